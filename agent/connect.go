@@ -101,7 +101,7 @@ func (c *dialConnector) secure(ctx context.Context, to address) (*tls.Conn, erro
 	if err != nil {
 		return nil, &connectError{"dial", err}
 	}
-	conn := tls.Client(link.Cork(raw), c.config(c.serverName(to)))
+	conn := tls.Client(link.Buffered(raw), c.config(c.serverName(to)))
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		if link.NoProtocol(err) {

@@ -130,7 +130,7 @@ func (s *testServer) accept(h2 *connListener) {
 			return
 		}
 		s.done.Go(func() {
-			conn := tls.Server(link.Cork(raw), s.config)
+			conn := tls.Server(link.Buffered(raw), s.config)
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			if conn.HandshakeContext(ctx) != nil {

@@ -92,7 +92,7 @@ func (s *Server) prepare() func(net.Conn) net.Conn {
 	if s.opts.NoLink {
 		return nil
 	}
-	return link.Cork
+	return link.Buffered
 }
 
 // serveConnect is a client's CONNECT.

@@ -230,7 +230,7 @@ func (c *connector) reach(ctx context.Context, addr netip.AddrPort) (net.Conn, e
 	}
 	raw = tunnel.Wrap(raw)
 	if c.opt.Mode != link.Off {
-		raw = link.Cork(raw)
+		raw = link.Buffered(raw)
 	}
 	return raw, nil
 }

@@ -276,7 +276,7 @@ func (p *peer) connect(ctx context.Context) (*link.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := tls.Client(link.Cork(raw), p.tls)
+	conn := tls.Client(link.Buffered(raw), p.tls)
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		return nil, err

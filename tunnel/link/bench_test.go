@@ -56,7 +56,7 @@ func (nowhere) RemoteAddr() net.Addr { return tunnel.Addr{Net: "tcp", Text: "127
 func linkMux(t testing.TB, near, far net.Conn) mux {
 	ends := make(hand, 1024)
 	if _, ok := near.(*wireEnd); ok { // under TLS it is there already
-		near, far = link.Cork(near), link.Cork(far)
+		near, far = link.Buffered(near), link.Buffered(far)
 	}
 	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends})
 	return mux{

@@ -61,7 +61,7 @@ func TestSmallMessageIsFlushedBesideEndlessBulk(t *testing.T) {
 	})
 	near, far := tcpPair(t)
 	_ = near.(*net.TCPConn).SetReadBuffer(1 << 20)
-	r := newRig(t, link.Cork(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
+	r := newRig(t, link.Buffered(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
 	defer r.end()
 	r.open(2, "key:1")
 	r.open(4, "bulk:1")
@@ -101,7 +101,7 @@ func TestWrappedSocketsTakeBytesOnTheSpot(t *testing.T) {
 				return wrap(tunnel.Wrap(here)), nil
 			})
 			near, far := tcpPair(t)
-			r := newRig(t, link.Cork(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
+			r := newRig(t, link.Buffered(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
 			defer r.end()
 			r.open(2, "x:1")
 			r.send(frame{tData, 0, 2, []byte("ping")})
@@ -122,7 +122,7 @@ func TestReadAheadOfAStreamThatDelivers(t *testing.T) {
 	here, there := tcpPair(t)
 	done := make(chan error, 1)
 	near, far := tcpPair(t)
-	r := newRig(t, link.Cork(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+	r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
 	defer r.end()
 	id, conn := r.dialed()
 	r.send(frame{tData, 0, id, []byte("first ")})
@@ -165,7 +165,7 @@ func TestResetPassesAStalledDestination(t *testing.T) {
 		dst := tunnel.With(tunnel.Wrap(end), tunnel.Parts{Out: stuck{tunnel.Wrap(end).Out()}})
 		dialer := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return dst, nil })
 		near, far := net.Pipe()
-		r := newRig(t, link.Cork(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
+		r := newRig(t, link.Buffered(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
 		r.open(2, "x:1")
 		synctest.Wait() // the stream delivers
 		r.send(frame{tData, 0, 2, make([]byte, 1000)})
@@ -208,7 +208,7 @@ func TestTakeMayEndItsConn(t *testing.T) {
 			for _, kept := range []int{0, 4} {
 				t.Run(fmt.Sprintf("%s/fin %d/kept %d", name, last, kept), func(t *testing.T) {
 					near, far := tcpPair(t)
-					r := newRig(t, link.Cork(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+					r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
 					defer r.end()
 					id, conn := r.dialed()
 					l := &leaver{end: func() { _ = end(conn) }, kept: kept, turns: make(chan struct{}, 2)}
@@ -254,13 +254,13 @@ func TestNothingHangsWithoutASocket(t *testing.T) {
 		"Reset":      func(_ *rig, c tunnel.Conn) error { return c.Reset(nil) },
 		"CloseWrite": func(_ *rig, c tunnel.Conn) error { return c.CloseWrite() },
 	} {
-		for kind, cork := range map[string]func(net.Conn) net.Conn{
-			"corked": link.Cork, "bare": func(c net.Conn) net.Conn { return c },
+		for kind, wrap := range map[string]func(net.Conn) net.Conn{
+			"buffered": link.Buffered, "bare": func(c net.Conn) net.Conn { return c },
 		} {
 			t.Run(what+"/"+kind, func(t *testing.T) {
 				near, far := tcpPair(t)
 				g := newGate(near)
-				r := newRig(t, cork(hasty{g}), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+				r := newRig(t, wrap(hasty{g}), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
 				_, conn := r.dialed()
 				r.wantNothing() // the first PING is behind us
 				g.set(true)

@@ -95,7 +95,7 @@ func resumable(t *testing.T, budget *link.Budget, far *acceptor) []*link.Session
 	hello := link.Hello{Features: []string{link.FeatureResume}}
 	toA, fromA := net.Pipe()
 	toD, fromD := net.Pipe()
-	c, d := sessions(t, link.Cork(toD), link.Cork(fromD), link.Config{Hello: hello, Budget: budget}, link.Config{Hello: hello, Forwarder: far})
-	a, b := sessions(t, link.Cork(toA), link.Cork(fromA), link.Config{Hello: hello}, link.Config{Hello: hello, Budget: budget, Forwarder: joinedTo(c)})
+	c, d := sessions(t, link.Buffered(toD), link.Buffered(fromD), link.Config{Hello: hello, Budget: budget}, link.Config{Hello: hello, Forwarder: far})
+	a, b := sessions(t, link.Buffered(toA), link.Buffered(fromA), link.Config{Hello: hello}, link.Config{Hello: hello, Budget: budget, Forwarder: joinedTo(c)})
 	return []*link.Session{a, b, c, d}
 }

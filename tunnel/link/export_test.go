@@ -12,12 +12,12 @@ func (ses *Session) Allow(streams int) {
 func (st *Stream) Stuck() bool {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
-	return st.send.writing && st.ses.out.queue.taken
+	return st.send.writing && st.ses.out.writer.writing()
 }
 
-// Untold is how many streams are gone whose peer has yet to be told.
-func (ses *Session) Untold() int {
+// Orphans is how many streams are closed and have frames to send.
+func (ses *Session) Orphans() int {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	return ses.out.queue.untold
+	return ses.out.queue.orphans
 }

@@ -18,9 +18,9 @@ func middle(t *testing.T, far tunnel.Carrier, forwarder func(c *link.Session) tu
 	t.Helper()
 	hello := link.Hello{Features: []string{link.FeatureResume}}
 	toD, fromD := net.Pipe()
-	c, d = sessions(t, link.Cork(toD), link.Cork(fromD), link.Config{Hello: hello}, link.Config{Hello: hello, Forwarder: far})
+	c, d = sessions(t, link.Buffered(toD), link.Buffered(fromD), link.Config{Hello: hello}, link.Config{Hello: hello, Forwarder: far})
 	near, opener := net.Pipe()
-	return newRig(t, link.Cork(near), opener, true, link.Config{Hello: hello, Forwarder: forwarder(c)}), c, d
+	return newRig(t, link.Buffered(near), opener, true, link.Config{Hello: hello, Forwarder: forwarder(c)}), c, d
 }
 
 // begin opens a connection that outlives its links.

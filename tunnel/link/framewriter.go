@@ -7,38 +7,38 @@ import (
 	"konnectivity/tunnel"
 )
 
-// frameWriter owns the sending side of a connection. Whoever has the turn (see
-// sendQueue) calls it; it alone does, also while Session.mu is released.
+// frameWriter writes frames to a connection. Only the writer calls it (see
+// writerState), without Session.mu.
 type frameWriter struct {
 	conn    net.Conn
-	cork    *cork // nil: none
+	buffer  *writeBuffer // nil: none
 	socket  socket
 	scratch []byte // what small frames are put together in
 
-	writes atomic.Uint64 // that the connection has taken; for all to read
+	writes atomic.Uint64 // writes that the connection has taken; any goroutine may read it
 }
 
 func newFrameWriter(conn net.Conn) frameWriter {
-	cork, _ := tunnel.Under[*cork](conn)
-	return frameWriter{conn: conn, cork: cork, socket: newSocket(conn)}
+	buffer, _ := tunnel.Under[*writeBuffer](conn)
+	return frameWriter{conn: conn, buffer: buffer, socket: newSocket(conn)}
 }
 
-// gather returns the scratch buffer, to append frames to; keep follows.
-func (w *frameWriter) gather() []byte { return w.scratch[:0] }
+// scratchBuffer returns a buffer to append frames to; keepScratch must follow.
+func (w *frameWriter) scratchBuffer() []byte { return w.scratch[:0] }
 
-// keep takes the buffer back, which may have grown. What was gathered in it is
-// good until the next frame is written.
-func (w *frameWriter) keep(b []byte) []byte {
+// keepScratch takes the buffer back, which may have grown. Its frames are valid until
+// the next frame is written.
+func (w *frameWriter) keepScratch(b []byte) []byte {
 	w.scratch = b[:0]
 	return b
 }
 
-// send writes frames and has the kernel take them.
+// send writes frames and passes them to the kernel.
 func (w *frameWriter) send(frames []byte) error {
 	if err := w.write(frames); err != nil {
 		return err
 	}
-	return w.uncork()
+	return w.flushBuffer()
 }
 
 func (w *frameWriter) write(b []byte) error {
@@ -50,16 +50,16 @@ func (w *frameWriter) write(b []byte) error {
 	return err
 }
 
-// uncork has the kernel take all that was written.
-func (w *frameWriter) uncork() error {
-	if w.cork == nil {
+// flushBuffer passes all that was written to the kernel.
+func (w *frameWriter) flushBuffer() error {
+	if w.buffer == nil {
 		return nil
 	}
-	return w.cork.flush()
+	return w.buffer.flush()
 }
 
-// writeTurn writes what goes first, and total bytes of src as DATA frames of a
-// stream. It narrows src by them, and returns how many frames they were.
+// writeTurn writes the frames in first, and then total bytes of src as DATA of a
+// stream. It narrows src by these, and returns how many frames they made.
 func (w *frameWriter) writeTurn(first []byte, id uint64, src []tunnel.Chunk, total int) (frames int, err error) {
 	w.socket.beforeTurn(total)
 	if err := w.write(first); err != nil {
@@ -82,42 +82,41 @@ func (w *frameWriter) writeTurn(first []byte, id uint64, src []tunnel.Chunk, tot
 	return frames, nil
 }
 
-// writeData writes c as one frame. Its header goes right before the payload:
-// into the chunk's own headroom, or over bytes that were sent already,
-// which are put back.
+// writeData writes c as one frame. Its header goes right before the payload: into the
+// chunk's headroom, or over bytes that were sent already and are restored.
 func (w *frameWriter) writeData(id uint64, c tunnel.Chunk) error {
 	h := header{typ: frameData, length: c.Len(), stream: id}
 	if frame, ok := c.WithHeader(headerSize); ok {
 		was := [headerSize]byte(frame)
 		h.put(frame)
 		err := w.write(frame)
-		copy(frame, was[:]) // whoever keeps the bytes may have to send them again
+		copy(frame, was[:]) // an end that resumes may have to send them again
 		return err
 	}
-	return w.write(w.keep(appendFrame(w.gather(), frameData, 0, id, c.Bytes())))
+	return w.write(w.keepScratch(appendFrame(w.scratchBuffer(), frameData, 0, id, c.Bytes())))
 }
 
-// takesNow says whether a write would not have to wait for the kernel. left is
-// set where a try to make it so has not emptied the cork.
-func (w *frameWriter) takesNow() (takes, left bool) {
-	if w.cork == nil || w.cork.raw == nil {
+// hasRoom reports whether a write would not block. It may flush for that; unsent says
+// that bytes remain in the buffer.
+func (w *frameWriter) hasRoom() (room, unsent bool) {
+	if w.buffer == nil || w.buffer.raw == nil {
 		return false, false
 	}
-	if w.cork.hasRoom() {
+	if w.buffer.hasRoom() {
 		return true, false
 	}
-	left = w.cork.tryFlush()
-	return w.cork.hasRoom(), left
+	unsent = w.buffer.tryFlush()
+	return w.buffer.hasRoom(), unsent
 }
 
-// tryFlush has the kernel take what it takes at once, and says whether that
-// leaves anything. It needs no turn.
-func (w *frameWriter) tryFlush() (left bool) { return w.cork != nil && w.cork.tryFlush() }
+// tryFlush passes to the kernel what it takes at once, and reports whether bytes
+// remain. It needs no turn.
+func (w *frameWriter) tryFlush() (unsent bool) { return w.buffer != nil && w.buffer.tryFlush() }
 
-// close closes the connection, which unblocks whoever reads or writes.
+// close closes the connection, which unblocks its reader and writer.
 func (w *frameWriter) close() {
-	if w.cork != nil {
-		w.cork.release()
+	if w.buffer != nil {
+		w.buffer.passThrough()
 	}
 	_ = w.conn.Close()
 }

@@ -123,8 +123,8 @@ type sendHalf struct {
 	end      error // why nothing can be written any more; nil: it can
 	deadline tunnel.Deadline
 	writing  bool // a Write is under way; others wait for it
-	turn     bool // the link is ours to write to
-	untold   bool // the stream is gone, and what is in out counts as that of such
+	turn     bool // the sender has given it the turn
+	orphan   bool // the stream is closed, and out is counted in sendQueue.orphans
 }
 
 // writable is nil while the direction is open.

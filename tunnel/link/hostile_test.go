@@ -67,9 +67,9 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 			eventually(t, "it is not read any more", func() bool {
 				before := sent.Load()
 				time.Sleep(20 * time.Millisecond)
-				return sent.Load() == before && r.ses.Untold() >= c.least
+				return sent.Load() == before && r.ses.Orphans() >= c.least
 			})
-			if n := r.ses.Untold(); n > c.most || sent.Load() == opens {
+			if n := r.ses.Orphans(); n > c.most || sent.Load() == opens {
 				t.Errorf("%d answers wait to %d OPENs, want at most %d", n, sent.Load(), c.most)
 			}
 			if used := r.budget.Used() - int64(c.held); used < int64(c.least-few+1)<<10 {

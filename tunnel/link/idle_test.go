@@ -18,7 +18,7 @@ import (
 func TestAnIdleLinkHasOneGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
-		a, b := sessions(t, link.Cork(near), link.Cork(far), link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: &destinations{}}})
+		a, b := sessions(t, link.Buffered(near), link.Buffered(far), link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: &destinations{}}})
 		quiet := func(when string) {
 			t.Helper()
 			time.Sleep(3*link.DefaultPingInterval + time.Second)
@@ -65,9 +65,9 @@ func goroutinesOf(function string) (n int) {
 func between(t *testing.T, forwarder *tunnel.Forwarder) (all []*link.Session) {
 	toA, fromA := net.Pipe()
 	toD, fromD := net.Pipe()
-	c, d := sessions(t, link.Cork(toD), link.Cork(fromD), link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: &destinations{}}})
+	c, d := sessions(t, link.Buffered(toD), link.Buffered(fromD), link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: &destinations{}}})
 	forwarder.Dialer = c
-	a, b := sessions(t, link.Cork(toA), link.Cork(fromA), link.Config{}, link.Config{Forwarder: forwarder})
+	a, b := sessions(t, link.Buffered(toA), link.Buffered(fromA), link.Config{}, link.Config{Forwarder: forwarder})
 	return []*link.Session{a, b, c, d}
 }
 

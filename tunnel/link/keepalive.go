@@ -22,14 +22,14 @@ func (ses *Session) look() {
 		return
 	}
 	now := time.Now()
-	if ses.alive.look(now, ses.out.writes.Load(), ses.out.queue.taken) {
+	if ses.alive.look(now, ses.out.writes.Load(), ses.out.writer.writing()) {
 		ses.failLocked(ErrDead)
 		return
 	}
 	for _, st := range ses.streams.overdue(now) {
 		st.onLocked(acknowledged)
 	}
-	ses.out.busy = !ses.streams.empty()
+	ses.out.flushes = !ses.streams.empty()
 	if ses.alive.pingNow(now) {
 		ses.pingLocked(now)
 	}
@@ -38,7 +38,7 @@ func (ses *Session) look() {
 
 func (ses *Session) pingLocked(now time.Time) {
 	ses.out.queue.pushPing(ses.alive.ping(now))
-	ses.out.wakeFlusherLocked()
+	ses.out.callFlusherLocked()
 }
 
 // Doubt asks the peer whether it lives, and ends the link if nothing is heard
@@ -59,9 +59,9 @@ func (ses *Session) Doubt() {
 // that is stuck here, and why it does go on elsewhere may be what the other end
 // knows of this path already.
 func (ses *Session) probeWriteLocked() {
-	if ses.out.queue.taken {
+	if ses.out.writer.writing() {
 		writes := ses.out.writes.Load()
-		ses.proveLocked(&ses.alive.writeDoubted, doubtTime, func() bool { return !ses.out.queue.taken || ses.out.writes.Load() != writes })
+		ses.proveLocked(&ses.alive.writeDoubted, doubtTime, func() bool { return !ses.out.writer.writing() || ses.out.writes.Load() != writes })
 	}
 }
 

@@ -52,8 +52,8 @@ func tlsPair(t testing.TB) (net.Conn, net.Conn) {
 		t.Fatal(err)
 	}
 	near, far := tcpPair(t)
-	client := tls.Client(link.Cork(near), &tls.Config{RootCAs: ca.Pool(), ServerName: "peer", NextProtos: []string{link.ALPN}, DynamicRecordSizingDisabled: true})
-	server := tls.Server(link.Cork(far), &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}, DynamicRecordSizingDisabled: true})
+	client := tls.Client(link.Buffered(near), &tls.Config{RootCAs: ca.Pool(), ServerName: "peer", NextProtos: []string{link.ALPN}, DynamicRecordSizingDisabled: true})
+	server := tls.Server(link.Buffered(far), &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}, DynamicRecordSizingDisabled: true})
 	done := make(chan error, 1)
 	go func() { done <- server.Handshake() }()
 	if err := client.Handshake(); err != nil {

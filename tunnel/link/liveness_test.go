@@ -30,7 +30,7 @@ func newStill(t *testing.T, role byte) *still {
 	started := make(chan error, 1)
 	go func() {
 		var err error
-		s.ses, err = link.Accept(t.Context(), link.Cork(near), link.Config{Budget: s.budget})
+		s.ses, err = link.Accept(t.Context(), link.Buffered(near), link.Config{Budget: s.budget})
 		started <- err
 	}()
 	s.send(helloFrame(role))

@@ -136,7 +136,7 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	if !ses.resumes {
 		m.resume = nil
 	}
-	if ses.out.awaitToldUnlocked(r.given.flush); ses.err != nil { // others do not wait for this peer
+	if ses.out.awaitBacklogUnlocked(r.given.flush); ses.err != nil { // deliveries do not wait for this peer
 		return ses.err
 	}
 	refusal, budget := ses.intake.refusal(m, &ses.streams), ses.cfg.Budget
@@ -148,7 +148,7 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	st.send.credit.raise(m.credit)
 	if refusal != nil {
 		ses.out.pushIntro(&st.send, frameOpened, refusal.encode())
-		ses.out.queue.gone(&st.send)
+		ses.out.queue.orphan(&st.send)
 		return nil
 	}
 	ctx, cancel := context.WithCancelCause(ses.ctx)

@@ -16,10 +16,10 @@ const (
 	shareMin = tunnel.RecordSize / 2
 )
 
-// flushAfter is how much is read before those who were given something are
-// flushed, even while there is more to read: a keystroke must not wait for the
-// end of another stream's bulk. A bulk stream's own cork is full by then.
-const flushAfter = corkSize
+// flushAfter is how many bytes are read before deliveries are flushed, even while there
+// is more to read: a keystroke must not wait for the end of another stream's bulk. The
+// write buffer of a bulk stream is full by then.
+const flushAfter = writeBufferSize
 
 // run reads the connection until it fails. It never writes and never waits for a
 // stream; where too many answers are left unread, it waits for them to be sent.
@@ -30,8 +30,8 @@ func (r *frameReader) run() error {
 	defer r.given.flush()
 	unflushed := 0
 	for {
-		// The cork flushes, too, when there is nothing more to read.
-		if out.cork == nil || unflushed >= flushAfter {
+		// The write buffer flushes, too, before a Read waits.
+		if out.buffer == nil || unflushed >= flushAfter {
 			r.given.flush()
 			unflushed = 0
 		}
@@ -231,7 +231,7 @@ func (r *frameReader) handlePing(h header, payload []byte) {
 	}
 	ses.alive.asked = true
 	ses.out.queue.pushPong(value)
-	ses.out.wakeFlusherLocked()
+	ses.out.callFlusherLocked()
 }
 
 func (r *frameReader) handleGoAway(payload []byte) error {

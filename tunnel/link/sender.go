@@ -7,58 +7,72 @@ import (
 	"konnectivity/tunnel"
 )
 
-// turnBytes is what one turn of a stream may send before the next stream's:
-// four full records.
+// turnBytes bounds what a stream sends in one turn, before the next stream's: four full
+// records.
 const turnBytes = 4 * maxPayload
 
-// sender is the sending side of a link: who may write to the connection, and who
-// writes what nobody waits for. One at a time has the turn, and as long as the
-// link lasts, what is pending has somebody who sends it.
+// sender is the sending side of a link. It decides who writes to the connection, which
+// is one goroutine at a time (see writerState), and runs a flusher for frames that no
+// goroutine waits to send.
 //
-// It knows no more of a stream than its sendHalf. It has no lock of its own: mu,
-// the link's, guards all but the frameWriter.
+// Of a stream it knows only the sendHalf. It has no lock of its own.
 type sender struct {
-	frameWriter // belongs to whoever has the turn
+	// Immutable.
 
-	mu   *sync.Mutex
-	wg   *sync.WaitGroup // joins the flusher
-	sent func(n int)     // counts payload; called with mu held
-	fail func(error)     // ends the link, of which a write has failed; likewise
+	mu   *sync.Mutex // the link's, which guards the last group
+	wg   *sync.WaitGroup
+	sent func(n int) // counts payload; called with mu held
+	fail func(error) // ends the link, since a write has failed; called with mu held
+
+	// Owned by the writer.
+
+	frameWriter
+
+	// Guarded by mu.
 
 	queue   sendQueue
-	ending  error     // why the link is about to end: nobody gets another turn
-	over    bool      // it has ended
-	pausing bool      // somebody waits until the peer was told more
-	free    sync.Cond // nobody sends, the peer was told, or it is over
+	writer  writerState
+	cause   error     // why the link closes, from writerDraining on
+	freed   sync.Cond // the writer has changed, or the queue is no longer backlogged
+	waiting bool      // the reader waits for the queue's backlog
 
-	wantFlush bool
-	flushing  bool // the flusher runs
-	busy      bool // there are streams, or something was sent of one since the last look
+	flusher   flusherState
+	flushes   bool // streams exist, or something was queued for one since the last look: the flusher stays
 	flushCond sync.Cond
 }
 
-// push arranges for what is in h's outbox to be sent, without waiting for it.
+// flusherState is what becomes of the flusher, a goroutine that sends what others must
+// not block for.
+type flusherState uint8
+
+const (
+	flusherGone   flusherState = iota
+	flusherStays               // it runs, or waits to be called
+	flusherCalled              // it is to look at the queue
+)
+
+// push queues what is in h's outbox. It does not wait until that is sent.
 func (s *sender) push(h *sendHalf) {
-	if !s.over {
-		s.busy = true
+	if s.writer != writerDead {
+		s.flushes = true
 		s.queue.push(h)
-		s.wakeFlusherLocked()
+		s.callFlusherLocked()
 	}
 }
 
-// pushIntro does so for OPEN or OPENED.
+// pushIntro queues OPEN or OPENED likewise.
 func (s *sender) pushIntro(h *sendHalf, typ frameType, payload []byte) {
 	h.out.introType, h.out.intro = typ, payload
 	s.push(h)
 }
 
-// tell does so for a frame of the link. The mutex is not held.
-func (s *sender) tell(frame []byte) {
+// pushControl queues a frame of the link likewise. It takes the mutex itself.
+func (s *sender) pushControl(frame []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.over {
+	if s.writer != writerDead {
 		s.queue.pushControl(frame)
-		s.wakeFlusherLocked()
+		s.callFlusherLocked()
 	}
 }
 
@@ -75,8 +89,8 @@ func (s *sender) writeSome(h *sendHalf, p []byte) (int, error) {
 	return n, nil
 }
 
-// writeChunks sends a part of src, as much as credit and one turn allow, and
-// narrows the chunks by it. The first chunk must not be empty.
+// writeChunks sends as much of src as credit and one turn allow, and narrows the chunks
+// by it. The first chunk must not be empty.
 func (s *sender) writeChunks(h *sendHalf, src []tunnel.Chunk) error {
 	first, n, err := s.awaitTurn(h, src)
 	if err != nil || n == 0 {
@@ -84,7 +98,7 @@ func (s *sender) writeChunks(h *sendHalf, src []tunnel.Chunk) error {
 	}
 	frames, err := s.writeTurn(first, h.id, src, n)
 	if err == nil {
-		err = s.uncork()
+		err = s.flushBuffer()
 	}
 	s.endTurn(frames, err)
 	if err == nil {
@@ -95,9 +109,9 @@ func (s *sender) writeChunks(h *sendHalf, src []tunnel.Chunk) error {
 	return h.writable() // what the stream's holder is told is the loss
 }
 
-// awaitTurn waits for credit and for the connection, and returns how much of
-// src may be written and what goes before it. A small message is left with
-// whoever is sending instead: then it is gone, and n is 0.
+// awaitTurn waits for credit and for the turn. It returns n, how many bytes of src may
+// be written, and the frames that go before them. It returns n = 0 for a small message,
+// which it has queued for the present writer.
 func (s *sender) awaitTurn(h *sendHalf, src []tunnel.Chunk) (first []byte, n int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +121,7 @@ func (s *sender) awaitTurn(h *sendHalf, src []tunnel.Chunk) (first []byte, n int
 	for _, c := range src {
 		n += c.Len()
 	}
-	if s.leaveSmallLocked(h, src, n) {
+	if s.queueMessageLocked(h, src, n) {
 		return nil, 0, nil
 	}
 	if err := s.takeTurnLocked(h); err != nil {
@@ -118,10 +132,10 @@ func (s *sender) awaitTurn(h *sendHalf, src []tunnel.Chunk) (first []byte, n int
 	return s.popFramesLocked(h), n, nil
 }
 
-// leaveSmallLocked leaves a small message with whoever is sending and says whether
-// it did.
-func (s *sender) leaveSmallLocked(h *sendHalf, src []tunnel.Chunk, size int) bool {
-	if !s.queue.taken || size > h.credit.available() || !s.queue.pushMessage(h, size, src) {
+// queueMessageLocked queues a small message for the present writer, if there is one,
+// and returns whether it did.
+func (s *sender) queueMessageLocked(h *sendHalf, src []tunnel.Chunk, size int) bool {
+	if !s.writer.writing() || size > h.credit.available() || !s.queue.pushMessage(h, size, src) {
 		return false
 	}
 	for i := range src {
@@ -131,7 +145,7 @@ func (s *sender) leaveSmallLocked(h *sendHalf, src []tunnel.Chunk, size int) boo
 	return true
 }
 
-// tryWrite sends all of c or nothing, and blocks on nobody.
+// tryWrite sends all of c or nothing, and does not block.
 func (s *sender) tryWrite(h *sendHalf, c tunnel.Chunk) int {
 	n := c.Len()
 	first, ok := s.tryTurn(h, n)
@@ -139,46 +153,45 @@ func (s *sender) tryWrite(h *sendHalf, c tunnel.Chunk) int {
 		return 0
 	}
 	frames, err := s.writeTurn(first, h.id, []tunnel.Chunk{c}, n)
-	s.passTurn(frames, err, false) // what is pending is left to the flusher
+	s.passTurn(frames, err, false) // the flusher sends what is pending
 	return n
 }
 
-// tryTurn takes the connection for n bytes of h if nothing would have to wait.
+// tryTurn takes the turn for n bytes of h, if nothing has to be waited for.
 func (s *sender) tryTurn(h *sendHalf, n int) (first []byte, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n == 0 || n > turnBytes || !s.takesNowLocked() ||
+	if n == 0 || n > turnBytes || !s.hasRoomLocked() ||
 		h.writing || h.writable() != nil || h.credit.available() < n {
 		return nil, false
 	}
-	s.queue.take()
+	s.stepLocked(takesTurn)
 	s.spendLocked(h, n)
 	return s.popFramesLocked(h), true
 }
 
-// takesNowLocked says whether something can be written without waiting for
-// anybody.
-func (s *sender) takesNowLocked() bool {
-	if s.queue.taken || s.over || s.ending != nil {
+// hasRoomLocked reports whether the turn can be had, and a write does not block.
+func (s *sender) hasRoomLocked() bool {
+	if s.writer != writerFree {
 		return false
 	}
-	takes, left := s.takesNow()
-	s.noteFlushLocked(left)
-	return takes
+	room, unsent := s.hasRoom()
+	s.noteUnsentLocked(unsent)
+	return room
 }
 
-// flush has the kernel take what it takes at once of what tryWrite sent.
+// flush passes to the kernel what it takes at once of what tryWrite has written.
 func (s *sender) flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.noteFlushLocked(s.tryFlush())
+	s.noteUnsentLocked(s.tryFlush())
 }
 
-// noteFlushLocked leaves what the kernel has not taken to the flusher.
-func (s *sender) noteFlushLocked(left bool) {
-	if left {
-		s.queue.corked = true
-		s.wakeFlusherLocked()
+// noteUnsentLocked leaves what the kernel did not take to the flusher.
+func (s *sender) noteUnsentLocked(unsent bool) {
+	if unsent {
+		s.queue.unsent = true
+		s.callFlusherLocked()
 	}
 }
 
@@ -188,37 +201,40 @@ func (s *sender) spendLocked(h *sendHalf, n int) {
 	s.sent(n)
 }
 
-// popFramesLocked gathers what goes next, before what own sends in its turn. The
-// caller has the turn.
+// popFramesLocked returns the frames that go next, before what own writes in its turn.
+// Only the writer calls it.
 func (s *sender) popFramesLocked(own *sendHalf) []byte {
-	frames := s.keep(s.queue.pop(s.gather(), own))
-	if s.pausing && !s.queue.behind() {
-		s.free.Broadcast()
+	frames := s.keepScratch(s.queue.pop(s.scratchBuffer(), own))
+	if s.waiting && !s.queue.backlogged() {
+		s.freed.Broadcast()
 	}
 	return frames
 }
 
-// awaitToldUnlocked waits while a peer that asks for more leaves too many answers
-// unread, or until the link has ended. Nothing but the connection is waited for, which
-// §6 bounds. The mutex is released meanwhile, and before is called first.
-func (s *sender) awaitToldUnlocked(before func()) {
-	if !s.queue.behind() {
+// awaitBacklogUnlocked waits while the peer asks for more and leaves too many answers
+// unread, or until the link has ended; §6 bounds that. It releases the mutex meanwhile,
+// and calls before first.
+func (s *sender) awaitBacklogUnlocked(before func()) {
+	if !s.queue.backlogged() {
 		return
 	}
 	s.mu.Unlock()
 	before()
 	s.mu.Lock()
-	s.pausing = true
-	for s.queue.behind() && !s.over {
-		s.free.Wait()
+	s.waiting = true
+	for s.queue.backlogged() && s.writer != writerDead {
+		s.freed.Wait()
 	}
-	s.pausing = false
+	s.waiting = false
 }
 
-// takeTurnLocked waits until the connection is h's to write to, or returns why it
-// will not be.
+// stepLocked takes the writer to the state that e leads to.
+func (s *sender) stepLocked(e writerEvent) { s.writer = s.writer.after(e) }
+
+// takeTurnLocked waits until the turn is h's, or returns why it never will be.
 func (s *sender) takeTurnLocked(h *sendHalf) error {
-	if !s.over && s.ending == nil && s.queue.take() {
+	if s.writer == writerFree {
+		s.stepLocked(takesTurn)
 		return nil
 	}
 	s.queue.pushTurn(h)
@@ -231,15 +247,14 @@ func (s *sender) takeTurnLocked(h *sendHalf) error {
 	}
 	h.turn = false
 	err := h.writable()
-	if err != nil && !s.wakeNextLocked() {
+	if err != nil && !s.passToNextLocked() {
 		s.freeTurnLocked()
 	}
 	return err
 }
 
-// endTurn ends a turn with its outcome, and passes the connection on. With
-// nobody in line, whoever leaves sends what is pending, up to a bound; the
-// rest, if more keeps coming, is left to the flusher.
+// endTurn ends a turn whose outcome is err. It sends what is pending, in a few rounds,
+// unless another stream waits for the turn; the flusher sends what is queued meanwhile.
 func (s *sender) endTurn(frames int, err error) {
 	const rounds = 4
 	for round := 0; ; round++ {
@@ -251,20 +266,20 @@ func (s *sender) endTurn(frames int, err error) {
 	}
 }
 
-// passTurn is one step of endTurn: it returns what the caller has to send, or
-// that the connection is no longer the caller's.
+// passTurn is one step of endTurn. It returns what the caller is to send, or that the
+// turn is no longer the caller's.
 func (s *sender) passTurn(frames int, err error, goOn bool) (pending []byte, mine bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.over { // or else they were summed up
+	if s.writer != writerDead { // or else they were summed up
 		s.queue.dataFrames += uint64(frames)
 	}
 	if err != nil {
 		s.fail(err)
 	}
 	switch {
-	case s.wakeNextLocked():
-	case goOn && !s.over && s.queue.pending():
+	case s.passToNextLocked():
+	case goOn && s.writer != writerDead && s.queue.pending():
 		return s.popFramesLocked(nil), true
 	default:
 		s.freeTurnLocked()
@@ -272,10 +287,10 @@ func (s *sender) passTurn(frames int, err error, goOn bool) (pending []byte, min
 	return nil, false
 }
 
-// wakeNextLocked gives the connection to the next in line, if there is one.
-// Nobody is while the link says goodbye.
-func (s *sender) wakeNextLocked() bool {
-	if s.ending != nil {
+// passToNextLocked gives the turn to the stream that has waited longest, if there is
+// one and the link is not closing.
+func (s *sender) passToNextLocked() bool {
+	if s.writer != writerTaken {
 		return false
 	}
 	next := s.queue.popTurn()
@@ -288,54 +303,52 @@ func (s *sender) wakeNextLocked() bool {
 }
 
 func (s *sender) freeTurnLocked() {
-	s.queue.taken = false
-	s.free.Broadcast() // for sayGoodbye
+	s.stepLocked(freesTurn)
+	s.freed.Broadcast() // for sayGoodbye
 	if s.queue.pending() {
-		s.wakeFlusherLocked()
+		s.callFlusherLocked()
 	}
 }
 
-// wakeFlusherLocked has what is pending sent without the caller waiting for it: a
-// dial has a context to obey, Close must not hang on a peer that reads nothing,
-// and a read loop may be the caller. The flusher runs once whoever has something
-// to do now has done it, so what many connections open and close at once goes
-// in one record, and only its stack has to hold TLS.
-func (s *sender) wakeFlusherLocked() {
-	if s.queue.taken || s.wantFlush || s.over {
+// callFlusherLocked has the flusher send what is pending, unless a writer will. It is
+// for callers that must not block: a dial obeys its context, Close ends although the
+// peer reads nothing, and the read loop never writes. The flusher runs once its callers
+// are done, so what many connections open and close at once goes into one record, and
+// only the flusher's stack has to hold TLS.
+func (s *sender) callFlusherLocked() {
+	if s.writer != writerFree || s.flusher == flusherCalled {
 		return
 	}
-	s.wantFlush = true
-	if s.flushing {
+	gone := s.flusher == flusherGone
+	s.flusher = flusherCalled
+	if gone {
+		s.wg.Go(s.flushLoop)
+	} else {
 		s.flushCond.Signal()
-		return
 	}
-	s.flushing = true
-	s.wg.Go(s.flushLoop)
 }
 
-// flushLoop sends for those who must not block.
 func (s *sender) flushLoop() {
 	for s.awaitFlush() {
 		s.endTurn(0, nil)
 	}
 }
 
-// awaitFlush waits until there is something to flush and nobody else to do so,
-// and takes the connection for it; false means that the flusher is to end: the
-// link has, or there is no stream, and was none for a time, that could want it
-// soon.
+// awaitFlush waits until something is pending and takes the turn for it. It returns
+// false to end the flusher: the link has ended, or has had no stream for a time.
 func (s *sender) awaitFlush() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for !s.over {
+	for s.writer != writerDead {
 		switch {
-		case s.wantFlush:
-			s.wantFlush = false
-			if s.queue.pending() && s.queue.take() {
+		case s.flusher == flusherCalled:
+			s.flusher = flusherStays
+			if s.queue.pending() && s.writer == writerFree {
+				s.stepLocked(takesTurn)
 				return true
 			}
-		case !s.busy:
-			s.flushing = false
+		case !s.flushes:
+			s.flusher = flusherGone
 			return false
 		default:
 			s.flushCond.Wait()
@@ -344,27 +357,27 @@ func (s *sender) awaitFlush() bool {
 	return false
 }
 
-// stopLocked ends it all; those who wait for a turn leave by themselves.
+// stopLocked ends the sender. Streams that wait for a turn leave by themselves.
 func (s *sender) stopLocked() {
-	s.over = true
+	s.stepLocked(dies)
 	s.queue.clear()
 	s.wg.Go(s.close) // which may block, and so is not done under the mutex
 	s.flushCond.Broadcast()
-	s.free.Broadcast()
+	s.freed.Broadcast()
 }
 
-// sayGoodbye sends what is pending and then a GOAWAY, as far as that can be
-// done within the farewell. Bulk gets no more turns meanwhile, nor afterwards:
-// the caller is to end the link.
+// sayGoodbye sends what is pending and then GOAWAY, within the farewell. Streams get no
+// turns from then on: the caller is to end the link, for cause.
 func (s *sender) sayGoodbye(cause error, code GoAwayCode, text string) {
 	end := time.Now().Add(farewell)
 	s.mu.Lock()
-	if s.ending == nil {
-		s.ending = cause // before the deadline, at which a stuck write fails
+	if s.cause == nil {
+		s.cause = cause // before the deadline, at which a stuck write fails
 	}
+	s.stepLocked(closes)
 	s.mu.Unlock()
 	_ = s.conn.SetWriteDeadline(end)
-	defer time.AfterFunc(farewell, waker(&s.free)).Stop()
+	defer time.AfterFunc(farewell, waker(&s.freed)).Stop()
 	if !s.takeLastTurn(end) {
 		return
 	}
@@ -377,30 +390,31 @@ func (s *sender) sayGoodbye(cause error, code GoAwayCode, text string) {
 	}
 }
 
-// takeLastTurn waits for the connection until end, while the link lives.
+// takeLastTurn waits for the last turn until end, while the link lives.
 func (s *sender) takeLastTurn(end time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for !s.over && time.Now().Before(end) {
-		if s.queue.take() {
+	for s.writer != writerDead && time.Now().Before(end) {
+		if s.writer == writerClosing {
+			s.stepLocked(takesTurn)
 			return true
 		}
-		s.free.Wait()
+		s.freed.Wait()
 	}
 	return false
 }
 
-// lastFrames returns what is pending, or goAway once nothing is.
+// lastFrames returns the frames that are pending, or goAway once none are.
 func (s *sender) lastFrames(goAway []byte) (frames []byte, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.over || !s.queue.pending() {
+	if s.writer == writerDead || !s.queue.pending() {
 		return goAway, true
 	}
 	return s.popFramesLocked(nil), false
 }
 
-// waker returns what wakes all who wait for c.
+// waker returns a function that wakes all goroutines waiting for c.
 func waker(c *sync.Cond) func() {
 	return func() {
 		c.L.Lock()

@@ -72,14 +72,14 @@ func aSender(conn net.Conn, streams int) (*sender, []*sendHalf, *sync.WaitGroup)
 	}
 	s := &sender{
 		frameWriter: newFrameWriter(conn), mu: mu, wg: wg, sent: func(int) {},
-		free: sync.Cond{L: mu}, flushCond: sync.Cond{L: mu},
+		writer: writerFree, freed: sync.Cond{L: mu}, flushCond: sync.Cond{L: mu},
 	}
 	s.fail = func(err error) {
 		for _, h := range halves {
 			h.end = err
 			h.cond.Broadcast()
 		}
-		if !s.over {
+		if s.writer != writerDead {
 			s.stopLocked()
 		}
 	}
@@ -100,7 +100,7 @@ func (s *sender) do(f func()) {
 }
 
 func (s *sender) sending() (yes bool) {
-	s.do(func() { yes = s.queue.taken })
+	s.do(func() { yes = s.writer.writing() })
 	return yes
 }
 
@@ -132,14 +132,14 @@ func TestSenderSendsAllInOrder(t *testing.T) {
 			})
 		}
 		for range 10 {
-			s.tell(appendGoAway(nil, GoAwayDrain, ""))
+			s.pushControl(appendGoAway(nil, GoAwayDrain, ""))
 			time.Sleep(50 * time.Microsecond)
 		}
 		writers.Wait()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if conn.mixed.Load() || s.queue.taken || s.queue.pending() {
-			t.Errorf("two wrote at once: %v; somebody still sends: %v; something is left: %v", conn.mixed.Load(), s.queue.taken, s.queue.pending())
+		if conn.mixed.Load() || s.writer.writing() || s.queue.pending() {
+			t.Errorf("two wrote at once: %v; somebody still sends: %v; something is left: %v", conn.mixed.Load(), s.writer.writing(), s.queue.pending())
 		}
 		got, total, dataFrames := make([]bytes.Buffer, len(halves)), 0, uint64(0)
 		for b := conn.buf.Bytes(); len(b) > 0; {
@@ -171,8 +171,8 @@ func TestSenderLeavesNothingBehind(t *testing.T) {
 	for name, push := range map[string]func(s *sender, h *sendHalf){
 		"CREDIT/1": func(s *sender, h *sendHalf) { s.do(func() { h.out.credit = 1; s.push(h) }) },
 		"OPEN/1":   func(s *sender, h *sendHalf) { s.do(func() { s.pushIntro(h, frameOpen, []byte{}) }) },
-		"GOAWAY/0": func(s *sender, _ *sendHalf) { s.tell(appendGoAway(nil, GoAwayDrain, "")) },
-		"PING 7":   func(s *sender, _ *sendHalf) { s.do(func() { s.queue.pushPing(7); s.wakeFlusherLocked() }) },
+		"GOAWAY/0": func(s *sender, _ *sendHalf) { s.pushControl(appendGoAway(nil, GoAwayDrain, "")) },
+		"PING 7":   func(s *sender, _ *sendHalf) { s.do(func() { s.queue.pushPing(7); s.callFlusherLocked() }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestSenderFails(t *testing.T) {
 		close(conn.gate)
 		writers.Wait()
 		wg.Wait()
-		if !s.over || s.queue.pending() || s.queue.popTurn() != nil {
+		if s.writer != writerDead || s.queue.pending() || s.queue.popTurn() != nil {
 			t.Error("it goes on")
 		}
 	})
@@ -277,12 +277,12 @@ func TestSenderSaysGoodbyeLast(t *testing.T) {
 }
 
 // What takes all or nothing takes nothing of a connection that somebody has, of a
-// stream that may not send it, or without a cork.
+// stream that may not send it, or without a write buffer.
 func TestSenderTriesOnlyWhatNeedsNoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, halves, wg := aSender(aWire(true), 1)
 		if n := s.tryWrite(halves[0], tunnel.CopyChunk([]byte("text"))); n != 0 {
-			t.Errorf("%d bytes were taken without a cork", n)
+			t.Errorf("%d bytes were taken without a write buffer", n)
 		}
 		stop(s, wg)
 	})
@@ -294,24 +294,24 @@ func TestSenderTriesOnlyWhatNeedsNoWait(t *testing.T) {
 		"free":                 {func(*sender, *sendHalf) {}, 4, true},
 		"nothing":              {func(*sender, *sendHalf) {}, 0, false},
 		"more than a turn":     {func(*sender, *sendHalf) {}, turnBytes + 1, false},
-		"taken":                {func(s *sender, _ *sendHalf) { s.queue.take() }, 4, false},
-		"over":                 {func(s *sender, _ *sendHalf) { s.over = true }, 4, false},
-		"about to end":         {func(s *sender, _ *sendHalf) { s.ending = ErrClosed }, 4, false},
+		"taken":                {func(s *sender, _ *sendHalf) { s.stepLocked(takesTurn) }, 4, false},
+		"over":                 {func(s *sender, _ *sendHalf) { s.stepLocked(dies) }, 4, false},
+		"about to end":         {func(s *sender, _ *sendHalf) { s.stepLocked(closes) }, 4, false},
 		"beside a Write":       {func(_ *sender, h *sendHalf) { h.writing = true }, 4, false},
 		"of a stream's end":    {func(_ *sender, h *sendHalf) { h.end = errClosed }, 4, false},
 		"more than its credit": {func(_ *sender, h *sendHalf) { h.credit.limit = 3 }, 4, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, halves, _ := aSender(aWire(true), 1)
-			s.cork = &cork{raw: noSocket{}, hold: true}
+			s.buffer = &writeBuffer{raw: noSocket{}, buffers: true}
 			counted := 0
 			s.sent = func(n int) { counted += n }
 			c.prepare(s, halves[0])
 			if _, ok := s.tryTurn(halves[0], c.size); ok != c.want {
 				t.Errorf("takes it: %v", ok)
 			}
-			if c.want && (!s.queue.taken || counted != c.size) {
-				t.Errorf("has the turn: %v, counted %d bytes", s.queue.taken, counted)
+			if c.want && (s.writer != writerTaken || counted != c.size) {
+				t.Errorf("the writer is %v, counted %d bytes", s.writer, counted)
 			}
 		})
 	}
@@ -330,13 +330,13 @@ func TestTheFlusherLeavesAQuietLink(t *testing.T) {
 		conn := aWire(true)
 		s, halves, wg := aSender(conn, 1)
 		for _, busy := range []bool{true, false} {
-			s.do(func() { halves[0].out.credit = 1; s.push(halves[0]); s.busy = busy })
+			s.do(func() { halves[0].out.credit = 1; s.push(halves[0]); s.flushes = busy })
 			if got := conn.taken(t); !slices.Equal(got, []string{"CREDIT/0"}) {
 				t.Errorf("sent %q", got)
 			}
 			s.do(func() {
-				if s.flushing != busy {
-					t.Errorf("busy: %v; the flusher runs: %v", busy, s.flushing)
+				if runs := s.flusher != flusherGone; runs != busy {
+					t.Errorf("busy: %v; the flusher runs: %v", busy, runs)
 				}
 			})
 		}
@@ -344,28 +344,28 @@ func TestTheFlusherLeavesAQuietLink(t *testing.T) {
 	})
 }
 
-// Who asks for more than it lets itself be told is waited for until it was told, or the
-// link is over.
-func TestSenderAwaitsThatThePeerWasTold(t *testing.T) {
+// The reader waits for a peer that asks for more and reads no answers, until these are
+// sent or the link has ended.
+func TestSenderAwaitsItsBacklog(t *testing.T) {
 	for name, end := range map[string]func(s *sender){
 		"told": func(s *sender) { s.endTurn(0, nil) },
 		"over": func(s *sender) { s.do(s.stopLocked) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, halves, wg := aSender(aWire(true), maxUntold)
+				s, halves, wg := aSender(aWire(true), maxOrphans)
 				before, after := false, false
-				wait := func() { s.do(func() { s.awaitToldUnlocked(func() { before = true }); after = true }) }
+				wait := func() { s.do(func() { s.awaitBacklogUnlocked(func() { before = true }); after = true }) }
 				if wait(); before || !after {
 					t.Error("nothing is to be told, and it waits")
 				}
 				s.do(func() {
 					after = false
-					s.queue.take() // by somebody whom the connection keeps
+					s.stepLocked(takesTurn) // by a writer that the connection holds up
 					for _, h := range halves {
 						h.out.reset = true
 						s.push(h)
-						s.queue.gone(h)
+						s.queue.orphan(h)
 					}
 				})
 				var waiter sync.WaitGroup

@@ -7,34 +7,33 @@ import (
 )
 
 const (
-	// smallMessage is the most that is copied and left with whoever is
-	// sending, instead of waiting for a turn: a keystroke, a request, a
-	// response header. Copying it costs less than a goroutine's wake-up.
+	// smallMessage bounds a message that is copied for the present writer instead of
+	// waiting for a turn: a keystroke, a request, a response header. A copy costs
+	// less than a goroutine's wake-up.
 	smallMessage = 4 << 10
 
-	// maxPendingData bounds what one stream may leave that way; it fits one frame.
+	// maxPendingData bounds the copied bytes of one stream; they fit one frame.
 	maxPendingData = 2 * smallMessage
 
-	// maxLeft bounds it for a link, for the time that the kernel takes no
-	// more. Beyond it small messages wait like large ones.
-	maxLeft = 256 << 10
+	// maxCopied bounds the copied bytes of a link while the kernel takes nothing.
+	// Beyond it, small messages wait like large ones.
+	maxCopied = 256 << 10
 
-	// leftUnit is in what steps that counts in the budget: hardly ever while the
-	// kernel takes what is sent.
-	leftUnit = 16 << 10
+	// copiedUnit is the step in which copied bytes count in the budget: hardly ever
+	// while the kernel takes what is sent.
+	copiedUnit = 16 << 10
 
-	// maxControl bounds what Drain, SetServerCount and SetServing may queue for
-	// a connection that takes nothing; a link that is that far behind will be
-	// found dead.
+	// maxControl bounds what Drain, SetServerCount and SetServing may queue for a
+	// connection that takes nothing, and whose link will be found dead.
 	maxControl = 4 << 10
 
-	// untoldMemory is what a stream takes that is gone and whose peer has yet to be
-	// told. Beyond fewUntold of them on a link, they count in the budget.
-	untoldMemory = 1 << 10
-	fewUntold    = 16
+	// orphanMemory is what an orphan takes: a closed stream that still has frames
+	// to send. On a link, those beyond fewOrphans count in the budget.
+	orphanMemory = 1 << 10
+	fewOrphans   = 16
 
-	// maxUntold is how many there may be on a link before it is not read any more.
-	maxUntold = 1 << 10
+	// maxOrphans is how many a link may have before it is not read any more.
+	maxOrphans = 1 << 10
 
 	// youngBytes is how long a stream counts as new and goes before bulk.
 	youngBytes = 256 << 10
@@ -44,38 +43,27 @@ const (
 	scratchSize = 4 * tunnel.RecordSize
 )
 
-// sendQueue is what a link has to send, and decides what goes next: frames of
-// the link itself, then the small ones of streams in order of arrival, then
-// turns of the streams that have more, new ones before bulk and each kind in
-// order of arrival. A turn is the connection for as long as turnBytes last.
+// sendQueue holds what a link has to send, and decides what goes next: frames of the
+// link itself, then small frames of streams in order of arrival, then turns of streams
+// that have more, new streams before bulk and each kind in order of arrival.
 //
 // It does no I/O and has no lock: Session.mu guards it.
 type sendQueue struct {
-	taken  bool // somebody has the connection
-	corked bool // the cork holds what the kernel did not take
+	unsent bool // the write buffer holds bytes that the kernel did not take
 
 	control              []byte // encoded GOAWAY and INFO
 	ping, pong           bool
 	pingValue, pongValue uint64
 
-	small  []*sendHalf // whose outbox holds something
-	left   int         // bytes of small messages among it
-	held   int         // of them, those that count in the budget
-	untold int         // those of small whose stream is gone
-	budget *Budget     // that these count in
+	small   []*sendHalf // those whose outbox is not empty
+	copied  int         // bytes of small messages in their outboxes
+	held    int         // how many of the copied bytes count in the budget
+	orphans int         // those of small whose stream is closed
+	budget  *Budget     // the link's
 
 	young, bulk turns
 
-	dataFrames uint64 // that have gone
-}
-
-// take gives the caller the connection, unless somebody has it.
-func (q *sendQueue) take() bool {
-	if q.taken {
-		return false
-	}
-	q.taken = true
-	return true
+	dataFrames uint64 // sent so far
 }
 
 // pushControl queues an encoded frame of the link.
@@ -99,78 +87,77 @@ func (q *sendQueue) push(h *sendHalf) {
 	}
 }
 
-// gone notes that h's stream is closed, which its peer may have yet to be told.
-func (q *sendQueue) gone(h *sendHalf) {
-	if !h.out.queued || h.untold {
+// orphan counts h, whose stream is closed, if frames of it are queued.
+func (q *sendQueue) orphan(h *sendHalf) {
+	if !h.out.queued || h.orphan {
 		return
 	}
-	h.untold = true
-	if q.untold++; q.untold > fewUntold {
-		q.budget.Hold(untoldMemory)
+	h.orphan = true
+	if q.orphans++; q.orphans > fewOrphans {
+		q.budget.Hold(orphanMemory)
 	}
 }
 
-// told ends what gone began.
-func (q *sendQueue) told(h *sendHalf) {
-	if !h.untold {
+// disown ends what orphan began: the frames are sent, or dropped.
+func (q *sendQueue) disown(h *sendHalf) {
+	if !h.orphan {
 		return
 	}
-	h.untold = false
-	if q.untold--; q.untold >= fewUntold {
-		q.budget.Give(untoldMemory)
+	h.orphan = false
+	if q.orphans--; q.orphans >= fewOrphans {
+		q.budget.Give(orphanMemory)
 	}
 }
 
-// behind says that the peer has so much to be told that it is to read before it
-// asks for more.
-func (q *sendQueue) behind() bool {
-	return q.untold >= maxUntold || q.untold > fewUntold && q.budget.Short()
+// backlogged reports whether the peer must read answers before it may ask for more.
+func (q *sendQueue) backlogged() bool {
+	return q.orphans >= maxOrphans || q.orphans > fewOrphans && q.budget.Short()
 }
 
 // pushMessage queues a copy of a small message, if there is room for it.
 func (q *sendQueue) pushMessage(h *sendHalf, size int, src []tunnel.Chunk) bool {
-	if size > smallMessage || len(h.out.data)+size > maxPendingData || q.left+size > q.room() {
+	if size > smallMessage || len(h.out.data)+size > maxPendingData || q.copied+size > q.room() {
 		return false
 	}
 	for _, c := range src {
 		h.out.data = append(h.out.data, c.Bytes()...)
 	}
-	q.leave(size)
+	q.countCopied(size)
 	q.push(h)
 	return true
 }
 
-// room is how many bytes of small messages may be left. Where memory is short,
-// those beyond a unit wait where they are, and count there.
+// room is how many bytes may be copied. Where memory is short, messages beyond a unit
+// stay with their writers, and count there.
 func (q *sendQueue) room() int {
 	if q.held > 0 && q.budget.Short() {
-		return leftUnit
+		return copiedUnit
 	}
-	return maxLeft
+	return maxCopied
 }
 
-// leave notes that n bytes of small messages more are left, or fewer.
-func (q *sendQueue) leave(n int) {
-	q.left += n
-	if held := max(0, q.left) / leftUnit * leftUnit; held != q.held {
+// countCopied adds n to the copied bytes; n may be negative.
+func (q *sendQueue) countCopied(n int) {
+	q.copied += n
+	if held := max(0, q.copied) / copiedUnit * copiedUnit; held != q.held {
 		q.budget.Hold(held - q.held)
 		q.held = held
 	}
 }
 
-// discard forgets payload, FIN and credit that a reset overtakes.
+// discard drops payload, FIN and credit, which a reset overtakes.
 func (q *sendQueue) discard(h *sendHalf) {
-	q.leave(-len(h.out.data))
+	q.countCopied(-len(h.out.data))
 	h.out.data, h.out.fin, h.out.credit = nil, false, 0
 }
 
-// pushTurn has h wait for the connection.
+// pushTurn puts h into the line for turns.
 func (q *sendQueue) pushTurn(h *sendHalf) { q.line(h).push(h) }
 
 // dropTurn takes h out of the line.
 func (q *sendQueue) dropTurn(h *sendHalf) { q.line(h).remove(h) }
 
-// line is where h waits. It does not change while it does.
+// line is where h waits. It stays the same while h waits.
 func (q *sendQueue) line(h *sendHalf) *turns {
 	if h.credit.sent < youngBytes {
 		return &q.young
@@ -186,17 +173,18 @@ func (q *sendQueue) popTurn() *sendHalf {
 	return q.bulk.pop()
 }
 
-// pending says whether there is something that needs no turn of its own.
+// pending reports whether there are frames, or bytes in the write buffer, that need no
+// turn of a stream.
 func (q *sendQueue) pending() bool {
-	return len(q.small) > 0 || len(q.control) > 0 || q.pong || q.ping || q.corked
+	return len(q.small) > 0 || len(q.control) > 0 || q.pong || q.ping || q.unsent
 }
 
-// pop appends to b what goes next: first what own, if any, left behind, since
-// it is about to write what comes after it, then as much of the rest as fits.
+// pop appends to b the frames that go next: own's first, which is about to write what
+// comes after them, then as many of the others as fit. own may be nil.
 func (q *sendQueue) pop(b []byte, own *sendHalf) []byte {
 	b = append(b, q.control...)
 	q.control = nil
-	q.corked = false // whoever pops flushes
+	q.unsent = false // the caller flushes
 	if q.pong {
 		q.pong = false
 		b = appendPing(b, flagPingAck, q.pongValue)
@@ -222,46 +210,45 @@ func (q *sendQueue) pop(b []byte, own *sendHalf) []byte {
 	return b
 }
 
-// empty appends to b what is in h's outbox.
+// empty moves the frames of h's outbox to b.
 func (q *sendQueue) empty(h *sendHalf, b []byte) []byte {
-	q.told(h)
-	q.leave(-len(h.out.data))
+	q.disown(h)
+	q.countCopied(-len(h.out.data))
 	if len(h.out.data) > 0 || h.out.fin {
 		q.dataFrames++
 	}
 	return h.out.appendTo(b, h.id)
 }
 
-// clear forgets all that needs no turn; those who wait for one leave by
-// themselves.
+// clear drops all frames. Streams that wait for a turn leave by themselves.
 func (q *sendQueue) clear() {
 	for _, h := range q.small {
-		q.told(h)
+		q.disown(h)
 	}
-	q.leave(-q.left)
+	q.countCopied(-q.copied)
 	q.small, q.control = nil, nil
 	q.pong, q.ping = false, false
 }
 
-// outbox is what a stream has to send that needs neither credit nor a turn:
-// control frames, and small messages left behind. Each kind has one place, so
-// what waits for a blocked connection is bounded by the number of streams.
+// outbox holds the frames of a stream that need neither credit nor a turn: control
+// frames, and copied small messages. Each kind has one place, so the number of streams
+// bounds what waits for a blocked connection.
 type outbox struct {
-	intro     []byte // the payload of introType, OPEN or OPENED; nil: none
+	intro     []byte // payload of OPEN or OPENED; nil: none
 	data      []byte
 	credit    uint64 // 0: none
 	ack       Ack
-	acks      bool // ack is to be sent
+	acks      bool // ack is valid
 	move      bool
 	stay      bool
 	introType frameType
-	queued    bool // it is in the sendQueue's line
+	queued    bool // it is among sendQueue.small
 	fin       bool
 	reset     bool
 	resetCode tunnel.Code
 }
 
-// appendTo encodes and clears what is there, in the order of a stream's life.
+// appendTo encodes and clears the outbox, in the order of a stream's life.
 func (o *outbox) appendTo(b []byte, id uint64) []byte {
 	if o.intro != nil {
 		b = appendFrame(b, o.introType, 0, id, o.intro)
@@ -292,7 +279,7 @@ func (o *outbox) appendTo(b []byte, id uint64) []byte {
 	return b
 }
 
-// turns is a first-in, first-out line of those who wait for the connection.
+// turns is a first-in, first-out line of streams that wait for a turn.
 type turns struct{ line []*sendHalf }
 
 func (t *turns) push(h *sendHalf) { t.line = append(t.line, h) }

@@ -121,8 +121,8 @@ func TestSendQueueDecidesWhatGoesNext(t *testing.T) {
 			if got := decode(t, q.pop(nil, own)); !slices.Equal(got, c.want) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
-			if rest := decode(t, q.pop(nil, nil)); rest != nil || q.pending() || q.left != 0 {
-				t.Errorf("%q, %d bytes are left", rest, q.left)
+			if rest := decode(t, q.pop(nil, nil)); rest != nil || q.pending() || q.copied != 0 {
+				t.Errorf("%q, %d bytes are left", rest, q.copied)
 			}
 		})
 	}
@@ -176,9 +176,6 @@ func TestSendQueueTurns(t *testing.T) {
 	if want := []uint64{1, 3, 0, 4}; !slices.Equal(got, want) {
 		t.Errorf("the turns went to %v, want new streams first: %v", got, want)
 	}
-	if !q.take() || q.take() {
-		t.Error("the connection is given to none, or to two")
-	}
 }
 
 // Whatever is left waits in bounded room.
@@ -196,7 +193,7 @@ func TestSendQueueIsBounded(t *testing.T) {
 	if message(q, one, "x") {
 		t.Error("a stream left more than it may")
 	}
-	for id := uint64(2); q.left+smallMessage <= maxLeft; id++ {
+	for id := uint64(2); q.copied+smallMessage <= maxCopied; id++ {
 		if !message(q, &sendHalf{id: id}, string(make([]byte, smallMessage))) {
 			t.Fatal("there was room")
 		}
@@ -211,7 +208,7 @@ func TestSendQueueIsBounded(t *testing.T) {
 		t.Errorf("%d bytes of control frames wait", n)
 	}
 	q.clear()
-	if q.pending() || q.left != 0 {
+	if q.pending() || q.copied != 0 {
 		t.Error("something is left")
 	}
 }
@@ -251,8 +248,8 @@ func TestWhatIsLeftCounts(t *testing.T) {
 				}
 			}
 			fill()
-			if q.left != maxLeft || budget.Used() != maxLeft {
-				t.Errorf("%d bytes are left, and %d counted", q.left, budget.Used())
+			if q.copied != maxCopied || budget.Used() != maxCopied {
+				t.Errorf("%d bytes are left, and %d counted", q.copied, budget.Used())
 			}
 			if end(q, all); budget.Used() != 0 {
 				t.Errorf("%d bytes are counted in the end", budget.Used())
@@ -260,9 +257,9 @@ func TestWhatIsLeftCounts(t *testing.T) {
 			const rest = 1 << 17
 			q.budget.Hold(1<<20 - rest)
 			defer q.budget.Give(1<<20 - rest)
-			q.left, all = 0, nil // a new link
-			if fill(); q.left != leftUnit {
-				t.Errorf("where memory is short, %d bytes are left", q.left)
+			q.copied, all = 0, nil // a new link
+			if fill(); q.copied != copiedUnit {
+				t.Errorf("where memory is short, %d bytes are left", q.copied)
 			}
 			q.clear()
 		})

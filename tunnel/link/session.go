@@ -146,8 +146,8 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 	ses.news = news{ses.peer.ServerCount, ses.peer.Serving}
 	ses.peer.forget()
 	ses.cfg.Hello, ses.cfg.Verify = Hello{Role: cfg.Hello.Role}, nil // nor what else they refer to
-	if cork := ses.out.cork; cork != nil {
-		cork.take(ses.in.given.flush, &ses.out.writes)
+	if buffer := ses.out.buffer; buffer != nil {
+		buffer.take(ses.in.given.flush, &ses.out.writes)
 	}
 	now := time.Now()
 	ses.alive.looked, ses.alive.heard = now, now
@@ -174,8 +174,8 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 	ses.in.ses, ses.idleCond.L = ses, &ses.mu
 	ses.out = sender{
 		frameWriter: newFrameWriter(conn), queue: sendQueue{budget: cfg.Budget},
-		mu: &ses.mu, wg: &ses.wg, sent: ses.sentLocked, fail: ses.failLocked,
-		free: sync.Cond{L: &ses.mu}, flushCond: sync.Cond{L: &ses.mu},
+		mu: &ses.mu, wg: &ses.wg, sent: ses.sentLocked, fail: ses.failLocked, writer: writerFree,
+		freed: sync.Cond{L: &ses.mu}, flushCond: sync.Cond{L: &ses.mu},
 	}
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
 	ses.drains, ses.drain = context.WithCancel(context.Background())
@@ -225,7 +225,7 @@ func (ses *Session) Drains() context.Context { return ses.drains }
 // Drain asks the peer to open its new streams elsewhere. Open streams go on,
 // and one that is opened nevertheless is served. It does not block.
 func (ses *Session) Drain() {
-	ses.out.tell(appendGoAway(nil, GoAwayDrain, ""))
+	ses.out.pushControl(appendGoAway(nil, GoAwayDrain, ""))
 }
 
 // SetServerCount tells the peer of a new number of servers. It does not block.
@@ -241,7 +241,7 @@ func (ses *Session) inform(news Hello) {
 	if err != nil {
 		return // a role, and a number or a short text, always fit
 	}
-	ses.out.tell(appendFrame(nil, frameInfo, 0, 0, payload))
+	ses.out.pushControl(appendFrame(nil, frameInfo, 0, 0, payload))
 }
 
 // ServerCount is the newest number of servers that the peer told, 0 if none.
@@ -344,8 +344,8 @@ func (ses *Session) failLocked(cause error) {
 	if ses.err != nil {
 		return
 	}
-	if ses.out.ending != nil {
-		cause = ses.out.ending // not that the farewell failed
+	if ses.out.cause != nil {
+		cause = ses.out.cause // not that the farewell failed
 	}
 	if LossOf(cause) == tunnel.LossUnknown {
 		cause = &cutError{cause}

@@ -56,7 +56,7 @@ func (st *Stream) onLocked(e event) {
 		ses.streams.awaitAcks(st, time.Now())
 	case closed:
 		st.carrier.releaseMemory(st.budget)
-		ses.out.queue.gone(&st.send)
+		ses.out.queue.orphan(&st.send)
 		if ses.streams.remove(st) && ses.streams.count() == 0 {
 			ses.idleCond.Broadcast()
 		}
@@ -187,12 +187,12 @@ func (st *Stream) WriteChunks(src []tunnel.Chunk) error {
 	return nil
 }
 
-// Nonblocking implements tunnel.Sink. A link without a cork has nothing to
-// gather in, and takes nothing; CloseWrite blocks on neither.
+// Nonblocking implements tunnel.Sink. TryWrite takes nothing on a link without a write
+// buffer; CloseWrite never blocks.
 func (st *Stream) Nonblocking() bool { return true }
 
-// TryWrite implements tunnel.Sink: all of c or nothing. It encrypts into the
-// cork, which does not block, and only while nobody else sends.
+// TryWrite implements tunnel.Sink: it takes all of c or nothing. It encrypts into the
+// write buffer, which does not block, and only while nobody writes.
 func (st *Stream) TryWrite(c tunnel.Chunk) int { return st.ses.out.tryWrite(&st.send, c) }
 
 // Flush implements tunnel.Sink.

@@ -19,7 +19,7 @@ import (
 // stuck in it yet: whoever comes first would be.
 func full(t *testing.T) (*rig, tunnel.Conn) {
 	near, far := tcpPair(t)
-	r := newRig(t, link.Cork(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+	r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
 	_, conn := r.dialed()
 	r.wantNothing() // the first PING is behind us
 	_ = near.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
@@ -103,7 +103,7 @@ func TestStuckLinkIsDoubtedOnDetach(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				near, far := net.Pipe() // takes what is read, no more
-				r := newRig(t, link.Cork(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+				r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
 				_, conn := r.dialed()
 				r.wantNothing() // the first PING is behind us
 				var write sync.WaitGroup
@@ -144,7 +144,7 @@ func TestEitherDoubtHolds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				near, far := net.Pipe()
-				r := newRig(t, link.Cork(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+				r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
 				_, conn := r.dialed()
 				r.wantNothing() // the first PING is behind us
 				var write, read sync.WaitGroup
@@ -190,7 +190,7 @@ func TestDoubt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				near, far := net.Pipe()
-				r := newRig(t, link.Cork(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+				r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
 				var reading sync.WaitGroup
 				reading.Go(func() { // as the kernel of a peer does that has gone
 					_ = far.SetReadDeadline(time.Time{})

@@ -287,7 +287,7 @@ func (tr *tracer) raw(t *testing.T, name string, initiator bool, cfg link.Config
 	if initiator {
 		begin = link.Connect
 	}
-	ses, err := begin(t.Context(), link.Cork(near), cfg)
+	ses, err := begin(t.Context(), link.Buffered(near), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

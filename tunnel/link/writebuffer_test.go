@@ -11,23 +11,23 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// corked is a cork that the session has taken, and the far end of its socket.
-func corked(t *testing.T) (*cork, net.Conn) {
+// buffered is a write buffer that the session has taken, and the far end of its socket.
+func buffered(t *testing.T) (*writeBuffer, net.Conn) {
 	t.Helper()
 	near, far := testutil.Pair(t)
-	c := Cork(near).(*cork)
+	c := Buffered(near).(*writeBuffer)
 	c.take(func() {}, new(atomic.Uint64))
 	return c, far
 }
 
 // A link that has sent all that it had holds no buffer for more.
-func TestACorkHoldsNoBufferOnceItIsEmpty(t *testing.T) {
-	for name, flush := range map[string]func(*cork) bool{
-		"flush":    func(c *cork) bool { return c.flush() == nil },
-		"tryFlush": func(c *cork) bool { return !c.tryFlush() },
+func TestEmptyWriteBufferHoldsNoMemory(t *testing.T) {
+	for name, flush := range map[string]func(*writeBuffer) bool{
+		"flush":    func(c *writeBuffer) bool { return c.flush() == nil },
+		"tryFlush": func(c *writeBuffer) bool { return !c.tryFlush() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, far := corked(t)
+			c, far := buffered(t)
 			for _, text := range []string{"one", "two"} {
 				_, _ = io.WriteString(c, text)
 				if c.block == nil || string(c.buf) != text {
@@ -37,7 +37,7 @@ func TestACorkHoldsNoBufferOnceItIsEmpty(t *testing.T) {
 					t.Fatal("the kernel takes three bytes")
 				}
 				if c.block != nil || c.buf != nil {
-					t.Error("an empty cork holds a buffer")
+					t.Error("an empty one holds a block")
 				}
 				got := make([]byte, len(text))
 				if _, err := io.ReadFull(far, got); err != nil || string(got) != text {
@@ -48,11 +48,11 @@ func TestACorkHoldsNoBufferOnceItIsEmpty(t *testing.T) {
 	}
 }
 
-// What the kernel takes in parts arrives whole, also while a second cork
+// What the kernel takes in parts arrives whole, also while a second one
 // borrows from the same pool.
 func TestACorkThatIsFlushedInParts(t *testing.T) {
-	c, far := corked(t)
-	other, otherFar := corked(t)
+	c, far := buffered(t)
+	other, otherFar := buffered(t)
 	go func() { _, _ = io.Copy(io.Discard, otherFar) }()
 	const round, rounds = 64 << 10, 200
 	got := make(chan []byte)
