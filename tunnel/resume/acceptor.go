@@ -2,25 +2,23 @@ package resume
 
 import (
 	"context"
-	"errors"
 	"net"
-	"time"
 
 	"konnectivity/tunnel"
 )
 
 // Forwarder makes the connections that next serves outlive the links they came
 // by, where their openers want that.
-func (e *Manager) Forwarder(next tunnel.Carrier) tunnel.Carrier {
-	if !e.Enabled() {
+func (m *Manager) Forwarder(next tunnel.Carrier) tunnel.Carrier {
+	if !m.Enabled() {
 		return next
 	}
-	return &forwarder{e, next}
+	return &forwarder{m, next}
 }
 
 type forwarder struct {
-	ends *Manager
-	next tunnel.Carrier
+	manager *Manager
+	next    tunnel.Carrier
 }
 
 // Forward implements tunnel.Carrier. It returns once the dial was answered,
@@ -28,87 +26,87 @@ type forwarder struct {
 func (f *forwarder) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
 	switch r := flow.Resume; {
 	case r.Again():
-		return f.ends.accept(flow, answer)
-	case r == nil || r.Window <= 0 || f.ends.budget.Scarce() && !f.ends.known(r.Token):
+		return f.manager.resume(flow, answer)
+	case r == nil || r.Window <= 0 || f.manager.figures.budget.Scarce() && !f.manager.known(r.Token):
 		flow.Resume = nil
 		return f.next.Forward(ctx, flow, answer)
 	default:
-		return f.ends.begin(ctx, f.next, flow, answer)
+		return f.manager.begin(ctx, f.next, flow, answer)
 	}
 }
 
 // begin serves a new connection on a goroutine that does not end with the link.
-func (e *Manager) begin(ctx context.Context, next tunnel.Carrier, flow *tunnel.Flow, answer tunnel.Answer) error {
-	flow.Leave = nil // who serves it waits here
-	life, cancel := context.WithCancelCause(e.ctx)
+func (m *Manager) begin(ctx context.Context, next tunnel.Carrier, flow *tunnel.Flow, answer tunnel.Answer) error {
+	flow.Leave = nil // what serves it has a goroutine of its own
+	life, cancel := context.WithCancelCause(m.ctx)
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	token, answered := flow.Resume.Token, make(chan struct{})
-	at := &trial{number: flow.Resume.Attempt, cancel: cancel, answered: answered}
-	if again, err := e.enter(ctx, token, at); again || err != nil {
+	at := &dial{number: flow.Resume.Attempt, cancel: cancel, answered: answered}
+	if made, err := m.registerDial(ctx, token, at); made || err != nil {
 		stop()
 		cancel(nil)
 		if err != nil {
 			_, _ = answer(nil, err)
 			return err
 		}
-		return e.accept(flow, answer)
+		return m.resume(flow, answer)
 	}
-	started := e.start(func() {
-		defer e.leave(token, at)
+	started := m.start(func() {
+		defer m.unregister(token, at)
 		defer cancel(nil)
 		_ = next.Forward(life, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
-			defer e.leave(token, at)
+			defer m.unregister(token, at)
 			if err == nil && !stop() {
 				err = context.Cause(ctx)
 				_, _ = answer(nil, err)
 				return nil, err
 			}
-			return e.answer(flow, at, far, err, answer)
+			return m.answer(flow, at, far, err, answer)
 		})
 	})
 	if !started {
 		stop()
 		cancel(nil)
-		e.leave(token, at)
+		m.unregister(token, at)
 		return errClosed
 	}
 	<-answered
 	return nil
 }
 
-// trial is a dial for an opener, which may ask for it again by another carrier
-// before the answer has come.
-type trial struct {
-	number uint32
+// dial is one for an opener, which may ask for it again by another carrier before the
+// answer has come.
+type dial struct {
+	number uint32 // of the attempt
 	cancel context.CancelCauseFunc
 
 	// Guarded by Manager.mu.
 
-	givenUp  bool          // for a newer one: nothing may come of it
-	answered chan struct{} // closed when the outcome is known and was told; then nil
+	givenUp  bool          // for a newer attempt: no connection may come of it
+	answered chan struct{} // closed when the opener was told the outcome; then nil
 }
 
-// errRepeated is why a dial is given up that was asked for again.
+// errRepeated is what a dial fails with that was asked for again.
 var errRepeated = &tunnel.DialError{Failure: tunnel.FailStale}
 
-// enter notes that a dial is under way. An older attempt at the same is given up
-// first, so that the destination has no two connections of it; done says that one
-// has come of that already. Where its opener is still being told, that is waited for:
-// the connection has no carrier before, and nothing comes of it if that is lost.
-func (e *Manager) enter(ctx context.Context, token [16]byte, at *trial) (done bool, err error) {
+// registerDial registers at as the dial for token. An older attempt is given up first, so that the
+// destination has no two connections of one dial; made tells that the older attempt has
+// become a connection already. While the opener of that is still being told, registerDial waits:
+// the connection has no carrier yet, and is over if its opener cannot be told.
+func (m *Manager) registerDial(ctx context.Context, token [16]byte, at *dial) (made bool, err error) {
 	for {
-		e.mu.Lock()
-		before, made := e.dials[token], e.tokens[token] != nil
+		m.mu.Lock()
+		before, made := m.dials[token], m.acceptedLocked(token) != nil
 		if before == nil {
 			if !made {
-				e.dials[token] = at
+				m.dials[token] = at
 			}
-			e.mu.Unlock()
+			m.mu.Unlock()
 			return made, nil
 		}
 		older, answered := before.number < at.number, before.answered
 		before.givenUp = before.givenUp || older
-		e.mu.Unlock()
+		m.mu.Unlock()
 		if !older {
 			return false, errRepeated
 		}
@@ -123,30 +121,30 @@ func (e *Manager) enter(ctx context.Context, token [16]byte, at *trial) (done bo
 	}
 }
 
-// leave notes, once, that a dial is over, and has become a connection or not.
-func (e *Manager) leave(token [16]byte, at *trial) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// unregister removes at, once its opener was told the outcome. Only the first call counts.
+func (m *Manager) unregister(token [16]byte, at *dial) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if at.answered != nil {
-		delete(e.dials, token)
+		delete(m.dials, token)
 		close(at.answered)
 		at.answered = nil
 	}
 }
 
-// errClosed is why a process that goes begins nothing.
+// errClosed is what a Manager that was closed ends connections with, and begins none for.
 var errClosed = &tunnel.ResetError{Code: tunnel.CodeGone}
 
 // answer tells the opener, and makes its stream a connection.
-func (e *Manager) answer(flow *tunnel.Flow, at *trial, far tunnel.Conn, err error, answer tunnel.Answer) (tunnel.Conn, error) {
+func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error, answer tunnel.Answer) (tunnel.Conn, error) {
 	if err != nil {
 		return answer(nil, err)
 	}
 	r := flow.Resume
-	window := min(r.Window, e.opt.Window, MaxWindow)
-	c := e.newConn(nil, window, r.Attempt, r.Token, flow.Address)
+	window := min(r.Window, m.opt.Window, MaxWindow)
+	c := m.newConn(nil, window, r.Attempt, r.Token, flow.Address)
 	c.dest = [2]net.Addr{far.LocalAddr(), far.RemoteAddr()}
-	switch err := e.add(c, at); {
+	switch err := m.add(c, at); {
 	case err == errRepeated:
 		_, _ = answer(nil, err)
 		return nil, err
@@ -154,82 +152,78 @@ func (e *Manager) answer(flow *tunnel.Flow, at *trial, far tunnel.Conn, err erro
 		flow.Resume = nil
 		return answer(far, nil)
 	}
-	r.Granted = tunnel.Grant{Window: e.opt.Window}
+	r.Granted = tunnel.Grant{Window: m.opt.Window}
 	c.mu.Lock() // the opener may resume as soon as it was told
 	defer c.mu.Unlock()
 	near, err := answer(far, nil)
 	st, ok := near.(Carrier)
 	if err != nil || !ok {
-		c.end.End(Ended)
-		c.over(errOver(Ended))
+		c.step(Event{Kind: Reset, Cause: errLost})
 		return near, err
 	}
 	c.local, c.remote, c.st = near.LocalAddr(), near.RemoteAddr(), st
-	c.watch(st, c.epoch)
+	c.watch(st)
 	flow.Resumable, flow.Resume = c, nil // which was about this carrier
 	return c, nil
 }
 
-// accept has a connection go on by another carrier.
-func (e *Manager) accept(flow *tunnel.Flow, answer tunnel.Answer) error {
+// resume has a connection go on by another carrier.
+func (m *Manager) resume(flow *tunnel.Flow, answer tunnel.Answer) error {
 	r := flow.Resume
-	c := e.find(r.Token)
+	c := m.accepted(r.Token)
 	if c == nil || c.address != flow.Address {
 		_, err := answer(nil, &tunnel.DialError{Failure: tunnel.FailGone})
 		return err
 	}
 	number := max(r.Epoch, r.Attempt)
-	taken, err := c.accept(number, r.Taken)
-	if err != nil {
-		failure := tunnel.FailGone
-		if errors.Is(err, ErrStale) {
-			failure = tunnel.FailStale
-		}
-		_, err := answer(nil, &tunnel.DialError{Failure: failure})
+	taken, refused := c.offered(number, r.Taken)
+	if refused != nil {
+		_, err := answer(nil, refused)
 		return err
 	}
-	r.Granted = tunnel.Grant{Window: e.opt.Window, Taken: taken}
+	r.Granted = tunnel.Grant{Window: m.opt.Window, Taken: taken}
 	near, err := answer(tunnel.With(c, tunnel.Parts{Local: c.dest[0], Remote: c.dest[1]}), nil) // the opener is told of these
-	st, ok := near.(Carrier)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.end.Reason() == Complete: // the opener may still write, which is not to be resumed
-		if ok && err == nil {
-			_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
-		}
-	case c.end.Reason() != NotGone || c.end.Epoch() != number || c.st != nil:
-		if ok && err == nil {
-			st.Detach()
-		}
-	case err != nil || !ok:
-		c.end.Broken(number, tunnel.CodeLost, time.Now())
-		c.settle()
-	default:
-		c.attach(st, number, flow)
-	}
+	c.answered(number, near, err, flow)
 	return nil
 }
 
-// accept prepares c for the carrier with that number: nothing comes out of the
-// one before any more.
-func (c *Conn) accept(epoch uint32, peerTaken uint64) (taken uint64, err error) {
+// offered leaves the carrier before that with this epoch, waits until nothing comes out of
+// it any more, and returns what to grant.
+func (c *Conn) offered(epoch uint32, peerTaken uint64) (taken uint64, refused error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.end.Reason() == NotGone && epoch > c.end.Epoch() && (c.st != nil || c.busy()) {
-		if c.st == nil { // somebody still uses the one before
-			c.changed.Wait()
-			continue
+	for {
+		a := c.resumeBy(Event{Kind: Offered, Epoch: epoch, Offset: peerTaken})
+		c.do(a)
+		switch {
+		case a&Answer != 0:
+			return c.m.In.Tell(), nil
+		case a&RefuseStale != 0:
+			return 0, &tunnel.DialError{Failure: tunnel.FailStale}
+		case a&RefuseGone != 0:
+			return 0, &tunnel.DialError{Failure: tunnel.FailGone}
 		}
-		st := c.st
-		c.leave()
-		c.mu.Unlock()
-		c.detach(st)
-		c.mu.Lock()
+		c.changed.Wait()
 	}
-	sent := c.end.Out.Sent()
-	taken, err = c.end.Accept(epoch, peerTaken, time.Now())
-	c.replays(sent, err)
-	c.settle()
-	return taken, err
+}
+
+// answered attaches near, the carrier that was granted, unless its opener was lost as it
+// was told, or a newer carrier came meanwhile.
+func (c *Conn) answered(epoch uint32, near tunnel.Conn, err error, flow *tunnel.Flow) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	st, ok := near.(Carrier)
+	if err != nil || !ok {
+		c.step(Event{Kind: CarrierLost, Epoch: epoch, Cause: errLost})
+		return
+	}
+	switch a := c.stepOnly(Event{Kind: CarrierUp, Epoch: epoch}); {
+	case a&refuses == 0:
+		c.attach(st, flow)
+		c.do(a)
+	case c.m.Life() == Complete: // the opener may still write, which is not to be resumed
+		_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
+	default:
+		st.Detach()
+	}
 }

@@ -1,6 +1,7 @@
 package resume
 
 import (
+	"container/list"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -14,8 +15,8 @@ import (
 // *link.Stream.
 type Carrier interface {
 	tunnel.Conn
-	// Watch has w told of acknowledgements and of the carrier's failure, and
-	// returns what was acknowledged before.
+	// Watch tells w of acknowledgements and of the carrier's failure, and
+	// returns the newest acknowledgement that came before.
 	Watch(w link.Watcher) (acked link.Ack, some bool)
 	// Acknowledge tells the other end what was taken.
 	Acknowledge(a link.Ack)
@@ -28,45 +29,36 @@ type Carrier interface {
 	Session() *link.Session
 }
 
-// Conn is an end of a connection that outlives its carriers.
+// Conn is an end of a connection that outlives its carriers. While it is attached it has
+// no goroutine.
 type Conn struct {
-	ends    *Manager
-	token   [16]byte
-	address string   // of the destination
-	opening *opening // how it is resumed; nil: the other end does that
+	// Immutable once the connection can be found.
 
+	manager       *Manager
+	token         [16]byte
+	address       string   // of the destination
+	opening       *opening // how it is resumed; nil: the other end does that
 	local, remote net.Addr
 	dest          [2]net.Addr // the destination's, at the acceptor: local and remote
 
-	mu      sync.Mutex
-	changed sync.Cond // room to write, another carrier, the end of it all
-	end     End
-	st      Carrier // nil: none
-	err     error   // why it is over; nil: it is not, or ended in order
-	reading int     // how many read from a carrier
-	leaving int     // how many carriers were left that something may still come out of
-	held    int     // of the budget
-	room    *room   // for what is not acknowledged; nil: no writer has wanted more
-	used    tunnel.Moment
-	epoch   uint32      // of st
-	code    tunnel.Code // that the peer is told once an end that was abandoned has a carrier
-	sending bool        // somebody gives st what it has not been given
-	stuck   bool        // the one who does is a writer of ours, who may have a deadline
-	owing   bool        // the Manager will acknowledge
-	waiting bool        // the Manager looks at its deadline
-	done    bool        // the Manager knows that it is over
-	big     bool        // the peer was told by st that there is much
+	// Guarded by mu.
 
-	course atomic.Pointer[tunnel.ResumeStatus] // also for those who only look; nil: nothing was lost yet
+	mu              sync.Mutex
+	changed         sync.Cond // the machine has said Wake, or a deadline has passed
+	m               Machine
+	st              Carrier // that m counts as up, or that has ended with m and may be read yet; nil: none
+	used            tunnel.Moment
+	held            int       // bytes, of the budget
+	readBy, writeBy *deadline // nil: none is set
 
-	readBy, writeBy *expiry // nil: nobody has set one
-
-	turn turn // to read
+	status   atomic.Pointer[tunnel.ResumeStatus] // nil: no carrier was lost yet
+	read     readToken
+	detached *list.Element // of those without a carrier; nil: it has one, or is over. Manager.mu guards it
 }
 
-// Course implements tunnel.Resumable.
+// ResumeStatus implements tunnel.Resumable.
 func (c *Conn) ResumeStatus() tunnel.ResumeStatus {
-	if p := c.course.Load(); p != nil {
+	if p := c.status.Load(); p != nil {
 		return *p
 	}
 	return tunnel.ResumeStatus{}
@@ -88,16 +80,74 @@ func (c *Conn) Out() tunnel.Sink { return c }
 func (c *Conn) Failed() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.inOrder() {
+	if c.readInOrder() {
 		return nil
 	}
-	return c.err
+	return c.m.Err()
 }
 
-// inOrder says whether the peer's direction has ended in order: whoever is to take what
-// came has all the time then. Of an end that is over, that may yet be in its carrier.
-func (c *Conn) inOrder() bool {
-	return c.end.In.Finished() || c.end.Reason() != NotGone && c.st != nil && c.st.Failed() == nil
+// readInOrder tells whether the peer's direction has ended in order: the application may
+// take its time to read the rest. After the connection's end, the rest may be in the
+// carrier.
+func (c *Conn) readInOrder() bool {
+	return c.m.In.Finished() || c.m.Over() && c.st != nil && c.st.Failed() == nil
+}
+
+// step has the machine take in e, and does what it says. The caller holds the lock, which
+// is released while a carrier is given something.
+func (c *Conn) step(e Event) { c.do(c.stepOnly(e)) }
+
+// stepOnly leaves the actions to the caller.
+func (c *Conn) stepOnly(e Event) Actions {
+	e.Now = time.Now()
+	if e.Kind == Took || e.Kind == ReadDone || e.Kind == Written {
+		c.used = tunnel.At(e.Now)
+	}
+	a := c.m.Step(e)
+	if n := c.m.Out.Size() - c.held; n != 0 {
+		c.held += n
+		c.manager.hold(n)
+	}
+	return a
+}
+
+// do carries out what the machine says. Send comes last, since it releases the lock.
+func (c *Conn) do(a Actions) {
+	if a&Ack != 0 {
+		c.acknowledge()
+	}
+	if a&AckSoon != 0 {
+		c.manager.acks.add(c)
+	}
+	if a&WatchDeadline != 0 {
+		c.manager.deadlines.add(c)
+	}
+	if a&Detach != 0 {
+		c.leave()
+	}
+	if a&Dial != 0 && c.opening != nil {
+		c.manager.redialSoon(c)
+	}
+	if a&Finish != 0 {
+		c.finish()
+	}
+	if a&Fail != 0 {
+		c.fail()
+	}
+	if a&Wake != 0 {
+		c.changed.Broadcast()
+	}
+	if a&Send != 0 && (c.m.Out.OnlyEnd() || !c.manager.start(c.sendOn)) {
+		c.send()
+	}
+}
+
+// acknowledge tells the peer what was taken, and how much is kept here.
+func (c *Conn) acknowledge() {
+	if c.st != nil {
+		offset, end, big := c.m.Acknowledgement(c.manager.filling())
+		c.st.Acknowledge(link.Ack{Offset: offset, End: end, Big: big})
+	}
 }
 
 // CloseWrite implements tunnel.Conn. It does not wait for the end to be sent.
@@ -110,228 +160,138 @@ func (c *Conn) CloseWrite() error {
 		}
 		return err
 	}
-	c.end.Out.Finish()
-	c.flush()
+	c.m.Out.Finish()
+	c.step(Event{Kind: Written})
 	return nil
 }
 
-// flush has sent what was not, without waiting for it.
-func (c *Conn) flush() {
-	if c.st != nil && c.end.Carried() && c.end.Due() {
-		c.acknowledge()
-	}
-	switch {
-	case !c.startSending():
-		c.settle()
-	case c.end.Out.OnlyEnd() || !c.ends.start(c.sendOn):
-		c.send()
-	}
-}
-
 // Close implements net.Conn. What was written is still delivered, by other
-// carriers if need be, for as long as the window. What comes is dropped, unless it
-// is delivered to a Receiver, which is to take it.
+// carriers if need be, for as long as the window. What comes is dropped; a Receiver
+// still takes what it is offered before it hears of the end.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.end.Reason() != NotGone:
-		c.release()
+	case c.m.Over():
+		c.releaseCarrier()
 		return nil
-	case c.end.Closed():
+	case c.m.Closed():
 		return nil
 	}
-	c.end.Close(time.Now())
-	c.flush()
-	if c.end.Reason() == NotGone && !c.end.In.Finished() {
+	c.step(Event{Kind: Closed})
+	if !c.m.Over() && !c.m.In.Finished() {
 		c.startDropping()
 	}
 	return nil
 }
 
-// startDropping has what comes dropped.
+// startDropping drops what comes, on a goroutine.
 func (c *Conn) startDropping() {
 	c.readBy.stop()
 	c.readBy = nil
 	switch {
-	case c.turn.delivers():
-		c.turn.drop()
-	case c.st != nil: // whoever reads is let go, before drop does
+	case c.read.delivers():
+		c.read.revoke()
+	case c.st != nil: // a reader returns before drop begins
 		_ = c.st.SetReadDeadline(time.Now())
 	}
-	c.ends.start(c.drop)
+	c.manager.start(c.drop)
 }
 
 // CloseFor implements tunnel.Conn. The peer is told no cause: which carrier tells it of
 // the end is not known yet.
 func (c *Conn) CloseFor(error) error { return c.Close() }
 
-// Reset implements tunnel.Conn.
+// Reset implements tunnel.Conn. An opener without a carrier tells the peer by the next.
 func (c *Conn) Reset(cause error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.end.Reason() != NotGone {
-		c.release()
+	if c.m.Over() {
+		c.releaseCarrier()
 		return nil
 	}
-	code := tunnel.CodeOf(cause)
-	if LosesCarrier(code) {
-		code = tunnel.CodeGone // or the other end would wait for another carrier
+	a := c.stepOnly(Event{Kind: Reset, Cause: cause, Redials: c.opening != nil && c.manager.open()})
+	if c.m.Over() && c.st != nil {
+		_ = c.st.Reset(&tunnel.ResetError{Code: c.m.ResetCode()})
 	}
-	err := &tunnel.ResetError{Code: tunnel.CodeOf(cause)}
-	if c.st == nil && c.opening != nil && c.ends.resumes() { // the next carrier is to tell the peer
-		c.code = code
-		c.end.Abandon(time.Now())
-		c.fail(err)
-		c.settle()
-		return nil
-	}
-	if c.st != nil {
-		_ = c.st.Reset(&tunnel.ResetError{Code: code})
-	}
-	c.end.End(Ended)
-	c.over(err)
+	c.do(a)
 	return nil
 }
 
-// settle is called after anything has changed: it sees to deadlines and to the
-// end of it all.
-func (c *Conn) settle() {
-	c.end.Settle(time.Now())
-	c.account()
-	switch {
-	case c.end.Reason() != NotGone:
-		c.over(errOver(c.end.Reason()))
-	case !c.end.Deadline().IsZero() && !c.waiting:
-		c.waiting = true
-		c.ends.timely.add(c)
-	}
-	c.changed.Broadcast()
-}
-
-// codeOver is what the peer is told at the end, where it did not bring that about.
-func codeOver(r Reason) tunnel.Code {
-	if r == Dishonest {
-		return tunnel.CodeProtocol
-	}
-	return tunnel.CodeGone
-}
-
-// errOver is what reads and writes return after the end.
-func errOver(r Reason) error {
-	switch r {
+// finish forgets the connection.
+func (c *Conn) finish() {
+	c.manager.remove(c)
+	switch c.m.Life() {
 	case Complete:
-		return nil
-	case Dishonest:
-		return &tunnel.ResetError{Code: tunnel.CodeProtocol}
-	default:
-		return &tunnel.ResetError{Code: tunnel.CodeLost}
-	}
-}
-
-// over is called once the end is gone.
-func (c *Conn) over(err error) {
-	if c.done {
-		return
-	}
-	c.done = true
-	c.account()
-	if !c.ResumeStatus().Lost.IsZero() {
-		c.ends.lone.Add(-1)
-	}
-	c.ends.gone(c)
-	switch c.end.Reason() {
-	case Complete:
-		c.release()
-	case Ended, Unresolved:
-		if c.end.Closed() { // else what came before it may yet be read
-			c.release()
+		c.releaseCarrier()
+	case Ended, Discarded:
+		if c.m.Closed() { // else what came before it may yet be read
+			c.releaseCarrier()
 		}
 	default:
 		if st := c.st; st != nil {
 			c.st = nil
-			_ = st.Reset(&tunnel.ResetError{Code: codeOver(c.end.Reason())})
+			_ = st.Reset(&tunnel.ResetError{Code: c.m.ResetCode()})
 		}
 	}
-	c.fail(err)
 }
 
-// fail tells those who use the connection that it is over, and why; nil: it
-// ended in order.
-func (c *Conn) fail(err error) {
-	if c.err != nil {
-		return
-	}
-	c.err = err
+// fail tells the application that the connection is over.
+func (c *Conn) fail() {
 	c.readBy.stop()
 	c.writeBy.stop()
-	c.changed.Broadcast()
-	if err != nil && !c.inOrder() {
-		c.turn.fail(err)
+	if err := c.m.Err(); err != nil && !c.readInOrder() {
+		c.read.fail(err)
 	}
 }
 
-// release gives the carrier up, with nobody to use it any more. What a plain connection
-// was last given is delivered yet; a peer that still waits for what it has sent to be
-// taken is told behind that.
-func (c *Conn) release() {
+// releaseCarrier closes the carrier after the end. What a plain connection was last given
+// is delivered yet; a peer that still waits for what it has sent to be taken is told
+// behind that.
+func (c *Conn) releaseCarrier() {
 	if st := c.st; st != nil {
 		c.st = nil
 		_ = st.Close()
 	}
 }
 
-// account has what is kept count in the memory budget.
-func (c *Conn) account() {
-	if n := c.end.Out.Size() - c.held; n != 0 {
-		c.held += n
-		c.ends.hold(n)
-	}
-}
-
-// attach makes st the carrier, which came by f; whoever calls has had the end
-// take it.
-func (c *Conn) attach(st Carrier, epoch uint32, f *tunnel.Flow) {
-	c.st, c.epoch, c.big = st, epoch, false
+// attach makes st the carrier, which came by f. Its caller then carries out the actions of
+// CarrierUp.
+func (c *Conn) attach(st Carrier, f *tunnel.Flow) {
+	c.st = st
 	c.used = tunnel.Now()
 	if before := c.ResumeStatus(); !before.Lost.IsZero() {
-		c.ends.resumed(time.Since(before.Lost))
-		course := tunnel.ResumeStatus{Resumes: before.Resumes + 1, Hop: f.Hop}
+		c.manager.resumed(c, before.Lost)
+		now := tunnel.ResumeStatus{Resumes: before.Resumes + 1, Hop: f.Hop}
 		if f.Source != nil {
-			course.Source = f.Source.String()
+			now.Source = f.Source.String()
 		}
-		c.course.Store(&course)
+		c.status.Store(&now)
 	}
-	if c.turn.delivers() {
-		st.In().Deliver(&inlet{c, st, epoch})
+	if c.read.delivers() {
+		st.In().Deliver(&inlet{c, st, c.m.Epoch()})
 		c.ready()
 	} else {
 		_ = st.SetReadDeadline(c.readBy.time())
 	}
-	c.watch(st, epoch)
-	if c.done { // the peer had all of it
-		return
-	}
-	if c.end.In.Finished() { // every carrier waits for it before it is closed
-		c.acknowledge()
-	}
-	c.flush()
+	c.watch(st)
 }
 
-// replays counts what the new carrier is given that one before was given too,
-// up to sent.
-func (c *Conn) replays(sent uint64, err error) {
-	if err == nil {
-		c.ends.stats.replayed.Add(int64(sent - c.end.Out.Sent()))
+// resumeBy steps e, which tells where the peer goes on, and counts what is sent again.
+func (c *Conn) resumeBy(e Event) Actions {
+	sent := c.m.Out.Sent()
+	a := c.stepOnly(e)
+	if a&(Attach|Answer) != 0 {
+		c.manager.figures.replayed.Add(int64(sent - c.m.Out.Sent()))
 	}
+	return a
 }
 
-// watch has c told about st.
-func (c *Conn) watch(st Carrier, epoch uint32) {
-	if acked, some := st.Watch(watcher{c, st, epoch}); some {
-		c.end.Heard(epoch)
-		c.acked(acked)
-		c.settle() // it may have been a lie
+// watch hears of acknowledgements and of the loss of st.
+func (c *Conn) watch(st Carrier) {
+	w := watcher{c, st, c.m.Epoch()}
+	if acked, some := st.Watch(w); some {
+		w.acked(acked)
 	}
 }
 
@@ -344,98 +304,48 @@ type watcher struct {
 
 // Acked implements link.Watcher.
 func (w watcher) Acked(a link.Ack) {
-	c := w.c
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.st != w.st {
-		return
-	}
-	c.end.Heard(w.epoch)
-	c.acked(a)
-	c.settle()
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	w.acked(a)
 }
 
-// Lost implements link.Watcher.
-func (w watcher) Lost(cause error) { w.c.ends.lost(w, cause) }
+func (w watcher) acked(a link.Ack) {
+	w.c.step(Event{Kind: Acked, Epoch: w.epoch, Offset: a.Offset, Big: a.Big, Scarce: w.c.manager.filling()})
+}
 
-// Move implements link.Watcher. Only who opened the connection can have it move.
+// Lost implements link.Watcher. It is called with locks of the link held.
+func (w watcher) Lost(cause error) { w.c.manager.tasks.run(func() { w.lost(cause) }) }
+
+func (w watcher) lost(cause error) {
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	w.c.step(Event{Kind: CarrierLost, Epoch: w.epoch, Cause: cause})
+}
+
+// Move implements link.Watcher. Only the end that opened the connection can move it.
 func (w watcher) Move() {
 	if w.c.opening != nil {
-		w.c.ends.start(func() { w.c.move(w.st.Session(), true) })
+		w.c.manager.tasks.run(func() { w.c.move(w.st.Session(), true) })
 	}
 }
 
-// errLost is how a carrier ends that is given up here.
+// errLost is the cause of a loss that this end brings about.
 var errLost = &tunnel.ResetError{Code: tunnel.CodeLost}
 
-// broken takes in that a carrier has failed. It returns it if it is to be
-// detached, which the caller does with the lock released.
-func (c *Conn) broken(st Carrier, epoch uint32, cause error) (left Carrier) {
-	if c.st != st || c.end.Reason() != NotGone {
-		return nil
-	}
-	c.end.Broken(epoch, tunnel.CodeOf(cause), time.Now())
-	switch {
-	case c.end.Reason() == Ended:
-		c.over(cause)
-		return nil
-	case c.end.Reason() != NotGone:
-		c.settle()
-		return nil
-	}
-	c.leave()
-	return st
-}
-
-// leave has the end wait for its next carrier. The present one is to be detached by
-// the caller, with the lock released.
+// leave detaches the carrier, and counts the loss.
 func (c *Conn) leave() {
+	st := c.st
 	c.st = nil
-	c.leaving++
-	if course := c.ResumeStatus(); course.Lost.IsZero() {
-		course.Lost = time.Now()
-		c.course.Store(&course)
-		c.ends.left()
-		if c.opening == nil {
-			c.ends.crowd(c, course.Lost)
-		}
-	}
-	c.settle()
-}
-
-// detach ends a carrier that was left.
-func (c *Conn) detach(left Carrier) {
-	left.Detach()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.leaving--
-	c.changed.Broadcast()
-}
-
-// calm waits until nobody uses a carrier that was left, for no longer than patience,
-// and says whether it came to that: whoever resumes others, too, does not wait for a
-// write that is stuck.
-func (c *Conn) calm(patience time.Duration) bool {
-	if !c.busy() {
-		return true
-	}
-	over := false
-	defer time.AfterFunc(patience, func() {
+	status := c.ResumeStatus()
+	status.Lost = time.Now()
+	c.status.Store(&status)
+	c.manager.lost(c)
+	c.manager.tasks.run(func() {
+		st.Detach()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		over = true
-		c.changed.Broadcast()
-	}).Stop()
-	for c.busy() && !over {
-		c.changed.Wait()
-	}
-	return !c.busy()
-}
-
-// busy says whether somebody still uses a carrier that was left, so that what was taken
-// out of it and given to it is not known for good.
-func (c *Conn) busy() bool {
-	return (c.sending || c.reading > 0 || c.leaving > 0) && c.end.Reason() == NotGone
+		c.step(Event{Kind: CarrierDetached})
+	})
 }
 
 var _ interface {

@@ -16,8 +16,8 @@ func TestAskedForAgainAsTheFirstIsAnswered(t *testing.T) {
 				defer e.Wait()
 				defer e.Close()
 				token := [16]byte{1}
-				first := &trial{answered: make(chan struct{}), cancel: func(error) { t.Error("the connection was given up") }}
-				if _, err := e.enter(t.Context(), token, first); err != nil {
+				first := &dial{answered: make(chan struct{}), cancel: func(error) { t.Error("the connection was given up") }}
+				if _, err := e.registerDial(t.Context(), token, first); err != nil {
 					t.Fatal(err)
 				}
 				c := e.newConn(nil, time.Minute, 0, token, "dest:1")
@@ -26,7 +26,7 @@ func TestAskedForAgainAsTheFirstIsAnswered(t *testing.T) {
 				}
 				entered := make(chan bool, 1)
 				go func() {
-					done, err := e.enter(t.Context(), token, &trial{number: 1, answered: make(chan struct{})})
+					done, err := e.registerDial(t.Context(), token, &dial{number: 1, answered: make(chan struct{})})
 					if err != nil {
 						t.Error(err)
 					}
@@ -39,7 +39,7 @@ func TestAskedForAgainAsTheFirstIsAnswered(t *testing.T) {
 				if !told {
 					_ = c.Reset(nil)
 				}
-				e.leave(token, first)
+				e.unregister(token, first)
 				if done := <-entered; done != told {
 					t.Errorf("it is told that there is a connection: %v", done)
 				}

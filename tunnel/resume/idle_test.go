@@ -51,7 +51,7 @@ func TestWhatAnIdleEndTakes(t *testing.T) {
 	acceptor := leaves(n, func() {
 		r := &tunnel.Resume{Token: newToken(), Window: DefaultWindow}
 		answer := func(tunnel.Conn, error) (tunnel.Conn, error) { return lean{}, nil }
-		if c, err = e.answer(&tunnel.Flow{Request: tunnel.Request{Address: "dest:1"}, Resume: r}, &trial{}, lean{}, nil, answer); err != nil {
+		if c, err = e.answer(&tunnel.Flow{Request: tunnel.Request{Address: "dest:1"}, Resume: r}, &dial{}, lean{}, nil, answer); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -66,7 +66,7 @@ func TestWhatAnIdleEndTakes(t *testing.T) {
 func hasNothingYet(t *testing.T, of tunnel.Conn) {
 	t.Helper()
 	c := of.(*Conn)
-	if c.room != nil || c.course.Load() != nil || c.readBy != nil || c.writeBy != nil || c.opening != nil && c.opening.search != nil {
+	if c.m.limit != nil || c.status.Load() != nil || c.readBy != nil || c.writeBy != nil || c.opening != nil && c.opening.search != nil {
 		t.Errorf("an idle end has made what it does not need: %+v", c)
 	}
 }

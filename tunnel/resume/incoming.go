@@ -36,8 +36,11 @@ func (in *Incoming) Finished() bool { return in.fin }
 // Owes says whether something was taken and not acknowledged.
 func (in *Incoming) Owes() bool { return in.told < in.taken }
 
-// much says whether the peer may wait for what was taken to be acknowledged.
-func (in *Incoming) much() bool { return in.taken-in.told >= in.step() }
+// Due tells whether to acknowledge at once: the peer may wait for room. The end of this
+// direction can wait for the end of the other (outFinished), since both then go together.
+func (in *Incoming) Due(outFinished bool) bool {
+	return in.taken-in.told >= in.step() || outFinished && in.fin && in.Owes()
+}
 
 // Keeps takes in whether the peer says that it can keep twice a BigStep. Until it
 // does, and from each new carrier on, it cannot.

@@ -50,16 +50,16 @@ func TestResumedBehindWhatWasBeingTaken(t *testing.T) {
 		if err := e.add(c, nil); err != nil {
 			t.Fatal(err)
 		}
-		c.turn.app = &slow{release: release}
+		c.read.app = &slow{release: release}
 		go func() {
 			defer close(taken)
 			(&inlet{c, st, 0}).Take(tunnel.CopyChunk([]byte("abc")))
 		}()
 		synctest.Wait()
-		e.lost(watcher{c, st, 0}, &tunnel.ResetError{Code: tunnel.CodeLost})
+		watcher{c, st, 0}.Lost(errLost)
 		synctest.Wait() // the loss is known, and the carrier not detached
 		time.AfterFunc(time.Second, func() { close(release) })
-		if taken, err := c.accept(1, 0); taken != 3 || err != nil {
+		if taken, err := c.offered(1, 0); taken != 3 || err != nil {
 			t.Errorf("it is to go on at %d (%v), where 3 bytes are under way to its application", taken, err)
 		}
 	})
@@ -75,21 +75,22 @@ func TestResumedBehindACarrierThatCameMeanwhile(t *testing.T) {
 		if err := e.add(c, nil); err != nil {
 			t.Fatal(err)
 		}
-		c.sending = true // by a carrier that was left
+		c.m.carrier, c.m.sender = Draining, SenderTask // by a carrier that was left
 		accepted := make(chan error)
 		go func() {
-			_, err := c.accept(2, 0)
+			_, err := c.offered(2, 0)
 			accepted <- err
 		}()
 		synctest.Wait()
 		c.mu.Lock()
-		if _, err := c.end.Accept(1, 0, time.Now()); err != nil {
-			t.Error(err)
-		}
 		taken := make(chan struct{})
 		close(taken)
-		c.st, c.epoch, c.sending = &parting{taken: taken}, 1, false
-		c.changed.Broadcast()
+		c.stepOnly(Event{Kind: Sent})
+		if a := c.stepOnly(Event{Kind: Offered, Epoch: 1}); a&Answer == 0 {
+			t.Errorf("it is not resumed: %b", a)
+		}
+		c.st = &parting{taken: taken}
+		c.do(c.stepOnly(Event{Kind: CarrierUp, Epoch: 1}))
 		c.mu.Unlock()
 		if err := <-accepted; err != nil || c.st != nil {
 			t.Errorf("it goes on with %v still there: %v", c.st, err)
@@ -114,15 +115,14 @@ func TestOverAsItIsResumed(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.mu.Lock()
-	c.end.Close(time.Now())
-	c.end.Out.Next(make([]tunnel.Chunk, 1))
-	c.end.Broken(0, tunnel.CodeLost, time.Now())
-	c.leave()
-	epoch, _, _ := c.end.Try(time.Now())
-	if err := c.end.Resumed(epoch, 1, time.Now()); err != nil {
-		t.Error(err)
-	}
-	c.attach(eager{}, epoch, &tunnel.Flow{})
+	c.m.Step(Event{Kind: Closed, Now: time.Now()})
+	c.m.Out.Next(make([]tunnel.Chunk, 1))
+	c.m.Step(Event{Kind: Sent, Now: time.Now()})
+	c.step(Event{Kind: CarrierLost, Cause: errLost})
+	c.m.carrier = Dialing
+	a := c.stepOnly(Event{Kind: CarrierUp, Offset: 1})
+	c.attach(eager{}, &tunnel.Flow{})
+	c.do(a)
 	c.mu.Unlock()
 	if s := e.Stats(); s.Conns != 0 || s.Detached != 0 || s.Resumes != 1 {
 		t.Errorf("%+v", s)
@@ -149,7 +149,7 @@ func TestEarlyLieEndsIt(t *testing.T) {
 	defer e.Close()
 	near, far := &lying{}, &lying{}
 	flow := &tunnel.Flow{Resume: &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute}}
-	_, err := e.answer(flow, &trial{}, far, nil, func(tunnel.Conn, error) (tunnel.Conn, error) { return near, nil })
+	_, err := e.answer(flow, &dial{}, far, nil, func(tunnel.Conn, error) (tunnel.Conn, error) { return near, nil })
 	if err != nil || e.Len() != 0 || tunnel.CodeOf(near.why) != tunnel.CodeProtocol {
 		t.Errorf("%d connections, reset with %v (%v)", e.Len(), near.why, err)
 	}
@@ -170,8 +170,11 @@ func TestEarlyLieEndsWhatHasSomethingToAcknowledge(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.mu.Lock()
-	c.end.In.Finish()
-	c.attach(done, 0, tunnel.NewFlow("tcp", "dest:1"))
+	c.m.In.Finish()
+	c.m.carrier = Dialing
+	a := c.stepOnly(Event{Kind: CarrierUp})
+	c.attach(done, tunnel.NewFlow("tcp", "dest:1"))
+	c.do(a)
 	c.mu.Unlock()
 	for what, l := range map[string]*lying{"a repeated dial": repeated, "an end that has taken all": done} {
 		if tunnel.CodeOf(l.why) != tunnel.CodeProtocol {

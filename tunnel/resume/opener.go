@@ -45,22 +45,22 @@ func (o *opening) searching() *search {
 // Dialer makes the connections that next dials outlive their carriers, as far
 // as the other end takes part. A Flow that asks for that itself is somebody
 // else's end, and passes.
-func (e *Manager) Dialer(next tunnel.Dialer) tunnel.Dialer {
-	if !e.Enabled() {
+func (m *Manager) Dialer(next tunnel.Dialer) tunnel.Dialer {
+	if !m.Enabled() {
 		return next
 	}
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		if f.Resume != nil || e.budget.Scarce() {
+		if f.Resume != nil || m.figures.budget.Scarce() {
 			return next.Dial(ctx, f)
 		}
-		f.Resume = &tunnel.Resume{Token: newToken(), Window: e.opt.Window}
+		f.Resume = &tunnel.Resume{Token: newToken(), Window: m.opt.Window}
 		far, err := repeated(ctx, next, f)
 		asked := f.Resume
 		f.Resume = nil
 		if err != nil {
 			return nil, err
 		}
-		return e.adopt(far, f, asked, next), nil
+		return m.adopt(far, f, asked, next), nil
 	})
 }
 
@@ -108,23 +108,23 @@ func passing(err error, behind time.Duration) bool {
 func pauseOf(tries int) time.Duration { return min(firstPause<<min(tries, 10), lastPause) }
 
 // adopt makes far an end where that was granted.
-func (e *Manager) adopt(far tunnel.Conn, f *tunnel.Flow, asked *tunnel.Resume, next tunnel.Dialer) tunnel.Conn {
+func (m *Manager) adopt(far tunnel.Conn, f *tunnel.Flow, asked *tunnel.Resume, next tunnel.Dialer) tunnel.Conn {
 	st, ok := far.(Carrier)
 	window := min(asked.Window, asked.Granted.Window)
 	if !ok || window <= 0 {
 		return far
 	}
-	c := e.newConn(st, window, asked.Attempt, asked.Token, f.Address)
+	c := m.newConn(st, window, asked.Attempt, asked.Token, f.Address)
 	c.local, c.remote = far.LocalAddr(), far.RemoteAddr()
 	c.opening = &opening{
 		dialer: next, request: f.Request, route: asked.Granted.Route,
 	}
-	if e.add(c, nil) != nil {
+	if m.add(c, nil) != nil {
 		return far
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.watch(st, c.epoch)
+	c.watch(st)
 	if asked.Attempt > 0 { // it may have been resumed
 		c.acknowledge()
 	}
@@ -132,180 +132,167 @@ func (e *Manager) adopt(far tunnel.Conn, f *tunnel.Flow, asked *tunnel.Resume, n
 	return c
 }
 
-// enqueue has c resumed when it is its turn.
-func (e *Manager) enqueue(c *Conn) {
-	c.mu.Lock()
-	w := waiter{c, c.used}
-	route := c.opening.route
-	c.mu.Unlock()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.waiting.add(route, w)
-	e.resumeMore()
+// redialSoon queues c, whose lock the caller holds.
+func (m *Manager) redialSoon(c *Conn) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.redials.add(c.opening.route, waitingConn{c, c.used})
+	m.redialMoreLocked()
 }
 
-// resumeMore begins as many tries as there may be. The caller has the lock.
-func (e *Manager) resumeMore() {
-	for e.workers < maxAtOnce && !e.closed {
-		c, l := e.waiting.next()
+// redialMoreLocked begins as many redials as there may be.
+func (m *Manager) redialMoreLocked() {
+	for m.redialing < maxRedials && !m.closed {
+		c, r := m.redials.next()
 		if c == nil {
 			return
 		}
-		e.workers++
-		e.startLocked(func() { e.work(c, l) })
+		m.redialing++
+		m.startLocked(func() { m.redial(c, r) })
 	}
 }
 
-// work resumes connections, c of l first, until none is to be.
-func (e *Manager) work(c *Conn, l *line) {
+// redial redials connections, c of r first, until none waits.
+func (m *Manager) redial(c *Conn, r *routeQueue) {
 	for c != nil {
 		began := time.Now()
-		how, again := c.resume(e.ctx)
+		asked, again := c.redial(m.ctx)
 		if again > 0 {
-			e.enqueueIn(c, again)
+			time.AfterFunc(again, c.redialAgain)
 		}
-		c, l = e.after(l, how, time.Since(began))
+		took := time.Duration(0)
+		if asked {
+			took = time.Since(began)
+		}
+		c, r = m.redialed(r, again > 0, took)
 	}
 }
 
-// enqueueIn is enqueue after a while.
-func (e *Manager) enqueueIn(c *Conn, wait time.Duration) {
-	time.AfterFunc(wait, func() { e.enqueue(c) })
+// redialAgain queues c once more.
+func (c *Conn) redialAgain() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.manager.redialSoon(c)
 }
 
-// after takes in how a try in l ended, and says which is next for whoever made it;
-// nil: none.
-func (e *Manager) after(l *line, how outcome, took time.Duration) (*Conn, *line) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.waiting.tried(l, how, took)
-	e.workers--
-	if e.closed {
+// redialed takes in how a redial of r ended, and returns what to redial next; nil: nothing.
+func (m *Manager) redialed(r *routeQueue, failed bool, took time.Duration) (*Conn, *routeQueue) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.redials.done(r, failed, took)
+	m.redialing--
+	if m.closed {
 		return nil, nil
 	}
-	c, next := e.waiting.next()
+	c, next := m.redials.next()
 	if c != nil {
-		e.workers++
-		e.resumeMore() // there may be room for two
+		m.redialing++
+		m.redialMoreLocked() // the limit may have grown by one
 	}
 	return c, next
 }
 
-// resume tries once to find another carrier, and says after how long to try again;
-// 0: not.
-func (c *Conn) resume(ctx context.Context) (how outcome, again time.Duration) {
-	c.mu.Lock()
-	if !c.calm(firstPause) {
-		c.mu.Unlock()
-		return untried, firstPause
+// redial asks once for another carrier. asked is false where there was nothing to ask for;
+// again is how long to wait before the next attempt, 0: there is none.
+func (c *Conn) redial(ctx context.Context) (asked bool, again time.Duration) {
+	f, ok := c.request()
+	if !ok {
+		return false, 0
 	}
-	if c.st != nil {
-		c.mu.Unlock()
-		return untried, 0
-	}
-	epoch, taken, err := c.end.Try(time.Now())
-	c.settle()
 	o := c.opening
-	want := o.searching()
-	f := &tunnel.Flow{Request: o.request, Resume: &tunnel.Resume{
-		Token: c.token, Window: c.ends.opt.Window, Epoch: epoch, Route: o.route, Taken: taken, First: want.first, Bulk: want.bulk,
-	}}
-	want.first = ""
-	c.mu.Unlock()
-	if err != nil {
-		return untried, 0
-	}
 	dialing, cancel := context.WithTimeout(context.Background(), attempt)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
 	far, err := o.dialer.Dial(dialing, f)
 	if err != nil {
-		return c.failed(err)
+		return true, c.redialFailed(err)
 	}
-	return c.reattach(far, epoch, f)
+	return true, c.redialSucceeded(far, f)
 }
 
-// failed takes in why a try was in vain.
-func (c *Conn) failed(err error) (how outcome, again time.Duration) {
+// request returns what to ask for, if there is anything.
+func (c *Conn) request() (f *tunnel.Flow, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if tunnel.FailureOf(err) == tunnel.FailGone {
-		c.end.End(Unknown)
+	a := c.stepOnly(Event{Kind: Redial})
+	defer c.do(a)
+	if a&refuses != 0 {
+		return nil, false
 	}
-	c.settle()
-	if c.end.Reason() != NotGone {
-		return succeeded, 0
-	}
-	want := c.opening.searching()
-	again = pauseOf(want.tries)
-	want.tries++
-	return failed, again
+	o := c.opening
+	want := o.searching()
+	first := want.first
+	want.first = ""
+	return &tunnel.Flow{Request: o.request, Resume: &tunnel.Resume{
+		Token: c.token, Window: c.manager.opt.Window, Epoch: c.m.Epoch(), Route: o.route, Taken: c.m.In.Tell(), First: first, Bulk: want.bulk,
+	}}, true
 }
 
-func (c *Conn) reattach(far tunnel.Conn, epoch uint32, f *tunnel.Flow) (how outcome, again time.Duration) {
+// redialFailed takes in why an attempt failed, and returns how long to wait before the
+// next.
+func (c *Conn) redialFailed(err error) (again time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.step(Event{Kind: RedialFailed, Cause: err})
+	if c.m.Over() {
+		return 0
+	}
+	want := c.opening.searching()
+	want.tries++
+	return pauseOf(want.tries - 1)
+}
+
+// redialSucceeded goes on by far, as f was answered.
+func (c *Conn) redialSucceeded(far tunnel.Conn, f *tunnel.Flow) (again time.Duration) {
 	granted := f.Resume.Granted
 	st, ok := far.(Carrier)
 	if !ok || granted.Window <= 0 {
 		_ = far.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
-		return c.failed(errors.New("the peer resumed nothing"))
+		return c.redialFailed(errors.New("the peer resumed nothing"))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	sent := c.end.Out.Sent()
-	err := c.end.Resumed(epoch, granted.Taken, time.Now())
-	c.replays(sent, err)
-	if err != nil {
-		c.settle()
-		st.Acknowledge(link.Ack{Offset: c.end.In.Tell()}) // so that what follows counts
-		code := codeOver(c.end.Reason())
-		if c.end.Abandoned() {
-			code = c.code
-		}
-		_ = st.Reset(&tunnel.ResetError{Code: code})
-		return succeeded, 0
+	a := c.resumeBy(Event{Kind: CarrierUp, Epoch: f.Resume.Epoch, Offset: granted.Taken})
+	// The first acknowledgement shows that the carrier is used: without it, the reset below
+	// would count as one more loss.
+	st.Acknowledge(link.Ack{Offset: c.m.In.Tell(), End: c.m.In.Finished()})
+	if a&refuses != 0 {
+		c.do(a)
+		_ = st.Reset(&tunnel.ResetError{Code: c.m.ResetCode()})
+		return 0
 	}
 	c.opening.search = nil
 	if granted.Route != "" {
 		c.opening.route = granted.Route
 	}
-	st.Acknowledge(link.Ack{Offset: c.end.In.Tell(), End: c.end.In.Finished()}) // which shows that it is used
-	c.attach(st, epoch, f)
-	return succeeded, 0
+	c.attach(st, f)
+	c.do(a)
+	return 0
 }
 
-// Move has the connections that a link carries find another, before it goes.
-func (e *Manager) Move(ses *link.Session) {
-	if !e.Enabled() {
+// Move redials the connections that a link carries before it goes.
+func (m *Manager) Move(ses *link.Session) {
+	if !m.Enabled() {
 		return
 	}
-	e.mu.Lock()
-	all := make([]*Conn, 0, len(e.all))
-	for c := range e.all {
+	for _, c := range m.all() {
 		if c.opening != nil {
-			all = append(all, c)
+			c.move(ses, false)
 		}
 	}
-	e.mu.Unlock()
-	for _, c := range all {
-		c.move(ses, false)
-	}
 }
 
-// move has c find another carrier if it is on ses; one that moves for being bulk
-// asks the same server first, which has another lane for it.
+// move redials c if it is on ses. A connection that moves for being bulk asks the same
+// server first, which has another lane for it.
 func (c *Conn) move(ses *link.Session, bulk bool) {
 	c.mu.Lock()
-	if c.st == nil || c.st.Session() != ses || c.end.Plain() {
-		c.mu.Unlock()
+	defer c.mu.Unlock()
+	if !c.m.Up() || c.m.Plain() || c.st.Session() != ses {
 		return
 	}
-	left := c.broken(c.st, c.epoch, errLost)
 	want := c.opening.searching()
 	if want.bulk = bulk; bulk {
 		want.first = ses.Peer().ID
 	}
-	c.mu.Unlock()
-	if left != nil {
-		c.ends.detach(c, left)
-	}
+	c.step(Event{Kind: CarrierLost, Epoch: c.m.Epoch(), Cause: errLost})
 }

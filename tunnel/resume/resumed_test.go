@@ -1,6 +1,7 @@
 package resume
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -18,20 +19,28 @@ func (l *leftover) Detach()               { l.why = errLost }
 
 // without is a connection that has lost its carrier, behind what before did with it: an
 // acceptor's, made by of, or an opener's where that is nil.
-func without(t *testing.T, e *Manager, of *trial, before func(*Conn)) *Conn {
+func without(t *testing.T, e *Manager, of *dial, before func(*Conn)) *Conn {
 	t.Helper()
 	c := e.newConn(lean{}, time.Minute, 0, [16]byte{1}, "dest:1")
 	if of == nil {
-		c.opening = new(opening)
+		c.token = newToken()
+		c.opening = &opening{dialer: tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})}
 	}
 	if err := e.add(c, of); err != nil {
 		t.Fatal(err)
 	}
 	c.mu.Lock()
 	before(c)
-	left := c.broken(c.st, 0, errLost)
+	c.step(Event{Kind: CarrierLost, Cause: errLost})
 	c.mu.Unlock()
-	c.detach(left)
+	for at := Detaching; at == Detaching || at == Draining; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		at = c.m.carrier
+		c.mu.Unlock()
+	}
 	return c
 }
 
@@ -41,13 +50,14 @@ func TestResumedAfterAllWasTaken(t *testing.T) {
 	e := New(Options{Window: time.Minute})
 	defer e.Wait()
 	defer e.Close()
-	without(t, e, &trial{}, func(c *Conn) {
-		c.end.Close(time.Now())
-		c.end.Out.Next(make([]tunnel.Chunk, 1))
+	without(t, e, &dial{}, func(c *Conn) {
+		c.m.Step(Event{Kind: Closed, Now: time.Now()})
+		c.m.Out.Next(make([]tunnel.Chunk, 1))
+		c.m.Step(Event{Kind: Sent, Now: time.Now()})
 	})
 	st := &leftover{}
 	r := &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, Taken: 1}
-	err := e.accept(&tunnel.Flow{Request: tunnel.Request{Address: "dest:1"}, Resume: r}, func(tunnel.Conn, error) (tunnel.Conn, error) { return st, nil })
+	err := e.resume(&tunnel.Flow{Request: tunnel.Request{Address: "dest:1"}, Resume: r}, func(tunnel.Conn, error) (tunnel.Conn, error) { return st, nil })
 	if err != nil || e.Len() != 0 || tunnel.CodeOf(st.why) != tunnel.CodeCancelled {
 		t.Errorf("%d connections, reset with %v (%v)", e.Len(), st.why, err)
 	}
@@ -74,13 +84,16 @@ func TestLieInAnAnswer(t *testing.T) {
 	e := New(Options{Window: time.Minute})
 	defer e.Wait()
 	defer e.Close()
+	var epoch uint32
 	c := without(t, e, nil, func(*Conn) {})
-	c.mu.Lock()
-	epoch, _, _ := c.end.Try(time.Now())
-	c.mu.Unlock()
+	for epoch = 0; epoch == 0; time.Sleep(time.Millisecond) { // it asks
+		c.mu.Lock()
+		epoch = c.m.Epoch()
+		c.mu.Unlock()
+	}
 	st := &leftover{}
-	r := &tunnel.Resume{Granted: tunnel.Grant{Window: time.Minute, Taken: 1}}
-	if how, _ := c.reattach(st, epoch, &tunnel.Flow{Resume: r}); how != succeeded || e.Len() != 0 || tunnel.CodeOf(st.why) != tunnel.CodeProtocol {
+	r := &tunnel.Resume{Epoch: epoch, Granted: tunnel.Grant{Window: time.Minute, Taken: 1}}
+	if again := c.redialSucceeded(st, &tunnel.Flow{Resume: r}); again != 0 || e.Len() != 0 || tunnel.CodeOf(st.why) != tunnel.CodeProtocol {
 		t.Errorf("%d connections, reset with %v", e.Len(), st.why)
 	}
 }

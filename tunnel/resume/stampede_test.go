@@ -98,7 +98,7 @@ func (c *crowd) count(route string, n int) {
 func (c *crowd) strike() (took time.Duration) {
 	struck := time.Now()
 	for _, conn := range c.conns {
-		c.ends.lost(watcher{conn, conn.st, conn.epoch}, errLost)
+		watcher{conn, conn.st, conn.m.Epoch()}.Lost(errLost)
 	}
 	time.Sleep(DefaultWindow + 2*look)
 	synctest.Wait()
@@ -118,10 +118,10 @@ func scaled(n int) int {
 func TestAllAreResumedInTurn(t *testing.T) {
 	for _, c := range []struct {
 		roundTrip, bound time.Duration
-		atOnce           int
+		redialsPerAgent  int
 	}{
-		{time.Millisecond, 2 * time.Second, atOnce},
-		{150 * time.Millisecond, 25 * time.Second, maxAtOnce},
+		{time.Millisecond, 2 * time.Second, redialsPerAgent},
+		{150 * time.Millisecond, 25 * time.Second, maxRedials},
 	} {
 		t.Run(fmt.Sprint(c.roundTrip), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -133,8 +133,8 @@ func TestAllAreResumedInTurn(t *testing.T) {
 				if s := all.ends.Stats(); s.Resumes != int64(n) || s.Conns != n || took > c.bound {
 					t.Errorf("of %d connections %d were resumed, the last behind %v", n, s.Resumes, took)
 				}
-				if most := all.most["a"]; most != c.atOnce {
-					t.Errorf("%d at a time, want %d", most, c.atOnce)
+				if most := all.most["a"]; most != c.redialsPerAgent {
+					t.Errorf("%d at a time, want %d", most, c.redialsPerAgent)
 				}
 				all.newestFirst()
 			})
@@ -146,8 +146,8 @@ func TestAllAreResumedInTurn(t *testing.T) {
 // and those that had their turn before the others stood in line.
 func (c *crowd) newestFirst() {
 	c.t.Helper()
-	for i, number := range c.order[min(atOnce, len(c.order)):] {
-		if off := number - (len(c.conns) - 1 - i); off < -maxAtOnce || off > maxAtOnce {
+	for i, number := range c.order[min(redialsPerAgent, len(c.order)):] {
+		if off := number - (len(c.conns) - 1 - i); off < -maxRedials || off > maxRedials {
 			c.t.Fatalf("the connection with number %d of %d was resumed as number %d", number, len(c.conns), i)
 		}
 	}
@@ -165,7 +165,7 @@ func TestNobodyWaitsForAnAgentThatIsAway(t *testing.T) {
 		if took, s := all.strike(), all.ends.Stats(); s.Resumes != int64(n) || took > 2*time.Second {
 			t.Errorf("of %d connections %d were resumed, the last behind %v", n, s.Resumes, took)
 		}
-		if most := all.most[away]; most > atOnce {
+		if most := all.most[away]; most > redialsPerAgent {
 			t.Errorf("%d tries in vain at a time", most)
 		}
 	})

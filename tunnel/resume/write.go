@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"sync"
-	"time"
 
 	"konnectivity/tunnel"
 )
@@ -29,7 +28,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteChunks implements tunnel.Sink. Detached a carrier it takes what it can
+// WriteChunks implements tunnel.Sink. Without a carrier it takes what it can
 // keep.
 func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 	c.mu.Lock()
@@ -39,29 +38,24 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 			tunnel.ReleaseAll(src)
 			return err
 		}
-		if !c.full() {
+		scarce := c.manager.filling()
+		if !c.m.Full(scarce) {
 			break
 		}
-		if c.room == nil {
-			c.room = new(room)
-		}
-		c.room.want(time.Now())
-		if c.big && c.st != nil && !c.hasMuch() {
-			c.acknowledge() // so that the peer does so sooner
-		}
+		c.step(Event{Kind: Blocked, Scarce: scarce})
 		c.changed.Wait()
 	}
 	for i := range src {
-		c.end.Out.Append(src[i])
+		c.m.Out.Append(src[i])
 		src[i] = tunnel.Chunk{}
 	}
-	c.account()
-	c.used = tunnel.Now()
-	if c.startSending() {
+	a := c.stepOnly(Event{Kind: Written})
+	c.do(a &^ Send)
+	if a&Send != 0 {
 		c.sendInTime()
 	}
-	if c.end.Reason() != NotGone && c.err != nil {
-		return c.err
+	if c.m.Over() {
+		return c.m.Err()
 	}
 	return nil
 }
@@ -78,11 +72,11 @@ func (c *Conn) Flush() {}
 
 func (c *Conn) writable() error {
 	switch {
-	case c.end.Closed():
+	case c.m.Closed():
 		return net.ErrClosed
-	case c.err != nil:
-		return c.err
-	case c.end.Out.Finished():
+	case c.m.Err() != nil:
+		return c.m.Err()
+	case c.m.Out.Finished():
 		return errWriteClosed
 	case c.writeBy.passed():
 		return errDeadline
@@ -91,26 +85,15 @@ func (c *Conn) writable() error {
 	}
 }
 
-// startSending says whether the carrier is to be given something, and that it
-// is the caller's to do.
-func (c *Conn) startSending() bool {
-	if c.sending || c.st == nil || !c.end.Carried() || !c.end.Out.Unsent() {
-		return false
-	}
-	c.sending = true
-	return true
-}
-
-// sendInTime sends for a writer. One with a deadline has it done by another,
-// since what a carrier was given in part cannot be taken back.
+// sendInTime sends for a writer. For one with a deadline a goroutine does it, since what a
+// carrier was given in part cannot be taken back.
 func (c *Conn) sendInTime() {
-	if c.writeBy.time().IsZero() || !c.ends.start(c.sendOn) {
-		c.stuck = true
+	if c.writeBy.time().IsZero() || !c.manager.start(c.sendOn) {
+		c.m.sender = SenderWriter
 		c.send()
-		c.stuck = false
 		return
 	}
-	for c.sending && !c.writeBy.passed() && c.err == nil {
+	for c.m.sender != SenderIdle && !c.writeBy.passed() && c.m.Err() == nil {
 		c.changed.Wait()
 	}
 }
@@ -121,29 +104,23 @@ func (c *Conn) sendOn() {
 	c.send()
 }
 
-// send gives the carrier what it has not been given. The lock is released while
-// the carrier takes it.
+// send gives the carrier what it lacks. The lock is released while the carrier takes it.
 func (c *Conn) send() {
 	chunks := batches.Get().(*[batch]tunnel.Chunk)
 	defer batches.Put(chunks) // those who were given them have cleared them
-	for c.st != nil && c.end.Carried() && c.end.Out.Unsent() {
-		st, epoch := c.st, c.epoch
-		n, fin := c.end.Out.Next(chunks[:])
+	for c.m.Up() && c.m.Out.Unsent() {
+		st, epoch := c.st, c.m.Epoch()
+		n, fin := c.m.Out.Next(chunks[:])
 		c.mu.Unlock()
 		err := give(st, chunks[:n], fin)
 		c.mu.Lock()
 		if err != nil {
-			if left := c.broken(st, epoch, err); left != nil {
-				c.ends.detach(c, left)
-			}
+			c.step(Event{Kind: CarrierLost, Epoch: epoch, Cause: err})
 			break
 		}
-		c.end.Out.Given()
+		c.m.Out.Given()
 	}
-	c.sending = false
-	c.account()
-	c.changed.Broadcast()
-	c.settle()
+	c.step(Event{Kind: Sent})
 }
 
 func give(st Carrier, chunks []tunnel.Chunk, fin bool) error {

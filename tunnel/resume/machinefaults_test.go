@@ -2,7 +2,6 @@ package resume
 
 import (
 	"container/heap"
-	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -30,8 +29,7 @@ func simulate(seed uint64) (done tally, err error) {
 		w.servers = append(w.servers, &server{links: [2]*simLink{{}, {}}})
 	}
 	for who := range w.ends {
-		end := newEnd(simWindow)
-		a := &actor{w: w, who: who, end: &end, total: w.rnd.IntN(100 << 10)}
+		a := &actor{w: w, who: who, total: w.rnd.IntN(100 << 10)}
 		if w.chance(10) {
 			a.total, a.bulk = 10*a.total, true
 		}
@@ -63,7 +61,10 @@ func (w *world) start(attempt uint32) {
 	for who, l := range []*leg{near, far} {
 		a := w.ends[who]
 		l.far[toEnd] = func(f frame) { a.receive(l, f) }
-		a.end.Dialed(attempt)
+		a.m = newMachine(simWindow, attempt)
+		if a.bulk { // its writers have had to wait before
+			a.m.limit = &replayLimit{more: 3 * minKept, last: w.time()}
+		}
 		a.carry(l, attempt)
 	}
 }
@@ -73,7 +74,7 @@ func (w *world) run() {
 	for len(w.queue) > 0 && w.failed == nil {
 		e := heap.Pop(&w.queue).(event)
 		if w.now = e.at; w.now > 2*stillTime {
-			w.fail("it does not come to an end: opener %v, acceptor %v", w.ends[opener].end.State(), w.ends[acceptor].end.State())
+			w.fail("it does not come to an end: opener %v, acceptor %v", w.ends[opener].m.State(), w.ends[acceptor].m.State())
 		}
 		e.do()
 	}
@@ -88,14 +89,14 @@ func (w *world) judge(a *actor) {
 	other := w.ends[1-a.who]
 	switch {
 	case w.failed != nil || a.dead:
-	case a.end.Reason() == NotGone:
-		w.fail("end %d is still %v, the other %v", a.who, a.end.State(), other.end.State())
-	case a.end.Out.Size() != 0:
-		w.fail("end %d is gone and holds %d bytes", a.who, a.end.Out.Size())
-	case w.deadly, a.end.Closed():
-	case a.took != other.total || !a.end.In.Finished():
+	case !a.m.Over():
+		w.fail("end %d is still %v, the other %v", a.who, a.m.State(), other.m.State())
+	case a.m.Out.Size() != 0:
+		w.fail("end %d is gone and holds %d bytes", a.who, a.m.Out.Size())
+	case w.deadly, a.m.Closed():
+	case a.took != other.total || !a.m.In.Finished():
 		w.fail("end %d took %d of %d bytes; it is gone for %q, the other for %q",
-			a.who, a.took, other.total, a.end.Reason().Label(), other.end.Reason().Label())
+			a.who, a.took, other.total, a.m.Life().Label(), other.m.Life().Label())
 	}
 }
 
@@ -106,8 +107,8 @@ func (w *world) doom() {
 	switch w.rnd.IntN(5) {
 	case 0: // an end dies
 		a.dead = true
-		a.detach()
-		a.end.End(Ended)
+		a.forsake()
+		a.stepOnly(Event{Kind: Reset})
 		for _, s := range w.servers {
 			if l := s.links[a.who]; l != nil {
 				w.cut(l)
@@ -118,8 +119,7 @@ func (w *world) doom() {
 		if a.leg != nil {
 			w.send(a.leg, toServer, frame{kind: 'r', code: tunnel.CodePeerReset})
 		}
-		a.end.End(Ended)
-		a.detach()
+		a.step(Event{Kind: Reset})
 	case 2: // nobody is linked any more
 		w.down = true
 		for _, s := range w.servers {
@@ -139,71 +139,65 @@ func (w *world) doom() {
 
 // abandon has the opener's application reset the connection while nothing carries it.
 func (w *world) abandon(a *actor) {
-	if a.end.Reason() != NotGone {
-		return
-	}
 	if a.leg != nil {
-		w.send(a.leg, toServer, frame{kind: 'r', code: tunnel.CodeLost})
-		a.broken(tunnel.CodeLost)
+		a.step(Event{Kind: CarrierLost, Epoch: a.leg.epoch, Cause: errLost})
 	}
-	a.end.Abandon(w.time())
-	if a.end.Reason() == NotGone && (a.end.State() != Lingering || a.end.Out.Size() > 0) {
-		w.fail("an end that was given up is %v and holds %d bytes", a.end.State(), a.end.Out.Size())
+	a.step(Event{Kind: Reset, Redials: true})
+	if !a.m.Over() && (a.m.State() != StateLingering || a.m.Out.Size() > 0) {
+		w.fail("an end that was given up is %v and holds %d bytes", a.m.State(), a.m.Out.Size())
 	}
 }
 
 // lie has an end told what cannot be, by whoever knows its token.
 func (w *world) lie(a *actor) {
-	if a.end.Reason() != NotGone || a.end.Plain() || a.end.Abandoned() {
+	if a.m.life != Live || a.m.Plain() || !a.m.Up() {
 		return
 	}
-	never := a.end.Out.Sent() + 2 + w.rnd.Uint64N(1<<20) // the end counts as one
-	var err error
+	never := a.m.Out.Sent() + 2 + w.rnd.Uint64N(1<<20) // the end counts as one
+	resumes := Event{Kind: CarrierUp, Offset: never}
 	switch {
 	case w.chance(40):
-		err = a.end.Ack(never, w.time())
-	case a.who == acceptor && w.chance(50) && a.end.Out.acked > 0:
-		_, err = a.end.Accept(a.end.Epoch()+1, w.rnd.Uint64N(a.end.Out.acked), w.time())
+		a.step(Event{Kind: Acked, Epoch: a.m.Epoch(), Offset: never})
 	case a.who == acceptor:
-		_, err = a.end.Accept(a.end.Epoch()+1, never, w.time())
+		if resumes.Kind = Offered; w.chance(50) && a.m.Out.acked > 0 {
+			resumes.Offset = w.rnd.Uint64N(a.m.Out.acked)
+		}
+		fallthrough
 	default:
-		epoch, taken, _ := a.end.Try(w.time())
-		a.tells(taken)
-		err = a.end.Resumed(epoch, never, w.time())
+		a.step(Event{Kind: CarrierLost, Epoch: a.m.Epoch(), Cause: errLost})
+		a.m.carrier, a.m.sender = Detached, SenderIdle
+		if resumes.Epoch = a.m.Epoch() + 1; a.who == opener {
+			a.step(Event{Kind: Redial})
+			a.tells(a.m.In.Tell())
+		}
+		a.step(resumes)
 	}
-	if !errors.Is(err, ErrContradiction) || a.end.Reason() != Dishonest {
-		w.fail("end %d was told of %d, and is %v: %v", a.who, never, a.end.State(), err)
+	if a.m.Life() != Contradicted {
+		w.fail("end %d was told of %d, and is %v", a.who, never, a.m.State())
 	}
-	a.over()
 }
 
 // close has an application use the connection no more. What it has written is to
 // arrive all the same, and it takes what comes.
 func (w *world) close() {
 	a := w.ends[w.rnd.IntN(2)]
-	if a.end.Reason() != NotGone || a.end.Abandoned() {
+	if a.m.life != Live {
 		return
 	}
 	a.total = a.wrote
-	a.end.Close(w.time())
-	if a.leg != nil && a.end.Carried() {
-		a.acknowledge()
-	}
-	a.pump()
-	a.settle()
+	a.step(Event{Kind: Closed})
 }
 
 // degrade has an end keep nothing any more, for lack of memory: it does not outlive
 // its carrier then.
 func (w *world) degrade() {
 	a := w.ends[w.rnd.IntN(2)]
-	carried := a.end.Carried()
-	plain := a.end.Degrade()
-	if plain != carried {
-		w.fail("end %d, with a carrier: %v, has become plain: %v", a.who, carried, plain)
+	carried := a.m.Up()
+	a.step(Event{Kind: Degraded})
+	if a.m.Plain() != carried {
+		w.fail("end %d, with a carrier: %v, has become plain: %v", a.who, carried, a.m.Plain())
 	}
-	w.deadly = w.deadly || plain
-	a.settle()
+	w.deadly = w.deadly || a.m.Plain()
 	if w.chance(50) { // which the other end does not know
 		w.drain()
 	}
@@ -211,16 +205,15 @@ func (w *world) degrade() {
 
 // drain has the opener leave a server that is to go.
 func (w *world) drain() {
-	if a := w.ends[opener]; a.end.Carried() && !a.end.Plain() {
+	if a := w.ends[opener]; a.m.Up() && !a.m.Plain() {
 		w.faults++
-		w.send(a.leg, toServer, frame{kind: 'r', code: tunnel.CodeShutdown})
-		a.move()
+		a.step(Event{Kind: CarrierLost, Epoch: a.leg.epoch, Cause: errLost})
 	}
 }
 
 // fault makes something happen, and the next thing follow.
 func (w *world) fault() {
-	if w.healing || w.ends[opener].end.Reason() != NotGone && w.ends[acceptor].end.Reason() != NotGone {
+	if w.healing || w.ends[opener].m.Over() && w.ends[acceptor].m.Over() {
 		return
 	}
 	s := w.servers[w.rnd.IntN(len(w.servers))]
@@ -290,24 +283,25 @@ func (w *world) hush(s *server, side int) {
 // leave a trace. One that lies under a new number ends the connection, which is
 // a test of its own.
 func (w *world) forge() {
-	e := w.ends[acceptor].end
-	if e.Reason() != NotGone {
+	a := w.ends[acceptor]
+	if a.m.Over() {
 		return
 	}
 	w.faults++
-	before, carried, want := e.Epoch(), e.Carried(), ErrStale
-	if e.Plain() {
-		want = ErrGone
+	before, carrier, want := a.m.Epoch(), a.m.carrier, RefuseStale
+	if a.m.Plain() {
+		want = RefuseGone
 	}
 	for range 3 {
-		_, err := e.Accept(e.Epoch()-min(e.Epoch(), w.rnd.Uint32N(3)), w.rnd.Uint64N(1<<20), w.time())
-		if !errors.Is(err, want) {
-			w.fail("a carrier of before was answered %v", err)
+		epoch := before - min(before, w.rnd.Uint32N(3))
+		if acts := a.step(Event{Kind: Offered, Epoch: epoch, Offset: w.rnd.Uint64N(1 << 20)}); acts&refuses != want {
+			w.fail("a carrier of before was answered %b", acts)
 		}
 	}
-	e.Heard(e.Epoch() + 1)
-	e.Broken(e.Epoch()+1, tunnel.CodeLost, w.time())
-	if e.Epoch() != before || e.Carried() != carried {
+	for _, kind := range []EventKind{CarrierLost, CarrierUp, Acked} {
+		a.step(Event{Kind: kind, Epoch: before + 1, Cause: errLost})
+	}
+	if a.m.Epoch() != before || a.m.carrier != carrier {
 		w.fail("a forged carrier left a trace")
 	}
 }

@@ -74,13 +74,13 @@ func TestEndIsToldOnceBesideAReader(t *testing.T) {
 			st.meanwhile = func() {
 				st.meanwhile = nil
 				if before {
-					c.turn.ready()
+					c.read.ready()
 				}
 				st.to.End()
 			}
 			app.read(c)
 			if !before {
-				c.turn.ready() // another carrier
+				c.read.ready() // another carrier
 			}
 			for range app.ready {
 				app.read(c)

@@ -15,15 +15,16 @@ func TestOneLineForAllOfALink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, hook := test.NewNullLogger()
 		e := New(Options{Window: time.Second, Log: log})
-		for range 1000 {
-			e.left()
+		var conns [1000]Conn
+		for i := range conns {
+			e.lost(&conns[i])
 		}
-		time.Sleep(tellAfter / 2)
-		for range 999 {
-			e.resumed(tellAfter / 2)
+		time.Sleep(logAfter / 2)
+		for i := range conns[1:] {
+			e.resumed(&conns[i+1], time.Now())
 		}
 		time.Sleep(time.Hour)
-		e.left()
+		e.lost(new(Conn))
 		time.Sleep(time.Hour)
 		entries := hook.AllEntries()
 		if len(entries) != 2 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"konnectivity/tunnel"
@@ -102,10 +103,11 @@ type flying struct {
 
 // leg is one stream: a carrier's part on one link.
 type leg struct {
-	link *simLink
-	far  [2]func(frame) // who takes what is sent to the end and to the server
-	lost [2]func()      // who hears that the link has died
-	torn [2]bool        // nothing more comes
+	link  *simLink
+	epoch uint32         // of the carrier
+	far   [2]func(frame) // who takes what is sent to the end and to the server
+	lost  [2]func()      // who hears that the link has died
+	torn  [2]bool        // nothing more comes
 }
 
 func (l *leg) hear(side int) {
@@ -198,7 +200,7 @@ func (w *world) cut(l *simLink) {
 type actor struct {
 	w     *world
 	who   int
-	end   *End
+	m     Machine
 	dead  bool
 	bulk  bool // it writes much at a time
 	total int  // to be written
@@ -206,17 +208,16 @@ type actor struct {
 	took  int
 	told  uint64 // what the peer was told of that, and of its end
 
-	leg     *leg
-	epoch   uint32  // that leg carries
-	unread  []frame // out of leg, not yet taken
+	leg     *leg    // the carrier; nil: none
+	left    *leg    // the one before, which may still deliver
+	unread  []frame // out of leg or left, not yet taken
 	stalled bool
-	pumping bool
-	owing   bool
 	trying  bool
+	offers  []func() bool // carriers that wait until nothing comes out of the one before
 
-	keeps bool // it has room for much, at this moment,
-	said  bool // and has said so by leg;
-	heard bool // the peer has
+	scarce bool // memory is, at this moment
+	said   bool // the peer was told by leg that there is room for much
+	heard  bool // and has told that itself
 }
 
 // mostText is more than an end ever writes.
@@ -235,46 +236,70 @@ func text(who int) []byte {
 
 func (a *actor) now() time.Time { return a.w.time() }
 
-// What an end keeps at most, and what one keeps that has said that it keeps much.
-const (
-	littleRoom = 128 << 10
-	muchRoom   = 512 << 10
-)
+// step has the machine take in e, and does what it says.
+func (a *actor) step(e Event) Actions {
+	acts := a.stepOnly(e)
+	a.do(acts)
+	return acts
+}
 
-func (a *actor) room() int {
-	if a.keeps && a.leg != nil {
-		return muchRoom
+func (a *actor) stepOnly(e Event) Actions {
+	e.Now, e.Scarce = a.now(), a.scarce
+	return a.m.Step(e)
+}
+
+// do does what the machine says, and wants it to acknowledge in time.
+func (a *actor) do(acts Actions) {
+	if acts&Ack != 0 && a.leg != nil {
+		a.tell()
 	}
-	return littleRoom
+	if acts&AckSoon != 0 {
+		a.w.after(quiet, func() { a.step(Event{Kind: AckDue}) })
+	}
+	if acts&WatchDeadline != 0 {
+		a.w.after(a.m.Deadline().Sub(a.now()), func() { a.step(Event{Kind: DeadlineDue}) })
+	}
+	if acts&Detach != 0 {
+		a.leave()
+	}
+	if acts&Dial != 0 {
+		a.resume(a.w.upTo(20 * time.Millisecond))
+	}
+	if acts&Finish != 0 {
+		a.over()
+	}
+	if acts&Send != 0 {
+		a.pump()
+	}
+	if acts&Wake != 0 {
+		a.offers = slices.DeleteFunc(a.offers, func(again func() bool) bool { return again() })
+	}
+	a.knowsWhen()
 }
 
 // write has the application write something, if there is room.
 func (a *actor) write() {
-	if a.dead || a.end.Reason() != NotGone || a.end.Closed() || a.end.Abandoned() {
+	if a.dead || a.m.Err() != nil || a.m.Over() || a.m.Closed() {
 		return
 	}
 	if a.w.chance(2) {
-		a.keeps = !a.keeps
+		a.scarce = !a.scarce
 	}
 	if a.wrote == a.total {
-		a.end.Out.Finish()
-		if a.leg != nil && a.end.Carried() {
-			a.acknowledge()
-		}
-		a.pump()
-		a.settle()
+		a.m.Out.Finish()
+		a.step(Event{Kind: Written})
 		return
 	}
 	pause := slowly
-	if a.end.Out.Kept() < a.room() {
+	if !a.m.Full(a.scarce) {
 		c := tunnel.NewChunk(min(a.total-a.wrote, a.piece()))
 		copy(c.Bytes(), texts[a.who][a.wrote:])
 		a.wrote += c.Len()
-		a.end.Out.Append(c)
-		a.pump()
+		a.m.Out.Append(c)
+		a.step(Event{Kind: Written})
 		pause = a.pause()
-	} else if a.leg != nil && a.said && !a.keeps {
-		a.tell() // so that the peer does so sooner
+	} else {
+		a.step(Event{Kind: Blocked})
 	}
 	a.w.after(a.w.upTo(pause), a.write)
 }
@@ -302,82 +327,94 @@ func (a *actor) piece() int {
 	}
 }
 
-// pump gives the carrier what it has not been given, a part at a time.
+// pump gives the carrier what it lacks, a part at a time, each of which takes a while.
 func (a *actor) pump() {
-	if a.pumping || a.leg == nil || !a.end.Carried() || !a.end.Out.Unsent() {
+	if !a.m.Up() || !a.m.Out.Unsent() {
+		a.step(Event{Kind: Sent})
 		return
 	}
-	a.pumping = true
-	leg := a.leg
+	batch := make([]tunnel.Chunk, 1+a.w.rnd.IntN(3))
+	n, fin := a.m.Out.Next(batch)
+	a.w.send(a.leg, toServer, frame{kind: 'd', data: batch[:n], fin: fin})
 	a.w.after(a.w.upTo(time.Millisecond), func() {
-		a.pumping = false
-		if a.leg != leg || !a.end.Carried() {
-			a.pump()
-			return
-		}
-		batch := make([]tunnel.Chunk, 1+a.w.rnd.IntN(3))
-		n, fin := a.end.Out.Next(batch)
-		a.w.send(leg, toServer, frame{kind: 'd', data: batch[:n], fin: fin})
-		a.end.Out.Given()
-		a.settle()
+		a.m.Out.Given()
 		a.pump()
 	})
 }
 
-// attach makes leg the carrier.
-func (a *actor) attach(l *leg, epoch uint32) {
-	a.detach()
-	a.leg, a.epoch = l, epoch
-	a.owing, a.said, a.heard = false, false, false
-}
-
-// carry attaches l and hears of its loss.
+// carry makes l the carrier, and hears of its loss.
 func (a *actor) carry(l *leg, epoch uint32) {
-	a.attach(l, epoch)
+	if a.left != nil || a.leg != nil {
+		a.w.fail("end %d: a carrier comes before the last is detached", a.who)
+	}
+	a.leg, l.epoch = l, epoch
+	a.said, a.heard = false, false
 	l.lost[toEnd] = func() {
-		if a.leg == l && !a.dead {
-			a.broken(tunnel.CodeLost)
+		if !a.dead {
+			a.step(Event{Kind: CarrierLost, Epoch: epoch, Cause: errLost})
 		}
 	}
 }
 
-// detach drops what came by the carrier and was not taken.
-func (a *actor) detach() {
-	if a.leg != nil {
-		a.leg.far[toEnd], a.leg.lost[toEnd] = nil, nil
-	}
+// leave detaches the carrier. For a while it may still deliver something.
+func (a *actor) leave() {
+	a.left, a.leg = a.leg, nil
+	a.left.lost[toEnd] = nil
+	a.w.send(a.left, toServer, frame{kind: 'r', code: tunnel.CodeLost})
+	a.w.after(a.w.upTo(2*time.Millisecond), func() {
+		if a.left != nil {
+			a.drop(a.left)
+			a.left = nil
+			a.step(Event{Kind: CarrierDetached})
+		}
+	})
+}
+
+// drop drops what came by l and was not taken.
+func (a *actor) drop(l *leg) {
+	l.far[toEnd], l.lost[toEnd] = nil, nil
 	for _, f := range a.unread {
 		tunnel.ReleaseAll(f.data)
 	}
-	a.leg, a.unread = nil, nil
+	a.unread = nil
+}
+
+// forsake drops what there is of carriers.
+func (a *actor) forsake() {
+	for _, l := range []*leg{a.leg, a.left} {
+		if l != nil {
+			a.drop(l)
+		}
+	}
+	a.leg, a.left = nil, nil
 }
 
 // receive takes a frame off the carrier.
 func (a *actor) receive(l *leg, f frame) {
-	if a.dead || a.leg != l {
+	if a.dead || a.leg != l && a.left != l {
 		tunnel.ReleaseAll(f.data)
 		return
 	}
 	switch f.kind {
 	case 'd':
-		a.end.Heard(a.epoch)
 		a.unread = append(a.unread, f)
 		a.read()
 	case 'a':
-		a.end.Heard(a.epoch)
-		if err := a.end.Ack(f.n, a.now()); err != nil {
-			a.w.fail("end %d: ack of %d: %v", a.who, f.n, err)
+		if a.leg == l {
+			a.heard = f.big
 		}
-		a.heard = f.big
-		a.end.In.Keeps(f.big)
-		a.knowsWhen()
-		if a.end.Carried() && (a.end.Due() || a.said != a.keeps) {
-			a.tell()
+		a.step(Event{Kind: Acked, Epoch: l.epoch, Offset: f.n, Big: f.big})
+		if a.m.Life() == Contradicted {
+			a.w.fail("end %d: ack of %d", a.who, f.n)
 		}
-		a.settle()
-		a.pump()
+		if a.leg == l && a.m.Up() && a.said != a.m.hasMuch(a.scarce) {
+			a.w.fail("end %d: the peer is not told whether there is room for much", a.who)
+		}
 	case 'r':
-		a.broken(f.code)
+		a.step(Event{Kind: CarrierLost, Epoch: l.epoch, Cause: &tunnel.ResetError{Code: f.code}})
+		if a.leg == l && a.m.Up() {
+			a.w.fail("end %d: reset %v left it attached", a.who, f.code)
+		}
 	}
 }
 
@@ -392,41 +429,45 @@ func (a *actor) read() {
 		return
 	}
 	for len(a.unread) > 0 {
-		f := a.unread[0]
+		f, l := a.unread[0], a.leg
+		if l == nil {
+			l = a.left
+		}
 		a.unread = a.unread[1:]
+		n := 0
 		for _, c := range f.data {
 			a.take(c.Bytes())
+			n += c.Len()
 		}
 		tunnel.ReleaseAll(f.data)
-		if f.fin {
-			a.end.In.Finish()
+		kind := Took
+		if a.w.chance(50) {
+			kind = ReadDone
+			a.m.BeginRead()
 		}
+		a.step(Event{Kind: kind, Epoch: l.epoch, N: n, Fin: f.fin})
 	}
-	a.unread = nil
-	a.acknowledge()
-	a.settle()
 }
 
 func (a *actor) take(p []byte) {
 	if !bytes.HasPrefix(texts[1-a.who][a.took:], p) {
 		a.w.fail("end %d took other bytes at %d", a.who, a.took)
 	}
-	if a.end.In.Finished() && len(p) > 0 {
+	if a.m.In.Finished() && len(p) > 0 {
 		a.w.fail("end %d took bytes behind the end", a.who)
 	}
 	a.took += len(p)
-	a.end.In.Take(len(p))
 }
 
 // taken is how much of the sequence that is: the end counts as one more.
 func (a *actor) taken() uint64 {
-	if a.end.In.Finished() {
+	if a.m.In.Finished() {
 		return uint64(a.took) + 1
 	}
 	return uint64(a.took)
 }
 
-// knowsWhen wants the end to know whether the peer is to be told at once: the end of
+// knowsWhen wants the end to have told the peer at once what that may wait for: the end of
 // the direction where the other has ended, too; 64 KiB, or 256 where the peer has said
 // by this carrier that it keeps much.
 func (a *actor) knowsWhen() {
@@ -434,8 +475,8 @@ func (a *actor) knowsWhen() {
 	if a.heard {
 		step = 256 << 10
 	}
-	if due := owed >= step || owed > 0 && a.end.In.Finished() && a.end.Out.Finished(); due != a.end.Due() {
-		a.w.fail("end %d: %d bytes are taken and not acknowledged; the peer keeps much: %v; due: %v", a.who, owed, a.heard, !due)
+	if due := owed >= step || owed > 0 && a.m.In.Finished() && a.m.Out.Finished(); due && a.leg != nil && a.m.Up() {
+		a.w.fail("end %d: %d bytes are taken and not acknowledged; the peer keeps much: %v", a.who, owed, a.heard)
 	}
 }
 
@@ -450,76 +491,27 @@ func (a *actor) tells(offset uint64) uint64 {
 
 // tell acknowledges.
 func (a *actor) tell() {
-	a.said = a.keeps
-	a.w.send(a.leg, toServer, frame{kind: 'a', n: a.tells(a.end.In.Tell()), big: a.said})
+	offset, _, big := a.m.Acknowledgement(a.scarce)
+	a.said = big
+	a.w.send(a.leg, toServer, frame{kind: 'a', n: a.tells(offset), big: big})
 }
 
-// acknowledge tells the peer at once, or soon.
-func (a *actor) acknowledge() {
-	a.knowsWhen()
-	switch {
-	case a.leg == nil || !a.end.Carried() || !a.end.In.Owes():
-	case a.end.Due():
-		a.tell()
-	case !a.owing:
-		a.owing = true
-		leg := a.leg
-		a.w.after(100*time.Millisecond, func() {
-			if a.leg == leg {
-				a.owing = false
-				if a.end.Carried() && a.end.In.Owes() {
-					a.tell()
-				}
-			}
-		})
-	}
-}
-
-// settle looks at what has become of the end.
-func (a *actor) settle() {
-	a.end.Settle(a.now())
-	if a.over() {
-		return
-	}
-	if at := a.end.Deadline(); !at.IsZero() {
-		a.w.after(at.Sub(a.now()), func() { a.end.Tick(a.now()); a.over() })
-	}
-}
-
-// over says whether the end is gone. Its carrier is over, too, then, and tells the
-// peer of it who does not know.
-func (a *actor) over() bool {
-	reason := a.end.Reason()
-	if reason == NotGone {
-		return false
-	}
+// over ends the carrier with the end, and tells the peer of it who does not know.
+func (a *actor) over() {
 	if leg := a.leg; leg != nil {
 		reset := func(code tunnel.Code) { a.w.send(leg, toServer, frame{kind: 'r', code: code}) }
-		switch {
-		case reason == Ended, reason == Complete && a.end.In.Finished():
-		case reason == Complete:
+		switch life := a.m.Life(); {
+		case life == Ended, life == Complete && a.m.In.Finished():
+		case life == Complete:
 			reset(tunnel.CodeCancelled)
-		case reason == Dishonest:
-			reset(tunnel.CodeProtocol)
 		default:
-			reset(tunnel.CodeGone)
+			reset(a.m.ResetCode())
 		}
 	}
-	a.detach()
-	return true
+	a.forsake()
 }
 
-func (a *actor) broken(code tunnel.Code) {
-	a.end.Broken(a.epoch, code, a.now())
-	if a.end.Carried() {
-		a.w.fail("end %d: reset %v left it attached", a.who, code)
-	}
-	a.detach()
-	a.settle()
-	a.resume(a.w.upTo(20 * time.Millisecond))
-}
-
-// resume has the opener try another carrier after a while.
+// resume has the opener try another carrier after a while, until it has one.
 func (a *actor) resume(in time.Duration) {
 	if a.who != opener || a.trying {
 		return
@@ -529,26 +521,11 @@ func (a *actor) resume(in time.Duration) {
 }
 
 func (a *actor) try() {
-	if !a.dead && a.end.Reason() == NotGone && !a.end.Carried() {
-		a.move()
-	}
-}
-
-// move leaves the carrier, if there is one, for another.
-func (a *actor) move() {
-	a.detach()
-	epoch, taken, err := a.end.Try(a.now())
-	if err != nil {
-		a.w.fail("try: %v", err)
-		return
-	}
-	a.settle()
-	a.w.open(a, epoch, a.tells(taken))
-	if a.w.chance(10) { // another at once: the first may still win or come late
-		a.w.faults++
-		if epoch, taken, err = a.end.Try(a.now()); err == nil {
-			a.w.open(a, epoch, a.tells(taken))
+	for again := true; again; again = a.w.chance(10) { // another at once: the first may still win or come late
+		if a.dead || a.step(Event{Kind: Redial})&refuses != 0 {
+			return
 		}
+		a.w.open(a, a.m.Epoch(), a.tells(a.m.In.Tell()))
 	}
 	a.resume(50*time.Millisecond + a.w.upTo(1500*time.Millisecond)) // given up by then
 }
@@ -587,42 +564,39 @@ func (w *world) opened(a *actor, near *leg, f frame) {
 	if a.dead {
 		return
 	}
-	switch {
-	case errors.Is(f.fail, ErrGone) && f.ep == a.end.Epoch():
-		a.end.End(Unknown)
-		a.settle()
-		return
-	case f.fail != nil:
+	if f.fail != nil {
+		if f.ep == a.m.Epoch() {
+			a.step(Event{Kind: RedialFailed, Cause: f.fail})
+		}
 		return
 	}
-	sent := a.end.Out.Sent()
-	switch err := a.end.Resumed(f.ep, f.n, w.time()); {
-	case err == nil:
-	case errors.Is(err, ErrStale):
+	sent := a.m.Out.Sent()
+	acts := a.stepOnly(Event{Kind: CarrierUp, Epoch: f.ep, Offset: f.n})
+	switch {
+	case acts&RefuseStale != 0:
 		near.far[toEnd] = nil
 		w.send(near, toServer, frame{kind: 'r', code: tunnel.CodeCancelled})
 		return
-	case errors.Is(err, ErrGone): // which the peer is to know
+	case acts&RefuseGone != 0: // which the peer is to know
+		if acts&Finish != 0 && a.m.Life() == Contradicted {
+			w.fail("resumed: the peer contradicts itself")
+		}
 		near.far[toEnd] = nil
-		w.send(near, toServer, frame{kind: 'a', n: a.tells(a.end.In.Tell())})
-		w.send(near, toServer, frame{kind: 'r', code: tunnel.CodeGone})
-		return
-	default:
-		w.fail("resumed: %v", err)
+		w.send(near, toServer, frame{kind: 'a', n: a.tells(a.m.In.Tell())})
+		w.send(near, toServer, frame{kind: 'r', code: a.m.ResetCode()})
+		a.do(acts)
 		return
 	}
-	if now := a.end.Out.Sent(); now > sent {
+	if now := a.m.Out.Sent(); now > sent {
 		w.fail("resumed: goes on at %d where %d was sent", now, sent)
 	}
 	w.resumed++
 	a.carry(near, f.ep)
+	a.tell() // it uses the carrier
+	a.do(acts)
 	if near.torn[toEnd] || near.link.dead {
 		near.hear(toEnd)
-		return
 	}
-	a.tell() // it uses the carrier
-	a.settle()
-	a.pump()
 }
 
 func (w *world) leg(l *simLink) *leg {
@@ -646,8 +620,13 @@ func (w *world) route(s *server, near *leg, f frame) {
 	a := w.ends[acceptor]
 	far.far[toEnd] = func(f frame) {
 		if f.kind == 'o' {
-			w.accept(a, far, f)
+			if !w.accept(a, far, f) {
+				a.offers = append(a.offers, func() bool { return w.accept(a, far, f) })
+			}
 			return
+		}
+		if f.kind == 'r' && a.leg != far { // before it was answered
+			far.torn[toEnd] = true
 		}
 		a.receive(far, f)
 	}
@@ -679,29 +658,42 @@ func (w *world) join(near, far *leg) {
 	near.lost[toServer], far.lost[toServer] = lost(far), lost(near)
 }
 
-// accept is the acceptor's answer to an OPEN that resumes.
-func (w *world) accept(a *actor, far *leg, f frame) {
+// accept is the acceptor's answer to an OPEN that resumes. It returns false where that has to
+// wait until nothing comes out of the carrier before.
+func (w *world) accept(a *actor, far *leg, f frame) bool {
 	if a.dead {
-		return
+		return true
 	}
-	if a.end.Reason() == NotGone && f.ep > a.end.Epoch() {
-		a.detach() // so that no more is taken out of it
+	refuse := func(failure tunnel.Failure) bool {
+		w.send(far, toServer, frame{kind: 'O', ep: f.ep, fail: &tunnel.DialError{Failure: failure}})
+		return true
 	}
-	taken, err := a.end.Accept(f.ep, f.n, w.time())
-	if err != nil {
-		if !errors.Is(err, ErrStale) && !errors.Is(err, ErrGone) {
-			w.fail("accept: %v", err)
-		}
-		w.send(far, toServer, frame{kind: 'O', ep: f.ep, fail: err})
-		return
+	acts := a.stepOnly(Event{Kind: Offered, Epoch: f.ep, Offset: f.n})
+	if acts&Finish != 0 && a.m.Life() == Contradicted {
+		w.fail("accept: the peer contradicts itself")
 	}
-	a.tells(taken)
-	a.carry(far, f.ep)
-	if far.torn[toEnd] || far.link.dead {
-		far.hear(toEnd)
-		return
+	a.do(acts &^ Wake)
+	switch {
+	case acts&RefuseStale != 0:
+		return refuse(tunnel.FailStale)
+	case acts&RefuseGone != 0:
+		return refuse(tunnel.FailGone)
+	case acts&Answer == 0:
+		return false
 	}
-	w.send(far, toServer, frame{kind: 'O', ep: f.ep, n: taken})
-	a.settle()
-	a.pump()
+	a.tells(a.m.In.Tell())
+	if far.torn[toEnd] || far.link.dead { // the opener cannot be told
+		a.do(a.stepOnly(Event{Kind: CarrierLost, Epoch: f.ep, Cause: errLost}) &^ Wake)
+		return true
+	}
+	w.send(far, toServer, frame{kind: 'O', ep: f.ep, n: a.taken()})
+	acts = a.stepOnly(Event{Kind: CarrierUp, Epoch: f.ep})
+	switch {
+	case acts&refuses == 0:
+		a.carry(far, f.ep)
+	case a.m.Life() == Complete: // the opener may still write
+		w.send(far, toServer, frame{kind: 'r', code: tunnel.CodeCancelled})
+	}
+	a.do(acts &^ Wake)
+	return true
 }

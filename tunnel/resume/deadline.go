@@ -1,0 +1,90 @@
+package resume
+
+import (
+	"net"
+	"os"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+var errDeadline error = os.ErrDeadlineExceeded
+
+// deadline is one of a Conn; nil is none. Conn.mu guards it.
+type deadline struct {
+	tunnel.Deadline
+	at time.Time
+}
+
+// newDeadline wakes those who wait for c when t has come; zero: there is no deadline.
+func (c *Conn) newDeadline(t time.Time) *deadline {
+	if t.IsZero() {
+		return nil
+	}
+	d := &deadline{at: t}
+	d.Set(t, &c.changed)
+	return d
+}
+
+// time is when it is; zero: never.
+func (d *deadline) time() time.Time {
+	if d == nil {
+		return time.Time{}
+	}
+	return d.at
+}
+
+// passed tells whether it has come, though its timer may be late: a carrier's is another.
+func (d *deadline) passed() bool {
+	return d != nil && (d.Passed() || !time.Now().Before(d.at))
+}
+
+// stop wakes nobody any more.
+func (d *deadline) stop() {
+	if d != nil {
+		d.Stop()
+	}
+}
+
+// SetDeadline implements net.Conn.
+func (c *Conn) SetDeadline(t time.Time) error {
+	if err := c.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(t)
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m.Closed() {
+		return net.ErrClosed
+	}
+	c.readBy.stop()
+	c.readBy = c.newDeadline(t)
+	if c.st != nil {
+		_ = c.st.SetReadDeadline(t)
+	}
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn. A write that is stuck in the carrier returns only
+// if that is given up.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.m.Closed() {
+		return net.ErrClosed
+	}
+	c.writeBy.stop()
+	c.writeBy = c.newDeadline(t)
+	if !c.writeBy.passed() || !c.m.Up() || c.m.sender != SenderWriter {
+		return nil
+	}
+	if c.m.Plain() { // it is over by that, which its peer is to hear
+		_ = c.st.Reset(&tunnel.ResetError{Code: tunnel.CodeGone})
+	}
+	c.step(Event{Kind: CarrierLost, Epoch: c.m.Epoch(), Cause: errLost})
+	return nil
+}

@@ -1,0 +1,589 @@
+package resume
+
+import (
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// Machine is the state of one end of a connection: what becomes of it as carriers
+// come and go. It has no I/O, no lock and no clock; whoever owns it passes in
+// events, and does what Step returns.
+//
+// It owns the memory of what it keeps, until it is gone.
+type Machine struct {
+	Out Outgoing
+	In  Incoming
+
+	limit  *replayLimit // nil: no writer has had to wait
+	err    error        // why the connection is over for its application; nil: it is not, or ended in order
+	window time.Duration
+	since  time.Time // beginning of the wait that Deadline bounds; zero: there is none
+	epoch  uint32    // of the newest carrier that was attached or tried
+
+	life    Life
+	carrier CarrierState
+	reader  ReaderState
+	sender  SenderState
+	timers  timers
+	readers int16 // reads of a carrier under way
+}
+
+// State is where a connection is in its life, as in docs/link-protocol.md §9.
+type State uint8
+
+// The states of a connection.
+const (
+	StateAttached  State = iota // it has a carrier
+	StateDetached               // it waits for the next carrier
+	StateLingering              // its application has left it; the peer lacks some of it
+	StateGone                   // it is over
+)
+
+// CarrierState is the state of what carries the connection.
+type CarrierState uint8
+
+// The states of a carrier.
+const (
+	Attached  CarrierState = iota // a stream carries the connection
+	Unproven                      // so does one that the peer resumed by, and has not used yet
+	Detaching                     // the stream was left; it may still deliver something
+	Draining                      // it delivers nothing more; a read or a write of it is under way
+	Detached                      // there is none: what was taken and sent is final
+	Dialing                       // an opener asks for the next carrier
+	Answering                     // an acceptor grants the next carrier
+)
+
+// Life tells whether the connection is over, and why.
+type Life uint8
+
+// The lives of a connection. Those behind Abandoned are over.
+const (
+	Live         Life = iota
+	Abandoned         // reset without a carrier: the next one is to tell the peer
+	Complete          // both directions ended, and the peer has taken all
+	Ended             // one of the ends has reset it
+	Unconfirmed       // its application had left it, and the peer did not confirm the last bytes
+	Expired           // no carrier came within the window
+	Unknown           // the peer does not know it, or not any more
+	Contradicted      // the peer contradicted itself
+	Discarded         // what it kept was given up for lack of memory, and its carrier was lost
+
+	Lives // how many there are
+)
+
+var lifeLabels = [...]string{"", "", "complete", "ended", "unconfirmed", "window", "unknown", "contradiction", "memory"}
+
+// Label is why the connection is over, as a value of a metric's label.
+func (l Life) Label() string { return lifeLabels[l] }
+
+func (l Life) over() bool { return l > Abandoned }
+
+// ReaderState tells what becomes of bytes that arrive.
+type ReaderState uint8
+
+// The states of the reader.
+const (
+	Reading  ReaderState = iota // the application takes them
+	Dropping                    // the application has closed the connection: they are taken and dropped
+)
+
+// SenderState tells who gives the carrier what it lacks.
+type SenderState uint8
+
+// The states of the sender.
+const (
+	SenderIdle   SenderState = iota
+	SenderTask               // a goroutine of the Conn
+	SenderWriter             // the application's own write, which a deadline may interrupt
+)
+
+// timers are those under way.
+type timers uint8
+
+const (
+	ackTimer timers = 1 << iota
+	deadlineTimer
+)
+
+// stillTime is how long a connection that lingers with a carrier waits for the peer
+// to take more: as long as a relay lets the second direction be silent.
+const stillTime = 10 * time.Minute
+
+// EventKind is what has happened.
+type EventKind uint8
+
+// The events, and the fields of an Event that they have besides Now.
+const (
+	Written         EventKind = iota // the application has written, or ended its direction
+	Blocked                          // a writer waits, since Full is true; Scarce
+	Sent                             // the sender has nothing more to give
+	Took                             // a carrier has delivered N bytes, and the end if Fin; Epoch
+	ReadDone                         // the same of a read that has returned, maybe nothing
+	Acked                            // the peer has taken all before Offset; Big, Scarce, Epoch
+	CarrierLost                      // the carrier has failed with Cause, or is to be left; Epoch
+	CarrierDetached                  // the carrier that was left delivers nothing more
+	Redial                           // the opener begins another attempt
+	RedialFailed                     // an attempt failed with Cause
+	Offered                          // the peer wants to resume by carrier Epoch, from Offset on
+	CarrierUp                        // the carrier of Redial (Offset: what the peer has taken) or Offered is there; Epoch
+	Closed                           // the application has closed the connection
+	Reset                            // the application has reset it with Cause; Redials
+	Degraded                         // memory is short: nothing is to be kept any more
+	Evicted                          // too many connections are detached: this one is to end
+	AckDue                           // the acknowledgement timer has fired
+	DeadlineDue                      // the deadline timer has fired
+)
+
+// Event is something that has happened to a connection.
+type Event struct {
+	Kind    EventKind
+	Fin     bool
+	Big     bool // the peer can keep much
+	Scarce  bool // memory is about to be
+	Redials bool // there will be another carrier to tell the peer by
+	Epoch   uint32
+	N       int
+	Offset  uint64
+	Now     time.Time
+	Cause   error
+}
+
+// Actions are what is to be done after an event.
+type Actions uint16
+
+// The actions.
+const (
+	Send          Actions = 1 << iota // give the carrier what it lacks, and then step Sent
+	Ack                               // tell the peer what was taken
+	AckSoon                           // step AckDue after quiet
+	WatchDeadline                     // step DeadlineDue after look
+	Detach                            // end the carrier, not the connection, and then step CarrierDetached
+	Dial                              // ask for another carrier, if this is the opener
+	Attach                            // the carrier that is up is the connection's
+	Answer                            // tell the peer what was taken, and then step CarrierUp
+	RefuseStale                       // refuse the carrier: a newer one was there
+	RefuseGone                        // refuse the carrier: the connection is over
+	Fail                              // tell the application that the connection is over
+	Finish                            // forget the connection
+	Wake                              // those who wait are to look again
+)
+
+// refuses tells that a carrier is not to be attached.
+const refuses = RefuseStale | RefuseGone
+
+// newMachine returns an end that is attached to its first carrier, which has the number
+// epoch, and which waits no longer than window for another.
+func newMachine(window time.Duration, epoch uint32) Machine {
+	return Machine{window: window, epoch: epoch}
+}
+
+// State returns the state of the connection.
+func (m *Machine) State() State {
+	switch {
+	case m.life.over():
+		return StateGone
+	case m.left() || m.life == Abandoned:
+		return StateLingering
+	case m.carried():
+		return StateAttached
+	default:
+		return StateDetached
+	}
+}
+
+// Life tells whether the connection is over, and why.
+func (m *Machine) Life() Life { return m.life }
+
+// Over tells whether the connection is over.
+func (m *Machine) Over() bool { return m.life.over() }
+
+// Err is why the connection is over for its application; nil: it is not, or it ended in
+// order.
+func (m *Machine) Err() error { return m.err }
+
+// Epoch numbers the newest carrier.
+func (m *Machine) Epoch() uint32 { return m.epoch }
+
+// Up tells whether a stream carries the connection.
+func (m *Machine) Up() bool { return !m.life.over() && m.carrier <= Unproven }
+
+// Closed tells whether the application has closed the connection.
+func (m *Machine) Closed() bool { return m.reader == Dropping }
+
+// Plain tells whether the connection ends with its carrier, for lack of memory.
+func (m *Machine) Plain() bool { return m.Out.void }
+
+// Deadline is when DeadlineDue has something to end; zero: never, as things are.
+func (m *Machine) Deadline() time.Time {
+	if m.since.IsZero() {
+		return m.since
+	}
+	patience := m.window
+	if m.carried() && m.In.Finished() {
+		patience = max(patience, stillTime)
+	}
+	return m.since.Add(patience)
+}
+
+// carried tells whether the peer counts on a carrier, though its stream may not be there.
+func (m *Machine) carried() bool { return m.Up() || m.carrier == Answering && !m.life.over() }
+
+// left tells whether the application is through with both directions.
+func (m *Machine) left() bool {
+	return m.Out.Finished() && (m.In.Finished() || m.reader == Dropping)
+}
+
+// Acknowledgement returns what to tell the peer: the offset below which all was taken,
+// whether the end is among it, and whether this end can keep much.
+func (m *Machine) Acknowledgement(scarce bool) (offset uint64, end, big bool) {
+	big = m.hasMuch(scarce)
+	m.limit.announce(big)
+	return m.In.Tell(), m.In.Finished(), big
+}
+
+// BeginRead notes that a carrier is read until ReadDone.
+func (m *Machine) BeginRead() { m.readers++ }
+
+// losesCarrier tells whether a reset with this code tells of a lost carrier, and not of
+// the connection's end.
+func losesCarrier(code tunnel.Code) bool {
+	return code == tunnel.CodeLost || code == tunnel.CodeShutdown
+}
+
+// Step takes in e and returns what to do about it. Events of a carrier that is not the
+// newest change nothing.
+func (m *Machine) Step(e Event) Actions {
+	before := m.life
+	a := m.on(e)
+	if !m.life.over() {
+		a |= m.conclude(e.Now)
+	}
+	if m.life.over() && !before.over() {
+		if m.life != Complete { // the peer is yet to hear that it all came to an end in order
+			a &= refuses
+		}
+		a = a&(refuses|Ack|Answer|Attach) | Finish | Wake
+		if before == Live {
+			a |= Fail
+		}
+	}
+	return a
+}
+
+// on changes the state.
+func (m *Machine) on(e Event) Actions {
+	switch e.Kind {
+	case Sent:
+		m.sender = SenderIdle
+		return m.drained() | Wake
+	case ReadDone:
+		m.readers--
+		return m.took(e) | m.drained()
+	case Took:
+		return m.took(e)
+	case Offered:
+		return m.offered(e)
+	case CarrierUp:
+		return m.carrierUp(e)
+	case Redial:
+		return m.redial(e.Now)
+	}
+	if m.life.over() {
+		return 0
+	}
+	switch e.Kind {
+	case Written:
+		return Wake
+	case Blocked:
+		return m.blocked(e)
+	case Acked:
+		return m.acked(e)
+	case CarrierLost:
+		return m.carrierLost(e)
+	case CarrierDetached:
+		if m.carrier == Detaching {
+			m.carrier = Draining
+		}
+		return m.drained()
+	case RedialFailed:
+		if m.carrier == Dialing {
+			m.carrier = Detached
+		}
+		if tunnel.FailureOf(e.Cause) == tunnel.FailGone {
+			m.finish(Unknown, nil)
+		}
+	case Closed:
+		m.reader = Dropping
+		m.Out.Finish()
+		return Wake
+	case Reset:
+		return m.reset(e)
+	case Degraded:
+		if m.Up() {
+			m.Out.Void()
+		}
+		return Wake
+	case Evicted:
+		if !m.Up() {
+			m.finish(Discarded, nil)
+		}
+	case AckDue:
+		m.timers &^= ackTimer
+		if m.Up() && m.In.Owes() {
+			return Ack
+		}
+	case DeadlineDue:
+		m.timers &^= deadlineTimer
+		if until := m.Deadline(); !until.IsZero() && !e.Now.Before(until) {
+			m.finish(Expired, nil)
+		}
+	}
+	return 0
+}
+
+// conclude is what every event may lead to.
+func (m *Machine) conclude(now time.Time) (a Actions) {
+	if m.Up() && m.In.Due(m.Out.Finished()) {
+		a |= Ack
+	}
+	if m.life == Live && m.left() {
+		if m.Out.Done() {
+			m.finish(Complete, nil)
+			return a
+		}
+		m.wait(now)
+	}
+	if m.Up() && m.Out.Unsent() && m.sender == SenderIdle {
+		m.sender = SenderTask
+		a |= Send
+	}
+	if !m.since.IsZero() && m.timers&deadlineTimer == 0 {
+		m.timers |= deadlineTimer
+		a |= WatchDeadline
+	}
+	return a
+}
+
+// wait begins a wait, unless there is one.
+func (m *Machine) wait(now time.Time) {
+	if m.since.IsZero() {
+		m.since = now
+	}
+}
+
+// took counts what came out of a carrier. One that was left may still deliver something,
+// which counts before the next is told where to go on; that one comes only after
+// Draining.
+func (m *Machine) took(e Event) Actions {
+	m.In.Take(e.N)
+	var a Actions
+	if e.Fin {
+		m.In.Finish()
+		a = Wake
+	}
+	if !m.Up() || e.Epoch != m.epoch || e.N == 0 && !e.Fin {
+		return a
+	}
+	m.carrier = Attached
+	if m.timers&ackTimer == 0 && !m.In.Due(m.Out.Finished()) {
+		m.timers |= ackTimer
+		a |= AckSoon
+	}
+	return a
+}
+
+// acked takes in what the peer acknowledges.
+func (m *Machine) acked(e Event) Actions {
+	if !m.Up() || e.Epoch != m.epoch {
+		return 0
+	}
+	m.carrier = Attached
+	kept := m.Out.Kept()
+	if err := m.Out.Ack(e.Offset); err != nil {
+		m.finish(Contradicted, nil)
+		return 0
+	}
+	n := kept - m.Out.Kept()
+	if n > 0 {
+		m.since = time.Time{} // a peer that is slow is not to lose the last of it
+	}
+	m.limit.grow(n, e.Now)
+	m.In.Keeps(e.Big)
+	if over := m.left() && m.Out.Done(); !over && m.limit.announced() != m.hasMuch(e.Scarce) {
+		return Ack | Wake
+	}
+	return Wake
+}
+
+// blocked notes that a writer waits for room. A peer that counts on more than there is
+// now is told, so that it acknowledges sooner.
+func (m *Machine) blocked(e Event) Actions {
+	if m.limit == nil {
+		m.limit = new(replayLimit)
+	}
+	m.limit.want(e.Now)
+	if m.Up() && m.limit.announced() && !m.hasMuch(e.Scarce) {
+		return Ack
+	}
+	return 0
+}
+
+// carrierLost takes in that the carrier has failed. An opener that resets a carrier
+// before it has used it has given up waiting, and says nothing about the connection.
+func (m *Machine) carrierLost(e Event) Actions {
+	switch {
+	case e.Epoch != m.epoch || !m.carried():
+		return 0
+	case m.carrier == Attached && !losesCarrier(tunnel.CodeOf(e.Cause)):
+		m.finish(Ended, e.Cause)
+		return 0
+	case m.Plain():
+		m.finish(Discarded, nil)
+		return 0
+	}
+	return m.leave(e.Now)
+}
+
+// leave starts the window, with the loss of a carrier.
+func (m *Machine) leave(now time.Time) Actions {
+	m.since = now
+	if m.carrier == Answering {
+		m.carrier = Detached
+		return Wake
+	}
+	m.carrier = Detaching
+	return Detach | Wake
+}
+
+// drained tells that nothing is under way any more on the carrier that was left.
+func (m *Machine) drained() Actions {
+	switch {
+	case m.life.over():
+		return Wake
+	case m.carrier == Draining && m.sender == SenderIdle && m.readers == 0:
+		m.carrier = Detached
+		return Dial | Wake
+	case m.reader == Dropping:
+		return Wake // the one that drops waits for the last reader
+	}
+	return 0
+}
+
+// redial numbers the next attempt. An attempt in vain leaves no trace but its number.
+func (m *Machine) redial(now time.Time) Actions {
+	if m.life.over() || m.Plain() || m.carrier != Detached && m.carrier != Dialing {
+		return RefuseGone
+	}
+	m.wait(now)
+	m.epoch++
+	m.carrier = Dialing
+	return 0
+}
+
+// offered takes a carrier that the opener resumes by. The newest wins, whichever comes
+// first. Neither Answer nor a refusal means that the carrier before is still in use: it
+// is to be offered again once that has changed.
+func (m *Machine) offered(e Event) Actions {
+	switch {
+	case m.life.over():
+		return RefuseGone
+	case e.Epoch <= m.epoch && m.Plain():
+		return RefuseGone
+	case e.Epoch <= m.epoch:
+		return RefuseStale
+	case m.Up():
+		return m.leave(e.Now)
+	case m.carrier == Detaching || m.carrier == Draining:
+		return 0
+	case m.Plain(): // the peer has left the carrier that this end had
+		m.finish(Discarded, nil)
+		return RefuseGone
+	}
+	m.epoch, m.carrier = e.Epoch, Answering
+	return m.rewind(e.Offset) | Answer
+}
+
+// carrierUp attaches the carrier that was asked for, or granted.
+func (m *Machine) carrierUp(e Event) (a Actions) {
+	switch {
+	case m.life.over():
+		return RefuseGone
+	case e.Epoch != m.epoch || m.carrier != Dialing && m.carrier != Answering:
+		return RefuseStale
+	case m.carrier == Answering:
+		m.carrier = Unproven
+	case m.life == Abandoned:
+		m.finish(Ended, nil)
+		return RefuseGone
+	default:
+		m.carrier = Attached // its answer was heard
+		a = m.rewind(e.Offset)
+	}
+	if m.In.Finished() { // every carrier waits for that acknowledgement before it is closed
+		a |= Ack
+	}
+	return a | Attach | Wake
+}
+
+// rewind goes on from where the peer has taken all.
+func (m *Machine) rewind(offset uint64) Actions {
+	if m.Out.Rewind(offset) != nil {
+		m.finish(Contradicted, nil)
+		return RefuseGone
+	}
+	m.since = time.Time{}
+	m.In.Keeps(false)
+	m.limit.announce(false)
+	return 0
+}
+
+// reset ends the connection on this side. An opener without a carrier keeps nothing any
+// more, and waits for a carrier to tell the peer by.
+func (m *Machine) reset(e Event) Actions {
+	err := &tunnel.ResetError{Code: tunnel.CodeOf(e.Cause)}
+	if m.Up() || !e.Redials {
+		m.finish(Ended, err)
+		return 0
+	}
+	m.Out.Release()
+	m.wait(e.Now)
+	if m.life == Abandoned {
+		return 0
+	}
+	m.life, m.err = Abandoned, err
+	return Fail | Wake
+}
+
+// finish ends the connection; err is told to the application where it is not nil.
+func (m *Machine) finish(life Life, err error) {
+	if (life == Expired || life == Unknown) && m.State() == StateLingering {
+		life = Unconfirmed
+	}
+	switch {
+	case m.err != nil:
+	case err != nil:
+		m.err = err
+	case life == Contradicted:
+		m.err = &tunnel.ResetError{Code: tunnel.CodeProtocol}
+	case life != Complete:
+		m.err = &tunnel.ResetError{Code: tunnel.CodeLost}
+	}
+	m.life, m.since = life, time.Time{}
+	m.Out.Release()
+}
+
+// ResetCode is what the peer is told by a carrier that ends with the connection.
+func (m *Machine) ResetCode() tunnel.Code {
+	code := tunnel.CodeGone
+	switch {
+	case m.life == Contradicted:
+		return tunnel.CodeProtocol
+	case m.life == Ended:
+		code = tunnel.CodeOf(m.err)
+	}
+	if losesCarrier(code) { // the peer would wait for another carrier
+		return tunnel.CodeGone
+	}
+	return code
+}

@@ -1,0 +1,396 @@
+package resume
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"slices"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+func (s State) String() string {
+	return [...]string{"attached", "detached", "lingering", "gone"}[s]
+}
+
+// step is an event, and what the machine says to it.
+type step struct {
+	at    int // seconds
+	event Event
+	state State
+	life  Life
+	does  Actions // among other things
+}
+
+var t0 = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// play has a machine with a window of 30 s, which has written and sent "abc", take in
+// steps.
+func play(t *testing.T, prepare func(*Machine), steps ...step) *Machine {
+	t.Helper()
+	m := newMachine(30*time.Second, 0)
+	t.Cleanup(m.Out.Release)
+	m.Out.Append(tunnel.CopyChunk([]byte("abc")))
+	giveAll(&m)
+	if prepare != nil {
+		prepare(&m)
+	}
+	playOn(t, &m, steps...)
+	return &m
+}
+
+func playOn(t *testing.T, m *Machine, steps ...step) {
+	t.Helper()
+	for i, s := range steps {
+		s.event.Now = t0.Add(time.Duration(s.at) * time.Second)
+		does := m.Step(s.event)
+		if does&Send != 0 {
+			giveAll(m)
+			m.sender = SenderIdle
+		}
+		if m.State() != s.state || m.Life() != s.life || does&s.does != s.does {
+			t.Errorf("after step %d it is %v (%q) and does %b, want %v (%q) and %b",
+				i, m.State(), m.Life().Label(), does, s.state, s.life.Label(), s.does)
+		}
+	}
+}
+
+// giveAll gives the carrier what it lacks, and says whether the end was among it.
+func giveAll(m *Machine) (fin bool) {
+	batch := make([]tunnel.Chunk, 8)
+	n, fin := m.Out.Next(batch)
+	tunnel.ReleaseAll(batch[:n])
+	m.Out.Given()
+	return fin
+}
+
+// bothOver ends both directions, with the last bytes on a carrier.
+func bothOver(m *Machine) {
+	m.In.Finish()
+	m.Out.Finish()
+	giveAll(m)
+}
+
+func lost(epoch uint32) Event {
+	return Event{Kind: CarrierLost, Epoch: epoch, Cause: errLost}
+}
+
+func reset(epoch uint32) Event {
+	return Event{Kind: CarrierLost, Epoch: epoch, Cause: &tunnel.ResetError{Code: tunnel.CodeCancelled}}
+}
+
+func up(epoch uint32, offset uint64) Event {
+	return Event{Kind: CarrierUp, Epoch: epoch, Offset: offset}
+}
+
+func offered(epoch uint32, offset uint64) Event {
+	return Event{Kind: Offered, Epoch: epoch, Offset: offset}
+}
+
+func acked(epoch uint32, offset uint64) Event {
+	return Event{Kind: Acked, Epoch: epoch, Offset: offset}
+}
+
+var (
+	detached    = Event{Kind: CarrierDetached}
+	redial      = Event{Kind: Redial}
+	deadlineDue = Event{Kind: DeadlineDue}
+	written     = Event{Kind: Written}
+	degraded    = Event{Kind: Degraded}
+)
+
+const still = int(stillTime / time.Second)
+
+// TestMachine has a machine take in what docs/link-protocol.md §9 tells of.
+func TestMachine(t *testing.T) {
+	for name, c := range map[string]struct {
+		prepare func(*Machine)
+		steps   []step
+	}{
+		"the window begins with the loss, whatever is tried": {steps: []step{
+			{10, lost(0), StateDetached, Live, Detach | WatchDeadline},
+			{10, detached, StateDetached, Live, Dial},
+			{39, deadlineDue, StateDetached, Live, 0},
+			{39, redial, StateDetached, Live, 0},
+			{39, up(1, 1), StateAttached, Live, Attach | Send},
+			{1000, deadlineDue, StateAttached, Live, 0},
+			{1000, lost(1), StateDetached, Live, Detach},
+			{1000, detached, StateDetached, Live, Dial},
+			{1020, redial, StateDetached, Live, 0},
+			{1020, Event{Kind: RedialFailed}, StateDetached, Live, 0},
+			{1029, redial, StateDetached, Live, 0},
+			{1030, deadlineDue, StateGone, Expired, Finish | Fail},
+		}},
+		"a redial waits for what still uses the carrier": {
+			prepare: func(m *Machine) { m.sender = SenderWriter; m.BeginRead() },
+			steps: []step{
+				{0, lost(0), StateDetached, Live, Detach},
+				{0, redial, StateDetached, Live, RefuseGone},
+				{1, detached, StateDetached, Live, 0},
+				{2, redial, StateDetached, Live, RefuseGone},
+				{2, Event{Kind: ReadDone, N: 5}, StateDetached, Live, 0},
+				{3, offered(1, 3), StateDetached, Live, 0},
+				{4, Event{Kind: Sent}, StateDetached, Live, Dial},
+				{4, redial, StateDetached, Live, 0},
+			}},
+		"what was reset without a carrier ends with the next": {prepare: func(m *Machine) { m.Out.Finish() }, steps: []step{
+			{10, lost(0), StateDetached, Live, Detach},
+			{10, detached, StateDetached, Live, Dial},
+			{11, Event{Kind: Reset, Redials: true}, StateLingering, Abandoned, Fail},
+			{12, redial, StateLingering, Abandoned, 0},
+			{13, up(1, 1), StateGone, Ended, Finish | RefuseGone},
+		}},
+		"what was reset without a carrier waits no longer than any": {steps: []step{
+			{10, lost(0), StateDetached, Live, Detach},
+			{39, Event{Kind: Reset, Redials: true}, StateLingering, Abandoned, Fail},
+			{40, deadlineDue, StateGone, Unconfirmed, Finish},
+		}},
+		"the newest carrier wins": {steps: []step{
+			{1, offered(2, 3), StateDetached, Live, Detach}, // while the first is there
+			{1, detached, StateDetached, Live, 0},
+			{1, offered(2, 3), StateAttached, Live, Answer},
+			{1, up(2, 0), StateAttached, Live, Attach},
+			{1, offered(0, 3), StateAttached, Live, RefuseStale},
+			{1, offered(1, 3), StateAttached, Live, RefuseStale},
+			{1, offered(2, 3), StateAttached, Live, RefuseStale},
+			{1, up(1, 0), StateAttached, Live, RefuseStale},
+			{2, reset(0), StateAttached, Live, 0},      // late news of the first
+			{2, reset(2), StateDetached, Live, Detach}, // given up before it was used
+			{2, detached, StateDetached, Live, 0},
+			{3, offered(3, 3), StateAttached, Live, Answer},
+			{3, offered(4, 3), StateAttached, Live, Answer}, // before 3 was told
+			{3, up(3, 0), StateAttached, Live, RefuseStale},
+			{3, up(4, 0), StateAttached, Live, Attach},
+			{3, Event{Kind: Took, Epoch: 4, N: 1}, StateAttached, Live, AckSoon},
+			{4, reset(4), StateGone, Ended, Finish | Fail},
+			{5, offered(5, 3), StateGone, Ended, RefuseGone},
+		}},
+		"a carrier whose opener cannot be told": {steps: []step{
+			{1, lost(0), StateDetached, Live, Detach},
+			{1, detached, StateDetached, Live, 0},
+			{2, offered(1, 3), StateAttached, Live, Answer},
+			{3, lost(1), StateDetached, Live, 0},
+			{33, deadlineDue, StateGone, Expired, Finish},
+		}},
+		"acknowledged what was not sent": {steps: []step{{1, acked(0, 4), StateGone, Contradicted, Finish | Fail}}},
+		"lacks what was acknowledged": {steps: []step{
+			{1, acked(0, 2), StateAttached, Live, 0},
+			{1, lost(0), StateDetached, Live, Detach},
+			{1, detached, StateDetached, Live, 0},
+			{1, offered(1, 1), StateGone, Contradicted, Finish | RefuseGone},
+		}},
+		"has what was not sent": {steps: []step{
+			{1, lost(0), StateDetached, Live, Detach},
+			{1, detached, StateDetached, Live, 0},
+			{1, offered(1, 4), StateGone, Contradicted, Finish | RefuseGone},
+		}},
+		"answers that it has what was not sent": {steps: []step{
+			{1, lost(0), StateDetached, Live, Detach},
+			{1, detached, StateDetached, Live, 0},
+			{1, redial, StateDetached, Live, 0},
+			{1, up(1, 4), StateGone, Contradicted, Finish | RefuseGone},
+		}},
+		"lingers until the peer has all of it": {prepare: bothOver, steps: []step{
+			{0, written, StateLingering, Live, WatchDeadline},
+			{1, acked(0, 3), StateLingering, Live, 0},
+			{20, lost(0), StateLingering, Live, Detach},
+			{20, detached, StateLingering, Live, Dial},
+			{21, redial, StateLingering, Live, 0},
+			{22, up(1, 3), StateLingering, Live, Attach | Send}, // the end, once more
+			{23, acked(1, 4), StateGone, Complete, Finish | Fail},
+		}},
+		"a peer that has all of it as it is resumed is answered": {prepare: bothOver, steps: []step{
+			{0, lost(0), StateLingering, Live, Detach},
+			{0, detached, StateLingering, Live, 0},
+			{1, offered(1, 4), StateGone, Complete, Answer | Finish},
+			{1, up(1, 0), StateGone, Complete, RefuseGone},
+		}},
+		"a slow peer has all the time while it goes on": {prepare: bothOver, steps: []step{
+			{0, written, StateLingering, Live, 0},
+			{still - 1, deadlineDue, StateLingering, Live, 0},
+			{still - 1, acked(0, 1), StateLingering, Live, 0},
+			{2*still - 2, deadlineDue, StateLingering, Live, 0},
+			{2*still - 2, acked(0, 2), StateLingering, Live, 0},
+			{3*still - 3, acked(0, 2), StateLingering, Live, 0}, // which is no news
+			{3*still - 3, deadlineDue, StateLingering, Live, 0},
+			{3*still - 2, deadlineDue, StateGone, Unconfirmed, Finish},
+		}},
+		"lingers without a carrier for a window": {prepare: bothOver, steps: []step{
+			{29, lost(0), StateLingering, Live, Detach},
+			{29, detached, StateLingering, Live, 0},
+			{40, redial, StateLingering, Live, 0},
+			{58, deadlineDue, StateLingering, Live, 0},
+			{59, deadlineDue, StateGone, Unconfirmed, Finish},
+		}},
+		"lingers for a window where the peer may wait for its reader": {steps: []step{
+			{0, Event{Kind: Closed}, StateLingering, Live, 0},
+			{29, deadlineDue, StateLingering, Live, 0},
+			{29, acked(0, 1), StateLingering, Live, 0},
+			{58, deadlineDue, StateLingering, Live, 0},
+			{59, deadlineDue, StateGone, Unconfirmed, Finish},
+		}},
+		"lingers on once the peer's end is taken": {steps: []step{
+			{0, Event{Kind: Closed}, StateLingering, Live, Send},
+			{1, Event{Kind: Took, Fin: true}, StateLingering, Live, 0},
+			{30, deadlineDue, StateLingering, Live, 0},
+			{still, deadlineDue, StateGone, Unconfirmed, Finish},
+		}},
+		"closed, and the peer has all of it": {prepare: func(m *Machine) { m.Out.Finish(); giveAll(m) }, steps: []step{
+			{0, Event{Kind: Closed}, StateLingering, Live, 0},
+			{1, acked(0, 4), StateGone, Complete, Finish},
+		}},
+		"a plain end ends with its carrier": {steps: []step{
+			{0, degraded, StateAttached, Live, Wake},
+			{1, lost(0), StateGone, Discarded, Finish | Fail},
+		}},
+		"a plain end whose peer goes on by another carrier": {prepare: func(m *Machine) { m.epoch = 1 }, steps: []step{
+			{0, degraded, StateAttached, Live, 0},
+			{0, offered(0, 3), StateAttached, Live, RefuseGone},
+			{0, offered(1, 3), StateAttached, Live, RefuseGone},
+			{0, offered(2, 3), StateDetached, Live, Detach},
+			{0, detached, StateDetached, Live, 0},
+			{0, offered(2, 3), StateGone, Discarded, Finish | RefuseGone},
+		}},
+		"an evicted end without a carrier": {steps: []step{
+			{0, Event{Kind: Evicted}, StateAttached, Live, 0},
+			{0, lost(0), StateDetached, Live, Detach},
+			{0, Event{Kind: Evicted}, StateGone, Discarded, Finish | Fail},
+		}},
+		"a peer that does not know it": {steps: []step{
+			{0, lost(0), StateDetached, Live, Detach},
+			{0, detached, StateDetached, Live, Dial},
+			{1, redial, StateDetached, Live, 0},
+			{2, Event{Kind: RedialFailed, Cause: &tunnel.DialError{Failure: tunnel.FailUnavailable}}, StateDetached, Live, 0},
+			{3, Event{Kind: RedialFailed, Cause: &tunnel.DialError{Failure: tunnel.FailGone}}, StateGone, Unknown, Finish | Fail},
+		}},
+		"memory is freed of an end that lingers": {prepare: bothOver, steps: []step{{1, degraded, StateGone, Complete, Finish}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if m := play(t, c.prepare, c.steps...); (m.Over() || m.Life() == Abandoned) && m.Out.Size() != 0 {
+				t.Errorf("it still holds %d bytes of memory", m.Out.Size())
+			}
+		})
+	}
+}
+
+// Of all resets only two tell of a lost carrier.
+func TestOnlyALostCarrierIsSurvived(t *testing.T) {
+	for code := tunnel.CodeUnknown; code <= tunnel.CodeMemory; code++ {
+		want := step{0, Event{Kind: CarrierLost, Cause: &tunnel.ResetError{Code: code}}, StateGone, Ended, Finish}
+		if code == tunnel.CodeLost || code == tunnel.CodeShutdown {
+			want.state, want.life, want.does = StateDetached, Live, Detach
+		}
+		play(t, nil, want)
+	}
+}
+
+// An end that becomes plain keeps what its carrier was not given, and nothing else. One
+// that waits for a carrier needs what it has.
+func TestPlainKeepsOnlyWhatIsUnsent(t *testing.T) {
+	m := play(t, func(m *Machine) { m.Out.Append(tunnel.CopyChunk([]byte("def"))); m.sender = SenderTask },
+		step{0, degraded, StateAttached, Live, 0})
+	if m.Out.Kept() != 3 {
+		t.Errorf("keeps %d bytes; what is yet to be sent are 3", m.Out.Kept())
+	}
+	if giveAll(m); m.Out.Kept() != 0 || m.Out.Size() != 0 {
+		t.Errorf("keeps %d bytes in %d", m.Out.Kept(), m.Out.Size())
+	}
+	if m := play(t, nil, step{0, lost(0), StateDetached, Live, 0}, step{0, degraded, StateDetached, Live, 0}); m.Plain() {
+		t.Error("it waits for a carrier, and has given up what it needs then")
+	}
+}
+
+// An end that lingers is not done while its carrier has yet to take what it is being given.
+func TestWhatIsBeingGivenIsNotOver(t *testing.T) {
+	m := play(t, bothOver)
+	_ = m.Out.Rewind(0)
+	batch := make([]tunnel.Chunk, 8)
+	n, _ := m.Out.Next(batch)
+	tunnel.ReleaseAll(batch[:n])
+	playOn(t, m, step{0, degraded, StateLingering, Live, 0})
+	m.Out.Given()
+	playOn(t, m, step{1, Event{Kind: Sent}, StateGone, Complete, Finish})
+}
+
+// Bytes behind the end of a direction are a mistake of who writes them, which is not
+// to reach the peer.
+func TestNothingComesBehindTheEnd(t *testing.T) {
+	m := play(t, func(m *Machine) { m.Out.Finish() })
+	more := tunnel.CopyChunk([]byte("d"))
+	defer more.Release()
+	defer func() {
+		if recover() == nil {
+			t.Error("it was taken")
+		}
+	}()
+	m.Out.Append(more)
+}
+
+// The end of a direction is acknowledged at once where the other one has ended, too.
+func TestAcknowledgesTheEndWithItsOwn(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		var in Incoming
+		in.Take(1)
+		in.Finish()
+		if in.Due(first) != first || !in.Owes() || !in.Due(true) {
+			t.Errorf("due: %v, with our own end before it: %v", in.Due(first), first)
+		}
+		if in.Tell(); in.Due(true) {
+			t.Error("due again")
+		}
+	}
+}
+
+// A peer that keeps much is told less often, on that carrier.
+func TestAcknowledgesInSteps(t *testing.T) {
+	m := newMachine(time.Minute, 0)
+	took := func(n int) Actions { return m.Step(Event{Kind: Took, Epoch: m.Epoch(), N: n}) & Ack }
+	due := func(at int) {
+		t.Helper()
+		if took(at-1) != 0 || took(1) == 0 {
+			t.Errorf("not due at %d, or before", at)
+		}
+		m.Acknowledgement(false)
+	}
+	due(Step)
+	m.Step(Event{Kind: Acked, Big: true})
+	due(BigStep)
+	took(Step)
+	if m.Step(Event{Kind: Acked})&Ack == 0 {
+		t.Error("not due once the peer keeps less")
+	}
+	m.Acknowledgement(false)
+	m.Step(Event{Kind: Acked, Big: true})
+	playOn(t, &m, step{0, lost(0), StateDetached, Live, 0}, step{0, detached, StateDetached, Live, 0},
+		step{0, offered(1, 0), StateAttached, Live, Answer}, step{0, up(1, 0), StateAttached, Live, Attach})
+	due(Step)
+}
+
+// The machine starts nothing, and reads no clock.
+func TestMachineIsPure(t *testing.T) {
+	for _, name := range []string{"machine.go", "outgoing.go", "incoming.go", "replaylimit.go"} {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range file.Imports {
+			if !slices.Contains([]string{`"errors"`, `"time"`, `"konnectivity/tunnel"`}, i.Path.Value) {
+				t.Errorf("%s imports %s", name, i.Path.Value)
+			}
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				t.Errorf("%s starts a goroutine", name)
+			case *ast.SelectorExpr:
+				of, _ := n.X.(*ast.Ident)
+				if of != nil && of.Name == "time" && !slices.Contains([]string{"Time", "Duration", "Second", "Millisecond", "Minute"}, n.Sel.Name) {
+					t.Errorf("%s uses time.%s", name, n.Sel.Name)
+				}
+			}
+			return true
+		})
+	}
+}
