@@ -3,8 +3,9 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"flag"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"slices"
@@ -19,17 +20,22 @@ import (
 	"konnectivity/tunnel"
 )
 
-// What a benchCell inherits beside the standard files.
+// Files that the process of a cell inherits, besides the standard ones.
 const (
-	farEnd  = 3 // the namespace at the line's other end
-	cutWish = 4 // takes wishes for the line
+	farFile = 3 // the namespace at the line's other end
+	cutFile = 4 // one byte asks to cut the line, or to restore it
 )
 
-// rest is how long what is left of a transfer gets to clear the line.
-const rest = time.Second
+const (
+	cutLine     = 'c'
+	restoreLine = 'r'
+)
 
-// firstBytes is how many connections are opened for the time to the first byte.
-const firstBytes = 10
+// drainTime is how long the rest of a transfer gets to clear the line.
+const drainTime = time.Second
+
+// firstByteDials is how many connections are opened for the time to the first byte.
+const firstByteDials = 10
 
 // The hops that the line can be in.
 const (
@@ -37,21 +43,28 @@ const (
 	legSidecar = "sidecar" // only the sidecar here
 )
 
-// measurement is one cell under way, at the near end of its line.
+// cellOrder tells the process of a cell what to measure. It gets it by standard input,
+// and writes its report to standard output.
+type cellOrder struct {
+	Name     string          // what the line is like
+	Length   time.Duration   // of each test
+	Ahead    time.Duration   // how long downloads have run when round trips beside them begin
+	Cut      time.Duration   // measure a cut of the line, and nothing else; 0 is none
+	Bin      suite.Binaries  // the programs
+	Before   suite.Binaries  // another build of them; "" is none
+	Others   []string        // folders of other tunnels
+	Leg      string          // where the line is
+	Lanes    int             // also measure ours with so many lanes; 0 is not
+	Tests    []string        // of cellTests, in order; one that is named twice is run twice
+	Subjects map[string]bool // the names of paths to measure
+}
+
+// measurement is a cell that is being measured, at the near end of its line.
 type measurement struct {
-	name   string
-	leg    string
-	length time.Duration
-	ahead  time.Duration // how long downloads have run when round trips beside them begin
+	cellOrder
 	far    *line.Namespace
 	worlds []*world
 	rep    *bench.Report
-}
-
-// cellTest measures one thing of one path.
-type cellTest struct {
-	name string
-	run  func(m *measurement, ctx context.Context, s subject) error
 }
 
 // subject is a path, and how many connections it takes on the line for so many
@@ -61,80 +74,62 @@ type subject struct {
 	conns func(streams int) int
 }
 
-var allCellTests = []cellTest{
-	{"down", func(m *measurement, ctx context.Context, s subject) error {
-		return m.transfers(ctx, s, bench.Down)
-	}},
-	{"up", func(m *measurement, ctx context.Context, s subject) error {
-		return m.transfers(ctx, s, bench.Up)
-	}},
+// cellTests are the tests by name, each of one thing over one path.
+var cellTests = []struct {
+	name string
+	run  func(m *measurement, ctx context.Context, s subject) error
+}{
+	{"down", func(m *measurement, ctx context.Context, s subject) error { return m.transfers(ctx, s, bench.Down) }},
+	{"up", func(m *measurement, ctx context.Context, s subject) error { return m.transfers(ctx, s, bench.Up) }},
 	{"rtt", (*measurement).roundTrip},
 	{"small", (*measurement).roundTripBeside},
 	{"first", (*measurement).firstByte},
 }
 
-func cellTests() (names []string) {
-	for _, t := range allCellTests {
+func cellTestNames() (names []string) {
+	for _, t := range cellTests {
 		names = append(names, t.name)
 	}
 	return names
 }
 
-// benchCell measures over the line that it finds itself at one end of.
-func benchCell(ctx context.Context, args []string) error {
-	m := &measurement{far: line.Inherited(farEnd), rep: bench.NewReport()}
-	set := flag.NewFlagSet("bench cell", flag.ExitOnError)
-	set.StringVar(&m.name, "name", "", "what the line is like")
-	set.DurationVar(&m.length, "length", 0, "length of each test")
-	set.DurationVar(&m.ahead, "ahead", 0, "how long downloads run before round trips beside them")
-	bin := set.String("bin", "", "folder of the programs")
-	before := set.String("before", "", "folder of another build of them")
-	dirs := set.String("other", "", "folders of other tunnels")
-	set.StringVar(&m.leg, "leg", legAgent, "where the line is")
-	lanes := set.Int("lanes", 0, "also measure ours with so many lanes")
-	tests := set.String("tests", "", "what to measure")
-	names := set.String("subjects", "", "what to measure it with")
-	cut := set.Duration("cut", 0, "measure a cut of the line, and nothing else")
-	if err := set.Parse(args); err != nil {
-		return err
-	}
-	others, err := readOthers(*dirs)
-	if err != nil {
+// benchCell measures over the line that its process was started at one end of.
+func benchCell(ctx context.Context, order io.Reader, report io.Writer) error {
+	m := &measurement{far: line.Inherited(farFile), rep: bench.NewReport()}
+	if err := json.NewDecoder(order).Decode(&m.cellOrder); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer m.close()
-	subjects, err := m.start(ctx, suite.Binaries(*bin), suite.Binaries(*before), others, *lanes)
+	subjects, err := m.start(ctx)
 	if err != nil {
 		return err
 	}
-	chosen := strings.Split(*names, ",")
-	subjects = slices.DeleteFunc(subjects, func(s subject) bool { return !slices.Contains(chosen, s.Name) })
-	if *cut > 0 {
-		err = m.cut(ctx, subjects, *cut)
+	subjects = slices.DeleteFunc(subjects, func(s subject) bool { return !m.Subjects[s.Name] })
+	if m.Cut > 0 {
+		err = m.cut(ctx, subjects)
 	} else {
-		err = m.all(ctx, subjects, strings.Split(*tests, ","))
+		err = m.all(ctx, subjects)
 	}
 	if err != nil {
 		return err
 	}
-	return m.rep.JSON(os.Stdout)
+	return m.rep.JSON(report)
 }
 
-// all runs the tests in order, each with every subject in turn. A test that is
-// named twice is run twice.
-func (m *measurement) all(ctx context.Context, subjects []subject, tests []string) error {
-	for _, name := range tests {
-		i := slices.IndexFunc(allCellTests, func(t cellTest) bool { return t.name == name })
+// all runs the tests in order, each with every subject in turn.
+func (m *measurement) all(ctx context.Context, subjects []subject) error {
+	for _, name := range m.Tests {
+		i := slices.Index(cellTestNames(), name)
 		if i < 0 {
-			return fmt.Errorf("no test %q: want some of %s", name, strings.Join(cellTests(), ","))
+			return fmt.Errorf("no test %q: want some of %s", name, strings.Join(cellTestNames(), ","))
 		}
 		for _, s := range subjects {
-			if err := allCellTests[i].run(m, ctx, s); err != nil {
+			if err := cellTests[i].run(m, ctx, s); err != nil {
 				return fmt.Errorf("%s over %s: %w", name, s.Name, err)
 			}
-			time.Sleep(rest)
+			time.Sleep(drainTime)
 		}
 	}
 	return nil
@@ -147,38 +142,40 @@ func (m *measurement) close() {
 	}
 }
 
-// start runs what the paths lead through, and returns them, raw TLS last.
-func (m *measurement) start(ctx context.Context, bin, before suite.Binaries, others []other, lanes int) ([]subject, error) {
+// start runs the programs of all paths, and returns the paths, raw TLS last.
+func (m *measurement) start(ctx context.Context) ([]subject, error) {
 	plain, err := m.serveTarget(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
 	var subjects []subject
 	each := func(streams int) int { return streams }
-	add := func(name, front string) {
-		subjects = append(subjects, subject{bench.Path{Name: name, Dialer: socks5(front), Target: plain}, each})
+	var w *world
+	for _, ours := range []struct {
+		name   string
+		bin    suite.Binaries
+		flags  []string
+		wanted bool
+	}{
+		{"before", m.Before, nil, m.Before != ""},
+		{"ours with lanes", m.Bin, []string{fmt.Sprintf("--link-lanes=%d", m.Lanes)}, m.Lanes > 0},
+		{"ours", m.Bin, nil, true},
+	} {
+		if !ours.wanted {
+			continue
+		}
+		if w, err = m.startWorld(ctx, ours.bin, plain, ours.flags...); err != nil {
+			return nil, err
+		}
+		p := bench.Path{Name: ours.name, Dialer: socks5(w.socks.Address()), Target: plain}
+		subjects = append([]subject{{p, each}}, subjects...)
 	}
-	w, err := m.startWorld(ctx, bin, plain)
+	others, err := readOthers(m.Others)
 	if err != nil {
 		return nil, err
 	}
-	add("ours", w.socks.Address())
-	if lanes > 0 {
-		laned, err := m.startWorld(ctx, bin, plain, fmt.Sprintf("--link-lanes=%d", lanes))
-		if err != nil {
-			return nil, err
-		}
-		add("ours with lanes", laned.socks.Address())
-	}
-	if before != "" {
-		earlier, err := m.startWorld(ctx, before, plain)
-		if err != nil {
-			return nil, err
-		}
-		add("before", earlier.socks.Address())
-	}
 	for _, o := range others {
-		p, err := m.startOther(ctx, bin, o, plain)
+		p, err := m.startOther(ctx, m.Bin, o, plain)
 		if err != nil {
 			return nil, err
 		}
@@ -193,7 +190,7 @@ func (m *measurement) start(ctx context.Context, bin, before suite.Binaries, oth
 	return append(subjects, subject{raw, func(int) int { return 1 }}), err
 }
 
-// newWorld makes one for a tunnel across the line, and starts nothing.
+// newWorld makes a world for a tunnel across the line, and starts nothing.
 func (m *measurement) newWorld(bin suite.Binaries) (*world, error) {
 	w, err := newWorld(bin, "--cluster-san="+line.AddrA.String(), "--server-san="+line.AddrB.String())
 	if err == nil {
@@ -209,13 +206,13 @@ func (m *measurement) startWorld(ctx context.Context, bin suite.Binaries, target
 	if err != nil {
 		return nil, err
 	}
-	switch m.leg {
+	switch m.Leg {
 	case legAgent:
 		err = m.startFarAgent(w, more)
 	case legSidecar:
 		err = m.startFarServer(w, more)
 	default:
-		err = fmt.Errorf("no leg %q: want %s or %s", m.leg, legAgent, legSidecar)
+		err = fmt.Errorf("no leg %q: want %s or %s", m.Leg, legAgent, legSidecar)
 	}
 	if err != nil {
 		return nil, err
@@ -223,7 +220,7 @@ func (m *measurement) startWorld(ctx context.Context, bin suite.Binaries, target
 	return w, awaitPath(ctx, w.Suite, bench.Path{Name: "ours", Dialer: socks5(w.socks.Address()), Target: target})
 }
 
-// startFarAgent has the line between server and agent.
+// startFarAgent puts the line between server and agent.
 func (m *measurement) startFarAgent(w *world, more []string) (err error) {
 	if w.server, err = w.StartServerAt(line.AddrA.String()); err != nil {
 		return err
@@ -235,7 +232,7 @@ func (m *measurement) startFarAgent(w *world, more []string) (err error) {
 	return err
 }
 
-// startFarServer has the line between sidecar and server.
+// startFarServer puts the line between sidecar and server.
 func (m *measurement) startFarServer(w *world, more []string) error {
 	err := m.far.Do(func() (err error) {
 		if w.server, err = w.LaunchServer("--server-bind-address=" + line.AddrB.String()); err == nil {
@@ -250,8 +247,8 @@ func (m *measurement) startFarServer(w *world, more []string) error {
 	return err
 }
 
-// startChain runs the relay chain with its last process at the far end; its hops are
-// alike, so that serves for either leg.
+// startChain runs the relay chain with its last process at the far end, for either
+// leg: the hops are alike.
 func (m *measurement) startChain(w *world) error {
 	var end, middle string
 	err := m.far.Do(func() (err error) { _, end, err = w.StartHop("end", line.AddrB.String(), ""); return err })
@@ -265,8 +262,8 @@ func (m *measurement) startChain(w *world) error {
 	return err
 }
 
-// serveTarget serves one at the far end until ctx ends, over TLS if config says
-// so, and returns its address.
+// serveTarget serves a target at the far end until ctx ends, over TLS if config is
+// not nil, and returns its address.
 func (m *measurement) serveTarget(ctx context.Context, config *tls.Config) (string, error) {
 	var l net.Listener
 	err := m.far.Do(func() (err error) {
@@ -284,8 +281,8 @@ func (m *measurement) serveTarget(ctx context.Context, config *tls.Config) (stri
 	return address, nil
 }
 
-// rawTLS is one TLS connection to a target at the far end, which all others have
-// to be compared with: it has nothing in between.
+// rawTLS returns the path to compare all others with: one TLS connection to a target
+// at the far end, and nothing in between.
 func rawTLS(w *world, serve func(*tls.Config) (string, error)) (bench.Path, error) {
 	server, err := source(w, "server")
 	if err != nil {
@@ -317,12 +314,12 @@ func source(w *world, name string) (*tlsreload.Source, error) {
 	}, tlsreload.Options{Name: name})
 }
 
-// patience is how long programs get until connections get through.
-const patience = 20 * time.Second
+// pathTime bounds the time until connections get through programs that were started.
+const pathTime = 20 * time.Second
 
 // awaitPath returns once connections get through the programs of s.
 func awaitPath(ctx context.Context, s *suite.Suite, p bench.Path) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not after %v", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, pathTime, fmt.Errorf("not after %v", pathTime))
 	defer cancel()
 	for {
 		_, err := p.FirstByte(ctx, 1)
@@ -344,7 +341,7 @@ func awaitPath(ctx context.Context, s *suite.Suite, p bench.Path) error {
 	}
 }
 
-// outputs is what the programs of s have printed.
+// outputs returns all that the programs of s have printed.
 func outputs(s *suite.Suite) string {
 	var all strings.Builder
 	for _, p := range s.Processes() {
@@ -354,12 +351,12 @@ func outputs(s *suite.Suite) string {
 }
 
 func (m *measurement) add(s subject, what, unit string, value float64) {
-	m.rep.Add(s.Name, m.name+": "+what, unit, value)
+	m.rep.Add(s.Name, m.Name+": "+what, unit, value)
 }
 
 func (m *measurement) transfers(ctx context.Context, s subject, d bench.Direction) error {
 	for _, streams := range []int{1, 8} {
-		got, err := s.Steady(ctx, d, s.conns(streams), m.length)
+		got, err := s.Steady(ctx, d, s.conns(streams), m.Length)
 		if err != nil {
 			return err
 		}
@@ -368,36 +365,36 @@ func (m *measurement) transfers(ctx context.Context, s subject, d bench.Directio
 		if streams == 1 {
 			m.add(s, label+", first 10 MB", "s", got.First.Seconds())
 		}
-		time.Sleep(rest)
+		time.Sleep(drainTime)
 	}
 	return nil
 }
 
 func (m *measurement) roundTrip(ctx context.Context, s subject) error {
-	l, err := s.RoundTrip(ctx, m.length)
+	l, err := s.RoundTrip(ctx, m.Length)
 	m.add(s, "round trip, p50", "ms", milliseconds(l.P50))
 	m.add(s, "round trip, p99", "ms", milliseconds(l.P99))
 	return err
 }
 
 func (m *measurement) roundTripBeside(ctx context.Context, s subject) error {
-	l, err := s.RoundTripBeside(ctx, s.conns(8), m.ahead, m.length)
+	l, err := s.RoundTripBeside(ctx, s.conns(8), m.Ahead, m.Length)
 	m.add(s, "round trip beside 8 downloads, p50", "ms", milliseconds(l.P50))
 	m.add(s, "round trip beside 8 downloads, p99", "ms", milliseconds(l.P99))
 	return err
 }
 
 func (m *measurement) firstByte(ctx context.Context, s subject) error {
-	l, err := s.FirstByte(ctx, firstBytes)
+	l, err := s.FirstByte(ctx, firstByteDials)
 	m.add(s, "dial to first byte, p50", "ms", milliseconds(l.P50))
 	return err
 }
 
-// cut cuts the line for so long, with a connection of each subject open, and
-// measures how soon after the line is whole again something gets through.
-func (m *measurement) cut(ctx context.Context, subjects []subject, length time.Duration) error {
-	wish := os.NewFile(cutWish, "wish")
-	defer wish.Close()
+// cut cuts the line for m.Cut, with a connection of each subject open, and measures
+// how soon after that the subject answers again.
+func (m *measurement) cut(ctx context.Context, subjects []subject) error {
+	requests := os.NewFile(cutFile, "requests")
+	defer requests.Close()
 	held := make([]*bench.Held, len(subjects))
 	for i, s := range subjects {
 		var err error
@@ -406,10 +403,10 @@ func (m *measurement) cut(ctx context.Context, subjects []subject, length time.D
 		}
 		defer held[i].Close()
 	}
-	if _, err := wish.Write([]byte{wishCut}); err != nil {
+	if _, err := requests.Write([]byte{cutLine}); err != nil {
 		return err
 	}
-	restored := time.Now().Add(length)
+	restored := time.Now().Add(m.Cut)
 	var mu sync.Mutex // of the report
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -425,23 +422,23 @@ func (m *measurement) cut(ctx context.Context, subjects []subject, length time.D
 			took := time.Since(restored)
 			mu.Lock()
 			defer mu.Unlock()
-			m.add(s, fmt.Sprintf("cut for %v: answers again after", length), "s", took.Seconds())
-			m.add(s, fmt.Sprintf("cut for %v: connections kept", length), "of 1", map[bool]float64{true: 1}[kept])
+			m.add(s, fmt.Sprintf("cut for %v: answers again after", m.Cut), "s", took.Seconds())
+			m.add(s, fmt.Sprintf("cut for %v: connections kept", m.Cut), "of 1", map[bool]float64{true: 1}[kept])
 		})
 	}
 	time.Sleep(time.Until(restored))
-	_, err := wish.Write([]byte{wishRestore})
+	_, err := requests.Write([]byte{restoreLine})
 	return err
 }
 
-// cutPatience is how long after a cut a connection may take to answer: TCP, which
-// has doubled its wait each time, may sleep as long as the cut lasted.
-const cutPatience = time.Minute
+// cutLimit is how long after a cut a connection may take to answer: TCP doubles its
+// wait each time, and so may sleep for as long as the cut lasted.
+const cutLimit = time.Minute
 
-// survives says something on a connection whose line is cut, and returns whether
-// it is answered.
+// survives writes to a connection whose line is cut, and reports whether it is
+// answered.
 func survives(c tunnel.Conn, restored time.Time) bool {
-	_ = c.SetDeadline(restored.Add(cutPatience))
+	_ = c.SetDeadline(restored.Add(cutLimit))
 	var b [1]byte
 	if _, err := c.Write(b[:]); err != nil {
 		return false

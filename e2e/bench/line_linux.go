@@ -19,18 +19,16 @@ import (
 	"konnectivity/internal/bench"
 )
 
-// endTime is how long a benchCell gets to end its programs.
+// endTime is how long the process of a cell gets to end its programs.
 const endTime = 10 * time.Second
 
 // lines says which lines to measure, and how.
 type lines struct {
-	cells  []cell
-	runs   int
-	args   []string      // of each benchCell
-	length time.Duration // of each test, without lengthRTTs
-	limit  time.Duration
-	bin    string // folder of the programs; "": they are built
-	write  string
+	cells []cell
+	runs  int
+	order cellOrder // of every cell; its Length is without lengthRTTs
+	limit time.Duration
+	write string
 }
 
 // cell is one line of the table.
@@ -47,8 +45,8 @@ func (c cell) config(seed int) line.Config {
 	return line.Config{Delay: c.RTT / 2, Rate: float64(c.Mbps) * 1e6, Loss: c.Loss / 100, Seed: uint64(seed)}
 }
 
-// benchLine measures every cell in turn, round by round. Each is measured by a
-// process of its own at one end of the line, while this one carries the packets.
+// benchLine measures every cell in turn, round by round. A process of its own
+// measures each at one end of the line, while this process carries the packets.
 func benchLine(ctx context.Context, args []string) error {
 	ls, err := parseLines(args)
 	if err != nil {
@@ -57,16 +55,16 @@ func benchLine(ctx context.Context, args []string) error {
 	if err := line.Possible(); err != nil {
 		return err
 	}
-	if ls.bin == "" {
-		if ls.bin, err = os.MkdirTemp("", "kb"); err != nil {
+	if ls.order.Bin == "" {
+		dir, err := os.MkdirTemp("", "kb")
+		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(ls.bin)
-		if _, err := suite.Build(".", ls.bin); err != nil {
+		defer os.RemoveAll(dir)
+		if ls.order.Bin, err = suite.Build(".", dir); err != nil {
 			return err
 		}
 	}
-	ls.args = append(ls.args, "-bin="+ls.bin)
 	rep, failed := ls.rounds(ctx)
 	var table strings.Builder
 	if err := rep.Table(&table, true); err != nil {
@@ -79,8 +77,8 @@ func benchLine(ctx context.Context, args []string) error {
 	return failed
 }
 
-// rounds measures until all is done or ctx has ended. A cell that fails is left out of
-// its round; err says why.
+// rounds measures all cells in all rounds, or until ctx ends. A cell that fails is left
+// out of its round; err says why.
 func (ls *lines) rounds(ctx context.Context) (rep *bench.Report, err error) {
 	rep = bench.NewReport()
 	for round := range ls.runs {
@@ -102,11 +100,11 @@ func (ls *lines) rounds(ctx context.Context) (rep *bench.Report, err error) {
 	return rep, err
 }
 
-// lengthRTTs is for how many round trips a test lasts beyond its length, so that it
-// sees more of a far line than the beginning.
+// lengthRTTs is how many round trips a test lasts beyond its length, so that it covers
+// more of a far line than the beginning.
 const lengthRTTs = 40
 
-// ownSubjects are all that there are without -other.
+// ownSubjects are all paths without -other.
 const ownSubjects = "ours,ours with lanes,before,relay chain,raw TLS"
 
 func parseLines(args []string) (*lines, error) {
@@ -115,39 +113,42 @@ func parseLines(args []string) (*lines, error) {
 	rates := set.String("rate", "50,200,1000", "rates, Mbit/s")
 	delays := set.String("rtt", "10ms,50ms,150ms", "round trips")
 	losses := set.String("loss", "0,0.1,1", "losses each way, percent")
-	set.DurationVar(&ls.length, "length", 3*time.Second, "length of each transfer and each test of round trips, to which forty round trips of the line are added")
-	tests := set.String("tests", strings.Join(cellTests(), ","), "what to measure, in order; empty: nothing but the cut")
+	set.DurationVar(&ls.order.Length, "length", 3*time.Second, "length of each transfer and each test of round trips, to which forty round trips of the line are added")
+	tests := set.String("tests", strings.Join(cellTestNames(), ","), "what to measure, in order; empty: nothing but the cut")
 	subjects := set.String("subjects", ownSubjects, "what to measure it with; the -other ones are added")
-	set.StringVar(&ls.bin, "bin", "", "folder of the programs; empty: build them")
-	before := set.String("before", "", "folder of another build of the programs, to be measured in turn with this one")
+	set.StringVar((*string)(&ls.order.Bin), "bin", "", "folder of the programs; empty: build them")
+	set.StringVar((*string)(&ls.order.Before), "before", "", "folder of another build of the programs, to be measured in turn with this one")
 	dirs := set.String("other", "", "folders of other tunnels, to be measured too: each has the programs near and far, and the file via (docs/performance.md)")
-	ahead := set.Duration("ahead", 0, "how long downloads run before round trips beside them are measured")
-	leg := set.String("leg", legAgent, "where the line is: between server and "+legAgent+", or "+legSidecar+" and server")
-	lanes := set.Int("lanes", 0, "also measure ours with at most so many lanes (--link-lanes) on that leg; 0: do not")
+	set.DurationVar(&ls.order.Ahead, "ahead", 0, "how long downloads run before round trips beside them are measured")
+	set.StringVar(&ls.order.Leg, "leg", legAgent, "where the line is: between server and "+legAgent+", or "+legSidecar+" and server")
+	set.IntVar(&ls.order.Lanes, "lanes", 0, "also measure ours with at most so many lanes (--link-lanes) on that leg; 0: do not")
 	cut := set.Duration("cut", 30*time.Second, "how long a line is cut, after the table and in every round; 0: not at all")
 	set.IntVar(&ls.runs, "runs", 3, "rounds")
 	set.StringVar(&ls.write, "write", "", "Markdown file whose table between the marks is replaced")
 	if err := set.Parse(args); err != nil {
 		return nil, err
 	}
-	others, err := readOthers(*dirs)
+	if *dirs != "" {
+		ls.order.Others = strings.Split(*dirs, ",")
+	}
+	others, err := readOthers(ls.order.Others)
 	if err != nil {
 		return nil, err
 	}
+	ls.order.Subjects = map[string]bool{}
+	for name := range strings.SplitSeq(*subjects, ",") {
+		ls.order.Subjects[name] = true
+	}
 	for _, o := range others {
-		*subjects += "," + o.name
+		ls.order.Subjects[o.name] = true
 	}
-	ls.args = []string{"-subjects=" + *subjects, "-other=" + *dirs, "-leg=" + *leg, "-lanes=" + strconv.Itoa(*lanes), "-ahead=" + ahead.String()}
-	if *before != "" {
-		ls.args = append(ls.args, "-before="+*before)
-	}
-	// Some transfers of 10 MB may take their time; all else is as long as it is.
-	ls.limit = 5*time.Minute + 30*(ls.length+*ahead)
-	if ls.cells, err = cells(*rates, *delays, *losses, *tests); err != nil {
-		return nil, err
-	}
+	// Only transfers of 10 MB may take longer than a test's length.
+	ls.limit = 5*time.Minute + 30*(ls.order.Length+ls.order.Ahead)
 	if *tests != "" {
-		ls.args = append(ls.args, "-tests="+*tests)
+		ls.order.Tests = strings.Split(*tests, ",")
+		if ls.cells, err = cells(*rates, *delays, *losses); err != nil {
+			return nil, err
+		}
 	}
 	if *cut > 0 {
 		ls.cells = append(ls.cells, cell{Mbps: 50, RTT: 50 * time.Millisecond, cut: *cut})
@@ -156,11 +157,8 @@ func parseLines(args []string) (*lines, error) {
 	return ls, nil
 }
 
-// cells is the product of all, none if there is nothing to measure with them.
-func cells(rates, delays, losses, tests string) (all []cell, err error) {
-	if tests == "" {
-		return nil, nil
-	}
+// cells returns a cell for every rate with every delay and every loss.
+func cells(rates, delays, losses string) (all []cell, err error) {
 	for r := range strings.SplitSeq(rates, ",") {
 		for d := range strings.SplitSeq(delays, ",") {
 			for l := range strings.SplitSeq(losses, ",") {
@@ -181,9 +179,14 @@ func cells(rates, delays, losses, tests string) (all []cell, err error) {
 	return all, nil
 }
 
-// measure makes the line of a cell and has a benchCell measure it.
+// measure makes the line of a cell, and starts the process that measures it.
 func (ls *lines) measure(ctx context.Context, c cell, seed int) (*bench.Report, error) {
-	length := ls.length + lengthRTTs*c.RTT
+	order := ls.order
+	order.Name, order.Length, order.Cut = c.String(), order.Length+lengthRTTs*c.RTT, c.cut
+	in, err := json.Marshal(order)
+	if err != nil {
+		return nil, err
+	}
 	limit := ls.limit + 30*lengthRTTs*c.RTT
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done after %v", limit))
 	defer cancel()
@@ -196,23 +199,23 @@ func (ls *lines) measure(ctx context.Context, c cell, seed int) (*bench.Report, 
 	if err != nil {
 		return nil, err
 	}
-	wish, asks, err := os.Pipe()
+	requests, asks, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	defer wish.Close()
+	defer requests.Close()
 	defer asks.Close()
 	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, self, append([]string{"cell", "-name=" + c.String(), "-cut=" + c.cut.String(), "-length=" + length.String()}, ls.args...)...)
-	cmd.Stdout, cmd.Stderr = &out, os.Stderr
+	cmd := exec.CommandContext(ctx, self, "cell")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it ends its programs
 	cmd.WaitDelay = endTime
-	cmd.ExtraFiles = []*os.File{l.B.File(), asks} // farEnd and cutWish
+	cmd.ExtraFiles = []*os.File{l.B.File(), asks} // farFile and cutFile
 	if err := l.A.Start(cmd); err != nil {
 		return nil, err
 	}
 	_ = asks.Close()
-	obey(wish, l)
+	serveCuts(requests, l)
 	if err := cmd.Wait(); err != nil {
 		return nil, errors.Join(err, context.Cause(ctx))
 	}
@@ -220,19 +223,13 @@ func (ls *lines) measure(ctx context.Context, c cell, seed int) (*bench.Report, 
 	return rep, json.Unmarshal(out.Bytes(), rep)
 }
 
-// What benchCell asks of the process that has the line, one byte each.
-const (
-	wishCut     = 'c'
-	wishRestore = 'r'
-)
-
-// obey does what the process that measures asks for, until it ends.
-func obey(wish io.Reader, l *line.Line) {
+// serveCuts cuts and restores the line as the process of the cell asks, until that ends.
+func serveCuts(requests io.Reader, l *line.Line) {
 	var b [1]byte
 	for {
-		if _, err := wish.Read(b[:]); err != nil {
+		if _, err := requests.Read(b[:]); err != nil {
 			return
 		}
-		l.SetCut(b[0] == wishCut)
+		l.SetCut(b[0] == cutLine)
 	}
 }

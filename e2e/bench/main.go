@@ -36,7 +36,7 @@ func run(ctx context.Context) error {
 		case "line":
 			return benchLine(ctx, os.Args[2:])
 		case "cell": // a child process of benchLine, at one end of a line
-			return benchCell(ctx, os.Args[2:])
+			return benchCell(ctx, os.Stdin, os.Stdout)
 		case "tenants":
 			return benchTenants(ctx, os.Args[2:])
 		case loadCommand: // a child process of benchTenants: the peers of one cluster

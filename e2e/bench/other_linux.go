@@ -18,8 +18,8 @@ import (
 )
 
 // other is a tunnel that is not ours. Its folder has the programs near and far, one for
-// each end of the line, and the file via: how clients ask for a destination, and where
-// near listens for them, as in "socks5 127.0.0.1:1080".
+// each end of the line, and the file via. That says how clients ask for a destination,
+// and where near listens for them, as in "socks5 127.0.0.1:1080".
 type other struct {
 	name, dir string
 	greet     greeting
@@ -37,13 +37,10 @@ var greetings = map[string]greeting{
 	},
 }
 
-// readOthers reads the folders that -other lists.
-func readOthers(dirs string) (all []other, err error) {
+// readOthers reads the folders of -other.
+func readOthers(dirs []string) (all []other, err error) {
 	taken := strings.Split(ownSubjects, ",")
-	for dir := range strings.SplitSeq(dirs, ",") {
-		if dir == "" {
-			continue
-		}
+	for _, dir := range dirs {
 		o, err := readOther(dir)
 		if err != nil {
 			return nil, fmt.Errorf("-other: %w", err)

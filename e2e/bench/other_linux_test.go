@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -60,10 +61,10 @@ func pass(socket string, dial func() (net.Conn, error)) {
 	})
 }
 
-// self stands for a program that is this one.
+// self stands for this program.
 const self = ""
 
-// folder makes one of a tunnel, of scripts or self.
+// folder makes the folder of a tunnel, of scripts or self.
 func folder(t *testing.T, near, far, via string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "peer")
@@ -94,7 +95,7 @@ func folder(t *testing.T, near, far, via string) string {
 func startPeer(t *testing.T, ctx context.Context, dir string) (p bench.Path, atFar int, err error) {
 	t.Helper()
 	checkGoroutines(t)
-	all, err := readOthers(dir)
+	all, err := readOthers([]string{dir})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +121,7 @@ func startPeer(t *testing.T, ctx context.Context, dir string) (p bench.Path, atF
 	return p, atFar, err
 }
 
-// Another tunnel is measured from the one end of its own to the other.
+// Another tunnel is measured from one of its ends to the other.
 func TestOther(t *testing.T) {
 	for _, via := range []string{"tcp front.sock", "connect front.sock\n"} {
 		t.Run(strings.Fields(via)[0], func(t *testing.T) {
@@ -138,7 +139,8 @@ func TestOther(t *testing.T) {
 	}
 }
 
-// A tunnel that does not come about says what its programs said, and what it takes.
+// The error of a tunnel that does not start has what its programs printed, and what a
+// tunnel needs.
 func TestOtherFails(t *testing.T) {
 	const stays = "exec sleep 600"
 	for _, c := range []struct {
@@ -160,7 +162,7 @@ func TestOtherFails(t *testing.T) {
 	}
 }
 
-// A folder that is none of a tunnel is found before anything is measured.
+// A folder that has no tunnel is reported before anything is measured.
 func TestReadOthers(t *testing.T) {
 	good := folder(t, self, self, "tcp front.sock")
 	plain := folder(t, self, self, "tcp front.sock")
@@ -173,7 +175,7 @@ func TestReadOthers(t *testing.T) {
 		plain:                              "want executables near and far",
 		good + "," + good:                  `there is another "peer"`,
 	} {
-		if _, err := readOthers(dirs); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := readOthers(strings.Split(dirs, ",")); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", dirs, err, want)
 		}
 	}
@@ -181,7 +183,7 @@ func TestReadOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Contains(ls.args, "-subjects=ours,peer") || !slices.Contains(ls.args, "-other="+good) {
-		t.Errorf("a cell gets %q, and so not the tunnel", ls.args)
+	if !maps.Equal(ls.order.Subjects, map[string]bool{"ours": true, "peer": true}) || !slices.Equal(ls.order.Others, []string{good}) {
+		t.Errorf("a cell gets %+v, and so not the tunnel", ls.order)
 	}
 }
