@@ -7,8 +7,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"os"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -67,32 +65,6 @@ func TestConnectAgentIsBoundByItsContext(t *testing.T) {
 	if _, err := ConnectAgent(ctx, cc, AgentConfig{ID: "a", Forwarder: &tunnel.Forwarder{}}); !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v", err)
 	}
-}
-
-func TestBytesArriveAsTheyWereSent(t *testing.T) {
-	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
-		addr := target(t, echo)
-		payload := pattern(6 << 20)
-		var wg sync.WaitGroup
-		for range 4 {
-			c := dial(t, p, addr)
-			wg.Go(func() {
-				if _, err := c.Write(payload); err != nil {
-					t.Error(err)
-				}
-			})
-			wg.Go(func() {
-				h := sha256.New()
-				if _, err := io.CopyN(h, c, int64(len(payload))); err != nil {
-					t.Error(err)
-				}
-				if want := sha256.Sum256(payload); !bytes.Equal(h.Sum(nil), want[:]) {
-					t.Error("the echo differs")
-				}
-			})
-		}
-		wg.Wait()
-	})
 }
 
 // Upstream's server passes on its clients' numbers, which they choose each for
@@ -223,70 +195,6 @@ func TestOldAgentAnswersAfterCloseWrite(t *testing.T) {
 	r.idle(p, s)
 }
 
-// A connection that was idle when its client closed it is let go soon.
-func TestOldAgentIsToldOfTheEndOfAnIdleConnection(t *testing.T) {
-	r := newRig(t, Limits{})
-	p, s := r.agent(true)
-	fin := make(chan struct{})
-	c := dial(t, p, target(t, func(c *net.TCPConn) {
-		defer close(fin)
-		echo(c)
-	}))
-	_, _ = c.Write([]byte("ping"))
-	if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
-		t.Fatal(err)
-	}
-	start := time.Now()
-	_ = c.CloseWrite()
-	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-		t.Fatalf("read %v, want EOF", err)
-	}
-	<-fin
-	if took := time.Since(start); took > answerWait {
-		t.Errorf("it took %v", took)
-	}
-	r.idle(p, s)
-}
-
-func TestCloseDeliversWhatWasWritten(t *testing.T) {
-	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
-		sum := make(chan []byte, 1)
-		c := dial(t, p, target(t, func(c *net.TCPConn) {
-			h := sha256.New()
-			_, _ = io.Copy(h, c)
-			sum <- h.Sum(nil)
-		}))
-		payload := pattern(4 << 20)
-		if _, err := c.Write(payload); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("read after Close: %v", err)
-		}
-		if want := sha256.Sum256(payload); !bytes.Equal(<-sum, want[:]) {
-			t.Error("bytes were lost at Close")
-		}
-		r.idle(p, s)
-	})
-}
-
-func TestTargetsEndArrivesAfterItsBytes(t *testing.T) {
-	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
-		payload := pattern(3 << 20)
-		c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write(payload) }))
-		got, err := io.ReadAll(c)
-		if err != nil || !bytes.Equal(got, payload) {
-			t.Fatalf("%d bytes of %d, %v", len(got), len(payload), err)
-		}
-		_ = c.CloseWrite()
-		_ = c.Close()
-		r.idle(p, s)
-	})
-}
-
 func TestTargetsResetArrivesAsReset(t *testing.T) {
 	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
 		c := dial(t, p, target(t, func(c *net.TCPConn) {
@@ -332,44 +240,6 @@ func TestResetReachesTheTarget(t *testing.T) {
 			t.Errorf("own read %v", err)
 		}
 		r.idle(p, s)
-	})
-}
-
-func TestDialErrorsKeepTheirType(t *testing.T) {
-	for f := range tunnel.Failures() {
-		r := newRig(t, Limits{})
-		p, s := r.agentWith(false, AgentConfig{Forwarder: &tunnel.Forwarder{
-			Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-				return nil, &tunnel.DialError{Failure: f, Reason: "because"}
-			}),
-		}})
-		_, err := p.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1"))
-		var typed *tunnel.DialError
-		if !errors.As(err, &typed) || typed.Failure != f || typed.Text() != "because" || typed.Address != "a:1" {
-			t.Errorf("%v arrived as %v", f, err)
-		}
-		if _, err := p.Dial(t.Context(), tunnel.NewFlow("udp", "a:1")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
-			t.Errorf("udp: %v", err)
-		}
-		r.idle(p, s)
-	}
-}
-
-func TestDeadlines(t *testing.T) {
-	bothModes(t, func(t *testing.T, _ *rig, p *AgentPeer, _ *AgentSession) {
-		c := dial(t, p, target(t, func(c *net.TCPConn) { time.Sleep(100 * time.Millisecond); echo(c) }))
-		_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("read %v", err)
-		}
-		_ = c.SetReadDeadline(time.Time{})
-		_, _ = c.Write([]byte("x"))
-		if _, err := c.Read(make([]byte, 1)); err != nil {
-			t.Fatalf("read after the deadline was lifted: %v", err)
-		}
-		if c.RemoteAddr().String() == "" || c.LocalAddr() == nil {
-			t.Error("addresses are missing")
-		}
 	})
 }
 

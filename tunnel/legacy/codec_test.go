@@ -137,19 +137,6 @@ func TestPayloadIsHandedOnByReference(t *testing.T) {
 	bufs.Free()
 }
 
-func TestCodecAllocates(t *testing.T) {
-	payload := pattern(32 << 10)
-	c := newCodec()
-	m := &dataMessage{id: 5}
-	if n := testing.AllocsPerRun(100, func() {
-		m.chunk = tunnel.CopyChunk(payload)
-		bufs, _ := c.Marshal(m)
-		bufs.Free()
-	}); n > 2 { // the slice of buffers, and gRPC's buffer when its pool is empty
-		t.Errorf("sending allocates %v times, want at most 2", n)
-	}
-}
-
 // samples are messages as real encoders write them, and with what they may
 // hold besides.
 func samples(t testing.TB) [][]byte {

@@ -191,10 +191,3 @@ func (q *recvQueue) failure() error {
 	}
 	return q.end
 }
-
-// finished says that nothing more is accepted.
-func (q *recvQueue) finished() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.ended()
-}

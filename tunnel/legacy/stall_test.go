@@ -1,13 +1,11 @@
 package legacy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -163,37 +161,6 @@ func TestManyStalledKeepToTheBudget(t *testing.T) {
 	}
 	for _, c := range conns {
 		_ = c.Reset(nil)
-	}
-}
-
-// A pause shorter than the bound, of a reader that then goes on, costs it
-// nothing, and its neighbours hardly notice.
-func TestPausingReaderIsNotReset(t *testing.T) {
-	r := newRig(t, Limits{stallTimeout: 5 * time.Second})
-	p, _ := r.agent(true)
-	payload := pattern(4 << 20)
-	c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write(payload) }))
-	other := dial(t, p, target(t, echo))
-	var took []time.Duration
-	trip := func() {
-		start := time.Now()
-		if err := pingPong(other); err != nil {
-			t.Fatal(err)
-		}
-		took = append(took, time.Since(start))
-		time.Sleep(20 * time.Millisecond)
-	}
-	for start := time.Now(); time.Since(start) < r.limits.stallTimeout/5; {
-		trip()
-	}
-	if least := slices.Min(took); least > 2*time.Second { // others may have waited for a processor
-		t.Errorf("a neighbour waited %v each time", least)
-	}
-	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, payload) {
-		t.Fatalf("%d bytes of %d: %v", len(got), len(payload), err)
-	}
-	for len(took) < 20 { // what a busy machine left over of them
-		trip()
 	}
 }
 
