@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// lostGrace is how long, after the stream was lost, what had arrived for a
-// destination may take to reach it.
+// lostGrace is how long, after the stream was lost, received bytes may take to reach
+// their destination.
 const lostGrace = 5 * time.Second
 
 // AgentConfig is what an agent tells a server, and how it serves it.

@@ -17,7 +17,7 @@ type AgentServiceConfig struct {
 	ServerCount func() int // asked at every connect; nil means 1
 
 	// Accept decides on an agent: it authenticates it and makes it known to
-	// whoever dials. Dials may come at once; they wait until the header is
+	// dialers. Dials may come at once; they wait until the header is
 	// out. leave, which may be nil, is called once when the agent is gone.
 	// An error refuses the agent: its gRPC status where it has one, else
 	// PermissionDenied with its text. It may block, within ctx.

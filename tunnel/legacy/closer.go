@@ -18,11 +18,11 @@ const (
 	halfClosed              // ended here; the closing packet is sent
 	answering               // ended there; this side goes on
 	finishing               // ended both ways; the closing packet is queued
-	unheard                 // ended there, and its stream is dead: what is written is dropped
-	lingering               // ended both ways, as unheard; what came is still delivered
+	unheard                 // ended there, and its stream is dead: writes are dropped
+	lingering               // ended both ways, as unheard; received bytes are still delivered
 	resetting               // the closing packet is queued, with an error
 	dropping                // the peer was told to drop the connection
-	delivering              // forgotten by the mux; what came is still delivered
+	delivering              // forgotten by the mux; received bytes are still delivered
 	over                    // forgotten by the mux
 	states
 )
@@ -38,7 +38,7 @@ const (
 	closesWrite event = iota // CloseWrite
 	closes                   // Close, for the first time
 	resets                   // Reset, for the first time, or the peer resets a server's connection
-	hastens                  // nobody waits for the answer
+	hastens                  // the answer is not awaited
 	arrives                  // DATA, after Close or Reset
 	peerEnds                 // the peer's closing packet
 	peerResets               // the peer's closing packet, with an error
@@ -60,7 +60,7 @@ const (
 	queueReset                    // the closing packet goes behind the data, with an error
 	drop                          // the packet that drops the connection goes ahead of the data
 	discard                       // data that waits to be sent is freed
-	mute                          // what is written from now on is dropped
+	mute                          // writes are dropped from now on
 	forget                        // the mux forgets the connection
 	cancel                        // the relay is ended
 )
@@ -68,8 +68,8 @@ const (
 var actionNames = []string{"queue close", "queue reset", "drop", "discard", "mute", "forget", "cancel"}
 
 const (
-	// answerWait is how long CloseWrite holds CLOSE_REQ back for an answer of
-	// which nothing has come yet: the time konnectivity-client itself waits
+	// answerWait is how long CloseWrite holds CLOSE_REQ back for the first byte of an
+	// answer: the time konnectivity-client itself waits
 	// for the end (its CloseTimeout).
 	answerWait = 10 * time.Second
 
@@ -97,15 +97,15 @@ const (
 	// the 10 s for which konnectivity-client waits.
 	closeCap = 8 * time.Second
 
-	// closeLinger is how long, after CLOSE_RSP, what the peer sent before it
+	// closeLinger is how long, after CLOSE_RSP, the bytes that the peer sent before it
 	// closed may take to reach a slow destination.
 	closeLinger = 30 * time.Second
 )
 
-// facts are what a transition may depend on.
+// facts are the conditions around a transition.
 type facts struct {
 	unanswered bool   // data was written after data last came
-	unread     bool   // what came was not read entirely
+	unread     bool   // received bytes wait to be read
 	traffic    uint64 // of an opener, the batches that came; of a server, the chunks that were written
 }
 
@@ -244,15 +244,16 @@ var (
 type closer struct {
 	*role
 	state  state
-	hasty  bool      // nobody waits for the answer
-	closed bool      // Close or Reset was called: what comes is dropped
+	hasty  bool      // the answer is not awaited
+	closed bool      // Close or Reset was called: what arrives is dropped
 	next   time.Time // when due is to be reported; zero: never
 
 	since   time.Time // when the state began that now waits for quiet
 	traffic uint64    // at the last transition
 }
 
-// step takes an event, and returns what is to be done.
+// step takes an event and returns the actions that it calls for. The facts are those at
+// the time now.
 func (c *closer) step(e event, f facts, now time.Time) action {
 	switch e {
 	case due:

@@ -72,8 +72,8 @@ func newConn(m *mux, id int64, r *role) *conn {
 	return c
 }
 
-// announce makes a server's connection known and tells the peer about it. An old
-// peer's client gets its time before the first data.
+// announce adds a server's connection to the mux and sends DIAL_RSP. The first data for
+// an old peer waits for firstData.
 func (c *conn) announce(random int64) error {
 	old := !c.end.duplex
 	c.out.first, c.out.gated = old, old
@@ -88,7 +88,7 @@ func (c *conn) announce(random int64) error {
 	return nil
 }
 
-// receive takes what came. It is called by the mux's read loop only.
+// receive takes a batch of DATA. Only the mux's read loop calls it.
 func (c *conn) receive(batch []tunnel.Chunk) {
 	c.unanswered.Store(false)
 	if c.out.first {
@@ -105,8 +105,8 @@ func (c *conn) receive(batch []tunnel.Chunk) {
 	}
 }
 
-// peerEnds is called for the peer's closing packet, and where it ends its stream. What
-// came can still be read, then the end.
+// peerEnds is called for the peer's closing packet, and where it ends its stream. The
+// reader gets the received bytes, then the end.
 func (c *conn) peerEnds() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,8 +119,8 @@ func (c *conn) peerEnds() {
 	c.step(peerEnds, nil)
 }
 
-// closeRequested is called for CLOSE_REQ. With konnectivity-client, whose Close sends
-// it, it means that nobody waits for an answer, so the other end of the relay need not.
+// closeRequested is called for CLOSE_REQ. konnectivity-client sends it from Close, so
+// the client awaits no answer, and the other end of the relay need not either.
 func (c *conn) closeRequested() {
 	c.peerEnds()
 	hasten(c.far)
@@ -144,8 +144,8 @@ func (c *conn) peerResets(cause error) {
 	c.step(peerResets, cause)
 }
 
-// hasten says that nobody waits for an answer any more, so that CloseWrite need
-// not, whether it comes before or after. What was written is still sent.
+// hasten keeps CloseWrite, whether it comes before or after, from waiting for an
+// answer. Bytes that were written are still sent.
 func (c *conn) hasten() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +161,7 @@ func (c *conn) orphaned() bool {
 	return c.end.peerEnded()
 }
 
-// lost is called when the gRPC stream is gone. What was received can still be read.
+// lost is called when the gRPC stream is gone. Received bytes can still be read.
 func (c *conn) lost(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,8 +171,8 @@ func (c *conn) lost(err error) {
 	c.out.fail(err)
 }
 
-// step has the closer take an event, and does what it decides. cause is why; nil means
-// in order. c.mu is held, here and below.
+// step gives an event to the closer, and carries its actions out. cause is the reason;
+// nil: in order. c.mu is held, here and below.
 func (c *conn) step(e event, cause error) {
 	before := c.end.next
 	batches, drained := c.in.state()
@@ -226,8 +226,8 @@ func (c *conn) dropPacket(cause error) *client.Packet {
 	}
 }
 
-// forget ends what is left of a connection that its peer no longer knows: the reader
-// gets what came, then cause or the end.
+// forget removes a connection that its peer no longer knows: the reader
+// gets the received bytes, then cause or the end.
 func (c *conn) forget(cause error) {
 	switch {
 	case c.end.server:
@@ -242,7 +242,7 @@ func (c *conn) forget(cause error) {
 	c.m.remove(c.id)
 }
 
-// arm sets the timer to what the closer waits for.
+// arm sets the timer to the closer's next look.
 func (c *conn) arm() {
 	switch {
 	case c.end.next.IsZero():
@@ -279,8 +279,8 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// Close implements net.Conn. What was written is still sent, in the
-// background; what comes is dropped.
+// Close implements net.Conn. Bytes that were written are still sent, in the
+// background; bytes that arrive are dropped.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -295,9 +295,9 @@ func (c *conn) Close() error {
 // CloseFor implements tunnel.Conn. The protocol has no place for the cause.
 func (c *conn) CloseFor(error) error { return c.Close() }
 
-// Reset implements tunnel.Conn. Of a server, what was written before is still sent, as
+// Reset implements tunnel.Conn. A server still sends the bytes that were written before, as
 // upstream's agents do: a destination's reset may come right after its answer. An opener
-// tells its agent nothing of the cause, since the protocol has no place for it.
+// does not send the cause to its agent: the protocol has no place for it.
 func (c *conn) Reset(cause error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

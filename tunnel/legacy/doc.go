@@ -24,10 +24,10 @@
 //   - A connection whose reader takes nothing while it is full is reset after
 //     stallTimeout (CodeStalled). It costs its neighbours one pause, of 5 s at
 //     most.
-//   - A connection may hold a quarter of what is left of the budget, at least
+//   - A connection may hold a quarter of what the budget has left, at least
 //     connBuffer. For a reader that moves, but slower than data comes, the
 //     stream pauses until it has made room: there is no other way to slow the
-//     sender, and to reset it would cut every download that is slower than its
+//     sender, and a reset would cut every download that is slower than its
 //     source. At twice its share it is reset.
 //
 // # How connections end
@@ -52,11 +52,11 @@
 //	halfClosed  ended here; the closing packet is sent
 //	answering   ended there; this side goes on
 //	finishing   ended both ways; the closing packet is queued
-//	unheard     ended there, and its stream is dead: what is written is dropped
-//	lingering   ended both ways, as unheard; what came is still delivered
+//	unheard     ended there, and its stream is dead: writes are dropped
+//	lingering   ended both ways, as unheard; received bytes are still delivered
 //	resetting   the closing packet is queued, with an error
 //	dropping    the peer was told to drop the connection
-//	delivering  forgotten by the mux; what came is still delivered
+//	delivering  forgotten by the mux; received bytes are still delivered
 //	over        forgotten by the mux
 //
 // Of the rules for a state and an event the first whose condition holds counts. When
@@ -65,8 +65,8 @@
 //
 // An opener with an old peer must not send CLOSE_REQ while an answer may still come.
 // So CloseWrite holds it back: 10 s for the first byte of the answer (unanswered means
-// that data was written after data last came), then as long as the answer moves, which
-// is looked at every 2 s. It is hasty where the frontend wants no answer; CLOSE_REQ
+// that data was written after data last came), then until the answer pauses for 2 s.
+// It is hasty where the frontend awaits no answer; CLOSE_REQ
 // then waits 500 ms, since upstream's agents drop what they have not yet written to the
 // destination. Everything that the agent had read by then still arrives. A destination
 // that answers only once it has seen the end of the request is served with half-close
@@ -114,7 +114,7 @@
 //
 // A server with an old peer answers CLOSE_REQ once the destination is done: when it
 // ends, or when nothing was written for 100 ms and everything was read; it is busy
-// until then, 8 s at most, and what was not delivered has 30 s more. CloseWrite sends
+// until then, 8 s at most, and bytes yet to be delivered have 30 s more. CloseWrite sends
 // CLOSE_RSP at once: the peer's client may wait for the end of the answer.
 //
 // Server, old peer:

@@ -58,7 +58,7 @@ type Metrics interface {
 	// Stalled counts a connection that was reset because its reader did not
 	// keep up.
 	Stalled(segment Segment)
-	// UnknownDialResponse counts a DIAL_RSP for a dial that nobody waits for
+	// UnknownDialResponse counts a DIAL_RSP for a dial that is not pending
 	// (dial_failure_count, reason unrecognized_response).
 	UnknownDialResponse()
 	// Stream is told +1 and -1 as a gRPC stream of the service starts and

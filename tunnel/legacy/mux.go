@@ -81,7 +81,7 @@ func (m *mux) lose(err error) {
 }
 
 // read hands packets over until the stream ends; nil means in order. DATA for
-// a connection that nobody knows goes to unknown.
+// an unknown connection goes to unknown.
 func (m *mux) read(recv func(any) error, handle func(*client.Packet), unknown func(id int64)) error {
 	var p packet
 	for {

@@ -11,7 +11,7 @@ import (
 )
 
 // packet is a received Packet. The payload of DATA is held by reference and
-// belongs to whoever takes it; everything else is as in konnectivity-client.
+// belongs to its receiver; everything else is as in konnectivity-client.
 type packet struct {
 	kind client.PacketType
 	id   int64          // the connection of DATA
@@ -118,8 +118,8 @@ func peek(bufs mem.BufferSlice, p []byte) (n int) {
 	return n
 }
 
-// takePayload appends what lies behind the first skip bytes as chunks: copied where it
-// is little, else by reference to gRPC's buffers.
+// takePayload appends all but the first skip bytes as chunks: copied up to copyBelow
+// bytes, else by reference to gRPC's buffers.
 func takePayload(dst []tunnel.Chunk, bufs mem.BufferSlice, skip int) []tunnel.Chunk {
 	size := bufs.Len() - skip
 	if size == 0 {
@@ -157,8 +157,8 @@ func appendBorrowed(dst []tunnel.Chunk, whole tunnel.Chunk) []tunnel.Chunk {
 	return dst
 }
 
-// parseAny decodes what parseData does not: other packets, and DATA with fields that
-// are unusual. protobuf's own decoder has the last word on what is a message.
+// parseAny decodes what parseData does not: other packets, and unusual DATA. protobuf's
+// own decoder has the last word on messages.
 func (p *packet) parseAny(data mem.BufferSlice) error {
 	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer buf.Free()

@@ -28,8 +28,8 @@ type ProxyServiceConfig struct {
 	// ended; or the gRPC status that ends it at once. nil admits all streams.
 	Admit func(stream context.Context) (client *tunnel.Client, leave func(), err error)
 
-	// Received, which may be nil, is told of each message that a stream was handed,
-	// and of its size. It must not block.
+	// Received, which may be nil, is called with the size of each message that a stream
+	// has received. It must not block.
 	Received func(ctx context.Context, bytes int)
 
 	Limits  Limits
@@ -79,7 +79,7 @@ func (s *ProxyService) Close() error {
 	return nil
 }
 
-// receiving is stream.RecvMsg, of which Received is told.
+// receiving returns stream.RecvMsg, followed by a call of Received.
 func (s *ProxyService) receiving(stream grpc.ServerStream) func(any) error {
 	if s.cfg.Received == nil {
 		return stream.RecvMsg

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// maxReplies bounds answers to packets about connections nobody knows.
+	// maxReplies bounds answers to packets about unknown connections.
 	// A peer that floods with those and does not read goes unanswered.
 	maxReplies = 1024
 
-	// maxClientReplies is the same for a client's stream, which has one connection,
-	// and of which there may be thousands.
+	// maxClientReplies is the same for a client's stream. There may be thousands of
+	// those, with one connection each.
 	maxClientReplies = 16
 
 	// maxControl bounds control packets while the peer's gRPC does not take
@@ -131,11 +131,11 @@ func (s *sender) tell(p *client.Packet) { s.push(p, math.MaxInt, nil) }
 // tellThen is tell, and calls sent once the packet is with gRPC.
 func (s *sender) tellThen(p *client.Packet, sent func()) { s.push(p, math.MaxInt, sent) }
 
-// ask is tell for a packet that starts something, or whose number is the peer's to
-// choose; false when too many wait.
+// ask is tell for a packet that starts something, or whose number the peer
+// chooses; false when too many wait.
 func (s *sender) ask(p *client.Packet) bool { return s.push(p, maxControl, nil) }
 
-// reply is tell for an answer that nobody misses: dropped when many wait.
+// reply is tell for an answer that may be lost: it is dropped when many wait.
 func (s *sender) reply(p *client.Packet) {
 	limit := maxReplies
 	if s.segment == ToClient {

@@ -37,7 +37,7 @@ type sendQueue struct {
 	ringed   bool  // is in the sender's ring
 	first    bool  // was gated to begin with; never changes
 	gated    bool  // must not be sent yet
-	mute     bool  // what is put is dropped
+	mute     bool  // put drops chunks
 	err      error // what put returns from now on
 	deadline tunnel.Deadline
 }
@@ -168,7 +168,7 @@ func (q *sendQueue) drop() {
 	q.chunks, q.fin, q.sent = nil, nil, nil
 }
 
-// silence drops what is put from now on, as if it had been sent.
+// silence makes put drop chunks from now on, as if they had been sent.
 func (q *sendQueue) silence() {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
