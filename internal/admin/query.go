@@ -83,15 +83,13 @@ func (q query) selects(tenant string, texts ...string) bool {
 	return q.filter == "" || slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), q.filter) })
 }
 
-// sorted sorts a list in place, in reverse for a descending query.
-func sorted[T any](list []T, q query, order func(a, b T) int) []T {
-	slices.SortStableFunc(list, func(a, b T) int {
-		if q.descending {
-			return -order(a, b)
-		}
-		return order(a, b)
-	})
-	return list
+// ordered is n, the comparison of two items by the sort key, or its reverse for a
+// descending query.
+func (q query) ordered(n int) int {
+	if q.descending {
+		return -n
+	}
+	return n
 }
 
 // window returns the part of a list that q asks for.

@@ -53,10 +53,11 @@ func (h *handler) tenants(q query) TenantsPage {
 			matched = append(matched, t)
 		}
 	}
-	slices.SortFunc(matched, func(a, b Tenant) int { return strings.Compare(a.Name, b.Name) })
-	if order := tenantOrders[q.sort]; order != nil {
-		sorted(matched, q, order)
+	order := tenantOrders[q.sort]
+	if order == nil {
+		order = func(a, b Tenant) int { return 0 }
 	}
+	slices.SortStableFunc(matched, func(a, b Tenant) int { return cmp.Or(q.ordered(order(a, b)), strings.Compare(a.Name, b.Name)) })
 	return TenantsPage{pageOf(matched, total, q), conditions}
 }
 
