@@ -16,7 +16,6 @@ import (
 
 	"konnectivity/agent"
 	"konnectivity/internal/cli"
-	"konnectivity/internal/logging"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
@@ -51,7 +50,7 @@ type flags struct {
 	warnOnChannelLimit bool
 	xfrChannelSize     int
 
-	logging logging.Flags
+	logging cli.LogFlags
 	set     *pflag.FlagSet
 }
 

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"konnectivity/internal/cli"
-	"konnectivity/internal/logging"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/source"
 	"konnectivity/internal/tlsreload"
@@ -75,7 +74,7 @@ type flags struct {
 	xfrChannelSize     int
 	warnOnChannelLimit bool
 
-	logging logging.Flags
+	logging cli.LogFlags
 	set     *pflag.FlagSet
 }
 

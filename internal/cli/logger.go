@@ -6,12 +6,11 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/internal/logging"
 	"konnectivity/internal/resources"
 )
 
 // NewLogger returns the logger of the program component, configured by flags.
-func NewLogger(flags *logging.Flags, component string) (*logrus.Entry, error) {
+func NewLogger(flags *LogFlags, component string) (*logrus.Entry, error) {
 	log, err := flags.New(component, os.Stderr)
 	if err != nil {
 		return nil, err

@@ -16,9 +16,12 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// joinProcess redirects the global loggers of libraries to l. It is not safe while they
+// TraceVerbosity is the least verbosity of klog for the level trace.
+const TraceVerbosity = 8
+
+// JoinProcess redirects the global loggers of libraries to l. It is not safe while they
 // log, so only main may call it, at its start.
-func joinProcess(l *logrus.Entry, verbosity int32, vmodule string) error {
+func JoinProcess(l *logrus.Entry, verbosity int32, vmodule string) error {
 	if !l.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		verbosity = 0 // the client libraries start to log details at 1
 	}
@@ -52,7 +55,7 @@ func slogHandler(l *logrus.Entry, all bool) slog.Handler {
 				return logrus.WarnLevel
 			case level >= slog.LevelInfo || all:
 				return logrus.InfoLevel
-			case level > -traceVerbosity: // a verbosity n of klog is -n there
+			case level > -TraceVerbosity: // slog has a verbosity n of klog as the level -n
 				return logrus.DebugLevel
 			}
 			return logrus.TraceLevel

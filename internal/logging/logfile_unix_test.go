@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"konnectivity/internal/logging"
+	"konnectivity/internal/cli"
 	"konnectivity/internal/testutil"
 )
 
@@ -24,7 +24,7 @@ func TestLogFileErrors(t *testing.T) {
 		"--log-file=" + pipe:              "--log-file: open " + pipe + ": ",
 		"--log-dir=" + dir + "/no":        "--log-dir: open " + dir + "/no/x.log: no such file",
 	} {
-		var f logging.Flags
+		var f cli.LogFlags
 		set := pflag.NewFlagSet("x", pflag.ContinueOnError)
 		f.AddTo(set)
 		testutil.NoError(t, set.Parse([]string{"--logtostderr=false", arg}))

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
 
+	"konnectivity/internal/cli"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 )
@@ -61,7 +62,7 @@ func parse(t *testing.T, data []byte) []map[string]any {
 // parseFlags makes a program's logger from its arguments.
 func parseFlags(t *testing.T, args ...string) (*logrus.Entry, *output) {
 	t.Helper()
-	var f logging.Flags
+	var f cli.LogFlags
 	set := pflag.NewFlagSet("x", pflag.ContinueOnError)
 	f.AddTo(set)
 	testutil.NoError(t, set.Parse(args))
@@ -171,7 +172,7 @@ func TestInvalidValuesAreRefused(t *testing.T) {
 		"--log-level=loud", "--log-level=panic", "--log-format=xml", "--v=much", "--vmodule=x", "--vmodule==3",
 		"--stderrthreshold=4", "--alsologtostderrthreshold=x", "--log-file-max-size=-1",
 	} {
-		var f logging.Flags
+		var f cli.LogFlags
 		set := pflag.NewFlagSet("x", pflag.ContinueOnError)
 		f.AddTo(set)
 		name, _, _ := strings.Cut(arg, "=")
@@ -326,6 +327,6 @@ func TestUnsolicitedBytesAreNotLogged(t *testing.T) {
 
 func TestFlagsAreDocumented(t *testing.T) {
 	set := pflag.NewFlagSet("x", pflag.ContinueOnError)
-	new(logging.Flags).AddTo(set)
+	new(cli.LogFlags).AddTo(set)
 	testutil.CheckDocumentedFlags(t, set, "docs/flags.md#Logging")
 }

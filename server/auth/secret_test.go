@@ -15,7 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"konnectivity/internal/kubeapi"
-	"konnectivity/internal/logging"
+	"konnectivity/internal/cli"
 )
 
 // written collects what loggers write, from whatever goroutine.
@@ -52,7 +52,7 @@ func TestTokensStayOutOfLogsAtEveryLevel(t *testing.T) {
 	}))
 	defer api.Close()
 	for _, args := range []string{"--log-level=debug", "--log-level=trace", "-v=10", "-v=10 --log-level=trace", "--vmodule=*=10"} {
-		flags, set, out := new(logging.Flags), pflag.NewFlagSet("test", pflag.ContinueOnError), new(written)
+		flags, set, out := new(cli.LogFlags), pflag.NewFlagSet("test", pflag.ContinueOnError), new(written)
 		flags.AddTo(set)
 		if err := set.Parse(strings.Fields(args)); err != nil {
 			t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"konnectivity/internal/cli"
-	"konnectivity/internal/logging"
 )
 
 // program describes a sidecar in its help.
@@ -24,7 +23,7 @@ var programs = map[Front]program{
 func NewCommand(front Front) *cobra.Command {
 	p := programs[front]
 	options := &Options{Program: p.name, Front: front}
-	logs := new(logging.Flags)
+	logs := new(cli.LogFlags)
 	cmd := &cobra.Command{
 		Use:   p.name,
 		Short: "Reach a konnectivity server's agents by " + p.short,

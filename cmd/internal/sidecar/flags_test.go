@@ -15,7 +15,6 @@ import (
 	"konnectivity/adapters"
 	"konnectivity/internal/admission"
 	"konnectivity/internal/cli"
-	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -29,7 +28,7 @@ func parse(t *testing.T, front Front, args ...string) (o *Options, status int, s
 	o = &Options{Program: "test", Front: front}
 	cmd := &cobra.Command{Use: "test", Args: noArgs, RunE: func(*cobra.Command, []string) error { return o.check() }}
 	o.AddFlags(cmd)
-	cli.AddFlags(cmd, "Logging", new(logging.Flags).AddTo)
+	cli.AddFlags(cmd, "Logging", new(cli.LogFlags).AddTo)
 	var stderr bytes.Buffer
 	status = cli.Run(cmd, append([]string{}, args...), &stderr, nil) // nil would be those of the test
 	return o, status, stderr.String()
