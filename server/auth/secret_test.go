@@ -14,8 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/cli"
+	"konnectivity/internal/kubeapi"
 )
 
 // written collects what loggers write, from whatever goroutine.
