@@ -5,6 +5,7 @@ import (
 	"net"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -13,7 +14,7 @@ const benchChunk = 256 << 10
 // BenchmarkConnect is a download through CONNECT beside one through a bare
 // relay of the tunnel package: what this front costs once a tunnel is open.
 func BenchmarkConnect(b *testing.B) {
-	source := startTarget(b, func(c *net.TCPConn) {
+	source := testutil.Serve(b, func(c *net.TCPConn) {
 		block := make([]byte, benchChunk)
 		for {
 			if _, err := c.Write(block); err != nil {
@@ -22,7 +23,7 @@ func BenchmarkConnect(b *testing.B) {
 		}
 	})
 	b.Run("relay", func(b *testing.B) {
-		relay := startTarget(b, func(c *net.TCPConn) {
+		relay := testutil.Serve(b, func(c *net.TCPConn) {
 			far, err := dialTCP(b.Context(), tunnel.NewFlow("tcp", source))
 			if err != nil {
 				return
@@ -47,8 +48,7 @@ func BenchmarkRequest(b *testing.B) {
 	w := dialWire(b, p.addr)
 	_ = w.SetDeadline(noDeadline)
 	for b.Loop() {
-		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-		_ = body(b, w.response("GET"))
+		_ = body(b, w.get("http://"+origin+"/"))
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -23,7 +24,7 @@ func echo(c *net.TCPConn) {
 }
 
 func TestConnectAnswersInTheClientsVersion(t *testing.T) {
-	target := startTarget(t, echo)
+	target := testutil.Serve(t, echo)
 	p := startProxy(t, nil)
 	for _, version := range []string{"HTTP/1.0", "HTTP/1.1"} {
 		w := dialWire(t, p.addr)
@@ -40,11 +41,10 @@ func TestConnectAnswersInTheClientsVersion(t *testing.T) {
 
 // Goproxy's hijack drops what net/http has buffered.
 func TestConnectKeepsPipelinedBytes(t *testing.T) {
-	target := startTarget(t, echo)
+	target := testutil.Serve(t, echo)
 	for name, size := range map[string]int{"few": 5, "ClientHello": 1800, "more than is read ahead": 300 << 10} {
 		t.Run(name, func(t *testing.T) {
-			p := startProxy(t, nil)
-			w := dialWire(t, p.addr)
+			w := dialProxy(t, nil)
 			flight := strings.Repeat("early", size/5)
 			go w.send("CONNECT %s HTTP/1.1\r\n\r\n%s", target, flight)
 			if status, _ := w.head(); !strings.Contains(status, " 200 ") {
@@ -58,16 +58,15 @@ func TestConnectKeepsPipelinedBytes(t *testing.T) {
 }
 
 func TestConnectKeepsBytesSentDuringTheDial(t *testing.T) {
-	target := startTarget(t, echo)
+	target := testutil.Serve(t, echo)
 	dialing, goOn := make(chan struct{}), make(chan struct{})
-	p := startProxy(t, func(o *Options) {
+	w := dialProxy(t, func(o *Options) {
 		o.Forwarder.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			close(dialing)
 			<-goOn
 			return dialTCP(ctx, f)
 		})
 	})
-	w := dialWire(t, p.addr)
 	w.send("CONNECT %s HTTP/1.1\r\n\r\nfirst,", target)
 	receive(t, "the dial", dialing)
 	w.send("second,")
@@ -80,9 +79,8 @@ func TestConnectKeepsBytesSentDuringTheDial(t *testing.T) {
 
 func TestConnectAfterPlainRequest(t *testing.T) {
 	origin := startOrigin(t, hello)
-	target := startTarget(t, echo)
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	target := testutil.Serve(t, echo)
+	w := dialProxy(t, nil)
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\nCONNECT %s HTTP/1.1\r\n\r\nraw", origin, target)
 	if got := body(t, w.response("GET")); got != "hello" {
 		t.Fatalf("content %q", got)
@@ -94,7 +92,7 @@ func TestConnectAfterPlainRequest(t *testing.T) {
 // A client that ends its side still gets all of the answer, and the hash of
 // everything that it sent. Goproxy loses it where the client speaks TLS.
 func TestConnectHalfClose(t *testing.T) {
-	target := startTarget(t, func(c *net.TCPConn) {
+	target := testutil.Serve(t, func(c *net.TCPConn) {
 		h := sha256.New()
 		_, _ = io.Copy(h, c)
 		_, _ = c.Write(h.Sum(nil))
@@ -118,14 +116,13 @@ func TestConnectHalfClose(t *testing.T) {
 
 func TestConnectFarHalfClose(t *testing.T) {
 	got := make(chan string, 1)
-	target := startTarget(t, func(c *net.TCPConn) {
+	target := testutil.Serve(t, func(c *net.TCPConn) {
 		_, _ = c.Write([]byte("bye"))
 		_ = c.CloseWrite()
 		b, _ := io.ReadAll(c)
 		got <- string(b)
 	})
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	w.tunnelTo(target)
 	w.expect("bye")
 	w.expectEnd()
@@ -138,12 +135,11 @@ func TestConnectFarHalfClose(t *testing.T) {
 
 func TestConnectResets(t *testing.T) {
 	t.Run("of the target reach the client", func(t *testing.T) {
-		target := startTarget(t, func(c *net.TCPConn) {
+		target := testutil.Serve(t, func(c *net.TCPConn) {
 			_, _ = io.ReadFull(c, make([]byte, 1))
 			_ = c.SetLinger(0)
 		})
-		p := startProxy(t, nil)
-		w := dialWire(t, p.addr)
+		w := dialProxy(t, nil)
 		w.tunnelTo(target)
 		w.send("x")
 		if _, err := w.r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
@@ -152,12 +148,11 @@ func TestConnectResets(t *testing.T) {
 	})
 	t.Run("of the client reach the target", func(t *testing.T) {
 		got := make(chan error, 1)
-		target := startTarget(t, func(c *net.TCPConn) {
+		target := testutil.Serve(t, func(c *net.TCPConn) {
 			_, err := io.Copy(io.Discard, c)
 			got <- err
 		})
-		p := startProxy(t, nil)
-		w := dialWire(t, p.addr)
+		w := dialProxy(t, nil)
 		w.tunnelTo(target)
 		_ = w.SetLinger(0)
 		_ = w.Close()
@@ -175,7 +170,7 @@ func TestConnectClientLeavesDuringDial(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dialing, ended := make(chan struct{}), make(chan error, 1)
-			p := startProxy(t, func(o *Options) {
+			w := dialProxy(t, func(o *Options) {
 				o.Forwarder.DialTimeout = 2 * maxWait
 				o.Forwarder.Dialer = tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 					close(dialing)
@@ -184,7 +179,6 @@ func TestConnectClientLeavesDuringDial(t *testing.T) {
 					return nil, ctx.Err()
 				})
 			})
-			w := dialWire(t, p.addr)
 			w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\n")
 			receive(t, "the dial", dialing)
 			leave(w)
@@ -210,10 +204,9 @@ func TestConnectFailures(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", &tunnel.DialError{Failure: tunnel.FailUnavailable}), 503, "Tunnel unavailable.\n"},
 		{errTest, 502, "Internal error.\n"},
 	} {
-		p := startProxy(t, func(o *Options) {
+		w := dialProxy(t, func(o *Options) {
 			o.Forwarder.Dialer = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, tc.err })
 		})
-		w := dialWire(t, p.addr)
 		w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\nearly bytes")
 		resp := w.response("GET")
 		if got := body(t, resp); resp.StatusCode != tc.status || got != tc.text {
@@ -313,9 +306,7 @@ func TestLoopByViaIsRefused(t *testing.T) {
 		})
 		o.Transport.Proxy = fixedProxy("http://self.test:1")
 	})
-	w := dialWire(t, p.addr)
-	w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
-	if resp := w.response("GET"); resp.StatusCode != 508 {
+	if resp := dialWire(t, p.addr).get("http://example.test/"); resp.StatusCode != 508 {
 		t.Errorf("%s; want 508", resp.Status)
 	}
 }

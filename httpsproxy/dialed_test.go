@@ -46,10 +46,7 @@ func uploadTo(t *testing.T, handle func(far net.Conn)) string {
 		})
 		return tunnel.Wrap(&deafened{Conn: near}), nil
 	})
-	s, err := New(Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial}}, Forward: dial, Transport: new(http.Transport)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newServer(t, front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial}})
 	client, conn := net.Pipe()
 	all.Go(func() { s.serveConn(t.Context(), tunnel.Wrap(conn)) })
 	all.Go(func() {

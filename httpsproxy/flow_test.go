@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -95,7 +96,7 @@ func TestPlainRequestsAreObserved(t *testing.T) {
 	for _, line := range []string{"dialed " + traceA, "opened " + traceA, "closed " + traceA, "opened " + traceB, "closed " + traceB} {
 		want = append(want, fmt.Sprintf(`%s forward %s by "server s1": <nil>`, line, origin))
 	}
-	eventually(t, "the second end", func() bool { return len(seen.all()) == len(want) })
+	testutil.Eventually(t, "the second end", func() bool { return len(seen.all()) == len(want) })
 	if got := seen.all(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("observed\n%q, want\n%q", got, want)
 	}
@@ -123,10 +124,10 @@ func TestPlainRequestsThatFailAreObserved(t *testing.T) {
 	}
 
 	// One that breaks off after it was reached was open.
-	broken := startTarget(t, func(c *net.TCPConn) { _, _ = c.Read(make([]byte, 1)); _ = c.SetLinger(0) })
+	broken := testutil.Serve(t, func(c *net.TCPConn) { _, _ = c.Read(make([]byte, 1)); _ = c.SetLinger(0) })
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", broken)
 	_ = body(t, w.response(http.MethodGet))
-	eventually(t, "the end", func() bool { return len(seen.all()) >= 4 })
+	testutil.Eventually(t, "the end", func() bool { return len(seen.all()) >= 4 })
 	if got := seen.all(); got[3][:6] != "closed" || got[3][len(got[3])-5:] == "<nil>" {
 		t.Errorf("observed %q", got)
 	}
@@ -147,7 +148,7 @@ func TestPlainRequestsThatStallAreObserved(t *testing.T) {
 	p, seen, _ := observed(t)
 	stalls := func(i int, up bool) {
 		t.Helper()
-		eventually(t, "a stall", func() bool {
+		testutil.Eventually(t, "a stall", func() bool {
 			if seen.flow(i) == nil {
 				return false
 			}
@@ -189,7 +190,7 @@ func TestASlowAnswerIsNoStall(t *testing.T) {
 	p, seen, _ := observed(t)
 	w := dialWire(t, p.addr)
 	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", origin)
-	eventually(t, "the content's end", func() bool {
+	testutil.Eventually(t, "the content's end", func() bool {
 		if seen.flow(0) == nil {
 			return false
 		}

@@ -1,6 +1,7 @@
 package httpsproxy
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/sha256"
@@ -16,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -29,8 +31,8 @@ func fixedProxy(u string) func(*http.Request) (*url.URL, error) {
 // rawOrigin answers every request with response and hands out its head.
 func rawOrigin(t *testing.T, response string) (addr string, heads chan []string) {
 	heads = make(chan []string, 10)
-	addr = startTarget(t, func(c *net.TCPConn) {
-		w := &wire{TCPConn: c, t: t, r: newReader(c)}
+	addr = testutil.Serve(t, func(c *net.TCPConn) {
+		w := newWire(t, c)
 		for {
 			first, err := w.r.Peek(1)
 			if err != nil || len(first) == 0 {
@@ -135,10 +137,8 @@ func TestStreamingIsNotBuffered(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 		}
 	})
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
-	w.send("GET http://%s/watch HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-	resp := w.response("GET") // the header comes before any event
+	w := dialProxy(t, nil)
+	resp := w.get("http://" + origin + "/watch") // the header comes before any event
 	for i := range 3 {
 		event := fmt.Sprintf(`{"n":%d}`, i)
 		next <- event
@@ -169,8 +169,7 @@ func TestFullDuplex(t *testing.T) {
 			}
 		}
 	})
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", origin)
 	resp := w.response("POST")
 	for _, word := range []string{"one", "two"} {
@@ -189,13 +188,12 @@ func TestFullDuplex(t *testing.T) {
 // An origin that refuses an upload midway is heard, even by a client that has
 // stopped sending and only listens.
 func TestEarlyAnswerToStalledUpload(t *testing.T) {
-	origin := startTarget(t, func(c *net.TCPConn) {
-		_, _ = newReader(c).Peek(1)
+	origin := testutil.Serve(t, func(c *net.TCPConn) {
+		_, _ = bufio.NewReader(c).Peek(1)
 		_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
 		_, _ = io.Copy(io.Discard, c)
 	})
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nsome of it", origin)
 	resp := w.response("POST")
 	if got := body(t, resp); resp.StatusCode != 413 || got != "no" || !resp.Close {
@@ -209,8 +207,7 @@ func TestRestOfUploadIsNoRequest(t *testing.T) {
 	reached := make(chan struct{}, 9)
 	victim := startOrigin(t, func(http.ResponseWriter, *http.Request) { reached <- struct{}{} })
 	origin, _ := rawOrigin(t, "HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n")
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n", origin)
 	if resp := w.response("POST"); resp.StatusCode != 403 {
 		t.Fatal(resp.Status)
@@ -232,8 +229,7 @@ func TestTwoLengthsEndTheConnection(t *testing.T) {
 		reached <- r.URL.Path + " " + string(got)
 		hello(w, r)
 	})
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	w.send("POST http://%s/first HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"+
 		"GET http://%[1]s/second HTTP/1.1\r\nHost: x\r\n\r\n", origin)
 	if resp := w.response("POST"); body(t, resp) != "hello" || !resp.Close {
@@ -257,7 +253,7 @@ func TestHTTP10ClientsSendOneRequest(t *testing.T) {
 				reached <- r.URL.Path
 				hello(w, r)
 			})
-			w := dialWire(t, startProxy(t, nil).addr)
+			w := dialProxy(t, nil)
 			content := ""
 			if strings.HasPrefix(fields, "Content-Length") {
 				content = "0\r\n\n"
@@ -282,8 +278,7 @@ func TestLargeContent(t *testing.T) {
 		n, err := io.Copy(h, r.Body)
 		_, _ = fmt.Fprintf(w, "%d %v %x", n, err, h.Sum(nil))
 	})
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", origin, size)
 	h := sha256.New()
 	if _, err := io.CopyN(io.MultiWriter(w, h), zeros{}, size); err != nil {
@@ -312,8 +307,7 @@ func TestTrailersBothWays(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 				w.Header().Set(key, "seen "+r.Trailer.Get("X-Up"))
 			})
-			p := startProxy(t, nil)
-			w := dialWire(t, p.addr)
+			w := dialProxy(t, nil)
 			announce := ""
 			if announced {
 				announce = "Trailer: X-Up\r\n"
@@ -340,8 +334,7 @@ func TestExpectContinueEndToEnd(t *testing.T) {
 		b, _ := io.ReadAll(r.Body) // sends 100
 		_, _ = w.Write(b)
 	})
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
 	receive(t, "the request", asked)
 	_ = w.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
@@ -361,8 +354,7 @@ func TestExpectContinueEndToEnd(t *testing.T) {
 
 func TestExpectContinueRefusedByOrigin(t *testing.T) {
 	origin := startOrigin(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
 	if status, _ := w.head(); status != "HTTP/1.1 401 Unauthorized" {
 		t.Error(status)
@@ -371,8 +363,8 @@ func TestExpectContinueRefusedByOrigin(t *testing.T) {
 
 // An origin that knows no Expect waits for content that the client holds back.
 func TestExpectContinueIgnoredByOrigin(t *testing.T) {
-	origin := startTarget(t, func(c *net.TCPConn) {
-		w := &wire{TCPConn: c, t: t, r: newReader(c)}
+	origin := testutil.Serve(t, func(c *net.TCPConn) {
+		w := newWire(t, c)
 		w.head()
 		w.expect("data")
 		_, _ = io.WriteString(c, "HTTP/1.0 200 OK\r\n\r\nthanks")
@@ -417,8 +409,7 @@ func TestHTTP10Client(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		_, _ = io.WriteString(w, "two")
 	})
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	w.send("GET http://%s/ HTTP/1.0\r\n\r\n", origin)
 	status, header := w.head()
 	if !strings.HasSuffix(status, " 200 OK") || strings.Contains(strings.Join(header, "\n"), "Transfer-Encoding") {
@@ -437,13 +428,12 @@ func TestBrokenResponse(t *testing.T) {
 	} {
 		for _, version := range []string{"HTTP/1.1", "HTTP/1.0"} {
 			t.Run(name+" "+version, func(t *testing.T) {
-				origin := startTarget(t, func(c *net.TCPConn) {
-					w := &wire{TCPConn: c, t: t, r: newReader(c)}
+				origin := testutil.Serve(t, func(c *net.TCPConn) {
+					w := newWire(t, c)
 					w.head()
 					_, _ = io.WriteString(c, response)
 				})
-				p := startProxy(t, nil)
-				w := dialWire(t, p.addr)
+				w := dialProxy(t, nil)
 				w.send("GET http://%s/ %s\r\nHost: x\r\n\r\n", origin, version)
 				resp, err := http.ReadResponse(w.r, &http.Request{Method: "GET"})
 				if err != nil { // an HTTP/1.0 client may see the reset first
@@ -459,8 +449,7 @@ func TestBrokenResponse(t *testing.T) {
 
 func TestPipelinedRequests(t *testing.T) {
 	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) })
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	var all strings.Builder
 	for i := range 20 {
 		_, _ = fmt.Fprintf(&all, "GET http://%s/%d HTTP/1.1\r\nHost: x\r\n\r\n", origin, i)
@@ -479,8 +468,7 @@ func TestConnectionsAreReused(t *testing.T) {
 	for range 5 { // also across clients, and although these say close
 		w := dialWire(t, p.addr)
 		for range 3 {
-			w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-			_ = body(t, w.response("GET"))
+			_ = body(t, w.get("http://"+origin+"/"))
 		}
 		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", origin)
 		_ = body(t, w.response("GET"))
@@ -491,8 +479,7 @@ func TestConnectionsAreReused(t *testing.T) {
 	}
 	p.CloseIdle()
 	w := dialWire(t, p.addr)
-	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-	_ = body(t, w.response("GET"))
+	_ = body(t, w.get("http://"+origin+"/"))
 	if n := p.dials.Load(); n != 2 {
 		t.Errorf("%d connections, want a second one after the first was closed as idle", n)
 	}
@@ -509,13 +496,11 @@ func TestForwardFailures(t *testing.T) {
 		{&tunnel.DialError{Failure: tunnel.FailNoAgent}, 503, "No agent available.\n"},
 		{errTest, 502, "The destination closed the connection or did not answer in HTTP.\n"},
 	} {
-		p := startProxy(t, func(o *Options) {
+		w := dialProxy(t, func(o *Options) {
 			o.Forward = failing(tc.err)
 		})
-		w := dialWire(t, p.addr)
 		for range 2 { // the connection goes on
-			w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
-			resp := w.response("GET")
+			resp := w.get("http://example.test/")
 			if got := body(t, resp); resp.StatusCode != tc.status || got != tc.text {
 				t.Errorf("%v: %d %q; want %d %q", tc.err, resp.StatusCode, got, tc.status, tc.text)
 			}
@@ -526,14 +511,13 @@ func TestForwardFailures(t *testing.T) {
 // A dial that never ends is ended, also for a client whose leaving nobody can
 // see behind content that nobody reads yet.
 func TestForwardDialIsBounded(t *testing.T) {
-	p := startProxy(t, func(o *Options) {
+	w := dialProxy(t, func(o *Options) {
 		o.Forwarder.DialTimeout = 50 * time.Millisecond
 		o.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			<-ctx.Done()
 			return nil, tunnel.AsDialError(f.Address, ctx.Err())
 		})
 	})
-	w := dialWire(t, p.addr)
 	w.send("PUT http://example.test/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
 	if resp := w.response("PUT"); resp.StatusCode != 504 {
 		t.Error(resp.Status)
@@ -553,15 +537,13 @@ func TestBadAnswers(t *testing.T) {
 		"proxy auth":     {"HTTP/1.1 407 No\r\nProxy-Authenticate: Basic realm=secret\r\nContent-Length: 6\r\n\r\nsecret", 502},
 	} {
 		t.Run(name, func(t *testing.T) {
-			origin := startTarget(t, func(c *net.TCPConn) {
-				w := &wire{TCPConn: c, t: t, r: newReader(c)}
+			origin := testutil.Serve(t, func(c *net.TCPConn) {
+				w := newWire(t, c)
 				w.head()
 				_, _ = io.WriteString(c, tc.answer)
 			})
-			p := startProxy(t, nil)
-			w := dialWire(t, p.addr)
-			w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-			resp := w.response("GET")
+			w := dialProxy(t, nil)
+			resp := w.get("http://" + origin + "/")
 			if text := body(t, resp); resp.StatusCode != tc.status || strings.Contains(text, "secret") || strings.Contains(text, origin) {
 				t.Errorf("%s: %q", resp.Status, text)
 			} else if strings.Contains(text, "ustomer proxy") {
@@ -572,11 +554,9 @@ func TestBadAnswers(t *testing.T) {
 }
 
 func TestSilentDestination(t *testing.T) {
-	origin := startTarget(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
-	p := startProxy(t, func(o *Options) { o.responseTimeout = 50 * time.Millisecond })
-	w := dialWire(t, p.addr)
-	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-	if resp := w.response("GET"); resp.StatusCode != 504 {
+	origin := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	w := dialProxy(t, func(o *Options) { o.responseTimeout = 50 * time.Millisecond })
+	if resp := w.get("http://" + origin + "/"); resp.StatusCode != 504 {
 		t.Error(resp.Status)
 	}
 }
@@ -594,8 +574,8 @@ func TestCustomerProxyFailures(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	garbage := startTarget(t, func(c *net.TCPConn) { _, _ = io.WriteString(c, "SSH-2.0-secret\r\n") })
-	silent := startTarget(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	garbage := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.WriteString(c, "SSH-2.0-secret\r\n") })
+	silent := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
 	for name, tc := range map[string]struct {
 		by     string
 		dial   error
@@ -608,7 +588,7 @@ func TestCustomerProxyFailures(t *testing.T) {
 		"untrusted": {by: "https://u:secret@" + secure.Addr().String(), status: 503, text: "The customer proxy shows a certificate that is not trusted; add its CA.\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := startProxy(t, func(o *Options) {
+			w := dialProxy(t, func(o *Options) {
 				o.Transport.Proxy = fixedProxy(tc.by)
 				if tc.status == http.StatusGatewayTimeout {
 					o.responseTimeout = 100 * time.Millisecond
@@ -617,9 +597,7 @@ func TestCustomerProxyFailures(t *testing.T) {
 					o.Forward = failing(tc.dial)
 				}
 			})
-			w := dialWire(t, p.addr)
-			w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
-			resp := w.response("GET")
+			resp := w.get("http://example.test/")
 			if got := body(t, resp); resp.StatusCode != tc.status || got != tc.text {
 				t.Errorf("%d %q; want %d %q", resp.StatusCode, got, tc.status, tc.text)
 			}
@@ -646,13 +624,12 @@ func TestOptionsForAServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			next, heads := rawOrigin(t, "HTTP/1.1 204 No Content\r\n\r\n")
 			want := "OPTIONS * HTTP/1.1"
-			p := startProxy(t, func(o *Options) {
+			w := dialProxy(t, func(o *Options) {
 				if via {
 					want = "OPTIONS http://" + next + "/ HTTP/1.1"
 					o.Transport.Proxy = fixedProxy("http://" + next)
 				}
 			})
-			w := dialWire(t, p.addr)
 			w.send("OPTIONS http://%s HTTP/1.1\r\nHost: x\r\nMax-Forwards: 7\r\n\r\n", next)
 			_ = w.response("OPTIONS")
 			head := receive(t, "the request", heads)
@@ -670,7 +647,7 @@ func TestOptionsForAServer(t *testing.T) {
 // The path is the client's, even where it has what should have been escaped.
 func TestPathIsKept(t *testing.T) {
 	origin, heads := rawOrigin(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-	direct := dialWire(t, startProxy(t, nil).addr)
+	direct := dialProxy(t, nil)
 	next := dialWire(t, startProxy(t, func(o *Options) { o.Transport.Proxy = fixedProxy("http://" + origin) }).addr)
 	for path, absolute := range map[string]bool{
 		"/a%2Fb|c": false, "/a%2fb{c}?q=%2F|": false, "/caf\xc3\xa9%2F": false, "/a%3Bb^?": false, "/~a%7E": false, "//a%2Fb|c": true,
@@ -693,8 +670,7 @@ func TestPathIsKept(t *testing.T) {
 }
 
 func TestHTTPSURIIsRefused(t *testing.T) {
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	w.send("GET https://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
 	if resp := w.response("GET"); resp.StatusCode != 501 || !strings.Contains(body(t, resp), "CONNECT") {
 		t.Error(resp.Status)
@@ -706,7 +682,7 @@ func TestForwardClientLeaves(t *testing.T) {
 	t.Run("during the dial", func(t *testing.T) {
 		t.Parallel()
 		dialing, ended := make(chan struct{}), make(chan struct{})
-		p := startProxy(t, func(o *Options) {
+		w := dialProxy(t, func(o *Options) {
 			o.Forward = tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 				close(dialing)
 				<-ctx.Done()
@@ -714,7 +690,6 @@ func TestForwardClientLeaves(t *testing.T) {
 				return nil, ctx.Err()
 			})
 		})
-		w := dialWire(t, p.addr)
 		w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
 		receive(t, "the dial", dialing)
 		_ = w.Close()
@@ -728,10 +703,8 @@ func TestForwardClientLeaves(t *testing.T) {
 			<-r.Context().Done()
 			close(ended)
 		})
-		p := startProxy(t, nil)
-		w := dialWire(t, p.addr)
-		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-		_ = w.response("GET")
+		w := dialProxy(t, nil)
+		_ = w.get("http://" + origin + "/")
 		_ = w.Close()
 		receive(t, "the request's end", ended)
 	})
@@ -742,8 +715,7 @@ func TestForwardClientLeaves(t *testing.T) {
 			_, err := io.Copy(io.Discard, r.Body)
 			ended <- err
 		})
-		p := startProxy(t, nil)
-		w := dialWire(t, p.addr)
+		w := dialProxy(t, nil)
 		w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf", origin)
 		_ = w.CloseWrite()
 		if err := receive(t, "the upload's end", ended); err == nil {
@@ -810,7 +782,7 @@ func TestCustomerProxyOverTLS(t *testing.T) {
 		"trusted": {"proxy.test", "HTTP/1.1 101 Switching Protocols"}, "another name": {"other.test", "HTTP/1.1 503 Service Unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := startProxy(t, func(o *Options) {
+			w := dialProxy(t, func(o *Options) {
 				o.Transport.Proxy = fixedProxy("https://user:pw@" + tc.host + ":8443")
 				o.Transport.TLSClientConfig = &tls.Config{RootCAs: pool}
 				o.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
@@ -820,7 +792,6 @@ func TestCustomerProxyOverTLS(t *testing.T) {
 					return dialTCP(ctx, f.To(ln.Addr().String()))
 				})
 			})
-			w := dialWire(t, p.addr)
 			w.send(upgradeRequest, "example.test")
 			if status, _ := w.head(); status != tc.status {
 				t.Fatalf("%s; want %s", status, tc.status)
@@ -840,7 +811,7 @@ func TestCustomerProxyOverTLS(t *testing.T) {
 // the client ends its side.
 func serveUpgradingProxy(c net.Conn) {
 	defer c.Close()
-	r := newReader(c)
+	r := bufio.NewReader(c)
 	req, err := http.ReadRequest(r)
 	if err != nil || req.RequestURI != "http://example.test/ws" || req.Header.Get("Proxy-Authorization") == "" {
 		return

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -64,7 +65,7 @@ func FuzzWire(f *testing.F) {
 	} {
 		f.Add([]byte(good))
 	}
-	echoed := startTarget(f, echo)
+	echoed := testutil.Serve(f, echo)
 	dial := func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		if _, _, err := tunnel.SplitAddress(f.Address); err != nil {
 			panic(fmt.Sprintf("dialed %q", f.Address))

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // fields are n short ones.
@@ -28,7 +30,7 @@ func TestResponseHeadersAreBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			origin, _ := rawOrigin(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n"+c.header+"\r\n")
-			w := dialWire(t, startProxy(t, nil).addr)
+			w := dialProxy(t, nil)
 			w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
 			if status, _ := w.head(); !strings.Contains(status, c.status) {
 				t.Errorf("%q", status)
@@ -68,7 +70,7 @@ func TestHalfHeadersWeighWhatTheyCost(t *testing.T) {
 				}
 				w.send("GET http://x.test/ HTTP/1.1\r\nHost: x\r\n%s", fields(8000))
 			}
-			eventually(t, "the end of the first of them", func() bool { return p.Slots.Count() <= most+1 })
+			testutil.Eventually(t, "the end of the first of them", func() bool { return p.Slots.Count() <= most+1 })
 			if _, held := p.Slots.Held(); held > 32<<20 {
 				t.Errorf("%d bytes are held", held)
 			}

@@ -15,11 +15,21 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
 	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
+
+// newServer is a Server whose plain requests go the same way as CONNECT.
+func newServer(t *testing.T, o front.Options) *Server {
+	t.Helper()
+	s, err := New(Options{Options: o, Forward: o.Forwarder.Dialer, Transport: new(http.Transport)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
 
 // piped is the one client of a proxy without sockets, whose destination is
 // served by handle: for tests in fake time.
@@ -37,10 +47,7 @@ func piped(t *testing.T, connect *tunnel.Forwarder, handle func(conn net.Conn, r
 		return tunnel.Wrap(near), nil
 	})
 	connect.Dialer = dial
-	s, err := New(Options{Options: front.Options{Forwarder: connect}, Forward: dial, Transport: new(http.Transport)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := newServer(t, front.Options{Forwarder: connect})
 	client, conn := net.Pipe()
 	done := make(chan struct{})
 	go func() { defer close(done); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
@@ -140,10 +147,7 @@ func TestAResponseThatIsNotTakenIsBroken(t *testing.T) {
 			return tunnel.Wrap(near), nil
 		})
 		seen, metrics := new(ends), prometheus.NewRegistry()
-		s, err := New(Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial, Observers: []tunnel.Observer{seen}}, Registerer: metrics}, Forward: dial, Transport: new(http.Transport)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := newServer(t, front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial, Observers: []tunnel.Observer{seen}}, Registerer: metrics})
 		client, conn := net.Pipe()
 		done := make(chan struct{})
 		go func() { defer close(done); s.serveConn(t.Context(), tunnel.Wrap(&brittle{Conn: conn})) }()
@@ -156,7 +160,7 @@ func TestAResponseThatIsNotTakenIsBroken(t *testing.T) {
 		if len(seen.all) != 1 || seen.all[0] == nil {
 			t.Errorf("observers were told that it ended by %v", seen.all)
 		}
-		if n := testutil.ToFloat64(s.Metrics.Requests.WithLabelValues(kindForward, outcomeBroken)); n != 1 {
+		if n := promtest.ToFloat64(s.Metrics.Requests.WithLabelValues(kindForward, outcomeBroken)); n != 1 {
 			t.Errorf("%v requests were broken off", n)
 		}
 	})
@@ -201,10 +205,7 @@ func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
 func TestIdleConnectionsLeaveDescriptors(t *testing.T) {
 	dial := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, io.EOF })
 	for descriptors, want := range map[int]int{0: maxIdle, 64: 16, 1 << 20: maxIdle} {
-		s, err := New(Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial}, Descriptors: descriptors}, Forward: dial, Transport: new(http.Transport)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := newServer(t, front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial}, Descriptors: descriptors})
 		if got := s.transport.MaxIdleConns; got != want {
 			t.Errorf("%d of %d descriptors may be idle, want %d", got, descriptors, want)
 		}

@@ -1,12 +1,15 @@
 package httpsproxy
 
 import (
+	"bufio"
 	"fmt"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // Each interim response has its own headers, once.
@@ -16,7 +19,7 @@ func TestInterimResponsesDoNotAddUp(t *testing.T) {
 		fmt.Fprintf(&answer, "HTTP/1.1 103 Early Hints\r\nX-%d: 1\r\nLink: </%d>\r\n\r\n", i, i)
 	}
 	origin, _ := rawOrigin(t, answer.String()+"HTTP/1.1 204 No Content\r\nX-Final: 1\r\n\r\n")
-	w := dialWire(t, startProxy(t, nil).addr)
+	w := dialProxy(t, nil)
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
 	for i := range 5 {
 		if status, header := w.head(); status != "HTTP/1.1 103 Early Hints" || len(header) != 2 || !strings.Contains(strings.Join(header, "\n"), fmt.Sprintf("Link: </%d>", i)) {
@@ -39,7 +42,7 @@ func TestInterimResponsesAreBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cut := make(chan error, 1)
-			origin := startTarget(t, func(c *net.TCPConn) {
+			origin := testutil.Serve(t, func(c *net.TCPConn) {
 				_ = c.SetWriteDeadline(time.Now().Add(maxWait))
 				var err error
 				for err == nil {
@@ -47,7 +50,7 @@ func TestInterimResponsesAreBounded(t *testing.T) {
 				}
 				cut <- err
 			})
-			w := dialWire(t, startProxy(t, nil).addr)
+			w := dialProxy(t, nil)
 			w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
 			passed := 0
 			status, _ := w.head()
@@ -121,8 +124,8 @@ func TestForbiddenTrailersAreDropped(t *testing.T) {
 				}
 			}
 			seen := make(chan http.Header, 1)
-			origin := startTarget(t, func(c *net.TCPConn) {
-				r, err := http.ReadRequest(newReader(c))
+			origin := testutil.Serve(t, func(c *net.TCPConn) {
+				r, err := http.ReadRequest(bufio.NewReader(c))
 				if err != nil {
 					return
 				}
@@ -133,7 +136,7 @@ func TestForbiddenTrailersAreDropped(t *testing.T) {
 				}
 				seen <- r.Trailer
 			})
-			w := dialWire(t, startProxy(t, nil).addr)
+			w := dialProxy(t, nil)
 			w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nConnection: X-Hop\r\n%sTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n%s\r\n", origin, announced, lines)
 			resp := w.response("POST")
 			if got := body(t, resp); got != "hi" {

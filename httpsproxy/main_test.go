@@ -76,6 +76,13 @@ func startProxyOn(t testing.TB, ln net.Listener, change func(*Options)) *proxy {
 	return p
 }
 
+// end asks Serve to end, and waits for that.
+func (p *proxy) end(t testing.TB) {
+	t.Helper()
+	p.stop()
+	p.done <- receive(t, "Serve's end", p.done)
+}
+
 // serveConn serves one connection until it has ended.
 func (s *Server) serveConn(ctx context.Context, conn tunnel.Conn) {
 	ended := make(chan struct{})
@@ -104,31 +111,6 @@ func listen(t testing.TB) net.Listener {
 	}
 	t.Cleanup(func() { _ = ln.Close() })
 	return ln
-}
-
-// startTarget accepts connections and serves each with handle, until the test ends.
-func startTarget(t testing.TB, handle func(*net.TCPConn)) (addr string) {
-	t.Helper()
-	ln := listen(t)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				handle(c.(*net.TCPConn))
-			}()
-		}
-	}()
-	t.Cleanup(func() {
-		_ = ln.Close()
-		<-done
-	})
-	return ln.Addr().String()
 }
 
 // startOrigin is an http server with handler, until the test ends.
@@ -163,7 +145,24 @@ func dialWire(t testing.TB, addr string) *wire {
 	}
 	_ = c.SetDeadline(time.Now().Add(maxWait))
 	t.Cleanup(func() { _ = c.Close() })
-	return &wire{TCPConn: c.(*net.TCPConn), t: t, r: bufio.NewReader(c)}
+	return newWire(t, c.(*net.TCPConn))
+}
+
+func newWire(t testing.TB, c *net.TCPConn) *wire {
+	return &wire{TCPConn: c, t: t, r: bufio.NewReader(c)}
+}
+
+// dialProxy connects to a proxy of its own; change may set options.
+func dialProxy(t testing.TB, change func(*Options)) *wire {
+	t.Helper()
+	return dialWire(t, startProxy(t, change).addr)
+}
+
+// get sends a request without content and returns its response.
+func (w *wire) get(url string) *http.Response {
+	w.t.Helper()
+	w.send("GET %s HTTP/1.1\r\nHost: x\r\n\r\n", url)
+	return w.response("GET")
 }
 
 func (w *wire) send(format string, v ...any) {
@@ -250,17 +249,6 @@ func receive[T any](t testing.TB, what string, from <-chan T) T {
 		panic("unreachable")
 	}
 }
-
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(maxWait); !holds(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s did not happen", what)
-		}
-	}
-}
-
-func newReader(r io.Reader) *bufio.Reader { return bufio.NewReader(r) }
 
 // noDeadline is for benchmarks, which take as long as they are told.
 var noDeadline time.Time

@@ -16,10 +16,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/front"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -59,7 +60,7 @@ func TestEnvironmentIsIgnored(t *testing.T) {
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
 		t.Setenv(name, "http://127.0.0.1:1")
 	}
-	target := startTarget(t, echo)
+	target := testutil.Serve(t, echo)
 	origin := startOrigin(t, hello)
 	p := startProxy(t, func(o *Options) {
 		o.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) { return dialTCP(ctx, f.To(origin)) })
@@ -121,8 +122,7 @@ func TestSlowAndSilentClientsAreClosed(t *testing.T) {
 }
 
 func TestOversizeHeader(t *testing.T) {
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	go func() {
 		_, _ = io.WriteString(w, "GET http://example.test/ HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 1<<20))
 	}()
@@ -141,7 +141,7 @@ func TestHalfOpenClientsGiveWay(t *testing.T) {
 		o.Registerer = registry
 	})
 	busy := dialWire(t, p.addr)
-	busy.tunnelTo(startTarget(t, echo))
+	busy.tunnelTo(testutil.Serve(t, echo))
 	for i := range 1000 {
 		w := dialWire(t, p.addr)
 		if i%2 == 0 {
@@ -149,21 +149,20 @@ func TestHalfOpenClientsGiveWay(t *testing.T) {
 		}
 	}
 	w := dialWire(t, p.addr)
-	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-	if resp := w.response("GET"); resp.StatusCode != 200 {
+	if resp := w.get("http://" + origin + "/"); resp.StatusCode != 200 {
 		t.Error(resp.Status)
 	}
 	busy.send("alive")
 	busy.expect("alive")
 	if n := p.Slots.Count(); n > 60 { // evicted ones take a moment to go
-		eventually(t, "closing the evicted", func() bool { return p.Slots.Count() <= 50 })
+		testutil.Eventually(t, "closing the evicted", func() bool { return p.Slots.Count() <= 50 })
 	}
-	eventually(t, "counting the evicted", func() bool { return testutil.ToFloat64(p.Metrics.Refused.WithLabelValues()) >= 950 })
+	testutil.Eventually(t, "counting the evicted", func() bool { return promtest.ToFloat64(p.Metrics.Refused.WithLabelValues()) >= 950 })
 }
 
 // Where everybody is busy, a newcomer is refused and nobody harmed.
 func TestConnectionCap(t *testing.T) {
-	target := startTarget(t, echo)
+	target := testutil.Serve(t, echo)
 	p := startProxy(t, func(o *Options) { o.MaxConns = 2 })
 	one, two := dialWire(t, p.addr), dialWire(t, p.addr)
 	one.tunnelTo(target)
@@ -176,7 +175,7 @@ func TestConnectionCap(t *testing.T) {
 		_ = third.Close()
 	}
 	_ = two.Close()
-	eventually(t, "a free slot", func() bool { return p.Slots.Count() == 1 })
+	testutil.Eventually(t, "a free slot", func() bool { return p.Slots.Count() == 1 })
 	dialWire(t, p.addr).tunnelTo(target)
 	one.send("alive")
 	one.expect("alive")
@@ -185,7 +184,7 @@ func TestConnectionCap(t *testing.T) {
 // Descriptors are divided: who asks beyond the part of those that are served is
 // told so, and has a place again as soon as one is free.
 func TestMoreAreNotServedThanDescriptorsAllow(t *testing.T) {
-	target, origin := startTarget(t, echo), startOrigin(t, hello)
+	target, origin := testutil.Serve(t, echo), startOrigin(t, hello)
 	p := startProxy(t, func(o *Options) { o.Descriptors = 8 })
 	one, two := dialWire(t, p.addr), dialWire(t, p.addr)
 	one.tunnelTo(target)
@@ -198,14 +197,13 @@ func TestMoreAreNotServedThanDescriptorsAllow(t *testing.T) {
 		}
 		w.expectEnd()
 	}
-	if n := testutil.ToFloat64(p.Metrics.Refused.WithLabelValues()); n != 2 {
+	if n := promtest.ToFloat64(p.Metrics.Refused.WithLabelValues()); n != 2 {
 		t.Errorf("%v were counted", n)
 	}
 	_ = two.Close()
-	eventually(t, "a free place", func() bool {
+	testutil.Eventually(t, "a free place", func() bool {
 		w := dialWire(t, p.addr)
-		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-		return w.response("GET").StatusCode == 200
+		return w.get("http://"+origin+"/").StatusCode == 200
 	})
 	one.send("alive")
 	one.expect("alive")
@@ -227,7 +225,7 @@ func (l *shortListener) Accept() (net.Conn, error) {
 }
 
 func TestAcceptSurvivesShortage(t *testing.T) {
-	target := startTarget(t, echo)
+	target := testutil.Serve(t, echo)
 	p := startProxyOn(t, &shortListener{Listener: listen(t), fail: 3, err: syscall.EMFILE}, nil)
 	dialWire(t, p.addr).tunnelTo(target)
 }
@@ -241,7 +239,7 @@ func TestAcceptFailsForGood(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
-	target := startTarget(t, echo)
+	target := testutil.Serve(t, echo)
 	next := make(chan struct{})
 	origin := startOrigin(t, func(w http.ResponseWriter, _ *http.Request) {
 		_ = http.NewResponseController(w).Flush()
@@ -293,16 +291,16 @@ func TestDrain(t *testing.T) {
 
 // Goproxy's tunnels outlive a shutdown.
 func TestDrainIsBounded(t *testing.T) {
-	target := startTarget(t, echo)
-	silent := startTarget(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	target := testutil.Serve(t, echo)
+	silent := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
 	ws := upgradeTarget(t, "", func(w *wire) { _, _ = io.Copy(io.Discard, w.r) })
 	p := startProxy(t, func(o *Options) { o.Drain = 50 * time.Millisecond })
 	tunneled, upgraded, plain, fresh := dialWire(t, p.addr), dialWire(t, p.addr), dialWire(t, p.addr), dialWire(t, p.addr)
 	tunneled.tunnelTo(target)
 	upgraded.upgrade(ws, "")
 	plain.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", silent)
-	eventually(t, "the plain dial", func() bool { return p.dials.Load() == 2 })
-	flood := startTarget(t, func(c *net.TCPConn) {
+	testutil.Eventually(t, "the plain dial", func() bool { return p.dials.Load() == 2 })
+	flood := testutil.Serve(t, func(c *net.TCPConn) {
 		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
 		_, _ = io.Copy(c, zeros{})
 	})
@@ -311,8 +309,7 @@ func TestDrainIsBounded(t *testing.T) {
 	if _, err := stuck.r.Peek(1); err != nil {
 		t.Fatal(err)
 	}
-	p.stop()
-	p.done <- receive(t, "Serve's end", p.done)
+	p.end(t)
 	for name, w := range map[string]*wire{"tunnel": tunneled, "upgrade": upgraded, "plain": plain, "fresh": fresh} {
 		if _, err := io.Copy(io.Discard, w.r); os.IsTimeout(err) {
 			t.Errorf("the %s connection is open", name)
@@ -321,7 +318,7 @@ func TestDrainIsBounded(t *testing.T) {
 }
 
 func TestServeConn(t *testing.T) {
-	target := startTarget(t, echo)
+	target := testutil.Serve(t, echo)
 	p := startProxy(t, nil)
 	ln := listen(t)
 	w := dialWire(t, ln.Addr().String())
@@ -424,8 +421,7 @@ func TestLogKeepsSecrets(t *testing.T) {
 	_ = w.response("GET")
 	w.send("CONNECT nowhere.invalid:1 HTTP/1.1\r\nProxy-Authorization: Basic hunter2\r\n\r\n")
 	_ = w.response("GET")
-	p.stop()
-	p.done <- receive(t, "Serve's end", p.done)
+	p.end(t)
 	if strings.Contains(out.String(), "hunter2") {
 		t.Errorf("a secret is in the log: %s", out.String())
 	}
@@ -444,8 +440,8 @@ func TestLogIsSilentByDefault(t *testing.T) {
 		log    *logrus.Logger
 		access bool
 	}{{quiet, false}, {lines, true}} {
-		broken := startTarget(t, func(c *net.TCPConn) {
-			w := &wire{TCPConn: c, t: t, r: newReader(c)}
+		broken := testutil.Serve(t, func(c *net.TCPConn) {
+			w := newWire(t, c)
 			w.head()
 			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
 		})
@@ -457,8 +453,7 @@ func TestLogIsSilentByDefault(t *testing.T) {
 			_ = w.CloseWrite()
 			_, _ = io.Copy(io.Discard, w.r)
 		}
-		p.stop()
-		p.done <- receive(t, "Serve's end", p.done)
+		p.end(t)
 	}
 	if out.Len() > 0 {
 		t.Errorf("logged: %s", out.String())
@@ -473,7 +468,7 @@ func TestAccessLog(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(&out)
 	log.SetFormatter(&logrus.JSONFormatter{})
-	target := startTarget(t, echo)
+	target := testutil.Serve(t, echo)
 	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "hello")
@@ -493,8 +488,7 @@ func TestAccessLog(t *testing.T) {
 	w.expect("hi")
 	w.expectEnd()
 	_ = w.Close()
-	p.stop()
-	p.done <- receive(t, "Serve's end", p.done)
+	p.end(t)
 	for _, want := range []string{
 		`"bytes_down":3,"bytes_up":3,"client":"127.0.0.1:`, `"destination":"` + target + `","front":"connect","id":"`, `"outcome":"ok"`, `"status":200`,
 		`"bytes_down":5,"bytes_up":4`, `"destination":"` + origin + `","front":"forward"`,

@@ -1,38 +1,27 @@
 package httpsproxy
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"math/big"
 	"net"
 	"testing"
-	"time"
 
+	"konnectivity/internal/pki"
 	"konnectivity/tunnel"
 )
 
 // testCertificate is for 127.0.0.1 and proxy.test.
 func testCertificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	ca, err := pki.NewCA("test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"proxy.test"}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	pair, err := ca.Issue(pki.Leaf{DNS: []string{"proxy.test"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, _ := x509.ParseCertificate(der)
-	pool := x509.NewCertPool()
-	pool.AddCert(leaf)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+	return pair.TLS(), ca.Pool()
 }
 
 // connectClient is a tunnel to target through a proxy of its own, which is

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -13,7 +14,7 @@ import (
 func TestTraceParentFollowsTheDial(t *testing.T) {
 	const trace = "0af7651916cd43dd8448eb211c80319c"
 	ids := make(chan string, 1)
-	target := startTarget(t, echo)
+	target := testutil.Serve(t, echo)
 	origin := startOrigin(t, hello)
 	p := startProxy(t, func(o *Options) {
 		o.Forwarder.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {

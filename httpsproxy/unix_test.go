@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // dialUnix serves on a unix socket and returns a way to connect to it.
@@ -29,7 +31,7 @@ func dialUnix(t *testing.T, change func(*Options)) func() *net.UnixConn {
 
 // A tunnel's two directions end one by one, as on TCP.
 func TestUnixHalfClose(t *testing.T) {
-	target := startTarget(t, echo)
+	target := testutil.Serve(t, echo)
 	c := dialUnix(t, nil)()
 	_, _ = io.WriteString(c, "CONNECT "+target+" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nping")
 	_ = c.CloseWrite()
@@ -59,7 +61,7 @@ func TestUnixStrangersAreTurnedAway(t *testing.T) {
 // Silent connections, however many, do not take the socket from those that
 // speak.
 func TestUnixSilentClientsGiveWay(t *testing.T) {
-	target := startTarget(t, echo)
+	target := testutil.Serve(t, echo)
 	const room = 8
 	dial := dialUnix(t, func(o *Options) { o.MaxConns = room })
 	for range 3 * room {

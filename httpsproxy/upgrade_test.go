@@ -13,14 +13,15 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
 // upgradeTarget answers an upgrade together with its first words, then serves
 // the connection with handle.
 func upgradeTarget(t *testing.T, first string, handle func(*wire)) (addr string) {
-	return startTarget(t, func(c *net.TCPConn) {
-		w := &wire{TCPConn: c, t: t, r: newReader(c)}
+	return testutil.Serve(t, func(c *net.TCPConn) {
+		w := newWire(t, c)
 		w.head()
 		w.send("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\nKeep-Alive: x\r\n\r\n%s", first)
 		handle(w)
@@ -46,8 +47,7 @@ func TestUpgradeRelaysRawBytes(t *testing.T) {
 		_, _ = io.Copy(w, w.r)
 		_ = w.CloseWrite()
 	})
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	w.upgrade(target, "client ahead,")
 	w.expect("server first,client ahead,")
 	w.send("then \x00\xff")
@@ -65,8 +65,7 @@ func TestUpgradeHalfClose(t *testing.T) {
 		_, _ = io.Copy(h, w.r)
 		w.send("%x", h.Sum(nil))
 	})
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	w.upgrade(target, "")
 	data := make([]byte, 4<<20)
 	_, _ = rand.Read(data)
@@ -82,8 +81,7 @@ func TestUpgradeHalfClose(t *testing.T) {
 func TestUpgradeEnds(t *testing.T) {
 	t.Run("in order by the target", func(t *testing.T) {
 		target := upgradeTarget(t, "bye", func(*wire) {})
-		p := startProxy(t, nil)
-		w := dialWire(t, p.addr)
+		w := dialProxy(t, nil)
 		w.upgrade(target, "")
 		w.expect("bye")
 		w.expectEnd()
@@ -93,8 +91,7 @@ func TestUpgradeEnds(t *testing.T) {
 			w.expect("x")
 			_ = w.SetLinger(0)
 		})
-		p := startProxy(t, nil)
-		w := dialWire(t, p.addr)
+		w := dialProxy(t, nil)
 		w.upgrade(target, "")
 		w.send("x")
 		if _, err := w.r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
@@ -107,8 +104,7 @@ func TestUpgradeEnds(t *testing.T) {
 			_, err := w.r.ReadByte()
 			ended <- err
 		})
-		p := startProxy(t, nil)
-		w := dialWire(t, p.addr)
+		w := dialProxy(t, nil)
 		w.upgrade(target, "")
 		_ = w.SetLinger(0)
 		_ = w.Close()
@@ -125,8 +121,7 @@ func TestUpgradeRefused(t *testing.T) {
 		}
 		http.Error(w, "no sockets", http.StatusForbidden)
 	})
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
+	w := dialProxy(t, nil)
 	for range 2 { // the connection goes on
 		w.send(upgradeRequest, origin)
 		if resp := w.response("GET"); resp.StatusCode != 403 || body(t, resp) != "no sockets\n" {
