@@ -8,10 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/front"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -21,8 +22,8 @@ func TestAccessLog(t *testing.T) {
 	log := logrus.New()
 	log.SetFormatter(&logrus.JSONFormatter{})
 	log.SetOutput(&lines)
-	address := target(t, echo)
-	s := serve(t, Options{Options: front.Options{AccessLog: true, Log: log, Drain: patience}}, tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	address := testutil.Serve(t, echo)
+	s := serve(t, Options{Options: front.Options{AccessLog: true, Log: log, Drain: testutil.Patience}}, tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		if f.Address != address {
 			return failing(tunnel.FailDenied).Dial(ctx, f)
 		}
@@ -50,7 +51,7 @@ func TestAccessLog(t *testing.T) {
 		t.Errorf("the one that failed: %v", m)
 	}
 	for outcome, want := range map[string]float64{front.OutcomeOK: 1, tunnel.FailDenied.Label(): 1} {
-		if n := testutil.ToFloat64(s.Metrics.Requests.WithLabelValues(outcome)); n != want {
+		if n := promtest.ToFloat64(s.Metrics.Requests.WithLabelValues(outcome)); n != want {
 			t.Errorf("%s was counted %v times", outcome, n)
 		}
 	}
@@ -73,7 +74,7 @@ func TestAccessLogIsSilentByDefault(t *testing.T) {
 func TestOtherTakesHTTP(t *testing.T) {
 	got := make(chan tunnel.Conn, 1)
 	s := serve(t, Options{Options: front.Options{MaxConns: 1}, Other: func(c tunnel.Conn) { got <- c }}, direct)
-	address := target(t, mirror)
+	address := testutil.Echo(t)
 	c := connect(t, s.addr)
 	_, _ = c.Write([]byte("GET / HTTP/1.0\r\n\r\n"))
 	conn := <-got
@@ -82,7 +83,7 @@ func TestOtherTakesHTTP(t *testing.T) {
 	if b, err := io.ReadAll(conn); err != nil || string(b) != "GET / HTTP/1.0\r\n\r\n" {
 		t.Errorf("the other front read %q, %v", b, err)
 	}
-	eventually(t, "its slot is free", func() bool { return s.Slots.Count() == 0 })
+	testutil.Eventually(t, "its slot is free", func() bool { return s.Slots.Count() == 0 })
 	_ = mustThrough(t, s, address)
 	if err := s.stop(); err != nil {
 		t.Error(err)

@@ -14,11 +14,9 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/net/proxy"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
-
-// patience bounds every wait for something that happens at once.
-const patience = 20 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -83,7 +81,7 @@ func serveOn(t testing.TB, s *Server, ln net.Listener) *serving {
 		select {
 		case err := <-ended:
 			return err
-		case <-time.After(patience):
+		case <-time.After(testutil.Patience):
 			return errors.New("Serve did not return")
 		}
 	})
@@ -102,6 +100,15 @@ func (s *Server) serveConn(ctx context.Context, conn tunnel.Conn) {
 	<-ended
 }
 
+// pipe serves one end of a pipe, and returns the other one and what is closed once
+// the server is done with it.
+func (s *Server) pipe() (client net.Conn, done chan struct{}) {
+	client, conn := net.Pipe()
+	done = make(chan struct{})
+	go func() { defer close(done); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
+	return client, done
+}
+
 func listen(t testing.TB) net.Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -112,38 +119,10 @@ func listen(t testing.TB) net.Listener {
 	return ln
 }
 
-// target accepts connections on loopback and hands each to handle.
-func target(t testing.TB, handle func(*net.TCPConn)) string {
-	t.Helper()
-	ln := listen(t)
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(patience))
-				handle(c.(*net.TCPConn))
-			})
-		}
-	})
-	t.Cleanup(func() { _ = ln.Close(); all.Wait() })
-	return ln.Addr().String()
-}
-
 // echo answers once its client has finished, so it needs half-close.
 func echo(c *net.TCPConn) {
 	all, _ := io.ReadAll(c)
 	_, _ = c.Write(all)
-	_ = c.CloseWrite()
-}
-
-// mirror sends back what it gets as it comes.
-func mirror(c *net.TCPConn) {
-	_, _ = io.Copy(c, c)
 	_ = c.CloseWrite()
 }
 
@@ -154,7 +133,7 @@ func connect(t testing.TB, addr string) *net.TCPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	return c.(*net.TCPConn)
 }
 
@@ -177,29 +156,8 @@ func mustThrough(t testing.TB, s *serving, address string) *net.TCPConn {
 	if err := through(c, address, nil); err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetDeadline(time.Now().Add(patience)) // the client has cleared it
+	_ = c.SetDeadline(time.Now().Add(testutil.Patience)) // the client has cleared it
 	return c
-}
-
-// eventually waits until ok holds.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never happened: %s", what)
-		}
-	}
-}
-
-func receive(t testing.TB, ch <-chan string) string {
-	t.Helper()
-	select {
-	case s := <-ch:
-		return s
-	case <-time.After(patience):
-		t.Fatal("nothing came")
-		return ""
-	}
 }
 
 // logBuffer collects log lines of every level.

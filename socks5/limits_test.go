@@ -15,10 +15,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
 	"konnectivity/internal/admission"
 	"konnectivity/internal/front"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -91,7 +92,7 @@ var mirrored = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Con
 func TestRelayedConnectionsAreNeverEvicted(t *testing.T) {
 	log, lines := logBuffer()
 	s := serve(t, Options{Options: front.Options{MaxConns: 3, Log: log}}, direct)
-	address := target(t, mirror)
+	address := testutil.Echo(t)
 	var open []*net.TCPConn
 	for range 3 {
 		open = append(open, mustThrough(t, s, address))
@@ -101,14 +102,14 @@ func TestRelayedConnectionsAreNeverEvicted(t *testing.T) {
 			t.Fatal("a fourth connection got in")
 		}
 	}
-	if got := testutil.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)); got != 5 {
+	if got := promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)); got != 5 {
 		t.Errorf("counted %v refusals, want 5", got)
 	}
 	if n := strings.Count(lines(), "limit of open SOCKS5 connections"); n != 1 {
 		t.Errorf("warned %d times, want once a minute", n)
 	}
 	_ = open[0].Close()
-	eventually(t, "the free slot is used", func() bool {
+	testutil.Eventually(t, "the free slot is used", func() bool {
 		return tryThrough(s, address)
 	})
 	_, _ = open[1].Write([]byte("x"))
@@ -123,12 +124,12 @@ func TestSlotsAreGivenBack(t *testing.T) {
 		c := connect(t, s.addr)
 		err := through(c, "gone:1", nil)
 		_ = c.Close()
-		eventually(t, "its slot is free", func() bool { return s.Slots.Count() < 2 })
+		testutil.Eventually(t, "its slot is free", func() bool { return s.Slots.Count() < 2 })
 		if err == nil || !strings.Contains(err.Error(), "refused") {
 			t.Fatalf("got %v, want the destination's refusal", err)
 		}
 	}
-	eventually(t, "nothing is open", func() bool { return s.Slots.Count() == 0 })
+	testutil.Eventually(t, "nothing is open", func() bool { return s.Slots.Count() == 0 })
 	s.Slots.Waiting(func(*client) { t.Error("a connection that has ended is still in its handshake") })
 }
 
@@ -157,24 +158,6 @@ func (l *shortListener) Accept() (net.Conn, error) {
 		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", l.fail)}
 	}
 	return l.Listener.Accept()
-}
-
-func TestShortageOfDescriptorsIsSurvived(t *testing.T) {
-	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ECONNABORTED} {
-		log, lines := logBuffer()
-		s := newServer(t, Options{Options: front.Options{Log: log}}, direct)
-		on := serveOn(t, s, &shortListener{Listener: listen(t), fail: errno})
-		address := target(t, mirror)
-		for range 3 {
-			_ = mustThrough(t, on, address).Close()
-		}
-		if err := on.stop(); err != nil {
-			t.Errorf("%v: Serve ended with %v", errno, err)
-		}
-		if n := strings.Count(lines(), "cannot accept"); n != 1 {
-			t.Errorf("%v: warned %d times", errno, n)
-		}
-	}
 }
 
 func TestShortageTakesTheOldestHandshake(t *testing.T) {
@@ -207,10 +190,10 @@ func TestDrain(t *testing.T) {
 	})
 	t.Run("open connections finish", func(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Drain: time.Hour}}, direct)
-		c := mustThrough(t, s, target(t, mirror))
+		c := mustThrough(t, s, testutil.Echo(t))
 		stopped := make(chan error, 1)
 		go func() { stopped <- s.stop() }()
-		eventually(t, "the listener is closed", func() bool {
+		testutil.Eventually(t, "the listener is closed", func() bool {
 			late, err := net.Dial("tcp", s.addr)
 			if err == nil {
 				_ = late.Close()
@@ -228,7 +211,7 @@ func TestDrain(t *testing.T) {
 	})
 	t.Run("grace ends", func(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Drain: 50 * time.Millisecond}}, direct)
-		c := mustThrough(t, s, target(t, mirror))
+		c := mustThrough(t, s, testutil.Echo(t))
 		if err := s.stop(); err != nil {
 			t.Error(err)
 		}
@@ -241,11 +224,11 @@ func TestDrain(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: d, DialTimeout: time.Hour}}}, nil)
 		c := connect(t, s.addr)
 		_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
-		_ = receive(t, dialing)
+		_ = testutil.Receive(t, "dialing", dialing)
 		if err := s.stop(); err != nil {
 			t.Error(err)
 		}
-		_ = receive(t, cancelled)
+		_ = testutil.Receive(t, "cancelled", cancelled)
 		if got, _ := io.ReadAll(c); string(got) != ok+code(1) {
 			t.Errorf("heard %q", got)
 		}
@@ -253,7 +236,7 @@ func TestDrain(t *testing.T) {
 	t.Run("silent ones do not hold it up", func(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Drain: time.Hour}, handshakeTimeout: time.Hour}, direct)
 		_ = connect(t, s.addr)
-		eventually(t, "it is accepted", func() bool { return s.Slots.Count() == 1 })
+		testutil.Eventually(t, "it is accepted", func() bool { return s.Slots.Count() == 1 })
 		if err := s.stop(); err != nil {
 			t.Error(err)
 		}
@@ -289,29 +272,22 @@ func TestServeConnEndsWithItsContext(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	r := prometheus.NewRegistry()
 	s := newServer(t, Options{Options: front.Options{Registerer: r}}, direct)
-	if _, err := New(Options{Options: front.Options{Registerer: r, Forwarder: s.Forwarder}}); err == nil {
-		t.Error("metrics registered twice")
-	}
 	for reason, send := range map[string]string{
 		reasonSOCKS4: "\x04", reasonHTTP: "GET / HTTP/1.1\r\n\r\n", reasonTLS: "\x16\x03\x01", reasonMethod: "\x05\x00",
 		reasonCommand: hello + "\x05\x03\x00\x01", reasonAddress: hello + connectTo + name("", 1), reasonProtocol: "\xff",
 	} {
 		_ = talkByTCP(t, s, send)
-		if got := testutil.ToFloat64(s.Metrics.Refused.WithLabelValues(reason)); got != 1 {
+		if got := promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(reason)); got != 1 {
 			t.Errorf("%s was counted %v times", reason, got)
 		}
 	}
-	if problems, err := testutil.GatherAndLint(r); err != nil || len(problems) > 0 {
+	if problems, err := promtest.GatherAndLint(r); err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
 	}
 }
 
 func TestOptionsAreChecked(t *testing.T) {
-	f := &tunnel.Forwarder{Dialer: direct}
-	for _, o := range []Options{
-		{}, {Options: front.Options{Forwarder: f}, handshakeTimeout: -1},
-		{Options: front.Options{Forwarder: f, MaxConns: -1}}, {Options: front.Options{Forwarder: f, Drain: -1}},
-	} {
+	for _, o := range []Options{{}, {Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: direct}}, handshakeTimeout: -1}} {
 		if _, err := New(o); err == nil {
 			t.Errorf("accepted %+v", o)
 		}
@@ -323,21 +299,21 @@ func TestOptionsAreChecked(t *testing.T) {
 func TestMoreAreNotServedThanDescriptorsAllow(t *testing.T) {
 	log, lines := logBuffer()
 	s := serve(t, Options{Options: front.Options{Descriptors: 8, Log: log}}, direct)
-	address := target(t, mirror)
+	address := testutil.Echo(t)
 	open := []*net.TCPConn{mustThrough(t, s, address), mustThrough(t, s, address)}
 	for range 3 {
 		if err := through(connect(t, s.addr), address, nil); err == nil || !strings.Contains(err.Error(), "general SOCKS server failure") {
 			t.Fatalf("a third client heard: %v", err)
 		}
 	}
-	if n := testutil.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)); n != 3 {
+	if n := promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)); n != 3 {
 		t.Errorf("%v were counted", n)
 	}
 	if !strings.Contains(lines(), "ulimit -n") {
 		t.Error("the log does not say why")
 	}
 	_ = open[0].Close()
-	eventually(t, "the free place is used", func() bool { return through(connect(t, s.addr), address, nil) == nil })
+	testutil.Eventually(t, "the free place is used", func() bool { return through(connect(t, s.addr), address, nil) == nil })
 	_, _ = open[1].Write([]byte("x"))
 	if _, err := io.ReadFull(open[1], make([]byte, 1)); err != nil {
 		t.Errorf("an open connection was cut: %v", err)

@@ -13,17 +13,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/proxy"
 
 	"konnectivity/internal/front"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
 func TestRealClientThroughEveryAddressType(t *testing.T) {
 	s := serve(t, Options{}, direct)
 	port := func(addr string) string { _, p, _ := net.SplitHostPort(addr); return p }
-	four := target(t, echo)
+	four := testutil.Serve(t, echo)
 	for _, address := range []string{four, "localhost:" + port(four)} {
 		c := mustThrough(t, s, address)
 		_, _ = c.Write([]byte("over"))
@@ -44,7 +45,7 @@ func TestRealClientWithPassword(t *testing.T) {
 	t.Parallel() // it waits
 	log, lines := logBuffer()
 	s := serve(t, Options{Options: front.Options{Log: log}, Credentials: static{"anna": "correct horse"}}, direct)
-	address := target(t, echo)
+	address := testutil.Serve(t, echo)
 	if err := through(connect(t, s.addr), address, &proxy.Auth{User: "anna", Password: "correct horse"}); err != nil {
 		t.Error(err)
 	}
@@ -65,7 +66,7 @@ func TestRealClientWithPassword(t *testing.T) {
 // What a client sends before it has heard the reply comes first and whole,
 // whether it fits what the handshake reads ahead or not.
 func TestPipelinedBytes(t *testing.T) {
-	address := target(t, echo)
+	address := testutil.Serve(t, echo)
 	host, p, _ := net.SplitHostPort(address)
 	port, _ := net.LookupPort("tcp", p)
 	for _, size := range []int{1, readAhead - 30, readAhead, readAhead + 1, 300_000} {
@@ -95,7 +96,7 @@ func TestHalfCloseInBothDirections(t *testing.T) {
 	t.Run("client first", func(t *testing.T) {
 		payload := make([]byte, 4<<20)
 		fill(payload, 1)
-		c := mustThrough(t, s, target(t, func(c *net.TCPConn) {
+		c := mustThrough(t, s, testutil.Serve(t, func(c *net.TCPConn) {
 			h := sha256.New()
 			_, _ = io.Copy(h, c)
 			_, _ = c.Write(h.Sum(nil))
@@ -109,7 +110,7 @@ func TestHalfCloseInBothDirections(t *testing.T) {
 	})
 	t.Run("target first", func(t *testing.T) {
 		heard := make(chan string, 1)
-		c := mustThrough(t, s, target(t, func(c *net.TCPConn) {
+		c := mustThrough(t, s, testutil.Serve(t, func(c *net.TCPConn) {
 			_, _ = c.Write([]byte("banner"))
 			_ = c.CloseWrite()
 			b, _ := io.ReadAll(c)
@@ -120,7 +121,7 @@ func TestHalfCloseInBothDirections(t *testing.T) {
 		}
 		_, _ = c.Write([]byte("after your FIN"))
 		_ = c.CloseWrite()
-		if got := receive(t, heard); got != "after your FIN" {
+		if got := testutil.Receive(t, "heard", heard); got != "after your FIN" {
 			t.Errorf("target heard %q", got)
 		}
 	})
@@ -129,7 +130,7 @@ func TestHalfCloseInBothDirections(t *testing.T) {
 func TestResetTravels(t *testing.T) {
 	s := serve(t, Options{}, direct)
 	t.Run("from the target", func(t *testing.T) {
-		c := mustThrough(t, s, target(t, func(c *net.TCPConn) {
+		c := mustThrough(t, s, testutil.Serve(t, func(c *net.TCPConn) {
 			_, _ = io.ReadFull(c, make([]byte, 1))
 			_ = c.SetLinger(0)
 		}))
@@ -140,7 +141,7 @@ func TestResetTravels(t *testing.T) {
 	})
 	t.Run("from the client", func(t *testing.T) {
 		ended := make(chan string, 1)
-		c := mustThrough(t, s, target(t, func(c *net.TCPConn) {
+		c := mustThrough(t, s, testutil.Serve(t, func(c *net.TCPConn) {
 			_, _ = c.Write([]byte("x"))
 			_, err := io.ReadAll(c)
 			if errors.Is(err, syscall.ECONNRESET) {
@@ -152,7 +153,7 @@ func TestResetTravels(t *testing.T) {
 		_, _ = io.ReadFull(c, make([]byte, 1))
 		_ = c.SetLinger(0)
 		_ = c.Close()
-		if got := receive(t, ended); got != "reset" {
+		if got := testutil.Receive(t, "ended", ended); got != "reset" {
 			t.Errorf("target saw %s", got)
 		}
 	})
@@ -169,9 +170,9 @@ func TestClientThatLeavesCancelsItsDial(t *testing.T) {
 			s := serve(t, Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: d, DialTimeout: time.Hour}}}, nil)
 			c := connect(t, s.addr)
 			_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
-			_ = receive(t, dialing)
+			_ = testutil.Receive(t, "dialing", dialing)
 			leave(c)
-			if got := receive(t, cancelled); !strings.Contains(got, "the client left") {
+			if got := testutil.Receive(t, "cancelled", cancelled); !strings.Contains(got, "the client left") {
 				t.Errorf("cancelled because %s", got)
 			}
 		})
@@ -181,7 +182,7 @@ func TestClientThatLeavesCancelsItsDial(t *testing.T) {
 // A dial that succeeds just as its client leaves must not stay open.
 func TestLateSuccessIsNotLeaked(t *testing.T) {
 	ended := make(chan string, 1)
-	address := target(t, func(c *net.TCPConn) { _, _ = io.ReadAll(c); ended <- "closed" })
+	address := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.ReadAll(c); ended <- "closed" })
 	left := make(chan struct{})
 	s := serve(t, Options{}, tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		<-ctx.Done()
@@ -190,10 +191,10 @@ func TestLateSuccessIsNotLeaked(t *testing.T) {
 	c := connect(t, s.addr)
 	_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
 	time.AfterFunc(20*time.Millisecond, func() { _ = c.Close(); close(left) })
-	_ = receive(t, ended)
+	_ = testutil.Receive(t, "ended", ended)
 	<-left
-	eventually(t, "it is counted as given up", func() bool {
-		return testutil.ToFloat64(s.Metrics.Requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
+	testutil.Eventually(t, "it is counted as given up", func() bool {
+		return promtest.ToFloat64(s.Metrics.Requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
 	})
 }
 

@@ -35,9 +35,7 @@ func TestQuietRelayIsNotCut(t *testing.T) {
 		s := newServer(t, Options{}, tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 			return tunnel.Wrap(far), nil
 		}))
-		client, conn := net.Pipe()
-		done := make(chan struct{})
-		go func() { defer close(done); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
+		client, done := s.pipe()
 		_, _ = client.Write([]byte(hello + connectTo + name("a", 1)))
 		_, _ = io.ReadFull(client, make([]byte, len(ok+success)))
 		for _, c := range []struct{ from, to net.Conn }{{client, near}, {near, client}} {
@@ -62,9 +60,7 @@ func TestSlowDialOutlivesTheHandshakeBound(t *testing.T) {
 				time.Sleep(3 * defaultHandshakeTimeout)
 				return tunnel.Wrap(far), nil
 			})}}}, nil)
-		client, conn := net.Pipe()
-		done := make(chan struct{})
-		go func() { defer close(done); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
+		client, done := s.pipe()
 		_, _ = client.Write([]byte(hello + connectTo + name("slow", 1)))
 		if _, err := io.ReadFull(client, make([]byte, len(ok+success))); err != nil {
 			t.Error(err)
@@ -90,9 +86,7 @@ func TestLeavingIsNoticedAfterTheHandshakeTimeout(t *testing.T) {
 				waited = time.Since(start)
 				return nil, ctx.Err()
 			})}}}, nil)
-		client, conn := net.Pipe()
-		done := make(chan struct{})
-		go func() { defer close(done); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
+		client, done := s.pipe()
 		_, _ = client.Write([]byte(hello))
 		_, _ = io.ReadFull(client, make([]byte, len(ok)))
 		_, _ = client.Write([]byte(connectTo + name("slow", 1)))

@@ -14,17 +14,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/front"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
-
-// patience bounds every wait for something that happens at once.
-const patience = 20 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -63,7 +60,7 @@ func serveFrom(t *testing.T, original func(net.Conn) (netip.AddrPort, error), o 
 		select {
 		case err := <-ended:
 			return err
-		case <-time.After(patience):
+		case <-time.After(testutil.Patience):
 			return errors.New("Serve did not return")
 		}
 	})
@@ -82,7 +79,7 @@ func connect(t *testing.T, s *serving) *net.TCPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	return c.(*net.TCPConn)
 }
 
@@ -120,7 +117,7 @@ func refuses(s *serving) bool {
 		return errors.Is(err, syscall.ECONNRESET)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	return isReset(c)
 }
 
@@ -130,22 +127,13 @@ func isReset(c net.Conn) bool {
 	return errors.Is(err, syscall.ECONNRESET)
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("never happened: %s", what)
-		}
-	}
-}
-
 // What a client sends while its destination is dialed comes first and whole,
 // whether it fits what is read ahead or not, and the end of either direction
 // passes.
 func TestRelaysToWhereTheClientMeant(t *testing.T) {
 	for _, size := range []int{1, readAhead, readAhead + 1, 300_000} {
 		for _, delay := range []time.Duration{0, 40 * time.Millisecond} {
-			s := serve(t, front.Options{Drain: patience}, echoing(delay))
+			s := serve(t, front.Options{Drain: testutil.Patience}, echoing(delay))
 			payload := bytes.Repeat([]byte("0123456789"), size/10+1)[:size]
 			c := connect(t, s)
 			go func() { _, _ = c.Write(payload); time.Sleep(delay / 2); _ = c.CloseWrite() }()
@@ -170,8 +158,8 @@ func TestConnectionsThatWereNotRedirectedAreRefused(t *testing.T) {
 		if !refuses(s) {
 			t.Errorf("%s: the connection was not reset", name)
 		}
-		eventually(t, "its slot is given back", func() bool { return s.Slots.Count() == 0 })
-		if n := testutil.ToFloat64(s.Metrics.Refused.WithLabelValues(reasonNotRedirected)); n != 1 {
+		testutil.Eventually(t, "its slot is given back", func() bool { return s.Slots.Count() == 0 })
+		if n := promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(reasonNotRedirected)); n != 1 {
 			t.Errorf("%s: %v were counted", name, n)
 		}
 	}
@@ -189,7 +177,7 @@ func TestFailedDialResetsTheClient(t *testing.T) {
 		t.Error("the client was not reset")
 	}
 	_ = s.stop()
-	if n := testutil.ToFloat64(s.Metrics.Requests.WithLabelValues("refused")); n != 1 {
+	if n := promtest.ToFloat64(s.Metrics.Requests.WithLabelValues("refused")); n != 1 {
 		t.Errorf("%v were counted", n)
 	}
 	var line map[string]any
@@ -218,78 +206,32 @@ func TestDialEndsWithItsClient(t *testing.T) {
 		if !strings.Contains(err.Error(), "left") {
 			t.Errorf("the dial ended with %v", err)
 		}
-	case <-time.After(patience):
+	case <-time.After(testutil.Patience):
 		t.Fatal("the dial goes on")
 	}
-	eventually(t, "it is counted", func() bool {
-		return testutil.ToFloat64(s.Metrics.Requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
+	testutil.Eventually(t, "it is counted", func() bool {
+		return promtest.ToFloat64(s.Metrics.Requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
 	})
 }
 
 func TestLimitOfOpenConnections(t *testing.T) {
-	for name, o := range map[string]front.Options{"by flag": {MaxConns: 2}, "by descriptors": {Descriptors: 8}} {
-		t.Run(name, func(t *testing.T) { testLimit(t, o) })
-	}
-}
-
-// testLimit is for a limit of two.
-func testLimit(t *testing.T, o front.Options) {
-	registry := prometheus.NewRegistry()
-	o.Registerer = registry
-	s := serve(t, o, echoing(0))
+	s := serve(t, front.Options{Descriptors: 8}, echoing(0)) // which allow two
 	open := []*net.TCPConn{connect(t, s), connect(t, s)}
-	eventually(t, "two are open", func() bool { return s.Slots.Count() == 2 })
+	testutil.Eventually(t, "two are open", func() bool { return s.Slots.Count() == 2 })
 	for range 3 {
 		if !refuses(s) {
 			t.Fatal("a third connection got in")
 		}
 	}
-	if n := testutil.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)); n != 3 {
+	if n := promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)); n != 3 {
 		t.Errorf("%v were counted", n)
-	}
-	if err := testutil.GatherAndCompare(registry, strings.NewReader("# HELP konnectivity_transparent_open_connections Open redirected connections.\n"+
-		"# TYPE konnectivity_transparent_open_connections gauge\nkonnectivity_transparent_open_connections 2\n"), "konnectivity_transparent_open_connections"); err != nil {
-		t.Error(err)
 	}
 	_, _ = open[0].Write([]byte("x"))
 	_ = open[0].CloseWrite()
 	if _, err := io.ReadAll(open[0]); err != nil {
 		t.Errorf("an open connection was cut: %v", err)
 	}
-	eventually(t, "its slot is free", func() bool { return s.Slots.Count() == 1 })
+	testutil.Eventually(t, "its slot is free", func() bool { return s.Slots.Count() == 1 })
 	_ = connect(t, s)
-	eventually(t, "the free slot is used", func() bool { return s.Slots.Count() == 2 })
-}
-
-func TestDrain(t *testing.T) {
-	for _, drain := range []time.Duration{0, patience} {
-		s := serve(t, front.Options{Drain: drain}, echoing(0))
-		c := connect(t, s)
-		eventually(t, "it is relayed", func() bool { return testutil.ToFloat64(s.Metrics.Requests.WithLabelValues("ok")) == 1 })
-		stopped := make(chan error, 1)
-		go func() { stopped <- s.stop() }()
-		if drain == 0 {
-			if !isReset(c) {
-				t.Error("without a drain, the connection was not reset")
-			}
-		} else {
-			_, _ = c.Write([]byte("late"))
-			_ = c.CloseWrite()
-			if got, err := io.ReadAll(c); err != nil || string(got) != meant+" late" {
-				t.Errorf("while it drains: %q, %v", got, err)
-			}
-		}
-		if err := <-stopped; err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-func TestOptions(t *testing.T) {
-	forwarder := &tunnel.Forwarder{Dialer: echoing(0)}
-	for _, o := range []front.Options{{}, {Forwarder: forwarder, MaxConns: -1}, {Forwarder: forwarder, Drain: -1}} {
-		if _, err := New(o); err == nil {
-			t.Errorf("%+v is accepted", o)
-		}
-	}
+	testutil.Eventually(t, "the free slot is used", func() bool { return s.Slots.Count() == 2 })
 }

@@ -224,7 +224,7 @@ func (l *scripted) Accept() (net.Conn, error) {
 }
 
 func TestAcceptorSurvivesShortages(t *testing.T) {
-	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ECONNABORTED} {
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
 		synctest.Test(t, func(t *testing.T) {
 			log, hook := test.NewNullLogger()
 			rooms := 0
