@@ -156,6 +156,15 @@ func (r *rig) dial(protos ...string) net.Conn {
 	return s
 }
 
+// connected is a client whose CONNECT was answered.
+func (r *rig) connected(protos ...string) net.Conn {
+	r.t.Helper()
+	c := r.dial(protos...)
+	send(r.t, c, request)
+	expect(r.t, c, established)
+	return c
+}
+
 // connecting serves CONNECT by dial.
 func connecting(dial tunnel.DialerFunc) setting {
 	return func(c *Config) {
@@ -229,17 +238,6 @@ func closed(t *testing.T, c net.Conn) {
 	}
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); {
-		if ok() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Fatal("never: " + what)
-}
-
 // everywhere runs a test over each kind of listener.
 func everywhere(t *testing.T, f func(t *testing.T, start func(...setting) *rig)) {
 	for _, kind := range []struct {
@@ -257,9 +255,7 @@ const request = "CONNECT a.example:443 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 func TestConnect(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		r := start(connecting(echo("")))
-		c := r.dial()
-		send(t, c, request)
-		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+		c := r.connected()
 		// Nothing may follow before there is data.
 		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
@@ -326,13 +322,8 @@ func TestClientThatLeavesCancelsTheDial(t *testing.T) {
 		send(t, c, request)
 		<-dialing
 		c.Close()
-		select {
-		case err := <-cancelled:
-			if !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
-		case <-time.After(20 * time.Second):
-			t.Error("the dial goes on for nobody")
+		if err := testutil.Receive(t, "the dial ends", cancelled); !errors.Is(err, context.Canceled) {
+			t.Error(err)
 		}
 	})
 }
@@ -355,7 +346,7 @@ func TestLateSuccessIsReset(t *testing.T) {
 	<-dialing
 	c.Close()
 	close(leave)
-	eventually(t, "the request ends", func() bool { return r.conns.Load() == 0 })
+	testutil.Eventually(t, "the request ends", func() bool { return r.conns.Load() == 0 })
 	_ = far.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if _, err := far.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the far end reads %v, want a reset", err)
@@ -473,9 +464,7 @@ func TestSilentAndSlowClientsAreClosedAndSlowNobody(t *testing.T) {
 		if r.ca != nil { // through TLS, then nothing
 			silent = append(silent, r.dial(), r.dial("http/1.1"))
 		}
-		c := r.dial()
-		send(t, c, request)
-		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+		c := r.connected()
 		for _, c := range silent {
 			closed(t, c)
 		}
@@ -493,9 +482,7 @@ func TestEstablishedConnectionOutlivesTheHandshakeBound(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		t.Parallel()
 		r := start(connecting(echo("")), quick)
-		c := r.dial()
-		send(t, c, request)
-		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+		c := r.connected()
 		time.Sleep(quickBound * 5 / 4)
 		send(t, c, "x")
 		expect(t, c, "x")
@@ -587,8 +574,8 @@ func TestClientWithoutACertificateIsRefused(t *testing.T) {
 			t.Fatalf("got %q, %v", b, err)
 		}
 	}
-	eventually(t, "counted", func() bool { return r.count("tls") == 5 })
-	eventually(t, "logged", func() bool { return len(hook.AllEntries()) == 5 })
+	testutil.Eventually(t, "counted", func() bool { return r.count("tls") == 5 })
+	testutil.Eventually(t, "logged", func() bool { return len(hook.AllEntries()) == 5 })
 	for _, e := range hook.AllEntries() { // the log bounds how many of one wording it shows
 		if e.Level != logrus.WarnLevel || e.Message != "a TLS handshake of clients failed" {
 			t.Errorf("a peer that has not begun caused %v %q", e.Level, e.Message)
@@ -610,24 +597,20 @@ func TestConnectionLimit(t *testing.T) {
 		t.Error("not counted")
 	}
 	a.Close()
-	eventually(t, "a slot is free", func() bool { return r.conns.Load() == 1 })
-	c = r.dial()
-	send(t, c, request)
-	expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+	testutil.Eventually(t, "a slot is free", func() bool { return r.conns.Load() == 1 })
+	c = r.connected()
 }
 
 func TestDrain(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		t.Parallel()
 		r := start(connecting(echo("")))
-		c := r.dial()
-		send(t, c, request)
-		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+		c := r.connected()
 		waiting := r.dial()
 		send(t, waiting, "CONNECT ")
 		late := r.dial()
 		send(t, late, request[:8])
-		eventually(t, "all are there", func() bool { return r.conns.Load() == 3 })
+		testutil.Eventually(t, "all are there", func() bool { return r.conns.Load() == 3 })
 		r.Drain()
 		r.Drain()
 		time.Sleep(2 * drainAccept)
@@ -636,7 +619,7 @@ func TestDrain(t *testing.T) {
 		late.Close()
 		_ = waiting.SetReadDeadline(time.Now().Add(HandshakeTimeout / 2)) // not by the handshake's bound
 		closed(t, waiting)
-		eventually(t, "no more is accepted", func() bool {
+		testutil.Eventually(t, "no more is accepted", func() bool {
 			c, err := net.Dial(r.addr.Network(), r.addr.String())
 			if err == nil {
 				c.Close()
@@ -651,21 +634,14 @@ func TestDrain(t *testing.T) {
 		default:
 		}
 		c.Close()
-		select {
-		case err := <-r.served:
-			r.served <- err
-		case <-time.After(20 * time.Second):
-			t.Fatal("Serve did not return after the last connection")
-		}
+		r.served <- testutil.Receive(t, "Serve returns after the last connection", r.served)
 	})
 }
 
 func TestContextCutsConnections(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		r := start(connecting(echo("")))
-		c := r.dial()
-		send(t, c, request)
-		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+		c := r.connected()
 		silent := r.raw()
 		r.cancel()
 		closed(t, c)
@@ -820,17 +796,13 @@ func TestRoomIsShared(t *testing.T) {
 	shared := func(c *Config) { c.Room = make(Room, 1) }
 	first := start(t, "tcp", false, connecting(echo("")), shared)
 	second := start(t, "tcp", false, connecting(echo("")), func(c *Config) { c.Room = first.Room() })
-	a := first.dial()
-	send(t, a, request)
-	expect(t, a, established)
+	a := first.connected()
 	b := second.dial()
 	send(t, b, request)
 	closed(t, b)
 	a.Close()
-	eventually(t, "there is room", func() bool { return first.conns.Load() == 0 })
-	b = second.dial()
-	send(t, b, request)
-	expect(t, b, established)
+	testutil.Eventually(t, "there is room", func() bool { return first.conns.Load() == 0 })
+	b = second.connected()
 }
 
 // Without TLS, a Frontend can be told whose its connections are, or to refuse them.

@@ -12,6 +12,7 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 // room allows connections that have not begun so many bytes.
@@ -25,16 +26,14 @@ func room(bytes int64) setting {
 func TestUnprovenConnectionsMakeRoom(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		r := start(connecting(echo("")), room(2*tlsWeight), func(c *Config) { c.MaxConns = 1 })
-		c := r.dial()
-		send(t, c, request)
-		expect(t, c, established)
+		c := r.connected()
 		const crowd = 40 // more than there is room for
 		first := r.raw()
 		for range crowd {
 			r.raw()
 		}
 		closed(t, first)
-		eventually(t, "it is counted", func() bool { return r.count("evicted") >= crowd-2*tlsWeight/silentWeight })
+		testutil.Eventually(t, "it is counted", func() bool { return r.count("evicted") >= crowd-2*tlsWeight/silentWeight })
 		if n, bytes := r.cfg.PreAuth.Held(); n > 2*tlsWeight/silentWeight || bytes > 2*tlsWeight {
 			t.Errorf("%d connections that have not begun weigh %d", n, bytes)
 		}
@@ -47,15 +46,13 @@ func TestUnprovenConnectionsMakeRoom(t *testing.T) {
 func TestUnprovenConnectionsAreReleased(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		r := start(connecting(echo("")))
-		c := r.dial()
-		send(t, c, request)
-		expect(t, c, established)
+		c := r.connected()
 		r.raw().Close()
 		bad := r.dial()
 		send(t, bad, "nonsense\r\n")
 		_, _ = io.Copy(io.Discard, bad)
 		bad.Close()
-		eventually(t, "none is left", func() bool {
+		testutil.Eventually(t, "none is left", func() bool {
 			n, bytes := r.cfg.PreAuth.Held()
 			return n == 0 && bytes == 0
 		})
@@ -91,7 +88,7 @@ func TestUnprovenConnectionsWeighWhatTheySend(t *testing.T) {
 	const sent = maxHandshake * 2 / 3
 	c := r.raw()
 	_, _ = io.WriteString(c, unfinished(sent))
-	eventually(t, "it weighs more", func() bool {
+	testutil.Eventually(t, "it weighs more", func() bool {
 		_, bytes := r.cfg.PreAuth.Held()
 		return bytes > tlsWeight+readWeight*(sent-weighEvery) && bytes < tlsWeight+2*readWeight*sent
 	})
@@ -184,7 +181,7 @@ func TestWhoDoesNotBeginIsCut(t *testing.T) {
 	})
 	c := r.dial("h2")
 	closed(t, c)
-	eventually(t, "it is counted", func() bool { return r.count("timeout") == 1 })
+	testutil.Eventually(t, "it is counted", func() bool { return r.count("timeout") == 1 })
 }
 
 // Allow gives more time, once.
@@ -221,6 +218,6 @@ func TestBeginIsDoneOnce(t *testing.T) {
 			}
 		}
 		c.Close()
-		eventually(t, "it has ended", func() bool { return r.conns.Load() == 0 })
+		testutil.Eventually(t, "it has ended", func() bool { return r.conns.Load() == 0 })
 	}
 }

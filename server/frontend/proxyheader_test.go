@@ -17,6 +17,7 @@ import (
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/source"
+	"konnectivity/internal/testutil"
 )
 
 // behind sets load balancers at these addresses.
@@ -167,7 +168,7 @@ func TestProxyHeadersAreRequired(t *testing.T) {
 			c := r.raw()
 			_, _ = io.WriteString(c, sent)
 			closed(t, c)
-			eventually(t, "it is counted", func() bool { return r.count("proxy") == 1 })
+			testutil.Eventually(t, "it is counted", func() bool { return r.count("proxy") == 1 })
 			if line := lines.LastEntry(); line == nil || !strings.Contains(line.Message, "PROXY protocol header") {
 				t.Errorf("the log says %v", line)
 			}
@@ -183,7 +184,7 @@ func TestBalancersThatLeave(t *testing.T) {
 		_, _ = io.WriteString(c, sent)
 		_ = c.(*net.TCPConn).CloseWrite()
 		closed(t, c)
-		eventually(t, "it is counted", func() bool { return r.count("closed") == 1 })
+		testutil.Eventually(t, "it is counted", func() bool { return r.count("closed") == 1 })
 	}
 }
 
@@ -195,7 +196,7 @@ func TestSlowProxyHeadersAreCut(t *testing.T) {
 		c := r.raw()
 		_, _ = io.WriteString(c, sent)
 		closed(t, c)
-		eventually(t, "it is counted", func() bool { return r.count("timeout") == 1 })
+		testutil.Eventually(t, "it is counted", func() bool { return r.count("timeout") == 1 })
 	}
 }
 
@@ -212,7 +213,7 @@ func TestProxyHeadersFromElsewhere(t *testing.T) {
 		if err := tls.Client(&prefixed{r.raw(), head}, r.links()).Handshake(); err == nil {
 			t.Errorf("a header of version %d was accepted", version)
 		}
-		eventually(t, "it is counted", func() bool { return r.count("tls") == i+1 })
+		testutil.Eventually(t, "it is counted", func() bool { return r.count("tls") == i+1 })
 		if text, _ := lines.LastEntry().String(); !strings.Contains(text, "not among those trusted") {
 			t.Errorf("the log says %s", text)
 		}
@@ -237,7 +238,7 @@ func TestConnectionsBehindABalancerAreBoundedByTheirOwnAddress(t *testing.T) {
 		_, _ = io.WriteString(c, header(t, byte(1+i%2), "192.0.2.7:4711", "203.0.113.1:8091"))
 		r.known()
 	}
-	eventually(t, "most were evicted", func() bool { return r.count("evicted") >= 30 })
+	testutil.Eventually(t, "most were evicted", func() bool { return r.count("evicted") >= 30 })
 	c := tls.Client(honest, r.links())
 	expect(t, c, "198.51.100.1:4711 198.51.100.1:4711\n")
 }
