@@ -1,6 +1,7 @@
 package httpsproxy
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"time"
@@ -55,54 +56,32 @@ func (d *dialed) Close() error {
 	return d.Conn.Close()
 }
 
-// dialReport tells observers about a transport's dials, except for a dial that
-// its request no longer needed, because another connection became free.
-type dialReport struct {
-	exchange *exchange
-	to       []tunnel.Observer
-}
-
-// Dialed implements tunnel.Observer.
-func (d *dialReport) Dialed(f *tunnel.Flow, took time.Duration, err error) {
-	if err != nil && d.exchange.finished() && tunnel.FailureOf(err) == tunnel.FailCancelled {
-		return
-	}
-	for _, o := range d.to {
-		o.Dialed(f, took, err)
-	}
-}
-
-// Opened implements tunnel.Observer.
-func (d *dialReport) Opened(*tunnel.Flow) {}
-
-// Closed implements tunnel.Observer.
-func (d *dialReport) Closed(*tunnel.Flow, time.Duration, error) {}
-
-// dial is http.Transport's DialContext. It bounds a dial, reports it, and ends
-// it with the request that needs it: a Transport would finish it for a later
-// request, at a cost for clients that have left.
+// dial is http.Transport's DialContext. It bounds a dial, and ends it with the
+// request that needs it: a Transport would finish it for a later request, at a cost
+// for clients that have left. Observers see the dial, unless it ended because
+// another connection became free for its request.
 func (s *Server) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	x := ctx.Value(exchangeKey{}).(*exchange) // only such requests use the transport
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.Forwarder.DialTimeout, tunnel.DefaultDialTimeout))
 	defer cancel()
-	stop := context.AfterFunc(x.ctx, cancel)
-	defer stop()
-	var failed error // unchanged, for the client's answer
-	f := tunnel.Forwarder{
-		DialTimeout: s.Forwarder.DialTimeout,
-		Observers:   []tunnel.Observer{&dialReport{x, s.Forwarder.Observers}},
-		Dialer: tunnel.DialerFunc(func(ctx context.Context, flow *tunnel.Flow) (c tunnel.Conn, _ error) {
-			leg := flow.To(address) // for a customer's proxy, the proxy's
-			leg.Network = network
-			c, failed = s.opts.Forward.Dial(ctx, leg)
-			flow.Adopt(leg)
-			return c, failed
-		}),
+	defer context.AfterFunc(x.ctx, cancel)()
+	flow := &tunnel.Flow{Request: x.rec.flow.Request}
+	leg := flow.To(address) // for a customer's proxy, the proxy's
+	leg.Network = network
+	start := time.Now()
+	c, err := s.opts.Forward.Dial(ctx, leg)
+	flow.Adopt(leg)
+	var seen error // the client's answer needs err as it is
+	if err != nil {
+		seen = tunnel.AsDialError(flow.Address, err)
 	}
-	flow := x.rec.flow.To(x.rec.flow.Address)
-	c, _ := f.Dial(ctx, flow)
-	if failed != nil {
-		return nil, failed
+	if seen == nil || !x.finished() || tunnel.FailureOf(seen) != tunnel.FailCancelled {
+		for _, o := range s.Forwarder.Observers {
+			o.Dialed(flow, time.Since(start), seen)
+		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	return &dialed{c, flow, newProgress()}, nil
 }

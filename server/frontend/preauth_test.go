@@ -46,7 +46,7 @@ func TestUnprovenConnectionsMakeRoom(t *testing.T) {
 func TestUnprovenConnectionsAreReleased(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		r := start(connecting(echo("")))
-		c := r.connected()
+		r.connected()
 		r.raw().Close()
 		bad := r.dial()
 		send(t, bad, "nonsense\r\n")
