@@ -246,7 +246,7 @@ func TestConnectionsBehindABalancerAreBoundedByTheirOwnAddress(t *testing.T) {
 // known waits until the headers of all connections have been read.
 func (r *rig) known() {
 	r.t.Helper()
-	eventually(r.t, "all headers have been read", func() bool {
+	testutil.Eventually(r.t, "all headers have been read", func() bool {
 		n, bytes := r.cfg.PreAuth.Held()
 		return n > 0 && bytes >= int64(n)*tlsWeight
 	})
