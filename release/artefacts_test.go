@@ -230,8 +230,8 @@ func TestBillOfMaterials(t *testing.T) {
 	}
 }
 
-// The bill has what is linked into the programs that users get, as go version
-// reads it: all of it, and nothing else.
+// The bill of materials has exactly the modules that are linked into the released
+// programs, as go version reads them.
 func TestBillOfMaterialsIsComplete(t *testing.T) {
 	bom := readBill(t)
 	folder := unpack(t, artefact(t, "konnectivity_*_"+runtime.GOOS+"_"+runtime.GOARCH+".tar.gz"))

@@ -40,7 +40,7 @@ func (r *release) chart() error {
 	return writeFile(filepath.Join(r.out, "konnectivity-"+r.number()+".tgz"), func(w io.Writer) error { return writeTarGz(w, entries, r.time) })
 }
 
-// ofChart leaves out what is written about the chart, and tests.
+// ofChart leaves out documents and tests.
 func ofChart(path string) bool {
 	return !strings.HasSuffix(path, ".md") && !strings.HasSuffix(path, "_test.yaml")
 }

@@ -99,13 +99,13 @@ func (w *world) agent() {
 // consumer is a pod that has sidecars.
 type consumer struct {
 	name     string
-	sidecars [][]string // what follows control-plane-operator
+	sidecars [][]string // arguments of control-plane-operator
 	env      []string   // of the pod's own program
 	dials    string     // the proxy that it uses without a variable
 }
 
-// kubeconfig is where sidecars have it. Only the one that the network operator
-// deploys has it elsewhere.
+// kubeconfig returns the path of a sidecar's kubeconfig. The network operator's
+// deployment has a path of its own.
 func (c consumer) kubeconfig() string {
 	if c.name == "ovnkube-control-plane" {
 		return "/etc/kubernetes"
@@ -113,8 +113,8 @@ func (c consumer) kubeconfig() string {
 	return "/etc/kubernetes/secrets/kubeconfig"
 }
 
-// proxies are those by which the pod's program reaches the nodes, as curl writes
-// them: what Go calls socks5 leaves names to the proxy.
+// proxies returns the proxies to the nodes of the pod's program, in curl's notation:
+// Go's socks5 leaves names to the proxy.
 func (c consumer) proxies() (all []string) {
 	for _, e := range c.env {
 		name, proxy, _ := strings.Cut(e, "=")
@@ -132,7 +132,7 @@ func (c consumer) proxies() (all []string) {
 var consumers = []consumer{
 	{name: "openshift-apiserver", sidecars: [][]string{{"konnectivity-https-proxy", "run"}},
 		env: []string{"HTTP_PROXY=http://127.0.0.1:8090", "HTTPS_PROXY=http://127.0.0.1:8090", "NO_PROXY=kube-apiserver,etcd-client,audit-webhook"}},
-	// With a customer's proxy, one of whose URLs is not set.
+	// With a customer's proxy, and an empty URL for HTTP.
 	{name: "openshift-apiserver-proxied", sidecars: [][]string{{"konnectivity-https-proxy", "run",
 		"--http-proxy", "", "--https-proxy", "http://proxy.invalid:3128", "--no-proxy", ".cluster.local,.svc,127.0.0.1,localhost"}},
 		env: []string{"HTTP_PROXY=http://127.0.0.1:8090", "HTTPS_PROXY=http://127.0.0.1:8090", "NO_PROXY=kube-apiserver,etcd-client,audit-webhook"}},
@@ -229,7 +229,7 @@ func (w *world) preStop(server string) {
 		hook := append(append([]string{"2", "ctr"}, w.own()...), "task", "exec", "--exec-id", "preStop", server, "/bin/sh", "-c", "sleep 70")
 		out, err := try(w.t, "timeout", hook...)
 		done <- out
-		_ = err // timeout has ended it, which is what is wanted
+		_ = err // timeout has ended it, as intended
 	}()
 	if out := <-done; time.Since(start) < 2*time.Second {
 		w.t.Errorf("the preStop hook ended at once: %s", out)

@@ -145,8 +145,8 @@ func (r *release) layer(entries []entry) (v1.Layer, error) {
 		tarball.WithCompressionLevel(gzip.DefaultCompression), tarball.WithCompressedCaching)
 }
 
-// lean is what the programs expect of a system: the public CAs, by which
-// customers' proxies and clouds are verified, and a name for their user.
+// lean returns the files that the programs expect of a system: the public CAs, which
+// verify customers' proxies and clouds, and a name for their user.
 func (r *release) lean(system) ([]entry, error) {
 	var cas bytes.Buffer
 	for root := range bundle.Roots() {

@@ -271,8 +271,8 @@ func TestSkopeoReadsImages(t *testing.T) {
 	}
 }
 
-// Whoever has an image has the licences of what is in it, and knows where the
-// source is that one of them asks for.
+// An image has the licences of all its content, and names the place of the source that
+// one of them asks for.
 func TestImagesHoldLicences(t *testing.T) {
 	for name, want := range map[string][]string{
 		"konnectivity":            {"usr/share/doc/konnectivity/LICENSE", "usr/share/doc/konnectivity/" + thirdParty},

@@ -150,7 +150,7 @@ func note(owners map[string][]string, owner, file string) error {
 	return nil
 }
 
-// printed puts the texts in the order of whom they are for.
+// printed returns the texts, sorted by the modules that they are for.
 func printed(owners map[string][]string) []byte {
 	var texts []string
 	for text, names := range owners {

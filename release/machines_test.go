@@ -200,7 +200,7 @@ func TestBareMetal(t *testing.T) {
 		}
 	}
 
-	// What dies comes again, and what is stopped ends in order.
+	// A service that is killed starts again, and one that is stopped ends in order.
 	before := node.do("systemctl show --value -p MainPID konnectivity-agent")
 	node.do("systemctl kill --signal=KILL konnectivity-agent")
 	node.await("the agent runs again", func() error {

@@ -1,6 +1,11 @@
-// Command release makes everything that a release consists of, from the sources
-// beside it and the Go module cache: archives, packages, container images, and
-// what goes with them. The same sources give the same bytes.
+// Command release makes all files of a release from the sources beside it and the Go
+// module cache: archives, packages, container images, Helm's chart, a bill of
+// materials, and checksums. The same sources give the same bytes.
+//
+// The formats are other modules' work: nfpm makes .deb and .rpm, go-containerregistry
+// images, cyclonedx-go the bill. GoReleaser joins such parts too, but it works on a tag
+// of a git repository, and has docker make images or pushes them to a registry. Here a
+// release is files, of any version, commit and time that the command is given.
 package main
 
 import (
@@ -15,7 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// release is what is made, from what, and where to.
+// release has the settings of one run.
 type release struct {
 	root    string // of the sources
 	out     string

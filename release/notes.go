@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// notes writes what changed, from the changelog: the section of this version, or
-// what is not released yet.
+// notes writes the release notes: the changelog's section of this version, or the
+// section of unreleased changes.
 func (r *release) notes() error {
 	changelog, err := r.source("CHANGELOG.md")
 	if err != nil {

@@ -22,8 +22,8 @@ type root struct {
 func newRoot(t *testing.T) *root {
 	t.Helper()
 	base := t.TempDir()
-	// Of its own: what lies below a machine's files may not be written over them,
-	// as in a container, whose /tmp is an overlay already.
+	// A file system of its own: the upper folder of an overlay may not be on an
+	// overlay, which /tmp is in a container.
 	command(t, "mount", "-t", "tmpfs", "tmpfs", base)
 	t.Cleanup(func() { command(t, "umount", base) })
 	r := &root{t: t, merged: filepath.Join(base, "merged")}
@@ -107,8 +107,8 @@ func (r *root) secrets() {
 	}
 }
 
-// start runs a service by its unit's own lines and its own user, in a network
-// namespace where nobody else has its ports.
+// start runs a service by its unit's own lines and as its own user, in a network
+// namespace of its own, where all ports are free.
 func (r *root) start(namespace string, p program) {
 	r.t.Helper()
 	script := `set -a; . ` + p.config() + `; set +a

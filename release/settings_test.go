@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Whoever builds a release has settings of their own.
-func TestBuildersSettingsDoNotDecideBytes(t *testing.T) {
+// The settings of the person who builds a release do not reach the compiler.
+func TestSettingsOfTheBuilderAreIgnored(t *testing.T) {
 	module := t.TempDir()
 	if err := errors.Join(
 		os.WriteFile(filepath.Join(module, "go.mod"), []byte("module tiny\n\ngo 1.26.0\n"), 0o600),

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// tokens lets in who has the service account and the audience of the manifests,
-// by reviews of this API, and nobody else.
+// tokens checks that reviews of this API admit tokens with the manifests' service
+// account and audience, and no others.
 func (w *world) tokens(t *testing.T) {
 	w.t = t
 	w.do("create", "serviceaccount", "-n", "kube-system", "other")
@@ -78,7 +78,7 @@ func (w *world) may(user string, all allowed) {
 	}
 }
 
-// roles have just what is needed.
+// roles checks that the roles grant what the programs need, and no more.
 func (w *world) roles(t *testing.T) {
 	w.t = t
 	const agent = "system:serviceaccount:kube-system:konnectivity-agent"

@@ -39,7 +39,7 @@ func TestChartComesBack(t *testing.T) {
 	if left := i.workloads(); left != "" {
 		t.Errorf("uninstalling leaves %s", left)
 	}
-	i.follow(install) // without the Job, which nobody runs now
+	i.follow(install) // without the Job, which no controller runs here
 	if i.workloads() == "" || i.signer() != signer {
 		t.Error("installing again changes the certificates, or installs nothing")
 	}

@@ -166,7 +166,7 @@ func (p *controlPlane) client() *http.Client {
 	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{TLSClientConfig: p.admin.Clone(), DisableKeepAlives: true}}
 }
 
-// userConfig writes a kubeconfig file for who has the credentials given.
+// userConfig writes a kubeconfig file with the given credentials.
 func (p *controlPlane) userConfig(name string, port int, credentials string) string {
 	p.t.Helper()
 	return p.write(name+".kubeconfig", fmt.Appendf(nil, "apiVersion: v1\nkind: Config\ncurrent-context: c\n"+
@@ -175,7 +175,7 @@ func (p *controlPlane) userConfig(name string, port int, credentials string) str
 		suite.Loopback(port), p.file("ca.crt"), credentials))
 }
 
-// clientOf is the kubeconfig of who comes with a certificate, as `kubeadm
+// clientOf writes the kubeconfig of a user with a client certificate, as `kubeadm
 // kubeconfig user` makes it.
 func (p *controlPlane) clientOf(user string, port int) string {
 	p.t.Helper()

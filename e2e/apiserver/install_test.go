@@ -145,7 +145,7 @@ func (i installer) runOnce(c corev1.Container, kubeconfig string) error {
 	return nil
 }
 
-// finish starts what was installed, and ends with a log.
+// finish starts the installed workloads, and ends by reading a log.
 func (i installer) finish() {
 	i.t.Helper()
 	const control = "-n my-control-plane deployment "

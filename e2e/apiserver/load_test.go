@@ -14,8 +14,8 @@ import (
 // loadPause is between two requests of one kind.
 const loadPause = 25 * time.Millisecond
 
-// load asks without pause for what goes by the tunnel, each request on a
-// connection of its own to a kube-apiserver, as a kubectl does.
+// load sends requests that pass the tunnel, one after the other, each on a connection
+// of its own to a kube-apiserver, as a kubectl does.
 type load struct {
 	stop func()
 	work sync.WaitGroup

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// direct is an egress selector configuration by which nothing is tunnelled.
+// direct is an egress selector configuration without a tunnel.
 const direct = `apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
 egressSelections: [{name: cluster, connection: {proxyProtocol: Direct}}]
@@ -26,8 +26,7 @@ egressSelections: [{name: cluster, connection: {proxyProtocol: Direct}}]
 // ofOperators are folders whose kinds an operator must have brought.
 var ofOperators = []string{"monitoring", "monitoring-kube-prometheus-stack", "pki/cert-manager"}
 
-// restricted has namespaces made in which no pod may be that the "restricted"
-// pod security standard forbids.
+// restricted defines namespaces that enforce the "restricted" pod security standard.
 const restricted = `
 apiVersion: v1
 kind: Namespace

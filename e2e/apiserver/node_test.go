@@ -50,7 +50,8 @@ func newNode(t *testing.T, z *zone, ca *pki.CA) *node {
 	return n
 }
 
-// serveTLS serves in the zone, with a certificate of ca, who has one of clients.
+// serveTLS serves in the zone with a certificate of ca, and asks clients for a
+// certificate of clients.
 func serveTLS(t *testing.T, z *zone, ip string, ca, clients *pki.CA, leaf pki.Leaf, handler http.Handler) (port int) {
 	t.Helper()
 	leaf.Server = true

@@ -25,7 +25,7 @@ const (
 	pumpPause = 20 * time.Millisecond
 )
 
-// pump sends bytes to who sends them back, until it is told to end.
+// pump sends bytes to an echo, and checks them, until it is stopped.
 type pump struct {
 	name    string
 	stop    context.CancelFunc
@@ -125,8 +125,8 @@ func (w *world) pumpForward() *pump {
 	return newPump("port-forward", c, c.(*net.TCPConn).CloseWrite, c, c.Close)
 }
 
-// outlive replaces every server in order and then kills each: what was open goes
-// on, and what asks meanwhile gets its answer.
+// outlive replaces every server in order and then kills each. Open connections go on,
+// and requests that come meanwhile are answered.
 func (w *world) outlive(t *testing.T) {
 	w.t = t
 	pumps := []*pump{w.pumpExec(), w.pumpForward()}
@@ -180,8 +180,7 @@ func (w *world) goOn(pumps []*pump) {
 	}
 }
 
-// killServer ends a server that has no time to tell anybody, and then the
-// Service hears of it.
+// killServer kills a server, and then takes it out of the Service.
 func (w *world) killServer(s *server) {
 	s.Kill()
 	time.Sleep(endpointLag)

@@ -78,8 +78,8 @@ func newReader(t *testing.T) *reader {
 	return r
 }
 
-// byKubeadm makes the cluster look as if kubeadm had made it, and has kubeadm
-// write what is for /etc/kubernetes/manifests to the folder pods.
+// byKubeadm makes the cluster look as if kubeadm had made it. Kubeadm writes the files
+// for /etc/kubernetes/manifests to the folder pods.
 func (r *reader) byKubeadm(a *kubeAPI) {
 	r.t.Helper()
 	r.put("etc/pki/ca.crt", string(r.ca.CertPEM), 0o600)

@@ -24,8 +24,8 @@ const (
 	apiGrace = 10 * time.Second
 )
 
-// ending is when programs were told to end, when they had, and when what came in
-// their place was ready.
+// ending has the times at which programs were stopped, had ended, and had been
+// replaced by others that were ready.
 type ending struct {
 	what string
 	told time.Time
@@ -72,8 +72,8 @@ func (w *world) rollOver(t *testing.T) {
 
 // checkLoad expects that a new connection was always possible, and that what
 // went by an old one failed only where that one was cut at the end of its grace.
-// A kube-apiserver that is told to end hangs up on who has just come, or leaves
-// them to wait.
+// A kube-apiserver that is stopped closes connections that have just come, or leaves
+// them waiting.
 func (w *world) checkLoad(l *load, endings []ending) {
 	t := w.t
 	for _, f := range l.lost {

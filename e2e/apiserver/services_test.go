@@ -102,8 +102,7 @@ spec:
   containers: [{name: hello, image: hello:example, ports: [{containerPort: 8080}]}]
 `
 
-// The endpoints make kube-apiserver believe that somebody is there; it asks for
-// the cluster IP.
+// kube-apiserver looks for endpoints before it dials, and then dials the cluster IP.
 const widgetObjects = `
 apiVersion: v1
 kind: Service

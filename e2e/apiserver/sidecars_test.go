@@ -54,7 +54,7 @@ func (w *world) sidecars(t *testing.T) {
 		case "kube-apiserver":
 			continue // TestSidecar
 		case "prometheus-transparent":
-			continue // is told of no proxy; manifests/check runs it
+			continue // has no proxy setting; manifests/check runs it
 		}
 		t.Run(filepath.Base(example), func(t *testing.T) {
 			w.t = t
@@ -63,12 +63,12 @@ func (w *world) sidecars(t *testing.T) {
 	}
 }
 
-// builtIn is where an application dials that is told of no proxy: it knows
-// SOCKS5 itself.
+// builtIn is the proxy of an application whose manifest has no proxy setting: it
+// speaks SOCKS5 itself.
 var builtIn = []string{"", "socks5://127.0.0.1:8090", "8090"}
 
-// told is where an application is told of a proxy.
-var told = regexp.MustCompile(`(?m)(?:value|proxy_url): ((?:http|socks5)://127\.0\.0\.1:(\d+))$`)
+// proxySetting is where a manifest names a proxy for an application.
+var proxySetting = regexp.MustCompile(`(?m)(?:value|proxy_url): ((?:http|socks5)://127\.0\.0\.1:(\d+))$`)
 
 func (w *world) example(folder, kubeconfig string) {
 	c := w.ours(folder)
@@ -86,7 +86,7 @@ func (w *world) example(folder, kubeconfig string) {
 	if err := suite.WaitReady(p, "http://"+health+"/readyz"); err != nil {
 		w.t.Fatal(err)
 	}
-	proxies := told.FindAllStringSubmatch(strings.Join(w.build(folder), "\n"), -1)
+	proxies := proxySetting.FindAllStringSubmatch(strings.Join(w.build(folder), "\n"), -1)
 	if len(proxies) == 0 && filepath.Base(folder) == "cluster-network-operator" {
 		proxies = append(proxies, builtIn)
 	}

@@ -11,8 +11,8 @@ import (
 // besideAPI is a kube-apiserver whose sidecar serves it a unix socket.
 const besideAPI = "sidecars/examples/kube-apiserver"
 
-// TestSidecar is a kube-apiserver that asks a sidecar beside it, and the sidecar
-// whichever server the Service leads to.
+// TestSidecar has a kube-apiserver dial by a sidecar beside it, and the sidecar by any
+// server of the Service.
 func TestSidecar(t *testing.T) {
 	w := newHostedBy(t, func(w *world) string {
 		w.startSidecar()

@@ -72,7 +72,7 @@ type sharedServer struct {
 	clients int
 }
 
-// startShared runs what was installed, with the rights of its account.
+// startShared runs the installed server with the rights of its account.
 func (i installer) startShared() sharedServer {
 	i.t.Helper()
 	const deployment = "-n " + sharedNamespace + " deployment konnectivity-server"
@@ -128,7 +128,7 @@ func (i installer) accountConfig(namespace, name string) string {
 	return i.userConfig(name, i.apis[0].port, "token: "+strings.TrimSpace(token))
 }
 
-// startTenantAgent starts an agent with what was made for the tenant's nodes.
+// startTenantAgent starts an agent with the files made for the tenant's nodes.
 func (i installer) startTenantAgent(d *dataPlane, tenant string, port int) {
 	i.t.Helper()
 	dir := filepath.Join(i.dir, "pki/clusters", tenant) + "/"

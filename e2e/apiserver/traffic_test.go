@@ -43,7 +43,7 @@ func (w *world) logs() {
 	}
 }
 
-// isWholeLog compares what was got with what the container wrote.
+// isWholeLog reports whether text is all that the container wrote.
 func isWholeLog(text string) bool {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	for i, line := range lines {
@@ -105,7 +105,7 @@ func (w *world) webhook() {
 	}
 }
 
-// TestZone is why the others can be believed: nobody but agents gets in.
+// TestZone shows that only agents reach the zone, which the other tests rely on.
 func TestZone(t *testing.T) {
 	z := newZone()
 	l := z.listen(t, nodeIP)

@@ -23,7 +23,7 @@ import (
 // the manifests' 30 s.
 const grace = "5s"
 
-// workload is a Pod, or what has a template of one.
+// workload is a Pod, or an object with the template of one.
 type workload struct {
 	Metadata metav1.ObjectMeta `json:"metadata"`
 	Spec     struct {

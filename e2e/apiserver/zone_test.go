@@ -13,10 +13,9 @@ import (
 	"testing"
 )
 
-// zone is the nodes' network: its listeners take connections that processes of
-// the agents opened, and hang up on everybody else, as a network would in which
-// only agents are. All of it is on loopback, so the kernel is asked who is at
-// the other end.
+// zone is the nodes' network. Its listeners take connections that processes of the
+// agents opened, and close all others, as a network with only agents in it would. All
+// of it is on loopback, so the kernel tells which process is at the other end.
 type zone struct {
 	taken, refused atomic.Int64
 

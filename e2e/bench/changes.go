@@ -48,7 +48,7 @@ type changes struct {
 	mu      sync.Mutex
 	made    map[string]int // by kind
 	slowest time.Duration  // until links that had to be cut were cut
-	harmed  int            // connections of tenants of which nothing was taken away
+	harmed  int            // connections of tenants that no change was to cut
 	err     error          // the first
 }
 
@@ -78,7 +78,7 @@ var changeKinds = []changeKind{
 	{"tenant removed", true, (*changes).remove},
 }
 
-// changeInForce waits until the server has seen a change that harms nobody.
+// changeInForce waits until the server has seen a change that cuts no connection.
 func changeInForce(ctx context.Context) func() error {
 	return func() error { sleep(ctx, changeRest); return nil }
 }

@@ -233,8 +233,8 @@ type peer struct {
 	last    atomic.Pointer[error]        // why the last attempt failed, or the last link ended
 }
 
-// newPeer returns a peer of that role. The ids are the same in all clusters: the
-// server has to tell them apart.
+// newPeer returns a peer of that role, with the same id in all clusters: the server has
+// to keep them apart.
 func newPeer(port int, from net.IP, role link.Role, budget *link.Budget) *peer {
 	return &peer{
 		address: net.JoinHostPort("127.0.0.1", fmt.Sprint(port)), from: from,

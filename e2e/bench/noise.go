@@ -154,7 +154,7 @@ type order struct {
 	AgentPort, ClientPort int
 }
 
-// report is what has happened since the last one.
+// report counts the bytes and dials since the last report.
 type report struct {
 	Bytes  int64
 	Dial   bench.Latency // of those that did not fail
@@ -203,7 +203,7 @@ func (p *loadProcess) ask(what any) (r report, err error) {
 	return r, err
 }
 
-// report returns what has happened since the last report.
+// report returns the counts since the last report.
 func (p *loadProcess) report() (report, error) { return p.ask("report") }
 
 // stop ends the process.

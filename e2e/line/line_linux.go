@@ -71,7 +71,7 @@ func (l *Line) SetCut(cut bool) {
 	l.toB.cut.Store(cut)
 }
 
-// Counters tells what has become of packets so far, from A to B and back.
+// Counters returns the packets counted so far, from A to B and back.
 func (l *Line) Counters() (toB, toA Counters) { return l.toB.counters(), l.toA.counters() }
 
 // Close ends the line and lets its namespaces go.
@@ -91,7 +91,7 @@ func (l *Line) Close() error {
 	return errors.Join(errs...)
 }
 
-// Possible returns nil where a line can be made, else what is missing.
+// Possible returns nil if a line can be made here, or an error that names the lack.
 func Possible() error {
 	if os.Geteuid() != 0 {
 		return errors.New("a line needs root, to make network namespaces")

@@ -12,7 +12,7 @@ type Config struct {
 	Rate  float64       // bits per second; 0: no bound
 	Queue int           // bytes that may wait for the line; 0: DefaultQueue of the rest
 	Loss  float64       // the part of packets that the line loses, 0 to 1
-	Seed  uint64        // of which ones these are; the same seed loses the same packets
+	Seed  uint64        // decides which packets are lost; the same seed loses the same ones
 	MTU   int           // bytes of its largest packets, up to 65535; 0: Ethernet's 1500, which most lines have
 }
 
@@ -82,8 +82,8 @@ func (s *Shaper) Admit(now time.Time, size int) (due time.Time, v Verdict) {
 	return s.free.Add(s.cfg.Delay), Carried
 }
 
-// queued is how many bytes wait for the line, the one that is being sent
-// included.
+// queued returns the number of bytes that wait for the line, with the packet that is
+// being sent.
 func (s *Shaper) queued(now time.Time) int {
 	return int(s.free.Sub(now).Seconds() * s.cfg.Rate / 8)
 }

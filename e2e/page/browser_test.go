@@ -24,8 +24,8 @@ const (
 	// patience bounds every wait for something that happens at once.
 	patience = 30 * time.Second
 
-	// looksAgain is how often a condition in a page is looked at.
-	looksAgain = 20 * time.Millisecond
+	// pollInterval is the pause between two checks of a condition in a page.
+	pollInterval = 20 * time.Millisecond
 )
 
 // chromium is a browser that runs.
@@ -252,7 +252,7 @@ func (b *tab) until(what, condition string) time.Duration {
 		if time.Since(start) > patience {
 			b.t.Fatalf("%s does not come; the page says\n%s\nthe console %s", what, b.eval("document.body.innerText.slice(0, 3000)"), b.faults)
 		}
-		time.Sleep(looksAgain)
+		time.Sleep(pollInterval)
 	}
 	return time.Since(start)
 }

@@ -29,7 +29,7 @@ func run(m *testing.M) int {
 	return suite.Main(m, "../..", &binaries)
 }
 
-// picture keeps what the tab shows, if anybody wants it.
+// picture saves a picture of the tab if the flag -pictures is given.
 func (b *tab) picture(name string, whole bool) {
 	b.t.Helper()
 	if *pictures == "" {

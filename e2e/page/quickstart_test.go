@@ -15,7 +15,7 @@ func TestQuickstartServesThePage(t *testing.T) {
 	t.Cleanup(p.Kill)
 	printed := regexp.MustCompile(`(?m)^ +(http://127\.0\.0\.1:\d+)/$`)
 	var at []string
-	for end := time.Now().Add(patience); at == nil; time.Sleep(looksAgain) {
+	for end := time.Now().Add(patience); at == nil; time.Sleep(pollInterval) {
 		if at = printed.FindStringSubmatch(p.Output()); at == nil && time.Now().After(end) {
 			t.Fatalf("no page is told of:\n%s", p.Output())
 		}

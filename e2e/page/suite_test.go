@@ -111,9 +111,9 @@ func stalled(t *testing.T, address string, known map[string]bool) (id string, to
 	return
 }
 
-// A stall shows within 2 s of its beginning. Of some tries one must: what is to be told
-// apart is a page that looks too seldom, not a busy machine.
-func TestAStallShowsWithinTwoSeconds(t *testing.T) {
+// A stall shows within 2 s of its beginning. One of several tries is enough, because
+// the test is for pages that look too seldom, not for a busy machine.
+func TestStallShowsWithinTwoSeconds(t *testing.T) {
 	w := newWorld(t)
 	sends := target(t, func(c net.Conn) { _, _ = io.Copy(c, endless{}) })
 	b := openTab(t)
@@ -185,10 +185,9 @@ func (*ticking) Read(p []byte) (int, error) {
 	return min(len(p), 64), nil
 }
 
-// Fifty open pages do not slow those who carry bytes. It is measured without and
-// with pages in turn, and of each the best turn counts: what is to be told apart
-// are pages that cost much, not what else the machine does for a while.
-func TestFiftyPagesSlowNobody(t *testing.T) {
+// Fifty open pages do not slow transfers. It is measured without and with pages in
+// turn, and the best turn of each counts, so that other work of the machine does not.
+func TestFiftyPagesSlowNoTransfer(t *testing.T) {
 	w := newWorld(t)
 	echo := target(t, func(c net.Conn) { _, _ = io.Copy(c, c) })
 	for range 200 {

@@ -62,7 +62,8 @@ func (b *tab) sort(key string, clicks int, first string) time.Duration {
 	return b.until("the order", `document.querySelector('#rows tr:not(.gap)')?.dataset.id === '`+first+`'`)
 }
 
-// focused is what has the focus, and fails the test if nobody can see that.
+// focused returns the element with the focus, and fails the test if the focus is not
+// visible.
 func (b *tab) focused() string {
 	b.t.Helper()
 	name := b.eval(`(e => e.id || e.closest('th')?.dataset.key || (e.closest('tbody') ? 'row ' + e.closest('tr').getAttribute('aria-rowindex') : e.textContent.trim()))(document.activeElement)`)
@@ -130,8 +131,8 @@ func TestKeyboardAlone(t *testing.T) {
 	b.quiet(s.url())
 }
 
-// Names are whatever somebody calls himself. None of them does anything, hides
-// anything, or turns anything around.
+// Peers choose their names. No name runs as script, hides anything, or reverses the
+// direction of text.
 func TestHostileNames(t *testing.T) {
 	long := strings.Repeat("long-", 50)
 	names := []string{

@@ -60,9 +60,9 @@ type Memory struct {
 	// Own is what it holds of its own: heap, stacks, written data.
 	Own int64
 
-	// File is of files, most of it the program's. How much of that is resident is the
-	// kernel's choice, which maps what the page cache has around a page that is
-	// touched; and all processes of the program share it.
+	// File is mapped from files, most of it from the program's. The kernel decides how
+	// much of that is resident: it maps the cached pages around each page in use.
+	// All processes of the program share it.
 	File int64
 
 	// Most is what both together were at most, ever since the process started.
@@ -119,8 +119,8 @@ func Processor(pid int) (ran, waited time.Duration, err error) {
 }
 
 // Sleeps returns how often the process's threads have gone to sleep, each time until
-// something woke them (proc(5), voluntary_ctxt_switches). Beside other work there are
-// fewer: what has come up meanwhile is done at once.
+// an event woke them (proc(5), voluntary_ctxt_switches). On a busy machine there are
+// fewer sleeps: a thread handles several events when it gets a processor.
 func (p *Process) Sleeps() (n int64, err error) {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.PID()))
 	if err != nil {
@@ -184,7 +184,7 @@ func (p *Process) Kill() {
 // Output returns what the process printed, at most the last 256 KiB.
 func (p *Process) Output() string { return p.out.String() }
 
-// tail keeps the end of what is written to it.
+// tail is a Writer that keeps the last keepOutput bytes.
 type tail struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

@@ -28,15 +28,16 @@ const (
 	blockSize   = 64 << 10
 )
 
-// ServeTarget serves l until ctx ends, then closes what is open and returns
-// once every connection has ended.
+// ServeTarget serves l until ctx ends. It then closes all connections and returns once
+// they have ended.
 func ServeTarget(ctx context.Context, l net.Listener) error {
 	return Accept(ctx, l, func(c net.Conn) { _ = Serve(tunnel.Wrap(c), "") })
 }
 
-// Accept calls serve for every connection of l, each on a goroutine, until ctx
-// ends. It closes l and what is open then, and each connection once it was
-// served, and returns when all have been: nil, or why l failed.
+// Accept calls serve for every connection of l, each on a goroutine, until ctx ends.
+// Each connection is closed when serve returns. When ctx ends, Accept closes l and all
+// connections, waits for every serve, and returns nil; otherwise it returns the error
+// of l.
 func Accept(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// recorder is a test that keeps the failures it is told.
+// recorder is a test that keeps its failures.
 type recorder struct {
 	testing.TB
 	failures []string

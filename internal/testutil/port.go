@@ -2,11 +2,11 @@
 // something to happen, targets of a few lines and pairs of sockets, ports of their
 // own, budgets of allocations, and upstream's flags.
 //
-// A port that was found free by listening and closing is free for everybody:
-// packages are tested in parallel, and a listener or connection of another
-// process may get it next. So these ports are held by a socket that is bound
-// but does not listen. Linux refuses connections to such a port and gives it to
-// nobody who asks for any port.
+// A port that a test found free by listening and closing may be taken by any process:
+// packages are tested in parallel, and a listener or connection of another one may get
+// it next. So these ports are held by a socket that is bound but does not listen. Linux
+// refuses connections to such a port, and never picks it where a program asks for any
+// port.
 package testutil
 
 import (
@@ -50,17 +50,17 @@ func ReservedAddress(t testing.TB) string {
 }
 
 // Reserve holds a TCP port until release is called, or this process ends. The
-// port refuses connections until somebody listens on it, at any local address
-// and with SO_REUSEADDR, as Go's net package and all daemons do; it may be
-// left and taken again.
+// port refuses connections until a program listens on it, at any local address and
+// with SO_REUSEADDR, as Go's net package and all daemons do. The program may stop to
+// listen, and listen again.
 func Reserve() (port int, release func(), err error) {
 	s, port, err := bind()
 	if err != nil {
 		return 0, nil, err
 	}
 	release = sync.OnceFunc(func() { _ = closeSocket(s) })
-	// Bound exclusively first, which proves that nobody had it; from now on it
-	// is shared.
+	// The socket was bound exclusively first, which proves that no other had the port.
+	// From now on it is shared.
 	if err := syscall.SetsockoptInt(s, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		release()
 		return 0, nil, fmt.Errorf("share port %d: %w", port, err)
@@ -73,10 +73,9 @@ func Reserve() (port int, release func(), err error) {
 	return port, release, nil
 }
 
-// listens says whether one more socket can listen on a port. It tries for a
-// moment in which nothing is forked. A child that is yet to exec would have a
-// copy of the socket, and accept connections until it gets a processor; whoever
-// waits for the port's owner to listen would take that for it.
+// listens returns nil if one more socket can listen on a port. No process is forked
+// while it tries: a child that is yet to exec would have a copy of the socket and accept
+// connections, and a test that waits for the port's owner would take the child for it.
 func listens(port int) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -79,9 +79,9 @@ func TestReservedIsListenedOnAgain(t *testing.T) {
 	}
 }
 
-// TestNobodyIsGivenAHeldPort asks for any port, by listening and by connecting,
-// often enough to meet each of those that are held some times.
-func TestNobodyIsGivenAHeldPort(t *testing.T) {
+// TestHeldPortIsNotPicked asks for any port, by listening and by connecting, so often
+// that each held port would be picked several times.
+func TestHeldPortIsNotPicked(t *testing.T) {
 	held := map[string]bool{}
 	for range 150 {
 		for _, address := range []string{testutil.ReservedAddress(t), testutil.Refusing(t)} {

@@ -37,9 +37,9 @@ func Echo(t testing.TB) (address string) {
 	return Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 }
 
-// Serve has serve called for every connection to a port of 127.0.0.1, each on a
-// goroutine of its own, and closes the connection afterwards. When the test
-// ends, it closes what is open, and waits until all have been served.
+// Serve calls serve for every connection to a port of 127.0.0.1, each on a goroutine of
+// its own, and closes the connection afterwards. When the test ends, it closes all
+// connections, and waits for every serve.
 func Serve(t testing.TB, serve func(*net.TCPConn)) (address string) {
 	t.Helper()
 	return ServeAt(t, "127.0.0.1:0", serve)

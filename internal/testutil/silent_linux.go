@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Silent returns a listener whose queue is full: until somebody accepts, dials
-// get no answer, as behind a firewall that drops packets. host is of IPv4; port
+// Silent returns a listener whose queue is full. Dials get no answer until a connection
+// is accepted, as behind a firewall that drops packets. host is an IPv4 address; port
 // may be reserved, or 0 for any.
 func Silent(t testing.TB, host string, port int) net.Listener {
 	t.Helper()

@@ -10,7 +10,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// recorder is a test that may fail without failing the one that runs it.
+// recorder is a test whose failure does not fail the test that runs it.
 type recorder struct {
 	testing.TB
 	fatal bool

@@ -245,7 +245,8 @@ func TestChartsValues(t *testing.T) {
 	}
 }
 
-// Each tenant has its own folder and Service; what is asked for beside wins.
+// Each tenant has its own folder and Service, and values of the user override the
+// chart's.
 func TestChartServesTenants(t *testing.T) {
 	objects := rendered(t, "{server: {tenants: [red, blue], extraArgs: [--v=5], resources: {requests: {cpu: '2'}}}}")
 	for _, want := range []struct{ object, text string }{

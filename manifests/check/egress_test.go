@@ -50,8 +50,8 @@ func egressConfig(t *testing.T, p pod) []byte {
 	return nil
 }
 
-// TestEgressBySidecar asks by the socket that kube-apiserver is told of, with the
-// sidecar's own arguments, for what only the agent dials.
+// TestEgressBySidecar dials by the socket in kube-apiserver's configuration, with the
+// sidecar's own arguments, a destination that only the agent can reach.
 func TestEgressBySidecar(t *testing.T) {
 	w := newWorld(t)
 	s := w.server("server/hosted")

@@ -195,7 +195,7 @@ func TestBothWaysMakeTheSameSecrets(t *testing.T) {
 	}
 }
 
-// checkTwin compares a Certificate with the one that certs makes.
+// checkTwin compares a Certificate of cert-manager with a secret of konnectivity certs.
 func checkTwin(t *testing.T, c *certmanager.Certificate, secret map[string][]byte) {
 	t.Helper()
 	if c.Spec.IsCA {
@@ -375,7 +375,7 @@ func TestClientsKnowTheServer(t *testing.T) {
 	}
 }
 
-// clusterEgress is what kube-apiserver is told of the way to the cluster.
+// clusterEgress returns the transport to the cluster in kube-apiserver's configuration.
 func clusterEgress(t *testing.T, data []byte) *egress.Transport {
 	t.Helper()
 	var config egress.EgressSelectorConfiguration

@@ -17,7 +17,7 @@ import (
 	"konnectivity/e2e/suite"
 )
 
-// proxyless is the example of an application that is told of no proxy.
+// proxyless is the example of an application without a proxy setting.
 const proxyless = "sidecars/examples/prometheus-transparent"
 
 // redirector is the container of p that redirects.
@@ -30,7 +30,8 @@ func redirector(t *testing.T, p pod) corev1.Container {
 	return p.spec.InitContainers[i]
 }
 
-// TestRedirectingExample: the rules mean the sidecar, and leave nobody out but it.
+// TestRedirectingExample checks that the rules redirect all processes to the sidecar,
+// except the sidecar.
 func TestRedirectingExample(t *testing.T) {
 	p := pods(proxyless, build(t, proxyless))[0]
 	redirect, sidecar := redirector(t, p), p.ours()[0]

@@ -1,6 +1,6 @@
-// Command hypershift stands in HyperShift's pods for the programs that they
-// start, under the names by which they start them, and becomes ours with what
-// HyperShift's command lines leave out. It ends where another takes over: by exec.
+// Command hypershift replaces, in HyperShift's pods, the programs that they start, under
+// the same names. It adds the flags that HyperShift's command lines lack, and runs one
+// of the suite's programs in its own place, by exec.
 package main
 
 import (
@@ -43,9 +43,9 @@ func resolve(args []string) ([]string, error) {
 		"For the rest of HyperShift's control-plane-operator, build on its image (docs/hypershift.md) and keep its program as %s", original)
 }
 
-// server adds the CA of agents, which HyperShift leaves out, so that whoever
-// reaches the port may be an agent. Its agents do have certificates, of the CA
-// that signs clients' as well.
+// server adds the CA of agents. HyperShift leaves it out, and so any client that
+// reaches the port may be an agent. Its agents do have certificates, of the CA that
+// signs clients' as well.
 //
 // Of the pod's 95 s of grace, the preStop hook takes 70.
 func server(args []string) []string {

@@ -5,5 +5,5 @@
 // and a loop for the cloud that gives a Service of type LoadBalancer its address.
 //
 // All of it runs in namespaces of its own (network, mounts, processes), which
-// needs root; nothing is left when it ends. `make e2e-cluster` builds what is needed.
+// needs root; nothing is left when it ends. `make e2e-cluster` builds the programs.
 package cluster

@@ -23,8 +23,8 @@ type machine struct {
 	net       string // the network namespace, or "" for the test's own
 }
 
-// containerdConfig: Debian's plugins, and no right to lower anybody's
-// oom_score_adj.
+// containerdConfig has Debian's plugins. Lowering a process's oom_score_adj is not
+// allowed here.
 const containerdConfig = `version = 2
 root = "%[1]s/root"
 state = "%[1]s/state"
