@@ -2,15 +2,12 @@ package legacy
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -60,34 +57,17 @@ func BenchmarkCodec(b *testing.B) {
 }
 
 // selfSigned is a TLS configuration for both ends.
-func selfSigned(t testing.TB) *tls.Config {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), DNSNames: []string{"rig"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(cert)
-	return &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool, ServerName: "rig",
-		DynamicRecordSizingDisabled: true,
-	}
+func selfSigned() *tls.Config {
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	conf := server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	conf.Certificates, conf.ServerName, conf.DynamicRecordSizingDisabled = server.TLS.Certificates, "example.com", true
+	return conf
 }
 
 // tlsPair is an agent connected over loopback TCP and TLS.
 func tlsPair(t testing.TB, dialer tunnel.Dialer) *AgentPeer {
-	conf := selfSigned(t)
+	conf := selfSigned()
 	peers := make(chan *AgentPeer, 1)
 	service, err := NewAgentService(AgentServiceConfig{ServerID: "s", Accept: func(_ context.Context, p *AgentPeer) (func(), error) {
 		peers <- p

@@ -78,7 +78,7 @@ func play(b []byte) []*client.Packet {
 }
 
 // FuzzPeers plays any sequence of packets to each role: whatever a peer says,
-// nobody panics, hangs or keeps memory.
+// no role panics, hangs or keeps memory.
 func FuzzPeers(f *testing.F) {
 	f.Add([]byte{1, 1, 1, 5, 9, 1, 4, 0, 1}, true)            // dial, data, close
 	f.Add([]byte{1, 1, 1, 1, 2, 1, 5, 9, 1}, false)           // one number twice
@@ -90,7 +90,7 @@ func FuzzPeers(f *testing.F) {
 		}
 		limits := Limits{connBuffer: 1 << 10, Budget: NewBudget(64 << 10)}.withDefaults()
 		metrics, log := orNothing(nil, nil)
-		fuzzAgentPeer(&script{ctx: t.Context(), packets: play(b)}, duplex, AgentServiceConfig{Limits: limits, Metrics: metrics, Log: log, LogOf: orAlways(nil, log)})
+		fuzzAgentPeer(&script{ctx: t.Context(), packets: play(b)}, duplex, limits)
 		fuzzAgentSession(&script{ctx: t.Context(), packets: play(b)}, duplex, AgentConfig{Limits: limits, Metrics: metrics, Log: log})
 		service := NewProxyService(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(pipeDialer)}, ProxyServiceConfig{Limits: limits})
 		_ = service.proxy(&script{ctx: t.Context(), packets: play(b)})
@@ -110,8 +110,13 @@ func pipeDialer(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 	return tunnel.Wrap(near), nil
 }
 
-func fuzzAgentPeer(s *script, duplex bool, cfg AgentServiceConfig) {
-	p := newAgentPeer(s, agentHello{id: "a", duplex: duplex}, &cfg)
+func newTestPeer(s *script, duplex bool, limits Limits) *AgentPeer {
+	metrics, log := orNothing(nil, nil)
+	return newAgentPeer(s, agentHello{id: "a", duplex: duplex}, &AgentServiceConfig{Limits: limits, Metrics: metrics, Log: log, LogOf: orAlways(nil, log)})
+}
+
+func fuzzAgentPeer(s *script, duplex bool, limits Limits) {
+	p := newTestPeer(s, duplex, limits)
 	ctx, cancel := context.WithCancel(s.ctx)
 	var wg sync.WaitGroup
 	for i := range 5 { // the numbers 1 to 5, which the script knows

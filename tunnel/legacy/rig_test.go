@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
@@ -19,6 +20,8 @@ import (
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds everything a test waits for, and its streams: what they carry
 // takes its time under the race detector on a busy machine.
@@ -151,10 +154,7 @@ func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 }
 
 // target listens on loopback and serves every connection with handle.
-func target(t testing.TB, handle func(c *net.TCPConn)) string {
-	t.Helper()
-	return testutil.Serve(t, handle)
-}
+func target(t testing.TB, handle func(c *net.TCPConn)) string { return testutil.Serve(t, handle) }
 
 func echo(c *net.TCPConn) { _, _ = io.Copy(c, c) }
 
@@ -174,11 +174,7 @@ func dial(t testing.TB, d tunnel.Dialer, address string) tunnel.Conn {
 // eventually waits until ok.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
+	testutil.Within(t, patience, what, ok)
 }
 
 // idle waits until neither side has a connection or a dial.

@@ -1,12 +1,15 @@
 package legacy
 
 import (
-	"errors"
+	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/net/nettest"
 
 	"konnectivity/tunnel"
 )
@@ -78,79 +81,6 @@ func TestLossPassesAStalledDestination(t *testing.T) {
 	}
 }
 
-// The sender's turns: a connection with much to send does not hold up another.
-func TestConnectionsTakeTurns(t *testing.T) {
-	gate := make(chan struct{})
-	var order []int64
-	metrics, _ := orNothing(nil, nil)
-	limits := Limits{}.withDefaults()
-	s := newSender(func(m any) error {
-		<-gate
-		if d, ok := m.(*dataMessage); ok {
-			order = append(order, d.id)
-		}
-		return nil
-	}, ToAgent, &limits, metrics)
-	bulk, small, other := &sendQueue{}, &sendQueue{}, &sendQueue{}
-	bulk.init(s, 1)
-	small.init(s, 2)
-	other.init(s, 3)
-	_ = other.put(tunnel.CopyChunk([]byte("x")))
-	for range 7 {
-		if err := bulk.put(tunnel.NewChunk(tunnel.RecordRoom)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_ = small.put(tunnel.CopyChunk([]byte("x")))
-	done := make(chan error)
-	go func() { done <- s.run() }()
-	close(gate)
-	s.finish()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	for i, id := range order {
-		if id != 1 && i > 2 {
-			t.Errorf("a small one came after %d chunks", i)
-		}
-	}
-	if len(order) != 9 || limits.Budget.Used() != 0 {
-		t.Errorf("sent %v, %d bytes held", order, limits.Budget.Used())
-	}
-}
-
-func TestRetractedDialIsNotSent(t *testing.T) {
-	metrics, _ := orNothing(nil, nil)
-	limits := Limits{}.withDefaults()
-	s := newSender(nil, ToAgent, &limits, metrics)
-	p := dialRequest(1, "tcp", "a:1")
-	s.ask(p)
-	if !s.retract(p) || s.retract(p) || len(s.control) != 0 {
-		t.Error("it can be taken back once")
-	}
-}
-
-func TestFailedStreamLosesNoBudget(t *testing.T) {
-	metrics, _ := orNothing(nil, nil)
-	limits := Limits{}.withDefaults()
-	broken := errors.New("broken")
-	s := newSender(func(any) error { return broken }, ToAgent, &limits, metrics)
-	q := &sendQueue{}
-	q.init(s, 1)
-	_ = q.put(tunnel.NewChunk(4000))
-	_ = q.put(tunnel.NewChunk(4000))
-	if err := s.run(); err != broken {
-		t.Fatal(err)
-	}
-	q.fail(broken)
-	if err := q.put(tunnel.NewChunk(10)); err != broken {
-		t.Errorf("put: %v", err)
-	}
-	if limits.Budget.Used() != 0 {
-		t.Errorf("%d bytes are lost", limits.Budget.Used())
-	}
-}
-
 // What stands around a connection does not hide it from who hastens it.
 func TestHastenReachesAConnThatIsWrapped(t *testing.T) {
 	w := newWire(Limits{})
@@ -160,4 +90,56 @@ func TestHastenReachesAConnThatIsWrapped(t *testing.T) {
 	if !c.end.hasty {
 		t.Error("it is not hasty")
 	}
+}
+
+// TestForgottenConnectionHoldsNothing: a connection that its mux has forgotten,
+// since its peer was told of the end, may still have something to send when the
+// stream is lost. Its memory is given back nevertheless.
+func TestForgottenConnectionHoldsNothing(t *testing.T) {
+	for name, end := range map[string]func(c *conn){
+		"closed, and the peer goes on": func(c *conn) {
+			_ = c.Close()
+			c.receive([]tunnel.Chunk{tunnel.CopyChunk([]byte("more"))})
+		},
+		"ended, then reset": func(c *conn) {
+			_ = c.CloseWrite()
+			_ = c.Reset(io.ErrUnexpectedEOF)
+		},
+	} {
+		for duplex, kind := range map[bool]string{true: "duplex", false: "old"} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				limits := Limits{Budget: NewBudget(1 << 20)}.withDefaults()
+				m := newMux(func(any) error { return nil }, ToAgent, FromAgent, limits, NoMetrics{}, nil)
+				c := newServer(m, 1, duplex, "far:1", func(error) {})
+				if err := c.announce(1); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := c.Write([]byte("unsent")); err != nil { // nobody runs the sender
+					t.Fatal(err)
+				}
+				end(c)
+				m.lose(&tunnel.ResetError{Code: tunnel.CodeLost})
+				if used := limits.Budget.Used(); used != 0 {
+					t.Errorf("%d bytes of the budget are lost", used)
+				}
+			})
+		}
+	}
+}
+
+// Between our own peers a connection is all that x/net asks of one.
+func TestConnConforms(t *testing.T) {
+	var next atomic.Int64
+	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
+		// The suite writes without reading until a deadline passes, which is
+		// not what these bounds are for.
+		r := newRig(t, Limits{Budget: NewBudget(8 << 30), stallTimeout: time.Hour})
+		p, s := r.agent(false)
+		id := next.Add(1)
+		opened := newOpener(p.mux, id, id, true, "far:1")
+		served := newServer(s.mux, id, true, "far:1", func(error) {})
+		_, _ = p.mux.add(id, opened)
+		_, _ = s.mux.add(id, served)
+		return opened, served, func() { opened.Close(); served.Close() }, nil
+	})
 }

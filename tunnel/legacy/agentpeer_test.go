@@ -265,35 +265,10 @@ func TestServerHeaderIsChecked(t *testing.T) {
 	}
 }
 
-// A peer that floods with packets about unknown connections, and does not
-// read, goes unanswered instead of filling the memory.
-func TestRepliesAreCapped(t *testing.T) {
-	metrics, _ := orNothing(nil, nil)
-	limits := Limits{}.withDefaults()
-	var s *sender
-	for to, most := range map[Segment]int{FromAgent: 1024, ToClient: 16, ToAgent: 1024} {
-		s = newSender(nil, to, &limits, metrics)
-		for range 10 * maxReplies {
-			s.reply(closeRequest(1))
-		}
-		if n := len(s.control); n != most {
-			t.Errorf("%v: %d replies wait, want %d", to, n, most)
-		}
-	}
-	asked := 0
-	for s.ask(drain()) {
-		asked++
-	}
-	if len(s.control) != maxControl || asked == 0 {
-		t.Errorf("%d control packets wait, want %d", len(s.control), maxControl)
-	}
-}
-
-// An agent that floods with answers to dials which nobody made, and does not read,
-// does not fill the memory with what it is told about them.
-func TestAnswersThatNobodyAskedForAreCapped(t *testing.T) {
-	metrics, log := orNothing(nil, nil)
-	p := newAgentPeer(&script{ctx: t.Context()}, agentHello{id: "a"}, &AgentServiceConfig{Limits: Limits{}.withDefaults(), Metrics: metrics, Log: log, LogOf: orAlways(nil, log)})
+// An agent that floods with answers to dials that were not made, and does not read,
+// does not fill the memory with the replies.
+func TestUnrequestedAnswersAreCapped(t *testing.T) {
+	p := newTestPeer(&script{ctx: t.Context()}, false, Limits{}.withDefaults())
 	for i := range int64(2 * maxControl) {
 		p.handle(dialResponse(i, i+1, ""))
 	}
@@ -304,11 +279,10 @@ func TestAnswersThatNobodyAskedForAreCapped(t *testing.T) {
 }
 
 // An answer to a dial that was given up, or never asked, brings a connection
-// that nobody takes: what came on it must not stay in the agents' budget.
-func TestAnswerThatNobodyTakesHoldsNothing(t *testing.T) {
+// that is not taken: its bytes must not stay in the agents' budget.
+func TestUntakenAnswerHoldsNoBudget(t *testing.T) {
 	limits := Limits{}.withDefaults()
-	metrics, log := orNothing(nil, nil)
-	p := newAgentPeer(&script{ctx: t.Context()}, agentHello{id: "a"}, &AgentServiceConfig{Limits: limits, Metrics: metrics, Log: log, LogOf: orAlways(nil, log)})
+	p := newTestPeer(&script{ctx: t.Context()}, false, limits)
 	random, dial, err := p.startDial(tunnel.NewFlow("tcp", "a:1"))
 	if err != nil {
 		t.Fatal(err)
