@@ -77,8 +77,8 @@ func (r *Registry) stays(c *conn) bool {
 // carry would stand still until silence tells.
 func doubt(before []*conn) {
 	for _, c := range before {
-		if b, ok := c.backend.(interface{ Doubt() }); ok {
-			b.Doubt()
+		if b, ok := c.backend.(interface{ Probe() }); ok {
+			b.Probe()
 		}
 	}
 }

@@ -16,7 +16,7 @@ type doubting struct {
 	doubts atomic.Int32
 }
 
-func (d *doubting) Doubt() { d.doubts.Add(1) }
+func (d *doubting) Probe() { d.doubts.Add(1) }
 
 // An agent that connects again, and stays, may have lost its link and be the only
 // one to know: the older one has to show that it lives. Nobody else's has, nor if

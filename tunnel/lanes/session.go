@@ -117,10 +117,10 @@ func (g *Group) Drain() {
 	}
 }
 
-// Doubt ends each lane soon that does not show that it lives.
-func (g *Group) Doubt() {
+// Probe ends each lane soon that does not show that it lives.
+func (g *Group) Probe() {
 	for _, ses := range g.Sessions() {
-		ses.Doubt()
+		ses.Probe()
 	}
 }
 

@@ -76,8 +76,8 @@ func (c *clientBudgets) enter(number uint64) *Budget {
 	return b.Budget
 }
 
-// leave is called once a stream is closed and holds nothing.
-func (c *clientBudgets) leave(of *Budget) {
+// release is called once a stream is closed and holds nothing.
+func (c *clientBudgets) release(of *Budget) {
 	b := c.known[of.Number()]
 	if b == nil || b.Budget != of {
 		return

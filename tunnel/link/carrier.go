@@ -278,7 +278,7 @@ func (st *Stream) resetBehindLocked() {
 
 // Detach ends the stream, but not the connection that it carries. Nothing more comes
 // out of the stream once Detach has returned. Where a write is under way, the link has
-// doubtTime to get on with it, or to receive something.
+// probeTime to get on with it, or to receive something.
 func (st *Stream) Detach() {
 	_ = st.Reset(tunnel.Lost(tunnel.LossReplaced))
 	st.ses.mu.Lock()

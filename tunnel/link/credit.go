@@ -137,10 +137,10 @@ func (c *recvCredit) renew() (limit uint64, grant bool) {
 	return limit, true
 }
 
-// follow has no more granted than lead beyond next, the limit of whoever the bytes
-// go on to, until the window grows: as long as nobody knows how fast the reader at
-// the end is, no process on the way holds what that one holds already. It says
-// whether that is so yet, and grants what it may.
+// follow bounds grants to lead beyond next, the limit of the stream that the bytes go on
+// to, until the window has grown. So while the speed of the reader at the end is
+// unknown, its unread bytes do not wait here as well. follow returns whether the bound
+// holds, and a limit to grant.
 func (c *recvCredit) follow(next uint64) (limit uint64, grant, follows bool) {
 	if c.window > initialWindow {
 		return 0, false, false

@@ -6,17 +6,16 @@ import (
 	"konnectivity/tunnel"
 )
 
-// A stream that delivers has no goroutine that waits for its bytes. The read
-// loop gives them to the other side of the relay itself, if that takes them on
-// the spot; else its receiver gets the turn, which is a goroutine that fetches
-// what waits and ends when there is nothing more. Between two links nothing then
-// changes goroutine, and what was given to a link is sent when there is nothing
-// more to read.
+// A stream that delivers has no goroutine that waits for its bytes. The read loop hands
+// them to the other side of the relay, which may take them on the spot. Otherwise the
+// receiver gets the turn to read: a goroutine that fetches what waits, and ends when
+// nothing does. So bytes between two links change no goroutine; the other link sends
+// them once there is nothing more to read.
 
 // delivery is how a stream delivers.
 type delivery struct {
 	to   tunnel.Receiver
-	turn bool // somebody has the turn to read, or the end was told
+	turn bool // the receiver has the turn to read, or was told the end
 }
 
 // Deliver implements tunnel.Source.
@@ -27,8 +26,8 @@ func (st *Stream) Deliver(r tunnel.Receiver) bool {
 	return true
 }
 
-// endTurn returns whether the stream delivers and has nothing to read, which
-// ends the turn of whoever asks.
+// endTurn ends the receiver's turn to read if nothing is left, and reports whether it
+// did.
 func (r *recvHalf) endTurn() bool {
 	if r.delivery == nil || r.readable() {
 		return false
@@ -37,8 +36,8 @@ func (r *recvHalf) endTurn() bool {
 	return true
 }
 
-// wake tells whoever is to fetch what waits: a reader, or the receiver, unless
-// that has the turn already.
+// wake tells readers, and the receiver unless it has the turn already, that there is
+// something to fetch.
 func (r *recvHalf) wake() {
 	r.cond.Broadcast() // what one reader leaves is the next one's
 	if d := r.delivery; d != nil && !d.turn {
@@ -47,22 +46,21 @@ func (r *recvHalf) wake() {
 	}
 }
 
-// tellFailure tells a receiver of the stream's failure, since it may be stuck
-// with what came before. A stream that ended in order has all the time to be
-// delivered.
+// tellFailure tells a receiver that has the turn of the stream's failure, since it may
+// be stuck with what came before. A stream that ended in order needs no such haste.
 func (r *recvHalf) tellFailure() {
 	if d := r.delivery; d != nil && d.turn && r.end != io.EOF {
 		d.to.Fail(r.end)
 	}
 }
 
-// caughtUp says whether the stream delivers, and nothing waits to be fetched.
+// caughtUp reports whether the stream delivers, and nothing waits to be fetched.
 func (r *recvHalf) caughtUp() bool {
 	return r.delivery != nil && !r.delivery.turn && r.queue.Empty()
 }
 
-// deliverEndUnlocked ends a stream that has nothing left but its end. The mutex
-// is released meanwhile.
+// deliverEndUnlocked tells the receiver the end of a stream that has nothing else left.
+// It releases the mutex meanwhile.
 func (r *frameReader) deliverEndUnlocked(st *Stream) {
 	st.recv.delivery.turn = true
 	r.ses.mu.Unlock()
@@ -70,9 +68,9 @@ func (r *frameReader) deliverEndUnlocked(st *Stream) {
 	r.ses.mu.Lock()
 }
 
-// deliverUnlocked gives part to the stream's receiver and returns how much was
-// taken. The mutex is released meanwhile: two links that deliver to each other
-// must not hold both.
+// deliverUnlocked hands part to the stream's receiver and returns how many bytes it
+// took. It releases the mutex meanwhile: two links that deliver to each other must not
+// hold both.
 func (r *frameReader) deliverUnlocked(st *Stream, part tunnel.Chunk) int {
 	if part.Len() == 0 || !st.recv.caughtUp() {
 		return 0
@@ -82,40 +80,40 @@ func (r *frameReader) deliverUnlocked(st *Stream, part tunnel.Chunk) int {
 	r.ses.mu.Unlock()
 	n := to.Take(part)
 	if n > 0 {
-		r.given.add(to)
+		r.unflushed.add(to)
 	}
 	r.ses.mu.Lock()
 	st.recv.taking = false
 	if st.recv.dropped {
 		st.recv.cond.Broadcast() // for Detach
 	}
-	if n > 0 && !st.recv.dropped { // else all was given up already
+	if n > 0 && !st.recv.dropped { // else dropLocked has counted it
 		st.consumedLocked(n)
 	}
 	return n
 }
 
-// given are those who were given something since they were last flushed. It is the
-// read loop's own.
-type given []tunnel.Receiver
+// unflushed are the receivers that have taken bytes since they were last flushed. The
+// read loop owns it.
+type unflushed []tunnel.Receiver
 
-// maxGiven bounds how many there may be before all are flushed.
-const maxGiven = 64
+// maxUnflushed bounds how many there are.
+const maxUnflushed = 64
 
-// add notes one.
-func (g *given) add(r tunnel.Receiver) {
+// add notes a receiver.
+func (g *unflushed) add(r tunnel.Receiver) {
 	n := len(*g)
 	if n > 0 && (*g)[n-1] == r {
 		return
 	}
-	if n >= maxGiven {
+	if n >= maxUnflushed {
 		g.flush()
 	}
 	*g = append(*g, r)
 }
 
-// flush sends what they were given.
-func (g *given) flush() {
+// flush flushes all.
+func (g *unflushed) flush() {
 	for _, r := range *g {
 		r.Flush()
 	}

@@ -12,12 +12,12 @@ func (ses *Session) Allow(streams int) {
 func (st *Stream) Stuck() bool {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
-	return st.send.writing && st.ses.out.writer.writing()
+	return st.send.writing && st.ses.sender.writer.writing()
 }
 
 // Orphans is how many streams are closed and have frames to send.
 func (ses *Session) Orphans() int {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	return ses.out.queue.orphans
+	return ses.sender.queue.orphans
 }

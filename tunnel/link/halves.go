@@ -28,19 +28,20 @@ type recvHalf struct {
 	credit   recvCredit
 	queue    tunnel.ChunkQueue // received, not yet read
 	inHand   int               // bytes returned by ReadChunks, consumed by the next call
-	end      error             // what comes after queue; nil: more may
-	delivery *delivery         // nil: somebody reads
+	end      error             // how the direction ends, behind queue; nil: it has not
+	delivery *delivery         // nil: the stream is read
 	deadline tunnel.Deadline
 	dropped  bool // it was abandoned: nothing that comes counts any more
 	taking   bool // the read loop delivers, without the mutex; Detach waits for it
 }
 
-// readable says whether a read would not have to wait.
+// readable reports whether a read would return at once.
 func (r *recvHalf) readable() bool {
 	return r.end != nil || r.deadline.Passed() || !r.queue.Empty()
 }
 
-// wait returns nil once the queue has something, or why it never will.
+// wait waits until the queue is not empty, or returns why it stays empty. A probe, which
+// asks for no bytes, does not wait.
 func (r *recvHalf) wait(probe bool) error {
 	for {
 		switch {
@@ -57,26 +58,26 @@ func (r *recvHalf) wait(probe bool) error {
 	}
 }
 
-// closed says whether the stream was closed on this side.
+// closed reports whether this side has closed the stream.
 func (r *recvHalf) closed() bool { return r.end == errClosed }
 
-// finish is the peer's FIN. It counts even if the link was lost while what came
-// with it was handed on, but not behind bytes that were dropped.
+// finish takes in the peer's FIN. FIN counts even if the link was lost while its bytes
+// were delivered, but not behind bytes that were dropped.
 func (r *recvHalf) finish() {
 	if !r.dropped {
 		r.end = io.EOF
 	}
 }
 
-// fail ends the direction behind what has come, unless it has an end.
+// fail ends the direction for cause, behind the queue, unless it has ended before.
 func (r *recvHalf) fail(cause error) {
 	if r.end == nil {
 		r.end = cause
 	}
 }
 
-// abandon ends the direction at once, drops what nobody has read, and returns
-// how much of the link's memory that held.
+// abandon ends the direction at once. It drops the unread bytes and returns their
+// number.
 func (r *recvHalf) abandon(end error) int {
 	r.end, r.dropped = end, true
 	n := r.credit.unread()
@@ -87,7 +88,7 @@ func (r *recvHalf) abandon(end error) int {
 	return n
 }
 
-// take moves what is there to dst.
+// take moves chunks of the queue to dst.
 func (r *recvHalf) take(dst []tunnel.Chunk) int {
 	n := r.queue.Take(dst)
 	for _, chunk := range dst[:n] {
@@ -135,8 +136,8 @@ func (s *sendHalf) writable() error {
 	return s.end
 }
 
-// beginWrite waits to be the only Write, so that the bytes of two do not mix;
-// endWrite follows. They take the mutex themselves.
+// beginWrite waits until no other Write is in progress, so that the bytes of two do not
+// mix. endWrite must follow. Both take the mutex.
 func (s *sendHalf) beginWrite() error {
 	s.cond.L.Lock()
 	defer s.cond.L.Unlock()

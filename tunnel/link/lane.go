@@ -16,9 +16,9 @@ func (ses *Session) Moved() uint64 {
 	return ses.count.moved()
 }
 
-// alarm is what to do once a link has carried as much more as somebody waits for.
+// alarm calls wake once the link has carried a number of bytes.
 type alarm struct {
-	at   uint64 // payload bytes, both ways; 0: it is not set
+	at   uint64 // payload bytes, both ways; 0: not set
 	wake func()
 }
 
@@ -31,8 +31,8 @@ func (ses *Session) WakeAfter(n uint64, wake func()) {
 	ses.alarm = alarm{ses.count.moved() + n, wake}
 }
 
-// hearLocked takes in that the link has carried more.
-func (ses *Session) hearLocked() {
+// ringLocked rings the alarm, if it is due.
+func (ses *Session) ringLocked() {
 	if ses.alarm.at == 0 || ses.count.moved() < ses.alarm.at || ses.err != nil {
 		return
 	}
@@ -43,13 +43,13 @@ func (ses *Session) hearLocked() {
 // sentLocked counts n payload bytes.
 func (ses *Session) sentLocked(n int) {
 	ses.count.sent += uint64(n)
-	ses.hearLocked()
+	ses.ringLocked()
 }
 
 // receivedLocked counts n payload bytes.
 func (ses *Session) receivedLocked(n int) {
 	ses.count.received += uint64(n)
-	ses.hearLocked()
+	ses.ringLocked()
 }
 
 // Bulk lists the streams that carried at least so many bytes since the last call,
@@ -156,4 +156,4 @@ type Line struct {
 }
 
 // Line asks the kernel; what it cannot tell is zero.
-func (ses *Session) Line() Line { return lineOf(ses.out.conn) }
+func (ses *Session) Line() Line { return lineOf(ses.sender.conn) }

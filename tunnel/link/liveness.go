@@ -28,8 +28,8 @@ type liveness struct {
 	wrote  uint64        // writes that the connection had taken, then
 	stuck  time.Duration // for which it had taken none, though somebody wrote
 
-	doubted      bool // it has to show soon that it lives
-	writeDoubted bool // or, sooner, to take what is being written
+	probed      bool // Session.Probe awaits a frame
+	writeProbed bool // Session.probeWriteLocked awaits progress
 
 	accepted bool      // the peer dialed, and so pings at each of its looks
 	asked    bool      // it has pinged since the last look

@@ -53,7 +53,7 @@ func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
 	}
 	ses.streams.add(st)
 	ses.count.opened++
-	ses.out.pushIntro(&st.send, frameOpen, m.encode())
+	ses.sender.pushIntro(&st.send, frameOpen, m.encode())
 	st.onLocked(sendsOpen)
 	return st
 }
@@ -136,7 +136,7 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	if !ses.resumes {
 		m.resume = nil
 	}
-	if ses.out.awaitBacklogUnlocked(r.given.flush); ses.err != nil { // deliveries do not wait for this peer
+	if ses.sender.awaitBacklogUnlocked(r.unflushed.flush); ses.err != nil { // deliveries do not wait for this peer
 		return ses.err
 	}
 	refusal, budget := ses.intake.refusal(m, &ses.streams), ses.cfg.Budget
@@ -144,11 +144,11 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 		budget = ses.intake.enter(m)
 	}
 	st := newStream(ses, id, budget)
-	st.local, st.remote = ses.out.conn.LocalAddr(), ses.out.conn.RemoteAddr()
+	st.local, st.remote = ses.sender.conn.LocalAddr(), ses.sender.conn.RemoteAddr()
 	st.send.credit.raise(m.credit)
 	if refusal != nil {
-		ses.out.pushIntro(&st.send, frameOpened, refusal.encode())
-		ses.out.queue.orphan(&st.send)
+		ses.sender.pushIntro(&st.send, frameOpened, refusal.encode())
+		ses.sender.queue.orphan(&st.send)
 		return nil
 	}
 	ctx, cancel := context.WithCancelCause(ses.ctx)
@@ -172,7 +172,7 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 		cancel(nil)
 		ses.wg.Done()
 	}
-	flow := &tunnel.Flow{Request: tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.out.conn.RemoteAddr()}, Resume: m.resume, Leave: leave}
+	flow := &tunnel.Flow{Request: tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.sender.conn.RemoteAddr()}, Resume: m.resume, Leave: leave}
 	answered := false
 	answer := func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		answered = true
@@ -201,7 +201,7 @@ func (ses *Session) answer(st *Stream, again bool, resume *tunnel.Resume, far tu
 	if err != nil {
 		typed := tunnel.AsDialError("", err)
 		m := openedMsg{failure: typed.Failure, reason: typed.Text()}
-		ses.out.pushIntro(&st.send, frameOpened, m.encode())
+		ses.sender.pushIntro(&st.send, frameOpened, m.encode())
 		st.onLocked(sendsFailure)
 		st.recv.end, st.send.end = err, err
 		return st, nil
@@ -211,7 +211,7 @@ func (ses *Session) answer(st *Stream, again bool, resume *tunnel.Resume, far tu
 		m.grant = resume.Granted
 		st.carrier.outlived = m.grant.Window > 0
 	}
-	ses.out.pushIntro(&st.send, frameOpened, m.encode())
+	ses.sender.pushIntro(&st.send, frameOpened, m.encode())
 	st.onLocked(sendsOpened)
 	ses.count.established++
 	return st, nil

@@ -21,24 +21,24 @@ const (
 // write buffer of a bulk stream is full by then.
 const flushAfter = writeBufferSize
 
-// run reads the connection until it fails. It never writes and never waits for a
-// stream; where too many answers are left unread, it waits for them to be sent.
+// run reads the connection until it fails. It waits for no stream, but while the peer
+// leaves too many answers unread.
 func (r *frameReader) run() error {
-	out := &r.ses.out
+	out := &r.ses.sender
 	r.buf = newReadBuffer(true)
 	defer func() { r.buf.Release() }()
-	defer r.given.flush()
-	unflushed := 0
+	defer r.unflushed.flush()
+	read := 0 // bytes since the last flush
 	for {
 		// The write buffer flushes, too, before a Read waits.
-		if out.buffer == nil || unflushed >= flushAfter {
-			r.given.flush()
-			unflushed = 0
+		if out.buffer == nil || read >= flushAfter {
+			r.unflushed.flush()
+			read = 0
 		}
 		r.heldUp()
 		n, err := out.conn.Read(r.buf.Bytes()[r.have:])
 		r.have += n
-		unflushed += n
+		read += n
 		if perr := r.parse(); perr != nil {
 			return perr
 		}
@@ -47,28 +47,28 @@ func (r *frameReader) run() error {
 		}
 		r.makeRoom()
 		if r.small {
-			// On a busy machine the goroutine that waits for a small message
-			// would else run only when this loop has nothing more to decrypt.
+			// On a busy machine the reader of a small message would otherwise run
+			// only when this loop has nothing more to decrypt.
 			r.small = false
 			runtime.Gosched()
 		}
 	}
 }
 
-// heldUp returns when more may be read. What was delivered does not wait.
+// heldUp waits until Config.Hold lets the link read on. Deliveries are flushed first.
 func (r *frameReader) heldUp() {
 	if left := r.ses.cfg.Hold.Left(); left > 0 {
-		r.given.flush()
+		r.unflushed.flush()
 		time.Sleep(left)
 	}
 }
 
-// frameReader is the receiving side of a link. It cuts what was read into frames.
-// DATA is handed on as it comes; other frames are gathered first, and always fit the
-// buffer. Only the read loop uses it.
+// frameReader is the receiving side of a link, which cuts bytes into frames. It passes
+// on DATA as it comes. Other frames are handled when they are complete; they fit the
+// buffer.
 type frameReader struct {
 	ses       *Session
-	given     given
+	unflushed unflushed
 	buf       tunnel.Chunk
 	pos, have int  // unparsed bytes of buf
 	shared    bool // a stream refers to buf
@@ -96,7 +96,7 @@ func (r *frameReader) parse() error {
 	return nil
 }
 
-// next handles one frame or part of one; false means that it needs more bytes.
+// next handles a frame, or a part of one. It returns false if it needs more bytes.
 func (r *frameReader) next() (bool, error) {
 	b := r.buf.Bytes()[r.pos:r.have]
 	if r.left > 0 {
@@ -123,8 +123,8 @@ func (r *frameReader) next() (bool, error) {
 	return true, r.handle(h, b[headerSize:headerSize+h.length])
 }
 
-// payload hands n bytes of the DATA frame under way to its stream. head is how
-// many bytes before them are free for another header.
+// payload passes n bytes of the present DATA frame to its stream. The head bytes before
+// them may be overwritten by another header.
 func (r *frameReader) payload(n, head int) error {
 	from := r.pos
 	r.pos += n
@@ -139,9 +139,8 @@ func (r *frameReader) payload(n, head int) error {
 	return r.handleData(r.buf.View(from, from+n, head), fin)
 }
 
-// makeRoom prepares the buffer for the next read: what is unparsed moves to
-// its start, or to a new one where streams refer to this, or where another size
-// suits what comes next.
+// makeRoom prepares the buffer for the next read. It moves unparsed bytes to the start,
+// or to a new buffer if streams refer to this one or another size suits the link.
 func (r *frameReader) makeRoom() {
 	rest := r.buf.Bytes()[r.pos:r.have]
 	quiet := r.quiet && len(rest) == 0 && r.have < tunnel.QuietSize
@@ -156,8 +155,8 @@ func (r *frameReader) makeRoom() {
 	r.pos, r.have = 0, len(rest)
 }
 
-// newReadBuffer is a small one for a link without streams, which waits for a ping most
-// of its life: on a server of many clusters, most links are such.
+// newReadBuffer returns a buffer, a small one for a quiet link. Most links of a server
+// of many clusters are quiet: they have no streams, and wait for pings.
 func newReadBuffer(quiet bool) tunnel.Chunk {
 	if quiet {
 		return tunnel.NewQuiet()
@@ -230,8 +229,8 @@ func (r *frameReader) handlePing(h header, payload []byte) {
 		return
 	}
 	ses.alive.asked = true
-	ses.out.queue.pushPong(value)
-	ses.out.callFlusherLocked()
+	ses.sender.queue.pushPong(value)
+	ses.sender.callFlusherLocked()
 }
 
 func (r *frameReader) handleGoAway(payload []byte) error {
@@ -257,7 +256,7 @@ func (r *frameReader) handleInfo(payload []byte) error {
 	return nil
 }
 
-// checkData looks at a DATA frame of which nothing has come but its header.
+// checkData checks a DATA frame of which only the header has come.
 func (r *frameReader) checkData(h header) error {
 	st, err := r.ses.streams.find(h.stream)
 	if st != nil && !st.state.receives() {
@@ -266,7 +265,7 @@ func (r *frameReader) checkData(h header) error {
 	return err
 }
 
-// handleData takes a part of the DATA frame under way.
+// handleData takes a part of the present DATA frame.
 func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 	ses, n := r.ses, part.Len()
 	st, err := ses.streams.find(r.data.stream)
@@ -305,8 +304,8 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 	return nil
 }
 
-// keep queues what its reader has to fetch: by reference where it is large,
-// else in a copy together with its neighbours.
+// keep queues part for the stream's reader: by reference if it is large, else in a copy
+// together with its neighbours.
 func (r *frameReader) keep(st *Stream, part tunnel.Chunk) {
 	switch {
 	case part.Len() >= shareMin:

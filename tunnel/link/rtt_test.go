@@ -63,7 +63,7 @@ func TestWindowsGrowWithThePathNotWithItsQueue(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				conn, _ := net.Pipe()
 				ses := newSession(conn, Config{}, true)
-				ses.out.stepLocked(takesTurn) // nothing is sent
+				ses.sender.stepLocked(takesTurn) // nothing is sent
 				st := newStream(ses, 1, nil)
 				measure := func(rtt time.Duration) {
 					now := time.Now()

@@ -33,9 +33,9 @@ type Config struct {
 	// Hello introduces this side.
 	Hello Hello
 
-	// Verify judges the peer's Hello before any stream is served; its error
-	// refuses the link and its text is what the peer is told, so it must
-	// hold no secrets. nil accepts everybody.
+	// Verify judges the peer's Hello before any stream is served. Its error
+	// refuses the link, and is sent to the peer, so it must hold no secrets.
+	// nil accepts every peer.
 	Verify func(ctx context.Context, peer Hello) error
 
 	// Forwarder serves the streams that the peer opens, usually a
@@ -65,35 +65,44 @@ type Config struct {
 // and serves those that the peer opens. All methods may be called from any
 // goroutine.
 type Session struct {
+	// Immutable once both HELLOs are exchanged.
+
 	cfg     Config
 	peer    Hello
-	resumes bool // both sides take part in that (§9)
-	lanes   bool // and in that (§10)
+	resumes bool // both sides take part in resuming (§9)
+	lanes   bool // both sides take part in lanes (§10)
 
 	ctx    context.Context // ends with the session
 	cancel context.CancelCauseFunc
 	drains context.Context // ends when the peer asks for new streams to go elsewhere
 	drain  context.CancelFunc
-	wg     sync.WaitGroup // Run and what else it has started
+	wg     sync.WaitGroup // Run, and the goroutines of the session
 
-	in frameReader // Run's own
+	// Owned by Run's goroutine.
 
-	mu  sync.Mutex // guards all below, and the streams
-	out sender
-	err error // why the session ended
+	reader frameReader
 
-	streams  streams
-	intake   intake
+	// Guarded by mu, as are the streams. A part of the sender is the writer's.
+
+	mu     sync.Mutex
+	sender sender
+	books
+	alive    liveness
+	looks    *time.Timer // calls look
+	news     news
 	idleCond sync.Cond // a stream was the last, or was served, or the session ended
-
-	looks *time.Timer // calls look
-	alive liveness
-	news  news
-	count counters
-	alarm alarm // when count has grown by so much
+	err      error     // why the session ended; nil: it has not
 }
 
-// news are the latest of the peer, by its HELLO or an INFO since.
+// books are what a session accounts for.
+type books struct {
+	streams streams
+	intake  intake
+	count   counters
+	alarm   alarm
+}
+
+// news are what the peer's HELLO, or an INFO since, said last.
 type news struct {
 	serverCount int
 	serving     Serving
@@ -122,9 +131,9 @@ func start(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Ses
 	return ses, nil
 }
 
-// Meet is Accept for whoever has a goroutine to give: nothing is read before it
-// calls Run, which it must do once and soon, also if the session has ended by then.
-// Close waits for the end of Run.
+// Meet is Accept for a caller that has a goroutine to give: nothing is read before the
+// caller calls Run, which it must do once and soon, also if the session has ended by
+// then. Close waits for the end of Run.
 func Meet(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	return meet(ctx, conn, cfg, false)
 }
@@ -146,8 +155,8 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 	ses.news = news{ses.peer.ServerCount, ses.peer.Serving}
 	ses.peer.forget()
 	ses.cfg.Hello, ses.cfg.Verify = Hello{Role: cfg.Hello.Role}, nil // nor what else they refer to
-	if buffer := ses.out.buffer; buffer != nil {
-		buffer.take(ses.in.given.flush, &ses.out.writes)
+	if buffer := ses.sender.buffer; buffer != nil {
+		buffer.take(ses.reader.unflushed.flush, &ses.sender.writes)
 	}
 	now := time.Now()
 	ses.alive.looked, ses.alive.heard = now, now
@@ -164,15 +173,18 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 	setDefault(&cfg.DeadAfter, DefaultDeadAfter)
 	setDefault(&cfg.HandshakeTimeout, DefaultHandshakeTimeout)
 	ses := &Session{
-		cfg: cfg, streams: newStreams(initiator),
-		intake: intake{
-			refuses: cfg.Forwarder == nil,
-			clients: clientBudgets{whole: cfg.Budget, numbered: cfg.PeerNumbersClients},
+		cfg: cfg,
+		books: books{
+			streams: newStreams(initiator),
+			intake: intake{
+				refuses: cfg.Forwarder == nil,
+				clients: clientBudgets{whole: cfg.Budget, numbered: cfg.PeerNumbersClients},
+			},
 		},
 		alive: liveness{interval: cfg.PingInterval, deadAfter: cfg.DeadAfter, accepted: !initiator},
 	}
-	ses.in.ses, ses.idleCond.L = ses, &ses.mu
-	ses.out = sender{
+	ses.reader.ses, ses.idleCond.L = ses, &ses.mu
+	ses.sender = sender{
 		frameWriter: newFrameWriter(conn), queue: sendQueue{budget: cfg.Budget},
 		mu: &ses.mu, wg: &ses.wg, sent: ses.sentLocked, fail: ses.failLocked, writer: writerFree,
 		freed: sync.Cond{L: &ses.mu}, flushCond: sync.Cond{L: &ses.mu},
@@ -188,18 +200,18 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// Run reads until the session ends, and joins what else it has started. It is the
-// only goroutine that lasts as long as the session, since most links do nothing
-// most of their lives and a server of many clusters has thousands. Only who called
-// Meet calls it, once.
+// Run reads until the session ends, and joins the session's goroutines. It is the only
+// goroutine that lasts as long as the session: most links do nothing most of their
+// lives, and a server of many clusters has thousands. Only the caller of Meet calls it,
+// once.
 func (ses *Session) Run() {
-	ses.fail(ses.in.run())
+	ses.fail(ses.reader.run())
 	ses.wg.Done()
 	ses.wg.Wait()
 }
 
-// Peer is how the other side introduced itself, without what was of use for that
-// alone: its token, its features and, unless it is an agent, its identifiers.
+// Peer is the peer's HELLO, without its token, its features and, unless the peer is an
+// agent, its identifiers.
 func (ses *Session) Peer() Hello { return ses.peer }
 
 // Done is closed when the session has ended. Its goroutines may still be
@@ -222,10 +234,10 @@ func (ses *Session) Draining() <-chan struct{} { return ses.drains.Done() }
 // Drains ends when Draining is closed, and not with the session.
 func (ses *Session) Drains() context.Context { return ses.drains }
 
-// Drain asks the peer to open its new streams elsewhere. Open streams go on,
-// and one that is opened nevertheless is served. It does not block.
+// Drain asks the peer to open its new streams elsewhere. Open streams go on, and a
+// stream that the peer opens nevertheless is served. Drain does not block.
 func (ses *Session) Drain() {
-	ses.out.pushControl(appendGoAway(nil, GoAwayDrain, ""))
+	ses.sender.pushControl(appendGoAway(nil, GoAwayDrain, ""))
 }
 
 // SetServerCount tells the peer of a new number of servers. It does not block.
@@ -234,24 +246,24 @@ func (ses *Session) SetServerCount(n int) { ses.inform(Hello{ServerCount: n}) }
 // SetServing tells the peer whether agents serve from now on. It does not block.
 func (ses *Session) SetServing(s Serving) { ses.inform(Hello{Serving: s}) }
 
-// inform tells the peer what has changed since HELLO.
+// inform sends INFO.
 func (ses *Session) inform(news Hello) {
 	news.Role = ses.cfg.Hello.Role
 	payload, err := news.encode()
 	if err != nil {
 		return // a role, and a number or a short text, always fit
 	}
-	ses.out.pushControl(appendFrame(nil, frameInfo, 0, 0, payload))
+	ses.sender.pushControl(appendFrame(nil, frameInfo, 0, 0, payload))
 }
 
-// ServerCount is the newest number of servers that the peer told, 0 if none.
+// ServerCount is the number of servers that the peer stated last; 0: none.
 func (ses *Session) ServerCount() int {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	return ses.news.serverCount
 }
 
-// Serving is the newest that the peer told of its agents.
+// Serving is what the peer stated last about its agents.
 func (ses *Session) Serving() Serving {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -280,10 +292,9 @@ func (ses *Session) Heard() time.Time {
 	return ses.alive.heard
 }
 
-// WaitIdle returns once no stream is open and the Forwarder is done with those
-// of the peer, which takes longer while what came before the end is still being
-// delivered. It also returns once the session has ended, or once ctx has, then
-// with ctx's cause.
+// WaitIdle returns once no stream is open and the Forwarder is done with the peer's,
+// which may still deliver what came before their end. It also returns once the session
+// has ended, or, with ctx's cause, once ctx has.
 func (ses *Session) WaitIdle(ctx context.Context) error {
 	defer context.AfterFunc(ctx, waker(&ses.idleCond))()
 	ses.mu.Lock()
@@ -297,7 +308,7 @@ func (ses *Session) WaitIdle(ctx context.Context) error {
 	return nil
 }
 
-// Idle says whether WaitIdle would return at once.
+// Idle reports whether WaitIdle would return at once.
 func (ses *Session) Idle() bool {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -308,18 +319,18 @@ func (ses *Session) idleLocked() bool {
 	return ses.err != nil || ses.streams.empty() && ses.intake.serving == 0
 }
 
-// Close ends the session and all its streams, tells the peer as far as it can
-// within a second, and returns when every goroutine of the session has ended.
-// So it must not be called from within its Forwarder.
+// Close ends the session and all its streams, tells the peer if that takes at most a
+// second, and returns when every goroutine of the session has ended. The session's
+// Forwarder must not call it.
 func (ses *Session) Close() error { return ses.CloseWith(GoAwayShutdown, "") }
 
-// CloseWith is Close with the reason that the peer is told.
+// CloseWith is Close with a reason for the peer.
 func (ses *Session) CloseWith(code GoAwayCode, text string) error {
 	cause := ErrClosed
 	if code == GoAwayDuplicate {
 		cause = errDuplicate
 	}
-	ses.out.sayGoodbye(cause, code, text)
+	ses.sender.sayGoodbye(cause, code, text)
 	ses.fail(cause)
 	ses.wg.Wait()
 	return nil
@@ -331,7 +342,7 @@ func (ses *Session) fail(cause error) {
 		if ses.cfg.Log != nil {
 			ses.cfg.Log.WithError(cause).WithField("peer", ses.peer.String()).Warn("ending a link whose peer breaks the protocol")
 		}
-		ses.out.sayGoodbye(cause, GoAwayProtocol, string(v))
+		ses.sender.sayGoodbye(cause, GoAwayProtocol, string(v))
 	}
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -344,8 +355,8 @@ func (ses *Session) failLocked(cause error) {
 	if ses.err != nil {
 		return
 	}
-	if ses.out.cause != nil {
-		cause = ses.out.cause // not that the farewell failed
+	if ses.sender.cause != nil {
+		cause = ses.sender.cause // not that the farewell failed
 	}
 	if LossOf(cause) == tunnel.LossUnknown {
 		cause = &cutError{cause}
@@ -357,6 +368,6 @@ func (ses *Session) failLocked(cause error) {
 		st.loseLocked(lost)
 	}
 	ses.looks.Stop()
-	ses.out.stopLocked()
+	ses.sender.stopLocked()
 	ses.idleCond.Broadcast()
 }

@@ -76,7 +76,7 @@ func (ses *Session) Stats() Stats {
 		Lanes: 1, Streams: ses.streams.count(), Sent: c.sent, Received: c.received, Unread: c.unread,
 		Opened: c.opened, Accepted: c.accepted, Resets: c.resets, RTT: ses.alive.rtt,
 		Answered: c.answered, Ended: c.established,
-		DataSent: ses.out.queue.dataFrames, DataReceived: c.dataReceived,
+		DataSent: ses.sender.queue.dataFrames, DataReceived: c.dataReceived,
 	}
 	if ses.err != nil {
 		s.Lost[LossOf(ses.err)]++

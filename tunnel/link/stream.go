@@ -11,22 +11,22 @@ import (
 // Stream is one connection on a link. It is a tunnel.Conn and passes chunks
 // by reference.
 type Stream struct {
-	ses *Session
+	// Immutable once the stream is handed out.
 
-	budget *Budget // what unread bytes count against
+	ses           *Session
+	budget        *Budget // that unread bytes count in
+	local, remote net.Addr
 
-	local, remote net.Addr // set before the stream is handed out
+	// Guarded by ses.mu.
 
-	// The rest is guarded by ses.mu.
-
-	opened  *openedMsg  // the answer to our OPEN, until the dial takes it
-	cancel  func(error) // of the dial made for the peer's OPEN
-	recv    recvHalf
-	send    sendHalf
-	state   state
-	left    bool // its client's budget
-	carrier carrier
-	looked  uint64 // bytes carried, both ways, as Bulk saw last
+	state    state
+	opened   *openedMsg  // the answer to our OPEN, until the dial takes it
+	cancel   func(error) // of the dial for the peer's OPEN
+	recv     recvHalf
+	send     sendHalf
+	carrier  carrier
+	released bool   // from its client's share
+	looked   uint64 // bytes carried, both ways, as Bulk saw last
 }
 
 func newStream(ses *Session, id uint64, budget *Budget) *Stream {
@@ -39,8 +39,8 @@ func newStream(ses *Session, id uint64, budget *Budget) *Stream {
 
 func (st *Stream) id() uint64 { return st.send.id }
 
-// onLocked takes the stream to the state that e leads to. A closed stream is
-// removed from the link's books, and frames for it are ignored.
+// onLocked takes the stream to the state that e leads to. It removes a closed stream
+// from the books; frames for it are ignored from then on.
 func (st *Stream) onLocked(e event) {
 	next := st.state.after(e)
 	if next == idle {
@@ -56,20 +56,21 @@ func (st *Stream) onLocked(e event) {
 		ses.streams.awaitAcks(st, time.Now())
 	case closed:
 		st.carrier.releaseMemory(st.budget)
-		ses.out.queue.orphan(&st.send)
+		ses.sender.queue.orphan(&st.send)
 		if ses.streams.remove(st) && ses.streams.count() == 0 {
 			ses.idleCond.Broadcast()
 		}
-		st.leaveLocked()
+		st.releaseClientLocked()
 	}
 }
 
-// leaveLocked has a closed stream count as its client's no more, once nothing that came
-// by it is held: a share that is forgotten before, the client would get anew, and empty.
-func (st *Stream) leaveLocked() {
-	if st.state == closed && st.recv.credit.unread() == 0 && !st.left {
-		st.left = true
-		st.ses.intake.clients.leave(st.budget)
+// releaseClientLocked stops counting a closed stream as its client's, once its unread
+// bytes are gone. Earlier, the client's share could be dropped and begin anew, empty,
+// while those bytes are held.
+func (st *Stream) releaseClientLocked() {
+	if st.state == closed && st.recv.credit.unread() == 0 && !st.released {
+		st.released = true
+		st.ses.intake.clients.release(st.budget)
 	}
 }
 
@@ -128,15 +129,14 @@ func (st *Stream) ReadChunks(dst []tunnel.Chunk) (int, error) {
 	return st.recv.take(dst), nil
 }
 
-// consumedLocked gives credit back for n bytes and queues a CREDIT when it is
-// due.
+// consumedLocked takes in that n bytes were read, and queues CREDIT when it is due.
 func (st *Stream) consumedLocked(n int) {
 	ses := st.ses
 	st.budget.Give(n)
 	ses.count.unread -= n
 	if st.recv.end != nil {
 		st.recv.credit.consumed += uint64(n) // no more is coming, so no more credit
-		st.leaveLocked()
+		st.releaseClientLocked()
 		return
 	}
 	if limit, grant := st.recv.credit.consume(n, time.Now(), ses.alive.floor.get(), st.budget.Pressure()); grant {
@@ -145,9 +145,8 @@ func (st *Stream) consumedLocked(n int) {
 	}
 }
 
-// queueLocked arranges for what is in the outbox to be sent, without waiting
-// for it.
-func (st *Stream) queueLocked() { st.ses.out.push(&st.send) }
+// queueLocked queues the frames in the outbox.
+func (st *Stream) queueLocked() { st.ses.sender.push(&st.send) }
 
 // Write implements net.Conn. It waits for credit, for its turn on the link, or
 // for the write deadline. n tells how much was handed to the link.
@@ -157,7 +156,7 @@ func (st *Stream) Write(p []byte) (n int, err error) {
 	}
 	defer st.send.endWrite()
 	for n < len(p) {
-		m, err := st.ses.out.writeSome(&st.send, p[n:])
+		m, err := st.ses.sender.writeSome(&st.send, p[n:])
 		n += m
 		if err != nil {
 			return n, err
@@ -180,7 +179,7 @@ func (st *Stream) WriteChunks(src []tunnel.Chunk) error {
 			src = src[1:]
 			continue
 		}
-		if err := st.ses.out.writeChunks(&st.send, src); err != nil {
+		if err := st.ses.sender.writeChunks(&st.send, src); err != nil {
 			return err
 		}
 	}
@@ -193,10 +192,10 @@ func (st *Stream) Nonblocking() bool { return true }
 
 // TryWrite implements tunnel.Sink: it takes all of c or nothing. It encrypts into the
 // write buffer, which does not block, and only while nobody writes.
-func (st *Stream) TryWrite(c tunnel.Chunk) int { return st.ses.out.tryWrite(&st.send, c) }
+func (st *Stream) TryWrite(c tunnel.Chunk) int { return st.ses.sender.tryWrite(&st.send, c) }
 
 // Flush implements tunnel.Sink.
-func (st *Stream) Flush() { st.ses.out.flush() }
+func (st *Stream) Flush() { st.ses.sender.flush() }
 
 // CloseWrite implements tunnel.Conn. It does not wait for the FIN to be sent.
 func (st *Stream) CloseWrite() error {
@@ -222,17 +221,16 @@ func (st *Stream) sendFinLocked() {
 	st.resetBehindLocked()
 }
 
-// sendResetLocked ends both directions for the peer. The holder's ends are
-// others' to set.
+// sendResetLocked ends both directions for the peer. Its caller ends them for the holder.
 func (st *Stream) sendResetLocked(code tunnel.Code) {
 	st.send.out.reset, st.send.out.resetCode = true, code
 	st.queueLocked()
 	st.onLocked(sendsReset)
 }
 
-// Close implements net.Conn: what was written is still delivered, then the
-// peer reads the end; what was not read is dropped, and a peer that goes on
-// writing is told to stop. It does not block on the network.
+// Close implements net.Conn. The peer still gets the bytes written before, then the end.
+// Unread bytes are dropped, and a peer that goes on writing is reset. Close does not
+// block on the network.
 func (st *Stream) Close() error { return st.closeFor(tunnel.CodeCancelled) }
 
 // CloseFor implements tunnel.Conn.
@@ -257,7 +255,7 @@ func (st *Stream) Reset(cause error) error {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	if st.state != closed {
-		st.ses.out.queue.discard(&st.send)
+		st.ses.sender.queue.discard(&st.send)
 		st.sendResetLocked(code)
 	}
 	st.dropLocked(errClosed, &tunnel.ResetError{Code: code})
@@ -267,11 +265,11 @@ func (st *Stream) Reset(cause error) error {
 // breachLocked resets a stream whose peer broke the protocol on it (§7).
 func (st *Stream) breachLocked() { st.resetLocked(tunnel.CodeProtocol) }
 
-// resetLocked ends a stream from the inside, for both the peer and the holder.
+// resetLocked ends a stream for both the peer and the holder.
 func (st *Stream) resetLocked(code tunnel.Code) {
 	cause := &tunnel.ResetError{Code: code}
 	peerEnded := st.state.peerEnded()
-	st.ses.out.queue.discard(&st.send)
+	st.ses.sender.queue.discard(&st.send)
 	st.sendResetLocked(code)
 	st.cancelLocked(cause)
 	st.dropLocked(cause, cause)
@@ -279,12 +277,12 @@ func (st *Stream) resetLocked(code tunnel.Code) {
 	st.ses.count.resets++
 }
 
-// loseLocked ends a stream because of the peer: what it had sent can still be
-// read.
+// loseLocked ends a stream that the peer has reset, or whose link is lost. Bytes that came
+// before can still be read.
 func (st *Stream) loseLocked(cause error) {
 	peerEnded := st.state.peerEnded()
 	st.onLocked(receivesReset)
-	st.ses.out.queue.discard(&st.send)
+	st.ses.sender.queue.discard(&st.send)
 	st.cancelLocked(cause)
 	st.recv.fail(cause)
 	st.send.end = cause
@@ -294,7 +292,7 @@ func (st *Stream) loseLocked(cause error) {
 	st.tellLostLocked(cause, peerEnded)
 }
 
-// cancelLocked gives up the dial that is made for the peer, if one is.
+// cancelLocked cancels the dial made for the peer's OPEN, if it is in progress.
 func (st *Stream) cancelLocked(cause error) {
 	if st.cancel != nil {
 		st.cancel(cause)
@@ -302,8 +300,8 @@ func (st *Stream) cancelLocked(cause error) {
 	}
 }
 
-// dropLocked ends the stream on this side: nothing received counts any more, and
-// all who wait are told the end, or why it came.
+// dropLocked ends the stream on this side. It drops unread bytes, and wakes waiting
+// readers and writers with end, and a receiver with cause.
 func (st *Stream) dropLocked(end, cause error) {
 	if st.recv.closed() {
 		return
@@ -313,7 +311,7 @@ func (st *Stream) dropLocked(end, cause error) {
 	n := st.recv.abandon(end)
 	st.budget.Give(n)
 	st.ses.count.unread -= n
-	st.leaveLocked()
+	st.releaseClientLocked()
 	st.send.abandon(end)
 	st.recv.wake()
 	st.send.cond.Broadcast()

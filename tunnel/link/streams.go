@@ -88,9 +88,9 @@ func (s *streams) awaitAcks(st *Stream, now time.Time) {
 	s.unacked[st] = now
 }
 
-// overdue returns those whose acknowledgements are not to be waited for any longer, in
-// the order of their ids. The time of a stream begins anew while somebody uses it: an
-// end that waits for them, or a relay that has yet to hand on what came by it.
+// overdue returns the ended streams that have waited long enough for acknowledgements,
+// in the order of their ids. The time begins anew while a stream is in use: an ACK has
+// passed, or the holder has not closed it.
 func (s *streams) overdue(now time.Time) (late []*Stream) {
 	for st, since := range s.unacked {
 		switch c := &st.carrier; {

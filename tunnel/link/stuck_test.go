@@ -138,8 +138,8 @@ func TestEitherDoubtHolds(t *testing.T) {
 		doubt func(ses *link.Session, st *link.Stream)
 		bound time.Duration
 	}{
-		"the write gets on":  {false, func(ses *link.Session, st *link.Stream) { st.Detach(); ses.Doubt() }, 6 * time.Second},
-		"the write is stuck": {true, func(ses *link.Session, st *link.Stream) { ses.Doubt(); st.Detach() }, 2 * time.Second},
+		"the write gets on":  {false, func(ses *link.Session, st *link.Stream) { st.Detach(); ses.Probe() }, 6 * time.Second},
+		"the write is stuck": {true, func(ses *link.Session, st *link.Stream) { ses.Probe(); st.Detach() }, 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -197,8 +197,8 @@ func TestDoubt(t *testing.T) {
 					_, _ = io.Copy(io.Discard, far)
 				})
 				began := time.Now()
-				r.ses.Doubt()
-				r.ses.Doubt() // changes nothing
+				r.ses.Probe()
+				r.ses.Probe() // changes nothing
 				if c.answer > 0 {
 					time.AfterFunc(c.answer, func() { _, _ = far.Write(frame{tPing, ack, 0, u64(1)}.bytes()) })
 				}

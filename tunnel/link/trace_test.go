@@ -485,7 +485,7 @@ func (tr *tracer) endStep(ses *link.Session, st *link.Stream, op int, told map[*
 		ses.SetServing(link.Serving{Told: true, Why: "none"})
 		return "inform"
 	case op < 28:
-		ses.Doubt()
+		ses.Probe()
 		return "Doubt"
 	case op < 29:
 		ses.Drain()

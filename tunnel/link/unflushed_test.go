@@ -16,7 +16,7 @@ func (f *flushes) Flush() { f.n++ }
 
 // Each who was given something is flushed once, and all are before they are too many.
 func TestGivenAreFlushedOnce(t *testing.T) {
-	var g given
+	var g unflushed
 	a, b := &flushes{}, &flushes{}
 	for _, r := range []*flushes{a, a, b, b} {
 		g.add(r)
@@ -29,11 +29,11 @@ func TestGivenAreFlushedOnce(t *testing.T) {
 	if a.n != 1 || b.n != 1 || len(g) != 0 || g[:2][0] != nil || g[:2][1] != nil {
 		t.Errorf("flushed %d and %d times, %v is left", a.n, b.n, g[:2])
 	}
-	for range maxGiven {
+	for range maxUnflushed {
 		g.add(&flushes{})
 		g.add(a)
 	}
-	if a.n <= 1 || len(g) > maxGiven {
+	if a.n <= 1 || len(g) > maxUnflushed {
 		t.Errorf("%d are held, flushed %d times", len(g), a.n)
 	}
 }
