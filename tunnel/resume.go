@@ -48,6 +48,7 @@ type Resumable interface {
 type ResumeStatus struct {
 	Lost    time.Time // when it lost its carrier; zero: it has one
 	Resumes int       // how often it went on by another carrier
+	Loss    LossCause // why it lost the newest carrier that it lost
 	Hop     Hop
 	Source  string
 }

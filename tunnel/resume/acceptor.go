@@ -158,7 +158,7 @@ func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error
 	near, err := answer(far, nil)
 	st, ok := near.(Carrier)
 	if err != nil || !ok {
-		c.step(Event{Kind: Reset, Cause: errLost})
+		c.step(Event{Kind: Reset, Cause: tunnel.Lost(tunnel.LossUnknown)})
 		return near, err
 	}
 	c.local, c.remote, c.st = near.LocalAddr(), near.RemoteAddr(), st
@@ -214,7 +214,7 @@ func (c *Conn) answered(epoch uint32, near tunnel.Conn, err error, flow *tunnel.
 	defer c.mu.Unlock()
 	st, ok := near.(Carrier)
 	if err != nil || !ok {
-		c.step(Event{Kind: CarrierLost, Epoch: epoch, Cause: errLost})
+		c.step(Event{Kind: CarrierLost, Epoch: epoch, Cause: tunnel.Lost(tunnel.LossUnknown)})
 		return
 	}
 	switch a := c.stepOnly(Event{Kind: CarrierUp, Epoch: epoch}); {

@@ -262,7 +262,7 @@ func (c *Conn) attach(st Carrier, f *tunnel.Flow) {
 	c.used = tunnel.Now()
 	if before := c.ResumeStatus(); !before.Lost.IsZero() {
 		c.manager.resumed(c, before.Lost)
-		now := tunnel.ResumeStatus{Resumes: before.Resumes + 1, Hop: f.Hop}
+		now := tunnel.ResumeStatus{Resumes: before.Resumes + 1, Loss: before.Loss, Hop: f.Hop}
 		if f.Source != nil {
 			now.Source = f.Source.String()
 		}
@@ -329,15 +329,12 @@ func (w watcher) Move() {
 	}
 }
 
-// errLost is the cause of a loss that this end brings about.
-var errLost = &tunnel.ResetError{Code: tunnel.CodeLost}
-
 // leave detaches the carrier, and counts the loss.
 func (c *Conn) leave() {
 	st := c.st
 	c.st = nil
 	status := c.ResumeStatus()
-	status.Lost = time.Now()
+	status.Lost, status.Loss = time.Now(), c.m.loss
 	c.status.Store(&status)
 	c.manager.lost(c)
 	c.manager.tasks.run(func() {

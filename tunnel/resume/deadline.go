@@ -85,6 +85,6 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	if c.m.Plain() { // it is over by that, which its peer is to hear
 		_ = c.st.Reset(&tunnel.ResetError{Code: tunnel.CodeGone})
 	}
-	c.step(Event{Kind: CarrierLost, Epoch: c.m.Epoch(), Cause: errLost})
+	c.step(Event{Kind: CarrierLost, Epoch: c.m.Epoch(), Cause: tunnel.Lost(tunnel.LossLocal)})
 	return nil
 }

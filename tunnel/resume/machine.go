@@ -26,7 +26,8 @@ type Machine struct {
 	reader  ReaderState
 	sender  SenderState
 	timers  timers
-	readers int16 // reads of a carrier under way
+	loss    tunnel.LossCause // of the newest carrier that was lost
+	readers int16            // reads of a carrier under way
 }
 
 // State is where a connection is in its life, as in docs/link-protocol.md §9.
@@ -442,12 +443,12 @@ func (m *Machine) carrierLost(e Event) Actions {
 		m.finish(Discarded, nil)
 		return 0
 	}
-	return m.leave(e.Now)
+	return m.leave(tunnel.LossOf(e.Cause), e.Now)
 }
 
 // leave starts the window, with the loss of a carrier.
-func (m *Machine) leave(now time.Time) Actions {
-	m.since = now
+func (m *Machine) leave(cause tunnel.LossCause, now time.Time) Actions {
+	m.loss, m.since = cause, now
 	if m.carrier == Answering {
 		m.carrier = Detached
 		return Wake
@@ -493,7 +494,7 @@ func (m *Machine) offered(e Event) Actions {
 	case e.Epoch <= m.epoch:
 		return RefuseStale
 	case m.Up():
-		return m.leave(e.Now)
+		return m.leave(tunnel.LossReplaced, e.Now)
 	case m.carrier == Detaching || m.carrier == Draining:
 		return 0
 	case m.Plain(): // the peer has left the carrier that this end had

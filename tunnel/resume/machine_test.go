@@ -73,6 +73,8 @@ func bothOver(m *Machine) {
 	giveAll(m)
 }
 
+var errLost = tunnel.Lost(tunnel.LossCut)
+
 func lost(epoch uint32) Event {
 	return Event{Kind: CarrierLost, Epoch: epoch, Cause: errLost}
 }
@@ -272,6 +274,20 @@ func TestMachine(t *testing.T) {
 				t.Errorf("it still holds %d bytes of memory", m.Out.Size())
 			}
 		})
+	}
+}
+
+// A connection keeps why it lost its newest carrier. An acceptor that hears of the loss by
+// the next carrier has lost it to that.
+func TestKeepsWhyACarrierWasLost(t *testing.T) {
+	for want, event := range map[tunnel.LossCause]Event{
+		tunnel.LossSilent:   {Kind: CarrierLost, Cause: tunnel.Lost(tunnel.LossSilent)},
+		tunnel.LossUnknown:  {Kind: CarrierLost, Cause: &tunnel.ResetError{Code: tunnel.CodeShutdown}},
+		tunnel.LossReplaced: offered(1, 3),
+	} {
+		if m := play(t, nil, step{0, event, StateDetached, Live, Detach}); m.loss != want {
+			t.Errorf("it was lost by %v, want %v", m.loss, want)
+		}
 	}
 }
 

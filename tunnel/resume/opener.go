@@ -294,5 +294,5 @@ func (c *Conn) move(ses *link.Session, bulk bool) {
 	if want.bulk = bulk; bulk {
 		want.first = ses.Peer().ID
 	}
-	c.step(Event{Kind: CarrierLost, Epoch: c.m.Epoch(), Cause: errLost})
+	c.step(Event{Kind: CarrierLost, Epoch: c.m.Epoch(), Cause: tunnel.Lost(tunnel.LossReplaced)})
 }
