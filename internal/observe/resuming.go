@@ -8,31 +8,30 @@ import (
 	"konnectivity/tunnel/resume"
 )
 
-// pauseBuckets run from another link that was there to the longest window that
-// makes sense.
+// pauseBuckets run from the pause where another link is there to the longest window in use.
 var pauseBuckets = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60}
 
-// resuming is the part of a *resume.Manager that is needed here.
-type resuming interface {
+// resumer is the part of a *resume.Manager with its figures.
+type resumer interface {
 	Stats() resume.Stats
 	OnResume(func(pause time.Duration))
 }
 
 // Resuming registers the metrics of connections that outlive their links.
 // Names begin with prefix, such as konnectivity_sidecar_; all are there from the
-// start. It may be called once for each ends.
-func Resuming(r prometheus.Registerer, prefix string, ends resuming) error {
+// start. It may be called once for each Manager.
+func Resuming(r prometheus.Registerer, prefix string, of resumer) error {
 	pauses := prometheus.NewHistogram(prometheus.HistogramOpts{Name: prefix + "resume_pause_seconds",
 		Help: "How long connections that were resumed had no link.", Buckets: pauseBuckets})
-	ends.OnResume(func(pause time.Duration) { pauses.Observe(pause.Seconds()) })
+	of.OnResume(func(pause time.Duration) { pauses.Observe(pause.Seconds()) })
 	if err := r.Register(pauses); err != nil {
 		return err
 	}
-	return r.Register(newResumingFigures(prefix, ends.Stats))
+	return r.Register(newResumingFigures(prefix, of.Stats))
 }
 
-// resumingFigures is a collector that asks once a scrape: a server of many
-// clusters adds up what all of them have.
+// resumingFigures is a collector that reads the figures once a scrape: a server adds up
+// those of all its clusters.
 type resumingFigures struct {
 	stats  func() resume.Stats
 	series []resumingSeries

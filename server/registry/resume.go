@@ -9,29 +9,28 @@ import (
 	"konnectivity/tunnel"
 )
 
-// returnTime is how long a connection that is resumed waits for its agent, which
-// may just be connecting again. Whoever asks comes again, also by other servers,
-// so it is short.
+// returnTime is how long a request to resume waits for the agent, which may just be
+// connecting again. It is short, because the opener tries again, also by other servers.
 const returnTime = 250 * time.Millisecond
 
-// route names an agent to openers that want to resume a connection that it has.
-// Every server makes the same one of it. It covers who the agent proved to be,
-// so that no other agent of that id is ever told of its connections.
+// route is the agent's name in requests to resume its connections: every server makes the
+// same of it. It includes the identity that the agent proved, so that no other agent of
+// that id gets such a request.
 func (a Agent) route() string {
 	sum := sha256.Sum256([]byte(a.Identity))
 	return string(sum[:8]) + a.ID
 }
 
-// resume asks the agent that has a connection to go on with it over this
-// server. Agents that share an id and a certificate share a route, so that one
-// of them does not know the connection proves nothing while there are others.
+// resume asks the agent of f's route to go on with the connection by this server. Agents
+// with one id and one certificate share a route: if one of them does not know the
+// connection, the next is asked.
 func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	bounded, cancel := context.WithTimeout(ctx, returnTime)
 	defer cancel()
 	var tried []*conn
-	var gone error // what those said that do not know it
+	var gone error // of an agent that does not know the connection
 	for {
-		c, news := r.at(f.Resume.Route, tried)
+		c, wake := r.at(f.Resume.Route, tried)
 		if c != nil {
 			far, err := r.dialVia(ctx, c, "resume", f)
 			failure := tunnel.FailureOf(err)
@@ -41,14 +40,14 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 			case err == nil || !failure.Retryable() || bounded.Err() != nil:
 				return far, err
 			}
-			tried = append(tried, c) // whose link has perhaps just broken; there may be another
+			tried = append(tried, c) // its link may just have failed; there may be another
 			continue
 		}
 		if gone != nil {
 			return nil, gone
 		}
 		select {
-		case <-news:
+		case <-wake:
 		case <-bounded.Done():
 			return nil, &tunnel.DialError{Failure: tunnel.FailAgentLost, Address: f.Address,
 				Reason: "the agent that has the connection is not connected"}
@@ -56,10 +55,10 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 	}
 }
 
-// at returns a connection of the agent with that route that was not tried, and
-// a channel that is closed when somebody joins. Agents by gRPC are left out:
-// they would make a new connection.
-func (r *Registry) at(route string, tried []*conn) (found *conn, news <-chan struct{}) {
+// at returns a connection of an agent with that route that is not in tried, and a channel
+// that is closed when another agent joins. Agents by gRPC do not count: they would make a
+// new connection.
+func (r *Registry) at(route string, tried []*conn) (found *conn, wake <-chan struct{}) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	g := r.index.routes[route]

@@ -7,8 +7,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// Forwarder makes the connections that next serves outlive the links they came
-// by, where their openers want that.
+// Forwarder returns a Carrier that makes the connections that next serves outlive their
+// links, if their openers ask for it.
 func (m *Manager) Forwarder(next tunnel.Carrier) tunnel.Carrier {
 	if !m.Enabled() {
 		return next
@@ -21,8 +21,8 @@ type forwarder struct {
 	next    tunnel.Carrier
 }
 
-// Forward implements tunnel.Carrier. It returns once the dial was answered,
-// where the connection goes on by itself.
+// Forward implements tunnel.Carrier. It returns once the dial was answered; a connection
+// that outlives its link is served on a goroutine of the Manager.
 func (f *forwarder) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
 	switch r := flow.Resume; {
 	case r.Again():
@@ -83,16 +83,16 @@ type dial struct {
 	// Guarded by Manager.mu.
 
 	givenUp  bool          // for a newer attempt: no connection may come of it
-	answered chan struct{} // closed when the opener was told the outcome; then nil
+	answered chan struct{} // closed when the opener has the answer; then nil
 }
 
 // errRepeated is what a dial fails with that was asked for again.
 var errRepeated = &tunnel.DialError{Failure: tunnel.FailStale}
 
-// registerDial registers at as the dial for token. An older attempt is given up first, so that the
-// destination has no two connections of one dial; made tells that the older attempt has
-// become a connection already. While the opener of that is still being told, registerDial waits:
-// the connection has no carrier yet, and is over if its opener cannot be told.
+// registerDial registers at as the dial for token. It gives up an older attempt first, so
+// that the destination has no two connections of one dial; made reports that the older
+// attempt has become a connection already. It waits until the older attempt was answered:
+// before, its connection has no carrier, and is over if the answer cannot be sent.
 func (m *Manager) registerDial(ctx context.Context, token [16]byte, at *dial) (made bool, err error) {
 	for {
 		m.mu.Lock()
@@ -121,7 +121,7 @@ func (m *Manager) registerDial(ctx context.Context, token [16]byte, at *dial) (m
 	}
 }
 
-// unregister removes at, once its opener was told the outcome. Only the first call counts.
+// unregister removes at, once its opener has the answer. Only the first call counts.
 func (m *Manager) unregister(token [16]byte, at *dial) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -135,7 +135,7 @@ func (m *Manager) unregister(token [16]byte, at *dial) {
 // errClosed is what a Manager that was closed ends connections with, and begins none for.
 var errClosed = &tunnel.ResetError{Code: tunnel.CodeGone}
 
-// answer tells the opener, and makes its stream a connection.
+// answer answers the opener, and makes its stream the first carrier of a Conn.
 func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error, answer tunnel.Answer) (tunnel.Conn, error) {
 	if err != nil {
 		return answer(nil, err)
@@ -153,7 +153,7 @@ func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error
 		return answer(far, nil)
 	}
 	r.Granted = tunnel.Grant{Window: m.opt.Window}
-	c.mu.Lock() // the opener may resume as soon as it was told
+	c.mu.Lock() // the opener may resume as soon as it has the answer
 	defer c.mu.Unlock()
 	near, err := answer(far, nil)
 	st, ok := near.(Carrier)
@@ -163,11 +163,11 @@ func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error
 	}
 	c.local, c.remote, c.st = near.LocalAddr(), near.RemoteAddr(), st
 	c.watch(st)
-	flow.Resumable, flow.Resume = c, nil // which was about this carrier
+	flow.Resumable, flow.Resume = c, nil // Resume was about this carrier
 	return c, nil
 }
 
-// resume has a connection go on by another carrier.
+// resume answers an opener that wants a connection to go on by another carrier.
 func (m *Manager) resume(flow *tunnel.Flow, answer tunnel.Answer) error {
 	r := flow.Resume
 	c := m.accepted(r.Token)
@@ -182,7 +182,7 @@ func (m *Manager) resume(flow *tunnel.Flow, answer tunnel.Answer) error {
 		return err
 	}
 	r.Granted = tunnel.Grant{Window: m.opt.Window, Taken: taken}
-	near, err := answer(tunnel.With(c, tunnel.Parts{Local: c.dest[0], Remote: c.dest[1]}), nil) // the opener is told of these
+	near, err := answer(tunnel.With(c, tunnel.Parts{Local: c.dest[0], Remote: c.dest[1]}), nil) // with the destination's addresses
 	c.answered(number, near, err, flow)
 	return nil
 }
@@ -207,8 +207,8 @@ func (c *Conn) offered(epoch uint32, peerTaken uint64) (taken uint64, refused er
 	}
 }
 
-// answered attaches near, the carrier that was granted, unless its opener was lost as it
-// was told, or a newer carrier came meanwhile.
+// answered attaches near, the carrier that was granted, unless the answer did not reach the
+// opener (err), or a newer carrier came meanwhile.
 func (c *Conn) answered(epoch uint32, near tunnel.Conn, err error, flow *tunnel.Flow) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -24,7 +24,7 @@ type accounting struct {
 	replayed      atomic.Int64 // bytes
 	ends          [Lives]atomic.Int64
 
-	onResume atomic.Pointer[func(pause time.Duration)] // nil: nobody is told
+	onResume atomic.Pointer[func(pause time.Duration)] // nil: no one listens
 	logged   atomic.Pointer[Stats]                     // in the last line of the log
 	logging  atomic.Bool                               // a line is to come
 }
@@ -113,12 +113,11 @@ func (m *Manager) countResume(pause time.Duration) {
 	m.logSoon()
 }
 
-// logAfter is for how long what happens is gathered for one line of the log: a
+// logAfter is for how long losses and resumes are gathered for one line of the log: a
 // link that is lost has many connections, which lose it one by one.
 const logAfter = time.Second
 
-// logSoon logs one line, after a while, about what has happened and what will
-// until then.
+// logSoon logs one line after logAfter, about all losses and resumes until then.
 func (m *Manager) logSoon() {
 	if m.opt.Log != nil && m.figures.logging.CompareAndSwap(false, true) {
 		time.AfterFunc(logAfter, m.log)
@@ -144,7 +143,7 @@ func (m *Manager) log() {
 	}
 }
 
-// filling tells whether memory is about to be scarce.
+// filling reports whether memory is about to be scarce.
 func (m *Manager) filling() bool { return m.figures.budget.Filling() }
 
 // hold counts n more bytes as kept.

@@ -18,7 +18,7 @@ type Carrier interface {
 	// Watch tells w of acknowledgements and of the carrier's failure, and
 	// returns the newest acknowledgement that came before.
 	Watch(w link.Watcher) (acked link.Ack, some bool)
-	// Acknowledge tells the other end what was taken.
+	// Acknowledge sends a to the other end.
 	Acknowledge(a link.Ack)
 	// Detach ends the carrier but not the connection; nothing more comes out
 	// of it then.
@@ -29,7 +29,7 @@ type Carrier interface {
 	Session() *link.Session
 }
 
-// Conn is an end of a connection that outlives its carriers. While it is attached it has
+// Conn is an end of a connection that outlives its carriers. While it is attached, it has
 // no goroutine.
 type Conn struct {
 	// Immutable once the connection can be found.
@@ -44,16 +44,16 @@ type Conn struct {
 	// Guarded by mu.
 
 	mu              sync.Mutex
-	changed         sync.Cond // the machine has said Wake, or a deadline has passed
+	changed         sync.Cond // after Wake, and when a deadline passes
 	m               Machine
-	st              Carrier // that m counts as up, or that has ended with m and may be read yet; nil: none
+	st              Carrier // the stream: while m is Up, or until a Conn that is over was read; nil: none
 	used            tunnel.Moment
-	held            int       // bytes, of the budget
+	held            int       // bytes that are held of the budget
 	readBy, writeBy *deadline // nil: none is set
 
 	status   atomic.Pointer[tunnel.ResumeStatus] // nil: no carrier was lost yet
 	read     readToken
-	detached *list.Element // of those without a carrier; nil: it has one, or is over. Manager.mu guards it
+	detached *list.Element // in Manager.detached; nil: not there. Manager.mu guards it
 }
 
 // ResumeStatus implements tunnel.Resumable.
@@ -86,15 +86,15 @@ func (c *Conn) Failed() error {
 	return c.m.Err()
 }
 
-// readInOrder tells whether the peer's direction has ended in order: the application may
+// readInOrder reports whether the peer's direction has ended in order: the application may
 // take its time to read the rest. After the connection's end, the rest may be in the
 // carrier.
 func (c *Conn) readInOrder() bool {
 	return c.m.In.Finished() || c.m.Over() && c.st != nil && c.st.Failed() == nil
 }
 
-// step has the machine take in e, and does what it says. The caller holds the lock, which
-// is released while a carrier is given something.
+// step passes e to the machine, and carries out its actions. The caller holds the lock,
+// which Send releases while the carrier takes bytes.
 func (c *Conn) step(e Event) { c.do(c.stepOnly(e)) }
 
 // stepOnly leaves the actions to the caller.
@@ -111,7 +111,7 @@ func (c *Conn) stepOnly(e Event) Actions {
 	return a
 }
 
-// do carries out what the machine says. Send comes last, since it releases the lock.
+// do carries out actions. Send comes last, since it releases the lock.
 func (c *Conn) do(a Actions) {
 	if a&Ack != 0 {
 		c.acknowledge()
@@ -142,7 +142,7 @@ func (c *Conn) do(a Actions) {
 	}
 }
 
-// acknowledge tells the peer what was taken, and how much is kept here.
+// acknowledge sends the peer the newest acknowledgement.
 func (c *Conn) acknowledge() {
 	if c.st != nil {
 		offset, end, big := c.m.Acknowledgement(c.manager.filling())
@@ -165,9 +165,8 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// Close implements net.Conn. What was written is still delivered, by other
-// carriers if need be, for as long as the window. What comes is dropped; a Receiver
-// still takes what it is offered before it hears of the end.
+// Close implements net.Conn. Written bytes are still delivered, by other carriers if need
+// be, for as long as the window. Bytes that arrive are dropped.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,7 +184,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// startDropping drops what comes, on a goroutine.
+// startDropping starts drop, and has readers return.
 func (c *Conn) startDropping() {
 	c.readBy.stop()
 	c.readBy = nil
@@ -225,7 +224,7 @@ func (c *Conn) finish() {
 	case Complete:
 		c.releaseCarrier()
 	case Ended, Discarded:
-		if c.m.Closed() { // else what came before it may yet be read
+		if c.m.Closed() { // else the application may read the rest
 			c.releaseCarrier()
 		}
 	default:
@@ -245,9 +244,9 @@ func (c *Conn) fail() {
 	}
 }
 
-// releaseCarrier closes the carrier after the end. What a plain connection was last given
-// is delivered yet; a peer that still waits for what it has sent to be taken is told
-// behind that.
+// releaseCarrier closes the carrier of a connection that is over. The last bytes of a plain
+// connection are still delivered; a peer whose bytes were not taken reads a reset behind
+// them.
 func (c *Conn) releaseCarrier() {
 	if st := c.st; st != nil {
 		c.st = nil
@@ -277,7 +276,8 @@ func (c *Conn) attach(st Carrier, f *tunnel.Flow) {
 	c.watch(st)
 }
 
-// resumeBy steps e, which tells where the peer goes on, and counts what is sent again.
+// resumeBy steps e, which has the offset from which the peer goes on, and counts the bytes
+// that are sent again.
 func (c *Conn) resumeBy(e Event) Actions {
 	sent := c.m.Out.Sent()
 	a := c.stepOnly(e)
@@ -287,7 +287,7 @@ func (c *Conn) resumeBy(e Event) Actions {
 	return a
 }
 
-// watch hears of acknowledgements and of the loss of st.
+// watch passes acknowledgements and the loss of st to the machine.
 func (c *Conn) watch(st Carrier) {
 	w := watcher{c, st, c.m.Epoch()}
 	if acked, some := st.Watch(w); some {
@@ -295,7 +295,7 @@ func (c *Conn) watch(st Carrier) {
 	}
 }
 
-// watcher is told about one carrier.
+// watcher hears of one carrier.
 type watcher struct {
 	c     *Conn
 	st    Carrier

@@ -16,7 +16,7 @@ type deadline struct {
 	at time.Time
 }
 
-// newDeadline wakes those who wait for c when t has come; zero: there is no deadline.
+// newDeadline returns a deadline that wakes the waits of c at t; nil for the zero time.
 func (c *Conn) newDeadline(t time.Time) *deadline {
 	if t.IsZero() {
 		return nil
@@ -26,7 +26,7 @@ func (c *Conn) newDeadline(t time.Time) *deadline {
 	return d
 }
 
-// time is when it is; zero: never.
+// time returns the point in time; zero: never.
 func (d *deadline) time() time.Time {
 	if d == nil {
 		return time.Time{}
@@ -34,12 +34,13 @@ func (d *deadline) time() time.Time {
 	return d.at
 }
 
-// passed tells whether it has come, though its timer may be late: a carrier's is another.
+// passed reports whether it has passed, even if its timer has not fired: the carrier has a
+// timer of its own.
 func (d *deadline) passed() bool {
 	return d != nil && (d.Passed() || !time.Now().Before(d.at))
 }
 
-// stop wakes nobody any more.
+// stop disarms it.
 func (d *deadline) stop() {
 	if d != nil {
 		d.Stop()
@@ -69,8 +70,8 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline implements net.Conn. A write that is stuck in the carrier returns only
-// if that is given up.
+// SetWriteDeadline implements net.Conn. To interrupt a write that waits in the carrier, it
+// gives the carrier up.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,7 +83,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	if !c.writeBy.passed() || !c.m.Up() || c.m.sender != SenderWriter {
 		return nil
 	}
-	if c.m.Plain() { // it is over by that, which its peer is to hear
+	if c.m.Plain() { // this ends the connection
 		_ = c.st.Reset(&tunnel.ResetError{Code: tunnel.CodeGone})
 	}
 	c.step(Event{Kind: CarrierLost, Epoch: c.m.Epoch(), Cause: tunnel.Lost(tunnel.LossLocal)})

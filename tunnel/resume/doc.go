@@ -3,11 +3,11 @@
 // process; a Conn is one end of a connection. It looks like any tunnel.Conn; the
 // streams under it, its carriers, come and go.
 //
-// A connection has two ends. The opener dialed it and is the one that resumes;
-// the acceptor waits to be resumed. Both directions are numbered sequences: the
+// A connection has two ends. The opener dialed it, and resumes it; the acceptor
+// waits for that. Both directions are numbered sequences: the
 // byte at offset 0 comes first, and the end of a direction counts as one more
-// after its last byte, as in TCP. So one number, the count of what was taken,
-// says all that the other end has to know.
+// after its last byte, as in TCP. So an acknowledgement is one number: the offset
+// below which all was taken.
 //
 // # States
 //
@@ -34,19 +34,19 @@
 //	Answering           CarrierLost                    Detached
 //	Dialing, Answering  a newer Redial or Offered      the same
 //
-// Only in Detached is it final what was taken out of the carriers before, and
-// given to them: nobody is told where to go on in another state. From Detaching on
-// the window runs; DeadlineDue ends it. A Live connection that lost its last use
-// on this side lingers until the peer has all of it, by Acked or CarrierUp. One
-// that is Abandoned was reset without a carrier, and ends with the next CarrierUp.
+// The offsets that the ends exchange to go on are final only in Detached: until then the
+// carrier that was left may still deliver bytes, or take some. The window runs from
+// Detaching on, and ends by DeadlineDue. A Live connection whose application has left both
+// directions lingers until the peer has taken all, by Acked or CarrierUp. An Abandoned
+// connection was reset without a carrier, and ends with the next CarrierUp.
 //
 // # Parts
 //
 // Machine, Outgoing, Incoming and replayLimit have no I/O, no lock and no clock. A
-// Conn holds the lock, the stream and the application's waits, and carries out
-// what the Machine says. While it is attached, a Conn has no goroutine. Apart from
-// it are the queue of redials (redialQueue), what is counted (accounting), the
-// turn to read (readToken), and dials for connections to be (dial).
+// Conn has the lock, the stream and the waits of the application, and carries out the
+// actions of its Machine. While it is attached, it has no goroutine. Redials have
+// a redialQueue, figures and memory an accounting, the turn to read a readToken, and an
+// acceptor's dials a dial.
 //
 // Locks are taken in this order: Conn.mu, a link's, readToken.mu, taskQueue.mu and
 // Manager.mu. What a link calls with its own lock held (Ready, Fail, Lost, Move)

@@ -1,25 +1,25 @@
 package resume
 
 const (
-	// Step is what an end takes at most before it acknowledges: half of what every
-	// peer can keep.
+	// Step is how many bytes an end takes at most before it acknowledges: half of the
+	// least that a peer can keep.
 	Step = 64 << 10
 
-	// BigStep is the same where the peer says that it can keep twice as much. Each
+	// BigStep is the same for a peer that says that it can keep twice a BigStep. Each
 	// acknowledgement costs every process on the way a record and a system call.
 	BigStep = 256 << 10
 )
 
 // Incoming is the direction toward an end. The zero value is ready to use.
 type Incoming struct {
-	taken uint64 // out of carriers, the end included
-	told  uint64 // acknowledged
-	fin   bool
-	big   bool // the peer keeps much
+	taken uint64 // offset below which all came out of carriers, the end included
+	told  uint64 // offset that was acknowledged
+	fin   bool   // the end was taken
+	big   bool   // the peer keeps twice a BigStep
 }
 
-// Take counts n bytes as taken. What is taken will not be sent again: the end
-// delivers it, or ends the connection.
+// Take counts n bytes as taken. They will not be sent again: the caller delivers them, or
+// ends the connection.
 func (in *Incoming) Take(n int) { in.taken += uint64(n) }
 
 // Finish counts the end of the direction as taken.
@@ -30,20 +30,20 @@ func (in *Incoming) Finish() {
 	}
 }
 
-// Finished says whether the end was taken.
+// Finished reports whether the end was taken.
 func (in *Incoming) Finished() bool { return in.fin }
 
-// Owes says whether something was taken and not acknowledged.
+// Owes reports whether bytes, or the end, were taken and not acknowledged.
 func (in *Incoming) Owes() bool { return in.told < in.taken }
 
-// Due tells whether to acknowledge at once: the peer may wait for room. The end of this
+// Due reports whether to acknowledge at once, because the peer may wait for room. The end of this
 // direction can wait for the end of the other (outFinished), since both then go together.
 func (in *Incoming) Due(outFinished bool) bool {
 	return in.taken-in.told >= in.step() || outFinished && in.fin && in.Owes()
 }
 
-// Keeps takes in whether the peer says that it can keep twice a BigStep. Until it
-// does, and from each new carrier on, it cannot.
+// Keeps notes whether the peer says that it can keep twice a BigStep. Each new carrier
+// begins with false.
 func (in *Incoming) Keeps(big bool) { in.big = big }
 
 func (in *Incoming) step() uint64 {
@@ -53,7 +53,7 @@ func (in *Incoming) step() uint64 {
 	return Step
 }
 
-// Tell returns the offset to acknowledge, and counts it as told.
+// Tell returns the offset to acknowledge, and counts it as acknowledged.
 func (in *Incoming) Tell() uint64 {
 	in.told = in.taken
 	return in.told

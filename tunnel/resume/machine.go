@@ -7,10 +7,10 @@ import (
 )
 
 // Machine is the state of one end of a connection: what becomes of it as carriers
-// come and go. It has no I/O, no lock and no clock; whoever owns it passes in
-// events, and does what Step returns.
+// come and go. It has no I/O, no lock and no clock: its Conn passes in events, and
+// carries out the actions that Step returns.
 //
-// It owns the memory of what it keeps, until it is gone.
+// It owns the memory of the bytes that it keeps, until the connection is over.
 type Machine struct {
 	Out Outgoing
 	In  Incoming
@@ -50,12 +50,12 @@ const (
 	Unproven                      // so does one that the peer resumed by, and has not used yet
 	Detaching                     // the stream was left; it may still deliver something
 	Draining                      // it delivers nothing more; a read or a write of it is under way
-	Detached                      // there is none: what was taken and sent is final
+	Detached                      // there is none: the offsets are final
 	Dialing                       // an opener asks for the next carrier
 	Answering                     // an acceptor grants the next carrier
 )
 
-// Life tells whether the connection is over, and why.
+// Life reports whether the connection is over, and why.
 type Life uint8
 
 // The lives of a connection. Those behind Abandoned are over.
@@ -111,7 +111,7 @@ const (
 // to take more: as long as a relay lets the second direction be silent.
 const stillTime = 10 * time.Minute
 
-// EventKind is what has happened.
+// EventKind is the kind of an Event.
 type EventKind uint8
 
 // The events, and the fields of an Event that they have besides Now.
@@ -150,24 +150,24 @@ type Event struct {
 	Cause   error
 }
 
-// Actions are what is to be done after an event.
+// Actions are a set of things to do after an event.
 type Actions uint16
 
 // The actions.
 const (
 	Send          Actions = 1 << iota // give the carrier what it lacks, and then step Sent
-	Ack                               // tell the peer what was taken
+	Ack                               // acknowledge
 	AckSoon                           // step AckDue after quiet
 	WatchDeadline                     // step DeadlineDue after look
 	Detach                            // end the carrier, not the connection, and then step CarrierDetached
 	Dial                              // ask for another carrier, if this is the opener
 	Attach                            // the carrier that is up is the connection's
-	Answer                            // tell the peer what was taken, and then step CarrierUp
+	Answer                            // grant the carrier, and then step CarrierUp
 	RefuseStale                       // refuse the carrier: a newer one was there
 	RefuseGone                        // refuse the carrier: the connection is over
 	Fail                              // tell the application that the connection is over
 	Finish                            // forget the connection
-	Wake                              // those who wait are to look again
+	Wake                              // wake all waits, which look again
 )
 
 // refuses tells that a carrier is not to be attached.
@@ -193,29 +193,29 @@ func (m *Machine) State() State {
 	}
 }
 
-// Life tells whether the connection is over, and why.
+// Life reports whether the connection is over, and why.
 func (m *Machine) Life() Life { return m.life }
 
-// Over tells whether the connection is over.
+// Over reports whether the connection is over.
 func (m *Machine) Over() bool { return m.life.over() }
 
-// Err is why the connection is over for its application; nil: it is not, or it ended in
-// order.
+// Err returns why the connection is over for its application; nil: it is not over, or it
+// ended in order.
 func (m *Machine) Err() error { return m.err }
 
-// Epoch numbers the newest carrier.
+// Epoch returns the number of the newest carrier.
 func (m *Machine) Epoch() uint32 { return m.epoch }
 
-// Up tells whether a stream carries the connection.
+// Up reports whether a stream carries the connection.
 func (m *Machine) Up() bool { return !m.life.over() && m.carrier <= Unproven }
 
-// Closed tells whether the application has closed the connection.
+// Closed reports whether the application has closed the connection.
 func (m *Machine) Closed() bool { return m.reader == Dropping }
 
-// Plain tells whether the connection ends with its carrier, for lack of memory.
+// Plain reports whether the connection ends with its carrier, for lack of memory.
 func (m *Machine) Plain() bool { return m.Out.void }
 
-// Deadline is when DeadlineDue has something to end; zero: never, as things are.
+// Deadline returns when DeadlineDue ends the connection; zero: never, as things are.
 func (m *Machine) Deadline() time.Time {
 	if m.since.IsZero() {
 		return m.since
@@ -227,16 +227,16 @@ func (m *Machine) Deadline() time.Time {
 	return m.since.Add(patience)
 }
 
-// carried tells whether the peer counts on a carrier, though its stream may not be there.
+// carried reports whether there is a carrier, or one that the peer may have already.
 func (m *Machine) carried() bool { return m.Up() || m.carrier == Answering && !m.life.over() }
 
-// left tells whether the application is through with both directions.
+// left reports whether the application has left both directions.
 func (m *Machine) left() bool {
 	return m.Out.Finished() && (m.In.Finished() || m.reader == Dropping)
 }
 
-// Acknowledgement returns what to tell the peer: the offset below which all was taken,
-// whether the end is among it, and whether this end can keep much.
+// Acknowledgement returns the fields of the next ACK: the offset below which all was taken,
+// whether that includes the end, and whether this end can keep twice a BigStep.
 func (m *Machine) Acknowledgement(scarce bool) (offset uint64, end, big bool) {
 	big = m.hasMuch(scarce)
 	m.limit.announce(big)
@@ -246,7 +246,7 @@ func (m *Machine) Acknowledgement(scarce bool) (offset uint64, end, big bool) {
 // BeginRead notes that a carrier is read until ReadDone.
 func (m *Machine) BeginRead() { m.readers++ }
 
-// losesCarrier tells whether a reset with this code tells of a lost carrier, and not of
+// losesCarrier reports whether a reset with this code tells of a lost carrier, and not of
 // the connection's end.
 func losesCarrier(code tunnel.Code) bool {
 	return code == tunnel.CodeLost || code == tunnel.CodeShutdown
@@ -343,7 +343,7 @@ func (m *Machine) on(e Event) Actions {
 	return 0
 }
 
-// conclude is what every event may lead to.
+// conclude returns the actions that any event may lead to.
 func (m *Machine) conclude(now time.Time) (a Actions) {
 	if m.Up() && m.In.Due(m.Out.Finished()) {
 		a |= Ack
@@ -366,16 +366,15 @@ func (m *Machine) conclude(now time.Time) (a Actions) {
 	return a
 }
 
-// wait begins a wait, unless there is one.
+// wait begins a wait, unless one has begun.
 func (m *Machine) wait(now time.Time) {
 	if m.since.IsZero() {
 		m.since = now
 	}
 }
 
-// took counts what came out of a carrier. One that was left may still deliver something,
-// which counts before the next is told where to go on; that one comes only after
-// Draining.
+// took counts bytes that came out of a carrier. Bytes of a carrier that was left count, too:
+// the next carrier comes only after Draining.
 func (m *Machine) took(e Event) Actions {
 	m.In.Take(e.N)
 	var a Actions
@@ -394,7 +393,7 @@ func (m *Machine) took(e Event) Actions {
 	return a
 }
 
-// acked takes in what the peer acknowledges.
+// acked takes in an acknowledgement.
 func (m *Machine) acked(e Event) Actions {
 	if !m.Up() || e.Epoch != m.epoch {
 		return 0
@@ -466,7 +465,7 @@ func (m *Machine) drained() Actions {
 		m.carrier = Detached
 		return Dial | Wake
 	case m.reader == Dropping:
-		return Wake // the one that drops waits for the last reader
+		return Wake // drop waits for the last reader
 	}
 	return 0
 }
@@ -482,9 +481,9 @@ func (m *Machine) redial(now time.Time) Actions {
 	return 0
 }
 
-// offered takes a carrier that the opener resumes by. The newest wins, whichever comes
-// first. Neither Answer nor a refusal means that the carrier before is still in use: it
-// is to be offered again once that has changed.
+// offered takes in that the opener wants to go on by another carrier. The newest epoch wins,
+// in whatever order they come. Without Answer or a refusal, the carrier before is still in
+// use: the caller offers again after Wake.
 func (m *Machine) offered(e Event) Actions {
 	switch {
 	case m.life.over():
@@ -505,7 +504,7 @@ func (m *Machine) offered(e Event) Actions {
 	return m.rewind(e.Offset) | Answer
 }
 
-// carrierUp attaches the carrier that was asked for, or granted.
+// carrierUp attaches the carrier of a redial or an offer.
 func (m *Machine) carrierUp(e Event) (a Actions) {
 	switch {
 	case m.life.over():
@@ -527,7 +526,7 @@ func (m *Machine) carrierUp(e Event) (a Actions) {
 	return a | Attach | Wake
 }
 
-// rewind goes on from where the peer has taken all.
+// rewind goes on from offset, below which the peer has taken all.
 func (m *Machine) rewind(offset uint64) Actions {
 	if m.Out.Rewind(offset) != nil {
 		m.finish(Contradicted, nil)
@@ -539,8 +538,8 @@ func (m *Machine) rewind(offset uint64) Actions {
 	return 0
 }
 
-// reset ends the connection on this side. An opener without a carrier keeps nothing any
-// more, and waits for a carrier to tell the peer by.
+// reset ends the connection on this side. An opener without a carrier frees its memory, and
+// waits for a carrier to reset.
 func (m *Machine) reset(e Event) Actions {
 	err := &tunnel.ResetError{Code: tunnel.CodeOf(e.Cause)}
 	if m.Up() || !e.Redials {
@@ -556,7 +555,7 @@ func (m *Machine) reset(e Event) Actions {
 	return Fail | Wake
 }
 
-// finish ends the connection; err is told to the application where it is not nil.
+// finish ends the connection. err is for the application; nil: the error of that life.
 func (m *Machine) finish(life Life, err error) {
 	if (life == Expired || life == Unknown) && m.State() == StateLingering {
 		life = Unconfirmed
@@ -574,7 +573,7 @@ func (m *Machine) finish(life Life, err error) {
 	m.Out.Release()
 }
 
-// ResetCode is what the peer is told by a carrier that ends with the connection.
+// ResetCode returns the code to reset a carrier with when the connection is over.
 func (m *Machine) ResetCode() tunnel.Code {
 	code := tunnel.CodeGone
 	switch {

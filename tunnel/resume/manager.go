@@ -24,20 +24,20 @@ const (
 	// MaxWindow bounds what a peer, or a flag, may ask for.
 	MaxWindow = 10 * time.Minute
 
-	// quiet is how long a direction is silent before what was taken is
-	// acknowledged, so that idle connections keep nothing.
+	// quiet is the delay of an acknowledgement that is not due at once, so that the peer
+	// of an idle connection keeps nothing.
 	quiet = 100 * time.Millisecond
 
-	// look is how often deadlines are looked at.
+	// look is the interval at which deadlines are checked.
 	look = time.Second
 
-	// lastTime bounds how long Close waits for connections that linger, and lastLook is
-	// how often it looks at them.
+	// lastTime bounds how long Close waits for lingering connections, lastLook is the
+	// interval at which it looks at them.
 	lastTime = time.Second
 	lastLook = 5 * time.Millisecond
 )
 
-// CheckWindow returns an error that says what is wrong with a window.
+// CheckWindow returns an error that tells the user the bounds of a window.
 func CheckWindow(window time.Duration) error {
 	if window < 0 || window > MaxWindow {
 		return fmt.Errorf("want a duration from 0 (off) to %v", MaxWindow)
@@ -48,7 +48,7 @@ func CheckWindow(window time.Duration) error {
 // Options are what a Manager needs.
 type Options struct {
 	Window time.Duration // 0 or less: connections do not outlive their carriers
-	Budget *link.Budget  // that what is kept counts in; nil: it does not
+	Budget *link.Budget  // for kept bytes; nil: they do not count
 	Log    logrus.FieldLogger
 
 	// MaxDetached is how many connections that others have opened may be without a
@@ -67,13 +67,13 @@ type Manager struct {
 	figures   accounting
 	acks      batchTimer // AckDue
 	deadlines batchTimer // DeadlineDue
-	tasks     taskQueue  // what is told with locks held
+	tasks     taskQueue  // of links and connections that hold their locks
 
 	mu        sync.Mutex
 	closed    bool
 	conns     map[[16]byte]*Conn
 	dials     map[[16]byte]*dial // by acceptors, for connections to be
-	detached  list.List          // of *Conn: the one that has waited longest comes first
+	detached  list.List          // *Conn without a carrier, in order of the loss
 	redials   redialQueue
 	redialing int // goroutines that redial
 }
@@ -96,7 +96,7 @@ func (c *Conn) due(timer EventKind) {
 	c.step(Event{Kind: timer})
 }
 
-// Enabled tells whether connections outlive their carriers at all.
+// Enabled reports whether connections outlive their carriers at all.
 func (m *Manager) Enabled() bool { return m != nil && m.opt.Window > 0 }
 
 // Features is what HELLO names of this.
@@ -114,8 +114,8 @@ func (m *Manager) newConn(st Carrier, window time.Duration, number uint32, token
 	return c
 }
 
-// add makes c known by its token, unless it is too late, or the dial that it came of was
-// given up; an opener's came of none.
+// add maps the token of c to it. It fails once the Manager is closed, or if the dial (nil at
+// an opener) was given up.
 func (m *Manager) add(c *Conn, of *dial) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -140,8 +140,8 @@ func (m *Manager) remove(c *Conn) {
 	}
 }
 
-// lost notes that c is without a carrier. Where too many accepted ones are, the one that
-// has waited longest ends: most openers come within moments, and one that makes
+// lost notes that c has no carrier. Beyond MaxDetached, the accepted connection that has
+// waited longest ends: most openers come within moments, and an opener that makes
 // connections to leave them pushes out its own.
 func (m *Manager) lost(c *Conn) {
 	m.countLoss()
@@ -199,7 +199,7 @@ func (m *Manager) acceptedLocked(token [16]byte) *Conn {
 	return nil
 }
 
-// known tells whether a dial with that token is under way or has become a
+// known reports whether a dial with that token is under way or has become a
 // connection: one more attempt at it takes no more memory.
 func (m *Manager) known(token [16]byte) bool {
 	m.mu.Lock()
@@ -222,7 +222,7 @@ func (m *Manager) startLocked(f func()) bool {
 	return !m.closed
 }
 
-// open tells whether connections may yet be resumed.
+// open reports whether connections may yet be resumed.
 func (m *Manager) open() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -261,7 +261,7 @@ func (m *Manager) all() []*Conn {
 	return slices.Collect(maps.Values(m.conns))
 }
 
-// delivers tells whether a connection lingers with a carrier.
+// delivers reports whether a connection lingers with a carrier.
 func (m *Manager) delivers() bool {
 	return slices.ContainsFunc(m.all(), func(c *Conn) bool {
 		c.mu.Lock()
@@ -286,9 +286,8 @@ func newToken() (t [16]byte) {
 }
 
 // taskQueue runs tasks one after the other, on a goroutine that lives while there are
-// any. It is for what links tell with their locks held, and what takes them; one that
-// loses many connections at once makes one goroutine of that. It is a leaf among locks,
-// but for Manager.mu.
+// any. It is for callers that hold a link's lock or a Conn's. A link that is lost with many
+// connections thus starts one goroutine. It holds its lock over Manager.mu only.
 type taskQueue struct {
 	start func(func()) bool
 

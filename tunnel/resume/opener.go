@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// attempt bounds one try; a server waits for an agent no longer than some
+	// attempt bounds one redial; a server waits for an agent for no more than some
 	// hundred milliseconds.
 	attempt = 5 * time.Second
 
-	// firstPause and lastPause bound the wait between tries.
+	// firstPause and lastPause bound the wait between redials.
 	firstPause = 20 * time.Millisecond
 	lastPause  = 250 * time.Millisecond
 )
@@ -27,14 +27,14 @@ type opening struct {
 	search  *search        // nil: there is a carrier, or it was lost a moment ago
 }
 
-// search is what an opener knows about the carrier that it wants next.
+// search is about the carrier that an opener wants next.
 type search struct {
-	tries int    // in vain so far
+	tries int    // redials that have failed
 	first string // the server to ask first, once; empty: any
-	bulk  bool   // it is to have another carrier for being bulk
+	bulk  bool   // the connection moves because it is bulk
 }
 
-// searching is the search, which begins with the first call.
+// searching returns the search, and begins one with the first call.
 func (o *opening) searching() *search {
 	if o.search == nil {
 		o.search = new(search)
@@ -42,9 +42,9 @@ func (o *opening) searching() *search {
 	return o.search
 }
 
-// Dialer makes the connections that next dials outlive their carriers, as far
-// as the other end takes part. A Flow that asks for that itself is somebody
-// else's end, and passes.
+// Dialer returns a Dialer that makes the connections of next outlive their carriers, if the
+// other end takes part. A Flow with Resume belongs to another process's end, and passes
+// unchanged.
 func (m *Manager) Dialer(next tunnel.Dialer) tunnel.Dialer {
 	if !m.Enabled() {
 		return next
@@ -64,22 +64,22 @@ func (m *Manager) Dialer(next tunnel.Dialer) tunnel.Dialer {
 	})
 }
 
-// repeated dials, and asks again for as long as ctx lasts if what carries the dial
-// is lost before it is answered. What comes of it then is why the first that was
-// struck failed, if nothing better does.
+// repeated dials, and repeats the dial until ctx is done if its link is lost before the
+// answer. An attempt that failed for a passing reason is repeated as well; if no other
+// answer comes, the first loss is the error.
 func repeated(ctx context.Context, next tunnel.Dialer, f *tunnel.Flow) (tunnel.Conn, error) {
 	far, err := next.Dial(ctx, f)
 	if !tunnel.LostInFlight(err) {
 		return far, err
 	}
-	struck, since := err, time.Now()
+	first, lost := err, time.Now()
 	for tries := 0; ctx.Err() == nil; tries++ {
 		wait := time.NewTimer(pauseOf(tries))
 		select {
 		case <-wait.C:
 		case <-ctx.Done():
 			wait.Stop()
-			return nil, struck
+			return nil, first
 		}
 		f.Resume.Repeat()
 		far, err = next.Dial(ctx, f)
@@ -87,27 +87,26 @@ func repeated(ctx context.Context, next tunnel.Dialer, f *tunnel.Flow) (tunnel.C
 		case err == nil:
 			return far, nil
 		case tunnel.LostInFlight(err):
-			since = time.Now()
-		case ctx.Err() == nil && !passing(err, time.Since(since)):
+			lost = time.Now()
+		case ctx.Err() == nil && !passing(err, time.Since(lost)):
 			return nil, err
 		}
 	}
-	return nil, struck
+	return nil, first
 }
 
-// passing says whether a try that fails so long after one that was struck tells
-// nothing of the destination. What was lost with that one, the agent's link to
-// the next server too, may be back soon. An agent that is not back within
-// tunnel.BackTime has gone.
-func passing(err error, behind time.Duration) bool {
+// passing reports whether err tells nothing of the destination. since is the time since the
+// last attempt was lost in flight: the link that was lost then, and the agent's link to the
+// next server, may be back soon. An agent that is not back within tunnel.BackTime is gone.
+func passing(err error, since time.Duration) bool {
 	failure := tunnel.FailureOf(err)
-	return failure.Retryable() || failure == tunnel.FailNoAgent && behind < tunnel.BackTime
+	return failure.Retryable() || failure == tunnel.FailNoAgent && since < tunnel.BackTime
 }
 
-// pauseOf is how long to wait after that many tries in vain.
+// pauseOf returns how long to wait after so many redials that failed.
 func pauseOf(tries int) time.Duration { return min(firstPause<<min(tries, 10), lastPause) }
 
-// adopt makes far an end where that was granted.
+// adopt makes far the first carrier of a Conn, if the other end has granted a window.
 func (m *Manager) adopt(far tunnel.Conn, f *tunnel.Flow, asked *tunnel.Resume, next tunnel.Dialer) tunnel.Conn {
 	st, ok := far.(Carrier)
 	window := min(asked.Window, asked.Granted.Window)

@@ -10,39 +10,39 @@ import (
 // was not sent, or to lack what it said it had taken.
 var ErrContradiction = errors.New("the peer contradicts what was sent or acknowledged before")
 
-// copyBelow is the part of a block that payload must fill to be kept by
-// reference; of less a copy is kept together with its neighbours, so that what
-// waits for an acknowledgement pins at most a small multiple of itself.
+// copyBelow is the part of a block that payload must fill to be kept by reference:
+// one in copyBelow. Less is copied into a block with its neighbours, so that kept
+// bytes pin at most a small multiple of themselves.
 const copyBelow = 4
 
 const (
-	// fewSegs is how many chunks are moved rather than left where they are.
+	// fewSegs is how many chunks at most are moved to the front of their slice.
 	fewSegs = 16
 
-	// idleSegs is how many of them an idle connection has room for: those of one
+	// idleSegs is the capacity for chunks that an idle connection keeps: those of one
 	// write.
 	idleSegs = 4
 )
 
-// Outgoing is the direction away from an end: everything written to it that the
+// Outgoing is the direction away from an end: the bytes written to it that the
 // peer has not acknowledged yet. The zero value is ready to use.
 type Outgoing struct {
-	base  uint64 // where segs begin: at or before acked
-	acked uint64 // the peer has all before this
-	next  uint64 // to be sent next on the present carrier
-	end   uint64 // of what was written, the end not counted
+	base  uint64 // offset at which segs begin: at or before acked
+	acked uint64 // the peer has taken all before this offset
+	next  uint64 // offset to send next on the present carrier
+	end   uint64 // offset behind the last byte; the end is not counted
 
 	segs     []tunnel.Chunk // the bytes of [base, end)
-	cur, pos int            // where next is in segs
-	size     int            // the memory that segs pin
+	cur, pos int            // position of next in segs
+	size     int            // bytes of memory that segs pin
 
-	tailOpen bool // the last of segs is ours to append to
-	fin      bool // nothing more will be written
-	void     bool // nothing is kept to be sent again
+	tailOpen bool // the last of segs may be appended to
+	fin      bool // the direction has ended
+	void     bool // bytes are not kept once they were sent
 	endGiven bool // the present carrier has taken the end
 }
 
-// Append takes c over, whose bytes follow all that was written before.
+// Append takes over c, whose bytes follow those written before.
 func (o *Outgoing) Append(c tunnel.Chunk) {
 	if o.fin {
 		panic("resume: bytes behind the end")
@@ -80,30 +80,29 @@ func (o *Outgoing) push(c tunnel.Chunk) {
 	o.size += c.Size()
 }
 
-// Finish ends the direction after all that was appended.
+// Finish ends the direction behind the bytes appended so far.
 func (o *Outgoing) Finish() { o.fin = true }
 
-// Finished says whether Finish was called.
+// Finished reports whether Finish was called.
 func (o *Outgoing) Finished() bool { return o.fin }
 
-// Kept is how many bytes wait to be acknowledged.
+// Kept returns how many bytes wait to be acknowledged.
 func (o *Outgoing) Kept() int { return int(o.end - min(o.acked, o.end)) }
 
-// Size is the memory that what is kept pins.
+// Size returns how many bytes of memory the kept bytes pin.
 func (o *Outgoing) Size() int { return o.size }
 
-// Sent is up to where carriers were given bytes; the present one begins anew
-// below that with each Rewind.
+// Sent returns the offset behind the last byte that the present carrier was given, or
+// begins at after Rewind.
 func (o *Outgoing) Sent() uint64 { return min(o.next, o.end) }
 
-// Unsent says whether the present carrier has yet to be given something, the
-// end included.
+// Unsent reports whether the present carrier lacks bytes, or the end.
 func (o *Outgoing) Unsent() bool { return o.next < o.total() }
 
-// OnlyEnd says whether of what is unsent nothing is left but the end.
+// OnlyEnd reports whether the present carrier lacks the end alone.
 func (o *Outgoing) OnlyEnd() bool { return o.fin && o.next == o.end }
 
-// total is the length of the sequence as far as it is known.
+// total returns the length of the sequence so far, the end included.
 func (o *Outgoing) total() uint64 {
 	if o.fin {
 		return o.end + 1
@@ -111,11 +110,10 @@ func (o *Outgoing) total() uint64 {
 	return o.end
 }
 
-// Next returns in dst, and counts as sent, what the present carrier is to be
-// given next, and says whether the end comes right behind it. The caller must
-// release the chunks, and call Given once the carrier has taken them. Their bytes are
-// shared with what is kept, so whoever puts a frame's header before them has to restore
-// what was there.
+// Next puts into dst the n chunks to give the present carrier next, and counts them as
+// sent. fin reports whether the end comes right behind them. The caller must release the
+// chunks, and call Given once the carrier has taken them. Their bytes are shared with the
+// kept ones: a sender that writes a header before them must restore those bytes.
 func (o *Outgoing) Next(dst []tunnel.Chunk) (n int, fin bool) {
 	for n < len(dst) && o.cur < len(o.segs) {
 		seg := o.segs[o.cur]
@@ -139,7 +137,7 @@ func (o *Outgoing) Next(dst []tunnel.Chunk) (n int, fin bool) {
 	return n, fin
 }
 
-// Given notes that the present carrier has taken all that Next has returned.
+// Given notes that the present carrier has taken the chunks that Next returned.
 func (o *Outgoing) Given() {
 	o.endGiven = o.next > o.end
 	if o.void {
@@ -147,8 +145,8 @@ func (o *Outgoing) Given() {
 	}
 }
 
-// dropSent forgets what was sent. The end is not over with before the carrier has it:
-// what goes before that may wait for the peer to make room.
+// dropSent forgets the bytes that were sent. The end counts only once the carrier has taken
+// it: the bytes before it may wait there for room at the peer.
 func (o *Outgoing) dropSent() {
 	sent := o.next
 	if !o.endGiven {
@@ -157,9 +155,8 @@ func (o *Outgoing) dropSent() {
 	o.drop(max(sent, o.acked))
 }
 
-// Ack takes note that the peer has taken all before offset. One that was
-// overtaken by a later one changes nothing. No honest peer has taken more than
-// the present carrier was given or it said itself when that was attached.
+// Ack notes that the peer has taken all before offset. An offset below an earlier one
+// changes nothing. One above the bytes that the peer can have is ErrContradiction.
 func (o *Outgoing) Ack(offset uint64) error {
 	if offset > o.next {
 		return ErrContradiction
@@ -170,8 +167,8 @@ func (o *Outgoing) Ack(offset uint64) error {
 	return nil
 }
 
-// Rewind prepares for a new carrier, at whose other end the peer has taken all
-// before offset.
+// Rewind prepares for a new carrier: the peer has taken all before offset. An offset that
+// contradicts earlier ones is ErrContradiction.
 func (o *Outgoing) Rewind(offset uint64) error {
 	if offset < o.acked || offset > o.next {
 		return ErrContradiction
@@ -191,7 +188,7 @@ func (o *Outgoing) Rewind(offset uint64) error {
 	return nil
 }
 
-// drop forgets what comes before offset.
+// drop forgets the bytes before offset.
 func (o *Outgoing) drop(offset uint64) {
 	o.acked = offset
 	n := 0
@@ -212,9 +209,8 @@ func (o *Outgoing) drop(offset uint64) {
 	}
 }
 
-// forget takes n out of segs, which were released. Where few are left they move
-// to the front, so that a steady flow appends to the same few places; an idle
-// connection holds next to no memory.
+// forget removes the first n of segs, which were released. A few that are left move to the
+// front, so that a steady flow reuses the same slice; an idle connection keeps a small one.
 func (o *Outgoing) forget(n int) {
 	rest := o.segs[n:]
 	switch {
@@ -229,17 +225,17 @@ func (o *Outgoing) forget(n int) {
 	}
 }
 
-// Done says whether the peer has taken everything, and the end.
+// Done reports whether the peer has taken all bytes and the end.
 func (o *Outgoing) Done() bool { return o.fin && o.acked == o.end+1 }
 
-// Void gives up what is kept to be sent again, now and from now on. Only what
-// the present carrier was not yet given remains.
+// Void forgets the bytes that were sent, now and from now on. Only bytes that the present
+// carrier was not given yet remain.
 func (o *Outgoing) Void() {
 	o.void = true
 	o.dropSent()
 }
 
-// Release frees what is kept, at the end of it all.
+// Release frees all memory, once the connection is over.
 func (o *Outgoing) Release() {
 	tunnel.ReleaseAll(o.segs)
 	o.segs, o.tailOpen, o.cur, o.pos, o.size = nil, false, 0, 0, 0

@@ -19,7 +19,7 @@ func (c *Conn) Deliver(r tunnel.Receiver) bool {
 	return true
 }
 
-// inlet is what one carrier delivers to.
+// inlet is the Receiver of one carrier.
 type inlet struct {
 	c     *Conn
 	st    Carrier
@@ -43,7 +43,7 @@ func (i *inlet) Flush() { i.c.read.app.Flush() }
 // Ready implements tunnel.Receiver.
 func (i *inlet) Ready() { i.c.ready() }
 
-// ready gives the read token to the application, or to a goroutine that drops what comes.
+// ready gives the read token to the application, or to drop.
 func (c *Conn) ready() {
 	if c.read.ready() {
 		c.manager.start(c.drop)
@@ -67,8 +67,8 @@ func (i *inlet) End() {
 	}
 }
 
-// Fail implements tunnel.Receiver. Whether the connection fails with its carrier is for
-// its machine to say, which the watcher tells of the loss.
+// Fail implements tunnel.Receiver. The watcher hears of the loss, too, and the machine
+// decides whether the connection fails with its carrier.
 func (i *inlet) Fail(error) {}
 
 // ReadChunks implements tunnel.Source.
@@ -97,8 +97,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	})
 }
 
-// readWith reads until something came or nothing more will. A holder of the token is not
-// told the end where the application was told already.
+// readWith reads until bytes or the end have come. A holder of the token does not get the
+// end if the application has got it already.
 func (c *Conn) readWith(from reader) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +144,7 @@ func (c *Conn) fetch(from reader, as ReaderState) (int, error) {
 	}
 }
 
-// readable tells why nothing can be read, now or by waiting.
+// readable returns why no read can succeed; nil: one may, now or by waiting.
 func (c *Conn) readable(as ReaderState) error {
 	switch {
 	case as == Reading && c.m.Closed(), as == Dropping && c.m.Over():
@@ -159,7 +159,7 @@ func (c *Conn) readable(as ReaderState) error {
 	return nil
 }
 
-// readCarrier reads the carrier without the lock, and has the machine take in what came.
+// readCarrier reads the carrier without the lock, and passes the result to the machine.
 func (c *Conn) readCarrier(from reader) (n, size int, err error) {
 	st, epoch := c.st, c.m.Epoch()
 	c.m.BeginRead()
@@ -173,10 +173,9 @@ func (c *Conn) readCarrier(from reader) (n, size int, err error) {
 	return n, size, err
 }
 
-// drop takes what comes, now that nobody reads: the peer may have to get rid of it
-// before it takes what was written here, which Close still delivers. It holds no
-// memory while it waits. Where carriers deliver, it holds the token whenever they have
-// something.
+// drop takes and drops bytes that arrive after Close: the peer may have to send them
+// before it takes those that Close still delivers. It holds no memory while it waits.
+// Where carriers deliver, ready starts it whenever there are bytes.
 func (c *Conn) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -3,16 +3,15 @@ package resume
 import "time"
 
 const (
-	// maxKept is how much memory an end keeps of what was not acknowledged before
-	// its writer has to wait: as much as the largest window of a link.
+	// maxKept is the largest replay limit: that of the largest window of a link.
 	maxKept = 16 << 20
 
-	// minKept is the limit at first, while memory is scarce, and without a carrier:
-	// the first window of a link, and twice what a peer may leave unacknowledged.
+	// minKept is the limit at first, while memory is scarce, and without a carrier: the
+	// first window of a link, and twice the bytes that a peer may leave unacknowledged.
 	minKept = 128 << 10
 
-	// limitGrowth is the step by which the limit grows: that of a link's window,
-	// which it has to keep ahead of.
+	// limitGrowth is the factor by which the limit grows: that of a link's window, which
+	// it must not fall behind.
 	limitGrowth = 4
 
 	// growAfter is how long a writer must have wanted more before the limit grows.
@@ -24,10 +23,9 @@ const (
 	limitLasts = time.Second
 )
 
-// replayLimit is how much an end keeps to send again before its writer has to wait. It
-// begins small and grows with the acknowledgements of a writer that waits for them: so a
-// destination that takes nothing costs little. nil is the limit of an end whose writer
-// has never had to wait.
+// replayLimit is how many bytes of memory an end keeps to send again before its writer
+// waits. It begins small, and grows with acknowledgements while the writer waits: so a
+// destination that takes nothing costs little. nil is minKept, until a writer waits.
 type replayLimit struct {
 	more   int       // than minKept
 	acked  int       // since the limit last grew
@@ -75,7 +73,7 @@ func (l *replayLimit) announce(big bool) {
 	}
 }
 
-// announced tells whether the peer counts on twice a BigStep.
+// announced reports whether the peer counts on twice a BigStep.
 func (l *replayLimit) announced() bool { return l != nil && l.told }
 
 // limitNow is how many bytes this end keeps now before its writers wait. While memory is
@@ -87,8 +85,9 @@ func (m *Machine) limitNow(scarce bool) int {
 	return m.limit.bytes()
 }
 
-// Full tells whether writers have to wait. What the peer may leave unacknowledged is kept
-// whatever memory it pins, or they would wait for the peer to fall silent.
+// Full reports whether writers have to wait. The bytes that the peer may leave
+// unacknowledged are kept whatever memory they pin: the peer acknowledges fewer only after
+// quiet.
 func (m *Machine) Full(scarce bool) bool {
 	least := Step
 	if m.hasMuch(scarce) {
@@ -97,5 +96,5 @@ func (m *Machine) Full(scarce bool) bool {
 	return m.Out.Size() >= m.limitNow(scarce) && m.Out.Kept() >= least
 }
 
-// hasMuch tells whether the peer may leave a BigStep unacknowledged.
+// hasMuch reports whether the peer may leave a BigStep unacknowledged.
 func (m *Machine) hasMuch(scarce bool) bool { return m.limitNow(scarce) >= 2*BigStep }

@@ -7,26 +7,25 @@ import (
 	"konnectivity/tunnel"
 )
 
-// readToken is the turn to read where a connection delivers to its application (see
-// tunnel.Source), whichever carrier delivers to the connection. It is a leaf among
-// locks: links use it with their own held. The zero value is that of a connection that
-// is read.
+// readToken is the turn to read of a connection that delivers to its application (see
+// tunnel.Source), by one carrier after the other. It is a leaf among locks: links use it
+// with theirs held. The zero value is for a connection that is read.
 type readToken struct {
 	mu       sync.Mutex
 	app      tunnel.Receiver // nil: it is read; set once, before anything is delivered
 	state    tokenState
 	endKnown bool // app was told that the connection is over, which happens once
 
-	dropping atomic.Bool // app gets nothing more: what comes is dropped
+	dropping atomic.Bool // the connection was closed: bytes are dropped instead
 }
 
-// tokenState tells who may read.
+// tokenState is the state of a readToken.
 type tokenState uint8
 
 const (
-	tokenFree  tokenState = iota // nobody: carriers deliver
-	tokenHeld                    // the application, or drop
-	tokenAgain                   // so it does, and something came that it may have missed
+	tokenFree  tokenState = iota // carriers deliver
+	tokenHeld                    // the application reads, or drop
+	tokenAgain                   // held, and bytes came that the holder may have missed
 )
 
 // begin has app delivered to, and gives it the token.
@@ -36,15 +35,15 @@ func (t *readToken) begin(app tunnel.Receiver) {
 	t.app, t.state = app, tokenHeld
 }
 
-// delivers tells whether there is an application to deliver to.
+// delivers reports whether there is an application to deliver to.
 func (t *readToken) delivers() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.app != nil
 }
 
-// ready gives the token to the application, or has its holder look again. Where drops
-// is true the token is the caller's, to drop what comes instead.
+// ready gives the token to the application, or has its holder look again. With drops,
+// the caller gets the token, to drop bytes instead.
 func (t *readToken) ready() (drops bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,8 +62,8 @@ func (t *readToken) ready() (drops bool) {
 	return drops
 }
 
-// revoke gives the token to the caller, to drop what comes from now on. An application
-// that did not hold it is given one turn, to be told that the connection is over.
+// revoke takes the token from the application for good: bytes are dropped from now on. An
+// application that did not hold it gets one more turn, to read the end.
 func (t *readToken) revoke() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,8 +82,8 @@ func (t *readToken) take(chunk tunnel.Chunk) int {
 	return t.app.Take(chunk)
 }
 
-// fail tells the application that the connection has failed, also where it is stuck with
-// what came before.
+// fail passes the failure of the connection to the application, which may be busy with
+// earlier bytes.
 func (t *readToken) fail(cause error) {
 	t.ready()
 	t.mu.Lock()
@@ -94,7 +93,7 @@ func (t *readToken) fail(cause error) {
 	}
 }
 
-// claimEnd tells whether the caller is the one to tell the application that the connection
+// claimEnd reports whether the caller is the one to tell the application that the connection
 // is over: a holder may be about to return its token as a carrier tells the end.
 func (t *readToken) claimEnd() bool {
 	t.mu.Lock()

@@ -60,8 +60,7 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 	return nil
 }
 
-// Nonblocking implements tunnel.Sink: CloseWrite does not block, but what is
-// written has to be kept too.
+// Nonblocking implements tunnel.Sink. Writes may wait for the replay limit.
 func (c *Conn) Nonblocking() bool { return false }
 
 // TryWrite implements tunnel.Sink.
@@ -85,8 +84,8 @@ func (c *Conn) writable() error {
 	}
 }
 
-// sendInTime sends for a writer. For one with a deadline a goroutine does it, since what a
-// carrier was given in part cannot be taken back.
+// sendInTime sends for a writer. If that has a deadline, a goroutine sends instead: chunks
+// that a carrier has taken in part cannot be taken back.
 func (c *Conn) sendInTime() {
 	if c.writeBy.time().IsZero() || !c.manager.start(c.sendOn) {
 		c.m.sender = SenderWriter
@@ -107,7 +106,7 @@ func (c *Conn) sendOn() {
 // send gives the carrier what it lacks. The lock is released while the carrier takes it.
 func (c *Conn) send() {
 	chunks := batches.Get().(*[batch]tunnel.Chunk)
-	defer batches.Put(chunks) // those who were given them have cleared them
+	defer batches.Put(chunks) // WriteChunks has cleared it
 	for c.m.Up() && c.m.Out.Unsent() {
 		st, epoch := c.st, c.m.Epoch()
 		n, fin := c.m.Out.Next(chunks[:])
