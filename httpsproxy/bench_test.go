@@ -53,10 +53,7 @@ func BenchmarkRequest(b *testing.B) {
 }
 
 func dialBench(b *testing.B, addr string) net.Conn {
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		b.Fatal(err)
-	}
+	c := testutil.Must(net.Dial("tcp", addr))(b)
 	b.Cleanup(func() { _ = c.Close() })
 	return c
 }

@@ -18,16 +18,14 @@ import (
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
 	"konnectivity/internal/front"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
 // newServer is a Server whose plain requests go the same way as CONNECT.
 func newServer(t *testing.T, o front.Options) *Server {
 	t.Helper()
-	s, err := New(Options{Options: o, Forward: o.Forwarder.Dialer, Transport: new(http.Transport)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Must(New(Options{Options: o, Forward: o.Forwarder.Dialer, Transport: new(http.Transport)}))(t)
 	return s
 }
 
@@ -73,10 +71,7 @@ func TestIdleBoundsPlainExchanges(t *testing.T) {
 		})
 		began := time.Now()
 		_, _ = io.WriteString(client, "GET http://x:1/ HTTP/1.1\r\nHost: x\r\n\r\n")
-		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := testutil.Must(http.ReadResponse(bufio.NewReader(client), nil))(t)
 		got, err := io.ReadAll(resp.Body)
 		if string(got) != "xxxxx" || err == nil || os.IsTimeout(err) {
 			t.Errorf("read %q, %v; want all that came and a broken end", got, err)

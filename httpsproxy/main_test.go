@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/front"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -54,10 +55,7 @@ func startProxyOn(t testing.TB, ln net.Listener, change func(*Options)) *proxy {
 	if change != nil {
 		change(&o)
 	}
-	s, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Must(New(o))(t)
 	p.Server = s
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
@@ -105,10 +103,7 @@ func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = ln.Close() })
 	return ln
 }
@@ -139,10 +134,7 @@ type wire struct {
 
 func dialWire(t testing.TB, addr string) *wire {
 	t.Helper()
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(net.Dial("tcp", addr))(t)
 	_ = c.SetDeadline(time.Now().Add(maxWait))
 	t.Cleanup(func() { _ = c.Close() })
 	return newWire(t, c.(*net.TCPConn))

@@ -277,10 +277,7 @@ func TestServeConn(t *testing.T) {
 	p := startProxy(t, nil)
 	ln := listen(t)
 	w := dialWire(t, ln.Addr().String())
-	accepted, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	accepted := testutil.Must(ln.Accept())(t)
 	first := make([]byte, 1)
 	w.send("CONNECT %s HTTP/1.1\r\n\r\nearly", target)
 	if _, err := io.ReadFull(accepted, first); err != nil {

@@ -7,20 +7,15 @@ import (
 	"testing"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
 // testCertificate is for 127.0.0.1 and proxy.test.
 func testCertificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	t.Helper()
-	ca, err := pki.NewCA("test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Issue(pki.Leaf{DNS: []string{"proxy.test"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("test"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{DNS: []string{"proxy.test"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true}))(t)
 	return pair.TLS(), ca.Pool()
 }
 

@@ -13,16 +13,10 @@ import (
 // dialUnix serves on a unix socket and returns a way to connect to it.
 func dialUnix(t *testing.T, change func(*Options)) func() *net.UnixConn {
 	t.Helper()
-	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testutil.Must(net.Listen("unix", filepath.Join(t.TempDir(), "s")))(t)
 	p := startProxyOn(t, ln, change)
 	return func() *net.UnixConn {
-		c, err := net.Dial("unix", p.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Must(net.Dial("unix", p.addr))(t)
 		t.Cleanup(func() { c.Close() })
 		_ = c.SetDeadline(time.Now().Add(maxWait))
 		return c.(*net.UnixConn)

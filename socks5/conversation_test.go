@@ -12,6 +12,7 @@ import (
 
 	armon "github.com/armon/go-socks5"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -169,10 +170,7 @@ func dribbleByTCP(t *testing.T, s *Server, send string) string {
 func overTCP(t *testing.T, s *Server, send io.Reader, end bool) string {
 	ln := listen(t)
 	client := connect(t, ln.Addr().String())
-	conn, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testutil.Must(ln.Accept())(t)
 	served := make(chan struct{})
 	go func() { defer close(served); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
 	_, _ = io.Copy(onlyWriter{client}, send)

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 func write(t *testing.T, path, text string) {
@@ -49,10 +51,7 @@ func TestParseCredentials(t *testing.T) {
 func TestCredentialsDecide(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "users")
 	write(t, path, "anna:x\nbert:y:z \n")
-	c, err := LoadCredentials(path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(LoadCredentials(path, nil))(t)
 	for _, in := range []struct {
 		user, password string
 		want           bool
@@ -82,10 +81,7 @@ func testCredentialsFollowTheFile(t *testing.T) {
 		t.Fatalf("a huge file: %v", err)
 	}
 	write(t, path, "anna:x")
-	c, err := LoadCredentials(path, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(LoadCredentials(path, log))(t)
 	tick := func() { time.Sleep(recheck) }
 
 	write(t, path, "anna:longer")

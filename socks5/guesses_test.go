@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"konnectivity/internal/source"
+	"konnectivity/internal/testutil"
 )
 
 func newCredentials(t *testing.T) *Credentials {
@@ -20,10 +21,7 @@ func newCredentials(t *testing.T) *Credentials {
 	if err := os.WriteFile(file, []byte("anna:secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := LoadCredentials(file, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(LoadCredentials(file, nil))(t)
 	return c
 }
 

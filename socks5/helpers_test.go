@@ -52,10 +52,7 @@ func newServer(t testing.TB, o Options, d tunnel.Dialer) *Server {
 	if o.Forwarder == nil {
 		o.Forwarder = &tunnel.Forwarder{Dialer: d}
 	}
-	s, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Must(New(o))(t)
 	return s
 }
 
@@ -111,10 +108,7 @@ func (s *Server) pipe() (client net.Conn, done chan struct{}) {
 
 func listen(t testing.TB) net.Listener {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = ln.Close() })
 	return ln
 }
@@ -128,10 +122,7 @@ func echo(c *net.TCPConn) {
 
 func connect(t testing.TB, addr string) *net.TCPConn {
 	t.Helper()
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(net.Dial("tcp", addr))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	return c.(*net.TCPConn)

@@ -43,15 +43,9 @@ func serve(t *testing.T, o front.Options, d tunnel.DialerFunc) *serving {
 func serveFrom(t *testing.T, original func(net.Conn) (netip.AddrPort, error), o front.Options, d tunnel.DialerFunc) *serving {
 	t.Helper()
 	o.Forwarder = &tunnel.Forwarder{Dialer: d}
-	s, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Must(New(o))(t)
 	s.original = original
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ln := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, ln) }()
@@ -74,10 +68,7 @@ func serveFrom(t *testing.T, original func(net.Conn) (netip.AddrPort, error), o 
 
 func connect(t *testing.T, s *serving) *net.TCPConn {
 	t.Helper()
-	c, err := net.Dial("tcp", s.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(net.Dial("tcp", s.addr))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	return c.(*net.TCPConn)

@@ -19,6 +19,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -326,10 +327,7 @@ func watched(t *testing.T, size int) (client net.Conn, w *Watch, br *bufio.Reade
 	if err != nil {
 		t.Fatal(err)
 	}
-	far, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	far := testutil.Must(l.Accept())(t)
 	t.Cleanup(func() { client.Close(); far.Close() })
 	ctx, cancel := context.WithCancelCause(context.Background())
 	br = bufio.NewReaderSize(far, size)

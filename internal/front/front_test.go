@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -23,10 +24,7 @@ var traits = Traits{Name: "test", Connections: "guests", MaxConns: 10, Waiting: 
 func newShell(t *testing.T, o Options) *Shell[*Client] {
 	t.Helper()
 	o.Forwarder = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(nil)}
-	s, err := New[*Client](o, traits)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Must(New[*Client](o, traits))(t)
 	return s
 }
 
@@ -108,14 +106,11 @@ guests_requests_total{kind="kind",outcome="ok"} 0
 	} {
 		c.names.Prefix = "guests_"
 		r := prometheus.NewRegistry()
-		m, err := newMetrics(r, c.names, func() int { return 2 })
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := testutil.Must(newMetrics(r, c.names, func() int { return 2 }))(t)
 		m.Refuse(ReasonLimit)
 		want := "# HELP guests_open_connections \n# TYPE guests_open_connections gauge\nguests_open_connections 2\n" +
 			"# HELP guests_refused_connections_total \n# TYPE guests_refused_connections_total counter\n" + c.want
-		if err := testutil.GatherAndCompare(r, strings.NewReader(want)); err != nil {
+		if err := promtest.GatherAndCompare(r, strings.NewReader(want)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, err := newMetrics(r, c.names, nil); err == nil {

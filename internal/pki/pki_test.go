@@ -13,23 +13,18 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 func newCA(t *testing.T) *pki.CA {
 	t.Helper()
-	ca, err := pki.NewCA("test CA")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("test CA"))(t)
 	return ca
 }
 
 func issue(t *testing.T, ca *pki.CA, leaf pki.Leaf) pki.Pair {
 	t.Helper()
-	pair, err := ca.Issue(leaf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := testutil.Must(ca.Issue(leaf))(t)
 	return pair
 }
 
@@ -93,10 +88,7 @@ func TestIssuedPairsAuthenticateBothSides(t *testing.T) {
 }
 
 func TestLifetimes(t *testing.T) {
-	ca, err := pki.NewCAFor("short", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCAFor("short", time.Hour))(t)
 	end := func(l time.Duration) time.Duration {
 		return time.Until(issue(t, ca, pki.Leaf{CommonName: "x", Lifetime: l}).TLS().Leaf.NotAfter)
 	}
@@ -116,10 +108,7 @@ func TestLifetimes(t *testing.T) {
 
 func TestParseCA(t *testing.T) {
 	ca := newCA(t)
-	again, err := pki.ParseCA(ca.CertPEM, ca.KeyPEM)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := testutil.Must(pki.ParseCA(ca.CertPEM, ca.KeyPEM))(t)
 	leaf := issue(t, again, pki.Leaf{CommonName: "x", Client: true})
 	if _, err := leaf.TLS().Leaf.Verify(x509.VerifyOptions{Roots: ca.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
 		t.Errorf("signed by the parsed CA, refused by the original: %v", err)

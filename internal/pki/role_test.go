@@ -7,16 +7,14 @@ import (
 	"testing"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 func bearing(t testing.TB, uris ...string) *x509.Certificate {
 	cert := new(x509.Certificate)
 	cert.Subject.CommonName = "peer"
 	for _, text := range uris {
-		uri, err := url.Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		uri := testutil.Must(url.Parse(text))(t)
 		cert.URIs = append(cert.URIs, uri)
 	}
 	return cert

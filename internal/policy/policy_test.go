@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -15,10 +16,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func mustParse(t testing.TB, allow, deny []string) *Policy {
 	t.Helper()
-	p, err := Parse(allow, deny)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := testutil.Must(Parse(allow, deny))(t)
 	return p
 }
 

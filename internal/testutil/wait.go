@@ -61,3 +61,15 @@ func Receive[T any](t testing.TB, what string, c <-chan T) T {
 	}
 	panic("unreachable")
 }
+
+// Must returns a function that returns v, and fails the test if there is an error:
+// testutil.Must(net.Listen("tcp", address))(t).
+func Must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}

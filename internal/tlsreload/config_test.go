@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
 
@@ -144,10 +145,7 @@ func TestVersionsAndSuitesAreKept(t *testing.T) {
 
 func TestServesNetHTTPWithRotation(t *testing.T) {
 	sd, _, server, client := pair(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	h := &http.Server{TLSConfig: server.Server(), Handler: http.NotFoundHandler()}
 	done := make(chan error, 1)
 	go func() { done <- h.ServeTLS(l, "", "") }()

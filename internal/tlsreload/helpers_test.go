@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
 
@@ -46,10 +47,7 @@ func (d dir) put(p pki.Pair, trust *pki.CA) {
 
 func newCA(t *testing.T) *pki.CA {
 	t.Helper()
-	ca, err := pki.NewCA("test CA")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("test CA"))(t)
 	return ca
 }
 
@@ -73,10 +71,7 @@ func issueFor(t *testing.T, ca *pki.CA, name string, lifetime time.Duration) pki
 
 func source(t *testing.T, files tlsreload.Files, o tlsreload.Options) *tlsreload.Source {
 	t.Helper()
-	s, err := tlsreload.New(files, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Must(tlsreload.New(files, o))(t)
 	return s
 }
 
@@ -101,19 +96,10 @@ func handshake(t *testing.T, server, client *tls.Config) outcome {
 // connect joins the two by TCP, without a handshake yet.
 func connect(t *testing.T, server, client *tls.Config) (*tls.Conn, *tls.Conn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
-	b, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	a, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
+	a := testutil.Must(l.Accept())(t)
 	for _, c := range []net.Conn{a, b} {
 		_ = c.SetDeadline(time.Now().Add(20 * time.Second)) // no test may hang
 	}

@@ -6,16 +6,14 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
 
 func TestIssued(t *testing.T) {
 	own, other := newCA(t), newCA(t)
 	chain := func(ca *pki.CA, l pki.Leaf) []*x509.Certificate {
-		pair, err := ca.Issue(l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pair := testutil.Must(ca.Issue(l))(t)
 		return []*x509.Certificate{pair.TLS().Leaf}
 	}
 	client := chain(own, pki.Leaf{CommonName: "c", Client: true, Lifetime: time.Hour})

@@ -13,10 +13,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
 
@@ -180,10 +181,7 @@ func TestBrokenFilesKeepTheOldOnesAndAreToldOnce(t *testing.T) {
 func wantMetrics(t *testing.T, g prometheus.Gatherer, success, failure, broken int) {
 	t.Helper()
 	want := map[string]float64{"success": float64(success), "failure": float64(failure), "broken": float64(broken)}
-	families, err := g.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := testutil.Must(g.Gather())(t)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			key := "broken"
@@ -210,7 +208,7 @@ func TestExpiryIsAMetricAndTheMetricsAreWellNamed(t *testing.T) {
 	if _, err := tlsreload.New(d.files(), tlsreload.Options{Name: "one", Registerer: registry}); err == nil {
 		t.Error("two Sources of one name share their metrics")
 	}
-	if n, err := testutil.GatherAndCount(registry, "konnectivity_tls_certificate_expiry_timestamp_seconds"); n != 4 || err != nil {
+	if n, err := promtest.GatherAndCount(registry, "konnectivity_tls_certificate_expiry_timestamp_seconds"); n != 4 || err != nil {
 		t.Errorf("%d expiry series of two Sources with two files each: %v", n, err)
 	}
 	families, _ := registry.Gather()
@@ -227,7 +225,7 @@ func TestExpiryIsAMetricAndTheMetricsAreWellNamed(t *testing.T) {
 	if !found {
 		t.Error("no series tells when tls.crt expires")
 	}
-	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
+	if problems, err := promtest.GatherAndLint(registry); err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
 	}
 }

@@ -10,18 +10,13 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 // A real verifier's errors are told in words that lead to the cause.
 func TestUntrusted(t *testing.T) {
-	ca, err := pki.NewCA("a-ca")
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := pki.NewCA("b-ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("a-ca"))(t)
+	other := testutil.Must(pki.NewCA("b-ca"))(t)
 	many := make([]string, 20)
 	for i := range many {
 		many[i] = fmt.Sprintf("n%d.test", i)
@@ -41,10 +36,7 @@ func TestUntrusted(t *testing.T) {
 		"expired":      {pki.Leaf{CommonName: "s", DNS: []string{"a.test"}, Server: true, Lifetime: time.Hour}, "a.test", 48 * time.Hour, ca, "renew it"},
 		"other issuer": {pki.Leaf{CommonName: "s", DNS: []string{"a.test"}, Server: true}, "a.test", 0, other, `its certificate was issued by "CN=b-ca"`},
 	} {
-		pair, err := c.by.Issue(c.leaf)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pair := testutil.Must(c.by.Issue(c.leaf))(t)
 		leaf, err := x509.ParseCertificate(pair.TLS().Certificate[0])
 		if err != nil {
 			t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // rights are what decides who may connect.
@@ -21,10 +23,7 @@ type rights struct {
 
 func rightsOf(t *testing.T, path string) rights {
 	t.Helper()
-	info, err := os.Lstat(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := testutil.Must(os.Lstat(path))(t)
 	s := info.Sys().(*syscall.Stat_t)
 	return rights{info.Mode().Perm(), int(s.Uid), int(s.Gid)}
 }

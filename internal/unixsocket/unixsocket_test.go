@@ -7,14 +7,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 func mustListen(t *testing.T, path string, o Options) net.Listener {
 	t.Helper()
-	l, err := Listen(path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(Listen(path, o))(t)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -37,10 +36,7 @@ func connects(t *testing.T, path string) {
 // leave is what a killed process leaves behind.
 func leave(t *testing.T, path string) {
 	t.Helper()
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("unix", path))(t)
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
 	l.Close()
 }

@@ -19,6 +19,7 @@ import (
 
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/server/registry"
 )
 
@@ -63,22 +64,13 @@ func TestGateRefusesBrokenPeers(t *testing.T) {
 // certState is the TLS state of a peer with a certificate of these names.
 func certState(t *testing.T, name string, dns []string, ips ...string) *tls.ConnectionState {
 	t.Helper()
-	ca, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("ca"))(t)
 	leaf := pki.Leaf{CommonName: name, DNS: dns, Client: true}
 	for _, ip := range ips {
 		leaf.IPs = append(leaf.IPs, net.ParseIP(ip))
 	}
-	pair, err := ca.Issue(leaf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(pair.TLS().Certificate[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := testutil.Must(ca.Issue(leaf))(t)
+	cert := testutil.Must(x509.ParseCertificate(pair.TLS().Certificate[0]))(t)
 	return &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}
 }
 
@@ -91,10 +83,7 @@ func TestClaims(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	claims, err := NewClaims(file, logging.Discard())
-	if err != nil {
-		t.Fatal(err)
-	}
+	claims := testutil.Must(NewClaims(file, logging.Discard()))(t)
 	node1 := certState(t, "node-1", []string{"node-1.example", "*.pods.example"}, "10.0.0.1", "2001:db8::1")
 	node2 := certState(t, "node-2", nil)
 	star := certState(t, "*", nil)
@@ -145,10 +134,7 @@ func TestClaims(t *testing.T) {
 }
 
 func TestClaimsWithoutFile(t *testing.T) {
-	claims, err := NewClaims("", logging.Discard())
-	if err != nil {
-		t.Fatal(err)
-	}
+	claims := testutil.Must(NewClaims("", logging.Discard()))(t)
 	g := &Gate{Claims: claims}
 	state := certState(t, "n", nil, "10.0.0.1")
 	if _, err := g.Admit(t.Context(), Peer{ID: "n", Identifiers: "ipv4=10.0.0.1", TLS: state}); err != nil {
@@ -168,10 +154,7 @@ func TestAllowFileReload(t *testing.T) {
 	}
 	write("* host=a.example")
 	log, hook := test.NewNullLogger()
-	claims, err := NewClaims(file, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	claims := testutil.Must(NewClaims(file, log))(t)
 	may := func(host string) bool { return claims.check(nil, registry.Identifiers{Hosts: []string{host}}) == nil }
 	if !may("a.example") || may("b.example") {
 		t.Fatal("first grants")

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"konnectivity/internal/source"
+	"konnectivity/internal/testutil"
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
@@ -35,10 +36,7 @@ type signer struct {
 }
 
 func newSigner(t *testing.T, id string) *signer {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := testutil.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	return &signer{t: t, key: key, id: id}
 }
 

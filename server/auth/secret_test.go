@@ -16,6 +16,7 @@ import (
 
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/testutil"
 )
 
 // written collects what loggers write, from whatever goroutine.
@@ -60,10 +61,7 @@ func TestTokensStayOutOfLogsAtEveryLevel(t *testing.T) {
 		if _, err := flags.New("test", out); err != nil {
 			t.Fatal(err)
 		}
-		reviews, err := kubeapi.NewTokenReviews(&rest.Config{Host: api.URL, BearerToken: "the-servers-own-hunter2", ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		reviews := testutil.Must(kubeapi.NewTokenReviews(&rest.Config{Host: api.URL, BearerToken: "the-servers-own-hunter2", ContentConfig: rest.ContentConfig{ContentType: "application/json"}}))(t)
 		if err := NewTokens(TokensConfig{Reviews: reviews, Audience: "x"}).review(t.Context(), token, nil); err == nil {
 			t.Error("the token was accepted")
 		}

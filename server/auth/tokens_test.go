@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/testutil"
 )
 
 const agentUser = "system:serviceaccount:kube-system:konnectivity-agent"
@@ -101,10 +102,7 @@ func answer(token string) authenticationv1.TokenReviewStatus {
 }
 
 func (a *api) tokens(t *testing.T) *Tokens {
-	client, err := kubeapi.NewTokenReviews(&rest.Config{Host: a.URL, QPS: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := testutil.Must(kubeapi.NewTokenReviews(&rest.Config{Host: a.URL, QPS: -1}))(t)
 	return newTokens(client)
 }
 

@@ -79,10 +79,7 @@ func start(t *testing.T, network string, secure bool, settings ...setting) *rig 
 	cfg := Config{Name: "clients", Metrics: r.counter, Log: logging.Discard(), LinkALPN: "test-link/1"}
 	if secure {
 		r.ca, _ = pki.NewCA("ca")
-		pair, err := r.ca.Issue(pki.Leaf{CommonName: "s", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		pair := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: "s", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true}))(t)
 		cfg.TLS = func(protos ...string) *tls.Config {
 			return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: protos, ClientCAs: r.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
 		}
@@ -90,19 +87,13 @@ func start(t *testing.T, network string, secure bool, settings ...setting) *rig 
 	for _, s := range settings {
 		s(&cfg)
 	}
-	f, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Must(New(cfg))(t)
 	r.Frontend = f
 	where := "127.0.0.1:0"
 	if network == "unix" {
 		where = filepath.Join(t.TempDir(), "s")
 	}
-	l, err := net.Listen(network, where)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen(network, where))(t)
 	r.addr = l.Addr()
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
@@ -129,10 +120,7 @@ func start(t *testing.T, network string, secure bool, settings ...setting) *rig 
 
 func (r *rig) raw() net.Conn {
 	r.t.Helper()
-	c, err := net.Dial(r.addr.Network(), r.addr.String())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	c := testutil.Must(net.Dial(r.addr.Network(), r.addr.String()))(r.t)
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	r.t.Cleanup(func() { c.Close() })
 	return c
@@ -145,10 +133,7 @@ func (r *rig) dial(protos ...string) net.Conn {
 	if r.ca == nil {
 		return c
 	}
-	pair, err := r.ca.Issue(pki.Leaf{CommonName: "c", Client: true})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	pair := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: "c", Client: true}))(r.t)
 	s := tls.Client(c, &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", NextProtos: protos, Certificates: []tls.Certificate{pair.TLS()}})
 	if err := s.Handshake(); err != nil {
 		r.t.Fatal(err)
@@ -376,10 +361,7 @@ func TestAnswersOfFailedDials(t *testing.T) {
 		r := start(t, "tcp", false, connecting(failing(tc.failure, tc.reason)))
 		c := r.dial()
 		send(t, c, request)
-		resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: http.MethodConnect})
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := testutil.Must(http.ReadResponse(bufio.NewReader(c), &http.Request{Method: http.MethodConnect}))(t)
 		resp2, _ := io.ReadAll(resp.Body)
 		if resp.StatusCode != tc.status || resp.Header.Get("Content-Type") != "text/plain; charset=utf-8" || !strings.Contains(string(resp2), tc.says) || tc.failure == tunnel.FailExhausted && !strings.HasPrefix(string(resp2), tc.says) {
 			t.Errorf("%v: %s, %q", tc.failure, resp.Status, resp2)
@@ -665,14 +647,8 @@ func (s *scripted) Accept() (net.Conn, error) {
 }
 
 func TestAcceptErrors(t *testing.T) {
-	f, err := New(Config{Name: "clients", Connect: named("connect"), Log: logging.Discard()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Must(New(Config{Name: "clients", Connect: named("connect"), Log: logging.Discard()}))(t)
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	s := &scripted{l, make(chan error, 10)}
 	for range 3 {
 		s.errs <- syscall.EMFILE
@@ -680,10 +656,7 @@ func TestAcceptErrors(t *testing.T) {
 	s.errs <- syscall.ECONNABORTED
 	served := make(chan error, 1)
 	go func() { served <- f.Serve(t.Context(), s) }()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	send(t, c, "Q")
 	expect(t, c, "connect Q")
 	defer c.Close()

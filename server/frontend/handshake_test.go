@@ -13,6 +13,7 @@ import (
 	"konnectivity/internal/admission"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 // oneTurn lets one handshake compute at a time.
@@ -83,10 +84,7 @@ func (l stuckListener) Accept() (net.Conn, error) {
 // A peer that does not read what its handshake sends keeps its turn from nobody.
 func TestAStuckHandshakeKeepsNoTurn(t *testing.T) {
 	r := start(t, "tcp", true, connecting(echo("")), oneTurn)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	writes, served := make(chan struct{}, 2), make(chan error, 1)
 	go func() { served <- r.Serve(ctx, stuckListener{l, writes}) }()
@@ -96,10 +94,7 @@ func TestAStuckHandshakeKeepsNoTurn(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	var client sync.WaitGroup
 	defer client.Wait()
 	defer c.Close()
@@ -112,14 +107,8 @@ func TestAStuckHandshakeKeepsNoTurn(t *testing.T) {
 // as it is not its turn, a peer costs no more than one that is silent.
 func TestWhoWaitsForAFirstTurnWeighsLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ca, err := pki.NewCA("ca")
-		if err != nil {
-			t.Fatal(err)
-		}
-		pair, err := ca.Issue(pki.Leaf{CommonName: "s", DNS: []string{"localhost"}, Server: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		ca := testutil.Must(pki.NewCA("ca"))(t)
+		pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "s", DNS: []string{"localhost"}, Server: true}))(t)
 		gate := make(chan struct{})
 		cfg := Config{Name: "clients", Log: logging.Discard(), Connect: func(context.Context, *Conn) {}}
 		oneTurn(&cfg)
@@ -129,10 +118,7 @@ func TestWhoWaitsForAFirstTurnWeighsLittle(t *testing.T) {
 				return nil, nil
 			}}
 		}
-		f, err := New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := testutil.Must(New(cfg))(t)
 		const crowd = 300
 		var served, peers sync.WaitGroup
 		for range crowd {

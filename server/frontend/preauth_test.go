@@ -97,19 +97,10 @@ func TestUnprovenConnectionsWeighWhatTheySend(t *testing.T) {
 // A chain of certificates may be long.
 func TestLongChainsPass(t *testing.T) {
 	r := start(t, "tcp", true, connecting(echo("")))
-	leaf, err := r.ca.Issue(pki.Leaf{CommonName: "c", Client: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	leaf := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: "c", Client: true}))(t)
 	chain := leaf.TLS()
-	other, err := pki.NewCA(strings.Repeat("x", 64))
-	if err != nil {
-		t.Fatal(err)
-	}
-	more, err := other.Issue(pki.Leaf{CommonName: "i", Client: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := testutil.Must(pki.NewCA(strings.Repeat("x", 64)))(t)
+	more := testutil.Must(other.Issue(pki.Leaf{CommonName: "i", Client: true}))(t)
 	for size := 0; size < 24<<10; size += len(more.TLS().Certificate[0]) {
 		chain.Certificate = append(chain.Certificate, more.TLS().Certificate[0])
 	}
@@ -146,10 +137,7 @@ func (c *awaitingAll) Write(p []byte) (int, error) {
 func TestABurstOfHandshakesPasses(t *testing.T) {
 	const burst = 500
 	r := start(t, "tcp", true, connecting(echo("")), func(c *Config) { c.handshakeTimeout = time.Hour })
-	leaf, err := r.ca.Issue(pki.Leaf{CommonName: "c", Client: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	leaf := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: "c", Client: true}))(t)
 	config := &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{leaf.TLS()}}
 	var all, clients sync.WaitGroup
 	all.Add(burst)

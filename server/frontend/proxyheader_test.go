@@ -23,10 +23,7 @@ import (
 // behind sets load balancers at these addresses.
 func behind(t testing.TB, networks ...string) setting {
 	t.Helper()
-	proxies, err := source.ParseNetworks(networks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	proxies := testutil.Must(source.ParseNetworks(networks))(t)
 	return func(c *Config) { c.Proxies = proxies }
 }
 
@@ -44,20 +41,14 @@ func telling(c *Config) {
 func header(t testing.TB, version byte, from, to string, tlvs ...proxyproto.TLV) string {
 	t.Helper()
 	address := func(text string) net.Addr {
-		a, err := net.ResolveTCPAddr("tcp", text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := testutil.Must(net.ResolveTCPAddr("tcp", text))(t)
 		return a
 	}
 	h := proxyproto.HeaderProxyFromAddrs(version, address(from), address(to))
 	if err := h.SetTLVs(tlvs); err != nil {
 		t.Fatal(err)
 	}
-	text, err := h.Format()
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Must(h.Format())(t)
 	return string(text)
 }
 
@@ -67,10 +58,7 @@ var signature = string(proxyproto.SIGV2)
 // links are the client's settings for TLS.
 func (r *rig) links() *tls.Config {
 	r.t.Helper()
-	pair, err := r.ca.Issue(pki.Leaf{CommonName: "c", Client: true})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	pair := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: "c", Client: true}))(r.t)
 	return &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", NextProtos: []string{"test-link/1"}, Certificates: []tls.Certificate{pair.TLS()}}
 }
 

@@ -6,21 +6,16 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
 // Timing a connection must not hide what a relay wants to know of it: that it
 // passes chunks, and which socket is under it.
 func TestTimedHidesNothing(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	defer c.Close()
 	for what, conn := range map[string]tunnel.Conn{
 		"a socket": tunnel.Wrap(c),
