@@ -33,6 +33,16 @@ func konnectivity(args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), err.String()
 }
 
+// succeed runs the program and ends the test if it fails. It returns its output.
+func succeed(t *testing.T, args ...string) (stdout string) {
+	t.Helper()
+	status, stdout, stderr := konnectivity(args...)
+	if status != 0 {
+		t.Fatalf("%q: %d %s", args, status, stderr)
+	}
+	return stdout
+}
+
 // load reads a pair and checks that key and certificate match.
 func load(t *testing.T, dir, name string) *x509.Certificate {
 	t.Helper()
@@ -86,9 +96,7 @@ func TestCertsFitTogether(t *testing.T) {
 // A name or address that is always included, or given twice, is signed once.
 func TestCertsNamesAreUnique(t *testing.T) {
 	dir := t.TempDir() + "/pki"
-	if status, _, stderr := konnectivity("certs", dir, "--cluster-san=127.0.0.1,Localhost,::ffff:127.0.0.1,10.0.0.1,10.0.0.1", "--agent-san=a.test,A.test"); status != 0 {
-		t.Fatal(stderr)
-	}
+	succeed(t, "certs", dir, "--cluster-san=127.0.0.1,Localhost,::ffff:127.0.0.1,10.0.0.1,10.0.0.1", "--agent-san=a.test,A.test")
 	for name, want := range map[string]string{
 		"cluster": "konnectivity-server, konnectivity-server.kube-system.svc, konnectivity-server.kube-system.svc.cluster.local, localhost, 127.0.0.1, ::1, 10.0.0.1",
 		"agent":   "a.test",
@@ -108,9 +116,7 @@ func TestCAsAreNamed(t *testing.T) {
 		{dir + "/own"}, {dir + "/again"}, {dir, "--tenant=red", "--server-name=red.test"}, {dir, "--tenant=" + long, "--server-name=long.test"},
 		{dir, "--tenant=old", "--server-name=old.test", "--from=" + dir + "/own"},
 	} {
-		if status, _, stderr := konnectivity(append([]string{"certs"}, args...)...); status != 0 {
-			t.Fatal(stderr)
-		}
+		succeed(t, append([]string{"certs"}, args...)...)
 	}
 	signer := func(folder string) string { return load(t, filepath.Join(dir, folder), "agent").Issuer.CommonName }
 	for folder, want := range map[string]string{
@@ -131,10 +137,7 @@ func TestCAsAreNamed(t *testing.T) {
 
 func TestCertsHaveRoles(t *testing.T) {
 	dir := t.TempDir()
-	status, stdout, stderr := konnectivity("certs", dir+"/pki", "--trust-domain=prod.test")
-	if status != 0 {
-		t.Fatal(stderr)
-	}
+	stdout := succeed(t, "certs", dir+"/pki", "--trust-domain=prod.test")
 	for name, role := range map[string]pki.Role{"server": pki.RoleServer, "cluster": pki.RoleServer, "client": pki.RoleClient, "agent": pki.RoleAgent} {
 		want := pki.Holder{Role: role, TrustDomain: "prod.test"}
 		if got, err := pki.HolderOf(load(t, dir+"/pki", name)); got != want || err != nil {
@@ -166,12 +169,8 @@ func TestCertsNeverOverwrites(t *testing.T) {
 
 func TestCertsFromExistingCA(t *testing.T) {
 	first, second := filepath.Join(t.TempDir(), "1"), filepath.Join(t.TempDir(), "2")
-	if status, _, stderr := konnectivity("certs", first); status != 0 {
-		t.Fatal(stderr)
-	}
-	if status, _, stderr := konnectivity("certs", second, "--from", first); status != 0 {
-		t.Fatal(stderr)
-	}
+	succeed(t, "certs", first)
+	succeed(t, "certs", second, "--from", first)
 	roots := x509.NewCertPool()
 	roots.AddCert(load(t, first, "ca"))
 	if _, err := load(t, second, "agent").Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
@@ -235,10 +234,7 @@ func TestCertsUsageErrors(t *testing.T) {
 
 func TestCertsForKubernetes(t *testing.T) {
 	dir := t.TempDir()
-	status, stdout, stderr := konnectivity("certs", dir, "--kubernetes", "--namespace=clusters-a")
-	if status != 0 {
-		t.Fatal(stderr)
-	}
+	stdout := succeed(t, "certs", dir, "--kubernetes", "--namespace=clusters-a")
 	for file, want := range map[string]map[string]string{
 		"kubernetes-control-plane.yaml": {
 			"konnectivity-signer": "clusters-a", "konnectivity-server": "clusters-a", "konnectivity-cluster": "clusters-a",

@@ -28,10 +28,7 @@ import (
 func makeTenant(t *testing.T, dir, name string, more ...string) (folder, cluster, said string) {
 	t.Helper()
 	args := append([]string{"tenants", "make", name, "--dir=" + dir, "--server-name=" + name + ".example.com"}, more...)
-	status, out, stderr := konnectivity(args...)
-	if status != 0 {
-		t.Fatal(stderr)
-	}
+	out := succeed(t, args...)
 	return filepath.Join(dir, "tenants", name), filepath.Join(dir, "clusters", name), out
 }
 
@@ -102,10 +99,7 @@ func TestTenantFoldersAreAtomic(t *testing.T) {
 // certs --tenant is the same.
 func TestCertsOfTenant(t *testing.T) {
 	dir := t.TempDir()
-	status, said, stderr := konnectivity("certs", dir, "--tenant=b", "--server-name=b.example.com", "--kubernetes", "--namespace=control-b", "--server-namespace=shared")
-	if status != 0 {
-		t.Fatal(stderr)
-	}
+	said := succeed(t, "certs", dir, "--tenant=b", "--server-name=b.example.com", "--kubernetes", "--namespace=control-b", "--server-namespace=shared")
 	for file, want := range map[string]map[string]string{
 		"kubernetes-server.yaml":        {"konnectivity-tenant-b": "shared"},
 		"kubernetes-control-plane.yaml": {"konnectivity-client": "control-b", "konnectivity-ca-bundle": "control-b"},
@@ -227,9 +221,7 @@ func TestTenantsCheck(t *testing.T) {
 func TestTenantsCheckReadsSecrets(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "b"} {
-		if status, _, stderr := konnectivity("certs", dir, "--tenant="+name, "--server-name="+name+".example.com", "--kubernetes"); status != 0 {
-			t.Fatal(stderr)
-		}
+		succeed(t, "certs", dir, "--tenant="+name, "--server-name="+name+".example.com", "--kubernetes")
 	}
 	read := func(name, file string) string {
 		text, err := os.ReadFile(filepath.Join(dir, "clusters", name, file))
@@ -263,9 +255,7 @@ func TestTenantsCheckReadsSecrets(t *testing.T) {
 // Of several Secrets that have what another has, the first in the manifest is told.
 func TestTenantsCheckConflict(t *testing.T) {
 	dir := t.TempDir()
-	if status, _, stderr := konnectivity("certs", dir, "--tenant=a", "--server-name=a.example.com", "--kubernetes"); status != 0 {
-		t.Fatal(stderr)
-	}
+	succeed(t, "certs", dir, "--tenant=a", "--server-name=a.example.com", "--kubernetes")
 	one, err := os.ReadFile(filepath.Join(dir, "clusters", "a", "kubernetes-server.yaml"))
 	testutil.NoError(t, err)
 	text := string(one)
