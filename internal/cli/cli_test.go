@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"go.uber.org/goleak"
 
 	"konnectivity/internal/cli"
 	"konnectivity/internal/version"
@@ -237,3 +238,5 @@ func TestSubcommands(t *testing.T) {
 		t.Errorf("help lacks the command:\n%s", stdout)
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"konnectivity/internal/logging"
+	"konnectivity/internal/resources"
 )
 
 // upstreamVerbosity is the default of -v in upstream's programs. It stands for the default
@@ -194,4 +197,22 @@ func parseVmodule(text string) (string, error) {
 		}
 	}
 	return text, nil
+}
+
+// NewLogger returns the logger of the program component, configured by flags.
+func NewLogger(flags *LogFlags, component string) (*logrus.Entry, error) {
+	log, err := flags.New(component, os.Stderr)
+	if err != nil {
+		return nil, err
+	}
+	logLimits(log)
+	return log, nil
+}
+
+// logLimits logs the limits of the runtime at debug level: memory in bytes, 0
+// for no limit, and processors.
+func logLimits(log logrus.FieldLogger) {
+	log.WithFields(logrus.Fields{
+		"memory_limit_bytes": resources.MemoryLimit(), "processors": runtime.GOMAXPROCS(0),
+	}).Debug("limits of the process")
 }

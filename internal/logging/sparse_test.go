@@ -2,6 +2,7 @@ package logging
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -143,5 +144,24 @@ func TestSparseLinesOfAFile(t *testing.T) {
 	kept, err := os.ReadFile(path)
 	if n := bytes.Count(kept, []byte("\n")); err != nil || n != sparseLines || !bytes.Equal(kept, out.Bytes()) {
 		t.Errorf("%d lines in the file, %v; %d bytes beside %d", n, err, len(kept), out.Len())
+	}
+}
+
+func TestEscapedJSONMeansTheSame(t *testing.T) {
+	const hostile = "a\x1b[2Jb\u202ec\u0085d\u200be\u2028f\x7fg\n\U000e0041ü語é"
+	text, err := json.Marshal(map[string]string{hostile: hostile})
+	testutil.NoError(t, err)
+	escaped := escapeHidden(text)
+	var got map[string]string
+	if err := json.Unmarshal(escaped, &got); err != nil || got[hostile] != hostile {
+		t.Errorf("%v, %q", err, got)
+	}
+	for _, r := range string(escaped) {
+		if r != 'ü' && r != '語' && r != 'é' && (r < ' ' || r > '~') {
+			t.Errorf("%U is left", r)
+		}
+	}
+	if plain := []byte("{\"a\": 1}\n"); &escapeHidden(plain)[0] != &plain[0] {
+		t.Error("an ordinary line is copied")
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"konnectivity/internal/version"
 )
 
@@ -19,3 +21,5 @@ func TestEveryBuildHasAVersion(t *testing.T) {
 		}
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

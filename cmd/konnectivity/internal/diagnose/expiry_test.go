@@ -12,7 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"konnectivity/adapters/uplink"
+	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
@@ -62,3 +65,14 @@ func TestExpiringCertificatesAreWarnings(t *testing.T) {
 		}
 	}
 }
+
+// A step of less than a microsecond is printed with its duration too.
+func TestPrintOfShortDuration(t *testing.T) {
+	var out strings.Builder
+	Print(&out, []Finding{{Step: "name", Result: OK, Milliseconds: milliseconds(0)}}, status.Paint{}, 80)
+	if !strings.Contains(out.String(), "name (0.0 ms)") {
+		t.Errorf("got %q", out.String())
+	}
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

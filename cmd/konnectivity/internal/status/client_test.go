@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"konnectivity/internal/admin"
 	"konnectivity/internal/testutil"
 )
@@ -167,3 +169,5 @@ func TestAllSilentPeersAreCounted(t *testing.T) {
 		}
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 )
@@ -74,3 +76,5 @@ func says(t *testing.T, text string) string {
 	t.Cleanup(func() { ln.Close(); conns.Wait() })
 	return ln.Addr().String()
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
