@@ -12,8 +12,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/admission"
 	"konnectivity/internal/policy"
-	"konnectivity/internal/source"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server/auth"
 	"konnectivity/server/lease"
@@ -49,7 +49,7 @@ type Listener struct {
 
 	// Proxies are load balancers in front of the listener that begin each
 	// connection with a PROXY protocol header. Not without TLS.
-	Proxies source.Networks
+	Proxies admission.Networks
 }
 
 // Options are what a server is made of. Those without a comment on their zero

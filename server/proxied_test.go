@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/admin"
-	"konnectivity/internal/source"
+	"konnectivity/internal/admission"
 )
 
 // balanced puts a load balancer in front of a server's port for agents, which
@@ -52,7 +52,7 @@ func TestAgentsBehindABalancer(t *testing.T) {
 	for _, kind := range agentKinds {
 		t.Run(kind, func(t *testing.T) {
 			r := startServer(t, func(o *Options) {
-				networks, err := source.ParseNetworks([]string{"127.0.0.0/8", "::1"})
+				networks, err := admission.ParseNetworks([]string{"127.0.0.0/8", "::1"})
 				if err != nil {
 					t.Fatal(err)
 				}

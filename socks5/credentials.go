@@ -11,9 +11,9 @@ import (
 	"net"
 	"time"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/files"
 	"konnectivity/internal/logging"
-	"konnectivity/internal/source"
 
 	"github.com/sirupsen/logrus"
 )
@@ -80,7 +80,7 @@ func LoadCredentials(path string, log logrus.FieldLogger) (*Credentials, error) 
 // wrong ones from the client's address it waits, for up to 5 s, and after still
 // more it returns false.
 func (c *Credentials) Check(client net.Addr, user, password string) bool {
-	from := source.Of(client)
+	from := admission.SourceOf(client)
 	wait, ok := c.guesses.ask(from, time.Now())
 	if !ok {
 		c.log.WithField("client", from.String()).Warn("too many wrong passwords from one address; refusing further attempts without checking them")

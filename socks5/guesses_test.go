@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"konnectivity/internal/source"
+	"konnectivity/internal/admission"
 	"konnectivity/internal/testutil"
 )
 
@@ -55,7 +55,7 @@ func TestGuessesArePaced(t *testing.T) {
 					wg.Go(func() {
 						for time.Since(start) < time.Minute {
 							before := time.Now()
-							_, ok := c0.guesses.ask(source.Of(c.source(i)), before)
+							_, ok := c0.guesses.ask(admission.SourceOf(c.source(i)), before)
 							if ok {
 								mu.Lock()
 								looked++
@@ -145,7 +145,7 @@ func TestGuessersAreBounded(t *testing.T) {
 	now := time.Now()
 	looked := 0
 	for i := range 10 * guessSources {
-		if _, ok := g.ask(source.Of(from(fmt.Sprintf("%d.%d.%d.1:1", 1+i/65536, i/256%256, i%256))), now); ok {
+		if _, ok := g.ask(admission.SourceOf(from(fmt.Sprintf("%d.%d.%d.1:1", 1+i/65536, i/256%256, i%256))), now); ok {
 			looked++
 		}
 	}

@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/policy"
-	"konnectivity/internal/source"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server"
 	"konnectivity/server/auth"
@@ -49,7 +49,7 @@ type flags struct {
 	uds        string
 	deleteUDS  bool
 	proxies    []string
-	networks   source.Networks // proxies, parsed
+	networks   admission.Networks // proxies, parsed
 	budgetMiB  int64
 
 	clientPort, agentPort, healthPort, adminPort cli.Port
@@ -260,7 +260,7 @@ func (f *flags) checkValues() error {
 		cli.Parse(&f.tls.CipherSuites, "cipher-suites", f.ciphers, tlsreload.ParseCipherSuites),
 		cli.CheckGiven(f.set, "agent-proxy-protocol-from", "allow-destination", "deny-destination", "peer-trust-domain",
 			"agent-identifier-allow-file", "admin-token-file", "admin-ca-cert"),
-		cli.Parse(&f.networks, "agent-proxy-protocol-from", f.proxies, source.ParseNetworks),
+		cli.Parse(&f.networks, "agent-proxy-protocol-from", f.proxies, admission.ParseNetworks),
 		cli.FlagError("allow-destination", allow),
 		cli.FlagError("deny-destination", deny),
 		f.checkID(),

@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"sync"
 	"time"
-
-	"konnectivity/internal/source"
 )
 
 // EvictAge is how long a connection may wait undisturbed when descriptors run
@@ -88,7 +86,7 @@ func (s *Slots[H]) Take(h H, from net.Addr) (ok, warn bool) {
 	}
 	s.open++
 	slot := h.slot()
-	slot.holder, slot.source = h, source.Of(from)
+	slot.holder, slot.source = h, SourceOf(from)
 	s.waiting.add(slot, slot.source, s.limits.Each)
 	return true, false
 }
@@ -128,7 +126,7 @@ func (s *Slots[H]) Move(h H, from net.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	slot := h.slot()
-	slot.source = source.Of(from)
+	slot.source = SourceOf(from)
 	if slot.group != nil {
 		weight := slot.weight
 		s.waiting.remove(slot)

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"konnectivity/internal/source"
 )
 
 func at(address string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(address), Port: 1} }
@@ -27,7 +25,7 @@ func TestSources(t *testing.T) {
 		{&net.UnixAddr{Name: "@"}, nil, true},
 		{&net.UnixAddr{Name: "@"}, at("10.0.0.1"), false},
 	} {
-		if same := source.Of(tc.a) == source.Of(tc.b); same != tc.same {
+		if same := SourceOf(tc.a) == SourceOf(tc.b); same != tc.same {
 			t.Errorf("%v and %v are one source: %v", tc.a, tc.b, same)
 		}
 	}
@@ -70,7 +68,7 @@ func TestWhoIsNext(t *testing.T) {
 				for i, c := range tc.waiting {
 					if c.age == now {
 						slots[i] = &Slot{}
-						l.add(slots[i], source.Of(at(c.from)), c.weight)
+						l.add(slots[i], SourceOf(at(c.from)), c.weight)
 					}
 				}
 				time.Sleep(time.Second)
@@ -94,7 +92,7 @@ func TestWhoGetsOnWaitsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l waitList
 		a, b := &Slot{}, &Slot{}
-		from := source.Of(at("10.0.0.1"))
+		from := SourceOf(at("10.0.0.1"))
 		l.add(a, from, 1)
 		time.Sleep(time.Second)
 		l.add(b, from, 1)
@@ -118,7 +116,7 @@ func TestLineAgainstAPlainOne(t *testing.T) {
 			switch i := random.IntN(max(1, len(all))); {
 			case len(all) == 0 || random.IntN(3) == 0:
 				s := &Slot{}
-				l.add(s, source.Of(at(fmt.Sprintf("10.0.0.%d", random.IntN(8)))), random.Int64N(9*classUnit))
+				l.add(s, SourceOf(at(fmt.Sprintf("10.0.0.%d", random.IntN(8)))), random.Int64N(9*classUnit))
 				all = append(all, s)
 			case random.IntN(3) == 0:
 				l.remove(all[i])

@@ -17,7 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"konnectivity/internal/source"
+	"konnectivity/internal/admission"
 	"konnectivity/internal/testutil"
 
 	"github.com/go-jose/go-jose/v4"
@@ -223,7 +223,7 @@ func TestAgentsThatWereAcceptedComeFirst(t *testing.T) {
 		}))
 		old, renewed := api.token("a", nil), api.token("a", map[string]any{"jti": "b"})
 		worth := func(token string) rank {
-			return tokens.rank(tokens.lookAt(token), tokenKeyOf(token), source.Of(at("192.0.2.1")))
+			return tokens.rank(tokens.lookAt(token), tokenKeyOf(token), admission.SourceOf(at("192.0.2.1")))
 		}
 		if worth(old) != plausible || worth(renewed) != plausible {
 			t.Error("agents are proven before they were accepted")

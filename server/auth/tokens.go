@@ -13,7 +13,6 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/internal/logging"
-	"konnectivity/internal/source"
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
@@ -172,7 +171,7 @@ func (t *Tokens) review(ctx context.Context, token string, remote net.Addr) erro
 			return err
 		}
 		if mine {
-			t.finish(ctx, key, f, t.ask(ctx, token, key, source.Of(remote)))
+			t.finish(ctx, key, f, t.ask(ctx, token, key, admission.SourceOf(remote)))
 			return f.err
 		}
 		select {

@@ -21,7 +21,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/admission"
-	"konnectivity/internal/source"
 	"konnectivity/tunnel"
 )
 
@@ -82,7 +81,7 @@ type Config struct {
 	// Proxies are the load balancers whose connections begin with a PROXY
 	// protocol header, which is believed. From all other addresses there must be
 	// none. Needs TLS.
-	Proxies source.Networks
+	Proxies admission.Networks
 
 	LinkALPN string // the link's id in ALPN
 	Link     Handler

@@ -8,7 +8,6 @@ import (
 	"syscall"
 
 	"konnectivity/internal/admission"
-	"konnectivity/internal/source"
 )
 
 var errTooMuch = errors.New("the peer sent more bytes than a handshake has")
@@ -41,7 +40,7 @@ func (m *meter) compute() error {
 		return nil
 	}
 	t := &m.owner.turn
-	t.Source = source.Of(m.owner.remote)
+	t.Source = admission.SourceOf(m.owner.remote)
 	if m.turns.Wait(context.Background(), t) != nil { // only Leave ends the wait
 		return errEvicted
 	}

@@ -14,16 +14,16 @@ import (
 	"github.com/pires/go-proxyproto"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
-	"konnectivity/internal/source"
 	"konnectivity/internal/testutil"
 )
 
 // behind sets load balancers at these addresses.
 func behind(t testing.TB, networks ...string) setting {
 	t.Helper()
-	proxies := testutil.Must(source.ParseNetworks(networks))(t)
+	proxies := testutil.Must(admission.ParseNetworks(networks))(t)
 	return func(c *Config) { c.Proxies = proxies }
 }
 
@@ -209,7 +209,7 @@ func TestProxyHeadersFromElsewhere(t *testing.T) {
 }
 
 func TestProxyHeadersNeedTLS(t *testing.T) {
-	if _, err := New(Config{Log: logging.Discard(), Link: func(context.Context, *Conn) {}, Proxies: source.Networks{{}}}); err == nil {
+	if _, err := New(Config{Log: logging.Discard(), Link: func(context.Context, *Conn) {}, Proxies: admission.Networks{{}}}); err == nil {
 		t.Error("a listener without TLS would never read them")
 	}
 }

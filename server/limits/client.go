@@ -6,7 +6,7 @@ import (
 	"net"
 	"net/netip"
 
-	"konnectivity/internal/source"
+	"konnectivity/internal/admission"
 	"konnectivity/server/auth"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
@@ -22,7 +22,7 @@ type identity struct {
 }
 
 func identityOf(state *tls.ConnectionState, from net.Addr) (who identity, names []string) {
-	who = identity{from: source.Of(from)}
+	who = identity{from: admission.SourceOf(from)}
 	if state != nil && len(state.PeerCertificates) > 0 {
 		cert := state.PeerCertificates[0]
 		who.cert = sha256.Sum256(append([]byte(auth.Identity(state)), cert.RawSubjectPublicKeyInfo...))

@@ -1,4 +1,4 @@
-package source
+package admission
 
 import (
 	"fmt"
@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// Networks are addresses that are treated alike.
+// Networks is a set of addresses.
 type Networks []netip.Prefix
 
 // ParseNetworks reads CIDRs and single addresses.
@@ -34,7 +34,7 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return p.Masked(), err
 }
 
-// Contains reports whether addr is one of them.
+// Contains reports whether addr is in one of the networks.
 func (n Networks) Contains(addr net.Addr) bool {
 	if len(n) == 0 {
 		return false
@@ -48,7 +48,7 @@ func (n Networks) Contains(addr net.Addr) bool {
 	return false
 }
 
-// HasAll reports whether every address of a family is among them.
+// HasAll reports whether one of the networks is all of an address family.
 func (n Networks) HasAll() bool {
 	for _, p := range n {
 		if p.Bits() == 0 {

@@ -1,4 +1,4 @@
-package source
+package admission
 
 import (
 	"net"
@@ -42,7 +42,7 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-func TestNetworksOfEverybody(t *testing.T) {
+func TestNetworksHasAll(t *testing.T) {
 	for _, text := range []string{"0.0.0.0/0", "::/0"} {
 		if n, err := ParseNetworks([]string{"192.0.2.1", text}); err != nil || !n.HasAll() {
 			t.Errorf("%s: %v, %v", text, n, err)
@@ -50,7 +50,7 @@ func TestNetworksOfEverybody(t *testing.T) {
 	}
 }
 
-func TestNetworksThatAreNone(t *testing.T) {
+func TestParseNetworksRefuses(t *testing.T) {
 	for _, text := range []string{"", "10.0.0.0/33", "10.0.0", "example.com", "10.0.0.1:80", "10.0.0.0/8 ", "fe80::1%eth0", "::ffff:10.0.0.0/64"} {
 		if n, err := ParseNetworks([]string{"192.0.2.1", text}); err == nil || !strings.Contains(err.Error(), "CIDR") {
 			t.Errorf("%q: %v, %v", text, n, err)

@@ -1,13 +1,9 @@
-package source
+package admission
 
 import (
 	"net"
 	"testing"
-
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // text is an address of a type that this package does not know.
 type text string
@@ -15,7 +11,7 @@ type text string
 func (text) Network() string  { return "tcp" }
 func (t text) String() string { return string(t) }
 
-func TestOf(t *testing.T) {
+func TestSourceOf(t *testing.T) {
 	const none = "invalid Prefix"
 	for _, tc := range []struct {
 		addr net.Addr
@@ -33,7 +29,7 @@ func TestOf(t *testing.T) {
 		{(*net.TCPAddr)(nil), none},
 		{nil, none},
 	} {
-		if got := Of(tc.addr).String(); got != tc.want {
+		if got := SourceOf(tc.addr).String(); got != tc.want {
 			t.Errorf("%v is of %s, want %s", tc.addr, got, tc.want)
 		}
 	}
