@@ -142,13 +142,13 @@ func (s *set) want(heard int) int {
 	}
 }
 
-func (s *set) joined(m *member) {
+func (s *set) joined(m member) {
 	s.setFault(nil)
 	s.about(m).WithField("protocol", m.Session.Protocol()).Info("connected to server")
 }
 
 // about is the log for lines about a session.
-func (s *set) about(m *member) *logrus.Entry {
+func (s *set) about(m member) *logrus.Entry {
 	return s.log.WithFields(logrus.Fields{
 		"server": m.Session.ServerID(), "address": m.Address.dial, "connected": s.peers.Active(), "servers": s.peers.Want(),
 	})
@@ -176,17 +176,18 @@ func (s *set) failed(f peers.Failure[address]) {
 	}
 }
 
-func (s *set) leaving(m *member) {
+func (s *set) leaving(m member) {
 	s.log.WithField("server", m.Session.ServerID()).Info("server is shutting down")
-	going := slices.DeleteFunc(slices.Clone(s.peers.Members()), func(m *member) bool { return !m.Leaving })
+	going := slices.DeleteFunc(slices.Clone(s.peers.Members()), func(m member) bool { return m.State() != peers.Leaving })
 	if len(going) > maxLeaving {
 		s.closing.Go(func() { _ = going[0].Session.Close() })
 	}
 }
 
-func (s *set) lost(m *member) {
-	s.metrics.sessionEnded(m.Session, m.Leaving)
-	if m.Leaving || m.Session.Err() == nil {
+func (s *set) lost(m member, was peers.State) {
+	left := was == peers.Leaving
+	s.metrics.sessionEnded(m.Session, left)
+	if left || m.Session.Err() == nil {
 		s.about(m).Info("server closed the connection")
 	} else {
 		s.about(m).WithFields(link.LossFields(m.Session.Err())).Warn("connection to server lost")

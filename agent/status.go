@@ -58,7 +58,7 @@ func (s *set) streams() int {
 
 // gone says that every session has ended.
 func (s *set) gone() bool {
-	return !slices.ContainsFunc(s.peers.Members(), func(m *member) bool { return !tunnel.Closed(m.Session.Done()) })
+	return !slices.ContainsFunc(s.peers.Members(), func(m member) bool { return !tunnel.Closed(m.Session.Done()) })
 }
 
 // close ends every session and joins every helper.

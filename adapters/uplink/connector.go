@@ -9,11 +9,8 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strconv"
-	"sync/atomic"
 	"time"
 
-	"konnectivity/internal/peers"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
@@ -52,20 +49,20 @@ var errNoLink = errors.New("the server does not speak the link protocol; use --l
 // handshaken is a TLS connection to the server, before anything was said on it.
 type handshaken struct {
 	*tls.Conn
-	addr  netip.AddrPort
-	spare bool // it has waited for a request
+	addr netip.AddrPort
 }
 
 // link says what ALPN chose.
 func (h handshaken) link() bool { return h.ConnectionState().NegotiatedProtocol == link.ALPN }
 
-// listen gives an old server the time to refuse us. One that takes us waits in
-// silence for our request.
-func (h handshaken) listen() error {
-	_ = h.SetReadDeadline(time.Now().Add(listenTime))
+// listen returns the refusal of a server without links, or nil if the server is
+// silent for as long as bound: one that takes us waits for our request. The
+// connection is as good as before.
+func (h handshaken) listen(bound time.Duration) error {
+	_ = h.SetReadDeadline(time.Now().Add(bound))
 	_, err := h.Read(make([]byte, 1))
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil
+		return h.SetReadDeadline(time.Time{})
 	}
 	if err == nil {
 		err = ErrTalks
@@ -73,9 +70,9 @@ func (h handshaken) listen() error {
 	return err
 }
 
-// connector makes connections to the server, which are their callers': TCP, TLS,
-// and a greeting where the server speaks the link. It starts nothing. Its methods
-// may be called from any goroutine.
+// connector makes connections and sessions, which are their callers': TCP, TLS,
+// and a greeting where the server speaks the link. Its methods may be called from
+// any goroutine.
 type connector struct {
 	opt     Options
 	tls     *tls.Config // one for all, so that sessions are resumed
@@ -83,7 +80,7 @@ type connector struct {
 	hello   link.Hello
 	servers *directory
 	health  *health
-	made    atomic.Int64 // links
+	offer   func(*linkSession) // hands over a link that a connectSession found
 }
 
 // newConnector makes one whose links count in budget, and name features beside
@@ -97,11 +94,23 @@ func newConnector(opt Options, h *health, budget *link.Budget, features []string
 	return c
 }
 
-// whichever connects to whichever of the server's addresses works: l is a link,
-// or h is a connection to an old server. A server that has just worked is tried
-// again a few times within a second, since it may be one that is being
-// replaced.
-func (c *connector) whichever(ctx context.Context) (h handshaken, l *pooled, err error) {
+// rush makes a session with the address that works first.
+func (c *connector) rush(ctx context.Context) (netip.AddrPort, session, error) {
+	h, l, err := c.open(ctx)
+	switch {
+	case err != nil:
+		return netip.AddrPort{}, nil, err
+	case l != nil:
+		return l.addr, l, nil
+	default:
+		return h.addr, c.newConnectSession(h.addr, &h), nil
+	}
+}
+
+// open connects to the address that works first: l is a link, or h is a connection
+// to a server without links. A server that has just worked is tried again a few
+// times within a second, since it may be one that is being replaced.
+func (c *connector) open(ctx context.Context) (h handshaken, l *linkSession, err error) {
 	for n := 0; ; n++ {
 		h, err = c.any(ctx)
 		if err == nil && h.link() {
@@ -118,26 +127,43 @@ func (c *connector) whichever(ctx context.Context) (h handshaken, l *pooled, err
 	}
 }
 
-// at makes a link to one address, or looks at the old server that is there.
-func (c *connector) at(ctx context.Context, addr netip.AddrPort) (*pooled, error) {
+// at makes a session to one address.
+func (c *connector) at(ctx context.Context, addr netip.AddrPort) (session, error) {
 	h, err := c.to(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	if h.link() {
-		return c.adopt(ctx, h)
+		return linked(c.adopt(ctx, h))
 	}
-	err = h.listen()
+	err = h.listen(listenTime)
 	_ = h.NetConn().Close()
 	if err != nil {
 		return nil, err
 	}
 	c.health.note(nil)
-	return nil, &peers.Reached{Again: probeEvery}
+	return c.newConnectSession(addr, nil), nil
+}
+
+// linkAt makes a link to one address.
+func (c *connector) linkAt(ctx context.Context, addr netip.AddrPort) (session, error) {
+	h, err := c.toLink(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return linked(c.adopt(ctx, h))
+}
+
+// linked makes l a session, or nil where there is none.
+func linked(l *linkSession, err error) (session, error) {
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // adopt makes a link of h, which it takes over.
-func (c *connector) adopt(ctx context.Context, h handshaken) (*pooled, error) {
+func (c *connector) adopt(ctx context.Context, h handshaken) (*linkSession, error) {
 	hello := c.hello
 	if c.opt.Lanes > 1 {
 		hello.Group = lanes.NewID()
@@ -150,22 +176,27 @@ func (c *connector) adopt(ctx context.Context, h handshaken) (*pooled, error) {
 		Max:  c.opt.Lanes,
 		Dial: func(ctx context.Context) (*link.Session, error) { return c.lane(ctx, h.addr, hello) },
 	})
-	c.health.setOld(false) // at once: the next request may come before the pool takes it in
 	c.health.note(nil)
-	return &pooled{Group: g, addr: h.addr, since: time.Now(), id: strconv.FormatInt(c.made.Add(1), 10)}, nil
+	return &linkSession{Group: g, addr: h.addr, since: time.Now(), id: tunnel.NewID()}, nil
 }
 
 // lane makes another link to one address, in the group that hello names.
 func (c *connector) lane(ctx context.Context, addr netip.AddrPort, hello link.Hello) (*link.Session, error) {
-	h, err := c.to(ctx, addr)
+	h, err := c.toLink(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	if !h.link() {
-		_ = h.NetConn().Close()
-		return nil, errNoLink
-	}
 	return c.greet(ctx, h, hello)
+}
+
+// toLink makes a connection on which the server speaks the link.
+func (c *connector) toLink(ctx context.Context, addr netip.AddrPort) (handshaken, error) {
+	h, err := c.to(ctx, addr)
+	if err == nil && !h.link() {
+		_ = h.NetConn().Close()
+		err = errNoLink
+	}
+	return h, err
 }
 
 // any connects to one of the server's addresses. When all that are known fail,

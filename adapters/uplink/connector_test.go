@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"konnectivity/adapters/internal/fakeserver"
-	"konnectivity/internal/peers"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -32,21 +32,28 @@ func TestConnectorMakesWhatTheServerSpeaks(t *testing.T) {
 	second, err := c.at(t.Context(), toLinked)
 	must(t, err)
 	defer second.Close()
-	if first.id == second.id || first.addr != toLinked {
-		t.Errorf("links %q and %q, the first to %v", first.id, second.id, first.addr)
+	if first.ServerID() == second.ServerID() || first.(*linkSession).addr != toLinked {
+		t.Errorf("links %q and %q, the first to %v", first.ServerID(), second.ServerID(), first.(*linkSession).addr)
 	}
-	var reached *peers.Reached
-	if _, err := c.at(t.Context(), toOld); !errors.As(err, &reached) {
-		t.Errorf("of a server without links it says %v", err)
+	third, err := c.at(t.Context(), toOld)
+	must(t, err)
+	defer third.Close()
+	if s, ok := third.(*connectSession); !ok || s.addr != toOld || s.take() != nil {
+		t.Errorf("to a server without links it makes %T", third)
+	}
+	if _, err := c.linkAt(t.Context(), toOld); !errors.Is(err, errNoLink) {
+		t.Errorf("a link to a server without links: %v", err)
 	}
 
 	n.set("192.0.2.2", old.Addr())
 	c = newTestConnector(t, n, p)
-	h, l, err := c.whichever(t.Context())
-	if err != nil || l != nil || h.addr != toOld {
-		t.Fatalf("%v, %v, %v", h.addr, l, err)
+	addr, s, err := c.rush(t.Context())
+	must(t, err)
+	defer s.Close()
+	if addr != toOld || s.(*connectSession).spare == nil {
+		t.Fatalf("%T to %v", s, addr)
 	}
-	far, err := c.request(t.Context(), h, tunnel.NewFlow("tcp", echo(t)))
+	far, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", testutil.Echo(t)))
 	must(t, err)
 	defer far.Close()
 	says(t, far, "by CONNECT")

@@ -2,7 +2,6 @@ package uplink
 
 import (
 	"context"
-	"errors"
 
 	"konnectivity/internal/peers"
 	"konnectivity/tunnel"
@@ -24,43 +23,33 @@ func (s *Server) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	if _, _, err := tunnel.SplitAddress(address); err != nil {
 		return nil, err
 	}
-	var tried []*pooled
+	var tried []session
 	var last error
-	struck := false // one try lost its link, whatever later ones say
+	lost := false // one try lost its link, whatever later ones say
 	for range maxTries {
-		l, h, err := s.way(ctx, tried)
-		switch {
-		case err != nil:
-			return nil, failed(address, unavailable(address, err), struck)
-		case l != nil:
-			s.pool.seek(l)
-			f.Hop = tunnel.Hop{Role: "server", ID: l.Peer().ID}
-			if len(tried) > 0 {
-				f.Resume.Repeat()
-			}
-			c, err := l.Dial(ctx, f)
-			if err == nil || ctx.Err() != nil || !elsewhere(err) {
-				return c, err
-			}
-			tried, last, struck = append(tried, l), err, struck || tunnel.LostInFlight(err)
-		case h.Conn != nil:
-			f.Hop = tunnel.Hop{Role: "server", ID: h.addr.String()} // its id is not known
-			c, err := s.connector.request(ctx, h, f)
-			if err == nil || ctx.Err() != nil || !h.spare || tunnel.FailureOf(err) != tunnel.FailUnavailable {
-				return c, err
-			}
-			last = err // it died while it waited; that was no try
-		default:
-			return nil, failed(address, last, struck)
+		way, err := s.way(ctx, tried)
+		if err != nil {
+			return nil, failed(address, unavailable(address, err), lost)
 		}
+		if way == nil {
+			break
+		}
+		if len(tried) > 0 {
+			f.Resume.Repeat()
+		}
+		c, err := way.Dial(ctx, f)
+		if _, linked := way.(*linkSession); err == nil || ctx.Err() != nil || !linked || !elsewhere(err) {
+			return c, err
+		}
+		tried, last, lost = append(tried, way), err, lost || tunnel.LostInFlight(err)
 	}
-	return nil, failed(address, last, struck)
+	return nil, failed(address, last, lost)
 }
 
 // failed is why a dial failed on all links, marked if one of them was lost
 // under it.
-func failed(address string, err error, struck bool) error {
-	if !struck || tunnel.LostInFlight(err) {
+func failed(address string, err error, lost bool) error {
+	if !lost || tunnel.LostInFlight(err) {
 		return err
 	}
 	marked := *tunnel.AsDialError(address, err) // others may hold the original
@@ -75,67 +64,38 @@ func elsewhere(err error) bool {
 	return failure.Retryable() || failure == tunnel.FailNoAgent
 }
 
-// way finds what can carry a request: the best link that was not tried or,
-// where none is up, a connection for this request alone. It returns neither if
-// every link was tried.
-func (s *Server) way(ctx context.Context, tried []*pooled) (*pooled, handshaken, error) {
-	if l := s.pool.links().pick(tried...); l != nil {
-		return l, handshaken{}, nil
+// way returns the best session that was not tried; where there is none at all, it
+// waits for one. It returns nil if every session was tried.
+func (s *Server) way(ctx context.Context, tried []session) (session, error) {
+	best, state := s.sessions().pick(tried...)
+	switch {
+	case best == nil && len(tried) > 0 && s.sessions().link() != nil:
+		return nil, nil
+	case best == nil:
+		return s.now(ctx)
+	case state == peers.Agentless:
+		s.set.Search()
 	}
-	if len(tried) > 0 && s.pool.links().pick() != nil {
-		return nil, handshaken{}, nil
-	}
-	if h, ok := s.spare.take(); ok {
-		return nil, h, nil
-	}
-	if s.health.isOld() {
-		return s.connectAlone(ctx)
-	}
-	l, err := s.pool.now(ctx)
-	var old *peers.Reached
-	if !errors.As(err, &old) {
-		return l, handshaken{}, err
-	}
-	if h, ok := s.spare.take(); ok {
-		return nil, h, nil
-	}
-	return s.connectAlone(ctx)
-}
-
-// connectAlone makes a connection for one request, unless the server has learnt
-// to speak the link meanwhile.
-func (s *Server) connectAlone(ctx context.Context) (*pooled, handshaken, error) {
-	connecting, cancel := context.WithTimeout(ctx, s.opt.ConnectTimeout)
-	defer cancel()
-	h, l, err := s.connector.whichever(connecting)
-	if err != nil && ctx.Err() == nil { // one who gave up says nothing about the server
-		s.health.note(err)
-	}
-	if l != nil {
-		s.pool.offer(l)
-	}
-	if l != nil || err != nil {
-		h = handshaken{}
-	}
-	return l, h, err
+	return best, nil
 }
 
 // resume finds another link for a connection that has lost its own. Each link
 // is asked once, that of the server to ask first before the others. The caller
 // tries again later.
 func (s *Server) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	if s.pool.links().pick() == nil {
-		_, _ = s.pool.now(ctx)
+	if s.sessions().link() == nil {
+		_, _ = s.now(ctx)
 	}
-	var tried []*pooled
+	var tried []session
 	err := error(&tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address, Reason: "no link to a server that resumes connections"})
-	for l := s.pool.links().first(f.Resume.First); l != nil; l = s.pool.links().pick(tried...) {
-		s.pool.seek(l)
+	for l := s.sessions().first(f.Resume.First); l != nil; l = s.sessions().link(tried...) {
+		if !l.agents() {
+			s.set.Search()
+		}
 		tried = append(tried, l)
 		if !l.Resumes() {
 			continue
 		}
-		f.Hop = tunnel.Hop{Role: "server", ID: l.Peer().ID}
 		var c tunnel.Conn
 		if c, err = l.Dial(ctx, f); err == nil || ctx.Err() != nil || !tunnel.FailureOf(err).Retryable() {
 			return c, err

@@ -116,3 +116,12 @@ func (d *directory) find(ctx context.Context) ([]netip.AddrPort, error) {
 	}
 	return out, nil
 }
+
+// resolve looks the server's addresses up in the background. No request waits for
+// it.
+func (d *directory) resolve(ctx context.Context) ([]netip.AddrPort, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
+	defer cancel()
+	addrs, _, err := d.addresses(ctx, true)
+	return addrs, err
+}

@@ -58,8 +58,7 @@ func TestLooksUpBehindADeadNameServer(t *testing.T) {
 				return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil
 			}
 		}}
-		p := &pool{opt: Options{ConnectTimeout: defaultConnectTimeout}, connector: &connector{servers: d}}
-		if addrs, err := p.resolve(t.Context()); err != nil || len(addrs) != 1 {
+		if addrs, err := d.resolve(t.Context()); err != nil || len(addrs) != 1 {
 			t.Errorf("%v, %v", addrs, err)
 		}
 	})

@@ -5,33 +5,25 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/sirupsen/logrus"
-
-	"konnectivity/tunnel/link"
 )
 
-// readyAge is how old the last handshake with an old server may be for the
-// server to count as reachable; three probes.
-const readyAge = 3 * probeEvery
-
-// health is what the last handshake told of the server, and how many went well.
+// health is what the last handshake told of the server, and how many worked.
 // Its methods may be called from any goroutine.
 type health struct {
-	closing context.Context // what fails behind its end was ended here
+	closing context.Context // behind its end, failures say nothing about the server
 	log     logrus.FieldLogger
 
 	connects, failures atomic.Int64
 
-	mu    sync.Mutex
-	old   bool      // it was with a server without links
-	okAt  time.Time // of the last that worked
-	fault error     // why the last one did not; nil if it did
+	mu     sync.Mutex
+	worked bool  // one has, sooner or later
+	fault  error // why the last one did not; nil if it did
 }
 
 func newHealth(closing context.Context, opt Options) *health {
-	return &health{closing: closing, log: opt.Log.WithField("server", opt.Address), old: opt.Mode == link.Off}
+	return &health{closing: closing, log: opt.Log.WithField("server", opt.Address)}
 }
 
 // note keeps whether the server could be reached last, and logs when that
@@ -55,8 +47,8 @@ func (h *health) note(err error) {
 	}
 }
 
-// noteBehind notes a failure at one address while another has a link, which
-// matters to nobody.
+// noteBehind notes a failure at one address while another has a session: requests
+// do not depend on it.
 func (h *health) noteBehind(err error) {
 	h.failures.Add(1)
 	h.log.WithError(err).Debug("no link to one of the server's addresses; retrying")
@@ -67,43 +59,30 @@ func (h *health) noteBehind(err error) {
 func (h *health) set(err error) (before error, known bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	before, known = h.fault, h.fault != nil || !h.okAt.IsZero()
+	before, known = h.fault, h.fault != nil || h.worked
 	h.fault = err
 	if err == nil {
-		h.okAt = time.Now()
+		h.worked = true
 	}
 	return before, known
-}
-
-func (h *health) setOld(old bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.old = old
-}
-
-// isOld says that the server is one without links, or that links are off.
-func (h *health) isOld() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.old
 }
 
 // good says that the last handshake worked.
 func (h *health) good() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.fault == nil && !h.okAt.IsZero()
+	return h.fault == nil && h.worked
 }
 
-// ready is nil while requests can be expected to get through to a server without
-// links, else why not.
-func (h *health) ready() error {
+// ready is nil if a server without links is there, and answered the last time; else
+// why requests are not expected to get through.
+func (h *health) ready(there bool) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.fault != nil:
 		return errors.New(reason(h.fault))
-	case h.old && time.Since(h.okAt) < readyAge:
+	case there && h.worked:
 		return nil
 	default:
 		return errors.New("no link to the konnectivity server is up yet")

@@ -6,28 +6,29 @@ import (
 	"time"
 
 	"konnectivity/adapters/internal/fakeserver"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
 // laned is a Server with a link of two lanes to a fakeserver. A stream keeps the
 // second from being dropped until idle is called.
-func laned(t *testing.T, p *fakeserver.PKI, server *fakeserver.Server, n *names) (s *Server, l *pooled, idle func()) {
+func laned(t *testing.T, p *fakeserver.PKI, server *fakeserver.Server, n *names) (s *Server, l *linkSession, idle func()) {
 	t.Helper()
 	s = client(t, p, n, func(o *Options) { o.Lanes, o.ResumeWindow = 2, time.Minute })
 	run(t, s)
-	eventually(t, "a link", func() bool { return s.Ready() == nil })
-	l = s.pool.links().pick()
+	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
+	l = s.sessions().link()
 	hello := s.connector.hello
 	hello.Group = server.Peers()[0].Group
 	second, err := s.connector.lane(t.Context(), l.addr, hello)
 	must(t, err)
-	held, err := second.Dial(t.Context(), tunnel.NewFlow("tcp", echo(t)))
+	held, err := second.Dial(t.Context(), tunnel.NewFlow("tcp", testutil.Echo(t)))
 	must(t, err)
 	if !l.Add(second) {
 		t.Fatal("the lane was not taken in")
 	}
-	eventually(t, "both lanes at the server", func() bool { return server.Links.Load() == 2 })
+	testutil.Eventually(t, "both lanes at the server", func() bool { return server.Links.Load() == 2 })
 	return s, l, func() { _ = held.Close() }
 }
 
@@ -48,7 +49,7 @@ func TestLanesAreOneLink(t *testing.T) {
 		t.Errorf("%+v", links)
 	}
 	_ = l.Sessions()[0].Close()
-	must(t, roundTrip(t, s, echo(t))) // by the other lane
+	must(t, roundTrip(t, s, testutil.Echo(t))) // by the other lane
 	if got := s.Stats(); got.Links != 1 || got.Lost != 0 {
 		t.Errorf("after one of two lanes was lost: %+v", got)
 	}
@@ -58,7 +59,7 @@ func TestLanesAreOneLink(t *testing.T) {
 // one link, or CONNECT.
 func TestLanesWithServersOfBefore(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	plain := fakeserver.New(p).Start(t)
 	s := client(t, p, at("192.0.2.1", plain.Addr()), nil)
 	must(t, roundTrip(t, s, target))
@@ -70,7 +71,7 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 	before.Start(t)
 	s = client(t, p, at("192.0.2.1", before.Addr()), func(o *Options) { o.Lanes = 2 })
 	must(t, roundTrip(t, s, target))
-	if s.pool.links().pick().Sessions()[0].Lanes() {
+	if s.sessions().link().Sessions()[0].Lanes() {
 		t.Error("lanes are in use with a server that does not know them")
 	}
 	old := fakeserver.New(p).Old().Start(t)
@@ -89,7 +90,7 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 // A server that goes is left by all lanes.
 func TestLanesAreLeft(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	agent := newAgent(t)
 	old := resuming(p, agent).Start(t)
 	n := at("192.0.2.1", old.Addr())

@@ -1,15 +1,3 @@
-// Package uplink is the way to the konnectivity server: streams on warm links
-// where the server has them, else one HTTP CONNECT over mTLS per connection.
-// ALPN decides on the one handshake there is anyway.
-//
-// A connector makes connections and links (connector.go), a pool keeps the links
-// (pool.go), and a Server picks one of them for each dial (dial.go, links.go). What
-// the last handshake told of the server, health keeps for all three.
-//
-// A Server owns its links, the goroutines that keep them, and the ends of
-// connections that outlive them; connections made by CONNECT are their
-// callers'. Package adapters makes one for each process, and the operator's
-// tool one to try the way.
 package uplink
 
 import (
@@ -67,9 +55,9 @@ type Options struct {
 	Lanes int
 
 	// Leave is called when a server asks to be left, and again at least every
-	// second until nothing is on its link any more. Whoever keeps idle
-	// connections through the tunnel should close them, or the server waits for
-	// them. It must not block. nil: nobody keeps any.
+	// second until nothing is on its link any more. It closes idle connections that
+	// are kept through the tunnel, for which the server waits. It must not block.
+	// nil: none are kept.
 	Leave func()
 
 	// lookup resolves the server's name; default: the system resolver.

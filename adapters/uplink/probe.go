@@ -55,7 +55,7 @@ func (p *Probe) Link(ctx context.Context) (*link.Session, error) {
 
 // Admitted says whether a server without links takes our certificate. Such a
 // server then waits in silence for a request; the error is its refusal.
-func (p *Probe) Admitted() error { return p.tls.listen() }
+func (p *Probe) Admitted() error { return p.tls.listen(listenTime) }
 
 // Conn is the connection behind Secure, for a request to a server without links.
 func (p *Probe) Conn() net.Conn { return p.tls.Conn }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"konnectivity/adapters/internal/fakeserver"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -12,13 +13,13 @@ import (
 // it moves to another link, if need be to one that is made for it.
 func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	agent := newAgent(t)
 	old := resuming(p, agent).Start(t)
 	n := at("192.0.2.1", old.Addr())
 	s := client(t, p, n, func(o *Options) { o.ResumeWindow = time.Minute })
 	run(t, s)
-	eventually(t, "a link", func() bool { return s.Ready() == nil })
+	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
 	c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
 	must(t, err)
 	defer c.Close()
@@ -45,7 +46,7 @@ func linkedToTwo(t *testing.T, prepare func(a *fakeserver.Server)) *Server {
 	prepare(a)
 	s := client(t, p, at("192.0.2.1", a.Start(t).Addr(), "192.0.2.2", b.Start(t).Addr()), func(o *Options) { o.ResumeWindow = time.Minute })
 	run(t, s)
-	eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
+	testutil.Eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
 	return s
 }
 

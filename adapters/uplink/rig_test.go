@@ -22,14 +22,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
-
-// echo is a target that sends back what it gets, then its FIN.
-func echo(t testing.TB) string {
-	t.Helper()
-	return testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
-}
-
 // names is a name server and a network: addresses of the server's name, and
 // what listens behind each.
 type names struct {
@@ -94,14 +86,14 @@ func at(pairs ...string) *names { n := new(names); n.set(pairs...); return n }
 // roundTrip sends a message through and wants it back, with a half-close.
 func roundTrip(t testing.TB, d tunnel.Dialer, address string) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
 	defer cancel()
 	c, err := d.Dial(ctx, tunnel.NewFlow("tcp", address))
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	want := strings.Repeat("there and back ", 1000)
 	if _, err := io.WriteString(c, want); err != nil {
 		return err
@@ -136,15 +128,6 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
-
 func run(t testing.TB, s *Server) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -168,7 +151,7 @@ func resuming(p *fakeserver.PKI, agent *resume.Manager) *fakeserver.Server {
 
 func says(t *testing.T, c tunnel.Conn, text string) {
 	t.Helper()
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	_, err := io.WriteString(c, text)
 	must(t, err)
 	got := make([]byte, len(text))
@@ -182,7 +165,7 @@ func says(t *testing.T, c tunnel.Conn, text string) {
 // eventuallyOnlyOn waits until the link to next is the only one, and stays.
 func eventuallyOnlyOn(t *testing.T, s *Server, next *fakeserver.Server) {
 	t.Helper()
-	eventually(t, "the old link to be left", func() bool {
+	testutil.Eventually(t, "the old link to be left", func() bool {
 		links := s.Links()
 		return next.Links.Load() > 0 && len(links) == 1 && !links[0].Draining
 	})

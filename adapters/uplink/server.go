@@ -3,23 +3,30 @@ package uplink
 import (
 	"context"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 
+	"konnectivity/internal/peers"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
 )
 
-// Server is a tunnel.Dialer to whatever the konnectivity server's agents reach.
+// Server is a tunnel.Dialer to all that the konnectivity server's agents reach.
 // Its methods may be called from any goroutine.
 type Server struct {
 	opt       Options
 	connector *connector
 	health    *health
-	pool      *pool
-	spare     *spare
+	set       *peers.Set[netip.AddrPort, session]
 	ends      *resume.Manager
 	dialer    tunnel.Dialer // dial, for connections that outlive their links
-	tasks     *tasks
+	lost      atomic.Int64  // links
+
+	ctx   context.Context // of the set's loop
+	end   context.CancelFunc
+	begun sync.Once
+	loop  sync.WaitGroup
 }
 
 // New makes a Server. It touches no network. It fails on options that can
@@ -30,13 +37,69 @@ func New(opt Options) (*Server, error) {
 		return nil, err
 	}
 	budget := link.NewBudget(0)
-	s := &Server{opt: opt, spare: new(spare), tasks: newTasks()}
-	s.health = newHealth(s.tasks.ctx, opt)
+	s := &Server{opt: opt}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	s.health = newHealth(s.ctx, opt)
 	s.ends = resume.New(resume.Options{Window: opt.ResumeWindow, Budget: budget, Log: opt.Log})
 	s.connector = newConnector(opt, s.health, budget, s.ends.Features())
-	s.pool = newPool(opt, s.connector, s.spare, s.ends, s.tasks)
+	s.set = peers.New(peers.Config[netip.AddrPort, session]{
+		Policy: policy, ConnectTimeout: opt.ConnectTimeout,
+		Key:          netip.AddrPort.String,
+		Resolve:      s.connector.servers.resolve,
+		ResolveEvery: resolveEvery,
+		Connect:      s.connector.at,
+		Rush:         s.connector.rush,
+		Server:       serving,
+		Replace:      s.connector.linkAt,
+		Retire:       s.retire,
+		Events:       peers.Events[netip.AddrPort, session]{Failed: s.attemptFailed, Rushed: s.health.note, Resolved: s.resolved, Lost: s.sessionLost},
+	})
+	s.connector.offer = func(l *linkSession) { s.set.Offer(l.addr, l) }
 	s.dialer = s.ends.Dialer(tunnel.DialerFunc(s.dial))
 	return s, nil
+}
+
+// begin starts the set's loop, unless it runs or the Server is closed.
+func (s *Server) begin() {
+	s.begun.Do(func() {
+		s.loop.Go(func() {
+			s.set.Run(s.ctx)
+			s.set.Close()
+		})
+	})
+}
+
+// sessions are the present ones.
+func (s *Server) sessions() sessions { return s.set.Members() }
+
+// now waits for a session.
+func (s *Server) now(ctx context.Context) (session, error) {
+	s.begin()
+	return s.set.Now(ctx)
+}
+
+// attemptFailed notes why one address has no session.
+func (s *Server) attemptFailed(f peers.Failure[netip.AddrPort]) {
+	if best, _ := s.sessions().pick(); best != nil {
+		s.health.noteBehind(f.Err)
+	} else {
+		s.health.note(f.Err)
+	}
+}
+
+// resolved notes that the server's name could not be looked up.
+func (s *Server) resolved(_ []netip.AddrPort, err error) {
+	if err != nil {
+		s.health.note(err)
+	}
+}
+
+// sessionLost counts a link that has ended, if nobody asked it to.
+func (s *Server) sessionLost(m peers.Member[netip.AddrPort, session], was peers.State) {
+	if l, linked := m.Session.(*linkSession); linked && was < peers.Leaving {
+		s.lost.Add(1)
+		s.opt.Log.WithField("server", m.Address).WithFields(link.LossFields(l.Err())).Debug("lost a link")
+	}
 }
 
 // Is says whether to is one of the server's addresses, as looked up last.
@@ -53,55 +116,57 @@ func (s *Server) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	return s.dialer.Dial(ctx, f)
 }
 
-// Run keeps a link to each of the server's addresses until ctx ends, then
-// closes the Server. An old server is looked at every 30 s. It must be called
-// at most once.
+// Run keeps a session to each of the server's addresses until ctx ends, then
+// closes the Server. It must be called at most once.
 func (s *Server) Run(ctx context.Context) {
 	defer s.Close()
-	if s.pool.keep(ctx) != nil {
-		return
+	s.begin()
+	if s.opt.Mode != link.Off {
+		s.set.Warm() // the first request can have it
 	}
+	s.set.Keep()
 	select {
 	case <-ctx.Done():
-	case <-s.tasks.ctx.Done():
+	case <-s.ctx.Done():
 	}
 }
 
 // Retry tries failed connections again at once, for instance because the
 // certificates have changed.
-func (s *Server) Retry() { s.pool.set.Retry() }
+func (s *Server) Retry() { s.set.Retry() }
 
 // Ready is nil while requests can be expected to get through, else why not.
 func (s *Server) Ready() error {
-	if s.pool.links().stay() {
+	link, connect := s.sessions().stay()
+	if link {
 		return nil
 	}
-	return s.health.ready()
+	return s.health.ready(connect)
 }
 
 // Serving is nil unless every server that is linked says that no agent serves;
 // then it is why not. Servers that say nothing are taken to serve.
-func (s *Server) Serving() error { return s.pool.links().serving() }
+func (s *Server) Serving() error { return s.sessions().serving() }
 
 // Links lists the links that are up. It costs one pass over their streams.
-func (s *Server) Links() []Link { return s.pool.links().list() }
+func (s *Server) Links() []Link { return s.sessions().list() }
 
 // Ends are the ends of the connections that outlive their links.
 func (s *Server) Ends() *resume.Manager { return s.ends }
 
 // Stats costs one pass over the links.
 func (s *Server) Stats() Stats {
-	out := Stats{Connects: s.health.connects.Load(), Failures: s.health.failures.Load(), Lost: s.pool.lost.Load()}
-	s.pool.links().count(&out)
+	out := Stats{Connects: s.health.connects.Load(), Failures: s.health.failures.Load(), Lost: s.lost.Load()}
+	s.sessions().count(&out)
 	return out
 }
 
-// Close ends all links and what runs for them, and returns when all has ended.
+// Close ends all sessions and what runs for them, and returns when all has ended.
 // Connections made by CONNECT are their owners'.
 func (s *Server) Close() {
-	s.tasks.close()
 	s.ends.Close() // while the links are there to deliver by
-	s.spare.close()
-	s.tasks.end()
+	s.end()
+	s.begin() // so that the loop refuses what comes later, if it never ran
+	s.loop.Wait()
 	s.ends.Wait()
 }

@@ -20,7 +20,7 @@ import (
 
 func TestDialByProtocol(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	for name, c := range map[string]struct {
 		server          *fakeserver.Server
 		mode            link.Mode
@@ -44,7 +44,7 @@ func TestDialByProtocol(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			eventually(t, "the links counted", func() bool { return c.server.Links.Load() == c.links })
+			testutil.Eventually(t, "the links counted", func() bool { return c.server.Links.Load() == c.links })
 			if got := [2]int64{c.server.Connects.Load(), c.server.Handshakes.Load()}; got != [2]int64{c.connects, c.handshakes} {
 				t.Errorf("CONNECTs, handshakes: %v", got)
 			}
@@ -63,7 +63,7 @@ func TestDialByProtocol(t *testing.T) {
 func TestOldServerCostsNoExtraHandshake(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	server := fakeserver.New(p).Old().Start(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
 	manyRoundTrips(t, s, target, 20)
 	if h, c := server.Handshakes.Load(), server.Connects.Load(); h != 20 || c != 20 {
@@ -74,7 +74,7 @@ func TestOldServerCostsNoExtraHandshake(t *testing.T) {
 func TestManyFirstRequestsMakeOneLink(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	server := fakeserver.New(p).Start(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
 	manyRoundTrips(t, s, target, 50)
 	if h := server.Handshakes.Load(); h != 1 {
@@ -112,7 +112,7 @@ func TestFailuresComeTyped(t *testing.T) {
 
 func TestIDTravels(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	for _, server := range []*fakeserver.Server{fakeserver.New(p), fakeserver.New(p).Old()} {
 		server.Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
@@ -184,7 +184,7 @@ func TestServerOutOfReach(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := client(t, c.tls, c.names, func(o *Options) {
-				if o.ConnectTimeout = patience; strings.HasSuffix(c.reason, "in time") {
+				if o.ConnectTimeout = testutil.Patience; strings.HasSuffix(c.reason, "in time") {
 					o.ConnectTimeout = 300 * time.Millisecond
 				}
 			})
@@ -225,7 +225,7 @@ func TestCancelledRequestSparesTheOthers(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	server := fakeserver.New(p).Start(t)
 	n := at("192.0.2.1", server.Addr())
-	target := echo(t)
+	target := testutil.Echo(t)
 	gaveUp := make(chan struct{})
 	s := client(t, p, n, func(o *Options) {
 		dial := o.dialTCP
@@ -257,7 +257,7 @@ func TestCancelledRequestSparesTheOthers(t *testing.T) {
 // link, or a new one, can carry it.
 func TestDialSurvivesALostLink(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	server := fakeserver.New(p)
 	hold := make(chan struct{}, 1)
 	var first atomic.Bool
@@ -281,7 +281,7 @@ func TestDialSurvivesALostLink(t *testing.T) {
 // A dial whose link broke counts as struck also where the next server knows of no
 // agent: the connection may be there, and its opener asks for it again. What the
 // other server said is not touched.
-func TestDialStaysStruck(t *testing.T) {
+func TestDialStaysLostInFlight(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	first, second := fakeserver.New(p), fakeserver.New(p)
 	var dials atomic.Int32
@@ -300,7 +300,7 @@ func TestDialStaysStruck(t *testing.T) {
 	second.Start(t)
 	s := client(t, p, at("192.0.2.1", first.Addr(), "192.0.2.2", second.Addr()), nil)
 	run(t, s)
-	eventually(t, "two links", func() bool { return len(s.Links()) == 2 })
+	testutil.Eventually(t, "two links", func() bool { return len(s.Links()) == 2 })
 	_, err := s.dial(t.Context(), tunnel.NewFlow("tcp", "192.0.2.9:1"))
 	if tunnel.FailureOf(err) != tunnel.FailNoAgent || !tunnel.LostInFlight(err) || dials.Load() < 2 {
 		t.Errorf("%v after %d dials, struck: %v", err, dials.Load(), tunnel.LostInFlight(err))

@@ -52,14 +52,6 @@ func (p *Plan) probeLater(now time.Time) {
 	}
 }
 
-// Reached notes that a server answers at an address but cannot be connected to,
-// and is to be asked again after a time.
-func (p *Plan) Reached(address string, again time.Duration, now time.Time) {
-	t := p.place(address)
-	t.Succeed()
-	t.failing, t.tried, t.next = false, now, now.Add(Jitter(again))
-}
-
 // Failed notes that an attempt at an address failed. first says that it is the
 // first failure there since a session was made, and needless that the attempt
 // was for a server that nobody misses.
@@ -100,6 +92,9 @@ func (p *Plan) Leaving(m *Peer, now time.Time) {
 	}
 	p.redial(m, now)
 }
+
+// Replaced notes that another session has taken m's place.
+func (p *Plan) Replaced(m *Peer) { m.leaving = true }
 
 // Lost notes that a session has ended. succeeded says that a newer one to the
 // same server has taken its place.

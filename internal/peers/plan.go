@@ -62,8 +62,7 @@ type Plan struct {
 	told      int              // the count that a server told last; 0: none
 	wanted    int              // Want as of the last look
 	nextProbe time.Time
-	missed    bool      // the one before nextProbe fell due while a server was missing
-	held      time.Time // nothing is dialed before
+	missed    bool // the one before nextProbe fell due while a server was missing
 	searches  allowance
 }
 
@@ -139,12 +138,9 @@ func (p *Plan) find(address string) *place {
 	return nil
 }
 
-// Hold has nothing dialed before a time.
-func (p *Plan) Hold(until time.Time) { p.held = until }
-
 // Next returns the addresses to dial now, some perhaps more than once, and when
 // to look again at the latest. For each the outcome has to be told, by Done and
-// then by Met, Reached or Failed. The rules:
+// then by Met or Failed. The rules:
 //
 //   - an address that no connected server covers is dialed, one attempt at a time;
 //   - while more servers are missing than the addresses that no server covers
@@ -154,9 +150,6 @@ func (p *Plan) Hold(until time.Time) { p.held = until }
 //     news of the count and finds servers beyond it.
 func (p *Plan) Next(now time.Time) (dial []string, wake time.Time) {
 	p.recount()
-	if now.Before(p.held) {
-		return nil, p.held
-	}
 	due, wake := p.due(now)
 	for _, t := range due {
 		t.dialing++

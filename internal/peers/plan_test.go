@@ -406,25 +406,6 @@ func TestDrainingAddress(t *testing.T) {
 	}
 }
 
-// A server that answers and cannot be connected to is asked again when it said.
-func TestReachedAndHeld(t *testing.T) {
-	p := NewPlan(each, noon)
-	p.Hold(noon.Add(time.Second))
-	p.List([]string{"a"}, true)
-	if dial, wake := p.Next(noon); len(dial) > 0 || wake != noon.Add(time.Second) {
-		t.Errorf("held, it dials %q and looks again at %v", dial, wake)
-	}
-	now := noon.Add(time.Second)
-	if got := next(p, now); got != "a" {
-		t.Fatalf("dials %q", got)
-	}
-	p.Done("a")
-	p.Reached("a", 30*time.Second, now)
-	if got := wait(t, p, now); got < 15*time.Second || got > 30*time.Second+5*time.Millisecond {
-		t.Errorf("asked again after %v", got)
-	}
-}
-
 // Next says in time when to look again: nothing becomes due before.
 func TestWake(t *testing.T) {
 	for name, policy := range policies {

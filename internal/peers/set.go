@@ -2,13 +2,10 @@ package peers
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"konnectivity/tunnel"
 )
 
 // Session is a connection to one server. Its methods may be called from any
@@ -16,6 +13,7 @@ import (
 type Session interface {
 	ServerID() string // unique in the set, or the session is one too many
 	ServerCount() int // as the server last said; 0 where it did not
+	Streams() int     // connections on it
 
 	Done() <-chan struct{} // closed when it has ended
 	// Draining is closed when the server said that it is about to go; nil
@@ -24,53 +22,50 @@ type Session interface {
 	Close() error // ends it and returns when it is over; again is harmless
 }
 
-// Reached is the error of a server that answers and cannot be connected to: it
-// is well, and is to be asked again after a time.
-type Reached struct{ Again time.Duration }
-
-func (*Reached) Error() string { return "the server answers, and there is nothing to keep" }
-
-// errClosed is the answer of a Set that runs no more.
-var errClosed = errors.New("shutting down")
-
-// Config is what a Set does its work with. All functions are called on
-// goroutines of the Set's own; those of Events by its loop, one at a time, so
-// they must not block.
+// Config is what a Set works with. Its functions are called on goroutines of the
+// Set; those of Events by the loop, one at a time, so they must not block.
 type Config[A any, S Session] struct {
 	Policy Policy
 	Events Events[A, S]
 
 	Key func(A) string // tells addresses apart
-	// Resolve returns the addresses that there are now, and an error if they
-	// may not be all; ctx bounds it, and it must bound itself.
+	// Resolve returns the present addresses, and an error if some may be missing. It
+	// must bound itself; ctx may end it sooner.
 	Resolve func(ctx context.Context) ([]A, error)
-	// ResolveEvery is how long to wait between look-ups; complete says that
-	// nothing is missing.
+	// ResolveEvery is the pause between look-ups; complete says that nothing is
+	// missing.
 	ResolveEvery func(complete bool, err error) time.Duration
 	// Connect makes a session or fails, as soon as ctx ends at the latest. It
 	// leaves nothing behind when it fails.
 	Connect func(ctx context.Context, to A) (S, error)
-	// ConnectTimeout bounds it.
+	// ConnectTimeout bounds Connect, Rush and Replace.
 	ConnectTimeout time.Duration
-	// Rush makes a session with whichever address works first, for those who
-	// asked by Now.
+	// Rush makes a session with the address that works first, for callers of Now.
 	Rush func(ctx context.Context) (A, S, error)
-	// Silent says of a session that its server does not tell by itself when
-	// the count changes.
+	// Silent reports that a session's server does not tell by itself when the count
+	// changes. nil: every server does.
 	Silent func(S) bool
+
+	// Server is the id of a session's server, and whether that says, or is taken, to
+	// have agents. Replace is Connect for a Search. Both are nil where servers do not
+	// tell.
+	Server  func(S) (id string, agents bool)
+	Replace func(ctx context.Context, to A) (S, error)
+	// Retire ends a session that is Leaving or Replaced once it is of no more use, or
+	// returns when ctx ends. nil: it ends by itself.
+	Retire func(ctx context.Context, session S)
 }
 
 // Events are told what happens. nil ones are not.
 type Events[A any, S Session] struct {
-	Joined    func(m *Member[A, S])
+	Joined    func(m Member[A, S])
 	Duplicate func(to A, session S) // which is to be closed, now or soon
 	Failed    func(f Failure[A])
-	Reached   func(to A)      // where there is nothing to keep
-	Rushed    func(err error) // a Rush failed, or found what it cannot keep
-	Leaving   func(m *Member[A, S])
-	Lost      func(m *Member[A, S])
-	Resolved  func(known []A, err error)  // those that are dialed, in no order
-	Changed   func(connected, wanted int) // after each look
+	Rushed    func(err error) // a Rush failed, and callers wait
+	Leaving   func(m Member[A, S])
+	Lost      func(m Member[A, S], was State) // it has ended
+	Resolved  func(known []A, err error)      // those that are dialed, in no order
+	Changed   func(connected, wanted int)     // after each look
 }
 
 // Failure is a failed attempt.
@@ -78,180 +73,164 @@ type Failure[A any] struct {
 	Address  A
 	Err      error
 	First    bool // since a session was made there
-	Needless bool // it was for a server that nobody misses
-}
-
-// Member is a session of a Set.
-type Member[A any, S Session] struct {
-	Session S
-	Address A
-	Since   time.Time
-	Leaving bool // the server said that it is about to go; for Events only
-
-	peer  *Peer
-	count int // as last read from the session
+	Needless bool // no server is missing
 }
 
 // Set stays connected. One loop, Run, owns its state and decides by its Plan;
-// attempts, look-ups and watchers run beside it and report by channel. What
-// others may read is published whole. The methods but Run may be called from any
-// goroutine.
+// attempts, look-ups and watchers run beside it and report by mail. The methods
+// but Run may be called from any goroutine.
 type Set[A any, S Session] struct {
-	cfg    Config[A, S]
-	keep   atomic.Bool // stay connected, and not only to who asks
-	again  atomic.Bool // Retry was called
-	seen   atomic.Pointer[[]*Member[A, S]]
-	over   chan struct{} // Run has ended
-	poke   chan struct{} // capacity 1: a session changed, look again
-	helper sync.WaitGroup
-
-	results chan result[A, S]
-	found   chan lookup[A]
-	asked   chan chan<- answer[S]
+	cfg      Config[A, S]
+	mail     *mailbox
+	wanted   chan struct{} // capacity 1: a Search
+	helpers  sync.WaitGroup
+	snapshot atomic.Pointer[[]Member[A, S]]
 
 	// Owned by the loop.
+	ctx       context.Context // of all work; it ends with Run
 	plan      *Plan
+	keep      bool // stay connected, and not only serve callers of Now
 	addresses map[string]A
-	members   []*Member[A, S] // in the order they joined
-	attempts  int             // under way
+	members   []*member[A, S] // in the order they joined
+	changed   bool            // the snapshot is not what members are
+	pending   int             // attempts and look-ups under way
 	resolving bool
 	lookAgain time.Time
 	lookErr   error
+	rushing   bool
 	waiting   []chan<- answer[S] // for a Rush
-	rushing   bool               // one is under way
-}
-
-// result is how an attempt, a Rush or an Offer ended.
-type result[A any, S Session] struct {
-	address A
-	session S
-	err     error
-	kind    kind
-}
-
-type kind int
-
-const (
-	planned kind = iota // the Plan asked for it
-	rushed              // somebody did
-	offered             // it comes from outside
-)
-
-// lookup is how a resolution ended.
-type lookup[A any] struct {
-	addresses []A
-	err       error
-}
-
-type answer[S Session] struct {
-	session S
-	err     error
+	searches  searchPace
 }
 
 // New returns a Set that does nothing yet.
 func New[A any, S Session](cfg Config[A, S]) *Set[A, S] {
 	s := &Set[A, S]{
-		cfg: cfg, addresses: map[string]A{},
-		over: make(chan struct{}), poke: make(chan struct{}, 1),
-		results: make(chan result[A, S]), found: make(chan lookup[A]), asked: make(chan chan<- answer[S]),
+		cfg: cfg, mail: newMailbox(), wanted: make(chan struct{}, 1), addresses: map[string]A{},
+		searches: searchPace{initial: cfg.Policy.Backoff},
 	}
-	s.seen.Store(new([]*Member[A, S]))
+	s.snapshot.Store(new([]Member[A, S]))
 	return s
 }
 
-// Keep makes Run stay connected from now on, and not only serve those who ask.
-func (s *Set[A, S]) Keep() {
-	s.keep.Store(true)
-	s.wake()
-}
+// Keep makes Run stay connected from now on, and not only serve callers of Now.
+func (s *Set[A, S]) Keep() { s.mail.post(func() { s.keep = true }) }
 
 // Retry tries what failed again at once, not after the pause that it has
 // earned. Its caller knows that something has changed, such as our certificate.
-func (s *Set[A, S]) Retry() {
-	s.again.Store(true)
-	s.wake()
-}
+func (s *Set[A, S]) Retry() { s.mail.post(func() { s.plan.Retry() }) }
 
 // Run is the loop. It returns once ctx has ended and no attempt is under way any
 // more; the sessions live on until Close. It may be called once.
 func (s *Set[A, S]) Run(ctx context.Context) {
-	defer close(s.over)
-	s.plan = NewPlan(s.cfg.Policy, time.Now())
-	working, cancel := context.WithCancel(ctx)
+	var cancel context.CancelFunc
+	s.ctx, cancel = context.WithCancel(ctx)
 	defer cancel()
+	s.plan = NewPlan(s.cfg.Policy, time.Now())
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
+		s.read(s.mail.take())
 		now := time.Now()
 		s.refresh(now)
-		if s.again.Swap(false) {
-			s.plan.Retry()
-		}
-		timer.Reset(time.Until(s.step(working, now)))
+		timer.Reset(time.Until(s.step(now)))
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-s.poke:
-		case r := <-s.results:
-			s.settle(r, time.Now())
-		case l := <-s.found:
-			s.resolved(l)
-		case reply := <-s.asked:
-			s.rush(working, reply)
+		case <-s.mail.ready:
+		case <-s.wanted:
+			s.search(time.Now())
 		}
 	}
-	cancel()
-	s.collect()
+	s.release(answer[S]{err: errClosed})
+	for s.pending > 0 { // cancelled; a session that they made all the same is taken in
+		<-s.mail.ready
+		s.read(s.mail.take())
+	}
+	s.read(s.mail.close())
 }
 
-// step starts what is due and says when to look again.
-func (s *Set[A, S]) step(ctx context.Context, now time.Time) (wake time.Time) {
-	idle := now.Add(s.cfg.Policy.Limit)
-	if !s.keep.Load() || s.rushing { // which tells something about all addresses
-		return idle
+// read does what others have asked for.
+func (s *Set[A, S]) read(messages []func()) {
+	for _, message := range messages {
+		s.refresh(time.Now()) // a predecessor may just have ended
+		message()
+	}
+	s.publish()
+}
+
+// background does work beside the loop, and then, in the loop, what work returns.
+func (s *Set[A, S]) background(work func() (then func())) {
+	s.pending++
+	s.helpers.Go(func() {
+		then := work()
+		s.mail.post(func() { s.pending--; then() })
+	})
+}
+
+// step starts what is due and returns when to look again.
+func (s *Set[A, S]) step(now time.Time) (wake time.Time) {
+	if !s.keep || s.rushing { // a Rush tells something about all addresses
+		return now.Add(s.cfg.Policy.Limit)
 	}
 	if !s.resolving && !now.Before(s.lookAgain) {
-		s.lookUp(ctx)
-		s.lookAgain = now.Add(s.cfg.ResolveEvery(s.plan.Complete(), s.lookErr))
+		s.lookUp()
 	}
 	dial, wake := s.plan.Next(now)
 	for _, key := range dial {
-		s.attempt(ctx, s.addresses[key])
+		s.attempt(s.addresses[key])
 	}
-	if s.resolving { // its end wakes the loop; lookAgain may be over before
+	if s.resolving { // its end wakes the loop
 		return wake
 	}
 	return earlier(wake, s.lookAgain)
 }
 
-// attempt connects in the background.
-func (s *Set[A, S]) attempt(ctx context.Context, to A) {
-	s.attempts++
-	s.helper.Go(func() {
-		bounded, cancel := context.WithTimeout(ctx, s.cfg.ConnectTimeout)
+// attempt connects because the Plan says so.
+func (s *Set[A, S]) attempt(to A) {
+	s.background(func() func() {
+		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.ConnectTimeout)
 		defer cancel()
-		session, err := s.cfg.Connect(bounded, to)
-		s.results <- result[A, S]{to, session, err, planned}
+		session, err := s.cfg.Connect(ctx, to)
+		return func() { s.attempted(to, session, err) }
 	})
 }
 
-func (s *Set[A, S]) lookUp(ctx context.Context) {
+// attempted takes in how an attempt went.
+func (s *Set[A, S]) attempted(to A, session S, err error) {
+	key := s.cfg.Key(to)
+	s.plan.Done(key)
+	switch {
+	case err == nil:
+		s.joinWanted(to, session)
+	case s.ctx.Err() == nil:
+		first, needless := s.plan.Failed(key, time.Now())
+		if s.cfg.Events.Failed != nil {
+			s.cfg.Events.Failed(Failure[A]{to, err, first, needless})
+		}
+	}
+}
+
+// lookUp resolves the names.
+func (s *Set[A, S]) lookUp() {
 	s.resolving = true
-	s.helper.Go(func() {
-		addresses, err := s.cfg.Resolve(ctx)
-		s.found <- lookup[A]{addresses, err}
+	s.background(func() func() {
+		addresses, err := s.cfg.Resolve(s.ctx)
+		return func() { s.resolved(addresses, err) }
 	})
 }
 
-// resolved takes in the addresses that there are now.
-func (s *Set[A, S]) resolved(l lookup[A]) {
-	s.resolving, s.lookErr = false, l.err
+// resolved takes in the present addresses.
+func (s *Set[A, S]) resolved(addresses []A, err error) {
+	s.resolving, s.lookErr = false, err
+	if s.ctx.Err() != nil {
+		return
+	}
 	var keys []string
-	for _, a := range l.addresses {
+	for _, a := range addresses {
 		key := s.cfg.Key(a)
 		keys, s.addresses[key] = append(keys, key), a
 	}
-	s.plan.List(keys, l.err == nil)
+	s.plan.List(keys, err == nil)
 	var known []A
 	for key, a := range s.addresses {
 		switch t := s.plan.find(key); {
@@ -261,123 +240,102 @@ func (s *Set[A, S]) resolved(l lookup[A]) {
 			known = append(known, a)
 		}
 	}
-	tell(s.cfg.Events.Resolved, known, l.err)
-	s.lookAgain = time.Now().Add(s.cfg.ResolveEvery(s.plan.Complete(), l.err))
-}
-
-// settle takes in how an attempt ended.
-func (s *Set[A, S]) settle(r result[A, S], now time.Time) {
-	s.refresh(now) // a predecessor may just have ended
-	key := s.cfg.Key(r.address)
-	s.ended(r.kind)
-	if r.kind == planned {
-		s.plan.Done(key)
-	}
-	var reached *Reached
-	switch {
-	case r.err == nil:
-		s.join(key, r, now)
-	case r.kind == rushed:
-		if errors.As(r.err, &reached) {
-			s.plan.Hold(now.Add(reached.Again))
-		}
-		if len(s.waiting) > 0 && s.cfg.Events.Rushed != nil { // else a session came by another way
-			s.cfg.Events.Rushed(r.err)
-		}
-		s.release(answer[S]{err: r.err})
-	case errors.As(r.err, &reached):
-		s.plan.Reached(key, reached.Again, now)
-		if s.cfg.Events.Reached != nil {
-			s.cfg.Events.Reached(r.address)
-		}
-	default:
-		first, needless := s.plan.Failed(key, now)
-		if s.cfg.Events.Failed != nil {
-			s.cfg.Events.Failed(Failure[A]{r.address, r.err, first, needless})
+	for _, m := range s.members {
+		if gone := s.cfg.Policy.ByAddress && !m.peer.at.listed; gone != m.unlisted {
+			m.unlisted, s.changed = gone, true
 		}
 	}
-}
-
-// ended notes that what was under way is over; an Offer never was.
-func (s *Set[A, S]) ended(k kind) {
-	switch k {
-	case planned:
-		s.attempts--
-	case rushed:
-		s.rushing = false
+	if s.cfg.Events.Resolved != nil {
+		s.cfg.Events.Resolved(known, err)
 	}
+	s.lookAgain = time.Now().Add(s.cfg.ResolveEvery(s.plan.Complete(), err))
 }
 
-// join takes a session in, unless its server is connected already.
-func (s *Set[A, S]) join(key string, r result[A, S], now time.Time) {
-	if r.kind != offered && s.plan.Needless(key) {
+// joinWanted is join for a session that the loop has asked for. It may have come
+// about twice; who waits gets the one that is kept.
+func (s *Set[A, S]) joinWanted(address A, session S) {
+	if s.plan.Needless(s.cfg.Key(address)) {
 		if m := s.usable(); m != nil {
-			s.helper.Go(func() { _ = r.session.Close() })
+			s.helpers.Go(func() { _ = session.Close() })
 			s.release(answer[S]{session: m.Session})
 			return
 		}
-		s.refresh(now) // the one that was there first has just ended
+		s.refresh(time.Now()) // the other one has just ended
 	}
-	id, count := r.session.ServerID(), r.session.ServerCount()
-	peer := s.plan.Met(key, id, count, s.cfg.Silent != nil && s.cfg.Silent(r.session), now)
+	s.join(address, session)
+}
+
+// join takes a session in, unless its server is connected already.
+func (s *Set[A, S]) join(address A, session S) {
+	now, key, count := time.Now(), s.cfg.Key(address), session.ServerCount()
+	peer := s.plan.Met(key, session.ServerID(), count, s.cfg.Silent != nil && s.cfg.Silent(session), now)
 	if peer == nil {
-		tell(s.cfg.Events.Duplicate, r.address, r.session)
+		if s.cfg.Events.Duplicate != nil {
+			s.cfg.Events.Duplicate(address, session)
+		}
 		return
 	}
-	s.addresses[key] = r.address
-	m := &Member[A, S]{Session: r.session, Address: r.address, Since: now, peer: peer, count: count}
-	s.members = append(s.members, m)
-	s.watch(r.session)
+	s.addresses[key] = address
+	m := &member[A, S]{Member: Member[A, S]{Session: session, Address: address, Since: now}, peer: peer, count: count}
+	if s.cfg.Server != nil {
+		m.serves = func(session S) bool { _, agents := s.cfg.Server(session); return agents }
+	}
+	s.members, s.changed = append(s.members, m), true
+	s.watch(session)
 	s.publish()
 	if s.cfg.Events.Joined != nil {
-		s.cfg.Events.Joined(m)
+		s.cfg.Events.Joined(m.Member)
 	}
-	s.release(answer[S]{session: r.session})
+	s.release(answer[S]{session: session})
 }
 
 // watch wakes the loop when a session ends or its server leaves.
 func (s *Set[A, S]) watch(session S) {
-	s.helper.Go(func() {
+	s.helpers.Go(func() {
 		select {
 		case <-session.Draining():
-			s.wake()
+			s.mail.wake()
 			<-session.Done()
 		case <-session.Done():
 		}
-		s.wake()
+		s.mail.wake()
 		_ = session.Close() // frees what a session that ended by itself still holds
 	})
 }
 
-func (s *Set[A, S]) wake() {
-	select {
-	case s.poke <- struct{}{}:
-	default: // it will look anyway
+// retire begins to end a session that is Leaving or Replaced.
+func (s *Set[A, S]) retire(m *member[A, S]) {
+	if s.cfg.Retire != nil {
+		s.helpers.Go(func() { s.cfg.Retire(s.ctx, m.Session) })
 	}
 }
 
 // refresh looks at every session and takes in what changed.
 func (s *Set[A, S]) refresh(now time.Time) {
-	s.members = slices.DeleteFunc(s.members, func(m *Member[A, S]) bool { return s.check(m, now) })
+	n := len(s.members)
+	s.members = slices.DeleteFunc(s.members, func(m *member[A, S]) bool { return s.look(m, now) })
+	s.changed = s.changed || len(s.members) < n
 	s.publish()
 	if s.cfg.Events.Changed != nil {
 		s.cfg.Events.Changed(s.plan.Connected(), s.plan.Want())
 	}
 }
 
-// check looks at one session and says whether it has ended.
-func (s *Set[A, S]) check(m *Member[A, S], now time.Time) (ended bool) {
-	if tunnel.Closed(m.Session.Done()) {
+// look takes in what changed about one session and reports whether it has ended.
+func (s *Set[A, S]) look(m *member[A, S], now time.Time) (ended bool) {
+	was := m.state
+	m.state = m.State()
+	switch {
+	case m.state == Ended:
 		if succeeded := s.plan.Lost(m.peer, now); !succeeded && s.cfg.Events.Lost != nil {
-			s.cfg.Events.Lost(m)
+			s.cfg.Events.Lost(m.Member, was)
 		}
 		return true
-	}
-	if !m.Leaving && tunnel.Closed(m.Session.Draining()) {
-		m.Leaving = true
+	case m.state == Leaving && was != Leaving:
 		s.plan.Leaving(m.peer, now)
+		s.retire(m)
 		if s.cfg.Events.Leaving != nil {
-			s.cfg.Events.Leaving(m)
+			s.cfg.Events.Leaving(m.Member)
 		}
 	}
 	if count := m.Session.ServerCount(); count != m.count {
@@ -389,31 +347,20 @@ func (s *Set[A, S]) check(m *Member[A, S], now time.Time) (ended bool) {
 
 // publish shows the members to others, where they changed.
 func (s *Set[A, S]) publish() {
-	if !slices.Equal(*s.seen.Load(), s.members) {
-		all := slices.Clone(s.members)
-		s.seen.Store(&all)
+	if !s.changed {
+		return
 	}
+	all := make([]Member[A, S], len(s.members))
+	for i, m := range s.members {
+		all[i] = m.Member
+	}
+	s.snapshot.Store(&all)
+	s.changed = false
 }
 
-// collect waits for attempts that were cancelled, and takes in what they made all the
-// same: the peer may have put connections on it by now, which are to end as all others.
-func (s *Set[A, S]) collect() {
-	s.release(answer[S]{err: errClosed})
-	for s.attempts > 0 || s.rushing {
-		if r := <-s.results; r.err == nil {
-			s.settle(r, time.Now())
-		} else {
-			s.ended(r.kind)
-		}
-	}
-	if s.resolving {
-		<-s.found
-	}
-}
-
-// Members are the sessions, some of which may have ended. The slice is not to be
-// changed.
-func (s *Set[A, S]) Members() []*Member[A, S] { return *s.seen.Load() }
+// Members are the sessions, some of which may have ended, in the order they
+// joined. The slice is not to be changed.
+func (s *Set[A, S]) Members() []Member[A, S] { return *s.snapshot.Load() }
 
 // Active is the number of servers connected that mean to stay; for Events only.
 func (s *Set[A, S]) Active() int { return s.plan.Active() }
@@ -425,14 +372,8 @@ func (s *Set[A, S]) Want() int { return s.plan.Want() }
 // returned, or instead of it.
 func (s *Set[A, S]) Close() {
 	for _, m := range s.Members() {
-		s.helper.Go(func() { _ = m.Session.Close() })
+		s.helpers.Go(func() { _ = m.Session.Close() })
 	}
-	s.helper.Wait()
-	s.seen.Store(new([]*Member[A, S]))
-}
-
-func tell[X, Y any](event func(X, Y), x X, y Y) {
-	if event != nil {
-		event(x, y)
-	}
+	s.helpers.Wait()
+	s.snapshot.Store(new([]Member[A, S]))
 }

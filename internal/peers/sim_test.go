@@ -18,7 +18,9 @@ import (
 // conn is a session with a server of a world.
 type conn struct {
 	id, server     string
-	count          int  // as its server told when it began; 0: it tells what there is
+	count          int // as its server told when it began; 0: it tells what there is
+	streams        int
+	agents         bool // its server has some, for a set that asks
 	second         bool // its address was the only one of several servers
 	w              *world
 	done, draining chan struct{}
@@ -29,6 +31,7 @@ func (c *conn) ServerID() string          { return c.id }
 func (c *conn) Done() <-chan struct{}     { return c.done }
 func (c *conn) Draining() <-chan struct{} { return c.draining }
 func (c *conn) Close() error              { c.end(); return nil }
+func (c *conn) Streams() int              { return c.streams }
 
 func (c *conn) ServerCount() int {
 	if c.count > 0 {
@@ -417,10 +420,8 @@ func TestNowBesideASessionThatEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := w.set(each)
 		defer s.Close()
-		defer close(s.over) // Run is not needed
-		now := time.Now()
-		s.plan = NewPlan(each, now)
-		s.resolved(lookup[string]{addresses: []string{"a"}})
+		s.ctx, s.plan = t.Context(), NewPlan(each, time.Now()) // Run is not needed
+		s.resolved([]string{"a"}, nil)
 		dial := func() *conn {
 			c, err := w.connect(t.Context(), "a")
 			if err != nil {
@@ -429,11 +430,11 @@ func TestNowBesideASessionThatEnds(t *testing.T) {
 			return c
 		}
 		first, second := dial(), dial()
-		s.join("a", result[string, *conn]{address: "a", session: first}, now)
+		s.join("a", first)
 		first.end() // after the loop's last look
 		reply := make(chan answer[*conn], 1)
 		s.waiting = append(s.waiting, reply)
-		s.join("a", result[string, *conn]{address: "a", session: second, kind: rushed}, now)
+		s.joinWanted("a", second)
 		select {
 		case got := <-reply:
 			if got.session != second || tunnel.Closed(second.done) {

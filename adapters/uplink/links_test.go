@@ -6,13 +6,15 @@ import (
 	"time"
 
 	"konnectivity/adapters/internal/fakeserver"
+	"konnectivity/internal/peers"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
 func TestALinkPerAddress(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	var servers []*fakeserver.Server
 	n := new(names)
 	var pairs []string
@@ -23,7 +25,7 @@ func TestALinkPerAddress(t *testing.T) {
 	n.set(pairs...)
 	s := client(t, p, n, nil)
 	run(t, s)
-	eventually(t, "three links", func() bool { return s.Stats().Links == 3 })
+	testutil.Eventually(t, "three links", func() bool { return s.Stats().Links == 3 })
 	must(t, s.Ready())
 
 	// New streams go to the least loaded.
@@ -33,7 +35,7 @@ func TestALinkPerAddress(t *testing.T) {
 		must(t, err)
 		conns = append(conns, c)
 	}
-	for l := range s.pool.links().up() {
+	for l := range s.sessions().links() {
 		if n := l.Streams(); n != 3 {
 			t.Errorf("a link has %d streams of 9", n)
 		}
@@ -48,9 +50,9 @@ func TestALinkPerAddress(t *testing.T) {
 	for range 20 {
 		must(t, roundTrip(t, s, target))
 	}
-	eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
+	testutil.Eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
 	servers[0] = fakeserver.New(p).StartAt(t, address)
-	eventually(t, "the third again", func() bool { return s.Stats().Links == 3 })
+	testutil.Eventually(t, "the third again", func() bool { return s.Stats().Links == 3 })
 	if got := s.Stats(); got.Lost != 1 {
 		t.Errorf("%+v", got)
 	}
@@ -59,14 +61,14 @@ func TestALinkPerAddress(t *testing.T) {
 func TestRunWarmsUp(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	server := fakeserver.New(p).Start(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	n := at("192.0.2.1", server.Addr())
 	s := client(t, p, n, nil)
 	if s.Ready() == nil {
 		t.Error("ready before anything was tried")
 	}
 	run(t, s)
-	eventually(t, "a link", func() bool { return s.Ready() == nil })
+	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
 	before := n.dials.Load()
 	must(t, roundTrip(t, s, target))
 	if n.dials.Load() != before {
@@ -93,7 +95,7 @@ func TestServersSayWhetherAgentsServe(t *testing.T) {
 			t.Errorf("before there is a link: %v", err)
 		}
 		run(t, s)
-		eventually(t, "a link", func() bool { return s.Ready() == nil })
+		testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
 		got := ""
 		if err := s.Serving(); err != nil {
 			got = err.Error()
@@ -111,7 +113,7 @@ func TestSeveralServersBehindOneAddress(t *testing.T) {
 	server.Start(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
 	run(t, s)
-	eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
+	testutil.Eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
 	time.Sleep(2 * firstPause)
 	if got := s.Stats().Links; got != maxPerAddress {
 		t.Errorf("%d links to one address", got)
@@ -120,13 +122,13 @@ func TestSeveralServersBehindOneAddress(t *testing.T) {
 
 func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	server := fakeserver.New(p).Start(t)
 	n := at("192.0.2.1", server.Addr())
 	var left atomic.Int32
 	s := client(t, p, n, func(o *Options) { o.Leave = func() { left.Add(1) } })
 	run(t, s)
-	eventually(t, "a link", func() bool { return s.Ready() == nil })
+	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
 	c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
 	must(t, err)
 	if left.Load() != 0 {
@@ -136,19 +138,19 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 	next := fakeserver.New(p).Start(t)
 	n.set("192.0.2.1", next.Addr())
 	server.Drain()
-	eventually(t, "a link to the next server", func() bool { return s.Stats().Links == 2 })
+	testutil.Eventually(t, "a link to the next server", func() bool { return s.Stats().Links == 2 })
 	must(t, roundTrip(t, s, target)) // on the new one
 	if got := s.Stats(); got.Links != 2 || got.Streams != 1 {
 		t.Errorf("%+v, want the old link alive with its stream", got)
 	}
-	eventually(t, "told to leave, and told again", func() bool { return left.Load() >= 2 })
+	testutil.Eventually(t, "told to leave, and told again", func() bool { return left.Load() >= 2 })
 	_, err = c.Write([]byte("still here"))
 	must(t, err)
 	got := make([]byte, 10)
 	_, err = c.Read(got)
 	must(t, err)
 	c.Close()
-	eventually(t, "the drained link gone", func() bool { return s.Stats().Links == 1 })
+	testutil.Eventually(t, "the drained link gone", func() bool { return s.Stats().Links == 1 })
 	if s.Stats().Lost != 0 {
 		t.Error("a link that was left counts as lost")
 	}
@@ -158,7 +160,7 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 // busy that is; alone it still serves.
 func TestPickAvoidsLinksThatAreLeft(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	first, second := fakeserver.New(p).Start(t), fakeserver.New(p).Start(t)
 	n := at("192.0.2.1", first.Addr())
 	s := client(t, p, n, nil)
@@ -169,9 +171,9 @@ func TestPickAvoidsLinksThatAreLeft(t *testing.T) {
 	servers.until = time.Time{}
 	servers.mu.Unlock()
 	first.Drain()
-	eventually(t, "the drain seen", func() bool { l := s.pool.links().pick(); return l != nil && l.isLeaving() })
+	testutil.Eventually(t, "the drain seen", func() bool { _, state := s.sessions().pick(); return state == peers.Leaving })
 	must(t, roundTrip(t, s, target)) // it is all there is
-	staying, err := s.pool.now(t.Context())
+	staying, err := s.now(t.Context())
 	must(t, err)
 	for range 3 {
 		c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
@@ -187,14 +189,14 @@ func TestPickAvoidsLinksThatAreLeft(t *testing.T) {
 // another, however busy that is.
 func TestPickAvoidsServersWithoutAgents(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	idle, busy := fakeserver.New(p), fakeserver.New(p)
 	idle.ID, busy.ID = "idle", "busy"
 	idle.Agents = link.Serving{Told: true, Why: "no connection to any proxy agent"}
 	n := at("192.0.2.1", idle.Start(t).Addr(), "192.0.2.2", busy.Start(t).Addr())
 	s := client(t, p, n, nil)
 	run(t, s)
-	eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
+	testutil.Eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
 	for range 3 {
 		f := tunnel.NewFlow("tcp", target)
 		c, err := s.Dial(t.Context(), f)
@@ -204,15 +206,15 @@ func TestPickAvoidsServersWithoutAgents(t *testing.T) {
 			t.Errorf("dialed by %s", f.Hop.ID)
 		}
 	}
-	only := s.pool.links().pick()
-	if l := s.pool.links().pick(only); l == nil || l.Peer().ID != "idle" {
+	only := s.sessions().link()
+	if l := s.sessions().link(only); l == nil || l.Peer().ID != "idle" {
 		t.Error("the other is not there if need be")
 	}
 }
 
 func TestServerLearnsTheLink(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	old := fakeserver.New(p).Old().Start(t)
 	s := client(t, p, at("192.0.2.1", old.Addr()), nil)
 	must(t, roundTrip(t, s, target))
@@ -222,19 +224,19 @@ func TestServerLearnsTheLink(t *testing.T) {
 	for range 3 {
 		must(t, roundTrip(t, s, target))
 	}
-	eventually(t, "the link counted", func() bool { return upgraded.Links.Load() > 0 })
+	testutil.Eventually(t, "the link counted", func() bool { return upgraded.Links.Load() > 0 })
 	if l, c := upgraded.Links.Load(), upgraded.Connects.Load(); l != 1 || c != 0 {
 		t.Errorf("%d links, %d CONNECTs after the upgrade", l, c)
 	}
 	upgraded.Stop()
 	fakeserver.New(p).Old().StartAt(t, address) // and back again
-	eventually(t, "the link's end noticed", func() bool { return s.Stats().Links == 0 })
+	testutil.Eventually(t, "the link's end noticed", func() bool { return s.Stats().Links == 0 })
 	must(t, roundTrip(t, s, target))
 }
 
 func TestAddressesAreLookedUpAnewWhenAllFail(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	server := fakeserver.New(p).Start(t)
 	n := at("192.0.2.1", server.Addr())
 	s := client(t, p, n, func(o *Options) { o.Mode = link.Off })
@@ -253,13 +255,13 @@ func TestOldServerIsProbedForReadiness(t *testing.T) {
 		server := fakeserver.New(p).Old().Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), func(o *Options) { o.Mode = mode })
 		run(t, s)
-		eventually(t, "ready without a request", func() bool { return s.Ready() == nil })
+		testutil.Eventually(t, "ready without a request", func() bool { return s.Ready() == nil })
 	}
 }
 
 func TestStartWithoutServer(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	target := echo(t)
+	target := testutil.Echo(t)
 	n := at()
 	s := client(t, p, n, nil)
 	run(t, s)
@@ -281,9 +283,47 @@ func TestLinksAreRetriedWithoutRequests(t *testing.T) {
 	address := server.Addr()
 	s := client(t, p, at("192.0.2.1", address), nil)
 	run(t, s)
-	eventually(t, "a link", func() bool { return s.Ready() == nil })
+	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
 	server.Stop()
-	eventually(t, "not ready", func() bool { return s.Ready() != nil })
+	testutil.Eventually(t, "not ready", func() bool { return s.Ready() != nil })
 	fakeserver.New(p).StartAt(t, address)
-	eventually(t, "ready again", func() bool { return s.Ready() == nil })
+	testutil.Eventually(t, "ready again", func() bool { return s.Ready() == nil })
+}
+
+// A server with links beside one without: once there is a link, it is what
+// requests go by.
+func TestALinkOutweighsAServerWithoutLinks(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	linked, old := fakeserver.New(p), fakeserver.New(p).Old()
+	linked.ID = "linked"
+	s := client(t, p, at("192.0.2.1", linked.Start(t).Addr(), "192.0.2.2", old.Start(t).Addr()), nil)
+	run(t, s)
+	testutil.Eventually(t, "a session of each kind", func() bool {
+		link, connect := s.sessions().stay()
+		return link && connect
+	})
+	for range 3 {
+		f := tunnel.NewFlow("tcp", testutil.Echo(t))
+		c, err := s.Dial(t.Context(), f)
+		must(t, err)
+		defer c.Close()
+		if f.Hop.ID != "linked" {
+			t.Errorf("dialed by %s", f.Hop.ID)
+		}
+	}
+	if got := s.Stats(); got.Links != 1 || got.Streams != 3 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A server that forgets the link is known to be without links before a request.
+func TestServerForgetsTheLink(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	server := fakeserver.New(p).Start(t)
+	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
+	run(t, s)
+	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
+	server.Stop()
+	fakeserver.New(p).Old().StartAt(t, server.Addr())
+	testutil.Eventually(t, "a server without links", func() bool { _, connect := s.sessions().stay(); return connect })
 }

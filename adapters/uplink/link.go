@@ -1,0 +1,77 @@
+package uplink
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"konnectivity/internal/peers"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/lanes"
+	"konnectivity/tunnel/link"
+)
+
+// session is a way to the server that the set keeps: a linkSession or a
+// connectSession.
+type session interface {
+	peers.Session
+	tunnel.Dialer
+}
+
+// linkSession is one link, of one or more lanes.
+type linkSession struct {
+	*lanes.Group
+	addr  netip.AddrPort
+	since time.Time
+	id    string // of this link and no other, whatever servers call themselves
+}
+
+// ServerID implements peers.Session: two links to one server are not one too
+// many.
+func (l *linkSession) ServerID() string { return l.id }
+
+// Dial implements tunnel.Dialer.
+func (l *linkSession) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	f.Hop = tunnel.Hop{Role: "server", ID: l.Peer().ID}
+	return l.Group.Dial(ctx, f)
+}
+
+// alive says whether l has not ended. Once it says no, Done is closed.
+func (l *linkSession) alive() bool {
+	if l.Err() == nil {
+		return true
+	}
+	<-l.Done() // about to be closed
+	return false
+}
+
+// agents reports whether the server has agents: it says otherwise if not.
+func (l *linkSession) agents() bool { return l.Serving().Why == "" }
+
+// serving returns the server's id, and whether it says, or is taken, to have agents.
+// A server without links does not say.
+func serving(s session) (id string, agents bool) {
+	if l, linked := s.(*linkSession); linked {
+		return l.Peer().ID, l.agents()
+	}
+	return s.ServerID(), true
+}
+
+// Link is a link to a server, as an operator sees it.
+type Link struct {
+	Peer     link.Hello // without its token
+	Address  netip.AddrPort
+	Since    time.Time
+	Draining bool
+	Stats    link.Stats
+}
+
+// Stats are figures for metrics.
+type Stats struct {
+	Links    int   // that are up
+	Lanes    int   // their TCP connections
+	Streams  int   // on them
+	Connects int64 // handshakes with the server that worked
+	Failures int64 // those that did not
+	Lost     int64 // links that ended without having been asked to
+}

@@ -1,0 +1,53 @@
+package peers
+
+import "sync"
+
+// mailbox holds what the loop is asked to do, in order. It needs no cap: each
+// attempt, look-up and waiting caller has at most one message in it. Its methods
+// do not block and may be called from any goroutine.
+type mailbox struct {
+	ready chan struct{} // capacity 1: there may be something to take
+
+	mu       sync.Mutex
+	messages []func()
+	closed   bool
+}
+
+func newMailbox() *mailbox { return &mailbox{ready: make(chan struct{}, 1)} }
+
+// post leaves a message, and reports whether it will be read.
+func (b *mailbox) post(message func()) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
+	b.messages = append(b.messages, message)
+	b.wake()
+	return true
+}
+
+// wake has the loop look again, at its sessions too.
+func (b *mailbox) wake() {
+	select {
+	case b.ready <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// take returns the messages so far.
+func (b *mailbox) take() []func() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	messages := b.messages
+	b.messages = nil
+	return messages
+}
+
+// close refuses further messages and returns the last ones.
+func (b *mailbox) close() []func() {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	return b.take()
+}
