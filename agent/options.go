@@ -15,6 +15,7 @@ import (
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/shares"
 )
 
 // CountSource says where the number of servers comes from.
@@ -169,7 +170,7 @@ func (o *Options) fill() error {
 		o.Budget = link.NewBudget(0)
 	}
 	if o.limits.Budget == nil {
-		o.limits.Budget = legacy.NewBudget(legacy.DefaultBudget)
+		o.limits.Budget = shares.NewBudget(legacy.DefaultBudget)
 	}
 	if o.Grace == 0 {
 		o.Grace = DefaultGrace

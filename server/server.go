@@ -18,6 +18,7 @@ import (
 	"konnectivity/server/metrics"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
+	"konnectivity/tunnel/shares"
 )
 
 // Server is a konnectivity server. Make it with New and call Run once.
@@ -53,7 +54,7 @@ func New(opts Options) (*Server, error) {
 	if err := opts.setDefaults(); err != nil {
 		return nil, err
 	}
-	grpc := legacy.Limits{Budget: legacy.NewBudget(legacy.DefaultBudget)}
+	grpc := legacy.Limits{Budget: shares.NewBudget(legacy.DefaultBudget)}
 	s := &Server{
 		opts:    opts,
 		metrics: metrics.New(opts.Registry),

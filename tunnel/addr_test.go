@@ -1,7 +1,9 @@
 package tunnel_test
 
 import (
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"konnectivity/internal/testutil"
@@ -67,5 +69,26 @@ func TestAddressesAllocateNothing(t *testing.T) {
 				tunnel.ParseLooseIP(host)
 			})
 		})
+	}
+}
+
+func TestSplitAddress(t *testing.T) {
+	for address, want := range map[string]string{
+		"example.com:80": "example.com 80", "[::1]:443": "::1 443", "10.0.0.1:65535": "10.0.0.1 65535",
+		"my_host.:1": "my_host. 1", "bücher.example:1": "bücher.example 1", "[fe80::1%eth0]:1": "fe80::1%eth0 1",
+	} {
+		host, port, err := tunnel.SplitAddress(address)
+		if got := fmt.Sprint(host, " ", port); err != nil || got != want {
+			t.Errorf("SplitAddress(%q) = %q, %v, want %q", address, got, err, want)
+		}
+	}
+	for _, address := range []string{
+		"", "host", ":80", "host:", "host:0", "host:65536", "host:000080", "host:-1", "host:http", "::1:80", "ho st:80", "ho\x00st:80", "..:80",
+		"user@host:80", "host/path:80", strings.Repeat("a", 254) + ":80", "host:+1", "h\xbdst:80",
+		"[host:8090]:80", "[1:2]:80",
+	} {
+		if _, _, err := tunnel.SplitAddress(address); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+			t.Errorf("SplitAddress(%q): %v, want a bad address", address, err)
+		}
 	}
 }

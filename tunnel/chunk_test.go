@@ -1,14 +1,17 @@
 package tunnel_test
 
 import (
+	"bytes"
+	"math/rand/v2"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
 // Blocks are as large as what Go's allocator makes of them, and one that holds a
 // record is no larger than that.
-func TestBlocksWasteNothing(t *testing.T) {
+func TestBlocksFillAllocatorClasses(t *testing.T) {
 	for what, c := range map[string]tunnel.Chunk{
 		"a byte":            tunnel.NewChunk(1),
 		"a quiet link's":    tunnel.NewQuiet(),
@@ -26,3 +29,151 @@ func TestBlocksWasteNothing(t *testing.T) {
 		c.Release()
 	}
 }
+
+// Whatever comes and is taken, in whatever pieces, comes out in order, and Held is the
+// memory of what is there.
+func TestChunkQueueModel(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		var q tunnel.ChunkQueue
+		var want bytes.Buffer
+		for range 100 {
+			switch r.IntN(5) {
+			case 0:
+				p := random(r, 1+r.IntN(4<<10))
+				want.Write(p)
+				q.Push(tunnel.CopyChunk(p))
+			case 1, 2:
+				p := random(r, r.IntN(2<<10))
+				want.Write(p)
+				q.PushCopy(p, r.IntN(tunnel.RecordRoom))
+			case 3:
+				p := make([]byte, r.IntN(6<<10))
+				n := q.Read(p)
+				if n != min(len(p), want.Len()) || !bytes.Equal(p[:n], want.Next(n)) {
+					t.Fatalf("seed %d: other bytes are read than came", seed)
+				}
+			default:
+				dst := make([]tunnel.Chunk, 1+r.IntN(3))
+				n := q.Take(dst)
+				if n == 0 && want.Len() > 0 {
+					t.Fatalf("seed %d: nothing is taken of %d bytes", seed, want.Len())
+				}
+				for _, c := range dst[:n] {
+					if !bytes.Equal(c.Bytes(), want.Next(c.Len())) {
+						t.Fatalf("seed %d: other bytes are taken than came", seed)
+					}
+				}
+				tunnel.ReleaseAll(dst[:n])
+			}
+			if q.Empty() != (want.Len() == 0) || q.Empty() != (q.Held() == 0) || q.Held() < want.Len() {
+				t.Fatalf("seed %d: %d bytes wait, %d are held, empty: %v", seed, want.Len(), q.Held(), q.Empty())
+			}
+		}
+		if q.Clear(); q.Held() != 0 || !q.Empty() {
+			t.Fatalf("seed %d: %d bytes are held after Clear", seed, q.Held())
+		}
+	}
+}
+
+func random(r *rand.Rand, n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = byte(r.Uint32())
+	}
+	return p
+}
+
+// Small pieces hold no more than the blocks that they fill. One behind a chunk that was
+// pushed does not touch that chunk's block.
+func TestChunkQueueSharesBlocks(t *testing.T) {
+	const block = 2<<10 - tunnel.Headroom
+	var q tunnel.ChunkQueue
+	defer q.Clear()
+	for range block / 100 {
+		q.PushCopy(make([]byte, 100), block)
+	}
+	if q.Held() != 2<<10 {
+		t.Errorf("%d pieces of 100 bytes hold %d bytes", block/100, q.Held())
+	}
+	q.PushCopy(make([]byte, 100), block)
+	if q.Held() != 4<<10 {
+		t.Errorf("behind a full block a piece has them hold %d bytes", q.Held())
+	}
+	pushed := tunnel.CopyChunk([]byte("pushed"))
+	q.Push(pushed)
+	q.PushCopy([]byte("behind"), block)
+	if q.Held() != 8<<10 || string(pushed.Slice(0, 6).Bytes()) != "pushed" {
+		t.Errorf("behind a pushed chunk they hold %d bytes", q.Held())
+	}
+}
+
+func TestChunkSharing(t *testing.T) {
+	whole := tunnel.NewChunk(100)
+	copy(whole.Bytes(), "header--payload")
+	part := whole.Share(8, 15, 8)
+	whole.Release()
+	if string(part.Bytes()) != "payload" {
+		t.Fatalf("shared part reads %q", part.Bytes())
+	}
+	frame, ok := part.WithHeader(8)
+	if !ok || string(frame) != "header--payload" {
+		t.Fatalf("with header: %q, %v", frame, ok)
+	}
+	if _, ok := part.WithHeader(9); ok {
+		t.Error("a header may not reach into bytes of another chunk")
+	}
+	part.Release()
+	defer func() {
+		if recover() == nil {
+			t.Error("a second Release must not go unnoticed")
+		}
+	}()
+	part.Release()
+}
+
+type countFree struct{ freed int }
+
+func (c *countFree) Free() { c.freed++ }
+
+func TestBorrowedChunkIsGivenBackOnce(t *testing.T) {
+	owner := &countFree{}
+	memory := []byte("somebody's memory")
+	whole := tunnel.BorrowChunk(memory, owner)
+	part := whole.Share(11, 17, 8)
+	whole.Slice(0, 8).Release()
+	if owner.freed != 0 {
+		t.Fatal("given back while a part is held")
+	}
+	if string(part.Bytes()) != "memory" || part.Size() != len(memory) {
+		t.Errorf("part reads %q of %d", part.Bytes(), part.Size())
+	}
+	for _, c := range []tunnel.Chunk{part, part.Slice(3, 6)} {
+		if _, ok := c.WithHeader(1); ok {
+			t.Error("borrowed memory may not be written to, not even before a part of it")
+		}
+	}
+	part.Release()
+	if owner.freed != 1 {
+		t.Errorf("given back %d times, want once", owner.freed)
+	}
+}
+
+func TestChunksAllocateNothing(t *testing.T) {
+	payload := make([]byte, 1000)
+	for name, f := range map[string]func(){
+		"new":  func() { tunnel.NewChunk(tunnel.ChunkSize).Release() },
+		"copy": func() { tunnel.CopyChunk(payload).Release() },
+		"share": func() {
+			c := tunnel.NewChunk(2000)
+			s := c.Share(0, 1000, 0)
+			c.Slice(1000, 2000).Release()
+			s.Release()
+		},
+		"borrow": func() { tunnel.BorrowChunk(payload, nobody{}).Release() },
+	} {
+		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
+	}
+}
+
+type nobody struct{}

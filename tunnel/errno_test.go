@@ -34,7 +34,7 @@ func TestIsErrno(t *testing.T) {
 
 // What a system itself says of a port that refuses has the name it has
 // everywhere.
-func TestRefusalHasItsName(t *testing.T) {
+func TestRefusedDialIsFailRefused(t *testing.T) {
 	c, err := net.Dial("tcp", testutil.Refusing(t))
 	if err == nil {
 		c.Close()

@@ -3,7 +3,9 @@ package tunnel_test
 import (
 	"context"
 	"errors"
+	"io"
 	"testing"
+	"time"
 
 	"konnectivity/tunnel"
 )
@@ -15,7 +17,7 @@ func counted(total *tunnel.Totals) *tunnel.Flow {
 	return f
 }
 
-func TestFlowShowsWhatAFrontNotes(t *testing.T) {
+func TestFlowCountsBytesOfFronts(t *testing.T) {
 	total := new(tunnel.Totals)
 	f := counted(total)
 	f.Hold(true, true)
@@ -36,7 +38,7 @@ func TestFlowShowsWhatAFrontNotes(t *testing.T) {
 
 // A front may note what it passes on while the flow is begun: what came before
 // is the flow's alone.
-func TestAFlowMayBeBegunWhileItCarries(t *testing.T) {
+func TestBeginWhileCarrying(t *testing.T) {
 	total := new(tunnel.Totals)
 	f := tunnel.NewFlow("tcp", "a:1")
 	f.Carry(true, 1)
@@ -59,7 +61,7 @@ func TestAFlowMayBeBegunWhileItCarries(t *testing.T) {
 
 // A try has all that was asked and found, and f sees nothing of it before Adopt.
 // Fields are compared as a whole: a new one is covered.
-func TestTryIsAFlowOfItsOwn(t *testing.T) {
+func TestTryIsSeparateUntilAdopted(t *testing.T) {
 	f := &tunnel.Flow{
 		Request: tunnel.Request{ID: "one", Front: "socks5", Network: "tcp", Address: "name:1", Source: tunnel.Addr{Text: "c:1"}, Client: &tunnel.Client{Tenant: "t"}},
 		Result:  tunnel.Result{Route: tunnel.RouteTunnel},
@@ -80,7 +82,7 @@ func TestTryIsAFlowOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestDialObservesAndFindsTheHop(t *testing.T) {
+func TestDialReportsHopToObservers(t *testing.T) {
 	rec := &recorder{}
 	f := &tunnel.Forwarder{Observers: []tunnel.Observer{rec}, Dialer: tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		f.Hop = tunnel.Hop{Role: "agent", ID: "a"}
@@ -93,3 +95,67 @@ func TestDialObservesAndFindsTheHop(t *testing.T) {
 		t.Errorf("%v, id %q, hop %q, observed %v", err, flow.ID, flow.Hop, rec.events)
 	}
 }
+
+func TestObserversSeeAdoptedHop(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		f := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			try := f.To("b:2")
+			try.Hop = tunnel.Hop{Role: "agent", ID: "second"}
+			f.Hop = tunnel.Hop{Role: "agent", ID: "first"}
+			f.Adopt(try)
+			if fails {
+				return nil, io.ErrUnexpectedEOF
+			}
+			_, b := tcpPair(t)
+			return tunnel.Wrap(b), nil
+		})}
+		hop := ""
+		f.Observers = []tunnel.Observer{dialed(func(flow *tunnel.Flow) { hop = flow.Hop.String() })}
+		_ = f.Forward(t.Context(), tunnel.NewFlow("tcp", "a:1"), func(tunnel.Conn, error) (tunnel.Conn, error) {
+			return nil, io.EOF
+		})
+		if hop != "agent second" {
+			t.Errorf("fails=%v: went by %q", fails, hop)
+		}
+	}
+}
+
+// dialed is an Observer of dials.
+type dialed func(*tunnel.Flow)
+
+func (d dialed) Dialed(req *tunnel.Flow, _ time.Duration, _ error) { d(req) }
+
+func TestHeldShowsStalledSide(t *testing.T) {
+	client, a := tcpPair(t)
+	b, target := tcpPair(t)
+	relay := &tunnel.Relay{A: tunnel.Wrap(a), B: tunnel.Wrap(b), Flow: new(tunnel.Flow)}
+	done := make(chan error, 1)
+	go func() { done <- relay.Run(t.Context()) }()
+	go func() { // the target never reads
+		_, _ = io.Copy(client, zeros{})
+	}()
+	held := func() bool {
+		before, _ := relay.Flow.Sent()
+		up, _ := relay.Flow.Held()
+		time.Sleep(20 * time.Millisecond)
+		after, _ := relay.Flow.Sent()
+		return up && before == after
+	}
+	for end := time.Now().Add(20 * time.Second); !held(); {
+		if time.Now().After(end) {
+			t.Fatal("a reader that stalled does not show")
+		}
+	}
+	if _, down := relay.Flow.Held(); down {
+		t.Error("nothing goes down, and yet it is held")
+	}
+	client.Close()
+	target.Close()
+	<-done
+	if up, _ := relay.Flow.Held(); up {
+		t.Error("held after its end")
+	}
+}
+
+// zeros is an endless source.
+type zeros struct{}

@@ -79,7 +79,7 @@ func TestForwardRelaysAndObserves(t *testing.T) {
 	}
 }
 
-func TestForwardResetsAFarEndNobodyWants(t *testing.T) {
+func TestForwardResetsUnwantedFarEnd(t *testing.T) {
 	b, target := tcpPair(t)
 	f := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return tunnel.Wrap(b), nil
@@ -99,7 +99,7 @@ func TestForwardResetsAFarEndNobodyWants(t *testing.T) {
 
 // What is to be done at the end is done once, the last of it first, whether the dial
 // fails or the connection ends.
-func TestForwardDoesWhatIsLeftAtTheEnd(t *testing.T) {
+func TestForwardRunsAtEndFunctions(t *testing.T) {
 	for _, fails := range []bool{true, false} {
 		client, a := tcpPair(t)
 		b, target := tcpPair(t)

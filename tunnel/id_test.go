@@ -1,8 +1,6 @@
 package tunnel_test
 
 import (
-	"context"
-	"io"
 	"strings"
 	"testing"
 	"time"
@@ -60,70 +58,7 @@ func TestCleanID(t *testing.T) {
 	}
 }
 
-func TestObserversLearnByWhomADialWent(t *testing.T) {
-	for _, fails := range []bool{false, true} {
-		f := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-			try := f.To("b:2")
-			try.Hop = tunnel.Hop{Role: "agent", ID: "second"}
-			f.Hop = tunnel.Hop{Role: "agent", ID: "first"}
-			f.Adopt(try)
-			if fails {
-				return nil, io.ErrUnexpectedEOF
-			}
-			_, b := tcpPair(t)
-			return tunnel.Wrap(b), nil
-		})}
-		hop := ""
-		f.Observers = []tunnel.Observer{dialed(func(flow *tunnel.Flow) { hop = flow.Hop.String() })}
-		_ = f.Forward(t.Context(), tunnel.NewFlow("tcp", "a:1"), func(tunnel.Conn, error) (tunnel.Conn, error) {
-			return nil, io.EOF
-		})
-		if hop != "agent second" {
-			t.Errorf("fails=%v: went by %q", fails, hop)
-		}
-	}
-}
-
-// dialed is an Observer of dials.
-type dialed func(*tunnel.Flow)
-
-func (d dialed) Dialed(req *tunnel.Flow, _ time.Duration, _ error) { d(req) }
-func (dialed) Opened(*tunnel.Flow)                                 {}
-func (dialed) Closed(*tunnel.Flow, time.Duration, error)           {}
-
-func TestHeldTellsWhichSideDoesNotRead(t *testing.T) {
-	client, a := tcpPair(t)
-	b, target := tcpPair(t)
-	relay := &tunnel.Relay{A: tunnel.Wrap(a), B: tunnel.Wrap(b), Flow: new(tunnel.Flow)}
-	done := make(chan error, 1)
-	go func() { done <- relay.Run(t.Context()) }()
-	go func() { // the target never reads
-		_, _ = io.Copy(client, zeros{})
-	}()
-	held := func() bool {
-		before, _ := relay.Flow.Sent()
-		up, _ := relay.Flow.Held()
-		time.Sleep(20 * time.Millisecond)
-		after, _ := relay.Flow.Sent()
-		return up && before == after
-	}
-	for end := time.Now().Add(20 * time.Second); !held(); {
-		if time.Now().After(end) {
-			t.Fatal("a reader that stalled does not show")
-		}
-	}
-	if _, down := relay.Flow.Held(); down {
-		t.Error("nothing goes down, and yet it is held")
-	}
-	client.Close()
-	target.Close()
-	<-done
-	if up, _ := relay.Flow.Held(); up {
-		t.Error("held after its end")
-	}
-}
-
-// zeros is an endless source.
-type zeros struct{}
+func (dialed) Opened(*tunnel.Flow)                       {}
+func (dialed) Closed(*tunnel.Flow, time.Duration, error) {}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

@@ -120,7 +120,7 @@ func up(of []*paced) (sum int64) {
 }
 
 // Who sends little does not wait behind many that send all they can.
-func TestSmallPiecesGoFirst(t *testing.T) {
+func TestSmallChunksGoFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate, times, most = 1_000_000, 5, 200 * time.Millisecond
 		var paces tunnel.Paces
@@ -153,7 +153,7 @@ func TestSmallPiecesGoFirst(t *testing.T) {
 
 // Many small pieces have half of the rate while larger ones want more, and all have
 // no more than the rate.
-func TestLargePiecesHaveHalf(t *testing.T) {
+func TestLargeChunksHaveHalfTheRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate, seconds = 1_000_000, 30
 		var paces tunnel.Paces
@@ -176,7 +176,7 @@ func TestLargePiecesHaveHalf(t *testing.T) {
 }
 
 // Another rate holds for what waits already, and none lets all pass.
-func TestAPaceChanges(t *testing.T) {
+func TestPaceRateChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var paces tunnel.Paces
 		paces.Up.Set(1000)
@@ -207,7 +207,7 @@ func TestAPaceChanges(t *testing.T) {
 }
 
 // Whoever waits is not forgotten when its connection is cut.
-func TestAPaceHoldsNobodyWhoIsOver(t *testing.T) {
+func TestPaceReleasesCutConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var paces tunnel.Paces
 		paces.Up.Set(1)

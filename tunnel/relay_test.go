@@ -136,7 +136,8 @@ func newDuplex() (a, b *duplex) {
 }
 
 func (d *duplex) Write(p []byte) (int, error) { return d.out.Write(p) }
-func (d *duplex) CloseWrite() error           { return d.out.Close() }
+
+func (d *duplex) CloseWrite() error { return d.out.Close() }
 
 func (d *duplex) Close() error {
 	_ = d.out.Close()
@@ -218,5 +219,33 @@ func TestRelayDeliversTheAnswerBeforeAReset(t *testing.T) {
 	}
 	if err := wait(t, result); err == nil {
 		t.Fatal("relay ended in order, want the reset")
+	}
+}
+
+func (nobody) Free() {}
+
+// What passes a relay allocates nothing: not for large chunks nor small
+// messages, and with everything that counts bytes switched on.
+func TestRelayAllocatesNothing(t *testing.T) {
+	for name, size := range map[string]int{"bulk": 64 << 10, "message": 64} {
+		t.Run(name, func(t *testing.T) {
+			relay := &tunnel.Relay{Flow: counted(new(tunnel.Totals)), Bounds: tunnel.Bounds{Idle: time.Hour}}
+			client, target, _ := startRelay(t, relay)
+			there, back := make([]byte, size), make([]byte, size)
+			testutil.MaxAllocs(t, 0, func() {
+				exchange(t, client, target, there, back)
+				exchange(t, target, client, there, back)
+			})
+		})
+	}
+}
+
+// exchange sends what and receives it into got.
+func exchange(t testing.TB, from, to net.Conn, what, got []byte) {
+	if _, err := from.Write(what); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(to, got); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -34,7 +34,7 @@ func resetSocket(t *testing.T) (*socket, error) {
 
 // A read that finds the end while a write is under way does not call it an end
 // in order before that write has had its say.
-func TestEndWaitsForTheVerdictOfAWrite(t *testing.T) {
+func TestEndWaitsForWritesUnderWay(t *testing.T) {
 	defer func(bound time.Duration) { verdictTime = bound }(verdictTime)
 	verdictTime = time.Hour // a busy machine may take more than the usual bound between two steps
 	for how, read := range map[string]func(*socket) error{
@@ -62,7 +62,7 @@ func TestEndWaitsForTheVerdictOfAWrite(t *testing.T) {
 
 // The last write under way ends the wait, not its bound; a write that ended
 // before it is no reason to wait.
-func TestTheLastWriteEndsTheWait(t *testing.T) {
+func TestLastWriteEndsTheWait(t *testing.T) {
 	s, _ := resetSocket(t)
 	s.writing.Add(2)
 	waited := make(chan struct{})

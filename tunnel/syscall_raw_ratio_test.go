@@ -11,7 +11,7 @@ import (
 
 // The scheduler is told of few calls. An execution trace has events for each that it is
 // told of, and is larger by these.
-func TestFewCallsAreTold(t *testing.T) {
+func TestMostCallsAreRaw(t *testing.T) {
 	_, full := rawPair(t)
 	for err := error(nil); err == nil; {
 		_, err = RawWrite(full, make([]byte, 1<<20))

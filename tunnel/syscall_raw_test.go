@@ -21,7 +21,7 @@ import (
 const often = 2000
 
 // Whether or not the scheduler is told, a call returns what package syscall's would.
-func TestCallsReturnWhatTheKernelSays(t *testing.T) {
+func TestCallsReturnKernelResults(t *testing.T) {
 	near, far := rawPair(t)
 	one := make([]byte, 1)
 	for i := range often {

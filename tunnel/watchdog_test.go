@@ -15,7 +15,7 @@ import (
 
 // A client that resets while it downloads: whichever of the relay's directions
 // hears of it, the destination must not take it for the end of an upload.
-func TestRelayPassesOnAResetDuringADownload(t *testing.T) {
+func TestRelayPassesOnResetDuringDownload(t *testing.T) {
 	for i := range 100 {
 		client, a := tcpPair(t)
 		b, target := tcpPair(t)
@@ -50,7 +50,7 @@ func TestRelayPassesOnAResetDuringADownload(t *testing.T) {
 
 // A client that has sent all and left before the target spoke: what the target
 // then says is answered by a reset, which must not cost the upload its tail.
-func TestRelayDeliversTheUploadOfAClientThatLeft(t *testing.T) {
+func TestRelayDeliversUploadOfClosedClient(t *testing.T) {
 	relay := &tunnel.Relay{Flow: new(tunnel.Flow)}
 	client, target, result := startRelay(t, relay)
 	sent := make([]byte, 1<<20) // more than the target's socket takes at first
@@ -133,7 +133,7 @@ func stalled(t *testing.T, wrap func(net.Conn) tunnel.Conn) (client, target *net
 // Nobody reads from a client whose destination stalls. Its reset must be
 // noticed all the same, also under TLS and behind bytes that were read ahead,
 // and the destination told that this is why.
-func TestRelayNoticesAResetBehindAStalledDestination(t *testing.T) {
+func TestRelayNoticesResetBehindStalledDestination(t *testing.T) {
 	for name, wrap := range map[string]func(net.Conn) tunnel.Conn{
 		"socket":       tunnel.Wrap,
 		"read ahead":   func(c net.Conn) tunnel.Conn { return tunnel.Unread(tunnel.Wrap(c), []byte("GET")) },
@@ -161,7 +161,7 @@ func TestRelayNoticesAResetBehindAStalledDestination(t *testing.T) {
 // long the target takes. What arrived of one that has reset is handed on for as
 // long as the target reads now and then; the reset that follows overtakes what
 // the kernel has not sent by then, as any reset does.
-func TestRelayKeepsWhatWaitsForASlowDestination(t *testing.T) {
+func TestRelayDeliversToSlowDestination(t *testing.T) {
 	const pause = 3 * time.Second // more than one look at the source, less than is granted after a reset
 	t.Run("after FIN", func(t *testing.T) {
 		t.Parallel()

@@ -11,7 +11,7 @@ import (
 
 // The number of a dial that its client has given up may come again at once, also while
 // that dial has yet to end.
-func TestDialWithTheNumberOfOneThatWasGivenUp(t *testing.T) {
+func TestNumberOfCancelledDialIsReusable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, release, dials := newWire(Limits{}), make(chan struct{}), 0
 		dialer := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {

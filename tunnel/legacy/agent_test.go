@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/shares"
 )
 
 func TestSessionKnowsItsServer(t *testing.T) {
@@ -40,7 +41,7 @@ func TestSessionKnowsItsServer(t *testing.T) {
 	}
 }
 
-func TestRefusedAgentHearsWhy(t *testing.T) {
+func TestRefusedAgentReadsReason(t *testing.T) {
 	r := newRig(t, Limits{})
 	_, err := ConnectAgent(t.Context(), r.connect(false), AgentConfig{
 		ID: "a", Forwarder: &tunnel.Forwarder{}, Token: func() (string, error) { return "wrong", nil },
@@ -57,7 +58,7 @@ func TestRefusedAgentHearsWhy(t *testing.T) {
 	}
 }
 
-func TestConnectAgentIsBoundByItsContext(t *testing.T) {
+func TestConnectAgentEndsWithContext(t *testing.T) {
 	r := newRig(t, Limits{})
 	cc := r.connect(false)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -69,7 +70,7 @@ func TestConnectAgentIsBoundByItsContext(t *testing.T) {
 
 // Upstream's server passes on its clients' numbers, which they choose each for
 // itself: that of an open connection may come again.
-func TestDialWithTheNumberOfAnOpenConnection(t *testing.T) {
+func TestNumberOfOpenConnectionIsReusable(t *testing.T) {
 	r := newRig(t, Limits{})
 	p, s := r.agent(true)
 	addr := target(t, echo)
@@ -97,10 +98,10 @@ func TestDialWithTheNumberOfAnOpenConnection(t *testing.T) {
 
 // A download that its reader takes slowly: the far end is faster than the
 // reader by much, and more than a connection may hold.
-func TestSlowButMovingReaderGetsEverything(t *testing.T) {
+func TestSlowReaderGetsEverything(t *testing.T) {
 	t.Parallel() // it waits
 	payload := pattern(24 << 20)
-	r := newRig(t, Limits{connBuffer: 64 << 10, Budget: NewBudget(4 << 20)})
+	r := newRig(t, Limits{connBuffer: 64 << 10, Budget: shares.NewBudget(4 << 20)})
 	p, _ := r.agent(true)
 	c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write(payload) }))
 	defer c.Close()
@@ -249,7 +250,7 @@ func block(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 	return nil, ctx.Err()
 }
 
-func TestPendingDialsFailAtOnceWhenTheAgentIsLost(t *testing.T) {
+func TestLostAgentFailsPendingDials(t *testing.T) {
 	r := newRig(t, Limits{})
 	p, s := r.agentWith(false, AgentConfig{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(block)}})
 	failed := make(chan error, 50)
@@ -275,7 +276,7 @@ func TestPendingDialsFailAtOnceWhenTheAgentIsLost(t *testing.T) {
 	}
 }
 
-func TestOpenConnectionsReadWhatCameThenThatTheAgentIsLost(t *testing.T) {
+func TestLostAgentEndsConnectionsBehindReceivedBytes(t *testing.T) {
 	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
 		c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("held")); _, _ = io.Copy(io.Discard, c) }))
 		eventually(t, "the bytes are here", func() bool { puts, _ := c.(*conn).in.state(); return puts > 0 })
@@ -297,7 +298,7 @@ func TestOpenConnectionsReadWhatCameThenThatTheAgentIsLost(t *testing.T) {
 	})
 }
 
-func TestServerThatEndsAnAgentResetsItsConnections(t *testing.T) {
+func TestClosedPeerResetsConnections(t *testing.T) {
 	r := newRig(t, Limits{})
 	p, s := r.agent(false)
 	reset := make(chan error, 1)

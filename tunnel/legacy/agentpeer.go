@@ -293,24 +293,28 @@ func (p *AgentPeer) dialAnswered(response *client.DialResponse) {
 		return
 	}
 	p.observe(time.Since(dial.start))
+	failed := func(why string) error {
+		return &tunnel.DialError{Failure: tunnel.FailInternal, Address: dial.address, Reason: "the agent " + why}
+	}
+	a := dialAnswer{}
 	switch {
 	case text != "":
-		dial.answer <- dialAnswer{err: parseDialText(dial.address, text)}
-		return
+		a.err = parseDialText(dial.address, text)
 	case id == 0:
-		dial.answer <- dialAnswer{err: &tunnel.DialError{Failure: tunnel.FailInternal, Address: dial.address, Reason: "the agent answered without a connection"}}
-		return
-	}
-	c := newOpener(p.mux, response.GetRandom(), id, p.hello.duplex, dial.address)
-	c.in.limits = &dial.limits
-	switch ok, lost := p.mux.add(id, c); {
-	case lost != nil:
-		dial.answer <- dialAnswer{err: agentLost(dial.address)}
-	case !ok:
-		dial.answer <- dialAnswer{err: &tunnel.DialError{Failure: tunnel.FailInternal, Address: dial.address, Reason: "the agent gave a connection's number twice"}}
+		a.err = failed("answered without a connection")
 	default:
-		dial.answer <- dialAnswer{conn: c}
+		c := newOpener(p.mux, response.GetRandom(), id, p.hello.duplex, dial.address)
+		c.in.limits = &dial.limits
+		switch ok, lost := p.mux.add(id, c); {
+		case lost != nil:
+			a.err = agentLost(dial.address)
+		case !ok:
+			a.err = failed("gave a connection's number twice")
+		default:
+			a.conn = c
+		}
 	}
+	dial.answer <- a
 }
 
 func (p *AgentPeer) observe(took time.Duration) {

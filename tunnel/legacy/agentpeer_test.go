@@ -104,7 +104,7 @@ func TestUnknownDialResponseIsAnsweredByCloseRequest(t *testing.T) {
 	}
 }
 
-func TestCancelledDialTellsTheAgentAndClosesALateSuccess(t *testing.T) {
+func TestCancelledDialClosesLateConnection(t *testing.T) {
 	r := newRig(t, Limits{})
 	a := r.rawAgent(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -129,7 +129,7 @@ func TestCancelledDialTellsTheAgentAndClosesALateSuccess(t *testing.T) {
 
 // Where nothing can be sent any more, a dial fails as those do that the agent was lost
 // with, also before the reader has heard of it: it is not the agent that is busy.
-func TestDialOnAStreamThatHasFailed(t *testing.T) {
+func TestDialOnFailedStream(t *testing.T) {
 	a := newRig(t, Limits{}).rawAgent(t)
 	a.peer.mux.sender.stop(io.ErrClosedPipe)
 	if _, err := a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1")); !tunnel.LostInFlight(err) {
@@ -140,7 +140,7 @@ func TestDialOnAStreamThatHasFailed(t *testing.T) {
 	}
 }
 
-func TestStrangeDialAnswers(t *testing.T) {
+func TestUnusualDialAnswers(t *testing.T) {
 	r := newRig(t, Limits{})
 	a := r.rawAgent(t)
 	dialed := func(answer func(random int64) *client.Packet) tunnel.Failure {

@@ -111,7 +111,7 @@ func TestCloserModel(t *testing.T) {
 
 // Each line of testdata/endings.txt is a script (trace_test.go) and the packets, with
 // their times, by which f0f0603 ended the connection.
-func TestEndingsAreAsRecorded(t *testing.T) {
+func TestRecordedEndings(t *testing.T) {
 	file, err := os.Open("testdata/endings.txt")
 	if err != nil {
 		t.Fatal(err)

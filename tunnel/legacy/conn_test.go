@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/nettest"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/shares"
 )
 
 // wire is a mux over nothing.
@@ -40,7 +41,7 @@ func (w *wire) opener() *conn {
 
 // A relay that is stuck in a write to a client that reads nothing hears all the
 // same that the agent is gone. The end of a connection is no such thing.
-func TestLossPassesAStalledDestination(t *testing.T) {
+func TestLossPassesStalledDestination(t *testing.T) {
 	for name, c := range map[string]struct {
 		play func(w *wire, c *conn)
 		want tunnel.Code
@@ -82,7 +83,7 @@ func TestLossPassesAStalledDestination(t *testing.T) {
 }
 
 // What stands around a connection does not hide it from who hastens it.
-func TestHastenReachesAConnThatIsWrapped(t *testing.T) {
+func TestHastenFindsWrappedConn(t *testing.T) {
 	w := newWire(Limits{})
 	defer w.end()
 	c := w.opener()
@@ -92,10 +93,10 @@ func TestHastenReachesAConnThatIsWrapped(t *testing.T) {
 	}
 }
 
-// TestForgottenConnectionHoldsNothing: a connection that its mux has forgotten,
+// TestForgottenConnectionHoldsNoBudget: a connection that its mux has forgotten,
 // since its peer was told of the end, may still have something to send when the
 // stream is lost. Its memory is given back nevertheless.
-func TestForgottenConnectionHoldsNothing(t *testing.T) {
+func TestForgottenConnectionHoldsNoBudget(t *testing.T) {
 	for name, end := range map[string]func(c *conn){
 		"closed, and the peer goes on": func(c *conn) {
 			_ = c.Close()
@@ -108,7 +109,7 @@ func TestForgottenConnectionHoldsNothing(t *testing.T) {
 	} {
 		for duplex, kind := range map[bool]string{true: "duplex", false: "old"} {
 			t.Run(name+"/"+kind, func(t *testing.T) {
-				limits := Limits{Budget: NewBudget(1 << 20)}.withDefaults()
+				limits := Limits{Budget: shares.NewBudget(1 << 20)}.withDefaults()
 				m := newMux(func(any) error { return nil }, ToAgent, FromAgent, limits, NoMetrics{}, nil)
 				c := newServer(m, 1, duplex, "far:1", func(error) {})
 				if err := c.announce(1); err != nil {
@@ -133,7 +134,7 @@ func TestConnConforms(t *testing.T) {
 	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
 		// The suite writes without reading until a deadline passes, which is
 		// not what these bounds are for.
-		r := newRig(t, Limits{Budget: NewBudget(8 << 30), stallTimeout: time.Hour})
+		r := newRig(t, Limits{Budget: shares.NewBudget(8 << 30), stallTimeout: time.Hour})
 		p, s := r.agent(false)
 		id := next.Add(1)
 		opened := newOpener(p.mux, id, id, true, "far:1")

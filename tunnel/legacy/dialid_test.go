@@ -43,7 +43,7 @@ func TestDialID(t *testing.T) {
 }
 
 // Our agent learns the id; an old one gets the packet that it always got.
-func TestTheIDTravelsWithADial(t *testing.T) {
+func TestDialCarriesID(t *testing.T) {
 	for name, old := range map[string]bool{"ours": false, "old": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, Limits{})

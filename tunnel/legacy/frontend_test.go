@@ -18,6 +18,7 @@ import (
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/shares"
 
 	konnectivity "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -151,7 +152,7 @@ func TestRealClientCarriesBytes(t *testing.T) {
 // A destination that speaks first, at once: the real client drops data that
 // comes before its dial has returned. A machine that holds it up for longer than
 // the server waits makes it do so now and then.
-func TestRealClientHearsTheBanner(t *testing.T) {
+func TestRealClientReceivesBanner(t *testing.T) {
 	viaAgents(t, func(t *testing.T, r *rig) {
 		t.Parallel()
 		addr := target(t, func(c *net.TCPConn) {
@@ -219,7 +220,7 @@ func TestRealClientsCloseLosesNothing(t *testing.T) {
 	})
 }
 
-func TestRealClientHearsWhyADialFailed(t *testing.T) {
+func TestRealClientReadsDialFailure(t *testing.T) {
 	viaAgents(t, func(t *testing.T, r *rig) {
 		_, tun, err := r.realDial(t.Context(), testutil.Refusing(t))
 		if err == nil || !strings.Contains(err.Error(), "connection refused") {
@@ -251,7 +252,7 @@ func TestRealClientCancels(t *testing.T) {
 }
 
 // The client's process dies: its stream ends without CLOSE_REQ.
-func TestStreamThatEndsClosesItsConnection(t *testing.T) {
+func TestEndedStreamClosesConnection(t *testing.T) {
 	viaAgents(t, func(t *testing.T, r *rig) {
 		ended := make(chan struct{})
 		addr := target(t, func(c *net.TCPConn) { defer close(ended); echo(c) })
@@ -305,7 +306,7 @@ func TestReusableTunnel(t *testing.T) {
 // A slow reader and a slow destination are held up by gRPC's flow control on
 // their own stream; nothing is reset and nothing piles up.
 func TestFrontendHasBackpressure(t *testing.T) {
-	r := newRig(t, Limits{stallTimeout: 100 * time.Millisecond, Budget: NewBudget(4 << 20)})
+	r := newRig(t, Limits{stallTimeout: 100 * time.Millisecond, Budget: shares.NewBudget(4 << 20)})
 	payload := pattern(8 << 20)
 	sum := make(chan []byte, 1)
 	c := r.mustRealDial(target(t, func(c *net.TCPConn) {
@@ -339,7 +340,7 @@ func (r *rig) rawFrontend(t *testing.T) (client.ProxyService_ProxyClient, contex
 	return stream, cancel
 }
 
-func TestFrontendsOddPackets(t *testing.T) {
+func TestUnusualFrontendPackets(t *testing.T) {
 	r := newRig(t, Limits{})
 	stream, _ := r.rawFrontend(t)
 	send := func(p *client.Packet) {

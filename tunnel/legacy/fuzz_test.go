@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/shares"
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
@@ -88,7 +89,7 @@ func FuzzPeers(f *testing.F) {
 		if len(b) > 300 {
 			return
 		}
-		limits := Limits{connBuffer: 1 << 10, Budget: NewBudget(64 << 10)}.withDefaults()
+		limits := Limits{connBuffer: 1 << 10, Budget: shares.NewBudget(64 << 10)}.withDefaults()
 		metrics, log := orNothing(nil, nil)
 		fuzzAgentPeer(&script{ctx: t.Context(), packets: play(b)}, duplex, limits)
 		fuzzAgentSession(&script{ctx: t.Context(), packets: play(b)}, duplex, AgentConfig{Limits: limits, Metrics: metrics, Log: log})

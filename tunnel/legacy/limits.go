@@ -28,10 +28,10 @@ const (
 // Limits bound what old peers can make this process hold. The zero value means
 // the defaults.
 type Limits struct {
-	connBuffer   int           // bytes a connection holds before it is full
-	stallTimeout time.Duration // how long a full connection's reader may take nothing
-	maxConns     int           // connections and pending dials of one agent's stream
-	Budget       *Budget       // shared by all of the process; nil: one of DefaultBudget of its own
+	connBuffer   int            // bytes a connection holds before it is full
+	stallTimeout time.Duration  // how long a full connection's reader may take nothing
+	maxConns     int            // connections and pending dials of one agent's stream
+	Budget       *shares.Budget // shared by all of the process; nil: one of DefaultBudget of its own
 }
 
 func (l Limits) withDefaults() Limits {
@@ -45,16 +45,10 @@ func (l Limits) withDefaults() Limits {
 		l.maxConns = defaultMaxConns
 	}
 	if l.Budget == nil {
-		l.Budget = NewBudget(DefaultBudget)
+		l.Budget = shares.NewBudget(DefaultBudget)
 	}
 	return l
 }
-
-// Budget is memory that the connections of a process share.
-type Budget = shares.Budget
-
-// NewBudget returns a budget of total bytes.
-func NewBudget(total int64) *Budget { return shares.NewBudget(total) }
 
 // of returns the limits of a client's connections: they count in its own budget, if
 // it has one.

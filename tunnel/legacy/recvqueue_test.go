@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/shares"
 )
 
 func newTestQueue(limits Limits, block bool) (*recvQueue, *atomic.Int64) {
@@ -33,8 +34,8 @@ func (q *recvQueue) takes(n int) { _, _ = q.take(make([]tunnel.Chunk, n)) }
 // For how long a queue on a shared stream pauses it, and when its reader counts as
 // stalled, in fake time.
 func TestPausesAndStalls(t *testing.T) {
-	small := func() Limits { return Limits{connBuffer: 32 << 10, Budget: NewBudget(1 << 20)} }
-	poor := func() Limits { return Limits{Budget: NewBudget(1)} }
+	small := func() Limits { return Limits{connBuffer: 32 << 10, Budget: shares.NewBudget(1 << 20)} }
+	poor := func() Limits { return Limits{Budget: shares.NewBudget(1)} }
 	for name, c := range map[string]struct {
 		limits Limits
 		play   func(t *testing.T, q *recvQueue) (paused time.Duration)
@@ -106,7 +107,7 @@ func TestPausesAndStalls(t *testing.T) {
 			}
 			return time.Since(start)
 		}, 0, 0},
-		"a reader that makes room soon": {Limits{connBuffer: 40 << 10, Budget: NewBudget(1)}, func(t *testing.T, q *recvQueue) time.Duration {
+		"a reader that makes room soon": {Limits{connBuffer: 40 << 10, Budget: shares.NewBudget(1)}, func(t *testing.T, q *recvQueue) time.Duration {
 			q.put(chunks(2, 16<<10))
 			time.AfterFunc(5*time.Millisecond, func() { q.takes(2) })
 			start := time.Now()
@@ -142,9 +143,9 @@ func putAll(q *recvQueue, size int) (n int, took time.Duration) {
 }
 
 // Many that stall together cost their neighbours one pause, not one each.
-func TestPausesOfManyDoNotAddUp(t *testing.T) {
+func TestSharedPauseOfManyReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limits := Limits{connBuffer: 32 << 10, Budget: NewBudget(1 << 20)}
+		limits := Limits{connBuffer: 32 << 10, Budget: shares.NewBudget(1 << 20)}
 		var all []*recvQueue
 		start := time.Now()
 		for range 5 {
@@ -165,15 +166,15 @@ func TestPausesOfManyDoNotAddUp(t *testing.T) {
 // A slow reader loses nothing: on a shared stream one in jerks of almost maxPause,
 // whatever is behind it; on a stream of its own any that moves, however little of the
 // budget is left.
-func TestSlowReaderLosesNothing(t *testing.T) {
+func TestSlowReaderIsNotReset(t *testing.T) {
 	for name, c := range map[string]struct {
 		limits Limits
 		block  bool
 		pause  time.Duration
 		take   int
 	}{
-		"shared": {Limits{connBuffer: 32 << 10, Budget: NewBudget(1 << 20)}, false, maxPause * 9 / 10, 8},
-		"alone":  {Limits{Budget: NewBudget(256 << 10)}, true, time.Hour, 1},
+		"shared": {Limits{connBuffer: 32 << 10, Budget: shares.NewBudget(1 << 20)}, false, maxPause * 9 / 10, 8},
+		"alone":  {Limits{Budget: shares.NewBudget(256 << 10)}, true, time.Hour, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -209,7 +210,7 @@ func TestSlowReaderLosesNothing(t *testing.T) {
 func TestStreamsOfOneClientKeepToItsShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const total, streams = 4 << 20, 1000
-		budget := NewBudget(total)
+		budget := shares.NewBudget(total)
 		hog := budget.Share()
 		var queues []*recvQueue
 		var puts sync.WaitGroup

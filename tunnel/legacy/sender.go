@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc/status"
 
+	"konnectivity/tunnel/shares"
+
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
@@ -33,7 +35,7 @@ type sender struct {
 	send    func(m any) error
 	segment Segment
 	metrics Metrics
-	budget  *Budget
+	budget  *shares.Budget
 
 	mu      sync.Mutex
 	work    sync.Cond

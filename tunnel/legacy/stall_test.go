@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/shares"
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
@@ -19,14 +20,14 @@ import (
 // One connection never reads what floods it. A hundred others on the same
 // agent go on, at the latest once the stalled one is reset, new dials succeed,
 // and memory stays within the budget.
-func TestStalledConnectionHarmsNobody(t *testing.T) {
+func TestStalledConnectionDoesNotBlockOthers(t *testing.T) {
 	t.Run("client never reads", func(t *testing.T) { t.Parallel(); stalledBesideActive(t, false) })
 	t.Run("target never reads", func(t *testing.T) { t.Parallel(); stalledBesideActive(t, true) })
 }
 
 func stalledBesideActive(t *testing.T, upload bool) {
 	const budget = 16 << 20
-	r := newRig(t, Limits{stallTimeout: 2 * time.Second, Budget: NewBudget(budget)})
+	r := newRig(t, Limits{stallTimeout: 2 * time.Second, Budget: shares.NewBudget(budget)})
 	p, _ := r.agent(true)
 	release := make(chan struct{})
 	defer close(release)
@@ -118,7 +119,7 @@ func pingPong(c tunnel.Conn) error {
 // Fifty that stall at once still leave the budget kept.
 func TestManyStalledKeepToTheBudget(t *testing.T) {
 	const budget, buffer = 8 << 20, 32 << 10
-	r := newRig(t, Limits{connBuffer: buffer, stallTimeout: time.Minute, Budget: NewBudget(budget)})
+	r := newRig(t, Limits{connBuffer: buffer, stallTimeout: time.Minute, Budget: shares.NewBudget(budget)})
 	a := r.rawAgent(t)
 	var conns []tunnel.Conn
 	for i := range 50 {

@@ -84,7 +84,7 @@ func TestResetCodesComeBackExactly(t *testing.T) {
 	}
 }
 
-func TestForeignTextIsMadeHarmless(t *testing.T) {
+func TestForeignTextIsCleaned(t *testing.T) {
 	got := parseDialText("a:1", "line one\nline two\x00\xff"+strings.Repeat("x", 10000))
 	if len(got.Error()) > 2*maxText || strings.ContainsAny(got.Error(), "\n\x00") || !utf8.ValidString(got.Error()) {
 		t.Errorf("%d bytes: %.60q", len(got.Error()), got.Error())

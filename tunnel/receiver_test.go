@@ -43,7 +43,7 @@ func (s *script) ReadChunks(dst []tunnel.Chunk) (int, error) {
 
 // A Source delivers on its read loop, so only to what never blocks there: not to
 // TLS, say, whose CloseWrite may wait for its peer.
-func TestRelayHasASourceDeliverOnlyToWhatNeverBlocks(t *testing.T) {
+func TestSourceDeliversOnlyToNonblockingSinks(t *testing.T) {
 	for name, c := range map[string]struct {
 		wrap func(net.Conn) tunnel.Conn
 		want bool
@@ -79,7 +79,7 @@ func TestRelayHasASourceDeliverOnlyToWhatNeverBlocks(t *testing.T) {
 
 // A relay reads what came before it takes anything, counts what it takes, and
 // passes the end on.
-func TestRelayTakesWhatIsDelivered(t *testing.T) {
+func TestRelayTakesDeliveredChunks(t *testing.T) {
 	client, a := tcpPair(t)
 	b, target := tcpPair(t)
 	s := newScript(tunnel.Wrap(a), "one ", "two ")
