@@ -1,13 +1,17 @@
-// Package lanes makes several links to one peer the lanes of one
-// (docs/link-protocol.md §10), so that a lost segment holds up only what is on
-// its lane, and bulk does not have to share one connection's rate and core.
+// Package lanes groups several links to one peer, its lanes, so that they count as one
+// (docs/link-protocol.md §10). A lost segment then holds up only the streams of its lane,
+// and bulk does not share one connection's rate and core.
 //
-// How many lanes there should be, and where a stream goes, is decided by pure
-// code (plan.go, place.go). A Group is the lanes (group.go); it looks at them while they
-// carry bulk and has done what was decided (look.go), adds lanes (add.go), and opens
-// streams on them (dial.go).
+// Pure code decides how many lanes there should be (plan.go) and which lane a stream
+// goes to (placement.go). A Group is the lanes (group.go). While they carry bulk, it
+// samples them and does what was decided (monitor.go): it adds lanes (growth.go), drops
+// them, and asks streams to move. It opens streams (dial.go) and has the methods of a
+// link.Session that its users need (session.go).
 //
-// Agents and sidecars have their Group make links (agent/link.go,
-// adapters/uplink/connector.go), and the server puts those that belong together into
-// one (server/lanes.go). All use it as they would a single session.
+// A lane is open, draining by its peer's wish, dropped by this side's, or ended. A Group
+// lasts until its last lane has ended, or until Close.
+//
+// The Groups of agents and sidecars make links (agent/link.go,
+// adapters/uplink/connector.go); the server puts those that belong together into one
+// (server/lanes.go).
 package lanes

@@ -14,63 +14,60 @@ import (
 
 // Options say how a Group is kept.
 type Options struct {
-	// Max is how many lanes there are at most, for which Dial makes more; 1 or
-	// less: only the first.
+	// Max bounds the lanes; with 1 or less, the first link is the only one.
 	Max int
 
-	// Dial makes another link in the same group, or fails. It leaves nothing
-	// behind then. One to another peer, where a load balancer leads there, is
-	// closed. nil: the peer adds lanes, by Add.
+	// Dial makes another link in the same group, or fails and leaves nothing
+	// behind. The Group closes a link that leads to another peer, as by a load
+	// balancer. nil: the peer adds lanes, by Add.
 	Dial func(ctx context.Context) (*link.Session, error)
 }
 
-// Group is one or more links to one peer that count as one. It is a
-// tunnel.Dialer that opens each stream on the lane that suits it. Its methods
-// may be called from any goroutine.
+// Group is one or more links to one peer that count as one. It is a tunnel.Dialer that
+// chooses a lane for each stream. Its methods may be called from any goroutine.
 type Group struct {
 	opt    Options
 	line   func(*link.Session) link.Line
-	ctx    context.Context // of looks; ends with the group, or as it is closed
+	ctx    context.Context // of the monitor; ends with the group, or as it is closed
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // looks, and lanes until they have ended and were seen to
+	wg     sync.WaitGroup // the monitor, and lanes until they are removed
 
 	life, drains    context.Context // end with the last lane, and once the peer wants nothing new on any
 	end, startDrain context.CancelFunc
 
 	mu       sync.Mutex
-	lanes    []*lane    // in the order they joined; not empty until done
-	last     *lane      // to end
+	lanes    []*lane    // in the order they joined; empty once all have ended
+	last     *lane      // the lane that ended last, once all have
 	over     link.Stats // counters of lanes that have ended
 	drained  bool       // Drain was called
 	closed   bool
-	looking  bool      // a look is to come
-	looked   time.Time // when the last look was; the looks' own
+	monitors bool      // the monitor runs
+	sampled  time.Time // when the last sample was taken; owned by the monitor
 	plan     plan
-	pause    time.Duration // before the next attempt to add a lane, after one failed
-	notUntil time.Time     // is it made
+	pause    time.Duration // from a failed attempt to add lanes to the next
+	notUntil time.Time     // when the next attempt may be made
 }
 
 // lane is one link of a Group. Group.mu guards it.
 type lane struct {
 	ses    *link.Session
-	bulk   int    // streams that carried much when it was last looked at
-	placed int    // streams that were put on it since, and are there to stay or as bulk
-	moved  uint64 // bytes, then
-	lost   uint64 // segments, then
-	drains bool   // the peer asked for nothing new on it
-	drops  bool   // this side did
+	bulk   int    // streams that were bulk at the last sample
+	placed int    // streams placed since then that stay, or are bulk
+	moved  uint64 // payload bytes carried by the last sample
+	lost   uint64 // segments lost by the last sample
+	drains bool   // the peer wants no new streams on it
+	drops  bool   // this side wants none, and closes it once it is idle
 }
 
-// NewID is what the links of a new Group say of it in HELLO, where there may be
-// more than one.
+// NewID returns a Group's id for HELLO, GroupSize random bytes.
 func NewID() string {
 	var id [link.GroupSize]byte
 	_, _ = rand.Read(id[:])
 	return string(id[:])
 }
 
-// New makes a Group of a link; more can be added. Unless it is closed, it lasts
-// until its last lane has ended.
+// New returns a Group of one link, to which others can be added. It lasts until its last
+// lane has ended, or until Close.
 func New(first *link.Session, opt Options) *Group {
 	g := &Group{opt: opt, line: (*link.Session).Line, plan: plan{max: min(opt.Max, MaxLanes), cores: runtime.GOMAXPROCS(0)}}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
@@ -82,9 +79,9 @@ func New(first *link.Session, opt Options) *Group {
 	return g
 }
 
-// Add takes in another link to the same peer, and says whether it did: not once
-// the last has ended, nor more than twice MaxLanes, which leaves room for lanes
-// on their way out.
+// Add takes in another link to the same peer, and reports whether it did. It takes none
+// once the last lane has ended, nor more than twice MaxLanes, which leaves room for
+// lanes that drain.
 func (g *Group) Add(ses *link.Session) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -95,9 +92,8 @@ func (g *Group) Add(ses *link.Session) bool {
 	return true
 }
 
-// takesLocked says whether another lane can join. Once all have ended, none can,
-// though they may not have been taken out yet: Err has said that Done is about to be
-// closed.
+// takesLocked reports whether another lane can join. Once all have ended, none can, even
+// before they are removed, because Err is final by then.
 func (g *Group) takesLocked() bool {
 	lives := func(l *lane) bool { return !tunnel.Closed(l.ses.Done()) }
 	return !g.closed && len(g.lanes) < 2*MaxLanes && slices.ContainsFunc(g.lanes, lives)
@@ -107,7 +103,7 @@ func (g *Group) addLocked(ses *link.Session) {
 	l := &lane{ses: ses}
 	g.lanes = append(g.lanes, l)
 	if len(g.lanes) > 1 {
-		g.startLooking()
+		g.startMonitor()
 	} else if g.grows() {
 		ses.WakeAfter(wakeBytes, g.wake)
 	}
@@ -117,37 +113,37 @@ func (g *Group) addLocked(ses *link.Session) {
 	context.AfterFunc(ses.Life(), func() {
 		defer g.wg.Done()
 		told()
-		g.leave(l)
+		g.release(l)
 	})
 	if g.drained {
 		ses.Drain()
 	}
 }
 
-// leave sees to a lane that has ended.
-func (g *Group) leave(l *lane) {
-	for _, rest := range g.ended(l) {
+// release removes a lane that has ended, and frees it.
+func (g *Group) release(l *lane) {
+	for _, rest := range g.remove(l) {
 		_ = rest.ses.Close()
 	}
 	_ = l.ses.Close() // frees what a link that ended by itself still holds
 }
 
-// wake has the lanes looked at: one that is alone has carried much.
+// wake starts the monitor, since the only lane has carried much.
 func (g *Group) wake() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.startLooking()
+	g.startMonitor()
 }
 
-// drainsOn notes that the peer wants nothing new on l.
+// drainsOn notes that the peer wants no new streams on l.
 func (g *Group) drainsOn(l *lane) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.drainsLocked(l)
 }
 
-// drainsLocked notes that the peer wants nothing new on l, if so, and ends drains once
-// that is so of all.
+// drainsLocked notes whether the peer wants no new streams on l, and ends drains once that
+// holds for all lanes.
 func (g *Group) drainsLocked(l *lane) {
 	if l.ses.Drains().Err() != nil {
 		l.drains = true
@@ -157,10 +153,10 @@ func (g *Group) drainsLocked(l *lane) {
 	}
 }
 
-// ended takes out a lane that has ended. Where all that are left were to be
-// dropped, it returns these: the peer, who was told, would take the group for one
-// that goes.
-func (g *Group) ended(l *lane) (rest []*lane) {
+// remove removes a lane that has ended. If only lanes that are being dropped are left, it
+// returns them for closing: the peer was told to use none of them, and would take the
+// group for one that goes.
+func (g *Group) remove(l *lane) (rest []*lane) {
 	stats := l.ses.Stats()
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -127,11 +127,11 @@ func TestStreamsAvoidBulk(t *testing.T) {
 		if _, err := bulk.Write(make([]byte, bulkBytes)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(lookEvery + 1)
+		time.Sleep(sampleEvery + 1)
 		if _, at := r.open(g); at != 1 {
 			t.Errorf("beside bulk on lane 0, a stream is on lane %d", at)
 		}
-		time.Sleep(2 * lookEvery)
+		time.Sleep(2 * sampleEvery)
 		if _, at := r.open(g); at != 0 {
 			t.Errorf("after bulk, a stream is on lane %d", at)
 		}
@@ -273,12 +273,12 @@ func (r *rig) crowd(g *Group, looks int) {
 	lossy(g)
 	bulk, _ := r.open(g)
 	r.wake(bulk)
-	time.Sleep(lookEvery / 2) // not at the instant of a look
+	time.Sleep(sampleEvery / 2) // not at the instant of a look
 	small, _ := r.open(g)
 	for range looks {
 		carry(r.t, bulk)
 		whisper(r.t, small)
-		time.Sleep(lookEvery)
+		time.Sleep(sampleEvery)
 	}
 }
 
@@ -290,17 +290,17 @@ func TestBulkAloneHasOneLane(t *testing.T) {
 		bulk, _ := r.open(g)
 		small, _ := r.open(g)
 		r.wake(bulk)
-		time.Sleep(lookEvery / 2) // not at the instant of a look
+		time.Sleep(sampleEvery / 2) // not at the instant of a look
 		for range 10 {
 			carry(t, bulk)
-			time.Sleep(lookEvery)
+			time.Sleep(sampleEvery)
 		}
 		if n := len(g.Sessions()); n != 1 {
 			t.Fatalf("%d lanes for bulk alone", n)
 		}
 		carry(t, bulk)
 		whisper(t, small)
-		time.Sleep(lookEvery)
+		time.Sleep(sampleEvery)
 		if n := len(g.Sessions()); n != 2 {
 			t.Fatalf("%d lanes for bulk and a small message", n)
 		}
@@ -312,7 +312,7 @@ func full(g *Group) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.line = func(*link.Session) link.Line {
-		return link.Line{RTT: lookEvery * (fullTrip / (2 * bulkBytes))}
+		return link.Line{RTT: sampleEvery * (fullTrip / (2 * bulkBytes))}
 	}
 }
 
@@ -358,7 +358,7 @@ func TestLateLook(t *testing.T) {
 			for range looks {
 				carry(t, c)
 			}
-			time.Sleep(time.Duration(looks) * lookEvery)
+			time.Sleep(time.Duration(looks) * sampleEvery)
 			if s, _ := g.sample(); s.rate != 2*bulkBytes {
 				t.Errorf("%d bytes per second after the time of %d looks, want %d", s.rate, looks, 2*bulkBytes)
 			}
@@ -393,14 +393,14 @@ func TestLanesComeAndGo(t *testing.T) {
 		r.wake(a)
 		time.Sleep(time.Minute)
 		r.wake(a)
-		time.Sleep(lookEvery / 2) // so that no look is at the very moment of a write
+		time.Sleep(sampleEvery / 2) // so that no look is at the very moment of a write
 		if n := len(g.Sessions()); n != 1 {
 			t.Fatalf("%d lanes without bulk", n)
 		}
 		for range 3 {
 			carry(t, a)
 			carry(t, b)
-			time.Sleep(lookEvery)
+			time.Sleep(sampleEvery)
 		}
 		synctest.Wait()
 		if n := len(g.Sessions()); n != 3 {
@@ -445,7 +445,7 @@ func TestLanesThatFailTogether(t *testing.T) {
 		_, g := newGroup(t, 1, Options{Max: MaxLanes, Dial: func(context.Context) (*link.Session, error) {
 			return nil, errors.New("refused")
 		}})
-		for _, want := range []time.Duration{lookEvery, 2 * lookEvery, 4 * lookEvery} {
+		for _, want := range []time.Duration{sampleEvery, 2 * sampleEvery, 4 * sampleEvery} {
 			if g.add(MaxLanes - 1); g.pause != want {
 				t.Errorf("a pause of %v, want %v", g.pause, want)
 			}

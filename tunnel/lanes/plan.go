@@ -6,24 +6,24 @@ import (
 )
 
 const (
-	// DefaultMax is how many lanes a Group has at most where nobody said otherwise.
+	// DefaultMax is the default bound on the lanes of a Group.
 	DefaultMax = MaxLanes
 
-	// MaxLanes bounds that: what more would bring is below what can be measured,
-	// and each has buffers and a handshake.
+	// MaxLanes is the largest bound. More lanes bring nothing that can be measured,
+	// and each costs buffers and a handshake.
 	MaxLanes = 8
 
 	// far is the round trip below which a lost segment is sent again, and what a
 	// send buffer holds has arrived, so soon that lanes gain nothing.
 	far = 5 * time.Millisecond
 
-	// badLooks is how many looks in a row must see bulk on a line where lanes may
-	// help: a short transfer is not worth a handshake.
-	badLooks = 2
+	// badSamples is how many samples in a row must have bulk on a line where lanes
+	// may help: a short transfer is not worth a handshake.
+	badSamples = 2
 
-	// lostLooks is how many in a row must see segments lost before the line is one
-	// that loses them, and no queue that overflows as a transfer begins.
-	lostLooks = 3
+	// lostSamples is how many samples in a row must have lost segments until the
+	// line is a lossy one, and not a queue that overflows as a transfer begins.
+	lostSamples = 3
 
 	// fullTrip is what a lane carries in a round trip at least that is limited by its
 	// send buffer: of the 4 MiB that Linux allows by default, 2.4 to 2.9 MB are payload.
@@ -44,7 +44,7 @@ const (
 	keepFor = 45 * time.Second
 )
 
-// CheckMax says in words what is wrong with a number of lanes that somebody wants.
+// CheckMax returns an error if n is not a valid bound on lanes.
 func CheckMax(n int) error {
 	if n < 1 || n > MaxLanes {
 		return fmt.Errorf("want a number from 1 (off) to %d", MaxLanes)
@@ -52,9 +52,9 @@ func CheckMax(n int) error {
 	return nil
 }
 
-// sample is what a look sees of all lanes together.
+// sample describes all lanes together since the sample before.
 type sample struct {
-	bulk int           // streams that carried much since the last look
+	bulk int           // streams that were bulk
 	held bool          // others carried something beside bulk on the first lane
 	lost bool          // segments were lost since
 	rate uint64        // bytes per second, of the lane that carried most
@@ -90,14 +90,14 @@ func (s sample) lanes(cores int) int {
 type plan struct {
 	max, cores int
 
-	want int       // 0: as many as 1
-	lost int       // looks in a row that saw segments lost
-	bad  int       // likewise, bulk on a line where lanes may help
-	bulk time.Time // when bulk was seen last
+	want int       // lanes; 0: as 1
+	lost int       // samples in a row with lost segments
+	bad  int       // samples in a row with bulk on a line where lanes may help
+	bulk time.Time // of the last sample with bulk
 }
 
-// look takes a sample in and returns how many lanes there should be, at least 1.
-func (p *plan) look(now time.Time, s sample) int {
+// update takes in a sample and returns how many lanes there should be, at least 1.
+func (p *plan) update(now time.Time, s sample) int {
 	if now.Sub(p.bulk) >= keepFor {
 		p.want = 1
 	}
@@ -106,7 +106,7 @@ func (p *plan) look(now time.Time, s sample) int {
 	} else {
 		p.lost++
 	}
-	s.lost = p.lost >= lostLooks
+	s.lost = p.lost >= lostSamples
 	switch {
 	case s.bulk == 0:
 		p.bad = 0
@@ -117,7 +117,7 @@ func (p *plan) look(now time.Time, s sample) int {
 		p.bad = 0
 	}
 	p.bulk = now
-	if p.bad >= badLooks {
+	if p.bad >= badSamples {
 		p.want = max(p.want, min(s.lanes(p.cores), p.max))
 	}
 	return max(p.want, 1)

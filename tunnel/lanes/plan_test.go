@@ -26,7 +26,7 @@ func TestPlan(t *testing.T) {
 		return append(steps, step{time.Second, s, want})
 	}
 	twice := func(s sample, want int) []step { return after(1, s, want) }
-	lossy := func(s sample, want int) []step { return after(lostLooks, s, want) }
+	lossy := func(s sample, want int) []step { return after(lostSamples, s, want) }
 	for _, c := range []struct {
 		name  string
 		max   int
@@ -48,10 +48,10 @@ func TestPlan(t *testing.T) {
 		{"full and near", 8, twice(with(full, func(s *sample) { s.rtt = 4 * ms }), 1)},
 		{"switched off", 1, lossy(bad, 1)},
 		{"no loss", 4, lossy(with(bad, func(s *sample) { s.lost = false }), 1)},
-		{"a look without loss in between", 4, append(append(after(lostLooks-1, bad, 1), step{time.Second, with(bad, func(s *sample) { s.lost = false }), 1}), lossy(bad, 2)...)},
+		{"a look without loss in between", 4, append(append(after(lostSamples-1, bad, 1), step{time.Second, with(bad, func(s *sample) { s.lost = false }), 1}), lossy(bad, 2)...)},
 		{"bulk alone", 4, append(lossy(with(bad, func(s *sample) { s.held = false }), 1), step{time.Second, bad, 2})},
 		{"near", 4, lossy(with(bad, func(s *sample) { s.rtt = 4 * ms }), 1)},
-		{"a pause in between", 4, append(append(after(lostLooks-1, bad, 1), step{time.Second, idle, 1}), lossy(bad, 2)...)},
+		{"a pause in between", 4, append(append(after(lostSamples-1, bad, 1), step{time.Second, idle, 1}), lossy(bad, 2)...)},
 		{"gone after bulk", 4, append(append(lossy(bad, 2), step{keepFor - 1, idle, 2}, step{1, idle, 1}), lossy(bad, 2)...)},
 		{"gone without a look meanwhile", 4, append(lossy(bad, 2), step{keepFor, with(bad, func(s *sample) { s.lost = false }), 1})},
 		{"kept by bulk without loss", 4, append(lossy(bad, 2), step{keepFor - 1, with(bad, func(s *sample) { s.lost = false }), 2}, step{keepFor - 1, idle, 2})},
@@ -61,7 +61,7 @@ func TestPlan(t *testing.T) {
 			now := time.Unix(1e9, 0)
 			for i, step := range c.steps {
 				now = now.Add(step.after)
-				if got := p.look(now, step.s); got != step.want {
+				if got := p.update(now, step.s); got != step.want {
 					t.Fatalf("step %d: %d lanes, want %d", i, got, step.want)
 				}
 			}

@@ -10,8 +10,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// What a Group has in common with a link. The methods are those of
-// *link.Session, for all lanes together.
+// The methods of *link.Session that a Group has, too, for all of its lanes.
 
 // Done is closed when the last lane has ended.
 func (g *Group) Done() <-chan struct{} { return g.life.Done() }
@@ -25,8 +24,8 @@ func (g *Group) Draining() <-chan struct{} { return g.drains.Done() }
 // Drains ends when Draining is closed, and not with the group.
 func (g *Group) Drains() context.Context { return g.drains }
 
-// Err is why the lanes ended; nil while there is one that has not. Done is closed
-// no later than right after that.
+// Err is why the lanes ended; nil while one has not. Done is closed by then, or right
+// after.
 func (g *Group) Err() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -138,8 +137,7 @@ func (g *Group) SetServing(s link.Serving) {
 	}
 }
 
-// WaitIdle returns once no stream is on any lane and what came by them has been
-// delivered, or ctx has ended; then with ctx's cause.
+// WaitIdle returns once every lane is idle, or, with ctx's cause, once ctx has ended.
 func (g *Group) WaitIdle(ctx context.Context) error {
 	busy := func(ses *link.Session) bool { return !ses.Idle() }
 	for slices.ContainsFunc(g.Sessions(), busy) {

@@ -14,12 +14,12 @@ const (
 	// addTimeout bounds an attempt to add a lane.
 	addTimeout = 10 * time.Second
 
-	// longestPause bounds the wait after such an attempt failed. It doubles, from
-	// one look on.
+	// longestPause bounds the wait after such an attempt failed. The wait begins
+	// with sampleEvery and doubles.
 	longestPause = time.Minute
 )
 
-// add adds n lanes, all at once, which is one attempt.
+// add adds n lanes at once, in one attempt.
 func (g *Group) add(n int) {
 	if n <= 0 {
 		return
@@ -39,7 +39,7 @@ func (g *Group) add(n int) {
 	g.added(!failed.Load(), time.Now())
 }
 
-// errElsewhere is why a link became no lane.
+// errElsewhere is why a new link became no lane.
 var errElsewhere = errors.New("another server answers at this address")
 
 // addOne adds a lane.
@@ -57,7 +57,7 @@ func (g *Group) addOne(ctx context.Context) error {
 	return nil
 }
 
-// added takes in whether an attempt has made all lanes.
+// added notes whether an attempt has added all lanes.
 func (g *Group) added(all bool, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -65,6 +65,6 @@ func (g *Group) added(all bool, now time.Time) {
 		g.pause = 0
 		return
 	}
-	g.pause = min(max(2*g.pause, lookEvery), longestPause)
+	g.pause = min(max(2*g.pause, sampleEvery), longestPause)
 	g.notUntil = now.Add(g.pause)
 }

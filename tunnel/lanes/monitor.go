@@ -8,42 +8,42 @@ import (
 )
 
 const (
-	// lookEvery is how often lanes are looked at, while there is bulk.
-	lookEvery = 500 * time.Millisecond
+	// sampleEvery is how often lanes are sampled while there is bulk.
+	sampleEvery = 500 * time.Millisecond
 
-	// bulkBytes is what a stream carries between two looks that is bulk.
+	// bulkBytes is the least that bulk carries between two samples.
 	bulkBytes = 64 << 10
 
-	// wakeBytes is what a lane that is alone carries before there is a look at all.
+	// wakeBytes is what the only lane carries before the monitor starts.
 	wakeBytes = 1 << 20
 )
 
-// startLooking has look run, unless it does.
-func (g *Group) startLooking() {
-	if !g.looking && !g.closed {
-		g.looking = true
-		g.wg.Go(g.look)
+// startMonitor starts the monitor, unless it runs.
+func (g *Group) startMonitor() {
+	if !g.monitors && !g.closed {
+		g.monitors = true
+		g.wg.Go(g.monitor)
 	}
 }
 
-// goesOn says whether there is to be another look: one lane is enough without bulk,
-// until it has carried some again.
+// goesOn reports whether the monitor goes on. It ends when one lane is left and carries no
+// bulk; that lane starts it again.
 func (g *Group) goesOn(bulk bool) bool {
-	g.looking = !g.closed && (len(g.lanes) > 1 || bulk && g.grows())
-	if !g.looking && g.grows() {
+	g.monitors = !g.closed && (len(g.lanes) > 1 || bulk && g.grows())
+	if !g.monitors && g.grows() {
 		g.lanes[0].ses.WakeAfter(wakeBytes, g.wake)
 	}
-	return g.looking
+	return g.monitors
 }
 
-// grows says whether more lanes may be added to the only one.
+// grows reports whether more lanes may be added to the only one.
 func (g *Group) grows() bool {
 	return g.opt.Dial != nil && g.plan.max > 1 && len(g.lanes) == 1 && g.lanes[0].ses.Lanes()
 }
 
-// look looks at the lanes as long as there is anything to decide.
-func (g *Group) look() {
-	ticker := time.NewTicker(lookEvery)
+// monitor samples the lanes as long as there is anything to decide.
+func (g *Group) monitor() {
+	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()
 	g.sample()
 	for {
@@ -65,14 +65,14 @@ func (g *Group) look() {
 	}
 }
 
-// sample looks at every lane, and lists the bulk of the first that is to leave it. The
-// first look at a stream after a quiet time sees all that it carried meanwhile.
+// sample samples every lane, and lists the bulk that is to leave the first one. After a
+// quiet time, the first sample of a stream has all that it carried meanwhile.
 func (g *Group) sample() (s sample, first []*link.Stream) {
 	g.mu.Lock()
 	lanes, lineOf := slices.Clone(g.lanes), g.line
 	g.mu.Unlock()
-	past := max(time.Since(g.looked), lookEvery) // more after lanes were added
-	g.looked = time.Now()
+	past := max(time.Since(g.sampled), sampleEvery) // more after lanes were added
+	g.sampled = time.Now()
 	for i, l := range lanes {
 		moved, line := l.ses.Moved(), lineOf(l.ses)
 		var bulk []*link.Stream
@@ -89,7 +89,7 @@ func (g *Group) sample() (s sample, first []*link.Stream) {
 		if s.rtt == 0 || line.RTT > 0 && line.RTT < s.rtt {
 			s.rtt = line.RTT
 		}
-		l.moved, l.lost = moved, line.Lost // the looks' own
+		l.moved, l.lost = moved, line.Lost // owned by the monitor
 		g.mu.Lock()
 		l.bulk, l.placed = len(bulk), 0
 		g.mu.Unlock()
@@ -115,12 +115,12 @@ func (g *Group) clearFirst(bulk []*link.Stream) {
 	}
 }
 
-// decide says how many lanes to add and which to close now, and whether there is
-// anything more to look at.
+// decide returns how many lanes to add, which to close now, and whether the monitor goes
+// on.
 func (g *Group) decide(now time.Time, s sample) (add int, drop []*lane, on bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	want, have := g.plan.look(now, s), 0
+	want, have := g.plan.update(now, s), 0
 	if !g.goesOn(s.bulk > 0) {
 		return 0, nil, false
 	}
