@@ -15,8 +15,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// served is a front and one of the listeners that it serves.
-type served struct {
+// frontListener is a front and one of the listeners that it serves.
+type frontListener struct {
 	front Front
 	ln    net.Listener
 	serve func(context.Context, net.Listener) error
@@ -88,7 +88,7 @@ func (s *sidecar) addSOCKS5(lns []net.Listener, other func(tunnel.Conn)) error {
 		return err
 	}
 	for _, ln := range lns {
-		s.fronts = append(s.fronts, served{SOCKS5, ln, front.Serve, nil})
+		s.fronts = append(s.fronts, frontListener{SOCKS5, ln, front.Serve, nil})
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (s *sidecar) addHTTP(lns []net.Listener) error {
 		return err
 	}
 	for _, ln := range lns {
-		s.fronts = append(s.fronts, served{HTTP, ln, front.Serve, front.CloseIdle})
+		s.fronts = append(s.fronts, frontListener{HTTP, ln, front.Serve, front.CloseIdle})
 	}
 	return nil
 }

@@ -12,8 +12,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// at is the address of a port of the sidecar.
-func (o *Options) at(port uint16) string {
+// listenAddress is the address of a port of the sidecar.
+func (o *Options) listenAddress(port uint16) string {
 	return net.JoinHostPort(o.ServingAddress, strconv.Itoa(int(port)))
 }
 
@@ -32,7 +32,7 @@ func handOver(to *admission.HandOff) func(tunnel.Conn) {
 func (s *sidecar) listen() (main, second []net.Listener, err error) {
 	o := s.opts
 	if o.servesTCP() {
-		ln, err := cli.Listen("serving-port", o.at(o.ServingPort))
+		ln, err := cli.Listen("serving-port", o.listenAddress(o.ServingPort))
 		if err != nil {
 			return main, second, err
 		}
@@ -50,7 +50,7 @@ func (s *sidecar) listen() (main, second []net.Listener, err error) {
 	case o.shared():
 		second = append(second, admission.NewHandOff(main[0].Addr()))
 	case o.serves(o.second()):
-		ln, err := cli.Listen(o.secondFlag(), o.at(o.SecondPort))
+		ln, err := cli.Listen(o.secondFlag(), o.listenAddress(o.SecondPort))
 		if err != nil {
 			return main, second, err
 		}

@@ -136,8 +136,8 @@ func checkAddress(flag, address string) error {
 	return nil
 }
 
-// named turns the adapter's refusal of an option into a usage error that names the flag.
-func named(err error) error {
+// usageError turns the adapter's refusal of an option into a usage error that names the flag.
+func usageError(err error) error {
 	flags := map[string]string{
 		"Server":                 "konnectivity-hostname",
 		"Hosted.GuestDNSService": "guest-dns-service",

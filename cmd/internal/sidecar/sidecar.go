@@ -26,7 +26,7 @@ type sidecar struct {
 	certs    *tlsreload.Source
 	adapter  *adapters.Adapter
 	self     selfCheck
-	fronts   []served
+	fronts   []frontListener
 	health   net.Listener // nil if off
 	admin    net.Listener // nil if off
 	probes   []net.Listener
@@ -67,7 +67,7 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 		return nil, err
 	}
 	if s.adapter, err = adapters.New(s.adapterOptions()); err != nil {
-		return nil, named(err)
+		return nil, usageError(err)
 	}
 	s.certs.OnChange(s.adapter.Retry)
 	defer func() {

@@ -36,7 +36,7 @@ func (s *sidecar) openTransparent() error {
 	if s.opts.transparentPort == 0 {
 		return nil
 	}
-	common, err := s.common(Transparent, s.unlooped(s.adapter.Straight()))
+	common, err := s.common(Transparent, s.refuseServer(s.adapter.Straight()))
 	if err != nil {
 		return err
 	}
@@ -54,15 +54,15 @@ func (s *sidecar) openTransparent() error {
 			return err
 		}
 		s.self.add(ln)
-		s.fronts = append(s.fronts, served{Transparent, ln, front.Serve, nil})
+		s.fronts = append(s.fronts, frontListener{Transparent, ln, front.Serve, nil})
 	}
 	return nil
 }
 
-// unlooped returns d for all destinations but the server, which cannot be reached through
+// refuseServer returns d for all destinations but the server, which cannot be reached through
 // itself. If this process's own connections are redirected, those to the server are too,
 // and nothing works without them.
-func (s *sidecar) unlooped(d tunnel.Dialer) tunnel.Dialer {
+func (s *sidecar) refuseServer(d tunnel.Dialer) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		to, err := netip.ParseAddrPort(f.Address)
 		if err != nil || !s.adapter.IsServer(to) {

@@ -85,7 +85,7 @@ func TestTransparentFrontRefusesTheServer(t *testing.T) {
 	w.must(err)
 	defer s.close()
 	through := errors.New("through")
-	d := s.unlooped(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, through }))
+	d := s.refuseServer(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, through }))
 	dial := func(address string) error {
 		_, err := d.Dial(t.Context(), tunnel.NewFlow("tcp", address))
 		return err

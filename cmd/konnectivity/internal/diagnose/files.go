@@ -78,11 +78,11 @@ func (c *pathChecker) checkCA(files tlsreload.Files) bool {
 		return c.validity("CA", files.CA, certs[0], "Issue a new CA and certificates, and roll both out.")
 	}
 	last := slices.MaxFunc(certs, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
-	if left, soon := ExpiresSoon(last, c.now()); soon {
+	if left, soon := expiresSoon(last, c.now()); soon {
 		c.warn("CA", fmt.Sprintf("%s expires in %s, and all certificates with it", files.CA, left), "Make a new one, and trust both while certificates are replaced.")
 		return true
 	}
-	c.ok("CA", Names(certs)+Until(certs[0].NotAfter))
+	c.ok("CA", names(certs)+until(certs[0].NotAfter))
 	return true
 }
 
@@ -111,17 +111,17 @@ func (c *pathChecker) checkPair(files tlsreload.Files) bool {
 	if err := (pki.RoleRule{Want: pki.RoleClient}).Check(leaf); err != nil {
 		return c.fail(step, certPath+": "+err.Error(), "Use a client certificate, such as client.crt of `konnectivity certs`.")
 	}
-	if left, soon := ExpiresSoon(leaf, c.now()); soon {
+	if left, soon := expiresSoon(leaf, c.now()); soon {
 		c.warn(step, fmt.Sprintf("%s expires in %s", certPath, left), "Find out why it was not renewed in time.")
 		return true
 	}
-	c.ok(step, Names(certs[:1])+role(leaf)+Until(leaf.NotAfter)+", fits its key")
+	c.ok(step, names(certs[:1])+role(leaf)+until(leaf.NotAfter)+", fits its key")
 	return true
 }
 
-// ExpiresSoon reports whether a certificate should have been renewed by now, and how long
+// expiresSoon reports whether a certificate should have been renewed by now, and how long
 // it is still valid.
-func ExpiresSoon(cert *x509.Certificate, now time.Time) (left string, soon bool) {
+func expiresSoon(cert *x509.Certificate, now time.Time) (left string, soon bool) {
 	span := cert.NotAfter.Sub(now)
 	return status.Span(span), span < cert.NotAfter.Sub(cert.NotBefore)/expirySoon
 }
@@ -137,15 +137,15 @@ func role(cert *x509.Certificate) string {
 
 // validity fails the step if cert is not valid now.
 func (c *pathChecker) validity(step, what string, cert *x509.Certificate, renew string) bool {
-	cause, hint := InvalidTime(what, cert, c.now(), renew)
+	cause, hint := invalidTime(what, cert, c.now(), renew)
 	if cause == "" {
 		return true
 	}
 	return c.fail(step, cause, hint)
 }
 
-// InvalidTime describes why cert is not valid now; cause is "" if it is.
-func InvalidTime(what string, cert *x509.Certificate, now time.Time, renew string) (cause, hint string) {
+// invalidTime describes why cert is not valid now; cause is "" if it is.
+func invalidTime(what string, cert *x509.Certificate, now time.Time, renew string) (cause, hint string) {
 	switch {
 	case now.After(cert.NotAfter):
 		return fmt.Sprintf("%s expired on %s", what, date(cert.NotAfter)), renew + " If it should still be valid, this machine's clock is wrong."
@@ -156,8 +156,8 @@ func InvalidTime(what string, cert *x509.Certificate, now time.Time, renew strin
 	return "", ""
 }
 
-// Names lists the names of certificates.
-func Names(certs []*x509.Certificate) string {
+// names lists the names of certificates.
+func names(certs []*x509.Certificate) string {
 	var all []string
 	for _, c := range certs {
 		all = append(all, pki.Name(c))
@@ -167,5 +167,5 @@ func Names(certs []*x509.Certificate) string {
 
 func date(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
-// Until is the end of a certificate's validity as part of a sentence.
-func Until(t time.Time) string { return ", valid until " + date(t) }
+// until is the end of a certificate's validity as part of a sentence.
+func until(t time.Time) string { return ", valid until " + date(t) }

@@ -164,10 +164,10 @@ func (c *pathChecker) secureServer(ctx context.Context, way *uplink.Server, at n
 		return c.fail(tlsStep, cause, hint)
 	}
 	leaf := state.PeerCertificates[0]
-	if left, soon := ExpiresSoon(leaf, c.now()); soon {
+	if left, soon := expiresSoon(leaf, c.now()); soon {
 		c.warn(certStep, fmt.Sprintf("%s%s expires in %s", pki.Name(leaf), role(leaf), left), "Find out why it was not renewed in time on the server.")
 	} else {
-		c.timed(certStep, pki.Name(leaf)+role(leaf)+Until(leaf.NotAfter), start)
+		c.timed(certStep, pki.Name(leaf)+role(leaf)+until(leaf.NotAfter), start)
 	}
 	if probe.Linked() {
 		return c.openLink(ctx, probe)
@@ -186,7 +186,7 @@ func (c *pathChecker) distrust(err error) (cause, hint string) {
 		return "", ""
 	}
 	leaf := untrusted.UnverifiedCertificates[0]
-	if cause, hint := InvalidTime("the server's certificate", leaf, c.now(), "Renew it on the server."); cause != "" {
+	if cause, hint := invalidTime("the server's certificate", leaf, c.now(), "Renew it on the server."); cause != "" {
 		return cause, hint
 	}
 	var host x509.HostnameError
@@ -195,7 +195,7 @@ func (c *pathChecker) distrust(err error) (cause, hint string) {
 	}
 	trusted := "the system's CAs"
 	if len(c.cas) > 0 {
-		trusted = Names(c.cas) + " of " + c.opts.Sidecar.Files.CA
+		trusted = names(c.cas) + " of " + c.opts.Sidecar.Files.CA
 	}
 	return fmt.Sprintf("it was issued by %s, which does not lead to %s", issuer(leaf), trusted),
 		"Give the CA that issued the server's certificate as --ca-cert-path; a CA of the same name but another key does not do."

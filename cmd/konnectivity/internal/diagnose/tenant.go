@@ -130,7 +130,7 @@ func (c *tenantChecker) checkCAs(t *tenant.Spec) {
 func (c *tenantChecker) checkCA(step, file string, cas *tenant.CAs) {
 	valid := 0
 	for _, ca := range cas.Certs {
-		cause, hint := InvalidTime(file, ca, c.now, "Issue a new CA and certificates.")
+		cause, hint := invalidTime(file, ca, c.now, "Issue a new CA and certificates.")
 		switch {
 		case cause == "" && !ca.IsCA:
 			c.warn(step, fmt.Sprintf("%s: %s is no CA's certificate", file, pki.Name(ca)), "Only that one certificate is accepted by it. Give the CA that issued it.")
@@ -148,7 +148,7 @@ func (c *tenantChecker) checkCA(step, file string, cas *tenant.CAs) {
 		c.fail(step, file+": no certificate in it is valid now", "Issue a new CA and certificates.")
 		return
 	}
-	found := Names(cas.Certs) + Until(cas.Certs[0].NotAfter)
+	found := names(cas.Certs) + until(cas.Certs[0].NotAfter)
 	if len(cas.Only) > 0 {
 		found += ", for certificates of " + strings.Join(cas.Only, ", ")
 	}
@@ -163,7 +163,7 @@ func (c *tenantChecker) checkServer(t *tenant.Spec) {
 		return
 	}
 	leaf := t.Cert.Leaf
-	cause, hint := InvalidTime(tenant.CertFile, leaf, c.now, "Renew it; the server takes the new files without a restart.")
+	cause, hint := invalidTime(tenant.CertFile, leaf, c.now, "Renew it; the server takes the new files without a restart.")
 	switch {
 	case cause != "":
 		c.fail(step, cause, hint)
@@ -176,10 +176,10 @@ func (c *tenantChecker) checkServer(t *tenant.Spec) {
 		c.fail(step, err.Error(), "Agents and sidecars refuse it. Use one such as server.crt of `konnectivity tenants make`.")
 		return
 	}
-	if left, soon := ExpiresSoon(leaf, c.now); soon {
+	if left, soon := expiresSoon(leaf, c.now); soon {
 		c.warn(step, fmt.Sprintf("%s expires in %s", tenant.CertFile, left), "Find out why it was not renewed in time.")
 	} else {
-		c.ok(step, pki.Name(leaf)+Until(leaf.NotAfter))
+		c.ok(step, pki.Name(leaf)+until(leaf.NotAfter))
 	}
 	if !c.issued(t.Cert, t.Clients) && !c.issued(t.Cert, t.Agents) {
 		c.warn(step, "it was issued by neither of the tenant's CAs", "That is right if the tenant's agents and clients trust its CA by other means, such as their --ca-cert.")

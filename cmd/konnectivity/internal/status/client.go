@@ -169,7 +169,7 @@ func (c *Client) Report(ctx context.Context, r *Report, filter string, limit int
 		return err
 	}
 	r.Peers, r.Connections, r.Matched, r.Failures = peers.Items, conns.Items, conns.Matched, failures.Items
-	if lost, ok := missed(*r); ok {
+	if lost, ok := lostPeer(*r); ok {
 		r.back = c.connected(ctx, r.Address, lost)
 	}
 	seen := *r

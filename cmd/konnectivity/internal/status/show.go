@@ -49,7 +49,7 @@ func (v *View) Show(ctx context.Context, out io.Writer, addresses []string) erro
 			return nil // the reports were interrupted
 		}
 		if usual {
-			reports = answered(reports)
+			reports = withoutRefused(reports)
 		}
 		if err := v.print(out, reports); err != nil {
 			return err
@@ -79,9 +79,9 @@ const (
 	minListed   = 2
 )
 
-// answered leaves out the reports of ports where nothing listens, unless those are all.
+// withoutRefused leaves out the reports of ports where nothing listens, unless those are all.
 // A process that listens and does not answer is reported.
-func answered(reports []Report) []Report {
+func withoutRefused(reports []Report) []Report {
 	var some []Report
 	for _, r := range reports {
 		if !r.refused {

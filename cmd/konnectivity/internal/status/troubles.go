@@ -75,16 +75,16 @@ const lostFor = 10 * time.Minute
 // RecentlyLost describes the last lost peer, unless it is back or no agent is left, which
 // NoAgent describes.
 func RecentlyLost(r Report) string {
-	f, ok := missed(r)
+	f, ok := lostPeer(r)
 	if !ok || r.back {
 		return ""
 	}
 	return fmt.Sprintf("%s at %s was lost %s ago: %s", f.Destination, f.Source, Span(r.Status.Now.Sub(f.Time)), f.Cause)
 }
 
-// missed returns the last lost peer, unless it is listed among the peers, which may be
+// lostPeer returns the last lost peer, unless it is listed among the peers, which may be
 // incomplete.
-func missed(r Report) (f admin.Failure, ok bool) {
+func lostPeer(r Report) (f admin.Failure, ok bool) {
 	if r.Status.Peers[admin.RoleAgent] == 0 {
 		return f, false
 	}
