@@ -12,7 +12,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/adapters/chain"
 	"konnectivity/adapters/hosted"
 	"konnectivity/adapters/resolve"
 	"konnectivity/adapters/uplink"
@@ -32,7 +31,7 @@ type Adapter struct {
 	socks5, connect, forward, straight *path
 	httpProxy                          *connect.Proxy // nil: none
 	httpProxyTLS                       *tls.Config
-	httpNoProxy                        *chain.NoProxy
+	httpNoProxy                        *exemptions
 }
 
 // New composes an Adapter. It touches no network and no file that may appear
@@ -183,7 +182,7 @@ func (a *Adapter) newPath(opt Options, bypass *bypass, policy ResolvePolicy) *pa
 
 // chainTo sets the customer's proxies up on the HTTP(S) front's paths.
 func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *connect.Proxy) {
-	a.httpNoProxy = chain.NewNoProxy(opt.HTTPS.NoProxy)
+	a.httpNoProxy = newExemptions(opt.HTTPS.NoProxy)
 	if a.httpProxy = httpProxy; httpProxy != nil {
 		a.forward.via = func(address string) tunnel.Route {
 			if address == httpProxy.Address {
@@ -195,7 +194,7 @@ func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *connect.Proxy) {
 	a.httpProxyTLS = a.cas.client(httpProxy)
 	if httpsProxy != nil {
 		a.connect.noProxy = a.httpNoProxy
-		a.connect.customer = &chain.Way{Proxy: httpsProxy, Who: "customer proxy", Via: tunnel.DialerFunc(a.connect.tunnel), TLS: a.cas.client(httpsProxy)}
+		a.connect.customer = &proxyDialer{Proxy: httpsProxy, Who: "customer proxy", Via: tunnel.DialerFunc(a.connect.tunnel), TLS: a.cas.client(httpsProxy)}
 	}
 }
 
@@ -277,7 +276,7 @@ func (a *Adapter) proxyOf(r *http.Request) (*url.URL, error) {
 		}
 		port = uint16(n)
 	}
-	if a.httpNoProxy.Exempts(r.URL.Hostname(), port) {
+	if a.httpNoProxy.exempts(r.URL.Hostname(), port) {
 		return nil, nil
 	}
 	return a.httpProxy.URL(), nil

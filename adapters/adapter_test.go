@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
-	"konnectivity/adapters/internal/fakeapi"
-	"konnectivity/adapters/internal/fakeserver"
+	"konnectivity/adapters/internal/fake"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -396,12 +396,12 @@ func TestStartsWithNothingInPlace(t *testing.T) {
 	if err := a.Ready(); err == nil || !strings.Contains(err.Error(), "refuses connections") {
 		t.Error("ready says", err)
 	}
-	server := fakeserver.New(w.pki)
+	server := fake.NewServer(w.pki)
 	server.Dialer = tunnel.DialerFunc(w.agentDial)
 	server.StartAt(t, address)
 	w.api.Kubeconfig(t, w.opt.Hosted.Kubeconfig, "token")
-	eventually(t, "a Service reached", func() bool { got, _ := reached(t, a.SOCKS5(), "one.ns.svc:80"); return got == "service" })
-	eventually(t, "ready", func() bool { return a.Ready() == nil })
+	testutil.Eventually(t, "a Service reached", func() bool { got, _ := reached(t, a.SOCKS5(), "one.ns.svc:80"); return got == "service" })
+	testutil.Eventually(t, "ready", func() bool { return a.Ready() == nil })
 }
 
 func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
@@ -469,7 +469,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%s%v is %v, want %v", c.name, c.labels, got, c.want)
 		}
 	}
-	problems, err := testutil.GatherAndLint(reg)
+	problems, err := promtest.GatherAndLint(reg)
 	if err != nil || len(problems) > 0 {
 		t.Error(problems, err)
 	}
@@ -487,7 +487,7 @@ func TestAPIIsReachedByThePodsProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.use(p, noProxy, nil)
-	api := fakeapi.Start(t)
+	api := fake.StartAPI(t)
 	for text, want := range map[string]bool{"https://api.example:6443": true, "https://kube-apiserver:6443": false, "https://x.svc": false, api.URL: false} {
 		u, err := d.proxyFor(mustURL(t, text))
 		if err != nil || (u != nil) != want {

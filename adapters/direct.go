@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strconv"
 
-	"konnectivity/adapters/chain"
 	"konnectivity/adapters/resolve"
 	"konnectivity/internal/policy"
 	"konnectivity/tunnel"
@@ -23,8 +22,8 @@ type direct struct {
 	system  resolve.Resolver
 	tcp     func(ctx context.Context, network, address string) (net.Conn, error)
 	refuse  func(netip.AddrPort) bool
-	proxy   *chain.Way // nil: none
-	noProxy *chain.NoProxy
+	proxy   *proxyDialer // nil: none
+	noProxy *exemptions
 }
 
 func newDirect(opt DirectOptions) *direct {
@@ -36,7 +35,7 @@ func newDirect(opt DirectOptions) *direct {
 }
 
 // podProxy reads HTTPS_PROXY and NO_PROXY of the pod; p is nil without a proxy.
-func podProxy(getenv func(string) string) (p *connect.Proxy, noProxy *chain.NoProxy, err error) {
+func podProxy(getenv func(string) string) (p *connect.Proxy, noProxy *exemptions, err error) {
 	env := func(lower, upper string) string { // lower case wins, as in httpproxy and curl
 		if v := getenv(lower); v != "" {
 			return v
@@ -44,13 +43,13 @@ func podProxy(getenv func(string) string) (p *connect.Proxy, noProxy *chain.NoPr
 		return getenv(upper)
 	}
 	p, err = connect.ParseProxy(env("https_proxy", "HTTPS_PROXY"))
-	return p, chain.NewNoProxy(env("no_proxy", "NO_PROXY")), err
+	return p, newExemptions(env("no_proxy", "NO_PROXY")), err
 }
 
 // use makes d go by the pod's proxy.
-func (d *direct) use(p *connect.Proxy, noProxy *chain.NoProxy, certs *tls.Config) {
+func (d *direct) use(p *connect.Proxy, noProxy *exemptions, certs *tls.Config) {
 	d.noProxy = noProxy
-	d.proxy = &chain.Way{Proxy: p, Who: "this pod's proxy", Via: tunnel.DialerFunc(d.dialTCP), TLS: certs}
+	d.proxy = &proxyDialer{Proxy: p, Who: "this pod's proxy", Via: tunnel.DialerFunc(d.dialTCP), TLS: certs}
 }
 
 // proxyFor is the pod's proxy for u, as http.Transport wants it.
@@ -59,7 +58,7 @@ func (d *direct) proxyFor(u *url.URL) (*url.URL, error) {
 	if n, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
 		port = uint16(n)
 	}
-	if d.proxy == nil || d.noProxy.Exempts(u.Hostname(), port) {
+	if d.proxy == nil || d.noProxy.exempts(u.Hostname(), port) {
 		return nil, nil
 	}
 	return d.proxy.Proxy.URL(), nil
@@ -77,7 +76,7 @@ func (d *direct) dial(ctx context.Context, f *tunnel.Flow, addrs []netip.Addr) (
 	if err != nil {
 		return nil, err
 	}
-	if d.proxy != nil && !d.noProxy.Exempts(host, port) {
+	if d.proxy != nil && !d.noProxy.exempts(host, port) {
 		if err := allowByProxy(host, port, addrs); err != nil {
 			return nil, err
 		}

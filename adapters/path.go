@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"time"
 
-	"konnectivity/adapters/chain"
 	"konnectivity/adapters/resolve"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/race"
@@ -18,8 +17,8 @@ type path struct {
 	resolver resolve.Resolver // nil: names are left to the agent
 	fallback bool             // resolver can say "direct"
 	bypass   *bypass
-	customer *chain.Way // nil: none
-	noProxy  *chain.NoProxy
+	customer *proxyDialer // nil: none
+	noProxy  *exemptions
 	self     func(address string) bool         // see Options; nil: nobody means it
 	via      func(address string) tunnel.Route // names the route through the tunnel; nil: tunnel.RouteTunnel
 }
@@ -62,7 +61,7 @@ func (p *path) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	case p.bypass.matches(host):
 		f.Route, f.Hop = tunnel.RouteDirect, tunnel.Direct
 		return p.direct.Dial(ctx, f)
-	case p.customer != nil && !p.noProxy.Exempts(host, port):
+	case p.customer != nil && !p.noProxy.exempts(host, port):
 		c, err := p.customer.Dial(ctx, f)
 		f.Route = tunnel.RouteCustomer
 		return c, err

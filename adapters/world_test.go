@@ -21,8 +21,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/net/dns/dnsmessage"
 
-	"konnectivity/adapters/internal/fakeapi"
-	"konnectivity/adapters/internal/fakeserver"
+	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -30,16 +29,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
-
 // world is all that is around a sidecar: a server with an agent, the network
 // and the DNS behind the agent, the hosted cluster's API, and the network and
 // the resolver of the sidecar's own pod.
 type world struct {
 	t      testing.TB
-	pki    *fakeserver.PKI
-	server *fakeserver.Server
-	api    *fakeapi.API
+	pki    *fake.PKI
+	server *fake.Server
+	api    *fake.API
 	opt    Options
 
 	mu      sync.Mutex
@@ -54,23 +51,23 @@ type world struct {
 
 // newWorld has a link-speaking server, unless old, and everything in place.
 func newWorld(t testing.TB, old bool) *world {
-	w := &world{t: t, pki: fakeserver.NewPKI(t), inside: map[string]string{}, outside: map[string]string{},
+	w := &world{t: t, pki: fake.NewPKI(t), inside: map[string]string{}, outside: map[string]string{},
 		guest: map[string][]netip.Addr{}, system: map[string][]netip.Addr{}, agent: true}
-	w.server = fakeserver.New(w.pki)
+	w.server = fake.NewServer(w.pki)
 	if old {
 		w.server.Old()
 	}
 	w.server.Dialer = tunnel.DialerFunc(w.agentDial)
 	w.server.Start(t)
-	w.api = fakeapi.Start(t)
+	w.api = fake.StartAPI(t)
 	w.api.Set("openshift-dns/dns-default", "10.0.0.10")
 	w.inside["10.0.0.10:53"] = w.startDNS()
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	w.api.Kubeconfig(t, kubeconfig, "token")
 	w.opt = Options{
 		proxyCADirs: []string{},
-		lookupTime:  patience, // the bounds are tested where time is fake
-		Server:      ServerOptions{Address: w.server.Addr(), ServerName: fakeserver.ServerName, TLS: w.pki, Software: "test/1", ConnectTimeout: patience},
+		lookupTime:  testutil.Patience, // the bounds are tested where time is fake
+		Server:      ServerOptions{Address: w.server.Addr(), ServerName: fake.ServerName, TLS: w.pki, Software: "test/1", ConnectTimeout: testutil.Patience},
 		Hosted:      HostedOptions{Kubeconfig: kubeconfig},
 		Direct:      DirectOptions{env: func(string) string { return "" }, lookup: w.lookup, dialTCP: w.podDial},
 	}
@@ -222,14 +219,14 @@ func ips(texts ...string) (out []netip.Addr) {
 func reached(t testing.TB, d tunnel.Dialer, address string) (string, *tunnel.Flow) {
 	t.Helper()
 	trace := tunnel.NewFlow("tcp", address)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
 	defer cancel()
 	c, err := d.Dial(ctx, trace)
 	if err != nil {
 		return "!" + tunnel.FailureOf(err).Label(), trace
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	if _, err := io.WriteString(c, "ping"); err != nil {
 		t.Error(err)
 	}
@@ -242,15 +239,6 @@ func reached(t testing.TB, d tunnel.Dialer, address string) (string, *tunnel.Flo
 		t.Errorf("%s: read %q, %v", address, got, err)
 	}
 	return name, trace
-}
-
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
 }
 
 // customer is a customer's proxy (or the pod's): CONNECT and absolute-form.

@@ -27,7 +27,7 @@ import (
 // New and old servers, by each mode: the right protocol, one TCP connection,
 // and bytes that flow.
 func TestNegotiation(t *testing.T) {
-	echo := echoServer(t)
+	echo := testutil.Echo(t)
 	for _, c := range []struct {
 		name string
 		old  bool
@@ -392,7 +392,7 @@ func TestAskingOldServerOften(t *testing.T) {
 		t.Fatalf("the session ended: %v", s.Err())
 	case <-time.After(time.Second): // some 50 questions
 	}
-	wantEcho(t, a, echoServer(t))
+	wantEcho(t, a, testutil.Echo(t))
 }
 
 // The whole agent against three servers of which two are old: connects to all,
@@ -413,16 +413,16 @@ func TestAgent(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
 	defer cancel()
-	echo := echoServer(t)
+	echo := testutil.Echo(t)
 	for _, s := range servers {
 		wantEcho(t, s.next(), echo)
 	}
-	eventually(t, func() bool { return len(a.Servers()) == 3 && a.Ready() == nil })
+	testutil.Eventually(t, "three servers, and ready", func() bool { return len(a.Servers()) == 3 && a.Ready() == nil })
 
 	servers[0].close()
 	again := newReplacement(t, ca, servers[0], "a2")
 	wantEcho(t, again.next(), echo)
-	eventually(t, func() bool { return len(a.Servers()) == 3 })
+	testutil.Eventually(t, "three servers again", func() bool { return len(a.Servers()) == 3 })
 
 	cancel()
 	select {
@@ -445,15 +445,6 @@ func newReplacement(t *testing.T, ca *pki.CA, old *testServer, id string) *testS
 	s.start(old.address(), true)
 	t.Cleanup(s.close)
 	return s
-}
-
-func eventually(t *testing.T, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it does not come about")
-		}
-	}
 }
 
 func TestProtocols(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/testutil"
 )
 
 // fakeAPI is the part of a Kubernetes API that counts leases. It speaks JSON.
@@ -166,7 +167,7 @@ func counting(t *testing.T, api *fakeAPI, hook logrus.Hook) *LeaseCounter {
 
 func wantCount(t *testing.T, c *LeaseCounter, want int) {
 	t.Helper()
-	eventually(t, func() bool { n, known := c.Count(); return n == want && known == (want > 0) })
+	testutil.Eventually(t, "the count", func() bool { n, known := c.Count(); return n == want && known == (want > 0) })
 }
 
 func TestLeaseCounter(t *testing.T) {
@@ -176,7 +177,7 @@ func TestLeaseCounter(t *testing.T) {
 	api.put(lease("old", time.Minute))
 	c := counting(t, api, &lines{})
 	wantCount(t, c, 2)
-	eventually(t, api.watching)
+	testutil.Eventually(t, "a watch", api.watching)
 	api.emit("ADDED", lease("c", 0))
 	wantCount(t, c, 3)
 	api.emit("MODIFIED", lease("old", 0))
@@ -193,7 +194,7 @@ func TestLeaseCounter(t *testing.T) {
 	if !strings.HasPrefix(api.calls[1], "GET "+path+" selector=k8s-app=konnectivity-server watch=") || !strings.HasSuffix(api.calls[1], "from=7") {
 		t.Errorf("watched by %q", api.calls[1])
 	}
-	if testutil.ToFloat64(c.lists.WithLabelValues("200", "")) != 1 || testutil.ToFloat64(c.watches.WithLabelValues("200", "")) != 1 {
+	if promtest.ToFloat64(c.lists.WithLabelValues("200", "")) != 1 || promtest.ToFloat64(c.watches.WithLabelValues("200", "")) != 1 {
 		t.Error("calls are not counted")
 	}
 }
@@ -203,7 +204,7 @@ func TestLeasesAfterTheWatchEnds(t *testing.T) {
 	api.put(lease("a", 0))
 	c := counting(t, api, &lines{})
 	wantCount(t, c, 1)
-	eventually(t, api.watching)
+	testutil.Eventually(t, "a watch", api.watching)
 	api.put(lease("b", 0))
 	api.endWatches()
 	wantCount(t, c, 2)
@@ -215,7 +216,7 @@ func TestLeasesWhileTheAPIIsDown(t *testing.T) {
 	api.setStatus(http.StatusForbidden)
 	log := &lines{}
 	c := counting(t, api, log)
-	eventually(t, func() bool { return testutil.ToFloat64(c.lists.WithLabelValues("403", "Forbidden")) > 1 })
+	testutil.Eventually(t, "lists that are forbidden", func() bool { return promtest.ToFloat64(c.lists.WithLabelValues("403", "Forbidden")) > 1 })
 	if n, known := c.Count(); known {
 		t.Errorf("knows %d", n)
 	}
@@ -225,10 +226,10 @@ func TestLeasesWhileTheAPIIsDown(t *testing.T) {
 	api.put(lease("a", 0))
 	api.setStatus(0)
 	wantCount(t, c, 1)
-	eventually(t, api.watching)
+	testutil.Eventually(t, "a watch", api.watching)
 	api.setStatus(http.StatusInternalServerError)
 	api.endWatches()
-	eventually(t, func() bool { return log.count() >= 3 }) // down, up, down
+	testutil.Eventually(t, "lines of the log: down, up, down", func() bool { return log.count() >= 3 })
 	wantCount(t, c, 1)
 }
 

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
@@ -92,7 +92,7 @@ func TestMetricNames(t *testing.T) {
 	if _, err := newMetrics(registry, logging.Discard()); err != nil {
 		t.Fatal(err)
 	}
-	problems, err := testutil.GatherAndLint(registry)
+	problems, err := promtest.GatherAndLint(registry)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestDialMetrics(t *testing.T) {
 		{m.dialErrors.WithLabelValues("denied"), 1},
 		{m.denials, 1},
 	} {
-		if got := testutil.ToFloat64(c.what); got != c.want {
+		if got := promtest.ToFloat64(c.what); got != c.want {
 			t.Errorf("%v is %v, want %v", c.what, got, c.want)
 		}
 	}
@@ -133,14 +133,14 @@ func TestResetMetrics(t *testing.T) {
 	}
 	for code := range tunnel.Codes() {
 		cause, want := code.Label(), map[string]float64{"peer_reset": 1, "idle": 1, "other": 1}[code.Label()]
-		if got := testutil.ToFloat64(m.resets.WithLabelValues(cause)); got != want {
+		if got := promtest.ToFloat64(m.resets.WithLabelValues(cause)); got != want {
 			t.Errorf("%s is %v, want %v", cause, got, want)
 		}
 	}
-	if n, want := testutil.CollectAndCount(m.resets), len(slices.Collect(tunnel.Codes())); n != want {
+	if n, want := promtest.CollectAndCount(m.resets), len(slices.Collect(tunnel.Codes())); n != want {
 		t.Errorf("%d causes for %d codes", n, want)
 	}
-	if got := testutil.ToFloat64(m.endpointConnections); got != 0 {
+	if got := promtest.ToFloat64(m.endpointConnections); got != 0 {
 		t.Errorf("%v connections are open", got)
 	}
 }
@@ -151,19 +151,19 @@ func TestPacketMetrics(t *testing.T) {
 	m.Packet(legacy.ToAgent, client.PacketType(99)) // from a peer that sends anything
 	m.Packet(legacy.ToAgent, -1)
 	m.Packet(legacy.FromClient, client.PacketType_DATA) // not an agent's
-	if got := testutil.ToFloat64(m.packets.WithLabelValues("to_agent", "DATA")); got != 1 {
+	if got := promtest.ToFloat64(m.packets.WithLabelValues("to_agent", "DATA")); got != 1 {
 		t.Errorf("DATA counted %v times", got)
 	}
-	if n := testutil.CollectAndCount(m.packets); n != 2*7 {
+	if n := promtest.CollectAndCount(m.packets); n != 2*7 {
 		t.Errorf("%d series", n)
 	}
 	m.StreamError(legacy.ToAgent, codes.Unavailable, client.PacketType_DATA)
 	m.StreamError(legacy.FromAgent, codes.Internal, legacy.NoPacket)
 	m.StreamError(legacy.FromAgent, codes.Canceled, legacy.NoPacket) // our own doing
-	if testutil.ToFloat64(m.serverFailures.WithLabelValues("from_server")) != 1 || testutil.ToFloat64(m.serverFailures.WithLabelValues("to_server")) != 1 {
+	if promtest.ToFloat64(m.serverFailures.WithLabelValues("from_server")) != 1 || promtest.ToFloat64(m.serverFailures.WithLabelValues("to_server")) != 1 {
 		t.Error("directions are mixed up")
 	}
-	if testutil.ToFloat64(m.streamErrors.WithLabelValues("from_agent", "Internal", "Unknown")) != 1 {
+	if promtest.ToFloat64(m.streamErrors.WithLabelValues("from_agent", "Internal", "Unknown")) != 1 {
 		t.Error("an error without a packet is not counted as Unknown")
 	}
 }

@@ -285,12 +285,6 @@ func connectOnce(t *testing.T, opts Options) (session, error) {
 	return s, err
 }
 
-// echoServer echoes on loopback.
-func echoServer(t *testing.T) string {
-	t.Helper()
-	return testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
-}
-
 // wantEcho carries bytes over a dial.
 func wantEcho(t *testing.T, d tunnel.Dialer, address string) {
 	t.Helper()

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
 	"konnectivity/internal/peers"
 	"konnectivity/tunnel"
@@ -217,7 +217,7 @@ func scale(t *testing.T, s *searches, behind, protocol string, settled time.Dura
 		w.setCount(2)
 		s.within(b, 30*time.Second, "a", "b")
 		time.Sleep(20 * time.Second)
-		if want := testutil.ToFloat64(b.agent.metrics.knownServers); want != 2 {
+		if want := promtest.ToFloat64(b.agent.metrics.knownServers); want != 2 {
 			t.Errorf("believes in %v servers", want)
 		}
 	})

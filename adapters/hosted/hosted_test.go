@@ -14,19 +14,17 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
-	"konnectivity/adapters/internal/fakeapi"
+	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is for a machine that is busy with other things.
-const patience = 20 * time.Second
-
 func services(t testing.TB, kubeconfig string) *Services {
-	s := New(Options{Kubeconfig: kubeconfig, UserAgent: "test", GetTime: patience, Log: logging.Discard()})
+	s := New(Options{Kubeconfig: kubeconfig, UserAgent: "test", GetTime: testutil.Patience, Log: logging.Discard()})
 	t.Cleanup(s.Close)
 	return s
 }
@@ -47,15 +45,6 @@ func lookup(s *Services, key string) string {
 	return fmt.Sprint(addrs)
 }
 
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
-
 func want(t testing.TB, s *Services, outcomes map[string]string) {
 	t.Helper()
 	for key, want := range outcomes {
@@ -67,8 +56,8 @@ func want(t testing.TB, s *Services, outcomes map[string]string) {
 
 var outcomes = map[string]string{"a/one": "[10.0.0.1]", "a/dual": "[10.0.0.2 fd00::2]", "a/headless": "no_such_host", "a/none": "no_such_host", "b/one": "no_such_host"}
 
-func filled(t testing.TB) (*fakeapi.API, string) {
-	api := fakeapi.Start(t)
+func filled(t testing.TB) (*fake.API, string) {
+	api := fake.StartAPI(t)
 	api.Set("a/one", "10.0.0.1")
 	api.Set("a/dual", "10.0.0.2,fd00::2")
 	api.Set("a/headless", "None")
@@ -118,22 +107,22 @@ func TestWatch(t *testing.T) {
 		t.Error("listed before anybody asked")
 	}
 	lookup(s, "a/one")
-	eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
+	testutil.Eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
 	gets := api.Count("GET")
 	want(t, s, outcomes)
 	api.Set("b/one", "10.0.1.1")
-	eventually(t, "the new Service", func() bool { return lookup(s, "b/one") == "[10.0.1.1]" })
+	testutil.Eventually(t, "the new Service", func() bool { return lookup(s, "b/one") == "[10.0.1.1]" })
 	api.Set("a/one", "10.0.0.9")
-	eventually(t, "the change", func() bool { return lookup(s, "a/one") == "[10.0.0.9]" })
+	testutil.Eventually(t, "the change", func() bool { return lookup(s, "a/one") == "[10.0.0.9]" })
 	api.Delete("a/dual")
-	eventually(t, "the deletion", func() bool { return lookup(s, "a/dual") == "no_such_host" })
+	testutil.Eventually(t, "the deletion", func() bool { return lookup(s, "a/dual") == "no_such_host" })
 	if n := api.Count("GET"); n != gets {
 		t.Errorf("%d GETs beside the watch", n-gets)
 	}
 	api.Expire()
-	eventually(t, "a list anew", func() bool { return api.Count("LIST") == 4 })
+	testutil.Eventually(t, "a list anew", func() bool { return api.Count("LIST") == 4 })
 	api.Set("c/one", "10.0.2.1")
-	eventually(t, "the Service after the list", func() bool { return lookup(s, "c/one") == "[10.0.2.1]" })
+	testutil.Eventually(t, "the Service after the list", func() bool { return lookup(s, "c/one") == "[10.0.2.1]" })
 }
 
 func TestWatchForbidden(t *testing.T) {
@@ -145,7 +134,7 @@ func TestWatchForbidden(t *testing.T) {
 	s := services(t, path)
 	run(t, s)
 	want(t, s, outcomes)
-	eventually(t, "the attempt", func() bool { return api.Count("LIST") == 1 })
+	testutil.Eventually(t, "the attempt", func() bool { return api.Count("LIST") == 1 })
 	time.Sleep(1500 * time.Millisecond)
 	if n := api.Count("LIST"); n != 1 {
 		t.Errorf("%d attempts at what is forbidden", n)
@@ -163,12 +152,12 @@ func TestWatchOnceCredentialsAreRenewed(t *testing.T) {
 	s.look = time.Millisecond
 	run(t, s)
 	lookup(s, "a/one")
-	eventually(t, "the attempt", func() bool { return api.Count("LIST") == 1 })
+	testutil.Eventually(t, "the attempt", func() bool { return api.Count("LIST") == 1 })
 	api.Kubeconfig(t, path, "renewed")
 	s.client.mu.Lock()
 	s.client.read = time.Time{}
 	s.client.mu.Unlock()
-	eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
+	testutil.Eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
 }
 
 // Behind a restore of etcd the API's versions begin anew, below those that were seen, and
@@ -180,11 +169,11 @@ func TestWatchOfWhatWasRestored(t *testing.T) {
 	run(t, s)
 	lookup(s, "a/one")
 	watched := func() bool { _, current := s.table.get(""); return current }
-	eventually(t, "a watch", watched)
+	testutil.Eventually(t, "a watch", watched)
 	api.Restore(map[string]string{"a/one": "10.0.0.7"})
 	time.Sleep(firstPause + 100*time.Millisecond) // one that ends before is a failure
 	api.EndWatches()
-	eventually(t, "another", func() bool { return api.Count("WATCH") == 2 && watched() })
+	testutil.Eventually(t, "another", func() bool { return api.Count("WATCH") == 2 && watched() })
 	want(t, s, map[string]string{"a/one": "[10.0.0.7]", "a/dual": "no_such_host"})
 }
 
@@ -194,17 +183,17 @@ func TestAPIAway(t *testing.T) {
 	s := services(t, path)
 	run(t, s)
 	lookup(s, "a/one")
-	eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
+	testutil.Eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
 	api.Lock()
 	api.Down = true
 	api.Unlock()
 	api.CloseClientConnections()
-	eventually(t, "the watch's end", func() bool { _, current := s.table.get(""); return !current })
+	testutil.Eventually(t, "the watch's end", func() bool { _, current := s.table.get(""); return !current })
 	want(t, s, map[string]string{"a/dual": "[10.0.0.2 fd00::2]", "b/new": "resolve"}) // what was seen last is still right
 	api.Lock()
 	api.Down = false
 	api.Unlock()
-	eventually(t, "a watch again", func() bool { _, current := s.table.get(""); return current })
+	testutil.Eventually(t, "a watch again", func() bool { _, current := s.table.get(""); return current })
 	want(t, s, map[string]string{"b/new": "no_such_host"})
 }
 
@@ -219,17 +208,17 @@ func TestWithoutAPI(t *testing.T) {
 	if time.Since(start) > 10*time.Second {
 		t.Error("no bound")
 	}
-	api := fakeapi.Start(t)
+	api := fake.StartAPI(t)
 	api.Set("a/one", "10.0.0.1")
 	api.Kubeconfig(t, path, "x")
-	eventually(t, "the kubeconfig picked up", func() bool { return lookup(s, "a/one") == "[10.0.0.1]" })
+	testutil.Eventually(t, "the kubeconfig picked up", func() bool { return lookup(s, "a/one") == "[10.0.0.1]" })
 }
 
 func TestBlackHoleIsBounded(t *testing.T) {
 	api, path := filled(t)
 	s := New(Options{Kubeconfig: path, UserAgent: "test", GetTime: 50 * time.Millisecond, Log: logging.Discard()})
 	t.Cleanup(s.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
 	defer cancel()
 	api.Lock() // nothing is answered
 	_, err := s.ClusterIPs(ctx, "a", "one")
@@ -264,7 +253,7 @@ func TestAnotherAPIIsListedAnew(t *testing.T) {
 		t.Run(fmt.Sprint("during a watch: ", during), func(t *testing.T) {
 			t.Parallel() // it waits
 			first, path := filled(t)
-			second := fakeapi.Start(t)
+			second := fake.StartAPI(t)
 			second.Set("a/one", "10.9.9.9")
 			s := services(t, path)
 			if s.look = time.Hour; during {
@@ -272,7 +261,7 @@ func TestAnotherAPIIsListedAnew(t *testing.T) {
 			}
 			run(t, s)
 			lookup(s, "a/one")
-			eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
+			testutil.Eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
 			second.Kubeconfig(t, path, "secret-token")
 			s.client.mu.Lock()
 			s.client.read = time.Time{}
@@ -281,7 +270,7 @@ func TestAnotherAPIIsListedAnew(t *testing.T) {
 				time.Sleep(firstPause + 100*time.Millisecond) // one that ends before is a failure
 				first.EndWatches()
 			}
-			eventually(t, "the other API's Services", func() bool { return lookup(s, "a/one") == "[10.9.9.9]" && lookup(s, "a/dual") == "no_such_host" })
+			testutil.Eventually(t, "the other API's Services", func() bool { return lookup(s, "a/one") == "[10.9.9.9]" && lookup(s, "a/dual") == "no_such_host" })
 		})
 	}
 }

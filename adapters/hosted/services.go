@@ -11,7 +11,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/adapters/internal/memo"
 	"konnectivity/adapters/resolve"
 )
 
@@ -55,8 +54,8 @@ type Services struct {
 	client  *client
 	log     logrus.FieldLogger
 	table   table
-	cache   memo.Cache[[]netip.Addr]
-	flights *memo.Flights[[]netip.Addr]
+	cache   resolve.Cache[[]netip.Addr]
+	flights *resolve.Flights[[]netip.Addr]
 	wanted  chan struct{} // holds one token once somebody has asked, so that a watch is worthwhile
 	outage  outage
 
@@ -104,7 +103,7 @@ func New(opt Options) *Services {
 		wanted: make(chan struct{}, 1),
 		outage: outage{log: opt.Log}, look: otherEvery,
 	}
-	s.flights = memo.NewFlights(getTime, s.get)
+	s.flights = resolve.NewFlights(getTime, s.get)
 	return s
 }
 
@@ -150,7 +149,7 @@ func unavailable(key string, err error) error {
 
 // get looks up one Service. While the API is away, what a watch saw last is
 // better than nothing.
-func (s *Services) get(ctx context.Context, f *memo.Flight[[]netip.Addr]) ([]netip.Addr, error) {
+func (s *Services) get(ctx context.Context, f *resolve.Flight[[]netip.Addr]) ([]netip.Addr, error) {
 	namespace, name := splitKey(f.Key)
 	var out service
 	err := s.client.getJSON(ctx, "/api/v1/namespaces/"+namespace+"/services/"+name, nil, maxService, &out)

@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
-	"konnectivity/adapters/internal/memo"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/race"
 )
@@ -68,8 +67,8 @@ type GuestOptions struct {
 // closed.
 type Guest struct {
 	opt     GuestOptions
-	flights *memo.Flights[Answer]
-	cache   memo.Cache[Answer]
+	flights *Flights[Answer]
+	cache   Cache[Answer]
 	idle    idleConns
 	slots   chan struct{} // one token for each connection in use
 }
@@ -77,7 +76,7 @@ type Guest struct {
 // NewGuest returns a Guest, which connects at the first lookup.
 func NewGuest(opt GuestOptions) *Guest {
 	g := &Guest{opt: opt, slots: make(chan struct{}, maxDNSConns)}
-	g.flights = memo.NewFlights(cmp.Or(opt.Time, defaultGuestTime), g.lookup)
+	g.flights = NewFlights(cmp.Or(opt.Time, defaultGuestTime), g.lookup)
 	return g
 }
 
@@ -92,7 +91,7 @@ func (g *Guest) Resolve(ctx context.Context, name string) (Answer, error) {
 	case left && f.Reached.Load():
 		err = errors.Join(errReached, err)
 		fallthrough
-	case left, errors.Is(err, memo.ErrClosed):
+	case left, errors.Is(err, ErrClosed):
 		return Answer{}, Unavailable(name, "the hosted cluster's DNS did not answer in time", err)
 	}
 	return answer, err
@@ -102,7 +101,7 @@ func (g *Guest) Resolve(ctx context.Context, name string) (Answer, error) {
 // there is an answer.
 func (g *Guest) Probe(ctx context.Context) error {
 	g.CloseIdle()
-	f := &memo.Flight[Answer]{Key: probeName}
+	f := &Flight[Answer]{Key: probeName}
 	_, err := g.ask(ctx, f, dnsmessage.MustNewName(probeName))
 	if err != nil && !errors.Is(err, errServFail) {
 		return err
@@ -124,7 +123,7 @@ func (g *Guest) Close() {
 
 // lookup is the work of a flight: it asks for one candidate after another, also
 // behind one that the DNS could not answer for: it may depend on others for that.
-func (g *Guest) lookup(ctx context.Context, f *memo.Flight[Answer]) (Answer, error) {
+func (g *Guest) lookup(ctx context.Context, f *Flight[Answer]) (Answer, error) {
 	ttl := maxNegative
 	var failed error
 	for _, candidate := range candidates(f.Key) {
@@ -155,7 +154,7 @@ func (g *Guest) lookup(ctx context.Context, f *memo.Flight[Answer]) (Answer, err
 }
 
 // notAsked is the outcome of a flight that the DNS has not answered.
-func notAsked(f *memo.Flight[Answer], err error) error {
+func notAsked(f *Flight[Answer], err error) error {
 	if f.Reached.Load() {
 		err = errors.Join(errReached, err)
 	}
@@ -189,7 +188,7 @@ func validLabels(name string) bool {
 
 // ask sends one question: first on a kept connection, if there is one, and on a
 // new one if that yields nothing.
-func (g *Guest) ask(ctx context.Context, f *memo.Flight[Answer], name dnsmessage.Name) (reply, error) {
+func (g *Guest) ask(ctx context.Context, f *Flight[Answer], name dnsmessage.Name) (reply, error) {
 	select {
 	case g.slots <- struct{}{}:
 		defer func() { <-g.slots }()
@@ -212,7 +211,7 @@ func (g *Guest) ask(ctx context.Context, f *memo.Flight[Answer], name dnsmessage
 	return g.askOn(ctx, f, c, name)
 }
 
-func (g *Guest) askOn(ctx context.Context, f *memo.Flight[Answer], c *dnsConn, name dnsmessage.Name) (reply, error) {
+func (g *Guest) askOn(ctx context.Context, f *Flight[Answer], c *dnsConn, name dnsmessage.Name) (reply, error) {
 	replies, whole, err := c.query(ctx, name)
 	if whole {
 		g.idle.put(c)

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
-	"konnectivity/adapters/internal/memo"
 	"konnectivity/tunnel"
 )
 
@@ -207,7 +206,7 @@ func TestGuestFailures(t *testing.T) {
 					t.Errorf("%v, reached %v, after %v", err, errors.Is(err, errReached), time.Since(start))
 				}
 				g.Close()
-				if _, err := g.Resolve(t.Context(), "www.example"); !errors.Is(err, memo.ErrClosed) {
+				if _, err := g.Resolve(t.Context(), "www.example"); !errors.Is(err, ErrClosed) {
 					t.Errorf("after Close: %v", err)
 				}
 				c.dns.hangUp()

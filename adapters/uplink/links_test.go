@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/adapters/internal/fakeserver"
+	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/peers"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -13,13 +13,13 @@ import (
 )
 
 func TestALinkPerAddress(t *testing.T) {
-	p := fakeserver.NewPKI(t)
+	p := fake.NewPKI(t)
 	target := testutil.Echo(t)
-	var servers []*fakeserver.Server
+	var servers []*fake.Server
 	n := new(names)
 	var pairs []string
 	for _, ip := range []string{"192.0.2.1", "192.0.2.2", "2001:db8::3"} {
-		servers = append(servers, fakeserver.New(p).Start(t))
+		servers = append(servers, fake.NewServer(p).Start(t))
 		pairs = append(pairs, ip, servers[len(servers)-1].Addr())
 	}
 	n.set(pairs...)
@@ -51,7 +51,7 @@ func TestALinkPerAddress(t *testing.T) {
 		must(t, roundTrip(t, s, target))
 	}
 	testutil.Eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
-	servers[0] = fakeserver.New(p).StartAt(t, address)
+	servers[0] = fake.NewServer(p).StartAt(t, address)
 	testutil.Eventually(t, "the third again", func() bool { return s.Stats().Links == 3 })
 	if got := s.Stats(); got.Lost != 1 {
 		t.Errorf("%+v", got)
@@ -59,8 +59,8 @@ func TestALinkPerAddress(t *testing.T) {
 }
 
 func TestRunWarmsUp(t *testing.T) {
-	p := fakeserver.NewPKI(t)
-	server := fakeserver.New(p).Start(t)
+	p := fake.NewPKI(t)
+	server := fake.NewServer(p).Start(t)
 	target := testutil.Echo(t)
 	n := at("192.0.2.1", server.Addr())
 	s := client(t, p, n, nil)
@@ -86,8 +86,8 @@ func TestServersSayWhetherAgentsServe(t *testing.T) {
 		{link.Serving{Told: true}, ""},
 		{link.Serving{Told: true, Why: "no connection to any proxy agent"}, "the konnectivity server says: no connection to any proxy agent"},
 	} {
-		p := fakeserver.NewPKI(t)
-		server := fakeserver.New(p)
+		p := fake.NewPKI(t)
+		server := fake.NewServer(p)
 		server.Agents = c.agents
 		server.Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
@@ -107,8 +107,8 @@ func TestServersSayWhetherAgentsServe(t *testing.T) {
 }
 
 func TestSeveralServersBehindOneAddress(t *testing.T) {
-	p := fakeserver.NewPKI(t)
-	server := fakeserver.New(p)
+	p := fake.NewPKI(t)
+	server := fake.NewServer(p)
 	server.Count = 3
 	server.Start(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
@@ -121,9 +121,9 @@ func TestSeveralServersBehindOneAddress(t *testing.T) {
 }
 
 func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
-	p := fakeserver.NewPKI(t)
+	p := fake.NewPKI(t)
 	target := testutil.Echo(t)
-	server := fakeserver.New(p).Start(t)
+	server := fake.NewServer(p).Start(t)
 	n := at("192.0.2.1", server.Addr())
 	var left atomic.Int32
 	s := client(t, p, n, func(o *Options) { o.Leave = func() { left.Add(1) } })
@@ -135,7 +135,7 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 		t.Error("told to leave a server that stays")
 	}
 
-	next := fakeserver.New(p).Start(t)
+	next := fake.NewServer(p).Start(t)
 	n.set("192.0.2.1", next.Addr())
 	server.Drain()
 	testutil.Eventually(t, "a link to the next server", func() bool { return s.Stats().Links == 2 })
@@ -159,9 +159,9 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 // A link that is being left gets nothing new while there is another, however
 // busy that is; alone it still serves.
 func TestPickAvoidsLinksThatAreLeft(t *testing.T) {
-	p := fakeserver.NewPKI(t)
+	p := fake.NewPKI(t)
 	target := testutil.Echo(t)
-	first, second := fakeserver.New(p).Start(t), fakeserver.New(p).Start(t)
+	first, second := fake.NewServer(p).Start(t), fake.NewServer(p).Start(t)
 	n := at("192.0.2.1", first.Addr())
 	s := client(t, p, n, nil)
 	must(t, roundTrip(t, s, target))
@@ -188,9 +188,9 @@ func TestPickAvoidsLinksThatAreLeft(t *testing.T) {
 // A link to a server that says that no agent serves gets nothing while there is
 // another, however busy that is.
 func TestPickAvoidsServersWithoutAgents(t *testing.T) {
-	p := fakeserver.NewPKI(t)
+	p := fake.NewPKI(t)
 	target := testutil.Echo(t)
-	idle, busy := fakeserver.New(p), fakeserver.New(p)
+	idle, busy := fake.NewServer(p), fake.NewServer(p)
 	idle.ID, busy.ID = "idle", "busy"
 	idle.Agents = link.Serving{Told: true, Why: "no connection to any proxy agent"}
 	n := at("192.0.2.1", idle.Start(t).Addr(), "192.0.2.2", busy.Start(t).Addr())
@@ -213,14 +213,14 @@ func TestPickAvoidsServersWithoutAgents(t *testing.T) {
 }
 
 func TestServerLearnsTheLink(t *testing.T) {
-	p := fakeserver.NewPKI(t)
+	p := fake.NewPKI(t)
 	target := testutil.Echo(t)
-	old := fakeserver.New(p).Old().Start(t)
+	old := fake.NewServer(p).Old().Start(t)
 	s := client(t, p, at("192.0.2.1", old.Addr()), nil)
 	must(t, roundTrip(t, s, target))
 	address := old.Addr()
 	old.Stop()
-	upgraded := fakeserver.New(p).StartAt(t, address)
+	upgraded := fake.NewServer(p).StartAt(t, address)
 	for range 3 {
 		must(t, roundTrip(t, s, target))
 	}
@@ -229,15 +229,15 @@ func TestServerLearnsTheLink(t *testing.T) {
 		t.Errorf("%d links, %d CONNECTs after the upgrade", l, c)
 	}
 	upgraded.Stop()
-	fakeserver.New(p).Old().StartAt(t, address) // and back again
+	fake.NewServer(p).Old().StartAt(t, address) // and back again
 	testutil.Eventually(t, "the link's end noticed", func() bool { return s.Stats().Links == 0 })
 	must(t, roundTrip(t, s, target))
 }
 
 func TestAddressesAreLookedUpAnewWhenAllFail(t *testing.T) {
-	p := fakeserver.NewPKI(t)
+	p := fake.NewPKI(t)
 	target := testutil.Echo(t)
-	server := fakeserver.New(p).Start(t)
+	server := fake.NewServer(p).Start(t)
 	n := at("192.0.2.1", server.Addr())
 	s := client(t, p, n, func(o *Options) { o.Mode = link.Off })
 	must(t, roundTrip(t, s, target))
@@ -250,9 +250,9 @@ func TestAddressesAreLookedUpAnewWhenAllFail(t *testing.T) {
 }
 
 func TestOldServerIsProbedForReadiness(t *testing.T) {
-	p := fakeserver.NewPKI(t)
+	p := fake.NewPKI(t)
 	for _, mode := range []link.Mode{link.Auto, link.Off} {
-		server := fakeserver.New(p).Old().Start(t)
+		server := fake.NewServer(p).Old().Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), func(o *Options) { o.Mode = mode })
 		run(t, s)
 		testutil.Eventually(t, "ready without a request", func() bool { return s.Ready() == nil })
@@ -260,7 +260,7 @@ func TestOldServerIsProbedForReadiness(t *testing.T) {
 }
 
 func TestStartWithoutServer(t *testing.T) {
-	p := fakeserver.NewPKI(t)
+	p := fake.NewPKI(t)
 	target := testutil.Echo(t)
 	n := at()
 	s := client(t, p, n, nil)
@@ -268,7 +268,7 @@ func TestStartWithoutServer(t *testing.T) {
 	if err := roundTrip(t, s, target); tunnel.FailureOf(err) != tunnel.FailUnavailable {
 		t.Fatal(err)
 	}
-	server := fakeserver.New(p).Start(t)
+	server := fake.NewServer(p).Start(t)
 	n.set("192.0.2.1", server.Addr())
 	err := roundTrip(t, s, target)
 	if err != nil { // it may have joined Run's attempt, which began before
@@ -278,23 +278,23 @@ func TestStartWithoutServer(t *testing.T) {
 }
 
 func TestLinksAreRetriedWithoutRequests(t *testing.T) {
-	p := fakeserver.NewPKI(t)
-	server := fakeserver.New(p).Start(t)
+	p := fake.NewPKI(t)
+	server := fake.NewServer(p).Start(t)
 	address := server.Addr()
 	s := client(t, p, at("192.0.2.1", address), nil)
 	run(t, s)
 	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
 	server.Stop()
 	testutil.Eventually(t, "not ready", func() bool { return s.Ready() != nil })
-	fakeserver.New(p).StartAt(t, address)
+	fake.NewServer(p).StartAt(t, address)
 	testutil.Eventually(t, "ready again", func() bool { return s.Ready() == nil })
 }
 
 // A server with links beside one without: once there is a link, it is what
 // requests go by.
 func TestALinkOutweighsAServerWithoutLinks(t *testing.T) {
-	p := fakeserver.NewPKI(t)
-	linked, old := fakeserver.New(p), fakeserver.New(p).Old()
+	p := fake.NewPKI(t)
+	linked, old := fake.NewServer(p), fake.NewServer(p).Old()
 	linked.ID = "linked"
 	s := client(t, p, at("192.0.2.1", linked.Start(t).Addr(), "192.0.2.2", old.Start(t).Addr()), nil)
 	run(t, s)
@@ -318,12 +318,12 @@ func TestALinkOutweighsAServerWithoutLinks(t *testing.T) {
 
 // A server that forgets the link is known to be without links before a request.
 func TestServerForgetsTheLink(t *testing.T) {
-	p := fakeserver.NewPKI(t)
-	server := fakeserver.New(p).Start(t)
+	p := fake.NewPKI(t)
+	server := fake.NewServer(p).Start(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
 	run(t, s)
 	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
 	server.Stop()
-	fakeserver.New(p).Old().StartAt(t, server.Addr())
+	fake.NewServer(p).Old().StartAt(t, server.Addr())
 	testutil.Eventually(t, "a server without links", func() bool { _, connect := s.sessions().stay(); return connect })
 }

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/adapters/internal/fakeserver"
+	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -12,7 +12,7 @@ import (
 // A server that goes is left at once, also while a connection goes on for ever:
 // it moves to another link, if need be to one that is made for it.
 func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
-	p := fakeserver.NewPKI(t)
+	p := fake.NewPKI(t)
 	target := testutil.Echo(t)
 	agent := newAgent(t)
 	old := resuming(p, agent).Start(t)
@@ -37,9 +37,9 @@ func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
 }
 
 // linkedToTwo has links to two servers of one agent, a, which is prepared, and b.
-func linkedToTwo(t *testing.T, prepare func(a *fakeserver.Server)) *Server {
+func linkedToTwo(t *testing.T, prepare func(a *fake.Server)) *Server {
 	t.Helper()
-	p := fakeserver.NewPKI(t)
+	p := fake.NewPKI(t)
 	agent := newAgent(t)
 	a, b := resuming(p, agent), resuming(p, agent)
 	a.ID, b.ID = "a", "b"
@@ -53,7 +53,7 @@ func linkedToTwo(t *testing.T, prepare func(a *fakeserver.Server)) *Server {
 // The server that is to be asked first for a connection is, whichever link carries
 // least; one that is not there is not waited for.
 func TestResumeAsksTheGivenServerFirst(t *testing.T) {
-	s := linkedToTwo(t, func(*fakeserver.Server) {})
+	s := linkedToTwo(t, func(*fake.Server) {})
 	for _, id := range []string{"a", "b", "a", "b", "c", ""} {
 		f := tunnel.NewFlow("tcp", "dest:1")
 		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: id}
@@ -69,7 +69,7 @@ func TestResumeAsksTheGivenServerFirst(t *testing.T) {
 // A server that is to be asked first, and says that it has lost its agents, is asked
 // last.
 func TestResumeAsksServersWithAgentsFirst(t *testing.T) {
-	s := linkedToTwo(t, func(a *fakeserver.Server) { a.Agents = noAgents })
+	s := linkedToTwo(t, func(a *fake.Server) { a.Agents = noAgents })
 	f := tunnel.NewFlow("tcp", "dest:1")
 	f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: "a"}
 	if _, err := s.Dial(t.Context(), f); tunnel.FailureOf(err) != tunnel.FailGone || f.Hop.ID != "b" {

@@ -1,9 +1,4 @@
-// Package memo remembers the outcomes of lookups, and lets everybody who wants
-// the same one wait for a single lookup.
-//
-// Packages hosted and resolve keep their lookups in it. A Cache owns no
-// goroutine; the lookups of Flights are joined by Close.
-package memo
+package resolve
 
 import (
 	"sync"

@@ -1,4 +1,4 @@
-package chain
+package adapters
 
 import (
 	"bufio"
@@ -13,15 +13,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/connect"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestNoProxy(t *testing.T) {
 	for list, c := range map[string]struct{ exempt, not string }{
@@ -44,14 +40,14 @@ func TestNoProxy(t *testing.T) {
 		",, ,:80,[],.,*.,/":      {"localhost:1", "example.com:80 10.0.0.1:80"},
 		"bücher.example":         {"bücher.example:80 xn--bcher-kva.example:80", "bucher.example:80"},
 	} {
-		n := NewNoProxy(list)
+		n := newExemptions(list)
 		for _, address := range strings.Fields(c.exempt) {
-			if host, port, err := tunnel.SplitAddress(address); err != nil || !n.Exempts(host, port) {
+			if host, port, err := tunnel.SplitAddress(address); err != nil || !n.exempts(host, port) {
 				t.Errorf("%q does not exempt %s, %v", list, address, err)
 			}
 		}
 		for _, address := range strings.Fields(c.not) {
-			if host, port, err := tunnel.SplitAddress(address); err != nil || n.Exempts(host, port) {
+			if host, port, err := tunnel.SplitAddress(address); err != nil || n.exempts(host, port) {
 				t.Errorf("%q exempts %s, %v", list, address, err)
 			}
 		}
@@ -66,14 +62,14 @@ func FuzzNoProxy(f *testing.F) {
 		if !tunnel.ValidHost(host) || port == 0 {
 			return
 		}
-		n := NewNoProxy(list)
-		if n.Exempts(host, port) != n.Exempts(strings.ToUpper(strings.ToLower(host)), port) && isASCII(host) {
+		n := newExemptions(list)
+		if n.exempts(host, port) != n.exempts(strings.ToUpper(strings.ToLower(host)), port) && isASCII(host) {
 			t.Errorf("%q: case counts in %q", list, host)
 		}
-		if !strings.HasSuffix(host, ".") && tidyHost(host) == strings.ToLower(host) && n.Exempts(host, port) != n.Exempts(host+".", port) {
+		if !strings.HasSuffix(host, ".") && tidyHost(host) == strings.ToLower(host) && n.exempts(host, port) != n.exempts(host+".", port) {
 			t.Errorf("%q: a final dot counts in %q", list, host)
 		}
-		if !NewNoProxy(list+",*").Exempts(host, port) {
+		if !newExemptions(list+",*").exempts(host, port) {
 			t.Errorf("%q and * do not exempt %q", list, host)
 		}
 	})
@@ -88,14 +84,14 @@ func isASCII(s string) bool {
 	return true
 }
 
-// fake is a customer proxy.
-type fake struct {
+// scriptedProxy is a customer proxy.
+type scriptedProxy struct {
 	tls    *tls.Config
 	auth   string                // required, if set
 	script func(c net.Conn) bool // takes a request over; true: done
 }
 
-func (f *fake) start(t testing.TB) string {
+func (f *scriptedProxy) start(t testing.TB) string {
 	t.Helper()
 	return testutil.Serve(t, func(socket *net.TCPConn) {
 		if f.tls == nil {
@@ -108,7 +104,7 @@ func (f *fake) start(t testing.TB) string {
 	})
 }
 
-func (f *fake) serve(c net.Conn) {
+func (f *scriptedProxy) serve(c net.Conn) {
 	if f.script != nil && f.script(c) {
 		return
 	}
@@ -139,7 +135,7 @@ func tcp(real string) tunnel.Dialer {
 	})
 }
 
-func dial(t testing.TB, w *Way, address string, timeout time.Duration) (tunnel.Conn, error) {
+func dialBy(t testing.TB, w *proxyDialer, address string, timeout time.Duration) (tunnel.Conn, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	return w.Dial(ctx, tunnel.NewFlow("tcp", address))
@@ -163,7 +159,7 @@ func (d deadline) Err() error {
 	}
 }
 
-func TestWayMatrix(t *testing.T) {
+func TestProxyDialerMatrix(t *testing.T) {
 	ca, err := pki.NewCA("customer")
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +172,7 @@ func TestWayMatrix(t *testing.T) {
 		for _, user := range []string{"", "us:p%40ss@"} {
 			for _, host := range []string{"proxy.example:3128", "10.9.9.9:3128", "[2001:db8::9]:3128"} {
 				for _, address := range []string{"www.example:443", "10.1.1.1:22", "[2001:db8::1]:443"} {
-					f := &fake{}
+					f := &scriptedProxy{}
 					if scheme == "https" {
 						f.tls = &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
 					}
@@ -187,8 +183,8 @@ func TestWayMatrix(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					w := &Way{Proxy: p, Who: "customer proxy", Via: tcp(f.start(t)), TLS: &tls.Config{RootCAs: ca.Pool(), ServerName: p.Host}}
-					c, err := dial(t, w, address, 10*time.Second)
+					w := &proxyDialer{Proxy: p, Who: "customer proxy", Via: tcp(f.start(t)), TLS: &tls.Config{RootCAs: ca.Pool(), ServerName: p.Host}}
+					c, err := dialBy(t, w, address, 10*time.Second)
 					if err != nil {
 						t.Errorf("%s%s%s to %s: %v", scheme, user, host, address, err)
 						continue
@@ -206,7 +202,7 @@ func TestWayMatrix(t *testing.T) {
 	}
 }
 
-func TestWayFailures(t *testing.T) {
+func TestProxyDialerFailures(t *testing.T) {
 	ca, _ := pki.NewCA("customer")
 	pair, err := ca.Issue(pki.Leaf{CommonName: "proxy", DNS: []string{"other.example"}, Server: true})
 	if err != nil {
@@ -230,22 +226,22 @@ func TestWayFailures(t *testing.T) {
 	closed := testutil.Refusing(t)
 	for name, c := range map[string]struct {
 		url     string
-		fake    *fake
+		proxy   *scriptedProxy
 		failure tunnel.Failure
 		reason  string
 	}{
-		"wants auth":     {"http://p:1", &fake{auth: "Basic x"}, tunnel.FailAuth, "customer proxy wants authentication"},
-		"wrong auth":     {"http://u:hunter2@p:1", &fake{auth: "Basic x"}, tunnel.FailAuth, "customer proxy wants authentication"},
-		"forbidden":      {"http://p:1", &fake{script: says("HTTP/1.1 403 No\r\n\r\nhunter2")}, tunnel.FailDenied, "customer proxy answered 403"},
-		"unavailable":    {"http://p:1", &fake{script: says("HTTP/1.1 503 No\r\n\r\nconnection refused")}, tunnel.FailUnavailable, "customer proxy answered 503"},
-		"HTML":           {"http://p:1", &fake{script: says("<html>\n<body>\n\n")}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},
-		"hangs up":       {"http://p:1", &fake{script: says("")}, tunnel.FailUnavailable, "customer proxy hung up"},
-		"resets":         {"http://p:1", &fake{script: reset}, tunnel.FailUnavailable, "customer proxy hung up"},
-		"silent":         {"http://p:1", &fake{}, tunnel.FailTimeout, "customer proxy does not answer in time"},
-		"silent TLS":     {"https://p:1", &fake{}, tunnel.FailTimeout, "customer proxy does not answer in time"},
-		"10 MB headers":  {"http://p:1", &fake{script: says("HTTP/1.1 200 OK\r\nX: " + strings.Repeat("y", 10<<20))}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},
-		"other name":     {"https://proxy.example:1", &fake{tls: serverTLS}, tunnel.FailUnavailable, "customer proxy shows a certificate that is not trusted; add its CA"},
-		"plain, not TLS": {"https://proxy.example:1", &fake{script: func(c net.Conn) bool { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n"); return silent(c) }}, tunnel.FailUnavailable, "customer proxy does not speak TLS; its URL may have to begin with http://"},
+		"wants auth":     {"http://p:1", &scriptedProxy{auth: "Basic x"}, tunnel.FailAuth, "customer proxy wants authentication"},
+		"wrong auth":     {"http://u:hunter2@p:1", &scriptedProxy{auth: "Basic x"}, tunnel.FailAuth, "customer proxy wants authentication"},
+		"forbidden":      {"http://p:1", &scriptedProxy{script: says("HTTP/1.1 403 No\r\n\r\nhunter2")}, tunnel.FailDenied, "customer proxy answered 403"},
+		"unavailable":    {"http://p:1", &scriptedProxy{script: says("HTTP/1.1 503 No\r\n\r\nconnection refused")}, tunnel.FailUnavailable, "customer proxy answered 503"},
+		"HTML":           {"http://p:1", &scriptedProxy{script: says("<html>\n<body>\n\n")}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},
+		"hangs up":       {"http://p:1", &scriptedProxy{script: says("")}, tunnel.FailUnavailable, "customer proxy hung up"},
+		"resets":         {"http://p:1", &scriptedProxy{script: reset}, tunnel.FailUnavailable, "customer proxy hung up"},
+		"silent":         {"http://p:1", &scriptedProxy{}, tunnel.FailTimeout, "customer proxy does not answer in time"},
+		"silent TLS":     {"https://p:1", &scriptedProxy{}, tunnel.FailTimeout, "customer proxy does not answer in time"},
+		"10 MB headers":  {"http://p:1", &scriptedProxy{script: says("HTTP/1.1 200 OK\r\nX: " + strings.Repeat("y", 10<<20))}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},
+		"other name":     {"https://proxy.example:1", &scriptedProxy{tls: serverTLS}, tunnel.FailUnavailable, "customer proxy shows a certificate that is not trusted; add its CA"},
+		"plain, not TLS": {"https://proxy.example:1", &scriptedProxy{script: func(c net.Conn) bool { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n"); return silent(c) }}, tunnel.FailUnavailable, "customer proxy does not speak TLS; its URL may have to begin with http://"},
 		"refused":        {"http://p:1", nil, tunnel.FailRefused, "customer proxy: connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -255,16 +251,16 @@ func TestWayFailures(t *testing.T) {
 			}
 			real, over := closed, make(chan struct{})
 			if c.failure == tunnel.FailTimeout {
-				c.fake.script = func(c net.Conn) bool {
+				c.proxy.script = func(c net.Conn) bool {
 					_, _ = c.Read(make([]byte, 1)) // it was asked
 					close(over)
 					return silent(c)
 				}
 			}
-			if c.fake != nil {
-				real = c.fake.start(t)
+			if c.proxy != nil {
+				real = c.proxy.start(t)
 			}
-			w := &Way{Proxy: p, Who: "customer proxy", Via: tcp(real), TLS: &tls.Config{RootCAs: ca.Pool(), ServerName: p.Host}}
+			w := &proxyDialer{Proxy: p, Who: "customer proxy", Via: tcp(real), TLS: &tls.Config{RootCAs: ca.Pool(), ServerName: p.Host}}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if c.failure == tunnel.FailTimeout {
@@ -285,9 +281,9 @@ func TestWayFailures(t *testing.T) {
 	}
 }
 
-func TestWayCancelled(t *testing.T) {
+func TestProxyDialerCancelled(t *testing.T) {
 	p, _ := connect.ParseProxy("http://p:1")
-	w := &Way{Proxy: p, Who: "customer proxy", Via: tcp((&fake{script: func(c net.Conn) bool { _, _ = io.Copy(io.Discard, c); return true }}).start(t))}
+	w := &proxyDialer{Proxy: p, Who: "customer proxy", Via: tcp((&scriptedProxy{script: func(c net.Conn) bool { _, _ = io.Copy(io.Discard, c); return true }}).start(t))}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	if _, err := w.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailCancelled {

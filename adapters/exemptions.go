@@ -1,9 +1,4 @@
-// Package chain reaches destinations through another HTTP proxy: a customer's,
-// which is itself reached through the tunnel, or the pod's own.
-//
-// It owns nothing but what it was given. Package adapters makes a Way for each
-// proxy.
-package chain
+package adapters
 
 import (
 	"net"
@@ -16,19 +11,19 @@ import (
 	"konnectivity/tunnel"
 )
 
-// NoProxy decides which destinations are exempt from a proxy. It supports what
+// exemptions decide which destinations are exempt from a proxy. It supports what
 // httpproxy does (suffixes, exact names with a leading dot left out, addresses,
 // CIDRs, ports, "*"; localhost and loopback are always exempt), and also
 // spellings that httpproxy would miss: trailing dots, capitals, bracketed and
 // IPv4-mapped addresses, entries separated by spaces. A CIDR matches addresses
 // only: names are not resolved for it.
-type NoProxy struct {
+type exemptions struct {
 	proxied func(*url.URL) (*url.URL, error)
 }
 
-// NewNoProxy parses a list in the format of NO_PROXY. Entries that make no
+// newExemptions parses a list in the format of NO_PROXY. Entries that make no
 // sense exempt nothing.
-func NewNoProxy(list string) *NoProxy {
+func newExemptions(list string) *exemptions {
 	var entries []string
 	for _, entry := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' || r == '\r' }) {
 		if entry = tidyEntry(entry); entry != "" {
@@ -37,7 +32,7 @@ func NewNoProxy(list string) *NoProxy {
 	}
 	// A decision needs some proxy to apply to; which one does not matter here.
 	cfg := httpproxy.Config{HTTPSProxy: "http://proxy.invalid", NoProxy: strings.Join(entries, ",")}
-	return &NoProxy{proxied: cfg.ProxyFunc()}
+	return &exemptions{proxied: cfg.ProxyFunc()}
 }
 
 // tidyEntry spells one entry as httpproxy expects it.
@@ -68,8 +63,8 @@ func tidyHost(host string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// Exempts reports whether host and port are to be reached without the proxy.
-func (n *NoProxy) Exempts(host string, port uint16) bool {
+// exempts reports whether host and port are to be reached without the proxy.
+func (n *exemptions) exempts(host string, port uint16) bool {
 	u := &url.URL{Scheme: "https", Host: tunnel.JoinAddress(tidyHost(host), port)}
 	proxy, err := n.proxied(u)
 	return err == nil && proxy == nil

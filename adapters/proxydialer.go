@@ -1,4 +1,4 @@
-package chain
+package adapters
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"konnectivity/tunnel/connect"
 )
 
-// Way is how a Proxy is used.
-type Way struct {
+// proxyDialer is how a Proxy is used.
+type proxyDialer struct {
 	Proxy *connect.Proxy
 	Who   string        // what it is called to clients: "customer proxy"
 	Via   tunnel.Dialer // reaches the proxy
@@ -21,7 +21,7 @@ type Way struct {
 }
 
 // Dial implements tunnel.Dialer by CONNECT to the proxy. Only ctx bounds it.
-func (w *Way) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+func (w *proxyDialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	address := f.Address
 	if _, _, err := tunnel.SplitAddress(address); err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (w *Way) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 }
 
 // failed returns an error for clients that says whose fault it is.
-func (w *Way) failed(address string, err error) error {
+func (w *proxyDialer) failed(address string, err error) error {
 	out := &tunnel.DialError{Address: address, Err: err}
 	var status *connect.StatusError
 	var dial *tunnel.DialError

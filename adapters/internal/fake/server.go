@@ -1,7 +1,8 @@
-// Package fakeserver is a small konnectivity server for the tests of adapters:
-// mTLS on loopback, link and CONNECT told apart by ALPN, destinations reached
-// by a Dialer of the test's choice.
-package fakeserver
+// Package fake is what the tests of adapters stand before: a small konnectivity
+// server (mTLS on loopback, link and CONNECT told apart by ALPN, destinations reached
+// by a Dialer of the test's choice), and as much of a kube-apiserver as knows
+// Services.
+package fake
 
 import (
 	"bufio"
@@ -91,8 +92,8 @@ func Direct(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	return tunnel.Wrap(c), nil
 }
 
-// New makes a Server that is not started.
-func New(p *PKI) *Server {
+// NewServer makes a Server that is not started.
+func NewServer(p *PKI) *Server {
 	return &Server{pki: p, conns: make(map[net.Conn]bool), links: make(map[*link.Session]bool), IDs: make(chan string, 16)}
 }
 

@@ -1,5 +1,4 @@
-// Package fakeapi is as much of a kube-apiserver as knows Services, for tests.
-package fakeapi
+package fake
 
 import (
 	"encoding/base64"
@@ -18,7 +17,7 @@ import (
 	"testing"
 )
 
-// API is a running fake. Its fields may be changed under Lock.
+// API is as much of a kube-apiserver as knows Services. Its fields may be changed under Lock.
 type API struct {
 	sync.Mutex
 	Token      string   // required of requests, if set
@@ -38,8 +37,8 @@ type event struct {
 	Object map[string]any `json:"object"`
 }
 
-// Start serves over TLS, HTTP/2 included, until the test ends.
-func Start(t testing.TB) *API {
+// StartAPI serves over TLS, HTTP/2 included, until the test ends.
+func StartAPI(t testing.TB) *API {
 	a := &API{services: make(map[string]string), watches: make(map[chan event]int), version: 1}
 	a.Server = httptest.NewUnstartedServer(a)
 	a.EnableHTTP2 = true
@@ -81,8 +80,8 @@ func (a *API) Expire() {
 	}
 }
 
-// Restore has these Services be all there are, and versions begin anew, as a restore of
-// etcd does. No watch is told, nor of what comes before its version.
+// Restore replaces all Services and begins versions anew, as a restore of etcd does.
+// Watches hear neither of that nor of changes until versions have reached theirs.
 func (a *API) Restore(services map[string]string) {
 	a.Lock()
 	defer a.Unlock()

@@ -1,4 +1,4 @@
-package memo
+package resolve
 
 import (
 	"fmt"

@@ -1,4 +1,4 @@
-package memo
+package resolve
 
 import (
 	"context"
@@ -9,11 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestCache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
