@@ -394,9 +394,7 @@ func TestProfilingIsOff(t *testing.T) {
 
 // What cannot start says why, naming the flag or the file.
 func TestStartErrors(t *testing.T) {
-	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	testutil.NoError(t, err)
-	defer busy.Close()
+	busy := testutil.Listen(t)
 	port := strconv.Itoa(busy.Addr().(*net.TCPAddr).Port)
 	dir := t.TempDir()
 	pair := func(name string) (cert, key string) {

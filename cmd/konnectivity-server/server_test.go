@@ -326,9 +326,7 @@ func TestProgramStartsAndStops(t *testing.T) {
 func TestStartErrors(t *testing.T) {
 	files := files(t)
 	ports, _ := portFlags(t)
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	testutil.NoError(t, err)
-	defer taken.Close()
+	taken := testutil.Listen(t)
 	port := taken.Addr().(*net.TCPAddr).Port
 	testutil.NoError(t, os.WriteFile(files["dir"]+"/kubeconfig", []byte("{nonsense"), 0o600))
 	for _, tc := range []struct {

@@ -101,9 +101,7 @@ func (l *lab) client(ca *pki.CA, leaf pki.Leaf) {
 
 func (l *lab) listen() net.Listener {
 	l.t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	l.must(err)
-	return ln
+	return testutil.Listen(l.t)
 }
 
 // run runs f until the test ends.

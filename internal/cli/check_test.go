@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,9 +16,7 @@ func TestChecks(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	testutil.NoError(t, os.WriteFile(file, nil, 0o600))
-	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	testutil.NoError(t, err)
-	defer busy.Close()
+	busy := testutil.Listen(t)
 	listen := func(address string) error {
 		l, err := Listen("port", address)
 		if err == nil {

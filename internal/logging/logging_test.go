@@ -266,8 +266,7 @@ func TestHTTPErrorLog(t *testing.T) {
 	out := &output{}
 	log, err := logging.New(logging.Options{Level: logrus.DebugLevel, Out: out})
 	testutil.NoError(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testutil.NoError(t, err)
+	l := testutil.Listen(t)
 	server := &http.Server{ErrorLog: logging.HTTPErrorLog(log), Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(200)
 		w.WriteHeader(200) // net/http complains
@@ -298,9 +297,7 @@ func TestUnsolicitedBytesAreNotLogged(t *testing.T) {
 	stdlog.SetOutput(logging.HTTPErrorLog(entry).Writer()) // as the programs do
 	stdlog.SetFlags(0)
 	defer func() { stdlog.SetOutput(writer); stdlog.SetFlags(flags) }()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testutil.NoError(t, err)
-	defer l.Close()
+	l := testutil.Listen(t)
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

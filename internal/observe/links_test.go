@@ -6,8 +6,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -26,7 +27,7 @@ func TestLinkMetrics(t *testing.T) {
 	l.Add("agent", b)
 	want := func(page string) {
 		t.Helper()
-		if err := testutil.GatherAndCompare(reg, strings.NewReader(page), names(page)...); err != nil {
+		if err := promtest.GatherAndCompare(reg, strings.NewReader(page), names(page)...); err != nil {
 			t.Error(err)
 		}
 	}
@@ -115,17 +116,15 @@ func TestCardinalityIsBounded(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	l := NewLinks("x_link_", "agent")
 	reg.MustRegister(l)
-	before, err := testutil.GatherAndCount(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before, err := promtest.GatherAndCount(reg)
+	testutil.NoError(t, err)
 	for range 1000 {
 		l.Add("agent", &session{link.Stats{Streams: 1}})
 	}
-	if after, err := testutil.GatherAndCount(reg); err != nil || after != before {
+	if after, err := promtest.GatherAndCount(reg); err != nil || after != before {
 		t.Errorf("%d series, %d before: %v", after, before, err)
 	}
-	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+	if problems, err := promtest.GatherAndLint(reg); err != nil || len(problems) > 0 {
 		t.Error(problems, err)
 	}
 }

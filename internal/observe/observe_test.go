@@ -12,10 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
 	"konnectivity/internal/logging"
 	"konnectivity/internal/observe"
+	"konnectivity/internal/testutil"
 )
 
 // get asks handler in memory.
@@ -87,7 +88,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("/metrics lacks %s", name)
 		}
 	}
-	if problems, err := testutil.GatherAndLint(registry, "konnectivity_build_info"); err != nil || len(problems) > 0 {
+	if problems, err := promtest.GatherAndLint(registry, "konnectivity_build_info"); err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
 	}
 }
@@ -110,10 +111,7 @@ func TestRedirectToPort(t *testing.T) {
 // serve starts Serve and returns its address and its result.
 func serve(t *testing.T, ctx context.Context, h http.Handler) (net.Listener, <-chan error) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Listen(t)
 	done := make(chan error, 1)
 	go func() { done <- observe.Serve(ctx, l, h, logging.Discard()) }()
 	return l, done
@@ -130,9 +128,7 @@ func TestServeFinishesRequestsAndEndsWithItsContext(t *testing.T) {
 	}))
 	go func() { <-entered; cancel() }()
 	r, err := http.Get("http://" + l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	body, err := io.ReadAll(r.Body)
 	r.Body.Close()
 	if string(body) != "finished" || err != nil {
@@ -155,9 +151,7 @@ func TestServeCutsUnfinishedRequests(t *testing.T) {
 		<-r.Context().Done() // until the connection is cut
 	}))
 	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer c.Close()
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	<-entered
@@ -179,9 +173,7 @@ func TestServeCutsUnfinishedRequests(t *testing.T) {
 func TestServeReturnsListenerError(t *testing.T) {
 	l, done := serve(t, t.Context(), http.NotFoundHandler())
 	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer c.Close()
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -207,9 +199,7 @@ func TestSilentConnectionsGiveWayToProbes(t *testing.T) {
 	ask := func() {
 		t.Helper()
 		r, err := client.Get("http://" + l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		defer r.Body.Close()
 		if body, err := io.ReadAll(r.Body); string(body) != "ok" || err != nil {
 			t.Fatalf("%q, %v", body, err)
@@ -219,9 +209,7 @@ func TestSilentConnectionsGiveWayToProbes(t *testing.T) {
 	conns := make([]net.Conn, silent)
 	for i := range conns {
 		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		defer c.Close()
 		conns[i] = c
 		_, _ = io.WriteString(c, "GET"[:i%4]) // no request is whole

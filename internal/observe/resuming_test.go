@@ -8,8 +8,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/resume"
 )
 
@@ -24,10 +25,8 @@ func (e *ends) OnResume(f func(time.Duration)) { e.resumed = f }
 
 func TestResumingMetricsStartAtZero(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	if err := Resuming(reg, "x_", resume.New(resume.Options{})); err != nil {
-		t.Fatal(err)
-	}
-	problems, err := testutil.GatherAndLint(reg)
+	testutil.NoError(t, Resuming(reg, "x_", resume.New(resume.Options{})))
+	problems, err := promtest.GatherAndLint(reg)
 	if err != nil || len(problems) > 0 {
 		t.Error(err, problems)
 	}
@@ -45,9 +44,7 @@ func TestResumingMetricsStartAtZero(t *testing.T) {
 	}
 	slices.Sort(reasons)
 	text, err := os.ReadFile("../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	_, section, _ := strings.Cut(string(text), "\n## Reasons for giving a connection up\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	if len(all) != 8 || len(reasons) != 5 {
@@ -63,15 +60,11 @@ func TestResumingMetricsStartAtZero(t *testing.T) {
 func TestResumingMetrics(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	e := &ends{now: resume.Stats{GivenUp: map[string]int64{"window": 0}}}
-	if err := Resuming(reg, "x_", e); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, Resuming(reg, "x_", e))
 	e.now = resume.Stats{Conns: 1, Detached: 2, Kept: 3, Resumes: 4, Replayed: 5, Degraded: 6, GivenUp: map[string]int64{"window": 7}}
 	e.resumed(300 * time.Millisecond)
 	all, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	got := map[string]float64{}
 	for _, f := range all {
 		for _, m := range f.Metric {

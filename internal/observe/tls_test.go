@@ -19,8 +19,7 @@ import (
 // gets a page by a connection of its own.
 func serveTLS(t *testing.T, own tls.Certificate) (at string, ask func(certs ...tls.Certificate) error) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testutil.NoError(t, err)
+	l := testutil.Listen(t)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {

@@ -30,6 +30,15 @@ func Pair(t testing.TB) (near, far *net.TCPConn) {
 	return a.(*net.TCPConn), b.(*net.TCPConn)
 }
 
+// Listen listens on a free port of 127.0.0.1 until the test ends.
+func Listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
 // Echo serves connections that get back what they send, as it comes, and then the
 // FIN. It returns the address.
 func Echo(t testing.TB) (address string) {

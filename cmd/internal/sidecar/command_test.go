@@ -13,9 +13,7 @@ import (
 // Each program has its own name, and says in one line why it cannot start: a
 // flag's value, a port that is taken.
 func TestCommands(t *testing.T) {
-	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	testutil.NoError(t, err)
-	defer busy.Close()
+	busy := testutil.Listen(t)
 	_, port, _ := net.SplitHostPort(busy.Addr().String())
 	for front, name := range map[Front]string{SOCKS5: "konnectivity-socks5-proxy", HTTP: "konnectivity-https-proxy"} {
 		for arg, want := range map[string]struct {

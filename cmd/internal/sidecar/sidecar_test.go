@@ -174,9 +174,7 @@ func TestStartWithoutCertificates(t *testing.T) {
 
 func TestPortsInUse(t *testing.T) {
 	w := newWorld(t)
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	w.must(err)
-	defer taken.Close()
+	taken := testutil.Listen(t)
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
 	_, free, _ := net.SplitHostPort(testutil.ReservedAddress(t))
 	for flag, o := range map[string]*Options{
@@ -238,9 +236,7 @@ func attempt(t *testing.T, o *Options) error {
 func TestDrainLetsConnectionsFinish(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	w.must(err)
-	defer ln.Close()
+	ln := testutil.Listen(t)
 	r := w.start(w.options(SOCKS5, "--http-serving-port=0", "--health-address=127.0.0.1:0"))
 	d, err := proxy.SOCKS5("tcp", r.addrs[SOCKS5], nil, nil)
 	w.must(err)
@@ -276,9 +272,7 @@ func TestDrainLetsConnectionsFinish(t *testing.T) {
 func TestDrainIsBounded(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	w.must(err)
-	defer ln.Close()
+	ln := testutil.Listen(t)
 	r := w.start(w.options(SOCKS5, "--drain-timeout=50ms"))
 	d, err := proxy.SOCKS5("tcp", r.addrs[SOCKS5], nil, nil)
 	w.must(err)

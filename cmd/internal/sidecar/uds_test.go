@@ -92,9 +92,7 @@ func TestUnixSocketPermissions(t *testing.T) {
 func TestUnixSocketIsReusableDuringDrain(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	w.must(err)
-	defer ln.Close()
+	ln := testutil.Listen(t)
 	options := w.options(HTTP, "--serving-uds="+filepath.Join(t.TempDir(), "s"))
 	r := w.start(options)
 	near, err := dialConnect(t.Context(), r.uds, ln.Addr().String())

@@ -103,8 +103,7 @@ func serveConnect(ctx context.Context, c *tls.Conn) {
 // site is an HTTP server to reach through the tunnel.
 func (w *world) site() string {
 	w.t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	w.must(err)
+	ln := testutil.Listen(w.t)
 	s := &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(rw, "hello "+r.URL.Path)
 	})}

@@ -1,7 +1,6 @@
 package diagnose
 
 import (
-	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -15,9 +14,7 @@ import (
 // Without a route to one family, a server that is reached by the other one is
 // reached.
 func TestUnroutableFamilyIsWarning(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testutil.NoError(t, err)
-	defer l.Close()
+	l := testutil.Listen(t)
 	source, err := tlsreload.New(tlsreload.Files{}, tlsreload.Options{Name: "test", Log: logging.Discard()})
 	testutil.NoError(t, err)
 	way, err := uplink.New(uplink.Options{Address: l.Addr().String(), TLS: source, Log: logging.Discard()})

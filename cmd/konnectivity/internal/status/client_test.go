@@ -3,7 +3,6 @@ package status
 import (
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -92,9 +91,7 @@ func TestStatusOfUsualPorts(t *testing.T) {
 // A question that was given up leaves no connection behind: with --watch there is
 // one every second, for hours.
 func TestHungHandshakeIsClosed(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testutil.NoError(t, err)
-	defer l.Close()
+	l := testutil.Listen(t)
 	c := newClient(t)
 	c.http.Timeout = 500 * time.Millisecond
 	if err := c.Report(t.Context(), &Report{Address: Secure + l.Addr().String()}, "", 1); err == nil {

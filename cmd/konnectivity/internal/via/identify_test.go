@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -57,24 +56,10 @@ func shop(t *testing.T) string {
 
 // says is a server that sends text first, as SSH servers do, and reads then.
 func says(t *testing.T, text string) string {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	testutil.NoError(t, err)
-	var conns sync.WaitGroup
-	conns.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			conns.Go(func() {
-				defer c.Close()
-				_, _ = io.WriteString(c, text)
-				_, _ = io.Copy(io.Discard, c)
-			})
-		}
+	return testutil.Serve(t, func(c *net.TCPConn) {
+		_, _ = io.WriteString(c, text)
+		_, _ = io.Copy(io.Discard, c)
 	})
-	t.Cleanup(func() { ln.Close(); conns.Wait() })
-	return ln.Addr().String()
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
