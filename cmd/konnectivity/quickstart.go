@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -86,7 +85,7 @@ func (o *quickstartOptions) run(ctx context.Context, out io.Writer) error {
 
 func (o *quickstartOptions) print(out io.Writer, d *demo, checks []pathCheck) error {
 	if o.json {
-		return printJSON(out, checks)
+		return status.PrintJSON(out, checks)
 	}
 	var text bytes.Buffer
 	paint := status.PaintIf(status.IsTerminal(out))
@@ -98,13 +97,6 @@ func (o *quickstartOptions) print(out io.Writer, d *demo, checks []pathCheck) er
 	}
 	_, err := out.Write(text.Bytes())
 	return err
-}
-
-// printJSON prints v for programs.
-func printJSON(out io.Writer, v any) error {
-	enc := json.NewEncoder(out)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }
 
 // printChecks prints a line for each path, then the errors.

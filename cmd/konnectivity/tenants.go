@@ -154,7 +154,7 @@ func checkTenants(cmd *cobra.Command, path string, server diagnose.Server) ([]di
 // printFindings prints findings. Its error is errChecksFailed if a step failed.
 func printFindings(out io.Writer, findings []diagnose.Finding, format string) error {
 	if format == "json" {
-		if err := printJSON(out, findings); err != nil {
+		if err := status.PrintJSON(out, findings); err != nil {
 			return err
 		}
 	} else {

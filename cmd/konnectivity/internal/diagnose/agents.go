@@ -34,20 +34,15 @@ func (c *pathChecker) checkAdmin(ctx context.Context) {
 
 // askAdmin reads the report of the admin port.
 func (c *pathChecker) askAdmin(ctx context.Context) (r status.Report, err error) {
-	client, err := status.NewClient(c.login())
-	if err != nil {
-		return r, err
+	if c.admin == nil { // a token, and over TLS the client certificate of the sidecar
+		login := status.Login{Token: c.opts.TokenFile, TLS: via.TLS{Files: c.opts.Sidecar.Files}}
+		if c.admin, err = status.NewClient(login); err != nil {
+			return r, err
+		}
 	}
-	defer client.Close()
 	r.Address = c.opts.ServerAdmin
-	err = client.Report(ctx, &r, "", maxPeers)
+	err = c.admin.Report(ctx, &r, "", maxPeers)
 	return r, err
-}
-
-// login is for the admin port: a token and, over TLS, the client certificate of the
-// sidecar.
-func (c *pathChecker) login() status.Login {
-	return status.Login{Token: c.opts.TokenFile, TLS: via.TLS{Files: c.opts.Sidecar.Files}}
 }
 
 // agentsFromHello reports whether agents serve by the answer of the server itself.

@@ -157,15 +157,10 @@ func advice(failure tunnel.Failure, way tunnel.Route) string {
 
 // carriedBy names the next hop of a failed dial, if the admin port knows it.
 func (c *pathChecker) carriedBy(ctx context.Context, id string) string {
-	if c.opts.ServerAdmin == "" {
+	if c.admin == nil {
 		return ""
 	}
-	client, err := status.NewClient(c.login())
-	if err != nil {
-		return "" // reported before
-	}
-	defer client.Close()
-	if next := client.FailedBy(context.WithoutCancel(ctx), c.opts.ServerAdmin, id); next != "" {
+	if next := c.admin.FailedBy(context.WithoutCancel(ctx), c.opts.ServerAdmin, id); next != "" {
 		return "; it went by " + next
 	}
 	return ""

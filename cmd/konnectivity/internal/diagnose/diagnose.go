@@ -9,6 +9,7 @@ import (
 
 	"konnectivity/adapters"
 	"konnectivity/cmd/internal/sidecar"
+	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel/link"
@@ -29,6 +30,9 @@ type Subject struct {
 func Run(ctx context.Context, s *Subject) []Finding {
 	c := &pathChecker{opts: s, now: time.Now, quiet: logging.Discard()}
 	c.walk(ctx)
+	if c.admin != nil {
+		c.admin.Close()
+	}
 	return c.findings
 }
 
@@ -46,6 +50,7 @@ type pathChecker struct {
 	waited         bool         // a dial ended without an answer
 	reportedAgents bool         // a finding says that agents are silent or missing
 	adapter        *adapters.Adapter
+	admin          *status.Client // for the server's admin port; nil if it cannot be asked
 }
 
 // walk checks from near to far, and skips steps that cannot work because an earlier one

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"encoding/json"
 	"io"
 	"os"
 	"strconv"
@@ -77,4 +78,11 @@ func PaintIf(on bool) Paint {
 		return Paint{}
 	}
 	return Paint{"\x1b[32m", "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"}
+}
+
+// PrintJSON prints v as indented JSON.
+func PrintJSON(out io.Writer, v any) error {
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }

@@ -107,12 +107,11 @@ func outcome(reports []Report) error {
 }
 
 func (v *View) print(out io.Writer, reports []Report) error {
-	if v.JSON {
-		enc := json.NewEncoder(out)
-		if !v.Watch {
-			enc.SetIndent("", "  ")
-		}
-		return enc.Encode(reports)
+	switch {
+	case v.JSON && v.Watch:
+		return json.NewEncoder(out).Encode(reports)
+	case v.JSON:
+		return PrintJSON(out, reports)
 	}
 	var text bytes.Buffer
 	room := SizeOf(out)

@@ -3,7 +3,6 @@ package status
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/url"
@@ -38,9 +37,7 @@ func (v *Tenants) Show(ctx context.Context, out io.Writer, address string) error
 		return fmt.Errorf("%s: %w", address, err)
 	}
 	if v.JSON {
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(page)
+		return PrintJSON(out, page)
 	}
 	var text bytes.Buffer
 	p := &printer{out: &text, paint: PaintIf(IsTerminal(out)), columns: SizeOf(out).Columns}
