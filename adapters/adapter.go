@@ -258,7 +258,7 @@ func (a *Adapter) IsServer(to netip.AddrPort) bool { return a.uplink.Is(to) }
 // Transport returns a new http.Transport for plain requests, which knows those
 // that go by the customer's http proxy. Its DialContext is the caller's to set,
 // so that it dials by Forward; Proxy and TLSClientConfig must be left as they
-// are. A 407 of that proxy is a response like any other.
+// are. A 407 from that proxy is passed on as a response.
 func (a *Adapter) Transport() *http.Transport {
 	return &http.Transport{Proxy: a.proxyOf, TLSClientConfig: a.httpProxyTLS}
 }
@@ -282,8 +282,7 @@ func (a *Adapter) proxyOf(r *http.Request) (*url.URL, error) {
 	return a.httpProxy.URL(), nil
 }
 
-// ID is the name by which servers know this process. Each start makes a new
-// one.
+// ID names this process to servers. Each start makes a new one.
 func (a *Adapter) ID() string { return a.uplink.ID() }
 
 // Links lists the links to servers that are up.

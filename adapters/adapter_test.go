@@ -265,7 +265,7 @@ func TestDirectRefusesMetadataServices(t *testing.T) {
 	}
 }
 
-// Nor does the pod's proxy, as far as is known here where it would go.
+// The pod's proxy does not either, as far as its destination is known here.
 func TestThePodsProxyIsNotAskedForMetadataServices(t *testing.T) {
 	w := newWorld(t, false)
 	furnish(t, w)

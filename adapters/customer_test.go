@@ -46,7 +46,7 @@ type made struct {
 	flow *tunnel.Flow
 }
 
-// NetConn is for who looks for what lies below.
+// NetConn is the connection below.
 func (m *made) NetConn() net.Conn { return m.Conn }
 
 // transport is the front's, with its dials.

@@ -103,10 +103,10 @@ func (d *direct) dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	return d.dialAddrs(ctx, f, port, answer.Addrs)
 }
 
-// nowhere denies the metadata services of clouds alone. Whoever names a destination
-// may be a customer, who also knows how to have it go direct: by a name that the
-// hosted cluster's DNS is told to deny, or by taking the tunnel down. These addresses
-// would give it the credentials of the machine that this pod is on.
+// nowhere denies the metadata services of clouds alone. A client may be a customer,
+// and a customer can make a connection go direct: by a name that the hosted cluster's
+// DNS is told to deny, or by taking the tunnel down. These addresses would give away
+// the credentials of the machine that this pod is on.
 var nowhere *policy.Policy
 
 // allowByProxy judges, as far as it is known here, where the pod's proxy would go: that

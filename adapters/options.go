@@ -28,7 +28,7 @@ type Options struct {
 
 	// Self says whether a client that asks for address means this process, which
 	// SOCKS5, Connect and Straight then refuse, whatever way it would go. The HTTP
-	// front judges plain requests by itself. nil: nobody means it.
+	// front judges plain requests by itself. nil: none does.
 	Self func(address string) bool
 
 	proxyCADirs []string      // default defaultProxyCADirs; tests have none
@@ -70,7 +70,7 @@ type ResolvePolicy struct {
 	ManagementFallback bool // when guest DNS fails, use the system resolver and go direct; needs GuestDNS
 }
 
-// DirectOptions says what goes direct instead of through the tunnel.
+// DirectOptions says which connections do not go through the tunnel.
 type DirectOptions struct {
 	CloudAPIs bool     // --connect-directly-to-cloud-apis: cloudSuffixes go direct
 	Suffixes  []string // --direct-suffix: these go direct, whatever CloudAPIs says
@@ -118,13 +118,13 @@ func defaultProxyCADirs() []string {
 // OptionError is why New refuses an option.
 type OptionError struct {
 	Option string // the field's path within Options, such as "HTTPS.HTTPProxy"
-	Err    error  // what is wrong and what is wanted; holds no secret
+	Err    error  // the fault, and the form that is wanted; holds no secret
 }
 
 // Error implements error.
 func (e *OptionError) Error() string { return e.Option + ": " + e.Err.Error() }
 
-// Unwrap returns what is wrong, for callers that know the option by another
+// Unwrap returns the fault, for callers that know the option by another
 // name.
 func (e *OptionError) Unwrap() error { return e.Err }
 

@@ -19,7 +19,7 @@ type path struct {
 	bypass   *bypass
 	customer *proxyDialer // nil: none
 	noProxy  *exemptions
-	self     func(address string) bool         // see Options; nil: nobody means it
+	self     func(address string) bool         // see Options; nil: none does
 	via      func(address string) tunnel.Route // names the route through the tunnel; nil: tunnel.RouteTunnel
 }
 

@@ -141,8 +141,8 @@ func dialBy(t testing.TB, w *proxyDialer, address string, timeout time.Duration)
 	return w.Dial(ctx, tunnel.NewFlow("tcp", address))
 }
 
-// deadline is a context whose time is over when it is told so, and not sooner
-// on a machine that is busy.
+// deadline is a context that ends when the test says so, and not sooner on a busy
+// machine.
 type deadline struct {
 	context.Context
 	over chan struct{}

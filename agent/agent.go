@@ -123,7 +123,7 @@ const (
 	// goes: longer than DRAIN takes to a far server, so that a dial that
 	// crossed it on the way is still served.
 	drainQuiet = time.Second
-	// drainPoll is how often that is looked at.
+	// drainPoll is the pause between two looks.
 	drainPoll = 50 * time.Millisecond
 )
 

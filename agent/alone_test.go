@@ -6,7 +6,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-func TestHowManyMayWaitForTheirOpeners(t *testing.T) {
+func TestDetachedLimit(t *testing.T) {
 	for _, c := range []struct {
 		budget      *link.Budget
 		descriptors int

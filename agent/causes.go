@@ -35,7 +35,7 @@ func (c causes) news(address string, err error, afresh bool, now time.Time) bool
 	return !known
 }
 
-// forget drops what has been away for long.
+// forget drops causes that have not occurred for causeTime.
 func (c causes) forget(now time.Time) {
 	maps.DeleteFunc(c, func(_ string, met map[string]time.Time) bool {
 		maps.DeleteFunc(met, func(_ string, last time.Time) bool { return now.Sub(last) >= causeTime })

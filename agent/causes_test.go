@@ -41,7 +41,7 @@ func TestEachCauseOfFailureIsLogged(t *testing.T) {
 }
 
 // What changes from attempt to attempt is no other cause, and a server that gives a
-// reason of its own each time is told of a few times.
+// reason of its own each time is logged a few times.
 func TestCausesAreBounded(t *testing.T) {
 	c, now, told := make(causes), time.Now(), 0
 	note := func(address, text string) {

@@ -95,7 +95,7 @@ func TestNegotiation(t *testing.T) {
 	}
 }
 
-// The name that is asked for is also the one that is verified, whatever host is
+// The name in the handshake is also the name that is verified, whatever host is
 // dialed.
 func TestServerName(t *testing.T) {
 	for _, old := range []bool{true, false} {
@@ -322,7 +322,7 @@ func TestThroughProxy(t *testing.T) {
 
 // The bound of a server's TCP is not one of a proxy's, for which names are looked up on
 // the way.
-func TestAProxyHasTheWholeAttempt(t *testing.T) {
+func TestProxyTimeout(t *testing.T) {
 	defer func(was time.Duration) { dialTimeout = was }(dialTimeout)
 	dialTimeout = 0
 	far, err := net.Listen("tcp", "127.0.0.1:0")
@@ -345,7 +345,7 @@ func TestAProxyHasTheWholeAttempt(t *testing.T) {
 	}
 }
 
-// A proxy that is not trusted, or wants to know who asks, is not mistaken for the
+// A proxy that is not trusted, or wants authentication, is not mistaken for the
 // server, and its password is not told.
 func TestProxyTroubleIsToldApart(t *testing.T) {
 	_, config := newCA(t)

@@ -108,7 +108,7 @@ func (c *crowd) back() time.Duration {
 // A server that comes back to 1,000 agents, and can do 200 handshakes a second, has
 // all of them soon, and each after one handshake but for a few that happen to look
 // for more servers: none gives up in line and comes again.
-func TestAServerComesBackToManyAgents(t *testing.T) {
+func TestManyAgentsAfterARestart(t *testing.T) {
 	const looking, atOnce, takes = 50, 2, 10 * time.Millisecond
 	agents := 1000
 	if testing.Short() {

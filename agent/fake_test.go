@@ -262,7 +262,7 @@ func (s *fakeSession) Close() error {
 	s.closed = true
 	s.mu.Unlock()
 	if first {
-		go func() { // the world's lock may be held by whoever ended us
+		go func() { // the caller may hold the world's lock
 			s.world.mu.Lock()
 			defer s.world.mu.Unlock()
 			s.world.open--

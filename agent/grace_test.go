@@ -12,7 +12,7 @@ import (
 )
 
 // A pod is killed 30 s after it was asked to end, unless its manifest says
-// otherwise. A drain that lasts as long as it may, and what follows, is over then.
+// otherwise. The longest drain, and the cleanup behind it, end within that time.
 func TestDefaultDrainFitsAPod(t *testing.T) {
 	if DefaultGrace > 25*time.Second {
 		t.Errorf("it lasts %v", DefaultGrace)

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// leaseListPage bounds an answer; nobody runs more servers.
+	// leaseListPage bounds an answer, far above any real number of servers.
 	leaseListPage = 500
 	// leaseRelist is how often leases are listed afresh although a watch
 	// runs, in case the watch lies dead without saying so.

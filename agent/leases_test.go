@@ -288,7 +288,7 @@ func said(body string) *http.Response {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body))}
 }
 
-// Where something on the way ends every watch at once, be it before it began, an agent
+// Where a middlebox ends every watch at once, even before it began, an agent
 // does not list again and again: there may be thousands of agents.
 func TestWatchesThatEndAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {

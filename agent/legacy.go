@@ -101,7 +101,7 @@ func (h overTLS) Clone() credentials.TransportCredentials { return h }
 // OverrideServerName implements credentials.TransportCredentials.
 func (overTLS) OverrideServerName(string) error { return nil }
 
-// once is a dialer that gives conn to the first who asks. gRPC dials again when
+// once is a dialer that returns conn for the first dial only. gRPC dials again when
 // a connection breaks; by then the session on it is over.
 func once(conn net.Conn) func(context.Context, string) (net.Conn, error) {
 	var given atomic.Bool

@@ -90,7 +90,7 @@ func (c *dialConnector) greet(ctx context.Context, conn *tls.Conn, hello link.He
 	})
 }
 
-// wantServer refuses what is no server; two agents must not serve each other.
+// wantServer refuses a peer that is no server; two agents must not serve each other.
 func wantServer(_ context.Context, peer link.Hello) error {
 	if peer.Role != link.RoleServer || peer.ID == "" {
 		return errors.New("an agent connects to servers that have an id")

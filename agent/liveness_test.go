@@ -55,7 +55,7 @@ func living(t *testing.T, keepalive time.Duration, answers bool, test func(far n
 	})
 }
 
-// A clock that is set is no silence: what was heard is known by the time that passes.
+// Setting the clock is no silence: its measure is the time that has passed.
 func TestSilenceIsNotMeasuredByTheClock(t *testing.T) {
 	near, far := net.Pipe()
 	defer near.Close()

@@ -42,7 +42,7 @@ const (
 	DefaultSyncIntervalCap = 10 * time.Second
 	// DefaultGrace is how long open connections may go on after the agent
 	// was told to stop. Kubernetes kills a pod 30 s after it asked it to end, and
-	// what is left when they are over takes a moment.
+	// closing them takes a moment.
 	DefaultGrace = 25 * time.Second
 	// MaxIdentity bounds ID and Identifiers, in bytes each. Both travel as
 	// gRPC metadata, which servers cap at 8 KiB and more for all of it.
@@ -53,7 +53,7 @@ const (
 type Options struct {
 	// ID is this agent's id, unique among agents; at most MaxIdentity bytes.
 	ID string
-	// Identifiers is the URL query by which servers route to this agent; see
+	// Identifiers is a URL query: servers route to this agent by it. See
 	// ValidateIdentifiers.
 	Identifiers string
 
@@ -107,8 +107,8 @@ type Options struct {
 	// 0 means DefaultGrace, negative none at all.
 	Grace time.Duration
 
-	// ResumeWindow is how long a connection waits for a link to go on by when
-	// the one that carries it is lost; 0 or less: it is lost too.
+	// ResumeWindow is how long a connection whose link is lost waits for another
+	// link; 0 or less: it is lost too.
 	ResumeWindow time.Duration
 
 	// Lanes is how many connections a link has at most, from 1 to

@@ -29,7 +29,7 @@ func TestServersOfNoProxy(t *testing.T) {
 
 // A name whose DNS does not answer, as of a region that is down, keeps no other from
 // being looked up.
-func TestANameWithoutAnswerHidesNoOther(t *testing.T) {
+func TestSlowNameDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &resolver{servers: []string{"down.example:8091", "up.example:8091"}, lookup: func(ctx context.Context, _, host string) ([]netip.Addr, error) {
 			if host == "down.example" {
@@ -45,7 +45,7 @@ func TestANameWithoutAnswerHidesNoOther(t *testing.T) {
 }
 
 // The first name servers of resolv.conf may be dead: the third is asked after 10 s.
-func TestALookUpReachesTheThirdNameServer(t *testing.T) {
+func TestLookUpReachesTheThirdNameServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &resolver{servers: []string{"up.example:8091"}, lookup: func(ctx context.Context, _, _ string) ([]netip.Addr, error) {
 			select {

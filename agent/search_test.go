@@ -17,7 +17,7 @@ func attemptsIn(w *world, d time.Duration) int {
 
 // A server may tell any count: the search for servers that are not there is
 // short, and slows down to some attempts a minute, behind one address or many.
-func TestAnyCountIsSearchedForWithinBounds(t *testing.T) {
+func TestSearchBoundsAnyCount(t *testing.T) {
 	for _, count := range []int{1000, 2_000_000_000} {
 		for _, addresses := range []int{1, 8} {
 			t.Run(fmt.Sprint(count, " at ", addresses), func(t *testing.T) {
@@ -39,7 +39,7 @@ func TestAnyCountIsSearchedForWithinBounds(t *testing.T) {
 					if n := attemptsIn(w, 10*time.Minute); n > 100*addresses {
 						t.Errorf("%d attempts in ten minutes after half an hour in vain", n)
 					}
-					// Any stretch alone may have what was left over before.
+					// One stretch alone may also use an earlier allowance.
 					seconds := int(time.Since(begin) / time.Second)
 					if n := w.attemptsSince(begin); n > peers.SearchBurst+seconds+addresses {
 						t.Errorf("%d attempts in %d seconds", n, seconds)
@@ -52,7 +52,7 @@ func TestAnyCountIsSearchedForWithinBounds(t *testing.T) {
 
 // Neither a count that goes up and down nor servers that come with a new id each
 // time, and leave, make the agent search at more than its pace.
-func TestNothingThatServersDoHastensTheSearch(t *testing.T) {
+func TestSearchRateIsBounded(t *testing.T) {
 	t.Run("count", func(t *testing.T) {
 		w := newWorld()
 		w.protocol = protocolLink

@@ -35,7 +35,7 @@ const (
 	redialSpread = 100 * time.Millisecond
 	// forgivenLosses is how many short sessions with an address are redialed so
 	// soon, plus one more every 5 s. Links that a bad network or a balancer
-	// cuts are worth it; a server that drops everybody it accepts is not.
+	// cuts are worth it; a server that drops all that it accepts is not.
 	forgivenLosses = 64
 	// resolveEvery is how often names are looked up while nothing is missing.
 	resolveEvery = 5 * time.Second
@@ -58,8 +58,8 @@ type set struct {
 	metrics   *metrics
 	peers     *peers.Set[address, session]
 
-	unlooked bool           // names failed to resolve, and that was logged; belongs to peers' loop
-	causes   causes         // of failed attempts, which were logged; likewise
+	unlooked bool           // names failed to resolve, and that was logged; owned by peers' loop
+	causes   causes         // of failed attempts, which were logged; owned by peers' loop
 	closing  sync.WaitGroup // of sessions that were one too many
 
 	mu    sync.Mutex

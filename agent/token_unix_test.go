@@ -11,7 +11,7 @@ import (
 
 // A pipe in the place of the token's file holds up neither an attempt to connect nor
 // the end of the agent.
-func TestAPipeForAToken(t *testing.T) {
+func TestTokenFromAPipe(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "token")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)

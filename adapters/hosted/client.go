@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// rereadEvery is how often the kubeconfig's files are compared with what is
-	// in use, while the API is used.
+	// rereadEvery is the pause between two looks at the kubeconfig's files, for
+	// changes, while the API is used.
 	rereadEvery = 5 * time.Second
 
 	// connectTime bounds reaching the API, unless a GET may take longer.
@@ -71,7 +71,7 @@ type client struct {
 	http   *http.Client
 	number int       // of access; each has its own
 	read   time.Time // when the files were compared last
-	fault  string    // what is wrong with them, as last logged; "" if nothing
+	fault  string    // their error, as logged last; "" if there is none
 }
 
 // current returns what to use now. A broken new kubeconfig leaves the old one
@@ -99,8 +99,8 @@ func (c *client) current() (*access, *http.Client, error) {
 	return c.access, c.http, nil
 }
 
-// inUse is the number of the access to use now, by which others are told from it; 0
-// while there is none.
+// inUse returns the number of the present access, which changes with it; 0 while there
+// is none.
 func (c *client) inUse() int {
 	_, _, _ = c.current()
 	c.mu.Lock()
@@ -108,8 +108,8 @@ func (c *client) inUse() int {
 	return c.number
 }
 
-// note logs what is wrong with the kubeconfig, when that begins, changes or
-// ends. The caller holds mu.
+// note logs the kubeconfig's error when it appears, changes or goes. The caller holds
+// mu.
 func (c *client) note(err error) {
 	text := ""
 	if err != nil {

@@ -162,7 +162,7 @@ func TestWatchOnceCredentialsAreRenewed(t *testing.T) {
 
 // Behind a restore of etcd the API's versions begin anew, below those that were seen, and
 // a watch from one of these is told nothing.
-func TestWatchOfWhatWasRestored(t *testing.T) {
+func TestWatchRelistsAfterARestore(t *testing.T) {
 	t.Parallel() // it waits
 	api, path := filled(t)
 	s := services(t, path)
@@ -189,7 +189,7 @@ func TestAPIAway(t *testing.T) {
 	api.Unlock()
 	api.CloseClientConnections()
 	testutil.Eventually(t, "the watch's end", func() bool { _, current := s.table.get(""); return !current })
-	want(t, s, map[string]string{"a/dual": "[10.0.0.2 fd00::2]", "b/new": "resolve"}) // what was seen last is still right
+	want(t, s, map[string]string{"a/dual": "[10.0.0.2 fd00::2]", "b/new": "resolve"}) // the last addresses are still right
 	api.Lock()
 	api.Down = false
 	api.Unlock()
@@ -248,7 +248,7 @@ func TestKubeconfigReloads(t *testing.T) {
 
 // Another API knows nothing of the first one's Services and versions, whether the
 // kubeconfig changes during a watch or between two.
-func TestAnotherAPIIsListedAnew(t *testing.T) {
+func TestChangedKubeconfigRelists(t *testing.T) {
 	for _, during := range []bool{true, false} {
 		t.Run(fmt.Sprint("during a watch: ", during), func(t *testing.T) {
 			t.Parallel() // it waits
@@ -275,7 +275,7 @@ func TestAnotherAPIIsListedAnew(t *testing.T) {
 	}
 }
 
-// An operator sees once what is missing, and once that it is there.
+// The log has one line when the kubeconfig is missing, and one when it is there.
 func TestOutagesAreLoggedOnce(t *testing.T) {
 	api, good := filled(t)
 	path := filepath.Join(t.TempDir(), "kubeconfig")

@@ -96,7 +96,7 @@ func (r *reader) file(path string) ([]byte, error) {
 	return data, nil
 }
 
-// either returns what is given inline as base64, or in a file, or nothing.
+// either returns inline, which is base64, else the content of the file at path, else nil.
 func (r *reader) either(what, inline, path string) ([]byte, error) {
 	switch {
 	case inline != "":

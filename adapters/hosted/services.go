@@ -56,7 +56,7 @@ type Services struct {
 	table   table
 	cache   resolve.Cache[[]netip.Addr]
 	flights *resolve.Flights[[]netip.Addr]
-	wanted  chan struct{} // holds one token once somebody has asked, so that a watch is worthwhile
+	wanted  chan struct{} // holds one token after the first request: a watch is worthwhile
 	outage  outage
 
 	look time.Duration // otherEvery, but in tests
@@ -160,7 +160,7 @@ func (s *Services) get(ctx context.Context, f *resolve.Flight[[]netip.Addr]) ([]
 	case isStatus(err, http.StatusNotFound):
 		s.outage.note(nil)
 		err, ttl = resolve.NotFound(f.Key), keepAbsent
-	case errors.Is(err, context.Canceled): // nobody wants it any more
+	case errors.Is(err, context.Canceled): // all callers have left
 		return nil, unavailable(f.Key, err)
 	default:
 		s.outage.note(err)

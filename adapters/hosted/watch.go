@@ -55,8 +55,8 @@ type table struct {
 	current bool // a watch follows them at present
 }
 
-// get returns what is known, and whether it is current, so that an absence
-// means absence.
+// get returns the addresses of a Service, and whether they are current: then a
+// Service that is not there does not exist.
 func (t *table) get(key string) (addrs []netip.Addr, current bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -125,7 +125,7 @@ func (s *Services) Run(ctx context.Context) {
 		}
 		resting, rested := context.WithTimeout(ctx, wait+rand.N(wait/4+1))
 		if wait == forbidPause {
-			s.awaitOther(resting, access) // who may do more
+			s.awaitOther(resting, access) // which may have more rights
 		} else {
 			<-resting.Done()
 		}

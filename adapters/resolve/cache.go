@@ -22,7 +22,7 @@ type kept[V any] struct {
 	expires time.Time
 }
 
-// Get returns what is remembered for key, if anything.
+// Get returns the outcome for key, if it is there and has not expired.
 func (c *Cache[V]) Get(key string) (value V, err error, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,7 +51,7 @@ func (c *Cache[V]) Put(key string, value V, err error, ttl time.Duration) {
 	c.kept[key] = kept[V]{value, err, time.Now().Add(ttl)}
 }
 
-// makeRoom drops what has expired, or else any one key.
+// makeRoom drops expired keys, or any one key if none is.
 func (c *Cache[V]) makeRoom() {
 	now := time.Now()
 	for key, entry := range c.kept {

@@ -182,7 +182,7 @@ func (p *idleConns) expire(c *dnsConn) {
 	_ = c.conn.Close()
 }
 
-// drop closes what is idle; close does so for good.
+// drop closes idle connections; close closes later ones too.
 func (p *idleConns) drop() {
 	for c := p.get(); c != nil; c = p.get() {
 		_ = c.conn.Close()

@@ -17,7 +17,7 @@ const (
 	maxCNAME = 12
 
 	// maxRecords is how many records of one response are read. A response of 64
-	// KiB can hold 4,000, of which the first are enough.
+	// KiB can hold 4,000; the first are enough.
 	maxRecords = 256
 )
 

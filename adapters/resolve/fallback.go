@@ -162,7 +162,7 @@ func (f *fallback) askBoth(ctx context.Context, name string) (guest, system outc
 	defer cancelVerdict()
 
 	fromGuest := ask(verdict, f.guest, name)
-	var fromSystem chan outcome // nil until it is asked
+	var fromSystem chan outcome // nil before the question
 	hedge := time.NewTimer(hedgeTime)
 	defer hedge.Stop()
 	select {

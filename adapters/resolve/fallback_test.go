@@ -231,7 +231,7 @@ func TestSystemIsBounded(t *testing.T) {
 
 // A verdict that comes while the end of the one before is told is told behind it: else
 // metrics would have it that the tunnel is in use.
-func TestChangesAreToldInTheirOrder(t *testing.T) {
+func TestHealthChangesKeepTheirOrder(t *testing.T) {
 	held, telling := make(chan struct{}), make(chan struct{})
 	var last atomic.Bool
 	h := NewHealth(nil, func(down bool) {

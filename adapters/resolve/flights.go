@@ -11,14 +11,13 @@ import (
 // ErrClosed is why nothing is looked up any more.
 var ErrClosed = errors.New("shutting down")
 
-// maxUnwanted is how many lookups may be under way before those end that nobody
-// waits for any more: who asks and leaves, again and again, is not to have more under
-// way than others wait for.
+// maxUnwanted bounds lookups: while more are under way, one ends when its last caller
+// leaves. A client that asks and leaves, again and again, cannot pile them up.
 const maxUnwanted = 128
 
-// Flights runs one lookup per key for all who want it. A lookup goes on when
-// those who wait have left, so that its outcome serves the next, unless there are too
-// many; it is bounded by time of its own and joined by Close.
+// Flights runs one lookup per key for all its callers. A lookup goes on when its
+// callers have left, so that its outcome serves the next one, unless there are too
+// many; it has a bound of its own and is joined by Close.
 type Flights[V any] struct {
 	bound time.Duration
 	work  func(ctx context.Context, f *Flight[V]) (V, error)
@@ -44,7 +43,7 @@ type Flight[V any] struct {
 
 	// Guarded by Flights.mu.
 
-	waiting int // who wants it
+	waiting int // callers
 	cancel  context.CancelFunc
 }
 
@@ -88,7 +87,7 @@ func (s *Flights[V]) join(key string) (*Flight[V], error) {
 	return f, nil
 }
 
-// leave is called by one who wants f no more.
+// leave is called when a caller of Do gives up.
 func (s *Flights[V]) leave(f *Flight[V]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,7 +106,7 @@ func (s *Flights[V]) run(ctx context.Context, f *Flight[V]) {
 	close(f.done)
 }
 
-// forget has nobody join f any more; mu is held.
+// forget removes f, so that a later caller starts another. The caller holds mu.
 func (s *Flights[V]) forget(f *Flight[V]) {
 	if s.running[f.Key] == f {
 		delete(s.running, f.Key)

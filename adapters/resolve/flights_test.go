@@ -114,8 +114,8 @@ func TestFlightsAreBounded(t *testing.T) {
 	})
 }
 
-// Who asks and leaves has no lookups go on without end; who waits is not hurt.
-func TestFlightsThatNobodyWantsAreBounded(t *testing.T) {
+// Callers that ask and leave do not pile up lookups; those that wait are served.
+func TestAbandonedFlightsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, ended atomic.Int64
 		s := NewFlights(time.Minute, func(ctx context.Context, f *Flight[int]) (int, error) {

@@ -3,9 +3,8 @@
 // unavailable), composed into a chain.
 //
 // A name that is found comes as an Answer. The other two outcomes are a
-// *tunnel.DialError: FailNoSuchHost when somebody who must know said that it
-// does not exist, FailResolve (FailTimeout, FailUnavailable, ...) when nobody
-// could be asked.
+// *tunnel.DialError: FailNoSuchHost when an authority said that the name does not
+// exist, FailResolve (FailTimeout, FailUnavailable, ...) when none could be asked.
 //
 // Package adapters composes a chain for each front, and cmd/konnectivity's
 // diagnose asks each step alone. Of the resolvers only Guest owns anything:
@@ -117,8 +116,8 @@ func PreferIPv4(r Resolver) Resolver {
 	})
 }
 
-// tidy unmaps addresses, drops duplicates and addresses at which nobody can be
-// reached, puts both families in turn and keeps to the bound.
+// tidy unmaps addresses, drops duplicates and those that are no host's (unspecified,
+// multicast), alternates the families and keeps to maxAddresses.
 func tidy(addrs []netip.Addr) []netip.Addr {
 	kept := slices.DeleteFunc(race.Alternate(addrs), func(a netip.Addr) bool {
 		return !a.IsValid() || a.IsUnspecified() || a.IsMulticast()

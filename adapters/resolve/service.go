@@ -15,7 +15,7 @@ type Services interface {
 }
 
 // ByService resolves NAME.NAMESPACE and NAME.NAMESPACE.svc[.anything] to the
-// ClusterIPs of that Service. Other names are NotFound at once.
+// ClusterIPs of that Service. For other names it returns NotFound at once.
 func ByService(services Services) Resolver {
 	return lookupFunc(func(ctx context.Context, name string) (Answer, error) {
 		service, namespace, ok := splitService(name)
@@ -45,8 +45,8 @@ func splitService(host string) (service, namespace string, ok bool) {
 // name of a Service or namespace.
 const maxLabel = 63
 
-// IsLabel reports whether s can be the name of a Service or namespace (RFC 1123
-// label), so that nothing else ever gets into the path of an API request.
+// IsLabel reports whether s can name a Service or namespace (RFC 1123 label). Nothing
+// else may get into the path of an API request.
 func IsLabel(s string) bool {
 	if s == "" || len(s) > maxLabel || s[0] == '-' || s[len(s)-1] == '-' {
 		return false

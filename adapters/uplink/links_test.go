@@ -212,7 +212,7 @@ func TestPickAvoidsServersWithoutAgents(t *testing.T) {
 	}
 }
 
-func TestServerLearnsTheLink(t *testing.T) {
+func TestServerUpgrade(t *testing.T) {
 	p := fake.NewPKI(t)
 	target := testutil.Echo(t)
 	old := fake.NewServer(p).Old().Start(t)
@@ -292,7 +292,7 @@ func TestLinksAreRetriedWithoutRequests(t *testing.T) {
 
 // A server with links beside one without: once there is a link, it is what
 // requests go by.
-func TestALinkOutweighsAServerWithoutLinks(t *testing.T) {
+func TestPickPrefersLinks(t *testing.T) {
 	p := fake.NewPKI(t)
 	linked, old := fake.NewServer(p), fake.NewServer(p).Old()
 	linked.ID = "linked"
@@ -317,7 +317,7 @@ func TestALinkOutweighsAServerWithoutLinks(t *testing.T) {
 }
 
 // A server that forgets the link is known to be without links before a request.
-func TestServerForgetsTheLink(t *testing.T) {
+func TestServerDowngrade(t *testing.T) {
 	p := fake.NewPKI(t)
 	server := fake.NewServer(p).Start(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)

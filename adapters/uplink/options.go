@@ -46,8 +46,8 @@ type Options struct {
 	// Software is named to the server, as "konnectivity-socks5-proxy/1.2".
 	Software string
 
-	// ResumeWindow is how long a connection waits for a link to go on by when
-	// the one that carries it is lost; 0 or less: it is lost too.
+	// ResumeWindow is how long a connection whose link is lost waits for another
+	// link; 0 or less: it is lost too.
 	ResumeWindow time.Duration
 
 	// Lanes is how many connections a link has at most, from 1 to lanes.MaxLanes;

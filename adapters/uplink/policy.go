@@ -14,16 +14,16 @@ const (
 	firstPause = 250 * time.Millisecond
 	maxPause   = 15 * time.Second
 
-	// probeEvery is how often a server without links is looked at, for
-	// readiness and for whether it has been replaced by one with links.
+	// probeEvery is the pause between two handshakes with a server without links,
+	// for readiness, and because one with links may have replaced it.
 	probeEvery = 30 * time.Second
 
 	// shortLife is the age below which a link that ends counts as one more
 	// failure, or a server that accepts and hangs up would be stormed.
 	shortLife = 10 * time.Second
 
-	// redialSpread spreads the first attempt behind a link that was cut. Who needs
-	// a link and has none does not wait for it.
+	// redialSpread spreads the first attempt after a link was cut. A dial that finds
+	// no link does not wait for it.
 	redialSpread = 100 * time.Millisecond
 
 	// forgivenLosses is how many short links to one address are redialed so soon,

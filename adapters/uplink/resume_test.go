@@ -50,8 +50,8 @@ func linkedToTwo(t *testing.T, prepare func(a *fake.Server)) *Server {
 	return s
 }
 
-// The server that is to be asked first for a connection is, whichever link carries
-// least; one that is not there is not waited for.
+// A connection is asked for at the server of Resume.First, even if another link carries
+// less; a server without a link is not waited for.
 func TestResumeAsksTheGivenServerFirst(t *testing.T) {
 	s := linkedToTwo(t, func(*fake.Server) {})
 	for _, id := range []string{"a", "b", "a", "b", "c", ""} {

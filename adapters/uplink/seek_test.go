@@ -35,7 +35,7 @@ func to(s *Server) map[string]int {
 
 // Where both links are to a server without agents, a dial has one of them replaced
 // by a link to a server that has some. What was on it goes on.
-func TestAServerWithAgentsIsSought(t *testing.T) {
+func TestSearchFindsAServerWithAgents(t *testing.T) {
 	p := fake.NewPKI(t)
 	target := testutil.Echo(t)
 	agent := newAgent(t)
@@ -63,7 +63,7 @@ func TestAServerWithAgentsIsSought(t *testing.T) {
 }
 
 // A search in vain leaves no link behind, and the links that there were are up.
-func TestAVainSearchChangesNothing(t *testing.T) {
+func TestSearchInVain(t *testing.T) {
 	p := fake.NewPKI(t)
 	target := testutil.Echo(t)
 	first, second := fake.NewServer(p), fake.NewServer(p)

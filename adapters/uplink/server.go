@@ -94,7 +94,7 @@ func (s *Server) resolved(_ []netip.AddrPort, err error) {
 	}
 }
 
-// sessionLost counts a link that has ended, if nobody asked it to.
+// sessionLost counts a link that has ended without having been asked to.
 func (s *Server) sessionLost(m peers.Member[netip.AddrPort, session], was peers.State) {
 	if l, linked := m.Session.(*linkSession); linked && was < peers.Leaving {
 		s.lost.Add(1)
@@ -166,7 +166,7 @@ func (s *Server) Stats() Stats {
 func (s *Server) Close() {
 	s.ends.Close() // while the links are there to deliver by
 	s.end()
-	s.begin() // so that the loop refuses what comes later, if it never ran
+	s.begin() // a loop that never ran refuses later dials, too
 	s.loop.Wait()
 	s.ends.Wait()
 }

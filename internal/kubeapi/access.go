@@ -21,7 +21,7 @@ const (
 	apiAnswer  = 15 * time.Second
 
 	dialTime = 10 * time.Second // to connect, and for TLS
-	idleTime = 90 * time.Second // until a connection that nobody uses is closed
+	idleTime = 90 * time.Second // until an idle connection is closed
 
 	// maxAnswer and maxHeader bound an answer: a review, or the keys of tokens. Those
 	// of kube-apiserver have a few KiB. maxUnread bounds what all that are under way
@@ -47,10 +47,9 @@ type Access struct {
 	Cert, Key          []byte // PEM
 }
 
-// Config is for a client of that API alone: what it has open goes with it, and
-// redirects are refused, since they would lead elsewhere with its credentials. The
-// API may be a stranger's who means harm: what it can make the client hold is
-// bounded, and its warnings are not logged.
+// Config makes a client of that API alone, with its own connections. Redirects
+// are refused, since they would lead elsewhere with its credentials. The API may be
+// hostile: answers are bounded, and its warnings are not logged.
 func (a Access) Config(contentType string) (*rest.Config, error) {
 	secure := &tls.Config{
 		MinVersion: tls.VersionTLS12, ServerName: a.ServerName, InsecureSkipVerify: a.Insecure,
@@ -103,8 +102,8 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// answer is a body of which no more than left is read, decompressed where it was
-// not.
+// answer is a body with a bound: reading more than left bytes fails. They count
+// decompressed.
 type answer struct {
 	io.ReadCloser
 	left int

@@ -29,7 +29,7 @@ import (
 	"konnectivity/internal/kubeapi"
 )
 
-// stranger is a client of an API that somebody else runs, strangeAPI that API, too;
+// stranger is a client of an API of others, and strangeAPI is that API;
 // cert is nil for one of the test's own.
 func stranger(t *testing.T, http2 bool, cert *tls.Certificate, answer http.HandlerFunc) kubeapi.TokenReviews {
 	t.Helper()
@@ -71,7 +71,7 @@ const good = `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","sta
 // An API that answers without end is left alone: it is a tenant's, whose owner may
 // mean harm to all who share the server.
 func TestAnswersWithoutEndAreNotRead(t *testing.T) {
-	const end = 64 << 20 // enough to tell, should somebody read it all
+	const end = 64 << 20 // enough to notice if it is read to the end
 	block := bytes.Repeat([]byte(" "), 64<<10)
 	for name, write := range map[string]func(w http.ResponseWriter, sent *atomic.Int64){
 		"body": func(w http.ResponseWriter, sent *atomic.Int64) {
@@ -106,7 +106,7 @@ func TestAnswersWithoutEndAreNotRead(t *testing.T) {
 
 // What a client needs is not bounded too closely: many reviews at once, and answers
 // that repeat a long token.
-func TestReviewsByAnAPIOfOnesOwn(t *testing.T) {
+func TestTokenReviewsByATenantsAPI(t *testing.T) {
 	for _, http2 := range []bool{true, false} {
 		var open, most atomic.Int64
 		reviews := stranger(t, http2, nil, func(w http.ResponseWriter, _ *http.Request) {

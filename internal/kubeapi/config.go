@@ -30,9 +30,9 @@ func Config(kubeconfig, contentType, what string) (*rest.Config, error) {
 	return config, nil
 }
 
-// fromFile is what a kubeconfig says, and nothing else: clientcmd's own loader takes the
-// pod's service account for a file that leads nowhere, and so the cluster that a control
-// plane runs in for the one that it is of.
+// fromFile reads a kubeconfig. clientcmd's own loader falls back to the pod's service
+// account for a file that leads nowhere; then a control plane would take the cluster
+// that hosts it for its own.
 func fromFile(path string) (*rest.Config, error) {
 	data, err := files.Read(path, maxKubeconfig)
 	if err != nil {

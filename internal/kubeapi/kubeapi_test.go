@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// api answers every request with body and notes what was asked.
+// api answers every request with body and notes the requests.
 func api(t *testing.T, body string) (config *rest.Config, asked *[]string) {
 	asked = new([]string)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -128,7 +128,7 @@ func TestWatchOfSecrets(t *testing.T) {
 }
 
 // An API that hangs up is away, and not one that ended a watch.
-func TestAnAPIThatHangsUp(t *testing.T) {
+func TestWatchThatHangsUp(t *testing.T) {
 	var asked atomic.Int32
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		asked.Add(1)

@@ -49,14 +49,14 @@ type Mirror struct {
 
 	// Of List's and Run's goroutine:
 	version string    // to watch from; "": list first
-	heard   time.Time // when the API last told anything, be it by a bookmark
+	heard   time.Time // when the API last sent anything, a bookmark included
 
 	mu    sync.Mutex
 	held  map[string]held
 	fault error // why held may not be what the API has; nil: it is
 }
 
-// held is what is kept of a Secret.
+// held is the part of a Secret that is kept.
 type held struct {
 	data    map[string][]byte
 	version string
@@ -163,8 +163,8 @@ func (m *Mirror) page(ctx context.Context, opts metav1.ListOptions) (*SecretList
 	return m.api.List(ctx, opts)
 }
 
-// keep is what is kept of a Secret. The version tells one that was made anew
-// from the one before, too.
+// keep returns the part of a Secret that is kept. The version also tells a Secret from
+// an earlier one of the same name.
 func keep(s *Secret) held {
 	return held{data: s.Data, version: string(s.UID) + "/" + s.ResourceVersion}
 }

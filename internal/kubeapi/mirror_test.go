@@ -178,7 +178,7 @@ func wants(t *testing.T, m *Mirror, want string) {
 	}
 }
 
-func TestAMirrorFollows(t *testing.T) {
+func TestMirrorFollowsChanges(t *testing.T) {
 	s := newShelf("a", "b", "c", "d", "e")
 	mirrored(t, s, func(m *Mirror) {
 		wants(t, m, "a=1 b=2 c=3 d=4 e=5")
@@ -197,7 +197,7 @@ func TestAMirrorFollows(t *testing.T) {
 
 // What a watch has missed when it ended, the next one is sent: it begins where
 // that one ended, or at its last bookmark.
-func TestAMirrorGoesOnWhereItWas(t *testing.T) {
+func TestMirrorResumesFromItsVersion(t *testing.T) {
 	s := newShelf("a")
 	mirrored(t, s, func(m *Mirror) {
 		s.put("b")
@@ -218,8 +218,8 @@ func TestAMirrorGoesOnWhereItWas(t *testing.T) {
 	})
 }
 
-// A version that is too old has all listed anew, and what is gone is gone.
-func TestAMirrorThatWasLeftBehind(t *testing.T) {
+// A version that is too old leads to a new list; Secrets that it lacks are dropped.
+func TestMirrorRelistsAfterExpiry(t *testing.T) {
 	s := newShelf("a", "b")
 	mirrored(t, s, func(m *Mirror) {
 		s.mu.Lock()
@@ -237,7 +237,7 @@ func TestAMirrorThatWasLeftBehind(t *testing.T) {
 
 // Behind a restore of etcd versions begin anew, below those that were seen, and a watch
 // from one of these is told nothing. One that is told something is not listed again.
-func TestAMirrorOfWhatWasRestored(t *testing.T) {
+func TestMirrorRelistsAfterARestore(t *testing.T) {
 	s := newShelf("a", "b")
 	mirrored(t, s, func(m *Mirror) {
 		for range 3 {
@@ -264,7 +264,7 @@ func TestAMirrorOfWhatWasRestored(t *testing.T) {
 	})
 }
 
-func TestAMirrorKeepsWhatItHasWhileTheAPIIsAway(t *testing.T) {
+func TestMirrorKeepsSecretsDuringAnOutage(t *testing.T) {
 	s := newShelf("a")
 	mirrored(t, s, func(m *Mirror) {
 		s.fail(errors.New("read 127.0.0.1:1: reset"))
@@ -285,7 +285,7 @@ func TestAMirrorKeepsWhatItHasWhileTheAPIIsAway(t *testing.T) {
 	})
 }
 
-func TestAMirrorBeginsOnceTheAPIIsThere(t *testing.T) {
+func TestMirrorStartsLate(t *testing.T) {
 	s := newShelf("a")
 	s.fail(errors.New("refused"))
 	mirrored(t, s, func(m *Mirror) {
@@ -301,7 +301,7 @@ func TestAMirrorBeginsOnceTheAPIIsThere(t *testing.T) {
 	})
 }
 
-func TestAMirrorThatWasNotAsked(t *testing.T) {
+func TestMirrorBeforeTheFirstList(t *testing.T) {
 	m := NewMirror(newShelf("a"), "tenant")
 	if _, err := m.Names(); err == nil {
 		t.Error("it is known that there are none")
@@ -312,7 +312,7 @@ func TestAMirrorThatWasNotAsked(t *testing.T) {
 }
 
 // What is no Secret is not taken in, and no reason to stop.
-func TestAMirrorOfSomethingElse(t *testing.T) {
+func TestMirrorRefusesOtherKinds(t *testing.T) {
 	s := newShelf("a")
 	mirrored(t, s, func(m *Mirror) {
 		s.mu.Lock()

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Secret is as much of a Secret as is read. The API's own type would link all of
+// Secret is the part of a Secret that is read. The API's own type would link all of
 // its core group.
 type Secret struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Backoff is the pauses after failures: the first is Base, and each further one
+// Backoff returns the pauses after failures: the first is Base, and each further one
 // in a row Growth times as long, up to Limit. All are jittered.
 type Backoff struct {
 	Base, Limit time.Duration
@@ -30,10 +30,10 @@ func grow(base time.Duration, factor float64, n int, limit time.Duration) time.D
 	if grown < float64(limit) {
 		return time.Duration(grown)
 	}
-	return limit // also for what is no number, as after endless failures with a base of 0
+	return limit // also where grown is not a number, as after endless failures with a base of 0
 }
 
-// Jitter spreads d over its upper half, so that all who lost a server at the
+// Jitter spreads d over its upper half, so that clients which lost a server at the
 // same moment do not come back at the same moment.
 func Jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d/2+1)

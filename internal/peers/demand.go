@@ -30,7 +30,7 @@ func (s *Set[A, S]) Now(ctx context.Context) (session S, err error) {
 	}
 }
 
-// Warm begins a Rush before anybody asks.
+// Warm begins a Rush before the first call of Now.
 func (s *Set[A, S]) Warm() {
 	s.mail.post(func() { s.demand(make(chan answer[S], 1)) })
 }

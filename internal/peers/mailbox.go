@@ -27,7 +27,7 @@ func (b *mailbox) post(message func()) bool {
 	return true
 }
 
-// wake has the loop look again, at its sessions too.
+// wake makes the loop look again, also at its sessions.
 func (b *mailbox) wake() {
 	select {
 	case b.ready <- struct{}{}:

@@ -33,12 +33,12 @@ func (p *Plan) Met(address, id string, count int, silent bool, now time.Time) *P
 	return m
 }
 
-// probeLater sets when to probe, now that there is one server more. How often depends
-// on what the members are; the time until now was chosen without this one. A probe
-// that fell due while a server was missing is not made at once: all who missed it
-// would make theirs as it comes back. The next one is put off only by some of the
-// time between two, so that servers which come and go do not have probes wait for
-// ever.
+// probeLater sets the time of the next probe when a server was connected. The pause
+// depends on the members, and the present one was chosen without this member. A probe
+// that fell due while a server was missing is not made at once: every client that
+// missed the server would make its probe as the server comes back. The next one is
+// put off by a part of the pause only, so that probes are made even while servers come
+// and go.
 func (p *Plan) probeLater(now time.Time) {
 	every := p.probeEvery()
 	next := now.Add(Jitter(every))
@@ -53,8 +53,8 @@ func (p *Plan) probeLater(now time.Time) {
 }
 
 // Failed notes that an attempt at an address failed. first says that it is the
-// first failure there since a session was made, and needless that the attempt
-// was for a server that nobody misses.
+// first failure there since a session was made, and needless that no server is
+// missing.
 func (p *Plan) Failed(address string, now time.Time) (first, needless bool) {
 	t := p.place(address)
 	pause := t.failed(now, p.policy.Spread)
@@ -109,7 +109,7 @@ func (p *Plan) Lost(m *Peer, now time.Time) (succeeded bool) {
 	return false
 }
 
-// waitedFor says that servers which are about to go wait until there is another.
+// waitedFor reports whether servers that are about to go wait until there is another.
 func (p *Plan) waitedFor() bool {
 	if !p.policy.DrainSoon || p.Active() > 0 {
 		return false
@@ -138,8 +138,8 @@ func (p *Plan) redial(m *Peer, now time.Time) {
 	t.cutAt, t.struck, t.next = now, 0, now.Add(t.lost(life, p.policy.Spread))
 }
 
-// cut says whether a short session at t may be taken for one that was cut. To the
-// wary, one that ended at once was not.
+// cut reports whether a short session at t counts as one that was cut. With
+// Policy.Wary, one that ended at once does not.
 func (p *Plan) cut(t *place, life time.Duration, now time.Time) bool {
 	if p.policy.Wary && life < goodLife {
 		return false

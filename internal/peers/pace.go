@@ -34,7 +34,7 @@ const (
 	// cut.
 	lossEvery = 5 * time.Second
 	// goodLife is how long a session must last to make up for one that ended at
-	// once. A server that drops whom it accepted takes less; a network that cuts
+	// once. A server that drops those it accepted takes less; a network that cuts
 	// links several times a second seldom does.
 	goodLife = 50 * time.Millisecond
 )

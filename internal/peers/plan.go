@@ -53,8 +53,8 @@ type Policy struct {
 	ProbeEvery func(silent bool) time.Duration
 }
 
-// Plan says whom to connect to and when. It does no I/O, has no lock and reads
-// no clock: its owner does, and tells it what came of it.
+// Plan says which addresses to connect to and when. It does no I/O, has no lock and
+// reads no clock: its owner does all that, and reports each outcome.
 type Plan struct {
 	policy    Policy
 	places    []*place
@@ -66,7 +66,7 @@ type Plan struct {
 	searches  allowance
 }
 
-// place is an address and what is known of it.
+// place is the record of one address.
 type place struct {
 	address string
 	pace

@@ -52,7 +52,7 @@ func meets(p *Plan, address, id string, count int, now time.Time) *Peer {
 	return p.Met(address, id, count, false, now)
 }
 
-func TestWhomToDial(t *testing.T) {
+func TestPlanDials(t *testing.T) {
 	type step struct {
 		address, id string // met there; "" is nothing but a look
 		count       int
@@ -176,7 +176,7 @@ func TestAddressesComeAndGo(t *testing.T) {
 
 // A session outlives its address in the names. When that comes back, so does
 // what is known of it: it has a session, whose end has it dialed.
-func TestAnAddressComesBack(t *testing.T) {
+func TestAddressComesBack(t *testing.T) {
 	for name, policy := range policies {
 		p := NewPlan(policy, noon)
 		p.List([]string{"a", "b"}, true)
@@ -480,7 +480,7 @@ func TestAttemptsBehindACut(t *testing.T) {
 }
 
 // Links that come and go, each too short for a probe to fall due, do not put probes
-// off for ever; and nobody probes as soon as a server is back.
+// off for ever; and no probe is made as soon as a server is back.
 func TestProbesBesideLinksThatComeAndGo(t *testing.T) {
 	p, now := planOfOne(t, all)
 	probes, atOnce := 0, 0

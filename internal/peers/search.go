@@ -10,8 +10,8 @@ import (
 const maxReplaced = 4
 
 // Search looks for a server that has agents, if every server that is connected says
-// that it has none, and servers tell of more than are connected. It is for a caller
-// who is about to use an Agentless session; it does not block.
+// that it has none, and servers tell of more than are connected. A caller that
+// is about to use an Agentless session asks for it. It does not block.
 func (s *Set[A, S]) Search() {
 	select {
 	case s.wanted <- struct{}{}:

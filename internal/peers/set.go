@@ -167,7 +167,7 @@ func (s *Set[A, S]) background(work func() (then func())) {
 	})
 }
 
-// step starts what is due and returns when to look again.
+// step starts due look-ups and attempts, and returns when to look again.
 func (s *Set[A, S]) step(now time.Time) (wake time.Time) {
 	if !s.keep || s.rushing { // a Rush tells something about all addresses
 		return now.Add(s.cfg.Policy.Limit)
@@ -251,8 +251,8 @@ func (s *Set[A, S]) resolved(addresses []A, err error) {
 	s.lookAgain = time.Now().Add(s.cfg.ResolveEvery(s.plan.Complete(), err))
 }
 
-// joinWanted is join for a session that the loop has asked for. It may have come
-// about twice; who waits gets the one that is kept.
+// joinWanted is join for a session that the loop has asked for. If there are
+// two, callers of Now get the session that stays.
 func (s *Set[A, S]) joinWanted(address A, session S) {
 	if s.plan.Needless(s.cfg.Key(address)) {
 		if m := s.usable(); m != nil {

@@ -223,7 +223,7 @@ func running(t *testing.T, w *world, policy Policy, f func(t *testing.T, s *Set[
 	})
 }
 
-// judge says what is wrong with a set once nothing has happened for long.
+// judge returns the faults of a set after a long quiet time.
 func (w *world) judge(policy string, s *Set[string, *conn]) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -279,7 +279,7 @@ func (w *world) judgeEach(s *Set[string, *conn]) (wrong string) {
 }
 
 // Whatever servers and names do, the set is right soon after they have calmed
-// down, has no server twice meanwhile, and storms nobody.
+// down, has no server twice meanwhile, and dials none too often.
 func TestSimulation(t *testing.T) {
 	shapes := map[string]map[string][]string{
 		"own":      {"a": {"1"}, "b": {"2"}, "c": {"3"}},
@@ -330,8 +330,8 @@ func (w *world) simulate(t *testing.T, policy string, s *Set[string, *conn]) {
 	}
 }
 
-// What failed is tried again at once when it is said that something has changed,
-// by as quick a series as at first, and what is connected is let be.
+// Retry dials addresses that failed at once, and then as quickly as at first; sessions
+// go on.
 func TestRetry(t *testing.T) {
 	for name, policy := range policies {
 		policy.ProbeEvery = nil // so that b alone is dialed
@@ -370,7 +370,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// All who ask while there is nothing share one Rush, and its outcome.
+// All callers of Now share one Rush, and its outcome.
 func TestNowIsShared(t *testing.T) {
 	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}}
 	running(t, w, all, func(t *testing.T, s *Set[string, *conn]) {
@@ -389,9 +389,8 @@ func TestNowIsShared(t *testing.T) {
 	})
 }
 
-// One who asks while an attempt is under way that the plan wanted is served by the
-// first that comes about; the other does not stay, for who wants one at each
-// address.
+// A caller of Now during an attempt of the plan gets the first session of the two; the
+// other one is closed, where there is to be one at each address.
 func TestNowBesideAnAttempt(t *testing.T) {
 	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}, links: true}
 	running(t, w, each, func(t *testing.T, s *Set[string, *conn]) {
@@ -413,8 +412,8 @@ func TestNowBesideAnAttempt(t *testing.T) {
 	})
 }
 
-// A session that was one too many is wanted after all if the other ends at that
-// moment; whoever waits gets it.
+// A session that was one too many is kept if the other one ends at that moment, and
+// callers of Now get it.
 func TestNowBesideASessionThatEnds(t *testing.T) {
 	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}, links: true}
 	synctest.Test(t, func(t *testing.T) {
@@ -446,8 +445,8 @@ func TestNowBesideASessionThatEnds(t *testing.T) {
 	})
 }
 
-// Who asks hears why there is nothing, gives up when he likes, and is not left
-// waiting by a set that ends.
+// Now returns why there is no session, ends with its context, and does not outlast the
+// set.
 func TestNowFails(t *testing.T) {
 	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{}, up: map[string]bool{}}
 	synctest.Test(t, func(t *testing.T) {
@@ -487,7 +486,7 @@ func TestNowFails(t *testing.T) {
 	})
 }
 
-// A session that was made elsewhere is one of the set, and answers who waits.
+// A session that was made elsewhere joins the set, and callers of Now get it.
 func TestOffer(t *testing.T) {
 	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"b": {"1"}}, up: map[string]bool{"1": true}}
 	running(t, w, all, func(t *testing.T, s *Set[string, *conn]) {
@@ -510,7 +509,7 @@ func TestOffer(t *testing.T) {
 	})
 }
 
-// What an attempt brings after the end is not left open: running looks.
+// A session that an attempt makes after the end is closed: running checks.
 func TestEndDuringAnAttempt(t *testing.T) {
 	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}}
 	running(t, w, all, func(_ *testing.T, s *Set[string, *conn]) {
@@ -522,9 +521,9 @@ func TestEndDuringAnAttempt(t *testing.T) {
 	}
 }
 
-// What an attempt brings as the loop ends is a session as all others, which somebody may
-// use already: it lives until Close.
-func TestWhatAnAttemptBringsLate(t *testing.T) {
+// A session that an attempt makes as the loop ends lives until Close, as all others do:
+// it may be in use already.
+func TestAttemptThatOutlivesTheLoop(t *testing.T) {
 	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}}
 	synctest.Test(t, func(t *testing.T) {
 		s := w.set(all)

@@ -76,7 +76,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-func TestHandshakeSendsWhatItMust(t *testing.T) {
+func TestHandshakeRequest(t *testing.T) {
 	request := make(chan string, 1)
 	c := proxy(t, func(c *net.TCPConn) {
 		request <- readHeaders(c)
@@ -100,7 +100,7 @@ func TestHandshakeKeepsBytesBehindTheResponse(t *testing.T) {
 		"HTTP/1.1 103 Early Hints\r\nLink: y\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
 		"HTTP/1.1 204 Fine\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n",          // RFC 9110 §9.3.6: ignored
-		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", // likewise
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", // no length either
 	} {
 		body := strings.Repeat("SSH-2.0-server speaks first\r\n", 500)
 		c := proxy(t, func(c *net.TCPConn) {

@@ -97,9 +97,9 @@ func TestDial(t *testing.T) {
 	}
 }
 
-// With many addresses the error is the one that tells most, and a shortage of
+// With many addresses the most telling error is returned, and a shortage of
 // our own ends the race.
-func TestWhichErrorIsTold(t *testing.T) {
+func TestMostTellingError(t *testing.T) {
 	fail := func(f tunnel.Failure) error { return &tunnel.DialError{Failure: f} }
 	slow, refused, theirs := fail(tunnel.FailTimeout), fail(tunnel.FailRefused), fail(tunnel.FailExhausted)
 	none := tunnel.AsDialError("", &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)})
