@@ -4,7 +4,7 @@
 //
 // Pure code decides how many lanes there should be (plan.go) and which lane a stream
 // goes to (placement.go). A Group is the lanes (group.go). While they carry bulk, it
-// samples them and does what was decided (monitor.go): it adds lanes (growth.go), drops
+// samples them and carries decisions out (monitor.go): it adds lanes (growth.go), drops
 // them, and asks streams to move. It opens streams (dial.go) and has the methods of a
 // link.Session that its users need (session.go).
 //

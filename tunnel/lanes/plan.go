@@ -29,8 +29,8 @@ const (
 	// send buffer: of the 4 MiB that Linux allows by default, 2.4 to 2.9 MB are payload.
 	fullTrip = 2 << 20
 
-	// lossyTrip is the same where segments are lost: what came after one that was
-	// lost stays in the buffer until that has been sent again.
+	// lossyTrip is the same where segments are lost: the bytes behind a lost segment
+	// stay in the buffer until it has been sent again.
 	lossyTrip = 1 << 20
 
 	// fastRate is what a lane carries at least, in bytes per second, that may be

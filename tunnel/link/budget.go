@@ -19,8 +19,8 @@ const maxBudgetMiB = 1 << 20
 // their windows less as it fills (§5).
 type Budget = shares.Budget
 
-// CheckBudgetMiB says in words what is wrong with a budget, in MiB, that somebody
-// wants; 0 leaves its size to NewBudget.
+// CheckBudgetMiB returns an error if n is not a valid budget in MiB; 0 leaves the size to
+// NewBudget.
 func CheckBudgetMiB(n int64) error {
 	if n < 0 || n > maxBudgetMiB {
 		return fmt.Errorf("want a number from 1 to %d, or 0 for the default", maxBudgetMiB)

@@ -15,8 +15,8 @@ import (
 // resuming.
 const FeatureResume = "resume"
 
-// ackTime bounds how long a stream that has ended, and that nobody uses, is kept for
-// its last acknowledgements. It is as long as an end waits for one: the last bytes may
+// ackTime bounds how long an ended stream that is not in use is kept for its last
+// acknowledgements. It is as long as an end waits for one: the last bytes may
 // still be under way, on a link that is lost.
 const ackTime = 10 * time.Minute
 
@@ -26,10 +26,10 @@ const ackTime = 10 * time.Minute
 // ends unacknowledged, and cannot fill an agent's link that others use.
 const endedMemory = 5 << 10
 
-// Ack acknowledges to the other end of a connection what was taken (§9).
+// Ack acknowledges bytes of a connection to its other end (§9).
 type Ack struct {
 	Offset uint64 // all before it was taken
-	End    bool   // the end of the direction is among what was taken
+	End    bool   // the end of the direction was taken, too
 	Big    bool   // its sender can keep much of the other direction, which needs fewer Acks then
 }
 
@@ -130,7 +130,7 @@ func (st *Stream) Watch(w Watcher) (acked Ack, some bool) {
 	return Ack{}, false
 }
 
-// Joined is what has become of a stream before it was joined.
+// Joined is the state of a stream at the moment it is joined.
 type Joined struct {
 	Ack    *Ack   // the newest acknowledgement; nil: none
 	Limit  uint64 // up to which offset the peer lets the stream send
@@ -208,8 +208,8 @@ func (st *Stream) closeSettledLocked() {
 	}
 }
 
-// awaitsAcksLocked reports whether a stream both of whose directions are over is to be
-// kept for acknowledgements. It takes the memory for that.
+// awaitsAcksLocked reports whether a stream is to be kept for acknowledgements after both
+// directions have ended, and takes the memory for that.
 func (st *Stream) awaitsAcksLocked() bool {
 	c := &st.carrier
 	if !c.outlived || c.settled() {
@@ -260,8 +260,8 @@ func (r *frameReader) creditedUnlocked(st *Stream) {
 	st.carrier.free = !again
 }
 
-// ResetBehind resets the stream with the code of cause, behind what was and will be
-// written to it: once its direction is ended, by whoever relays.
+// ResetBehind resets the stream with the code of cause as soon as this side has ended its
+// direction, so all bytes that a relay still writes come first.
 func (st *Stream) ResetBehind(cause error) {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()

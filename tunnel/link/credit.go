@@ -21,8 +21,8 @@ const (
 	// 50 ms with room for a late credit.
 	maxWindow = 16 << 20
 
-	// windowGrowth is the step by which a window grows; with four, a stream
-	// on a long link has what it needs within four round trips.
+	// windowGrowth is how many times larger a window becomes when it grows. With
+	// four, it suits a long link within four round trips.
 	windowGrowth = 4
 
 	// farGrowth is the step where the round trip is farRTT or longer. A window
@@ -111,7 +111,7 @@ func (c *recvCredit) receive(n int) error {
 	return nil
 }
 
-// unread is what has arrived and was not consumed.
+// unread returns how many bytes have arrived and were not consumed.
 func (c *recvCredit) unread() int { return int(c.received - c.consumed) }
 
 // consume counts n bytes as taken by the reader. Once half a window or
@@ -192,7 +192,7 @@ func proof(rtt time.Duration) uint64 {
 	return 2
 }
 
-// growth is the step by which a window grows.
+// growth returns how many times larger a window becomes when it grows.
 func growth(rtt time.Duration) uint64 {
 	if rtt >= farRTT {
 		return farGrowth

@@ -47,7 +47,7 @@ func (r *recvHalf) wake() {
 }
 
 // tellFailure tells a receiver that has the turn of the stream's failure, since it may
-// be stuck with what came before. A stream that ended in order needs no such haste.
+// be stuck with earlier bytes. A stream that ended in order needs no such haste.
 func (r *recvHalf) tellFailure() {
 	if d := r.delivery; d != nil && d.turn && r.end != io.EOF {
 		d.to.Fail(r.end)

@@ -15,8 +15,8 @@
 // The frameReader (reader.go) is the read loop. It parses frames and hands them to
 // streams. It never writes to the connection, and waits for no stream.
 //
-// The sender (sender.go) is the writing side. Its sendQueue decides what goes next; its
-// frameWriter writes it. A stream that has something to send takes the turn and writes on
+// The sender (sender.go) is the writing side. Its sendQueue orders frames and turns; its
+// frameWriter writes them. A stream that has something to send takes the turn and writes on
 // its own goroutine, which costs no hop while the link is idle. While another writes, it
 // waits in line, or queues a copy of a small message for the present writer. Frames that
 // open and end streams are queued for the flusher, a goroutine that gathers them.
@@ -43,7 +43,7 @@
 //
 // # States of the writer
 //
-// They say who may write to the connection (writerstate.go):
+// They regulate access to the connection (writerstate.go):
 //
 //	free     -> taken      a stream or the flusher takes the turn
 //	taken    -> free       it ends its turn, and no stream waits in line

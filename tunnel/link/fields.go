@@ -56,7 +56,7 @@ func number[M any](key uint16, size int, get func(m M) (v uint64, sent bool), se
 }
 
 // text is a field with a string, which is not sent while it is empty: absent and empty
-// mean the same. Nothing beyond the first most bytes is sent, or kept of what came.
+// mean the same. A longer text is cut to most bytes, when sent and when received.
 func text[M any](key uint16, most int, get func(m M) string, of func(m *M) *string) field[M] {
 	return field[M]{
 		key: key, kind: "text",

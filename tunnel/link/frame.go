@@ -38,7 +38,7 @@ const (
 const (
 	flagDataFin  = 1
 	flagPingAck  = 1
-	flagAckEnd   = 1 // the end of the direction is among what was taken
+	flagAckEnd   = 1 // the end of the direction was taken, too
 	flagAckBig   = 2 // the sender of the ACK can keep much
 	flagMoveStay = 1 // the connection cannot be moved
 )

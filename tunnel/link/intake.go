@@ -22,7 +22,7 @@ const (
 type intake struct {
 	refuses  bool // whatever is asked for
 	dials    int
-	resuming int // likewise, of connections that exist
+	resuming int // dials that resume a connection
 	serving  int // of them all: what the Forwarder has not done with
 	clients  clientBudgets
 }

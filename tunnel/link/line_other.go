@@ -4,5 +4,5 @@ package link
 
 import "net"
 
-// lineOf has nobody to ask.
+// lineOf returns nothing: other systems are not asked.
 func lineOf(net.Conn) Line { return Line{} }

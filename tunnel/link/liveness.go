@@ -22,30 +22,30 @@ type liveness struct {
 	interval  time.Duration // between two looks
 	deadAfter time.Duration
 
-	looked time.Time     // last
-	heard  time.Time     // a whole frame
-	silent time.Duration // for which no frame had come, at the last look
-	wrote  uint64        // writes that the connection had taken, then
-	stuck  time.Duration // for which it had taken none, though somebody wrote
+	looked time.Time     // when the last look was
+	heard  time.Time     // when the last whole frame came
+	silent time.Duration // how long no frame had come, at the last look
+	wrote  uint64        // how many writes the connection had taken, at the last look
+	stuck  time.Duration // how long it had taken none while a writer waited, at the last look
 
 	probed      bool // Session.Probe awaits a frame
 	writeProbed bool // Session.probeWriteLocked awaits progress
 
 	accepted bool      // the peer dialed, and so pings at each of its looks
-	asked    bool      // it has pinged since the last look
+	asked    bool      // the peer has pinged since the last look
 	pinged   time.Time // when the last PING was queued
-	value    uint64    // of the newest that measures
-	sent     time.Time // when that was queued; zero once it is answered
+	value    uint64    // of the newest PING that measures
+	sent     time.Time // when that PING was queued; zero once it is answered
 	rtt      time.Duration
 	floor    rttFloor
 }
 
-// look says whether the peer is dead. writes is how many the connection has
-// taken so far, and writing whether somebody waits for it to take more.
+// look reports whether the peer is dead. writes is how many writes the connection has
+// taken so far, and writing whether a writer waits for it to take more.
 //
-// What counts is not the clock but the looks: a process that was stopped, or
-// starved, finds that much time has passed, and frames that wait to be read.
-// That silence was its own. So a look that comes late by half counts as one.
+// Looks count, not the clock: a process that was stopped, or starved, finds that much time
+// has passed, and frames that wait to be read. That silence was its own. So a look that
+// comes late by half of the interval counts as one interval.
 func (l *liveness) look(now time.Time, writes uint64, writing bool) (dead bool) {
 	passed := now.Sub(l.looked)
 	if passed > l.interval+l.interval/2 {

@@ -96,66 +96,57 @@ func (s *still) wantDead(failure tunnel.Failure) {
 	s.wg.Wait()
 }
 
-func TestSilentPeerIsNoticed(t *testing.T) {
-	for name, role := range map[string]struct {
+// A peer is found dead in time whatever it still does, and all of its link ends at once.
+func TestDeadPeers(t *testing.T) {
+	const agent, client, server = 1, 2, 3
+	nothing := func(*still) {}
+	drains := func(s *still) { s.wg.Go(s.drain) }
+	for name, c := range map[string]struct {
 		role    byte
 		failure tunnel.Failure
+		peer    func(*still)
 	}{
-		"agent":  {1, tunnel.FailAgentLost},
-		"client": {2, tunnel.FailUnavailable},
-		"server": {3, tunnel.FailUnavailable},
-	} {
-		t.Run(name+" that reads", func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newStill(t, role.role)
-				s.wg.Go(s.drain)
-				s.wantDead(role.failure)
+		"an agent that reads":    {agent, tunnel.FailAgentLost, drains},
+		"a client that reads":    {client, tunnel.FailUnavailable, drains},
+		"a server that reads":    {server, tunnel.FailUnavailable, drains},
+		"an agent that is still": {agent, tunnel.FailAgentLost, nothing},
+		"a client that is still": {client, tunnel.FailUnavailable, nothing},
+		"a server that is still": {server, tunnel.FailUnavailable, nothing},
+		"one that completes no frame": {agent, tunnel.FailAgentLost, func(s *still) {
+			drains(s)
+			s.wg.Go(func() {
+				for {
+					for _, b := range (frame{tPing, 0, 0, u64(1)}).bytes() {
+						if _, err := s.conn.Write([]byte{b}); err != nil {
+							return
+						}
+						time.Sleep(time.Second)
+					}
+				}
 			})
-		})
-		t.Run(name+" that is frozen", func(t *testing.T) {
+		}},
+		"one that asks and reads nothing": {agent, tunnel.FailAgentLost, func(s *still) {
+			s.wg.Go(func() {
+				for s.sendQuietly(frame{tPing, 0, 0, u64(1)}) {
+					time.Sleep(time.Second)
+				}
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := newStill(t, role.role)
-				// A writer that is stuck must come back too.
+				s := newStill(t, c.role)
+				c.peer(s)
+				// A writer that is stuck, or waits for credit, must come back too.
 				stuck := make(chan error, 1)
 				go func() { _, err := s.streams[0].Write(make([]byte, 1<<20)); stuck <- err }()
-				s.wantDead(role.failure)
+				s.wantDead(c.failure)
 				if err := <-stuck; err == nil {
-					t.Error("a write to a frozen peer succeeded")
+					t.Error("a write to a dead peer succeeded")
 				}
 			})
 		})
 	}
-}
-
-func TestTricklingPeerIsDead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStill(t, 1)
-		s.wg.Go(s.drain)
-		s.wg.Go(func() {
-			for {
-				for _, b := range (frame{tPing, 0, 0, u64(1)}).bytes() {
-					if _, err := s.conn.Write([]byte{b}); err != nil {
-						return
-					}
-					time.Sleep(time.Second)
-				}
-			}
-		})
-		s.wantDead(tunnel.FailAgentLost)
-	})
-}
-
-// A peer that goes on asking but reads nothing is as dead as a silent one.
-func TestPeerThatNeverReadsIsDead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStill(t, 1)
-		s.wg.Go(func() {
-			for s.sendQuietly(frame{tPing, 0, 0, u64(1)}) {
-				time.Sleep(time.Second)
-			}
-		})
-		s.wantDead(tunnel.FailAgentLost)
-	})
 }
 
 func (p *rawPeer) sendQuietly(f frame) bool {

@@ -144,8 +144,8 @@ func (h Hello) encode() ([]byte, error) {
 // decode fills h from the payload of HELLO or INFO; fields that are not in b stay.
 func (h *Hello) decode(b []byte) error { return decodeFields(b, h, helloFields) }
 
-// forget drops what is of no use once the link is up: a token is a secret, and
-// identifiers are of agents alone.
+// forget drops the fields without a use once the link is up: the token, a secret; the
+// features; and the identifiers of any but an agent.
 func (h *Hello) forget() {
 	h.Token, h.Features = "", nil
 	if h.Role != RoleAgent {

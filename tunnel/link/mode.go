@@ -7,7 +7,7 @@ type Mode string
 // The modes.
 const (
 	Auto    Mode = "auto"    // with peers that have it, else the protocol of old ones
-	Off     Mode = "off"     // with nobody
+	Off     Mode = "off"     // with no peer
 	Require Mode = "require" // an old peer is an error
 )
 

@@ -37,7 +37,7 @@ func (f *rttFloor) known() bool { return f.samples+f.earlier >= rttSamples }
 // get is the floor, 0 while unknown.
 func (f *rttFloor) get() time.Duration { return least(f.now, f.before) }
 
-// least is the smaller one of those that are known.
+// least returns the smaller duration; 0 is unknown.
 func least(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)

@@ -51,7 +51,7 @@ const (
 	flusherCalled              // it is to look at the queue
 )
 
-// push queues what is in h's outbox. It does not wait until that is sent.
+// push queues the frames in h's outbox. It does not wait until they are sent.
 func (s *sender) push(h *sendHalf) {
 	if s.writer != writerDead {
 		s.flushes = true
@@ -60,13 +60,13 @@ func (s *sender) push(h *sendHalf) {
 	}
 }
 
-// pushIntro queues OPEN or OPENED likewise.
+// pushIntro is push for OPEN or OPENED.
 func (s *sender) pushIntro(h *sendHalf, typ frameType, payload []byte) {
 	h.out.introType, h.out.intro = typ, payload
 	s.push(h)
 }
 
-// pushControl queues a frame of the link likewise. It takes the mutex itself.
+// pushControl is push for a frame of the link. It takes the mutex itself.
 func (s *sender) pushControl(frame []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,7 +153,7 @@ func (s *sender) tryWrite(h *sendHalf, c tunnel.Chunk) int {
 		return 0
 	}
 	frames, err := s.writeTurn(first, h.id, []tunnel.Chunk{c}, n)
-	s.passTurn(frames, err, false) // the flusher sends what is pending
+	s.passTurn(frames, err, false) // the flusher sends pending frames
 	return n
 }
 
@@ -253,8 +253,8 @@ func (s *sender) takeTurnLocked(h *sendHalf) error {
 	return err
 }
 
-// endTurn ends a turn whose outcome is err. It sends what is pending, in a few rounds,
-// unless another stream waits for the turn; the flusher sends what is queued meanwhile.
+// endTurn ends a turn with outcome err. Unless another stream waits for the turn, it first
+// sends pending frames, in a few rounds; the flusher sends those queued meanwhile.
 func (s *sender) endTurn(frames int, err error) {
 	const rounds = 4
 	for round := 0; ; round++ {
@@ -310,8 +310,8 @@ func (s *sender) freeTurnLocked() {
 	}
 }
 
-// callFlusherLocked has the flusher send what is pending, unless a writer will. It is
-// for callers that must not block: a dial obeys its context, Close ends although the
+// callFlusherLocked calls the flusher for pending frames, unless a writer will send them.
+// It is for callers that must not block: a dial obeys its context, Close ends although the
 // peer reads nothing, and the read loop never writes. The flusher runs once its callers
 // are done, so what many connections open and close at once goes into one record, and
 // only the flusher's stack has to hold TLS.
@@ -366,7 +366,7 @@ func (s *sender) stopLocked() {
 	s.freed.Broadcast()
 }
 
-// sayGoodbye sends what is pending and then GOAWAY, within the farewell. Streams get no
+// sayGoodbye sends pending frames and then GOAWAY, within the farewell. Streams get no
 // turns from then on: the caller is to end the link, for cause.
 func (s *sender) sayGoodbye(cause error, code GoAwayCode, text string) {
 	end := time.Now().Add(farewell)

@@ -20,7 +20,7 @@ const (
 	maxCopied = 256 << 10
 
 	// copiedUnit is the step in which copied bytes count in the budget: hardly ever
-	// while the kernel takes what is sent.
+	// while the kernel keeps up.
 	copiedUnit = 16 << 10
 
 	// maxControl bounds what Drain, SetServerCount and SetServing may queue for a
@@ -43,8 +43,8 @@ const (
 	scratchSize = 4 * tunnel.RecordSize
 )
 
-// sendQueue holds what a link has to send, and decides what goes next: frames of the
-// link itself, then small frames of streams in order of arrival, then turns of streams
+// sendQueue orders a link's frames and turns: first frames of the link itself, then small
+// frames of streams in order of arrival, then turns of streams
 // that have more, new streams before bulk and each kind in order of arrival.
 //
 // It does no I/O and has no lock: Session.mu guards it.
@@ -79,7 +79,7 @@ func (q *sendQueue) pushPing(value uint64) { q.ping, q.pingValue = true, value }
 // pushPong is pushPing for the answer to one.
 func (q *sendQueue) pushPong(value uint64) { q.pong, q.pongValue = true, value }
 
-// push queues what is in h's outbox.
+// push queues the frames in h's outbox.
 func (q *sendQueue) push(h *sendHalf) {
 	if !h.out.queued {
 		h.out.queued = true

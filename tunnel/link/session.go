@@ -293,7 +293,7 @@ func (ses *Session) Heard() time.Time {
 }
 
 // WaitIdle returns once no stream is open and the Forwarder is done with the peer's,
-// which may still deliver what came before their end. It also returns once the session
+// which may still deliver their last bytes. It also returns once the session
 // has ended, or, with ctx's cause, once ctx has.
 func (ses *Session) WaitIdle(ctx context.Context) error {
 	defer context.AfterFunc(ctx, waker(&ses.idleCond))()

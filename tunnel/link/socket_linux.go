@@ -8,11 +8,10 @@ import (
 	"konnectivity/tunnel"
 )
 
-// socket looks after the socket under a link while bulk is sent by it. Only who has
-// the turn calls it.
+// socket tunes the socket under a link that sends bulk. Only the writer calls it.
 type socket struct {
 	raw        syscall.RawConn // nil: there is none
-	looked     time.Time       // at what is unsent
+	looked     time.Time       // when unsent was adapted last
 	unsent     unsent
 	congestion congestion
 }

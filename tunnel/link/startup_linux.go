@@ -7,10 +7,10 @@ import "time"
 // sent again, and a tenth or more of the line is gone for as long as bulk lasts.
 //
 // BBR ends STARTUP after three round trips in which the rate has not grown by a
-// quarter, but only counts those in which the kernel always had something unsent.
-// On a far line it has not: all that the socket's send buffer may hold is under way
-// before the congestion window is full. Paced below the line's rate for some round
-// trips, what is under way shrinks, something is unsent, and BBR counts.
+// quarter, but only counts those in which the kernel always had unsent bytes. On a far
+// line it does not: the whole send buffer is in flight before the congestion window is
+// full. Paced below the line's rate for some round trips, fewer bytes are in flight, some
+// are unsent, and BBR counts.
 type startup struct {
 	rate   uint64    // the last from which it had moved by a quarter, bytes per second
 	since  time.Time // when it was that, or when pacing began or ended
@@ -24,8 +24,8 @@ const (
 	fullRounds = 3
 
 	// pacedRounds bounds how long BBR is paced. It takes six round trips: one until
-	// what is under way was sent with more behind it, one that sets the rate to
-	// compare with, three that count, and one for looking.
+	// the bytes in flight have unsent ones behind them, one that sets the rate to
+	// compare with, three that count, and one until the next look.
 	pacedRounds = 12
 
 	// pacedRest is how long BBR is left alone after pacing has not helped.
@@ -35,8 +35,8 @@ const (
 	// shorter ones it is a processor that was busy.
 	queueRTT = 2 * time.Millisecond
 
-	// fullPart is which part of a send buffer is payload under way when that is all
-	// it may hold: the rest is overhead, and what is freed before more is taken.
+	// fullPart is the part of a full send buffer that is payload in flight: the rest
+	// is overhead, and room that is freed before more is taken.
 	fullPart = 3
 
 	// unpaced lifts SO_MAX_PACING_RATE.
@@ -70,8 +70,8 @@ func (s *startup) pace(b bbr, now time.Time) (rate int, ok bool) {
 	return int(b.rate - b.rate/4), true
 }
 
-// queued says whether what is sent waits on the line. A longer round trip alone does
-// not: it may be another's queue, and the rate that of a source which has no more.
+// queued reports whether sent bytes wait on the line. A longer round trip alone does not
+// prove it: the queue may be another's, and the rate that of a source without more.
 func (b bbr) queued() bool {
 	return b.full && b.leastRTT >= queueRTT && b.rtt > b.leastRTT+b.leastRTT/4
 }

@@ -22,7 +22,7 @@ func (c *counters) moved() uint64 { return c.sent + c.received }
 type Stats struct {
 	Streams          int    // open now
 	Sent, Received   uint64 // payload bytes
-	Unread           int    // received bytes that nobody has read yet
+	Unread           int    // received bytes that were not read yet
 	Opened, Accepted uint64 // streams, so far
 	Answered         uint64 // of them, those whose dial was answered, either way
 	Ended            uint64 // of them, those that were established and are over

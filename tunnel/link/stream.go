@@ -191,7 +191,7 @@ func (st *Stream) WriteChunks(src []tunnel.Chunk) error {
 func (st *Stream) Nonblocking() bool { return true }
 
 // TryWrite implements tunnel.Sink: it takes all of c or nothing. It encrypts into the
-// write buffer, which does not block, and only while nobody writes.
+// write buffer, which does not block, and only while the turn is free.
 func (st *Stream) TryWrite(c tunnel.Chunk) int { return st.ses.sender.tryWrite(&st.send, c) }
 
 // Flush implements tunnel.Sink.

@@ -15,7 +15,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// full is a session over a corked socket that takes nothing more, with nobody
+// full is a session over a buffered socket that takes nothing more, with nobody
 // stuck in it yet: whoever comes first would be.
 func full(t *testing.T) (*rig, tunnel.Conn) {
 	near, far := tcpPair(t)
@@ -95,127 +95,74 @@ func TestDeadLinkIsOverAtOnce(t *testing.T) {
 	_, _, _ = conn.Close(), r.ses.Close(), far.Close()
 }
 
-// A connection that goes on elsewhere does not wait for a write that is stuck in
-// a link until that is found dead; a link that has nothing to write is not doubted.
-func TestStuckLinkIsDoubtedOnDetach(t *testing.T) {
-	const bound = 2 * time.Second
-	for name, writing := range map[string]bool{"idle": false, "writing": true} {
+// A link that is probed, or whose stream is detached while a write is in progress, ends
+// soon unless its peer shows that it lives. Each probe keeps its own bound.
+func TestProbes(t *testing.T) {
+	const writeBound, answerBound = 2 * time.Second, 6 * time.Second
+	detach := func(_ *link.Session, st *link.Stream) { st.Detach() }
+	probe := func(ses *link.Session, _ *link.Stream) { ses.Probe() }
+	type probes []func(*link.Session, *link.Stream)
+	for name, c := range map[string]struct {
+		writes  bool // a write is in progress
+		reads   bool // the peer's kernel takes bytes from then on
+		probes  probes
+		answers time.Duration // after which the peer sends a frame; 0: never
+		ends    time.Duration // after which the link ends; 0: not
+	}{
+		"detached, nothing to write":            {probes: probes{detach}},
+		"detached, the write is stuck":          {writes: true, probes: probes{detach}, ends: writeBound},
+		"both, and the write proceeds":          {writes: true, reads: true, probes: probes{detach, probe}, ends: answerBound},
+		"both, and the write is stuck":          {writes: true, probes: probes{probe, detach}, ends: writeBound},
+		"probed, silent":                        {reads: true, probes: probes{probe}, ends: answerBound},
+		"probed twice, which changes nothing":   {reads: true, probes: probes{probe, probe}, ends: answerBound},
+		"probed, answers":                       {reads: true, probes: probes{probe, probe}, answers: 10 * time.Millisecond},
+		"probed, answers at the last moment":    {reads: true, probes: probes{probe}, answers: answerBound - time.Millisecond},
+		"probed, answers after the last moment": {reads: true, probes: probes{probe}, answers: answerBound + time.Millisecond, ends: answerBound},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				near, far := net.Pipe() // takes what is read, no more
 				r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
 				_, conn := r.dialed()
 				r.wantNothing() // the first PING is behind us
-				var write sync.WaitGroup
-				if writing {
-					write.Go(func() { _, _ = conn.Write(make([]byte, 32<<10)) })
+				st := conn.(*link.Stream)
+				var running sync.WaitGroup
+				if c.writes {
+					running.Go(func() { _, _ = conn.Write(make([]byte, 32<<10)) })
 				}
 				synctest.Wait()
-				st, began := conn.(*link.Stream), time.Now()
-				if st.Stuck() != writing {
-					t.Errorf("a write is stuck: %v", !writing)
+				if st.Stuck() != c.writes {
+					t.Errorf("a write is stuck: %v", !c.writes)
 				}
-				st.Detach()
-				write.Wait()
-				if took := time.Since(began); writing && (took != bound || !errors.Is(r.ses.Err(), link.ErrDead)) {
-					t.Errorf("the write was stuck for %v, the link ended for %v", took, r.ses.Err())
-				}
-				time.Sleep(2 * bound)
-				if err := r.ses.Err(); !writing && err != nil {
-					t.Errorf("the link ended for %v, and nobody wrote", err)
-				}
-				_, _ = far.Close(), r.ses.Close()
-			})
-		})
-	}
-}
-
-// A link that is doubted for two reasons ends for the one that holds, whichever came
-// first.
-func TestEitherDoubtHolds(t *testing.T) {
-	for name, c := range map[string]struct {
-		gone  bool // the peer's kernel, too: it takes nothing
-		doubt func(ses *link.Session, st *link.Stream)
-		bound time.Duration
-	}{
-		"the write gets on":  {false, func(ses *link.Session, st *link.Stream) { st.Detach(); ses.Probe() }, 6 * time.Second},
-		"the write is stuck": {true, func(ses *link.Session, st *link.Stream) { ses.Probe(); st.Detach() }, 2 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				near, far := net.Pipe()
-				r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
-				_, conn := r.dialed()
-				r.wantNothing() // the first PING is behind us
-				var write, read sync.WaitGroup
-				write.Go(func() { _, _ = conn.Write(make([]byte, 32<<10)) })
-				synctest.Wait()
 				began := time.Now()
-				c.doubt(r.ses, conn.(*link.Stream))
-				if !c.gone {
-					read.Go(func() {
-						_ = far.SetReadDeadline(time.Time{})
-						_, _ = io.Copy(io.Discard, far)
-					})
+				for _, probe := range c.probes {
+					probe(r.ses, st)
+				}
+				if c.reads {
+					running.Go(func() { discard(far) })
+				}
+				if c.answers > 0 {
+					time.AfterFunc(c.answers, func() { _, _ = far.Write(frame{tPing, ack, 0, u64(1)}.bytes()) })
 				}
 				select {
 				case <-r.ses.Done():
-					if took := time.Since(began); took != c.bound || !errors.Is(r.ses.Err(), link.ErrDead) {
-						t.Errorf("the link ended for %v after %v, want %v", r.ses.Err(), took, c.bound)
+					if took := time.Since(began); took != c.ends || !errors.Is(r.ses.Err(), link.ErrDead) {
+						t.Errorf("the link ended for %v after %v, want %v", r.ses.Err(), took, c.ends)
 					}
-				case <-time.After(10 * time.Second):
-					t.Error("the link lives")
-				}
-				_, _ = far.Close(), r.ses.Close()
-				write.Wait()
-				read.Wait()
-			})
-		})
-	}
-}
-
-// A link that is doubted ends soon if its peer says nothing, and goes on if it
-// answers, however late within the bound.
-func TestDoubt(t *testing.T) {
-	const bound = 6 * time.Second
-	for name, c := range map[string]struct {
-		answer time.Duration // 0: never
-		ends   bool
-	}{
-		"silent":           {0, true},
-		"answers":          {10 * time.Millisecond, false},
-		"answers late":     {bound - time.Millisecond, false},
-		"answers too late": {bound + time.Millisecond, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				near, far := net.Pipe()
-				r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
-				var reading sync.WaitGroup
-				reading.Go(func() { // as the kernel of a peer does that has gone
-					_ = far.SetReadDeadline(time.Time{})
-					_, _ = io.Copy(io.Discard, far)
-				})
-				began := time.Now()
-				r.ses.Probe()
-				r.ses.Probe() // changes nothing
-				if c.answer > 0 {
-					time.AfterFunc(c.answer, func() { _, _ = far.Write(frame{tPing, ack, 0, u64(1)}.bytes()) })
-				}
-				select {
-				case <-r.ses.Done():
-					if took := time.Since(began); !c.ends || took != bound || !errors.Is(r.ses.Err(), link.ErrDead) {
-						t.Errorf("the link ended for %v after %v", r.ses.Err(), took)
-					}
-				case <-time.After(3 * bound):
-					if c.ends {
+				case <-time.After(3 * answerBound):
+					if c.ends > 0 {
 						t.Error("the link lives")
 					}
 				}
-				_ = r.ses.Close()
-				_ = far.Close()
-				reading.Wait()
+				_, _ = far.Close(), r.ses.Close()
+				running.Wait() // a write that was stuck ends with the link
 			})
 		})
 	}
+}
+
+// discard reads as the kernel of a peer that is gone does.
+func discard(c net.Conn) {
+	_ = c.SetReadDeadline(time.Time{})
+	_, _ = io.Copy(io.Discard, c)
 }

@@ -23,8 +23,8 @@ const (
 	unsentTime = 5 * time.Millisecond
 )
 
-// look adapts the bound to the line, at whose rate bulk has been sent for a time if
-// it lasts. The rate of what came before tells nothing: that may have been little.
+// look adapts the bound to the rate of the line, if bulk lasts: it has then been sent at
+// that rate for a time. The rate before tells nothing, since little may have been sent.
 func (u *unsent) look(fd uintptr, lasts bool) {
 	if !lasts {
 		u.set(fd, maxUnsent)

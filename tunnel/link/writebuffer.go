@@ -166,7 +166,7 @@ func (c *writeBuffer) hasRoom() bool {
 // no other goroutine is about to send.
 func (c *writeBuffer) tryFlush() (unsent bool) {
 	if !c.mu.TryLock() {
-		return false // the holder sends what is there, or has just added to it and will flush
+		return false // the holder flushes, or is about to
 	}
 	defer c.mu.Unlock()
 	if len(c.buf) == 0 {

@@ -1,12 +1,12 @@
 package link
 
-// writerState is who may write to a link's connection. A turn is the right to write;
-// the writer is who has it.
+// writerState is the state of access to a link's connection. A turn is the right to write;
+// the writer is the goroutine with the turn.
 type writerState uint8
 
 const (
 	writerNever    writerState = iota // no state: where an event cannot lead
-	writerFree                        // nobody writes: a stream or the flusher may take the turn
+	writerFree                        // the turn is free for a stream or the flusher
 	writerTaken                       // a stream or the flusher writes; streams wait in line
 	writerDraining                    // the link is about to close, and the last of these still writes
 	writerClosing                     // it has ended its turn: GOAWAY may take the last one
@@ -50,7 +50,7 @@ func (s writerState) after(e writerEvent) writerState {
 	return next
 }
 
-// writing reports whether somebody has the turn.
+// writing reports whether a goroutine has the turn.
 func (s writerState) writing() bool {
 	return s == writerTaken || s == writerDraining || s == writerGoodbye
 }

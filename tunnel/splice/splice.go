@@ -1,6 +1,6 @@
-// Package splice joins the two streams by which a process between the ends of a
-// connection carries it, where the connection outlives them (docs/link-protocol.md §9,
-// "Between the ends"). A relay carries the bytes; splice passes on what is not in them:
+// Package splice joins two streams that carry one connection through a process between
+// its ends, where the connection outlives them (docs/link-protocol.md §9, "Between the
+// ends"). A relay carries the bytes; splice passes on the rest:
 //
 //	acknowledgements  ACK on one stream is sent on the other, unchanged
 //	credit            one stream is granted little more than the other may send, until
@@ -21,8 +21,8 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// Forwarder returns a Carrier for link.Config: it is next, and joins each stream of a
-// connection that may outlive its link to the one that next has dialed for it.
+// Forwarder returns a Carrier for link.Config. It forwards by next. If a connection may
+// outlive its link, it joins the connection's stream to the stream that next has dialed.
 func Forwarder(next tunnel.Carrier) tunnel.Carrier { return forwarder{next} }
 
 type forwarder struct{ next tunnel.Carrier }
@@ -62,7 +62,7 @@ type half struct {
 	mu sync.Mutex // keeps acknowledgements in order; taken before the lock of a link
 }
 
-// attach begins to pass on what happens on from, and catches up with what has.
+// attach passes on the events of from, the past ones first.
 func (h *half) attach(from stream) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
