@@ -65,6 +65,12 @@ type GuestOptions struct {
 // Guest asks the hosted cluster's DNS over TCP through the tunnel. Answers are
 // kept for their TTL. It owns idle connections and lookups, so it must be
 // closed.
+//
+// It does not use net.Resolver with a Dial of its own, which could keep the 250 ms
+// that a lookup waits for its other family: that resolver returns no TTLs, neither of
+// addresses nor of absences, and takes its servers, bounds and retries from the pod's
+// resolv.conf. It also makes a connection for every question, through the tunnel,
+// where a Guest asks both on one, and the next lookup on the same.
 type Guest struct {
 	opt     GuestOptions
 	flights *Flights[Answer]
