@@ -87,42 +87,33 @@ func TestAskMove(t *testing.T) {
 	}
 }
 
-// Whoever asks the opener of a stream to move it again and again makes no work.
-func TestAFloodOfMovesIsOne(t *testing.T) {
+// An end is asked once to move, however often the peer asks, and also where it watches the
+// stream only afterwards.
+func TestMoveIsAskedOnce(t *testing.T) {
 	noLeaks(t)
 	near, far := tcpPair(t)
 	r := newRig(t, near, far, true, link.Config{})
 	defer r.end()
-	id, conn := r.dialed()
-	told := make(moved, 100)
-	conn.(*link.Stream).Watch(told)
-	for range cap(told) {
-		r.send(frame{tMove, 0, id, nil})
-	}
-	r.wantNothing()
-	if len(told) != 1 {
-		t.Errorf("told %d times, want once", len(told))
-	}
-}
-
-// What is asked to move before anybody watches it moves as soon as somebody does: it is
-// not asked again.
-func TestAMoveThatComesEarly(t *testing.T) {
-	noLeaks(t)
-	near, far := tcpPair(t)
-	r := newRig(t, near, far, true, link.Config{})
-	defer r.end()
-	id, conn := r.dialed()
-	r.send(frame{tMove, 0, id, nil})
-	r.wantNothing()
-	told := make(moved, 2)
-	conn.(*link.Stream).Watch(told)
-	if len(told) != 1 {
-		t.Errorf("told %d times, want once", len(told))
+	for _, before := range []bool{true, false} {
+		id, conn := r.dialed()
+		told := make(moved, 100)
+		if before {
+			conn.(*link.Stream).Watch(told)
+		}
+		for range cap(told) {
+			r.send(frame{tMove, 0, id, nil})
+		}
+		r.wantNothing()
+		if !before {
+			conn.(*link.Stream).Watch(told)
+		}
+		if len(told) != 1 {
+			t.Errorf("watched before: %v; told %d times, want once", before, len(told))
+		}
 	}
 }
 
-// Whoever waits for so many bytes is told once, whichever way they went.
+// WakeAfter calls once, whichever way the bytes went.
 func TestWakeAfter(t *testing.T) {
 	noLeaks(t)
 	near, far := tlsPair(t)

@@ -214,32 +214,6 @@ func TestCloseTellsThePeerToStop(t *testing.T) {
 	})
 }
 
-func TestCloseOfALinkEndsItsStreams(t *testing.T) {
-	near, far := tlsPair(t)
-	ends := make(grab, 1)
-	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends})
-	conn, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	peer := <-ends
-	_ = b.Close()
-	var reset *tunnel.ResetError
-	for _, c := range []net.Conn{conn, peer} {
-		if _, err := c.Read(make([]byte, 1)); !errors.As(err, &reset) || reset.Code != tunnel.CodeLost {
-			t.Errorf("read %v, want a lost link", err)
-		}
-	}
-	<-a.Done()
-	var bye *link.GoAwayError
-	if err := a.Err(); !errors.As(err, &bye) || bye.Code != link.GoAwayShutdown {
-		t.Errorf("the link ended with %v, want the peer's goodbye", err)
-	}
-	if _, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailUnavailable {
-		t.Errorf("dial on a dead link: %v", err)
-	}
-}
-
 // One stream that nobody reads must not hold up its neighbours.
 func TestStalledStreamHoldsOnlyItself(t *testing.T) {
 	near, far := tlsPair(t)

@@ -19,15 +19,16 @@ func TestLostLinkTellsItsCause(t *testing.T) {
 	for name, c := range map[string]struct {
 		end  func(*rig)
 		want tunnel.LossCause
+		code link.GoAwayCode // of the peer's goodbye, if it says one
 	}{
-		"cut":                  {func(r *rig) { _ = r.conn.Close() }, tunnel.LossCut},
-		"peer shuts down":      {goAway(4), tunnel.LossClosed},
-		"peer refuses":         {goAway(2), tunnel.LossClosed},
-		"peer saw a violation": {goAway(1), tunnel.LossViolated},
-		"peer keeps another":   {goAway(3), tunnel.LossReplaced},
-		"peer violates":        {func(r *rig) { r.send(helloFrame(1)) }, tunnel.LossViolated},
-		"closed here":          {func(r *rig) { go r.ses.Close() }, tunnel.LossLocal},
-		"another is kept here": {func(r *rig) { go r.ses.CloseWith(link.GoAwayDuplicate, "") }, tunnel.LossReplaced},
+		"cut":                  {func(r *rig) { _ = r.conn.Close() }, tunnel.LossCut, 0},
+		"peer shuts down":      {goAway(4), tunnel.LossClosed, 4},
+		"peer refuses":         {goAway(2), tunnel.LossClosed, 2},
+		"peer saw a violation": {goAway(1), tunnel.LossViolated, 1},
+		"peer keeps another":   {goAway(3), tunnel.LossReplaced, 3},
+		"peer violates":        {func(r *rig) { r.send(helloFrame(1)) }, tunnel.LossViolated, 0},
+		"closed here":          {func(r *rig) { go r.ses.Close() }, tunnel.LossLocal, 0},
+		"another is kept here": {func(r *rig) { go r.ses.CloseWith(link.GoAwayDuplicate, "") }, tunnel.LossReplaced, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			near, far := tcpPair(t)
@@ -51,11 +52,18 @@ func TestLostLinkTellsItsCause(t *testing.T) {
 			if err := context.Cause(r.ses.Life()); err != err1 {
 				t.Errorf("the link's life ended with %v", err)
 			}
+			var bye *link.GoAwayError
+			if err := r.ses.Err(); errors.As(err, &bye) != (c.code != 0) || bye != nil && (bye.Code != c.code || bye.Text != "text") {
+				t.Errorf("the link ended with %v, want the peer's goodbye %v", err, c.code)
+			}
 			if err := r.ses.Err(); link.LossOf(err) != c.want || link.LossFields(err)["cause"] != c.want.Label() {
 				t.Errorf("the link ended with %v, which tells of %v", err, link.LossOf(err))
 			}
 			var once link.Losses
 			once[c.want] = 1
+			if _, err := r.ses.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailAgentLost {
+				t.Errorf("a dial on it fails with %v", err)
+			}
 			if lost := r.ses.Stats().Lost; lost != once {
 				t.Errorf("counted as %v", lost)
 			}

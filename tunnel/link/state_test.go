@@ -1,7 +1,6 @@
 package link
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -10,21 +9,8 @@ import (
 // stateTable reads the table of §4 as the specification has it.
 func stateTable(t *testing.T) (table [states][events]state) {
 	t.Helper()
-	spec, err := os.ReadFile("../../docs/link-protocol.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rows, found := strings.Cut(string(spec), "| state | sends | on receiving | becomes |\n|---|---|---|---|\n")
-	if !found {
-		t.Fatal("the table of states is not where it was")
-	}
-	rows, _, _ = strings.Cut(rows, "\n\n")
 	var from []state
-	for row := range strings.Lines(rows) {
-		cell := strings.Split(strings.Trim(strings.TrimSpace(row), "|"), "|")
-		for i := range cell {
-			cell[i] = strings.TrimSpace(cell[i])
-		}
+	for _, cell := range rowsOf(t, "| state | sends | on receiving | becomes |") {
 		if cell[0] == "open, half-closed" {
 			from = []state{open, halfClosedLocal, halfClosedRemote}
 		} else if cell[0] != "" {
@@ -96,46 +82,17 @@ func TestStatesAreThoseOfTheSpecification(t *testing.T) {
 	}
 }
 
+// What a state means for what a peer may send.
 func TestStatesOfAStream(t *testing.T) {
-	for name, c := range map[string]struct {
-		events []event
-		want   state
-	}{
-		"asked for":                    {[]event{sendsOpen}, opening},
-		"refused":                      {[]event{sendsOpen, receivesFailure}, closed},
-		"given up":                     {[]event{sendsOpen, sendsReset}, closed},
-		"served":                       {[]event{receivesOpen, sendsOpened}, open},
-		"dialed in vain":               {[]event{receivesOpen, sendsFailure}, closed},
-		"cancelled":                    {[]event{receivesOpen, receivesReset}, closed},
-		"ended here first":             {[]event{sendsOpen, receivesOpened, sendsFin}, halfClosedLocal},
-		"ended here, then there":       {[]event{sendsOpen, receivesOpened, sendsFin, receivesFin}, ended},
-		"ended there first":            {[]event{sendsOpen, receivesOpened, receivesFin}, halfClosedRemote},
-		"ended there, then here":       {[]event{sendsOpen, receivesOpened, receivesFin, sendsFin}, ended},
-		"all was acknowledged":         {[]event{sendsOpen, receivesOpened, receivesFin, sendsFin, acknowledged}, closed},
-		"given up by its acceptor":     {[]event{receivesOpen, sendsOpened, receivesFin, sendsFin, receivesReset}, closed},
-		"ended here, reset there":      {[]event{sendsOpen, receivesOpened, sendsFin, receivesReset}, closed},
-		"ended there, reset here":      {[]event{sendsOpen, receivesOpened, receivesFin, sendsReset}, closed},
-		"answered twice":               {[]event{sendsOpen, receivesOpened, receivesOpened}, idle},
-		"ended twice":                  {[]event{sendsOpen, receivesOpened, sendsFin, sendsFin}, idle},
-		"ended before it was answered": {[]event{receivesOpen, receivesFin}, idle},
-		"heard of once it is closed":   {[]event{sendsOpen, sendsReset, receivesReset}, idle},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := idle
-			for _, e := range c.events {
-				s = s.after(e)
-			}
-			if s != c.want {
-				t.Errorf("the stream is %v, want %v", s, c.want)
-			}
-		})
-	}
-	receiving := []state{open, halfClosedLocal}
+	receiving, peerEnds := []state{open, halfClosedLocal}, []state{halfClosedRemote, ended}
 	for s := range states {
 		if s.receives() != slices.Contains(receiving, s) {
 			t.Errorf("%v: receives() = %v", s, s.receives())
 		}
-		if s.established() != (s == open || s == halfClosedLocal || s == halfClosedRemote || s == ended) {
+		if s.peerEnded() != slices.Contains(peerEnds, s) {
+			t.Errorf("%v: peerEnded() = %v", s, s.peerEnded())
+		}
+		if s.established() != slices.Contains(slices.Concat(receiving, peerEnds), s) {
 			t.Errorf("%v: established() = %v", s, s.established())
 		}
 	}
