@@ -48,13 +48,19 @@ func (l *linkSession) alive() bool {
 // agents reports whether the server has agents: it says otherwise if not.
 func (l *linkSession) agents() bool { return l.Serving().Why == "" }
 
-// serving returns the server's id, and whether it says, or is taken, to have agents.
-// A server without links does not say.
-func serving(s session) (id string, agents bool) {
+// serves reports whether a session's server says, or is taken, to have agents. One
+// without links does not say.
+func serves(s session) bool {
+	l, linked := s.(*linkSession)
+	return !linked || l.agents()
+}
+
+// serverOf is the id of a session's server, where it is known.
+func serverOf(s session) string {
 	if l, linked := s.(*linkSession); linked {
-		return l.Peer().ID, l.agents()
+		return l.Peer().ID
 	}
-	return s.ServerID(), true
+	return s.ServerID()
 }
 
 // Link is a link to a server, as an operator sees it.

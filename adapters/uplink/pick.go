@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"konnectivity/internal/peers"
+	"konnectivity/tunnel"
 )
 
 // sessions are those of a Server at one moment, and the choice among them.
@@ -16,22 +17,25 @@ type sessions []peers.Member[netip.AddrPort, session]
 // package's documentation, and then the one with the fewest streams. nil: there is
 // none.
 func (ss sessions) pick(tried ...session) (best session, state peers.State) {
-	bestRank, bestLoad := 0, 0
+	bestRank, bestLoad := peers.Up, 0
 	for i := range ss {
 		s := ss[i].Session
 		if slices.Contains(tried, s) {
 			continue
 		}
-		current := ss[i].State()
 		l, linked := s.(*linkSession)
-		if current == peers.Ended || linked && !l.alive() {
+		if linked && !l.alive() || !linked && tunnel.Closed(s.Done()) {
 			continue
 		}
-		rank, load := int(min(current, peers.Unlisted)), s.Streams()
+		current := ss[i].Standing()
+		rank := min(current, peers.Unlisted)
 		if !linked {
-			rank = int(peers.Ended)
+			rank = peers.Ended // behind all links
 		}
-		if best == nil || rank < bestRank || rank == bestRank && load < bestLoad {
+		if best != nil && rank > bestRank {
+			continue
+		}
+		if load := s.Streams(); best == nil || rank < bestRank || load < bestLoad {
 			best, state, bestRank, bestLoad = s, current, rank, load
 		}
 	}

@@ -35,9 +35,15 @@ type Member[A any, S Session] struct {
 
 // State is the session's state now. Any goroutine may ask.
 func (m *Member[A, S]) State() State {
-	switch {
-	case tunnel.Closed(m.Session.Done()):
+	if tunnel.Closed(m.Session.Done()) {
 		return Ended
+	}
+	return m.Standing()
+}
+
+// Standing is State for a caller that knows that the session has not ended.
+func (m *Member[A, S]) Standing() State {
+	switch {
 	case m.replaced:
 		return Replaced
 	case tunnel.Closed(m.Session.Draining()):

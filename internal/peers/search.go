@@ -41,7 +41,7 @@ func (s *Set[A, S]) search(now time.Time) {
 
 // found has a session take the place of another if its server has agents.
 func (s *Set[A, S]) found(old *member[A, S], session S) {
-	if _, agents := s.cfg.Server(session); !agents || !old.State().Stays() {
+	if !s.cfg.Serves(session) || !old.State().Stays() {
 		s.helpers.Go(func() { _ = session.Close() })
 		return
 	}
@@ -62,8 +62,7 @@ func (s *Set[A, S]) toReplace() (best *member[A, S]) {
 		case Replaced:
 			replaced++
 		case Agentless:
-			id, _ := s.cfg.Server(m.Session)
-			connected[id] = true
+			connected[s.cfg.Server(m.Session)] = true
 			there = max(there, m.Session.ServerCount())
 			if best == nil || m.Session.Streams() < best.Session.Streams() {
 				best = m

@@ -46,7 +46,7 @@ func TestSearchReplacesOneOfThoseWithoutAgents(t *testing.T) {
 		"as many were replaced as may be": {[]searched{replaced, replaced, replaced, replaced, b}, nobody},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := New(Config[string, *conn]{Server: func(c *conn) (string, bool) { return c.server, c.agents }})
+			s := New(Config[string, *conn]{Server: func(c *conn) string { return c.server }})
 			for _, m := range c.members {
 				session := &conn{server: m.server, w: &world{}, count: m.count, agents: m.agents, streams: m.streams, done: make(chan struct{}), draining: make(chan struct{})}
 				if m.drains {
@@ -84,7 +84,7 @@ func TestSearch(t *testing.T) {
 			w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1", "2"}}, up: map[string]bool{"1": true, "2": true}, links: true}
 			synctest.Test(t, func(t *testing.T) {
 				s := w.set(each)
-				s.cfg.Server = func(c *conn) (string, bool) { return c.server, c.agents }
+				s.cfg.Server, s.cfg.Serves = func(c *conn) string { return c.server }, func(c *conn) bool { return c.agents }
 				searches, retired := 0, 0
 				var found *conn
 				s.cfg.Replace = func(ctx context.Context, to string) (*conn, error) {

@@ -46,10 +46,11 @@ type Config[A any, S Session] struct {
 	// changes. nil: every server does.
 	Silent func(S) bool
 
-	// Server is the id of a session's server, and whether that says, or is taken, to
-	// have agents. Replace is Connect for a Search. Both are nil where servers do not
-	// tell.
-	Server  func(S) (id string, agents bool)
+	// Serves reports whether a session's server says, or is taken, to have agents.
+	// Server is that server's id, and Replace is Connect, for a Search. All are nil
+	// where servers do not tell.
+	Serves  func(S) bool
+	Server  func(S) (id string)
 	Replace func(ctx context.Context, to A) (S, error)
 	// Retire ends a session that is Leaving or Replaced once it is of no more use, or
 	// returns when ctx ends. nil: it ends by itself.
@@ -276,10 +277,7 @@ func (s *Set[A, S]) join(address A, session S) {
 		return
 	}
 	s.addresses[key] = address
-	m := &member[A, S]{Member: Member[A, S]{Session: session, Address: address, Since: now}, peer: peer, count: count}
-	if s.cfg.Server != nil {
-		m.serves = func(session S) bool { _, agents := s.cfg.Server(session); return agents }
-	}
+	m := &member[A, S]{Member: Member[A, S]{Session: session, Address: address, Since: now, serves: s.cfg.Serves}, peer: peer, count: count}
 	s.members, s.changed = append(s.members, m), true
 	s.watch(session)
 	s.publish()
