@@ -143,9 +143,12 @@ func (s *Set[A, S]) Run(ctx context.Context) {
 		}
 	}
 	s.release(answer[S]{err: errClosed})
-	for s.pending > 0 { // cancelled; a session that they made all the same is taken in
-		<-s.mail.ready
+	for { // attempts are cancelled; a session that one made all the same is taken in
 		s.read(s.mail.take())
+		if s.pending == 0 {
+			break
+		}
+		<-s.mail.ready
 	}
 	s.read(s.mail.close())
 }

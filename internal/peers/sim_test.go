@@ -609,3 +609,27 @@ func TestSessionsEndTogether(t *testing.T) {
 		}
 	})
 }
+
+// A loop that hears of its end and of an attempt's at once takes in what that made.
+func TestEndAtTheMomentOfAnAttempt(t *testing.T) {
+	for range 50 {
+		w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}}
+		synctest.Test(t, func(t *testing.T) {
+			s := w.set(all)
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			s.cfg.Events.Changed = func(int, int) {
+				if a := s.plan.find("a"); a != nil && a.dialing > 0 {
+					time.Sleep(75 * time.Millisecond) // meanwhile, both happen
+				}
+			}
+			time.AfterFunc(5*time.Millisecond, s.mail.wake) // connect takes 10
+			s.Keep()
+			s.Run(ctx)
+			s.Close()
+			if w.dials != 1 || len(w.conns) > 0 {
+				t.Errorf("%d attempts, %d sessions left open", w.dials, len(w.conns))
+			}
+		})
+	}
+}
