@@ -11,8 +11,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// lingering serves streams that are over long before what came by them has been
-// delivered.
+// lingering serves streams that end long before their bytes are delivered.
 type lingering time.Duration
 
 func (d lingering) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
@@ -28,7 +27,7 @@ func (d lingering) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answ
 	return nil
 }
 
-// A group that no stream is on is idle once what came by them has been delivered.
+// A group without streams is idle once their bytes are delivered.
 func TestWaitIdleWaitsForDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := net.Pipe()

@@ -109,8 +109,8 @@ func (r *rig) open(g *Group) (tunnel.Conn, int) {
 	return nil, 0
 }
 
-// Between two looks, streams go on all lanes alike; bulk then has the others go
-// elsewhere.
+// Between two samples, streams go on all lanes alike; after that, they avoid lanes with
+// bulk.
 func TestStreamsAvoidBulk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, g := newGroup(t, 3, Options{})
@@ -177,8 +177,8 @@ func TestLanesThatEnd(t *testing.T) {
 	})
 }
 
-// A group whose last lane has ended takes nobody in, also before it has seen to that
-// lane: whoever was told that it has ended waits for Done.
+// A group whose last lane has ended takes no other link, even before it has removed that
+// lane: Err has told the end, so Done must follow.
 func TestGroupStaysEnded(t *testing.T) {
 	r := &rig{t: t}
 	first, late := r.link(), r.link()
@@ -242,7 +242,7 @@ func lossy(g *Group) {
 	}
 }
 
-// carry has c carry what is bulk.
+// carry makes c carry as much as bulk does.
 func carry(t *testing.T, c tunnel.Conn) {
 	t.Helper()
 	if _, err := c.Write(make([]byte, bulkBytes)); err != nil {
@@ -250,7 +250,7 @@ func carry(t *testing.T, c tunnel.Conn) {
 	}
 }
 
-// whisper has c carry what is not bulk.
+// whisper makes c carry less than bulk does.
 func whisper(t *testing.T, c tunnel.Conn) {
 	t.Helper()
 	if _, err := c.Write([]byte{1}); err != nil {
@@ -282,7 +282,7 @@ func (r *rig) crowd(g *Group, looks int) {
 	}
 }
 
-// Bulk that holds nobody up stays alone with its lane.
+// Bulk that holds up no other stream stays alone on its lane.
 func TestBulkAloneHasOneLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, g := newGroup(t, 1, Options{Max: 3})
@@ -366,7 +366,7 @@ func TestLateLook(t *testing.T) {
 	})
 }
 
-// A lane that has become the only one again is looked at like the first.
+// A lane that has become the only one again is watched like the first.
 func TestLastLaneIsLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, g := newGroup(t, 2, Options{Max: 3})

@@ -61,6 +61,13 @@ func (g *Group) Sessions() []*link.Session {
 	return out
 }
 
+// each calls do for every lane.
+func (g *Group) each(do func(*link.Session)) {
+	for _, ses := range g.Sessions() {
+		do(ses)
+	}
+}
+
 // Peer is how the peer introduced itself.
 func (g *Group) Peer() link.Hello { return g.first().Peer() }
 
@@ -111,30 +118,22 @@ func (g *Group) Drain() {
 	g.mu.Lock()
 	g.drained = true
 	g.mu.Unlock()
-	for _, ses := range g.Sessions() {
-		ses.Drain()
-	}
+	g.each((*link.Session).Drain)
 }
 
 // Probe ends each lane soon that does not show that it lives.
 func (g *Group) Probe() {
-	for _, ses := range g.Sessions() {
-		ses.Probe()
-	}
+	g.each((*link.Session).Probe)
 }
 
 // SetServerCount tells the peer.
 func (g *Group) SetServerCount(n int) {
-	for _, ses := range g.Sessions() {
-		ses.SetServerCount(n)
-	}
+	g.each(func(ses *link.Session) { ses.SetServerCount(n) })
 }
 
 // SetServing tells the peer whether agents serve.
 func (g *Group) SetServing(s link.Serving) {
-	for _, ses := range g.Sessions() {
-		ses.SetServing(s)
-	}
+	g.each(func(ses *link.Session) { ses.SetServing(s) })
 }
 
 // WaitIdle returns once every lane is idle, or, with ctx's cause, once ctx has ended.

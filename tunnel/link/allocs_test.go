@@ -144,7 +144,7 @@ func (m *memoryEnd) SetWriteDeadline(time.Time) error { return nil }
 type pipe struct {
 	mu     sync.Mutex
 	cond   sync.Cond
-	buf    []byte // what is held, of a capacity that stays
+	buf    []byte // unread bytes; its capacity stays
 	closed bool
 }
 

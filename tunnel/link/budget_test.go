@@ -9,9 +9,9 @@ import (
 
 const smallWindow = 16 << 10
 
-// Senders that use all their credit toward readers that read nothing: what is
-// held stays within the budget and the one frame that is too much, those who hoard are reset
-// with the code for memory, and a stream that is read goes on throughout.
+// Senders use all their credit toward readers that read nothing. The bytes held stay within
+// the budget and one frame, hoarding streams are reset with the code for memory, and a
+// stream that is read goes on throughout.
 func TestHoardersStayWithinTheBudget(t *testing.T) {
 	noLeaks(t)
 	budget := link.NewBudget(4 << 20)

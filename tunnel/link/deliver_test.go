@@ -276,8 +276,7 @@ func TestNothingHangsWithoutASocket(t *testing.T) {
 	}
 }
 
-// laggard is a Forwarder that ends its direction at once and then has still to
-// deliver what came.
+// laggard is a Forwarder that ends its direction at once and delivers the other later.
 type laggard struct{ delivered chan struct{} }
 
 func (l laggard) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {

@@ -13,7 +13,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// tee keeps what is written to a net.Conn.
+// tee keeps the bytes written to a net.Conn.
 type tee struct {
 	net.Conn
 	mu  sync.Mutex
@@ -108,7 +108,7 @@ func FuzzFrames(f *testing.F) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		var wg sync.WaitGroup
-		wg.Go(func() { // our own dial, for OPENED and what follows it
+		wg.Go(func() { // our own dial, for OPENED and the frames behind it
 			ours := tunnel.NewFlow("tcp", "raw:1")
 			ours.Resume = &tunnel.Resume{Token: [16]byte{2}, Window: time.Minute}
 			if conn, err := r.ses.Dial(ctx, ours); err == nil {

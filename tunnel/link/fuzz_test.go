@@ -127,7 +127,7 @@ func onlyFailed(m openedMsg) string {
 	return m.reason
 }
 
-// FuzzHeader: a header that parses is the one that was put.
+// FuzzHeader: a header that parses is encoded to the same bytes.
 func FuzzHeader(f *testing.F) {
 	f.Add(appendFrame(nil, frameData, flagDataFin, 7, []byte("x"))[:headerSize])
 	f.Add(appendPing(nil, flagPingAck, 1)[:headerSize])

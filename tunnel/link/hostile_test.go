@@ -147,7 +147,7 @@ func TestFloods(t *testing.T) {
 			if testing.Short() {
 				batches /= 5
 			}
-			// First with nobody reading, then read on: the link must still work.
+			// First without reading, then read on: the link must still work.
 			for i := range batches {
 				var frames []frame
 				for j := range 1000 {
@@ -276,12 +276,12 @@ func TestGoodbyeUnderLoad(t *testing.T) {
 		conns = append(conns, conn)
 		r.send(frame{tCredit, 0, id, u64(1 << 40)})
 	}
-	var crowd []tunnel.Conn // leave more than who is sending takes along
+	var crowd []tunnel.Conn // they queue more than the writer takes along
 	for range 55 {
 		_, conn := r.dialed()
 		crowd = append(crowd, conn)
 	}
-	g.set(true) // somebody is sending, so what follows must wait
+	g.set(true) // a writer is held up, so the rest must wait
 	bulk.Go(func() { writeOn(conns[0]) })
 	g.waitBlocked()
 	for _, conn := range crowd {
@@ -334,8 +334,8 @@ func TestGoodbyeUnderLoad(t *testing.T) {
 	_ = r.conn.Close()
 }
 
-// Close is done within its bound when the peer takes nothing, whoever is stuck
-// in a write, and calls the end by its name.
+// Close returns within its bound although the peer takes nothing and a write is stuck,
+// and Err tells that this side has closed the link.
 func TestCloseOfAStuckLink(t *testing.T) {
 	noLeaks(t)
 	near, far := net.Pipe()

@@ -71,7 +71,7 @@ func between(t *testing.T, forwarder *tunnel.Forwarder) (all []*link.Session) {
 	return []*link.Session{a, b, c, d}
 }
 
-// ends counts what has ended.
+// ends counts the connections that have ended.
 type ends struct{ closed atomic.Int32 }
 
 func (*ends) Dialed(*tunnel.Flow, time.Duration, error)   {}

@@ -113,7 +113,7 @@ func TestMoveIsAskedOnce(t *testing.T) {
 	}
 }
 
-// WakeAfter calls once, whichever way the bytes went.
+// WakeAfter calls once, for bytes of either direction.
 func TestWakeAfter(t *testing.T) {
 	noLeaks(t)
 	near, far := tlsPair(t)
@@ -140,7 +140,7 @@ func TestWakeAfter(t *testing.T) {
 	echo(100)
 	<-woken
 	echo(2000)
-	_ = a.Close() // waits for who is told
+	_ = a.Close() // waits for wake
 	if len(woken) != 0 {
 		t.Error("told twice")
 	}

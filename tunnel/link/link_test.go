@@ -40,7 +40,7 @@ const patience = 20 * time.Second
 
 func tcpPair(t testing.TB) (net.Conn, net.Conn) { return testutil.Pair(t) }
 
-// tlsPair is a TLS connection whose ends are corked, as the binaries have it.
+// tlsPair is a TLS connection with write buffers, as in the programs.
 func tlsPair(t testing.TB) (net.Conn, net.Conn) {
 	t.Helper()
 	ca, err := pki.NewCA("test")
@@ -214,7 +214,7 @@ func TestCloseTellsThePeerToStop(t *testing.T) {
 	})
 }
 
-// One stream that nobody reads must not hold up its neighbours.
+// A stream that is not read must not hold up its neighbours.
 func TestStalledStreamHoldsOnlyItself(t *testing.T) {
 	near, far := tlsPair(t)
 	ends := make(grab, 1)

@@ -68,7 +68,7 @@ func (g *gate) waitBlocked() {
 	}
 }
 
-// plug shuts the gate and has a PONG wait there, so that somebody is sending.
+// plug shuts the gate and leaves a PONG waiting there, so that there is a writer.
 func (r *rig) plug(g *gate) {
 	r.t.Helper()
 	g.set(true)
@@ -86,9 +86,8 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	}
 }
 
-// What a stream left with whoever was sending goes before what it writes by
-// itself later, also when so many streams left something that one round of
-// sending does not get to it.
+// Bytes that a stream has queued for a writer go before those it writes itself later,
+// even if so many streams have queued bytes that one round does not reach them.
 func TestSmallMessagesKeepTheirPlace(t *testing.T) {
 	noLeaks(t)
 	near, far := tcpPair(t)
@@ -185,8 +184,8 @@ func TestOpenedGoesBeforeData(t *testing.T) {
 	}
 }
 
-// Whoever is writing when the connection breaks hears that the link is lost,
-// as everybody else does, and not what the connection said.
+// A Write in progress when the connection breaks returns the loss of the link, like any
+// other call, and not the connection's error.
 func TestWriterOfABrokenLinkHearsOfTheLoss(t *testing.T) {
 	noLeaks(t)
 	near, far := tcpPair(t)
@@ -209,7 +208,7 @@ func TestWriterOfABrokenLinkHearsOfTheLoss(t *testing.T) {
 // were since it was set.
 type hooked struct {
 	net.Conn
-	hook   func(n int) // by whoever writes
+	hook   func(n int) // called by the writer
 	writes int
 }
 
@@ -221,8 +220,8 @@ func (h *hooked) Write(p []byte) (int, error) {
 	return h.Conn.Write(p)
 }
 
-// Whoever queues for its turn while the one before sends the last small frames
-// that it is to send for others gets it nevertheless.
+// A stream that queues for its turn during the last round of the writer before it gets the
+// turn nevertheless.
 func TestTurnAfterTheLastRound(t *testing.T) {
 	noLeaks(t)
 	near, far := tcpPair(t)

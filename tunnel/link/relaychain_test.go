@@ -181,7 +181,7 @@ func TestPipelineHalfClose(t *testing.T) {
 	})
 }
 
-// A reset arrives, after what was sent well before it.
+// A reset arrives, behind bytes that were sent well before it.
 func TestPipelineReset(t *testing.T) {
 	bothEnds(t, func(t *testing.T, p *pipeline, near, far *net.TCPConn) {
 		if _, err := near.Write([]byte("last words")); err != nil {
@@ -199,7 +199,7 @@ func TestPipelineReset(t *testing.T) {
 	})
 }
 
-// A reset ends a connection both directions of which are full, too.
+// A reset also ends a connection whose directions are both full.
 func TestPipelineResetUnderLoad(t *testing.T) {
 	bothEnds(t, func(t *testing.T, p *pipeline, near, far *net.TCPConn) {
 		var wg sync.WaitGroup

@@ -70,7 +70,7 @@ func (d *deaf) wait() error {
 	return d.closed
 }
 
-// loop is a Conn that reads what was written to it, FIN included.
+// loop is a Conn that reads back the bytes written to it, FIN included.
 type loop struct {
 	mu     sync.Mutex
 	cond   sync.Cond

@@ -14,7 +14,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// wire keeps what is written to it.
+// wire is a net.Conn that keeps the bytes written to it.
 type wire struct {
 	net.Conn
 	gate    chan struct{} // writes wait until it is closed
@@ -53,7 +53,7 @@ func (w *wire) Write(p []byte) (int, error) {
 func (w *wire) Close() error                     { return nil }
 func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
-// taken is what was written since the last call.
+// taken returns the frames written since the last call.
 func (w *wire) taken(t *testing.T) []string {
 	time.Sleep(time.Second)
 	synctest.Wait()
@@ -165,8 +165,8 @@ func TestSenderSendsAllInOrder(t *testing.T) {
 	})
 }
 
-// What is pending is sent although nobody waits for it: at once where nobody sends,
-// else by whoever does.
+// Pending frames are sent without a caller that waits: at once if the turn is free, else by
+// the writer.
 func TestSenderLeavesNothingBehind(t *testing.T) {
 	for name, push := range map[string]func(s *sender, h *sendHalf){
 		"CREDIT/1": func(s *sender, h *sendHalf) { s.do(func() { h.out.credit = 1; s.push(h) }) },
@@ -204,8 +204,8 @@ func TestSenderLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// Once a write has failed, all who wait for their turn are told, and nobody waits for
-// the flusher.
+// Once a write has failed, all streams in line get the error, and no call waits for the
+// flusher.
 func TestSenderFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := aWire(false)
@@ -229,7 +229,7 @@ func TestSenderFails(t *testing.T) {
 	})
 }
 
-// Whoever sums up a link that has ended does so once, so a write that was stuck then
+// A link that has ended is summed up once, so a write that was stuck then
 // counts no more.
 func TestSenderCountsNothingOnceOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -249,8 +249,7 @@ func TestSenderCountsNothingOnceOver(t *testing.T) {
 	})
 }
 
-// The farewell is the last that is said: after what is pending, and instead of what
-// waits for a turn.
+// GOAWAY is the last frame: behind pending frames, and in place of the streams in line.
 func TestSenderSaysGoodbyeLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := aWire(false)
@@ -276,9 +275,9 @@ func TestSenderSaysGoodbyeLast(t *testing.T) {
 	})
 }
 
-// What takes all or nothing takes nothing of a connection that somebody has, of a
-// stream that may not send it, or without a write buffer.
-func TestSenderTriesOnlyWhatNeedsNoWait(t *testing.T) {
+// tryWrite takes nothing while the turn is taken, for a stream that may not send as much,
+// or without a write buffer.
+func TestTryWriteNeverWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, halves, wg := aSender(aWire(true), 1)
 		if n := s.tryWrite(halves[0], tunnel.CopyChunk([]byte("text"))); n != 0 {

@@ -128,8 +128,8 @@ func TestSendQueueDecidesWhatGoesNext(t *testing.T) {
 	}
 }
 
-// A round takes what fits the scratch buffer; the next goes on where it ended,
-// and with bulk between them nobody is passed over.
+// A round takes the frames that fit the scratch buffer, and the next goes on behind them.
+// With bulk in between, no stream is passed over.
 func TestSendQueueGoesInRounds(t *testing.T) {
 	q := &sendQueue{}
 	const crowd = 60

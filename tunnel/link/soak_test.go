@@ -44,7 +44,7 @@ func newChain(t testing.TB) *chain {
 
 // replace starts link i, 0 from the client to the server or 1 from the agent.
 func (c *chain) replace(i int) {
-	near, far := tlsPair(c.t) // corked, so that links deliver to each other
+	near, far := tlsPair(c.t) // buffered, so that links deliver to each other
 	var dialer tunnel.Dialer
 	if i == 0 {
 		dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
@@ -226,7 +226,7 @@ func (c *chain) visit(rnd *rand.Rand, s *targets) error {
 		payload[i] = byte(rnd.Uint32())
 	}
 	fault := rnd.IntN(12)
-	if fault < 3 { // somebody gives up in the middle
+	if fault < 3 { // one side gives up in the middle
 		time.AfterFunc(time.Duration(rnd.IntN(3000))*time.Microsecond, func() {
 			switch fault {
 			case 0:
@@ -253,8 +253,8 @@ func (c *chain) visit(rnd *rand.Rand, s *targets) error {
 	return err
 }
 
-// exchange sends payload, ends, and expects what belongs to it; what comes
-// before an error must be right too.
+// exchange sends payload, ends, and expects the answer to it; bytes before an error must
+// be right, too.
 func (c *chain) exchange(rnd *rand.Rand, conn tunnel.Conn, name string, payload []byte) error {
 	want := payload
 	if name == "hash" {

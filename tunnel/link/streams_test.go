@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// A stream that has ended is kept for its acknowledgements until nobody has used it
-// for a time, or until it is closed: what hangs on those of ten seconds of a thousand
-// dials each is a hundred megabytes.
+// An ended stream is kept for its acknowledgements until it is closed, or has not been in
+// use for a time: ten seconds of a thousand dials each hold a hundred megabytes.
 func TestAcknowledgementsAreAwaitedForATime(t *testing.T) {
 	s, now := newStreams(true), time.Unix(1000, 0)
 	stream := func(end error) *Stream {

@@ -15,8 +15,8 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// full is a session over a buffered socket that takes nothing more, with nobody
-// stuck in it yet: whoever comes first would be.
+// full is a session over a buffered socket that takes nothing more. No write is
+// stuck in it yet; the first one would be.
 func full(t *testing.T) (*rig, tunnel.Conn) {
 	near, far := tcpPair(t)
 	r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
@@ -121,7 +121,7 @@ func TestProbes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				near, far := net.Pipe() // takes what is read, no more
+				near, far := net.Pipe() // takes only the bytes that are read
 				r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
 				_, conn := r.dialed()
 				r.wantNothing() // the first PING is behind us

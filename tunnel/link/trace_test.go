@@ -38,7 +38,7 @@ const (
 	traceSteps = 120
 )
 
-// tracer plays random operations on a world and notes what comes out of it.
+// tracer plays random operations on a world and notes the frames that come out.
 type tracer struct {
 	*rand.Rand
 	peers []*tracePeer
@@ -55,7 +55,7 @@ type tracePeer struct {
 	came    []frame
 	next    uint64            // id of the next stream that it opens
 	sent    map[uint64]uint64 // payload bytes, by stream
-	pending []uint64          // streams that the session has opened and nobody has answered
+	pending []uint64          // streams that the session has opened, unanswered so far
 	live    []uint64          // established streams, as far as the peer knows
 	all     []uint64
 	ended   map[uint64]bool // by FIN from here
@@ -108,7 +108,7 @@ func (p *tracePeer) gone(id uint64) {
 	p.live, p.pending = slices.DeleteFunc(p.live, is), slices.DeleteFunc(p.pending, is)
 }
 
-// note writes down an operation and what came of it. Frames of one stream keep their
+// note writes down an operation and its frames. Frames of one stream keep their
 // order; streams do not depend on each other.
 func (tr *tracer) note(op string) {
 	synctest.Wait()
@@ -361,7 +361,7 @@ func (w *watched) Acked(a link.Ack) { w.note("acked %v", a) }
 func (w *watched) Lost(cause error) { w.note("lost for %d", tunnel.CodeOf(cause)) }
 func (w *watched) Move()            { w.note("move") }
 
-// take returns what was noted since.
+// take returns the notes since the last call.
 func (w *watched) take() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -14,8 +14,8 @@ type flushes struct {
 
 func (f *flushes) Flush() { f.n++ }
 
-// Each who was given something is flushed once, and all are before they are too many.
-func TestGivenAreFlushedOnce(t *testing.T) {
+// Each receiver that has taken bytes is flushed once, and all are before there are too many.
+func TestReceiversAreFlushedOnce(t *testing.T) {
 	var g unflushed
 	a, b := &flushes{}, &flushes{}
 	for _, r := range []*flushes{a, a, b, b} {

@@ -2,7 +2,7 @@ package link
 
 import "testing"
 
-// Every event in every state, written down a second time: what is not listed is
+// Every event in every state, written down a second time: the others are
 // impossible.
 func TestWriterStates(t *testing.T) {
 	want := map[writerState]map[writerEvent]writerState{
