@@ -349,7 +349,7 @@ func TestIdleLaneIsLeftAlone(t *testing.T) {
 }
 
 // A look that comes late, after lanes were added, takes the rate of all that time.
-func TestLateLook(t *testing.T) {
+func TestLateSample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, g := newGroup(t, 1, Options{Max: 3})
 		c, _ := r.open(g)
@@ -367,7 +367,7 @@ func TestLateLook(t *testing.T) {
 }
 
 // A lane that has become the only one again is watched like the first.
-func TestLastLaneIsLookedAt(t *testing.T) {
+func TestLastLaneIsMonitored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, g := newGroup(t, 2, Options{Max: 3})
 		_ = r.far[0].Close()

@@ -161,9 +161,9 @@ func TestCreditProperties(t *testing.T) {
 	}
 }
 
-// TestMemoryIsScarceForWhoHoldsIt: beside a client that holds all it can get,
+// TestMemoryIsScarceForItsHolders: beside a client that holds all it can get,
 // one that holds little has plenty; and of two that want all, each feels it.
-func TestMemoryIsScarceForWhoHoldsIt(t *testing.T) {
+func TestMemoryIsScarceForItsHolders(t *testing.T) {
 	hog := NewBudget(1 << 20)
 	small := hog.Share()
 	for hog.Pressure() != shares.Out {
@@ -231,7 +231,7 @@ func TestBudgetPressure(t *testing.T) {
 
 // A grant that follows another's stays close to it, and always ahead of it, however
 // little that one grants at a time; once the window has grown, it is free.
-func TestCreditThatFollows(t *testing.T) {
+func TestCreditIsBoundByTheNextStream(t *testing.T) {
 	for _, step := range []uint64{1, 1000, 8 << 10, 64 << 10} {
 		c := newRecvCredit(initialWindow)
 		for next := uint64(minWindow); next < 1<<20; next += step {

@@ -49,7 +49,7 @@ func (h holder) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answe
 
 // A stream that is reset for its peer's breach of the protocol, after the peer's end,
 // takes the connection's other stream along, as one does that the peer resets (§9).
-func TestBreachBehindTheEndGoesOn(t *testing.T) {
+func TestViolationAfterFINResetsTheOtherStream(t *testing.T) {
 	for name, ends := range map[string]bool{"half-closed": false, "ended": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -102,7 +102,7 @@ func (d *deliverer) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.A
 
 // What is being delivered while the stream ends, because the connection's other one
 // has, is given back to the budget once.
-func TestTakeBesideTheLossOfTheOtherStream(t *testing.T) {
+func TestTakeDuringAResetCountsOnce(t *testing.T) {
 	for _, kept := range []int{4, 10} {
 		synctest.Test(t, func(t *testing.T) {
 			var toD *link.Session

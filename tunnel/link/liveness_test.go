@@ -269,7 +269,7 @@ func TestWaitIdleIsToldAtOnce(t *testing.T) {
 
 // A session that accepted a link leaves the pings to its peer, but for the round trip,
 // and takes them up at once when the peer's do not come.
-func TestWhoAcceptedLeavesPingsToThePeer(t *testing.T) {
+func TestAcceptorLeavesPingsToTheInitiator(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStill(t, 2)
 		var pings []time.Time

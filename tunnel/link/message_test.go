@@ -21,7 +21,7 @@ func TestIDsFollowOneRule(t *testing.T) {
 }
 
 // Of what a peer says, no more stays in memory than is taken of it.
-func TestWhatIsCutIsNotKept(t *testing.T) {
+func TestCutTextIsNotKept(t *testing.T) {
 	const many, each = 500, 15 << 10
 	long := []byte(strings.Repeat("x", each))
 	opened := func(key uint16, value []byte) (m openedMsg) {

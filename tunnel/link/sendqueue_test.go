@@ -215,7 +215,7 @@ func TestSendQueueIsBounded(t *testing.T) {
 
 // What is left counts in the budget, but for a little, and once that is short the
 // rest waits elsewhere. All of it is given back, however it goes.
-func TestWhatIsLeftCounts(t *testing.T) {
+func TestCopiedMessagesCountInTheBudget(t *testing.T) {
 	budget := NewBudget(1 << 20)
 	for name, end := range map[string]func(q *sendQueue, all []*sendHalf){
 		"it is sent": func(q *sendQueue, _ []*sendHalf) {

@@ -50,7 +50,7 @@ func TestEmptyWriteBufferHoldsNoMemory(t *testing.T) {
 
 // What the kernel takes in parts arrives whole, also while a second one
 // borrows from the same pool.
-func TestACorkThatIsFlushedInParts(t *testing.T) {
+func TestWriteBufferIsFlushedInParts(t *testing.T) {
 	c, far := buffered(t)
 	other, otherFar := buffered(t)
 	go func() { _, _ = io.Copy(io.Discard, otherFar) }()

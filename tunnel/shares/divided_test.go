@@ -110,10 +110,10 @@ func TestABoundHolds(t *testing.T) {
 	}
 }
 
-// TestWhoHasMostFeelsItFirst: of a share's parts that which has most, then all,
+// TestLargestHolderFeelsScarcityFirst: of a share's parts that which has most, then all,
 // and other shares not at all. Who has next to nothing keeps what it has as long
 // as anything does.
-func TestWhoHasMostFeelsItFirst(t *testing.T) {
+func TestLargestHolderFeelsScarcityFirst(t *testing.T) {
 	for _, times := range []int64{1, 3, Eagerness} {
 		pool := NewPool(1 << 20)
 		_, all := divided(pool, 2, 1)
