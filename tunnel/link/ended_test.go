@@ -3,7 +3,6 @@ package link_test
 import (
 	"context"
 	"io"
-	"net"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -57,7 +56,7 @@ func TestEndedStreamsTakeMemoryUntilAcknowledged(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				budget, far := link.NewBudget(64<<20), &acceptor{}
-				all := resumable(t, budget, far)
+				all := between(t, resumes, budget, far, joinedTo)
 				var opened []*link.Stream
 				for i := range n {
 					f := tunnel.NewFlow("tcp", "x:1")
@@ -87,15 +86,4 @@ func TestEndedStreamsTakeMemoryUntilAcknowledged(t *testing.T) {
 			})
 		})
 	}
-}
-
-// resumable is between, for connections that outlive their links.
-func resumable(t *testing.T, budget *link.Budget, far *acceptor) []*link.Session {
-	t.Helper()
-	hello := link.Hello{Features: []string{link.FeatureResume}}
-	toA, fromA := net.Pipe()
-	toD, fromD := net.Pipe()
-	c, d := sessions(t, link.Buffered(toD), link.Buffered(fromD), link.Config{Hello: hello, Budget: budget}, link.Config{Hello: hello, Forwarder: far})
-	a, b := sessions(t, link.Buffered(toA), link.Buffered(fromA), link.Config{Hello: hello}, link.Config{Hello: hello, Budget: budget, Forwarder: joinedTo(c)})
-	return []*link.Session{a, b, c, d}
 }

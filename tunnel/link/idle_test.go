@@ -61,16 +61,6 @@ func goroutinesOf(function string) (n int) {
 	return n
 }
 
-// between is a process between two links: what a opens goes on to d.
-func between(t *testing.T, forwarder *tunnel.Forwarder) (all []*link.Session) {
-	toA, fromA := net.Pipe()
-	toD, fromD := net.Pipe()
-	c, d := sessions(t, link.Buffered(toD), link.Buffered(fromD), link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: &destinations{}}})
-	forwarder.Dialer = c
-	a, b := sessions(t, link.Buffered(toA), link.Buffered(fromA), link.Config{}, link.Config{Forwarder: forwarder})
-	return []*link.Session{a, b, c, d}
-}
-
 // ends counts the connections that have ended.
 type ends struct{ closed atomic.Int32 }
 
@@ -92,7 +82,9 @@ func TestAConnectionBetweenLinksHasNoGoroutine(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ended := &ends{}
-				all := between(t, &tunnel.Forwarder{Observers: []tunnel.Observer{ended}})
+				all := between(t, link.Hello{}, nil, &tunnel.Forwarder{Dialer: &destinations{}}, func(to *link.Session) tunnel.Carrier {
+					return &tunnel.Forwarder{Dialer: to, Observers: []tunnel.Observer{ended}}
+				})
 				c, err := all[0].Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1"))
 				if err != nil {
 					t.Fatal(err)

@@ -262,3 +262,17 @@ func noLeaks(t *testing.T) {
 func joinedTo(to *link.Session) tunnel.Carrier {
 	return splice.Forwarder(&tunnel.Forwarder{Dialer: to})
 }
+
+// resumes introduces a process that takes part in resuming.
+var resumes = link.Hello{Features: []string{link.FeatureResume}}
+
+// between is a process between two links, from a to b and from c to d: forwarder, given c,
+// serves what a opens, and far what c opens. b and c share the budget.
+func between(t *testing.T, hello link.Hello, budget *link.Budget, far tunnel.Carrier, forwarder func(c *link.Session) tunnel.Carrier) (abcd []*link.Session) {
+	t.Helper()
+	toA, fromA := net.Pipe()
+	toD, fromD := net.Pipe()
+	c, d := sessions(t, link.Buffered(toD), link.Buffered(fromD), link.Config{Hello: hello, Budget: budget}, link.Config{Hello: hello, Forwarder: far})
+	a, b := sessions(t, link.Buffered(toA), link.Buffered(fromA), link.Config{Hello: hello}, link.Config{Hello: hello, Budget: budget, Forwarder: forwarder(c)})
+	return []*link.Session{a, b, c, d}
+}

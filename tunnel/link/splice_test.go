@@ -16,11 +16,10 @@ import (
 // rig's session is toward the opener, which is raw, and c toward the acceptor's d.
 func middle(t *testing.T, far tunnel.Carrier, forwarder func(c *link.Session) tunnel.Carrier) (r *rig, c, d *link.Session) {
 	t.Helper()
-	hello := link.Hello{Features: []string{link.FeatureResume}}
 	toD, fromD := net.Pipe()
-	c, d = sessions(t, link.Buffered(toD), link.Buffered(fromD), link.Config{Hello: hello}, link.Config{Hello: hello, Forwarder: far})
+	c, d = sessions(t, link.Buffered(toD), link.Buffered(fromD), link.Config{Hello: resumes}, link.Config{Hello: resumes, Forwarder: far})
 	near, opener := net.Pipe()
-	return newRig(t, link.Buffered(near), opener, true, link.Config{Hello: hello, Forwarder: forwarder(c)}), c, d
+	return newRig(t, link.Buffered(near), opener, true, link.Config{Hello: resumes, Forwarder: forwarder(c)}), c, d
 }
 
 // begin opens a connection that outlives its links.
