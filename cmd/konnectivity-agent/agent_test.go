@@ -44,8 +44,7 @@ func parse(t *testing.T, args ...string) (*flags, error) {
 // Upstream's flags are there, with its defaults unless docs/compatibility.md says
 // otherwise.
 func TestUpstreamFlags(t *testing.T) {
-	f, err := parse(t)
-	testutil.NoError(t, err)
+	f := testutil.Must(parse(t))(t)
 	testutil.CheckUpstreamFlags(t, "agent", f.set, "konnectivity-agent", "klog")
 	testutil.CheckDocumentedFlags(t, f.set, "docs/flags.md#konnectivity-agent", "docs/flags.md#Logging")
 	f.set.VisitAll(func(flag *pflag.Flag) {
@@ -148,8 +147,7 @@ func TestValidation(t *testing.T) {
 }
 
 func TestServerName(t *testing.T) {
-	f, err := parse(t, "--server-name=cluster-a.example.com")
-	testutil.NoError(t, err)
+	f := testutil.Must(parse(t, "--server-name=cluster-a.example.com"))(t)
 	p := &process{flags: f, certificates: new(tlsreload.Source)}
 	if opts, err := p.options(); err != nil || opts.ServerName != "cluster-a.example.com" {
 		t.Errorf("the agent asks for %q: %v", opts.ServerName, err)
@@ -165,8 +163,7 @@ func TestServers(t *testing.T) {
 		"[2001:db8::1]":         "[2001:db8::1]:8091",
 		"[2001:db8::1]:9":       "[2001:db8::1]:9",
 	} {
-		f, err := parse(t, "--proxy-server-host="+hosts)
-		testutil.NoError(t, err)
+		f := testutil.Must(parse(t, "--proxy-server-host="+hosts))(t)
 		got, err := f.servers()
 		if err != nil || strings.Join(got, " ") != want {
 			t.Errorf("%s: %v, %v; want %s", hosts, got, err, want)
@@ -181,8 +178,7 @@ func TestAgentID(t *testing.T) {
 		t.Setenv("PROXY_AGENT_ID", c.environment)
 		f, _ := parse(t, "--agent-id="+c.flag)
 		made := func() string {
-			opts, err := (&process{flags: f, certificates: new(tlsreload.Source)}).options()
-			testutil.NoError(t, err)
+			opts := testutil.Must((&process{flags: f, certificates: new(tlsreload.Source)}).options())(t)
 			return opts.ID
 		}
 		if a, b := made(), made(); f.agentID() != c.want || c.want != "" && a != c.want || c.want == "" && (a == "" || a == b) {
@@ -198,8 +194,7 @@ func TestLeaseLabelIsAnAlias(t *testing.T) {
 		{"--lease-label=a=b --lease-label-selector=c=d", "c=d"},
 		{"--lease-label-selector=c=d --lease-label=a=b", "a=b"},
 	} {
-		f, err := parse(t, strings.Fields(c.args)...)
-		testutil.NoError(t, err)
+		f := testutil.Must(parse(t, strings.Fields(c.args)...))(t)
 		if f.leaseSelector != c.want {
 			t.Errorf("%s counts leases by %q, want %q", c.args, f.leaseSelector, c.want)
 		}
@@ -398,10 +393,8 @@ func TestStartErrors(t *testing.T) {
 	port := strconv.Itoa(busy.Addr().(*net.TCPAddr).Port)
 	dir := t.TempDir()
 	pair := func(name string) (cert, key string) {
-		ca, err := pki.NewCA(name)
-		testutil.NoError(t, err)
-		leaf, err := ca.Issue(pki.Leaf{CommonName: name, Client: true})
-		testutil.NoError(t, err)
+		ca := testutil.Must(pki.NewCA(name))(t)
+		leaf := testutil.Must(ca.Issue(pki.Leaf{CommonName: name, Client: true}))(t)
 		cert, key = filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
 		for path, content := range map[string][]byte{cert: leaf.CertPEM, key: leaf.KeyPEM} {
 			testutil.NoError(t, os.WriteFile(path, content, 0o600))

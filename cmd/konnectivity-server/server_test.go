@@ -29,12 +29,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func files(t *testing.T) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
-	ca, err := pki.NewCA("ca")
-	testutil.NoError(t, err)
-	leaf, err := ca.Issue(pki.Leaf{CommonName: "x", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
-	testutil.NoError(t, err)
-	other, err := ca.Issue(pki.Leaf{CommonName: "y", Server: true})
-	testutil.NoError(t, err)
+	ca := testutil.Must(pki.NewCA("ca"))(t)
+	leaf := testutil.Must(ca.Issue(pki.Leaf{CommonName: "x", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true}))(t)
+	other := testutil.Must(ca.Issue(pki.Leaf{CommonName: "y", Server: true}))(t)
 	out := make(map[string]string)
 	for name, data := range map[string][]byte{"ca": ca.CertPEM, "cert": leaf.CertPEM, "key": leaf.KeyPEM, "otherkey": other.KeyPEM, "broken": []byte("nonsense"),
 		"allow": []byte("* host=a"), "badallow": []byte("* ipv4=a")} {
@@ -280,8 +277,7 @@ func startedAt(t *testing.T, port, more string) (address string, pair tls.Certif
 	t.Helper()
 	files := files(t)
 	ports, _ := portFlags(t)
-	pair, err := tls.LoadX509KeyPair(files["cert"], files["key"])
-	testutil.NoError(t, err)
+	pair = testutil.Must(tls.LoadX509KeyPair(files["cert"], files["key"]))(t)
 	stop := started(t, expand(right+ports+more, files))
 	t.Cleanup(func() { stop() })
 	_, rest, _ := strings.Cut(ports, "--"+port+"-port=")

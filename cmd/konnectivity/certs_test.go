@@ -46,8 +46,7 @@ func succeed(t *testing.T, args ...string) (stdout string) {
 // load reads a pair and checks that key and certificate match.
 func load(t *testing.T, dir, name string) *x509.Certificate {
 	t.Helper()
-	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key"))
-	testutil.NoError(t, err)
+	pair := testutil.Must(tls.LoadX509KeyPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")))(t)
 	return pair.Leaf
 }
 
@@ -183,8 +182,7 @@ func TestCertsFromExistingCA(t *testing.T) {
 
 // An expired CA signs nothing.
 func TestCertsOfExpiredCA(t *testing.T) {
-	ca, err := pki.NewCAFor("old", -time.Hour)
-	testutil.NoError(t, err)
+	ca := testutil.Must(pki.NewCAFor("old", -time.Hour))(t)
 	from, dir := t.TempDir(), filepath.Join(t.TempDir(), "pki")
 	testutil.NoError(t, errors.Join(pki.WriteCert(filepath.Join(from, "ca.crt"), ca.CertPEM), pki.WriteKey(filepath.Join(from, "ca.key"), ca.KeyPEM)))
 	for _, args := range [][]string{{"certs", dir}, {"certs", dir, "--tenant=a", "--server-name=a.test"}} {
@@ -249,8 +247,7 @@ func TestCertsForKubernetes(t *testing.T) {
 		if !strings.Contains(stdout, "kubectl apply -f "+path) {
 			t.Errorf("the summary does not mention %s", file)
 		}
-		data, err := os.ReadFile(path)
-		testutil.NoError(t, err)
+		data := testutil.Must(os.ReadFile(path))(t)
 		checkObjects(t, dir, data, want)
 	}
 	if err := load(t, dir, "server").VerifyHostname("konnectivity-server-local.clusters-a.svc"); err != nil {
@@ -261,8 +258,7 @@ func TestCertsForKubernetes(t *testing.T) {
 // checkObjects decodes documents strictly and compares them with the files.
 func checkObjects(t *testing.T, dir string, data []byte, want map[string]string) {
 	t.Helper()
-	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
-	testutil.NoError(t, err)
+	ca := testutil.Must(os.ReadFile(filepath.Join(dir, "ca.crt")))(t)
 	documents := strings.Split(strings.TrimPrefix(string(data), "---\n"), "\n---\n")
 	if len(documents) != len(want) {
 		t.Errorf("%d objects, want %d", len(documents), len(want))

@@ -93,8 +93,7 @@ func (l *lab) file(name string) string { return filepath.Join(l.dir, name) }
 // client issues the certificate that check shows.
 func (l *lab) client(ca *pki.CA, leaf pki.Leaf) {
 	l.t.Helper()
-	pair, err := ca.Issue(leaf)
-	l.must(err)
+	pair := testutil.Must(ca.Issue(leaf))(l.t)
 	l.write("tls.crt", pair.CertPEM)
 	l.write("tls.key", pair.KeyPEM)
 }
@@ -141,8 +140,7 @@ func (l *lab) start() {
 		_, _ = io.Copy(c, c)
 		_ = c.(*net.TCPConn).CloseWrite()
 	})
-	pair, err := l.ca.Issue(l.leaf)
-	l.must(err)
+	pair := testutil.Must(l.ca.Issue(l.leaf))(l.t)
 	secure := func(protos ...string) *tls.Config {
 		return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: l.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos, MinVersion: tls.VersionTLS12}
 	}
@@ -150,18 +148,15 @@ func (l *lab) start() {
 	o := l.options
 	clients, agents, admin := l.listen(), l.listen(), l.listen()
 	l.clients, l.agents, l.admin = clients.Addr().String(), agents.Addr().String(), admin.Addr().String()
-	uds, err := unixsocket.Listen(l.file("uds"), unixsocket.Options{})
-	l.must(err)
+	uds := testutil.Must(unixsocket.Listen(l.file("uds"), unixsocket.Options{}))(l.t)
 	o.Clients, o.Agents, o.Admin = []server.Listener{{Listener: clients, TLS: secure}, {Listener: uds}}, []server.Listener{{Listener: agents, TLS: secure}}, admin
 	o.Grace, o.Log, o.Registry = -1, log, prometheus.NewRegistry()
-	srv, err := server.New(o)
-	l.must(err)
+	srv := testutil.Must(server.New(o))(l.t)
 	l.run(func(ctx context.Context) { _ = srv.Run(ctx) })
 	if l.noAgent {
 		return
 	}
-	agentPair, err := l.ca.Issue(pki.Leaf{CommonName: "agent", Client: true})
-	l.must(err)
+	agentPair := testutil.Must(l.ca.Issue(pki.Leaf{CommonName: "agent", Client: true}))(l.t)
 	a, err := agent.New(agent.Options{
 		ID: "agent-1", Servers: []string{l.agents}, Dialer: egress.New(egress.Options{}), Grace: -1, Log: log,
 		TLS: func(_ string, protos ...string) *tls.Config {
@@ -265,8 +260,7 @@ var faults = map[string]struct {
 	}},
 	"key of another certificate": {1, func(l *lab) {
 		l.at("127.0.0.1:1")
-		pair, err := l.ca.Issue(pki.Leaf{CommonName: "other", Client: true})
-		l.must(err)
+		pair := testutil.Must(l.ca.Issue(pki.Leaf{CommonName: "other", Client: true}))(l.t)
 		l.write("tls.key", pair.KeyPEM)
 	}},
 	"client certificate expired": {1, func(l *lab) {
@@ -292,8 +286,7 @@ var faults = map[string]struct {
 	}},
 	"server refuses the client certificate": {1, func(l *lab) {
 		l.start()
-		other, err := pki.NewCA("another-ca")
-		l.must(err)
+		other := testutil.Must(pki.NewCA("another-ca"))(l.t)
 		l.client(other, pki.Leaf{CommonName: "stranger", Client: true})
 	}},
 	"no client certificate": {1, func(l *lab) {
@@ -302,8 +295,7 @@ var faults = map[string]struct {
 	}},
 	"wrong CA": {1, func(l *lab) {
 		l.start()
-		other, err := pki.NewCA("another-ca")
-		l.must(err)
+		other := testutil.Must(pki.NewCA("another-ca"))(l.t)
 		l.write("ca.crt", other.CertPEM)
 	}},
 	"wrong name in the server's certificate": {1, func(l *lab) {
@@ -351,8 +343,7 @@ var faults = map[string]struct {
 	"old server refuses the client certificate": {1, func(l *lab) {
 		l.options.NoLink = true
 		l.start()
-		other, err := pki.NewCA("another-ca")
-		l.must(err)
+		other := testutil.Must(pki.NewCA("another-ca"))(l.t)
 		l.client(other, pki.Leaf{CommonName: "stranger", Client: true})
 	}},
 	"no agent": {1, func(l *lab) {
@@ -370,8 +361,7 @@ var faults = map[string]struct {
 		l.args = []string{"--link=off"}
 	}},
 	"server that tells nothing of agents": {0, func(l *lab) {
-		pair, err := l.ca.Issue(l.leaf)
-		l.must(err)
+		pair := testutil.Must(l.ca.Issue(l.leaf))(l.t)
 		config := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: l.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"http/1.1"}}
 		ln := l.listen()
 		l.accept(tls.NewListener(ln, config), func(c net.Conn) {
@@ -382,8 +372,7 @@ var faults = map[string]struct {
 		l.at(ln.Addr().String())
 	}},
 	"server that speaks first": {1, func(l *lab) {
-		pair, err := l.ca.Issue(l.leaf)
-		l.must(err)
+		pair := testutil.Must(l.ca.Issue(l.leaf))(l.t)
 		config := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, MinVersion: tls.VersionTLS12}
 		ln := l.listen()
 		l.accept(tls.NewListener(ln, config), func(c net.Conn) {
@@ -410,8 +399,7 @@ var faults = map[string]struct {
 		l.args = []string{"--server-admin=" + other.admin}
 	}},
 	"destination denied": {1, func(l *lab) {
-		rules, err := policy.Parse(nil, []string{"10.0.0.0/8"})
-		l.must(err)
+		rules := testutil.Must(policy.Parse(nil, []string{"10.0.0.0/8"}))(l.t)
 		l.options.Policy = rules
 		l.start()
 		l.checked = "10.0.0.1:443"
@@ -447,15 +435,12 @@ var faults = map[string]struct {
 // valid issues a client certificate that is valid in such a time.
 func (l *lab) valid(from, until time.Time) {
 	l.t.Helper()
-	pair, err := l.ca.Issue(pki.Leaf{CommonName: "lab-client", Client: true})
-	l.must(err)
+	pair := testutil.Must(l.ca.Issue(pki.Leaf{CommonName: "lab-client", Client: true}))(l.t)
 	block, _ := pem.Decode(l.ca.KeyPEM)
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	l.must(err)
+	key := testutil.Must(x509.ParsePKCS8PrivateKey(block.Bytes))(l.t)
 	leaf := *pair.TLS().Leaf
 	leaf.NotBefore, leaf.NotAfter = from, until
-	der, err := x509.CreateCertificate(rand.Reader, &leaf, l.ca.Certificate(), leaf.PublicKey, key)
-	l.must(err)
+	der := testutil.Must(x509.CreateCertificate(rand.Reader, &leaf, l.ca.Certificate(), leaf.PublicKey, key))(l.t)
 	l.write("tls.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	l.write("tls.key", pair.KeyPEM)
 }
@@ -493,8 +478,7 @@ func TestCheckFaults(t *testing.T) {
 				l.must(os.MkdirAll(filepath.Dir(golden), 0o755))
 				l.must(os.WriteFile(golden, []byte(got), 0o644))
 			}
-			want, err := os.ReadFile(golden)
-			l.must(err)
+			want := testutil.Must(os.ReadFile(golden))(l.t)
 			if status != fault.status || got != string(want) {
 				t.Errorf("status %d, want %d; it says\n%s\nwant\n%s", status, fault.status, got, want)
 			}
@@ -512,8 +496,7 @@ func TestCheckHintsAreComplete(t *testing.T) {
 		t.Fatalf("%d golden files for %d faults: %v", len(files), len(faults), err)
 	}
 	for _, file := range files {
-		data, err := os.ReadFile(file)
-		testutil.NoError(t, err)
+		data := testutil.Must(os.ReadFile(file))(t)
 		lines := strings.Split(string(data), "\n")
 		for i, line := range lines {
 			if (strings.HasPrefix(line, "✘") || strings.HasPrefix(line, "!")) && !strings.HasPrefix(lines[i+1], "    → ") {
@@ -538,8 +521,7 @@ func TestCheckJSON(t *testing.T) {
 }
 
 func TestCheckDialsThroughSidecars(t *testing.T) {
-	d, err := newDemo(t.TempDir())
-	testutil.NoError(t, err)
+	d := testutil.Must(newDemo(t.TempDir()))(t)
 	l := newLab(t)
 	l.run(func(ctx context.Context) { _ = d.serve(ctx) })
 	d.waitReady(t.Context())
@@ -582,8 +564,7 @@ func TestCheckReportsUnusableSocket(t *testing.T) {
 func TestCheckAndDialWithToken(t *testing.T) {
 	l := newLab(t)
 	token := admin.NewToken()
-	digest, err := admin.ParseToken(token)
-	l.must(err)
+	digest := testutil.Must(admin.ParseToken(token))(l.t)
 	l.options.AdminToken = func() admin.TokenDigest { return digest }
 	l.write("token", token)
 	l.start()
@@ -629,8 +610,7 @@ func (l *lab) stall() (stop func()) {
 	})
 	d, closeDialer, err := via.Dialer("link://"+l.clients, via.TLS{Files: l.tlsFiles()})
 	l.must(err)
-	conn, err := d.Dial(l.t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "stalled-one", Network: "tcp", Address: ln.Addr().String()}})
-	l.must(err)
+	conn := testutil.Must(d.Dial(l.t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "stalled-one", Network: "tcp", Address: ln.Addr().String()}}))(l.t)
 	go func() { // ends with the connection
 		block := make([]byte, 64<<10)
 		for {

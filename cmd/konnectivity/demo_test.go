@@ -48,8 +48,7 @@ func (l *lines) with(id string) map[string]bool {
 // agent, over the native link.
 func TestIDInLogsOfEveryHop(t *testing.T) {
 	const trace = "0af7651916cd43dd8448eb211c80319c"
-	d, err := newDemo(t.TempDir())
-	testutil.NoError(t, err)
+	d := testutil.Must(newDemo(t.TempDir()))(t)
 	logged := &lines{}
 	d.log.SetOutput(logged)
 	d.log.SetLevel(logrus.DebugLevel)
@@ -58,8 +57,7 @@ func TestIDInLogsOfEveryHop(t *testing.T) {
 	go func() { served <- d.serve(ctx) }()
 	t.Cleanup(func() { cancel(); <-served })
 	d.waitReady(t.Context())
-	c, err := net.Dial("tcp", d.ports.http.Addr().String())
-	testutil.NoError(t, err)
+	c := testutil.Must(net.Dial("tcp", d.ports.http.Addr().String()))(t)
 	defer c.Close()
 	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\ntraceparent: 00-%s-b7ad6b7169203331-01\r\n\r\n", d.ports.web.Addr(), trace)
 	if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || line != "HTTP/1.1 200 Connection Established\r\n" {
@@ -76,8 +74,7 @@ func TestIDInLogsOfEveryHop(t *testing.T) {
 
 // A part that fails ends all others: nothing waits for Ctrl-C beside a dead server.
 func TestDemoEndsWithAnyPart(t *testing.T) {
-	d, err := newDemo(t.TempDir())
-	testutil.NoError(t, err)
+	d := testutil.Must(newDemo(t.TempDir()))(t)
 	d.log.SetOutput(io.Discard)
 	_ = d.ports.agents.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

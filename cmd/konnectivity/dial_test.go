@@ -91,8 +91,7 @@ func TestDialByGRPC(t *testing.T) {
 // socketOf is a unix socket that leads to a port.
 func (l *lab) socketOf(port net.Listener) string {
 	path := filepath.Join(l.t.TempDir(), "s")
-	ln, err := net.Listen("unix", path)
-	l.must(err)
+	ln := testutil.Must(net.Listen("unix", path))(l.t)
 	l.accept(ln, func(near net.Conn) {
 		far, err := net.Dial("tcp", port.Addr().String())
 		if err == nil {
@@ -103,8 +102,7 @@ func (l *lab) socketOf(port net.Listener) string {
 }
 
 func TestDialThroughSidecars(t *testing.T) {
-	d, err := newDemo(t.TempDir())
-	testutil.NoError(t, err)
+	d := testutil.Must(newDemo(t.TempDir()))(t)
 	l := newLab(t)
 	l.run(func(ctx context.Context) { _ = d.serve(ctx) })
 	d.waitReady(t.Context())

@@ -37,8 +37,7 @@ func makeTenant(t *testing.T, dir, name string, more ...string) (folder, cluster
 func TestTenantsMake(t *testing.T) {
 	dir := t.TempDir()
 	folder, cluster, said := makeTenant(t, dir, "cluster-a", "--server-name=A2.example.com", "--agents-at=203.0.113.7:443", "--clients-at=a2.example.com:8090")
-	made, err := tenant.Load("cluster-a", folder)
-	testutil.NoError(t, err)
+	made := testutil.Must(tenant.Load("cluster-a", folder))(t)
 	if strings.Join(made.ServerNames, " ") != "cluster-a.example.com a2.example.com" || made.Cert == nil {
 		t.Errorf("it has the names %v and the certificate %v", made.ServerNames, made.Cert)
 	}
@@ -106,8 +105,7 @@ func TestCertsOfTenant(t *testing.T) {
 		"kubernetes-data-plane.yaml":    {"konnectivity-agent": "kube-system", "konnectivity-ca-bundle": "kube-system"},
 	} {
 		path := filepath.Join(dir, "clusters", "b", file)
-		data, err := os.ReadFile(path)
-		testutil.NoError(t, err)
+		data := testutil.Must(os.ReadFile(path))(t)
 		if !strings.Contains(said, "kubectl apply -f "+path) {
 			t.Errorf("the summary does not mention %s", file)
 		}
@@ -157,14 +155,11 @@ func TestTenantsCheck(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("modes say nothing there")
 	}
-	other, err := pki.NewCA("other")
-	testutil.NoError(t, err)
-	old, err := pki.NewCAFor("old", -time.Hour)
-	testutil.NoError(t, err)
+	other := testutil.Must(pki.NewCA("other"))(t)
+	old := testutil.Must(pki.NewCAFor("old", -time.Hour))(t)
 	issue := func(ca *pki.CA, leaf pki.Leaf) func(put func(string, []byte)) {
 		return func(put func(string, []byte)) {
-			pair, err := ca.Issue(leaf)
-			testutil.NoError(t, err)
+			pair := testutil.Must(ca.Issue(leaf))(t)
 			put("server.crt", pair.CertPEM)
 			put("server.key", pair.KeyPEM)
 		}
@@ -224,8 +219,7 @@ func TestTenantsCheckReadsSecrets(t *testing.T) {
 		succeed(t, "certs", dir, "--tenant="+name, "--server-name="+name+".example.com", "--kubernetes")
 	}
 	read := func(name, file string) string {
-		text, err := os.ReadFile(filepath.Join(dir, "clusters", name, file))
-		testutil.NoError(t, err)
+		text := testutil.Must(os.ReadFile(filepath.Join(dir, "clusters", name, file)))(t)
 		return string(text)
 	}
 	one, others := read("a", "kubernetes-server.yaml"), read("b", "kubernetes-control-plane.yaml")
@@ -256,8 +250,7 @@ func TestTenantsCheckReadsSecrets(t *testing.T) {
 func TestTenantsCheckConflict(t *testing.T) {
 	dir := t.TempDir()
 	succeed(t, "certs", dir, "--tenant=a", "--server-name=a.example.com", "--kubernetes")
-	one, err := os.ReadFile(filepath.Join(dir, "clusters", "a", "kubernetes-server.yaml"))
-	testutil.NoError(t, err)
+	one := testutil.Must(os.ReadFile(filepath.Join(dir, "clusters", "a", "kubernetes-server.yaml")))(t)
 	text := string(one)
 	for _, name := range []string{"b", "c", "d", "e"} {
 		text += "\n" + strings.Replace(string(one), "name: konnectivity-tenant-a", "name: "+name, 1)
@@ -372,13 +365,10 @@ func TestTenantsCheckAsksTheServer(t *testing.T) {
 // reported.
 func TestStatusOverTLS(t *testing.T) {
 	dir := t.TempDir()
-	ca, err := pki.NewCA("ca")
-	testutil.NoError(t, err)
-	other, err := pki.NewCA("other")
-	testutil.NoError(t, err)
+	ca := testutil.Must(pki.NewCA("ca"))(t)
+	other := testutil.Must(pki.NewCA("other"))(t)
 	issue := func(l pki.Leaf) pki.Pair {
-		pair, err := ca.Issue(l)
-		testutil.NoError(t, err)
+		pair := testutil.Must(ca.Issue(l))(t)
 		return pair
 	}
 	client := issue(pki.Leaf{CommonName: "operator", Client: true})
@@ -435,8 +425,7 @@ func TestTenantsMakeByIdentity(t *testing.T) {
 		socket := filepath.Join(dir, name+".socket")
 		folder, cluster, said := makeTenant(t, dir, name, "--from="+shared, "--by-identity",
 			fmt.Sprint("--agent-port=", 9000+i), fmt.Sprint("--client-port=", 9100+i), "--client-socket="+socket)
-		tenant, err := tenant.Load(name, folder)
-		testutil.NoError(t, err)
+		tenant := testutil.Must(tenant.Load(name, folder))(t)
 		if !tenant.ByCertificate || strings.Join(tenant.Agents.Only, " ") != "spiffe://"+name+"/konnectivity/agent" {
 			t.Errorf("it has the identities %q", tenant.Agents.Only)
 		}

@@ -22,8 +22,7 @@ func TestQueryKeysAreUnique(t *testing.T) {
 	} {
 		var keys [2]string
 		for i, values := range pair {
-			q, err := parseQuery(values)
-			testutil.NoError(t, err)
+			q := testutil.Must(parseQuery(values))(t)
 			keys[i] = q.key()
 		}
 		if keys[0] == keys[1] {

@@ -67,8 +67,7 @@ func parseFlags(t *testing.T, args ...string) (*logrus.Entry, *output) {
 	f.AddTo(set)
 	testutil.NoError(t, set.Parse(args))
 	out := &output{}
-	log, err := f.New("x", out)
-	testutil.NoError(t, err)
+	log := testutil.Must(f.New("x", out))(t)
 	return log, out
 }
 
@@ -192,8 +191,7 @@ func TestLogFileAndStandardError(t *testing.T) {
 		log.Info("i")
 		log.Warn("w")
 		log.Error("e")
-		data, err := os.ReadFile(path)
-		testutil.NoError(t, err)
+		data := testutil.Must(os.ReadFile(path))(t)
 		return out.lines(t), parse(t, data)
 	}
 	for _, c := range []struct {
@@ -237,8 +235,7 @@ func TestLargestLogFileSizes(t *testing.T) {
 func TestLogFileIsTruncatedWhenFull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.log")
 	const limit = 1000
-	log, err := logging.New(logging.Options{Level: logrus.InfoLevel, File: path, FileMaxBytes: limit})
-	testutil.NoError(t, err)
+	log := testutil.Must(logging.New(logging.Options{Level: logrus.InfoLevel, File: path, FileMaxBytes: limit}))(t)
 	for i := range 100 {
 		log.Infof("line %d", i)
 		if info, err := os.Stat(path); err != nil || info.Size() > limit {
@@ -253,8 +250,7 @@ func TestLogFileIsTruncatedWhenFull(t *testing.T) {
 
 func TestTextFormatAndDiscard(t *testing.T) {
 	out := &output{}
-	log, err := logging.New(logging.Options{Component: "c", Level: logrus.InfoLevel, Format: logging.Text, Out: out})
-	testutil.NoError(t, err)
+	log := testutil.Must(logging.New(logging.Options{Component: "c", Level: logrus.InfoLevel, Format: logging.Text, Out: out}))(t)
 	log.Info("hello")
 	if text := out.buf.String(); strings.HasPrefix(text, "{") || !strings.Contains(text, "hello") {
 		t.Errorf("%q", text)
@@ -264,8 +260,7 @@ func TestTextFormatAndDiscard(t *testing.T) {
 
 func TestHTTPErrorLog(t *testing.T) {
 	out := &output{}
-	log, err := logging.New(logging.Options{Level: logrus.DebugLevel, Out: out})
-	testutil.NoError(t, err)
+	log := testutil.Must(logging.New(logging.Options{Level: logrus.DebugLevel, Out: out}))(t)
 	l := testutil.Listen(t)
 	server := &http.Server{ErrorLog: logging.HTTPErrorLog(log), Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(200)
@@ -273,8 +268,7 @@ func TestHTTPErrorLog(t *testing.T) {
 	})}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
-	c, err := net.Dial("tcp", l.Addr().String())
-	testutil.NoError(t, err)
+	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	fmt.Fprint(c, "GET / HTTP/1.0\r\n\r\n")
 	_, _ = c.Read(make([]byte, 100))
 	c.Close()
@@ -291,8 +285,7 @@ func TestHTTPErrorLog(t *testing.T) {
 // log. Payload must not get into ours, nor may servers fill it.
 func TestUnsolicitedBytesAreNotLogged(t *testing.T) {
 	out := &output{}
-	entry, err := logging.New(logging.Options{Level: logrus.DebugLevel, Out: out})
-	testutil.NoError(t, err)
+	entry := testutil.Must(logging.New(logging.Options{Level: logrus.DebugLevel, Out: out}))(t)
 	writer, flags := stdlog.Writer(), stdlog.Flags()
 	stdlog.SetOutput(logging.HTTPErrorLog(entry).Writer()) // as the programs do
 	stdlog.SetFlags(0)
@@ -311,8 +304,7 @@ func TestUnsolicitedBytesAreNotLogged(t *testing.T) {
 		_, _ = io.Copy(io.Discard, c) // until the client has seen it
 	}()
 	client := &http.Client{Transport: &http.Transport{}}
-	r, err := client.Get("http://" + l.Addr().String())
-	testutil.NoError(t, err)
+	r := testutil.Must(client.Get("http://" + l.Addr().String()))(t)
 	_ = r.Body.Close()
 	<-served
 	client.CloseIdleConnections()

@@ -20,8 +20,7 @@ import (
 func TestEqualWarningsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		log, err := New(Options{Component: "c", Level: logrus.DebugLevel, Out: &out})
-		testutil.NoError(t, err)
+		log := testutil.Must(New(Options{Component: "c", Level: logrus.DebugLevel, Out: &out}))(t)
 		lines := func() int {
 			defer out.Reset()
 			return strings.Count(out.String(), "\n")
@@ -60,8 +59,7 @@ func TestEqualWarningsAreBounded(t *testing.T) {
 func TestMessagesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		log, err := New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out})
-		testutil.NoError(t, err)
+		log := testutil.Must(New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out}))(t)
 		for i := range 10 * sparseWordings {
 			log.Warn(fmt.Sprint("peer ", i))
 		}
@@ -84,8 +82,7 @@ func TestMessagesAreBounded(t *testing.T) {
 func TestMessagesAreBoundedByTenant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		log, err := New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out})
-		testutil.NoError(t, err)
+		log := testutil.Must(New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out}))(t)
 		of := func(tenant string) *logrus.Entry { return log.WithField("tenant", tenant) }
 		for range 1000 {
 			of("loud").Warn("refused")
@@ -136,8 +133,7 @@ func TestStaleTenantRecordsAreRemoved(t *testing.T) {
 func TestSparseLinesOfAFile(t *testing.T) {
 	var out bytes.Buffer
 	path := filepath.Join(t.TempDir(), "log")
-	log, err := New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out, File: path, OutLevel: logrus.WarnLevel})
-	testutil.NoError(t, err)
+	log := testutil.Must(New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out, File: path, OutLevel: logrus.WarnLevel}))(t)
 	for range 100 {
 		log.Warn("refused")
 	}
@@ -149,8 +145,7 @@ func TestSparseLinesOfAFile(t *testing.T) {
 
 func TestEscapedJSONMeansTheSame(t *testing.T) {
 	const hostile = "a\x1b[2Jb\u202ec\u0085d\u200be\u2028f\x7fg\n\U000e0041ü語é"
-	text, err := json.Marshal(map[string]string{hostile: hostile})
-	testutil.NoError(t, err)
+	text := testutil.Must(json.Marshal(map[string]string{hostile: hostile}))(t)
 	escaped := escapeHidden(text)
 	var got map[string]string
 	if err := json.Unmarshal(escaped, &got); err != nil || got[hostile] != hostile {

@@ -15,8 +15,7 @@ import (
 func TestWriteErrorsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told bytes.Buffer
-		w, err := openFile(filepath.Join(t.TempDir(), "log"), 0, &told)
-		testutil.NoError(t, err)
+		w := testutil.Must(openFile(filepath.Join(t.TempDir(), "log"), 0, &told))(t)
 		_ = w.f.Close() // as good as a full disk
 		write := func() {
 			for range 1000 {

@@ -116,8 +116,7 @@ func TestCardinalityIsBounded(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	l := NewLinks("x_link_", "agent")
 	reg.MustRegister(l)
-	before, err := promtest.GatherAndCount(reg)
-	testutil.NoError(t, err)
+	before := testutil.Must(promtest.GatherAndCount(reg))(t)
 	for range 1000 {
 		l.Add("agent", &session{link.Stats{Streams: 1}})
 	}

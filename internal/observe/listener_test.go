@@ -22,8 +22,7 @@ func TestIncompleteHeadersAreWeighed(t *testing.T) {
 		defer c.Close()
 		go func() { _, _ = client.Write(header) }()
 		for buf, n := make([]byte, 4<<10), 0; n < len(header); {
-			m, err := c.Read(buf)
-			testutil.NoError(t, err)
+			m := testutil.Must(c.Read(buf))(t)
 			n += m
 		}
 	}

@@ -127,8 +127,7 @@ func TestServeFinishesRequestsAndEndsWithItsContext(t *testing.T) {
 		_, _ = io.WriteString(w, "finished")
 	}))
 	go func() { <-entered; cancel() }()
-	r, err := http.Get("http://" + l.Addr().String())
-	testutil.NoError(t, err)
+	r := testutil.Must(http.Get("http://" + l.Addr().String()))(t)
 	body, err := io.ReadAll(r.Body)
 	r.Body.Close()
 	if string(body) != "finished" || err != nil {
@@ -150,8 +149,7 @@ func TestServeCutsUnfinishedRequests(t *testing.T) {
 		close(entered)
 		<-r.Context().Done() // until the connection is cut
 	}))
-	c, err := net.Dial("tcp", l.Addr().String())
-	testutil.NoError(t, err)
+	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	defer c.Close()
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	<-entered
@@ -172,8 +170,7 @@ func TestServeCutsUnfinishedRequests(t *testing.T) {
 
 func TestServeReturnsListenerError(t *testing.T) {
 	l, done := serve(t, t.Context(), http.NotFoundHandler())
-	c, err := net.Dial("tcp", l.Addr().String())
-	testutil.NoError(t, err)
+	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	defer c.Close()
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
@@ -198,8 +195,7 @@ func TestSilentConnectionsGiveWayToProbes(t *testing.T) {
 	defer client.CloseIdleConnections()
 	ask := func() {
 		t.Helper()
-		r, err := client.Get("http://" + l.Addr().String())
-		testutil.NoError(t, err)
+		r := testutil.Must(client.Get("http://" + l.Addr().String()))(t)
 		defer r.Body.Close()
 		if body, err := io.ReadAll(r.Body); string(body) != "ok" || err != nil {
 			t.Fatalf("%q, %v", body, err)
@@ -208,8 +204,7 @@ func TestSilentConnectionsGiveWayToProbes(t *testing.T) {
 	const silent = 400
 	conns := make([]net.Conn, silent)
 	for i := range conns {
-		c, err := net.Dial("tcp", l.Addr().String())
-		testutil.NoError(t, err)
+		c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 		defer c.Close()
 		conns[i] = c
 		_, _ = io.WriteString(c, "GET"[:i%4]) // no request is whole

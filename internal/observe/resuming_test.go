@@ -43,8 +43,7 @@ func TestResumingMetricsStartAtZero(t *testing.T) {
 		}
 	}
 	slices.Sort(reasons)
-	text, err := os.ReadFile("../../docs/metrics.md")
-	testutil.NoError(t, err)
+	text := testutil.Must(os.ReadFile("../../docs/metrics.md"))(t)
 	_, section, _ := strings.Cut(string(text), "\n## Reasons for giving a connection up\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	if len(all) != 8 || len(reasons) != 5 {
@@ -63,8 +62,7 @@ func TestResumingMetrics(t *testing.T) {
 	testutil.NoError(t, Resuming(reg, "x_", e))
 	e.now = resume.Stats{Conns: 1, Detached: 2, Kept: 3, Resumes: 4, Replayed: 5, Degraded: 6, GivenUp: map[string]int64{"window": 7}}
 	e.resumed(300 * time.Millisecond)
-	all, err := reg.Gather()
-	testutil.NoError(t, err)
+	all := testutil.Must(reg.Gather())(t)
 	got := map[string]float64{}
 	for _, f := range all {
 		for _, m := range f.Metric {

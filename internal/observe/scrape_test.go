@@ -158,15 +158,13 @@ func TestUnreadAnswersGiveWay(t *testing.T) {
 	}))
 	const greedy, fit = 20, 4
 	for range greedy {
-		c, err := net.Dial("tcp", l.Addr().String())
-		testutil.NoError(t, err)
+		c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 		defer c.Close()
 		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 		_, _ = c.Read(make([]byte, 1)) // its answer has begun, unless it had to go
 	}
 	testutil.Eventually(t, "most answers of 32 MiB are given up", func() bool { return sending.Load() <= fit })
-	r, err := http.Get("http://" + l.Addr().String())
-	testutil.NoError(t, err)
+	r := testutil.Must(http.Get("http://" + l.Addr().String()))(t)
 	defer r.Body.Close()
 	if n, err := io.Copy(io.Discard, r.Body); n != int64(len(body)) || err != nil {
 		t.Errorf("one who reads got %d bytes, %v", n, err)

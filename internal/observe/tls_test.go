@@ -57,8 +57,7 @@ func anyPair() tls.Certificate {
 func TestIncompleteHandshakesGiveWay(t *testing.T) {
 	at, ask := serveTLS(t, anyPair())
 	for i := range 300 {
-		c, err := net.Dial("tcp", at)
-		testutil.NoError(t, err)
+		c := testutil.Must(net.Dial("tcp", at))(t)
 		defer c.Close()
 		_, _ = io.WriteString(c, "\x16\x03\x01\x02"[:i%5]) // the beginning of a handshake
 	}

@@ -32,8 +32,7 @@ func TestAdminAddressDefaultsToLoopback(t *testing.T) {
 func TestAdminPort(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
-	s, err := compose(w.options(SOCKS5, "--http-serving-port=0", "--admin-address=:0"), noLog())
-	w.must(err)
+	s := testutil.Must(compose(w.options(SOCKS5, "--http-serving-port=0", "--admin-address=:0"), noLog()))(w.t)
 	if ip := s.admin.Addr().(*net.TCPAddr).IP; !ip.IsLoopback() {
 		t.Errorf("it listens on %v", ip)
 	}
@@ -43,9 +42,7 @@ func TestAdminPort(t *testing.T) {
 	s.close()
 
 	o := w.options(SOCKS5, "--admin-address=127.0.0.1:0")
-	if s, err = compose(o, noLog()); err != nil {
-		t.Fatal(err)
-	}
+	s = testutil.Must(compose(o, noLog()))(t)
 	address := s.admin.Addr().String()
 	front := s.fronts[0].ln.Addr().String()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -57,17 +54,14 @@ func TestAdminPort(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	c, err := net.Dial("tcp", front)
-	w.must(err)
+	c := testutil.Must(net.Dial("tcp", front))(w.t)
 	defer c.Close()
 	_, text, _ := net.SplitHostPort(testutil.ReservedAddress(t))
-	refused, err := strconv.Atoi(text)
-	w.must(err)
+	refused := testutil.Must(strconv.Atoi(text))(w.t)
 	_, _ = c.Write(append([]byte{5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1}, byte(refused>>8), byte(refused)))
 	_, _ = io.Copy(io.Discard, c)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
-	res, err := client.Get("http://" + address + "/api/v1/failures")
-	w.must(err)
+	res := testutil.Must(client.Get("http://" + address + "/api/v1/failures"))(w.t)
 	defer res.Body.Close()
 	var page admin.Page[admin.Failure]
 	w.must(json.NewDecoder(res.Body).Decode(&page))

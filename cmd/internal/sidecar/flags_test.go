@@ -215,8 +215,7 @@ func TestHandOff(t *testing.T) {
 	a, b := net.Pipe()
 	give := handOver(h)
 	go give(tunnel.Wrap(a))
-	got, err := h.Accept()
-	testutil.NoError(t, err)
+	got := testutil.Must(h.Accept())(t)
 	_ = h.Close()
 	_ = h.Close()
 	if _, err := h.Accept(); err != net.ErrClosed {

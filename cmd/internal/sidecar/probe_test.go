@@ -18,8 +18,7 @@ import (
 // with 127.0.0.2 in the place of a pod's address.
 func probed(t *testing.T, own string, answer bool) (_ *sidecar, port string) {
 	t.Helper()
-	proxy, err := net.Listen("tcp", own)
-	testutil.NoError(t, err)
+	proxy := testutil.Must(net.Listen("tcp", own))(t)
 	t.Cleanup(func() { _ = proxy.Close() })
 	s := &sidecar{opts: &Options{answerProbes: answer}, log: logrus.New()}
 	s.self.add(proxy)

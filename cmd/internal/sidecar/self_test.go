@@ -33,8 +33,7 @@ func TestFrontsRefuseOwnSidecar(t *testing.T) {
 		addr := w.start(w.options(front)).addrs[front]
 		d := dialer(func(address string) (net.Conn, error) { return dialConnect(t.Context(), addr, address) })
 		if front == SOCKS5 {
-			client, err := proxy.SOCKS5("tcp", addr, nil, nil)
-			w.must(err)
+			client := testutil.Must(proxy.SOCKS5("tcp", addr, nil, nil))(w.t)
 			d = func(address string) (net.Conn, error) { return client.Dial("tcp", address) }
 		}
 		_, port, _ := net.SplitHostPort(addr)
@@ -62,8 +61,7 @@ func TestPlainRequestsRefuseOwnSidecar(t *testing.T) {
 	for front, want := range map[Front]int{HTTP: http.StatusLoopDetected, SOCKS5: http.StatusForbidden} {
 		_, port, _ := net.SplitHostPort(addrs[front])
 		for _, host := range []string{"127.0.0.1", "[::ffff:127.0.0.1]", "0.0.0.0"} {
-			resp, err := client.Get("http://" + host + ":" + port + "/")
-			w.must(err)
+			resp := testutil.Must(client.Get("http://" + host + ":" + port + "/"))(w.t)
 			_ = resp.Body.Close()
 			if resp.StatusCode != want {
 				t.Errorf("%s at %s: %s, want %d", front, host, resp.Status, want)

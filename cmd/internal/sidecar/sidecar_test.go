@@ -238,13 +238,10 @@ func TestDrainLetsConnectionsFinish(t *testing.T) {
 	w.startServer()
 	ln := testutil.Listen(t)
 	r := w.start(w.options(SOCKS5, "--http-serving-port=0", "--health-address=127.0.0.1:0"))
-	d, err := proxy.SOCKS5("tcp", r.addrs[SOCKS5], nil, nil)
-	w.must(err)
-	near, err := d.Dial("tcp", ln.Addr().String())
-	w.must(err)
+	d := testutil.Must(proxy.SOCKS5("tcp", r.addrs[SOCKS5], nil, nil))(w.t)
+	near := testutil.Must(d.Dial("tcp", ln.Addr().String()))(w.t)
 	defer near.Close()
-	far, err := ln.Accept()
-	w.must(err)
+	far := testutil.Must(ln.Accept())(w.t)
 	defer far.Close()
 
 	stopped := make(chan error, 1)
@@ -274,10 +271,8 @@ func TestDrainIsBounded(t *testing.T) {
 	w.startServer()
 	ln := testutil.Listen(t)
 	r := w.start(w.options(SOCKS5, "--drain-timeout=50ms"))
-	d, err := proxy.SOCKS5("tcp", r.addrs[SOCKS5], nil, nil)
-	w.must(err)
-	near, err := d.Dial("tcp", ln.Addr().String())
-	w.must(err)
+	d := testutil.Must(proxy.SOCKS5("tcp", r.addrs[SOCKS5], nil, nil))(w.t)
+	near := testutil.Must(d.Dial("tcp", ln.Addr().String()))(w.t)
 	defer near.Close()
 	if err := r.stop(); err != nil {
 		t.Error(err)
@@ -292,8 +287,7 @@ func TestSOCKS5Credentials(t *testing.T) {
 	r := w.start(w.options(SOCKS5, "--socks5-credentials-file="+file))
 	site := strings.TrimPrefix(w.site(), "http://")
 	for auth, want := range map[*proxy.Auth]bool{nil: false, {User: "anna", Password: "secret"}: true, {User: "anna", Password: "other"}: false} {
-		d, err := proxy.SOCKS5("tcp", r.addrs[SOCKS5], auth, nil)
-		w.must(err)
+		d := testutil.Must(proxy.SOCKS5("tcp", r.addrs[SOCKS5], auth, nil))(w.t)
 		c, err := d.Dial("tcp", site)
 		if (err == nil) != want {
 			t.Errorf("%+v: %v", auth, err)
@@ -319,8 +313,7 @@ func TestHTTPCredentials(t *testing.T) {
 		for user, want := range map[*url.Userinfo]int{nil: 407, url.UserPassword("anna", "secret"): 200, url.UserPassword("anna", "other"): 407} {
 			by := &url.URL{Scheme: "http", Host: r.addrs[o.Front], User: user}
 			c := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(by), DisableKeepAlives: true}}
-			res, err := c.Get(site)
-			w.must(err)
+			res := testutil.Must(c.Get(site))(w.t)
 			_ = res.Body.Close()
 			if res.StatusCode != want {
 				t.Errorf("%s, %v: %s", name, user, res.Status)

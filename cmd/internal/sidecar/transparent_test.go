@@ -62,8 +62,7 @@ func TestTransparentPortListensOnLoopback(t *testing.T) {
 			t.Errorf("%s: a connection that nobody redirected ended with %v, want a reset", host, err)
 		}
 	}
-	others, err := reachable()
-	w.must(err)
+	others := testutil.Must(reachable())(w.t)
 	for _, a := range others {
 		if c, err := net.Dial("tcp", tunnel.JoinAddress(a.String(), uint16(port))); err == nil {
 			_ = c.Close()
@@ -81,8 +80,7 @@ func TestTransparentFrontRefusesTheServer(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	log, lines := logLines()
-	s, err := compose(w.options(SOCKS5), log)
-	w.must(err)
+	s := testutil.Must(compose(w.options(SOCKS5), log))(w.t)
 	defer s.close()
 	through := errors.New("through")
 	d := s.refuseServer(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, through }))

@@ -61,8 +61,7 @@ func TestUnixSocket(t *testing.T) {
 func TestUnixSocketInUse(t *testing.T) {
 	w := newWorld(t)
 	path := filepath.Join(t.TempDir(), "s")
-	other, err := net.Listen("unix", path)
-	w.must(err)
+	other := testutil.Must(net.Listen("unix", path))(w.t)
 	if err := attempt(t, w.options(HTTP, "--serving-uds="+path)); err == nil || !strings.Contains(err.Error(), "--serving-uds: "+path+" is the socket of another process") {
 		t.Errorf("a socket in use: %v", err)
 	}
@@ -95,11 +94,9 @@ func TestUnixSocketIsReusableDuringDrain(t *testing.T) {
 	ln := testutil.Listen(t)
 	options := w.options(HTTP, "--serving-uds="+filepath.Join(t.TempDir(), "s"))
 	r := w.start(options)
-	near, err := dialConnect(t.Context(), r.uds, ln.Addr().String())
-	w.must(err)
+	near := testutil.Must(dialConnect(t.Context(), r.uds, ln.Addr().String()))(w.t)
 	defer near.Close()
-	far, err := ln.Accept()
-	w.must(err)
+	far := testutil.Must(ln.Accept())(w.t)
 	defer far.Close()
 
 	stopped := make(chan error, 1)

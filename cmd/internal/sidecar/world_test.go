@@ -42,8 +42,7 @@ func newWorld(t *testing.T) *world {
 	w.must(err)
 	w.pair, err = ca.Issue(pki.Leaf{CommonName: "server", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Lifetime: time.Hour})
 	w.must(err)
-	client, err := ca.Issue(pki.Leaf{CommonName: "sidecar", Client: true, Lifetime: time.Hour})
-	w.must(err)
+	client := testutil.Must(ca.Issue(pki.Leaf{CommonName: "sidecar", Client: true, Lifetime: time.Hour}))(w.t)
 	for name, pem := range map[string][]byte{"ca.crt": ca.CertPEM, "tls.crt": client.CertPEM, "tls.key": client.KeyPEM} {
 		w.must(os.WriteFile(filepath.Join(w.dir, name), pem, 0o600))
 	}

@@ -24,22 +24,18 @@ import (
 
 // Every certificate on the path that expires soon is a warning, not only the client's.
 func TestExpiringCertificatesAreWarnings(t *testing.T) {
-	ca, err := pki.NewCA("lab-ca")
-	testutil.NoError(t, err)
-	pair, err := ca.Issue(pki.Leaf{CommonName: "lab-server", DNS: []string{"localhost"}, Server: true})
-	testutil.NoError(t, err)
+	ca := testutil.Must(pki.NewCA("lab-ca"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "lab-server", DNS: []string{"localhost"}, Server: true}))(t)
 	files := tlsreload.Files{CA: filepath.Join(t.TempDir(), "ca.crt")}
 	testutil.NoError(t, pki.WriteCert(files.CA, ca.CertPEM))
-	source, err := tlsreload.New(files, tlsreload.Options{Name: "test", Log: logging.Discard()})
-	testutil.NoError(t, err)
+	source := testutil.Must(tlsreload.New(files, tlsreload.Options{Name: "test", Log: logging.Discard()}))(t)
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	defer server.Close()
 	address := server.Listener.Addr().String()
-	way, err := uplink.New(uplink.Options{Address: address, ServerName: "localhost", TLS: source, Log: logging.Discard()})
-	testutil.NoError(t, err)
+	way := testutil.Must(uplink.New(uplink.Options{Address: address, ServerName: "localhost", TLS: source, Log: logging.Discard()}))(t)
 	defer way.Close()
 	for _, c := range []struct {
 		left       time.Duration

@@ -15,10 +15,8 @@ import (
 // reached.
 func TestUnroutableFamilyIsWarning(t *testing.T) {
 	l := testutil.Listen(t)
-	source, err := tlsreload.New(tlsreload.Files{}, tlsreload.Options{Name: "test", Log: logging.Discard()})
-	testutil.NoError(t, err)
-	way, err := uplink.New(uplink.Options{Address: l.Addr().String(), TLS: source, Log: logging.Discard()})
-	testutil.NoError(t, err)
+	source := testutil.Must(tlsreload.New(tlsreload.Files{}, tlsreload.Options{Name: "test", Log: logging.Discard()}))(t)
+	way := testutil.Must(uplink.New(uplink.Options{Address: l.Addr().String(), TLS: source, Log: logging.Discard()}))(t)
 	defer way.Close()
 	here := netip.MustParseAddrPort(l.Addr().String())
 	nowhere := netip.MustParseAddrPort("224.0.0.1:8090") // Linux has no route there for TCP, ever

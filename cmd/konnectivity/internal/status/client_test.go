@@ -30,8 +30,7 @@ func served(t *testing.T, source admin.Source) (address string) {
 // newClient returns a Client without a login.
 func newClient(t *testing.T) *Client {
 	t.Helper()
-	c, err := NewClient(Login{})
-	testutil.NoError(t, err)
+	c := testutil.Must(NewClient(Login{}))(t)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -45,10 +44,9 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 	defer given.Close()
 	token := filepath.Join(t.TempDir(), "token")
 	testutil.NoError(t, os.WriteFile(token, admin.NewToken(), 0o600))
-	c, err := NewClient(Login{Token: token})
-	testutil.NoError(t, err)
+	c := testutil.Must(NewClient(Login{Token: token}))(t)
 	defer c.Close()
-	err = c.Report(t.Context(), &Report{Address: given.Listener.Addr().String()}, "", 1)
+	err := c.Report(t.Context(), &Report{Address: given.Listener.Addr().String()}, "", 1)
 	if err == nil || !strings.Contains(err.Error(), "redirect (302)") || asked.Load() {
 		t.Errorf("%v; another was asked: %v", err, asked.Load())
 	}
@@ -97,8 +95,7 @@ func TestHungHandshakeIsClosed(t *testing.T) {
 	if err := c.Report(t.Context(), &Report{Address: Secure + l.Addr().String()}, "", 1); err == nil {
 		t.Error("it was answered")
 	}
-	hung, err := l.Accept()
-	testutil.NoError(t, err)
+	hung := testutil.Must(l.Accept())(t)
 	defer hung.Close()
 	_ = hung.SetReadDeadline(time.Now().Add(30 * time.Second))
 	if _, err := io.Copy(io.Discard, hung); err != nil {

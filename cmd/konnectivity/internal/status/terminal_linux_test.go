@@ -36,8 +36,7 @@ func terminal(t *testing.T) *os.File {
 // null is a device that is no terminal.
 func null(t *testing.T) *os.File {
 	t.Helper()
-	f, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	testutil.NoError(t, err)
+	f := testutil.Must(os.OpenFile(os.DevNull, os.O_WRONLY, 0))(t)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }

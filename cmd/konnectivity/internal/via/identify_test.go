@@ -18,10 +18,8 @@ import (
 
 func TestIdentify(t *testing.T) {
 	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
-	ca, err := pki.NewCA("lab-ca")
-	testutil.NoError(t, err)
-	pair, err := ca.Issue(pki.Leaf{CommonName: "lab-server", Server: true})
-	testutil.NoError(t, err)
+	ca := testutil.Must(pki.NewCA("lab-ca"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "lab-server", Server: true}))(t)
 	secure.TLS = &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	secure.StartTLS()
