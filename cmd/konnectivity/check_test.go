@@ -600,7 +600,7 @@ func (l *lab) stall() (stop func()) {
 	l.t.Helper()
 	ln := l.listen()
 	l.run(func(ctx context.Context) {
-		defer ln.Close()
+		defer context.AfterFunc(ctx, func() { _ = ln.Close() })() // also if nothing connects
 		c, err := ln.Accept()
 		if err != nil {
 			return
