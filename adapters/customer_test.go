@@ -147,6 +147,13 @@ func customerCase(t *testing.T, which, proxyURL string, old bool) {
 	if got, trace := reached(t, a.Connect(), "www.example.com:443"); got != wantConnect || trace.Route != connectRoute {
 		t.Errorf("CONNECT: %q by %+v, want %q", got, trace, wantConnect)
 	}
+	if connectRoute == tunnel.RouteCustomer {
+		for _, address := range []string{"10.1.1.1:22", "[2001:db8::1]:443"} {
+			if got, trace := reached(t, a.Connect(), address); got != "customer to "+address || trace.Route != connectRoute {
+				t.Errorf("CONNECT to %s: %q by %+v", address, got, trace)
+			}
+		}
+	}
 	if got, trace := fetch(t, tr, "http://www.example.com/path"); got != wantPlain || trace.Route != plainRoute {
 		t.Errorf("plain: %q by %+v, want %q", got, trace, wantPlain)
 	}

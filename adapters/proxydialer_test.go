@@ -118,10 +118,6 @@ func (f *scriptedProxy) serve(c net.Conn) {
 		return
 	}
 	fmt.Fprintf(c, "HTTP/1.1 200 OK\r\n\r\nserver first for %s\n", req.Host)
-	_, _ = io.Copy(c, br)
-	if cw, ok := c.(interface{ CloseWrite() error }); ok {
-		_ = cw.CloseWrite()
-	}
 }
 
 // tcp is a Dialer that finds every name at one address.
@@ -133,12 +129,6 @@ func tcp(real string) tunnel.Dialer {
 		}
 		return tunnel.Wrap(c), nil
 	})
-}
-
-func dialBy(t testing.TB, w *proxyDialer, address string, timeout time.Duration) (tunnel.Conn, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), timeout)
-	defer cancel()
-	return w.Dial(ctx, tunnel.NewFlow("tcp", address))
 }
 
 // deadline is a context that ends when the test says so, and not sooner on a busy
@@ -156,49 +146,6 @@ func (d deadline) Err() error {
 		return context.DeadlineExceeded
 	default:
 		return nil
-	}
-}
-
-func TestProxyDialerMatrix(t *testing.T) {
-	ca, err := pki.NewCA("customer")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Issue(pki.Leaf{CommonName: "proxy", DNS: []string{"proxy.example"}, IPs: []net.IP{net.ParseIP("10.9.9.9"), net.ParseIP("2001:db8::9")}, Server: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, scheme := range []string{"http", "https"} {
-		for _, user := range []string{"", "us:p%40ss@"} {
-			for _, host := range []string{"proxy.example:3128", "10.9.9.9:3128", "[2001:db8::9]:3128"} {
-				for _, address := range []string{"www.example:443", "10.1.1.1:22", "[2001:db8::1]:443"} {
-					f := &scriptedProxy{}
-					if scheme == "https" {
-						f.tls = &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
-					}
-					if user != "" {
-						f.auth = "Basic dXM6cEBzcw=="
-					}
-					p, err := connect.ParseProxy(scheme + "://" + user + host)
-					if err != nil {
-						t.Fatal(err)
-					}
-					w := &proxyDialer{Proxy: p, Who: "customer proxy", Via: tcp(f.start(t)), TLS: &tls.Config{RootCAs: ca.Pool(), ServerName: p.Host}}
-					c, err := dialBy(t, w, address, 10*time.Second)
-					if err != nil {
-						t.Errorf("%s%s%s to %s: %v", scheme, user, host, address, err)
-						continue
-					}
-					_, _ = io.WriteString(c, "and echoed")
-					_ = c.CloseWrite()
-					want := "server first for " + address + "\nand echoed"
-					if got, err := io.ReadAll(c); err != nil || string(got) != want {
-						t.Errorf("read %q, %v, want %q", got, err, want)
-					}
-					c.Close()
-				}
-			}
-		}
 	}
 }
 

@@ -187,7 +187,7 @@ func TestConnectFailures(t *testing.T) {
 	}
 }
 
-// An agent that asks for a name of nobody, as one whose tenant was removed does,
+// An agent that asks for a name without a server, as after its tenant was removed,
 // says what to do.
 func TestNameUnknownToTheServer(t *testing.T) {
 	_, config := newCA(t)
@@ -395,7 +395,7 @@ func TestAskingOldServerOften(t *testing.T) {
 	wantEcho(t, a, testutil.Echo(t))
 }
 
-// The whole agent against three servers of which two are old: connects to all,
+// The whole agent against three servers, two of them old: it connects to all,
 // serves dials, comes back after a restart, drains.
 func TestAgent(t *testing.T) {
 	ca, config := newCA(t)

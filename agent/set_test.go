@@ -103,8 +103,8 @@ func TestLoadBalancer(t *testing.T) {
 	}
 }
 
-// searches are waits for what is found by chance behind a balancer: of many, some in a
-// thousand take longer than is promised.
+// searches counts waits for servers that are found by chance, behind a balancer: some in
+// a thousand take longer than is promised.
 type searches struct{ all, late int }
 
 // searchRuns is how often a test is run to have so many.

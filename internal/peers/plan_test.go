@@ -174,8 +174,8 @@ func TestAddressesComeAndGo(t *testing.T) {
 	}
 }
 
-// A session outlives its address in the names. When that comes back, so does
-// what is known of it: it has a session, whose end has it dialed.
+// A session outlives its address in the names. When the address comes back, the session
+// covers it again: it is dialed when the session ends.
 func TestAddressComesBack(t *testing.T) {
 	for name, policy := range policies {
 		p := NewPlan(policy, noon)
