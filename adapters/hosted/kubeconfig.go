@@ -26,7 +26,10 @@ import (
 // kilobytes.
 const maxFile = 1 << 20
 
-// kubeconfig is what we read of the file (client-go, clientcmd/api/v1).
+// kubeconfig is what we read of the file (client-go, clientcmd/api/v1). A tenant's
+// kubeconfig (server/tenant) has another reader on purpose: that one refuses unknown
+// fields, proxies and files outside of the tenant's folder, and content wins over
+// files. This one reads what the operator wrote, as client-go does.
 type kubeconfig struct {
 	CurrentContext string `json:"current-context"`
 	Contexts       []struct {
