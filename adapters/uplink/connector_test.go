@@ -20,7 +20,7 @@ func newTestConnector(t *testing.T, n *names, p ClientTLS) *connector {
 
 // A connector makes links where the server has them, and else connections, which are
 // the caller's. All that it keeps is what it heard.
-func TestConnectorMakesWhatTheServerSpeaks(t *testing.T) {
+func TestConnectorSessions(t *testing.T) {
 	p := fake.NewPKI(t)
 	linked, old := fake.NewServer(p).Start(t), fake.NewServer(p).Old().Start(t)
 	toLinked, toOld := netip.MustParseAddrPort("192.0.2.1:8090"), netip.MustParseAddrPort("192.0.2.2:8090")

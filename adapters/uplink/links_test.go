@@ -77,7 +77,7 @@ func TestRunWarmsUp(t *testing.T) {
 }
 
 // A server without an agent is one that can be reached: only who looks is told.
-func TestServersSayWhetherAgentsServe(t *testing.T) {
+func TestServing(t *testing.T) {
 	for _, c := range []struct {
 		agents link.Serving
 		want   string
@@ -158,7 +158,7 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 
 // A link that is being left gets nothing new while there is another, however
 // busy that is; alone it still serves.
-func TestPickAvoidsLinksThatAreLeft(t *testing.T) {
+func TestPickAvoidsLeavingLinks(t *testing.T) {
 	p := fake.NewPKI(t)
 	target := testutil.Echo(t)
 	first, second := fake.NewServer(p).Start(t), fake.NewServer(p).Start(t)
@@ -187,7 +187,7 @@ func TestPickAvoidsLinksThatAreLeft(t *testing.T) {
 
 // A link to a server that says that no agent serves gets nothing while there is
 // another, however busy that is.
-func TestPickAvoidsServersWithoutAgents(t *testing.T) {
+func TestPickAvoidsAgentlessServers(t *testing.T) {
 	p := fake.NewPKI(t)
 	target := testutil.Echo(t)
 	idle, busy := fake.NewServer(p), fake.NewServer(p)
