@@ -60,7 +60,7 @@ func uploadTo(t *testing.T, handle func(far net.Conn)) string {
 }
 
 // A destination that refuses an upload and hangs up is heard to the end.
-func TestAnswerOutlivesAnUploadThatIsNotTaken(t *testing.T) {
+func TestResponseSurvivesRefusedUpload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := uploadTo(t, func(far net.Conn) {
 			time.Sleep(time.Second)
@@ -75,7 +75,7 @@ func TestAnswerOutlivesAnUploadThatIsNotTaken(t *testing.T) {
 }
 
 // One that takes no more is waited for as long as it may yet answer.
-func TestUploadThatIsNotTakenEndsWithoutAnAnswer(t *testing.T) {
+func TestRefusedUploadEndsWithoutResponse(t *testing.T) {
 	for name, tc := range map[string]struct {
 		handle func(net.Conn)
 		within time.Duration

@@ -129,7 +129,7 @@ type ends struct {
 func (e *ends) Closed(_ *tunnel.Flow, _ time.Duration, err error) { e.all = append(e.all, err) }
 
 // A response of which the client does not get all was not sent in order.
-func TestAResponseThatIsNotTakenIsBroken(t *testing.T) {
+func TestUnreadResponseIsBroken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dial := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 			near, far := net.Pipe()

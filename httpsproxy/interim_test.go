@@ -80,7 +80,7 @@ func (n narrow) Accept() (net.Conn, error) {
 
 // A client that does not read interim responses keeps its exchange no longer
 // than one that does not read anything else.
-func TestInterimResponsesToADeafClientEnd(t *testing.T) {
+func TestInterimResponsesToAStalledClientEnd(t *testing.T) {
 	origin, _ := rawOrigin(t, strings.Repeat("HTTP/1.1 103 Early Hints\r\nX: "+strings.Repeat("x", 50<<10)+"\r\n\r\n", 4))
 	p := startProxyOn(t, narrow{listen(t)}, func(o *Options) { o.Forwarder.Idle = 100 * time.Millisecond })
 	w := dialWire(t, p.addr)

@@ -18,6 +18,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/front"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -167,7 +168,7 @@ func TestConnectionCap(t *testing.T) {
 
 // Descriptors are divided: who asks beyond the part of those that are served is
 // told so, and has a place again as soon as one is free.
-func TestMoreAreNotServedThanDescriptorsAllow(t *testing.T) {
+func TestDescriptorsBoundServedConnections(t *testing.T) {
 	target, origin := testutil.Serve(t, echo), startOrigin(t, hello)
 	p := startProxy(t, func(o *Options) { o.Descriptors = 8 })
 	one, two := dialWire(t, p.addr), dialWire(t, p.addr)
@@ -450,4 +451,11 @@ func TestAccessLog(t *testing.T) {
 			t.Errorf("no %s in %s", want, out.String())
 		}
 	}
+}
+
+// The line about a request costs nothing where nobody reads it.
+func TestSilentLineAllocatesNothing(t *testing.T) {
+	s := &Server{Shell: &front.Shell[*client]{Options: front.Options{Log: logging.Discard()}}}
+	r := &record{kind: kindConnect, flow: &tunnel.Flow{Request: tunnel.Request{ID: "id", Address: "a:1"}}}
+	testutil.MaxAllocs(t, 0, func() { s.log(r) })
 }

@@ -36,7 +36,7 @@ func TestUnixHalfClose(t *testing.T) {
 }
 
 // Who says nothing, too little or nonsense is turned away, as on TCP.
-func TestUnixStrangersAreTurnedAway(t *testing.T) {
+func TestUnixBadClientsAreClosed(t *testing.T) {
 	const bound = time.Second
 	dial := dialUnix(t, func(o *Options) { o.handshakeTimeout = bound })
 	var waiting []*net.UnixConn

@@ -93,7 +93,7 @@ func TestOtherTakesHTTP(t *testing.T) {
 	}
 }
 
-func TestOtherIsNotForTheRest(t *testing.T) {
+func TestOtherTakesOnlyHTTP(t *testing.T) {
 	s := newServer(t, Options{Other: func(c tunnel.Conn) { t.Error("got it"); _ = c.Close() }}, direct)
 	for _, said := range []string{"\x04", "\x16\x03\x01", "\x00", "\x05\x00"} {
 		_ = talkByTCP(t, s, said)

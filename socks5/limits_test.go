@@ -244,7 +244,7 @@ func TestDrain(t *testing.T) {
 }
 
 // A drain hurries those, too, that were accepted and did not begin yet.
-func TestDrainHurriesWhoHasJustCome(t *testing.T) {
+func TestDrainHurriesNewConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, Options{handshakeTimeout: time.Hour}, direct)
 		silent, conn := net.Pipe()
@@ -296,7 +296,7 @@ func TestOptionsAreChecked(t *testing.T) {
 
 // Descriptors are divided: who asks beyond the part of those that are served is
 // told so, and has a place again as soon as one is free.
-func TestMoreAreNotServedThanDescriptorsAllow(t *testing.T) {
+func TestDescriptorsBoundServedConnections(t *testing.T) {
 	log, lines := logBuffer()
 	s := serve(t, Options{Options: front.Options{Descriptors: 8, Log: log}}, direct)
 	address := testutil.Echo(t)

@@ -121,7 +121,7 @@ func isReset(c net.Conn) bool {
 // What a client sends while its destination is dialed comes first and whole,
 // whether it fits what is read ahead or not, and the end of either direction
 // passes.
-func TestRelaysToWhereTheClientMeant(t *testing.T) {
+func TestRelaysToTheOriginalDestination(t *testing.T) {
 	for _, size := range []int{1, readAhead, readAhead + 1, 300_000} {
 		for _, delay := range []time.Duration{0, 40 * time.Millisecond} {
 			s := serve(t, front.Options{Drain: testutil.Patience}, echoing(delay))

@@ -41,7 +41,7 @@ func (c *conn) Abandon() {
 
 // A connection that takes long to close holds up whoever takes its place, and
 // nobody else.
-func TestSlowCloseHoldsUpNobodyElse(t *testing.T) {
+func TestSlowCloseHoldsUpNoOtherConnection(t *testing.T) {
 	for name, evict := range map[string]func(s *Slots[*conn], fat *conn){
 		"a newcomer":  func(s *Slots[*conn], _ *conn) { s.Take(&conn{}, nil) },
 		"a weight":    func(s *Slots[*conn], fat *conn) { s.Weigh(fat, 1000) },

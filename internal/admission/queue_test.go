@@ -141,7 +141,7 @@ func TestSlowClassLeavesRoom(t *testing.T) {
 }
 
 // Those who leave are as if they had never come.
-func TestQueueForgetsWhoLeft(t *testing.T) {
+func TestQueueForgetsRemovedTickets(t *testing.T) {
 	u := paced(1)
 	names, _ := play(u, "q1a q1b q2a q3a q3b")
 	for ticket, name := range names {
@@ -239,7 +239,7 @@ func TestQueueEndsWaits(t *testing.T) {
 }
 
 // A displaced ticket is told so while it waits, and time gives turns by itself.
-func TestQueueTellsWhoWaits(t *testing.T) {
+func TestQueueEndsDisplacedWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := NewQueue(QueueConfig{Precedence: [][]int{{0}}, Every: time.Second, Burst: 1, Waiting: 1})
 		var order []string

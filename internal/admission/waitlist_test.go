@@ -45,7 +45,7 @@ func (l *waitList) groupCount() (n int) {
 	return n
 }
 
-func TestWhoIsNext(t *testing.T) {
+func TestWaitListNext(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
 		waiting []in
@@ -88,7 +88,7 @@ func TestWhoIsNext(t *testing.T) {
 	}
 }
 
-func TestWhoGetsOnWaitsAnew(t *testing.T) {
+func TestProgressRestartsTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l waitList
 		a, b := &Slot{}, &Slot{}
@@ -106,7 +106,7 @@ func TestWhoGetsOnWaitsAnew(t *testing.T) {
 
 // Whatever happens to a line, it adds up, and who is next is who a plain look at
 // all of them finds.
-func TestLineAgainstAPlainOne(t *testing.T) {
+func TestWaitListMatchesModel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2))
 		var l waitList

@@ -129,7 +129,7 @@ func TestOptionsAreChecked(t *testing.T) {
 }
 
 // Descriptors bound the open connections of a front whose clients never wait.
-func TestDescriptorsBoundWhoNeverWaits(t *testing.T) {
+func TestDescriptorsBoundFrontsWithoutHandshakes(t *testing.T) {
 	never := traits
 	never.Waiting = 0
 	s, err := New[*Client](Options{Forwarder: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(nil)}, Descriptors: 8}, never)

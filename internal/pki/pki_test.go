@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 )
@@ -147,3 +149,5 @@ func TestFilesAreNeverOverwrittenAndKeysAreSecret(t *testing.T) {
 		}
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

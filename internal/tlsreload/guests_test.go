@@ -15,7 +15,7 @@ import (
 
 // A listener that serves guests shows each its own certificate, trusts for each
 // its own CA alone, and resumes sessions only where they began.
-func TestGuestsAreApart(t *testing.T) {
+func TestGuestsAreIsolated(t *testing.T) {
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		t.Run(tls.VersionName(version), func(t *testing.T) {
 			own, a, b := newCA(t), newCA(t), newCA(t)
@@ -77,7 +77,7 @@ func TestGuestsAreApart(t *testing.T) {
 
 // Where certificates decide, those of the Source's own CAs are its own, as ever;
 // all others are Verify's to judge, whenever a session is resumed too.
-func TestCertificatesDecideForThoseWithoutAName(t *testing.T) {
+func TestVerifyDecidesWithoutServerName(t *testing.T) {
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		for _, open := range []bool{false, true} { // the Source's own need no certificate
 			own, a := newCA(t), newCA(t)
@@ -127,7 +127,7 @@ func TestCertificatesDecideForThoseWithoutAName(t *testing.T) {
 
 // Where certificates may be left out, the Source's own and those that Verify knows
 // are let in, as is whoever has none, and nobody else.
-func TestACertificateMayBeLeftOut(t *testing.T) {
+func TestBareGuestsNeedNoCertificate(t *testing.T) {
 	own, a, stranger := newCA(t), newCA(t), newCA(t)
 	d := newDir(t)
 	d.put(issue(t, own, "own server"), own)

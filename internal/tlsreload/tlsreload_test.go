@@ -105,7 +105,7 @@ func TestRunFollowsKubernetesMountsWithinAMinute(t *testing.T) {
 
 // Each change is told once, the first good files of a lenient Source included;
 // broken ones, and those that have not changed, are not.
-func TestChangesAreTold(t *testing.T) {
+func TestOnChangeReportsChanges(t *testing.T) {
 	ca, d := newCA(t), newDir(t)
 	s := source(t, d.files(), tlsreload.Options{Name: "x", Lenient: true})
 	told := 0
@@ -129,7 +129,7 @@ func TestChangesAreTold(t *testing.T) {
 	}
 }
 
-func TestBrokenFilesKeepTheOldOnesAndAreToldOnce(t *testing.T) {
+func TestBrokenFilesKeepOldOnesAndAreLoggedOnce(t *testing.T) {
 	ca, d := newCA(t), newDir(t)
 	good := issue(t, ca, "good")
 	d.put(good, ca)

@@ -64,7 +64,7 @@ func TestWeight(t *testing.T) {
 
 // A peer that shows a certificate of a CA gets in with others behind it, and not
 // with some that are there to take memory, be they looked at or not.
-func TestCertificatesThatTakeMuchAreRefused(t *testing.T) {
+func TestLargeCertificatesAreRefused(t *testing.T) {
 	own := newCA(t)
 	d := newDir(t)
 	d.put(issue(t, own, "server"), own)

@@ -59,7 +59,7 @@ func TestMode(t *testing.T) {
 }
 
 // A link that somebody puts in the socket's place has nothing else opened to others.
-func TestAModeIsNoOtherFiles(t *testing.T) {
+func TestModeSparesSymlinkTarget(t *testing.T) {
 	dir := t.TempDir()
 	secret, path := filepath.Join(dir, "secret"), filepath.Join(dir, "s")
 	if err := os.WriteFile(secret, nil, 0o600); err != nil {
@@ -111,7 +111,7 @@ func TestOwnerByName(t *testing.T) {
 }
 
 // Of several that start at once where a socket was left, one gets it, and keeps it.
-func TestSeveralAtOnce(t *testing.T) {
+func TestConcurrentListenHasOneWinner(t *testing.T) {
 	const rounds, racers = 50, 8
 	for range rounds {
 		path := filepath.Join(t.TempDir(), "s")
@@ -133,5 +133,17 @@ func TestSeveralAtOnce(t *testing.T) {
 		if winners != 1 {
 			t.Fatalf("%d of %d have the socket", winners, racers)
 		}
+	}
+}
+
+// A pipe where the folder should be is nobody's to wait for.
+func TestLockSkipsPipe(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := Listen(filepath.Join(pipe, "s"), Options{}); err == nil {
+		_ = l.Close()
+		t.Error("it listens in a pipe")
 	}
 }

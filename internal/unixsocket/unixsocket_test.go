@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"konnectivity/internal/testutil"
 )
 
@@ -43,7 +45,7 @@ func leave(t *testing.T, path string) {
 
 // A file that is no socket, and a socket that is served, are left alone; one
 // that nobody serves is replaced, if that is wanted.
-func TestWhatIsThereAlready(t *testing.T) {
+func TestListenOverExistingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
@@ -85,7 +87,7 @@ func TestCloseRemovesItsOwnFileOnly(t *testing.T) {
 	}
 }
 
-func TestPathsThatCannotBe(t *testing.T) {
+func TestListenRefusesBadPaths(t *testing.T) {
 	for path, want := range map[string]string{
 		"/" + strings.Repeat("x", 200):                "at most",
 		"@abstract":                                   "without a file",
@@ -96,3 +98,5 @@ func TestPathsThatCannotBe(t *testing.T) {
 		}
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -305,7 +305,7 @@ func TestSigningKeysAreKeptFresh(t *testing.T) {
 }
 
 // A turn that is given while its waiter leaves is not lost.
-func TestQueueOutlivesThoseWhoLeave(t *testing.T) {
+func TestTurnOfALeavingCallerIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tokens := newTokens(reviewFunc(func(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
 			time.Sleep(time.Millisecond)

@@ -255,7 +255,7 @@ func TestOneTokenIsReviewedOnce(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "a call", func() bool { return a.calls.Load() > 0 })
+	testutil.Eventually(t, "a call", func() bool { return a.calls.Load() > 0 })
 	close(a.hang)
 	wg.Wait()
 	if n := a.calls.Load(); n != 1 {
@@ -326,7 +326,7 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 }
 
 // What an API says of a token is remembered with it, so not all of it is.
-func TestWhatAnAPISaysIsCut(t *testing.T) {
+func TestLongAPIMessagesAreCut(t *testing.T) {
 	tokens := NewTokens(TokensConfig{Namespace: "kube-system", ServiceAccount: "konnectivity-agent", Audience: "a"})
 	long := strings.Repeat("x", 1<<16)
 	for _, status := range []authenticationv1.TokenReviewStatus{
@@ -338,4 +338,23 @@ func TestWhatAnAPISaysIsCut(t *testing.T) {
 			t.Errorf("%.2000v", err)
 		}
 	}
+}
+
+// What has expired is not kept until there is no more room: bad tokens come with what
+// an API said of them.
+func TestMemoryForgetsWhatHasExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const live = 500
+		m := newMemory[int, string](maxCached)
+		for i := range 20 * live {
+			m.put(i, "bad", badFor)
+			time.Sleep(badFor / live)
+		}
+		if n := len(m.entries); n > 3*live {
+			t.Errorf("%d entries are kept, of which %d have not expired", n, live)
+		}
+		if m.has(19*live-1) || !m.has(20*live-1) {
+			t.Error("the wrong ones are kept")
+		}
+	})
 }

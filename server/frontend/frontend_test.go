@@ -426,7 +426,7 @@ const quickBound = 2 * time.Second
 
 func quick(c *Config) { c.handshakeTimeout = quickBound }
 
-func TestSilentAndSlowClientsAreClosedAndSlowNobody(t *testing.T) {
+func TestSilentAndSlowClientsAreClosed(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		t.Parallel()
 		r := start(connecting(echo("")), quick)
@@ -484,7 +484,7 @@ func named(name string) Handler {
 	}
 }
 
-func TestProtocolsAreToldApart(t *testing.T) {
+func TestProtocolsAreRecognised(t *testing.T) {
 	all := func(c *Config) { c.Link, c.GRPC, c.Connect = named("link"), named("grpc"), named("connect") }
 	secure := start(t, "tcp", true, all)
 	for _, tc := range []struct {
@@ -702,7 +702,7 @@ func TestWholeLeavesNoBuffer(t *testing.T) {
 // Ports that share room have it together, and what one gives up the other may take.
 // What a handler leaves to Go is served after it has returned, with all that a
 // connection has, and what it leaves to AtEnd is done last, in the opposite order.
-func TestTheRestIsServedApart(t *testing.T) {
+func TestGoServesAfterTheHandler(t *testing.T) {
 	var said []string
 	returned, served := make(chan struct{}), make(chan struct{})
 	r := start(t, "tcp", true, func(c *Config) {

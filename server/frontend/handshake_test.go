@@ -105,7 +105,7 @@ func TestAStuckHandshakeKeepsNoTurn(t *testing.T) {
 
 // Of hundreds that come at once all wait in line, and none has to go: as long
 // as it is not its turn, a peer costs no more than one that is silent.
-func TestWhoWaitsForAFirstTurnWeighsLittle(t *testing.T) {
+func TestQueuedHandshakesWeighLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := testutil.Must(pki.NewCA("ca"))(t)
 		pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "s", DNS: []string{"localhost"}, Server: true}))(t)

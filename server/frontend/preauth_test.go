@@ -162,7 +162,7 @@ func TestABurstOfHandshakesPasses(t *testing.T) {
 
 // A handler that is never asked to begin leaves the connection unproven, with
 // its deadline.
-func TestWhoDoesNotBeginIsCut(t *testing.T) {
+func TestConnectionThatDoesNotBeginIsCut(t *testing.T) {
 	t.Parallel() // it waits
 	r := start(t, "tcp", true, quick, func(c *Config) {
 		c.GRPC = func(_ context.Context, c *Conn) { _, _ = io.Copy(io.Discard, c.Whole()) }

@@ -12,7 +12,7 @@ import (
 
 // Timing a connection must not hide what a relay wants to know of it: that it
 // passes chunks, and which socket is under it.
-func TestTimedHidesNothing(t *testing.T) {
+func TestTimedKeepsTheSinkWhole(t *testing.T) {
 	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
@@ -35,7 +35,7 @@ func TestTimedHidesNothing(t *testing.T) {
 }
 
 // A write is timed whichever way it goes.
-func TestTimedTellsOfEachWrite(t *testing.T) {
+func TestTimedReportsEachWrite(t *testing.T) {
 	near, far := net.Pipe()
 	defer near.Close()
 	defer far.Close()
