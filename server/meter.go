@@ -23,7 +23,7 @@ func (cl *cluster) held() *tunnel.Hold {
 // as it is the server that holds them down, until life ends.
 func (t *tenants) keepFair(life context.Context) {
 	var f fairness
-	m := &meter{tenants: t}
+	m := &meter{each: t.server.eachCluster}
 	m.look()
 	for pause(life, fairLook) {
 		carried, took := m.look()
@@ -56,9 +56,9 @@ func fairRound(life context.Context, f *fairness, m *meter) bool {
 
 // meter reads how much clusters carry.
 type meter struct {
-	tenants *tenants
-	last    time.Time
-	busy    []*cluster // those that had carried something at the last look
+	each func(do func(*cluster)) // calls do for all clusters
+	last time.Time
+	busy []*cluster // those that had carried something at the last look
 }
 
 // look returns the bytes that clusters have carried since the last look or read, and
@@ -67,7 +67,7 @@ type meter struct {
 func (m *meter) look() (carried map[string]int64, took time.Duration) {
 	clear(m.busy)
 	m.busy = m.busy[:0]
-	m.tenants.server.eachCluster(func(cl *cluster) {
+	m.each(func(cl *cluster) {
 		if cl.carried() != cl.metered {
 			m.busy = append(m.busy, cl)
 		}

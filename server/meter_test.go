@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"maps"
 	"testing"
 	"time"
@@ -66,14 +65,13 @@ func TestNoHoldWithoutTenants(t *testing.T) {
 }
 
 // The meter sees what passes, between looks only of those who carried something
-// before, and keepFair ends with its server.
+// before. It has clusters of its own, since those of a server belong to its keepFair.
 func TestTheMeter(t *testing.T) {
-	s := startSharers(t)
-	red, blue := s.add("red", ""), s.add("blue", "")
-	for _, c := range []*sharer{red, blue} {
-		s.eventually(c.name+" is served", func() bool { return c.cluster() != nil })
+	newCarrier := func(name string) *cluster {
+		return &cluster{name: name, forwarder: &tunnel.Forwarder{Total: new(tunnel.Totals)}}
 	}
-	m := &meter{tenants: s.tenants}
+	red, blue := newCarrier("red"), newCarrier("blue")
+	m := &meter{each: func(do func(*cluster)) { do(red); do(blue) }}
 	m.look()
 	expect := func(what string, read func() (map[string]int64, time.Duration), want map[string]int64) {
 		t.Helper()
@@ -81,18 +79,15 @@ func TestTheMeter(t *testing.T) {
 			t.Errorf("%s: carried %v, want %v", what, carried, want)
 		}
 	}
-	red.cluster().traffic.totals.Down.Add(3)
-	red.cluster().traffic.totals.Up.Add(4)
+	red.forwarder.Total.Down.Add(3)
+	red.forwarder.Total.Up.Add(4)
 	expect("a look", m.look, map[string]int64{"red": 7})
-	red.cluster().traffic.totals.Up.Add(1)
-	blue.cluster().traffic.totals.Up.Add(2)
+	red.forwarder.Total.Up.Add(1)
+	blue.forwarder.Total.Up.Add(2)
 	expect("in a round", m.read, map[string]int64{"red": 1})
 	expect("another look", m.look, map[string]int64{"blue": 2})
 	expect("nothing more", m.look, map[string]int64{})
 	if len(m.busy) != 0 {
 		t.Errorf("%d clusters are read in rounds, want none", len(m.busy))
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	s.tenants.keepFair(ctx)
 }
