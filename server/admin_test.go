@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/testutil"
 )
 
 // ask is one resource of the admin API.
@@ -23,10 +24,7 @@ func ask[T any](r *rig, name string) (out T) {
 func TestAdminAPI(t *testing.T) {
 	r := startServer(t)
 	r.agent("link", agentHello{id: "a-link", identifiers: "default-route=true&cidr=10.0.0.0/8"}, echoing)
-	sidecar, err := r.clientLink()
-	if err != nil {
-		t.Fatal(err)
-	}
+	sidecar := testutil.Must(r.clientLink())(t)
 	defer sidecar.Close()
 	for _, kind := range []string{"connect-tls", "grpc-uds"} {
 		r.roundTrip(r.mustDial(kind, "echo:1"), 1000)

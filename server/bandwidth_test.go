@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // A tenant's bytes take the time that its bound has them take, by whatever
@@ -23,9 +25,7 @@ func TestBandwidthIsBounded(t *testing.T) {
 		}
 		defer conn.Close()
 		had, began := c.got.Load(), time.Now()
-		if _, err := conn.Write([]byte(strings.Repeat("x", size))); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(conn.Write([]byte(strings.Repeat("x", size))))(t)
 		conn.Close()
 		s.eventually("all bytes", func() bool { return c.got.Load() == had+size })
 		return time.Since(began)
@@ -53,9 +53,7 @@ func TestBandwidthIsBounded(t *testing.T) {
 		t.Fatal("the bound was not lifted")
 	}
 	before := red.cluster().limits.Paces.Up.Held()
-	if _, err := conn.Write([]byte(strings.Repeat("x", size))); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(conn.Write([]byte(strings.Repeat("x", size))))(t)
 	conn.Close()
 	s.eventually("all bytes", func() bool { return red.got.Load() == had+size })
 	if waited := red.cluster().limits.Paces.Up.Held() - before; waited != 0 {

@@ -18,6 +18,7 @@ import (
 
 	pb "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/server/limits"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -54,10 +55,7 @@ func TestHangingDialsLeaveRoomForOthers(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			r := startServer(t, func(o *Options) { o.DialTimeout = time.Hour }) // the test ends them
 			r.agent(kind, agentHello{id: "a"}, echoing)
-			hog, err := r.clientLink()
-			if err != nil {
-				t.Fatal(err)
-			}
+			hog := testutil.Must(r.clientLink())(t)
 			refused := r.hang(hog, link.MaxDials)
 			if len(refused) == 0 {
 				t.Fatal("one client may have all dials there are")
@@ -86,10 +84,7 @@ func (r *rig) streams(n int) (ended []error) {
 
 func (r *rig) streamsBy(ctx context.Context, n int) (ended []error) {
 	r.t.Helper()
-	conn, err := grpc.NewClient(r.tcp, grpc.WithTransportCredentials(credentials.NewTLS(r.tls())))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	conn := testutil.Must(grpc.NewClient(r.tcp, grpc.WithTransportCredentials(credentials.NewTLS(r.tls()))))(r.t)
 	r.t.Cleanup(func() { conn.Close() })
 	done := make(chan error, n)
 	for i := range n {
@@ -97,10 +92,7 @@ func (r *rig) streamsBy(ctx context.Context, n int) (ended []error) {
 		if i == 0 { // which proves that the client is no stranger, who may send less
 			by = r.t.Context()
 		}
-		stream, err := pb.NewProxyServiceClient(conn).Proxy(by)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		stream := testutil.Must(pb.NewProxyServiceClient(conn).Proxy(by))(r.t)
 		go func() {
 			_, err := stream.Recv()
 			done <- err
@@ -158,9 +150,7 @@ func TestMetadataTakesOfTheBudget(t *testing.T) {
 		t.Errorf("%d streams are open whose headers are full", held)
 	}
 	r.stop()
-	if err := r.wait(20 * time.Second); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, r.wait(20*time.Second))
 	if used := r.opts.Budget.Used(); used != 0 {
 		t.Errorf("%d bytes are not given back", used)
 	}
@@ -184,9 +174,7 @@ func TestConnectionsTakeOfTheBudget(t *testing.T) {
 			}
 			c.Close()
 			r.stop()
-			if err := r.wait(20 * time.Second); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, r.wait(20*time.Second))
 			if used := r.opts.Budget.Used(); used != 0 {
 				t.Errorf("%d bytes are not given back", used)
 			}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel/link"
 )
@@ -53,9 +54,7 @@ func TestACertificateTellsWhoseAPeerIs(t *testing.T) {
 		}
 	}
 	for _, c := range []*sharer{red, blue} {
-		if _, err := c.unnamed(link.RoleAgent, ""); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(c.unnamed(link.RoleAgent, ""))(t)
 		c.has(1)
 	}
 	for _, c := range []*sharer{red, blue} {
@@ -87,14 +86,8 @@ func TestWhatCannotBeNotedIsRefused(t *testing.T) {
 	if g, err := choose(&tls.ClientHelloInfo{ServerName: red.serverName(), Conn: conn}); !errors.Is(err, errNotNoted) {
 		t.Errorf("by name: %v, %v", g, err)
 	}
-	leaf, err := x509.ParseCertificate(red.cert.Certificate[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	g, err := choose(&tls.ClientHelloInfo{Conn: conn})
-	if err != nil {
-		t.Fatal(err)
-	}
+	leaf := testutil.Must(x509.ParseCertificate(red.cert.Certificate[0]))(t)
+	g := testutil.Must(choose(&tls.ClientHelloInfo{Conn: conn}))(t)
 	if err := g.Verify([]*x509.Certificate{leaf}); !errors.Is(err, errNotNoted) {
 		t.Errorf("by certificate: %v", err)
 	}
@@ -133,10 +126,7 @@ func TestACAThatIsGoneTellsNobodyAnyMore(t *testing.T) {
 			red, blue := s.add("red", told), s.add("blue", told)
 			var links []*link.Session
 			for _, c := range []*sharer{red, blue} {
-				ses, err := c.unnamed(link.RoleAgent, "")
-				if err != nil {
-					t.Fatal(err)
-				}
+				ses := testutil.Must(c.unnamed(link.RoleAgent, ""))(t)
 				links = append(links, ses)
 				c.has(1)
 			}
@@ -161,10 +151,7 @@ func TestACAThatIsGoneTellsNobodyAnyMore(t *testing.T) {
 				t.Error("red is not let in any more")
 			}
 			old := red.cert
-			ca, err := pki.NewCA("ca")
-			if err != nil {
-				t.Fatal(err)
-			}
+			ca := testutil.Must(pki.NewCA("ca"))(t)
 			red.ca = ca
 			red.write(told)
 			select {
@@ -254,10 +241,7 @@ func TestACertificateTellsWhoseAPeerByGRPCIs(t *testing.T) {
 		c.has(len(commonNames))
 	}
 
-	ca, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("ca"))(t)
 	red.ca = ca
 	red.write(told)
 	for i, a := range agents[red] {

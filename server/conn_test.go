@@ -18,6 +18,7 @@ import (
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/server/auth"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel/link"
@@ -48,10 +49,7 @@ func (r *rig) guest(cl *cluster, side side, cut func()) {
 // Who a change cuts: whom nothing but what was taken away has let in.
 func TestWhoAChangeCuts(t *testing.T) {
 	r := startServer(t)
-	other, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := testutil.Must(pki.NewCA("ca"))(t)
 	ours, theirs := casOf(r.ca), casOf(other)
 	tokens := &tenant.Tokens{Audience: "u"}
 	for name, c := range map[string]struct {
@@ -109,22 +107,16 @@ func startMany(t *testing.T, settings ...func(*Options)) (r *rig, change func(*p
 	change = func(ca *pki.CA) {
 		t.Helper()
 		if ca == nil {
-			if err := os.RemoveAll(filepath.Join(folder, "a")); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, os.RemoveAll(filepath.Join(folder, "a")))
 			dir.Look()
 			dir.Look()
 			return
 		}
-		if err := os.MkdirAll(filepath.Join(folder, "a"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.MkdirAll(filepath.Join(folder, "a"), 0o755))
 		for file, text := range map[string]string{
 			tenant.AgentsCAFile: string(ca.CertPEM), tenant.ClientsCAFile: string(ca.CertPEM), tenant.SettingsFile: "serverNames: [localhost]",
 		} {
-			if err := os.WriteFile(filepath.Join(folder, "a", file), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, os.WriteFile(filepath.Join(folder, "a", file), []byte(text), 0o644))
 		}
 		dir.Look()
 	}
@@ -145,10 +137,7 @@ func (r *rig) ofMany() (cl *cluster) {
 // in force before handshakes are led to it.
 func TestAChangeIsInForceBeforeHandshakesLeadToIt(t *testing.T) {
 	r, change := startMany(t)
-	other, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := testutil.Must(pki.NewCA("ca"))(t)
 	cl, early := r.ofMany(), false
 	cl.mu.Lock()
 	r.guest(cl, clients, func() { early = r.tenants.now.Load().table != r.tenants.dir.Table() })

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/link"
 )
 
@@ -38,9 +39,7 @@ func TestAnAgentOfSeveralLanesThatIsCutIsNotLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.eventually("the first lane", func() bool { return red.laneLinks() == 1 })
-	if _, err := red.agentLink(hello); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(red.agentLink(hello))(t)
 	s.eventually("the second lane", func() bool { return red.laneLinks() == 2 })
 	first.Close()
 	s.eventually("the end of the first lane", func() bool { return red.laneLinks() == 1 && red.guestCount() == 1 })

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -50,10 +51,7 @@ func TestDrain(t *testing.T) {
 			r := startServer(t, func(o *Options) { o.Grace = time.Minute })
 			a := r.agent("grpc", agentHello{id: "a"}, echoing)
 			b := r.agent("link", agentHello{id: "b"}, echoing)
-			side, err := r.clientLink()
-			if err != nil {
-				t.Fatal(err)
-			}
+			side := testutil.Must(r.clientLink())(t)
 			c := r.mustDial(kind, "x:1")
 			r.roundTrip(c, 1000)
 			r.stop()
@@ -117,12 +115,8 @@ func TestDrainWaitsForWhatClosedClientsWrote(t *testing.T) {
 	c := r.mustDial("grpc-tls", "x:1")
 	end := <-far
 	defer end.Close()
-	if _, err := c.Write(make([]byte, size)); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(c.Write(make([]byte, size)))(t)
+	testutil.NoError(t, c.Close())
 	r.eventually("the client has gone", func() bool { return r.metric(`listener_connections{listener="clients"} 0`) })
 	r.stop()
 	r.eventually("no new connections", func() bool {
@@ -161,9 +155,7 @@ func TestGraceEnds(t *testing.T) {
 				end := <-far
 				defer end.Close()
 				r.stop()
-				if err := r.wait(20 * time.Second); err != nil {
-					t.Fatal(err)
-				}
+				testutil.NoError(t, r.wait(20*time.Second))
 				_ = end.SetReadDeadline(time.Now().Add(20 * time.Second))
 				if _, err := end.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("the destination reads %v, want a reset", err)

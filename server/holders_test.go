@@ -12,6 +12,7 @@ import (
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server/tenant"
 )
@@ -20,28 +21,17 @@ import (
 // has one for clients of it is the operator, if told so.
 func adminCA(t *testing.T, operators bool) (*pki.CA, func(*Options)) {
 	t.Helper()
-	ca, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Issue(pki.Leaf{CommonName: "admin", DNS: []string{"admin.example"}, Server: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("ca"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "admin", DNS: []string{"admin.example"}, Server: true}))(t)
 	dir := t.TempDir()
 	files := tlsreload.Files{Cert: filepath.Join(dir, "crt"), Key: filepath.Join(dir, "key")}
 	if operators {
 		files.CA = filepath.Join(dir, "ca")
 	}
 	for path, text := range map[string][]byte{files.Cert: pair.CertPEM, files.Key: pair.KeyPEM, filepath.Join(dir, "ca"): ca.CertPEM} {
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(path, text, 0o600))
 	}
-	source, err := tlsreload.New(files, tlsreload.Options{Name: "admin", Peer: pki.RoleRule{Want: pki.RoleClient}.Check})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := testutil.Must(tlsreload.New(files, tlsreload.Options{Name: "admin", Peer: pki.RoleRule{Want: pki.RoleClient}.Check}))(t)
 	return ca, func(o *Options) {
 		o.AdminTLS = source.ServerFor
 		if operators {
@@ -77,20 +67,14 @@ func (h holder) get(path, token string) (int, string) {
 		return 0, err.Error()
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		h.of.t.Fatal(err)
-	}
+	body := testutil.Must(io.ReadAll(resp.Body))(h.of.t)
 	return resp.StatusCode, string(body)
 }
 
 // issue makes a certificate of a CA.
 func issue(t *testing.T, ca *pki.CA, l pki.Leaf) tls.Certificate {
 	t.Helper()
-	pair, err := ca.Issue(l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := testutil.Must(ca.Issue(l))(t)
 	return pair.TLS()
 }
 
@@ -121,10 +105,7 @@ func TestACertificateShowsItsTenantAlone(t *testing.T) {
 	if code, body := s.holder(operators).get("/api/v1/status", ""); code != 401 || !strings.Contains(body, "certificate") {
 		t.Errorf("nobody: %d %s", code, body)
 	}
-	stranger, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	stranger := testutil.Must(pki.NewCA("ca"))(t)
 	for what, cert := range map[string]tls.Certificate{
 		"a stranger":          issue(t, stranger, pki.Leaf{CommonName: "peer", Client: true}),
 		"an agent of red's":   issue(t, red.ca, pki.Leaf{CommonName: "peer", Client: true, Holder: pki.Holder{Role: pki.RoleAgent, TrustDomain: pki.DefaultTrustDomain}}),
@@ -144,10 +125,7 @@ func TestACertificateShowsItsTenantAlone(t *testing.T) {
 // without a certificate.
 func TestATokenCountsBeforeACertificate(t *testing.T) {
 	operators, setting := adminCA(t, true)
-	operator, err := admin.ParseToken([]byte(tokenOf("operator")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	operator := testutil.Must(admin.ParseToken([]byte(tokenOf("operator"))))(t)
 	s := startSharers(t, setting, func(o *Options) { o.AdminToken = func() admin.TokenDigest { return operator } })
 	red, blue := s.add("crimson", ""), s.add("azure", "")
 	blue.write("", [2]string{tenant.ReaderFile, tokenOf("azure")})
@@ -217,10 +195,7 @@ func TestTLSAloneAsksForNoCertificate(t *testing.T) {
 			asked = true
 			return new(tls.Certificate), nil
 		}}}
-	resp, err := (&http.Client{Transport: transport}).Get("https://" + r.admin + "/api/v1/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := testutil.Must((&http.Client{Transport: transport}).Get("https://" + r.admin + "/api/v1/status"))(t)
 	resp.Body.Close()
 	if resp.StatusCode != 200 || asked {
 		t.Errorf("%s; a certificate was asked for: %v", resp.Status, asked)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -47,18 +48,11 @@ func (c *sharer) with(cert tls.Certificate) *sharer {
 // by every protocol.
 func TestIdentitiesTellClustersOfOneCAApart(t *testing.T) {
 	s := startSharers(t)
-	ca, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("ca"))(t)
 	red, blue := s.share(ca, "red"), s.share(ca, "blue")
 	for _, c := range []*sharer{red, blue} {
-		if _, err := c.unnamed(link.RoleAgent, ""); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.agentBy(secureFor("", c.cert), agentHello{id: "two"}, c.network); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(c.unnamed(link.RoleAgent, ""))(t)
+		testutil.Must(s.agentBy(secureFor("", c.cert), agentHello{id: "two"}, c.network))(t)
 		c.has(2)
 	}
 	for _, c := range []*sharer{red, blue} {
@@ -151,16 +145,10 @@ func TestAnIdentityThatIsGone(t *testing.T) {
 // holder has open stays.
 func TestACertificateThatBecomesOneOfTwo(t *testing.T) {
 	s := startSharers(t)
-	ca, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("ca"))(t)
 	red := s.share(ca, "red")
 	both := red.with(named(t, ca, "red", "blue"))
-	open, err := both.unnamed(link.RoleAgent, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	open := testutil.Must(both.unnamed(link.RoleAgent, ""))(t)
 	red.has(1)
 	blue := s.share(ca, "blue")
 	for _, name := range []string{"", red.serverName(), blue.serverName()} {

@@ -41,17 +41,10 @@ func TestIdleLinksKeepSmallStacks(t *testing.T) {
 // mute makes a link of which this process runs nothing.
 func mute(t *testing.T, at string, config *tls.Config, hello link.Hello) net.Conn {
 	t.Helper()
-	c, err := tls.Dial("tcp", at, config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(tls.Dial("tcp", at, config))(t)
 	answer := make([]byte, 4<<10)
-	if _, err := c.Write(encoded(hello)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Read(answer); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(c.Write(encoded(hello)))(t)
+	testutil.Must(c.Read(answer))(t)
 	return c
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/server/auth"
 	"konnectivity/server/limits"
 	"konnectivity/server/tenant"
@@ -64,13 +65,9 @@ func TestClaimsLeadNobodyIntoAnotherCluster(t *testing.T) {
 	red, blue := s.add("red", byAddress), s.add("blue", byAddress)
 	first := link.Hello{Role: link.RoleAgent, ID: "one", Identifiers: "ipv4=10.0.0.1&host=a.example", Group: laneGroupOfRed, Features: []string{link.FeatureLanes}}
 	for range 2 {
-		if _, err := red.agentLink(first); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(red.agentLink(first))(t)
 	}
-	if _, err := red.agentGRPC(agentHello{id: "two", identifiers: "ipv4=10.0.0.2"}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(red.agentGRPC(agentHello{id: "two", identifiers: "ipv4=10.0.0.2"}))(t)
 	red.has(2) // of which one has two lanes
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -224,9 +221,7 @@ func TestATokenOfAnotherClusterLeadsNowhere(t *testing.T) {
 		ends := resume.New(resume.Options{Window: 30 * time.Second})
 		t.Cleanup(func() { ends.Close(); ends.Wait() })
 		hello := link.Hello{Role: link.RoleAgent, ID: "one", Features: []string{link.FeatureResume}}
-		if _, err := s.linked(s.agentAt, secureFor(c.serverName(), c.cert, link.ALPN), link.Config{Hello: hello, Forwarder: ends.Forwarder(forwarder(c.network))}); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(s.linked(s.agentAt, secureFor(c.serverName(), c.cert, link.ALPN), link.Config{Hello: hello, Forwarder: ends.Forwarder(forwarder(c.network))}))(t)
 		c.has(1)
 	}
 	open := func(c *sharer, resume tunnel.Resume) (tunnel.Conn, *tunnel.Flow, error) {
@@ -269,12 +264,8 @@ func TestATokenOfAnotherClusterLeadsNowhere(t *testing.T) {
 	if n := red.dialed.Load(); n != 1 {
 		t.Errorf("red's agent was asked %d times, want once", n)
 	}
-	if _, err := io.WriteString(conn, "still"); err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(io.WriteString(conn, "still"))(t)
+	testutil.NoError(t, conn.CloseWrite())
 	s.eventually("red's connection goes on", func() bool { return red.got.Load() == 5 })
 	if n := blue.got.Load(); n != 0 {
 		t.Errorf("blue's destinations got %d bytes", n)
@@ -307,14 +298,8 @@ func TestOtherTokensCutTheAgentsThatUsedThem(t *testing.T) {
 	blue.write(tokens("first"), api)
 	join := func(c *sharer) (all []agent) {
 		t.Helper()
-		byLink, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one", Token: "good"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		byGRPC, err := c.agentGRPC(agentHello{id: "two", token: "good"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		byLink := testutil.Must(c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one", Token: "good"}))(t)
+		byGRPC := testutil.Must(c.agentGRPC(agentHello{id: "two", token: "good"}))(t)
 		c.has(2)
 		return []agent{byLink, byGRPC}
 	}
@@ -464,14 +449,8 @@ func TestEveryClusterHearsTheNumberOfServers(t *testing.T) {
 	red, blue := s.add("red", ""), s.add("blue", "")
 	var links []*link.Session
 	for i, c := range []*sharer{red, blue} {
-		a, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one", ServerCount: 100 * i})
-		if err != nil {
-			t.Fatal(err)
-		}
-		sidecar, err := c.clientLink()
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := testutil.Must(c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one", ServerCount: 100 * i}))(t)
+		sidecar := testutil.Must(c.clientLink())(t)
 		links = append(links, a, sidecar)
 		c.has(1)
 		s.eventually("the sidecar is there", func() bool { return len(c.cluster().peers.clients()) == 1 })

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
@@ -85,10 +86,7 @@ func joinLane(t *testing.T, books *laneBooks, key laneKey, old bool, begin func(
 	if old {
 		agent.Features = nil
 	}
-	far, err := link.Connect(t.Context(), b, link.Config{Hello: agent})
-	if err != nil {
-		t.Fatal(err)
-	}
+	far := testutil.Must(link.Connect(t.Context(), b, link.Config{Hello: agent}))(t)
 	ses := <-accepted
 	g, leave = books.join(key, ses, begin)
 	return g, leave, func() { _, _ = far.Close(), ses.Close() }
@@ -109,10 +107,7 @@ func linkOf(t *testing.T, near, far link.Role, serve tunnel.Carrier) (a, b *link
 		}
 		accepted <- ses
 	}()
-	a, err := link.Connect(context.Background(), ca, link.Config{Hello: hello(near)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a = testutil.Must(link.Connect(context.Background(), ca, link.Config{Hello: hello(near)}))(t)
 	return a, <-accepted
 }
 
@@ -152,10 +147,7 @@ func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
 	dialer := opener.Dialer(sidecar)
 	open := func() (tunnel.Conn, *tunnel.Flow) {
 		f := tunnel.NewFlow("tcp", "example.test:80")
-		c, err := dialer.Dial(t.Context(), f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Must(dialer.Dial(t.Context(), f))(t)
 		return c, f
 	}
 	small, smallFlow := open()
@@ -177,9 +169,7 @@ func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
 		if _, err := small.Write(got[:1]); err != nil { // or nobody is held up
 			t.Fatal(err)
 		}
-		if _, err := io.ReadFull(small, got[:1]); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(io.ReadFull(small, got[:1]))(t)
 		time.Sleep(700 * time.Millisecond)
 	}
 	for _, g := range []*lanes.Group{sidecar, agents} {
@@ -227,10 +217,7 @@ func TestLanesOfASidecar(t *testing.T) {
 	key := link.Hello{Role: link.RoleClient, ID: "c1", Group: "0123456789abcdef", Features: []string{link.FeatureLanes}}
 	with := func(change func(*link.Hello)) link.Hello { h := key; change(&h); return h }
 	lane := func(config *tls.Config, hello link.Hello) *link.Session {
-		ses, err := r.clientLinkAs(config, hello)
-		if err != nil {
-			t.Fatal(err)
-		}
+		ses := testutil.Must(r.clientLinkAs(config, hello))(t)
 		return ses
 	}
 	first, second := lane(own, key), lane(own, key)
@@ -252,10 +239,7 @@ func TestLanesOfASidecar(t *testing.T) {
 	}
 	has(1, 2)
 	for i, ses := range []*link.Session{first, second} {
-		c, err := ses.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Must(ses.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1")))(t)
 		r.roundTrip(c, 1000+i)
 	}
 	for i, other := range []struct {
@@ -293,14 +277,8 @@ func TestLateLaneOfAnAgentIsTold(t *testing.T) {
 	r := startServer(t)
 	hello := link.Hello{Role: link.RoleAgent, ID: "a", Group: "0123456789abcdef", Features: []string{link.FeatureLanes}}
 	lane := func() *link.Session {
-		c, err := tls.Dial("tcp", r.agentAt, r.tls(link.ALPN))
-		if err != nil {
-			t.Fatal(err)
-		}
-		ses, err := link.Connect(t.Context(), c, link.Config{Hello: hello, Forwarder: forwarder(echoing)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Must(tls.Dial("tcp", r.agentAt, r.tls(link.ALPN)))(t)
+		ses := testutil.Must(link.Connect(t.Context(), c, link.Config{Hello: hello, Forwarder: forwarder(echoing)}))(t)
 		t.Cleanup(func() { ses.Close() })
 		return ses
 	}

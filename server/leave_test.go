@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/server/auth"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
@@ -28,14 +29,8 @@ import (
 // linkTo connects to a listener in memory by the native protocol.
 func linkTo(t *testing.T, l *bufconn.Listener, config *tls.Config, cfg link.Config) *link.Session {
 	t.Helper()
-	c, err := l.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := link.Connect(t.Context(), tls.Client(c, config), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(l.Dial())(t)
+	s := testutil.Must(link.Connect(t.Context(), tls.Client(c, config), cfg))(t)
 	return s
 }
 
@@ -43,14 +38,8 @@ func linkTo(t *testing.T, l *bufconn.Listener, config *tls.Config, cfg link.Conf
 // returned. config is for peers by links, whose certificate is of the CA.
 func inMemory(t *testing.T, set func(*Options, *pki.CA)) (near, far *bufconn.Listener, config *tls.Config, stop context.CancelFunc, left chan error) {
 	t.Helper()
-	ca, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true, Client: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("ca"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true, Client: true}))(t)
 	secure := func(protos ...string) *tls.Config {
 		return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos}
 	}
@@ -60,10 +49,7 @@ func inMemory(t *testing.T, set func(*Options, *pki.CA)) (near, far *bufconn.Lis
 		ResumeWindow: 30 * time.Second, Grace: time.Hour, Log: quietLog(), Registry: prometheus.NewRegistry(),
 	}
 	set(&opts, ca)
-	s, err := New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Must(New(opts))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	left = make(chan error, 1)
 	go func() { left <- s.Run(ctx) }()
@@ -91,10 +77,7 @@ func TestAServerLeavesBehindItsLastConnection(t *testing.T) {
 				synctest.Wait()
 				told := time.Now()
 				if open {
-					c, err := side.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1"))
-					if err != nil {
-						t.Fatal(err)
-					}
+					c := testutil.Must(side.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 					stop()
 					time.Sleep(time.Minute)
 					if len(left) > 0 {
@@ -147,18 +130,11 @@ func tenantIn(t *testing.T, spec string, ca *pki.CA, log logrus.FieldLogger) *te
 	t.Helper()
 	all := t.TempDir()
 	folder := filepath.Join(all, "red")
-	if err := os.Mkdir(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Mkdir(folder, 0o755))
 	for name, text := range map[string]string{tenant.SettingsFile: spec, tenant.AgentsCAFile: string(ca.CertPEM), tenant.ClientsCAFile: string(ca.CertPEM)} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644))
 	}
-	dir, err := tenant.Open(all, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := testutil.Must(tenant.Open(all, log))(t)
 	return dir
 }
 
@@ -189,14 +165,9 @@ func drainBesideAHandshake(t *testing.T, near, far *bufconn.Listener, config *tl
 		<-left
 		return
 	}
-	c, err := tun.DialContext(t.Context(), "tcp", "x:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(tun.DialContext(t.Context(), "tcp", "x:1"))(t)
 	got := make([]byte, 5)
-	if _, err := c.Write([]byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(c.Write([]byte("hello")))(t)
 	if _, err := io.ReadFull(c, got); err != nil || string(got) != "hello" {
 		t.Errorf("%q came back, %v", got, err)
 	}

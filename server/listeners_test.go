@@ -148,10 +148,7 @@ func TestPortsFollowTheirClusters(t *testing.T) {
 	p := newPorts(t)
 	red.write(p.listen())
 	s.listens("tcp", loopback(p.agents))
-	first, err := red.joins(p.agents, "", "one")
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := testutil.Must(red.joins(p.agents, "", "one"))(t)
 	red.has(1)
 
 	red.write("")
@@ -173,9 +170,7 @@ func TestPortsFollowTheirClusters(t *testing.T) {
 		}
 	}
 
-	if err := os.RemoveAll(filepath.Join(s.folder, "blue")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.RemoveAll(filepath.Join(s.folder, "blue")))
 	s.dir.Look()
 	s.dir.Look()
 	s.silent("tcp", loopback(p.agents))
@@ -209,15 +204,11 @@ func TestPortsDoWithoutNames(t *testing.T) {
 	s := startSharers(t, placed)
 	p := newPorts(t)
 	red := s.add("red", "")
-	if err := os.WriteFile(filepath.Join(s.folder, "red", tenant.SettingsFile), []byte(p.listen()), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(filepath.Join(s.folder, "red", tenant.SettingsFile), []byte(p.listen()), 0o644))
 	s.dir.Look()
 	s.listens("tcp", loopback(p.agents))
 	s.listens("tcp", loopback(p.clients))
-	if _, err := red.joins(p.agents, "anything.example", "one"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(red.joins(p.agents, "anything.example", "one"))(t)
 	red.has(1)
 	if conn, err := red.dialAt("link", loopback(p.clients), "", "10.0.0.1:443"); err != nil || !red.greets(conn) {
 		t.Error(err)
@@ -245,10 +236,7 @@ func TestAPortThatCannotBeHad(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	other, err := net.Listen("tcp", loopback(testutil.Reserved(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := testutil.Must(net.Listen("tcp", loopback(testutil.Reserved(t))))(t)
 	defer other.Close()
 	blue.write(fmt.Sprintf("listen: {agentPort: %d}\n", other.Addr().(*net.TCPAddr).Port))
 	s.eventually("it is told", func() bool {
@@ -313,9 +301,7 @@ func TestASocketIsOneClustersAlone(t *testing.T) {
 	if !ends(open[red]) {
 		t.Error("who came by red's socket stays")
 	}
-	if err := os.WriteFile(filepath.Join(s.folder, "blue", tenant.ClientsCAFile), red.ca.CertPEM, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(filepath.Join(s.folder, "blue", tenant.ClientsCAFile), red.ca.CertPEM, 0o644))
 	s.dir.Look()
 	if _, err := open[blue].Write([]byte("?")); err != nil {
 		t.Error(err)
@@ -324,9 +310,7 @@ func TestASocketIsOneClustersAlone(t *testing.T) {
 	if _, err := open[blue].Read(make([]byte, 1)); !os.IsTimeout(err) {
 		t.Errorf("who came by blue's socket was cut, by a CA: %v", err)
 	}
-	if err := os.RemoveAll(filepath.Join(s.folder, "blue")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.RemoveAll(filepath.Join(s.folder, "blue")))
 	s.dir.Look()
 	s.dir.Look()
 	s.silent("unix", path("blue"))
@@ -372,10 +356,7 @@ func TestPortsShareRoom(t *testing.T) {
 	s := startSharers(t, placed)
 	for side, front := range map[side]interface{ Room() frontend.Room }{agents: s.agentFronts[0], clients: s.clientFronts[0]} {
 		at := tenant.Address{Agents: side == agents, Port: testutil.Reserved(t)}
-		l, err := s.opts.TenantListener(at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := testutil.Must(s.opts.TenantListener(at))(t)
 		defer l.Close()
 		k := &listeners{tenants: s.tenants, side: side}
 		if f, err := k.front(address{"red", at}, l); err != nil || f.Room() != front.Room() {
@@ -411,10 +392,7 @@ func TestWhatATenantHasGivenUpIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	front, err := (&listeners{tenants: s.tenants, side: clients}).front(address{"red", at}, l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	front := testutil.Must((&listeners{tenants: s.tenants, side: clients}).front(address{"red", at}, l))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() { served <- front.Serve(ctx, l) }()

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/server/limits"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -51,9 +52,7 @@ func TestAgentsTakeOfTheirRoom(t *testing.T) {
 			}
 			r.roundTrip(r.mustDial("link", "echo:1"), 100)
 			r.stop()
-			if err := r.wait(20 * time.Second); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, r.wait(20*time.Second))
 			if used := r.limits.AgentMemory(); used != 0 {
 				t.Errorf("%d bytes are not given back", used)
 			}
@@ -73,10 +72,7 @@ func TestAgentsHeadersTakeOfTheirRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	s, err := legacy.ConnectAgent(t.Context(), conn, legacy.AgentConfig{ID: "a", Forwarder: forwarder(echoing)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Must(legacy.ConnectAgent(t.Context(), conn, legacy.AgentConfig{ID: "a", Forwarder: forwarder(echoing)}))(t)
 	if used := r.limits.AgentMemory(); used < limits.AgentMemory+128<<10 {
 		t.Errorf("an agent whose header is full takes %d bytes", used)
 	}
@@ -88,17 +84,11 @@ func TestAgentsHeadersTakeOfTheirRoom(t *testing.T) {
 func stuffed(t *testing.T) []byte {
 	t.Helper()
 	names := bytes.Repeat([]byte{0x86, 0}, 1<<10)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := testutil.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), ExtraExtensions: []pkix.Extension{{
 		Id: []int{2, 5, 29, 17}, Value: append([]byte{0x30, 0x82, byte(len(names) >> 8), byte(len(names))}, names...),
 	}}}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := testutil.Must(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
 	return der
 }
 
@@ -107,10 +97,7 @@ func TestCertificatesTakeOfTheBudget(t *testing.T) {
 	const max = 1 << 20
 	r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(max) })
 	usual := r.tls(link.ALPN)
-	leaf, err := x509.ParseCertificate(usual.Certificates[0].Certificate[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	leaf := testutil.Must(x509.ParseCertificate(usual.Certificates[0].Certificate[0]))(t)
 	if extra := limits.CertMemory(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf, leaf, leaf}}); extra != 0 {
 		t.Errorf("an ordinary chain takes %d bytes more than is usual", extra)
 	}
@@ -118,10 +105,7 @@ func TestCertificatesTakeOfTheBudget(t *testing.T) {
 	heavy.Certificates[0].Certificate = append(heavy.Certificates[0].Certificate, stuffed(t))
 	in := 0
 	for range 20 {
-		c, err := tls.Dial("tcp", r.tcp, heavy)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Must(tls.Dial("tcp", r.tcp, heavy))(t)
 		defer c.Close()
 		if ses, err := link.Connect(t.Context(), c, link.Config{Hello: link.Hello{Role: link.RoleClient}}); err == nil {
 			defer ses.Close()
@@ -132,9 +116,7 @@ func TestCertificatesTakeOfTheBudget(t *testing.T) {
 		t.Errorf("%d links got in", in)
 	}
 	r.stop()
-	if err := r.wait(20 * time.Second); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, r.wait(20*time.Second))
 	if used := r.opts.Budget.Used(); used != 0 {
 		t.Errorf("%d bytes are not given back", used)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -17,17 +18,11 @@ func TestAHeldTenantsLinksAreNotRead(t *testing.T) {
 	red, blue := s.add("red", ""), s.add("blue", "")
 	for _, c := range []*sharer{blue, red} {
 		c.hasAgent()
-		ses, err := c.clientLink()
-		if err != nil {
-			t.Fatal(err)
-		}
+		ses := testutil.Must(c.clientLink())(t)
 		began := time.Now()
 		red.cluster().hold.For(held)
 		for range 3 { // what is being read when the hold begins still comes
-			conn, err := ses.Dial(t.Context(), tunnel.NewFlow("tcp", "10.0.0.1:443"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := testutil.Must(ses.Dial(t.Context(), tunnel.NewFlow("tcp", "10.0.0.1:443")))(t)
 			conn.Close()
 		}
 		took := time.Since(began)

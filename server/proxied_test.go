@@ -8,6 +8,7 @@ import (
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/admission"
+	"konnectivity/internal/testutil"
 )
 
 // balanced puts a load balancer in front of a server's port for agents, which
@@ -52,10 +53,7 @@ func TestAgentsBehindABalancer(t *testing.T) {
 	for _, kind := range agentKinds {
 		t.Run(kind, func(t *testing.T) {
 			r := startServer(t, func(o *Options) {
-				networks, err := admission.ParseNetworks([]string{"127.0.0.0/8", "::1"})
-				if err != nil {
-					t.Fatal(err)
-				}
+				networks := testutil.Must(admission.ParseNetworks([]string{"127.0.0.0/8", "::1"}))(t)
 				o.Agents[0].Proxies = networks
 			})
 			const remote = "198.51.100.7:4711"

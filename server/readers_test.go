@@ -17,6 +17,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/testutil"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel/link"
 )
@@ -29,23 +30,14 @@ type reader struct {
 
 func (r reader) get(path string) (int, string) {
 	r.of.t.Helper()
-	req, err := http.NewRequest(http.MethodGet, "http://"+r.of.admin+path, nil)
-	if err != nil {
-		r.of.t.Fatal(err)
-	}
+	req := testutil.Must(http.NewRequest(http.MethodGet, "http://"+r.of.admin+path, nil))(r.of.t)
 	if r.token != "" {
 		req.Header.Set("Authorization", "Bearer "+r.token)
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	resp, err := client.Do(req)
-	if err != nil {
-		r.of.t.Fatal(err)
-	}
+	resp := testutil.Must(client.Do(req))(r.of.t)
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		r.of.t.Fatal(err)
-	}
+	body := testutil.Must(io.ReadAll(resp.Body))(r.of.t)
 	return resp.StatusCode, fmt.Sprint(resp.Header) + string(body)
 }
 
@@ -58,26 +50,16 @@ func (c *sharer) crowded() []string {
 	t := c.of.t
 	t.Helper()
 	c.write("bounds: {dialsPerSecond: 1000}", [2]string{tenant.ReaderFile, tokenOf(c.name) + "\n"})
-	if _, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: c.name + "-agent", Identifiers: "host=" + c.name + "-host.example&default-route=true", Software: c.name + "-software"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.agentGRPC(agentHello{id: c.name + "-old", identifiers: "ipv4=10.0.0.1"}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(c.agentLink(link.Hello{Role: link.RoleAgent, ID: c.name + "-agent", Identifiers: "host=" + c.name + "-host.example&default-route=true", Software: c.name + "-software"}))(t)
+	testutil.Must(c.agentGRPC(agentHello{id: c.name + "-old", identifiers: "ipv4=10.0.0.1"}))(t)
 	c.has(2)
-	lost, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: c.name + "-lost"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	lost := testutil.Must(c.agentLink(link.Hello{Role: link.RoleAgent, ID: c.name + "-lost"}))(t)
 	c.has(3)
 	lost.Close()
 	c.has(2)
 	names := []string{c.name}
 	for _, kind := range sharedClients {
-		conn, err := c.dial(kind, c.name+"-target-"+kind+":443")
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := testutil.Must(c.dial(kind, c.name+"-target-"+kind+":443"))(t)
 		t.Cleanup(func() { conn.Close() })
 		if !c.greets(conn) {
 			t.Fatal(kind)
@@ -110,9 +92,7 @@ func (c *sharer) shown() (all string) {
 
 // spoil writes other server names.
 func (c *sharer) spoil(names string) {
-	if err := os.WriteFile(filepath.Join(c.of.folder, c.name, tenant.SettingsFile), []byte("serverNames: ["+names+"]\n"), 0o644); err != nil {
-		c.of.t.Fatal(err)
-	}
+	testutil.NoError(c.of.t, os.WriteFile(filepath.Join(c.of.folder, c.name, tenant.SettingsFile), []byte("serverNames: ["+names+"]\n"), 0o644))
 	c.of.dir.Look()
 }
 
@@ -192,9 +172,7 @@ func TestATenantsReaderSeesItAlone(t *testing.T) {
 // What the page counts on is there of a tenant that never was good, too.
 func TestABrokenTenantHasNoNull(t *testing.T) {
 	s := startSharers(t)
-	if err := os.Mkdir(filepath.Join(s.folder, "empty"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Mkdir(filepath.Join(s.folder, "empty"), 0o755))
 	s.dir.Look()
 	code, body := reader{s, ""}.get("/api/v1/tenants")
 	if code != http.StatusOK || !strings.Contains(body, `"name":"empty","state":"broken"`) || strings.Contains(body, "null") {
@@ -249,10 +227,7 @@ func TestReadersTokens(t *testing.T) {
 
 // With a token of the operator's, nothing is shown without one, under any name.
 func TestTheOperatorsToken(t *testing.T) {
-	want, err := admin.ParseToken([]byte(tokenOf("operator")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := testutil.Must(admin.ParseToken([]byte(tokenOf("operator"))))(t)
 	s := startSharers(t, func(o *Options) { o.AdminToken, o.Profiles = func() admin.TokenDigest { return want }, true })
 	c := s.add("red", "")
 	c.write("", [2]string{tenant.ReaderFile, tokenOf("red")})
@@ -272,10 +247,7 @@ func TestTheOperatorsToken(t *testing.T) {
 	req, _ := http.NewRequest(http.MethodGet, "http://"+s.admin+"/api/v1/status", nil)
 	req.Host = "status.example.com"
 	req.SetBasicAuth("anybody", tokenOf("red"))
-	resp, err := http.DefaultTransport.RoundTrip(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := testutil.Must(http.DefaultTransport.RoundTrip(req))(t)
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 	defer resp.Body.Close()
 	if resp.StatusCode != 200 {

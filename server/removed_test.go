@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/link"
 )
 
@@ -22,21 +23,15 @@ func TestWhoTakesATenantsNameIsNotShownItsPast(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := startSharers(t)
 			red := s.add("red", "")
-			if _, err := red.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := red.agentGRPC(agentHello{id: "two"}); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(red.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"}))(t)
+			testutil.Must(red.agentGRPC(agentHello{id: "two"}))(t)
 			red.has(2)
 			for _, kind := range kinds {
 				if c, err := red.dial(kind, "10.0.0.1:443"); err != nil || !red.greets(c) {
 					t.Fatalf("%s: %v", kind, err)
 				}
 			}
-			if err := os.RemoveAll(filepath.Join(s.folder, red.name)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, os.RemoveAll(filepath.Join(s.folder, red.name)))
 			s.dir.Look()
 			s.dir.Look()
 			s.eventually("the tenant is over", red.removed)

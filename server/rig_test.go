@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
@@ -53,18 +54,12 @@ func startServer(t *testing.T, settings ...func(*Options)) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, ca: ca, result: make(chan error, 1)}
-	pair, err := ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true}))(t)
 	secure := func(protos ...string) *tls.Config {
 		return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos}
 	}
 	r.uds = filepath.Join(t.TempDir(), "s")
-	unix, err := unixsocket.Listen(r.uds, unixsocket.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	unix := testutil.Must(unixsocket.Listen(r.uds, unixsocket.Options{}))(t)
 	tcp, agents, health, admin := listenTCP(t), listenTCP(t), listenTCP(t), listenTCP(t)
 	r.tcp, r.agentAt, r.health, r.admin = tcp.Addr().String(), agents.Addr().String(), health.Addr().String(), admin.Addr().String()
 	log := logrus.New()
@@ -108,10 +103,7 @@ func (r *rig) wait(d time.Duration) error {
 
 func listenTCP(t *testing.T) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	return l
 }
 
@@ -119,10 +111,7 @@ func (r *rig) tls(protos ...string) *tls.Config { return r.tlsOf("peer", protos.
 
 func (r *rig) tlsOf(name string, protos ...string) *tls.Config {
 	r.t.Helper()
-	pair, err := r.ca.Issue(pki.Leaf{CommonName: name, Client: true, IPs: []net.IP{net.IPv4(10, 0, 0, 1)}})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	pair := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: name, Client: true, IPs: []net.IP{net.IPv4(10, 0, 0, 1)}}))(r.t)
 	return &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{pair.TLS()}, NextProtos: protos}
 }
 
@@ -184,10 +173,7 @@ type agentHello struct{ id, identifiers, token string }
 func (r *rig) agent(kind string, h agentHello, n network) agent {
 	r.t.Helper()
 	before := r.own.agents.Counts().Connections
-	a, err := r.tryAgent(kind, h, n)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	a := testutil.Must(r.tryAgent(kind, h, n))(r.t)
 	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Connections > before })
 	return a
 }

@@ -11,6 +11,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/server/auth"
 	"konnectivity/server/tenant"
 )
@@ -18,21 +19,14 @@ import (
 // crowdOfFolders is a directory of so many tenants.
 func crowdOfFolders(t testing.TB, crowd int) string {
 	dir := t.TempDir()
-	ca, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("ca"))(t)
 	for i := range crowd {
 		folder := filepath.Join(dir, fmt.Sprintf("tenant-%d", i))
-		if err := os.Mkdir(folder, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.Mkdir(folder, 0o755))
 		for file, content := range map[string]string{
 			"agents-ca.crt": string(ca.CertPEM), "clients-ca.crt": string(ca.CertPEM), "tenant.yaml": fmt.Sprintf("serverNames: [t%d.example]", i),
 		} {
-			if err := os.WriteFile(filepath.Join(folder, file), []byte(content), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, os.WriteFile(filepath.Join(folder, file), []byte(content), 0o644))
 		}
 	}
 	return dir
@@ -46,10 +40,7 @@ func crowdedServer(t testing.TB, crowd int, registry *prometheus.Registry) *Serv
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
 	plain := []Listener{{Listener: l}}
 	s, err := New(Options{

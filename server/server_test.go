@@ -20,6 +20,7 @@ import (
 
 	"konnectivity/internal/logging"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/testutil"
 	"konnectivity/server/auth"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel"
@@ -101,10 +102,7 @@ func TestLinksFeedUpstreamsMetrics(t *testing.T) {
 // A client by link hears whether an agent serves, at once and as that changes.
 func TestLinksHearWhetherAgentsServe(t *testing.T) {
 	r := startServer(t)
-	ses, err := r.clientLink()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ses := testutil.Must(r.clientLink())(t)
 	defer ses.Close()
 	if said := ses.Serving(); !said.Told || said.Why != "no connection to any proxy agent" {
 		t.Errorf("without an agent: %+v", said)
@@ -216,10 +214,7 @@ func isStatus(err error, code int, says string) bool {
 }
 
 func TestPolicy(t *testing.T) {
-	rules, err := policy.Parse([]string{"10.0.0.0/8:80", "*.good.example"}, []string{"bad.good.example"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := testutil.Must(policy.Parse([]string{"10.0.0.0/8:80", "*.good.example"}, []string{"bad.good.example"}))(t)
 	r := startServer(t, func(o *Options) { o.Policy = rules })
 	r.agent("link", agentHello{id: "a"}, echoing)
 	for address, ok := range map[string]bool{
@@ -495,10 +490,7 @@ func TestTokens(t *testing.T) {
 func TestServerCountIsPushedOverLinks(t *testing.T) {
 	r := startServer(t)
 	a := r.agent("link", agentHello{id: "a"}, echoing)
-	s, err := r.clientLink()
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Must(r.clientLink())(t)
 	r.own.peers.count(7)
 	r.eventually("both know", func() bool { return a.ServerCount() == 7 && s.ServerCount() == 7 })
 	// One whose handshake was on the way meanwhile learns it too.
@@ -519,10 +511,7 @@ func TestGarbageOnEveryPort(t *testing.T) {
 			strings.Repeat("A", 100<<10), "CONNECT x:1 HTTP/1.1\r\n" + strings.Repeat("A: b\r\n", 20000),
 		} {
 			for _, leave := range []bool{true, false} {
-				g, err := net.Dial(at.network, at.address)
-				if err != nil {
-					t.Fatal(err)
-				}
+				g := testutil.Must(net.Dial(at.network, at.address))(t)
 				_ = g.SetDeadline(time.Now().Add(2 * time.Second))
 				_, _ = io.WriteString(g, garbage)
 				if leave {
@@ -536,10 +525,7 @@ func TestGarbageOnEveryPort(t *testing.T) {
 	for _, garbage := range []string{"\x00\x00\x00", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nxxxxxxxxxxxxxxxxxxx"} { // through TLS, by every ALPN
 		for _, at := range []string{r.tcp, r.agentAt} {
 			for _, proto := range []string{"h2", link.ALPN} {
-				g, err := tls.Dial("tcp", at, r.tls(proto))
-				if err != nil {
-					t.Fatal(err)
-				}
+				g := testutil.Must(tls.Dial("tcp", at, r.tls(proto)))(t)
 				_ = g.SetDeadline(time.Now().Add(2 * time.Second))
 				_, _ = io.WriteString(g, garbage)
 				open = append(open, g)
@@ -592,10 +578,7 @@ func (o *output) String() string {
 func TestRefusalsDoNotFloodTheLog(t *testing.T) {
 	const refusals = 60
 	out := new(output)
-	log, err := logging.New(logging.Options{Level: logrus.InfoLevel, Out: out})
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := testutil.Must(logging.New(logging.Options{Level: logrus.InfoLevel, Out: out}))(t)
 	r := startServer(t, func(o *Options) { o.Log = log })
 	for range refusals {
 		if a, err := r.tryAgent("link", agentHello{id: "a", identifiers: "ipv4=%zz"}, echoing); err == nil {
@@ -620,9 +603,7 @@ func TestARefusedAgentIsNoTimeout(t *testing.T) {
 				t.Fatal("it is admitted")
 			}
 			r.stop() // which ends what gRPC still has open
-			if err := r.wait(20 * time.Second); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, r.wait(20*time.Second))
 			if got := r.rejections("agents"); len(got) != 1 || got["refused"] != 1 {
 				t.Errorf("rejected: %v", got)
 			}
@@ -633,10 +614,7 @@ func TestARefusedAgentIsNoTimeout(t *testing.T) {
 // rejections are how many connections of a port were rejected, by reason.
 func (r *rig) rejections(listener string) map[string]float64 {
 	r.t.Helper()
-	all, err := r.opts.Registry.Gather()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	all := testutil.Must(r.opts.Registry.Gather())(r.t)
 	out := make(map[string]float64)
 	for _, family := range all {
 		if family.GetName() != "konnectivity_network_proxy_server_rejected_connections_total" {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server/auth"
 	"konnectivity/server/tenant"
@@ -65,38 +66,21 @@ func startSharers(t *testing.T, settings ...func(*Options)) *sharers {
 func listenerFiles(t *testing.T) *tlsreload.Source {
 	t.Helper()
 	dir := t.TempDir()
-	ca, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("ca"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true}))(t)
 	files := tlsreload.Files{Cert: filepath.Join(dir, "crt"), Key: filepath.Join(dir, "key"), CA: filepath.Join(dir, "ca")}
 	for path, text := range map[string][]byte{files.Cert: pair.CertPEM, files.Key: pair.KeyPEM, files.CA: ca.CertPEM} {
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(path, text, 0o600))
 	}
-	source, err := tlsreload.New(files, tlsreload.Options{Name: "server"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := testutil.Must(tlsreload.New(files, tlsreload.Options{Name: "server"}))(t)
 	return source
 }
 
 // add has the server serve a cluster, with further lines of tenant.yaml.
 func (s *sharers) add(name, more string) *sharer {
 	s.t.Helper()
-	ca, err := pki.NewCA("ca")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	pair, err := ca.Issue(pki.Leaf{CommonName: "peer", Client: true})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("ca"))(s.t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "peer", Client: true}))(s.t)
 	c := &sharer{of: s, name: name, ca: ca, cert: pair.TLS()}
 	c.write(more)
 	return c
@@ -109,16 +93,12 @@ func (c *sharer) serverName() string { return c.name + ".example" }
 func (c *sharer) write(more string, files ...[2]string) {
 	t, folder := c.of.t, filepath.Join(c.of.folder, c.name)
 	t.Helper()
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.MkdirAll(folder, 0o755))
 	spec := "serverNames: [" + c.serverName() + "]\n" + more
 	for _, f := range append(files,
 		[2]string{tenant.AgentsCAFile, string(c.ca.CertPEM)}, [2]string{tenant.ClientsCAFile, string(c.ca.CertPEM)}, [2]string{tenant.SettingsFile, spec},
 	) {
-		if err := os.WriteFile(filepath.Join(folder, f[0]), []byte(f[1]), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(filepath.Join(folder, f[0]), []byte(f[1]), 0o644))
 	}
 	c.of.dir.Look()
 }
@@ -190,10 +170,7 @@ func (c *sharer) agentLink(h link.Hello) (*link.Session, error) {
 // hasAgent connects the cluster's only agent, and waits until the server has it.
 func (c *sharer) hasAgent() *link.Session {
 	c.of.t.Helper()
-	ses, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"})
-	if err != nil {
-		c.of.t.Fatal(err)
-	}
+	ses := testutil.Must(c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"}))(c.of.t)
 	c.has(1)
 	return ses
 }

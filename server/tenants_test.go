@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server/auth"
 	"konnectivity/server/tenant"
@@ -50,10 +51,7 @@ func TestTenantsChangeUnderLoad(t *testing.T) {
 			}
 		}
 	})
-	pair, err := ca.Issue(pki.Leaf{CommonName: "client", Client: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "client", Client: true}))(t)
 	ask := func(name string) (int, error) {
 		transport := &http.Transport{TLSClientConfig: &tls.Config{
 			ServerName: name, InsecureSkipVerify: true, Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{"http/1.1"},

@@ -233,9 +233,7 @@ func TestKubeconfigReloads(t *testing.T) {
 	s := services(t, path)
 	want(t, s, map[string]string{"a/one": "[10.0.0.1]"})
 	reread := func() { s.client.mu.Lock(); s.client.read = time.Time{}; s.client.mu.Unlock(); s.cache.Forget("a/one") }
-	if err := os.WriteFile(path, []byte("{broken"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(path, []byte("{broken"), 0o600))
 	reread()
 	want(t, s, map[string]string{"a/one": "[10.0.0.1]"}) // the old one stays in use
 	api.Lock()
@@ -311,17 +309,12 @@ func TestOutagesAreLoggedOnce(t *testing.T) {
 		}
 	}
 	write := func(text []byte) {
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(path, text, 0o600))
 	}
 	tell := func(down bool, token string) { api.Lock(); api.Down, api.Token = down, token; api.Unlock() }
 
 	expect("a/one", "no kubeconfig", "waiting for a good one")
-	text, err := os.ReadFile(good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Must(os.ReadFile(good))(t)
 	write(text)
 	expect("a/one", "", "is in place")
 	write([]byte("{broken"))
@@ -340,9 +333,7 @@ func TestOutagesAreLoggedOnce(t *testing.T) {
 func TestUserinfoOfTheServerIsNoPartOfErrors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := "clusters: [{name: c, cluster: {server: 'https://anna:hunter2@127.0.0.1:1'}}]\ncontexts: [{name: x, context: {cluster: c}}]\n"
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	a, err := load(path)
 	if err != nil || a.username != "anna" || a.password != "hunter2" {
 		t.Errorf("%+v, %v", a, err)
@@ -354,18 +345,10 @@ func TestUserinfoOfTheServerIsNoPartOfErrors(t *testing.T) {
 
 func TestLoad(t *testing.T) {
 	dir := t.TempDir()
-	ca, err := pki.NewCA("api")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Issue(pki.Leaf{CommonName: "admin", Client: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("api"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "admin", Client: true}))(t)
 	for name, data := range map[string][]byte{"ca.crt": ca.CertPEM, "c.crt": pair.CertPEM, "c.key": pair.KeyPEM, "token": []byte(" tok\n"), "bad-token": []byte("a\nb"), "big": make([]byte, maxFile+1)} {
-		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o600))
 	}
 	config := func(cluster, user string) string {
 		return "clusters: [{name: c, cluster: {" + cluster + "}}]\nusers: [{name: u, user: {" + user + "}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\n"
@@ -394,9 +377,7 @@ func TestLoad(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(dir, "kubeconfig")
-			if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, os.WriteFile(path, []byte(c.text), 0o600))
 			a, err := load(path)
 			switch {
 			case c.err == "" && err != nil, c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)):
@@ -415,10 +396,7 @@ func TestDigestCoversEveryFile(t *testing.T) {
 	path, token := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "token")
 	_ = os.WriteFile(path, []byte("clusters: [{name: c, cluster: {server: 'https://x'}}]\nusers: [{name: u, user: {tokenFile: token}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]"), 0o600)
 	_ = os.WriteFile(token, []byte("one"), 0o600)
-	a, err := load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := testutil.Must(load(path))(t)
 	_ = os.WriteFile(token, []byte("two"), 0o600)
 	if b, _ := load(path); b.digest == a.digest {
 		t.Error("a new token goes unnoticed")
@@ -430,9 +408,7 @@ func FuzzKubeconfig(f *testing.F) {
 	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path := filepath.Join(t.TempDir(), "k")
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(path, data, 0o600))
 		if a, err := load(path); err == nil && a.server == nil {
 			t.Error("no server and no error")
 		}

@@ -27,6 +27,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/testutil"
 )
 
 // stranger is a client of an API of others, and strangeAPI is that API;
@@ -48,14 +49,8 @@ func strangeAPI(t *testing.T, http2 bool, cert *tls.Certificate, answer http.Han
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
-	config, err := kubeapi.Access{Server: srv.URL, CA: ca, ServerName: "example.com", Token: "own"}.Config("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	reviews, err := kubeapi.NewTokenReviews(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := testutil.Must(kubeapi.Access{Server: srv.URL, CA: ca, ServerName: "example.com", Token: "own"}.Config(""))(t)
+	reviews := testutil.Must(kubeapi.NewTokenReviews(config))(t)
 	t.Cleanup(reviews.CloseIdle)
 	return srv, reviews
 }
@@ -179,22 +174,13 @@ func TestCertificatesFullOfNamesAreRefused(t *testing.T) {
 func fullOfNames(t *testing.T, size int) tls.Certificate {
 	t.Helper()
 	names := append([]byte("\x82\x0bexample.com"), bytes.Repeat([]byte("\x86\x00"), size/2)...)
-	value, err := asn1.Marshal(asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true, Bytes: names})
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	value := testutil.Must(asn1.Marshal(asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true, Bytes: names}))(t)
+	key := testutil.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true,
 		ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 17}, Value: value}},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := testutil.Must(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }

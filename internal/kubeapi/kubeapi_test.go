@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -102,15 +103,9 @@ func TestWatchOfSecrets(t *testing.T) {
 {"type":"BOOKMARK","object":{"kind":"Secret","apiVersion":"v1","metadata":{"resourceVersion":"2"}}}
 {"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}}
 `)
-	secrets, err := kubeapi.NewSecrets(config, "ns")
-	if err != nil {
-		t.Fatal(err)
-	}
+	secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
 	defer secrets.CloseIdle()
-	w, err := secrets.Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := testutil.Must(secrets.Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"}))(t)
 	defer w.Stop()
 	added, bookmark, end := <-w.ResultChan(), <-w.ResultChan(), <-w.ResultChan()
 	if s, ok := added.Object.(*kubeapi.Secret); !ok || added.Type != watch.Added || s.Name != "a" || string(s.Data["k"]) != "v" {
@@ -135,10 +130,7 @@ func TestWatchThatHangsUp(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	}))
 	defer srv.Close()
-	secrets, err := kubeapi.NewSecrets(&rest.Config{Host: srv.URL}, "ns")
-	if err != nil {
-		t.Fatal(err)
-	}
+	secrets := testutil.Must(kubeapi.NewSecrets(&rest.Config{Host: srv.URL}, "ns"))(t)
 	defer secrets.CloseIdle()
 	if _, err := secrets.List(t.Context(), metav1.ListOptions{}); err == nil {
 		t.Error("a list of nothing")
@@ -154,10 +146,7 @@ func TestWatchThatHangsUp(t *testing.T) {
 // Every call asks for its own object, in the namespace, by the right verb.
 func TestRequests(t *testing.T) {
 	config, asked := api(t, `{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"a"}}`)
-	leases, err := kubeapi.NewLeases(config, "ns")
-	if err != nil {
-		t.Fatal(err)
-	}
+	leases := testutil.Must(kubeapi.NewLeases(config, "ns"))(t)
 	defer leases.CloseIdle()
 	ctx, seconds := t.Context(), int64(7)
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
@@ -196,10 +185,7 @@ func TestRefusal(t *testing.T) {
 		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`))
 	}))
 	defer srv.Close()
-	leases, err := kubeapi.NewLeases(&rest.Config{Host: srv.URL}, "ns")
-	if err != nil {
-		t.Fatal(err)
-	}
+	leases := testutil.Must(kubeapi.NewLeases(&rest.Config{Host: srv.URL}, "ns"))(t)
 	defer leases.CloseIdle()
 	if _, err := leases.Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("%v", err)
@@ -220,10 +206,7 @@ func TestContentType(t *testing.T) {
 		"application/json":                    "application/json",
 		"application/vnd.kubernetes.protobuf": "application/vnd.kubernetes.protobuf",
 	} {
-		reviews, err := kubeapi.NewTokenReviews(&rest.Config{Host: srv.URL, ContentConfig: rest.ContentConfig{ContentType: given}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		reviews := testutil.Must(kubeapi.NewTokenReviews(&rest.Config{Host: srv.URL, ContentConfig: rest.ContentConfig{ContentType: given}}))(t)
 		if _, err := reviews.Create(t.Context(), &authenticationv1.TokenReview{}, metav1.CreateOptions{}); err != nil {
 			t.Error(err)
 		}
@@ -250,10 +233,7 @@ func TestBadConfig(t *testing.T) {
 // The package is there to leave other API groups and the parts for fakes and
 // apply out.
 func TestNothingElseIsLinked(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "konnectivity/internal/kubeapi").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := testutil.Must(exec.Command("go", "list", "-deps", "konnectivity/internal/kubeapi").Output())(t)
 	for line := range strings.Lines(string(out)) {
 		for _, banned := range []string{
 			"k8s.io/client-go/kubernetes", "k8s.io/client-go/gentype", "k8s.io/client-go/testing", "k8s.io/api/core",
@@ -322,7 +302,5 @@ func TestConfigThatLeadsNowhere(t *testing.T) {
 
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 }

@@ -79,9 +79,7 @@ func TestClaims(t *testing.T) {
 		"node-1  cidr=10.1.0.0/16&cidr=172.16.0.0/16&host=*.apps.example&ipv6=2001:db8::7\n" +
 		"node-1  default-route=true # and this\n\n" +
 		"*       host=shared.example&cidr=192.0.2.0/24\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	claims := testutil.Must(NewClaims(file, logging.Discard()))(t)
 	node1 := certState(t, "node-1", []string{"node-1.example", "*.pods.example"}, "10.0.0.1", "2001:db8::1")
 	node2 := certState(t, "node-2", nil)
@@ -147,9 +145,7 @@ func TestClaimsWithoutFile(t *testing.T) {
 func TestAllowFileReload(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "allow")
 	write := func(text string) {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	write("* host=a.example")
 	log, hook := test.NewNullLogger()
@@ -169,9 +165,7 @@ func TestAllowFileReload(t *testing.T) {
 	if n := len(hook.AllEntries()); n != 1 {
 		t.Errorf("%d lines about one broken file", n)
 	}
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Remove(file))
 	if !may("b.example") {
 		t.Fatal("a missing file must leave the old grants")
 	}
@@ -189,9 +183,7 @@ func TestBrokenAllowFileAtStart(t *testing.T) {
 		"n " + strings.Repeat("x", registry.MaxIdentifiersText+5000): "too long",
 	} {
 		file := filepath.Join(t.TempDir(), "allow")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		if _, err := NewClaims(file, logging.Discard()); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.20q: %v", text, err)
 		}

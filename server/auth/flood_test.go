@@ -57,14 +57,8 @@ func (s *signer) token(name string, changes map[string]any) string {
 			delete(claims, k)
 		}
 	}
-	sign, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: s.key, KeyID: s.id}}, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	token, err := jwt.Signed(sign).Claims(claims).Serialize()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	sign := testutil.Must(jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: s.key, KeyID: s.id}}, nil))(s.t)
+	token := testutil.Must(jwt.Signed(sign).Claims(claims).Serialize())(s.t)
 	return token
 }
 
@@ -76,9 +70,7 @@ func TestLookAtTokens(t *testing.T) {
 		blind := newTokens(nil)
 		seeing := newTokens(nil)
 		seeing.keys.read = api.published
-		if err := seeing.keys.refresh(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, seeing.keys.refresh(t.Context()))
 		brackets := "eyJhbGciOiJFUzI1NiJ9." + base64.RawURLEncoding.EncodeToString([]byte(`{"aud":`+strings.Repeat("[", 9000))) + ".AAAA"
 		ago := func(d time.Duration) int64 { return time.Now().Add(-d).Unix() }
 		for name, c := range map[string]struct {

@@ -55,12 +55,8 @@ func TestTokensStayOutOfLogsAtEveryLevel(t *testing.T) {
 	for _, args := range []string{"--log-level=debug", "--log-level=trace", "-v=10", "-v=10 --log-level=trace", "--vmodule=*=10"} {
 		flags, set, out := new(cli.LogFlags), pflag.NewFlagSet("test", pflag.ContinueOnError), new(written)
 		flags.AddTo(set)
-		if err := set.Parse(strings.Fields(args)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := flags.New("test", out); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, set.Parse(strings.Fields(args)))
+		testutil.Must(flags.New("test", out))(t)
 		reviews := testutil.Must(kubeapi.NewTokenReviews(&rest.Config{Host: api.URL, BearerToken: "the-servers-own-hunter2", ContentConfig: rest.ContentConfig{ContentType: "application/json"}}))(t)
 		if err := NewTokens(TokensConfig{Reviews: reviews, Audience: "x"}).review(t.Context(), token, nil); err == nil {
 			t.Error("the token was accepted")

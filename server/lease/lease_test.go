@@ -28,6 +28,7 @@ import (
 
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/logging"
+	"konnectivity/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -56,10 +57,7 @@ func newAPI(t *testing.T) *api {
 }
 
 func (a *api) client() kubeapi.Leases {
-	c, err := kubeapi.NewLeases(&rest.Config{Host: a.url, QPS: -1}, "kube-system")
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	c := testutil.Must(kubeapi.NewLeases(&rest.Config{Host: a.url, QPS: -1}, "kube-system"))(a.t)
 	return c
 }
 
@@ -254,9 +252,7 @@ func TestRenew(t *testing.T) {
 	ctx := t.Context()
 	c := controller(a.client(), nil, logging.Discard())
 	for range 3 {
-		if err := c.renew(ctx); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, c.renew(ctx))
 	}
 	if got := strings.Join(a.verbs, " "); got != "GET POST PUT PUT" {
 		t.Errorf("verbs %s", got)
@@ -298,9 +294,7 @@ func TestCollect(t *testing.T) {
 	now := time.Now()
 	look := func() int {
 		t.Helper()
-		if err := c.collect(t.Context(), now.Add(time.Hour)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, c.collect(t.Context(), now.Add(time.Hour)))
 		return c.Count()
 	}
 	if n := look(); n != 2 {

@@ -2,6 +2,7 @@ package limits
 
 import (
 	"context"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"sync"
 	"testing"
@@ -93,17 +94,13 @@ func TestDialsThatHangKeepNoTurn(t *testing.T) {
 		a, b := &tunnel.Client{}, &tunnel.Client{}
 		start := time.Now()
 		for range 1000 {
-			if _, err := turns.wait(t.Context(), a); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(turns.wait(t.Context(), a))(t)
 		}
 		if took := time.Since(start); took != 0 {
 			t.Errorf("a client alone waited %v", took)
 		}
 		for range 10 {
-			if _, err := turns.wait(t.Context(), b); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(turns.wait(t.Context(), b))(t)
 		}
 		if took := time.Since(start); took > 10*youngFor {
 			t.Errorf("dials of another waited %v", took)

@@ -20,6 +20,7 @@ import (
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 // world is a folder of tenants.
@@ -38,19 +39,13 @@ func newWorld(t testing.TB) *world {
 }
 
 func newCA(t testing.TB) *pki.CA {
-	ca, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("ca"))(t)
 	return ca
 }
 
 func (w *world) open() *Dir {
 	w.t.Helper()
-	d, err := Open(w.path, w.log)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	d := testutil.Must(Open(w.path, w.log))(w.t)
 	return d
 }
 
@@ -58,12 +53,8 @@ func (w *world) open() *Dir {
 func (w *world) put(tenant, file, text string) {
 	w.t.Helper()
 	folder := filepath.Join(w.path, tenant)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o644); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.NoError(w.t, os.MkdirAll(folder, 0o755))
+	testutil.NoError(w.t, os.WriteFile(filepath.Join(folder, file), []byte(text), 0o644))
 }
 
 // tenant makes a whole one.
@@ -142,9 +133,7 @@ func TestTenantsComeChangeAndGo(t *testing.T) {
 		t.Error("a change was not read")
 	}
 
-	if err := os.RemoveAll(filepath.Join(w.path, "b")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.RemoveAll(filepath.Join(w.path, "b")))
 	d.Look()
 	w.finds(d, "b2.example", "b") // a file system may blink
 	d.Look()
@@ -207,10 +196,7 @@ func TestAReadingOfHalfAChangeIsNotServed(t *testing.T) {
 	}
 	defer f.close()
 	stamped := func() stamp {
-		s, err := f.stamp(time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := testutil.Must(f.stamp(time.Now()))(t)
 		return s
 	}
 	other := string(newCA(t).CertPEM)
@@ -254,9 +240,7 @@ func TestATenantWithoutItsCAIsRefused(t *testing.T) {
 			w := newWorld(t)
 			w.tenant("a", "a.example")
 			d := w.open()
-			if err := os.Remove(filepath.Join(w.path, "a", file)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", file)))
 			d.Look()
 			w.finds(d, "a.example", "a")
 			d.Look()
@@ -281,9 +265,7 @@ func TestTheAgentsCAIsNotLostUnnoticed(t *testing.T) {
 	w.put("a", "kubeconfig", kubeconfigOf("server: 'https://api'", "token: x"))
 	d := w.open()
 	was := d.Table().Tenant("a")
-	if err := os.Remove(filepath.Join(w.path, "a", AgentsCAFile)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", AgentsCAFile)))
 	d.Look()
 	if s := w.state(d, "a"); d.Table().Tenant("a") != was || s.State != StateStale {
 		t.Errorf("got %+v", s)
@@ -335,20 +317,13 @@ func TestErrorsOfTheFileSystemRemoveNobody(t *testing.T) {
 	w.tenant("a", "a.example")
 	d := w.open()
 	for _, path := range []string{filepath.Join(w.path, "a", ClientsCAFile), filepath.Join(w.path, "a"), w.path} {
-		info, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chmod(path, 0); err != nil {
-			t.Fatal(err)
-		}
+		info := testutil.Must(os.Stat(path))(t)
+		testutil.NoError(t, os.Chmod(path, 0))
 		for range 4 {
 			d.Look()
 		}
 		w.finds(d, "a.example", "a")
-		if err := os.Chmod(path, info.Mode()); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.Chmod(path, info.Mode()))
 		d.Look()
 		if s := w.state(d, "a"); s.State != StateServing {
 			t.Errorf("%s: got %+v", path, s)
@@ -363,9 +338,7 @@ func TestALinkInCirclesRemovesNobody(t *testing.T) {
 	w.tenant("a", "a.example")
 	d := w.open()
 	file := filepath.Join(w.path, "a", ClientsCAFile)
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Remove(file))
 	if err := os.Symlink(ClientsCAFile, file); err != nil {
 		t.Skip(err)
 	}
@@ -382,13 +355,9 @@ func TestNothingOutsideOfTheFolderIsRead(t *testing.T) {
 	w := newWorld(t)
 	w.tenant("a", "a.example")
 	outside := filepath.Join(t.TempDir(), "ca")
-	if err := os.WriteFile(outside, w.ca.CertPEM, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(outside, w.ca.CertPEM, 0o644))
 	file := filepath.Join(w.path, "a", ClientsCAFile)
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Remove(file))
 	if err := os.Symlink(outside, file); err != nil {
 		t.Skip(err)
 	}
@@ -423,22 +392,16 @@ func TestLinksThatAreSwapped(t *testing.T) {
 		if err := os.Symlink(name, filepath.Join(mounted, "..data_tmp")); err != nil {
 			t.Skip(err)
 		}
-		if err := os.Rename(filepath.Join(mounted, "..data_tmp"), filepath.Join(mounted, "..data")); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.Rename(filepath.Join(mounted, "..data_tmp"), filepath.Join(mounted, "..data")))
 	}
 	version("..1", "one.example")
 	for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile} {
-		if err := os.Symlink("..data/"+file, filepath.Join(mounted, file)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.Symlink("..data/"+file, filepath.Join(mounted, file)))
 	}
 	d := w.open()
 	w.finds(d, "one.example", "a")
 	version("..2", "two.example")
-	if err := os.RemoveAll(filepath.Join(mounted, "..1")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.RemoveAll(filepath.Join(mounted, "..1")))
 	d.Look()
 	w.finds(d, "two.example", "a")
 	w.finds(d, "one.example", "refused")
@@ -450,17 +413,11 @@ func TestAFileThatKeepsItsSizeAndTime(t *testing.T) {
 	w.tenant("a", "one.example")
 	file := filepath.Join(w.path, "a", SettingsFile)
 	old := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(file, old, old); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Chtimes(file, old, old))
 	d := w.open()
 	other := filepath.Join(t.TempDir(), "new")
-	if err := os.WriteFile(other, []byte("serverNames: [two.example]"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chtimes(other, old, old); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(other, []byte("serverNames: [two.example]"), 0o644))
+	testutil.NoError(t, os.Chtimes(other, old, old))
 	if err := os.Rename(other, file); err != nil {
 		t.Skip(err)
 	}
@@ -473,9 +430,7 @@ func TestASettledFolderIsNotReadAgain(t *testing.T) {
 	w.tenant("a", "a.example")
 	old := time.Now().Add(-time.Hour)
 	for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile} {
-		if err := os.Chtimes(filepath.Join(w.path, "a", file), old, old); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.Chtimes(filepath.Join(w.path, "a", file), old, old))
 	}
 	d := w.open()
 	read := time.Now() // or else its turn may have come
@@ -536,9 +491,7 @@ func TestTokensMayStandInForTheAgentsCA(t *testing.T) {
 	w.tenant("a", "a.example")
 	w.put("a", SettingsFile, tokensSpec)
 	w.put("a", "kubeconfig", kubeconfigOf("server: 'https://api'", "token: x"))
-	if err := os.Remove(filepath.Join(w.path, "a", AgentsCAFile)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", AgentsCAFile)))
 	tenant, err := Load("a", filepath.Join(w.path, "a"))
 	if err != nil || tenant.Agents != nil || tenant.Tokens == nil || tenant.Tokens.API.Token != "x" {
 		t.Errorf("got %+v, %v", tenant, err)
@@ -570,9 +523,7 @@ func TestTheServersCertificateMustBeForTheNames(t *testing.T) {
 	if cert := w.open().Table().Tenant("a").Cert; cert == nil || cert.Leaf != nil {
 		t.Errorf("a server keeps no certificate, or the parsed one too: %+v", cert)
 	}
-	if err := os.Remove(filepath.Join(w.path, "a", KeyFile)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", KeyFile)))
 	if _, err := Load("a", filepath.Join(w.path, "a")); err == nil || err.Error() != "server.crt: a certificate without server.key" {
 		t.Errorf("got %v", err)
 	}
@@ -585,17 +536,11 @@ func TestTrustIsByChainAndNotByFile(t *testing.T) {
 		for _, ca := range cas {
 			text = append(text, ca.CertPEM...)
 		}
-		c, err := parseCAs("ca", inMemory{"ca": string(text)}.read)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Must(parseCAs("ca", inMemory{"ca": string(text)}.read))(t)
 		return c
 	}
 	leaf := func(ca *pki.CA, l pki.Leaf) []*x509.Certificate {
-		pair, err := ca.Issue(l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pair := testutil.Must(ca.Issue(l))(t)
 		return []*x509.Certificate{pair.TLS().Leaf}
 	}
 	client := leaf(one, pki.Leaf{CommonName: "c", Client: true})
@@ -627,9 +572,7 @@ func TestAFolderAtRestIsNotOpened(t *testing.T) {
 	old := time.Now().Add(-time.Hour)
 	age := func(path string) {
 		t.Helper()
-		if err := os.Chtimes(path, time.Time{}, old); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.Chtimes(path, time.Time{}, old))
 	}
 	for what, change := range map[string]func(w *world, folder string) error{
 		"a file was written": func(w *world, folder string) error {
@@ -677,9 +620,7 @@ func TestAFolderAtRestIsNotOpened(t *testing.T) {
 			if read == nil || !d.source.still(name, read, true) {
 				t.Fatal("it is opened though nothing has changed")
 			}
-			if err := change(w, folder); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, change(w, folder))
 			if d.source.still(name, read, true) {
 				t.Error("it is not opened")
 			}
@@ -693,14 +634,10 @@ func TestALinkThatLeadsNowhereIsFollowed(t *testing.T) {
 	w := newWorld(t)
 	w.tenant("a", "a.example")
 	folder := filepath.Join(w.path, "a")
-	if err := errors.Join(os.MkdirAll(filepath.Join(folder, "sub", "sub"), 0o755), os.Symlink("sub/sub/key", filepath.Join(folder, KeyFile))); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, errors.Join(os.MkdirAll(filepath.Join(folder, "sub", "sub"), 0o755), os.Symlink("sub/sub/key", filepath.Join(folder, KeyFile))))
 	old := time.Now().Add(-time.Hour)
 	for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile, "sub", ""} {
-		if err := os.Chtimes(filepath.Join(folder, file), time.Time{}, old); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.Chtimes(filepath.Join(folder, file), time.Time{}, old))
 	}
 	d := w.open()
 	if s := w.state(d, "a"); s.State != StateServing {
@@ -762,10 +699,7 @@ func TestARereadParsesOnlyWhatHasChanged(t *testing.T) {
 	w := newWorld(t)
 	w.tenant("a", "a.example")
 	tenant := w.open().Table().Tenant("a")
-	f, err := openFolder(filepath.Join(w.path, "a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Must(openFolder(filepath.Join(w.path, "a")))(t)
 	defer f.close()
 	if !tenant.unchanged(f.read) {
 		t.Error("files at rest count as changed")
@@ -852,9 +786,7 @@ func TestATransientErrorIsOverAtTheNextLook(t *testing.T) {
 			w.tenant("a", "a.example")
 			old := time.Now().Add(-time.Hour)
 			for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile} {
-				if err := os.Chtimes(filepath.Join(w.path, "a", file), old, old); err != nil {
-					t.Fatal(err)
-				}
+				testutil.NoError(t, os.Chtimes(filepath.Join(w.path, "a", file), old, old))
 			}
 			d := w.open()
 			good := d.source
@@ -877,10 +809,7 @@ func TestATransientErrorIsOverAtTheNextLook(t *testing.T) {
 // whatever else is wrong with the folder then.
 func TestATokenIsRevokedThoughTheRestIsWrong(t *testing.T) {
 	digest := func(text string) admin.TokenDigest {
-		d, err := admin.ParseToken([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		d := testutil.Must(admin.ParseToken([]byte(text)))(t)
 		return d
 	}
 	first, second := strings.Repeat("first", 8), strings.Repeat("second", 8)
@@ -911,9 +840,7 @@ func TestATokenIsRevokedThoughTheRestIsWrong(t *testing.T) {
 			d.Look()
 			shows("changed", first, false)
 			shows("changed", second, true)
-			if err := os.Remove(filepath.Join(w.path, "a", ReaderFile)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", ReaderFile)))
 			d.Look()
 			shows("removed", second, false)
 			if s := w.state(d, "a"); s.State != StateStale {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // aged has all files of a folder, links included, look as if nobody had touched
@@ -142,9 +144,7 @@ func TestWhatIsTakenAwayIsKnownInTime(t *testing.T) {
 					}
 					d.looking.Unlock()
 					began := time.Now()
-					if err := c.change(w, filepath.Join(w.path, "a")); err != nil {
-						t.Fatal(err)
-					}
+					testutil.NoError(t, c.change(w, filepath.Join(w.path, "a")))
 					select {
 					case at := <-gone:
 						if took := at.Sub(began); took > filesEvery*lookEvery || took > bound {

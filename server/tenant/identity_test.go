@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 func TestIdentitiesHaveOneSpelling(t *testing.T) {
@@ -197,14 +198,8 @@ func TestIdentitiesNeedACA(t *testing.T) {
 // Trust, by which connections are judged again, asks for an identity too.
 func TestTrustAsksForAnIdentity(t *testing.T) {
 	ca := newCA(t)
-	c, err := parseCAs("ca", inMemory{"ca": string(ca.CertPEM)}.read)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Issue(pki.Leaf{CommonName: "a", Client: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(parseCAs("ca", inMemory{"ca": string(ca.CertPEM)}.read))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "a", Client: true}))(t)
 	chain := []*x509.Certificate{pair.TLS().Leaf}
 	a, b := c.narrow([]string{"CN=a"}), c.narrow([]string{"CN=b"})
 	if !c.Trust(chain) || !a.Trust(chain) || b.Trust(chain) {

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // signer is a CA of a test. All have the same name.
@@ -30,10 +32,7 @@ func newSigner(t *testing.T) *signer {
 
 func newKey(t *testing.T) *ecdsa.PrivateKey {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := testutil.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	return key
 }
 
@@ -51,14 +50,8 @@ func (s *signer) sign(template *x509.Certificate, of *ecdsa.PrivateKey, parent *
 	if parent == nil {
 		parent = template
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, of.Public(), s.key)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	der := testutil.Must(x509.CreateCertificate(rand.Reader, template, parent, of.Public(), s.key))(s.t)
+	cert := testutil.Must(x509.ParseCertificate(der))(s.t)
 	return cert
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 // inMemory is a folder.
@@ -34,10 +35,7 @@ users: [{name: u, user: {%s}}]
 }
 
 func TestKubeconfigReachesNothingBeyondTheFolder(t *testing.T) {
-	ca, err := pki.NewCA("api")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("api"))(t)
 	pem := string(ca.CertPEM)
 	const server, token = "server: 'https://api:6443'", "token: secret"
 	for _, test := range []struct{ name, cluster, user, want string }{

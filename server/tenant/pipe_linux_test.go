@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // A file that turns into a pipe at the wrong moment does not keep the server from
@@ -14,15 +16,9 @@ func TestAFileThatTurnsIntoAPipe(t *testing.T) {
 	w.put("a", SettingsFile, "serverNames: [a.example]\n")
 	folder := filepath.Join(w.path, "a")
 	at := func(name string) string { return filepath.Join(folder, name) }
-	if err := os.WriteFile(at(".file"), []byte("text"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mkfifo(at(".pipe"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Link(at(".file"), at(CertFile)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(at(".file"), []byte("text"), 0o600))
+	testutil.NoError(t, syscall.Mkfifo(at(".pipe"), 0o600))
+	testutil.NoError(t, os.Link(at(".file"), at(CertFile)))
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -37,10 +33,7 @@ func TestAFileThatTurnsIntoAPipe(t *testing.T) {
 			_ = os.Rename(at(".next"), at(CertFile))
 		}
 	}()
-	f, err := openFolder(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testutil.Must(openFolder(folder))(t)
 	defer f.close()
 	for range 20000 {
 		if data, err := f.read(CertFile); err == nil && string(data) != "text" {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // A look at a folder at rest allocates the paths that it looks at, and no more.
@@ -15,9 +17,7 @@ func TestALookAllocatesPathsAlone(t *testing.T) {
 	folder := filepath.Join(w.path, "a")
 	files := []string{AgentsCAFile, ClientsCAFile, SettingsFile}
 	for _, file := range append(files, "") {
-		if err := os.Chtimes(filepath.Join(folder, file), time.Time{}, time.Now().Add(-time.Hour)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.Chtimes(filepath.Join(folder, file), time.Time{}, time.Now().Add(-time.Hour)))
 	}
 	d := w.open()
 	read := d.entries["a"].stamp
@@ -40,17 +40,12 @@ func TestAFileThatWasOverwrittenUnderItsTime(t *testing.T) {
 	w.aged(folder)
 	d := w.open()
 	file := filepath.Join(folder, SettingsFile)
-	before, err := os.Stat(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := testutil.Must(os.Stat(file))(t)
 	for now := before; lookOf(now).ctim == lookOf(before).ctim; { // clocks of file systems are coarse
 		w.put("a", SettingsFile, "serverNames: [two.example]")
 		var failed error
 		now, failed = os.Stat(file)
-		if err := errors.Join(failed, os.Chtimes(file, time.Time{}, before.ModTime())); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, errors.Join(failed, os.Chtimes(file, time.Time{}, before.ModTime())))
 	}
 	d.Look()
 	w.finds(d, "two.example", "a")
