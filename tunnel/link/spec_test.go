@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -94,39 +95,48 @@ func TestFieldsAreThoseOfTheSpecification(t *testing.T) {
 // values, as written, by the rest of the name.
 func constants(t *testing.T, prefix string) map[string]string {
 	t.Helper()
-	pkgs, err := parser.ParseDir(token.NewFileSet(), ".", func(f os.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
+	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := map[string]string{}
-	ast.Inspect(pkgs["link"], func(n ast.Node) bool {
-		decl, ok := n.(*ast.GenDecl)
-		if !ok || decl.Tok != token.CONST {
-			return true
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
 		}
-		for i, spec := range decl.Specs {
-			value := spec.(*ast.ValueSpec)
-			for j, name := range value.Names {
-				rest, ok := strings.CutPrefix(name.Name, prefix)
-				switch {
-				case !ok:
-				case len(value.Values) > j:
-					if lit, ok := value.Values[j].(*ast.BasicLit); ok {
-						found[rest] = strings.Trim(lit.Value, `"`)
-						continue
-					}
-					fallthrough // iota
-				default:
-					found[rest] = fmt.Sprint(i)
-				}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, decl := range file.Decls {
+			if decl, ok := decl.(*ast.GenDecl); ok && decl.Tok == token.CONST {
+				addConstants(found, decl, prefix)
 			}
 		}
-		return true
-	})
+	}
 	if len(found) == 0 {
 		t.Fatalf("no constant begins with %q", prefix)
 	}
 	return found
+}
+
+// addConstants adds those of one declaration.
+func addConstants(found map[string]string, decl *ast.GenDecl, prefix string) {
+	for i, spec := range decl.Specs {
+		value := spec.(*ast.ValueSpec)
+		for j, name := range value.Names {
+			rest, ok := strings.CutPrefix(name.Name, prefix)
+			if !ok {
+				continue
+			}
+			found[rest] = fmt.Sprint(i) // of an iota
+			if len(value.Values) > j {
+				if lit, ok := value.Values[j].(*ast.BasicLit); ok {
+					found[rest] = strings.Trim(lit.Value, `"`)
+				}
+			}
+		}
+	}
 }
 
 var flagInText = regexp.MustCompile(`(?:^|; )(\d+)(?: = |: )`)
