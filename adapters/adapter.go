@@ -55,7 +55,9 @@ func New(opt Options) (*Adapter, error) {
 	if a.uplink, err = uplink.New(opt.Server); err != nil {
 		return nil, &OptionError{"Server", err}
 	}
-	a.server = a.uplink
+	if a.server = opt.dialServer; a.server == nil {
+		a.server = a.uplink
+	}
 	for _, step := range []func(Options) error{a.makeDirect, a.makeResolvers, a.makePaths} {
 		if err := step(opt); err != nil {
 			a.close()
@@ -63,7 +65,7 @@ func New(opt Options) (*Adapter, error) {
 		}
 	}
 	if opt.Registerer != nil {
-		if err := a.metrics.register(opt.Registerer, a.uplink); err != nil {
+		if err := a.metrics.register(opt.Registerer, a.uplink.Stats, a.uplink.Ends()); err != nil {
 			a.close()
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -102,7 +104,7 @@ func (a *Adapter) makeResolvers(opt Options) error {
 	a.services = hosted.New(hosted.Options{Kubeconfig: opt.Hosted.Kubeconfig, UserAgent: opt.Server.Software, Proxy: a.direct.proxyFor, GetTime: opt.lookupTime, Log: opt.Log})
 	a.guest = resolve.NewGuest(resolve.GuestOptions{
 		Server: func(ctx context.Context) ([]netip.Addr, error) { return a.services.ClusterIPs(ctx, namespace, name) },
-		Dialer: a.uplink, // never a path: its fallback would judge by itself
+		Dialer: a.server, // never a path: its fallback would judge by itself
 		Time:   opt.lookupTime,
 	})
 	a.health = resolve.NewHealth(a.guest.Probe, a.healthChanged)

@@ -3,7 +3,9 @@ package adapters
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -11,16 +13,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 
-	"konnectivity/adapters/internal/fake"
+	"konnectivity/adapters/uplink"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/resume"
 )
 
 // furnish puts targets into a world.
 func furnish(t testing.TB, w *world) {
-	w.api.Set("ns/one", "10.1.1.1")
-	w.api.Set("ns/headless", "None")
+	w.services["ns/one"] = []string{"10.1.1.1"}
+	w.services["ns/headless"] = []string{"None"}
 	w.guest = map[string][]netip.Addr{"guest.example.com": ips("10.2.2.2"), "split.example.com": ips("10.2.2.3"), "many.example.com": ips("10.9.9.1", "10.9.9.2", "10.9.9.3", "10.2.2.2"),
 		"dual.example.com": ips("fd00::1", "10.2.2.2"), "headless.ns.svc.cluster.local": ips("10.2.2.2")}
 	w.system = map[string][]netip.Addr{"split.example.com": ips("192.0.2.3"), "system.example.com": ips("192.0.2.5"), "s3.amazonaws.com": ips("192.0.2.80")}
@@ -39,21 +43,16 @@ func furnish(t testing.TB, w *world) {
 func TestRoutes(t *testing.T) {
 	guestDNS := ResolvePolicy{GuestDNS: true}
 	both := ResolvePolicy{GuestDNS: true, ManagementFallback: true}
-	type setup struct {
-		policy ResolvePolicy
-		old    bool
-	}
-	fronts := make(map[setup]tunnel.Dialer)
-	front := func(policy ResolvePolicy, old bool) tunnel.Dialer {
-		key := setup{policy, old}
-		if fronts[key] == nil {
-			w := newWorld(t, old)
+	fronts := make(map[ResolvePolicy]tunnel.Dialer)
+	front := func(policy ResolvePolicy) tunnel.Dialer {
+		if fronts[policy] == nil {
+			w := newWorld(t)
 			furnish(t, w)
 			w.opt.SOCKS5 = policy
 			w.opt.Direct.CloudAPIs = true
-			fronts[key] = w.adapter().SOCKS5()
+			fronts[policy] = w.adapter().SOCKS5()
 		}
-		return fronts[key]
+		return fronts[policy]
 	}
 	for _, c := range []struct {
 		policy   ResolvePolicy
@@ -92,17 +91,15 @@ func TestRoutes(t *testing.T) {
 		{guestDNS, "no-port", "!bad_address", "", ""},
 		{guestDNS, "bad host:80", "!bad_address", "", ""},
 	} {
-		for _, old := range []bool{false, true} {
-			got, trace := reached(t, front(c.policy, old), c.address)
-			if got != c.want || trace.Route != c.route || trace.Resolved != c.resolved {
-				t.Errorf("%+v, %s (old server: %v): %q by %+v, want %q by %s %s", c.policy, c.address, old, got, trace, c.want, c.route, c.resolved)
-			}
+		got, trace := reached(t, front(c.policy), c.address)
+		if got != c.want || trace.Route != c.route || trace.Resolved != c.resolved {
+			t.Errorf("%+v, %s: %q by %+v, want %q by %s %s", c.policy, c.address, got, trace, c.want, c.route, c.resolved)
 		}
 	}
 }
 
 func TestWithoutKubeconfigTheAgentResolves(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	furnish(t, w)
 	w.opt.Hosted.Kubeconfig = ""
 	a := w.adapter()
@@ -114,10 +111,10 @@ func TestWithoutKubeconfigTheAgentResolves(t *testing.T) {
 }
 
 func TestPreferIPv4(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	furnish(t, w)
 	w.inside["[fd00::1]:80"] = target(t, "six")
-	w.api.Set("ns/dual", "fd00::1,10.2.2.2")
+	w.services["ns/dual"] = []string{"fd00::1", "10.2.2.2"}
 	if got, _ := reached(t, w.adapter().Connect(), "dual.ns:80"); got != "six" {
 		t.Error(got)
 	}
@@ -128,10 +125,10 @@ func TestPreferIPv4(t *testing.T) {
 }
 
 func TestGuestDNSServiceOption(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	furnish(t, w)
-	w.api.Delete("openshift-dns/dns-default")
-	w.api.Set("kube-system/kube-dns", "10.0.0.10")
+	delete(w.services, "openshift-dns/dns-default")
+	w.services["kube-system/kube-dns"] = []string{"10.0.0.10"}
 	w.opt.Hosted.GuestDNSService = "kube-system/kube-dns"
 	if got, _ := reached(t, w.adapter().Connect(), "guest.example.com:80"); got != "guest" {
 		t.Error(got)
@@ -139,10 +136,8 @@ func TestGuestDNSServiceOption(t *testing.T) {
 }
 
 func TestManagementFallback(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	furnish(t, w)
-	reg := prometheus.NewRegistry()
-	w.opt.Registerer = reg
 	w.opt.SOCKS5 = ResolvePolicy{GuestDNS: true, ManagementFallback: true}
 	a := w.adapter()
 	check := func(address, want string, route tunnel.Route) {
@@ -152,14 +147,13 @@ func TestManagementFallback(t *testing.T) {
 		}
 	}
 	check("split.example.com:80", "split inside", tunnel.RouteTunnel) // and is cached
-	w.set(func() { w.agent = false })
-	w.server.Cut() // and with the agent what it carried
+	w.loseAgent()
 	check("nobody.example.com:80", "!resolve", tunnel.RouteTunnel)
-	if count(t, reg, "tunnel_deemed_down") != 0 {
+	if promtest.ToFloat64(a.metrics.tunnelDown) != 0 {
 		t.Error("a name nobody knows took the tunnel down")
 	}
 	check("split.example.com:80", "split outside", tunnel.RouteFallback) // though the name was cached
-	if count(t, reg, "tunnel_deemed_down") != 1 {
+	if promtest.ToFloat64(a.metrics.tunnelDown) != 1 {
 		t.Error("the tunnel is not deemed down")
 	}
 	check("system.example.com:80", "system direct", tunnel.RouteFallback)
@@ -177,7 +171,7 @@ func TestManagementFallback(t *testing.T) {
 }
 
 func TestWithoutFallbackATunnelDownIsAnError(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	furnish(t, w)
 	w.agent = false
 	a := w.adapter()
@@ -192,7 +186,7 @@ func TestDirectHonoursThePodsProxy(t *testing.T) {
 		"lower": {"https_proxy": "us:er@192.0.2.99:3128", "no_proxy": "exempt.amazonaws.com,*.azure.com", "HTTPS_PROXY": "http://nowhere:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, false)
+			w := newWorld(t)
 			furnish(t, w)
 			w.system["exempt.amazonaws.com"] = ips("192.0.2.80")
 			w.system["x.azure.com"] = ips("192.0.2.80")
@@ -217,7 +211,7 @@ func TestDirectHonoursThePodsProxy(t *testing.T) {
 }
 
 func TestDirectRefusesLoops(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	w.system["self.example.net"] = ips("127.0.0.1")
 	w.opt.Direct.Suffixes = []string{"example.net"}
 	w.opt.Direct.Refuse = func(a netip.AddrPort) bool { return a == netip.MustParseAddrPort("127.0.0.1:8090") }
@@ -234,7 +228,7 @@ func TestDirectRefusesLoops(t *testing.T) {
 // that the hosted cluster's DNS denies and the pod's resolver knows, nor an address
 // while the tunnel is deemed down, nor a name for the bypass.
 func TestDirectRefusesMetadataServices(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	furnish(t, w)
 	w.opt.SOCKS5 = ResolvePolicy{GuestDNS: true, ManagementFallback: true}
 	w.opt.Direct.Suffixes = []string{"example.net"}
@@ -253,8 +247,7 @@ func TestDirectRefusesMetadataServices(t *testing.T) {
 	}
 	refused("evil.example.com:80", tunnel.RouteFallback)
 	refused("evil.example.net:80", tunnel.RouteDirect)
-	w.set(func() { w.agent = false })
-	w.server.Cut()
+	w.loseAgent()
 	if got, trace := reached(t, a.SOCKS5(), "split.example.com:80"); got != "split outside" || trace.Route != tunnel.RouteFallback {
 		t.Fatalf("the tunnel is not deemed down: %q by %s", got, trace.Route)
 	}
@@ -267,7 +260,7 @@ func TestDirectRefusesMetadataServices(t *testing.T) {
 
 // The pod's proxy does not either, as far as its destination is known here.
 func TestThePodsProxyIsNotAskedForMetadataServices(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	furnish(t, w)
 	w.opt.SOCKS5 = ResolvePolicy{GuestDNS: true, ManagementFallback: true}
 	w.opt.Direct.Suffixes = []string{"example.net"}
@@ -279,8 +272,7 @@ func TestThePodsProxyIsNotAskedForMetadataServices(t *testing.T) {
 	if got, _ := reached(t, a.SOCKS5(), "evil.example.com:80"); got != "!denied" {
 		t.Errorf("a name: %q", got)
 	}
-	w.set(func() { w.agent = false })
-	w.server.Cut()
+	w.loseAgent()
 	if got, _ := reached(t, a.SOCKS5(), "split.example.com:80"); got != "pod's proxy to split.example.com:80" {
 		t.Fatalf("the tunnel is not deemed down: %q", got)
 	}
@@ -294,7 +286,7 @@ func TestThePodsProxyIsNotAskedForMetadataServices(t *testing.T) {
 // Requests for the process itself are refused, whatever way they would go. Plain ones
 // are the front's to judge.
 func TestSelfIsRefused(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	furnish(t, w)
 	w.opt.Direct.CloudAPIs = true
 	self := ""
@@ -341,7 +333,7 @@ func TestBypass(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	for name, change := range map[string]func(*Options){
 		"no address":   func(o *Options) { o.Server.Address = "" },
 		"no TLS":       func(o *Options) { o.Server.TLS = nil },
@@ -377,11 +369,11 @@ func TestBadOptions(t *testing.T) {
 }
 
 func TestStartsWithNothingInPlace(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	furnish(t, w)
-	address, kubeconfig := w.server.Addr(), w.opt.Hosted.Kubeconfig
-	w.server.Stop()
+	kubeconfig := w.opt.Hosted.Kubeconfig
 	w.opt.Hosted.Kubeconfig = kubeconfig + ".later"
+	w.opt.dialServer = nil
 	w.opt.SOCKS5 = ResolvePolicy{GuestDNS: true}
 	w.opt.HTTPS = HTTPSOptions{HTTPSProxy: "https://proxy.example:1", CACertPaths: []string{"/nowhere/at/all.pem"}, NoProxy: "*"}
 	a := w.adapter()
@@ -396,16 +388,12 @@ func TestStartsWithNothingInPlace(t *testing.T) {
 	if err := a.Ready(); err == nil || !strings.Contains(err.Error(), "refuses connections") {
 		t.Error("ready says", err)
 	}
-	server := fake.NewServer(w.pki)
-	server.Dialer = tunnel.DialerFunc(w.agentDial)
-	server.StartAt(t, address)
-	w.api.Kubeconfig(t, w.opt.Hosted.Kubeconfig, "token")
-	testutil.Eventually(t, "a Service reached", func() bool { got, _ := reached(t, a.SOCKS5(), "one.ns.svc:80"); return got == "service" })
-	testutil.Eventually(t, "ready", func() bool { return a.Ready() == nil })
+	testutil.NoError(t, os.Rename(kubeconfig, kubeconfig+".later"))
+	testutil.Eventually(t, "a Service known", func() bool { got, _ := reached(t, a.SOCKS5(), "one.ns.svc:80"); return got == "!unavailable" })
 }
 
 func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	w.inside["10.1.1.1:80"] = target(t, "service")
 	a := w.adapter()
 	for _, id := range []string{"", "00112233aabbccdd"} {
@@ -415,7 +403,7 @@ func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Close()
-		if got := <-w.server.IDs; got == "" || id != "" && got != id {
+		if got := w.ids[len(w.ids)-1]; got == "" || id != "" && got != id {
 			t.Errorf("the server saw id %q for %q", got, id)
 		}
 	}
@@ -432,14 +420,10 @@ func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
 	if _, err := a.SOCKS5().Dial(ctx, tunnel.NewFlow("tcp", "guest.example.com:80")); tunnel.FailureOf(err) != tunnel.FailCancelled {
 		t.Error(err)
 	}
-	var typed *tunnel.DialError
-	if _, err := a.SOCKS5().Dial(t.Context(), tunnel.NewFlow("udp", "10.1.1.1:80")); !errors.As(err, &typed) {
-		t.Errorf("untyped: %v", err)
-	}
 }
 
 func TestMetrics(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	furnish(t, w)
 	reg := prometheus.NewRegistry()
 	w.opt.Registerer = reg
@@ -448,25 +432,33 @@ func TestMetrics(t *testing.T) {
 	for _, address := range []string{"one.ns:80", "guest.example.com:80", "guest.example.com:81", "nobody.example.com:80", "s3.amazonaws.com:80", "bad"} {
 		reached(t, a.Connect(), address)
 	}
-	for _, c := range []struct {
-		want   float64
-		name   string
-		labels []string
+	testutil.NoError(t, promtest.GatherAndCompare(reg, strings.NewReader(`
+# HELP konnectivity_sidecar_dials_total Destinations dialed, by route (tunnel, direct, customer_proxy, fallback; none if it failed before) and outcome (ok, or why not).
+# TYPE konnectivity_sidecar_dials_total counter
+konnectivity_sidecar_dials_total{outcome="bad_address",route="none"} 1
+konnectivity_sidecar_dials_total{outcome="no_such_host",route="tunnel"} 1
+konnectivity_sidecar_dials_total{outcome="ok",route="direct"} 1
+konnectivity_sidecar_dials_total{outcome="ok",route="tunnel"} 2
+konnectivity_sidecar_dials_total{outcome="refused",route="tunnel"} 1
+# HELP konnectivity_sidecar_tunnel_deemed_down 1 while the management fallback is in use: names are resolved and connections made outside the tunnel.
+# TYPE konnectivity_sidecar_tunnel_deemed_down gauge
+konnectivity_sidecar_tunnel_deemed_down 0
+`), "konnectivity_sidecar_dials_total", "konnectivity_sidecar_tunnel_deemed_down"))
+	lookups := a.metrics.resolveTime
+	for what, c := range map[string]struct {
+		of   prometheus.Observer
+		want uint64
 	}{
-		{2, "dials_total", []string{"route", "tunnel", "outcome", "ok"}},
-		{1, "dials_total", []string{"route", "tunnel", "outcome", "refused"}},
-		{1, "dials_total", []string{"route", "tunnel", "outcome", "no_such_host"}},
-		{1, "dials_total", []string{"route", "direct", "outcome", "ok"}},
-		{1, "dials_total", []string{"route", "none", "outcome", "bad_address"}},
-		{2, "dial_duration_seconds", []string{"route", "tunnel"}},
-		{1, "resolve_duration_seconds", []string{"source", "service", "outcome", "found"}},
-		{2, "resolve_duration_seconds", []string{"source", "guest", "outcome", "found"}},
-		{1, "resolve_duration_seconds", []string{"source", "none", "outcome", "not_found"}},
-		{1, "server_links", nil},
-		{0, "tunnel_deemed_down", nil},
+		"dials by the tunnel":    {a.metrics.dialTime.WithLabelValues("tunnel"), 2},
+		"Services that exist":    {lookups.WithLabelValues("service", "found"), 1},
+		"names that exist":       {lookups.WithLabelValues("guest", "found"), 2},
+		"names that do not":      {lookups.WithLabelValues("none", "not_found"), 1},
+		"names without a source": {lookups.WithLabelValues("none", "unavailable"), 0},
 	} {
-		if got := count(t, reg, c.name, c.labels...); got != c.want {
-			t.Errorf("%s%v is %v, want %v", c.name, c.labels, got, c.want)
+		var m dto.Metric
+		testutil.NoError(t, c.of.(prometheus.Metric).Write(&m))
+		if got := m.GetHistogram().GetSampleCount(); got != c.want {
+			t.Errorf("%s: %d, want %d", what, got, c.want)
 		}
 	}
 	problems, err := promtest.GatherAndLint(reg)
@@ -475,6 +467,33 @@ func TestMetrics(t *testing.T) {
 	}
 	if _, err := New(w.opt); err == nil {
 		t.Error("registered twice without an error")
+	}
+}
+
+// What is said of the server is what its Stats say.
+func TestMetricsOfTheServer(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	stats := func() uplink.Stats {
+		return uplink.Stats{Links: 1, Lanes: 2, Streams: 3, Connects: 4, Failures: 5, Lost: 6}
+	}
+	testutil.NoError(t, newMetrics().register(reg, stats, resume.New(resume.Options{Window: time.Minute})))
+	got := map[string]float64{}
+	for _, f := range testutil.Must(reg.Gather())(t) {
+		for _, m := range f.GetMetric() {
+			name := strings.TrimPrefix(f.GetName(), metricsPrefix)
+			for _, label := range m.GetLabel() {
+				name += " " + label.GetValue()
+			}
+			got[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	maps.DeleteFunc(got, func(name string, _ float64) bool { return !strings.HasPrefix(name, "server_") })
+	want := map[string]float64{
+		"server_links": 1, "server_lanes": 2, "server_streams": 3,
+		"server_connects_total ok": 4, "server_connects_total failed": 5, "server_links_lost_total": 6,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
@@ -487,8 +506,7 @@ func TestAPIIsReachedByThePodsProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.use(p, noProxy, nil)
-	api := fake.StartAPI(t)
-	for text, want := range map[string]bool{"https://api.example:6443": true, "https://kube-apiserver:6443": false, "https://x.svc": false, api.URL: false} {
+	for text, want := range map[string]bool{"https://api.example:6443": true, "https://kube-apiserver:6443": false, "https://x.svc": false, "https://127.0.0.1:6443": false} {
 		u, err := d.proxyFor(mustURL(t, text))
 		if err != nil || (u != nil) != want {
 			t.Errorf("%s: %v, %v", text, u, err)
@@ -497,7 +515,7 @@ func TestAPIIsReachedByThePodsProxy(t *testing.T) {
 }
 
 func TestResolvedAddressesAreTriedStaggered(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	furnish(t, w)
 	a := w.adapter()
 	if got, _ := reached(t, a.Connect(), "many.example.com:80"); got != "guest" {
@@ -514,7 +532,7 @@ func TestResolvedAddressesAreTriedStaggered(t *testing.T) {
 
 // A cluster without a route to one family gets to a name that has many addresses of it, too.
 func TestBothFamiliesAreTried(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	furnish(t, w)
 	six, four := ips("2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8::4", "2001:db8::5"), ips("192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5")
 	w.inside["[fd00::1]:80"] = target(t, "six")

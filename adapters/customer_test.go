@@ -94,7 +94,7 @@ func fetch(t testing.TB, tr *http.Transport, url string) (string, *tunnel.Flow) 
 }
 
 // TestCustomerProxyMatrix walks {http, https, both, neither} x {plain, TLS} x
-// {no auth, Basic} x {the proxy by name, IPv4, IPv6} x {link, old server}.
+// {no auth, Basic} x {the proxy by name, IPv4, IPv6}.
 func TestCustomerProxyMatrix(t *testing.T) {
 	for _, which := range []string{"", "http", "https", "both"} {
 		for _, scheme := range []string{"http", "https"} {
@@ -105,7 +105,7 @@ func TestCustomerProxyMatrix(t *testing.T) {
 					}
 					name := fmt.Sprint(which, " ", scheme, "://", user, host)
 					t.Run(name, func(t *testing.T) {
-						customerCase(t, which, scheme+"://"+user+host+":3128", strings.Contains(host, "example"))
+						customerCase(t, which, scheme+"://"+user+host+":3128")
 					})
 				}
 			}
@@ -113,8 +113,8 @@ func TestCustomerProxyMatrix(t *testing.T) {
 	}
 }
 
-func customerCase(t *testing.T, which, proxyURL string, old bool) {
-	w := newWorld(t, old)
+func customerCase(t *testing.T, which, proxyURL string) {
+	w := newWorld(t)
 	u := mustURL(t, proxyURL)
 	p := &customer{name: "customer"}
 	if u.User != nil {
@@ -170,7 +170,7 @@ func customerCase(t *testing.T, which, proxyURL string, old bool) {
 
 // TestNoProxyMatrix walks the spellings of no-proxy on both ways.
 func TestNoProxyMatrix(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	p := &customer{name: "customer"}
 	w.inside["10.7.7.7:3128"] = p.start(t)
 	straight, straightWeb := target(t, "straight"), web(t, "straight")
@@ -214,7 +214,7 @@ func TestNoProxyMatrix(t *testing.T) {
 }
 
 func TestBypassAndCustomerProxy(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	furnish(t, w)
 	w.outside["192.0.2.80:443"] = w.outside["192.0.2.80:80"]
 	w.outside["192.0.2.80:80"] = web(t, "cloud direct")
@@ -241,7 +241,7 @@ func TestBypassAndCustomerProxy(t *testing.T) {
 }
 
 func TestCustomerProxyFailures(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	auth := &customer{name: "customer", auth: "Basic eDp5"}
 	w.inside["10.7.7.7:3128"] = auth.start(t)
 	asked := make(chan struct{})
@@ -281,7 +281,7 @@ func TestCustomerProxyFailures(t *testing.T) {
 
 // The CA of a customer's proxy may be mounted later, or be replaced.
 func TestCustomerCAIsFollowed(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	p := &customer{name: "customer"}
 	var bundle string
 	p.tls, bundle = customerTLS(t, "proxy.example.com")
@@ -321,7 +321,7 @@ func TestCustomerCAIsFollowed(t *testing.T) {
 }
 
 func TestTransportKeepsConnections(t *testing.T) {
-	w := newWorld(t, false)
+	w := newWorld(t)
 	w.inside["10.2.2.2:80"] = web(t, "straight")
 	w.guest["www.example.com"] = ips("10.2.2.2")
 	tr := transport(w.adapter())

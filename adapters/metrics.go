@@ -9,6 +9,7 @@ import (
 	"konnectivity/adapters/uplink"
 	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/resume"
 )
 
 const metricsPrefix = "konnectivity_sidecar_"
@@ -43,9 +44,9 @@ func newMetrics() *metrics {
 	}
 }
 
-// register puts everything on r, with the figures of server read at each scrape.
-func (m *metrics) register(r prometheus.Registerer, up *uplink.Server) error {
-	server := up.Stats
+// register puts everything on r, with the figures of the server and of the ends of
+// connections read at each scrape.
+func (m *metrics) register(r prometheus.Registerer, server func() uplink.Stats, ends *resume.Manager) error {
 	gauge := func(name, help string, value func(uplink.Stats) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: metricsPrefix + name, Help: help}, func() float64 { return value(server()) })
 	}
@@ -67,7 +68,7 @@ func (m *metrics) register(r prometheus.Registerer, up *uplink.Server) error {
 			return err
 		}
 	}
-	return observe.Resuming(r, metricsPrefix, up.Ends())
+	return observe.Resuming(r, metricsPrefix, ends)
 }
 
 func (m *metrics) dialed(route tunnel.Route, took time.Duration, err error) {

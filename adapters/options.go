@@ -15,6 +15,7 @@ import (
 	"konnectivity/adapters/resolve"
 	"konnectivity/adapters/uplink"
 	"konnectivity/internal/logging"
+	"konnectivity/tunnel"
 )
 
 // Options is everything an Adapter is made of. The zero value of a field means
@@ -31,6 +32,7 @@ type Options struct {
 	// front judges plain requests by itself. nil: none does.
 	Self func(address string) bool
 
+	dialServer  tunnel.Dialer // through the tunnel; default: by Server
 	proxyCADirs []string      // default defaultProxyCADirs; tests have none
 	lookupTime  time.Duration // bounds each step of a lookup; 0: its package's default
 

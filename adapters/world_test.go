@@ -5,10 +5,13 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/binary"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,11 +20,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 	"golang.org/x/net/dns/dnsmessage"
 
-	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -29,50 +30,50 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// world is all that is around a sidecar: a server with an agent, the network
-// and the DNS behind the agent, the hosted cluster's API, and the network and
-// the resolver of the sidecar's own pod.
+// world is all that is around a sidecar: an agent, the network and the DNS behind
+// it, the hosted cluster's API, and the network and the resolver of the sidecar's
+// own pod.
 type world struct {
-	t      testing.TB
-	pki    *fake.PKI
-	server *fake.Server
-	api    *fake.API
-	opt    Options
+	t   testing.TB
+	opt Options
 
-	mu      sync.Mutex
-	inside  map[string]string       // what the agent reaches: host:port -> where it really is
-	outside map[string]string       // what the pod reaches
-	guest   map[string][]netip.Addr // the hosted cluster's DNS
-	system  map[string][]netip.Addr // the pod's resolver
-	agent   bool
-	dialed  []string // by the agent
-	direct  []string // by the pod
+	mu       sync.Mutex
+	inside   map[string]string       // what the agent reaches: host:port -> where it really is
+	outside  map[string]string       // what the pod reaches
+	services map[string][]string     // the hosted cluster's API: namespace/name -> clusterIPs
+	guest    map[string][]netip.Addr // the hosted cluster's DNS
+	system   map[string][]netip.Addr // the pod's resolver
+	agent    bool
+	dialed   []string      // by the agent
+	direct   []string      // by the pod
+	ids      []string      // of what the tunnel was asked for
+	conns    []tunnel.Conn // through the tunnel
 }
 
-// newWorld has a link-speaking server, unless old, and everything in place.
-func newWorld(t testing.TB, old bool) *world {
-	w := &world{t: t, pki: fake.NewPKI(t), inside: map[string]string{}, outside: map[string]string{},
+// newWorld has everything in place.
+func newWorld(t testing.TB) *world {
+	w := &world{t: t, inside: map[string]string{}, outside: map[string]string{}, services: map[string][]string{"openshift-dns/dns-default": {"10.0.0.10"}},
 		guest: map[string][]netip.Addr{}, system: map[string][]netip.Addr{}, agent: true}
-	w.server = fake.NewServer(w.pki)
-	if old {
-		w.server.Old()
-	}
-	w.server.Dialer = tunnel.DialerFunc(w.agentDial)
-	w.server.Start(t)
-	w.api = fake.StartAPI(t)
-	w.api.Set("openshift-dns/dns-default", "10.0.0.10")
 	w.inside["10.0.0.10:53"] = w.startDNS()
+	api := httptest.NewServer(http.HandlerFunc(w.serveAPI))
+	t.Cleanup(api.Close)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	w.api.Kubeconfig(t, kubeconfig, "token")
+	testutil.NoError(t, os.WriteFile(kubeconfig, fmt.Appendf(nil, "clusters: [{name: c, cluster: {server: %q}}]\ncontexts: [{name: x, context: {cluster: c}}]\n", api.URL), 0o600))
 	w.opt = Options{
+		dialServer:  tunnel.DialerFunc(w.agentDial),
 		proxyCADirs: []string{},
 		lookupTime:  testutil.Patience, // the bounds are tested where time is fake
-		Server:      ServerOptions{Address: w.server.Addr(), ServerName: fake.ServerName, TLS: w.pki, Software: "test/1", ConnectTimeout: testutil.Patience},
+		Server:      ServerOptions{Address: testutil.Refusing(t), TLS: noCertificates{}},
 		Hosted:      HostedOptions{Kubeconfig: kubeconfig},
 		Direct:      DirectOptions{env: func(string) string { return "" }, lookup: w.lookup, dialTCP: w.podDial},
 	}
 	return w
 }
+
+// noCertificates are those for a server that is never reached.
+type noCertificates struct{}
+
+func (noCertificates) Client(string, ...string) *tls.Config { return new(tls.Config) }
 
 // adapter composes and runs one until the test ends.
 func (w *world) adapter() *Adapter {
@@ -100,14 +101,28 @@ func (w *world) set(change func()) {
 
 func (w *world) agentDial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	w.mu.Lock()
-	w.dialed = append(w.dialed, f.Address)
+	w.dialed, w.ids = append(w.dialed, f.Address), append(w.ids, f.ID)
 	real, ok := w.inside[f.Address]
 	agent := w.agent
 	w.mu.Unlock()
 	if !agent {
 		return nil, &tunnel.DialError{Failure: tunnel.FailNoAgent, Reason: "no agent available"}
 	}
-	return dialReal(ctx, f.Network, f.Address, real, ok)
+	c, err := dialReal(ctx, f.Network, f.Address, real, ok)
+	if err == nil {
+		w.set(func() { w.conns = append(w.conns, c) })
+	}
+	return c, err
+}
+
+// loseAgent takes the agent away, and with it what it carried.
+func (w *world) loseAgent() {
+	w.set(func() {
+		w.agent = false
+		for _, c := range w.conns {
+			_ = c.Reset(errors.New("agent lost"))
+		}
+	})
 }
 
 func dialReal(ctx context.Context, network, address, real string, ok bool) (tunnel.Conn, error) {
@@ -159,6 +174,23 @@ func target(t testing.TB, name string) string {
 		_, _ = io.Copy(c, c)
 		_ = c.(*net.TCPConn).CloseWrite()
 	})
+}
+
+// serveAPI answers for the Services in w.services, one by one: none may be listed.
+func (w *world) serveAPI(rw http.ResponseWriter, r *http.Request) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	path := strings.Split(r.URL.Path, "/") // /api/v1/namespaces/NAMESPACE/services/NAME
+	if len(path) != 7 {
+		rw.WriteHeader(http.StatusForbidden)
+		return
+	}
+	ips, ok := w.services[path[4]+"/"+path[6]]
+	if !ok {
+		rw.WriteHeader(http.StatusNotFound)
+		return
+	}
+	_ = json.NewEncoder(rw).Encode(map[string]any{"spec": map[string]any{"clusterIPs": ips}})
 }
 
 // startDNS serves the zone in w.guest over TCP.
@@ -310,33 +342,4 @@ func customerTLS(t testing.TB, hosts ...string) (*tls.Config, string) {
 		t.Fatal(err)
 	}
 	return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}, bundle
-}
-
-// count is the value of a counter or gauge with these label values.
-func count(t testing.TB, r *prometheus.Registry, name string, labels ...string) float64 {
-	t.Helper()
-	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	total := 0.0
-	for _, f := range families {
-		if f.GetName() != metricsPrefix+name {
-			continue
-		}
-	metric:
-		for _, m := range f.GetMetric() {
-			for i := 0; i+1 < len(labels); i += 2 {
-				found := false
-				for _, l := range m.GetLabel() {
-					found = found || l.GetName() == labels[i] && l.GetValue() == labels[i+1]
-				}
-				if !found {
-					continue metric
-				}
-			}
-			total += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
-		}
-	}
-	return total
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
-	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
@@ -56,8 +55,8 @@ func want(t testing.TB, s *Services, outcomes map[string]string) {
 
 var outcomes = map[string]string{"a/one": "[10.0.0.1]", "a/dual": "[10.0.0.2 fd00::2]", "a/headless": "no_such_host", "a/none": "no_such_host", "b/one": "no_such_host"}
 
-func filled(t testing.TB) (*fake.API, string) {
-	api := fake.StartAPI(t)
+func filled(t testing.TB) (*fakeAPI, string) {
+	api := startAPI(t)
 	api.Set("a/one", "10.0.0.1")
 	api.Set("a/dual", "10.0.0.2,fd00::2")
 	api.Set("a/headless", "None")
@@ -208,7 +207,7 @@ func TestWithoutAPI(t *testing.T) {
 	if time.Since(start) > 10*time.Second {
 		t.Error("no bound")
 	}
-	api := fake.StartAPI(t)
+	api := startAPI(t)
 	api.Set("a/one", "10.0.0.1")
 	api.Kubeconfig(t, path, "x")
 	testutil.Eventually(t, "the kubeconfig picked up", func() bool { return lookup(s, "a/one") == "[10.0.0.1]" })
@@ -251,7 +250,7 @@ func TestChangedKubeconfigRelists(t *testing.T) {
 		t.Run(fmt.Sprint("during a watch: ", during), func(t *testing.T) {
 			t.Parallel() // it waits
 			first, path := filled(t)
-			second := fake.StartAPI(t)
+			second := startAPI(t)
 			second.Set("a/one", "10.9.9.9")
 			s := services(t, path)
 			if s.look = time.Hour; during {

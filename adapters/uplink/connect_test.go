@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/pki"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -45,7 +44,7 @@ func closed(server net.Conn) bool {
 
 // newTestSession is a session whose server cannot be reached by another connection.
 func newTestSession(t *testing.T, spare *handshaken) *connectSession {
-	opt, err := Options{Address: "192.0.2.1:1", TLS: fake.NewPKI(t), dialTCP: func(context.Context, string, string) (net.Conn, error) {
+	opt, err := Options{Address: "192.0.2.1:1", TLS: newPKI(t), dialTCP: func(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("refused")
 	}}.withDefaults()
 	must(t, err)

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -13,7 +12,7 @@ import (
 
 func newTestConnector(t *testing.T, n *names, p ClientTLS) *connector {
 	t.Helper()
-	opt, err := Options{Address: "konnectivity:8090", ServerName: fake.ServerName, TLS: p, lookup: n.lookup, dialTCP: n.dial}.withDefaults()
+	opt, err := Options{Address: "konnectivity:8090", ServerName: serverName, TLS: p, lookup: n.lookup, dialTCP: n.dial}.withDefaults()
 	must(t, err)
 	return newConnector(opt, newHealth(t.Context(), opt), link.NewBudget(0), nil)
 }
@@ -21,8 +20,8 @@ func newTestConnector(t *testing.T, n *names, p ClientTLS) *connector {
 // A connector makes links where the server has them, and else connections, which are
 // the caller's. All that it keeps is what it heard.
 func TestConnectorSessions(t *testing.T) {
-	p := fake.NewPKI(t)
-	linked, old := fake.NewServer(p).Start(t), fake.NewServer(p).Old().Start(t)
+	p := newPKI(t)
+	linked, old := newFake(p).Start(t), newFake(p).Old().Start(t)
 	toLinked, toOld := netip.MustParseAddrPort("192.0.2.1:8090"), netip.MustParseAddrPort("192.0.2.2:8090")
 	n := at("192.0.2.1", linked.Addr(), "192.0.2.2", old.Addr())
 	c := newTestConnector(t, n, p)

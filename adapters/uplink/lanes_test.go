@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -13,7 +12,7 @@ import (
 
 // laned is a Server with a link of two lanes to a fake. A stream keeps the
 // second from being dropped until idle is called.
-func laned(t *testing.T, p *fake.PKI, server *fake.Server, n *names) (s *Server, l *linkSession, idle func()) {
+func laned(t *testing.T, p *testPKI, server *fakeServer, n *names) (s *Server, l *linkSession, idle func()) {
 	t.Helper()
 	s = client(t, p, n, func(o *Options) { o.Lanes, o.ResumeWindow = 2, time.Minute })
 	run(t, s)
@@ -34,8 +33,8 @@ func laned(t *testing.T, p *fake.PKI, server *fake.Server, n *names) (s *Server,
 
 // The lanes of a link say that they are, and count as one link.
 func TestLanesAreOneLink(t *testing.T) {
-	p := fake.NewPKI(t)
-	server := fake.NewServer(p).Start(t)
+	p := newPKI(t)
+	server := newFake(p).Start(t)
 	s, l, idle := laned(t, p, server, at("192.0.2.1", server.Addr()))
 	defer idle()
 	first, second := server.Peers()[0], server.Peers()[1]
@@ -58,15 +57,15 @@ func TestLanesAreOneLink(t *testing.T) {
 // Without the flag nothing is said of lanes. A server of before is told, and gets
 // one link, or CONNECT.
 func TestLanesWithServersOfBefore(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
-	plain := fake.NewServer(p).Start(t)
+	plain := newFake(p).Start(t)
 	s := client(t, p, at("192.0.2.1", plain.Addr()), nil)
 	must(t, roundTrip(t, s, target))
 	if got := plain.Peers()[0]; got.Group != "" || len(got.Features) != 0 {
 		t.Errorf("without the flag, the server was told of group %q and %v", got.Group, got.Features)
 	}
-	before := fake.NewServer(p)
+	before := newFake(p)
 	before.NoLanes = true
 	before.Start(t)
 	s = client(t, p, at("192.0.2.1", before.Addr()), func(o *Options) { o.Lanes = 2 })
@@ -74,7 +73,7 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 	if s.sessions().link().Sessions()[0].Lanes() {
 		t.Error("lanes are in use with a server that does not know them")
 	}
-	old := fake.NewServer(p).Old().Start(t)
+	old := newFake(p).Old().Start(t)
 	s = client(t, p, at("192.0.2.1", old.Addr()), func(o *Options) { o.Lanes = 2 })
 	for range 3 {
 		must(t, roundTrip(t, s, target))
@@ -89,7 +88,7 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 
 // A server that goes is left by all lanes.
 func TestLanesAreLeft(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
 	agent := newAgent(t)
 	old := resuming(p, agent).Start(t)

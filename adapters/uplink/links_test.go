@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/peers"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -13,13 +12,13 @@ import (
 )
 
 func TestALinkPerAddress(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
-	var servers []*fake.Server
+	var servers []*fakeServer
 	n := new(names)
 	var pairs []string
 	for _, ip := range []string{"192.0.2.1", "192.0.2.2", "2001:db8::3"} {
-		servers = append(servers, fake.NewServer(p).Start(t))
+		servers = append(servers, newFake(p).Start(t))
 		pairs = append(pairs, ip, servers[len(servers)-1].Addr())
 	}
 	n.set(pairs...)
@@ -51,7 +50,7 @@ func TestALinkPerAddress(t *testing.T) {
 		must(t, roundTrip(t, s, target))
 	}
 	testutil.Eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
-	servers[0] = fake.NewServer(p).StartAt(t, address)
+	servers[0] = newFake(p).StartAt(t, address)
 	testutil.Eventually(t, "the third again", func() bool { return s.Stats().Links == 3 })
 	if got := s.Stats(); got.Lost != 1 {
 		t.Errorf("%+v", got)
@@ -59,8 +58,8 @@ func TestALinkPerAddress(t *testing.T) {
 }
 
 func TestRunWarmsUp(t *testing.T) {
-	p := fake.NewPKI(t)
-	server := fake.NewServer(p).Start(t)
+	p := newPKI(t)
+	server := newFake(p).Start(t)
 	target := testutil.Echo(t)
 	n := at("192.0.2.1", server.Addr())
 	s := client(t, p, n, nil)
@@ -86,8 +85,8 @@ func TestServing(t *testing.T) {
 		{link.Serving{Told: true}, ""},
 		{link.Serving{Told: true, Why: "no connection to any proxy agent"}, "the konnectivity server says: no connection to any proxy agent"},
 	} {
-		p := fake.NewPKI(t)
-		server := fake.NewServer(p)
+		p := newPKI(t)
+		server := newFake(p)
 		server.Agents = c.agents
 		server.Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
@@ -107,8 +106,8 @@ func TestServing(t *testing.T) {
 }
 
 func TestSeveralServersBehindOneAddress(t *testing.T) {
-	p := fake.NewPKI(t)
-	server := fake.NewServer(p)
+	p := newPKI(t)
+	server := newFake(p)
 	server.Count = 3
 	server.Start(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
@@ -121,9 +120,9 @@ func TestSeveralServersBehindOneAddress(t *testing.T) {
 }
 
 func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
-	server := fake.NewServer(p).Start(t)
+	server := newFake(p).Start(t)
 	n := at("192.0.2.1", server.Addr())
 	var left atomic.Int32
 	s := client(t, p, n, func(o *Options) { o.Leave = func() { left.Add(1) } })
@@ -135,7 +134,7 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 		t.Error("told to leave a server that stays")
 	}
 
-	next := fake.NewServer(p).Start(t)
+	next := newFake(p).Start(t)
 	n.set("192.0.2.1", next.Addr())
 	server.Drain()
 	testutil.Eventually(t, "a link to the next server", func() bool { return s.Stats().Links == 2 })
@@ -159,9 +158,9 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 // A link that is being left gets nothing new while there is another, however
 // busy that is; alone it still serves.
 func TestPickAvoidsLeavingLinks(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
-	first, second := fake.NewServer(p).Start(t), fake.NewServer(p).Start(t)
+	first, second := newFake(p).Start(t), newFake(p).Start(t)
 	n := at("192.0.2.1", first.Addr())
 	s := client(t, p, n, nil)
 	must(t, roundTrip(t, s, target))
@@ -188,9 +187,9 @@ func TestPickAvoidsLeavingLinks(t *testing.T) {
 // A link to a server that says that no agent serves gets nothing while there is
 // another, however busy that is.
 func TestPickAvoidsAgentlessServers(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
-	idle, busy := fake.NewServer(p), fake.NewServer(p)
+	idle, busy := newFake(p), newFake(p)
 	idle.ID, busy.ID = "idle", "busy"
 	idle.Agents = link.Serving{Told: true, Why: "no connection to any proxy agent"}
 	n := at("192.0.2.1", idle.Start(t).Addr(), "192.0.2.2", busy.Start(t).Addr())
@@ -213,14 +212,14 @@ func TestPickAvoidsAgentlessServers(t *testing.T) {
 }
 
 func TestServerUpgrade(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
-	old := fake.NewServer(p).Old().Start(t)
+	old := newFake(p).Old().Start(t)
 	s := client(t, p, at("192.0.2.1", old.Addr()), nil)
 	must(t, roundTrip(t, s, target))
 	address := old.Addr()
 	old.Stop()
-	upgraded := fake.NewServer(p).StartAt(t, address)
+	upgraded := newFake(p).StartAt(t, address)
 	for range 3 {
 		must(t, roundTrip(t, s, target))
 	}
@@ -229,15 +228,15 @@ func TestServerUpgrade(t *testing.T) {
 		t.Errorf("%d links, %d CONNECTs after the upgrade", l, c)
 	}
 	upgraded.Stop()
-	fake.NewServer(p).Old().StartAt(t, address) // and back again
+	newFake(p).Old().StartAt(t, address) // and back again
 	testutil.Eventually(t, "the link's end noticed", func() bool { return s.Stats().Links == 0 })
 	must(t, roundTrip(t, s, target))
 }
 
 func TestAddressesAreLookedUpAnewWhenAllFail(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
-	server := fake.NewServer(p).Start(t)
+	server := newFake(p).Start(t)
 	n := at("192.0.2.1", server.Addr())
 	s := client(t, p, n, func(o *Options) { o.Mode = link.Off })
 	must(t, roundTrip(t, s, target))
@@ -250,9 +249,9 @@ func TestAddressesAreLookedUpAnewWhenAllFail(t *testing.T) {
 }
 
 func TestOldServerIsProbedForReadiness(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	for _, mode := range []link.Mode{link.Auto, link.Off} {
-		server := fake.NewServer(p).Old().Start(t)
+		server := newFake(p).Old().Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), func(o *Options) { o.Mode = mode })
 		run(t, s)
 		testutil.Eventually(t, "ready without a request", func() bool { return s.Ready() == nil })
@@ -260,7 +259,7 @@ func TestOldServerIsProbedForReadiness(t *testing.T) {
 }
 
 func TestStartWithoutServer(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
 	n := at()
 	s := client(t, p, n, nil)
@@ -268,7 +267,7 @@ func TestStartWithoutServer(t *testing.T) {
 	if err := roundTrip(t, s, target); tunnel.FailureOf(err) != tunnel.FailUnavailable {
 		t.Fatal(err)
 	}
-	server := fake.NewServer(p).Start(t)
+	server := newFake(p).Start(t)
 	n.set("192.0.2.1", server.Addr())
 	err := roundTrip(t, s, target)
 	if err != nil { // it may have joined Run's attempt, which began before
@@ -278,23 +277,23 @@ func TestStartWithoutServer(t *testing.T) {
 }
 
 func TestLinksAreRetriedWithoutRequests(t *testing.T) {
-	p := fake.NewPKI(t)
-	server := fake.NewServer(p).Start(t)
+	p := newPKI(t)
+	server := newFake(p).Start(t)
 	address := server.Addr()
 	s := client(t, p, at("192.0.2.1", address), nil)
 	run(t, s)
 	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
 	server.Stop()
 	testutil.Eventually(t, "not ready", func() bool { return s.Ready() != nil })
-	fake.NewServer(p).StartAt(t, address)
+	newFake(p).StartAt(t, address)
 	testutil.Eventually(t, "ready again", func() bool { return s.Ready() == nil })
 }
 
 // A server with links beside one without: once there is a link, it is what
 // requests go by.
 func TestPickPrefersLinks(t *testing.T) {
-	p := fake.NewPKI(t)
-	linked, old := fake.NewServer(p), fake.NewServer(p).Old()
+	p := newPKI(t)
+	linked, old := newFake(p), newFake(p).Old()
 	linked.ID = "linked"
 	s := client(t, p, at("192.0.2.1", linked.Start(t).Addr(), "192.0.2.2", old.Start(t).Addr()), nil)
 	run(t, s)
@@ -318,12 +317,12 @@ func TestPickPrefersLinks(t *testing.T) {
 
 // A server that forgets the link is known to be without links before a request.
 func TestServerDowngrade(t *testing.T) {
-	p := fake.NewPKI(t)
-	server := fake.NewServer(p).Start(t)
+	p := newPKI(t)
+	server := newFake(p).Start(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
 	run(t, s)
 	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
 	server.Stop()
-	fake.NewServer(p).Old().StartAt(t, server.Addr())
+	newFake(p).Old().StartAt(t, server.Addr())
 	testutil.Eventually(t, "a server without links", func() bool { _, connect := s.sessions().stay(); return connect })
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"testing"
 
-	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -13,8 +12,8 @@ import (
 // A probe goes step by step where a Dial goes at once, and leaves nothing in the
 // pool.
 func TestProbe(t *testing.T) {
-	p := fake.NewPKI(t)
-	for name, server := range map[string]*fake.Server{"link": fake.NewServer(p), "old": fake.NewServer(p).Old()} {
+	p := newPKI(t)
+	for name, server := range map[string]*fakeServer{"link": newFake(p), "old": newFake(p).Old()} {
 		t.Run(name, func(t *testing.T) {
 			server.Start(t)
 			s := client(t, p, at("192.0.2.1", server.Addr(), "192.0.2.2", testutil.Refusing(t)), nil)
@@ -50,8 +49,8 @@ func TestProbe(t *testing.T) {
 
 // What is wrong with the server's certificate comes as it does to a Dial.
 func TestProbeJudgesTheServer(t *testing.T) {
-	server := fake.NewServer(fake.NewPKI(t)).Start(t)
-	s := client(t, fake.NewPKI(t), at("192.0.2.1", server.Addr()), nil)
+	server := newFake(newPKI(t)).Start(t)
+	s := client(t, newPKI(t), at("192.0.2.1", server.Addr()), nil)
 	addrs, err := s.Addresses(t.Context())
 	must(t, err)
 	probe, err := s.Probe(t.Context(), addrs[0])

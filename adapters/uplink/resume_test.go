@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -12,7 +11,7 @@ import (
 // A server that goes is left at once, also while a connection goes on for ever:
 // it moves to another link, if need be to one that is made for it.
 func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
 	agent := newAgent(t)
 	old := resuming(p, agent).Start(t)
@@ -37,9 +36,9 @@ func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
 }
 
 // linkedToTwo has links to two servers of one agent, a, which is prepared, and b.
-func linkedToTwo(t *testing.T, prepare func(a *fake.Server)) *Server {
+func linkedToTwo(t *testing.T, prepare func(a *fakeServer)) *Server {
 	t.Helper()
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	agent := newAgent(t)
 	a, b := resuming(p, agent), resuming(p, agent)
 	a.ID, b.ID = "a", "b"
@@ -53,7 +52,7 @@ func linkedToTwo(t *testing.T, prepare func(a *fake.Server)) *Server {
 // A connection is asked for at the server of Resume.First, even if another link carries
 // less; a server without a link is not waited for.
 func TestResumeAsksTheGivenServerFirst(t *testing.T) {
-	s := linkedToTwo(t, func(*fake.Server) {})
+	s := linkedToTwo(t, func(*fakeServer) {})
 	for _, id := range []string{"a", "b", "a", "b", "c", ""} {
 		f := tunnel.NewFlow("tcp", "dest:1")
 		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: id}
@@ -69,7 +68,7 @@ func TestResumeAsksTheGivenServerFirst(t *testing.T) {
 // A server that is to be asked first, and says that it has lost its agents, is asked
 // last.
 func TestResumeAsksServersWithAgentsFirst(t *testing.T) {
-	s := linkedToTwo(t, func(a *fake.Server) { a.Agents = noAgents })
+	s := linkedToTwo(t, func(a *fakeServer) { a.Agents = noAgents })
 	f := tunnel.NewFlow("tcp", "dest:1")
 	f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: "a"}
 	if _, err := s.Dial(t.Context(), f); tunnel.FailureOf(err) != tunnel.FailGone || f.Hop.ID != "b" {

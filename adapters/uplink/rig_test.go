@@ -14,7 +14,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
@@ -69,7 +68,7 @@ func (n *names) dial(ctx context.Context, network, address string) (net.Conn, er
 
 func client(t testing.TB, p ClientTLS, n *names, change func(*Options)) *Server {
 	t.Helper()
-	opt := Options{Address: "konnectivity:8090", ServerName: fake.ServerName, TLS: p, lookup: n.lookup, dialTCP: n.dial, Software: "test/1"}
+	opt := Options{Address: "konnectivity:8090", ServerName: serverName, TLS: p, lookup: n.lookup, dialTCP: n.dial, Software: "test/1"}
 	if change != nil {
 		change(&opt)
 	}
@@ -143,8 +142,8 @@ func newAgent(t *testing.T) *resume.Manager {
 }
 
 // resuming is a server that leads to the agent whose ends are given.
-func resuming(p *fake.PKI, agent *resume.Manager) *fake.Server {
-	s := fake.NewServer(p)
+func resuming(p *testPKI, agent *resume.Manager) *fakeServer {
+	s := newFake(p)
 	s.Ends = agent
 	return s
 }
@@ -163,7 +162,7 @@ func says(t *testing.T, c tunnel.Conn, text string) {
 }
 
 // eventuallyOnlyOn waits until the link to next is the only one, and stays.
-func eventuallyOnlyOn(t *testing.T, s *Server, next *fake.Server) {
+func eventuallyOnlyOn(t *testing.T, s *Server, next *fakeServer) {
 	t.Helper()
 	testutil.Eventually(t, "the old link to be left", func() bool {
 		links := s.Links()

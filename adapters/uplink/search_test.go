@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -14,7 +13,7 @@ var noAgents = link.Serving{Told: true, Why: "no connection to any proxy agent"}
 
 // twoLinks is a client with two links to the one address of two servers, both to
 // the first. The second is what the address leads to from then on.
-func twoLinks(t *testing.T, p *fake.PKI, first, second *fake.Server) *Server {
+func twoLinks(t *testing.T, p *testPKI, first, second *fakeServer) *Server {
 	first.ID, first.Count, second.ID, second.Count = "first", 2, "second", 2
 	n := at("192.0.2.1", first.Start(t).Addr())
 	s := client(t, p, n, func(o *Options) { o.ResumeWindow = time.Minute })
@@ -36,7 +35,7 @@ func to(s *Server) map[string]int {
 // Where both links are to a server without agents, a dial has one of them replaced
 // by a link to a server that has some. What was on it goes on.
 func TestSearchFindsAServerWithAgents(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
 	agent := newAgent(t)
 	first, second := resuming(p, agent), resuming(p, agent)
@@ -64,9 +63,9 @@ func TestSearchFindsAServerWithAgents(t *testing.T) {
 
 // A search in vain leaves no link behind, and the links that there were are up.
 func TestSearchInVain(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
-	first, second := fake.NewServer(p), fake.NewServer(p)
+	first, second := newFake(p), newFake(p)
 	first.Agents, second.Agents = noAgents, noAgents
 	s := twoLinks(t, p, first, second)
 	testutil.Eventually(t, "two searches", func() bool {

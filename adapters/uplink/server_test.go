@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/adapters/internal/fake"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
@@ -19,21 +18,21 @@ import (
 )
 
 func TestDialByProtocol(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
 	for name, c := range map[string]struct {
-		server          *fake.Server
+		server          *fakeServer
 		mode            link.Mode
 		links, connects int64
 		handshakes      int64
 		fails           bool
 	}{
-		"link":              {fake.NewServer(p), link.Auto, 1, 0, 1, false},
-		"link required":     {fake.NewServer(p), link.Require, 1, 0, 1, false},
-		"link off":          {fake.NewServer(p), link.Off, 0, 3, 3, false},
-		"old":               {fake.NewServer(p).Old(), link.Auto, 0, 3, 3, false},
-		"old, off":          {fake.NewServer(p).Old(), link.Off, 0, 3, 3, false},
-		"old, but required": {fake.NewServer(p).Old(), link.Require, 0, 0, 0, true},
+		"link":              {newFake(p), link.Auto, 1, 0, 1, false},
+		"link required":     {newFake(p), link.Require, 1, 0, 1, false},
+		"link off":          {newFake(p), link.Off, 0, 3, 3, false},
+		"old":               {newFake(p).Old(), link.Auto, 0, 3, 3, false},
+		"old, off":          {newFake(p).Old(), link.Off, 0, 3, 3, false},
+		"old, but required": {newFake(p).Old(), link.Require, 0, 0, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.server.Start(t)
@@ -61,8 +60,8 @@ func TestDialByProtocol(t *testing.T) {
 // The connection that showed the server to be old must serve the request, also
 // when many come at once.
 func TestOldServerCostsNoExtraHandshake(t *testing.T) {
-	p := fake.NewPKI(t)
-	server := fake.NewServer(p).Old().Start(t)
+	p := newPKI(t)
+	server := newFake(p).Old().Start(t)
 	target := testutil.Echo(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
 	manyRoundTrips(t, s, target, 20)
@@ -72,8 +71,8 @@ func TestOldServerCostsNoExtraHandshake(t *testing.T) {
 }
 
 func TestManyFirstRequestsMakeOneLink(t *testing.T) {
-	p := fake.NewPKI(t)
-	server := fake.NewServer(p).Start(t)
+	p := newPKI(t)
+	server := newFake(p).Start(t)
 	target := testutil.Echo(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
 	manyRoundTrips(t, s, target, 50)
@@ -83,9 +82,9 @@ func TestManyFirstRequestsMakeOneLink(t *testing.T) {
 }
 
 func TestFailuresComeTyped(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	nobody := testutil.Refusing(t)
-	for _, server := range []*fake.Server{fake.NewServer(p), fake.NewServer(p).Old()} {
+	for _, server := range []*fakeServer{newFake(p), newFake(p).Old()} {
 		server.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			if strings.HasPrefix(f.Address, "nobody.example") {
 				return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: f.Address, IsNotFound: true}}
@@ -93,7 +92,7 @@ func TestFailuresComeTyped(t *testing.T) {
 			if strings.HasPrefix(f.Address, "agentless") {
 				return nil, &tunnel.DialError{Failure: tunnel.FailNoAgent}
 			}
-			return fake.Direct(ctx, f)
+			return direct(ctx, f)
 		})
 		server.Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
@@ -111,9 +110,9 @@ func TestFailuresComeTyped(t *testing.T) {
 }
 
 func TestIDTravels(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
-	for _, server := range []*fake.Server{fake.NewServer(p), fake.NewServer(p).Old()} {
+	for _, server := range []*fakeServer{newFake(p), newFake(p).Old()} {
 		server.Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
 		c, err := s.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "00112233aabbccdd", Network: "tcp", Address: target}})
@@ -135,12 +134,12 @@ func tlsFiles(t *testing.T) ClientTLS {
 
 // stranger is a client whose certificate no server knows.
 type stranger struct {
-	*fake.PKI
+	*testPKI
 	pair pki.Pair
 }
 
 func (s stranger) Client(name string, protos ...string) *tls.Config {
-	c := s.PKI.Client(name, protos...)
+	c := s.testPKI.Client(name, protos...)
 	c.Certificates = []tls.Certificate{s.pair.TLS()}
 	return c
 }
@@ -154,13 +153,13 @@ func knowsNobody(t *testing.T) string {
 }
 
 func TestServerOutOfReach(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	other, err := pki.NewCA("other")
 	must(t, err)
 	pair, err := other.Issue(pki.Leaf{CommonName: "stranger", Client: true})
 	must(t, err)
-	server := fake.NewServer(p).Start(t)
-	oldServer := fake.NewServer(p).Old().Start(t)
+	server := newFake(p).Start(t)
+	oldServer := newFake(p).Old().Start(t)
 	closed := testutil.Refusing(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -176,7 +175,7 @@ func TestServerOutOfReach(t *testing.T) {
 		"black hole":       {&names{order: []string{"192.0.2.9"}}, p, "the konnectivity server does not answer in time"},
 		"silent":           {at("192.0.2.1", silent.Addr().String()), p, "the konnectivity server does not answer in time"},
 		"no files":         {at("192.0.2.1", server.Addr()), tlsFiles(t), "the certificates for the konnectivity server are not in place"},
-		"another CA":       {at("192.0.2.1", server.Addr()), fake.NewPKI(t), "the konnectivity server shows a certificate that is not trusted"},
+		"another CA":       {at("192.0.2.1", server.Addr()), newPKI(t), "the konnectivity server shows a certificate that is not trusted"},
 		"stranger":         {at("192.0.2.1", server.Addr()), stranger{p, pair}, "the konnectivity server refuses our TLS handshake"},
 		"stranger, to old": {at("192.0.2.1", oldServer.Addr()), stranger{p, pair}, "the konnectivity server refuses our TLS handshake"},
 		"name of nobody": {at("192.0.2.1", nobody), p,
@@ -205,7 +204,7 @@ func TestServerOutOfReach(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	for _, opt := range []Options{{}, {Address: "host", TLS: p}, {Address: "host:0", TLS: p}, {Address: "host:1"}, {Address: "host:1", TLS: p, Mode: "maybe"}} {
 		if s, err := New(opt); err == nil {
 			t.Errorf("%+v is accepted", opt)
@@ -215,15 +214,15 @@ func TestBadOptions(t *testing.T) {
 }
 
 func TestConnectTimeoutHasADefault(t *testing.T) {
-	opt, err := Options{Address: "host:1", TLS: fake.NewPKI(t)}.withDefaults()
+	opt, err := Options{Address: "host:1", TLS: newPKI(t)}.withDefaults()
 	if err != nil || opt.ConnectTimeout != 5*time.Second {
 		t.Errorf("%v, %v", opt.ConnectTimeout, err)
 	}
 }
 
 func TestCancelledRequestSparesTheOthers(t *testing.T) {
-	p := fake.NewPKI(t)
-	server := fake.NewServer(p).Start(t)
+	p := newPKI(t)
+	server := newFake(p).Start(t)
 	n := at("192.0.2.1", server.Addr())
 	target := testutil.Echo(t)
 	gaveUp := make(chan struct{})
@@ -256,9 +255,9 @@ func TestCancelledRequestSparesTheOthers(t *testing.T) {
 // A link that breaks while a dial is under way must not fail it if another
 // link, or a new one, can carry it.
 func TestDialSurvivesALostLink(t *testing.T) {
-	p := fake.NewPKI(t)
+	p := newPKI(t)
 	target := testutil.Echo(t)
-	server := fake.NewServer(p)
+	server := newFake(p)
 	hold := make(chan struct{}, 1)
 	var first atomic.Bool
 	server.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
@@ -267,7 +266,7 @@ func TestDialSurvivesALostLink(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		return fake.Direct(ctx, f)
+		return direct(ctx, f)
 	})
 	server.Start(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
@@ -282,10 +281,10 @@ func TestDialSurvivesALostLink(t *testing.T) {
 // agent: the connection may be there, and its opener asks for it again. What the
 // other server said is not touched.
 func TestDialStaysLostInFlight(t *testing.T) {
-	p := fake.NewPKI(t)
-	first, second := fake.NewServer(p), fake.NewServer(p)
+	p := newPKI(t)
+	first, second := newFake(p), newFake(p)
 	var dials atomic.Int32
-	dialer := func(own *fake.Server) tunnel.Dialer {
+	dialer := func(own *fakeServer) tunnel.Dialer {
 		return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			if dials.Add(1) > 1 {
 				return nil, &tunnel.DialError{Failure: tunnel.FailNoAgent, Address: f.Address}

@@ -1,8 +1,4 @@
-// Package fake is what the tests of adapters stand before: a small konnectivity
-// server (mTLS on loopback, link and CONNECT told apart by ALPN, destinations reached
-// by a Dialer of the test's choice), and as much of a kube-apiserver as knows
-// Services.
-package fake
+package uplink
 
 import (
 	"bufio"
@@ -24,43 +20,38 @@ import (
 	"konnectivity/tunnel/resume"
 )
 
-// ServerName is the name in every server's certificate.
-const ServerName = "konnectivity.test"
+// serverName is the name in every server's certificate.
+const serverName = "konnectivity.test"
 
-// PKI is the certificates of one test.
-type PKI struct {
+// testPKI is the certificates of one test.
+type testPKI struct {
 	ca             *pki.CA
 	server, client pki.Pair
 }
 
-// NewPKI makes a CA and a certificate for each side.
-func NewPKI(t testing.TB) *PKI {
+// newPKI makes a CA and a certificate for each side.
+func newPKI(t testing.TB) *testPKI {
 	t.Helper()
-	p := new(PKI)
-	var err error
-	if p.ca, err = pki.NewCA("test"); err != nil {
-		t.Fatal(err)
+	ca := testutil.Must(pki.NewCA("test"))(t)
+	return &testPKI{
+		ca:     ca,
+		server: testutil.Must(ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{serverName}, Server: true}))(t),
+		client: testutil.Must(ca.Issue(pki.Leaf{CommonName: "client", Client: true}))(t),
 	}
-	if p.server, err = p.ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{ServerName}, Server: true}); err != nil {
-		t.Fatal(err)
-	}
-	if p.client, err = p.ca.Issue(pki.Leaf{CommonName: "client", Client: true}); err != nil {
-		t.Fatal(err)
-	}
-	return p
 }
 
-// Client implements adapters.ClientTLS.
-func (p *PKI) Client(serverName string, protos ...string) *tls.Config {
+// Client implements ClientTLS.
+func (p *testPKI) Client(serverName string, protos ...string) *tls.Config {
 	return &tls.Config{RootCAs: p.ca.Pool(), Certificates: []tls.Certificate{p.client.TLS()}, ServerName: serverName,
 		NextProtos: protos, ClientSessionCache: tls.NewLRUClientSessionCache(4), MinVersion: tls.VersionTLS12}
 }
 
-// Server is one running server.
-type Server struct {
+// fakeServer is a small konnectivity server: mTLS on loopback, link and CONNECT told
+// apart by ALPN, and destinations reached by a Dialer of the test's choice.
+type fakeServer struct {
 	ID      string          // that it goes by; empty: none
 	Protos  []string        // what ALPN offers; nil: link and http/1.1
-	Dialer  tunnel.Dialer   // reaches destinations; nil: Direct
+	Dialer  tunnel.Dialer   // reaches destinations; nil: direct
 	Count   int             // how many servers it says there are
 	Agents  link.Serving    // what it says of its agents
 	NoLanes bool            // as servers of before
@@ -69,7 +60,7 @@ type Server struct {
 	Handshakes, Resumed, Connects, Links atomic.Int64
 	IDs                                  chan string // of requests, where there is room
 
-	pki *PKI
+	pki *testPKI
 	tls *tls.Config // one for all, so that sessions are resumed
 	l   net.Listener
 	ctx context.Context
@@ -83,8 +74,8 @@ type Server struct {
 	drains int
 }
 
-// Direct is a tunnel.DialerFunc that dials from here.
-func Direct(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+// direct is a tunnel.DialerFunc that dials from here.
+func direct(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	c, err := new(net.Dialer).DialContext(ctx, f.Network, f.Address)
 	if err != nil {
 		return nil, err
@@ -92,23 +83,23 @@ func Direct(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	return tunnel.Wrap(c), nil
 }
 
-// NewServer makes a Server that is not started.
-func NewServer(p *PKI) *Server {
-	return &Server{pki: p, conns: make(map[net.Conn]bool), links: make(map[*link.Session]bool), IDs: make(chan string, 16)}
+// newFake makes a server that is not started.
+func newFake(p *testPKI) *fakeServer {
+	return &fakeServer{pki: p, conns: make(map[net.Conn]bool), links: make(map[*link.Session]bool), IDs: make(chan string, 16)}
 }
 
 // Old makes it one that knows only CONNECT.
-func (s *Server) Old() *Server { s.Protos = []string{"http/1.1"}; return s }
+func (s *fakeServer) Old() *fakeServer { s.Protos = []string{"http/1.1"}; return s }
 
 // Start listens and serves until Stop or the test's end, on a port that is its
 // own until then; it returns itself.
-func (s *Server) Start(t testing.TB) *Server {
+func (s *fakeServer) Start(t testing.TB) *fakeServer {
 	t.Helper()
 	return s.StartAt(t, testutil.ReservedAddress(t))
 }
 
 // StartAt is Start at a given address, for a server that comes back.
-func (s *Server) StartAt(t testing.TB, address string) *Server {
+func (s *fakeServer) StartAt(t testing.TB, address string) *fakeServer {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -118,7 +109,7 @@ func (s *Server) StartAt(t testing.TB, address string) *Server {
 		s.Protos = []string{link.ALPN, "http/1.1"}
 	}
 	if s.Dialer == nil {
-		s.Dialer = tunnel.DialerFunc(Direct)
+		s.Dialer = tunnel.DialerFunc(direct)
 	}
 	s.l = l
 	s.tls = &tls.Config{Certificates: []tls.Certificate{s.pki.server.TLS()}, ClientAuth: tls.RequireAndVerifyClientCert,
@@ -130,10 +121,10 @@ func (s *Server) StartAt(t testing.TB, address string) *Server {
 }
 
 // Addr is where it listens.
-func (s *Server) Addr() string { return s.l.Addr().String() }
+func (s *fakeServer) Addr() string { return s.l.Addr().String() }
 
 // Stop closes everything at once, as a crash would, and joins.
-func (s *Server) Stop() {
+func (s *fakeServer) Stop() {
 	s.end()
 	s.l.Close()
 	s.Cut()
@@ -141,7 +132,7 @@ func (s *Server) Stop() {
 }
 
 // Cut breaks all connections and goes on listening.
-func (s *Server) Cut() {
+func (s *fakeServer) Cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
@@ -151,7 +142,7 @@ func (s *Server) Cut() {
 
 // Drain asks clients to leave whose link is up, or in its handshake: it may be up for
 // the client before it is here. Those that come later may stay.
-func (s *Server) Drain() {
+func (s *fakeServer) Drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drains++
@@ -161,13 +152,13 @@ func (s *Server) Drain() {
 }
 
 // Peers are how the links introduced themselves, in the order they came.
-func (s *Server) Peers() []link.Hello {
+func (s *fakeServer) Peers() []link.Hello {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.peers)
 }
 
-func (s *Server) accept() {
+func (s *fakeServer) accept() {
 	for {
 		c, err := s.l.Accept()
 		if err != nil {
@@ -191,7 +182,7 @@ func (s *Server) accept() {
 	}
 }
 
-func (s *Server) serve(raw net.Conn) {
+func (s *fakeServer) serve(raw net.Conn) {
 	c := tls.Server(raw, s.tls)
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	if c.Handshake() != nil {
@@ -210,7 +201,7 @@ func (s *Server) serve(raw net.Conn) {
 }
 
 // Forward implements tunnel.Carrier.
-func (s *Server) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+func (s *fakeServer) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	select {
 	case s.IDs <- f.ID:
 	default:
@@ -218,7 +209,7 @@ func (s *Server) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answ
 	return (&tunnel.Forwarder{Dialer: s.Dialer}).Forward(ctx, f, answer)
 }
 
-func (s *Server) serveLink(c net.Conn) {
+func (s *fakeServer) serveLink(c net.Conn) {
 	s.mu.Lock()
 	drains := s.drains
 	s.mu.Unlock()
@@ -256,7 +247,7 @@ func (s *Server) serveLink(c net.Conn) {
 	ses.Close()
 }
 
-func (s *Server) serveConnect(c tunnel.Conn) {
+func (s *fakeServer) serveConnect(c tunnel.Conn) {
 	br := bufio.NewReader(c)
 	req, err := http.ReadRequest(br)
 	if err != nil {

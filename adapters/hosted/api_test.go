@@ -1,4 +1,4 @@
-package fake
+package hosted
 
 import (
 	"encoding/base64"
@@ -17,8 +17,8 @@ import (
 	"testing"
 )
 
-// API is as much of a kube-apiserver as knows Services. Its fields may be changed under Lock.
-type API struct {
+// fakeAPI is as much of a kube-apiserver as knows Services. Its fields may be changed under Lock.
+type fakeAPI struct {
 	sync.Mutex
 	Token      string   // required of requests, if set
 	ForbidList bool     // RBAC lets single GETs pass only
@@ -37,9 +37,9 @@ type event struct {
 	Object map[string]any `json:"object"`
 }
 
-// StartAPI serves over TLS, HTTP/2 included, until the test ends.
-func StartAPI(t testing.TB) *API {
-	a := &API{services: make(map[string]string), watches: make(map[chan event]int), version: 1}
+// startAPI serves over TLS, HTTP/2 included, until the test ends.
+func startAPI(t testing.TB) *fakeAPI {
+	a := &fakeAPI{services: make(map[string]string), watches: make(map[chan event]int), version: 1}
 	a.Server = httptest.NewUnstartedServer(a)
 	a.EnableHTTP2 = true
 	a.Config.ErrorLog = log.New(io.Discard, "", 0) // clients may leave at any time
@@ -49,7 +49,7 @@ func StartAPI(t testing.TB) *API {
 }
 
 // Set creates or changes a Service; clusterIPs are comma-separated.
-func (a *API) Set(key, clusterIPs string) {
+func (a *fakeAPI) Set(key, clusterIPs string) {
 	a.Lock()
 	defer a.Unlock()
 	a.version++
@@ -62,7 +62,7 @@ func (a *API) Set(key, clusterIPs string) {
 }
 
 // Delete removes a Service.
-func (a *API) Delete(key string) {
+func (a *fakeAPI) Delete(key string) {
 	a.Lock()
 	defer a.Unlock()
 	a.version++
@@ -72,7 +72,7 @@ func (a *API) Delete(key string) {
 }
 
 // Expire ends all watches with 410 Gone, inside the watch.
-func (a *API) Expire() {
+func (a *fakeAPI) Expire() {
 	a.Lock()
 	defer a.Unlock()
 	for w := range a.watches {
@@ -82,14 +82,14 @@ func (a *API) Expire() {
 
 // Restore replaces all Services and begins versions anew, as a restore of etcd does.
 // Watches hear neither of that nor of changes until versions have reached theirs.
-func (a *API) Restore(services map[string]string) {
+func (a *fakeAPI) Restore(services map[string]string) {
 	a.Lock()
 	defer a.Unlock()
 	a.services, a.version = services, 1
 }
 
 // EndWatches ends all watches in order.
-func (a *API) EndWatches() {
+func (a *fakeAPI) EndWatches() {
 	a.Lock()
 	defer a.Unlock()
 	for w := range a.watches {
@@ -99,7 +99,7 @@ func (a *API) EndWatches() {
 }
 
 // Count is how many requests began with prefix.
-func (a *API) Count(prefix string) (n int) {
+func (a *fakeAPI) Count(prefix string) (n int) {
 	a.Lock()
 	defer a.Unlock()
 	for _, r := range a.requests {
@@ -110,8 +110,8 @@ func (a *API) Count(prefix string) (n int) {
 	return n
 }
 
-// Kubeconfig writes a kubeconfig for the API with token to path.
-func (a *API) Kubeconfig(t testing.TB, path, token string) {
+// Kubeconfig writes a kubeconfig for the fakeAPI with token to path.
+func (a *fakeAPI) Kubeconfig(t testing.TB, path, token string) {
 	t.Helper()
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Certificate().Raw})
 	text := fmt.Sprintf(`apiVersion: v1
@@ -132,7 +132,7 @@ contexts:
 	}
 }
 
-func (a *API) send(e event) {
+func (a *fakeAPI) send(e event) {
 	for w, from := range a.watches {
 		if a.version > from {
 			w <- e
@@ -140,7 +140,7 @@ func (a *API) send(e event) {
 	}
 }
 
-func (a *API) object(key string) map[string]any {
+func (a *fakeAPI) object(key string) map[string]any {
 	namespace, name, _ := strings.Cut(key, "/")
 	ips := strings.Split(a.services[key], ",")
 	return map[string]any{
@@ -149,7 +149,7 @@ func (a *API) object(key string) map[string]any {
 	}
 }
 
-func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.Lock()
 	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // api v1 [namespaces NS] services [NAME]
 	kind := "LIST"
@@ -186,7 +186,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // The three below are called with the lock held and give it back.
 
-func (a *API) serveGet(w http.ResponseWriter, key string) {
+func (a *fakeAPI) serveGet(w http.ResponseWriter, key string) {
 	defer a.Unlock()
 	if _, ok := a.services[key]; !ok {
 		http.Error(w, `{"kind":"Status","code":404}`, http.StatusNotFound)
@@ -195,7 +195,7 @@ func (a *API) serveGet(w http.ResponseWriter, key string) {
 	_ = json.NewEncoder(w).Encode(a.object(key))
 }
 
-func (a *API) serveList(w http.ResponseWriter, r *http.Request) {
+func (a *fakeAPI) serveList(w http.ResponseWriter, r *http.Request) {
 	defer a.Unlock()
 	var keys []string
 	for key := range a.services {
@@ -219,7 +219,7 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"metadata": meta, "items": items})
 }
 
-func (a *API) serveWatch(w http.ResponseWriter, r *http.Request) {
+func (a *fakeAPI) serveWatch(w http.ResponseWriter, r *http.Request) {
 	events := make(chan event, 64)
 	a.watches[events], _ = strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	a.Unlock()
