@@ -1,12 +1,16 @@
 package e2e
 
 import (
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
@@ -75,3 +79,26 @@ func reach(srv *suite.Server) (int, error) {
 	res.Body.Close()
 	return res.StatusCode, nil
 }
+
+// files are where one certificate of an authority and its key are.
+func (a *authority) files(name string) (cert, key string) {
+	base := filepath.Join(a.dir, a.name+"-"+name)
+	return base + ".crt", base + ".key"
+}
+
+// make issues a certificate that is valid from and until, into files.
+func (a *authority) make(t *testing.T, leaf pki.Leaf, from, until time.Time) (cert, key string) {
+	t.Helper()
+	cert, key = a.files(leaf.CommonName)
+	pair := must(a.Issue(leaf))(t)
+	block, _ := pem.Decode(a.KeyPEM)
+	signer := must(x509.ParsePKCS8PrivateKey(block.Bytes))(t)
+	made := *pair.TLS().Leaf
+	made.NotBefore, made.NotAfter = from, until
+	der := must(x509.CreateCertificate(rand.Reader, &made, a.Certificate(), made.PublicKey, signer))(t)
+	replace(t, cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	replace(t, key, pair.KeyPEM)
+	return cert, key
+}
+
+const day = 24 * time.Hour

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -129,67 +128,6 @@ func beBad(t *testing.T, p port, name, text string, inTLS bool) {
 func isTimeout(err error) bool {
 	var n net.Error
 	return errors.As(err, &n) && n.Timeout()
-}
-
-// Requests that are whole and cannot be meant get the answer that fits.
-func TestRequestsThatCannotBeMeant(t *testing.T) {
-	w := newWhole(t)
-	long := strings.Repeat("a", 300)
-	fronts := map[string]tunnelFront{
-		"mtls":  {"tcp", suite.Loopback(w.server.ClientPort), w.clientTLS(t)},
-		"uds":   {"unix", w.server.UDS, nil},
-		"https": {"tcp", w.https.Address(), nil},
-	}
-	for name, front := range fronts {
-		for _, c := range []struct {
-			what, request string
-			status        []int
-		}{
-			{"no port", "CONNECT example.com HTTP/1.1\r\nHost: example.com\r\n\r\n", []int{400}},
-			{"no host", "CONNECT :80 HTTP/1.1\r\nHost: :80\r\n\r\n", []int{400}},
-			{"a port beyond 65535", "CONNECT x:70000 HTTP/1.1\r\nHost: x:70000\r\n\r\n", []int{400}},
-			{"a name of 300 bytes", "CONNECT " + long + ":80 HTTP/1.1\r\nHost: " + long + ":80\r\n\r\n", []int{400}},
-			// kube-apiserver sends the server's own address in Host, so only
-			// the authority counts: nothing listens on port 1.
-			{"a Host that differs", "CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: other:2\r\n\r\n", []int{502}},
-			{"an oversize header", "CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: 127.0.0.1:1\r\nX: " + strings.Repeat("x", 2<<20) + "\r\n\r\n", []int{400, 431}},
-			{"not HTTP", "HELLO\r\n\r\n", []int{400}},
-		} {
-			t.Run(name+", "+c.what, func(t *testing.T) {
-				if status, err := front.ask(c.request); err != nil || !contains(c.status, status) {
-					t.Errorf("status %d, %v; want %v", status, err, c.status)
-				}
-			})
-		}
-	}
-	t.Run("socks5", func(t *testing.T) {
-		for _, c := range []struct {
-			what, request string
-			reply         byte // RFC 1928 §6
-		}{
-			{"BIND", "\x05\x02\x00\x01\x7f\x00\x00\x01\x00\x50", 7},
-			{"an unknown address type", "\x05\x01\x00\x09\x7f\x00\x00\x01\x00\x50", 8},
-			{"an empty name", "\x05\x01\x00\x03\x00\x00\x50", 1},
-			{"a name with NUL", "\x05\x01\x00\x03\x03a\x00b\x00\x50", 1},
-			{"port 0", "\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x00", 1},
-		} {
-			if reply, err := socksReply(w.socks.Address(), c.request); err != nil || reply != c.reply {
-				t.Errorf("%s: reply %d, %v; want %d", c.what, reply, err, c.reply)
-			}
-		}
-	})
-	if o := echoOnce(w.routes(t)[0], listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })); o.err != nil {
-		t.Errorf("afterwards: %v", o.err)
-	}
-}
-
-func contains(all []int, n int) bool {
-	for _, a := range all {
-		if a == n {
-			return true
-		}
-	}
-	return false
 }
 
 type tunnelFront struct {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -31,54 +30,6 @@ func (w *whole) dialCommand(way string) string {
 func (w *whole) dialWays() []string {
 	server := suite.Loopback(w.server.ClientPort)
 	return []string{"direct", "socks5://" + w.socks.Address(), "http://" + w.https.Address(), "https://" + server, "link://" + server}
-}
-
-// In a pipe, the end of the input is told to the destination, whose answer is
-// then still to come.
-func TestDialInAPipe(t *testing.T) {
-	w := newWhole(t)
-	hashes := listen(t, func(c *net.TCPConn) {
-		h := sha256.New()
-		n, _ := io.Copy(h, c) // until the end
-		fmt.Fprintf(c, "%d %x\n", n, h.Sum(nil))
-	})
-	want := fmt.Sprintf("%d %x", 3<<20, sha256.Sum256(make([]byte, 3<<20)))
-	for _, way := range w.dialWays() {
-		start := time.Now()
-		out, err := command(t, nil, "sh", "-c", "head -c 3145728 /dev/zero | "+w.dialCommand(way)+" "+hashes+" | tr a-z A-Z")
-		if err != nil || strings.TrimSpace(out) != strings.ToUpper(want) {
-			t.Errorf("%s: %v %q after %v", way, err, out, time.Since(start))
-		}
-		if out, err := command(t, nil, "sh", "-c", "printf '' | "+w.dialCommand(way)+" "+hashes); err != nil || !strings.HasPrefix(out, "0 e3b0c44298fc1c14") {
-			t.Errorf("%s, nothing sent: %v %q", way, err, out)
-		}
-	}
-}
-
-// -v tells the hops.
-func TestDialTellsItsHops(t *testing.T) {
-	w := &whole{Suite: newSuite(t)}
-	w.server = must(w.StartServer("--server-id=server-1"))(t)
-	w.agent = must(w.StartAgent(w.server, "--agent-id=agent-1"))(t)
-	target := echoTarget(t)
-	_, port, _ := net.SplitHostPort(target)
-	out, err := command(t, nil, "sh", "-c", fmt.Sprintf("printf hello | %s -v --server-admin=%s localhost:%s", w.dialCommand("link://localhost:"+fmt.Sprint(w.server.ClientPort)),
-		suite.Loopback(w.server.AdminPort), port))
-	t.Log("\n" + out)
-	for _, want := range []string{
-		"hello", "name localhost is ", "server server-1 (konnectivity-server ", ") at 127.0.0.1:", "round trip ", "agent agent-1 at 127.0.0.1:", "over link, round trip from the server ",
-		"connected in ", " to 127.0.0.1:" + port + ", of which the server's handshake ", "server to agent and back ", "sent 5 B, received 5 B",
-	} {
-		if err != nil || !strings.Contains(out, want) {
-			t.Errorf("%v: no %q", err, want)
-		}
-	}
-	// A failure says by whom it went, too.
-	refusing := testutil.Refusing(t)
-	out, err = command(t, nil, "sh", "-c", w.dialCommand("link://127.0.0.1:"+fmt.Sprint(w.server.ClientPort))+" -v --server-admin="+suite.Loopback(w.server.AdminPort)+" "+refusing+" </dev/null")
-	if err == nil || !strings.Contains(out, "it went by agent agent-1") || !strings.Contains(out, "nothing listens") {
-		t.Errorf("%v\n%s", err, out)
-	}
 }
 
 // sshServer runs the real sshd for this test's own user, and returns its port

@@ -36,7 +36,6 @@ type kubeAPI struct {
 	leases   map[string]*coordinationv1.Lease
 	watchers map[chan event]struct{}
 	tokens   map[string]identity
-	keys     []byte // that tokens are signed with; nil: they are not published
 }
 
 type event struct {
@@ -53,7 +52,6 @@ func newKubeAPI(t *testing.T, s *suite.Suite) *kubeAPI {
 	const leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /apis/authentication.k8s.io/v1/tokenreviews", k.review)
-	mux.HandleFunc("GET /openid/v1/jwks", k.signingKeys)
 	mux.HandleFunc("GET "+leases, k.list)
 	mux.HandleFunc("POST "+leases, k.create)
 	mux.HandleFunc("GET "+leases+"/{name}", k.get)
@@ -91,23 +89,6 @@ func (k *kubeAPI) allow(token string, who identity) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.tokens[token] = who
-}
-
-func (k *kubeAPI) publish(keys []byte) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.keys = keys
-}
-
-func (k *kubeAPI) signingKeys(w http.ResponseWriter, _ *http.Request) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.keys == nil {
-		refuseCall(w, http.StatusForbidden, metav1.StatusReasonForbidden)
-		return
-	}
-	w.Header().Set("Content-Type", "application/jwk-set+json")
-	_, _ = w.Write(k.keys)
 }
 
 // lease is a copy of the lease of a server, or nil.

@@ -2,17 +2,14 @@ package e2e
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
-	"regexp"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -129,101 +126,4 @@ func (w *whole) freeze(t *testing.T) {
 			t.Fatalf("after the frozen agent is back: %v", o.err)
 		}
 	}
-}
-
-// silent is a listener that answers nobody until drain accepts what waits.
-func silent(t *testing.T) (address string, drain func()) {
-	t.Helper()
-	l := testutil.Silent(t, "127.0.0.1", 0)
-	var wg sync.WaitGroup
-	t.Cleanup(wg.Wait)
-	t.Cleanup(func() { l.Close() })
-	return l.Addr().String(), func() {
-		wg.Go(func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				defer c.Close()
-			}
-		})
-	}
-}
-
-// gone is how those hear that there is no agent any more; SOCKS5 has but a number.
-var gone = regexp.MustCompile(`(?i)no agent is connected|general SOCKS server failure`)
-
-// An agent dies while it dials for others: they hear of that, and do not wait for
-// the dial's bound; and where another agent is there, it dials instead.
-func TestKilledAgentWithPendingDials(t *testing.T) {
-	t.Parallel()
-	for _, mode := range []string{"auto", "off"} {
-		for _, second := range []bool{false, true} {
-			t.Run(fmt.Sprintf("link %s, second agent %v", mode, second), func(t *testing.T) {
-				t.Parallel()
-				w := &whole{Suite: newSuite(t)}
-				// No dial ends by itself before the test is over, and so whatever
-				// ends without a second agent has heard of the first one's.
-				w.server = must(w.StartServer("--backend-dial-timeout=0"))(t)
-				w.agent = must(w.StartAgent(w.server, "--link="+mode, "--dial-timeout=1h"))(t)
-				w.socks = must(w.StartSOCKS5(w.server))(t)
-				w.https = must(w.StartHTTPS(w.server))(t)
-				w.killWhileDialing(t, mode, second)
-			})
-		}
-	}
-}
-
-func (w *whole) killWhileDialing(t *testing.T, mode string, second bool) {
-	target, drain := silent(t)
-	routes := append(w.routes(t), route{"grpc", viaGRPC(w.server.UDS)})
-	type struck struct {
-		route string
-		outcome
-	}
-	ended := make(chan struck, len(routes))
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	ctx := within(t, 2*patience)
-	for _, r := range routes {
-		wg.Go(func() {
-			began := time.Now()
-			c, err := r.Dial(ctx, tunnel.NewFlow("tcp", target))
-			if err == nil {
-				c.Close()
-			}
-			ended <- struck{r.name, outcome{time.Since(began), err}}
-		})
-	}
-	reaches(t, patience, w.server.HealthURL("/metrics"), "server_pending_backend_dials", float64(len(routes)))
-	if second {
-		must(w.StartAgent(w.server, "--link="+mode, "--dial-timeout=1h"))(t)
-		ready(t, w.server, 2, patience)
-	}
-	select {
-	case o := <-ended:
-		t.Fatalf("%s: ended before the agent was killed, after %v: %v", o.route, o.took, o.err)
-	default:
-	}
-	w.agent.Kill()
-	if second {
-		time.Sleep(200 * time.Millisecond) // the other agent's first SYNs are lost too
-		drain()
-	}
-	for range routes {
-		o := <-ended
-		t.Logf("%s: after %v: %v", o.route, o.took.Round(time.Millisecond), o.err)
-		switch {
-		case o.err != nil && o.took >= tunnel.DefaultDialTimeout && (o.route == "socks5" || o.route == "https"):
-			// The sidecar's own bound, which on a busy machine may come first.
-		case second && o.err != nil:
-			t.Errorf("%s: the second agent did not dial: %v", o.route, o.err)
-		case !second && o.err == nil:
-			t.Errorf("%s: a dial to nobody succeeded", o.route)
-		case !second && !gone.MatchString(o.err.Error()):
-			t.Errorf("%s: heard %v, want that there is no agent", o.route, o.err)
-		}
-	}
-	reaches(t, patience, w.server.HealthURL("/metrics"), "server_pending_backend_dials", 0)
 }

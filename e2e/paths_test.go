@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"konnectivity/e2e/suite"
@@ -112,103 +109,6 @@ func TestCurlHearsWhy(t *testing.T) {
 			if _, err := curl(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %s in it", err, c.want)
 			}
-		})
-	}
-}
-
-// A thousand requests at once, by every front, each byte checked.
-func TestAThousandRequestsAtOnce(t *testing.T) {
-	w := newWhole(t)
-	proxies := []*url.URL{
-		{Scheme: "socks5h", Host: w.socks.Address()},
-		{Scheme: "http", Host: w.https.Address()},
-	}
-	const requests, size = 1000, 100_000
-	want := make([]string, 10)
-	for seed := range want {
-		want[seed] = sum(int64(seed), size)
-	}
-	var wg sync.WaitGroup
-	limit := make(chan struct{}, 250)
-	for i := range requests {
-		wg.Go(func() {
-			limit <- struct{}{}
-			defer func() { <-limit }()
-			tr := &http.Transport{Proxy: http.ProxyURL(proxies[i%len(proxies)]), DisableKeepAlives: true}
-			res, err := (&http.Client{Transport: tr}).Get(fmt.Sprintf("%s/%d/%d", w.target.plain.URL, i%len(want), size))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer res.Body.Close()
-			if h, err := hashOf(res.Body); err != nil || h != want[i%len(want)] {
-				t.Errorf("request %d: %s, body differs, %v", i, res.Status, err)
-			}
-		})
-	}
-	wg.Wait()
-}
-
-// An agent that is replaced under load: requests fail while there is none, and
-// never with wrong bytes; afterwards all succeed.
-func TestAgentRestartUnderLoad(t *testing.T) {
-	w := newWhole(t)
-	const size = 200_000
-	want := sum(3, size)
-	get := func() error {
-		tr := &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: w.https.Address()}), DisableKeepAlives: true}
-		res, err := (&http.Client{Transport: tr}).Get(fmt.Sprintf("%s/3/%d", w.target.plain.URL, size))
-		if err != nil {
-			return err
-		}
-		defer res.Body.Close()
-		if res.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s", res.Status)
-		}
-		h, err := hashOf(res.Body)
-		if err == nil && h != want {
-			t.Error("a body arrived whole and differs")
-		}
-		return err
-	}
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-					_ = get()
-				}
-			}
-		})
-	}
-	w.agent.Kill()
-	ready(t, w.server, 0, patience)
-	must(w.StartAgent(w.server))(t)
-	ready(t, w.server, 1, patience)
-	close(stop)
-	wg.Wait()
-	for range 50 {
-		if err := get(); err != nil {
-			t.Fatalf("after the agent is back: %v", err)
-		}
-	}
-}
-
-func TestHealthAndMetricsAnswer(t *testing.T) {
-	w := newWhole(t)
-	for url, want := range map[string]string{
-		w.server.HealthURL("/readyz"):  "ok",
-		w.server.HealthURL("/metrics"): `konnectivity_network_proxy_server_ready_backend_connections 1`,
-		w.agent.HealthURL("/readyz"):   "ok",
-		w.agent.HealthURL("/metrics"):  `konnectivity_network_proxy_agent_open_server_connections 1`,
-	} {
-		eventually(t, patience, fmt.Sprintf("%s has %q", url, want), func() (bool, any) {
-			got, err := curl(t, url)
-			return err == nil && bytes.Contains(got, []byte(want)), fmt.Sprintf("%v, %.2000s", err, got)
 		})
 	}
 }

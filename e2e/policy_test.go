@@ -65,19 +65,4 @@ func TestPolicyIsKeptByServerAndAgent(t *testing.T) {
 	if code := status(net.JoinHostPort(host, port)); code != http.StatusOK {
 		t.Errorf("what no rule denies: status %d", code)
 	}
-
-	// An allow list denies everything else, and a metadata address that it
-	// names is the operator's own wish.
-	open := must(s.StartServer("--allow-destination=127.0.0.1:"+port, "--allow-destination=169.254.169.254:80"))(t)
-	must(s.StartAgent(open))(t)
-	dial = viaConnect("unix", open.UDS, nil)
-	if code := status(net.JoinHostPort(host, port)); code != http.StatusOK {
-		t.Errorf("what is allowed: status %d", code)
-	}
-	if code := status("127.0.0.1:1"); code != http.StatusForbidden {
-		t.Errorf("what is not allowed: status %d", code)
-	}
-	if code := status("169.254.169.254:80"); code != http.StatusForbidden {
-		t.Errorf("allowed by the server only, the agent refuses: status %d", code)
-	}
 }

@@ -177,38 +177,3 @@ func TestRolesOfServersAndWhatRefusalsSay(t *testing.T) {
 	logged(t, wrong.Process, patience, "peers that check roles refuse this program's own certificate")
 	logged(t, old.Process, patience, "has the role client, and here only the role agent is accepted")
 }
-
-// An agent that calls itself like another, with a certificate of its own, takes
-// no work away from it, whoever comes first.
-func TestAnAgentsIDIsNoProof(t *testing.T) {
-	for _, rogueFirst := range []bool{false, true} {
-		s := newSuite(t)
-		srv := must(s.StartServer())(t)
-		start := []func(){
-			func() { must(s.StartAgent(srv, "--agent-id=node-1"))(t) },
-			func() { // what it refuses, it was asked for
-				pair := pairFlags(t, s, holder(t, roleCA(t, s), pki.RoleAgent, "cluster.local"), "--agent-cert", "--agent-key")
-				must(s.StartAgent(srv, append(pair, "--agent-id=node-1", "--deny-destination=127.0.0.0/8")...))(t)
-			},
-		}
-		if rogueFirst {
-			start[0], start[1] = start[1], start[0]
-		}
-		start[0]()
-		start[1]()
-		target, carried, refused := echoTarget(t), 0, 0
-		for range 60 {
-			c, err := viaConnect("unix", srv.UDS, nil).Dial(within(t, patience), tunnel.NewFlow("tcp", target))
-			if err != nil {
-				refused++
-				continue
-			}
-			carried++
-			_ = c.Close()
-		}
-		if carried == 0 || refused == 0 {
-			t.Errorf("rogue first: %v; of 60 dials the true agent carried %d, and the rogue was asked for %d", rogueFirst, carried, refused)
-		}
-		logged(t, srv.Process, patience, "two agents with different certificates use the same id")
-	}
-}

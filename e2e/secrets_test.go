@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -211,13 +209,6 @@ func (h *secretsHosting) refuses(t *testing.T, c *clusterOfMany) {
 	})
 }
 
-func (h *secretsHosting) ready(t *testing.T) (int, string) {
-	t.Helper()
-	resp := must(http.Get(h.server.HealthURL("/readyz")))(t)
-	defer resp.Body.Close()
-	return resp.StatusCode, string(must(io.ReadAll(resp.Body))(t))
-}
-
 func TestTenantsFromSecrets(t *testing.T) {
 	t.Parallel()
 	s := newSuite(t)
@@ -271,31 +262,4 @@ func TestTenantsFromSecrets(t *testing.T) {
 	files["agents-ca.crt"], files["clients-ca.crt"] = string(other.CertPEM), string(other.CertPEM)
 	h.api.put("a", files)
 	h.cut(t, heldA, "a connection whose CA was taken away")
-}
-
-// A server that starts while the API is away serves its own cluster, says that
-// it is not ready, and has its tenants once the API is back.
-func TestAServerStartsWithoutTheAPIOfItsTenants(t *testing.T) {
-	t.Parallel()
-	s := newSuite(t)
-	h := &secretsHosting{hosting{Suite: s}, newSecretsAPI(t, s)}
-	a, _ := h.tenant(t, "a")
-	h.api.setDown(true)
-	h.start(t)
-	if status, text := h.ready(t); status == http.StatusOK || !strings.Contains(text, "the tenants' Secrets could not be listed yet") {
-		t.Errorf("readiness is %d, %q", status, text)
-	}
-	own := must(tls.LoadX509KeyPair(h.PKI("client.crt"), h.PKI("client.key")))(t)
-	if _, status, err := h.connect(t, "", own, a.target); status != http.StatusServiceUnavailable {
-		t.Errorf("the server's own cluster, which has no agent: %d, %v", status, err)
-	}
-	if _, status, err := h.connect(t, a.serverName(), a.client, a.target); err == nil {
-		t.Errorf("a tenant that is not known is let in: %d", status)
-	}
-	h.api.setDown(false)
-	h.agent(t, a)
-	h.reaches(t, a, http.StatusOK)
-	if status, text := h.ready(t); status != http.StatusOK {
-		t.Errorf("readiness is %d, %q", status, text)
-	}
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,13 +11,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
-
-	"golang.org/x/net/websocket"
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
-	"konnectivity/tunnel"
 )
 
 const slapdConf = `
@@ -236,156 +231,6 @@ func TestSidecarServesAllOnOnePort(t *testing.T) {
 	for _, version := range []string{"4", "4a"} {
 		if _, err := curl(t, "--socks"+version, s.Address(), "http://127.0.0.1:"+d.web.plain); err == nil {
 			t.Errorf("SOCKS%s got an answer", version)
-		}
-	}
-}
-
-// Clients that send their first bytes together with the request for the tunnel
-// lose none.
-func TestSidecarKeepsPipelinedBytes(t *testing.T) {
-	d := newDeployment(t)
-	s := both(t, d)
-	address := "app.guest.test:" + d.web.plain
-	request := "GET /early HTTP/1.0\r\nHost: app\r\n\r\n"
-	socks := "\x05\x01\x00" + "\x05\x01\x00\x03" + "\x0eapp.guest.test" + string([]byte{byte(portOf(d.web.plain) >> 8), byte(portOf(d.web.plain))})
-	for name, first := range map[string]string{
-		"CONNECT": "CONNECT " + address + " HTTP/1.1\r\nHost: " + address + "\r\n\r\n" + request,
-		"SOCKS5":  socks + request,
-	} {
-		c := must(net.Dial("tcp", s.Address()))(t)
-		_ = c.SetDeadline(time.Now().Add(patience))
-		_, _ = io.WriteString(c, first)
-		got, err := io.ReadAll(c)
-		c.Close()
-		if err != nil || !strings.HasSuffix(string(got), "hello /early") {
-			t.Errorf("%s: %q, %v", name, got, err)
-		}
-	}
-	// Two plain requests in one packet: both are answered, in order.
-	c := must(net.Dial("tcp", s.Address()))(t)
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
-	fmt.Fprintf(c, "GET http://%[1]s/a HTTP/1.1\r\nHost: %[1]s\r\n\r\nGET http://%[1]s/b HTTP/1.1\r\nHost: %[1]s\r\n\r\n", address)
-	br := bufio.NewReader(c)
-	for _, path := range []string{"a", "b"} {
-		res, err := http.ReadResponse(br, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := readAnswer(res)
-		wantHello(t, path, got, err)
-	}
-}
-
-func portOf(text string) (port uint16) {
-	_, _ = fmt.Sscan(text, &port)
-	return port
-}
-
-// A WebSocket, by CONNECT, by SOCKS5 and as an Upgrade of a plain request.
-func TestSidecarCarriesWebSockets(t *testing.T) {
-	d := newDeployment(t)
-	s := both(t, d)
-	echo := httptest.NewUnstartedServer(websocket.Handler(echoMessages))
-	_ = echo.Listener.Close()
-	echo.Listener = must(net.Listen("tcp", d.hosted.ip+":0"))(t)
-	echo.Start()
-	t.Cleanup(func() { echo.CloseClientConnections(); echo.Close() })
-	_, port, _ := net.SplitHostPort(echo.Listener.Addr().String())
-	address := "app.guest.test:" + port
-	dial := map[string]func() (net.Conn, error){
-		"CONNECT": func() (net.Conn, error) {
-			return viaConnect("tcp", s.Address(), nil).Dial(within(t, patience), tunnel.NewFlow("tcp", address))
-		},
-		"SOCKS5": func() (net.Conn, error) {
-			return viaSOCKS5(s.Address()).Dial(within(t, patience), tunnel.NewFlow("tcp", address))
-		},
-		"Upgrade": func() (net.Conn, error) { return net.Dial("tcp", s.Address()) },
-	}
-	for name, dial := range dial {
-		t.Run(name, func(t *testing.T) {
-			config := must(websocket.NewConfig("ws://"+address+"/", "http://"+address))(t)
-			raw := must(dial())(t)
-			defer raw.Close()
-			if name == "Upgrade" {
-				raw = absoluteForm{raw, address}
-			}
-			ws := must(websocket.NewClient(config, raw))(t)
-			_ = ws.SetDeadline(time.Now().Add(patience))
-			for i := range 200 {
-				sent := strings.Repeat(fmt.Sprint(i), 1+i*i)
-				var got string
-				if err := websocket.Message.Send(ws, sent); err != nil {
-					t.Fatal(err)
-				}
-				if err := websocket.Message.Receive(ws, &got); err != nil || got != sent {
-					t.Fatalf("message %d: %d bytes, %v", i, len(got), err)
-				}
-			}
-			if err := ws.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
-func echoMessages(c *websocket.Conn) {
-	for {
-		var message string
-		if websocket.Message.Receive(c, &message) != nil || websocket.Message.Send(c, message) != nil {
-			return
-		}
-	}
-}
-
-// absoluteForm makes a client that knows no proxy speak to one: the request
-// line gets the whole URL.
-type absoluteForm struct {
-	net.Conn
-	address string
-}
-
-func (c absoluteForm) Write(p []byte) (int, error) {
-	if rest, ok := strings.CutPrefix(string(p), "GET / "); ok {
-		_, err := io.WriteString(c.Conn, "GET http://"+c.address+"/ "+rest)
-		return len(p), err
-	}
-	return c.Conn.Write(p)
-}
-
-// A watch's first event is there while the second is not, and the destination
-// hears that its client has left.
-func TestSidecarStreamsWatches(t *testing.T) {
-	t.Parallel()
-	d := newDeployment(t)
-	s := both(t, d)
-	left := make(chan struct{}, 10)
-	watch := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintln(w, `{"type":"ADDED"}`)
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-		left <- struct{}{}
-	}))
-	_ = watch.Listener.Close()
-	watch.Listener = must(net.Listen("tcp", d.hosted.ip+":0"))(t)
-	watch.Start()
-	t.Cleanup(func() { watch.CloseClientConnections(); watch.Close() })
-	_, port, _ := net.SplitHostPort(watch.Listener.Addr().String())
-	for _, scheme := range []string{"http", "socks5"} {
-		res, err := clientBy(scheme + "://" + s.Address()).Get("http://app.guest.test:" + port + "/watch")
-		if err != nil {
-			t.Fatal(err)
-		}
-		line, err := bufio.NewReader(res.Body).ReadString('\n')
-		if err != nil || line != "{\"type\":\"ADDED\"}\n" {
-			t.Errorf("%s: %q, %v", scheme, line, err)
-		}
-		res.Body.Close()
-		select {
-		case <-left:
-		case <-time.After(patience):
-			t.Errorf("%s: the watch outlives its client", scheme)
 		}
 	}
 }

@@ -2,21 +2,13 @@ package e2e
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/net/dns/dnsmessage"
-
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testutil"
 )
 
 // deemedDown is the sidecar's verdict on the tunnel.
@@ -121,139 +113,4 @@ func TestSidecarFallsBackAndReturns(t *testing.T) {
 	eventually(t, 2*patience, "the tunnel deemed down", func() (bool, any) { return !s.deemedDown(t), "down" })
 	got, err := fetch(t, d.web.ca, proxied(s, nil), "https://app.guest.test:"+d.web.secure+"/back")
 	wantHello(t, "back", got, err)
-}
-
-// A DNS that has gone bad costs its names, quickly and clearly, and nothing
-// else.
-func TestSidecarAndABadDNS(t *testing.T) {
-	t.Parallel()
-	w := newTunnel(t)
-	for name, c := range map[string]struct {
-		answer func(q dnsmessage.Question, id uint16) []byte
-		ok     bool
-	}{
-		"garbage": {func(dnsmessage.Question, uint16) []byte { return bytes.Repeat([]byte{0xc0}, 600) }, false},
-		"empty":   {func(dnsmessage.Question, uint16) []byte { return nil }, false},
-		"silence": {nil, false},
-		"other name": {func(_ dnsmessage.Question, id uint16) []byte {
-			return dnsAnswer(id, "evil.test.", dnsmessage.TypeA, nil)
-		}, false},
-		"CNAME loop":   {aliases("loop.test.", "pool.test.", "loop.test."), false},
-		"CNAME chain":  {aliases(chainOf(40)...), false},
-		"1000 dead":    {addresses(1000, false), false},
-		"1000, 2 live": {addresses(1000, true), true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := &hostedCluster{dir: openDir(t), ip: fakeDNS(t, c.answer)}
-			h.kubeconfig = filepath.Join(h.dir, "kubeconfig")
-			h.api = startAPI(t, loopbackIP()+":0")
-			h.api.set("openshift-dns", "dns-default", h.ip)
-			h.api.writeKubeconfig(t, h.kubeconfig)
-			site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello /x") }))
-			t.Cleanup(site.Close)
-			_, port, _ := net.SplitHostPort(site.Listener.Addr().String())
-			s := w.sidecar(t, "konnectivity-https-proxy", []string{"KUBECONFIG=" + h.kubeconfig})
-			defer s.Kill()
-			took := stopwatch(w.Suite)
-			got, err := curl(t, "--proxy", "http://"+s.Address(), "http://loop.test:"+port+"/x")
-			if c.ok {
-				wantHello(t, "x", string(got), err)
-			} else if err == nil || !strings.Contains(err.Error(), "50") {
-				t.Errorf("%q, %v; want 502, 503 or 504", got, err)
-			}
-			if took := took(); took > 20*time.Second {
-				t.Errorf("it took %v", took)
-			}
-			got, err = curl(t, "--proxy", "http://"+s.Address(), "http://127.0.0.1:"+port+"/x")
-			wantHello(t, "x", string(got), err)
-		})
-	}
-}
-
-// fakeDNS serves DNS over TCP; answer nil never answers.
-func fakeDNS(t *testing.T, answer func(dnsmessage.Question, uint16) []byte) (ip string) {
-	t.Helper()
-	ip = loopbackIP()
-	testutil.ServeAt(t, ip+":53", func(c *net.TCPConn) {
-		for {
-			var size [2]byte
-			if _, err := io.ReadFull(c, size[:]); err != nil {
-				return
-			}
-			msg := make([]byte, binary.BigEndian.Uint16(size[:]))
-			if _, err := io.ReadFull(c, msg); err != nil {
-				return
-			}
-			var p dnsmessage.Parser
-			head, err := p.Start(msg)
-			if err != nil || answer == nil {
-				continue
-			}
-			q, _ := p.Question()
-			out := answer(q, head.ID)
-			if _, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(out))), out...)); err != nil {
-				return
-			}
-		}
-	})
-	return ip
-}
-
-// dnsAnswer is a response about name with what add puts into it.
-func dnsAnswer(id uint16, name string, kind dnsmessage.Type, add func(*dnsmessage.Builder)) []byte {
-	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{ID: id, Response: true, RecursionAvailable: true})
-	b.EnableCompression()
-	_ = b.StartQuestions()
-	_ = b.Question(dnsmessage.Question{Name: dnsmessage.MustNewName(name), Type: kind, Class: dnsmessage.ClassINET})
-	_ = b.StartAnswers()
-	if add != nil {
-		add(&b)
-	}
-	msg, err := b.Finish()
-	if err != nil {
-		panic(err)
-	}
-	return msg
-}
-
-func header(name string) dnsmessage.ResourceHeader {
-	return dnsmessage.ResourceHeader{Name: dnsmessage.MustNewName(name), Class: dnsmessage.ClassINET, TTL: 60}
-}
-
-// aliases is a chain from the first name to the last.
-func aliases(names ...string) func(dnsmessage.Question, uint16) []byte {
-	return func(q dnsmessage.Question, id uint16) []byte {
-		return dnsAnswer(id, q.Name.String(), q.Type, func(b *dnsmessage.Builder) {
-			for i := range names[1:] {
-				_ = b.CNAMEResource(header(names[i]), dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName(names[i+1])})
-			}
-		})
-	}
-}
-
-func chainOf(n int) []string {
-	names := []string{"loop.test."}
-	for i := range n {
-		names = append(names, fmt.Sprintf("n%d.test.", i))
-	}
-	return names
-}
-
-// addresses are n of them where nothing listens; with live, the second one is
-// this machine's.
-func addresses(n int, live bool) func(dnsmessage.Question, uint16) []byte {
-	return func(q dnsmessage.Question, id uint16) []byte {
-		return dnsAnswer(id, q.Name.String(), q.Type, func(b *dnsmessage.Builder) {
-			for i := range n {
-				a := [4]byte{127, 254, byte(i >> 8), byte(i)}
-				if live && i == 1 {
-					a = [4]byte{127, 0, 0, 1}
-				}
-				if q.Type == dnsmessage.TypeA {
-					_ = b.AResource(header(q.Name.String()), dnsmessage.AResource{A: a})
-				}
-			}
-		})
-	}
 }

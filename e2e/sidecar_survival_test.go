@@ -2,15 +2,10 @@ package e2e
 
 import (
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -226,57 +221,5 @@ func TestSidecarLetsServersGo(t *testing.T) {
 	wantHello(t, "kept", string(got), err)
 	if code, err := srv.Stop(); err != nil || code != 0 {
 		t.Errorf("the server waits for connections that nobody uses: exit status %d, %v", code, err)
-	}
-}
-
-// SIGTERM: what is under way may finish, nothing new begins, and the process
-// ends with 0.
-func TestSidecarDrains(t *testing.T) {
-	d := newDeployment(t)
-	for _, program := range []string{"konnectivity-socks5-proxy", "konnectivity-https-proxy"} {
-		t.Run(program, func(t *testing.T) {
-			s := d.sidecar(t, program, d.env)
-			goOn := make(chan struct{})
-			proceed := sync.OnceFunc(func() { close(goOn) })
-			defer proceed()
-			address := listen(t, func(c *net.TCPConn) {
-				if _, err := http.ReadRequest(bufioReader(c)); err != nil {
-					return
-				}
-				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe")
-				<-goOn
-				_, _ = io.WriteString(c, "llo")
-			})
-			proxy := "http://" + s.Address()
-			if program == "konnectivity-socks5-proxy" {
-				proxy = "socks5://" + s.Address()
-			}
-			res, err := clientBy(proxy).Get("http://" + address)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
-			eventually(t, patience, "the port", func() (bool, any) {
-				c, err := net.Dial("tcp", s.Address())
-				if err == nil {
-					_ = c.Close()
-				}
-				return err != nil, "open"
-			})
-			select {
-			case <-s.Done():
-				t.Error("it ended under a connection")
-			default:
-			}
-			proceed()
-			if got, err := readAnswer(res); err != nil || got != "hello" {
-				t.Errorf("what was under way: %q, %v", got, err)
-			}
-			if code, err := s.Wait(patience); err != nil || code != 0 {
-				t.Errorf("exit status %d, %v", code, err)
-			}
-		})
 	}
 }

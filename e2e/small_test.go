@@ -1,12 +1,7 @@
 package e2e
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -52,30 +47,4 @@ func TestServerAndAgentAreSmall(t *testing.T) {
 	agent := must(s.StartAgent(server))(t)
 	isSmall(t, server.Process, maxServerFile, maxServerOwn)
 	isSmall(t, agent.Process, maxAgentFile, maxAgentOwn)
-}
-
-// The runtime collects in time to stay below the limit of the cgroup, unless the
-// user gave it another one. The programs' common start sees to it; this one is
-// quick to end, since its flags are wrong.
-func TestMemoryLimitOfTheCgroup(t *testing.T) {
-	group := filepath.Join("/sys/fs/cgroup/memory", "konnectivity-"+strconv.Itoa(os.Getpid()))
-	if err := os.Mkdir(group, 0o755); err != nil {
-		t.Skip("only root can make a cgroup, here only of version 1:", err)
-	}
-	t.Cleanup(func() { _ = os.Remove(group) })
-	if err := os.WriteFile(filepath.Join(group, "memory.limit_in_bytes"), []byte("134217728"), 0o644); err != nil {
-		t.Skip("no limit can be set here:", err)
-	}
-	if out, err := exec.Command("/bin/sh", "-c", "echo $$ > "+group+"/cgroup.procs && cat /proc/self/cgroup").CombinedOutput(); err != nil || !strings.Contains(string(out), filepath.Base(group)) {
-		t.Skipf("no process can be put into a cgroup here: %v %s", err, out)
-	}
-	for env, want := range map[string]int{"GOMEMLIMIT=": 134217728 / 100 * 90, "GOMEMLIMIT=100MiB": 100 << 20} {
-		script := fmt.Sprintf("echo $$ > %s/cgroup.procs && exec %s --serving-address=wrong --log-level=debug",
-			group, binaries.Path("konnectivity-socks5-proxy"))
-		p := must(suite.Start("sh", "/bin/sh", []string{"-c", script}, []string{env}))(t)
-		must(p.Wait(time.Minute))(t)
-		if line := fmt.Sprintf(`"memory_limit_bytes":%d,`, want); !strings.Contains(p.Output(), line) {
-			t.Errorf("with %s want %s in %s", env, line, p.Output())
-		}
-	}
 }

@@ -89,51 +89,6 @@ func TestAgentsAuthenticateByToken(t *testing.T) {
 	}
 }
 
-// What agents may claim is what their certificates bear or a file grants.
-func TestIdentifiersAreHeldToCertificates(t *testing.T) {
-	t.Parallel()
-	s := newSuite(t)
-	ca := newAuthority(t, s, "agents")
-	grants := filepath.Join(s.Dir, "grants")
-	if err := os.WriteFile(grants, []byte("gateway default-route=true\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	srv := must(s.StartServer("--cluster-ca-cert="+ca.file, "--agent-identifier-policy=certificate",
-		"--agent-identifier-allow-file="+grants, "--proxy-strategies=destHost,defaultRoute,default"))(t)
-	node, gateway := ca.issue(t, "node-1", "10.0.0.1", "node-1"), ca.issue(t, "gateway", "", "")
-	for _, c := range []struct {
-		name, claims string
-		cert         []string
-		ok           bool
-	}{
-		{"nothing", "", node, true},
-		{"its own address", "ipv4=10.0.0.1&host=node-1", node, true},
-		{"another's address", "ipv4=10.0.0.2", node, false},
-		{"another's name", "host=kubernetes.default.svc", node, false},
-		{"a network", "cidr=10.0.0.0/8", node, false},
-		{"the default route", "default-route=true", node, false},
-		{"the default route by a grant", "default-route=true", gateway, true},
-	} {
-		args := append([]string{"--agent-identifiers=" + c.claims, "--agent-id=claims"}, c.cert...)
-		a := must(s.LaunchAgent(srv, args...))(t)
-		if c.ok {
-			connected(t, a, 1, patience)
-		} else {
-			rejected(t, a, "the server refused this agent")
-		}
-		a.Kill()
-		if t.Failed() {
-			t.Fatal(c.name)
-		}
-	}
-	if n := metric(srv.HealthURL("/metrics"), `server_agent_refusals_total{reason="denied"}`); n < 4 {
-		t.Errorf("%v claims were counted as denied, want at least 4", n)
-	}
-	// Without a certificate of that CA, whatever one claims.
-	stranger := must(s.LaunchAgent(srv, "--agent-id=stranger"))(t)
-	rejected(t, stranger, "cannot connect to server")
-}
-
 // Two CAs keep clients and agents apart whose certificates bear no role.
 func TestTwoCAsKeepClientsAndAgentsApart(t *testing.T) {
 	s := newSuite(t)

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -134,40 +132,4 @@ func idsOf(p *suite.Process, message string) (ids []string) {
 		}
 	}
 	return ids
-}
-
-// A plain request keeps its traceparent to the destination, the last hop.
-func TestTraceparentReachesTheDestination(t *testing.T) {
-	w := newTraced(t, "auto")
-	got := make(chan string, 1)
-	web := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("traceparent") }))
-	defer web.Close()
-	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-	const header = "00-" + trace + "-00f067aa0ba902b7-01"
-	if _, err := curl(t, "--proxy", "http://"+w.https.Address(), "--header", "traceparent: "+header, web.URL); err != nil {
-		t.Fatal(err)
-	}
-	if h := <-got; h != header {
-		t.Errorf("the destination gets %q", h)
-	}
-	w.logs(t, trace, w.https.Process, w.server.Process, w.agent.Process)
-}
-
-// What konnectivity dial calls a connection is what all hops call it.
-func TestDialsIDIsKnownEverywhere(t *testing.T) {
-	w := newTraced(t, "auto")
-	target := echoTarget(t)
-	for _, way := range []string{"link://" + suite.Loopback(w.server.ClientPort), "https://" + suite.Loopback(w.server.ClientPort), "http://" + w.https.Address()} {
-		out, err := command(t, nil, "sh", "-c", "printf hello | "+w.dialCommand(way)+" -v "+target)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, id, _ := strings.Cut(out, "connection ")
-		id, _, _ = strings.Cut(id, " ")
-		hops := []*suite.Process{w.server.Process, w.agent.Process}
-		if strings.HasPrefix(way, "http:") {
-			hops = append(hops, w.https.Process)
-		}
-		w.logs(t, id, hops...)
-	}
 }
