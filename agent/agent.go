@@ -58,11 +58,11 @@ func New(opts Options) (*Agent, error) {
 const aloneMemory = 4 << 10
 
 // alone is how many connections may wait for their openers at once: as many as there
-// is memory for, and no more than leave a quarter of the descriptors to others. An
+// is memory for, and no more than connections may have descriptors. An
 // opener may make one after the other and leave each, so that no bound of a server's
 // counts them.
 func alone(budget *link.Budget, descriptors int) int {
-	return admission.AtMost(int(budget.Max()/aloneMemory), descriptors/4*3)
+	return admission.AtMost(int(budget.Max()/aloneMemory), admission.ShareOut(descriptors).Destinations)
 }
 
 // Run connects and serves until ctx ends. Then it drains: it tells the servers

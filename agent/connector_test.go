@@ -405,14 +405,7 @@ func TestAgent(t *testing.T) {
 		s.count = 3
 		addresses = append(addresses, s.address())
 	}
-	a, err := New(testOptions(config, addresses...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
-	defer cancel()
+	a, stop := runAgent(t, testOptions(config, addresses...))
 	echo := testutil.Echo(t)
 	for _, s := range servers {
 		wantEcho(t, s.next(), echo)
@@ -424,15 +417,7 @@ func TestAgent(t *testing.T) {
 	wantEcho(t, again.next(), echo)
 	testutil.Eventually(t, "three servers again", func() bool { return len(a.Servers()) == 3 })
 
-	cancel()
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(patience):
-		t.Fatal("the agent does not end")
-	}
+	testutil.NoError(t, stop())
 	if a.Ready() == nil {
 		t.Error("ready after the end")
 	}

@@ -43,15 +43,7 @@ func TestDrainLetsDestinationsTakeTheRest(t *testing.T) {
 				_ = c.(*net.TCPConn).SetWriteBuffer(4 << 10) // or else the kernel takes it all
 				return tunnel.Wrap(c), nil
 			})
-			a, err := New(opts)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx, stop := context.WithCancel(t.Context())
-			done := make(chan error, 1)
-			go func() { done <- a.Run(ctx) }()
-			defer func() { stop(); <-done }()
-
+			_, stop := runAgent(t, opts)
 			c, err := s.next().Dial(t.Context(), tunnel.NewFlow("tcp", sink))
 			if err != nil {
 				t.Fatal(err)
@@ -67,7 +59,7 @@ func TestDrainLetsDestinationsTakeTheRest(t *testing.T) {
 			if _, err := io.Copy(io.Discard, c); err != nil {
 				t.Fatal(err)
 			}
-			stop()
+			go func() { _ = stop() }()
 			time.Sleep(3 * drainQuiet / 2)
 			close(release)
 			if n := <-took; n != int64(len(rest)) {

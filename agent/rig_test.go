@@ -285,6 +285,19 @@ func connectOnce(t *testing.T, opts Options) (session, error) {
 	return s, err
 }
 
+// runAgent runs an agent until the test ends, or until stop is called, which returns what
+// Run does.
+func runAgent(t *testing.T, opts Options) (a *Agent, stop func() error) {
+	t.Helper()
+	a = testutil.Must(New(opts))(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	stop = sync.OnceValue(func() error { cancel(); return testutil.Receive(t, "the agent ends", done) })
+	t.Cleanup(func() { _ = stop() })
+	return a, stop
+}
+
 // wantEcho carries bytes over a dial.
 func wantEcho(t *testing.T, d tunnel.Dialer, address string) {
 	t.Helper()

@@ -16,6 +16,13 @@ type Request struct {
 	Address string   // host:port
 	Source  net.Addr // the client; nil if it has no address
 	Client  *Client  // of a server, which admitted it; nil elsewhere
+	Origin  Origin   // of an agent, whose connection it is; zero elsewhere
+}
+
+// Origin tells the clients of an agent apart. It is comparable.
+type Origin struct {
+	Server string // id of the server that asked
+	Client uint64 // that server's number of the client; 0: it tells none
 }
 
 // Result is what a dial has found out. Like Request, it is copied as a whole.

@@ -29,7 +29,8 @@ type Options struct {
 	// Policy decides what may be dialed. nil denies only metadata addresses.
 	Policy *policy.Policy
 	// Descriptors is how many the process may have open. The last eighth of them is
-	// not for destinations, so that links, probes and files find some. 0: no bound.
+	// not for destinations, so that links, probes and files find some, and clients share
+	// three quarters. 0: no bound.
 	Descriptors int
 	// resolver looks names up; nil means the system's, as net.DefaultResolver does.
 	resolver resolver
@@ -47,20 +48,22 @@ const boundless = 30 * time.Second
 
 // Dialer is a tunnel.Dialer for TCP destinations.
 type Dialer struct {
-	opts  Options
-	spare *spare
+	opts    Options
+	spare   *spare
+	clients *clients
 	// control is called with each socket before it connects, in tests too.
 	dialer net.Dialer
 }
 
 // New returns a Dialer with the defaults filled in.
 func New(opts Options) *Dialer {
-	spare := &spare{most: admission.ShareOut(opts.Descriptors).Dialed}
+	parts := admission.ShareOut(opts.Descriptors)
+	spare := &spare{most: parts.Dialed}
 	if opts.resolver == nil {
 		asking := net.Dialer{ControlContext: spare.control}
 		opts.resolver = &net.Resolver{Dial: asking.DialContext}
 	}
-	return &Dialer{opts: opts, spare: spare, dialer: net.Dialer{
+	return &Dialer{opts: opts, spare: spare, clients: newClients(parts.Destinations), dialer: net.Dialer{
 		FallbackDelay: -1, // race.go tries the addresses itself
 		KeepAliveConfig: net.KeepAliveConfig{
 			// A destination that vanished is noticed within two minutes of
@@ -73,13 +76,16 @@ func New(opts Options) *Dialer {
 // Dial connects to f.Address, host:port, over f.Network "tcp", "tcp4" or "tcp6". The
 // policy is asked about the host before it is resolved and about each address as
 // its socket connects. It returns once an address has answered, ctx ended, or
-// every address has failed; whatever it began has ended by then. The error is a
-// *tunnel.DialError.
+// every address has failed; whatever it began has ended by then. The connection counts
+// for its client (f.Origin) until f ends. The error is a *tunnel.DialError.
 func (d *Dialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	if _, has := ctx.Deadline(); !has {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, boundless)
 		defer cancel()
+	}
+	if err := d.clients.enter(f); err != nil {
+		return nil, err
 	}
 	conn, err := d.dial(ctx, f.Network, f.Address)
 	if err != nil {

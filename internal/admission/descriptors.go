@@ -4,11 +4,12 @@ package admission
 // proved who they are cannot take them from others. The rest is for peers that
 // have, and for what the process opens itself.
 type Shares struct {
-	Unproven  int // connections that have yet to prove themselves
-	Clients   int // connections of clients that have proved themselves
-	Relayed   int // the same where each may need another one for its way on
-	Dialed    int // open descriptors of the process above which clients' dials are refused
-	Observers int // connections of one port for health, metrics or status
+	Unproven     int // connections that have yet to prove themselves
+	Clients      int // connections of clients that have proved themselves
+	Relayed      int // the same where each may need another one for its way on
+	Destinations int // connections that an agent makes for clients
+	Dialed       int // open descriptors of the process above which clients' dials are refused
+	Observers    int // connections of one port for health, metrics or status
 }
 
 const (
@@ -24,11 +25,12 @@ func ShareOut(descriptors int) Shares {
 		return Shares{}
 	}
 	return Shares{
-		Unproven:  max(1, descriptors/4),
-		Clients:   max(1, descriptors/2),
-		Relayed:   max(1, descriptors/4),
-		Dialed:    descriptors - descriptors/8,
-		Observers: max(minObservers, descriptors/32),
+		Unproven:     max(1, descriptors/4),
+		Clients:      max(1, descriptors/2),
+		Relayed:      max(1, descriptors/4),
+		Destinations: max(1, descriptors/4*3),
+		Dialed:       descriptors - descriptors/8,
+		Observers:    max(minObservers, descriptors/32),
 	}
 }
 

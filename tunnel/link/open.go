@@ -173,6 +173,9 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 		ses.wg.Done()
 	}
 	flow := &tunnel.Flow{Request: tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.sender.conn.RemoteAddr()}, Resume: m.resume, Leave: leave}
+	if ses.cfg.PeerNumbersClients {
+		flow.Origin = tunnel.Origin{Server: ses.peer.ID, Client: m.client}
+	}
 	answered := false
 	answer := func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		answered = true

@@ -15,7 +15,7 @@
 // another client of its own. A client alone gets 64/73 of all instead of 8/9.
 //
 // It owns counters alone. Servers share out dials and places on their ports by
-// it, and tunnel/link and tunnel/legacy their memory.
+// it, agents descriptors, and tunnel/link and tunnel/legacy their memory.
 package shares
 
 import (

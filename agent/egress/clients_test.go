@@ -1,0 +1,70 @@
+package egress
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+)
+
+// One client alone may have nearly all descriptors for destinations. Others then find
+// some, each its part where all want more, and what ends is there again.
+func TestClientsShareDescriptors(t *testing.T) {
+	c := newClients(90)
+	hog, other, elsewhere := tunnel.Origin{Server: "a", Client: 1}, tunnel.Origin{Server: "a", Client: 2}, tunnel.Origin{Server: "b", Client: 1}
+	ends := map[tunnel.Origin][]*tunnel.Flow{}
+	opens := func(of tunnel.Origin) error {
+		f := tunnel.NewFlow("tcp", "a:1")
+		f.Origin = of
+		err := c.enter(f)
+		if err == nil {
+			ends[of] = append(ends[of], f)
+		}
+		return err
+	}
+	fill := func(of tunnel.Origin) int {
+		for opens(of) == nil {
+		}
+		return len(ends[of])
+	}
+	if n := fill(hog); n != 80 {
+		t.Errorf("a client alone has %d of 90", n)
+	}
+	wantFailure(t, opens(hog), tunnel.FailExhausted)
+	if text := opens(hog).Error(); !strings.Contains(text, "share is used up") || !strings.Contains(text, "80 connections") {
+		t.Errorf("it hears %q", text)
+	}
+	if n, m := fill(other), fill(elsewhere); n == 0 || m == 0 {
+		t.Errorf("others have %d and %d beside it", n, m)
+	}
+	for of, flows := range ends {
+		for _, f := range flows {
+			end(t, f)
+		}
+		ends[of] = nil
+	}
+	if len(c.known) != 0 || c.pool.Used() != 0 {
+		t.Errorf("%d clients and %d connections are left", len(c.known), c.pool.Used())
+	}
+}
+
+// end ends a flow, as a Forwarder does whose dial has failed.
+func end(t *testing.T, f *tunnel.Flow) {
+	fails := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, net.ErrClosed })
+	_ = forward(t, fails, f)
+}
+
+func forward(t *testing.T, d tunnel.Dialer, f *tunnel.Flow) error {
+	return (&tunnel.Forwarder{Dialer: d}).Forward(t.Context(), f, func(_ tunnel.Conn, err error) (tunnel.Conn, error) { return nil, err })
+}
+
+// A dial that fails takes nothing of its client's share.
+func TestFailedDialsTakeNoDescriptors(t *testing.T) {
+	d, address := New(Options{Descriptors: 64}), testutil.Refusing(t)
+	for range 100 {
+		wantFailure(t, forward(t, d, tunnel.NewFlow("tcp", address)), tunnel.FailRefused)
+	}
+}
