@@ -127,8 +127,12 @@ func TestValidation(t *testing.T) {
 			if c.args == "" {
 				f, err = parse(t)
 			}
-			testutil.NoError(t, err)
-			err = f.validate()
+			isUsage := err != nil
+			if err == nil {
+				var usage *cli.UsageError
+				err = f.validate()
+				isUsage = errors.As(err, &usage)
+			}
 			if c.want == "" {
 				if err != nil {
 					t.Errorf("refused: %v", err)
@@ -138,8 +142,7 @@ func TestValidation(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("got %v, want it to say %q", err, c.want)
 			}
-			var usage *cli.UsageError
-			if isUsage := errors.As(err, &usage); isUsage != (c.exit == cli.ExitUsage) {
+			if isUsage != (c.exit == cli.ExitUsage) {
 				t.Errorf("usage error: %v", isUsage)
 			}
 		})

@@ -75,7 +75,7 @@ func (f *flags) addServers(set *pflag.FlagSet) {
 	set.StringVar(&f.files.CA, "ca-cert", "", "CA file for verifying the servers' certificates (default: the system's CAs)")
 	f.peers.AddTo(set, "servers")
 	set.StringSliceVar(&f.options.ALPN, "alpn-proto", nil, "additional ALPN protocols to offer, for load balancers that route by them")
-	set.StringVar((*string)(&f.options.Link), "link", string(link.Auto), "native link: auto (if the server supports it), off (gRPC only) or require")
+	cli.Choice(set, &f.options.Link, "link", link.Auto, "native link: auto (if the server supports it), off (gRPC only) or require", link.Auto, link.Off, link.Require)
 	set.DurationVar(&f.options.SyncInterval, "sync-interval", agent.DefaultSyncInterval, "pause before the first retry when a server cannot be reached")
 	set.DurationVar(&f.options.SyncIntervalCap, "sync-interval-cap", agent.DefaultSyncIntervalCap, "longest pause between retries")
 	set.BoolVar(&f.options.SyncForever, "sync-forever", false, "look for more servers every --sync-interval-cap; without it the agent looks less often, which is usually enough")
@@ -95,7 +95,8 @@ func (f *flags) addIdentity(set *pflag.FlagSet) {
 }
 
 func (f *flags) addCounting(set *pflag.FlagSet) {
-	set.StringVar((*string)(&f.options.CountSource), "server-count-source", string(agent.CountDefault), "default (leases where --count-server-leases is set, else what servers say) or max (the larger of both)")
+	cli.Choice(set, &f.options.CountSource, "server-count-source", agent.CountDefault,
+		"default (leases where --count-server-leases is set, else what servers say) or max (the larger of both)", "", agent.CountDefault, agent.CountMax)
 	set.BoolVar(&f.countLeases, "count-server-leases", false, "count servers by their leases in the Kubernetes API")
 	set.StringVar(&f.leaseNamespace, "lease-namespace", "kube-system", "namespace of the leases")
 	set.StringVar(&f.leaseSelector, "lease-label-selector", "k8s-app=konnectivity-server", "label selector of the leases")
@@ -147,9 +148,8 @@ func (f *flags) notes() []string {
 // validate checks the flags, and sets the options that take more than one flag. Its
 // error is a *cli.UsageError, except where a file does not exist.
 func (f *flags) validate() error {
-	return cmp.Or(f.checkNumbers(), f.checkValues(), cli.CheckFiles(
-		cli.Value{Flag: "agent-cert", Text: f.files.Cert}, cli.Value{Flag: "agent-key", Text: f.files.Key}, cli.Value{Flag: "ca-cert", Text: f.files.CA},
-		cli.Value{Flag: "service-account-token-path", Text: f.tokenPath}, cli.Value{Flag: "kubeconfig", Text: f.kubeconfig}))
+	return cmp.Or(f.checkNumbers(), f.checkValues(),
+		cli.CheckFiles(f.set, "agent-cert", "agent-key", "ca-cert", "service-account-token-path", "kubeconfig"))
 }
 
 func (f *flags) checkNumbers() error {
@@ -197,13 +197,11 @@ func (f *flags) checkValues() (err error) {
 	_, allow := policy.Parse(f.allow, nil)
 	_, deny := policy.Parse(nil, f.deny)
 	return cmp.Or(
-		cli.CheckPair(cli.Value{Flag: "agent-cert", Text: f.files.Cert}, cli.Value{Flag: "agent-key", Text: f.files.Key}),
-		cli.CheckServerName(cli.Value{Flag: "server-name", Text: o.ServerName}),
+		cli.CheckPair(f.set, "agent-cert", "agent-key"),
+		cli.CheckServerName(o.ServerName),
 		f.peers.Check(),
-		cli.CheckChoice(cli.Value{Flag: "link", Text: string(o.Link)}, string(link.Auto), string(link.Off), string(link.Require)),
-		cli.CheckChoice(cli.Value{Flag: "server-count-source", Text: string(o.CountSource)}, "", string(agent.CountDefault), string(agent.CountMax)),
 		cli.FlagError("agent-identifiers", agent.ValidateIdentifiers(o.Identifiers)),
-		cli.CheckID(cli.Value{Flag: "agent-id", Text: f.agentID()}, agent.MaxIdentity),
+		cli.CheckID("agent-id", f.agentID(), agent.MaxIdentity),
 		cli.CheckValue("lease-label-selector", f.leaseSelector, selector),
 		cli.CheckGiven(f.set, "allow-destination", "deny-destination", "peer-trust-domain"),
 		cli.FlagError("allow-destination", allow),

@@ -45,12 +45,13 @@ type flags struct {
 	tlsMin                 string
 	peers                  cli.PeerFlags
 
-	mode, link string
-	uds        string
-	deleteUDS  bool
-	proxies    []string
-	networks   admission.Networks // proxies, parsed
-	budgetMiB  int64
+	mode      string
+	link      link.Mode
+	uds       string
+	deleteUDS bool
+	proxies   []string
+	networks  admission.Networks // proxies, parsed
+	budgetMiB int64
 
 	clientPort, agentPort, healthPort, adminPort cli.Port
 
@@ -102,8 +103,8 @@ func (f *flags) addClients(set *pflag.FlagSet) {
 	set.StringVar(&f.server.CA, "server-ca-cert", "", "CA file for verifying clients' certificates")
 	set.StringVar(&f.uds, "uds-name", "", "path of a unix socket for clients, which can be served in addition to --server-port")
 	set.BoolVar(&f.deleteUDS, "delete-existing-uds-file", true, "replace a socket file that an earlier process left behind; a socket in use, or a file that is no socket, is never deleted")
-	set.StringVar(&f.mode, "mode", "", "protocol for clients, besides native links: grpc or http-connect (default: both)")
-	set.StringVar(&f.link, "link", string(link.Auto), "native link: auto (with peers that support it), off, or require (for agents; clients may use what --mode allows)")
+	cli.Choice(set, &f.mode, "mode", "", "protocol for clients, besides native links: grpc or http-connect (default: both)", "", modeGRPC, modeConnect)
+	cli.Choice(set, &f.link, "link", link.Auto, "native link: auto (with peers that support it), off, or require (for agents; clients may use what --mode allows)", link.Auto, link.Off, link.Require)
 	set.DurationVar(&f.options.ClientKeepalive, "frontend-keepalive-time", server.DefaultKeepalive, "silence after which a gRPC client is pinged; it has 8s to answer")
 }
 
@@ -118,7 +119,8 @@ func (f *flags) addAgents(set *pflag.FlagSet) {
 	set.StringVar(&f.tokens.ServiceAccount, "agent-service-account", "", "name of that service account")
 	set.StringVar(&f.tokens.Audience, "authentication-audience", "", "audience that the agents' tokens must have")
 	set.BoolVar(&f.allowUnauthenticated, "allow-unauthenticated-agents", false, "start without --cluster-ca-cert and without token authentication: anybody who reaches the port can become an agent and see traffic")
-	set.StringVar(&f.identifierPolicy, "agent-identifier-policy", identifiersAny, "any: agents may claim any identifiers; certificate: only those that their certificate's SANs or --agent-identifier-allow-file cover")
+	cli.Choice(set, &f.identifierPolicy, "agent-identifier-policy", identifiersAny,
+		"any: agents may claim any identifiers; certificate: only those that their certificate's SANs or --agent-identifier-allow-file cover", identifiersAny, identifiersCertificate)
 	set.StringVar(&f.identifierFile, "agent-identifier-allow-file", "", "file of grants, one per line: the common name of a certificate or *, and identifiers, e.g. node1 cidr=10.1.0.0/16&default-route=true")
 	set.DurationVar(&f.options.Keepalive, "keepalive-time", server.DefaultKeepalive, "silence after which a gRPC agent is pinged; it has 8s to answer")
 }
@@ -251,9 +253,6 @@ func (f *flags) checkValues() error {
 	_, allow := policy.Parse(f.allow, nil)
 	_, deny := policy.Parse(nil, f.deny)
 	return cmp.Or(
-		cli.CheckChoice(cli.Value{Flag: "mode", Text: f.mode}, "", modeGRPC, modeConnect),
-		cli.CheckChoice(cli.Value{Flag: "link", Text: f.link}, string(link.Auto), string(link.Off), string(link.Require)),
-		cli.CheckChoice(cli.Value{Flag: "agent-identifier-policy", Text: f.identifierPolicy}, identifiersAny, identifiersCertificate),
 		f.peers.Check(),
 		cli.Parse(&f.options.Strategies, "proxy-strategies", f.strategies, registry.ParseStrategies),
 		cli.Parse(&f.tls.MinVersion, "tls-min-version", f.tlsMin, tlsreload.ParseVersion),
@@ -271,7 +270,7 @@ func (f *flags) checkValues() error {
 // of one.
 func (f *flags) checkID() error {
 	id := f.serverID()
-	if err := cli.CheckID(cli.Value{Flag: "server-id", Text: id}, registry.MaxID); err != nil {
+	if err := cli.CheckID("server-id", id, registry.MaxID); err != nil {
 		return err
 	}
 	if !f.leases {
@@ -287,7 +286,7 @@ func (f *flags) checkID() error {
 }
 
 func (f *flags) checkClients() error {
-	if err := checkPair("server", f.server); err != nil {
+	if err := cli.CheckPair(f.set, "server-cert", "server-key"); err != nil {
 		return err
 	}
 	switch {
@@ -306,7 +305,7 @@ func (f *flags) checkClients() error {
 }
 
 func (f *flags) checkAgents() error {
-	if err := checkPair("cluster", f.cluster); err != nil {
+	if err := cli.CheckPair(f.set, "cluster-cert", "cluster-key"); err != nil {
 		return err
 	}
 	switch {
@@ -319,18 +318,16 @@ func (f *flags) checkAgents() error {
 	case f.identifierFile != "" && f.identifierPolicy != identifiersCertificate:
 		return cli.Usagef("--agent-identifier-allow-file needs --agent-identifier-policy=certificate")
 	}
-	for _, part := range []cli.Value{
-		{Flag: "agent-namespace", Text: f.tokens.Namespace}, {Flag: "agent-service-account", Text: f.tokens.ServiceAccount}, {Flag: "authentication-audience", Text: f.tokens.Audience},
-	} {
-		if f.tokenAuth() && part.Text == "" {
-			return cli.Usagef("--%s is missing: authentication by token needs --agent-namespace, --agent-service-account and --authentication-audience", part.Flag)
+	for _, part := range []string{"agent-namespace", "agent-service-account", "authentication-audience"} {
+		if f.tokenAuth() && cli.Text(f.set, part) == "" {
+			return cli.Usagef("--%s is missing: authentication by token needs --agent-namespace, --agent-service-account and --authentication-audience", part)
 		}
 	}
 	return nil
 }
 
 func (f *flags) checkAdmin() error {
-	if err := checkPair("admin", f.admin); err != nil {
+	if err := cli.CheckPair(f.set, "admin-cert", "admin-key"); err != nil {
 		return err
 	}
 	switch {
@@ -368,20 +365,7 @@ func (f *flags) checkTenants() error {
 	return cli.FlagError("tenants-selector", err)
 }
 
-// checkPair checks the flags --NAME-cert and --NAME-key.
-func checkPair(name string, files tlsreload.Files) error {
-	return cli.CheckPair(cli.Value{Flag: name + "-cert", Text: files.Cert}, cli.Value{Flag: name + "-key", Text: files.Key})
-}
-
 func (f *flags) checkFiles() error {
-	var values []cli.Value
-	for _, port := range []struct {
-		name  string
-		files tlsreload.Files
-	}{{"server", f.server}, {"cluster", f.cluster}, {"admin", f.admin}} {
-		values = append(values, cli.Value{Flag: port.name + "-cert", Text: port.files.Cert},
-			cli.Value{Flag: port.name + "-key", Text: port.files.Key}, cli.Value{Flag: port.name + "-ca-cert", Text: port.files.CA})
-	}
-	return cli.CheckFiles(append(values, cli.Value{Flag: "kubeconfig", Text: f.kubeconfig},
-		cli.Value{Flag: "admin-token-file", Text: f.adminToken}, cli.Value{Flag: "agent-identifier-allow-file", Text: f.identifierFile})...)
+	return cli.CheckFiles(f.set, "server-cert", "server-key", "server-ca-cert", "cluster-cert", "cluster-key", "cluster-ca-cert",
+		"admin-cert", "admin-key", "admin-ca-cert", "kubeconfig", "admin-token-file", "agent-identifier-allow-file")
 }

@@ -120,7 +120,7 @@ func (p *process) settings() (err error) {
 	}
 	o.ID = cmp.Or(f.serverID(), uuid.NewString())
 	o.NoConnect, o.NoGRPC = f.mode == modeGRPC, f.mode == modeConnect
-	o.NoLink, o.AgentsNeedLink = f.link == string(link.Off), f.link == string(link.Require)
+	o.NoLink, o.AgentsNeedLink = f.link == link.Off, f.link == link.Require
 	o.Settle, o.Budget, o.AgentMemory = server.DefaultSettle, link.NewBudget(f.budgetMiB<<20), resources.MemoryLimit()/2
 	o.Log, o.Registry = p.log, p.registry
 	if o.Grace == 0 {

@@ -20,7 +20,7 @@ import (
 // command line can be pasted, and a few more.
 type checkOptions struct {
 	what   diagnose.Subject
-	output string
+	asJSON bool
 }
 
 // stepTimeout leaves a server time to report that its own timeout has passed.
@@ -47,11 +47,10 @@ func newCheck() *cobra.Command {
 		f.StringVar(&o.what.ServerAdmin, "server-admin", "", "`HOST:PORT` of the server's admin port, or https://HOST:PORT, to check its agents")
 		f.StringVar(&o.what.TokenFile, "token-file", "", "file with the token that --server-admin asks for")
 		f.Uint16Var(&o.what.SOCKS5Port, "socks5-serving-port", 0, "second port of a konnectivity-https-proxy, to try it too")
-		f.StringVarP(&o.output, "output", "o", "text", "text or json")
+		cli.Output(f, &o.asJSON, "text")
 		f.DurationVar(&o.what.Timeout, "timeout", stepTimeout, "how long each step may take; the default is longer than a server's own limit, so that its answer arrives")
 	})
 	o.what.Sidecar.AddFlags(cmd)
-	cli.Choices(cmd, "output", "text", "json")
 	cli.Choices(cmd, "link", "auto", "off", "require")
 	o.what.Given = cmd.Flags().Changed
 	return cmd
@@ -65,14 +64,11 @@ func (o *checkOptions) run(ctx context.Context, out io.Writer, target string) er
 		return err
 	}
 	o.what.Target = target
-	return printFindings(out, diagnose.Run(ctx, &o.what), o.output)
+	return printFindings(out, diagnose.Run(ctx, &o.what), o.asJSON)
 }
 
 func (o *checkOptions) validate(target string) error {
-	switch {
-	case o.output != "text" && o.output != "json":
-		return cli.Usagef("--output %q: want text or json", o.output)
-	case o.what.Timeout <= 0:
+	if o.what.Timeout <= 0 {
 		return cli.Usagef("--timeout %v: want a positive duration", o.what.Timeout)
 	}
 	if err := o.what.Sidecar.CheckServer(); err != nil {

@@ -19,7 +19,7 @@ func (full) Write([]byte) (int, error) { return 0, errNoSpace }
 
 // What was not written was not done.
 func TestFullDisk(t *testing.T) {
-	if err := printFindings(full{}, []diagnose.Finding{{Result: diagnose.OK}}, "text"); !errors.Is(err, errNoSpace) {
+	if err := printFindings(full{}, []diagnose.Finding{{Result: diagnose.OK}}, false); !errors.Is(err, errNoSpace) {
 		t.Errorf("findings: %v", err)
 	}
 	for _, args := range [][]string{

@@ -10,14 +10,8 @@ import (
 	"konnectivity/internal/cli"
 )
 
-// statusOptions are the flags of `konnectivity status`.
-type statusOptions struct {
-	view   status.View
-	output string
-}
-
 func newStatus() *cobra.Command {
-	var o statusOptions
+	var view status.View
 	cmd := &cobra.Command{
 		Use:   "status [ADDRESS...]",
 		Short: "Show what servers, agents and sidecars do right now",
@@ -32,33 +26,30 @@ func newStatus() *cobra.Command {
 			"  konnectivity status 127.0.0.1:8095 127.0.0.1:8096 --filter 4bf92f3577b34da6\n" +
 			"  kubectl port-forward deploy/konnectivity-server 8095   # and in another terminal: konnectivity status 127.0.0.1:8095",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.check(args); err != nil {
+			if err := checkStatus(&view, args); err != nil {
 				return err
 			}
-			o.view.JSON, o.view.Exactly = o.output == "json", cmd.Flags().Changed("limit")
-			return o.view.Show(cmd.Context(), cmd.OutOrStdout(), args)
+			view.Exactly = cmd.Flags().Changed("limit")
+			return view.Show(cmd.Context(), cmd.OutOrStdout(), args)
 		},
 	}
 	cli.AddFlags(cmd, "Status flags", func(f *pflag.FlagSet) {
-		f.BoolVarP(&o.view.Watch, "watch", "w", false, "keep updating the output in place, until Ctrl-C")
-		f.DurationVar(&o.view.Interval, "interval", time.Second, "how often --watch updates; at least 200ms")
-		addLogin(f, &o.view.Login)
-		f.StringVarP(&o.output, "output", "o", "table", "table or json")
-		f.StringVar(&o.view.Filter, "filter", "", "only connections, peers and failures with this text in an id, host or address")
-		f.IntVar(&o.view.Limit, "limit", 10, "maximum number of peers, connections and failures to show for each process; at most 1000")
+		f.BoolVarP(&view.Watch, "watch", "w", false, "keep updating the output in place, until Ctrl-C")
+		f.DurationVar(&view.Interval, "interval", time.Second, "how often --watch updates; at least 200ms")
+		addLogin(f, &view.Login)
+		cli.Output(f, &view.JSON, "table")
+		f.StringVar(&view.Filter, "filter", "", "only connections, peers and failures with this text in an id, host or address")
+		f.IntVar(&view.Limit, "limit", 10, "maximum number of peers, connections and failures to show for each process; at most 1000")
 	})
-	cli.Choices(cmd, "output", "table", "json")
 	return cmd
 }
 
-func (o *statusOptions) check(addresses []string) error {
+func checkStatus(view *status.View, addresses []string) error {
 	switch {
-	case o.output != "table" && o.output != "json":
-		return cli.Usagef("--output %q: want table or json", o.output)
-	case o.view.Limit < 0 || o.view.Limit > 1000:
-		return cli.Usagef("--limit %d: want 0 to 1000", o.view.Limit)
-	case o.view.Interval < 200*time.Millisecond:
-		return cli.Usagef("--interval %v: want at least 200ms", o.view.Interval)
+	case view.Limit < 0 || view.Limit > 1000:
+		return cli.Usagef("--limit %d: want 0 to 1000", view.Limit)
+	case view.Interval < 200*time.Millisecond:
+		return cli.Usagef("--interval %v: want at least 200ms", view.Interval)
 	}
 	for _, a := range addresses {
 		if !isAdmin(a) {

@@ -30,7 +30,7 @@ func newTenants() *cobra.Command {
 
 func newTenantsList() *cobra.Command {
 	var v status.Tenants
-	var order, output string
+	var order string
 	cmd := &cobra.Command{
 		Use:   "list [ADDRESS]",
 		Short: "List a server's tenants, failing ones first",
@@ -47,28 +47,17 @@ func newTenantsList() *cobra.Command {
 			if v.Limit < 0 {
 				return cli.Usagef("--limit %d: want 0, for all, or more", v.Limit)
 			}
-			for _, choice := range []struct {
-				flag, text string
-				of         []string
-			}{{"sort", order, []string{"state", "traffic", "name"}}, {"output", output, []string{"table", "json"}}} {
-				if err := cli.CheckChoice(cli.Value{Flag: choice.flag, Text: choice.text}, choice.of...); err != nil {
-					return err
-				}
-			}
 			v.Sort = map[string]string{"state": "-state", "traffic": "-rate"}[order]
-			v.JSON = output == "json"
 			return v.Show(cmd.Context(), cmd.OutOrStdout(), address)
 		},
 	}
 	cli.AddFlags(cmd, "List flags", func(f *pflag.FlagSet) {
-		f.StringVar(&order, "sort", "state", "state (failing first), traffic (most bytes a second first) or name")
+		cli.Choice(f, &order, "sort", "state", "state (failing first), traffic (most bytes a second first) or name", "state", "traffic", "name")
 		f.StringVar(&v.Filter, "filter", "", "only tenants with this text in name, state, error or server names")
 		f.IntVar(&v.Limit, "limit", 0, "how many to show at most; 0: all")
 		addLogin(f, &v.Login)
-		f.StringVarP(&output, "output", "o", "table", "table or json")
+		cli.Output(f, &v.JSON, "table")
 	})
-	cli.Choices(cmd, "sort", "state", "traffic", "name")
-	cli.Choices(cmd, "output", "table", "json")
 	return cmd
 }
 
@@ -99,7 +88,7 @@ func newTenantsMake() *cobra.Command {
 }
 
 func newTenantsCheck() *cobra.Command {
-	var output string
+	var asJSON bool
 	var server diagnose.Server
 	cmd := &cobra.Command{
 		Use:   "check DIR/NAME|FILE|-",
@@ -113,9 +102,6 @@ func newTenantsCheck() *cobra.Command {
 			"  kubectl get secrets -n konnectivity-tenants -l konnectivity-tenant -o yaml | konnectivity tenants check -",
 		Args: cli.OneArg("DIR/NAME, FILE or -"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cli.CheckChoice(cli.Value{Flag: "output", Text: output}, "text", "json"); err != nil {
-				return err
-			}
 			if err := checkAdmin(server.Admin); err != nil {
 				return err
 			}
@@ -123,15 +109,14 @@ func newTenantsCheck() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
-			return printFindings(cmd.OutOrStdout(), findings, output)
+			return printFindings(cmd.OutOrStdout(), findings, asJSON)
 		},
 	}
 	cli.AddFlags(cmd, "Check flags", func(f *pflag.FlagSet) {
 		f.StringVar(&server.Admin, "server-admin", "", "`HOST:PORT` of the server's admin port, or https://HOST:PORT, to see what it has of the tenant")
 		addLogin(f, &server.Login)
-		f.StringVarP(&output, "output", "o", "text", "text or json")
+		cli.Output(f, &asJSON, "text")
 	})
-	cli.Choices(cmd, "output", "text", "json")
 	return cmd
 }
 
@@ -152,8 +137,8 @@ func checkTenants(cmd *cobra.Command, path string, server diagnose.Server) ([]di
 }
 
 // printFindings prints findings. Its error is errChecksFailed if a step failed.
-func printFindings(out io.Writer, findings []diagnose.Finding, format string) error {
-	if format == "json" {
+func printFindings(out io.Writer, findings []diagnose.Finding, asJSON bool) error {
+	if asJSON {
 		if err := status.PrintJSON(out, findings); err != nil {
 			return err
 		}

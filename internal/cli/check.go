@@ -78,24 +78,25 @@ func (p Port) meets(q Port) bool {
 	return !p.Unused && !q.Unused && p.Number > 0 && p.Number == q.Number && (p.Host == q.Host || p.Host == "" || q.Host == "")
 }
 
-// Value is the text of a flag.
-type Value struct{ Flag, Text string }
+// Text is the value of a flag as text.
+func Text(set *pflag.FlagSet, flag string) string { return set.Lookup(flag).Value.String() }
 
-// CheckFiles checks that the given files exist, but not their content.
-func CheckFiles(files ...Value) error {
-	for _, file := range files {
-		if file.Text == "" {
+// CheckFiles checks that the files named by flags exist, but not their content.
+func CheckFiles(set *pflag.FlagSet, flags ...string) error {
+	for _, flag := range flags {
+		path := Text(set, flag)
+		if path == "" {
 			continue
 		}
-		info, err := os.Stat(file.Text)
+		info, err := os.Stat(path)
 		var failed *fs.PathError
 		switch {
 		case errors.As(err, &failed):
-			return fmt.Errorf("--%s: %s: %w", file.Flag, file.Text, failed.Err)
+			return fmt.Errorf("--%s: %s: %w", flag, path, failed.Err)
 		case err != nil:
-			return fmt.Errorf("--%s: %w", file.Flag, err)
+			return fmt.Errorf("--%s: %w", flag, err)
 		case info.IsDir():
-			return fmt.Errorf("--%s: %s is a directory", file.Flag, file.Text)
+			return fmt.Errorf("--%s: %s is a directory", flag, path)
 		}
 	}
 	return nil
@@ -142,62 +143,48 @@ func NotNegative(flag string, d time.Duration) error {
 	return nil
 }
 
-// CheckPair checks that both values or neither are given.
-func CheckPair(a, b Value) error {
+// CheckPair checks that both flags or neither have a value.
+func CheckPair(set *pflag.FlagSet, a, b string) error {
 	switch {
-	case a.Text != "" && b.Text == "":
-		return Usagef("--%s is given without --%s", a.Flag, b.Flag)
-	case b.Text != "" && a.Text == "":
-		return Usagef("--%s is given without --%s", b.Flag, a.Flag)
+	case Text(set, a) != "" && Text(set, b) == "":
+		return Usagef("--%s is given without --%s", a, b)
+	case Text(set, b) != "" && Text(set, a) == "":
+		return Usagef("--%s is given without --%s", b, a)
 	}
 	return nil
-}
-
-// CheckChoice checks that v is one of accepted; the error does not mention "".
-func CheckChoice(v Value, accepted ...string) error {
-	var named []string
-	for _, a := range accepted {
-		if a == v.Text {
-			return nil
-		}
-		if a != "" {
-			named = append(named, a)
-		}
-	}
-	return Usagef("--%s=%q: must be one of %s", v.Flag, v.Text, strings.Join(named, ", "))
 }
 
 // CheckGiven checks that none of the flags was given an empty value, such as that of an
 // unset variable: it would count as not given, and allow more than was meant.
 func CheckGiven(set *pflag.FlagSet, flags ...string) error {
 	for _, name := range flags {
-		if text := set.Lookup(name).Value.String(); set.Changed(name) && (text == "" || text == "[]") {
+		if text := Text(set, name); set.Changed(name) && (text == "" || text == "[]") {
 			return Usagef("--%s is empty, which would be as if it were not there: give it a value, or leave it out", name)
 		}
 	}
 	return nil
 }
 
-// CheckServerName checks the name of a server in TLS; "" stands for the host that is
-// dialed.
-func CheckServerName(name Value) error {
-	if name.Text == "" {
+// CheckServerName checks --server-name, the name of a server in TLS; "" stands for the
+// host that is dialed.
+func CheckServerName(name string) error {
+	if name == "" {
 		return nil
 	}
-	if _, err := netip.ParseAddr(strings.Trim(name.Text, "[]")); err == nil {
-		return Usagef("--%s=%s: TLS asks for names, not for addresses: want a DNS name that the server's certificate has", name.Flag, name.Text)
+	if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
+		return Usagef("--server-name=%s: TLS asks for names, not for addresses: want a DNS name that the server's certificate has", name)
 	}
-	if !pki.IsDNSName(strings.TrimSuffix(name.Text, ".")) {
-		return Usagef("--%s=%q: want a DNS name that the server's certificate has, such as cluster-a.example.com, without a port", name.Flag, name.Text)
+	if !pki.IsDNSName(strings.TrimSuffix(name, ".")) {
+		return Usagef("--server-name=%q: want a DNS name that the server's certificate has, such as cluster-a.example.com, without a port", name)
 	}
 	return nil
 }
 
 // CheckID checks that the id of a process fits into gRPC metadata and a log
 // line.
-func CheckID(id Value, most int) error {
-	if len(id.Text) > most || strings.ContainsFunc(id.Text, func(r rune) bool { return r < ' ' || r > '~' }) {
-		return Usagef("--%s: an id has at most %d printable ASCII characters", id.Flag, most)
+func CheckID(flag, id string, most int) error {
+	if len(id) > most || strings.ContainsFunc(id, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return Usagef("--%s: an id has at most %d printable ASCII characters", flag, most)
 	}
 	return nil
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/pflag"
+
 	"konnectivity/internal/testutil"
 )
 
@@ -25,6 +27,12 @@ func TestChecks(t *testing.T) {
 		return err
 	}
 	taken := func(p Port) error { _, err := p.Listen(); return err }
+	given := func(a, b string) *pflag.FlagSet {
+		set := pflag.NewFlagSet("", pflag.ContinueOnError)
+		set.String("a", a, "")
+		set.String("b", b, "")
+		return set
+	}
 	for what, c := range map[string]struct {
 		err   error
 		want  string // "" for none
@@ -39,25 +47,23 @@ func TestChecks(t *testing.T) {
 		"one port twice":       {CheckPorts(Port{Flag: "a", Number: 80, Host: "x"}, Port{Flag: "b", Number: 80}), "--a and --b are both 80", true},
 		"on two addresses":     {CheckPorts(Port{Flag: "a", Number: 80, Host: "x"}, Port{Flag: "b", Number: 80, Host: "y"}), "", false},
 		"one of them unused":   {CheckPorts(Port{Flag: "a", Number: 80, Unused: true}, Port{Flag: "b", Number: 80}), "", false},
-		"files":                {CheckFiles(Value{"a", file}, Value{"b", ""}), "", false},
-		"a file that is not":   {CheckFiles(Value{"a", file}, Value{"b", file + "x"}), "--b: " + file + "x: no such file or directory", false},
-		"a directory":          {CheckFiles(Value{"a", dir}), "--a: " + dir + " is a directory", false},
-		"a pair":               {CheckPair(Value{"a", "x"}, Value{"b", "y"}), "", false},
-		"neither":              {CheckPair(Value{"a", ""}, Value{"b", ""}), "", false},
-		"the first alone":      {CheckPair(Value{"a", "x"}, Value{"b", ""}), "--a is given without --b", true},
-		"the second alone":     {CheckPair(Value{"a", ""}, Value{"b", "y"}), "--b is given without --a", true},
-		"a choice":             {CheckChoice(Value{"a", ""}, "", "x"), "", false},
-		"no choice":            {CheckChoice(Value{"a", "z"}, "", "x", "y"), `--a="z": must be one of x, y`, true},
-		"a server's name":      {CheckServerName(Value{"a", "A-1.example.com."}), "", false},
-		"no server's name":     {CheckServerName(Value{"a", ""}), "", false},
-		"an address as name":   {CheckServerName(Value{"a", "10.0.0.1"}), "--a=10.0.0.1: TLS asks for names, not for addresses", true},
-		"an IPv6 address":      {CheckServerName(Value{"a", "[2001:db8::1]"}), "--a=[2001:db8::1]: TLS asks for names", true},
-		"a name with a port":   {CheckServerName(Value{"a", "x:80"}), `--a="x:80": want a DNS name`, true},
-		"a wildcard as name":   {CheckServerName(Value{"a", "*.x"}), `--a="*.x": want a DNS name`, true},
-		"an id":                {CheckID(Value{"a", "Any.Id 1"}, 8), "", false},
-		"an id that is long":   {CheckID(Value{"a", "Any.Id 1"}, 7), "--a: an id has at most 7", true},
-		"an id that is no id":  {CheckID(Value{"a", "x\n"}, 8), "--a: an id has", true},
-		"an id that is not in": {CheckID(Value{"a", "ä"}, 8), "--a: an id has", true},
+		"files":                {CheckFiles(given(file, ""), "a", "b"), "", false},
+		"a file that is not":   {CheckFiles(given(file, file+"x"), "a", "b"), "--b: " + file + "x: no such file or directory", false},
+		"a directory":          {CheckFiles(given(dir, ""), "a"), "--a: " + dir + " is a directory", false},
+		"a pair":               {CheckPair(given("x", "y"), "a", "b"), "", false},
+		"neither":              {CheckPair(given("", ""), "a", "b"), "", false},
+		"the first alone":      {CheckPair(given("x", ""), "a", "b"), "--a is given without --b", true},
+		"the second alone":     {CheckPair(given("", "y"), "a", "b"), "--b is given without --a", true},
+		"a server's name":      {CheckServerName("A-1.example.com."), "", false},
+		"no server's name":     {CheckServerName(""), "", false},
+		"an address as name":   {CheckServerName("10.0.0.1"), "--server-name=10.0.0.1: TLS asks for names, not for addresses", true},
+		"an IPv6 address":      {CheckServerName("[2001:db8::1]"), "--server-name=[2001:db8::1]: TLS asks for names", true},
+		"a name with a port":   {CheckServerName("x:80"), `--server-name="x:80": want a DNS name`, true},
+		"a wildcard as name":   {CheckServerName("*.x"), `--server-name="*.x": want a DNS name`, true},
+		"an id":                {CheckID("a", "Any.Id 1", 8), "", false},
+		"an id that is long":   {CheckID("a", "Any.Id 1", 7), "--a: an id has at most 7", true},
+		"an id that is no id":  {CheckID("a", "x\n", 8), "--a: an id has", true},
+		"an id that is not in": {CheckID("a", "ä", 8), "--a: an id has", true},
 	} {
 		var usage *UsageError
 		switch {

@@ -194,10 +194,9 @@ func TestCompletionOfValues(t *testing.T) {
 		sub := &cobra.Command{Use: "sub", RunE: func(*cobra.Command, []string) error { return nil }}
 		cli.AddFlags(sub, "Flags", func(f *pflag.FlagSet) {
 			f.String("via", "", "the `WAY` to go")
-			f.String("output", "", "table or json")
+			cli.Output(f, new(bool), "table")
 		})
 		cli.Choices(sub, "via", "direct", "socks5://")
-		cli.Choices(sub, "output", "table", "json")
 		root.AddCommand(sub)
 		return root
 	}

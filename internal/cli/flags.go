@@ -33,6 +33,11 @@ func AddFlags(cmd *cobra.Command, title string, define func(*pflag.FlagSet)) {
 	})
 	cmd.Flags().SortFlags = false
 	cmd.Flags().AddFlagSet(set)
+	set.VisitAll(func(f *pflag.Flag) {
+		if c, ok := f.Value.(interface{ choices() []string }); ok && len(c.choices()) > 0 {
+			Choices(cmd, f.Name, c.choices()...)
+		}
+	})
 }
 
 // prepare sets up the root command of a program.
@@ -161,10 +166,11 @@ func newCompletion(root *cobra.Command) *cobra.Command {
 // value is a flag whose text is parsed when it is given, so that a wrong one is
 // refused like any other wrong flag.
 type value[T any] struct {
-	to    *T
-	parse func(string) (T, error)
-	kind  string
-	text  string
+	to       *T
+	parse    func(string) (T, error)
+	kind     string
+	text     string
+	accepted []string // the only values; nil for all that parse
 }
 
 // String implements pflag.Value.
@@ -182,14 +188,49 @@ func (v *value[T]) Set(text string) error {
 	return err
 }
 
-// Var defines a flag that parse turns into *to. kind names its values in help. initial
-// is the default, which must parse, or "" for none.
-func Var[T any](set *pflag.FlagSet, to *T, parse func(string) (T, error), kind, name, initial, usage string) {
-	v := &value[T]{to: to, parse: parse, kind: kind}
+func (v *value[T]) choices() []string { return v.accepted }
+
+// define defines the flag with a default, which must parse, or "" for none.
+func (v *value[T]) define(set *pflag.FlagSet, name, shorthand, initial, usage string) {
 	if initial != "" {
 		if err := v.Set(initial); err != nil {
 			panic(err) // a default that its own flag refuses
 		}
 	}
-	set.Var(v, name, usage)
+	set.VarP(v, name, shorthand, usage)
+}
+
+// Var defines a flag that parse turns into *to. kind names its values in help. initial
+// is the default, which must parse, or "" for none.
+func Var[T any](set *pflag.FlagSet, to *T, parse func(string) (T, error), kind, name, initial, usage string) {
+	(&value[T]{to: to, parse: parse, kind: kind}).define(set, name, "", initial, usage)
+}
+
+// Choice defines a flag that has one of the accepted values, which shells complete.
+func Choice[T ~string](set *pflag.FlagSet, to *T, name string, initial T, usage string, accepted ...T) {
+	choice(accepted, to, func(a T) T { return a }).define(set, name, "", string(initial), usage)
+}
+
+// Output defines -o and --output: plain, the default, or json, which sets *asJSON.
+func Output(set *pflag.FlagSet, asJSON *bool, plain string) {
+	isJSON := func(format string) bool { return format == "json" }
+	choice([]string{plain, "json"}, asJSON, isJSON).define(set, "output", "o", plain, plain+" or json")
+}
+
+// choice returns a flag that sets *to to what of makes of the accepted value. Its error
+// does not mention "", which may be one of them.
+func choice[A ~string, T any](accepted []A, to *T, of func(A) T) *value[T] {
+	v := &value[T]{to: to, kind: "string"}
+	for _, a := range accepted {
+		if a != "" {
+			v.accepted = append(v.accepted, string(a))
+		}
+	}
+	v.parse = func(text string) (none T, _ error) {
+		if slices.Contains(accepted, A(text)) {
+			return of(A(text)), nil
+		}
+		return none, fmt.Errorf("must be one of %s", strings.Join(v.accepted, ", "))
+	}
+	return v
 }

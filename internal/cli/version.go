@@ -12,18 +12,14 @@ import (
 
 // newVersion is the command version, which prints JSON too.
 func newVersion(root *cobra.Command) *cobra.Command {
-	const text, asJSON = "text", "json"
-	var output string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the version, the commit and what built it",
 		Example: "  " + root.Name() + " version -o json",
 		Args:    NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := CheckChoice(Value{"output", output}, text, asJSON); err != nil {
-				return err
-			}
-			if output == asJSON {
+			if asJSON {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				enc.SetIndent("", "  ")
 				return enc.Encode(version.Get())
@@ -32,9 +28,6 @@ func newVersion(root *cobra.Command) *cobra.Command {
 			return err
 		},
 	}
-	AddFlags(cmd, "Version flags", func(f *pflag.FlagSet) {
-		f.StringVarP(&output, "output", "o", text, "text or json")
-	})
-	Choices(cmd, "output", text, asJSON)
+	AddFlags(cmd, "Version flags", func(f *pflag.FlagSet) { Output(f, &asJSON, "text") })
 	return cmd
 }

@@ -121,7 +121,7 @@ func (o *Options) CheckServer() error {
 	case o.ServerPort == 0:
 		return cli.Usagef("--konnectivity-port: want a port from 1 to 65535, got 0")
 	}
-	return cli.CheckServerName(cli.Value{Flag: "server-name", Text: o.Out.Server.ServerName})
+	return cli.CheckServerName(o.Out.Server.ServerName)
 }
 
 // checkAddress accepts "", IP:PORT and :PORT.

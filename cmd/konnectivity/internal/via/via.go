@@ -141,7 +141,7 @@ func HTTP(front string) tunnel.Dialer {
 
 // toServer connects to the server as sidecars do.
 func toServer(secure TLS, server string, mode link.Mode) (tunnel.Dialer, func(), error) {
-	if err := cli.CheckServerName(cli.Value{Flag: "server-name", Text: secure.ServerName}); err != nil {
+	if err := cli.CheckServerName(secure.ServerName); err != nil {
 		return nil, nil, err
 	}
 	source, err := tlsreload.New(secure.Files, tlsreload.Options{Name: "client", Peer: pki.RoleRule{Want: pki.RoleServer}.Check})
