@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"strconv"
 	"strings"
@@ -187,17 +186,10 @@ func TestALinkWithoutRoomIsRefused(t *testing.T) {
 	r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(limits.ClientMemory) })
 	config := r.tls(link.ALPN)
 	for i := range 2 {
-		c, err := tls.Dial("tcp", r.tcp, config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ses, err := link.Connect(t.Context(), c, link.Config{Hello: link.Hello{Role: link.RoleClient}})
+		_, err := r.clientLinkAs(config, link.Hello{Role: link.RoleClient})
 		var refusal *link.GoAwayError
 		if i == 1 && (!errors.As(err, &refusal) || refusal.Text != limits.ShareUsedUp) {
 			t.Errorf("a link for which there is no room: %v", err)
-		}
-		if ses != nil {
-			defer ses.Close()
 		}
 	}
 }

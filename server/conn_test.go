@@ -7,8 +7,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -88,81 +86,18 @@ func TestOneThatWasCutIsNotAdmitted(t *testing.T) {
 	}
 }
 
-// startMany is a rig whose peers are all those of a tenant, a, that change
-// writes anew, or removes if there is no CA.
-func startMany(t *testing.T, settings ...func(*Options)) (r *rig, change func(*pki.CA)) {
-	t.Helper()
-	folder := t.TempDir()
-	var dir *tenant.Dir
-	r = startServer(t, append(settings, func(o *Options) {
-		var err error
-		if dir, err = tenant.Open(folder, o.Log); err != nil {
-			t.Fatal(err)
-		}
-		o.Tenants, o.TenantTokens = dir, func(*tenant.Tokens) *auth.TokensConfig { return nil }
-		for _, l := range []*Listener{&o.Clients[0], &o.Agents[0]} {
-			l.TLSFor = guestsOf(l.TLS)
-		}
-	})...)
-	change = func(ca *pki.CA) {
-		t.Helper()
-		if ca == nil {
-			testutil.NoError(t, os.RemoveAll(filepath.Join(folder, "a")))
-			dir.Look()
-			dir.Look()
-			return
-		}
-		testutil.NoError(t, os.MkdirAll(filepath.Join(folder, "a"), 0o755))
-		for file, text := range map[string]string{
-			tenant.AgentsCAFile: string(ca.CertPEM), tenant.ClientsCAFile: string(ca.CertPEM), tenant.SettingsFile: "serverNames: [localhost]",
-		} {
-			testutil.NoError(t, os.WriteFile(filepath.Join(folder, "a", file), []byte(text), 0o644))
-		}
-		dir.Look()
-	}
-	change(r.ca)
-	r.eventually("the tenant", func() bool { return r.ofMany() != nil })
-	return r, change
-}
-
-// ofMany is the cluster of a; nil: it is not served yet.
-func (r *rig) ofMany() (cl *cluster) {
-	if len(r.tenants.now.Load().tenants) > 0 {
-		cl = r.tenants.clusters()[0]
-	}
-	return cl
-}
-
 // Who comes by what is new is not refused for what was there before: a change is
 // in force before handshakes are led to it.
 func TestAChangeIsInForceBeforeHandshakesLeadToIt(t *testing.T) {
-	r, change := startMany(t)
-	other := testutil.Must(pki.NewCA("ca"))(t)
-	cl, early := r.ofMany(), false
+	s := startSharers(t)
+	red := s.addServed("red", "")
+	cl, early := red.cluster(), false
 	cl.mu.Lock()
-	r.guest(cl, clients, func() { early = r.tenants.now.Load().table != r.tenants.dir.Table() })
+	s.guest(cl, clients, func() { early = s.tenants.now.Load().table != s.dir.Table() })
 	cl.mu.Unlock()
-	change(other)
-	if led := r.tenants.now.Load().table == r.tenants.dir.Table(); !led || !early {
+	red.replaceCA("")
+	if led := s.tenants.now.Load().table == s.dir.Table(); !led || !early {
 		t.Errorf("handshakes are led to it: %v; it was in force before: %v", led, early)
-	}
-}
-
-// What the log says of a tenant's links names the tenant.
-func TestLinesAboutLinksNameTheTenant(t *testing.T) {
-	log, said := logtest.NewNullLogger()
-	log.SetLevel(logrus.DebugLevel)
-	r, _ := startMany(t, func(o *Options) { o.Log = log })
-	for at, role := range map[string]link.Role{r.agentAt: link.RoleClient, r.tcp: link.RoleAgent} {
-		said.Reset()
-		if _, err := r.linkAs(at, role); err == nil {
-			t.Fatal("a link was made")
-		}
-		r.eventually("a line", func() bool {
-			return slices.ContainsFunc(said.AllEntries(), func(e *logrus.Entry) bool {
-				return e.Message == "a link was not made" && e.Data["tenant"] == "a"
-			})
-		})
 	}
 }
 
@@ -170,39 +105,41 @@ func TestLinesAboutLinksNameTheTenant(t *testing.T) {
 // are free.
 func TestNoTenantTakesAllOfAPort(t *testing.T) {
 	log, said := logtest.NewNullLogger()
-	r, _ := startMany(t, func(o *Options) { o.Log, o.MaxConns = log, 9 })
-	full := "a connection of clients was refused: the share of the tenant a is used up: it has 8 connections on the port for clients"
+	s := startSharers(t, func(o *Options) { o.Log, o.MaxConns = log, 9 })
+	red := s.addServed("red", "")
+	full := "a connection of clients was refused: the share of the tenant red is used up: it has 8 connections on the port for clients"
 	for range 2 {
 		said.Reset()
 		var open []*link.Session
 		for range 9 {
-			if c, err := r.clientLink(); err == nil {
+			if c, err := red.clientLink(); err == nil {
 				open = append(open, c)
 			}
 		}
 		if len(open) != 8 || !slices.ContainsFunc(said.AllEntries(), func(e *logrus.Entry) bool { return e.Message == full }) {
 			t.Errorf("%d links were made", len(open))
 		}
-		if used := r.ofMany().room[agents].Used(); used != 0 {
+		if used := red.cluster().room[agents].Used(); used != 0 {
 			t.Errorf("%d places of agents are taken", used)
 		}
 		for _, c := range open {
 			_ = c.Close()
 		}
-		r.eventually("free places", func() bool { return r.tenants.room[clients].Used() == 0 })
+		s.eventually("free places", func() bool { return s.tenants.room[clients].Used() == 0 })
 	}
 }
 
 // What failed of a tenant goes with it.
 func TestFailuresGoWithTheirTenant(t *testing.T) {
-	r, change := startMany(t)
-	failed := func() int { return len(ask[admin.Page[admin.Failure]](r, "failures").Items) }
-	for _, name := range []string{"", "a"} {
-		r.table.Gone(admin.Departure{Tenant: name, Role: admin.RoleAgent}, time.Now(), io.EOF)
+	s := startSharers(t)
+	red := s.addServed("red", "")
+	failed := func() int { return len(ask[admin.Page[admin.Failure]](s.rig, "failures").Items) }
+	for _, name := range []string{"", "red"} {
+		s.table.Gone(admin.Departure{Tenant: name, Role: admin.RoleAgent}, time.Now(), io.EOF)
 	}
 	if n := failed(); n != 2 {
 		t.Fatalf("%d failures", n)
 	}
-	change(nil)
-	r.eventually("one failure less", func() bool { return failed() == 1 })
+	red.remove()
+	s.eventually("one failure less", func() bool { return failed() == 1 })
 }

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/link"
 )
@@ -44,10 +43,7 @@ func TestAnAgentOfSeveralLanesThatIsCutIsNotLost(t *testing.T) {
 	first.Close()
 	s.eventually("the end of the first lane", func() bool { return red.laneLinks() == 1 && red.guestCount() == 1 })
 
-	if red.ca, err = pki.NewCA("ca"); err != nil {
-		t.Fatal(err)
-	}
-	red.write("")
+	red.replaceCA("")
 	status := ""
 	s.eventually("the agent is gone", func() bool {
 		_, status = s.get(s.admin, "/api/v1/status?tenant=red")

@@ -163,11 +163,7 @@ func TestACAThatIsGoneShowsNothing(t *testing.T) {
 	}
 	sees("at first", own, 200)
 	ca := red.ca
-	var err error
-	if red.ca, err = pki.NewCA("ca"); err != nil {
-		t.Fatal(err)
-	}
-	red.write("")
+	red.replaceCA("")
 	sees("by a connection that is open", own, 401)
 	sees("by another", s.holder(operators, red.cert), 0)
 	red.ca = ca

@@ -311,10 +311,8 @@ func TestOtherTokensCutTheAgentsThatUsedThem(t *testing.T) {
 	stay := func(what string, all ...agent) {
 		t.Helper()
 		for i, a := range all {
-			select {
-			case <-a.Done():
+			if tunnel.Closed(a.Done()) {
 				t.Errorf("%s: %d was cut", what, i)
-			default:
 			}
 		}
 	}
@@ -322,12 +320,8 @@ func TestOtherTokensCutTheAgentsThatUsedThem(t *testing.T) {
 	red.write(tokens("first")+"bounds: {connections: 100}\n", api)
 	stay("nothing but bounds", reds...)
 	red.write(tokens("second"), api)
-	for i, a := range reds {
-		select {
-		case <-a.Done():
-		case <-time.After(20 * time.Second):
-			t.Errorf("agent %d, which was judged for another audience, stays", i)
-		}
+	for _, a := range reds {
+		s.ends("the end of agents that were judged for another audience", a.Done())
 	}
 	red.has(0)
 	stay("blue's agents", blues...)
@@ -359,22 +353,13 @@ func TestAClusterThatComesDuringADrain(t *testing.T) {
 	defer early.Close()
 	time.Sleep(50 * time.Millisecond) // for it to be accepted; if not, it is refused, which is as good
 	s.stop()
-	select {
-	case <-a.Draining():
-	case <-time.After(20 * time.Second):
-		t.Fatal("the server does not drain")
-	}
+	s.ends("the server drains", a.Draining())
 	green := s.add("green", "")
 	s.eventually("green", func() bool { return green.cluster() != nil })
 	ses, err := link.Connect(t.Context(), tls.Client(early, secureFor(green.serverName(), green.cert, link.ALPN)), link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "one"}})
 	if err == nil {
 		defer ses.Close()
-		select {
-		case <-ses.Draining():
-		case <-ses.Done():
-		case <-time.After(20 * time.Second):
-			t.Error("an agent that came during the drain was not told")
-		}
+		s.eventually("an agent that came during the drain is told", func() bool { return tunnel.Closed(ses.Draining()) || tunnel.Closed(ses.Done()) })
 	}
 	t.Logf("an agent of a cluster that came during the drain: %v", err)
 	if _, err := io.WriteString(held, "on"); err != nil {
@@ -441,6 +426,12 @@ func TestLinesAboutConnectionsNameTheTenant(t *testing.T) {
 		t.Fatal("there is an agent")
 	}
 	names(`connection to "a.example:1" ended`)
+	for at, role := range map[string]link.Role{s.agentAt: link.RoleClient, s.tcp: link.RoleAgent} {
+		if _, err := s.linked(at, secureFor(red.serverName(), red.cert, link.ALPN), link.Config{Hello: link.Hello{Role: role, ID: "x"}}); err == nil {
+			t.Fatal("a link was made")
+		}
+		names("a link was not made")
+	}
 }
 
 // Every cluster hears how many servers there are, whatever its agents say of it.
@@ -462,4 +453,7 @@ func TestEveryClusterHearsTheNumberOfServers(t *testing.T) {
 			t.Errorf("%d hears of %d servers", i, n)
 		}
 	}
+	// One whose handshake was on the way meanwhile learns it too.
+	late := testutil.Must(red.agentLink(link.Hello{Role: link.RoleAgent, ID: "late"}))(t)
+	s.eventually("the late one is told", func() bool { return late.ServerCount() == 7 })
 }

@@ -277,10 +277,7 @@ func TestLateLaneOfAnAgentIsTold(t *testing.T) {
 	r := startServer(t)
 	hello := link.Hello{Role: link.RoleAgent, ID: "a", Group: "0123456789abcdef", Features: []string{link.FeatureLanes}}
 	lane := func() *link.Session {
-		c := testutil.Must(tls.Dial("tcp", r.agentAt, r.tls(link.ALPN)))(t)
-		ses := testutil.Must(link.Connect(t.Context(), c, link.Config{Hello: hello, Forwarder: forwarder(echoing)}))(t)
-		t.Cleanup(func() { ses.Close() })
-		return ses
+		return testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), link.Config{Hello: hello, Forwarder: forwarder(echoing)}))(t)
 	}
 	first := lane()
 	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Connections == 1 })

@@ -5,14 +5,11 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/test/bufconn"
@@ -30,8 +27,7 @@ import (
 func linkTo(t *testing.T, l *bufconn.Listener, config *tls.Config, cfg link.Config) *link.Session {
 	t.Helper()
 	c := testutil.Must(l.Dial())(t)
-	s := testutil.Must(link.Connect(t.Context(), tls.Client(c, config), cfg))(t)
-	return s
+	return testutil.Must(link.Connect(t.Context(), tls.Client(c, config), cfg))(t)
 }
 
 // inMemory runs a server without sockets, in fake time, until stop; left gets what Run
@@ -53,8 +49,7 @@ func inMemory(t *testing.T, set func(*Options, *pki.CA)) (near, far *bufconn.Lis
 	ctx, stop := context.WithCancel(t.Context())
 	left = make(chan error, 1)
 	go func() { left <- s.Run(ctx) }()
-	config = &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}}
-	return near, far, config, stop, left
+	return near, far, secureFor("localhost", pair.TLS(), link.ALPN), stop, left
 }
 
 // A server that is told to go has left a moment after its last connection has ended,
@@ -112,30 +107,19 @@ func TestADrainTakesThoseInTheirHandshakes(t *testing.T) {
 // It is so at a tenant's own port, too.
 func TestADrainTakesThoseInTheirHandshakesAtATenantsPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		own := bufconn.Listen(64 << 10)
+		own, source := bufconn.Listen(64<<10), listenerFiles(t)
 		_, far, config, stop, left := inMemory(t, func(o *Options, ca *pki.CA) {
-			o.Clients[0].TLSFor, o.Agents[0].TLSFor = guestsOf(o.Clients[0].TLS), guestsOf(o.Agents[0].TLS)
+			o.Clients[0].TLSFor, o.Agents[0].TLSFor = source.ServerFor, source.ServerFor
 			o.TenantTokens = func(*tenant.Tokens) *auth.TokensConfig { return nil }
 			o.TenantListener = func(tenant.Address) (Listener, error) {
 				return Listener{Listener: own, TLS: o.Clients[0].TLS, TLSFor: o.Clients[0].TLSFor}, nil
 			}
-			o.Tenants = tenantIn(t, "serverNames: [localhost]\nlisten: {clientPort: 8443}\n", ca, o.Log)
+			folder := t.TempDir()
+			writeTenant(t, folder, "red", "serverNames: [localhost]\nlisten: {clientPort: 8443}\n", ca)
+			o.Tenants = testutil.Must(tenant.Open(folder, o.Log))(t)
 		})
 		drainBesideAHandshake(t, own, far, config, stop, left)
 	})
-}
-
-// tenantIn has the only tenant, whose peers are of the CA.
-func tenantIn(t *testing.T, spec string, ca *pki.CA, log logrus.FieldLogger) *tenant.Dir {
-	t.Helper()
-	all := t.TempDir()
-	folder := filepath.Join(all, "red")
-	testutil.NoError(t, os.Mkdir(folder, 0o755))
-	for name, text := range map[string]string{tenant.SettingsFile: spec, tenant.AgentsCAFile: string(ca.CertPEM), tenant.ClientsCAFile: string(ca.CertPEM)} {
-		testutil.NoError(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644))
-	}
-	dir := testutil.Must(tenant.Open(all, log))(t)
-	return dir
 }
 
 // drainBesideAHandshake has the server go while a client that it has accepted from near

@@ -56,27 +56,23 @@ func (p ports) listen() string {
 }
 
 // listens waits until somebody does.
-func (s *sharers) listens(network, at string) {
-	s.t.Helper()
-	s.eventually("it listens on "+at, func() bool {
-		conn, err := net.Dial(network, at)
-		if err == nil {
-			conn.Close()
-		}
-		return err == nil
-	})
+func (r *rig) listens(network, at string) {
+	r.t.Helper()
+	r.eventually("it listens on "+at, func() bool { return accepts(network, at) })
 }
 
 // silent waits until nobody does.
-func (s *sharers) silent(network, at string) {
-	s.t.Helper()
-	s.eventually("nobody listens on "+at, func() bool {
-		conn, err := net.Dial(network, at)
-		if err == nil {
-			conn.Close()
-		}
-		return err != nil
-	})
+func (r *rig) silent(network, at string) {
+	r.t.Helper()
+	r.eventually("nobody listens on "+at, func() bool { return !accepts(network, at) })
+}
+
+func accepts(network, at string) bool {
+	conn, err := net.Dial(network, at)
+	if err == nil {
+		conn.Close()
+	}
+	return err == nil
 }
 
 // addAt is add for a cluster that has ports, and waits for these.
@@ -170,9 +166,7 @@ func TestPortsFollowTheirClusters(t *testing.T) {
 		}
 	}
 
-	testutil.NoError(t, os.RemoveAll(filepath.Join(s.folder, "blue")))
-	s.dir.Look()
-	s.dir.Look()
+	blue.remove()
 	s.silent("tcp", loopback(p.agents))
 	s.silent("tcp", loopback(p.clients))
 	red.has(1)
@@ -310,9 +304,7 @@ func TestASocketIsOneClustersAlone(t *testing.T) {
 	if _, err := open[blue].Read(make([]byte, 1)); !os.IsTimeout(err) {
 		t.Errorf("who came by blue's socket was cut, by a CA: %v", err)
 	}
-	testutil.NoError(t, os.RemoveAll(filepath.Join(s.folder, "blue")))
-	s.dir.Look()
-	s.dir.Look()
+	blue.remove()
 	s.silent("unix", path("blue"))
 	if !ends(open[blue]) {
 		t.Error("who came by blue's socket stays")

@@ -105,10 +105,7 @@ func TestCertificatesTakeOfTheBudget(t *testing.T) {
 	heavy.Certificates[0].Certificate = append(heavy.Certificates[0].Certificate, stuffed(t))
 	in := 0
 	for range 20 {
-		c := testutil.Must(tls.Dial("tcp", r.tcp, heavy))(t)
-		defer c.Close()
-		if ses, err := link.Connect(t.Context(), c, link.Config{Hello: link.Hello{Role: link.RoleClient}}); err == nil {
-			defer ses.Close()
+		if _, err := r.clientLinkAs(heavy, link.Hello{Role: link.RoleClient}); err == nil {
 			in++
 		}
 	}

@@ -1,8 +1,6 @@
 package server
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -31,9 +29,7 @@ func TestWhoTakesATenantsNameIsNotShownItsPast(t *testing.T) {
 					t.Fatalf("%s: %v", kind, err)
 				}
 			}
-			testutil.NoError(t, os.RemoveAll(filepath.Join(s.folder, red.name)))
-			s.dir.Look()
-			s.dir.Look()
+			red.remove()
 			s.eventually("the tenant is over", red.removed)
 			s.eventually("its streams have ended", func() bool {
 				return s.metric(`grpc_connections{service_method="Connect"} 0`) && s.metric(`grpc_connections{service_method="Proxy"} 0`) && s.metric("established_connections 0")

@@ -103,8 +103,7 @@ func (r *rig) wait(d time.Duration) error {
 
 func listenTCP(t *testing.T) net.Listener {
 	t.Helper()
-	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	return l
+	return testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 }
 
 func (r *rig) tls(protos ...string) *tls.Config { return r.tlsOf("peer", protos...) }
@@ -180,38 +179,44 @@ func (r *rig) agent(kind string, h agentHello, n network) agent {
 
 func (r *rig) tryAgent(kind string, h agentHello, n network) (agent, error) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
 	if kind == "link" {
-		c, err := tls.Dial("tcp", r.agentAt, r.tls(link.ALPN))
-		if err != nil {
-			return nil, err
-		}
-		s, err := link.Connect(ctx, c, link.Config{
-			Hello:     link.Hello{Role: link.RoleAgent, ID: h.id, Identifiers: h.identifiers, Token: h.token},
-			Forwarder: forwarder(n),
-		})
-		if err != nil {
-			return nil, err
-		}
-		r.t.Cleanup(func() { s.Close() })
-		return s, nil
+		hello := link.Hello{Role: link.RoleAgent, ID: h.id, Identifiers: h.identifiers, Token: h.token}
+		return r.linked(r.agentAt, r.tls(link.ALPN), link.Config{Hello: hello, Forwarder: forwarder(n)})
 	}
-	conn, err := grpc.NewClient(r.agentAt, grpc.WithTransportCredentials(credentials.NewTLS(r.tls())))
+	return r.agentBy(r.tls(), h, n)
+}
+
+// linked makes a link to one port of the server.
+func (r *rig) linked(at string, secure *tls.Config, cfg link.Config) (*link.Session, error) {
+	ctx := testutil.Context(r.t)
+	conn, err := (&tls.Dialer{Config: secure}).DialContext(ctx, "tcp", at)
 	if err != nil {
-		r.t.Fatal(err)
+		return nil, err
+	}
+	ses, err := link.Connect(ctx, conn, cfg)
+	if err == nil {
+		r.t.Cleanup(func() { ses.Close() })
+	}
+	return ses, err
+}
+
+// agentBy is an agent by gRPC.
+func (r *rig) agentBy(secure *tls.Config, h agentHello, n network) (agent, error) {
+	conn, err := grpc.NewClient(r.agentAt, grpc.WithTransportCredentials(credentials.NewTLS(secure)))
+	if err != nil {
+		return nil, err
 	}
 	r.t.Cleanup(func() { conn.Close() })
 	cfg := legacy.AgentConfig{ID: h.id, Identifiers: h.identifiers, Forwarder: forwarder(n)}
 	if h.token != "" {
 		cfg.Token = func() (string, error) { return h.token, nil }
 	}
-	s, err := legacy.ConnectAgent(ctx, conn, cfg)
+	ses, err := legacy.ConnectAgent(testutil.Context(r.t), conn, cfg)
 	if err != nil {
 		return nil, err
 	}
-	r.t.Cleanup(func() { s.Close() })
-	return s, nil
+	r.t.Cleanup(func() { ses.Close() })
+	return ses, nil
 }
 
 var (
@@ -248,13 +253,7 @@ func (r *rig) dial(kind, address string) (net.Conn, error) {
 	case "grpc-uds":
 		return r.tunnel(address, "unix://"+r.uds, insecure.NewCredentials())
 	default:
-		s, err := r.clientLink()
-		if err != nil {
-			return nil, err
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		return s.Dial(ctx, tunnel.NewFlow("tcp", address))
+		return r.byLink(r.clientLink())(address)
 	}
 }
 
@@ -263,17 +262,17 @@ func (r *rig) clientLink() (*link.Session, error) {
 }
 
 func (r *rig) clientLinkAs(config *tls.Config, hello link.Hello) (*link.Session, error) {
-	c, err := tls.Dial("tcp", r.tcp, config)
-	if err != nil {
-		return nil, err
+	return r.linked(r.tcp, config, link.Config{Hello: hello})
+}
+
+// byLink dials by a link, if it was made.
+func (r *rig) byLink(ses *link.Session, err error) func(address string) (net.Conn, error) {
+	return func(address string) (net.Conn, error) {
+		if err != nil {
+			return nil, err
+		}
+		return ses.Dial(testutil.Context(r.t), tunnel.NewFlow("tcp", address))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	s, err := link.Connect(ctx, c, link.Config{Hello: hello})
-	if err == nil {
-		r.t.Cleanup(func() { s.Close() })
-	}
-	return s, err
 }
 
 func (r *rig) connect(c net.Conn, address string) (net.Conn, error) {
@@ -363,11 +362,11 @@ func (r *rig) metric(line string) bool {
 
 func (r *rig) eventually(what string, ok func() bool) {
 	r.t.Helper()
-	for range 1500 {
-		if ok() {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	r.t.Fatal("never: " + what)
+	testutil.Eventually(r.t, what, ok)
+}
+
+// ends waits for the end of something, such as a link.
+func (r *rig) ends(what string, done <-chan struct{}) {
+	r.t.Helper()
+	r.eventually(what, func() bool { return tunnel.Closed(done) })
 }

@@ -3,8 +3,6 @@ package server
 import (
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,13 +19,7 @@ func crowdOfFolders(t testing.TB, crowd int) string {
 	dir := t.TempDir()
 	ca := testutil.Must(pki.NewCA("ca"))(t)
 	for i := range crowd {
-		folder := filepath.Join(dir, fmt.Sprintf("tenant-%d", i))
-		testutil.NoError(t, os.Mkdir(folder, 0o755))
-		for file, content := range map[string]string{
-			"agents-ca.crt": string(ca.CertPEM), "clients-ca.crt": string(ca.CertPEM), "tenant.yaml": fmt.Sprintf("serverNames: [t%d.example]", i),
-		} {
-			testutil.NoError(t, os.WriteFile(filepath.Join(folder, file), []byte(content), 0o644))
-		}
+		writeTenant(t, dir, fmt.Sprintf("tenant-%d", i), fmt.Sprintf("serverNames: [t%d.example]", i), ca)
 	}
 	return dir
 }

@@ -434,15 +434,7 @@ func TestAgentsThatAreRefused(t *testing.T) {
 }
 
 func (r *rig) linkAs(at string, role link.Role) (*link.Session, error) {
-	c, err := tls.Dial("tcp", at, r.tls(link.ALPN))
-	if err != nil {
-		return nil, err
-	}
-	s, err := link.Connect(context.Background(), c, link.Config{Hello: link.Hello{Role: role, ID: "x"}})
-	if err == nil {
-		s.Close()
-	}
-	return s, err
+	return r.linked(at, r.tls(link.ALPN), link.Config{Hello: link.Hello{Role: role, ID: "x"}})
 }
 
 // reviews accepts the token "good" only, and is down when told.
@@ -485,17 +477,6 @@ func TestTokens(t *testing.T) {
 		_, page := r.get(r.health, "/metrics")
 		t.Error(grep(page, "refusals|token_review_duration_seconds_count"))
 	}
-}
-
-func TestServerCountIsPushedOverLinks(t *testing.T) {
-	r := startServer(t)
-	a := r.agent("link", agentHello{id: "a"}, echoing)
-	s := testutil.Must(r.clientLink())(t)
-	r.own.peers.count(7)
-	r.eventually("both know", func() bool { return a.ServerCount() == 7 && s.ServerCount() == 7 })
-	// One whose handshake was on the way meanwhile learns it too.
-	late := r.agent("link", agentHello{id: "late"}, echoing)
-	r.eventually("the late one knows", func() bool { return late.ServerCount() == 7 })
 }
 
 // TestGarbageOnEveryPort: what strangers send harms nobody. goleak sees to it

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
 	"konnectivity/internal/pki"
@@ -20,7 +19,6 @@ import (
 	"konnectivity/server/auth"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 )
 
@@ -72,8 +70,7 @@ func listenerFiles(t *testing.T) *tlsreload.Source {
 	for path, text := range map[string][]byte{files.Cert: pair.CertPEM, files.Key: pair.KeyPEM, files.CA: ca.CertPEM} {
 		testutil.NoError(t, os.WriteFile(path, text, 0o600))
 	}
-	source := testutil.Must(tlsreload.New(files, tlsreload.Options{Name: "server"}))(t)
-	return source
+	return testutil.Must(tlsreload.New(files, tlsreload.Options{Name: "server"}))(t)
 }
 
 // add has the server serve a cluster, with further lines of tenant.yaml.
@@ -86,20 +83,48 @@ func (s *sharers) add(name, more string) *sharer {
 	return c
 }
 
+// addServed is add, and waits until the server has taken the cluster up.
+func (s *sharers) addServed(name, more string) *sharer {
+	s.t.Helper()
+	c := s.add(name, more)
+	s.eventually(name+" is served", func() bool { return c.cluster() != nil })
+	return c
+}
+
 // serverName is what its peers ask for.
 func (c *sharer) serverName() string { return c.name + ".example" }
 
 // write writes the cluster's folder anew, with further files by name.
 func (c *sharer) write(more string, files ...[2]string) {
-	t, folder := c.of.t, filepath.Join(c.of.folder, c.name)
+	c.of.t.Helper()
+	writeTenant(c.of.t, c.of.folder, c.name, "serverNames: ["+c.serverName()+"]\n"+more, c.ca, files...)
+	c.of.dir.Look()
+}
+
+// writeTenant writes a tenant's folder, whose peers are of the CA.
+func writeTenant(t testing.TB, all, name, spec string, ca *pki.CA, files ...[2]string) {
 	t.Helper()
+	folder := filepath.Join(all, name)
 	testutil.NoError(t, os.MkdirAll(folder, 0o755))
-	spec := "serverNames: [" + c.serverName() + "]\n" + more
 	for _, f := range append(files,
-		[2]string{tenant.AgentsCAFile, string(c.ca.CertPEM)}, [2]string{tenant.ClientsCAFile, string(c.ca.CertPEM)}, [2]string{tenant.SettingsFile, spec},
+		[2]string{tenant.AgentsCAFile, string(ca.CertPEM)}, [2]string{tenant.ClientsCAFile, string(ca.CertPEM)}, [2]string{tenant.SettingsFile, spec},
 	) {
 		testutil.NoError(t, os.WriteFile(filepath.Join(folder, f[0]), []byte(f[1]), 0o644))
 	}
+}
+
+// replaceCA gives the cluster another CA, with these lines of tenant.yaml.
+func (c *sharer) replaceCA(more string) {
+	c.of.t.Helper()
+	c.ca = testutil.Must(pki.NewCA("ca"))(c.of.t)
+	c.write(more)
+}
+
+// remove has the server serve the cluster no more.
+func (c *sharer) remove() {
+	c.of.t.Helper()
+	testutil.NoError(c.of.t, os.RemoveAll(filepath.Join(c.of.folder, c.name)))
+	c.of.dir.Look()
 	c.of.dir.Look()
 }
 
@@ -146,22 +171,6 @@ func (c *sharer) greets(conn net.Conn) bool {
 	return true
 }
 
-// linked makes a link to one port of the server.
-func (s *sharers) linked(at string, secure *tls.Config, cfg link.Config) (*link.Session, error) {
-	dialer := tls.Dialer{Config: secure}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	conn, err := dialer.DialContext(ctx, "tcp", at)
-	if err != nil {
-		return nil, err
-	}
-	ses, err := link.Connect(ctx, conn, cfg)
-	if err == nil {
-		s.t.Cleanup(func() { ses.Close() })
-	}
-	return ses, err
-}
-
 // agentLink is the cluster's agent, as far as what it says is right.
 func (c *sharer) agentLink(h link.Hello) (*link.Session, error) {
 	return c.of.linked(c.of.agentAt, secureFor(c.serverName(), c.cert, link.ALPN), link.Config{Hello: h, Forwarder: forwarder(c.network)})
@@ -178,26 +187,6 @@ func (c *sharer) hasAgent() *link.Session {
 // agentGRPC is agentLink by gRPC.
 func (c *sharer) agentGRPC(h agentHello) (agent, error) {
 	return c.of.agentBy(secureFor(c.serverName(), c.cert), h, c.network)
-}
-
-func (s *sharers) agentBy(secure *tls.Config, h agentHello, n network) (agent, error) {
-	conn, err := grpc.NewClient(s.agentAt, grpc.WithTransportCredentials(credentials.NewTLS(secure)))
-	if err != nil {
-		return nil, err
-	}
-	s.t.Cleanup(func() { conn.Close() })
-	cfg := legacy.AgentConfig{ID: h.id, Identifiers: h.identifiers, Forwarder: forwarder(n)}
-	if h.token != "" {
-		cfg.Token = func() (string, error) { return h.token, nil }
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	ses, err := legacy.ConnectAgent(ctx, conn, cfg)
-	if err != nil {
-		return nil, err
-	}
-	s.t.Cleanup(func() { ses.Close() })
-	return ses, nil
 }
 
 // clientLink is a sidecar of the cluster.
@@ -233,13 +222,7 @@ func (c *sharer) dialAt(kind, at, name, address string) (net.Conn, error) {
 	case "grpc":
 		return r.tunnel(address, at, credentials.NewTLS(secureFor(name, c.cert)))
 	default:
-		ses, err := c.clientLinkAt(at, name)
-		if err != nil {
-			return nil, err
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		return ses.Dial(ctx, tunnel.NewFlow("tcp", address))
+		return r.byLink(c.clientLinkAt(at, name))(address)
 	}
 }
 
