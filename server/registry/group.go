@@ -24,7 +24,13 @@ type member struct {
 	at    int // index in *list
 }
 
-func (g *group) empty() bool { return len(g.members) == 0 }
+// count returns how many agents there are; a nil group has none.
+func (g *group) count() int {
+	if g == nil {
+		return 0
+	}
+	return len(g.members)
+}
 
 func (g *group) join(c *conn) {
 	m := g.members[c.agent.key()]
@@ -89,8 +95,11 @@ func (m *member) unlist() {
 // pick takes the better of two random agents that serve, or of two that drain
 // where none serves. Two choices are nearly as good as looking at all, and do
 // not send a burst of dials to the same least loaded agent (Mitzenmacher, "The
-// Power of Two Choices in Randomized Load Balancing").
+// Power of Two Choices in Randomized Load Balancing"). A nil group has none.
 func (g *group) pick(not *conn, now tunnel.Moment) *conn {
+	if g == nil {
+		return nil
+	}
 	if c := pickFrom(g.serving, not, now); c != nil {
 		return c
 	}

@@ -12,29 +12,75 @@ import (
 // registry's lock guards it. The zero value is empty, and small: a server of many
 // clusters has two for each.
 type index struct {
-	conns   int
 	present map[*conn]bool
-	routes  map[string]*group // by Agent.route
+	all     group
+	keyed   map[key]*group   // those that have members
+	lengths [2]prefixLengths // of the prefixes in keyed: IPv4, IPv6
+}
 
-	all      group
-	byID     map[string]*group // each with as many members as certificates use the id
-	byRoute  group
-	byAddr   map[netip.Addr]*group
-	byHost   map[string]*group
-	byPrefix map[netip.Prefix]*group
-	lengths  [2]prefixLengths // of byPrefix's keys: IPv4, IPv6
+// key is what the agents of a group have in common.
+type key struct {
+	kind keyKind
+	name string     // of a route, an id or a host
+	addr netip.Addr // the address, or the prefix's
+	bits int        // of a prefix
+}
 
-	// How many agents have identifiers that destHost and destCIDR use.
-	hosts, cidrs group
+type keyKind uint8
+
+const (
+	byRoute        keyKind = iota // Agent.route
+	byID                          // each with as many members as certificates use the id
+	byAddr                        // an address
+	byHost                        // a host
+	byPrefix                      // a prefix
+	byDefaultRoute                // the default route
+	byAnyHost                     // anything that destHost uses
+	byAnyPrefix                   // anything that destCIDR uses
+)
+
+func prefixKey(p netip.Prefix) key { return key{kind: byPrefix, addr: p.Addr(), bits: p.Bits()} }
+
+// keys are those of an agent.
+func (c *conn) keys() []key {
+	ids := c.agent.Identifiers
+	keys := []key{{kind: byRoute, name: c.route}, {kind: byID, name: c.agent.ID}}
+	for _, addr := range ids.Addrs {
+		keys = append(keys, key{kind: byAddr, addr: addr})
+	}
+	for _, host := range ids.Hosts {
+		keys = append(keys, key{kind: byHost, name: host})
+	}
+	for _, prefix := range ids.CIDRs {
+		keys = append(keys, prefixKey(prefix))
+	}
+	if ids.DefaultRoute {
+		keys = append(keys, key{kind: byDefaultRoute})
+	}
+	if len(ids.Addrs)+len(ids.Hosts) > 0 {
+		keys = append(keys, key{kind: byAnyHost})
+	}
+	if len(ids.CIDRs) > 0 {
+		keys = append(keys, key{kind: byAnyPrefix})
+	}
+	return keys
 }
 
 func (x *index) join(c *conn) {
 	if x.present == nil {
-		x.present = make(map[*conn]bool)
+		x.present, x.keyed = make(map[*conn]bool), make(map[key]*group)
 	}
 	x.present[c] = true
-	x.conns++
-	for _, g := range x.groups(c, true) {
+	x.all.join(c)
+	for _, k := range c.keys() {
+		g := x.keyed[k]
+		if g == nil {
+			g = new(group)
+			x.keyed[k] = g
+			if k.kind == byPrefix {
+				x.lengths[family(k.addr)].add(k.bits)
+			}
+		}
 		g.join(c)
 	}
 }
@@ -45,94 +91,27 @@ func (x *index) leave(c *conn) {
 		return
 	}
 	delete(x.present, c)
-	x.conns--
-	for _, g := range x.groups(c, false) {
+	x.all.leave(c)
+	for _, k := range c.keys() {
+		g := x.keyed[k]
 		g.leave(c)
+		if len(g.members) > 0 {
+			continue
+		}
+		delete(x.keyed, k)
+		if k.kind == byPrefix {
+			x.lengths[family(k.addr)].remove(k.bits)
+		}
 	}
-	x.prune(c)
 }
 
 func (x *index) changed(c *conn) {
 	if !x.present[c] {
 		return
 	}
-	for _, g := range x.groups(c, false) {
-		g.changed(c)
-	}
-}
-
-// groups lists those c belongs to; with create, those that do not exist yet are
-// made.
-func (x *index) groups(c *conn, create bool) []*group {
-	ids := c.agent.Identifiers
-	out := []*group{&x.all, entry(&x.routes, c.route, create)}
-	add := func(g *group) {
-		if g != nil {
-			out = append(out, g)
-		}
-	}
-	add(entry(&x.byID, c.agent.ID, create))
-	for _, addr := range ids.Addrs {
-		add(entry(&x.byAddr, addr, create))
-	}
-	for _, host := range ids.Hosts {
-		add(entry(&x.byHost, host, create))
-	}
-	for _, prefix := range ids.CIDRs {
-		if create && x.byPrefix[prefix] == nil {
-			x.lengths[family(prefix.Addr())].add(prefix.Bits())
-		}
-		add(entry(&x.byPrefix, prefix, create))
-	}
-	if ids.DefaultRoute {
-		add(&x.byRoute)
-	}
-	if len(ids.Addrs)+len(ids.Hosts) > 0 {
-		add(&x.hosts)
-	}
-	if len(ids.CIDRs) > 0 {
-		add(&x.cidrs)
-	}
-	return out
-}
-
-func entry[K comparable](m *map[K]*group, key K, create bool) *group {
-	g := (*m)[key]
-	if g != nil || !create {
-		return g
-	}
-	if *m == nil {
-		*m = make(map[K]*group)
-	}
-	g = new(group)
-	(*m)[key] = g
-	return g
-}
-
-// prune removes the keys of c that have no agents left.
-func (x *index) prune(c *conn) {
-	if g := x.byID[c.agent.ID]; g != nil && g.empty() {
-		delete(x.byID, c.agent.ID)
-	}
-	ids := c.agent.Identifiers
-	if g := x.routes[c.route]; g != nil && g.empty() {
-		delete(x.routes, c.route)
-	}
-	for _, addr := range ids.Addrs {
-		if g := x.byAddr[addr]; g != nil && g.empty() {
-			delete(x.byAddr, addr)
-		}
-	}
-	for _, host := range ids.Hosts {
-		if g := x.byHost[host]; g != nil && g.empty() {
-			delete(x.byHost, host)
-		}
-	}
-	for _, prefix := range ids.CIDRs {
-		if g := x.byPrefix[prefix]; g != nil && g.empty() {
-			delete(x.byPrefix, prefix)
-			x.lengths[family(prefix.Addr())].remove(prefix.Bits())
-		}
+	x.all.changed(c)
+	for _, k := range c.keys() {
+		x.keyed[k].changed(c)
 	}
 }
 
@@ -170,7 +149,7 @@ func (x *index) pick(s Strategy, name string, addr netip.Addr, not *conn, now tu
 	case Default:
 		return x.all.pick(not, now)
 	case DefaultRoute:
-		return x.byRoute.pick(not, now)
+		return x.keyed[key{kind: byDefaultRoute}].pick(not, now)
 	case DestHost:
 		return x.pickHost(name, addr, not, now)
 	case DestCIDR:
@@ -181,14 +160,14 @@ func (x *index) pick(s Strategy, name string, addr netip.Addr, not *conn, now tu
 
 func (x *index) pickHost(name string, addr netip.Addr, not *conn, now tunnel.Moment) *conn {
 	if !addr.IsValid() {
-		return x.byHost[name].tryPick(not, now)
+		return x.keyed[key{kind: byHost, name: name}].pick(not, now)
 	}
-	if c := x.byAddr[addr].tryPick(not, now); c != nil || addr.Zone() == "" {
+	if c := x.keyed[key{kind: byAddr, addr: addr}].pick(not, now); c != nil || addr.Zone() == "" {
 		return c
 	}
 	// A zone means something only on the agent's own host; an identifier
 	// without one stands for any.
-	return x.byAddr[addr.WithZone("")].tryPick(not, now)
+	return x.keyed[key{kind: byAddr, addr: addr.WithZone("")}].pick(not, now)
 }
 
 func (x *index) pickCIDR(addr netip.Addr, not *conn, now tunnel.Moment) *conn {
@@ -201,19 +180,11 @@ func (x *index) pickCIDR(addr netip.Addr, not *conn, now tunnel.Moment) *conn {
 		if err != nil {
 			continue
 		}
-		if c := x.byPrefix[prefix].tryPick(not, now); c != nil {
+		if c := x.keyed[prefixKey(prefix)].pick(not, now); c != nil {
 			return c
 		}
 	}
 	return nil
-}
-
-// tryPick is pick on a group that may not exist.
-func (g *group) tryPick(not *conn, now tunnel.Moment) *conn {
-	if g == nil {
-		return nil
-	}
-	return g.pick(not, now)
 }
 
 func (x *index) count(s Strategy) int {
@@ -221,11 +192,11 @@ func (x *index) count(s Strategy) int {
 	case Default:
 		return len(x.all.members)
 	case DefaultRoute:
-		return len(x.byRoute.members)
+		return x.keyed[key{kind: byDefaultRoute}].count()
 	case DestHost:
-		return len(x.hosts.members)
+		return x.keyed[key{kind: byAnyHost}].count()
 	case DestCIDR:
-		return len(x.cidrs.members)
+		return x.keyed[key{kind: byAnyPrefix}].count()
 	}
 	return 0
 }
@@ -233,7 +204,7 @@ func (x *index) count(s Strategy) int {
 // first is the preferred connection of a's id: of a itself, else of one that
 // calls itself the same; or nil.
 func (x *index) first(a Agent) *conn {
-	g := x.byID[a.ID]
+	g := x.keyed[key{kind: byID, name: a.ID}]
 	if g == nil {
 		return nil
 	}

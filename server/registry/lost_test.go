@@ -60,8 +60,8 @@ func TestDialsWaitForAnAgentThatWasLost(t *testing.T) {
 				time.Sleep(2 * tunnel.BackTime)
 				s.mu.RLock()
 				defer s.mu.RUnlock()
-				if s.lost.conns != 0 {
-					t.Errorf("%d are waited for, for ever", s.lost.conns)
+				if n := len(s.lost.present); n != 0 {
+					t.Errorf("%d are waited for, for ever", n)
 				}
 			})
 		})

@@ -230,7 +230,7 @@ type Counts struct {
 func (r *Registry) Counts() Counts {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	c := Counts{Agents: len(r.index.all.members), Connections: r.index.conns, By: make(map[Strategy]int)}
+	c := Counts{Agents: len(r.index.all.members), Connections: len(r.index.present), By: make(map[Strategy]int)}
 	for _, s := range r.order() {
 		c.By[s] = r.index.count(s)
 	}

@@ -478,13 +478,8 @@ func TestIndexIsEmptyInTheEnd(t *testing.T) {
 		leave()
 	}
 	x := &s.index
-	if len(x.present)+len(x.byAddr)+len(x.byHost)+len(x.byPrefix)+len(x.lengths[0].longest)+x.conns != 0 {
+	if len(x.present)+len(x.keyed)+len(x.lengths[0].longest)+x.all.count()+len(x.all.serving)+len(x.all.rest) != 0 {
 		t.Errorf("left over: %+v", x)
-	}
-	for _, g := range []*group{&x.all, &x.byRoute, &x.hosts, &x.cidrs} {
-		if len(g.members)+len(g.serving)+len(g.rest) != 0 {
-			t.Errorf("left over in a group: %+v", g)
-		}
 	}
 }
 
@@ -597,7 +592,7 @@ func TestIdsOfTwo(t *testing.T) {
 		t.Error("the other with this id is not found")
 	}
 	leaveB()
-	if r.Knows("x") || len(r.index.byID) > 0 {
-		t.Errorf("%d ids are remembered", len(r.index.byID))
+	if r.Knows("x") || len(r.index.keyed) > 0 {
+		t.Errorf("%d keys are remembered", len(r.index.keyed))
 	}
 }

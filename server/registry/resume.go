@@ -61,7 +61,7 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 func (r *Registry) at(route string, tried []*conn) (found *conn, wake <-chan struct{}) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	g := r.index.routes[route]
+	g := r.index.keyed[key{kind: byRoute, name: route}]
 	if g == nil {
 		return nil, r.wake
 	}

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -30,7 +31,7 @@ func ParseStrategies(list string) ([]Strategy, error) {
 		if s == "" || seen[s] {
 			continue
 		}
-		if !s.known() {
+		if !slices.Contains(strategies, s) {
 			return nil, fmt.Errorf("unknown proxy strategy %q: want default, destHost, destCIDR or defaultRoute", string(s))
 		}
 		seen[s] = true
@@ -40,13 +41,4 @@ func ParseStrategies(list string) ([]Strategy, error) {
 		return nil, fmt.Errorf("the list of proxy strategies is empty: want default, destHost, destCIDR or defaultRoute")
 	}
 	return out, nil
-}
-
-func (s Strategy) known() bool {
-	for _, k := range strategies {
-		if s == k {
-			return true
-		}
-	}
-	return false
 }
