@@ -4,19 +4,15 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -33,7 +29,7 @@ type hostedCluster struct {
 	dir        string
 	kubeconfig string
 	ip         string // of the DNS and of everything whose name only it knows
-	api        *standInAPI
+	api        *kubeAPI
 }
 
 // guestDNS are the arguments that every dnsmasq of these tests has (debug mode
@@ -191,55 +187,6 @@ func (o *observed) dials(t testing.TB, route string) (n float64) {
 	return n
 }
 
-// standInAPI answers for Services as a kube-apiserver does.
-type standInAPI struct {
-	*httptest.Server
-	ca    *pki.CA
-	token string
-
-	mu       sync.Mutex
-	services map[string]string // namespace/name: clusterIP
-	asked    int
-}
-
-// startAPI serves at address with a certificate of its own CA.
-func startAPI(t *testing.T, address string) *standInAPI {
-	t.Helper()
-	ca := must(pki.NewCA("hosted cluster"))(t)
-	return startAPIWith(t, ca, must(net.Listen("tcp", address))(t))
-}
-
-func startAPIWith(t *testing.T, ca *pki.CA, l net.Listener) *standInAPI {
-	t.Helper()
-	ip := l.Addr().(*net.TCPAddr).IP
-	pair := must(ca.Issue(pki.Leaf{CommonName: "kube-apiserver", IPs: []net.IP{ip}, Server: true}))(t)
-	a := &standInAPI{ca: ca, token: "token-of-the-sidecar", services: map[string]string{}}
-	a.Server = httptest.NewUnstartedServer(a)
-	_ = a.Listener.Close()
-	a.Listener = l
-	a.TLS = serverTLS(pair)
-	a.StartTLS()
-	t.Cleanup(func() { a.CloseClientConnections(); a.Close() })
-	return a
-}
-
-func (a *standInAPI) set(namespace, name, clusterIP string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.services[namespace+"/"+name] = clusterIP
-}
-
-func (a *standInAPI) writeKubeconfig(t *testing.T, path string) {
-	t.Helper()
-	text := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: admin\npreferences: {}\n"+
-		"clusters:\n- cluster:\n    certificate-authority-data: %s\n    server: %s\n  name: cluster\n"+
-		"contexts:\n- context:\n    cluster: cluster\n    namespace: default\n    user: admin\n  name: admin\n"+
-		"users:\n- name: admin\n  user:\n    token: %s\n", base64.StdEncoding.EncodeToString(a.ca.CertPEM), a.URL, a.token)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // recorded is the Service openshift-dns/dns-default as an OpenShift 4 API
 // returns it; name, namespace and clusterIPs are put in.
 const recorded = `{"kind":"Service","apiVersion":"v1","metadata":{"name":"dns-default","namespace":"openshift-dns",
@@ -253,57 +200,15 @@ const recorded = `{"kind":"Service","apiVersion":"v1","metadata":{"name":"dns-de
 "clusterIP":"172.30.0.10","clusterIPs":["172.30.0.10"],"type":"ClusterIP","sessionAffinity":"None","ipFamilies":["IPv4"],
 "ipFamilyPolicy":"SingleStack","internalTrafficPolicy":"Cluster"},"status":{"loadBalancer":{}}}`
 
-func recordedService(namespace, name, clusterIP string) map[string]any {
+// set stores a Service.
+func (k *kubeAPI) set(namespace, name, clusterIP string) {
 	var s map[string]any
 	if err := json.Unmarshal([]byte(recorded), &s); err != nil {
 		panic(err)
 	}
-	meta, spec := s["metadata"].(map[string]any), s["spec"].(map[string]any)
-	meta["name"], meta["namespace"] = name, namespace
-	spec["clusterIP"], spec["clusterIPs"] = clusterIP, []string{clusterIP}
-	return s
-}
-
-func (a *standInAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Content-Type", "application/json")
-	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // api v1 [namespaces NS] services [NAME]
-	switch {
-	case r.Header.Get("Authorization") != "Bearer "+a.token:
-		refuse(w, http.StatusUnauthorized, "Unauthorized")
-	case len(path) == 6 && path[4] == "services":
-		a.mu.Lock()
-		a.asked++
-		ip, ok := a.services[path[3]+"/"+path[5]]
-		a.mu.Unlock()
-		if !ok {
-			refuse(w, http.StatusNotFound, "NotFound")
-			return
-		}
-		_ = json.NewEncoder(w).Encode(recordedService(path[3], path[5], ip))
-	case r.URL.Query().Get("watch") != "":
-		w.(http.Flusher).Flush()
-		<-r.Context().Done()
-	default:
-		a.list(w)
-	}
-}
-
-func (a *standInAPI) list(w http.ResponseWriter) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	items := []any{}
-	for key, ip := range a.services {
-		namespace, name, _ := strings.Cut(key, "/")
-		items = append(items, recordedService(namespace, name, ip))
-	}
-	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "ServiceList", "apiVersion": "v1",
-		"metadata": map[string]any{"resourceVersion": "9001"}, "items": items})
-}
-
-func refuse(w http.ResponseWriter, code int, reason string) {
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "Status", "apiVersion": "v1", "metadata": map[string]any{},
-		"status": "Failure", "reason": reason, "code": code})
+	spec := s["spec"].(map[string]any)
+	spec["clusterIP"], spec["clusterIPs"] = clusterIP, []any{clusterIP}
+	k.put(place{"services", namespace, name}, s)
 }
 
 // clientBy is an HTTP client by proxy, one connection a request.
