@@ -17,9 +17,15 @@ import (
 // Whoever sends and then ends its direction still hears the answer: all bytes
 // arrived before the end, and the end did not take the other direction along.
 func TestHalfClose(t *testing.T) {
-	w := newWhole(t)
+	for link, tries := range map[string]int{"auto": scaled(40, 1000), "off": 20} {
+		t.Run("link "+link, func(t *testing.T) {
+			newWhole(t, "--link="+link).halfCloses(t, tries, scaled[int64](4<<20, 100<<20))
+		})
+	}
+}
+
+func (w *whole) halfCloses(t *testing.T, tries int, size int64) {
 	routes := w.routes(t)
-	tries, size := scaled(40, 1000), scaled[int64](4<<20, 100<<20)
 	const seeds = 4
 	var want [seeds]string
 	for i := range want {
@@ -30,55 +36,20 @@ func TestHalfClose(t *testing.T) {
 			fmt.Fprint(c, h)
 		}
 	})
-	jobs := make(chan int)
 	var wg sync.WaitGroup
-	var right [4]atomic.Int64
+	var next atomic.Int64
 	for range 4 {
 		wg.Go(func() {
-			for i := range jobs {
+			for i := int(next.Add(1)); i <= tries; i = int(next.Add(1)) {
 				r := routes[i%len(routes)]
 				got, err := halfClose(t, r, target, newPayload(int64(i%seeds), size))
 				if err != nil || got != want[i%seeds] {
 					t.Errorf("%s: try %d: the target's hash is %q, %v", r.name, i, got, err)
-					continue
 				}
-				right[i%len(routes)].Add(1)
 			}
 		})
 	}
-	start := time.Now()
-	for i := range tries {
-		jobs <- i
-	}
-	close(jobs)
 	wg.Wait()
-	for i, r := range routes {
-		t.Logf("%s: %d right of %d MiB each", r.name, right[i].Load(), size>>20)
-	}
-	t.Logf("%d in %v", tries, time.Since(start).Round(time.Millisecond))
-}
-
-// Our own agent and sidecars keep half-close also where the link is off.
-func TestHalfCloseWithoutLinks(t *testing.T) {
-	w := &whole{Suite: newSuite(t)}
-	w.server = must(w.StartServer("--link=off"))(t)
-	w.agent = must(w.StartAgent(w.server, "--link=off"))(t)
-	w.socks = must(w.StartSOCKS5(w.server, "--link=off"))(t)
-	w.https = must(w.StartHTTPS(w.server, "--link=off"))(t)
-	const size = 1 << 20
-	want := sum(1, size)
-	target := listen(t, func(c *net.TCPConn) {
-		if h, err := hashOf(c); err == nil {
-			fmt.Fprint(c, h)
-		}
-	})
-	for _, r := range w.routes(t) {
-		for range 5 {
-			if got, err := halfClose(t, r, target, newPayload(1, size)); err != nil || got != want {
-				t.Errorf("%s: the target's hash is %q, %v", r.name, got, err)
-			}
-		}
-	}
 }
 
 func halfClose(t *testing.T, d tunnel.Dialer, target string, body io.Reader) (answer string, err error) {
@@ -96,40 +67,6 @@ func halfClose(t *testing.T, d tunnel.Dialer, target string, body io.Reader) (an
 	}
 	got, err := io.ReadAll(c)
 	return string(got), err
-}
-
-// The other way round: the target ends first, and still hears all.
-func TestHalfCloseByTheTarget(t *testing.T) {
-	w := newWhole(t)
-	const size = 1 << 20
-	want := sum(7, size)
-	heard := make(chan string, 1)
-	target := listen(t, func(c *net.TCPConn) {
-		fmt.Fprint(c, "bye")
-		_ = c.CloseWrite()
-		h, err := hashOf(c)
-		heard <- fmt.Sprint(h, err)
-	})
-	for _, r := range w.routes(t) {
-		c := must(r.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
-		_ = c.SetDeadline(time.Now().Add(time.Minute))
-		if got, err := io.ReadAll(c); err != nil || string(got) != "bye" {
-			t.Errorf("%s: got %q, %v from the target", r.name, got, err)
-		}
-		if _, err := io.Copy(c, newPayload(7, size)); err != nil {
-			t.Errorf("%s: sending after the target's end: %v", r.name, err)
-		}
-		_ = c.CloseWrite()
-		select {
-		case got := <-heard:
-			if got != want+"<nil>" {
-				t.Errorf("%s: the target heard %s, want %s", r.name, got, want)
-			}
-		case <-time.After(patience):
-			t.Fatalf("%s: the target has not heard all", r.name)
-		}
-		c.Close()
-	}
 }
 
 // A reset is a reset at the other end, never an orderly end. A unix socket

@@ -12,56 +12,46 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// Who reads a program's output may go away: the program serves on.
+// Who reads a program's output may go away: the program serves on. All programs start
+// to log in the same way.
 func TestProgramsOutliveTheReaderOfTheirLog(t *testing.T) {
 	t.Parallel()
 	w := newSuite(t)
-	srv := must(w.StartServer())(t)
 	health := testutil.Reserved(t)
-	for program, args := range map[string][]string{
-		"konnectivity-agent": {
-			"--proxy-server-host=127.0.0.1", "--proxy-server-port=1", "--admin-server-port=0",
-			"--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(health), "--ca-cert=" + w.PKI("ca.crt"),
-			"--agent-cert=" + w.PKI("agent.crt"), "--agent-key=" + w.PKI("agent.key"), "-v=5",
-		},
-		"konnectivity-socks5-proxy": {
-			"--konnectivity-hostname=127.0.0.1", "--konnectivity-port=" + strconv.Itoa(srv.ClientPort), "--serving-port=0",
-			"--health-address=" + suite.Loopback(health), "--ca-cert-path=" + w.PKI("ca.crt"),
-			"--tls-cert-path=" + w.PKI("client.crt"), "--tls-key-path=" + w.PKI("client.key"), "-v=5",
-		},
-	} {
-		t.Run(program, func(t *testing.T) {
-			read, write, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			cmd := exec.Command(w.Bin.Path(program), args...)
-			cmd.Stdout, cmd.Stderr = write, write
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			_, _ = write.Close(), read.Close()
-			ended := make(chan error, 1)
-			go func() { ended <- cmd.Wait() }()
-			t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended })
-			healthy := func() bool {
-				res, err := http.Get("http://" + suite.Loopback(health) + "/healthz")
-				if err == nil {
-					_ = res.Body.Close()
-				}
-				return err == nil && res.StatusCode == http.StatusOK
-			}
-			for start := time.Now(); !healthy(); time.Sleep(20 * time.Millisecond) {
-				if time.Since(start) > patience || len(ended) > 0 {
-					t.Fatal("it does not come up")
-				}
-			}
-			for range 50 { // it logs meanwhile
-				time.Sleep(20 * time.Millisecond)
-				if !healthy() || len(ended) > 0 {
-					t.Fatal("it ended with the reader of its log")
-				}
-			}
-		})
+	args := []string{
+		"--proxy-server-host=127.0.0.1", "--proxy-server-port=1", "--admin-server-port=0",
+		"--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(health), "--ca-cert=" + w.PKI("ca.crt"),
+		"--agent-cert=" + w.PKI("agent.crt"), "--agent-key=" + w.PKI("agent.key"), "-v=5",
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(w.Bin.Path("konnectivity-agent"), args...)
+	cmd.Stdout, cmd.Stderr = write, write
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = write.Close(), read.Close()
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended })
+	healthy := func() bool {
+		res, err := http.Get("http://" + suite.Loopback(health) + "/healthz")
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		return err == nil && res.StatusCode == http.StatusOK
+	}
+	for start := time.Now(); !healthy(); time.Sleep(20 * time.Millisecond) {
+		if time.Since(start) > patience || len(ended) > 0 {
+			t.Fatal("it does not come up")
+		}
+	}
+	for range 50 { // it logs meanwhile
+		time.Sleep(20 * time.Millisecond)
+		if !healthy() || len(ended) > 0 {
+			t.Fatal("it ended with the reader of its log")
+		}
 	}
 }

@@ -23,13 +23,14 @@ type whole struct {
 	target *target
 }
 
-func newWhole(t *testing.T) *whole {
+// newWhole starts all with the given flags.
+func newWhole(t *testing.T, flags ...string) *whole {
 	t.Helper()
 	w := &whole{Suite: newSuite(t), target: newTarget(t)}
-	w.server = must(w.StartServer())(t)
-	w.agent = must(w.StartAgent(w.server))(t)
-	w.socks = must(w.StartSOCKS5(w.server))(t)
-	w.https = must(w.StartHTTPS(w.server))(t)
+	w.server = must(w.StartServer(flags...))(t)
+	w.agent = must(w.StartAgent(w.server, flags...))(t)
+	w.socks = must(w.StartSOCKS5(w.server, flags...))(t)
+	w.https = must(w.StartHTTPS(w.server, flags...))(t)
 	return w
 }
 

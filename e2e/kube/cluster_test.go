@@ -73,30 +73,15 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "k") // short: a unix socket lives in it
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	c := &cluster{kubelet: newKubelet(t)}
-	if c.suite, err = suite.New(binaries, dir); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for _, p := range c.suite.Processes() {
-			if t.Failed() {
-				t.Logf("--- %s\n%s", p.Name, p.Output())
-			}
-		}
-		c.suite.Close()
-	})
+	c := &cluster{kubelet: newKubelet(t), suite: suite.ForTest(t, binaries)}
+	var err error
 	if c.server, err = c.suite.StartServer("--graceful-shutdown-timeout=5s"); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
 		c.addAgent(t)
 	}
-	c.egress = filepath.Join(dir, "egress")
+	c.egress = filepath.Join(c.suite.Dir, "egress")
 	if _, err := c.suite.StartHTTPS(c.server, "--serving-uds="+c.egress); err != nil {
 		t.Fatal(err)
 	}

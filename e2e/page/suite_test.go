@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -32,22 +31,8 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	dir := must(os.MkdirTemp("", "k"))(t) // short: unix sockets live in it
-	s, err := suite.New(binaries, dir)
-	if err != nil {
-		os.RemoveAll(dir)
-		t.Fatal(err)
-	}
+	s := suite.ForTest(t, binaries)
 	w := &world{Suite: s, t: t}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, p := range s.Processes() {
-				t.Logf("--- %s\n%s", p.Name, p.Output())
-			}
-		}
-		s.Close()
-		os.RemoveAll(dir)
-	})
 	w.srv = must(s.StartServer())(t)
 	a := must(s.StartAgent(w.srv, "--agent-id=node-1"))(t)
 	w.socks5 = testutil.ReservedAddress(t)
@@ -63,24 +48,6 @@ func (w *world) dial(address string) net.Conn {
 	c := must(d.Dial("tcp", address))(w.t)
 	w.t.Cleanup(func() { _ = c.Close() })
 	return c
-}
-
-// target accepts connections and serves each, until the test ends.
-func target(t *testing.T, serve func(net.Conn)) string {
-	t.Helper()
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() { defer c.Close(); serve(c) })
-		}
-	})
-	t.Cleanup(func() { _ = l.Close(); all.Wait() })
-	return l.Addr().String()
 }
 
 // stalled waits until the API tells of a stalled connection that is not among
@@ -115,7 +82,7 @@ func stalled(t *testing.T, address string, known map[string]bool) (id string, to
 // the test is for pages that look too seldom, not for a busy machine.
 func TestStallShowsWithinTwoSeconds(t *testing.T) {
 	w := newWorld(t)
-	sends := target(t, func(c net.Conn) { _, _ = io.Copy(c, endless{}) })
+	sends := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(c, endless{}) })
 	b := openTab(t)
 	b.open("http://" + w.server)
 	known := map[string]bool{}
@@ -146,7 +113,7 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 // it again after a restart.
 func TestTheChainFromEveryProcessAndARestart(t *testing.T) {
 	w := newWorld(t)
-	echo := target(t, func(c net.Conn) { _, _ = io.Copy(c, c) })
+	echo := testutil.Echo(t)
 	c := w.dial(echo)
 	var trips sync.WaitGroup
 	trips.Go(func() { _, _ = io.Copy(c, &ticking{}) })
@@ -189,7 +156,7 @@ func (*ticking) Read(p []byte) (int, error) {
 // turn, and the best turn of each counts, so that other work of the machine does not.
 func TestFiftyPagesSlowNoTransfer(t *testing.T) {
 	w := newWorld(t)
-	echo := target(t, func(c net.Conn) { _, _ = io.Copy(c, c) })
+	echo := testutil.Echo(t)
 	for range 200 {
 		w.dial(echo)
 	}
