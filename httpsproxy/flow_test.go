@@ -20,7 +20,10 @@ type diary struct {
 	mu    sync.Mutex
 	lines []string
 	flows []*tunnel.Flow
+	ends  chan error // how they ended
 }
+
+func newDiary() *diary { return &diary{ends: make(chan error, 16)} }
 
 func (d *diary) add(what string, req *tunnel.Flow, err error) {
 	d.mu.Lock()
@@ -39,6 +42,7 @@ func (d *diary) Opened(req *tunnel.Flow) {
 
 func (d *diary) Closed(req *tunnel.Flow, _ time.Duration, err error) {
 	d.add("closed", req, err)
+	d.ends <- err
 }
 
 func (d *diary) all() []string {
@@ -62,7 +66,7 @@ const nobody = "nobody.test:80"
 // observed is a proxy whose plain requests are written down; its dials go by
 // the hop "server s1".
 func observed(t *testing.T) (*proxy, *diary, *tunnel.Totals) {
-	d, total := new(diary), new(tunnel.Totals)
+	d, total := newDiary(), new(tunnel.Totals)
 	p := startProxy(t, func(o *Options) {
 		o.Forwarder.Observers, o.Forwarder.Total = []tunnel.Observer{d}, total
 		o.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {

@@ -293,35 +293,6 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-func TestTrailersBothWays(t *testing.T) {
-	for name, announced := range map[string]bool{"announced": true, "not announced": false} {
-		t.Run(name, func(t *testing.T) {
-			origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
-				key := http.TrailerPrefix + "X-Sum"
-				if announced {
-					key = "X-Sum"
-					w.Header().Set("Trailer", key)
-				}
-				got, _ := io.ReadAll(r.Body)
-				_, _ = w.Write(got)
-				_ = http.NewResponseController(w).Flush()
-				w.Header().Set(key, "seen "+r.Trailer.Get("X-Up"))
-			})
-			w := dialProxy(t, nil)
-			announce := ""
-			if announced {
-				announce = "Trailer: X-Up\r\n"
-			}
-			w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nTE: trailers\r\nConnection: TE\r\n%sTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nX-Up: load\r\n\r\n", origin, announce)
-			resp := w.response("POST")
-			if got := body(t, resp); got != "hi" || resp.Trailer.Get("X-Sum") != "seen load" {
-				t.Errorf("%q with trailers %v", got, resp.Trailer)
-			}
-			w.expectEnd()
-		})
-	}
-}
-
 // The client is told to go on when the origin says so, and not before.
 func TestExpectContinueEndToEnd(t *testing.T) {
 	asked, goOn := make(chan struct{}), make(chan struct{})
@@ -379,24 +350,6 @@ func TestExpectContinueIgnoredByOrigin(t *testing.T) {
 	w.send("data")
 	if got := body(t, w.response("PUT")); got != "thanks" {
 		t.Errorf("content %q", got)
-	}
-}
-
-func TestInterimResponses(t *testing.T) {
-	origin, _ := rawOrigin(t, "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nConnection: X-Mine\r\nX-Mine: 1\r\n\r\nHTTP/1.1 204 No Content\r\nX-Final: 1\r\n\r\n")
-	p := startProxy(t, nil)
-	w := dialWire(t, p.addr)
-	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-	if status, header := w.head(); status != "HTTP/1.1 103 Early Hints" || len(header) != 1 || header[0] != "Link: </a>" {
-		t.Errorf("%q %q", status, header)
-	}
-	if status, header := w.head(); status != "HTTP/1.1 204 No Content" || !strings.Contains(strings.Join(header, "\n"), "X-Final: 1") || strings.Contains(strings.Join(header, "\n"), "Link") {
-		t.Errorf("%q %q", status, header)
-	}
-	old := dialWire(t, p.addr)
-	old.send("GET http://%s/ HTTP/1.0\r\n\r\n", origin)
-	if status, _ := old.head(); !strings.Contains(status, " 204 ") {
-		t.Errorf("an HTTP/1.0 client got %q", status)
 	}
 }
 
@@ -524,17 +477,22 @@ func TestForwardDialIsBounded(t *testing.T) {
 	}
 }
 
+// An answer that is not one, or whose header costs too much, becomes a 502.
 func TestBadAnswers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer string
 		status int
 	}{
-		"nothing":        {"", 502},
-		"garbage":        {"SSH-2.0-OpenSSH\r\n", 502},
-		"10 MB header":   {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 10<<20) + "\r\nContent-Length: 0\r\n\r\n", 502},
-		"unasked switch": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", 502},
-		"status 42":      {"HTTP/1.1 042 What\r\nContent-Length: 0\r\n\r\n", 502},
-		"proxy auth":     {"HTTP/1.1 407 No\r\nProxy-Authenticate: Basic realm=secret\r\nContent-Length: 6\r\n\r\nsecret", 502},
+		"nothing":         {"", 502},
+		"garbage":         {"SSH-2.0-OpenSSH\r\n", 502},
+		"10 MB header":    {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 10<<20) + "\r\nContent-Length: 0\r\n\r\n", 502},
+		"unasked switch":  {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", 502},
+		"many fields":     {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + fields(maxFields-10) + "\r\n", 200},
+		"too many fields": {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + fields(maxFields+1) + "\r\n", 502},
+		"long header":     {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX: " + strings.Repeat("x", maxResponseHeader-100) + "\r\n\r\n", 200},
+		"too long header": {"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX: " + strings.Repeat("x", maxResponseHeader) + "\r\n\r\n", 502},
+		"status 42":       {"HTTP/1.1 042 What\r\nContent-Length: 0\r\n\r\n", 502},
+		"proxy auth":      {"HTTP/1.1 407 No\r\nProxy-Authenticate: Basic realm=secret\r\nContent-Length: 6\r\n\r\nsecret", 502},
 	} {
 		t.Run(name, func(t *testing.T) {
 			origin := testutil.Serve(t, func(c *net.TCPConn) {
@@ -561,13 +519,11 @@ func TestSilentDestination(t *testing.T) {
 	}
 }
 
-// A request goes to the customer's proxy in absolute form, with the
-// credentials of its URL, which nobody else sees.
 // Where a customer proxy is to blame, the client is told so and not sent to look
 // at the destination.
 func TestCustomerProxyFailures(t *testing.T) {
 	cert, _ := testCertificate(t)
-	secure := tls.NewListener(listen(t), &tls.Config{Certificates: []tls.Certificate{cert}})
+	secure := tls.NewListener(testutil.Listen(t), &tls.Config{Certificates: []tls.Certificate{cert}})
 	go func() {
 		for c, err := secure.Accept(); err == nil; c, err = secure.Accept() {
 			_ = c.(*tls.Conn).Handshake()
@@ -605,6 +561,8 @@ func TestCustomerProxyFailures(t *testing.T) {
 	}
 }
 
+// A request goes to the customer's proxy in absolute form, with the
+// credentials of its URL, which nobody else sees.
 func TestCustomerProxy(t *testing.T) {
 	customer, heads := rawOrigin(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	p := startProxy(t, func(o *Options) { o.Transport.Proxy = fixedProxy("http://user:p%40ss@" + customer) })
@@ -763,7 +721,7 @@ func TestForwardHalfClose(t *testing.T) {
 // through it, half-close included.
 func TestCustomerProxyOverTLS(t *testing.T) {
 	cert, pool := testCertificate(t)
-	ln := tls.NewListener(listen(t), &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
+	ln := tls.NewListener(testutil.Listen(t), &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
 	var serving sync.WaitGroup
 	defer serving.Wait()
 	defer ln.Close()

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,14 +119,6 @@ func (b *brittle) Write(p []byte) (int, error) {
 	return b.Conn.Write(p)
 }
 
-// ends are how flows ended.
-type ends struct {
-	observer
-	all []error
-}
-
-func (e *ends) Closed(_ *tunnel.Flow, _ time.Duration, err error) { e.all = append(e.all, err) }
-
 // A response of which the client does not get all was not sent in order.
 func TestUnreadResponseIsBroken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -141,7 +132,7 @@ func TestUnreadResponseIsBroken(t *testing.T) {
 			}()
 			return tunnel.Wrap(near), nil
 		})
-		seen, metrics := new(ends), prometheus.NewRegistry()
+		seen, metrics := newDiary(), prometheus.NewRegistry()
 		s := newServer(t, front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial, Observers: []tunnel.Observer{seen}}, Registerer: metrics})
 		client, conn := net.Pipe()
 		done := make(chan struct{})
@@ -152,8 +143,8 @@ func TestUnreadResponseIsBroken(t *testing.T) {
 		}
 		<-done
 		s.CloseIdle()
-		if len(seen.all) != 1 || seen.all[0] == nil {
-			t.Errorf("observers were told that it ended by %v", seen.all)
+		if len(seen.ends) != 1 || <-seen.ends == nil {
+			t.Errorf("observers were told %q", seen.all())
 		}
 		if n := promtest.ToFloat64(s.Metrics.Requests.WithLabelValues(kindForward, outcomeBroken)); n != 1 {
 			t.Errorf("%v requests were broken off", n)
@@ -161,17 +152,10 @@ func TestUnreadResponseIsBroken(t *testing.T) {
 	})
 }
 
-// observer counts what it is told.
-type observer struct{ dialed, opened, closed atomic.Int32 }
-
-func (o *observer) Dialed(*tunnel.Flow, time.Duration, error) { o.dialed.Add(1) }
-func (o *observer) Opened(*tunnel.Flow)                       { o.opened.Add(1) }
-func (o *observer) Closed(*tunnel.Flow, time.Duration, error) { o.closed.Add(1) }
-
 func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const idle = time.Minute
-		seen, total := new(observer), new(tunnel.Totals)
+		seen, total := newDiary(), new(tunnel.Totals)
 		client := piped(t, &tunnel.Forwarder{Observers: []tunnel.Observer{seen}, Bounds: tunnel.Bounds{Idle: idle}, Total: total}, func(conn net.Conn, r *bufio.Reader) {
 			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
 			_, _ = io.Copy(io.Discard, r)
@@ -190,8 +174,12 @@ func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
 			t.Errorf("it ended after %v", took)
 		}
 		synctest.Wait()
-		if seen.closed.Load() != 1 || seen.opened.Load() != 1 || seen.dialed.Load() != 1 || total.Up.Load() != 5 {
-			t.Errorf("opened %d, dialed %d, closed %d, %d bytes up", seen.opened.Load(), seen.dialed.Load(), seen.closed.Load(), total.Up.Load())
+		told := ""
+		for _, line := range seen.all() {
+			told += line[:7]
+		}
+		if told != "dialed opened closed " || total.Up.Load() != 5 {
+			t.Errorf("observed %q, %d bytes up", seen.all(), total.Up.Load())
 		}
 	})
 }

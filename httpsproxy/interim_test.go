@@ -12,22 +12,31 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// Each interim response has its own headers, once.
-func TestInterimResponsesDoNotAddUp(t *testing.T) {
+// Interim responses pass, each with its own header, but not to clients of HTTP/1.0.
+func TestInterimResponses(t *testing.T) {
 	var answer strings.Builder
 	for i := range 5 {
-		fmt.Fprintf(&answer, "HTTP/1.1 103 Early Hints\r\nX-%d: 1\r\nLink: </%d>\r\n\r\n", i, i)
+		fmt.Fprintf(&answer, "HTTP/1.1 103 Early Hints\r\nX-%d: 1\r\nLink: </%d>\r\nConnection: X-Mine\r\nX-Mine: 1\r\n\r\n", i, i)
 	}
 	origin, _ := rawOrigin(t, answer.String()+"HTTP/1.1 204 No Content\r\nX-Final: 1\r\n\r\n")
-	w := dialProxy(t, nil)
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
 	for i := range 5 {
-		if status, header := w.head(); status != "HTTP/1.1 103 Early Hints" || len(header) != 2 || !strings.Contains(strings.Join(header, "\n"), fmt.Sprintf("Link: </%d>", i)) {
-			t.Errorf("%d: %q %q", i, status, header)
+		status, header := w.head()
+		if status != "HTTP/1.1 103 Early Hints" {
+			t.Errorf("%d: %q", i, status)
 		}
+		sameLines(t, header, []string{fmt.Sprintf("X-%d: 1", i), fmt.Sprintf("Link: </%d>", i)})
 	}
-	if status, header := w.head(); status != "HTTP/1.1 204 No Content" || strings.Contains(strings.Join(header, "\n"), "Link") {
+	status, header := w.head()
+	if all := strings.Join(header, "\n"); status != "HTTP/1.1 204 No Content" || !strings.Contains(all, "X-Final: 1") || strings.Contains(all, "Link") {
 		t.Errorf("%q %q", status, header)
+	}
+	old := dialWire(t, p.addr)
+	old.send("GET http://%s/ HTTP/1.0\r\n\r\n", origin)
+	if status, _ := old.head(); !strings.Contains(status, " 204 ") {
+		t.Errorf("an HTTP/1.0 client got %q", status)
 	}
 }
 
@@ -82,7 +91,7 @@ func (n narrow) Accept() (net.Conn, error) {
 // than one that does not read anything else.
 func TestInterimResponsesToAStalledClientEnd(t *testing.T) {
 	origin, _ := rawOrigin(t, strings.Repeat("HTTP/1.1 103 Early Hints\r\nX: "+strings.Repeat("x", 50<<10)+"\r\n\r\n", 4))
-	p := startProxyOn(t, narrow{listen(t)}, func(o *Options) { o.Forwarder.Idle = 100 * time.Millisecond })
+	p := startProxyOn(t, narrow{testutil.Listen(t)}, func(o *Options) { o.Forwarder.Idle = 100 * time.Millisecond })
 	w := dialWire(t, p.addr)
 	_ = w.SetReadBuffer(4096)
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)

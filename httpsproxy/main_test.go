@@ -38,7 +38,7 @@ type proxy struct {
 // startProxy serves until the test ends; change may set options.
 func startProxy(t testing.TB, change func(*Options)) *proxy {
 	t.Helper()
-	return startProxyOn(t, listen(t), change)
+	return startProxyOn(t, testutil.Listen(t), change)
 }
 
 func startProxyOn(t testing.TB, ln net.Listener, change func(*Options)) *proxy {
@@ -101,17 +101,10 @@ func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	return tunnel.Wrap(c), nil
 }
 
-func listen(t testing.TB) net.Listener {
-	t.Helper()
-	ln := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	t.Cleanup(func() { _ = ln.Close() })
-	return ln
-}
-
 // startOrigin is an http server with handler, until the test ends.
 func startOrigin(t testing.TB, handler http.HandlerFunc) (addr string) {
 	t.Helper()
-	ln := listen(t)
+	ln := testutil.Listen(t)
 	srv := &http.Server{Handler: handler}
 	done := make(chan struct{})
 	go func() {
@@ -231,6 +224,7 @@ func body(t testing.TB, resp *http.Response) string {
 	return string(b)
 }
 
+// receive waits for a value from a channel, or for its end.
 func receive[T any](t testing.TB, what string, from <-chan T) T {
 	t.Helper()
 	select {

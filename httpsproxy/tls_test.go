@@ -23,7 +23,7 @@ func testCertificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 // spoken to in TLS or not.
 func connectClient(t *testing.T, tlsToo bool, target string) tunnel.Conn {
 	t.Helper()
-	ln := listen(t)
+	ln := testutil.Listen(t)
 	cert, pool := testCertificate(t)
 	if tlsToo {
 		ln = tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})

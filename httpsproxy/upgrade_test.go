@@ -130,13 +130,6 @@ func TestUpgradeRefused(t *testing.T) {
 	}
 }
 
-// endings is an Observer that hears how connections end.
-type endings chan error
-
-func (endings) Dialed(*tunnel.Flow, time.Duration, error)          {}
-func (endings) Opened(*tunnel.Flow)                                {}
-func (e endings) Closed(_ *tunnel.Flow, _ time.Duration, e2 error) { e <- e2 }
-
 // flood writes until nothing more is taken, then resets.
 func flood(w *wire) {
 	for err := error(nil); err == nil; {
@@ -163,12 +156,12 @@ func TestUpgradeNoticesAResetBehindAStall(t *testing.T) {
 	} {
 		t.Run(side, func(t *testing.T) {
 			t.Parallel() // it waits
-			ended := make(endings, 1)
-			p := startProxy(t, func(o *Options) { o.Forwarder.Observers = []tunnel.Observer{ended} })
+			seen := newDiary()
+			p := startProxy(t, func(o *Options) { o.Forwarder.Observers = []tunnel.Observer{seen} })
 			silent := make(chan struct{})
 			defer close(silent)
 			stall(t, p, silent)
-			if err := receive(t, "the end of the connection", ended); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+			if err := receive(t, "the end of the connection", seen.ends); tunnel.CodeOf(err) != tunnel.CodePeerReset {
 				t.Errorf("it ended with %v, want a reset by the far end", err)
 			}
 		})
