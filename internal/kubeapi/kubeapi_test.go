@@ -1,6 +1,7 @@
 package kubeapi_test
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -24,11 +25,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// api answers every request with body and notes the requests.
+// api answers every request with body and notes the requests, with what deletes and
+// updates send.
 func api(t *testing.T, body string) (config *rest.Config, asked *[]string) {
 	asked = new([]string)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		*asked = append(*asked, r.Method+" "+r.URL.RequestURI())
+		sent := ""
+		if r.Method == http.MethodDelete || r.Method == http.MethodPut {
+			text, _ := io.ReadAll(r.Body)
+			sent = " " + strings.TrimSpace(string(text))
+		}
+		*asked = append(*asked, r.Method+" "+r.URL.RequestURI()+sent)
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write([]byte(body))
 	}))
@@ -146,6 +153,7 @@ func TestWatchThatHangsUp(t *testing.T) {
 // Every call asks for its own object, in the namespace, by the right verb.
 func TestRequests(t *testing.T) {
 	config, asked := api(t, `{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"a"}}`)
+	config.ContentType = "application/json"
 	leases := testutil.Must(kubeapi.NewLeases(config, "ns"))(t)
 	defer leases.CloseIdle()
 	ctx, seconds := t.Context(), int64(7)
@@ -157,8 +165,10 @@ func TestRequests(t *testing.T) {
 	}{
 		{"GET " + path + "/a", func() (*coordinationv1.Lease, error) { return leases.Get(ctx, "a", metav1.GetOptions{}) }},
 		{"POST " + path, func() (*coordinationv1.Lease, error) { return leases.Create(ctx, lease, metav1.CreateOptions{}) }},
-		{"PUT " + path + "/a", func() (*coordinationv1.Lease, error) { return leases.Update(ctx, lease, metav1.UpdateOptions{}) }},
-		{"DELETE " + path + "/a", func() (*coordinationv1.Lease, error) { return lease, leases.Delete(ctx, "a", metav1.DeleteOptions{}) }},
+		{"PUT " + path + `/a {"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"a"},"spec":{}}`, func() (*coordinationv1.Lease, error) { return leases.Update(ctx, lease, metav1.UpdateOptions{}) }},
+		{"DELETE " + path + `/a {"kind":"DeleteOptions","apiVersion":"coordination.k8s.io/v1","preconditions":{"resourceVersion":"7"}}`, func() (*coordinationv1.Lease, error) {
+			return lease, leases.Delete(ctx, "a", *metav1.NewRVDeletionPrecondition("7"))
+		}},
 		{"GET " + path + "?allowWatchBookmarks=true&timeout=7s&timeoutSeconds=7&watch=true", func() (*coordinationv1.Lease, error) {
 			w, err := leases.Watch(ctx, metav1.ListOptions{AllowWatchBookmarks: true, TimeoutSeconds: &seconds})
 			if err == nil {

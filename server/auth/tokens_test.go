@@ -2,12 +2,8 @@ package auth
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,65 +13,22 @@ import (
 
 	"google.golang.org/grpc/codes"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/rest"
-
-	"konnectivity/internal/kubeapi"
-	"konnectivity/internal/testutil"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 const agentUser = "system:serviceaccount:kube-system:konnectivity-agent"
 
-// api is a stand-in for the API server's TokenReviews.
-type api struct {
-	*httptest.Server
-	calls atomic.Int64
-	code  atomic.Int64 // 0: created
-	hang  chan struct{}
-}
-
-func newAPI(t *testing.T) *api {
-	a := &api{hang: make(chan struct{})}
-	close(a.hang)
-	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.calls.Add(1)
-		if r.Method != http.MethodPost || r.URL.Path != "/apis/authentication.k8s.io/v1/tokenreviews" {
-			t.Errorf("asked for %s %s", r.Method, r.URL.Path)
+// answering is an API that answers at once, and checks what it is asked for.
+func answering(t *testing.T) reviewFunc {
+	return func(_ context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+		if len(r.Spec.Audiences) != 1 || r.Spec.Audiences[0] != "konnectivity" {
+			t.Errorf("audiences %q", r.Spec.Audiences)
 		}
-		var review authenticationv1.TokenReview
-		body, _ := io.ReadAll(r.Body) // protobuf or JSON, as the client likes
-		if err := decode(body, &review); err != nil {
-			t.Error(err)
-		}
-		if len(review.Spec.Audiences) != 1 || review.Spec.Audiences[0] != "konnectivity" {
-			t.Errorf("audiences %q", review.Spec.Audiences)
-		}
-		<-a.hang
-		w.Header().Set("Content-Type", "application/json")
-		if code := int(a.code.Load()); code != 0 {
-			w.WriteHeader(code)
-			fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, map[int]string{403: "Forbidden"}[code], code)
-			return
-		}
-		review.Kind, review.APIVersion = "TokenReview", "authentication.k8s.io/v1"
-		review.Status = answer(review.Spec.Token)
-		w.WriteHeader(http.StatusCreated)
-		_ = json.NewEncoder(w).Encode(review)
-	}))
-	t.Cleanup(a.Close)
-	return a
-}
-
-// decode reads what a client sent, protobuf or JSON. client-go's ready-made
-// scheme would do, and have the tests compile every API group there is.
-func decode(body []byte, into runtime.Object) error {
-	scheme := runtime.NewScheme()
-	if err := authenticationv1.AddToScheme(scheme); err != nil {
-		return err
+		r.Status = answer(r.Spec.Token)
+		return r, nil
 	}
-	return runtime.DecodeInto(serializer.NewCodecFactory(scheme).UniversalDeserializer(), body, into)
 }
 
 func answer(token string) authenticationv1.TokenReviewStatus {
@@ -101,18 +54,12 @@ func answer(token string) authenticationv1.TokenReviewStatus {
 	return s
 }
 
-func (a *api) tokens(t *testing.T) *Tokens {
-	client := testutil.Must(kubeapi.NewTokenReviews(&rest.Config{Host: a.URL, QPS: -1}))(t)
-	return newTokens(client)
-}
-
 func newTokens(r Reviews) *Tokens {
 	return NewTokens(TokensConfig{Reviews: r, Namespace: "kube-system", ServiceAccount: "konnectivity-agent", Audience: "konnectivity", PerSecond: 1000, Burst: 1000})
 }
 
 func TestReviewVerdicts(t *testing.T) {
-	a := newAPI(t)
-	tokens := a.tokens(t)
+	tokens := newTokens(answering(t))
 	for token, want := range map[string]codes.Code{
 		"good":                      codes.OK,
 		"":                          codes.Unauthenticated,
@@ -244,23 +191,28 @@ func TestReconnectStorm(t *testing.T) {
 }
 
 func TestOneTokenIsReviewedOnce(t *testing.T) {
-	a := newAPI(t)
-	a.hang = make(chan struct{})
-	tokens := a.tokens(t)
-	var wg sync.WaitGroup
-	for range 50 {
-		wg.Go(func() {
-			if err := tokens.review(t.Context(), "good", nil); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	testutil.Eventually(t, "a call", func() bool { return a.calls.Load() > 0 })
-	close(a.hang)
-	wg.Wait()
-	if n := a.calls.Load(); n != 1 {
-		t.Errorf("%d calls", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		calls, hang := 0, make(chan struct{})
+		tokens := newTokens(reviewFunc(func(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+			calls++
+			<-hang
+			return answering(t)(ctx, r)
+		}))
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				if err := tokens.review(t.Context(), "good", nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		close(hang)
+		wg.Wait()
+		if calls != 1 {
+			t.Errorf("%d calls", calls)
+		}
+	})
 }
 
 func TestFirstCallerThatLeavesDoesNotFailTheOthers(t *testing.T) {
@@ -318,9 +270,10 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 			t.Error("something stayed")
 		}
 	})
-	a := newAPI(t)
-	a.code.Store(403)
-	if err := a.tokens(t).review(t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !strings.Contains(err.Error(), "system:auth-delegator") {
+	forbids := reviewFunc(func(context.Context, *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "tokenreviews"}, "", errors.New("no"))
+	})
+	if err := newTokens(forbids).review(t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !strings.Contains(err.Error(), "system:auth-delegator") {
 		t.Error(err)
 	}
 }
