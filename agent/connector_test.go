@@ -77,17 +77,9 @@ func TestNegotiation(t *testing.T) {
 				t.Errorf("mode %q offered %v", c.mode, server.hellos[0])
 			}
 			s.Drain()
-			select {
-			case <-a.Drains().Done():
-			case <-time.After(patience):
-				t.Error("the server was not told of the drain")
-			}
+			awaitEnd(t, a.Drains().Done(), "the server was not told of the drain")
 			_ = s.Close()
-			select {
-			case <-a.Life().Done():
-			case <-time.After(patience):
-				t.Error("the server did not see the end")
-			}
+			awaitEnd(t, a.Life().Done(), "the server did not see the end")
 			if s.Err() != nil {
 				t.Errorf("closed in order, but %v", s.Err())
 			}
@@ -124,17 +116,10 @@ func TestServerThatEnds(t *testing.T) {
 	for _, old := range []bool{true, false} {
 		ca, config := newCA(t)
 		server := newTestServer(t, ca, "server-1", old)
-		s, err := connectOnce(t, testOptions(config, server.address()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := testutil.Must(connectOnce(t, testOptions(config, server.address())))(t)
 		server.next()
 		server.close()
-		select {
-		case <-s.Done():
-		case <-time.After(patience):
-			t.Fatal("the end was not noticed")
-		}
+		awaitEnd(t, s.Done(), "the end was not noticed")
 	}
 }
 
@@ -217,10 +202,7 @@ func TestNameUnknownToTheServer(t *testing.T) {
 // more.
 func TestSilentServer(t *testing.T) {
 	_, config := newCA(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	c := newConnector(testOptions(config, "x:1"), &tunnel.Forwarder{}, nil, nil)
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
@@ -244,9 +226,7 @@ func TestTokenRotates(t *testing.T) {
 		opts.Token = TokenFile(path)
 		c := newConnector(opts, &tunnel.Forwarder{Dialer: opts.Dialer}, mustMetrics(t), nil)
 		for _, token := range []string{"first", "second"} {
-			if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, os.WriteFile(path, []byte(token+"\n"), 0o600))
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			s, err := c.connect(ctx, address{dial: server.address(), host: "localhost"})
 			cancel()
@@ -264,9 +244,7 @@ func TestTokenRotates(t *testing.T) {
 func TestTokenFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "token")
 	for content, want := range map[string]string{"abc": "abc", " abc\n": "abc", "": "", "\n": "", "a b": "", "a\r\nX: y": "", "ä": "", strings.Repeat("a", maxToken+1): ""} {
-		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 		got, err := TokenFile(path)()
 		if got != want || (err == nil) != (want != "") {
 			t.Errorf("%.20q gave %q, %v", content, got, err)
@@ -310,9 +288,7 @@ func TestThroughProxy(t *testing.T) {
 		opts := testOptions(config, "localhost:"+port)
 		opts.Proxy = func(*url.URL) (*url.URL, error) { return &url.URL{Scheme: "http", Host: proxy}, nil }
 		before := connects()
-		if _, err := connectOnce(t, opts); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(connectOnce(t, opts))(t)
 		server.next()
 		if connects() != before+1 {
 			t.Errorf("%d CONNECTs", connects()-before)
@@ -325,20 +301,14 @@ func TestThroughProxy(t *testing.T) {
 func TestProxyTimeout(t *testing.T) {
 	defer func(was time.Duration) { dialTimeout = was }(dialTimeout)
 	dialTimeout = 0
-	far, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	far := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer far.Close()
 	_, config := newCA(t)
 	proxy, _ := connectProxy(t)
 	c := newConnector(testOptions(config, "x:1"), &tunnel.Forwarder{}, nil, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	conn, err := c.dial(ctx, address{dial: far.Addr().String(), proxy: &url.URL{Scheme: "http", Host: proxy}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testutil.Must(c.dial(ctx, address{dial: far.Addr().String(), proxy: &url.URL{Scheme: "http", Host: proxy}}))(t)
 	_ = conn.Close()
 	if _, err := c.dial(ctx, address{dial: far.Addr().String()}); err == nil {
 		t.Error("a server has no bound")
@@ -382,10 +352,7 @@ func TestAskingOldServerOften(t *testing.T) {
 	server := newTestServer(t, ca, "server-1", true)
 	opts := testOptions(config, server.address())
 	opts.Keepalive = 20 * time.Millisecond
-	s, err := connectOnce(t, opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Must(connectOnce(t, opts))(t)
 	a := server.next()
 	select {
 	case <-s.Done():

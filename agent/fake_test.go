@@ -18,6 +18,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -317,10 +318,7 @@ func inWorld(t *testing.T, w *world, servers []string, tweak func(*Options), tes
 		if tweak != nil {
 			tweak(&opts)
 		}
-		a, err := New(opts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := testutil.Must(New(opts))(t)
 		a.set.connector = w
 		a.set.resolver.lookup = w.lookup
 		ctx, cancel := context.WithCancel(t.Context())

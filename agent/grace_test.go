@@ -44,21 +44,12 @@ func TestDrainLetsDestinationsTakeTheRest(t *testing.T) {
 				return tunnel.Wrap(c), nil
 			})
 			_, stop := runAgent(t, opts)
-			c, err := s.next().Dial(t.Context(), tunnel.NewFlow("tcp", sink))
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := testutil.Must(s.next().Dial(t.Context(), tunnel.NewFlow("tcp", sink)))(t)
 			defer c.Close()
 			rest := make([]byte, 100<<10)
-			if _, err := c.Write(rest); err != nil {
-				t.Fatal(err)
-			}
-			if err := c.CloseWrite(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.Copy(io.Discard, c); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(c.Write(rest))(t)
+			testutil.NoError(t, c.CloseWrite())
+			testutil.Must(io.Copy(io.Discard, c))(t)
 			go func() { _ = stop() }()
 			time.Sleep(3 * drainQuiet / 2)
 			close(release)

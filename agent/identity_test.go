@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"konnectivity/agent/egress"
+	"konnectivity/internal/testutil"
 )
 
 func TestValidateIdentifiers(t *testing.T) {
@@ -77,9 +78,7 @@ func TestOptions(t *testing.T) {
 	good := func() Options {
 		return Options{ID: "a", Servers: []string{"s:1"}, TLS: func(string, ...string) *tls.Config { return nil }, Dialer: egress.New(egress.Options{})}
 	}
-	if _, err := New(good()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(New(good()))(t)
 	for name, spoil := range map[string]func(*Options){
 		"no id":          func(o *Options) { o.ID = "" },
 		"huge id":        func(o *Options) { o.ID = strings.Repeat("a", MaxIdentity+1) },

@@ -3,6 +3,7 @@ package agent
 import (
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/link"
 )
 
@@ -12,37 +13,24 @@ func TestLanesOfOneLink(t *testing.T) {
 	server := newTestServer(t, ca, "server-1", false)
 	opts := testOptions(config, server.address())
 	opts.Lanes = 2
-	if _, err := connectOnce(t, opts); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(connectOnce(t, opts))(t)
 	first := server.next().peer.(*link.Session)
 	group := first.Peer().Group
 	if len(group) != link.GroupSize || !first.Lanes() {
 		t.Fatalf("the first link's group is %q", group)
 	}
 	opts.Registerer = nil
-	a, err := New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := testutil.Must(New(opts))(t)
 	c := a.set.connector.(*dialConnector)
-	addresses, err := a.set.resolver.resolve(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	lane, err := c.connectLane(t.Context(), addresses[0], group)
-	if err != nil {
-		t.Fatal(err)
-	}
+	addresses := testutil.Must(a.set.resolver.resolve(t.Context()))(t)
+	lane := testutil.Must(c.connectLane(t.Context(), addresses[0], group))(t)
 	defer lane.Close()
 	if got := server.next().peer.(*link.Session).Peer(); got.Group != group || got.ID != first.Peer().ID {
 		t.Errorf("the lane came as %v of group %q", got, got.Group)
 	}
 
 	opts.Lanes, opts.Registerer = 1, nil
-	if _, err := connectOnce(t, opts); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(connectOnce(t, opts))(t)
 	if alone := server.next().peer.(*link.Session); alone.Lanes() || alone.Peer().Group != "" {
 		t.Error("an agent without lanes offers them")
 	}

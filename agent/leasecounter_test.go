@@ -143,17 +143,11 @@ func lease(name string, renewed time.Duration) coordinationv1.Lease {
 // counting runs a counter against api until the test ends.
 func counting(t *testing.T, api *fakeAPI, hook logrus.Hook) *LeaseCounter {
 	t.Helper()
-	client, err := kubeapi.NewLeases(&rest.Config{Host: api.server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "ns")
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := testutil.Must(kubeapi.NewLeases(&rest.Config{Host: api.server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "ns"))(t)
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	log.AddHook(hook)
-	c, err := NewLeaseCounter(LeaseOptions{Client: client, Selector: "k8s-app=konnectivity-server", Log: log, Registerer: prometheus.NewRegistry()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(NewLeaseCounter(LeaseOptions{Client: client, Selector: "k8s-app=konnectivity-server", Log: log, Registerer: prometheus.NewRegistry()}))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); c.Run(ctx) }()
@@ -301,18 +295,12 @@ func TestWatchesThatEndAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := &answers{list: `{"kind":"LeaseList","apiVersion":"coordination.k8s.io/v1","metadata":{"resourceVersion":"7"}}`, watch: c.watch}
-				client, err := kubeapi.NewLeases(&rest.Config{Transport: api, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "ns")
-				if err != nil {
-					t.Fatal(err)
-				}
+				client := testutil.Must(kubeapi.NewLeases(&rest.Config{Transport: api, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "ns"))(t)
 				log := &lines{}
 				logger := logrus.New()
 				logger.SetOutput(io.Discard)
 				logger.AddHook(log)
-				counter, err := NewLeaseCounter(LeaseOptions{Client: client, Log: logger, Registerer: prometheus.NewRegistry()})
-				if err != nil {
-					t.Fatal(err)
-				}
+				counter := testutil.Must(NewLeaseCounter(LeaseOptions{Client: client, Log: logger, Registerer: prometheus.NewRegistry()}))(t)
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 				defer cancel()
 				counter.Run(ctx)

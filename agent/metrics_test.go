@@ -16,16 +16,14 @@ import (
 
 	"konnectivity/internal/logging"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 )
 
 func mustMetrics(t *testing.T) *metrics {
 	t.Helper()
-	m, err := newMetrics(prometheus.NewRegistry(), logging.Discard())
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := testutil.Must(newMetrics(prometheus.NewRegistry(), logging.Discard()))(t)
 	return m
 }
 
@@ -47,24 +45,15 @@ var kept = []struct{ name, kind, labels, help string }{
 
 func TestKeptMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	m, err := newMetrics(registry, logging.Discard())
-	if err != nil {
-		t.Fatal(err)
-	}
-	leases, err := NewLeaseCounter(LeaseOptions{Log: logging.Discard(), Registerer: registry})
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := testutil.Must(newMetrics(registry, logging.Discard()))(t)
+	leases := testutil.Must(NewLeaseCounter(LeaseOptions{Log: logging.Discard(), Registerer: registry}))(t)
 	m.Dialed(&tunnel.Flow{}, time.Second, nil)
 	m.Dialed(&tunnel.Flow{}, time.Second, context.DeadlineExceeded)
 	m.StreamError(legacy.FromAgent, codes.Unavailable, legacy.NoPacket)
 	leases.lists.WithLabelValues("200", "").Inc()
 	leases.watches.WithLabelValues("200", "").Inc()
 	leases.latency.WithLabelValues("200").Observe(1)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := testutil.Must(registry.Gather())(t)
 	for _, want := range kept {
 		found := false
 		for _, family := range families {
@@ -89,13 +78,8 @@ func TestKeptMetrics(t *testing.T) {
 // What is not upstream's follows Prometheus' naming.
 func TestMetricNames(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	if _, err := newMetrics(registry, logging.Discard()); err != nil {
-		t.Fatal(err)
-	}
-	problems, err := promtest.GatherAndLint(registry)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(newMetrics(registry, logging.Discard()))(t)
+	problems := testutil.Must(promtest.GatherAndLint(registry))(t)
 	for _, p := range problems {
 		if !strings.HasSuffix(p.Metric, "known_server_count") && !strings.HasSuffix(p.Metric, "failure_count") {
 			t.Errorf("%s: %s", p.Metric, p.Text)

@@ -68,10 +68,7 @@ type testServer struct {
 // newTestServer serves until the test ends. An old one knows no link.
 func newTestServer(t *testing.T, ca *pki.CA, id string, old bool) *testServer {
 	t.Helper()
-	pair, err := ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true}))(t)
 	s := &testServer{t: t, id: id, ca: ca, arrivals: make(chan arrival, 16), count: 1}
 	s.config = &tls.Config{
 		Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12,
@@ -203,13 +200,7 @@ func (s *testServer) address() string { return s.lis.Addr().String() }
 
 func (s *testServer) next() arrival {
 	s.t.Helper()
-	select {
-	case a := <-s.arrivals:
-		return a
-	case <-time.After(patience):
-		s.t.Fatal("no agent came")
-		panic("unreachable")
-	}
+	return testutil.Receive(s.t, "an agent comes", s.arrivals)
 }
 
 // connListener is a listener that is handed its connections.
@@ -244,14 +235,8 @@ func (l *connListener) Addr() net.Addr { return l.addr }
 // it.
 func newCA(t *testing.T) (*pki.CA, func(string, ...string) *tls.Config) {
 	t.Helper()
-	ca, err := pki.NewCA("test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Issue(pki.Leaf{CommonName: "agent", Client: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("test"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "agent", Client: true}))(t)
 	return ca, func(name string, protos ...string) *tls.Config {
 		return &tls.Config{ServerName: name, NextProtos: protos, RootCAs: ca.Pool(), Certificates: []tls.Certificate{pair.TLS()}, MinVersion: tls.VersionTLS12}
 	}
@@ -268,10 +253,7 @@ func testOptions(config func(string, ...string) *tls.Config, servers ...string) 
 // connectOnce makes a session with server, closed at the end of the test.
 func connectOnce(t *testing.T, opts Options) (session, error) {
 	t.Helper()
-	a, err := New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := testutil.Must(New(opts))(t)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	addresses, err := a.set.resolver.resolve(ctx)
@@ -298,20 +280,25 @@ func runAgent(t *testing.T, opts Options) (a *Agent, stop func() error) {
 	return a, stop
 }
 
+// awaitEnd waits until done is closed, or fails the test with the complaint.
+func awaitEnd(t testing.TB, done <-chan struct{}, complaint string) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatal(complaint)
+	}
+}
+
 // wantEcho carries bytes over a dial.
 func wantEcho(t *testing.T, d tunnel.Dialer, address string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := d.Dial(ctx, tunnel.NewFlow("tcp", address))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(d.Dial(ctx, tunnel.NewFlow("tcp", address)))(t)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(patience))
-	if _, err := io.WriteString(c, "hello"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(io.WriteString(c, "hello"))(t)
 	got := make([]byte, 5)
 	if _, err := io.ReadFull(c, got); err != nil || string(got) != "hello" {
 		t.Fatalf("echo gave %q, %v", got, err)
@@ -323,10 +310,7 @@ func connectProxy(t *testing.T) (address string, connects func() int) {
 	t.Helper()
 	var mu sync.Mutex
 	n := 0
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	server := &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		n++

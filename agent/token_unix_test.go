@@ -7,15 +7,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // A pipe in the place of the token's file holds up neither an attempt to connect nor
 // the end of the agent.
 func TestTokenFromAPipe(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "token")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	if _, err := TokenFile(pipe)(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Error(err)
 	}

@@ -51,10 +51,7 @@ func echo(t *testing.T, host string, port int) int {
 	if port == 0 {
 		port = testutil.Reserved(t)
 	}
-	l, err := net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port))))(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -88,10 +85,7 @@ func dialsWithin(t *testing.T, bound time.Duration, d *Dialer, address string) {
 	var took []time.Duration
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		start := time.Now()
-		c, err := dial(t, d, address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Must(dial(t, d, address))(t)
 		took = append(took, time.Since(start))
 		wantEcho(t, c)
 		if slices.Min(took) <= bound {
@@ -105,12 +99,8 @@ func wantEcho(t *testing.T, c tunnel.Conn) {
 	t.Helper()
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(patience))
-	if _, err := c.Write([]byte("hello")); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(c.Write([]byte("hello")))(t)
+	testutil.NoError(t, c.CloseWrite())
 	if got, err := io.ReadAll(c); err != nil || string(got) != "hello" {
 		t.Fatalf("echo gave %q, %v", got, err)
 	}
@@ -241,10 +231,7 @@ func openFiles(t *testing.T) int {
 
 func TestPolicyOnResolvedAddress(t *testing.T) {
 	port := echo(t, "127.0.0.1", 0)
-	rules, err := policy.Parse(nil, []string{"127.0.0.2/32", "named.example"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := testutil.Must(policy.Parse(nil, []string{"127.0.0.2/32", "named.example"}))(t)
 	d := New(Options{Policy: rules, resolver: names{
 		"mixed.example": {"127.0.0.2", "127.0.0.1"}, "denied.example": {"127.0.0.2"}, "named.example": {"127.0.0.1"}, "meta.example": {"169.254.169.254"},
 	}})

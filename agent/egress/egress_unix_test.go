@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -29,15 +30,9 @@ func TestOutOfDescriptors(t *testing.T) {
 
 func TestKeepAliveIsOn(t *testing.T) {
 	port := echo(t, "127.0.0.1", 0)
-	c, err := dial(t, New(Options{}), fmt.Sprintf("127.0.0.1:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(dial(t, New(Options{}), fmt.Sprintf("127.0.0.1:%d", port)))(t)
 	defer c.Close()
-	raw, err := c.(syscall.Conn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := testutil.Must(c.(syscall.Conn).SyscallConn())(t)
 	_ = raw.Control(func(fd uintptr) {
 		on, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_KEEPALIVE)
 		if err != nil || on == 0 {

@@ -26,10 +26,7 @@ import (
 // second result means to echo afterwards.
 func fakeProxy(t *testing.T, config *tls.Config, answer func(*http.Request) (string, bool)) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	if config != nil {
 		l = tls.NewListener(l, config)
 	}
@@ -73,10 +70,7 @@ func TestProxy(t *testing.T) {
 	config := &httpproxy.Config{HTTPSProxy: "http://me:s3cret@" + addr, NoProxy: "127.0.0.0/8,.direct.example"}
 	d := New(Options{Proxy: config.ProxyFunc(), resolver: names{"a.direct.example": {"127.0.0.1"}}})
 
-	c, err := dial(t, d, "dest.example:443")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(dial(t, d, "dest.example:443"))(t)
 	defer c.Close()
 	_, _ = io.WriteString(c, "hello")
 	_ = c.CloseWrite()
@@ -164,10 +158,7 @@ func TestSilentProxy(t *testing.T) {
 func TestProxyAndPolicy(t *testing.T) {
 	addr := fakeProxy(t, nil, func(*http.Request) (string, bool) { return established, true })
 	u := &url.URL{Scheme: "http", Host: addr}
-	rules, err := policy.Parse([]string{"10.0.0.0/8", "ok.example"}, []string{"10.1.0.0/16"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := testutil.Must(policy.Parse([]string{"10.0.0.0/8", "ok.example"}, []string{"10.1.0.0/16"}))(t)
 	d := New(Options{Policy: rules, Proxy: func(*url.URL) (*url.URL, error) { return u, nil }})
 	for address, allowed := range map[string]bool{"ok.example:443": true, "10.0.0.1:443": true, "10.1.0.1:443": false, "other.example:443": false, "169.254.169.254:80": false} {
 		c, err := dial(t, d, address)

@@ -135,9 +135,7 @@ func (r *rig) dial(protos ...string) net.Conn {
 	}
 	pair := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: "c", Client: true}))(r.t)
 	s := tls.Client(c, &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", NextProtos: protos, Certificates: []tls.Certificate{pair.TLS()}})
-	if err := s.Handshake(); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.NoError(r.t, s.Handshake())
 	return s
 }
 
@@ -200,9 +198,7 @@ func failing(f tunnel.Failure, reason string) tunnel.DialerFunc {
 
 func send(t *testing.T, c net.Conn, s string) {
 	t.Helper()
-	if _, err := io.WriteString(c, s); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(io.WriteString(c, s))(t)
 }
 
 func expect(t *testing.T, c io.Reader, want string) {

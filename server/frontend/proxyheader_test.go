@@ -45,9 +45,7 @@ func header(t testing.TB, version byte, from, to string, tlvs ...proxyproto.TLV)
 		return a
 	}
 	h := proxyproto.HeaderProxyFromAddrs(version, address(from), address(to))
-	if err := h.SetTLVs(tlvs); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, h.SetTLVs(tlvs))
 	text := testutil.Must(h.Format())(t)
 	return string(text)
 }

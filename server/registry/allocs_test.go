@@ -12,16 +12,10 @@ import (
 // crowd is a registry of n agents with an address and two networks each, under
 // load that differs.
 func crowd(t testing.TB, n int) *Registry {
-	strategies, err := ParseStrategies("destHost,destCIDR,defaultRoute,default")
-	if err != nil {
-		t.Fatal(err)
-	}
+	strategies := testutil.Must(ParseStrategies("destHost,destCIDR,defaultRoute,default"))(t)
 	r := New(strategies, logging.Discard())
 	for i := range n {
-		ids, err := ParseIdentifiers(fmt.Sprintf("ipv4=10.%d.%d.1&cidr=10.%d.%d.0/24&cidr=fd00:%x::/64", i/250, i%250, i/250, i%250, i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ids := testutil.Must(ParseIdentifiers(fmt.Sprintf("ipv4=10.%d.%d.1&cidr=10.%d.%d.0/24&cidr=fd00:%x::/64", i/250, i%250, i/250, i%250, i)))(t)
 		f := newFake("x")
 		f.streams.Store(int64(i % 17))
 		t.Cleanup(r.Join(Agent{ID: fmt.Sprint(i), Identifiers: ids}, f))

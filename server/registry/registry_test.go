@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/logging"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -69,10 +70,7 @@ type setup struct {
 
 func newSetup(t *testing.T, list string) *setup {
 	t.Helper()
-	strategies, err := ParseStrategies(list)
-	if err != nil {
-		t.Fatal(err)
-	}
+	strategies := testutil.Must(ParseStrategies(list))(t)
 	return &setup{New(strategies, logging.Discard()), t}
 }
 
@@ -85,10 +83,7 @@ func (s *setup) agent(id, identifiers string) *fake {
 
 func (s *setup) join(name, id, identifiers string) (*fake, func()) {
 	s.t.Helper()
-	ids, err := ParseIdentifiers(identifiers)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	ids := testutil.Must(ParseIdentifiers(identifiers))(s.t)
 	f := newFake(name)
 	return f, s.Join(Agent{ID: id, Identifiers: ids, Via: "test", Remote: "192.0.2.1:1"}, f)
 }
@@ -557,9 +552,7 @@ func TestAnIdIsNoProof(t *testing.T) {
 				defer r.Join(Agent{ID: "node-1", Identity: who, Remote: "192.0.2.1:1"}, backends[who])()
 			}
 			for range 200 {
-				if _, err := r.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(r.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 			}
 			for who, b := range backends {
 				if n := b.dials.Load(); n < 40 {

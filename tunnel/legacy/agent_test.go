@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
 )
@@ -83,15 +84,9 @@ func TestNumberOfOpenConnectionIsReusable(t *testing.T) {
 		t.Errorf("%d connections, want 2", n)
 	}
 	for _, c := range []tunnel.Conn{first, second} {
-		if _, err := c.Write([]byte("hello")); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(c.Write([]byte("hello")))(t)
+		testutil.Must(io.ReadFull(c, make([]byte, 5)))(t)
+		testutil.NoError(t, c.Close())
 	}
 	r.idle(p, s)
 }
@@ -130,12 +125,8 @@ func TestHalfCloseKeepsTheAnswer(t *testing.T) {
 	payload := pattern(8 << 20)
 	for range 5 {
 		c := dial(t, p, addr)
-		if _, err := c.Write(payload); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(c.Write(payload))(t)
+		testutil.NoError(t, c.CloseWrite())
 		if _, err := c.Write([]byte("x")); err == nil {
 			t.Error("a write after CloseWrite must fail")
 		}
@@ -163,12 +154,8 @@ func TestHalfCloseByTheTarget(t *testing.T) {
 		t.Fatalf("read %q, %v", got, err)
 	}
 	payload := pattern(4 << 20)
-	if _, err := c.Write(payload); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(c.Write(payload))(t)
+	testutil.NoError(t, c.CloseWrite())
 	if want := sha256.Sum256(payload); !bytes.Equal(<-sum, want[:]) {
 		t.Error("the upload after the target's FIN differs")
 	}
@@ -187,9 +174,7 @@ func TestOldAgentAnswersAfterCloseWrite(t *testing.T) {
 		_, _ = c.Write(bytes.Repeat([]byte("a"), 500_000))
 	}))
 	_, _ = c.Write([]byte("request"))
-	if err := c.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, c.CloseWrite())
 	if got, err := io.ReadAll(c); err != nil || len(got) != 500_000 {
 		t.Fatalf("%d bytes of the answer, %v", len(got), err)
 	}
@@ -203,9 +188,7 @@ func TestTargetsResetArrivesAsReset(t *testing.T) {
 			_, _ = io.ReadFull(c, make([]byte, 1))
 			_ = c.SetLinger(0)
 		}))
-		if _, err := io.ReadFull(c, make([]byte, 6)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(io.ReadFull(c, make([]byte, 6)))(t)
 		_, _ = c.Write([]byte("x"))
 		_, err := c.Read(make([]byte, 1))
 		var reset *tunnel.ResetError
@@ -224,12 +207,8 @@ func TestResetReachesTheTarget(t *testing.T) {
 			_, err := io.Copy(io.Discard, c)
 			ended <- err
 		}))
-		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled}); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(io.ReadFull(c, make([]byte, 1)))(t)
+		testutil.NoError(t, c.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled}))
 		err := <-ended
 		if !s.duplex && err != nil {
 			t.Logf("an old server's end arrives as %v", err)
@@ -322,15 +301,9 @@ func TestDrainBothWays(t *testing.T) {
 	s.Drain()
 	p.Drain()
 	for _, ch := range []<-chan struct{}{p.Drains().Done(), s.Draining()} {
-		select {
-		case <-ch:
-		case <-time.After(patience):
-			t.Fatal("the other side does not know")
-		}
+		awaitEnd(t, ch, "the other side does not know")
 	}
 	c := dial(t, p, target(t, echo)) // draining agents still serve
 	_, _ = c.Write([]byte("x"))
-	if _, err := c.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(c.Read(make([]byte, 1)))(t)
 }

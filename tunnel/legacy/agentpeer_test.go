@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -29,10 +30,7 @@ func (r *rig) rawAgent(t *testing.T) *rawAgent {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	ctx = metadata.AppendToOutgoingContext(ctx, "agentID", "raw", "agentIdentifiers", "host=a")
-	stream, err := r.connect(true).NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, connectFullMethod)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := testutil.Must(r.connect(true).NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, connectFullMethod))(t)
 	md, err := stream.Header()
 	if err != nil || len(md.Get("serverID")) != 1 || len(md.Get("serverCount")) != 1 {
 		t.Fatalf("header %v, %v", md, err)
@@ -45,9 +43,7 @@ func (r *rig) rawAgent(t *testing.T) *rawAgent {
 
 func (a *rawAgent) send(p *client.Packet) {
 	a.t.Helper()
-	if err := a.stream.SendMsg(p); err != nil {
-		a.t.Fatal(err)
-	}
+	testutil.NoError(a.t, a.stream.SendMsg(p))
 }
 
 func (a *rawAgent) want(kind client.PacketType) *client.Packet {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"konnectivity/internal/resources"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -78,19 +79,10 @@ func tlsPair(t testing.TB, dialer tunnel.Dialer) *AgentPeer {
 	}
 	server := grpc.NewServer(ServerCodec(), grpc.Creds(credentials.NewTLS(conf)))
 	service.Register(server)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	go func() { _ = server.Serve(l) }()
-	cc, err := grpc.NewClient("passthrough:"+l.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(conf)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := ConnectAgent(context.Background(), cc, AgentConfig{ID: "a", Forwarder: &tunnel.Forwarder{Dialer: dialer}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cc := testutil.Must(grpc.NewClient("passthrough:"+l.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(conf))))(t)
+	s := testutil.Must(ConnectAgent(context.Background(), cc, AgentConfig{ID: "a", Forwarder: &tunnel.Forwarder{Dialer: dialer}}))(t)
 	t.Cleanup(func() {
 		s.Close()
 		cc.Close()
@@ -119,9 +111,7 @@ func BenchmarkOneConnection(b *testing.B) {
 		b.ReportAllocs()
 		b.ResetTimer()
 		cpu := resources.CPUTime().Seconds()
-		if err := move(c, int64(b.N)*piece); err != nil {
-			b.Fatal(err)
-		}
+		testutil.NoError(b, move(c, int64(b.N)*piece))
 		b.ReportMetric((resources.CPUTime().Seconds()-cpu)/(float64(b.N)*piece/(1<<30)), "CPU-s/GB")
 	}
 	b.Run("down", func(b *testing.B) {

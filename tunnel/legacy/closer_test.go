@@ -10,6 +10,8 @@ import (
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 var roles = []struct {
@@ -22,10 +24,7 @@ var roles = []struct {
 
 // doc.go has the rules as tables, so that a reader need not decode them.
 func TestRulesAreDocumented(t *testing.T) {
-	doc, err := os.ReadFile("doc.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := testutil.Must(os.ReadFile("doc.go"))(t)
 	for _, r := range roles {
 		var b strings.Builder
 		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -112,10 +111,7 @@ func TestCloserModel(t *testing.T) {
 // Each line of testdata/endings.txt is a script (trace_test.go) and the packets, with
 // their times, by which f0f0603 ended the connection.
 func TestRecordedEndings(t *testing.T) {
-	file, err := os.Open("testdata/endings.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := testutil.Must(os.Open("testdata/endings.txt"))(t)
 	defer file.Close()
 	lines := bufio.NewScanner(file)
 	n := 0

@@ -31,20 +31,14 @@ func pattern(n int) []byte {
 
 func encoded(t testing.TB, m any) []byte {
 	t.Helper()
-	bufs, err := newCodec().Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bufs := testutil.Must(newCodec().Marshal(m))(t)
 	defer bufs.Free()
 	return bufs.Materialize()
 }
 
 func protoBytes(t testing.TB, m proto.Message) []byte {
 	t.Helper()
-	b, err := proto.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Must(proto.Marshal(m))(t)
 	return b
 }
 
@@ -110,9 +104,7 @@ func TestPayloadIsHandedOnByReference(t *testing.T) {
 	*buf = protoBytes(t, dataPacket(7, pattern(9000)))
 	received := mem.BufferSlice{mem.NewBuffer(buf, pool)}
 	p := &packet{}
-	if err := newCodec().Unmarshal(received, p); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, newCodec().Unmarshal(received, p))
 	received.Free() // as gRPC does
 	if pool.out != 1 || len(p.data) != 1 {
 		t.Fatalf("%d buffers out and %d chunks, want one each", pool.out, len(p.data))
@@ -127,10 +119,7 @@ func TestPayloadIsHandedOnByReference(t *testing.T) {
 
 	chunk := tunnel.CopyChunk(pattern(9000))
 	first := &chunk.Bytes()[0]
-	bufs, err := newCodec().Marshal(&dataMessage{id: 7, chunk: chunk})
-	if err != nil {
-		t.Fatal(err)
-	}
+	bufs := testutil.Must(newCodec().Marshal(&dataMessage{id: 7, chunk: chunk}))(t)
 	sent := bufs[len(bufs)-1].ReadOnlyData()
 	if &sent[len(sent)-9000] != first {
 		t.Error("the payload was copied to be sent")
@@ -270,8 +259,6 @@ func decode(t testing.TB, c interface {
 	Unmarshal(mem.BufferSlice, any) error
 }, frames mem.BufferSlice, into *packet) {
 	into.data = into.data[:0]
-	if err := c.Unmarshal(frames, into); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, c.Unmarshal(frames, into))
 	tunnel.ReleaseAll(into.data)
 }

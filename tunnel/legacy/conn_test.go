@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/net/nettest"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
 )
@@ -112,9 +113,7 @@ func TestForgottenConnectionHoldsNoBudget(t *testing.T) {
 				limits := Limits{Budget: shares.NewBudget(1 << 20)}.withDefaults()
 				m := newMux(func(any) error { return nil }, ToAgent, FromAgent, limits, NoMetrics{}, nil)
 				c := newServer(m, 1, duplex, "far:1", func(error) {})
-				if err := c.announce(1); err != nil {
-					t.Fatal(err)
-				}
+				testutil.NoError(t, c.announce(1))
 				if _, err := c.Write([]byte("unsent")); err != nil { // nobody runs the sender
 					t.Fatal(err)
 				}

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -17,14 +18,9 @@ import (
 // overTheWire is a packet as it arrives.
 func overTheWire(t testing.TB, p *client.Packet) *client.DialRequest {
 	t.Helper()
-	b, err := proto.Marshal(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := testutil.Must(proto.Marshal(p))(t)
 	out := &client.Packet{}
-	if err := proto.Unmarshal(b, out); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, proto.Unmarshal(b, out))
 	return out.GetDialRequest()
 }
 
@@ -59,10 +55,7 @@ func TestDialCarriesID(t *testing.T) {
 					}),
 				},
 			})
-			c, err := p.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "trace-1", Network: "tcp", Address: "a:1"}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := testutil.Must(p.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "trace-1", Network: "tcp", Address: "a:1"}}))(t)
 			_ = c.Reset(nil)
 			if id := seen.Load(); (id == "trace-1") == old || id == "" {
 				t.Errorf("the agent knows it as %q", id)

@@ -201,9 +201,7 @@ func TestRealClientsCloseLosesNothing(t *testing.T) {
 			sum <- h.Sum(nil)
 		}))
 		payload := pattern(1 << 20)
-		if _, err := c.Write(payload); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(c.Write(payload))(t)
 		start := time.Now()
 		if err := c.Close(); err != nil {
 			t.Errorf("close: %v", err)
@@ -226,11 +224,7 @@ func TestRealClientReadsDialFailure(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("got %v", err)
 		}
-		select {
-		case <-tun.Done():
-		case <-time.After(patience):
-			t.Error("the tunnel was not ended")
-		}
+		awaitEnd(t, tun.Done(), "the tunnel was not ended")
 	})
 }
 
@@ -257,29 +251,17 @@ func TestEndedStreamClosesConnection(t *testing.T) {
 		ended := make(chan struct{})
 		addr := target(t, func(c *net.TCPConn) { defer close(ended); echo(c) })
 		ctx, cancel := context.WithCancel(context.Background())
-		tun, err := konnectivity.CreateSingleUseGrpcTunnelWithContext(ctx, ctx, "passthrough:rig", r.dialOptions()...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tun.DialContext(ctx, "tcp", addr); err != nil {
-			t.Fatal(err)
-		}
+		tun := testutil.Must(konnectivity.CreateSingleUseGrpcTunnelWithContext(ctx, ctx, "passthrough:rig", r.dialOptions()...))(t)
+		testutil.Must(tun.DialContext(ctx, "tcp", addr))(t)
 		cancel()
-		select {
-		case <-ended:
-		case <-time.After(patience):
-			t.Fatal("the destination was left open")
-		}
+		awaitEnd(t, ended, "the destination was left open")
 		<-tun.Done()
 	})
 }
 
 func TestReusableTunnel(t *testing.T) {
 	r := newRig(t, Limits{})
-	tun, err := konnectivity.CreateGRPCTunnel(context.Background(), "passthrough:rig", r.dialOptions()...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tun := testutil.Must(konnectivity.CreateGRPCTunnel(context.Background(), "passthrough:rig", r.dialOptions()...))(t)
 	addr := target(t, echo)
 	var wg sync.WaitGroup
 	for range 50 {
@@ -316,9 +298,7 @@ func TestFrontendHasBackpressure(t *testing.T) {
 		sum <- h.Sum(nil)
 	}))
 	for p := payload; len(p) > 0; p = p[min(len(p), 32<<10):] {
-		if _, err := c.Write(p[:min(len(p), 32<<10)]); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(c.Write(p[:min(len(p), 32<<10)]))(t)
 	}
 	if want := sha256.Sum256(payload); !bytes.Equal(<-sum, want[:]) {
 		t.Error("the upload differs")
@@ -333,10 +313,7 @@ func (r *rig) rawFrontend(t *testing.T) (client.ProxyService_ProxyClient, contex
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
-	stream, err := client.NewProxyServiceClient(r.connect(true)).Proxy(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := testutil.Must(client.NewProxyServiceClient(r.connect(true)).Proxy(ctx))(t)
 	return stream, cancel
 }
 
@@ -345,9 +322,7 @@ func TestUnusualFrontendPackets(t *testing.T) {
 	stream, _ := r.rawFrontend(t)
 	send := func(p *client.Packet) {
 		t.Helper()
-		if err := stream.Send(p); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, stream.Send(p))
 	}
 	want := func(kind client.PacketType) *client.Packet {
 		t.Helper()
@@ -399,9 +374,7 @@ func TestDataWaitsForTheClientsDial(t *testing.T) {
 	stream, _ := r.rawFrontend(t)
 	address := target(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("first")) })
 	start := time.Now() // the answer comes in a moment
-	if err := stream.Send(dialRequest(1, "tcp", address)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, stream.Send(dialRequest(1, "tcp", address)))
 	if p, err := stream.Recv(); err != nil || p.Type != client.PacketType_DIAL_RSP {
 		t.Fatalf("got %v, %v", p, err)
 	}
@@ -426,9 +399,7 @@ func TestDialIsCancelledWithItsStream(t *testing.T) {
 				})}})
 			r.dialer.Store(p)
 			stream, cancel := r.rawFrontend(t)
-			if err := stream.Send(dialRequest(9, "tcp", "a:1")); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, stream.Send(dialRequest(9, "tcp", "a:1")))
 			eventually(t, "the dial is at the agent", func() bool { return pending.Load() == 1 })
 			switch how {
 			case "DIAL_CLS":
@@ -446,9 +417,7 @@ func TestDialIsCancelledWithItsStream(t *testing.T) {
 func TestShutdownEndsFrontends(t *testing.T) {
 	r := newRig(t, Limits{})
 	c := r.mustRealDial(target(t, echo))
-	if err := r.proxy.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, r.proxy.Close())
 	if _, err := c.Read(make([]byte, 1)); err == nil {
 		t.Error("still open")
 	}

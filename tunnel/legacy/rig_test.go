@@ -110,10 +110,7 @@ func (r *rig) connect(old bool, opts ...grpc.DialOption) *grpc.ClientConn {
 	if old {
 		opts = append(opts, grpc.WithStreamInterceptor(hideDuplex))
 	}
-	cc, err := grpc.NewClient("passthrough:rig", opts...)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	cc := testutil.Must(grpc.NewClient("passthrough:rig", opts...))(r.t)
 	r.t.Cleanup(func() { cc.Close() })
 	return cc
 }
@@ -137,10 +134,7 @@ func (r *rig) agentWith(old bool, cfg AgentConfig) (*AgentPeer, *AgentSession) {
 	defer cancel()
 	cfg.ID = "agent-1"
 	cfg.Limits, cfg.Metrics = r.limits, r.metrics
-	s, err := ConnectAgent(ctx, r.connect(old), cfg)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	s := testutil.Must(ConnectAgent(ctx, r.connect(old), cfg))(r.t)
 	r.t.Cleanup(func() { s.Close() })
 	return <-r.peers, s
 }
@@ -169,6 +163,16 @@ func dial(t testing.TB, d tunnel.Dialer, address string) tunnel.Conn {
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(patience))
 	return c
+}
+
+// awaitEnd waits until done is closed, or fails the test with the complaint.
+func awaitEnd(t testing.TB, done <-chan struct{}, complaint string) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatal(complaint)
+	}
 }
 
 // eventually waits until ok.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -30,15 +31,11 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	bulk, small, other := newTestSendQueue(s, 1), newTestSendQueue(s, 2), newTestSendQueue(s, 3)
 	_ = other.put(tunnel.CopyChunk([]byte("x")))
 	for range 7 {
-		if err := bulk.put(tunnel.NewChunk(tunnel.RecordRoom)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, bulk.put(tunnel.NewChunk(tunnel.RecordRoom)))
 	}
 	_ = small.put(tunnel.CopyChunk([]byte("x")))
 	s.finish()
-	if err := s.run(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, s.run())
 	for i, id := range order {
 		if id != 1 && i > 2 {
 			t.Errorf("a small one came after %d chunks", i)
