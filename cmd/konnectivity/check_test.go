@@ -98,11 +98,6 @@ func (l *lab) client(ca *pki.CA, leaf pki.Leaf) {
 	l.write("tls.key", pair.KeyPEM)
 }
 
-func (l *lab) listen() net.Listener {
-	l.t.Helper()
-	return testutil.Listen(l.t)
-}
-
 // run runs f until the test ends.
 func (l *lab) run(f func(context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -111,42 +106,17 @@ func (l *lab) run(f func(context.Context)) {
 	l.t.Cleanup(func() { cancel(); running.Wait() })
 }
 
-// accept serves every connection with f, which ends when c is closed.
-func (l *lab) accept(ln net.Listener, f func(c net.Conn)) {
-	l.run(func(ctx context.Context) {
-		var conns sync.WaitGroup
-		defer conns.Wait()
-		defer context.AfterFunc(ctx, func() { _ = ln.Close() })()
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			conns.Go(func() {
-				defer c.Close()
-				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
-				f(c)
-			})
-		}
-	})
-}
-
 // start brings up target, server and agent.
 func (l *lab) start() {
 	l.t.Helper()
-	target := l.listen()
-	l.target = target.Addr().String()
-	l.accept(target, func(c net.Conn) {
-		_, _ = io.Copy(c, c)
-		_ = c.(*net.TCPConn).CloseWrite()
-	})
+	l.target = testutil.Echo(l.t)
 	pair := testutil.Must(l.ca.Issue(l.leaf))(l.t)
 	secure := func(protos ...string) *tls.Config {
 		return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: l.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos, MinVersion: tls.VersionTLS12}
 	}
 	log := logging.Discard()
 	o := l.options
-	clients, agents, admin := l.listen(), l.listen(), l.listen()
+	clients, agents, admin := testutil.Listen(l.t), testutil.Listen(l.t), testutil.Listen(l.t)
 	l.clients, l.agents, l.admin = clients.Addr().String(), agents.Addr().String(), admin.Addr().String()
 	uds := testutil.Must(unixsocket.Listen(l.file("uds"), unixsocket.Options{}))(l.t)
 	o.Clients, o.Agents, o.Admin = []server.Listener{{Listener: clients, TLS: secure}, {Listener: uds}}, []server.Listener{{Listener: agents, TLS: secure}}, admin
@@ -168,10 +138,9 @@ func (l *lab) start() {
 	testutil.Eventually(l.t, "the server has its agent", func() bool { return srv.Ready() == nil })
 }
 
-// startMeasured is start that waits until the server knows how far its agent is.
-func (l *lab) startMeasured() {
+// waitMeasured waits until the server knows how far its agent is.
+func (l *lab) waitMeasured() {
 	l.t.Helper()
-	l.start()
 	testutil.Eventually(l.t, "the round trip to the agent", func() bool {
 		_, out, _ := konnectivity("status", l.admin, "-o", "json")
 		var reports []status.Report
@@ -179,9 +148,6 @@ func (l *lab) startMeasured() {
 		return slices.ContainsFunc(reports[0].Peers, func(p admin.Peer) bool { return p.Role == admin.RoleAgent && p.RoundTrip > 0 })
 	})
 }
-
-// at makes check go to another address than the server's.
-func (l *lab) at(address string) { l.clients = address }
 
 // check runs konnectivity check as the lab is.
 func (l *lab) check(more ...string) (status int, out string) {
@@ -219,216 +185,165 @@ func (l *lab) settled(out string) string {
 	return out
 }
 
-// startBehindProxy has the checked sidecar use a customer's proxy that answers
-// every request with status.
-func (l *lab) startBehindProxy(status int) {
-	rules, err := policy.Parse(nil, []string{"10.0.0.0/8"}) // so that the way without the proxy fails at once
-	l.must(err)
-	l.options.Policy = rules
-	l.start()
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
-	l.t.Cleanup(proxy.Close)
-	l.args = []string{"--https-proxy=http://user:hunter2@" + proxy.Listener.Addr().String()}
-	l.checked = "10.0.0.1:443" // loopback goes by no proxy
+// fault is something that check reports, made real. Its output is in testdata/check.
+type fault struct {
+	status          int
+	nowhere         bool // no server is started, since check ends before it asks one
+	noAgent, noLink bool
+	before, after   func(*lab) // the start of server and agent
+	args            string     // more flags; ADMIN is the server's admin port, DIR the lab's folder
+	to              string     // HOST:PORT to check; TARGET answers, CLOSED refuses
 }
 
-// faults are what check knows; each is made real. Its output is in
-// testdata/check.
-var faults = map[string]struct {
-	status int
-	make   func(*lab)
-}{
-	"healthy": {0, func(l *lab) {
-		l.startMeasured()
-		l.checked, l.args = l.target, []string{"--server-admin=" + l.admin}
-	}},
-	"healthy by name": {0, func(l *lab) {
+func (f fault) make(l *lab) {
+	l.noAgent, l.options.NoLink = f.noAgent, f.noLink
+	if f.before != nil {
+		f.before(l)
+	}
+	if l.clients = "127.0.0.1:1"; !f.nowhere {
 		l.start()
+	}
+	if f.after != nil {
+		f.after(l)
+	}
+	l.args = append(l.args, strings.Fields(strings.NewReplacer("ADMIN", l.admin, "DIR", l.dir).Replace(f.args))...)
+	if f.to != "" {
+		l.checked = strings.NewReplacer("TARGET", l.target, "CLOSED", l.closed).Replace(f.to)
+	}
+}
+
+// shows makes check show a certificate for leaf.
+func shows(leaf pki.Leaf) func(*lab) {
+	leaf.CommonName = "lab-client"
+	return func(l *lab) { l.client(l.ca, leaf) }
+}
+
+// showsStranger makes check show a certificate of another CA.
+func showsStranger(l *lab) {
+	l.client(testutil.Must(pki.NewCA("another-ca"))(l.t), pki.Leaf{CommonName: "stranger", Client: true})
+}
+
+// namedOnly gives the server's certificate these names, and no address.
+func namedOnly(names ...string) func(*lab) {
+	return func(l *lab) { l.leaf.IPs, l.leaf.DNS = nil, names }
+}
+
+// denyTens makes dials to 10.0.0.0/8 fail at once.
+func denyTens(l *lab) {
+	l.options.Policy = testutil.Must(policy.Parse(nil, []string{"10.0.0.0/8"}))(l.t)
+}
+
+// behindProxy has the checked sidecar use a customer's proxy that answers every request
+// with status.
+func behindProxy(status int) func(*lab) {
+	return func(l *lab) {
+		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		l.t.Cleanup(proxy.Close)
+		l.args = []string{"--https-proxy=http://user:hunter2@" + proxy.Listener.Addr().String()}
+	}
+}
+
+// speaksTLS has check ask a server of TLS that is none of ours.
+func speaksTLS(clientAuth tls.ClientAuthType, serve func(net.Conn)) func(*lab) {
+	return func(l *lab) {
+		pair := testutil.Must(l.ca.Issue(l.leaf))(l.t)
+		config := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: l.ca.Pool(), ClientAuth: clientAuth, NextProtos: []string{"http/1.1"}}
+		l.clients = testutil.Serve(l.t, func(c *net.TCPConn) {
+			secure := tls.Server(c, config)
+			defer secure.Close()
+			serve(secure)
+		})
+	}
+}
+
+const withAdmin = "--server-admin=ADMIN"
+
+var faults = map[string]fault{
+	"healthy": {after: (*lab).waitMeasured, args: withAdmin, to: "TARGET"},
+	"healthy by name": {after: func(l *lab) {
 		_, port, _ := net.SplitHostPort(l.target)
 		l.checked = "localhost:" + port
 	}},
-	"no destination given": {0, (*lab).start},
-	"files missing": {1, func(l *lab) {
-		l.at("127.0.0.1:1")
+	"no destination given": {},
+	"files missing": {status: 1, nowhere: true, after: func(l *lab) {
 		l.must(os.Remove(l.file("ca.crt")))
 		l.must(os.Remove(l.file("tls.key")))
 	}},
-	"files are something else": {1, func(l *lab) {
-		l.at("127.0.0.1:1")
+	"files are something else": {status: 1, nowhere: true, after: func(l *lab) {
 		l.write("ca.crt", []byte("not a certificate"))
 		l.write("tls.crt", []byte("neither"))
 	}},
-	"key of another certificate": {1, func(l *lab) {
-		l.at("127.0.0.1:1")
+	"key of another certificate": {status: 1, nowhere: true, after: func(l *lab) {
 		pair := testutil.Must(l.ca.Issue(pki.Leaf{CommonName: "other", Client: true}))(l.t)
 		l.write("tls.key", pair.KeyPEM)
 	}},
-	"client certificate expired": {1, func(l *lab) {
-		l.at("127.0.0.1:1")
-		l.client(l.ca, pki.Leaf{CommonName: "lab-client", Client: true, Lifetime: -time.Hour})
+	"client certificate expired":        {status: 1, nowhere: true, after: shows(pki.Leaf{Client: true, Lifetime: -time.Hour})},
+	"client certificate is for servers": {status: 1, nowhere: true, after: shows(pki.Leaf{Server: true})},
+	"client certificate of another role": {
+		status: 1, nowhere: true,
+		after: shows(pki.Leaf{Client: true, Holder: pki.Holder{Role: pki.RoleAgent, TrustDomain: pki.DefaultTrustDomain}}),
+	},
+	"client certificate of tomorrow": {status: 1, nowhere: true, after: func(l *lab) { // or a clock of yesterday
+		l.valid(time.Now().Add(24*time.Hour), time.Now().Add(48*time.Hour))
 	}},
-	"client certificate expires soon": {0, func(l *lab) {
-		l.start()
+	"client certificate expires soon": {after: func(l *lab) {
 		l.valid(time.Now().Add(-24*time.Hour), time.Now().Add(time.Hour))
 	}},
-	"client certificate is for servers": {1, func(l *lab) {
-		l.at("127.0.0.1:1")
-		l.client(l.ca, pki.Leaf{CommonName: "lab-client", Server: true})
+	"server of another role": {
+		status: 1,
+		before: func(l *lab) { l.leaf.Holder = pki.Holder{Role: pki.RoleClient, TrustDomain: pki.DefaultTrustDomain} },
+		after:  shows(pki.Leaf{Client: true, Holder: pki.Holder{Role: pki.RoleClient, TrustDomain: pki.DefaultTrustDomain}}),
+	},
+	"server refuses the client certificate": {status: 1, after: showsStranger},
+	"no client certificate":                 {status: 1, args: "--tls-cert-path= --tls-key-path="},
+	"wrong CA": {status: 1, after: func(l *lab) {
+		l.write("ca.crt", testutil.Must(pki.NewCA("another-ca"))(l.t).CertPEM)
 	}},
-	"client certificate of another role": {1, func(l *lab) {
-		l.at("127.0.0.1:1")
-		l.client(l.ca, pki.Leaf{CommonName: "lab-client", Client: true, Holder: pki.Holder{Role: pki.RoleAgent, TrustDomain: pki.DefaultTrustDomain}})
-	}},
-	"server of another role": {1, func(l *lab) {
-		l.leaf.Holder = pki.Holder{Role: pki.RoleClient, TrustDomain: pki.DefaultTrustDomain}
-		l.start()
-		l.client(l.ca, pki.Leaf{CommonName: "lab-client", Client: true, Holder: pki.Holder{Role: pki.RoleClient, TrustDomain: pki.DefaultTrustDomain}})
-	}},
-	"server refuses the client certificate": {1, func(l *lab) {
-		l.start()
-		other := testutil.Must(pki.NewCA("another-ca"))(l.t)
-		l.client(other, pki.Leaf{CommonName: "stranger", Client: true})
-	}},
-	"no client certificate": {1, func(l *lab) {
-		l.start()
-		l.args = []string{"--tls-cert-path=", "--tls-key-path="}
-	}},
-	"wrong CA": {1, func(l *lab) {
-		l.start()
-		other := testutil.Must(pki.NewCA("another-ca"))(l.t)
-		l.write("ca.crt", other.CertPEM)
-	}},
-	"wrong name in the server's certificate": {1, func(l *lab) {
-		l.leaf.IPs, l.leaf.DNS = nil, []string{"proxy.example.com", "konnectivity-server-local"}
-		l.start()
-	}},
-	"server asked for by another name": {0, func(l *lab) {
-		l.leaf.IPs, l.leaf.DNS = nil, []string{"cluster-a.example.com"}
-		l.start()
-		l.args = []string{"--server-name=cluster-a.example.com"}
-	}},
-	"server's certificate expired": {1, func(l *lab) {
-		l.noAgent, l.leaf.Lifetime = true, -time.Hour
-		l.start()
-	}},
-	"nothing listens": {1, func(l *lab) { l.at(l.closed) }},
-	"no TLS there": {1, func(l *lab) {
-		ln := l.listen()
-		l.accept(ln, func(c net.Conn) {
+	"wrong name in the server's certificate": {status: 1, before: namedOnly("proxy.example.com", "konnectivity-server-local")},
+	"server asked for by another name":       {before: namedOnly("cluster-a.example.com"), args: "--server-name=cluster-a.example.com"},
+	"server's certificate expired":           {status: 1, noAgent: true, before: func(l *lab) { l.leaf.Lifetime = -time.Hour }},
+	"nothing listens":                        {status: 1, nowhere: true, after: func(l *lab) { l.clients = l.closed }},
+	"no TLS there": {status: 1, nowhere: true, after: func(l *lab) {
+		l.clients = testutil.Serve(l.t, func(c *net.TCPConn) {
 			_, _ = c.Read(make([]byte, 1))
 			_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
 		})
-		l.at(ln.Addr().String())
 	}},
-	"server hangs": {1, func(l *lab) {
-		ln := l.listen()
-		l.accept(ln, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
-		l.at(ln.Addr().String())
-		l.args = []string{"--timeout=300ms"}
-	}},
-	"port for agents": {1, func(l *lab) {
-		l.start()
-		l.at(l.agents)
-	}},
-	"old server": {0, func(l *lab) {
-		l.options.NoLink = true
-		l.start()
-		l.checked = l.target
-	}},
-	"old server and link required": {1, func(l *lab) {
-		l.options.NoLink = true
-		l.start()
-		l.args = []string{"--link=require"}
-	}},
-	"old server refuses the client certificate": {1, func(l *lab) {
-		l.options.NoLink = true
-		l.start()
-		other := testutil.Must(pki.NewCA("another-ca"))(l.t)
-		l.client(other, pki.Leaf{CommonName: "stranger", Client: true})
-	}},
-	"no agent": {1, func(l *lab) {
-		l.noAgent = true
-		l.start()
-		l.checked, l.args = "10.0.0.1:443", []string{"--server-admin=" + l.admin}
-	}},
-	"no agent and a link": {1, func(l *lab) {
-		l.noAgent = true
-		l.start()
-	}},
-	"no agent and no link": {1, func(l *lab) {
-		l.noAgent = true
-		l.start()
-		l.args = []string{"--link=off"}
-	}},
-	"server that tells nothing of agents": {0, func(l *lab) {
-		pair := testutil.Must(l.ca.Issue(l.leaf))(l.t)
-		config := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: l.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"http/1.1"}}
-		ln := l.listen()
-		l.accept(tls.NewListener(ln, config), func(c net.Conn) {
-			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
-				_, _ = io.WriteString(c, "HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n")
-			}
-		})
-		l.at(ln.Addr().String())
-	}},
-	"server that speaks first": {1, func(l *lab) {
-		pair := testutil.Must(l.ca.Issue(l.leaf))(l.t)
-		config := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, MinVersion: tls.VersionTLS12}
-		ln := l.listen()
-		l.accept(tls.NewListener(ln, config), func(c net.Conn) {
-			_, _ = io.WriteString(c, "* OK IMAP4rev1 ready\r\n")
-			_, _ = io.Copy(io.Discard, c)
-		})
-		l.at(ln.Addr().String())
-	}},
-	"admin port away": {0, func(l *lab) {
-		l.start()
-		l.args = []string{"--server-admin=" + l.closed}
-	}},
-	"admin port away and no agent": {1, func(l *lab) {
-		l.noAgent = true
-		l.start()
-		l.args = []string{"--server-admin=" + l.closed}
-	}},
-	"agents of others": {1, func(l *lab) { // as of another tenant, or another server
+	"server hangs":                 {status: 1, nowhere: true, after: func(l *lab) { l.clients = says(l.t, "") }, args: "--timeout=300ms"},
+	"port for agents":              {status: 1, after: func(l *lab) { l.clients = l.agents }},
+	"old server":                   {noLink: true, to: "TARGET"},
+	"old server and link required": {status: 1, noLink: true, args: "--link=require"},
+	"old server refuses the client certificate": {status: 1, noLink: true, after: showsStranger},
+	"no agent":             {status: 1, noAgent: true, args: withAdmin, to: "10.0.0.1:443"},
+	"no agent and a link":  {status: 1, noAgent: true},
+	"no agent and no link": {status: 1, noAgent: true, args: "--link=off"},
+	"server that tells nothing of agents": {nowhere: true, after: speaksTLS(tls.RequireAndVerifyClientCert, func(c net.Conn) {
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			_, _ = io.WriteString(c, "HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n")
+		}
+	})},
+	"server that speaks first": {status: 1, nowhere: true, after: speaksTLS(tls.NoClientCert, func(c net.Conn) {
+		_, _ = io.WriteString(c, "* OK IMAP4rev1 ready\r\n")
+		_, _ = io.Copy(io.Discard, c)
+	})},
+	"admin port away":              {after: func(l *lab) { l.args = []string{"--server-admin=" + l.closed} }},
+	"admin port away and no agent": {status: 1, noAgent: true, after: func(l *lab) { l.args = []string{"--server-admin=" + l.closed} }},
+	"agents of others": {status: 1, noAgent: true, args: withAdmin, after: func(l *lab) { // as of another tenant, or another server
 		other := newLab(l.t)
-		other.startMeasured()
-		l.noAgent = true
-		l.start()
+		other.start()
+		other.waitMeasured()
 		l.admin = other.admin
-		l.args = []string{"--server-admin=" + other.admin}
 	}},
-	"destination denied": {1, func(l *lab) {
-		rules := testutil.Must(policy.Parse(nil, []string{"10.0.0.0/8"}))(l.t)
-		l.options.Policy = rules
-		l.start()
-		l.checked = "10.0.0.1:443"
-	}},
-	"client certificate of tomorrow": {1, func(l *lab) { // or a clock of yesterday
-		l.at("127.0.0.1:1")
-		l.valid(time.Now().Add(24*time.Hour), time.Now().Add(48*time.Hour))
-	}},
-	"destination refuses": {1, func(l *lab) {
-		l.start()
-		l.checked = l.closed
-	}},
-	"guest DNS down": {1, func(l *lab) {
-		l.start()
-		l.guest()
-		l.checked = "db.example.com:5432"
-	}},
-	"kubeconfig missing": {1, func(l *lab) {
-		l.start()
-		l.args = []string{"--kubeconfig=" + l.file("none"), "--resolve-from-guest-cluster-dns"}
-		l.checked = "db.example.com:5432"
-	}},
-	"customer proxy wants auth": {1, func(l *lab) { l.startBehindProxy(http.StatusProxyAuthRequired) }},
-	"customer proxy fails":      {1, func(l *lab) { l.startBehindProxy(http.StatusServiceUnavailable) }}, // as squid does without an answer
-	"no sidecar listens": {0, func(l *lab) {
-		l.start()
+	"destination denied":  {status: 1, before: denyTens, to: "10.0.0.1:443"},
+	"destination refuses": {status: 1, to: "CLOSED"},
+	"guest DNS down":      {status: 1, after: (*lab).guest, to: "db.example.com:5432"},
+	"kubeconfig missing":  {status: 1, args: "--kubeconfig=DIR/none --resolve-from-guest-cluster-dns", to: "db.example.com:5432"},
+	// Loopback goes by no proxy. Without the proxy, the dial is denied at once.
+	"customer proxy wants auth": {status: 1, before: denyTens, after: behindProxy(http.StatusProxyAuthRequired), to: "10.0.0.1:443"},
+	"customer proxy fails":      {status: 1, before: denyTens, after: behindProxy(http.StatusServiceUnavailable), to: "10.0.0.1:443"}, // as squid does without an answer
+	"no sidecar listens": {to: "TARGET", after: func(l *lab) {
 		_, port, _ := net.SplitHostPort(l.closed)
 		l.args = []string{"--serving-port=" + port}
-		l.checked = l.target
 	}},
 }
 
@@ -527,7 +442,7 @@ func TestCheckDialsThroughSidecars(t *testing.T) {
 	d.waitReady(t.Context())
 	_, socks, _ := net.SplitHostPort(d.ports.socks5.Addr().String())
 	_, proxy, _ := net.SplitHostPort(d.ports.http.Addr().String())
-	l.at(d.ports.clients.Addr().String())
+	l.clients = d.ports.clients.Addr().String()
 	socket := l.socketOf(d.ports.http)
 	l.args = []string{"--serving-port=" + socks, "--http-serving-port=" + proxy, "--serving-uds=" + socket,
 		"--ca-cert-path=" + d.files().CA, "--tls-cert-path=" + d.files().Cert, "--tls-key-path=" + d.files().Key}
@@ -598,19 +513,12 @@ func (l *lab) tlsFiles() tlsreload.Files {
 // and fills it until nothing more goes in.
 func (l *lab) stall() (stop func()) {
 	l.t.Helper()
-	ln := l.listen()
-	l.run(func(ctx context.Context) {
-		defer context.AfterFunc(ctx, func() { _ = ln.Close() })() // also if nothing connects
-		c, err := ln.Accept()
-		if err != nil {
-			return
-		}
-		defer c.Close()
-		<-ctx.Done()
-	})
+	over := make(chan struct{})
+	deaf := testutil.Serve(l.t, func(*net.TCPConn) { <-over })
+	l.t.Cleanup(func() { close(over) })
 	d, closeDialer, err := via.Dialer("link://"+l.clients, via.TLS{Files: l.tlsFiles()})
 	l.must(err)
-	conn := testutil.Must(d.Dial(l.t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "stalled-one", Network: "tcp", Address: ln.Addr().String()}}))(l.t)
+	conn := testutil.Must(d.Dial(l.t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "stalled-one", Network: "tcp", Address: deaf}}))(l.t)
 	go func() { // ends with the connection
 		block := make([]byte, 64<<10)
 		for {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,12 +30,10 @@ func dial(input io.Reader, args ...string) (status int, stdout, stderr string) {
 // lastWord is a destination that answers only once its input has ended, with
 // how long that was.
 func (l *lab) lastWord() (address string) {
-	ln := l.listen()
-	l.accept(ln, func(c net.Conn) {
+	return testutil.Serve(l.t, func(c *net.TCPConn) {
 		n, _ := io.Copy(io.Discard, c)
 		_, _ = io.WriteString(c, "got "+status.Bytes(float64(n)))
 	})
-	return ln.Addr().String()
 }
 
 func (l *lab) tlsArgs() []string {
@@ -72,13 +71,12 @@ func TestDialServerName(t *testing.T) {
 func TestDialByGRPC(t *testing.T) {
 	l := newLab(t)
 	l.start()
-	ln := l.listen()
-	l.accept(ln, func(c net.Conn) {
+	target := testutil.Serve(t, func(c *net.TCPConn) {
 		word := make([]byte, 5)
 		_, _ = io.ReadFull(c, word)
 		_, _ = io.WriteString(c, "got "+string(word))
 	})
-	status, out, stderr := dial(strings.NewReader("hello"), "--via=grpc://"+l.file("uds"), ln.Addr().String())
+	status, out, stderr := dial(strings.NewReader("hello"), "--via=grpc://"+l.file("uds"), target)
 	if status != 0 || out != "got hello" || stderr != "" {
 		t.Errorf("%d %q %q", status, out, stderr)
 	}
@@ -92,10 +90,21 @@ func TestDialByGRPC(t *testing.T) {
 func (l *lab) socketOf(port net.Listener) string {
 	path := filepath.Join(l.t.TempDir(), "s")
 	ln := testutil.Must(net.Listen("unix", path))(l.t)
-	l.accept(ln, func(near net.Conn) {
-		far, err := net.Dial("tcp", port.Addr().String())
-		if err == nil {
-			_ = (&tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}).Run(l.t.Context())
+	l.run(func(ctx context.Context) {
+		var conns sync.WaitGroup
+		defer conns.Wait()
+		defer context.AfterFunc(ctx, func() { _ = ln.Close() })()
+		for {
+			near, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() {
+				if far, err := net.Dial("tcp", port.Addr().String()); err == nil {
+					_ = (&tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}).Run(ctx)
+				}
+				_ = near.Close()
+			})
 		}
 	})
 	return path
@@ -120,17 +129,15 @@ func TestDialThroughSidecars(t *testing.T) {
 
 // A destination that ends first ends the dial, even while the input is open.
 func TestDialEndsWithDestination(t *testing.T) {
-	l := newLab(t)
-	ln := l.listen()
 	input, w := io.Pipe()
 	defer w.Close()
-	l.accept(ln, func(c net.Conn) {
+	target := testutil.Serve(t, func(c *net.TCPConn) {
 		_, _ = io.ReadFull(c, make([]byte, 5)) // so that it is open
-		_ = c.(*net.TCPConn).SetLinger(0)      // reset
+		_ = c.SetLinger(0)                     // reset
 	})
 	ended := make(chan int, 1)
 	go func() {
-		status, _, _ := dial(input, "--via=direct", ln.Addr().String())
+		status, _, _ := dial(input, "--via=direct", target)
 		ended <- status
 	}()
 	_, _ = io.WriteString(w, "hello")

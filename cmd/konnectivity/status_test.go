@@ -99,8 +99,7 @@ func TestStatusOfALargeProcessIsBounded(t *testing.T) {
 // One that hangs costs no more than its bound.
 func TestStatusOfHungProcess(t *testing.T) {
 	t.Parallel()
-	l := newLab(t)
-	hung := []string{l.silentPort(), l.silentPort(), l.silentPort()}
+	hung := []string{says(t, ""), says(t, ""), says(t, "")}
 	view := status.View{Limit: 10, Patience: 100 * time.Millisecond}
 	var out strings.Builder
 	if err := view.Show(t.Context(), &out, hung); err == nil || strings.Count(out.String(), "no answer from the admin API") != len(hung) {

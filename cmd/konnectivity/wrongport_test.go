@@ -8,20 +8,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
-// silentPort accepts and waits for more of what it does not understand.
-func (l *lab) silentPort() string {
-	ln := l.listen()
-	l.accept(ln, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
-	return ln.Addr().String()
-}
-
-// banner is a server that sends text first, as SSH servers do.
-func (l *lab) banner(text string) string {
-	ln := l.listen()
-	l.accept(ln, func(c net.Conn) { _, _ = io.WriteString(c, text); _, _ = io.Copy(io.Discard, c) })
-	return ln.Addr().String()
+// says is a server that sends text first, as SSH servers do, and waits then.
+func says(t *testing.T, text string) string {
+	return testutil.Serve(t, func(c *net.TCPConn) {
+		_, _ = io.WriteString(c, text)
+		_, _ = io.Copy(io.Discard, c)
+	})
 }
 
 func webServer(t *testing.T, secure bool) string {
@@ -46,7 +42,7 @@ func TestDialIdentifiesWrongPort(t *testing.T) {
 		"http at the server":       {"http://" + l.clients, "use link://" + l.clients},
 		"socks5 at a web server":   {"socks5://" + webServer(t, false), "if that is an HTTP proxy, use http://"},
 		"http at a web server":     {"http://" + webServer(t, false), "that is no proxy (it answers 405)"},
-		"socks5 at an SSH server":  {"socks5://" + l.banner("SSH-2.0-x\r\n"), "an SSH server answers at"},
+		"socks5 at an SSH server":  {"socks5://" + says(t, "SSH-2.0-x\r\n"), "an SSH server answers at"},
 		"http at a secure server":  {"http://" + webServer(t, true), "a TLS server (certificate of"},
 		"https at the admin port":  {"https://" + l.admin, "TLS"},
 		"link at the agents' port": {"link://" + l.agents, "the konnectivity server refuses the link"},
@@ -69,10 +65,7 @@ func TestDialIdentifiesWrongPort(t *testing.T) {
 // A proxy that takes its time with the greeting is no wrong port.
 func TestDialWaitsForSlowGreeting(t *testing.T) {
 	t.Parallel() // it waits
-	l := newLab(t)
-	l.start()
-	ln := l.listen()
-	l.accept(ln, func(c net.Conn) {
+	proxy := testutil.Serve(t, func(c *net.TCPConn) {
 		hello := make([]byte, 3)
 		if _, err := io.ReadFull(c, hello); err != nil {
 			return
@@ -85,7 +78,7 @@ func TestDialWaitsForSlowGreeting(t *testing.T) {
 		_, _ = c.Write([]byte{5, 0, 0, 1, 127, 0, 0, 1, 0, 1})
 		_, _ = io.Copy(c, c)
 	})
-	status, out, stderr := dial(strings.NewReader("hello"), "--via=socks5://"+ln.Addr().String(), "--timeout=30s", "127.0.0.1:1")
+	status, out, stderr := dial(strings.NewReader("hello"), "--via=socks5://"+proxy, "--timeout=30s", "127.0.0.1:1")
 	if status != 0 || out != "hello" {
 		t.Errorf("%d %q %q", status, out, stderr)
 	}
