@@ -9,16 +9,10 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/sirupsen/logrus"
-
 	"konnectivity/internal/admin"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 )
-
-func noLog() logrus.FieldLogger {
-	log, _ := logLines()
-	return log
-}
 
 func TestAdminAddressDefaultsToLoopback(t *testing.T) {
 	for given, want := range map[string]string{":8096": "127.0.0.1:8096", "0.0.0.0:8096": "0.0.0.0:8096", "[::]:1": "[::]:1", "localhost:1": "localhost:1"} {
@@ -32,7 +26,7 @@ func TestAdminAddressDefaultsToLoopback(t *testing.T) {
 func TestAdminPort(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
-	s := testutil.Must(compose(w.options(SOCKS5, "--http-serving-port=0", "--admin-address=:0"), noLog()))(w.t)
+	s := testutil.Must(compose(w.options(SOCKS5, "--http-serving-port=0", "--admin-address=:0"), logging.Discard()))(w.t)
 	if ip := s.admin.Addr().(*net.TCPAddr).IP; !ip.IsLoopback() {
 		t.Errorf("it listens on %v", ip)
 	}
@@ -42,7 +36,7 @@ func TestAdminPort(t *testing.T) {
 	s.close()
 
 	o := w.options(SOCKS5, "--admin-address=127.0.0.1:0")
-	s = testutil.Must(compose(o, noLog()))(t)
+	s = testutil.Must(compose(o, logging.Discard()))(t)
 	address := s.admin.Addr().String()
 	front := s.fronts[0].ln.Addr().String()
 	ctx, cancel := context.WithCancel(t.Context())

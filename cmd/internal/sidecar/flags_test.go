@@ -3,7 +3,6 @@ package sidecar
 import (
 	"bytes"
 	"net"
-	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -185,27 +184,6 @@ func TestIneffectiveFlagsAreWarned(t *testing.T) {
 			t.Errorf("%s: said %q, want %q", c.args, got, c.want)
 		case strings.Contains(got, "hunter2"):
 			t.Errorf("a password is in the log: %s", got)
-		}
-	}
-}
-
-func TestSelfCheck(t *testing.T) {
-	s := &selfCheck{}
-	for _, address := range []string{"127.0.0.1:8090", "[::1]:8091"} {
-		s.own = append(s.own, netip.MustParseAddrPort(address))
-	}
-	open := &selfCheck{own: []netip.AddrPort{netip.MustParseAddrPort("[::]:8090")}}
-	for _, c := range []struct {
-		check *selfCheck
-		to    string
-		want  bool
-	}{
-		{s, "127.0.0.1:8090", true}, {s, "[::ffff:127.0.0.1]:8090", true}, {s, "0.0.0.0:8090", true}, {s, "[::]:8091", true}, {s, "[::1]:8091", true},
-		{s, "127.0.0.1:8091", false}, {s, "127.0.0.1:80", false}, {s, "192.0.2.1:8090", false},
-		{open, "127.0.0.1:8090", true}, {open, "127.0.0.9:8090", true}, {open, "[::1]:8090", true}, {open, "192.0.2.1:8090", false}, {open, "127.0.0.1:1", false},
-	} {
-		if got := c.check.is(netip.MustParseAddrPort(c.to)); got != c.want {
-			t.Errorf("%s with %v: %v", c.to, c.check.own, got)
 		}
 	}
 }

@@ -13,14 +13,30 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestSelfCheckKnowsNames(t *testing.T) {
-	s := &selfCheck{own: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8090"), netip.MustParseAddrPort("127.0.0.1:8092")}}
-	for address, want := range map[string]bool{
-		"127.0.0.1:8090": true, "[::ffff:127.0.0.1]:8092": true, "0.0.0.0:8090": true, "localhost:8090": true, "LocalHost.:8092": true, "a.localhost:8090": true,
-		"127.0.0.1:80": false, "localhost:80": false, "localhost.example:8090": false, "notlocalhost:8090": false, "10.0.0.1:8090": false, "localhost": false, "localhost:8091": false, "bad": false,
+func TestSelfCheck(t *testing.T) {
+	listening := func(addresses ...string) *selfCheck {
+		s := new(selfCheck)
+		for _, address := range addresses {
+			s.own = append(s.own, netip.MustParseAddrPort(address))
+		}
+		return s
+	}
+	own, open := listening("127.0.0.1:8090", "[::1]:8091", "127.0.0.1:8092"), listening("[::]:8090")
+	for check, addresses := range map[*selfCheck]map[string]bool{
+		own: {
+			"127.0.0.1:8090": true, "[::ffff:127.0.0.1]:8092": true, "0.0.0.0:8090": true, "[::]:8091": true, "[::1]:8091": true,
+			"localhost:8090": true, "LocalHost.:8092": true, "a.localhost:8090": true,
+			"127.0.0.1:80": false, "127.0.0.1:8091": false, "192.0.2.1:8090": false, "10.0.0.1:8090": false, "bad": false,
+			"localhost:80": false, "localhost.example:8090": false, "notlocalhost:8090": false, "localhost": false,
+		},
+		open: {
+			"127.0.0.1:8090": true, "127.0.0.9:8090": true, "[::1]:8090": true, "192.0.2.1:8090": false, "127.0.0.1:1": false,
+		},
 	} {
-		if got := s.names(address); got != want {
-			t.Errorf("%s: %v", address, got)
+		for address, want := range addresses {
+			if got := check.names(address); got != want {
+				t.Errorf("%s with %v: %v", address, check.own, got)
+			}
 		}
 	}
 }
@@ -31,7 +47,7 @@ func TestFrontsRefuseOwnSidecar(t *testing.T) {
 	w.startServer()
 	for _, front := range []Front{SOCKS5, HTTP} {
 		addr := w.start(w.options(front)).addrs[front]
-		d := dialer(func(address string) (net.Conn, error) { return dialConnect(t.Context(), addr, address) })
+		d := func(address string) (net.Conn, error) { return dialConnect(t.Context(), addr, address) }
 		if front == SOCKS5 {
 			client := testutil.Must(proxy.SOCKS5("tcp", addr, nil, nil))(w.t)
 			d = func(address string) (net.Conn, error) { return client.Dial("tcp", address) }
@@ -69,5 +85,3 @@ func TestPlainRequestsRefuseOwnSidecar(t *testing.T) {
 		}
 	}
 }
-
-type dialer func(address string) (net.Conn, error)

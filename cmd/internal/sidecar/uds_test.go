@@ -2,7 +2,6 @@ package sidecar
 
 import (
 	"errors"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -83,36 +82,5 @@ func TestUnixSocketPermissions(t *testing.T) {
 			t.Errorf("%s: %v, %v", flag, info, err)
 		}
 		w.must(r.stop())
-	}
-}
-
-// While a sidecar drains, the next one can have the path, and the former's end
-// does not take it away.
-func TestUnixSocketIsReusableDuringDrain(t *testing.T) {
-	w := newWorld(t)
-	w.startServer()
-	ln := testutil.Listen(t)
-	options := w.options(HTTP, "--serving-uds="+filepath.Join(t.TempDir(), "s"))
-	r := w.start(options)
-	near := testutil.Must(dialConnect(t.Context(), r.uds, ln.Addr().String()))(w.t)
-	defer near.Close()
-	far := testutil.Must(ln.Accept())(w.t)
-	defer far.Close()
-
-	stopped := make(chan error, 1)
-	go func() { stopped <- r.stop() }()
-	testutil.Eventually(t, "the socket is gone during the drain", func() bool { _, err := os.Lstat(r.uds); return errors.Is(err, os.ErrNotExist) })
-	next := w.start(options)
-	_, _ = far.Write([]byte("late"))
-	if _, err := io.ReadFull(near, make([]byte, 4)); err != nil {
-		t.Errorf("cut while draining: %v", err)
-	}
-	_ = near.Close()
-	_ = far.Close()
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
-	if got, err := get("connect", next.uds, w.site()+"/next"); err != nil || got != "hello /next" {
-		t.Errorf("the next sidecar: %q, %v", got, err)
 	}
 }

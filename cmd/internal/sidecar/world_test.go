@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,34 +61,20 @@ func (w *world) must(err error) {
 // startServer brings the server up.
 func (w *world) startServer() {
 	w.t.Helper()
-	ln, err := tls.Listen("tcp", w.addr, &tls.Config{
+	config := &tls.Config{
 		Certificates: []tls.Certificate{w.pair.TLS()}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: w.ca.Pool(), NextProtos: []string{"http/1.1"},
-	})
-	w.must(err)
-	ctx, cancel := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() { serveConnect(ctx, c.(*tls.Conn)) })
-		}
-	})
-	w.t.Cleanup(func() { _ = ln.Close(); cancel(); all.Wait() })
+	}
+	testutil.ServeAt(w.t, w.addr, func(c *net.TCPConn) { serveConnect(tls.Server(c, config)) })
 }
 
-func serveConnect(ctx context.Context, c *tls.Conn) {
+func serveConnect(c *tls.Conn) {
 	defer c.Close()
-	stop := context.AfterFunc(ctx, func() { _ = c.NetConn().Close() })
-	defer stop()
 	br := bufio.NewReader(c)
 	req, err := http.ReadRequest(br)
 	if err != nil {
 		return
 	}
-	far, err := new(net.Dialer).DialContext(ctx, "tcp", req.Host)
+	far, err := net.Dial("tcp", req.Host)
 	if err != nil {
 		_, _ = io.WriteString(c, "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 18\r\n\r\nconnection refused")
 		return
@@ -96,20 +83,17 @@ func serveConnect(ctx context.Context, c *tls.Conn) {
 		_ = far.Close()
 		return
 	}
-	_ = (&tunnel.Relay{A: tunnel.Wrap(c), B: tunnel.Wrap(far)}).Run(ctx)
+	_ = (&tunnel.Relay{A: tunnel.Wrap(c), B: tunnel.Wrap(far)}).Run(context.Background())
 }
 
 // site is an HTTP server to reach through the tunnel.
 func (w *world) site() string {
 	w.t.Helper()
-	ln := testutil.Listen(w.t)
-	s := &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(rw, "hello "+r.URL.Path)
-	})}
-	done := make(chan struct{})
-	go func() { defer close(done); _ = s.Serve(ln) }()
-	w.t.Cleanup(func() { _ = s.Close(); <-done })
-	return "http://" + ln.Addr().String()
+	}))
+	w.t.Cleanup(s.Close)
+	return s.URL
 }
 
 // running is a sidecar that serves.
