@@ -27,38 +27,22 @@ import (
 // again rather than kept waiting while the API server is slow.
 const admitTimeout = 15 * time.Second
 
-// buildAgents makes the side that reaches destinations.
+// buildAgents makes what serves agents by gRPC.
 func (s *Server) buildAgents() (err error) {
-	if !s.opts.AgentsNeedLink {
-		s.agentService, err = legacy.NewAgentService(legacy.AgentServiceConfig{
-			ServerID: s.opts.ID, ServerCount: s.serverCount, Accept: s.acceptAgent,
-			Limits: s.grpc, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
-		})
-		if err != nil {
-			return err
-		}
-		s.agentGRPC = newGRPCFront(s.opts.Keepalive, grpc.MaxConcurrentStreams(maxAgentStreams), grpc.MaxRecvMsgSize(maxAgentMessage), grpc.StreamInterceptor(judgeStream))
-		s.agentService.Register(s.agentGRPC.server)
+	if s.opts.AgentsNeedLink {
+		return nil
 	}
-	for _, l := range s.opts.Agents {
-		front, err := s.agentFront(s.frontConfig(agents, l))
-		if err != nil {
-			return fmt.Errorf("%s: %w", l.Addr(), err)
-		}
-		s.agentFronts = append(s.agentFronts, front)
+	s.agentService, err = legacy.NewAgentService(legacy.AgentServiceConfig{
+		ServerID: s.opts.ID, ServerCount: s.serverCount, Accept: s.acceptAgent,
+		Limits: s.grpc, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
+	})
+	if err != nil {
+		return err
 	}
+	g := newGRPCFront(s.opts.Keepalive, grpc.MaxConcurrentStreams(maxAgentStreams), grpc.MaxRecvMsgSize(maxAgentMessage), grpc.StreamInterceptor(judgeStream))
+	s.agentService.Register(g.server)
+	s.byGRPC[agents] = g
 	return nil
-}
-
-// agentFront serves agents.
-func (s *Server) agentFront(cfg frontend.Config) (*frontend.Frontend, error) {
-	if s.agentGRPC != nil {
-		cfg.GRPC = s.admitted(agents, s.handleAgentGRPC)
-	}
-	if !s.opts.NoLink {
-		cfg.Link = s.admitted(agents, s.serveAgentLink)
-	}
-	return frontend.New(cfg)
 }
 
 // acceptAgent decides on an agent that came by gRPC.
@@ -82,11 +66,6 @@ func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave fu
 		leaveAll()
 		give()
 	}, nil
-}
-
-// handleAgentGRPC serves an agent by gRPC.
-func (s *Server) handleAgentGRPC(ctx context.Context, c *frontend.Conn, cl *cluster, _ *tunnel.Client) {
-	s.agentGRPC.handle(ctx, c, cl, nil)
 }
 
 // serveAgentLink is an agent's link from its handshake to its end.

@@ -40,36 +40,6 @@ func (c *sharer) state() (found tenant.Status) {
 	return found
 }
 
-// Clusters whose CAs and certificates have the same names are told apart by who
-// issued them, and only where that is wanted.
-func TestACertificateTellsWhoseAPeerIs(t *testing.T) {
-	s := startSharers(t)
-	red, blue, green := s.add("red", told), s.add("blue", told), s.add("green", "")
-	for _, name := range commonNames {
-		for _, role := range []link.Role{link.RoleAgent, link.RoleClient} {
-			if _, err := green.unnamed(role, name); err == nil {
-				t.Errorf("%v of green is let in under %q", role, name)
-			}
-		}
-	}
-	for _, c := range []*sharer{red, blue} {
-		testutil.Must(c.unnamed(link.RoleAgent, ""))(t)
-		c.has(1)
-	}
-	for _, c := range []*sharer{red, blue} {
-		c.reachesItsOwn(s.tcp, "link")
-	}
-	for _, c := range []*sharer{red, blue} {
-		other := map[*sharer]*sharer{red: blue, blue: red}[c]
-		if _, err := c.unnamed(link.RoleClient, other.serverName()); err == nil {
-			t.Errorf("%s is let in under the other's name", c.name)
-		}
-		if got := c.dialed.Load(); got != int64(len(commonNames)+1) {
-			t.Errorf("%s's agent was asked %d times", c.name, got)
-		}
-	}
-}
-
 // A connection on which it cannot be noted whose it is would be taken for the
 // server's own cluster's, after a handshake by the CAs of a tenant.
 func TestWhatCannotBeNotedIsRefused(t *testing.T) {
@@ -189,20 +159,28 @@ func TestNobodyIsToldOfCAs(t *testing.T) {
 	}
 }
 
-// By the old protocol too a certificate tells whose an agent is, and whose a client
-// that dials as kube-apiserver does.
-func TestACertificateTellsWhoseAPeerByGRPCIs(t *testing.T) {
+// Clusters whose CAs and certificates have the same names are told apart by who issued
+// them, and only where that is wanted: agents, and clients that dial as kube-apiserver or
+// a sidecar does.
+func TestACertificateTellsWhoseAPeerIs(t *testing.T) {
+	for _, kind := range agentKinds {
+		t.Run(kind, func(t *testing.T) { testACertificateTellsWhoseAPeerIs(t, kind) })
+	}
+}
+
+func testACertificateTellsWhoseAPeerIs(t *testing.T, kind string) {
 	s := startSharers(t)
 	red, blue, green := s.add("red", told), s.add("blue", told), s.add("green", "")
 	join := func(c *sharer, name, id string) (agent, error) {
-		return s.agentBy(secureFor(name, c.cert), agentHello{id: id, identifiers: "ipv4=10.0.0.1"}, c.network)
+		secure := func(protos ...string) *tls.Config { return secureFor(name, c.cert, protos...) }
+		return s.agentAs(secure, kind, agentHello{id: id, identifiers: "ipv4=10.0.0.1"}, c.network)
 	}
 	refused := func(c *sharer, name string) {
 		t.Helper()
 		if _, err := join(c, name, "one"); err == nil {
 			t.Errorf("an agent of %s is let in under %q", c.name, name)
 		}
-		if _, err := c.dialAt("grpc", s.tcp, name, "10.0.0.1:443"); err == nil {
+		if _, err := c.dialAt(kind, s.tcp, name, "10.0.0.1:443"); err == nil {
 			t.Errorf("a client of %s is let in under %q", c.name, name)
 		}
 	}
@@ -218,7 +196,7 @@ func TestACertificateTellsWhoseAPeerByGRPCIs(t *testing.T) {
 		c.has(len(commonNames))
 	}
 	for _, c := range []*sharer{red, blue} {
-		c.reachesItsOwn(s.tcp, "grpc")
+		c.reachesItsOwn(s.tcp, kind)
 	}
 	for _, name := range commonNames {
 		refused(green, name)

@@ -1,17 +1,14 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"time"
 
 	"google.golang.org/grpc"
 
 	"konnectivity/internal/admin"
-	"konnectivity/internal/admission"
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
 	"konnectivity/server/limits"
@@ -23,76 +20,17 @@ import (
 	"konnectivity/tunnel/splice"
 )
 
-// buildClients makes the side that asks for destinations.
-func (s *Server) buildClients() error {
-	if !s.opts.NoGRPC {
-		s.clientGRPC = newGRPCFront(s.opts.ClientKeepalive, grpc.MaxConcurrentStreams(maxStreams), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow))
-		s.proxyService = legacy.NewProxyService(streams{}, legacy.ProxyServiceConfig{
-			Admit: admitStream, Received: received, Limits: s.grpc, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
-		})
-		s.proxyService.Register(s.clientGRPC.server)
+// buildClients makes what serves requests by gRPC.
+func (s *Server) buildClients() {
+	if s.opts.NoGRPC {
+		return
 	}
-	for _, l := range s.opts.Clients {
-		front, err := s.clientFront(s.frontConfig(clients, l))
-		if err != nil {
-			return fmt.Errorf("%s: %w", l.Addr(), err)
-		}
-		s.clientFronts = append(s.clientFronts, front)
-	}
-	return nil
-}
-
-// clientFront serves clients.
-func (s *Server) clientFront(cfg frontend.Config) (*frontend.Frontend, error) {
-	if s.clientGRPC != nil {
-		cfg.GRPC = s.admitted(clients, s.handleClientGRPC)
-	}
-	if !s.opts.NoConnect {
-		cfg.Connect = s.admitted(clients, s.serveConnect)
-	}
-	if !s.opts.NoLink && cfg.TLS != nil {
-		cfg.Link = s.admitted(clients, s.serveClientLink)
-	}
-	return frontend.New(cfg)
-}
-
-func (s *Server) frontConfig(side side, l Listener) frontend.Config {
-	preAuth := s.preAuth
-	if l.Addr().Network() == "unix" {
-		preAuth = s.local
-	}
-	return frontend.Config{
-		Name: side.String(), TLS: s.tlsOf(side, l), Proxies: l.Proxies, MaxConns: s.roomOf(side), PreAuth: preAuth, Metrics: s.metrics, Log: s.opts.Log,
-		LogOf: s.logOfOwner, LinkALPN: link.ALPN, Prepare: s.prepare(),
-	}
-}
-
-// roomOf is how many connections each port of a side may have.
-func (s *Server) roomOf(side side) int {
-	most := cmp.Or(s.opts.MaxConns, frontend.MaxConns)
-	if side == clients {
-		most = admission.AtMost(most, shareOfPort(admission.Descriptors(), len(s.opts.Clients)))
-	}
-	return most
-}
-
-// shareOfPort is how many connections each of so many ports for clients may
-// have, so that together they have the clients' share of the descriptors; 0 for
-// any number.
-func shareOfPort(descriptors, ports int) int {
-	share := admission.ShareOut(descriptors).Clients
-	if share == 0 {
-		return 0
-	}
-	return max(1, share/ports)
-}
-
-// prepare makes raw connections fit for links, where there are any.
-func (s *Server) prepare() func(net.Conn) net.Conn {
-	if s.opts.NoLink {
-		return nil
-	}
-	return link.Buffered
+	g := newGRPCFront(s.opts.ClientKeepalive, grpc.MaxConcurrentStreams(maxStreams), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow))
+	s.proxyService = legacy.NewProxyService(streams{}, legacy.ProxyServiceConfig{
+		Admit: admitStream, Received: received, Limits: s.grpc, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
+	})
+	s.proxyService.Register(g.server)
+	s.byGRPC[clients] = g
 }
 
 // serveConnect is a client's CONNECT.

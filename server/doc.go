@@ -5,7 +5,7 @@
 // A Server owns its listeners from Run on, and for each cluster a runtime (cluster):
 // agents, connections, limits, figures. A connection passes, in this order:
 //
-//	listener    a Frontend of the flags, or of one tenant (listeners.go), accepts it
+//	listener    a Frontend of the flags (fronts.go), or of one tenant (listeners.go), accepts it
 //	handshake   its server name, certificate or port leads it to a cluster (handshake.go)
 //	admission   the cluster admits it and finds its client (conn.go, package limits)
 //	service     an agent joins the registry (agents.go), a client's requests are

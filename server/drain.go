@@ -10,7 +10,7 @@ import (
 // connections have ended, the grace period is over, or something failed.
 func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 	s.startDrain()
-	for _, f := range slices.Concat(s.clientFronts, s.agentFronts) {
+	for _, f := range slices.Concat(s.fronts[:]...) {
 		f.Drain()
 	}
 	s.eachCluster(func(cl *cluster) { cl.peers.drain() })
@@ -18,7 +18,7 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 		return
 	}
 	ends := []<-chan struct{}{clientsDone}
-	if s.clientGRPC != nil {
+	if s.byGRPC[clients] != nil {
 		// Clients read GOAWAY and open their next stream elsewhere. This
 		// returns when the last stream has ended, by itself or by stopClients.
 		// Streams outlast their connections while what a client wrote before it
@@ -28,11 +28,11 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 		graceful := make(chan struct{})
 		go func() {
 			defer close(graceful)
-			for _, f := range s.clientFronts {
+			for _, f := range s.fronts[clients] {
 				f.Settle(newcomers)
 			}
 			s.tenants.awaitSettled(newcomers, clients)
-			s.clientGRPC.server.GracefulStop()
+			s.byGRPC[clients].server.GracefulStop()
 		}()
 		defer func() {
 			noMore()
@@ -57,16 +57,16 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 
 // stopClients ends what clients still have open by gRPC.
 func (s *Server) stopClients() {
-	if s.clientGRPC != nil {
+	if s.byGRPC[clients] != nil {
 		_ = s.proxyService.Close()
-		s.clientGRPC.server.Stop()
+		s.byGRPC[clients].server.Stop()
 	}
 }
 
 // stopAgents ends the agents' streams in order, and then their connections.
 func (s *Server) stopAgents() {
-	if s.agentGRPC != nil {
+	if s.byGRPC[agents] != nil {
 		_ = s.agentService.Close()
-		s.agentGRPC.server.Stop()
+		s.byGRPC[agents].server.Stop()
 	}
 }

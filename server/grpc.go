@@ -253,14 +253,16 @@ func (streams) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer
 	return h.cluster.forwarder.Forward(ctx, f, answer)
 }
 
-// handleClientGRPC serves a client by gRPC.
-func (s *Server) handleClientGRPC(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client) {
-	if !client.Budget.Take(limits.ClientMemory) {
-		c.Refuse(limits.NoMemory(client))
-		return
+// serveGRPC serves a peer by gRPC. A client has its connection counted as its memory.
+func (g *grpcFront) serveGRPC(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client) {
+	if client != nil {
+		if !client.Budget.Take(limits.ClientMemory) {
+			c.Refuse(limits.NoMemory(client))
+			return
+		}
+		defer client.Budget.Give(limits.ClientMemory)
 	}
-	defer client.Budget.Give(limits.ClientMemory)
-	s.clientGRPC.handle(ctx, c, cl, client)
+	g.handle(ctx, c, cl, client)
 }
 
 // received counts a message that a stream was handed.

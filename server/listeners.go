@@ -241,12 +241,8 @@ func (k *listeners) front(p address, l Listener) (*frontend.Frontend, error) {
 	default:
 		return nil, errors.New("a tenant's port needs TLS")
 	}
-	if k.side == agents {
-		cfg.Room = s.agentFronts[0].Room()
-		return s.agentFront(cfg)
-	}
-	cfg.Room = s.clientFronts[0].Room()
-	return s.clientFront(cfg)
+	cfg.Room = s.fronts[k.side][0].Room()
+	return s.front(k.side, cfg)
 }
 
 // tellMoved makes a side's listeners compare the open addresses with the wanted ones.

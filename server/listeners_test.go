@@ -346,7 +346,7 @@ func TestPlacesAreOpenedAtOnce(t *testing.T) {
 // What a listener of the flags has room for is for all ports of its side together.
 func TestPortsShareRoom(t *testing.T) {
 	s := startSharers(t, placed)
-	for side, front := range map[side]interface{ Room() frontend.Room }{agents: s.agentFronts[0], clients: s.clientFronts[0]} {
+	for side, front := range map[side]interface{ Room() frontend.Room }{agents: s.fronts[agents][0], clients: s.fronts[clients][0]} {
 		at := tenant.Address{Agents: side == agents, Port: testutil.Reserved(t)}
 		l := testutil.Must(s.opts.TenantListener(at))(t)
 		defer l.Close()

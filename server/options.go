@@ -131,6 +131,14 @@ type Options struct {
 // LeaseOptions are how the server keeps its lease.
 type LeaseOptions = lease.Config
 
+// listeners are those of a side.
+func (o *Options) listeners(side side) []Listener {
+	if side == agents {
+		return o.Agents
+	}
+	return o.Clients
+}
+
 func (o *Options) setDefaults() error {
 	switch {
 	case o.ID == "":

@@ -179,11 +179,16 @@ func (r *rig) agent(kind string, h agentHello, n network) agent {
 
 func (r *rig) tryAgent(kind string, h agentHello, n network) (agent, error) {
 	r.t.Helper()
+	return r.agentAs(r.tls, kind, h, n)
+}
+
+// agentAs is an agent by either protocol.
+func (r *rig) agentAs(secure func(protos ...string) *tls.Config, kind string, h agentHello, n network) (agent, error) {
 	if kind == "link" {
 		hello := link.Hello{Role: link.RoleAgent, ID: h.id, Identifiers: h.identifiers, Token: h.token}
-		return r.linked(r.agentAt, r.tls(link.ALPN), link.Config{Hello: hello, Forwarder: forwarder(n)})
+		return r.linked(r.agentAt, secure(link.ALPN), link.Config{Hello: hello, Forwarder: forwarder(n)})
 	}
-	return r.agentBy(r.tls(), h, n)
+	return r.agentBy(secure(), h, n)
 }
 
 // linked makes a link to one port of the server.

@@ -35,11 +35,11 @@ type Server struct {
 	preAuth *frontend.PreAuth   // of all ports
 	local   *frontend.PreAuth   // of unix sockets
 
-	clientGRPC, agentGRPC *grpcFront // nil: not served
-	proxyService          *legacy.ProxyService
-	agentService          *legacy.AgentService
+	byGRPC       [sides]*grpcFront // nil: not served
+	proxyService *legacy.ProxyService
+	agentService *legacy.AgentService
 
-	clientFronts, agentFronts []*frontend.Frontend // as opts.Clients and opts.Agents
+	fronts [sides][]*frontend.Frontend // as opts.listeners
 
 	drains     context.Context // ends when Run was told to stop
 	startDrain context.CancelFunc
@@ -86,10 +86,11 @@ func New(opts Options) (*Server, error) {
 	if err := observe.Resuming(opts.Registry, metrics.Prefix, resuming{s}); err != nil {
 		return nil, err
 	}
-	if err := s.buildClients(); err != nil {
+	s.buildClients()
+	if err := s.buildAgents(); err != nil {
 		return nil, err
 	}
-	return s, s.buildAgents()
+	return s, s.buildFronts()
 }
 
 // Ready returns nil while the server can serve, else why not in words.
@@ -126,10 +127,10 @@ func (s *Server) Run(ctx context.Context) error {
 
 	agentLife, cutAgents := context.WithCancelCause(base)
 	defer cutAgents(errStopped)
-	agentsDone := s.serve(agentLife, parts, agents, s.agentFronts, s.opts.Agents, s.agentGRPC)
+	agentsDone := s.serve(agentLife, parts, agents)
 	clientLife, cutClients := context.WithCancelCause(base)
 	defer cutClients(errStopped)
-	clientsDone := s.serve(clientLife, parts, clients, s.clientFronts, s.opts.Clients, s.clientGRPC)
+	clientsDone := s.serve(clientLife, parts, clients)
 	leasing, release := context.WithCancel(base)
 	defer release()
 	released := s.keepLease(leasing)
@@ -156,17 +157,18 @@ func (s *Server) Run(ctx context.Context) error {
 // serve runs one side's frontends, those of tenants alone included, and gRPC server as
 // parts. The channel is closed when the frontends, and so all their connections, have
 // ended.
-func (s *Server) serve(life context.Context, parts *errgroup.Group, side side, fronts []*frontend.Frontend, listeners []Listener, g *grpcFront) <-chan struct{} {
+func (s *Server) serve(life context.Context, parts *errgroup.Group, side side) <-chan struct{} {
 	var running sync.WaitGroup
 	running.Go(func() { s.tenants.keepListeners(life, side) })
-	for i, f := range fronts {
+	for i, l := range s.opts.listeners(side) {
+		f := s.fronts[side][i]
 		running.Add(1)
 		parts.Go(func() error {
 			defer running.Done()
-			return f.Serve(life, listeners[i])
+			return f.Serve(life, l)
 		})
 	}
-	if g != nil {
+	if g := s.byGRPC[side]; g != nil {
 		parts.Go(g.serve)
 	}
 	done := make(chan struct{})

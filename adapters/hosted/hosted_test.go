@@ -35,6 +35,24 @@ func run(t testing.TB, s *Services) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
+// watches says whether a watch follows the Services.
+func watches(s *Services) bool {
+	_, current := s.table.get("")
+	return current
+}
+
+func awaitWatch(t testing.TB, s *Services) {
+	t.Helper()
+	testutil.Eventually(t, "a watch", func() bool { return watches(s) })
+}
+
+// reread has the kubeconfig's files looked at when it is used next.
+func reread(s *Services) {
+	s.client.mu.Lock()
+	defer s.client.mu.Unlock()
+	s.client.read = time.Time{}
+}
+
 func lookup(s *Services, key string) string {
 	namespace, name := splitKey(key)
 	addrs, err := s.ClusterIPs(context.Background(), namespace, name)
@@ -106,7 +124,7 @@ func TestWatch(t *testing.T) {
 		t.Error("listed before anybody asked")
 	}
 	lookup(s, "a/one")
-	testutil.Eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
+	awaitWatch(t, s)
 	gets := api.Count("GET")
 	want(t, s, outcomes)
 	api.Set("b/one", "10.0.1.1")
@@ -153,10 +171,8 @@ func TestWatchOnceCredentialsAreRenewed(t *testing.T) {
 	lookup(s, "a/one")
 	testutil.Eventually(t, "the attempt", func() bool { return api.Count("LIST") == 1 })
 	api.Kubeconfig(t, path, "renewed")
-	s.client.mu.Lock()
-	s.client.read = time.Time{}
-	s.client.mu.Unlock()
-	testutil.Eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
+	reread(s)
+	awaitWatch(t, s)
 }
 
 // Behind a restore of etcd the API's versions begin anew, below those that were seen, and
@@ -167,12 +183,11 @@ func TestWatchRelistsAfterARestore(t *testing.T) {
 	s := services(t, path)
 	run(t, s)
 	lookup(s, "a/one")
-	watched := func() bool { _, current := s.table.get(""); return current }
-	testutil.Eventually(t, "a watch", watched)
+	awaitWatch(t, s)
 	api.Restore(map[string]string{"a/one": "10.0.0.7"})
 	time.Sleep(firstPause + 100*time.Millisecond) // one that ends before is a failure
 	api.EndWatches()
-	testutil.Eventually(t, "another", func() bool { return api.Count("WATCH") == 2 && watched() })
+	testutil.Eventually(t, "another", func() bool { return api.Count("WATCH") == 2 && watches(s) })
 	want(t, s, map[string]string{"a/one": "[10.0.0.7]", "a/dual": "no_such_host"})
 }
 
@@ -182,17 +197,17 @@ func TestAPIAway(t *testing.T) {
 	s := services(t, path)
 	run(t, s)
 	lookup(s, "a/one")
-	testutil.Eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
+	awaitWatch(t, s)
 	api.Lock()
 	api.Down = true
 	api.Unlock()
 	api.CloseClientConnections()
-	testutil.Eventually(t, "the watch's end", func() bool { _, current := s.table.get(""); return !current })
+	testutil.Eventually(t, "the watch's end", func() bool { return !watches(s) })
 	want(t, s, map[string]string{"a/dual": "[10.0.0.2 fd00::2]", "b/new": "resolve"}) // the last addresses are still right
 	api.Lock()
 	api.Down = false
 	api.Unlock()
-	testutil.Eventually(t, "a watch again", func() bool { _, current := s.table.get(""); return current })
+	awaitWatch(t, s)
 	want(t, s, map[string]string{"b/new": "no_such_host"})
 }
 
@@ -231,15 +246,15 @@ func TestKubeconfigReloads(t *testing.T) {
 	api, path := filled(t)
 	s := services(t, path)
 	want(t, s, map[string]string{"a/one": "[10.0.0.1]"})
-	reread := func() { s.client.mu.Lock(); s.client.read = time.Time{}; s.client.mu.Unlock(); s.cache.Forget("a/one") }
+	again := func() { reread(s); s.cache.Forget("a/one") }
 	testutil.NoError(t, os.WriteFile(path, []byte("{broken"), 0o600))
-	reread()
+	again()
 	want(t, s, map[string]string{"a/one": "[10.0.0.1]"}) // the old one stays in use
 	api.Lock()
 	api.Token = "rotated"
 	api.Unlock()
 	api.Kubeconfig(t, path, "rotated")
-	reread()
+	again()
 	want(t, s, map[string]string{"a/one": "[10.0.0.1]"})
 }
 
@@ -258,11 +273,9 @@ func TestChangedKubeconfigRelists(t *testing.T) {
 			}
 			run(t, s)
 			lookup(s, "a/one")
-			testutil.Eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
+			awaitWatch(t, s)
 			second.Kubeconfig(t, path, "secret-token")
-			s.client.mu.Lock()
-			s.client.read = time.Time{}
-			s.client.mu.Unlock()
+			reread(s)
 			if !during {
 				time.Sleep(firstPause + 100*time.Millisecond) // one that ends before is a failure
 				first.EndWatches()
@@ -284,9 +297,7 @@ func TestOutagesAreLoggedOnce(t *testing.T) {
 		lines.Reset()
 		for range 3 {
 			s.cache.Forget(key)
-			s.client.mu.Lock()
-			s.client.read = time.Time{}
-			s.client.mu.Unlock()
+			reread(s)
 			namespace, name := splitKey(key)
 			_, err := s.ClusterIPs(t.Context(), namespace, name)
 			var dial *tunnel.DialError
