@@ -23,16 +23,13 @@ const (
 // any length.
 const maxText = 300
 
-// failures holds the latest failures.
+// failures holds the latest failures. Each list is in order.
 type failures struct {
 	mu      sync.Mutex
-	own     ring
-	tenants map[string]*ring // of those with failures
-	n       int              // of all, so far
+	own     []numbered
+	tenants map[string][]numbered // of those with failures
+	n       int                   // of all, so far
 }
-
-// ring holds the latest failures of one tenant, unsorted. It grows as needed.
-type ring struct{ latest []numbered }
 
 // numbered is a failure with its position among all.
 type numbered struct {
@@ -40,29 +37,10 @@ type numbered struct {
 	number int
 }
 
-func (r *ring) add(one numbered, kept int) {
-	if len(r.latest) < kept {
-		r.latest = append(r.latest, one)
-		return
-	}
-	oldest := 0
-	for i := range r.latest {
-		if r.latest[i].number < r.latest[oldest].number {
-			oldest = i
-		}
-	}
-	r.latest[oldest] = one
+// latest drops all but the last failures of a list.
+func latest(list []numbered, kept int) []numbered {
+	return slices.Delete(list, 0, max(0, len(list)-kept))
 }
-
-// trim drops all but the latest.
-func (r *ring) trim(kept int) {
-	if len(r.latest) > kept {
-		slices.SortFunc(r.latest, newestFirst)
-		r.latest = slices.Clone(r.latest[:kept])
-	}
-}
-
-func newestFirst(a, b numbered) int { return b.number - a.number }
 
 func (f *failures) add(one Failure) {
 	for _, text := range []*string{&one.ID, &one.Source, &one.Destination, &one.Next, &one.Cause} {
@@ -74,27 +52,25 @@ func (f *failures) add(one Failure) {
 	defer f.mu.Unlock()
 	f.n++
 	if one.Tenant == "" {
-		f.own.add(numbered{one, f.n}, keptFailures)
+		f.own = latest(append(f.own, numbered{one, f.n}), keptFailures)
 		return
 	}
-	of := f.tenants[one.Tenant]
-	if of == nil {
-		of = new(ring)
-		f.addTenant(one.Tenant, of)
+	if f.tenants[one.Tenant] == nil {
+		f.addTenant(one.Tenant)
 	}
-	of.add(numbered{one, f.n}, f.share())
+	f.tenants[one.Tenant] = latest(append(f.tenants[one.Tenant], numbered{one, f.n}), f.share())
 }
 
-// addTenant adds the ring of another tenant, and trims the rest to their smaller share.
-func (f *failures) addTenant(tenant string, of *ring) {
+// addTenant makes room for another tenant by trimming the rest to their smaller share.
+func (f *failures) addTenant(tenant string) {
 	if f.tenants == nil {
-		f.tenants = make(map[string]*ring)
+		f.tenants = make(map[string][]numbered)
 	}
 	before := f.share()
-	f.tenants[tenant] = of
+	f.tenants[tenant] = []numbered{}
 	if share := f.share(); share < before {
-		for _, other := range f.tenants {
-			other.trim(share)
+		for name, list := range f.tenants {
+			f.tenants[name] = slices.Clone(latest(list, share)) // which frees the memory
 		}
 	}
 }
@@ -117,14 +93,14 @@ func (f *failures) list(tenant string) []Failure {
 	defer f.mu.Unlock()
 	var all []numbered
 	if tenant == "" {
-		all = slices.Clone(f.own.latest)
+		all = slices.Clone(f.own)
 	}
-	for name, of := range f.tenants {
+	for name, list := range f.tenants {
 		if tenant == "" || tenant == name {
-			all = append(all, of.latest...)
+			all = append(all, list...)
 		}
 	}
-	slices.SortFunc(all, newestFirst)
+	slices.SortFunc(all, func(a, b numbered) int { return b.number - a.number })
 	out := make([]Failure, len(all))
 	for i, one := range all {
 		out[i] = one.Failure

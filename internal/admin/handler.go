@@ -133,7 +133,7 @@ func (h *handler) status() Status {
 // fill adds the figures of all connections.
 func (t *Table) fill(s *Status) {
 	sum := t.sums.Load()
-	s.Connections = Connections{Open: sum.open, Stalled: sum.stalled, Resuming: sum.resuming, Total: int64(t.number.Load())}
+	s.Connections = Connections{Open: sum.all.open, Stalled: sum.all.stalled, Resuming: sum.all.resuming, Total: int64(t.number.Load())}
 	s.Dials = Dials{Total: t.dials.total.Load(), Failed: t.dials.failed.Load(), Failures: t.dials.failures()}
 	s.Rates = t.history.newest()
 	s.Rates.Up, s.Rates.Down = sum.all.up, sum.all.down

@@ -11,13 +11,11 @@ const (
 	points   = int(15 * time.Minute / interval)
 )
 
-// history is a ring of the latest intervals, with the counts at the start of the
-// current one.
+// history holds the latest intervals, with the counts at the start of the current one.
 type history struct {
-	mu     sync.Mutex
-	ring   [points]Point
-	next   int
-	filled bool
+	mu   sync.Mutex
+	last [points]Point // the last n are in use, oldest first
+	n    int
 
 	// Used by the sampler alone: at the start of the interval.
 	began         time.Time
@@ -37,7 +35,7 @@ func (t *Table) record(now time.Time, bytes [2]int64) {
 	}
 	// A sample may miss a connection that closes while it is taken.
 	bytes = [2]int64{max(bytes[0], h.bytes[0]), max(bytes[1], h.bytes[1])}
-	dials, failed, sum := t.dials.total.Load(), t.dials.failed.Load(), t.sums.Load()
+	dials, failed, sum := t.dials.total.Load(), t.dials.failed.Load(), t.sums.Load().all
 	seconds := took.Seconds()
 	p := Point{
 		Time:  now,
@@ -53,24 +51,20 @@ func (t *Table) record(now time.Time, bytes [2]int64) {
 	h.began, h.bytes, h.dials, h.failed = now, bytes, dials, failed
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ring[h.next] = p
-	h.next = (h.next + 1) % points
-	h.filled = h.filled || h.next == 0
+	copy(h.last[:], h.last[1:])
+	h.last[points-1], h.n = p, min(h.n+1, points)
 }
 
-// list copies the ring, oldest first.
+// list copies the history, oldest first.
 func (h *history) list() []Point {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.filled {
-		return append([]Point{}, h.ring[:h.next]...)
-	}
-	return append(append([]Point{}, h.ring[h.next:]...), h.ring[:h.next]...)
+	return append([]Point{}, h.last[points-h.n:]...)
 }
 
 // newest returns the last completed interval; zero before the first.
 func (h *history) newest() Point {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.ring[(h.next+points-1)%points]
+	return h.last[points-1]
 }

@@ -56,11 +56,9 @@ type dials struct {
 
 // sums are totals over all connections.
 type sums struct {
-	open, stalled, resuming int
-
 	all        load
 	byNext     map[hop]load // by the hop after this one
-	byTenant   map[string]*tally
+	byTenant   map[string]load
 	bySource   map[origin]load // of links only
 	neighbours map[neighbour]load
 	named      map[string]int // number of neighbours by tenant
@@ -77,20 +75,14 @@ type hop struct {
 // have the same address.
 type origin struct{ tenant, remote string }
 
-// tally counts the open connections of a tenant.
-type tally struct {
-	load
-	resuming int
-}
-
-// load is the traffic of a peer.
+// load is the traffic of some connections, and their number by state.
 type load struct {
-	up, down      float64
-	open, stalled int
+	up, down                float64
+	open, stalled, resuming int
 }
 
 func (f load) plus(g load) load {
-	return load{f.up + g.up, f.down + g.down, f.open + g.open, f.stalled + g.stalled}
+	return load{f.up + g.up, f.down + g.down, f.open + g.open, f.stalled + g.stalled, f.resuming + g.resuming}
 }
 
 // conn is an open connection. Fields that are not atomic are set before it is shared,
@@ -208,7 +200,7 @@ func (t *Table) Run(ctx context.Context) {
 // and down.
 func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
 	s := &sums{
-		byNext: map[hop]load{}, byTenant: map[string]*tally{}, bySource: map[origin]load{},
+		byNext: map[hop]load{}, byTenant: map[string]load{}, bySource: map[origin]load{},
 		neighbours: map[neighbour]load{}, named: map[string]int{},
 	}
 	bytes = [2]int64{t.ended[0].Load(), t.ended[1].Load()}
@@ -263,36 +255,22 @@ func (s *sums) add(c *conn, status tunnel.ResumeStatus, stalled bool) {
 	if stalled {
 		f.stalled = 1
 	}
-	s.open, s.stalled = s.open+1, s.stalled+f.stalled
-	s.all = s.all.plus(f)
 	if !status.Lost.IsZero() {
-		s.resuming++
+		f.resuming = 1
 	}
+	s.all = s.all.plus(f)
 	if status.Hop != (tunnel.Hop{}) {
 		next := hop{c.tenant, status.Hop}
 		s.byNext[next] = s.byNext[next].plus(f)
 	}
 	if c.tenant != "" {
-		s.tenant(c.tenant, f, !status.Lost.IsZero())
+		s.byTenant[c.tenant] = s.byTenant[c.tenant].plus(f)
 	}
 	if byPeer(c.front) {
 		from := origin{c.tenant, status.Source}
 		s.bySource[from] = s.bySource[from].plus(f)
 	}
 	s.addNeighbours(c, f)
-}
-
-// tenant adds a connection to the counts of its tenant.
-func (s *sums) tenant(name string, f load, resuming bool) {
-	t := s.byTenant[name]
-	if t == nil {
-		t = &tally{}
-		s.byTenant[name] = t
-	}
-	t.load = t.plus(f)
-	if resuming {
-		t.resuming++
-	}
 }
 
 // resumeStatus returns the status with the current next hop and source, also of a

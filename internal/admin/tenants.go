@@ -44,7 +44,7 @@ func (h *handler) tenants(q query) TenantsPage {
 	total, conditions, sum := len(all), map[string]int{}, h.Table.sums.Load()
 	var matched []Tenant
 	for _, t := range all {
-		if now := sum.byTenant[t.Name]; now != nil {
+		if now, ok := sum.byTenant[t.Name]; ok {
 			t.Up, t.Down, t.Connections.Stalled, t.Connections.Resuming = now.up, now.down, now.stalled, now.resuming
 		}
 		t.Condition = t.condition()
