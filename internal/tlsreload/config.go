@@ -55,11 +55,6 @@ func (s *Source) ServerFor(choose Choose, nextProtos ...string) *tls.Config {
 			return c
 		}), nil
 	}
-	// Never reached: GetConfigForClient answers first. It exists because
-	// http.Server.ServeTLS requires a Config with a certificate.
-	listener.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-		return nil, errors.New("tlsreload: GetConfigForClient was removed from the Config")
-	}
 	return listener
 }
 

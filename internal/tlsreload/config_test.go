@@ -1,14 +1,10 @@
 package tlsreload_test
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"net"
-	"net/http"
 	"testing"
 
-	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
 
@@ -141,33 +137,6 @@ func TestVersionsAndSuitesAreKept(t *testing.T) {
 	if !one.Server().DynamicRecordSizingDisabled || !cc.DynamicRecordSizingDisabled {
 		t.Error("records start small")
 	}
-}
-
-func TestServesNetHTTPWithRotation(t *testing.T) {
-	sd, _, server, client := pair(t)
-	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	h := &http.Server{TLSConfig: server.Server(), Handler: http.NotFoundHandler()}
-	done := make(chan error, 1)
-	go func() { done <- h.ServeTLS(l, "", "") }()
-	transport := &http.Transport{TLSClientConfig: client.Client("127.0.0.1"), DisableKeepAlives: true}
-	get := func() (string, error) {
-		r, err := (&http.Client{Transport: transport}).Get("https://" + l.Addr().String())
-		if err != nil {
-			return "", err
-		}
-		r.Body.Close()
-		return r.TLS.PeerCertificates[0].Subject.CommonName, nil
-	}
-	if cn, err := get(); cn != "server" || err != nil {
-		t.Errorf("%q, %v", cn, err)
-	}
-	sd.put(issue(t, newCA(t), "stranger"), newCA(t))
-	reload(t, server)
-	if _, err := get(); err == nil {
-		t.Error("a server that trusts other CAs let the client in")
-	}
-	_ = h.Shutdown(context.Background())
-	<-done
 }
 
 func TestParse(t *testing.T) {
