@@ -23,10 +23,19 @@ const (
 	// where that is more, because a release scans all of it: liveShare.
 	minAllocated = 1 << 20
 	liveShare    = 4
+
+	// minHeld is the live heap from which a process that stays idle releases again:
+	// what its connections held becomes garbage when they end, and that allocates
+	// nothing. firstPause and maxPause are the checks from one such release to the
+	// next; each pause is twice as long as the one before. In maxPause the runtime
+	// would collect by itself.
+	minHeld    = 16 << 20
+	firstPause = 2
+	maxPause   = int(2 * time.Minute / idleInterval)
 )
 
 // ReleaseIdle returns memory to the system whenever the process becomes idle after
-// doing something, until ctx ends. Go's runtime does so by itself, but takes
+// doing something, and now and then while it is idle and holds much, until ctx ends. Go's runtime does so by itself, but takes
 // minutes: a stack that grew in a handshake shrinks by half in each collection,
 // and an idle process collects only every two minutes.
 func ReleaseIdle(ctx context.Context) {
@@ -62,9 +71,10 @@ type heap struct {
 
 // idleDetector decides when to release memory.
 type idleDetector struct {
-	cpu      time.Duration // used up to the last check
-	heap     heap          // at the last release
-	released bool          // too little was allocated since for another release
+	cpu    time.Duration // used up to the last check
+	heap   heap          // at the last release
+	pause  int           // idle checks from the last release to the next; 0: it is due
+	waited int           // idle checks since the last release
 }
 
 // due reports whether memory should be returned now, given what the process has
@@ -73,12 +83,17 @@ func (d *idleDetector) due(cpu time.Duration, now heap) bool {
 	used := cpu - d.cpu
 	d.cpu = cpu
 	if now.allocated-d.heap.allocated > max(minAllocated, now.live/liveShare) {
-		d.released = false
+		d.pause = 0
 	}
-	if used > time.Duration(idleShare*float64(idleInterval)) || d.released {
+	if used > time.Duration(idleShare*float64(idleInterval)) {
 		return false
 	}
-	d.released, d.heap = true, now
+	if d.pause > 0 {
+		if d.waited++; d.waited < d.pause || now.live < minHeld {
+			return false
+		}
+	}
+	d.pause, d.waited, d.heap = min(max(firstPause, 2*d.pause), maxPause), 0, now
 	return true
 }
 

@@ -3,6 +3,7 @@ package resources
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -25,7 +26,6 @@ func TestIdleDetector(t *testing.T) {
 		{quiet, 2 << 20, 0, true}, // something happened
 		{busy, 2 << 20, 0, false},
 		{quiet, 0, 0, true},
-		{quiet, 0, 0, false},
 		{quiet, 10 << 20, 80 << 20, false}, // little, beside what there is
 		{quiet, 11 << 20, 80 << 20, true},
 		{quiet, 0, 80 << 20, false},
@@ -35,6 +35,23 @@ func TestIdleDetector(t *testing.T) {
 		now.live = step.live
 		if got := d.due(cpu, now); got != step.want {
 			t.Errorf("step %d: due %v, want %v", i, got, step.want)
+		}
+	}
+}
+
+// What connections held is garbage once they end, which allocates nothing: a process
+// that held much looks again, after 10 s and then after twice as long each time.
+func TestIdleProcessReleasesWhatEnded(t *testing.T) {
+	for live, want := range map[uint64][]int{80 << 20: {0, 2, 6, 14, 30, 54, 78, 102}, 1 << 20: {0}} {
+		d := idleDetector{}
+		var got []int
+		for check := range int(10 * time.Minute / idleInterval) {
+			if d.due(0, heap{allocated: 100 << 20, live: live}) {
+				got = append(got, check)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("with %d bytes live it releases at the checks %v, want %v", live, got, want)
 		}
 	}
 }

@@ -87,8 +87,12 @@ func (m *Machine) limitNow(scarce bool) int {
 
 // Full reports whether writers have to wait. The bytes that the peer may leave
 // unacknowledged are kept whatever memory they pin: the peer acknowledges fewer only after
-// quiet.
+// quiet. Without a carrier it takes none, so while memory is about to be scarce nothing
+// more is kept for it.
 func (m *Machine) Full(scarce bool) bool {
+	if scarce && !m.Up() {
+		return true
+	}
 	least := Step
 	if m.hasMuch(scarce) {
 		least = BigStep

@@ -43,7 +43,7 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 			break
 		}
 		c.step(Event{Kind: Blocked, Scarce: scarce})
-		c.changed.Wait()
+		c.waitWith(src)
 	}
 	for i := range src {
 		c.m.Out.Append(src[i])
@@ -58,6 +58,18 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 		return c.m.Err()
 	}
 	return nil
+}
+
+// waitWith waits for a change. The chunks in a waiting writer's hands count in the memory
+// budget as those that are kept do.
+func (c *Conn) waitWith(src []tunnel.Chunk) {
+	size := 0
+	for _, chunk := range src {
+		size += chunk.Size()
+	}
+	c.manager.figures.budget.Hold(size)
+	c.changed.Wait()
+	c.manager.figures.budget.Give(size)
 }
 
 // Nonblocking implements tunnel.Sink. Writes may wait for the replay limit.
