@@ -15,12 +15,12 @@ func request(url, local string) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(at)))
 }
 
-// On loopback, localhost is the only accepted name.
+// On loopback, localhost is the only accepted name; elsewhere those of Services are too.
 func TestHostOnLoopback(t *testing.T) {
 	h := mounted(Source{Table: NewTable()})
 	for host, everywhere := range map[string]bool{
 		"127.0.0.1:8095": true, "[::1]:8095": true, "localhost:9": true, "LOCALHOST.": true, "x.localhost": true, "10.1.2.3:1": true,
-		"server": false, "server.ns.svc:80": false, "server.ns.svc.cluster.local": false,
+		"[::1]": true, "server": false, "svc": false, "server.ns.svc:80": false, "server.ns.svc.cluster.local": false,
 	} {
 		for local, ok := range map[string]bool{"127.0.0.1:8095": everywhere, "[::1]:8095": everywhere, "10.1.2.3:8095": true} {
 			r := request("/api/v1/status", local)
@@ -32,12 +32,16 @@ func TestHostOnLoopback(t *testing.T) {
 			}
 		}
 	}
-	for _, host := range []string{"", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "svc", "a.svc.evil.example"} {
-		r := request("/", "127.0.0.1:1")
-		r.Host = host
-		w := httptest.NewRecorder()
-		if h.ServeHTTP(w, r); w.Code != http.StatusMisdirectedRequest {
-			t.Errorf("Host %q: %d", host, w.Code)
+	for _, host := range []string{
+		"", "evil.example", "evil.example:8095", "rebind.test.", "localhost.evil.example", "127.0.0.1.evil.example", "a.svc.evil.example",
+	} {
+		for _, local := range []string{"127.0.0.1:1", "10.1.2.3:1"} {
+			r := request("/", local)
+			r.Host = host
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, r); w.Code != http.StatusMisdirectedRequest {
+				t.Errorf("Host %q at %s: %d", host, local, w.Code)
+			}
 		}
 	}
 }
@@ -54,7 +58,10 @@ func TestGuardCoversAllHandlers(t *testing.T) {
 		}{
 			"another name": {func(r *http.Request) { r.Host = "evil.example" }, 421},
 			"another site": {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }, 403},
-			"a write":      {func(r *http.Request) { r.Method = http.MethodPost }, 405},
+			"POST":         {func(r *http.Request) { r.Method = http.MethodPost }, 405},
+			"PUT":          {func(r *http.Request) { r.Method = http.MethodPut }, 405},
+			"DELETE":       {func(r *http.Request) { r.Method = http.MethodDelete }, 405},
+			"OPTIONS":      {func(r *http.Request) { r.Method = http.MethodOptions }, 405},
 		} {
 			r := request(url, "127.0.0.1:1")
 			r.Host = "localhost"

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -97,9 +98,9 @@ func TestAddresses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := mustParse(t, c.allow, c.deny)
-			for _, text := range append(append([]string{}, c.yes...), c.no...) {
+			for _, text := range slices.Concat(c.yes, c.no) {
 				to := netip.MustParseAddrPort(text)
-				allowed := len(c.no) == 0 || !contains(c.no, text)
+				allowed := len(c.no) == 0 || !slices.Contains(c.no, text)
 				checkVerdict(t, text, p.AllowAddr(to), allowed)
 				// A literal asked for as a host is judged alike, on both sides.
 				checkVerdict(t, text+" as host", p.AllowHost(to.Addr().String(), to.Port()), allowed)
@@ -107,15 +108,6 @@ func TestAddresses(t *testing.T) {
 			}
 		})
 	}
-}
-
-func contains(all []string, one string) bool {
-	for _, s := range all {
-		if s == one {
-			return true
-		}
-	}
-	return false
 }
 
 func TestNames(t *testing.T) {

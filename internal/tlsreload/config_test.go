@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"testing"
 
+	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 )
 
@@ -14,23 +15,18 @@ func systemHasRoots() bool {
 }
 
 // pair is a server and a client Source of one CA.
-func pair(t *testing.T) (sd, cd dir, server, client *tlsreload.Source) {
+func pair(t *testing.T) (ca *pki.CA, sd, cd dir, server, client *tlsreload.Source) {
 	t.Helper()
-	ca := newCA(t)
-	sd, cd = newDir(t), newDir(t)
+	ca, sd, cd = newCA(t), newDir(t), newDir(t)
 	sd.put(issue(t, ca, "server"), ca)
 	cd.put(issue(t, ca, "client"), ca)
-	return sd, cd, source(t, sd.files(), tlsreload.Options{Name: "s"}), source(t, cd.files(), tlsreload.Options{Name: "c"})
+	return ca, sd, cd, source(t, sd.files(), tlsreload.Options{Name: "s"}), source(t, cd.files(), tlsreload.Options{Name: "c"})
 }
 
 func TestSessionsResumeUntilCertificatesChange(t *testing.T) {
 	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 		t.Run(tls.VersionName(version), func(t *testing.T) {
-			ca := newCA(t)
-			sd, cd := newDir(t), newDir(t)
-			sd.put(issue(t, ca, "server"), ca)
-			cd.put(issue(t, ca, "client"), ca)
-			server, client := source(t, sd.files(), tlsreload.Options{}), source(t, cd.files(), tlsreload.Options{})
+			ca, sd, cd, server, client := pair(t)
 			sc, cc := server.Server(), client.Client("server.test")
 			cc.MaxVersion = version
 			resumed := func() bool {
@@ -63,7 +59,7 @@ func TestSessionsResumeUntilCertificatesChange(t *testing.T) {
 }
 
 func TestTicketsDoNotOutliveTheirCA(t *testing.T) {
-	sd, _, server, client := pair(t)
+	_, sd, _, server, client := pair(t)
 	sc, cc := server.Server(), client.Client("server.test")
 	mustPass(t, handshake(t, sc, cc))
 	if o := mustPass(t, handshake(t, sc, cc)); !o.client.DidResume {
@@ -77,7 +73,7 @@ func TestTicketsDoNotOutliveTheirCA(t *testing.T) {
 }
 
 func TestResumedServersAreCheckedAgainstTheCAsOfTheDay(t *testing.T) {
-	_, cd, server, client := pair(t)
+	_, _, cd, server, client := pair(t)
 	sc, cc := server.Server(), client.Client("server.test")
 	mustPass(t, handshake(t, sc, cc))
 	cd.write("ca.crt", newCA(t).CertPEM)
@@ -88,7 +84,7 @@ func TestResumedServersAreCheckedAgainstTheCAsOfTheDay(t *testing.T) {
 }
 
 func TestServerNames(t *testing.T) {
-	_, _, server, client := pair(t)
+	_, _, _, server, client := pair(t)
 	sc := server.Server()
 	for name, ok := range map[string]bool{
 		"server.test": true, "server.test.": true, "127.0.0.1": true, "[127.0.0.1]": true,
@@ -108,7 +104,7 @@ func TestServerNames(t *testing.T) {
 }
 
 func TestClientsWithoutCertificate(t *testing.T) {
-	sd, cd, server, _ := pair(t)
+	_, sd, cd, server, _ := pair(t)
 	bare := source(t, tlsreload.Files{CA: cd.file("ca.crt")}, tlsreload.Options{}).Client("server.test")
 	if o := handshake(t, server.Server(), bare); o.serverErr == nil {
 		t.Error("a server with a CA let in a client without a certificate")
@@ -118,7 +114,7 @@ func TestClientsWithoutCertificate(t *testing.T) {
 }
 
 func TestVersionsAndSuitesAreKept(t *testing.T) {
-	sd, _, _, client := pair(t)
+	_, sd, _, _, client := pair(t)
 	strict := source(t, sd.files(), tlsreload.Options{MinVersion: tls.VersionTLS13})
 	cc := client.Client("server.test")
 	cc.MaxVersion = tls.VersionTLS12
