@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -20,9 +21,9 @@ import (
 // unused is a connection behind its handshake, and the server's end of it.
 func unused(t *testing.T) (h handshaken, server net.Conn) {
 	ca, err := pki.NewCA("test")
-	must(t, err)
+	testutil.NoError(t, err)
 	pair, err := ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"server"}, Server: true})
-	must(t, err)
+	testutil.NoError(t, err)
 	near, far := net.Pipe()
 	t.Cleanup(func() { _, _ = near.Close(), far.Close() })
 	h = handshaken{Conn: tls.Client(near, &tls.Config{ServerName: "server", RootCAs: ca.Pool()})}
@@ -30,7 +31,7 @@ func unused(t *testing.T) (h handshaken, server net.Conn) {
 	accepted.Go(func() {
 		_ = tls.Server(far, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, SessionTicketsDisabled: true}).Handshake()
 	})
-	must(t, h.Handshake())
+	testutil.NoError(t, h.Handshake())
 	accepted.Wait()
 	return h, far
 }
@@ -47,7 +48,7 @@ func newTestSession(t *testing.T, spare *handshaken) *connectSession {
 	opt, err := Options{Address: "192.0.2.1:1", TLS: newPKI(t), dialTCP: func(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("refused")
 	}}.withDefaults()
-	must(t, err)
+	testutil.NoError(t, err)
 	s := newConnector(opt, newHealth(t.Context(), opt), link.NewBudget(0), nil).newConnectSession(netip.MustParseAddrPort("192.0.2.1:1"), spare)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
@@ -65,7 +66,7 @@ func TestSpareConnectionIsTakenOnce(t *testing.T) {
 			t.Error("one connection serves two requests")
 		}
 		time.Sleep(2 * spareTime)
-		must(t, s.Close())
+		testutil.NoError(t, s.Close())
 		if closed(server) {
 			t.Error("a connection that was taken is closed")
 		}
@@ -95,7 +96,7 @@ func TestSpareConnectionEnds(t *testing.T) {
 			t.Error("a server that hangs up has not taken us")
 		}
 		h, server = unused(t)
-		must(t, newTestSession(t, &h).Close())
+		testutil.NoError(t, newTestSession(t, &h).Close())
 		if !closed(server) {
 			t.Error("the session's end leaves it open")
 		}

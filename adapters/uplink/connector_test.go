@@ -13,7 +13,7 @@ import (
 func newTestConnector(t *testing.T, n *names, p ClientTLS) *connector {
 	t.Helper()
 	opt, err := Options{Address: "konnectivity:8090", ServerName: serverName, TLS: p, lookup: n.lookup, dialTCP: n.dial}.withDefaults()
-	must(t, err)
+	testutil.NoError(t, err)
 	return newConnector(opt, newHealth(t.Context(), opt), link.NewBudget(0), nil)
 }
 
@@ -26,16 +26,16 @@ func TestConnectorSessions(t *testing.T) {
 	n := at("192.0.2.1", linked.Addr(), "192.0.2.2", old.Addr())
 	c := newTestConnector(t, n, p)
 	first, err := c.at(t.Context(), toLinked)
-	must(t, err)
+	testutil.NoError(t, err)
 	defer first.Close()
 	second, err := c.at(t.Context(), toLinked)
-	must(t, err)
+	testutil.NoError(t, err)
 	defer second.Close()
 	if first.ServerID() == second.ServerID() || first.(*linkSession).addr != toLinked {
 		t.Errorf("links %q and %q, the first to %v", first.ServerID(), second.ServerID(), first.(*linkSession).addr)
 	}
 	third, err := c.at(t.Context(), toOld)
-	must(t, err)
+	testutil.NoError(t, err)
 	defer third.Close()
 	if s, ok := third.(*connectSession); !ok || s.addr != toOld || s.take() != nil {
 		t.Errorf("to a server without links it makes %T", third)
@@ -47,13 +47,13 @@ func TestConnectorSessions(t *testing.T) {
 	n.set("192.0.2.2", old.Addr())
 	c = newTestConnector(t, n, p)
 	addr, s, err := c.rush(t.Context())
-	must(t, err)
+	testutil.NoError(t, err)
 	defer s.Close()
 	if addr != toOld || s.(*connectSession).spare == nil {
 		t.Fatalf("%T to %v", s, addr)
 	}
 	far, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", testutil.Echo(t)))
-	must(t, err)
+	testutil.NoError(t, err)
 	defer far.Close()
 	says(t, far, "by CONNECT")
 }

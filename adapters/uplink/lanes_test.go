@@ -21,9 +21,9 @@ func laned(t *testing.T, p *testPKI, server *fakeServer, n *names) (s *Server, l
 	hello := s.connector.hello
 	hello.Group = server.Peers()[0].Group
 	second, err := s.connector.lane(t.Context(), l.addr, hello)
-	must(t, err)
+	testutil.NoError(t, err)
 	held, err := second.Dial(t.Context(), tunnel.NewFlow("tcp", testutil.Echo(t)))
-	must(t, err)
+	testutil.NoError(t, err)
 	if !l.Add(second) {
 		t.Fatal("the lane was not taken in")
 	}
@@ -48,7 +48,7 @@ func TestLanesAreOneLink(t *testing.T) {
 		t.Errorf("%+v", links)
 	}
 	_ = l.Sessions()[0].Close()
-	must(t, roundTrip(t, s, testutil.Echo(t))) // by the other lane
+	testutil.NoError(t, roundTrip(t, s, testutil.Echo(t))) // by the other lane
 	if got := s.Stats(); got.Links != 1 || got.Lost != 0 {
 		t.Errorf("after one of two lanes was lost: %+v", got)
 	}
@@ -61,7 +61,7 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 	target := testutil.Echo(t)
 	plain := newFake(p).Start(t)
 	s := client(t, p, at("192.0.2.1", plain.Addr()), nil)
-	must(t, roundTrip(t, s, target))
+	testutil.NoError(t, roundTrip(t, s, target))
 	if got := plain.Peers()[0]; got.Group != "" || len(got.Features) != 0 {
 		t.Errorf("without the flag, the server was told of group %q and %v", got.Group, got.Features)
 	}
@@ -69,14 +69,14 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 	before.NoLanes = true
 	before.Start(t)
 	s = client(t, p, at("192.0.2.1", before.Addr()), func(o *Options) { o.Lanes = 2 })
-	must(t, roundTrip(t, s, target))
+	testutil.NoError(t, roundTrip(t, s, target))
 	if s.sessions().link().Sessions()[0].Lanes() {
 		t.Error("lanes are in use with a server that does not know them")
 	}
 	old := newFake(p).Old().Start(t)
 	s = client(t, p, at("192.0.2.1", old.Addr()), func(o *Options) { o.Lanes = 2 })
 	for range 3 {
-		must(t, roundTrip(t, s, target))
+		testutil.NoError(t, roundTrip(t, s, target))
 	}
 	if links, connects := old.Links.Load(), old.Connects.Load(); links != 0 || connects != 3 {
 		t.Errorf("an old server has %d links and %d CONNECTs", links, connects)
@@ -102,7 +102,7 @@ func TestLanesAreLeft(t *testing.T) {
 			}
 			return lane.Dial(ctx, f)
 		})).Dial(t.Context(), tunnel.NewFlow("tcp", target))
-		must(t, err)
+		testutil.NoError(t, err)
 		defer c.Close()
 		says(t, c, "before")
 		conns = append(conns, c)

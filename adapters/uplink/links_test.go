@@ -1,6 +1,7 @@
 package uplink
 
 import (
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,13 +26,13 @@ func TestALinkPerAddress(t *testing.T) {
 	s := client(t, p, n, nil)
 	run(t, s)
 	testutil.Eventually(t, "three links", func() bool { return s.Stats().Links == 3 })
-	must(t, s.Ready())
+	testutil.NoError(t, s.Ready())
 
 	// New streams go to the least loaded.
 	var conns []tunnel.Conn
 	for range 9 {
 		c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
-		must(t, err)
+		testutil.NoError(t, err)
 		conns = append(conns, c)
 	}
 	for l := range s.sessions().links() {
@@ -47,7 +48,7 @@ func TestALinkPerAddress(t *testing.T) {
 	address := servers[0].Addr()
 	servers[0].Stop()
 	for range 20 {
-		must(t, roundTrip(t, s, target))
+		testutil.NoError(t, roundTrip(t, s, target))
 	}
 	testutil.Eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
 	servers[0] = newFake(p).StartAt(t, address)
@@ -69,7 +70,7 @@ func TestRunWarmsUp(t *testing.T) {
 	run(t, s)
 	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
 	before := n.dials.Load()
-	must(t, roundTrip(t, s, target))
+	testutil.NoError(t, roundTrip(t, s, target))
 	if n.dials.Load() != before {
 		t.Error("a request with a warm link made a connection")
 	}
@@ -129,7 +130,7 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 	run(t, s)
 	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
 	c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
-	must(t, err)
+	testutil.NoError(t, err)
 	if left.Load() != 0 {
 		t.Error("told to leave a server that stays")
 	}
@@ -138,16 +139,16 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 	n.set("192.0.2.1", next.Addr())
 	server.Drain()
 	testutil.Eventually(t, "a link to the next server", func() bool { return s.Stats().Links == 2 })
-	must(t, roundTrip(t, s, target)) // on the new one
+	testutil.NoError(t, roundTrip(t, s, target)) // on the new one
 	if got := s.Stats(); got.Links != 2 || got.Streams != 1 {
 		t.Errorf("%+v, want the old link alive with its stream", got)
 	}
 	testutil.Eventually(t, "told to leave, and told again", func() bool { return left.Load() >= 2 })
 	_, err = c.Write([]byte("still here"))
-	must(t, err)
+	testutil.NoError(t, err)
 	got := make([]byte, 10)
 	_, err = c.Read(got)
-	must(t, err)
+	testutil.NoError(t, err)
 	c.Close()
 	testutil.Eventually(t, "the drained link gone", func() bool { return s.Stats().Links == 1 })
 	if s.Stats().Lost != 0 {
@@ -163,7 +164,7 @@ func TestPickAvoidsLeavingLinks(t *testing.T) {
 	first, second := newFake(p).Start(t), newFake(p).Start(t)
 	n := at("192.0.2.1", first.Addr())
 	s := client(t, p, n, nil)
-	must(t, roundTrip(t, s, target))
+	testutil.NoError(t, roundTrip(t, s, target))
 	n.set("192.0.2.2", second.Addr())
 	servers := s.connector.servers
 	servers.mu.Lock()
@@ -171,12 +172,12 @@ func TestPickAvoidsLeavingLinks(t *testing.T) {
 	servers.mu.Unlock()
 	first.Drain()
 	testutil.Eventually(t, "the drain seen", func() bool { _, state := s.sessions().pick(); return state == peers.Leaving })
-	must(t, roundTrip(t, s, target)) // it is all there is
+	testutil.NoError(t, roundTrip(t, s, target)) // it is all there is
 	staying, err := s.now(t.Context())
-	must(t, err)
+	testutil.NoError(t, err)
 	for range 3 {
 		c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
-		must(t, err)
+		testutil.NoError(t, err)
 		defer c.Close()
 	}
 	if got := staying.Streams(); got != 3 {
@@ -199,7 +200,7 @@ func TestPickAvoidsAgentlessServers(t *testing.T) {
 	for range 3 {
 		f := tunnel.NewFlow("tcp", target)
 		c, err := s.Dial(t.Context(), f)
-		must(t, err)
+		testutil.NoError(t, err)
 		defer c.Close()
 		if f.Hop.ID != "busy" {
 			t.Errorf("dialed by %s", f.Hop.ID)
@@ -216,12 +217,12 @@ func TestServerUpgrade(t *testing.T) {
 	target := testutil.Echo(t)
 	old := newFake(p).Old().Start(t)
 	s := client(t, p, at("192.0.2.1", old.Addr()), nil)
-	must(t, roundTrip(t, s, target))
+	testutil.NoError(t, roundTrip(t, s, target))
 	address := old.Addr()
 	old.Stop()
 	upgraded := newFake(p).StartAt(t, address)
 	for range 3 {
-		must(t, roundTrip(t, s, target))
+		testutil.NoError(t, roundTrip(t, s, target))
 	}
 	testutil.Eventually(t, "the link counted", func() bool { return upgraded.Links.Load() > 0 })
 	if l, c := upgraded.Links.Load(), upgraded.Connects.Load(); l != 1 || c != 0 {
@@ -230,7 +231,7 @@ func TestServerUpgrade(t *testing.T) {
 	upgraded.Stop()
 	newFake(p).Old().StartAt(t, address) // and back again
 	testutil.Eventually(t, "the link's end noticed", func() bool { return s.Stats().Links == 0 })
-	must(t, roundTrip(t, s, target))
+	testutil.NoError(t, roundTrip(t, s, target))
 }
 
 func TestAddressesAreLookedUpAnewWhenAllFail(t *testing.T) {
@@ -239,13 +240,13 @@ func TestAddressesAreLookedUpAnewWhenAllFail(t *testing.T) {
 	server := newFake(p).Start(t)
 	n := at("192.0.2.1", server.Addr())
 	s := client(t, p, n, func(o *Options) { o.Mode = link.Off })
-	must(t, roundTrip(t, s, target))
+	testutil.NoError(t, roundTrip(t, s, target))
 	address := server.Addr()
 	n.set("192.0.2.2", address) // what answers on the old address now refuses
 	n.mu.Lock()
 	n.listen["192.0.2.1"] = "127.0.0.1:1"
 	n.mu.Unlock()
-	must(t, roundTrip(t, s, target))
+	testutil.NoError(t, roundTrip(t, s, target))
 }
 
 func TestOldServerIsProbedForReadiness(t *testing.T) {
@@ -273,20 +274,26 @@ func TestStartWithoutServer(t *testing.T) {
 	if err != nil { // it may have joined Run's attempt, which began before
 		err = roundTrip(t, s, target)
 	}
-	must(t, err) // the next request finds it at once
+	testutil.NoError(t, err) // the next request finds it at once
 }
 
-func TestLinksAreRetriedWithoutRequests(t *testing.T) {
+// A server that comes back is found without a request, also if it has forgotten the
+// link.
+func TestServersAreRetriedWithoutRequests(t *testing.T) {
 	p := newPKI(t)
-	server := newFake(p).Start(t)
-	address := server.Addr()
-	s := client(t, p, at("192.0.2.1", address), nil)
-	run(t, s)
-	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
-	server.Stop()
-	testutil.Eventually(t, "not ready", func() bool { return s.Ready() != nil })
-	newFake(p).StartAt(t, address)
-	testutil.Eventually(t, "ready again", func() bool { return s.Ready() == nil })
+	for _, next := range []*fakeServer{newFake(p), newFake(p).Old()} {
+		server := newFake(p).Start(t)
+		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
+		run(t, s)
+		testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
+		server.Stop()
+		testutil.Eventually(t, "not ready", func() bool { return s.Ready() != nil })
+		next.StartAt(t, server.Addr())
+		testutil.Eventually(t, "ready again", func() bool { return s.Ready() == nil })
+		if _, old := s.sessions().stay(); old != slices.Equal(next.Protos, []string{"http/1.1"}) {
+			t.Errorf("%v: a session without a link: %v", next.Protos, old)
+		}
+	}
 }
 
 // A server with links beside one without: once there is a link, it is what
@@ -304,7 +311,7 @@ func TestPickPrefersLinks(t *testing.T) {
 	for range 3 {
 		f := tunnel.NewFlow("tcp", testutil.Echo(t))
 		c, err := s.Dial(t.Context(), f)
-		must(t, err)
+		testutil.NoError(t, err)
 		defer c.Close()
 		if f.Hop.ID != "linked" {
 			t.Errorf("dialed by %s", f.Hop.ID)
@@ -313,16 +320,4 @@ func TestPickPrefersLinks(t *testing.T) {
 	if got := s.Stats(); got.Links != 1 || got.Streams != 3 {
 		t.Errorf("%+v", got)
 	}
-}
-
-// A server that forgets the link is known to be without links before a request.
-func TestServerDowngrade(t *testing.T) {
-	p := newPKI(t)
-	server := newFake(p).Start(t)
-	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
-	run(t, s)
-	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
-	server.Stop()
-	newFake(p).Old().StartAt(t, server.Addr())
-	testutil.Eventually(t, "a server without links", func() bool { _, connect := s.sessions().stay(); return connect })
 }

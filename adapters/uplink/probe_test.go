@@ -18,7 +18,7 @@ func TestProbe(t *testing.T) {
 			server.Start(t)
 			s := client(t, p, at("192.0.2.1", server.Addr(), "192.0.2.2", testutil.Refusing(t)), nil)
 			addrs, err := s.Addresses(t.Context())
-			must(t, err)
+			testutil.NoError(t, err)
 			if len(addrs) != 2 || addrs[0].String() != "192.0.2.1:8090" {
 				t.Fatalf("the name leads to %v", addrs)
 			}
@@ -26,19 +26,19 @@ func TestProbe(t *testing.T) {
 				t.Errorf("of a port without listener it says %v", err)
 			}
 			probe, err := s.Probe(t.Context(), addrs[0])
-			must(t, err)
+			testutil.NoError(t, err)
 			defer probe.Close()
 			state, err := probe.Secure(t.Context())
-			must(t, err)
+			testutil.NoError(t, err)
 			if len(state.PeerCertificates) == 0 || probe.Linked() != (name == "link") {
 				t.Errorf("linked %v, state %+v", probe.Linked(), state)
 			}
 			if probe.Linked() {
 				session, err := probe.Link(t.Context())
-				must(t, err)
-				must(t, session.Close())
+				testutil.NoError(t, err)
+				testutil.NoError(t, session.Close())
 			} else {
-				must(t, probe.Admitted())
+				testutil.NoError(t, probe.Admitted())
 			}
 			if len(s.Links()) != 0 || s.Stats().Connects != 0 {
 				t.Errorf("a probe counts as a connection: %+v", s.Stats())
@@ -52,9 +52,9 @@ func TestProbeJudgesTheServer(t *testing.T) {
 	server := newFake(newPKI(t)).Start(t)
 	s := client(t, newPKI(t), at("192.0.2.1", server.Addr()), nil)
 	addrs, err := s.Addresses(t.Context())
-	must(t, err)
+	testutil.NoError(t, err)
 	probe, err := s.Probe(t.Context(), addrs[0])
-	must(t, err)
+	testutil.NoError(t, err)
 	defer probe.Close()
 	var unknown x509.UnknownAuthorityError
 	if _, err := probe.Secure(t.Context()); !errors.As(err, &unknown) {

@@ -20,7 +20,7 @@ func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
 	run(t, s)
 	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
 	c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
-	must(t, err)
+	testutil.NoError(t, err)
 	defer c.Close()
 	says(t, c, "before")
 

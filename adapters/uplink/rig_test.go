@@ -120,13 +120,6 @@ func manyRoundTrips(t *testing.T, d tunnel.Dialer, address string, n int) {
 	wg.Wait()
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func run(t testing.TB, s *Server) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -152,10 +145,10 @@ func says(t *testing.T, c tunnel.Conn, text string) {
 	t.Helper()
 	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	_, err := io.WriteString(c, text)
-	must(t, err)
+	testutil.NoError(t, err)
 	got := make([]byte, len(text))
 	_, err = io.ReadFull(c, got)
-	must(t, err)
+	testutil.NoError(t, err)
 	if string(got) != text {
 		t.Errorf("got %q", got)
 	}

@@ -42,12 +42,12 @@ func TestSearchFindsAServerWithAgents(t *testing.T) {
 	first.Agents = noAgents
 	s := twoLinks(t, p, first, second)
 	c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
-	must(t, err)
+	testutil.NoError(t, err)
 	defer c.Close()
 	testutil.Eventually(t, "a dial by the server with agents", func() bool {
 		f := tunnel.NewFlow("tcp", target)
 		c, err := s.Dial(t.Context(), f)
-		must(t, err)
+		testutil.NoError(t, err)
 		_ = c.Close()
 		return f.Hop.ID == "second"
 	})
@@ -69,7 +69,7 @@ func TestSearchInVain(t *testing.T) {
 	first.Agents, second.Agents = noAgents, noAgents
 	s := twoLinks(t, p, first, second)
 	testutil.Eventually(t, "two searches", func() bool {
-		must(t, roundTrip(t, s, target))
+		testutil.NoError(t, roundTrip(t, s, target))
 		return second.Links.Load() >= 2
 	})
 	if n := to(s); n["first"] != 2 || n["second"] != 0 {

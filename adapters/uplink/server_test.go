@@ -57,27 +57,20 @@ func TestDialByProtocol(t *testing.T) {
 	}
 }
 
-// The connection that showed the server to be old must serve the request, also
-// when many come at once.
-func TestOldServerCostsNoExtraHandshake(t *testing.T) {
+// Many first requests share one link. Where the server has none, the connection that
+// showed that serves one of them.
+func TestFirstRequestsCostNoExtraHandshake(t *testing.T) {
 	p := newPKI(t)
-	server := newFake(p).Old().Start(t)
 	target := testutil.Echo(t)
-	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
-	manyRoundTrips(t, s, target, 20)
-	if h, c := server.Handshakes.Load(), server.Connects.Load(); h != 20 || c != 20 {
-		t.Errorf("%d handshakes for %d CONNECTs", h, c)
-	}
-}
-
-func TestManyFirstRequestsMakeOneLink(t *testing.T) {
-	p := newPKI(t)
-	server := newFake(p).Start(t)
-	target := testutil.Echo(t)
-	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
-	manyRoundTrips(t, s, target, 50)
-	if h := server.Handshakes.Load(); h != 1 {
-		t.Errorf("%d handshakes for one link", h)
+	for _, c := range []struct {
+		server     *fakeServer
+		handshakes int64
+	}{{newFake(p), 1}, {newFake(p).Old(), 20}} {
+		s := client(t, p, at("192.0.2.1", c.server.Start(t).Addr()), nil)
+		manyRoundTrips(t, s, target, 20)
+		if h := c.server.Handshakes.Load(); h != c.handshakes {
+			t.Errorf("%v: %d handshakes for 20 requests, want %d", c.server.Protos, h, c.handshakes)
+		}
 	}
 }
 
@@ -116,7 +109,7 @@ func TestIDTravels(t *testing.T) {
 		server.Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
 		c, err := s.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "00112233aabbccdd", Network: "tcp", Address: target}})
-		must(t, err)
+		testutil.NoError(t, err)
 		c.Close()
 		if id := <-server.IDs; id != "00112233aabbccdd" {
 			t.Errorf("%v: the server saw id %q", server.Protos, id)
@@ -128,7 +121,7 @@ func TestIDTravels(t *testing.T) {
 func tlsFiles(t *testing.T) ClientTLS {
 	dir := t.TempDir()
 	src, err := tlsreload.New(tlsreload.Files{Cert: dir + "/tls.crt", Key: dir + "/tls.key", CA: dir + "/ca.crt"}, tlsreload.Options{Name: "server", Lenient: true})
-	must(t, err)
+	testutil.NoError(t, err)
 	return src
 }
 
@@ -155,14 +148,14 @@ func knowsNobody(t *testing.T) string {
 func TestServerOutOfReach(t *testing.T) {
 	p := newPKI(t)
 	other, err := pki.NewCA("other")
-	must(t, err)
+	testutil.NoError(t, err)
 	pair, err := other.Issue(pki.Leaf{CommonName: "stranger", Client: true})
-	must(t, err)
+	testutil.NoError(t, err)
 	server := newFake(p).Start(t)
 	oldServer := newFake(p).Old().Start(t)
 	closed := testutil.Refusing(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	testutil.NoError(t, err)
 	defer silent.Close()
 	nobody := knowsNobody(t)
 	for name, c := range map[string]struct {
@@ -211,12 +204,8 @@ func TestBadOptions(t *testing.T) {
 			s.Close()
 		}
 	}
-}
-
-func TestConnectTimeoutHasADefault(t *testing.T) {
-	opt, err := Options{Address: "host:1", TLS: newPKI(t)}.withDefaults()
-	if err != nil || opt.ConnectTimeout != 5*time.Second {
-		t.Errorf("%v, %v", opt.ConnectTimeout, err)
+	if opt, err := (Options{Address: "host:1", TLS: p}).withDefaults(); err != nil || opt.ConnectTimeout != 5*time.Second {
+		t.Errorf("by default a connection may take %v, %v", opt.ConnectTimeout, err)
 	}
 }
 
@@ -274,7 +263,7 @@ func TestDialSurvivesALostLink(t *testing.T) {
 	go func() { result <- roundTrip(t, s, target) }()
 	<-hold
 	server.Cut()
-	must(t, <-result)
+	testutil.NoError(t, <-result)
 }
 
 // A dial whose link broke counts as struck also where the next server knows of no
