@@ -22,24 +22,18 @@ func (a *Adapter) Lookups(ctx context.Context, policy ResolvePolicy, name string
 	if a.services == nil || policy.Disabled {
 		return nil
 	}
-	steps := []lookupStep{{resolve.FromService, resolve.ByService(a.services)}}
+	var out []Lookup
+	ask := func(source resolve.Source, r resolve.Resolver) {
+		start := time.Now()
+		answer, err := r.Resolve(ctx, name)
+		out = append(out, Lookup{source, answer, err, time.Since(start)})
+	}
+	ask(resolve.FromService, resolve.ByService(a.services))
 	if policy.GuestDNS {
-		steps = append(steps, lookupStep{resolve.FromGuest, a.guest})
+		ask(resolve.FromGuest, a.guest)
 	}
 	if !policy.GuestDNS || policy.ManagementFallback {
-		steps = append(steps, lookupStep{resolve.FromSystem, resolve.System{}})
-	}
-	var out []Lookup
-	for _, s := range steps {
-		start := time.Now()
-		answer, err := s.resolver.Resolve(ctx, name)
-		out = append(out, Lookup{s.source, answer, err, time.Since(start)})
+		ask(resolve.FromSystem, resolve.System{})
 	}
 	return out
-}
-
-// lookupStep is one resolver of the chain, asked alone.
-type lookupStep struct {
-	source   resolve.Source
-	resolver resolve.Resolver
 }

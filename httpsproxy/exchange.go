@@ -38,7 +38,7 @@ type exchange struct {
 	content  *content // the request's; nil if it has none
 	broken   error    // why the response's content is not whole, or did not all reach the client
 	upgraded *upgrade // what a 101 response led to
-	told     told     // what observers know of it
+	told     bool     // observers know it as open
 
 	mu       sync.Mutex
 	interim  interim // responses before the final one

@@ -6,24 +6,15 @@ import (
 	"konnectivity/tunnel"
 )
 
-// told is what observers know of an exchange.
-type told int
-
-const (
-	toldNothing told = iota
-	toldOpened
-	toldClosed
-)
-
 // opened tells observers that the exchange uses conn. To them it is a
 // connection from this moment until its response is over; connections to
 // destinations outlive it, and observers do not see those. A transport that
 // retries on another connection calls it again, without effect.
 func (x *exchange) opened(conn net.Conn) {
-	if x.told != toldNothing {
+	if x.told {
 		return
 	}
-	x.told = toldOpened
+	x.told = true
 	if d, ok := tunnel.Under[*dialed](conn); ok {
 		x.rec.flow.Adopt(d.flow)
 	}
@@ -32,8 +23,8 @@ func (x *exchange) opened(conn net.Conn) {
 
 // closed reports the end, once.
 func (x *exchange) closed(err error) {
-	if x.told == toldOpened {
-		x.told = toldClosed
+	if x.told {
+		x.told = false
 		x.server.Forwarder.End(x.rec.flow, err)
 	}
 }

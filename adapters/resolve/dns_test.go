@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -238,23 +239,11 @@ func TestParseReply(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !errors.Is(got.err, c.err) || !equal(got.addrs, c.addrs) || got.gone != c.gone || c.err == nil && got.ttl != c.ttl {
+			if !errors.Is(got.err, c.err) || !slices.Equal(got.addrs, c.addrs) || got.gone != c.gone || c.err == nil && got.ttl != c.ttl {
 				t.Errorf("got %+v", got)
 			}
 		})
 	}
-}
-
-func equal(a, b []netip.Addr) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
 }
 
 func TestParseReplyRefuses(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -34,9 +35,7 @@ type Health struct {
 	wake   chan struct{} // holds one token once down was set
 
 	telling sync.Mutex // held while a change is made and told, so that all are told in their order
-
-	mu   sync.Mutex
-	down bool
+	down    atomic.Bool
 }
 
 // NewHealth returns a Health. probe must reach the hosted cluster's DNS through
@@ -50,20 +49,12 @@ func NewHealth(probe func(context.Context) error, change func(down bool)) *Healt
 }
 
 // Down reports whether names and connections go direct now.
-func (h *Health) Down() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.down
-}
+func (h *Health) Down() bool { return h.down.Load() }
 
 func (h *Health) set(down bool) {
 	h.telling.Lock()
 	defer h.telling.Unlock()
-	h.mu.Lock()
-	changed := h.down != down
-	h.down = down
-	h.mu.Unlock()
-	if !changed {
+	if h.down.Swap(down) == down {
 		return
 	}
 	h.change(down)
