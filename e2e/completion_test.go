@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"fmt"
 	"os"
-	"regexp"
 	"strings"
 	"testing"
 )
@@ -43,17 +41,6 @@ func TestCompletionLoads(t *testing.T) {
 					t.Errorf("%v: %q, want %q", err, out, c.says)
 				}
 			})
-		}
-	}
-}
-
-// --version has what a report of a bug needs.
-func TestVersions(t *testing.T) {
-	for _, program := range programs {
-		out, err := command(t, nil, binaries.Path(program), "--version")
-		want := fmt.Sprintf(`^%s version \S+ \(commit \S+, go1\.\d+(\.\d+)?, \w+/\w+\)\n$`, program)
-		if err != nil || !regexp.MustCompile(want).MatchString(out) {
-			t.Errorf("%v: %q", err, out)
 		}
 	}
 }

@@ -8,19 +8,10 @@ import (
 	"testing"
 )
 
+// Quickstart goes by every path once. An image may have no folder for temporary files.
 func TestQuickstartOnce(t *testing.T) {
-	quickstartOnce(t, os.Environ())
-}
-
-// An image may have no folder for temporary files.
-func TestQuickstartWithoutTemporaryFolder(t *testing.T) {
-	quickstartOnce(t, append(os.Environ(), "TMPDIR="+filepath.Join(t.TempDir(), "missing")))
-}
-
-func quickstartOnce(t *testing.T, env []string) {
-	t.Helper()
 	cmd := exec.Command(binaries.Path("konnectivity"), "quickstart", "--once", "--json")
-	cmd.Env, cmd.Dir = env, t.TempDir()
+	cmd.Env, cmd.Dir = append(os.Environ(), "TMPDIR="+filepath.Join(t.TempDir(), "missing")), t.TempDir()
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -46,31 +45,9 @@ func listen(t *testing.T, n *line.Namespace, address netip.Addr) *net.UDPConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	holdAll(t, c)
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	t.Cleanup(func() { c.Close() })
 	return c
-}
-
-// holdAll gives c a buffer for all that a test sends, beyond what a process may
-// have elsewhere if it is let: what finds it full is lost, and a reader may be
-// starved.
-func holdAll(t *testing.T, c *net.UDPConn) {
-	t.Helper()
-	const all = 8 << 20
-	raw, err := c.SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	refused := error(nil)
-	if err := raw.Control(func(fd uintptr) {
-		refused = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, all)
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if refused != nil {
-		_ = c.SetReadBuffer(all)
-	}
 }
 
 // ends are a socket at A, and one at B with its address.
@@ -124,57 +101,6 @@ func TestLineDelays(t *testing.T) {
 		}
 		return ""
 	})
-}
-
-func TestLineKeepsItsRateAndQueue(t *testing.T) {
-	const (
-		rate    = 50e6
-		payload = packet - 28 // behind the headers of IP and UDP
-		queued  = 200
-		want    = (queued - 1) * packet * 8 * time.Second / rate
-	)
-	l := newLine(t, line.Config{Rate: rate, Queue: queued * packet})
-	a, b, to := ends(t, l)
-	settles(t, func() string {
-		before, _ := l.Counters()
-		for range 2 * queued { // at once, so half of it finds the queue full
-			if _, err := a.WriteToUDPAddrPort(make([]byte, payload), to); err != nil {
-				t.Fatal(err)
-			}
-		}
-		took := spread(t, b, queued)
-		after, _ := l.Counters()
-		carried := after.Carried - before.Carried
-		if carried < queued {
-			t.Errorf("the queue holds %d packets, want %d", carried, queued)
-		}
-		if !within5(float64(carried), queued) || !within5(float64(took), float64(want)) {
-			return fmt.Sprintf("the queue holds %d packets and sends them in %v, want %d in %v", carried, took, queued, want)
-		}
-		return ""
-	})
-}
-
-// spread is the time between the first packet that arrives and the n-th; what
-// comes after it is dropped.
-func spread(t *testing.T, c *net.UDPConn, n int) time.Duration {
-	t.Helper()
-	var first, last time.Time
-	for i := range n {
-		if _, err := c.Read(make([]byte, packet)); err != nil {
-			t.Fatal(err)
-		}
-		if last = time.Now(); i == 0 {
-			first = last
-		}
-	}
-	defer c.SetReadDeadline(time.Now().Add(20 * time.Second))
-	for {
-		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-		if _, err := c.Read(make([]byte, packet)); err != nil {
-			return last.Sub(first)
-		}
-	}
 }
 
 // What the seeded Shaper says is lost of numbered packets does not arrive, and
