@@ -372,21 +372,19 @@ func (m *measurement) transfers(ctx context.Context, s subject, d bench.Directio
 
 func (m *measurement) roundTrip(ctx context.Context, s subject) error {
 	l, err := s.RoundTrip(ctx, m.Length)
-	m.add(s, "round trip, p50", "ms", milliseconds(l.P50))
-	m.add(s, "round trip, p99", "ms", milliseconds(l.P99))
+	m.rep.Latency(s.Name, m.Name+": round trip", l)
 	return err
 }
 
 func (m *measurement) roundTripBeside(ctx context.Context, s subject) error {
 	l, err := s.RoundTripBeside(ctx, s.conns(8), m.Ahead, m.Length)
-	m.add(s, "round trip beside 8 downloads, p50", "ms", milliseconds(l.P50))
-	m.add(s, "round trip beside 8 downloads, p99", "ms", milliseconds(l.P99))
+	m.rep.Latency(s.Name, m.Name+": round trip beside 8 downloads", l)
 	return err
 }
 
 func (m *measurement) firstByte(ctx context.Context, s subject) error {
 	l, err := s.FirstByte(ctx, firstByteDials)
-	m.add(s, "dial to first byte, p50", "ms", milliseconds(l.P50))
+	m.add(s, "dial to first byte, p50", "ms", bench.Milliseconds(l.P50))
 	return err
 }
 

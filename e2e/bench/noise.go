@@ -78,7 +78,7 @@ func (t *tenants) noise(ctx context.Context, s *suite.Suite) (err error) {
 		}
 		t.noteQuiet("beside "+c.what, free.quiet)
 		t.noteQuiet("beside "+c.what+" within "+c.bounds, bounded.quiet)
-		t.note("beside "+c.what+": p99 ÷ p99 within "+c.bounds, "×", milliseconds(free.quiet.Dial.P99)/milliseconds(bounded.quiet.Dial.P99))
+		t.note("beside "+c.what+": p99 ÷ p99 within "+c.bounds, "×", bench.Milliseconds(free.quiet.Dial.P99)/bench.Milliseconds(bounded.quiet.Dial.P99))
 	}
 	return nil
 }
@@ -87,8 +87,8 @@ func (t *tenants) noise(ctx context.Context, s *suite.Suite) (err error) {
 func (t *tenants) noteQuiet(what string, r report) {
 	t.note(what+": dials and echoes", "", float64(r.Dial.Count+r.Failed))
 	t.note(what+": failed", "", float64(r.Failed))
-	t.note(what+": p50", "ms", milliseconds(r.Dial.P50))
-	t.note(what+": p99", "ms", milliseconds(r.Dial.P99))
+	t.note(what+": p50", "ms", bench.Milliseconds(r.Dial.P50))
+	t.note(what+": p99", "ms", bench.Milliseconds(r.Dial.P99))
 }
 
 // outcome is what both clusters did in some time.

@@ -271,8 +271,8 @@ func (t *tenants) noteDials(what string, d *dials) error {
 	took, failed, err := d.take()
 	t.note(what, "", float64(took.Count))
 	t.note(what+": failed", "", float64(failed))
-	t.note(what+": dial p50", "ms", milliseconds(took.P50))
-	t.note(what+": dial p99", "ms", milliseconds(took.P99))
+	t.note(what+": dial p50", "ms", bench.Milliseconds(took.P50))
+	t.note(what+": dial p99", "ms", bench.Milliseconds(took.P99))
 	if errors.Is(err, errCrossed) {
 		return err
 	}
@@ -300,7 +300,7 @@ func (t *tenants) pages(ctx context.Context) error {
 			size, slowest = n, max(slowest, time.Since(start))
 			sleep(ctx, lookPause)
 		}
-		t.note(page.what+": slowest of 5", "ms", milliseconds(slowest))
+		t.note(page.what+": slowest of 5", "ms", bench.Milliseconds(slowest))
 		t.note(page.what+": size", "KB", float64(size)/1e3)
 	}
 	return nil

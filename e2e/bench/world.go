@@ -169,5 +169,3 @@ func (w *world) profile(dir, more string) {
 		}()
 	}
 }
-
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -122,7 +122,7 @@ func (s Subject) usage() (Usage, error) { return Processes(s.PIDs...) }
 
 func (s Subject) rtt(ctx context.Context, plan Plan, rep *Report) error {
 	l, err := s.RoundTrip(ctx, plan.Duration)
-	rep.latency(s.Name, "round trip of 64 B", l)
+	rep.Latency(s.Name, "round trip of 64 B", l)
 	return err
 }
 
@@ -134,7 +134,7 @@ func (s Subject) small(ctx context.Context, plan Plan, rep *Report) error {
 	}
 	l, err := s.RoundTripBeside(ctx, bulk, 0, plan.Duration)
 	label := fmt.Sprintf("round trip beside %s", plural(bulk, "download"))
-	rep.latency(s.Name, label, l)
+	rep.Latency(s.Name, label, l)
 	if l.Count > 0 && alone.P99 > 0 {
 		rep.Add(s.Name, label+", p99 ÷ alone", "×", float64(l.P99)/float64(alone.P99))
 	}
@@ -156,7 +156,7 @@ func (s Subject) idle(ctx context.Context, plan Plan, rep *Report) error {
 		return err
 	}
 	defer held.Close()
-	rep.Add(s.Name, fmt.Sprintf("dial p99 of %d connections", plan.Idle), "ms", ms(held.Dial.P99))
+	rep.Add(s.Name, fmt.Sprintf("dial p99 of %d connections", plan.Idle), "ms", Milliseconds(held.Dial.P99))
 	if len(s.PIDs) > 0 {
 		rep.Add(s.Name, fmt.Sprintf("memory of each of %d idle", plan.Idle), "KB", float64(taken)/1e3/float64(plan.Idle))
 	}
@@ -171,7 +171,7 @@ func (s Subject) stalled(ctx context.Context, plan Plan, rep *Report) error {
 	defer held.Close()
 	l, err := s.RoundTrip(ctx, plan.Duration)
 	beside := fmt.Sprintf("beside %s", plural(plan.Stalled, "stalled reader"))
-	rep.latency(s.Name, "round trip "+beside, l)
+	rep.Latency(s.Name, "round trip "+beside, l)
 	if len(s.PIDs) > 0 {
 		rep.Add(s.Name, "memory taken "+beside, "MB", float64(taken)/1e6)
 	}

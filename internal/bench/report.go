@@ -50,14 +50,16 @@ func (r *Report) Merge(other *Report) {
 	}
 }
 
-func (r *Report) latency(subject, label string, l Latency) {
+// Latency adds the median and the 99th percentile of l, if there is any.
+func (r *Report) Latency(subject, label string, l Latency) {
 	if l.Count > 0 {
-		r.Add(subject, label+", p50", "ms", ms(l.P50))
-		r.Add(subject, label+", p99", "ms", ms(l.P99))
+		r.Add(subject, label+", p50", "ms", Milliseconds(l.P50))
+		r.Add(subject, label+", p99", "ms", Milliseconds(l.P99))
 	}
 }
 
-func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+// Milliseconds is d as a figure of a report.
+func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // Median returns the median of a row's values for one subject, or 0 if there
 // are none.
