@@ -291,18 +291,13 @@ func TestProgramStartsAndStops(t *testing.T) {
 	stop := started(t, expand(right+ports+"--uds-name={dir}/s --log-file={dir}/log --logtostderr=false", files))
 	url := fmt.Sprintf("http://127.0.0.1:%d/", health)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	up := false
-	for range 3000 {
-		if resp, err := client.Get(url + "healthz"); err == nil {
+	testutil.Eventually(t, "/healthz is well", func() bool {
+		resp, err := client.Get(url + "healthz")
+		if err == nil {
 			resp.Body.Close()
-			up = resp.StatusCode == 200
-			break
 		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	if !up {
-		t.Error("never healthy")
-	}
+		return err == nil && resp.StatusCode == 200
+	})
 	if resp, err := client.Get(url + "readyz"); err != nil || resp.StatusCode != 500 {
 		t.Errorf("ready without agents: %v, %v", resp, err)
 	} else {
@@ -379,16 +374,7 @@ func TestTLSFlagsAct(t *testing.T) {
 		}
 		return err
 	}
-	var err error
-	for range 3000 {
-		if err = dial(tls.VersionTLS13); err == nil {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	if err != nil {
-		t.Error(err)
-	}
+	testutil.Eventually(t, "a handshake of TLS 1.3", func() bool { return dial(tls.VersionTLS13) == nil })
 	if err := dial(tls.VersionTLS12); err == nil || !strings.Contains(err.Error(), "version") {
 		t.Errorf("TLS 1.2: %v", err)
 	}
@@ -406,17 +392,10 @@ func TestAdminFlagsAct(t *testing.T) {
 		resp.Body.Close()
 		return resp.StatusCode, nil
 	}
-	var code int
-	var err error
-	for range 3000 {
-		if code, err = ask(pair); err == nil {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	if code != 200 || err != nil {
-		t.Errorf("with a certificate: %d, %v", code, err)
-	}
+	testutil.Eventually(t, "an answer to a certificate", func() bool {
+		code, err := ask(pair)
+		return err == nil && code == 200
+	})
 	if code, err := ask(); code != 401 || err != nil {
 		t.Errorf("without: %d, %v", code, err)
 	}

@@ -3,7 +3,9 @@ package certs
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,29 +31,34 @@ func kubernetesFiles(dir, namespace string, ca *pki.CA, files []certificate) ([]
 	for _, f := range files {
 		control = append(control, tlsSecret(namespace, ca, f))
 	}
-	control = append(control, caConfigMap(namespace, ca))
-	agent := files[len(files)-1]
-	data := []any{tlsSecret(agentNamespace, ca, agent), caConfigMap(agentNamespace, ca)}
-	first, err := objectsFile(filepath.Join(dir, controlPlaneFile), control)
-	if err != nil {
-		return nil, err
-	}
-	second, err := objectsFile(filepath.Join(dir, dataPlaneFile), data)
-	return []file{first, second}, err
+	return objectsFiles(dir, map[string][]any{
+		controlPlaneFile: append(control, caConfigMap(namespace, ca)),
+		dataPlaneFile:    agentObjects(ca, files[len(files)-1]),
+	})
 }
 
-// objectsFile has objects as YAML documents, and only the owner may read it.
-func objectsFile(path string, objects []any) (file, error) {
-	var all bytes.Buffer
-	for _, object := range objects {
-		document, err := yaml.Marshal(object)
-		if err != nil {
-			return file{}, fmt.Errorf("encode %s: %w", path, err)
+// agentObjects are for the cluster where agents run.
+func agentObjects(ca *pki.CA, agent certificate) []any {
+	return []any{tlsSecret(agentNamespace, ca, agent), caConfigMap(agentNamespace, ca)}
+}
+
+// objectsFiles are files of objects as YAML documents, by name. Only their owner may read
+// them.
+func objectsFiles(dir string, objects map[string][]any) ([]file, error) {
+	var files []file
+	for _, name := range slices.Sorted(maps.Keys(objects)) {
+		var all bytes.Buffer
+		for _, object := range objects[name] {
+			document, err := yaml.Marshal(object)
+			if err != nil {
+				return nil, fmt.Errorf("encode %s: %w", name, err)
+			}
+			all.WriteString("---\n")
+			all.Write(document)
 		}
-		all.WriteString("---\n")
-		all.Write(document)
+		files = append(files, file{filepath.Join(dir, name), all.Bytes(), pki.WriteKey})
 	}
-	return file{path, all.Bytes(), pki.WriteKey}, nil
+	return files, nil
 }
 
 // signerSecret is the CA with its key.

@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -78,10 +79,8 @@ func (o *Order) FulfilTenant(dir string, out io.Writer) error {
 	if f.ca, err = o.authority(); err != nil {
 		return err
 	}
-	for _, c := range []*certificate{&f.server, &f.client, &f.agent} {
-		if err := o.sign(f.ca, c); err != nil {
-			return err
-		}
+	if err := cmp.Or(o.sign(f.ca, &f.server), o.sign(f.ca, &f.client), o.sign(f.ca, &f.agent)); err != nil {
+		return err
 	}
 	if err := o.writeTenant(f); err != nil {
 		_ = os.Remove(f.cluster) // which is empty now, and was not there before
@@ -246,18 +245,12 @@ func (o *Order) clusterFiles(f *tenantFiles) ([]file, error) {
 	served := secret(o.Tenant.ServerNamespace, "tenant-"+o.Tenant.Name, corev1.SecretTypeOpaque)
 	served.Labels = map[string]string{tenant.SecretLabel: o.Tenant.Name}
 	served.Data = f.served()
-	for name, objects := range map[string][]any{
+	objects, err := objectsFiles(f.cluster, map[string][]any{
 		serverFile:       {served},
 		controlPlaneFile: {tlsSecret(o.Namespace, f.ca, f.client), caConfigMap(o.Namespace, f.ca)},
-		dataPlaneFile:    {tlsSecret(agentNamespace, f.ca, f.agent), caConfigMap(agentNamespace, f.ca)},
-	} {
-		objects, err := objectsFile(filepath.Join(f.cluster, name), objects)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, objects)
-	}
-	return all, nil
+		dataPlaneFile:    agentObjects(f.ca, f.agent),
+	})
+	return append(all, objects...), err
 }
 
 // summarizeTenant prints the flags of the server and of the cluster's programs.
