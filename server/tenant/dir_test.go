@@ -428,10 +428,7 @@ func TestAFileThatKeepsItsSizeAndTime(t *testing.T) {
 func TestASettledFolderIsNotReadAgain(t *testing.T) {
 	w := newWorld(t)
 	w.tenant("a", "a.example")
-	old := time.Now().Add(-time.Hour)
-	for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile} {
-		testutil.NoError(t, os.Chtimes(filepath.Join(w.path, "a", file), old, old))
-	}
+	w.aged(filepath.Join(w.path, "a"))
 	d := w.open()
 	read := time.Now() // or else its turn may have come
 	d.entries["a"].read = read
@@ -602,9 +599,7 @@ func TestAFolderAtRestIsNotOpened(t *testing.T) {
 		"it went":           func(w *world, folder string) error { return os.Rename(folder, folder+"2") },
 		"it is another": func(w *world, folder string) error {
 			w.tenant("b", "b.example")
-			for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile, ""} {
-				age(filepath.Join(w.path, "b", file))
-			}
+			w.aged(filepath.Join(w.path, "b"))
 			return errors.Join(os.Rename(folder, folder+"2"), os.Rename(filepath.Join(w.path, "b"), folder))
 		},
 	} {
@@ -612,9 +607,7 @@ func TestAFolderAtRestIsNotOpened(t *testing.T) {
 			w := newWorld(t)
 			w.tenant(name, "a.example")
 			folder := filepath.Join(w.path, name)
-			for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile, ""} {
-				age(filepath.Join(folder, file))
-			}
+			w.aged(folder)
 			d := w.open()
 			read := d.entries[name].stamp
 			if read == nil || !d.source.still(name, read, true) {
@@ -784,10 +777,7 @@ func TestATransientErrorIsOverAtTheNextLook(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			w := newWorld(t)
 			w.tenant("a", "a.example")
-			old := time.Now().Add(-time.Hour)
-			for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile} {
-				testutil.NoError(t, os.Chtimes(filepath.Join(w.path, "a", file), old, old))
-			}
+			w.aged(filepath.Join(w.path, "a"))
 			d := w.open()
 			good := d.source
 			fails.source = good

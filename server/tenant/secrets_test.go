@@ -88,34 +88,6 @@ func TestSecretsAreTenants(t *testing.T) {
 	}
 }
 
-func TestSecretsComeChangeAndGo(t *testing.T) {
-	w := newSecretsWorld(t)
-	w.whole("a", "a.example")
-	d := w.open()
-	first := d.Table().Tenant("a")
-	told := 0
-	d.OnChange(func(*Table) { told++ })
-
-	w.whole("b", "b.example")
-	d.Look()
-	w.finds(d, "b.example", "b")
-	w.whole("b", "b2.example")
-	d.Look()
-	w.finds(d, "b2.example", "b")
-	w.finds(d, "b.example", "refused")
-	if d.Table().Tenant("a") != first {
-		t.Error("a tenant that has not changed is another")
-	}
-	w.drop("b")
-	d.Look()
-	d.Look()
-	w.finds(d, "b2.example", "refused")
-	d.Look()
-	if told != 4 {
-		t.Errorf("%d tables were told, want 4", told)
-	}
-}
-
 // Nothing is read again that has not changed, and the same content under a new
 // version is no change.
 func TestASecretIsReadOnce(t *testing.T) {

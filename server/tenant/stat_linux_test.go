@@ -16,9 +16,7 @@ func TestALookAllocatesPathsAlone(t *testing.T) {
 	w.tenant("a", "a.example")
 	folder := filepath.Join(w.path, "a")
 	files := []string{AgentsCAFile, ClientsCAFile, SettingsFile}
-	for _, file := range append(files, "") {
-		testutil.NoError(t, os.Chtimes(filepath.Join(folder, file), time.Time{}, time.Now().Add(-time.Hour)))
-	}
+	w.aged(folder)
 	d := w.open()
 	read := d.entries["a"].stamp
 	allocs := testing.AllocsPerRun(100, func() {
