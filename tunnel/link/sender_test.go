@@ -3,6 +3,7 @@ package link
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -19,6 +20,8 @@ type wire struct {
 	net.Conn
 	gate    chan struct{} // writes wait until it is closed
 	broken  error
+	hook    func(n int) // called before the n-th write
+	writes  int
 	writing atomic.Int32
 	mixed   atomic.Bool // two have written at once
 
@@ -41,6 +44,9 @@ func (w *wire) Write(p []byte) (int, error) {
 	}
 	defer w.writing.Add(-1)
 	<-w.gate
+	if w.writes++; w.hook != nil {
+		w.hook(w.writes)
+	}
 	time.Sleep(time.Microsecond) // others run meanwhile
 	if w.broken != nil {
 		return 0, w.broken
@@ -63,6 +69,9 @@ func (w *wire) taken(t *testing.T) []string {
 	return decode(t, w.buf.Bytes())
 }
 
+// errLost is what the streams of a link get whose connection failed.
+var errLost = errors.New("the link is lost")
+
 // aSender is a sender without a link, and the sending halves of streams.
 func aSender(conn net.Conn, streams int) (*sender, []*sendHalf, *sync.WaitGroup) {
 	mu, wg := &sync.Mutex{}, &sync.WaitGroup{}
@@ -74,9 +83,9 @@ func aSender(conn net.Conn, streams int) (*sender, []*sendHalf, *sync.WaitGroup)
 		frameWriter: newFrameWriter(conn), mu: mu, wg: wg, sent: func(int) {},
 		writer: writerFree, freed: sync.Cond{L: mu}, flushCond: sync.Cond{L: mu},
 	}
-	s.fail = func(err error) {
+	s.fail = func(error) {
 		for _, h := range halves {
-			h.end = err
+			h.end = errLost
 			h.cond.Broadcast()
 		}
 		if s.writer != writerDead {
@@ -165,6 +174,59 @@ func TestSenderSendsAllInOrder(t *testing.T) {
 	})
 }
 
+// What a stream has queued for the present writer goes before what it writes itself, even
+// if so many streams have queued frames that one round does not reach them.
+func TestSenderSendsTheWritersOwnFramesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := aWire(false)
+		s, halves, wg := aSender(conn, 40)
+		var writers sync.WaitGroup
+		writers.Go(func() { _, _ = s.writeSome(halves[0], []byte("first")) })
+		synctest.Wait()
+		for _, h := range halves[1:39] {
+			_, _ = s.writeSome(h, make([]byte, smallMessage))
+		}
+		own := halves[39]
+		s.do(func() { s.pushIntro(own, frameOpened, []byte{}) })
+		_, _ = s.writeSome(own, []byte("small"))
+		writers.Go(func() { _, _ = s.writeSome(own, make([]byte, smallMessage+1)) })
+		time.Sleep(time.Second)
+		close(conn.gate)
+		writers.Wait()
+		want := []string{"DATA/0 first", "OPENED/39", "DATA/39 small"}
+		got := conn.taken(t)
+		if !slices.Equal(got[:3], want) || slices.Index(got, "DATA/39") < 3 || len(got) != 3+38+1 {
+			t.Errorf("sent %q, want %q first", got, want)
+		}
+		stop(s, wg)
+	})
+}
+
+// A stream that queues for its turn during the last round of the writer before it gets the
+// turn nevertheless.
+func TestSenderPassesTheTurnAfterTheLastRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rounds = 4
+		conn := aWire(true)
+		s, halves, wg := aSender(conn, 3)
+		var last sync.WaitGroup
+		conn.hook = func(n int) {
+			switch {
+			case n <= rounds:
+				_, _ = s.writeSome(halves[1], []byte("x"))
+			case n == rounds+1:
+				last.Go(func() { _, _ = s.writeSome(halves[2], make([]byte, 2*smallMessage)) })
+				time.Sleep(time.Second) // it queues for its turn
+			}
+		}
+		if _, err := s.writeSome(halves[0], make([]byte, 2*smallMessage)); err != nil {
+			t.Error(err)
+		}
+		last.Wait()
+		stop(s, wg)
+	})
+}
+
 // Pending frames are sent without a caller that waits: at once if the turn is free, else by
 // the writer.
 func TestSenderLeavesNothingBehind(t *testing.T) {
@@ -204,8 +266,8 @@ func TestSenderLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// Once a write has failed, all streams in line get the error, and no call waits for the
-// flusher.
+// Once a write has failed, all streams, the one in its Write too, hear of the loss of the
+// link, and no call waits for the flusher.
 func TestSenderFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := aWire(false)
@@ -214,7 +276,7 @@ func TestSenderFails(t *testing.T) {
 		var writers sync.WaitGroup
 		for _, h := range halves {
 			writers.Go(func() {
-				if _, err := s.writeSome(h, make([]byte, 2*smallMessage)); !errors.Is(err, conn.broken) {
+				if _, err := s.writeSome(h, make([]byte, 2*smallMessage)); err != errLost {
 					t.Errorf("stream %d: %v", h.id, err)
 				}
 			})
@@ -249,11 +311,12 @@ func TestSenderCountsNothingOnceOver(t *testing.T) {
 	})
 }
 
-// GOAWAY is the last frame: behind pending frames, and in place of the streams in line.
+// GOAWAY is the last frame: behind pending frames, however many rounds they take, and in
+// place of the streams in line.
 func TestSenderSaysGoodbyeLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := aWire(false)
-		s, halves, wg := aSender(conn, 4)
+		s, halves, wg := aSender(conn, 55)
 		var writers sync.WaitGroup
 		writers.Go(func() { _, _ = s.writeSome(halves[0], []byte("first")) })
 		for !s.sending() {
@@ -262,14 +325,22 @@ func TestSenderSaysGoodbyeLast(t *testing.T) {
 		writers.Go(func() { _, _ = s.writeSome(halves[1], make([]byte, 2*smallMessage)) })
 		time.Sleep(time.Millisecond)
 		s.do(func() { halves[2].out.reset = true; s.push(halves[2]) })
+		want := []string{"DATA/0 first", "RESET/2"}
+		for i, h := range halves[3:] {
+			if _, err := s.writeSome(h, make([]byte, smallMessage)); err != nil {
+				t.Error(err)
+			}
+			want = append(want, fmt.Sprintf("DATA/%d", i+3))
+		}
+		want = append(want, "GOAWAY/0")
 		writers.Go(func() { s.sayGoodbye(ErrClosed, GoAwayShutdown, "bye") })
 		time.Sleep(time.Millisecond)
 		close(conn.gate)
 		time.Sleep(time.Millisecond)
-		if got, want := conn.taken(t), []string{"DATA/0 first", "RESET/2", "GOAWAY/0"}; !slices.Equal(got, want) {
+		if got := conn.taken(t); !slices.Equal(got, want) {
 			t.Errorf("sent %q, want %q", got, want)
 		}
-		s.do(func() { s.fail(ErrClosed) })
+		s.do(func() { s.fail(nil) })
 		writers.Wait()
 		wg.Wait()
 	})
