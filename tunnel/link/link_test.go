@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -120,18 +119,6 @@ func streamPair(t testing.TB, transport string, reverse bool) (opener, acceptor 
 	return opener, <-ends
 }
 
-// everyWay runs a test over every transport, opened from either side.
-func everyWay(t *testing.T, test func(t *testing.T, opener, acceptor tunnel.Conn)) {
-	for name := range transports {
-		for _, reverse := range []bool{false, true} {
-			t.Run(name+map[bool]string{false: "/forward", true: "/reverse"}[reverse], func(t *testing.T) {
-				opener, acceptor := streamPair(t, name, reverse)
-				test(t, opener, acceptor)
-			})
-		}
-	}
-}
-
 func TestNettest(t *testing.T) {
 	for name := range transports {
 		for _, reverse := range []bool{false, true} {
@@ -143,75 +130,6 @@ func TestNettest(t *testing.T) {
 			})
 		}
 	}
-}
-
-func TestHalfCloseKeepsTheAnswer(t *testing.T) {
-	everyWay(t, func(t *testing.T, opener, acceptor tunnel.Conn) {
-		payload := make([]byte, 3<<20)
-		_, _ = rand.Read(payload)
-		go func() {
-			h := sha256.New()
-			_, _ = io.Copy(h, acceptor)
-			_, _ = acceptor.Write(h.Sum(nil))
-			_ = acceptor.Close()
-		}()
-		if _, err := opener.Write(payload); err != nil {
-			t.Fatal(err)
-		}
-		if err := opener.CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := opener.Write([]byte("x")); err == nil {
-			t.Error("a Write after CloseWrite succeeded")
-		}
-		got, err := io.ReadAll(opener)
-		if want := sha256.Sum256(payload); err != nil || !bytes.Equal(got, want[:]) {
-			t.Fatalf("answer %x, %v", got, err)
-		}
-	})
-}
-
-func TestResetArrivesAfterWhatWasSent(t *testing.T) {
-	everyWay(t, func(t *testing.T, opener, acceptor tunnel.Conn) {
-		if _, err := opener.Write([]byte("last words")); err != nil {
-			t.Fatal(err)
-		}
-		got := make([]byte, 4)
-		if _, err := io.ReadFull(acceptor, got); err != nil {
-			t.Fatal(err)
-		}
-		_ = opener.Reset(&tunnel.ResetError{Code: tunnel.CodeStalled})
-		rest, err := io.ReadAll(acceptor)
-		var reset *tunnel.ResetError
-		if string(rest) != " words" || !errors.As(err, &reset) || reset.Code != tunnel.CodeStalled {
-			t.Fatalf("read %q, %v, want the rest and the reset's code", rest, err)
-		}
-		if !errors.Is(err, syscall.ECONNRESET) {
-			t.Error("a reset does not count as ECONNRESET")
-		}
-		if _, err := acceptor.Write([]byte("x")); !errors.As(err, &reset) {
-			t.Errorf("Write after a reset: %v", err)
-		}
-	})
-}
-
-func TestCloseTellsThePeerToStop(t *testing.T) {
-	everyWay(t, func(t *testing.T, opener, acceptor tunnel.Conn) {
-		_, _ = opener.Write([]byte("bye"))
-		_ = opener.Close()
-		if got, err := io.ReadAll(acceptor); err != nil || string(got) != "bye" {
-			t.Fatalf("read %q, %v", got, err)
-		}
-		_ = acceptor.SetWriteDeadline(time.Now().Add(patience))
-		for {
-			if _, err := acceptor.Write(make([]byte, 1<<10)); err != nil {
-				if errors.Is(err, os.ErrDeadlineExceeded) {
-					t.Fatal("writes to a closed stream hang for want of credit")
-				}
-				return
-			}
-		}
-	})
 }
 
 // A stream that is not read must not hold up its neighbours.
@@ -275,38 +193,6 @@ func TestDialErrorsAreTyped(t *testing.T) {
 	}
 	if n := a.Streams(); n != 0 {
 		t.Errorf("%d streams left after failed dials", n)
-	}
-}
-
-// A dial that is given up must cancel the dial at the peer, and a connection
-// that was made meanwhile must not stay.
-func TestCancelledDialLeavesNothing(t *testing.T) {
-	near, far := tcpPair(t)
-	cancelled := make(chan error, 1)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	dialer := tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
-		cancel() // a dial that was given up before would never come here
-		<-ctx.Done()
-		cancelled <- context.Cause(ctx)
-		return nil, ctx.Err()
-	})
-	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
-	if _, err := a.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailCancelled {
-		t.Fatalf("got %v, want a cancelled dial", err)
-	}
-	select {
-	case cause := <-cancelled:
-		if tunnel.CodeOf(cause) != tunnel.CodeCancelled {
-			t.Errorf("the peer's dial ended with %v", cause)
-		}
-	case <-time.After(patience):
-		t.Fatal("the peer's dial was not cancelled")
-	}
-	ctx, cancel = context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := errors.Join(a.WaitIdle(ctx), b.WaitIdle(ctx)); err != nil {
-		t.Fatal(err)
 	}
 }
 
