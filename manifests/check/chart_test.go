@@ -212,56 +212,64 @@ func TestChartMakesWhatKustomizationsMake(t *testing.T) {
 	}
 }
 
-// What the chart has beyond them.
+// What the chart has beyond them: values, and parts of the objects that they make.
 func TestChartsValues(t *testing.T) {
-	objects := rendered(t, "{agent: {kind: Deployment, autoscaling: {enabled: true}, extraArgs: [--v=5], extraEnv: [{name: HTTPS_PROXY, value: 'http://proxy:3128'}]}, "+
-		"image: {repository: registry.example.com/konnectivity, tag: v1.0.0}, server: {replicas: 5, service: {type: NodePort, nodePort: 30091}}, pki: {clusterSANs: [203.0.113.7, a.example.com]}}")
-	for _, want := range []struct{ object, text string }{
-		{"Deployment konnectivity-agent", `"image":"registry.example.com/konnectivity:v1.0.0"`},
-		{"Deployment konnectivity-agent", `"--v=5"]`},
-		{"Deployment konnectivity-agent", `{"name":"HTTPS_PROXY","value":"http://proxy:3128"}`},
-		{"Deployment konnectivity-agent", `"podAntiAffinity"`},
-		{"PodDisruptionBudget konnectivity-agent", `"maxUnavailable":1`},
-		{"HorizontalPodAutoscaler konnectivity-agent", `"maxReplicas":10`},
-		{"Deployment konnectivity-server", `"replicas":5`},
-		{"Deployment konnectivity-server", `"image":"registry.example.com/konnectivity:v1.0.0"`},
-		{"Service konnectivity-server", `"nodePort":30091`},
-		{"Service konnectivity-server", `"type":"NodePort"`},
-		{"Job konnectivity-certs", `"--cluster-san=203.0.113.7","--cluster-san=a.example.com"`},
-		{"Job konnectivity-certs", `"--namespace=` + controlPlane + `"`},
-		{"Job konnectivity-certs", `"activeDeadlineSeconds":240`},
+	type parts map[string][]string // by object
+	const (
+		scaled = "agent: {kind: Deployment, autoscaling: {enabled: true}, "
+		image  = `"image":"registry.example.com/konnectivity:v1.0.0"`
+		routes = "server: {route: {host: a.example.com}, tlsRoute: {host: b.example.com, gateway: {name: g, namespace: gw, sectionName: tls}}}"
+	)
+	for values, want := range map[string]parts{
+		"{" + scaled + "extraArgs: [--v=5], extraEnv: [{name: HTTPS_PROXY, value: 'http://proxy:3128'}]}, " +
+			"image: {repository: registry.example.com/konnectivity, tag: v1.0.0}, server: {replicas: 5, service: {type: NodePort, nodePort: 30091}}, pki: {clusterSANs: [203.0.113.7, a.example.com]}}": {
+			"Deployment konnectivity-agent":              {image, `"--v=5"]`, `{"name":"HTTPS_PROXY","value":"http://proxy:3128"}`, `"podAntiAffinity"`},
+			"PodDisruptionBudget konnectivity-agent":     {`"maxUnavailable":1`},
+			"HorizontalPodAutoscaler konnectivity-agent": {`"maxReplicas":10`},
+			"Deployment konnectivity-server":             {`"replicas":5`, image},
+			"Service konnectivity-server":                {`"nodePort":30091`, `"type":"NodePort"`},
+			"Job konnectivity-certs": {`"--cluster-san=203.0.113.7","--cluster-san=a.example.com"`,
+				`"--namespace=` + controlPlane + `"`, `"activeDeadlineSeconds":240`},
+		},
+		"{pki: {mode: cert-manager, clusterSANs: [203.0.113.7, '2001:db8::7', a.example.com]}}": {
+			"Certificate konnectivity-cluster": {`"ipAddresses":["203.0.113.7","2001:db8::7"]`, `"a.example.com"]`},
+		},
+		// A percentage of next to nothing would add agents for any traffic.
+		"{" + scaled + "resources: {}}}":                         {"Deployment konnectivity-agent": {`"requests":{"cpu":"250m","memory":"32Mi"}`}},
+		"{" + scaled + "resources: {requests: {memory: 64Mi}}}}": {"Deployment konnectivity-agent": {`"requests":{"cpu":"250m","memory":"64Mi"}`}},
+		"{" + scaled + "resources: {requests: {cpu: 1}}}}":       {"Deployment konnectivity-agent": {`"requests":{"cpu":1}`}},
+		"{" + scaled + "resources: {limits: {cpu: 100m}}}}":      {"Deployment konnectivity-agent": {`"limits":{"cpu":"100m"}}`}}, // which is the request, then
+		"{" + scaled + "resources: {limits: {memory: 128Mi}}}}":  {"Deployment konnectivity-agent": {`"requests":{"cpu":"250m"}`}},
+		// Each tenant has its own folder and Service, and values of the user override the
+		// chart's.
+		"{server: {tenants: [red, blue], extraArgs: [--v=5], resources: {requests: {cpu: '2'}}}}": {
+			"Deployment konnectivity-server": {`"secret":{"items":[{"key":"agents-ca.crt","path":"red/agents-ca.crt"}`,
+				`"path":"blue/tenant.yaml"}],"name":"konnectivity-tenant-blue","optional":true}`,
+				`"--tenants-dir=/etc/konnectivity/tenants","--v=5"]`, `"resources":{"requests":{"cpu":"2"}}`},
+			"HorizontalPodAutoscaler konnectivity-server": {`"minReplicas":3`},
+			"NetworkPolicy konnectivity-server":           {`"konnectivity-clients":"true"`},
+			"Service red":                                 {`"targetPort":"client"`},
+			"Service blue":                                {`"targetPort":"client"`},
+		},
+		// Agents know the servers by the name of the route.
+		"{pki: {clusterSANs: [203.0.113.7, a.example.com]}, " + routes + "}": {
+			"Job konnectivity-certs":       {`"--cluster-san=203.0.113.7","--cluster-san=a.example.com","--cluster-san=b.example.com"]`},
+			"Service konnectivity-server":  {`"type":"ClusterIP"`},
+			"TLSRoute konnectivity-server": {`"parentRefs":[{"group":"gateway.networking.k8s.io","kind":"Gateway","name":"g","namespace":"gw","sectionName":"tls"}]`},
+		},
+		"{pki: {mode: cert-manager}, " + routes + "}": {"Certificate konnectivity-cluster": {`"a.example.com","b.example.com"]`}},
 	} {
-		text, err := json.Marshal(objects[want.object])
-		if err != nil || !strings.Contains(string(text), want.text) {
-			t.Errorf("%s has no %s: %s", want.object, want.text, text)
-		}
-	}
-	if text, _ := json.Marshal(objects["Deployment konnectivity-agent"]); strings.Contains(string(text), `"replicas"`) {
-		t.Error("replicas are set, though the autoscaler sets them")
-	}
-	secret := rendered(t, "{pki: {mode: cert-manager, clusterSANs: [203.0.113.7, '2001:db8::7', a.example.com]}}")["Certificate konnectivity-cluster"]
-	if text, _ := json.Marshal(secret); !strings.Contains(string(text), `"ipAddresses":["203.0.113.7","2001:db8::7"]`) || !strings.Contains(string(text), `"a.example.com"]`) {
-		t.Errorf("names for agents: %s", text)
-	}
-}
-
-// Each tenant has its own folder and Service, and values of the user override the
-// chart's.
-func TestChartServesTenants(t *testing.T) {
-	objects := rendered(t, "{server: {tenants: [red, blue], extraArgs: [--v=5], resources: {requests: {cpu: '2'}}}}")
-	for _, want := range []struct{ object, text string }{
-		{"Deployment konnectivity-server", `"secret":{"items":[{"key":"agents-ca.crt","path":"red/agents-ca.crt"}`},
-		{"Deployment konnectivity-server", `"path":"blue/tenant.yaml"}],"name":"konnectivity-tenant-blue","optional":true}`},
-		{"Deployment konnectivity-server", `"--tenants-dir=/etc/konnectivity/tenants","--v=5"]`},
-		{"Deployment konnectivity-server", `"resources":{"requests":{"cpu":"2"}}`},
-		{"HorizontalPodAutoscaler konnectivity-server", `"minReplicas":3`},
-		{"NetworkPolicy konnectivity-server", `"konnectivity-clients":"true"`},
-		{"Service red", `"targetPort":"client"`},
-		{"Service blue", `"targetPort":"client"`},
-	} {
-		text, err := json.Marshal(objects[want.object])
-		if err != nil || !strings.Contains(string(text), want.text) {
-			t.Errorf("%s has no %s: %s", want.object, want.text, text)
+		objects := rendered(t, values)
+		for name, wanted := range want {
+			text, err := json.Marshal(objects[name])
+			for _, part := range wanted {
+				if err != nil || !strings.Contains(string(text), part) {
+					t.Errorf("%s: %s lacks %s: %s", values, name, part, text)
+				}
+			}
+			if name == "Deployment konnectivity-agent" && strings.Contains(string(text), `"replicas"`) {
+				t.Errorf("%s: replicas are set, though the autoscaler sets them", values)
+			}
 		}
 	}
 }
@@ -276,6 +284,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"{server: {tenants: [Cluster_A]}}":                 "tenants",
 		"{server: {tenants: [a], route: {host: b}}}":       "a Route for each",
 		"{server: {watchTenants: true, route: {host: b}}}": "a Route for each",
+		"{server: {tlsRoute: {host: b.example.com}}}":      "gateway",
 	} {
 		if _, err := render(t, loadChart(t), values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", values, err)
@@ -374,22 +383,6 @@ func TestChartPullsEveryImageByItsSecrets(t *testing.T) {
 	}
 	if pods != 4 {
 		t.Errorf("%d kinds of pods, want servers, agents, the control plane's agents, and the job", pods)
-	}
-}
-
-// A percentage of next to nothing would add agents for any traffic.
-func TestChartsAutoscaledAgentsRequestCPU(t *testing.T) {
-	for resources, want := range map[string]string{
-		"{}":                         `"requests":{"cpu":"250m","memory":"32Mi"}`,
-		"{requests: {memory: 64Mi}}": `"requests":{"cpu":"250m","memory":"64Mi"}`,
-		"{requests: {cpu: 1}}":       `"requests":{"cpu":1}`,
-		"{limits: {cpu: 100m}}":      `"limits":{"cpu":"100m"}}`, // which is the request, then
-		"{limits: {memory: 128Mi}}":  `"requests":{"cpu":"250m"}`,
-	} {
-		agent := rendered(t, "{agent: {kind: Deployment, autoscaling: {enabled: true}, resources: "+resources+"}}")["Deployment konnectivity-agent"]
-		if text, _ := json.Marshal(agent); !strings.Contains(string(text), want) {
-			t.Errorf("%s: no %s in %s", resources, want, text)
-		}
 	}
 }
 
@@ -580,27 +573,5 @@ func TestChartPassesLint(t *testing.T) {
 		if message.Severity > support.InfoSev {
 			t.Error(message)
 		}
-	}
-}
-
-// Agents know the servers by the name of the route.
-func TestChartCertifiesRoutes(t *testing.T) {
-	const routes = "server: {route: {host: a.example.com}, tlsRoute: {host: b.example.com, gateway: {name: g, namespace: gw, sectionName: tls}}}"
-	objects := rendered(t, "{pki: {clusterSANs: [203.0.113.7, a.example.com]}, "+routes+"}")
-	for name, want := range map[string]string{
-		"Job konnectivity-certs":       `"--cluster-san=203.0.113.7","--cluster-san=a.example.com","--cluster-san=b.example.com"]`,
-		"Service konnectivity-server":  `"type":"ClusterIP"`,
-		"TLSRoute konnectivity-server": `"parentRefs":[{"group":"gateway.networking.k8s.io","kind":"Gateway","name":"g","namespace":"gw","sectionName":"tls"}]`,
-	} {
-		if text, _ := json.Marshal(objects[name]); !strings.Contains(string(text), want) {
-			t.Errorf("%s lacks %s: %s", name, want, text)
-		}
-	}
-	cert := rendered(t, "{pki: {mode: cert-manager}, "+routes+"}")["Certificate konnectivity-cluster"]
-	if text, _ := json.Marshal(cert); !strings.Contains(string(text), `"a.example.com","b.example.com"]`) {
-		t.Errorf("the certificate's names: %s", text)
-	}
-	if _, err := render(t, loadChart(t), "{server: {tlsRoute: {host: b.example.com}}}"); err == nil || !strings.Contains(err.Error(), "gateway") {
-		t.Errorf("a TLSRoute without a gateway: %v", err)
 	}
 }
