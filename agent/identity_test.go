@@ -2,7 +2,6 @@ package agent
 
 import (
 	"crypto/tls"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -44,34 +43,6 @@ func TestIdentifierWarnings(t *testing.T) {
 			t.Errorf("%q: %q, want %d", identifiers, got, want)
 		}
 	}
-}
-
-func FuzzIdentifiers(f *testing.F) {
-	values := url.Values{"host": {"node1"}, "ipv4": {"192.0.2.1"}, "ipv6": {"2001:db8::1"}, "cidr": {"192.0.2.0/24"}, "default-route": {"true"}}
-	f.Add(values.Encode())
-	f.Add("host=%00&cidr=%2f")
-	f.Add("&&;=")
-	f.Fuzz(func(t *testing.T, identifiers string) {
-		err := ValidateIdentifiers(identifiers)
-		warnings := identifierWarnings(identifiers)
-		if err != nil {
-			return
-		}
-		query, parseErr := url.ParseQuery(identifiers)
-		if parseErr != nil || len(identifiers) > MaxIdentity {
-			t.Fatalf("%q was accepted", identifiers)
-		}
-		n := 0
-		for kind, values := range query {
-			if identifierFault(kind, "\x00") == "" {
-				t.Fatalf("kind %q takes anything", kind)
-			}
-			n += len(values)
-		}
-		if len(warnings) > n {
-			t.Fatalf("%d warnings for %d values", len(warnings), n)
-		}
-	})
 }
 
 func TestOptions(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
@@ -310,8 +311,7 @@ func connectProxy(t *testing.T) (address string, connects func() int) {
 	t.Helper()
 	var mu sync.Mutex
 	n := 0
-	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	server := &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		n++
 		mu.Unlock()
@@ -327,11 +327,9 @@ func connectProxy(t *testing.T) (address string, connects func() int) {
 		}
 		_, _ = io.WriteString(near, "HTTP/1.1 200 OK\r\n\r\n")
 		_ = (&tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}).Run(context.Background())
-	})}
-	served := make(chan struct{})
-	go func() { defer close(served); _ = server.Serve(l) }()
-	t.Cleanup(func() { _ = server.Close(); <-served })
-	return l.Addr().String(), func() int { mu.Lock(); defer mu.Unlock(); return n }
+	}))
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String(), func() int { mu.Lock(); defer mu.Unlock(); return n }
 }
 
 var errRefusal = errors.New("this token is not accepted")

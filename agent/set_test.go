@@ -47,16 +47,6 @@ func TestEveryAddressGetsASession(t *testing.T) {
 	})
 }
 
-func TestSeveralHosts(t *testing.T) {
-	w := newWorld()
-	w.balance("10.0.0.1:8091", "a")
-	w.balance("10.0.0.2:9000", "b")
-	w.start("a", "b")
-	inWorld(t, w, []string{"10.0.0.1:8091", "10.0.0.2:9000", "unknown.example:1"}, nil, func(b *bench) {
-		b.within(time.Second, "a", "b")
-	})
-}
-
 // One server under two addresses is connected once, and not dialed in a storm.
 func TestTwoAddressesOneServer(t *testing.T) {
 	w := newWorld()
@@ -329,22 +319,6 @@ func TestBalancerWithADeadEnd(t *testing.T) {
 			b.within(0, "a", "b")
 		})
 	}
-}
-
-// A count that is too high costs ever fewer attempts.
-func TestCountTooHigh(t *testing.T) {
-	w := newWorld()
-	servers := balanced(w, "a", "b")
-	w.count = 5
-	inWorld(t, w, servers, nil, func(b *bench) {
-		b.within(10*time.Second, "a", "b")
-		time.Sleep(10 * time.Minute)
-		start := time.Now()
-		time.Sleep(time.Minute)
-		if n := w.attemptsSince(start); n > 80 {
-			t.Errorf("%d attempts a minute for servers that do not exist", n)
-		}
-	})
 }
 
 // A draining server is replaced, and its session left alone until it ends.

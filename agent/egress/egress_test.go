@@ -51,24 +51,11 @@ func echo(t *testing.T, host string, port int) int {
 	if port == 0 {
 		port = testutil.Reserved(t)
 	}
-	l := testutil.Must(net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port))))(t)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				// Not (c, c): splice would keep pipes, and they count as open files.
-				_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c})
-				_ = c.Close()
-			}()
-		}
-	}()
-	t.Cleanup(func() { _ = l.Close(); <-done })
-	return l.Addr().(*net.TCPAddr).Port
+	testutil.ServeAt(t, net.JoinHostPort(host, fmt.Sprint(port)), func(c *net.TCPConn) {
+		// Not (c, c): splice would keep pipes, and they count as open files.
+		_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c})
+	})
+	return port
 }
 
 func dial(t *testing.T, d *Dialer, address string) (tunnel.Conn, error) {

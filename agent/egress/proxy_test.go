@@ -26,35 +26,22 @@ import (
 // second result means to echo afterwards.
 func fakeProxy(t *testing.T, config *tls.Config, answer func(*http.Request) (string, bool)) string {
 	t.Helper()
-	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	if config != nil {
-		l = tls.NewListener(l, config)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				reader := bufio.NewReader(c)
-				request, err := http.ReadRequest(reader)
-				if err != nil {
-					return
-				}
-				text, echo := answer(request)
-				_, _ = io.WriteString(c, text)
-				if echo {
-					_, _ = io.Copy(c, reader)
-				}
-			}()
+	return testutil.Serve(t, func(raw *net.TCPConn) {
+		c := net.Conn(raw)
+		if config != nil {
+			c = tls.Server(raw, config)
 		}
-	}()
-	t.Cleanup(func() { _ = l.Close(); <-done })
-	return l.Addr().String()
+		reader := bufio.NewReader(c)
+		request, err := http.ReadRequest(reader)
+		if err != nil {
+			return
+		}
+		text, echo := answer(request)
+		_, _ = io.WriteString(c, text)
+		if echo {
+			_, _ = io.Copy(c, reader)
+		}
+	})
 }
 
 const established = "HTTP/1.1 200 Connection Established\r\n\r\n"

@@ -100,13 +100,8 @@ func start(t *testing.T, network string, secure bool, settings ...setting) *rig 
 	go func() { r.served <- f.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
-		select {
-		case err := <-r.served:
-			if err != nil {
-				t.Error(err)
-			}
-		case <-time.After(20 * time.Second):
-			t.Error("Serve did not return")
+		if err := testutil.Receive(t, "Serve returns", r.served); err != nil {
+			t.Error(err)
 		}
 		if n := r.conns.Load(); n != 0 {
 			t.Errorf("%d connections are counted as open at the end", n)

@@ -108,15 +108,6 @@ func (s *setup) always(address, want string) {
 	}
 }
 
-func (s *setup) eventually(what string, ok func() bool) {
-	s.t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			s.t.Fatal("never: " + what)
-		}
-	}
-}
-
 func TestRouting(t *testing.T) {
 	for _, tc := range []struct{ strategies, address, want string }{
 		// destHost, any spelling of an address
@@ -311,14 +302,14 @@ func TestDrainingIsFallback(t *testing.T) {
 	a := s.agent("a", "ipv4=10.0.0.1")
 	s.agent("b", "ipv4=10.0.0.1")
 	a.drain()
-	s.eventually("a is seen to drain", func() bool { return s.Agents()[0].Draining })
+	testutil.Eventually(t, "a is seen to drain", func() bool { return s.Agents()[0].Draining })
 	s.always("10.0.0.1:1", "b")
 	s.always("x:1", "b")
 
 	other := newSetup(t, "default")
 	c := other.agent("c", "")
 	c.drain()
-	other.eventually("c is seen to drain", func() bool { return other.Agents()[0].Draining })
+	testutil.Eventually(t, "c is seen to drain", func() bool { return other.Agents()[0].Draining })
 	other.always("x:1", "c")
 	if err := other.Ready(); err != nil {
 		t.Errorf("a draining agent still serves: %v", err)
@@ -338,7 +329,7 @@ func TestFirstConnectionOfAnAgentIsPreferred(t *testing.T) {
 		t.Errorf("counts %+v, want one agent with two connections", c)
 	}
 	first.drain()
-	s.eventually("the second takes over", func() bool { return s.via("x:1") == "second" })
+	testutil.Eventually(t, "the second takes over", func() bool { return s.via("x:1") == "second" })
 	leaveFirst()
 	leaveFirst()
 	s.always("x:1", "second")
@@ -349,7 +340,7 @@ func TestDoneIsTakenOutBeforeLeave(t *testing.T) {
 		s := newSetup(t, "default,destCIDR")
 		f := s.agent("gone", "cidr=10.0.0.0/8")
 		f.end()
-		s.eventually("it is out", func() bool { return s.Counts().Connections == 0 })
+		testutil.Eventually(t, "it is out", func() bool { return s.Counts().Connections == 0 })
 		s.always("10.0.0.1:1", "no_agent")
 	})
 }
