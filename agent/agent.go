@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"konnectivity/internal/admission"
@@ -44,12 +45,21 @@ func New(opts Options) (*Agent, error) {
 		Observers:   append([]tunnel.Observer{m}, opts.Observers...),
 	}
 	a := &Agent{opts: opts, metrics: m}
-	a.ends = resume.New(resume.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log, MaxDetached: alone(opts.Budget, admission.Descriptors())})
+	ends := resume.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log, MaxDetached: alone(opts.Budget, admission.Descriptors())}
+	if judge, ok := opts.Dialer.(judge); ok {
+		ends.Allow = judge.Allow
+	}
+	a.ends = resume.New(ends)
 	if err := observe.Resuming(opts.Registerer, metricsNamespace+"_"+metricsSubsystem+"_", a.ends); err != nil {
 		return nil, err
 	}
 	a.set = newSet(opts, newConnector(opts, forwarder, m, a.ends), m)
 	return a, nil
+}
+
+// judge is a Dialer whose policy may have changed since a connection was dialed.
+type judge interface {
+	Allow(f *tunnel.Flow, connected net.Addr) error
 }
 
 // aloneMemory is what of the budget there is for a connection that waits for its

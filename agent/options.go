@@ -82,7 +82,8 @@ type Options struct {
 	// Budget in them means one for all sessions of this agent.
 	limits legacy.Limits
 
-	// Dialer reaches destinations; an *egress.Dialer.
+	// Dialer reaches destinations; an *egress.Dialer. If it has an Allow as that has, it
+	// judges connections that are resumed.
 	Dialer tunnel.Dialer
 	// DialTimeout bounds a dial to a destination; 0 means
 	// tunnel.DefaultDialTimeout.

@@ -146,7 +146,7 @@ func (s *testServer) accept(h2 *connListener) {
 
 func (s *testServer) serveLink(ctx context.Context, conn net.Conn) {
 	s.mu.Lock()
-	hello := link.Hello{Role: link.RoleServer, ID: s.id, ServerCount: s.count, Features: []string{link.FeatureLanes}}
+	hello := link.Hello{Role: link.RoleServer, ID: s.id, ServerCount: s.count, Features: []string{link.FeatureLanes, link.FeatureResume}}
 	s.mu.Unlock()
 	var met link.Hello
 	l, err := link.Accept(ctx, conn, link.Config{Hello: hello, Verify: func(_ context.Context, peer link.Hello) error {

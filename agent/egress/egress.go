@@ -121,6 +121,31 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (tunnel.Conn
 	return d.race(ctx, network, host, addrs)
 }
 
+// Allow judges a connection that was dialed before as a new one: by the host that f asks for
+// and by the address that it is connected to. The error is a *tunnel.DialError.
+func (d *Dialer) Allow(f *tunnel.Flow, connected net.Addr) error {
+	if err := d.allow(f.Address, connected); err != nil {
+		return explain(context.Background(), f.Address, err)
+	}
+	return nil
+}
+
+func (d *Dialer) allow(address string, connected net.Addr) error {
+	host, port, err := tunnel.SplitAddress(address)
+	if err != nil {
+		return err
+	}
+	if err := d.opts.Policy.AllowHost(host, port); err != nil {
+		return err
+	}
+	if proxy, err := d.proxyFor(host, port); err != nil {
+		return err
+	} else if proxy != nil { // which is what it is connected to
+		return d.opts.Policy.AllowUnresolved(host, port)
+	}
+	return d.allowConnected(host, connected.String())
+}
+
 // families says which addresses a network wants of the resolver.
 var families = map[string]string{"tcp": "ip", "tcp4": "ip4", "tcp6": "ip6"}
 

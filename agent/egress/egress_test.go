@@ -7,8 +7,10 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -230,6 +232,43 @@ func TestPolicyOnResolvedAddress(t *testing.T) {
 	for _, host := range []string{"denied.example", "named.example", "meta.example", "127.0.0.2"} {
 		_, err := dial(t, d, fmt.Sprintf("%s:%d", host, port))
 		wantFailure(t, err, tunnel.FailDenied)
+	}
+}
+
+// A connection that is to be resumed is judged as a dial is: by its name and by the address
+// that it is connected to, or by its name alone where a proxy resolves that.
+func TestAllow(t *testing.T) {
+	rules, err := policy.Parse(nil, []string{"127.0.0.2/32", "named.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := New(Options{Policy: rules, Proxy: func(u *url.URL) (*url.URL, error) {
+		if strings.HasPrefix(u.Hostname(), "far") {
+			return &url.URL{Scheme: "http", Host: "127.0.0.2:3128"}, nil
+		}
+		return nil, nil
+	}})
+	for _, c := range []struct {
+		address, connected string
+		denied             bool
+	}{
+		{"a.example:80", "127.0.0.1", false},
+		{"a.example:80", "127.0.0.2", true},
+		{"a.example:80", "169.254.169.254", true},
+		{"named.example:80", "127.0.0.1", true},
+		{"127.0.0.1:80", "127.0.0.1", false},
+		{"127.0.0.2:80", "127.0.0.1", true},
+		{"far.example:80", "127.0.0.2", false},
+		{"far.named.example:80", "127.0.0.2", false},
+	} {
+		t.Run(c.address+" at "+c.connected, func(t *testing.T) {
+			err := d.Allow(tunnel.NewFlow("tcp", c.address), &net.TCPAddr{IP: net.ParseIP(c.connected), Port: 80})
+			if c.denied {
+				wantFailure(t, err, tunnel.FailDenied)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 

@@ -30,17 +30,22 @@ func (d *Dialer) connect(ctx context.Context, network, host string, to netip.Add
 		if err := d.spare.control(ctx, network, address, socket); err != nil {
 			return err
 		}
-		final, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "destination not allowed by policy", Err: err}
-		}
-		return d.opts.Policy.AllowResolved(named(host), final)
+		return d.allowConnected(host, address)
 	}
 	conn, err := dialer.DialContext(ctx, network, to.String())
 	if to.Addr().Is4() && tunnel.IsErrno(err, syscall.EADDRNOTAVAIL) { // over IPv6 it may be for want of an address
 		return nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Reason: "the agent has no port left for one more connection to this destination", Err: err}
 	}
 	return conn, err
+}
+
+// allowConnected asks the policy about the address, ip:port, that host has led to.
+func (d *Dialer) allowConnected(host, address string) error {
+	final, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "destination not allowed by policy", Err: err}
+	}
+	return d.opts.Policy.AllowResolved(named(host), final)
 }
 
 // named is host unless it is an address, about which rules for names say nothing.

@@ -57,7 +57,7 @@ func newResumingFigures(prefix string, stats func() resume.Stats) *resumingFigur
 	add(counter, "resumed_connections_total", "Number of times that a connection was resumed over another link.", func(s resume.Stats) int64 { return s.Resumes })
 	add(counter, "replayed_bytes_total", "Payload that was sent again over another link, in bytes.", func(s resume.Stats) int64 { return s.Replayed })
 	add(counter, "degraded_connections_total", "Number of connections that can no longer outlive their link, because memory ran short.", func(s resume.Stats) int64 { return s.Degraded })
-	f.given = prometheus.NewDesc(prefix+"unresumed_connections_total", "Number of connections that ended because they were not resumed, by reason (window, unconfirmed, unknown, contradiction, memory).", []string{"reason"}, nil)
+	f.given = prometheus.NewDesc(prefix+"unresumed_connections_total", "Number of connections that ended because they were not resumed, by reason (window, unconfirmed, unknown, contradiction, memory, fruitless, denied).", []string{"reason"}, nil)
 	return f
 }
 

@@ -175,6 +175,11 @@ func (m *Manager) resume(flow *tunnel.Flow, answer tunnel.Answer) error {
 		_, err := answer(nil, &tunnel.DialError{Failure: tunnel.FailGone})
 		return err
 	}
+	if err := m.allows(flow, c); err != nil {
+		c.due(Forbidden)
+		_, _ = answer(nil, err)
+		return err
+	}
 	number := max(r.Epoch, r.Attempt)
 	taken, refused := c.offered(number, r.Taken)
 	if refused != nil {
@@ -185,6 +190,14 @@ func (m *Manager) resume(flow *tunnel.Flow, answer tunnel.Answer) error {
 	near, err := answer(tunnel.With(c, tunnel.Parts{Local: c.dest[0], Remote: c.dest[1]}), nil) // with the destination's addresses
 	c.answered(number, near, err, flow)
 	return nil
+}
+
+// allows reports why the policy forbids c by now, if it does.
+func (m *Manager) allows(flow *tunnel.Flow, c *Conn) error {
+	if m.opt.Allow == nil {
+		return nil
+	}
+	return m.opt.Allow(flow, c.dest[1])
 }
 
 // offered leaves the carrier before that with this epoch, waits until nothing comes out of

@@ -126,7 +126,7 @@ func (c *Conn) do(a Actions) {
 		c.leave()
 	}
 	if a&Dial != 0 && c.opening != nil {
-		c.manager.redialSoon(c)
+		c.redialInTime()
 	}
 	if a&Finish != 0 {
 		c.finish()

@@ -21,6 +21,7 @@ type route struct {
 	t             *testing.T
 	opener, agent *resume.Manager
 	dests         chan *wireEnd // what the agent has dialed, as the destination has it
+	spite         func() bool   // whether the agent is to reset the carrier that it resumes by
 
 	mu        sync.Mutex
 	near, far hop
@@ -35,7 +36,7 @@ type hop struct {
 // onRoute runs f with a route whose ends wait for so long for a carrier.
 func onRoute(t *testing.T, window time.Duration, f func(t *testing.T, r *route)) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &route{t: t, dests: make(chan *wireEnd, 10)}
+		r := &route{t: t, dests: make(chan *wireEnd, 10), spite: func() bool { return false }}
 		r.opener = resume.New(resume.Options{Window: window})
 		r.agent = resume.New(resume.Options{Window: window})
 		r.linkNear()
@@ -61,7 +62,28 @@ func (r *route) linkNear() {
 }
 
 func (r *route) linkFar() {
-	r.set(&r.far, r.link(r.agent.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(r.dialDest)}), nil))
+	r.set(&r.far, r.link(resetting(r.agent.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(r.dialDest)}), r.spite), nil))
+}
+
+// resetting is a Carrier that resets each stream that next has resumed by, while spite says so.
+func resetting(next tunnel.Carrier, spite func() bool) tunnel.Carrier {
+	return carrierFunc(func(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+		resets := f.Resume.Again() && spite()
+		return next.Forward(ctx, f, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+			near, err := answer(far, err)
+			if err == nil && resets {
+				_ = near.Reset(&tunnel.ResetError{Code: tunnel.CodeLost})
+			}
+			return near, err
+		})
+	})
+}
+
+// carrierFunc is a function that is a tunnel.Carrier.
+type carrierFunc func(context.Context, *tunnel.Flow, tunnel.Answer) error
+
+func (f carrierFunc) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
+	return f(ctx, flow, answer)
 }
 
 func (r *route) set(h *hop, to hop) {

@@ -20,6 +20,7 @@ type Machine struct {
 	window time.Duration
 	since  time.Time // beginning of the wait that Deadline bounds; zero: there is none
 	epoch  uint32    // of the newest carrier that was attached or tried
+	churn  churn     // how resuming has fared of late
 
 	life    Life
 	carrier CarrierState
@@ -69,11 +70,13 @@ const (
 	Unknown           // the peer does not know it, or not any more
 	Contradicted      // the peer contradicted itself
 	Discarded         // what it kept was given up for lack of memory, and its carrier was lost
+	Fruitless         // it was resumed again and again, and nothing came of it
+	Denied            // a policy forbids its destination by now
 
 	Lives // how many there are
 )
 
-var lifeLabels = [...]string{"", "", "complete", "ended", "unconfirmed", "window", "unknown", "contradiction", "memory"}
+var lifeLabels = [...]string{"", "", "complete", "ended", "unconfirmed", "window", "unknown", "contradiction", "memory", "fruitless", "denied"}
 
 // Label is why the connection is over, as a value of a metric's label.
 func (l Life) Label() string { return lifeLabels[l] }
@@ -132,6 +135,7 @@ const (
 	Reset                            // the application has reset it with Cause; Redials
 	Degraded                         // memory is short: nothing is to be kept any more
 	Evicted                          // too many connections are detached: this one is to end
+	Forbidden                        // a policy forbids the destination of one that is to be resumed
 	AckDue                           // the acknowledgement timer has fired
 	DeadlineDue                      // the deadline timer has fired
 )
@@ -227,6 +231,15 @@ func (m *Machine) Deadline() time.Time {
 	return m.since.Add(patience)
 }
 
+// Pause returns how long an opener waits before it asks for the next carrier, at most: its
+// Conn takes some of that off, so that connections do not come back all at once.
+func (m *Machine) Pause() time.Duration {
+	if m.churn.vain >= mostVain { // there is no next carrier
+		return 0
+	}
+	return m.churn.pause(m.window)
+}
+
 // carried reports whether there is a carrier, or one that the peer may have already.
 func (m *Machine) carried() bool { return m.Up() || m.carrier == Answering && !m.life.over() }
 
@@ -311,8 +324,11 @@ func (m *Machine) on(e Event) Actions {
 		if m.carrier == Dialing {
 			m.carrier = Detached
 		}
-		if tunnel.FailureOf(e.Cause) == tunnel.FailGone {
+		switch tunnel.FailureOf(e.Cause) {
+		case tunnel.FailGone:
 			m.finish(Unknown, nil)
+		case tunnel.FailDenied:
+			m.finish(Denied, nil)
 		}
 	case Closed:
 		m.reader = Dropping
@@ -329,6 +345,8 @@ func (m *Machine) on(e Event) Actions {
 		if !m.Up() {
 			m.finish(Discarded, nil)
 		}
+	case Forbidden:
+		m.finish(Denied, nil)
 	case AckDue:
 		m.timers &^= ackTimer
 		if m.Up() && m.In.Owes() {
@@ -376,6 +394,9 @@ func (m *Machine) wait(now time.Time) {
 // took counts bytes that came out of a carrier. Bytes of a carrier that was left count, too:
 // the next carrier comes only after Draining.
 func (m *Machine) took(e Event) Actions {
+	if e.N > 0 || e.Fin {
+		m.churn.brought()
+	}
 	m.In.Take(e.N)
 	var a Actions
 	if e.Fin {
@@ -400,6 +421,9 @@ func (m *Machine) acked(e Event) Actions {
 	}
 	m.carrier = Attached
 	kept := m.Out.Kept()
+	if e.Offset > m.Out.acked {
+		m.churn.brought()
+	}
 	if err := m.Out.Ack(e.Offset); err != nil {
 		m.finish(Contradicted, nil)
 		return 0
@@ -448,6 +472,7 @@ func (m *Machine) carrierLost(e Event) Actions {
 // leave starts the window, with the loss of a carrier.
 func (m *Machine) leave(cause tunnel.LossCause, now time.Time) Actions {
 	m.loss, m.since = cause, now
+	m.churn.lost(now, m.left())
 	if m.carrier == Answering {
 		m.carrier = Detached
 		return Wake
@@ -475,6 +500,10 @@ func (m *Machine) redial(now time.Time) Actions {
 	if m.life.over() || m.Plain() || m.carrier != Detached && m.carrier != Dialing {
 		return RefuseGone
 	}
+	if m.churn.vain >= mostVain {
+		m.finish(Fruitless, tunnel.Lost(m.loss))
+		return RefuseGone
+	}
 	m.wait(now)
 	m.epoch++
 	m.carrier = Dialing
@@ -500,8 +529,15 @@ func (m *Machine) offered(e Event) Actions {
 		m.finish(Discarded, nil)
 		return RefuseGone
 	}
+	if m.carrier == Answering {
+		m.churn.lost(e.Now, m.left())
+	}
+	if m.churn.vain >= mostVainAccepted {
+		m.finish(Fruitless, tunnel.Lost(m.loss))
+		return RefuseGone
+	}
 	m.epoch, m.carrier = e.Epoch, Answering
-	return m.rewind(e.Offset) | Answer
+	return m.rewind(e) | Answer
 }
 
 // carrierUp attaches the carrier of a redial or an offer.
@@ -518,7 +554,7 @@ func (m *Machine) carrierUp(e Event) (a Actions) {
 		return RefuseGone
 	default:
 		m.carrier = Attached // its answer was heard
-		a = m.rewind(e.Offset)
+		a = m.rewind(e)
 	}
 	if m.In.Finished() { // every carrier waits for that acknowledgement before it is closed
 		a |= Ack
@@ -526,12 +562,16 @@ func (m *Machine) carrierUp(e Event) (a Actions) {
 	return a | Attach | Wake
 }
 
-// rewind goes on from offset, below which the peer has taken all.
-func (m *Machine) rewind(offset uint64) Actions {
-	if m.Out.Rewind(offset) != nil {
+// rewind goes on from an offset, below which the peer has taken all.
+func (m *Machine) rewind(e Event) Actions {
+	if e.Offset > m.Out.acked {
+		m.churn.brought()
+	}
+	if m.Out.Rewind(e.Offset) != nil {
 		m.finish(Contradicted, nil)
 		return RefuseGone
 	}
+	m.churn.resumed(e.Now)
 	m.since = time.Time{}
 	m.In.Keeps(false)
 	m.limit.announce(false)
@@ -557,7 +597,7 @@ func (m *Machine) reset(e Event) Actions {
 
 // finish ends the connection. err is for the application; nil: the error of that life.
 func (m *Machine) finish(life Life, err error) {
-	if (life == Expired || life == Unknown) && m.State() == StateLingering {
+	if (life == Expired || life == Unknown || life == Fruitless) && m.State() == StateLingering {
 		life = Unconfirmed
 	}
 	switch {

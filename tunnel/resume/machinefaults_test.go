@@ -81,7 +81,14 @@ func (w *world) run() {
 	for _, a := range w.ends {
 		w.judge(a)
 	}
+	if w.spite == forEver && w.spited > mostSpited {
+		w.fail("%d carriers were reset at once, one after the other", w.spited)
+	}
 }
+
+// mostSpited is how many carriers a peer can reset that resets them all: as many as may bring
+// nothing, and those that were asked for twice.
+const mostSpited = 2 * mostVain
 
 // judge is the oracle for how an end ended. That what it took was a prefix of
 // what the other wrote was looked at byte by byte.
@@ -104,7 +111,7 @@ func (w *world) judge(a *actor) {
 func (w *world) doom() {
 	w.deadly, w.healing = true, true
 	a := w.ends[w.rnd.IntN(2)]
-	switch w.rnd.IntN(5) {
+	switch w.rnd.IntN(6) {
 	case 0: // an end dies
 		a.dead = true
 		a.forsake()
@@ -134,8 +141,14 @@ func (w *world) doom() {
 		w.abandon(w.ends[opener])
 	case 4:
 		w.lie(a)
+	case 5:
+		w.spite, w.spited = forEver, 0
+		w.drain()
 	}
 }
+
+// forEver is longer than any run.
+const forEver = 10 * stillTime
 
 // abandon has the opener's application reset the connection while nothing carries it.
 func (w *world) abandon(a *actor) {
@@ -232,7 +245,10 @@ func (w *world) fault() {
 		}
 	case n < 82:
 		w.hush(s, side)
-	case n < 92: // the server drains
+	case n < 90: // the server drains
+		w.drain()
+	case n < 92:
+		w.spite = max(w.spite, w.now+w.upTo(2*time.Second))
 		w.drain()
 	default:
 		w.forge()

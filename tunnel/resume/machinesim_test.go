@@ -14,7 +14,7 @@ import (
 
 // The simulation: two ends, one to three servers between them, links that are
 // cut at any byte, stand still and come back, servers that are killed, carriers
-// that are tried twice at once, readers that stall, ends that keep much or little,
+// that are tried twice at once or reset as soon as they are there, readers that stall, ends that keep much or little,
 // become plain, lie, are closed or given up or die, and windows that pass; all in
 // virtual time and from one seed. The oracle is that what an end takes is what the
 // other wrote, byte by byte, that both have all of it in the end if both live and
@@ -32,9 +32,11 @@ type world struct {
 
 	ends    [2]*actor
 	servers []*server
-	healing bool // no more faults
-	deadly  bool // something happens that connections cannot outlive
-	down    bool // no link returns
+	spite   time.Duration // until then, the acceptor's process resets each carrier at once
+	spited  int           // carriers that it has reset
+	healing bool          // no more faults
+	deadly  bool          // something happens that connections cannot outlive
+	down    bool          // no link returns
 }
 
 const opener, acceptor = 0, 1
@@ -263,7 +265,8 @@ func (a *actor) do(acts Actions) {
 		a.leave()
 	}
 	if acts&Dial != 0 {
-		a.resume(a.w.upTo(20 * time.Millisecond))
+		pause := a.m.Pause()
+		a.resume(pause/2 + a.w.upTo(pause/2+20*time.Millisecond))
 	}
 	if acts&Finish != 0 {
 		a.over()
@@ -693,6 +696,13 @@ func (w *world) accept(a *actor, far *leg, f frame) bool {
 		a.carry(far, f.ep)
 	case a.m.Life() == Complete: // the opener may still write
 		w.send(far, toServer, frame{kind: 'r', code: tunnel.CodeCancelled})
+	}
+	if w.now < w.spite && a.leg == far { // nothing goes by it either way
+		w.spited++
+		far.far[toEnd] = nil
+		acts = acts&^Ack | a.stepOnly(lost(f.ep))
+		w.after(0, func() { a.do(acts &^ Wake) })
+		return true
 	}
 	a.do(acts &^ Wake)
 	return true

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -54,6 +55,11 @@ type Options struct {
 	// MaxDetached is how many connections that others have opened may be without a
 	// carrier at once; 0: any number. Beyond it, those that have waited longest end.
 	MaxDetached int
+
+	// Allow judges a connection that others want to resume: whether it could be dialed now,
+	// as flow asks for it, at the address that it is connected to. An error is a DialError,
+	// and ends the connection. nil: all may be resumed.
+	Allow func(flow *tunnel.Flow, connected net.Addr) error
 }
 
 // Manager maps tokens to the connections of a process that outlive their carriers. Its
@@ -89,11 +95,11 @@ func New(opt Options) *Manager {
 	return m
 }
 
-// due tells a connection that a timer has fired.
-func (c *Conn) due(timer EventKind) {
+// due passes an event that has no fields, such as a timer's.
+func (c *Conn) due(kind EventKind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.step(Event{Kind: timer})
+	c.step(Event{Kind: kind})
 }
 
 // Enabled reports whether connections outlive their carriers at all.

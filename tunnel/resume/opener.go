@@ -3,6 +3,7 @@ package resume
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"time"
 
 	"konnectivity/tunnel"
@@ -165,6 +166,17 @@ func (m *Manager) redial(c *Conn, r *routeQueue) {
 		}
 		c, r = m.redialed(r, again > 0, took)
 	}
+}
+
+// redialInTime queues c at once, or behind a pause where carriers are lost one after the
+// other.
+func (c *Conn) redialInTime() {
+	pause := c.m.Pause()
+	if pause == 0 {
+		c.manager.redialSoon(c)
+		return
+	}
+	time.AfterFunc(pause/2+rand.N(pause/2+1), c.redialAgain)
 }
 
 // redialAgain queues c once more.

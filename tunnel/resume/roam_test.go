@@ -25,11 +25,12 @@ type world struct {
 	t       testing.TB
 	opener  *resume.Manager
 	agent   *resume.Manager
-	dest    string                 // where the agent dials
-	deaf    bool                   // or it has a destination that takes nothing
-	serve   tunnel.Carrier         // what the agent serves instead; nil: it dials
-	memory  *link.Budget           // the agent's
-	atMost  int                    // its Options.MaxDetached
+	dest    string         // where the agent dials
+	deaf    bool           // or it has a destination that takes nothing
+	serve   tunnel.Carrier // what the agent serves instead; nil: it dials
+	memory  *link.Budget   // the agent's
+	atMost  int            // its Options.MaxDetached
+	allow   func(*tunnel.Flow, net.Addr) error
 	wire    func() (a, b net.Conn) // what links are over; nil: TCP
 	wg      sync.WaitGroup
 	servers []*server
@@ -52,7 +53,7 @@ func newWorld(t testing.TB, servers int, window time.Duration) *world {
 func (w *world) begin(servers int, window time.Duration) {
 	w.opener = resume.New(resume.Options{Window: window, Budget: link.NewBudget(1 << 30)})
 	w.memory = link.NewBudget(1 << 30)
-	w.agent = resume.New(resume.Options{Window: window, Budget: w.memory, MaxDetached: w.atMost})
+	w.agent = resume.New(resume.Options{Window: window, Budget: w.memory, MaxDetached: w.atMost, Allow: w.allow})
 	for range servers {
 		s := &server{w: w}
 		w.servers = append(w.servers, s)

@@ -1,0 +1,131 @@
+package resume
+
+import (
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// churned has a machine lose each of so many carriers after lasting, and returns how long
+// it waited for them in all, at most. brings is what each brings first; 0: nothing.
+func churned(m *Machine, carriers int, lasting time.Duration, brings EventKind) (waited time.Duration) {
+	now := t0
+	step := func(e Event) {
+		e.Now = now
+		m.Step(e)
+	}
+	for range carriers {
+		step(lost(m.Epoch()))
+		step(detached)
+		waited += m.Pause()
+		now = now.Add(m.Pause())
+		step(redial)
+		step(up(m.Epoch(), m.Out.acked))
+		giveAll(m)
+		step(Event{Kind: Sent})
+		if brings != 0 {
+			step(Event{Kind: brings, Epoch: m.Epoch(), N: 1, Offset: 1})
+		}
+		now = now.Add(lasting)
+	}
+	return waited
+}
+
+// A connection that is resumed in vain waits longer each time, and ends after some, with the
+// cause of the last loss. One that makes progress, or has carriers that last, goes on.
+func TestChurn(t *testing.T) {
+	const brief = time.Millisecond
+	for name, c := range map[string]struct {
+		left        bool // by its application
+		lasting     time.Duration
+		brings      EventKind
+		carriers    int
+		least, most time.Duration // that it waits
+		life        Life
+	}{
+		"in vain":                        {false, brief, 0, mostVain + 1, 30 * time.Second, time.Minute, Fruitless},
+		"in vain, but not often":         {false, brief, 0, mostVain, 30 * time.Second, time.Minute, Live},
+		"in vain, and left":              {true, brief, 0, mostVain + 1, 30 * time.Second, time.Minute, Unconfirmed},
+		"left, on carriers that last":    {true, settled, 0, mostVain + 1, 30 * time.Second, time.Minute, Unconfirmed},
+		"idle, on carriers that last":    {false, settled, 0, 100, 0, 0, Live},
+		"with bytes each time":           {false, brief, Took, 100, 20 * time.Second, 25 * time.Second, Live},
+		"with bytes on all of them":      {false, settled, Took, 100, 0, 0, Live},
+		"with an acknowledgement, first": {false, brief, Acked, mostVain + 2, 30 * time.Second, time.Minute, Fruitless},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := play(t, nil)
+			if c.left {
+				playOn(t, m, step{0, Event{Kind: Closed}, StateLingering, Live, Send})
+			}
+			waited := churned(m, c.carriers, c.lasting, c.brings)
+			if m.Life() != c.life || waited < c.least || waited > c.most {
+				t.Errorf("it is over for %q behind %v, want %q within %v and %v", m.Life().Label(), waited, c.life.Label(), c.least, c.most)
+			}
+			if c.life == Fruitless && m.Err() != error(errLost) {
+				t.Errorf("its application is told %v, want %v", m.Err(), errLost)
+			}
+		})
+	}
+}
+
+// The waits grow from the first that follows a carrier which was lost at once, and stay
+// within what the other end waits for.
+func TestPauses(t *testing.T) {
+	for window, longest := range map[time.Duration]time.Duration{time.Minute: longestPause, 4 * time.Second: time.Second} {
+		var c churn
+		before := c.pause(window)
+		if c.lost(t0, false); before != 0 || c.pause(window) != 0 {
+			t.Errorf("it waits behind the first carrier")
+		}
+		for range mostVain {
+			c.resumed(t0)
+			c.lost(t0, false)
+			pause := c.pause(window)
+			if pause <= before && pause != longest || pause > longest {
+				t.Errorf("it waits %v, and %v before that; at most %v", pause, before, longest)
+			}
+			before = pause
+		}
+		c.resumed(t0)
+		c.brought()
+		if c.lost(t0, false); c.pause(window) != lastPause {
+			t.Errorf("it waits %v behind progress", c.pause(window))
+		}
+		c.resumed(t0)
+		if c.lost(t0.Add(settled), false); c.pause(window) != 0 {
+			t.Errorf("it waits %v behind a carrier that lasted", c.pause(window))
+		}
+	}
+}
+
+// An acceptor ends what its opener resumes again and again in vain, by carriers that it
+// leaves attached, or before it has the answer.
+func TestAcceptorEndsResumesInVain(t *testing.T) {
+	for name, attached := range map[string]bool{"attached": true, "not answered": false} {
+		t.Run(name, func(t *testing.T) {
+			m := play(t, nil, step{0, lost(0), StateDetached, Live, 0}, step{0, detached, StateDetached, Live, 0})
+			for epoch := range uint32(mostVainAccepted) {
+				if m.Step(Event{Kind: Offered, Epoch: epoch + 1, Now: t0})&Answer == 0 {
+					t.Fatalf("carrier %d is refused", epoch+1)
+				}
+				if attached {
+					m.Step(Event{Kind: CarrierUp, Epoch: epoch + 1, Now: t0})
+					m.Step(Event{Kind: Offered, Epoch: epoch + 2, Now: t0}) // which has it leave this one
+					m.Step(Event{Kind: CarrierDetached, Now: t0})
+					m.Step(Event{Kind: Sent, Now: t0})
+				}
+			}
+			last := step{0, offered(mostVainAccepted+1, 0), StateGone, Fruitless, RefuseGone | Finish}
+			playOn(t, m, last)
+		})
+	}
+}
+
+// A policy that forbids a destination by now ends the connection, at both ends.
+func TestForbiddenDestination(t *testing.T) {
+	denied := Event{Kind: RedialFailed, Cause: &tunnel.DialError{Failure: tunnel.FailDenied}}
+	play(t, nil, step{0, Event{Kind: Forbidden}, StateGone, Denied, Finish | Fail})
+	play(t, nil, step{0, lost(0), StateDetached, Live, 0}, step{0, detached, StateDetached, Live, 0},
+		step{0, redial, StateDetached, Live, 0}, step{0, denied, StateGone, Denied, Finish | Fail})
+}
