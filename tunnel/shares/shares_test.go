@@ -1,7 +1,6 @@
 package shares
 
 import (
-	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -74,26 +73,5 @@ func TestItEvensOut(t *testing.T) {
 	}
 	if late.Used() < pool.Max()/3 {
 		t.Errorf("the late one has %d of %d, the hog %d", late.Used(), pool.Max(), hog.Used())
-	}
-}
-
-func TestNothingIsLostUnderWay(t *testing.T) {
-	pool := NewPool(100)
-	var wg sync.WaitGroup
-	for _, c := range clients(pool, 8) {
-		wg.Go(func() {
-			for range 10000 {
-				if c.Take(1) {
-					if used := pool.Used(); used > 100+8 {
-						t.Errorf("%d of 100 are taken", used) // 8 at most are being asked for
-					}
-					c.Give(1)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if pool.Used() != 0 {
-		t.Errorf("%d are still taken", pool.Used())
 	}
 }
