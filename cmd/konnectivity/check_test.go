@@ -497,14 +497,6 @@ func TestCheckAndDialWithToken(t *testing.T) {
 	}
 }
 
-func TestCheckUsageErrors(t *testing.T) {
-	for _, args := range []string{"nonsense", "a:1 b:2", "-o yaml", "--timeout=0", "--konnectivity-port=0", "--konnectivity-hostname=a/b", "--konnectivity-hostname=a:1", "--server-admin=x"} {
-		if status, _, stderr := konnectivity(append([]string{"check"}, strings.Fields(args)...)...); status != 2 || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("%s: %d %q", args, status, stderr)
-		}
-	}
-}
-
 func (l *lab) tlsFiles() tlsreload.Files {
 	return tlsreload.Files{CA: l.file("ca.crt"), Cert: l.file("tls.crt"), Key: l.file("tls.key")}
 }

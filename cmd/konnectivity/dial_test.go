@@ -172,11 +172,3 @@ func TestDialHidesPassword(t *testing.T) {
 		}
 	}
 }
-
-func TestDialUsageErrors(t *testing.T) {
-	for _, args := range []string{"", "a", "a:1 b:2", "a:1 --via=ftp://x:1", "a:1 --via=grpc://", "a:1 --via=http:///", "a:1 --via=https:///s", "a:1 --timeout=-1s", "a:1 --server-admin=x", "a b:1"} {
-		if status, _, stderr := dial(strings.NewReader(""), strings.Fields(args)...); status != 2 {
-			t.Errorf("%s: %d %q", args, status, stderr)
-		}
-	}
-}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -10,6 +11,64 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/testutil"
 )
+
+// Each wrong command line is refused in one line that names what is wrong.
+func TestUsageErrors(t *testing.T) {
+	for args, want := range map[string]string{
+		"check nonsense":                               "nonsense",
+		"check a:1 b:2":                                "accepts at most 1 arg",
+		"check -o yaml":                                "must be one of text, json",
+		"check --timeout=0":                            "--timeout",
+		"check --konnectivity-port=0":                  "--konnectivity-port",
+		"check --konnectivity-hostname=a/b":            "--konnectivity-hostname",
+		"check --konnectivity-hostname=a:1":            "--konnectivity-hostname",
+		"check --server-admin=x":                       "--server-admin",
+		"dial":                                         "HOST:PORT",
+		"dial a":                                       "\"a\"",
+		"dial a:1 b:2":                                 "HOST:PORT",
+		"dial a b:1":                                   "HOST:PORT",
+		"dial a:1 --via=ftp://x:1":                     "--via",
+		"dial a:1 --via=grpc://":                       "--via",
+		"dial a:1 --via=http:///":                      "--via",
+		"dial a:1 --via=https:///s":                    "--via",
+		"dial a:1 --timeout=-1s":                       "--timeout",
+		"dial a:1 --server-admin=x":                    "--server-admin",
+		"bench --runs=0":                               "--runs",
+		"bench --size=0":                               "--size",
+		"bench --size=17592186044417":                  "--size 17592186044417: want 1048576 at most",
+		"bench --streams=0":                            "--streams 0: must be at least 1",
+		"bench --duration=-1s":                         "--duration must be positive",
+		"bench --rate=-3":                              "--rate",
+		"bench --settle=-1s":                           "--settle",
+		"bench --tests=":                               "--tests=: no test: want some of down,up",
+		"bench --tests=down,fly":                       `--tests=down,fly: no test "fly": want some of down,up`,
+		"bench --pids=direct":                          "--pids",
+		"bench --via=x://y":                            "--via",
+		"redirect":                                     "want the networks to redirect",
+		"redirect 10.0.0.1/8":                          "did you mean 10.0.0.0/8?",
+		"redirect 10.0.0.0/8 --except=10.1.0.0":        "--except: ",
+		"redirect 10.0.0.0/8 --transparent-port=0":     "--transparent-port: want a port",
+		"redirect 10.0.0.0/8 --transparent-port=-1":    "--transparent-port",
+		"redirect 10.0.0.0/8 --transparent-port=70000": "--transparent-port",
+		"redirect 10.0.0.0/8 --uid=root":               "--uid",
+		"redirect 10.0.0.0/8 --uid=-1":                 "--uid",
+		"status x":                                     "want HOST:PORT",
+		"status -o=yaml":                               "must be one of table, json",
+		"status --limit=1001":                          "--limit 1001: want 0 to 1000",
+		"status --interval=1ms":                        "--interval 1ms: want at least 200ms",
+		"tenants list --sort=size":                     "must be one of state, traffic, name",
+		"tenants list -o=xml":                          "must be one of table, json",
+		"tenants list --limit=-1":                      "--limit -1",
+		"tenants list nowhere":                         "want HOST:PORT",
+		"tenants check x -o xml":                       "--output",
+		"tenants check x --server-admin=x":             "--server-admin",
+	} {
+		status, _, stderr := konnectivity(strings.Fields(args)...)
+		if status != cli.ExitUsage || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: status %d, %q, want %q", args, status, stderr, want)
+		}
+	}
+}
 
 func TestFlagsAreDocumented(t *testing.T) {
 	shared := map[string][]string{

@@ -242,9 +242,4 @@ func TestStatusOfUnreachableProcesses(t *testing.T) {
 	if code != 1 || !strings.Contains(out, l.closed+": no answer from the admin API: connection refused") {
 		t.Errorf("%d %q", code, out)
 	}
-	for _, args := range []string{"x", "-o=yaml", "--limit=1001", "--interval=1ms"} {
-		if code, _, stderr := konnectivity("status", args); code != 2 {
-			t.Errorf("%s: %d %q", args, code, stderr)
-		}
-	}
 }

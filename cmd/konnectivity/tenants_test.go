@@ -139,7 +139,6 @@ func TestTenantsUsageErrors(t *testing.T) {
 		"certs DIR --tenant= --server-name=a.example":                 "is no name for a tenant",
 		"certs DIR --server-name=a.example":                           "--server-name needs --tenant",
 		"certs DIR --tenant=a --server-san=a.example":                 "server-san",
-		"tenants check DIR -o xml":                                    "--output",
 	} {
 		status, _, stderr := konnectivity(strings.Fields(strings.ReplaceAll(args, "DIR", dir))...)
 		if status != cli.ExitUsage || !strings.Contains(stderr, want) {
@@ -332,10 +331,8 @@ func TestTenantsList(t *testing.T) {
 	if _, out, _ := konnectivity("tenants", "list", address, "--limit=2", "-o", "json"); strings.Count(out, `"name":`) != 2 || !strings.Contains(out, `"matched": 1003`) {
 		t.Error(out)
 	}
-	for args, want := range map[string]int{"--sort=size": 2, "-o=xml": 2, "--limit=-1": 2, "nowhere": 2, "127.0.0.1:1": 1} {
-		if status, _, stderr := konnectivity("tenants", "list", args); status != want || stderr == "" {
-			t.Errorf("%s: %d %q, want %d", args, status, stderr, want)
-		}
+	if status, _, stderr := konnectivity("tenants", "list", "127.0.0.1:1"); status != 1 || stderr == "" {
+		t.Errorf("%d %q", status, stderr)
 	}
 }
 
@@ -355,9 +352,6 @@ func TestTenantsCheckAsksTheServer(t *testing.T) {
 	}
 	if status, out, _ := konnectivity("tenants", "check", folder, "--server-admin=127.0.0.1:1"); status != 1 || !strings.Contains(out, "no answer") {
 		t.Errorf("%d %s", status, out)
-	}
-	if status, _, _ := konnectivity("tenants", "check", folder, "--server-admin=x"); status != 2 {
-		t.Error(status)
 	}
 }
 

@@ -5,10 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"io/fs"
 	"net"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -123,30 +120,6 @@ func TestParseCA(t *testing.T) {
 	}
 	if _, err := pki.ParseCA([]byte("junk"), nil); err == nil {
 		t.Error("junk was taken")
-	}
-}
-
-func TestFilesAreNeverOverwrittenAndKeysAreSecret(t *testing.T) {
-	ca, dir := newCA(t), t.TempDir()
-	for _, c := range []struct {
-		name  string
-		write func(string, []byte) error
-		mode  fs.FileMode
-	}{{"ca.crt", pki.WriteCert, 0o644}, {"ca.key", pki.WriteKey, 0o600}} {
-		path := filepath.Join(dir, c.name)
-		if err := c.write(path, ca.CertPEM); err != nil {
-			t.Fatal(err)
-		}
-		info, err := os.Stat(path)
-		if err != nil || info.Mode() != c.mode {
-			t.Errorf("%s: mode %v, %v", c.name, info.Mode(), err)
-		}
-		if err := c.write(path, []byte("other")); !errors.Is(err, fs.ErrExist) {
-			t.Errorf("%s written twice: %v", c.name, err)
-		}
-		if data, _ := os.ReadFile(path); string(data) != string(ca.CertPEM) {
-			t.Errorf("%s was changed", c.name)
-		}
 	}
 }
 
