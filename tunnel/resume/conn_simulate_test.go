@@ -19,7 +19,7 @@ var simRuns = flag.Int("runs", 24, "how many runs of connections there are witho
 // TestSimulateConns has real ends, links and relays meet what package resume simulates of
 // the pure part: applications at both ends of some connections, one to three servers
 // between them, links that tear at any byte, stand still or are left, servers that
-// die, carriers that are tried twice or reset as soon as they are there, memory that is scarce for a while, ends that
+// die, carriers that are tried twice, memory that is scarce for a while, ends that
 // are closed, reset or die. The oracle is that what an application reads is what the
 // other wrote, that it reads the end only where that is, that both have all of it if
 // nothing happened that connections cannot outlive, and that nothing is left of any
@@ -200,12 +200,8 @@ func (s *simulation) fault() {
 		}
 	case n < 88:
 		s.moveBulk()
-	case n < 92:
-		s.again(v)
 	case n < 94:
-		s.spiteful.Store(true)
-		time.AfterFunc(upTo(s.rnd, time.Second), func() { s.spiteful.Store(false) })
-		h.wire.cut()
+		s.again(v)
 	case s.scarce:
 		who, n := s.rnd.IntN(2), simMemory-s.rnd.IntN(32<<10)
 		s.memory[who].Hold(n)

@@ -24,21 +24,20 @@ const simMemory = 64 << 20
 
 // simulation is one run of TestSimulate.
 type simulation struct {
-	t        *testing.T
-	rnd      *rand.Rand // of who makes the faults
-	ends     [2]*resume.Manager
-	memory   [2]*link.Budget
-	servers  []*relayer
-	direct   bool        // applications have the agent's ends themselves, and not by a relay
-	scarce   bool        // memory is, at times
-	deadly   atomic.Bool // something has happened that connections cannot outlive
-	hushed   atomic.Bool // or dials: a link was silent for longer than these may take
-	faults   int
-	spiteful atomic.Bool // each carrier that is resumed by is reset at once
-	pauses   [2]atomic.Int64
-	stop     chan struct{}
-	wg       sync.WaitGroup
-	apps     sync.WaitGroup
+	t       *testing.T
+	rnd     *rand.Rand // of who makes the faults
+	ends    [2]*resume.Manager
+	memory  [2]*link.Budget
+	servers []*relayer
+	direct  bool        // applications have the agent's ends themselves, and not by a relay
+	scarce  bool        // memory is, at times
+	deadly  atomic.Bool // something has happened that connections cannot outlive
+	hushed  atomic.Bool // or dials: a link was silent for longer than these may take
+	faults  int
+	pauses  [2]atomic.Int64
+	stop    chan struct{}
+	wg      sync.WaitGroup
+	apps    sync.WaitGroup
 
 	mu      sync.Mutex
 	dests   map[string]duplex    // what the agent has made, by address
@@ -149,7 +148,7 @@ func (v *relayer) link(side int) hop {
 	config := func(role link.Role, serves tunnel.Carrier) link.Config {
 		return link.Config{Hello: link.Hello{Role: role, ID: "x", Features: []string{link.FeatureResume}}, Forwarder: serves}
 	}
-	near, end := config(link.RoleServer, nil), config(link.RoleAgent, resetting(v.s.ends[1].Forwarder(v.s.serve()), v.s.spiteful.Load))
+	near, end := config(link.RoleServer, nil), config(link.RoleAgent, v.s.ends[1].Forwarder(v.s.serve()))
 	if side == 0 {
 		near, end = config(link.RoleServer, splice.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(v.dial)})), config(link.RoleClient, nil)
 	}

@@ -33,19 +33,17 @@ func TestAPeerThatResetsEachCarrier(t *testing.T) {
 				}
 				r.linkFar()
 				time.Sleep(25 * time.Second)
-				if n := resumes.Load(); n < 5 || r.opener.Len() != 1 {
-					t.Errorf("%d resumes within 25 s, and %d connections", n, r.opener.Len())
-				}
 				time.Sleep(time.Minute)
 				if n := resumes.Load(); n > 20 || r.opener.Len() != 0 {
 					t.Errorf("%d resumes, and %d connections", n, r.opener.Len())
 				}
-				if s := r.opener.Stats(); s.GivenUp["fruitless"] != 1 {
+				if s := r.opener.Stats(); s.GivenUp["fruitless"]+s.GivenUp["unknown"] != 1 { // unknown: the agent's own end may not outlive what is done to it
 					t.Errorf("given up: %v", s.GivenUp)
 				}
 				if left {
 					return
 				}
+				_ = client.SetReadDeadline(time.Now().Add(time.Second))
 				if _, err := client.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
 					t.Errorf("the client reads %v", err)
 				}
