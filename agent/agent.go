@@ -20,6 +20,8 @@ type Agent struct {
 	metrics *metrics
 	ends    *resume.Manager
 	set     *set
+
+	forwarder *tunnel.Forwarder
 }
 
 // New checks opts and returns an agent that does nothing yet. The error is a
@@ -44,7 +46,8 @@ func New(opts Options) (*Agent, error) {
 		Total:       &m.totals,
 		Observers:   append([]tunnel.Observer{m}, opts.Observers...),
 	}
-	a := &Agent{opts: opts, metrics: m}
+	a := &Agent{opts: opts, metrics: m, forwarder: forwarder}
+	opts.Handover.setID(opts.ID)
 	ends := resume.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log, MaxDetached: alone(opts.Budget, admission.Descriptors())}
 	if judge, ok := opts.Dialer.(judge); ok {
 		ends.Allow = judge.Allow
@@ -80,9 +83,17 @@ func alone(budget *link.Budget, descriptors int) int {
 // has been open for a moment, at most for Options.Grace, before it closes
 // everything and returns nil. It may be called once.
 func (a *Agent) Run(ctx context.Context) error {
+	defer a.opts.Handover.start(ctx, a)()
 	a.set.run(ctx)
 	a.drain()
 	return nil
+}
+
+// serve returns what serves a connection whose destination is connected already.
+func (a *Agent) serve(far tunnel.Conn) tunnel.Carrier {
+	f := *a.forwarder
+	f.Dialer = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return far, nil })
+	return &f
 }
 
 // Retry tries servers that could not be reached again at once, for instance
@@ -146,6 +157,7 @@ func (a *Agent) drain() {
 		return
 	}
 	streams := a.set.drain()
+	a.opts.Handover.give(a)
 	a.opts.Log.WithField("open", streams).Info("draining: servers were told to use other agents")
 	start := time.Now()
 	quiet := start

@@ -112,6 +112,10 @@ type Options struct {
 	// link; 0 or less: it is lost too.
 	ResumeWindow time.Duration
 
+	// Handover passes connections from the agent before, and to the next; nil: they
+	// end with the agent.
+	Handover *Handover
+
 	// Lanes is how many connections a link has at most, from 1 to
 	// lanes.MaxLanes; 0 means 1.
 	Lanes int

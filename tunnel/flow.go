@@ -16,7 +16,6 @@ type Request struct {
 	Address string   // host:port
 	Source  net.Addr // the client; nil if it has no address
 	Client  *Client  // of a server, which admitted it; nil elsewhere
-	Origin  Origin   // of an agent, whose connection it is; zero elsewhere
 }
 
 // Origin tells the clients of an agent apart. It is comparable.
@@ -44,6 +43,10 @@ type Flow struct {
 	// Leave is set by a front that need not wait for the connection's end. Where
 	// Forward returns ErrGoesOn it is called when that has come.
 	Leave func()
+
+	// Origin is, at an agent, whose connection it is; zero elsewhere. It is no part of
+	// Request, which each end keeps that can resume.
+	Origin Origin
 
 	// Resume is set where the connection is to outlive what carries it; its
 	// Granted is what the dial found out.

@@ -28,6 +28,9 @@ type socket struct {
 	wasReset atomic.Bool                   // one of them heard that the peer has reset
 	verdict  atomic.Pointer[chan struct{}] // receives when the last write under way ends; nil: end does not wait
 
+	seized  atomic.Pointer[Seized] // nil: it is its Conn's own
+	finSent atomic.Bool            // the direction away has ended
+
 	// The reader's own state: RawConn.Read wants a closure, and one a
 	// connection is cheaper than one a read.
 	readFn func(fd uintptr) bool
@@ -54,12 +57,32 @@ func (s *socket) SetDeadline(t time.Time) error      { return s.conn.SetDeadline
 func (s *socket) SetReadDeadline(t time.Time) error  { return s.conn.SetReadDeadline(t) }
 func (s *socket) SetWriteDeadline(t time.Time) error { return s.conn.SetWriteDeadline(t) }
 
-func (s *socket) Close() error         { return s.conn.Close() }
-func (s *socket) CloseFor(error) error { return s.conn.Close() }
-func (s *socket) CloseWrite() error    { return s.conn.CloseWrite() }
+// Close implements net.Conn. A socket that was seized stays open.
+func (s *socket) Close() error {
+	if s.seized.Load() != nil {
+		return nil
+	}
+	return s.conn.Close()
+}
 
+// CloseFor implements Conn.
+func (s *socket) CloseFor(error) error { return s.Close() }
+
+// CloseWrite implements Conn.
+func (s *socket) CloseWrite() error {
+	if s.seized.Load() != nil || s.finSent.Load() {
+		return nil // the next Conn of a seized socket hears of the end again
+	}
+	err := s.conn.CloseWrite()
+	s.finSent.Store(err == nil)
+	return err
+}
+
+// Reset implements Conn.
 func (s *socket) Reset(cause error) error {
-	abort(s.conn, cause)
+	if s.seized.Load() == nil {
+		abort(s.conn, cause)
+	}
 	return nil
 }
 
@@ -72,13 +95,13 @@ func (s *socket) Read(p []byte) (int, error) {
 	if err == io.EOF {
 		err = s.end()
 	}
-	return n, err
+	return n, s.seizedError(err)
 }
 
 // ReadChunks implements Source; it fills at most one chunk.
 func (s *socket) ReadChunks(dst []Chunk) (int, error) {
 	if err := s.raw.Read(s.readFn); err != nil {
-		return 0, err
+		return 0, s.seizedError(err)
 	}
 	chunk, err := s.chunk, s.err
 	s.chunk, s.err = Chunk{}, nil
@@ -184,6 +207,9 @@ func (s *socket) Write(p []byte) (int, error) {
 	s.writing.Add(1)
 	n, err := s.conn.Write(p)
 	s.wrote(err)
+	if err != nil && s.keep(err, p[n:]) {
+		return len(p), nil
+	}
 	return n, err
 }
 
@@ -218,8 +244,11 @@ func (s *socket) Flush() {}
 func (s *socket) WriteChunks(src []Chunk) error {
 	defer ReleaseAll(src)
 	s.writing.Add(1)
-	err := s.writeAll(src)
+	n, err := s.writeAll(src)
 	s.wrote(err)
+	if err != nil && s.keepChunks(err, src, n) {
+		return nil
+	}
 	return err
 }
 

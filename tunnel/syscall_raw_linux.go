@@ -47,22 +47,24 @@ func rawCall(call uintptr, fd int, p unsafe.Pointer, n int) (int, error) {
 	return int(done), nil
 }
 
-// writeAll writes all of src, which most often takes one writev(2).
-func (s *socket) writeAll(src []Chunk) error {
+// writeAll writes all of src, which most often takes one writev(2). It returns how many
+// bytes were written.
+func (s *socket) writeAll(src []Chunk) (int, error) {
 	g := gathers.Get().(*gather)
 	defer gathers.Put(g)
+	g.written = 0
 	for part := range slices.Chunk(src, batchSize) {
 		g.fill(part)
 		err := s.raw.Write(g.fn)
 		clear(g.vec[:])
 		if err != nil {
-			return err
+			return g.written, err
 		}
 		if g.err != nil {
-			return &net.OpError{Op: "writev", Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError("writev", g.err)}
+			return g.written, &net.OpError{Op: "writev", Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError("writev", g.err)}
 		}
 	}
-	return nil
+	return g.written, nil
 }
 
 // gather is a write of several chunks. RawConn.Write wants a closure, so it is pooled
@@ -72,6 +74,8 @@ type gather struct {
 	rest []syscall.Iovec // of vec, yet to be written
 	err  error
 	fn   func(fd uintptr) bool
+
+	written int // bytes
 }
 
 var gathers = sync.Pool{New: func() any {
@@ -112,6 +116,7 @@ func (g *gather) writeOn(fd uintptr) bool {
 
 // wrote takes the first n bytes off rest.
 func (g *gather) wrote(n int) {
+	g.written += n
 	for n > 0 {
 		first := &g.rest[0]
 		taken := min(n, int(first.Len))

@@ -155,7 +155,12 @@ func (p *process) options() (agent.Options, error) {
 	if f.egressProxy {
 		reach.Proxy = environment
 	}
-	opts.ID = cmp.Or(f.agentID(), uuid.NewString())
+	if f.handover != "" {
+		if opts.Handover, err = agent.OpenHandover(f.handover, f.agentID(), opts.Servers, p.log); err != nil {
+			return opts, fmt.Errorf("--handover-socket: %w", err)
+		}
+	}
+	opts.ID = cmp.Or(f.agentID(), opts.Handover.ID(), uuid.NewString())
 	opts.TLS, opts.Proxy = p.certificates.Client, environment
 	opts.Budget, opts.Dialer = link.NewBudget(f.budgetMiB<<20), egress.New(reach)
 	opts.Log, opts.Registerer = p.log, p.registry

@@ -14,10 +14,10 @@ import (
 type acceptor struct {
 	mux     *mux
 	carrier tunnel.Carrier
-	ask     func(*client.DialRequest) tunnel.Request // what a dial asks for
-	nextID  func() int64                             // of connections
-	duplex  bool                                     // the peer knows half-close
-	single  bool                                     // the stream carries one connection: a frontend's
+	ask     func(*client.DialRequest) *tunnel.Flow // what a dial asks for
+	nextID  func() int64                           // of connections
+	duplex  bool                                   // the peer knows half-close
+	single  bool                                   // the stream carries one connection: a frontend's
 
 	ctx    context.Context // of the dials and their connections
 	cancel context.CancelCauseFunc
@@ -121,7 +121,7 @@ func (a *acceptor) forward(d *accepted, request *client.DialRequest) {
 			close(a.done)
 		}
 	}()
-	flow := &tunnel.Flow{Request: a.ask(request)}
+	flow := a.ask(request)
 	err := a.carrier.Forward(d.ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		return a.answer(d, request, far, err)
 	})

@@ -90,9 +90,9 @@ func newAgentSession(ctx context.Context, cfg AgentConfig) *AgentSession {
 	s.acceptor = acceptor{
 		carrier: cfg.Forwarder, wg: &s.running, dials: map[int64]*accepted{},
 		nextID: func() int64 { return s.lastID.Add(1) },
-		ask: func(r *client.DialRequest) tunnel.Request {
-			return tunnel.Request{ID: dialID(r), Front: "agent", Network: r.GetProtocol(), Address: r.GetAddress(), Source: cfg.Source,
-				Origin: tunnel.Origin{Server: s.serverID}}
+		ask: func(r *client.DialRequest) *tunnel.Flow {
+			asks := tunnel.Request{ID: dialID(r), Front: "agent", Network: r.GetProtocol(), Address: r.GetAddress(), Source: cfg.Source}
+			return &tunnel.Flow{Request: asks, Origin: tunnel.Origin{Server: s.serverID}}
 		},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))

@@ -29,10 +29,10 @@ func newFrontend(from *tunnel.Client, s *ProxyService, stream grpc.ServerStream)
 	f.acceptor = acceptor{
 		mux: m, carrier: s.carrier, wg: &s.wg, single: true, done: make(chan struct{}), dials: map[int64]*accepted{},
 		nextID: func() int64 { return s.nextID.Add(1) },
-		ask: func(r *client.DialRequest) tunnel.Request {
+		ask: func(r *client.DialRequest) *tunnel.Flow {
 			ask := asks
 			ask.Network, ask.Address = r.GetProtocol(), r.GetAddress()
-			return ask
+			return &tunnel.Flow{Request: ask}
 		},
 	}
 	// A client that ends its stream right after CLOSE_REQ must not take along

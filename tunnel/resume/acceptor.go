@@ -54,6 +54,11 @@ func (m *Manager) begin(ctx context.Context, next tunnel.Carrier, flow *tunnel.F
 	started := m.start(func() {
 		defer m.unregister(token, at)
 		defer cancel(nil)
+		defer func() {
+			if at.conn != nil {
+				at.conn.relayEnded()
+			}
+		}()
 		_ = next.Forward(life, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 			defer m.unregister(token, at)
 			if err == nil && !stop() {
@@ -79,6 +84,7 @@ func (m *Manager) begin(ctx context.Context, next tunnel.Carrier, flow *tunnel.F
 type dial struct {
 	number uint32 // of the attempt
 	cancel context.CancelCauseFunc
+	conn   *Conn // that came of it; nil: none. Only the goroutine that dials uses it
 
 	// Guarded by Manager.mu.
 
@@ -144,6 +150,8 @@ func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error
 	window := min(r.Window, m.opt.Window, MaxWindow)
 	c := m.newConn(nil, window, r.Attempt, r.Token, flow.Address)
 	c.dest = [2]net.Addr{far.LocalAddr(), far.RemoteAddr()}
+	c.served = &served{far: far, id: flow.ID, cancel: at.cancel}
+	at.conn = c
 	switch err := m.add(c, at); {
 	case err == errRepeated:
 		_, _ = answer(nil, err)
@@ -170,9 +178,12 @@ func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error
 // resume answers an opener that wants a connection to go on by another carrier.
 func (m *Manager) resume(flow *tunnel.Flow, answer tunnel.Answer) error {
 	r := flow.Resume
-	c := m.accepted(r.Token)
-	if c == nil || c.address != flow.Address {
-		_, err := answer(nil, &tunnel.DialError{Failure: tunnel.FailGone})
+	c, refused := m.find(r.Token)
+	if c != nil && c.address != flow.Address {
+		refused = errGone
+	}
+	if refused != nil {
+		_, err := answer(nil, refused)
 		return err
 	}
 	if err := m.allows(flow, c); err != nil {
@@ -194,7 +205,7 @@ func (m *Manager) resume(flow *tunnel.Flow, answer tunnel.Answer) error {
 
 // allows reports why the policy forbids c by now, if it does.
 func (m *Manager) allows(flow *tunnel.Flow, c *Conn) error {
-	if m.opt.Allow == nil {
+	if m.opt.Allow == nil || c.dest[1] == nil { // an adopted connection has no destination any more if it was Left
 		return nil
 	}
 	return m.opt.Allow(flow, c.dest[1])
@@ -214,7 +225,9 @@ func (c *Conn) offered(epoch uint32, peerTaken uint64) (taken uint64, refused er
 		case a&RefuseStale != 0:
 			return 0, &tunnel.DialError{Failure: tunnel.FailStale}
 		case a&RefuseGone != 0:
-			return 0, &tunnel.DialError{Failure: tunnel.FailGone}
+			return 0, errGone
+		case a&RefuseMoving != 0:
+			return 0, errMoving
 		}
 		c.changed.Wait()
 	}

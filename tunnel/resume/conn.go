@@ -40,6 +40,7 @@ type Conn struct {
 	opening       *opening // how it is resumed; nil: the other end does that
 	local, remote net.Addr
 	dest          [2]net.Addr // the destination's, at the acceptor: local and remote
+	served        *served     // the acceptor's relay; nil at an opener
 
 	// Guarded by mu.
 
@@ -174,7 +175,7 @@ func (c *Conn) Close() error {
 	case c.m.Over():
 		c.releaseCarrier()
 		return nil
-	case c.m.Closed():
+	case c.m.Closed(), c.m.Life() == Moving:
 		return nil
 	}
 	c.step(Event{Kind: Closed})

@@ -14,7 +14,7 @@
 // All of a connection's state is in its Machine, which is pure: it takes events,
 // the time among them, and returns actions. It has these states:
 //
-//	life      Live, Abandoned, then one for each way to be over
+//	life      Live, Abandoned, Moving, then one for each way to be over
 //	carrier   Attached, Unproven, Detaching, Draining, Detached, Dialing, Answering
 //	reader    Reading, Dropping
 //	sender    SenderIdle, SenderTask, SenderWriter
@@ -38,7 +38,9 @@
 // carrier that was left may still deliver bytes, or take some. The window runs from
 // Detaching on, and ends by DeadlineDue. A Live connection whose application has left both
 // directions lingers until the peer has taken all, by Acked or CarrierUp. An Abandoned
-// connection was reset without a carrier, and ends with the next CarrierUp.
+// connection was reset without a carrier, and ends with the next CarrierUp. A Moving one is
+// on its way to another process (docs/handover.md): it gets no carrier, takes all that its
+// relay still has, and ends with MoveEnds.
 //
 // # Parts
 //

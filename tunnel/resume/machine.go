@@ -59,12 +59,14 @@ const (
 // Life reports whether the connection is over, and why.
 type Life uint8
 
-// The lives of a connection. Those behind Abandoned are over.
+// The lives of a connection. Those behind Moving are over.
 const (
 	Live         Life = iota
 	Abandoned         // reset without a carrier: the next one is to tell the peer
+	Moving            // it is on its way to another process: no carrier is granted meanwhile
 	Complete          // both directions ended, and the peer has taken all
 	Ended             // one of the ends has reset it
+	Moved             // it is another process's now
 	Unconfirmed       // its application had left it, and the peer did not confirm the last bytes
 	Expired           // no carrier came within the window
 	Unknown           // the peer does not know it, or not any more
@@ -76,12 +78,12 @@ const (
 	Lives // how many there are
 )
 
-var lifeLabels = [...]string{"", "", "complete", "ended", "unconfirmed", "window", "unknown", "contradiction", "memory", "fruitless", "denied"}
+var lifeLabels = [...]string{"", "", "", "complete", "ended", "moved", "unconfirmed", "window", "unknown", "contradiction", "memory", "fruitless", "denied"}
 
 // Label is why the connection is over, as a value of a metric's label.
 func (l Life) Label() string { return lifeLabels[l] }
 
-func (l Life) over() bool { return l > Abandoned }
+func (l Life) over() bool { return l > Moving }
 
 // ReaderState tells what becomes of bytes that arrive.
 type ReaderState uint8
@@ -136,6 +138,9 @@ const (
 	Degraded                         // memory is short: nothing is to be kept any more
 	Evicted                          // too many connections are detached: this one is to end
 	Forbidden                        // a policy forbids the destination of one that is to be resumed
+	MoveBegins                       // it is to go to another process
+	MoveFails                        // it stays
+	MoveEnds                         // that process has it
 	AckDue                           // the acknowledgement timer has fired
 	DeadlineDue                      // the deadline timer has fired
 )
@@ -169,13 +174,14 @@ const (
 	Answer                            // grant the carrier, and then step CarrierUp
 	RefuseStale                       // refuse the carrier: a newer one was there
 	RefuseGone                        // refuse the carrier: the connection is over
+	RefuseMoving                      // refuse the carrier: the connection is on its way to another process
 	Fail                              // tell the application that the connection is over
 	Finish                            // forget the connection
 	Wake                              // wake all waits, which look again
 )
 
 // refuses tells that a carrier is not to be attached.
-const refuses = RefuseStale | RefuseGone
+const refuses = RefuseStale | RefuseGone | RefuseMoving
 
 // newMachine returns an end that is attached to its first carrier, which has the number
 // epoch, and which waits no longer than window for another.
@@ -331,6 +337,9 @@ func (m *Machine) on(e Event) Actions {
 			m.finish(Denied, nil)
 		}
 	case Closed:
+		if m.life == Moving { // its relay has ended, and the next goes on
+			return 0
+		}
 		m.reader = Dropping
 		m.Out.Finish()
 		return Wake
@@ -347,6 +356,15 @@ func (m *Machine) on(e Event) Actions {
 		}
 	case Forbidden:
 		m.finish(Denied, nil)
+	case MoveBegins:
+		return m.moveBegins(e.Now)
+	case MoveFails:
+		if m.life == Moving {
+			m.life = Live
+		}
+		return Wake
+	case MoveEnds:
+		m.finish(Moved, tunnel.ErrSeized)
 	case AckDue:
 		m.timers &^= ackTimer
 		if m.Up() && m.In.Owes() {
@@ -481,6 +499,18 @@ func (m *Machine) leave(cause tunnel.LossCause, now time.Time) Actions {
 	return Detach | Wake
 }
 
+// moveBegins gives up the carrier, so that the offsets become final.
+func (m *Machine) moveBegins(now time.Time) Actions {
+	if m.life != Live || m.Plain() {
+		return 0
+	}
+	m.life = Moving
+	if !m.carried() {
+		return Wake
+	}
+	return m.leave(tunnel.LossReplaced, now)
+}
+
 // drained tells that nothing is under way any more on the carrier that was left.
 func (m *Machine) drained() Actions {
 	switch {
@@ -521,6 +551,8 @@ func (m *Machine) offered(e Event) Actions {
 		return RefuseGone
 	case e.Epoch <= m.epoch:
 		return RefuseStale
+	case m.life == Moving:
+		return RefuseMoving
 	case m.Up():
 		return m.leave(tunnel.LossReplaced, e.Now)
 	case m.carrier == Detaching || m.carrier == Draining:
@@ -581,6 +613,10 @@ func (m *Machine) rewind(e Event) Actions {
 // reset ends the connection on this side. An opener without a carrier frees its memory, and
 // waits for a carrier to reset.
 func (m *Machine) reset(e Event) Actions {
+	if m.life == Moving && e.Cause == tunnel.ErrSeized { // its relay ends, and not the connection
+		m.err = e.Cause
+		return Fail | Wake
+	}
 	err := &tunnel.ResetError{Code: tunnel.CodeOf(e.Cause)}
 	if m.Up() || !e.Redials {
 		m.finish(Ended, err)

@@ -81,7 +81,8 @@ type Manager struct {
 	dials     map[[16]byte]*dial // by acceptors, for connections to be
 	detached  list.List          // *Conn without a carrier, in order of the loss
 	redials   redialQueue
-	redialing int // goroutines that redial
+	redialing int           // goroutines that redial
+	adopted   chan struct{} // closed by the next Adopt; nil: all connections of this end are here
 }
 
 // New makes a Manager. Close and Wait end it.

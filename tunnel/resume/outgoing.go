@@ -89,6 +89,15 @@ func (o *Outgoing) Finished() bool { return o.fin }
 // Kept returns how many bytes wait to be acknowledged.
 func (o *Outgoing) Kept() int { return int(o.end - min(o.acked, o.end)) }
 
+// bytes returns a copy of the bytes that wait to be acknowledged.
+func (o *Outgoing) bytes() []byte {
+	all := make([]byte, 0, int(o.end-o.base))
+	for _, c := range o.segs {
+		all = append(all, c.Bytes()...)
+	}
+	return all[len(all)-o.Kept():]
+}
+
 // Size returns how many bytes of memory the kept bytes pin.
 func (o *Outgoing) Size() int { return o.size }
 

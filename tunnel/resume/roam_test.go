@@ -25,11 +25,12 @@ type world struct {
 	t       testing.TB
 	opener  *resume.Manager
 	agent   *resume.Manager
-	dest    string         // where the agent dials
-	deaf    bool           // or it has a destination that takes nothing
-	serve   tunnel.Carrier // what the agent serves instead; nil: it dials
-	memory  *link.Budget   // the agent's
-	atMost  int            // its Options.MaxDetached
+	before  []*resume.Manager // agents that were succeeded
+	dest    string            // where the agent dials
+	deaf    bool              // or it has a destination that takes nothing
+	serve   tunnel.Carrier    // what the agent serves instead; nil: it dials
+	memory  *link.Budget      // the agent's
+	atMost  int               // its Options.MaxDetached
 	allow   func(*tunnel.Flow, net.Addr) error
 	wire    func() (a, b net.Conn) // what links are over; nil: TCP
 	wg      sync.WaitGroup
@@ -65,13 +66,17 @@ func (w *world) begin(servers int, window time.Duration) {
 
 func (w *world) close() {
 	w.opener.Close()
-	w.agent.Close()
+	for _, m := range append(w.before, w.agent) {
+		m.Close()
+	}
 	for _, s := range w.servers {
 		s.cut(true)
 		s.cut(false)
 	}
 	w.opener.Wait()
-	w.agent.Wait()
+	for _, m := range append(w.before, w.agent) {
+		m.Wait()
+	}
 	w.wg.Wait()
 }
 

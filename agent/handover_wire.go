@@ -1,0 +1,186 @@
+//go:build linux
+
+package agent
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"konnectivity/tunnel/resume"
+)
+
+const (
+	// handoverVersion is that of the messages and of what a Snapshot means. Agents of
+	// different versions hand nothing over.
+	handoverVersion = 1
+
+	// maxHandoverText and maxHandoverBytes bound a message: its JSON, and the bytes of a
+	// connection, of which resume keeps up to 16 MiB.
+	maxHandoverText  = 64 << 10
+	maxHandoverBytes = 32 << 20
+
+	// handoverTimeout bounds a message that is due, to be sent or received.
+	handoverTimeout = 10 * time.Second
+)
+
+// The messages of a hand-over (docs/handover.md).
+const (
+	msgHello   = "hello"   // successor: what it is
+	msgWelcome = "welcome" // holder: what it is, and the read end of its life line
+	msgRefused = "refused" // holder: why not
+	msgReady   = "ready"   // successor: it has a server
+	msgOffer   = "offer"   // holder: a connection, and its socket
+	msgEnd     = "end"     // holder: the end of a batch
+	msgTaken   = "taken"   // successor: it has the batch
+	msgConfirm = "confirm" // holder: the batch is the successor's
+	msgDone    = "done"    // holder: there are no more connections
+)
+
+// message is one message. Which fields it has depends on its kind.
+type message struct {
+	Kind    string           `json:"kind"`
+	Version int              `json:"version,omitempty"`
+	ID      string           `json:"id,omitempty"`
+	Servers []string         `json:"servers,omitempty"`
+	Reason  string           `json:"reason,omitempty"`
+	Conn    *resume.Snapshot `json:"conn,omitempty"`
+	Kept    int              `json:"kept,omitempty"` // how many of the bytes behind it are Conn.Kept
+
+	file *os.File // a socket, or the life line; nil: none
+}
+
+// wire sends and receives messages. It may be used by one sender and one receiver.
+type wire struct{ conn *net.UnixConn }
+
+// send sends m, with a duplicate of the descriptor fd if that is not negative.
+func (w wire) send(m message, fd int) error {
+	var bytes []byte
+	if c := m.Conn; c != nil {
+		m.Kept = len(c.Kept)
+		bytes = append(append(bytes, c.Kept...), c.Owed...)
+	}
+	text, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	head := binary.BigEndian.AppendUint32(nil, uint32(len(text)))
+	head = binary.BigEndian.AppendUint32(head, uint32(len(bytes)))
+	var rights []byte
+	if fd >= 0 {
+		rights = unix.UnixRights(fd)
+	}
+	_ = w.conn.SetWriteDeadline(time.Now().Add(handoverTimeout))
+	if _, _, err := w.conn.WriteMsgUnix(head, rights, nil); err != nil {
+		return err
+	}
+	_, err = w.conn.Write(append(text, bytes...))
+	return err
+}
+
+// receive returns the next message, for which it waits until then. Its file is the
+// caller's.
+func (w wire) receive(until time.Time) (m message, err error) {
+	_ = w.conn.SetReadDeadline(until)
+	head, rights := make([]byte, 8), make([]byte, unix.CmsgSpace(4))
+	n, rightsLen, flags, _, err := w.conn.ReadMsgUnix(head, rights)
+	if err != nil {
+		return m, err
+	}
+	file, err := fileOf(rights[:rightsLen])
+	if err == nil && flags&unix.MSG_CTRUNC != 0 {
+		err = errors.New("more descriptors than one in a message")
+	}
+	if err == nil && n == 0 {
+		err = io.EOF
+	}
+	if err == nil {
+		_ = w.conn.SetReadDeadline(time.Now().Add(handoverTimeout))
+		_, err = io.ReadFull(w.conn, head[n:])
+	}
+	if err == nil {
+		m, err = w.body(binary.BigEndian.Uint32(head), binary.BigEndian.Uint32(head[4:]))
+	}
+	if err != nil {
+		if file != nil {
+			_ = file.Close()
+		}
+		return message{}, err
+	}
+	m.file = file
+	return m, nil
+}
+
+// body reads what follows the head of a message.
+func (w wire) body(text, bytes uint32) (m message, err error) {
+	if text > maxHandoverText || bytes > maxHandoverBytes {
+		return m, fmt.Errorf("a message of %d and %d bytes", text, bytes)
+	}
+	all := make([]byte, text+bytes)
+	if _, err := io.ReadFull(w.conn, all); err != nil {
+		return m, err
+	}
+	if err := json.Unmarshal(all[:text], &m); err != nil {
+		return m, err
+	}
+	if c := m.Conn; c != nil {
+		if m.Kept < 0 || m.Kept > int(bytes) {
+			return m, fmt.Errorf("%d of %d bytes", m.Kept, bytes)
+		}
+		c.Kept, c.Owed = all[text:][:m.Kept], all[text:][m.Kept:]
+		return m, c.Check()
+	}
+	return m, nil
+}
+
+// fileOf returns the descriptor that came with a message; nil: none.
+func fileOf(rights []byte) (*os.File, error) {
+	if len(rights) == 0 {
+		return nil, nil
+	}
+	messages, err := unix.ParseSocketControlMessage(rights)
+	if err != nil {
+		return nil, err
+	}
+	var file *os.File
+	for _, m := range messages {
+		fds, err := unix.ParseUnixRights(&m)
+		if err != nil {
+			continue
+		}
+		for _, fd := range fds {
+			if file != nil {
+				_ = file.Close()
+			}
+			file = os.NewFile(uintptr(fd), "handed over")
+		}
+	}
+	return file, nil
+}
+
+// sameUser returns an error unless the process at the other end runs as the user that this
+// one does (unix(7), SO_PEERCRED).
+func sameUser(c *net.UnixConn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	if failed := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); failed != nil {
+		return failed
+	}
+	if err != nil {
+		return err
+	}
+	if own := os.Geteuid(); int(peer.Uid) != own {
+		return fmt.Errorf("the process at the other end is of user %d, this one of user %d", peer.Uid, own)
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+package e2e
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/tunnel"
+)
+
+// Agents are replaced one after the other, each by one that was started beside it: no
+// transfer and no probe is lost, and the agent that goes waits for none of them.
+func TestConnectionsOutliveTheirAgent(t *testing.T) {
+	t.Parallel()
+	socket := filepath.Join(t.TempDir(), "handover")
+	f := newFleet(t, 2, flags{agent: []string{"--handover-socket=" + socket, "--graceful-shutdown-timeout=60s"}})
+	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), halves, f.ways()...)
+	for range scaled(2, 10) {
+		before := f.agent
+		f.startAgent()
+		s.harm()
+		began := time.Now()
+		stopInOrder(t, before.Process)
+		t.Logf("an agent left in %v", time.Since(began).Round(time.Millisecond))
+		if !strings.Contains(before.Output(), "handed over the connections of this agent") {
+			t.Errorf("it handed nothing over:\n%s", before.Output())
+		}
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("it took %v to leave", took)
+		}
+		time.Sleep(scaled(500*time.Millisecond, time.Second))
+	}
+	s.end()
+}
+
+// An agent that is killed while it hands over, or takes over, may end connections; but each
+// has one owner at every moment: no byte of those that go on is lost, or comes twice.
+func TestHandoverIsCutShort(t *testing.T) {
+	for round := range scaled(2, 50) {
+		for _, victim := range []string{"holder", "successor"} {
+			t.Run(fmt.Sprint(victim, round), func(t *testing.T) {
+				t.Parallel()
+				f := newFleet(t, 1, flags{agent: []string{"--agent-id=agent-1", "--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--graceful-shutdown-timeout=2s"}})
+				stop := f.countTo(100)
+				holder := f.agent
+				f.startAgent()
+				victims := map[string]*suite.Agent{"holder": holder, "successor": f.agent}
+				_ = holder.Signal(syscall.SIGTERM)
+				time.Sleep(rand.N(150 * time.Millisecond))
+				victims[victim].Kill()
+				time.Sleep(scaled(time.Second, 3*time.Second))
+				t.Logf("%d of 100 connections go on", stop())
+			})
+		}
+	}
+}
+
+// countTo opens connections on each of which numbers go to the destination and back, in
+// order. stop returns how many of them still do that at the end. One that ends may; one that
+// brings another number fails the test.
+func (f *fleet) countTo(conns int) (stop func() (alive int64)) {
+	target := listen(f.t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	over := make(chan struct{})
+	var alive atomic.Int64
+	var counting sync.WaitGroup
+	for i := range conns {
+		c := must(f.ways()[i%2].Dial(within(f.t, patience), tunnel.NewFlow("tcp", target)))(f.t)
+		counting.Go(func() {
+			defer c.Close()
+			var sent, got [8]byte
+			for n := uint64(1); ; n++ {
+				binary.BigEndian.PutUint64(sent[:], n)
+				_ = c.SetDeadline(time.Now().Add(patience))
+				if _, err := c.Write(sent[:]); err != nil {
+					return
+				}
+				if _, err := io.ReadFull(c, got[:]); err != nil {
+					return
+				}
+				if got != sent {
+					f.t.Errorf("%d came back as %d", n, binary.BigEndian.Uint64(got[:]))
+					return
+				}
+				select {
+				case <-over:
+					alive.Add(1)
+					return
+				case <-time.After(time.Millisecond):
+				}
+			}
+		})
+	}
+	return func() int64 {
+		close(over)
+		counting.Wait()
+		return alive.Load()
+	}
+}

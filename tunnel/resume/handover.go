@@ -1,0 +1,319 @@
+package resume
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// moveTime bounds how long BeginMoves waits for carriers that still deliver.
+	moveTime = time.Second
+
+	// adoptTime is how long a request to resume waits for its connection to be handed over:
+	// longer than a batch takes, and shorter than a server waits, which then asks the agent
+	// before.
+	adoptTime = 200 * time.Millisecond
+
+	// relayTime bounds how long a relay takes to end whose two sides take all that it has.
+	// It is for a machine that is starved.
+	relayTime = 30 * time.Second
+)
+
+// errMoving refuses an opener's carrier while the connection may be found at another process
+// in a moment.
+var errMoving = &tunnel.DialError{Failure: tunnel.FailAgentLost, Reason: "the connection is being handed over to another agent"}
+
+// served is what uses an acceptor's connection: the relay to its destination.
+type served struct {
+	far    tunnel.Conn // the destination
+	id     string      // of the flow
+	cancel context.CancelCauseFunc
+	over   bool // the relay has ended; guarded by Conn.mu
+}
+
+// relayEnded notes that the relay has ended.
+func (c *Conn) relayEnded() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.served.over = true
+	c.changed.Broadcast()
+}
+
+// Snapshot is an acceptor's end of a connection between two processes
+// (docs/handover.md). Unless Left, the destination's socket goes with it.
+type Snapshot struct {
+	Token   [16]byte      `json:"token"`
+	ID      string        `json:"id"` // of its flow
+	Address string        `json:"address"`
+	Window  time.Duration `json:"window"`
+	Epoch   uint32        `json:"epoch"` // of the newest carrier
+
+	Taken    uint64 `json:"taken"` // offset below which all came out of carriers
+	TakenEnd bool   `json:"takenEnd"`
+	FinSent  bool   `json:"finSent"` // the destination was told the end
+	From     uint64 `json:"from"`    // offset of the first byte of Kept
+	Acked    uint64 `json:"acked"`   // offset below which the peer has taken all
+	Sent     uint64 `json:"sent"`    // offset up to which a carrier was given bytes
+	Ended    bool   `json:"ended"`   // the destination has ended its direction
+	Left     bool   `json:"left"`    // the destination has ended, and has all: the peer lacks some of Kept
+
+	Kept []byte `json:"-"` // of the direction to the peer
+	Owed []byte `json:"-"` // of the direction to the destination: below Taken, and not written yet
+}
+
+// Move is a connection that is out of use, on its way to another process. Exactly one of
+// Done and Undo ends that.
+type Move struct {
+	Snapshot
+	Socket *tunnel.Seized // nil: Left
+	conn   *Conn
+}
+
+// SetHandingOver tells m whether another process may have the connections that it does not
+// know: an opener that asks for one waits for adoptTime, and is then told to ask again.
+func (m *Manager) SetHandingOver(on bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.adopted != nil {
+		close(m.adopted)
+		m.adopted = nil
+	}
+	if on {
+		m.adopted = make(chan struct{})
+	}
+}
+
+// find returns the accepted connection with that token, or why there is none.
+func (m *Manager) find(token [16]byte) (*Conn, error) {
+	var late <-chan time.Time
+	for {
+		m.mu.Lock()
+		c, adopted := m.acceptedLocked(token), m.adopted
+		m.mu.Unlock()
+		switch {
+		case c != nil:
+			return c, nil
+		case adopted == nil:
+			return nil, errGone
+		case late == nil:
+			late = time.After(adoptTime)
+		}
+		select {
+		case <-adopted:
+		case <-late:
+			return nil, errMoving
+		}
+	}
+}
+
+// errGone refuses a carrier for a connection that is not there.
+var errGone = &tunnel.DialError{Failure: tunnel.FailGone}
+
+// BeginMoves takes connections out of use, at most n, to be handed to another process. It
+// returns none once there are no more that can be moved: those that others have opened,
+// and whose destination is a plain socket. It blocks until their relays have
+// ended.
+func (m *Manager) BeginMoves(n int) []*Move {
+	var moving []*Conn
+	for _, c := range m.all() {
+		if len(moving) == n {
+			break
+		}
+		if c.beginMove() {
+			moving = append(moving, c)
+		}
+	}
+	until := time.Now().Add(moveTime)
+	var moves []*Move
+	for _, c := range moving {
+		if move := c.takeOut(until); move != nil {
+			moves = append(moves, move)
+		}
+	}
+	return moves
+}
+
+// beginMove gives up the carrier of c, if c can be moved.
+func (c *Conn) beginMove() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.served == nil || !c.served.over && !tunnel.CanSeize(c.served.far) {
+		return false
+	}
+	c.step(Event{Kind: MoveBegins})
+	return c.m.Life() == Moving
+}
+
+// takeOut waits until the offsets are final, and ends the relay. It returns nil where the
+// connection has ended meanwhile. One whose carrier still delivers then stays.
+func (c *Conn) takeOut(until time.Time) *Move {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.await(until, func() bool { return c.m.carrier == Detached })
+	if c.m.Life() != Moving || c.m.carrier != Detached {
+		c.step(Event{Kind: MoveFails})
+		return nil
+	}
+	if c.served.over {
+		return &Move{Snapshot: c.snapshot(nil), conn: c}
+	}
+	socket, _ := tunnel.Seize(c.served.far)
+	c.served.cancel(tunnel.ErrSeized)
+	c.await(time.Now().Add(relayTime), func() bool { return c.served.over })
+	switch {
+	case c.m.Life() != Moving:
+	case !c.served.over:
+		c.step(Event{Kind: Reset, Cause: errClosed})
+	case socket.Closed(): // it had all before
+		return &Move{Snapshot: c.snapshot(nil), conn: c}
+	default:
+		return &Move{Snapshot: c.snapshot(socket), Socket: socket, conn: c}
+	}
+	_ = socket.Close()
+	return nil
+}
+
+// await waits until done, or until the connection is over or it is too late.
+func (c *Conn) await(until time.Time, done func() bool) {
+	wake := time.AfterFunc(time.Until(until), func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.changed.Broadcast()
+	})
+	defer wake.Stop()
+	for !done() && c.m.Life() == Moving && time.Now().Before(until) {
+		c.changed.Wait()
+	}
+}
+
+// snapshot is what another process needs to go on. A connection without a socket is Left.
+func (c *Conn) snapshot(socket *tunnel.Seized) Snapshot {
+	m := &c.m
+	s := Snapshot{
+		Token: c.token, ID: c.served.id, Address: c.address, Window: m.window, Epoch: m.epoch,
+		Taken: m.In.taken, TakenEnd: m.In.fin,
+		From: min(m.Out.acked, m.Out.end), Acked: m.Out.acked, Sent: m.Out.next, Ended: m.Out.fin,
+		Left: socket == nil, Kept: m.Out.bytes(),
+	}
+	if socket != nil {
+		s.Owed, s.FinSent = socket.Owed(), socket.FinSent()
+	}
+	return s
+}
+
+// Done notes that the other process has the connection.
+func (v *Move) Done() {
+	v.end()
+	if !v.Left {
+		_ = v.Socket.Close()
+	}
+}
+
+// Undo goes on with the connection here, as Adopt would elsewhere.
+func (v *Move) Undo(next func(far tunnel.Conn) tunnel.Carrier) error {
+	v.end()
+	var far tunnel.Conn
+	if !v.Left {
+		far = v.Socket.Conn()
+	}
+	return v.conn.manager.Adopt(v.Snapshot, far, next)
+}
+
+func (v *Move) end() {
+	v.conn.mu.Lock()
+	defer v.conn.mu.Unlock()
+	v.conn.step(Event{Kind: MoveEnds})
+}
+
+// Adopt goes on with a connection of which another process had the acceptor's end. far is
+// its destination, nil if it was Left; m closes it, also with an error. next makes what
+// serves it.
+func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) tunnel.Carrier) error {
+	life, cancel := context.WithCancelCause(m.ctx)
+	c := m.newConn(nil, 0, 0, s.Token, s.Address)
+	c.m = restore(s)
+	c.served = &served{far: far, id: s.ID, cancel: cancel, over: s.Left}
+	use := c.drop
+	if !s.Left {
+		c.dest = [2]net.Addr{far.LocalAddr(), far.RemoteAddr()}
+		use = func() { c.serve(life, next(far), s) }
+	}
+	c.status.Store(&tunnel.ResumeStatus{Lost: time.Now(), Loss: tunnel.LossReplaced})
+	c.mu.Lock() // its opener may have found it before it is complete
+	defer c.mu.Unlock()
+	err := m.add(c, nil)
+	if err == nil && !m.start(use) {
+		err = errClosed
+	}
+	if err != nil {
+		cancel(err)
+		if far != nil {
+			_ = far.Reset(err)
+		}
+		return err
+	}
+	m.lost(c)
+	m.tellAdopted()
+	c.step(Event{Kind: Written}) // the window begins
+	return nil
+}
+
+// tellAdopted lets those look again that wait for a connection.
+func (m *Manager) tellAdopted() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.adopted != nil {
+		close(m.adopted)
+		m.adopted = make(chan struct{})
+	}
+}
+
+// serve relays between c, which was adopted, and its destination. What that is owed comes
+// before all that c receives.
+func (c *Conn) serve(ctx context.Context, by tunnel.Carrier, s Snapshot) {
+	defer c.served.cancel(nil)
+	flow := tunnel.NewFlow("tcp", s.Address)
+	flow.ID, flow.Front = s.ID, "link"
+	_ = by.Forward(ctx, flow, func(tunnel.Conn, error) (tunnel.Conn, error) {
+		flow.Resumable = c
+		return tunnel.Unread(c, s.Owed), nil
+	})
+	c.relayEnded()
+}
+
+// restore returns the machine of a connection that waits for its opener.
+func restore(s Snapshot) Machine {
+	m := Machine{window: min(s.Window, MaxWindow), epoch: s.Epoch, carrier: Detached, loss: tunnel.LossReplaced, since: time.Now()}
+	m.In = Incoming{taken: s.Taken, told: s.Taken, fin: s.TakenEnd}
+	m.Out = Outgoing{base: s.From, end: s.From, acked: s.Acked, next: s.Sent}
+	for kept := s.Kept; len(kept) > 0; {
+		part := kept[:min(len(kept), tunnel.RecordRoom)]
+		m.Out.Append(tunnel.CopyChunk(part))
+		kept = kept[len(part):]
+	}
+	m.Out.fin = s.Ended
+	if s.Left {
+		m.reader = Dropping
+	}
+	return m
+}
+
+// Check returns an error about what cannot be the state of a connection.
+func (s *Snapshot) Check() error {
+	end := s.From + uint64(len(s.Kept))
+	total := end
+	if s.Ended {
+		total++
+	}
+	ackedEnd := s.Ended && len(s.Kept) == 0 && s.Acked == total
+	if s.Acked > s.Sent || s.Sent > total || s.Acked != s.From && !ackedEnd || end < s.From || s.Window < 0 || s.Left && !s.Ended {
+		return errState
+	}
+	return nil
+}
+
+var errState = errors.New("no state of a connection")

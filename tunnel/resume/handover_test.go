@@ -1,0 +1,136 @@
+//go:build unix
+
+package resume_test
+
+import (
+	"context"
+	"encoding/json"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
+)
+
+// serveFar is what serves a connection whose destination is connected already.
+func serveFar(far tunnel.Conn) tunnel.Carrier {
+	return &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return far, nil })}
+}
+
+// succeed lets another Manager be the agent, and hands it all connections of the one before.
+// Some batches come back, as if the other process had died.
+func (w *world) succeed() (moved, back int) {
+	old := w.agent
+	next := resume.New(resume.Options{Window: 8 * time.Second, Budget: link.NewBudget(1 << 30)})
+	old.SetHandingOver(true)
+	next.SetHandingOver(true)
+	w.agent = next
+	w.before = append(w.before, old)
+	for _, s := range w.servers {
+		defer s.retire(s.far)
+		s.linkFar()
+	}
+	for {
+		moves := old.BeginMoves(1 + rand.IntN(8))
+		if len(moves) == 0 {
+			break
+		}
+		if rand.IntN(4) == 0 {
+			for _, m := range moves {
+				testutil.NoError(w.t, m.Undo(serveFar))
+			}
+			back += len(moves)
+			continue
+		}
+		for _, m := range moves {
+			w.hand(m, next)
+		}
+		moved += len(moves)
+	}
+	next.SetHandingOver(false)
+	return moved, back
+}
+
+// retire closes a link that another has replaced, both of its ends.
+func (s *server) retire(far *link.Session) {
+	_ = far.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ends = slices.DeleteFunc(s.ends, func(e *link.Session) bool {
+		over := e != s.near && e != s.far && (e == far || tunnel.Closed(e.Done()))
+		if over {
+			_ = e.Close()
+		}
+		return over
+	})
+}
+
+// hand gives next what a message and a descriptor can carry of m.
+func (w *world) hand(m *resume.Move, next *resume.Manager) {
+	w.t.Helper()
+	testutil.NoError(w.t, m.Check())
+	var s resume.Snapshot
+	testutil.NoError(w.t, json.Unmarshal(testutil.Must(json.Marshal(m.Snapshot))(w.t), &s))
+	s.Kept, s.Owed = m.Kept, m.Owed
+	if s.Left {
+		m.Done()
+		testutil.NoError(w.t, next.Adopt(s, nil, serveFar))
+		return
+	}
+	fd := -1
+	testutil.NoError(w.t, testutil.Must(m.Socket.SyscallConn())(w.t).Control(func(of uintptr) { fd, _ = syscall.Dup(int(of)) }))
+	f := os.NewFile(uintptr(fd), "")
+	far := testutil.Must(net.FileConn(f))(w.t)
+	_ = f.Close()
+	m.Done()
+	testutil.NoError(w.t, next.Adopt(s, tunnel.FromSeized(far, s.FinSent), serveFar))
+}
+
+// Transfers go on, both ways, while one process after the other takes over the agent's
+// ends, and while links are cut meanwhile.
+func TestTransfersOutliveTheAgent(t *testing.T) {
+	const size, conns = 24 << 20, 8
+	w := newWorld(t, 2, 8*time.Second)
+	w.dest = hashEcho(t)
+	front := tunnel.Forwarder{Dialer: w.opener.Dialer(w)}
+	var running sync.WaitGroup
+	for i := range conns {
+		running.Go(func() {
+			if err := w.transfer(&front, size, uint64(i)); err != nil {
+				t.Errorf("transfer %d: %v", i, err)
+			}
+		})
+	}
+	eventually(t, func() bool { return w.opener.Len() == conns })
+	over := make(chan struct{})
+	go func() { running.Wait(); close(over) }()
+	moved, back := 0, 0
+	for ended := false; !ended; {
+		m, b := w.succeed()
+		moved, back = moved+m, back+b
+		select {
+		case <-over:
+			ended = true
+		case <-time.After(rand.N(50 * time.Millisecond)):
+		}
+	}
+	t.Logf("the opener: %+v", w.opener.Stats())
+	t.Logf("%d connections were handed over, %d came back", moved, back)
+	if moved < conns {
+		t.Error("there was nothing to hand over")
+	}
+	within(t, 40*time.Second, func() bool { return w.opener.Len() == 0 && w.agent.Len() == 0 })
+	for _, m := range append(w.before, w.agent) {
+		if s := m.Stats(); s.Conns != 0 || s.Detached != 0 || s.Kept != 0 {
+			t.Errorf("left: %+v", s)
+		}
+	}
+}
