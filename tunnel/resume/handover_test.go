@@ -97,7 +97,11 @@ func (w *world) hand(m *resume.Move, next *resume.Manager) {
 // Transfers go on, both ways, while one process after the other takes over the agent's
 // ends, and while links are cut meanwhile.
 func TestTransfersOutliveTheAgent(t *testing.T) {
-	const size, conns = 24 << 20, 8
+	const conns = 8
+	size := int64(24 << 20)
+	if testing.Short() {
+		size = 6 << 20
+	}
 	w := newWorld(t, 2, 8*time.Second)
 	w.dest = hashEcho(t)
 	front := tunnel.Forwarder{Dialer: w.opener.Dialer(w)}
