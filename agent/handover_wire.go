@@ -62,6 +62,27 @@ type wire struct{ conn *net.UnixConn }
 
 // send sends m, with a duplicate of the descriptor fd if that is not negative.
 func (w wire) send(m message, fd int) error {
+	encoded, err := encode(m)
+	if err != nil {
+		return err
+	}
+	var rights []byte
+	if fd >= 0 {
+		rights = unix.UnixRights(fd)
+	}
+	_ = w.conn.SetWriteDeadline(time.Now().Add(handoverTimeout))
+	if _, _, err := w.conn.WriteMsgUnix(encoded[:headSize], rights, nil); err != nil {
+		return err
+	}
+	_, err = w.conn.Write(encoded[headSize:])
+	return err
+}
+
+// headSize is that of the two lengths before a message.
+const headSize = 8
+
+// encode returns m as it is sent, but for its file.
+func encode(m message) ([]byte, error) {
 	var bytes []byte
 	if c := m.Conn; c != nil {
 		m.Kept = len(c.Kept)
@@ -69,27 +90,18 @@ func (w wire) send(m message, fd int) error {
 	}
 	text, err := json.Marshal(m)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	head := binary.BigEndian.AppendUint32(nil, uint32(len(text)))
 	head = binary.BigEndian.AppendUint32(head, uint32(len(bytes)))
-	var rights []byte
-	if fd >= 0 {
-		rights = unix.UnixRights(fd)
-	}
-	_ = w.conn.SetWriteDeadline(time.Now().Add(handoverTimeout))
-	if _, _, err := w.conn.WriteMsgUnix(head, rights, nil); err != nil {
-		return err
-	}
-	_, err = w.conn.Write(append(text, bytes...))
-	return err
+	return append(append(head, text...), bytes...), nil
 }
 
 // receive returns the next message, for which it waits until then. Its file is the
 // caller's.
 func (w wire) receive(until time.Time) (m message, err error) {
 	_ = w.conn.SetReadDeadline(until)
-	head, rights := make([]byte, 8), make([]byte, unix.CmsgSpace(4))
+	head, rights := make([]byte, headSize), make([]byte, unix.CmsgSpace(4))
 	n, rightsLen, flags, _, err := w.conn.ReadMsgUnix(head, rights)
 	if err != nil {
 		return m, err
@@ -106,7 +118,7 @@ func (w wire) receive(until time.Time) (m message, err error) {
 		_, err = io.ReadFull(w.conn, head[n:])
 	}
 	if err == nil {
-		m, err = w.body(binary.BigEndian.Uint32(head), binary.BigEndian.Uint32(head[4:]))
+		m, err = decode(head, w.conn)
 	}
 	if err != nil {
 		if file != nil {
@@ -118,13 +130,14 @@ func (w wire) receive(until time.Time) (m message, err error) {
 	return m, nil
 }
 
-// body reads what follows the head of a message.
-func (w wire) body(text, bytes uint32) (m message, err error) {
+// decode returns the message with that head, whose rest it reads.
+func decode(head []byte, rest io.Reader) (m message, err error) {
+	text, bytes := binary.BigEndian.Uint32(head), binary.BigEndian.Uint32(head[4:])
 	if text > maxHandoverText || bytes > maxHandoverBytes {
 		return m, fmt.Errorf("a message of %d and %d bytes", text, bytes)
 	}
 	all := make([]byte, text+bytes)
-	if _, err := io.ReadFull(w.conn, all); err != nil {
+	if _, err := io.ReadFull(rest, all); err != nil {
 		return m, err
 	}
 	if err := json.Unmarshal(all[:text], &m); err != nil {

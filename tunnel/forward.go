@@ -114,8 +114,12 @@ func (f *Forwarder) Begin(flow *Flow, far net.Addr) {
 	}
 }
 
-// End tells Observers that a flow has ended, and why: nil for in order.
+// End tells Observers that a flow has ended, and why: nil for in order. One that goes on in
+// another process has ended in order here.
 func (f *Forwarder) End(flow *Flow, err error) {
+	if err == ErrSeized {
+		err = nil
+	}
 	took := time.Since(flow.Opened)
 	for _, o := range f.Observers {
 		o.Closed(flow, took, err)

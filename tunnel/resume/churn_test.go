@@ -1,10 +1,14 @@
 package resume
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // churned has a machine lose each of so many carriers after lasting, and returns how long
@@ -67,6 +71,40 @@ func TestChurn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// brief is a carrier that is lost as soon as it is used.
+type brief struct{ lean }
+
+func (brief) Watch(w link.Watcher) (_ link.Ack, _ bool) {
+	go w.Lost(errLost)
+	return
+}
+
+// A Conn keeps to the waits of its machine: it dials no more often, and over as long a time.
+func TestResumesInVainArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := New(Options{Window: time.Minute})
+		defer e.Wait()
+		defer e.Close()
+		var dials atomic.Int64
+		dialer := e.Dialer(tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			dials.Add(1)
+			f.Resume.Granted = tunnel.Grant{Window: time.Minute, Route: "route"}
+			return brief{}, nil
+		}))
+		began := time.Now()
+		if _, err := dialer.Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")); err != nil {
+			t.Fatal(err)
+		}
+		for synctest.Wait(); e.Len() > 0; synctest.Wait() {
+			time.Sleep(time.Second)
+		}
+		// Half of each wait may be left out.
+		if took := time.Since(began); dials.Load() != mostVain+1 || took < 15*time.Second {
+			t.Errorf("%d dials within %v", dials.Load(), took)
+		}
+	})
 }
 
 // The waits grow from the first that follows a carrier which was lost at once, and stay

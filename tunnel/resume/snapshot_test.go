@@ -1,0 +1,43 @@
+package resume
+
+import (
+	"testing"
+
+	"konnectivity/tunnel"
+)
+
+// A Snapshot that Check accepts is a connection's, which an opener resumes from any offset
+// that it may have, and from no other.
+func FuzzSnapshot(f *testing.F) {
+	f.Add(uint64(5), uint64(5), uint64(9), uint64(10), []byte("hello"), false, false, uint64(7))
+	f.Add(uint64(5), uint64(6), uint64(6), uint64(11), []byte(nil), true, true, uint64(6))
+	f.Add(uint64(0), uint64(0), uint64(1), uint64(0), []byte(nil), true, false, uint64(1))
+	f.Fuzz(func(t *testing.T, from, acked, sent, taken uint64, kept []byte, ended, left bool, offset uint64) {
+		s := Snapshot{Epoch: 1, Window: DefaultWindow, From: from, Acked: acked, Sent: sent, Taken: taken, Kept: kept, Ended: ended, Left: left}
+		if s.Check() != nil || len(kept) > 1<<20 {
+			return
+		}
+		m := restore(s)
+		defer m.Out.Release()
+		a := m.Step(Event{Kind: Offered, Epoch: 2, Offset: offset, Now: t0})
+		if may := offset >= acked && offset <= sent; may != (a&Answer != 0) {
+			t.Fatalf("from %d of %d to %d: %b", offset, acked, sent, a)
+		}
+		if a&Answer == 0 {
+			return
+		}
+		want := int(from + uint64(len(kept)) - min(offset, from+uint64(len(kept))))
+		got := 0
+		for m.Out.Unsent() {
+			var chunks [4]tunnel.Chunk
+			n, _ := m.Out.Next(chunks[:])
+			for _, c := range chunks[:n] {
+				got += c.Len()
+			}
+			tunnel.ReleaseAll(chunks[:n])
+		}
+		if got != want {
+			t.Errorf("%d bytes from %d on, want %d", got, offset, want)
+		}
+	})
+}
