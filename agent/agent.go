@@ -153,15 +153,18 @@ func (a *Agent) drain() {
 	defer a.ends.Wait()
 	defer a.set.close()
 	defer a.ends.Close()
+	if a.opts.Grace < 0 && a.opts.Handover == nil {
+		return
+	}
+	start := time.Now()
+	streams := a.set.drain()
+	a.opts.Handover.give(a)
 	if a.opts.Grace < 0 {
 		return
 	}
-	streams := a.set.drain()
-	a.opts.Handover.give(a)
 	a.opts.Log.WithField("open", streams).Info("draining: servers were told to use other agents")
-	start := time.Now()
-	quiet := start
-	for now := start; now.Sub(quiet) < drainQuiet; now = time.Now() {
+	quiet := time.Now()
+	for now := quiet; now.Sub(quiet) < drainQuiet; now = time.Now() {
 		if a.set.gone() {
 			break
 		}

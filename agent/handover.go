@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 
+	"konnectivity/agent/egress"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
@@ -52,12 +54,15 @@ type Handover struct {
 
 	before *holder // the agent before; nil: there was none
 	socket net.Listener
-	alive  [2]*os.File // the life line: its write end is closed by the end of this process
 
 	running sync.WaitGroup
 
-	mu   sync.Mutex
-	next *successor // nil: none
+	mu     sync.Mutex
+	open   map[*successor]bool // those that are connected
+	next   *successor          // of them, the one that is welcome; nil: none
+	lines  []*os.File          // write ends of life lines, which the end of this process closes
+	giving bool                // the time has come for next
+	left   bool                // no other is admitted
 }
 
 // holder is the agent before, as its successor sees it.
@@ -70,12 +75,7 @@ type holder struct {
 // same id and servers is succeeded; id may be "": then it is that of the agent before. It
 // blocks for some seconds at most.
 func OpenHandover(path, id string, servers []string, log logrus.FieldLogger) (*Handover, error) {
-	h := &Handover{path: path, id: id, servers: servers, log: log.WithField("socket", path)}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	h.alive = [2]*os.File{r, w}
+	h := &Handover{path: path, id: id, servers: servers, log: log.WithField("socket", path), open: map[*successor]bool{}}
 	if c, err := net.DialTimeout("unix", path, handoverDial); err == nil {
 		if err := h.greet(wire{c.(*net.UnixConn)}); err != nil {
 			_ = c.Close()
@@ -84,8 +84,6 @@ func OpenHandover(path, id string, servers []string, log logrus.FieldLogger) (*H
 		return h, nil
 	}
 	if err := h.listen(); err != nil {
-		_ = r.Close()
-		_ = w.Close()
 		return nil, err
 	}
 	return h, nil
@@ -151,29 +149,35 @@ func (h *Handover) start(ctx context.Context, a *Agent) (stop func()) {
 	return func() {
 		h.leave()
 		h.running.Wait()
-		_ = h.alive[0].Close()
-		_ = h.alive[1].Close()
+		for _, line := range h.lines {
+			_ = line.Close()
+		}
 	}
 }
 
-// leave frees the path, and hangs up on a successor.
+// leave frees the path, and hangs up on all that are connected.
 func (h *Handover) leave() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.socket != nil {
 		_ = h.socket.Close()
 	}
-	if h.next != nil {
-		_ = h.next.conn.Close()
+	h.left = true
+	for s := range h.open {
+		_ = s.conn.Close()
 	}
 }
 
 // succeed takes over connections until the agent before has none, or is gone.
 func (h *Handover) succeed(ctx context.Context, a *Agent) {
-	defer a.ends.SetHandingOver(false)
-	defer h.before.life.Close()
-	defer h.before.conn.Close()
 	n, err := h.take(ctx, a)
+	h.running.Go(func() { // until then it may have connections that were not handed over
+		for ctx.Err() == nil && !h.before.ends(handoverPoll) {
+		}
+		_ = h.before.life.Close()
+		_ = h.before.conn.Close()
+		a.ends.SetHandingOver(false)
+	})
 	log := h.log.WithField("connections", n)
 	switch {
 	case ctx.Err() != nil:
@@ -189,7 +193,7 @@ func (h *Handover) take(ctx context.Context, a *Agent) (n int, err error) {
 	var batch []message
 	adopt := func() {
 		for _, m := range batch {
-			if err := a.adopt(m); err != nil {
+			if err := a.ends.Adopt(*m.Conn, m.far, a.serve); err != nil {
 				h.log.WithError(err).Debug("a connection that was handed over has ended")
 				continue
 			}
@@ -202,14 +206,14 @@ func (h *Handover) take(ctx context.Context, a *Agent) (n int, err error) {
 			adopt()
 		}
 		for _, m := range batch {
-			if m.file != nil {
-				_ = m.file.Close()
+			if m.far != nil {
+				_ = m.far.Close()
 			}
 		}
 	}()
 	ready, heard := false, time.Now()
 	for {
-		if !ready && a.Ready() == nil {
+		if !ready && a.canResume() {
 			if ready, err = true, h.before.send(message{Kind: msgReady}, -1); err != nil {
 				return n, err
 			}
@@ -224,6 +228,9 @@ func (h *Handover) take(ctx context.Context, a *Agent) (n int, err error) {
 		heard = time.Now()
 		switch m.Kind {
 		case msgOffer:
+			if err = m.open(); err == nil && len(batch) == handoverBatch {
+				err = errors.New("more connections than a batch has")
+			}
 			batch = append(batch, m)
 		case msgEnd:
 			err = h.before.send(message{Kind: msgTaken}, -1)
@@ -231,6 +238,8 @@ func (h *Handover) take(ctx context.Context, a *Agent) (n int, err error) {
 			adopt()
 		case msgDone:
 			return n, nil
+		default:
+			err = fmt.Errorf("it says %q, which this version does not know", m.Kind)
 		}
 		if err != nil {
 			return n, err
@@ -238,33 +247,53 @@ func (h *Handover) take(ctx context.Context, a *Agent) (n int, err error) {
 	}
 }
 
-// dead reports whether the holder's process is gone, and not just its connection.
+// dead reports whether the holder's process is gone, and not just its connection. One that
+// has kept the batch has said so on the life line.
 func (b *holder) dead() bool {
 	_ = b.conn.Close()
-	poll := []unix.PollFd{{Fd: int32(b.life.Fd()), Events: unix.POLLIN}}
-	for end := time.Now().Add(deathTime); time.Now().Before(end); {
-		if n, err := unix.Poll(poll, int(deathTime/time.Millisecond)); err != unix.EINTR {
-			return err == nil && n > 0
-		}
+	if !b.ends(deathTime) {
+		return false
 	}
-	return false
+	n, err := unix.Read(int(b.life.Fd()), make([]byte, 1))
+	return n == 0 && err == nil
 }
 
-// adopt goes on with a connection of the agent before.
-func (a *Agent) adopt(m message) error {
-	var far tunnel.Conn
-	if !m.Conn.Left {
-		if m.file == nil {
-			return errors.New("it came without its socket")
-		}
+// ends waits until the life line ends, or says something, and returns false where neither
+// happens within that time.
+func (b *holder) ends(within time.Duration) bool {
+	poll := []unix.PollFd{{Fd: int32(b.life.Fd()), Events: unix.POLLIN}}
+	n, err := unix.Poll(poll, int(within/time.Millisecond))
+	return n > 0 && err == nil
+}
+
+// canResume reports whether a server can ask this agent for a connection that goes on.
+func (a *Agent) canResume() bool {
+	linked := func(s ServerStatus) bool { return s.Protocol == protocolLink }
+	return a.ends.Enabled() && slices.ContainsFunc(a.set.status(), linked)
+}
+
+// open makes a Conn of an offer's socket.
+func (m *message) open() error {
+	if m.file != nil {
 		defer m.file.Close()
-		conn, err := net.FileConn(m.file)
-		if err != nil {
-			return err
-		}
-		far = tunnel.FromSeized(conn, m.Conn.FinSent)
 	}
-	return a.ends.Adopt(*m.Conn, far, a.serve)
+	switch {
+	case m.Conn == nil:
+		return errors.New("an offer of nothing")
+	case m.Conn.Left != (m.file == nil):
+		return errors.New("an offer without its socket")
+	case m.Conn.Left:
+		return nil
+	}
+	conn, err := net.FileConn(m.file)
+	if err != nil {
+		return err
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok { // FileConn has set its own
+		_ = tcp.SetKeepAliveConfig(egress.KeepAlive)
+	}
+	m.far = tunnel.FromSeized(conn, m.Conn.FinSent)
+	return nil
 }
 
 // hold waits for successors until ctx ends. One at a time is served.
@@ -322,6 +351,7 @@ func (h *Handover) await(ctx context.Context) net.Listener {
 type successor struct {
 	wire
 	said chan string // the kinds of its messages; closed with the connection
+	line *os.File    // the life line's write end; nil: it is not welcome
 }
 
 // welcome introduces this agent to its successor, and reads what that says until it hangs
@@ -329,12 +359,18 @@ type successor struct {
 func (h *Handover) welcome(s *successor) {
 	defer s.conn.Close()
 	defer close(s.said)
-	if err := h.admit(s); err != nil {
+	if !h.enter(s) {
+		return
+	}
+	defer h.forget(s)
+	switch err := h.admit(s); {
+	case err == io.EOF: // it looked whether the path is served
+		return
+	case err != nil:
 		_ = s.send(message{Kind: msgRefused, Reason: err.Error()}, -1)
 		h.log.WithError(err).Warn("refused a successor")
 		return
 	}
-	defer h.forget(s)
 	h.log.Info("a successor has come for the connections of this agent")
 	for {
 		m, err := s.receive(time.Time{})
@@ -360,7 +396,7 @@ func (h *Handover) admit(s *successor) error {
 	m, err := s.receive(time.Now().Add(handoverTimeout))
 	switch {
 	case err != nil:
-		return fmt.Errorf("no hello: %w", err)
+		return err
 	case m.Kind != msgHello || m.Version != handoverVersion:
 		return fmt.Errorf("this agent speaks version %d of the hand-over, the other one %d", handoverVersion, m.Version)
 	case m.ID != "" && m.ID != h.id:
@@ -370,19 +406,37 @@ func (h *Handover) admit(s *successor) error {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.next != nil {
+	if h.next != nil || h.left {
 		return errors.New("this agent has a successor already")
 	}
-	if err := s.send(message{Kind: msgWelcome, Version: handoverVersion, ID: h.id}, int(h.alive[0].Fd())); err != nil {
+	life, line, err := os.Pipe()
+	if err != nil {
 		return err
 	}
-	h.next = s
-	return nil
+	defer life.Close()
+	h.lines = append(h.lines, line)
+	h.next, s.line = s, line
+	return s.send(message{Kind: msgWelcome, Version: handoverVersion, ID: h.id}, int(life.Fd()))
+}
+
+// enter notes that s is connected. It returns false where it is too late for that.
+func (h *Handover) enter(s *successor) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.left {
+		h.open[s] = true
+	}
+	return !h.left
 }
 
 func (h *Handover) forget(s *successor) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	delete(h.open, s)
+	if n := slices.Index(h.lines, s.line); n >= 0 && !h.giving { // it was offered nothing
+		h.lines = slices.Delete(h.lines, n, n+1)
+		_ = s.line.Close()
+	}
 	if h.next == s {
 		h.next = nil
 	}
@@ -396,6 +450,7 @@ func (h *Handover) give(a *Agent) {
 	}
 	h.mu.Lock()
 	s := h.next
+	h.giving = true
 	h.mu.Unlock()
 	if s == nil {
 		return
@@ -423,6 +478,8 @@ func (s *successor) giveAll(a *Agent) (n int, err error) {
 			return n, s.send(message{Kind: msgDone}, -1)
 		}
 		if err := s.offer(batch); err != nil {
+			_, _ = s.line.Write([]byte{0}) // before the connection ends: this process lives, and keeps them
+			_ = s.conn.Close()
 			for _, m := range batch {
 				_ = m.Undo(a.serve)
 			}
@@ -447,7 +504,6 @@ func (s *successor) offer(batch []*resume.Move) error {
 		return err
 	}
 	if err := s.hear(msgTaken, handoverTimeout); err != nil {
-		_ = s.conn.Close() // it may take the batch later: too late
 		return err
 	}
 	return s.send(message{Kind: msgConfirm}, -1)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 )
 
@@ -54,7 +55,8 @@ type message struct {
 	Conn    *resume.Snapshot `json:"conn,omitempty"`
 	Kept    int              `json:"kept,omitempty"` // how many of the bytes behind it are Conn.Kept
 
-	file *os.File // a socket, or the life line; nil: none
+	file *os.File    // a socket, or the life line; nil: none
+	far  tunnel.Conn // of an offer: the socket
 }
 
 // wire sends and receives messages. It may be used by one sender and one receiver.
@@ -103,15 +105,15 @@ func (w wire) receive(until time.Time) (m message, err error) {
 	_ = w.conn.SetReadDeadline(until)
 	head, rights := make([]byte, headSize), make([]byte, unix.CmsgSpace(4))
 	n, rightsLen, flags, _, err := w.conn.ReadMsgUnix(head, rights)
+	if err == nil && n == 0 {
+		err = io.EOF
+	}
 	if err != nil {
 		return m, err
 	}
 	file, err := fileOf(rights[:rightsLen])
 	if err == nil && flags&unix.MSG_CTRUNC != 0 {
 		err = errors.New("more descriptors than one in a message")
-	}
-	if err == nil && n == 0 {
-		err = io.EOF
 	}
 	if err == nil {
 		_ = w.conn.SetReadDeadline(time.Now().Add(handoverTimeout))
@@ -124,7 +126,7 @@ func (w wire) receive(until time.Time) (m message, err error) {
 		if file != nil {
 			_ = file.Close()
 		}
-		return message{}, err
+		return message{}, fmt.Errorf("a message was cut short: %v", err) // no timeout of the caller's: the next bytes are no head
 	}
 	m.file = file
 	return m, nil

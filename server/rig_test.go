@@ -156,7 +156,10 @@ func tcpPair() (a, b tunnel.Conn) {
 }
 
 func forwarder(n network) *tunnel.Forwarder {
-	return &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) { return n(ctx, f.Address) })}
+	return &tunnel.Forwarder{
+		Dialer:      tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) { return n(ctx, f.Address) }),
+		DialTimeout: time.Hour, // the server gives up
+	}
 }
 
 // agent is a connected agent of either protocol.

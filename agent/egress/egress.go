@@ -46,6 +46,10 @@ type Options struct {
 // nothing waits for ever because a caller forgot one.
 const boundless = 30 * time.Second
 
+// KeepAlive is that of sockets to destinations: one that vanished is noticed within two
+// minutes of silence; middleboxes forget idle flows after five.
+var KeepAlive = net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 15 * time.Second, Count: 6}
+
 // Dialer is a tunnel.Dialer for TCP destinations.
 type Dialer struct {
 	opts    Options
@@ -64,12 +68,8 @@ func New(opts Options) *Dialer {
 		opts.resolver = &net.Resolver{Dial: asking.DialContext}
 	}
 	return &Dialer{opts: opts, spare: spare, clients: newClients(parts.Destinations), dialer: net.Dialer{
-		FallbackDelay: -1, // race.go tries the addresses itself
-		KeepAliveConfig: net.KeepAliveConfig{
-			// A destination that vanished is noticed within two minutes of
-			// silence; middleboxes forget idle flows after five.
-			Enable: true, Idle: 30 * time.Second, Interval: 15 * time.Second, Count: 6,
-		},
+		FallbackDelay:   -1, // race.go tries the addresses itself
+		KeepAliveConfig: KeepAlive,
 	}}
 }
 

@@ -13,10 +13,14 @@ const (
 	// moveTime bounds how long BeginMoves waits for carriers that still deliver.
 	moveTime = time.Second
 
+	// moveRounds is how often BeginMoves picks connections that all end before they are out
+	// of use, or whose carriers deliver too long.
+	moveRounds = 4
+
 	// adoptTime is how long a request to resume waits for its connection to be handed over:
 	// longer than a batch takes, and shorter than a server waits, which then asks the agent
 	// before.
-	adoptTime = 200 * time.Millisecond
+	adoptTime = 100 * time.Millisecond
 
 	// relayTime bounds how long a relay takes to end whose two sides take all that it has.
 	// It is for a machine that is starved.
@@ -118,17 +122,26 @@ var errGone = &tunnel.DialError{Failure: tunnel.FailGone}
 // and whose destination is a plain socket. It blocks until their relays have
 // ended.
 func (m *Manager) BeginMoves(n int) []*Move {
-	var moving []*Conn
-	for _, c := range m.all() {
-		if len(moving) == n {
-			break
+	for range moveRounds {
+		var moving []*Conn
+		for _, c := range m.all() {
+			if len(moving) == n {
+				break
+			}
+			if c.beginMove() {
+				moving = append(moving, c)
+			}
 		}
-		if c.beginMove() {
-			moving = append(moving, c)
+		if moves := takeOut(moving); len(moves) > 0 || len(moving) == 0 {
+			return moves
 		}
 	}
+	return nil
+}
+
+// takeOut returns the moves of those connections that have not ended meanwhile.
+func takeOut(moving []*Conn) (moves []*Move) {
 	until := time.Now().Add(moveTime)
-	var moves []*Move
 	for _, c := range moving {
 		if move := c.takeOut(until); move != nil {
 			moves = append(moves, move)
@@ -156,6 +169,11 @@ func (c *Conn) takeOut(until time.Time) *Move {
 	c.await(until, func() bool { return c.m.carrier == Detached })
 	if c.m.Life() != Moving || c.m.carrier != Detached {
 		c.step(Event{Kind: MoveFails})
+		if c.served.over && !c.m.Over() { // its Close had no effect meanwhile
+			c.mu.Unlock()
+			_ = c.Close()
+			c.mu.Lock()
+		}
 		return nil
 	}
 	if c.served.over {

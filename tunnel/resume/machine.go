@@ -284,7 +284,7 @@ func (m *Machine) Step(e Event) Actions {
 			a &= refuses
 		}
 		a = a&(refuses|Ack|Answer|Attach) | Finish | Wake
-		if before == Live {
+		if before == Live || before == Moving && m.life != Moved {
 			a |= Fail
 		}
 	}
@@ -545,6 +545,8 @@ func (m *Machine) redial(now time.Time) Actions {
 // use: the caller offers again after Wake.
 func (m *Machine) offered(e Event) Actions {
 	switch {
+	case m.life == Moved:
+		return RefuseMoving
 	case m.life.over():
 		return RefuseGone
 	case e.Epoch <= m.epoch && m.Plain():

@@ -191,14 +191,8 @@ func (m *Manager) attachedLocked(c *Conn) {
 	}
 }
 
-// accepted returns the connection with that token that others have opened; nil if there is
-// none.
-func (m *Manager) accepted(token [16]byte) *Conn {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.acceptedLocked(token)
-}
-
+// acceptedLocked returns the connection with that token that others have opened; nil if
+// there is none.
 func (m *Manager) acceptedLocked(token [16]byte) *Conn {
 	if c := m.conns[token]; c != nil && c.opening == nil {
 		return c
