@@ -36,7 +36,11 @@ type served struct {
 	far    tunnel.Conn // the destination
 	id     string      // of the flow
 	cancel context.CancelCauseFunc
-	over   bool // the relay has ended; guarded by Conn.mu
+
+	// Guarded by Conn.mu.
+
+	seized bool // the destination's socket was taken from the relay
+	over   bool // the relay has ended
 }
 
 // relayEnded notes that the relay has ended.
@@ -180,6 +184,8 @@ func (c *Conn) takeOut(until time.Time) *Move {
 		return &Move{Snapshot: c.snapshot(nil), conn: c}
 	}
 	socket, _ := tunnel.Seize(c.served.far)
+	c.served.seized = true
+	c.changed.Broadcast() // a writer that waits for room has some: its relay reads no more
 	c.served.cancel(tunnel.ErrSeized)
 	c.await(time.Now().Add(relayTime), func() bool { return c.served.over })
 	switch {
@@ -194,6 +200,9 @@ func (c *Conn) takeOut(until time.Time) *Move {
 	_ = socket.Close()
 	return nil
 }
+
+// seized reports whether c is Moving, and its relay has no more than it holds.
+func (c *Conn) seized() bool { return c.m.Life() == Moving && c.served.seized }
 
 // await waits until done, or until the connection is over or it is too late.
 func (c *Conn) await(until time.Time, done func() bool) {

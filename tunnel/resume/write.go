@@ -39,7 +39,7 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 			return err
 		}
 		scarce := c.manager.filling()
-		if c.m.Life() == Moving || !c.m.Full(scarce) { // what its relay still has goes along
+		if c.seized() || !c.m.Full(scarce) { // what its relay still has goes along
 			break
 		}
 		c.step(Event{Kind: Blocked, Scarce: scarce})
@@ -85,7 +85,7 @@ func (c *Conn) writable() error {
 	switch {
 	case c.m.Closed():
 		return net.ErrClosed
-	case c.m.Err() != nil && c.m.Life() != Moving:
+	case c.m.Err() != nil && !c.seized():
 		return c.m.Err()
 	case c.m.Out.Finished():
 		return errWriteClosed
