@@ -59,7 +59,7 @@ type Handover struct {
 
 	mu     sync.Mutex
 	open   map[*successor]bool // those that are connected
-	next   *successor          // of them, the one that is welcome; nil: none
+	next   *successor          // the one to give to, of those in open; nil: none
 	lines  []*os.File          // write ends of life lines, which the end of this process closes
 	giving bool                // the time has come for next
 	left   bool                // no other is admitted
@@ -94,7 +94,7 @@ func (h *Handover) listen() (err error) {
 	return err
 }
 
-// ID returns the id of the agent before, or the one that was given; "" if there is neither.
+// ID returns the id of the agent before, or that of OpenHandover; "" without either.
 func (h *Handover) ID() string {
 	if h == nil {
 		return ""
@@ -303,7 +303,7 @@ func (h *Handover) hold(ctx context.Context) {
 		return
 	}
 	h.running.Go(func() {
-		<-ctx.Done() // whoever is there stays, for give
+		<-ctx.Done() // connected successors stay, for give
 		_ = socket.Close()
 	})
 	for {
@@ -382,13 +382,13 @@ func (h *Handover) welcome(s *successor) {
 		}
 		select {
 		case s.said <- m.Kind:
-		case <-time.After(handoverTimeout): // it says what nobody waits for
+		case <-time.After(handoverTimeout): // an unexpected message: give does not read it
 			return
 		}
 	}
 }
 
-// admit checks who has connected.
+// admit checks a peer's user, version, id and servers, and makes it the successor.
 func (h *Handover) admit(s *successor) error {
 	if err := sameUser(s.conn); err != nil {
 		return err
