@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 )
 
@@ -33,9 +34,10 @@ func Resuming(r prometheus.Registerer, prefix string, of resumer) error {
 // resumingFigures is a collector that reads the figures once a scrape: a server adds up
 // those of all its clusters.
 type resumingFigures struct {
-	stats  func() resume.Stats
-	series []resumingSeries
-	given  *prometheus.Desc
+	stats   func() resume.Stats
+	series  []resumingSeries
+	givenUp *prometheus.Desc // by reason
+	resumes *prometheus.Desc // by cause
 }
 
 // resumingSeries is a metric and how it is read.
@@ -54,10 +56,10 @@ func newResumingFigures(prefix string, stats func() resume.Stats) *resumingFigur
 	add(gauge, "resumable_connections", "Current number of connections that outlive their link.", func(s resume.Stats) int64 { return int64(s.Conns) })
 	add(gauge, "detached_connections", "Current number of connections whose link was lost and that wait for another.", func(s resume.Stats) int64 { return s.Detached })
 	add(gauge, "replay_buffered_bytes", "Memory for bytes sent and not yet acknowledged, which may have to be sent again.", func(s resume.Stats) int64 { return s.Kept })
-	add(counter, "resumed_connections_total", "Number of times that a connection was resumed over another link.", func(s resume.Stats) int64 { return s.Resumes })
 	add(counter, "replayed_bytes_total", "Payload that was sent again over another link, in bytes.", func(s resume.Stats) int64 { return s.Replayed })
 	add(counter, "degraded_connections_total", "Number of connections that can no longer outlive their link, because memory ran short.", func(s resume.Stats) int64 { return s.Degraded })
-	f.given = prometheus.NewDesc(prefix+"unresumed_connections_total", "Number of connections that ended because they were not resumed, by reason (window, unconfirmed, unknown, contradiction, memory, fruitless, denied).", []string{"reason"}, nil)
+	f.givenUp = prometheus.NewDesc(prefix+"unresumed_connections_total", "Number of connections that ended because they were not resumed, by reason (window, unconfirmed, unknown, contradiction, memory, fruitless, denied).", []string{"reason"}, nil)
+	f.resumes = prometheus.NewDesc(prefix+"resumed_connections_total", "Number of times that a connection was resumed over another link, by why it had lost the one before.", []string{"cause"}, nil)
 	return f
 }
 
@@ -66,7 +68,8 @@ func (f *resumingFigures) Describe(out chan<- *prometheus.Desc) {
 	for _, s := range f.series {
 		out <- s.desc
 	}
-	out <- f.given
+	out <- f.givenUp
+	out <- f.resumes
 }
 
 // Collect implements prometheus.Collector.
@@ -75,7 +78,10 @@ func (f *resumingFigures) Collect(out chan<- prometheus.Metric) {
 	for _, s := range f.series {
 		out <- prometheus.MustNewConstMetric(s.desc, s.kind, float64(s.value(stats)))
 	}
+	for cause := range tunnel.AllLossCauses() {
+		out <- prometheus.MustNewConstMetric(f.resumes, prometheus.CounterValue, float64(stats.ByCause[cause]), cause.Label())
+	}
 	for reason, n := range stats.GivenUp {
-		out <- prometheus.MustNewConstMetric(f.given, prometheus.CounterValue, float64(n), reason)
+		out <- prometheus.MustNewConstMetric(f.givenUp, prometheus.CounterValue, float64(n), reason)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
 	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 )
 
@@ -30,7 +31,7 @@ func TestResumingMetricsStartAtZero(t *testing.T) {
 	if err != nil || len(problems) > 0 {
 		t.Error(err, problems)
 	}
-	var reasons []string
+	var reasons, causes []string
 	all, _ := reg.Gather()
 	for _, f := range all {
 		for _, m := range f.Metric {
@@ -38,6 +39,10 @@ func TestResumingMetricsStartAtZero(t *testing.T) {
 				t.Errorf("%s begins with %v", f.GetName(), n)
 			}
 			for _, l := range m.Label {
+				if l.GetName() == "cause" {
+					causes = append(causes, l.GetValue())
+					continue
+				}
 				reasons = append(reasons, l.GetValue())
 			}
 		}
@@ -46,8 +51,8 @@ func TestResumingMetricsStartAtZero(t *testing.T) {
 	text := testutil.Must(os.ReadFile("../../docs/metrics.md"))(t)
 	_, section, _ := strings.Cut(string(text), "\n## Reasons for giving a connection up\n")
 	section, _, _ = strings.Cut(section, "\n## ")
-	if len(all) != 8 || len(reasons) != 7 {
-		t.Errorf("%d metrics with %q", len(all), reasons)
+	if len(all) != 8 || len(reasons) != 7 || len(causes) != tunnel.LossCauses {
+		t.Errorf("%d metrics with %q and %q", len(all), reasons, causes)
 	}
 	for _, r := range reasons {
 		if !strings.Contains(section, "\n| `"+r+"` |") {
@@ -60,13 +65,13 @@ func TestResumingMetrics(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	e := &ends{now: resume.Stats{GivenUp: map[string]int64{"window": 0}}}
 	testutil.NoError(t, Resuming(reg, "x_", e))
-	e.now = resume.Stats{Conns: 1, Detached: 2, Kept: 3, Resumes: 4, Replayed: 5, Degraded: 6, GivenUp: map[string]int64{"window": 7}}
+	e.now = resume.Stats{Conns: 1, Detached: 2, Kept: 3, Resumes: 4, ByCause: [tunnel.LossCauses]int64{tunnel.LossCut: 4}, Replayed: 5, Degraded: 6, GivenUp: map[string]int64{"window": 7}}
 	e.resumed(300 * time.Millisecond)
 	all := testutil.Must(reg.Gather())(t)
 	got := map[string]float64{}
 	for _, f := range all {
 		for _, m := range f.Metric {
-			got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetHistogram().GetSampleSum()
+			got[f.GetName()] += m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetHistogram().GetSampleSum()
 		}
 	}
 	for name, want := range map[string]float64{

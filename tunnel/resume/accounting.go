@@ -19,10 +19,11 @@ type accounting struct {
 	kept      atomic.Int64 // bytes
 	relieving atomic.Bool  // relieve runs, or has a moment ago
 
-	lost, resumes atomic.Int64
-	degraded      atomic.Int64
-	replayed      atomic.Int64 // bytes
-	ends          [Lives]atomic.Int64
+	lost     atomic.Int64
+	resumes  [tunnel.LossCauses]atomic.Int64 // by why the carrier before was lost
+	degraded atomic.Int64
+	replayed atomic.Int64 // bytes
+	ends     [Lives]atomic.Int64
 
 	onResume atomic.Pointer[func(pause time.Duration)] // nil: no one listens
 	logged   atomic.Pointer[Stats]                     // in the last line of the log
@@ -36,8 +37,9 @@ type Stats struct {
 	Kept     int64 // bytes of memory for what may have to be sent again
 	Lost     int64 // carriers that connections were to outlive
 	Resumes  int64
-	Degraded int64 // connections that became plain, for lack of memory
-	Replayed int64 // bytes that were sent again
+	ByCause  [tunnel.LossCauses]int64 // Resumes, by why the carrier before was lost
+	Degraded int64                    // connections that became plain, for lack of memory
+	Replayed int64                    // bytes that were sent again
 	GivenUp  map[string]int64
 }
 
@@ -48,8 +50,12 @@ func (m *Manager) Stats() Stats {
 	m.mu.Unlock()
 	n := &m.figures
 	s := Stats{
-		Conns: conns, Detached: int64(detached), Kept: n.kept.Load(), Lost: n.lost.Load(), Resumes: n.resumes.Load(),
+		Conns: conns, Detached: int64(detached), Kept: n.kept.Load(), Lost: n.lost.Load(),
 		Degraded: n.degraded.Load(), Replayed: n.replayed.Load(), GivenUp: map[string]int64{},
+	}
+	for cause := range n.resumes {
+		s.ByCause[cause] = n.resumes[cause].Load()
+		s.Resumes += s.ByCause[cause]
 	}
 	for l := Unconfirmed; l < Lives; l++ {
 		s.GivenUp[l.Label()] = n.ends[l].Load()
@@ -64,6 +70,9 @@ func (s Stats) Plus(o Stats) Stats {
 	s.Kept += o.Kept
 	s.Lost += o.Lost
 	s.Resumes += o.Resumes
+	for cause, n := range o.ByCause {
+		s.ByCause[cause] += n
+	}
 	s.Degraded += o.Degraded
 	s.Replayed += o.Replayed
 	both := make(map[string]int64, len(s.GivenUp))
@@ -104,9 +113,10 @@ func (m *Manager) countLoss() {
 	m.logSoon()
 }
 
-// countResume counts a connection that has a carrier again.
-func (m *Manager) countResume(pause time.Duration) {
-	m.figures.resumes.Add(1)
+// countResume counts a connection that has a carrier again, and why it had lost the one
+// before.
+func (m *Manager) countResume(cause tunnel.LossCause, pause time.Duration) {
+	m.figures.resumes[cause].Add(1)
 	if f := m.figures.onResume.Load(); f != nil {
 		(*f)(pause)
 	}

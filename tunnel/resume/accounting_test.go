@@ -8,6 +8,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
+
+	"konnectivity/tunnel"
 )
 
 // However many connections a link had, one line tells of its loss.
@@ -21,7 +23,7 @@ func TestOneLineForAllOfALink(t *testing.T) {
 		}
 		time.Sleep(logAfter / 2)
 		for i := range conns[1:] {
-			e.resumed(&conns[i+1], time.Now())
+			e.resumed(&conns[i+1], tunnel.ResumeStatus{Lost: time.Now()})
 		}
 		time.Sleep(time.Hour)
 		e.lost(new(Conn))
@@ -50,6 +52,7 @@ func TestStatsPlus(t *testing.T) {
 				f.SetInt(n)
 			}
 		}
+		s.ByCause[tunnel.LossCut] = n
 		s.GivenUp = map[string]int64{"a": n}
 		return s
 	}

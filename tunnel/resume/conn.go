@@ -261,7 +261,7 @@ func (c *Conn) attach(st Carrier, f *tunnel.Flow) {
 	c.st = st
 	c.used = tunnel.Now()
 	if before := c.ResumeStatus(); !before.Lost.IsZero() {
-		c.manager.resumed(c, before.Lost)
+		c.manager.resumed(c, before)
 		now := tunnel.ResumeStatus{Resumes: before.Resumes + 1, Loss: before.Loss, Hop: f.Hop}
 		if f.Source != nil {
 			now.Source = f.Source.String()

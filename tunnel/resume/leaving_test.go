@@ -124,7 +124,7 @@ func TestOverAsItIsResumed(t *testing.T) {
 	c.attach(eager{}, &tunnel.Flow{})
 	c.do(a)
 	c.mu.Unlock()
-	if s := e.Stats(); s.Conns != 0 || s.Detached != 0 || s.Resumes != 1 {
+	if s := e.Stats(); s.Conns != 0 || s.Detached != 0 || s.Resumes != 1 || s.ByCause[tunnel.LossCut] != 1 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -175,9 +175,9 @@ func (m *Manager) longestLocked() *Conn {
 	return nil
 }
 
-// resumed notes that c has a carrier again, after it had none since lost.
-func (m *Manager) resumed(c *Conn, lost time.Time) {
-	m.countResume(time.Since(lost))
+// resumed notes that c, whose status was before, has a carrier again.
+func (m *Manager) resumed(c *Conn, before tunnel.ResumeStatus) {
+	m.countResume(before.Loss, time.Since(before.Lost))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.attachedLocked(c)
