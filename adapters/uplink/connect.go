@@ -180,7 +180,7 @@ func (s *connectSession) drop() {
 func (s *connectSession) probe() bool {
 	ctx, cancel := context.WithTimeout(s.ctx, s.opt.ConnectTimeout)
 	defer cancel()
-	h, err := s.to(ctx, s.addr)
+	h, err := s.connectTo(ctx, s.addr)
 	if err != nil {
 		return false
 	}

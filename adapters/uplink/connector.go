@@ -112,7 +112,7 @@ func (c *connector) rush(ctx context.Context) (netip.AddrPort, session, error) {
 // times within a second, since it may be one that is being replaced.
 func (c *connector) open(ctx context.Context) (h handshaken, l *linkSession, err error) {
 	for n := 0; ; n++ {
-		h, err = c.any(ctx)
+		h, err = c.connectAny(ctx)
 		if err == nil && h.link() {
 			l, err = c.adopt(ctx, h)
 		}
@@ -127,9 +127,9 @@ func (c *connector) open(ctx context.Context) (h handshaken, l *linkSession, err
 	}
 }
 
-// at makes a session to one address.
-func (c *connector) at(ctx context.Context, addr netip.AddrPort) (session, error) {
-	h, err := c.to(ctx, addr)
+// sessionAt makes a session to one address.
+func (c *connector) sessionAt(ctx context.Context, addr netip.AddrPort) (session, error) {
+	h, err := c.connectTo(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ func (c *connector) at(ctx context.Context, addr netip.AddrPort) (session, error
 
 // linkAt makes a link to one address.
 func (c *connector) linkAt(ctx context.Context, addr netip.AddrPort) (session, error) {
-	h, err := c.toLink(ctx, addr)
+	h, err := c.connectLink(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -182,16 +182,16 @@ func (c *connector) adopt(ctx context.Context, h handshaken) (*linkSession, erro
 
 // lane makes another link to one address, in the group that hello names.
 func (c *connector) lane(ctx context.Context, addr netip.AddrPort, hello link.Hello) (*link.Session, error) {
-	h, err := c.toLink(ctx, addr)
+	h, err := c.connectLink(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	return c.greet(ctx, h, hello)
 }
 
-// toLink makes a connection on which the server speaks the link.
-func (c *connector) toLink(ctx context.Context, addr netip.AddrPort) (handshaken, error) {
-	h, err := c.to(ctx, addr)
+// connectLink makes a connection on which the server speaks the link.
+func (c *connector) connectLink(ctx context.Context, addr netip.AddrPort) (handshaken, error) {
+	h, err := c.connectTo(ctx, addr)
 	if err == nil && !h.link() {
 		_ = h.NetConn().Close()
 		err = errNoLink
@@ -199,9 +199,9 @@ func (c *connector) toLink(ctx context.Context, addr netip.AddrPort) (handshaken
 	return h, err
 }
 
-// any connects to one of the server's addresses. When all that are known fail,
+// connectAny connects to one of the server's addresses. When all that are known fail,
 // they are looked up anew, once.
-func (c *connector) any(ctx context.Context) (handshaken, error) {
+func (c *connector) connectAny(ctx context.Context) (handshaken, error) {
 	addrs, fresh, err := c.servers.addresses(ctx, false)
 	if err != nil {
 		return handshaken{}, err
@@ -232,12 +232,12 @@ func sameSet(a, b []netip.AddrPort) bool {
 func (c *connector) race(ctx context.Context, addrs []netip.AddrPort) (handshaken, error) {
 	addrs = slices.Clone(addrs)
 	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
-	h, _, err := race.Dial(ctx, addrs, c.to, func(h handshaken) { _ = h.Close() })
+	h, _, err := race.Dial(ctx, addrs, c.connectTo, func(h handshaken) { _ = h.Close() })
 	return h, err
 }
 
-// to makes one connection, TCP and TLS.
-func (c *connector) to(ctx context.Context, addr netip.AddrPort) (handshaken, error) {
+// connectTo makes one connection to one address, TCP and TLS.
+func (c *connector) connectTo(ctx context.Context, addr netip.AddrPort) (handshaken, error) {
 	raw, err := c.reach(ctx, addr)
 	if err != nil {
 		return handshaken{}, err

@@ -25,16 +25,16 @@ func TestConnectorSessions(t *testing.T) {
 	toLinked, toOld := netip.MustParseAddrPort("192.0.2.1:8090"), netip.MustParseAddrPort("192.0.2.2:8090")
 	n := at("192.0.2.1", linked.Addr(), "192.0.2.2", old.Addr())
 	c := newTestConnector(t, n, p)
-	first, err := c.at(t.Context(), toLinked)
+	first, err := c.sessionAt(t.Context(), toLinked)
 	testutil.NoError(t, err)
 	defer first.Close()
-	second, err := c.at(t.Context(), toLinked)
+	second, err := c.sessionAt(t.Context(), toLinked)
 	testutil.NoError(t, err)
 	defer second.Close()
 	if first.ServerID() == second.ServerID() || first.(*linkSession).addr != toLinked {
 		t.Errorf("links %q and %q, the first to %v", first.ServerID(), second.ServerID(), first.(*linkSession).addr)
 	}
-	third, err := c.at(t.Context(), toOld)
+	third, err := c.sessionAt(t.Context(), toOld)
 	testutil.NoError(t, err)
 	defer third.Close()
 	if s, ok := third.(*connectSession); !ok || s.addr != toOld || s.take() != nil {

@@ -47,7 +47,7 @@ func New(opt Options) (*Server, error) {
 		Key:          netip.AddrPort.String,
 		Resolve:      s.connector.servers.resolve,
 		ResolveEvery: resolveEvery,
-		Connect:      s.connector.at,
+		Connect:      s.connector.sessionAt,
 		Rush:         s.connector.rush,
 		Serves:       serves,
 		Server:       serverOf,

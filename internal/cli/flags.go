@@ -200,9 +200,9 @@ func (v *value[T]) define(set *pflag.FlagSet, name, shorthand, initial, usage st
 	set.VarP(v, name, shorthand, usage)
 }
 
-// Var defines a flag that parse turns into *to. kind names its values in help. initial
-// is the default, which must parse, or "" for none.
-func Var[T any](set *pflag.FlagSet, to *T, parse func(string) (T, error), kind, name, initial, usage string) {
+// Var defines the flag --name, whose value parse turns into *to. kind names its values in
+// help. initial is the default, which must parse, or "" for none.
+func Var[T any](set *pflag.FlagSet, to *T, parse func(string) (T, error), name, kind, initial, usage string) {
 	(&value[T]{to: to, parse: parse, kind: kind}).define(set, name, "", initial, usage)
 }
 

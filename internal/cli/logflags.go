@@ -49,17 +49,17 @@ var ineffective = []string{"add-dir-header", "log-backtrace-at", "one-output", "
 // AddTo defines the flags on set. Values are read when New is called.
 func (f *LogFlags) AddTo(set *pflag.FlagSet) {
 	f.set = set
-	Var(set, &f.level, parseLevel, "string", "log-level", "", "lowest level to log: error, warn, info, debug or trace (default info, or what -v says)")
-	Var(set, &f.format, parseFormat, "string", "log-format", "json", "json (one object per line) or text")
+	Var(set, &f.level, parseLevel, "log-level", "string", "", "lowest level to log: error, warn, info, debug or trace (default info, or what -v says)")
+	Var(set, &f.format, parseFormat, "log-format", "string", "json", "json (one object per line) or text")
 	set.Int32VarP(&f.verbosity, "v", "v", upstreamVerbosity, "verbosity as in klog: up to 4 is info, 5 to 7 is debug, 8 and above is trace")
-	Var(set, &f.vmodule, parseVmodule, "string", "vmodule", "", "comma-separated pattern=N settings: verbosity of single source files of the Kubernetes client libraries")
+	Var(set, &f.vmodule, parseVmodule, "vmodule", "string", "", "comma-separated pattern=N settings: verbosity of single source files of the Kubernetes client libraries")
 	set.BoolVar(&f.toStderr, "logtostderr", true, "log to standard error, not to files")
 	set.BoolVar(&f.alsoToStderr, "alsologtostderr", false, "log to standard error as well as to the file (needs --logtostderr=false)")
 	set.StringVar(&f.dir, "log-dir", "", "log to COMPONENT.log in this directory (needs --logtostderr=false)")
 	set.StringVar(&f.file, "log-file", "", "log to this file (needs --logtostderr=false)")
 	set.Uint64Var(&f.fileMaxMB, "log-file-max-size", 1800, "size in megabytes at which the log file is started anew; 0 means no limit")
-	Var(set, &f.stderrThreshold, parseSeverity, "string", "stderrthreshold", "ERROR", "with a log file, also log this level and above to standard error: INFO, WARNING, ERROR, FATAL or 0 to 3")
-	Var(set, &f.alsoThreshold, parseSeverity, "string", "alsologtostderrthreshold", "INFO", "with --alsologtostderr, the lowest level for standard error")
+	Var(set, &f.stderrThreshold, parseSeverity, "stderrthreshold", "string", "ERROR", "with a log file, also log this level and above to standard error: INFO, WARNING, ERROR, FATAL or 0 to 3")
+	Var(set, &f.alsoThreshold, parseSeverity, "alsologtostderrthreshold", "string", "INFO", "with --alsologtostderr, the lowest level for standard error")
 	set.BoolVar(&f.legacyThreshold, "legacy-stderr-threshold-behavior", true, "if false, --stderrthreshold also applies with --logtostderr")
 	for _, name := range ineffective {
 		f.addIneffective(set, name)

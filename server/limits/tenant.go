@@ -26,8 +26,8 @@ type Tenant struct {
 	mu      sync.Mutex
 	clients map[identity]*client // that are connected
 	open    int                  // connections that are open, or being dialed
-	dials   bucket               // that may be made at once
-	vain    bucket               // resumptions in vain that may be made at once
+	dials   bucket               // what dialsPerSecond leaves at the moment
+	vain    bucket               // the same of resumptions that found no connection; below 0 they have to wait
 }
 
 // parts are the resources that are divided.

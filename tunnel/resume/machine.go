@@ -78,7 +78,11 @@ const (
 	Lives // how many there are
 )
 
-var lifeLabels = [...]string{"", "", "", "complete", "ended", "moved", "unconfirmed", "window", "unknown", "contradiction", "memory", "fruitless", "denied"}
+// lifeLabels has those of lives that are over.
+var lifeLabels = [Lives]string{
+	Complete: "complete", Ended: "ended", Moved: "moved", Unconfirmed: "unconfirmed", Expired: "window", Unknown: "unknown",
+	Contradicted: "contradiction", Discarded: "memory", Fruitless: "fruitless", Denied: "denied",
+}
 
 // Label is why the connection is over, as a value of a metric's label.
 func (l Life) Label() string { return lifeLabels[l] }

@@ -46,7 +46,7 @@ func (o *Options) serverFlags(set *pflag.FlagSet) {
 	o.Peers.AddTo(set, "servers")
 	set.DurationVar(&o.Out.Server.ResumeWindow, "resume-window", resume.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
 	set.IntVar(&o.Out.Server.Lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many TCP connections a link to a server may have where one is not enough: on a far line, or for more bulk than one core decrypts; at most %d; 1: only one", lanes.MaxLanes))
-	cli.Var(set, &o.Out.Server.Mode, parseLink, "mode", "link", "auto", "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
+	cli.Var(set, &o.Out.Server.Mode, parseLink, "link", "mode", "auto", "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
 }
 
 func (o *Options) listenFlags(set *pflag.FlagSet) {
@@ -54,8 +54,8 @@ func (o *Options) listenFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.ServingAddress, "serving-address", "127.0.0.1", "IP address to listen on; any address but loopback lets others use the tunnel")
 	portVar(set, &o.ServingPort, "serving-port", 8090, "port of the "+o.Front.title()+" proxy; 0 picks a free one, or disables it where --serving-uds is given")
 	set.StringVar(&o.ServingUDS, "serving-uds", "", "path of a unix socket for the same proxy, for example for kube-apiserver's egress selector. A socket file that an earlier process left behind is replaced; a socket in use, or a file that is no socket, never")
-	cli.Var(set, &o.uds.Mode, unixsocket.ParseMode, "octal", "serving-uds-mode", fmt.Sprintf("%04o", unixsocket.DefaultMode), "permissions of --serving-uds; who may write may connect")
-	cli.Var(set, &o.uds.Owner, unixsocket.ParseOwner, "owner", "serving-uds-owner", "", "USER, USER:GROUP or :GROUP, by name or number, to whom --serving-uds belongs (default: this process's)")
+	cli.Var(set, &o.uds.Mode, unixsocket.ParseMode, "serving-uds-mode", "octal", fmt.Sprintf("%04o", unixsocket.DefaultMode), "permissions of --serving-uds; who may write may connect")
+	cli.Var(set, &o.uds.Owner, unixsocket.ParseOwner, "serving-uds-owner", "owner", "", "USER, USER:GROUP or :GROUP, by name or number, to whom --serving-uds belongs (default: this process's)")
 	portVar(set, &o.SecondPort, o.secondFlag(), 0, "serve "+o.second().title()+" too, on this port, which may be that of --serving-port; 0 disables it")
 	portVar(set, &o.transparentPort, "transparent-port", 0, "accept connections that konnectivity redirect sends to this loopback port, from programs that know no proxy, and connect them to their original destinations; 0 disables it; Linux only")
 	set.BoolVar(&o.answerProbes, "answer-tcp-probes", false, "accept connections to the same ports at this host's other addresses, which kubelet's TCP probes use, and close them at once")
@@ -113,7 +113,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 }
 
 func portVar(set *pflag.FlagSet, to *uint16, name string, initial uint16, usage string) {
-	cli.Var(set, to, parsePort, "port", name, strconv.Itoa(int(initial)), usage)
+	cli.Var(set, to, parsePort, name, "port", strconv.Itoa(int(initial)), usage)
 }
 
 func parsePort(text string) (uint16, error) {
