@@ -200,7 +200,9 @@ func TestBareMetal(t *testing.T) {
 		}
 	}
 
-	// A service that is killed starts again, and one that is stopped ends in order.
+	// A service that is killed starts again, in the same runtime directory, which a
+	// restart keeps as well, and one that is stopped ends in order.
+	directory := node.do("stat --format=%i /run/konnectivity-agent")
 	before := node.do("systemctl show --value -p MainPID konnectivity-agent")
 	node.do("systemctl kill --signal=KILL konnectivity-agent")
 	node.await("the agent runs again", func() error {
@@ -209,6 +211,10 @@ func TestBareMetal(t *testing.T) {
 		}
 		return nil
 	})
+	node.do("systemctl restart konnectivity-agent")
+	if out := node.do("stat --format=%i /run/konnectivity-agent"); out != directory {
+		t.Errorf("the agent's runtime directory was inode %s and is %s", directory, out)
+	}
 	control.works(blocks[5])
 	for m, service := range map[*machine]string{control: "konnectivity-server", node: "konnectivity-agent"} {
 		m.do("systemctl stop " + service)
