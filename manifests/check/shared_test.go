@@ -56,6 +56,23 @@ func TestSharedServerServesItsTenant(t *testing.T) {
 	w.stop(s.Process)
 }
 
+// atRest is what a server holds of a thousand idle clusters (docs/tenants.md).
+const atRest = 20e6 + 1000*90e3
+
+// budget is what the server's connections and their bytes take at most: by default a
+// quarter of the runtime's limit, which is 90 % of the container's, and at most 256 MiB.
+func budget(t *testing.T, c corev1.Container) int64 {
+	t.Helper()
+	if set := argument(c, "memory-budget-mib"); set != "" {
+		n, err := strconv.ParseInt(set, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n << 20
+	}
+	return min(c.Resources.Limits.Memory().Value()*9/10/4, 256<<20)
+}
+
 func TestSharedServer(t *testing.T) {
 	for _, folder := range shared {
 		objects := build(t, folder)
@@ -79,6 +96,13 @@ func TestSharedServer(t *testing.T) {
 		scaler := one[autoscalingv2.HorizontalPodAutoscaler](t, objects, "konnectivity-server").Spec
 		if scaler.ScaleTargetRef.Name != server.name || *scaler.MinReplicas < 3 || c.Resources.Requests.Cpu().IsZero() {
 			t.Errorf("%s: the autoscaler is %+v", folder, scaler)
+		}
+		for _, m := range scaler.Metrics {
+			if r := m.Resource; r.Name == corev1.ResourceMemory {
+				if target := r.Target.AverageValue.Value(); target < atRest || target > budget(t, c) {
+					t.Errorf("%s: servers are added from %d bytes each, but have %d at rest and %d more at most", folder, target, atRest, budget(t, c))
+				}
+			}
 		}
 		for _, s := range server.spec.TopologySpreadConstraints {
 			if len(selects(t, found, selectorOf(t, *s.LabelSelector))) != 1 {
