@@ -9,7 +9,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -150,7 +152,7 @@ func TestListsArePagedFilteredAndSorted(t *testing.T) {
 	if took := resources.CPUTime() - start; took > 10*time.Second { // some 10 ms
 		t.Errorf("a sorted page of %d took %v of processor time", many, took)
 	}
-	for _, bad := range []string{"limit=1001", "limit=-1", "limit=x", "offset=-1", "sort=evil", "state=odd", "filter=" + strings.Repeat("x", 301)} {
+	for _, bad := range []string{"limit=1001", "limit=-1", "limit=x", "offset=-1", "sort=evil", "state=odd", "filter=" + strings.Repeat("x", maxFilter+1)} {
 		if w := ask(h, http.MethodGet, "/api/v1/connections?"+bad); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "want") {
 			t.Errorf("%s: %d %s", bad, w.Code, w.Body)
 		}
@@ -251,6 +253,25 @@ func TestPeersHaveTheRatesOfTheirConnections(t *testing.T) {
 	}
 	if p = get[Page[Peer]](t, h, "/api/v1/peers?filter=A2"); p.Matched != 1 || p.Items[0].ID != "a2" {
 		t.Errorf("%+v", p)
+	}
+}
+
+// Agents and clients of a server have ids of 512 bytes at most, an agent itself 4096.
+// The page takes any filter that it lets one type for an answer, and no more.
+func TestFiltersHoldTheLongestID(t *testing.T) {
+	id := strings.Repeat("a", 4096)
+	h := mounted(Source{Table: NewTable(), Peers: func() []Peer { return []Peer{{Role: RoleAgent, ID: id}, {Role: RoleAgent, ID: "b"}} }})
+	if p := get[Page[Peer]](t, h, "/api/v1/peers?filter="+id); p.Matched != 1 {
+		t.Errorf("%d peers", p.Matched)
+	}
+	bounds := regexp.MustCompile(`type="search"[^>]* maxlength="(\d+)"`).FindAllStringSubmatch(ask(h, "GET", "/").Body.String(), -1)
+	for _, b := range bounds {
+		if n, err := strconv.Atoi(b[1]); err != nil || n < len("agent ")+512 || n*len("€") > maxFilter {
+			t.Errorf("a filter on the page may have %s characters, and one of the API %d bytes", b[1], maxFilter)
+		}
+	}
+	if len(bounds) != 2 {
+		t.Errorf("%d filters on the page", len(bounds))
 	}
 }
 

@@ -16,8 +16,10 @@ const (
 	// maxRoles is more than the number of roles.
 	maxRoles = 10
 
-	// maxFilter is longer than any host name or id.
-	maxFilter = 300
+	// maxFilter is the length of the longest id, an agent's, and quoted it fits into
+	// a request. The page's bound is a quarter of it in characters, which have at most
+	// 3 bytes each, and more than any id that a server or sidecar lists.
+	maxFilter = 4096
 )
 
 // query holds the parameters of a list.
