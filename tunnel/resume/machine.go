@@ -451,7 +451,7 @@ func (m *Machine) acked(e Event) Actions {
 		return 0
 	}
 	n := kept - m.Out.Kept()
-	if n > 0 {
+	if n > 0 || m.Plain() && m.Out.Advances(e.Offset) {
 		m.since = time.Time{} // a peer that is slow is not to lose the last of it
 	}
 	m.limit.grow(n, e.Now)

@@ -247,6 +247,20 @@ func TestMachine(t *testing.T) {
 			{0, degraded, StateAttached, Live, Wake},
 			{1, lost(0), StateGone, Discarded, Finish | Fail},
 		}},
+		"a closed plain end whose peer is slow": {prepare: func(m *Machine) {
+			m.Out.Append(tunnel.CopyChunk(make([]byte, 3*leastTaken)))
+			giveAll(m)
+			m.Out.Append(tunnel.CopyChunk([]byte("more")))
+			m.sender = SenderTask // which waits for credit
+		}, steps: []step{
+			{0, degraded, StateAttached, Live, Wake},
+			{0, Event{Kind: Closed}, StateLingering, Live, WatchDeadline},
+			{29, acked(0, leastTaken), StateLingering, Live, 0},
+			{58, deadlineDue, StateLingering, Live, WatchDeadline},
+			{58, acked(0, 2*leastTaken), StateLingering, Live, 0},
+			{87, acked(0, 3*leastTaken-1), StateLingering, Live, 0},
+			{88, deadlineDue, StateGone, Unconfirmed, Finish},
+		}},
 		"a plain end whose peer goes on by another carrier": {prepare: func(m *Machine) { m.epoch = 1 }, steps: []step{
 			{0, degraded, StateAttached, Live, 0},
 			{0, offered(0, 3), StateAttached, Live, RefuseGone},

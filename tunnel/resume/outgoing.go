@@ -22,6 +22,11 @@ const (
 	// idleSegs is the capacity for chunks that an idle connection keeps: those of one
 	// write.
 	idleSegs = 4
+
+	// leastTaken is what the peer of a closed end that keeps nothing has to take in a
+	// window, for the end to wait for another one. By the byte, a window that holds 16 MiB
+	// could keep the end, and memory that is short, for years; so it is 34 hours of 30 s.
+	leastTaken = 4 << 10
 )
 
 // Outgoing is the direction away from an end: the bytes written to it that the
@@ -31,10 +36,11 @@ type Outgoing struct {
 	acked uint64 // the peer has taken all before this offset
 	next  uint64 // offset to send next on the present carrier
 	end   uint64 // offset behind the last byte; the end is not counted
+	heard uint64 // where nothing is kept: the peer has said that it has all before this
 
 	segs     []tunnel.Chunk // the bytes of [base, end)
 	cur, pos int            // position of next in segs
-	size     int            // bytes of memory that segs pin
+	size     int32          // bytes of memory that segs pin: tens of MiB at most
 
 	tailOpen bool // the last of segs may be appended to
 	fin      bool // the direction has ended
@@ -77,7 +83,7 @@ func (o *Outgoing) copyIn(p []byte) {
 
 func (o *Outgoing) push(c tunnel.Chunk) {
 	o.segs = append(o.segs, c)
-	o.size += c.Size()
+	o.size += int32(c.Size())
 }
 
 // Finish ends the direction behind the bytes appended so far.
@@ -99,7 +105,7 @@ func (o *Outgoing) bytes() []byte {
 }
 
 // Size returns how many bytes of memory the kept bytes pin.
-func (o *Outgoing) Size() int { return o.size }
+func (o *Outgoing) Size() int { return int(o.size) }
 
 // Sent returns the offset behind the last byte that the present carrier was given, or
 // begins at after Rewind.
@@ -176,6 +182,17 @@ func (o *Outgoing) Ack(offset uint64) error {
 	return nil
 }
 
+// Advances reports whether a peer that has taken all before offset has taken leastTaken
+// since the call before that reported it. It is for a direction whose bytes are not kept
+// until they are acknowledged.
+func (o *Outgoing) Advances(offset uint64) bool {
+	if offset < o.heard+leastTaken {
+		return false
+	}
+	o.heard = offset
+	return true
+}
+
 // Rewind prepares for a new carrier: the peer has taken all before offset. An offset that
 // contradicts earlier ones is ErrContradiction.
 func (o *Outgoing) Rewind(offset uint64) error {
@@ -203,7 +220,7 @@ func (o *Outgoing) drop(offset uint64) {
 	n := 0
 	for n < len(o.segs) && o.base+uint64(o.segs[n].Len()) <= offset {
 		o.base += uint64(o.segs[n].Len())
-		o.size -= o.segs[n].Size()
+		o.size -= int32(o.segs[n].Size())
 		o.segs[n].Release()
 		o.segs[n] = tunnel.Chunk{}
 		n++
