@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// resolveTimeout bounds a look-up of all server names. The resolver gives each name
-	// server 5 s before it asks the next, and knows of three at most (resolv.conf(5)).
+	// resolveTimeout bounds a look-up of all server names. The resolver asks all name
+	// servers within 5 s (internal/nameserver), and once more.
 	resolveTimeout = 12 * time.Second
 	// maxTargets bounds how many addresses are dialed, whatever DNS says.
 	maxTargets = 256

@@ -9,7 +9,8 @@ import (
 )
 
 // systemTime bounds one lookup by the system resolver, whose own bounds add up
-// to half a minute and more with several servers and search domains.
+// to half a minute and more with several servers and search domains. It has asked each
+// server by then (internal/nameserver).
 const systemTime = 5 * time.Second
 
 // System is the resolver of the pod's own cluster.

@@ -23,8 +23,8 @@ const (
 	refreshTime  = time.Second
 	refreshPause = 5 * time.Second
 
-	// lookupTime bounds a look-up in the background. The resolver gives each name
-	// server 5 s before it asks the next, and knows of three at most (resolv.conf(5)).
+	// lookupTime bounds a look-up in the background. The resolver asks all name servers
+	// within 5 s (internal/nameserver), and once more.
 	lookupTime = 12 * time.Second
 
 	// maxAddresses bounds how many of a name's addresses are kept linked.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/nameserver"
 	"konnectivity/internal/policy"
 	"konnectivity/tunnel"
 )
@@ -65,7 +66,7 @@ func New(opts Options) *Dialer {
 	spare := &spare{most: parts.Dialed}
 	if opts.resolver == nil {
 		asking := net.Dialer{ControlContext: spare.control}
-		opts.resolver = &net.Resolver{Dial: asking.DialContext}
+		opts.resolver = &net.Resolver{Dial: nameserver.Patience(asking.DialContext)}
 	}
 	return &Dialer{opts: opts, spare: spare, clients: newClients(parts.Destinations), dialer: net.Dialer{
 		FallbackDelay:   -1, // race.go tries the addresses itself

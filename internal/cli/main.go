@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"konnectivity/internal/nameserver"
 	"konnectivity/internal/resources"
 )
 
@@ -46,6 +48,7 @@ func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(fo
 // has it ignored; it is often told twice. An error is one line on standard error.
 func Main(cmd *cobra.Command) int {
 	resources.SetMemoryLimit(os.DirFS("/"), os.Getenv)
+	net.DefaultResolver = &net.Resolver{Dial: nameserver.Patience(new(net.Dialer).DialContext)}
 	signals := make(chan os.Signal, 4) // all may arrive before one is read
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) {

@@ -47,7 +47,7 @@ var rules = []rule{
 	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},
 	{folder: "internal/front", own: []string{"tunnel", "internal/admission", "internal/logging"}, third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 	{folder: "internal/admission", own: []string{"tunnel"}, third: []string{"github.com/sirupsen/logrus"}},
-	{folder: "internal/cli", own: []string{"internal/version", "internal/logging", "internal/resources", "internal/pki"}, third: anyModule},
+	{folder: "internal/cli", own: []string{"internal/version", "internal/logging", "internal/nameserver", "internal/resources", "internal/pki"}, third: anyModule},
 	{folder: "internal/files"},
 	{folder: "internal/logging", own: []string{"internal/files"}, third: anyModule},
 	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission", "internal/tlsreload", "tunnel", "tunnel/link", "tunnel/resume"}, third: anyModule},

@@ -1,0 +1,66 @@
+// Package nameserver has a look-up ask every name server of resolv.conf in time.
+package nameserver
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"time"
+
+	"konnectivity/internal/files"
+)
+
+const (
+	// roundTime is how long the first question to each of the servers takes at most,
+	// all together. Go's resolver waits that long for a single one, so that the second
+	// is asked when most look-ups are given up, and the third as a dial is.
+	roundTime = 5 * time.Second
+
+	// most servers are asked (resolv.conf(5)).
+	most = 3
+
+	// maxFile bounds resolv.conf, in bytes; the C library reads less.
+	maxFile = 64 << 10
+)
+
+// Dial is the type of net.Resolver's Dial.
+type Dial = func(ctx context.Context, network, server string) (net.Conn, error)
+
+// Patience returns dial with a bound on what a server takes: its part of roundTime. One
+// that answers late is asked again in the second round, and knows the answer by then.
+func Patience(dial Dial) Dial { return patience(dial, count) }
+
+func patience(dial Dial, count func() int) Dial {
+	return func(ctx context.Context, network, server string) (net.Conn, error) {
+		n := count()
+		if n < 2 {
+			return dial(ctx, network, server)
+		}
+		until := time.Now().Add(roundTime / time.Duration(min(n, most)))
+		dialing, cancel := context.WithDeadline(ctx, until)
+		defer cancel()
+		conn, err := dial(dialing, network, server)
+		if err == nil { // the resolver sets a deadline of its own once it has it
+			time.AfterFunc(time.Until(until), func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+		}
+		return conn, err
+	}
+}
+
+// count is how many servers there are.
+func count() (n int) {
+	text, err := files.Read("/etc/resolv.conf", maxFile)
+	if err != nil {
+		return 0
+	}
+	return servers(text)
+}
+
+func servers(text []byte) (n int) {
+	for line := range bytes.Lines(text) {
+		if fields := bytes.Fields(line); len(fields) > 1 && string(fields[0]) == "nameserver" {
+			n++
+		}
+	}
+	return n
+}

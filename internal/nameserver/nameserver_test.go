@@ -1,0 +1,65 @@
+package nameserver
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The last of the servers is asked, and has as long as each before, within the 5 s that
+// a sidecar has for a look-up.
+func TestTheLastServerIsAsked(t *testing.T) {
+	for n, want := range map[int]time.Duration{0: 15 * time.Second, 1: 15 * time.Second, 2: 2500 * time.Millisecond, 3: roundTime / 3, 9: roundTime / 3} {
+		synctest.Test(t, func(t *testing.T) {
+			near, far := net.Pipe()
+			defer near.Close()
+			defer far.Close()
+			ask := patience(func(ctx context.Context, _, _ string) (net.Conn, error) {
+				time.Sleep(time.Second) // of a handshake
+				return near, ctx.Err()
+			}, func() int { return n })
+			began := time.Now()
+			conn, err := ask(t.Context(), "tcp", "dead:53")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = conn.SetDeadline(began.Add(15 * time.Second)) // as the resolver does
+			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != want {
+				t.Errorf("%d servers: after %v: %v; want %v", n, time.Since(began), err, want)
+			}
+		})
+	}
+}
+
+// A server whose handshake is left unanswered has no longer.
+func TestAHandshakeHasAnEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ask := patience(func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}, func() int { return 2 })
+		began := time.Now()
+		if _, err := ask(t.Context(), "tcp", "dead:53"); err == nil || time.Since(began) != roundTime/2 {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+func TestServersAreCounted(t *testing.T) {
+	for text, want := range map[string]int{
+		"": 0, "# nameserver 192.0.2.9\n; nameserver 192.0.2.8\nnameserver\nsearch nameserver 192.0.2.7": 0,
+		"nameserver 10.96.0.10\n\tnameserver\tfd00::a\noptions ndots:5\nnameserver fe80::1%eth0": 3,
+	} {
+		if n := servers([]byte(text)); n != want {
+			t.Errorf("%q has %d servers, want %d", text, n, want)
+		}
+	}
+}
