@@ -191,7 +191,10 @@ func (c *client) CloseWrite() error { return c.conn.CloseWrite() }
 // Close is how net/http ends the connection; the client can read everything to
 // the end.
 func (c *client) Close() error {
-	if c.unread {
+	switch {
+	case c.deaf.Load():
+		admission.Drain(c.conn)
+	case c.unread:
 		admission.HangUp(c.conn, nil)
 	}
 	return c.conn.Close()

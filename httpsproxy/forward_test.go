@@ -202,6 +202,28 @@ func TestEarlyAnswerToStalledUpload(t *testing.T) {
 	w.expectEnd()
 }
 
+// A client that reads nothing before it has sent everything, as most do, gets such an
+// answer, too, whatever the sockets hold of its upload.
+func TestEarlyAnswerToLargeUpload(t *testing.T) {
+	const size = 32 << 20
+	origin := testutil.Serve(t, func(c *net.TCPConn) {
+		_, _ = bufio.NewReader(c).Peek(1)
+		_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+		_ = c.CloseWrite()
+		_, _ = io.Copy(io.Discard, c)
+	})
+	w := dialProxy(t, nil)
+	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", origin, size)
+	if n, err := io.CopyN(w, zeros{}, size); err != nil {
+		t.Fatalf("after %d bytes: %v", n, err)
+	}
+	resp := w.response("POST")
+	if got := body(t, resp); resp.StatusCode != 413 || got != "no" || !resp.Close {
+		t.Errorf("%s %q, close %v", resp.Status, got, resp.Close)
+	}
+	w.expectEnd()
+}
+
 // The rest of an upload must never be taken for a request.
 func TestRestOfUploadIsNoRequest(t *testing.T) {
 	reached := make(chan struct{}, 9)
