@@ -7,14 +7,16 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"time"
 )
 
 // handshake is the exchange of HELLOs (§3).
 type handshake struct {
-	conn net.Conn
-	cfg  *Config
-	peer Hello
+	conn    net.Conn
+	cfg     *Config
+	peer    Hello
+	release func() bool // ends the bound of the context; false: it has taken effect
 }
 
 // shake performs the whole handshake. The initiator speaks first; the other
@@ -26,14 +28,8 @@ func (hs *handshake) shake(ctx context.Context, initiator bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, hs.cfg.HandshakeTimeout)
 	defer cancel()
-	// A deadline in the past is what unblocks reads and writes that wait. The
-	// read's comes last, so that whom it wakes may set another for a farewell.
-	stop := context.AfterFunc(ctx, func() {
-		_ = hs.conn.SetWriteDeadline(time.Unix(1, 0))
-		_ = hs.conn.SetReadDeadline(time.Unix(1, 0))
-	})
-	defer stop()
-
+	hs.bind(ctx)
+	defer hs.release()
 	if initiator {
 		if err := hs.sayHello(ctx, hello); err != nil {
 			return err
@@ -42,15 +38,45 @@ func (hs *handshake) shake(ctx context.Context, initiator bool) error {
 	if err := hs.hearHello(ctx); err != nil {
 		return err
 	}
-	if !initiator {
-		if err := hs.sayHello(ctx, hello); err != nil {
-			return err
+	// From here on nothing interrupts a write: TLS could say no farewell behind it. A
+	// peer that has heard our HELLO would take that for a cut.
+	if !hs.release() {
+		return hs.refuse(givenUp(ctx), handshakeError(ctx, context.Cause(ctx)))
+	}
+	if initiator {
+		return nil
+	}
+	deadline, _ := ctx.Deadline()
+	_ = hs.conn.SetWriteDeadline(deadline)
+	if err := hs.sayHello(ctx, hello); err != nil {
+		return err
+	}
+	return hs.conn.SetWriteDeadline(time.Time{})
+}
+
+// bind has the end of ctx unblock reads and writes that wait, by a deadline in the past,
+// until release. No such deadline comes later than release returns.
+func (hs *handshake) bind(ctx context.Context) {
+	unblocked := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(unblocked)
+		_ = hs.conn.SetDeadline(time.Unix(1, 0))
+	})
+	hs.release = sync.OnceValue(func() bool {
+		if stop() {
+			return true
 		}
+		<-unblocked
+		return false
+	})
+}
+
+// givenUp returns the code that tells a peer why ctx has ended, for no fault of its own.
+func givenUp(ctx context.Context) GoAwayCode {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) { // Verify was late
+		return GoAwayInternal
 	}
-	if !stop() {
-		return handshakeError(ctx, context.Cause(ctx))
-	}
-	return nil
+	return GoAwayShutdown
 }
 
 func (hs *handshake) sayHello(ctx context.Context, hello []byte) error {
@@ -105,6 +131,7 @@ func (hs *handshake) unheard(ctx context.Context, err error) error {
 
 // refuse tells the peer why it is not wanted and returns cause.
 func (hs *handshake) refuse(code GoAwayCode, cause error) error {
+	hs.release()
 	_ = hs.conn.SetWriteDeadline(time.Now().Add(farewell))
 	_, _ = hs.conn.Write(appendGoAway(nil, code, cause.Error()))
 	return cause

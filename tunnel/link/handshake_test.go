@@ -21,8 +21,8 @@ type shaking struct {
 	start  time.Time
 }
 
-// shake starts Connect or Accept over a pipe. Where it is the one that speaks
-// first, the raw peer takes its HELLO.
+// shake starts Connect or Accept over a pipe that is slow to interrupt writes. Where it
+// is the one that speaks first, the raw peer takes its HELLO.
 func shake(t *testing.T, ctx context.Context, initiator bool, cfg link.Config) *shaking {
 	near, far := net.Pipe()
 	s := &shaking{rawPeer: &rawPeer{t: t, conn: far}, result: make(chan error, 1), start: time.Now()}
@@ -31,7 +31,7 @@ func shake(t *testing.T, ctx context.Context, initiator bool, cfg link.Config) *
 		if initiator {
 			start = link.Connect
 		}
-		ses, err := start(ctx, near, cfg)
+		ses, err := start(ctx, tardy{near}, cfg)
 		if err == nil {
 			_ = ses.Close()
 		}
@@ -146,7 +146,7 @@ func TestHandshakeEndsWithItsContext(t *testing.T) {
 		time.Sleep(time.Second)
 		gone := errors.New("nobody wants it any more")
 		cancel(gone)
-		if took, err := s.failed(); !errors.Is(err, gone) || took != time.Second {
+		if took, err := s.failed(); !errors.Is(err, gone) || took.Truncate(time.Second) != time.Second {
 			t.Errorf("after %v: %v", took, err)
 		}
 		if _, err := s.read(); !errors.Is(err, io.EOF) {
@@ -166,6 +166,52 @@ func TestVerifyIsBounded(t *testing.T) {
 			t.Errorf("after %v: %v", took, err)
 		}
 	})
+}
+
+// tardy is a connection that is slow to interrupt a write.
+type tardy struct{ net.Conn }
+
+func (c tardy) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetWriteDeadline(t), c.SetReadDeadline(t))
+}
+
+func (c tardy) SetWriteDeadline(t time.Time) error {
+	if !t.IsZero() && t.Before(time.Now()) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// A link that is given up as its peer's HELLO is judged says so: also to a peer that
+// was accepted, and would take the end of the connection for a cut.
+func TestFarewellAtTheEndOfAHandshake(t *testing.T) {
+	refused := errors.New("refused")
+	for name, c := range map[string]struct {
+		within time.Duration // 0: it is given up instead
+		verify error
+		code   uint16
+	}{
+		"refused late": {time.Second, refused, uint16(link.GoAwayRefused)}, "refused for nobody": {0, refused, uint16(link.GoAwayRefused)},
+		"accepted late": {time.Second, nil, uint16(link.GoAwayInternal)}, "accepted for nobody": {0, nil, uint16(link.GoAwayShutdown)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothRoles(t, func(t *testing.T, initiator bool) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				s := shake(t, ctx, initiator, link.Config{HandshakeTimeout: c.within, Verify: func(ctx context.Context, _ link.Hello) error {
+					if c.within == 0 {
+						cancel()
+					}
+					<-ctx.Done()
+					return c.verify
+				}})
+				s.send(helloFrame(1))
+				time.Sleep(c.within + 100*time.Millisecond) // it need not read at once
+				s.wantGoAway(c.code)
+				_, _ = s.failed()
+			})
+		})
+	}
 }
 
 func TestRefusalInsteadOfHello(t *testing.T) {
