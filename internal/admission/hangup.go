@@ -15,8 +15,7 @@ const (
 	partingBytes = 256 << 10
 
 	// uploadTime bounds the same for a client that was answered in the middle of an
-	// upload, of which a second is as much as a fast one needs for 1 GB. It is what
-	// nginx gives (lingering_time).
+	// upload. It is what nginx gives (lingering_time).
 	uploadTime = 30 * time.Second
 
 	// uploadBlock is how much of it is read at once.

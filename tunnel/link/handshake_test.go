@@ -21,8 +21,8 @@ type shaking struct {
 	start  time.Time
 }
 
-// shake starts Connect or Accept over a pipe that is slow to interrupt writes. Where it
-// is the one that speaks first, the raw peer takes its HELLO.
+// shake starts Connect or Accept over a pipe that is slow to interrupt writes. The raw
+// peer takes the HELLO of an initiator.
 func shake(t *testing.T, ctx context.Context, initiator bool, cfg link.Config) *shaking {
 	near, far := net.Pipe()
 	s := &shaking{rawPeer: &rawPeer{t: t, conn: far}, result: make(chan error, 1), start: time.Now()}

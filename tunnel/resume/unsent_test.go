@@ -10,7 +10,7 @@ import (
 )
 
 // A plain connection that is closed is not over before its carrier has taken the last of
-// what was written, of which some may wait for credit: for longer than the window, if
+// what was written. Some of that may wait for credit, and for longer than the window if
 // the peer goes on reading.
 func TestCloseOfAPlainConnectionWaitsForCredit(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
