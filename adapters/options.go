@@ -14,7 +14,7 @@ import (
 
 	"konnectivity/adapters/resolve"
 	"konnectivity/adapters/uplink"
-	"konnectivity/internal/logging"
+	"konnectivity/internal/logging/silent"
 	"konnectivity/tunnel"
 )
 
@@ -145,7 +145,7 @@ func (o HostedOptions) guestDNS() (namespace, name string, err error) {
 
 func (o Options) withDefaults() Options {
 	if o.Log == nil {
-		o.Log = logging.Discard()
+		o.Log = silent.Log()
 	}
 	if o.Server.Log == nil {
 		o.Server.Log = o.Log

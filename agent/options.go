@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/internal/logging"
+	"konnectivity/internal/logging/silent"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
@@ -181,7 +181,7 @@ func (o *Options) fill() error {
 		o.Grace = DefaultGrace
 	}
 	if o.Log == nil {
-		o.Log = logging.Discard()
+		o.Log = silent.Log()
 	}
 	if o.Registerer == nil {
 		o.Registerer = prometheus.NewRegistry()

@@ -13,7 +13,7 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/internal/files"
-	"konnectivity/internal/logging"
+	"konnectivity/internal/logging/silent"
 
 	"github.com/sirupsen/logrus"
 )
@@ -55,7 +55,7 @@ type Credentials struct {
 // line of log. log may be nil.
 func LoadCredentials(path string, log logrus.FieldLogger) (*Credentials, error) {
 	if log == nil {
-		log = logging.Discard()
+		log = silent.Log()
 	}
 	users, err := files.Follow(path, maxCredentialsFile, recheck, func(text []byte) ([][sha256.Size]byte, error) {
 		users, err := parseCredentials(text)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/internal/logging"
+	"konnectivity/internal/logging/silent"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
@@ -104,7 +104,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.dialTCP = (&net.Dialer{KeepAliveConfig: keepAlive}).DialContext
 	}
 	if o.Log == nil {
-		o.Log = logging.Discard()
+		o.Log = silent.Log()
 	}
 	return o, nil
 }

@@ -115,8 +115,11 @@ func (p *process) build() error {
 	f := p.flags
 	var err error
 	p.certificates, err = tlsreload.New(f.files,
-		tlsreload.Options{Name: "agent", Peer: f.peers.Peer(pki.RoleServer), Own: cli.Own(pki.RoleAgent), Log: p.log, Registerer: p.registry})
+		tlsreload.Options{Name: "agent", Peer: f.peers.Peer(pki.RoleServer), Own: cli.Own(pki.RoleAgent), Log: p.log})
 	if err != nil {
+		return err
+	}
+	if err := observe.Certificates(p.registry, p.certificates); err != nil {
 		return err
 	}
 	opts, err := p.options()

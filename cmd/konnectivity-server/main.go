@@ -346,9 +346,12 @@ func (p *process) listen(port cli.Port) (net.Listener, error) {
 func (p *process) source(name string, files tlsreload.Files, peers pki.Role) (*tlsreload.Source, error) {
 	options := p.flags.tls
 	options.Name, options.Peer, options.Own = name, p.flags.peers.Peer(peers), cli.Own(pki.RoleServer)
-	options.Log, options.Registerer = p.log, p.registry
+	options.Log = p.log
 	s, err := tlsreload.New(files, options)
 	if err != nil {
+		return nil, err
+	}
+	if err := observe.Certificates(p.registry, s); err != nil {
 		return nil, err
 	}
 	p.options.Background = append(p.options.Background, s.Run)

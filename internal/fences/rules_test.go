@@ -39,21 +39,22 @@ var rules = []rule{
 	{folder: "server", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "agent", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "adapters", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
-	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/files", "internal/logging"}, third: anyModule},
-	{folder: "httpsproxy", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/logging"}, third: anyModule},
+	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/files", "internal/logging/silent"}, third: anyModule},
+	{folder: "httpsproxy", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/logging/..."}, third: anyModule},
 	{folder: "transparent", own: []string{"tunnel", "internal/front", "internal/admission"}, third: []string{
 		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 
 	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},
-	{folder: "internal/front", own: []string{"tunnel", "internal/admission", "internal/logging"}, third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
+	{folder: "internal/front", own: []string{"tunnel", "internal/admission", "internal/logging/..."}, third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 	{folder: "internal/admission", own: []string{"tunnel"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/cli", own: []string{"internal/version", "internal/logging", "internal/nameserver", "internal/resources", "internal/pki"}, third: anyModule},
 	{folder: "internal/files"},
+	{folder: "internal/logging/silent", third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/logging", own: []string{"internal/files"}, third: anyModule},
 	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission", "internal/tlsreload", "tunnel", "tunnel/link", "tunnel/resume"}, third: anyModule},
 	{folder: "internal/pki"},
 	{folder: "internal/peers", own: []string{"tunnel"}},
-	{folder: "internal/tlsreload", own: []string{"internal/files", "internal/logging"}, third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
+	{folder: "internal/tlsreload", own: []string{"internal/files", "internal/logging/silent"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/version"},
 
 	// Black-box tests speak to binaries from outside; they may make

@@ -18,6 +18,7 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/internal/logging"
+	"konnectivity/internal/logging/silent"
 	"konnectivity/tunnel"
 )
 
@@ -77,7 +78,7 @@ func New[H admission.Holder](o Options, t Traits) (*Shell[H], error) {
 		o.MaxConns = t.MaxConns
 	}
 	if o.Log == nil {
-		o.Log = logging.Discard()
+		o.Log = silent.Log()
 	}
 	share := admission.ShareOut(o.Descriptors)
 	limits := admission.Limits{Open: o.MaxConns, Served: share.Relayed, Waiting: share.Unproven, Bytes: waitingBytes, Each: t.Waiting}

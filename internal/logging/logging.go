@@ -66,14 +66,6 @@ func New(o Options) (*logrus.Entry, error) {
 	return logger.WithField("component", o.Component), nil
 }
 
-// Discard returns a logger that writes nothing, for tests and optional loggers.
-func Discard() *logrus.Entry {
-	logger := logrus.New()
-	logger.SetOutput(io.Discard)
-	logger.SetLevel(logrus.PanicLevel)
-	return logrus.NewEntry(logger)
-}
-
 // formatter returns the formatter of a format.
 func formatter(f Format) logrus.Formatter {
 	if f == Text {

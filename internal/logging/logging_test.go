@@ -22,6 +22,7 @@ import (
 
 	"konnectivity/internal/cli"
 	"konnectivity/internal/logging"
+	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/testutil"
 )
 
@@ -255,7 +256,7 @@ func TestTextFormatAndDiscard(t *testing.T) {
 	if text := out.buf.String(); strings.HasPrefix(text, "{") || !strings.Contains(text, "hello") {
 		t.Errorf("%q", text)
 	}
-	logging.Discard().Error("nobody hears this")
+	silent.Log().Error("nobody hears this")
 }
 
 func TestHTTPErrorLog(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
-	"konnectivity/internal/logging"
+	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/testutil"
 )
@@ -113,7 +113,7 @@ func serve(t *testing.T, ctx context.Context, h http.Handler) (net.Listener, <-c
 	t.Helper()
 	l := testutil.Listen(t)
 	done := make(chan error, 1)
-	go func() { done <- observe.Serve(ctx, l, h, logging.Discard()) }()
+	go func() { done <- observe.Serve(ctx, l, h, silent.Log()) }()
 	return l, done
 }
 

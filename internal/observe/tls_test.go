@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/internal/logging"
+	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/testutil"
 )
@@ -24,7 +24,7 @@ func serveTLS(t *testing.T, own tls.Certificate) (at string, ask func(certs ...t
 	done := make(chan error, 1)
 	go func() {
 		config := &tls.Config{Certificates: []tls.Certificate{own}, ClientAuth: tls.RequestClientCert, NextProtos: []string{"http/1.1"}}
-		done <- observe.ServeTLS(ctx, l, config, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }), logging.Discard())
+		done <- observe.ServeTLS(ctx, l, config, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }), silent.Log())
 	}()
 	t.Cleanup(func() {
 		stop()

@@ -35,7 +35,7 @@ func (s *Source) judge(state tls.ConnectionState) error {
 	if err == nil {
 		return nil
 	}
-	s.metrics.refused.Inc()
+	s.refused.Add(1)
 	now, last := time.Now().UnixNano(), s.refusalLogged.Load()
 	if now-last >= int64(refusalPause) && s.refusalLogged.CompareAndSwap(last, now) {
 		s.opts.Log.WithField("certificates", s.opts.Name).WithError(err).Warn("a peer was refused; further refusals within a minute are only counted")

@@ -52,7 +52,7 @@ func (s *Source) use(m *material) {
 	log := s.opts.Log.WithField("certificates", s.opts.Name)
 	switch {
 	case old.material != nil && old.material != m:
-		s.metrics.changes.Inc()
+		s.changes.Add(1)
 		log.Info("certificate files changed; new handshakes use them")
 	case old.fault != nil && old.material == nil:
 		log.Info("certificate files are in place")
@@ -78,7 +78,7 @@ func (s *Source) fail(err error) {
 	if old.fault != nil && old.fault.Error() == err.Error() {
 		return
 	}
-	s.metrics.faults.Inc()
+	s.faults.Add(1)
 	log := s.opts.Log.WithField("certificates", s.opts.Name).WithError(err)
 	if old.material == nil {
 		log.Warn("certificate files cannot be used; waiting for good ones")

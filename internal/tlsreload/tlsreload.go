@@ -20,10 +20,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/internal/logging"
+	"konnectivity/internal/logging/silent"
 )
 
 // defaultInterval is how often files are read again. It is well under the
@@ -47,7 +46,8 @@ type Files struct {
 // Options tune a Source. Only Name must be given.
 type Options struct {
 	// Name distinguishes the Sources of one process in logs and metrics:
-	// "server", "cluster", "agent". Unique per Registerer.
+	// "server", "cluster", "agent". Unique in a process
+	// whose metrics have them.
 	Name string
 	// Lenient makes New succeed even if files are missing or broken. Until they
 	// are there, every handshake fails with a *NotReadyError.
@@ -69,8 +69,6 @@ type Options struct {
 	Interval time.Duration
 	// Log gets one line per change and one per new fault; nil is silence.
 	Log logrus.FieldLogger
-	// Registerer gets the Source's metrics; nil is none.
-	Registerer prometheus.Registerer
 }
 
 // NotReadyError says that a Source has nothing usable yet. Only Lenient Sources
@@ -94,9 +92,9 @@ type Source struct {
 	files Files
 	opts  Options
 
-	state         atomic.Pointer[state] // written under reloading
-	metrics       metrics
-	refusalLogged atomic.Int64 // when a refused peer was last logged, in ns since 1970
+	state                    atomic.Pointer[state] // written under reloading
+	changes, faults, refused atomic.Int64          // see Stats
+	refusalLogged            atomic.Int64          // when a refused peer was last logged, in ns since 1970
 
 	reloading sync.Mutex      // held by Reload; guards the fields below
 	changed   func()          // see OnChange; may be nil
@@ -117,7 +115,7 @@ func New(files Files, opts Options) (*Source, error) {
 		return nil, fmt.Errorf("%s: a certificate needs its key and the reverse, got certificate %q and key %q",
 			opts.Name, files.Cert, files.Key)
 	}
-	s := &Source{files: files, opts: opts.withDefaults(), metrics: newMetrics()}
+	s := &Source{files: files, opts: opts.withDefaults()}
 	s.state.Store(&state{})
 	if m, err := s.load(); err == nil {
 		s.use(m)
@@ -125,11 +123,6 @@ func New(files Files, opts Options) (*Source, error) {
 		s.fail(err)
 	} else {
 		return nil, fmt.Errorf("%s: %w", opts.Name, err)
-	}
-	if opts.Registerer != nil {
-		if err := s.register(opts.Registerer); err != nil {
-			return nil, fmt.Errorf("register the TLS metrics of %s: %w", opts.Name, err)
-		}
 	}
 	return s, nil
 }
@@ -143,7 +136,7 @@ func (o Options) withDefaults() Options {
 		o.Interval = defaultInterval
 	}
 	if o.Log == nil {
-		o.Log = logging.Discard()
+		o.Log = silent.Log()
 	}
 	return o
 }

@@ -12,12 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
-	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
 
@@ -134,8 +131,7 @@ func TestBrokenFilesKeepOldOnesAndAreLoggedOnce(t *testing.T) {
 	good := issue(t, ca, "good")
 	d.put(good, ca)
 	log, hook := logtest.NewNullLogger()
-	registry := prometheus.NewPedanticRegistry()
-	s := source(t, d.files(), tlsreload.Options{Name: "x", Log: log, Registerer: registry})
+	s := source(t, d.files(), tlsreload.Options{Name: "x", Log: log})
 	sc, cc := s.Server(), s.Client("server.test")
 
 	faults := []struct {
@@ -162,7 +158,7 @@ func TestBrokenFilesKeepOldOnesAndAreLoggedOnce(t *testing.T) {
 		if o := mustPass(t, handshake(t, sc, cc)); serverCN(o) != "good" {
 			t.Errorf("%s: served %q", f.name, serverCN(o))
 		}
-		wantMetrics(t, registry, 0, i+1, 1)
+		wantStats(t, s, 0, i+1, true)
 	}
 	hook.Reset()
 	d.put(good, ca) // the very files that are in use come back
@@ -171,62 +167,17 @@ func TestBrokenFilesKeepOldOnesAndAreLoggedOnce(t *testing.T) {
 	if n := len(hook.AllEntries()); n != 1 || hook.LastEntry().Level != logrus.InfoLevel {
 		t.Errorf("recovery: %d lines", n)
 	}
-	wantMetrics(t, registry, 0, len(faults), 0)
+	wantStats(t, s, 0, len(faults), false)
 	d.put(issue(t, ca, "better"), ca)
 	reload(t, s)
-	wantMetrics(t, registry, 1, len(faults), 0)
+	wantStats(t, s, 1, len(faults), false)
 }
 
-// wantMetrics compares the counters and the gauge.
-func wantMetrics(t *testing.T, g prometheus.Gatherer, success, failure, broken int) {
+// wantStats compares the counters, and whether the files are broken.
+func wantStats(t *testing.T, s *tlsreload.Source, changes, faults int, broken bool) {
 	t.Helper()
-	want := map[string]float64{"success": float64(success), "failure": float64(failure), "broken": float64(broken)}
-	families := testutil.Must(g.Gather())(t)
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			key := "broken"
-			for _, l := range m.GetLabel() {
-				if l.GetName() == "result" {
-					key = l.GetValue()
-				}
-			}
-			got := m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			if !strings.HasSuffix(f.GetName(), "expiry_timestamp_seconds") && !strings.HasSuffix(f.GetName(), "peers_refused_total") && got != want[key] {
-				t.Errorf("%s{%s} = %v, want %v", f.GetName(), key, got, want[key])
-			}
-		}
-	}
-}
-
-func TestExpiryIsAMetricAndTheMetricsAreWellNamed(t *testing.T) {
-	ca, d := newCA(t), newDir(t)
-	pair := issue(t, ca, "x")
-	d.put(pair, ca)
-	registry := prometheus.NewPedanticRegistry()
-	source(t, d.files(), tlsreload.Options{Name: "one", Registerer: registry})
-	source(t, d.files(), tlsreload.Options{Name: "two", Registerer: registry})
-	if _, err := tlsreload.New(d.files(), tlsreload.Options{Name: "one", Registerer: registry}); err == nil {
-		t.Error("two Sources of one name share their metrics")
-	}
-	if n, err := promtest.GatherAndCount(registry, "konnectivity_tls_certificate_expiry_timestamp_seconds"); n != 4 || err != nil {
-		t.Errorf("%d expiry series of two Sources with two files each: %v", n, err)
-	}
-	families, _ := registry.Gather()
-	found := false
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			for _, l := range m.GetLabel() {
-				if l.GetValue() == d.file("tls.crt") && m.GetGauge().GetValue() == float64(pair.TLS().Leaf.NotAfter.Unix()) {
-					found = true
-				}
-			}
-		}
-	}
-	if !found {
-		t.Error("no series tells when tls.crt expires")
-	}
-	if problems, err := promtest.GatherAndLint(registry); err != nil || len(problems) > 0 {
-		t.Errorf("lint: %v, %v", problems, err)
+	if got := s.Stats(); got.Changes != int64(changes) || got.Faults != int64(faults) || got.Broken != broken {
+		t.Errorf("%+v, want %d changes, %d faults and broken %v", got, changes, faults, broken)
 	}
 }
 

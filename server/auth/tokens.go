@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admission"
-	"konnectivity/internal/logging"
+	"konnectivity/internal/logging/silent"
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
@@ -129,7 +129,7 @@ func NewTokens(cfg TokensConfig) *Tokens {
 		cfg.PerSecond = reviewsPerSecond
 	}
 	if cfg.Log == nil {
-		cfg.Log = logging.Discard()
+		cfg.Log = silent.Log()
 	}
 	return &Tokens{
 		cfg:      cfg,

@@ -20,7 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"konnectivity/internal/logging"
+	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/testutil"
 )
 
@@ -198,7 +198,7 @@ func TestRunCreatesAndDeletes(t *testing.T) {
 		a.add("other", time.Second)
 		a.add("dead", time.Hour)
 		var changed []int
-		c := controller(a, nil, logging.Discard())
+		c := controller(a, nil, silent.Log())
 		c.cfg.Changed = func(n int) { changed = append(changed, n) }
 		run(t, c, func() {
 			if c.Count() != 2 {
@@ -228,7 +228,7 @@ func TestRunCreatesAndDeletes(t *testing.T) {
 func TestRenew(t *testing.T) {
 	a := newStore(t)
 	ctx := t.Context()
-	c := controller(a, nil, logging.Discard())
+	c := controller(a, nil, silent.Log())
 	for range 3 {
 		testutil.NoError(t, c.renew(ctx))
 	}
@@ -265,7 +265,7 @@ func TestRenew(t *testing.T) {
 
 func TestCollect(t *testing.T) {
 	a, m := newStore(t), &counts{}
-	c := controller(a, m, logging.Discard())
+	c := controller(a, m, silent.Log())
 	a.add("live", time.Second)
 	a.add("dead", time.Hour)
 	a.add("skewed", time.Hour) // alive, with a clock an hour behind ours
@@ -306,7 +306,7 @@ func TestCollect(t *testing.T) {
 
 func TestDeleteYieldsToARenewal(t *testing.T) {
 	a, m := newStore(t), &counts{}
-	c := controller(a, m, logging.Discard())
+	c := controller(a, m, silent.Log())
 	a.add("x", time.Hour)
 	old := a.lease(NamePrefix + "x").DeepCopy()
 	a.add("x", 0)
@@ -361,7 +361,7 @@ func TestManyExpiredLeasesHoldUpNoRenewal(t *testing.T) {
 		for i := range 100 {
 			a.add(fmt.Sprint("gone-", i), time.Hour)
 		}
-		run(t, controller(a, nil, logging.Discard()), func() { time.Sleep(5 * time.Minute) })
+		run(t, controller(a, nil, silent.Log()), func() { time.Sleep(5 * time.Minute) })
 		for i := 1; i < len(a.renewed); i++ {
 			if gap := a.renewed[i].Sub(a.renewed[i-1]); gap >= renewInterval+callTimeout {
 				t.Errorf("not renewed for %v", gap)
@@ -381,7 +381,7 @@ func TestAServerCountsItselfWithoutItsLease(t *testing.T) {
 		for i := range others {
 			a.add(fmt.Sprint("other-", i), time.Second)
 		}
-		c := controller(a, nil, logging.Discard())
+		c := controller(a, nil, silent.Log())
 		if err := c.collect(t.Context(), time.Now()); err != nil || c.Count() != want {
 			t.Errorf("%d servers beside %d others, want %d: %v", c.Count(), others, want, err)
 		}

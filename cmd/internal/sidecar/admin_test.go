@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/admin"
-	"konnectivity/internal/logging"
+	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/testutil"
 )
 
@@ -26,7 +26,7 @@ func TestAdminAddressDefaultsToLoopback(t *testing.T) {
 func TestAdminPort(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
-	s := testutil.Must(compose(w.options(SOCKS5, "--http-serving-port=0", "--admin-address=:0"), logging.Discard()))(w.t)
+	s := testutil.Must(compose(w.options(SOCKS5, "--http-serving-port=0", "--admin-address=:0"), silent.Log()))(w.t)
 	if ip := s.admin.Addr().(*net.TCPAddr).IP; !ip.IsLoopback() {
 		t.Errorf("it listens on %v", ip)
 	}
@@ -36,7 +36,7 @@ func TestAdminPort(t *testing.T) {
 	s.close()
 
 	o := w.options(SOCKS5, "--admin-address=127.0.0.1:0")
-	s = testutil.Must(compose(o, logging.Discard()))(t)
+	s = testutil.Must(compose(o, silent.Log()))(t)
 	address := s.admin.Addr().String()
 	front := s.fronts[0].ln.Addr().String()
 	ctx, cancel := context.WithCancel(t.Context())

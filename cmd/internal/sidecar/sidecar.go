@@ -61,10 +61,15 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 	}
 	s.certs, err = tlsreload.New(o.Files, tlsreload.Options{
 		Name: "konnectivity", Lenient: true, Peer: o.Peers.Peer(pki.RoleServer), Own: cli.Own(pki.RoleClient),
-		Log: log, Registerer: s.registerer(),
+		Log: log,
 	})
 	if err != nil {
 		return nil, err
+	}
+	if s.registry != nil {
+		if err := observe.Certificates(s.registry, s.certs); err != nil {
+			return nil, err
+		}
 	}
 	if s.adapter, err = adapters.New(s.adapterOptions()); err != nil {
 		return nil, usageError(err)
