@@ -129,6 +129,16 @@ func NewFlow(network, address string) *Flow {
 	return &Flow{Request: Request{ID: NewID(), Network: network, Address: address}}
 }
 
+// CheckTCP returns a *DialError with FailBadAddress unless f asks for a TCP connection to a
+// host and a port.
+func (f *Flow) CheckTCP() error {
+	if f.Network != "tcp" && f.Network != "tcp4" && f.Network != "tcp6" {
+		return &DialError{Failure: FailBadAddress, Address: f.Address, Reason: "only TCP goes through the tunnel"}
+	}
+	_, _, err := SplitAddress(f.Address)
+	return err
+}
+
 // Tenant returns the name of the cluster that the connection belongs to, or "" where
 // no server of many clusters was asked for it.
 func (f *Flow) Tenant() string {

@@ -255,7 +255,7 @@ func (c *connector) connectTo(ctx context.Context, addr netip.AddrPort) (handsha
 
 // reach connects by TCP.
 func (c *connector) reach(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
-	raw, err := c.opt.dialTCP(ctx, "tcp", addr.String())
+	raw, err := c.opt.DialTCP(ctx, "tcp", addr.String())
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 
 func newTestConnector(t *testing.T, n *names, p ClientTLS) *connector {
 	t.Helper()
-	opt, err := Options{Address: "konnectivity:8090", ServerName: serverName, TLS: p, lookup: n.lookup, dialTCP: n.dial}.withDefaults()
+	opt, err := Options{Address: "konnectivity:8090", ServerName: serverName, TLS: p, Lookup: n.lookup, DialTCP: n.dial}.withDefaults()
 	testutil.NoError(t, err)
 	return newConnector(opt, newHealth(t.Context(), opt), link.NewBudget(0), nil)
 }

@@ -16,13 +16,10 @@ func (s *Server) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	if f.Resume.Again() {
 		return s.resume(ctx, f)
 	}
-	network, address := f.Network, f.Address
-	if network != "tcp" && network != "tcp4" && network != "tcp6" {
-		return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Address: address, Reason: "only TCP goes through the tunnel"}
-	}
-	if _, _, err := tunnel.SplitAddress(address); err != nil {
+	if err := f.CheckTCP(); err != nil {
 		return nil, err
 	}
+	address := f.Address
 	var tried []session
 	var last error
 	lost := false // one try lost its link, whatever later ones say

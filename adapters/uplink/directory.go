@@ -45,7 +45,7 @@ type directory struct {
 
 func newDirectory(opt Options) *directory {
 	host, port, _ := tunnel.SplitAddress(opt.Address) // which New has checked
-	return &directory{host: host, port: port, lookup: opt.lookup}
+	return &directory{host: host, port: port, lookup: opt.Lookup}
 }
 
 // addresses returns the server's addresses, and whether they were looked up

@@ -60,11 +60,11 @@ type Options struct {
 	// nil: none are kept.
 	Leave func()
 
-	// lookup resolves the server's name; default: the system resolver.
-	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+	// Lookup resolves the server's name; default: the system resolver.
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
-	// dialTCP makes the TCP connection; default: net.Dialer with keepalive.
-	dialTCP func(ctx context.Context, network, address string) (net.Conn, error)
+	// DialTCP makes the TCP connection; default: net.Dialer with keepalive.
+	DialTCP func(ctx context.Context, network, address string) (net.Conn, error)
 
 	Log logrus.FieldLogger // nil discards
 }
@@ -95,13 +95,13 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Leave == nil {
 		o.Leave = func() {}
 	}
-	if o.lookup == nil {
-		o.lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
+	if o.Lookup == nil {
+		o.Lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
 	}
-	if o.dialTCP == nil {
-		o.dialTCP = (&net.Dialer{KeepAliveConfig: keepAlive}).DialContext
+	if o.DialTCP == nil {
+		o.DialTCP = (&net.Dialer{KeepAliveConfig: KeepAlive}).DialContext
 	}
 	if o.Log == nil {
 		o.Log = silent.Log()
@@ -109,6 +109,6 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// keepAlive notices within 20 s that a server is gone without a word under a
+// KeepAlive notices within 20 s that a server is gone without a word under a
 // CONNECT tunnel that is idle; links have pings for that.
-var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 3 * time.Second, Count: 3}
+var KeepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 3 * time.Second, Count: 3}

@@ -68,7 +68,7 @@ func (n *names) dial(ctx context.Context, network, address string) (net.Conn, er
 
 func client(t testing.TB, p ClientTLS, n *names, change func(*Options)) *Server {
 	t.Helper()
-	opt := Options{Address: "konnectivity:8090", ServerName: serverName, TLS: p, lookup: n.lookup, dialTCP: n.dial, Software: "test/1"}
+	opt := Options{Address: "konnectivity:8090", ServerName: serverName, TLS: p, Lookup: n.lookup, DialTCP: n.dial, Software: "test/1"}
 	if change != nil {
 		change(&opt)
 	}

@@ -216,8 +216,8 @@ func TestCancelledRequestSparesTheOthers(t *testing.T) {
 	target := testutil.Echo(t)
 	gaveUp := make(chan struct{})
 	s := client(t, p, n, func(o *Options) {
-		dial := o.dialTCP
-		o.dialTCP = func(ctx context.Context, network, address string) (net.Conn, error) {
+		dial := o.DialTCP
+		o.DialTCP = func(ctx context.Context, network, address string) (net.Conn, error) {
 			<-gaveUp
 			return dial(ctx, network, address)
 		}

@@ -9,8 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"konnectivity/adapters/uplink"
+	"konnectivity/client"
 	"konnectivity/cmd/konnectivity/internal/status"
+	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/cli"
 	"konnectivity/tunnel"
@@ -62,15 +63,14 @@ func (t *dialTrace) failed(ctx context.Context, dial *tunnel.DialError) {
 // connected prints the hops of the established connection.
 func (t *dialTrace) connected(ctx context.Context, dialer tunnel.Dialer, far tunnel.Conn) {
 	total := time.Since(t.start)
-	up, _ := dialer.(*uplink.Server)
-	var links []uplink.Link
-	if up != nil {
-		links = up.Links()
+	var servers []client.Server
+	if way, ok := dialer.(*via.Server); ok {
+		servers = way.Servers()
 	}
 	var parts []string
-	for _, l := range links {
-		t.say("server %s (%s) at %s, round trip %s", l.Peer.ID, l.Peer.Software, l.Address, status.Duration(l.Stats.RTT.Seconds()))
-		parts = append(parts, "the server's handshake "+status.Duration(l.Since.Sub(t.start).Seconds()))
+	for _, s := range servers {
+		t.say("server %s (%s) at %s, round trip %s", s.ID, s.Software, s.Address, status.Duration(s.RoundTrip.Seconds()))
+		parts = append(parts, "the server's handshake "+status.Duration(s.Since.Sub(t.start).Seconds()))
 	}
 	if t.admin != "" {
 		if trip := t.agent(ctx); trip > 0 {
@@ -78,7 +78,7 @@ func (t *dialTrace) connected(ctx context.Context, dialer tunnel.Dialer, far tun
 		}
 	}
 	to := ""
-	if remote := far.RemoteAddr(); len(links) > 0 && remote != nil && remote.String() != "" {
+	if remote := far.RemoteAddr(); len(servers) > 0 && remote != nil && remote.String() != "" {
 		to = " to " + remote.String() // without a link it is the address of a proxy
 	}
 	if len(parts) > 0 {

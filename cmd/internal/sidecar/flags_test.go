@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"bytes"
+	"flag"
 	"net"
 	"reflect"
 	"strings"
@@ -9,9 +10,11 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 
 	"konnectivity/adapters"
+	"konnectivity/client"
 	"konnectivity/internal/admission"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/testutil"
@@ -31,6 +34,19 @@ func parse(t *testing.T, front Front, args ...string) (o *Options, status int, s
 	var stderr bytes.Buffer
 	status = cli.Run(cmd, append([]string{}, args...), &stderr, nil) // nil would be those of the test
 	return o, status, stderr.String()
+}
+
+// Arguments of a sidecar can be copied to a program with the package client.
+func TestClientHasTheSameFlags(t *testing.T) {
+	theirs := flag.NewFlagSet("client", flag.ContinueOnError)
+	new(client.Options).AddFlags(theirs)
+	ours := pflag.NewFlagSet("sidecar", pflag.ContinueOnError)
+	new(Options).serverFlags(ours)
+	ours.VisitAll(func(f *pflag.Flag) {
+		if their := theirs.Lookup(f.Name); their == nil || their.DefValue != f.DefValue {
+			t.Errorf("--%s: %+v", f.Name, their)
+		}
+	})
 }
 
 func TestDefaultsMatchReplacedPrograms(t *testing.T) {

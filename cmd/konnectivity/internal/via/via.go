@@ -10,13 +10,11 @@ import (
 
 	"golang.org/x/net/proxy"
 
-	"konnectivity/adapters/uplink"
+	"konnectivity/client"
 	"konnectivity/internal/cli"
-	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/connect"
-	"konnectivity/tunnel/link"
 )
 
 // Kinds lists the paths for help and errors.
@@ -26,6 +24,7 @@ const Kinds = "direct, socks5://HOST:PORT, http://HOST:PORT, http:///SOCKET, htt
 type TLS struct {
 	Files      tlsreload.Files // client certificate and the server's CA
 	ServerName string          // expected in the server's certificate; "" means its host
+	Plain      bool            // connections end with their link
 }
 
 // Dialer returns the Dialer of a --via: direct, through a sidecar, to the server by
@@ -54,9 +53,9 @@ func Dialer(via string, secure TLS) (_ tunnel.Dialer, close func(), _ error) {
 	case "http":
 		return HTTP(u.Host), none, nil
 	case "https":
-		return toServer(secure, u.Host, link.Off)
+		return toServer(secure, u.Host, client.Connect)
 	case "link":
-		return toServer(secure, u.Host, link.Require)
+		return toServer(secure, u.Host, client.Link)
 	default:
 		return nil, nil, unknown(via)
 	}
@@ -140,17 +139,32 @@ func HTTP(front string) tunnel.Dialer {
 }
 
 // toServer connects to the server as sidecars do.
-func toServer(secure TLS, server string, mode link.Mode) (tunnel.Dialer, func(), error) {
+func toServer(secure TLS, server string, mode client.Mode) (tunnel.Dialer, func(), error) {
 	if err := cli.CheckServerName(secure.ServerName); err != nil {
 		return nil, nil, err
 	}
-	source, err := tlsreload.New(secure.Files, tlsreload.Options{Name: "client", Peer: pki.RoleRule{Want: pki.RoleServer}.Check})
+	window := client.DefaultResumeWindow
+	if secure.Plain {
+		window = -1
+	}
+	c, err := client.New(client.Options{
+		Address: server, ServerName: secure.ServerName, CAFile: secure.Files.CA, CertFile: secure.Files.Cert, KeyFile: secure.Files.Key,
+		Mode: mode, ResumeWindow: window, Name: "konnectivity",
+	})
 	if err != nil {
 		return nil, nil, err
 	}
-	up, err := uplink.New(uplink.Options{Address: server, ServerName: secure.ServerName, TLS: source, Mode: mode, Software: "konnectivity"})
+	return &Server{c}, func() { _ = c.Close() }, nil
+}
+
+// Server is the Dialer of a path to a server without a sidecar.
+type Server struct{ *client.Client }
+
+// Dial implements tunnel.Dialer.
+func (s *Server) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	c, err := s.DialContext(client.WithID(ctx, f.ID), f.Network, f.Address)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return up, up.Close, nil
+	return tunnel.Wrap(c), nil
 }

@@ -1,0 +1,316 @@
+package client_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/proxy"
+
+	"konnectivity/client"
+	"konnectivity/internal/testutil"
+)
+
+var _ interface {
+	proxy.Dialer
+	proxy.ContextDialer
+} = (*client.Client)(nil)
+
+func newClient(t *testing.T, change func(*client.Options)) *client.Client {
+	t.Helper()
+	o := options()
+	change(&o)
+	c := testutil.Must(client.New(o))(t)
+	t.Cleanup(func() { testutil.NoError(t, c.Close()) })
+	return c
+}
+
+// says sends text, and reads it back.
+func says(t *testing.T, c net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(text))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != text {
+		t.Fatalf("%q, %v", got, err)
+	}
+}
+
+// Each way leads to the destination, and each direction ends by itself.
+func TestWays(t *testing.T) {
+	target := testutil.Echo(t)
+	own := func(o *client.Options) {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(testutil.Must(os.ReadFile("ca.crt"))(t))
+		pair := testutil.Must(tls.LoadX509KeyPair("tls.crt", "tls.key"))(t)
+		*o = client.Options{Address: o.Address, TLS: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}}
+	}
+	for name, c := range map[string]struct {
+		change func(*client.Options)
+		links  int
+	}{
+		"auto":     {func(*client.Options) {}, 1},
+		"link":     {func(o *client.Options) { o.Mode = client.Link }, 1},
+		"plain":    {func(o *client.Options) { o.ResumeWindow = -1 }, 1},
+		"lanes":    {func(o *client.Options) { o.Lanes = 8 }, 1},
+		"CONNECT":  {func(o *client.Options) { o.Mode = client.Connect }, 0},
+		"own TLS":  {own, 1},
+		"a socket": {func(o *client.Options) { *o = client.Options{Socket: socketPath} }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cl := newClient(t, c.change)
+			conn := testutil.Must(cl.DialContext(client.WithID(t.Context(), "my-id"), "tcp", target))(t)
+			defer conn.Close()
+			says(t, conn, "hello")
+			testutil.NoError(t, conn.(interface{ CloseWrite() error }).CloseWrite())
+			if rest, err := io.ReadAll(conn); len(rest) > 0 || err != nil {
+				t.Errorf("%q, %v", rest, err)
+			}
+			if conn.RemoteAddr() == nil || conn.LocalAddr() == nil {
+				t.Error("no address")
+			}
+			testutil.Eventually(t, "the server is there", func() bool { return cl.Ready() == nil })
+			if servers := cl.Servers(); len(servers) != c.links || c.links > 0 && servers[0].Address.String() != serverAddress {
+				t.Errorf("links to %+v", servers)
+			}
+		})
+	}
+}
+
+// connectProxy is an HTTP proxy that can cut what it carries.
+type connectProxy struct {
+	mu    sync.Mutex
+	asked []string
+	conns []net.Conn
+}
+
+func (p *connectProxy) serve(near *net.TCPConn) {
+	request, err := http.ReadRequest(bufio.NewReader(near))
+	if err != nil {
+		return
+	}
+	if user, password, _ := basicAuth(request); user+password != "userpass" {
+		_, _ = io.WriteString(near, "HTTP/1.1 407 Who are you?\r\nContent-Length: 0\r\n\r\n")
+		return
+	}
+	far, err := net.Dial("tcp", serverAddress)
+	if err != nil {
+		return
+	}
+	defer far.Close()
+	p.mu.Lock()
+	p.asked, p.conns = append(p.asked, request.Host), append(p.conns, near, far)
+	p.mu.Unlock()
+	_, _ = io.WriteString(near, "HTTP/1.1 200 OK\r\n\r\n")
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { _, _ = io.Copy(far, near); _ = far.Close() })
+	_, _ = io.Copy(near, far)
+	_ = near.Close()
+}
+
+func basicAuth(r *http.Request) (user, password string, ok bool) {
+	r.Header.Set("Authorization", r.Header.Get("Proxy-Authorization"))
+	return r.BasicAuth()
+}
+
+func (p *connectProxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.conns {
+		_ = c.Close()
+	}
+	p.conns = nil
+}
+
+// The server is reached by a proxy, which is told its name; and when what that carries is
+// cut, a connection goes on.
+func TestConnectionsOutliveTheirLink(t *testing.T) {
+	p := new(connectProxy)
+	at := testutil.Serve(t, p.serve)
+	t.Cleanup(p.cut)
+	c := newClient(t, func(o *client.Options) {
+		o.Address, o.ServerName = "konnectivity.test:8090", "localhost"
+		o.Proxy = &url.URL{Scheme: "http", Host: at, User: url.UserPassword("user", "pass")}
+	})
+	conn := testutil.Must(c.Dial("tcp", testutil.Echo(t)))(t)
+	defer conn.Close()
+	says(t, conn, "before")
+	p.cut()
+	says(t, conn, "after")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.asked) < 2 || p.asked[0] != "konnectivity.test:8090" {
+		t.Errorf("the proxy was asked for %q", p.asked)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	p := new(connectProxy)
+	proxyAt := testutil.Serve(t, p.serve)
+	none := testutil.Refusing(t)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	closed := newClient(t, func(*client.Options) {})
+	testutil.NoError(t, closed.Close())
+	link, sock := newClient(t, func(*client.Options) {}), newClient(t, func(o *client.Options) { *o = client.Options{Socket: socketPath} })
+	for name, c := range map[string]struct {
+		client           *client.Client
+		ctx              context.Context
+		network, address string
+		want             client.Failure
+		says             string
+	}{
+		"nobody listens":       {link, t.Context(), "tcp", none, client.Refused, "refused"},
+		"the same by a socket": {sock, t.Context(), "tcp", none, client.Refused, "refused"},
+		"no port":              {link, t.Context(), "tcp", "a", client.BadAddress, "want host:port"},
+		"not TCP":              {sock, t.Context(), "udp", none, client.BadAddress, "only TCP"},
+		"given up":             {link, over, "tcp", webAddress, client.Cancelled, ""},
+		"given up at a socket": {sock, over, "tcp", webAddress, client.Cancelled, ""},
+		"closed":               {closed, t.Context(), "tcp", webAddress, client.Unavailable, "the client is closed"},
+		"no server":            {newClient(t, func(o *client.Options) { o.Address = none }), t.Context(), "tcp", webAddress, client.Unavailable, "konnectivity server refuses"},
+		"no socket":            {newClient(t, func(o *client.Options) { *o = client.Options{Socket: "none.sock"} }), t.Context(), "tcp", webAddress, client.Unavailable, "socket"},
+		"another's certificate": {newClient(t, func(o *client.Options) { o.ServerName = "another.test" }), t.Context(), "tcp", webAddress,
+			client.Unavailable, "not trusted"},
+		"no role": {newClient(t, func(o *client.Options) { o.RequirePeerRole = true }), t.Context(), "tcp", webAddress, client.Unavailable, "role"},
+		"a proxy that wants a password": {newClient(t, func(o *client.Options) { o.Proxy = &url.URL{Scheme: "http", Host: proxyAt} }), t.Context(), "tcp", webAddress,
+			client.Unavailable, "answered 407"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := c.client.DialContext(c.ctx, c.network, c.address)
+			var typed *client.DialError
+			if conn != nil || !errors.As(err, &typed) || client.FailureOf(err) != c.want || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v, want %v and %q", err, c.want, c.says)
+			}
+		})
+	}
+}
+
+// A dial fails at once when its Client is closed, whatever it waits for.
+func TestCloseEndsDials(t *testing.T) {
+	silent := testutil.Must(net.Listen("unix", "silent.sock"))(t)
+	defer silent.Close()
+	tcp := testutil.Listen(t)
+	for name, o := range map[string]client.Options{
+		"a socket": {Socket: "silent.sock"},
+		"a server": {Address: tcp.Addr().String(), CAFile: "ca.crt"},
+	} {
+		c := testutil.Must(client.New(o))(t)
+		failed := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+			defer cancel()
+			_, err := c.DialContext(ctx, "tcp", webAddress)
+			failed <- err
+		}()
+		select {
+		case err := <-failed:
+			t.Errorf("%s: it does not wait: %v", name, err)
+			continue
+		case <-time.After(20 * time.Millisecond): // enough for most dials to wait
+		}
+		testutil.NoError(t, c.Close())
+		if err := testutil.Receive(t, "the error of "+name, failed); !errors.Is(err, net.ErrClosed) || client.FailureOf(err) != client.Unavailable {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := c.Dial("tcp", webAddress); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestOptionsThatCanNeverWork(t *testing.T) {
+	for want, change := range map[string]func(*client.Options){
+		"Options.Address: want either it or Socket": func(o *client.Options) { o.Socket = socketPath },
+		"address of the konnectivity server":        func(o *client.Options) { o.Address = "a" },
+		"Options.Mode: \"off\"":                     func(o *client.Options) { o.Mode = "off" },
+		"Options.Mode: links need TLS":              func(o *client.Options) { *o = client.Options{Socket: socketPath, Mode: client.Link} },
+		"Options.Socket: want no":                   func(o *client.Options) { o.Address, o.Socket = "", socketPath },
+		"Options.TLS: want either":                  func(o *client.Options) { o.TLS = new(tls.Config) },
+		"Options.ResumeWindow":                      func(o *client.Options) { o.ResumeWindow = time.Hour },
+		"Options.Name":                              func(o *client.Options) { o.Name = "a\r\nb" },
+		"Options.Lanes":                             func(o *client.Options) { o.Lanes = 9 },
+		"Options.PeerTrustDomain":                   func(o *client.Options) { o.PeerTrustDomain = "A B" },
+		"Options.Proxy: its scheme": func(o *client.Options) {
+			o.Proxy = &url.URL{Scheme: "socks5", User: url.UserPassword("u", "secret"), Host: "a:1"}
+		},
+		"none.key": func(o *client.Options) { o.KeyFile = "none.key" },
+	} {
+		o := options()
+		change(&o)
+		if c, err := client.New(o); c != nil || err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+func TestFlags(t *testing.T) {
+	parse := func(args ...string) (client.Options, error) {
+		o := client.Options{Name: "driver/1"}
+		set := flag.NewFlagSet("driver", flag.ContinueOnError)
+		set.SetOutput(io.Discard)
+		o.AddFlags(set)
+		return o, set.Parse(args)
+	}
+	o, err := parse()
+	if err != nil || o.Address != "konnectivity-server-local:8090" || o.ResumeWindow != client.DefaultResumeWindow || o.Mode != client.Auto || o.Name != "driver/1" {
+		t.Errorf("%+v, %v", o, err)
+	}
+	o, err = parse("--konnectivity-port=1", "--konnectivity-hostname=::1", "--resume-window=0", "--link=off", "--ca-cert-path="+filepath.Join("a", "b"))
+	if err != nil || o.Address != "[::1]:1" || o.ResumeWindow >= 0 || o.Mode != client.Connect || o.CAFile != filepath.Join("a", "b") {
+		t.Errorf("%+v, %v", o, err)
+	}
+	for _, bad := range []string{"--konnectivity-hostname=a:1", "--konnectivity-port=0", "--resume-window=-1s", "--link=connect"} {
+		if _, err := parse(bad); err == nil || !strings.Contains(err.Error(), "want ") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+// lines are those of a log.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func TestLog(t *testing.T) {
+	var log lines
+	newClient(t, func(o *client.Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	testutil.Eventually(t, "a line", func() bool {
+		return strings.Contains(log.String(), `level=INFO msg="reached the konnectivity server" server=`+serverAddress)
+	})
+	newClient(t, func(o *client.Options) {
+		o.Address, o.Log = testutil.Refusing(t), slog.New(slog.NewTextHandler(&log, nil))
+	})
+	testutil.Eventually(t, "a warning", func() bool {
+		return strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), "error=")
+	})
+}

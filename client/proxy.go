@@ -1,0 +1,55 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+
+	"konnectivity/adapters/uplink"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/connect"
+)
+
+// throughProxy has way reach the server through the proxy at u; nil: there is none.
+func throughProxy(way *uplink.Options, u *url.URL) error {
+	if u == nil {
+		return nil
+	}
+	proxy, err := connect.NewProxy(u)
+	if err != nil {
+		return fmt.Errorf("client: Options.Proxy: %w", err)
+	}
+	tcp := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		c, err := (&net.Dialer{KeepAliveConfig: uplink.KeepAlive}).DialContext(ctx, f.Network, f.Address)
+		if err != nil {
+			return nil, err
+		}
+		return tunnel.Wrap(c), nil
+	})
+	dialer := &connect.Dialer{Proxy: proxy, Via: tcp, TLS: &tls.Config{ServerName: proxy.Host, MinVersion: tls.VersionTLS12}}
+	server := way.Address
+	// The proxy looks the name up: here one address stands for all that are behind it.
+	way.Lookup = func(context.Context, string) ([]netip.Addr, error) { return []netip.Addr{netip.IPv4Unspecified()}, nil }
+	way.DialTCP = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		c, err := dialer.Dial(ctx, tunnel.NewFlow(network, server))
+		if err != nil {
+			return nil, proxyError(err)
+		}
+		return c, nil
+	}
+	return nil
+}
+
+// proxyError says that it is the proxy that does not work.
+func proxyError(err error) error {
+	reason := "the proxy on the way to the konnectivity server cannot be reached"
+	var refusal *connect.StatusError
+	if errors.As(err, &refusal) {
+		reason = fmt.Sprintf("the proxy on the way to the konnectivity server answered %d", refusal.Status)
+	}
+	return &tunnel.DialError{Failure: tunnel.FailUnavailable, Reason: reason, Err: err}
+}
