@@ -60,9 +60,12 @@ func New(opts Options) (*Agent, error) {
 	return a, nil
 }
 
-// judge is a Dialer whose policy may have changed since a connection was dialed.
+// judge is a Dialer that judges connections which are there already.
 type judge interface {
+	// Allow is asked whether one could be dialed now.
 	Allow(f *tunnel.Flow, connected net.Addr) error
+	// Adopt is Allow for one that another process has dialed. It counts from then on.
+	Adopt(f *tunnel.Flow, connected net.Addr) error
 }
 
 // aloneMemory is what of the budget there is for a connection that waits for its
@@ -84,16 +87,39 @@ func alone(budget *link.Budget, descriptors int) int {
 // everything and returns nil. It may be called once.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.opts.Handover.start(ctx, a)()
+	a.opts.Store.adopt(a)
 	a.set.run(ctx)
-	a.drain()
+	a.drain(context.Cause(ctx) == errRestart && a.opts.Store != nil)
 	return nil
 }
 
-// serve returns what serves a connection whose destination is connected already.
+// serve returns what serves a connection that another process has dialed.
 func (a *Agent) serve(far tunnel.Conn) tunnel.Carrier {
 	f := *a.forwarder
-	f.Dialer = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return far, nil })
+	f.Dialer = tunnel.DialerFunc(func(_ context.Context, flow *tunnel.Flow) (tunnel.Conn, error) {
+		if judge, ok := a.opts.Dialer.(judge); ok {
+			if err := judge.Adopt(flow, far.RemoteAddr()); err != nil {
+				_ = far.Reset(err)
+				return nil, err
+			}
+		}
+		return far, nil
+	})
+	f.Observers = make([]tunnel.Observer, 0, len(a.forwarder.Observers))
+	for _, o := range a.forwarder.Observers {
+		f.Observers = append(f.Observers, adopted{o})
+	}
 	return &f
+}
+
+// adopted is an Observer that hears of no dial that this process has not made.
+type adopted struct{ tunnel.Observer }
+
+// Dialed implements tunnel.Observer. It reports connections that the policy forbids.
+func (o adopted) Dialed(f *tunnel.Flow, took time.Duration, err error) {
+	if err != nil {
+		o.Observer.Dialed(f, took, err)
+	}
 }
 
 // Retry tries servers that could not be reached again at once, for instance
@@ -148,16 +174,21 @@ const (
 	drainPoll = 50 * time.Millisecond
 )
 
-// drain ends the sessions that run left, gracefully.
-func (a *Agent) drain() {
+// drain ends the sessions that run left, gracefully. If it is to store them, connections
+// that the next process can have are served until the others have ended.
+func (a *Agent) drain(store bool) {
 	defer a.ends.Wait()
 	defer a.set.close()
 	defer a.ends.Close()
-	if a.opts.Grace < 0 && a.opts.Handover == nil {
+	if a.opts.Grace < 0 && a.opts.Handover == nil && !store {
 		return
+	}
+	if store {
+		defer a.opts.Store.keep(a)
 	}
 	start := time.Now()
 	streams := a.set.drain()
+	defer a.opts.Handover.finish()
 	a.opts.Handover.give(a)
 	if a.opts.Grace < 0 {
 		return
@@ -173,7 +204,12 @@ func (a *Agent) drain() {
 			return
 		}
 		time.Sleep(drainPoll)
-		if a.open() > 0 {
+		a.opts.Handover.give(a) // dials may have become connections
+		left := a.open()
+		if store {
+			left -= a.ends.Movable()
+		}
+		if left > 0 {
 			quiet = time.Now()
 		}
 	}

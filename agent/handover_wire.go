@@ -37,6 +37,8 @@ const (
 	msgHello   = "hello"   // successor: what it is
 	msgWelcome = "welcome" // holder: what it is, and the read end of its life line
 	msgRefused = "refused" // holder: why not
+	msgPorts   = "ports"   // successor: it needs the holder's ports
+	msgYielded = "yielded" // holder: they are free
 	msgReady   = "ready"   // successor: it has a server
 	msgOffer   = "offer"   // holder: a connection, and its socket
 	msgEnd     = "end"     // holder: the end of a batch
@@ -157,27 +159,29 @@ func decode(head []byte, rest io.Reader) (m message, err error) {
 
 // fileOf returns the descriptor that came with a message; nil: none.
 func fileOf(rights []byte) (*os.File, error) {
-	if len(rights) == 0 {
-		return nil, nil
-	}
-	messages, err := unix.ParseSocketControlMessage(rights)
-	if err != nil {
+	files, err := filesOf(rights)
+	if len(files) == 0 {
 		return nil, err
 	}
-	var file *os.File
+	for _, f := range files[1:] { // the kernel has rounded up the room for one
+		_ = f.Close()
+	}
+	return files[0], err
+}
+
+// filesOf returns the descriptors that came with a message.
+func filesOf(rights []byte) (files []*os.File, err error) {
+	messages, err := unix.ParseSocketControlMessage(rights)
 	for _, m := range messages {
 		fds, err := unix.ParseUnixRights(&m)
 		if err != nil {
-			continue
+			return files, err
 		}
 		for _, fd := range fds {
-			if file != nil {
-				_ = file.Close()
-			}
-			file = os.NewFile(uintptr(fd), "handed over")
+			files = append(files, os.NewFile(uintptr(fd), "handed over"))
 		}
 	}
-	return file, nil
+	return files, err
 }
 
 // sameUser returns an error unless the process at the other end runs as the user that this

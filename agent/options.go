@@ -49,6 +49,12 @@ const (
 	MaxIdentity = 4096
 )
 
+// Port is a port of this process that the next agent may need.
+type Port interface {
+	Yield()   // frees the port
+	Reclaim() // takes it back, unless another process has it
+}
+
 // Options are what an Agent needs. Required are ID, Servers, TLS and Dialer.
 type Options struct {
 	// ID is this agent's id, unique among agents; at most MaxIdentity bytes.
@@ -115,6 +121,10 @@ type Options struct {
 	// Handover passes connections from the agent before, and to the next; nil: they
 	// end with the agent.
 	Handover *Handover
+
+	// Store passes connections to the next process of a systemd service, and from the one
+	// before; nil: there is none.
+	Store *Store
 
 	// Lanes is how many connections a link has at most, from 1 to
 	// lanes.MaxLanes; 0 means 1.

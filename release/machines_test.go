@@ -200,6 +200,30 @@ func TestBareMetal(t *testing.T) {
 		}
 	}
 
+	// A download goes on while the agent is restarted, and while its package is installed anew.
+	node.do("head -c 12M /dev/urandom > kubelet/big")
+	for i, restart := range []string{"systemctl restart konnectivity-agent", "dpkg --install konnectivity-agent*.deb"} {
+		unit, file := fmt.Sprint("download", i), fmt.Sprint("big", i)
+		control.do("systemd-run --unit=" + unit + " --property=RemainAfterExit=yes --working-directory=/root " +
+			"curl -sS --fail --insecure --limit-rate 1M --socks5-hostname localhost:1080 --output " + file + " https://" + kubeletAddress + ":10250/big")
+		control.await("the download has begun", func() error { _, err := control.try("test -s " + file); return err })
+		before := node.do("systemctl show --value -p MainPID konnectivity-agent")
+		node.do(restart)
+		if after := node.do("systemctl show --value -p MainPID konnectivity-agent"); after == before {
+			t.Errorf("%s has not replaced the agent", restart)
+		}
+		control.await("the download has ended", func() error {
+			_, err := control.try("systemctl show -p SubState " + unit + " | grep exited")
+			return err
+		})
+		if there, here := node.do("sha256sum < kubelet/big"), control.do("sha256sum < "+file); there != here {
+			t.Errorf("a download of %s brought %s", there, here)
+		}
+	}
+	if out := node.do("journalctl --no-pager --unit=konnectivity-agent"); strings.Count(out, `"connections":1,"level":"info","msg":"took over`) != 2 {
+		t.Errorf("connections were not left to the next process twice:\n%s", out)
+	}
+
 	// A service that is killed starts again, in the same runtime directory, which a
 	// restart keeps as well, and one that is stopped ends in order.
 	directory := node.do("stat --format=%i /run/konnectivity-agent")

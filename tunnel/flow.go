@@ -20,8 +20,8 @@ type Request struct {
 
 // Origin tells the clients of an agent apart. It is comparable.
 type Origin struct {
-	Server string // id of the server that asked
-	Client uint64 // that server's number of the client; 0: it tells none
+	Server string `json:"server"` // id of the server that asked
+	Client uint64 `json:"client"` // that server's number of the client; 0: it tells none
 }
 
 // Result is what a dial has found out. Like Request, it is copied as a whole.

@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -69,8 +68,8 @@ func (s *Seized) Owed() []byte {
 	return s.owed
 }
 
-// SyscallConn implements syscall.Conn.
-func (s *Seized) SyscallConn() (syscall.RawConn, error) { return s.from.raw, nil }
+// Control calls f with the socket's descriptor, unless the socket is closed.
+func (s *Seized) Control(f func(fd uintptr)) error { return s.from.raw.Control(f) }
 
 // Conn makes another Conn of the socket, which owns it from then on. What is owed is the
 // caller's to write.

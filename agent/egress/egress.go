@@ -131,6 +131,15 @@ func (d *Dialer) Allow(f *tunnel.Flow, connected net.Addr) error {
 	return nil
 }
 
+// Adopt is Allow for a connection that another process has dialed. It counts for its client
+// as one that was dialed here.
+func (d *Dialer) Adopt(f *tunnel.Flow, connected net.Addr) error {
+	if err := d.Allow(f, connected); err != nil {
+		return err
+	}
+	return d.clients.enter(f)
+}
+
 func (d *Dialer) allow(address string, connected net.Addr) error {
 	host, port, err := tunnel.SplitAddress(address)
 	if err != nil {

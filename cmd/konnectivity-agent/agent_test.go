@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -428,4 +429,42 @@ func TestStartErrors(t *testing.T) {
 	if status := cli.Run(newCommand(), []string{"--no-such-flag"}, &stderr, nil); status != cli.ExitUsage {
 		t.Errorf("unknown flag: status %d, %q", status, stderr.String())
 	}
+}
+
+// The ports go to the next agent as it starts, and come back if that ends first.
+func TestPortsGoToTheNextAgent(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("agents hand over on Linux only")
+	}
+	args := []string{
+		"--proxy-server-host=127.0.0.1", "--proxy-server-port=" + strconv.Itoa(testutil.Reserved(t)), "--health-server-host=127.0.0.1",
+		"--graceful-shutdown-timeout=0", "--log-level=error", "--handover-socket=" + filepath.Join(t.TempDir(), "handover"),
+	}
+	health, adminPort := testutil.Reserved(t), testutil.Reserved(t)
+	args = append(args, "--health-server-port="+strconv.Itoa(health), "--admin-server-port="+strconv.Itoa(adminPort))
+	start := func(more ...string) (stop func()) {
+		cmd := newCommand()
+		cmd.SetArgs(append(more, args...))
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- cmd.ExecuteContext(ctx) }()
+		return func() {
+			cancel()
+			testutil.NoError(t, testutil.Receive(t, "the agent ends", done))
+		}
+	}
+	await := func(profiles int) { // 200 by an agent that serves profiles, else 404
+		t.Helper()
+		testutil.Eventually(t, "the other agent answers", func() bool { code, _, _ := get(t, adminPort, "/debug/pprof/"); return code == profiles })
+		if code, _, _ := get(t, health, "/healthz"); code != 200 {
+			t.Errorf("/healthz: %d", code)
+		}
+	}
+	stopFirst := start()
+	await(404)
+	stopNext := start("--enable-profiling")
+	await(200)
+	stopNext()
+	await(404)
+	stopFirst()
 }

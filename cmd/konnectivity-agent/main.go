@@ -5,12 +5,14 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
@@ -65,7 +67,9 @@ func run(ctx context.Context, f *flags) error {
 	for _, note := range f.notes() {
 		log.Warn(note)
 	}
-	p := &process{flags: f, log: log, registry: observe.NewRegistry(component)}
+	p := &process{flags: f, log: log, registry: observe.NewRegistry(component), store: agent.OpenStore(log)}
+	ctx, stop := p.store.Watch(ctx)
+	defer stop()
 	if err := p.listen(); err != nil {
 		return err
 	}
@@ -82,7 +86,9 @@ type process struct {
 	log      logrus.FieldLogger
 	registry *prometheus.Registry
 
-	health, admin net.Listener // admin is nil if it is off
+	store         *agent.Store    // nil: off
+	handover      *agent.Handover // nil: off
+	health, admin net.Listener    // admin is nil if it is off
 	certificates  *tlsreload.Source
 	leases        *agent.LeaseCounter // nil if leases are not counted
 	agent         *agent.Agent
@@ -90,21 +96,50 @@ type process struct {
 	table         *admin.Table // for the admin port; nil if it is off
 }
 
-// listen opens the ports first, so that one in use is an error before anything starts.
+// listen opens the ports first, so that one in use is an error before anything starts. Those
+// of the agent before are asked for.
 func (p *process) listen() (err error) {
-	if p.health, err = p.flags.health.Listen(); err != nil {
-		return err
+	if f := p.flags; f.handover != "" {
+		if p.handover, err = agent.OpenHandover(f.handover, f.agentID(), f.options.Servers, p.log); err != nil {
+			return fmt.Errorf("--handover-socket: %w", err)
+		}
 	}
-	if p.flags.admin.Number == 0 {
-		return nil
+	err = p.openPorts(false)
+	if errors.Is(err, syscall.EADDRINUSE) && p.handover != nil {
+		if p.handover.TakePorts() != nil {
+			p.log.WithError(err).Warn("this agent answers there once the port is free; the agent before may have it")
+		}
+		err = p.openPorts(true)
 	}
-	if p.admin, err = p.flags.admin.Listen(); err != nil {
-		_ = p.health.Close()
+	if err != nil {
+		p.handover.Close()
 	}
 	return err
 }
 
+// openPorts opens the ports. wait leaves one that is in use for later.
+func (p *process) openPorts(wait bool) error {
+	health, err := openPort(p.flags.health, wait)
+	if err != nil {
+		return err
+	}
+	p.health = health
+	p.handover.AddPort(health)
+	if p.flags.admin.Number == 0 {
+		return nil
+	}
+	admin, err := openPort(p.flags.admin, wait)
+	if err != nil {
+		_ = health.Close()
+		return err
+	}
+	p.admin = admin
+	p.handover.AddPort(admin)
+	return nil
+}
+
 func (p *process) close() {
+	p.handover.Close()
 	_ = p.health.Close()
 	if p.admin != nil {
 		_ = p.admin.Close()
@@ -158,12 +193,8 @@ func (p *process) options() (agent.Options, error) {
 	if f.egressProxy {
 		reach.Proxy = environment
 	}
-	if f.handover != "" {
-		if opts.Handover, err = agent.OpenHandover(f.handover, f.agentID(), opts.Servers, p.log); err != nil {
-			return opts, fmt.Errorf("--handover-socket: %w", err)
-		}
-	}
-	opts.ID = cmp.Or(f.agentID(), opts.Handover.ID(), uuid.NewString())
+	opts.Handover, opts.Store = p.handover, p.store
+	opts.ID = cmp.Or(f.agentID(), p.handover.ID(), p.store.ID(), uuid.NewString())
 	opts.TLS, opts.Proxy = p.certificates.Client, environment
 	opts.Budget, opts.Dialer = link.NewBudget(f.budgetMiB<<20), egress.New(reach)
 	opts.Log, opts.Registerer = p.log, p.registry

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"time"
 
 	"konnectivity/tunnel"
@@ -35,6 +36,7 @@ var errMoving = &tunnel.DialError{Failure: tunnel.FailAgentLost, Reason: "the co
 type served struct {
 	far    tunnel.Conn // the destination
 	id     string      // of the flow
+	origin tunnel.Origin
 	cancel context.CancelCauseFunc
 
 	// Guarded by Conn.mu.
@@ -56,9 +58,16 @@ func (c *Conn) relayEnded() {
 type Snapshot struct {
 	Token   [16]byte      `json:"token"`
 	ID      string        `json:"id"` // of its flow
+	Origin  tunnel.Origin `json:"origin"`
 	Address string        `json:"address"`
-	Window  time.Duration `json:"window"`
-	Epoch   uint32        `json:"epoch"` // of the newest carrier
+
+	// Of the destination's socket: the kernel may not know them any more.
+
+	Local  netip.AddrPort `json:"local"`
+	Remote netip.AddrPort `json:"remote"`
+
+	Window time.Duration `json:"window"`
+	Epoch  uint32        `json:"epoch"` // of the newest carrier
 
 	Taken    uint64 `json:"taken"` // offset below which all came out of carriers
 	TakenEnd bool   `json:"takenEnd"`
@@ -121,19 +130,21 @@ func (m *Manager) find(token [16]byte) (*Conn, error) {
 // errGone refuses a carrier for a connection that is not there.
 var errGone = &tunnel.DialError{Failure: tunnel.FailGone}
 
-// BeginMoves takes connections out of use, at most n, to be handed to another process. It
-// returns none once there are no more that can be moved: those that others have opened,
-// and whose destination is a plain socket. It blocks until their relays have
-// ended.
-func (m *Manager) BeginMoves(n int) []*Move {
+// BeginMoves takes connections out of use to be handed to another process: at most n, and
+// no other once they keep some number of bytes. It returns none once there are no more that
+// can be moved: those that others have opened, and whose destination is a plain socket. It
+// blocks until their relays have ended.
+func (m *Manager) BeginMoves(n, bytes int) []*Move {
 	for range moveRounds {
 		var moving []*Conn
+		kept := 0
 		for _, c := range m.all() {
-			if len(moving) == n {
+			if len(moving) == n || kept > bytes {
 				break
 			}
-			if c.beginMove() {
+			if size, ok := c.beginMove(); ok {
 				moving = append(moving, c)
+				kept += size
 			}
 		}
 		if moves := takeOut(moving); len(moves) > 0 || len(moving) == 0 {
@@ -141,6 +152,22 @@ func (m *Manager) BeginMoves(n int) []*Move {
 		}
 	}
 	return nil
+}
+
+// Movable returns how many connections BeginMoves would find.
+func (m *Manager) Movable() (n int) {
+	for _, c := range m.all() {
+		c.mu.Lock()
+		if c.movable() {
+			n++
+		}
+		c.mu.Unlock()
+	}
+	return n
+}
+
+func (c *Conn) movable() bool {
+	return c.served != nil && (c.served.over || tunnel.CanSeize(c.served.far))
 }
 
 // takeOut returns the moves of those connections that have not ended meanwhile.
@@ -154,15 +181,16 @@ func takeOut(moving []*Conn) (moves []*Move) {
 	return moves
 }
 
-// beginMove gives up the carrier of c, if c can be moved.
-func (c *Conn) beginMove() bool {
+// beginMove gives up the carrier of c, if c can be moved and is not on its way, and returns
+// how many bytes c keeps.
+func (c *Conn) beginMove() (kept int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.served == nil || !c.served.over && !tunnel.CanSeize(c.served.far) {
-		return false
+	if !c.movable() || c.m.Life() == Moving {
+		return 0, false
 	}
 	c.step(Event{Kind: MoveBegins})
-	return c.m.Life() == Moving
+	return c.m.Out.Kept(), c.m.Life() == Moving
 }
 
 // takeOut waits until the offsets are final, and ends the relay. It returns nil where the
@@ -221,7 +249,7 @@ func (c *Conn) await(until time.Time, done func() bool) {
 func (c *Conn) snapshot(socket *tunnel.Seized) Snapshot {
 	m := &c.m
 	s := Snapshot{
-		Token: c.token, ID: c.served.id, Address: c.address, Window: m.window, Epoch: m.epoch,
+		Token: c.token, ID: c.served.id, Origin: c.served.origin, Address: c.address, Local: addrPort(c.dest[0]), Remote: addrPort(c.dest[1]), Window: m.window, Epoch: m.epoch,
 		Taken: m.In.taken, TakenEnd: m.In.fin,
 		From: min(m.Out.acked, m.Out.end), Acked: m.Out.acked, Sent: m.Out.next, Ended: m.Out.fin,
 		Left: socket == nil, Kept: m.Out.bytes(),
@@ -230,6 +258,14 @@ func (c *Conn) snapshot(socket *tunnel.Seized) Snapshot {
 		s.Owed, s.FinSent = socket.Owed(), socket.FinSent()
 	}
 	return s
+}
+
+// addrPort is the address of a TCP socket; zero for another's.
+func addrPort(a net.Addr) (of netip.AddrPort) {
+	if tcp, ok := a.(*net.TCPAddr); ok {
+		of = tcp.AddrPort()
+	}
+	return of
 }
 
 // Done notes that the other process has the connection.
@@ -258,15 +294,16 @@ func (v *Move) end() {
 
 // Adopt goes on with a connection of which another process had the acceptor's end. far is
 // its destination, nil if it was Left; m closes it, also with an error. next makes what
-// serves it.
+// serves it; where its Forward fails, the policy forbids the connection, and it ends.
 func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) tunnel.Carrier) error {
 	life, cancel := context.WithCancelCause(m.ctx)
 	c := m.newConn(nil, 0, 0, s.Token, s.Address)
 	c.m = restore(s)
-	c.served = &served{far: far, id: s.ID, cancel: cancel, over: s.Left}
+	c.served = &served{far: far, id: s.ID, origin: s.Origin, cancel: cancel, over: s.Left}
 	use := c.drop
 	if !s.Left {
-		c.dest = [2]net.Addr{far.LocalAddr(), far.RemoteAddr()}
+		c.dest = [2]net.Addr{net.TCPAddrFromAddrPort(s.Local), net.TCPAddrFromAddrPort(s.Remote)}
+		far = tunnel.With(far, tunnel.Parts{Local: c.dest[0], Remote: c.dest[1]})
 		use = func() { c.serve(life, next(far), s) }
 	}
 	c.status.Store(&tunnel.ResumeStatus{Lost: time.Now(), Loss: tunnel.LossReplaced})
@@ -304,8 +341,12 @@ func (m *Manager) tellAdopted() {
 func (c *Conn) serve(ctx context.Context, by tunnel.Carrier, s Snapshot) {
 	defer c.served.cancel(nil)
 	flow := tunnel.NewFlow("tcp", s.Address)
-	flow.ID, flow.Front = s.ID, "link"
-	_ = by.Forward(ctx, flow, func(tunnel.Conn, error) (tunnel.Conn, error) {
+	flow.ID, flow.Front, flow.Origin = s.ID, "link", s.Origin
+	_ = by.Forward(ctx, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
+		if err != nil {
+			c.due(Forbidden)
+			return nil, err
+		}
 		flow.Resumable = c
 		return tunnel.Unread(c, s.Owed), nil
 	})

@@ -39,7 +39,7 @@ func (w *world) succeed() (moved, back int) {
 		s.linkFar()
 	}
 	for {
-		moves := old.BeginMoves(1 + rand.IntN(8))
+		moves := old.BeginMoves(1+rand.IntN(8), rand.IntN(1<<20))
 		if len(moves) == 0 {
 			break
 		}
@@ -86,7 +86,7 @@ func (w *world) hand(m *resume.Move, next *resume.Manager) {
 		return
 	}
 	fd := -1
-	testutil.NoError(w.t, testutil.Must(m.Socket.SyscallConn())(w.t).Control(func(of uintptr) { fd, _ = syscall.Dup(int(of)) }))
+	testutil.NoError(w.t, m.Socket.Control(func(of uintptr) { fd, _ = syscall.Dup(int(of)) }))
 	f := os.NewFile(uintptr(fd), "")
 	far := testutil.Must(net.FileConn(f))(w.t)
 	_ = f.Close()

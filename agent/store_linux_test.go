@@ -1,0 +1,133 @@
+package agent
+
+import (
+	"context"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	logrustest "github.com/sirupsen/logrus/hooks/test"
+	"golang.org/x/sys/unix"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/resume"
+)
+
+// storeKeeper is the part of a service manager that keeps a descriptor.
+type storeKeeper struct {
+	conn *net.UnixConn
+	kept chan int // the descriptor of FDSTORE
+	told chan string
+}
+
+func newStoreKeeper(t *testing.T) *storeKeeper {
+	t.Helper()
+	at := &net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"}
+	k := &storeKeeper{conn: testutil.Must(net.ListenUnixgram("unixgram", at))(t), kept: make(chan int, 1), told: make(chan string, 16)}
+	over := make(chan struct{})
+	go func() { defer close(over); k.serve() }()
+	t.Cleanup(func() { _ = k.conn.Close(); <-over })
+	t.Setenv("NOTIFY_SOCKET", at.Name)
+	t.Setenv("FDSTORE", "1")
+	return k
+}
+
+func (k *storeKeeper) serve() {
+	text, rights := make([]byte, 100), make([]byte, 100)
+	for {
+		n, rightsLen, _, _, err := k.conn.ReadMsgUnix(text, rights)
+		if err != nil {
+			return
+		}
+		files, _ := filesOf(rights[:rightsLen])
+		state := string(text[:n])
+		if strings.HasPrefix(state, "FDSTORE=1\n") {
+			fd, _ := unix.Dup(int(files[0].Fd()))
+			k.kept <- fd
+		}
+		k.told <- state
+		for _, f := range files { // ends a barrier
+			_ = f.Close()
+		}
+	}
+}
+
+// Connections outlive an agent that leaves them to the service manager, with what is on its
+// way in them. The next process has its id.
+func TestConnectionsOutliveARestart(t *testing.T) {
+	const conns = maxRights + 10
+	keeper := newStoreKeeper(t)
+	ca, config := newCA(t)
+	server, address := newTestServer(t, ca, "server-1", false), testutil.Echo(t)
+	var link atomic.Pointer[arrival]
+	opener := resume.New(resume.Options{Window: time.Minute})
+	defer opener.Wait()
+	defer opener.Close()
+	dialer := opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) { return link.Load().Dial(ctx, f) }))
+	start := func(s *Store) (restart func()) {
+		opts := testOptions(config, server.address())
+		opts.ResumeWindow, opts.Store = time.Minute, s
+		if s.ID() != "" {
+			opts.ID = s.ID()
+		}
+		ctx, cancel := context.WithCancelCause(context.Background())
+		a, done := testutil.Must(New(opts))(t), make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		arrived := server.next()
+		link.Store(&arrived)
+		return func() {
+			cancel(errRestart)
+			testutil.NoError(t, testutil.Receive(t, "the agent ends", done))
+		}
+	}
+	log, _ := logrustest.NewNullLogger()
+	restart := start(OpenStore(log))
+	var open []tunnel.Conn
+	for range conns {
+		c := testutil.Must(dialer.Dial(t.Context(), tunnel.NewFlow("tcp", address)))(t)
+		defer c.Close()
+		testutil.Must(io.WriteString(c, "one"))(t)
+		open = append(open, c)
+	}
+	restart()
+	next := OpenStore(log)
+	testutil.NoError(t, next.take(testutil.Receive(t, "the descriptor is kept", keeper.kept)))
+	if len(next.offers) != conns || next.ID() != "agent-1" {
+		t.Fatalf("%d connections of agent %q are left", len(next.offers), next.ID())
+	}
+	defer start(next)()
+	for _, c := range open {
+		_ = c.SetDeadline(time.Now().Add(patience))
+		testutil.Must(io.WriteString(c, "two"))(t)
+		got := make([]byte, 6)
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != "onetwo" {
+			t.Fatalf("%q, %v", got, err)
+		}
+	}
+	for range 4 { // FDSTORE, FDSTOREREMOVE, and a barrier after each
+		state := testutil.Receive(t, "the service manager is told", keeper.told)
+		if strings.Contains(state, "FDNAME") && !strings.HasSuffix(state, "FDNAME="+storeName) {
+			t.Errorf("told %q", state)
+		}
+	}
+}
+
+// A process that dies before it has left its connections leaves none: they may have gone on
+// in it.
+func TestStoreWithoutCommit(t *testing.T) {
+	newStoreKeeper(t)
+	log, _ := logrustest.NewNullLogger()
+	pair := testutil.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0))(t)
+	defer unix.Close(pair[0])
+	file := testutil.Must(writeOffers("agent-1", nil))(t)
+	defer file.Close()
+	testutil.NoError(t, unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(int(file.Fd())), nil, 0))
+	if err := OpenStore(log).take(pair[1]); err == nil {
+		t.Error("they were taken")
+	}
+}
