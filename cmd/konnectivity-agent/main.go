@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -100,7 +101,12 @@ type process struct {
 // of the agent before are asked for.
 func (p *process) listen() (err error) {
 	if f := p.flags; f.handover != "" {
-		if p.handover, err = agent.OpenHandover(f.handover, f.agentID(), f.options.Servers, p.log); err != nil {
+		p.handover, err = agent.OpenHandover(f.handover, f.agentID(), f.options.Servers, p.log)
+		switch {
+		case errors.Is(err, fs.ErrPermission): // as SELinux has it, too: better an agent without than none
+			p.handover = nil
+			p.log.WithError(err).Warn("--handover-socket: connections end with this agent")
+		case err != nil:
 			return fmt.Errorf("--handover-socket: %w", err)
 		}
 	}

@@ -44,6 +44,8 @@ func TestUsageErrors(t *testing.T) {
 		"bench --tests=down,fly":                       `--tests=down,fly: no test "fly": want some of down,up`,
 		"bench --pids=direct":                          "--pids",
 		"bench --via=x://y":                            "--via",
+		"handover-folder":                              "want the folder",
+		"handover-folder /x --uid=-1":                  "--uid",
 		"redirect":                                     "want the networks to redirect",
 		"redirect 10.0.0.1/8":                          "did you mean 10.0.0.0/8?",
 		"redirect 10.0.0.0/8 --except=10.1.0.0":        "--except: ",

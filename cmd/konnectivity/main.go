@@ -28,6 +28,7 @@ func newRoot() *cobra.Command {
 		newCerts(),
 		newCheck(),
 		newDial(),
+		newHandoverFolder(),
 		newQuickstart(),
 		newRedirect(),
 		newStatus(),

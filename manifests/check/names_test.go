@@ -44,7 +44,7 @@ func selectorOf(t *testing.T, s metav1.LabelSelector) labels.Selector {
 
 // hasPort says whether a container of p has a port of that name.
 func hasPort(p pod, name string) bool {
-	return slices.ContainsFunc(append(p.beside(), p.spec.Containers...), func(c corev1.Container) bool { return portNamed(c, name) != 0 })
+	return slices.ContainsFunc(slices.Concat(p.beside(), p.spec.Containers, p.spec.InitContainers), func(c corev1.Container) bool { return portNamed(c, name) != 0 })
 }
 
 func TestServicesLeadToPods(t *testing.T) {

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -192,10 +193,7 @@ func checkPorts(t *testing.T, p pod, c corev1.Container) {
 	t.Helper()
 	for _, port := range c.Ports {
 		number := strconv.Itoa(int(port.ContainerPort))
-		opened := slices.ContainsFunc(c.Args, func(a string) bool {
-			return strings.HasSuffix(a, "-port="+number) || strings.HasSuffix(a, "-address=:"+number)
-		})
-		if !opened {
+		if !opens(c, port.ContainerPort) {
 			t.Errorf("%s: %s declares port %s, and no flag opens it", p.folder, c.Name, number)
 		}
 		for _, other := range p.spec.Containers {
@@ -210,9 +208,17 @@ func checkPorts(t *testing.T, p pod, c corev1.Container) {
 
 func checkProbe(t *testing.T, p pod, c corev1.Container, probe *corev1.Probe) {
 	t.Helper()
-	if portNamed(c, probe.HTTPGet.Port.StrVal) == 0 {
-		t.Errorf("%s: %s probes port %q, which it has not", p.folder, c.Name, probe.HTTPGet.Port.StrVal)
+	if port := probe.HTTPGet.Port; portNamed(c, port.StrVal) == 0 && !opens(c, port.IntVal) {
+		t.Errorf("%s: %s probes port %s, which it has not", p.folder, c.Name, port.String())
 	}
+}
+
+// opens reports whether a flag of c opens that port.
+func opens(c corev1.Container, port int32) bool {
+	number := strconv.Itoa(int(port))
+	return slices.ContainsFunc(c.Args, func(a string) bool {
+		return strings.HasSuffix(a, "-port="+number) || strings.HasSuffix(a, "-address=:"+number)
+	})
 }
 
 // portNamed is the number of a container's port, or 0.
@@ -273,5 +279,47 @@ func TestAgentsOnNodesAreCritical(t *testing.T) {
 	}
 	if seen < 4 {
 		t.Errorf("%d DaemonSets seen", seen)
+	}
+}
+
+// Agents in the nodes' network hand over: the next one starts beside its predecessor, which
+// no port keeps it from, as the same agent, and with the same folder.
+func TestAgentsHandOver(t *testing.T) {
+	found := 0
+	for _, p := range allPods(t) {
+		if !strings.HasPrefix(p.folder, "agent/daemonset") || !p.spec.HostNetwork {
+			continue
+		}
+		found++
+		c, folder := p.ours()[0], p.spec.InitContainers[0]
+		update := each[appsv1.DaemonSet](build(t, p.folder))[0].Spec.UpdateStrategy.RollingUpdate
+		if update.MaxUnavailable.String() != "0" || update.MaxSurge.String() != "10%" {
+			t.Errorf("%s: %v", p.folder, update)
+		}
+		if len(c.Ports) != 0 {
+			t.Errorf("%s: two pods cannot both have %v", p.folder, c.Ports)
+		}
+		env := c.Env[slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return "$("+e.Name+")" == argument(c, "agent-id") })]
+		if env.ValueFrom.FieldRef.FieldPath != "spec.nodeName" {
+			t.Errorf("%s: the agent's id is %v", p.folder, env.ValueFrom)
+		}
+		socket := argument(c, "handover-socket")
+		shared := slices.IndexFunc(p.spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil })
+		for _, c := range []corev1.Container{c, folder} {
+			if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+				return m.Name == p.spec.Volumes[shared].Name && m.MountPath == path.Dir(socket)
+			}) {
+				t.Errorf("%s: %s has not the folder of %s: %v", p.folder, c.Name, socket, c.VolumeMounts)
+			}
+		}
+		if folder.Image != c.Image || !slices.Equal(folder.Command, []string{"/usr/bin/konnectivity", "handover-folder", path.Dir(socket)}) {
+			t.Errorf("%s: %s: %v", p.folder, folder.Image, folder.Command)
+		}
+		if s := folder.SecurityContext; *s.RunAsUser != 0 || *s.AllowPrivilegeEscalation || !slices.Equal(s.Capabilities.Add, []corev1.Capability{"CHOWN"}) {
+			t.Errorf("%s: %v", p.folder, s)
+		}
+	}
+	if found < 3 {
+		t.Errorf("%d hand over", found)
 	}
 }

@@ -51,6 +51,10 @@
 {{- $container := first .object.spec.template.spec.containers }}
 {{- $_ := set $container "image" (include "konnectivity.image" .root) }}
 {{- $_ := set $container "imagePullPolicy" .root.Values.image.pullPolicy }}
+{{- range get .object.spec.template.spec "initContainers" }}
+{{- $_ := set . "image" $container.image }}
+{{- $_ := set . "imagePullPolicy" $container.imagePullPolicy }}
+{{- end }}
 {{- with get .values "resources" }}{{ $_ := set $container "resources" . }}{{ end }}
 {{- $_ := set $container "args" (concat $container.args (default list (get .values "extraArgs"))) }}
 {{- $_ := set $container "env" (concat $container.env (default list (get .values "extraEnv"))) }}
@@ -81,18 +85,21 @@
 {{- end }}
 {{- end }}
 
-{{- /* The patches of a kustomize component, all of which add. */}}
+{{- /* The patches of a kustomize component: they add to the pod, its first container or the object, or remove from
+       the container. */}}
 {{- define "konnectivity.component" }}
 {{- $spec := .object.spec.template.spec }}
 {{- $container := first $spec.containers }}
 {{- $component := fromYaml (.root.Files.Get (printf "manifests/agent/components/%s/kustomization.yaml" .name)) }}
 {{- range fromYamlArray (first $component.patches).patch }}
-{{- if hasSuffix "/args/-" .path }}
-{{- $_ := set $container "args" (append $container.args .value) }}
-{{- else if contains "/containers/0/" .path }}
-{{- $_ := set $container (base .path) .value }}
-{{- else }}
-{{- $_ := set $spec (base .path) .value }}
+{{- $at := $spec }}
+{{- if contains "/containers/0/" .path }}{{ $at = $container }}
+{{- else if not (hasPrefix "/spec/template/spec/" .path) }}{{ $at = $.object.spec }}{{ end }}
+{{- if eq .op "remove" }}{{ $_ := unset $at (base .path) }}
+{{- else if hasSuffix "/-" .path }}
+{{- $list := base (dir .path) }}
+{{- $_ := set $at $list (append (get $at $list) .value) }}
+{{- else }}{{ $_ := set $at (base .path) .value }}
 {{- end }}
 {{- end }}
 {{- end }}
