@@ -99,12 +99,20 @@ type FieldError struct {
 	Err   error
 }
 
+// maxReason bounds an error's text, in bytes: it may quote the file, and list every line that
+// is wrong.
+const maxReason = 1 << 10
+
 // Error is a sentence that names file and field.
 func (e *FieldError) Error() string {
-	if e.Field == "" {
-		return fmt.Sprintf("%s: %v", e.File, e.Err)
+	reason := e.Err.Error()
+	if len(reason) > maxReason {
+		reason = strings.ToValidUTF8(reason[:maxReason], "") + "…"
 	}
-	return fmt.Sprintf("%s: %s: %v", e.File, e.Field, e.Err)
+	if e.Field == "" {
+		return e.File + ": " + reason
+	}
+	return e.File + ": " + e.Field + ": " + reason
 }
 
 // Unwrap is Err.
@@ -129,10 +137,20 @@ func ParseSettings(text []byte) (Settings, error) {
 	return s, err
 }
 
+// maxYAML bounds a file that is decoded, in bytes. Some take 226 bytes of memory for each
+// of theirs, and no other tenant's change is in force meanwhile.
+const maxYAML = 256 << 10
+
 // decodeStrict decodes YAML in which every field is known and given once.
 func decodeStrict(file string, text []byte, into any) error {
 	broken := func(field string, err error) error {
 		return &FieldError{File: file, Field: field, Err: err}
+	}
+	switch {
+	case len(text) > maxYAML:
+		return broken("", fmt.Errorf("it has %d bytes: want %d at most", len(text), maxYAML))
+	case severalDocuments(text):
+		return broken("", errors.New("it has several YAML documents: want one, without --- between its lines"))
 	}
 	asJSON, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
@@ -153,6 +171,30 @@ func decodeStrict(file string, text []byte, into any) error {
 	return nil
 }
 
+// severalDocuments reports whether text has YAML documents behind the first, of which the
+// decoder would not say that it leaves them out.
+func severalDocuments(text []byte) bool {
+	begun, next := false, false
+	for line := range bytes.Lines(text) {
+		line = bytes.TrimRight(line, " \t\r\n")
+		rest, marked := bytes.CutPrefix(line, []byte("---"))
+		if !marked {
+			rest, marked = bytes.CutPrefix(line, []byte("..."))
+		}
+		if marked = marked && (len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t'); marked {
+			line, next = bytes.TrimSpace(rest), begun
+		}
+		if len(line) == 0 || line[0] == '#' || line[0] == '%' {
+			continue
+		}
+		if next {
+			return true
+		}
+		begun = true
+	}
+	return false
+}
+
 // kindOf is a kind of Go as people who write YAML call it.
 func kindOf(kind string) string {
 	switch kind {
@@ -171,6 +213,9 @@ func kindOf(kind string) string {
 
 // namesAtLeast are the server names of settings that are wrong elsewhere.
 func namesAtLeast(text []byte) (names []string) {
+	if len(text) > maxYAML {
+		return nil
+	}
 	var only struct {
 		ServerNames []string `json:"serverNames"`
 	}

@@ -14,7 +14,14 @@ func TestSpecNamesFileAndField(t *testing.T) {
 		{"no YAML", "a: [", "tenant.yaml: "},
 		{"unknown field", "serverNames: [a.example]\nbound: {}", `tenant.yaml: unknown field "bound"`},
 		{"field given twice", "serverNames: [a.example]\nserverNames: [b.example]", `key "serverNames" already set`},
+		{"long", "serverNames: [a.example]" + strings.Repeat(" ", maxYAML), "tenant.yaml: it has 262168 bytes: want 262144 at most"},
+		{"second document", "---\n# one\nserverNames: [a.example]\n---\npolicy: {deny: ['10.0.0.0/8']}", "tenant.yaml: it has several YAML documents"},
+		{"second document behind its mark", "serverNames: [a.example]\n--- {policy: {deny: ['10.0.0.0/8']}}", "tenant.yaml: it has several YAML documents"},
+		{"second document behind the end", "serverNames: [a.example]\n...\npolicy: {deny: ['10.0.0.0/8']}", "tenant.yaml: it has several YAML documents"},
+		{"marks of one document", "%YAML 1.1\n---\n# one\nserverNames: [a.example, ---.example]\n---\n# the end", "tenant.yaml: serverNames[1]: \"---.example\" is no DNS name"},
 		{"wrong kind", "serverNames: a.example", "tenant.yaml: serverNames: want a list, not a string"},
+		{"fields given often", strings.Repeat("a: b\n", 5000), `tenant.yaml: unmarshal errors:`},
+		{"long rule", "serverNames: [a.example]\npolicy: {deny: ['" + strings.Repeat("*é", 5000) + "']}", "tenant.yaml: policy.deny: "},
 		{"wrong kind below", "serverNames: [a.example]\nbounds: {connections: many}", "tenant.yaml: bounds.connections: want a whole number, not a string"},
 		{"negative bound", "serverNames: [a.example]\nbounds: {dialsPerSecond: -1}", "tenant.yaml: bounds.dialsPerSecond: -1: want a number from 1"},
 		{"no names", "serverNames: []", "tenant.yaml: serverNames: a tenant needs a name"},
@@ -49,6 +56,9 @@ func TestSpecNamesFileAndField(t *testing.T) {
 				t.Error(err)
 			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
 				t.Errorf("got %v, want %q", err, test.want)
+			}
+			if err != nil && len(err.Error()) > maxReason+100 {
+				t.Errorf("the error has %d bytes", len(err.Error()))
 			}
 		})
 	}
