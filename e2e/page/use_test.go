@@ -137,7 +137,7 @@ func TestHostileNames(t *testing.T) {
 	long := strings.Repeat("long-", 50)
 	names := []string{
 		`<script>window.hacked=1</script>`, `<img src=x onerror="window.hacked=1">`, `"><svg onload=window.hacked=1>`, `javascript:window.hacked=1`,
-		"\u202egnp.exe", "zero\u200bwidth", "nul\x00and\x1b[31mred", "bücher.test", "日本語.test", long, `${window.hacked=1}`, `__proto__`,
+		"\u202egnp.exe", "zero\u200bwidth", "tag\U000e0041", "nul\x00and\x1b[31mred", "bücher.test", "日本語.test", long, `${window.hacked=1}`, `__proto__`,
 	}
 	s := newScene(t, func(o *admin.Source) {
 		o.ID = names[0]
@@ -171,12 +171,12 @@ func TestHostileNames(t *testing.T) {
 			t.Error("a name became part of the page")
 		}
 		text := b.eval(`document.body.textContent`)
-		for _, shown := range []string{names[0], `\u202egnp.exe`, `zero\u200bwidth`, `nul\u0000and\u001b[31mred`, "bücher.test", "日本語.test"} {
+		for _, shown := range []string{names[0], `\u202egnp.exe`, `zero\u200bwidth`, `tag\udb40\udc41`, `nul\u0000and\u001b[31mred`, "bücher.test", "日本語.test"} {
 			if !strings.Contains(text, shown) {
 				t.Errorf("%q does not show", shown)
 			}
 		}
-		if strings.ContainsAny(text, "\u202e\u200b\x00\x1b") {
+		if strings.ContainsAny(text, "\u202e\u200b\U000e0041\x00\x1b") {
 			t.Error("characters that cannot be seen are on the page")
 		}
 		if wide := b.eval(`document.documentElement.scrollWidth`); wide != fmt.Sprint(width) {

@@ -4,8 +4,9 @@ export const $ = id => document.getElementById(id);
 
 // Names come from whoever connects. Characters that cannot be seen, or that
 // turn others around, are spelled out.
-const unseen = /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202f\u205f-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb]/g;
-export const plain = text => String(text).replace(unseen, c => '\\u' + c.charCodeAt(0).toString(16).padStart(4, '0'));
+const unseen = /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202f\u205f-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb]|\ud82f[\udca0-\udca3]|\ud834[\udd73-\udd7a]|[\udb40-\udb43][\udc00-\udfff]/g;
+const spelled = unit => '\\u' + unit.charCodeAt(0).toString(16).padStart(4, '0');
+export const plain = text => String(text).replace(unseen, c => c.split('').map(spelled).join(''));
 
 export function element(tag, className, text) {
   const e = document.createElement(tag);
