@@ -92,3 +92,34 @@ func headings(text string) (all []string) {
 	}
 	return all
 }
+
+// testNames are those of tests in documents, by their folder.
+var testNames = regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz)\\w+)`")
+
+func TestDocsNameTestsThatExist(t *testing.T) {
+	named := 0
+	for _, doc := range markdown(t) {
+		text, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range testNames.FindAllStringSubmatch(string(text), -1) {
+			named++
+			if !hasTest(filepath.Join(root, name[1]), name[2]) {
+				t.Errorf("%s names %s, which %s does not have", doc, name[2], name[1])
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("no document names a test")
+	}
+}
+
+// hasTest reports whether a folder has a test of that name.
+func hasTest(folder, name string) bool {
+	files, _ := filepath.Glob(filepath.Join(folder, "*_test.go"))
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		return err == nil && strings.Contains(string(text), "\nfunc "+name+"(")
+	})
+}
