@@ -1,8 +1,10 @@
 package resume_test
 
 import (
+	"errors"
 	"io"
 	"net"
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,6 +186,55 @@ func TestADeadlineEndsAStuckWrite(t *testing.T) {
 		}
 		_ = c.Reset(nil)
 	})
+}
+
+// A deadline that is set, before a write or in the middle of one, ends it in time. Only
+// an end that keeps what it sends goes on behind a write that was interrupted.
+func TestAWriteDeadlineIsKept(t *testing.T) {
+	const bound = 10 * time.Second
+	for _, plain := range []bool{false, true} {
+		for _, before := range []bool{false, true} {
+			apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
+				if plain {
+					w.memory.Hold(1 << 30)
+					defer w.memory.Hold(-1 << 30)
+					if _, err := a.Write(make([]byte, 1<<10)); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+					if n := w.agent.Stats().Degraded; n != 1 {
+						t.Fatalf("%d connections have become plain", n)
+					}
+				}
+				began := time.Now()
+				done := make(chan error, 1)
+				write := func() {
+					_, err := a.Write(make([]byte, 4<<20))
+					done <- err
+				}
+				if !before {
+					go write()
+					synctest.Wait()
+				}
+				_ = a.SetWriteDeadline(began.Add(bound))
+				if before {
+					go write()
+				}
+				time.Sleep(2 * bound)
+				select {
+				case err := <-done:
+					if !errors.Is(err, os.ErrDeadlineExceeded) {
+						t.Errorf("plain %v, before %v: %v", plain, before, err)
+					}
+				default:
+					t.Errorf("plain %v, before %v: it waits", plain, before)
+				}
+				_ = a.Reset(nil)
+				_ = c.Reset(nil)
+				synctest.Wait()
+			})
+		}
+	}
 }
 
 // slow is a Receiver that is stuck with its turn, and counts what it is told.

@@ -13,7 +13,8 @@ var errDeadline error = os.ErrDeadlineExceeded
 // deadline is one of a Conn; nil is none. Conn.mu guards it.
 type deadline struct {
 	tunnel.Deadline
-	at time.Time
+	at        time.Time
+	interrupt *time.Timer // of a write that was in the carrier as it was set; nil: none
 }
 
 // newDeadline returns a deadline that wakes the waits of c at t; nil for the zero time.
@@ -42,8 +43,12 @@ func (d *deadline) passed() bool {
 
 // stop disarms it.
 func (d *deadline) stop() {
-	if d != nil {
-		d.Stop()
+	if d == nil {
+		return
+	}
+	d.Stop()
+	if d.interrupt != nil {
+		d.interrupt.Stop()
 	}
 }
 
@@ -70,8 +75,7 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline implements net.Conn. To interrupt a write that waits in the carrier, it
-// gives the carrier up.
+// SetWriteDeadline implements net.Conn.
 func (c *Conn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,12 +84,22 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	}
 	c.writeBy.stop()
 	c.writeBy = c.newDeadline(t)
-	if !c.writeBy.passed() || !c.m.Up() || c.m.sender != SenderWriter {
-		return nil
+	if by := c.writeBy; by != nil && c.m.sender == SenderWriter {
+		by.interrupt = time.AfterFunc(time.Until(t), func() { c.interruptWrite(by) })
 	}
-	if c.m.Plain() { // this ends the connection
+	return nil
+}
+
+// interruptWrite frees a write that waits in the carrier, unless it has another deadline by
+// now. It gives the carrier up, and with it a connection that is plain.
+func (c *Conn) interruptWrite(by *deadline) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.writeBy != by || !c.m.Up() || c.m.sender != SenderWriter {
+		return
+	}
+	if c.m.Plain() {
 		_ = c.st.Reset(&tunnel.ResetError{Code: tunnel.CodeGone})
 	}
 	c.step(Event{Kind: CarrierLost, Epoch: c.m.Epoch(), Cause: tunnel.Lost(tunnel.LossLocal)})
-	return nil
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // A plain connection that is closed is not over before its carrier has taken the last of
-// what was written. Some of that may wait for credit, and for longer than the window if
-// the peer goes on reading.
+// what was written, also where that waits for credit for longer than the window because
+// the peer reads slowly.
 func TestCloseOfAPlainConnectionWaitsForCredit(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
 		w.memory.Hold(1 << 30)

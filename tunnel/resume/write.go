@@ -54,7 +54,10 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 	if a&Send != 0 {
 		c.sendInTime()
 	}
-	if c.m.Over() {
+	switch {
+	case c.m.Over() && c.writeBy.passed(): // which may have ended it
+		return errDeadline
+	case c.m.Over():
 		return c.m.Err()
 	}
 	return nil
