@@ -10,8 +10,7 @@ import (
 )
 
 // A plain connection that is closed is not over before its carrier has taken the last of
-// what was written, also where that waits for credit for longer than the window because
-// the peer reads slowly.
+// what was written. A slow reader may take longer for that than the window.
 func TestCloseOfAPlainConnectionWaitsForCredit(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
 		w.memory.Hold(1 << 30)
