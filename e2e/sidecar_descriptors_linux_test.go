@@ -1,15 +1,20 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/proxy"
+
+	"konnectivity/internal/testutil"
 )
 
 // TestSidecarWithFewDescriptors: clients that are served leave some to probes,
@@ -36,10 +41,57 @@ func TestSidecarWithFewDescriptors(t *testing.T) {
 	if served != descriptors/4 {
 		t.Errorf("%d clients are served", served)
 	}
-	if open := len(must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", socks.PID())))(t)); open > descriptors-16 {
-		t.Errorf("%d of %d descriptors are taken", open, descriptors)
+	socks.leavesDescriptors(t, descriptors)
+}
+
+// TestHTTPSidecarWithFewDescriptors: connections that are kept for later requests leave
+// some as well, beside as many tunnels as there may be.
+func TestHTTPSidecarWithFewDescriptors(t *testing.T) {
+	t.Parallel()
+	const descriptors = 128
+	w := newTunnel(t)
+	w.Descriptors = descriptors
+	https := w.sidecar(t, "konnectivity-https-proxy", []string{"KUBECONFIG="}, "--link=off")
+	w.Descriptors = 0
+	origin := must(net.Listen("tcp4", "0.0.0.0:0"))(t)
+	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+	go func() { _ = server.Serve(origin) }()
+	t.Cleanup(func() { _ = server.Close() })
+	port := origin.Addr().(*net.TCPAddr).Port
+	client := must(net.Dial("tcp", https.Address()))(t)
+	t.Cleanup(func() { _ = client.Close() })
+	answers := bufio.NewReader(client)
+	for n := range descriptors / 3 {
+		_, _ = fmt.Fprintf(client, "GET http://127.0.0.%d:%d/ HTTP/1.1\r\nHost: x\r\n\r\n", n+1, port)
+		if resp := must(http.ReadResponse(answers, nil))(t); resp.StatusCode != http.StatusOK {
+			t.Fatalf("request %d: %s", n, resp.Status)
+		}
 	}
-	if answer, err := curl(t, "http://"+socks.health+"/healthz"); err != nil || len(answer) == 0 {
+	served := 1
+	for range descriptors {
+		c := must(net.Dial("tcp", https.Address()))(t)
+		_, _ = fmt.Fprintf(c, "CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: x\r\n\r\n", port)
+		if resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: http.MethodConnect}); err == nil && resp.StatusCode == http.StatusOK {
+			served++
+			t.Cleanup(func() { _ = c.Close() })
+		} else {
+			_ = c.Close()
+		}
+	}
+	if served < descriptors/4 {
+		t.Errorf("%d clients are served", served)
+	}
+	https.leavesDescriptors(t, descriptors)
+}
+
+// leavesDescriptors looks whether some of so many descriptors are free, and health answers.
+func (s *observed) leavesDescriptors(t *testing.T, descriptors int) {
+	t.Helper()
+	// Clients that were refused leave in a moment; kept connections stay for 30 s.
+	testutil.Within(t, 10*time.Second, "24 descriptors are free", func() bool {
+		return len(must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.PID())))(t)) <= descriptors-24
+	})
+	if answer, err := curl(t, "http://"+s.health+"/healthz"); err != nil || len(answer) == 0 {
 		t.Errorf("health: %q, %v", answer, err)
 	}
 }

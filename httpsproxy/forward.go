@@ -44,7 +44,7 @@ func (s *Server) newTransport() *http.Transport {
 	t.ExpectContinueTimeout = expectTimeout
 	t.TLSHandshakeTimeout = tlsTimeout
 	t.IdleConnTimeout = idleTimeout
-	t.MaxIdleConns = admission.AtMost(maxIdle, admission.ShareOut(o.Descriptors).Relayed)
+	t.MaxIdleConns = admission.AtMost(maxIdle, admission.ShareOut(o.Descriptors).Pooled)
 	t.MaxIdleConnsPerHost = maxIdlePerHost
 	t.MaxResponseHeaderBytes = maxResponseHeader
 	t.DisableCompression = true // adds no Accept-Encoding to requests
