@@ -9,8 +9,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// A plain connection that is closed is not over before its carrier has taken the last of
-// what was written. A slow reader may take longer for that than the window.
+// A plain connection that is closed is not over before its carrier has taken the last
+// byte, however slowly the peer reads.
 func TestCloseOfAPlainConnectionWaitsForCredit(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
 		w.memory.Hold(1 << 30)
