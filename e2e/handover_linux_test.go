@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/client"
 	"konnectivity/e2e/suite"
 	"konnectivity/tunnel"
 )
@@ -106,3 +108,41 @@ func (f *fleet) countTo(conns int) (stop func() (alive int64)) {
 		return alive.Load()
 	}
 }
+
+// Connections that are idle are handed over quickly, however many there are, and what both
+// agents need for it stays within the one's memory budget.
+func TestManyConnectionsAreHandedOver(t *testing.T) {
+	t.Parallel()
+	many := scaled(500, 10000)
+	f := newFleet(t, 1, flags{agent: []string{"--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--memory-budget-mib=64"}})
+	target := listen(t, func(c *net.TCPConn) {
+		_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // without pipes, which are descriptors
+	})
+	c := must(client.New(client.Options{Address: suite.Loopback(f.servers[0].ClientPort), CAFile: f.PKI("ca.crt"), CertFile: f.PKI("client.crt"), KeyFile: f.PKI("client.key")}))(t)
+	defer c.Close()
+	open := make([]net.Conn, many)
+	for i := range open {
+		open[i] = must(c.DialContext(within(t, patience), "tcp", target))(t)
+		defer open[i].Close()
+	}
+	holder := f.agent
+	f.startAgent()
+	before := must(holder.Memory())(t)
+	began := time.Now()
+	stopInOrder(t, holder.Process)
+	handed := regexp.MustCompile(`"handed over the connections .*"time":"([^"]*)"`).FindStringSubmatch(holder.Output())
+	if handed == nil {
+		t.Fatalf("it handed nothing over:\n%s", holder.Output())
+	}
+	took := must(time.Parse(time.RFC3339Nano, handed[1]))(t).Sub(began)
+	after := must(f.agent.Memory())(t)
+	for _, c := range open {
+		_ = c.SetDeadline(time.Now().Add(patience))
+		must(io.WriteString(c, "hello"))(t)
+		must(io.ReadFull(c, make([]byte, 5)))(t)
+	}
+	t.Logf("%d connections in %v; the holder had %.1f MiB, its successor has %.1f MiB, at most %.1f MiB",
+		many, took.Round(time.Millisecond), mib(before.Own), mib(after.Own), mib(after.MostOwn()))
+}
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }

@@ -62,10 +62,11 @@ EOF
 
 // world is both clusters.
 type world struct {
-	t       *testing.T
-	dir     string
-	control *cluster
-	nodes   *cluster
+	t         *testing.T
+	dir       string
+	control   *cluster
+	nodes     *cluster
+	installed string // folder with the release's programs in bin
 }
 
 // cluster is a control plane, and what administers it.

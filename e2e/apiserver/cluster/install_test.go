@@ -94,6 +94,7 @@ func (w *world) install(commands string, kustomizations map[string]string) {
 		t.Fatalf("the log came before there was a tunnel: %s", out)
 	}
 	dir := t.TempDir()
+	w.installed = dir
 	for _, folder := range []string{"charts", "manifests"} {
 		shell(t, `cp -r "$1" "$2"`, must(filepath.Abs(*sources+"/"+folder))(t), dir)
 	}

@@ -21,6 +21,13 @@ var (
 	sources  = flag.String("sources", "../../..", "folder of the sources")
 )
 
+func TestMain(m *testing.M) {
+	if address := os.Getenv(echoIn); address != "" {
+		serveEcho(address)
+	}
+	m.Run()
+}
+
 // isolated is set in the process whose namespaces are its own.
 const isolated = "KONNECTIVITY_ISOLATED"
 
