@@ -370,6 +370,10 @@ func restore(s Snapshot) Machine {
 	return m
 }
 
+// maxOffset is the largest offset that credit leads to (docs/link-protocol.md §7). An offset
+// up to that, and the bytes kept behind it, do not overflow.
+const maxOffset = 1 << 62
+
 // Check returns an error about what cannot be the state of a connection.
 func (s *Snapshot) Check() error {
 	end := s.From + uint64(len(s.Kept))
@@ -378,7 +382,7 @@ func (s *Snapshot) Check() error {
 		total++
 	}
 	ackedEnd := s.Ended && len(s.Kept) == 0 && s.Acked == total
-	if s.Acked > s.Sent || s.Sent > total || s.Acked != s.From && !ackedEnd || end < s.From || s.Window < 0 || s.Left && !s.Ended {
+	if s.Acked > s.Sent || s.Sent > total || s.Acked != s.From && !ackedEnd || max(s.From, s.Taken) > maxOffset || s.Window < 0 || s.Left && !s.Ended {
 		return errState
 	}
 	return nil

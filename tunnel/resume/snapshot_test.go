@@ -12,6 +12,7 @@ func FuzzSnapshot(f *testing.F) {
 	f.Add(uint64(5), uint64(5), uint64(9), uint64(10), []byte("hello"), false, false, uint64(7))
 	f.Add(uint64(5), uint64(6), uint64(6), uint64(11), []byte(nil), true, true, uint64(6))
 	f.Add(uint64(0), uint64(0), uint64(1), uint64(0), []byte(nil), true, false, uint64(1))
+	f.Add(^uint64(0), uint64(0), uint64(0), uint64(0), []byte(nil), true, true, uint64(0)) // its end overflows
 	f.Fuzz(func(t *testing.T, from, acked, sent, taken uint64, kept []byte, ended, left bool, offset uint64) {
 		s := Snapshot{Epoch: 1, Window: DefaultWindow, From: from, Acked: acked, Sent: sent, Taken: taken, Kept: kept, Ended: ended, Left: left}
 		if s.Check() != nil || len(kept) > 1<<20 {
