@@ -295,6 +295,9 @@ func receiveAll(socket int) (files []*os.File, err error) {
 			return files, nil
 		}
 		more, err := filesOf(rights[:rightsLen])
+		if err == nil && len(more) == 0 {
+			err = errors.New("a message without descriptors: it is no socket that an agent has left")
+		}
 		if files = append(files, more...); err != nil {
 			return files, err
 		}

@@ -131,3 +131,15 @@ func TestStoreWithoutCommit(t *testing.T) {
 		t.Error("they were taken")
 	}
 }
+
+// A socket that brings bytes without descriptors, perhaps for ever, is none that an agent has
+// left.
+func TestStoreOfAnotherSocket(t *testing.T) {
+	pair := testutil.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0))(t)
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	testutil.Must(unix.Write(pair[0], []byte("more")))(t)
+	if files, err := receiveAll(pair[1]); err == nil || !strings.Contains(err.Error(), "without descriptors") || len(files) > 0 {
+		t.Errorf("got %d files, %v", len(files), err)
+	}
+}
