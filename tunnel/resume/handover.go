@@ -340,8 +340,7 @@ func (m *Manager) tellAdopted() {
 // before all that c receives.
 func (c *Conn) serve(ctx context.Context, by tunnel.Carrier, s Snapshot) {
 	defer c.served.cancel(nil)
-	flow := tunnel.NewFlow("tcp", s.Address)
-	flow.ID, flow.Front, flow.Origin = s.ID, "link", s.Origin
+	flow := &tunnel.Flow{Request: tunnel.Request{ID: s.ID, Front: "link", Network: "tcp", Address: s.Address}, Origin: s.Origin}
 	_ = by.Forward(ctx, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		if err != nil {
 			c.due(Forbidden)
