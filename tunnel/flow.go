@@ -18,10 +18,12 @@ type Request struct {
 	Client  *Client  // of a server, which admitted it; nil elsewhere
 }
 
-// Origin tells the clients of an agent apart. It is comparable.
+// Origin tells apart the clients of an agent, and those for whom servers forward. It is
+// comparable.
 type Origin struct {
-	Server string `json:"server"` // id of the server that asked
-	Client uint64 `json:"client"` // that server's number of the client; 0: it tells none
+	Server  string `json:"server"` // id of the server that asked
+	Client  uint64 `json:"client"` // that server's number of the client; 0: it tells none
+	Cluster string `json:"-"`      // whose client it is, at a server; "": the server's own
 }
 
 // Result is what a dial has found out. Like Request, it is copied as a whole.
@@ -44,8 +46,8 @@ type Flow struct {
 	// Forward returns ErrGoesOn it is called when that has come.
 	Leave func()
 
-	// Origin is, at an agent, whose connection it is; zero elsewhere. It is no part of
-	// Request, which each end keeps that can resume.
+	// Origin is, at an agent, and at a server where another server asks, whose connection
+	// it is; zero elsewhere. It is no part of Request, which each end keeps that can resume.
 	Origin Origin
 
 	// Resume is set where the connection is to outlive what carries it; its

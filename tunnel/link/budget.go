@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"fmt"
 	"runtime/debug"
 
@@ -48,7 +49,8 @@ func budgetOf(f *tunnel.Flow, link *Budget) *Budget {
 // clientBudgets are the shares of the clients that a peer numbers.
 type clientBudgets struct {
 	whole    *Budget
-	numbered bool // the peer is to be believed
+	of       func(cluster string) *Budget // the part of whole for clients of a cluster; nil: all
+	numbered bool                         // the peer is to be believed
 	known    map[uint64]*clientBudget
 }
 
@@ -59,8 +61,8 @@ type clientBudget struct {
 }
 
 // enter returns the budget of a stream that the peer opens for the client with
-// this number; leave follows.
-func (c *clientBudgets) enter(number uint64) *Budget {
+// this number, of a cluster; leave follows.
+func (c *clientBudgets) enter(number uint64, cluster string) *Budget {
 	if !c.numbered || number == 0 || c.whole == nil {
 		return c.whole
 	}
@@ -69,7 +71,11 @@ func (c *clientBudgets) enter(number uint64) *Budget {
 		if c.known == nil {
 			c.known = make(map[uint64]*clientBudget)
 		}
-		b = &clientBudget{Budget: c.whole.ShareNumbered(number)}
+		whole := c.whole
+		if c.of != nil {
+			whole = cmp.Or(c.of(cluster), whole)
+		}
+		b = &clientBudget{Budget: whole.ShareNumbered(number)}
 		c.known[number] = b
 	}
 	b.streams++

@@ -59,5 +59,5 @@ func (in *intake) pending(again bool) *int {
 func (in *intake) enter(m openMsg) *Budget {
 	*in.pending(m.resume.Again())++
 	in.serving++
-	return in.clients.enter(m.client)
+	return in.clients.enter(m.client, m.cluster)
 }

@@ -68,7 +68,7 @@ func (h Hello) GoString() string { return h.String() }
 
 const (
 	maxAddress  = 512 // of OPEN; host names end at 253
-	maxFeatures = 64  // of HELLO; the suite has two
+	maxFeatures = 64  // of HELLO; the suite has three
 )
 
 // helloFields are those of HELLO and INFO.
@@ -158,17 +158,20 @@ type openMsg struct {
 	network, address, id string
 	credit               uint64
 	client               uint64         // 0: not told
+	forwarded            bool           // by a server, for cluster (§11)
+	cluster              string         // "": that of the server's flags
 	resume               *tunnel.Resume // nil: plain
 }
 
-// openFields are those of OPEN. From 6 on, they are of a connection that may outlive the
-// stream.
+// openFields are those of OPEN. From 6 to 12, they are of a connection that may outlive
+// the stream.
 var openFields = []field[openMsg]{
 	{1, "text", putNetwork, setNetwork},
 	{2, "text", func(b []byte, m openMsg) []byte { return appendText(b, 2, m.address) }, setAddress},
 	number(3, 8, func(m openMsg) (uint64, bool) { return m.credit, true }, func(m *openMsg, v uint64) { m.credit = v }),
 	{4, "text", func(b []byte, m openMsg) []byte { return appendText(b, 4, m.id) }, setID},
 	number(5, 8, func(m openMsg) (uint64, bool) { return m.client, m.client != 0 }, func(m *openMsg, v uint64) { m.client = v }),
+	{13, "text", putCluster, setCluster},
 	ofResume(field[tunnel.Resume]{6, "16 bytes", putToken, setToken}),
 	ofResume(number(7, 4, func(r tunnel.Resume) (uint64, bool) { return uint64(r.Window.Milliseconds()), true },
 		func(r *tunnel.Resume, v uint64) { r.Window = milliseconds(v) })),
@@ -225,6 +228,18 @@ func setAddress(m *openMsg, value []byte) error {
 
 func setID(m *openMsg, value []byte) error {
 	m.id = tunnel.CleanID(string(value))
+	return nil
+}
+
+func putCluster(b []byte, m openMsg) []byte {
+	if !m.forwarded {
+		return b
+	}
+	return appendField(b, 13, m.cluster)
+}
+
+func setCluster(m *openMsg, value []byte) error {
+	m.forwarded, m.cluster = true, clip(value)
 	return nil
 }
 

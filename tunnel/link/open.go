@@ -48,6 +48,7 @@ func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
 	if budget != nil && budget != ses.cfg.Budget {
 		m.client = budget.Number()
 	}
+	m.forwarded, m.cluster = ses.servers, f.Tenant()
 	if ses.resumes {
 		m.resume = f.Resume
 	}
@@ -87,10 +88,11 @@ func (st *Stream) dialedLocked(ctx context.Context, network, address string) (tu
 }
 
 // lost is the error where no stream can be had on this link. It names the agent
-// if the peer is one, so that a router knows that another may serve.
+// if the peer is one, or a server that has it, so that a router knows that another may
+// serve, and an opener that its dial may have been made.
 func (ses *Session) lost(address string) error {
 	failure := tunnel.FailUnavailable
-	if ses.peer.Role == RoleAgent {
+	if ses.peer.Role == RoleAgent || ses.servers {
 		failure = tunnel.FailAgentLost
 	}
 	return &tunnel.DialError{Failure: failure, Address: address, Err: ses.err, LostInFlight: true}
@@ -174,7 +176,7 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 	}
 	flow := &tunnel.Flow{Request: tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.sender.conn.RemoteAddr()}, Resume: m.resume, Leave: leave}
 	if ses.cfg.PeerNumbersClients {
-		flow.Origin = tunnel.Origin{Server: ses.peer.ID, Client: m.client}
+		flow.Origin = tunnel.Origin{Server: ses.peer.ID, Client: m.client, Cluster: m.cluster}
 	}
 	answered := false
 	answer := func(far tunnel.Conn, err error) (tunnel.Conn, error) {

@@ -50,6 +50,10 @@ type Config struct {
 	// whose servers know. A peer that is a client would give itself many.
 	PeerNumbersClients bool
 
+	// BudgetOf, where the peer is a server that forwards (§11), returns the part of Budget
+	// that the clients of a cluster divide; nil: there is no such cluster.
+	BudgetOf func(cluster string) *Budget
+
 	// Hold keeps the link from reading, for a moment at a time; nil: never.
 	// Links may share it.
 	Hold *tunnel.Hold
@@ -71,6 +75,7 @@ type Session struct {
 	peer    Hello
 	resumes bool // both sides take part in resuming (§9)
 	lanes   bool // both sides take part in lanes (§10)
+	servers bool // both sides are servers that forward (§11)
 
 	ctx    context.Context // ends with the session
 	cancel context.CancelCauseFunc
@@ -151,7 +156,7 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 	both := func(feature string) bool {
 		return slices.Contains(cfg.Hello.Features, feature) && slices.Contains(hs.peer.Features, feature)
 	}
-	ses.resumes, ses.lanes = both(FeatureResume), both(FeatureLanes)
+	ses.resumes, ses.lanes, ses.servers = both(FeatureResume), both(FeatureLanes), both(FeatureForward)
 	ses.news = news{ses.peer.ServerCount, ses.peer.Serving}
 	ses.peer.forget()
 	ses.cfg.Hello, ses.cfg.Verify = Hello{Role: cfg.Hello.Role}, nil // nor what else they refer to
@@ -178,7 +183,7 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 			streams: newStreams(initiator),
 			intake: intake{
 				refuses: cfg.Forwarder == nil,
-				clients: clientBudgets{whole: cfg.Budget, numbered: cfg.PeerNumbersClients},
+				clients: clientBudgets{whole: cfg.Budget, of: cfg.BudgetOf, numbered: cfg.PeerNumbersClients},
 			},
 		},
 		alive: liveness{interval: cfg.PingInterval, deadAfter: cfg.DeadAfter, accepted: !initiator},
