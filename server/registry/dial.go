@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -15,8 +16,8 @@ import (
 // Dial implements tunnel.Dialer: it picks an agent and lets it dial. A dial
 // that failed on the way, before the destination was asked, is tried once more
 // through another connection. If the only agent that serves a destination was
-// lost a moment ago, it waits for that one for up to tunnel.BackTime. Which agent was
-// picked is logged at debug with the connection's id.
+// lost a moment ago, it waits for that one for up to tunnel.BackTime. Other servers are
+// asked as agents are. Which agent was picked is logged at debug with the connection's id.
 func (r *Registry) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	host, _, err := tunnel.SplitAddress(f.Address)
 	if err != nil {
@@ -25,32 +26,32 @@ func (r *Registry) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 	if f.Resume.Again() {
 		return r.resume(ctx, f)
 	}
-	c, strategy := r.find(ctx, host, nil)
-	if c == nil {
-		return nil, r.noAgent(f.Address)
+	t := tries{local: f.Origin.Server != ""}
+	for {
+		c, strategy := r.find(ctx, host, &t)
+		if c == nil {
+			return nil, cmp.Or(err, r.noAgent(f.Address))
+		}
+		var far tunnel.Conn
+		if far, err = r.dialVia(ctx, c, strategy, f); err == nil || !t.again(ctx, c, f, err) {
+			return far, err
+		}
 	}
-	far, err := r.dialVia(ctx, c, strategy, f)
-	if err == nil || !retriable(f, err) || ctx.Err() != nil {
-		return far, err
-	}
-	other, strategy := r.find(ctx, host, c)
-	if other == nil {
-		return nil, err
-	}
-	return r.dialVia(ctx, other, strategy, f)
 }
 
 func (r *Registry) dialVia(ctx context.Context, c *conn, strategy Strategy, f *tunnel.Flow) (tunnel.Conn, error) {
 	c.load.pending.Add(1)
 	defer c.load.pending.Add(-1)
-	f.Hop = tunnel.Hop{Role: "agent", ID: c.agent.ID}
+	f.Hop = tunnel.Hop{Role: c.role(), ID: c.agent.ID}
 	start := time.Now()
 	far, err := c.backend.Dial(ctx, f)
-	if err == nil && f.Resume != nil {
+	if c.far() {
+		r.peers.dialed(err)
+	} else if err == nil && f.Resume != nil {
 		f.Resume.Granted.Route = c.route
 	}
-	c.load.dialed(time.Since(start), err, tunnel.Now())
-	err = silence(c.backend, f.Address, start, err)
+	c.load.dialed(time.Since(start), c.verdict(err), tunnel.Now())
+	err = silence(c, f.Address, start, err)
 	if logging.Enabled(r.log, logrus.DebugLevel) {
 		r.log.WithFields(logrus.Fields{"id": f.ID, "agent": c.agent.ID, "via": c.agent.Via,
 			"strategy": strategy, "address": f.Address, "error": err}).Debug("agent dialed")
@@ -58,16 +59,16 @@ func (r *Registry) dialVia(ctx context.Context, c *conn, strategy Strategy, f *t
 	return far, err
 }
 
-// silence blames the agent for a dial that ran out of time, where it was the
-// agent that said nothing at all and not its destination.
-func silence(b Backend, address string, start time.Time, err error) error {
-	last := heard(b)
+// silence blames the agent, or the other server, for a dial that ran out of time, where it
+// was that one that said nothing at all and not its destination.
+func silence(c *conn, address string, start time.Time, err error) error {
+	last := heard(c.backend)
 	if tunnel.FailureOf(err) != tunnel.FailTimeout || last.IsZero() || last.After(start) || time.Since(last) < link.SilentAfter {
 		return err
 	}
 	return &tunnel.DialError{
 		Failure: tunnel.FailTimeout, Address: address, Err: err,
-		Reason: fmt.Sprintf("the agent does not answer; nothing was heard from it for %d s", int(time.Since(last).Seconds())),
+		Reason: fmt.Sprintf("the %s does not answer; nothing was heard from it for %d s", c.role(), int(time.Since(last).Seconds())),
 	}
 }
 

@@ -16,6 +16,8 @@ type index struct {
 	all     group
 	keyed   map[key]*group   // those that have members
 	lengths [2]prefixLengths // of the prefixes in keyed: IPv4, IPv6
+
+	told func(k key, there bool) // called for each key that is added to keyed or removed; may be nil
 }
 
 // key is what the agents of a group have in common.
@@ -37,6 +39,7 @@ const (
 	byDefaultRoute                // the default route
 	byAnyHost                     // anything that destHost uses
 	byAnyPrefix                   // anything that destCIDR uses
+	byAnyAgent                    // anything; no group has it, since there is index.all
 )
 
 func prefixKey(p netip.Prefix) key { return key{kind: byPrefix, addr: p.Addr(), bits: p.Bits()} }
@@ -71,12 +74,16 @@ func (x *index) join(c *conn) {
 		x.present, x.keyed = make(map[*conn]bool), make(map[key]*group)
 	}
 	x.present[c] = true
+	if len(x.all.members) == 0 {
+		x.tell(key{kind: byAnyAgent}, true)
+	}
 	x.all.join(c)
 	for _, k := range c.keys() {
 		g := x.keyed[k]
 		if g == nil {
 			g = new(group)
 			x.keyed[k] = g
+			x.tell(k, true)
 			if k.kind == byPrefix {
 				x.lengths[family(k.addr)].add(k.bits)
 			}
@@ -91,7 +98,9 @@ func (x *index) leave(c *conn) {
 		return
 	}
 	delete(x.present, c)
-	x.all.leave(c)
+	if x.all.leave(c); len(x.all.members) == 0 {
+		x.tell(key{kind: byAnyAgent}, false)
+	}
 	for _, k := range c.keys() {
 		g := x.keyed[k]
 		g.leave(c)
@@ -99,9 +108,16 @@ func (x *index) leave(c *conn) {
 			continue
 		}
 		delete(x.keyed, k)
+		x.tell(k, false)
 		if k.kind == byPrefix {
 			x.lengths[family(k.addr)].remove(k.bits)
 		}
+	}
+}
+
+func (x *index) tell(k key, there bool) {
+	if x.told != nil {
+		x.told(k, there)
 	}
 }
 
@@ -136,26 +152,27 @@ func (x *index) knows(a Agent) bool { return x.all.members[a.key()] != nil }
 // choose picks by the first of the strategies that has one.
 func (x *index) choose(by []Strategy, name string, addr netip.Addr, not *conn, now tunnel.Moment) (*conn, Strategy) {
 	for _, s := range by {
-		if c := x.pick(s, name, addr, not, now); c != nil {
+		if c, _ := x.pick(s, name, addr, not, now); c != nil {
 			return c, s
 		}
 	}
 	return nil, ""
 }
 
-// pick finds a connection by one strategy. Exactly one of name and addr is set.
-func (x *index) pick(s Strategy, name string, addr netip.Addr, not *conn, now tunnel.Moment) *conn {
+// pick finds a connection by one strategy; bits are those of a prefix. Exactly one of
+// name and addr is set.
+func (x *index) pick(s Strategy, name string, addr netip.Addr, not *conn, now tunnel.Moment) (_ *conn, bits int) {
 	switch s {
 	case Default:
-		return x.all.pick(not, now)
+		return x.all.pick(not, now), 0
 	case DefaultRoute:
-		return x.keyed[key{kind: byDefaultRoute}].pick(not, now)
+		return x.keyed[key{kind: byDefaultRoute}].pick(not, now), 0
 	case DestHost:
-		return x.pickHost(name, addr, not, now)
+		return x.pickHost(name, addr, not, now), 0
 	case DestCIDR:
 		return x.pickCIDR(addr, not, now)
 	}
-	return nil
+	return nil, 0
 }
 
 func (x *index) pickHost(name string, addr netip.Addr, not *conn, now tunnel.Moment) *conn {
@@ -170,9 +187,9 @@ func (x *index) pickHost(name string, addr netip.Addr, not *conn, now tunnel.Mom
 	return x.keyed[key{kind: byAddr, addr: addr.WithZone("")}].pick(not, now)
 }
 
-func (x *index) pickCIDR(addr netip.Addr, not *conn, now tunnel.Moment) *conn {
+func (x *index) pickCIDR(addr netip.Addr, not *conn, now tunnel.Moment) (_ *conn, bits int) {
 	if !addr.IsValid() {
-		return nil
+		return nil, 0
 	}
 	addr = addr.WithZone("")
 	for _, bits := range x.lengths[family(addr)].longest {
@@ -181,10 +198,10 @@ func (x *index) pickCIDR(addr netip.Addr, not *conn, now tunnel.Moment) *conn {
 			continue
 		}
 		if c := x.keyed[prefixKey(prefix)].pick(not, now); c != nil {
-			return c
+			return c, bits
 		}
 	}
-	return nil
+	return nil, 0
 }
 
 func (x *index) count(s Strategy) int {

@@ -85,14 +85,15 @@ func doubt(before []*conn) {
 
 // find returns a connection for a destination, as pick does. If only an agent
 // that was lost a moment ago serves the destination, it waits for that agent.
-func (r *Registry) find(ctx context.Context, host string, not *conn) (*conn, Strategy) {
+func (r *Registry) find(ctx context.Context, host string, t *tries) (*conn, Strategy) {
 	for {
-		c, s, news := r.pick(host, not)
-		if news == nil {
+		c, s, news := r.pick(host, t)
+		if news.own == nil {
 			return c, s
 		}
 		select {
-		case <-news:
+		case <-news.own:
+		case <-news.far:
 		case <-ctx.Done():
 			return nil, ""
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -53,6 +54,10 @@ type Registry struct {
 	log        logrus.FieldLogger
 
 	joined chan struct{} // closed once the first agent has joined
+
+	// Set by Share, before the first agent joins.
+	peers   *Peers // other servers; nil: none
+	cluster string // whose agents these are
 
 	mu    sync.RWMutex // held for bookkeeping only, never over I/O
 	index index
@@ -164,25 +169,64 @@ func (r *Registry) drains(c *conn) {
 	r.index.changed(c)
 }
 
+// news are closed when a dial that waits for an agent should look again; zero: no dial
+// waits.
+type news struct{ own, far <-chan struct{} }
+
 // pick finds a connection for a destination by the first strategy that has
-// one, never not. Where there is none, but an agent that was lost may be back
-// soon, news is closed when it is time to look again. Nobody waits whose agent
-// not is still there: that one serves the destination, and failed.
-func (r *Registry) pick(host string, not *conn) (c *conn, s Strategy, news <-chan struct{}) {
+// one, of an agent here or of a server that has one, but none that was tried.
+// Where there is none, but an agent that was lost may be back soon, news are
+// closed when it is time to look again. Nobody waits whose agent of a try is
+// still there: that one serves the destination, and failed.
+func (r *Registry) pick(host string, t *tries) (*conn, Strategy, news) {
 	now := tunnel.Now()
 	name, addr := canonical(host)
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	if c, s = r.index.choose(r.order(), name, addr, not, now); c != nil {
-		return c, s, nil
+	c, s, waited, wake := r.choose(name, addr, t, now)
+	if c != nil || !waited && t.own != nil && r.index.knows(t.own.agent) {
+		return c, s, news{}
 	}
-	if not != nil && r.index.knows(not.agent) {
-		return nil, "", nil
+	if !waited {
+		c, _ := r.lost.choose(r.order(), name, addr, nil, now)
+		if waited = c != nil; !waited {
+			return nil, "", news{}
+		}
 	}
-	if c, _ := r.lost.choose(r.order(), name, addr, nil, now); c != nil {
-		return nil, "", r.wake
+	return nil, "", news{r.wake, wake}
+}
+
+// choose picks by the first of the strategies that an agent here or another server
+// serves. An agent here comes first, except for one behind a server that has a longer
+// prefix. waited says that another server was one that serves, a moment ago, and wake is
+// closed when there is news of one.
+func (r *Registry) choose(name string, addr netip.Addr, t *tries, now tunnel.Moment) (_ *conn, _ Strategy, waited bool, wake <-chan struct{}) {
+	if r.peers == nil || t.local {
+		c, s := r.index.choose(r.order(), name, addr, t.own, now)
+		return c, s, false, nil
 	}
-	return nil, "", nil
+	r.peers.mu.RLock()
+	defer r.peers.mu.RUnlock()
+	for _, s := range r.order() {
+		c, bits := r.index.pick(s, name, addr, t.own, now)
+		if c == nil || s == DestCIDR {
+			switch { // as in a routes.Table
+			case c == nil:
+				bits = -1
+			case addr.Is4():
+				bits += 96
+			}
+			far, waits := r.peers.pick(r.cluster, s, name, addr, bits, t.asked, now)
+			if far != nil {
+				return far, s, false, nil
+			}
+			waited = waited || waits
+		}
+		if c != nil {
+			return c, s, false, nil
+		}
+	}
+	return nil, "", waited, r.peers.wake
 }
 
 // Ready returns nil when destinations can be served, else why not in words.
@@ -191,7 +235,12 @@ func (r *Registry) pick(host string, not *conn) (c *conn, s Strategy, news <-cha
 // default route must be there.
 func (r *Registry) Ready() error {
 	counts := r.Counts()
-	if counts.Agents == 0 {
+	for _, s := range r.order() {
+		if counts.By[s] == 0 && r.peers.has(r.cluster, s) {
+			counts.By[s] = 1 // as good as one here
+		}
+	}
+	if counts.Agents == 0 && !r.peers.has(r.cluster, Default) {
 		return errors.New("no connection to any proxy agent")
 	}
 	for _, broad := range []Strategy{Default, DefaultRoute} {

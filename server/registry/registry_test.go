@@ -517,7 +517,7 @@ func TestPickLooksAtTwo(t *testing.T) {
 	}
 	const picks = 1000
 	for range picks {
-		s.pick("a.name.example", nil)
+		s.pick("a.name.example", &none)
 	}
 	looks := int64(0)
 	for _, f := range all {

@@ -31,6 +31,10 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 	var gone error // of an agent that does not know the connection
 	for {
 		c, wake := r.at(f.Resume.Route, tried)
+		var news <-chan struct{} // of other servers
+		if c == nil && f.Origin.Server == "" {
+			c, news = r.peers.resume(r.cluster, f.Resume.Route, tried)
+		}
 		if c != nil {
 			far, err := r.dialVia(ctx, c, "resume", f)
 			failure := tunnel.FailureOf(err)
@@ -48,6 +52,7 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 		}
 		select {
 		case <-wake:
+		case <-news:
 		case <-bounded.Done():
 			return nil, &tunnel.DialError{Failure: tunnel.FailAgentLost, Address: f.Address,
 				Reason: "the agent that has the connection is not connected"}

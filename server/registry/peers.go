@@ -1,0 +1,289 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"konnectivity/server/routes"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// viaServer is the Via of other servers, which are asked as if they were agents.
+const viaServer = "server"
+
+// ErrManyServers is about more servers than a routes.Table has room for.
+var ErrManyServers = errors.New("there are too many links to other servers: at most 64 are used")
+
+// Peers are the other servers that are linked, with what their agents serve. The
+// registries of all clusters share it. Its methods may be called from any goroutine;
+// the nil Peers has none.
+type Peers struct {
+	dialed func(err error) // is told how each dial by another server went
+
+	mu    sync.RWMutex // taken after a registry's
+	table routes.Table
+	ways  [routes.MaxServers]*conn
+	wake  chan struct{} // closed and replaced when dials that wait should look again
+
+	sweeps bool // a sweep is due
+}
+
+// NewPeers returns Peers that tell dialed how each dial by one of them went.
+func NewPeers(dialed func(err error)) *Peers {
+	return &Peers{dialed: dialed, wake: make(chan struct{})}
+}
+
+// Join adds a server until leave is called. Learn and Count want its number.
+func (p *Peers) Join(id, remote string, b Backend) (server int, leave func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	server = slices.Index(p.ways[:], nil)
+	if server < 0 {
+		return 0, nil, ErrManyServers
+	}
+	p.ways[server] = &conn{agent: Agent{ID: id, Via: viaServer, Remote: remote}, backend: b, since: time.Now()}
+	return server, func() { p.leave(server) }, nil
+}
+
+func (p *Peers) leave(server int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.table.Forget(server, tunnel.Now())
+	p.ways[server] = nil
+	p.newsLocked()
+	p.sweepLater()
+}
+
+// Learn takes in what a server tells, and says whether it may change which clusters have
+// agents.
+func (p *Peers) Learn(server int, r routes.Record) (broad bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.table.Learn(server, r, tunnel.Now()); err != nil {
+		return false, err
+	}
+	switch r.Op {
+	case routes.There:
+		p.newsLocked()
+	case routes.Gone:
+		p.sweepLater()
+	}
+	return r.Key.Kind.Broad(), nil
+}
+
+// newsLocked wakes the dials that wait.
+func (p *Peers) newsLocked() {
+	close(p.wake)
+	p.wake = make(chan struct{})
+}
+
+// sweepLater sets a timer for the next sweep, if a key is waited for.
+func (p *Peers) sweepLater() {
+	if due, any := p.table.Due(); any && !p.sweeps {
+		p.sweeps = true
+		time.AfterFunc(max(0, time.Duration(due-tunnel.Now())), p.sweep)
+	}
+}
+
+func (p *Peers) sweep() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.table.Sweep(tunnel.Now())
+	p.newsLocked()
+	p.sweeps = false
+	p.sweepLater()
+}
+
+// Count is how much a server has told.
+func (p *Peers) Count(server int) routes.Count {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.table.Count(server)
+}
+
+// pick finds a server for a destination in a cluster by one strategy, never one that was
+// asked; for a prefix, one with an agent that has a longer one than least bits. waited
+// says that there was one a moment ago.
+func (p *Peers) pick(cluster string, s Strategy, name string, addr netip.Addr, least int, asked []*conn, now tunnel.Moment) (c *conn, waited bool) {
+	var at routes.Servers
+	switch {
+	case s == Default:
+		at, waited = p.table.Find(cluster, routes.Key{Kind: routes.AnyAgent}, now)
+	case s == DefaultRoute:
+		at, waited = p.table.Find(cluster, routes.Key{Kind: routes.DefaultRoute}, now)
+	case s == DestHost && !addr.IsValid():
+		at, waited = p.table.Find(cluster, routes.OfText(routes.Host, name), now)
+	case s == DestHost:
+		at, waited = p.table.Find(cluster, routes.OfAddr(addr), now)
+		if at == 0 && addr.Zone() != "" {
+			at, waited = p.table.Find(cluster, routes.OfAddr(addr.WithZone("")), now)
+		}
+	case s == DestCIDR && addr.IsValid():
+		at, waited = p.table.Longest(cluster, addr.WithZone(""), least, now)
+	}
+	return p.best(at, waited, asked, now)
+}
+
+// best chooses among servers. One whose link has ended will be forgotten in a moment.
+func (p *Peers) best(at routes.Servers, waited bool, asked []*conn, now tunnel.Moment) (best *conn, _ bool) {
+	for i, c := range p.ways {
+		switch {
+		case !at.Has(i) || slices.Contains(asked, c):
+		case c.backend.Life().Err() != nil:
+			waited = true
+		case best == nil || c.before(best, now):
+			best = c
+		}
+	}
+	return best, waited
+}
+
+// before says that a server is to be asked rather than another: it does not drain, it has
+// been heard of, and then as among agents.
+func (c *conn) before(other *conn, now tunnel.Moment) bool {
+	if a, b := tunnel.Closed(c.backend.Drains().Done()), tunnel.Closed(other.backend.Drains().Done()); a != b {
+		return b
+	}
+	if a, b := c.silent(), other.silent(); a != b {
+		return b
+	}
+	return c.better(other, now)
+}
+
+func (c *conn) silent() bool { return time.Since(heard(c.backend)) > link.SilentAfter }
+
+// resume finds a server with an agent that has a route.
+func (p *Peers) resume(cluster, route string, asked []*conn) (*conn, <-chan struct{}) {
+	if p == nil {
+		return nil, nil
+	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	now := tunnel.Now()
+	at, _ := p.table.Find(cluster, routes.OfText(routes.Agent, route), now)
+	c, _ := p.best(at, false, asked, now)
+	return c, p.wake
+}
+
+// broad are the keys of some agent that a strategy can use.
+var broad = map[Strategy]routes.Kind{Default: routes.AnyAgent, DefaultRoute: routes.DefaultRoute, DestHost: routes.AnyHost, DestCIDR: routes.AnyPrefix}
+
+// has says whether agents of other servers serve by a strategy.
+func (p *Peers) has(cluster string, s Strategy) bool {
+	if p == nil {
+		return false
+	}
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	at, _ := p.table.Find(cluster, routes.Key{Kind: broad[s]}, tunnel.Now())
+	return at != 0
+}
+
+// asFar is a key as other servers are told of it; false: it says nothing to them.
+func (k key) asFar() (routes.Key, bool) {
+	switch k.kind {
+	case byRoute:
+		return routes.OfText(routes.Agent, k.name), true
+	case byHost:
+		return routes.OfText(routes.Host, k.name), true
+	case byAddr:
+		return routes.OfAddr(k.addr), true
+	case byPrefix:
+		return routes.OfPrefix(k.addr, k.bits), true
+	case byDefaultRoute:
+		return routes.Key{Kind: routes.DefaultRoute}, true
+	case byAnyAgent:
+		return routes.Key{Kind: routes.AnyAgent}, true
+	case byAnyHost:
+		return routes.Key{Kind: routes.AnyHost}, true
+	case byAnyPrefix:
+		return routes.Key{Kind: routes.AnyPrefix}, true
+	}
+	return routes.Key{}, false
+}
+
+// Share has the registry forward to the servers of p what its own agents do not serve,
+// for a cluster, and tell what its agents do serve. It is called before the first agent
+// joins; tell must not block.
+func (r *Registry) Share(p *Peers, cluster string, tell func(k routes.Key, there bool)) {
+	r.peers, r.cluster = p, cluster
+	r.index.told = func(k key, there bool) {
+		if far, ok := k.asFar(); ok {
+			tell(far, there)
+		}
+	}
+}
+
+// TellAll calls tell for all that the agents serve now. Share's tell is not called
+// meanwhile.
+func (r *Registry) TellAll(tell func(routes.Key)) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for k := range r.index.keyed {
+		if far, ok := k.asFar(); ok {
+			tell(far)
+		}
+	}
+	if len(r.index.all.members) > 0 {
+		tell(routes.Key{Kind: routes.AnyAgent})
+	}
+}
+
+// Notice counts an agent of another server as one that has joined, if there is one.
+func (r *Registry) Notice() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !tunnel.Closed(r.joined) && r.peers.has(r.cluster, Default) {
+		close(r.joined)
+	}
+}
+
+// tries are the connections on which one dial has failed.
+type tries struct {
+	own   *conn   // of an agent of this server; nil: none
+	asked []*conn // other servers
+	local bool    // another server asks, so that none is asked
+}
+
+// again notes that a dial has failed by c, and says whether to go on by another. Each
+// other server is asked once.
+func (t *tries) again(ctx context.Context, c *conn, f *tunnel.Flow, err error) bool {
+	second := t.own != nil
+	if c.far() {
+		t.asked, second = append(t.asked, c), false
+	} else {
+		t.own = c
+	}
+	return !second && ctx.Err() == nil && (retriable(f, err) || c.far() && tunnel.FailureOf(err) == tunnel.FailNoAgent)
+}
+
+// far says that it is another server.
+func (c *conn) far() bool { return c.agent.Via == viaServer }
+
+// verdict is what a dial's error says of its agent. A server is blamed where it has no
+// agent, though it said so, and not for what its agents deny.
+func (c *conn) verdict(err error) error {
+	if !c.far() {
+		return err
+	}
+	switch tunnel.FailureOf(err) {
+	case tunnel.FailNoAgent:
+		return &tunnel.DialError{Failure: tunnel.FailDenied}
+	case tunnel.FailDenied:
+		return &tunnel.DialError{Failure: tunnel.FailRefused} // it answered
+	}
+	return err
+}
+
+// role is its agent's, or the server's.
+func (c *conn) role() string {
+	if c.far() {
+		return viaServer
+	}
+	return "agent"
+}

@@ -1,0 +1,150 @@
+package registry
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/server/routes"
+	"konnectivity/tunnel"
+)
+
+// peer joins another server with agents that have these identifiers.
+func (s *setup) peer(p *Peers, name, identifiers string) (f *fake, number int, leave func()) {
+	s.t.Helper()
+	f = newFake(name)
+	number, leave, err := p.Join(name, "", f)
+	testutil.NoError(s.t, err)
+	far := New([]Strategy{Default}, s.log)
+	far.Share(p, "far", func(k routes.Key, there bool) {
+		op := routes.Gone
+		if there {
+			op = routes.There
+		}
+		_, err := p.Learn(number, routes.Record{Op: op, Cluster: "red", Key: k})
+		testutil.NoError(s.t, err)
+	})
+	s.t.Cleanup(far.Join(Agent{ID: name, Identifiers: testutil.Must(ParseIdentifiers(identifiers))(s.t)}, newFake("")))
+	return f, number, leave
+}
+
+func shared(t *testing.T, strategies string) (*setup, *Peers, map[string]int) {
+	s := newSetup(t, strategies)
+	told := make(map[string]int)
+	p := NewPeers(func(err error) {
+		if err == nil {
+			told["ok"]++
+			return
+		}
+		told[tunnel.FailureOf(err).Label()]++
+	})
+	s.Share(p, "red", func(routes.Key, bool) {})
+	return s, p, told
+}
+
+// For each strategy in turn, an agent here is asked first and then another server; the
+// longer prefix wins wherever it is.
+func TestWhoIsAsked(t *testing.T) {
+	s, p, told := shared(t, "destHost,destCIDR,defaultRoute")
+	if err := s.Ready(); err == nil {
+		t.Error("ready without an agent anywhere")
+	}
+	s.peer(p, "far", "host=far.example&host=both.example&cidr=10.1.0.0/16&cidr=10.3.0.0/16&default-route=true")
+	if err := s.Ready(); err != nil {
+		t.Errorf("not ready, though another server has an agent: %v", err)
+	}
+	s.join("near", "a", "host=both.example&cidr=10.0.0.0/8&cidr=10.3.3.0/24")
+	for address, want := range map[string]string{
+		"far.example:1": "far", "both.example:1": "near", "10.1.0.1:1": "far", "10.2.0.1:1": "near", "10.3.3.1:1": "near", "10.3.4.1:1": "far",
+		"elsewhere.example:1": "far", "192.0.2.1:1": "far",
+	} {
+		if got := s.via(address); got != want {
+			t.Errorf("%s: via %s, want %s", address, got, want)
+		}
+	}
+	if told["ok"] != 5 {
+		t.Errorf("dials by servers were told as %v", told)
+	}
+	forwarded := tunnel.NewFlow("tcp", "far.example:1")
+	forwarded.Origin = tunnel.Origin{Server: "another"}
+	if _, err := s.Dial(t.Context(), forwarded); tunnel.FailureOf(err) != tunnel.FailNoAgent {
+		t.Errorf("what another server forwarded is forwarded: %v", err)
+	}
+	blue := New([]Strategy{DestHost}, s.log)
+	blue.Share(p, "blue", func(routes.Key, bool) {})
+	if _, err := blue.Dial(t.Context(), tunnel.NewFlow("tcp", "far.example:1")); tunnel.FailureOf(err) != tunnel.FailNoAgent {
+		t.Errorf("an agent of another cluster is asked: %v", err)
+	}
+}
+
+// A server that has no agent, or is lost, is asked once, and the next one after it. One
+// that drains comes last.
+func TestServersThatFail(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails     func() error
+		drains    bool
+		second    string
+		want      string
+		liar, far int64
+	}{
+		"has none":         {func() error { return &tunnel.DialError{Failure: tunnel.FailNoAgent} }, false, "far", "far", 1, 1},
+		"is lost":          {func() error { return &tunnel.DialError{Failure: tunnel.FailUnavailable} }, false, "far", "far", 1, 1},
+		"drains":           {nil, true, "far", "far", 0, 1},
+		"is alone":         {func() error { return &tunnel.DialError{Failure: tunnel.FailNoAgent} }, false, "", "no_agent", 1, 0},
+		"what agents say":  {func() error { return &tunnel.DialError{Failure: tunnel.FailRefused} }, false, "", "refused", 1, 0},
+		"drains, is alone": {nil, true, "", "liar", 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, p, _ := shared(t, "default")
+			liar, _, _ := s.peer(p, "liar", "")
+			if c.drains {
+				liar.drain()
+			} else {
+				liar.dial = func(context.Context) error { return c.fails() }
+			}
+			far := newFake("far")
+			if c.second != "" {
+				liar.streams.Store(0)
+				far, _, _ = s.peer(p, "far", "")
+				far.streams.Store(100) // so that the other one is asked first
+			}
+			if got := s.via("x:1"); got != c.want || liar.dials.Load() != c.liar || far.dials.Load() != c.far {
+				t.Errorf("via %s, want %s; asked %d and %d times", got, c.want, liar.dials.Load(), far.dials.Load())
+			}
+		})
+	}
+}
+
+// A dial waits for the agent of a server that was lost, wherever that agent comes back.
+func TestDialsWaitForAgentsOfAnotherServer(t *testing.T) {
+	const outage = 400 * time.Millisecond
+	for name, c := range map[string]struct {
+		back func(s *setup, p *Peers)
+		want string
+		took time.Duration
+	}{
+		"here":              {func(s *setup, _ *Peers) { s.join("near", "a", "host=h") }, "near", outage},
+		"at another server": {func(s *setup, p *Peers) { s.peer(p, "next", "host=h") }, "next", outage},
+		"nowhere":           {func(*setup, *Peers) {}, "no_agent", tunnel.BackTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, p, _ := shared(t, "destHost")
+				f, _, leave := s.peer(p, "far", "host=h")
+				f.end()
+				leave()
+				time.AfterFunc(outage, func() { c.back(s, p) })
+				began := time.Now()
+				if got := s.via("h:1"); got != c.want || time.Since(began) != c.took {
+					t.Errorf("via %s after %v, want %s after %v", got, time.Since(began), c.want, c.took)
+				}
+				time.Sleep(2 * tunnel.BackTime)
+				if got := s.via("other:1"); got != "no_agent" {
+					t.Errorf("%s serves what nobody does", got)
+				}
+			})
+		})
+	}
+}
