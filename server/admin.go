@@ -52,6 +52,9 @@ func (s *Server) adminMore(status *admin.Status) {
 	counts := s.counts()
 	status.Peers = map[string]int{admin.RoleAgent: counts.Agents}
 	s.eachCluster(func(cl *cluster) { status.Peers[admin.RoleClient] += len(cl.peers.clients()) })
+	if s.peering != nil {
+		status.Peers[admin.RoleServer], _ = s.peering.count()
+	}
 	status.Tenants = s.tenants.states()
 	for _, strategy := range s.opts.Strategies {
 		status.Strategies[string(strategy)] = counts.By[strategy]
@@ -62,11 +65,11 @@ func (s *Server) adminMore(status *admin.Status) {
 	}
 }
 
-// adminPeers lists agents, then sidecars, cluster by cluster.
+// adminPeers lists agents, then sidecars, cluster by cluster, and then other servers.
 func (s *Server) adminPeers() []admin.Peer {
 	var out []admin.Peer
 	s.eachCluster(func(cl *cluster) { out = cl.addPeers(out) })
-	return out
+	return s.peering.addTo(out)
 }
 
 // addPeers lists those of one cluster.

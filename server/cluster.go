@@ -40,6 +40,7 @@ type cluster struct {
 	agents    *registry.Registry
 	ends      *resume.Manager // of connections that do not go on to a peer that keeps them
 	forwarder *tunnel.Forwarder
+	forwarded *tunnel.Forwarder // for other servers
 
 	// Shared, each with a lock of its own.
 
@@ -73,6 +74,7 @@ func (s *Server) newCluster(name string, has *limits.Tenant, strategies []regist
 		cl.log = cl.log.WithField("tenant", name)
 	}
 	cl.agents = registry.New(strategies, cl.log)
+	cl.share()
 	cl.ends = resume.New(resume.Options{Window: s.opts.ResumeWindow, Budget: has.Budget(), Log: cl.log})
 	if s.paused != nil {
 		cl.ends.OnResume(s.paused)
@@ -90,6 +92,11 @@ func (s *Server) newCluster(name string, has *limits.Tenant, strategies []regist
 		cl.forwarder.Total = &cl.traffic.totals
 		cl.forwarder.Paces = &has.Paces
 		cl.forwarder.Observers = append(cl.forwarder.Observers, &cl.traffic)
+	}
+	if s.peering != nil {
+		to := *cl.forwarder
+		to.Dialer, to.Paces = local{cl}, nil // the first server keeps to them
+		cl.forwarded = &to
 	}
 	return cl
 }

@@ -19,7 +19,7 @@ type dialer struct {
 // newDialer makes the cluster's; it waits for the first agent from now on.
 func (cl *cluster) newDialer() *dialer {
 	s := cl.server
-	return &dialer{cl, startupGate{cl.agents.Joined(), time.Now().Add(s.opts.Settle), s.drains.Done()}, cl.ends.Dialer(cl.agents)}
+	return &dialer{cl, startupGate{s.settled(), cl.agents.Joined(), time.Now().Add(s.opts.Settle), s.drains.Done()}, cl.ends.Dialer(cl.agents)}
 }
 
 // Dial implements tunnel.Dialer.

@@ -46,7 +46,7 @@ func TestADialThatWaitsForAgents(t *testing.T) {
 	r := startServer(t)
 	joined, picked := make(chan struct{}), make(chan struct{})
 	d := r.own.newDialer()
-	d.gate = startupGate{joined: joined, until: time.Now().Add(time.Hour)}
+	d.gate = startupGate{settled: closed, joined: joined, until: time.Now().Add(time.Hour)}
 	d.agents = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		close(picked)
 		return nil, nil

@@ -11,6 +11,9 @@
 //	service     an agent joins the registry (agents.go), a client's requests are
 //	            dialed (clients.go, dial.go)
 //
+// What another server forwards comes by a port of its own and names its cluster
+// (peering.go, package reach).
+//
 // The states of a cluster:
 //
 //	loading   it is made, and no handshake leads to it

@@ -18,6 +18,19 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 		return
 	}
 	ends := []<-chan struct{}{clientsDone}
+	if s.peering != nil {
+		leaving, stay := context.WithCancel(context.Background())
+		left := make(chan struct{})
+		go func() {
+			defer close(left)
+			s.peering.leave(leaving, func() int { return s.counts().Agents })
+		}()
+		defer func() {
+			stay()
+			<-left
+		}()
+		ends = append(ends, left)
+	}
 	if s.byGRPC[clients] != nil {
 		// Clients read GOAWAY and open their next stream elsewhere. This
 		// returns when the last stream has ended, by itself or by stopClients.

@@ -27,6 +27,9 @@ func (s *Server) gauges() {
 		}
 		return 0
 	})
+	m.Gauge("peer_servers", "Number of other servers that are linked.", nil, s.ofPeering(func(p *peering) int { n, _ := p.count(); return n }))
+	m.Gauge("peer_servers_missing", "Number of addresses of --peer-servers to which there is no link.", nil, s.ofPeering(func(p *peering) int { return p.Missing() }))
+	m.Gauge("peer_routes", "Number of agents and identifiers that other servers have told of.", nil, s.ofPeering(func(p *peering) int { _, n := p.count(); return n }))
 	for protocol, budget := range map[string]interface {
 		Used() int64
 	}{"link": s.opts.Budget, "grpc": s.grpc.Budget} {
@@ -37,6 +40,16 @@ func (s *Server) gauges() {
 		func() float64 { return float64(s.opts.Budget.Max()) })
 	m.Gauge("buffer_limit_bytes", "Maximum number of bytes that may wait for readers, by protocol.", prometheus.Labels{"protocol": "grpc"},
 		func() float64 { return float64(s.grpc.Budget.Max()) })
+}
+
+// ofPeering reads a figure of other servers; 0: there are none.
+func (s *Server) ofPeering(read func(*peering) int) func() float64 {
+	return func() float64 {
+		if s.peering == nil {
+			return 0
+		}
+		return float64(read(s.peering))
+	}
 }
 
 // agentFigures collects the figures of all clusters' agents once per scrape: there may

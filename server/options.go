@@ -102,6 +102,8 @@ type Options struct {
 	// slowest holds up the rest of that side; nil: tenants have no addresses.
 	TenantListener func(tenant.Address) (Listener, error)
 
+	Peering *Peering // nil: it forwards to no other server
+
 	// ResumeWindow is how long a connection waits for a link to go on by when
 	// its own is lost; 0 or less: it does not wait and is lost, too.
 	ResumeWindow time.Duration
@@ -149,6 +151,8 @@ func (o *Options) setDefaults() error {
 		return errors.New("a server that serves no protocol")
 	case o.NoLink && o.AgentsNeedLink:
 		return errors.New("agents cannot need a link where there are none")
+	case o.NoLink && o.Peering != nil:
+		return errors.New("servers forward to one another by links only")
 	case o.Tenants != nil && o.TenantTokens == nil:
 		return errors.New("tenants' tokens need somebody to review them")
 	case o.Log == nil || o.Registry == nil:

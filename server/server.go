@@ -30,6 +30,7 @@ type Server struct {
 	limits  *limits.Limits
 	table   *admin.Table      // nil: no admin port
 	leases  *lease.Controller // nil: none
+	peering *peering          // nil: it forwards to no other server
 	grpc    legacy.Limits
 	paused  func(time.Duration) // told of pauses of connections that were resumed; nil until New is over
 	preAuth *frontend.PreAuth   // of all ports
@@ -67,6 +68,9 @@ func New(opts Options) (*Server, error) {
 	s.drains, s.startDrain = context.WithCancel(context.Background())
 	if opts.Admin != nil {
 		s.table = admin.NewTable()
+	}
+	if err := s.buildPeering(); err != nil {
+		return nil, err
 	}
 	s.own = s.newCluster("", s.limits.Own(), opts.Strategies)
 	s.own.config.Store(&config{gate: auth.Gate{Claims: opts.Claims, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
@@ -131,6 +135,9 @@ func (s *Server) Run(ctx context.Context) error {
 	clientLife, cutClients := context.WithCancelCause(base)
 	defer cutClients(errStopped)
 	clientsDone := s.serve(clientLife, parts, clients)
+	peerLife, cutPeers := context.WithCancelCause(base)
+	defer cutPeers(errStopped)
+	peersDone := s.reachOut(peerLife, parts)
 	leasing, release := context.WithCancel(base)
 	defer release()
 	released := s.keepLease(leasing)
@@ -145,6 +152,8 @@ func (s *Server) Run(ctx context.Context) error {
 	cutClients(errStopped)
 	<-clientsDone
 	s.closeEnds()
+	cutPeers(errStopped)
+	<-peersDone
 	s.stopAgents()
 	cutAgents(errStopped)
 	<-agentsDone
@@ -175,6 +184,34 @@ func (s *Server) serve(life context.Context, parts *errgroup.Group, side side) <
 	parts.Go(func() error {
 		running.Wait()
 		close(done)
+		return nil
+	})
+	return done
+}
+
+// reachOut links to other servers, and serves them, until life ends. The channel is closed
+// when both have ended.
+func (s *Server) reachOut(life context.Context, parts *errgroup.Group) <-chan struct{} {
+	p := s.peering
+	if p == nil {
+		return closed
+	}
+	var serving sync.WaitGroup
+	serving.Add(1)
+	parts.Go(func() error {
+		defer serving.Done()
+		return p.front.Serve(life, s.opts.Peering.Listener)
+	})
+	done := make(chan struct{})
+	parts.Go(func() error {
+		defer close(done)
+		dialing, end := context.WithCancel(context.WithoutCancel(life))
+		var linked sync.WaitGroup
+		linked.Go(func() { p.Run(dialing) })
+		<-life.Done()
+		serving.Wait() // first, since Run waits for what the others are told
+		end()
+		linked.Wait()
 		return nil
 	})
 	return done

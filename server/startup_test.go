@@ -37,7 +37,7 @@ func TestDialsWaitForTheFirstAgent(t *testing.T) {
 		log.SetOutput(io.Discard)
 		agents := registry.New([]registry.Strategy{registry.Default}, log)
 		draining := make(chan struct{})
-		s := startupGate{agents.Joined(), time.Now().Add(DefaultSettle), draining}
+		s := startupGate{closed, agents.Joined(), time.Now().Add(DefaultSettle), draining}
 
 		// One that gives up, while there is none.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -63,7 +63,7 @@ func TestDialsDoNotWaitForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		draining := make(chan struct{})
 		none := registry.New([]registry.Strategy{registry.Default}, logrus.New())
-		s := startupGate{none.Joined(), time.Now().Add(DefaultSettle), draining}
+		s := startupGate{closed, none.Joined(), time.Now().Add(DefaultSettle), draining}
 		if took, err := dialTook(t.Context(), s, none); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != DefaultSettle {
 			t.Errorf("without an agent: %v after %v", err, took)
 		}

@@ -173,6 +173,7 @@ func (t *tenants) apply(table *tenant.Table) {
 func (t *tenants) drain(cl *cluster) {
 	cl.drain()
 	t.server.table.Forget(cl.name)
+	t.server.tellAgain(cl.name)
 	t.replace(func(v *view) {
 		v.draining = slices.DeleteFunc(slices.Clone(v.draining), func(one *cluster) bool { return one == cl })
 		v.past.up += cl.traffic.totals.Up.Load()

@@ -39,11 +39,11 @@ const (
 type flags struct {
 	options server.Options
 
-	server, cluster, admin tlsreload.Files
-	tls                    tlsreload.Options // of every port
-	ciphers                []string
-	tlsMin                 string
-	peers                  cli.PeerFlags
+	server, cluster, admin, peer tlsreload.Files
+	tls                          tlsreload.Options // of every port
+	ciphers                      []string
+	tlsMin                       string
+	peers                        cli.PeerFlags
 
 	mode      string
 	link      link.Mode
@@ -53,7 +53,7 @@ type flags struct {
 	networks  admission.Networks // proxies, parsed
 	budgetMiB int64
 
-	clientPort, agentPort, healthPort, adminPort cli.Port
+	clientPort, agentPort, healthPort, adminPort, peerPort cli.Port
 
 	adminToken string
 	strategies string
@@ -69,6 +69,8 @@ type flags struct {
 
 	allow, deny []string
 
+	peering server.Peering
+
 	tenantsDir, tenantsNamespace, tenantsSelector string
 
 	// Flags of upstream without effect here.
@@ -81,10 +83,11 @@ type flags struct {
 
 func (f *flags) addTo(cmd *cobra.Command) {
 	f.clientPort.Flag, f.agentPort.Flag, f.agentPort.Least = "server-port", "agent-port", 1
-	f.healthPort.Flag, f.adminPort.Flag = "health-port", "admin-port"
+	f.healthPort.Flag, f.adminPort.Flag, f.peerPort.Flag, f.peerPort.Least = "health-port", "admin-port", "peer-port", 1
 	cli.AddFlags(cmd, "Clients", f.addClients)
 	cli.AddFlags(cmd, "Agents", f.addAgents)
 	cli.AddFlags(cmd, "Routing", f.addRouting)
+	cli.AddFlags(cmd, "Other servers", f.addPeers)
 	cli.AddFlags(cmd, "Many clusters", f.addTenants)
 	cli.AddFlags(cmd, "TLS", f.addTLS)
 	cli.AddFlags(cmd, "Bounds", f.addBounds)
@@ -131,6 +134,16 @@ func (f *flags) addRouting(set *pflag.FlagSet) {
 	set.StringVar(&f.strategies, "proxy-strategies", string(registry.Default), "how an agent is picked: comma-separated strategies, tried in order until one finds an agent; destHost and destCIDR (its identifiers cover the destination), defaultRoute (it has default-route=true), default (any agent)")
 	set.StringSliceVar(&f.allow, "allow-destination", nil, "CIDR, address or host glob, with :PORT or :FIRST-LAST where ports matter; repeatable; if any is given, nothing else is served. Cloud metadata addresses are denied unless a rule names them")
 	set.StringSliceVar(&f.deny, "deny-destination", nil, "the same, for what is never served; wins over --allow-destination. Names are resolved by agents: give agents the rules for addresses too")
+}
+
+func (f *flags) addPeers(set *pflag.FlagSet) {
+	set.StringSliceVar(&f.peering.Addresses, "peer-servers", nil, "HOST:PORT of other servers, which forward to one another; a name may have several addresses, such as that of a headless Service, and the server's own may be among them; repeatable (default: a server reaches its own agents only)")
+	set.IntVar(&f.peerPort.Number, "peer-port", 8097, "port for other servers, served only with --peer-servers")
+	set.StringVar(&f.peerPort.Host, "peer-bind-address", "", "address for the same (default: all)")
+	set.StringVar(&f.peering.ServerName, "peer-server-name", "", "name that other servers' certificates must have (default: the host of --peer-servers)")
+	set.StringVar(&f.peer.Cert, "peer-cert", "", "certificate file shown to other servers, with the role server and for both usages, server and client (default: that of --cluster-cert)")
+	set.StringVar(&f.peer.Key, "peer-key", "", "private key file of --peer-cert")
+	set.StringVar(&f.peer.CA, "peer-ca-cert", "", "CA file for verifying other servers' certificates, which must have the role server (default: that of --cluster-ca-cert)")
 }
 
 func (f *flags) addTenants(set *pflag.FlagSet) {
@@ -216,7 +229,7 @@ func (f *flags) serverID() string { return cmp.Or(f.options.ID, os.Getenv("PROXY
 // validate checks the flags, and parses those that are lists or names. Its error is a
 // *cli.UsageError, except where a file does not exist.
 func (f *flags) validate() error {
-	for _, check := range []func() error{f.checkNumbers, f.checkValues, f.checkClients, f.checkAgents, f.checkTenants, f.checkAdmin, f.checkFiles} {
+	for _, check := range []func() error{f.checkNumbers, f.checkValues, f.checkClients, f.checkAgents, f.checkPeers, f.checkTenants, f.checkAdmin, f.checkFiles} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -225,10 +238,10 @@ func (f *flags) validate() error {
 }
 
 func (f *flags) checkNumbers() error {
-	f.clientPort.Unused = !f.clientTCP()
+	f.clientPort.Unused, f.peerPort.Unused = !f.clientTCP(), len(f.peering.Addresses) == 0
 	o, qps := &f.options, f.tokens.PerSecond
 	if err := cmp.Or(
-		cli.CheckPorts(f.agentPort, f.healthPort, f.adminPort, f.clientPort),
+		cli.CheckPorts(f.agentPort, f.healthPort, f.adminPort, f.clientPort, f.peerPort),
 		cli.NotNegative("graceful-shutdown-timeout", o.Grace),
 		cli.NotNegative("backend-dial-timeout", o.DialTimeout),
 		cli.CheckValue("resume-window", o.ResumeWindow, resume.CheckWindow(o.ResumeWindow)),
@@ -258,7 +271,7 @@ func (f *flags) checkValues() error {
 		cli.Parse(&f.tls.MinVersion, "tls-min-version", f.tlsMin, tlsreload.ParseVersion),
 		cli.Parse(&f.tls.CipherSuites, "cipher-suites", f.ciphers, tlsreload.ParseCipherSuites),
 		cli.CheckGiven(f.set, "agent-proxy-protocol-from", "allow-destination", "deny-destination", "peer-trust-domain",
-			"agent-identifier-allow-file", "admin-token-file", "admin-ca-cert"),
+			"agent-identifier-allow-file", "admin-token-file", "admin-ca-cert", "peer-servers"),
 		cli.Parse(&f.networks, "agent-proxy-protocol-from", f.proxies, admission.ParseNetworks),
 		cli.FlagError("allow-destination", allow),
 		cli.FlagError("deny-destination", deny),
@@ -326,6 +339,35 @@ func (f *flags) checkAgents() error {
 	return nil
 }
 
+func (f *flags) checkPeers() error {
+	if err := cli.CheckPair(f.set, "peer-cert", "peer-key"); err != nil {
+		return err
+	}
+	if len(f.peering.Addresses) == 0 {
+		for _, name := range []string{"peer-port", "peer-bind-address", "peer-server-name", "peer-cert", "peer-ca-cert"} {
+			if f.set.Changed(name) {
+				return cli.Usagef("--%s needs --peer-servers", name)
+			}
+		}
+		return nil
+	}
+	for _, text := range f.peering.Addresses {
+		if _, _, err := tunnel.SplitAddress(text); err != nil {
+			return cli.Usagef("--peer-servers=%q: want HOST:PORT", text)
+		}
+	}
+	if f.link == link.Off {
+		return cli.Usagef("--peer-servers and --link=off exclude each other: servers forward to one another by links")
+	}
+	if f.peer.Cert == "" {
+		f.peer.Cert, f.peer.Key = f.cluster.Cert, f.cluster.Key
+	}
+	if f.peer.CA = cmp.Or(f.peer.CA, f.cluster.CA); f.peer.CA == "" {
+		return cli.Usagef("--peer-ca-cert is missing: without it, and without --cluster-ca-cert, anybody could be another server")
+	}
+	return nil
+}
+
 func (f *flags) checkAdmin() error {
 	if err := cli.CheckPair(f.set, "admin-cert", "admin-key"); err != nil {
 		return err
@@ -367,5 +409,5 @@ func (f *flags) checkTenants() error {
 
 func (f *flags) checkFiles() error {
 	return cli.CheckFiles(f.set, "server-cert", "server-key", "server-ca-cert", "cluster-cert", "cluster-key", "cluster-ca-cert",
-		"admin-cert", "admin-key", "admin-ca-cert", "kubeconfig", "admin-token-file", "agent-identifier-allow-file")
+		"admin-cert", "admin-key", "admin-ca-cert", "peer-cert", "peer-key", "peer-ca-cert", "kubeconfig", "admin-token-file", "agent-identifier-allow-file")
 }

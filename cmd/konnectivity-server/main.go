@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"math"
@@ -96,7 +97,7 @@ type process struct {
 // served. ctx bounds the wait for tenants' Secrets.
 func (p *process) build(ctx context.Context) (*server.Server, error) {
 	tenants := func() error { return p.tenants(ctx) }
-	for _, step := range []func() error{p.settings, p.agentAuth, p.leases, p.listenClients, p.listenAgents, p.listenOthers, tenants} {
+	for _, step := range []func() error{p.settings, p.agentAuth, p.leases, p.listenClients, p.listenAgents, p.listenServers, p.listenOthers, tenants} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -302,6 +303,25 @@ func (p *process) listenAgents() error {
 	return nil
 }
 
+// listenServers listens for other servers, where there are any.
+func (p *process) listenServers() error {
+	f := p.flags
+	if len(f.peering.Addresses) == 0 {
+		return nil
+	}
+	tls, err := p.sourceFor("peer", f.peer, f.peers.Servers())
+	if err != nil {
+		return err
+	}
+	l, err := p.listen(f.peerPort)
+	if err != nil {
+		return err
+	}
+	f.peering.Listener, f.peering.TLS = server.Listener{Listener: l, TLS: tls.Server}, tls.Client
+	p.options.Peering = &f.peering
+	return nil
+}
+
 func (p *process) listenOthers() (err error) {
 	f := p.flags
 	if f.healthPort.Number > 0 {
@@ -341,11 +361,16 @@ func (p *process) listen(port cli.Port) (net.Listener, error) {
 	return l, err
 }
 
-// source loads the certificates of a port whose peers have the role peers. They are
-// reloaded while the server runs.
+// source loads the certificates of a port whose peers have the role peers.
 func (p *process) source(name string, files tlsreload.Files, peers pki.Role) (*tlsreload.Source, error) {
+	return p.sourceFor(name, files, p.flags.peers.Peer(peers))
+}
+
+// sourceFor loads the certificates of a port whose peers' certificates judge accepts. They
+// are reloaded while the server runs.
+func (p *process) sourceFor(name string, files tlsreload.Files, judge func(*x509.Certificate) error) (*tlsreload.Source, error) {
 	options := p.flags.tls
-	options.Name, options.Peer, options.Own = name, p.flags.peers.Peer(peers), cli.Own(pki.RoleServer)
+	options.Name, options.Peer, options.Own = name, judge, cli.Own(pki.RoleServer)
 	options.Log = p.log
 	s, err := tlsreload.New(files, options)
 	if err != nil {

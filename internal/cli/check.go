@@ -214,5 +214,11 @@ func (p *PeerFlags) Peer(want pki.Role) func(*x509.Certificate) error {
 	return pki.RoleRule{Want: want, Require: p.require, TrustDomain: p.trustDomain}.Check
 }
 
+// Servers returns the check of the certificates of other servers, for a server: they must
+// have the role in any case.
+func (p *PeerFlags) Servers() func(*x509.Certificate) error {
+	return pki.RoleRule{Want: pki.RoleServer, Require: true, TrustDomain: p.trustDomain}.Check
+}
+
 // Own returns the check of the program's own certificate that its peers make by default.
 func Own(role pki.Role) func(*x509.Certificate) error { return pki.RoleRule{Want: role}.Check }

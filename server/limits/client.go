@@ -3,6 +3,7 @@ package limits
 import (
 	"crypto/sha256"
 	"crypto/tls"
+	"fmt"
 	"net"
 	"net/netip"
 
@@ -37,10 +38,19 @@ type client struct {
 	conns int
 }
 
+// JoinForwarded counts a connection of a client of another server, as that one numbers
+// it, until leave is called.
+func (t *Tenant) JoinForwarded(of tunnel.Origin) (_ *tunnel.Client, leave func()) {
+	return t.join(identity{cert: sha256.Sum256(fmt.Appendf(nil, "%d %s", of.Client, of.Server))}, nil)
+}
+
 // Join counts a connection of a client, whose TLS state and address are given, until
 // leave is called.
 func (t *Tenant) Join(state *tls.ConnectionState, from net.Addr) (_ *tunnel.Client, leave func()) {
-	who, names := identityOf(state, from)
+	return t.join(identityOf(state, from))
+}
+
+func (t *Tenant) join(who identity, names []string) (_ *tunnel.Client, leave func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := t.clients[who]

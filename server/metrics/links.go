@@ -20,6 +20,7 @@ import (
 const (
 	linkAgent  = "agent"
 	linkClient = "client"
+	linkServer = "server" // another that forwards
 )
 
 // linked registers what links have a part in, and asks them at each scrape.

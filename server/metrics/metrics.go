@@ -61,6 +61,8 @@ type Server struct {
 	refusals    *prometheus.CounterVec
 	rejected    *prometheus.CounterVec
 	clientConns *prometheus.GaugeVec
+	peerDials   *prometheus.CounterVec
+	peerFaults  *prometheus.CounterVec
 	reviews     *prometheus.HistogramVec
 
 	// Links is where links to agents and clients are added.
@@ -75,7 +77,7 @@ type Server struct {
 // New registers a server's metrics on reg, where there may be one set only. All
 // gauges, and all counters whose labels are known, are there with 0.
 func New(reg prometheus.Registerer) *Server {
-	m := &Server{reg: reg, Links: observe.NewLinks(Prefix+"link_", linkAgent, linkClient)}
+	m := &Server{reg: reg, Links: observe.NewLinks(Prefix+"link_", linkAgent, linkClient, linkServer)}
 	m.reg.MustRegister(m.Links)
 	m.upstream()
 	m.own()
@@ -120,7 +122,7 @@ func (m *Server) upstream() {
 }
 
 func (m *Server) own() {
-	m.requests = m.counter("requests_total", "Count of requested connections, by client protocol (connect, grpc, link; resume: to go on with one) and outcome: ok, or why the dial failed.", "front", "outcome")
+	m.requests = m.counter("requests_total", "Count of requested connections, by client protocol (connect, grpc, link; server: another server forwards one; resume: to go on with one) and outcome: ok, or why the dial failed.", "front", "outcome")
 	m.resets = m.counter("connection_resets_total", "Count of established connections that ended abnormally, by cause.", "cause")
 	for code := range tunnel.Codes() {
 		m.resets.WithLabelValues(code.Label())
@@ -136,12 +138,18 @@ func (m *Server) own() {
 		m.refusals.WithLabelValues(reason)
 	}
 	m.rejected = m.counter("rejected_connections_total", "Count of accepted connections that never became a request, by listener and reason: limit, evicted, proxy, tls, timeout, protocol, refused, closed.", "listener", "reason")
-	m.clientConns = m.gauge("listener_connections", "Number of current connections, by listener (clients, agents).", "listener")
-	for _, l := range []string{"clients", "agents"} {
+	m.clientConns = m.gauge("listener_connections", "Number of current connections, by listener (clients, agents, servers).", "listener")
+	for _, l := range []string{"clients", "agents", "servers"} {
 		m.clientConns.WithLabelValues(l)
 		for _, reason := range []string{"limit", "evicted", "proxy", "tls", "timeout", "protocol", "refused", "closed"} {
 			m.rejected.WithLabelValues(l, reason)
 		}
+	}
+	m.peerDials = m.counter("peer_dials_total", "Count of dials forwarded to other servers, by outcome: ok, or why the dial failed.", "outcome")
+	m.peerDials.WithLabelValues("ok")
+	m.peerFaults = m.counter("peer_faults_total", "Count of faults of other servers, by reason: full (it told too many routes), slow (it did not read what it asked to be told), protocol (it stopped to tell), tenant (it forwarded for a tenant that is not served here).", "reason")
+	for _, reason := range []string{"full", "slow", "protocol", "tenant"} {
+		m.peerFaults.WithLabelValues(reason)
 	}
 	m.reviews = m.histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
 	for direction, bytes := range map[string]func() int64{

@@ -132,6 +132,12 @@ func (m *Server) LeaseDeleted(code int, reason string, took time.Duration) {
 // LeaseCulled implements lease.Metrics.
 func (m *Server) LeaseCulled() { m.culled.Inc() }
 
+// PeerDialed is told how a dial by another server went.
+func (m *Server) PeerDialed(err error) { m.peerDials.WithLabelValues(outcome(err)).Inc() }
+
+// PeerFault counts a fault of another server, by reason.
+func (m *Server) PeerFault(reason string) { m.peerFaults.WithLabelValues(reason).Inc() }
+
 // HTTPConnection is told +1 and -1 as a CONNECT request begins and ends.
 func (m *Server) HTTPConnection(delta int) { m.httpConns.Add(float64(delta)) }
 

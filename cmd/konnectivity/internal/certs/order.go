@@ -107,7 +107,7 @@ func (o *Order) plan() ([]certificate, error) {
 	loopback := []string{"localhost", "127.0.0.1", "::1"}
 	certs := []certificate{
 		o.certificate("server", pki.Leaf{CommonName: "konnectivity-server-local", Server: true}, pki.RoleServer),
-		o.certificate("cluster", pki.Leaf{CommonName: "konnectivity-server", Server: true}, pki.RoleServer),
+		o.certificate("cluster", pki.Leaf{CommonName: "konnectivity-server", Server: true, Client: true}, pki.RoleServer),
 		o.certificate("client", pki.Leaf{CommonName: "konnectivity-client", Client: true}, pki.RoleClient),
 		o.certificate("agent", pki.Leaf{CommonName: "konnectivity-agent", Client: true}, pki.RoleAgent),
 	}

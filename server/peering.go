@@ -1,0 +1,288 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"konnectivity/internal/admin"
+	"konnectivity/server/frontend"
+	"konnectivity/server/reach"
+	"konnectivity/server/registry"
+	"konnectivity/server/routes"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/splice"
+)
+
+// maxPeerConns is how many connections other servers may have: they are few.
+const maxPeerConns = 256
+
+const (
+	// leaveTime is how long a server that drains stays linked to the others for agents
+	// that do not leave it. It looks every leaveLook.
+	leaveTime = 3 * time.Second
+	leaveLook = 25 * time.Millisecond
+)
+
+// leaveMoves are the looks at which it asks for connections to be moved: by then, agents
+// may be linked to other servers as well. One that is not would be moved in vain.
+var leaveMoves = []int{20, 60, 140}
+
+// frontServer is the front of requests that another server has forwarded.
+const frontServer = "server"
+
+// Peering is how servers forward to one another (docs/link-protocol.md §11). What its
+// Listener accepts and what TLS dials must have proved that it is a server.
+type Peering struct {
+	Listener   Listener
+	Addresses  []string // HOST:PORT of the others; a name may have several addresses
+	ServerName string   // that the others' certificates must have; "": the host of the address
+	TLS        func(serverName string, nextProtos ...string) *tls.Config
+}
+
+// peering is the other servers. A nil one has none.
+type peering struct {
+	*reach.Servers
+	known *registry.Peers
+	front *frontend.Frontend
+}
+
+func (s *Server) buildPeering() (err error) {
+	o := s.opts.Peering
+	if o == nil {
+		return nil
+	}
+	p := &peering{known: registry.NewPeers(s.metrics.PeerDialed)}
+	p.Servers, err = reach.New(reach.Options{
+		ID: s.opts.ID, Addresses: o.Addresses, ServerName: o.ServerName, TLS: o.TLS, Link: s.peerLink,
+		Known: p.known, TellAll: s.tellRoutes, Changed: s.routesChanged, Fault: s.metrics.PeerFault, Linked: s.linkedToPeer, Log: s.opts.Log,
+	})
+	if err != nil {
+		return err
+	}
+	p.front, err = frontend.New(frontend.Config{
+		Name: "servers", TLS: o.Listener.TLS, MaxConns: maxPeerConns, PreAuth: s.preAuth, Metrics: s.metrics, Log: s.opts.Log,
+		LinkALPN: link.ALPN, Link: s.servePeer, Prepare: link.Buffered,
+	})
+	s.peering = p
+	return err
+}
+
+// share has a cluster forward, and tell other servers of its agents.
+func (cl *cluster) share() {
+	if p := cl.server.peering; p != nil {
+		cl.agents.Share(p.known, cl.name, func(k routes.Key, there bool) { p.Tell(cl.name, k, there) })
+	}
+}
+
+// tellRoutes tells of all agents.
+func (s *Server) tellRoutes(tell func(cluster string, k routes.Key)) {
+	s.eachCluster(func(cl *cluster) { cl.agents.TellAll(func(k routes.Key) { tell(cl.name, k) }) })
+}
+
+// tellAgain tells other servers of all agents of a tenant. It is called when an earlier
+// tenant of that name has ended, since the departure of its agents may have removed keys
+// that agents of the present tenant have.
+func (s *Server) tellAgain(name string) {
+	if cl := s.clusterNamed(name); s.peering != nil && cl != nil {
+		cl.agents.TellAll(func(k routes.Key) { s.peering.Tell(name, k, true) })
+	}
+}
+
+// routesChanged tells clusters and clients whether agents of other servers serve.
+func (s *Server) routesChanged() {
+	s.eachCluster(func(cl *cluster) {
+		cl.agents.Notice()
+		cl.peers.tellServing(cl.serving)
+	})
+}
+
+func (s *Server) linkedToPeer(session *link.Session) (ended func()) {
+	s.metrics.Links.Add(admin.RoleServer, session)
+	if s.drains.Err() != nil {
+		session.Drain()
+	}
+	return func() { s.metrics.Links.Remove(admin.RoleServer, session) }
+}
+
+// peerLink is for a link to another server, either side's.
+func (s *Server) peerLink() link.Config {
+	cfg := s.linkConfig()
+	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureForward)
+	cfg.Forwarder = splice.Forwarder(&forwarded{server: s})
+	cfg.Budget, cfg.PeerNumbersClients, cfg.BudgetOf = s.opts.Budget, true, s.budgetOf
+	cfg.Log = s.opts.Log
+	return cfg
+}
+
+// budgetOf is the memory of a cluster's connections; nil: it is not served.
+func (s *Server) budgetOf(cluster string) *link.Budget {
+	if cl := s.clusterNamed(cluster); cl != nil {
+		return cl.limits.Budget()
+	}
+	return nil
+}
+
+// clusterNamed is the server's own or a tenant's; nil: it is not served.
+func (s *Server) clusterNamed(name string) *cluster {
+	switch {
+	case name == "":
+		return s.own
+	case s.tenants == nil:
+		return nil
+	}
+	return s.tenants.now.Load().cluster(name)
+}
+
+// servePeer is the link of another server, from its handshake to its end.
+func (s *Server) servePeer(ctx context.Context, c *frontend.Conn) {
+	cfg := s.peerLink()
+	cfg.Verify = func(_ context.Context, peer link.Hello) error {
+		switch {
+		case !peer.FromServer():
+			return fmt.Errorf("this port is for servers that forward, not for %ss", peer.Role)
+		case len(peer.ID) > registry.MaxID:
+			return fmt.Errorf("the server's id has %d bytes: at most %d are accepted", len(peer.ID), registry.MaxID)
+		}
+		return nil
+	}
+	session := s.meetLink(ctx, c, cfg)
+	if session == nil {
+		return
+	}
+	itself := session.Peer().ID == s.opts.ID // which is about to notice
+	c.Go(func() {
+		var using sync.WaitGroup
+		if !itself {
+			s.peering.Retry() // it may be one that could not be linked a moment ago
+			using.Go(func() { s.peering.Serve(session, c.RemoteAddr().String(), nil) })
+		}
+		serveLink(ctx, context.Background(), session, func() { s.closeLink(session) })
+		using.Wait()
+	})
+}
+
+// forwarded serves what another server forwards by one link. It never forwards that
+// again.
+type forwarded struct {
+	server *Server
+	told   atomic.Bool // the other server has asked for routes
+}
+
+// Forward implements tunnel.Carrier.
+func (w *forwarded) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+	if f.Network == link.NetworkRoutes {
+		if w.told.Swap(true) {
+			return refuseForwarded(f, answer, tunnel.FailExhausted, "the routes are being told on this link")
+		}
+		return (&tunnel.Forwarder{Dialer: tunnel.DialerFunc(w.server.peering.Feed)}).Forward(ctx, f, answer)
+	}
+	cl := w.server.clusterNamed(f.Origin.Cluster)
+	if cl == nil || !cl.stay() {
+		w.server.metrics.PeerFault("tenant")
+		return refuseForwarded(f, answer, tunnel.FailNoAgent, fmt.Sprintf("the server %.100q does not serve the tenant %.100q", w.server.opts.ID, f.Origin.Cluster))
+	}
+	f.AtEnd(cl.left.Done)
+	client, leave := cl.limits.JoinForwarded(f.Origin)
+	f.AtEnd(leave)
+	f.Client, f.Front = client, frontServer
+	return cl.forwarded.Forward(ctx, f, answer)
+}
+
+func refuseForwarded(f *tunnel.Flow, answer tunnel.Answer, failure tunnel.Failure, reason string) error {
+	err := &tunnel.DialError{Failure: failure, Address: f.Address, Reason: reason}
+	_, _ = answer(nil, err)
+	return err
+}
+
+// local dials for another server, which has judged the request: by agents of this one,
+// within the client's shares.
+type local struct{ cluster *cluster }
+
+// Dial implements tunnel.Dialer.
+func (d local) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	if f.Origin.Server == "" {
+		return nil, errors.New("the request of another server does not name that server")
+	}
+	done, err := d.cluster.limits.Start(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	d.cluster.server.metrics.Dialing(1)
+	defer d.cluster.server.metrics.Dialing(-1)
+	return d.cluster.agents.Dial(ctx, f)
+}
+
+// leave returns when, in a drain, no link to another server carries anything, and the
+// agents have gone to those as well, or ctx has ended.
+func (p *peering) leave(ctx context.Context, agents func() int) {
+	p.front.Drain()
+	p.Drain()
+	began := time.Now()
+	for n := 1; ctx.Err() == nil; n++ {
+		if p.Idle() && (agents() == 0 || time.Since(began) > leaveTime) {
+			return
+		}
+		if slices.Contains(leaveMoves, n) {
+			p.Move()
+		}
+		select {
+		case <-time.After(leaveLook):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// settled is closed when there is no other server to wait for.
+func (s *Server) settled() <-chan struct{} {
+	if s.peering == nil {
+		return closed
+	}
+	return s.peering.Settled()
+}
+
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// count is how many other servers are linked, and how many keys of their agents are
+// known.
+func (p *peering) count() (servers, known int) {
+	ids := make(map[string]int)
+	for _, l := range p.Links() {
+		ids[l.Peer().ID] = p.Routes(l).Routes // those of two links are the same
+	}
+	for _, n := range ids {
+		known += n
+	}
+	return len(ids), known
+}
+
+// addTo lists the links to other servers.
+func (p *peering) addTo(out []admin.Peer) []admin.Peer {
+	if p == nil {
+		return out
+	}
+	links := p.Links()
+	slices.SortFunc(links, func(a, b *reach.Link) int {
+		return cmp.Or(strings.Compare(a.Peer().ID, b.Peer().ID), a.Since.Compare(b.Since))
+	})
+	for _, l := range links {
+		v := admin.Peer{Role: admin.RoleServer, ID: l.Peer().ID, Protocol: "link", Remote: l.Remote, Since: l.Since,
+			Draining: tunnel.Closed(l.Draining()), Silent: admin.SilentSeconds(l.Heard()), Identifiers: fmt.Sprintf("%d agents", p.Routes(l).Agents)}
+		addLink(&v, l)
+		out = append(out, v)
+	}
+	return out
+}

@@ -1,0 +1,364 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
+	"konnectivity/server/registry"
+	"konnectivity/server/routes"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
+)
+
+// crew is servers that forward to one another.
+type crew struct {
+	ca        *pki.CA
+	pair      pki.Pair
+	at        []string
+	listeners []net.Listener
+	servers   []*rig
+}
+
+func newCrew(t *testing.T, n int) *crew {
+	t.Helper()
+	c := &crew{ca: testutil.Must(pki.NewCA("servers"))(t)}
+	c.pair = testutil.Must(c.ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"server"}, Server: true, Client: true}))(t)
+	for range n {
+		l := listenTCP(t)
+		c.listeners, c.at = append(c.listeners, l), append(c.at, l.Addr().String())
+	}
+	return c
+}
+
+// join makes a server's Options those of the i-th.
+func (c *crew) join(i int) func(*Options) {
+	return func(o *Options) {
+		o.ID = fmt.Sprint("server-", i)
+		o.Peering = &Peering{
+			Listener: Listener{Listener: c.listeners[i], TLS: func(protos ...string) *tls.Config {
+				return &tls.Config{Certificates: []tls.Certificate{c.pair.TLS()}, ClientCAs: c.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos}
+			}},
+			Addresses: c.at, ServerName: "server", TLS: c.client,
+		}
+	}
+}
+
+func (c *crew) client(name string, protos ...string) *tls.Config {
+	return &tls.Config{RootCAs: c.ca.Pool(), ServerName: name, Certificates: []tls.Certificate{c.pair.TLS()}, NextProtos: protos}
+}
+
+// start starts n servers that are linked, each made by settings too.
+func startCrew(t *testing.T, n int, settings ...func(*Options)) *crew {
+	t.Helper()
+	c := newCrew(t, n)
+	for i := range n {
+		c.servers = append(c.servers, startServer(t, append(settings, c.join(i))...))
+	}
+	testutil.Eventually(t, "all are linked, both ways", func() bool {
+		for _, r := range c.servers {
+			if len(r.peering.Links()) != 2*(n-1) {
+				return false
+			}
+		}
+		return true
+	})
+	return c
+}
+
+// known waits until all servers know of n agents.
+func (c *crew) known(t *testing.T, n int) {
+	t.Helper()
+	testutil.Eventually(t, "all know of all agents", func() bool {
+		for _, r := range c.servers {
+			all := r.own.agents.Counts().Agents
+			seen := map[string]bool{}
+			for _, l := range r.peering.Links() {
+				if id := l.Peer().ID; !seen[id] {
+					seen[id] = true
+					all += r.peering.Routes(l).Agents
+				}
+			}
+			if all != n {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// Whichever server a client meets, by whatever protocol, it reaches the agent of any.
+func TestServersForward(t *testing.T) {
+	c := startCrew(t, 3, func(o *Options) {
+		o.Strategies = []registry.Strategy{registry.DestHost, registry.DestCIDR, registry.DefaultRoute}
+	})
+	var asked [3]string
+	for i, r := range c.servers {
+		ids := fmt.Sprintf("host=h%d&cidr=10.%d.0.0/16&cidr=10.9.%d.0/24", i, i, i)
+		if i == 2 {
+			ids += "&default-route=true&cidr=10.9.0.0/16"
+		}
+		r.agent(agentKinds[i%2], agentHello{id: fmt.Sprint("agent-", i), identifiers: ids}, echoing)
+		asked[i] = ids
+	}
+	c.known(t, 3)
+	for _, r := range c.servers {
+		for n, address := range []string{"h0:1", "h1:1", "h2:1", "10.0.0.1:1", "10.1.0.1:1", "10.2.0.1:1", "elsewhere:1", "10.9.1.1:1"} {
+			conn := r.mustDial(clientKinds[n%len(clientKinds)], address)
+			r.roundTrip(conn, 1000)
+			conn.Close()
+		}
+		if _, err := r.dial("link", "refused:1"); tunnel.FailureOf(err) != tunnel.FailRefused {
+			t.Errorf("what the far agent says is lost: %v", err)
+		}
+	}
+	if !c.servers[0].metric(`peer_faults_total{reason="tenant"} 0`) || c.servers[0].metric(`peer_dials_total{outcome="ok"} 0`) {
+		t.Error("forwarded dials are not counted, or faults are where there are none")
+	}
+	if !strings.Contains(fmt.Sprint(c.servers[0].adminPeers()), "server-1") {
+		t.Error("the other servers are not listed")
+	}
+}
+
+// fakeServer is another server as an attacker, or a fault, would have it.
+type fakeServer struct {
+	*link.Session
+	tells  []routes.Record
+	dials  tunnel.DialerFunc
+	dialed atomic.Int32
+}
+
+// Dial serves what a server asks the fake for.
+func (f *fakeServer) serve(ctx context.Context, flow *tunnel.Flow) (tunnel.Conn, error) {
+	if flow.Network != link.NetworkRoutes {
+		f.dialed.Add(1)
+		return f.dials(ctx, flow)
+	}
+	near, far := net.Pipe()
+	go func() {
+		var all []byte
+		for _, r := range append(f.tells, routes.Record{Op: routes.All}) {
+			all = r.Append(all)
+		}
+		if _, err := far.Write(all); err != nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, far)
+	}()
+	return tunnel.Wrap(near), nil
+}
+
+// link links the fake to the first server.
+func (f *fakeServer) link(t *testing.T, c *crew) *fakeServer {
+	t.Helper()
+	hello := link.Hello{Role: link.RoleServer, ID: "fake", Features: []string{link.FeatureForward, link.FeatureResume}}
+	f.Session = testutil.Must(c.servers[0].linked(c.at[0], c.client("server", link.ALPN), link.Config{
+		Hello: hello, Forwarder: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(f.serve), DialTimeout: time.Hour}}))(t)
+	testutil.Eventually(t, "the fake is linked", func() bool { n, _ := c.servers[0].peering.count(); return n == 1 })
+	return f
+}
+
+func there(k routes.Key) routes.Record { return routes.Record{Op: routes.There, Key: k} }
+
+var anyAgent = there(routes.Key{Kind: routes.AnyAgent})
+
+func noAgent(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+	return nil, &tunnel.DialError{Failure: tunnel.FailNoAgent, Reason: "there is none"}
+}
+
+// A server that lies is asked once for each dial, and never where there is an agent here.
+func TestAServerThatLies(t *testing.T) {
+	c := startCrew(t, 1)
+	r := c.servers[0]
+	fake := (&fakeServer{tells: []routes.Record{anyAgent}, dials: noAgent}).link(t, c)
+	r.eventually("it is believed", func() bool { return r.Ready() == nil })
+	if _, err := r.dial("link", "x:1"); tunnel.FailureOf(err) != tunnel.FailNoAgent || fake.dialed.Load() != 1 {
+		t.Errorf("%v after %d dials", err, fake.dialed.Load())
+	}
+	if !r.metric(`peer_dials_total{outcome="no_agent"} 1`) {
+		t.Error("it is not counted")
+	}
+	r.agent("link", agentHello{id: "a"}, echoing)
+	r.roundTrip(r.mustDial("link", "x:1"), 10)
+	if n := fake.dialed.Load(); n != 1 {
+		t.Errorf("it was asked %d times", n)
+	}
+	fake.Close()
+	r.eventually("what it told is forgotten", func() bool { n, known := r.peering.count(); return n+known == 0 })
+}
+
+// Who tells more than there is room for is thrown out.
+func TestAServerThatTellsTooMuch(t *testing.T) {
+	c := startCrew(t, 1)
+	r := c.servers[0]
+	tells := make([]routes.Record, routes.MaxRoutes+1)
+	for i := range tells {
+		tells[i] = there(routes.Key{Kind: routes.Agent, Value: [16]byte{byte(i), byte(i >> 8), byte(i >> 16)}})
+	}
+	fake := (&fakeServer{tells: tells, dials: noAgent})
+	fake.link(t, c)
+	r.ends("its link", fake.Done())
+	r.eventually("it is counted, and what it told forgotten", func() bool {
+		_, known := r.peering.count()
+		return known == 0 && r.metric(`peer_faults_total{reason="full"} 1`)
+	})
+}
+
+// A server that stands still holds up the dials that it was asked for until their clients
+// give up, and they are given up there too.
+func TestAServerThatIsFrozen(t *testing.T) {
+	c := startCrew(t, 1)
+	r := c.servers[0]
+	given := make(chan struct{})
+	(&fakeServer{tells: []routes.Record{anyAgent}, dials: func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
+		<-ctx.Done()
+		close(given)
+		return nil, ctx.Err()
+	}}).link(t, c)
+	r.eventually("it is believed", func() bool { return r.Ready() == nil })
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := testutil.Must(r.clientLink())(t).Dial(ctx, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailTimeout {
+		t.Error(err)
+	}
+	r.ends("the dial at the frozen server", given)
+}
+
+// What was forwarded goes no farther: neither to another server, nor back, and not to a
+// cluster that is not served here.
+func TestForwardedOnce(t *testing.T) {
+	c := startCrew(t, 1)
+	r := c.servers[0]
+	fake := (&fakeServer{tells: []routes.Record{anyAgent}, dials: noAgent}).link(t, c)
+	r.eventually("it is believed", func() bool { return r.Ready() == nil })
+	ask := func(tenant string) error {
+		f := tunnel.NewFlow("tcp", "x:1")
+		f.Client = &tunnel.Client{Tenant: tenant, Budget: link.NewBudget(1 << 20).Share()}
+		conn, err := fake.Dial(testutil.Context(t), f)
+		if err == nil {
+			r.roundTrip(conn, 100)
+			conn.Close()
+		}
+		return err
+	}
+	if err := ask(""); tunnel.FailureOf(err) != tunnel.FailNoAgent || fake.dialed.Load() != 0 {
+		t.Errorf("%v, and it was forwarded %d times", err, fake.dialed.Load())
+	}
+	if err := ask("nobody"); tunnel.FailureOf(err) != tunnel.FailNoAgent || !strings.Contains(err.Error(), "does not serve the tenant") {
+		t.Error(err)
+	}
+	if !r.metric(`peer_faults_total{reason="tenant"} 1`) {
+		t.Error("servers that disagree about tenants are not counted")
+	}
+	r.agent("link", agentHello{id: "a"}, echoing)
+	testutil.NoError(t, ask(""))
+	if !r.metric(`requests_total{front="server",outcome="ok"} 1`) {
+		t.Error("a forwarded request is not counted as one")
+	}
+	again, err := fake.Dial(t.Context(), tunnel.NewFlow(link.NetworkRoutes, "x:1"))
+	testutil.NoError(t, err)
+	defer again.Close()
+	if _, err := fake.Dial(t.Context(), tunnel.NewFlow(link.NetworkRoutes, "x:1")); tunnel.FailureOf(err) != tunnel.FailExhausted {
+		t.Errorf("routes are told twice on one link: %v", err)
+	}
+}
+
+// A peer that does not name the feature, or is no server, is refused.
+func TestOnlyServersAreLinked(t *testing.T) {
+	c := startCrew(t, 1)
+	for _, hello := range []link.Hello{
+		{Role: link.RoleServer, ID: "old"},
+		{Role: link.RoleAgent, ID: "agent", Features: []string{link.FeatureForward}},
+		{Role: link.RoleClient, ID: "client", Features: []string{link.FeatureForward}},
+	} {
+		if ses, err := c.servers[0].linked(c.at[0], c.client("server", link.ALPN), link.Config{Hello: hello}); err == nil {
+			t.Errorf("%v is linked", ses.Peer())
+		}
+	}
+}
+
+// A connection outlives the servers at both of its ends: its request to resume finds the
+// agent wherever that is linked by then.
+func TestResumedByAnotherServer(t *testing.T) {
+	c := startCrew(t, 3, func(o *Options) { o.ResumeWindow = 30 * time.Second })
+	opener, acceptor := resume.New(resume.Options{Window: 30 * time.Second}), resume.New(resume.Options{Window: 30 * time.Second})
+	t.Cleanup(func() { opener.Close(); acceptor.Close(); opener.Wait(); acceptor.Wait() })
+	features := []string{link.FeatureResume}
+	agentAt := func(i int) *link.Session {
+		r := c.servers[i]
+		pair := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: "agent", Client: true}))(t) // no identity but its id, as all have their own CA
+		secure := &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}}
+		return testutil.Must(r.linked(r.agentAt, secure, link.Config{
+			Hello: link.Hello{Role: link.RoleAgent, ID: "a", Features: features}, Forwarder: acceptor.Forwarder(forwarder(echoing))}))(t)
+	}
+	var by atomic.Pointer[link.Session]
+	sidecarAt := func(i int) {
+		by.Store(testutil.Must(c.servers[i].clientLinkAs(c.servers[i].tls(link.ALPN), link.Hello{Role: link.RoleClient, ID: "sidecar", Features: features}))(t))
+	}
+	at2 := agentAt(2)
+	c.known(t, 1)
+	sidecarAt(0)
+	conn, err := opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) { return by.Load().Dial(ctx, f) })).
+		Dial(testutil.Context(t), tunnel.NewFlow("tcp", "x:1"))
+	testutil.NoError(t, err)
+	defer conn.Close()
+	r := c.servers[0]
+	r.roundTrip(conn, 100<<10)
+	first := by.Load()
+	sidecarAt(1)
+	_ = first.Close()
+	r.roundTrip(conn, 100<<10)
+	agentAt(1)
+	_ = at2.Close()
+	r.roundTrip(conn, 100<<10)
+	if n := acceptor.Stats(); n.Resumes < 2 {
+		t.Errorf("%+v", n)
+	}
+}
+
+// Two servers serve the same tenants. A client at one reaches the agent of its own cluster
+// at the other, and no agent of another cluster.
+func TestTenantsStayApartAmongServers(t *testing.T) {
+	c := newCrew(t, 2)
+	first := startSharers(t, c.join(0))
+	second := startSharers(t, c.join(1))
+	c.servers = []*rig{first.rig, second.rig}
+	var here, there []*sharer
+	for _, name := range []string{"red", "blue"} {
+		a := first.addServed(name, "")
+		b := &sharer{of: second, name: name, ca: a.ca, cert: a.cert}
+		b.write("")
+		second.eventually(name+" is served", func() bool { return b.cluster() != nil })
+		here, there = append(here, a), append(there, b)
+	}
+	red, blue := here[0], here[1]
+	there[0].hasAgent()
+	first.eventually("red's agent is known", func() bool { return red.cluster().agents.Ready() == nil })
+	for _, kind := range sharedClients {
+		conn, err := red.dial(kind, "x:1")
+		if err != nil || !there[0].greets(conn) {
+			t.Errorf("%s: red's client does not come to red: %v", kind, err)
+		}
+		if _, err := blue.dial(kind, "x:1"); err == nil {
+			t.Errorf("%s: blue's client comes to red", kind)
+		}
+	}
+	if err := blue.cluster().agents.Ready(); err == nil {
+		t.Error("blue is ready by red's agent")
+	}
+	removed := filepath.Join(second.folder, "red")
+	testutil.NoError(t, os.RemoveAll(removed))
+	second.dir.Look()
+	first.eventually("what a tenant had that is removed is forgotten", func() bool { _, known := first.peering.count(); return known == 0 })
+}

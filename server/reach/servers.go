@@ -1,0 +1,217 @@
+package reach
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/peers"
+	"konnectivity/server/registry"
+	"konnectivity/server/routes"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+const (
+	// connectTimeout bounds an attempt: TCP, TLS, HELLO and all routes.
+	connectTimeout = 10 * time.Second
+
+	// resolveEvery is how often names are looked up, and resolveTime how long that may
+	// take.
+	resolveEvery = 5 * time.Second
+	resolveTime  = 5 * time.Second
+
+	// maxAddresses bounds how many servers are linked to: each may link back.
+	maxAddresses = routes.MaxServers / 2
+)
+
+// policy keeps a link to each address. The pauses stay short, since dials wait only
+// tunnel.BackTime for agents that have gone to a server that is not linked, and servers
+// are few.
+var policy = peers.Policy{
+	Backoff:   peers.Backoff{Base: 100 * time.Millisecond, Limit: 2 * time.Second, Growth: 2},
+	ShortLife: 10 * time.Second, Spread: 50 * time.Millisecond, Losses: 64, DrainSoon: true,
+	MaxSearch: 1, ByAddress: true,
+	Want: func(_, addresses int) int { return max(1, addresses) },
+}
+
+// Options are what Servers work with. All must be given but ServerName.
+type Options struct {
+	ID         string   // this server's
+	Addresses  []string // HOST:PORT of other servers; a name may have several addresses
+	ServerName string   // that their certificates must have; "": the host of the address
+
+	// TLS returns a configuration as tlsreload's Source.Client does. It must accept
+	// servers alone.
+	TLS func(serverName string, nextProtos ...string) *tls.Config
+	// Link is for a new link, without Verify.
+	Link func() link.Config
+
+	Known *registry.Peers
+	// TellAll calls tell for all that this server's agents serve, in the order in which
+	// Tell is called for changes.
+	TellAll func(tell func(cluster string, k routes.Key))
+	// Changed is called when there may be news of which clusters other servers serve.
+	Changed func()
+	// Fault counts a fault of another server: "full", "slow" or "protocol".
+	Fault func(reason string)
+	// Linked is called with each new link. ended is called at the link's end.
+	Linked func(*link.Session) (ended func())
+
+	Log logrus.FieldLogger
+}
+
+// Servers are the others. All methods may be called from any goroutine.
+type Servers struct {
+	opts    Options
+	tls     map[string]*tls.Config // by server name
+	set     *peers.Set[address, *session]
+	settled chan struct{}
+	feeds   feeds
+
+	mu      sync.Mutex
+	links   map[*Link]struct{}
+	missing int // servers
+
+	unheard map[string]bool // addresses that are to be heard of until settled; nil: not known yet. Only the loop of set uses it
+}
+
+// address is where a server is.
+type address struct {
+	at   netip.AddrPort
+	name string // that its certificate must have
+}
+
+// New returns Servers that do nothing yet.
+func New(opts Options) (*Servers, error) {
+	s := &Servers{opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), links: make(map[*Link]struct{})}
+	for _, text := range opts.Addresses {
+		host, _, err := tunnel.SplitAddress(text)
+		if err != nil {
+			return nil, fmt.Errorf("the address of another server %q: want HOST:PORT", text)
+		}
+		name := s.nameOf(host)
+		s.tls[name] = opts.TLS(name, link.ALPN)
+	}
+	s.set = peers.New(peers.Config[address, *session]{
+		Policy: policy, ConnectTimeout: connectTimeout,
+		Key:          func(a address) string { return a.at.String() },
+		Resolve:      s.resolve,
+		ResolveEvery: func(bool, error) time.Duration { return resolveEvery + rand.N(resolveEvery/5) },
+		Connect:      s.connect,
+		Events: peers.Events[address, *session]{
+			Resolved: s.resolved,
+			Joined:   func(m peers.Member[address, *session]) { s.heard(m.Address) },
+			Failed:   s.failed,
+			Changed:  s.counted,
+		},
+	})
+	return s, nil
+}
+
+func (s *Servers) nameOf(host string) string {
+	if s.opts.ServerName != "" {
+		return s.opts.ServerName
+	}
+	return host
+}
+
+// Run keeps a link to each of the other servers until ctx ends, and closes those.
+func (s *Servers) Run(ctx context.Context) {
+	s.set.Keep()
+	s.set.Run(ctx)
+	s.set.Close()
+	s.feeds.running.Wait()
+}
+
+// Retry links at once where that has failed: another server has just come.
+func (s *Servers) Retry() { s.set.Retry() }
+
+// Settled is closed once each of the other servers has told its routes, or could not be
+// linked.
+func (s *Servers) Settled() <-chan struct{} { return s.settled }
+
+// resolve finds the addresses of the other servers.
+func (s *Servers) resolve(ctx context.Context) (all []address, err error) {
+	ctx, cancel := context.WithTimeout(ctx, resolveTime)
+	defer cancel()
+	seen := make(map[netip.AddrPort]bool)
+	for _, text := range s.opts.Addresses {
+		host, port, _ := tunnel.SplitAddress(text) // which New has checked
+		ips, failed := lookup(ctx, host)
+		if failed != nil {
+			err = errors.Join(err, failed)
+		}
+		for _, ip := range ips {
+			at := netip.AddrPortFrom(ip.Unmap(), port)
+			if !seen[at] && len(all) < maxAddresses {
+				seen[at], all = true, append(all, address{at, s.nameOf(host)})
+			}
+		}
+	}
+	return all, err
+}
+
+func lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+	if ip, ok := tunnel.ParseIP(host); ok {
+		return []netip.Addr{ip}, nil
+	}
+	return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+}
+
+func (s *Servers) resolved(known []address, err error) {
+	if err != nil {
+		s.opts.Log.WithError(err).Warn("the addresses of other servers could not all be looked up; retrying")
+	}
+	if s.unheard != nil {
+		return
+	}
+	s.unheard = make(map[string]bool)
+	for _, a := range known {
+		s.unheard[a.at.String()] = true
+	}
+	s.settle()
+}
+
+func (s *Servers) failed(f peers.Failure[address]) {
+	s.heard(f.Address)
+	log := s.opts.Log.WithError(f.Err).WithField("server", f.Address.at.String())
+	if f.First {
+		log.Warn("another server cannot be linked; retrying")
+	} else {
+		log.Debug("another server cannot be linked; retrying")
+	}
+}
+
+// heard notes that an attempt at an address has ended.
+func (s *Servers) heard(a address) {
+	delete(s.unheard, a.at.String())
+	s.settle()
+}
+
+func (s *Servers) settle() {
+	if s.unheard != nil && len(s.unheard) == 0 && !tunnel.Closed(s.settled) {
+		close(s.settled)
+	}
+}
+
+func (s *Servers) counted(connected, wanted int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.missing = max(0, wanted-connected)
+}
+
+// Missing is to how many addresses of other servers there is no link.
+func (s *Servers) Missing() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.missing
+}
