@@ -183,33 +183,35 @@ func (a *Agent) drain(store bool) {
 	if a.opts.Grace < 0 && a.opts.Handover == nil && !store {
 		return
 	}
-	if store {
-		defer a.opts.Store.keep(a)
-	}
 	start := time.Now()
 	streams := a.set.drain()
 	defer a.opts.Handover.finish()
 	a.opts.Handover.give(a)
+	a.opts.Log.WithField("open", streams).Info("draining: servers were told to use other agents")
+	a.settle(start, store)
+	if store && !a.opts.Store.keep(a) {
+		a.settle(start, false)
+	}
+}
+
+// settle waits until nothing has been open for a moment, but for what can be stored. It
+// returns at the end of the grace period at the latest.
+func (a *Agent) settle(start time.Time, store bool) {
 	if a.opts.Grace < 0 {
 		return
 	}
-	a.opts.Log.WithField("open", streams).Info("draining: servers were told to use other agents")
 	quiet := time.Now()
 	for now := quiet; now.Sub(quiet) < drainQuiet; now = time.Now() {
 		if a.set.gone() {
 			break
 		}
 		if now.Sub(start) >= a.opts.Grace {
-			a.opts.Log.WithField("open", a.open()).Warn(fmt.Sprintf("connections are still open after the grace period of %v and are cut", a.opts.Grace))
+			a.opts.Log.WithField("open", a.open(store)).Warn(fmt.Sprintf("connections are still open after the grace period of %v and are cut", a.opts.Grace))
 			return
 		}
 		time.Sleep(drainPoll)
 		a.opts.Handover.give(a) // dials may have become connections
-		left := a.open()
-		if store {
-			left -= a.ends.Movable()
-		}
-		if left > 0 {
+		if a.open(store) > 0 {
 			quiet = time.Now()
 		}
 	}
@@ -218,7 +220,12 @@ func (a *Agent) drain(store bool) {
 
 // open is how many dials and connections there are: with those that wait for a link,
 // and those whose stream has ended and of which the destination has yet to take the
-// rest.
-func (a *Agent) open() int {
-	return max(a.set.streams(), a.ends.Len(), int(a.metrics.open.Load()))
+// rest. Of two of these numbers, one may hide what the other lacks: those that can be
+// stored are taken off each.
+func (a *Agent) open(store bool) int {
+	movable, connected := 0, 0
+	if store {
+		movable, connected = a.ends.Movable()
+	}
+	return max(a.set.streams()-movable, a.ends.Len()-movable, int(a.metrics.open.Load())-connected)
 }

@@ -81,7 +81,9 @@ func (h *Handover) succeed(ctx context.Context, a *Agent) {
 		}
 		_ = before.life.Close()
 		_ = before.conn.Close()
-		a.ends.SetHandingOver(false)
+		if ctx.Err() == nil { // else this agent may be handing over itself
+			a.ends.SetHandingOver(false)
+		}
 	})
 	log := h.log.WithField("connections", n)
 	switch {

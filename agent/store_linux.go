@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -49,6 +50,28 @@ type Store struct {
 	offers []message // its connections
 }
 
+// WatchRestart returns a context that ends with ctx, and when this process is to be
+// restarted: SIGUSR2. It is called first of all: before, the signal has no effect, and the
+// service manager would wait for this process. stop frees what that takes.
+func WatchRestart(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	signals, over := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(signals, syscall.SIGUSR2)
+	go func() {
+		defer close(over)
+		select {
+		case <-signals:
+			cancel(errRestart)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel(nil)
+		<-over
+	}
+}
+
 // OpenStore takes what the process before has left, and returns nil where the service has no
 // store. It blocks for some seconds at most.
 func OpenStore(log logrus.FieldLogger) *Store {
@@ -83,27 +106,6 @@ func (s *Store) ID() string {
 	return s.id
 }
 
-// Watch returns a context that ends with ctx, and when this process is to be restarted:
-// SIGUSR2. stop frees what that takes.
-func (s *Store) Watch(ctx context.Context) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	signals, over := make(chan os.Signal, 1), make(chan struct{})
-	signal.Notify(signals, syscall.SIGUSR2)
-	go func() {
-		defer close(over)
-		select {
-		case <-signals:
-			cancel(errRestart)
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() {
-		signal.Stop(signals)
-		cancel(nil)
-		<-over
-	}
-}
-
 // adopt goes on with the connections of the process before.
 func (s *Store) adopt(a *Agent) {
 	if s == nil || len(s.offers) == 0 {
@@ -125,9 +127,9 @@ func (s *Store) adopt(a *Agent) {
 	s.log.WithField("connections", n).Info("took over the connections of the process before")
 }
 
-// keep leaves all connections that can be moved to the next process. With an error they go
-// on here.
-func (s *Store) keep(a *Agent) {
+// keep leaves all connections that can be moved to the next process. It returns false if
+// they go on here.
+func (s *Store) keep(a *Agent) bool {
 	a.ends.SetHandingOver(true) // until this process ends, an opener is to ask again
 	var moves []*resume.Move
 	for batch := a.ends.BeginMoves(handoverBatch, handoverBytes); len(batch) > 0; batch = a.ends.BeginMoves(handoverBatch, handoverBytes) {
@@ -140,12 +142,13 @@ func (s *Store) keep(a *Agent) {
 			_ = m.Undo(a.serve)
 		}
 		a.ends.SetHandingOver(false)
-		return
+		return false
 	}
 	for _, m := range moves {
 		m.Done()
 	}
 	log.Info("left the connections to the next process")
+	return true
 }
 
 // put stores one socket, in whose queue all descriptors are: the first is a file with the
@@ -159,49 +162,34 @@ func (s *Store) put(id string, moves []*resume.Move) error {
 		return err
 	}
 	defer unix.Close(pair[0])
-	defer unix.Close(pair[1])
+	stored := os.NewFile(uintptr(pair[1]), storeName)
+	defer stored.Close()
 	file, err := writeOffers(id, moves)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
 	fds := []int{int(file.Fd())}
-	send := func() error {
-		err := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(fds...), nil, 0)
-		for _, fd := range fds {
-			if fd != int(file.Fd()) {
-				_ = unix.Close(fd)
-			}
-		}
-		fds = fds[:0]
-		return err
-	}
 	for _, m := range moves {
 		if m.Left {
 			continue
 		}
-		if len(fds) == maxRights {
-			if err := send(); err != nil {
-				return err
-			}
-		}
-		var dup int
-		if failed := m.Socket.Control(func(fd uintptr) { dup, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); failed != nil {
-			err = failed
-		}
-		if err != nil {
+		if err := m.Socket.Control(func(fd uintptr) { fds = append(fds, int(fd)) }); err != nil { // open until Done
 			return err
 		}
-		fds = append(fds, dup)
 	}
-	if err := send(); err != nil {
+	for part := range slices.Chunk(fds, maxRights) {
+		if err := unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(part...), nil, 0); err != nil {
+			return err
+		}
+	}
+	if err := s.tell("FDSTORE=1\nFDNAME="+storeName, pair[1]); err != nil {
 		return err
 	}
-	// Without FDPOLL=0 it would go once this process closes the other end.
-	if err := s.tell("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName, pair[1]); err != nil {
-		return err
-	}
-	return unix.Sendmsg(pair[0], []byte{storeCommit}, nil, nil, 0)
+	_ = stored.Close() // if the service manager has not kept it, the next message fails
+	// It takes along its own end, which must stay open: the service manager drops what hangs
+	// up, and knows FDPOLL=0 since systemd 246 only.
+	return unix.Sendmsg(pair[0], []byte{storeCommit}, unix.UnixRights(pair[0]), nil, unix.MSG_NOSIGNAL)
 }
 
 // writeOffers returns a file with the id of this process and its connections.
@@ -287,15 +275,22 @@ func readMessage(from io.Reader) (message, error) {
 func receiveAll(socket int) (files []*os.File, err error) {
 	kind, rights := make([]byte, 1), make([]byte, unix.CmsgSpace(4*maxRights))
 	for {
-		n, rightsLen, _, _, err := unix.Recvmsg(socket, kind, rights, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
-		switch {
-		case err != nil || n == 0:
+		n, rightsLen, flags, _, err := unix.Recvmsg(socket, kind, rights, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+		if err != nil || n == 0 {
 			return files, errors.New("the process before ended before it had left them all")
-		case kind[0] == storeCommit && len(files) > 0:
-			return files, nil
 		}
 		more, err := filesOf(rights[:rightsLen])
-		if err == nil && len(more) == 0 {
+		if kind[0] == storeCommit && len(files) > 0 {
+			for _, f := range more { // the other end of socket
+				_ = f.Close()
+			}
+			return files, nil
+		}
+		switch {
+		case err != nil:
+		case flags&unix.MSG_CTRUNC != 0: // the next ones would be taken for others
+			err = errors.New("this process may not have that many descriptors; raise LimitNOFILE")
+		case len(more) == 0:
 			err = errors.New("a message without descriptors: it is no socket that an agent has left")
 		}
 		if files = append(files, more...); err != nil {

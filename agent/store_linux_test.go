@@ -48,7 +48,11 @@ func (k *storeKeeper) serve() {
 		state := string(text[:n])
 		if strings.HasPrefix(state, "FDSTORE=1\n") {
 			fd, _ := unix.Dup(int(files[0].Fd()))
-			k.kept <- fd
+			select {
+			case k.kept <- fd:
+			default: // no room
+				_ = unix.Close(fd)
+			}
 		}
 		k.told <- state
 		for _, f := range files { // ends a barrier
@@ -141,5 +145,27 @@ func TestStoreOfAnotherSocket(t *testing.T) {
 	testutil.Must(unix.Write(pair[0], []byte("more")))(t)
 	if files, err := receiveAll(pair[1]); err == nil || !strings.Contains(err.Error(), "without descriptors") || len(files) > 0 {
 		t.Errorf("got %d files, %v", len(files), err)
+	}
+}
+
+// Connections go on in a process whose service manager has no room for them, and says
+// nothing of it.
+func TestStoreWithoutRoom(t *testing.T) {
+	keeper := newStoreKeeper(t)
+	log, _ := logrustest.NewNullLogger()
+	s, moves := OpenStore(log), []*resume.Move{{Snapshot: resume.Snapshot{Ended: true, Left: true}}}
+	testutil.NoError(t, s.put("agent-1", moves))
+	if err := s.put("agent-1", moves); err == nil {
+		t.Error("what was not kept counts as kept")
+	}
+	kept := testutil.Receive(t, "the descriptor is kept", keeper.kept)
+	hup := []unix.PollFd{{Fd: int32(kept)}}
+	if n, err := unix.Poll(hup, 0); n != 0 || err != nil {
+		t.Errorf("the service manager sees %v, and drops it", hup)
+	}
+	next := OpenStore(log)
+	testutil.NoError(t, next.take(kept))
+	if len(next.offers) != 1 {
+		t.Errorf("%d connections are left", len(next.offers))
 	}
 }

@@ -21,9 +21,9 @@ func OpenStore(logrus.FieldLogger) *Store { return nil }
 // ID returns "".
 func (s *Store) ID() string { return "" }
 
-// Watch returns ctx.
-func (s *Store) Watch(ctx context.Context) (_ context.Context, stop func()) { return ctx, func() {} }
+// WatchRestart returns ctx.
+func WatchRestart(ctx context.Context) (_ context.Context, stop func()) { return ctx, func() {} }
 
 func (s *Store) adopt(*Agent) {}
 
-func (s *Store) keep(*Agent) {}
+func (s *Store) keep(*Agent) bool { return false }

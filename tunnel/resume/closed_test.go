@@ -41,6 +41,9 @@ func TestCloseOfAPlainConnectionDelivers(t *testing.T) {
 		if n := w.agent.Stats().Degraded; n != 1 {
 			t.Fatalf("%d connections have become plain", n)
 		}
+		if n, _ := w.agent.Movable(); n != 0 {
+			t.Error("it can be moved, which ends with its carrier")
+		}
 		if _, err := a.Write([]byte("world")); err != nil {
 			t.Fatal(err)
 		}

@@ -154,20 +154,24 @@ func (m *Manager) BeginMoves(n, bytes int) []*Move {
 	return nil
 }
 
-// Movable returns how many connections BeginMoves would find.
-func (m *Manager) Movable() (n int) {
+// Movable returns how many connections BeginMoves would find, and how many of these have a
+// destination.
+func (m *Manager) Movable() (all, connected int) {
 	for _, c := range m.all() {
 		c.mu.Lock()
 		if c.movable() {
-			n++
+			all++
+			if !c.served.over {
+				connected++
+			}
 		}
 		c.mu.Unlock()
 	}
-	return n
+	return all, connected
 }
 
 func (c *Conn) movable() bool {
-	return c.served != nil && (c.served.over || tunnel.CanSeize(c.served.far))
+	return c.m.Life() == Live && !c.m.Plain() && c.served != nil && (c.served.over || tunnel.CanSeize(c.served.far))
 }
 
 // takeOut returns the moves of those connections that have not ended meanwhile.
@@ -186,7 +190,7 @@ func takeOut(moving []*Conn) (moves []*Move) {
 func (c *Conn) beginMove() (kept int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.movable() || c.m.Life() == Moving {
+	if !c.movable() {
 		return 0, false
 	}
 	c.step(Event{Kind: MoveBegins})
