@@ -468,3 +468,24 @@ func TestPortsGoToTheNextAgent(t *testing.T) {
 	await(404)
 	stopFirst()
 }
+
+// A rollout that starts the next agent first ends the one before once the next one runs: that
+// waits for the ports, also where its user may not use the socket.
+func TestPortsAreWaitedForWithoutTheSocket(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("agents hand over on Linux only")
+	}
+	busy := testutil.Listen(t)
+	log, _ := logrustest.NewNullLogger()
+	p := &process{log: log, flags: testutil.Must(parse(t, "--handover-socket=/dev/pts/handover", "--health-server-host=127.0.0.1", "--admin-server-port=0",
+		"--health-server-port="+strconv.Itoa(busy.Addr().(*net.TCPAddr).Port)))(t)}
+	testutil.NoError(t, p.listen())
+	defer p.close()
+	if p.handover != nil {
+		t.Error("it has a socket there")
+	}
+	testutil.NoError(t, busy.Close())
+	if p.health.(*port).listener() == nil {
+		t.Error("it has no port though that is free")
+	}
+}

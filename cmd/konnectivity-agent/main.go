@@ -58,6 +58,8 @@ func newCommand() *cobra.Command {
 // run starts everything, and returns when ctx has ended and the agent has
 // drained, or when a part failed.
 func run(ctx context.Context, f *flags) error {
+	ctx, stop := agent.WatchRestart(ctx)
+	defer stop()
 	if err := f.validate(); err != nil {
 		return err
 	}
@@ -69,8 +71,6 @@ func run(ctx context.Context, f *flags) error {
 		log.Warn(note)
 	}
 	p := &process{flags: f, log: log, registry: observe.NewRegistry(component), store: agent.OpenStore(log)}
-	ctx, stop := p.store.Watch(ctx)
-	defer stop()
 	if err := p.listen(); err != nil {
 		return err
 	}
@@ -111,7 +111,9 @@ func (p *process) listen() (err error) {
 		}
 	}
 	err = p.openPorts(false)
-	if errors.Is(err, syscall.EADDRINUSE) && p.handover != nil {
+	// A rollout that starts this agent first ends the one before once this one runs, also
+	// where there is no socket.
+	if errors.Is(err, syscall.EADDRINUSE) && p.flags.handover != "" {
 		if p.handover.TakePorts() != nil {
 			p.log.WithError(err).Warn("this agent answers there once the port is free; the agent before may have it")
 		}
