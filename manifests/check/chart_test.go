@@ -306,6 +306,7 @@ func TestChartLeavesUsersToOpenShift(t *testing.T) {
 		{"{" + agents + "}", controlPlane, openShift, 0},
 		{"{" + agents + ", server: {tenants: [a]}}", controlPlane, openShift, 0},
 		{"{" + agents + ", server: {route: {host: a.example.com}}}", controlPlane, chartutil.DefaultCapabilities, 0},
+		{"{server: {enabled: false}, agent: {hostNetwork: true}}", controlPlane, openShift, 0},
 		{"{server: {enabled: false}}", "kube-system", openShift, 1},
 		{"{server: {enabled: false}}", "default", openShift, 1},
 	} {

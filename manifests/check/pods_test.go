@@ -304,6 +304,11 @@ func TestAgentsHandOver(t *testing.T) {
 			t.Errorf("%s: the agent's id is %v", p.folder, env.ValueFrom)
 		}
 		socket := argument(c, "handover-socket")
+		if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+			return "$("+e.Name+")" == path.Base(socket) && e.ValueFrom.FieldRef.FieldPath == "metadata.namespace"
+		}) {
+			t.Errorf("%s: another cluster's agents may have %s, too", p.folder, socket)
+		}
 		shared := slices.IndexFunc(p.spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil })
 		for _, c := range []corev1.Container{c, folder} {
 			if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
