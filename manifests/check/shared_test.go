@@ -100,7 +100,7 @@ func TestSharedServer(t *testing.T) {
 		for _, m := range scaler.Metrics {
 			if r := m.Resource; r.Name == corev1.ResourceMemory {
 				if target := r.Target.AverageValue.Value(); target < atRest || target > budget(t, c) {
-					t.Errorf("%s: servers are added from %d bytes each, but have %d at rest and %d more at most", folder, target, atRest, budget(t, c))
+					t.Errorf("%s: servers are added from %d bytes each, but have %.0f at rest and %d more at most", folder, target, atRest, budget(t, c))
 				}
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -84,9 +85,11 @@ func (w *world) startSidecar() proxy.ContextDialer {
 type load struct {
 	over     chan struct{}
 	running  sync.WaitGroup
-	longest  atomic.Int64 // pause, ns
 	messages atomic.Int64
 	failed   chan error
+
+	mu     sync.Mutex
+	pauses []time.Duration // the longest of each connection
 }
 
 // press begins all connections.
@@ -105,7 +108,7 @@ func (w *world) press(d proxy.ContextDialer) *load {
 	}
 	for range transfers {
 		c := open()
-		l.count("a transfer", c, bufio.NewReader(c), c.Close, 64<<10)
+		l.count("a transfer", c, bufio.NewReader(c), c.Close, 16<<10)
 	}
 	for range sessions {
 		cmd := exec.Command(program("kubectl"), "exec", "-i", "hello", "--", "/bin/sh", "-c", "while read -r l; do echo \"$l\"; done")
@@ -140,7 +143,13 @@ func (w *world) press(d proxy.ContextDialer) *load {
 func (l *load) count(what string, to io.Writer, from *bufio.Reader, end func() error, size int) {
 	filler := strings.Repeat("x", size)
 	l.running.Go(func() {
+		var longest time.Duration
 		defer end()
+		defer func() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.pauses = append(l.pauses, longest)
+		}()
 		for n := uint64(0); ; n++ {
 			line := fmt.Sprintf("%x %s\n", binary.BigEndian.AppendUint64(nil, n), filler)
 			began := time.Now()
@@ -152,11 +161,7 @@ func (l *load) count(what string, to io.Writer, from *bufio.Reader, end func() e
 				l.failed <- fmt.Errorf("%s, line %d: %d bytes of %d came back: %w", what, n, len(got), len(line), err)
 				return
 			}
-			for took := int64(time.Since(began)); ; {
-				if before := l.longest.Load(); took <= before || l.longest.CompareAndSwap(before, took) {
-					break
-				}
-			}
+			longest = max(longest, time.Since(began))
 			l.messages.Add(1)
 			select {
 			case <-l.over:
@@ -175,7 +180,9 @@ func (l *load) end(t *testing.T) {
 	for err := range l.failed {
 		t.Error(err)
 	}
-	fmt.Printf("%d lines came back, the last after %.2f s\n", l.messages.Load(), time.Duration(l.longest.Load()).Seconds())
+	slices.Sort(l.pauses)
+	fmt.Printf("%d lines came back; the longest pause of a connection: p50 %.2f s, p99 %.2f s\n", l.messages.Load(),
+		l.pauses[len(l.pauses)/2].Seconds(), l.pauses[len(l.pauses)*99/100].Seconds())
 }
 
 // echoIn is set, to its address, in a process that is an echo server.
