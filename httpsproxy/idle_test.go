@@ -187,7 +187,7 @@ func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
 // Connections that wait for the next request leave descriptors to others.
 func TestIdleConnectionsLeaveDescriptors(t *testing.T) {
 	dial := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, io.EOF })
-	for descriptors, want := range map[int]int{0: maxIdle, 64: 16, 1 << 20: maxIdle} {
+	for descriptors, want := range map[int]int{0: maxIdle, 64: 4, 1 << 20: maxIdle} {
 		s := newServer(t, front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial}, Descriptors: descriptors})
 		if got := s.transport.MaxIdleConns; got != want {
 			t.Errorf("%d of %d descriptors may be idle, want %d", got, descriptors, want)
