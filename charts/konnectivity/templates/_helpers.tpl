@@ -51,7 +51,7 @@
 {{- $container := first .object.spec.template.spec.containers }}
 {{- $_ := set $container "image" (include "konnectivity.image" .root) }}
 {{- $_ := set $container "imagePullPolicy" .root.Values.image.pullPolicy }}
-{{- range get .object.spec.template.spec "initContainers" }}
+{{- range default list (get .object.spec.template.spec "initContainers") }}
 {{- $_ := set . "image" $container.image }}
 {{- $_ := set . "imagePullPolicy" $container.imagePullPolicy }}
 {{- end }}
