@@ -161,8 +161,11 @@ func plain(t *testing.T, o map[string]any) string {
 	if spec, ok := o["spec"].(map[string]any); ok {
 		if template, ok := spec["template"].(map[string]any); ok {
 			delete(template["metadata"].(map[string]any), "annotations")
-			for _, c := range template["spec"].(map[string]any)["containers"].([]any) {
-				delete(c.(map[string]any), "imagePullPolicy")
+			for _, kind := range []string{"containers", "initContainers"} {
+				containers, _ := template["spec"].(map[string]any)[kind].([]any)
+				for _, c := range containers {
+					delete(c.(map[string]any), "imagePullPolicy")
+				}
 			}
 		}
 	}
