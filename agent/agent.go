@@ -22,6 +22,8 @@ type Agent struct {
 	set     *set
 
 	forwarder *tunnel.Forwarder
+	adopter   tunnel.Forwarder // of connections that another process has dialed; without a Dialer
+	judge     judge            // nil: all may go on
 }
 
 // New checks opts and returns an agent that does nothing yet. The error is a
@@ -50,7 +52,12 @@ func New(opts Options) (*Agent, error) {
 	opts.Handover.setID(opts.ID)
 	ends := resume.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log, MaxDetached: alone(opts.Budget, admission.Descriptors())}
 	if judge, ok := opts.Dialer.(judge); ok {
-		ends.Allow = judge.Allow
+		a.judge, ends.Allow = judge, judge.Allow
+	}
+	a.adopter = *forwarder
+	a.adopter.Observers = nil
+	for _, o := range forwarder.Observers {
+		a.adopter.Observers = append(a.adopter.Observers, adopted{o})
 	}
 	a.ends = resume.New(ends)
 	if err := observe.Resuming(opts.Registerer, metricsNamespace+"_"+metricsSubsystem+"_", a.ends); err != nil {
@@ -95,20 +102,16 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // serve returns what serves a connection that another process has dialed.
 func (a *Agent) serve(far tunnel.Conn) tunnel.Carrier {
-	f := *a.forwarder
+	f := a.adopter
 	f.Dialer = tunnel.DialerFunc(func(_ context.Context, flow *tunnel.Flow) (tunnel.Conn, error) {
-		if judge, ok := a.opts.Dialer.(judge); ok {
-			if err := judge.Adopt(flow, far.RemoteAddr()); err != nil {
+		if a.judge != nil {
+			if err := a.judge.Adopt(flow, far.RemoteAddr()); err != nil {
 				_ = far.Reset(err)
 				return nil, err
 			}
 		}
 		return far, nil
 	})
-	f.Observers = make([]tunnel.Observer, 0, len(a.forwarder.Observers))
-	for _, o := range a.forwarder.Observers {
-		f.Observers = append(f.Observers, adopted{o})
-	}
 	return &f
 }
 

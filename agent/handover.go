@@ -57,13 +57,24 @@ type Handover struct {
 // blocks for some seconds at most.
 func OpenHandover(path, id string, servers []string, log logrus.FieldLogger) (*Handover, error) {
 	h := &Handover{path: path, id: id, servers: servers, log: log.WithField("socket", path), open: map[*successor]bool{}}
-	if c, err := net.DialTimeout("unix", path, handoverDial); err == nil {
-		if h.before, err = h.greet(wire{c.(*net.UnixConn)}); err != nil {
-			h.log.WithError(err).Warn("the agent that holds the hand-over socket hands nothing over; it drains as if there were no socket")
-		}
-		return h, nil
+	there, err := h.meet()
+	if !there {
+		return h, h.listen()
 	}
-	return h, h.listen()
+	if err != nil {
+		h.log.WithError(err).Warn("the agent that holds the hand-over socket hands nothing over; it drains as if there were no socket")
+	}
+	return h, nil
+}
+
+// meet makes the agent that has the path the one before, or returns why it does not agree.
+func (h *Handover) meet() (there bool, err error) {
+	c, err := net.DialTimeout("unix", h.path, handoverDial)
+	if err != nil {
+		return false, err
+	}
+	h.before, err = h.greet(wire{c.(*net.UnixConn)})
+	return true, err
 }
 
 func (h *Handover) listen() error {
@@ -90,7 +101,7 @@ func (h *Handover) setID(id string) {
 }
 
 // AddPort tells h of a port that a successor on the same network needs. It is called before
-// the agent runs. A port that is closed may stay.
+// the agent runs.
 func (h *Handover) AddPort(p Port) {
 	if h == nil {
 		return
@@ -157,10 +168,12 @@ func (h *Handover) claim(ctx context.Context, a *Agent) (net.Listener, error) {
 			return socket, nil
 		}
 		if time.Now().After(greet) {
-			if h.greetNow(); h.before != nil {
+			_, err := h.meet()
+			if err == nil {
 				a.ends.SetHandingOver(true)
 				return nil, nil
 			}
+			h.log.WithError(err).Debug("the agent that holds the hand-over socket hands nothing over")
 			greet = time.Now().Add(greetAgain)
 		}
 		select {
@@ -168,17 +181,6 @@ func (h *Handover) claim(ctx context.Context, a *Agent) (net.Listener, error) {
 			return nil, ctx.Err()
 		case <-time.After(handoverPoll):
 		}
-	}
-}
-
-// greetNow makes the agent that has the path the one before, if that agrees.
-func (h *Handover) greetNow() {
-	c, err := net.DialTimeout("unix", h.path, handoverDial)
-	if err != nil {
-		return
-	}
-	if h.before, err = h.greet(wire{c.(*net.UnixConn)}); err != nil {
-		h.log.WithError(err).Debug("the agent that holds the hand-over socket hands nothing over")
 	}
 }
 

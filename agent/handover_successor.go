@@ -99,13 +99,7 @@ func (h *Handover) succeed(ctx context.Context, a *Agent) {
 func (b *holder) take(ctx context.Context, a *Agent, log logrus.FieldLogger) (n int, err error) {
 	var batch []message
 	adopt := func() {
-		for _, m := range batch {
-			if err := a.ends.Adopt(*m.Conn, m.far, a.serve); err != nil {
-				log.WithError(err).Debug("a connection that was handed over has ended")
-				continue
-			}
-			n++
-		}
+		n += a.adopt(batch, log)
 		batch = nil
 	}
 	defer func() {
@@ -154,6 +148,21 @@ func (b *holder) take(ctx context.Context, a *Agent, log logrus.FieldLogger) (n 
 		}
 	}
 }
+
+// adopt goes on with connections that were offered, and returns how many have not ended.
+func (a *Agent) adopt(offers []message, log logrus.FieldLogger) (n int) {
+	for _, m := range offers {
+		if err := a.ends.Adopt(*m.Conn, m.far, a.serve); err != nil {
+			log.WithError(err).Debug(endedOnTheWay)
+			continue
+		}
+		n++
+	}
+	return n
+}
+
+// endedOnTheWay is what the log says of a connection that cannot go on here.
+const endedOnTheWay = "a connection that was handed over has ended"
 
 // dead reports whether the holder's process is gone, and not just its connection. One that
 // has kept the batch has said so on the life line.

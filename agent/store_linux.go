@@ -111,20 +111,16 @@ func (s *Store) adopt(a *Agent) {
 	if s == nil || len(s.offers) == 0 {
 		return
 	}
-	n := 0
+	var open []message
 	for _, m := range s.offers {
-		err := m.open()
-		if err == nil {
-			err = a.ends.Adopt(*m.Conn, m.far, a.serve)
-		}
-		if err != nil {
-			s.log.WithError(err).Debug("a connection that was handed over has ended")
+		if err := m.open(); err != nil {
+			s.log.WithError(err).Debug(endedOnTheWay)
 			continue
 		}
-		n++
+		open = append(open, m)
 	}
 	s.offers = nil
-	s.log.WithField("connections", n).Info("took over the connections of the process before")
+	s.log.WithField("connections", a.adopt(open, s.log)).Info("took over the connections of the process before")
 }
 
 // keep leaves all connections that can be moved to the next process. It returns false if
@@ -132,7 +128,11 @@ func (s *Store) adopt(a *Agent) {
 func (s *Store) keep(a *Agent) bool {
 	a.ends.SetHandingOver(true) // until this process ends, an opener is to ask again
 	var moves []*resume.Move
-	for batch := a.ends.BeginMoves(handoverBatch, handoverBytes); len(batch) > 0; batch = a.ends.BeginMoves(handoverBatch, handoverBytes) {
+	for {
+		batch := a.ends.BeginMoves(handoverBatch, handoverBytes)
+		if len(batch) == 0 {
+			break
+		}
 		moves = append(moves, batch...)
 	}
 	log := s.log.WithField("connections", len(moves))

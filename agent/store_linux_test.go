@@ -61,8 +61,8 @@ func (k *storeKeeper) serve() {
 	}
 }
 
-// Connections outlive an agent that leaves them to the service manager, with what is on its
-// way in them. The next process has its id.
+// Connections that an agent leaves to the service manager go on in the next process, and
+// lose no byte that is under way. That process has the agent's id.
 func TestConnectionsOutliveARestart(t *testing.T) {
 	const conns = maxRights + 10
 	keeper := newStoreKeeper(t)

@@ -131,18 +131,17 @@ func (p *process) openPorts(wait bool) error {
 	if err != nil {
 		return err
 	}
+	if p.flags.admin.Number != 0 {
+		admin, err := openPort(p.flags.admin, wait)
+		if err != nil {
+			_ = health.Close()
+			return err
+		}
+		p.admin = admin
+		p.handover.AddPort(admin)
+	}
 	p.health = health
 	p.handover.AddPort(health)
-	if p.flags.admin.Number == 0 {
-		return nil
-	}
-	admin, err := openPort(p.flags.admin, wait)
-	if err != nil {
-		_ = health.Close()
-		return err
-	}
-	p.admin = admin
-	p.handover.AddPort(admin)
 	return nil
 }
 
