@@ -54,7 +54,7 @@ func New(o Options) (*Client, error) {
 // connect starts what keeps the way to the server.
 func (c *Client) connect(o Options) error {
 	way := uplink.Options{
-		Address: o.Address, ServerName: o.ServerName, TLS: ownTLS{o.TLS}, Mode: o.linkMode(),
+		Address: o.Address, ServerName: o.ServerName, TLS: ownTLS{o.TLS}, Mode: linkModes[o.Mode],
 		ResumeWindow: o.window(), Lanes: o.Lanes, Software: o.Name, Log: logTo(o.Log),
 	}
 	if err := throughProxy(&way, o.Proxy); err != nil {

@@ -2,7 +2,6 @@ package client_test
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -283,26 +282,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// lines are those of a log.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
 func TestLog(t *testing.T) {
-	var log lines
+	var log testutil.Output
 	newClient(t, func(o *client.Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	testutil.Eventually(t, "a line", func() bool {
 		return strings.Contains(log.String(), `level=INFO msg="reached the konnectivity server" server=`+serverAddress)

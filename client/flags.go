@@ -96,11 +96,11 @@ func (o *Options) setWindow(text string) (err error) {
 }
 
 func (o *Options) setLink(text string) error {
-	modes := map[link.Mode]Mode{link.Auto: Auto, link.Require: Link, link.Off: Connect}
-	mode, ok := modes[link.Mode(text)]
-	if !ok {
-		return errors.New("want auto, off or require")
+	for mode, name := range linkModes {
+		if text == string(name) {
+			o.Mode = mode
+			return nil
+		}
 	}
-	o.Mode = mode
-	return nil
+	return errors.New("want auto, off or require")
 }

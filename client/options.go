@@ -121,10 +121,8 @@ func (o Options) files() bool {
 	return o.CAFile+o.CertFile+o.KeyFile+o.PeerTrustDomain != "" || o.RequirePeerRole
 }
 
-// linkMode is Mode in the words of the flag --link.
-func (o Options) linkMode() link.Mode {
-	return map[Mode]link.Mode{Auto: link.Auto, Link: link.Require, Connect: link.Off}[o.Mode]
-}
+// linkModes are the Modes in the words of the flag --link.
+var linkModes = map[Mode]link.Mode{Auto: link.Auto, Link: link.Require, Connect: link.Off}
 
 // window is ResumeWindow without its default.
 func (o Options) window() time.Duration {

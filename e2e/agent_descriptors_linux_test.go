@@ -16,7 +16,6 @@ import (
 // where they go on without a link, and who is refused hears why.
 func TestAgentWithFewDescriptors(t *testing.T) {
 	t.Parallel()
-	const descriptors = 128
 	s := newSuite(t)
 	srv := must(s.StartServer())(t)
 	s.Descriptors = descriptors

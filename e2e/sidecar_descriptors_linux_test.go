@@ -17,15 +17,24 @@ import (
 	"konnectivity/internal/testutil"
 )
 
+// descriptors are those of a program that has few.
+const descriptors = 128
+
+// sidecarWithFew starts a sidecar that may have no more descriptors.
+func sidecarWithFew(t *testing.T, program string) *observed {
+	t.Helper()
+	w := newTunnel(t)
+	w.Descriptors = descriptors
+	s := w.sidecar(t, program, []string{"KUBECONFIG="}, "--link=off")
+	w.Descriptors = 0
+	return s
+}
+
 // TestSidecarWithFewDescriptors: clients that are served leave some to probes,
 // also where each of them takes two, and who is refused hears why.
 func TestSidecarWithFewDescriptors(t *testing.T) {
 	t.Parallel()
-	const descriptors = 128
-	w := newTunnel(t)
-	w.Descriptors = descriptors
-	socks := w.sidecar(t, "konnectivity-socks5-proxy", []string{"KUBECONFIG="}, "--link=off")
-	w.Descriptors = 0
+	socks := sidecarWithFew(t, "konnectivity-socks5-proxy")
 	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
 	front := must(proxy.SOCKS5("tcp", socks.Address(), nil, nil))(t).(proxy.ContextDialer)
 	served := 0
@@ -41,18 +50,14 @@ func TestSidecarWithFewDescriptors(t *testing.T) {
 	if served != descriptors/4 {
 		t.Errorf("%d clients are served", served)
 	}
-	socks.leavesDescriptors(t, descriptors)
+	socks.leavesDescriptors(t)
 }
 
 // TestHTTPSidecarWithFewDescriptors: connections that are kept for later requests leave
 // some as well, beside as many tunnels as there may be.
 func TestHTTPSidecarWithFewDescriptors(t *testing.T) {
 	t.Parallel()
-	const descriptors = 128
-	w := newTunnel(t)
-	w.Descriptors = descriptors
-	https := w.sidecar(t, "konnectivity-https-proxy", []string{"KUBECONFIG="}, "--link=off")
-	w.Descriptors = 0
+	https := sidecarWithFew(t, "konnectivity-https-proxy")
 	origin := must(net.Listen("tcp4", "0.0.0.0:0"))(t)
 	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
 	go func() { _ = server.Serve(origin) }()
@@ -81,11 +86,11 @@ func TestHTTPSidecarWithFewDescriptors(t *testing.T) {
 	if served < descriptors/4 {
 		t.Errorf("%d clients are served", served)
 	}
-	https.leavesDescriptors(t, descriptors)
+	https.leavesDescriptors(t)
 }
 
-// leavesDescriptors looks whether some of so many descriptors are free, and health answers.
-func (s *observed) leavesDescriptors(t *testing.T, descriptors int) {
+// leavesDescriptors looks whether some descriptors are free, and health answers.
+func (s *observed) leavesDescriptors(t *testing.T) {
 	t.Helper()
 	// Clients that were refused leave in a moment; kept connections stay for 30 s.
 	testutil.Within(t, 10*time.Second, "24 descriptors are free", func() bool {

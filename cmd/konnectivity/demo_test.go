@@ -2,14 +2,12 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,26 +16,12 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// lines collects log lines.
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-// with returns the messages of lines whose field id is id.
-func (l *lines) with(id string) map[string]bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// with returns the messages of the lines of a log whose field id is id.
+func with(id, log string) map[string]bool {
 	out := map[string]bool{}
-	for line := range bytes.Lines(l.buf.Bytes()) {
+	for line := range strings.Lines(log) {
 		var fields struct{ ID, Msg string }
-		if json.Unmarshal(line, &fields) == nil && fields.ID == id {
+		if json.Unmarshal([]byte(line), &fields) == nil && fields.ID == id {
 			out[fields.Msg] = true
 		}
 	}
@@ -49,7 +33,7 @@ func (l *lines) with(id string) map[string]bool {
 func TestIDInLogsOfEveryHop(t *testing.T) {
 	const trace = "0af7651916cd43dd8448eb211c80319c"
 	d := testutil.Must(newDemo(t.TempDir()))(t)
-	logged := &lines{}
+	logged := &testutil.Output{}
 	d.log.SetOutput(logged)
 	d.log.SetLevel(logrus.DebugLevel)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -68,7 +52,7 @@ func TestIDInLogsOfEveryHop(t *testing.T) {
 	for hop, message := range map[string]string{
 		"sidecar": "request ended", "server": "connection ended", "server's choice of an agent": "agent dialed", "agent": "connected to destination",
 	} {
-		testutil.Eventually(t, "a line of the "+hop+" with the id: "+message, func() bool { return logged.with(trace)[message] })
+		testutil.Eventually(t, "a line of the "+hop+" with the id: "+message, func() bool { return with(trace, logged.String())[message] })
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The folder is its user's alone, however often it is asked for; and where that is not
-// allowed, the pod starts all the same.
+// Only the user can enter the folder, also after a second call. Without the permission to
+// arrange that, the command warns and succeeds, so that the pod starts.
 func TestHandoverFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "agents")
 	own := "--uid=" + strconv.Itoa(os.Getuid())

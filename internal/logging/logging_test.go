@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/sirupsen/logrus"
@@ -26,25 +25,13 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// output collects lines; libraries may write from goroutines of their own.
-type output struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.buf.Write(p)
-}
+// output is a log.
+type output struct{ testutil.Output }
 
 // lines parses and removes the written lines, each a JSON object.
 func (o *output) lines(t *testing.T) []map[string]any {
 	t.Helper()
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	defer o.buf.Reset()
-	return parse(t, o.buf.Bytes())
+	return parse(t, []byte(o.Take()))
 }
 
 func parse(t *testing.T, data []byte) []map[string]any {
@@ -253,7 +240,7 @@ func TestTextFormatAndDiscard(t *testing.T) {
 	out := &output{}
 	log := testutil.Must(logging.New(logging.Options{Component: "c", Level: logrus.InfoLevel, Format: logging.Text, Out: out}))(t)
 	log.Info("hello")
-	if text := out.buf.String(); strings.HasPrefix(text, "{") || !strings.Contains(text, "hello") {
+	if text := out.String(); strings.HasPrefix(text, "{") || !strings.Contains(text, "hello") {
 		t.Errorf("%q", text)
 	}
 	silent.Log().Error("nobody hears this")

@@ -1,12 +1,10 @@
 package auth
 
 import (
-	"bytes"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -18,24 +16,6 @@ import (
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/testutil"
 )
-
-// written collects what loggers write, from whatever goroutine.
-type written struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (w *written) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.buf.Write(p)
-}
-
-func (w *written) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.buf.String()
-}
 
 // Whatever an operator turns up, no token of an agent gets into a log: client-go
 // itself writes the bodies of requests and responses at a high verbosity.
@@ -53,7 +33,7 @@ func TestTokensStayOutOfLogsAtEveryLevel(t *testing.T) {
 	}))
 	defer api.Close()
 	for _, args := range []string{"--log-level=debug", "--log-level=trace", "-v=10", "-v=10 --log-level=trace", "--vmodule=*=10"} {
-		flags, set, out := new(cli.LogFlags), pflag.NewFlagSet("test", pflag.ContinueOnError), new(written)
+		flags, set, out := new(cli.LogFlags), pflag.NewFlagSet("test", pflag.ContinueOnError), new(testutil.Output)
 		flags.AddTo(set)
 		testutil.NoError(t, set.Parse(strings.Fields(args)))
 		testutil.Must(flags.New("test", out))(t)

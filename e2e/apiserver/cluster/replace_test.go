@@ -81,7 +81,7 @@ func (w *world) startSidecar() proxy.ContextDialer {
 	return must(proxy.SOCKS5("tcp", address, nil, proxy.Direct))(t).(proxy.ContextDialer)
 }
 
-// load is what goes through agents.
+// load is the connections through agents, and what became of them.
 type load struct {
 	over     chan struct{}
 	running  sync.WaitGroup
