@@ -167,7 +167,7 @@ func (i installer) finish() {
 	if in["$(SERVER_HOST)"] != "127.0.0.1" {
 		i.t.Errorf("agents go to %q", in["$(SERVER_HOST)"])
 	}
-	in["$(POD_NAME)"], in["$(SERVER_PORT)"] = "konnectivity-agent-0", strconv.Itoa(s.AgentPort)
+	in["$(AGENT_ID)"], in["$(SERVER_PORT)"] = "konnectivity-agent-0", strconv.Itoa(s.AgentPort)
 	i.startAgent(d, &agent{folder: live + daemonSet, in: in})
 	i.join(s)
 	before := d.zone.taken.Load()

@@ -126,7 +126,7 @@ func TestStaticPodREADME(t *testing.T) {
 	token := r.do("create", "token", "-n", "kube-system", "konnectivity-agent", "--audience=system:konnectivity-server")
 	bundle := r.do("get", "configmap", "-n", "kube-system", "konnectivity-ca-bundle", "-o", `jsonpath={.data.ca\.crt}`)
 	r.startAgent(&dataPlane{zone: newZone()}, &agent{folder: "agent/daemonset-token", in: map[string]string{
-		"$(POD_NAME)": "agent-0", "$(SERVER_HOST)": "127.0.0.1", "$(SERVER_PORT)": fmt.Sprint(s.AgentPort), "$(IDENTIFIERS)": "default-route=true",
+		"$(AGENT_ID)": "agent-0", "$(SERVER_HOST)": "127.0.0.1", "$(SERVER_PORT)": fmt.Sprint(s.AgentPort), "$(IDENTIFIERS)": "default-route=true",
 		"/etc/konnectivity/agent/token": r.write("token", []byte(token)), "/etc/konnectivity/agent/ca.crt": r.write("bundle.crt", []byte(bundle))}})
 	r.join(s)
 

@@ -133,7 +133,7 @@ func (i installer) startTenantAgent(d *dataPlane, tenant string, port int) {
 	i.t.Helper()
 	dir := filepath.Join(i.dir, "pki/clusters", tenant) + "/"
 	i.startAgent(d, &agent{folder: "agent/daemonset", more: []string{"--server-name=" + tenant + ".konnectivity.example.com"}, in: map[string]string{
-		"$(POD_NAME)": tenant + "-agent-0", "$(SERVER_HOST)": "127.0.0.1", "$(SERVER_PORT)": strconv.Itoa(port), "$(IDENTIFIERS)": "default-route=true",
+		"$(AGENT_ID)": tenant + "-agent-0", "$(SERVER_HOST)": "127.0.0.1", "$(SERVER_PORT)": strconv.Itoa(port), "$(IDENTIFIERS)": "default-route=true",
 		"/etc/konnectivity/agent/ca.crt": dir + "ca.crt", "/etc/konnectivity/agent/tls.crt": dir + "agent.crt", "/etc/konnectivity/agent/tls.key": dir + "agent.key"}})
 }
 

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -171,7 +172,10 @@ func (p *controlPlane) startAgent(d *dataPlane, a *agent) {
 func (p *controlPlane) launchAgent(a *agent) {
 	p.t.Helper()
 	a.Agent = &suite.Agent{HealthPort: testutil.Reserved(p.t), AdminPort: testutil.Reserved(p.t)}
-	a.Process = p.run(a.folder, a.in, append([]string{"--graceful-shutdown-timeout=" + grace,
+	// A node to each: of two on one, the first would hand over to the second and end.
+	in := maps.Clone(a.in)
+	in["/run/konnectivity-agent/"], in["$(NAMESPACE)"] = p.suite.Dir+"/", "handover-"+in["$(AGENT_ID)"]
+	a.Process = p.run(a.folder, in, append([]string{"--graceful-shutdown-timeout=" + grace,
 		"--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(a.HealthPort), "--admin-server-port=" + strconv.Itoa(a.AdminPort)}, a.more...)...)
 }
 

@@ -114,7 +114,7 @@ func (w *world) addAgents(folder string, in map[string]string, more ...string) {
 		hosts = append(hosts, suite.Loopback(s.AgentPort))
 	}
 	for i := range 2 {
-		own := map[string]string{"$(POD_NAME)": fmt.Sprintf("konnectivity-agent-%d", i), "$(SERVER_HOST)": strings.Join(hosts, ","),
+		own := map[string]string{"$(AGENT_ID)": fmt.Sprintf("konnectivity-agent-%d", i), "$(SERVER_HOST)": strings.Join(hosts, ","),
 			"$(SERVER_PORT)": "8091", "$(IDENTIFIERS)": "default-route=true"}
 		maps.Copy(own, in)
 		a := &agent{folder: folder, in: own, more: more}
