@@ -101,7 +101,7 @@ func (a *Agent) Run(ctx context.Context) error {
 }
 
 // serve returns what serves a connection that another process has dialed.
-func (a *Agent) serve(far tunnel.Conn) tunnel.Carrier {
+func (a *Agent) serve(far tunnel.Conn) tunnel.Handler {
 	f := a.adopter
 	f.Dialer = tunnel.DialerFunc(func(_ context.Context, flow *tunnel.Flow) (tunnel.Conn, error) {
 		if a.judge != nil {

@@ -115,11 +115,11 @@ func (cl *cluster) joinClient(c *frontend.Conn, session *link.Session) (leave fu
 
 // requests carries what one client asks for.
 type requests struct {
-	next   tunnel.Carrier
+	next   tunnel.Handler
 	client *tunnel.Client
 }
 
-// Forward implements tunnel.Carrier.
+// Forward implements tunnel.Handler.
 func (r requests) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	f.Client = r.client
 	return r.next.Forward(ctx, f, answer)

@@ -244,7 +244,7 @@ func (a authInfo) TLS() *tls.ConnectionState { return a.handed.from.TLS() }
 // streams carries what gRPC streams ask for, in the cluster of their connection.
 type streams struct{}
 
-// Forward implements tunnel.Carrier.
+// Forward implements tunnel.Handler.
 func (streams) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	h := handedOf(ctx)
 	if h == nil {

@@ -93,7 +93,7 @@ func joinLane(t *testing.T, books *laneBooks, key laneKey, old bool, begin func(
 }
 
 // linkOf links two processes by a pipe. serve is what far serves.
-func linkOf(t *testing.T, near, far link.Role, serve tunnel.Carrier) (a, b *link.Session) {
+func linkOf(t *testing.T, near, far link.Role, serve tunnel.Handler) (a, b *link.Session) {
 	t.Helper()
 	ca, cb := net.Pipe()
 	hello := func(r link.Role) link.Hello {
@@ -187,7 +187,7 @@ func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
 }
 
 // groupOf links two processes by so many lanes, which end ends.
-func groupOf(t *testing.T, n int, near, far link.Role, serve tunnel.Carrier) (g *lanes.Group, end func()) {
+func groupOf(t *testing.T, n int, near, far link.Role, serve tunnel.Handler) (g *lanes.Group, end func()) {
 	t.Helper()
 	var farEnds []*link.Session
 	for range n {

@@ -177,7 +177,7 @@ type forwarded struct {
 	told   atomic.Bool // the other server has asked for routes
 }
 
-// Forward implements tunnel.Carrier.
+// Forward implements tunnel.Handler.
 func (w *forwarded) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	if f.Network == link.NetworkRoutes {
 		if w.told.Swap(true) {

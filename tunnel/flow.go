@@ -79,7 +79,7 @@ type after struct {
 }
 
 // AtEnd calls do when the connection has ended or could not be made, whether
-// Forward waits for that or not; the last one added is called first. Only a Carrier
+// Forward waits for that or not; the last one added is called first. Only a Handler
 // before it calls Forward, and a Dialer during its Dial, may call AtEnd.
 func (f *Flow) AtEnd(do func()) { f.after = &after{do, f.after} }
 

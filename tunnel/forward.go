@@ -24,9 +24,9 @@ type Observer interface {
 	Closed(f *Flow, took time.Duration, err error)
 }
 
-// Carrier makes the connection that a flow asks for, and carries it to its end.
-// *Forwarder does that; other Carriers stand before it to count or limit.
-type Carrier interface {
+// Handler makes the connection that a flow asks for, and carries it to its end.
+// *Forwarder does that; other Handlers stand before it to count or limit.
+type Handler interface {
 	// Forward is described at Forwarder.Forward.
 	Forward(ctx context.Context, flow *Flow, answer Answer) error
 }

@@ -200,7 +200,7 @@ func (s *fakeServer) serve(raw net.Conn) {
 	}
 }
 
-// Forward implements tunnel.Carrier.
+// Forward implements tunnel.Handler.
 func (s *fakeServer) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	select {
 	case s.IDs <- f.ID:

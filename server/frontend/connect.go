@@ -34,7 +34,7 @@ const ServingHeader = "Konnectivity-Serving"
 
 // Connect serves HTTP CONNECT with f. serving returns why no agent serves, or
 // nil if one does.
-func Connect(f tunnel.Carrier, m ConnectMetrics, serving func() error) Handler {
+func Connect(f tunnel.Handler, m ConnectMetrics, serving func() error) Handler {
 	return func(ctx context.Context, c *Conn) {
 		asked, err := readConnect(c.Reader)
 		if err != nil {
@@ -75,7 +75,7 @@ func servingValue(err error) string {
 }
 
 // connect dials what a CONNECT request asks for, answers and relays.
-func (c *Conn) connect(ctx context.Context, f tunnel.Carrier, m ConnectMetrics, asked asked) error {
+func (c *Conn) connect(ctx context.Context, f tunnel.Handler, m ConnectMetrics, asked asked) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The header is complete; the bytes after it belong to the tunnel and have no
@@ -83,7 +83,7 @@ func (c *Conn) connect(ctx context.Context, f tunnel.Carrier, m ConnectMetrics, 
 	c.limit.N = math.MaxInt64
 	leaving := admission.NewWatch(c.raw, admission.Buffer{Reader: c.Reader}, cancel)
 	stop := sync.OnceValue(leaving.Stop)
-	defer stop() // for a Carrier that never requests the answer
+	defer stop() // for a Handler that never requests the answer
 	flow := &tunnel.Flow{Request: tunnel.Request{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: c.RemoteAddr()}}
 	return f.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		switch gone := stop(); {

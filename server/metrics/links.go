@@ -54,14 +54,14 @@ func (m *Server) AgentLinkLost() {
 
 // LinkRequests counts next's requests as HTTP connections: without a link, a
 // sidecar makes a CONNECT of each.
-func (m *Server) LinkRequests(next tunnel.Carrier) tunnel.Carrier { return linkRequests{next, m} }
+func (m *Server) LinkRequests(next tunnel.Handler) tunnel.Handler { return linkRequests{next, m} }
 
 type linkRequests struct {
-	next tunnel.Carrier
+	next tunnel.Handler
 	m    *Server
 }
 
-// Forward implements tunnel.Carrier.
+// Forward implements tunnel.Handler.
 func (r linkRequests) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	r.m.HTTPConnection(1)
 	f.AtEnd(func() { r.m.HTTPConnection(-1) })

@@ -13,7 +13,7 @@ import (
 // of a frontend.
 type acceptor struct {
 	mux     *mux
-	carrier tunnel.Carrier
+	carrier tunnel.Handler
 	ask     func(*client.DialRequest) *tunnel.Flow // what a dial asks for
 	nextID  func() int64                           // of connections
 	duplex  bool                                   // the peer knows half-close

@@ -46,14 +46,14 @@ type ProxyServiceConfig struct {
 // client's tunnels have it, so a slow reader or writer is held up by gRPC's own
 // flow control.
 type ProxyService struct {
-	carrier tunnel.Carrier
+	carrier tunnel.Handler
 	cfg     ProxyServiceConfig
 	nextID  atomic.Int64
 	*group
 }
 
 // NewProxyService returns a service whose requests c carries, with Front "grpc".
-func NewProxyService(c tunnel.Carrier, cfg ProxyServiceConfig) *ProxyService {
+func NewProxyService(c tunnel.Handler, cfg ProxyServiceConfig) *ProxyService {
 	cfg.Limits = cfg.Limits.withDefaults()
 	cfg.Metrics, cfg.Log = orNothing(cfg.Metrics, cfg.Log)
 	cfg.LogOf = orAlways(cfg.LogOf, cfg.Log)

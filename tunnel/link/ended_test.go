@@ -19,7 +19,7 @@ type acceptor struct {
 	streams []*link.Stream
 }
 
-// Forward implements tunnel.Carrier.
+// Forward implements tunnel.Handler.
 func (a *acceptor) Forward(_ context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	f.Resume.Granted = tunnel.Grant{Window: time.Minute}
 	near, err := answer(nowhere{}, nil)

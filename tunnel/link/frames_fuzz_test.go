@@ -72,9 +72,9 @@ func conversation(t testing.TB) []byte {
 }
 
 // granting is a Forwarder whose connections outlive their links.
-type granting struct{ next tunnel.Carrier }
+type granting struct{ next tunnel.Handler }
 
-// Forward implements tunnel.Carrier.
+// Forward implements tunnel.Handler.
 func (g granting) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	if f.Resume != nil {
 		f.Resume.Granted = tunnel.Grant{Window: time.Minute, Route: "12345678agent", Taken: f.Resume.Taken}

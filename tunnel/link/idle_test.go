@@ -82,7 +82,7 @@ func TestAConnectionBetweenLinksHasNoGoroutine(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ended := &ends{}
-				all := between(t, link.Hello{}, nil, &tunnel.Forwarder{Dialer: &destinations{}}, func(to *link.Session) tunnel.Carrier {
+				all := between(t, link.Hello{}, nil, &tunnel.Forwarder{Dialer: &destinations{}}, func(to *link.Session) tunnel.Handler {
 					return &tunnel.Forwarder{Dialer: to, Observers: []tunnel.Observer{ended}}
 				})
 				c, err := all[0].Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1"))

@@ -259,7 +259,7 @@ func noLeaks(t *testing.T) {
 }
 
 // joinedTo serves streams by opening others on to.
-func joinedTo(to *link.Session) tunnel.Carrier {
+func joinedTo(to *link.Session) tunnel.Handler {
 	return splice.Forwarder(&tunnel.Forwarder{Dialer: to})
 }
 
@@ -268,7 +268,7 @@ var resumes = link.Hello{Features: []string{link.FeatureResume}}
 
 // between is a process between two links, from a to b and from c to d: forwarder, given c,
 // serves what a opens, and far what c opens. b and c share the budget.
-func between(t *testing.T, hello link.Hello, budget *link.Budget, far tunnel.Carrier, forwarder func(c *link.Session) tunnel.Carrier) (abcd []*link.Session) {
+func between(t *testing.T, hello link.Hello, budget *link.Budget, far tunnel.Handler, forwarder func(c *link.Session) tunnel.Handler) (abcd []*link.Session) {
 	t.Helper()
 	toA, fromA := net.Pipe()
 	toD, fromD := net.Pipe()

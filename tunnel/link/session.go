@@ -40,7 +40,7 @@ type Config struct {
 
 	// Forwarder serves the streams that the peer opens, usually a
 	// *tunnel.Forwarder; nil refuses them.
-	Forwarder tunnel.Carrier
+	Forwarder tunnel.Handler
 
 	// Budget bounds unread bytes, usually shared by all links of a process.
 	Budget *Budget

@@ -14,7 +14,7 @@ import (
 
 // middle is a process between the ends of connections that outlive their links: the
 // rig's session is toward the opener, which is raw, and c toward the acceptor's d.
-func middle(t *testing.T, far tunnel.Carrier, forwarder func(c *link.Session) tunnel.Carrier) (r *rig, c, d *link.Session) {
+func middle(t *testing.T, far tunnel.Handler, forwarder func(c *link.Session) tunnel.Handler) (r *rig, c, d *link.Session) {
 	t.Helper()
 	toD, fromD := net.Pipe()
 	c, d = sessions(t, link.Buffered(toD), link.Buffered(fromD), link.Config{Hello: resumes}, link.Config{Hello: resumes, Forwarder: far})
@@ -32,7 +32,7 @@ func (r *rig) begin(id uint64) {
 // holder is an end that keeps the connection, and has ended its direction if it ends.
 type holder struct{ ends bool }
 
-// Forward implements tunnel.Carrier.
+// Forward implements tunnel.Handler.
 func (h holder) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	f.Resume.Granted = tunnel.Grant{Window: time.Minute}
 	near, err := answer(nowhere{}, nil)
@@ -52,7 +52,7 @@ func TestViolationAfterFINResetsTheOtherStream(t *testing.T) {
 	for name, ends := range map[string]bool{"half-closed": false, "ended": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, c, d := middle(t, holder{ends}, func(c *link.Session) tunnel.Carrier { return joinedTo(c) })
+				r, c, d := middle(t, holder{ends}, func(c *link.Session) tunnel.Handler { return joinedTo(c) })
 				r.begin(2)
 				r.send(frame{tData, 1, 2, nil})
 				if ends {
@@ -78,7 +78,7 @@ type deliverer struct {
 	l *leaver
 }
 
-// Forward implements tunnel.Carrier.
+// Forward implements tunnel.Handler.
 func (d *deliverer) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	next, err := d.c.Dial(ctx, f)
 	if err != nil {
@@ -106,7 +106,7 @@ func TestTakeDuringAResetCountsOnce(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var toD *link.Session
 			l := &leaver{end: func() { _ = toD.Close() }, kept: kept, turns: make(chan struct{}, 2)}
-			r, c, d := middle(t, holder{true}, func(c *link.Session) tunnel.Carrier {
+			r, c, d := middle(t, holder{true}, func(c *link.Session) tunnel.Handler {
 				toD = c
 				return splice.Forwarder(&deliverer{c, l})
 			})

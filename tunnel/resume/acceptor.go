@@ -7,9 +7,9 @@ import (
 	"konnectivity/tunnel"
 )
 
-// Forwarder returns a Carrier that makes the connections that next serves outlive their
+// Forwarder returns a Handler that makes the connections that next serves outlive their
 // links, if their openers ask for it.
-func (m *Manager) Forwarder(next tunnel.Carrier) tunnel.Carrier {
+func (m *Manager) Forwarder(next tunnel.Handler) tunnel.Handler {
 	if !m.Enabled() {
 		return next
 	}
@@ -18,10 +18,10 @@ func (m *Manager) Forwarder(next tunnel.Carrier) tunnel.Carrier {
 
 type forwarder struct {
 	manager *Manager
-	next    tunnel.Carrier
+	next    tunnel.Handler
 }
 
-// Forward implements tunnel.Carrier. It returns once the dial was answered; a connection
+// Forward implements tunnel.Handler. It returns once the dial was answered; a connection
 // that outlives its link is served on a goroutine of the Manager.
 func (f *forwarder) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
 	switch r := flow.Resume; {
@@ -36,7 +36,7 @@ func (f *forwarder) Forward(ctx context.Context, flow *tunnel.Flow, answer tunne
 }
 
 // begin serves a new connection on a goroutine that does not end with the link.
-func (m *Manager) begin(ctx context.Context, next tunnel.Carrier, flow *tunnel.Flow, answer tunnel.Answer) error {
+func (m *Manager) begin(ctx context.Context, next tunnel.Handler, flow *tunnel.Flow, answer tunnel.Answer) error {
 	flow.Leave = nil // what serves it has a goroutine of its own
 	life, cancel := context.WithCancelCause(m.ctx)
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })

@@ -281,7 +281,7 @@ func (v *Move) Done() {
 }
 
 // Undo goes on with the connection here, as Adopt would elsewhere.
-func (v *Move) Undo(next func(far tunnel.Conn) tunnel.Carrier) error {
+func (v *Move) Undo(next func(far tunnel.Conn) tunnel.Handler) error {
 	v.end()
 	var far tunnel.Conn
 	if !v.Left {
@@ -299,7 +299,7 @@ func (v *Move) end() {
 // Adopt goes on with a connection of which another process had the acceptor's end. far is
 // its destination, nil if it was Left; m closes it, also with an error. next makes what
 // serves it; where its Forward fails, the policy forbids the connection, and it ends.
-func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) tunnel.Carrier) error {
+func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) tunnel.Handler) error {
 	life, cancel := context.WithCancelCause(m.ctx)
 	c := m.newConn(nil, 0, 0, s.Token, s.Address)
 	c.m = restore(s)
@@ -342,7 +342,7 @@ func (m *Manager) tellAdopted() {
 
 // serve relays between c, which was adopted, and its destination. What that is owed comes
 // before all that c receives.
-func (c *Conn) serve(ctx context.Context, by tunnel.Carrier, s Snapshot) {
+func (c *Conn) serve(ctx context.Context, by tunnel.Handler, s Snapshot) {
 	defer c.served.cancel(nil)
 	flow := &tunnel.Flow{Request: tunnel.Request{ID: s.ID, Front: "link", Network: "tcp", Address: s.Address}, Origin: s.Origin}
 	_ = by.Forward(ctx, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {

@@ -21,7 +21,7 @@ import (
 )
 
 // serveFar is what serves a connection whose destination is connected already.
-func serveFar(far tunnel.Conn) tunnel.Carrier {
+func serveFar(far tunnel.Conn) tunnel.Handler {
 	return &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return far, nil })}
 }
 

@@ -65,9 +65,9 @@ func (r *route) linkFar() {
 	r.set(&r.far, r.link(resetting(r.agent.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(r.dialDest)}), r.spite), nil))
 }
 
-// resetting is a Carrier that resets each stream that next has resumed by, while spite says so.
-func resetting(next tunnel.Carrier, spite func() bool) tunnel.Carrier {
-	return carrierFunc(func(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+// resetting is a Handler that resets each stream that next has resumed by, while spite says so.
+func resetting(next tunnel.Handler, spite func() bool) tunnel.Handler {
+	return handlerFunc(func(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 		resets := f.Resume.Again() && spite()
 		return next.Forward(ctx, f, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 			near, err := answer(far, err)
@@ -79,10 +79,10 @@ func resetting(next tunnel.Carrier, spite func() bool) tunnel.Carrier {
 	})
 }
 
-// carrierFunc is a function that is a tunnel.Carrier.
-type carrierFunc func(context.Context, *tunnel.Flow, tunnel.Answer) error
+// handlerFunc is a function that is a tunnel.Handler.
+type handlerFunc func(context.Context, *tunnel.Flow, tunnel.Answer) error
 
-func (f carrierFunc) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
+func (f handlerFunc) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
 	return f(ctx, flow, answer)
 }
 
@@ -105,7 +105,7 @@ func (r *route) dialDest(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 }
 
 // link makes one; forwarders serve what the other side opens.
-func (r *route) link(end, server tunnel.Carrier) hop {
+func (r *route) link(end, server tunnel.Handler) hop {
 	a, b := newWire()
 	h := hop{wire: a.wire}
 	hello := func(role link.Role) link.Hello {

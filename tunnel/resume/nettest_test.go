@@ -15,7 +15,7 @@ import (
 // grab hands the test what an agent serves.
 type grab chan tunnel.Conn
 
-// Forward implements tunnel.Carrier.
+// Forward implements tunnel.Handler.
 func (g grab) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
 	far, other := net.Pipe() // only for its addresses
 	defer far.Close()

@@ -28,7 +28,7 @@ type world struct {
 	before  []*resume.Manager // agents that were succeeded
 	dest    string            // where the agent dials
 	deaf    bool              // or it has a destination that takes nothing
-	serve   tunnel.Carrier    // what the agent serves instead; nil: it dials
+	serve   tunnel.Handler    // what the agent serves instead; nil: it dials
 	memory  *link.Budget      // the agent's
 	atMost  int               // its Options.MaxDetached
 	allow   func(*tunnel.Flow, net.Addr) error
@@ -101,7 +101,7 @@ func (w *world) pipe() (net.Conn, net.Conn) {
 }
 
 // pair links two processes; forwarders serve what the other side opens.
-func (w *world) pair(near, far tunnel.Carrier) (a, b *link.Session) {
+func (w *world) pair(near, far tunnel.Handler) (a, b *link.Session) {
 	ca, cb := w.pipe()
 	hello := func(r link.Role) link.Hello {
 		return link.Hello{Role: r, ID: "x", Features: []string{link.FeatureResume}}

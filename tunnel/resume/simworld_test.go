@@ -145,7 +145,7 @@ func (s *simulation) sleep(d time.Duration) {
 
 // link makes one to the opener or the agent.
 func (v *relayer) link(side int) hop {
-	config := func(role link.Role, serves tunnel.Carrier) link.Config {
+	config := func(role link.Role, serves tunnel.Handler) link.Config {
 		return link.Config{Hello: link.Hello{Role: role, ID: "x", Features: []string{link.FeatureResume}}, Forwarder: serves}
 	}
 	near, end := config(link.RoleServer, nil), config(link.RoleAgent, v.s.ends[1].Forwarder(v.s.serve()))
@@ -170,7 +170,7 @@ func (v *relayer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error)
 }
 
 // serve is what the agent does for an opener.
-func (s *simulation) serve() tunnel.Carrier {
+func (s *simulation) serve() tunnel.Handler {
 	if s.direct {
 		return s
 	}
@@ -203,7 +203,7 @@ func (p poured) WriteChunks(src []tunnel.Chunk) error {
 	return nil
 }
 
-// Forward implements tunnel.Carrier, where applications have the ends themselves.
+// Forward implements tunnel.Handler, where applications have the ends themselves.
 func (s *simulation) Forward(_ context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	a, b := newWire() // only for its addresses
 	defer a.Close()

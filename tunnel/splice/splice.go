@@ -21,13 +21,13 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// Forwarder returns a Carrier for link.Config. It forwards by next. If a connection may
+// Forwarder returns a Handler for link.Config. It forwards by next. If a connection may
 // outlive its link, it joins the connection's stream to the stream that next has dialed.
-func Forwarder(next tunnel.Carrier) tunnel.Carrier { return forwarder{next} }
+func Forwarder(next tunnel.Handler) tunnel.Handler { return forwarder{next} }
 
-type forwarder struct{ next tunnel.Carrier }
+type forwarder struct{ next tunnel.Handler }
 
-// Forward implements tunnel.Carrier.
+// Forward implements tunnel.Handler.
 func (f forwarder) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
 	return f.next.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		near, answerErr := answer(far, err)
