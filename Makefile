@@ -40,10 +40,11 @@ NESTED := manifests/check e2e/kube e2e/apiserver release release/man
 KUBE := .cache/kube
 
 # What the programs are built for.
-SYSTEMS := linux/amd64 linux/arm64 linux/s390x linux/ppc64le linux/riscv64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+SYSTEMS := linux/amd64 linux/arm64 linux/arm linux/s390x linux/ppc64le linux/riscv64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 
-# What runs arm64's programs on a machine of another kind.
-QEMU ?= $(if $(filter aarch64 arm64,$(shell uname -m)),,qemu-aarch64-static)
+# What runs arm64's and arm's programs on a machine of another kind.
+QEMU     ?= $(if $(filter aarch64 arm64,$(shell uname -m)),,qemu-aarch64-static)
+QEMU_ARM ?= $(if $(filter armv7l,$(shell uname -m)),,qemu-arm-static)
 
 # The version is pinned so that a new check fails a change, not a rerun.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -177,6 +178,11 @@ cross: ## Compile and vet everything for every system; takes long at first
 arm64: ## Make a release for arm64 and use its archive, by qemu-aarch64-static where need be
 	$(MAKE) release-bare VERSION=v0.0.0-test DIST=$(BIN)/arm64 SYSTEMS=linux/arm64
 	$(GO) test -C release -count=1 -run '^TestArchive$$' . -dist='$(CURDIR)/$(BIN)/arm64' -arch=arm64 -emulator='$(QEMU)'
+
+.PHONY: arm
+arm: ## Test the arithmetic of links as a 32-bit program, by qemu-arm-static where need be
+	GOOS=linux GOARCH=arm $(GO) test $(if $(QEMU_ARM),-exec '$(QEMU_ARM)') -short -count=1 -timeout 5m \
+		-run '^Fuzz|Budget|Credit|Frame|Message|Outgoing|Plan' ./tunnel/link ./tunnel/resume ./tunnel/lanes
 
 .PHONY: fences
 fences: ## Check which folder imports what, and calls nobody may make

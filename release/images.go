@@ -63,6 +63,10 @@ func (r *release) layers(entries func(system) ([]entry, error)) func(system) (v1
 	}
 }
 
+// variants tells apart what runtimes would take for one architecture. Those that
+// leave it out mean the same as these.
+var variants = map[string]string{"arm": "v7"}
+
 // image makes one image of layers; architectures that one of them has nothing
 // for are left out.
 func (r *release) image(name, title string, layers ...func(system) (v1.Layer, error)) error {
@@ -79,7 +83,7 @@ func (r *release) image(name, title string, layers ...func(system) (v1.Layer, er
 		if image == nil {
 			continue
 		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: s.os, Architecture: s.arch}}})
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: s.os, Architecture: s.arch, Variant: variants[s.arch]}}})
 		count++
 	}
 	if count == 0 { // a layout cannot be empty
@@ -107,7 +111,7 @@ func (r *release) image(name, title string, layers ...func(system) (v1.Layer, er
 func (r *release) imageOf(s system, title string, layers []func(system) (v1.Layer, error)) (v1.Image, error) {
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	config := &v1.ConfigFile{
-		Architecture: s.arch, OS: s.os, Created: v1.Time{Time: r.time},
+		Architecture: s.arch, Variant: variants[s.arch], OS: s.os, Created: v1.Time{Time: r.time},
 		Config: v1.Config{
 			User: "65532:65532", Env: []string{"PATH=/usr/bin:/bin"}, Entrypoint: []string{"/usr/bin/konnectivity"},
 			Labels: map[string]string{

@@ -74,7 +74,7 @@ func (r *release) pack(s system, p program, format string, needs ...string) erro
 		return err
 	}
 	info := &nfpm.Info{
-		Name: p.name, Version: r.version, Arch: s.arch, Platform: s.os, Release: "1", MTime: r.time, DisableGlobbing: true,
+		Name: p.name, Version: r.version, Arch: packageArch(s), Platform: s.os, Release: "1", MTime: r.time, DisableGlobbing: true,
 		Section: "net", Priority: "optional", Maintainer: "The konnectivity authors",
 		Description: p.summary, License: "Apache-2.0",
 	}
@@ -93,6 +93,15 @@ func (r *release) pack(s system, p program, format string, needs ...string) erro
 		return err
 	}
 	return writeFile(filepath.Join(r.out, packager.ConventionalFileName(info)), func(w io.Writer) error { return packager.Package(info, w) })
+}
+
+// packageArch is nfpm's name for an architecture. Its arm7 becomes armhf in a .deb's name
+// and armv7hl in an .rpm's.
+func packageArch(s system) string {
+	if s.arch == "arm" {
+		return "arm7"
+	}
+	return s.arch
 }
 
 // zshFunctions are the folders where packages of a format leave completions for

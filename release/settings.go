@@ -18,9 +18,10 @@ var kept = []string{
 }
 
 // baselines is the oldest processor of each architecture that programs run on:
-// Go's own default.
+// Go's own default. For arm that is also what Debian's armhf, Fedora's armv7hl and
+// upstream's images are for.
 var baselines = map[string]string{
-	"amd64": "GOAMD64=v1", "arm64": "GOARM64=v8.0", "ppc64le": "GOPPC64=power8", "riscv64": "GORISCV64=rva20u64",
+	"amd64": "GOAMD64=v1", "arm64": "GOARM64=v8.0", "arm": "GOARM=7", "ppc64le": "GOPPC64=power8", "riscv64": "GORISCV64=rva20u64",
 }
 
 // compilerGC has the compiler collect its garbage less often: it takes a fifth less

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/goreleaser/nfpm/v2"
 )
 
 // The settings of the person who builds a release do not reach the compiler.
@@ -22,10 +25,11 @@ func TestSettingsOfTheBuilderAreIgnored(t *testing.T) {
 	t.Setenv("GOEXPERIMENT", "noregabiargs")
 	t.Setenv("GOAMD64", "v3")
 	t.Setenv("GOPPC64", "power9")
+	t.Setenv("GOARM", "5")
 	t.Setenv("GOENV", filepath.Join(module, "env"))
 	t.Setenv("GOFIPS140", "latest")
 	t.Setenv("CGO_ENABLED", "1")
-	for arch, name := range map[string]string{"amd64": "GOAMD64", "arm64": "GOARM64"} {
+	for arch, name := range map[string]string{"amd64": "GOAMD64", "arm64": "GOARM64", "arm": "GOARM"} {
 		r, s := &release{work: t.TempDir()}, system{"linux", arch}
 		if err := r.compile(s, module, "."); err != nil {
 			t.Fatal(err)
@@ -44,11 +48,34 @@ func TestSettingsOfTheBuilderAreIgnored(t *testing.T) {
 				t.Errorf("%s: %s=%s has been the builder's", arch, key, got[key])
 			}
 		}
-		want[name] = map[string]string{"amd64": "v1", "arm64": "v8.0"}[arch]
+		want[name] = map[string]string{"amd64": "v1", "arm64": "v8.0", "arm": "7"}[arch]
 		for key, value := range want {
 			if got[key] != value {
 				t.Errorf("%s: %s=%s, want %s", arch, key, got[key], value)
 			}
 		}
+	}
+}
+
+// Packages and images call 32-bit arm what their installers look for.
+func TestArmHasItsNames(t *testing.T) {
+	s := system{"linux", "arm"}
+	for format, want := range map[string]string{"deb": "armhf", "rpm": "armv7hl"} {
+		packager, err := nfpm.Get(format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info := &nfpm.Info{Name: "konnectivity", Version: "v1.0.0", Arch: packageArch(s), Platform: s.os, Release: "1"}
+		if got := packager.ConventionalFileName(nfpm.WithDefaults(info)); !strings.HasSuffix(got, want+"."+format) {
+			t.Errorf("%s, want one for %s", got, want)
+		}
+	}
+	image, err := (&release{version: "v1.0.0"}).imageOf(s, "an image", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil || config.Platform().String() != "linux/arm/v7" {
+		t.Errorf("the image is for %v, %v", config.Platform(), err)
 	}
 }

@@ -3,6 +3,7 @@ package link
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"runtime/debug"
 
 	"konnectivity/tunnel"
@@ -13,8 +14,9 @@ import (
 // process where nothing else is known.
 const defaultBudget = 256 << 20
 
-// maxBudgetMiB is a tebibyte, which no process has.
-const maxBudgetMiB = 1 << 20
+// maxBudgetMiB is a tebibyte, which no process has, or what an int counts in bytes: on
+// 32-bit machines 2047 MiB.
+const maxBudgetMiB = min(1<<20, math.MaxInt>>20)
 
 // Budget bounds the memory of all links of a process; links that share it grow
 // their windows less as it fills (§5).

@@ -231,7 +231,7 @@ var texts = [2][]byte{text(opener), text(acceptor)}
 func text(who int) []byte {
 	b := make([]byte, mostText)
 	for at := range b {
-		b[at] = byte((at*2654435761 + who*97) >> 11)
+		b[at] = byte((uint32(at)*2654435761 + uint32(who)*97) >> 11)
 	}
 	return b
 }

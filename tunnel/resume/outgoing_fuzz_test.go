@@ -95,7 +95,7 @@ func (r *rig) write(arg int) {
 	}
 	p := make([]byte, n)
 	for i := range p {
-		p[i] = byte((len(r.m.all) + i) * 2654435761 >> 7)
+		p[i] = byte(uint32(len(r.m.all)+i) * 2654435761 >> 7)
 	}
 	r.m.all = append(r.m.all, p...)
 	r.out.Append(tunnel.CopyChunk(p))
