@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"konnectivity/internal/unixsocket"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 )
@@ -185,21 +186,11 @@ func filesOf(rights []byte) (files []*os.File, err error) {
 }
 
 // sameUser returns an error unless the process at the other end runs as the user that this
-// one does (unix(7), SO_PEERCRED).
+// one does.
 func sameUser(c *net.UnixConn) error {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var peer *unix.Ucred
-	if failed := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); failed != nil {
-		return failed
-	}
-	if err != nil {
-		return err
-	}
-	if own := os.Geteuid(); int(peer.Uid) != own {
-		return fmt.Errorf("the process at the other end is of user %d, this one of user %d", peer.Uid, own)
+	uid, known := unixsocket.PeerUID(c)
+	if own := os.Geteuid(); !known || uid != own {
+		return fmt.Errorf("the process at the other end is of user %d, this one of user %d", uid, own)
 	}
 	return nil
 }

@@ -180,11 +180,11 @@ func (m *metrics) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	if err == nil {
 		m.dialLatency.Observe(took.Seconds())
 		if logging.Enabled(m.log, logrus.DebugLevel) {
-			m.log.WithFields(logrus.Fields{"id": f.ID, "destination": f.Address, "took": took}).Debug("connected to destination")
+			m.log.WithFields(fields(f)).WithField("took", took).Debug("connected to destination")
 		}
 		return
 	}
-	log := m.log.WithFields(logrus.Fields{"id": f.ID, "destination": f.Address})
+	log := m.log.WithFields(fields(f))
 	failure := tunnel.FailureOf(err)
 	m.dialErrors.WithLabelValues(failure.Label()).Inc()
 	reason := "unknown"
@@ -200,6 +200,15 @@ func (m *metrics) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	log.WithError(err).Debug("cannot connect to destination")
 }
 
+// fields identify a connection in the log.
+func fields(f *tunnel.Flow) logrus.Fields {
+	out := logrus.Fields{"id": f.ID, "destination": f.Address}
+	if who := f.Who(); who != "" {
+		out["client"] = who.String()
+	}
+	return out
+}
+
 // Opened implements tunnel.Observer.
 func (m *metrics) Opened(*tunnel.Flow) { m.open.Add(1) }
 
@@ -213,7 +222,7 @@ func (m *metrics) Closed(f *tunnel.Flow, took time.Duration, err error) {
 		return
 	}
 	up, down := f.Sent()
-	log := m.log.WithFields(logrus.Fields{"id": f.ID, "destination": f.Address, "sent": up, "received": down, "took": took})
+	log := m.log.WithFields(fields(f)).WithFields(logrus.Fields{"sent": up, "received": down, "took": took})
 	if err != nil {
 		log = log.WithError(err)
 	}

@@ -76,7 +76,7 @@ func (s *Server) adminPeers() []admin.Peer {
 func (cl *cluster) addPeers(out []admin.Peer) []admin.Peer {
 	for _, a := range cl.agents.Agents() {
 		p := admin.Peer{
-			Tenant: cl.name, Role: admin.RoleAgent, ID: a.ID, Protocol: a.Via, Remote: a.Remote, Identifiers: identifiersText(a.Identifiers), Since: a.Since,
+			Tenant: cl.name, Role: admin.RoleAgent, ID: a.ID, Protocol: a.Via, Remote: a.Remote, Identity: a.Who.Names(), Identifiers: identifiersText(a.Identifiers), Since: a.Since,
 			Draining: a.Draining, Streams: a.Streams, Pending: a.Pending, RoundTrip: a.RTT.Seconds(),
 			Silent: admin.SilentSeconds(a.Heard),
 		}
@@ -86,7 +86,7 @@ func (cl *cluster) addPeers(out []admin.Peer) []admin.Peer {
 		out = append(out, p)
 	}
 	for _, who := range cl.peers.clients() {
-		p := admin.Peer{Tenant: cl.name, Role: admin.RoleClient, ID: who.link.Peer().ID, Protocol: "link", Remote: who.remote, Since: who.since}
+		p := admin.Peer{Tenant: cl.name, Role: admin.RoleClient, ID: who.link.Peer().ID, Protocol: "link", Remote: who.remote, Identity: who.who.Names(), Since: who.since}
 		p.Silent = admin.SilentSeconds(who.link.Heard())
 		addLink(&p, who.link)
 		out = append(out, p)

@@ -85,6 +85,7 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *li
 	s := cl.server
 	giveBack = func() {}
 	cfg := s.linkConfig()
+	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureIdentity)
 	cfg.Budget = cl.limits.Budget()
 	cfg.Hold = cl.held()
 	cfg.Log = cl.log
@@ -148,7 +149,7 @@ var errChanged = &auth.Refusal{Code: codes.Unavailable, Reason: "what the server
 func (cl *cluster) admit(ctx, life context.Context, who auth.Peer, via string) (agent registry.Agent, give func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, admitTimeout)
 	defer cancel()
-	agent = registry.Agent{ID: who.ID, Identity: auth.Identity(who.TLS), Via: via}
+	agent = registry.Agent{ID: who.ID, Identity: auth.Identity(who.TLS), Who: cl.gate().Who(who.TLS), Via: via}
 	if who.Remote != nil {
 		agent.Remote = who.Remote.String()
 	}

@@ -45,7 +45,7 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *clus
 	if session == nil {
 		return
 	}
-	leave := cl.joinClient(c, session)
+	leave := cl.joinClient(c, client.Who, session)
 	c.Go(func() { serveLink(ctx, s.drains, session, leave) })
 }
 
@@ -83,12 +83,12 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 
 // joinClient makes a sidecar's link known, or has it be one of the sidecar's lanes,
 // until leave, which ends the link.
-func (cl *cluster) joinClient(c *frontend.Conn, session *link.Session) (leave func()) {
+func (cl *cluster) joinClient(c *frontend.Conn, who tunnel.Identity, session *link.Session) (leave func()) {
 	s, remote := cl.server, c.RemoteAddr().String()
 	begin := func(l clientLink) (leave func()) {
 		s.metrics.Links.Add(admin.RoleClient, l)
 		leavePeers := cl.peers.join(&peer{
-			drain: l.Drain, count: l.SetServerCount, serving: l.SetServing, client: sidecarLink{l, remote, time.Now()},
+			drain: l.Drain, count: l.SetServerCount, serving: l.SetServing, client: sidecarLink{l, remote, who, time.Now()},
 		})
 		return func() {
 			leavePeers()

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 
+	"konnectivity/internal/unixsocket"
 	"konnectivity/server/frontend"
 	"konnectivity/server/limits"
 	"konnectivity/server/tenant"
@@ -49,7 +50,7 @@ func (s *Server) admitted(side side, next handler) frontend.Handler {
 			next(ctx, c, cl, nil)
 			return
 		}
-		client, leave := cl.limits.Join(c.TLS(), c.RemoteAddr())
+		client, leave := cl.limits.Join(identityOf(c), c.TLS(), c.RemoteAddr())
 		c.AtEnd(leave)
 		if extra := limits.CertMemory(c.TLS()); extra > 0 {
 			if !client.Budget.Take(extra) {
@@ -59,6 +60,18 @@ func (s *Server) admitted(side side, next handler) frontend.Handler {
 			c.AtEnd(func() { client.Budget.Give(extra) })
 		}
 		next(ctx, c, cl, client)
+	}
+}
+
+// identityOf returns the identity that the peer has proved.
+func identityOf(c *frontend.Conn) tunnel.Identity {
+	switch state := c.TLS(); {
+	case state == nil:
+		return unixsocket.PeerOf(c.Conn)
+	case len(state.PeerCertificates) == 0:
+		return ""
+	default:
+		return tenant.IdentityOf(state.PeerCertificates[0])
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 // asked is how a client asks cl for a dial, of a connection that exists if it is to be
 // resumed.
 func asked(t *testing.T, cl *cluster, resume *tunnel.Resume) *tunnel.Flow {
-	client, leave := cl.limits.Join(nil, tunnel.Addr{Text: "192.0.2.1:1"})
+	client, leave := cl.limits.Join("", nil, tunnel.Addr{Text: "192.0.2.1:1"})
 	t.Cleanup(leave)
 	f := tunnel.NewFlow("tcp", "x:1")
 	f.Client, f.Resume = client, resume

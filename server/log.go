@@ -39,6 +39,9 @@ func (c connectionLog) fields(flow *tunnel.Flow) logrus.FieldLogger {
 	if flow.Source != nil {
 		f["source"] = flow.Source.String()
 	}
+	if who := flow.Who(); who != "" {
+		f["client"] = who.String()
+	}
 	return c.log.WithFields(f)
 }
 

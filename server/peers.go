@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -138,5 +139,6 @@ type clientLink interface {
 type sidecarLink struct {
 	link   clientLink
 	remote string
+	who    tunnel.Identity
 	since  time.Time
 }

@@ -24,6 +24,8 @@ type Origin struct {
 	Server  string `json:"server"` // id of the server that asked
 	Client  uint64 `json:"client"` // that server's number of the client; 0: it tells none
 	Cluster string `json:"-"`      // whose client it is, at a server; "": the server's own
+
+	Who Identity `json:"who,omitempty"` // that client, as the server tells
 }
 
 // Result is what a dial has found out. Like Request, it is copied as a whole.
@@ -148,6 +150,15 @@ func (f *Flow) Tenant() string {
 		return ""
 	}
 	return f.Client.Tenant
+}
+
+// Who returns the client that the connection is for, as proved at the first hop; "" where it
+// is not known.
+func (f *Flow) Who() Identity {
+	if f.Client == nil {
+		return f.Origin.Who
+	}
+	return f.Client.Who
 }
 
 // To returns a Flow for one try of f at another address. The try begins with what f

@@ -100,6 +100,7 @@ type Peer struct {
 	Software    string    `json:"software,omitempty"` // as it calls itself
 	Protocol    string    `json:"protocol"`           // "link" or "grpc"
 	Remote      string    `json:"remote"`
+	Identity    []string  `json:"identity,omitempty"`    // of an agent or a client: the names that it has proved
 	Identifiers string    `json:"identifiers,omitempty"` // an agent's, which strategies use
 	Since       time.Time `json:"since"`
 	Draining    bool      `json:"draining,omitempty"`
@@ -131,6 +132,7 @@ type Connection struct {
 	ID          string    `json:"id"`    // the same on every hop
 	Front       string    `json:"front"` // the protocol of the client
 	Source      string    `json:"source,omitempty"`
+	Identity    []string  `json:"identity,omitempty"` // of the client, which has proved these names at the first hop
 	Destination string    `json:"destination"`
 	Resolved    string    `json:"resolved,omitempty"` // the address that was dialed, where it is known
 	Next        string    `json:"next,omitempty"`     // the hop after this one

@@ -297,7 +297,7 @@ func (c *conn) rates() (up, down float64) {
 func (c *conn) view(now time.Time) Connection {
 	status := c.resumeStatus()
 	v := Connection{
-		Tenant: c.tenant, ID: c.id, Front: c.front, Source: status.Source, Destination: c.destination, Resolved: c.resolved, Next: status.Hop.String(), Since: c.since,
+		Tenant: c.tenant, ID: c.id, Front: c.front, Source: status.Source, Identity: c.flow.Who().Names(), Destination: c.destination, Resolved: c.resolved, Next: status.Hop.String(), Since: c.since,
 		Resumes: status.Resumes,
 	}
 	var seconds float64

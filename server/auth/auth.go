@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"konnectivity/server/registry"
+	"konnectivity/server/tenant"
+	"konnectivity/tunnel"
 )
 
 // Peer is an agent that asks to be accepted, as it introduced itself.
@@ -42,6 +44,18 @@ func Identity(state *tls.ConnectionState) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%x %q %q %q %q", cert.RawSubject, cert.DNSNames, cert.IPAddresses, cert.URIs, cert.EmailAddresses)
 	return string(h.Sum(nil))
+}
+
+// Who returns who an agent that was admitted has proved to be.
+func (g *Gate) Who(state *tls.ConnectionState) tunnel.Identity {
+	var names []string
+	if state != nil && len(state.PeerCertificates) > 0 {
+		names = tenant.IdentityOf(state.PeerCertificates[0]).Names()
+	}
+	if g.Tokens != nil {
+		names = append(names, "serviceaccount:"+g.Tokens.cfg.Namespace+"/"+g.Tokens.cfg.ServiceAccount)
+	}
+	return tunnel.NewIdentity(names...)
 }
 
 // Refusal says why an agent was not accepted. Its text is sent to the agent, so

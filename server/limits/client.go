@@ -9,7 +9,6 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/server/auth"
-	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 )
 
@@ -18,18 +17,20 @@ import (
 // sidecars; connections do not count because the holder of a certificate makes any
 // number of them.
 type identity struct {
-	cert [sha256.Size]byte // of the certificate's key and names, so that a renewal is the same client; zero: none
+	cert [sha256.Size]byte // of the certificate's key and names, so that a renewal is the same client; of what else it has proved; zero: nothing
 	from netip.Prefix
 }
 
-func identityOf(state *tls.ConnectionState, from net.Addr) (who identity, names []string) {
-	who = identity{from: admission.SourceOf(from)}
-	if state != nil && len(state.PeerCertificates) > 0 {
+func identityOf(who tunnel.Identity, state *tls.ConnectionState, from net.Addr) identity {
+	key := identity{from: admission.SourceOf(from)}
+	switch {
+	case state != nil && len(state.PeerCertificates) > 0:
 		cert := state.PeerCertificates[0]
-		who.cert = sha256.Sum256(append([]byte(auth.Identity(state)), cert.RawSubjectPublicKeyInfo...))
-		names = tenant.NamesOf(cert)
+		key.cert = sha256.Sum256(append([]byte(auth.Identity(state)), cert.RawSubjectPublicKeyInfo...))
+	case who != "":
+		key.cert = sha256.Sum256([]byte(who))
 	}
-	return who, names
+	return key
 }
 
 // client is one that has a connection. Tenant.mu guards it.
@@ -41,32 +42,32 @@ type client struct {
 // JoinForwarded counts a connection of a client of another server, as that one numbers
 // it, until leave is called.
 func (t *Tenant) JoinForwarded(of tunnel.Origin) (_ *tunnel.Client, leave func()) {
-	return t.join(identity{cert: sha256.Sum256(fmt.Appendf(nil, "%d %s", of.Client, of.Server))}, nil)
+	return t.join(identity{cert: sha256.Sum256(fmt.Appendf(nil, "%d %q %s", of.Client, of.Server, of.Who))}, of.Who)
 }
 
-// Join counts a connection of a client, whose TLS state and address are given, until
-// leave is called.
-func (t *Tenant) Join(state *tls.ConnectionState, from net.Addr) (_ *tunnel.Client, leave func()) {
-	return t.join(identityOf(state, from))
+// Join counts a connection of a client until leave is called. It takes the client's
+// identity, TLS state and address.
+func (t *Tenant) Join(who tunnel.Identity, state *tls.ConnectionState, from net.Addr) (_ *tunnel.Client, leave func()) {
+	return t.join(identityOf(who, state, from), who)
 }
 
-func (t *Tenant) join(who identity, names []string) (_ *tunnel.Client, leave func()) {
+func (t *Tenant) join(key identity, who tunnel.Identity) (_ *tunnel.Client, leave func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := t.clients[who]
+	c := t.clients[key]
 	if c == nil {
 		c = &client{Client: &tunnel.Client{
-			Tenant: t.name, Names: names,
+			Tenant: t.name, Who: who, Names: who.Names(),
 			Dials: t.parts.dials.Share(), Resumes: t.parts.resumes.Share(), Budget: t.parts.budget.Share(), GRPC: t.parts.grpc.Share(),
 		}}
-		t.clients[who] = c
+		t.clients[key] = c
 	}
 	c.conns++
 	return c.Client, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if c.conns--; c.conns == 0 {
-			delete(t.clients, who)
+			delete(t.clients, key)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"net/url"
-	"slices"
 	"testing"
 	"time"
 
@@ -40,11 +39,7 @@ func TestClientIsACertificateAtAnAddress(t *testing.T) {
 	red, blue := &url.URL{Scheme: "spiffe", Host: "fleet.test", Path: "/red"}, &url.URL{Scheme: "spiffe", Host: "fleet.test", Path: "/blue"}
 	client := func(from, key string, names ...*url.URL) identity {
 		cert := &x509.Certificate{RawSubjectPublicKeyInfo: []byte(key), URIs: names, SerialNumber: big.NewInt(rand.Int64())}
-		who, found := identityOf(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}, tunnel.Addr{Text: from})
-		if !slices.EqualFunc(found, names, func(name string, uri *url.URL) bool { return name == uri.String() }) {
-			t.Errorf("%v has the names %v", names, found)
-		}
-		return who
+		return identityOf("", &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}, tunnel.Addr{Text: from})
 	}
 	was := client("192.0.2.1:1", "k", red)
 	for name, c := range map[string]struct {
@@ -68,15 +63,15 @@ func TestClientIsACertificateAtAnAddress(t *testing.T) {
 func TestClientsGoWithTheirConnections(t *testing.T) {
 	all := newLimits(1 << 20)
 	is, was := all.Tenant("a"), all.Tenant("a")
-	first, leave := is.Join(nil, at(1))
-	again, leaveAgain := is.Join(nil, at(1))
-	other, leaveOther := is.Join(nil, at(2))
-	old, leaveOld := was.Join(nil, at(1))
+	first, leave := is.Join("", nil, at(1))
+	again, leaveAgain := is.Join("", nil, at(1))
+	other, leaveOther := is.Join("", nil, at(2))
+	old, leaveOld := was.Join("", nil, at(1))
 	if first != again || first == other || first == old || first.Tenant != "a" {
 		t.Error("clients and connections do not match")
 	}
 	for _, f := range []func(){leave, leaveAgain, leaveOther, leaveOld} {
-		if again, leave := is.Join(nil, at(1)); again != first {
+		if again, leave := is.Join("", nil, at(1)); again != first {
 			t.Error("a client has another Client while it is connected")
 		} else {
 			defer leave()
@@ -84,7 +79,7 @@ func TestClientsGoWithTheirConnections(t *testing.T) {
 		f()
 	}
 	is, was = all.Tenant("b"), all.Own()
-	_, leave = is.Join(nil, at(1))
+	_, leave = is.Join("", nil, at(1))
 	leave()
 	if len(is.clients)+len(was.clients) != 0 {
 		t.Errorf("%d clients are left", len(is.clients))
@@ -102,7 +97,7 @@ func TestShareIsNamedAsTheCause(t *testing.T) {
 // A client whose dials have used up its share resumes its connections all the same.
 func TestResumingHasAShareOfItsOwn(t *testing.T) {
 	own := newLimits(1 << 20).Own()
-	c, leave := own.Join(nil, at(1))
+	c, leave := own.Join("", nil, at(1))
 	defer leave()
 	for c.Dials.Take(1) {
 	}
@@ -120,11 +115,11 @@ func TestTenantsShareFirst(t *testing.T) {
 	manys, singles := all.Tenant("many"), all.Tenant("single")
 	var many []*tunnel.Client
 	for i := range 100 {
-		c, leave := manys.Join(nil, at(i))
+		c, leave := manys.Join("", nil, at(i))
 		defer leave()
 		many = append(many, c)
 	}
-	single, leave := singles.Join(nil, at(1))
+	single, leave := singles.Join("", nil, at(1))
 	defer leave()
 	for what, take := range map[string]func(*tunnel.Client) bool{
 		"dials":   func(c *tunnel.Client) bool { return c.Dials.Take(1) },
@@ -158,7 +153,7 @@ func TestMemoryOfATenantIsBounded(t *testing.T) {
 	all := newLimits(64 << 20)
 	bounded, other := all.Tenant("bounded"), all.Tenant("other")
 	bounded.SetBounds(tenant.Bounds{MemoryMiB: 1})
-	c, leave := bounded.Join(nil, at(1))
+	c, leave := bounded.Join("", nil, at(1))
 	defer leave()
 	n := 0
 	var err error
@@ -168,7 +163,7 @@ func TestMemoryOfATenantIsBounded(t *testing.T) {
 	if tunnel.FailureOf(err) != tunnel.FailBound || n > 1<<20/ConnMemory+1 || n < 1<<20/ConnMemory*3/4 {
 		t.Errorf("after %d connections of %d bytes within 1 MiB: %v", n, ConnMemory, err)
 	}
-	free, leaveFree := other.Join(nil, at(1))
+	free, leaveFree := other.Join("", nil, at(1))
 	defer leaveFree()
 	if err := other.start(t, free, nil); err != nil {
 		t.Errorf("another tenant: %v", err)

@@ -35,7 +35,8 @@ type Backend interface {
 // Agent describes the agent at the other end of a Backend.
 type Agent struct {
 	ID          string
-	Identity    string // digest of the names in its certificate, which outlives a renewal; "": it has none
+	Identity    string          // digest of the names in its certificate, which outlives a renewal; "": it has none
+	Who         tunnel.Identity // as it has proved
 	Identifiers Identifiers
 	Via         string // the protocol: "grpc" or "link"
 	Remote      string // its address, for people

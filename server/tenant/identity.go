@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"konnectivity/tunnel"
 )
 
 // An identity is a name that certificates have: a URI, such as those of SPIFFE, a DNS
@@ -77,6 +79,29 @@ func NamesOf(cert *x509.Certificate) (out []string) {
 		}
 	}
 	return out
+}
+
+// IdentityOf returns who the holder of a certificate is; "" for one with more names than
+// NamesOf takes.
+func IdentityOf(cert *x509.Certificate) tunnel.Identity {
+	names := NamesOf(cert)
+	for i, name := range names {
+		switch common, is := strings.CutPrefix(name, commonName); {
+		case is:
+			names[i] = "cn:" + common
+		case strings.Contains(name, ":"):
+			names[i] = "uri:" + name
+		default:
+			names[i] = "dns:" + name
+		}
+	}
+	if len(names)+len(cert.Subject.Organization) > maxIdentities {
+		return ""
+	}
+	for _, name := range cert.Subject.Organization {
+		names = append(names, "org:"+name)
+	}
+	return tunnel.NewIdentity(names...)
 }
 
 // narrow has only certificates with one of these identities count.

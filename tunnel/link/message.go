@@ -68,7 +68,7 @@ func (h Hello) GoString() string { return h.String() }
 
 const (
 	maxAddress  = 512 // of OPEN; host names end at 253
-	maxFeatures = 64  // of HELLO; the suite has three
+	maxFeatures = 64  // of HELLO; the suite has four
 )
 
 // helloFields are those of HELLO and INFO.
@@ -157,9 +157,10 @@ func (h *Hello) forget() {
 type openMsg struct {
 	network, address, id string
 	credit               uint64
-	client               uint64         // 0: not told
-	forwarded            bool           // by a server, for cluster (§11)
-	cluster              string         // "": that of the server's flags
+	client               uint64 // 0: not told
+	forwarded            bool   // by a server, for cluster (§11)
+	cluster              string // "": that of the server's flags
+	who                  tunnel.Identity
 	resume               *tunnel.Resume // nil: plain
 }
 
@@ -172,6 +173,7 @@ var openFields = []field[openMsg]{
 	{4, "text", func(b []byte, m openMsg) []byte { return appendText(b, 4, m.id) }, setID},
 	number(5, 8, func(m openMsg) (uint64, bool) { return m.client, m.client != 0 }, func(m *openMsg, v uint64) { m.client = v }),
 	{13, "text", putCluster, setCluster},
+	{14, "text", putWho, setWho},
 	ofResume(field[tunnel.Resume]{6, "16 bytes", putToken, setToken}),
 	ofResume(number(7, 4, func(r tunnel.Resume) (uint64, bool) { return uint64(r.Window.Milliseconds()), true },
 		func(r *tunnel.Resume, v uint64) { r.Window = milliseconds(v) })),
@@ -240,6 +242,16 @@ func putCluster(b []byte, m openMsg) []byte {
 
 func setCluster(m *openMsg, value []byte) error {
 	m.forwarded, m.cluster = true, clip(value)
+	return nil
+}
+
+func putWho(b []byte, m openMsg) []byte { return appendText(b, 14, string(m.who)) }
+
+func setWho(m *openMsg, value []byte) error {
+	m.who = "" // of more bytes, too: a part must not pass for all
+	if len(value) <= tunnel.IdentitySize {
+		m.who = tunnel.CheckIdentity(string(value))
+	}
 	return nil
 }
 

@@ -49,6 +49,9 @@ func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
 		m.client = budget.Number()
 	}
 	m.forwarded, m.cluster = ses.servers, f.Tenant()
+	if ses.identities {
+		m.who = f.Who()
+	}
 	if ses.resumes {
 		m.resume = f.Resume
 	}
@@ -177,6 +180,9 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 	flow := &tunnel.Flow{Request: tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.sender.conn.RemoteAddr()}, Resume: m.resume, Leave: leave}
 	if ses.cfg.PeerNumbersClients {
 		flow.Origin = tunnel.Origin{Server: ses.peer.ID, Client: m.client, Cluster: m.cluster}
+		if ses.identities {
+			flow.Origin.Who = m.who
+		}
 	}
 	answered := false
 	answer := func(far tunnel.Conn, err error) (tunnel.Conn, error) {

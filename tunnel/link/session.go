@@ -46,8 +46,9 @@ type Config struct {
 	Budget *Budget
 
 	// PeerNumbersClients says that the peer may name the clients that its
-	// streams are for; each then has a share of Budget. It is for agents,
-	// whose servers know. A peer that is a client would give itself many.
+	// streams are for; each then has a share of Budget, and is who the peer
+	// says. It is for agents, whose servers know. A peer that is a client would
+	// give itself many.
 	PeerNumbersClients bool
 
 	// BudgetOf, where the peer is a server that forwards (§11), returns the part of Budget
@@ -76,6 +77,8 @@ type Session struct {
 	resumes bool // both sides take part in resuming (§9)
 	lanes   bool // both sides take part in lanes (§10)
 	servers bool // both sides are servers that forward (§11)
+
+	identities bool // both sides tell and take clients' identities (§12)
 
 	ctx    context.Context // ends with the session
 	cancel context.CancelCauseFunc
@@ -157,6 +160,7 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 		return slices.Contains(cfg.Hello.Features, feature) && slices.Contains(hs.peer.Features, feature)
 	}
 	ses.resumes, ses.lanes, ses.servers = both(FeatureResume), both(FeatureLanes), both(FeatureForward)
+	ses.identities = both(FeatureIdentity)
 	ses.news = news{ses.peer.ServerCount, ses.peer.Serving}
 	ses.peer.forget()
 	ses.cfg.Hello, ses.cfg.Verify = Hello{Role: cfg.Hello.Role}, nil // nor what else they refer to

@@ -59,6 +59,7 @@ function drawDetail(c, { before, after }) {
     ['↓ Down', bytes(c.downBytes) + ' in all, now ' + rate(c.downBytesPerSecond)],
     ...(c.resumes ? [['Resumed', plural(c.resumes, 'time') + ' by another link']] : []),
     ...(c.tenant ? [['Tenant', c.tenant]] : []),
+    ...(c.identity ? [['Client', c.identity.join(' ')]] : []),
     ['ID', c.id],
     ['On other hops', 'konnectivity status ADDRESS… --filter ' + c.id],
   ].flatMap(([k, v]) => [element('dt', '', k), element('dd', k === 'ID' || k === 'On other hops' ? 'code' : '', v)]));

@@ -1,0 +1,84 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// hears is an agent that is told who clients are.
+func hears(r *rig, at *rig, told chan tunnel.Identity) {
+	r.t.Helper()
+	hello := link.Hello{Role: link.RoleAgent, ID: "a", Features: []string{link.FeatureIdentity}}
+	reach := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		told <- f.Who()
+		return echoing(ctx, f.Address)
+	})
+	testutil.Must(r.linked(at.agentAt, at.tls(link.ALPN), link.Config{Hello: hello, PeerNumbersClients: true, Forwarder: &tunnel.Forwarder{Dialer: reach}}))(r.t)
+}
+
+// Whatever its client speaks, an agent hears who that is by its certificate, or by the
+// socket that it came by; the admin API and an agent that is not told show no more.
+func TestAgentsHearWhoTheClientIs(t *testing.T) {
+	r := startServer(t)
+	told := make(chan tunnel.Identity, 1)
+	hears(r, r, told)
+	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Agents == 1 })
+	bySocket := tunnel.NewIdentity("socket:" + r.uds)
+	if runtime.GOOS == "linux" {
+		bySocket = tunnel.NewIdentity("socket:"+r.uds, fmt.Sprint("uid:", os.Getuid()))
+	}
+	for _, kind := range clientKinds {
+		want := tunnel.NewIdentity("cn:peer")
+		if strings.HasSuffix(kind, "uds") {
+			want = bySocket
+		}
+		c := r.mustDial(kind, "echo:1")
+		if who := <-told; who != want {
+			t.Errorf("%s: the agent hears %q, want %q", kind, who, want)
+		}
+		r.eventually("the status tells who it is", func() bool {
+			_, page := r.get(r.admin, "/api/v1/connections")
+			return strings.Contains(page, `"identity":["`+strings.Join(want.Names(), `","`)+`"]`)
+		})
+		c.Close()
+		r.eventually("it is closed", func() bool { return r.metric("established_connections 0") })
+	}
+	if _, page := r.get(r.admin, "/api/v1/peers?role=agent"); !strings.Contains(page, `"identity":["cn:peer"]`) {
+		t.Errorf("the status does not tell who the agent is: %s", page)
+	}
+}
+
+// What a client says of itself is no identity.
+func TestClientsCannotSayWhoTheyAre(t *testing.T) {
+	r := startServer(t)
+	told := make(chan tunnel.Identity, 1)
+	hears(r, r, told)
+	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Agents == 1 })
+	ses := testutil.Must(r.clientLinkAs(r.tls(link.ALPN), link.Hello{Role: link.RoleClient, ID: "sidecar", Features: []string{link.FeatureIdentity}}))(t)
+	f := tunnel.NewFlow("tcp", "echo:1")
+	f.Origin.Who = tunnel.NewIdentity("cn:admin")
+	testutil.Must(ses.Dial(testutil.Context(t), f))(t).Close()
+	if who := <-told; who != tunnel.NewIdentity("cn:peer") {
+		t.Errorf("the agent hears %q", who)
+	}
+}
+
+// A server that forwards tells who the client is to the server that has the agent.
+func TestForwardedClientsAreKnown(t *testing.T) {
+	c := startCrew(t, 2)
+	told := make(chan tunnel.Identity, 1)
+	hears(c.servers[0], c.servers[1], told)
+	c.known(t, 1)
+	c.servers[0].mustDial("connect-tls", "echo:1").Close()
+	if who := <-told; who != tunnel.NewIdentity("cn:peer") {
+		t.Errorf("the agent hears %q", who)
+	}
+}
