@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/unixsocket"
+	"konnectivity/tunnel"
 )
 
 const (
@@ -50,6 +51,9 @@ type Handover struct {
 	lines   []*os.File          // write ends of life lines, which the end of this process closes
 	giving  bool                // the time has come for next
 	left    bool                // no other is admitted
+
+	refusal   string // the last reason to refuse a successor that was warned of
+	refusedAt time.Time
 }
 
 // OpenHandover finds the agent that holds path, or holds it itself. Only an agent with the
@@ -130,10 +134,12 @@ func (h *Handover) start(ctx context.Context, a *Agent) (stop func()) {
 	}
 	h.running.Go(func() {
 		for {
-			if h.before != nil {
+			over := make(chan struct{})
+			h.running.Go(func() {
+				defer close(over)
 				h.succeed(ctx, a)
-			}
-			switch socket, err := h.claim(ctx, a); {
+			})
+			switch socket, err := h.claim(ctx, a, over); {
 			case socket != nil:
 				h.hold(ctx, socket)
 				return
@@ -151,9 +157,11 @@ func (h *Handover) start(ctx context.Context, a *Agent) (stop func()) {
 	}
 }
 
-// claim returns the socket once no other agent has its path. It returns nil if another agent
-// has the path and accepts this one as its successor, and an error if ctx has ended.
-func (h *Handover) claim(ctx context.Context, a *Agent) (net.Listener, error) {
+// claim returns the socket once no other agent has its path: the agent before leaves it as it
+// begins to drain, and no third is to come between. Once over, claim returns nil if another
+// agent has the path and accepts this one as its successor. It returns an error if ctx has
+// ended.
+func (h *Handover) claim(ctx context.Context, a *Agent, over <-chan struct{}) (net.Listener, error) {
 	greet := time.Now().Add(greetAgain)
 	for {
 		h.mu.Lock()
@@ -167,7 +175,7 @@ func (h *Handover) claim(ctx context.Context, a *Agent) (net.Listener, error) {
 		if socket != nil {
 			return socket, nil
 		}
-		if time.Now().After(greet) {
+		if tunnel.Closed(over) && time.Now().After(greet) {
 			_, err := h.meet()
 			if err == nil {
 				a.ends.SetHandingOver(true)

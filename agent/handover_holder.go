@@ -18,13 +18,16 @@ import (
 const (
 	// handoverBatch is how many connections go from one agent to the next at a time, and
 	// handoverBytes how many bytes they keep when no other is added. They stand still
-	// meanwhile, and both agents have their bytes.
+	// meanwhile, as does the batch behind them, and both agents have their bytes.
 	handoverBatch = 64
 	handoverBytes = 1 << 20
 
 	// handoverReady bounds how long a holder that was told to stop waits for its successor
 	// to have a server.
 	handoverReady = 5 * time.Second
+
+	// refusedAgain is the interval at which one reason for refusing successors is warned of.
+	refusedAgain = time.Minute
 )
 
 // successor is the agent after this one, as its holder sees it.
@@ -33,6 +36,7 @@ type successor struct {
 	said  chan string // the kinds of its messages; closed with the connection
 	line  *os.File    // the life line's write end; nil: it is not welcome
 	ready bool        // it can take connections; for give
+	over  bool        // it gets none, or no more; for give
 }
 
 // hold waits for successors until ctx ends. One at a time is served.
@@ -68,7 +72,7 @@ func (h *Handover) welcome(s *successor) {
 		return
 	case err != nil:
 		_ = s.send(message{Kind: msgRefused, Reason: err.Error()}, -1)
-		h.log.WithError(err).Warn("refused a successor")
+		h.refused(err)
 		return
 	}
 	h.log.Info("a successor has come for the connections of this agent")
@@ -86,10 +90,24 @@ func (h *Handover) welcome(s *successor) {
 		}
 		select {
 		case s.said <- m.Kind:
-		case <-time.After(handoverTimeout): // an unexpected message: give does not read it
+		default: // it has not waited for an answer
 			return
 		}
 	}
+}
+
+// refused logs why a successor was refused, which asks again and again: once a minute, or
+// as the reason changes.
+func (h *Handover) refused(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	log := h.log.WithError(err)
+	if err.Error() == h.refusal && time.Since(h.refusedAt) < refusedAgain {
+		log.Debug("refused a successor")
+		return
+	}
+	h.refusal, h.refusedAt = err.Error(), time.Now()
+	log.Warn("refused a successor")
 }
 
 // admit checks a peer's user, version, id and servers, and makes it the successor.
@@ -167,37 +185,38 @@ func (h *Handover) yield() {
 
 // give hands all connections to the successor, if there is one that is ready. Those that it
 // does not take stay. A draining agent calls it again and again: a dial may become a
-// connection meanwhile.
+// connection meanwhile, and a successor may have come just before.
 func (h *Handover) give(a *Agent) {
 	if h == nil {
 		return
 	}
 	h.mu.Lock()
-	s, first := h.next, !h.giving
+	s := h.next
 	h.giving = true
 	h.mu.Unlock()
-	if s == nil {
+	if s == nil || s.over {
 		return
 	}
-	if first {
+	if movable, _ := a.ends.Movable(); movable == 0 {
+		return
+	}
+	if !s.ready {
 		if err := s.hear(msgReady, handoverReady); err != nil {
+			s.over = true
 			h.log.WithError(err).Warn("the successor is not ready: nothing is handed over")
 			return
 		}
 		s.ready = true
 		a.ends.SetHandingOver(true)
 	}
-	if !s.ready {
-		return
-	}
 	n, err := s.giveAll(a)
 	log := h.log.WithField("connections", n)
 	switch {
 	case err != nil:
-		s.ready = false
+		s.over = true
 		a.ends.SetHandingOver(false)
 		log.WithError(err).Warn("not all connections were handed over")
-	case first:
+	case n > 0:
 		log.Info("handed over the connections of this agent")
 	}
 }
@@ -210,22 +229,26 @@ func (h *Handover) finish() {
 	h.mu.Lock()
 	s := h.next
 	h.mu.Unlock()
-	if s != nil && s.ready {
+	if s != nil && !s.over {
 		_ = s.send(message{Kind: msgDone}, -1)
 	}
 }
 
-// giveAll gives batch after batch, and returns how many connections the successor has.
+// giveAll gives batch after batch, and returns how many connections the successor has. While
+// that takes one batch, the next is taken out of use.
 func (s *successor) giveAll(a *Agent) (n int, err error) {
-	for {
-		batch := a.ends.BeginMoves(handoverBatch, handoverBytes)
-		if len(batch) == 0 {
-			return n, nil
-		}
-		if err := s.offer(batch); err != nil {
+	moves := a.ends.Moves()
+	next := func() <-chan []*resume.Move {
+		c := make(chan []*resume.Move, 1)
+		go func() { c <- moves.Next(handoverBatch, handoverBytes) }()
+		return c
+	}
+	for batch := <-next(); len(batch) > 0; {
+		following := next()
+		if err = s.offer(batch); err != nil {
 			_, _ = s.line.Write([]byte{0}) // before the connection ends: this process lives, and keeps them
 			_ = s.conn.Close()
-			for _, m := range batch {
+			for _, m := range append(batch, <-following...) {
 				_ = m.Undo(a.serve)
 			}
 			return n, err
@@ -234,7 +257,9 @@ func (s *successor) giveAll(a *Agent) (n int, err error) {
 			m.Done()
 		}
 		n += len(batch)
+		batch = <-following
 	}
+	return n, nil
 }
 
 // offer gives one batch. With an error it stays this agent's: the successor then has read no

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -74,13 +75,15 @@ func (b *holder) takePorts() error {
 // succeed takes over connections until the agent before has none, or is gone.
 func (h *Handover) succeed(ctx context.Context, a *Agent) {
 	before := h.before
-	h.before = nil
+	if before == nil {
+		return
+	}
 	n, err := before.take(ctx, a, h.log)
-	h.running.Go(func() { // until then it may have connections that were not handed over
+	_ = before.conn.Close() // it does not wait for an answer
+	h.running.Go(func() {   // until then it may have connections that were not handed over
 		for ctx.Err() == nil && !before.ends(handoverPoll) {
 		}
 		_ = before.life.Close()
-		_ = before.conn.Close()
 		if ctx.Err() == nil { // else this agent may be handing over itself
 			a.ends.SetHandingOver(false)
 		}
@@ -98,18 +101,24 @@ func (h *Handover) succeed(ctx context.Context, a *Agent) {
 // take receives batches, and returns how many connections this agent has taken over.
 func (b *holder) take(ctx context.Context, a *Agent, log logrus.FieldLogger) (n int, err error) {
 	var batch []message
+	var adopting sync.WaitGroup // the batch before
+	adopted := 0
 	adopt := func() {
-		n += a.adopt(batch, log)
+		offers := batch
 		batch = nil
+		adopting.Wait()
+		adopting.Go(func() { adopted += a.adopt(offers, log) })
 	}
+	defer func() {
+		adopting.Wait()
+		n = adopted
+	}()
 	defer func() {
 		if len(batch) > 0 && b.dead() { // no other process has them
 			adopt()
 		}
 		for _, m := range batch {
-			if m.far != nil {
-				_ = m.far.Close()
-			}
+			m.closeFile()
 		}
 	}()
 	ready, heard := false, time.Now()
@@ -129,10 +138,9 @@ func (b *holder) take(ctx context.Context, a *Agent, log logrus.FieldLogger) (n 
 		heard = time.Now()
 		switch m.Kind {
 		case msgOffer:
-			if err = m.open(); err == nil && len(batch) == handoverBatch {
+			if batch = append(batch, m); len(batch) > handoverBatch {
 				err = errors.New("more connections than a batch has")
 			}
-			batch = append(batch, m)
 		case msgEnd:
 			err = b.send(message{Kind: msgTaken}, -1)
 		case msgConfirm:
@@ -152,17 +160,18 @@ func (b *holder) take(ctx context.Context, a *Agent, log logrus.FieldLogger) (n 
 // adopt goes on with connections that were offered, and returns how many have not ended.
 func (a *Agent) adopt(offers []message, log logrus.FieldLogger) (n int) {
 	for _, m := range offers {
-		if err := a.ends.Adopt(*m.Conn, m.far, a.serve); err != nil {
-			log.WithError(err).Debug(endedOnTheWay)
+		far, err := m.open()
+		if err == nil {
+			err = a.ends.Adopt(*m.Conn, far, a.serve)
+		}
+		if err != nil {
+			log.WithError(err).Debug("a connection that was handed over has ended")
 			continue
 		}
 		n++
 	}
 	return n
 }
-
-// endedOnTheWay is what the log says of a connection that cannot go on here.
-const endedOnTheWay = "a connection that was handed over has ended"
 
 // dead reports whether the holder's process is gone, and not just its connection. One that
 // has kept the batch has said so on the life line.
@@ -196,34 +205,33 @@ func (a *Agent) canResume() bool {
 	return a.ends.Enabled() && slices.ContainsFunc(a.set.status(), linked)
 }
 
-// closeFile closes a descriptor that came with a message that has none.
+// closeFile closes the descriptor that came with a message, if any.
 func (m *message) closeFile() {
 	if m.file != nil {
 		_ = m.file.Close()
 	}
 }
 
-// open makes a Conn of an offer's socket.
-func (m *message) open() error {
+// open makes a Conn of an offer's socket; nil if it has none.
+func (m *message) open() (tunnel.Conn, error) {
 	defer m.closeFile()
 	switch {
 	case m.Conn == nil:
-		return errors.New("an offer of nothing")
+		return nil, errors.New("an offer of nothing")
 	case m.Conn.Left != (m.file == nil):
-		return errors.New("an offer without its socket")
+		return nil, errors.New("an offer without its socket")
 	case m.Conn.Left:
-		return nil
+		return nil, nil
 	}
 	conn, err := net.FileConn(m.file)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		_ = conn.Close()
-		return errors.New("an offer of what is no TCP socket")
+		return nil, errors.New("an offer of what is no TCP socket")
 	}
 	_ = tcp.SetKeepAliveConfig(egress.KeepAlive) // FileConn has set its own
-	m.far = tunnel.FromSeized(conn, m.Conn.FinSent)
-	return nil
+	return tunnel.FromSeized(conn, m.Conn.FinSent), nil
 }

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"konnectivity/internal/unixsocket"
-	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 )
 
@@ -58,8 +57,7 @@ type message struct {
 	Conn    *resume.Snapshot `json:"conn,omitempty"`
 	Kept    int              `json:"kept,omitempty"` // how many of the bytes behind it are Conn.Kept
 
-	file *os.File    // a socket, or the life line; nil: none
-	far  tunnel.Conn // of an offer: the socket
+	file *os.File // a socket, or the life line; nil: none
 }
 
 // wire sends and receives messages. It may be used by one sender and one receiver.
@@ -76,10 +74,10 @@ func (w wire) send(m message, fd int) error {
 		rights = unix.UnixRights(fd)
 	}
 	_ = w.conn.SetWriteDeadline(time.Now().Add(handoverTimeout))
-	if _, _, err := w.conn.WriteMsgUnix(encoded[:headSize], rights, nil); err != nil {
-		return err
+	n, _, err := w.conn.WriteMsgUnix(encoded, rights, nil)
+	if err == nil && n < len(encoded) { // the other end may hang up on the last byte
+		_, err = w.conn.Write(encoded[n:])
 	}
-	_, err = w.conn.Write(encoded[headSize:])
 	return err
 }
 

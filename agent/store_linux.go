@@ -111,16 +111,8 @@ func (s *Store) adopt(a *Agent) {
 	if s == nil || len(s.offers) == 0 {
 		return
 	}
-	var open []message
-	for _, m := range s.offers {
-		if err := m.open(); err != nil {
-			s.log.WithError(err).Debug(endedOnTheWay)
-			continue
-		}
-		open = append(open, m)
-	}
+	s.log.WithField("connections", a.adopt(s.offers, s.log)).Info("took over the connections of the process before")
 	s.offers = nil
-	s.log.WithField("connections", a.adopt(open, s.log)).Info("took over the connections of the process before")
 }
 
 // keep leaves all connections that can be moved to the next process. It returns false if
@@ -128,8 +120,8 @@ func (s *Store) adopt(a *Agent) {
 func (s *Store) keep(a *Agent) bool {
 	a.ends.SetHandingOver(true) // until this process ends, an opener is to ask again
 	var moves []*resume.Move
-	for {
-		batch := a.ends.BeginMoves(handoverBatch, handoverBytes)
+	for all := a.ends.Moves(); ; {
+		batch := all.Next(handoverBatch, handoverBytes)
 		if len(batch) == 0 {
 			break
 		}
@@ -221,45 +213,53 @@ func writeOffers(id string, moves []*resume.Move) (*os.File, error) {
 	return file, nil
 }
 
-// read reads what put has written.
+// read reads what put has written: all of it, or nothing.
 func (s *Store) read(socket int) error {
 	files, err := receiveAll(socket)
-	defer func() {
-		for _, f := range files {
-			_ = f.Close()
-		}
-	}()
-	if len(files) == 0 {
-		return err
-	}
-	state := files[0]
-	defer state.Close()
-	if files = files[1:]; err == nil {
-		_, err = state.Seek(0, io.SeekStart)
+	if err == nil {
+		s.id, s.offers, err = readOffers(files)
 	}
 	if err != nil {
-		return err
+		closeAll(files)
+	} else {
+		_ = files[0].Close()
 	}
-	from := bufio.NewReader(state)
+	return err
+}
+
+// readOffers reads what writeOffers has written into the first of files. The others are the
+// sockets of its connections, in order.
+func readOffers(files []*os.File) (id string, offers []message, err error) {
+	if _, err := files[0].Seek(0, io.SeekStart); err != nil {
+		return "", nil, err
+	}
+	from := bufio.NewReader(files[0])
 	first, err := readMessage(from)
 	if err != nil || first.Version != handoverVersion {
-		return fmt.Errorf("they are those of version %d, this one has version %d (%v)", first.Version, handoverVersion, err)
+		return "", nil, fmt.Errorf("they are those of version %d, this one has version %d (%v)", first.Version, handoverVersion, err)
 	}
-	s.id = first.ID
-	for {
+	for sockets := files[1:]; ; {
 		m, err := readMessage(from)
 		switch {
+		case err == io.EOF && len(sockets) == 0:
+			return first.ID, offers, nil
 		case err == io.EOF:
-			return nil
+			return "", nil, errors.New("a socket without its connection")
 		case err != nil:
-			return err
-		case m.Conn == nil || !m.Conn.Left && len(files) == 0:
-			return errors.New("a connection without its socket")
+			return "", nil, err
+		case m.Conn == nil || !m.Conn.Left && len(sockets) == 0:
+			return "", nil, errors.New("a connection without its socket")
 		}
 		if !m.Conn.Left {
-			m.file, files = files[0], files[1:]
+			m.file, sockets = sockets[0], sockets[1:]
 		}
-		s.offers = append(s.offers, m)
+		offers = append(offers, m)
+	}
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
 	}
 }
 
@@ -281,9 +281,7 @@ func receiveAll(socket int) (files []*os.File, err error) {
 		}
 		more, err := filesOf(rights[:rightsLen])
 		if kind[0] == storeCommit && len(files) > 0 {
-			for _, f := range more { // the other end of socket
-				_ = f.Close()
-			}
+			closeAll(more) // the other end of socket
 			return files, nil
 		}
 		switch {

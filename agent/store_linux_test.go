@@ -169,3 +169,17 @@ func TestStoreWithoutRoom(t *testing.T) {
 		t.Errorf("%d connections are left", len(next.offers))
 	}
 }
+
+// Of connections that cannot all be read none is taken: sockets may belong to others.
+func TestStoreThatIsCutShort(t *testing.T) {
+	keeper := newStoreKeeper(t)
+	log, _ := logrustest.NewNullLogger()
+	s := OpenStore(log)
+	testutil.NoError(t, s.put("agent-1", []*resume.Move{{Snapshot: resume.Snapshot{Ended: true, Left: true}}, {Snapshot: resume.Snapshot{From: 1, Ended: true, Left: true}}}))
+	if err := s.take(testutil.Receive(t, "the descriptor is kept", keeper.kept)); err == nil {
+		t.Error("no error")
+	}
+	if len(s.offers) > 0 || s.ID() != "" {
+		t.Errorf("%d connections of agent %q are taken", len(s.offers), s.ID())
+	}
+}

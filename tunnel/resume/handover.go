@@ -5,16 +5,17 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"konnectivity/tunnel"
 )
 
 const (
-	// moveTime bounds how long BeginMoves waits for carriers that still deliver.
+	// moveTime bounds how long Moves.Next waits for carriers that still deliver.
 	moveTime = time.Second
 
-	// moveRounds is how often BeginMoves picks connections that all end before they are out
+	// moveRounds is how often Moves.Next picks connections that all end before they are out
 	// of use, or whose carriers deliver too long.
 	moveRounds = 4
 
@@ -41,8 +42,8 @@ type served struct {
 
 	// Guarded by Conn.mu.
 
-	seized bool // the destination's socket was taken from the relay
-	over   bool // the relay has ended
+	socket *tunnel.Seized // the destination's, which was taken from the relay; nil: it has it
+	over   bool           // the relay has ended
 }
 
 // relayEnded notes that the relay has ended.
@@ -130,20 +131,22 @@ func (m *Manager) find(token [16]byte) (*Conn, error) {
 // errGone refuses a carrier for a connection that is not there.
 var errGone = &tunnel.DialError{Failure: tunnel.FailGone}
 
-// BeginMoves takes connections out of use to be handed to another process: at most n, and
-// no other once they keep some number of bytes. It returns none once there are no more that
-// can be moved: those that others have opened, and whose destination is a plain socket. It
-// blocks until their relays have ended.
-func (m *Manager) BeginMoves(n, bytes int) []*Move {
+// Moves takes the connections of a Manager out of use, to be handed to another process. It
+// is for one goroutine.
+type Moves struct{ left []*Conn }
+
+// Moves begins to take out the connections that there are now.
+func (m *Manager) Moves() *Moves { return &Moves{m.all()} }
+
+// Next takes out at most n connections, and no other once they keep some number of bytes. It
+// returns none once there are no more that can be moved: those that others have opened, and
+// whose destination is a plain socket. It blocks until their relays have ended.
+func (v *Moves) Next(n, bytes int) []*Move {
 	for range moveRounds {
 		var moving []*Conn
-		kept := 0
-		for _, c := range m.all() {
-			if len(moving) == n || kept > bytes {
-				break
-			}
-			if size, ok := c.beginMove(); ok {
-				moving = append(moving, c)
+		for kept := 0; len(v.left) > 0 && len(moving) < n && kept <= bytes; v.left = v.left[1:] {
+			if size, ok := v.left[0].beginMove(); ok {
+				moving = append(moving, v.left[0])
 				kept += size
 			}
 		}
@@ -154,7 +157,7 @@ func (m *Manager) BeginMoves(n, bytes int) []*Move {
 	return nil
 }
 
-// Movable returns how many connections BeginMoves would find, and how many of these have a
+// Movable returns how many connections Moves would find, and how many of these have a
 // destination.
 func (m *Manager) Movable() (all, connected int) {
 	for _, c := range m.all() {
@@ -174,11 +177,13 @@ func (c *Conn) movable() bool {
 	return c.m.Life() == Live && !c.m.Plain() && c.served != nil && (c.served.over || tunnel.CanSeize(c.served.far))
 }
 
-// takeOut returns the moves of those connections that have not ended meanwhile.
+// takeOut returns the moves of those connections that have not ended meanwhile. All relays
+// end at once.
 func takeOut(moving []*Conn) (moves []*Move) {
 	until := time.Now().Add(moveTime)
+	moving = slices.DeleteFunc(moving, func(c *Conn) bool { return !c.seize(until) })
 	for _, c := range moving {
-		if move := c.takeOut(until); move != nil {
+		if move := c.takeOut(); move != nil {
 			moves = append(moves, move)
 		}
 	}
@@ -197,9 +202,10 @@ func (c *Conn) beginMove() (kept int, ok bool) {
 	return c.m.Out.Kept(), c.m.Life() == Moving
 }
 
-// takeOut waits until the offsets are final, and ends the relay. It returns nil where the
-// connection has ended meanwhile. One whose carrier still delivers then stays.
-func (c *Conn) takeOut(until time.Time) *Move {
+// seize waits until the offsets are final, and takes the destination's socket from the
+// relay, which ends. It returns false where the connection has ended meanwhile. One whose
+// carrier still delivers then stays.
+func (c *Conn) seize(until time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.await(until, func() bool { return c.m.carrier == Detached })
@@ -210,34 +216,46 @@ func (c *Conn) takeOut(until time.Time) *Move {
 			_ = c.Close()
 			c.mu.Lock()
 		}
-		return nil
+		return false
 	}
-	if c.served.over {
-		return &Move{Snapshot: c.snapshot(nil), conn: c}
+	if !c.served.over {
+		c.served.socket, _ = tunnel.Seize(c.served.far)
+		c.changed.Broadcast() // a writer that waits for room has some: its relay reads no more
+		c.served.cancel(tunnel.ErrSeized)
 	}
-	socket, _ := tunnel.Seize(c.served.far)
-	c.served.seized = true
-	c.changed.Broadcast() // a writer that waits for room has some: its relay reads no more
-	c.served.cancel(tunnel.ErrSeized)
+	return true
+}
+
+// takeOut waits until the relay has ended. It returns nil where the connection has ended
+// meanwhile.
+func (c *Conn) takeOut() *Move {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.await(time.Now().Add(relayTime), func() bool { return c.served.over })
+	socket := c.served.socket
 	switch {
 	case c.m.Life() != Moving:
 	case !c.served.over:
 		c.step(Event{Kind: Reset, Cause: errClosed})
-	case socket.Closed(): // it had all before
+	case socket == nil || socket.Closed(): // it had all before
 		return &Move{Snapshot: c.snapshot(nil), conn: c}
 	default:
 		return &Move{Snapshot: c.snapshot(socket), Socket: socket, conn: c}
 	}
-	_ = socket.Close()
+	if socket != nil {
+		_ = socket.Close()
+	}
 	return nil
 }
 
 // seized reports whether c is Moving, and its relay has no more than it holds.
-func (c *Conn) seized() bool { return c.m.Life() == Moving && c.served.seized }
+func (c *Conn) seized() bool { return c.m.Life() == Moving && c.served.socket != nil }
 
 // await waits until done, or until the connection is over or it is too late.
 func (c *Conn) await(until time.Time, done func() bool) {
+	if done() {
+		return
+	}
 	wake := time.AfterFunc(time.Until(until), func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()

@@ -38,8 +38,8 @@ func (w *world) succeed() (moved, back int) {
 		defer s.retire(s.far)
 		s.linkFar()
 	}
-	for {
-		moves := old.BeginMoves(1+rand.IntN(8), rand.IntN(1<<20))
+	for of := old.Moves(); ; {
+		moves := of.Next(1+rand.IntN(8), rand.IntN(1<<20))
 		if len(moves) == 0 {
 			break
 		}
@@ -48,6 +48,7 @@ func (w *world) succeed() (moved, back int) {
 				testutil.NoError(w.t, m.Undo(serveFar))
 			}
 			back += len(moves)
+			of = old.Moves()
 			continue
 		}
 		for _, m := range moves {

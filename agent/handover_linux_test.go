@@ -1,0 +1,336 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logrustest "github.com/sirupsen/logrus/hooks/test"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/resume"
+)
+
+// succession is agents of one node, one after the other, and connections through the newest.
+type succession struct {
+	t      *testing.T
+	opts   func() Options
+	server *testServer
+	path   string
+	newest atomic.Pointer[arrival]
+	dialer tunnel.Dialer
+}
+
+func newSuccession(t *testing.T, old bool) *succession {
+	ca, config := newCA(t)
+	s := &succession{t: t, server: newTestServer(t, ca, "server-1", old), path: filepath.Join(t.TempDir(), "handover")}
+	s.opts = func() Options { return testOptions(config, s.server.address()) }
+	opener := resume.New(resume.Options{Window: time.Minute})
+	t.Cleanup(opener.Wait)
+	t.Cleanup(opener.Close)
+	s.dialer = opener.Dialer(s)
+	return s
+}
+
+// Dial implements tunnel.Dialer by the newest agent.
+func (s *succession) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	return s.newest.Load().Dial(ctx, f)
+}
+
+// heir is an agent of a succession.
+type heir struct {
+	*Handover
+	log  *logrustest.Hook
+	link arrival
+	told context.CancelFunc // to stop
+	done chan error
+}
+
+// start runs another agent, and waits until it is connected.
+func (s *succession) start() *heir {
+	s.t.Helper()
+	log, hook := logrustest.NewNullLogger()
+	opts := s.opts()
+	h := &heir{Handover: testutil.Must(OpenHandover(s.path, opts.ID, opts.Servers, log))(s.t), log: hook, done: make(chan error, 1)}
+	opts.Handover, opts.Log, opts.ResumeWindow, opts.Grace = h.Handover, log, time.Minute, patience
+	a := testutil.Must(New(opts))(s.t)
+	ctx, cancel := context.WithCancel(s.t.Context())
+	h.told = cancel
+	go func() { h.done <- a.Run(ctx) }()
+	h.link = s.server.next()
+	s.newest.Store(&h.link)
+	return h
+}
+
+// end waits until the agent has left.
+func (h *heir) end(t *testing.T) {
+	t.Helper()
+	h.told()
+	testutil.NoError(t, testutil.Receive(t, "the agent ends", h.done))
+	h.Close()
+}
+
+// logged is how many lines there are with that text, at that level or worse.
+func (h *heir) logged(text string, level logrus.Level) (n int) {
+	for _, e := range h.log.AllEntries() {
+		if e.Level <= level && strings.Contains(e.Message, text) {
+			n++
+		}
+	}
+	return n
+}
+
+func (h *heir) holds() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.socket != nil
+}
+
+// open makes connections through the newest agent.
+func (s *succession) open(n int) (open []tunnel.Conn) {
+	s.t.Helper()
+	address := testutil.Echo(s.t)
+	for range n {
+		c := testutil.Must(s.dialer.Dial(s.t.Context(), tunnel.NewFlow("tcp", address)))(s.t)
+		s.t.Cleanup(func() { _ = c.Close() })
+		testutil.Must(io.WriteString(c, "one"))(s.t)
+		open = append(open, c)
+	}
+	return open
+}
+
+// goOn checks that no byte was lost on connections that open has made, and ends them.
+func (s *succession) goOn(open []tunnel.Conn) {
+	s.t.Helper()
+	for i, c := range open {
+		_ = c.SetDeadline(time.Now().Add(patience))
+		testutil.Must(io.WriteString(c, "two"))(s.t)
+		got := make([]byte, 6)
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != "onetwo" {
+			s.t.Fatalf("connection %d: %q, %v", i, got, err)
+		}
+		_ = c.Close()
+	}
+}
+
+// visit makes a connection to the agent that has the path.
+func (s *succession) visit() wire {
+	s.t.Helper()
+	c := testutil.Must(net.Dial("unix", s.path))(s.t)
+	s.t.Cleanup(func() { _ = c.Close() })
+	return wire{c.(*net.UnixConn)}
+}
+
+// say sends messages of those kinds.
+func (s *succession) say(w wire, kinds ...string) {
+	s.t.Helper()
+	for _, kind := range kinds {
+		m := message{Kind: kind}
+		if kind == msgHello {
+			m = message{Kind: msgHello, Version: handoverVersion, ID: "agent-1", Servers: s.opts().Servers}
+		}
+		testutil.NoError(s.t, w.send(m, -1))
+	}
+}
+
+// want receives messages of those kinds.
+func (s *succession) want(w wire, kinds ...string) {
+	s.t.Helper()
+	for _, kind := range kinds {
+		m, err := w.receive(time.Now().Add(patience))
+		if m.closeFile(); err != nil || m.Kind != kind {
+			s.t.Fatalf("received %q, %v, want %q", m.Kind, err, kind)
+		}
+	}
+}
+
+// wantHangUp fails the test if the other end hangs up no sooner than it would give up waiting.
+func (s *succession) wantHangUp(w wire) {
+	s.t.Helper()
+	if _, err := w.receive(time.Now().Add(handoverTimeout / 2)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		s.t.Fatalf("it does not hang up: %v", err)
+	}
+}
+
+// Connections go on at the next agent, batch after batch.
+func TestHandover(t *testing.T) {
+	s := newSuccession(t, false)
+	first := s.start()
+	open := s.open(3*handoverBatch + 1)
+	second := s.start()
+	first.end(t)
+	if n := first.logged("handed over", logrus.InfoLevel); n != 1 {
+		t.Errorf("it was logged %d times", n)
+	}
+	s.goOn(open)
+	second.end(t)
+}
+
+// A successor that hangs up with a batch in its hands leaves that, and the next, which was
+// taken out of use meanwhile, to the holder.
+func TestHandoverToASuccessorThatFails(t *testing.T) {
+	s := newSuccession(t, false)
+	first := s.start()
+	open := s.open(3 * handoverBatch)
+	w := s.visit()
+	s.say(w, msgHello)
+	s.want(w, msgWelcome)
+	s.say(w, msgReady)
+	first.told()
+	for batch := range 2 {
+		for range handoverBatch {
+			s.want(w, msgOffer)
+		}
+		s.want(w, msgEnd)
+		if batch == 0 {
+			s.say(w, msgTaken)
+			s.want(w, msgConfirm)
+		}
+	}
+	_ = w.conn.Close()
+	testutil.Eventually(t, "it keeps the others", func() bool { return first.logged("not all", logrus.WarnLevel) == 1 })
+	lost := 0
+	for _, c := range open {
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		got := make([]byte, 6)
+		_, err := io.WriteString(c, "two")
+		if err == nil {
+			_, err = io.ReadFull(c, got)
+		}
+		switch {
+		case err != nil:
+			lost++
+		case string(got) != "onetwo":
+			t.Errorf("got %q", got)
+		}
+		_ = c.Reset(nil)
+	}
+	if lost != handoverBatch {
+		t.Errorf("%d connections are lost, want those of the batch that was confirmed", lost)
+	}
+	first.end(t)
+}
+
+// A successor that is admitted as the holder begins to drain gets the connections, too.
+func TestHandoverToALateSuccessor(t *testing.T) {
+	s := newSuccession(t, false)
+	first := s.start()
+	open := s.open(1)
+	w := s.visit()
+	testutil.Eventually(t, "the holder knows of it", func() bool {
+		first.mu.Lock()
+		defer first.mu.Unlock()
+		return len(first.Handover.open) == 1
+	})
+	first.told()
+	testutil.Eventually(t, "the holder drains", func() bool { return first.logged("draining", logrus.InfoLevel) == 1 })
+	s.say(w, msgHello)
+	s.want(w, msgWelcome)
+	s.say(w, msgReady)
+	s.want(w, msgOffer, msgEnd)
+	_ = w.conn.Close()
+	s.goOn(open)
+	first.end(t)
+}
+
+// An agent that appears while the first one drains succeeds the second.
+func TestHandoverWhileAnotherDrains(t *testing.T) {
+	s := newSuccession(t, false)
+	first := s.start()
+	held := testutil.Must(first.link.Dial(t.Context(), tunnel.NewFlow("tcp", testutil.Echo(t))))(t) // does not outlive its link
+	defer held.Close()
+	second := s.start()
+	first.told()
+	testutil.Eventually(t, "the second agent has the path", second.holds)
+	open := s.open(1)
+	third := s.start()
+	second.end(t)
+	if second.logged("handed over", logrus.InfoLevel) != 1 {
+		t.Error("the second agent has handed nothing over")
+	}
+	s.goOn(open)
+	_ = held.Close()
+	first.end(t)
+	third.end(t)
+}
+
+// An agent with nothing that could be handed over does not wait for its successor.
+func TestHandoverOfNothing(t *testing.T) {
+	s := newSuccession(t, true)
+	first := s.start()
+	w := s.visit()
+	s.say(w, msgHello)
+	s.want(w, msgWelcome)
+	first.told()
+	s.want(w, msgDone)
+	first.end(t)
+	if first.logged("not ready", logrus.WarnLevel) > 0 {
+		t.Error("it has waited")
+	}
+}
+
+// A successor that sends what the holder does not wait for does not delay it.
+func TestHandoverToAChatterer(t *testing.T) {
+	s := newSuccession(t, false)
+	first := s.start()
+	w := s.visit()
+	s.say(w, msgHello)
+	s.want(w, msgWelcome)
+	s.say(w, msgReady, msgReady)
+	s.wantHangUp(w)
+	first.end(t)
+}
+
+// Why a successor is refused is not warned of each time that it asks.
+func TestRefusedSuccessors(t *testing.T) {
+	s := newSuccession(t, false)
+	first := s.start()
+	for range 3 {
+		w := s.visit()
+		testutil.NoError(t, w.send(message{Kind: msgHello, Version: handoverVersion + 1}, -1))
+		s.want(w, msgRefused)
+		s.wantHangUp(w)
+	}
+	first.end(t)
+	if n := first.logged("refused", logrus.WarnLevel); n != 1 {
+		t.Errorf("%d warnings", n)
+	}
+}
+
+// A successor that cannot go on hangs up, so that the holder does not wait for its answer.
+func TestHandoverFromAHolderThatIsUnknown(t *testing.T) {
+	s := newSuccession(t, false)
+	socket := testutil.Must(net.Listen("unix", s.path))(t)
+	defer socket.Close()
+	came := make(chan wire, 1)
+	go func() {
+		c, err := socket.Accept()
+		if err != nil {
+			return
+		}
+		w := wire{c.(*net.UnixConn)}
+		read, write, _ := os.Pipe()
+		defer read.Close()
+		s.t.Cleanup(func() { _ = write.Close() })
+		m, _ := w.receive(time.Now().Add(patience))
+		if m.closeFile(); w.send(message{Kind: msgWelcome, Version: handoverVersion, ID: "agent-1"}, int(read.Fd())) == nil {
+			came <- w
+		}
+	}()
+	next := s.start()
+	w := testutil.Receive(t, "it comes", came)
+	defer w.conn.Close()
+	s.want(w, msgReady)
+	s.say(w, "other")
+	s.wantHangUp(w)
+	next.end(t)
+}
