@@ -16,4 +16,5 @@ type Client struct {
 
 	Dials   *shares.Share // pending dials
 	Resumes *shares.Share // pending dials that resume a connection; neither kind fails for the other
+	Sockets *shares.Share // connections to destinations that the server itself makes
 }

@@ -83,6 +83,9 @@ func (g *Group) Serving() link.Serving { return g.first().Serving() }
 // Resumes says whether both sides take part in resuming.
 func (g *Group) Resumes() bool { return g.first().Resumes() }
 
+// API says whether an agent at one side may ask for its cluster's API server.
+func (g *Group) API() bool { return g.first().API() }
+
 // Heard is when the peer last sent a frame on any lane.
 func (g *Group) Heard() (last time.Time) {
 	for _, ses := range g.Sessions() {

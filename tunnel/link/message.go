@@ -68,7 +68,7 @@ func (h Hello) GoString() string { return h.String() }
 
 const (
 	maxAddress  = 512 // of OPEN; host names end at 253
-	maxFeatures = 64  // of HELLO; the suite has four
+	maxFeatures = 64  // of HELLO; the suite has five
 )
 
 // helloFields are those of HELLO and INFO.

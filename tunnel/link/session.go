@@ -79,6 +79,7 @@ type Session struct {
 	servers bool // both sides are servers that forward (§11)
 
 	identities bool // both sides tell and take clients' identities (§12)
+	api        bool // the agent may ask for the API server (§13)
 
 	ctx    context.Context // ends with the session
 	cancel context.CancelCauseFunc
@@ -160,7 +161,7 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 		return slices.Contains(cfg.Hello.Features, feature) && slices.Contains(hs.peer.Features, feature)
 	}
 	ses.resumes, ses.lanes, ses.servers = both(FeatureResume), both(FeatureLanes), both(FeatureForward)
-	ses.identities = both(FeatureIdentity)
+	ses.identities, ses.api = both(FeatureIdentity), both(FeatureAPI)
 	ses.news = news{ses.peer.ServerCount, ses.peer.Serving}
 	ses.peer.forget()
 	ses.cfg.Hello, ses.cfg.Verify = Hello{Role: cfg.Hello.Role}, nil // nor what else they refer to
