@@ -84,8 +84,10 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn, cl *clust
 func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *link.Session, agent registry.Agent, giveBack func()) {
 	s := cl.server
 	giveBack = func() {}
+	from := &fromAgent{cluster: cl}
 	cfg := s.linkConfig()
-	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureIdentity)
+	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureIdentity, link.FeatureAPI)
+	cfg.Forwarder = from
 	cfg.Budget = cl.limits.Budget()
 	cfg.Hold = cl.held()
 	cfg.Log = cl.log
@@ -99,7 +101,14 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *li
 		return err
 	}
 	session = s.meetLink(ctx, c, cfg)
-	return session, agent, giveBack
+	if session == nil {
+		return nil, agent, giveBack
+	}
+	leave, giveAgent := from.serve(session, limits.Agent{ID: agent.ID, Who: identityOf(c), TLS: c.TLS(), From: c.RemoteAddr()}), giveBack
+	return session, agent, func() {
+		leave()
+		giveAgent()
+	}
 }
 
 // joinAgent makes an agent's link known, or has it be one of the agent's lanes,

@@ -41,6 +41,7 @@ type cluster struct {
 	ends      *resume.Manager // of connections that do not go on to a peer that keeps them
 	forwarder *tunnel.Forwarder
 	forwarded *tunnel.Forwarder // for other servers
+	api       *tunnel.Forwarder // for agents, to the cluster's API server
 
 	// Shared, each with a lock of its own.
 
@@ -64,6 +65,7 @@ type cluster struct {
 type config struct {
 	gate   auth.Gate
 	policy *policy.Policy     // beside that of the flags; nil: none
+	api    []string           // HOST:PORT of the cluster's API server; none: agents do not reach it
 	stop   context.CancelFunc // ends what the gate runs; nil: nothing
 }
 
@@ -93,6 +95,9 @@ func (s *Server) newCluster(name string, has *limits.Tenant, strategies []regist
 		cl.forwarder.Paces = &has.Paces
 		cl.forwarder.Observers = append(cl.forwarder.Observers, &cl.traffic)
 	}
+	api := *cl.forwarder
+	api.Dialer = cl.newAPIDialer()
+	cl.api = &api
 	if s.peering != nil {
 		to := *cl.forwarder
 		to.Dialer, to.Paces = local{cl}, nil // the first server keeps to them

@@ -12,14 +12,16 @@ import (
 // counted and told like any dial that failed.
 type dialer struct {
 	cluster *cluster
-	gate    startupGate
-	agents  tunnel.Dialer
+	permit  func(*tunnel.Flow) error
+	gate    startupGate // zero: it holds up nothing
+	next    tunnel.Dialer
 }
 
 // newDialer makes the cluster's; it waits for the first agent from now on.
 func (cl *cluster) newDialer() *dialer {
 	s := cl.server
-	return &dialer{cl, startupGate{s.settled(), cl.agents.Joined(), time.Now().Add(s.opts.Settle), s.drains.Done()}, cl.ends.Dialer(cl.agents)}
+	gate := startupGate{s.settled(), cl.agents.Joined(), time.Now().Add(s.opts.Settle), s.drains.Done()}
+	return &dialer{cl, cl.permit, gate, cl.ends.Dialer(cl.agents)}
 }
 
 // Dial implements tunnel.Dialer.
@@ -36,7 +38,7 @@ func (d *dialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 // dial is Dial within a tenant's bounds.
 func (d *dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	cl := d.cluster
-	if err := cl.permit(f); err != nil {
+	if err := d.permit(f); err != nil {
 		return nil, err
 	}
 	done, err := cl.limits.Start(ctx, f)
@@ -47,7 +49,7 @@ func (d *dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	cl.server.metrics.Dialing(1)
 	defer cl.server.metrics.Dialing(-1)
 	d.gate.wait(ctx)
-	return d.agents.Dial(ctx, f)
+	return d.next.Dial(ctx, f)
 }
 
 // permit is an error unless the operator and the cluster's own rules allow a

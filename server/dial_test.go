@@ -28,7 +28,7 @@ func TestDialsThatAreResumedInVain(t *testing.T) {
 	for cl, want := range map[*cluster]bool{red.cluster(): true, blue.cluster(): false, s.own: false} {
 		dialed := 0
 		d := cl.newDialer()
-		d.agents = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		d.next = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 			dialed++
 			return nil, &tunnel.DialError{Failure: tunnel.FailGone}
 		})
@@ -47,7 +47,7 @@ func TestADialThatWaitsForAgents(t *testing.T) {
 	joined, picked := make(chan struct{}), make(chan struct{})
 	d := r.own.newDialer()
 	d.gate = startupGate{settled: closed, joined: joined, until: time.Now().Add(time.Hour)}
-	d.agents = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+	d.next = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		close(picked)
 		return nil, nil
 	})

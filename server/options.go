@@ -104,6 +104,10 @@ type Options struct {
 
 	Peering *Peering // nil: it forwards to no other server
 
+	// APIServers are HOST:PORT of the Kubernetes API server of the server's own cluster,
+	// for its agents to reach; none: they do not. Tenants have their own.
+	APIServers []string
+
 	// ResumeWindow is how long a connection waits for a link to go on by when
 	// its own is lost; 0 or less: it does not wait and is lost, too.
 	ResumeWindow time.Duration

@@ -60,7 +60,7 @@ func New(opts Options) (*Server, error) {
 		opts:    opts,
 		metrics: metrics.New(opts.Registry),
 		grpc:    grpc,
-		limits:  limits.New(opts.Budget, grpc.Budget, opts.AgentMemory),
+		limits:  limits.New(opts.Budget, grpc.Budget, opts.AgentMemory, admission.ShareOut(admission.Descriptors()).Relayed),
 
 		preAuth: frontend.NewPreAuth(admission.Descriptors()),
 		local:   frontend.NewLocalPreAuth(admission.Descriptors()),
@@ -73,7 +73,7 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	s.own = s.newCluster("", s.limits.Own(), opts.Strategies)
-	s.own.config.Store(&config{gate: auth.Gate{Claims: opts.Claims, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
+	s.own.config.Store(&config{api: opts.APIServers, gate: auth.Gate{Claims: opts.Claims, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
 	if opts.Leases != nil {
 		cfg := *opts.Leases
 		cfg.ServerID, cfg.Metrics, cfg.Changed, cfg.Log = opts.ID, s.metrics, s.tellCount, opts.Log

@@ -88,6 +88,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	cli.AddFlags(cmd, "Agents", f.addAgents)
 	cli.AddFlags(cmd, "Routing", f.addRouting)
 	cli.AddFlags(cmd, "Other servers", f.addPeers)
+	cli.AddFlags(cmd, "Nodes' way to the API server", f.addAPI)
 	cli.AddFlags(cmd, "Many clusters", f.addTenants)
 	cli.AddFlags(cmd, "TLS", f.addTLS)
 	cli.AddFlags(cmd, "Bounds", f.addBounds)
@@ -144,6 +145,10 @@ func (f *flags) addPeers(set *pflag.FlagSet) {
 	set.StringVar(&f.peer.Cert, "peer-cert", "", "certificate file shown to other servers, with the role server and for both usages, server and client (default: that of --cluster-cert)")
 	set.StringVar(&f.peer.Key, "peer-key", "", "private key file of --peer-cert")
 	set.StringVar(&f.peer.CA, "peer-ca-cert", "", "CA file for verifying other servers' certificates, which must have the role server (default: that of --cluster-ca-cert)")
+}
+
+func (f *flags) addAPI(set *pflag.FlagSet) {
+	set.StringSliceVar(&f.options.APIServers, "api-server", nil, "HOST:PORT of the cluster's kube-apiserver, which agents with --api-bind let their nodes reach through this server; repeatable, at most 4; tenants have their own (default: they reach none)")
 }
 
 func (f *flags) addTenants(set *pflag.FlagSet) {
@@ -275,6 +280,7 @@ func (f *flags) checkValues() error {
 		cli.Parse(&f.networks, "agent-proxy-protocol-from", f.proxies, admission.ParseNetworks),
 		cli.FlagError("allow-destination", allow),
 		cli.FlagError("deny-destination", deny),
+		cli.FlagError("api-server", tenant.CheckAPIServers(f.options.APIServers)),
 		f.checkID(),
 	)
 }
@@ -342,6 +348,9 @@ func (f *flags) checkAgents() error {
 func (f *flags) checkPeers() error {
 	if err := cli.CheckPair(f.set, "peer-cert", "peer-key"); err != nil {
 		return err
+	}
+	if len(f.options.APIServers) > 0 && f.link == link.Off {
+		return cli.Usagef("--api-server and --link=off exclude each other: agents reach it by links")
 	}
 	if len(f.peering.Addresses) == 0 {
 		for _, name := range []string{"peer-port", "peer-bind-address", "peer-server-name", "peer-cert", "peer-ca-cert"} {

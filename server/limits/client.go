@@ -51,6 +51,34 @@ func (t *Tenant) Join(who tunnel.Identity, state *tls.ConnectionState, from net.
 	return t.join(identityOf(who, state, from), who)
 }
 
+// Agent is an agent that asks for its cluster's API server.
+type Agent struct {
+	ID   string
+	Who  tunnel.Identity
+	TLS  *tls.ConnectionState
+	From net.Addr
+}
+
+// JoinAgent is Join for an agent. Its id counts as well: most agents of a cluster have one
+// certificate, and may have one address as seen from here.
+func (t *Tenant) JoinAgent(a Agent) (_ *tunnel.Client, leave func()) {
+	key := identityOf(a.Who, a.TLS, a.From)
+	key.cert = sha256.Sum256(append(key.cert[:], a.ID...))
+	return t.join(key, a.Who)
+}
+
+// TakeSocket counts a connection that the server itself makes for f's client until f ends,
+// or says that the client has used up its share.
+func TakeSocket(f *tunnel.Flow) error {
+	sockets := f.Client.Sockets
+	if !sockets.Take(1) {
+		return &tunnel.DialError{Failure: tunnel.FailExhausted, Address: f.Address,
+			Reason: fmt.Sprintf("this agent's share is used up: the server has %d connections for it", sockets.Used())}
+	}
+	f.AtEnd(func() { sockets.Give(1) })
+	return nil
+}
+
 func (t *Tenant) join(key identity, who tunnel.Identity) (_ *tunnel.Client, leave func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -59,6 +87,7 @@ func (t *Tenant) join(key identity, who tunnel.Identity) (_ *tunnel.Client, leav
 		c = &client{Client: &tunnel.Client{
 			Tenant: t.name, Who: who, Names: who.Names(),
 			Dials: t.parts.dials.Share(), Resumes: t.parts.resumes.Share(), Budget: t.parts.budget.Share(), GRPC: t.parts.grpc.Share(),
+			Sockets: t.parts.sockets.Share(),
 		}}
 		t.clients[key] = c
 	}

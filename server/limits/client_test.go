@@ -19,7 +19,7 @@ import (
 func at(n int) tunnel.Addr { return tunnel.Addr{Text: fmt.Sprintf("192.0.2.%d:1", n)} }
 
 func newLimits(budget int64) *Limits {
-	return New(shares.NewBudget(budget), shares.NewBudget(1<<20), 0)
+	return New(shares.NewBudget(budget), shares.NewBudget(1<<20), 0, 0)
 }
 
 // start starts and ends a dial of a client, whose connection stays open.
@@ -171,5 +171,31 @@ func TestMemoryOfATenantIsBounded(t *testing.T) {
 	bounded.SetBounds(tenant.Bounds{})
 	if err := bounded.start(t, c, nil); err != nil {
 		t.Errorf("without the bound: %v", err)
+	}
+}
+
+// An agent that asks for ever more connections leaves some for others, also where they
+// have one certificate and one address. Its tenant leaves some for other tenants.
+func TestAgentsShareSockets(t *testing.T) {
+	all := New(shares.NewBudget(1<<20), shares.NewBudget(1<<20), 0, 100)
+	crowded, calm := all.Tenant("crowded"), all.Tenant("calm")
+	take := func(of *Tenant, id string) (n int, err error) {
+		c, leave := of.JoinAgent(Agent{ID: id, From: at(1)})
+		t.Cleanup(leave)
+		for ; err == nil; n++ {
+			f := tunnel.NewFlow("tcp", "x:1")
+			f.Client = c
+			err = TakeSocket(f)
+		}
+		return n - 1, err
+	}
+	greedy, err := take(crowded, "greedy")
+	if tunnel.FailureOf(err) != tunnel.FailExhausted || greedy < 50 || greedy > 95 {
+		t.Errorf("one alone has %d, then: %v", greedy, err)
+	}
+	for _, of := range []*Tenant{crowded, calm} {
+		if n, _ := take(of, "modest"); n < 1 {
+			t.Errorf("another agent of the tenant %s has %d", of.name, n)
+		}
 	}
 }

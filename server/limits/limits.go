@@ -1,6 +1,8 @@
 package limits
 
 import (
+	"math"
+
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/shares"
 )
@@ -17,14 +19,18 @@ type Limits struct {
 	turns  *turns
 }
 
-// New returns limits that divide a budget for links and one for gRPC, and, if
-// agentMemory is not 0, so many bytes for the connections of agents.
-func New(budget, grpc *shares.Budget, agentMemory int64) *Limits {
+// New returns limits that divide a budget for links, one for gRPC and sockets, of which 0
+// means any number, and, if agentMemory is not 0, so many bytes for the connections of
+// agents.
+func New(budget, grpc *shares.Budget, agentMemory int64, sockets int) *Limits {
 	l := &Limits{turns: newTurns()}
 	if agentMemory > 0 {
 		l.agents = shares.NewPool(agentMemory)
 	}
-	l.own = l.newTenant("", parts{shares.NewPool(maxDials), shares.NewPool(maxDials), budget, grpc})
+	if sockets == 0 {
+		sockets = math.MaxInt32
+	}
+	l.own = l.newTenant("", parts{shares.NewPool(maxDials), shares.NewPool(maxDials), budget, grpc, shares.NewPool(int64(sockets))})
 	return l
 }
 
@@ -43,7 +49,7 @@ func (l *Limits) AgentMemory() int64 {
 // that a tenant with many clients has no more than others.
 func (l *Limits) Tenant(name string) *Tenant {
 	all := l.own.parts
-	return l.newTenant(name, parts{all.dials.Share().Divide(), all.resumes.Share().Divide(), all.budget.Divided(), all.grpc.Divided()})
+	return l.newTenant(name, parts{all.dials.Share().Divide(), all.resumes.Share().Divide(), all.budget.Divided(), all.grpc.Divided(), all.sockets.Share().Divide()})
 }
 
 func (l *Limits) newTenant(name string, has parts) *Tenant {

@@ -36,6 +36,7 @@ type parts struct {
 	resumes *shares.Pool // dials that resume a connection: these do not fail for new ones, nor the other way round
 	budget  *shares.Budget
 	grpc    *shares.Budget
+	sockets *shares.Pool // that the server itself connects
 }
 
 // Budget returns the memory of the cluster's connections.

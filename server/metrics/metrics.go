@@ -63,6 +63,7 @@ type Server struct {
 	clientConns *prometheus.GaugeVec
 	peerDials   *prometheus.CounterVec
 	peerFaults  *prometheus.CounterVec
+	apiRefusals *prometheus.CounterVec
 	reviews     *prometheus.HistogramVec
 
 	// Links is where links to agents and clients are added.
@@ -122,7 +123,7 @@ func (m *Server) upstream() {
 }
 
 func (m *Server) own() {
-	m.requests = m.counter("requests_total", "Count of requested connections, by client protocol (connect, grpc, link; server: another server forwards one; resume: to go on with one) and outcome: ok, or why the dial failed.", "front", "outcome")
+	m.requests = m.counter("requests_total", "Count of requested connections, by client protocol (connect, grpc, link; server: another server forwards one; api: an agent asks for its API server; resume: to go on with one) and outcome: ok, or why the dial failed.", "front", "outcome")
 	m.resets = m.counter("connection_resets_total", "Count of established connections that ended abnormally, by cause.", "cause")
 	for code := range tunnel.Codes() {
 		m.resets.WithLabelValues(code.Label())
@@ -150,6 +151,10 @@ func (m *Server) own() {
 	m.peerFaults = m.counter("peer_faults_total", "Count of faults of other servers, by reason: full (it told too many routes), slow (it did not read what it asked to be told), protocol (it stopped to tell), tenant (it forwarded for a tenant that is not served here).", "reason")
 	for _, reason := range []string{"full", "slow", "protocol", "tenant"} {
 		m.peerFaults.WithLabelValues(reason)
+	}
+	m.apiRefusals = m.counter("api_refusals_total", "Count of agents' requests refused, by reason: unset (no API server is named for the agent's cluster), other (it asked for something else).", "reason")
+	for _, reason := range []string{"unset", "other"} {
+		m.apiRefusals.WithLabelValues(reason)
 	}
 	m.reviews = m.histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
 	for direction, bytes := range map[string]func() int64{

@@ -138,6 +138,9 @@ func (m *Server) PeerDialed(err error) { m.peerDials.WithLabelValues(outcome(err
 // PeerFault counts a fault of another server, by reason.
 func (m *Server) PeerFault(reason string) { m.peerFaults.WithLabelValues(reason).Inc() }
 
+// APIRefused counts a request of an agent that was refused, by reason.
+func (m *Server) APIRefused(reason string) { m.apiRefusals.WithLabelValues(reason).Inc() }
+
 // HTTPConnection is told +1 and -1 as a CONNECT request begins and ends.
 func (m *Server) HTTPConnection(delta int) { m.httpConns.Add(float64(delta)) }
 

@@ -12,6 +12,8 @@ import (
 
 	"konnectivity/internal/policy"
 	"konnectivity/server/registry"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/race"
 )
 
 // Settings is tenant.yaml. All but ServerNames may be left out, and these where Listen has
@@ -42,6 +44,10 @@ type Settings struct {
 	// AgentIdentifiers is as --agent-identifier-policy: "any" or "certificate";
 	// "": as the flag has it.
 	AgentIdentifiers string `json:"agentIdentifiers,omitempty"`
+
+	// APIServers are HOST:PORT of the tenant's Kubernetes API server, as its agents reach
+	// it through the server; none: they do not.
+	APIServers []string `json:"apiServers,omitempty"`
 
 	Policy PolicySettings `json:"policy,omitzero"`
 	Bounds Bounds         `json:"bounds,omitzero"`
@@ -295,10 +301,26 @@ func (s *Settings) check() error {
 	default:
 		return fieldError("agentIdentifiers", "%q: want any or certificate", s.AgentIdentifiers)
 	}
+	if err := CheckAPIServers(s.APIServers); err != nil {
+		return fieldError("apiServers", "%w", err)
+	}
 	if err := s.Bounds.check(); err != nil {
 		return err
 	}
 	return s.Tokens.check()
+}
+
+// CheckAPIServers returns an error unless each of them is HOST:PORT, and they are few.
+func CheckAPIServers(all []string) error {
+	if len(all) > race.MaxTries {
+		return fmt.Errorf("%d addresses: a dial tries %d at most; give a name or a load balancer", len(all), race.MaxTries)
+	}
+	for _, one := range all {
+		if _, _, err := tunnel.SplitAddress(one); err != nil {
+			return fmt.Errorf("%.200q: want HOST:PORT", one)
+		}
+	}
+	return nil
 }
 
 func (b Bounds) check() error {

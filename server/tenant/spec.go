@@ -49,6 +49,7 @@ type Spec struct {
 	Strategies  []registry.Strategy // nil: those of the flags
 	Identifiers string              // "", IdentifiersAny or IdentifiersCertificate
 	Policy      *policy.Policy      // nil: only that of the flags
+	APIServers  []string            // HOST:PORT; none: agents do not reach it
 	Bounds      Bounds
 	Reader      admin.TokenDigest // of the token that shows this tenant on the admin port; zero: none does
 
@@ -164,6 +165,7 @@ func (t *Spec) fill(spec Settings, read reader) (err error) {
 		return err
 	}
 	t.Identifiers, t.Bounds, t.ByCertificate, t.Listen = spec.AgentIdentifiers, spec.Bounds, spec.ByCertificate, spec.Listen
+	t.APIServers = spec.APIServers
 	if t.Clients, err = parseCAs(ClientsCAFile, read); err != nil {
 		return err
 	}
