@@ -20,6 +20,7 @@ type Agent struct {
 	metrics *metrics
 	ends    *resume.Manager
 	set     *set
+	api     *apiFront // nil: the node's programs do not reach their API server here
 
 	forwarder *tunnel.Forwarder
 	adopter   tunnel.Forwarder // of connections that another process has dialed; without a Dialer
@@ -64,7 +65,8 @@ func New(opts Options) (*Agent, error) {
 		return nil, err
 	}
 	a.set = newSet(opts, newConnector(opts, forwarder, m, a.ends), m)
-	return a, nil
+	a.api, err = newAPIFront(opts, a.set)
+	return a, err
 }
 
 // judge is a Dialer that judges connections which are there already.
@@ -95,9 +97,24 @@ func alone(budget *link.Budget, descriptors int) int {
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.opts.Handover.start(ctx, a)()
 	a.opts.Store.adopt(a)
+	defer a.serveAPI(ctx)()
 	a.set.run(ctx)
 	a.drain(context.Cause(ctx) == errRestart && a.opts.Store != nil)
 	return nil
+}
+
+// serveAPI serves the node's programs until end, which is called after the drain: while
+// an agent drains, there may be no other on the node.
+func (a *Agent) serveAPI(ctx context.Context) (end func()) {
+	if a.api == nil {
+		return func() {}
+	}
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	wait := a.api.serve(life, a.opts.API, a.opts.Log)
+	return func() {
+		cancel()
+		wait()
+	}
 }
 
 // serve returns what serves a connection that another process has dialed.
@@ -230,5 +247,9 @@ func (a *Agent) open(store bool) int {
 	if store {
 		movable, connected = a.ends.Movable()
 	}
-	return max(a.set.streams()-movable, a.ends.Len()-movable, int(a.metrics.open.Load())-connected)
+	streams := a.set.streams() - movable
+	if a.api != nil {
+		streams -= a.api.Slots.Count() // which do not end by themselves
+	}
+	return max(streams, a.ends.Len()-movable, int(a.metrics.open.Load())-connected)
 }

@@ -69,6 +69,9 @@ func (c *dialConnector) hello() (link.Hello, error) {
 	if c.opts.Lanes > 1 {
 		features = append(features, link.FeatureLanes)
 	}
+	if len(c.opts.API) > 0 {
+		features = append(features, link.FeatureAPI)
+	}
 	return link.Hello{
 		Role: link.RoleAgent, Software: "konnectivity-agent " + version.Get().Version,
 		ID: c.opts.ID, Identifiers: c.opts.Identifiers, Token: token, Features: features,

@@ -167,10 +167,12 @@ func (m *metrics) buffers(registerer prometheus.Registerer, opts Options) error 
 }
 
 func (m *metrics) bytes(direction string, counter interface{ Load() int64 }) prometheus.Collector {
-	opts := prometheus.CounterOpts{
-		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "bytes_total",
-		Help: "Payload carried to and from destinations, by direction.", ConstLabels: prometheus.Labels{"direction": direction},
-	}
+	return bytesCounter("bytes_total", "Payload carried to and from destinations, by direction.", direction, counter)
+}
+
+func bytesCounter(name, help, direction string, counter interface{ Load() int64 }) prometheus.Collector {
+	opts := counterOpts(name, help)
+	opts.ConstLabels = prometheus.Labels{"direction": direction}
 	return prometheus.NewCounterFunc(opts, func() float64 { return float64(counter.Load()) })
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"time"
 
@@ -129,6 +130,10 @@ type Options struct {
 	// Lanes is how many connections a link has at most, from 1 to
 	// lanes.MaxLanes; 0 means 1.
 	Lanes int
+
+	// API are where the node's programs reach their API server by a link; none: they do not.
+	// Run closes them.
+	API []net.Listener
 
 	// Observers are told of every connection, beside the metrics.
 	Observers []tunnel.Observer

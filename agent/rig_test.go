@@ -64,6 +64,10 @@ type testServer struct {
 	count  int
 	links  []*link.Session
 	closed bool
+
+	takesAPI bool     // it names the feature
+	api      error    // it has no API server; nil: it has
+	asked    []string // for the API server: network and address
 }
 
 // newTestServer serves until the test ends. An old one knows no link.
@@ -147,12 +151,17 @@ func (s *testServer) accept(h2 *connListener) {
 func (s *testServer) serveLink(ctx context.Context, conn net.Conn) {
 	s.mu.Lock()
 	hello := link.Hello{Role: link.RoleServer, ID: s.id, ServerCount: s.count, Features: []string{link.FeatureLanes, link.FeatureResume}}
+	cfg := link.Config{}
+	if s.takesAPI {
+		hello.Features, cfg.Forwarder = append(hello.Features, link.FeatureAPI), s.says()
+	}
 	s.mu.Unlock()
 	var met link.Hello
-	l, err := link.Accept(ctx, conn, link.Config{Hello: hello, Verify: func(_ context.Context, peer link.Hello) error {
+	cfg.Hello, cfg.Verify = hello, func(_ context.Context, peer link.Hello) error {
 		met = peer
 		return s.refusal()
-	}})
+	}
+	l, err := link.Accept(ctx, conn, cfg)
 	if err != nil {
 		return
 	}

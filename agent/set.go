@@ -63,6 +63,7 @@ type set struct {
 	unlooked bool           // names failed to resolve, and that was logged; owned by peers' loop
 	causes   causes         // of failed attempts, which were logged; owned by peers' loop
 	closing  sync.WaitGroup // of sessions that were one too many
+	news     news           // of sessions
 
 	mu    sync.Mutex
 	fault error // for status: why the last attempt failed; nil: it worked
@@ -146,6 +147,7 @@ func (s *set) want(heard int) int {
 
 func (s *set) joined(m member) {
 	s.setFault(nil)
+	s.news.tell()
 	s.about(m).WithField("protocol", m.Session.Protocol()).Info("connected to server")
 }
 

@@ -39,7 +39,7 @@ func (a *fromAgent) serve(session *link.Session, who limits.Agent) (leave func()
 	return leave
 }
 
-// Forward implements tunnel.Carrier. Nothing that the agent says chooses a destination.
+// Forward implements tunnel.Handler. Nothing that the agent says chooses a destination.
 func (a *fromAgent) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	cl := a.cluster
 	if a.client == nil || f.Network != link.NetworkAPI {

@@ -41,6 +41,7 @@ type flags struct {
 	kubeconfig, apiContentType    string
 
 	allow, deny []string
+	api         []string // places
 	egressProxy bool
 
 	health, admin         cli.Port
@@ -63,6 +64,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	cli.AddFlags(cmd, "Identity", f.addIdentity)
 	cli.AddFlags(cmd, "Number of servers", f.addCounting)
 	cli.AddFlags(cmd, "Destinations", f.addDestinations)
+	cli.AddFlags(cmd, "API server", f.addAPI)
 	cli.AddFlags(cmd, "Health, metrics and profiling", f.addObservation)
 	cli.AddFlags(cmd, "Logging", f.logging.AddTo)
 	cli.AddFlags(cmd, "Accepted for compatibility", f.addDeprecated)
@@ -113,6 +115,10 @@ func (f *flags) addDestinations(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.deny, "deny-destination", nil, "the same, for what may never be dialed; wins over --allow-destination; names are checked by their resolved addresses")
 	set.DurationVar(&f.options.DialTimeout, "dial-timeout", tunnel.DefaultDialTimeout, "how long a dial to a destination may take, name resolution included")
 	set.BoolVar(&f.egressProxy, "egress-proxy-from-environment", false, "dial destinations through the proxy in HTTPS_PROXY unless NO_PROXY matches")
+}
+
+func (f *flags) addAPI(set *pflag.FlagSet) {
+	set.StringSliceVar(&f.api, "api-bind", nil, "HOST:PORT or unix:PATH where kubelet and other programs of this node reach their API server through a server that has --api-server; TLS is theirs from end to end; repeatable (default: nowhere)")
 }
 
 func (f *flags) addObservation(set *pflag.FlagSet) {
@@ -208,6 +214,7 @@ func (f *flags) checkValues() (err error) {
 		cli.CheckGiven(f.set, "allow-destination", "deny-destination", "peer-trust-domain"),
 		cli.FlagError("allow-destination", allow),
 		cli.FlagError("deny-destination", deny),
+		f.checkAPI(),
 	)
 }
 

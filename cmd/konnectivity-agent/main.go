@@ -90,6 +90,7 @@ type process struct {
 	store         *agent.Store    // nil: off
 	handover      *agent.Handover // nil: off
 	health, admin net.Listener    // admin is nil if it is off
+	api           []net.Listener  // of the node's programs; none: it is off
 	certificates  *tlsreload.Source
 	leases        *agent.LeaseCounter // nil if leases are not counted
 	agent         *agent.Agent
@@ -127,22 +128,37 @@ func (p *process) listen() (err error) {
 
 // openPorts opens the ports. wait leaves one that is in use for later.
 func (p *process) openPorts(wait bool) error {
-	health, err := openPort(p.flags.health, wait)
-	if err != nil {
-		return err
-	}
+	places := []place{p.flags.health}
 	if p.flags.admin.Number != 0 {
-		admin, err := openPort(p.flags.admin, wait)
+		places = append(places, p.flags.admin)
+	}
+	for _, at := range p.flags.api {
+		places = append(places, apiPlace(at))
+	}
+	var open []net.Listener
+	for _, at := range places {
+		l, err := openPort(at, wait)
 		if err != nil {
-			_ = health.Close()
+			closeAll(open)
 			return err
 		}
-		p.admin = admin
-		p.handover.AddPort(admin)
+		open = append(open, l)
 	}
-	p.health = health
-	p.handover.AddPort(health)
+	for _, l := range open {
+		p.handover.AddPort(l.(*port))
+	}
+	p.health, open = open[0], open[1:]
+	if p.flags.admin.Number != 0 {
+		p.admin, open = open[0], open[1:]
+	}
+	p.api = open
 	return nil
+}
+
+func closeAll(listeners []net.Listener) {
+	for _, l := range listeners {
+		_ = l.Close()
+	}
 }
 
 func (p *process) close() {
@@ -151,6 +167,7 @@ func (p *process) close() {
 	if p.admin != nil {
 		_ = p.admin.Close()
 	}
+	closeAll(p.api)
 }
 
 func (p *process) build() error {
@@ -200,7 +217,7 @@ func (p *process) options() (agent.Options, error) {
 	if f.egressProxy {
 		reach.Proxy = environment
 	}
-	opts.Handover, opts.Store = p.handover, p.store
+	opts.Handover, opts.Store, opts.API = p.handover, p.store, p.api
 	opts.ID = cmp.Or(f.agentID(), p.handover.ID(), p.store.ID(), uuid.NewString())
 	opts.TLS, opts.Proxy = p.certificates.Client, environment
 	opts.Budget, opts.Dialer = link.NewBudget(f.budgetMiB<<20), egress.New(reach)

@@ -6,17 +6,21 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"konnectivity/internal/cli"
 )
 
 // reclaimPoll is the interval at which a port is asked for that another process may yet have.
 const reclaimPoll = 100 * time.Millisecond
 
+// place is where to listen.
+type place interface {
+	Listen() (net.Listener, error)
+	Addr() net.Addr // while another process has it
+}
+
 // port is a listener that leaves its port to another process for a while, as an agent.Port.
 // Its methods may be called from any goroutine.
 type port struct {
-	at cli.Port
+	at place
 
 	mu      sync.Mutex
 	changed sync.Cond
@@ -26,7 +30,7 @@ type port struct {
 }
 
 // openPort opens a port. wait leaves it for Accept where it is in use.
-func openPort(at cli.Port, wait bool) (*port, error) {
+func openPort(at place, wait bool) (*port, error) {
 	p := &port{at: at}
 	p.changed.L = &p.mu
 	l, err := at.Listen()
@@ -44,7 +48,7 @@ func (p *port) Addr() net.Addr {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.l == nil {
-		return &net.TCPAddr{Port: p.at.Number}
+		return p.at.Addr()
 	}
 	return p.l.Addr()
 }

@@ -59,6 +59,9 @@ func (p Port) Listen() (net.Listener, error) {
 	return Listen(p.Flag, net.JoinHostPort(p.Host, strconv.Itoa(p.Number)))
 }
 
+// Addr returns the address to listen on, as the flags give it.
+func (p Port) Addr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(p.Host), Port: p.Number} }
+
 // CheckPorts checks that the ports are valid, and that no two are the same.
 func CheckPorts(ports ...Port) error {
 	for i, a := range ports {

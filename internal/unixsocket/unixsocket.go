@@ -115,12 +115,20 @@ func removeStale(path string, replace bool) error {
 	}
 	switch {
 	case !tunnel.IsErrno(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%s is the socket of another process that is running", path)
+		return inUse(path)
 	case !replace:
 		return fmt.Errorf("%s %w", path, ErrStale)
 	}
 	return os.Remove(path)
 }
+
+// inUse is the error of a socket, by its path, that another process serves.
+type inUse string
+
+func (e inUse) Error() string { return string(e) + " is the socket of another process that is running" }
+
+// Unwrap lets errors.Is find what a TCP port in use is.
+func (inUse) Unwrap() error { return syscall.EADDRINUSE }
 
 // listener removes its file as it closes, unless the file is another's by then:
 // the next process may have put its own there.

@@ -1,0 +1,185 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net"
+	"slices"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/admission"
+	"konnectivity/internal/front"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// maxAPIConns bounds what programs on the node and its pods can have the agent hold.
+const maxAPIConns = 10000
+
+// apiAhead is how much a client may send before its connection is there: a TLS
+// ClientHello. It fits the smallest block of memory that is kept for reuse.
+const apiAhead = 2<<10 - tunnel.Headroom
+
+// apiFront takes connections of the node's programs, which are carried to the API server
+// by a link (docs/link-protocol.md §13).
+type apiFront struct {
+	*front.Shell[*apiClient]
+	set    *set
+	totals tunnel.Totals // Up is to the API server
+}
+
+// apiClient is one connection.
+type apiClient struct {
+	front.Client
+	ahead *admission.Lookahead // nil once answered
+}
+
+// newAPIFront makes the front where opts ask for it; nil: they do not.
+func newAPIFront(opts Options, s *set) (*apiFront, error) {
+	if len(opts.API) == 0 {
+		return nil, nil
+	}
+	a := &apiFront{set: s}
+	shell, err := front.New[*apiClient](front.Options{
+		Forwarder: &tunnel.Forwarder{
+			Dialer: tunnel.DialerFunc(a.dial), DialTimeout: opts.DialTimeout, Total: &a.totals, Observers: opts.Observers,
+		},
+		Descriptors: admission.Descriptors(), Log: opts.Log, Registerer: opts.Registerer,
+	}, front.Traits{
+		Name: "api", Connections: "connections to the API server", MaxConns: maxAPIConns,
+		Metrics: front.Names{
+			Prefix:   metricsNamespace + "_" + metricsSubsystem + "_api_",
+			Refused:  "Number of connections of the node's programs that were refused, as too many are open.",
+			Requests: "Number of connections of the node's programs to their API server, by outcome: ok, or why it was not reached.",
+			Open:     "Current number of open connections of the node's programs to their API server.",
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.Shell = shell
+	for direction, n := range map[string]interface{ Load() int64 }{"to_api": &a.totals.Up, "from_api": &a.totals.Down} {
+		if err := opts.Registerer.Register(bytesCounter("api_bytes_total", "Payload carried to and from the API server, by direction.", direction, n)); err != nil {
+			return nil, err
+		}
+	}
+	return a, nil
+}
+
+// serve takes connections from all listeners until ctx ends, and then cuts those that are
+// open: a client of the API holds its connection for ever, and dials again at once.
+func (a *apiFront) serve(ctx context.Context, listeners []net.Listener, log logrus.FieldLogger) (wait func()) {
+	done := make(chan struct{}, len(listeners))
+	for _, l := range listeners {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			if err := a.Serve(ctx, l, a.start, func() {}); err != nil {
+				log.WithError(err).WithField("address", l.Addr().String()).Error("--api-bind: the node's programs do not reach their API server here any more")
+			}
+		}()
+	}
+	return func() {
+		for range listeners {
+			<-done
+		}
+	}
+}
+
+// start serves conn on a goroutine of its own, and calls ended when it is closed.
+func (a *apiFront) start(ctx context.Context, conn net.Conn, ended func()) {
+	c := &apiClient{}
+	c.Conn = tunnel.Wrap(conn)
+	if !a.Admit(c, conn.RemoteAddr()) {
+		ended()
+		return
+	}
+	_ = a.Slots.Serve(c)
+	go func() {
+		defer ended()
+		c.ahead = admission.NewLookahead(c.Conn, apiAhead, nil)
+		c.Ask(ctx, "api", link.APIAddress, c.ahead)
+		c.Flow.Network = link.NetworkAPI
+		a.Forward(c, &c.Client, func(_ tunnel.Conn, err error) (tunnel.Conn, error) { return a.answer(c, err) })
+	}()
+}
+
+// answer implements tunnel.Answer. The client waits for none, and learns of a failure by a
+// reset.
+func (a *apiFront) answer(c *apiClient, err error) (tunnel.Conn, error) {
+	gone := a.Answered(&c.Client, err)
+	ahead := c.ahead
+	c.ahead = nil // the relay does not need it
+	if gone != nil {
+		ahead.Drop()
+		_ = c.Conn.Reset(gone)
+		if !errors.Is(gone, admission.ErrLeft) {
+			a.Log.WithError(gone).Warn("--api-bind: the API server was not reached")
+		}
+		return nil, gone
+	}
+	return ahead.Rest(), nil
+}
+
+// dial implements tunnel.Dialer. Each server is asked once, and all are waited for while
+// there is none.
+func (a *apiFront) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	var tried []linkSession
+	var last error
+	for {
+		news := a.set.news.wait()
+		s, found, connected := pickAPI(a.set.peers.Members(), tried)
+		switch {
+		case found:
+			tried = append(tried, s)
+			f.Hop = tunnel.Hop{Role: "server", ID: s.ServerID()}
+			c, err := s.Dial(ctx, f)
+			if err == nil || ctx.Err() != nil || !tunnel.FailureOf(err).Retryable() {
+				return c, err
+			}
+			last = err
+		case last != nil:
+			return nil, last
+		case connected:
+			return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
+				Reason: "no server that is connected takes nodes to their API server: it is older, or is reached by gRPC (--link)"}
+		default:
+			select {
+			case <-news:
+			case <-ctx.Done():
+				return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address, Reason: "no server is connected"}
+			}
+		}
+	}
+}
+
+// pickAPI returns the link of the server that is to be asked next: one that stays before
+// one that leaves, and of those the one with the shortest round trip, which grows with a
+// server's load as well as with its distance. connected says whether any server is
+// connected.
+func pickAPI(members []member, tried []linkSession) (best linkSession, found, connected bool) {
+	type rank struct {
+		leaves int
+		rtt    int64
+	}
+	var bestRank rank
+	for _, m := range members {
+		if tunnel.Closed(m.Session.Done()) {
+			continue
+		}
+		connected = true
+		l, linked := m.Session.(linkSession)
+		if !linked || !l.API() || slices.Contains(tried, l) {
+			continue
+		}
+		r := rank{rtt: int64(l.RTT())}
+		if tunnel.Closed(l.Draining()) {
+			r.leaves = 1
+		}
+		if !found || cmp.Or(cmp.Compare(r.leaves, bestRank.leaves), cmp.Compare(r.rtt, bestRank.rtt)) < 0 {
+			best, bestRank, found = l, r, true
+		}
+	}
+	return best, found, connected
+}

@@ -1,0 +1,183 @@
+package agent
+
+import (
+	"context"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
+
+	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// says is what a test server's API answers first: who it is.
+func (s *testServer) says() tunnel.Handler {
+	return &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.asked = append(s.asked, f.Network+" "+f.Address)
+		if s.api != nil {
+			return nil, s.api
+		}
+		near, far := net.Pipe()
+		go func() {
+			defer far.Close()
+			_, _ = io.WriteString(far, s.id+"\n")
+			_, _ = io.Copy(far, far)
+		}()
+		return tunnel.Wrap(near), nil
+	})}
+}
+
+// withAPI serves agents' requests from now on; err: it has no API server for them.
+func (s *testServer) withAPI(err error) *testServer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.takesAPI, s.api = true, err
+	return s
+}
+
+// onNode is where an agent's node reaches its API server.
+func onNode(t *testing.T, opts *Options) (address string) {
+	t.Helper()
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	opts.API = append(opts.API, l)
+	return l.Addr().String()
+}
+
+// asks returns what the API server says to a program of the node; "": it is reset, or
+// closed.
+func asks(t *testing.T, address string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		return "" // the reset may come this early
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	all := make([]byte, 100)
+	n, _ := c.Read(all)
+	return strings.TrimSpace(string(all[:n]))
+}
+
+// A program of the node that connects before the agent has a link waits for it, and
+// reaches the API server once it is there. The agent has named no address.
+func TestNodeReachesItsAPIServerOnceThereIsALink(t *testing.T) {
+	ca, config := newCA(t)
+	s := newTestServer(t, ca, "s1", false).withAPI(nil)
+	s.refuse = errRefusal
+	opts := testOptions(config, s.address())
+	opts.SyncInterval, opts.SyncIntervalCap = 10*time.Millisecond, 10*time.Millisecond
+	at := onNode(t, &opts)
+	a, _ := runAgent(t, opts)
+	early := make(chan string, 1)
+	go func() { early <- asks(t, at) }()
+	testutil.Eventually(t, "the early one waits", func() bool { return a.api.Slots.Count() == 1 })
+	s.mu.Lock()
+	s.refuse = nil
+	s.mu.Unlock()
+	if got := testutil.Receive(t, "an answer", early); got != "s1" {
+		t.Errorf("%q", got)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Equal(s.asked, []string{link.NetworkAPI + " " + link.APIAddress}) {
+		t.Errorf("the server was asked for %q", s.asked)
+	}
+}
+
+// A server that has no API server, or knows of none, is passed over; an answer of the API
+// server's own is not.
+func TestServersStandInForEachOther(t *testing.T) {
+	none := &tunnel.DialError{Failure: tunnel.FailUnavailable}
+	down := &tunnel.DialError{Failure: tunnel.FailRefused}
+	for name, c := range map[string]struct {
+		servers func(ca *pki.CA) []*testServer
+		want    string
+	}{
+		"one has none": {func(ca *pki.CA) []*testServer {
+			return []*testServer{newTestServer(t, ca, "s1", false).withAPI(none), newTestServer(t, ca, "s2", false).withAPI(nil)}
+		}, "s2"},
+		"one is of before, one speaks gRPC": {func(ca *pki.CA) []*testServer {
+			return []*testServer{newTestServer(t, ca, "s1", false), newTestServer(t, ca, "s2", true), newTestServer(t, ca, "s3", false).withAPI(nil)}
+		}, "s3"},
+		"all are of before": {func(ca *pki.CA) []*testServer {
+			return []*testServer{newTestServer(t, ca, "s1", false), newTestServer(t, ca, "s2", true)}
+		}, ""},
+		"it is down": {func(ca *pki.CA) []*testServer { return []*testServer{newTestServer(t, ca, "s1", false).withAPI(down)} }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ca, config := newCA(t)
+			servers := c.servers(ca)
+			opts := testOptions(config)
+			for _, s := range servers {
+				s.count = len(servers)
+				opts.Servers = append(opts.Servers, s.address())
+			}
+			at := onNode(t, &opts)
+			a, _ := runAgent(t, opts)
+			testutil.Eventually(t, "all are connected", func() bool { return len(a.Servers()) == len(servers) })
+			for range 4 {
+				if got := asks(t, at); got != c.want {
+					t.Errorf("%q", got)
+				}
+			}
+		})
+	}
+}
+
+// While an agent drains, its node reaches the API server, and that does not hold up the
+// drain.
+func TestDrainDoesNotWaitForNodesPrograms(t *testing.T) {
+	ca, config := newCA(t)
+	s := newTestServer(t, ca, "s1", false).withAPI(nil)
+	opts := testOptions(config, s.address())
+	opts.Grace = time.Hour
+	at := onNode(t, &opts)
+	_, stop := runAgent(t, opts)
+	c := testutil.Must(net.Dial("tcp", at))(t)
+	defer c.Close()
+	b := make([]byte, 3)
+	testutil.Must(io.ReadFull(c, b))(t)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := c.Read(b); err == nil {
+		t.Error("the connection goes on without an agent")
+	}
+}
+
+// What the node's programs have is counted apart from what servers ask for.
+func TestNodesProgramsAreCounted(t *testing.T) {
+	ca, config := newCA(t)
+	s := newTestServer(t, ca, "s1", false).withAPI(nil)
+	opts := testOptions(config, s.address())
+	r := prometheus.NewRegistry()
+	opts.Registerer = r
+	at := onNode(t, &opts)
+	a, _ := runAgent(t, opts)
+	asks(t, at)
+	testutil.Eventually(t, "it has ended", func() bool { return a.api.Slots.Count() == 0 })
+	err := promtest.GatherAndCompare(r, strings.NewReader(`# HELP konnectivity_network_proxy_agent_api_bytes_total Payload carried to and from the API server, by direction.
+# TYPE konnectivity_network_proxy_agent_api_bytes_total counter
+konnectivity_network_proxy_agent_api_bytes_total{direction="from_api"} 3
+konnectivity_network_proxy_agent_api_bytes_total{direction="to_api"} 0
+# HELP konnectivity_network_proxy_agent_api_requests_total Number of connections of the node's programs to their API server, by outcome: ok, or why it was not reached.
+# TYPE konnectivity_network_proxy_agent_api_requests_total counter
+konnectivity_network_proxy_agent_api_requests_total{outcome="ok"} 1
+`), "konnectivity_network_proxy_agent_api_bytes_total", "konnectivity_network_proxy_agent_api_requests_total")
+	if err != nil {
+		t.Error(err)
+	}
+	if n := promtest.ToFloat64(a.metrics.endpointConnections); n != 0 {
+		t.Errorf("%v connections to destinations", n)
+	}
+}
