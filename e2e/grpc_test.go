@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 )
@@ -20,16 +21,21 @@ import (
 func kubeAPIServer(uds string) *http.Client {
 	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{
 		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			// The tunnel's life must not end with the dial's context.
-			t, err := client.CreateSingleUseGrpcTunnelWithContext(ctx, context.Background(), "unix://"+uds,
-				grpc.WithTransportCredentials(insecure.NewCredentials()))
-			if err != nil {
-				return nil, err
-			}
-			return t.DialContext(ctx, network, address)
-		},
+		DialContext:       overGRPC("unix://"+uds, insecure.NewCredentials()),
 	}}
+}
+
+// overGRPC dials as kube-apiserver and others do, by a tunnel of the real
+// konnectivity-client for each connection.
+func overGRPC(server string, creds credentials.TransportCredentials) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		// The tunnel's life must not end with the dial's context.
+		t, err := client.CreateSingleUseGrpcTunnelWithContext(ctx, context.Background(), server, grpc.WithTransportCredentials(creds))
+		if err != nil {
+			return nil, err
+		}
+		return t.DialContext(ctx, network, address)
+	}
 }
 
 // overUDS goes by CONNECT over the same unix socket.

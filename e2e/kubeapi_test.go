@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -96,7 +99,7 @@ func (k *kubeAPI) writeKubeconfig(t *testing.T, path string) {
 	}
 }
 
-// apiArgs make a program use a kubeAPI, which speaks JSON.
+// apiArgs make a program use a kubeAPI, which speaks JSON but for reviews.
 func (k *kubeAPI) apiArgs() []string {
 	return []string{"--kubeconfig=" + k.kubeconfig, "--kube-api-content-type=application/json"}
 }
@@ -183,7 +186,8 @@ func (k *kubeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (k *kubeAPI) review(w http.ResponseWriter, r *http.Request) {
 	var review authenticationv1.TokenReview
-	if json.NewDecoder(r.Body).Decode(&review) != nil {
+	body, err := io.ReadAll(r.Body)
+	if err != nil || decodeReview(body, &review) != nil {
 		refuseCall(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 		return
 	}
@@ -196,6 +200,17 @@ func (k *kubeAPI) review(w http.ResponseWriter, r *http.Request) {
 	}
 	review.TypeMeta = metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview"}
 	respond(w, http.StatusCreated, review)
+}
+
+// decodeReview reads JSON, and what client-go sends by default: protobuf, inside an
+// Unknown behind four bytes (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
+func decodeReview(body []byte, review *authenticationv1.TokenReview) error {
+	packed, found := bytes.CutPrefix(body, []byte("k8s\x00"))
+	if !found {
+		return json.Unmarshal(body, review)
+	}
+	var unknown runtime.Unknown
+	return errors.Join(unknown.Unmarshal(packed), review.Unmarshal(unknown.Raw))
 }
 
 // wanted says whether a list or a watch of at has an object.

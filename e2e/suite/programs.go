@@ -40,7 +40,7 @@ func (s *Suite) StartServerAt(agentHost string, more ...string) (*Server, error)
 
 // newServer is one that does not run yet, with ports of its own.
 func (s *Suite) newServer(agentHost string) (*Server, error) {
-	ports, err := s.reserve(4)
+	ports, err := s.Reserve(4)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (s *Suite) StartAgent(srv *Server, more ...string) (*Agent, error) {
 
 // LaunchAgent is StartAgent for an agent that may be refused: it does not wait.
 func (s *Suite) LaunchAgent(srv *Server, more ...string) (*Agent, error) {
-	ports, err := s.reserve(2)
+	ports, err := s.Reserve(2)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (s *Suite) StartHTTPS(srv *Server, more ...string) (*Sidecar, error) {
 }
 
 func (s *Suite) startSidecar(program string, srv *Server, env []string, more ...string) (*Sidecar, error) {
-	ports, err := s.reserve(1)
+	ports, err := s.Reserve(1)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +175,7 @@ func (s *Suite) StartChain() (front string, procs []*Process, err error) {
 // StartHop runs one process of that chain, which listens at host and passes on
 // to next, and waits until it listens.
 func (s *Suite) StartHop(role, host, next string) (p *Process, address string, err error) {
-	ports, err := s.reserve(1)
+	ports, err := s.Reserve(1)
 	if err != nil {
 		return nil, "", err
 	}

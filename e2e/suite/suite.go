@@ -113,8 +113,8 @@ func (s *Suite) Processes() []*Process {
 	return slices.Clone(s.procs)
 }
 
-// reserve returns ports that belong to this suite until Close.
-func (s *Suite) reserve(n int) ([]int, error) {
+// Reserve returns ports that belong to this suite until Close.
+func (s *Suite) Reserve(n int) ([]int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ports := make([]int, n)
