@@ -223,7 +223,7 @@ func TestBillOfMaterials(t *testing.T) {
 	for ref := range refs {
 		names += ref + "\n"
 	}
-	for _, want := range []string{"konnectivity-image\n", "konnectivity-hypershift-image\n", "pkg:golang/" + authorities + "@", "pkg:deb/debian/busybox-static@"} {
+	for _, want := range []string{"konnectivity-image\n", "konnectivity-agent-image\n", "konnectivity-hypershift-image\n", "pkg:golang/" + authorities + "@", "pkg:deb/debian/busybox-static@"} {
 		if !strings.Contains(names, want) {
 			t.Errorf("%s is not among\n%s", want, names)
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -19,14 +20,15 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// images makes the lean image and HyperShift's, each for every architecture of
-// Linux that there is, as an OCI layout and the same in one file.
+// images makes the lean image, the agent's and HyperShift's, each for every
+// architecture of Linux that there is, as an OCI layout and the same in one file.
 func (r *release) images() error {
-	base, suite, hypershift := r.layers(r.lean), r.layers(r.suite), r.layers(r.hypershift)
-	if err := r.image("konnectivity", "All programs of the konnectivity suite, and nothing else", base, suite); err != nil {
-		return err
-	}
-	return r.image("konnectivity-hypershift", "The konnectivity suite under the names that HyperShift starts", base, suite, hypershift)
+	const tool = "/usr/bin/konnectivity"
+	base, suite := r.layers(r.lean), r.layers(r.suite)
+	return errors.Join(
+		r.image("konnectivity", "All programs of the konnectivity suite, and nothing else", tool, base, suite),
+		r.image("konnectivity-agent", "The konnectivity agent, started as upstream's image starts its own", "/proxy-agent", base, r.layers(r.agent)),
+		r.image("konnectivity-hypershift", "The konnectivity suite under the names that HyperShift starts", tool, base, suite, r.layers(r.hypershift)))
 }
 
 // imageFiles is what the lean image holds, for who builds it by a Dockerfile.
@@ -69,14 +71,14 @@ var variants = map[string]string{"arm": "v7"}
 
 // image makes one image of layers; architectures that one of them has nothing
 // for are left out.
-func (r *release) image(name, title string, layers ...func(system) (v1.Layer, error)) error {
+func (r *release) image(name, title, entrypoint string, layers ...func(system) (v1.Layer, error)) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	count := 0
 	for _, s := range r.systems {
 		if s.os != "linux" {
 			continue
 		}
-		image, err := r.imageOf(s, title, layers)
+		image, err := r.imageOf(s, title, entrypoint, layers)
 		if err != nil {
 			return err
 		}
@@ -108,12 +110,12 @@ func (r *release) image(name, title string, layers ...func(system) (v1.Layer, er
 	return r.imageArchive(name, folder)
 }
 
-func (r *release) imageOf(s system, title string, layers []func(system) (v1.Layer, error)) (v1.Image, error) {
+func (r *release) imageOf(s system, title, entrypoint string, layers []func(system) (v1.Layer, error)) (v1.Image, error) {
 	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	config := &v1.ConfigFile{
 		Architecture: s.arch, Variant: variants[s.arch], OS: s.os, Created: v1.Time{Time: r.time},
 		Config: v1.Config{
-			User: "65532:65532", Env: []string{"PATH=/usr/bin:/bin"}, Entrypoint: []string{"/usr/bin/konnectivity"},
+			User: "65532:65532", Env: []string{"PATH=/usr/bin:/bin"}, Entrypoint: []string{entrypoint},
 			Labels: map[string]string{
 				"org.opencontainers.image.title":    title,
 				"org.opencontainers.image.version":  r.version,
@@ -178,6 +180,14 @@ func (r *release) suite(s system) ([]entry, error) {
 		entries = append(entries, entry{name: "usr/bin/" + p.name, mode: 0o755, source: r.binary(s, p.name)})
 	}
 	return entries, nil
+}
+
+// agent is the agent alone, for pods that name no command: k0s' agents, for example.
+func (r *release) agent(s system) ([]entry, error) {
+	const program = "konnectivity-agent"
+	return append(r.legal("usr/share/doc/konnectivity/"),
+		entry{name: "proxy-agent", mode: 0o777, link: "usr/bin/" + program},
+		entry{name: "usr/bin/" + program, mode: 0o755, source: r.binary(s, program)}), nil
 }
 
 // hypershift is what its pods start, and a shell for their preStop hooks: Debian's

@@ -32,7 +32,7 @@ type runtimes struct {
 
 func newRuntime(t *testing.T) *runtimes {
 	t.Helper()
-	lean, hypershift := artefact(t, "konnectivity_*_oci.tar"), artefact(t, "konnectivity-hypershift_*_oci.tar")
+	lean := artefact(t, "konnectivity_*_oci.tar")
 	folder, err := os.MkdirTemp("", "ctr") // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func newRuntime(t *testing.T) *runtimes {
 	startDaemon(t, "containerd", "--config", folder+"/config.toml")
 	r := &runtimes{t: t, address: folder + "/sock"}
 	r.eventually("containerd", func() error { _, err := r.try("version"); return err })
-	for _, archive := range []string{lean, hypershift} {
+	for _, archive := range []string{lean, artefact(t, "konnectivity-agent_*_oci.tar"), artefact(t, "konnectivity-hypershift_*_oci.tar")} {
 		r.ctr("images", "import", archive)
 	}
 	name := filepath.Base(lean)
@@ -255,13 +255,21 @@ func TestLeanImage(t *testing.T) {
 			t.Errorf("%s --version: %q", path, out)
 		}
 	}
+	if out := r.says("konnectivity-agent", "agent", "/proxy-agent", "--version"); !strings.Contains(out, "konnectivity-agent version "+r.version+" ") {
+		t.Errorf("the agent's image: %q", out)
+	}
 }
 
 func TestSkopeoReadsImages(t *testing.T) {
-	for _, name := range []string{"konnectivity", "konnectivity-hypershift"} {
+	for name, entrypoint := range map[string]string{"konnectivity": "/usr/bin/konnectivity", "konnectivity-agent": "/proxy-agent", "konnectivity-hypershift": "/usr/bin/konnectivity"} {
 		var image struct {
 			Labels map[string]string
 			Env    []string
+		}
+		var config v1.ConfigFile
+		decode(t, command(t, "skopeo", "inspect", "--config", "oci-archive:"+artefact(t, name+"_*_oci.tar")), &config)
+		if !slices.Equal(config.Config.Entrypoint, []string{entrypoint}) || config.Config.User != "65532:65532" {
+			t.Errorf("%s starts %q as %q", name, config.Config.Entrypoint, config.Config.User)
 		}
 		decode(t, command(t, "skopeo", "inspect", "oci-archive:"+artefact(t, name+"_*_oci.tar")), &image)
 		if image.Labels["org.opencontainers.image.version"] == "" {
@@ -276,6 +284,7 @@ func TestSkopeoReadsImages(t *testing.T) {
 func TestImagesHoldLicences(t *testing.T) {
 	for name, want := range map[string][]string{
 		"konnectivity":            {"usr/share/doc/konnectivity/LICENSE", "usr/share/doc/konnectivity/" + thirdParty},
+		"konnectivity-agent":      {"usr/share/doc/konnectivity/LICENSE", "usr/share/doc/konnectivity/" + thirdParty},
 		"konnectivity-hypershift": {"usr/share/doc/konnectivity/" + thirdParty, "usr/share/doc/busybox-static/copyright", "usr/share/doc/busybox-static/source"},
 	} {
 		files := imageFiles(t, artefact(t, filepath.Join("oci", name)))

@@ -90,6 +90,8 @@ func (r *release) addImages(all *bill, s system, suite []cdx.Component) error {
 		return cdx.Component{BOMRef: name + "-image", Type: cdx.ComponentTypeContainer, Name: name, Version: r.version}
 	}
 	all.add(image("konnectivity"), lean)
+	agent := slices.IndexFunc(suite, func(c cdx.Component) bool { return c.BOMRef == "konnectivity-agent" })
+	all.add(image("konnectivity-agent"), []cdx.Component{suite[agent], cas})
 	shell, err := r.shellOf(s)
 	if shell == nil {
 		return err

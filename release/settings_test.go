@@ -70,7 +70,7 @@ func TestArmHasItsNames(t *testing.T) {
 			t.Errorf("%s, want one for %s", got, want)
 		}
 	}
-	image, err := (&release{version: "v1.0.0"}).imageOf(s, "an image", nil)
+	image, err := (&release{version: "v1.0.0"}).imageOf(s, "an image", "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
