@@ -61,7 +61,7 @@ BASELINE  ?= docs/bench/baseline.txt
 BENCHSTAT := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 RELEASE = $(GO) run -C release . -root='$(CURDIR)' -version='$(VERSION)' -commit='$(COMMIT)' -time='$(EPOCH)' \
-	-tags='$(TAGS)' -ldflags='$(LDFLAGS)' -systems='$(SYSTEMS)'
+	-tags='$(TAGS)' -ldflags='$(LDFLAGS)' -systems='$(SYSTEMS)' $(if $(KEY),-key='$(abspath $(KEY))')
 
 .DEFAULT_GOAL := help
 
@@ -259,7 +259,7 @@ committed:
 		{ printf 'make release: commit these files first, or remove them:\n%s\n' "$$changed" >&2; exit 1; }
 
 .PHONY: release
-release: $(if $(UNCOMMITTED),,committed) ## Make everything of a release into dist/, the same bytes each time: make release VERSION=v1.2.3
+release: $(if $(UNCOMMITTED),,committed) ## Make everything of a release into dist/, the same bytes each time: make release VERSION=v1.2.3 KEY=cosign.key
 	release/busybox .cache/busybox $(patsubst linux/%,%,$(filter linux/%,$(SYSTEMS)))
 	$(RELEASE) -out='$(CURDIR)/$(DIST)' -busybox='$(CURDIR)/.cache/busybox'
 
@@ -271,9 +271,12 @@ release-bare:
 .PHONY: release-test
 release-test: ## Make the release of this system only, into bin/dist, and install and use each part of it
 	release/test-needs
-	$(MAKE) release UNCOMMITTED=yes VERSION=v0.0.0-test DIST=$(BIN)/dist SYSTEMS='$(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)'
+	mkdir -p $(BIN)
+	openssl genpkey -quiet -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out $(BIN)/test.key
+	openssl pkey -in $(BIN)/test.key -pubout -out $(BIN)/test.pub
+	$(MAKE) release UNCOMMITTED=yes VERSION=v0.0.0-test DIST=$(BIN)/dist KEY=$(BIN)/test.key SYSTEMS='$(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)'
 	$(GO) test -C release -count=1 ./hypershift
-	$(GO) test -C release -count=1 -timeout 10m . -dist='$(CURDIR)/$(BIN)/dist'
+	$(GO) test -C release -count=1 -timeout 10m . -dist='$(CURDIR)/$(BIN)/dist' -key='$(CURDIR)/$(BIN)/test.key'
 	$(MAKE) chart ARGS=-chart='$(CURDIR)/$(BIN)/dist/konnectivity-0.0.0-test.tgz'
 
 .PHONY: release-twice

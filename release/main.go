@@ -1,6 +1,6 @@
 // Command release makes all files of a release from the sources beside it and the Go
 // module cache: archives, packages, container images, Helm's chart, a bill of
-// materials, and checksums. The same sources give the same bytes.
+// materials, a provenance, checksums, and with a key signatures. The same sources give the same bytes.
 //
 // The formats are other modules' work: nfpm makes .deb and .rpm, go-containerregistry
 // images, cyclonedx-go the bill. GoReleaser joins such parts too, but it works on a tag
@@ -31,6 +31,7 @@ type release struct {
 	tags    string
 	systems []system
 	busybox string // a folder with Debian's busybox-static for each architecture
+	key     *key   // nil: nothing is signed
 	files   string // make only this tar of the lean image's files; "": a release
 
 	work string // temporary
@@ -70,7 +71,9 @@ func run() error {
 		{{"programs", r.build}},
 		{{"man pages and completions", r.document}, {"licences", r.licences}},
 		{{"archives", r.archives}, {"packages", r.packages}, {"images", r.images}, {"chart", r.chart}, {"bill of materials", r.materials}, {"notes", r.notes}},
+		{{"provenance", r.provenance}},
 		{{"checksums", r.checksums}},
+		{{"signatures", r.sign}},
 	})
 }
 
@@ -109,7 +112,7 @@ func together(steps []step) error {
 func parse(args []string) (*release, error) {
 	r := &release{}
 	var seconds int64
-	var systems string
+	var systems, keyFile string
 	set := flag.NewFlagSet("release", flag.ExitOnError)
 	set.StringVar(&r.root, "root", "..", "folder of the sources")
 	set.StringVar(&r.out, "out", "../dist", "folder to write to; what is in it is deleted")
@@ -121,6 +124,7 @@ func parse(args []string) (*release, error) {
 	set.StringVar(&systems, "systems", "", "OS/ARCH to build for, spaces between")
 	set.StringVar(&r.files, "image-files", "", "make nothing but a tar of what the lean image holds, for one system and whatever version")
 	set.StringVar(&r.busybox, "busybox", "", "folder with ARCH/busybox, ARCH/copyright and ARCH/package for HyperShift's image")
+	set.StringVar(&keyFile, "key", "", "PEM file with the private key to sign with; \"\": nothing is signed")
 	if err := set.Parse(args); err != nil {
 		return nil, err
 	}
@@ -139,11 +143,16 @@ func parse(args []string) (*release, error) {
 	}
 	r.time = time.Unix(seconds, 0).UTC()
 	var err error
-	for _, path := range []*string{&r.root, &r.out, &r.busybox, &r.files} {
+	for _, path := range []*string{&r.root, &r.out, &r.busybox, &r.files, &keyFile} {
 		if *path == "" {
 			continue
 		}
 		if *path, err = filepath.Abs(*path); err != nil {
+			return nil, err
+		}
+	}
+	if keyFile != "" {
+		if r.key, err = readKey(keyFile); err != nil {
 			return nil, err
 		}
 	}

@@ -69,15 +69,18 @@ func section(changelog, title string) string {
 	return strings.TrimSpace(strings.Join(lines, ""))
 }
 
+// checksumsName is the file's that names the sums of all others.
+const checksumsName = "SHA256SUMS"
+
 // checksums covers every file but the layouts, whose files are named by theirs.
 func (r *release) checksums() error {
 	files, err := os.ReadDir(r.out)
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(r.out, "SHA256SUMS"), func(w io.Writer) error {
+	return writeFile(filepath.Join(r.out, checksumsName), func(w io.Writer) error {
 		for _, f := range files {
-			if f.IsDir() || f.Name() == "SHA256SUMS" {
+			if f.IsDir() || f.Name() == checksumsName {
 				continue
 			}
 			sum, err := sumOf(filepath.Join(r.out, f.Name()))
