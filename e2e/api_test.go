@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
+)
+
+// node is an agent by which a node's programs reach an API server, that of two servers.
+type node struct {
+	*suite.Suite
+	servers []*suite.Server
+	agent   *suite.Agent
+	api     *target
+	ca      string // file of the API server's CA
+	port    int
+	socket  string
+}
+
+func newNode(t *testing.T) *node {
+	t.Helper()
+	n := &node{Suite: newSuite(t), api: newTarget(t), port: testutil.Reserved(t)}
+	n.ca, n.socket = filepath.Join(n.Dir, "api-ca.crt"), filepath.Join(n.Dir, "api.sock")
+	if err := os.WriteFile(n.ca, n.api.ca.CertPEM, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var hosts []string
+	for range 2 {
+		srv := must(n.StartServer("--server-count=2", "--api-server="+n.api.secure.Listener.Addr().String()))(t)
+		n.servers, hosts = append(n.servers, srv), append(hosts, suite.Loopback(srv.AgentPort))
+	}
+	n.agent = must(n.StartAgent(n.servers[0], "--proxy-server-host="+strings.Join(hosts, ","),
+		fmt.Sprintf("--api-bind=%s,unix:%s", suite.Loopback(n.port), n.socket)))(t)
+	connected(t, n.agent, 2, patience)
+	return n
+}
+
+// asks has curl ask the API server for a payload, as a program of the node.
+func (n *node) asks(t *testing.T, size int64, how ...string) {
+	t.Helper()
+	url := fmt.Sprintf("https://localhost:%d/3/%d", n.port, size)
+	got, err := curl(t, append(how, "--cacert", n.ca, url)...)
+	if h, _ := hashOf(strings.NewReader(string(got))); err != nil || h != sum(3, size) {
+		t.Errorf("%d bytes of %d, %v", len(got), size, err)
+	}
+}
+
+// A node's program reaches its API server by the agent's address and socket, with TLS from
+// end to end, and after a server was killed by the other.
+func TestNodesReachTheirAPIServer(t *testing.T) {
+	n := newNode(t)
+	n.asks(t, 5<<20+3)
+	n.asks(t, 5<<20+3, "--unix-socket", n.socket)
+	if got, err := curl(t, fmt.Sprintf("https://localhost:%d/3/1", n.port)); err == nil {
+		t.Errorf("curl trusts whoever it reaches: %q", got)
+	}
+	n.servers[0].Kill()
+	connected(t, n.agent, 1, patience)
+	n.asks(t, 1000)
+	eventually(t, patience, "figures", func() (bool, any) {
+		from := metric(n.agent.HealthURL("/metrics"), `agent_api_bytes_total{direction="from_api"}`)
+		return from > 10<<20, from
+	})
+	if n := metric(n.servers[1].HealthURL("/metrics"), `server_requests_total{front="api",outcome="ok"}`); n < 1 {
+		t.Errorf("the server that is left has carried %v connections", n)
+	}
+}
+
+// The figures of docs/performance.md: both ways in turn, in one run. The way of clients to
+// nodes passes a sidecar as well.
+func TestNodesWayIsAsFastAsTheOther(t *testing.T) {
+	n := newNode(t)
+	socks := must(n.StartSOCKS5(n.servers[0]))(t)
+	direct := strings.Replace(n.api.secure.URL, "127.0.0.1", "localhost", 1)
+	for _, c := range []struct {
+		what   string
+		size   int64
+		rounds int
+	}{{"50 MB", 50 << 20, 5}, {"1 byte", 1, 15}} {
+		var ratios []float64
+		for range c.rounds {
+			own := n.timed(t, fmt.Sprintf("https://localhost:%d/3/%d", n.port, c.size))
+			other := n.timed(t, fmt.Sprintf("%s/3/%d", direct, c.size), "--socks5-hostname", socks.Address())
+			ratios = append(ratios, other/own)
+		}
+		slices.Sort(ratios)
+		t.Logf("%s: %.2f times as fast as the other way (%.2f to %.2f)", c.what, ratios[len(ratios)/2], ratios[0], ratios[len(ratios)-1])
+	}
+}
+
+// timed is how many seconds curl takes for a URL.
+func (n *node) timed(t *testing.T, url string, how ...string) float64 {
+	t.Helper()
+	got, err := curl(t, append(how, "--cacert", n.ca, "--output", os.DevNull, "--write-out", "%{time_total}", url)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return must(strconv.ParseFloat(string(got), 64))(t)
+}
