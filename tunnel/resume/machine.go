@@ -295,7 +295,8 @@ func (m *Machine) Step(e Event) Actions {
 	return a
 }
 
-// on changes the state.
+// on changes the state. Carriers are read, written and asked for also where the connection
+// is over.
 func (m *Machine) on(e Event) Actions {
 	switch e.Kind {
 	case Sent:
@@ -313,14 +314,21 @@ func (m *Machine) on(e Event) Actions {
 	case Redial:
 		return m.redial(e.Now)
 	}
-	if m.life.over() {
+	switch {
+	case m.life.over():
 		return 0
+	case e.Kind == Acked || e.Kind == CarrierLost || e.Kind == CarrierDetached || e.Kind == RedialFailed:
+		return m.onCarrier(e)
+	case e.Kind == AckDue || e.Kind == DeadlineDue:
+		return m.onTimer(e)
+	default:
+		return m.onOwner(e)
 	}
+}
+
+// onCarrier handles the events of one carrier.
+func (m *Machine) onCarrier(e Event) Actions {
 	switch e.Kind {
-	case Written:
-		return Wake
-	case Blocked:
-		return m.blocked(e)
 	case Acked:
 		return m.acked(e)
 	case CarrierLost:
@@ -330,23 +338,50 @@ func (m *Machine) on(e Event) Actions {
 			m.carrier = Draining
 		}
 		return m.drained()
-	case RedialFailed:
-		if m.carrier == Dialing {
-			m.carrier = Detached
+	default:
+		return m.redialFailed(e.Cause)
+	}
+}
+
+// redialFailed takes in why there is no next carrier yet, or that there will be none.
+func (m *Machine) redialFailed(cause error) Actions {
+	if m.carrier == Dialing {
+		m.carrier = Detached
+	}
+	switch tunnel.FailureOf(cause) {
+	case tunnel.FailGone:
+		m.finish(Unknown, nil)
+	case tunnel.FailDenied:
+		m.finish(Denied, nil)
+	}
+	return 0
+}
+
+// onTimer handles the end of a timer.
+func (m *Machine) onTimer(e Event) Actions {
+	if e.Kind == AckDue {
+		m.timers &^= ackTimer
+		if m.Up() && m.In.Owes() {
+			return Ack
 		}
-		switch tunnel.FailureOf(e.Cause) {
-		case tunnel.FailGone:
-			m.finish(Unknown, nil)
-		case tunnel.FailDenied:
-			m.finish(Denied, nil)
-		}
-	case Closed:
-		if m.life == Moving { // its relay has ended, and the next goes on
-			return 0
-		}
-		m.reader = Dropping
-		m.Out.Finish()
+		return 0
+	}
+	m.timers &^= deadlineTimer
+	if until := m.Deadline(); !until.IsZero() && !e.Now.Before(until) {
+		m.finish(Expired, nil)
+	}
+	return 0
+}
+
+// onOwner handles what the application and the Manager do to the connection.
+func (m *Machine) onOwner(e Event) Actions {
+	switch e.Kind {
+	case Written:
 		return Wake
+	case Blocked:
+		return m.blocked(e)
+	case Closed:
+		return m.closed()
 	case Reset:
 		return m.reset(e)
 	case Degraded:
@@ -369,18 +404,19 @@ func (m *Machine) on(e Event) Actions {
 		return Wake
 	case MoveEnds:
 		m.finish(Moved, tunnel.ErrSeized)
-	case AckDue:
-		m.timers &^= ackTimer
-		if m.Up() && m.In.Owes() {
-			return Ack
-		}
-	case DeadlineDue:
-		m.timers &^= deadlineTimer
-		if until := m.Deadline(); !until.IsZero() && !e.Now.Before(until) {
-			m.finish(Expired, nil)
-		}
 	}
 	return 0
+}
+
+// closed drops what arrives from now on. The relay of a connection that is Moving has ended,
+// and the next one goes on.
+func (m *Machine) closed() Actions {
+	if m.life == Moving {
+		return 0
+	}
+	m.reader = Dropping
+	m.Out.Finish()
+	return Wake
 }
 
 // conclude returns the actions that any event may lead to.
