@@ -260,6 +260,12 @@ func TestChartsValues(t *testing.T) {
 			"Service konnectivity-server":  {`"type":"ClusterIP"`},
 			"TLSRoute konnectivity-server": {`"parentRefs":[{"group":"gateway.networking.k8s.io","kind":"Gateway","name":"g","namespace":"gw","sectionName":"tls"}]`},
 		},
+		// The user's id of agents overrides the chart's.
+		"{" + scaled + "extraEnv: [{name: AGENT_ID, value: a}]}}": {"Deployment konnectivity-agent": {`{"name":"AGENT_ID","value":"a"}`, `"metadata.name"`}},
+		// A value is no YAML.
+		"{image: {repository: 'a: b', pullSecrets: ['123']}, pki: {kubectlImage: 'c: d', clusterSANs: ['a: b']}}": {
+			"Job konnectivity-certs": {`"image":"a: b:`, `"image":"c: d"`, `"--cluster-san=a: b"`, `{"name":"123"}`},
+		},
 		"{pki: {mode: cert-manager}, " + routes + "}": {"Certificate konnectivity-cluster": {`"a.example.com","b.example.com"]`}},
 	} {
 		objects := rendered(t, values)
@@ -288,6 +294,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"{server: {tenants: [a], route: {host: b}}}":       "a Route for each",
 		"{server: {watchTenants: true, route: {host: b}}}": "a Route for each",
 		"{server: {tlsRoute: {host: b.example.com}}}":      "gateway",
+		"{agent: null}":                                    "missing property 'agent'",
 	} {
 		if _, err := render(t, loadChart(t), values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", values, err)
