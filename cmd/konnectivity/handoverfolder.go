@@ -26,7 +26,7 @@ func newHandoverFolder() *cobra.Command {
 			"--handover-socket. Kubelet creates a hostPath volume as root's, so an init container\n" +
 			"does this, as root with CAP_CHOWN. Where it may not, it says so and succeeds: the\n" +
 			"agent then runs without the socket.",
-		Example: "  konnectivity handover-folder /run/konnectivity-agent",
+		Example: "  konnectivity handover-folder /run/konnectivity-agents",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return cli.Usagef("want the folder")

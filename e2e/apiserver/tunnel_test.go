@@ -174,7 +174,7 @@ func (p *controlPlane) launchAgent(a *agent) {
 	a.Agent = &suite.Agent{HealthPort: testutil.Reserved(p.t), AdminPort: testutil.Reserved(p.t)}
 	// A node to each: of two on one, the first would hand over to the second and end.
 	in := maps.Clone(a.in)
-	in["/run/konnectivity-agent/"], in["$(NAMESPACE)"] = p.suite.Dir+"/", "handover-"+in["$(AGENT_ID)"]
+	in["/run/konnectivity-agents/"], in["$(NAMESPACE)"] = p.suite.Dir+"/", "handover-"+in["$(AGENT_ID)"]
 	a.Process = p.run(a.folder, in, append([]string{"--graceful-shutdown-timeout=" + grace,
 		"--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(a.HealthPort), "--admin-server-port=" + strconv.Itoa(a.AdminPort)}, a.more...)...)
 }

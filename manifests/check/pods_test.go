@@ -309,6 +309,9 @@ func TestAgentsHandOver(t *testing.T) {
 		}) {
 			t.Errorf("%s: another cluster's agents may have %s, too", p.folder, socket)
 		}
+		if path.Dir(socket) == "/run/konnectivity-agent" {
+			t.Errorf("%s: the package's unit has the folder of %s, and systemd removes it", p.folder, socket)
+		}
 		shared := slices.IndexFunc(p.spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil })
 		for _, c := range []corev1.Container{c, folder} {
 			if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
