@@ -2,7 +2,7 @@
 // without a sidecar: a CSI driver, a controller, a monitoring program.
 //
 //	c, err := client.New(client.Options{
-//		Address: "konnectivity-server:8090", // or Socket: "/run/konnectivity/server.sock"
+//		Address: "konnectivity-server-local:8090", // or Socket: "/run/konnectivity/server.sock"
 //		CAFile:  "ca.crt", CertFile: "tls.crt", KeyFile: "tls.key",
 //	})
 //	if err != nil {

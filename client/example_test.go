@@ -23,7 +23,7 @@ func options() client.Options {
 
 func Example() {
 	c, err := client.New(client.Options{
-		Address: serverAddress, // such as "konnectivity-server:8090"
+		Address: serverAddress, // such as "konnectivity-server-local:8090"
 		CAFile:  "ca.crt", CertFile: "tls.crt", KeyFile: "tls.key",
 	})
 	if err != nil {
