@@ -6,7 +6,11 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+
+	"golang.org/x/mod/semver"
+	"gopkg.in/yaml.v3"
 )
 
 // chartManifests are the folders of manifests/ that the chart's templates read.
@@ -36,8 +40,53 @@ func (r *release) chart() error {
 	}
 	text = bytes.Replace(text, []byte("\nversion: 0.0.0\n"), []byte("\nversion: "+r.number()+"\n"), 1)
 	text = bytes.Replace(text, []byte("\nappVersion: latest\n"), []byte("\nappVersion: "+r.version+"\n"), 1)
+	if text, err = r.forArtifactHub(text); err != nil {
+		return err
+	}
 	entries[i].source, entries[i].text = "", text
-	return writeFile(filepath.Join(r.out, "konnectivity-"+r.number()+".tgz"), func(w io.Writer) error { return writeTarGz(w, entries, r.time) })
+	packed := filepath.Join(r.out, "konnectivity-"+r.number()+".tgz")
+	if err := writeFile(packed, func(w io.Writer) error { return writeTarGz(w, entries, r.time) }); err != nil {
+		return err
+	}
+	return r.chartLayouted(text, packed)
+}
+
+// forArtifactHub completes the annotations, which end Chart.yaml, by this version's image
+// and changes.
+func (r *release) forArtifactHub(text []byte) ([]byte, error) {
+	text = bytes.Replace(text, []byte("image: konnectivity:latest\n"), []byte("image: konnectivity:"+r.version+"\n"), 1)
+	changes, err := r.changes()
+	if err != nil {
+		return nil, err
+	}
+	list, err := yaml.Marshal(points(changes))
+	if err != nil {
+		return nil, err
+	}
+	rest, err := yaml.Marshal(map[string]string{
+		"artifacthub.io/changes":    string(list),
+		"artifacthub.io/prerelease": strconv.FormatBool(semver.Prerelease(r.version) != ""),
+	})
+	if err != nil {
+		return nil, err
+	}
+	for line := range bytes.Lines(rest) {
+		text = append(append(text, "  "...), line...)
+	}
+	return text, nil
+}
+
+// points are the entries of a list in Markdown, each in one line.
+func points(text string) (all []string) {
+	for line := range strings.Lines(text) {
+		switch {
+		case strings.HasPrefix(line, "- "):
+			all = append(all, strings.TrimSpace(line[2:]))
+		case strings.HasPrefix(line, "  ") && len(all) > 0:
+			all[len(all)-1] += " " + strings.TrimSpace(line)
+		}
+	}
+	return all
 }
 
 // ofChart leaves out documents and tests.

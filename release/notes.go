@@ -9,19 +9,11 @@ import (
 	"strings"
 )
 
-// notes writes the release notes: the changelog's section of this version, or the
-// section of unreleased changes.
+// notes writes the release notes.
 func (r *release) notes() error {
-	changelog, err := r.source("CHANGELOG.md")
+	changes, err := r.changes()
 	if err != nil {
 		return err
-	}
-	changes := section(string(changelog), r.number())
-	if changes == "" {
-		changes = section(string(changelog), "Unreleased")
-	}
-	if changes == "" {
-		return fmt.Errorf("CHANGELOG.md has neither a section %q nor \"Unreleased\"", r.number())
 	}
 	contents, err := r.foreign()
 	if err != nil {
@@ -30,6 +22,21 @@ func (r *release) notes() error {
 	return os.WriteFile(filepath.Join(r.out, "RELEASE_NOTES.md"), fmt.Appendf(nil,
 		"# konnectivity %s\n\n%s\n\nCommit %s, built with %s. SHA256SUMS has the checksums; docs/install.md says how to install what is here.\n\n%s",
 		r.version, changes, r.commit, runtime.Version(), contents), 0o644)
+}
+
+// changes is the changelog's section of this version, or the section of unreleased
+// changes.
+func (r *release) changes() (string, error) {
+	changelog, err := r.source("CHANGELOG.md")
+	if err != nil {
+		return "", err
+	}
+	for _, title := range []string{r.number(), "Unreleased"} {
+		if changes := section(string(changelog), title); changes != "" {
+			return changes, nil
+		}
+	}
+	return "", fmt.Errorf("CHANGELOG.md has neither a section %q nor \"Unreleased\"", r.number())
 }
 
 // foreign says which files of images are not ours.
