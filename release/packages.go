@@ -23,6 +23,11 @@ import (
 //go:embed files
 var templates embed.FS
 
+// launchd is what makes a service of the agent on macOS.
+//
+//go:embed files/agent.plist
+var launchd []byte
+
 // render fills a template in for a program.
 func (p program) render(name string) []byte {
 	t := template.Must(template.ParseFS(templates, "files/"+name))
