@@ -133,28 +133,40 @@ var errGone = &tunnel.DialError{Failure: tunnel.FailGone}
 
 // Moves takes the connections of a Manager out of use, to be handed to another process. It
 // is for one goroutine.
-type Moves struct{ left []*Conn }
+type Moves struct {
+	m    *Manager
+	left []*Conn // to look at; then there is another round, for those that stayed
+}
 
-// Moves begins to take out the connections that there are now.
-func (m *Manager) Moves() *Moves { return &Moves{m.all()} }
+// Moves begins to take out connections.
+func (m *Manager) Moves() *Moves { return &Moves{m: m} }
 
 // Next takes out at most n connections, and no other once they keep some number of bytes. It
 // returns none once there are no more that can be moved: those that others have opened, and
 // whose destination is a plain socket. It blocks until their relays have ended.
 func (v *Moves) Next(n, bytes int) []*Move {
 	for range moveRounds {
-		var moving []*Conn
-		for kept := 0; len(v.left) > 0 && len(moving) < n && kept <= bytes; v.left = v.left[1:] {
-			if size, ok := v.left[0].beginMove(); ok {
-				moving = append(moving, v.left[0])
-				kept += size
-			}
+		moving := v.begin(n, bytes)
+		if len(moving) == 0 {
+			v.left = v.m.all()
+			moving = v.begin(n, bytes)
 		}
 		if moves := takeOut(moving); len(moves) > 0 || len(moving) == 0 {
 			return moves
 		}
 	}
 	return nil
+}
+
+// begin begins to move connections of those left.
+func (v *Moves) begin(n, bytes int) (moving []*Conn) {
+	for kept := 0; len(v.left) > 0 && len(moving) < n && kept <= bytes; v.left = v.left[1:] {
+		if size, ok := v.left[0].beginMove(); ok {
+			moving = append(moving, v.left[0])
+			kept += size
+		}
+	}
+	return moving
 }
 
 // Movable returns how many connections Moves would find, and how many of these have a

@@ -48,7 +48,6 @@ func (w *world) succeed() (moved, back int) {
 				testutil.NoError(w.t, m.Undo(serveFar))
 			}
 			back += len(moves)
-			of = old.Moves()
 			continue
 		}
 		for _, m := range moves {
