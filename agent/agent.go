@@ -61,7 +61,7 @@ func New(opts Options) (*Agent, error) {
 		a.adopter.Observers = append(a.adopter.Observers, adopted{o})
 	}
 	a.ends = resume.New(ends)
-	if err := observe.Resuming(opts.Registerer, metricsNamespace+"_"+metricsSubsystem+"_", a.ends); err != nil {
+	if err := observe.Resuming(opts.Registerer, MetricsPrefix, a.ends); err != nil {
 		return nil, err
 	}
 	a.set = newSet(opts, newConnector(opts, forwarder, m, a.ends), m)

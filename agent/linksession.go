@@ -65,7 +65,7 @@ var errNoLink = errors.New("the server at this address does not speak the link p
 // hello introduces this agent.
 func (c *dialConnector) hello() (link.Hello, error) {
 	token, err := c.token()
-	features := append(c.ends.Features(), link.FeatureIdentity)
+	features := append(c.ends.Features(), link.FeatureIdentity, link.FeatureRules)
 	if c.opts.Lanes > 1 {
 		features = append(features, link.FeatureLanes)
 	}

@@ -56,6 +56,9 @@ const (
 	metricsNamespace = "konnectivity_network_proxy"
 	metricsSubsystem = "agent"
 
+	// MetricsPrefix is what the names of an agent's metrics begin with.
+	MetricsPrefix = metricsNamespace + "_" + metricsSubsystem + "_"
+
 	kindServer = "server" // whom the links are to
 )
 

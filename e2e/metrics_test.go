@@ -142,8 +142,9 @@ func TestMetricsOfServerAndAgent(t *testing.T) {
 	api := newKubeAPI(t, s)
 	many := &hosting{Suite: s, dir: t.TempDir()}
 	many.tenant(t, "east")
-	srv := must(s.StartServer(append(api.apiArgs(), "--enable-lease-controller", "--server-id=a", "--tenants-dir="+many.dir)...))(t)
-	a := must(s.StartAgent(srv, append(api.apiArgs(), "--count-server-leases")...))(t)
+	rules := "--policy-file=" + policyFile(t, "rules:\n- {name: all, action: allow, who: ['*'], tenants: ['*'], where: ['*']}\n")
+	srv := must(s.StartServer(append(api.apiArgs(), "--enable-lease-controller", "--server-id=a", "--tenants-dir="+many.dir, rules)...))(t)
+	a := must(s.StartAgent(srv, append(api.apiArgs(), "--count-server-leases", rules)...))(t)
 	old := must(s.StartAgent(srv, "--link=off"))(t)
 	if code, err := reach(srv); err != nil || code != 200 {
 		t.Fatal(code, err)

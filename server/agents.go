@@ -86,7 +86,7 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *li
 	giveBack = func() {}
 	from := &fromAgent{cluster: cl}
 	cfg := s.linkConfig()
-	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureIdentity, link.FeatureAPI)
+	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureIdentity, link.FeatureRules, link.FeatureAPI)
 	cfg.Forwarder = from
 	cfg.Budget = cl.limits.Budget()
 	cfg.Hold = cl.held()

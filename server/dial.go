@@ -53,8 +53,8 @@ func (d *dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 }
 
 // permit is an error unless the operator and the cluster's own rules allow a
-// destination. Here names are judged as names; the agent, which resolves them, judges
-// their addresses.
+// destination. Here names are judged as names. The agent, which resolves them, judges
+// their addresses by its own rules and by f.Rules.
 func (cl *cluster) permit(f *tunnel.Flow) error {
 	host, port, err := tunnel.SplitAddress(f.Address)
 	if err != nil {
@@ -63,6 +63,9 @@ func (cl *cluster) permit(f *tunnel.Flow) error {
 	err = cl.server.opts.Policy.AllowUnresolved(host, port)
 	if own := cl.config.Load().policy; err == nil && own != nil {
 		err = own.AllowUnresolved(host, port)
+	}
+	if err == nil {
+		f.Rules, err = cl.server.opts.PolicyFile.Server(f, host, port)
 	}
 	if err != nil {
 		cl.log.WithError(err).WithField("id", f.ID).WithField("address", f.Address).

@@ -14,6 +14,7 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/admission"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/policyfile"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server/auth"
 	"konnectivity/server/lease"
@@ -88,6 +89,7 @@ type Options struct {
 	Tokens     *auth.TokensConfig  // agents' tokens are reviewed; nil: none are asked for
 	Claims     *auth.Claims        // what agents may claim; nil: anything
 	Policy     *policy.Policy      // nil: only metadata addresses are denied
+	PolicyFile *policyfile.Live    // nil: none; its caller runs it
 	Leases     *LeaseOptions       // nil: none
 
 	// Tenants are further clusters that are served by name, apart from each

@@ -116,7 +116,7 @@ func (s *Server) linkedToPeer(session *link.Session) (ended func()) {
 // peerLink is for a link to another server, either side's.
 func (s *Server) peerLink() link.Config {
 	cfg := s.linkConfig()
-	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureForward, link.FeatureIdentity)
+	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureForward, link.FeatureIdentity, link.FeatureRules)
 	cfg.Forwarder = splice.Forwarder(&forwarded{server: s})
 	cfg.Budget, cfg.PeerNumbersClients, cfg.BudgetOf = s.opts.Budget, true, s.budgetOf
 	cfg.Log = s.opts.Log

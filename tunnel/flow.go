@@ -16,7 +16,14 @@ type Request struct {
 	Address string   // host:port
 	Source  net.Addr // the client; nil if it has no address
 	Client  *Client  // of a server, which admitted it; nil elsewhere
+
+	// Rules limit the addresses that the name in Address may have, in the form of package
+	// policy's Told; "": any. A process that cannot apply them refuses the dial, by Unjudged.
+	Rules string
 }
+
+// RulesSize is the most bytes of a Request's Rules: some four hundred networks.
+const RulesSize = 8 << 10
 
 // Origin tells apart the clients of an agent, and those for whom servers forward. It is
 // comparable.
@@ -150,6 +157,11 @@ func (f *Flow) Tenant() string {
 		return ""
 	}
 	return f.Client.Tenant
+}
+
+// Unjudged is the error of a dial with Rules that a peer does not know.
+func (f *Flow) Unjudged() error {
+	return &DialError{Failure: FailDenied, Address: f.Address, Reason: "destination not allowed by policy: the rules are about addresses, and the agent cannot judge by them which address the name has"}
 }
 
 // Who returns the client that the connection is for, as proved at the first hop; "" where it

@@ -17,6 +17,7 @@ import (
 	"konnectivity/internal/admission"
 	"konnectivity/internal/nameserver"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/policyfile"
 	"konnectivity/tunnel"
 )
 
@@ -29,6 +30,8 @@ type resolver interface {
 type Options struct {
 	// Policy decides what may be dialed. nil denies only metadata addresses.
 	Policy *policy.Policy
+	// File decides in addition, by who the client is; nil: nothing. Its caller runs it.
+	File *policyfile.Live
 	// Descriptors is how many the process may have open. The last eighth of them is
 	// not for destinations, so that links, probes and files find some, and clients share
 	// three quarters. 0: no bound.
@@ -56,6 +59,7 @@ type Dialer struct {
 	opts    Options
 	spare   *spare
 	clients *clients
+	told    toldCache
 	// control is called with each socket before it connects, in tests too.
 	dialer net.Dialer
 }
@@ -88,14 +92,15 @@ func (d *Dialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	if err := d.clients.enter(f); err != nil {
 		return nil, err
 	}
-	conn, err := d.dial(ctx, f.Network, f.Address)
+	conn, err := d.dial(ctx, f)
 	if err != nil {
 		return nil, explain(ctx, f.Address, err)
 	}
 	return conn, nil
 }
 
-func (d *Dialer) dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+func (d *Dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	network, address := f.Network, f.Address
 	family, ok := families[network]
 	if !ok {
 		return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Reason: "unknown network; only tcp is served"}
@@ -104,28 +109,32 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (tunnel.Conn
 	if err != nil {
 		return nil, err
 	}
-	if err := d.opts.Policy.AllowHost(host, port); err != nil {
+	hold, err := d.holdTo(f)
+	if err != nil {
+		return nil, err
+	}
+	if err := hold.host(host, port); err != nil {
 		return nil, err
 	}
 	if proxy, err := d.proxyFor(host, port); err != nil {
 		return nil, err
 	} else if proxy != nil {
-		if err := d.opts.Policy.AllowUnresolved(host, port); err != nil {
+		if err := hold.unresolved(host, port); err != nil {
 			return nil, err
 		}
 		return dialProxy(ctx, proxy, tunnel.JoinAddress(host, port), net.Dialer{ControlContext: d.spare.control})
 	}
-	addrs, err := d.resolve(ctx, family, host, port)
+	addrs, err := d.resolve(ctx, hold, family, host, port)
 	if err != nil {
 		return nil, err
 	}
-	return d.race(ctx, network, host, addrs)
+	return d.race(ctx, hold, network, host, addrs)
 }
 
 // Allow judges a connection that was dialed before as a new one: by the host that f asks for
 // and by the address that it is connected to. The error is a *tunnel.DialError.
 func (d *Dialer) Allow(f *tunnel.Flow, connected net.Addr) error {
-	if err := d.allow(f.Address, connected); err != nil {
+	if err := d.allow(f, connected); err != nil {
 		return explain(context.Background(), f.Address, err)
 	}
 	return nil
@@ -140,20 +149,24 @@ func (d *Dialer) Adopt(f *tunnel.Flow, connected net.Addr) error {
 	return d.clients.enter(f)
 }
 
-func (d *Dialer) allow(address string, connected net.Addr) error {
-	host, port, err := tunnel.SplitAddress(address)
+func (d *Dialer) allow(f *tunnel.Flow, connected net.Addr) error {
+	host, port, err := tunnel.SplitAddress(f.Address)
 	if err != nil {
 		return err
 	}
-	if err := d.opts.Policy.AllowHost(host, port); err != nil {
+	hold, err := d.holdTo(f)
+	if err != nil {
+		return err
+	}
+	if err := hold.host(host, port); err != nil {
 		return err
 	}
 	if proxy, err := d.proxyFor(host, port); err != nil {
 		return err
 	} else if proxy != nil { // which is what it is connected to
-		return d.opts.Policy.AllowUnresolved(host, port)
+		return hold.unresolved(host, port)
 	}
-	return d.allowConnected(host, connected.String())
+	return hold.connected(host, connected.String())
 }
 
 // families says which addresses a network wants of the resolver.

@@ -283,7 +283,7 @@ func TestPolicyAtTheSocket(t *testing.T) {
 	}
 	d := New(Options{Policy: rules})
 	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port))
-	_, err = d.race(context.Background(), "tcp", "rebind.example", []netip.AddrPort{to})
+	_, err = d.race(context.Background(), held{flags: rules}, "tcp", "rebind.example", []netip.AddrPort{to})
 	var typed *tunnel.DialError
 	if !errors.As(err, &typed) || typed.Failure != tunnel.FailDenied {
 		t.Fatalf("got %v", err)
@@ -321,7 +321,7 @@ func TestManyAddressesAreCapped(t *testing.T) {
 		all = append(all, fmt.Sprintf("127.0.1.%d", i+1))
 	}
 	d := New(Options{resolver: names{"huge.example": all}})
-	addrs, err := d.resolve(context.Background(), "ip", "huge.example", 80)
+	addrs, err := d.resolve(context.Background(), held{}, "ip", "huge.example", 80)
 	if err != nil || len(addrs) != maxAddresses {
 		t.Errorf("%d addresses, %v", len(addrs), err)
 	}

@@ -17,13 +17,13 @@ const maxAddresses = 16
 
 // resolve returns the addresses to try, in order, without those the policy
 // denies. Where it denies all, its error is returned.
-func (d *Dialer) resolve(ctx context.Context, family, host string, port uint16) ([]netip.AddrPort, error) {
+func (d *Dialer) resolve(ctx context.Context, hold held, family, host string, port uint16) ([]netip.AddrPort, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		to := netip.AddrPortFrom(addr.Unmap(), port)
 		if family == "ip4" && !to.Addr().Is4() || family == "ip6" && to.Addr().Is4() {
 			return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Reason: "the address is of the other IP version"}
 		}
-		return []netip.AddrPort{to}, d.opts.Policy.AllowAddr(to)
+		return []netip.AddrPort{to}, hold.resolved("", to)
 	}
 	found, err := d.lookup(ctx, family, host)
 	if err != nil {
@@ -33,7 +33,7 @@ func (d *Dialer) resolve(ctx context.Context, family, host string, port uint16) 
 	var denied error
 	for _, addr := range race.Alternate(found) {
 		to := netip.AddrPortFrom(addr, port)
-		if err := d.opts.Policy.AllowResolved(host, to); err != nil {
+		if err := hold.resolved(host, to); err != nil {
 			denied = err
 			continue
 		}

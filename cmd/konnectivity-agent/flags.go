@@ -42,6 +42,7 @@ type flags struct {
 
 	allow, deny []string
 	api         []string // places
+	policyFile  string
 	egressProxy bool
 
 	health, admin         cli.Port
@@ -113,6 +114,7 @@ func (f *flags) addCounting(set *pflag.FlagSet) {
 func (f *flags) addDestinations(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.allow, "allow-destination", nil, "CIDR, address or host glob, with :PORT or :FIRST-LAST where ports matter; repeatable; if any is given, nothing else may be dialed. Cloud metadata addresses are denied unless a rule names them")
 	set.StringSliceVar(&f.deny, "deny-destination", nil, "the same, for what may never be dialed; wins over --allow-destination; names are checked by their resolved addresses")
+	set.StringVar(&f.policyFile, "policy-file", "", "file that says which client may reach what, in addition to the two flags above; it is followed (docs/policy.md)")
 	set.DurationVar(&f.options.DialTimeout, "dial-timeout", tunnel.DefaultDialTimeout, "how long a dial to a destination may take, name resolution included")
 	set.BoolVar(&f.egressProxy, "egress-proxy-from-environment", false, "dial destinations through the proxy in HTTPS_PROXY unless NO_PROXY matches")
 }
@@ -157,7 +159,7 @@ func (f *flags) notes() []string {
 // error is a *cli.UsageError, except where a file does not exist.
 func (f *flags) validate() error {
 	return cmp.Or(f.checkNumbers(), f.checkValues(),
-		cli.CheckFiles(f.set, "agent-cert", "agent-key", "ca-cert", "service-account-token-path", "kubeconfig"))
+		cli.CheckFiles(f.set, "agent-cert", "agent-key", "ca-cert", "service-account-token-path", "kubeconfig", "policy-file"))
 }
 
 func (f *flags) checkNumbers() error {

@@ -32,6 +32,7 @@ import (
 	"konnectivity/internal/observe/profiles"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/policyfile"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel/connect"
 	"konnectivity/tunnel/link"
@@ -92,6 +93,7 @@ type process struct {
 	health, admin net.Listener    // admin is nil if it is off
 	api           []net.Listener  // of the node's programs; none: it is off
 	certificates  *tlsreload.Source
+	policy        *policyfile.Live    // nil: no file
 	leases        *agent.LeaseCounter // nil if leases are not counted
 	agent         *agent.Agent
 	id            string
@@ -213,7 +215,12 @@ func (p *process) options() (agent.Options, error) {
 	if err != nil {
 		return opts, err
 	}
-	reach := egress.Options{Policy: rules, Descriptors: admission.Descriptors()}
+	if f.policyFile != "" {
+		if p.policy, err = policyfile.Open(f.policyFile, agent.MetricsPrefix, p.registry, p.log); err != nil {
+			return opts, fmt.Errorf("--policy-file: %w", err)
+		}
+	}
+	reach := egress.Options{Policy: rules, File: p.policy, Descriptors: admission.Descriptors()}
 	if f.egressProxy {
 		reach.Proxy = environment
 	}
@@ -284,6 +291,9 @@ func (p *process) serve(ctx context.Context) error {
 		parts.Go(func() error { p.table.Run(serving); return nil })
 	}
 	parts.Go(func() error { p.certificates.Run(serving); return nil })
+	if p.policy != nil {
+		parts.Go(func() error { p.policy.Run(serving); return nil })
+	}
 	if p.leases != nil {
 		parts.Go(func() error { p.leases.Run(serving); return nil })
 	}

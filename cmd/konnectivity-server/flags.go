@@ -68,6 +68,7 @@ type flags struct {
 	leaseNamespace, leaseLabel string
 
 	allow, deny []string
+	policyFile  string
 
 	peering server.Peering
 
@@ -135,6 +136,7 @@ func (f *flags) addRouting(set *pflag.FlagSet) {
 	set.StringVar(&f.strategies, "proxy-strategies", string(registry.Default), "how an agent is picked: comma-separated strategies, tried in order until one finds an agent; destHost and destCIDR (its identifiers cover the destination), defaultRoute (it has default-route=true), default (any agent)")
 	set.StringSliceVar(&f.allow, "allow-destination", nil, "CIDR, address or host glob, with :PORT or :FIRST-LAST where ports matter; repeatable; if any is given, nothing else is served. Cloud metadata addresses are denied unless a rule names them")
 	set.StringSliceVar(&f.deny, "deny-destination", nil, "the same, for what is never served; wins over --allow-destination. Names are resolved by agents: give agents the rules for addresses too")
+	set.StringVar(&f.policyFile, "policy-file", "", "file that says which client may reach what, in addition to the two flags above; it is followed (docs/policy.md)")
 }
 
 func (f *flags) addPeers(set *pflag.FlagSet) {
@@ -418,5 +420,5 @@ func (f *flags) checkTenants() error {
 
 func (f *flags) checkFiles() error {
 	return cli.CheckFiles(f.set, "server-cert", "server-key", "server-ca-cert", "cluster-cert", "cluster-key", "cluster-ca-cert",
-		"admin-cert", "admin-key", "admin-ca-cert", "peer-cert", "peer-key", "peer-ca-cert", "kubeconfig", "admin-token-file", "agent-identifier-allow-file")
+		"admin-cert", "admin-key", "admin-ca-cert", "peer-cert", "peer-key", "peer-ca-cert", "kubeconfig", "admin-token-file", "agent-identifier-allow-file", "policy-file")
 }

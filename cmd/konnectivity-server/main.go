@@ -26,12 +26,14 @@ import (
 	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/policyfile"
 	"konnectivity/internal/resources"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/internal/version"
 	"konnectivity/server"
 	"konnectivity/server/auth"
+	"konnectivity/server/metrics"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel/link"
 )
@@ -118,6 +120,12 @@ func (p *process) settings() (err error) {
 	*o = f.options
 	if o.Policy, err = policy.Parse(f.allow, f.deny); err != nil {
 		return err
+	}
+	if f.policyFile != "" {
+		if o.PolicyFile, err = policyfile.Open(f.policyFile, metrics.Prefix, p.registry, p.log); err != nil {
+			return fmt.Errorf("--policy-file: %w", err)
+		}
+		o.Background = append(o.Background, o.PolicyFile.Run)
 	}
 	o.ID = cmp.Or(f.serverID(), uuid.NewString())
 	o.NoConnect, o.NoGRPC = f.mode == modeGRPC, f.mode == modeConnect

@@ -29,6 +29,7 @@ func newRoot() *cobra.Command {
 		newCheck(),
 		newDial(),
 		newHandoverFolder(),
+		newPolicy(),
 		newQuickstart(),
 		newRedirect(),
 		newStatus(),

@@ -48,6 +48,13 @@ func (f *Followed[T]) Get() T {
 	return f.value
 }
 
+// Broken says whether the file could not be used when Get last read it.
+func (f *Followed[T]) Broken() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fault != ""
+}
+
 func (f *Followed[T]) load() error {
 	f.read = time.Now()
 	text, err := Read(f.path, f.most)

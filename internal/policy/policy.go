@@ -8,7 +8,6 @@
 package policy
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -30,7 +29,12 @@ import (
 // goroutines; no method blocks. Every error is a *tunnel.DialError with
 // FailDenied whose Reason is fit for the client and whose Err names the rule.
 type Policy struct {
-	allow, deny []rule
+	allow, deny set
+	closed      bool // there are allow rules, if for others: what none of allow matches is denied
+
+	// What a process that resolves names is told, see AskUnresolved.
+
+	denied, both string
 }
 
 // Parse reads rules of the form HOST or HOST:PORTS. HOST is an IP address, a
@@ -39,15 +43,22 @@ type Policy struct {
 // An IPv6 address or CIDR stands in brackets where ports follow:
 // [2001:db8::/32]:443. The error names the rule and its fault.
 func Parse(allow, deny []string) (*Policy, error) {
-	p := &Policy{}
-	var err error
-	if p.allow, err = parseRules(allow); err != nil {
+	a, err := parseRules(allow)
+	if err != nil {
 		return nil, err
 	}
-	if p.deny, err = parseRules(deny); err != nil {
+	d, err := parseRules(deny)
+	if err != nil {
 		return nil, err
 	}
-	return p, nil
+	return newPolicy(a, d, len(a) > 0), nil
+}
+
+func newPolicy(allow, deny []*rule, closed bool) *Policy {
+	p := &Policy{allow: newSet(allow), deny: newSet(deny), closed: closed}
+	p.denied = tell("-", p.deny.addrs)
+	p.both = p.denied + tell("+", p.allow.addrs)
+	return p
 }
 
 // AllowHost reports whether host may be dialed, as far as that is known before
@@ -61,7 +72,7 @@ func (p *Policy) AllowHost(host string, port uint16) error {
 	if err := p.denyHost(host, port); err != nil {
 		return err
 	}
-	if p.noAllow() || p.allowsHost(host, port) || p.allowsSomeAddr(port) {
+	if p.open() || p.allow.host(host, port) != nil || p.allow.someAddr(port) {
 		return nil
 	}
 	return refuse(host, port, errNoRule)
@@ -78,7 +89,7 @@ func (p *Policy) AllowUnresolved(host string, port uint16) error {
 	if _, ok := tunnel.ParseIP(host); ok {
 		return nil // AllowHost has judged it as an address
 	}
-	if p.noAllow() || p.allowsHost(host, port) {
+	if p.open() || p.allow.host(host, port) != nil {
 		return nil
 	}
 	return refuse(host, port, errNoRule)
@@ -101,18 +112,18 @@ func (p *Policy) AllowResolved(host string, to netip.AddrPort) error {
 	if err := p.denyAddr(to); err != nil {
 		return err
 	}
-	if p.noAllow() || p.allowsAddr(to) || (host != "" && p.allowsHost(host, to.Port())) {
+	if p.open() || p.allow.addr(plain(to.Addr()), to.Port()) != nil || (host != "" && p.allow.host(host, to.Port()) != nil) {
 		return nil
 	}
 	return refuse(to.Addr().String(), to.Port(), errNoRule)
 }
 
-func (p *Policy) noAllow() bool { return p == nil || len(p.allow) == 0 }
+func (p *Policy) open() bool { return p == nil || !p.closed }
 
 // denyHost judges a name. A name that some resolvers read as an address is also
 // denied where the address is.
 func (p *Policy) denyHost(host string, port uint16) error {
-	for _, read := range []func(string) (netip.Addr, bool){tunnel.ParseLooseIP, parsePadded} {
+	for _, read := range [...]func(string) (netip.Addr, bool){tunnel.ParseLooseIP, parsePadded} {
 		if addr, ok := read(host); ok {
 			if err := p.denyAddr(netip.AddrPortFrom(addr, port)); err != nil {
 				return err
@@ -122,10 +133,8 @@ func (p *Policy) denyHost(host string, port uint16) error {
 	if p == nil {
 		return nil
 	}
-	for _, r := range p.deny {
-		if r.matchesHost(host, port) {
-			return refuse(host, port, fmt.Errorf("denied by rule %q", r.text))
-		}
+	if r := p.deny.host(host, port); r != nil {
+		return refuse(host, port, r.denial())
 	}
 	return nil
 }
@@ -134,10 +143,8 @@ func (p *Policy) denyAddr(to netip.AddrPort) error {
 	var all [maxViews]netip.Addr
 	for _, view := range views(to.Addr(), &all) {
 		if p != nil {
-			for _, r := range p.deny {
-				if r.matchesAddr(view, to.Port()) {
-					return refuse(to.Addr().String(), to.Port(), fmt.Errorf("denied by rule %q", r.text))
-				}
+			if r := p.deny.addr(view, to.Port()); r != nil {
+				return refuse(to.Addr().String(), to.Port(), r.denial())
 			}
 		}
 		if block, ok := protectedBlock(view); ok && !p.opens(block, view, to.Port()) {
@@ -149,22 +156,9 @@ func (p *Policy) denyAddr(to netip.AddrPort) error {
 
 // opens reports whether an allow rule names addr, rather than everything.
 func (p *Policy) opens(block netip.Prefix, addr netip.Addr, port uint16) bool {
-	return p != nil && slices.ContainsFunc(p.allow, func(r rule) bool {
-		return r.matchesAddr(addr, port) && r.prefix.IsValid() && r.prefix.Bits() >= block.Bits()
+	return p != nil && slices.ContainsFunc(p.allow.at(addr), func(r *rule) bool {
+		return r.matchesPort(port) && r.prefix.Bits() >= block.Bits()
 	})
-}
-
-func (p *Policy) allowsHost(host string, port uint16) bool {
-	return slices.ContainsFunc(p.allow, func(r rule) bool { return r.matchesHost(host, port) })
-}
-
-func (p *Policy) allowsAddr(to netip.AddrPort) bool {
-	return slices.ContainsFunc(p.allow, func(r rule) bool { return r.matchesAddr(plain(to.Addr()), to.Port()) })
-}
-
-// allowsSomeAddr reports whether a rule for an address could allow this port.
-func (p *Policy) allowsSomeAddr(port uint16) bool {
-	return slices.ContainsFunc(p.allow, func(r rule) bool { return r.prefix.IsValid() && r.matchesPort(port) })
 }
 
 func refuse(host string, port uint16, why error) error {

@@ -12,20 +12,21 @@ import (
 
 // rule matches destinations by port, and by either prefix or glob.
 type rule struct {
-	text        string
+	text        string // as it was given
+	name        string // of the rule of a file that has it; "": of a flag
 	prefix      netip.Prefix
 	glob        string // as fold returns it
 	first, last uint16
 }
 
-func parseRules(texts []string) ([]rule, error) {
-	rules := make([]rule, 0, len(texts))
+func parseRules(texts []string) ([]*rule, error) {
+	rules := make([]*rule, 0, len(texts))
 	for _, text := range texts {
 		r, err := parseRule(strings.TrimSpace(text))
 		if err != nil {
 			return nil, fmt.Errorf("destination rule %q: %w; want an IP address, CIDR or host glob, then :PORT or :FIRST-LAST where ports matter", text, err)
 		}
-		rules = append(rules, r)
+		rules = append(rules, &r)
 	}
 	return rules, nil
 }
@@ -164,16 +165,21 @@ func parsePadded(host string) (netip.Addr, bool) {
 
 func (r *rule) matchesPort(port uint16) bool { return r.first <= port && port <= r.last }
 
-func (r *rule) matchesHost(host string, port uint16) bool {
-	return r.glob != "" && r.matchesPort(port) && matchGlob(r.glob, fold(host))
+// denial is why the rule denies a destination.
+func (r *rule) denial() error { return &Denial{Rule: r.name, text: r.text} }
+
+// Denial says which rule denied a destination.
+type Denial struct {
+	Rule string // its name in a policy file; "": none
+	text string
 }
 
-// matchesAddr expects addr as plain returns it.
-func (r *rule) matchesAddr(addr netip.Addr, port uint16) bool {
-	if !r.matchesPort(port) {
-		return false
+// Error is for logs: clients are not told rules.
+func (d *Denial) Error() string {
+	if d.Rule == "" {
+		return fmt.Sprintf("denied by rule %q", d.text)
 	}
-	return r.glob == "*" || r.prefix.IsValid() && r.prefix.Contains(addr)
+	return fmt.Sprintf("denied by rule %q (%s)", d.Rule, d.text)
 }
 
 // matchGlob takes linear time per star: each piece between stars is matched at

@@ -144,6 +144,9 @@ func (p *AgentPeer) Close() error {
 // stream ends the error has FailAgentLost at once.
 func (p *AgentPeer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	address := f.Address
+	if f.Rules != "" {
+		return nil, f.Unjudged()
+	}
 	if err := ctx.Err(); err != nil {
 		return nil, tunnel.AsDialError(address, err)
 	}

@@ -68,7 +68,7 @@ func (h Hello) GoString() string { return h.String() }
 
 const (
 	maxAddress  = 512 // of OPEN; host names end at 253
-	maxFeatures = 64  // of HELLO; the suite has five
+	maxFeatures = 64  // of HELLO; the suite has six
 )
 
 // helloFields are those of HELLO and INFO.
@@ -161,6 +161,7 @@ type openMsg struct {
 	forwarded            bool   // by a server, for cluster (§11)
 	cluster              string // "": that of the server's flags
 	who                  tunnel.Identity
+	rules                string
 	resume               *tunnel.Resume // nil: plain
 }
 
@@ -174,6 +175,7 @@ var openFields = []field[openMsg]{
 	number(5, 8, func(m openMsg) (uint64, bool) { return m.client, m.client != 0 }, func(m *openMsg, v uint64) { m.client = v }),
 	{13, "text", putCluster, setCluster},
 	{14, "text", putWho, setWho},
+	{15, "text", putRules, setRules},
 	ofResume(field[tunnel.Resume]{6, "16 bytes", putToken, setToken}),
 	ofResume(number(7, 4, func(r tunnel.Resume) (uint64, bool) { return uint64(r.Window.Milliseconds()), true },
 		func(r *tunnel.Resume, v uint64) { r.Window = milliseconds(v) })),
@@ -252,6 +254,16 @@ func setWho(m *openMsg, value []byte) error {
 	if len(value) <= tunnel.IdentitySize {
 		m.who = tunnel.CheckIdentity(string(value))
 	}
+	return nil
+}
+
+func putRules(b []byte, m openMsg) []byte { return appendText(b, 15, m.rules) }
+
+func setRules(m *openMsg, value []byte) error {
+	if len(value) > tunnel.RulesSize {
+		return errFields // a part of them would let pass what the rest denies
+	}
+	m.rules = string(value)
 	return nil
 }
 

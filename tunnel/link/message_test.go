@@ -97,3 +97,17 @@ func TestCountOfServersInHello(t *testing.T) {
 		}
 	}
 }
+
+// Neither rules nor an identity are taken in part: what is missing could deny.
+func TestRulesAndIdentitiesAreWhole(t *testing.T) {
+	var m openMsg
+	if err := m.decode(appendField(nil, 15, []byte(strings.Repeat("x", tunnel.RulesSize+1)))); err == nil {
+		t.Errorf("of too many rules, %d bytes are taken", len(m.rules))
+	}
+	if err := m.decode(appendField(nil, 15, []byte(strings.Repeat("x", tunnel.RulesSize)))); err != nil || len(m.rules) != tunnel.RulesSize {
+		t.Errorf("%d bytes, %v", len(m.rules), err)
+	}
+	if err := m.decode(appendField(nil, 14, []byte("cn:"+strings.Repeat("x", tunnel.IdentitySize)))); err != nil || m.who != "" {
+		t.Errorf("of an identity that is too long, %q is taken, %v", m.who, err)
+	}
+}

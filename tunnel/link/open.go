@@ -12,7 +12,7 @@ import (
 // is opened too late is reset at the peer.
 func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	network, address := f.Network, f.Address
-	if len(address) > maxAddress || network == "" || len(network) > maxText {
+	if len(address) > maxAddress || len(f.Rules) > tunnel.RulesSize || network == "" || len(network) > maxText {
 		return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Address: cut(address)}
 	}
 	if err := ctx.Err(); err != nil {
@@ -22,6 +22,9 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	defer ses.mu.Unlock()
 	if ses.err != nil {
 		return nil, ses.lost(address)
+	}
+	if f.Rules != "" && !ses.judges {
+		return nil, f.Unjudged()
 	}
 	if f.Resume.Again() && !ses.resumes {
 		return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: address, Reason: "the peer does not resume connections"}
@@ -51,6 +54,9 @@ func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
 	m.forwarded, m.cluster = ses.servers, f.Tenant()
 	if ses.identities {
 		m.who = f.Who()
+	}
+	if ses.judges {
+		m.rules = f.Rules
 	}
 	if ses.resumes {
 		m.resume = f.Resume
@@ -178,6 +184,9 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 		ses.wg.Done()
 	}
 	flow := &tunnel.Flow{Request: tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.sender.conn.RemoteAddr()}, Resume: m.resume, Leave: leave}
+	if ses.judges {
+		flow.Rules = m.rules
+	}
 	if ses.cfg.PeerNumbersClients {
 		flow.Origin = tunnel.Origin{Server: ses.peer.ID, Client: m.client, Cluster: m.cluster}
 		if ses.identities {

@@ -80,6 +80,7 @@ type Session struct {
 
 	identities bool // both sides tell and take clients' identities (§12)
 	api        bool // the agent may ask for the API server (§13)
+	judges     bool // the acceptor holds names to rules that the opener tells (§12)
 
 	ctx    context.Context // ends with the session
 	cancel context.CancelCauseFunc
@@ -161,7 +162,7 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 		return slices.Contains(cfg.Hello.Features, feature) && slices.Contains(hs.peer.Features, feature)
 	}
 	ses.resumes, ses.lanes, ses.servers = both(FeatureResume), both(FeatureLanes), both(FeatureForward)
-	ses.identities, ses.api = both(FeatureIdentity), both(FeatureAPI)
+	ses.identities, ses.judges, ses.api = both(FeatureIdentity), both(FeatureRules), both(FeatureAPI)
 	ses.news = news{ses.peer.ServerCount, ses.peer.Serving}
 	ses.peer.forget()
 	ses.cfg.Hello, ses.cfg.Verify = Hello{Role: cfg.Hello.Role}, nil // nor what else they refer to

@@ -150,7 +150,7 @@ func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error
 	window := min(r.Window, m.opt.Window, MaxWindow)
 	c := m.newConn(nil, window, r.Attempt, r.Token, flow.Address)
 	c.dest = [2]net.Addr{far.LocalAddr(), far.RemoteAddr()}
-	c.served = &served{far: far, id: flow.ID, origin: flow.Origin, cancel: at.cancel}
+	c.served = &served{far: far, id: flow.ID, origin: flow.Origin, rules: flow.Rules, cancel: at.cancel}
 	at.conn = c
 	switch err := m.add(c, at); {
 	case err == errRepeated:

@@ -38,6 +38,7 @@ type served struct {
 	far    tunnel.Conn // the destination
 	id     string      // of the flow
 	origin tunnel.Origin
+	rules  string
 	cancel context.CancelCauseFunc
 
 	// Guarded by Conn.mu.
@@ -60,6 +61,7 @@ type Snapshot struct {
 	Token   [16]byte      `json:"token"`
 	ID      string        `json:"id"` // of its flow
 	Origin  tunnel.Origin `json:"origin"`
+	Rules   string        `json:"rules,omitempty"` // of its flow
 	Address string        `json:"address"`
 
 	// Of the destination's socket: the kernel may not know them any more.
@@ -283,7 +285,7 @@ func (c *Conn) await(until time.Time, done func() bool) {
 func (c *Conn) snapshot(socket *tunnel.Seized) Snapshot {
 	m := &c.m
 	s := Snapshot{
-		Token: c.token, ID: c.served.id, Origin: c.served.origin, Address: c.address, Local: addrPort(c.dest[0]), Remote: addrPort(c.dest[1]), Window: m.window, Epoch: m.epoch,
+		Token: c.token, ID: c.served.id, Origin: c.served.origin, Rules: c.served.rules, Address: c.address, Local: addrPort(c.dest[0]), Remote: addrPort(c.dest[1]), Window: m.window, Epoch: m.epoch,
 		Taken: m.In.taken, TakenEnd: m.In.fin,
 		From: min(m.Out.acked, m.Out.end), Acked: m.Out.acked, Sent: m.Out.next, Ended: m.Out.fin,
 		Left: socket == nil, Kept: m.Out.bytes(),
@@ -333,7 +335,7 @@ func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) 
 	life, cancel := context.WithCancelCause(m.ctx)
 	c := m.newConn(nil, 0, 0, s.Token, s.Address)
 	c.m = restore(s)
-	c.served = &served{far: far, id: s.ID, origin: s.Origin, cancel: cancel, over: s.Left}
+	c.served = &served{far: far, id: s.ID, origin: s.Origin, rules: s.Rules, cancel: cancel, over: s.Left}
 	use := c.drop
 	if !s.Left {
 		c.dest = [2]net.Addr{net.TCPAddrFromAddrPort(s.Local), net.TCPAddrFromAddrPort(s.Remote)}
@@ -374,7 +376,7 @@ func (m *Manager) tellAdopted() {
 // before all that c receives.
 func (c *Conn) serve(ctx context.Context, by tunnel.Handler, s Snapshot) {
 	defer c.served.cancel(nil)
-	flow := &tunnel.Flow{Request: tunnel.Request{ID: s.ID, Front: "link", Network: "tcp", Address: s.Address}, Origin: s.Origin}
+	flow := &tunnel.Flow{Request: tunnel.Request{ID: s.ID, Front: "link", Network: "tcp", Address: s.Address, Rules: s.Rules}, Origin: s.Origin}
 	_ = by.Forward(ctx, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		if err != nil {
 			c.due(Forbidden)

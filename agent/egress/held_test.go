@@ -1,0 +1,72 @@
+package egress
+
+import (
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/policyfile"
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+)
+
+// What a server tells, and the agent's own file, hold for the address that a name has, for a
+// connection that is dialed, resumed or handed over.
+func TestHeldTo(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	file := "version: 1\nmode: enforce\nrules:\n- {name: a, action: allow, who: ['cn:a'], where: ['127.0.0.0/8']}\n- {name: b, action: deny, who: ['*'], where: ['127.0.0.2']}\n"
+	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	live := testutil.Must(policyfile.Open(path, "x_", prometheus.NewRegistry(), silent.Log()))(t)
+	for what, c := range map[string]struct {
+		options Options
+		rules   string
+		who     tunnel.Identity
+		address string
+		allowed bool
+	}{
+		"told nothing":            {address: "127.0.0.1", allowed: true},
+		"told of another":         {rules: "-127.0.0.2\n", address: "127.0.0.1", allowed: true},
+		"told to deny":            {rules: "-127.0.0.0/8\n", address: "127.0.0.1"},
+		"told to allow":           {rules: "+127.0.0.1\n", address: "127.0.0.1", allowed: true},
+		"told to allow another":   {rules: "+127.0.0.2\n", address: "127.0.0.1"},
+		"told what is no rule":    {rules: "127.0.0.1\n", address: "127.0.0.1"},
+		"by file":                 {options: Options{File: live}, who: "cn:a", address: "127.0.0.1", allowed: true},
+		"by file, denied":         {options: Options{File: live}, who: "cn:a", address: "127.0.0.2"},
+		"by file, another client": {options: Options{File: live}, who: "cn:c", address: "127.0.0.1"},
+		"by file, no client":      {options: Options{File: live}, address: "127.0.0.1"},
+		"by a proxy": {options: Options{Proxy: func(*url.URL) (*url.URL, error) { return url.Parse("http://127.0.0.1:1") }},
+			rules: "-127.0.0.2\n", address: "127.0.0.1"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+			defer l.Close()
+			port := l.Addr().(*net.TCPAddr).Port
+			at := netip.AddrPortFrom(netip.MustParseAddr(c.address), uint16(port))
+			c.options.resolver = names{"a.example": {c.address}}
+			d := New(c.options)
+			f := tunnel.NewFlow("tcp", tunnel.JoinAddress("a.example", uint16(port)))
+			f.Rules, f.Origin.Who = c.rules, c.who
+			conn, err := d.Dial(testutil.Context(t), f)
+			if err == nil {
+				conn.Close()
+			}
+			if denied := tunnel.FailureOf(err) == tunnel.FailDenied; denied == c.allowed {
+				t.Errorf("dialed: %v", err)
+			}
+			if err := d.Allow(f, net.TCPAddrFromAddrPort(at)); (err == nil) != c.allowed {
+				t.Errorf("resumed: %v", err)
+			}
+			if err := d.Adopt(f, net.TCPAddrFromAddrPort(at)); (err == nil) != c.allowed {
+				t.Errorf("handed over: %v", err)
+			}
+		})
+	}
+}

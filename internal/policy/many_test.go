@@ -1,0 +1,210 @@
+package policy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+)
+
+// slow decides as the documentation has it, rule by rule.
+type slow struct {
+	allow, deny []*rule
+	closed      bool
+}
+
+func (s slow) name(host string, port uint16) bool {
+	return !slices.ContainsFunc(s.deny, named1(host, port)) && (!s.closed || slices.ContainsFunc(s.allow, named1(host, port)))
+}
+
+func (s slow) resolved(host string, to netip.AddrPort) bool {
+	return !slices.ContainsFunc(s.deny, named1(host, to.Port())) && !slices.ContainsFunc(s.deny, covers(to)) &&
+		(!s.closed || slices.ContainsFunc(s.allow, named1(host, to.Port())) || slices.ContainsFunc(s.allow, covers(to)))
+}
+
+func named1(host string, port uint16) func(*rule) bool {
+	return func(r *rule) bool { return r.glob != "" && r.matchesPort(port) && matchGlob(r.glob, host) }
+}
+
+func covers(to netip.AddrPort) func(*rule) bool {
+	return func(r *rule) bool {
+		return r.matchesPort(to.Port()) && (r.glob == "*" || r.prefix.IsValid() && r.prefix.Contains(to.Addr()))
+	}
+}
+
+var (
+	someHosts = []string{"a", "a.b", "b.a.b", "x.a.b", "c", "c.b", "aa.b", "ab"}
+	someGlobs = []string{"*", "a", "a.b", "*.b", "*.a.b", "a*", "*b", "a*b", "x*.b", "*.c"}
+	someAddrs = []string{"0.0.0.0", "10.0.0.0", "10.0.0.1", "10.0.255.255", "10.1.0.0", "255.255.255.255", "9.255.255.255", "::", "2001:db8::", "2001:db8::1", "2001:db8:0:1::", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
+)
+
+// someRules are rules that meet one another often.
+func someRules(rnd *rand.Rand) (texts []string) {
+	for range rnd.IntN(8) {
+		text := someGlobs[rnd.IntN(len(someGlobs))]
+		if rnd.IntN(2) == 0 {
+			addr := netip.MustParseAddr(someAddrs[rnd.IntN(len(someAddrs))])
+			text = "[" + netip.PrefixFrom(addr, rnd.IntN(addr.BitLen()+1)).Masked().String() + "]"
+		}
+		if first := rnd.IntN(4); first > 0 {
+			text += fmt.Sprintf(":%d-%d", first, first+rnd.IntN(3))
+		}
+		texts = append(texts, text)
+	}
+	return texts
+}
+
+// FuzzAgainstTheSlow compares decisions with those made rule by rule.
+func FuzzAgainstTheSlow(f *testing.F) {
+	for seed := range uint64(200) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		allow, deny := someRules(rnd), someRules(rnd)
+		p := testutil.Must(Parse(allow, deny))(t)
+		s := slow{testutil.Must(parseRules(allow))(t), testutil.Must(parseRules(deny))(t), len(allow) > 0}
+		told := func(host string, to netip.AddrPort) bool { // by a server, and an agent without rules of its own
+			rules, err := p.AskUnresolved(host, to.Port())
+			if err != nil {
+				return false
+			}
+			at := testutil.Must(Told(rules))(t)
+			return at.AllowHost(host, to.Port()) == nil && at.AllowResolved(host, to) == nil
+		}
+		for _, host := range someHosts {
+			for port := uint16(1); port < 7; port++ {
+				if got, want := p.AllowUnresolved(host, port) == nil, s.name(host, port); got != want {
+					t.Errorf("allow %q, deny %q: %s:%d: %v", allow, deny, host, port, got)
+				}
+				for _, addr := range someAddrs {
+					to := netip.AddrPortFrom(netip.MustParseAddr(addr), port)
+					if to.Addr().IsUnspecified() {
+						continue // which is the machine itself, too
+					}
+					want := s.resolved(host, to)
+					if got := p.AllowResolved(host, to) == nil; got != want {
+						t.Errorf("allow %q, deny %q: %s at %v: %v", allow, deny, host, to, got)
+					}
+					if got := told(host, to); got != want {
+						t.Errorf("allow %q, deny %q: %s at %v, as told: %v", allow, deny, host, to, got)
+					}
+				}
+			}
+		}
+	})
+}
+
+// many are 1,000 rules of all kinds that apply to one client and match no check, and one that
+// allows.
+func many(t testing.TB) *Policy {
+	var rules []Rule
+	for i := range 1000 {
+		at := fmt.Sprintf("10.%d.%d.0/24:443", i/250, i%250)
+		switch i % 4 {
+		case 1:
+			at = fmt.Sprintf("*.n%d.example:443", i)
+		case 2:
+			at = fmt.Sprintf("n%d.example", i)
+		case 3:
+			at = fmt.Sprintf("[2001:db8:%x::/%d]:80", i, 48+i%60)
+		}
+		rules = append(rules, Rule{Name: fmt.Sprint("r", i), Allow: i%3 > 0, Who: []string{"cn:a*"}, Where: []string{at}})
+	}
+	rules = append(rules, Rule{Name: "last", Allow: true, Who: []string{"cn:a*"}, Where: []string{"192.0.2.0/24", "*.wanted.example"}})
+	return testutil.Must(ParseRules(rules))(t).For(tunnel.NewIdentity("cn:abc"), "")
+}
+
+var manyChecks = map[string]func(p *Policy) error{
+	"address": func(p *Policy) error { return p.AllowAddr(netip.MustParseAddrPort("192.0.2.7:443")) },
+	"name":    func(p *Policy) error { _, err := p.AskUnresolved("a.b.wanted.example", 443); return err },
+	"resolved": func(p *Policy) error {
+		return p.AllowResolved("a.b.wanted.example", netip.MustParseAddrPort("[2001:db8:ffff::7]:443"))
+	},
+}
+
+func TestManyRulesAllocateNothing(t *testing.T) {
+	p := many(t)
+	for name, check := range manyChecks {
+		testutil.MaxAllocs(t, 0, func() {
+			if err := check(p); err != nil {
+				t.Fatal(name, err)
+			}
+		})
+	}
+}
+
+func BenchmarkManyRules(b *testing.B) {
+	p := many(b)
+	for name, check := range manyChecks {
+		b.Run("what="+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := check(p); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// Whom rules are for.
+func TestFor(t *testing.T) {
+	rules := testutil.Must(ParseRules([]Rule{
+		{Name: "a", Allow: true, Who: []string{"cn:a*", "uri:spiffe://t/*"}, Where: []string{"10.0.0.1"}},
+		{Name: "all", Allow: true, Who: []string{"*"}, Where: []string{"10.0.0.2"}},
+		{Name: "red", Allow: true, Who: []string{"cn:a*"}, Tenants: []string{"red-*"}, Where: []string{"10.0.0.3"}},
+		{Name: "dns", Allow: true, Who: []string{"dns:A.example"}, Where: []string{"10.0.0.4"}},
+		{Name: "b", Who: []string{"cn:b"}, Where: []string{"10.0.0.2"}},
+	}))(t)
+	for _, c := range []struct {
+		who    tunnel.Identity
+		tenant string
+		want   string // the last bytes that are reached
+	}{
+		{"cn:abc", "", "12"},
+		{"uri:spiffe://t/x", "", "12"},
+		{"uri:cn:a", "", "2"},
+		{"cn:b\nuri:spiffe://t/x", "", "1"},
+		{"cn:b", "", ""},
+		{"dns:a.example", "", "24"},
+		{"cn:dns:a.example", "", "2"},
+		{"", "", ""}, // may be b
+		{"cn:a", "red-1", "3"},
+		{"cn:c", "red-1", ""},
+		{"cn:a", "blue", ""},
+		{"cn:b", "blue", ""},
+	} {
+		got := ""
+		for i := range 5 {
+			if rules.For(c.who, c.tenant).AllowAddr(netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:1", i))) == nil {
+				got += fmt.Sprint(i)
+			}
+		}
+		if got != c.want {
+			t.Errorf("%q of %q reaches %q, want %q", c.who, c.tenant, got, c.want)
+		}
+	}
+}
+
+// More rules than can be told deny what depends on them, and nothing else.
+func TestTooManyToTell(t *testing.T) {
+	var deny []string
+	for i := range 800 {
+		deny = append(deny, fmt.Sprintf("10.%d.%d.0/24", i/250, i%250))
+	}
+	p := testutil.Must(Parse(nil, deny))(t)
+	if _, err := p.AskUnresolved("a.example", 1); tunnel.FailureOf(err) != tunnel.FailDenied {
+		t.Errorf("a name: %v", err)
+	}
+	if rules, err := p.AskUnresolved("192.0.2.1", 1); err != nil || rules != "" {
+		t.Errorf("an address: %q, %v", rules, err)
+	}
+	if _, err := Told("a.example\n"); err == nil {
+		t.Error("a line that is no rule is taken for one")
+	}
+}

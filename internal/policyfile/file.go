@@ -1,0 +1,190 @@
+// Package policyfile reads policy files (docs/policy.md): which client may reach which
+// destination. It follows them, and counts what they decide.
+//
+// The rules themselves are those of package policy. Server and agent have a Live each.
+package policyfile
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"sigs.k8s.io/yaml"
+
+	"konnectivity/internal/policy"
+	"konnectivity/tunnel"
+)
+
+const (
+	// MaxSize bounds a file, in bytes: ten thousand rules fit.
+	MaxSize = 1 << 20
+
+	// maxRules bounds the rules of a file. maxCached bounds the clients whose rules are kept
+	// in a searchable form; one more empties the cache.
+	maxRules  = 10_000
+	maxCached = 1024
+)
+
+// The modes of a file.
+const (
+	Enforce = "enforce" // what the rules deny is refused
+	Report  = "report"  // it is logged and counted, and nothing is refused
+)
+
+// text is a file as it is written.
+type text struct {
+	Version int        `json:"version"`
+	Mode    string     `json:"mode"`
+	Rules   []textRule `json:"rules"`
+	Tests   []Test     `json:"tests"`
+}
+
+type textRule struct {
+	Name    string   `json:"name"`
+	Action  string   `json:"action"`
+	Who     []string `json:"who"`
+	Tenants []string `json:"tenants"`
+	Where   []string `json:"where"`
+}
+
+// Test is what a file wants its own rules to decide about one client.
+type Test struct {
+	Who    []string `json:"who"` // names that the client has proved; none: it is not known
+	Tenant string   `json:"tenant"`
+	Allow  []string `json:"allow"` // HOST:PORT
+	Deny   []string `json:"deny"`
+}
+
+// File is a policy file at one moment. It may be used by any number of goroutines.
+type File struct {
+	Report bool
+	rules  *policy.Rules
+
+	mu     sync.RWMutex
+	cached map[client]*policy.Policy
+}
+
+// client is whom rules hold for.
+type client struct {
+	who    tunnel.Identity
+	tenant string
+}
+
+// Parse reads a file, YAML or JSON, and runs its tests. The error says in one sentence what
+// is wrong.
+func Parse(data []byte) (*File, error) {
+	var t text
+	if err := yaml.UnmarshalStrict(data, &t); err != nil {
+		return nil, err
+	}
+	switch {
+	case t.Version != 1:
+		return nil, fmt.Errorf("version: %d is not known; want 1", t.Version)
+	case t.Mode != Enforce && t.Mode != Report:
+		return nil, fmt.Errorf("mode: %q: want %s or %s", t.Mode, Enforce, Report)
+	case len(t.Rules) == 0:
+		return nil, errors.New("rules: there is none, so that all would be allowed; to allow all, say so by a rule")
+	case len(t.Rules) > maxRules:
+		return nil, fmt.Errorf("rules: there are %d, more than %d", len(t.Rules), maxRules)
+	}
+	rules, err := read(t.Rules)
+	if err != nil {
+		return nil, fmt.Errorf("rules: %w", err)
+	}
+	f := &File{Report: t.Mode == Report, rules: rules, cached: map[client]*policy.Policy{}}
+	for i, test := range t.Tests {
+		if err := f.try(test); err != nil {
+			return nil, fmt.Errorf("tests: number %d: %w", i+1, err)
+		}
+	}
+	return f, nil
+}
+
+func read(texts []textRule) (*policy.Rules, error) {
+	rules := make([]policy.Rule, len(texts))
+	names := map[string]bool{}
+	for i, r := range texts {
+		switch {
+		case r.Name == "" || len(r.Name) > 64 || strings.Trim(r.Name, "abcdefghijklmnopqrstuvwxyz0123456789-") != "":
+			return nil, fmt.Errorf("number %d: name %.80q: want 1 to 64 lower-case letters, digits and '-'", i+1, r.Name)
+		case names[r.Name]:
+			return nil, fmt.Errorf("rule %q: another has the same name", r.Name)
+		case r.Action != "allow" && r.Action != "deny":
+			return nil, fmt.Errorf("rule %q: action %.80q: want allow or deny", r.Name, r.Action)
+		}
+		names[r.Name] = true
+		rules[i] = policy.Rule{Name: r.Name, Allow: r.Action == "allow", Who: r.Who, Tenants: r.Tenants, Where: r.Where}
+	}
+	return policy.ParseRules(rules)
+}
+
+// For returns what holds for one client of one tenant; "": the server's own cluster.
+func (f *File) For(who tunnel.Identity, tenant string) *policy.Policy {
+	key := client{who, tenant}
+	f.mu.RLock()
+	p := f.cached[key]
+	f.mu.RUnlock()
+	if p != nil {
+		return p
+	}
+	p = f.rules.For(who, tenant)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.cached) >= maxCached {
+		clear(f.cached)
+	}
+	f.cached[key] = p
+	return p
+}
+
+// try runs one of the file's tests.
+func (f *File) try(t Test) error {
+	who := tunnel.NewIdentity(t.Who...)
+	if len(t.Who) > 0 && who == "" {
+		return fmt.Errorf("who %q: want names such as cn:prometheus", t.Who)
+	}
+	for _, address := range slices.Concat(t.Allow, t.Deny) {
+		d := f.Explain(who, t.Tenant, address)
+		switch allow := slices.Contains(t.Allow, address); {
+		case d.Bad != nil:
+			return fmt.Errorf("%s: %w", address, d.Bad)
+		case d.Depends != "":
+			return fmt.Errorf("%s: the address that the name has at the agent decides; test the address", address)
+		case allow && d.Denied != nil:
+			return fmt.Errorf("%s is denied to %s, and should be allowed: %w", address, shown(who), d.Denied)
+		case !allow && d.Denied == nil:
+			return fmt.Errorf("%s is allowed to %s, and should be denied", address, shown(who))
+		}
+	}
+	return nil
+}
+
+func shown(who tunnel.Identity) string {
+	if who == "" {
+		return "a client that is not known"
+	}
+	return who.String()
+}
+
+// Decision is what a file says about one client and one destination.
+type Decision struct {
+	Bad     error  // the destination is none
+	Denied  error  // why not; nil: it is allowed
+	Depends string // of a name: the rules by address that the agent holds it to, one a line
+}
+
+// Explain decides as a server does, whatever the file's mode is.
+func (f *File) Explain(who tunnel.Identity, tenant, address string) (d Decision) {
+	host, port, err := tunnel.SplitAddress(address)
+	if err != nil {
+		d.Bad = err
+		return d
+	}
+	var dial *tunnel.DialError
+	if d.Depends, err = f.For(who, tenant).AskUnresolved(host, port); errors.As(err, &dial) {
+		d.Denied = dial.Err
+	}
+	return d
+}

@@ -1,0 +1,130 @@
+package policyfile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/files"
+	"konnectivity/internal/policy"
+	"konnectivity/tunnel"
+)
+
+// look is how often the file is read again.
+const look = time.Second
+
+// maxLabels bounds the rules that metrics tell apart, in the life of a process. The rest is
+// "other".
+const maxLabels = 100
+
+// Live is a policy file that is followed. A nil Live has no rules. Its methods may be called
+// from any goroutine.
+type Live struct {
+	path     string
+	log      logrus.FieldLogger
+	followed *files.Followed[*File]
+	now      atomic.Pointer[File]
+	figures
+}
+
+// figures are what a Live counts.
+type figures struct {
+	decisions *prometheus.CounterVec
+	allowed   prometheus.Counter
+	broken    atomic.Bool
+	labels    labels
+}
+
+// Open reads the file. The error names it and its fault. Run follows it. The metrics' names
+// begin with prefix.
+func Open(path, prefix string, registry prometheus.Registerer, log logrus.FieldLogger) (*Live, error) {
+	l := &Live{path: path, log: log.WithField("file", path)}
+	l.decisions = prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "policy_decisions_total", Help: "Decisions of --policy-file about dials, by decision (allowed, denied, reported) and by the rule that denied; none: no rule allows it."}, []string{"decision", "rule"})
+	l.allowed = l.decisions.WithLabelValues("allowed", "")
+	broken := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "policy_file_broken", Help: "1 while --policy-file cannot be used, and the rules before hold."}, func() float64 {
+		if l.broken.Load() {
+			return 1
+		}
+		return 0
+	})
+	var err error
+	l.followed, err = files.Follow(path, MaxSize, 0, Parse, func(err error) {
+		l.log.WithError(err).Error("the changed policy file cannot be used; the rules before hold")
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	l.now.Store(l.followed.Get())
+	return l, errors.Join(registry.Register(l.decisions), registry.Register(broken))
+}
+
+// Run follows the file until ctx ends.
+func (l *Live) Run(ctx context.Context) {
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			l.Reload()
+		}
+	}
+}
+
+// Reload reads the file now. One that cannot be used changes nothing.
+func (l *Live) Reload() {
+	f := l.followed.Get()
+	l.broken.Store(l.followed.Broken())
+	if was := l.now.Swap(f); was != f {
+		l.log.Info("the policy file has changed; its rules hold from now on")
+	}
+}
+
+// Server judges a request where names are not resolved, and returns the rules that the
+// process which resolves the name is to be told. The error is a *tunnel.DialError with
+// FailDenied.
+func (l *Live) Server(f *tunnel.Flow, host string, port uint16) (rules string, err error) {
+	if l == nil {
+		return "", nil
+	}
+	file := l.now.Load()
+	rules, err = file.For(f.Who(), f.Tenant()).AskUnresolved(host, port)
+	if file.Report {
+		rules = ""
+	}
+	return rules, l.decided(file, f, err)
+}
+
+// Agent returns the rules for a request where names are resolved; ok is false where there
+// are none. What they say goes through Decided.
+func (l *Live) Agent(f *tunnel.Flow) (p *policy.Policy, decided func(error) error) {
+	file := l.now.Load()
+	return file.For(f.Who(), ""), func(err error) error { return l.decided(file, f, err) }
+}
+
+// decided counts a decision, and reports instead of refusing where the file says so.
+func (l *Live) decided(file *File, f *tunnel.Flow, err error) error {
+	if err == nil {
+		l.allowed.Inc()
+		return nil
+	}
+	rule := ""
+	var denial *policy.Denial
+	if errors.As(err, &denial) {
+		rule = denial.Rule
+	}
+	decision := "denied"
+	if file.Report {
+		decision = "reported"
+		l.log.WithError(err).WithFields(logrus.Fields{"id": f.ID, "address": f.Address, "client": f.Who().String()}).Warn("a destination would be refused by the policy file, which only reports")
+		err = nil
+	}
+	l.decisions.WithLabelValues(decision, l.labels.of(rule)).Inc()
+	return err
+}

@@ -1,0 +1,211 @@
+package policyfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/sirupsen/logrus"
+	"go.uber.org/goleak"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// example is the file in docs/policy.md.
+func example(t testing.TB) string {
+	page := string(testutil.Must(os.ReadFile("../../docs/policy.md"))(t))
+	_, rest, _ := strings.Cut(page, "```yaml\n")
+	file, _, found := strings.Cut(rest, "```")
+	if !found {
+		t.Fatal("docs/policy.md has no example")
+	}
+	return file
+}
+
+// The file of the documentation does what it says, word for word, and without one of its
+// rules its tests fail.
+func TestTheExampleOfTheDocumentation(t *testing.T) {
+	file := example(t)
+	f := testutil.Must(Parse([]byte(file)))(t)
+	prometheus := tunnel.NewIdentity("cn:prometheus")
+	if d := f.Explain(prometheus, "", "10.1.2.3:22"); d.Denied == nil {
+		t.Errorf("%+v", d)
+	}
+	if d := f.Explain(prometheus, "", "10.9.0.1:9100"); d.Denied == nil || !strings.Contains(d.Denied.Error(), `"databases"`) {
+		t.Errorf("the rule that denies is not named: %+v", d)
+	}
+	if d := f.Explain(prometheus, "", "a.svc:9090"); d.Denied != nil || d.Depends != "-10.9.0.0/16\n" {
+		t.Errorf("%+v", d)
+	}
+	for was, is := range map[string]string{`"cn:prometheus"]`: `"cn:x"]`, `"10.0.0.0/8:9100", `: "", `"10.9.0.0/16", `: ""} {
+		if _, err := Parse([]byte(strings.Replace(file, was, is, 1))); err == nil || !strings.Contains(err.Error(), "tests: number 1") {
+			t.Errorf("without %s: %v", was, err)
+		}
+	}
+}
+
+func TestBadFiles(t *testing.T) {
+	head := "version: 1\nmode: enforce\n"
+	rule := "rules:\n- {name: a, action: allow, who: ['*'], where: ['10.0.0.0/8']}\n"
+	for file, want := range map[string]string{
+		"":                                   "version",
+		"version: 2\nmode: enforce\n" + rule: "version: 2",
+		"version: 1\n" + rule:                "mode",
+		"version: 1\nmode: off\n" + rule:     "mode",
+		head:                                 "rules: there is none",
+		head + rule + "more: 1\n":            "more",
+		head + rule + "- {name: a, action: deny, who: ['*'], where: ['*']}\n":         "same name",
+		head + "rules:\n- {name: A, action: deny, who: ['*'], where: ['*']}\n":        "name",
+		head + "rules:\n- {name: a, action: drop, who: ['*'], where: ['*']}\n":        "action",
+		head + "rules:\n- {name: a, action: deny, where: ['*']}\n":                    "who is missing",
+		head + "rules:\n- {name: a, action: deny, who: ['admin'], where: ['*']}\n":    "who",
+		head + "rules:\n- {name: a, action: deny, who: ['user:a'], where: ['*']}\n":   "who",
+		head + "rules:\n- {name: a, action: deny, who: ['*']}\n":                      "where is missing",
+		head + "rules:\n- {name: a, action: deny, who: ['*'], where: ['10.0.0.*']}\n": "CIDR",
+		head + rule + "tests:\n- {who: ['cn'], allow: ['10.0.0.1:1']}\n":              "who",
+		head + rule + "tests:\n- {allow: ['10.0.0.1']}\n":                             "bad address",
+		head + rule + "tests:\n- {allow: ['11.0.0.1:1']}\n":                           "should be allowed",
+		head + rule + "tests:\n- {deny: ['10.0.0.1:1']}\n":                            "should be denied",
+		head + rule + "tests:\n- {deny: ['a.example:1']}\n":                           "test the address",
+	} {
+		if _, err := Parse([]byte(file)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want it to say %q", file, err, want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(example(f)))
+	f.Add([]byte(`{"version": 1, "mode": "report", "rules": [{"name": "a", "action": "deny", "who": ["*"], "tenants": ["a"], "where": ["*:1-2"]}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file, err := Parse(data)
+		if (file == nil) == (err == nil) {
+			t.Fatal(file, err)
+		}
+		if file != nil {
+			file.Explain("cn:a", "t", "a.example:1")
+		}
+	})
+}
+
+// opened is a file that is followed, and its path.
+func opened(t *testing.T, text string) (*Live, *prometheus.Registry, func(string)) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(text)
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	registry := prometheus.NewPedanticRegistry()
+	return testutil.Must(Open(path, "x_", registry, log))(t), registry, write
+}
+
+const denies = "version: 1\nmode: enforce\nrules:\n- {name: ten, action: deny, who: ['*'], where: ['10.0.0.0/8']}\n"
+
+func ask(l *Live, host string) error {
+	f := tunnel.NewFlow("tcp", host+":1")
+	_, err := l.Server(f, host, 1)
+	return err
+}
+
+// A good change holds, a bad one changes nothing and is shown.
+func TestChanges(t *testing.T) {
+	l, registry, write := opened(t, denies)
+	state := func(what string, refused bool, broken int) {
+		t.Helper()
+		l.Reload()
+		if err := ask(l, "10.0.0.1"); (err != nil) != refused {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := promtest.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf("# HELP x_policy_file_broken 1 while --policy-file cannot be used, and the rules before hold.\n# TYPE x_policy_file_broken gauge\nx_policy_file_broken %d\n", broken)), "x_policy_file_broken"); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	state("as opened", true, 0)
+	write(strings.ReplaceAll(denies, "10.0", "11.0"))
+	state("changed", false, 0)
+	write(denies + "tests:\n- {allow: ['10.0.0.1:1']}\n")
+	state("with a test that fails", false, 1)
+	write(denies)
+	state("good again", true, 0)
+}
+
+func TestOpenRefuses(t *testing.T) {
+	if _, err := Open(filepath.Join(t.TempDir(), "none"), "x_", prometheus.NewRegistry(), logrus.New()); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// In report mode nothing is refused, and all that would be is counted.
+func TestReport(t *testing.T) {
+	l, registry, _ := opened(t, strings.Replace(denies, Enforce, Report, 1))
+	for _, host := range []string{"10.0.0.1", "192.0.2.1", "169.254.169.254"} {
+		if err := ask(l, host); err != nil {
+			t.Error(err)
+		}
+	}
+	f := tunnel.NewFlow("tcp", "a.example:1")
+	if rules, err := l.Server(f, "a.example", 1); rules != "" || err != nil {
+		t.Errorf("the agent is told %q, %v", rules, err)
+	}
+	want := `# HELP x_policy_decisions_total Decisions of --policy-file about dials, by decision (allowed, denied, reported) and by the rule that denied; none: no rule allows it.
+# TYPE x_policy_decisions_total counter
+x_policy_decisions_total{decision="allowed",rule=""} 2
+x_policy_decisions_total{decision="reported",rule=""} 1
+x_policy_decisions_total{decision="reported",rule="ten"} 1
+`
+	if err := promtest.GatherAndCompare(registry, strings.NewReader(want), "x_policy_decisions_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+// However often a file changes its rules' names, metrics have few.
+func TestLabelsAreBounded(t *testing.T) {
+	var l labels
+	seen := map[string]bool{}
+	for i := range 10 * maxLabels {
+		seen[l.of(fmt.Sprint("rule-", i))] = true
+	}
+	if len(seen) != maxLabels+1 || !seen["other"] || l.of("rule-0") != "rule-0" {
+		t.Errorf("%d labels", len(seen))
+	}
+}
+
+// Clients beyond those that are kept are judged as well.
+func TestCacheIsBounded(t *testing.T) {
+	f := testutil.Must(Parse([]byte(denies)))(t)
+	for i := range 3 * maxCached {
+		if d := f.Explain(tunnel.NewIdentity(fmt.Sprint("cn:", i)), "", "10.0.0.1:1"); d.Denied == nil {
+			t.Fatal(i)
+		}
+		if len(f.cached) > maxCached {
+			t.Fatalf("%d are kept", len(f.cached))
+		}
+	}
+}
+
+// A dial is judged without allocation, from the client's identity on.
+func TestServerAllocatesNothing(t *testing.T) {
+	l, _, _ := opened(t, denies)
+	f := tunnel.NewFlow("tcp", "a.example:1")
+	f.Origin.Who = "cn:a"
+	testutil.MaxAllocs(t, 0, func() {
+		if _, err := l.Server(f, "a.example", 1); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,103 @@
+package server
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/policyfile"
+	"konnectivity/internal/testutil"
+	"konnectivity/server/metrics"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// rulesForAll are one for the client that tests have, and one by address for all.
+const rulesForAll = `
+version: 1
+mode: enforce
+rules:
+- {name: peer, action: allow, who: ["cn:peer"], where: ["*.example", "10.0.0.0/8"]}
+- {name: net, action: deny, who: ["*"], where: ["10.9.0.0/16", "denied.example"]}
+`
+
+// withPolicy gives a server a policy file.
+func withPolicy(t *testing.T, text string) (set func(*Options), follow func(text string)) {
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(text)
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	live := testutil.Must(policyfile.Open(path, metrics.Prefix, prometheus.NewRegistry(), log))(t)
+	return func(o *Options) { o.PolicyFile = live }, func(text string) { write(text); live.Reload() }
+}
+
+// By every protocol, a client reaches what the file allows it and no more; what depends on
+// the address of a name is refused where the agent does not take rules, and new rules
+// hold at once.
+func TestPolicyFile(t *testing.T) {
+	for _, agent := range agentKinds { // neither of which takes rules
+		t.Run(agent, func(t *testing.T) {
+			set, follow := withPolicy(t, rulesForAll)
+			r := startServer(t, set)
+			r.agent(agent, agentHello{id: "a"}, echoing)
+			check := func(kind, address string, allowed bool) {
+				t.Helper()
+				c, err := r.dial(kind, address)
+				if err == nil {
+					c.Close()
+				}
+				if (err == nil) != allowed {
+					t.Errorf("%s to %s: %v", kind, address, err)
+				}
+			}
+			for _, kind := range clientKinds {
+				known := !strings.HasSuffix(kind, "uds")
+				check(kind, "10.1.0.1:1", known)
+				check(kind, "10.9.0.1:1", false)
+				check(kind, "192.0.2.1:1", false)
+				check(kind, "denied.example:1", false)
+				check(kind, "elsewhere.example:1", false) // its address would decide
+			}
+			follow(strings.Replace(rulesForAll, `"10.9.0.0/16", `, "", 1))
+			for _, kind := range clientKinds {
+				known := !strings.HasSuffix(kind, "uds")
+				check(kind, "10.9.0.1:1", known)
+				check(kind, "elsewhere.example:1", known)
+			}
+		})
+	}
+}
+
+// An agent that takes rules is told those by address, also by way of another server.
+func TestAgentsAreToldRules(t *testing.T) {
+	set, _ := withPolicy(t, rulesForAll)
+	c := startCrew(t, 2, set)
+	told := make(chan string, 1)
+	hello := link.Hello{Role: link.RoleAgent, ID: "a", Features: []string{link.FeatureIdentity, link.FeatureRules}}
+	reach := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		told <- f.Rules
+		return echoing(ctx, f.Address)
+	})
+	at := c.servers[1]
+	testutil.Must(at.linked(at.agentAt, at.tls(link.ALPN), link.Config{Hello: hello, PeerNumbersClients: true, Forwarder: &tunnel.Forwarder{Dialer: reach}}))(t)
+	c.known(t, 1)
+	for _, r := range c.servers {
+		for address, want := range map[string]string{"a.example:1": "-10.9.0.0/16\n", "a.test:1": "-10.9.0.0/16\n+10.0.0.0/8\n", "10.1.0.1:1": ""} {
+			r.mustDial("connect-tls", address).Close()
+			if rules := <-told; rules != want {
+				t.Errorf("for %s the agent is told %q, want %q", address, rules, want)
+			}
+		}
+	}
+}
