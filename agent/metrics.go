@@ -214,6 +214,9 @@ func fields(f *tunnel.Flow) logrus.Fields {
 	return out
 }
 
+// Unanswered implements tunnel.Observer.
+func (m *metrics) Unanswered(*tunnel.Flow, time.Duration, error) {}
+
 // Opened implements tunnel.Observer.
 func (m *metrics) Opened(*tunnel.Flow) { m.open.Add(1) }
 

@@ -83,5 +83,10 @@ func (s *Server) dial(ctx context.Context, network, address string) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
+	if x.finished() && !x.used.Load() { // its client has left
+		for _, o := range s.Forwarder.Observers {
+			o.Unanswered(flow, time.Since(start), context.Cause(x.ctx))
+		}
+	}
 	return &dialed{c, flow, newProgress()}, nil
 }

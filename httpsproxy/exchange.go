@@ -8,6 +8,7 @@ import (
 	"net/http/httptrace"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"konnectivity/internal/front"
@@ -35,10 +36,11 @@ type exchange struct {
 	idle   *time.Timer // nil if silence is not bounded
 
 	rec      *record
-	content  *content // the request's; nil if it has none
-	broken   error    // why the response's content is not whole, or did not all reach the client
-	upgraded *upgrade // what a 101 response led to
-	told     bool     // observers know it as open
+	content  *content    // the request's; nil if it has none
+	broken   error       // why the response's content is not whole, or did not all reach the client
+	upgraded *upgrade    // what a 101 response led to
+	told     bool        // observers know it as open
+	used     atomic.Bool // it has had a connection
 
 	mu       sync.Mutex
 	interim  interim // responses before the final one

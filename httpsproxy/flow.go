@@ -15,6 +15,7 @@ func (x *exchange) opened(conn net.Conn) {
 		return
 	}
 	x.told = true
+	x.used.Store(true)
 	if d, ok := tunnel.Under[*dialed](conn); ok {
 		x.rec.flow.Adopt(d.flow)
 	}

@@ -33,6 +33,10 @@ func (d *diary) add(what string, req *tunnel.Flow, err error) {
 
 func (d *diary) Dialed(req *tunnel.Flow, _ time.Duration, err error) { d.add("dialed", req, err) }
 
+func (d *diary) Unanswered(req *tunnel.Flow, _ time.Duration, err error) {
+	d.add("unanswered", req, err)
+}
+
 func (d *diary) Opened(req *tunnel.Flow) {
 	d.add("opened", req, nil)
 	d.mu.Lock()

@@ -85,7 +85,7 @@ func (s *Server) newCluster(name string, has *limits.Tenant, strategies []regist
 		Dialer:      cl.newDialer(),
 		DialTimeout: s.opts.DialTimeout,
 		Total:       &s.metrics.Totals,
-		Observers:   []tunnel.Observer{s.metrics, connectionLog{cl.log}},
+		Observers:   append([]tunnel.Observer{s.metrics, connectionLog{cl.log}}, s.opts.Observers...),
 	}
 	if s.table != nil {
 		cl.forwarder.Observers = append(cl.forwarder.Observers, s.table)

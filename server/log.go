@@ -53,6 +53,9 @@ func (c connectionLog) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	c.fields(f).WithField("took", took.String()).WithField("error", err).Debug("destination dialed")
 }
 
+// Unanswered implements tunnel.Observer.
+func (connectionLog) Unanswered(*tunnel.Flow, time.Duration, error) {}
+
 // Opened implements tunnel.Observer.
 func (connectionLog) Opened(*tunnel.Flow) {}
 

@@ -20,6 +20,7 @@ import (
 	"konnectivity/server/lease"
 	"konnectivity/server/registry"
 	"konnectivity/server/tenant"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -122,6 +123,9 @@ type Options struct {
 	MaxConns        int           // per listener; 0: frontend.MaxConns
 	Budget          *link.Budget  // for links; nil: link.NewBudget(0)
 	AgentMemory     int64         // bytes that agents' connections may take by being there; 0: any number
+
+	// Observers are told of every connection, beside the metrics.
+	Observers []tunnel.Observer
 
 	Profiles, ContentionProfiles bool // on the admin port
 

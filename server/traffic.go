@@ -35,6 +35,9 @@ func (t *traffic) Dialed(f *tunnel.Flow, _ time.Duration, err error) {
 	}
 }
 
+// Unanswered implements tunnel.Observer.
+func (t *traffic) Unanswered(*tunnel.Flow, time.Duration, error) {}
+
 // Opened implements tunnel.Observer.
 func (t *traffic) Opened(*tunnel.Flow) { t.opened.Add(1) }
 

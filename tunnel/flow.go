@@ -67,6 +67,12 @@ type Flow struct {
 	// also with an error. It may be read from then on.
 	Result
 
+	// Adopted tells that another process has dialed the connection, and has handed it over.
+	Adopted bool
+
+	// HandedOver tells Observers of the end that the connection goes on in another process.
+	HandedOver bool
+
 	// Added by the Forwarder before it tells Observers of the opening.
 
 	Far    net.Addr  // the far end as its transport tells it; nil if it does not

@@ -18,6 +18,9 @@ const DefaultDialTimeout = 10 * time.Second
 type Observer interface {
 	// Dialed reports a finished dial; err is nil, or what the Dialer said.
 	Dialed(f *Flow, took time.Duration, err error)
+	// Unanswered reports that a finished dial came to nothing, since its client could
+	// not be answered: err.
+	Unanswered(f *Flow, took time.Duration, err error)
 	// Opened reports a connection that starts to carry bytes.
 	Opened(f *Flow)
 	// Closed reports the end of an opened connection.
@@ -88,6 +91,7 @@ var ErrGoesOn = errors.New("the connection goes on")
 // open dials and answers. It is apart so that the stack which this takes is not
 // held for as long as the connection is open.
 func (f *Forwarder) open(ctx context.Context, flow *Flow, answer Answer) (*Relay, error) {
+	start := time.Now()
 	far, err := f.Dial(ctx, flow)
 	if err != nil {
 		_, _ = answer(nil, err)
@@ -96,6 +100,9 @@ func (f *Forwarder) open(ctx context.Context, flow *Flow, answer Answer) (*Relay
 	near, err := answer(far, nil)
 	if err != nil {
 		_ = far.Reset(&ResetError{Code: CodeCancelled})
+		for _, o := range f.Observers {
+			o.Unanswered(flow, time.Since(start), err)
+		}
 		return nil, err
 	}
 	f.Begin(flow, far.RemoteAddr())
@@ -118,7 +125,7 @@ func (f *Forwarder) Begin(flow *Flow, far net.Addr) {
 // another process has ended in order here.
 func (f *Forwarder) End(flow *Flow, err error) {
 	if err == ErrSeized {
-		err = nil
+		err, flow.HandedOver = nil, true
 	}
 	took := time.Since(flow.Opened)
 	for _, o := range f.Observers {

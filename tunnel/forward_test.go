@@ -17,6 +17,9 @@ type recorder struct{ events []string }
 func (r *recorder) Dialed(_ *tunnel.Flow, _ time.Duration, err error) {
 	r.events = append(r.events, "dialed "+tunnel.FailureOf(err).Label())
 }
+func (r *recorder) Unanswered(*tunnel.Flow, time.Duration, error) {
+	r.events = append(r.events, "unanswered")
+}
 func (r *recorder) Opened(*tunnel.Flow) { r.events = append(r.events, "opened") }
 func (r *recorder) Closed(*tunnel.Flow, time.Duration, error) {
 	r.events = append(r.events, "closed")
@@ -42,6 +45,20 @@ func TestForwardBoundsTheDial(t *testing.T) {
 	}
 	if len(rec.events) != 1 || rec.events[0] != "dialed timeout" {
 		t.Errorf("observed %v", rec.events)
+	}
+}
+
+// Observers also hear of a destination that was reached for a client that is gone.
+func TestForwardObservesClientsThatCannotBeAnswered(t *testing.T) {
+	_, far := tcpPair(t)
+	rec, gone := &recorder{}, errors.New("gone")
+	f := &tunnel.Forwarder{
+		Observers: []tunnel.Observer{rec},
+		Dialer:    tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return tunnel.Wrap(far), nil }),
+	}
+	err := f.Forward(t.Context(), tunnel.NewFlow("tcp", "a:1"), func(tunnel.Conn, error) (tunnel.Conn, error) { return nil, gone })
+	if want := []string{"dialed other", "unanswered"}; err != gone || !slices.Equal(rec.events, want) {
+		t.Errorf("%v, observed %q, want %q", err, rec.events, want)
 	}
 }
 

@@ -58,7 +58,8 @@ func TestCleanID(t *testing.T) {
 	}
 }
 
-func (dialed) Opened(*tunnel.Flow)                       {}
-func (dialed) Closed(*tunnel.Flow, time.Duration, error) {}
+func (dialed) Unanswered(*tunnel.Flow, time.Duration, error) {}
+func (dialed) Opened(*tunnel.Flow)                           {}
+func (dialed) Closed(*tunnel.Flow, time.Duration, error)     {}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"konnectivity/agent"
+	"konnectivity/internal/audit"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/tlsreload"
@@ -53,8 +54,9 @@ type flags struct {
 	warnOnChannelLimit bool
 	xfrChannelSize     int
 
-	logging cli.LogFlags
-	set     *pflag.FlagSet
+	auditLog string
+	logging  cli.LogFlags
+	set      *pflag.FlagSet
 }
 
 // leastSync bounds the work of an agent that reaches no server.
@@ -68,6 +70,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	cli.AddFlags(cmd, "API server", f.addAPI)
 	cli.AddFlags(cmd, "Health, metrics and profiling", f.addObservation)
 	cli.AddFlags(cmd, "Logging", f.logging.AddTo)
+	cli.AddFlags(cmd, "Logging", func(set *pflag.FlagSet) { audit.AddFlag(set, &f.auditLog) })
 	cli.AddFlags(cmd, "Accepted for compatibility", f.addDeprecated)
 	f.set = cmd.Flags()
 }
@@ -213,7 +216,7 @@ func (f *flags) checkValues() (err error) {
 		cli.FlagError("agent-identifiers", agent.ValidateIdentifiers(o.Identifiers)),
 		cli.CheckID("agent-id", f.agentID(), agent.MaxIdentity),
 		cli.CheckValue("lease-label-selector", f.leaseSelector, selector),
-		cli.CheckGiven(f.set, "allow-destination", "deny-destination", "peer-trust-domain"),
+		cli.CheckGiven(f.set, "allow-destination", "deny-destination", "peer-trust-domain", "audit-log"),
 		cli.FlagError("allow-destination", allow),
 		cli.FlagError("deny-destination", deny),
 		f.checkAPI(),

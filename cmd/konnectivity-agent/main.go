@@ -26,6 +26,7 @@ import (
 	"konnectivity/agent/egress"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/admission"
+	"konnectivity/internal/audit"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/observe"
@@ -96,6 +97,7 @@ type process struct {
 	policy        *policyfile.Live    // nil: no file
 	leases        *agent.LeaseCounter // nil if leases are not counted
 	agent         *agent.Agent
+	audit         *audit.Log // nil if it is off
 	id            string
 	table         *admin.Table // for the admin port; nil if it is off
 }
@@ -198,6 +200,13 @@ func (p *process) build() error {
 		p.table = admin.NewTable()
 		opts.Observers = append(opts.Observers, p.table)
 	}
+	if f.auditLog != "" {
+		p.audit, err = audit.Open(audit.Options{Path: f.auditLog, Component: component, Name: p.id, Log: p.log, Registerer: p.registry})
+		if err != nil {
+			return err
+		}
+		opts.Observers = append(opts.Observers, p.audit)
+	}
 	if p.agent, err = agent.New(opts); err == nil {
 		p.certificates.OnChange(p.agent.Retry)
 	}
@@ -293,6 +302,9 @@ func (p *process) serve(ctx context.Context) error {
 	parts.Go(func() error { p.certificates.Run(serving); return nil })
 	if p.policy != nil {
 		parts.Go(func() error { p.policy.Run(serving); return nil })
+	}
+	if p.audit != nil {
+		parts.Go(func() error { p.audit.Run(serving); return nil })
 	}
 	if p.leases != nil {
 		parts.Go(func() error { p.leases.Run(serving); return nil })

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/audit"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/tlsreload"
@@ -78,8 +79,9 @@ type flags struct {
 	xfrChannelSize     int
 	warnOnChannelLimit bool
 
-	logging cli.LogFlags
-	set     *pflag.FlagSet
+	auditLog string
+	logging  cli.LogFlags
+	set      *pflag.FlagSet
 }
 
 func (f *flags) addTo(cmd *cobra.Command) {
@@ -96,6 +98,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	cli.AddFlags(cmd, "Kubernetes API", f.addKube)
 	cli.AddFlags(cmd, "Health, metrics and profiling", f.addObservation)
 	cli.AddFlags(cmd, "Logging", f.logging.AddTo)
+	cli.AddFlags(cmd, "Logging", func(set *pflag.FlagSet) { audit.AddFlag(set, &f.auditLog) })
 	cli.AddFlags(cmd, "Accepted for compatibility", f.addDeprecated)
 	f.set = cmd.Flags()
 }
@@ -277,7 +280,7 @@ func (f *flags) checkValues() error {
 		cli.Parse(&f.options.Strategies, "proxy-strategies", f.strategies, registry.ParseStrategies),
 		cli.Parse(&f.tls.MinVersion, "tls-min-version", f.tlsMin, tlsreload.ParseVersion),
 		cli.Parse(&f.tls.CipherSuites, "cipher-suites", f.ciphers, tlsreload.ParseCipherSuites),
-		cli.CheckGiven(f.set, "agent-proxy-protocol-from", "allow-destination", "deny-destination", "peer-trust-domain",
+		cli.CheckGiven(f.set, "audit-log", "agent-proxy-protocol-from", "allow-destination", "deny-destination", "peer-trust-domain",
 			"agent-identifier-allow-file", "admin-token-file", "admin-ca-cert", "peer-servers"),
 		cli.Parse(&f.networks, "agent-proxy-protocol-from", f.proxies, admission.ParseNetworks),
 		cli.FlagError("allow-destination", allow),

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/audit"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/observe"
@@ -99,7 +100,7 @@ type process struct {
 // served. ctx bounds the wait for tenants' Secrets.
 func (p *process) build(ctx context.Context) (*server.Server, error) {
 	tenants := func() error { return p.tenants(ctx) }
-	for _, step := range []func() error{p.settings, p.agentAuth, p.leases, p.listenClients, p.listenAgents, p.listenServers, p.listenOthers, tenants} {
+	for _, step := range []func() error{p.settings, p.agentAuth, p.leases, p.listenClients, p.listenAgents, p.listenServers, p.listenOthers, p.audit, tenants} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -192,6 +193,20 @@ func (p *process) leases() error {
 		return fmt.Errorf("--lease-label: %w", err)
 	}
 	p.options.Leases = &server.LeaseOptions{Leases: leases, Labels: set}
+	return nil
+}
+
+// audit opens the audit log.
+func (p *process) audit() error {
+	if p.flags.auditLog == "" {
+		return nil
+	}
+	l, err := audit.Open(audit.Options{Path: p.flags.auditLog, Component: component, Name: p.options.ID, Log: p.log, Registerer: p.registry})
+	if err != nil {
+		return err
+	}
+	p.options.Observers = append(p.options.Observers, l)
+	p.options.Background = append(p.options.Background, l.Run)
 	return nil
 }
 

@@ -140,6 +140,9 @@ func (t *Table) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	}
 }
 
+// Unanswered implements tunnel.Observer.
+func (t *Table) Unanswered(*tunnel.Flow, time.Duration, error) {}
+
 // Opened implements tunnel.Observer.
 func (t *Table) Opened(f *tunnel.Flow) {
 	c := &conn{

@@ -24,7 +24,6 @@ const established = "HTTP/1.1 200 Connection Established\r\n\r\n"
 type ConnectMetrics interface {
 	HTTPConnection(delta int)
 	FrontendWrite(took time.Duration)
-	Unanswered() // a dial that succeeded, but whose client could not be answered
 }
 
 // ServingHeader is in the answer to requests other than CONNECT, so a client
@@ -95,7 +94,6 @@ func (c *Conn) connect(ctx context.Context, f tunnel.Handler, m ConnectMetrics, 
 		}
 		near := timed(c.Conn, m.FrontendWrite)
 		if _, err := io.WriteString(near, established); err != nil {
-			m.Unanswered()
 			return nil, err
 		}
 		head, _ := c.Reader.Peek(c.Reader.Buffered())

@@ -38,13 +38,11 @@ type counter struct {
 	conns    atomic.Int64
 	http     atomic.Int64
 	writes   atomic.Int64
-	unheard  atomic.Int64
 }
 
 func (c *counter) Connection(_ string, delta int) { c.conns.Add(int64(delta)) }
 func (c *counter) HTTPConnection(delta int)       { c.http.Add(int64(delta)) }
 func (c *counter) FrontendWrite(time.Duration)    { c.writes.Add(1) }
-func (c *counter) Unanswered()                    { c.unheard.Add(1) }
 func (c *counter) Rejected(_, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -62,8 +62,12 @@ func dialFailureReason(failure tunnel.Failure, err error) string {
 	}
 }
 
-// Unanswered counts a dial that succeeded for a client that could not be told.
-func (m *Server) Unanswered() { m.dialFailures.WithLabelValues("send_rsp").Inc() }
+// Unanswered implements tunnel.Observer.
+func (m *Server) Unanswered(f *tunnel.Flow, _ time.Duration, _ error) {
+	if !f.Resume.Again() {
+		m.dialFailures.WithLabelValues("send_rsp").Inc()
+	}
+}
 
 // Opened implements tunnel.Observer.
 func (m *Server) Opened(*tunnel.Flow) { m.established.Inc() }

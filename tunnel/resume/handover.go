@@ -376,7 +376,7 @@ func (m *Manager) tellAdopted() {
 // before all that c receives.
 func (c *Conn) serve(ctx context.Context, by tunnel.Handler, s Snapshot) {
 	defer c.served.cancel(nil)
-	flow := &tunnel.Flow{Request: tunnel.Request{ID: s.ID, Front: "link", Network: "tcp", Address: s.Address, Rules: s.Rules}, Origin: s.Origin}
+	flow := &tunnel.Flow{Request: tunnel.Request{ID: s.ID, Front: "link", Network: "tcp", Address: s.Address, Rules: s.Rules}, Origin: s.Origin, Adopted: true}
 	_ = by.Forward(ctx, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		if err != nil {
 			c.due(Forbidden)

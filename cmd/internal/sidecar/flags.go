@@ -12,6 +12,7 @@ import (
 
 	"konnectivity/adapters"
 	"konnectivity/httpsproxy"
+	"konnectivity/internal/audit"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/socks5"
@@ -94,6 +95,7 @@ func (o *Options) observeFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.healthAddress, "health-address", "", "serve /healthz, /readyz and /metrics on this IP:PORT; empty disables it")
 	set.StringVar(&o.adminAddress, "admin-address", "", "serve the status page / and its API /api/v1/ on this IP:PORT; :PORT means loopback; empty disables it")
 	set.BoolVar(&o.fronts.AccessLog, "access-log", false, "log every connection and request at info instead of debug")
+	audit.AddFlag(set, &o.auditLog)
 }
 
 func (f Front) title() string {

@@ -124,6 +124,9 @@ func (s *sidecar) common(kind Front, d tunnel.Dialer) (front.Options, error) {
 	if s.table != nil {
 		o.Forwarder.Observers = append(o.Forwarder.Observers, s.table)
 	}
+	if s.audit != nil {
+		o.Forwarder.Observers = append(o.Forwarder.Observers, s.audit)
+	}
 	o.Descriptors, o.Log, o.Registerer = s.opts.descriptors(admission.Descriptors()), s.log, s.registerer()
 	return o, nil
 }

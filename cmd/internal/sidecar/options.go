@@ -60,6 +60,7 @@ type Options struct {
 
 	credentialsFile string // for SOCKS5 and HTTP; "" for none
 	healthAddress   string // "" for none
+	auditLog        string // "" for none
 	adminAddress    string // "" for none; without a host it is loopback
 
 	set *pflag.FlagSet // the flags, to see which were given
@@ -106,7 +107,7 @@ func (o *Options) check() error {
 		cli.CheckValue("resume-window", server.ResumeWindow, resume.CheckWindow(server.ResumeWindow)),
 		cli.CheckValue("link-lanes", server.Lanes, lanes.CheckMax(server.Lanes)),
 		o.Peers.Check(),
-		cli.CheckGiven(o.set, "socks5-credentials-file", "peer-trust-domain"),
+		cli.CheckGiven(o.set, "audit-log", "socks5-credentials-file", "peer-trust-domain"),
 		o.checkTransparent(),
 		checkAddress("health-address", o.healthAddress),
 		checkAddress("admin-address", o.adminAddress),

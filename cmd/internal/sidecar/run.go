@@ -23,6 +23,9 @@ func (s *sidecar) run(ctx context.Context) error {
 	context.AfterFunc(broken, cancel)
 	background.Go(func() error { s.certs.Run(behind); return nil })
 	background.Go(func() error { return s.adapter.Run(behind) })
+	if s.audit != nil {
+		background.Go(func() error { s.audit.Run(behind); return nil })
+	}
 	if s.health != nil {
 		s.log.WithField("address", s.health.Addr().String()).Info("serving health and metrics")
 		background.Go(func() error { return observe.Serve(behind, s.health, s.observed(), s.log) })

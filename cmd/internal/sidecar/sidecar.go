@@ -10,6 +10,7 @@ import (
 
 	"konnectivity/adapters"
 	"konnectivity/internal/admin"
+	"konnectivity/internal/audit"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
@@ -31,6 +32,7 @@ type sidecar struct {
 	admin    net.Listener // nil if off
 	probes   []net.Listener
 	table    *admin.Table // nil if admin is
+	audit    *audit.Log   // nil if it is off
 	draining atomic.Bool
 
 	credentials credentials // of clients; nil if there are none
@@ -75,6 +77,12 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 		return nil, usageError(err)
 	}
 	s.certs.OnChange(s.adapter.Retry)
+	if o.auditLog != "" {
+		s.audit, err = audit.Open(audit.Options{Path: o.auditLog, Component: o.Program, Name: s.adapter.ID(), Log: log, Registerer: s.registerer()})
+		if err != nil {
+			return nil, err
+		}
+	}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -140,8 +148,9 @@ func (s *sidecar) open() error {
 	return err
 }
 
-// close closes all listeners.
+// close closes all listeners and files.
 func (s *sidecar) close() {
+	s.audit.Close()
 	for _, f := range s.fronts {
 		_ = f.ln.Close()
 	}

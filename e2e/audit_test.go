@@ -1,0 +1,266 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/tunnel"
+)
+
+// audited is a record of an audit log.
+type audited struct {
+	Audit                                int
+	Event, Component, Name, ID           string
+	Identity                             []string
+	Front, Source, Destination, Resolved string
+	NextRole, Next, Failure, Reason, End string
+	Resumed                              bool
+	UpBytes, DownBytes, Resumes          int64
+}
+
+// records are those among the lines.
+func records(t testing.TB, lines string) (all []audited) {
+	t.Helper()
+	for line := range strings.Lines(lines) {
+		if !strings.HasPrefix(line, `{"audit":`) {
+			continue
+		}
+		var r audited
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// recordOf waits for the record of an event in a program's output.
+func recordOf(t testing.TB, p *suite.Process, id, event string) (found audited) {
+	t.Helper()
+	eventually(t, patience, fmt.Sprintf("%s records %s of %s", p.Name, event, id), func() (bool, any) {
+		all := slices.DeleteFunc(records(t, p.Output()), func(r audited) bool { return r.ID != id || r.Event != event })
+		if len(all) == 1 {
+			found = all[0]
+		}
+		return len(all) == 1, "\n" + p.Output()
+	})
+	return found
+}
+
+// A connection has its id in the audit log of every program on its way, and what each
+// knows of it.
+func TestAuditFollowsAConnection(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"auto", "off"} {
+		t.Run("link "+mode, func(t *testing.T) {
+			w := &whole{Suite: newSuite(t)}
+			audit, link := "--audit-log=-", "--link="+mode
+			w.server = must(w.StartServer(audit, "--server-id=server-1", "--deny-destination=denied.example"))(t)
+			w.agent = must(w.StartAgent(w.server, audit, link, "--agent-id=agent-1"))(t)
+			w.https = must(w.StartHTTPS(w.server, audit, link))(t)
+			way := []*suite.Process{w.https.Process, w.server.Process, w.agent.Process}
+			target := echoTarget(t)
+
+			const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+			connect := func(id, to string) net.Conn {
+				c := must(net.Dial("tcp", w.https.Address()))(t)
+				t.Cleanup(func() { _ = c.Close() })
+				fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\ntraceparent: 00-%s-00f067aa0ba902b7-01\r\n\r\n", to, id)
+				return c
+			}
+			c := connect(trace, target)
+			for _, part := range []string{"HTTP/1.1 200", "\r\n\r\n"} {
+				for seen := []byte{}; !bytes.HasSuffix(seen, []byte(part)); {
+					b := make([]byte, 1)
+					if _, err := c.Read(b); err != nil {
+						t.Fatal(err)
+					}
+					seen = append(seen, b[0])
+				}
+			}
+			for _, p := range way {
+				if r := recordOf(t, p, trace, "opened"); r.Audit != 1 || r.Destination != target || r.Source == "" || r.Resumed {
+					t.Errorf("%s: %+v", p.Name, r)
+				}
+			}
+			if _, err := io.WriteString(c, "ping"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+			for _, p := range way {
+				if r := recordOf(t, p, trace, "closed"); r.UpBytes != 4 || r.DownBytes != 4 || r.End == "" {
+					t.Errorf("%s: %+v", p.Name, r)
+				}
+			}
+			if r := recordOf(t, w.server.Process, trace, "closed"); r.Name != "server-1" || r.NextRole != "agent" || r.Next != "agent-1" || !slices.Contains(r.Identity, "cn:konnectivity-client") {
+				t.Errorf("the server records %+v", r)
+			}
+
+			const denied = "0af7651916cd43dd8448eb211c80319c"
+			connect(denied, "denied.example:443")
+			for _, p := range way[:2] {
+				if r := recordOf(t, p, denied, "refused"); r.Failure != "denied" || r.Reason == "" || r.Destination != "denied.example:443" {
+					t.Errorf("%s: %+v", p.Name, r)
+				}
+			}
+		})
+	}
+}
+
+// A plain HTTP request is a connection to the records of its sidecar.
+func TestAuditOfPlainRequests(t *testing.T) {
+	t.Parallel()
+	w := &whole{Suite: newSuite(t)}
+	w.server = must(w.StartServer())(t)
+	w.agent = must(w.StartAgent(w.server))(t)
+	w.https = must(w.StartHTTPS(w.server, "--audit-log=-"))(t)
+	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
+	t.Cleanup(site.Close)
+	client := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(must(url.Parse("http://" + w.https.Address()))(t)), DisableKeepAlives: true}}
+	for range 2 {
+		res := must(client.Post(site.URL+"/secret?token=secret", "text/plain", strings.NewReader("abc")))(t)
+		_, _ = io.Copy(io.Discard, res.Body)
+		_ = res.Body.Close()
+	}
+	var all []audited
+	eventually(t, patience, "records of two requests", func() (bool, any) {
+		all = records(t, w.https.Output())
+		return len(all) == 4, w.https.Output()
+	})
+	for _, r := range all {
+		if r.Destination != site.Listener.Addr().String() || r.Event == "closed" && (r.UpBytes != 3 || r.DownBytes != 5 || r.End != "complete") {
+			t.Errorf("%+v", r)
+		}
+	}
+	if strings.Contains(w.https.Output(), "secret") {
+		t.Error("a record tells what was requested")
+	}
+}
+
+// While links are cut and connections resumed, each process writes one pair of records for
+// a connection, and the bytes in the records of either end are those that were carried.
+func TestAuditAddsUp(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	log := func(name string) string { return "--audit-log=" + filepath.Join(dir, name) }
+	f := newFleet(t, 2, flags{server: []string{log("servers")}, agent: []string{log("agent")}, sidecars: []string{log("sidecars")}})
+	target := echoTarget(t)
+	var left, carried, failed atomic.Int64
+	left.Store(scaled(int64(2000), 100_000))
+	n := left.Load()
+	var working sync.WaitGroup
+	for i := range 16 {
+		way := f.ways()[i%2]
+		working.Go(func() {
+			for left.Add(-1) >= 0 {
+				if err := pings(t, way, target, &carried); err != nil {
+					t.Log(err)
+					failed.Add(1)
+				}
+			}
+		})
+	}
+	for left.Load() > 0 {
+		for _, leg := range append([]*balancer{f.toClients}, f.toAgents...) {
+			time.Sleep(rand.N(200 * time.Millisecond))
+			leg.cut()
+		}
+	}
+	working.Wait()
+	if failed.Load() > 0 {
+		t.Errorf("%d connections failed", failed.Load())
+	}
+	for _, p := range []*suite.Process{f.socks.Process, f.https.Process, f.servers[0].Process, f.servers[1].Process, f.agent.Process} {
+		if status, err := p.Stop(); status != 0 || err != nil {
+			t.Errorf("%s: %d, %v\n%s", p.Name, status, err, p.Output())
+		}
+	}
+	for _, name := range []string{"sidecars", "agent", "servers"} {
+		opened, closed, up, down, resumes := pairs(t, filepath.Join(dir, name))
+		t.Logf("%s: %d opened, %d closed, %d up, %d down, %d resumes; %d connections carried %d", name, opened, closed, up, down, resumes, n, carried.Load())
+		if opened != closed || name != "servers" && (int64(opened) != n || up != carried.Load() || down != carried.Load()) {
+			t.Errorf("the records of %s do not add up", name)
+		}
+		if resumes == 0 {
+			t.Errorf("%s have resumed nothing", name)
+		}
+	}
+}
+
+// pings sends some bytes, some times, and wants them back.
+func pings(t *testing.T, way tunnel.Dialer, target string, carried *atomic.Int64) error {
+	ctx := within(t, patience)
+	c, err := way.Dial(ctx, tunnel.NewFlow("tcp", target))
+	for ; err != nil; c, err = way.Dial(ctx, tunnel.NewFlow("tcp", target)) { // all links are cut
+		if ctx.Err() != nil {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(2 * patience))
+	for range 1 + rand.N(4) {
+		sent := make([]byte, 1+rand.N(4096))
+		if _, err := c.Write(sent); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(c, make([]byte, len(sent))); err != nil {
+			return err
+		}
+		carried.Add(int64(len(sent)))
+		time.Sleep(rand.N(20 * time.Millisecond))
+	}
+	if err := c.CloseWrite(); err != nil {
+		return err
+	}
+	if rest, err := io.ReadAll(c); err != nil || len(rest) > 0 {
+		return fmt.Errorf("%d bytes too many, %v", len(rest), err)
+	}
+	return nil
+}
+
+// pairs reads a file of records. Each process must have one pair of them for an id, besides
+// those of dials that were given up when the destination had answered already, and made
+// again.
+func pairs(t *testing.T, path string) (opened, closed int, up, down, resumes int64) {
+	t.Helper()
+	seen := map[[2]string]bool{}
+	for _, r := range records(t, string(must(os.ReadFile(path))(t))) {
+		key := [2]string{r.Name, r.ID}
+		switch {
+		case r.Event == "opened":
+			opened++
+		case r.Event == "closed" && r.End == "cancelled" && r.UpBytes == 0:
+			opened--
+		case r.Event == "closed":
+			closed++
+			up, down, resumes = up+r.UpBytes, down+r.DownBytes, resumes+r.Resumes
+			if seen[key] {
+				t.Errorf("two records of the end of %v", key)
+			}
+			seen[key] = true
+		case r.Event != "refused":
+			t.Errorf("%+v", r)
+		}
+	}
+	return opened, closed, up, down, resumes
+}

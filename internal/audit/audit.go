@@ -1,0 +1,121 @@
+// Package audit writes a record of every connection that a process was asked for: who
+// asked for what, from where, what became of it, how many bytes passed and why it ended
+// (docs/audit.md). A [Log] is a tunnel.Observer; all four programs have the same one.
+//
+// A record is encoded by the goroutine that serves the connection, and put into a bounded
+// queue. Another goroutine writes the queue to the file. So a full disk or a slow reader
+// holds up no connection. Records for which the queue has no room are dropped and counted.
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/pflag"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"konnectivity/tunnel"
+)
+
+// Stdout is the path that stands for standard output.
+const Stdout = "-"
+
+// AddFlag defines --audit-log.
+func AddFlag(set *pflag.FlagSet, path *string) {
+	set.StringVar(path, "audit-log", "", "append a record of every connection to this file, one JSON object a line; - is standard output (default: none is kept)")
+}
+
+// Options are what a Log needs. All are required.
+type Options struct {
+	Path       string // of a file, which is made if it is missing, or Stdout
+	Component  string // the program, as in its log
+	Name       string // the process's id
+	Log        logrus.FieldLogger
+	Registerer prometheus.Registerer // nil: no metrics
+}
+
+// Log is an audit log. Run must be kept running. Any goroutine may call the other methods,
+// which never wait for the file.
+type Log struct {
+	log     logrus.FieldLogger
+	head    []byte // the fields of every record that name the process
+	queue   queue
+	splices splices
+	out     output
+	counts  counts
+}
+
+// Open opens the file. An error says which flag is wrong.
+func Open(o Options) (*Log, error) {
+	l := &Log{log: o.Log, head: appendHead(nil, o.Component, o.Name), out: output{path: o.Path}}
+	l.queue.init()
+	l.splices.init(l)
+	if _, _, err := l.out.file(); err != nil {
+		return nil, fmt.Errorf("--audit-log: %w", err)
+	}
+	if o.Registerer != nil {
+		if err := l.register(o.Registerer); err != nil {
+			return nil, errors.Join(err, l.out.close())
+		}
+	}
+	return l, nil
+}
+
+// Close closes the file of a Log that does not run.
+func (l *Log) Close() {
+	if l != nil {
+		_ = l.out.close()
+	}
+}
+
+// Dialed implements tunnel.Observer.
+func (l *Log) Dialed(f *tunnel.Flow, took time.Duration, err error) {
+	if err == nil || f.Resume.Again() { // or a try of many to go on with a connection that was opened
+		return
+	}
+	l.add(&record{event: refused, at: time.Now(), flow: f, took: took, failed: tunnel.AsDialError(f.Address, err)})
+}
+
+// errUnanswered is what connections fail with whose client is gone when they are made.
+var errUnanswered = &tunnel.DialError{Failure: tunnel.FailCancelled, Reason: "the destination was reached, and the client was gone by then"}
+
+// Unanswered implements tunnel.Observer.
+func (l *Log) Unanswered(f *tunnel.Flow, took time.Duration, _ error) {
+	l.Dialed(f, took, errUnanswered)
+}
+
+// Opened implements tunnel.Observer.
+func (l *Log) Opened(f *tunnel.Flow) {
+	if spliced(f) {
+		l.splices.opened(f)
+		return
+	}
+	l.add(&record{event: opened, at: f.Opened, flow: f, resumed: f.Adopted})
+}
+
+// Closed implements tunnel.Observer.
+func (l *Log) Closed(f *tunnel.Flow, took time.Duration, err error) {
+	r := record{event: closed, at: f.Opened.Add(took), flow: f, took: took, err: err, resumed: f.Adopted}
+	r.up, r.down = f.Sent()
+	if f.Resumable != nil {
+		r.resumes = f.Resumable.ResumeStatus().Resumes
+	}
+	if spliced(f) {
+		l.splices.closed(&r)
+		return
+	}
+	l.add(&r)
+}
+
+// add queues a record.
+func (l *Log) add(r *record) {
+	var room [768]byte // most records have less; a longer one is allocated
+	l.queue.add(appendRecord(room[:0], l.head, r))
+}
+
+// stdout is where Stdout leads to.
+var stdout = os.Stdout

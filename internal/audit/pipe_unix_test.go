@@ -1,0 +1,74 @@
+//go:build unix
+
+package audit
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"konnectivity/internal/testutil"
+)
+
+// A pipe without a reader is refused at the start, and waited for later.
+func TestPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	testutil.NoError(t, syscall.Mkfifo(path, 0o600))
+	if _, err := Open(Options{Path: path}); err == nil {
+		t.Fatal("nobody reads")
+	}
+	open1 := func() *os.File { return testutil.Must(os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0))(t) }
+	reader := open1()
+	l, said := openLog(t, path)
+	stop := run(t, l)
+	open(l, 0, 1)
+	line := testutil.Must(bufio.NewReader(reader).ReadString('\n'))(t)
+	testutil.NoError(t, reader.Close())
+	open(l, 1, 1)
+	testutil.Eventually(t, "a line", func() bool { return strings.Contains(said.String(), "cannot be written") })
+	reader = open1()
+	defer reader.Close()
+	line += testutil.Must(bufio.NewReader(reader).ReadString('\n'))(t)
+	stop()
+	for i := range 2 {
+		if !strings.Contains(line, fmt.Sprintf(`"id":"%d"`, i)) {
+			t.Errorf("%d is missing in %s", i, line)
+		}
+	}
+}
+
+// A reader that is too slow loses whole records, and is told how many. It holds up
+// neither connections nor the end of the process.
+func TestSlowReader(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	testutil.NoError(t, syscall.Mkfifo(path, 0o600))
+	reader := testutil.Must(os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0))(t)
+	defer reader.Close()
+	l, _ := openLog(t, path)
+	stop := run(t, l)
+	n := 0
+	for ; l.queue.lost() == 0; n++ {
+		open(l, n, 1)
+	}
+	lines := bufio.NewReaderSize(reader, chunkSize)
+	for i := 0; ; i++ {
+		line := testutil.Must(lines.ReadString('\n'))(t)
+		if strings.Contains(line, `"event":"dropped"`) {
+			if i < n-int(l.queue.lost()) || !strings.Contains(line, fmt.Sprintf(`"dropped":%d}`, l.queue.lost())) {
+				t.Errorf("after %d of %d records: %s", i, n, line)
+			}
+			break
+		}
+		if !strings.Contains(line, fmt.Sprintf(`"id":"%d"`, i)) {
+			t.Fatalf("record %d is %s", i, line)
+		}
+	}
+	for range 2 {
+		open(l, 0, 1000) // more than the pipe holds
+	}
+	stop()
+}

@@ -1,0 +1,160 @@
+package audit
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// noticeTime is added to the window of a connection that has lost its path through
+	// this server: so much later than this side, another one may notice the loss.
+	noticeTime = 20 * time.Second
+
+	// maxWaiting bounds the connections that may be resumed here, each of which takes about
+	// 1 KiB. Those beyond it have ended as far as the records say.
+	maxWaiting = 16384
+
+	// maxPast is how many connections that have ended are remembered: those of a second, at
+	// a rate that few servers see.
+	maxPast = 4096
+)
+
+// spliced reports whether a flow is one of several that may carry one connection through a
+// server, one after the other, each from a link to another (docs/link-protocol.md §9).
+func spliced(f *tunnel.Flow) bool {
+	return f.Resumable == nil && f.Resume != nil && f.Resume.Granted.Window > 0
+}
+
+// splices joins such flows, so that the connection has one record of its opening and one
+// of its end.
+type splices struct {
+	log *Log
+
+	mu      sync.Mutex
+	by      map[spliceKey]*splice
+	waiting int
+	ended   bool // none waits any more
+
+	past     [maxPast]spliceKey // a ring of those that have ended
+	pastNext int
+}
+
+// spliceKey names a connection. Tokens are secret, so no other client's is the same.
+type spliceKey struct {
+	tenant string
+	token  [16]byte
+}
+
+// splice is a connection.
+type splice struct {
+	flows   int // open ones
+	since   time.Time
+	resumed bool // the first flow went on with what another process had
+	resumes int
+	up      int64
+	down    int64
+
+	tail  bool        // it has ended before, and its ends only tell each other that they have all
+	over  bool        // a flow has ended, and not because a link was lost
+	last  record      // of the flow that ended last, or that made it over
+	timer *time.Timer // while there is no flow; else nil
+}
+
+func (s *splices) init(l *Log) { s.log, s.by = l, make(map[spliceKey]*splice) }
+
+func keyOf(f *tunnel.Flow) spliceKey { return spliceKey{f.Tenant(), f.Resume.Token} }
+
+// opened counts a flow in, which must be spliced.
+func (s *splices) opened(f *tunnel.Flow) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := keyOf(f)
+	c := s.by[key]
+	if c == nil {
+		c = &splice{flows: 1, since: f.Opened, resumed: f.Resume.Again()}
+		c.tail = c.resumed && slices.Contains(s.past[:], key)
+		s.by[key] = c
+		if !c.tail {
+			s.log.add(&record{event: opened, at: f.Opened, flow: f, resumed: c.resumed})
+		}
+		return
+	}
+	c.flows++
+	c.resumes++
+	s.awakeLocked(c)
+}
+
+// closed counts a flow out. The connection ends with the last one, unless that lost its
+// link and another may come.
+func (s *splices) closed(r *record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := keyOf(r.flow)
+	c := s.by[key]
+	if c == nil {
+		return
+	}
+	c.flows--
+	c.up += r.up
+	c.down += r.down
+	lost := r.flow.Interrupted(r.err)
+	if !lost || !c.over {
+		c.last = *r
+	}
+	c.over = c.over || !lost
+	switch {
+	case c.flows > 0:
+	case c.over || s.ended || s.waiting >= maxWaiting:
+		s.endLocked(key, c)
+	default:
+		s.waiting++
+		c.timer = time.AfterFunc(min(r.flow.Resume.Window, r.flow.Resume.Granted.Window)+noticeTime, func() { s.expire(key, c) })
+	}
+}
+
+// expire ends a connection that was not resumed here.
+func (s *splices) expire(key spliceKey, c *splice) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.timer != nil && s.by[key] == c {
+		s.endLocked(key, c)
+	}
+}
+
+func (s *splices) awakeLocked(c *splice) {
+	if c.timer != nil {
+		c.timer.Stop()
+		c.timer = nil
+		s.waiting--
+	}
+}
+
+func (s *splices) endLocked(key spliceKey, c *splice) {
+	s.awakeLocked(c)
+	delete(s.by, key)
+	if c.tail {
+		return
+	}
+	if c.over {
+		s.past[s.pastNext] = key
+		s.pastNext = (s.pastNext + 1) % maxPast
+	}
+	r := c.last
+	r.took, r.up, r.down, r.resumes, r.resumed = r.at.Sub(c.since), c.up, c.down, c.resumes, c.resumed
+	s.log.add(&r)
+}
+
+// end ends all connections that wait, and those whose last flow ends from now on.
+func (s *splices) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	for key, c := range s.by {
+		if c.flows == 0 {
+			s.endLocked(key, c)
+		}
+	}
+}
