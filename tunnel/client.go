@@ -2,9 +2,9 @@ package tunnel
 
 import "konnectivity/tunnel/shares"
 
-// Client is a client of a server: the holder of a certificate at one
-// address, or a user of the machine by a unix socket. All its Flows point to the same Client, so what it may use is shared by
-// its connections, however many there are. A Client does not change; its budgets
+// Client is a client of a server: the holder of a certificate at one address, or a user of
+// the machine by a unix socket. All its Flows point to the same Client, so what it may use is
+// shared by its connections, however many there are. A Client does not change; its budgets
 // and shares may be used by any goroutine.
 type Client struct {
 	Tenant string   // name of its cluster; "": the server's own

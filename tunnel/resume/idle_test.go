@@ -26,10 +26,10 @@ func leaves(n int, f func()) int {
 }
 
 // An end is one block of memory; what it needs only once it has lost its carrier, has
-// to wait or is given a deadline takes none before. 480 and 128 are sizes of Go's
+// to wait or is given a deadline takes none before. 480 and 144 are sizes of Go's
 // allocator, which rounds up to one of these.
 func TestWhatAnIdleEndTakes(t *testing.T) {
-	if strconv.IntSize == 64 && (unsafe.Sizeof(Conn{}) > 480 || unsafe.Sizeof(opening{}) > 128) {
+	if strconv.IntSize == 64 && (unsafe.Sizeof(Conn{}) > 480 || unsafe.Sizeof(opening{}) > 144) {
 		t.Errorf("an end takes %d bytes, and what an opener adds %d", unsafe.Sizeof(Conn{}), unsafe.Sizeof(opening{}))
 	}
 	const n = 4096
