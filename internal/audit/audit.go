@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -47,6 +48,7 @@ type Log struct {
 	splices splices
 	out     output
 	counts  counts
+	runs    atomic.Bool
 }
 
 // Open opens the file. An error says which flag is wrong.
@@ -65,9 +67,9 @@ func Open(o Options) (*Log, error) {
 	return l, nil
 }
 
-// Close closes the file of a Log that does not run.
+// Close closes the file of a Log that has not run; Run closes it by itself.
 func (l *Log) Close() {
-	if l != nil {
+	if l != nil && !l.runs.Load() {
 		_ = l.out.close()
 	}
 }

@@ -101,9 +101,11 @@ func TestOneRecordForAllCarriers(t *testing.T) {
 			time.Sleep(time.Second)
 			closes(l, a, cut)
 			time.Sleep(29 * time.Second)
+			l.splices.mu.Lock()
 			if n := len(l.splices.by); n != 1 {
 				t.Errorf("%d connections wait within their window", n)
 			}
+			l.splices.mu.Unlock()
 			time.Sleep(2 * time.Second)
 		}, []string{"opened 1, false", "closed 1: lost, 10 bytes, 0 resumes, false, 1 s"}},
 		"from elsewhere": {func(l *Log) {

@@ -28,6 +28,7 @@ const (
 // Run writes queued records until ctx ends. It then writes the rest, within 2 s. It must be
 // called once.
 func (l *Log) Run(ctx context.Context) {
+	l.runs.Store(true)
 	// A write can block for good: to standard output, if that is a pipe without a reader, or
 	// to a network file system. Then this goroutine is not joined, since the process ends.
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -35,6 +36,7 @@ func (l *Log) Run(ctx context.Context) {
 	go func() {
 		defer close(done)
 		l.write(writing)
+		_ = l.out.close()
 	}()
 	for ctx.Err() == nil {
 		select {
@@ -49,7 +51,6 @@ func (l *Log) Run(ctx context.Context) {
 	stop()
 	select {
 	case <-done:
-		l.Close()
 	case <-time.After(flushTime):
 	}
 	if l.queue.end() {
@@ -69,9 +70,13 @@ func (l *Log) write(ctx context.Context) {
 		case <-time.After(batchTime):
 		case <-ctx.Done():
 		}
-		ended := ctx.Err() != nil
+		ended, failed := ctx.Err() != nil, false
 		for _, chunk := range l.queue.take(l.head) {
-			l.writeChunk(ctx, chunk)
+			if failed { // at the end, one try has to do
+				l.queue.miss(bytes.Count(chunk, newline))
+			} else {
+				failed = !l.writeChunk(ctx, chunk)
+			}
 			l.queue.reuse(chunk)
 		}
 		if ended {
@@ -81,8 +86,8 @@ func (l *Log) write(ctx context.Context) {
 }
 
 // writeChunk writes whole lines, however long that takes. What cannot be written when
-// ctx has ended is dropped.
-func (l *Log) writeChunk(ctx context.Context, lines []byte) {
+// ctx has ended is dropped; it then returns false.
+func (l *Log) writeChunk(ctx context.Context, lines []byte) bool {
 	for len(lines) > 0 {
 		rest, err := l.writeSome(lines)
 		if lines = rest; err == nil {
@@ -92,13 +97,14 @@ func (l *Log) writeChunk(ctx context.Context, lines []byte) {
 		l.failed(err)
 		if ctx.Err() != nil {
 			l.queue.miss(bytes.Count(lines, newline))
-			return
+			return false
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(retryTime):
 		}
 	}
+	return true
 }
 
 // writeSome writes to the file at the path, and returns the rest. If the path leads to
