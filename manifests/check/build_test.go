@@ -45,6 +45,9 @@ var besideAPI = []string{"sidecars/examples/kube-apiserver", byKubeadm + "static
 // socketClient runs nothing of ours: it uses the socket of sharedPod.
 const socketClient = "sidecars/examples/csi-controller-socket"
 
+// hostedPeers is the hosted server whose servers forward to one another.
+const hostedPeers = "server/hosted-peers"
+
 // base is not for use without a component.
 const base = "agent/base"
 

@@ -188,6 +188,7 @@ func TestChartMakesWhatKustomizationsMake(t *testing.T) {
 		{"{agent: {enabled: false}, pki: {mode: existing}, server: {service: {proxyProtocolFrom: [192.0.2.0/24]}}}", []string{"server/hosted-proxy-protocol"}},
 		{"{agent: {enabled: false}, pki: {mode: existing}, server: {route: {host: konnectivity-server.example.com}}}", []string{"server/hosted-route"}},
 		{"{agent: {enabled: false}, pki: {mode: existing}, server: {tlsRoute: {host: konnectivity-server.example.com, gateway: {name: konnectivity}}}}", []string{"server/hosted-tls-route"}},
+		{"{agent: {enabled: false}, pki: {mode: existing}, server: {peers: {enabled: true}}}", []string{"server/hosted-peers"}},
 		{"{agent: {enabled: false}, pki: {mode: existing}, server: {tenants: [cluster-a]}}", []string{"shared/server", "shared/tenant"}},
 		{"{agent: {enabled: false}, pki: {mode: existing}, server: {watchTenants: true}}", []string{"shared/server-secrets"}},
 		{"{agent: {enabled: false}, pki: {mode: existing}, server: {watchTenants: true, tenants: [cluster-a]}}", []string{"shared/server-secrets", "shared/tenant"}},
@@ -253,6 +254,12 @@ func TestChartsValues(t *testing.T) {
 			"NetworkPolicy konnectivity-server":           {`"konnectivity-clients":"true"`},
 			"Service red":                                 {`"targetPort":"client"`},
 			"Service blue":                                {`"targetPort":"client"`},
+		},
+		// Values of the user come last, and policies of both kinds let servers meet.
+		"{server: {peers: {enabled: true}, watchTenants: true, extraArgs: [--v=5]}}": {
+			"Deployment konnectivity-server":    {`"--tenants-namespace=$(POD_NAMESPACE)","--peer-servers=konnectivity-server-peers:8097","--peer-server-name=konnectivity-server","--v=5"]`},
+			"NetworkPolicy konnectivity-server": {`"konnectivity-clients":"true"`, `"port":"peer"`},
+			"Service konnectivity-server-peers": {`"clusterIP":"None"`},
 		},
 		// Agents know the servers by the name of the route.
 		"{pki: {clusterSANs: [203.0.113.7, a.example.com]}, " + routes + "}": {

@@ -18,7 +18,7 @@ import (
 )
 
 // exposed are the ways in which agents reach the hosted server.
-var exposed = []string{"server/hosted", "server/hosted-node-port", "server/hosted-route", "server/hosted-tls-route", "server/hosted-proxy-protocol"}
+var exposed = []string{"server/hosted", "server/hosted-node-port", "server/hosted-route", "server/hosted-tls-route", "server/hosted-proxy-protocol", hostedPeers}
 
 // one is the only object of a type with that name.
 func one[T any](t *testing.T, objects []object, name string) *T {

@@ -48,13 +48,13 @@ func hasPort(p pod, name string) bool {
 }
 
 func TestServicesLeadToPods(t *testing.T) {
-	hosted := build(t, "server/hosted")
+	hosted := build(t, hostedPeers)
 	services := each[corev1.Service](hosted)
-	if len(services) != 3 {
+	if len(services) != 4 {
 		t.Fatalf("%d services", len(services))
 	}
 	for _, s := range services {
-		found := selects(t, pods("server/hosted", hosted), labels.SelectorFromSet(s.Spec.Selector))
+		found := selects(t, pods(hostedPeers, hosted), labels.SelectorFromSet(s.Spec.Selector))
 		if len(found) != 1 {
 			t.Fatalf("service %s selects %d workloads", s.Name, len(found))
 		}
@@ -64,16 +64,17 @@ func TestServicesLeadToPods(t *testing.T) {
 			}
 		}
 		// Single stack where the cluster has only one; both where it has two, except
-		// for Prometheus, which would scrape each address of a server.
+		// for Prometheus, which would scrape each address of a server, and for servers,
+		// which would link to each.
 		want := corev1.IPFamilyPolicyPreferDualStack
-		if s.Name == "konnectivity-server-metrics" {
+		if s.Spec.ClusterIP == corev1.ClusterIPNone {
 			want = corev1.IPFamilyPolicySingleStack
 		}
 		if f := s.Spec.IPFamilyPolicy; f == nil || *f != want {
 			t.Errorf("service %s does not have the address families %s", s.Name, want)
 		}
-		// What only ready servers may have is the clients' alone: agents make
-		// servers ready, and monitoring must see those that are not.
+		// What only ready servers may have is the clients' alone: agents and other
+		// servers make servers ready, and monitoring must see those that are not.
 		if s.Spec.PublishNotReadyAddresses == (s.Name == "konnectivity-server-local") {
 			t.Errorf("service %s: publishNotReadyAddresses is %v", s.Name, s.Spec.PublishNotReadyAddresses)
 		}
@@ -108,8 +109,8 @@ func TestMonitorsBearTheRelease(t *testing.T) {
 }
 
 func TestPoliciesMeanTheServer(t *testing.T) {
-	hosted := build(t, "server/hosted")
-	server := pods("server/hosted", hosted)
+	hosted := build(t, hostedPeers)
+	server := pods(hostedPeers, hosted)
 	for _, b := range each[policyv1.PodDisruptionBudget](hosted) {
 		if len(selects(t, server, selectorOf(t, *b.Spec.Selector))) != 1 {
 			t.Errorf("the disruption budget selects nothing")
@@ -127,6 +128,9 @@ func TestPoliciesMeanTheServer(t *testing.T) {
 			own := len(rule.From) == 1 && rule.From[0].PodSelector != nil && rule.From[0].NamespaceSelector == nil
 			if port.Port.StrVal == "client" && !own {
 				t.Error("the port for clients is open to other namespaces")
+			}
+			if port.Port.StrVal == "peer" && (!own || len(selects(t, server, selectorOf(t, *rule.From[0].PodSelector))) != 1) {
+				t.Error("the port for other servers is not open to those alone")
 			}
 		}
 	}

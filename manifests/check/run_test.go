@@ -210,6 +210,12 @@ func (w *world) run(p pod, c corev1.Container, moved func(paths *strings.Replace
 func (w *world) server(folder string) *suite.Server {
 	w.t.Helper()
 	p, c := only(w.t, folder)
+	return w.serve(p, c)
+}
+
+// serve is server for a container of one, and further flags.
+func (w *world) serve(p pod, c corev1.Container, more ...string) *suite.Server {
+	w.t.Helper()
 	ports := w.ports(4)
 	s := &suite.Server{ClientPort: ports[0], AgentPort: ports[1], HealthPort: ports[2], AdminPort: ports[3]}
 	s.Process = w.run(p, c, func(paths *strings.Replacer) []string {
@@ -222,7 +228,7 @@ func (w *world) server(folder string) *suite.Server {
 		if argument(c, "server-port") != "0" {
 			moved = append(moved, "--server-port="+strconv.Itoa(ports[0]), "--server-bind-address=127.0.0.1")
 		}
-		return moved
+		return append(moved, more...)
 	})
 	w.ready(s.Process, c.LivenessProbe, s.HealthPort)
 	return s
@@ -277,6 +283,27 @@ func TestServersAndAgentsRun(t *testing.T) {
 		for _, process := range slices.Backward(w.suite.Processes()) {
 			w.stop(process)
 		}
+	}
+}
+
+// Servers link by the name and the certificates that they have there: both are ready with
+// one agent.
+func TestServersForward(t *testing.T) {
+	w := newWorld(t)
+	p, c := only(t, hostedPeers)
+	ports := w.ports(2)
+	i := slices.Index(c.Args, "--peer-servers=konnectivity-server-peers:8097")
+	if i < 0 {
+		t.Fatalf("its arguments are %q", c.Args)
+	}
+	c.Args[i] = "--peer-servers=" + suite.Loopback(ports[0]) + "," + suite.Loopback(ports[1]) // what the name resolves to
+	var servers []*suite.Server
+	for i, port := range ports {
+		servers = append(servers, w.serve(p, c, "--peer-port="+strconv.Itoa(port), "--peer-bind-address=127.0.0.1", "--server-id=pod-"+strconv.Itoa(i)))
+	}
+	w.agent("agent/daemonset", servers[0])
+	for _, s := range servers {
+		w.ready(s.Process, c.ReadinessProbe, s.HealthPort)
 	}
 }
 

@@ -85,21 +85,24 @@
 {{- end }}
 {{- end }}
 
-{{- /* The patches of a kustomize component: they add to the pod, its first container or the object, or remove from
-       the container. */}}
+{{- /* The patches of a kustomize component in the folder .path that are for .object's kind: they add to it or
+       remove from it. */}}
 {{- define "konnectivity.component" }}
-{{- $spec := .object.spec.template.spec }}
-{{- $container := first $spec.containers }}
-{{- $component := fromYaml (.root.Files.Get (printf "manifests/agent/components/%s/kustomization.yaml" .name)) }}
-{{- range fromYamlArray (first $component.patches).patch }}
-{{- $at := $spec }}
-{{- if contains "/containers/0/" .path }}{{ $at = $container }}
-{{- else if not (hasPrefix "/spec/template/spec/" .path) }}{{ $at = $.object.spec }}{{ end }}
-{{- if eq .op "remove" }}{{ $_ := unset $at (base .path) }}
-{{- else if hasSuffix "/-" .path }}
-{{- $list := base (dir .path) }}
-{{- $_ := set $at $list (append (get $at $list) .value) }}
-{{- else }}{{ $_ := set $at (base .path) .value }}
+{{- $component := fromYaml (.root.Files.Get (printf "manifests/%s/kustomization.yaml" .path)) }}
+{{- range $component.patches }}
+{{- if regexMatch (printf "^(%s)$" .target.kind) $.object.kind }}
+{{- range fromYamlArray .patch }}
+{{- $names := splitList "/" (trimSuffix "/-" .path) | rest }}
+{{- $name := last $names }}
+{{- $at := $.object }}
+{{- range initial $names }}
+{{- if kindIs "slice" $at }}{{ $at = index $at (int .) }}{{ else }}{{ $at = get $at . }}{{ end }}
+{{- end }}
+{{- if eq .op "remove" }}{{ $_ := unset $at $name }}
+{{- else if hasSuffix "/-" .path }}{{ $_ := set $at $name (append (get $at $name) .value) }}
+{{- else }}{{ $_ := set $at $name .value }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}
