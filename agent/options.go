@@ -96,6 +96,10 @@ type Options struct {
 	// tunnel.DefaultDialTimeout.
 	DialTimeout time.Duration
 
+	// MaxServers is to how many servers the agent is connected where there are more; 0:
+	// to all. The others reach it by servers that forward.
+	MaxServers int
+
 	// Leases counts servers by their leases; nil where only servers are asked.
 	Leases Counter
 	// CountSource says how Leases and what servers say are combined.
@@ -142,6 +146,14 @@ type Options struct {
 	Registerer prometheus.Registerer // nil: metrics are kept but not registered
 }
 
+// CheckMaxServers checks Options.MaxServers.
+func CheckMaxServers(n int) error {
+	if n < 0 || n > maxServers {
+		return fmt.Errorf("want a number from 0 (all) to %d", maxServers)
+	}
+	return nil
+}
+
 // check refuses what cannot work, and fills in defaults.
 func (o *Options) check() error {
 	switch {
@@ -156,6 +168,9 @@ func (o *Options) check() error {
 	}
 	if err := ValidateIdentifiers(o.Identifiers); err != nil {
 		return err
+	}
+	if err := CheckMaxServers(o.MaxServers); err != nil {
+		return fmt.Errorf("at most %d servers: %w", o.MaxServers, err)
 	}
 	for _, address := range o.Servers {
 		if _, _, err := tunnel.SplitAddress(address); err != nil {

@@ -51,7 +51,8 @@ const (
 
 type member = peers.Member[address, session]
 
-// set is the servers an agent is connected to: as many as there are, each once.
+// set is the servers an agent is connected to: as many as there are, or as it is to have,
+// each once.
 type set struct {
 	opts      Options
 	log       logrus.FieldLogger
@@ -78,6 +79,7 @@ func newSet(opts Options, c connector, m *metrics) *set {
 		ResolveEvery: s.resolveEvery,
 		Connect:      func(ctx context.Context, to address) (session, error) { return s.connector.connect(ctx, to) },
 		Silent:       func(s session) bool { return s.Protocol() != protocolLink },
+		Retire:       s.retire,
 		Events: peers.Events[address, session]{
 			Joined: s.joined, Duplicate: s.duplicate, Failed: s.failed,
 			Leaving: s.leaving, Lost: s.lost, Resolved: s.resolved, Changed: s.changed,
@@ -90,7 +92,7 @@ func (s *set) policy() peers.Policy {
 	return peers.Policy{
 		Backoff:   peers.Backoff{Base: s.opts.SyncInterval, Limit: s.opts.SyncIntervalCap, Growth: failGrowth},
 		ShortLife: shortLife, Spread: redialSpread, Losses: forgivenLosses,
-		MaxSearch: maxSearch, MaxPeers: maxServers,
+		MaxSearch: maxSearch, MaxPeers: maxServers, Most: s.opts.MaxServers, Client: s.opts.ID,
 		Want:       func(heard, _ int) int { return s.want(heard) },
 		ProbeEvery: s.probeEvery,
 	}
@@ -149,6 +151,36 @@ func (s *set) joined(m member) {
 	s.setFault(nil)
 	s.news.tell()
 	s.about(m).WithField("protocol", m.Session.Protocol()).Info("connected to server")
+	if l, ok := m.Session.(linkSession); ok && s.opts.MaxServers > 0 && !l.Forwards() {
+		link.WarnAlone(s.log, l.ServerID())
+	}
+}
+
+// retire has a server dial through others that is one too many, and ends its session once
+// nothing is open there that would be lost: what outlives it goes on by another. A server
+// that is about to go ends its sessions itself.
+func (s *set) retire(ctx context.Context, c session) {
+	if tunnel.Closed(c.Draining()) {
+		return
+	}
+	c.Drain()
+	open := c.Streams
+	if l, ok := c.(linkSession); ok {
+		open = l.Bound
+	}
+	for {
+		select {
+		case <-time.After(drainQuiet): // longer than a dial is on its way that crossed this
+		case <-c.Done():
+			return
+		case <-ctx.Done():
+			return
+		}
+		if open() == 0 {
+			_ = c.Close()
+			return
+		}
+	}
 }
 
 // about is the log for lines about a session.
@@ -189,9 +221,11 @@ func (s *set) leaving(m member) {
 }
 
 func (s *set) lost(m member, was peers.State) {
-	left := was == peers.Leaving
+	left := was == peers.Leaving || was == peers.Replaced
 	s.metrics.sessionEnded(m.Session, left)
-	if left || m.Session.Err() == nil {
+	if was == peers.Replaced {
+		s.about(m).Info("left a server: there are others, which are preferred")
+	} else if left || m.Session.Err() == nil {
 		s.about(m).Info("server closed the connection")
 	} else {
 		s.about(m).WithFields(link.LossFields(m.Session.Err())).Warn("connection to server lost")

@@ -55,7 +55,7 @@ func New(o Options) (*Client, error) {
 func (c *Client) connect(o Options) error {
 	way := uplink.Options{
 		Address: o.Address, ServerName: o.ServerName, TLS: ownTLS{o.TLS}, Mode: linkModes[o.Mode],
-		ResumeWindow: o.window(), Lanes: o.Lanes, Software: o.Name, Log: logTo(o.Log),
+		ResumeWindow: o.window(), Lanes: o.Lanes, MaxServers: o.MaxServers, Software: o.Name, Log: logTo(o.Log),
 	}
 	if err := throughProxy(&way, o.Proxy); err != nil {
 		return err

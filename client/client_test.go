@@ -244,6 +244,7 @@ func TestOptionsThatCanNeverWork(t *testing.T) {
 		"Options.TLS: want either":                  func(o *client.Options) { o.TLS = new(tls.Config) },
 		"Options.ResumeWindow":                      func(o *client.Options) { o.ResumeWindow = time.Hour },
 		"Options.Name":                              func(o *client.Options) { o.Name = "a\r\nb" },
+		"Options.MaxServers":                        func(o *client.Options) { o.MaxServers = -1 },
 		"Options.Lanes":                             func(o *client.Options) { o.Lanes = 9 },
 		"Options.PeerTrustDomain":                   func(o *client.Options) { o.PeerTrustDomain = "A B" },
 		"Options.Proxy: its scheme": func(o *client.Options) {

@@ -15,8 +15,8 @@ import (
 // tell a sidecar how to reach the server, with the same names and defaults, so that a
 // sidecar's arguments can be copied: --konnectivity-hostname, --konnectivity-port,
 // --server-name, --ca-cert-path, --tls-cert-path, --tls-key-path, --require-peer-role,
-// --peer-trust-domain, --resume-window, --link-lanes and --link. Other fields of o do not
-// change. A program whose flags are pflag's passes set to AddGoFlagSet.
+// --peer-trust-domain, --resume-window, --link-lanes, --max-servers and --link. Other fields of
+// o do not change. A program whose flags are pflag's passes set to AddGoFlagSet.
 func (o *Options) AddFlags(set *flag.FlagSet) {
 	server := &hostPort{address: &o.Address}
 	add(set, server.setHost, "konnectivity-hostname", "konnectivity-server-local", "name or IP address of the konnectivity server")
@@ -29,6 +29,7 @@ func (o *Options) AddFlags(set *flag.FlagSet) {
 	set.StringVar(&o.PeerTrustDomain, "peer-trust-domain", "", "refuse certificates whose role has any other trust domain (default: every trust domain is accepted, the CA decides)")
 	add(set, o.setWindow, "resume-window", DefaultResumeWindow.String(), "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
 	set.IntVar(&o.Lanes, "link-lanes", lanes.DefaultMax, "how many TCP connections a link to a server may have where one is not enough")
+	set.IntVar(&o.MaxServers, "max-servers", 0, "to how many servers to keep links where the name has more addresses, which is for servers that forward to one another; 0: to all")
 	add(set, o.setLink, "link", string(link.Auto), "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
 }
 

@@ -71,6 +71,10 @@ type Options struct {
 	// and 1: one.
 	Lanes int
 
+	// MaxServers is to how many servers to keep links where the host of Address has more
+	// addresses: for servers that forward to one another. 0: to all.
+	MaxServers int
+
 	// Proxy is an HTTP proxy on the way to the server: http:// or https:// with host, port,
 	// and maybe user and password. It is asked for Address as it is, and an https:// proxy
 	// must have a certificate of the system's CAs. nil: none; the environment is not looked
@@ -102,6 +106,8 @@ func (o Options) check() error {
 		return bad("Socket", errors.New("want no ServerName, TLS or Proxy with it"))
 	case o.TLS != nil && o.files():
 		return bad("TLS", errors.New("want either it or files"))
+	case o.MaxServers < 0:
+		return bad("MaxServers", fmt.Errorf("%d: want 0 for all, or more", o.MaxServers))
 	case len(o.Name) > maxName || tunnel.OneLine(o.Name) != o.Name:
 		return bad("Name", fmt.Errorf("want one line of at most %d bytes", maxName))
 	case o.PeerTrustDomain != "" && !pki.ValidTrustDomain(o.PeerTrustDomain):

@@ -54,6 +54,7 @@ func (s *Server) adminMore(status *admin.Status) {
 	s.eachCluster(func(cl *cluster) { status.Peers[admin.RoleClient] += len(cl.peers.clients()) })
 	if s.peering != nil {
 		status.Peers[admin.RoleServer], _ = s.peering.count()
+		status.Unlinked = s.peering.unlinked()
 	}
 	status.Tenants = s.tenants.states()
 	for _, strategy := range s.opts.Strategies {

@@ -28,7 +28,7 @@ func (s *Server) gauges() {
 		return 0
 	})
 	m.Gauge("peer_servers", "Number of other servers that are linked.", nil, s.ofPeering(func(p *peering) int { n, _ := p.count(); return n }))
-	m.Gauge("peer_servers_missing", "Number of addresses of --peer-servers to which there is no link.", nil, s.ofPeering(func(p *peering) int { return p.Missing() }))
+	m.Gauge("peer_servers_missing", "Number of addresses of other servers to which there is no link.", nil, s.ofPeering(func(p *peering) int { return p.Missing() }))
 	m.Gauge("peer_routes", "Number of agents and identifiers that other servers have told of.", nil, s.ofPeering(func(p *peering) int { _, n := p.count(); return n }))
 	for protocol, budget := range map[string]interface {
 		Used() int64

@@ -17,11 +17,15 @@ const linkWeight = 32 << 10
 // linkConfig is what all of the server's links have in common; each has a Budget
 // and a Log besides.
 func (s *Server) linkConfig() link.Config {
+	features := append(s.own.ends.Features(), link.FeatureLanes)
+	if s.peering != nil {
+		features = append(features, link.FeatureForward)
+	}
 	return link.Config{
 		Hello: link.Hello{
 			Role: link.RoleServer, Software: "konnectivity-server " + version.Get().Version,
 			ID: s.opts.ID, ServerCount: s.serverCount(),
-			Features: append(s.own.ends.Features(), link.FeatureLanes),
+			Features: features,
 		},
 	}
 }

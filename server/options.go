@@ -163,6 +163,8 @@ func (o *Options) setDefaults() error {
 		return errors.New("agents cannot need a link where there are none")
 	case o.NoLink && o.Peering != nil:
 		return errors.New("servers forward to one another by links only")
+	case o.Peering != nil && o.Peering.ByLeases && (o.Leases == nil || o.Peering.ServerName == ""):
+		return errors.New("servers that are found by leases need leases, and a name")
 	case o.Tenants != nil && o.TenantTokens == nil:
 		return errors.New("tenants' tokens need somebody to review them")
 	case o.Log == nil || o.Registry == nil:

@@ -6,6 +6,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -27,7 +29,9 @@ const maxPeerConns = 256
 
 const (
 	// leaveTime is how long a server that drains stays linked to the others for agents
-	// that do not leave it. It looks every leaveLook.
+	// that do not leave it, and for connections that outlive it. Those of an agent that
+	// knows no other server cannot go on before this one is back: the sooner it goes, the
+	// sooner they do. It looks every leaveLook.
 	leaveTime = 3 * time.Second
 	leaveLook = 25 * time.Millisecond
 )
@@ -44,6 +48,7 @@ const frontServer = "server"
 type Peering struct {
 	Listener   Listener
 	Addresses  []string // HOST:PORT of the others; a name may have several addresses
+	ByLeases   bool     // the others are found by the addresses in their leases, too; needs ServerName and Options.Leases
 	ServerName string   // that the others' certificates must have; "": the host of the address
 	TLS        func(serverName string, nextProtos ...string) *tls.Config
 }
@@ -61,8 +66,12 @@ func (s *Server) buildPeering() (err error) {
 		return nil
 	}
 	p := &peering{known: registry.NewPeers(s.metrics.PeerDialed)}
+	var found func(context.Context) ([]netip.AddrPort, error)
+	if o.ByLeases {
+		found = s.leases.Peers
+	}
 	p.Servers, err = reach.New(reach.Options{
-		ID: s.opts.ID, Addresses: o.Addresses, ServerName: o.ServerName, TLS: o.TLS, Link: s.peerLink,
+		ID: s.opts.ID, Addresses: o.Addresses, Found: found, ServerName: o.ServerName, TLS: o.TLS, Link: s.peerLink,
 		Known: p.known, TellAll: s.tellRoutes, Changed: s.routesChanged, Fault: s.metrics.PeerFault, Linked: s.linkedToPeer, Log: s.opts.Log,
 	})
 	if err != nil {
@@ -116,7 +125,7 @@ func (s *Server) linkedToPeer(session *link.Session) (ended func()) {
 // peerLink is for a link to another server, either side's.
 func (s *Server) peerLink() link.Config {
 	cfg := s.linkConfig()
-	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureForward, link.FeatureIdentity, link.FeatureRules)
+	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureIdentity, link.FeatureRules)
 	cfg.Forwarder = splice.Forwarder(&forwarded{server: s})
 	cfg.Budget, cfg.PeerNumbersClients, cfg.BudgetOf = s.opts.Budget, true, s.budgetOf
 	cfg.Log = s.opts.Log
@@ -222,14 +231,16 @@ func (d local) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	return d.cluster.agents.Dial(ctx, f)
 }
 
-// leave returns when, in a drain, no link to another server carries anything, and the
-// agents have gone to those as well, or ctx has ended.
+// leave returns when, in a drain, no link to another server carries anything that would be
+// lost, and connections and agents have gone to other servers or were given the time to, or
+// ctx has ended.
 func (p *peering) leave(ctx context.Context, agents func() int) {
 	p.front.Drain()
 	p.Drain()
 	began := time.Now()
 	for n := 1; ctx.Err() == nil; n++ {
-		if p.Idle() && (agents() == 0 || time.Since(began) > leaveTime) {
+		late := time.Since(began) > leaveTime
+		if p.Idle(!late) && (late || agents() == 0) {
 			return
 		}
 		if slices.Contains(leaveMoves, n) {
@@ -267,6 +278,15 @@ func (p *peering) count() (servers, known int) {
 		known += n
 	}
 	return len(ids), known
+}
+
+// unlinked lists the addresses of other servers that could not be linked.
+func (p *peering) unlinked() (out []admin.Unlinked) {
+	failing := p.Failing()
+	for _, at := range slices.SortedFunc(maps.Keys(failing), netip.AddrPort.Compare) {
+		out = append(out, admin.Unlinked{Address: at.String(), Cause: failing[at].Error()})
+	}
+	return out
 }
 
 // addTo lists the links to other servers.

@@ -69,16 +69,16 @@ func New(opts Options) (*Server, error) {
 	if opts.Admin != nil {
 		s.table = admin.NewTable()
 	}
-	if err := s.buildPeering(); err != nil {
-		return nil, err
-	}
-	s.own = s.newCluster("", s.limits.Own(), opts.Strategies)
-	s.own.config.Store(&config{api: opts.APIServers, gate: auth.Gate{Claims: opts.Claims, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
 	if opts.Leases != nil {
 		cfg := *opts.Leases
 		cfg.ServerID, cfg.Metrics, cfg.Changed, cfg.Log = opts.ID, s.metrics, s.tellCount, opts.Log
 		s.leases = lease.New(cfg)
 	}
+	if err := s.buildPeering(); err != nil {
+		return nil, err
+	}
+	s.own = s.newCluster("", s.limits.Own(), opts.Strategies)
+	s.own.config.Store(&config{api: opts.APIServers, gate: auth.Gate{Claims: opts.Claims, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
 	if opts.Tenants != nil {
 		s.tenants = newTenants(s, opts.Tenants)
 		s.metrics.More = s.tenants.carried

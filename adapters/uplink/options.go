@@ -54,6 +54,10 @@ type Options struct {
 	// 0 means 1.
 	Lanes int
 
+	// MaxServers is to how many of the server's addresses there is a link, where there
+	// are more; 0: to all. Servers that forward to one another need no more.
+	MaxServers int
+
 	// Leave is called when a server asks to be left, and again at least every
 	// second until nothing is on its link any more. It closes idle connections that
 	// are kept through the tunnel, for which the server waits. It must not block.
@@ -82,6 +86,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if err := lanes.CheckMax(o.Lanes); o.Lanes != 0 && err != nil {
 		return o, fmt.Errorf("%d lanes: %w", o.Lanes, err)
+	}
+	if o.MaxServers < 0 {
+		return o, fmt.Errorf("links to at most %d servers: want 0 for all, or more", o.MaxServers)
 	}
 	if o.TLS == nil {
 		return o, errors.New("no certificates for the konnectivity server: give a certificate, a key and a CA")

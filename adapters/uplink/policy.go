@@ -50,6 +50,13 @@ var policy = peers.Policy{
 	},
 }
 
+// policyOf is policy for a client that keeps to so many servers (0: to all).
+func policyOf(most int, client string) peers.Policy {
+	p := policy
+	p.Most, p.Client = most, client
+	return p
+}
+
 // resolveEvery spreads look-ups, never before addresses are too old.
 func resolveEvery(_ bool, err error) time.Duration {
 	every := refreshEvery

@@ -43,7 +43,7 @@ func New(opt Options) (*Server, error) {
 	s.ends = resume.New(resume.Options{Window: opt.ResumeWindow, Budget: budget, Log: opt.Log})
 	s.connector = newConnector(opt, s.health, budget, s.ends.Features())
 	s.set = peers.New(peers.Config[netip.AddrPort, session]{
-		Policy: policy, ConnectTimeout: opt.ConnectTimeout,
+		Policy: policyOf(opt.MaxServers, s.connector.hello.ID), ConnectTimeout: opt.ConnectTimeout,
 		Key:          netip.AddrPort.String,
 		Resolve:      s.connector.servers.resolve,
 		ResolveEvery: resolveEvery,
@@ -53,7 +53,7 @@ func New(opt Options) (*Server, error) {
 		Server:       serverOf,
 		Replace:      s.connector.linkAt,
 		Retire:       s.retire,
-		Events:       peers.Events[netip.AddrPort, session]{Failed: s.attemptFailed, Rushed: s.health.note, Resolved: s.resolved, Lost: s.sessionLost},
+		Events:       peers.Events[netip.AddrPort, session]{Joined: s.joined, Failed: s.attemptFailed, Rushed: s.health.note, Resolved: s.resolved, Lost: s.sessionLost},
 	})
 	s.connector.offer = func(l *linkSession) { s.set.Offer(l.addr, l) }
 	s.dialer = s.ends.Dialer(tunnel.DialerFunc(s.dial))
@@ -77,6 +77,13 @@ func (s *Server) sessions() sessions { return s.set.Members() }
 func (s *Server) now(ctx context.Context) (session, error) {
 	s.begin()
 	return s.set.Now(ctx)
+}
+
+// joined warns where a link to one server does not stand for all.
+func (s *Server) joined(m peers.Member[netip.AddrPort, session]) {
+	if l, linked := m.Session.(*linkSession); linked && s.opt.MaxServers > 0 && !l.Forwards() {
+		link.WarnAlone(s.opt.Log, l.Peer().ID)
+	}
 }
 
 // attemptFailed notes why one address has no session.

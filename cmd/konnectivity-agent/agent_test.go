@@ -99,6 +99,7 @@ func TestValidation(t *testing.T) {
 		{"--deny-destination=", "--deny-destination is empty", cli.ExitUsage},
 		{"--proxy-server-host=a:b:c", "--proxy-server-host", cli.ExitUsage},
 		{"--proxy-server-host=fe80::1%eth0", "", 0},
+		{"--max-servers=-1", "--max-servers=-1: want a number from 0 (all) to 256", cli.ExitUsage},
 		{"--link-lanes=0", "--link-lanes=0: want a number from 1 (off) to 8", cli.ExitUsage},
 		{"--link-lanes=9", "--link-lanes=9: want a number from 1", cli.ExitUsage},
 		{"--resume-window=-1s", "--resume-window=-1s: want a duration", cli.ExitUsage},

@@ -85,6 +85,7 @@ func (f *flags) addServers(set *pflag.FlagSet) {
 	cli.Choice(set, &f.options.Link, "link", link.Auto, "native link: auto (if the server supports it), off (gRPC only) or require", link.Auto, link.Off, link.Require)
 	set.DurationVar(&f.options.SyncInterval, "sync-interval", agent.DefaultSyncInterval, "pause before the first retry when a server cannot be reached")
 	set.DurationVar(&f.options.SyncIntervalCap, "sync-interval-cap", agent.DefaultSyncIntervalCap, "longest pause between retries")
+	set.IntVar(&f.options.MaxServers, "max-servers", 0, "to how many servers to be connected where there are more, each agent to a choice of its own; only where servers forward to one another (--peer-servers), since others do not reach it; 0: to all")
 	set.BoolVar(&f.options.SyncForever, "sync-forever", false, "look for more servers every --sync-interval-cap; without it the agent looks less often, which is usually enough")
 	set.DurationVar(&f.options.Keepalive, "keepalive-time", 0, "silence after which a server is pinged; it has 10s to answer; less than 1s means 1s (default: pinged after 5s, given up after 15s)")
 	set.DurationVar(&f.options.Grace, "graceful-shutdown-timeout", agent.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
@@ -186,6 +187,7 @@ func (f *flags) checkNumbers() error {
 		cli.AtLeast("sync-interval", o.SyncInterval, leastSync),
 		cli.CheckValue("resume-window", o.ResumeWindow, resume.CheckWindow(o.ResumeWindow)),
 		cli.CheckValue("link-lanes", o.Lanes, lanes.CheckMax(o.Lanes)),
+		cli.CheckValue("max-servers", o.MaxServers, agent.CheckMaxServers(o.MaxServers)),
 		cli.CheckValue("memory-budget-mib", f.budgetMiB, link.CheckBudgetMiB(f.budgetMiB)),
 	)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"math"
+	"net/netip"
 	"os"
 	"time"
 
@@ -71,7 +72,9 @@ type flags struct {
 	allow, deny []string
 	policyFile  string
 
-	peering server.Peering
+	peering    server.Peering
+	advertise  string
+	advertised netip.Addr // advertise, parsed
 
 	tenantsDir, tenantsNamespace, tenantsSelector string
 
@@ -144,7 +147,8 @@ func (f *flags) addRouting(set *pflag.FlagSet) {
 
 func (f *flags) addPeers(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.peering.Addresses, "peer-servers", nil, "HOST:PORT of other servers, which forward to one another; a name may have several addresses, such as that of a headless Service, and the server's own may be among them; repeatable (default: a server reaches its own agents only)")
-	set.IntVar(&f.peerPort.Number, "peer-port", 8097, "port for other servers, served only with --peer-servers")
+	set.StringVar(&f.advertise, "peer-advertise-address", "", "address of this server, published with --peer-port in its lease: servers whose leases have one are linked, beside --peer-servers; needs --enable-lease-controller and --peer-server-name")
+	set.IntVar(&f.peerPort.Number, "peer-port", 8097, "port for other servers, served only with --peer-servers or --peer-advertise-address")
 	set.StringVar(&f.peerPort.Host, "peer-bind-address", "", "address for the same (default: all)")
 	set.StringVar(&f.peering.ServerName, "peer-server-name", "", "name that other servers' certificates must have (default: the host of --peer-servers)")
 	set.StringVar(&f.peer.Cert, "peer-cert", "", "certificate file shown to other servers, with the role server and for both usages, server and client (default: that of --cluster-cert)")
@@ -248,7 +252,7 @@ func (f *flags) validate() error {
 }
 
 func (f *flags) checkNumbers() error {
-	f.clientPort.Unused, f.peerPort.Unused = !f.clientTCP(), len(f.peering.Addresses) == 0
+	f.clientPort.Unused, f.peerPort.Unused = !f.clientTCP(), !f.hasPeers()
 	o, qps := &f.options, f.tokens.PerSecond
 	if err := cmp.Or(
 		cli.CheckPorts(f.agentPort, f.healthPort, f.adminPort, f.clientPort, f.peerPort),
@@ -350,6 +354,9 @@ func (f *flags) checkAgents() error {
 	return nil
 }
 
+// hasPeers says whether there are other servers to forward to.
+func (f *flags) hasPeers() bool { return len(f.peering.Addresses) > 0 || f.advertise != "" }
+
 func (f *flags) checkPeers() error {
 	if err := cli.CheckPair(f.set, "peer-cert", "peer-key"); err != nil {
 		return err
@@ -357,10 +364,22 @@ func (f *flags) checkPeers() error {
 	if len(f.options.APIServers) > 0 && f.link == link.Off {
 		return cli.Usagef("--api-server and --link=off exclude each other: agents reach it by links")
 	}
-	if len(f.peering.Addresses) == 0 {
+	if f.advertise != "" {
+		ip, err := netip.ParseAddr(f.advertise)
+		switch {
+		case err != nil || ip.IsUnspecified() || ip.Zone() != "":
+			return cli.Usagef("--peer-advertise-address=%q: want the address by which other servers reach this one", f.advertise)
+		case !f.leases:
+			return cli.Usagef("--peer-advertise-address needs --enable-lease-controller, whose lease publishes it")
+		case f.peering.ServerName == "":
+			return cli.Usagef("--peer-advertise-address needs --peer-server-name, the name in the servers' certificates")
+		}
+		f.advertised = ip.Unmap()
+	}
+	if !f.hasPeers() {
 		for _, name := range []string{"peer-port", "peer-bind-address", "peer-server-name", "peer-cert", "peer-ca-cert"} {
 			if f.set.Changed(name) {
-				return cli.Usagef("--%s needs --peer-servers", name)
+				return cli.Usagef("--%s needs --peer-servers or --peer-advertise-address", name)
 			}
 		}
 		return nil
@@ -371,7 +390,7 @@ func (f *flags) checkPeers() error {
 		}
 	}
 	if f.link == link.Off {
-		return cli.Usagef("--peer-servers and --link=off exclude each other: servers forward to one another by links")
+		return cli.Usagef("--link=off excludes --peer-servers and --peer-advertise-address: servers forward to one another by links")
 	}
 	if f.peer.Cert == "" {
 		f.peer.Cert, f.peer.Key = f.cluster.Cert, f.cluster.Key

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"net/netip"
 	"os"
 	"strconv"
 	"time"
@@ -193,6 +194,9 @@ func (p *process) leases() error {
 		return fmt.Errorf("--lease-label: %w", err)
 	}
 	p.options.Leases = &server.LeaseOptions{Leases: leases, Labels: set}
+	if f.advertised.IsValid() {
+		p.options.Leases.Peer = netip.AddrPortFrom(f.advertised, uint16(f.peerPort.Number))
+	}
 	return nil
 }
 
@@ -329,7 +333,7 @@ func (p *process) listenAgents() error {
 // listenServers listens for other servers, where there are any.
 func (p *process) listenServers() error {
 	f := p.flags
-	if len(f.peering.Addresses) == 0 {
+	if !f.hasPeers() {
 		return nil
 	}
 	tls, err := p.sourceFor("peer", f.peer, f.peers.Servers())
@@ -340,6 +344,7 @@ func (p *process) listenServers() error {
 	if err != nil {
 		return err
 	}
+	f.peering.ByLeases = f.advertised.IsValid()
 	f.peering.Listener, f.peering.TLS = server.Listener{Listener: l, TLS: tls.Server}, tls.Client
 	p.options.Peering = &f.peering
 	return nil

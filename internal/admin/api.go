@@ -32,6 +32,9 @@ type Status struct {
 	ServerCount int            `json:"serverCount,omitempty"`
 	Strategies  map[string]int `json:"strategies,omitempty"`
 
+	// Unlinked are the other servers to which there is no link: of a server that forwards.
+	Unlinked []Unlinked `json:"unlinked,omitempty"`
+
 	// Tenants is the number of tenants by state: serving, stale, broken. Only a
 	// server with tenants sets it.
 	Tenants map[string]int `json:"tenants,omitempty"`
@@ -41,6 +44,12 @@ type Status struct {
 
 	// Buffers is the received payload that waits for readers, by protocol.
 	Buffers map[string]Buffer `json:"buffers,omitempty"`
+}
+
+// Unlinked is another server that cannot be linked.
+type Unlinked struct {
+	Address string `json:"address"`
+	Cause   string `json:"cause"` // a sentence
 }
 
 // Departure describes a peer that is no longer connected.

@@ -23,7 +23,8 @@
 //	Up, Agentless → Unlisted        a look-up no longer finds the address (Policy.ByAddress)
 //	Unlisted  → Up, Agentless       a look-up finds it again
 //	Up, Agentless, Unlisted → Leaving   the server drains
-//	Up, Agentless → Replaced        a search found a server that has agents
+//	Up, Agentless → Replaced        a search found a server that has agents, or the
+//	                                client is connected to as many that it prefers
 //	any       → Ended               the session is closed, or its connection is lost
 //
 // A session never comes back from Leaving, Replaced or Ended. State follows from

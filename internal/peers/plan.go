@@ -39,6 +39,10 @@ type Policy struct {
 	MaxSearch int
 	// MaxPeers is how many servers are connected at most to look for more.
 	MaxPeers int
+	// Most is to how many servers to be connected at most, where there are more; 0: to
+	// all. Client is whose choice it is.
+	Most   int
+	Client string
 	// ByAddress counts only sessions whose address is there now, and only what
 	// their servers tell. Otherwise a server counts wherever it was met, and
 	// the last word of any server counts.
@@ -57,7 +61,7 @@ type Policy struct {
 // reads no clock: its owner does all that, and reports each outcome.
 type Plan struct {
 	policy    Policy
-	places    []*place
+	places    []*place         // with Policy.Most, in the order of preference
 	peers     map[string]*Peer // by id; leaving ones until a successor comes
 	told      int              // the count that a server told last; 0: none
 	wanted    int              // Want as of the last look
@@ -75,6 +79,8 @@ type place struct {
 	dialing int       // attempts under way
 	met     string    // the id last met here
 	listed  bool      // the names still resolve to it
+	chosen  bool      // it is one of those to be connected to, as of the last elect
+	weight  uint64    // with Policy.Most
 	failing bool      // the last attempt failed
 }
 
@@ -126,7 +132,7 @@ func (p *Plan) place(address string) *place {
 	}
 	t := &place{address: address, listed: true, pace: pace{Backoff: p.policy.Backoff}}
 	t.hope(p.Want())
-	p.places = append(p.places, t)
+	p.insert(t)
 	return t
 }
 
@@ -148,8 +154,11 @@ func (p *Plan) find(address string) *place {
 //     may have the missing ones behind it;
 //   - while none is missing, one address is probed now and then, which brings
 //     news of the count and finds servers beyond it.
+//
+// With Policy.Most, addresses that are not chosen are left alone.
 func (p *Plan) Next(now time.Time) (dial []string, wake time.Time) {
 	p.recount()
+	p.elect()
 	due, wake := p.due(now)
 	for _, t := range due {
 		t.dialing++
@@ -163,7 +172,7 @@ func (p *Plan) due(now time.Time) (dial []*place, wake time.Time) {
 	var search []*place
 	searching, promising := 0, 0
 	for _, t := range p.places {
-		if !t.listed {
+		if !t.chosen {
 			continue
 		}
 		covered := p.covered(t)
@@ -228,7 +237,7 @@ func (p *Plan) probe(now time.Time, covered []*place) (dial []*place, next time.
 		return nil, p.nextProbe
 	}
 	p.nextProbe, p.missed = now.Add(Jitter(p.probeEvery())), false
-	if len(covered) == 0 || p.Active() >= p.policy.MaxPeers {
+	if len(covered) == 0 || p.Active() >= p.policy.MaxPeers || p.policy.Most > 0 && p.Active() >= p.policy.Most {
 		return nil, p.nextProbe
 	}
 	if t := covered[rand.N(len(covered))]; t.dialing == 0 {
@@ -250,13 +259,16 @@ func (p *Plan) probeEvery() time.Duration {
 }
 
 // covered says that the server last met at t is connected.
-func (p *Plan) covered(t *place) bool {
+func (p *Plan) covered(t *place) bool { return p.at(t) != nil }
+
+// at is a server that is connected and was last met at t; nil: there is none.
+func (p *Plan) at(t *place) *Peer {
 	for id, m := range p.peers {
 		if !m.leaving && (m.at == t || id == t.met) {
-			return true
+			return m
 		}
 	}
-	return false
+	return nil
 }
 
 // Active is the number of servers connected that mean to stay.
@@ -291,7 +303,13 @@ func (p *Plan) heard() int {
 func (p *Plan) Connected() int { return len(p.peers) }
 
 // Want is the number of servers to be connected to; at least 1.
-func (p *Plan) Want() int { return p.policy.Want(p.heard(), p.listed()) }
+func (p *Plan) Want() int {
+	want := p.policy.Want(p.heard(), p.listed())
+	if p.policy.Most > 0 {
+		want = min(want, p.policy.Most)
+	}
+	return want
+}
 
 // Needless says that a session that was just made at an address is one too many,
 // where there is to be one for each: another attempt was there first.
@@ -310,13 +328,14 @@ func (p *Plan) listed() (n int) {
 	return n
 }
 
-// Complete says that no server is missing, and no address is without one: it may
+// Complete says that no server is missing, and no chosen address is without one: it may
 // be that of a server that was replaced.
 func (p *Plan) Complete() bool {
+	p.elect()
 	if p.Active() < p.Want() || p.listed() == 0 {
 		return false
 	}
-	return !slices.ContainsFunc(p.places, func(t *place) bool { return t.listed && !p.covered(t) })
+	return !slices.ContainsFunc(p.places, func(t *place) bool { return t.chosen && !p.covered(t) })
 }
 
 // earlier is the earlier of two times.

@@ -46,9 +46,7 @@ func (s *Set[A, S]) found(old *member[A, S], session S) {
 		return
 	}
 	s.join(old.Address, session)
-	old.replaced, old.state, s.changed = true, Replaced, true
-	s.plan.Replaced(old.peer)
-	s.retire(old)
+	s.replaced(old)
 }
 
 // toReplace is the session with the fewest streams, if all that stay are to servers

@@ -179,6 +179,9 @@ func (s *Set[A, S]) step(now time.Time) (wake time.Time) {
 	if !s.resolving && !now.Before(s.lookAgain) {
 		s.lookUp()
 	}
+	if one := s.plan.Surplus(now); one != nil {
+		s.replaced(s.members[slices.IndexFunc(s.members, func(m *member[A, S]) bool { return m.peer == one })])
+	}
 	dial, wake := s.plan.Next(now)
 	for _, key := range dial {
 		s.attempt(s.addresses[key])
@@ -302,6 +305,14 @@ func (s *Set[A, S]) watch(session S) {
 		s.mail.wake()
 		_ = session.Close() // frees what a session that ended by itself still holds
 	})
+}
+
+// replaced has others take the place of a session.
+func (s *Set[A, S]) replaced(m *member[A, S]) {
+	m.replaced, m.state, s.changed = true, Replaced, true
+	s.plan.Replaced(m.peer)
+	s.retire(m)
+	s.publish()
 }
 
 // retire begins to end a session that is Leaving or Replaced.

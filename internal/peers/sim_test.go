@@ -57,6 +57,7 @@ type world struct {
 	links bool
 
 	closing time.Duration // what it takes
+	retires bool          // a set ends sessions that were replaced
 }
 
 func (w *world) count() (n int) {
@@ -189,7 +190,12 @@ func (w *world) live(s *Set[string, *conn]) (servers []string) {
 
 func (w *world) set(policy Policy) *Set[string, *conn] {
 	w.conns, w.hidden, w.alone = map[*conn]bool{}, map[string]bool{}, map[string]time.Time{}
+	var retire func(context.Context, *conn)
+	if w.retires {
+		retire = ends
+	}
 	return New(Config[string, *conn]{
+		Retire: retire,
 		Policy: policy, ConnectTimeout: 5 * time.Second,
 		Key: func(a string) string { return a }, Resolve: w.resolve,
 		ResolveEvery: func(bool, error) time.Duration { return time.Second },

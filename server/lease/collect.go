@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -23,7 +24,10 @@ func (c *Controller) collect(ctx context.Context, until time.Time) error {
 	if err != nil {
 		return err
 	}
-	live, expired := c.sort(list.Items, time.Now())
+	live, peers, expired := c.sort(list.Items, time.Now())
+	if c.peers.Swap(&peers) == nil {
+		close(c.listed)
+	}
 	if old := c.count.Swap(int64(live)); old != int64(live) && c.cfg.Changed != nil {
 		c.cfg.Changed(live)
 	}
@@ -39,12 +43,12 @@ func (c *Controller) collect(ctx context.Context, until time.Time) error {
 	return failed
 }
 
-// sort counts the servers and finds the leases to delete. This server counts even
-// while its lease cannot be renewed or was deleted, unless there are no leases at all:
-// then the count is unknown. A lease is live until its own time is over, and as long
+// sort counts the servers, says where the others are, and finds the leases to delete.
+// This server counts even while its lease cannot be renewed or was deleted, unless there
+// are no leases at all: then the count is unknown. A lease is live until its own time is over, and as long
 // as it is renewed, since clocks of servers differ. It is deleted only after both: its
 // time is over, and for its whole duration by our clock it was not renewed.
-func (c *Controller) sort(items []coordinationv1.Lease, now time.Time) (live int, expired []*coordinationv1.Lease) {
+func (c *Controller) sort(items []coordinationv1.Lease, now time.Time) (live int, peers []netip.AddrPort, expired []*coordinationv1.Lease) {
 	seen := make(map[string]sighting, len(items))
 	counted := false // this server
 	for i := range items {
@@ -60,6 +64,9 @@ func (c *Controller) sort(items []coordinationv1.Lease, now time.Time) (live int
 		switch {
 		case lease.Name == c.name, renewedAt(lease).Add(duration).After(now), s.renewed && unchanged < duration:
 			live++
+			if at, err := netip.ParseAddrPort(lease.Annotations[PeerAnnotation]); err == nil && lease.Name != c.name {
+				peers = append(peers, at)
+			}
 		case unchanged >= duration:
 			expired = append(expired, lease)
 		}
@@ -68,7 +75,7 @@ func (c *Controller) sort(items []coordinationv1.Lease, now time.Time) (live int
 	if live > 0 && !counted {
 		live++
 	}
-	return live, expired
+	return live, peers, expired
 }
 
 func durationOf(lease *coordinationv1.Lease) time.Duration {

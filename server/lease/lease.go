@@ -1,5 +1,6 @@
 // Package lease publishes that a server is alive, as a Lease that agents count,
-// and deletes the Leases of servers that are gone.
+// and deletes the Leases of servers that are gone. A Lease may also say where other
+// servers reach this one.
 //
 // RBAC it needs, on leases of coordination.k8s.io in its namespace: get,
 // create, update, list, delete.
@@ -10,6 +11,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -27,6 +29,9 @@ const (
 	leaseDuration = 30 * time.Second
 	renewInterval = 15 * time.Second // between renewals
 	NamePrefix    = "konnectivity-proxy-server-"
+
+	// PeerAnnotation of a lease is where other servers reach this one, as ADDRESS:PORT.
+	PeerAnnotation = "konnectivity-peer-address"
 
 	// countInterval is how often the leases are listed. Old agents learn a new
 	// count up to 20 s after their server does, and must have it within 30 s.
@@ -63,6 +68,7 @@ type Config struct {
 	Leases   Leases // of one namespace; kubeapi.NewLeases makes one
 	ServerID string
 	Labels   map[string]string // labels of the lease; leases are listed by them
+	Peer     netip.AddrPort    // where other servers reach this one; the zero value: not published
 	Metrics  Metrics           // nil: none
 	Changed  func(count int)   // if not nil, called on Run's goroutine with a new number of live servers
 	Log      logrus.FieldLogger
@@ -75,7 +81,9 @@ type Controller struct {
 	name     string
 	selector string
 
-	count atomic.Int64
+	count  atomic.Int64
+	peers  atomic.Pointer[[]netip.AddrPort]
+	listed chan struct{} // closed once peers are known
 
 	// Of Run's goroutine:
 	own     *coordinationv1.Lease // as last returned by the API
@@ -96,6 +104,7 @@ func New(cfg Config) *Controller {
 		cfg:      cfg,
 		name:     NamePrefix + cfg.ServerID,
 		selector: labels.FormatLabels(cfg.Labels),
+		listed:   make(chan struct{}),
 		seen:     make(map[string]sighting),
 		failing:  make(map[string]bool),
 	}
@@ -105,6 +114,19 @@ func New(cfg Config) *Controller {
 // as last listed; 0 until leases could be listed. It stays unchanged while the
 // API is away.
 func (c *Controller) Count() int { return int(c.count.Load()) }
+
+// Peers returns where the other live servers are, as last listed, of those that say it.
+// It waits until leases could be listed, and fails if ctx ends before.
+func (c *Controller) Peers(ctx context.Context) ([]netip.AddrPort, error) {
+	select {
+	case <-c.listed:
+		return *c.peers.Load(), nil
+	case <-ctx.Done():
+		return nil, errUnlisted
+	}
+}
+
+var errUnlisted = errors.New("the servers' leases could not be listed yet")
 
 // Run renews and collects until ctx ends, then deletes the lease, within a
 // bound, and returns. A failed operation is logged once and retried.
@@ -193,6 +215,10 @@ func (c *Controller) fill(lease *coordinationv1.Lease) {
 	}
 	for k, v := range c.cfg.Labels {
 		lease.Labels[k] = v
+	}
+	delete(lease.Annotations, PeerAnnotation)
+	if c.cfg.Peer.IsValid() {
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, PeerAnnotation, c.cfg.Peer.String())
 	}
 	if h := lease.Spec.HolderIdentity; h == nil || *h != c.cfg.ServerID {
 		lease.Spec.HolderIdentity = &c.cfg.ServerID

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -301,6 +303,43 @@ func TestCollect(t *testing.T) {
 	}
 	if m.lists["503ServiceUnavailable"] != 1 {
 		t.Errorf("metrics: %v", m.lists)
+	}
+}
+
+// Each server says in its lease where others reach it, and finds those that live and say
+// it too. What is no address is passed over, and a server that says it no more is not
+// found.
+func TestPeersAreFoundByTheirLeases(t *testing.T) {
+	a := newStore(t)
+	c := controller(a, nil, silent.Log())
+	c.cfg.Peer = netip.MustParseAddrPort("192.0.2.1:8097")
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Peers(gone); err == nil {
+		t.Error("peers are known before leases were listed")
+	}
+	for id, says := range map[string]string{"a": "192.0.2.2:8097", "b": "[2001:db8::3]:8097", "old": "", "name": "example.com:8097"} {
+		l := leaseOf(id, time.Second)
+		l.Annotations = map[string]string{PeerAnnotation: says}
+		a.put(l)
+	}
+	dead := leaseOf("dead", time.Hour)
+	dead.Annotations = map[string]string{PeerAnnotation: "192.0.2.4:8097"}
+	a.put(dead)
+	testutil.NoError(t, c.renew(t.Context()))
+	testutil.NoError(t, c.collect(t.Context(), time.Now()))
+	found, err := c.Peers(t.Context())
+	slices.SortFunc(found, netip.AddrPort.Compare)
+	if want := "[192.0.2.2:8097 [2001:db8::3]:8097]"; err != nil || fmt.Sprint(found) != want {
+		t.Errorf("found %v, %v; want %s", found, err, want)
+	}
+	if got := a.lease(c.name).Annotations[PeerAnnotation]; got != "192.0.2.1:8097" {
+		t.Errorf("it says %q", got)
+	}
+	c.cfg.Peer = netip.AddrPort{}
+	testutil.NoError(t, c.renew(t.Context()))
+	if at, says := a.lease(c.name).Annotations[PeerAnnotation]; says {
+		t.Errorf("it still says %q", at)
 	}
 }
 

@@ -5,9 +5,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,11 +45,15 @@ var policy = peers.Policy{
 	Want: func(_, addresses int) int { return max(1, addresses) },
 }
 
-// Options are what Servers work with. All must be given but ServerName.
+// Options are what Servers work with. All must be given but ServerName and Found.
 type Options struct {
 	ID         string   // this server's
 	Addresses  []string // HOST:PORT of other servers; a name may have several addresses
 	ServerName string   // that their certificates must have; "": the host of the address
+
+	// Found returns further addresses, which need a ServerName, until ctx ends at the
+	// latest; nil: there are none.
+	Found func(ctx context.Context) ([]netip.AddrPort, error)
 
 	// TLS returns a configuration as tlsreload's Source.Client does. It must accept
 	// servers alone.
@@ -79,7 +85,8 @@ type Servers struct {
 
 	mu      sync.Mutex
 	links   map[*Link]struct{}
-	missing int // servers
+	missing int                      // servers
+	failing map[netip.AddrPort]error // why there is no link; nothing of addresses that are gone
 
 	unheard map[string]bool // addresses that are to be heard of until settled; nil: not known yet. Only the loop of set uses it
 }
@@ -92,7 +99,10 @@ type address struct {
 
 // New returns Servers that do nothing yet.
 func New(opts Options) (*Servers, error) {
-	s := &Servers{opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), links: make(map[*Link]struct{})}
+	s := &Servers{opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), links: make(map[*Link]struct{}), failing: make(map[netip.AddrPort]error)}
+	if opts.Found != nil {
+		s.tls[opts.ServerName] = opts.TLS(opts.ServerName, link.ALPN)
+	}
 	for _, text := range opts.Addresses {
 		host, _, err := tunnel.SplitAddress(text)
 		if err != nil {
@@ -109,7 +119,7 @@ func New(opts Options) (*Servers, error) {
 		Connect:      s.connect,
 		Events: peers.Events[address, *session]{
 			Resolved: s.resolved,
-			Joined:   func(m peers.Member[address, *session]) { s.heard(m.Address) },
+			Joined:   s.joined,
 			Failed:   s.failed,
 			Changed:  s.counted,
 		},
@@ -144,6 +154,18 @@ func (s *Servers) resolve(ctx context.Context) (all []address, err error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTime)
 	defer cancel()
 	seen := make(map[netip.AddrPort]bool)
+	add := func(at netip.AddrPort, name string) {
+		if !seen[at] && len(all) < maxAddresses {
+			seen[at], all = true, append(all, address{at, name})
+		}
+	}
+	if s.opts.Found != nil {
+		found, failed := s.opts.Found(ctx)
+		err = failed
+		for _, at := range found {
+			add(at, s.opts.ServerName)
+		}
+	}
 	for _, text := range s.opts.Addresses {
 		host, port, _ := tunnel.SplitAddress(text) // which New has checked
 		ips, failed := lookup(ctx, host)
@@ -151,10 +173,7 @@ func (s *Servers) resolve(ctx context.Context) (all []address, err error) {
 			err = errors.Join(err, failed)
 		}
 		for _, ip := range ips {
-			at := netip.AddrPortFrom(ip.Unmap(), port)
-			if !seen[at] && len(all) < maxAddresses {
-				seen[at], all = true, append(all, address{at, s.nameOf(host)})
-			}
+			add(netip.AddrPortFrom(ip.Unmap(), port), s.nameOf(host))
 		}
 	}
 	return all, err
@@ -171,6 +190,11 @@ func (s *Servers) resolved(known []address, err error) {
 	if err != nil {
 		s.opts.Log.WithError(err).Warn("the addresses of other servers could not all be looked up; retrying")
 	}
+	s.mu.Lock()
+	maps.DeleteFunc(s.failing, func(at netip.AddrPort, _ error) bool {
+		return !slices.ContainsFunc(known, func(a address) bool { return a.at == at })
+	})
+	s.mu.Unlock()
 	if s.unheard != nil {
 		return
 	}
@@ -181,8 +205,18 @@ func (s *Servers) resolved(known []address, err error) {
 	s.settle()
 }
 
+func (s *Servers) joined(m peers.Member[address, *session]) {
+	s.heard(m.Address)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.failing, m.Address.at)
+}
+
 func (s *Servers) failed(f peers.Failure[address]) {
 	s.heard(f.Address)
+	s.mu.Lock()
+	s.failing[f.Address.at] = f.Err
+	s.mu.Unlock()
 	log := s.opts.Log.WithError(f.Err).WithField("server", f.Address.at.String())
 	if f.First {
 		log.Warn("another server cannot be linked; retrying")
@@ -207,6 +241,13 @@ func (s *Servers) counted(connected, wanted int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.missing = max(0, wanted-connected)
+}
+
+// Failing is why there is no link to each of the addresses that could not be linked.
+func (s *Servers) Failing() map[netip.AddrPort]error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.failing)
 }
 
 // Missing is to how many addresses of other servers there is no link.

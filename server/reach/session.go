@@ -206,13 +206,15 @@ func (s *Servers) Links() []*Link {
 // Routes is how much the server has told.
 func (s *Servers) Routes(l *Link) routes.Count { return s.opts.Known.Count(l.number) }
 
-// feedStreams are the streams of a link that carry no connection: each side's routes.
+// feedStreams are the streams of a link that carry no connection: each side opens one, for
+// routes.
 const feedStreams = 2
 
-// Idle says that no link carries a connection.
-func (s *Servers) Idle() bool {
+// Idle says that no link carries a connection; lasting ones, which outlive the link, count
+// if they are to.
+func (s *Servers) Idle(lasting bool) bool {
 	for _, l := range s.Links() {
-		if l.Streams() > feedStreams {
+		if l.Bound() > feedStreams/2 || lasting && l.Streams() > feedStreams {
 			return false
 		}
 	}

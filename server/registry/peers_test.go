@@ -51,13 +51,13 @@ func TestWhoIsAsked(t *testing.T) {
 	if err := s.Ready(); err == nil {
 		t.Error("ready without an agent anywhere")
 	}
-	s.peer(p, "far", "host=far.example&host=both.example&cidr=10.1.0.0/16&cidr=10.3.0.0/16&default-route=true")
+	s.peer(p, "far", "host=far.example&host=both.example&cidr=10.1.0.0/16&cidr=10.3.0.0/16&cidr=10.5.0.0/16&default-route=true")
 	if err := s.Ready(); err != nil {
 		t.Errorf("not ready, though another server has an agent: %v", err)
 	}
-	s.join("near", "a", "host=both.example&cidr=10.0.0.0/8&cidr=10.3.3.0/24")
+	near, _ := s.join("near", "a", "host=both.example&cidr=10.0.0.0/8&cidr=10.3.3.0/24&cidr=10.5.0.0/16")
 	for address, want := range map[string]string{
-		"far.example:1": "far", "both.example:1": "near", "10.1.0.1:1": "far", "10.2.0.1:1": "near", "10.3.3.1:1": "near", "10.3.4.1:1": "far",
+		"far.example:1": "far", "both.example:1": "near", "10.1.0.1:1": "far", "10.2.0.1:1": "near", "10.3.3.1:1": "near", "10.3.4.1:1": "far", "10.5.0.1:1": "near",
 		"elsewhere.example:1": "far", "192.0.2.1:1": "far",
 	} {
 		if got := s.via(address); got != want {
@@ -71,6 +71,13 @@ func TestWhoIsAsked(t *testing.T) {
 	forwarded.Origin = tunnel.Origin{Server: "another"}
 	if _, err := s.Dial(t.Context(), forwarded); tunnel.FailureOf(err) != tunnel.FailNoAgent {
 		t.Errorf("what another server forwarded is forwarded: %v", err)
+	}
+	near.drain()
+	testutil.Eventually(t, "the agent here is seen to drain", func() bool { return s.Agents()[0].Draining })
+	for address, want := range map[string]string{"both.example:1": "far", "10.3.4.1:1": "far", "10.5.0.1:1": "far", "10.2.0.1:1": "near", "10.3.3.1:1": "near"} {
+		if got := s.via(address); got != want {
+			t.Errorf("%s while an agent leaves: via %s, want %s", address, got, want)
+		}
 	}
 	blue := New([]Strategy{DestHost}, s.log)
 	blue.Share(p, "blue", func(routes.Key, bool) {})

@@ -198,7 +198,7 @@ func (r *Registry) pick(host string, t *tries) (*conn, Strategy, news) {
 }
 
 // choose picks by the first of the strategies that an agent here or another server
-// serves. An agent here comes first, except for one behind a server that has a longer
+// serves. An agent here comes first, unless it is about to go, or a server has a longer
 // prefix. waited says that another server was one that serves, a moment ago, and wake is
 // closed when there is news of one.
 func (r *Registry) choose(name string, addr netip.Addr, t *tries, now tunnel.Moment) (_ *conn, _ Strategy, waited bool, wake <-chan struct{}) {
@@ -210,12 +210,14 @@ func (r *Registry) choose(name string, addr netip.Addr, t *tries, now tunnel.Mom
 	defer r.peers.mu.RUnlock()
 	for _, s := range r.order() {
 		c, bits := r.index.pick(s, name, addr, t.own, now)
-		if c == nil || s == DestCIDR {
-			switch { // as in a routes.Table
-			case c == nil:
-				bits = -1
-			case addr.Is4():
+		if c == nil || c.draining || s == DestCIDR {
+			if addr.Is4() { // as in a routes.Table
 				bits += 96
+			}
+			if c == nil {
+				bits = -1
+			} else if c.draining {
+				bits--
 			}
 			far, waits := r.peers.pick(r.cluster, s, name, addr, bits, t.asked, now)
 			if far != nil {

@@ -30,10 +30,13 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 	var tried []*conn
 	var gone error // of an agent that does not know the connection
 	for {
-		c, wake := r.at(f.Resume.Route, tried)
+		c, leaving, wake := r.at(f.Resume.Route, tried)
 		var news <-chan struct{} // of other servers
-		if c == nil && f.Origin.Server == "" {
-			c, news = r.peers.resume(r.cluster, f.Resume.Route, tried)
+		if (c == nil || leaving) && f.Origin.Server == "" {
+			var far *conn
+			if far, news = r.peers.resume(r.cluster, f.Resume.Route, tried); far != nil {
+				c = far
+			}
 		}
 		if c != nil {
 			far, err := r.dialVia(ctx, c, "resume", f)
@@ -60,15 +63,15 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 	}
 }
 
-// at returns a connection of an agent with that route that is not in tried, and a channel
-// that is closed when another agent joins. Agents by gRPC do not count: they would make a
-// new connection.
-func (r *Registry) at(route string, tried []*conn) (found *conn, wake <-chan struct{}) {
+// at returns a connection of an agent with that route that is not in tried, whether that
+// is about to go, and a channel that is closed when another agent joins. Agents by gRPC do
+// not count: they would make a new connection.
+func (r *Registry) at(route string, tried []*conn) (found *conn, leaving bool, wake <-chan struct{}) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	g := r.index.keyed[key{kind: byRoute, name: route}]
 	if g == nil {
-		return nil, r.wake
+		return nil, false, r.wake
 	}
 	for _, m := range g.members {
 		for _, c := range m.conns {
@@ -76,10 +79,10 @@ func (r *Registry) at(route string, tried []*conn) (found *conn, wake <-chan str
 				continue
 			}
 			if !c.draining {
-				return c, r.wake
+				return c, false, r.wake
 			}
 			found = c
 		}
 	}
-	return found, r.wake
+	return found, true, r.wake
 }

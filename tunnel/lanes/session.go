@@ -129,6 +129,15 @@ func (g *Group) Probe() {
 	g.each((*link.Session).Probe)
 }
 
+// Forwards says whether the peer is a server that forwards to others.
+func (g *Group) Forwards() bool { return g.first().Forwards() }
+
+// Bound is how many streams the peer has opened whose connections do not outlive them.
+func (g *Group) Bound() (n int) {
+	g.each(func(ses *link.Session) { n += ses.Bound() })
+	return n
+}
+
 // SetServerCount tells the peer.
 func (g *Group) SetServerCount(n int) {
 	g.each(func(ses *link.Session) { ses.SetServerCount(n) })

@@ -76,7 +76,8 @@ type Session struct {
 	peer    Hello
 	resumes bool // both sides take part in resuming (§9)
 	lanes   bool // both sides take part in lanes (§10)
-	servers bool // both sides are servers that forward (§11)
+	forward bool // the peer is a server that forwards (§11)
+	servers bool // both sides are
 
 	identities bool // both sides tell and take clients' identities (§12)
 	api        bool // the agent may ask for the API server (§13)
@@ -161,8 +162,10 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 	both := func(feature string) bool {
 		return slices.Contains(cfg.Hello.Features, feature) && slices.Contains(hs.peer.Features, feature)
 	}
-	ses.resumes, ses.lanes, ses.servers = both(FeatureResume), both(FeatureLanes), both(FeatureForward)
+	ses.resumes, ses.lanes = both(FeatureResume), both(FeatureLanes)
 	ses.identities, ses.judges, ses.api = both(FeatureIdentity), both(FeatureRules), both(FeatureAPI)
+	ses.forward = hs.peer.FromServer()
+	ses.servers = ses.forward && cfg.Hello.FromServer()
 	ses.news = news{ses.peer.ServerCount, ses.peer.Serving}
 	ses.peer.forget()
 	ses.cfg.Hello, ses.cfg.Verify = Hello{Role: cfg.Hello.Role}, nil // nor what else they refer to

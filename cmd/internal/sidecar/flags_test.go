@@ -139,6 +139,7 @@ func TestUsageErrors(t *testing.T) {
 		"--idle-timeout=soon":            "--idle-timeout",
 		"--resume-window=-1s":            "--resume-window=-1s: want a duration from 0 (off) to 10m0s",
 		"--resume-window=11m":            "--resume-window=11m0s: want a duration",
+		"--max-servers=-1":               "--max-servers: want 0 for all or at least 1, got -1",
 		"--link-lanes=0":                 "--link-lanes=0: want a number from 1 (off) to 8",
 		"--link-lanes=9":                 "--link-lanes=9: want a number from 1",
 		"--drain-timeout=-1s":            "--drain-timeout: want 0",

@@ -95,6 +95,8 @@ func (o *Options) check() error {
 		return cli.Usagef("--serving-address: want an IP address or localhost, got %q", o.ServingAddress)
 	case o.fronts.MaxConns < 0:
 		return cli.Usagef("--max-connections: want 0 for the default or at least 1, got %d", o.fronts.MaxConns)
+	case server.MaxServers < 0:
+		return cli.Usagef("--max-servers: want 0 for all or at least 1, got %d", server.MaxServers)
 	case o.bounds.Idle < 0:
 		return cli.Usagef("--idle-timeout: want 0 for none or a positive duration, got %v", o.bounds.Idle)
 	case o.fronts.Drain < 0:

@@ -269,7 +269,11 @@ func (c *pathChecker) openLink(ctx context.Context, probe *uplink.Probe) bool {
 	defer session.Close()
 	c.linked = true
 	peer := session.Peer()
-	c.ok("link with the server", fmt.Sprintf("%s, id %s, one of %s", peer.Software, peer.ID, status.Plural(max(1, session.ServerCount()), "server")))
+	forwards := ""
+	if session.Forwards() {
+		forwards = ", and forwards to the others"
+	}
+	c.ok("link with the server", fmt.Sprintf("%s, id %s, one of %s%s", peer.Software, peer.ID, status.Plural(max(1, session.ServerCount()), "server"), forwards))
 	for end := time.Now().Add(roundTripTime); session.RTT() == 0 && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -110,8 +110,10 @@ func TestTroubles(t *testing.T) {
 		"old failure": {Report{Status: admin.Status{Peers: one, Now: now}, Failures: []admin.Failure{{Stage: "dial", Time: now.Add(-2 * time.Minute), Failure: "timeout"}}}, nil},
 		"an agent":    {Report{Status: admin.Status{Component: "konnectivity-agent", Now: now}}, nil},
 		"tenants":     {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now, Tenants: map[string]int{"serving": 7, "broken": 2, "stale": 1}}}, []string{"tenants whose settings cannot be used: 2 broken, 1 stale; konnectivity tenants list tells why"}},
-		"all serve":   {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now, Tenants: map[string]int{"serving": 7}}}, nil},
-		"some full":   {Report{Status: admin.Status{Peers: one, Now: now, Buffers: map[string]admin.Buffer{"grpc": {Used: 75, Limit: 100}, "link": {Used: 74, Limit: 100}}}}, []string{"the memory for bytes in flight by grpc is full, 75 B of 100 B: 0 connections wait for a side that does not read"}},
+		"unlinked": {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now, Unlinked: []admin.Unlinked{{Address: "192.0.2.1:8097", Cause: "refused"}, {Address: "192.0.2.2:8097"}}}},
+			[]string{"agents of other servers may not be reached: there is no link to the server at 192.0.2.1:8097, and to 1 more: refused"}},
+		"all serve": {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now, Tenants: map[string]int{"serving": 7}}}, nil},
+		"some full": {Report{Status: admin.Status{Peers: one, Now: now, Buffers: map[string]admin.Buffer{"grpc": {Used: 75, Limit: 100}, "link": {Used: 74, Limit: 100}}}}, []string{"the memory for bytes in flight by grpc is full, 75 B of 100 B: 0 connections wait for a side that does not read"}},
 	} {
 		if got := troubles(c.r); fmt.Sprint(got) != fmt.Sprint(c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)

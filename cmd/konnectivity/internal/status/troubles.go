@@ -27,6 +27,7 @@ func troubles(r Report) []string {
 		say(NoAgent(s))
 	}
 	say(RecentlyLost(r))
+	say(unlinked(s.Unlinked))
 	say(unusableTenants(s.Tenants))
 	for _, role := range []string{admin.RoleAgent, admin.RoleServer, admin.RoleClient} {
 		if silent := SilentPeers(r.Peers, role); len(silent) > 0 {
@@ -53,6 +54,19 @@ func NoAgent(s admin.Status) string {
 		return "no agent is connected to " + s.ID + ", and none was since it started"
 	}
 	return fmt.Sprintf("no agent is connected to %s; the last, %s at %s, left %s ago: %s", s.ID, last.ID, last.Remote, Span(s.Now.Sub(last.Time)), last.Cause)
+}
+
+// unlinked names the other servers to which there is no link.
+func unlinked(servers []admin.Unlinked) string {
+	if len(servers) == 0 {
+		return ""
+	}
+	first := servers[0]
+	more := ""
+	if n := len(servers) - 1; n > 0 {
+		more = fmt.Sprintf(", and to %d more", n)
+	}
+	return fmt.Sprintf("agents of other servers may not be reached: there is no link to the server at %s%s: %s", first.Address, more, first.Cause)
 }
 
 // unusableTenants counts the tenants whose settings cannot be used.
