@@ -25,7 +25,15 @@ type crew struct {
 
 func newCrew(t *testing.T) *crew {
 	t.Helper()
-	c := &crew{Suite: newSuite(t)}
+	return newCrewOf(t, newSuite(t), func(_ int, all []string) []string {
+		return []string{"--graceful-shutdown-timeout=1s", "--peer-servers=" + strings.Join(all, ",")}
+	})
+}
+
+// newCrewOf is newCrew for servers that find one another by flags of their own.
+func newCrewOf(t *testing.T, s *suite.Suite, find func(i int, all []string) []string) *crew {
+	t.Helper()
+	c := &crew{Suite: s}
 	var ports []int
 	var all []string
 	for range 3 {
@@ -34,7 +42,7 @@ func newCrew(t *testing.T) *crew {
 	}
 	echo := listenAll(t)
 	for i, port := range ports {
-		flags := []string{"--proxy-strategies=destHost", "--graceful-shutdown-timeout=1s", fmt.Sprint("--peer-port=", port), "--peer-bind-address=127.0.0.1", "--peer-servers=" + strings.Join(all, ",")}
+		flags := append(find(i, all), "--proxy-strategies=destHost", fmt.Sprint("--peer-port=", port), "--peer-bind-address=127.0.0.1")
 		srv := must(c.StartServer(flags...))(t)
 		address := fmt.Sprint("127.0.1.", i+1)
 		agent := must(c.LaunchAgent(srv, "--agent-identifiers=ipv4="+address, "--sync-interval-cap=1s"))(t)
@@ -135,6 +143,178 @@ func TestAnyServerWillDo(t *testing.T) {
 	if !strings.Contains(screen, "2 servers") || !strings.Contains(screen, "server  ") {
 		t.Errorf("konnectivity status shows no other servers (exit status %d):\n%s", status, screen)
 	}
+}
+
+// Servers find one another by the addresses in their leases, also one that is replaced and
+// has another address since.
+func TestServersFoundByLeases(t *testing.T) {
+	t.Parallel()
+	s := newSuite(t)
+	api := newKubeAPI(t, s)
+	c := newCrewOf(t, s, func(i int, _ []string) []string {
+		return append(api.apiArgs(), "--enable-lease-controller", fmt.Sprint("--server-id=srv-", i), "--peer-advertise-address=127.0.0.1", "--peer-server-name=localhost")
+	})
+	reached := func() {
+		t.Helper()
+		for _, srv := range c.servers {
+			for _, target := range c.targets {
+				if o := echoOnce(viaConnect("unix", srv.UDS, nil), target); o.err != nil {
+					t.Error(o.err)
+				}
+			}
+		}
+	}
+	reached()
+	c.servers[0].Kill()
+	if err := c.RunServer(c.servers[0], append(c.flags[0], fmt.Sprint("--peer-port=", testutil.Reserved(t)))...); err != nil {
+		t.Fatal(err)
+	}
+	c.linked(t)
+	reached()
+}
+
+// A server that stands still, as by a bug or a machine that hangs, holds up the dials that
+// others forward to it for a bounded time, which is counted and said; dials for other agents
+// go on. When it goes on, it is linked again.
+func TestAServerStandsStill(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t)
+	asked, frozen := c.servers[0], c.servers[2]
+	way := viaConnect("unix", asked.UDS, nil)
+	if err := frozen.Signal(suite.Freeze); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = frozen.Signal(suite.Thaw) }()
+	stop := dialing([]tunnel.Dialer{way, viaConnect("unix", c.servers[1].UDS, nil)}, c.targets[1], scaled(20, 100))
+	held := echoOnce(way, c.targets[2])
+	t.Logf("a dial for an agent of the server that stands still: %v after %v", held.err, held.took)
+	if held.err == nil || held.took > 40*time.Second {
+		t.Errorf("a dial by a server that stands still: %v after %v", held.err, held.took)
+	}
+	eventually(t, 2*patience, "the server is given up, which is shown", func() (bool, any) {
+		n := metric(asked.HealthURL("/metrics"), "server_peer_servers")
+		return n == 1 && metric(asked.HealthURL("/metrics"), "server_peer_servers_missing") == 1, n
+	})
+	if again := echoOnce(way, c.targets[2]); again.err == nil || again.took > 10*time.Second {
+		t.Errorf("a dial once it is given up: %v after %v", again.err, again.took)
+	}
+	failed := 0.0
+	body, _ := page(asked.HealthURL("/metrics"))
+	for _, outcome := range []string{"timeout", "agent_lost", "no_agent", "canceled"} {
+		failed += max(0, value(body, `server_peer_dials_total{outcome="`+outcome+`"}`))
+	}
+	if failed == 0 {
+		t.Error("what came of the dials is not counted")
+	}
+	made, errs := stop()
+	t.Logf("%d dials by other servers meanwhile, %d failed", made, len(errs))
+	for _, err := range errs[:min(len(errs), 3)] {
+		t.Error(err)
+	}
+	if err := frozen.Signal(suite.Thaw); err != nil {
+		t.Fatal(err)
+	}
+	c.linked(t)
+	if o := echoOnce(way, c.targets[2]); o.err != nil {
+		t.Error(o.err)
+	}
+}
+
+// Three servers, each agent and the sidecar linked to one of them only. Servers leave in
+// turn, and are killed in turn: no dial fails, and none of the sidecar's connections is
+// lost.
+func TestOneServerEach(t *testing.T) {
+	t.Parallel()
+	c := newCrew(t)
+	var hosts []string
+	for _, srv := range c.servers {
+		hosts = append(hosts, suite.Loopback(srv.AgentPort))
+	}
+	addresses := "--proxy-server-host=" + strings.Join(hosts, ",")
+	for i, agent := range c.agents {
+		stopInOrder(t, agent.Process)
+		c.agents[i] = must(c.StartAgent(c.servers[i], addresses, "--max-servers=1", fmt.Sprint("--agent-id=a", i), fmt.Sprintf("--agent-identifiers=ipv4=127.0.1.%d", i+1), "--sync-interval-cap=1s"))(t)
+	}
+	clients := newBalancer(t, clientSide(c.servers...)...)
+	sidecar := must(c.StartHTTPS(clients.front(), "--max-servers=1"))(t)
+	way := viaConnect("tcp", sidecar.Address(), nil)
+	var held []tunnel.Conn
+	for _, target := range c.targets {
+		conn := must(way.Dial(t.Context(), tunnel.NewFlow("tcp", target)))(t)
+		defer conn.Close()
+		held = append(held, conn)
+	}
+	one := func(what string) {
+		t.Helper()
+		for i, agent := range c.agents {
+			eventually(t, patience, fmt.Sprintf("agent %d has one server, %s", i, what), func() (bool, any) {
+				n := metric(agent.HealthURL("/metrics"), "agent_open_server_connections")
+				return n == 1, n
+			})
+		}
+		for n, conn := range held {
+			says(t, conn, fmt.Sprintf("%s, connection %d", what, n))
+		}
+	}
+	one("at first")
+	var stops []func() (int64, []error)
+	for _, target := range c.targets {
+		stops = append(stops, dialing([]tunnel.Dialer{way}, target, scaled(10, 167)))
+	}
+	for i, srv := range c.servers {
+		for _, how := range []string{"stopped", "killed"} {
+			if how == "stopped" {
+				stopInOrder(t, srv.Process)
+			} else {
+				srv.Kill()
+			}
+			if err := c.RunServer(srv, c.flags[i]...); err != nil {
+				t.Fatal(err)
+			}
+			for _, srv := range c.servers {
+				reaches(t, patience, srv.HealthURL("/metrics"), "server_peer_servers", 2)
+			}
+			one(fmt.Sprintf("server %d was %s", i, how))
+		}
+	}
+	for _, stop := range stops {
+		made, errs := stop()
+		t.Logf("%d dials beside it, %d failed", made, len(errs))
+		for _, err := range errs[:min(len(errs), 3)] {
+			t.Error(err)
+		}
+	}
+	for _, p := range append([]*suite.Process{sidecar.Process}, c.agents[0].Process) {
+		if strings.Contains(p.Output(), "does not forward to others") {
+			t.Errorf("%s warns of servers that forward", p.Name)
+		}
+	}
+}
+
+// A server leaves whose agent knows no other: it waits a moment for the agent to find one,
+// and then goes, since connections that outlive it go on when it is back.
+func TestTheOnlyServerOfAnAgentLeaves(t *testing.T) {
+	t.Parallel()
+	s := newSuite(t)
+	c := newCrewOf(t, s, func(_ int, all []string) []string {
+		return []string{"--peer-servers=" + strings.Join(all, ",")}
+	})
+	sidecar := must(c.StartHTTPS(c.servers[1]))(t)
+	conn := must(viaConnect("tcp", sidecar.Address(), nil).Dial(t.Context(), tunnel.NewFlow("tcp", c.targets[0])))(t)
+	defer conn.Close()
+	says(t, conn, "before")
+	began := time.Now()
+	stopInOrder(t, c.servers[0].Process)
+	took := time.Since(began)
+	t.Logf("it left in %v", took)
+	if took > 20*time.Second {
+		t.Errorf("it left after %v, the whole grace period", took)
+	}
+	if err := c.RunServer(c.servers[0], c.flags[0]...); err != nil {
+		t.Fatal(err)
+	}
+	c.linked(t)
+	says(t, conn, "after")
 }
 
 // says has an echoed message come back by a connection.

@@ -44,8 +44,14 @@ func newTenant(t *testing.T, name string) (c *clusterOfMany, files map[string]st
 	t.Helper()
 	c = &clusterOfMany{name: name, ca: must(pki.NewCA("ca"))(t), target: echoTarget(t)}
 	c.client = must(c.ca.Issue(pki.Leaf{CommonName: "client", Client: true}))(t).TLS()
+	return c, c.files(t)
+}
+
+// files are what a server is given of a cluster.
+func (c *clusterOfMany) files(t *testing.T) map[string]string {
+	t.Helper()
 	shown := must(c.ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{c.serverName()}, Server: true}))(t)
-	return c, map[string]string{
+	return map[string]string{
 		"agents-ca.crt": string(c.ca.CertPEM), "clients-ca.crt": string(c.ca.CertPEM),
 		"server.crt": string(shown.CertPEM), "server.key": string(shown.KeyPEM), "tenant.yaml": "serverNames: [" + c.serverName() + "]\n",
 	}

@@ -1,0 +1,248 @@
+package e2e
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// servedAlike is servers that forward to one another and serve the same tenants. The
+// tenants' agents are links of this process.
+type servedAlike struct {
+	*suite.Suite
+	servers []*suite.Server
+	dirs    []string // of tenants
+	tenants []*clusterOfMany
+}
+
+// serveAlike starts n servers, each with a folder of tenants of its own.
+func serveAlike(t *testing.T, n int) *servedAlike {
+	t.Helper()
+	a := &servedAlike{Suite: newSuite(t)}
+	var ports, all []string
+	for range n {
+		port := testutil.Reserved(t)
+		ports, all = append(ports, fmt.Sprint("--peer-port=", port)), append(all, suite.Loopback(port))
+	}
+	for _, port := range ports {
+		dir := t.TempDir()
+		srv := must(a.StartServer(port, "--peer-bind-address=127.0.0.1", "--peer-servers="+strings.Join(all, ","), "--tenants-dir="+dir, "--enable-profiling"))(t)
+		a.servers, a.dirs = append(a.servers, srv), append(a.dirs, dir)
+	}
+	for _, srv := range a.servers {
+		reaches(t, patience, srv.HealthURL("/metrics"), "server_peer_servers", float64(n-1))
+	}
+	return a
+}
+
+// add adds a tenant to the servers that have it, at once on each.
+func (a *servedAlike) add(t *testing.T, name string, servers ...int) *clusterOfMany {
+	t.Helper()
+	c := &clusterOfMany{name: name, ca: must(pki.NewCA("ca"))(t)}
+	c.client = must(c.ca.Issue(pki.Leaf{CommonName: "client", Client: true}))(t).TLS()
+	files := c.files(t)
+	for _, i := range servers {
+		folder := filepath.Join(t.TempDir(), name)
+		if err := os.Mkdir(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for file, text := range files {
+			replace(t, filepath.Join(folder, file), []byte(text))
+		}
+		if err := os.Rename(folder, filepath.Join(a.dirs[i], name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.tenants = append(a.tenants, c)
+	return c
+}
+
+// served waits until each server serves so many tenants.
+func (a *servedAlike) served(t *testing.T, n int) {
+	t.Helper()
+	for _, srv := range a.servers {
+		reaches(t, time.Minute, srv.HealthURL("/metrics"), `server_tenants{state="serving"}`, float64(n))
+	}
+}
+
+// agent links a tenant's agent to a server. It sends the tenant's name to each client,
+// and then echoes.
+func (a *servedAlike) agent(t *testing.T, c *clusterOfMany, srv *suite.Server) {
+	t.Helper()
+	pair := must(c.ca.Issue(pki.Leaf{CommonName: "agent", Client: true}))(t)
+	conn := must(tls.Dial("tcp", suite.Loopback(srv.AgentPort), &tls.Config{
+		RootCAs: c.ca.Pool(), ServerName: c.serverName(), Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}}))(t)
+	ses := must(link.Connect(within(t, patience), conn, link.Config{
+		Hello: link.Hello{Role: link.RoleAgent, ID: "one", Software: "test"},
+		Forwarder: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+			near, far := net.Pipe()
+			go func() {
+				defer far.Close()
+				if _, err := fmt.Fprintf(far, "%-8s", c.name); err == nil {
+					_, _ = io.Copy(far, far)
+				}
+			}()
+			return tunnel.Wrap(near), nil
+		})},
+	}))(t)
+	t.Cleanup(func() { _ = ses.Close() })
+}
+
+// dial reaches a tenant's agent by a server.
+func (a *servedAlike) dial(ctx context.Context, c *clusterOfMany, srv *suite.Server) (tunnel.Conn, error) {
+	way := viaConnect("tcp", suite.Loopback(srv.ClientPort), &tls.Config{
+		RootCAs: c.ca.Pool(), ServerName: c.serverName(), Certificates: []tls.Certificate{c.client}, NextProtos: []string{"http/1.1"}})
+	conn, err := way.Dial(ctx, tunnel.NewFlow("tcp", "10.0.0.1:443"))
+	if err != nil {
+		return nil, err
+	}
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	said := make([]byte, 8)
+	if _, err := io.ReadFull(conn, said); err != nil || strings.TrimSpace(string(said)) != c.name {
+		_ = conn.Close()
+		return nil, fmt.Errorf("the client of %s was told %q: %v", c.name, said, err)
+	}
+	return conn, nil
+}
+
+// heap is what a server has allocated, garbage left out.
+func heap(srv *suite.Server) float64 {
+	_, _ = page("http://" + suite.Loopback(srv.AdminPort) + "/debug/pprof/heap?gc=1")
+	return metric(srv.HealthURL("/metrics"), "go_memstats_heap_alloc_bytes")
+}
+
+// Each tenant's agent is linked to one of three servers, and its clients meet any of them:
+// each comes to its own agent. What a server knows of an agent of another costs it 1 KB at
+// most, and a forwarded round trip 1.6 times the time of a direct one.
+func TestTenantsOverThreeServers(t *testing.T) {
+	t.Parallel()
+	a := serveAlike(t, 3)
+	n, dials := scaled(60, 1000), scaled(600, 10000)
+	for i := range n {
+		a.add(t, fmt.Sprint("t", i), 0, 1, 2)
+	}
+	a.served(t, n)
+	before, far := heap(a.servers[2]), 0
+	for i, c := range a.tenants {
+		if i%3 != 2 {
+			a.agent(t, c, a.servers[i%3])
+			far++
+		}
+	}
+	const keys = 2 // its route, and any agent
+	reaches(t, time.Minute, a.servers[2].HealthURL("/metrics"), "server_peer_routes", float64(keys*far))
+	each := (heap(a.servers[2]) - before) / float64(far)
+	t.Logf("%.0f bytes for each of %d agents of other servers", each, far)
+	if scaled(false, true) && each > 1000 {
+		t.Errorf("an agent of another server costs %.0f bytes, want at most 1,000", each)
+	}
+	for i, c := range a.tenants {
+		if i%3 == 2 {
+			a.agent(t, c, a.servers[2])
+		}
+	}
+	for i, srv := range a.servers {
+		reaches(t, time.Minute, srv.HealthURL("/metrics"), "server_peer_routes", float64(keys*(n-(n+2-i)/3)))
+	}
+
+	var failed atomic.Int64
+	var work sync.WaitGroup
+	began := time.Now()
+	for w := range 8 {
+		work.Go(func() {
+			for i := w; i < dials; i += 8 {
+				conn, err := a.dial(t.Context(), a.tenants[i%n], a.servers[rand.N(3)])
+				if err != nil {
+					failed.Add(1)
+					t.Error(err)
+					return
+				}
+				_ = conn.Close()
+			}
+		})
+	}
+	work.Wait()
+	t.Logf("%d dials of %d tenants by any of three servers in %v, %d failed", dials, n, time.Since(began), failed.Load())
+	direct, forwarded := a.roundTrips(t, scaled(200, 10000))
+	t.Logf("round trips: %v direct, %v forwarded, %.2f times as long", direct, forwarded, float64(forwarded)/float64(direct))
+	if scaled(false, true) && float64(forwarded) > 1.6*float64(direct) {
+		t.Error("a forwarded round trip takes more than 1.6 times as long")
+	}
+}
+
+// roundTrips are the medians of n round trips with an agent of the server that is asked,
+// and of another: one after the other, so that both meet the same load.
+func (a *servedAlike) roundTrips(t *testing.T, n int) (direct, forwarded time.Duration) {
+	t.Helper()
+	var took [2][]time.Duration
+	var conns [2]tunnel.Conn
+	for i := range conns {
+		conns[i] = must(a.dial(t.Context(), a.tenants[0], a.servers[i]))(t)
+		defer conns[i].Close()
+	}
+	for i := range 2 * n {
+		began := time.Now()
+		says(t, conns[i%2], "ping")
+		took[i%2] = append(took[i%2], time.Since(began))
+	}
+	for i := range took {
+		slices.Sort(took[i])
+	}
+	return took[0][n/2], took[1][n/2]
+}
+
+// A server that lacks a tenant which others serve refuses its clients, and what others
+// forward for it, which is counted. Where the tenant's agent is by a server that serves it,
+// clients come to it by each server that does.
+func TestServersThatDisagree(t *testing.T) {
+	t.Parallel()
+	a := serveAlike(t, 3)
+	red, blue := a.add(t, "red", 0, 1), a.add(t, "blue", 0, 1, 2)
+	reaches(t, time.Minute, a.servers[0].HealthURL("/metrics"), `server_tenants{state="serving"}`, 2)
+	reaches(t, time.Minute, a.servers[1].HealthURL("/metrics"), `server_tenants{state="serving"}`, 2)
+	reaches(t, time.Minute, a.servers[2].HealthURL("/metrics"), `server_tenants{state="serving"}`, 1)
+	a.agent(t, red, a.servers[0])
+	a.agent(t, blue, a.servers[2])
+	for i, srv := range a.servers {
+		reaches(t, patience, srv.HealthURL("/metrics"), "server_peer_routes", []float64{2, 4, 2}[i])
+	}
+	reached := func(c *clusterOfMany, server int) bool {
+		conn, err := a.dial(within(t, patience), c, a.servers[server])
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	}
+	for server, serves := range []bool{true, true, false} {
+		if got := reached(red, server); got != serves {
+			t.Errorf("red is reached by server %d: %v, want %v", server, got, serves)
+		}
+		if !reached(blue, server) {
+			t.Errorf("blue is not reached by server %d", server)
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(a.dirs[2], "blue")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Minute, "blue's agent is forgotten with its tenant", func() (bool, any) {
+		got := reached(blue, 0)
+		return !got, got
+	})
+}
