@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // kept is a metric that dashboards made for upstream's programs read.
@@ -144,7 +145,7 @@ func TestMetricsOfServerAndAgent(t *testing.T) {
 	many.tenant(t, "east")
 	rules := "--policy-file=" + policyFile(t, "rules:\n- {name: all, action: allow, who: ['*'], tenants: ['*'], where: ['*']}\n")
 	srv := must(s.StartServer(append(api.apiArgs(), "--enable-lease-controller", "--server-id=a", "--tenants-dir="+many.dir, rules)...))(t)
-	a := must(s.StartAgent(srv, append(api.apiArgs(), "--count-server-leases", rules)...))(t)
+	a := must(s.StartAgent(srv, append(api.apiArgs(), "--count-server-leases", rules, "--api-bind="+suite.Loopback(testutil.Reserved(t)))...))(t)
 	old := must(s.StartAgent(srv, "--link=off"))(t)
 	if code, err := reach(srv); err != nil || code != 200 {
 		t.Fatal(code, err)
