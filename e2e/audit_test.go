@@ -249,7 +249,7 @@ func pairs(t *testing.T, path string) (opened, closed int, up, down, resumes int
 		switch {
 		case r.Event == "opened":
 			opened++
-		case r.Event == "closed" && r.End == "cancelled" && r.UpBytes == 0:
+		case r.Event == "closed" && r.UpBytes == 0: // each connection of the test carries some
 			opened--
 		case r.Event == "closed":
 			closed++

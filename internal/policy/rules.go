@@ -59,7 +59,7 @@ func (r Rule) parse() (out forSome, err error) {
 		}
 		kind, glob, _ := strings.Cut(text, ":")
 		if glob == "" || !slices.Contains(tunnel.IdentityKinds(), kind) {
-			return out, fmt.Errorf("who %q: want *, or a glob after %s:", text, strings.Join(tunnel.IdentityKinds(), ":, "))
+			return out, fmt.Errorf("who %q: want *, or a kind (%s), a colon and a glob", text, strings.Join(tunnel.IdentityKinds(), ", "))
 		}
 		if kind == "dns" {
 			glob = fold(glob)
