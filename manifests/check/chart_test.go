@@ -257,7 +257,7 @@ func TestChartsValues(t *testing.T) {
 		},
 		// Values of the user come last, and policies of both kinds let servers meet.
 		"{server: {peers: {enabled: true}, watchTenants: true, extraArgs: [--v=5]}}": {
-			"Deployment konnectivity-server":    {`"--tenants-namespace=$(POD_NAMESPACE)","--peer-servers=konnectivity-server-peers:8097","--peer-server-name=konnectivity-server","--v=5"]`},
+			"Deployment konnectivity-server":    {`"--tenants-namespace=$(POD_NAMESPACE)","--peer-servers=konnectivity-server-peers:8097","--peer-port=8097","--peer-server-name=konnectivity-server","--v=5"]`},
 			"NetworkPolicy konnectivity-server": {`"konnectivity-clients":"true"`, `"port":"peer"`},
 			"Service konnectivity-server-peers": {`"clusterIP":"None"`},
 		},
