@@ -59,7 +59,7 @@ func (r *release) archived(s system) ([]entry, error) {
 		entries = append(entries, entry{name: top + filepath.Base(file), mode: 0o755, source: file})
 	}
 	entries = append(entries, r.legal(top)...)
-	for _, pattern := range []string{"README.md", "CHANGELOG.md", "docs/*.md", "docs/images/*"} {
+	for _, pattern := range []string{"README.md", "CHANGELOG.md", "docs/*.md", "docs/*.json", "docs/images/*"} {
 		files, err := filepath.Glob(filepath.Join(r.root, filepath.FromSlash(pattern)))
 		if err != nil {
 			return nil, err
