@@ -5,7 +5,7 @@ import "sync"
 // news tells all that wait. Any goroutine may use it.
 type news struct {
 	mu      sync.Mutex
-	waiting chan struct{} // nil: nobody waits
+	waiting chan struct{} // closed by tell; nil: no call of wait since the last tell
 }
 
 // wait returns a channel that is closed by the next call of tell.

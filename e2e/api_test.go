@@ -13,7 +13,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// node is an agent by which a node's programs reach an API server, that of two servers.
+// node is an agent with --api-bind, and the two servers it is connected to.
 type node struct {
 	*suite.Suite
 	servers []*suite.Server

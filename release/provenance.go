@@ -44,7 +44,7 @@ const (
 	payloadType   = "application/vnd.in-toto+json"
 	predicateType = "https://slsa.dev/provenance/v1"
 
-	// makeRelease is what was run, and by what: this program, wherever its user runs it.
+	// makeRelease is both the buildType and the builder.id of SLSA: this program.
 	makeRelease = "urn:konnectivity:make-release:v1"
 )
 
@@ -92,8 +92,8 @@ func (r *release) systemNames() string {
 	return strings.Join(names, " ")
 }
 
-// subjects are the files by their names, and what is in layouts by the digests that
-// registries know it by.
+// subjects returns the release's files with the digest of each, and the images in its OCI
+// layouts with the digests under which registries list them.
 func (r *release) subjects() (all []resource, err error) {
 	files, err := os.ReadDir(r.out)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
 )
 
-// key signs as cosign does: ECDSA on P-256, of the SHA-256 of what is signed.
+// key makes signatures in cosign's format: ECDSA on P-256 over a SHA-256 digest.
 type key struct{ private *ecdsa.PrivateKey }
 
 // readKey reads a PEM file: SEC 1, PKCS #8, or what cosign generate-key-pair writes, whose

@@ -11,6 +11,7 @@ import (
 // held is what one connection is held to: the agent's flags, its policy file, and what the
 // server tells of its own. Each must allow it.
 type held struct {
+	flow    *tunnel.Flow
 	flags   *policy.Policy
 	file    *policy.Policy
 	decided func(error) error // counts what file denies, and lets it pass where the file only reports; nil: there is no file
@@ -19,7 +20,7 @@ type held struct {
 
 // holdTo returns what f is held to.
 func (d *Dialer) holdTo(f *tunnel.Flow) (h held, err error) {
-	h.flags = d.opts.Policy
+	h.flow, h.flags = f, d.opts.Policy
 	if d.opts.File != nil {
 		h.file, h.decided = d.opts.File.Agent(f)
 	}
@@ -57,15 +58,15 @@ func (h *held) host(host string, port uint16) error {
 // unresolved judges a host that a proxy resolves, so that its address is not seen here.
 func (h *held) unresolved(host string, port uint16) error {
 	if h.told != nil {
-		return (&tunnel.Flow{Request: tunnel.Request{Address: tunnel.JoinAddress(host, port)}}).Unjudged()
+		return h.flow.Unjudged()
 	}
 	return h.all(func(p *policy.Policy) error {
-		if p != h.file || h.file == nil {
+		if p != h.file {
 			return p.AllowUnresolved(host, port)
 		}
 		rules, err := p.AskUnresolved(host, port)
 		if err == nil && rules != "" {
-			err = (&tunnel.Flow{Request: tunnel.Request{Address: tunnel.JoinAddress(host, port)}}).Unjudged()
+			err = h.flow.Unjudged()
 		}
 		return err
 	})

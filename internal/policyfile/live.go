@@ -101,8 +101,8 @@ func (l *Live) Server(f *tunnel.Flow, host string, port uint16) (rules string, e
 	return rules, l.decided(file, f, err)
 }
 
-// Agent returns the rules for a request where names are resolved; ok is false where there
-// are none. What they say goes through Decided.
+// Agent returns the rules for a request where names are resolved. The result of each question
+// to them goes through decided, which counts it and returns what is to be done.
 func (l *Live) Agent(f *tunnel.Flow) (p *policy.Policy, decided func(error) error) {
 	file := l.now.Load()
 	return file.For(f.Who(), ""), func(err error) error { return l.decided(file, f, err) }

@@ -98,7 +98,8 @@ func TestCountOfServersInHello(t *testing.T) {
 	}
 }
 
-// Neither rules nor an identity are taken in part: what is missing could deny.
+// Rules that are too long fail the OPEN, and an identity that is too long counts as unknown.
+// If they were cut, a part that denies could be missing.
 func TestRulesAndIdentitiesAreWhole(t *testing.T) {
 	var m openMsg
 	if err := m.decode(appendField(nil, 15, []byte(strings.Repeat("x", tunnel.RulesSize+1)))); err == nil {
