@@ -50,7 +50,7 @@ func newAPIFront(opts Options, s *set) (*apiFront, error) {
 	}, front.Traits{
 		Name: "api", Connections: "connections to the API server", MaxConns: maxAPIConns,
 		Metrics: front.Names{
-			Prefix:   metricsNamespace + "_" + metricsSubsystem + "_api_",
+			Prefix:   MetricsPrefix + "api_",
 			Refused:  "Number of connections of the node's programs that were refused, as too many are open.",
 			Requests: "Number of connections of the node's programs to their API server, by outcome: ok, or why it was not reached.",
 			Open:     "Current number of open connections of the node's programs to their API server.",

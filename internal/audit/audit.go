@@ -30,7 +30,7 @@ func AddFlag(set *pflag.FlagSet, path *string) {
 	set.StringVar(path, "audit-log", "", "append a record of every connection to this file, one JSON object a line; - is standard output (default: none is kept)")
 }
 
-// Options are what a Log needs. All are required.
+// Options are what a Log needs. All but Registerer are required.
 type Options struct {
 	Path       string // of a file, which is made if it is missing, or Stdout
 	Component  string // the program, as in its log
