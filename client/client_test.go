@@ -283,6 +283,26 @@ func TestFlags(t *testing.T) {
 	}
 }
 
+func TestEnvironment(t *testing.T) {
+	t.Setenv("KONNECTIVITY_ADDRESS", "[::1]:9")
+	t.Setenv("KONNECTIVITY_TLS_CERT_PATH", "")
+	t.Setenv("KONNECTIVITY_TLS_KEY_PATH", "")
+	t.Setenv("KONNECTIVITY_LINK", "off")
+	o, err := client.FromEnvironment()
+	if err != nil || o.Address != "[::1]:9" || o.CAFile != "/etc/konnectivity/proxy-ca/ca.crt" || o.CertFile+o.KeyFile != "" || o.Mode != client.Connect {
+		t.Errorf("%+v, %v", o, err)
+	}
+	t.Setenv("KONNECTIVITY_ADDRESS", "no port")
+	if _, err := client.FromEnvironment(); err == nil || !strings.Contains(err.Error(), `KONNECTIVITY_ADDRESS="no port": want a`) {
+		t.Error(err)
+	}
+	t.Setenv("KONNECTIVITY_SOCKET", socketPath)
+	if o, err := client.FromEnvironment(); err != nil || o.Socket != socketPath {
+		t.Errorf("%+v, %v", o, err)
+	}
+	newClient(t, func(to *client.Options) { *to = testutil.Must(client.FromEnvironment())(t) })
+}
+
 func TestLog(t *testing.T) {
 	var log testutil.Output
 	newClient(t, func(o *client.Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })

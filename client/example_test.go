@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 
 	"golang.org/x/net/proxy"
 	"google.golang.org/grpc"
@@ -32,6 +33,36 @@ func Example() {
 	}
 	defer c.Close()
 	conn, err := c.DialContext(context.Background(), "tcp", webAddress)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer conn.Close()
+	fmt.Println("connected")
+	// Output: connected
+}
+
+// A program that is told by its environment where the server is, as a sidecar can be.
+func ExampleFromEnvironment() {
+	for name, value := range map[string]string{ // the pod's manifest does this
+		"KONNECTIVITY_ADDRESS": serverAddress, "KONNECTIVITY_CA_CERT_PATH": "ca.crt",
+		"KONNECTIVITY_TLS_CERT_PATH": "tls.crt", "KONNECTIVITY_TLS_KEY_PATH": "tls.key",
+	} {
+		os.Setenv(name, value)
+		defer os.Unsetenv(name)
+	}
+	options, err := client.FromEnvironment()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	c, err := client.New(options)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer c.Close()
+	conn, err := c.Dial("tcp", webAddress)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"konnectivity/adapters"
+	"konnectivity/adapters/uplink"
 	"konnectivity/httpsproxy"
 	"konnectivity/internal/audit"
 	"konnectivity/internal/cli"
@@ -25,7 +26,8 @@ import (
 const defaultDrain = 25 * time.Second
 
 // AddFlags defines every flag of a sidecar on cmd, with the titles under which
-// help shows them. o.Program and o.Front must be set.
+// help shows them, and has those of the server follow the environment where they are not
+// given. o.Program and o.Front must be set.
 func (o *Options) AddFlags(cmd *cobra.Command) {
 	cli.AddFlags(cmd, "Konnectivity server", o.serverFlags)
 	cli.AddFlags(cmd, "Listening", o.listenFlags)
@@ -35,9 +37,11 @@ func (o *Options) AddFlags(cmd *cobra.Command) {
 	cli.AddFlags(cmd, "HTTP and HTTPS", o.httpFlags)
 	cli.AddFlags(cmd, "Observation", o.observeFlags)
 	o.set = cmd.Flags()
+	cmd.PreRunE = o.fromEnvironment
 }
 
 func (o *Options) serverFlags(set *pflag.FlagSet) {
+	o.server = set
 	set.StringVar(&o.ServerHost, "konnectivity-hostname", "konnectivity-server-local", "name or IP address of the konnectivity server")
 	portVar(set, &o.ServerPort, "konnectivity-port", 8090, "port of the konnectivity server for clients")
 	set.StringVar(&o.Out.Server.ServerName, "server-name", "", "name to ask the server for in TLS (SNI), which its certificate must have (default: --konnectivity-hostname)")
@@ -49,6 +53,21 @@ func (o *Options) serverFlags(set *pflag.FlagSet) {
 	set.IntVar(&o.Out.Server.Lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many TCP connections a link to a server may have where one is not enough: on a far line, or for more bulk than one core decrypts; at most %d; 1: only one", lanes.MaxLanes))
 	set.IntVar(&o.Out.Server.MaxServers, "max-servers", 0, "to how many servers to keep links where the name has more addresses, each sidecar to a choice of its own; only where servers forward to one another (--peer-servers), since others do not reach all agents; 0: to all")
 	cli.Var(set, &o.Out.Server.Mode, parseLink, "link", "mode", "auto", "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
+}
+
+// fromEnvironment sets the flags of the server that were not given and have a variable. Its
+// error is a usage error that names the variable.
+func (o *Options) fromEnvironment(*cobra.Command, []string) (failed error) {
+	o.server.VisitAll(func(f *pflag.Flag) {
+		name, value, ok := uplink.Variable(f.Name, os.LookupEnv)
+		if !ok || f.Changed || failed != nil {
+			return
+		}
+		if err := o.set.Set(f.Name, value); err != nil {
+			failed = cli.Usagef("%s: %w", name, err)
+		}
+	})
+	return failed
 }
 
 func (o *Options) listenFlags(set *pflag.FlagSet) {

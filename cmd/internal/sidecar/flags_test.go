@@ -49,6 +49,21 @@ func TestClientHasTheSameFlags(t *testing.T) {
 	})
 }
 
+// A flag goes before its variable, and the variable before the default.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("KONNECTIVITY_ADDRESS", "proxy.example.com:9090")
+	t.Setenv("KONNECTIVITY_LINK", "require")
+	t.Setenv("KONNECTIVITY_LINK_LANES", "2")
+	o, status, said := parse(t, HTTP, "--konnectivity-port=9091", "--link=off")
+	if server := o.Out.Server; status != 0 || o.ServerHost != "proxy.example.com" || o.ServerPort != 9091 || server.Mode != link.Off || server.Lanes != 2 {
+		t.Errorf("status %d, %s%s:%d, %+v", status, said, o.ServerHost, o.ServerPort, server)
+	}
+	t.Setenv("KONNECTIVITY_LINK", "maybe")
+	if _, status, said := parse(t, HTTP); status != cli.ExitUsage || !strings.Contains(said, "KONNECTIVITY_LINK: ") || !strings.Contains(said, "want auto, off or require") {
+		t.Errorf("status %d, %q", status, said)
+	}
+}
+
 func TestDefaultsMatchReplacedPrograms(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/hosted/kubeconfig")
 	for _, front := range []Front{SOCKS5, HTTP} {

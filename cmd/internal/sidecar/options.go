@@ -63,7 +63,8 @@ type Options struct {
 	auditLog        string // "" for none
 	adminAddress    string // "" for none; without a host it is loopback
 
-	set *pflag.FlagSet // the flags, to see which were given
+	set    *pflag.FlagSet // the flags, to see which were given
+	server *pflag.FlagSet // those of them that say how the server is reached
 }
 
 // serves reports whether front has a port.

@@ -1,0 +1,29 @@
+package uplink
+
+import "testing"
+
+func TestVariable(t *testing.T) {
+	set := map[string]string{
+		"KONNECTIVITY_ADDRESS": "[fd00::1]:8091", "KONNECTIVITY_LINK_LANES": "2", "KONNECTIVITY_SERVER_NAME": "",
+		"KONNECTIVITY_PORT": "tcp://10.0.0.1:80", // Kubernetes' for a Service
+	}
+	lookup := func(name string) (string, bool) { value, ok := set[name]; return value, ok }
+	for flag, want := range map[string]struct {
+		name, value string
+		ok          bool
+	}{
+		"konnectivity-hostname": {"KONNECTIVITY_ADDRESS", "fd00::1", true},
+		"konnectivity-port":     {"KONNECTIVITY_ADDRESS", "8091", true},
+		"link-lanes":            {"KONNECTIVITY_LINK_LANES", "2", true},
+		"server-name":           {"KONNECTIVITY_SERVER_NAME", "", true},
+		"link":                  {"KONNECTIVITY_LINK", "", false},
+	} {
+		if name, value, ok := Variable(flag, lookup); name != want.name || value != want.value || ok != want.ok {
+			t.Errorf("--%s: %s=%q, %v, want %+v", flag, name, value, ok, want)
+		}
+	}
+	set["KONNECTIVITY_ADDRESS"] = "no port"
+	if _, value, ok := Variable("konnectivity-port", lookup); value != "no port" || !ok {
+		t.Errorf("of no address: %q, %v", value, ok)
+	}
+}
