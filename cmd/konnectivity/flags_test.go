@@ -57,6 +57,7 @@ func TestUsageErrors(t *testing.T) {
 		"status x":                                     "want HOST:PORT",
 		"status -o=yaml":                               "must be one of table, json",
 		"status --limit=1001":                          "--limit 1001: want 0 to 1000",
+		"status a:1 --service=b":                       "want either addresses or --service",
 		"status --interval=1ms":                        "--interval 1ms: want at least 200ms",
 		"tenants list --sort=size":                     "must be one of state, traffic, name",
 		"tenants list -o=xml":                          "must be one of table, json",

@@ -68,8 +68,8 @@ func parseQuery(v url.Values) (query, error) {
 		return q, fmt.Errorf("filter: want at most %d bytes", maxFilter)
 	case !ordersConnections && !ordersTenants:
 		return q, fmt.Errorf("sort: want one of %s, with - before it for descending", strings.Join(orderNames(), ", "))
-	case q.state != "" && !isState && !slices.Contains(conditions, q.state):
-		return q, fmt.Errorf("state: want active, idle, stalled or resuming; of tenants %s", strings.Join(conditions, ", "))
+	case q.state != "" && !isState && !slices.Contains(Conditions, q.state):
+		return q, fmt.Errorf("state: want active, idle, stalled or resuming; of tenants %s", strings.Join(Conditions, ", "))
 	}
 	return q, nil
 }

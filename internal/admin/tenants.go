@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// conditions are the values of a tenant's Condition, the most worrying last.
-var conditions = []string{"ready", "stalled", "not-ready", "stale", "broken"}
+// Conditions are the values of a tenant's Condition, the most worrying last.
+var Conditions = []string{"ready", "stalled", "not-ready", "stale", "broken"}
 
 // tenantOrders are the sort keys of tenants; those of other lists mean the name.
 var tenantOrders = map[string]func(a, b Tenant) int{
@@ -20,7 +20,7 @@ var tenantOrders = map[string]func(a, b Tenant) int{
 	"name":        func(a, b Tenant) int { return strings.Compare(a.Name, b.Name) },
 	"wrong":       func(a, b Tenant) int { return strings.Compare(a.Error+a.Reason, b.Error+b.Reason) },
 	"state": func(a, b Tenant) int {
-		return cmp.Compare(slices.Index(conditions, a.Condition), slices.Index(conditions, b.Condition))
+		return cmp.Compare(slices.Index(Conditions, a.Condition), slices.Index(Conditions, b.Condition))
 	},
 }
 

@@ -54,7 +54,7 @@ func readDashboard(t *testing.T) dashboard {
 
 // expressions are the dashboard's, as Grafana would send them.
 func (d dashboard) expressions() (all []string) {
-	variables := strings.NewReplacer("$__rate_interval", "5m", "$namespace", ".*")
+	variables := strings.NewReplacer("$__rate_interval", "5m", "$namespace", ".*", "$tenant", ".*")
 	for _, p := range d.Panels {
 		for _, target := range p.Targets {
 			all = append(all, variables.Replace(target.Expr))

@@ -53,9 +53,13 @@ type Report struct {
 	Matched     int                `json:"connectionsMatched"`
 	Failures    []admin.Failure    `json:"failures"`
 
-	refused bool // nothing listens at Address
-	back    bool // the last lost peer is connected again
+	refused bool                    // nothing listens at Address
+	back    bool                    // the last lost peer is connected again
+	tenants map[string]admin.Tenant // by name, for a Set; nil: it has none
 }
+
+// reports are a picture of several processes, each by itself.
+type reports []Report
 
 // Secure is the prefix of an admin API's address over TLS.
 const Secure = "https://"
@@ -70,6 +74,8 @@ type Login struct {
 type Client struct {
 	http  *http.Client
 	token string // "": none
+
+	names sync.Map // host by the address that it was looked up to, for certificates
 }
 
 // NewClient returns a Client that shows l to every API; Close ends it. It fails if a
@@ -96,6 +102,9 @@ func NewClient(l Login) (*Client, error) {
 		// The transport finishes a dial whose request has been given up.
 		ctx, cancel := context.WithTimeout(ctx, c.http.Timeout)
 		defer cancel()
+		if name, ok := c.names.Load(address); ok {
+			host = name.(string)
+		}
 		dialer := tls.Dialer{Config: source.Client(cmp.Or(l.ServerName, host), "http/1.1")}
 		return dialer.DialContext(ctx, network, address)
 	}}
@@ -131,14 +140,18 @@ func readToken(path string) ([]byte, error) {
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// reports asks all addresses at once, so that one that hangs does not delay the others.
-func (c *Client) reports(ctx context.Context, addresses []string, filter string, limit int) []Report {
-	out := make([]Report, len(addresses))
+func (c *Client) reports(ctx context.Context, addresses []string, filter string, limit int) reports {
+	return c.each(addresses, func(r *Report) error { return c.Report(ctx, r, filter, limit) })
+}
+
+// each asks all addresses at once, so that one that hangs does not delay the others.
+func (c *Client) each(addresses []string, ask func(*Report) error) reports {
+	out := make(reports, len(addresses))
 	var asking sync.WaitGroup
 	for i, a := range addresses {
 		asking.Go(func() {
 			out[i] = Report{Address: a}
-			if err := c.Report(ctx, &out[i], filter, limit); err != nil {
+			if err := ask(&out[i]); err != nil {
 				out[i] = Report{Address: a, Error: cli.Printable(err.Error()), refused: errors.Is(err, errRefused)}
 			}
 		})

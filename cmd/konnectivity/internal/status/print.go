@@ -22,6 +22,14 @@ type printer struct {
 }
 
 func (p *printer) report(r Report) {
+	p.process(r)
+	p.peers(r.Peers)
+	p.connections(r)
+	p.failures(r.Failures)
+}
+
+// process prints what there is to say of the process as a whole.
+func (p *printer) process(r Report) {
 	c := p.paint
 	if r.Error != "" {
 		p.line("", fmt.Sprintf("%s%s: %s%s", c.Red, r.Address, r.Error, c.Off))
@@ -41,9 +49,6 @@ func (p *printer) report(r Report) {
 	for _, trouble := range r.Troubles {
 		p.line("  ", c.Red+"✘ "+cli.Printable(trouble)+c.Off)
 	}
-	p.peers(r.Peers)
-	p.connections(r)
-	p.failures(r.Failures)
 }
 
 // line prints text, wrapped.
@@ -125,8 +130,15 @@ func (p *printer) connections(r Report) {
 			Rate(v.Up), Rate(v.Down), state})
 	}
 	p.table(rows, "FRONT", "AGE", "SOURCE")
-	if more := r.Matched - len(r.Connections); more > 0 && len(r.Connections) > 0 {
-		fmt.Fprintf(p.out, "  %sand %d more%s\n", p.paint.Dim, more, p.paint.Off)
+	if len(r.Connections) > 0 {
+		p.more(r.Matched - len(r.Connections))
+	}
+}
+
+// more prints how many items were left out, if any.
+func (p *printer) more(n int) {
+	if n > 0 {
+		fmt.Fprintf(p.out, "  %sand %d more%s\n", p.paint.Dim, n, p.paint.Off)
 	}
 }
 
@@ -189,7 +201,7 @@ func (p *printer) row(row []string, widths []int, head bool) {
 	switch {
 	case head:
 		before, after = p.paint.Dim, p.paint.Off
-	case strings.Contains(state, "stalled"), slices.ContainsFunc([]string{"silent", "resuming", "broken", "stale", "not ready"}, func(bad string) bool { return strings.HasPrefix(state, bad) }):
+	case strings.Contains(state, "stalled"), slices.ContainsFunc([]string{"silent", "resuming", "broken", "stale", "missing", "not ready"}, func(bad string) bool { return strings.HasPrefix(state, bad) }):
 		before, after = p.paint.Red, p.paint.Off
 	}
 	fmt.Fprintln(p.out, before+strings.TrimRight(line, " ")+after)

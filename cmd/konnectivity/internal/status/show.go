@@ -24,16 +24,16 @@ type View struct {
 	Exactly  bool // do not fit Limit to the screen
 	Login    Login
 
+	// Services are [https://]HOST[:PORT], in place of addresses: every address of each is a
+	// server, and the view is a Set.
+	Services []string
+
 	Patience time.Duration // bounds each request; 0 means adminTime
 }
 
 // Show prints the state of the processes at addresses, by default the usual ports of this
 // machine.
 func (v *View) Show(ctx context.Context, out io.Writer, addresses []string) error {
-	usual := len(addresses) == 0
-	if usual {
-		addresses = UsualAdmin
-	}
 	client, err := NewClient(v.Login)
 	if err != nil {
 		return err
@@ -44,24 +44,44 @@ func (v *View) Show(ctx context.Context, out io.Writer, addresses []string) erro
 		fmt.Fprint(out, "\x1b[2J")
 	}
 	for {
-		reports := client.reports(ctx, addresses, v.Filter, v.fitting(SizeOf(out).Rows/len(addresses)))
+		if found, err := client.lookUp(ctx, v.Services); len(found) > 0 {
+			addresses = found // servers come and go
+		} else if err != nil && len(addresses) == 0 {
+			return err
+		}
+		seen := v.look(ctx, client, addresses, SizeOf(out).Rows)
 		if v.Watch && ctx.Err() != nil {
-			return nil // the reports were interrupted
+			return nil // the requests were interrupted
 		}
-		if usual {
-			reports = withoutRefused(reports)
-		}
-		if err := v.print(out, reports); err != nil {
+		if err := v.print(out, seen); err != nil {
 			return err
 		}
 		if !v.Watch {
-			return outcome(reports)
+			return seen.outcome()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(v.Interval):
 		}
+	}
+}
+
+// picture is one output of status.
+type picture interface {
+	print(*printer)
+	outcome() error // errNoAnswer if a process is missing
+}
+
+// look asks the processes at addresses; rows is the height of the screen.
+func (v *View) look(ctx context.Context, client *Client, addresses []string, rows int) picture {
+	switch {
+	case len(v.Services) > 0:
+		return client.set(ctx, addresses, v.Filter, v.Limit)
+	case len(addresses) == 0:
+		return withoutRefused(client.reports(ctx, UsualAdmin, v.Filter, v.fitting(rows/len(UsualAdmin))))
+	default:
+		return client.reports(ctx, addresses, v.Filter, v.fitting(rows/len(addresses)))
 	}
 }
 
@@ -81,15 +101,15 @@ const (
 
 // withoutRefused leaves out the reports of ports where nothing listens, unless those are all.
 // A process that listens and does not answer is reported.
-func withoutRefused(reports []Report) []Report {
-	var some []Report
-	for _, r := range reports {
+func withoutRefused(all reports) reports {
+	var some reports
+	for _, r := range all {
 		if !r.refused {
 			some = append(some, r)
 		}
 	}
 	if len(some) == 0 {
-		return reports
+		return all
 	}
 	return some
 }
@@ -97,8 +117,8 @@ func withoutRefused(reports []Report) []Report {
 // errNoAnswer makes the exit status 1; the output names the processes.
 var errNoAnswer = errors.New("not every process answers")
 
-func outcome(reports []Report) error {
-	for _, r := range reports {
+func (all reports) outcome() error {
+	for _, r := range all {
 		if r.Error != "" {
 			return errNoAnswer
 		}
@@ -106,22 +126,25 @@ func outcome(reports []Report) error {
 	return nil
 }
 
-func (v *View) print(out io.Writer, reports []Report) error {
-	switch {
-	case v.JSON && v.Watch:
-		return json.NewEncoder(out).Encode(reports)
-	case v.JSON:
-		return PrintJSON(out, reports)
-	}
-	var text bytes.Buffer
-	room := SizeOf(out)
-	p := &printer{out: &text, paint: PaintIf(IsTerminal(out)), columns: room.Columns}
-	for i, r := range reports {
+func (all reports) print(p *printer) {
+	for i, r := range all {
 		if i > 0 {
-			fmt.Fprintln(&text)
+			fmt.Fprintln(p.out)
 		}
 		p.report(r)
 	}
+}
+
+func (v *View) print(out io.Writer, seen picture) error {
+	switch {
+	case v.JSON && v.Watch:
+		return json.NewEncoder(out).Encode(seen)
+	case v.JSON:
+		return PrintJSON(out, seen)
+	}
+	var text bytes.Buffer
+	room := SizeOf(out)
+	seen.print(&printer{out: &text, paint: PaintIf(IsTerminal(out)), columns: room.Columns})
 	if !v.Watch {
 		_, err := out.Write(text.Bytes())
 		return err
