@@ -61,12 +61,31 @@ func New(opts Options) (*Agent, error) {
 		a.adopter.Observers = append(a.adopter.Observers, adopted{o})
 	}
 	a.ends = resume.New(ends)
-	if err := observe.Resuming(opts.Registerer, MetricsPrefix, a.ends); err != nil {
+	a.set = newSet(opts, newConnector(opts, forwarder, m, a.ends), m)
+	if a.api, err = newAPIFront(opts, a.set); err != nil {
 		return nil, err
 	}
-	a.set = newSet(opts, newConnector(opts, forwarder, m, a.ends), m)
-	a.api, err = newAPIFront(opts, a.set)
-	return a, err
+	return a, observe.Resuming(opts.Registerer, MetricsPrefix, bothEnds{a.ends, a.set.opened})
+}
+
+// bothEnds are the ends of connections that servers have asked for, and of those that the
+// node's programs have.
+type bothEnds struct{ accepted, opened *resume.Manager }
+
+// Stats is the sum of both.
+func (b bothEnds) Stats() resume.Stats {
+	if b.opened == nil {
+		return b.accepted.Stats()
+	}
+	return b.accepted.Stats().Plus(b.opened.Stats())
+}
+
+// OnResume has f told of the pauses of both.
+func (b bothEnds) OnResume(f func(pause time.Duration)) {
+	b.accepted.OnResume(f)
+	if b.opened != nil {
+		b.opened.OnResume(f)
+	}
 }
 
 // judge is a Dialer that judges connections which are there already.
@@ -97,14 +116,14 @@ func alone(budget *link.Budget, descriptors int) int {
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.opts.Handover.start(ctx, a)()
 	a.opts.Store.adopt(a)
-	defer a.serveAPI(ctx)()
+	end := a.serveAPI(ctx)
 	a.set.run(ctx)
-	a.drain(context.Cause(ctx) == errRestart && a.opts.Store != nil)
+	a.drain(context.Cause(ctx) == errRestart && a.opts.Store != nil, end)
 	return nil
 }
 
-// serveAPI serves the node's programs until end, which is called after the drain: while
-// an agent drains, there may be no other on the node.
+// serveAPI serves the node's programs until end, which is called at the end of the drain:
+// before, there may be no other agent on the node.
 func (a *Agent) serveAPI(ctx context.Context) (end func()) {
 	if a.api == nil {
 		return func() {}
@@ -195,11 +214,15 @@ const (
 )
 
 // drain ends the sessions that run left, gracefully. If it is to store them, connections
-// that the next process can have are served until the others have ended.
-func (a *Agent) drain(store bool) {
+// that the next process can have are served until the others have ended. endAPI is called
+// while the links are there to tell of it.
+func (a *Agent) drain(store bool, endAPI func()) {
+	defer a.set.opened.Wait()
 	defer a.ends.Wait()
 	defer a.set.close()
+	defer a.set.opened.Close()
 	defer a.ends.Close()
+	defer endAPI()
 	if a.opts.Grace < 0 && a.opts.Handover == nil && !store {
 		return
 	}

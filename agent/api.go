@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -13,6 +14,7 @@ import (
 	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
 )
 
 // maxAPIConns bounds what programs on the node and its pods can have the agent hold.
@@ -27,7 +29,8 @@ const apiAhead = 2<<10 - tunnel.Headroom
 type apiFront struct {
 	*front.Shell[*apiClient]
 	set    *set
-	totals tunnel.Totals // Up is to the API server
+	ends   *resume.Manager // of connections that another agent, beside the API server, has dialed
+	totals tunnel.Totals   // Up is to the API server
 }
 
 // apiClient is one connection.
@@ -41,10 +44,11 @@ func newAPIFront(opts Options, s *set) (*apiFront, error) {
 	if len(opts.API) == 0 {
 		return nil, nil
 	}
-	a := &apiFront{set: s}
+	a := &apiFront{set: s, ends: resume.New(resume.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log})}
+	s.opened = a.ends
 	shell, err := front.New[*apiClient](front.Options{
 		Forwarder: &tunnel.Forwarder{
-			Dialer: tunnel.DialerFunc(a.dial), DialTimeout: opts.DialTimeout, Total: &a.totals, Observers: opts.Observers,
+			Dialer: a.ends.Dialer(tunnel.DialerFunc(a.dial)), DialTimeout: opts.DialTimeout, Total: &a.totals, Observers: opts.Observers,
 		},
 		Descriptors: admission.Descriptors(), Log: opts.Log, Registerer: opts.Registerer,
 	}, front.Traits{
@@ -127,20 +131,24 @@ func (a *apiFront) answer(c *apiClient, err error) (tunnel.Conn, error) {
 func (a *apiFront) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	var tried []linkSession
 	var last error
+	lost := false // one try lost its link, whatever later ones say
 	for {
 		news := a.set.news.wait()
-		s, found, connected := pickAPI(a.set.peers.Members(), tried)
+		s, found, connected := pickAPI(a.set.peers.Members(), tried, f)
 		switch {
 		case found:
+			if len(tried) > 0 && !f.Resume.Again() {
+				f.Resume.Repeat()
+			}
 			tried = append(tried, s)
 			f.Hop = tunnel.Hop{Role: "server", ID: s.ServerID()}
 			c, err := s.Dial(ctx, f)
-			if err == nil || ctx.Err() != nil || !tunnel.FailureOf(err).Retryable() {
+			if err == nil || ctx.Err() != nil || !elsewhere(err) {
 				return c, err
 			}
-			last = err
+			last, lost = err, lost || tunnel.LostInFlight(err)
 		case last != nil:
-			return nil, last
+			return nil, tunnel.AlsoLost(f.Address, last, lost)
 		case connected:
 			return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
 				Reason: "no server that is connected takes nodes to their API server: it is older, or is reached by gRPC (--link)"}
@@ -154,14 +162,20 @@ func (a *apiFront) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 	}
 }
 
-// pickAPI returns the link of the server that is to be asked next: one that stays before
-// one that leaves, and of those the one with the shortest round trip, which grows with a
-// server's load as well as with its distance. connected says whether any server is
-// connected.
-func pickAPI(members []member, tried []linkSession) (best linkSession, found, connected bool) {
+// elsewhere says whether another server may do better.
+func elsewhere(err error) bool {
+	failure := tunnel.FailureOf(err)
+	return failure.Retryable() || failure == tunnel.FailNoAgent
+}
+
+// pickAPI returns the link of the server that is to be asked next. One that stays comes
+// before one that leaves, the one that f prefers before others, and then the one with the
+// shortest round trip, which grows with a server's load as well as with its distance.
+// connected says whether any server is connected.
+func pickAPI(members []member, tried []linkSession, f *tunnel.Flow) (best linkSession, found, connected bool) {
 	type rank struct {
-		leaves int
-		rtt    int64
+		leaves, second int
+		rtt            int64
 	}
 	var bestRank rank
 	for _, m := range members {
@@ -177,9 +191,41 @@ func pickAPI(members []member, tried []linkSession) (best linkSession, found, co
 		if tunnel.Closed(l.Draining()) {
 			r.leaves = 1
 		}
-		if !found || cmp.Or(cmp.Compare(r.leaves, bestRank.leaves), cmp.Compare(r.rtt, bestRank.rtt)) < 0 {
+		if f.Resume == nil || f.Resume.First != l.ServerID() {
+			r.second = 1
+		}
+		if !found || cmp.Or(cmp.Compare(r.leaves, bestRank.leaves), cmp.Compare(r.second, bestRank.second), cmp.Compare(r.rtt, bestRank.rtt)) < 0 {
 			best, bestRank, found = l, r, true
 		}
 	}
 	return best, found, connected
+}
+
+const (
+	// firstMove and lastMove bound the pauses between moves of connections off a server
+	// that is left: a dial may have crossed one, or have found no other server yet.
+	firstMove = 50 * time.Millisecond
+	lastMove  = time.Second
+)
+
+// move has the node's connections go on by other servers than c's, until ctx ends or c.
+func (s *set) move(ctx context.Context, c session) {
+	l, linked := c.(linkSession)
+	if !linked || !s.opened.Enabled() {
+		return
+	}
+	for pause := firstMove; ; pause = min(2*pause, lastMove) {
+		if best, found, _ := pickAPI(s.peers.Members(), []linkSession{l}, new(tunnel.Flow)); found && !tunnel.Closed(best.Draining()) {
+			for _, lane := range l.Sessions() {
+				s.opened.Move(lane)
+			}
+		}
+		select {
+		case <-time.After(pause):
+		case <-c.Done():
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }

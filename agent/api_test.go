@@ -16,6 +16,7 @@ import (
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
 )
 
 // says is what a test server's API answers first: who it is.
@@ -179,5 +180,85 @@ konnectivity_network_proxy_agent_api_requests_total{outcome="ok"} 1
 	}
 	if n := promtest.ToFloat64(a.metrics.endpointConnections); n != 0 {
 		t.Errorf("%v connections to destinations", n)
+	}
+}
+
+// outlived are two servers before one agent beside the API server, an agent of a node that
+// is connected to both, and a connection of the node.
+type outlived struct {
+	servers  map[string]*testServer
+	accepted *resume.Manager
+	agent    *Agent
+	conn     net.Conn
+	by       string // the server that it went through first
+}
+
+func newOutlived(t *testing.T) *outlived {
+	ca, config := newCA(t)
+	o := &outlived{servers: map[string]*testServer{}, accepted: resume.New(resume.Options{Window: time.Minute})}
+	t.Cleanup(func() { o.accepted.Close(); o.accepted.Wait() })
+	opts := testOptions(config)
+	for _, id := range []string{"s1", "s2"} {
+		s := newTestServer(t, ca, id, false).withAPI(nil)
+		s.count, s.accepted = 2, o.accepted
+		o.servers[id], opts.Servers = s, append(opts.Servers, s.address())
+	}
+	opts.ResumeWindow = time.Minute
+	at := onNode(t, &opts)
+	o.agent, _ = runAgent(t, opts)
+	testutil.Eventually(t, "both are connected", func() bool { return len(o.agent.Servers()) == 2 })
+	o.conn = testutil.Must(net.Dial("tcp", at))(t)
+	t.Cleanup(func() { _ = o.conn.Close() })
+	_ = o.conn.SetDeadline(time.Now().Add(patience))
+	id := make([]byte, len("s1\n"))
+	testutil.Must(io.ReadFull(o.conn, id))(t)
+	o.by = strings.TrimSpace(string(id))
+	return o
+}
+
+// echoes fails unless all that it writes comes back.
+func (o *outlived) echoes(t *testing.T) {
+	t.Helper()
+	sent, got := strings.Repeat("watch", 50000), make([]byte, 250000)
+	go func() { _, _ = io.WriteString(o.conn, sent) }()
+	if _, err := io.ReadFull(o.conn, got); err != nil || string(got) != sent {
+		t.Errorf("it does not come back: %v", err)
+	}
+}
+
+func (o *outlived) resumes() int64 { return o.accepted.Stats().Resumes }
+
+// Where the other end of a node's connection is an agent, the connection outlives the
+// server that it goes through.
+func TestNodesConnectionsOutliveServers(t *testing.T) {
+	o := newOutlived(t)
+	o.echoes(t)
+	o.servers[o.by].close()
+	o.echoes(t)
+	if n := o.resumes(); n != 1 {
+		t.Errorf("%d resumes", n)
+	}
+	if s := (bothEnds{o.agent.ends, o.agent.set.opened}).Stats(); s.Resumes != 1 || s.Conns != 1 {
+		t.Errorf("its figures are %+v", s)
+	}
+}
+
+// A server that says that it goes is left before it does.
+func TestNodesConnectionsMoveBeforeAServerLeaves(t *testing.T) {
+	o := newOutlived(t)
+	s := o.servers[o.by]
+	s.mu.Lock()
+	for _, l := range s.links {
+		l.Drain()
+	}
+	s.mu.Unlock()
+	testutil.Eventually(t, "it goes on by the other", func() bool { return o.resumes() == 1 })
+	o.echoes(t)
+	if n := len(o.agent.Servers()); n != 2 {
+		t.Errorf("%d servers are connected", n)
+	}
+	time.Sleep(3 * firstMove)
+	if n := o.resumes(); n != 1 {
+		t.Errorf("%d resumes", n)
 	}
 }

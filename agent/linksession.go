@@ -66,6 +66,9 @@ var errNoLink = errors.New("the server at this address does not speak the link p
 func (c *dialConnector) hello() (link.Hello, error) {
 	token, err := c.token()
 	features := append(c.ends.Features(), link.FeatureIdentity, link.FeatureRules)
+	if c.opts.BesideAPI {
+		features = append(features, link.FeatureAPIServer)
+	}
 	if c.opts.Lanes > 1 {
 		features = append(features, link.FeatureLanes)
 	}

@@ -139,6 +139,10 @@ type Options struct {
 	// Run closes them.
 	API []net.Listener
 
+	// BesideAPI has the agent offer itself to servers, at their port for clients, as one
+	// beside the API server: its Dialer reaches that. Not together with API.
+	BesideAPI bool
+
 	// Observers are told of every connection, beside the metrics.
 	Observers []tunnel.Observer
 

@@ -24,6 +24,7 @@ import (
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
 )
 
 // patience bounds what a test waits for.
@@ -68,6 +69,8 @@ type testServer struct {
 	takesAPI bool     // it names the feature
 	api      error    // it has no API server; nil: it has
 	asked    []string // for the API server: network and address
+
+	accepted *resume.Manager // holds what the API server has; nil: it ends with its link
 }
 
 // newTestServer serves until the test ends. An old one knows no link.
@@ -153,7 +156,7 @@ func (s *testServer) serveLink(ctx context.Context, conn net.Conn) {
 	hello := link.Hello{Role: link.RoleServer, ID: s.id, ServerCount: s.count, Features: []string{link.FeatureLanes, link.FeatureResume}}
 	cfg := link.Config{}
 	if s.takesAPI {
-		hello.Features, cfg.Forwarder = append(hello.Features, link.FeatureAPI), s.says()
+		hello.Features, cfg.Forwarder = append(hello.Features, link.FeatureAPI), s.accepted.Forwarder(s.says())
 	}
 	s.mu.Unlock()
 	var met link.Hello

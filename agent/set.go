@@ -13,6 +13,7 @@ import (
 	"konnectivity/internal/peers"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
 )
 
 const (
@@ -61,10 +62,11 @@ type set struct {
 	metrics   *metrics
 	peers     *peers.Set[address, session]
 
-	unlooked bool           // names failed to resolve, and that was logged; owned by peers' loop
-	causes   causes         // of failed attempts, which were logged; owned by peers' loop
-	closing  sync.WaitGroup // of sessions that were one too many
-	news     news           // of sessions
+	unlooked bool            // names failed to resolve, and that was logged; owned by peers' loop
+	causes   causes          // of failed attempts, which were logged; owned by peers' loop
+	closing  sync.WaitGroup  // of sessions that were one too many
+	news     news            // of sessions
+	opened   *resume.Manager // of the node's connections to its API server; nil: none
 
 	mu    sync.Mutex
 	fault error // for status: why the last attempt failed; nil: it worked
@@ -161,9 +163,11 @@ func (s *set) joined(m member) {
 // that is about to go ends its sessions itself.
 func (s *set) retire(ctx context.Context, c session) {
 	if tunnel.Closed(c.Draining()) {
+		s.move(ctx, c)
 		return
 	}
 	c.Drain()
+	s.closing.Go(func() { s.move(ctx, c) })
 	open := c.Streams
 	if l, ok := c.(linkSession); ok {
 		open = l.Bound

@@ -17,7 +17,9 @@ import (
 type node struct {
 	*suite.Suite
 	servers []*suite.Server
+	flags   []string // of the servers
 	agent   *suite.Agent
+	beside  *suite.Agent // the API server; nil: the servers dial that
 	api     *target
 	ca      string // file of the API server's CA
 	port    int
@@ -26,20 +28,33 @@ type node struct {
 
 func newNode(t *testing.T) *node {
 	t.Helper()
+	n := newNodeOf(t)
+	n.start(t, n.api.secure.Listener.Addr().String())
+	return n
+}
+
+func newNodeOf(t *testing.T) *node {
+	t.Helper()
 	n := &node{Suite: newSuite(t), api: newTarget(t), port: testutil.Reserved(t)}
 	n.ca, n.socket = filepath.Join(n.Dir, "api-ca.crt"), filepath.Join(n.Dir, "api.sock")
 	if err := os.WriteFile(n.ca, n.api.ca.CertPEM, 0o644); err != nil {
 		t.Fatal(err)
 	}
+	return n
+}
+
+// start starts the servers, which reach the API server as the flag says, and the agent.
+func (n *node) start(t *testing.T, apiServer string) {
+	t.Helper()
+	n.flags = []string{"--server-count=2", "--api-server=" + apiServer}
 	var hosts []string
 	for range 2 {
-		srv := must(n.StartServer("--server-count=2", "--api-server="+n.api.secure.Listener.Addr().String()))(t)
+		srv := must(n.StartServer(n.flags...))(t)
 		n.servers, hosts = append(n.servers, srv), append(hosts, suite.Loopback(srv.AgentPort))
 	}
 	n.agent = must(n.StartAgent(n.servers[0], "--proxy-server-host="+strings.Join(hosts, ","),
 		fmt.Sprintf("--api-bind=%s,unix:%s", suite.Loopback(n.port), n.socket)))(t)
 	connected(t, n.agent, 2, patience)
-	return n
 }
 
 // asks has curl ask the API server for a payload, as a program of the node.
@@ -77,7 +92,12 @@ func TestNodesReachTheirAPIServer(t *testing.T) {
 // nodes passes a sidecar as well.
 func TestNodesWayIsAsFastAsTheOther(t *testing.T) {
 	n := newNode(t)
-	socks := must(n.StartSOCKS5(n.servers[0]))(t)
+	n.compare(t, must(n.StartSOCKS5(n.servers[0]))(t))
+}
+
+// compare has both ways take turns.
+func (n *node) compare(t *testing.T, socks *suite.Sidecar) {
+	t.Helper()
 	direct := strings.Replace(n.api.secure.URL, "127.0.0.1", "localhost", 1)
 	for _, c := range []struct {
 		what   string

@@ -75,7 +75,8 @@ func (s *Server) adminPeers() []admin.Peer {
 
 // addPeers lists those of one cluster.
 func (cl *cluster) addPeers(out []admin.Peer) []admin.Peer {
-	for _, a := range cl.agents.Agents() {
+	nodes := cl.agents.Agents()
+	for i, a := range append(nodes, cl.beside.Agents()...) {
 		p := admin.Peer{
 			Tenant: cl.name, Role: admin.RoleAgent, ID: a.ID, Protocol: a.Via, Remote: a.Remote, Identity: a.Who.Names(), Identifiers: identifiersText(a.Identifiers), Since: a.Since,
 			Draining: a.Draining, Streams: a.Streams, Pending: a.Pending, RoundTrip: a.RTT.Seconds(),
@@ -83,6 +84,9 @@ func (cl *cluster) addPeers(out []admin.Peer) []admin.Peer {
 		}
 		if g, ok := a.Backend.(*lanes.Group); ok {
 			addLink(&p, g)
+		}
+		if i >= len(nodes) {
+			p.Identifiers = "beside the API server"
 		}
 		out = append(out, p)
 	}

@@ -21,6 +21,7 @@ import (
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/splice"
 )
 
 // admitTimeout bounds the decision on an agent, so that one is told to come
@@ -61,7 +62,7 @@ func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave fu
 		give()
 		return nil, err
 	}
-	leaveAll := h.cluster.join(h.life, agent, p, &peer{drain: p.Drain})
+	leaveAll := h.cluster.join(h.life, h.cluster.agents, agent, p, &peer{drain: p.Drain})
 	return func() {
 		leaveAll()
 		give()
@@ -75,7 +76,7 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn, cl *clust
 	if session == nil {
 		return
 	}
-	leave := cl.joinAgent(ctx, agent, session)
+	leave := cl.joinAgent(ctx, agents, cl.agents, agent, session)
 	c.Go(func() { serveLink(ctx, context.Background(), session, leave) })
 }
 
@@ -87,7 +88,7 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *li
 	from := &fromAgent{cluster: cl}
 	cfg := s.linkConfig()
 	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureIdentity, link.FeatureRules, link.FeatureAPI)
-	cfg.Forwarder = from
+	cfg.Forwarder = splice.Forwarder(from)
 	cfg.Budget = cl.limits.Budget()
 	cfg.Hold = cl.held()
 	cfg.Log = cl.log
@@ -95,6 +96,9 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *li
 	cfg.Verify = func(judging context.Context, p link.Hello) (err error) {
 		if p.Role != link.RoleAgent {
 			return fmt.Errorf("this port is for agents, not for %ss", p.Role)
+		}
+		if p.BesideAPIServer() {
+			return errors.New("this port is for nodes' agents: one with --api-server connects to the port for clients")
 		}
 		who := auth.Peer{ID: p.ID, Identifiers: p.Identifiers, Token: p.Token, TLS: c.TLS(), Remote: c.RemoteAddr()}
 		agent, giveBack, err = cl.admit(judging, ctx, who, "link")
@@ -111,11 +115,11 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *li
 	}
 }
 
-// joinAgent makes an agent's link known, or has it be one of the agent's lanes,
-// until leave, which ends the link.
-func (cl *cluster) joinAgent(life context.Context, agent registry.Agent, session *link.Session) (leave func()) {
+// joinAgent makes an agent's link known to a registry, or has it be one of the agent's
+// lanes, until leave, which ends the link. at is the side by whose port it came.
+func (cl *cluster) joinAgent(life context.Context, at side, of *registry.Registry, agent registry.Agent, session *link.Session) (leave func()) {
 	key := laneKey{session.Peer().Group, agent.ID, agent.Identity, session.Peer().Identifiers}
-	g, leaveGroup := cl.lanes[agents].join(key, session, func(g *lanes.Group) func() { return cl.joinLinked(life, agent, g) })
+	g, leaveGroup := cl.lanes[at].join(key, session, func(g *lanes.Group) func() { return cl.joinLinked(life, of, agent, g) })
 	cl.peers.tell(&peer{count: session.SetServerCount})
 	return func() {
 		last := leaveGroup()
@@ -127,11 +131,11 @@ func (cl *cluster) joinAgent(life context.Context, agent registry.Agent, session
 }
 
 // joinLinked makes an agent known that has one or more links, until leave.
-func (cl *cluster) joinLinked(life context.Context, agent registry.Agent, g *lanes.Group) (leave func()) {
+func (cl *cluster) joinLinked(life context.Context, of *registry.Registry, agent registry.Agent, g *lanes.Group) (leave func()) {
 	s := cl.server
 	s.metrics.Links.Add(admin.RoleAgent, g)
 	s.metrics.AgentLink(1)
-	leaveAll := cl.join(life, agent, g, &peer{drain: g.Drain, count: g.SetServerCount})
+	leaveAll := cl.join(life, of, agent, g, &peer{drain: g.Drain, count: g.SetServerCount})
 	return func() {
 		if g.Err() != nil {
 			<-g.Done() // which is about to be closed
@@ -206,9 +210,9 @@ func (s *Server) tokenReviewed(took time.Duration, err error) {
 // join registers an admitted agent, whose connection has this life, until leave. A
 // second connection of a known agent is not logged: agents make one to find out
 // whether a load balancer leads them to another server, and drop it otherwise.
-func (cl *cluster) join(life context.Context, agent registry.Agent, backend registry.Backend, who *peer) (leave func()) {
-	known := cl.agents.Knows(agent.ID)
-	leaveRegistry := cl.agents.Join(agent, backend)
+func (cl *cluster) join(life context.Context, of *registry.Registry, agent registry.Agent, backend registry.Backend, who *peer) (leave func()) {
+	known := of.Knows(agent.ID)
+	leaveRegistry := of.Join(agent, backend)
 	cl.peers.tellServing(cl.serving)
 	leavePeers := cl.peers.join(who)
 	cl.logAgent(agent, known, "agent connected", nil)
@@ -219,7 +223,7 @@ func (cl *cluster) join(life context.Context, agent registry.Agent, backend regi
 		cl.peers.tellServing(cl.serving)
 		why := cl.whyGone(life, backend)
 		cl.logAgent(agent, known, "agent gone", why)
-		if !cl.agents.Knows(agent.ID) {
+		if !of.Knows(agent.ID) {
 			gone := admin.Departure{Tenant: cl.name, Role: admin.RoleAgent, ID: agent.ID, Remote: agent.Remote}
 			cl.server.table.Gone(gone, since, why)
 		}

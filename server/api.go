@@ -2,11 +2,18 @@ package server
 
 import (
 	"context"
-	"math/rand/v2"
+	"errors"
+	"fmt"
 	"net"
 	"slices"
+	"sync/atomic"
+	"time"
 
+	"konnectivity/server/auth"
+	"konnectivity/server/frontend"
 	"konnectivity/server/limits"
+	"konnectivity/server/registry"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/race"
@@ -20,6 +27,7 @@ const frontAPI = "api"
 const (
 	refusedOther = "other" // it asks for something else
 	refusedUnset = "unset" // no API server is named for its cluster
+	refusedAlone = "alone" // no agent beside the API server is connected
 )
 
 // fromAgent serves what one agent opens on its link.
@@ -49,8 +57,54 @@ func (a *fromAgent) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.A
 		_, _ = answer(nil, err)
 		return err
 	}
-	f.Client, f.Front, f.Network, f.Address = a.client, frontAPI, "tcp", link.APIAddress
+	f.Client, f.Front, f.Address = a.client, frontAPI, link.APIAddress
 	return cl.api.Forward(ctx, f, answer)
+}
+
+// apiAgents are a cluster's agents beside its API server. They are in no other registry, so
+// that no client's request leads to one of them, and no node's to another agent.
+type apiAgents struct {
+	*registry.Registry
+	gate   startupGate
+	warned atomic.Bool // that there is none, since there was one
+}
+
+// byAgent says that the cluster's API server is dialed by agents beside it.
+func (c *config) byAgent() bool { return slices.Equal(c.api, []string{tenant.APIByAgent}) }
+
+// apiFeatures are what the port for clients offers to agents beside the API server.
+func (cl *cluster) apiFeatures() []string {
+	if !cl.config.Load().byAgent() {
+		return nil
+	}
+	return []string{link.FeatureAPIServer, link.FeatureIdentity}
+}
+
+// judgeClient refuses a peer that is neither a client nor an agent beside the API server, and
+// such agents where the cluster uses none.
+func (cl *cluster) judgeClient(peer link.Hello) error {
+	switch {
+	case peer.Role == link.RoleClient:
+		return nil
+	case !peer.BesideAPIServer():
+		return fmt.Errorf("this port is for clients, not for %ss", peer.Role)
+	case !cl.config.Load().byAgent():
+		return errors.New("this server uses no agents beside the API server: --api-server=agent, or apiServers of the tenant, is not set")
+	}
+	return auth.CheckID(peer.ID)
+}
+
+// serveBeside serves the link of an agent beside the API server. In a drain, nodes have a
+// while to go on by another server: where there is none, they do so the sooner this one goes.
+func (cl *cluster) serveBeside(ctx context.Context, c *frontend.Conn, who tunnel.Identity, session *link.Session) {
+	agent := registry.Agent{ID: session.Peer().ID, Identity: auth.Identity(c.TLS()), Who: who, Via: "link", Remote: c.RemoteAddr().String()}
+	leave := cl.joinAgent(ctx, clients, cl.beside.Registry, agent, session)
+	c.Go(func() {
+		life, end := context.WithCancel(ctx)
+		defer end()
+		defer context.AfterFunc(cl.server.drains, func() { time.AfterFunc(leaveTime, end) })()
+		serveLink(life, cl.server.drains, session, leave)
+	})
 }
 
 // newAPIDialer is how the cluster's agents reach its API server.
@@ -60,30 +114,54 @@ func (cl *cluster) newAPIDialer() *dialer {
 
 // permitAPI is an error unless an API server is named for the cluster.
 func (cl *cluster) permitAPI(f *tunnel.Flow) error {
-	if len(cl.config.Load().api) == 0 {
+	config := cl.config.Load()
+	switch {
+	case len(config.api) == 0:
 		cl.server.metrics.APIRefused(refusedUnset)
 		return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
 			Reason: "no API server is named on the server for this cluster: --api-server, or apiServers of the tenant"}
-	}
-	if f.Resume.Again() {
-		return &tunnel.DialError{Failure: tunnel.FailGone, Address: f.Address} // it was plain
+	case f.Resume.Again() && !config.byAgent():
+		return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
+			Reason: "this server dials the API server itself, and resumes no connection to it"}
 	}
 	return nil
 }
 
-// dialAPI connects to one of the cluster's API servers; clusters of several spread.
+// dialAPI connects to one of the cluster's API servers, or has an agent beside it do so.
 func (cl *cluster) dialAPI(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	config := cl.config.Load()
+	if config.byAgent() {
+		return cl.dialBeside(ctx, f)
+	}
 	if err := limits.TakeSocket(f); err != nil {
 		return nil, err
 	}
-	servers := slices.Clone(cl.config.Load().api)
-	rand.Shuffle(len(servers), func(i, j int) { servers[i], servers[j] = servers[j], servers[i] })
-	far, _, err := race.All(ctx, servers, dialTCP, func(c tunnel.Conn) { _ = c.Close() })
+	far, _, err := race.Any(ctx, config.api, dialTCP, func(c tunnel.Conn) { _ = c.Close() })
 	if err != nil {
 		return nil, tunnel.AsDialError(f.Address, err)
 	}
 	f.Resolved = far.RemoteAddr().String()
 	return far, nil
+}
+
+// dialBeside has an agent beside the API server dial. That there is none is logged once,
+// until there has been one.
+func (cl *cluster) dialBeside(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	cl.beside.gate.wait(ctx)
+	far, err := cl.beside.Dial(ctx, f)
+	if tunnel.FailureOf(err) != tunnel.FailNoAgent {
+		if err == nil {
+			cl.beside.warned.Store(false)
+		}
+		return far, err
+	}
+	cl.server.metrics.APIRefused(refusedAlone)
+	alone := &tunnel.DialError{Failure: tunnel.FailNoAgent, Address: f.Address,
+		Reason: "no agent beside the API server (konnectivity-agent --api-server) is connected to this server for this cluster"}
+	if !cl.beside.warned.Swap(true) {
+		cl.log.WithError(alone).Warn("nodes do not reach their API server")
+	}
+	return nil, alone
 }
 
 func dialTCP(ctx context.Context, address string) (tunnel.Conn, error) {

@@ -45,6 +45,10 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *clus
 	if session == nil {
 		return
 	}
+	if session.Peer().Role == link.RoleAgent {
+		cl.serveBeside(ctx, c, client.Who, session)
+		return
+	}
 	leave := cl.joinClient(c, client.Who, session)
 	c.Go(func() { serveLink(ctx, s.drains, session, leave) })
 }
@@ -55,6 +59,7 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 	s := cl.server
 	cfg := s.linkConfig()
 	cfg.Hello.Serving = cl.serving()
+	cfg.Hello.Features = append(cfg.Hello.Features, cl.apiFeatures()...)
 	cfg.Forwarder = splice.Forwarder(s.metrics.LinkRequests(requests{cl.forwarder, client}))
 	cfg.Budget = client.Budget
 	cfg.Hold = cl.held()
@@ -62,8 +67,8 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 	setLiveness(&cfg, s.opts.ClientKeepalive)
 	taken := false
 	cfg.Verify = func(_ context.Context, peer link.Hello) error {
-		if peer.Role != link.RoleClient {
-			return fmt.Errorf("this port is for clients, not for %ss", peer.Role)
+		if err := cl.judgeClient(peer); err != nil {
+			return err
 		}
 		if len(peer.ID) > registry.MaxID { // it is listed with every link
 			return fmt.Errorf("the client's id has %d bytes: at most %d are accepted", len(peer.ID), registry.MaxID)

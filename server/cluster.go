@@ -38,6 +38,7 @@ type cluster struct {
 	log       logrus.FieldLogger
 	limits    *limits.Tenant
 	agents    *registry.Registry
+	beside    *apiAgents
 	ends      *resume.Manager // of connections that do not go on to a peer that keeps them
 	forwarder *tunnel.Forwarder
 	forwarded *tunnel.Forwarder // for other servers
@@ -65,7 +66,7 @@ type cluster struct {
 type config struct {
 	gate   auth.Gate
 	policy *policy.Policy     // beside that of the flags; nil: none
-	api    []string           // HOST:PORT of the cluster's API server; none: agents do not reach it
+	api    []string           // HOST:PORT of the cluster's API server, or tenant.APIByAgent; none: agents do not reach it
 	stop   context.CancelFunc // ends what the gate runs; nil: nothing
 }
 
@@ -76,6 +77,8 @@ func (s *Server) newCluster(name string, has *limits.Tenant, strategies []regist
 		cl.log = cl.log.WithField("tenant", name)
 	}
 	cl.agents = registry.New(strategies, cl.log)
+	cl.beside = &apiAgents{Registry: registry.New([]registry.Strategy{registry.Default}, cl.log)}
+	cl.beside.gate = s.gateOf(cl.beside.Registry)
 	cl.share()
 	cl.ends = resume.New(resume.Options{Window: s.opts.ResumeWindow, Budget: has.Budget(), Log: cl.log})
 	if s.paused != nil {

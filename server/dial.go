@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"konnectivity/server/registry"
 	"konnectivity/tunnel"
 )
 
@@ -19,9 +20,12 @@ type dialer struct {
 
 // newDialer makes the cluster's; it waits for the first agent from now on.
 func (cl *cluster) newDialer() *dialer {
-	s := cl.server
-	gate := startupGate{s.settled(), cl.agents.Joined(), time.Now().Add(s.opts.Settle), s.drains.Done()}
-	return &dialer{cl, cl.permit, gate, cl.ends.Dialer(cl.agents)}
+	return &dialer{cl, cl.permit, cl.server.gateOf(cl.agents), cl.ends.Dialer(cl.agents)}
+}
+
+// gateOf is passed when the first agent of a registry has joined.
+func (s *Server) gateOf(r *registry.Registry) startupGate {
+	return startupGate{s.settled(), r.Joined(), time.Now().Add(s.opts.Settle), s.drains.Done()}
 }
 
 // Dial implements tunnel.Dialer.

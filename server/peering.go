@@ -88,13 +88,31 @@ func (s *Server) buildPeering() (err error) {
 // share has a cluster forward, and tell other servers of its agents.
 func (cl *cluster) share() {
 	if p := cl.server.peering; p != nil {
-		cl.agents.Share(p.known, cl.name, func(k routes.Key, there bool) { p.Tell(cl.name, k, there) })
+		for name, of := range cl.registries() {
+			of.Share(p.known, name, func(k routes.Key, there bool) { p.Tell(name, k, there) })
+		}
+	}
+}
+
+// besideSuffix follows a cluster's name where other servers are told of its agents beside
+// the API server.
+const besideSuffix = "/api"
+
+// registries are a cluster's, by the name under which other servers are told of them.
+func (cl *cluster) registries() map[string]*registry.Registry {
+	return map[string]*registry.Registry{cl.name: cl.agents, cl.name + besideSuffix: cl.beside.Registry}
+}
+
+// tellAll tells of all of a cluster's agents.
+func (cl *cluster) tellAll(tell func(cluster string, k routes.Key)) {
+	for name, of := range cl.registries() {
+		of.TellAll(func(k routes.Key) { tell(name, k) })
 	}
 }
 
 // tellRoutes tells of all agents.
 func (s *Server) tellRoutes(tell func(cluster string, k routes.Key)) {
-	s.eachCluster(func(cl *cluster) { cl.agents.TellAll(func(k routes.Key) { tell(cl.name, k) }) })
+	s.eachCluster(func(cl *cluster) { cl.tellAll(tell) })
 }
 
 // tellAgain tells other servers of all agents of a tenant. It is called when an earlier
@@ -102,7 +120,7 @@ func (s *Server) tellRoutes(tell func(cluster string, k routes.Key)) {
 // that agents of the present tenant have.
 func (s *Server) tellAgain(name string) {
 	if cl := s.clusterNamed(name); s.peering != nil && cl != nil {
-		cl.agents.TellAll(func(k routes.Key) { s.peering.Tell(name, k, true) })
+		cl.tellAll(func(cluster string, k routes.Key) { s.peering.Tell(cluster, k, true) })
 	}
 }
 
@@ -110,6 +128,7 @@ func (s *Server) tellAgain(name string) {
 func (s *Server) routesChanged() {
 	s.eachCluster(func(cl *cluster) {
 		cl.agents.Notice()
+		cl.beside.Notice()
 		cl.peers.tellServing(cl.serving)
 	})
 }
@@ -228,6 +247,9 @@ func (d local) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	defer done()
 	d.cluster.server.metrics.Dialing(1)
 	defer d.cluster.server.metrics.Dialing(-1)
+	if f.Network == link.NetworkAPI {
+		return d.cluster.beside.Dial(ctx, f)
+	}
 	return d.cluster.agents.Dial(ctx, f)
 }
 

@@ -211,6 +211,16 @@ func classify(err error) Failure {
 	}
 }
 
+// AlsoLost is err, why a dial failed on all links, marked if one of them was lost under it.
+func AlsoLost(address string, err error, lost bool) error {
+	if !lost || LostInFlight(err) {
+		return err
+	}
+	marked := *AsDialError(address, err) // others may hold the original
+	marked.LostInFlight = true
+	return &marked
+}
+
 // LostInFlight says whether a dial failed because what carried it was lost, here or
 // farther on, before it was answered.
 func LostInFlight(err error) bool {

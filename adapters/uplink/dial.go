@@ -26,7 +26,7 @@ func (s *Server) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	for range maxTries {
 		way, err := s.way(ctx, tried)
 		if err != nil {
-			return nil, failed(address, unavailable(address, err), lost)
+			return nil, tunnel.AlsoLost(address, unavailable(address, err), lost)
 		}
 		if way == nil {
 			break
@@ -40,18 +40,7 @@ func (s *Server) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 		}
 		tried, last, lost = append(tried, way), err, lost || tunnel.LostInFlight(err)
 	}
-	return nil, failed(address, last, lost)
-}
-
-// failed is why a dial failed on all links, marked if one of them was lost
-// under it.
-func failed(address string, err error, lost bool) error {
-	if !lost || tunnel.LostInFlight(err) {
-		return err
-	}
-	marked := *tunnel.AsDialError(address, err) // others may hold the original
-	marked.LostInFlight = true
-	return &marked
+	return nil, tunnel.AlsoLost(address, last, lost)
 }
 
 // elsewhere says whether another link may do better: the destination was not

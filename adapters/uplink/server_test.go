@@ -293,8 +293,4 @@ func TestDialStaysLostInFlight(t *testing.T) {
 	if tunnel.FailureOf(err) != tunnel.FailNoAgent || !tunnel.LostInFlight(err) || dials.Load() < 2 {
 		t.Errorf("%v after %d dials, struck: %v", err, dials.Load(), tunnel.LostInFlight(err))
 	}
-	said := &tunnel.DialError{Failure: tunnel.FailNoAgent}
-	if err := failed("", said, true); !tunnel.LostInFlight(err) || said.LostInFlight {
-		t.Errorf("%v is struck: %v, the original: %v", err, tunnel.LostInFlight(err), said.LostInFlight)
-	}
 }

@@ -44,6 +44,9 @@ type Options struct {
 	// elsewhere. nil: never. A name that goes to a proxy is resolved there, so
 	// the policy can only judge the name.
 	Proxy func(*url.URL) (*url.URL, error)
+	// APIServers are HOST:PORT of a Kubernetes API server that this agent is beside
+	// (docs/link-protocol.md §13), and all that it dials. At most race.MaxTries.
+	APIServers []string
 }
 
 // boundless is how long a dial may take whose context has no deadline, so that
@@ -92,7 +95,7 @@ func (d *Dialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	if err := d.clients.enter(f); err != nil {
 		return nil, err
 	}
-	conn, err := d.dial(ctx, f)
+	conn, err := d.reach(ctx, f)
 	if err != nil {
 		return nil, explain(ctx, f.Address, err)
 	}
@@ -134,7 +137,7 @@ func (d *Dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 // Allow judges a connection that was dialed before as a new one: by the host that f asks for
 // and by the address that it is connected to. The error is a *tunnel.DialError.
 func (d *Dialer) Allow(f *tunnel.Flow, connected net.Addr) error {
-	if err := d.allow(f, connected); err != nil {
+	if err := d.reached(f, connected); err != nil {
 		return explain(context.Background(), f.Address, err)
 	}
 	return nil

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"net"
 	"strings"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/pki"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/race"
 )
 
 // apiPlace is one of --api-bind: HOST:PORT, or the path of a socket behind unix:.
@@ -44,10 +48,15 @@ func (a apiPlace) Listen() (net.Listener, error) {
 // Addr implements place.
 func (a apiPlace) Addr() net.Addr { return tunnel.Addr{Net: "tcp", Text: string(a)} }
 
-// checkAPI checks --api-bind.
+// checkAPI checks --api-bind and --api-server, and sets what the latter implies.
 func (f *flags) checkAPI() error {
-	if len(f.api) > 0 && f.options.Link == "off" {
+	o := &f.options
+	o.BesideAPI = len(f.apiServers) > 0
+	switch {
+	case len(f.api) > 0 && o.Link == link.Off:
 		return cli.Usagef("--api-bind and --link=off exclude each other: the API server is reached by links")
+	case o.BesideAPI:
+		return cmp.Or(cli.FlagError("api-server", race.CheckTargets(f.apiServers)), f.checkBeside())
 	}
 	for _, at := range f.api {
 		if err := apiPlace(at).check(); err != nil {
@@ -55,4 +64,31 @@ func (f *flags) checkAPI() error {
 		}
 	}
 	return nil
+}
+
+// checkBeside returns a usage error for flags that an agent beside the API server cannot
+// have.
+func (f *flags) checkBeside() error {
+	for name, why := range map[string]string{
+		"api-bind":                   "that is for agents of nodes",
+		"agent-identifiers":          "servers pick this agent for the API server alone",
+		"service-account-token-path": "the servers' port for clients takes certificates alone",
+	} {
+		if f.set.Changed(name) {
+			return cli.Usagef("--api-server and --%s exclude each other: %s", name, why)
+		}
+	}
+	if f.options.Link == link.Off {
+		return cli.Usagef("--api-server and --link=off exclude each other: servers ask by links")
+	}
+	f.options.Link = link.Require
+	return nil
+}
+
+// role is what this agent's certificate must be for.
+func (f *flags) role() pki.Role {
+	if f.options.BesideAPI {
+		return pki.RoleClient
+	}
+	return pki.RoleAgent
 }

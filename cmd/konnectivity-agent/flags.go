@@ -43,6 +43,7 @@ type flags struct {
 
 	allow, deny []string
 	api         []string // places
+	apiServers  []string
 	policyFile  string
 	egressProxy bool
 
@@ -125,6 +126,7 @@ func (f *flags) addDestinations(set *pflag.FlagSet) {
 
 func (f *flags) addAPI(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.api, "api-bind", nil, "HOST:PORT or unix:PATH where kubelet and other programs of this node reach their API server through a server that has --api-server; TLS is theirs from end to end; repeatable (default: nowhere)")
+	set.StringSliceVar(&f.apiServers, "api-server", nil, "HOST:PORT of the kube-apiserver that this agent runs beside, for nodes of servers with --api-server=agent to reach; it dials nothing else, and connects to the servers' ports for clients, with a client's certificate; repeatable, at most 4 (default: it is a node's agent)")
 }
 
 func (f *flags) addObservation(set *pflag.FlagSet) {

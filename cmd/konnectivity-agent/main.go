@@ -178,7 +178,7 @@ func (p *process) build() error {
 	f := p.flags
 	var err error
 	p.certificates, err = tlsreload.New(f.files,
-		tlsreload.Options{Name: "agent", Peer: f.peers.Peer(pki.RoleServer), Own: cli.Own(pki.RoleAgent), Log: p.log})
+		tlsreload.Options{Name: "agent", Peer: f.peers.Peer(pki.RoleServer), Own: cli.Own(f.role()), Log: p.log})
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func (p *process) options() (agent.Options, error) {
 			return opts, fmt.Errorf("--policy-file: %w", err)
 		}
 	}
-	reach := egress.Options{Policy: rules, File: p.policy, Descriptors: admission.Descriptors()}
+	reach := egress.Options{Policy: rules, File: p.policy, Descriptors: admission.Descriptors(), APIServers: f.apiServers}
 	if f.egressProxy {
 		reach.Proxy = environment
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -157,7 +158,7 @@ func (f *flags) addPeers(set *pflag.FlagSet) {
 }
 
 func (f *flags) addAPI(set *pflag.FlagSet) {
-	set.StringSliceVar(&f.options.APIServers, "api-server", nil, "HOST:PORT of the cluster's kube-apiserver, which agents with --api-bind let their nodes reach through this server; repeatable, at most 4; tenants have their own (default: they reach none)")
+	set.StringSliceVar(&f.options.APIServers, "api-server", nil, "HOST:PORT of the cluster's kube-apiserver, which agents with --api-bind let their nodes reach through this server; repeatable, at most 4; or agent: an agent with an --api-server of its own, at the port for clients, dials it, so that connections outlive this server; tenants have their own (default: they reach none)")
 }
 
 func (f *flags) addTenants(set *pflag.FlagSet) {
@@ -363,6 +364,9 @@ func (f *flags) checkPeers() error {
 	}
 	if len(f.options.APIServers) > 0 && f.link == link.Off {
 		return cli.Usagef("--api-server and --link=off exclude each other: agents reach it by links")
+	}
+	if slices.Contains(f.options.APIServers, tenant.APIByAgent) && !f.clientTCP() {
+		return cli.Usagef("--api-server=%s needs --server-cert, --server-key and --server-ca-cert: that agent connects to the port for clients", tenant.APIByAgent)
 	}
 	if f.advertise != "" {
 		ip, err := netip.ParseAddr(f.advertise)

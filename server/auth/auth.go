@@ -103,7 +103,7 @@ type Gate struct {
 // Admit returns the agent's identifiers, or a *Refusal. It blocks while a token
 // is reviewed, within ctx and the reviewer's own bound.
 func (g *Gate) Admit(ctx context.Context, p Peer) (registry.Identifiers, error) {
-	if err := checkID(p.ID); err != nil {
+	if err := CheckID(p.ID); err != nil {
 		return registry.Identifiers{}, err
 	}
 	ids, err := registry.ParseIdentifiers(p.Identifiers)
@@ -123,8 +123,9 @@ func (g *Gate) Admit(ctx context.Context, p Peer) (registry.Identifiers, error) 
 	return ids, nil
 }
 
-// checkID refuses ids that would cause trouble in logs and on status pages.
-func checkID(id string) error {
+// CheckID refuses ids that would cause trouble in logs and on status pages. The error is a
+// *Refusal.
+func CheckID(id string) error {
 	switch {
 	case id == "":
 		return refuse(codes.InvalidArgument, "the agent sent no id: set --agent-id")

@@ -152,8 +152,8 @@ func (m *Server) own() {
 	for _, reason := range []string{"full", "slow", "protocol", "tenant"} {
 		m.peerFaults.WithLabelValues(reason)
 	}
-	m.apiRefusals = m.counter("api_refusals_total", "Count of agents' requests refused, by reason: unset (no API server is named for the agent's cluster), other (it asked for something else).", "reason")
-	for _, reason := range []string{"unset", "other"} {
+	m.apiRefusals = m.counter("api_refusals_total", "Count of agents' requests refused, by reason: unset (no API server is named for the agent's cluster), alone (no agent beside the API server is connected), other (it asked for something else).", "reason")
+	for _, reason := range []string{"unset", "alone", "other"} {
 		m.apiRefusals.WithLabelValues(reason)
 	}
 	m.reviews = m.histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")

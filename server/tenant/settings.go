@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 
 	"konnectivity/internal/policy"
 	"konnectivity/server/registry"
-	"konnectivity/tunnel"
 	"konnectivity/tunnel/race"
 )
 
@@ -310,17 +310,19 @@ func (s *Settings) check() error {
 	return s.Tokens.check()
 }
 
-// CheckAPIServers returns an error unless each of them is HOST:PORT, and they are few.
+// APIByAgent stands for the addresses of an API server that agents beside it dial.
+const APIByAgent = "agent"
+
+// CheckAPIServers returns an error unless each of them is HOST:PORT, and they are few; or
+// there is only APIByAgent.
 func CheckAPIServers(all []string) error {
-	if len(all) > race.MaxTries {
-		return fmt.Errorf("%d addresses: a dial tries %d at most; give a name or a load balancer", len(all), race.MaxTries)
+	switch {
+	case len(all) == 1 && all[0] == APIByAgent:
+		return nil
+	case slices.Contains(all, APIByAgent):
+		return fmt.Errorf("%s: either addresses or %s, not both", strings.Join(all, ","), APIByAgent)
 	}
-	for _, one := range all {
-		if _, _, err := tunnel.SplitAddress(one); err != nil {
-			return fmt.Errorf("%.200q: want HOST:PORT", one)
-		}
-	}
-	return nil
+	return race.CheckTargets(all)
 }
 
 func (b Bounds) check() error {

@@ -23,6 +23,7 @@ func TestSpecNamesFileAndField(t *testing.T) {
 		{"fields given often", strings.Repeat("a: b\n", 5000), `tenant.yaml: unmarshal errors:`},
 		{"long rule", "serverNames: [a.example]\npolicy: {deny: ['" + strings.Repeat("*é", 5000) + "']}", "tenant.yaml: policy.deny: "},
 		{"wrong kind below", "serverNames: [a.example]\nbounds: {connections: many}", "tenant.yaml: bounds.connections: want a whole number, not a string"},
+		{"API servers of both kinds", "serverNames: [a.example]\napiServers: [agent, 'a:1']", "tenant.yaml: apiServers: agent,a:1: either addresses or agent, not both"},
 		{"negative bound", "serverNames: [a.example]\nbounds: {dialsPerSecond: -1}", "tenant.yaml: bounds.dialsPerSecond: -1: want a number from 1"},
 		{"no names", "serverNames: []", "tenant.yaml: serverNames: a tenant needs a name"},
 		{"wildcard", "serverNames: ['*.example']", "tenant.yaml: serverNames[0]: \"*.example\": wildcards are not accepted"},

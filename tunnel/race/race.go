@@ -8,6 +8,8 @@ package race
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"syscall"
 	"time"
@@ -23,6 +25,27 @@ const (
 	// recommends.
 	Stagger = 250 * time.Millisecond
 )
+
+// CheckTargets returns an error unless each address is HOST:PORT, and Dial tries them all.
+func CheckTargets(addresses []string) error {
+	if len(addresses) > MaxTries {
+		return fmt.Errorf("%d addresses: a dial tries %d at most; give a name or a load balancer", len(addresses), MaxTries)
+	}
+	for _, one := range addresses {
+		if _, _, err := tunnel.SplitAddress(one); err != nil {
+			return fmt.Errorf("%.200q: want HOST:PORT", one)
+		}
+	}
+	return nil
+}
+
+// Any is All for addresses that stand in for each other, in random order, so that those
+// who dial spread.
+func Any[C any](ctx context.Context, addresses []string, dial func(context.Context, string) (C, error), discard func(C)) (conn C, address string, err error) {
+	addresses = slices.Clone(addresses)
+	rand.Shuffle(len(addresses), func(i, j int) { addresses[i], addresses[j] = addresses[j], addresses[i] })
+	return All(ctx, addresses, dial, discard)
+}
 
 // Dial is All for the first MaxTries targets.
 func Dial[T, C any](ctx context.Context, targets []T, dial func(context.Context, T) (C, error), discard func(C)) (conn C, target T, err error) {

@@ -1,0 +1,50 @@
+package egress
+
+import (
+	"context"
+	"net"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/race"
+)
+
+// notBeside refuses what an agent beside the API server is not for.
+var notBeside = &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "this agent is beside the API server (--api-server) and reaches nothing else"}
+
+// reach dials what f asks for: with Options.APIServers, one of these, whatever address it is.
+func (d *Dialer) reach(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	if len(d.opts.APIServers) == 0 {
+		return d.dial(ctx, f)
+	}
+	if f.Network != link.NetworkAPI {
+		return nil, notBeside
+	}
+	conn, _, err := race.Any(ctx, d.opts.APIServers, func(ctx context.Context, address string) (tunnel.Conn, error) {
+		return d.dial(ctx, ownTry(f, address))
+	}, func(c tunnel.Conn) { _ = c.Close() })
+	return conn, err
+}
+
+// reached is reach for a connection that is there: it may have led to any of them.
+func (d *Dialer) reached(f *tunnel.Flow, connected net.Addr) (err error) {
+	if len(d.opts.APIServers) == 0 {
+		return d.allow(f, connected)
+	}
+	if f.Network != link.NetworkAPI {
+		return notBeside
+	}
+	for _, address := range d.opts.APIServers {
+		if err = d.allow(ownTry(f, address), connected); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// ownTry is f at an address of this agent's choice.
+func ownTry(f *tunnel.Flow, address string) *tunnel.Flow {
+	try := f.To(address)
+	try.Network, try.Origin = "tcp", f.Origin
+	return try
+}

@@ -1,0 +1,53 @@
+package egress
+
+import (
+	"fmt"
+	"testing"
+
+	"konnectivity/internal/policy"
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// An agent beside the API server reaches that, by whichever of its addresses works, and
+// nothing else.
+func TestBesideTheAPIServer(t *testing.T) {
+	up := fmt.Sprintf("127.0.0.1:%d", echo(t, "127.0.0.1", 0))
+	d := New(Options{APIServers: []string{testutil.ReservedAddress(t), up}})
+	api := tunnel.NewFlow(link.NetworkAPI, link.APIAddress)
+	for range 10 {
+		c := testutil.Must(d.Dial(testutil.Context(t), api))(t)
+		if got := c.RemoteAddr().String(); got != up {
+			t.Errorf("it is connected to %s", got)
+		}
+		if err := d.Allow(api, c.RemoteAddr()); err != nil {
+			t.Errorf("it may not be resumed: %v", err)
+		}
+		_ = c.Close()
+	}
+	tcp := tunnel.NewFlow("tcp", up)
+	if _, err := d.Dial(testutil.Context(t), tcp); tunnel.FailureOf(err) != tunnel.FailDenied {
+		t.Errorf("another network: %v", err)
+	}
+	if err := d.Allow(tcp, tunnel.Addr{Net: "tcp", Text: up}); tunnel.FailureOf(err) != tunnel.FailDenied {
+		t.Errorf("another network, resumed: %v", err)
+	}
+	if _, err := New(Options{}).Dial(testutil.Context(t), api); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+		t.Errorf("an agent of a node: %v", err)
+	}
+}
+
+// The policy of the flags holds beside the API server as well.
+func TestThePolicyHoldsBesideTheAPIServer(t *testing.T) {
+	up := fmt.Sprintf("127.0.0.1:%d", echo(t, "127.0.0.1", 0))
+	rules := testutil.Must(policy.Parse(nil, []string{"127.0.0.0/8"}))(t)
+	d := New(Options{APIServers: []string{up}, Policy: rules})
+	api := tunnel.NewFlow(link.NetworkAPI, link.APIAddress)
+	if _, err := d.Dial(testutil.Context(t), api); tunnel.FailureOf(err) != tunnel.FailDenied {
+		t.Errorf("it is dialed: %v", err)
+	}
+	if err := d.Allow(api, tunnel.Addr{Net: "tcp", Text: up}); tunnel.FailureOf(err) != tunnel.FailDenied {
+		t.Errorf("it is resumed: %v", err)
+	}
+}

@@ -1,0 +1,187 @@
+package e2e
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"fmt"
+	"hash"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/pki"
+)
+
+// startBeside starts servers with --api-server=agent, the node's agent, and one beside the
+// API server at that address.
+func (n *node) startBeside(t *testing.T, api string) {
+	t.Helper()
+	n.start(t, "agent")
+	n.beside = n.agentBeside(t, api)
+}
+
+func (n *node) agentBeside(t *testing.T, api string) *suite.Agent {
+	t.Helper()
+	first, second := n.servers[0].ClientPort, n.servers[1].ClientPort
+	a := must(n.StartAgent(n.servers[0], fmt.Sprintf("--proxy-server-port=%d", first), "--proxy-server-host="+suite.Loopback(second), "--api-server="+api,
+		"--agent-cert="+n.PKI("client.crt"), "--agent-key="+n.PKI("client.key")))(t)
+	connected(t, a, 2, patience)
+	return a
+}
+
+// watchServer answers each connection over TLS with what it gets, as a watch's server with
+// much to tell, and counts them.
+func watchServer(t *testing.T, ca *pki.CA) (address string, conns *atomic.Int64) {
+	t.Helper()
+	pair := must(ca.Issue(pki.Leaf{CommonName: "api", DNS: []string{"localhost"}, Server: true}))(t)
+	config := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
+	conns = new(atomic.Int64)
+	return listen(t, func(c *net.TCPConn) {
+		conns.Add(1)
+		s := tls.Server(c, config)
+		_, _ = io.Copy(s, s)
+		_ = s.CloseWrite()
+	}), conns
+}
+
+// watch is one connection of a node's program for as long as the test likes.
+type watch struct {
+	conn       *tls.Conn
+	stop       chan struct{}
+	both       sync.WaitGroup
+	sent, got  hash.Hash
+	nSent      int64
+	nGot       atomic.Int64
+	wErr, rErr error
+}
+
+// watches begins some, by TLS to the API server at the node's port.
+func (n *node) watches(t *testing.T, count int) []*watch {
+	t.Helper()
+	var all []*watch
+	for i := range count {
+		conn := must(tls.Dial("tcp", suite.Loopback(n.port), &tls.Config{RootCAs: n.api.ca.Pool(), ServerName: "localhost"}))(t)
+		_ = conn.SetDeadline(time.Now().Add(scaled(3*time.Minute, 30*time.Minute))) // rather than for ever
+		w := &watch{conn: conn, stop: make(chan struct{}), sent: sha256.New(), got: sha256.New()}
+		w.both.Go(func() { w.write(newPayload(int64(i), 1<<40)) })
+		w.both.Go(func() {
+			_, w.rErr = io.Copy(io.MultiWriter(w.got, counting{&w.nGot}), conn)
+		})
+		all = append(all, w)
+	}
+	return all
+}
+
+// write sends some 400 KB a second.
+func (w *watch) write(from io.Reader) {
+	for tick := time.NewTicker(10 * time.Millisecond); ; <-tick.C {
+		select {
+		case <-w.stop:
+			w.wErr = w.conn.CloseWrite()
+			return
+		default:
+		}
+		n, err := io.CopyN(io.MultiWriter(w.conn, w.sent), from, 4000)
+		if w.nSent += n; err != nil {
+			w.wErr = err
+			return
+		}
+	}
+}
+
+// end ends a watch, and fails unless all bytes have come back.
+func (w *watch) end(t *testing.T) {
+	t.Helper()
+	close(w.stop)
+	w.both.Wait()
+	_ = w.conn.Close()
+	if w.wErr != nil || w.rErr != nil || w.nSent != w.nGot.Load() || !bytes.Equal(w.sent.Sum(nil), w.got.Sum(nil)) {
+		t.Errorf("a watch lost something: %d bytes sent (%v), %d received (%v)", w.nSent, w.wErr, w.nGot.Load(), w.rErr)
+	}
+}
+
+// counting is a Writer that counts.
+type counting struct{ n *atomic.Int64 }
+
+func (c counting) Write(p []byte) (int, error) {
+	c.n.Add(int64(len(p)))
+	return len(p), nil
+}
+
+// With an agent beside the API server, watches of a node's programs outlive every server:
+// those are killed and replaced in turn, and then told to stop.
+func TestWatchesOutliveServers(t *testing.T) {
+	n := newNodeOf(t)
+	api, conns := watchServer(t, n.api.ca)
+	n.startBeside(t, api)
+	const count = 8
+	watches := n.watches(t, count)
+	for round := range scaled(4, 20) {
+		srv := n.servers[round%2]
+		if round/2%2 == 0 {
+			srv.Process.Kill()
+		} else {
+			stopInOrder(t, srv.Process)
+		}
+		moved := make([]int64, count)
+		for i, w := range watches {
+			moved[i] = w.nGot.Load()
+		}
+		eventually(t, patience, "all watches go on", func() (bool, any) {
+			return !slices.ContainsFunc(watches, func(w *watch) bool { return w.nGot.Load() < moved[slices.Index(watches, w)]+20000 }), round
+		})
+		if err := n.RunServer(srv, n.flags...); err != nil {
+			t.Fatal(err)
+		}
+		connected(t, n.agent, 2, patience)
+		connected(t, n.beside, 2, patience)
+	}
+	for _, w := range watches {
+		w.end(t)
+	}
+	var sum int64
+	for _, w := range watches {
+		sum += w.nSent
+	}
+	t.Logf("%d watches carried %d bytes each way; connections that kube-apiserver saw: %d", count, sum, conns.Load())
+	if conns.Load() != count {
+		t.Errorf("%d connections were made for %d watches", conns.Load(), count)
+	}
+}
+
+// Nodes' way through an agent beside the API server is as fast as the other direction.
+func TestNodesWayBesideIsAsFastAsTheOther(t *testing.T) {
+	n := newNodeOf(t)
+	n.startBeside(t, n.api.secure.Listener.Addr().String())
+	socks := must(n.StartSOCKS5(n.servers[0]))(t)
+	n.compare(t, socks)
+}
+
+// Without an agent beside the API server, programs are told at once that there is none,
+// the server's log once; and they reach it as soon as there is one.
+func TestNodesWithoutAnAgentBesideTheAPIServer(t *testing.T) {
+	n := newNodeOf(t)
+	n.start(t, "agent")
+	for range 3 {
+		if got, err := curl(t, "--cacert", n.ca, fmt.Sprintf("https://localhost:%d/3/1", n.port)); err == nil {
+			t.Fatalf("%q came from nowhere", got)
+		}
+	}
+	for _, srv := range n.servers {
+		if got := metric(srv.HealthURL("/metrics"), `server_api_refusals_total{reason="alone"}`); got < 1 {
+			t.Errorf("%v refusals are counted", got)
+		}
+		if got := strings.Count(srv.Process.Output(), "nodes do not reach their API server"); got != 1 {
+			t.Errorf("the log says so %d times", got)
+		}
+	}
+	n.agentBeside(t, n.api.secure.Listener.Addr().String())
+	n.asks(t, 5<<20+3)
+}

@@ -1,0 +1,276 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/server/tenant"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
+)
+
+// beside is an agent beside an API server, which says its name and then echoes.
+type beside struct {
+	link.Config
+	mu    sync.Mutex
+	asked []string // network, and who asks
+}
+
+func newBeside(name string) *beside {
+	b := new(beside)
+	b.Hello = link.Hello{Role: link.RoleAgent, ID: name, Features: []string{link.FeatureAPIServer, link.FeatureIdentity, link.FeatureResume}}
+	b.PeerNumbersClients = true
+	b.Forwarder = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		b.mu.Lock()
+		b.asked = append(b.asked, fmt.Sprint(f.Network, " ", f.Address, " ", f.Who().Names()))
+		b.mu.Unlock()
+		near, err := echoing(ctx, f.Address)
+		if err != nil {
+			return nil, err
+		}
+		return tunnel.Unread(near, []byte(name)), nil
+	})}
+	return b
+}
+
+// at links it to the port for clients.
+func (b *beside) at(r *rig) *link.Session {
+	r.t.Helper()
+	before := r.own.beside.Counts().Agents
+	ses := testutil.Must(r.linked(r.tcp, r.tls(link.ALPN), b.Config))(r.t)
+	r.eventually("it is known", func() bool { return r.own.beside.Counts().Agents > before })
+	return ses
+}
+
+func byAgent(o *Options) { o.APIServers = []string{tenant.APIByAgent} }
+
+// fromNode has a node's agent ask for the API server.
+func (r *rig) fromNode(id string) (tunnel.Conn, error) {
+	r.t.Helper()
+	return askAPI(r.t, testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), apiAgent(id)))(r.t))
+}
+
+// An agent beside the API server is asked for it by nodes' agents, who are named, and for
+// nothing else; and no other agent is asked for it.
+func TestAnAgentBesideTheAPIServerDials(t *testing.T) {
+	r := startServer(t, byAgent)
+	b := newBeside("b")
+	b.at(r)
+	if _, err := r.dial("link", "x:1"); tunnel.FailureOf(err) != tunnel.FailNoAgent {
+		t.Errorf("a client reaches an agent that is none of a node: %v", err)
+	}
+	if err := r.Ready(); err == nil {
+		t.Error("the server is ready without an agent of a node")
+	}
+	c := testutil.Must(r.fromNode("node"))(t)
+	says(t, c, "b")
+	r.roundTrip(c, 1<<20)
+	_ = c.Close()
+	r.agent("link", agentHello{id: "other"}, func(context.Context, string) (tunnel.Conn, error) {
+		t.Error("an agent of a node is asked for the API server")
+		return nil, io.EOF
+	})
+	c = testutil.Must(r.fromNode("node"))(t)
+	says(t, c, "b")
+	_ = c.Close()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, asked := range b.asked {
+		if asked != "api kubernetes:443 [cn:peer]" {
+			t.Errorf("it was asked for %q", asked)
+		}
+	}
+	listed := map[string]string{}
+	for _, p := range r.adminPeers() {
+		listed[p.ID] = p.Identifiers
+	}
+	if len(b.asked) != 2 || listed["b"] != "beside the API server" || listed["other"] != "" {
+		t.Errorf("%d requests; %q", len(b.asked), listed)
+	}
+}
+
+// Who may not be beside the API server is refused: at the port for agents, where the server
+// uses none, or without the feature.
+func TestWhoIsNotBesideTheAPIServer(t *testing.T) {
+	r, direct := startServer(t, byAgent), startServer(t, func(o *Options) { o.APIServers = []string{"127.0.0.1:1"} })
+	plain := newBeside("b")
+	plain.Hello.Features = nil
+	for what, err := range map[string]error{
+		"the port for agents": second(r.linked(r.agentAt, r.tls(link.ALPN), newBeside("b").Config)),
+		"not used":            second(direct.linked(direct.tcp, direct.tls(link.ALPN), newBeside("b").Config)),
+		"no feature":          second(r.linked(r.tcp, r.tls(link.ALPN), plain.Config)),
+		"no id":               second(r.linked(r.tcp, r.tls(link.ALPN), newBeside("\n").Config)),
+	} {
+		if err == nil {
+			t.Errorf("%s: it is taken", what)
+		}
+	}
+	if n := r.own.beside.Counts().Agents; n > 0 {
+		t.Errorf("%d are known", n)
+	}
+}
+
+func second(_ *link.Session, err error) error { return err }
+
+// Where no agent is beside the API server, nodes are told, it is counted, and logged once
+// for each time.
+func TestNoAgentIsBesideTheAPIServer(t *testing.T) {
+	log, said := logtest.NewNullLogger()
+	r := startServer(t, byAgent, func(o *Options) { o.Log = log })
+	lines := func() (n int) {
+		for _, e := range said.AllEntries() {
+			if e.Message == "nodes do not reach their API server" {
+				n++
+			}
+		}
+		return n
+	}
+	node := testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), apiAgent("node")))(t)
+	for round := 1; round <= 2; round++ {
+		for range 3 {
+			if _, err := askAPI(t, node); tunnel.FailureOf(err) != tunnel.FailNoAgent {
+				t.Fatal(err)
+			}
+		}
+		if !r.metric(fmt.Sprintf(`api_refusals_total{reason="alone"} %d`, 3*round)) || lines() != round {
+			t.Errorf("round %d: %d lines, or it is not counted", round, lines())
+		}
+		ses := newBeside("b").at(r)
+		c := testutil.Must(askAPI(t, node))(t)
+		_ = c.Close()
+		_ = ses.Close()
+		r.eventually("it is gone", func() bool { return r.own.beside.Counts().Agents == 0 })
+	}
+}
+
+// A tenant's nodes reach their own API server, and no other where theirs has no agent.
+func TestTenantsHaveTheirOwnAgentsBesideTheAPIServer(t *testing.T) {
+	s := startSharers(t, byAgent)
+	nodes, agents := map[string]*link.Session{}, map[string]*link.Session{}
+	for _, name := range []string{"red", "blue"} {
+		c := s.addServed(name, "apiServers: [agent]")
+		nodes[name] = testutil.Must(s.linked(s.agentAt, secureFor(c.serverName(), c.cert, link.ALPN), apiAgent("node")))(t)
+		agents[name] = testutil.Must(s.linked(s.tcp, secureFor(c.serverName(), c.cert, link.ALPN), newBeside(name).Config))(t)
+		s.eventually("it is known", func() bool { return c.cluster().beside.Counts().Agents == 1 })
+	}
+	for range 10 {
+		for name, node := range nodes {
+			c := testutil.Must(askAPI(t, node))(t)
+			says(t, c, name)
+			_ = c.Close()
+		}
+	}
+	_ = agents["red"].Close()
+	s.eventually("red's is gone", func() bool { _, err := askAPI(t, nodes["red"]); return tunnel.FailureOf(err) == tunnel.FailNoAgent })
+	c := testutil.Must(askAPI(t, nodes["blue"]))(t)
+	says(t, c, "blue")
+	_ = c.Close()
+}
+
+// A node whose agent floods the one beside the API server, with dials that are not answered
+// and with bytes that it does not read, leaves the others their part.
+func TestANodesFloodLeavesTheOthersTheAPIServer(t *testing.T) {
+	r := startServer(t, byAgent)
+	b := newBeside("b")
+	b.Forwarder = hanging{b.Forwarder}
+	b.at(r)
+	flooder := testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), apiAgent("flooder")))(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var flood sync.WaitGroup
+	defer flood.Wait()
+	defer stop()
+	for i := range 300 {
+		flood.Go(func() {
+			f := tunnel.NewFlow(link.NetworkAPI, link.APIAddress)
+			if i%3 > 0 {
+				f.ID = "hangs"
+			}
+			c, err := flooder.Dial(ctx, f)
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			defer context.AfterFunc(ctx, func() { _ = c.Reset(nil) })()
+			for junk := make([]byte, 64<<10); err == nil; {
+				_, err = c.Write(junk)
+			}
+		})
+	}
+	r.eventually("the flood is there", func() bool { return r.own.beside.Agents()[0].Pending > 100 })
+	for range 20 {
+		began := time.Now()
+		c := testutil.Must(r.fromNode("node"))(t)
+		says(t, c, "b")
+		r.roundTrip(c, 256<<10)
+		_ = c.Close()
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("beside the flood, a connection took %v", took)
+		}
+	}
+}
+
+// hanging does not answer requests with the id "hangs".
+type hanging struct{ tunnel.Handler }
+
+func (h hanging) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+	if f.ID == "hangs" {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	return h.Handler.Forward(ctx, f, answer)
+}
+
+// A server that stops does not wait for nodes that cannot go on elsewhere.
+func TestAServerLeavesNodesWithoutAnother(t *testing.T) {
+	r := startServer(t, byAgent, func(o *Options) { o.Grace, o.ResumeWindow = time.Hour, time.Minute })
+	newBeside("b").at(r)
+	c := testutil.Must(r.fromNode("node"))(t)
+	defer c.Close()
+	says(t, c, "b")
+	r.stop()
+	testutil.NoError(t, r.wait(30*time.Second))
+}
+
+// Where servers forward, any of them leads to the agent beside the API server, and its
+// connections are resumed by any.
+func TestAnotherServersAgentBesideTheAPIServer(t *testing.T) {
+	c := startCrew(t, 2, byAgent, func(o *Options) { o.ResumeWindow = time.Minute })
+	opener, acceptor := resume.New(resume.Options{Window: time.Minute}), resume.New(resume.Options{Window: time.Minute})
+	t.Cleanup(func() { opener.Close(); acceptor.Close(); opener.Wait(); acceptor.Wait() })
+	b := newBeside("b")
+	b.Forwarder = acceptor.Forwarder(b.Forwarder)
+	b.at(c.servers[1])
+	var by [2]*link.Session
+	for i, r := range c.servers {
+		node := apiAgent("node")
+		node.Hello.Features = append(node.Hello.Features, link.FeatureResume)
+		by[i] = testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), node))(t)
+		r.eventually("it is known", func() bool { return r.own.beside.Registry.Ready() == nil })
+	}
+	next := 0
+	conn, err := opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) { return by[next].Dial(ctx, f) })).
+		Dial(testutil.Context(t), tunnel.NewFlow(link.NetworkAPI, link.APIAddress))
+	testutil.NoError(t, err)
+	defer conn.Close()
+	says(t, conn, "b")
+	c.servers[0].roundTrip(conn, 100<<10)
+	for range 10 {
+		if _, err := c.servers[0].dial("link", "x:1"); tunnel.FailureOf(err) != tunnel.FailDenied { // by the node's agent
+			t.Errorf("a client reaches an agent that is none of a node: %v", err)
+		}
+	}
+	next = 1
+	_ = by[0].Close()
+	c.servers[0].roundTrip(conn, 100<<10)
+	if n := acceptor.Stats(); n.Resumes != 1 {
+		t.Errorf("%+v", n)
+	}
+}
