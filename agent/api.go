@@ -169,8 +169,8 @@ func elsewhere(err error) bool {
 }
 
 // pickAPI returns the link of the server that is to be asked next. One that stays comes
-// before one that leaves, the one that f prefers before others, and then the one with the
-// shortest round trip, which grows with a server's load as well as with its distance.
+// before one that leaves. Of those, f may prefer one. Else it is that with the shortest
+// round trip, which grows with a server's load as well as with its distance.
 // connected says whether any server is connected.
 func pickAPI(members []member, tried []linkSession, f *tunnel.Flow) (best linkSession, found, connected bool) {
 	type rank struct {

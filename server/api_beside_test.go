@@ -21,7 +21,7 @@ import (
 type beside struct {
 	link.Config
 	mu    sync.Mutex
-	asked []string // network, and who asks
+	asked []string // network, address and who asks
 }
 
 func newBeside(name string) *beside {
@@ -58,8 +58,8 @@ func (r *rig) fromNode(id string) (tunnel.Conn, error) {
 	return askAPI(r.t, testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), apiAgent(id)))(r.t))
 }
 
-// An agent beside the API server is asked for it by nodes' agents, who are named, and for
-// nothing else; and no other agent is asked for it.
+// An agent beside the API server is told which node's agent asks, and is asked for nothing
+// else. No other agent is asked for the API server.
 func TestAnAgentBesideTheAPIServerDials(t *testing.T) {
 	r := startServer(t, byAgent)
 	b := newBeside("b")

@@ -10,8 +10,8 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// An agent beside the API server reaches that, by whichever of its addresses works, and
-// nothing else.
+// An agent beside the API server reaches nothing else. Of several addresses, one that works
+// is enough.
 func TestBesideTheAPIServer(t *testing.T) {
 	up := fmt.Sprintf("127.0.0.1:%d", echo(t, "127.0.0.1", 0))
 	d := New(Options{APIServers: []string{testutil.ReservedAddress(t), up}})
