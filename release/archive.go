@@ -58,6 +58,9 @@ func (r *release) archived(s system) ([]entry, error) {
 		file := r.binary(s, p.name)
 		entries = append(entries, entry{name: top + filepath.Base(file), mode: 0o755, source: file})
 	}
+	if s.os != "windows" { // whose zip has no links
+		entries = append(entries, entry{name: top + plugin, mode: 0o777, link: programs[0].name})
+	}
 	entries = append(entries, r.legal(top)...)
 	for _, pattern := range []string{"README.md", "CHANGELOG.md", "docs/*.md", "docs/*.json", "docs/images/*"} {
 		files, err := filepath.Glob(filepath.Join(r.root, filepath.FromSlash(pattern)))

@@ -102,6 +102,9 @@ func TestArchive(t *testing.T) {
 			t.Errorf("man page of %s: %v", p.name, err)
 		}
 	}
+	if out, err := run(plugin, "status", "--help"); err != nil || !strings.Contains(out, "\n  kubectl konnectivity status [ADDRESS...]") {
+		t.Errorf("as a plugin: %v\n%s", err, out)
+	}
 	checkLicences(t, folder, folder)
 	checkDocuments(t, folder)
 	if out, err := run("konnectivity", "quickstart", "--once"); err != nil {
@@ -186,9 +189,12 @@ func unpack(t *testing.T, archive string) string {
 			t.Fatal(err)
 		}
 		path := filepath.Join(root, h.Name)
-		if h.Typeflag == tar.TypeDir {
+		switch h.Typeflag {
+		case tar.TypeDir:
 			err = os.MkdirAll(path, 0o755)
-		} else {
+		case tar.TypeSymlink:
+			err = os.Symlink(h.Linkname, path)
+		default:
 			var content []byte
 			if content, err = io.ReadAll(r); err == nil {
 				err = os.WriteFile(path, content, os.FileMode(h.Mode))

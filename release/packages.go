@@ -132,6 +132,9 @@ func (r *release) contents(s system, p program, format string) (files.Contents, 
 			entries = append(entries, entry{name: "/usr/share/man/man1/" + page.Name(), mode: 0o644, source: filepath.Join(r.docs("man"), page.Name())})
 		}
 	}
+	if p.service == "" {
+		entries = append(entries, entry{name: "/usr/bin/" + plugin, mode: 0o777, link: p.name})
+	}
 	// A folder that no package has stays when the last file in it goes.
 	folders := map[string]os.FileMode{"/usr/share/doc/" + p.name: 0o755}
 	if p.service != "" {
@@ -149,6 +152,9 @@ func (r *release) contents(s system, p program, format string) (files.Contents, 
 		kind := files.TypeFile
 		if strings.HasPrefix(e.name, "/etc/") {
 			kind = files.TypeConfigNoReplace
+		}
+		if e.link != "" {
+			kind = files.TypeSymlink
 		}
 		contents = append(contents, &files.Content{Source: source, Destination: e.name, Type: kind,
 			FileInfo: &files.ContentFileInfo{Mode: os.FileMode(e.mode), MTime: r.time}})
@@ -170,6 +176,9 @@ func owner(page string) (name string) {
 func (r *release) staged(e entry) (string, error) {
 	if e.source != "" {
 		return e.source, nil
+	}
+	if e.link != "" {
+		return e.link, nil // a package has it in place of a path
 	}
 	path := filepath.Join(r.work, "staged", e.name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

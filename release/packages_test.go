@@ -202,6 +202,9 @@ func TestDebianPackages(t *testing.T) {
 	r.checked(network)
 	r.inside("test", "-s", "/usr/share/doc/konnectivity-agent/"+thirdParty)
 	r.completes()
+	if out := r.inside(plugin, "version", "--help"); !strings.Contains(out, "kubectl konnectivity version") {
+		t.Errorf("as a plugin: %s", out)
+	}
 	configured := r.inside("cat", "/etc/konnectivity/agent/env")
 	r.inside("systemctl", "enable", "--quiet", "konnectivity-agent")
 	r.inside("dpkg", "--install", r.upgrade("deb"))

@@ -8,6 +8,9 @@ type program struct {
 	service string // its folder in /etc/konnectivity and its files in files/; "" is no service
 }
 
+// plugin is the name under which kubectl finds the operator's tool.
+const plugin = "kubectl-konnectivity"
+
 // user is the account that the service runs as.
 func (p program) user() string { return p.name }
 

@@ -3,6 +3,9 @@ package main
 
 import (
 	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,7 +15,11 @@ import (
 
 func main() {
 	status.FollowEscapes(os.Stdout)
-	os.Exit(cli.Main(newRoot()))
+	root := newRoot()
+	if strings.HasPrefix(filepath.Base(os.Args[0]), "kubectl-konnectivity") {
+		asPlugin(root)
+	}
+	os.Exit(cli.Main(root))
 }
 
 // newRoot returns the command with all subcommands, each of which has a file of its own.
@@ -37,3 +44,19 @@ func newRoot() *cobra.Command {
 	)
 	return root
 }
+
+// asPlugin has help and errors name the program as a plugin of kubectl's is called.
+func asPlugin(root *cobra.Command) {
+	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl konnectivity"}
+	var rename func(*cobra.Command)
+	rename = func(cmd *cobra.Command) {
+		cmd.Example = ownName.ReplaceAllString(cmd.Example, "${1}kubectl konnectivity ")
+		for _, sub := range cmd.Commands() {
+			rename(sub)
+		}
+	}
+	rename(root)
+}
+
+// ownName is this program as an example calls it.
+var ownName = regexp.MustCompile(`(^|[\s('])konnectivity `)

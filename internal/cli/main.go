@@ -105,7 +105,7 @@ func status(cmd *cobra.Command, err error, started, stopping bool, stderr io.Wri
 	if err == nil || stopping && errors.Is(err, context.Canceled) {
 		return ExitOK
 	}
-	name := cmd.Root().Name()
+	name := cmd.Root().DisplayName()
 	var usage *UsageError
 	if errors.As(err, &usage) || !started { // cobra's own errors precede the run
 		text := Printable(strings.Join(strings.Fields(err.Error()), " ")) // cobra's suggestions are indented lines
