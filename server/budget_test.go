@@ -23,9 +23,9 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// hang starts n dials of one client that nobody answers, and returns how they
-// failed, as far as they have, once all are under way or refused.
-func (r *rig) hang(hog *link.Session, n int) (refused []error) {
+// hang starts n dials of one peer that nobody answers, each as flow says, and returns how
+// they failed, as far as they have, once all are under way or refused.
+func (r *rig) hang(hog *link.Session, n int, flow func() *tunnel.Flow) (refused []error) {
 	r.t.Helper()
 	ctx, giveUp := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -33,7 +33,7 @@ func (r *rig) hang(hog *link.Session, n int) (refused []error) {
 	failed := make(chan error, n)
 	for range n {
 		wg.Go(func() {
-			if _, err := hog.Dial(ctx, tunnel.NewFlow("tcp", "silent:1")); ctx.Err() == nil {
+			if _, err := hog.Dial(ctx, flow()); ctx.Err() == nil {
 				failed <- err
 			}
 		})
@@ -47,6 +47,8 @@ func (r *rig) hang(hog *link.Session, n int) (refused []error) {
 	return refused
 }
 
+func silent() *tunnel.Flow { return tunnel.NewFlow("tcp", "silent:1") }
+
 // TestHangingDialsLeaveRoomForOthers: a client whose dials nobody answers is
 // told when it has its share; others dial on, by agents of both kinds.
 func TestHangingDialsLeaveRoomForOthers(t *testing.T) {
@@ -55,7 +57,7 @@ func TestHangingDialsLeaveRoomForOthers(t *testing.T) {
 			r := startServer(t, func(o *Options) { o.DialTimeout = time.Hour }) // the test ends them
 			r.agent(kind, agentHello{id: "a"}, echoing)
 			hog := testutil.Must(r.clientLink())(t)
-			refused := r.hang(hog, link.MaxDials)
+			refused := r.hang(hog, link.MaxDials, silent)
 			if len(refused) == 0 {
 				t.Fatal("one client may have all dials there are")
 			}

@@ -26,13 +26,10 @@ func (d *Dialer) reach(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error)
 	return conn, err
 }
 
-// reached is reach for a connection that is there: it may have led to any of them.
+// reached is reach for a connection that is there: it may lead to any of them.
 func (d *Dialer) reached(f *tunnel.Flow, connected net.Addr) (err error) {
 	if len(d.opts.APIServers) == 0 {
 		return d.allow(f, connected)
-	}
-	if f.Network != link.NetworkAPI {
-		return notBeside
 	}
 	for _, address := range d.opts.APIServers {
 		if err = d.allow(ownTry(f, address), connected); err == nil {

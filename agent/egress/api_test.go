@@ -30,9 +30,6 @@ func TestBesideTheAPIServer(t *testing.T) {
 	if _, err := d.Dial(testutil.Context(t), tcp); tunnel.FailureOf(err) != tunnel.FailDenied {
 		t.Errorf("another network: %v", err)
 	}
-	if err := d.Allow(tcp, tunnel.Addr{Net: "tcp", Text: up}); tunnel.FailureOf(err) != tunnel.FailDenied {
-		t.Errorf("another network, resumed: %v", err)
-	}
 	if _, err := New(Options{}).Dial(testutil.Context(t), api); tunnel.FailureOf(err) != tunnel.FailBadAddress {
 		t.Errorf("an agent of a node: %v", err)
 	}
