@@ -116,14 +116,14 @@ func alone(budget *link.Budget, descriptors int) int {
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.opts.Handover.start(ctx, a)()
 	a.opts.Store.adopt(a)
-	end := a.serveAPI(ctx)
+	defer a.serveAPI(ctx)()
 	a.set.run(ctx)
-	a.drain(context.Cause(ctx) == errRestart && a.opts.Store != nil, end)
+	a.drain(context.Cause(ctx) == errRestart && a.opts.Store != nil)
 	return nil
 }
 
-// serveAPI serves the node's programs until end, which is called at the end of the drain:
-// before, there may be no other agent on the node.
+// serveAPI serves the node's programs until end, which is called after the drain: while
+// an agent drains, there may be no other on the node.
 func (a *Agent) serveAPI(ctx context.Context) (end func()) {
 	if a.api == nil {
 		return func() {}
@@ -214,15 +214,13 @@ const (
 )
 
 // drain ends the sessions that run left, gracefully. If it is to store them, connections
-// that the next process can have are served until the others have ended. endAPI is called
-// while the links are there to tell of it.
-func (a *Agent) drain(store bool, endAPI func()) {
+// that the next process can have are served until the others have ended.
+func (a *Agent) drain(store bool) {
 	defer a.set.opened.Wait()
 	defer a.ends.Wait()
 	defer a.set.close()
 	defer a.set.opened.Close()
 	defer a.ends.Close()
-	defer endAPI()
 	if a.opts.Grace < 0 && a.opts.Handover == nil && !store {
 		return
 	}

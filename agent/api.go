@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -31,6 +32,7 @@ type apiFront struct {
 	set    *set
 	ends   *resume.Manager // of connections that another agent, beside the API server, has dialed
 	totals tunnel.Totals   // Up is to the API server
+	warned atomic.Bool     // that it is not reached, since it was
 }
 
 // apiClient is one connection.
@@ -119,11 +121,21 @@ func (a *apiFront) answer(c *apiClient, err error) (tunnel.Conn, error) {
 		ahead.Drop()
 		_ = c.Conn.Reset(gone)
 		if !errors.Is(gone, admission.ErrLeft) {
-			a.Log.WithError(gone).Warn("--api-bind: the API server was not reached")
+			a.warn(gone)
 		}
 		return nil, gone
 	}
+	a.warned.Store(false)
 	return ahead.Rest(), nil
+}
+
+// warn logs why the API server is not reached, once until it is: clients try again for ever.
+func (a *apiFront) warn(why error) {
+	level := logrus.WarnLevel
+	if a.warned.Swap(true) {
+		level = logrus.DebugLevel
+	}
+	a.Log.WithError(why).Log(level, "--api-bind: the API server was not reached")
 }
 
 // dial implements tunnel.Dialer. Each server is asked once, and all are waited for while

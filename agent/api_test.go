@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
@@ -189,6 +190,7 @@ type outlived struct {
 	servers  map[string]*testServer
 	accepted *resume.Manager
 	agent    *Agent
+	stop     func() error
 	conn     net.Conn
 	by       string // the server that it went through first
 }
@@ -205,7 +207,7 @@ func newOutlived(t *testing.T) *outlived {
 	}
 	opts.ResumeWindow = time.Minute
 	at := onNode(t, &opts)
-	o.agent, _ = runAgent(t, opts)
+	o.agent, o.stop = runAgent(t, opts)
 	testutil.Eventually(t, "both are connected", func() bool { return len(o.agent.Servers()) == 2 })
 	o.conn = testutil.Must(net.Dial("tcp", at))(t)
 	t.Cleanup(func() { _ = o.conn.Close() })
@@ -260,5 +262,50 @@ func TestNodesConnectionsMoveBeforeAServerLeaves(t *testing.T) {
 	time.Sleep(3 * firstMove)
 	if n := o.resumes(); n != 1 {
 		t.Errorf("%d resumes", n)
+	}
+}
+
+// What a node has open at its API server ends with its agent, and does not wait for the
+// agent to come back.
+func TestNodesConnectionsEndWithTheirAgent(t *testing.T) {
+	o := newOutlived(t)
+	testutil.NoError(t, o.stop())
+	testutil.Eventually(t, "the API server is told", func() bool { return o.accepted.Len() == 0 })
+	if n, err := o.conn.Read(make([]byte, 1)); err == nil {
+		t.Errorf("%d bytes come of it", n)
+	}
+}
+
+// That the API server is not reached is logged once, until it is reached.
+func TestNodesAreWarnedOfOnce(t *testing.T) {
+	ca, config := newCA(t)
+	none := &tunnel.DialError{Failure: tunnel.FailNoAgent}
+	s := newTestServer(t, ca, "s1", false).withAPI(none)
+	opts := testOptions(config, s.address())
+	log, said := logtest.NewNullLogger()
+	opts.Log = log
+	at := onNode(t, &opts)
+	a, _ := runAgent(t, opts)
+	lines := func() (n int) {
+		for _, e := range said.AllEntries() {
+			if strings.HasPrefix(e.Message, "--api-bind: ") {
+				n++
+			}
+		}
+		return n
+	}
+	testutil.Eventually(t, "it is connected", func() bool { return len(a.Servers()) == 1 })
+	for round := 1; round <= 2; round++ {
+		s.withAPI(none)
+		for range 3 {
+			asks(t, at)
+		}
+		testutil.Eventually(t, "all have ended", func() bool { return a.api.Slots.Count() == 0 })
+		if lines() != round {
+			t.Errorf("%d lines in round %d", lines(), round)
+		}
+		if s.withAPI(nil); asks(t, at) != "s1" {
+			t.Error("it is not reached")
+		}
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"sync"
@@ -149,6 +150,35 @@ func TestNoAgentIsBesideTheAPIServer(t *testing.T) {
 		_ = ses.Close()
 		r.eventually("it is gone", func() bool { return r.own.beside.Counts().Agents == 0 })
 	}
+}
+
+// A node waits for an agent beside the API server as clients do for agents: after the
+// server's start, and where the only one was lost a moment ago.
+func TestNodesWaitForAnAgentBesideTheAPIServer(t *testing.T) {
+	r := startServer(t, byAgent, func(o *Options) { o.Settle, o.DialTimeout = time.Hour, time.Hour })
+	node := testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), apiAgent("node")))(t)
+	asks := func() <-chan error {
+		answered := make(chan error, 1)
+		go func() {
+			c, err := askAPI(t, node)
+			if err == nil {
+				_ = c.Close()
+			}
+			answered <- err
+		}()
+		r.eventually("it waits", func() bool { return r.limits.Own().PendingDials() == 1 })
+		return answered
+	}
+	first := asks()
+	conn := testutil.Must((&tls.Dialer{Config: r.tls(link.ALPN)}).DialContext(t.Context(), "tcp", r.tcp))(t)
+	lost := testutil.Must(link.Connect(t.Context(), conn, newBeside("b").Config))(t)
+	testutil.NoError(t, testutil.Receive(t, "an answer", first))
+	_ = conn.(*tls.Conn).NetConn().Close()
+	_ = lost.Close()
+	r.eventually("it is lost", func() bool { return r.own.beside.Counts().Agents == 0 })
+	second := asks()
+	newBeside("b").at(r)
+	testutil.NoError(t, testutil.Receive(t, "an answer", second))
 }
 
 // A tenant's nodes reach their own API server, and no other where theirs has no agent.
