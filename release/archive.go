@@ -88,6 +88,9 @@ func (r *release) archived(s system) ([]entry, error) {
 			entries = append(entries, entry{name: top + kind + "/" + f.Name(), mode: 0o644, source: filepath.Join(r.docs(kind), f.Name())})
 		}
 	}
+	if s.os == "windows" {
+		entries = append(entries, windows(top)...)
+	}
 	if s.os == "darwin" {
 		entries = append(entries, entry{name: top + "macos/konnectivity-agent.plist", mode: 0o644, text: launchd})
 	}

@@ -51,6 +51,14 @@ func (p program) system() []entry {
 	}
 }
 
+// windows is what makes services of programs there: a script, and flags for each.
+func windows(top string) (entries []entry) {
+	for _, name := range []string{"service.ps1", "agent.txt", "socks5-proxy.txt", "https-proxy.txt"} {
+		entries = append(entries, entry{name: top + "windows/" + name, mode: 0o644, text: program{}.render("windows/" + name)})
+	}
+	return entries
+}
+
 // config is the file that the administrator edits.
 func (p program) config() string { return "/etc/konnectivity/" + p.service + "/env" }
 

@@ -45,10 +45,15 @@ func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(fo
 // unless GOMEMLIMIT says otherwise. The first SIGINT or SIGTERM ends the command's
 // context, and Main waits for the command to finish gracefully; the second
 // returns at once. A terminal that goes away (SIGHUP) is like the first, unless nohup
-// has it ignored; it is often told twice. An error is one line on standard error.
+// has it ignored; it is often told twice. An error is one line on standard error, or of a
+// service of Windows an event; the request to stop such a service is a SIGTERM.
 func Main(cmd *cobra.Command) int {
 	resources.SetMemoryLimit(os.DirFS("/"), os.Getenv)
 	net.DefaultResolver = &net.Resolver{Dial: nameserver.Patience(new(net.Dialer).DialContext)}
+	service := func(stderr io.Writer, signals <-chan os.Signal) int { return Run(cmd, os.Args[1:], stderr, signals) }
+	if status, ok := asService(service); ok {
+		return status
+	}
 	signals := make(chan os.Signal, 4) // all may arrive before one is read
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) {
