@@ -141,7 +141,9 @@ func TestWatchesOutliveServers(t *testing.T) {
 		w.end(t)
 		sum += w.nSent
 	}
-	t.Logf("%d watches carried %d bytes each way", count, sum)
+	pauses, all := n.agent.HealthURL("/metrics"), `agent_resume_pause_seconds_`
+	t.Logf("%d watches carried %d bytes each way, and were resumed %v times, after %.3f s in the mean", count, sum,
+		metric(pauses, all+"count"), metric(pauses, all+"sum")/metric(pauses, all+"count"))
 	if conns.Load() != count {
 		t.Errorf("%d connections were made for %d watches", conns.Load(), count)
 	}

@@ -145,9 +145,12 @@ func (cl *cluster) dialAPI(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, er
 }
 
 // dialBeside has an agent beside the API server dial. That there is none is logged once,
-// until there has been one.
+// until there has been one. A request to resume does not wait for the first one: another
+// server may have the one that it is for.
 func (cl *cluster) dialBeside(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	cl.beside.gate.wait(ctx)
+	if !f.Resume.Again() {
+		cl.beside.gate.wait(ctx)
+	}
 	far, err := cl.beside.Dial(ctx, f)
 	if tunnel.FailureOf(err) != tunnel.FailNoAgent {
 		if err == nil {

@@ -155,7 +155,7 @@ func TestNoAgentIsBesideTheAPIServer(t *testing.T) {
 // A node waits for an agent beside the API server as clients do for agents: after the
 // server's start, and where the only one was lost a moment ago.
 func TestNodesWaitForAnAgentBesideTheAPIServer(t *testing.T) {
-	r := startServer(t, byAgent, func(o *Options) { o.Settle, o.DialTimeout = time.Hour, time.Hour })
+	r := startServer(t, byAgent, func(o *Options) { o.Settle, o.DialTimeout, o.ResumeWindow = time.Hour, time.Hour, time.Minute })
 	node := testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), apiAgent("node")))(t)
 	asks := func() <-chan error {
 		answered := make(chan error, 1)
@@ -170,6 +170,14 @@ func TestNodesWaitForAnAgentBesideTheAPIServer(t *testing.T) {
 		return answered
 	}
 	first := asks()
+	resuming := apiAgent("resuming")
+	resuming.Hello.Features = append(resuming.Hello.Features, link.FeatureResume)
+	again := tunnel.NewFlow(link.NetworkAPI, link.APIAddress)
+	again.Resume = &tunnel.Resume{Window: time.Minute, Epoch: 1, Route: "elsewhere"}
+	_, err := testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), resuming))(t).Dial(testutil.Context(t), again)
+	if tunnel.FailureOf(err) != tunnel.FailAgentLost {
+		t.Errorf("a request to resume: %v", err)
+	}
 	conn := testutil.Must((&tls.Dialer{Config: r.tls(link.ALPN)}).DialContext(t.Context(), "tcp", r.tcp))(t)
 	lost := testutil.Must(link.Connect(t.Context(), conn, newBeside("b").Config))(t)
 	testutil.NoError(t, testutil.Receive(t, "an answer", first))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -155,6 +156,21 @@ func TestValidation(t *testing.T) {
 				t.Errorf("usage error: %v", isUsage)
 			}
 		})
+	}
+}
+
+// By default, an agent beside the API server asks for the servers' port for clients.
+func TestPortOfServers(t *testing.T) {
+	for args, want := range map[string]string{
+		"--api-server=a:1":                             "s:8090",
+		"--api-server=a:1 --proxy-server-port=8091":    "s:8091",
+		"--api-bind=127.0.0.1:6443":                    "s:8091",
+		"--api-server=a:1 --proxy-server-host=other:1": "s:8090 other:1",
+	} {
+		f, err := parse(t, strings.Split("--proxy-server-host=s "+args, " ")...)
+		if err = cmp.Or(err, f.validate()); err != nil || strings.Join(f.options.Servers, " ") != want {
+			t.Errorf("%s: %q, %v", args, f.options.Servers, err)
+		}
 	}
 }
 

@@ -60,6 +60,9 @@ type flags struct {
 	set      *pflag.FlagSet
 }
 
+// The servers' usual ports for agents and for clients.
+const agentPort, clientPort = 8091, 8090
+
 // leastSync bounds the work of an agent that reaches no server.
 const leastSync = 10 * time.Millisecond
 
@@ -78,7 +81,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 
 func (f *flags) addServers(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.hosts, "proxy-server-host", []string{"127.0.0.1"}, "name or address of one or more servers; every address that a name resolves to is dialed; HOST:PORT overrides --proxy-server-port")
-	set.IntVar(&f.port, "proxy-server-port", 8091, "port of the servers")
+	set.IntVar(&f.port, "proxy-server-port", agentPort, fmt.Sprintf("port of the servers; with --api-server, the default is %d", clientPort))
 	set.StringVar(&f.options.ServerName, "server-name", "", "name to ask the servers for in TLS (SNI), which their certificates must have (default: the host of --proxy-server-host)")
 	set.StringVar(&f.files.CA, "ca-cert", "", "CA file for verifying the servers' certificates (default: the system's CAs)")
 	f.peers.AddTo(set, "servers")
@@ -229,6 +232,9 @@ func (f *flags) checkValues() (err error) {
 
 // servers are the host:port pairs to connect to.
 func (f *flags) servers() ([]string, error) {
+	if len(f.apiServers) > 0 && !f.set.Changed("proxy-server-port") {
+		f.port = clientPort
+	}
 	var all []string
 	for _, host := range f.hosts {
 		address := host
