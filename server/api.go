@@ -145,8 +145,8 @@ func (cl *cluster) dialAPI(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, er
 }
 
 // dialBeside has an agent beside the API server dial. That there is none is logged once,
-// until there has been one. A request to resume does not wait for the first one: another
-// server may have the one that it is for.
+// until there has been one. A request to resume does not wait for the first one, since
+// another server may have the agent that it asks for.
 func (cl *cluster) dialBeside(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	if !f.Resume.Again() {
 		cl.beside.gate.wait(ctx)

@@ -23,6 +23,9 @@ func (d *Dialer) reach(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error)
 	conn, _, err := race.Any(ctx, d.opts.APIServers, func(ctx context.Context, address string) (tunnel.Conn, error) {
 		return d.dial(ctx, ownTry(f, address))
 	}, func(c tunnel.Conn) { _ = c.Close() })
+	if err == nil {
+		f.Resolved = conn.RemoteAddr().String()
+	}
 	return conn, err
 }
 

@@ -18,8 +18,8 @@ func TestBesideTheAPIServer(t *testing.T) {
 	api := tunnel.NewFlow(link.NetworkAPI, link.APIAddress)
 	for range 10 {
 		c := testutil.Must(d.Dial(testutil.Context(t), api))(t)
-		if got := c.RemoteAddr().String(); got != up {
-			t.Errorf("it is connected to %s", got)
+		if got := c.RemoteAddr().String(); got != up || api.Resolved != up {
+			t.Errorf("it is connected to %s, and says %s", got, api.Resolved)
 		}
 		if err := d.Allow(api, c.RemoteAddr()); err != nil {
 			t.Errorf("it may not be resumed: %v", err)
