@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
 )
 
 // startBeside starts servers with --api-server=agent, the node's agent, and one beside the
@@ -122,20 +124,7 @@ func TestWatchesOutliveServers(t *testing.T) {
 	n.startBeside(t, api)
 	const count = 8
 	watches := n.watches(t, count)
-	for round := range scaled(4, 20) {
-		srv := n.servers[round%2]
-		if round/2%2 == 0 {
-			srv.Process.Kill()
-		} else {
-			stopInOrder(t, srv.Process)
-		}
-		goOn(t, watches)
-		if err := n.RunServer(srv, n.flags...); err != nil {
-			t.Fatal(err)
-		}
-		connected(t, n.agent, 2, patience)
-		connected(t, n.beside, 2, patience)
-	}
+	n.replaceServers(t, scaled(4, 20), func() {}, func() { goOn(t, watches) })
 	var sum int64
 	for _, w := range watches {
 		w.end(t)
@@ -147,6 +136,45 @@ func TestWatchesOutliveServers(t *testing.T) {
 	if conns.Load() != count {
 		t.Errorf("%d connections were made for %d watches", conns.Load(), count)
 	}
+}
+
+// replaceServers replaces one server after the other so many times: two are killed, and then
+// two are told to stop. It calls harm before, and gone once the server is.
+func (n *node) replaceServers(t *testing.T, times int, harm, gone func()) {
+	t.Helper()
+	for i := range times {
+		srv := n.servers[i%2]
+		harm()
+		if i/2%2 == 0 {
+			srv.Process.Kill()
+		} else {
+			stopInOrder(t, srv.Process)
+		}
+		gone()
+		if err := n.RunServer(srv, n.flags...); err != nil {
+			t.Fatal(err)
+		}
+		connected(t, n.agent, 2, patience)
+		connected(t, n.beside, 2, patience)
+	}
+}
+
+// Transfers of all kinds between a node and its API server, and connections that are made
+// meanwhile, outlive servers: none of them fails.
+func TestTransfersOfNodesOutliveServers(t *testing.T) {
+	n, v := newNodeOf(t), newVault(t)
+	n.startBeside(t, v.address)
+	toNode := tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "tcp", suite.Loopback(n.port))
+		if err != nil {
+			return nil, err
+		}
+		return tunnel.Wrap(c), nil
+	})
+	s := startStorm(t, v, scaled(6*time.Second, 30*time.Second), halves, toNode)
+	n.replaceServers(t, scaled(4, 20), s.harm, func() { time.Sleep(scaled(500*time.Millisecond, time.Second)) })
+	s.end()
 }
 
 // goOn waits until each watch has received something more.
