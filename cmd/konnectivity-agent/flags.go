@@ -19,6 +19,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/traces"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
@@ -56,6 +57,7 @@ type flags struct {
 	xfrChannelSize     int
 
 	auditLog string
+	traces   traces.Flags
 	logging  cli.LogFlags
 	set      *pflag.FlagSet
 }
@@ -75,6 +77,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	cli.AddFlags(cmd, "Health, metrics and profiling", f.addObservation)
 	cli.AddFlags(cmd, "Logging", f.logging.AddTo)
 	cli.AddFlags(cmd, "Logging", func(set *pflag.FlagSet) { audit.AddFlag(set, &f.auditLog) })
+	cli.AddFlags(cmd, "Traces", f.traces.AddTo)
 	cli.AddFlags(cmd, "Accepted for compatibility", f.addDeprecated)
 	f.set = cmd.Flags()
 }

@@ -35,6 +35,7 @@ import (
 	"konnectivity/internal/policy"
 	"konnectivity/internal/policyfile"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/traces"
 	"konnectivity/tunnel/connect"
 	"konnectivity/tunnel/link"
 )
@@ -97,7 +98,8 @@ type process struct {
 	policy        *policyfile.Live    // nil: no file
 	leases        *agent.LeaseCounter // nil if leases are not counted
 	agent         *agent.Agent
-	audit         *audit.Log // nil if it is off
+	audit         *audit.Log       // nil if it is off
+	traces        *traces.Exporter // nil if it is off
 	id            string
 	table         *admin.Table // for the admin port; nil if it is off
 }
@@ -207,6 +209,13 @@ func (p *process) build() error {
 		}
 		opts.Observers = append(opts.Observers, p.audit)
 	}
+	p.traces, err = traces.New(traces.Options{Flags: f.traces, Component: component, Name: p.id, Log: p.log, Registerer: p.registry})
+	if err != nil {
+		return err
+	}
+	if p.traces != nil {
+		opts.Observers = append(opts.Observers, p.traces)
+	}
 	if p.agent, err = agent.New(opts); err == nil {
 		p.certificates.OnChange(p.agent.Retry)
 	}
@@ -305,6 +314,9 @@ func (p *process) serve(ctx context.Context) error {
 	}
 	if p.audit != nil {
 		parts.Go(func() error { p.audit.Run(serving); return nil })
+	}
+	if p.traces != nil {
+		parts.Go(func() error { p.traces.Run(serving); return nil })
 	}
 	if p.leases != nil {
 		parts.Go(func() error { p.leases.Run(serving); return nil })

@@ -18,6 +18,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/traces"
 	"konnectivity/server"
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
@@ -84,6 +85,7 @@ type flags struct {
 	warnOnChannelLimit bool
 
 	auditLog string
+	traces   traces.Flags
 	logging  cli.LogFlags
 	set      *pflag.FlagSet
 }
@@ -103,6 +105,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	cli.AddFlags(cmd, "Health, metrics and profiling", f.addObservation)
 	cli.AddFlags(cmd, "Logging", f.logging.AddTo)
 	cli.AddFlags(cmd, "Logging", func(set *pflag.FlagSet) { audit.AddFlag(set, &f.auditLog) })
+	cli.AddFlags(cmd, "Traces", f.traces.AddTo)
 	cli.AddFlags(cmd, "Accepted for compatibility", f.addDeprecated)
 	f.set = cmd.Flags()
 }

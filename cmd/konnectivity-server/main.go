@@ -31,6 +31,7 @@ import (
 	"konnectivity/internal/policyfile"
 	"konnectivity/internal/resources"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/traces"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/internal/version"
 	"konnectivity/server"
@@ -101,7 +102,7 @@ type process struct {
 // served. ctx bounds the wait for tenants' Secrets.
 func (p *process) build(ctx context.Context) (*server.Server, error) {
 	tenants := func() error { return p.tenants(ctx) }
-	for _, step := range []func() error{p.settings, p.agentAuth, p.leases, p.listenClients, p.listenAgents, p.listenServers, p.listenOthers, p.audit, tenants} {
+	for _, step := range []func() error{p.settings, p.agentAuth, p.leases, p.listenClients, p.listenAgents, p.listenServers, p.listenOthers, p.audit, p.traces, tenants} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -212,6 +213,16 @@ func (p *process) audit() error {
 	p.options.Observers = append(p.options.Observers, l)
 	p.options.Background = append(p.options.Background, l.Run)
 	return nil
+}
+
+// traces opens the way to the collector of spans.
+func (p *process) traces() error {
+	e, err := traces.New(traces.Options{Flags: p.flags.traces, Component: component, Name: p.options.ID, Log: p.log, Registerer: p.registry})
+	if e != nil {
+		p.options.Observers = append(p.options.Observers, e)
+		p.options.Background = append(p.options.Background, e.Run)
+	}
+	return err
 }
 
 // tenants opens the tenants: clusters beside that of the flags.

@@ -36,6 +36,7 @@ func (o *Options) AddFlags(cmd *cobra.Command) {
 	cli.AddFlags(cmd, "SOCKS5", o.socks5Flags)
 	cli.AddFlags(cmd, "HTTP and HTTPS", o.httpFlags)
 	cli.AddFlags(cmd, "Observation", o.observeFlags)
+	cli.AddFlags(cmd, "Traces", o.traces.AddTo)
 	o.set = cmd.Flags()
 	cmd.PreRunE = o.fromEnvironment
 }

@@ -127,6 +127,9 @@ func (s *sidecar) common(kind Front, d tunnel.Dialer) (front.Options, error) {
 	if s.audit != nil {
 		o.Forwarder.Observers = append(o.Forwarder.Observers, s.audit)
 	}
+	if s.traces != nil {
+		o.Forwarder.Observers = append(o.Forwarder.Observers, s.traces)
+	}
 	o.Descriptors, o.Log, o.Registerer = s.opts.descriptors(admission.Descriptors()), s.log, s.registerer()
 	return o, nil
 }

@@ -19,6 +19,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/front"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/traces"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
@@ -61,6 +62,7 @@ type Options struct {
 	credentialsFile string // for SOCKS5 and HTTP; "" for none
 	healthAddress   string // "" for none
 	auditLog        string // "" for none
+	traces          traces.Flags
 	adminAddress    string // "" for none; without a host it is loopback
 
 	set    *pflag.FlagSet // the flags, to see which were given

@@ -26,6 +26,9 @@ func (s *sidecar) run(ctx context.Context) error {
 	if s.audit != nil {
 		background.Go(func() error { s.audit.Run(behind); return nil })
 	}
+	if s.traces != nil {
+		background.Go(func() error { s.traces.Run(behind); return nil })
+	}
 	if s.health != nil {
 		s.log.WithField("address", s.health.Addr().String()).Info("serving health and metrics")
 		background.Go(func() error { return observe.Serve(behind, s.health, s.observed(), s.log) })

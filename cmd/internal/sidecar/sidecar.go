@@ -15,6 +15,7 @@ import (
 	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/traces"
 	"konnectivity/internal/version"
 	"konnectivity/tunnel"
 )
@@ -31,8 +32,9 @@ type sidecar struct {
 	health   net.Listener // nil if off
 	admin    net.Listener // nil if off
 	probes   []net.Listener
-	table    *admin.Table // nil if admin is
-	audit    *audit.Log   // nil if it is off
+	table    *admin.Table     // nil if admin is
+	audit    *audit.Log       // nil if it is off
+	traces   *traces.Exporter // nil if it is off
 	draining atomic.Bool
 
 	credentials credentials // of clients; nil if there are none
@@ -77,6 +79,10 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 		return nil, usageError(err)
 	}
 	s.certs.OnChange(s.adapter.Retry)
+	s.traces, err = traces.New(traces.Options{Flags: o.traces, Component: o.Program, Name: s.adapter.ID(), Log: log, Registerer: s.registerer()})
+	if err != nil {
+		return nil, err
+	}
 	if o.auditLog != "" {
 		s.audit, err = audit.Open(audit.Options{Path: o.auditLog, Component: o.Program, Name: s.adapter.ID(), Log: log, Registerer: s.registerer()})
 		if err != nil {

@@ -1,0 +1,163 @@
+package traces
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"konnectivity/internal/version"
+	"konnectivity/tunnel"
+)
+
+// What follows is OTLP's JSON (opentelemetry-proto, docs/specification.md): ids are hex
+// digits, and numbers of 64 bits are texts.
+
+type request struct {
+	ResourceSpans []resourceSpans `json:"resourceSpans"`
+}
+
+type resourceSpans struct {
+	Resource   resource     `json:"resource"`
+	ScopeSpans []scopeSpans `json:"scopeSpans"`
+}
+
+type resource struct {
+	Attributes []attribute `json:"attributes"`
+}
+
+type scopeSpans struct {
+	Scope struct {
+		Name string `json:"name"`
+	} `json:"scope"`
+	Spans []span `json:"spans"`
+}
+
+type span struct {
+	Trace      string      `json:"traceId"`
+	ID         string      `json:"spanId"`
+	Name       string      `json:"name"`
+	Kind       int         `json:"kind"`
+	Start      int64       `json:"startTimeUnixNano,string"`
+	End        int64       `json:"endTimeUnixNano,string"`
+	Attributes []attribute `json:"attributes"`
+	Status     status      `json:"status"`
+}
+
+type status struct {
+	Code    int    `json:"code,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+type attribute struct {
+	Key   string `json:"key"`
+	Value value  `json:"value"`
+}
+
+type value struct {
+	Text   string `json:"stringValue,omitempty"`
+	Number int64  `json:"intValue,string,omitempty"`
+}
+
+const (
+	kindClient  = 3 // SPAN_KIND_CLIENT: the process asks another one
+	statusError = 2 // STATUS_CODE_ERROR
+)
+
+// maxText bounds a text, in bytes.
+const maxText = 1024
+
+// attributes are those of the texts that are not empty: name, value, name, value.
+func attributes(texts ...string) []attribute {
+	all := make([]attribute, 0, len(texts)/2+1) // and one more of another kind
+	for i := 0; i < len(texts); i += 2 {
+		if text := texts[i+1]; text != "" {
+			all = append(all, attribute{texts[i], value{Text: text[:min(len(text), maxText)]}})
+		}
+	}
+	return all
+}
+
+func resourceOf(component, name string) resource {
+	return resource{attributes("service.name", component, "service.instance.id", name, "service.version", version.Get().Version)}
+}
+
+// spanOf is the span of a dial that has just ended.
+func spanOf(trace [16]byte, f *tunnel.Flow, now time.Time, took time.Duration, err error) span {
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // never fails
+	s := span{
+		Trace: hex.EncodeToString(trace[:]), ID: hex.EncodeToString(id[:]), Name: "dial", Kind: kindClient,
+		Start: now.Add(-took).UnixNano(), End: now.UnixNano(),
+	}
+	host, port, _ := tunnel.SplitAddress(f.Address)
+	failure := ""
+	if err != nil {
+		dial := tunnel.AsDialError(f.Address, err)
+		failure = dial.Failure.Label()
+		message := dial.Text()
+		s.Status = status{statusError, message[:min(len(message), maxText)]}
+	}
+	s.Attributes = attributes("server.address", host, "error.type", failure, "konnectivity.id", f.ID, "konnectivity.tenant", f.Tenant(),
+		"konnectivity.front", f.Front, "konnectivity.previous", f.Origin.Server, "konnectivity.route", string(f.Route),
+		"konnectivity.next.role", f.Hop.Role, "konnectivity.next.id", f.Hop.ID, "konnectivity.resolved", f.Resolved)
+	if port != 0 {
+		s.Attributes = append(s.Attributes, attribute{"server.port", value{Number: int64(port)}})
+	}
+	return s
+}
+
+// traceID is that of a connection's id: a trace-id is itself, our own ids are the end of it,
+// as W3C Trace Context has it for ids of 64 bits, and any other is hashed.
+func traceID(id string) (trace [16]byte) {
+	digits, err := hex.DecodeString(id)
+	switch {
+	case err == nil && (len(digits) == 8 || len(digits) == 16):
+		copy(trace[16-len(digits):], digits)
+	default:
+		sum := sha256.Sum256([]byte(id))
+		copy(trace[:], sum[:])
+	}
+	return trace
+}
+
+// lastHalf is the number by which traces are chosen.
+func lastHalf(trace [16]byte) uint64 { return binary.BigEndian.Uint64(trace[8:]) >> 1 }
+
+// post sends a batch, and returns how many spans the collector has refused.
+func (e *Exporter) post(ctx context.Context, batch []span) (refused int, err error) {
+	all := scopeSpans{Spans: batch}
+	all.Scope.Name = "konnectivity"
+	body, err := json.Marshal(request{[]resourceSpans{{e.process, []scopeSpans{all}}}})
+	if err != nil {
+		return 0, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, e.endpoint, bytes.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	answer, err := e.http.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer answer.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, 64<<10))
+	if answer.StatusCode/100 != 2 {
+		return 0, fmt.Errorf("the collector answers %s", answer.Status)
+	}
+	var partial struct {
+		PartialSuccess struct{ RejectedSpans json.Number }
+	}
+	_ = json.Unmarshal(text, &partial) // an answer in another form refuses nothing
+	n, _ := strconv.Atoi(partial.PartialSuccess.RejectedSpans.String())
+	return min(max(n, 0), len(batch)), nil
+}

@@ -1,0 +1,270 @@
+package traces
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/sirupsen/logrus"
+	"go.uber.org/goleak"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// collector keeps the spans that it is sent.
+type collector struct {
+	*httptest.Server
+	answer atomic.Pointer[func(http.ResponseWriter)] // nil: takes all
+
+	mu    sync.Mutex
+	spans []span
+}
+
+func newCollector(t *testing.T) *collector {
+	t.Helper()
+	c := new(collector)
+	c.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		var all request
+		if err := json.Unmarshal(body, &all); err != nil || r.Method != http.MethodPost || r.URL.Path != "/v1/traces" || r.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s %s %v: %v", r.Method, r.URL, r.Header, err)
+		}
+		if answer := c.answer.Load(); answer != nil {
+			(*answer)(w)
+			return
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.spans = append(c.spans, all.ResourceSpans[0].ScopeSpans[0].Spans...)
+	}))
+	t.Cleanup(c.Close)
+	return c
+}
+
+// answers has the collector answer so from now on.
+func (c *collector) answers(code int, text string) {
+	answer := func(w http.ResponseWriter) { w.WriteHeader(code); fmt.Fprint(w, text) }
+	c.answer.Store(&answer)
+}
+
+func (c *collector) got() []span {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.spans
+}
+
+// newExporter returns an Exporter to an address, and what it logs.
+func newExporter(t *testing.T, address string, ratio float64) (*Exporter, *testutil.Output, *prometheus.Registry) {
+	t.Helper()
+	said, registry := new(testutil.Output), prometheus.NewPedanticRegistry()
+	log := logrus.New()
+	log.SetOutput(said)
+	endpoint := testutil.Must(parseEndpoint(address))(t)
+	e := testutil.Must(New(Options{Flags: Flags{endpoint, ratio}, Component: "konnectivity-agent", Name: "a", Log: log, Registerer: registry}))(t)
+	return e, said, registry
+}
+
+// run runs it. stop ends that, and may be called again.
+func run(t *testing.T, e *Exporter) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); e.Run(ctx) }()
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return stop
+}
+
+func newFlow() *tunnel.Flow {
+	f := tunnel.NewFlow("tcp", "db.prod.svc:5432")
+	f.Front, f.Hop, f.Resolved, f.Origin.Server = "link", tunnel.Hop{Role: "direct"}, "10.0.0.7:5432", "server-1"
+	return f
+}
+
+// counted wants the metric to have these values.
+func counted(t *testing.T, registry *prometheus.Registry, dropped, sent int) {
+	t.Helper()
+	want := fmt.Sprintf(`# HELP konnectivity_trace_spans_total Spans of dials, by whether a collector has taken them.
+# TYPE konnectivity_trace_spans_total counter
+konnectivity_trace_spans_total{result="dropped"} %d
+konnectivity_trace_spans_total{result="sent"} %d
+`, dropped, sent)
+	if err := promtest.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+}
+
+// What waits when a process ends is sent, with all that is known of a dial.
+func TestSpans(t *testing.T) {
+	c := newCollector(t)
+	e, said, registry := newExporter(t, c.URL, 1)
+	stop := run(t, e)
+	f := newFlow()
+	f.ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+	e.Dialed(f, 2*time.Second, nil)
+	e.Dialed(newFlow(), time.Second, &tunnel.DialError{Failure: tunnel.FailRefused, Reason: "nobody listens"})
+	again := newFlow()
+	again.Resume = &tunnel.Resume{Epoch: 1}
+	e.Dialed(again, time.Second, nil) // is no dial of a new connection
+	stop()
+	spans := c.got()
+	if len(spans) != 2 || said.String() != "" {
+		t.Fatalf("%+v, %s", spans, said)
+	}
+	good, bad := spans[0], spans[1]
+	attributes := map[string]string{}
+	for _, a := range good.Attributes {
+		attributes[a.Key] = a.Value.Text
+		if a.Key == "server.port" && a.Value.Number != 5432 {
+			t.Errorf("port %d", a.Value.Number)
+		}
+	}
+	if good.Trace != f.ID || len(good.ID) != 16 || good.End-good.Start != int64(2*time.Second) || good.Status.Code != 0 ||
+		attributes["server.address"] != "db.prod.svc" || attributes["konnectivity.previous"] != "server-1" || attributes["konnectivity.resolved"] != "10.0.0.7:5432" {
+		t.Errorf("%+v", good)
+	}
+	if bad.Status.Code != statusError || !strings.Contains(bad.Status.Message, "nobody listens") || good.ID == bad.ID || good.Trace == bad.Trace {
+		t.Errorf("%+v", bad)
+	}
+	counted(t, registry, 0, 2)
+}
+
+// A collector that is gone costs spans, one line in the log, and no time of a dial.
+func TestCollectorIsGone(t *testing.T) {
+	e, said, registry := newExporter(t, "http://"+testutil.Refusing(t), 1)
+	for range queueMax + 7 {
+		e.Dialed(newFlow(), 0, nil)
+	}
+	counted(t, registry, 7, 0)
+	run(t, e)()
+	counted(t, registry, queueMax+7, 0)
+	if strings.Count(said.String(), "\n") != 1 || !strings.Contains(said.String(), "level=warning") {
+		t.Error(said)
+	}
+}
+
+// What a collector does not take is counted, and it is told when it takes spans again.
+func TestCollectorRefuses(t *testing.T) {
+	c := newCollector(t)
+	e, said, registry := newExporter(t, c.URL, 1)
+	send := func(n int) {
+		for range n {
+			e.Dialed(newFlow(), 0, nil)
+		}
+		run(t, e)()
+	}
+	c.answers(http.StatusServiceUnavailable, "")
+	send(3)
+	counted(t, registry, 3, 0)
+	c.answers(http.StatusOK, `{"partialSuccess":{"rejectedSpans":"2","errorMessage":"too old"}}`)
+	send(5)
+	counted(t, registry, 5, 3)
+	if text := said.String(); !strings.Contains(text, "503") || !strings.Contains(text, "sent again") || strings.Count(text, "\n") != 2 {
+		t.Error(text)
+	}
+}
+
+// A collector that hangs holds up the end of the process for no longer than its bound.
+func TestCollectorHangs(t *testing.T) {
+	let := make(chan struct{})
+	c := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-let }))
+	defer c.Close()
+	defer close(let)
+	e, _, registry := newExporter(t, c.URL, 1)
+	e.Dialed(newFlow(), 0, nil)
+	start := time.Now()
+	run(t, e)()
+	if took := time.Since(start); took > sendTime-time.Second {
+		t.Errorf("it took %v", took)
+	}
+	counted(t, registry, 1, 0)
+}
+
+// Processes choose the same traces, as many as the ratio says; 0 is none, and 1 all.
+func TestRatio(t *testing.T) {
+	for ratio, want := range map[float64][2]int{0: {0, 0}, 0.25: {2200, 2800}, 1: {10000, 10000}} {
+		a, _, _ := newExporter(t, "http://a:1", ratio)
+		b, _, _ := newExporter(t, "http://b:1", ratio)
+		n := 0
+		for range 10000 {
+			id := traceID(tunnel.NewID())
+			if a.chosen(id) != b.chosen(id) {
+				t.Fatalf("%v: %x is chosen by one", ratio, id)
+			}
+			if a.chosen(id) {
+				n++
+			}
+		}
+		if n < want[0] || n > want[1] {
+			t.Errorf("%v: %d of 10000", ratio, n)
+		}
+	}
+}
+
+func TestTraceID(t *testing.T) {
+	for id, want := range map[string]string{
+		"4bf92f3577b34da6a3ce929d0e0e4736": "4bf92f3577b34da6a3ce929d0e0e4736",
+		"0af7651916cd43dd":                 "00000000000000000af7651916cd43dd",
+		"my-id":                            fmt.Sprintf("%x", traceID("my-id")),
+	} {
+		if got := fmt.Sprintf("%x", traceID(id)); got != want || strings.Trim(got, "0") == "" {
+			t.Errorf("%s: %s", id, got)
+		}
+	}
+	if traceID("my-id") == traceID("another") {
+		t.Error("two ids are one trace")
+	}
+}
+
+// A URL with a password is refused, and not repeated.
+func TestEndpoint(t *testing.T) {
+	for text, want := range map[string]string{"http://a:4318": "http://a:4318/v1/traces", "https://a/": "https://a/v1/traces", "http://[::1]:1/x": "http://[::1]:1/x"} {
+		if got, err := parseEndpoint(text); got != want || err != nil {
+			t.Errorf("%s: %s, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"a:4318", "grpc://a:4317", "http://", "http://me:secret@a:1", "http://a?key=secret", "http://a:1:2"} {
+		if _, err := parseEndpoint(text); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	for _, text := range []string{"-0.1", "1.1", "NaN", "half"} {
+		if _, err := parseRatio(text); err == nil {
+			t.Errorf("ratio %s is accepted", text)
+		}
+	}
+	if e, err := New(Options{}); e != nil || err != nil {
+		t.Errorf("without an endpoint: %v, %v", e, err)
+	}
+}
+
+// What a dial costs more.
+func BenchmarkDialed(b *testing.B) {
+	e := &Exporter{below: 1 << 63, queue: make(chan span, queueMax)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range e.queue {
+		}
+	}()
+	f := newFlow()
+	b.ReportAllocs()
+	for b.Loop() {
+		e.Dialed(f, time.Second, nil)
+	}
+	close(e.queue)
+	<-done
+}
