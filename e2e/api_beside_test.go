@@ -9,6 +9,7 @@ import (
 	"hash"
 	"io"
 	"net"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -214,4 +216,45 @@ func TestNodesWithoutAnAgentBesideTheAPIServer(t *testing.T) {
 	}
 	n.agentBeside(t, n.api.secure.Listener.Addr().String())
 	n.asks(t, 5<<20+3)
+}
+
+// The nodes of a tenant reach its own API server by the agent beside that, and no other's
+// where its own has none.
+func TestNodesOfTenantsReachTheirOwnAPIServer(t *testing.T) {
+	h := &hosting{Suite: newSuite(t), dir: t.TempDir()}
+	names := []string{"a", "b"}
+	var tenants []*clusterOfMany
+	for _, name := range names {
+		c := h.tenant(t, name)
+		tenants = append(tenants, c)
+		replace(t, filepath.Join(h.dir, name, "tenant.yaml"), []byte("serverNames: ["+c.serverName()+"]\napiServers: [agent]\n"))
+	}
+	h.server = must(h.StartServer("--tenants-dir=" + h.dir))(t)
+	nodes, beside := map[string]string{}, map[string]*suite.Agent{}
+	for i, c := range tenants {
+		api := listen(t, func(conn *net.TCPConn) { _, _ = io.WriteString(conn, names[i]) })
+		nodes[c.name] = suite.Loopback(testutil.Reserved(t))
+		h.agentFor(t, c, "--api-bind="+nodes[c.name])
+		beside[c.name] = h.agentFor(t, c, "--api-server="+api, fmt.Sprintf("--proxy-server-port=%d", h.server.ClientPort))
+	}
+	says := func(name string) string {
+		c := must(net.Dial("tcp", nodes[name]))(t)
+		defer c.Close()
+		got, _ := io.ReadAll(c)
+		return string(got)
+	}
+	for range 10 {
+		for _, name := range names {
+			if got := says(name); got != name {
+				t.Errorf("a node of %s reaches %q", name, got)
+			}
+		}
+	}
+	stopInOrder(t, beside["a"].Process)
+	if got := says("a"); got != "" {
+		t.Errorf("a node of a reaches %q, though its own API server has no agent", got)
+	}
+	if got := says("b"); got != "b" {
+		t.Errorf("a node of b reaches %q", got)
+	}
 }

@@ -77,12 +77,17 @@ func (h *hosting) tenant(t *testing.T, name string) *clusterOfMany {
 // agent starts the cluster's agent, which reaches the cluster's target alone.
 func (h *hosting) agent(t *testing.T, c *clusterOfMany, more ...string) *suite.Agent {
 	t.Helper()
+	return h.agentFor(t, c, append(more, "--agent-id=one", "--agent-identifiers=ipv4=127.0.0.1", "--allow-destination="+c.target)...)
+}
+
+// agentFor starts an agent with a certificate of the cluster.
+func (h *hosting) agentFor(t *testing.T, c *clusterOfMany, more ...string) *suite.Agent {
+	t.Helper()
 	file := func(part string) string { return h.PKI(c.name + "-" + part) }
 	replace(t, file("ca.crt"), c.ca.CertPEM)
 	issuer := authority{CA: c.ca}
 	issuer.write(t, pki.Leaf{CommonName: "agent", Client: true}, file("agent.crt"), file("agent.key"))
-	return must(h.StartAgent(h.server, append(more, "--agent-id=one", "--agent-identifiers=ipv4=127.0.0.1", "--server-name="+c.serverName(), "--allow-destination="+c.target,
-		"--ca-cert="+file("ca.crt"), "--agent-cert="+file("agent.crt"), "--agent-key="+file("agent.key"))...))(t)
+	return must(h.StartAgent(h.server, append(more, "--server-name="+c.serverName(), "--ca-cert="+file("ca.crt"), "--agent-cert="+file("agent.crt"), "--agent-key="+file("agent.key"))...))(t)
 }
 
 // connect asks for a target by CONNECT, under a server name and with a
