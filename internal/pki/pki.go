@@ -98,6 +98,21 @@ func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 // Certificate is the CA's own certificate; do not modify it.
 func (ca *CA) Certificate() *x509.Certificate { return ca.cert }
 
+// Revoke returns a revocation list, PEM, of these certificates of the CA. It is to be
+// replaced by the time next.
+func (ca *CA) Revoke(next time.Time, certs ...*x509.Certificate) ([]byte, error) {
+	now := time.Now()
+	list := &x509.RevocationList{Number: big.NewInt(now.UnixNano()), ThisUpdate: now.Add(-time.Hour), NextUpdate: next}
+	for _, cert := range certs {
+		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: cert.SerialNumber, RevocationTime: now})
+	}
+	der, err := x509.CreateRevocationList(rand.Reader, list, ca.cert, ca.key)
+	if err != nil {
+		return nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der}), nil
+}
+
 // Pool returns a new pool that holds only this CA.
 func (ca *CA) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()

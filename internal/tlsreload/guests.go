@@ -52,15 +52,15 @@ func (g *Guest) configFor(s *Source, listener, base *tls.Config, m *material) *t
 		case g.Verify != nil:
 			c = s.askingConfig(base, m, g)
 		case g.CAs != nil && g.Judge != nil:
-			c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs)
+			c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs, nil)
 			c.VerifyConnection = func(state tls.ConnectionState) error {
 				if err := g.Judge(state.PeerCertificates[0]); err != nil {
 					return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
 				}
-				return s.judge(state)
+				return s.judge(state, nil)
 			}
 		default:
-			c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs)
+			c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs, nil)
 		}
 		isolateSessions(c, listener, g.Key)
 		return c
@@ -70,7 +70,7 @@ func (g *Guest) configFor(s *Source, listener, base *tls.Config, m *material) *t
 // askingConfig is for a handshake of which the peer's certificate decides whose it
 // is. It names no CA to the peer: the names would tell every peer of all tenants.
 func (s *Source) askingConfig(base *tls.Config, m *material, g *Guest) *tls.Config {
-	c := s.serverConfig(base, m.cert, nil)
+	c := s.serverConfig(base, m.cert, nil, nil)
 	c.ClientAuth = tls.RequireAnyClientCert
 	if m.pool == nil || g.Bare {
 		c.ClientAuth = tls.RequestClientCert
@@ -80,12 +80,13 @@ func (s *Source) askingConfig(base *tls.Config, m *material, g *Guest) *tls.Conf
 		if len(chain) == 0 {
 			return nil // TLS has refused it where one is needed
 		}
-		if m.pool == nil || !Issued(chain, m.pool, time.Now()) {
-			if err := g.Verify(chain); err != nil {
-				return &tls.CertificateVerificationError{UnverifiedCertificates: chain, Err: err}
-			}
+		if m.pool != nil && Issued(chain, m.pool, time.Now()) {
+			return s.judge(state, m.gone)
 		}
-		return s.judge(state)
+		if err := g.Verify(chain); err != nil {
+			return &tls.CertificateVerificationError{UnverifiedCertificates: chain, Err: err}
+		}
+		return s.judge(state, nil)
 	}
 	return c
 }

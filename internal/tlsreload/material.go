@@ -28,7 +28,9 @@ type material struct {
 	digest digest
 	cert   *tls.Certificate     // nil without Files.Cert
 	pool   *x509.CertPool       // nil without CA files
-	expiry map[string]time.Time // for each file that was named by itself: when its first certificate expires
+	cas    []*x509.Certificate  // those of the pool that the files have
+	gone   revoked              // nil without Files.CRL
+	expiry map[string]time.Time // for each file that was named by itself: when its first certificate or list expires
 
 	leftOut []error // faults of files in directories
 }
@@ -39,6 +41,7 @@ const (
 	privateKey    = "private key"
 	caCertificate = "CA certificate"
 	caBundle      = "CA bundle"
+	revocations   = "revocation list"
 )
 
 // blob is one file's content.
@@ -53,8 +56,8 @@ type blob struct {
 
 // contents are the files as read, before parsing.
 type contents struct {
-	cert, key blob
-	cas       []blob
+	cert, key, crl blob
+	cas            []blob
 }
 
 // read reads all files.
@@ -80,7 +83,10 @@ func read(files Files) (contents, error) {
 		}
 		c.cas = append(c.cas, more...)
 	}
-	return c, nil
+	if files.CRL != "" {
+		c.crl, err = readFile(files.CRL, revocations)
+	}
+	return c, err
 }
 
 // readFile reads one file that must exist; what names it in errors.
@@ -138,7 +144,7 @@ func readBundle(path string) ([]blob, error) {
 // digest hashes names, lengths and bytes.
 func (c contents) digest() digest {
 	h := sha256.New()
-	for _, b := range append([]blob{c.cert, c.key}, c.cas...) {
+	for _, b := range append([]blob{c.cert, c.key, c.crl}, c.cas...) {
 		fmt.Fprintf(h, "%s %d\n", b.path, len(b.data))
 		h.Write(b.data)
 	}
@@ -157,7 +163,7 @@ func (c contents) parse(systemRoots bool) (*material, error) {
 		m.expiry[c.cert.path] = pair.Leaf.NotAfter
 	}
 	if len(c.cas) == 0 {
-		return m, nil
+		return m, m.addLists(c.crl)
 	}
 	m.pool = x509.NewCertPool()
 	if systemRoots {
@@ -174,7 +180,7 @@ func (c contents) parse(systemRoots bool) (*material, error) {
 			m.leftOut = append(m.leftOut, err)
 		}
 	}
-	return m, nil
+	return m, m.addLists(c.crl)
 }
 
 // addCA adds every certificate of one file to the pool. An error names one
@@ -184,6 +190,7 @@ func (m *material) addCA(ca blob) error {
 		return ca.err
 	}
 	certs, err := ca.certificates()
+	m.cas = append(m.cas, certs...)
 	for _, cert := range certs {
 		m.pool.AddCert(cert)
 		if ca.listed {
@@ -192,6 +199,19 @@ func (m *material) addCA(ca blob) error {
 		if first, ok := m.expiry[ca.path]; !ok || cert.NotAfter.Before(first) {
 			m.expiry[ca.path] = cert.NotAfter
 		}
+	}
+	return err
+}
+
+// addLists adds the revocation lists of a file, if there is one.
+func (m *material) addLists(file blob) error {
+	if file.path == "" {
+		return nil
+	}
+	m.gone = make(revoked)
+	until, err := m.gone.addLists(file, m.cas)
+	if !until.IsZero() {
+		m.expiry[file.path] = until
 	}
 	return err
 }

@@ -12,26 +12,31 @@ import (
 // peers retry every few seconds.
 const refusalPause = time.Minute
 
-// PeerError says that Options.Peer refused an otherwise valid certificate.
+// PeerError says that Options.Peer or a revocation list refused an otherwise valid
+// certificate.
 type PeerError struct{ Err error }
 
-// Error returns what Options.Peer said.
+// Error returns the text of Err.
 func (e *PeerError) Error() string { return e.Err.Error() }
 
 // Unwrap is Err.
 func (e *PeerError) Unwrap() error { return e.Err }
 
-// judge applies Options.Peer to a peer whose certificate was verified, and bounds
-// what its certificates take. It runs for resumed sessions too, which have the
+// judge applies revocation lists and Options.Peer to a peer whose certificate was verified,
+// and bounds what its certificates take. It runs for resumed sessions too, which have the
 // certificates of the first.
-func (s *Source) judge(state tls.ConnectionState) error {
-	if err := CheckWeight(state.PeerCertificates); err != nil {
+func (s *Source) judge(state tls.ConnectionState, gone revoked) error {
+	chain := state.PeerCertificates
+	if err := CheckWeight(chain); err != nil {
 		return err
 	}
-	if s.opts.Peer == nil || len(state.PeerCertificates) == 0 {
+	if len(chain) == 0 {
 		return nil
 	}
-	err := s.opts.Peer(state.PeerCertificates[0])
+	err := gone.check(chain)
+	if err == nil && s.opts.Peer != nil {
+		err = s.opts.Peer(chain[0])
+	}
 	if err == nil {
 		return nil
 	}
@@ -84,6 +89,18 @@ func Issued(chain []*x509.Certificate, cas *x509.CertPool, at time.Time) bool {
 	return verifyChain(chain, x509.VerifyOptions{Roots: cas, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: at}) == nil
 }
 
+// StillIssued is Issued for a certificate that was verified before. One that has expired
+// since is judged as of its last moment: only its issuer matters.
+func StillIssued(chain []*x509.Certificate, cas *x509.CertPool) bool {
+	at := time.Now()
+	for _, cert := range chain {
+		if cert.NotAfter.Before(at) {
+			at = cert.NotAfter
+		}
+	}
+	return Issued(chain, cas, at)
+}
+
 // verifyChain verifies the first certificate of a chain by way of the others.
 func verifyChain(chain []*x509.Certificate, opts x509.VerifyOptions) error {
 	opts.Intermediates = x509.NewCertPool()
@@ -95,8 +112,23 @@ func verifyChain(chain []*x509.Certificate, opts x509.VerifyOptions) error {
 }
 
 // Trusts says whether a client's certificate, followed by its intermediates, chains
-// to the CAs that the files have now. Without CA files, none does.
+// to the CAs that the files have now, and is not revoked. Without CA files, none does.
 func (s *Source) Trusts(chain []*x509.Certificate) bool {
 	m := s.inUse()
-	return m != nil && m.pool != nil && Issued(chain, m.pool, time.Now())
+	return m != nil && m.pool != nil && Issued(chain, m.pool, time.Now()) && m.gone.check(chain) == nil
 }
+
+// Recheck judges a client's certificate, followed by its intermediates, that was verified
+// before: ErrRevoked, or another error if none of the CAs that the files have now has issued
+// it. One that has expired since is good, as StillIssued has it.
+func (s *Source) Recheck(chain []*x509.Certificate) error {
+	m := s.inUse()
+	switch {
+	case m == nil || m.pool == nil || !StillIssued(chain, m.pool):
+		return errNotIssued
+	default:
+		return m.gone.check(chain)
+	}
+}
+
+var errNotIssued = errors.New("its certificate was issued by none of the CAs that are trusted now")

@@ -89,13 +89,17 @@ func (s *Source) fail(err error) {
 
 // warnExpired logs certificates that peers will refuse, each once: those that had
 // expired when they came into use, and those that do so in use. They are used
-// nevertheless: it may be our clock that is wrong.
+// nevertheless: it may be our clock that is wrong. So are revocation lists that are out of
+// date: if these refused all peers, an outage of their publisher would stop the tunnel.
 func (s *Source) warnExpired(log logrus.FieldLogger, m *material) {
 	for file, end := range m.expiry {
 		if !s.expired[file] && time.Now().After(end) {
 			s.expired[file] = true
-			log.WithField("file", file).WithField("expired", end.UTC().Format(time.RFC3339)).
-				Warn("certificate has expired; replace it")
+			say := "certificate has expired; replace it"
+			if file == s.files.CRL {
+				say = "revocation list is out of date: what was revoked since is not known; replace it"
+			}
+			log.WithField("file", file).WithField("expired", end.UTC().Format(time.RFC3339)).Warn(say)
 		}
 	}
 }

@@ -6,11 +6,11 @@ import "time"
 type Stats struct {
 	Changes int64 // good changes that came into use; the first reading does not count
 	Faults  int64 // distinct ones
-	Refused int64 // peers, by Options.Peer
+	Refused int64 // peers, by Options.Peer or a revocation list
 	Broken  bool  // the files cannot be used; the last good ones are
 
-	// Expiry is when the first certificate of each file in use expires. It must not be
-	// modified.
+	// Expiry is when the first certificate or revocation list of each file in use expires.
+	// It must not be modified.
 	Expiry map[string]time.Time
 }
 

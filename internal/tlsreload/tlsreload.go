@@ -36,6 +36,10 @@ type Files struct {
 	Key  string // PEM private key of Cert
 	CA   string // PEM CA certificates that a peer's certificate must chain to
 
+	// CRL has revocation lists, PEM or DER, each signed by a CA of the files: peers whose
+	// certificates they name are refused. One that is out of date is used all the same.
+	CRL string
+
 	// MoreCAs are further CA bundles: files, or directories of which every
 	// *.crt and *.pem is read. What does not exist is skipped, and joins when
 	// it appears. What a directory has that is of no use is left out, with one

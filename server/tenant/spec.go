@@ -13,7 +13,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/kubeapi"
@@ -295,13 +294,7 @@ func (c *CAs) Trust(chain []*x509.Certificate) bool {
 	if c == nil {
 		return true
 	}
-	at := time.Now()
-	for _, cert := range chain {
-		if cert.NotAfter.Before(at) {
-			at = cert.NotAfter
-		}
-	}
-	return tlsreload.Issued(chain, c.Pool, at) && c.counts(chain[0])
+	return tlsreload.StillIssued(chain, c.Pool) && c.counts(chain[0])
 }
 
 // Same says whether c trusts what o trusts.

@@ -1,0 +1,146 @@
+package tlsreload_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
+	"konnectivity/internal/tlsreload"
+)
+
+// revoke writes the list of a CA.
+func (d dir) revoke(ca *pki.CA, next time.Duration, certs ...pki.Pair) (list []byte) {
+	d.t.Helper()
+	var all []*x509.Certificate
+	for _, p := range certs {
+		all = append(all, p.TLS().Leaf)
+	}
+	list = testutil.Must(ca.Revoke(time.Now().Add(next), all...))(d.t)
+	d.write("ca.crl", list)
+	return list
+}
+
+func der(pemList []byte) []byte {
+	block, _ := pem.Decode(pemList)
+	return block.Bytes
+}
+
+// A certificate that a list names is refused by either side, also where its session is
+// resumed, and no longer trusted where it is connected. Others are as before. The list is
+// followed, as PEM and as DER.
+func TestRevokedCertificatesAreRefused(t *testing.T) {
+	ca, d := newCA(t), newDir(t)
+	good, bad := issue(t, ca, "good"), issue(t, ca, "bad")
+	d.put(good, ca)
+	d.revoke(ca, time.Hour)
+	files := d.files()
+	files.CRL = d.file("ca.crl")
+	changed := 0
+	s := source(t, files, tlsreload.Options{})
+	s.OnChange(func() { changed++ })
+	plain := files
+	plain.CRL = ""
+	client := func(p pki.Pair) *tls.Config {
+		c := p.TLS()
+		return &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{c}, ServerName: "server.test", ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+	}
+	byGood, byBad := client(good), client(bad)
+	server := s.Server()
+	refused := func(o outcome) bool { return o.serverErr != nil && strings.Contains(o.serverErr.Error(), "revoked") }
+	for range 2 { // the second is resumed
+		mustPass(t, handshake(t, server, byGood))
+		mustPass(t, handshake(t, server, byBad))
+	}
+	list := d.revoke(ca, time.Hour, bad)
+	for _, form := range [][]byte{list, der(list)} {
+		d.write("ca.crl", form)
+		if err := s.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			mustPass(t, handshake(t, server, byGood))
+			if o := handshake(t, server, byBad); !refused(o) {
+				t.Errorf("a revoked certificate: %v", o.err())
+			}
+		}
+		for cert, want := range map[*x509.Certificate]bool{good.TLS().Leaf: true, bad.TLS().Leaf: false} {
+			if chain := []*x509.Certificate{cert}; s.Trusts(chain) != want || errors.Is(s.Recheck(chain), tlsreload.ErrRevoked) == want {
+				t.Errorf("%s: trusted %v, judged again %v", cert.Subject.CommonName, s.Trusts(chain), s.Recheck(chain))
+			}
+		}
+		asServer := bad.TLS()
+		if o := handshake(t, &tls.Config{Certificates: []tls.Certificate{asServer}}, s.Client("server.test")); o.clientErr == nil {
+			t.Error("a server with a revoked certificate is accepted")
+		}
+	}
+	d.revoke(ca, time.Hour)
+	if err := s.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	mustPass(t, handshake(t, server, byBad))
+	if changed != 3 {
+		t.Errorf("%d changes were told, want 3", changed)
+	}
+}
+
+// A list that is not to be trusted is no list: the program does not start with it, and goes
+// on with the one before. One that is out of date counts, and is said once.
+func TestListsThatCannotBeUsed(t *testing.T) {
+	ca, other, d := newCA(t), newCA(t), newDir(t)
+	bad := issue(t, ca, "bad")
+	d.put(issue(t, ca, "own"), ca)
+	files := d.files()
+	files.CRL = d.file("ca.crl")
+	foreign := testutil.Must(other.Revoke(time.Now().Add(time.Hour)))(t)
+	good := d.revoke(ca, time.Hour, bad)
+	forged := der(good)
+	forged[len(forged)-1] ^= 1
+	for what, c := range map[string]struct {
+		list []byte
+		want string
+	}{
+		"foreign":  {foreign, "signed by none of the CAs"},
+		"forged":   {forged, "signed by none of the CAs"},
+		"second":   {append(bytes.Clone(good), foreign...), "signed by none of the CAs"},
+		"no list":  {[]byte("x"), "no revocation list"},
+		"CA":       {ca.CertPEM, "X509 CRL alone"},
+		"cut":      {der(good)[:40], "no revocation list"},
+		"no bytes": {nil, "no revocation list"},
+	} {
+		d.write("ca.crl", c.list)
+		if _, err := tlsreload.New(files, tlsreload.Options{}); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), files.CRL) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	d.write("ca.crl", good)
+	var out bytes.Buffer
+	log := logrus.New()
+	log.SetOutput(&out)
+	s := source(t, files, tlsreload.Options{Log: log})
+	d.write("ca.crl", foreign)
+	if s.Reload() == nil {
+		t.Error("a foreign list comes into use")
+	}
+	chain := []*x509.Certificate{bad.TLS().Leaf}
+	if s.Trusts(chain) {
+		t.Error("without its list, a revoked certificate is trusted")
+	}
+	d.revoke(ca, -time.Minute, bad)
+	for range 3 {
+		if err := s.Reload(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(out.String(), "out of date"); s.Trusts(chain) || n != 1 {
+		t.Errorf("out of date: trusted %v, said %d times: %s", s.Trusts(chain), n, out.String())
+	}
+}
