@@ -16,16 +16,17 @@ type Code uint16
 
 // The reasons a connection can be reset for.
 const (
-	CodeUnknown   Code = 0 // no reason known or given
-	CodePeerReset Code = 1 // the TCP peer at the far end sent RST
-	CodeCancelled Code = 2 // its opener gave up
-	CodeTimeout   Code = 3 // idle or half-closed for too long
-	CodeStalled   Code = 4 // its reader did not keep up and an old peer has no credit
-	CodeLost      Code = 5 // the link or agent that carried it is gone
-	CodeShutdown  Code = 6 // a process on the way is shutting down
-	CodeProtocol  Code = 7 // a peer broke the protocol
-	CodeMemory    Code = 8 // the memory budget of a process on the way is used up
-	CodeGone      Code = 9 // the process at the other end went, and the connection with it
+	CodeUnknown   Code = 0  // no reason known or given
+	CodePeerReset Code = 1  // the TCP peer at the far end sent RST
+	CodeCancelled Code = 2  // its opener gave up
+	CodeTimeout   Code = 3  // idle or half-closed for too long
+	CodeStalled   Code = 4  // its reader did not keep up and an old peer has no credit
+	CodeLost      Code = 5  // the link or agent that carried it is gone
+	CodeShutdown  Code = 6  // a process on the way is shutting down
+	CodeProtocol  Code = 7  // a peer broke the protocol
+	CodeMemory    Code = 8  // the memory budget of a process on the way is used up
+	CodeGone      Code = 9  // the process at the other end went, and the connection with it
+	CodePolicy    Code = 10 // it was allowed once, and is not any more
 
 	codeEnd = iota // stays last: one more than the last code
 )
@@ -56,6 +57,7 @@ var codeTable = [codeEnd]struct{ label, text string }{
 	CodeProtocol:  {"protocol", "a peer broke the protocol"},
 	CodeMemory:    {"memory", "the memory budget was used up"},
 	CodeGone:      {"gone", "the process at its other end is gone"},
+	CodePolicy:    {"policy", "not allowed any more"},
 }
 
 // String returns the code in a few words.
@@ -80,14 +82,22 @@ func (c Code) Label() string {
 type ResetError struct {
 	Code Code
 	Loss LossCause // of CodeLost: why, as far as this process knows
+	Err  error     // of CodePolicy, where it was judged: why, for logs only; else nil
 }
 
 func (e *ResetError) Error() string {
-	if e.Loss == LossUnknown {
-		return "connection reset: " + e.Code.String()
+	text := "connection reset: " + e.Code.String()
+	if e.Loss != LossUnknown {
+		text += ": " + e.Loss.String()
 	}
-	return "connection reset: " + e.Code.String() + ": " + e.Loss.String()
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
 }
+
+// Unwrap returns Err.
+func (e *ResetError) Unwrap() error { return e.Err }
 
 // Is makes a ResetError count as ECONNRESET.
 func (e *ResetError) Is(target error) bool { return target == syscall.ECONNRESET }

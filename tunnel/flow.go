@@ -40,6 +40,7 @@ type Result struct {
 	Hop       Hop
 	Route     Route
 	Resolved  string    // the address that was dialed (of a proxy: the proxy's), ip:port; "" if the name went out as it is
+	Rule      string    // of a policy file, that allows it here; "": there is none, or none that has to
 	Resumable Resumable // nil: the connection ends with what carries it, or outlives it at other processes
 }
 

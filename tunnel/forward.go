@@ -45,6 +45,7 @@ type Forwarder struct {
 	DialTimeout time.Duration // 0 means DefaultDialTimeout
 	Total       *Totals       // where set, the bytes of all flows are added to it as they pass
 	Paces       *Paces        // where set, all relays are held to them together
+	Flows       *Flows        // where set, all connections are among them while they are open
 	Observers   []Observer
 }
 
@@ -59,29 +60,32 @@ type Answer func(far Conn, err error) (near Conn, _ error)
 // cancelled or the connection reset. A far end that answer does not want is
 // reset; the near end is closed by the relay, or by answer itself.
 func (f *Forwarder) Forward(ctx context.Context, flow *Flow, answer Answer) error {
+	since := f.Flows.now()
 	relay, err := f.open(ctx, flow, answer)
 	if err != nil {
 		flow.end()
 		return err
 	}
+	f.Flows.enter(relay, since)
 	if leave := flow.Leave; leave != nil {
 		err = relay.run(ctx, func(err error) {
-			f.finish(flow, err)
+			f.finish(relay, err)
 			leave()
 		})
 	} else {
 		err = relay.Run(ctx)
 	}
 	if err != ErrGoesOn {
-		f.finish(flow, err)
+		f.finish(relay, err)
 	}
 	return err
 }
 
-// finish ends the flow.
-func (f *Forwarder) finish(flow *Flow, err error) {
-	f.End(flow, err)
-	flow.end()
+// finish ends the relay's flow.
+func (f *Forwarder) finish(relay *Relay, err error) {
+	f.Flows.leave(relay)
+	f.End(relay.Flow, err)
+	relay.Flow.end()
 }
 
 // ErrGoesOn is returned by Forward about a connection that goes on without a

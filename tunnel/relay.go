@@ -42,6 +42,7 @@ type Relay struct {
 	up, down *direction
 	watchdog *watchdog
 	detach   func() bool // unties the relay from its context
+	place    int         // in Flows.open, which guards it
 
 	running sync.WaitGroup // the directions that have not ended
 	left    atomic.Int32   // these, and the caller of Run or run until it returns

@@ -148,6 +148,7 @@ var resetHints = map[tunnel.Code]string{
 	tunnel.CodeShutdown: "A process on the way was stopped. If that was a rollout, its grace period was shorter than the connection.",
 	tunnel.CodeGone:     "The process at its other end was stopped. If that was a rollout, its grace period was shorter than the connection.",
 	tunnel.CodeProtocol: "Two processes disagree on the protocol. Compare their versions.",
+	tunnel.CodePolicy:   "A policy file, a CA, a revocation list or a tenant has changed since it was made. konnectivity policy explain says which rule decides.",
 	tunnel.CodeMemory:   "Readers do not keep up and received bytes fill the budget. Look for stalled connections, or raise the memory budget.",
 }
 

@@ -333,6 +333,17 @@ func (ses *Session) idleLocked() bool {
 	return ses.err != nil || ses.streams.empty() && ses.intake.serving == 0
 }
 
+// Bar resets all streams with a code, and refuses those that the peer opens from now on. It
+// does not block; the session is closed next.
+func (ses *Session) Bar(code tunnel.Code) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.intake.refuses = true
+	for _, st := range ses.streams.byID {
+		st.resetLocked(code)
+	}
+}
+
 // Close ends the session and all its streams, tells the peer if that takes at most a
 // second, and returns when every goroutine of the session has ended. The session's
 // Forwarder must not call it.

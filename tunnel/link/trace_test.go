@@ -184,7 +184,7 @@ func (tr *tracer) peerStep(p *tracePeer) string {
 		p.send(frame{tCredit, 0, id, u64(limit)})
 		return fmt.Sprintf("CREDIT %d to %d", id, limit)
 	case op < 86:
-		id, code := tr.some(p), uint16(tr.IntN(11))
+		id, code := tr.some(p), uint16(tr.IntN(12))
 		p.send(frame{tReset, 0, id, u16(code)})
 		p.gone(id)
 		return fmt.Sprintf("RESET %d for %d", id, code)

@@ -167,3 +167,20 @@ func TestForbiddenDestination(t *testing.T) {
 	play(t, nil, step{0, lost(0), StateDetached, Live, 0}, step{0, detached, StateDetached, Live, 0},
 		step{0, redial, StateDetached, Live, 0}, step{0, denied, StateGone, Denied, Finish | Fail})
 }
+
+// A reset by policy ends a connection, also on a carrier that is so new that any other reset
+// would count as a loss; and a connection that a policy forbids resets by that code.
+func TestResetByPolicy(t *testing.T) {
+	cut := func(number uint32) Event {
+		return Event{Kind: CarrierLost, Epoch: number, Cause: &tunnel.ResetError{Code: tunnel.CodePolicy}}
+	}
+	play(t, nil, step{0, cut(0), StateGone, Ended, Finish | Fail})
+	play(t, nil, step{0, lost(0), StateDetached, Live, 0}, step{0, detached, StateDetached, Live, 0},
+		step{0, offered(1, 0), StateAttached, Live, Answer}, step{0, Event{Kind: CarrierUp, Epoch: 1}, StateAttached, Live, Attach},
+		step{0, cut(1), StateGone, Ended, Finish | Fail})
+	m := newMachine(time.Minute, 0)
+	m.Step(Event{Kind: Forbidden, Now: t0})
+	if code := m.ResetCode(); code != tunnel.CodePolicy || tunnel.CodeOf(m.Err()) != tunnel.CodePolicy {
+		t.Errorf("an end that is forbidden resets with %v, for %v", code, m.Err())
+	}
+}

@@ -512,12 +512,14 @@ func (m *Machine) blocked(e Event) Actions {
 }
 
 // carrierLost takes in that the carrier has failed. An opener that resets a carrier
-// before it has used it has given up waiting, and says nothing about the connection.
+// before it has used it has given up waiting, and says nothing about the connection, unless
+// the reset is that of a policy.
 func (m *Machine) carrierLost(e Event) Actions {
+	code := tunnel.CodeOf(e.Cause)
 	switch {
 	case e.Epoch != m.epoch || !m.carried():
 		return 0
-	case m.carrier == Attached && !losesCarrier(tunnel.CodeOf(e.Cause)):
+	case m.carrier == Attached && !losesCarrier(code), code == tunnel.CodePolicy:
 		m.finish(Ended, e.Cause)
 		return 0
 	case m.Plain():
@@ -684,6 +686,8 @@ func (m *Machine) finish(life Life, err error) {
 		m.err = err
 	case life == Contradicted:
 		m.err = &tunnel.ResetError{Code: tunnel.CodeProtocol}
+	case life == Denied:
+		m.err = &tunnel.ResetError{Code: tunnel.CodePolicy}
 	case life != Complete:
 		m.err = &tunnel.ResetError{Code: tunnel.CodeLost}
 	}
@@ -697,6 +701,8 @@ func (m *Machine) ResetCode() tunnel.Code {
 	switch {
 	case m.life == Contradicted:
 		return tunnel.CodeProtocol
+	case m.life == Denied:
+		return tunnel.CodePolicy
 	case m.life == Ended:
 		code = tunnel.CodeOf(m.err)
 	}

@@ -1,0 +1,137 @@
+package tunnel_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"konnectivity/tunnel"
+)
+
+// judged is a Forwarder whose connections are judged by their address.
+type judged struct {
+	*tunnel.Forwarder
+	denied  atomic.Pointer[string] // what denied addresses begin with; nil: none is
+	dialing func()                 // where not nil, each dial calls it
+	running sync.WaitGroup
+}
+
+func newJudged(t *testing.T) *judged {
+	j := &judged{}
+	j.Forwarder = &tunnel.Forwarder{Flows: &tunnel.Flows{Judge: func(f *tunnel.Flow) error {
+		if p := j.denied.Load(); p != nil && strings.HasPrefix(f.Address, *p) {
+			return &tunnel.ResetError{Code: tunnel.CodePolicy}
+		}
+		return nil
+	}}}
+	t.Cleanup(func() {
+		j.deny("")
+		j.running.Wait()
+	})
+	return j
+}
+
+func (j *judged) deny(prefix string) (ended int) {
+	j.denied.Store(&prefix)
+	return j.Flows.JudgeAll()
+}
+
+// connect returns the outer ends of a connection, and how it ends.
+func (j *judged) connect(t *testing.T, address string) (client, target *net.TCPConn, result chan error) {
+	client, near := tcpPair(t)
+	far, target := tcpPair(t)
+	result = make(chan error, 1)
+	own := *j.Forwarder
+	own.Dialer = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		if j.dialing != nil {
+			j.dialing()
+		}
+		return tunnel.Wrap(far), nil
+	})
+	j.running.Go(func() {
+		result <- own.Forward(t.Context(), tunnel.NewFlow("tcp", address), func(tunnel.Conn, error) (tunnel.Conn, error) { return tunnel.Wrap(near), nil })
+	})
+	return client, target, result
+}
+
+// pass carries a byte each way.
+func pass(t *testing.T, a, b *net.TCPConn) {
+	t.Helper()
+	for _, way := range [][2]*net.TCPConn{{a, b}, {b, a}} {
+		if _, err := way[0].Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(way[1], make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A change ends exactly the connections that are not allowed any more, for both ends, and
+// leaves the others alone. Those that ended earlier are not judged.
+func TestChangesEndWhatIsNotAllowed(t *testing.T) {
+	j := newJudged(t)
+	_, past, over := j.connect(t, "denied:0")
+	_ = past.SetLinger(0)
+	_ = past.Close()
+	<-over
+	var stay, leave [][2]*net.TCPConn
+	var ends []chan error
+	for range 20 {
+		client, target, _ := j.connect(t, "allowed:1")
+		stay = append(stay, [2]*net.TCPConn{client, target})
+		client, target, end := j.connect(t, "denied:1")
+		leave, ends = append(leave, [2]*net.TCPConn{client, target}), append(ends, end)
+	}
+	for _, c := range slices.Concat(stay, leave) {
+		pass(t, c[0], c[1])
+	}
+	if n := j.deny("denied"); n != len(leave) {
+		t.Errorf("%d connections were ended, want %d", n, len(leave))
+	}
+	for i, c := range leave {
+		if err := <-ends[i]; tunnel.CodeOf(err) != tunnel.CodePolicy {
+			t.Errorf("ended for %v", err)
+		}
+		for _, end := range c {
+			if _, err := end.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+				t.Errorf("an end reads %v", err)
+			}
+		}
+	}
+	for _, c := range stay {
+		pass(t, c[0], c[1])
+	}
+	if n := j.deny(""); n != len(stay) {
+		t.Errorf("%d connections were left, want %d", n, len(stay))
+	}
+	j.running.Wait()
+	if n := j.deny(""); n != 0 {
+		t.Errorf("%d connections are still there", n)
+	}
+}
+
+// A connection whose dial was judged before a change, and which opens after it, is judged as
+// it opens.
+func TestDialsAcrossAChangeAreJudgedAgain(t *testing.T) {
+	j := newJudged(t)
+	asked, answer := make(chan struct{}), make(chan struct{})
+	j.dialing = func() { asked <- struct{}{}; <-answer }
+	_, _, denied := j.connect(t, "denied:1")
+	client, target, _ := j.connect(t, "allowed:1")
+	<-asked
+	<-asked
+	if n := j.deny("denied"); n > 0 {
+		t.Errorf("%d connections were ended that were dialing", n)
+	}
+	close(answer)
+	if err := <-denied; tunnel.CodeOf(err) != tunnel.CodePolicy {
+		t.Errorf("ended for %v", err)
+	}
+	pass(t, client, target)
+}
