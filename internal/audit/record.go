@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"strconv"
@@ -8,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"konnectivity/internal/policy"
 	"konnectivity/tunnel"
 )
 
@@ -75,6 +77,7 @@ func appendRecord(b, head []byte, r *record) []byte {
 	b = appendReached(b, f)
 	b = appendHop(b, f)
 	b = appendText(b, "route", string(f.Route))
+	b = appendText(b, "rule", r.rule())
 	if r.resumed {
 		b = append(b, `,"resumed":true`...)
 	}
@@ -90,6 +93,27 @@ func appendRecord(b, head []byte, r *record) []byte {
 		b = strconv.AppendFloat(b, max(0, r.took.Seconds()), 'f', 6, 64)
 	}
 	return append(b, "}\n"...)
+}
+
+// rule is the rule of a policy file that allowed the connection, denied it or, in the record
+// of its end, ended it.
+func (r *record) rule() string {
+	switch {
+	case r.failed != nil:
+		return denier(r.failed)
+	case r.err != nil && tunnel.CodeOf(r.err) == tunnel.CodePolicy:
+		return denier(r.err)
+	default:
+		return r.flow.Rule
+	}
+}
+
+// denier is the rule that denied what failed with err; "": none did, or one of a flag.
+func denier(err error) string {
+	if denial := new(policy.Denial); errors.As(err, &denial) {
+		return denial.Rule
+	}
+	return ""
 }
 
 // appendEnd appends what only an end has.

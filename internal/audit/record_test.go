@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/policy"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -60,6 +61,28 @@ func TestRecords(t *testing.T) {
 		}
 		if got := line(&r); got != want+"\n" {
 			t.Errorf("got  %swant %s", got, want)
+		}
+	}
+}
+
+// A record names the rule that decided: which allowed the connection, or denied it then or
+// later.
+func TestRecordsNameTheRule(t *testing.T) {
+	denial := &tunnel.DialError{Failure: tunnel.FailDenied, Err: &policy.Denial{Rule: "none"}}
+	for want, r := range map[string]record{
+		"ours":  {event: opened},
+		"ours ": {event: closed, err: tunnel.Lost(tunnel.LossCut)},
+		"none":  {event: refused, failed: denial},
+		"none ": {event: closed, err: &tunnel.ResetError{Code: tunnel.CodePolicy, Err: denial}},
+		"":      {event: refused, failed: &tunnel.DialError{Failure: tunnel.FailDenied}},
+		" ":     {event: closed, err: &tunnel.ResetError{Code: tunnel.CodePolicy}},
+	} {
+		r.at, r.flow = moment, newFlow()
+		r.flow.Rule = "ours"
+		var got struct{ Rule string }
+		testutil.NoError(t, json.Unmarshal([]byte(line(&r)), &got))
+		if got.Rule != strings.TrimSpace(want) {
+			t.Errorf("%+v names %q, want %q", r, got.Rule, want)
 		}
 	}
 }
@@ -121,6 +144,9 @@ func TestSchema(t *testing.T) {
 	moved.HandedOver = true
 	check(line(&record{event: closed, at: moment, flow: moved}))
 	check(line(&record{event: closed, at: moment, flow: newFlow()}))
+	ruled := newFlow()
+	ruled.Rule = "apiserver"
+	check(line(&record{event: opened, at: moment, flow: ruled}))
 	for failure := range tunnel.Failures() {
 		check(line(&record{event: refused, at: moment, flow: newFlow(), failed: &tunnel.DialError{Failure: failure}}))
 	}

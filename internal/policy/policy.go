@@ -118,6 +118,24 @@ func (p *Policy) AllowResolved(host string, to netip.AddrPort) error {
 	return refuse(to.Addr().String(), to.Port(), errNoRule)
 }
 
+// AllowedBy is the name of a rule that allows a destination, which may be dialed: the name or
+// address that was asked for, or the address that it has led to, where that is valid. "": none
+// of a file does, and none has to.
+func (p *Policy) AllowedBy(host string, port uint16, at netip.Addr) string {
+	addr, asked := tunnel.ParseIP(host)
+	var by *rule
+	if !asked {
+		addr, by = at, p.allow.host(host, port)
+	}
+	if by == nil && addr.IsValid() {
+		by = p.allow.addr(plain(addr), port)
+	}
+	if by == nil {
+		return ""
+	}
+	return by.name
+}
+
 func (p *Policy) open() bool { return p == nil || !p.closed }
 
 // denyHost judges a name. A name that some resolvers read as an address is also

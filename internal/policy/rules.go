@@ -88,7 +88,11 @@ func (r Rule) parse() (out forSome, err error) {
 // for "*".
 func (r *Rules) For(who tunnel.Identity, tenant string) *Policy {
 	var allow, deny []*rule
-	names := who.Names()
+	var names []named // with texts for globs
+	for _, name := range who.Names() {
+		kind, value, _ := strings.Cut(name, ":")
+		names = append(names, named{kind, value})
+	}
 	for _, one := range r.rules {
 		switch {
 		case !one.inTenant(tenant) || !one.matches(names):
@@ -108,14 +112,16 @@ func (r *forSome) inTenant(tenant string) bool {
 	return slices.ContainsFunc(r.tenants, func(glob string) bool { return matchGlob(glob, tenant) })
 }
 
-func (r *forSome) matches(names []string) bool {
+func (r *forSome) matches(names []named) bool {
 	if r.anybody || len(names) == 0 && !r.allow {
 		return true
 	}
-	return slices.ContainsFunc(r.who, func(is named) bool {
-		return slices.ContainsFunc(names, func(name string) bool {
-			kind, value, _ := strings.Cut(name, ":")
-			return kind == is.kind && matchGlob(is.glob, value)
-		})
-	})
+	for _, is := range r.who {
+		for _, name := range names {
+			if name.kind == is.kind && matchGlob(is.glob, name.glob) {
+				return true
+			}
+		}
+	}
+	return false
 }
