@@ -54,6 +54,12 @@ func New(opts Options) (*Agent, error) {
 	ends := resume.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log, MaxDetached: alone(opts.Budget, admission.Descriptors())}
 	if judge, ok := opts.Dialer.(judge); ok {
 		a.judge, ends.Allow = judge, judge.Allow
+		forwarder.Flows = &tunnel.Flows{Judge: func(f *tunnel.Flow) error {
+			if err := judge.Still(f); err != nil {
+				return &tunnel.ResetError{Code: tunnel.CodePolicy, Err: err}
+			}
+			return nil
+		}}
 	}
 	a.adopter = *forwarder
 	a.adopter.Observers = nil
@@ -92,6 +98,8 @@ func (b bothEnds) OnResume(f func(pause time.Duration)) {
 type judge interface {
 	// Allow is asked whether one could be dialed now.
 	Allow(f *tunnel.Flow, connected net.Addr) error
+	// Still is Allow for one that is open here, at f.Far.
+	Still(f *tunnel.Flow) error
 	// Adopt is Allow for one that another process has dialed. It counts from then on.
 	Adopt(f *tunnel.Flow, connected net.Addr) error
 }
@@ -158,6 +166,14 @@ type adopted struct{ tunnel.Observer }
 func (o adopted) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	if err != nil {
 		o.Observer.Dialed(f, took, err)
+	}
+}
+
+// Rejudge is called when other rules are in force: it ends the open connections that they do
+// not allow. It may be called from any goroutine.
+func (a *Agent) Rejudge() {
+	if n := a.forwarder.Flows.JudgeAll(); n > 0 {
+		a.opts.Log.WithField("connections", n).Warn("open connections were ended that the new policy does not allow")
 	}
 }
 

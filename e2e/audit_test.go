@@ -30,6 +30,7 @@ type audited struct {
 	Identity                             []string
 	Front, Source, Destination, Resolved string
 	NextRole, Next, Failure, Reason, End string
+	Rule                                 string
 	Resumed                              bool
 	UpBytes, DownBytes, Resumes          int64
 }

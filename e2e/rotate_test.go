@@ -27,7 +27,8 @@ const rotationBound = 60 * time.Second
 func TestRotationDropsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWhole(t)
-	streams := w.holdStreams(t, 5)
+	streams := w.holdStreams(t, 5, "socks5", "https", "uds")
+	direct := w.holdStreams(t, 5, "mtls") // which nothing carries on
 	next := must(pki.NewCA("next CA"))(t)
 	old := must(os.ReadFile(w.PKI("ca.crt")))(t)
 	bundle := slices.Concat(old, next.CertPEM)
@@ -56,6 +57,7 @@ func TestRotationDropsNothing(t *testing.T) {
 
 	replace(t, w.PKI("ca.crt"), bundle)
 	reloaded(1)
+	direct(t)
 
 	loopback := []net.IP{net.IPv4(127, 0, 0, 1)}
 	issuer := authority{CA: next}
@@ -63,7 +65,7 @@ func TestRotationDropsNothing(t *testing.T) {
 		"server":  {CommonName: "server", DNS: []string{"localhost"}, IPs: loopback, Server: true},
 		"cluster": {CommonName: "cluster", DNS: []string{"localhost"}, IPs: loopback, Server: true},
 		"client":  {CommonName: "client", Client: true},
-		"agent":   {CommonName: "agent", Client: true},
+		"agent":   {CommonName: "konnectivity-agent", Organization: "kubernetes", Client: true, Holder: pki.Holder{TrustDomain: pki.DefaultTrustDomain, Role: pki.RoleAgent}}, // the same agent
 	} {
 		issuer.write(t, leaf, w.PKI(name+".crt"), w.PKI(name+".key"))
 	}
@@ -76,9 +78,14 @@ func TestRotationDropsNothing(t *testing.T) {
 		}
 	}
 
-	// Those who come now need the new certificates on both sides.
+	direct(t)
+
+	// New peers need the new certificates on both sides, and so do those that are connected:
+	// their links are made anew, and what these carry goes on.
 	replace(t, w.PKI("ca.crt"), next.CertPEM)
 	reloaded(3)
+	reaches(t, patience, w.server.HealthURL("/metrics"), `server_connection_resets_total{cause="policy"}`, 5)
+	logged(t, w.server.Process, patience, "peers were disconnected")
 	_ = must(w.StartAgent(w.server))(t)
 	socks := must(w.StartSOCKS5(w.server))(t)
 	newcomer := must(viaSOCKS5(socks.Address()).Dial(within(t, patience), tunnel.NewFlow("tcp", echoTarget(t))))(t)
@@ -116,13 +123,16 @@ func echoTarget(t *testing.T) string {
 	return listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 }
 
-// holdStreams opens n connections by every route; the check sees that they all
+// holdStreams opens n connections by each of some routes; the check sees that they all
 // still carry bytes.
-func (w *whole) holdStreams(t *testing.T, n int) (check func(testing.TB)) {
+func (w *whole) holdStreams(t *testing.T, n int, routes ...string) (check func(testing.TB)) {
 	t.Helper()
 	target := echoTarget(t)
 	held := map[string][]tunnel.Conn{}
 	for _, r := range w.routes(t) {
+		if !slices.Contains(routes, r.name) {
+			continue
+		}
 		for range n {
 			c := must(r.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
 			t.Cleanup(func() { _ = c.Close() })

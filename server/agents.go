@@ -167,7 +167,7 @@ func (cl *cluster) admit(ctx, life context.Context, who auth.Peer, via string) (
 		agent.Remote = who.Remote.String()
 	}
 	ids, err := cl.gate().Admit(ctx, who)
-	if err == nil && context.Cause(life) == errCut {
+	if err == nil && wasCut(life) {
 		err = errChanged
 	}
 	give = func() {}
@@ -249,7 +249,7 @@ func (cl *cluster) logAgent(agent registry.Agent, known bool, what string, why e
 // Of several lanes, life is that of the first, which may have ended long ago. So a
 // backend that is still up counts as cut.
 func (cl *cluster) whyGone(life context.Context, b registry.Backend) error {
-	if context.Cause(life) == errCut || b.Life().Err() == nil {
+	if wasCut(life) || b.Life().Err() == nil {
 		return nil
 	}
 	if b.Drains().Err() != nil || cl.server.drains.Err() != nil {

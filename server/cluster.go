@@ -89,6 +89,7 @@ func (s *Server) newCluster(name string, has *limits.Tenant, strategies []regist
 		DialTimeout: s.opts.DialTimeout,
 		Total:       &s.metrics.Totals,
 		Observers:   append([]tunnel.Observer{s.metrics, connectionLog{cl.log}}, s.opts.Observers...),
+		Flows:       &tunnel.Flows{Judge: cl.judge},
 	}
 	if s.table != nil {
 		cl.forwarder.Observers = append(cl.forwarder.Observers, s.table)
@@ -103,7 +104,7 @@ func (s *Server) newCluster(name string, has *limits.Tenant, strategies []regist
 	cl.api = &api
 	if s.peering != nil {
 		to := *cl.forwarder
-		to.Dialer, to.Paces = local{cl}, nil // the first server keeps to them
+		to.Dialer, to.Paces, to.Flows = local{cl}, nil, nil // the first server judges, and keeps to them
 		cl.forwarded = &to
 	}
 	return cl
@@ -120,29 +121,28 @@ func (cl *cluster) serve() {
 }
 
 // change puts a new spec into force. It cuts exactly those connections that would not
-// be admitted any more: whose certificates no CA of the tenant has issued, and agents
-// whose tokens another API has reviewed.
+// be admitted any more: of peers whose certificates no CA of the tenant has issued, of agents
+// whose tokens another API has reviewed, and to destinations that its rules do not allow.
 func (cl *cluster) change(now *tenant.Spec, next *config) {
 	cl.agents.SetStrategies(cl.server.strategiesOf(now))
 	cl.peers.tellServing(cl.serving)
 	cl.mu.Lock()
-	defer cl.mu.Unlock()
 	old := cl.spec
 	cl.spec = now
 	was := cl.config.Swap(next)
+	cl.mu.Unlock()
 	if was.stop != nil && was.gate.Tokens != next.gate.Tokens {
 		was.stop()
 	}
 	rejudged := !now.Tokens.Same(old.Tokens) || old.Agents != nil && now.Agents == nil
-	count := 0
-	for c := range cl.conns {
+	cl.cut(func(c *conn) error {
 		if c.side == agents && rejudged || !c.trusted(old, now) {
-			c.cut(errCut)
-			count++
+			return errCut
 		}
-	}
-	if count > 0 {
-		cl.log.WithField("connections", count).Info("connections were cut that the tenant does not admit any more")
+		return nil
+	})
+	if ended := cl.forwarder.Flows.JudgeAll(); ended > 0 {
+		cl.log.WithField("connections", ended).Warn("open connections were ended that the tenant's new rules do not allow")
 	}
 }
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"sync/atomic"
 
+	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/server/frontend"
 	"konnectivity/server/limits"
@@ -12,16 +14,32 @@ import (
 	"konnectivity/tunnel"
 )
 
-// conn is a connection that a tenant has admitted.
+// conn is a connection that a cluster has admitted: of a tenant each, of the server's own
+// those with a certificate.
 type conn struct {
-	side  side
-	local bool                // by the tenant's own socket, without a certificate
-	chain []*x509.Certificate // as its peer showed it
-	cut   context.CancelCauseFunc
+	side    side
+	local   bool                // by the tenant's own socket, without a certificate
+	chain   []*x509.Certificate // as its peer showed it
+	recheck recheck             // of the server's own
+	cut     context.CancelCauseFunc
+	over    atomic.Bool // it was cut
 }
 
-// errCut is why connections end whose tenant does not admit them any more.
-var errCut = &tunnel.ResetError{Code: tunnel.CodeShutdown}
+// recheck judges a certificate that was verified before; see Listener.Recheck.
+type recheck func(chain []*x509.Certificate) error
+
+// Why connections end that are not admitted any more. What a link carries may go on by
+// another, for which its peer proves itself anew, unless its certificate was revoked.
+var (
+	errCut     = &tunnel.ResetError{Code: tunnel.CodePolicy}
+	errRevoked = &tunnel.ResetError{Code: tunnel.CodePolicy, Err: tlsreload.ErrRevoked}
+)
+
+// wasCut reports whether a connection has ended for one of these.
+func wasCut(life context.Context) bool {
+	cause := context.Cause(life)
+	return cause == errCut || cause == errRevoked
+}
 
 // trusted reports whether a connection that was admitted under old would be under now.
 func (c *conn) trusted(old, now *tenant.Spec) bool {
@@ -34,18 +52,20 @@ type handler func(ctx context.Context, c *frontend.Conn, cl *cluster, client *tu
 
 // admitted returns what a frontend calls: next serves a connection of a side once the
 // cluster that its handshake led to has admitted it.
-func (s *Server) admitted(side side, next handler) frontend.Handler {
+func (s *Server) admitted(side side, judge recheck, next handler) frontend.Handler {
 	return func(ctx context.Context, c *frontend.Conn) {
 		cl := s.own
+		admit := func() (life context.Context, release func(), refusal string) { return s.admit(ctx, side, judge, c) }
 		if t, ok := c.Owner().(*route); ok {
-			life, release, refusal := t.admit(ctx, side, c)
-			if refusal != "" {
-				c.Refuse(refusal)
-				return
-			}
-			c.AtEnd(release)
-			ctx, cl = life, t.cluster
+			cl = t.cluster
+			admit = func() (life context.Context, release func(), refusal string) { return t.admit(ctx, side, c) }
 		}
+		ctx, release, refusal := admit()
+		if refusal != "" {
+			c.Refuse(refusal)
+			return
+		}
+		c.AtEnd(release)
 		if side == agents {
 			next(ctx, c, cl, nil)
 			return
@@ -75,6 +95,49 @@ func identityOf(c *frontend.Conn) tunnel.Identity {
 	}
 }
 
+// admit takes a connection to the server's own cluster in until release, or says why not.
+// Its life ends early if its certificate is not trusted any more.
+func (s *Server) admit(ctx context.Context, side side, judge recheck, from *frontend.Conn) (life context.Context, release func(), refusal string) {
+	state := from.TLS()
+	if judge == nil || state == nil || len(state.PeerCertificates) == 0 {
+		return ctx, func() {}, ""
+	}
+	c := &conn{side: side, chain: state.PeerCertificates, recheck: judge}
+	life, leave := s.own.add(ctx, c)
+	if s.unsettled() {
+		if err := judge(c.chain); err != nil {
+			leave()
+			return nil, nil, err.Error()
+		}
+	}
+	return life, leave, ""
+}
+
+// unsettled reports whether CAs or revocation lists changed so lately that a peer that is
+// served now may have been verified by those before.
+func (s *Server) unsettled() bool {
+	at := s.trustChanged.Load()
+	return at != 0 && tunnel.Now() < tunnel.Moment(at)+tunnel.Moment(2*frontend.HandshakeTimeout)
+}
+
+func (cl *cluster) add(ctx context.Context, c *conn) (life context.Context, leave func()) {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	return cl.addLocked(ctx, c)
+}
+
+// addLocked adds a connection until leave. Its life ends then, or when it is cut.
+func (cl *cluster) addLocked(ctx context.Context, c *conn) (life context.Context, leave func()) {
+	life, c.cut = context.WithCancelCause(ctx)
+	cl.conns[c] = struct{}{}
+	return life, func() {
+		c.cut(nil)
+		cl.mu.Lock()
+		defer cl.mu.Unlock()
+		delete(cl.conns, c)
+	}
+}
+
 // admit takes a connection in until release, or says why not. Its life ends early if
 // the tenant does not admit it any more.
 func (t *route) admit(ctx context.Context, side side, from *frontend.Conn) (life context.Context, release func(), refusal string) {
@@ -92,15 +155,11 @@ func (t *route) admit(ctx context.Context, side side, from *frontend.Conn) (life
 	if !room.Take(1) {
 		return nil, nil, fmt.Sprintf("the share of the tenant %s is used up: it has %d connections on the port for %s", cl.name, room.Used(), side)
 	}
-	life, c.cut = context.WithCancelCause(ctx)
-	cl.conns[c] = struct{}{}
+	life, leave := cl.addLocked(ctx, c)
 	cl.left.Add(1)
 	return life, func() {
-		c.cut(nil)
 		room.Give(1)
-		cl.mu.Lock()
-		delete(cl.conns, c)
-		cl.mu.Unlock()
+		leave()
 		cl.left.Done()
 	}, ""
 }

@@ -56,24 +56,29 @@ func (d *dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	return d.next.Dial(ctx, f)
 }
 
-// permit is an error unless the operator and the cluster's own rules allow a
-// destination. Here names are judged as names. The agent, which resolves them, judges
-// their addresses by its own rules and by f.Rules.
+// permit is an error unless a destination is allowed. Here names are judged as names. The
+// agent, which resolves them, judges their addresses by its own rules and by f.Rules.
 func (cl *cluster) permit(f *tunnel.Flow) error {
 	host, port, err := tunnel.SplitAddress(f.Address)
 	if err != nil {
 		return err
 	}
-	err = cl.server.opts.Policy.AllowUnresolved(host, port)
-	if own := cl.config.Load().policy; err == nil && own != nil {
-		err = own.AllowUnresolved(host, port)
-	}
-	if err == nil {
+	if err = cl.allows(host, port); err == nil {
 		f.Rules, err = cl.server.opts.PolicyFile.Server(f, host, port)
 	}
 	if err != nil {
 		cl.log.WithError(err).WithField("id", f.ID).WithField("address", f.Address).
 			Warn("a destination was refused by policy")
+	}
+	return err
+}
+
+// allows is an error unless the operator's flags and the cluster's own rules allow a
+// destination to all.
+func (cl *cluster) allows(host string, port uint16) error {
+	err := cl.server.opts.Policy.AllowUnresolved(host, port)
+	if own := cl.config.Load().policy; err == nil && own != nil {
+		err = own.AllowUnresolved(host, port)
 	}
 	return err
 }

@@ -14,7 +14,7 @@ import (
 func (s *Server) buildFronts() error {
 	for side := range sides {
 		for _, l := range s.opts.listeners(side) {
-			front, err := s.front(side, s.frontConfig(side, l))
+			front, err := s.front(side, l.Recheck, s.frontConfig(side, l))
 			if err != nil {
 				return fmt.Errorf("%s: %w", l.Addr(), err)
 			}
@@ -25,18 +25,18 @@ func (s *Server) buildFronts() error {
 }
 
 // front serves a side's peers by all protocols that the side speaks.
-func (s *Server) front(side side, cfg frontend.Config) (*frontend.Frontend, error) {
+func (s *Server) front(side side, judge recheck, cfg frontend.Config) (*frontend.Frontend, error) {
 	if g := s.byGRPC[side]; g != nil {
-		cfg.GRPC = s.admitted(side, g.serveGRPC)
+		cfg.GRPC = s.admitted(side, judge, g.serveGRPC)
 	}
 	switch {
 	case side == agents && !s.opts.NoLink:
-		cfg.Link = s.admitted(side, s.serveAgentLink)
+		cfg.Link = s.admitted(side, judge, s.serveAgentLink)
 	case side == clients && !s.opts.NoLink && cfg.TLS != nil:
-		cfg.Link = s.admitted(side, s.serveClientLink)
+		cfg.Link = s.admitted(side, judge, s.serveClientLink)
 	}
 	if side == clients && !s.opts.NoConnect {
-		cfg.Connect = s.admitted(side, s.serveConnect)
+		cfg.Connect = s.admitted(side, judge, s.serveConnect)
 	}
 	return frontend.New(cfg)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -108,7 +109,21 @@ func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn, cl *cluster, c
 	select {
 	case <-h.done:
 	case <-ctx.Done():
+		if wasCut(ctx) {
+			h.tell()
+		}
 		_ = h.Close()
+	}
+}
+
+// tellTime bounds how long a connection that is cut waits for its streams to be told.
+const tellTime = time.Second
+
+// tell returns when the connections that streams carry have ended, which end with the
+// cause of the connection's own end.
+func (h *handed) tell() {
+	for end := time.Now().Add(tellTime); h.flows.Load() > 0 && time.Now().Before(end); {
+		time.Sleep(tellTime / 100)
 	}
 }
 
@@ -120,6 +135,7 @@ type handed struct {
 	cluster *cluster
 	client  *tunnel.Client // nil: an agent's
 	frames  *limits.Frames // nil: an agent's
+	flows   atomic.Int64   // that streams carry
 	once    sync.Once
 	done    chan struct{} // closed by Close
 }
@@ -250,6 +266,15 @@ func (streams) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer
 	if h == nil {
 		return errNotHanded
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(h.life, func() {
+		if wasCut(h.life) { // else what the client wrote before it went is delivered
+			cancel(context.Cause(h.life))
+		}
+	})()
+	h.flows.Add(1)
+	defer h.flows.Add(-1)
 	return h.cluster.forwarder.Forward(ctx, f, answer)
 }
 

@@ -68,7 +68,12 @@ func (s *Server) meetLink(ctx context.Context, c *frontend.Conn, cfg link.Config
 // the link: what the link still runs then may take its time.
 func serveLink(ctx, drains context.Context, session *link.Session, leave func()) {
 	due, end := context.WithCancel(session.Life())
-	defer context.AfterFunc(ctx, end)()
+	defer context.AfterFunc(ctx, func() {
+		if context.Cause(ctx) == errRevoked {
+			session.Bar(errRevoked.Code) // else what it carries could go on by another link
+		}
+		end()
+	})()
 	left := tunnel.After(due, leave)
 	idle := tunnel.After(drains, func() {
 		_ = session.WaitIdle(due) // which Server.Run's grace period bounds

@@ -242,7 +242,7 @@ func (k *listeners) front(p address, l Listener) (*frontend.Frontend, error) {
 		return nil, errors.New("a tenant's port needs TLS")
 	}
 	cfg.Room = s.fronts[k.side][0].Room()
-	return s.front(k.side, cfg)
+	return s.front(k.side, nil, cfg)
 }
 
 // tellMoved makes a side's listeners compare the open addresses with the wanted ones.

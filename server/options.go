@@ -49,6 +49,11 @@ type Listener struct {
 	// tenants.
 	TLSFor func(choose tlsreload.Choose, nextProtos ...string) *tls.Config
 
+	// Recheck judges the certificate of a peer of the server's own cluster, followed by its
+	// intermediates, which was verified when it connected, such as tlsreload's
+	// Source.Recheck. Server.TrustChanged tells of changes. nil: it stays good.
+	Recheck func(chain []*x509.Certificate) error
+
 	// Proxies are load balancers in front of the listener that begin each
 	// connection with a PROXY protocol header. Not without TLS.
 	Proxies admission.Networks

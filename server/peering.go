@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
@@ -72,7 +73,8 @@ func (s *Server) buildPeering() (err error) {
 	}
 	p.Servers, err = reach.New(reach.Options{
 		ID: s.opts.ID, Addresses: o.Addresses, Found: found, ServerName: o.ServerName, TLS: o.TLS, Link: s.peerLink,
-		Known: p.known, TellAll: s.tellRoutes, Changed: s.routesChanged, Fault: s.metrics.PeerFault, Linked: s.linkedToPeer, Log: s.opts.Log,
+		Admitted: s.admitServer,
+		Known:    p.known, TellAll: s.tellRoutes, Changed: s.routesChanged, Fault: s.metrics.PeerFault, Linked: s.linkedToPeer, Log: s.opts.Log,
 	})
 	if err != nil {
 		return err
@@ -170,8 +172,23 @@ func (s *Server) clusterNamed(name string) *cluster {
 	return s.tenants.now.Load().cluster(name)
 }
 
+// admitServer adds a link that this server has made to another until leave.
+func (s *Server) admitServer(chain []*x509.Certificate) (life context.Context, leave func()) {
+	judge := s.opts.Peering.Listener.Recheck
+	if judge == nil {
+		return context.Background(), func() {}
+	}
+	return s.own.add(context.Background(), &conn{side: servers, chain: chain, recheck: judge})
+}
+
 // servePeer is the link of another server, from its handshake to its end.
 func (s *Server) servePeer(ctx context.Context, c *frontend.Conn) {
+	ctx, release, refusal := s.admit(ctx, servers, s.opts.Peering.Listener.Recheck, c)
+	if refusal != "" {
+		c.Refuse(refusal)
+		return
+	}
+	c.AtEnd(release)
 	cfg := s.peerLink()
 	cfg.Verify = func(_ context.Context, peer link.Hello) error {
 		switch {

@@ -30,6 +30,7 @@ type crew struct {
 	at        []string
 	listeners []net.Listener
 	servers   []*rig
+	judge     verdict // of all links between them
 }
 
 func newCrew(t *testing.T, n int) *crew {
@@ -48,7 +49,7 @@ func (c *crew) join(i int) func(*Options) {
 	return func(o *Options) {
 		o.ID = fmt.Sprint("server-", i)
 		o.Peering = &Peering{
-			Listener: Listener{Listener: c.listeners[i], TLS: func(protos ...string) *tls.Config {
+			Listener: Listener{Listener: c.listeners[i], Recheck: c.judge.recheck, TLS: func(protos ...string) *tls.Config {
 				return &tls.Config{Certificates: []tls.Certificate{c.pair.TLS()}, ClientCAs: c.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos}
 			}},
 			Addresses: c.at, ServerName: "server", TLS: c.client,

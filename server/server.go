@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -33,8 +34,12 @@ type Server struct {
 	peering *peering          // nil: it forwards to no other server
 	grpc    legacy.Limits
 	paused  func(time.Duration) // told of pauses of connections that were resumed; nil until New is over
-	preAuth *frontend.PreAuth   // of all ports
-	local   *frontend.PreAuth   // of unix sockets
+	changes changes
+
+	trustChanged atomic.Int64 // when it last has, a tunnel.Moment; 0: not yet
+
+	preAuth *frontend.PreAuth // of all ports
+	local   *frontend.PreAuth // of unix sockets
 
 	byGRPC       [sides]*grpcFront // nil: not served
 	proxyService *legacy.ProxyService
@@ -60,12 +65,14 @@ func New(opts Options) (*Server, error) {
 		opts:    opts,
 		metrics: metrics.New(opts.Registry),
 		grpc:    grpc,
+		changes: newChanges(),
 		limits:  limits.New(opts.Budget, grpc.Budget, opts.AgentMemory, admission.ShareOut(admission.Descriptors()).Relayed),
 
 		preAuth: frontend.NewPreAuth(admission.Descriptors()),
 		local:   frontend.NewLocalPreAuth(admission.Descriptors()),
 	}
 	s.drains, s.startDrain = context.WithCancel(context.Background())
+	opts.PolicyFile.OnChange(func() { signal(s.changes.policy) })
 	if opts.Admin != nil {
 		s.table = admin.NewTable()
 	}
@@ -219,6 +226,7 @@ func (s *Server) reachOut(life context.Context, parts *errgroup.Group) <-chan st
 
 // background starts what lives to the very end.
 func (s *Server) background(life context.Context, parts *errgroup.Group) {
+	parts.Go(func() error { s.rejudge(life); return nil })
 	for _, run := range s.opts.Background {
 		parts.Go(func() error { run(life); return nil })
 	}

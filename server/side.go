@@ -9,6 +9,7 @@ const (
 	agents side = iota
 	clients
 	sides
+	servers = sides // not a side of a cluster
 )
 
 func (s side) String() string { return [sides]string{"agents", "clients"}[s] }

@@ -30,12 +30,12 @@ func (d *Dialer) reach(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error)
 }
 
 // reached is reach for a connection that is there: it may lead to any of them.
-func (d *Dialer) reached(f *tunnel.Flow, connected net.Addr) (err error) {
+func (d *Dialer) reached(f *tunnel.Flow, open bool, connected net.Addr) (err error) {
 	if len(d.opts.APIServers) == 0 {
-		return d.allow(f, connected)
+		return d.allow(f, open, connected)
 	}
 	for _, address := range d.opts.APIServers {
-		if err = d.allow(ownTry(f, address), connected); err == nil {
+		if err = d.allow(ownTry(f, address), open, connected); err == nil {
 			return nil
 		}
 	}

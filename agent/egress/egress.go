@@ -112,7 +112,7 @@ func (d *Dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
-	hold, err := d.holdTo(f)
+	hold, err := d.holdTo(f, false)
 	if err != nil {
 		return nil, err
 	}
@@ -131,13 +131,31 @@ func (d *Dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
-	return d.race(ctx, hold, network, host, addrs)
+	conn, err := d.race(ctx, hold, network, host, addrs)
+	if err == nil && hold.decided != nil {
+		if at, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+			f.Rule = hold.file.AllowedBy(host, port, at.AddrPort().Addr())
+		}
+	}
+	return conn, err
 }
 
 // Allow judges a connection that was dialed before as a new one: by the host that f asks for
 // and by the address that it is connected to. The error is a *tunnel.DialError.
 func (d *Dialer) Allow(f *tunnel.Flow, connected net.Addr) error {
-	if err := d.reached(f, connected); err != nil {
+	return d.judge(f, false, connected)
+}
+
+// Still is Allow for a connection that is open here. It counts nothing.
+func (d *Dialer) Still(f *tunnel.Flow) error {
+	if f.Far == nil { // it was handed over after its destination had ended
+		return nil
+	}
+	return d.judge(f, true, f.Far)
+}
+
+func (d *Dialer) judge(f *tunnel.Flow, open bool, connected net.Addr) error {
+	if err := d.reached(f, open, connected); err != nil {
 		return explain(context.Background(), f.Address, err)
 	}
 	return nil
@@ -152,12 +170,12 @@ func (d *Dialer) Adopt(f *tunnel.Flow, connected net.Addr) error {
 	return d.clients.enter(f)
 }
 
-func (d *Dialer) allow(f *tunnel.Flow, connected net.Addr) error {
+func (d *Dialer) allow(f *tunnel.Flow, open bool, connected net.Addr) error {
 	host, port, err := tunnel.SplitAddress(f.Address)
 	if err != nil {
 		return err
 	}
-	hold, err := d.holdTo(f)
+	hold, err := d.holdTo(f, open)
 	if err != nil {
 		return err
 	}

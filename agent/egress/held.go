@@ -18,11 +18,11 @@ type held struct {
 	told    *policy.Policy    // nil: nothing
 }
 
-// holdTo returns what f is held to.
-func (d *Dialer) holdTo(f *tunnel.Flow) (h held, err error) {
+// holdTo returns what f is held to: a dial, or a connection that is open.
+func (d *Dialer) holdTo(f *tunnel.Flow, open bool) (h held, err error) {
 	h.flow, h.flags = f, d.opts.Policy
 	if d.opts.File != nil {
-		h.file, h.decided = d.opts.File.Agent(f)
+		h.file, h.decided = d.opts.File.Agent(f, open)
 	}
 	if f.Rules != "" {
 		if h.told, err = d.told.get(f.Rules); err != nil {

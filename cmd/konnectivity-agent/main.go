@@ -218,6 +218,7 @@ func (p *process) build() error {
 	}
 	if p.agent, err = agent.New(opts); err == nil {
 		p.certificates.OnChange(p.agent.Retry)
+		p.policy.OnChange(p.agent.Rejudge)
 	}
 	return err
 }

@@ -116,6 +116,7 @@ func (f *flags) addClients(set *pflag.FlagSet) {
 	set.StringVar(&f.server.Cert, "server-cert", "", "certificate file shown to clients")
 	set.StringVar(&f.server.Key, "server-key", "", "private key file of --server-cert")
 	set.StringVar(&f.server.CA, "server-ca-cert", "", "CA file for verifying clients' certificates")
+	set.StringVar(&f.server.CRL, "server-ca-crl", "", "file with revocation lists, PEM or DER, of CAs in --server-ca-cert: clients whose certificates they name are refused, and disconnected; reread when it changes")
 	set.StringVar(&f.uds, "uds-name", "", "path of a unix socket for clients, which can be served in addition to --server-port")
 	set.BoolVar(&f.deleteUDS, "delete-existing-uds-file", true, "replace a socket file that an earlier process left behind; a socket in use, or a file that is no socket, is never deleted")
 	cli.Choice(set, &f.mode, "mode", "", "protocol for clients, besides native links: grpc or http-connect (default: both)", "", modeGRPC, modeConnect)
@@ -133,6 +134,7 @@ func (f *flags) addAgents(set *pflag.FlagSet) {
 	set.StringVar(&f.tokens.Namespace, "agent-namespace", "", "namespace of the agents' service account, to authenticate them by token instead of certificate")
 	set.StringVar(&f.tokens.ServiceAccount, "agent-service-account", "", "name of that service account")
 	set.StringVar(&f.tokens.Audience, "authentication-audience", "", "audience that the agents' tokens must have")
+	set.StringVar(&f.cluster.CRL, "cluster-ca-crl", "", "the same for agents, of CAs in --cluster-ca-cert")
 	set.BoolVar(&f.allowUnauthenticated, "allow-unauthenticated-agents", false, "start without --cluster-ca-cert and without token authentication: anybody who reaches the port can become an agent and see traffic")
 	cli.Choice(set, &f.identifierPolicy, "agent-identifier-policy", identifiersAny,
 		"any: agents may claim any identifiers; certificate: only those that their certificate's SANs or --agent-identifier-allow-file cover", identifiersAny, identifiersCertificate)
@@ -157,6 +159,7 @@ func (f *flags) addPeers(set *pflag.FlagSet) {
 	set.StringVar(&f.peering.ServerName, "peer-server-name", "", "name that other servers' certificates must have (default: the host of --peer-servers)")
 	set.StringVar(&f.peer.Cert, "peer-cert", "", "certificate file shown to other servers, with the role server and for both usages, server and client (default: that of --cluster-cert)")
 	set.StringVar(&f.peer.Key, "peer-key", "", "private key file of --peer-cert")
+	set.StringVar(&f.peer.CRL, "peer-ca-crl", "", "file with revocation lists for other servers' certificates (default: that of --cluster-ca-crl, where --peer-ca-cert is that of agents, too)")
 	set.StringVar(&f.peer.CA, "peer-ca-cert", "", "CA file for verifying other servers' certificates, which must have the role server (default: that of --cluster-ca-cert)")
 }
 
@@ -289,7 +292,7 @@ func (f *flags) checkValues() error {
 		cli.Parse(&f.tls.MinVersion, "tls-min-version", f.tlsMin, tlsreload.ParseVersion),
 		cli.Parse(&f.tls.CipherSuites, "cipher-suites", f.ciphers, tlsreload.ParseCipherSuites),
 		cli.CheckGiven(f.set, "audit-log", "agent-proxy-protocol-from", "allow-destination", "deny-destination", "peer-trust-domain",
-			"agent-identifier-allow-file", "admin-token-file", "admin-ca-cert", "peer-servers"),
+			"agent-identifier-allow-file", "admin-token-file", "admin-ca-cert", "server-ca-crl", "cluster-ca-crl", "peer-ca-crl", "peer-servers"),
 		cli.Parse(&f.networks, "agent-proxy-protocol-from", f.proxies, admission.ParseNetworks),
 		cli.FlagError("allow-destination", allow),
 		cli.FlagError("deny-destination", deny),
@@ -324,6 +327,8 @@ func (f *flags) checkClients() error {
 	switch {
 	case f.clientTCP() && f.server.CA == "":
 		return cli.Usagef("--server-ca-cert is missing: without it anybody who reaches --server-port could use the tunnel")
+	case f.server.CA == "" && f.server.CRL != "":
+		return cli.Usagef("--server-ca-crl needs --server-ca-cert")
 	case f.server.Cert == "" && f.server.CA != "":
 		return cli.Usagef("--server-ca-cert needs --server-cert and --server-key")
 	case f.server.Cert != "" && f.clientPort.Number == 0:
@@ -347,6 +352,8 @@ func (f *flags) checkAgents() error {
 		return cli.Usagef("--cluster-ca-cert and authentication by token (--agent-namespace, --agent-service-account, --authentication-audience) exclude each other")
 	case !f.agentsAuthenticate() && !f.allowUnauthenticated:
 		return cli.Usagef("agents could connect without authentication: give --cluster-ca-cert, or --agent-namespace, --agent-service-account and --authentication-audience; or say --allow-unauthenticated-agents")
+	case f.cluster.CA == "" && f.cluster.CRL != "":
+		return cli.Usagef("--cluster-ca-crl needs --cluster-ca-cert")
 	case f.identifierFile != "" && f.identifierPolicy != identifiersCertificate:
 		return cli.Usagef("--agent-identifier-allow-file needs --agent-identifier-policy=certificate")
 	}
@@ -384,7 +391,7 @@ func (f *flags) checkPeers() error {
 		f.advertised = ip.Unmap()
 	}
 	if !f.hasPeers() {
-		for _, name := range []string{"peer-port", "peer-bind-address", "peer-server-name", "peer-cert", "peer-ca-cert"} {
+		for _, name := range []string{"peer-port", "peer-bind-address", "peer-server-name", "peer-cert", "peer-ca-cert", "peer-ca-crl"} {
 			if f.set.Changed(name) {
 				return cli.Usagef("--%s needs --peer-servers or --peer-advertise-address", name)
 			}
@@ -402,7 +409,10 @@ func (f *flags) checkPeers() error {
 	if f.peer.Cert == "" {
 		f.peer.Cert, f.peer.Key = f.cluster.Cert, f.cluster.Key
 	}
-	if f.peer.CA = cmp.Or(f.peer.CA, f.cluster.CA); f.peer.CA == "" {
+	if f.peer.CA == "" {
+		f.peer.CA, f.peer.CRL = f.cluster.CA, cmp.Or(f.peer.CRL, f.cluster.CRL)
+	}
+	if f.peer.CA == "" {
 		return cli.Usagef("--peer-ca-cert is missing: without it, and without --cluster-ca-cert, anybody could be another server")
 	}
 	return nil
@@ -449,5 +459,5 @@ func (f *flags) checkTenants() error {
 
 func (f *flags) checkFiles() error {
 	return cli.CheckFiles(f.set, "server-cert", "server-key", "server-ca-cert", "cluster-cert", "cluster-key", "cluster-ca-cert",
-		"admin-cert", "admin-key", "admin-ca-cert", "peer-cert", "peer-key", "peer-ca-cert", "kubeconfig", "admin-token-file", "agent-identifier-allow-file", "policy-file")
+		"admin-cert", "admin-key", "admin-ca-cert", "peer-cert", "peer-key", "peer-ca-cert", "server-ca-crl", "cluster-ca-crl", "peer-ca-crl", "kubeconfig", "admin-token-file", "agent-identifier-allow-file", "policy-file")
 }

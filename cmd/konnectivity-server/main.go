@@ -96,6 +96,7 @@ type process struct {
 	registry *prometheus.Registry
 	options  server.Options
 	open     []net.Listener
+	sources  []*tlsreload.Source // of all ports
 }
 
 // build reads every file and opens every port, so that an error comes before anything is
@@ -107,7 +108,13 @@ func (p *process) build(ctx context.Context) (*server.Server, error) {
 			return nil, err
 		}
 	}
-	return server.New(p.options)
+	srv, err := server.New(p.options)
+	if err == nil {
+		for _, s := range p.sources {
+			s.OnChange(srv.TrustChanged)
+		}
+	}
+	return srv, err
 }
 
 // close closes the ports of a server that cannot start.
@@ -311,7 +318,7 @@ func (p *process) listenClients() error {
 		if err != nil {
 			return err
 		}
-		p.options.Clients = append(p.options.Clients, server.Listener{Listener: l, TLS: tls.Server, TLSFor: tls.ServerFor})
+		p.options.Clients = append(p.options.Clients, server.Listener{Listener: l, TLS: tls.Server, TLSFor: tls.ServerFor, Recheck: recheck(tls, f.server)})
 	}
 	if f.uds != "" {
 		l, err := unixsocket.Listen(f.uds, unixsocket.Options{Replace: f.deleteUDS})
@@ -337,7 +344,7 @@ func (p *process) listenAgents() error {
 	if err != nil {
 		return err
 	}
-	p.options.Agents = []server.Listener{{Listener: l, TLS: tls.Server, TLSFor: tls.ServerFor, Proxies: f.networks}}
+	p.options.Agents = []server.Listener{{Listener: l, TLS: tls.Server, TLSFor: tls.ServerFor, Recheck: recheck(tls, f.cluster), Proxies: f.networks}}
 	return nil
 }
 
@@ -356,7 +363,7 @@ func (p *process) listenServers() error {
 		return err
 	}
 	f.peering.ByLeases = f.advertised.IsValid()
-	f.peering.Listener, f.peering.TLS = server.Listener{Listener: l, TLS: tls.Server}, tls.Client
+	f.peering.Listener, f.peering.TLS = server.Listener{Listener: l, TLS: tls.Server, Recheck: recheck(tls, f.peer)}, tls.Client
 	p.options.Peering = &f.peering
 	return nil
 }
@@ -400,6 +407,14 @@ func (p *process) listen(port cli.Port) (net.Listener, error) {
 	return l, err
 }
 
+// recheck is a listener's; nil: its peers need no certificate.
+func recheck(s *tlsreload.Source, files tlsreload.Files) func([]*x509.Certificate) error {
+	if files.CA == "" {
+		return nil
+	}
+	return s.Recheck
+}
+
 // source loads the certificates of a port whose peers have the role peers.
 func (p *process) source(name string, files tlsreload.Files, peers pki.Role) (*tlsreload.Source, error) {
 	return p.sourceFor(name, files, p.flags.peers.Peer(peers))
@@ -410,7 +425,7 @@ func (p *process) source(name string, files tlsreload.Files, peers pki.Role) (*t
 func (p *process) sourceFor(name string, files tlsreload.Files, judge func(*x509.Certificate) error) (*tlsreload.Source, error) {
 	options := p.flags.tls
 	options.Name, options.Peer, options.Own = name, judge, cli.Own(pki.RoleServer)
-	options.Log = p.log
+	options.Log, options.Interval = p.log, time.Second // a revoked peer is disconnected within 2 s
 	s, err := tlsreload.New(files, options)
 	if err != nil {
 		return nil, err
@@ -419,5 +434,6 @@ func (p *process) sourceFor(name string, files tlsreload.Files, judge func(*x509
 		return nil, err
 	}
 	p.options.Background = append(p.options.Background, s.Run)
+	p.sources = append(p.sources, s)
 	return s, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -29,6 +30,7 @@ type Live struct {
 	log      logrus.FieldLogger
 	followed *files.Followed[*File]
 	now      atomic.Pointer[File]
+	changed  func() // see OnChange; may be nil
 	figures
 }
 
@@ -83,7 +85,42 @@ func (l *Live) Reload() {
 	l.broken.Store(l.followed.Broken())
 	if was := l.now.Swap(f); was != f {
 		l.log.Info("the policy file has changed; its rules hold from now on")
+		if l.changed != nil {
+			l.changed()
+		}
 	}
+}
+
+// OnChange has f called once other rules are in force, on the goroutine of Run or Reload. It
+// is called before these.
+func (l *Live) OnChange(f func()) {
+	if l != nil {
+		l.changed = f
+	}
+}
+
+// StillServer is Server for a connection that is open. It counts nothing. What was told of
+// it then still holds; where other rules about addresses do now, they decide about the one
+// that the agent has connected to, f.Far.
+func (l *Live) StillServer(f *tunnel.Flow, host string, port uint16) error {
+	if l == nil {
+		return nil
+	}
+	file := l.now.Load()
+	if file.Report {
+		return nil
+	}
+	p := file.For(f.Who(), f.Tenant())
+	rules, err := p.AskUnresolved(host, port)
+	if err != nil || rules == "" || rules == f.Rules {
+		return err
+	}
+	if f.Far != nil {
+		if to, err := netip.ParseAddrPort(f.Far.String()); err == nil && to.Port() == port {
+			return p.AllowResolved(host, to)
+		}
+	}
+	return f.Unjudged()
 }
 
 // Server judges a request where names are not resolved, and returns the rules that the
@@ -94,7 +131,11 @@ func (l *Live) Server(f *tunnel.Flow, host string, port uint16) (rules string, e
 		return "", nil
 	}
 	file := l.now.Load()
-	rules, err = file.For(f.Who(), f.Tenant()).AskUnresolved(host, port)
+	p := file.For(f.Who(), f.Tenant())
+	rules, err = p.AskUnresolved(host, port)
+	if err == nil {
+		f.Rule = p.AllowedBy(host, port, netip.Addr{})
+	}
 	if file.Report {
 		rules = ""
 	}
@@ -102,10 +143,20 @@ func (l *Live) Server(f *tunnel.Flow, host string, port uint16) (rules string, e
 }
 
 // Agent returns the rules for a request where names are resolved. The result of each question
-// to them goes through decided, which counts it and returns what is to be done.
-func (l *Live) Agent(f *tunnel.Flow) (p *policy.Policy, decided func(error) error) {
+// to them goes through decided, which returns what is to be done. It counts decisions about
+// requests, but none about an open connection.
+func (l *Live) Agent(f *tunnel.Flow, open bool) (p *policy.Policy, decided func(error) error) {
 	file := l.now.Load()
-	return file.For(f.Who(), ""), func(err error) error { return l.decided(file, f, err) }
+	return file.For(f.Who(), ""), func(err error) error {
+		switch {
+		case !open:
+			return l.decided(file, f, err)
+		case file.Report:
+			return nil
+		default:
+			return err
+		}
+	}
 }
 
 // decided counts a decision, and reports instead of refusing where the file says so.

@@ -14,6 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/policy"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -208,4 +209,76 @@ func TestServerAllocatesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// StillServer judges a name by the address that it has led to, where new rules are about
+// that; one that is not told, or that is not the destination's, is not allowed.
+func TestOpenConnectionsAreJudgedByWhatTheyReached(t *testing.T) {
+	f := testutil.Must(Parse([]byte("version: 1\nmode: enforce\nrules:\n- {name: a, action: deny, who: ['*'], where: ['10.9.0.0/16', 'b.example']}\n")))(t)
+	l := new(Live)
+	l.now.Store(f)
+	for _, c := range []struct {
+		address, far, told string
+		allowed            bool
+	}{
+		{"a.example:1", "10.1.0.1:1", "", true},
+		{"a.example:1", "10.9.0.1:1", "", false},
+		{"a.example:1", "10.1.0.1:3128", "", false},
+		{"a.example:1", "", "", false},
+		{"a.example:1", "proxy:1", "", false},
+		{"a.example:1", "", "-10.9.0.0/16\n", true}, // which the agent has held it to
+		{"a.example:1", "10.1.0.1:1", "-10.8.0.0/16\n", true},
+		{"b.example:1", "10.1.0.1:1", "", false},
+		{"10.1.0.1:1", "", "", true},
+		{"10.9.0.1:1", "10.1.0.1:1", "", false},
+	} {
+		flow := tunnel.NewFlow("tcp", c.address)
+		flow.Rules = c.told
+		if c.far != "" {
+			flow.Far = tunnel.Addr{Net: "tcp", Text: c.far}
+		}
+		host, port, _ := tunnel.SplitAddress(c.address)
+		if err := l.StillServer(flow, host, port); (err == nil) != c.allowed {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	f.Report = true
+	if err := l.StillServer(tunnel.NewFlow("tcp", "10.9.0.1:1"), "10.9.0.1", 1); err != nil {
+		t.Errorf("a file that only reports ends connections: %v", err)
+	}
+}
+
+// BenchmarkOpened judges 10,000 open connections by 1,000 rules that are new: half of the
+// connections are to names, of 100 clients or of one each.
+func BenchmarkOpened(b *testing.B) {
+	const conns = 10_000
+	var rules strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&rules, "- {name: r%d, action: %s, who: ['cn:c%d*', 'uri:spiffe://*/ns/n%d/*'], where: ['10.%d.%d.0/24:443', '*.n%d.example:443']}\n",
+			i, []string{"allow", "deny"}[i%2], i, i, i/250, i%250, i)
+	}
+	file := testutil.Must(Parse([]byte("version: 1\nmode: enforce\nrules:\n" + rules.String())))(b)
+	for _, clients := range []int{100, conns} {
+		flows := make([]*tunnel.Flow, conns)
+		for i := range flows {
+			n := i % clients
+			at := fmt.Sprintf("10.%d.%d.7:443", n/250%4, n%250)
+			flows[i] = tunnel.NewFlow("tcp", at)
+			if i%2 == 0 {
+				flows[i].Address = fmt.Sprintf("a.n%d.example:443", n)
+			}
+			flows[i].Far = tunnel.Addr{Net: "tcp", Text: at}
+			flows[i].Client = &tunnel.Client{Who: tunnel.NewIdentity(fmt.Sprintf("cn:c%d", n), fmt.Sprintf("uri:spiffe://a/ns/n%d/b", n))}
+		}
+		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
+			l := new(Live)
+			for b.Loop() {
+				l.now.Store(&File{rules: file.rules, cached: map[client]*policy.Policy{}})
+				for _, f := range flows {
+					host, port, _ := tunnel.SplitAddress(f.Address)
+					_ = l.StillServer(f, host, port)
+				}
+			}
+		})
+	}
 }

@@ -3,6 +3,7 @@ package reach
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
@@ -54,6 +55,11 @@ type Options struct {
 	// Found returns further addresses, which need a ServerName, until ctx ends at the
 	// latest; nil: there are none.
 	Found func(ctx context.Context) ([]netip.AddrPort, error)
+
+	// Admitted is called with the certificate of each server that is linked to from here,
+	// and its intermediates. leave is called at the link's end. The link is ended when life
+	// ends: the certificate is not good any more.
+	Admitted func(chain []*x509.Certificate) (life context.Context, leave func())
 
 	// TLS returns a configuration as tlsreload's Source.Client does. It must accept
 	// servers alone.

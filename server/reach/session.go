@@ -101,7 +101,12 @@ func (s *Servers) connect(ctx context.Context, to address) (*session, error) {
 		return p, nil
 	}
 	told := make(chan error, 1)
-	p.serving.Go(func() { s.Serve(ses, to.at.String(), told) })
+	p.serving.Go(func() {
+		life, leave := s.opts.Admitted(conn.ConnectionState().PeerCertificates)
+		defer leave()
+		defer tunnel.After(life, func() { _ = ses.Close() })()
+		s.Serve(ses, to.at.String(), told)
+	})
 	select {
 	case err = <-told:
 	case <-ctx.Done():

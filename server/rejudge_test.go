@@ -1,0 +1,202 @@
+package server
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// verdict is what a test's Recheck says; nil: all is well.
+type verdict struct{ now atomic.Pointer[error] }
+
+func (v *verdict) set(err error) { v.now.Store(&err) }
+
+func (v *verdict) recheck([]*x509.Certificate) error {
+	if err := v.now.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// far are the destination's sides of connections.
+func far() (chan tunnel.Conn, network) {
+	ends := make(chan tunnel.Conn, 64)
+	return ends, func(context.Context, string) (tunnel.Conn, error) {
+		near, f := tcpPair()
+		ends <- f
+		return near, nil
+	}
+}
+
+// reset waits until an end reads a reset.
+func (r *rig) reset(what string, c tunnel.Conn) {
+	r.t.Helper()
+	defer c.Close()
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+		r.t.Errorf("%s reads %v, want a reset", what, err)
+	}
+}
+
+// What a client with a revoked certificate has open ends at the destination, however it
+// came, and so does the connection that it came by. Unix sockets have none to revoke.
+func TestRevokedClients(t *testing.T) {
+	for _, agent := range agentKinds {
+		t.Run(agent, func(t *testing.T) {
+			var judge verdict
+			r := startServer(t, func(o *Options) { o.Clients[0].Recheck, o.ResumeWindow = judge.recheck, time.Minute })
+			ends, reach := far()
+			r.agent(agent, agentHello{id: "a"}, reach)
+			kept := r.mustDial("connect-uds", "x:1")
+			atKept := <-ends
+			defer atKept.Close()
+			for _, kind := range []string{"connect-tls", "grpc-tls", "link"} {
+				judge.set(nil)
+				c := r.mustDial(kind, "x:1")
+				end := <-ends
+				r.TrustChanged() // and nothing is wrong with it
+				testutil.Must(c.Write([]byte("x")))(t)
+				testutil.Must(end.Read(make([]byte, 1)))(t)
+				judge.set(tlsreload.ErrRevoked)
+				r.TrustChanged()
+				r.reset(kind, end)
+				if _, err := c.Read(make([]byte, 1)); err == nil {
+					t.Errorf("%s: the client's end is open", kind)
+				} else if kind == "link" && tunnel.CodeOf(err) != tunnel.CodePolicy {
+					t.Errorf("by link, a client is told %v", err)
+				}
+				if _, err := r.dial(kind, "x:1"); err == nil { // whose handshake this test's TLS lets pass
+					t.Errorf("%s is served in the moments after", kind)
+				}
+			}
+			r.eventually("the end is counted", func() bool { return r.metric(`connection_resets_total{cause="policy"} 3`) })
+			testutil.Must(kept.Write([]byte("x")))(t)
+			testutil.Must(atKept.Read(make([]byte, 1)))(t)
+		})
+	}
+}
+
+// An agent with a revoked certificate loses its connections at once. One whose CA is taken
+// away loses its link alone: what outlives that waits for the agent to prove itself anew.
+func TestRevokedAgents(t *testing.T) {
+	var judge verdict
+	r := startServer(t, func(o *Options) { o.Agents[0].Recheck = judge.recheck })
+	for what, err := range map[string]error{"revoked": tlsreload.ErrRevoked, "no CA": errors.New("none")} {
+		judge.set(nil)
+		ends, reach := far()
+		a := r.agent("link", agentHello{id: "a"}, reach)
+		c := r.mustDial("link", "x:1")
+		end := <-ends
+		judge.set(err)
+		r.TrustChanged()
+		r.ends(what+": the agent's link", a.Done())
+		_, err := c.Read(make([]byte, 1))
+		if policy := tunnel.CodeOf(err) == tunnel.CodePolicy; policy != (what == "revoked") {
+			t.Errorf("%s: a client reads %v", what, err)
+		}
+		end.Close()
+		r.eventually("the agent is gone", func() bool { return r.own.agents.Counts().Agents == 0 })
+	}
+}
+
+// Links to a revoked server end, also those that it has dialed.
+func TestRevokedServers(t *testing.T) {
+	c := startCrew(t, 2)
+	links := func() (all []*link.Session) {
+		for _, l := range c.servers[0].peering.Links() {
+			all = append(all, l.Session)
+		}
+		return all
+	}
+	before := links()
+	c.servers[0].TrustChanged()
+	c.judge.set(tlsreload.ErrRevoked)
+	c.servers[0].TrustChanged()
+	for _, ses := range before {
+		c.servers[0].ends("a link to a server", ses.Done())
+	}
+}
+
+// New rules end what they deny, also where the address decides that a name has led to: as the
+// agent tells it, or else the connection ends.
+func TestNewRulesReachOpenConnections(t *testing.T) {
+	const before = "version: 1\nmode: enforce\nrules:\n- {name: none, action: deny, who: ['*'], where: ['192.0.2.1']}\n"
+	set, follow := withPolicy(t, before)
+	r := startServer(t, set)
+	hello := link.Hello{Role: link.RoleAgent, ID: "a", Features: []string{link.FeatureIdentity, link.FeatureRules}}
+	resolved := map[string]string{"near.example:1": "10.9.0.1:1", "far.example:1": "10.1.0.1:1", "proxied.example:1": "10.1.0.1:3128", "unknown.example:1": ""}
+	reach := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		c, err := echoing(ctx, f.Address)
+		if at, named := resolved[f.Address]; named && err == nil {
+			c = tunnel.With(c, tunnel.Parts{Local: c.LocalAddr(), Remote: tunnel.Addr{Net: "tcp", Text: at}})
+		}
+		return c, err
+	})
+	testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), link.Config{Hello: hello, PeerNumbersClients: true, Forwarder: &tunnel.Forwarder{Dialer: reach}}))(t)
+	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Agents == 1 })
+	ses := testutil.Must(r.clientLink())(t)
+	open := map[string]tunnel.Conn{}
+	for _, at := range []string{"near.example:1", "far.example:1", "proxied.example:1", "unknown.example:1", "10.9.0.2:1", "10.1.0.2:1", "denied.example:1"} {
+		open[at] = testutil.Must(ses.Dial(testutil.Context(t), tunnel.NewFlow("tcp", at)))(t)
+	}
+	follow(strings.Replace(before, "'192.0.2.1'", "'10.9.0.0/16', 'denied.example'", 1))
+	for at, c := range open {
+		if at == "far.example:1" || at == "10.1.0.2:1" {
+			continue
+		}
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := c.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePolicy {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+	for _, at := range []string{"far.example:1", "10.1.0.2:1"} {
+		r.roundTrip(open[at], 100)
+	}
+	follow("version: 1\nmode: report\nrules:\n- {name: all, action: deny, who: ['*'], where: ['*']}\n")
+	r.roundTrip(open["10.1.0.2:1"], 100) // which a report leaves alone
+}
+
+// A tenant's new rules hold for its open connections, and for no other tenant's.
+func TestATenantsNewRulesReachOpenConnections(t *testing.T) {
+	s := startSharers(t)
+	type opened struct {
+		net.Conn
+		of     *sharer
+		denied bool
+	}
+	var all []opened
+	for _, name := range []string{"red", "blue"} {
+		of := s.addServed(name, "")
+		of.hasAgent()
+		for _, kind := range sharedClients {
+			for _, at := range []string{"10.0.0.1:443", "10.9.0.1:443"} {
+				all = append(all, opened{testutil.Must(of.dial(kind, at))(t), of, name == "red" && at == "10.9.0.1:443"})
+			}
+		}
+	}
+	all[0].of.write("policy: {deny: [10.9.0.0/16]}\n")
+	for _, c := range all {
+		if !c.denied {
+			if !c.of.greets(c) {
+				t.Errorf("a connection of %s has ended", c.of.name)
+			}
+			continue
+		}
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("what is denied goes on: %v", err)
+		}
+	}
+	s.eventually("the end is counted", func() bool { return s.metric(`connection_resets_total{cause="policy"} 3`) })
+}
