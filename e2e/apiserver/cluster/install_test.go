@@ -12,17 +12,22 @@ import (
 	"time"
 )
 
-// hello is the pod whose log is read.
+// hello is the pod whose log is read, and a Service of it.
 const hello = `
 apiVersion: v1
-kind: Pod
+kind: Service
 metadata: {name: hello}
+spec: {selector: {app: hello}, ports: [{name: web, port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: hello, labels: {app: hello}}
 spec:
   terminationGracePeriodSeconds: 0
   containers:
     - name: hello
       image: docker.io/library/hello:example
-      command: [/bin/sh, -c, "echo the tunnel works; sleep 100000"]
+      command: [/bin/sh, -c, "echo the tunnel works; echo the tunnel works > /index.html; httpd -p 8080 -h /; sleep 100000"]
 `
 
 const line = "the tunnel works\n"
@@ -140,6 +145,26 @@ func (w *world) install(commands string, kustomizations map[string]string) {
 		if out, err := w.logs(); err != nil || out != line {
 			t.Errorf("at the end: %q, %v", out, err)
 		}
+	}
+	w.subresources()
+}
+
+// subresources asks for what monitoring of many clusters scrapes through their
+// kube-apiservers, as Gardener's does.
+func (w *world) subresources() {
+	for path, want := range map[string]string{
+		"nodes/node-1/proxy/metrics":                       "\nkubelet_running_pods ",
+		"namespaces/default/pods/hello:8080/proxy/":        line,
+		"namespaces/default/services/hello:web/proxy/":     line,
+		"namespaces/default/services/http:hello:80/proxy/": line,
+	} {
+		wait(w.t, path, func() error {
+			out, err := w.nodes.try("", "get", "--raw", "/api/v1/"+path)
+			if err == nil && !strings.Contains(out, want) {
+				err = fmt.Errorf("%.200q has no %q", out, want)
+			}
+			return err
+		})
 	}
 }
 

@@ -118,7 +118,7 @@ func (m *machine) load() {
 	m.t.Helper()
 	for image, files := range map[string]map[string]string{
 		"docker.io/library/pause:example":          {"bin/sleep": "/bin/busybox"},
-		"docker.io/library/hello:example":          {"bin/sh": "/bin/busybox", "bin/sleep": "/bin/busybox"},
+		"docker.io/library/hello:example":          {"bin/sh": "/bin/busybox", "bin/sleep": "/bin/busybox", "bin/httpd": "/bin/busybox"},
 		"docker.io/library/kube-apiserver:example": {"usr/bin/kube-apiserver": program("kube-apiserver")},
 		"registry.k8s.io/kubectl:v1.34.1":          {"bin/kubectl": program("kubectl")},
 	} {
