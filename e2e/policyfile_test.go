@@ -21,7 +21,7 @@ func policyFile(t *testing.T, rules string) string {
 }
 
 // writePolicy replaces a policy file as a whole, as those who change files in use should.
-func writePolicy(t *testing.T, path, rules string) {
+func writePolicy(t testing.TB, path, rules string) {
 	t.Helper()
 	next := path + ".next"
 	if err := errors.Join(os.WriteFile(next, []byte("version: 1\nmode: enforce\n"+rules), 0o600), os.Rename(next, path)); err != nil {

@@ -119,7 +119,7 @@ func handshake(t *testing.T, port int, client tls.Certificate) *x509.Certificate
 }
 
 // echoTarget sends back what it gets.
-func echoTarget(t *testing.T) string {
+func echoTarget(t testing.TB) string {
 	return listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 }
 
