@@ -8,6 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/policy"
+	"konnectivity/internal/policyfile"
 	"konnectivity/server/auth"
 	"konnectivity/server/limits"
 	"konnectivity/server/registry"
@@ -66,6 +67,7 @@ type cluster struct {
 type config struct {
 	gate   auth.Gate
 	policy *policy.Policy     // beside that of the flags; nil: none
+	file   *policyfile.File   // beside that of the flags; nil: none
 	api    []string           // HOST:PORT of the cluster's API server, or tenant.APIByAgent; none: agents do not reach it
 	stop   context.CancelFunc // ends what the gate runs; nil: nothing
 }

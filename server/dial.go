@@ -66,6 +66,9 @@ func (cl *cluster) permit(f *tunnel.Flow) error {
 	if err = cl.allows(host, port); err == nil {
 		f.Rules, err = cl.server.opts.PolicyFile.Server(f, host, port)
 	}
+	if own := cl.config.Load().file; err == nil && own != nil {
+		f.Rules, err = own.Also(f, host, port, f.Rules)
+	}
 	if err != nil {
 		cl.log.WithError(err).WithField("id", f.ID).WithField("address", f.Address).
 			Warn("a destination was refused by policy")

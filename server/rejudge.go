@@ -96,6 +96,11 @@ func (cl *cluster) still(f *tunnel.Flow) error {
 	if err := cl.allows(host, port); err != nil {
 		return err
 	}
+	if own := cl.config.Load().file; own != nil {
+		if err := own.Still(f, "", host, port); err != nil {
+			return err
+		}
+	}
 	return cl.server.opts.PolicyFile.StillServer(f, host, port)
 }
 

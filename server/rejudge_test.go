@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -199,4 +200,47 @@ func TestATenantsNewRulesReachOpenConnections(t *testing.T) {
 		}
 	}
 	s.eventually("the end is counted", func() bool { return s.metric(`connection_resets_total{cause="policy"} 3`) })
+}
+
+// A tenant's own policy file is one more condition for its clients, also for connections that
+// are open. Without its file, and with one that it may not have, the tenant stays as it was.
+func TestATenantsOwnPolicyFile(t *testing.T) {
+	set, _ := withPolicy(t, "version: 1\nmode: enforce\nrules:\n- {name: flags, action: deny, who: ['*'], where: ['10.8.0.0/16']}\n")
+	s := startSharers(t, set)
+	red := s.addServed("red", "")
+	red.hasAgent()
+	open := testutil.Must(red.dial("connect", "10.9.0.1:443"))(t)
+	const named = "policy: {file: policy.yaml}\n"
+	const rules = "version: 1\nmode: enforce\nrules:\n- {name: own, action: allow, who: ['cn:peer'], where: ['10.1.0.0/16', '10.8.0.0/16']}\n"
+	red.write(named, [2]string{"policy.yaml", rules})
+	_ = open.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := open.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("what the file denies goes on: %v", err)
+	}
+	judges := func(when string) {
+		t.Helper()
+		for at, want := range map[string]bool{"10.1.0.1:443": true, "10.8.0.1:443": false, "10.9.0.1:443": false} {
+			for _, kind := range sharedClients {
+				c, err := red.dial(kind, at)
+				if (err == nil) != want {
+					t.Errorf("%s, %s to %s: %v", when, kind, at, err)
+				}
+				if err == nil {
+					c.Close()
+				}
+			}
+		}
+	}
+	judges("with its file")
+	for when, text := range map[string]string{
+		"with a file for others": strings.Replace(rules, "who:", "tenants: [blue], who:", 1),
+		"with one that reports":  strings.Replace(rules, "enforce", "report", 1),
+		"with one that is none":  "rules: []",
+	} {
+		red.write(named, [2]string{"policy.yaml", text})
+		judges(when)
+	}
+	testutil.NoError(t, os.Remove(filepath.Join(s.folder, "red", "policy.yaml")))
+	s.dir.Look()
+	judges("without its file")
 }

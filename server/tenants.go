@@ -230,7 +230,7 @@ func (s *Server) strategiesOf(spec *tenant.Spec) []registry.Strategy {
 // tokens that has not changed is kept, with all that it remembers.
 func (t *tenants) configOf(spec *tenant.Spec, cl *cluster) *config {
 	cl.limits.SetBounds(spec.Bounds)
-	next := &config{policy: spec.Policy, api: spec.APIServers}
+	next := &config{policy: spec.Policy, file: spec.PolicyFile, api: spec.APIServers}
 	if spec.Identifiers == tenant.IdentifiersCertificate || spec.Identifiers == "" && t.server.opts.Claims != nil {
 		next.gate.Claims = auth.OwnClaims()
 	}

@@ -268,3 +268,16 @@ func TestGlob(t *testing.T) {
 		}
 	}
 }
+
+// What two policies want to be told is told together, unless one set of rules cannot say it.
+func TestJoinTold(t *testing.T) {
+	const deny, allow = "-10.1.0.0/16\n", "+10.0.0.0/8\n"
+	for _, c := range []struct {
+		a, b string
+		ok   bool
+	}{{"", "", true}, {deny, "", true}, {deny, deny + allow, true}, {deny + allow, deny, true}, {allow, allow, false}, {deny, strings.Repeat(deny, tunnel.RulesSize/len(deny)), false}} {
+		if both, ok := JoinTold(c.a, c.b); ok != c.ok || both != c.a+c.b {
+			t.Errorf("%.40q and %.40q: %.40q, %v", c.a, c.b, both, ok)
+		}
+	}
+}

@@ -105,6 +105,11 @@ func (r *Rules) For(who tunnel.Identity, tenant string) *Policy {
 	return newPolicy(allow, deny, r.closed)
 }
 
+// NamesTenants reports whether one of the rules is for some tenants.
+func (r *Rules) NamesTenants() bool {
+	return slices.ContainsFunc(r.rules, func(one forSome) bool { return len(one.tenants) > 0 })
+}
+
 func (r *forSome) inTenant(tenant string) bool {
 	if len(r.tenants) == 0 {
 		return !r.allow || tenant == ""

@@ -39,6 +39,15 @@ func (p *Policy) AskUnresolved(host string, port uint16) (rules string, err erro
 	return rules, nil
 }
 
+// JoinTold joins the rules of two policies, as AskUnresolved returns them. It returns false
+// if both have rules that allow, since Told would take one of them for enough, or if the
+// result is too long.
+func JoinTold(a, b string) (both string, ok bool) {
+	allows := func(rules string) bool { return strings.Contains("\n"+rules, "\n+") }
+	both = a + b
+	return both, len(both) <= tunnel.RulesSize && !(allows(a) && allows(b))
+}
+
 // Told reads rules that AskUnresolved returned.
 func Told(rules string) (*Policy, error) {
 	var allow, deny []string

@@ -5,8 +5,10 @@
 package policyfile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -102,6 +104,21 @@ func Parse(data []byte) (*File, error) {
 	return f, nil
 }
 
+// ParseTenant is Parse for the file of a tenant, whose rules are for its own clients: it names
+// no tenants, and enforces.
+func ParseTenant(data []byte) (*File, error) {
+	f, err := Parse(data)
+	switch {
+	case err != nil:
+		return nil, err
+	case f.Report:
+		return nil, fmt.Errorf("mode: %s is for the server's and the agent's own file; want %s", Report, Enforce)
+	case f.rules.NamesTenants():
+		return nil, errors.New("rules: tenants is for the server's own file")
+	}
+	return f, nil
+}
+
 func read(texts []textRule) (*policy.Rules, error) {
 	rules := make([]policy.Rule, len(texts))
 	names := map[string]bool{}
@@ -137,6 +154,38 @@ func (f *File) For(who tunnel.Identity, tenant string) *policy.Policy {
 	}
 	f.cached[key] = p
 	return p
+}
+
+// Also judges a request by a tenant's file, once another policy has allowed it, and returns the
+// rules to tell the process that resolves the name: those of the other policy (told), and its
+// own. The error is a *tunnel.DialError with FailDenied.
+func (f *File) Also(flow *tunnel.Flow, host string, port uint16, told string) (rules string, err error) {
+	p := f.For(flow.Who(), "")
+	if rules, err = p.AskUnresolved(host, port); err != nil {
+		return "", err
+	}
+	flow.Rule = cmp.Or(p.AllowedBy(host, port, netip.Addr{}), flow.Rule)
+	if rules, ok := policy.JoinTold(told, rules); ok {
+		return rules, nil
+	}
+	return "", flow.Unjudged()
+}
+
+// Still judges an open connection. If the address of its name matters, and other rules were
+// told of it when it was dialed, the address that the agent has reached decides: flow.Far.
+// tenant is "" for a tenant's own file.
+func (f *File) Still(flow *tunnel.Flow, tenant, host string, port uint16) error {
+	p := f.For(flow.Who(), tenant)
+	rules, err := p.AskUnresolved(host, port)
+	if err != nil || rules == "" || rules == flow.Rules {
+		return err
+	}
+	if flow.Far != nil {
+		if to, err := netip.ParseAddrPort(flow.Far.String()); err == nil && to.Port() == port {
+			return p.AllowResolved(host, to)
+		}
+	}
+	return flow.Unjudged()
 }
 
 // try runs one of the file's tests.

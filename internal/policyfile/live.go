@@ -99,28 +99,15 @@ func (l *Live) OnChange(f func()) {
 	}
 }
 
-// StillServer is Server for a connection that is open. It counts nothing. What was told of
-// it then still holds; where other rules about addresses do now, they decide about the one
-// that the agent has connected to, f.Far.
+// StillServer is Server for a connection that is open. It counts nothing.
 func (l *Live) StillServer(f *tunnel.Flow, host string, port uint16) error {
 	if l == nil {
 		return nil
 	}
-	file := l.now.Load()
-	if file.Report {
-		return nil
+	if file := l.now.Load(); !file.Report {
+		return file.Still(f, f.Tenant(), host, port)
 	}
-	p := file.For(f.Who(), f.Tenant())
-	rules, err := p.AskUnresolved(host, port)
-	if err != nil || rules == "" || rules == f.Rules {
-		return err
-	}
-	if f.Far != nil {
-		if to, err := netip.ParseAddrPort(f.Far.String()); err == nil && to.Port() == port {
-			return p.AllowResolved(host, to)
-		}
-	}
-	return f.Unjudged()
+	return nil
 }
 
 // Server judges a request where names are not resolved, and returns the rules that the

@@ -68,11 +68,12 @@ type TokensSettings struct {
 	Audience       string `json:"audience"`       // that tokens must have
 }
 
-// PolicySettings has rules as --allow-destination and --deny-destination, which
-// hold as well.
+// PolicySettings has rules as --allow-destination, --deny-destination and --policy-file,
+// which hold as well.
 type PolicySettings struct {
 	Allow []string `json:"allow,omitempty"`
 	Deny  []string `json:"deny,omitempty"`
+	File  string   `json:"file,omitempty"` // a policy file of the folder, which holds as well
 }
 
 // Bounds are what a tenant may use of one server; 0 is no bound.

@@ -17,6 +17,7 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/policyfile"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server/registry"
 )
@@ -48,6 +49,7 @@ type Spec struct {
 	Strategies  []registry.Strategy // nil: those of the flags
 	Identifiers string              // "", IdentifiersAny or IdentifiersCertificate
 	Policy      *policy.Policy      // nil: only that of the flags
+	PolicyFile  *policyfile.File    // nil: only that of the flags
 	APIServers  []string            // HOST:PORT; none: agents do not reach it
 	Bounds      Bounds
 	Reader      admin.TokenDigest // of the token that shows this tenant on the admin port; zero: none does
@@ -162,6 +164,15 @@ func (t *Spec) fill(spec Settings, read reader) (err error) {
 	}
 	if t.Policy, err = spec.policy(); err != nil {
 		return err
+	}
+	if name := spec.Policy.File; name != "" {
+		text, err := read(name)
+		if err != nil {
+			return err
+		}
+		if t.PolicyFile, err = policyfile.ParseTenant(text); err != nil {
+			return &FieldError{File: name, Err: err}
+		}
 	}
 	t.Identifiers, t.Bounds, t.ByCertificate, t.Listen = spec.AgentIdentifiers, spec.Bounds, spec.ByCertificate, spec.Listen
 	t.APIServers = spec.APIServers
