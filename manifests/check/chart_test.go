@@ -261,6 +261,13 @@ func TestChartsValues(t *testing.T) {
 			"NetworkPolicy konnectivity-server": {`"konnectivity-clients":"true"`, `"port":"peer"`},
 			"Service konnectivity-server-peers": {`"clusterIP":"None"`},
 		},
+		// A policy is mounted as a folder, so that it is followed, and is not optional.
+		"{server: {policyConfigMap: who, auditLog: true, tenants: [red], extraArgs: [--v=5]}, agent: {policyConfigMap: nodes.a, auditLog: true}}": {
+			"Deployment konnectivity-server": {`"--policy-file=/etc/konnectivity/policy/policy.yaml","--audit-log=-","--v=5"]`,
+				`{"mountPath":"/etc/konnectivity/policy","name":"policy","readOnly":true}`, `{"configMap":{"name":"who"},"name":"policy"}`},
+			"DaemonSet konnectivity-agent": {`"--policy-file=/etc/konnectivity/policy/policy.yaml","--audit-log=-"]`,
+				`{"mountPath":"/etc/konnectivity/policy","name":"policy","readOnly":true}`, `{"configMap":{"name":"nodes.a"},"name":"policy"}`},
+		},
 		// Agents know the servers by the name of the route.
 		"{pki: {clusterSANs: [203.0.113.7, a.example.com]}, " + routes + "}": {
 			"Job konnectivity-certs":       {`"--cluster-san=203.0.113.7","--cluster-san=a.example.com","--cluster-san=b.example.com"]`},
@@ -298,6 +305,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"{pki: {mode: none}}":                              "mode",
 		"{controlPlaneAgent: {enabled: true}}":             "identifiers",
 		"{server: {tenants: [Cluster_A]}}":                 "tenants",
+		"{agent: {policyConfigMap: A_b}}":                  "policyConfigMap",
 		"{server: {tenants: [a], route: {host: b}}}":       "a Route for each",
 		"{server: {watchTenants: true, route: {host: b}}}": "a Route for each",
 		"{server: {tlsRoute: {host: b.example.com}}}":      "gateway",

@@ -56,6 +56,13 @@
 {{- $_ := set . "imagePullPolicy" $container.imagePullPolicy }}
 {{- end }}
 {{- with get .values "resources" }}{{ $_ := set $container "resources" . }}{{ end }}
+{{- with get .values "policyConfigMap" }}
+{{- $_ := set $container "args" (append $container.args "--policy-file=/etc/konnectivity/policy/policy.yaml") }}
+{{- $_ := set $container "volumeMounts" (append (default list (get $container "volumeMounts")) (dict "name" "policy" "mountPath" "/etc/konnectivity/policy" "readOnly" true)) }}
+{{- $volumes := default list (get $.object.spec.template.spec "volumes") }}
+{{- $_ := set $.object.spec.template.spec "volumes" (append $volumes (dict "name" "policy" "configMap" (dict "name" .))) }}
+{{- end }}
+{{- if get .values "auditLog" }}{{ $_ := set $container "args" (append $container.args "--audit-log=-") }}{{ end }}
 {{- $_ := set $container "args" (concat $container.args (default list (get .values "extraArgs"))) }}
 {{- $_ := set $container "env" (concat $container.env (default list (get .values "extraEnv"))) }}
 {{- end }}
