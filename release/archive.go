@@ -40,26 +40,34 @@ func (r *release) archives() error {
 		if err != nil {
 			return err
 		}
-		write, suffix := writeTarGz, ".tar.gz"
+		write := writeTarGz
 		if s.os == "windows" {
-			write, suffix = writeZip, ".zip"
+			write = writeZip
 		}
-		if err := writeFile(r.file(s.String(), suffix), func(w io.Writer) error { return write(w, entries, r.time) }); err != nil {
+		if err := writeFile(r.archive(s), func(w io.Writer) error { return write(w, entries, r.time) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// archive is the path of a system's.
+func (r *release) archive(s system) string {
+	if s.os == "windows" {
+		return r.file(s.String(), ".zip")
+	}
+	return r.file(s.String(), ".tar.gz")
+}
+
+// folder is the one at the top of a system's archive.
+func (r *release) folder(s system) string { return "konnectivity_" + r.number() + "_" + s.String() }
+
 func (r *release) archived(s system) ([]entry, error) {
-	top := "konnectivity_" + r.number() + "_" + s.String() + "/"
+	top := r.folder(s) + "/"
 	var entries []entry
 	for _, p := range programs {
 		file := r.binary(s, p.name)
 		entries = append(entries, entry{name: top + filepath.Base(file), mode: 0o755, source: file})
-	}
-	if s.os != "windows" { // whose zip has no links
-		entries = append(entries, entry{name: top + plugin, mode: 0o777, link: programs[0].name})
 	}
 	entries = append(entries, r.legal(top)...)
 	for _, pattern := range []string{"README.md", "CHANGELOG.md", "docs/*.md", "docs/*.json", "docs/images/*"} {

@@ -22,17 +22,18 @@ import (
 
 // release has the settings of one run.
 type release struct {
-	root    string // of the sources
-	out     string
-	version string // v1.2.3
-	commit  string
-	time    time.Time // of the commit: every file's
-	ldflags string
-	tags    string
-	systems []system
-	busybox string // a folder with Debian's busybox-static for each architecture
-	key     *key   // nil: nothing is signed
-	files   string // make only this tar of the lean image's files; "": a release
+	root      string // of the sources
+	out       string
+	version   string // v1.2.3
+	commit    string
+	time      time.Time // of the commit: every file's
+	ldflags   string
+	tags      string
+	systems   []system
+	busybox   string // a folder with Debian's busybox-static for each architecture
+	key       *key   // nil: nothing is signed
+	downloads string // address of the published files; "": unknown
+	files     string // make only this tar of the lean image's files; "": a release
 
 	work string // temporary
 }
@@ -71,6 +72,7 @@ func run() error {
 		{{"programs", r.build}},
 		{{"man pages and completions", r.document}, {"licences", r.licences}},
 		{{"archives", r.archives}, {"packages", r.packages}, {"images", r.images}, {"chart", r.chart}, {"bill of materials", r.materials}, {"notes", r.notes}},
+		{{"manifest for krew", r.krew}},
 		{{"provenance", r.provenance}},
 		{{"checksums", r.checksums}},
 		{{"signatures", r.sign}},
@@ -124,6 +126,7 @@ func parse(args []string) (*release, error) {
 	set.StringVar(&systems, "systems", "", "OS/ARCH to build for, spaces between")
 	set.StringVar(&r.files, "image-files", "", "make nothing but a tar of what the lean image holds, for one system and whatever version")
 	set.StringVar(&r.busybox, "busybox", "", "folder with ARCH/busybox, ARCH/copyright and ARCH/package for HyperShift's image")
+	set.StringVar(&r.downloads, "downloads", "", "address from which the files will be downloaded, for krew; \"\": no manifest is made")
 	set.StringVar(&keyFile, "key", "", "PEM file with the private key to sign with; \"\": nothing is signed")
 	if err := set.Parse(args); err != nil {
 		return nil, err

@@ -1,0 +1,29 @@
+package main
+
+import (
+	"io"
+	"path/filepath"
+	"text/template"
+)
+
+// krew writes the manifest by which krew installs the plugin of kubectl's from the archives,
+// where the address is known that they are downloaded from.
+func (r *release) krew() error {
+	if r.downloads == "" {
+		return nil
+	}
+	type platform struct{ OS, Arch, URI, Sum, Bin, Folder string }
+	var all []platform
+	for _, s := range r.systems {
+		archive := r.archive(s)
+		sum, err := sumOf(archive)
+		if err != nil {
+			return err
+		}
+		all = append(all, platform{s.os, s.arch, r.downloads + "/" + filepath.Base(archive), sum, filepath.Base(r.binary(s, programs[0].name)), r.folder(s)})
+	}
+	t := template.Must(template.ParseFS(templates, "files/krew.yaml"))
+	return writeFile(r.file("krew.yaml"), func(w io.Writer) error {
+		return t.Execute(w, map[string]any{"Version": r.version, "Platforms": all})
+	})
+}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The manifest has each archive's address and checksum, and where the program is in it;
+// without an address there is none.
+func TestKrew(t *testing.T) {
+	r := &release{out: t.TempDir(), work: t.TempDir(), version: "v1.2.3", systems: []system{{"linux", "amd64"}, {"windows", "arm64"}}}
+	for _, s := range r.systems {
+		must("", os.WriteFile(r.archive(s), []byte("hello"), 0o600))(t)
+	}
+	file := filepath.Join(r.out, "konnectivity_1.2.3_krew.yaml")
+	must("", r.krew())(t)
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("there is one: %v", err)
+	}
+	r.downloads = "https://example.com/v1.2.3"
+	must("", r.krew())(t)
+	text := string(must(os.ReadFile(file))(t))
+	for _, want := range []string{
+		"version: v1.2.3\n", "{os: windows, arch: arm64}", "uri: https://example.com/v1.2.3/konnectivity_1.2.3_linux_amd64.tar.gz\n", "konnectivity_1.2.3_windows_arm64.zip\n",
+		"sha256: 2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824\n", "bin: konnectivity.exe\n", "{from: konnectivity_1.2.3_linux_amd64/konnectivity, to: .}",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
