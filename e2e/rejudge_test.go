@@ -26,7 +26,6 @@ var errAltered = errors.New("other bytes came back")
 // load is connections that carry bytes until they are ended.
 type load struct {
 	running sync.WaitGroup
-	stopped atomic.Bool
 	conns   []*carried
 }
 
@@ -43,7 +42,6 @@ type carried struct {
 func newLoad(t *testing.T) *load {
 	l := &load{}
 	t.Cleanup(func() {
-		l.stopped.Store(true)
 		for _, c := range l.conns {
 			_ = c.conn.Close()
 		}
