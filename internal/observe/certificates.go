@@ -19,6 +19,7 @@ func Certificates(r prometheus.Registerer, source *tlsreload.Source) error {
 		desc("peers_refused_total", "Peers refused for what their certificates say, such as their role, though a trusted CA issued them."),
 		desc("files_broken", "1 while the certificate files on disk cannot be used (the last good ones stay in use), 0 otherwise."),
 		desc("certificate_expiry_timestamp_seconds", "When the first certificate of a file in use expires, in seconds since 1970.", "file"),
+		desc("revocations_expiry_timestamp_seconds", "When the first revocation list of a file is to be replaced, in seconds since 1970.", "file"),
 	})
 	if err != nil {
 		return fmt.Errorf("register the TLS metrics of %s: %w", source.Name(), err)
@@ -29,13 +30,13 @@ func Certificates(r prometheus.Registerer, source *tlsreload.Source) error {
 // certificates is a collector that reads the figures once a scrape, so that the expiry of a
 // file vanishes with it.
 type certificates struct {
-	source                           *tlsreload.Source
-	reloads, refused, broken, expiry *prometheus.Desc
+	source                                  *tlsreload.Source
+	reloads, refused, broken, expiry, lists *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (c *certificates) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.reloads, c.refused, c.broken, c.expiry} {
+	for _, d := range []*prometheus.Desc{c.reloads, c.refused, c.broken, c.expiry, c.lists} {
 		out <- d
 	}
 }
@@ -56,5 +57,8 @@ func (c *certificates) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(c.broken, prometheus.GaugeValue, broken)
 	for file, end := range s.Expiry {
 		out <- prometheus.MustNewConstMetric(c.expiry, prometheus.GaugeValue, float64(end.Unix()), file)
+	}
+	if !s.ListsUntil.IsZero() {
+		out <- prometheus.MustNewConstMetric(c.lists, prometheus.GaugeValue, float64(s.ListsUntil.Unix()), s.Lists)
 	}
 }

@@ -1,9 +1,11 @@
 package observe
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
@@ -63,5 +65,17 @@ konnectivity_tls_reloads_total{name="two",result="success"} 0
 				t.Errorf("%s expires at %v", files.Cert, m.GetGauge().GetValue())
 			}
 		}
+	}
+	files.CRL = in("crl")
+	next := time.Now().Add(time.Hour)
+	testutil.NoError(t, pki.WriteCert(files.CRL, testutil.Must(ca.Revoke(next))(t)))
+	testutil.NoError(t, register("three", files))
+	lists := fmt.Sprintf(`
+# HELP konnectivity_tls_revocations_expiry_timestamp_seconds When the first revocation list of a file is to be replaced, in seconds since 1970.
+# TYPE konnectivity_tls_revocations_expiry_timestamp_seconds gauge
+konnectivity_tls_revocations_expiry_timestamp_seconds{file=%q,name="three"} %d
+`, files.CRL, next.Unix())
+	if err := promtest.GatherAndCompare(registry, strings.NewReader(lists), "konnectivity_tls_revocations_expiry_timestamp_seconds"); err != nil {
+		t.Error(err)
 	}
 }

@@ -30,7 +30,9 @@ type material struct {
 	pool   *x509.CertPool       // nil without CA files
 	cas    []*x509.Certificate  // those of the pool that the files have
 	gone   revoked              // nil without Files.CRL
-	expiry map[string]time.Time // for each file that was named by itself: when its first certificate or list expires
+	expiry map[string]time.Time // for each file that was named by itself: when its first certificate expires
+
+	listsUntil time.Time // when the first list of Files.CRL is to be replaced; zero: none says so
 
 	leftOut []error // faults of files in directories
 }
@@ -204,14 +206,10 @@ func (m *material) addCA(ca blob) error {
 }
 
 // addLists adds the revocation lists of a file, if there is one.
-func (m *material) addLists(file blob) error {
-	if file.path == "" {
-		return nil
-	}
-	m.gone = make(revoked)
-	until, err := m.gone.addLists(file, m.cas)
-	if !until.IsZero() {
-		m.expiry[file.path] = until
+func (m *material) addLists(file blob) (err error) {
+	if file.path != "" {
+		m.gone = make(revoked)
+		m.listsUntil, err = m.gone.addLists(file, m.cas)
 	}
 	return err
 }

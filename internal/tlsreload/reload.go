@@ -92,14 +92,14 @@ func (s *Source) fail(err error) {
 // nevertheless: it may be our clock that is wrong. So are revocation lists that are out of
 // date: if these refused all peers, an outage of their publisher would stop the tunnel.
 func (s *Source) warnExpired(log logrus.FieldLogger, m *material) {
-	for file, end := range m.expiry {
-		if !s.expired[file] && time.Now().After(end) {
+	old := func(file string, end time.Time, say string) {
+		if !s.expired[file] && !end.IsZero() && time.Now().After(end) {
 			s.expired[file] = true
-			say := "certificate has expired; replace it"
-			if file == s.files.CRL {
-				say = "revocation list is out of date: what was revoked since is not known; replace it"
-			}
 			log.WithField("file", file).WithField("expired", end.UTC().Format(time.RFC3339)).Warn(say)
 		}
 	}
+	for file, end := range m.expiry {
+		old(file, end, "certificate has expired; replace it")
+	}
+	old(s.files.CRL, m.listsUntil, "revocation list is out of date: what was revoked since is not known; replace it")
 }

@@ -9,9 +9,14 @@ type Stats struct {
 	Refused int64 // peers, by Options.Peer or a revocation list
 	Broken  bool  // the files cannot be used; the last good ones are
 
-	// Expiry is when the first certificate or revocation list of each file in use expires.
-	// It must not be modified.
+	// Expiry is when the first certificate of each file in use expires. It must not be
+	// modified.
 	Expiry map[string]time.Time
+
+	// Lists is the file of revocation lists, and ListsUntil when the first of them is to be
+	// replaced; zero: there is none, or none says so.
+	Lists      string
+	ListsUntil time.Time
 }
 
 // Name is Options.Name.
@@ -23,6 +28,7 @@ func (s *Source) Stats() Stats {
 	out := Stats{Changes: s.changes.Load(), Faults: s.faults.Load(), Refused: s.refused.Load(), Broken: now.fault != nil}
 	if now.material != nil {
 		out.Expiry = now.material.expiry
+		out.Lists, out.ListsUntil = s.files.CRL, now.material.listsUntil
 	}
 	return out
 }
