@@ -268,6 +268,11 @@ func TestChartsValues(t *testing.T) {
 			"DaemonSet konnectivity-agent": {`"--policy-file=/etc/konnectivity/policy/policy.yaml","--audit-log=-"]`,
 				`{"mountPath":"/etc/konnectivity/policy","name":"policy","readOnly":true}`, `{"configMap":{"name":"nodes.a"},"name":"policy"}`},
 		},
+		// Nodes reach the API through the tunnel.
+		"{server: {apiServers: ['kube-apiserver:6443', '10.0.0.9:6443']}, agent: {hostNetwork: true, apiBind: ['127.0.0.1:6443', 'unix:/run/a.sock']}}": {
+			"Deployment konnectivity-server": {`"--api-server=kube-apiserver:6443","--api-server=10.0.0.9:6443"]`},
+			"DaemonSet konnectivity-agent":   {`"--api-bind=127.0.0.1:6443","--api-bind=unix:/run/a.sock"]`},
+		},
 		// Agents know the servers by the name of the route.
 		"{pki: {clusterSANs: [203.0.113.7, a.example.com]}, " + routes + "}": {
 			"Job konnectivity-certs":       {`"--cluster-san=203.0.113.7","--cluster-san=a.example.com","--cluster-san=b.example.com"]`},
@@ -309,6 +314,9 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"{server: {tenants: [a], route: {host: b}}}":       "a Route for each",
 		"{server: {watchTenants: true, route: {host: b}}}": "a Route for each",
 		"{server: {tlsRoute: {host: b.example.com}}}":      "gateway",
+		"{server: {tenants: [a], apiServers: [b]}}":        "each has apiServers of its own",
+		"{server: {apiServers: [a, b, c, d, e]}}":          "apiServers",
+		"{agent: {apiBind: ['127.0.0.1:6443']}}":           "agent.hostNetwork=true",
 		"{agent: null}":                                    "missing property 'agent'",
 	} {
 		if _, err := render(t, loadChart(t), values); err == nil || !strings.Contains(err.Error(), want) {

@@ -26,6 +26,7 @@ const (
 	etcdURL    = "http://" + controlIP + ":2379"
 	controlURL = "https://" + controlIP + ":6443"
 	nodesURL   = "https://" + outsideIP + ":6443"
+	hiddenIP   = "10.96.0.64" // of the second cluster's API server, where it is inside the first
 )
 
 // network is two machines with a wire between them.
@@ -80,9 +81,19 @@ type cluster struct {
 }
 
 func newWorld(t *testing.T) *world {
+	w := newControlPlanes(t, nodesURL, "type: LoadBalancer", "--advertise-address="+outsideIP, "--endpoint-reconciler-type=none")
+	other := w.nodes.newNode("node-1", nodeIP, "pods", "10.245.0")
+	other.run()
+	other.load()
+	return w
+}
+
+// newControlPlanes is a world without the second cluster's node. Its kube-apiserver has these
+// further flags, and is behind a Service with these fields, at url.
+func newControlPlanes(t *testing.T, url, service string, flags ...string) *world {
 	shell(t, network)
 	w := &world{t: t, dir: must(os.MkdirTemp("/run", "k"))(t)} // short: unix sockets live in it
-	w.control, w.nodes = w.newCluster("control", controlURL), w.newCluster("nodes", nodesURL)
+	w.control, w.nodes = w.newCluster("control", controlURL), w.newCluster("nodes", url)
 	etcd := w.start("etcd", program("etcd"), "--data-dir="+w.dir+"/etcd", "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+etcdURL, "--advertise-client-urls="+etcdURL, "--listen-peer-urls=http://127.0.0.1:0")
 	if err := suite.WaitReady(etcd, etcdURL+"/health"); err != nil {
@@ -95,12 +106,11 @@ func newWorld(t *testing.T) *world {
 	w.startDNS()
 	w.startProxy()
 	w.startCloud()
-	machine := w.control.startNode("control", controlIP, "pods", "10.244.0")
+	machine := w.control.newNode("control", controlIP, "pods", "10.244.0")
+	machine.run()
 	machine.load()
-	w.runControlPlaneOfNodes()
+	w.runControlPlaneOfNodes(service, flags)
 	w.nodes.startControllers()
-	other := w.nodes.startNode("node-1", nodeIP, "pods", "10.245.0")
-	other.load()
 	return w
 }
 
@@ -108,7 +118,7 @@ func (w *world) newCluster(name, url string) *cluster {
 	w.t.Helper()
 	c := &cluster{world: w, name: name, url: url, dir: filepath.Join(w.dir, name), ca: must(pki.NewCA(name))(w.t)}
 	write(w.t, c.dir+"/ca.crt", string(c.ca.CertPEM))
-	ips := []net.IP{net.ParseIP(controlIP), net.ParseIP(outsideIP), net.ParseIP("10.96.0.1"), net.ParseIP("10.97.0.1")}
+	ips := []net.IP{net.ParseIP(controlIP), net.ParseIP(outsideIP), net.ParseIP(hiddenIP), net.ParseIP("127.0.0.1"), net.ParseIP("10.96.0.1"), net.ParseIP("10.97.0.1")}
 	c.issue("apiserver", pki.Leaf{CommonName: "kube-apiserver", IPs: ips, Server: true})
 	c.issue("service-accounts", pki.Leaf{CommonName: "service-accounts"})
 	c.issue("kubelet-client", pki.Leaf{CommonName: "kube-apiserver-kubelet-client", Client: true})
@@ -126,12 +136,18 @@ func (c *cluster) issue(name string, leaf pki.Leaf) {
 // userConfig writes a kubeconfig file.
 func (c *cluster) userConfig(name string, leaf pki.Leaf) string {
 	c.t.Helper()
+	return c.userConfigAt(c.url, name, leaf)
+}
+
+// userConfigAt is userConfig for one who finds the API server elsewhere.
+func (c *cluster) userConfigAt(url, name string, leaf pki.Leaf) string {
+	c.t.Helper()
 	leaf.Client = true
 	c.issue(name, leaf)
 	return write(c.t, filepath.Join(c.dir, name+".kubeconfig"), fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: c\n"+
 		"clusters: [{name: c, cluster: {server: %q, certificate-authority: %[2]s/ca.crt}}]\n"+
 		"contexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {client-certificate: %[2]s/%[3]s.crt, client-key: %[2]s/%[3]s.key}}]\n",
-		c.url, c.dir, name))
+		url, c.dir, name))
 }
 
 // apiFlags are a kube-apiserver's, whose files are in dir.
@@ -245,7 +261,7 @@ func (w *world) startProxy() {
 
 // runControlPlaneOfNodes runs the second cluster's kube-apiserver as a pod of the
 // first, as the README has it.
-func (w *world) runControlPlaneOfNodes() {
+func (w *world) runControlPlaneOfNodes(service string, flags []string) {
 	w.t.Helper()
 	w.control.do("", "create", "namespace", "my-control-plane")
 	args := []string{"create", "secret", "generic", "kube-apiserver", "-n", "my-control-plane"}
@@ -253,16 +269,16 @@ func (w *world) runControlPlaneOfNodes() {
 		args = append(args, "--from-file="+w.nodes.dir+"/"+name)
 	}
 	w.control.do("", args...)
-	command := append([]string{"kube-apiserver"}, w.nodes.apiFlags("/etc/kubernetes/pki", "/nodes", "10.97.0.0/16", "--advertise-address="+outsideIP, "--endpoint-reconciler-type=none",
-		"--shutdown-delay-duration=10s")...) // until its Service no longer leads to it
-	w.control.do(apiServerService+apiserver.APIServerPod(command, "readinessProbe: {httpGet: {path: /readyz, port: 6443, scheme: HTTPS}, periodSeconds: 1, timeoutSeconds: 10}"), "apply", "-f", "-")
+	command := append([]string{"kube-apiserver"}, w.nodes.apiFlags("/etc/kubernetes/pki", "/nodes", "10.97.0.0/16",
+		append(flags, "--shutdown-delay-duration=10s")...)...) // until its Service no longer leads to it
+	w.control.do(fmt.Sprintf(apiServerService, service)+apiserver.APIServerPod(command, "readinessProbe: {httpGet: {path: /readyz, port: 6443, scheme: HTTPS}, periodSeconds: 1, timeoutSeconds: 10}"), "apply", "-f", "-")
 	w.nodes.ready()
 }
 
-// apiServerService is how nodes reach it.
+// apiServerService is how it is reached.
 const apiServerService = `
 apiVersion: v1
 kind: Service
 metadata: {name: kube-apiserver, namespace: my-control-plane}
-spec: {type: LoadBalancer, selector: {app: kube-apiserver}, ports: [{port: 6443}]}
+spec: {%s, selector: {app: kube-apiserver}, ports: [{port: 6443}]}
 `

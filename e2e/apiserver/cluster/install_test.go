@@ -98,12 +98,7 @@ func (w *world) install(commands string, kustomizations map[string]string) {
 	if out, err := w.logs(); err == nil {
 		t.Fatalf("the log came before there was a tunnel: %s", out)
 	}
-	dir := t.TempDir()
-	w.installed = dir
-	for _, folder := range []string{"charts", "manifests"} {
-		shell(t, `cp -r "$1" "$2"`, must(filepath.Abs(*sources+"/"+folder))(t), dir)
-	}
-	shell(t, `mkdir "$1"; tar -xzf "$2" -C "$1" --strip-components=1`, dir+"/bin", filepath.Join(*dist, "konnectivity_1.0.0_linux_"+runtime.GOARCH+".tar.gz"))
+	dir := w.unpack()
 	write(t, dir+"/nodes", string(must(os.ReadFile(w.nodes.kubeconfig))(t)))
 	for name, text := range kustomizations {
 		write(t, dir+"/"+name+"/kustomization.yaml", text)
@@ -113,12 +108,7 @@ func (w *world) install(commands string, kustomizations map[string]string) {
 	for command := range strings.Lines(commands) {
 		count++
 		start := time.Now()
-		cmd := exec.Command("sh", "-eu", "-c", command)
-		cmd.Dir = dir
-		cmd.Env = []string{"KUBECONFIG=" + w.control.kubeconfig, "HOME=" + dir, "PATH=" + dir + "/bin:" + must(filepath.Abs(*programs))(t) + ":" + os.Getenv("PATH")}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%s%v:\n%s", command, err, out)
-		}
+		w.follow(command, "sh")
 		fmt.Printf("%5.1f s  %.60s\n", time.Since(start).Seconds(), command)
 	}
 	wait(t, "kubectl logs works", func() error {
@@ -132,21 +122,51 @@ func (w *world) install(commands string, kustomizations map[string]string) {
 		t.Errorf("the README takes %d commands", count)
 	}
 	fmt.Printf("%5.1f s  until kubectl logs, by %d commands\n", time.Since(begin).Seconds(), count)
-	w.control.do("", "-n", "my-control-plane", "rollout", "status", "deployment/kube-apiserver", "--timeout=50s")
-	w.control.do("", "-n", "my-control-plane", "rollout", "status", "deployment/konnectivity-server", "--timeout=50s")
-	wait(t, "the old kube-apiserver is gone", func() error {
-		out, err := w.control.try("", "-n", "my-control-plane", "get", "pods", "--selector=app=kube-apiserver", "-o", "name")
-		if n := strings.Count(out, "\n"); err == nil && n != 1 {
-			err = fmt.Errorf("there are %d", n)
-		}
-		return err
-	})
+	w.rolledOut()
 	for range 5 {
 		if out, err := w.logs(); err != nil || out != line {
 			t.Errorf("at the end: %q, %v", out, err)
 		}
 	}
 	w.subresources()
+}
+
+// unpack makes a folder with what a release contains.
+func (w *world) unpack() (dir string) {
+	w.t.Helper()
+	dir = w.t.TempDir()
+	w.installed = dir
+	for _, folder := range []string{"charts", "manifests"} {
+		shell(w.t, `cp -r "$1" "$2"`, must(filepath.Abs(*sources+"/"+folder))(w.t), dir)
+	}
+	shell(w.t, `mkdir "$1"; tar -xzf "$2" -C "$1" --strip-components=1`, dir+"/bin", filepath.Join(*dist, "konnectivity_1.0.0_linux_"+runtime.GOARCH+".tar.gz"))
+	return dir
+}
+
+// follow has a shell run commands of a page in that folder.
+func (w *world) follow(commands string, shell ...string) {
+	w.t.Helper()
+	dir := w.installed
+	cmd := exec.Command(shell[0], append(shell[1:], "-eu", "-c", commands)...)
+	cmd.Dir = dir
+	cmd.Env = []string{"KUBECONFIG=" + w.control.kubeconfig, "HOME=" + dir, "PATH=" + dir + "/bin:" + must(filepath.Abs(*programs))(w.t) + ":" + os.Getenv("PATH")}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		w.t.Fatalf("%s%v:\n%s", commands, err, out)
+	}
+}
+
+// rolledOut waits until kube-apiserver has been replaced and all servers are ready.
+func (w *world) rolledOut() {
+	w.t.Helper()
+	w.control.do("", "-n", "my-control-plane", "rollout", "status", "deployment/kube-apiserver", "--timeout=50s")
+	w.control.do("", "-n", "my-control-plane", "rollout", "status", "deployment/konnectivity-server", "--timeout=50s")
+	wait(w.t, "the old kube-apiserver is gone", func() error {
+		out, err := w.control.try("", "-n", "my-control-plane", "get", "pods", "--selector=app=kube-apiserver", "-o", "name")
+		if n := strings.Count(out, "\n"); err == nil && n != 1 {
+			err = fmt.Errorf("there are %d", n)
+		}
+		return err
+	})
 }
 
 // subresources asks for what monitoring of many clusters scrapes through their

@@ -21,6 +21,7 @@ type machine struct {
 	*cluster
 	name, dir string
 	net       string // the network namespace, or "" for the test's own
+	kubelet   []string
 }
 
 // containerdConfig has Debian's plugins. Lowering a process's oom_score_adj is not
@@ -66,8 +67,8 @@ evictionHard: {memory.available: 10Mi, nodefs.available: 1%%, imagefs.available:
 imageGCHighThresholdPercent: 100
 `
 
-// startNode adds a node to a cluster, and waits until it is ready.
-func (c *cluster) startNode(name, ip, bridge, prefix string) *machine {
+// newNode makes a machine that can be a node of the cluster. Its containerd runs.
+func (c *cluster) newNode(name, ip, bridge, prefix string) *machine {
 	c.t.Helper()
 	m := &machine{cluster: c, name: name, dir: filepath.Join(c.world.dir, name)}
 	if ip == nodeIP {
@@ -81,18 +82,30 @@ func (c *cluster) startNode(name, ip, bridge, prefix string) *machine {
 	write(c.t, m.dir+"/resolv.conf", "nameserver "+controlIP+"\n")
 	c.issue(name+"-kubelet", pki.Leaf{CommonName: "system:node:" + name, IPs: []net.IP{net.ParseIP(ip)}, Server: true})
 	write(c.t, m.dir+"/kubelet.yaml", fmt.Sprintf(kubeletConfig, c.dir, name, m.dir, controlIP))
-	kubeconfig := c.userConfig(name, pki.Leaf{CommonName: "system:node:" + name, Organization: "system:nodes"})
+	m.kubelet = []string{"--config=" + m.dir + "/kubelet.yaml", "--hostname-override=" + name, "--node-ip=" + ip, "--root-dir=" + m.dir + "/kubelet"}
 	m.start("containerd", "containerd", "--config="+m.dir+"/config.toml")
 	wait(c.t, "containerd runs", func() error { _, err := m.ctr("version"); return err })
-	m.start("kubelet", program("kubelet"), "--config="+m.dir+"/kubelet.yaml", "--kubeconfig="+kubeconfig, "--hostname-override="+name, "--node-ip="+ip, "--root-dir="+m.dir+"/kubelet")
-	wait(c.t, name+" is ready", func() error {
-		out, err := c.try("", "get", "node", name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+	return m
+}
+
+// run runs kubelet, and waits until the node is ready.
+func (m *machine) run() {
+	m.t.Helper()
+	m.runAt(m.url)
+}
+
+// runAt is run for a node that finds the API server elsewhere.
+func (m *machine) runAt(url string, flags ...string) {
+	m.t.Helper()
+	kubeconfig := m.userConfigAt(url, m.name, pki.Leaf{CommonName: "system:node:" + m.name, Organization: "system:nodes"})
+	m.start("kubelet", program("kubelet"), append(append(m.kubelet, "--kubeconfig="+kubeconfig), flags...)...)
+	wait(m.t, m.name+" is ready", func() error {
+		out, err := m.try("", "get", "node", m.name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 		if err == nil && out != "True" {
 			err = fmt.Errorf("it says %q", out)
 		}
 		return err
 	})
-	return m
 }
 
 // start runs a program in the machine's network.
@@ -122,7 +135,7 @@ func (m *machine) load() {
 		"docker.io/library/kube-apiserver:example": {"usr/bin/kube-apiserver": program("kube-apiserver")},
 		"registry.k8s.io/kubectl:v1.34.1":          {"bin/kubectl": program("kubectl")},
 	} {
-		if m.name != "control" && (strings.Contains(image, "/kube")) {
+		if m.name != "control" && (strings.Contains(image, "/kube-apiserver")) {
 			continue
 		}
 		must(m.ctr("images", "import", m.pack(image, files)))(m.t)
