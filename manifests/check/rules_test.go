@@ -80,7 +80,7 @@ func TestDashboardPanels(t *testing.T) {
 var metricName = regexp.MustCompile(`\bkonnectivity_[a-z0-9_]+`)
 
 // metricPrefixes are prefixes that code may write apart from the rest of a name.
-var metricPrefixes = []string{"konnectivity_network_proxy_server_", "konnectivity_network_proxy_agent_", "konnectivity_sidecar_", "konnectivity_tls_"}
+var metricPrefixes = []string{"konnectivity_network_proxy_server_", "konnectivity_network_proxy_agent_api_", "konnectivity_network_proxy_agent_", "konnectivity_sidecar_", "konnectivity_tls_"}
 
 func TestMetricsExist(t *testing.T) {
 	sources := productSources(t)
@@ -115,7 +115,7 @@ func TestMetricsExist(t *testing.T) {
 func productSources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, folder := range []string{"server", "agent", "adapters", "internal/tlsreload", "internal/observe"} {
+	for _, folder := range []string{"server", "agent", "adapters", "internal/front", "internal/tlsreload", "internal/observe"} {
 		err := filepath.WalkDir(filepath.Join("../..", folder), func(path string, d os.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
