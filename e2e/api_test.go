@@ -88,6 +88,32 @@ func TestNodesReachTheirAPIServer(t *testing.T) {
 	}
 }
 
+// check says which step of that way fails, and why.
+func TestCheckOfNodesWay(t *testing.T) {
+	n := newNode(t)
+	checks := func(status int, address string, wants ...string) {
+		t.Helper()
+		got, screen := operator(t, n.Suite, "check", "--api="+address, "--agent-admin="+suite.Loopback(n.agent.AdminPort))
+		for _, want := range wants {
+			if got != status || !strings.Contains(screen, want) {
+				t.Errorf("%d, and no %q in\n%s", got, want, screen)
+			}
+		}
+	}
+	checks(0, fmt.Sprintf("localhost:%d", n.port), "✔ the agent's --api-bind", "✔ the API server: answers by TLS", "✔ certificate of the API server: it is for localhost")
+	checks(0, suite.Loopback(n.port), "! certificate of the API server", "Issue it for 127.0.0.1, too")
+	checks(0, "unix:"+n.socket, "✔ the API server: answers by TLS")
+	checks(1, suite.Loopback(testutil.Reserved(t)), "✘ the agent's --api-bind", "Start the node's agent with --api-bind=")
+	for _, srv := range n.servers { // none of them has an API server to name
+		srv.Kill()
+		if err := n.RunServer(srv); err != nil {
+			t.Fatal(err)
+		}
+	}
+	connected(t, n.agent, 2, patience)
+	checks(1, suite.Loopback(n.port), "✘ the API server: the agent says: ", "no API server is named on the server for this cluster")
+}
+
 // The figures of docs/performance.md: both ways in turn, in one run. The way of clients to
 // nodes passes a sidecar as well.
 func TestNodesWayIsAsFastAsTheOther(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 // command line can be pasted, and a few more.
 type checkOptions struct {
 	what   diagnose.Subject
+	api    diagnose.API // checked instead, if it has an address
 	asJSON bool
 }
 
@@ -34,7 +35,8 @@ func newCheck() *cobra.Command {
 		Long: "Check takes the flags of a sidecar, follows the same path as that sidecar, and says of\n" +
 			"each step whether it works, or why not and what to do: files, certificates, the server\n" +
 			"and its protocol, its agents, names, and with HOST:PORT a connection there, also through\n" +
-			"sidecars that run here. It changes nothing. The exit status is 1 if a step failed;\n" +
+			"sidecars that run here. With --api it follows the path of a node's programs to their API\n" +
+			"server instead, and needs no other flag. It changes nothing. The exit status is 1 if a step failed;\n" +
 			"warnings do not count.",
 		Example: "  konnectivity check --konnectivity-hostname=proxy.example.com --konnectivity-port=8090 \\\n" +
 			"      --ca-cert-path=ca.crt --tls-cert-path=client.crt --tls-key-path=client.key kubernetes.default.svc:443",
@@ -47,6 +49,8 @@ func newCheck() *cobra.Command {
 		f.StringVar(&o.what.ServerAdmin, "server-admin", "", "`HOST:PORT` of the server's admin port, or https://HOST:PORT, to check its agents")
 		f.StringVar(&o.what.TokenFile, "token-file", "", "file with the token that --server-admin asks for")
 		f.Uint16Var(&o.what.SOCKS5Port, "socks5-serving-port", 0, "second port of a konnectivity-https-proxy, to try it too")
+		f.StringVar(&o.api.Address, "api", "", "check how this node's programs reach their API server at its agent's --api-bind, `HOST:PORT` or unix:PATH, instead")
+		f.StringVar(&o.api.AgentAdmin, "agent-admin", "", "with --api, `HOST:PORT` of the agent's admin port, to say why a step fails")
 		cli.Output(f, &o.asJSON, "text")
 		f.DurationVar(&o.what.Timeout, "timeout", stepTimeout, "how long each step may take; the default is longer than a server's own limit, so that its answer arrives")
 	})
@@ -63,6 +67,10 @@ func (o *checkOptions) run(ctx context.Context, out io.Writer, target string) er
 	if err := o.validate(target); err != nil {
 		return err
 	}
+	if o.api.Address != "" {
+		o.api.Timeout = o.what.Timeout
+		return printFindings(out, o.api.Run(ctx), o.asJSON)
+	}
 	o.what.Target = target
 	return printFindings(out, diagnose.Run(ctx, &o.what), o.asJSON)
 }
@@ -70,6 +78,15 @@ func (o *checkOptions) run(ctx context.Context, out io.Writer, target string) er
 func (o *checkOptions) validate(target string) error {
 	if o.what.Timeout <= 0 {
 		return cli.Usagef("--timeout %v: want a positive duration", o.what.Timeout)
+	}
+	if o.api.Address != "" {
+		if target != "" {
+			return cli.Usagef("--api and %q exclude each other", target)
+		}
+		return checkAdmin("agent-admin", o.api.AgentAdmin)
+	}
+	if o.api.AgentAdmin != "" {
+		return cli.Usagef("--agent-admin needs --api")
 	}
 	if err := o.what.Sidecar.CheckServer(); err != nil {
 		return err
@@ -79,5 +96,5 @@ func (o *checkOptions) validate(target string) error {
 			return cli.Usagef("%q: %s", target, tunnel.AsDialError("", err).Text())
 		}
 	}
-	return checkAdmin(o.what.ServerAdmin)
+	return checkAdmin("server-admin", o.what.ServerAdmin)
 }

@@ -63,7 +63,7 @@ func (o *dialOptions) run(ctx context.Context, address string, near tunnel.Conn,
 	if o.timeout <= 0 {
 		return cli.Usagef("--timeout %v: want a positive duration", o.timeout)
 	}
-	if err := checkAdmin(o.admin); err != nil {
+	if err := checkAdmin("server-admin", o.admin); err != nil {
 		return err
 	}
 	dialer, closeDialer, err := via.Dialer(o.path, o.tls)

@@ -22,10 +22,10 @@ func addLogin(f *pflag.FlagSet, l *status.Login) {
 	f.StringVar(&l.ServerName, "server-name", "", "name that its certificate must have (default: its host)")
 }
 
-// checkAdmin refuses a --server-admin that is not an address; "" is accepted.
-func checkAdmin(address string) error {
+// checkAdmin refuses an admin port that is not an address; "" is accepted.
+func checkAdmin(flag, address string) error {
 	if address != "" && !isAdmin(address) {
-		return cli.Usagef("--server-admin %q: want HOST:PORT or https://HOST:PORT", address)
+		return cli.Usagef("--%s %q: want HOST:PORT or https://HOST:PORT", flag, address)
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func newTenantsCheck() *cobra.Command {
 			"  kubectl get secrets -n konnectivity-tenants -l konnectivity-tenant -o yaml | konnectivity tenants check -",
 		Args: cli.OneArg("DIR/NAME, FILE or -"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkAdmin(server.Admin); err != nil {
+			if err := checkAdmin("server-admin", server.Admin); err != nil {
 				return err
 			}
 			findings, err := checkTenants(cmd, args[0], server)
