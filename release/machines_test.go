@@ -160,12 +160,31 @@ func cable(t *testing.T, a, addressA, b, addressB string) {
 
 var plainBlock = regexp.MustCompile("(?ms)^```\n(.*?)^```$")
 
+// listens has the agent listen for kubelet, as docs/one-name.md has it for systemd, and
+// kubelet wait for the agent.
+func (m *machine) listens() {
+	m.t.Helper()
+	_, page, _ := strings.Cut(string(must(os.ReadFile("../docs/one-name.md"))(m.t)), "\n## By systemd instead\n")
+	blocks := plainBlock.FindAllStringSubmatch(page, -1)
+	if len(blocks) != 1 {
+		m.t.Fatalf("docs/one-name.md has %d blocks for systemd", len(blocks))
+	}
+	m.do("printf '[Service]\\nExecStart=/bin/true\\n' > /etc/systemd/system/kubelet.service; " + blocks[0][1])
+	for _, what := range []string{"After", "Wants"} {
+		if units := m.do("systemctl show --value -p " + what + " kubelet"); !strings.Contains(units, "konnectivity-agent.service") {
+			m.t.Errorf("kubelet's %s: %s", what, units)
+		}
+	}
+	m.do("rm -r /etc/systemd/system/kubelet.service*; systemctl daemon-reload") // the name is used once more
+}
+
 // TestBareMetal follows docs/bare-metal.md on two machines with systemd.
 func TestBareMetal(t *testing.T) {
 	t.Parallel()
 	artefact(t, "konnectivity-agent_*_"+runtime.GOARCH+".deb")
 	var blocks []string
-	for _, b := range plainBlock.FindAllStringSubmatch(string(must(os.ReadFile("../docs/bare-metal.md"))(t)), -1) {
+	page, _, _ := strings.Cut(string(must(os.ReadFile("../docs/bare-metal.md"))(t)), "\n## macOS\n")
+	for _, b := range plainBlock.FindAllStringSubmatch(page, -1) {
 		blocks = append(blocks, b[1])
 	}
 	if len(blocks) != 6 || !strings.HasPrefix(blocks[1], "scp /root/pki/ca.crt /root/pki/agent.crt /root/pki/agent.key node:/root/") {
@@ -189,8 +208,13 @@ func TestBareMetal(t *testing.T) {
 		"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=kubelet -keyout kubelet/key -out kubelet/crt 2>/dev/null; " +
 		"systemd-run --unit=kubelet --working-directory=/root/kubelet openssl s_server -quiet -accept " + kubeletAddress + ":10250 -cert crt -key key -WWW")
 	node.do(blocks[2])
+	node.listens()
 	control.do(blocks[3])
 	node.do(blocks[4])
+	node.await("the agent listens for kubelet and pods", func() error {
+		_, err := node.try("for a in 127.0.0.1 172.20.0.1; do bash -c \"</dev/tcp/$a/6443\"; done")
+		return err
+	})
 	control.works(blocks[5])
 	control.hardened("konnectivity-server", "konnectivity-socks5-proxy")
 	node.hardened("konnectivity-agent")
