@@ -97,9 +97,12 @@ func (b blob) lists() (lists []*x509.RevocationList, err error) {
 		}
 		list, err := x509.ParseRevocationList(block.Bytes)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w (version 2 is needed: with openssl, a crlnumber in its configuration)", err)
 		}
 		lists = append(lists, list)
+	}
+	if len(lists) != bytes.Count(b.data, []byte("-----BEGIN")) {
+		return nil, errors.New("not all that begins with -----BEGIN is a whole PEM block; is the file cut short?")
 	}
 	return lists, nil
 }

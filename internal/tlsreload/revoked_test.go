@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +116,8 @@ func TestListsThatCannotBeUsed(t *testing.T) {
 		"CA":       {ca.CertPEM, "X509 CRL alone"},
 		"cut":      {der(good)[:40], "no revocation list"},
 		"no bytes": {nil, "no revocation list"},
+		"cut PEM":  {slices.Concat(good, good[:len(good)/2]), "cut short"},
+		"garbage":  {pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: []byte("x")}), "version 2 is needed"},
 	} {
 		d.write("ca.crl", c.list)
 		if _, err := tlsreload.New(files, tlsreload.Options{}); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), files.CRL) {
