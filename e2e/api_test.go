@@ -112,6 +112,13 @@ func TestCheckOfNodesWay(t *testing.T) {
 	}
 	connected(t, n.agent, 2, patience)
 	checks(1, suite.Loopback(n.port), "✘ the API server: the agent says: ", "no API server is named on the server for this cluster")
+	for _, at := range []int{n.agent.AdminPort, n.servers[0].AdminPort, n.servers[1].AdminPort} {
+		_, screen := operator(t, n.Suite, "status", suite.Loopback(at))
+		if text := strings.Join(strings.Fields(screen), " "); !strings.Contains(text, "no API server is named on the server for this cluster") ||
+			!strings.Contains(text, "Run konnectivity check --api on the node.") {
+			t.Errorf("status:\n%s", screen)
+		}
+	}
 }
 
 // The figures of docs/performance.md: both ways in turn, in one run. The way of clients to

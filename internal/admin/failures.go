@@ -121,6 +121,9 @@ func newFailure(f *tunnel.Flow, took time.Duration) Failure {
 func dialFailure(f *tunnel.Flow, took time.Duration, err *tunnel.DialError) Failure {
 	out := newFailure(f, took)
 	out.Stage, out.Failure, out.Cause, out.Hint = "dial", err.Failure.Label(), err.Text(), Hint(err.Failure)
+	if f.Front == "api" && err.Failure == tunnel.FailUnavailable {
+		out.Hint = "Run konnectivity check --api on the node."
+	}
 	return out
 }
 

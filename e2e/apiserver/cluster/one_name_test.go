@@ -48,7 +48,7 @@ func TestNodeBootsByTheTunnel(t *testing.T) {
 	w := newControlPlanes(t, "https://"+hiddenIP+":6443", "clusterIP: "+hiddenIP, "--advertise-address=172.20.0.1")
 	shell(t, etcOfItsOwn)
 	steps := fence.FindAllStringSubmatch(source(t, "docs/one-name.md"), -1)
-	if len(steps) != 3 {
+	if len(steps) != 4 {
 		t.Fatalf("the page has %d steps", len(steps))
 	}
 	dir := w.unpack()
@@ -69,6 +69,7 @@ func TestNodeBootsByTheTunnel(t *testing.T) {
 	shell(t, `echo 'staticPodPath: /etc/kubernetes/manifests' >> "$1"`, node.dir+"/kubelet.yaml")
 	node.runAt(localAPI)
 	fmt.Printf("%5.1f s  until the node is ready\n", time.Since(began).Seconds())
+	w.follow(steps[3][1], "nsenter", "--net="+nodesNet, "sh")
 	proxy := w.nodes.userConfigAt(localAPI, "proxy", pki.Leaf{CommonName: "system:kube-proxy"})
 	node.start("kube-proxy", program("kube-proxy"), "--kubeconfig="+proxy, "--proxy-mode=iptables", "--conntrack-max-per-core=0", "--cluster-cidr=10.245.0.0/16", "--hostname-override=node-1")
 
