@@ -65,7 +65,7 @@ type wire struct{ conn *net.UnixConn }
 
 // send sends m, with a duplicate of the descriptor fd if that is not negative.
 func (w wire) send(m message, fd int) error {
-	encoded, err := encode(m)
+	parts, err := encode(m)
 	if err != nil {
 		return err
 	}
@@ -74,30 +74,34 @@ func (w wire) send(m message, fd int) error {
 		rights = unix.UnixRights(fd)
 	}
 	_ = w.conn.SetWriteDeadline(time.Now().Add(handoverTimeout))
-	n, _, err := w.conn.WriteMsgUnix(encoded, rights, nil)
-	if err == nil && n < len(encoded) { // the other end may hang up on the last byte
-		_, err = w.conn.Write(encoded[n:])
+	n, _, err := w.conn.WriteMsgUnix(parts[0], rights, nil)
+	if err != nil {
+		return err
 	}
+	parts[0] = parts[0][n:]
+	_, err = parts.WriteTo(w.conn) // nothing where nothing is left: the other end may have hung up by then
 	return err
 }
 
 // headSize is that of the two lengths before a message.
 const headSize = 8
 
-// encode returns m as it is sent, but for its file.
-func encode(m message) ([]byte, error) {
-	var bytes []byte
+// encode returns m as it is sent, but for its file, in parts of which the first is the head
+// and the text. The others are the connection's own bytes: up to 16 MiB, and many such
+// messages are on their way.
+func encode(m message) (net.Buffers, error) {
+	var kept, owed []byte
 	if c := m.Conn; c != nil {
-		m.Kept = len(c.Kept)
-		bytes = append(append(bytes, c.Kept...), c.Owed...)
+		kept, owed = c.Kept, c.Owed
+		m.Kept = len(kept)
 	}
 	text, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
 	head := binary.BigEndian.AppendUint32(nil, uint32(len(text)))
-	head = binary.BigEndian.AppendUint32(head, uint32(len(bytes)))
-	return append(append(head, text...), bytes...), nil
+	head = binary.BigEndian.AppendUint32(head, uint32(len(kept)+len(owed)))
+	return net.Buffers{append(head, text...), kept, owed}, nil
 }
 
 // receive returns the next message, for which it waits until then. Its file is the

@@ -197,9 +197,9 @@ func writeOffers(id string, moves []*resume.Move) (*os.File, error) {
 		messages = append(messages, message{Kind: msgOffer, Conn: &m.Snapshot})
 	}
 	for _, m := range messages {
-		encoded, err := encode(m)
+		parts, err := encode(m)
 		if err == nil {
-			_, err = to.Write(encoded)
+			_, err = parts.WriteTo(to)
 		}
 		if err != nil {
 			_ = file.Close()

@@ -74,13 +74,13 @@ func TestHandoverIsCutShort(t *testing.T) {
 		for _, victim := range []string{"holder", "successor"} {
 			t.Run(fmt.Sprint(victim, round), func(t *testing.T) {
 				t.Parallel()
-				f := newFleet(t, 1, flags{agent: []string{"--agent-id=agent-1", "--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--graceful-shutdown-timeout=2s"}})
+				f := newFleet(t, 1, flags{agent: []string{"--agent-id=agent-1", "--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--graceful-shutdown-timeout=20s"}})
 				stop := f.countTo(100)
 				holder := f.agent
 				f.startAgent()
 				victims := map[string]*suite.Agent{"holder": holder, "successor": f.agent}
 				_ = holder.Signal(syscall.SIGTERM)
-				time.Sleep(rand.N(150 * time.Millisecond))
+				time.Sleep(rand.N(300 * time.Millisecond))
 				victims[victim].Kill()
 				time.Sleep(scaled(time.Second, 3*time.Second))
 				t.Logf("%d of 100 connections go on", stop())
