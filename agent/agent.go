@@ -54,12 +54,7 @@ func New(opts Options) (*Agent, error) {
 	ends := resume.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log, MaxDetached: alone(opts.Budget, admission.Descriptors())}
 	if judge, ok := opts.Dialer.(judge); ok {
 		a.judge, ends.Allow = judge, judge.Allow
-		forwarder.Flows = &tunnel.Flows{Judge: func(f *tunnel.Flow) error {
-			if err := judge.Still(f); err != nil {
-				return &tunnel.ResetError{Code: tunnel.CodePolicy, Err: err}
-			}
-			return nil
-		}}
+		forwarder.Flows = &tunnel.Flows{Judge: judge.Still}
 	}
 	a.adopter = *forwarder
 	a.adopter.Observers = nil

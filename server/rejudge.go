@@ -76,13 +76,6 @@ func (cl *cluster) cut(judge func(*conn) error) {
 // judge says why an open connection is not allowed any more. Whoever asked for it is cut
 // with its own connection to this server, if that is not admitted any more.
 func (cl *cluster) judge(f *tunnel.Flow) error {
-	if err := cl.still(f); err != nil {
-		return &tunnel.ResetError{Code: tunnel.CodePolicy, Err: err}
-	}
-	return nil
-}
-
-func (cl *cluster) still(f *tunnel.Flow) error {
 	if f.Front == frontAPI {
 		if len(cl.config.Load().api) == 0 {
 			return errNoAPI

@@ -2,6 +2,7 @@ package tunnel_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"slices"
@@ -21,11 +22,13 @@ type judged struct {
 	running sync.WaitGroup
 }
 
+var errDenied = errors.New("denied")
+
 func newJudged(t *testing.T) *judged {
 	j := &judged{}
 	j.Forwarder = &tunnel.Forwarder{Flows: &tunnel.Flows{Judge: func(f *tunnel.Flow) error {
 		if p := j.denied.Load(); p != nil && strings.HasPrefix(f.Address, *p) {
-			return &tunnel.ResetError{Code: tunnel.CodePolicy}
+			return errDenied
 		}
 		return nil
 	}}}
