@@ -30,9 +30,8 @@ const apiAhead = 2<<10 - tunnel.Headroom
 type apiFront struct {
 	*front.Shell[*apiClient]
 	set    *set
-	ends   *resume.Manager // of connections that another agent, beside the API server, has dialed
-	totals tunnel.Totals   // Up is to the API server
-	warned atomic.Bool     // that it is not reached, since it was
+	totals tunnel.Totals // Up is to the API server
+	warned atomic.Bool   // that it is not reached, since it was
 }
 
 // apiClient is one connection.
@@ -46,11 +45,11 @@ func newAPIFront(opts Options, s *set) (*apiFront, error) {
 	if len(opts.API) == 0 {
 		return nil, nil
 	}
-	a := &apiFront{set: s, ends: resume.New(resume.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log})}
-	s.opened = a.ends
+	a := &apiFront{set: s}
+	s.opened = resume.New(resume.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log})
 	shell, err := front.New[*apiClient](front.Options{
 		Forwarder: &tunnel.Forwarder{
-			Dialer: a.ends.Dialer(tunnel.DialerFunc(a.dial)), DialTimeout: opts.DialTimeout, Total: &a.totals, Observers: opts.Observers,
+			Dialer: s.opened.Dialer(tunnel.DialerFunc(a.dial)), DialTimeout: opts.DialTimeout, Total: &a.totals, Observers: opts.Observers,
 		},
 		Descriptors: admission.Descriptors(), Log: opts.Log, Registerer: opts.Registerer,
 	}, front.Traits{
@@ -155,7 +154,7 @@ func (a *apiFront) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 			tried = append(tried, s)
 			f.Hop = tunnel.Hop{Role: "server", ID: s.ServerID()}
 			c, err := s.Dial(ctx, f)
-			if err == nil || ctx.Err() != nil || !elsewhere(err) {
+			if err == nil || ctx.Err() != nil || !tunnel.Elsewhere(err) {
 				return c, err
 			}
 			last, lost = err, lost || tunnel.LostInFlight(err)
@@ -172,12 +171,6 @@ func (a *apiFront) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 			}
 		}
 	}
-}
-
-// elsewhere says whether another server may do better.
-func elsewhere(err error) bool {
-	failure := tunnel.FailureOf(err)
-	return failure.Retryable() || failure == tunnel.FailNoAgent
 }
 
 // pickAPI returns the link of the server that is to be asked next. One that stays comes

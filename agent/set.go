@@ -66,7 +66,7 @@ type set struct {
 	causes   causes          // of failed attempts, which were logged; owned by peers' loop
 	closing  sync.WaitGroup  // of sessions that were one too many
 	news     news            // of sessions
-	opened   *resume.Manager // of the node's connections to its API server; nil: none
+	opened   *resume.Manager // of the node's connections to its API server that an agent beside that has dialed; nil: none
 
 	mu    sync.Mutex
 	fault error // for status: why the last attempt failed; nil: it worked

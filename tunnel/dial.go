@@ -211,6 +211,13 @@ func classify(err error) Failure {
 	}
 }
 
+// Elsewhere says whether another link may do better than the one on which a dial failed: the
+// destination was not asked, or another server may have an agent for it.
+func Elsewhere(err error) bool {
+	failure := FailureOf(err)
+	return failure.Retryable() || failure == FailNoAgent
+}
+
 // AlsoLost is err, why a dial failed on all links, marked if one of them was lost under it.
 func AlsoLost(address string, err error, lost bool) error {
 	if !lost || LostInFlight(err) {

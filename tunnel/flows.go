@@ -20,8 +20,9 @@ type Flows struct {
 }
 
 // JudgeAll is called once new rules are in force. It judges all connections, resets those that
-// are not allowed any more with CodePolicy, and returns their number. One that is being dialed is
-// judged as it opens. The lock is held only to copy the list, which takes some microseconds for 10,000.
+// are not allowed any more with CodePolicy, and returns their number. One that is being dialed
+// is judged as it opens. The lock is held only to copy the list, which takes some microseconds
+// for 10,000.
 func (fs *Flows) JudgeAll() (ended int) {
 	if fs == nil {
 		return 0

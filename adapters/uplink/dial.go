@@ -35,19 +35,12 @@ func (s *Server) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 			f.Resume.Repeat()
 		}
 		c, err := way.Dial(ctx, f)
-		if _, linked := way.(*linkSession); err == nil || ctx.Err() != nil || !linked || !elsewhere(err) {
+		if _, linked := way.(*linkSession); err == nil || ctx.Err() != nil || !linked || !tunnel.Elsewhere(err) {
 			return c, err
 		}
 		tried, last, lost = append(tried, way), err, lost || tunnel.LostInFlight(err)
 	}
 	return nil, tunnel.AlsoLost(address, last, lost)
-}
-
-// elsewhere says whether another link may do better: the destination was not
-// asked, or another server may have an agent for it.
-func elsewhere(err error) bool {
-	failure := tunnel.FailureOf(err)
-	return failure.Retryable() || failure == tunnel.FailNoAgent
 }
 
 // way returns the best session that was not tried; where there is none at all, it
