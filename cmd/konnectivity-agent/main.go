@@ -98,8 +98,7 @@ type process struct {
 	policy        *policyfile.Live    // nil: no file
 	leases        *agent.LeaseCounter // nil if leases are not counted
 	agent         *agent.Agent
-	audit         *audit.Log       // nil if it is off
-	traces        *traces.Exporter // nil if it is off
+	background    []func(context.Context) // beside the agent, and while it drains
 	id            string
 	table         *admin.Table // for the admin port; nil if it is off
 }
@@ -203,18 +202,20 @@ func (p *process) build() error {
 		opts.Observers = append(opts.Observers, p.table)
 	}
 	if f.auditLog != "" {
-		p.audit, err = audit.Open(audit.Options{Path: f.auditLog, Component: component, Name: p.id, Log: p.log, Registerer: p.registry})
+		l, err := audit.Open(audit.Options{Path: f.auditLog, Component: component, Name: p.id, Log: p.log, Registerer: p.registry})
 		if err != nil {
 			return err
 		}
-		opts.Observers = append(opts.Observers, p.audit)
+		opts.Observers = append(opts.Observers, l)
+		p.background = append(p.background, l.Run)
 	}
-	p.traces, err = traces.New(traces.Options{Flags: f.traces, Component: component, Name: p.id, Log: p.log, Registerer: p.registry})
+	spans, err := traces.New(traces.Options{Flags: f.traces, Component: component, Name: p.id, Log: p.log, Registerer: p.registry})
 	if err != nil {
 		return err
 	}
-	if p.traces != nil {
-		opts.Observers = append(opts.Observers, p.traces)
+	if spans != nil {
+		opts.Observers = append(opts.Observers, spans)
+		p.background = append(p.background, spans.Run)
 	}
 	if p.agent, err = agent.New(opts); err == nil {
 		p.certificates.OnChange(p.agent.Retry)
@@ -313,11 +314,8 @@ func (p *process) serve(ctx context.Context) error {
 	if p.policy != nil {
 		parts.Go(func() error { p.policy.Run(serving); return nil })
 	}
-	if p.audit != nil {
-		parts.Go(func() error { p.audit.Run(serving); return nil })
-	}
-	if p.traces != nil {
-		parts.Go(func() error { p.traces.Run(serving); return nil })
+	for _, run := range p.background {
+		parts.Go(func() error { run(serving); return nil })
 	}
 	if p.leases != nil {
 		parts.Go(func() error { p.leases.Run(serving); return nil })

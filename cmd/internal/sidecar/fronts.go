@@ -120,16 +120,7 @@ func (s *sidecar) common(kind Front, d tunnel.Dialer) (front.Options, error) {
 		}
 	}
 	o := s.opts.fronts
-	o.Forwarder = &tunnel.Forwarder{Dialer: d, Bounds: s.opts.bounds, Total: total}
-	if s.table != nil {
-		o.Forwarder.Observers = append(o.Forwarder.Observers, s.table)
-	}
-	if s.audit != nil {
-		o.Forwarder.Observers = append(o.Forwarder.Observers, s.audit)
-	}
-	if s.traces != nil {
-		o.Forwarder.Observers = append(o.Forwarder.Observers, s.traces)
-	}
+	o.Forwarder = &tunnel.Forwarder{Dialer: d, Bounds: s.opts.bounds, Total: total, Observers: s.observers}
 	o.Descriptors, o.Log, o.Registerer = s.opts.descriptors(admission.Descriptors()), s.log, s.registerer()
 	return o, nil
 }

@@ -23,11 +23,8 @@ func (s *sidecar) run(ctx context.Context) error {
 	context.AfterFunc(broken, cancel)
 	background.Go(func() error { s.certs.Run(behind); return nil })
 	background.Go(func() error { return s.adapter.Run(behind) })
-	if s.audit != nil {
-		background.Go(func() error { s.audit.Run(behind); return nil })
-	}
-	if s.traces != nil {
-		background.Go(func() error { s.traces.Run(behind); return nil })
+	for _, run := range s.background {
+		background.Go(func() error { run(behind); return nil })
 	}
 	if s.health != nil {
 		s.log.WithField("address", s.health.Addr().String()).Info("serving health and metrics")

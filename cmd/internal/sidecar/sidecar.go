@@ -32,10 +32,12 @@ type sidecar struct {
 	health   net.Listener // nil if off
 	admin    net.Listener // nil if off
 	probes   []net.Listener
-	table    *admin.Table     // nil if admin is
-	audit    *audit.Log       // nil if it is off
-	traces   *traces.Exporter // nil if it is off
+	table    *admin.Table // nil if admin is
+	audit    *audit.Log   // nil if it is off
 	draining atomic.Bool
+
+	observers  []tunnel.Observer       // of the connections of all fronts
+	background []func(context.Context) // beside the fronts, and while they drain
 
 	credentials credentials // of clients; nil if there are none
 }
@@ -59,6 +61,7 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 	s := &sidecar{opts: o, log: log}
 	if o.adminAddress != "" {
 		s.table = admin.NewTable()
+		s.observers = append(s.observers, s.table)
 	}
 	if o.healthAddress != "" {
 		s.registry = observe.NewRegistry(o.Program)
@@ -79,15 +82,19 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 		return nil, usageError(err)
 	}
 	s.certs.OnChange(s.adapter.Retry)
-	s.traces, err = traces.New(traces.Options{Flags: o.traces, Component: o.Program, Name: s.adapter.ID(), Log: log, Registerer: s.registerer()})
+	spans, err := traces.New(traces.Options{Flags: o.traces, Component: o.Program, Name: s.adapter.ID(), Log: log, Registerer: s.registerer()})
 	if err != nil {
 		return nil, err
+	}
+	if spans != nil {
+		s.observers, s.background = append(s.observers, spans), append(s.background, spans.Run)
 	}
 	if o.auditLog != "" {
 		s.audit, err = audit.Open(audit.Options{Path: o.auditLog, Component: o.Program, Name: s.adapter.ID(), Log: log, Registerer: s.registerer()})
 		if err != nil {
 			return nil, err
 		}
+		s.observers, s.background = append(s.observers, s.audit), append(s.background, s.audit.Run)
 	}
 	defer func() {
 		if err != nil {
