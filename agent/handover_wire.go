@@ -86,9 +86,8 @@ func (w wire) send(m message, fd int) error {
 // headSize is that of the two lengths before a message.
 const headSize = 8
 
-// encode returns m as it is sent, but for its file, in parts of which the first is the head
-// and the text. The others are the connection's own bytes: up to 16 MiB, and many such
-// messages are on their way.
+// encode returns m as it is sent, without its file. The first part is the head and the text.
+// The others are the bytes of the connection, which may be 32 MiB and are not copied.
 func encode(m message) (net.Buffers, error) {
 	var kept, owed []byte
 	if c := m.Conn; c != nil {

@@ -10,10 +10,10 @@ import (
 
 // FromEnvironment returns Options by the variables that the sidecars know, too:
 // KONNECTIVITY_ADDRESS, HOST:PORT, and one for each other flag of AddFlags, such as
-// KONNECTIVITY_CA_CERT_PATH for --ca-cert-path. What is not set has the flag's default, and
-// one that is set to nothing is a flag that is given nothing. If KONNECTIVITY_SOCKET is set,
-// it is the Socket, and no other is looked at. The error names the variable; Options that
-// can never work fail in New.
+// KONNECTIVITY_CA_CERT_PATH for --ca-cert-path. A variable that is not set leaves the flag's
+// default; an empty one is like the flag with an empty value. If KONNECTIVITY_SOCKET is set,
+// Options.Socket is its value, and all others are ignored. The error names the variable.
+// New, and not FromEnvironment, refuses Options that cannot work.
 func FromEnvironment() (Options, error) {
 	if path := os.Getenv("KONNECTIVITY_SOCKET"); path != "" {
 		return Options{Socket: path}, nil

@@ -13,7 +13,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// otlpSpan is what a collector is told of a dial.
+// otlpSpan is the span of a dial, as a collector receives it.
 type otlpSpan struct {
 	TraceID    string
 	Attributes []struct {

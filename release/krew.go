@@ -6,8 +6,8 @@ import (
 	"text/template"
 )
 
-// krew writes the manifest by which krew installs the plugin of kubectl's from the archives,
-// where the address is known that they are downloaded from.
+// krew writes the manifest with which krew installs the kubectl plugin from the archives. It
+// does nothing unless the address is known from which these are downloaded.
 func (r *release) krew() error {
 	if r.downloads == "" {
 		return nil

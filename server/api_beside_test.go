@@ -22,7 +22,7 @@ import (
 type beside struct {
 	link.Config
 	mu    sync.Mutex
-	asked []string // network, address and who asks
+	asked []string // each request's network, address and client
 }
 
 func newBeside(name string) *beside {

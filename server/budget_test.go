@@ -23,8 +23,8 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// hang starts n dials of one peer that nobody answers, each as flow says, and returns how
-// they failed, as far as they have, once all are under way or refused.
+// hang starts n dials on one link, of what flow returns, where nobody answers. When all are
+// under way or refused, it returns the errors of the refused ones.
 func (r *rig) hang(hog *link.Session, n int, flow func() *tunnel.Flow) (refused []error) {
 	r.t.Helper()
 	ctx, giveUp := context.WithCancel(context.Background())

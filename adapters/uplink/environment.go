@@ -22,7 +22,7 @@ func Variable(flag string, lookup func(name string) (string, bool)) (name, value
 	host, port, err := net.SplitHostPort(value)
 	switch {
 	case err != nil:
-		return name, value, ok // what is no address is no host and no port either
+		return name, value, ok // which the port's flag refuses
 	case part == "hostname":
 		return name, host, ok
 	default:

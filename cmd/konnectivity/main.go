@@ -45,7 +45,7 @@ func newRoot() *cobra.Command {
 	return root
 }
 
-// asPlugin has help and errors name the program as a plugin of kubectl's is called.
+// asPlugin has help and errors name the program as users call a kubectl plugin.
 func asPlugin(root *cobra.Command) {
 	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl konnectivity"}
 	var rename func(*cobra.Command)

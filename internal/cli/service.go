@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// phase is what a system's manager of services is told of one.
+// phase is a state that a service reports to the service manager.
 type phase int
 
 const (
@@ -14,7 +14,7 @@ const (
 	stopping
 )
 
-// tellEvery is how often a manager hears that a service still stops, which may take as long
+// tellEvery is how often the manager hears that a service still stops, which may take as long
 // as its connections.
 const tellEvery = 5 * time.Second
 

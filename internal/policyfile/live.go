@@ -129,9 +129,9 @@ func (l *Live) Server(f *tunnel.Flow, host string, port uint16) (rules string, e
 	return rules, l.decided(file, f, err)
 }
 
-// Agent returns the rules for a request where names are resolved. The result of each question
-// to them goes through decided, which returns what is to be done. It counts decisions about
-// requests, but none about an open connection.
+// Agent returns the rules for a request where names are resolved. The caller passes what they
+// say to decided, which returns nil instead of a refusal where the file only reports, and
+// counts the decision unless it is about an open connection.
 func (l *Live) Agent(f *tunnel.Flow, open bool) (p *policy.Policy, decided func(error) error) {
 	file := l.now.Load()
 	return file.For(f.Who(), ""), func(err error) error {

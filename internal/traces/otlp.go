@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -115,8 +114,9 @@ func spanOf(trace [16]byte, f *tunnel.Flow, now time.Time, took time.Duration, e
 	return s
 }
 
-// traceID is that of a connection's id: a trace-id is itself, our own ids are the end of it,
-// as W3C Trace Context has it for ids of 64 bits, and any other is hashed.
+// traceID returns the trace-id for the id of a connection. An id that is a trace-id stays as it
+// is. One of ours has 64 bits and gets 64 zeros before it, as W3C Trace Context asks. Any other
+// is hashed.
 func traceID(id string) (trace [16]byte) {
 	digits, err := hex.DecodeString(id)
 	switch {
@@ -128,9 +128,6 @@ func traceID(id string) (trace [16]byte) {
 	}
 	return trace
 }
-
-// lastHalf is the number by which traces are chosen.
-func lastHalf(trace [16]byte) uint64 { return binary.BigEndian.Uint64(trace[8:]) >> 1 }
 
 // post sends a batch, and returns how many spans the collector has refused.
 func (e *Exporter) post(ctx context.Context, batch []span) (refused int, err error) {

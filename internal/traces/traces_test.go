@@ -156,7 +156,7 @@ func TestCollectorIsGone(t *testing.T) {
 	}
 }
 
-// What a collector does not take is counted, and it is told when it takes spans again.
+// Spans that a collector refuses are counted as dropped. The log says when it takes some again.
 func TestCollectorRefuses(t *testing.T) {
 	c := newCollector(t)
 	e, said, registry := newExporter(t, c.URL, 1)

@@ -14,7 +14,7 @@ import (
 
 // Set is the state of several servers, and of the tenants that they share.
 type Set struct {
-	Servers    []Report       `json:"servers"`    // those with problems first
+	Servers    reports        `json:"servers"`    // those with problems first
 	Tenants    int            `json:"tenants"`    // that any of the servers has
 	Conditions map[string]int `json:"conditions"` // number of tenants by the worst Condition of each
 	Matched    int            `json:"illMatched"` // by the filter
@@ -45,8 +45,8 @@ func severity(condition string) int {
 }
 
 // setOf makes the picture of servers from the reports of each.
-func setOf(reports []Report, filter string, limit int) *Set {
-	s := &Set{Servers: once(reports), Conditions: map[string]int{}, Ill: []Ill{}, limit: limit}
+func setOf(all reports, filter string, limit int) *Set {
+	s := &Set{Servers: once(all), Conditions: map[string]int{}, Ill: []Ill{}, limit: limit}
 	for i, r := range s.Servers {
 		// The table of tenants tells more.
 		s.Servers[i].Troubles = slices.DeleteFunc(r.Troubles, func(t string) bool { return t == unusableTenants(r.Status.Tenants) })
@@ -118,8 +118,8 @@ func (r *Report) severity() int {
 }
 
 // once leaves out a server that was found by several of its addresses.
-func once(reports []Report) (all []Report) {
-	for _, r := range reports {
+func once(found reports) (all reports) {
+	for _, r := range found {
 		same := func(s Report) bool { return s.Status.ID == r.Status.ID && s.Status.Started.Equal(r.Status.Started) }
 		if r.Error != "" || !slices.ContainsFunc(all, same) {
 			all = append(all, r)
@@ -130,7 +130,7 @@ func once(reports []Report) (all []Report) {
 
 // set asks the servers at addresses.
 func (c *Client) set(ctx context.Context, addresses []string, filter string, limit int) *Set {
-	reports := c.each(addresses, func(r *Report) error {
+	all := c.each(addresses, func(r *Report) error {
 		if err := c.Report(ctx, r, "", limit); err != nil || r.Status.Tenants == nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func (c *Client) set(ctx context.Context, addresses []string, filter string, lim
 		}
 		return err
 	})
-	return setOf(reports, filter, limit)
+	return setOf(all, filter, limit)
 }
 
 // maxSet bounds the servers of a set, which are all asked at once.
@@ -176,7 +176,7 @@ func (c *Client) lookUp(ctx context.Context, services []string) (addresses []str
 	return addresses, nil
 }
 
-func (s *Set) outcome() error { return reports(s.Servers).outcome() }
+func (s *Set) outcome() error { return s.Servers.outcome() }
 
 func (s *Set) print(p *printer) {
 	bad := 0
