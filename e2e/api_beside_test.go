@@ -238,7 +238,10 @@ func TestNodesOfTenantsReachTheirOwnAPIServer(t *testing.T) {
 		beside[c.name] = h.agentFor(t, c, "--api-server="+api, fmt.Sprintf("--proxy-server-port=%d", h.server.ClientPort))
 	}
 	says := func(name string) string {
-		c := must(net.Dial("tcp", nodes[name]))(t)
+		c, err := net.Dial("tcp", nodes[name])
+		if err != nil {
+			return "" // the reset may come this early
+		}
 		defer c.Close()
 		got, _ := io.ReadAll(c)
 		return string(got)

@@ -160,8 +160,30 @@ func (p *Process) Wait(patience time.Duration) (int, error) {
 }
 
 // Signal sends a signal: SIGTERM drains the process, Freeze and Thaw do what
-// they say, and SIGKILL kills it.
-func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
+// they say, and SIGKILL kills it. After Freeze no thread of the process runs.
+func (p *Process) Signal(s syscall.Signal) error {
+	err := p.cmd.Process.Signal(s)
+	for end := time.Now().Add(stopTime); err == nil && s == Freeze && p.runs(); {
+		if time.Now().After(end) {
+			return fmt.Errorf("%s still runs after SIGSTOP", p.Name)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return err
+}
+
+// runs says whether a thread is not stopped: kill(2) returns before those on other
+// processors have noticed. Where there is no proc(5), none is known to run.
+func (p *Process) runs() bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
+	for _, thread := range threads {
+		stat, err := os.ReadFile(thread)
+		if err == nil && !bytes.Contains(stat, []byte(") T ")) {
+			return true
+		}
+	}
+	return false
+}
 
 // Stop ends the process gracefully, or by force if that takes too long, and
 // returns its exit status.
