@@ -85,7 +85,7 @@ func (r *reader) byKubeadm(a *kubeAPI) {
 	r.put("etc/pki/ca.crt", string(r.ca.CertPEM), 0o600)
 	r.put("etc/pki/ca.key", string(r.ca.KeyPEM), 0o600)
 	r.put("etc/manifests/kube-apiserver.yaml", fmt.Sprintf("    - --advertise-address=192.0.2.1\n    - --secure-port=%d\n", a.port), 0o600)
-	r.put("cluster", fmt.Sprintf("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: v1.36.3\n"+
+	r.put("cluster", fmt.Sprintf("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: v1.37.2\n"+
 		"certificatesDir: %s/etc/pki\ncontrolPlaneEndpoint: 127.0.0.1:%d\n", r.dir, a.port), 0o600)
 	r.do("create", "configmap", "-n", "kube-system", "kubeadm-config", "--from-file=ClusterConfiguration="+r.dir+"/cluster")
 	r.put("bin/kubeadm", fmt.Sprintf("#!/bin/sh -eu\nmkdir -p pods\nexport KUBEADM_INIT_DRYRUN_DIR=$PWD/pods\n"+
