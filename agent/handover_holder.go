@@ -9,9 +9,11 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime/debug"
 	"slices"
 	"time"
 
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 )
 
@@ -21,6 +23,11 @@ const (
 	// meanwhile, as does the batch behind them, and both agents have their bytes.
 	handoverBatch = 64
 	handoverBytes = 1 << 20
+
+	// handoverReturn is the part of the memory budget, one in handoverReturn, whose worth of
+	// bytes goes to the next agent before this one gives its memory back to the system:
+	// both have them otherwise until this one ends.
+	handoverReturn = 20
 
 	// handoverReady bounds how long a holder that was told to stop waits for its successor
 	// to have a server.
@@ -68,7 +75,7 @@ func (h *Handover) welcome(s *successor) {
 	}
 	defer h.forget(s)
 	switch err := h.admit(s); {
-	case err == io.EOF: // it looked whether the path is served
+	case errors.Is(err, io.EOF): // it looked whether the path is served
 		return
 	case err != nil:
 		_ = s.send(message{Kind: msgRefused, Reason: err.Error()}, -1)
@@ -243,6 +250,7 @@ func (s *successor) giveAll(a *Agent) (n int, err error) {
 		go func() { c <- moves.Next(handoverBatch, handoverBytes) }()
 		return c
 	}
+	gone := 0 // bytes that connections kept, since their memory was given back
 	for batch := <-next(); len(batch) > 0; {
 		following := next()
 		if err = s.offer(batch); err != nil {
@@ -254,9 +262,13 @@ func (s *successor) giveAll(a *Agent) (n int, err error) {
 			return n, err
 		}
 		for _, m := range batch {
+			gone += tunnel.LenAll(m.Kept)
 			m.Done()
 		}
-		n += len(batch)
+		if n += len(batch); int64(gone) > a.opts.Budget.Max()/handoverReturn {
+			gone = 0
+			debug.FreeOSMemory()
+		}
 		batch = <-following
 	}
 	return n, nil

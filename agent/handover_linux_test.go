@@ -294,6 +294,7 @@ func TestHandoverToAChatterer(t *testing.T) {
 func TestRefusedSuccessors(t *testing.T) {
 	s := newSuccession(t, false)
 	first := s.start()
+	_ = s.visit().conn.Close() // it only looks whether the path is served
 	for range 3 {
 		w := s.visit()
 		testutil.NoError(t, w.send(message{Kind: msgHello, Version: handoverVersion + 1}, -1))

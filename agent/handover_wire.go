@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"konnectivity/internal/unixsocket"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 )
 
@@ -89,18 +90,22 @@ const headSize = 8
 // encode returns m as it is sent, without its file. The first part is the head and the text.
 // The others are the bytes of the connection, which may be 32 MiB and are not copied.
 func encode(m message) (net.Buffers, error) {
-	var kept, owed []byte
+	parts, size := make(net.Buffers, 1), 0
 	if c := m.Conn; c != nil {
-		kept, owed = c.Kept, c.Owed
-		m.Kept = len(kept)
+		m.Kept = tunnel.LenAll(c.Kept)
+		for _, kept := range c.Kept {
+			parts = append(parts, kept.Bytes())
+		}
+		parts, size = append(parts, c.Owed), m.Kept+len(c.Owed)
 	}
 	text, err := json.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
 	head := binary.BigEndian.AppendUint32(nil, uint32(len(text)))
-	head = binary.BigEndian.AppendUint32(head, uint32(len(kept)+len(owed)))
-	return net.Buffers{append(head, text...), kept, owed}, nil
+	head = binary.BigEndian.AppendUint32(head, uint32(size))
+	parts[0] = append(head, text...)
+	return parts, nil
 }
 
 // receive returns the next message, for which it waits until then. Its file is the
@@ -138,25 +143,48 @@ func (w wire) receive(until time.Time) (m message, err error) {
 
 // decode returns the message with that head, whose rest it reads.
 func decode(head []byte, rest io.Reader) (m message, err error) {
-	text, bytes := binary.BigEndian.Uint32(head), binary.BigEndian.Uint32(head[4:])
-	if text > maxHandoverText || bytes > maxHandoverBytes {
-		return m, fmt.Errorf("a message of %d and %d bytes", text, bytes)
+	size, bytes := binary.BigEndian.Uint32(head), int(binary.BigEndian.Uint32(head[4:]))
+	if size > maxHandoverText || uint(bytes) > maxHandoverBytes {
+		return m, fmt.Errorf("a message of %d and %d bytes", size, bytes)
 	}
-	all := make([]byte, text+bytes)
-	if _, err := io.ReadFull(rest, all); err != nil {
+	text := make([]byte, size)
+	if _, err := io.ReadFull(rest, text); err != nil {
 		return m, err
 	}
-	if err := json.Unmarshal(all[:text], &m); err != nil {
+	if err := json.Unmarshal(text, &m); err != nil {
 		return m, err
 	}
-	if c := m.Conn; c != nil {
-		if m.Kept < 0 || m.Kept > int(bytes) {
-			return m, fmt.Errorf("%d of %d bytes", m.Kept, bytes)
-		}
-		c.Kept, c.Owed = all[text:][:m.Kept], all[text:][m.Kept:]
-		return m, c.Check()
+	c := m.Conn
+	if m.Kept < 0 || m.Kept > bytes || c == nil && bytes > 0 {
+		return m, fmt.Errorf("%d of %d bytes", m.Kept, bytes)
 	}
-	return m, nil
+	if c == nil {
+		return m, nil
+	}
+	if c.Kept, err = readChunks(rest, m.Kept); err != nil {
+		return m, err
+	}
+	c.Owed = make([]byte, bytes-m.Kept)
+	if _, err = io.ReadFull(rest, c.Owed); err == nil {
+		err = c.Check()
+	}
+	if err != nil {
+		tunnel.ReleaseAll(c.Kept)
+	}
+	return m, err
+}
+
+// readChunks reads n bytes to where they are kept, so that they are not copied once more.
+func readChunks(from io.Reader, n int) (all []tunnel.Chunk, err error) {
+	for n > 0 && err == nil {
+		c := tunnel.NewChunk(min(n, tunnel.RecordRoom))
+		all, n = append(all, c), n-c.Len()
+		_, err = io.ReadFull(from, c.Bytes())
+	}
+	if err != nil {
+		tunnel.ReleaseAll(all)
+	}
+	return all, err
 }
 
 // fileOf returns the descriptor that came with a message; nil: none.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 )
 
@@ -15,7 +16,7 @@ import (
 func FuzzHandoverMessage(f *testing.F) {
 	conn := resume.Snapshot{
 		Token: [16]byte{1}, ID: "id", Address: "node:10250", Window: time.Minute, Epoch: 3,
-		Taken: 10, From: 5, Acked: 5, Sent: 9, Kept: []byte("hello"), Owed: []byte("you"),
+		Taken: 10, From: 5, Acked: 5, Sent: 9, Kept: []tunnel.Chunk{tunnel.CopyChunk([]byte("hel")), tunnel.CopyChunk([]byte("lo"))}, Owed: []byte("you"),
 	}
 	for _, m := range []message{
 		{Kind: msgHello, Version: handoverVersion, ID: "agent", Servers: []string{"server:8091"}},

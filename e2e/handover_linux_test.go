@@ -27,6 +27,7 @@ func TestConnectionsOutliveTheirAgent(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "handover")
 	f := newFleet(t, 2, flags{agent: []string{"--handover-socket=" + socket, "--graceful-shutdown-timeout=60s"}})
+	idle := f.openEchoes(scaled(100, 2000))
 	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), halves, f.ways()...)
 	for range scaled(2, 10) {
 		before := f.agent
@@ -44,6 +45,7 @@ func TestConnectionsOutliveTheirAgent(t *testing.T) {
 		time.Sleep(scaled(500*time.Millisecond, time.Second))
 	}
 	s.end()
+	idle.check(t)
 }
 
 // Watches of nodes outlive the agent beside the API server as well, where it hands over.
@@ -131,47 +133,126 @@ func (f *fleet) countTo(conns int) (stop func() (alive int64)) {
 	}
 }
 
-// Connections that are idle are handed over quickly, however many there are, and what both
-// agents need for it stays within the one's memory budget.
-func TestManyConnectionsAreHandedOver(t *testing.T) {
-	t.Parallel()
-	many := scaled(500, 10000)
-	f := newFleet(t, 1, flags{agent: []string{"--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--memory-budget-mib=64"}})
-	target := listen(t, func(c *net.TCPConn) {
+// echoed are connections to a server that sends everything back.
+type echoed []net.Conn
+
+// openEchoes makes connections without a sidecar. They last until the test ends.
+func (f *fleet) openEchoes(n int) (open echoed) {
+	target := listen(f.t, func(c *net.TCPConn) {
 		_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // without pipes, which are descriptors
 	})
-	c := must(client.New(client.Options{Address: suite.Loopback(f.servers[0].ClientPort), CAFile: f.PKI("ca.crt"), CertFile: f.PKI("client.crt"), KeyFile: f.PKI("client.key")}))(t)
-	defer c.Close()
-	open := make([]net.Conn, many)
-	for i := range open {
-		open[i] = must(c.DialContext(within(t, patience), "tcp", target))(t)
-		defer open[i].Close()
+	d := f.newClient()
+	for range n {
+		c := must(d.DialContext(within(f.t, patience), "tcp", target))(f.t)
+		f.t.Cleanup(func() { _ = c.Close() })
+		open = append(open, c)
 	}
+	return open
+}
+
+// check fails the test unless every connection goes on.
+func (e echoed) check(t *testing.T) {
+	t.Helper()
+	for _, c := range e {
+		_ = c.SetDeadline(time.Now().Add(patience))
+		must(io.WriteString(c, "hello"))(t)
+		must(io.ReadFull(c, make([]byte, 5)))(t)
+	}
+}
+
+// newClient makes a client of the first server that needs no sidecar.
+func (f *fleet) newClient() *client.Client {
+	c := must(client.New(client.Options{Address: suite.Loopback(f.servers[0].ClientPort), CAFile: f.PKI("ca.crt"), CertFile: f.PKI("client.crt"), KeyFile: f.PKI("client.key")}))(f.t)
+	f.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// Connections that are idle are handed over quickly, however many there are.
+func TestManyConnectionsAreHandedOver(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1, flags{agent: []string{"--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--memory-budget-mib=64"}})
+	open := f.openEchoes(scaled(500, 10000))
 	holder := f.agent
 	f.startAgent()
+	before := must(holder.Memory())(t)
+	took, ran, together := f.handOver(holder)
+	must(holder.Wait(patience))(t)
+	after := must(f.agent.Memory())(t)
+	open.check(t)
+	t.Logf("%d connections in %v, and %v of both agents' processor time; the holder had %.1f MiB, its successor has %.1f MiB, both together at most %.1f MiB",
+		len(open), took.Round(time.Millisecond), ran.Round(time.Millisecond), mib(before.Own), mib(after.Own), mib(together))
+}
+
+// What connections keep for readers that stand still takes both agents together no more than
+// the one's memory budget and a tenth of that.
+func TestHandoverKeepsToTheBudget(t *testing.T) {
+	t.Parallel()
+	const (
+		many   = 300
+		budget = 64 << 20
+	)
+	f := newFleet(t, 1, flags{agent: []string{"--handover-socket=" + filepath.Join(t.TempDir(), "handover"), fmt.Sprintf("--memory-budget-mib=%d", budget>>20), "--graceful-shutdown-timeout=60s"}})
+	idle := must(f.agent.Memory())(t)
+	d := f.newClient()
+	orders, open := make([]order, many), make([]net.Conn, many)
+	for i := range many {
+		c := must(d.DialContext(within(t, patience), "tcp", f.vault.address))(t)
+		defer c.Close()
+		orders[i], open[i] = order{Kind: download, Seed: uint8(i), Size: 2 << 20}, c
+		testutil.NoError(t, orders[i].send(c))
+	}
+	kept := func() float64 { return metric(f.agent.HealthURL("/metrics"), "agent_replay_buffered_bytes") }
+	testutil.Eventually(t, "an agent keeps a quarter of its budget", func() bool { return kept() > budget/4 })
+	before := must(f.agent.Memory())(t)
+	holder := f.agent
+	f.startAgent()
+	took, _, together := f.handOver(holder)
+	t.Logf("in %v; the holder had %.1f MiB and has %.1f MiB, the successor keeps %.1f MiB; both together had at most %.1f MiB",
+		took.Round(time.Millisecond), mib(before.Own), mib(must(holder.Memory())(t).Own), kept()/(1<<20), mib(together))
+	if most := 2*idle.Own + budget*11/10; together > most {
+		t.Errorf("both had %.1f MiB, want %.1f MiB at most", mib(together), mib(most))
+	}
+	for i, c := range open {
+		if err := orders[i].carry(patient{tunnel.Wrap(c)}, true); err != nil {
+			t.Errorf("download %d: %v", i, err)
+		}
+	}
+}
+
+// handOver has the holder hand over to the fleet's agent. It returns how long that took,
+// how long both ran for it, and how much memory they held together at most.
+func (f *fleet) handOver(holder *suite.Agent) (took, ran time.Duration, together int64) {
+	t := f.t
+	both := []*suite.Process{holder.Process, f.agent.Process}
 	processor := func() (sum time.Duration) {
-		for _, a := range []*suite.Agent{holder, f.agent} {
-			ran, _, err := a.Processor()
+		for _, p := range both {
+			ran, _, err := p.Processor()
 			testutil.NoError(t, err)
 			sum += ran
 		}
 		return sum
 	}
-	before, ran, began := must(holder.Memory())(t), processor(), time.Now()
-	testutil.NoError(t, holder.Signal(syscall.SIGTERM))
-	handed := regexp.MustCompile(`"handed over the connections .*"time":"([^"]*)"`)
-	testutil.Eventually(t, "all are handed over", func() bool { return handed.MatchString(holder.Output()) })
-	ran = processor() - ran
-	took := must(time.Parse(time.RFC3339Nano, handed.FindStringSubmatch(holder.Output())[1]))(t).Sub(began)
-	must(holder.Wait(patience))(t)
-	after := must(f.agent.Memory())(t)
-	for _, c := range open {
-		_ = c.SetDeadline(time.Now().Add(patience))
-		must(io.WriteString(c, "hello"))(t)
-		must(io.ReadFull(c, make([]byte, 5)))(t)
+	memory := func() (sum int64) {
+		for _, p := range both {
+			m, _ := p.Memory() // none once it has ended
+			sum += m.Own
+		}
+		return sum
 	}
-	t.Logf("%d connections in %v, and %v of both agents' processor time; the holder had %.1f MiB, its successor has %.1f MiB, at most %.1f MiB",
-		many, took.Round(time.Millisecond), ran.Round(time.Millisecond), mib(before.Own), mib(after.Own), mib(after.MostOwn()))
+	ran = processor()
+	began := time.Now()
+	testutil.NoError(t, holder.Signal(syscall.SIGTERM))
+	for ; !handed.MatchString(holder.Output()); time.Sleep(time.Millisecond) {
+		together = max(together, memory())
+		if time.Since(began) > patience {
+			t.Fatalf("not handed over:\n%s", holder.Output())
+		}
+	}
+	together, ran = max(together, memory()), processor()-ran
+	return must(time.Parse(time.RFC3339Nano, handed.FindStringSubmatch(holder.Output())[1]))(t).Sub(began), ran, together
 }
+
+// handed matches the line of a holder that has handed over all, and its time.
+var handed = regexp.MustCompile(`"handed over the connections .*"time":"([^"]*)"`)
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }

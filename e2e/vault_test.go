@@ -192,7 +192,11 @@ func transfer(c tunnel.Conn, o order, halves bool) error {
 	if err := o.send(c); err != nil {
 		return err
 	}
-	var err error
+	return o.carry(c, halves)
+}
+
+// carry is what comes after the order was sent.
+func (o order) carry(c tunnel.Conn, halves bool) (err error) {
 	switch o.Kind {
 	case downloadClosed:
 		if err := c.CloseWrite(); err != nil {

@@ -205,6 +205,14 @@ func (c Chunk) Release() {
 	}
 }
 
+// LenAll is the number of bytes of payload of a batch.
+func LenAll(batch []Chunk) (n int) {
+	for _, c := range batch {
+		n += c.Len()
+	}
+	return n
+}
+
 // ReleaseAll releases every chunk of a batch.
 func ReleaseAll(batch []Chunk) {
 	for i := range batch {

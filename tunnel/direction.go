@@ -115,10 +115,7 @@ func (d *direction) pass(n int, err error) bool {
 }
 
 func (d *direction) move(n int) error {
-	size := 0
-	for _, c := range d.batch[:n] {
-		size += c.Len()
-	}
+	size := LenAll(d.batch[:n])
 	d.held.Store(true)
 	if d.count.own()+int64(size) > takenUnread {
 		d.relay.watchdog.lookSoon()

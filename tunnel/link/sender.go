@@ -118,9 +118,7 @@ func (s *sender) awaitTurn(h *sendHalf, src []tunnel.Chunk) (first []byte, n int
 	if err := h.awaitCredit(); err != nil {
 		return nil, 0, err
 	}
-	for _, c := range src {
-		n += c.Len()
-	}
+	n = tunnel.LenAll(src)
 	if s.queueMessageLocked(h, src, n) {
 		return nil, 0, nil
 	}

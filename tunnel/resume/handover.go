@@ -81,8 +81,8 @@ type Snapshot struct {
 	Ended    bool   `json:"ended"`   // the destination has ended its direction
 	Left     bool   `json:"left"`    // the destination has ended, and has all: the peer lacks some of Kept
 
-	Kept []byte `json:"-"` // of the direction to the peer
-	Owed []byte `json:"-"` // of the direction to the destination: below Taken, and not written yet
+	Kept []tunnel.Chunk `json:"-"` // of the direction to the peer
+	Owed []byte         `json:"-"` // of the direction to the destination: below Taken, and not written yet
 }
 
 // Move is a connection that is out of use, on its way to another process. Exactly one of
@@ -288,7 +288,7 @@ func (c *Conn) snapshot(socket *tunnel.Seized) Snapshot {
 		Token: c.token, ID: c.served.id, Origin: c.served.origin, Rules: c.served.rules, Address: c.address, Local: addrPort(c.dest[0]), Remote: addrPort(c.dest[1]), Window: m.window, Epoch: m.epoch,
 		Taken: m.In.taken, TakenEnd: m.In.fin,
 		From: min(m.Out.acked, m.Out.end), Acked: m.Out.acked, Sent: m.Out.next, Ended: m.Out.fin,
-		Left: socket == nil, Kept: m.Out.bytes(),
+		Left: socket == nil, Kept: m.Out.shares(),
 	}
 	if socket != nil {
 		s.Owed, s.FinSent = socket.Owed(), socket.FinSent()
@@ -304,9 +304,11 @@ func addrPort(a net.Addr) (of netip.AddrPort) {
 	return of
 }
 
-// Done notes that the other process has the connection.
+// Done notes that the other process has the connection. Nothing may use the Snapshot's Kept
+// after it.
 func (v *Move) Done() {
 	v.end()
+	tunnel.ReleaseAll(v.Kept)
 	if !v.Left {
 		_ = v.Socket.Close()
 	}
@@ -330,7 +332,8 @@ func (v *Move) end() {
 
 // Adopt goes on with a connection of which another process had the acceptor's end. far is
 // its destination, nil if it was Left; m closes it, also with an error. next makes what
-// serves it; where its Forward fails, the policy forbids the connection, and it ends.
+// serves it; where its Forward fails, the policy forbids the connection, and it ends. Adopt
+// takes over s.Kept.
 func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) tunnel.Handler) error {
 	life, cancel := context.WithCancelCause(m.ctx)
 	c := m.newConn(nil, 0, 0, s.Token, s.Address)
@@ -350,6 +353,7 @@ func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) 
 		err = errClosed
 	}
 	if err != nil {
+		c.m.Out.Release()
 		cancel(err)
 		if far != nil {
 			_ = far.Reset(err)
@@ -393,10 +397,8 @@ func restore(s Snapshot) Machine {
 	m := Machine{window: min(s.Window, MaxWindow), epoch: s.Epoch, carrier: Detached, loss: tunnel.LossReplaced, since: time.Now()}
 	m.In = Incoming{taken: s.Taken, told: s.Taken, fin: s.TakenEnd}
 	m.Out = Outgoing{base: s.From, end: s.From, acked: s.Acked, next: s.Sent}
-	for kept := s.Kept; len(kept) > 0; {
-		part := kept[:min(len(kept), tunnel.RecordRoom)]
-		m.Out.Append(tunnel.CopyChunk(part))
-		kept = kept[len(part):]
+	for _, c := range s.Kept {
+		m.Out.Append(c)
 	}
 	m.Out.fin = s.Ended
 	if s.Left {
@@ -411,12 +413,12 @@ const maxOffset = 1 << 62
 
 // Check returns an error about what cannot be the state of a connection.
 func (s *Snapshot) Check() error {
-	end := s.From + uint64(len(s.Kept))
+	end := s.From + uint64(tunnel.LenAll(s.Kept))
 	total := end
 	if s.Ended {
 		total++
 	}
-	ackedEnd := s.Ended && len(s.Kept) == 0 && s.Acked == total
+	ackedEnd := s.Ended && end == s.From && s.Acked == total
 	if s.Acked > s.Sent || s.Sent > total || s.Acked != s.From && !ackedEnd || max(s.From, s.Taken) > maxOffset || s.Window < 0 || s.Left && !s.Ended {
 		return errState
 	}

@@ -79,7 +79,10 @@ func (w *world) hand(m *resume.Move, next *resume.Manager) {
 	testutil.NoError(w.t, m.Check())
 	var s resume.Snapshot
 	testutil.NoError(w.t, json.Unmarshal(testutil.Must(json.Marshal(m.Snapshot))(w.t), &s))
-	s.Kept, s.Owed = m.Kept, m.Owed
+	for _, c := range m.Kept {
+		s.Kept = append(s.Kept, tunnel.CopyChunk(c.Bytes()))
+	}
+	s.Owed = m.Owed
 	if s.Left {
 		m.Done()
 		testutil.NoError(w.t, next.Adopt(s, nil, serveFar))

@@ -95,13 +95,15 @@ func (o *Outgoing) Finished() bool { return o.fin }
 // Kept returns how many bytes wait to be acknowledged.
 func (o *Outgoing) Kept() int { return int(o.end - min(o.acked, o.end)) }
 
-// bytes returns a copy of the bytes that wait to be acknowledged.
-func (o *Outgoing) bytes() []byte {
-	all := make([]byte, 0, int(o.end-o.base))
+// shares returns chunks of the bytes that wait to be acknowledged, to be released by
+// themselves. They share their memory with o, to which nothing may be appended meanwhile.
+func (o *Outgoing) shares() (all []tunnel.Chunk) {
+	skip := int(o.end-o.base) - o.Kept() // part of the first of segs
 	for _, c := range o.segs {
-		all = append(all, c.Bytes()...)
+		all = append(all, c.Share(skip, c.Len(), 0))
+		skip = 0
 	}
-	return all[len(all)-o.Kept():]
+	return all
 }
 
 // Size returns how many bytes of memory the kept bytes pin.

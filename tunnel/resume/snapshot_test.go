@@ -1,6 +1,7 @@
 package resume
 
 import (
+	"slices"
 	"testing"
 
 	"konnectivity/tunnel"
@@ -14,7 +15,11 @@ func FuzzSnapshot(f *testing.F) {
 	f.Add(uint64(0), uint64(0), uint64(1), uint64(0), []byte(nil), true, false, uint64(1))
 	f.Add(^uint64(0), uint64(0), uint64(0), uint64(0), []byte(nil), true, true, uint64(0)) // its end overflows
 	f.Fuzz(func(t *testing.T, from, acked, sent, taken uint64, kept []byte, ended, left bool, offset uint64) {
-		s := Snapshot{Epoch: 1, Window: DefaultWindow, From: from, Acked: acked, Sent: sent, Taken: taken, Kept: kept, Ended: ended, Left: left}
+		var chunks []tunnel.Chunk
+		for p := range slices.Chunk(kept, 100) {
+			chunks = append(chunks, tunnel.CopyChunk(p))
+		}
+		s := Snapshot{Epoch: 1, Window: DefaultWindow, From: from, Acked: acked, Sent: sent, Taken: taken, Kept: chunks, Ended: ended, Left: left}
 		if s.Check() != nil || len(kept) > 1<<20 {
 			return
 		}
