@@ -119,7 +119,7 @@ func (w *world) newCluster(name, url string) *cluster {
 	c := &cluster{world: w, name: name, url: url, dir: filepath.Join(w.dir, name), ca: must(pki.NewCA(name))(w.t)}
 	write(w.t, c.dir+"/ca.crt", string(c.ca.CertPEM))
 	ips := []net.IP{net.ParseIP(controlIP), net.ParseIP(outsideIP), net.ParseIP(hiddenIP), net.ParseIP("127.0.0.1"), net.ParseIP("10.96.0.1"), net.ParseIP("10.97.0.1")}
-	c.issue("apiserver", pki.Leaf{CommonName: "kube-apiserver", IPs: ips, Server: true})
+	c.issue("apiserver", pki.Leaf{CommonName: "kube-apiserver", DNS: []string{"kubernetes.default"}, IPs: ips, Server: true})
 	c.issue("service-accounts", pki.Leaf{CommonName: "service-accounts"})
 	c.issue("kubelet-client", pki.Leaf{CommonName: "kube-apiserver-kubelet-client", Client: true})
 	c.kubeconfig = c.userConfig("admin", pki.Leaf{CommonName: "admin", Organization: "system:masters"})

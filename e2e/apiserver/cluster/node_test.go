@@ -81,7 +81,7 @@ func (c *cluster) newNode(name, ip, bridge, prefix string) *machine {
 	write(c.t, m.dir+"/cni/pods.conflist", fmt.Sprintf(cniConfig, bridge, m.dir+"/ipam", prefix))
 	write(c.t, m.dir+"/resolv.conf", "nameserver "+controlIP+"\n")
 	c.issue(name+"-kubelet", pki.Leaf{CommonName: "system:node:" + name, IPs: []net.IP{net.ParseIP(ip)}, Server: true})
-	write(c.t, m.dir+"/kubelet.yaml", fmt.Sprintf(kubeletConfig, c.dir, name, m.dir, controlIP))
+	write(c.t, m.dir+"/kubelet.yaml", fmt.Sprintf(kubeletConfig, c.dir, name, m.dir, ip))
 	m.kubelet = []string{"--config=" + m.dir + "/kubelet.yaml", "--hostname-override=" + name, "--node-ip=" + ip, "--root-dir=" + m.dir + "/kubelet"}
 	m.start("containerd", "containerd", "--config="+m.dir+"/config.toml")
 	wait(c.t, "containerd runs", func() error { _, err := m.ctr("version"); return err })

@@ -3,11 +3,13 @@ package cluster
 import (
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
 )
 
@@ -45,34 +47,13 @@ func TestNodeBootsByTheTunnel(t *testing.T) {
 	if !isolate(t) {
 		return
 	}
-	w := newControlPlanes(t, "https://"+hiddenIP+":6443", "clusterIP: "+hiddenIP, "--advertise-address=172.20.0.1")
-	shell(t, etcOfItsOwn)
-	steps := fence.FindAllStringSubmatch(source(t, "docs/one-name.md"), -1)
-	if len(steps) != 4 {
-		t.Fatalf("the page has %d steps", len(steps))
-	}
-	dir := w.unpack()
-	write(t, dir+"/my-node/kustomization.yaml", steps[0][1])
-	node := w.nodes.newNode("node-1", nodeIP, "pods", "10.245.0")
-	node.load()
-
-	direct := []string{w.nodes.url, controlURL}
-	for _, url := range direct {
-		if err := node.asks(url); err != nil {
-			t.Fatalf("%s is not reached before the way is closed: %v", url, err)
-		}
-	}
-	shell(t, onlyTheTunnel)
-	w.follow(steps[1][1], "sh")
-	w.follow(steps[2][1], "nsenter", "--net="+nodesNet, "sh")
-	began := time.Now()
-	shell(t, `echo 'staticPodPath: /etc/kubernetes/manifests' >> "$1"`, node.dir+"/kubelet.yaml")
-	node.runAt(localAPI)
-	fmt.Printf("%5.1f s  until the node is ready\n", time.Since(began).Seconds())
-	w.follow(steps[3][1], "nsenter", "--net="+nodesNet, "sh")
+	node := bootByTheTunnel(t, "")
+	w := node.world
 	proxy := w.nodes.userConfigAt(localAPI, "proxy", pki.Leaf{CommonName: "system:kube-proxy"})
 	node.start("kube-proxy", program("kube-proxy"), "--kubeconfig="+proxy, "--proxy-mode=iptables", "--conntrack-max-per-core=0", "--cluster-cidr=10.245.0.0/16", "--hostname-override=node-1")
-
+	node.start("dnsmasq", "dnsmasq", "--keep-in-foreground", "--no-hosts", "--no-resolv", "--bind-interfaces", "--listen-address="+nodeIP, "--user=root",
+		"--local=/cluster.local/", "--host-record=kubernetes.default.svc.cluster.local,10.97.0.1", "--pid-file="+node.dir+"/dnsmasq.pid", "--log-facility=-")
+	w.nodes.do(byName, "apply", "-f", "-")
 	w.nodes.do("", "create", "clusterrolebinding", "look", "--clusterrole=view", "--serviceaccount=default:default")
 	w.lists("at-first")
 	wait(t, "kubectl logs works", func() error {
@@ -83,11 +64,11 @@ func TestNodeBootsByTheTunnel(t *testing.T) {
 		return err
 	})
 	ready := w.readySince()
-	w.killServers()
+	w.killServers(w.lists)
 	if now := w.readySince(); now != ready {
 		t.Errorf("the node was ready since %s, and is since %s", ready, now)
 	}
-	for _, url := range direct {
+	for _, url := range []string{w.nodes.url, controlURL} {
 		if err := node.asks(url); err == nil {
 			t.Errorf("the node reaches %s without the tunnel", url)
 		}
@@ -98,6 +79,110 @@ func TestNodeBootsByTheTunnel(t *testing.T) {
 	}
 }
 
+// TestWatchesOutliveServers has an agent beside kube-apiserver. Watches of the node's programs
+// go on while each server is killed.
+func TestWatchesOutliveServers(t *testing.T) {
+	if !isolate(t) {
+		return
+	}
+	node := bootByTheTunnel(t, "agent")
+	w := node.world
+	kubeconfig := w.nodes.userConfigAt(localAPI, "watcher", pki.Leaf{CommonName: "watcher", Organization: "system:masters"})
+	var watches []*suite.Process
+	for range 8 {
+		p := must(suite.Start("kubectl", "nsenter", []string{"--net=" + nodesNet, program("kubectl"), "--kubeconfig=" + kubeconfig, "get", "configmaps", "--watch-only", "-o", "name"}, nil))(t)
+		t.Cleanup(p.Kill)
+		watches = append(watches, p)
+	}
+	seen := func(name string) {
+		w.nodes.do("", "create", "configmap", name)
+		for i, p := range watches {
+			wait(t, fmt.Sprintf("watch %d tells of %s", i, name), func() error {
+				if out := p.Output(); !strings.Contains(out, "configmap/"+name+"\n") {
+					return fmt.Errorf("it says %q", lastLines(out))
+				}
+				return nil
+			})
+		}
+	}
+	wait(t, "all watch", func() error {
+		name := fmt.Sprint("first-", time.Now().UnixNano())
+		w.nodes.do("", "create", "configmap", name)
+		time.Sleep(time.Second)
+		for i, p := range watches {
+			if !strings.Contains(p.Output(), name) {
+				return fmt.Errorf("%d does not", i)
+			}
+		}
+		return nil
+	})
+	w.killServers(seen)
+	for i, p := range watches { // kubectl ends with its watch
+		if got := strings.Count(p.Output(), "configmap/after-kill-"); got != 3 {
+			t.Errorf("watch %d told of %d of 3: %s", i, got, lastLines(p.Output()))
+		}
+	}
+}
+
+// bootByTheTunnel follows docs/one-name.md, with server.apiServers as given; "": as the page
+// has it. With "agent", an agent runs beside kube-apiserver.
+func bootByTheTunnel(t *testing.T, apiServers string) *machine {
+	w := newControlPlanes(t, "https://"+hiddenIP+":6443", "clusterIP: "+hiddenIP, "--advertise-address=172.20.0.1")
+	shell(t, etcOfItsOwn)
+	steps := fence.FindAllStringSubmatch(source(t, "docs/one-name.md"), -1)
+	if len(steps) != 4 {
+		t.Fatalf("the page has %d steps", len(steps))
+	}
+	dir := w.unpack()
+	write(t, dir+"/my-node/kustomization.yaml", steps[0][1])
+	node := w.nodes.newNode("node-1", nodeIP, "pods", "10.245.0")
+	node.load()
+	for _, url := range []string{w.nodes.url, controlURL} {
+		if err := node.asks(url); err != nil {
+			t.Fatalf("%s is not reached before the way is closed: %v", url, err)
+		}
+	}
+	shell(t, onlyTheTunnel)
+	install := steps[1][1]
+	if apiServers != "" {
+		install = strings.Replace(install, "server.apiServers={kube-apiserver:6443}", "server.apiServers={"+apiServers+"}", 1)
+	}
+	w.follow(install, "sh")
+	if apiServers == "agent" {
+		w.startBeside()
+	}
+	w.follow(steps[2][1], "nsenter", "--net="+nodesNet, "sh")
+	began := time.Now()
+	shell(t, `echo 'staticPodPath: /etc/kubernetes/manifests' >> "$1"`, node.dir+"/kubelet.yaml")
+	node.runAt(localAPI)
+	fmt.Printf("%5.1f s  until the node is ready\n", time.Since(began).Seconds())
+	w.follow(steps[3][1], "nsenter", "--net="+nodesNet, "sh")
+	return node
+}
+
+// startBeside runs an agent beside kube-apiserver, which knows the servers by their Service.
+func (w *world) startBeside() {
+	dir, host := w.clientFiles("beside")
+	shell(w.t, `echo "$1 konnectivity-server-local" >> /etc/hosts`, host)
+	w.start("agent", filepath.Join(w.installed, "bin", "konnectivity-agent"), "--api-server="+hiddenIP+":6443", "--agent-id=beside", "--proxy-server-host=konnectivity-server-local",
+		"--ca-cert="+dir+"/ca.crt", "--agent-cert="+dir+"/tls.crt", "--agent-key="+dir+"/tls.key")
+}
+
+// byName leads kubectl to its API server by the Service's name.
+const byName = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: by-name}
+data:
+  config: |
+    apiVersion: v1
+    kind: Config
+    current-context: c
+    clusters: [{name: c, cluster: {server: "https://kubernetes.default", certificate-authority: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}}]
+    contexts: [{name: c, context: {cluster: c, user: u, namespace: default}}]
+    users: [{name: u, user: {tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token}}]
+`
+
 // asks asks an API server from the node, whether it is ready.
 func (m *machine) asks(url string) error {
 	out, err := exec.Command("nsenter", "--net="+m.net, "curl", "--silent", "--show-error", "--insecure", "--fail", "--max-time", "5", url+"/readyz").CombinedOutput()
@@ -107,7 +192,7 @@ func (m *machine) asks(url string) error {
 	return err
 }
 
-// lists has a pod on the node list Services by the Service kubernetes.
+// lists has a pod on the node list Services by the name of the Service kubernetes.
 func (w *world) lists(name string) {
 	w.t.Helper()
 	w.nodes.do(fmt.Sprintf(`
@@ -116,7 +201,12 @@ kind: Pod
 metadata: {name: %s}
 spec:
   restartPolicy: OnFailure # kube-proxy may not have been there yet
-  containers: [{name: kubectl, image: "registry.k8s.io/kubectl:v1.34.1", args: [get, services, -o, name]}]
+  containers:
+    - name: kubectl
+      image: registry.k8s.io/kubectl:v1.34.1
+      args: [get, services, -o, name, --kubeconfig=/by-name/config]
+      volumeMounts: [{name: by-name, mountPath: /by-name}]
+  volumes: [{name: by-name, configMap: {name: by-name}}]
 `, name), "apply", "-f", "-")
 	wait(w.t, name+" has listed Services", func() error {
 		out, err := w.nodes.try("", "get", "pod", name, "-o", "jsonpath={.status.phase}")
@@ -133,9 +223,9 @@ func (w *world) readySince() string {
 	return w.nodes.do("", "get", "node", "node-1", "-o", `jsonpath={range .status.conditions[?(@.type=="Ready")]}{.status} {.lastTransitionTime}{end}`)
 }
 
-// killServers kills each server in turn, has the node run a pod at once, and waits until the
-// server is back.
-func (w *world) killServers() {
+// killServers kills each server in turn, has the node do something at once, and waits until
+// the server is back.
+func (w *world) killServers(does func(name string)) {
 	t := w.t
 	w.rolledOut()
 	for i, pid := range serverPIDs(t) {
@@ -143,8 +233,8 @@ func (w *world) killServers() {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		w.lists(fmt.Sprint("after-kill-", i))
-		fmt.Printf("%5.1f s  until a pod has listed Services, after a server was killed\n", time.Since(began).Seconds())
+		does(fmt.Sprint("after-kill-", i))
+		fmt.Printf("%5.1f s  until it was done, after a server was killed\n", time.Since(began).Seconds())
 		wait(t, "all servers are ready", func() error {
 			out, err := w.control.try("", "-n", "my-control-plane", "get", "pods", "-l", "app.kubernetes.io/name=konnectivity-server", "-o", "jsonpath={.items[*].status.containerStatuses[*].ready}")
 			if running := len(serverPIDs(t)); err == nil && (out != "true true true" || running != 3) {

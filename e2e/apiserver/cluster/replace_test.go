@@ -68,17 +68,22 @@ func (w *world) agentPod() string {
 
 // startSidecar runs a SOCKS5 proxy that reaches the server as the first cluster's pods do.
 func (w *world) startSidecar() proxy.ContextDialer {
-	t := w.t
-	dir := filepath.Join(w.dir, "sidecar")
-	for file, key := range map[string]string{"ca.crt": `ca\.crt`, "tls.crt": `tls\.crt`, "tls.key": `tls\.key`} {
-		encoded := w.control.do("", "-n", "my-control-plane", "get", "secret", "konnectivity-client", "-o", "go-template={{index .data \""+strings.ReplaceAll(key, `\`, "")+"\" | base64decode}}")
-		write(t, filepath.Join(dir, file), encoded)
-	}
-	host := w.control.do("", "-n", "my-control-plane", "get", "service", "konnectivity-server-local", "-o", "jsonpath={.spec.clusterIP}")
+	dir, host := w.clientFiles("sidecar")
 	const address = "127.0.0.1:1080"
 	w.start("socks5", filepath.Join(w.installed, "bin", "konnectivity-socks5-proxy"), "--konnectivity-hostname="+host, "--konnectivity-port=8090", "--serving-port=1080",
 		"--server-name=konnectivity-server-local", "--ca-cert-path="+dir+"/ca.crt", "--tls-cert-path="+dir+"/tls.crt", "--tls-key-path="+dir+"/tls.key")
-	return must(proxy.SOCKS5("tcp", address, nil, proxy.Direct))(t).(proxy.ContextDialer)
+	return must(proxy.SOCKS5("tcp", address, nil, proxy.Direct))(w.t).(proxy.ContextDialer)
+}
+
+// clientFiles writes a client's certificate to a folder of that name, and returns that and the
+// address of the servers' Service for clients.
+func (w *world) clientFiles(name string) (dir, host string) {
+	dir = filepath.Join(w.dir, name)
+	for _, file := range []string{"ca.crt", "tls.crt", "tls.key"} {
+		encoded := w.control.do("", "-n", "my-control-plane", "get", "secret", "konnectivity-client", "-o", "go-template={{index .data \""+file+"\" | base64decode}}")
+		write(w.t, filepath.Join(dir, file), encoded)
+	}
+	return dir, w.control.do("", "-n", "my-control-plane", "get", "service", "konnectivity-server-local", "-o", "jsonpath={.spec.clusterIP}")
 }
 
 // load is the connections through agents, and what became of them.
