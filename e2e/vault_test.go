@@ -195,7 +195,7 @@ func transfer(c tunnel.Conn, o order, halves bool) error {
 	return o.carry(c, halves)
 }
 
-// carry is what comes after the order was sent.
+// carry is the client's side of an order that it has sent.
 func (o order) carry(c tunnel.Conn, halves bool) (err error) {
 	switch o.Kind {
 	case downloadClosed:
