@@ -36,6 +36,9 @@ func (r *release) compile(s system, module, packages string, flags ...string) er
 	if cmd.Env, err = settings(s, "off"); err != nil {
 		return err
 	}
+	if r.fips != "" {
+		cmd.Env = append(cmd.Env, "GOFIPS140="+r.fips)
+	}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return cmd.Run()
 }

@@ -32,6 +32,7 @@ type release struct {
 	systems   []system
 	busybox   string // a folder with Debian's busybox-static for each architecture
 	key       *key   // nil: nothing is signed
+	fips      string // version of Go's FIPS 140-3 module that programs use; "": none
 	downloads string // address of the published files; "": unknown
 	files     string // make only this tar of the lean image's files; "": a release
 
@@ -126,6 +127,7 @@ func parse(args []string) (*release, error) {
 	set.StringVar(&systems, "systems", "", "OS/ARCH to build for, spaces between")
 	set.StringVar(&r.files, "image-files", "", "make nothing but a tar of what the lean image holds, for one system and whatever version")
 	set.StringVar(&r.busybox, "busybox", "", "folder with ARCH/busybox, ARCH/copyright and ARCH/package for HyperShift's image")
+	set.StringVar(&r.fips, "fips", "", "version of Go's FIPS 140-3 module (GOFIPS140), whose mode the programs are in; \"\": none")
 	set.StringVar(&r.downloads, "downloads", "", "address from which the files will be downloaded, for krew; \"\": no manifest is made")
 	set.StringVar(&keyFile, "key", "", "PEM file with the private key to sign with; \"\": nothing is signed")
 	if err := set.Parse(args); err != nil {

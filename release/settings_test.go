@@ -5,14 +5,17 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/goreleaser/nfpm/v2"
 )
 
-// The settings of the person who builds a release do not reach the compiler.
-func TestSettingsOfTheBuilderAreIgnored(t *testing.T) {
+// tinyModule is a module of one program, tiny.
+func tinyModule(t *testing.T) string {
+	t.Helper()
 	module := t.TempDir()
 	if err := errors.Join(
 		os.WriteFile(filepath.Join(module, "go.mod"), []byte("module tiny\n\ngo 1.26.0\n"), 0o600),
@@ -21,6 +24,27 @@ func TestSettingsOfTheBuilderAreIgnored(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
+	return module
+}
+
+// Programs of a release with FIPS are in that mode.
+func TestFIPS(t *testing.T) {
+	r, s := &release{work: t.TempDir(), fips: "v1.0.0"}, system{"linux", "amd64"}
+	if err := r.compile(s, tinyModule(t), "."); err != nil {
+		t.Fatal(err)
+	}
+	info, err := buildinfo.ReadFile(r.binary(s, "tiny"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(info.Settings, debug.BuildSetting{Key: "DefaultGODEBUG", Value: "fips140=on"}) {
+		t.Errorf("the program has %v", info.Settings)
+	}
+}
+
+// The settings of the person who builds a release do not reach the compiler.
+func TestSettingsOfTheBuilderAreIgnored(t *testing.T) {
+	module := tinyModule(t)
 	t.Setenv("GOFLAGS", "-tags=mine -race=false -gcflags=-N")
 	t.Setenv("GOEXPERIMENT", "noregabiargs")
 	t.Setenv("GOAMD64", "v3")

@@ -56,6 +56,9 @@ type Suite struct {
 	// may have open (ulimit -n).
 	Descriptors int
 
+	// Env is added to the environment of programs that are started later.
+	Env []string
+
 	mu      sync.Mutex
 	procs   []*Process
 	release []func() // of ports
@@ -83,7 +86,7 @@ func (s *Suite) Run(program string, env []string, args ...string) (*Process, err
 		limited := fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, s.Descriptors)
 		path, args = "/bin/sh", append([]string{"-c", limited, path}, args...)
 	}
-	p, err := Start(program, path, args, env)
+	p, err := Start(program, path, args, append(env, s.Env...))
 	if err != nil {
 		return nil, err
 	}

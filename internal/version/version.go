@@ -2,6 +2,7 @@
 package version
 
 import (
+	"crypto/fips140"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -21,12 +22,18 @@ type Info struct {
 	Go      string `json:"go"`      // Go release that built it
 	OS      string `json:"os"`
 	Arch    string `json:"arch"`
+
+	// FIPS is the version of Go's FIPS 140-3 module, if the program is in that mode.
+	FIPS string `json:"fips,omitempty"`
 }
 
 // Get returns the running build's Info. What the linker did not set comes from
 // the build information that Go embeds, if any.
 func Get() Info {
 	i := Info{Version: version, Commit: commit, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	if fips140.Enabled() {
+		i.FIPS = fips140.Version()
+	}
 	if i.Commit == "" {
 		i.Commit = embeddedCommit()
 	}
@@ -38,7 +45,11 @@ func Get() Info {
 
 // String returns one line, as --version prints it.
 func (i Info) String() string {
-	return fmt.Sprintf("%s (commit %s, %s, %s/%s)", i.Version, i.Commit, i.Go, i.OS, i.Arch)
+	mode := ""
+	if i.FIPS != "" {
+		mode = ", FIPS 140-3 mode, module " + i.FIPS
+	}
+	return fmt.Sprintf("%s (commit %s, %s, %s/%s%s)", i.Version, i.Commit, i.Go, i.OS, i.Arch, mode)
 }
 
 // embeddedCommit returns the revision that go build recorded, or "unknown".
