@@ -22,9 +22,10 @@ import (
 
 const (
 	echoAddress = nodeIP + ":7777"
-	transfers   = 40   // that echo all the while
-	sessions    = 20   // of kubectl exec
-	idle        = 2000 // connections that are used once more at the end
+	echoBeside  = "127.0.0.1:7777" // without the tunnel: how busy the machine is
+	transfers   = 40               // that echo all the while
+	sessions    = 20               // of kubectl exec
+	idle        = 2000             // connections that are used once more at the end
 )
 
 // TestAgentsAreReplaced rolls the agents' DaemonSet out twice, under connections of every
@@ -41,8 +42,15 @@ func TestAgentsAreReplaced(t *testing.T) {
 	w.nodes.do("", "-n", "kube-system", "rollout", "status", "daemonset/konnectivity-agent", "--timeout=60s")
 
 	w.start("echo", "nsenter", "--net="+nodesNet, "env", echoIn+"="+echoAddress, must(os.Executable())(t))
+	w.start("echo beside", "env", echoIn+"="+echoBeside, must(os.Executable())(t))
 	dialer := w.startSidecar()
 	l := w.press(dialer)
+	wait(t, "all connections are used", func() error {
+		if n := l.used.Load(); n < 2*transfers+sessions {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
 	for range 2 {
 		before := w.agentPod()
 		began := time.Now()
@@ -91,29 +99,32 @@ type load struct {
 	over     chan struct{}
 	running  sync.WaitGroup
 	messages atomic.Int64
+	used     atomic.Int64 // connections of which a line came back
 	failed   chan error
 
 	mu     sync.Mutex
-	pauses []time.Duration // the longest of each connection
+	pauses map[string][]time.Duration // of each kind, the longest of each connection
 }
 
 // press begins all connections.
 func (w *world) press(d proxy.ContextDialer) *load {
 	t := w.t
-	l := &load{over: make(chan struct{}), failed: make(chan error, transfers+sessions+idle)}
-	open := func() net.Conn {
+	l := &load{over: make(chan struct{}), failed: make(chan error, 2*transfers+sessions+idle), pauses: map[string][]time.Duration{}}
+	open := func(d proxy.ContextDialer, address string) net.Conn {
 		var c net.Conn
 		wait(t, "a connection is made", func() (err error) {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 			defer cancel()
-			c, err = d.DialContext(ctx, "tcp", echoAddress)
+			c, err = d.DialContext(ctx, "tcp", address)
 			return err
 		})
 		return c
 	}
 	for range transfers {
-		c := open()
+		c := open(d, echoAddress)
 		l.count("a transfer", c, bufio.NewReader(c), c.Close, 16<<10)
+		c = open(proxy.Direct, echoBeside)
+		l.count("without the tunnel", c, bufio.NewReader(c), c.Close, 16<<10)
 	}
 	for range sessions {
 		cmd := exec.Command(program("kubectl"), "exec", "-i", "hello", "--", "/bin/sh", "-c", "while read -r l; do echo \"$l\"; done")
@@ -126,7 +137,7 @@ func (w *world) press(d proxy.ContextDialer) *load {
 		l.count("kubectl exec", in, bufio.NewReader(out), in.Close, 64)
 	}
 	for range idle {
-		c := open()
+		c := open(d, echoAddress)
 		l.running.Go(func() {
 			defer c.Close()
 			<-l.over
@@ -153,7 +164,7 @@ func (l *load) count(what string, to io.Writer, from *bufio.Reader, end func() e
 		defer func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.pauses = append(l.pauses, longest)
+			l.pauses[what] = append(l.pauses[what], longest)
 		}()
 		for n := uint64(0); ; n++ {
 			line := fmt.Sprintf("%x %s\n", binary.BigEndian.AppendUint64(nil, n), filler)
@@ -166,8 +177,12 @@ func (l *load) count(what string, to io.Writer, from *bufio.Reader, end func() e
 				l.failed <- fmt.Errorf("%s, line %d: %d bytes of %d came back: %w", what, n, len(got), len(line), err)
 				return
 			}
-			longest = max(longest, time.Since(began))
 			l.messages.Add(1)
+			if n == 0 { // it has waited for kubectl to start
+				l.used.Add(1)
+			} else {
+				longest = max(longest, time.Since(began))
+			}
 			select {
 			case <-l.over:
 				return
@@ -185,9 +200,11 @@ func (l *load) end(t *testing.T) {
 	for err := range l.failed {
 		t.Error(err)
 	}
-	slices.Sort(l.pauses)
-	fmt.Printf("%d lines came back; the longest pause of a connection: p50 %.2f s, p99 %.2f s\n", l.messages.Load(),
-		l.pauses[len(l.pauses)/2].Seconds(), l.pauses[len(l.pauses)*99/100].Seconds())
+	fmt.Printf("%d lines came back; the longest pause of a connection:\n", l.messages.Load())
+	for what, pauses := range l.pauses {
+		slices.Sort(pauses)
+		fmt.Printf("%5.2f s  p50, %.2f s at most: %s\n", pauses[len(pauses)/2].Seconds(), pauses[len(pauses)-1].Seconds(), what)
+	}
 }
 
 // echoIn is set, to its address, in a process that is an echo server.
