@@ -117,6 +117,10 @@ e2e-install: kube ## Install the chart by Helm, and the kustomizations, in a kub
 .PHONY: kube
 kube: $(KUBE)/built $(KUBE)/helm
 
+.PHONY: conformance
+conformance: $(KUBE)/conformance ## Run Kubernetes' own tests of what goes through the tunnel in such a cluster
+	$(MAKE) e2e-cluster ARGS='-run=TestConformance -timeout=90m'
+
 # That every package is there which they are compiled from.
 .PHONY: kube-sources
 kube-sources:
@@ -134,6 +138,12 @@ $(KUBE)/node: e2e/apiserver/programs/go.mod
 	mkdir -p $(@D)
 	$(GO) build -C $(<D) -ldflags '-s -w' -o '$(CURDIR)/$(@D)/' $(addprefix k8s.io/kubernetes/cmd/,kubelet kube-controller-manager kube-scheduler kube-proxy)
 	touch $@
+
+$(KUBE)/conformance: e2e/apiserver/programs/go.mod
+	mkdir -p $(@D)
+	$(GO) test -C $(<D) -c -o '$(CURDIR)/$@' ./conformance
+	$(GO) build -C $(<D) -ldflags '-s -w' -o '$(CURDIR)/$(@D)/' k8s.io/kubernetes/test/images/agnhost k8s.io/sample-apiserver
+	install -m 644 "$$($(GO) list -C $(<D) -m -f '{{.Dir}}' k8s.io/kubernetes)"/test/images/agnhost/porter/localhost.* $(@D)/
 
 $(KUBE)/helm: manifests/check/go.mod
 	$(GO) build -C $(<D) -ldflags '-s -w' -o '$(CURDIR)/$@' helm.sh/helm/v3/cmd/helm

@@ -104,9 +104,9 @@ func newControlPlanes(t *testing.T, url, service string, flags ...string) *world
 	t.Cleanup(w.explain)
 	w.control.startControllers()
 	w.startDNS()
-	w.startProxy()
 	w.startCloud()
 	machine := w.control.newNode("control", controlIP, "pods", "10.244.0")
+	machine.startProxy(controlURL)
 	machine.run()
 	machine.load()
 	w.runControlPlaneOfNodes(service, flags)
@@ -159,6 +159,9 @@ func (c *cluster) apiFlags(dir, prefix, services string, more ...string) []strin
 		"--service-account-key-file=" + dir + "/service-accounts.crt", "--service-account-signing-key-file=" + dir + "/service-accounts.key",
 		"--kubelet-certificate-authority=" + dir + "/ca.crt", "--kubelet-preferred-address-types=InternalIP",
 		"--kubelet-client-certificate=" + dir + "/kubelet-client.crt", "--kubelet-client-key=" + dir + "/kubelet-client.key",
+		"--proxy-client-cert-file=" + dir + "/kubelet-client.crt", "--proxy-client-key-file=" + dir + "/kubelet-client.key",
+		"--requestheader-client-ca-file=" + dir + "/ca.crt", "--requestheader-allowed-names=kube-apiserver-kubelet-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
 	}, more...)
 }
 
@@ -251,12 +254,6 @@ func (w *world) every(do func()) {
 		}
 	}()
 	w.t.Cleanup(func() { <-done })
-}
-
-// startProxy makes the first cluster's Services work.
-func (w *world) startProxy() {
-	w.start("kube-proxy", program("kube-proxy"), "--kubeconfig="+w.control.kubeconfig, "--proxy-mode=iptables", "--conntrack-max-per-core=0",
-		"--cluster-cidr=10.244.0.0/16", "--hostname-override=control")
 }
 
 // runControlPlaneOfNodes runs the second cluster's kube-apiserver as a pod of the

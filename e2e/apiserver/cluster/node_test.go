@@ -108,6 +108,12 @@ func (m *machine) runAt(url string, flags ...string) {
 	})
 }
 
+// startProxy makes Services work on the node, which finds the API server at url.
+func (m *machine) startProxy(url string) {
+	kubeconfig := m.userConfigAt(url, "proxy", pki.Leaf{CommonName: "system:kube-proxy"})
+	m.start("kube-proxy", program("kube-proxy"), "--kubeconfig="+kubeconfig, "--proxy-mode=iptables", "--conntrack-max-per-core=0", "--hostname-override="+m.name)
+}
+
 // start runs a program in the machine's network.
 func (m *machine) start(name, path string, args ...string) {
 	m.t.Helper()
@@ -145,7 +151,12 @@ func (m *machine) load() {
 }
 
 // entrypoints of images that have one.
-var entrypoints = map[string][]string{"pause": {"/bin/sleep", "infinity"}, "kubectl": {"/bin/kubectl"}}
+var entrypoints = map[string][]string{
+	"pause": {"/bin/sleep", "infinity"}, "kubectl": {"/bin/kubectl"}, "agnhost": {"/agnhost"}, "sample-apiserver": {"/sample-apiserver"},
+}
+
+// arguments of images, unless a pod gives its own.
+var arguments = map[string][]string{"agnhost": {"pause"}}
 
 // pack makes an archive of an image of files of this machine.
 func (m *machine) pack(image string, files map[string]string) string {
@@ -164,7 +175,7 @@ func (m *machine) pack(image string, files map[string]string) string {
 	short, _, _ := strings.Cut(filepath.Base(image), ":")
 	config := must(json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Env": []string{"PATH=/usr/bin:/bin"}, "Entrypoint": entrypoints[short]},
+		"config": map[string]any{"Env": []string{"PATH=/usr/bin:/bin"}, "Entrypoint": entrypoints[short], "Cmd": arguments[short]},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", hash.Sum(nil))}},
 	}))(m.t)
 	manifest := must(json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{image}, "Layers": []string{"layer.tar"}}}))(m.t)
@@ -182,8 +193,15 @@ func (m *machine) pack(image string, files map[string]string) string {
 	return archive
 }
 
+// add puts a file, or a symbolic link as one, into an archive.
 func (m *machine) add(tw *tar.Writer, name, path string, mode int64) {
 	m.t.Helper()
+	if to, err := os.Readlink(path); err == nil {
+		if err := tw.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: to}); err != nil {
+			m.t.Fatal(err)
+		}
+		return
+	}
 	f := must(os.Open(path))(m.t)
 	defer f.Close()
 	if err := tw.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: must(f.Stat())(m.t).Size()}); err != nil {

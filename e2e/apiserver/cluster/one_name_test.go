@@ -13,12 +13,14 @@ import (
 	"konnectivity/internal/pki"
 )
 
-// onlyTheTunnel lets the node and its pods out to the tunnel's port and nowhere else.
+// onlyTheTunnel lets the node and its pods out to the tunnel's port and nowhere else. What
+// goes to a Service of the node's pods gets its way after this hook only.
 const onlyTheTunnel = `
 nsenter --net=/run/netns/nodes nft -f - <<EOF
 table inet only {
 	chain output {
 		type filter hook output priority 0
+		ip daddr 10.245.0.0/24 accept
 		oifname outside ct state new ip daddr 203.0.113.7 tcp dport 8091 accept
 		oifname outside ct state new drop
 	}
@@ -49,8 +51,7 @@ func TestNodeBootsByTheTunnel(t *testing.T) {
 	}
 	node := bootByTheTunnel(t, "")
 	w := node.world
-	proxy := w.nodes.userConfigAt(localAPI, "proxy", pki.Leaf{CommonName: "system:kube-proxy"})
-	node.start("kube-proxy", program("kube-proxy"), "--kubeconfig="+proxy, "--proxy-mode=iptables", "--conntrack-max-per-core=0", "--cluster-cidr=10.245.0.0/16", "--hostname-override=node-1")
+	node.startProxy(localAPI)
 	node.start("dnsmasq", "dnsmasq", "--keep-in-foreground", "--no-hosts", "--no-resolv", "--bind-interfaces", "--listen-address="+nodeIP, "--user=root",
 		"--local=/cluster.local/", "--host-record=kubernetes.default.svc.cluster.local,10.97.0.1", "--pid-file="+node.dir+"/dnsmasq.pid", "--log-facility=-")
 	w.nodes.do(byName, "apply", "-f", "-")
