@@ -262,7 +262,7 @@ func (p *process) tenantSecrets(ctx context.Context) (*tenant.Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
 	}
-	mirror := kubeapi.NewMirror(secrets, f.tenantsSelector)
+	mirror := kubeapi.SecretMirror{Mirror: kubeapi.NewMirror(secrets, f.tenantsSelector, "")}
 	ctx, cancel := context.WithTimeout(ctx, tenantsWait)
 	defer cancel()
 	_ = mirror.List(ctx) // tenant.Dir reports the error too

@@ -97,7 +97,7 @@ func TestSecrets(t *testing.T) {
 	if secrets.String() != "ns" {
 		t.Errorf("they are in %s", secrets)
 	}
-	copied := list.DeepCopyObject().(*kubeapi.SecretList)
+	copied := list.DeepCopyObject().(*kubeapi.List[*kubeapi.Secret])
 	copied.Items[0].Data["k"][0] = 'w'
 	if string(list.Items[0].Data["k"]) != "v" {
 		t.Error("a copy shares its data")

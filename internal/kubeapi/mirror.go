@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	pageSize = 100              // Secrets that are listed at once
+	pageSize = 100              // objects that are listed at once
 	pageTime = 10 * time.Second // for each page
 
 	// watchTime is how long one watch lasts, so that API servers that are new
@@ -33,62 +33,55 @@ const (
 // errUnlisted is why nothing is known at first.
 var errUnlisted = errors.New("the API has not been asked yet")
 
-// SecretsAPI is what a Mirror needs of the API; Secrets is one.
-type SecretsAPI interface {
-	List(ctx context.Context, opts metav1.ListOptions) (*SecretList, error)
+// MirrorAPI is what a Mirror needs of the API; Objects is one.
+type MirrorAPI[T Object] interface {
+	List(ctx context.Context, opts metav1.ListOptions) (*List[T], error)
 	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
-	String() string // where the Secrets are
+	String() string // where the objects are
 }
 
-// Mirror has the Secrets that a label selector selects as the API last had them,
-// by a watch. Make it with NewMirror and keep Run running. Its methods may be
-// called from any goroutine.
-type Mirror struct {
-	api      SecretsAPI
-	selector string
+// Mirror has the objects of one namespace, or of none, that selectors select as the API
+// last had them, by a watch. Make it with NewMirror and keep Run running. Its methods may
+// be called from any goroutine.
+type Mirror[T Object] struct {
+	api            MirrorAPI[T]
+	labels, fields string // selectors; "": all
 
 	// Of List's and Run's goroutine:
 	version string    // to watch from; "": list first
 	heard   time.Time // when the API last sent anything, a bookmark included
 
 	mu    sync.Mutex
-	held  map[string]held
+	held  map[string]T
 	fault error // why held may not be what the API has; nil: it is
 }
 
-// held is the part of a Secret that is kept.
-type held struct {
-	data    map[string][]byte
-	version string
+// NewMirror returns one that has nothing yet, and is to have what both selectors select.
+func NewMirror[T Object](api MirrorAPI[T], labels, fields string) *Mirror[T] {
+	return &Mirror[T]{api: api, labels: labels, fields: fields, fault: errUnlisted}
 }
 
-// NewMirror returns one that has nothing yet.
-func NewMirror(api SecretsAPI, selector string) *Mirror {
-	return &Mirror{api: api, selector: selector, fault: errUnlisted}
-}
-
-// String says where the Secrets are.
-func (m *Mirror) String() string { return m.api.String() }
+// String says where the objects are.
+func (m *Mirror[T]) String() string { return m.api.String() }
 
 // Names are the names of all, in a new slice. An error says why they may not be
 // what the API has by now: it is away, or refuses to tell.
-func (m *Mirror) Names() ([]string, error) {
+func (m *Mirror[T]) Names() ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Collect(maps.Keys(m.held)), m.fault
 }
 
-// Get is what a Secret has, which must not be modified, and a version that
-// changes with it; "": there is no such Secret.
-func (m *Mirror) Get(name string) (data map[string][]byte, version string) {
+// Get is an object, which must not be modified; false: there is none of that name.
+func (m *Mirror[T]) Get(name string) (object T, found bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	h := m.held[name]
-	return h.data, h.version
+	object, found = m.held[name]
+	return object, found
 }
 
-// Run follows the Secrets until ctx ends. While the API is away it tries again.
-func (m *Mirror) Run(ctx context.Context) {
+// Run follows the objects until ctx ends. While the API is away it tries again.
+func (m *Mirror[T]) Run(ctx context.Context) {
 	for pause := leastPause; ctx.Err() == nil; {
 		began := time.Now()
 		if err := m.follow(ctx); err != nil && ctx.Err() == nil {
@@ -107,7 +100,7 @@ func (m *Mirror) Run(ctx context.Context) {
 
 // fail notes why held may not be what the API has. Of several errors of one kind
 // the first is kept: those of connections differ in their ports.
-func (m *Mirror) fail(err error) {
+func (m *Mirror[T]) fail(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fault == nil || m.fault == errUnlisted || apierrors.ReasonForError(m.fault) != apierrors.ReasonForError(err) {
@@ -118,7 +111,7 @@ func (m *Mirror) fail(err error) {
 // follow watches until the API ends that, from where it was left. One that has been
 // silent for a whole watch may be of versions that begin anew below ours, as behind a
 // restore of its etcd, and would stay silent until they get there.
-func (m *Mirror) follow(ctx context.Context) error {
+func (m *Mirror[T]) follow(ctx context.Context) error {
 	if m.version == "" || time.Since(m.heard) >= watchTime {
 		if err := m.List(ctx); err != nil {
 			return err
@@ -132,19 +125,20 @@ func (m *Mirror) follow(ctx context.Context) error {
 	return err
 }
 
-// List takes in all Secrets. It blocks until it has them, the API has failed,
+// List takes in all objects. It blocks until it has them, the API has failed,
 // or ctx ends. It is not called beside Run.
-func (m *Mirror) List(ctx context.Context) error {
-	all := make(map[string]held)
-	opts := metav1.ListOptions{LabelSelector: m.selector, Limit: pageSize}
+func (m *Mirror[T]) List(ctx context.Context) error {
+	all := make(map[string]T)
+	opts := m.selected()
+	opts.Limit = pageSize
 	for {
 		page, err := m.page(ctx, opts)
 		if err != nil {
 			m.fail(err)
 			return err
 		}
-		for i := range page.Items {
-			all[page.Items[i].Name] = keep(&page.Items[i])
+		for _, object := range page.Items {
+			all[object.GetName()] = kept(object)
 		}
 		if opts.Continue = page.Continue; opts.Continue == "" {
 			m.version, m.heard = page.ResourceVersion, time.Now()
@@ -157,26 +151,32 @@ func (m *Mirror) List(ctx context.Context) error {
 	return nil
 }
 
-func (m *Mirror) page(ctx context.Context, opts metav1.ListOptions) (*SecretList, error) {
+func (m *Mirror[T]) page(ctx context.Context, opts metav1.ListOptions) (*List[T], error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTime)
 	defer cancel()
 	return m.api.List(ctx, opts)
 }
 
-// keep returns the part of a Secret that is kept. The version also tells a Secret from
-// an earlier one of the same name.
-func keep(s *Secret) held {
-	return held{data: s.Data, version: string(s.UID) + "/" + s.ResourceVersion}
+// selected are options that select the objects.
+func (m *Mirror[T]) selected() metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: m.labels, FieldSelector: m.fields}
+}
+
+// kept is the object without what nobody reads. kubectl's annotations repeat all of it.
+func kept[T Object](object T) T {
+	object.SetManagedFields(nil)
+	object.SetAnnotations(nil)
+	return object
 }
 
 // watch takes in what changes. nil: it ended as watches do.
-func (m *Mirror) watch(ctx context.Context) error {
+func (m *Mirror[T]) watch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, watchTime+watchGrace)
 	defer cancel()
 	seconds := int64(watchTime / time.Second)
-	w, err := m.api.Watch(ctx, metav1.ListOptions{
-		LabelSelector: m.selector, ResourceVersion: m.version, AllowWatchBookmarks: true, TimeoutSeconds: &seconds,
-	})
+	opts := m.selected()
+	opts.ResourceVersion, opts.AllowWatchBookmarks, opts.TimeoutSeconds = m.version, true, &seconds
+	w, err := m.api.Watch(ctx, opts)
 	if err != nil {
 		return err
 	}
@@ -186,31 +186,31 @@ func (m *Mirror) watch(ctx context.Context) error {
 		if event.Type == watch.Error {
 			return apierrors.FromObject(event.Object)
 		}
-		s, ok := event.Object.(*Secret)
+		object, ok := event.Object.(T)
 		if !ok {
-			return fmt.Errorf("the API sent a %T where a Secret was asked for", event.Object)
+			return fmt.Errorf("the API sent a %T where a %T was asked for", event.Object, object)
 		}
-		m.take(event.Type, s)
+		m.take(event.Type, object)
 	}
 	return nil
 }
 
 // caughtUp notes that held is what the API has, or is about to be.
-func (m *Mirror) caughtUp() {
+func (m *Mirror[T]) caughtUp() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fault = nil
 }
 
 // take takes in one event of a watch.
-func (m *Mirror) take(what watch.EventType, s *Secret) {
+func (m *Mirror[T]) take(what watch.EventType, object T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch what {
 	case watch.Added, watch.Modified:
-		m.held[s.Name] = keep(s)
+		m.held[object.GetName()] = kept(object)
 	case watch.Deleted:
-		delete(m.held, s.Name)
+		delete(m.held, object.GetName())
 	}
-	m.version, m.heard = s.ResourceVersion, time.Now() // also of a bookmark, which has nothing else
+	m.version, m.heard = object.GetResourceVersion(), time.Now() // also of a bookmark, which has nothing else
 }

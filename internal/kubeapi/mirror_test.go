@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// shelf is a SecretsAPI without a network: names of Secrets, each with its
+// shelf is a MirrorAPI without a network: names of Secrets, each with its
 // version as its content.
 type shelf struct {
 	mu       sync.Mutex
@@ -48,7 +48,7 @@ func (s *shelf) secret(name string) *Secret {
 }
 
 // List has pages of two.
-func (s *shelf) List(_ context.Context, opts metav1.ListOptions) (*SecretList, error) {
+func (s *shelf) List(_ context.Context, opts metav1.ListOptions) (*List[*Secret], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lists++; s.down != nil {
@@ -64,13 +64,13 @@ func (s *shelf) List(_ context.Context, opts metav1.ListOptions) (*SecretList, e
 		}
 	}
 	slices.Sort(names)
-	out := &SecretList{ListMeta: metav1.ListMeta{ResourceVersion: fmt.Sprint(s.version)}}
+	out := &List[*Secret]{ListMeta: metav1.ListMeta{ResourceVersion: fmt.Sprint(s.version)}}
 	if len(names) > 2 {
 		names = names[:2]
 		out.Continue = names[1]
 	}
 	for _, name := range names {
-		out.Items = append(out.Items, *s.secret(name))
+		out.Items = append(out.Items, s.secret(name))
 	}
 	return out, nil
 }
@@ -139,10 +139,10 @@ func (s *shelf) fail(err error) {
 }
 
 // mirrored runs a Mirror of s in a bubble, and ends it.
-func mirrored(t *testing.T, s *shelf, do func(m *Mirror)) {
+func mirrored(t *testing.T, s *shelf, do func(m *Mirror[*Secret])) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		m := NewMirror(s, "tenant")
+		m := NewMirror(s, "tenant", "")
 		done := make(chan struct{})
 		go func() { defer close(done); m.Run(ctx) }()
 		synctest.Wait()
@@ -154,11 +154,11 @@ func mirrored(t *testing.T, s *shelf, do func(m *Mirror)) {
 }
 
 // has is what a mirror has: names with versions.
-func has(m *Mirror) string {
+func has(m *Mirror[*Secret]) string {
 	names, err := m.Names()
 	slices.Sort(names)
 	for i, name := range names {
-		data, version := m.Get(name)
+		data, version := SecretMirror{m}.Get(name)
 		names[i] += "=" + string(data["version"])
 		if version != "of-"+name+"/"+string(data["version"]) {
 			return "the version " + version
@@ -170,7 +170,7 @@ func has(m *Mirror) string {
 	return strings.Join(names, " ")
 }
 
-func wants(t *testing.T, m *Mirror, want string) {
+func wants(t *testing.T, m *Mirror[*Secret], want string) {
 	t.Helper()
 	synctest.Wait()
 	if got := has(m); got != want {
@@ -180,13 +180,13 @@ func wants(t *testing.T, m *Mirror, want string) {
 
 func TestMirrorFollowsChanges(t *testing.T) {
 	s := newShelf("a", "b", "c", "d", "e")
-	mirrored(t, s, func(m *Mirror) {
+	mirrored(t, s, func(m *Mirror[*Secret]) {
 		wants(t, m, "a=1 b=2 c=3 d=4 e=5")
 		s.put("b")
 		s.put("f")
 		s.drop("c")
 		wants(t, m, "a=1 b=6 d=4 e=5 f=7")
-		if _, version := m.Get("c"); version != "" {
+		if _, version := (SecretMirror{m}).Get("c"); version != "" {
 			t.Errorf("one that is gone has the version %s", version)
 		}
 		if m.String() != "ns" || s.lists != 3 {
@@ -199,7 +199,7 @@ func TestMirrorFollowsChanges(t *testing.T) {
 // that one ended, or at its last bookmark.
 func TestMirrorResumesFromItsVersion(t *testing.T) {
 	s := newShelf("a")
-	mirrored(t, s, func(m *Mirror) {
+	mirrored(t, s, func(m *Mirror[*Secret]) {
 		s.put("b")
 		synctest.Wait()
 		s.end()
@@ -221,7 +221,7 @@ func TestMirrorResumesFromItsVersion(t *testing.T) {
 // A version that is too old leads to a new list; Secrets that it lacks are dropped.
 func TestMirrorRelistsAfterExpiry(t *testing.T) {
 	s := newShelf("a", "b")
-	mirrored(t, s, func(m *Mirror) {
+	mirrored(t, s, func(m *Mirror[*Secret]) {
 		s.mu.Lock()
 		s.expired = true
 		delete(s.held, "a") // unseen
@@ -239,7 +239,7 @@ func TestMirrorRelistsAfterExpiry(t *testing.T) {
 // from one of these is told nothing. One that is told something is not listed again.
 func TestMirrorRelistsAfterARestore(t *testing.T) {
 	s := newShelf("a", "b")
-	mirrored(t, s, func(m *Mirror) {
+	mirrored(t, s, func(m *Mirror[*Secret]) {
 		for range 3 {
 			time.Sleep(watchTime / 2)
 			s.mu.Lock()
@@ -266,7 +266,7 @@ func TestMirrorRelistsAfterARestore(t *testing.T) {
 
 func TestMirrorKeepsSecretsDuringAnOutage(t *testing.T) {
 	s := newShelf("a")
-	mirrored(t, s, func(m *Mirror) {
+	mirrored(t, s, func(m *Mirror[*Secret]) {
 		s.fail(errors.New("read 127.0.0.1:1: reset"))
 		s.end()
 		time.Sleep(time.Minute)
@@ -288,7 +288,7 @@ func TestMirrorKeepsSecretsDuringAnOutage(t *testing.T) {
 func TestMirrorStartsLate(t *testing.T) {
 	s := newShelf("a")
 	s.fail(errors.New("refused"))
-	mirrored(t, s, func(m *Mirror) {
+	mirrored(t, s, func(m *Mirror[*Secret]) {
 		wants(t, m, "(refused)")
 		time.Sleep(time.Hour)
 		synctest.Wait()
@@ -302,7 +302,7 @@ func TestMirrorStartsLate(t *testing.T) {
 }
 
 func TestMirrorBeforeTheFirstList(t *testing.T) {
-	m := NewMirror(newShelf("a"), "tenant")
+	m := NewMirror(newShelf("a"), "tenant", "")
 	if _, err := m.Names(); err == nil {
 		t.Error("it is known that there are none")
 	}
@@ -314,14 +314,14 @@ func TestMirrorBeforeTheFirstList(t *testing.T) {
 // What is no Secret is not taken in, and no reason to stop.
 func TestMirrorRefusesOtherKinds(t *testing.T) {
 	s := newShelf("a")
-	mirrored(t, s, func(m *Mirror) {
+	mirrored(t, s, func(m *Mirror[*Secret]) {
 		s.mu.Lock()
 		for w := range s.watchers {
 			w.Add(&metav1.Status{})
 		}
 		s.mu.Unlock()
 		synctest.Wait()
-		if got := has(m); got != "a=1 (the API sent a *v1.Status where a Secret was asked for)" {
+		if got := has(m); got != "a=1 (the API sent a *v1.Status where a *kubeapi.Secret was asked for)" {
 			t.Error(got)
 		}
 		time.Sleep(2 * mostPause)

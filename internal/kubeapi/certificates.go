@@ -1,0 +1,74 @@
+package kubeapi
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+)
+
+// certificates is the group of both kinds below, which Kubernetes 1.37 has.
+var certificates = schema.GroupVersion{Group: "certificates.k8s.io", Version: "v1"}
+
+// PodCertificateRequest is a kubelet's request for a certificate of one pod
+// (k8s.io/api/certificates/v1). The API has verified that the pod, its service account and
+// its node are as the request says, and that the kubelet has the private key.
+type PodCertificateRequest struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec   PodCertificateRequestSpec   `json:"spec"`
+	Status PodCertificateRequestStatus `json:"status,omitzero"`
+}
+
+// PodCertificateRequestSpec says who wants a certificate. It never changes.
+type PodCertificateRequestSpec struct {
+	SignerName           string `json:"signerName"`
+	PodName              string `json:"podName"`
+	ServiceAccountName   string `json:"serviceAccountName"`
+	NodeName             string `json:"nodeName"`
+	MaxExpirationSeconds int32  `json:"maxExpirationSeconds"` // 3,600 to 7,862,400
+	StubPKCS10Request    []byte `json:"stubPKCS10Request"`    // DER, for its public key alone
+
+	// UnverifiedUserAnnotations are what the pod's author wrote.
+	UnverifiedUserAnnotations map[string]string `json:"unverifiedUserAnnotations,omitempty"`
+}
+
+// PodCertificateRequestStatus is the signer's answer. It is written once.
+type PodCertificateRequestStatus struct {
+	Conditions       []metav1.Condition `json:"conditions,omitempty"`
+	CertificateChain string             `json:"certificateChain,omitempty"` // PEM
+	NotBefore        *metav1.Time       `json:"notBefore,omitempty"`
+	BeginRefreshAt   *metav1.Time       `json:"beginRefreshAt,omitempty"`
+	NotAfter         *metav1.Time       `json:"notAfter,omitempty"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (r *PodCertificateRequest) DeepCopyObject() runtime.Object { return copied(r) }
+
+// ClusterTrustBundle has CA certificates for pods (k8s.io/api/certificates/v1).
+type ClusterTrustBundle struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec ClusterTrustBundleSpec `json:"spec"`
+}
+
+// ClusterTrustBundleSpec is what pods are given.
+type ClusterTrustBundleSpec struct {
+	SignerName  string `json:"signerName,omitempty"`
+	TrustBundle string `json:"trustBundle"` // PEM
+}
+
+// DeepCopyObject implements runtime.Object.
+func (b *ClusterTrustBundle) DeepCopyObject() runtime.Object { return copied(b) }
+
+// NewPodCertificateRequests returns a client of the PodCertificateRequests of a namespace.
+func NewPodCertificateRequests(config *rest.Config, namespace string) (Objects[*PodCertificateRequest], error) {
+	return newObjects(config, namespace, kind{certificates, "PodCertificateRequest", "podcertificaterequests"}, &PodCertificateRequest{})
+}
+
+// NewClusterTrustBundles returns a client of ClusterTrustBundles.
+func NewClusterTrustBundles(config *rest.Config) (Objects[*ClusterTrustBundle], error) {
+	return newObjects(config, "", kind{certificates, "ClusterTrustBundle", "clustertrustbundles"}, &ClusterTrustBundle{})
+}
