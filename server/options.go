@@ -94,6 +94,7 @@ type Options struct {
 	Strategies []registry.Strategy // nil: default alone
 	Tokens     *auth.TokensConfig  // agents' tokens are reviewed; nil: none are asked for
 	Claims     *auth.Claims        // what agents may claim; nil: anything
+	OwnIDs     bool                // agents' ids must be names of their certificates
 	Policy     *policy.Policy      // nil: only metadata addresses are denied
 	PolicyFile *policyfile.Live    // nil: none; its caller runs it
 	Leases     *LeaseOptions       // nil: none

@@ -85,7 +85,7 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	s.own = s.newCluster("", s.limits.Own(), opts.Strategies)
-	s.own.config.Store(&config{api: opts.APIServers, gate: auth.Gate{Claims: opts.Claims, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
+	s.own.config.Store(&config{api: opts.APIServers, gate: auth.Gate{Claims: opts.Claims, OwnIDs: opts.OwnIDs, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
 	if opts.Tenants != nil {
 		s.tenants = newTenants(s, opts.Tenants)
 		s.metrics.More = s.tenants.carried

@@ -231,9 +231,10 @@ func (s *Server) strategiesOf(spec *tenant.Spec) []registry.Strategy {
 func (t *tenants) configOf(spec *tenant.Spec, cl *cluster) *config {
 	cl.limits.SetBounds(spec.Bounds)
 	next := &config{policy: spec.Policy, file: spec.PolicyFile, api: spec.APIServers}
-	if spec.Identifiers == tenant.IdentifiersCertificate || spec.Identifiers == "" && t.server.opts.Claims != nil {
+	if spec.Identifiers == tenant.NamesOfCertificate || spec.Identifiers == "" && t.server.opts.Claims != nil {
 		next.gate.Claims = auth.OwnClaims()
 	}
+	next.gate.OwnIDs = spec.IDs == tenant.NamesOfCertificate || spec.IDs == "" && t.server.opts.OwnIDs
 	if spec.Tokens == nil {
 		return next
 	}

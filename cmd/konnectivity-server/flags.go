@@ -30,13 +30,10 @@ import (
 	"konnectivity/tunnel/resume"
 )
 
-// The values of --mode and --agent-identifier-policy.
+// The values of --mode.
 const (
 	modeGRPC    = "grpc"
 	modeConnect = "http-connect"
-
-	identifiersAny         = "any"
-	identifiersCertificate = "certificate"
 )
 
 // flags are the command line. Flags that are options of the server set those.
@@ -65,6 +62,7 @@ type flags struct {
 	tokens                           auth.TokensConfig // its rate is that of leases too
 	allowUnauthenticated             bool
 	identifierPolicy, identifierFile string
+	idPolicy                         string
 
 	kubeconfig, apiContentType string
 
@@ -136,8 +134,10 @@ func (f *flags) addAgents(set *pflag.FlagSet) {
 	set.StringVar(&f.tokens.Audience, "authentication-audience", "", "audience that the agents' tokens must have")
 	set.StringVar(&f.cluster.CRL, "cluster-ca-crl", "", "the same for agents, of CAs in --cluster-ca-cert")
 	set.BoolVar(&f.allowUnauthenticated, "allow-unauthenticated-agents", false, "start without --cluster-ca-cert and without token authentication: anybody who reaches the port can become an agent and see traffic")
-	cli.Choice(set, &f.identifierPolicy, "agent-identifier-policy", identifiersAny,
-		"any: agents may claim any identifiers; certificate: only those that their certificate's SANs or --agent-identifier-allow-file cover", identifiersAny, identifiersCertificate)
+	cli.Choice(set, &f.idPolicy, "agent-id-policy", tenant.NamesAny,
+		"any: agents may have any id that no other has; certificate: only a name of their certificate (common name, DNS name or URI)", tenant.NamesAny, tenant.NamesOfCertificate)
+	cli.Choice(set, &f.identifierPolicy, "agent-identifier-policy", tenant.NamesAny,
+		"any: agents may claim any identifiers; certificate: only those that their certificate's SANs or --agent-identifier-allow-file cover", tenant.NamesAny, tenant.NamesOfCertificate)
 	set.StringVar(&f.identifierFile, "agent-identifier-allow-file", "", "file of grants, one per line: the common name of a certificate or *, and identifiers, e.g. node1 cidr=10.1.0.0/16&default-route=true")
 	set.DurationVar(&f.options.Keepalive, "keepalive-time", server.DefaultKeepalive, "silence after which a gRPC agent is pinged; it has 8s to answer")
 }
@@ -354,7 +354,9 @@ func (f *flags) checkAgents() error {
 		return cli.Usagef("agents could connect without authentication: give --cluster-ca-cert, or --agent-namespace, --agent-service-account and --authentication-audience; or say --allow-unauthenticated-agents")
 	case f.cluster.CA == "" && f.cluster.CRL != "":
 		return cli.Usagef("--cluster-ca-crl needs --cluster-ca-cert")
-	case f.identifierFile != "" && f.identifierPolicy != identifiersCertificate:
+	case f.cluster.CA == "" && f.idPolicy == tenant.NamesOfCertificate:
+		return cli.Usagef("--agent-id-policy=certificate needs --cluster-ca-cert")
+	case f.identifierFile != "" && f.identifierPolicy != tenant.NamesOfCertificate:
 		return cli.Usagef("--agent-identifier-allow-file needs --agent-identifier-policy=certificate")
 	}
 	for _, part := range []string{"agent-namespace", "agent-service-account", "authentication-audience"} {

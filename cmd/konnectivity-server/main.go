@@ -154,7 +154,8 @@ func (p *process) settings() (err error) {
 // agentAuth sets how agents are authenticated besides TLS.
 func (p *process) agentAuth() error {
 	f := p.flags
-	if f.identifierPolicy == identifiersCertificate {
+	p.options.OwnIDs = f.idPolicy == tenant.NamesOfCertificate
+	if f.identifierPolicy == tenant.NamesOfCertificate {
 		claims, err := auth.NewClaims(f.identifierFile, p.log)
 		if err != nil {
 			return fmt.Errorf("--agent-identifier-allow-file: %w", err)

@@ -39,6 +39,7 @@ func newRoot() *cobra.Command {
 		newPolicy(),
 		newQuickstart(),
 		newRedirect(),
+		newSigner(),
 		newStatus(),
 		newTenants(),
 	)

@@ -58,6 +58,7 @@ func newObjects[T Object](config *rest.Config, namespace string, k kind, one T) 
 	r, err := newResource(asJSON, k.group, func(scheme *runtime.Scheme) error {
 		scheme.AddKnownTypeWithName(k.group.WithKind(k.name), one)
 		scheme.AddKnownTypeWithName(k.group.WithKind(k.name+"List"), &List[T]{})
+		metav1.AddToGroupVersion(scheme, k.group) // options, and events of watches
 		return nil
 	})
 	if err != nil {

@@ -9,6 +9,8 @@
 package pki
 
 import (
+	"bytes"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -16,7 +18,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -31,9 +32,11 @@ const (
 	// DefaultLifetime is how long a leaf lives by default. Leaves rotate
 	// without a restart, so a year is generous enough.
 	DefaultLifetime = 365 * 24 * time.Hour
-	// clockSkew is how far in the past a certificate starts to be valid, so
-	// that peers whose clocks run a little late accept it at once.
-	clockSkew = 5 * time.Minute
+	// ClockSkew is how far in the past a certificate starts to be valid, so
+	// that peers whose clocks run a little late accept it at once. Of pods'
+	// certificates kube-apiserver takes none that begin 5 minutes before its own
+	// time (pkg/apis/certificates/validation in k8s.io/kubernetes).
+	ClockSkew = 4 * time.Minute
 	// serialBits stays below the 20 octets RFC 5280 §4.1.2.2 allows.
 	serialBits = 128
 )
@@ -45,8 +48,9 @@ type CA struct {
 	// KeyPEM is its private key in PKCS #8, PEM encoded. Secret.
 	KeyPEM []byte
 
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	cert  *x509.Certificate
+	key   crypto.Signer
+	chain []byte // PEM that goes with what an intermediate CA signs: its certificate and those above it
 }
 
 // NewCA makes a self-signed CA with a fresh key, valid for DefaultCALifetime.
@@ -78,21 +82,33 @@ func NewCAFor(name string, lifetime time.Duration) (*CA, error) {
 	return &CA{CertPEM: encodeCert(der), KeyPEM: keyPEM, cert: cert, key: key}, nil
 }
 
-// ParseCA returns the CA of a PEM encoded certificate and key, which must be an
-// ECDSA CA's and belong together.
+// ParseCA returns the CA of a PEM encoded certificate and key, which must be a
+// CA's and belong together.
 func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
 		return nil, fmt.Errorf("CA certificate and key: %w", err)
 	}
-	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
-	if !ok {
-		return nil, errors.New("CA key is not ECDSA; make a new CA or sign with your own tools")
+	ca, err := CAOf(pair)
+	if err == nil {
+		ca.CertPEM, ca.KeyPEM = certPEM, keyPEM
 	}
-	if !pair.Leaf.IsCA {
+	return ca, err
+}
+
+// CAOf returns the CA of a parsed certificate and key, without their PEM.
+func CAOf(pair tls.Certificate) (*CA, error) {
+	key, ok := pair.PrivateKey.(crypto.Signer)
+	if !ok || !pair.Leaf.IsCA {
 		return nil, fmt.Errorf("certificate of %q is not a CA's", pair.Leaf.Subject.CommonName)
 	}
-	return &CA{CertPEM: certPEM, KeyPEM: keyPEM, cert: pair.Leaf, key: key}, nil
+	ca := &CA{cert: pair.Leaf, key: key}
+	if !bytes.Equal(ca.cert.RawIssuer, ca.cert.RawSubject) {
+		for _, der := range pair.Certificate {
+			ca.chain = append(ca.chain, encodeCert(der)...)
+		}
+	}
+	return ca, nil
 }
 
 // Certificate is the CA's own certificate; do not modify it.
@@ -151,19 +167,29 @@ func (ca *CA) Issue(leaf Leaf) (Pair, error) {
 	if err != nil {
 		return Pair{}, err
 	}
-	template, err := ca.leafTemplate(leaf)
+	certPEM, err := ca.Sign(key.Public(), leaf)
 	if err != nil {
 		return Pair{}, err
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, key.Public(), ca.key)
-	if err != nil {
-		return Pair{}, fmt.Errorf("sign the certificate of %q: %w", leaf.CommonName, err)
-	}
-	p := Pair{CertPEM: encodeCert(der), KeyPEM: keyPEM}
+	p := Pair{CertPEM: certPEM, KeyPEM: keyPEM}
 	if p.pair, err = tls.X509KeyPair(p.CertPEM, p.KeyPEM); err != nil {
 		return Pair{}, fmt.Errorf("read back the certificate of %q: %w", leaf.CommonName, err)
 	}
 	return p, nil
+}
+
+// Sign signs a certificate for another's key, and returns it as PEM, with the chain that it
+// needs where the CA is not a root.
+func (ca *CA) Sign(key crypto.PublicKey, leaf Leaf) ([]byte, error) {
+	template, err := ca.leafTemplate(leaf)
+	if err != nil {
+		return nil, err
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, key, ca.key)
+	if err != nil {
+		return nil, fmt.Errorf("sign the certificate of %q: %w", leaf.CommonName, err)
+	}
+	return append(encodeCert(der), ca.chain...), nil
 }
 
 // leafTemplate returns the certificate to sign for leaf.
@@ -206,9 +232,9 @@ func newTemplate(subject pkix.Name, notAfter time.Time) (*x509.Certificate, erro
 	if err != nil {
 		return nil, fmt.Errorf("make a serial number: %w", err)
 	}
-	notBefore := time.Now().Add(-clockSkew)
+	notBefore := time.Now().Add(-ClockSkew)
 	if !notBefore.Before(notAfter) {
-		notBefore = notAfter.Add(-clockSkew) // born expired, for tests
+		notBefore = notAfter.Add(-ClockSkew) // born expired, for tests
 	}
 	return &x509.Certificate{SerialNumber: serial, Subject: subject, NotBefore: notBefore, NotAfter: notAfter}, nil
 }

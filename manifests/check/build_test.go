@@ -72,6 +72,7 @@ var kinds = map[string]func() any{
 	"networking.k8s.io/v1/NetworkPolicy":              func() any { return new(networkingv1.NetworkPolicy) },
 	"rbac.authorization.k8s.io/v1/Role":               func() any { return new(rbacv1.Role) },
 	"rbac.authorization.k8s.io/v1/RoleBinding":        func() any { return new(rbacv1.RoleBinding) },
+	"rbac.authorization.k8s.io/v1/ClusterRole":        func() any { return new(rbacv1.ClusterRole) },
 	"rbac.authorization.k8s.io/v1/ClusterRoleBinding": func() any { return new(rbacv1.ClusterRoleBinding) },
 	"cert-manager.io/v1/Certificate":                  func() any { return new(certmanager.Certificate) },
 	"cert-manager.io/v1/Issuer":                       func() any { return new(certmanager.Issuer) },

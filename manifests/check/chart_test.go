@@ -195,6 +195,9 @@ func TestChartMakesWhatKustomizationsMake(t *testing.T) {
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com}}", []string{"agent/daemonset"}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com, hostNetwork: true}}", []string{"agent/daemonset-host-network"}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com, hostNetwork: true, authentication: token}}", []string{"agent/daemonset-token"}},
+		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com, hostNetwork: true, authentication: pod-certificate}}",
+			[]string{"agent/daemonset-pod-certificate"}},
+		{"{server: {enabled: false}, agent: {enabled: false}, pki: {mode: existing}, signer: {enabled: true}}", []string{"signer"}},
 		{"{server: {enabled: false}, agent: {enabled: false}, pki: {mode: existing}, " +
 			"controlPlaneAgent: {enabled: true, identifiers: ipv4=172.31.0.11&ipv4=172.31.0.12&ipv4=172.31.0.13}}", []string{"agent/control-plane"}},
 		{"{server: {enabled: false}, agent: {enabled: false}, pki: {mode: cert-manager}}", []string{"pki/cert-manager"}},
@@ -272,6 +275,15 @@ func TestChartsValues(t *testing.T) {
 		"{server: {apiServers: ['kube-apiserver:6443', '10.0.0.9:6443']}, agent: {hostNetwork: true, apiBind: ['127.0.0.1:6443', 'unix:/run/a.sock']}}": {
 			"Deployment konnectivity-server": {`"--api-server=kube-apiserver:6443","--api-server=10.0.0.9:6443"]`},
 			"DaemonSet konnectivity-agent":   {`"--api-bind=127.0.0.1:6443","--api-bind=unix:/run/a.sock"]`},
+		},
+		// A node may have two agents of a Deployment.
+		"{agent: {kind: Deployment, autoscaling: {enabled: true}, authentication: pod-certificate}}": {
+			"Deployment konnectivity-agent": {`"userAnnotations":{"konnectivity.internal/agent-id":"pod"}`, `"metadata.name"`},
+		},
+		// cert-manager's secret of a CA has keys of its own.
+		"{pki: {mode: cert-manager}, signer: {enabled: true, kubeconfigSecret: nodes, resources: {requests: {cpu: '1'}}, extraArgs: ['--lifetime=2h']}}": {
+			"Deployment konnectivity-signer": {`"--ca-cert=/etc/konnectivity/ca/tls.crt","--ca-key=/etc/konnectivity/ca/tls.key","--publish-ca=/etc/konnectivity/ca/ca.crt"`,
+				`"--lifetime=2h"]`, `"secretName":"nodes"`, `"resources":{"requests":{"cpu":"1"}}`},
 		},
 		// Agents know the servers by the name of the route.
 		"{pki: {clusterSANs: [203.0.113.7, a.example.com]}, " + routes + "}": {

@@ -230,8 +230,11 @@ func checkTwin(t *testing.T, c *certmanager.Certificate, secret map[string][]byt
 	}
 }
 
-// external are secrets that are not ours to make, and may be missing.
-const external = "service-network-admin-kubeconfig"
+// Secrets that are not ours to make. The first may be missing.
+const (
+	external     = "service-network-admin-kubeconfig"
+	ofSignerUser = "konnectivity-signer-kubeconfig"
+)
 
 // addedKey is a key that operators add to a tenant's secret. kubelet leaves out keys that are
 // missing where the secret is optional.
@@ -269,7 +272,7 @@ func (certs certsOutput) checkVolume(p pod, v corev1.Volume) error {
 	case v.Secret != nil:
 		data, ok := certs.secrets[v.Secret.SecretName]
 		if !ok {
-			if v.Secret.SecretName == external && *v.Secret.Optional {
+			if v.Secret.SecretName == ofSignerUser || v.Secret.SecretName == external && *v.Secret.Optional {
 				return nil
 			}
 			return fmt.Errorf("nobody makes secret %s", v.Secret.SecretName)

@@ -32,7 +32,7 @@ var drains = map[string]struct {
 // program is the name of the binary that c runs.
 func program(t *testing.T, c corev1.Container) string {
 	t.Helper()
-	if len(c.Command) != 1 || !strings.HasPrefix(c.Command[0], "/usr/bin/") {
+	if len(c.Command) == 0 || !strings.HasPrefix(c.Command[0], "/usr/bin/") {
 		t.Fatalf("%s: command %v is none of the image's", c.Name, c.Command)
 	}
 	return strings.TrimPrefix(c.Command[0], "/usr/bin/")

@@ -107,6 +107,11 @@ func (w *world) mount(v corev1.Volume) string {
 				}
 			} else if s.ServiceAccountToken != nil {
 				w.write(filepath.Join(dir, s.ServiceAccountToken.Path), []byte("token"))
+			} else if s.PodCertificate != nil { // as kubelet writes it: the key first
+				agent := w.certs.secrets["konnectivity-agent"]
+				w.write(filepath.Join(dir, s.PodCertificate.CredentialBundlePath), slices.Concat(agent[corev1.TLSPrivateKeyKey], agent[corev1.TLSCertKey]))
+			} else if s.ClusterTrustBundle != nil {
+				w.write(filepath.Join(dir, s.ClusterTrustBundle.Path), w.certs.secrets["konnectivity-signer"]["ca.crt"])
 			} else {
 				w.write(filepath.Join(dir, s.ConfigMap.Items[0].Path), []byte(w.certs.configMaps[s.ConfigMap.Name][s.ConfigMap.Items[0].Key]))
 			}
@@ -199,7 +204,7 @@ func (w *world) ready(p *suite.Process, probe *corev1.Probe, port int) {
 func (w *world) run(p pod, c corev1.Container, moved func(paths *strings.Replacer) []string) *suite.Process {
 	w.t.Helper()
 	args, env, paths := w.place(p, c)
-	process, err := w.suite.Run(program(w.t, c), env, append(args, moved(paths)...)...)
+	process, err := w.suite.Run(program(w.t, c), env, slices.Concat(c.Command[1:], args, moved(paths))...)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -265,7 +270,7 @@ func (w *world) stop(p *suite.Process) {
 
 func TestServersAndAgentsRun(t *testing.T) {
 	for server, agents := range map[string][]string{
-		"server/hosted": {"agent/daemonset", "agent/daemonset-host-network", "agent/control-plane"},
+		"server/hosted": {"agent/daemonset", "agent/daemonset-host-network", "agent/daemonset-pod-certificate", "agent/control-plane"},
 		staticPod:       {"agent/daemonset-token", "agent/daemonset-token-leases"},
 	} {
 		w := newWorld(t)
@@ -284,6 +289,25 @@ func TestServersAndAgentsRun(t *testing.T) {
 			w.stop(process)
 		}
 	}
+}
+
+// The signer runs, and is not ready while its API refuses.
+func TestSignerRuns(t *testing.T) {
+	w := newWorld(t)
+	p, c := only(t, "signer")
+	port := testutil.Reserved(t)
+	s := w.run(p, c, func(*strings.Replacer) []string {
+		return []string{"--kubeconfig=" + w.api, "--health-bind-address=127.0.0.1", "--health-port=" + strconv.Itoa(port)}
+	})
+	w.ready(s, c.LivenessProbe, port)
+	res, err := http.Get("http://" + suite.Loopback(port) + c.ReadinessProbe.HTTPGet.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _ = res.Body.Close(); res.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("without an API it answers %s", res.Status)
+	}
+	w.stop(s)
 }
 
 // Servers link by the name and the certificates that they have there: both are ready with

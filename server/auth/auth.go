@@ -12,6 +12,8 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/url"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -98,6 +100,7 @@ func refuse(code codes.Code, format string, args ...any) *Refusal {
 type Gate struct {
 	Tokens *Tokens // nil: no token is required
 	Claims *Claims // nil: agents may claim any identifier
+	OwnIDs bool    // an agent's id must be a name of its certificate
 }
 
 // Admit returns the agent's identifiers, or a *Refusal. It blocks while a token
@@ -105,6 +108,11 @@ type Gate struct {
 func (g *Gate) Admit(ctx context.Context, p Peer) (registry.Identifiers, error) {
 	if err := CheckID(p.ID); err != nil {
 		return registry.Identifiers{}, err
+	}
+	if g.OwnIDs {
+		if err := checkOwnID(p.TLS, p.ID); err != nil {
+			return registry.Identifiers{}, err
+		}
 	}
 	ids, err := registry.ParseIdentifiers(p.Identifiers)
 	if err != nil {
@@ -121,6 +129,19 @@ func (g *Gate) Admit(ctx context.Context, p Peer) (registry.Identifiers, error) 
 		}
 	}
 	return ids, nil
+}
+
+// checkOwnID refuses, as a *Refusal, an id that is no name of the certificate: neither its
+// common name nor one of its DNS names or URIs.
+func checkOwnID(state *tls.ConnectionState, id string) error {
+	if state != nil && len(state.PeerCertificates) > 0 {
+		cert := state.PeerCertificates[0]
+		is := func(uri *url.URL) bool { return uri.String() == id }
+		if cert.Subject.CommonName == id || slices.Contains(cert.DNSNames, id) || slices.ContainsFunc(cert.URIs, is) {
+			return nil
+		}
+	}
+	return refuse(codes.PermissionDenied, "the agent may not have the id %.200q, which is no name of its certificate: set --agent-id to one that is", id)
 }
 
 // CheckID refuses ids that would cause trouble in logs and on status pages. The error is a

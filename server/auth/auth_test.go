@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -139,6 +140,26 @@ func TestClaimsWithoutFile(t *testing.T) {
 	}
 	if _, err := g.Admit(t.Context(), Peer{ID: "n", Identifiers: "ipv4=10.0.0.2", TLS: state}); codeOf(err) != codes.PermissionDenied {
 		t.Error(err)
+	}
+}
+
+func TestIDsAreNamesOfCertificates(t *testing.T) {
+	g := &Gate{OwnIDs: true}
+	state := certState(t, "node-1", []string{"node-1.example", "*.pods.example"})
+	state.PeerCertificates[0].URIs = []*url.URL{{Scheme: "spiffe", Host: "a.example", Path: "/agent"}}
+	for id, ok := range map[string]bool{
+		"node-1": true, "node-1.example": true, "spiffe://a.example/agent": true, "*.pods.example": true,
+		"node-2": false, "NODE-1": false, "a.pods.example": false, "": false,
+	} {
+		_, err := g.Admit(t.Context(), Peer{ID: id, TLS: state})
+		if (err == nil) != ok || id != "" && !ok && codeOf(err) != codes.PermissionDenied {
+			t.Errorf("%q: %v", id, err)
+		}
+		for _, without := range []*tls.ConnectionState{nil, {}} {
+			if _, err := g.Admit(t.Context(), Peer{ID: id, TLS: without}); err == nil {
+				t.Errorf("%q without a certificate was admitted", id)
+			}
+		}
 	}
 }
 

@@ -41,8 +41,9 @@ type Settings struct {
 	// Strategies are as --proxy-strategies; none: those of the flag.
 	Strategies []string `json:"strategies,omitempty"`
 
-	// AgentIdentifiers is as --agent-identifier-policy: "any" or "certificate";
-	// "": as the flag has it.
+	// AgentIDs is as --agent-id-policy, AgentIdentifiers as --agent-identifier-policy:
+	// "any" or "certificate"; "": as the flag has it.
+	AgentIDs         string `json:"agentIDs,omitempty"`
 	AgentIdentifiers string `json:"agentIdentifiers,omitempty"`
 
 	// APIServers are HOST:PORT of the tenant's Kubernetes API server, as its agents reach
@@ -87,10 +88,10 @@ type Bounds struct {
 // BytesPerSecond is MbitPerSecond in bytes.
 func (b Bounds) BytesPerSecond() int64 { return int64(b.MbitPerSecond) * 125_000 }
 
-// The values of AgentIdentifiers.
+// The values of AgentIDs and AgentIdentifiers.
 const (
-	IdentifiersAny         = "any"
-	IdentifiersCertificate = "certificate"
+	NamesAny           = "any"
+	NamesOfCertificate = "certificate"
 )
 
 // SettingsFile is the name of a tenant's settings in its folder.
@@ -297,10 +298,10 @@ func (s *Settings) check() error {
 	if _, err := s.policy(); err != nil {
 		return err
 	}
-	switch s.AgentIdentifiers {
-	case "", IdentifiersAny, IdentifiersCertificate:
-	default:
-		return fieldError("agentIdentifiers", "%q: want any or certificate", s.AgentIdentifiers)
+	for field, value := range map[string]string{"agentIDs": s.AgentIDs, "agentIdentifiers": s.AgentIdentifiers} {
+		if value != "" && value != NamesAny && value != NamesOfCertificate {
+			return fieldError(field, "%q: want any or certificate", value)
+		}
 	}
 	if err := CheckAPIServers(s.APIServers); err != nil {
 		return fieldError("apiServers", "%w", err)

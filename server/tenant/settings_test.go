@@ -30,6 +30,7 @@ func TestSpecNamesFileAndField(t *testing.T) {
 		{"address", "serverNames: [a.example, 10.0.0.1]", "tenant.yaml: serverNames[1]: \"10.0.0.1\" is an address"},
 		{"no name", "serverNames: ['a b']", "tenant.yaml: serverNames[0]: \"a b\" is no DNS name"},
 		{"strategy", "serverNames: [a.example]\nstrategies: [best]", `tenant.yaml: strategies: unknown proxy strategy "best"`},
+		{"ids", "serverNames: [a.example]\nagentIDs: own", `tenant.yaml: agentIDs: "own": want any or certificate`},
 		{"identifiers", "serverNames: [a.example]\nagentIdentifiers: all", `tenant.yaml: agentIdentifiers: "all": want any or certificate`},
 		{"allow", "serverNames: [a.example]\npolicy: {allow: ['10.0.0.0/99']}", "tenant.yaml: policy.allow: "},
 		{"deny", "serverNames: [a.example]\npolicy: {deny: ['10.0.0.0/99']}", "tenant.yaml: policy.deny: "},

@@ -47,7 +47,8 @@ type Spec struct {
 
 	Tokens      *Tokens             // nil: agents need none
 	Strategies  []registry.Strategy // nil: those of the flags
-	Identifiers string              // "", IdentifiersAny or IdentifiersCertificate
+	Identifiers string              // "", NamesAny or NamesOfCertificate
+	IDs         string              // likewise
 	Policy      *policy.Policy      // nil: only that of the flags
 	PolicyFile  *policyfile.File    // nil: only that of the flags
 	APIServers  []string            // HOST:PORT; none: agents do not reach it
@@ -174,7 +175,7 @@ func (t *Spec) fill(spec Settings, read reader) (err error) {
 			return &FieldError{File: name, Err: err}
 		}
 	}
-	t.Identifiers, t.Bounds, t.ByCertificate, t.Listen = spec.AgentIdentifiers, spec.Bounds, spec.ByCertificate, spec.Listen
+	t.IDs, t.Identifiers, t.Bounds, t.ByCertificate, t.Listen = spec.AgentIDs, spec.AgentIdentifiers, spec.Bounds, spec.ByCertificate, spec.Listen
 	t.APIServers = spec.APIServers
 	if t.Clients, err = parseCAs(ClientsCAFile, read); err != nil {
 		return err

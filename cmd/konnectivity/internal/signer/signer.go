@@ -1,0 +1,190 @@
+package signer
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+
+	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/pki"
+)
+
+const (
+	// Pauses between two looks at the requests that are known. They cost no call of the API,
+	// and a pod waits for its certificate. After a failure they double.
+	leastPause = 500 * time.Millisecond
+	mostPause  = 30 * time.Second
+
+	callTime     = 10 * time.Second // for each call of the API
+	mostFailures = 8                // in one look
+
+	// publishTime is between two looks whether the API has the CAs of servers as the file
+	// has them.
+	publishTime = time.Minute
+)
+
+// Options are a Signer's. All but Bundles must be given.
+type Options struct {
+	Name  string // of the signer, as pods name it: DOMAIN/NAME
+	Terms Terms
+	CA    func() *tls.Certificate // that signs, as it is now
+
+	Requests kubeapi.Objects[*kubeapi.PodCertificateRequest]
+	Bundles  kubeapi.Objects[*kubeapi.ClusterTrustBundle]
+	Trust    func() (string, error) // PEM of servers' CAs, for Bundles; nil: they are not published
+
+	Log        logrus.FieldLogger
+	Registerer prometheus.Registerer
+}
+
+// Signer answers requests. Make it with New, and keep Run running.
+type Signer struct {
+	opts     Options
+	requests *kubeapi.Mirror[*kubeapi.PodCertificateRequest]
+	answers  *prometheus.CounterVec
+}
+
+// New returns a signer that has not begun.
+func New(opts Options) *Signer {
+	s := &Signer{opts: opts, answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "konnectivity_signer_requests_total", Help: "Requests for certificates, by how they were answered: issued or denied; or failed, once for each attempt.",
+	}, []string{"result"})}
+	for _, result := range []string{"issued", "denied", "failed"} {
+		s.answers.WithLabelValues(result)
+	}
+	opts.Registerer.MustRegister(s.answers)
+	s.requests = kubeapi.NewMirror(opts.Requests, "", fields.OneTermEqualSelector("spec.signerName", opts.Name).String())
+	return s
+}
+
+// Ready is nil while the API tells of requests, or why it does not. It does not block.
+func (s *Signer) Ready() error {
+	_, err := s.requests.Names()
+	return err
+}
+
+// Run answers requests until ctx ends, and returns when all it has begun has ended.
+func (s *Signer) Run(ctx context.Context) {
+	_ = s.requests.List(ctx) // Names has the error too
+	following := make(chan struct{})
+	go func() { defer close(following); s.requests.Run(ctx) }()
+	publishing := make(chan struct{})
+	go func() { defer close(publishing); s.publish(ctx) }()
+	for pause := leastPause; ctx.Err() == nil; {
+		if err := s.answerAll(ctx); err != nil && ctx.Err() == nil {
+			s.opts.Log.WithError(err).Error("certificates cannot be issued; the signer tries again")
+			pause = min(2*pause, mostPause)
+		} else {
+			pause = leastPause
+		}
+		wait(ctx, pause)
+	}
+	<-following
+	<-publishing
+}
+
+// answerAll answers all that is pending. Where that fails again and again, the API is away or
+// refuses; one request that cannot be answered holds up no other, since they come in any
+// order.
+func (s *Signer) answerAll(ctx context.Context) error {
+	names, fault := s.requests.Names()
+	failures := 0
+	for _, name := range names {
+		r, found := s.requests.Get(name)
+		if !found || len(r.Status.Conditions) > 0 {
+			continue
+		}
+		if err := s.answer(ctx, r); err != nil {
+			s.answers.WithLabelValues("failed").Inc()
+			fault = fmt.Errorf("pod %s/%s: %w", r.Namespace, r.Spec.PodName, err)
+			if failures++; failures == mostFailures {
+				break
+			}
+		}
+	}
+	return fault
+}
+
+// answer writes the answer to one request. That another has answered, or that nobody asks
+// any more, is no error.
+func (s *Signer) answer(ctx context.Context, r *kubeapi.PodCertificateRequest) error {
+	ca, err := pki.CAOf(*s.opts.CA())
+	if err != nil {
+		return err
+	}
+	answered := *r // which is the Mirror's
+	if answered.Status, err = s.opts.Terms.Answer(r, ca); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	switch err := s.opts.Requests.Update(ctx, &answered, "status"); {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		return err
+	}
+	verdict := answered.Status.Conditions[0]
+	s.answers.WithLabelValues(strings.ToLower(verdict.Type)).Inc()
+	log := s.opts.Log.WithFields(logrus.Fields{"pod": r.Namespace + "/" + r.Spec.PodName, "node": r.Spec.NodeName})
+	if verdict.Type == "Denied" {
+		log.WithField("reason", verdict.Message).Warn("a pod was denied a certificate")
+		return nil
+	}
+	log.WithField("until", answered.Status.NotAfter.UTC().Format(time.RFC3339)).Info("a certificate was issued")
+	return nil
+}
+
+// publish keeps the ClusterTrustBundle as the file of CAs is.
+func (s *Signer) publish(ctx context.Context) {
+	for s.opts.Trust != nil && ctx.Err() == nil {
+		if err := s.publishOnce(ctx); err != nil && ctx.Err() == nil {
+			s.opts.Log.WithError(err).Error("the servers' CAs cannot be published; the signer tries again")
+		}
+		wait(ctx, publishTime)
+	}
+}
+
+// publishOnce writes the bundle if it is not as it should be.
+func (s *Signer) publishOnce(ctx context.Context) error {
+	trust, err := s.opts.Trust()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	bundle := &kubeapi.ClusterTrustBundle{}
+	err = s.opts.Bundles.Get(ctx, BundleOf(s.opts.Name), bundle)
+	missing := apierrors.IsNotFound(err)
+	if err != nil && !missing || bundle.Spec.TrustBundle == trust {
+		return err
+	}
+	bundle.Name, bundle.Spec = BundleOf(s.opts.Name), kubeapi.ClusterTrustBundleSpec{SignerName: s.opts.Name, TrustBundle: trust}
+	if missing {
+		err = s.opts.Bundles.Create(ctx, bundle)
+	} else {
+		err = s.opts.Bundles.Update(ctx, bundle)
+	}
+	if err == nil {
+		s.opts.Log.WithField("bundle", bundle.Name).Info("the servers' CAs were published")
+	}
+	return err
+}
+
+// BundleOf is the name of a signer's ClusterTrustBundle, which begins as the API demands.
+func BundleOf(signer string) string { return strings.ReplaceAll(signer, "/", ":") + ":servers" }
+
+// wait waits, or until ctx ends.
+func wait(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}

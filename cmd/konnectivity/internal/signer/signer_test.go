@@ -1,0 +1,295 @@
+package signer
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/sirupsen/logrus/hooks/test"
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// cluster is an API with the two kinds of objects. It lets a request be answered once.
+type cluster struct {
+	mu       sync.Mutex
+	version  int
+	requests map[string]*kubeapi.PodCertificateRequest
+	changed  chan struct{} // closed, and made anew, by each change
+	bundle   *kubeapi.ClusterTrustBundle
+	refuses  string // the name of a request whose answers it refuses
+	writes   int
+}
+
+func newCluster() *cluster {
+	return &cluster{requests: map[string]*kubeapi.PodCertificateRequest{}, changed: make(chan struct{})}
+}
+
+func (c *cluster) put(r *kubeapi.PodCertificateRequest) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.store(r)
+}
+
+func (c *cluster) store(r *kubeapi.PodCertificateRequest) {
+	c.version++
+	r.ResourceVersion = fmt.Sprint(c.version)
+	c.requests[r.Name] = r
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// verdict is how a request was answered; "": it was not.
+func (c *cluster) verdict(name string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.requests[name]; len(r.Status.Conditions) > 0 {
+		return r.Status.Conditions[0].Type
+	}
+	return ""
+}
+
+func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	const requests, bundles = "/apis/certificates.k8s.io/v1/namespaces/kube-system/podcertificaterequests", "/apis/certificates.k8s.io/v1/clustertrustbundles"
+	w.Header().Set("Content-Type", "application/json")
+	switch at := r.Method + " " + r.URL.Path; {
+	case at == "GET "+requests && r.FormValue("fieldSelector") != "spec.signerName=konnectivity.internal/agent":
+		fail(w, http.StatusBadRequest, "BadRequest")
+	case at == "GET "+requests && r.FormValue("watch") != "":
+		c.watch(w, r)
+	case at == "GET "+requests:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		list := &kubeapi.List[*kubeapi.PodCertificateRequest]{TypeMeta: metav1.TypeMeta{Kind: "PodCertificateRequestList", APIVersion: "certificates.k8s.io/v1"}}
+		list.ResourceVersion = fmt.Sprint(c.version)
+		for _, r := range c.requests {
+			list.Items = append(list.Items, r)
+		}
+		_ = json.NewEncoder(w).Encode(list)
+	case strings.HasPrefix(at, "PUT "+requests) && strings.HasSuffix(at, "/status"):
+		c.answered(w, r)
+	case strings.HasPrefix(at, "GET "+bundles), at == "POST "+bundles, strings.HasPrefix(at, "PUT "+bundles):
+		c.trust(w, r)
+	default:
+		fail(w, http.StatusNotFound, "NotFound")
+	}
+}
+
+func fail(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
+	w.WriteHeader(int(code))
+	_ = json.NewEncoder(w).Encode(&metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: code, Reason: reason})
+}
+
+// watch sends each request once for each of its versions.
+func (c *cluster) watch(w http.ResponseWriter, r *http.Request) {
+	sent := map[string]string{}
+	for {
+		c.mu.Lock()
+		changed := c.changed
+		for name, r := range c.requests {
+			if sent[name] != r.ResourceVersion {
+				sent[name] = r.ResourceVersion
+				r.TypeMeta = metav1.TypeMeta{Kind: "PodCertificateRequest", APIVersion: "certificates.k8s.io/v1"}
+				_ = json.NewEncoder(w).Encode(map[string]any{"type": "MODIFIED", "object": r})
+			}
+		}
+		c.mu.Unlock()
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-r.Context().Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func (c *cluster) answered(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := &kubeapi.PodCertificateRequest{}
+	_ = json.NewDecoder(r.Body).Decode(now)
+	was := c.requests[now.Name]
+	switch {
+	case now.Name == c.refuses:
+		fail(w, http.StatusUnprocessableEntity, "Invalid")
+	case was == nil:
+		fail(w, http.StatusNotFound, "NotFound")
+	case now.ResourceVersion != was.ResourceVersion || len(was.Status.Conditions) > 0:
+		fail(w, http.StatusConflict, "Conflict")
+	default:
+		c.writes++
+		c.store(now)
+		_ = json.NewEncoder(w).Encode(now)
+	}
+}
+
+func (c *cluster) trust(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.Method != http.MethodGet {
+		c.bundle = &kubeapi.ClusterTrustBundle{}
+		_ = json.NewDecoder(r.Body).Decode(c.bundle)
+		c.writes++
+	}
+	if c.bundle == nil {
+		fail(w, http.StatusNotFound, "NotFound")
+		return
+	}
+	_ = json.NewEncoder(w).Encode(c.bundle)
+}
+
+// bundled is the bundle, as NAME=CONTENT.
+func (c *cluster) bundled() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.bundle == nil {
+		return ""
+	}
+	return c.bundle.Name + " of " + c.bundle.Spec.SignerName + "=" + c.bundle.Spec.TrustBundle
+}
+
+// signs runs a signer at the API until the test ends.
+func signs(t *testing.T, c *cluster, ca func() *tls.Certificate, change func(*Options)) (*Signer, *test.Hook) {
+	t.Helper()
+	api := httptest.NewServer(c)
+	config := &rest.Config{Host: api.URL, QPS: -1}
+	log, hook := test.NewNullLogger()
+	opts := Options{Name: "konnectivity.internal/agent", Terms: terms, CA: ca, Log: log, Registerer: prometheus.NewRegistry()}
+	opts.Requests = testutil.Must(kubeapi.NewPodCertificateRequests(config, "kube-system"))(t)
+	opts.Bundles = testutil.Must(kubeapi.NewClusterTrustBundles(config))(t)
+	change(&opts)
+	s := New(opts)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		opts.Requests.CloseIdle()
+		opts.Bundles.CloseIdle()
+		api.Close()
+	})
+	return s, hook
+}
+
+// authority is a CA in memory, as a Source has it.
+func authority(t *testing.T, lifetime time.Duration) *tls.Certificate {
+	t.Helper()
+	ca := testutil.Must(pki.NewCAFor("agents", lifetime))(t)
+	pair := testutil.Must(tls.X509KeyPair(ca.CertPEM, ca.KeyPEM))(t)
+	return &pair
+}
+
+// Requests that were there before and those that come later are answered, each once, though
+// two signers run, and one request whose answer the API refuses holds up no other.
+func TestRequestsAreAnswered(t *testing.T) {
+	c, ca := newCluster(), authority(t, time.Hour*1000)
+	c.refuses = "r0"
+	const n = 20
+	add := func(i int) {
+		r := asked(t, p256(t))
+		if r.Name = fmt.Sprint("r", i); i%2 == 1 {
+			r.Spec.ServiceAccountName = "default"
+		}
+		c.put(r)
+	}
+	for i := range n / 2 {
+		add(i)
+	}
+	use := func(*Options) {}
+	s, _ := signs(t, c, func() *tls.Certificate { return ca }, use)
+	other, _ := signs(t, c, func() *tls.Certificate { return ca }, use)
+	testutil.Eventually(t, "both to know the requests", func() bool { return s.Ready() == nil && other.Ready() == nil })
+	for i := n / 2; i < n; i++ {
+		add(i)
+	}
+	testutil.Within(t, time.Minute, "all to be answered", func() bool {
+		for i := range n {
+			if want := []string{"Issued", "Denied"}[i%2]; i > 0 && c.verdict(fmt.Sprint("r", i)) != want {
+				return false
+			}
+		}
+		return true
+	})
+	if got := c.verdict("r0"); got != "" || c.writes != n-1 {
+		t.Errorf("the refused one is %q, and %d answers were written", got, c.writes)
+	}
+	figure := func(result string) float64 {
+		return promtest.ToFloat64(s.answers.WithLabelValues(result)) + promtest.ToFloat64(other.answers.WithLabelValues(result))
+	}
+	testutil.Eventually(t, "answers to be counted", func() bool {
+		return figure("issued") == n/2-1 && figure("denied") == n/2 && figure("failed") > 0
+	})
+}
+
+// What the signer cannot sign now it signs once it can.
+func TestRequestsWaitForARenewedCA(t *testing.T) {
+	c := newCluster()
+	var mu sync.Mutex
+	ca := authority(t, time.Hour)
+	_, hook := signs(t, c, func() *tls.Certificate { mu.Lock(); defer mu.Unlock(); return ca }, func(*Options) {})
+	c.put(asked(t, p256(t)))
+	testutil.Eventually(t, "an error about the CA", func() bool {
+		for _, e := range hook.AllEntries() {
+			if strings.Contains(fmt.Sprint(e.Data["error"]), "pod kube-system/konnectivity-agent-x: the CA expires at") {
+				return true
+			}
+		}
+		return false
+	})
+	if got := c.verdict("r"); got != "" {
+		t.Errorf("it is %s", got)
+	}
+	mu.Lock()
+	ca = authority(t, time.Hour*1000)
+	mu.Unlock()
+	testutil.Within(t, time.Minute, "a certificate", func() bool { return c.verdict("r") == "Issued" })
+}
+
+func TestCAsArePublished(t *testing.T) {
+	c, ca := newCluster(), authority(t, time.Hour*1000)
+	trust := func() (string, error) { return "CAS", nil }
+	s, _ := signs(t, c, func() *tls.Certificate { return ca }, func(o *Options) { o.Trust = trust })
+	const want = "konnectivity.internal:agent:servers of konnectivity.internal/agent="
+	testutil.Eventually(t, "a bundle", func() bool { return c.bundled() == want+"CAS" })
+	testutil.NoError(t, s.publishOnce(t.Context()))
+	if c.writes != 1 {
+		t.Errorf("%d writes of what has not changed", c.writes-1)
+	}
+	s.opts.Trust = func() (string, error) { return "NEWER", nil }
+	testutil.NoError(t, s.publishOnce(t.Context()))
+	if got := c.bundled(); got != want+"NEWER" {
+		t.Error(got)
+	}
+}
+
+// A signer whose API is away is not ready, and ends when it is told to.
+func TestAPIThatIsAway(t *testing.T) {
+	c, ca := newCluster(), authority(t, time.Hour*1000)
+	s, hook := signs(t, c, func() *tls.Certificate { return ca }, func(o *Options) {
+		o.Requests = testutil.Must(kubeapi.NewPodCertificateRequests(&rest.Config{Host: "http://" + testutil.Refusing(t), QPS: -1}, "kube-system"))(t)
+	})
+	testutil.Eventually(t, "an error", func() bool {
+		e := hook.LastEntry()
+		return e != nil && strings.Contains(fmt.Sprint(e.Data["error"]), "refused")
+	})
+	if s.Ready() == nil {
+		t.Error("it is ready")
+	}
+}
