@@ -28,7 +28,7 @@ import (
 type signerFlags struct {
 	kubeconfig, name, namespace string
 	terms                       signer.Terms
-	ca                          tlsreload.Files // Cert and Key are the CA's; CA is what is published
+	ca                          tlsreload.Files // Cert and Key of the CA that signs, CA to publish
 	health                      cli.Port
 	logging                     cli.LogFlags
 }

@@ -162,7 +162,7 @@ func (m *Mirror[T]) selected() metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: m.labels, FieldSelector: m.fields}
 }
 
-// kept is the object without what nobody reads. kubectl's annotations repeat all of it.
+// kept drops metadata that nobody reads: kubectl's annotations repeat the whole object.
 func kept[T Object](object T) T {
 	object.SetManagedFields(nil)
 	object.SetAnnotations(nil)

@@ -23,7 +23,7 @@ func NewSecrets(config *rest.Config, namespace string) (Objects[*Secret], error)
 	return newObjects(config, namespace, kind{schema.GroupVersion{Version: "v1"}, "Secret", "secrets"}, &Secret{})
 }
 
-// SecretMirror is a Mirror of Secrets, of which only the data is asked for.
+// SecretMirror is a Mirror of Secrets that returns their data.
 type SecretMirror struct{ *Mirror[*Secret] }
 
 // Get is what a Secret has, which must not be modified, and a version that changes with it,

@@ -48,7 +48,7 @@ type Spec struct {
 	Tokens      *Tokens             // nil: agents need none
 	Strategies  []registry.Strategy // nil: those of the flags
 	Identifiers string              // "", NamesAny or NamesOfCertificate
-	IDs         string              // likewise
+	IDs         string              // "", NamesAny or NamesOfCertificate
 	Policy      *policy.Policy      // nil: only that of the flags
 	PolicyFile  *policyfile.File    // nil: only that of the flags
 	APIServers  []string            // HOST:PORT; none: agents do not reach it

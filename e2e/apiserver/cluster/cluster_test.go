@@ -155,7 +155,7 @@ func (c *cluster) apiFlags(dir, prefix, services string, more ...string) []strin
 	return append([]string{
 		"--etcd-servers=" + etcdURL, "--etcd-prefix=" + prefix, "--secure-port=6443", "--service-cluster-ip-range=" + services,
 		"--tls-cert-file=" + dir + "/apiserver.crt", "--tls-private-key-file=" + dir + "/apiserver.key", "--client-ca-file=" + dir + "/ca.crt",
-		"--authorization-mode=Node,RBAC", "--allow-privileged", "--service-account-issuer=https://kubernetes.default.svc",
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged", "--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + dir + "/service-accounts.crt", "--service-account-signing-key-file=" + dir + "/service-accounts.key",
 		"--kubelet-certificate-authority=" + dir + "/ca.crt", "--kubelet-preferred-address-types=InternalIP",
 		"--kubelet-client-certificate=" + dir + "/kubelet-client.crt", "--kubelet-client-key=" + dir + "/kubelet-client.key",

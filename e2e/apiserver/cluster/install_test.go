@@ -52,6 +52,8 @@ func TestKustomize(t *testing.T) {
 var (
 	fence = regexp.MustCompile("(?ms)^```(?:sh|yaml)\n(.*?)^```$")
 	turn  = regexp.MustCompile(`\\\n`)
+
+	anyFence = regexp.MustCompile("(?ms)^```(?:yaml)?\n(.*?)^```$")
 )
 
 // blocks are the README's commands by chart and by kustomize.

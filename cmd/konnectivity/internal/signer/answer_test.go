@@ -90,8 +90,8 @@ func TestKeysAndLifetimes(t *testing.T) {
 	}
 }
 
-// Nothing but the id and the role of an agent is in a certificate, and two pods of a node have
-// the same names, by which servers take them for one agent.
+// A certificate has an agent's id and role and nothing else, so both pods of a node, the old
+// and the new, are the same agent to servers.
 func TestIDs(t *testing.T) {
 	ca := testutil.Must(pki.NewCA("agents"))(t)
 	for _, tc := range []struct{ annotation, want string }{{"", "node-1.example"}, {"node", "node-1.example"}, {"pod", "konnectivity-agent-x"}} {

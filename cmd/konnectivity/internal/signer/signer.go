@@ -112,8 +112,8 @@ func (s *Signer) answerAll(ctx context.Context) error {
 	return fault
 }
 
-// answer writes the answer to one request. That another has answered, or that nobody asks
-// any more, is no error.
+// answer writes the answer to one request. It is no error if the request is gone, or if
+// another signer has answered it.
 func (s *Signer) answer(ctx context.Context, r *kubeapi.PodCertificateRequest) error {
 	ca, err := pki.CAOf(*s.opts.CA())
 	if err != nil {

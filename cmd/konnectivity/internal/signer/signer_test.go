@@ -279,7 +279,7 @@ func TestCAsArePublished(t *testing.T) {
 	}
 }
 
-// A signer whose API is away is not ready, and ends when it is told to.
+// A signer that does not reach its API is not ready, and stops at once.
 func TestAPIThatIsAway(t *testing.T) {
 	c, ca := newCluster(), authority(t, time.Hour*1000)
 	s, hook := signs(t, c, func() *tls.Certificate { return ca }, func(o *Options) {
