@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/files"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -156,7 +157,7 @@ func TestConnectFailures(t *testing.T) {
 		"unknown CA":            {stranger, server.address(), nil, "tls"},
 		"wrong name":            {otherName, server.address(), nil, "tls"},
 		"without a certificate": {anonymous, server.address(), nil, "refused"}, // TLS 1.3 tells after the handshake
-		"token cannot be read":  {config, server.address(), TokenFile("/nonexistent"), "token"},
+		"token cannot be read":  {config, server.address(), files.Token("/nonexistent"), "token"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, mode := range []link.Mode{link.Auto, link.Off} {
@@ -223,7 +224,7 @@ func TestTokenRotates(t *testing.T) {
 	for _, old := range []bool{true, false} {
 		server := newTestServer(t, ca, "server-1", old)
 		opts := testOptions(config, server.address())
-		opts.Token = TokenFile(path)
+		opts.Token = files.Token(path)
 		c := newConnector(opts, &tunnel.Forwarder{Dialer: opts.Dialer}, mustMetrics(t), nil)
 		for _, token := range []string{"first", "second"} {
 			testutil.NoError(t, os.WriteFile(path, []byte(token+"\n"), 0o600))
@@ -241,24 +242,10 @@ func TestTokenRotates(t *testing.T) {
 	}
 }
 
-func TestTokenFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "token")
-	for content, want := range map[string]string{"abc": "abc", " abc\n": "abc", "": "", "\n": "", "a b": "", "a\r\nX: y": "", "ä": "", strings.Repeat("a", maxToken+1): ""} {
-		testutil.NoError(t, os.WriteFile(path, []byte(content), 0o600))
-		got, err := TokenFile(path)()
-		if got != want || (err == nil) != (want != "") {
-			t.Errorf("%.20q gave %q, %v", content, got, err)
-		}
-		if err != nil && len(content) > 2 && strings.Contains(err.Error(), content) {
-			t.Errorf("the error tells the token: %v", err)
-		}
-	}
-}
-
 // Whatever an agent takes by its flags and files, it can introduce itself by either protocol.
 func TestTheLongestIntroduction(t *testing.T) {
 	ca, config := newCA(t)
-	token := strings.Repeat("t", maxToken)
+	token := strings.Repeat("t", files.MaxToken)
 	for _, old := range []bool{true, false} {
 		server := newTestServer(t, ca, "server-1", old)
 		opts := testOptions(config, server.address())

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"konnectivity/internal/files"
 	"konnectivity/tunnel"
 )
 
@@ -77,24 +76,4 @@ func identifierFault(kind, value string) string {
 		return ""
 	}
 	return want
-}
-
-// maxToken is what a HELLO has room for beside the longest id and identifiers;
-// service account tokens have about 1 KiB.
-const maxToken = 7 << 10
-
-// TokenFile returns a Token function that reads path each time it is called, so
-// that a token that the kubelet rotates is always the current one.
-func TokenFile(path string) func() (string, error) {
-	return func() (string, error) {
-		content, err := files.Read(path, maxToken)
-		if err != nil {
-			return "", fmt.Errorf("read the service account token: %w", err)
-		}
-		token := strings.TrimSpace(string(content))
-		if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-			return "", fmt.Errorf("%s holds no bearer token", path)
-		}
-		return token, nil
-	}
 }

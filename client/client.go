@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"konnectivity/adapters/uplink"
+	"konnectivity/internal/files"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
@@ -57,26 +58,29 @@ func (c *Client) connect(o Options) error {
 		Address: o.Address, ServerName: o.ServerName, TLS: ownTLS{o.TLS}, Mode: linkModes[o.Mode],
 		ResumeWindow: o.window(), Lanes: o.Lanes, MaxServers: o.MaxServers, Software: o.Name, Log: logTo(o.Log),
 	}
+	if o.TokenFile != "" {
+		way.Token = files.Token(o.TokenFile)
+	}
 	if err := throughProxy(&way, o.Proxy); err != nil {
 		return err
 	}
-	var files *tlsreload.Source
+	var certs *tlsreload.Source
 	var err error
 	if o.TLS == nil {
 		rule := pki.RoleRule{Want: pki.RoleServer, Require: o.RequirePeerRole, TrustDomain: o.PeerTrustDomain}
-		files, err = tlsreload.New(tlsreload.Files{CA: o.CAFile, Cert: o.CertFile, Key: o.KeyFile},
+		certs, err = tlsreload.New(tlsreload.Files{CA: o.CAFile, Cert: o.CertFile, Key: o.KeyFile},
 			tlsreload.Options{Name: "client", Peer: rule.Check, Log: way.Log})
 		if err != nil {
 			return err
 		}
-		way.TLS = files
+		way.TLS = certs
 	}
 	if c.server, err = uplink.New(way); err != nil {
 		return err
 	}
-	if files != nil {
-		files.OnChange(c.server.Retry)
-		c.runs.Go(func() { files.Run(c.ctx) })
+	if certs != nil {
+		certs.OnChange(c.server.Retry)
+		c.runs.Go(func() { certs.Run(c.ctx) })
 	}
 	c.runs.Go(func() { c.server.Run(c.ctx) })
 	return nil

@@ -14,7 +14,7 @@ import (
 // AddFlags defines flags on set that fill in o when they are parsed. They are the flags that
 // tell a sidecar how to reach the server, with the same names and defaults, so that a
 // sidecar's arguments can be copied: --konnectivity-hostname, --konnectivity-port,
-// --server-name, --ca-cert-path, --tls-cert-path, --tls-key-path, --require-peer-role,
+// --server-name, --ca-cert-path, --tls-cert-path, --tls-key-path, --token-path, --require-peer-role,
 // --peer-trust-domain, --resume-window, --link-lanes, --max-servers and --link. Other fields of
 // o do not change. A program whose flags are pflag's passes set to AddGoFlagSet.
 func (o *Options) AddFlags(set *flag.FlagSet) {
@@ -23,8 +23,9 @@ func (o *Options) AddFlags(set *flag.FlagSet) {
 	add(set, server.setPort, "konnectivity-port", "8090", "port of the konnectivity server for clients")
 	set.StringVar(&o.ServerName, "server-name", "", "name to ask the server for in TLS (SNI), which its certificate must have (default: --konnectivity-hostname)")
 	set.StringVar(&o.CAFile, "ca-cert-path", "/etc/konnectivity/proxy-ca/ca.crt", "CA file for verifying the server's certificate")
-	set.StringVar(&o.CertFile, "tls-cert-path", "/etc/konnectivity/proxy-client/tls.crt", "client certificate")
-	set.StringVar(&o.KeyFile, "tls-key-path", "/etc/konnectivity/proxy-client/tls.key", "key of the client certificate")
+	set.StringVar(&o.CertFile, "tls-cert-path", usualCert, "client certificate")
+	set.StringVar(&o.KeyFile, "tls-key-path", usualKey, "key of the client certificate")
+	add(set, o.setToken, "token-path", "", "file with a service account token, to show the server instead of a certificate: --tls-cert-path and --tls-key-path have no default then")
 	set.BoolVar(&o.RequirePeerRole, "require-peer-role", false, "refuse certificates of servers that have no role; certificates with a wrong role are always refused")
 	set.StringVar(&o.PeerTrustDomain, "peer-trust-domain", "", "refuse certificates whose role has any other trust domain (default: every trust domain is accepted, the CA decides)")
 	add(set, o.setWindow, "resume-window", DefaultResumeWindow.String(), "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
@@ -32,6 +33,12 @@ func (o *Options) AddFlags(set *flag.FlagSet) {
 	set.IntVar(&o.MaxServers, "max-servers", 0, "to how many servers to keep links where the name has more addresses, which is for servers that forward to one another; 0: to all")
 	add(set, o.setLink, "link", string(link.Auto), "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
 }
+
+// The certificate of sidecars, unless flags say otherwise.
+const (
+	usualCert = "/etc/konnectivity/proxy-client/tls.crt"
+	usualKey  = "/etc/konnectivity/proxy-client/tls.key"
+)
 
 // setting is a flag.Value that a function parses.
 type setting struct {
@@ -82,6 +89,14 @@ func (h *hostPort) setPort(text string) error {
 	}
 	h.port = uint16(n)
 	h.join()
+	return nil
+}
+
+// setToken takes the defaults of the certificate away.
+func (o *Options) setToken(text string) error {
+	if o.TokenFile = text; text != "" && o.CertFile == usualCert && o.KeyFile == usualKey {
+		o.CertFile, o.KeyFile = "", ""
+	}
 	return nil
 }
 

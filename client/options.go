@@ -51,6 +51,10 @@ type Options struct {
 	// handshakes; a broken new file leaves the old one in use.
 	CAFile, CertFile, KeyFile string
 
+	// TokenFile has a service account token, to show a server that accepts tokens in place of
+	// a certificate (--client-service-accounts). It is read at every connect. "": none.
+	TokenFile string
+
 	// RequirePeerRole refuses a server whose certificate has no role, and PeerTrustDomain
 	// one whose role is of another trust domain; "": any. A certificate with another role
 	// than a server's is refused always.
@@ -102,8 +106,8 @@ func (o Options) check() error {
 		return bad("Mode", fmt.Errorf("%q: want Auto, Link or Connect", o.Mode))
 	case o.Socket != "" && o.Mode == Link:
 		return bad("Mode", errors.New("links need TLS, which a socket has not"))
-	case o.Socket != "" && (o.ServerName != "" || o.files() || o.TLS != nil || o.Proxy != nil):
-		return bad("Socket", errors.New("want no ServerName, TLS or Proxy with it"))
+	case o.Socket != "" && (o.ServerName != "" || o.TokenFile != "" || o.files() || o.TLS != nil || o.Proxy != nil):
+		return bad("Socket", errors.New("want no ServerName, TokenFile, TLS or Proxy with it"))
 	case o.TLS != nil && o.files():
 		return bad("TLS", errors.New("want either it or files"))
 	case o.MaxServers < 0:

@@ -109,3 +109,54 @@ func TestTwoCAsKeepClientsAndAgentsApart(t *testing.T) {
 		t.Error("an agent's certificate opened the clients' port")
 	}
 }
+
+// A sidecar without a certificate is known by its service account's token, by links and by
+// CONNECT: rules are for accounts, and a token that is replaced is used from then on.
+func TestClientsAuthenticateByToken(t *testing.T) {
+	t.Parallel()
+	s := newSuite(t)
+	api := newKubeAPI(t, s)
+	const secret = "t0ken-" // what every token begins with
+	for _, name := range []string{"oauth", "metrics", "other"} {
+		api.allow(secret+name, identity{"system:serviceaccount:control:" + name, "konnectivity"})
+	}
+	policy := filepath.Join(s.Dir, "policy.yaml")
+	if err := os.WriteFile(policy, []byte("version: 1\nmode: enforce\nrules:\n- {name: oauth, action: allow, who: ['serviceaccount:control/oauth'], where: ['127.0.0.0/8']}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	srv := must(s.StartServer("--client-service-accounts=control/oauth,control/metrics", "--client-authentication-audience=konnectivity",
+		"--client-kubeconfig="+api.kubeconfig, "--policy-file="+policy))(t)
+	must(s.StartAgent(srv))(t)
+	target := echoTarget(t)
+	path := filepath.Join(s.Dir, "token")
+	write := func(token string) {
+		if err := os.WriteFile(path, []byte(secret+token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, link := range []string{"auto", "off"} {
+		write("other")
+		front := must(s.StartSOCKS5(srv, "--tls-cert-path=", "--tls-key-path=", "--token-path="+path, "--link="+link, "--log-level=debug"))(t)
+		failing := func(what string) {
+			t.Helper()
+			if c, err := viaSOCKS5(front.Address()).Dial(within(t, patience), tunnel.NewFlow("tcp", target)); err == nil {
+				c.Close()
+				t.Errorf("%s reaches the target, with --link=%s", what, link)
+			}
+		}
+		failing("an account that is not accepted")
+		write("oauth")
+		reachable(t, viaSOCKS5(front.Address()), target)
+		pingPong(t, must(viaSOCKS5(front.Address()).Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t), "oauth")
+		front.Kill()
+		write("metrics")
+		front = must(s.StartSOCKS5(srv, "--tls-cert-path=", "--tls-key-path=", "--token-path="+path, "--link="+link))(t)
+		failing("an account that no rule allows")
+		front.Kill()
+	}
+	for _, p := range s.Processes() {
+		if strings.Contains(p.Output(), secret) {
+			t.Errorf("%s logs a token", p.Name)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,40 +36,51 @@ func (s *Server) buildClients() {
 
 // serveConnect is a client's CONNECT.
 func (s *Server) serveConnect(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client) {
-	frontend.Connect(requests{cl.forwarder, client}, s.metrics, cl.agents.Ready)(ctx, c)
+	frontend.Connect(func(token string) (tunnel.Handler, error) {
+		client, err := cl.proven(ctx, c, client, token)
+		return requests{cl.forwarder, client}, err
+	}, s.metrics, cl.agents.Ready)(ctx, c)
 }
 
 // serveClientLink is a sidecar's link: each stream it opens is a request.
 func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client) {
-	session, giveBack := cl.meetClient(ctx, c, client)
+	session, who, giveBack := cl.meetClient(ctx, c, client)
 	c.AtEnd(giveBack)
 	if session == nil {
 		return
 	}
 	if session.Peer().Role == link.RoleAgent {
-		cl.serveBeside(ctx, c, client.Who, session)
+		cl.serveBeside(ctx, c, who, session)
 		return
 	}
-	leave := cl.joinClient(c, client.Who, session)
+	leave := cl.joinClient(c, who, session)
 	c.Go(func() { serveLink(ctx, s.drains, session, leave) })
 }
 
 // meetClient makes a sidecar's connection a link, nil if that came to nothing, for
-// which memory is taken until giveBack.
-func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tunnel.Client) (session *link.Session, giveBack func()) {
+// which memory is taken until giveBack. client is whom its certificate shows it to be; by a
+// token, it may turn out to be another. What the link leaves unread is the former's.
+func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tunnel.Client) (session *link.Session, who tunnel.Identity, giveBack func()) {
 	s := cl.server
 	cfg := s.linkConfig()
 	cfg.Hello.Serving = cl.serving()
 	cfg.Hello.Features = append(cfg.Hello.Features, cl.apiFeatures()...)
-	cfg.Forwarder = splice.Forwarder(s.metrics.LinkRequests(requests{cl.forwarder, client}))
+	asks := &requests{cl.forwarder, client}
+	cfg.Forwarder = splice.Forwarder(s.metrics.LinkRequests(asks))
 	cfg.Budget = client.Budget
 	cfg.Hold = cl.held()
 	cfg.Log = cl.log
 	setLiveness(&cfg, s.opts.ClientKeepalive)
 	taken := false
-	cfg.Verify = func(_ context.Context, peer link.Hello) error {
+	cfg.Verify = func(ctx context.Context, peer link.Hello) (err error) {
+		if asks.client, err = cl.proven(ctx, c, client, peer.Token); err != nil {
+			return err
+		}
 		if err := cl.judgeClient(peer); err != nil {
 			return err
+		}
+		if peer.Role == link.RoleAgent && byToken(c) {
+			return errors.New("an agent beside the API server needs a certificate")
 		}
 		if len(peer.ID) > registry.MaxID { // it is listed with every link
 			return fmt.Errorf("the client's id has %d bytes: at most %d are accepted", len(peer.ID), registry.MaxID)
@@ -79,7 +91,7 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 		return nil
 	}
 	session = s.meetLink(ctx, c, cfg)
-	return session, func() {
+	return session, asks.client.Who, func() {
 		if taken {
 			client.Budget.Give(limits.ClientMemory)
 		}
@@ -107,7 +119,7 @@ func (cl *cluster) joinClient(c *frontend.Conn, who tunnel.Identity, session *li
 			leave()
 		}
 	}
-	key := laneKey{session.Peer().Group, session.Peer().ID, auth.Identity(c.TLS()), ""}
+	key := laneKey{session.Peer().Group, session.Peer().ID, cmp.Or(auth.Identity(c.TLS()), string(who)), ""}
 	g, leaveGroup := cl.lanes[clients].join(key, session, func(g *lanes.Group) func() { return begin(g) })
 	cl.peers.tell(&peer{count: session.SetServerCount, serving: session.SetServing})
 	return func() {
@@ -116,6 +128,32 @@ func (cl *cluster) joinClient(c *frontend.Conn, who tunnel.Identity, session *li
 			_ = g.Close() // and waits for what it runs
 		}
 	}
+}
+
+// byToken reports whether a client has to prove by a token who it is: it came by TLS and
+// showed no certificate.
+func byToken(c *frontend.Conn) bool { return c.TLS() != nil && len(c.TLS().PeerCertificates) == 0 }
+
+// proven returns client or, if it came without a certificate where tokens are accepted, the
+// client that its token shows it to be. An error is fit for the peer. It blocks while the
+// token is reviewed.
+func (cl *cluster) proven(ctx context.Context, c *frontend.Conn, client *tunnel.Client, token string) (*tunnel.Client, error) {
+	tokens := cl.server.clientTokens
+	if tokens == nil || !byToken(c) {
+		return client, nil
+	}
+	if cl != cl.server.own {
+		return client, errors.New("a client of a tenant needs a certificate")
+	}
+	c.Allow(admitTimeout + time.Second)
+	account, err := tokens.Review(ctx, token, c.RemoteAddr())
+	if err != nil {
+		cl.log.WithError(err).WithField("remote", c.RemoteAddr().String()).Warn("a client was refused")
+		return client, err
+	}
+	named, leave := cl.limits.Join(tunnel.NewIdentity(account.Identity()), nil, c.RemoteAddr())
+	c.AtEnd(leave)
+	return named, nil
 }
 
 // requests carries what one client asks for.

@@ -281,6 +281,11 @@ func (streams) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer
 // serveGRPC serves a peer by gRPC. A client has its connection counted as its memory.
 func (g *grpcFront) serveGRPC(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client) {
 	if client != nil {
+		if cl.server.clientTokens != nil && byToken(c) {
+			c.Deny()
+			cl.log.WithField("remote", c.RemoteAddr().String()).Warn("a client was refused: by gRPC it needs a certificate; tokens are for links and CONNECT")
+			return
+		}
 		if !client.Budget.Take(limits.ClientMemory) {
 			c.Refuse(limits.NoMemory(client))
 			return

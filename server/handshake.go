@@ -68,7 +68,7 @@ func (t *tenants) unnamed(side side, hello *tls.ClientHelloInfo, v *view) *tlsre
 	if side.issuers(v.table) == nil {
 		return nil
 	}
-	return &tlsreload.Guest{Key: byCertificate, Verify: func(chain []*x509.Certificate) error {
+	return &tlsreload.Guest{Key: byCertificate, Bare: side == clients && t.server.clientTokens != nil, Verify: func(chain []*x509.Certificate) error {
 		v := t.now.Load()
 		issuers := side.issuers(v.table)
 		if issuers == nil {

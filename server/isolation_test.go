@@ -286,7 +286,7 @@ users: [{name: u, user: {token: secret}}]
 func TestOtherTokensCutTheAgentsThatUsedThem(t *testing.T) {
 	s := startSharers(t, func(o *Options) {
 		o.TenantTokens = func(k *tenant.Tokens) *auth.TokensConfig {
-			return &auth.TokensConfig{Reviews: &reviews{}, Namespace: k.Namespace, ServiceAccount: k.ServiceAccount, Audience: k.Audience, PerSecond: 1000, Burst: 100}
+			return &auth.TokensConfig{Reviews: &reviews{}, Accounts: []auth.Account{{Namespace: k.Namespace, Name: k.ServiceAccount}}, Audience: k.Audience, PerSecond: 1000, Burst: 100}
 		}
 	})
 	tokens := func(audience string) string {

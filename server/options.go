@@ -95,9 +95,14 @@ type Options struct {
 	Tokens     *auth.TokensConfig  // agents' tokens are reviewed; nil: none are asked for
 	Claims     *auth.Claims        // what agents may claim; nil: anything
 	OwnIDs     bool                // agents' ids must be names of their certificates
-	Policy     *policy.Policy      // nil: only metadata addresses are denied
-	PolicyFile *policyfile.Live    // nil: none; its caller runs it
-	Leases     *LeaseOptions       // nil: none
+
+	// ClientTokens are tokens of clients of the server's own cluster, which need no
+	// certificate then, if the listener's TLS lets them in without; nil: they do.
+	ClientTokens *auth.TokensConfig
+
+	Policy     *policy.Policy   // nil: only metadata addresses are denied
+	PolicyFile *policyfile.Live // nil: none; its caller runs it
+	Leases     *LeaseOptions    // nil: none
 
 	// Tenants are further clusters that are served by name, apart from each
 	// other and from the server's own, whose settings are those above; nil:

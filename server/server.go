@@ -27,14 +27,16 @@ type Server struct {
 	opts    Options
 	metrics *metrics.Server
 	own     *cluster // that of the flags
-	tenants *tenants // nil: it serves its own cluster alone
-	limits  *limits.Limits
-	table   *admin.Table      // nil: no admin port
-	leases  *lease.Controller // nil: none
-	peering *peering          // nil: it forwards to no other server
-	grpc    legacy.Limits
-	paused  func(time.Duration) // told of pauses of connections that were resumed; nil until New is over
-	changes changes
+
+	clientTokens *auth.Tokens // of its clients; nil: they have certificates
+	tenants      *tenants     // nil: it serves its own cluster alone
+	limits       *limits.Limits
+	table        *admin.Table      // nil: no admin port
+	leases       *lease.Controller // nil: none
+	peering      *peering          // nil: it forwards to no other server
+	grpc         legacy.Limits
+	paused       func(time.Duration) // told of pauses of connections that were resumed; nil until New is over
+	changes      changes
 
 	trustChanged atomic.Int64 // when it last has, a tunnel.Moment; 0: not yet
 
@@ -84,6 +86,7 @@ func New(opts Options) (*Server, error) {
 	if err := s.buildPeering(); err != nil {
 		return nil, err
 	}
+	s.clientTokens = s.newTokens(opts.ClientTokens, opts.Log)
 	s.own = s.newCluster("", s.limits.Own(), opts.Strategies)
 	s.own.config.Store(&config{api: opts.APIServers, gate: auth.Gate{Claims: opts.Claims, OwnIDs: opts.OwnIDs, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
 	if opts.Tenants != nil {
@@ -230,8 +233,10 @@ func (s *Server) background(life context.Context, parts *errgroup.Group) {
 	for _, run := range s.opts.Background {
 		parts.Go(func() error { run(life); return nil })
 	}
-	if tokens := s.own.gate().Tokens; tokens != nil {
-		parts.Go(func() error { tokens.Run(life); return nil })
+	for _, tokens := range []*auth.Tokens{s.own.gate().Tokens, s.clientTokens} {
+		if tokens != nil {
+			parts.Go(func() error { tokens.Run(life); return nil })
+		}
 	}
 	s.tenants.start(life, parts)
 	if l := s.opts.Health; l != nil {

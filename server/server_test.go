@@ -453,7 +453,7 @@ func (f *reviews) Create(_ context.Context, r *authenticationv1.TokenReview, _ m
 func TestTokens(t *testing.T) {
 	api := &reviews{}
 	r := startServer(t, func(o *Options) {
-		o.Tokens = &auth.TokensConfig{Reviews: api, Namespace: "ns", ServiceAccount: "agent", Audience: "aud", PerSecond: 1000, Burst: 100}
+		o.Tokens = &auth.TokensConfig{Reviews: api, Accounts: []auth.Account{{Namespace: "ns", Name: "agent"}}, Audience: "aud", PerSecond: 1000, Burst: 100}
 	})
 	for _, kind := range agentKinds {
 		r.agent(kind, agentHello{id: "good-" + kind, token: "good"}, echoing)

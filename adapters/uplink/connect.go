@@ -91,7 +91,17 @@ func (s *connectSession) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn,
 // request asks for f.Address on h, which it takes over.
 func (s *connectSession) request(ctx context.Context, h handshaken, f *tunnel.Flow) (tunnel.Conn, error) {
 	f.Hop = tunnel.Hop{Role: "server", ID: h.addr.String()} // its id is not known
-	far, err := connect.Handshake(ctx, tunnel.Wrap(h.Conn), connect.Request{Address: f.Address, ID: f.ID, UserAgent: s.opt.Software})
+	token, err := s.opt.Token()
+	if err != nil {
+		_ = h.Close()
+		s.failed(err)
+		return nil, unavailable(f.Address, err)
+	}
+	ask := connect.Request{Address: f.Address, ID: f.ID, UserAgent: s.opt.Software}
+	if token != "" {
+		ask.Authorization = "Bearer " + token
+	}
+	far, err := connect.Handshake(ctx, tunnel.Wrap(h.Conn), ask)
 	var status *connect.StatusError
 	var typed *tunnel.DialError
 	switch {

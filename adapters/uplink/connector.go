@@ -274,6 +274,10 @@ func (c *connector) secure(ctx context.Context, raw net.Conn, addr netip.AddrPor
 }
 
 // greet makes a link of h.
-func (c *connector) greet(ctx context.Context, h handshaken, hello link.Hello) (*link.Session, error) {
+func (c *connector) greet(ctx context.Context, h handshaken, hello link.Hello) (_ *link.Session, err error) {
+	if hello.Token, err = c.opt.Token(); err != nil {
+		_ = h.Close()
+		return nil, err
+	}
 	return link.Connect(ctx, h.Conn, link.Config{Hello: hello, Budget: c.budget, Log: c.opt.Log})
 }

@@ -39,6 +39,10 @@ type Options struct {
 	TLS        ClientTLS // our certificate and the server's CA
 	Mode       link.Mode // default link.Auto
 
+	// Token returns a bearer token to show the server instead of a certificate; it is
+	// called at every connect. nil: none.
+	Token func() (string, error)
+
 	// ConnectTimeout bounds reaching the server: name, TCP, TLS, HELLO.
 	// Default 5 s. A request's own context may be shorter.
 	ConnectTimeout time.Duration
@@ -98,6 +102,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.ConnectTimeout <= 0 {
 		o.ConnectTimeout = defaultConnectTimeout
+	}
+	if o.Token == nil {
+		o.Token = func() (string, error) { return "", nil }
 	}
 	if o.Leave == nil {
 		o.Leave = func() {}

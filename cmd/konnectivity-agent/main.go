@@ -28,6 +28,7 @@ import (
 	"konnectivity/internal/admission"
 	"konnectivity/internal/audit"
 	"konnectivity/internal/cli"
+	"konnectivity/internal/files"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/observe/profiles"
@@ -253,7 +254,7 @@ func (p *process) options() (agent.Options, error) {
 		opts.Grace = -1
 	}
 	if f.tokenPath != "" {
-		opts.Token = agent.TokenFile(f.tokenPath)
+		opts.Token = files.Token(f.tokenPath)
 	}
 	return opts, nil
 }

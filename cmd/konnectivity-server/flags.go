@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -60,6 +61,10 @@ type flags struct {
 	strategies string
 
 	tokens                           auth.TokensConfig // its rate is that of leases too
+	agentAccount                     auth.Account
+	clientTokens                     auth.TokensConfig
+	clientAccounts                   []string
+	clientKubeconfig                 string
 	allowUnauthenticated             bool
 	identifierPolicy, identifierFile string
 	idPolicy                         string
@@ -115,6 +120,9 @@ func (f *flags) addClients(set *pflag.FlagSet) {
 	set.StringVar(&f.server.Key, "server-key", "", "private key file of --server-cert")
 	set.StringVar(&f.server.CA, "server-ca-cert", "", "CA file for verifying clients' certificates")
 	set.StringVar(&f.server.CRL, "server-ca-crl", "", "file with revocation lists, PEM or DER, of CAs in --server-ca-cert: clients whose certificates they name are refused, and disconnected; reread when it changes")
+	set.StringSliceVar(&f.clientAccounts, "client-service-accounts", nil, "NAMESPACE/NAME of service accounts whose tokens clients may show, by links and CONNECT, instead of a certificate; repeatable")
+	set.StringVar(&f.clientTokens.Audience, "client-authentication-audience", "", "audience that their tokens must have")
+	set.StringVar(&f.clientKubeconfig, "client-kubeconfig", "", "file that leads to the Kubernetes API of these accounts, which reviews the tokens (default: the pod's service account)")
 	set.StringVar(&f.uds, "uds-name", "", "path of a unix socket for clients, which can be served in addition to --server-port")
 	set.BoolVar(&f.deleteUDS, "delete-existing-uds-file", true, "replace a socket file that an earlier process left behind; a socket in use, or a file that is no socket, is never deleted")
 	cli.Choice(set, &f.mode, "mode", "", "protocol for clients, besides native links: grpc or http-connect (default: both)", "", modeGRPC, modeConnect)
@@ -129,8 +137,8 @@ func (f *flags) addAgents(set *pflag.FlagSet) {
 	set.StringVar(&f.cluster.Cert, "cluster-cert", "", "certificate file shown to agents")
 	set.StringVar(&f.cluster.Key, "cluster-key", "", "private key file of --cluster-cert")
 	set.StringVar(&f.cluster.CA, "cluster-ca-cert", "", "CA file for verifying agents' certificates")
-	set.StringVar(&f.tokens.Namespace, "agent-namespace", "", "namespace of the agents' service account, to authenticate them by token instead of certificate")
-	set.StringVar(&f.tokens.ServiceAccount, "agent-service-account", "", "name of that service account")
+	set.StringVar(&f.agentAccount.Namespace, "agent-namespace", "", "namespace of the agents' service account, to authenticate them by token instead of certificate")
+	set.StringVar(&f.agentAccount.Name, "agent-service-account", "", "name of that service account")
 	set.StringVar(&f.tokens.Audience, "authentication-audience", "", "audience that the agents' tokens must have")
 	set.StringVar(&f.cluster.CRL, "cluster-ca-crl", "", "the same for agents, of CAs in --cluster-ca-cert")
 	set.BoolVar(&f.allowUnauthenticated, "allow-unauthenticated-agents", false, "start without --cluster-ca-cert and without token authentication: anybody who reaches the port can become an agent and see traffic")
@@ -236,7 +244,7 @@ func (f *flags) notes() []string {
 }
 
 func (f *flags) tokenAuth() bool {
-	return f.tokens.Namespace != "" || f.tokens.ServiceAccount != "" || f.tokens.Audience != ""
+	return f.agentAccount != (auth.Account{}) || f.tokens.Audience != ""
 }
 
 func (f *flags) agentsAuthenticate() bool { return f.cluster.CA != "" || f.tokenAuth() }
@@ -288,6 +296,7 @@ func (f *flags) checkValues() error {
 	_, deny := policy.Parse(nil, f.deny)
 	return cmp.Or(
 		f.peers.Check(),
+		f.parseAccounts(),
 		cli.Parse(&f.options.Strategies, "proxy-strategies", f.strategies, registry.ParseStrategies),
 		cli.Parse(&f.tls.MinVersion, "tls-min-version", f.tlsMin, tlsreload.ParseVersion),
 		cli.Parse(&f.tls.CipherSuites, "cipher-suites", f.ciphers, tlsreload.ParseCipherSuites),
@@ -320,13 +329,32 @@ func (f *flags) checkID() error {
 	return nil
 }
 
+// parseAccounts reads --client-service-accounts.
+func (f *flags) parseAccounts() error {
+	f.clientTokens.Accounts = nil
+	for _, text := range f.clientAccounts {
+		namespace, name, _ := strings.Cut(text, "/")
+		if len(validation.IsDNS1123Label(namespace))+len(validation.IsDNS1123Subdomain(name)) > 0 {
+			return cli.Usagef("--client-service-accounts=%s: want NAMESPACE/NAME of a service account", text)
+		}
+		f.clientTokens.Accounts = append(f.clientTokens.Accounts, auth.Account{Namespace: namespace, Name: name})
+	}
+	return nil
+}
+
 func (f *flags) checkClients() error {
 	if err := cli.CheckPair(f.set, "server-cert", "server-key"); err != nil {
 		return err
 	}
 	switch {
-	case f.clientTCP() && f.server.CA == "":
+	case f.clientTCP() && f.server.CA == "" && len(f.clientAccounts) == 0:
 		return cli.Usagef("--server-ca-cert is missing: without it anybody who reaches --server-port could use the tunnel")
+	case len(f.clientAccounts) > 0 && f.clientTokens.Audience == "":
+		return cli.Usagef("--client-authentication-audience is missing: --client-service-accounts needs it")
+	case len(f.clientAccounts) == 0 && f.clientTokens.Audience+f.clientKubeconfig != "":
+		return cli.Usagef("--client-authentication-audience and --client-kubeconfig need --client-service-accounts")
+	case len(f.clientAccounts) > 0 && !f.clientTCP():
+		return cli.Usagef("--client-service-accounts needs --server-port, --server-cert and --server-key: a unix socket has no tokens")
 	case f.server.CA == "" && f.server.CRL != "":
 		return cli.Usagef("--server-ca-crl needs --server-ca-cert")
 	case f.server.Cert == "" && f.server.CA != "":
@@ -461,5 +489,5 @@ func (f *flags) checkTenants() error {
 
 func (f *flags) checkFiles() error {
 	return cli.CheckFiles(f.set, "server-cert", "server-key", "server-ca-cert", "cluster-cert", "cluster-key", "cluster-ca-cert",
-		"admin-cert", "admin-key", "admin-ca-cert", "peer-cert", "peer-key", "peer-ca-cert", "server-ca-crl", "cluster-ca-crl", "peer-ca-crl", "kubeconfig", "admin-token-file", "agent-identifier-allow-file", "policy-file")
+		"admin-cert", "admin-key", "admin-ca-cert", "peer-cert", "peer-key", "peer-ca-cert", "server-ca-crl", "cluster-ca-crl", "peer-ca-crl", "kubeconfig", "client-kubeconfig", "admin-token-file", "agent-identifier-allow-file", "policy-file")
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/audit"
@@ -103,7 +104,7 @@ type process struct {
 // served. ctx bounds the wait for tenants' Secrets.
 func (p *process) build(ctx context.Context) (*server.Server, error) {
 	tenants := func() error { return p.tenants(ctx) }
-	for _, step := range []func() error{p.settings, p.agentAuth, p.leases, p.listenClients, p.listenAgents, p.listenServers, p.listenOthers, p.audit, p.traces, tenants} {
+	for _, step := range []func() error{p.settings, p.agentAuth, p.clientAuth, p.leases, p.listenClients, p.listenAgents, p.listenServers, p.listenOthers, p.audit, p.traces, tenants} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -169,19 +170,37 @@ func (p *process) agentAuth() error {
 	if err != nil {
 		return err
 	}
-	config.QPS = -1 // auth.Tokens keeps its own, stricter limit
-	reviews, err := kubeapi.NewTokenReviews(config)
-	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
-	}
-	signing, err := kubeapi.NewSigningKeys(config)
-	if err != nil {
-		return fmt.Errorf("--kubeconfig: %w", err)
-	}
 	tokens := f.tokens
-	tokens.Reviews, tokens.SigningKeys = reviews, signing.Get
+	tokens.Accounts = []auth.Account{f.agentAccount}
 	p.options.Tokens = &tokens
-	return nil
+	return reviewAt(config, &tokens)
+}
+
+// clientAuth sets how clients are authenticated that have no certificate.
+func (p *process) clientAuth() error {
+	f := p.flags
+	if len(f.clientTokens.Accounts) == 0 {
+		return nil
+	}
+	config, err := kubeapi.ConfigOf("client-kubeconfig", f.clientKubeconfig, f.apiContentType, "authentication of clients by token")
+	if err != nil {
+		return err
+	}
+	tokens := f.clientTokens
+	tokens.Clients, tokens.PerSecond, tokens.Burst = true, f.tokens.PerSecond, f.tokens.Burst
+	p.options.ClientTokens = &tokens
+	return reviewAt(config, &tokens)
+}
+
+// reviewAt has tokens reviewed by an API.
+func reviewAt(config *rest.Config, tokens *auth.TokensConfig) error {
+	config.QPS = -1 // auth.Tokens keeps its own, stricter limit
+	signing, err := kubeapi.NewSigningKeys(config)
+	if err == nil {
+		tokens.SigningKeys = signing.Get
+		tokens.Reviews, err = kubeapi.NewTokenReviews(config)
+	}
+	return err
 }
 
 func (p *process) leases() error {
@@ -275,14 +294,10 @@ func (p *process) tenantSecrets(ctx context.Context) (*tenant.Dir, error) {
 // reported to each agent with a token.
 func (p *process) tenantTokens(t *tenant.Tokens) *auth.TokensConfig {
 	f := p.flags
-	cfg := &auth.TokensConfig{Namespace: t.Namespace, ServiceAccount: t.ServiceAccount, Audience: t.Audience, PerSecond: f.tokens.PerSecond, Burst: f.tokens.Burst}
+	cfg := &auth.TokensConfig{Accounts: []auth.Account{{Namespace: t.Namespace, Name: t.ServiceAccount}}, Audience: t.Audience, PerSecond: f.tokens.PerSecond, Burst: f.tokens.Burst}
 	config, err := t.API.Config(f.apiContentType)
 	if err == nil {
-		var signing kubeapi.SigningKeys
-		if signing, err = kubeapi.NewSigningKeys(config); err == nil {
-			cfg.SigningKeys = signing.Get
-			cfg.Reviews, err = kubeapi.NewTokenReviews(config)
-		}
+		err = reviewAt(config, cfg)
 	}
 	if err != nil {
 		cfg.Reviews, cfg.SigningKeys = auth.NoReviews{Err: err}, nil
@@ -425,6 +440,7 @@ func (p *process) source(name string, files tlsreload.Files, peers pki.Role) (*t
 // are reloaded while the server runs.
 func (p *process) sourceFor(name string, files tlsreload.Files, judge func(*x509.Certificate) error) (*tlsreload.Source, error) {
 	options := p.flags.tls
+	options.Bare = name == "server" && len(p.flags.clientTokens.Accounts) > 0
 	options.Name, options.Peer, options.Own = name, judge, cli.Own(pki.RoleServer)
 	options.Log, options.Interval = p.log, time.Second // a revoked peer is disconnected within 2 s
 	s, err := tlsreload.New(files, options)

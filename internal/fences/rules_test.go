@@ -39,7 +39,7 @@ var rules = []rule{
 	{folder: "server", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "agent", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "adapters", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
-	{folder: "client", own: []string{"tunnel/...", "adapters/uplink", "internal/tlsreload", "internal/pki", "internal/logging/silent"}, third: []string{"github.com/sirupsen/logrus"}},
+	{folder: "client", own: []string{"tunnel/...", "adapters/uplink", "internal/tlsreload", "internal/files", "internal/pki", "internal/logging/silent"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/files", "internal/logging/silent"}, third: anyModule},
 	{folder: "httpsproxy", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/logging/..."}, third: anyModule},
 	{folder: "transparent", own: []string{"tunnel", "internal/front", "internal/admission"}, third: []string{

@@ -17,14 +17,19 @@ const maxKubeconfig = 1 << 20
 // that is "", as the pod's service account. what names the flag or feature that
 // needs it, for errors. Config reads files but uses no network.
 func Config(kubeconfig, contentType, what string) (*rest.Config, error) {
+	return ConfigOf("kubeconfig", kubeconfig, contentType, what)
+}
+
+// ConfigOf is Config for another flag than --kubeconfig.
+func ConfigOf(flag, kubeconfig, contentType, what string) (*rest.Config, error) {
 	var config *rest.Config
 	var err error
 	if kubeconfig == "" {
 		if config, err = rest.InClusterConfig(); err != nil {
-			return nil, fmt.Errorf("%s needs --kubeconfig outside of a cluster: %w", what, err)
+			return nil, fmt.Errorf("%s needs --%s outside of a cluster: %w", what, flag, err)
 		}
 	} else if config, err = fromFile(kubeconfig); err != nil {
-		return nil, fmt.Errorf("--kubeconfig=%s: %w", kubeconfig, err)
+		return nil, fmt.Errorf("--%s=%s: %w", flag, kubeconfig, err)
 	}
 	config.ContentType = contentType
 	return config, nil

@@ -16,7 +16,7 @@ const clientSessions = 64
 
 // Server returns a Config for a listener. It presents the certificate of the
 // files and, if a CA is configured, requires every client to have a certificate
-// that chains to it and that Options.Peer accepts. nextProtos are offered by
+// that chains to it and that Options.Peer accepts (with Options.Bare, or none). nextProtos are offered by
 // ALPN, in order of preference; without any, every client is accepted.
 //
 // The Config follows reloads. Session tickets outlive them, except that a
@@ -49,6 +49,9 @@ func (s *Source) ServerFor(choose Choose, nextProtos ...string) *tls.Config {
 		}
 		return own.get(listener, m, func() *tls.Config {
 			c := s.serverConfig(base, m.cert, m.pool, m.gone)
+			if s.opts.Bare && m.pool != nil {
+				c.ClientAuth = tls.VerifyClientCertIfGiven
+			}
 			if choose != nil {
 				isolateSessions(c, listener, "")
 			}

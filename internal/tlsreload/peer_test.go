@@ -100,3 +100,35 @@ func TestOwnCertificateIsJudged(t *testing.T) {
 		t.Errorf("told %d times", told)
 	}
 }
+
+// With Bare, a peer may show no certificate, and one that it shows is judged all the same.
+func TestBarePeersAreLetIn(t *testing.T) {
+	ca, sd := newCA(t), newDir(t)
+	sd.put(issue(t, ca, "the server"), ca)
+	s := source(t, sd.files(), tlsreload.Options{Bare: true, Peer: func(cert *x509.Certificate) error {
+		if cert.Subject.CommonName != "good" {
+			return errors.New("refused")
+		}
+		return nil
+	}})
+	trust := newDir(t)
+	trust.write("ca.crt", ca.CertPEM)
+	bare := source(t, tlsreload.Files{CA: trust.file("ca.crt")}, tlsreload.Options{})
+	for range 2 { // the second resumes
+		if o := mustPass(t, handshake(t, s.Server(), bare.Client("server.test"))); len(o.server.PeerCertificates) != 0 {
+			t.Error("it has a certificate")
+		}
+	}
+	for name, ok := range map[string]bool{"good": true, "bad": false} {
+		cd := newDir(t)
+		cd.put(issue(t, ca, name), ca)
+		if err := handshake(t, s.Server(), source(t, cd.files(), tlsreload.Options{}).Client("server.test")).err(); (err == nil) != ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	stranger := newDir(t)
+	stranger.put(issue(t, newCA(t), "good"), ca)
+	if err := handshake(t, s.Server(), source(t, stranger.files(), tlsreload.Options{}).Client("server.test")).err(); err == nil {
+		t.Error("a certificate of another CA was accepted")
+	}
+}

@@ -66,6 +66,9 @@ type Options struct {
 	// Peer, if set, judges a peer by its verified certificate; an error ends
 	// the handshake. Refusals are counted, and logged once a minute.
 	Peer func(*x509.Certificate) error
+	// Bare lets peers without a certificate in, though the files have CAs: the caller has
+	// them prove who they are in another way. Guests are held to theirs.
+	Bare bool
 	// Own, if set, says why peers may refuse the certificate of the files; that
 	// is logged when it comes into use.
 	Own func(*x509.Certificate) error

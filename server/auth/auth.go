@@ -55,7 +55,7 @@ func (g *Gate) Who(state *tls.ConnectionState) tunnel.Identity {
 		names = tenant.IdentityOf(state.PeerCertificates[0]).Names()
 	}
 	if g.Tokens != nil {
-		names = append(names, "serviceaccount:"+g.Tokens.cfg.Namespace+"/"+g.Tokens.cfg.ServiceAccount)
+		names = append(names, g.Tokens.cfg.Accounts[0].Identity())
 	}
 	return tunnel.NewIdentity(names...)
 }
@@ -98,7 +98,7 @@ func refuse(code codes.Code, format string, args ...any) *Refusal {
 // Gate admits agents. Its fields must not change while it is in use; it may be
 // used by any number of goroutines.
 type Gate struct {
-	Tokens *Tokens // nil: no token is required
+	Tokens *Tokens // of one account; nil: no token is required
 	Claims *Claims // nil: agents may claim any identifier
 	OwnIDs bool    // an agent's id must be a name of its certificate
 }
@@ -119,7 +119,7 @@ func (g *Gate) Admit(ctx context.Context, p Peer) (registry.Identifiers, error) 
 		return registry.Identifiers{}, &Refusal{Code: codes.InvalidArgument, Reason: err.Error()}
 	}
 	if g.Tokens != nil {
-		if err := g.Tokens.review(ctx, p.Token, p.Remote); err != nil {
+		if _, err := g.Tokens.Review(ctx, p.Token, p.Remote); err != nil {
 			return registry.Identifiers{}, err
 		}
 	}

@@ -108,7 +108,7 @@ func TestLookAtTokens(t *testing.T) {
 // flooded is a Tokens that an attacker keeps busy from the addresses given,
 // with as many tokens at a time from each, for as long as f takes.
 func flooded(t *testing.T, api *signer, cfg TokensConfig, invent func(i int64) string, from []string, each int, f func(*Tokens)) {
-	cfg.Namespace, cfg.ServiceAccount, cfg.Audience = "kube-system", "konnectivity-agent", "konnectivity"
+	cfg.Accounts, cfg.Audience = []Account{{"kube-system", "konnectivity-agent"}}, "konnectivity"
 	cfg.Reviews = reviewFunc(func(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
 		time.Sleep(5 * time.Millisecond)
 		parsed, err := jwt.ParseSigned(r.Spec.Token, algorithms)
@@ -128,7 +128,7 @@ func flooded(t *testing.T, api *signer, cfg TokensConfig, invent func(i int64) s
 		for range each {
 			wg.Go(func() {
 				for ctx.Err() == nil {
-					_ = tokens.review(ctx, invent(n.Add(1)), at(ip))
+					_ = reviewed(tokens, ctx, invent(n.Add(1)), at(ip))
 					time.Sleep(250 * time.Millisecond)
 				}
 			})
@@ -192,7 +192,7 @@ func TestFloodOfBadTokens(t *testing.T) {
 						token = api.token(fmt.Sprint("good", i), nil)
 					}
 					start := time.Now()
-					err := tokens.review(t.Context(), token, at(same))
+					err := reviewed(tokens, t.Context(), token, at(same))
 					if took := time.Since(start); err != nil || took > 2*time.Second {
 						t.Errorf("%s: a good agent waited %v: %v", c.name, took, err)
 					}
@@ -220,12 +220,12 @@ func TestAgentsThatWereAcceptedComeFirst(t *testing.T) {
 		if worth(old) != plausible || worth(renewed) != plausible {
 			t.Error("agents are proven before they were accepted")
 		}
-		_ = tokens.review(t.Context(), old, at("192.0.2.1"))
+		_ = reviewed(tokens, t.Context(), old, at("192.0.2.1"))
 		if worth(old) != proven || worth(renewed) != proven || worth(api.token("c", nil)) != plausible {
 			t.Error("after one was accepted: not it and its pod alone are proven")
 		}
 		verdict = answer("expired")
-		_ = tokens.review(t.Context(), renewed, at("192.0.2.1"))
+		_ = reviewed(tokens, t.Context(), renewed, at("192.0.2.1"))
 		if worth(renewed) != suspect || worth(api.token("c", nil)) != suspect {
 			t.Error("after one was refused: others from there are not suspect")
 		}
@@ -249,7 +249,7 @@ func TestSigningKeysAreKeptFresh(t *testing.T) {
 		var now atomic.Pointer[signer]
 		now.Store(first)
 		log, said := test.NewNullLogger()
-		tokens := NewTokens(TokensConfig{Namespace: "kube-system", ServiceAccount: "konnectivity-agent", Audience: "konnectivity", Log: log,
+		tokens := NewTokens(TokensConfig{Accounts: []Account{{"kube-system", "konnectivity-agent"}}, Audience: "konnectivity", Log: log,
 			SigningKeys: func(ctx context.Context) ([]byte, error) {
 				calls.Add(1)
 				if s := now.Load(); s != nil {
@@ -309,14 +309,14 @@ func TestTurnOfALeavingCallerIsNotLost(t *testing.T) {
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%50)*time.Millisecond)
 				defer cancel()
-				_ = tokens.review(ctx, fmt.Sprint("left", i), at("192.0.2.1"))
+				_ = reviewed(tokens, ctx, fmt.Sprint("left", i), at("192.0.2.1"))
 			})
 		}
 		wg.Wait()
 		if !tokens.reviews.Idle() {
 			t.Error("somebody who left waits or has a turn")
 		}
-		if err := tokens.review(t.Context(), "good", at("192.0.2.1")); codeOf(err) != codes.OK {
+		if err := reviewed(tokens, t.Context(), "good", at("192.0.2.1")); codeOf(err) != codes.OK {
 			t.Error(err)
 		}
 	})

@@ -72,10 +72,11 @@ func shallow(token string) bool {
 	return true
 }
 
-// fits reports whether claims are those of an agent's token. Older tokens, from
+// fits reports whether claims are those of a token that is accepted. Older tokens, from
 // secrets, have neither audience nor expiry.
 func (t *Tokens) fits(c jwt.Claims, now time.Time) bool {
-	return c.Subject == t.user &&
+	_, ours := t.users[c.Subject]
+	return ours &&
 		(len(c.Audience) == 0 || slices.Contains(c.Audience, t.cfg.Audience)) &&
 		(c.Expiry == nil || now.Before(c.Expiry.Time().Add(clockSkew))) &&
 		(c.NotBefore == nil || now.After(c.NotBefore.Time().Add(-clockSkew)))

@@ -43,7 +43,7 @@ var inOrder = []rank{proven, plausible, suspect, doubtful}
 var mostRunning = []int{proven: 128, plausible: 64, suspect: 32, doubtful: 32}
 
 // errCrowded says that too many wait for a review.
-var errCrowded = errors.New("too many agents wait for a review")
+var errCrowded = errors.New("too many wait for a review")
 
 // newReviews returns the queue for reviews.
 func newReviews(perSecond float64, burst int) *admission.Queue {

@@ -38,7 +38,7 @@ func TestTokensStayOutOfLogsAtEveryLevel(t *testing.T) {
 		testutil.NoError(t, set.Parse(strings.Fields(args)))
 		testutil.Must(flags.New("test", out))(t)
 		reviews := testutil.Must(kubeapi.NewTokenReviews(&rest.Config{Host: api.URL, BearerToken: "the-servers-own-hunter2", ContentConfig: rest.ContentConfig{ContentType: "application/json"}}))(t)
-		if err := NewTokens(TokensConfig{Reviews: reviews, Audience: "x"}).review(t.Context(), token, nil); err == nil {
+		if err := reviewed(NewTokens(TokensConfig{Reviews: reviews, Audience: "x"}), t.Context(), token, nil); err == nil {
 			t.Error("the token was accepted")
 		}
 		klog.Background().V(7).Info("still talking")

@@ -72,14 +72,26 @@ func (n NoReviews) Create(context.Context, *authenticationv1.TokenReview, metav1
 	return nil, n.Err
 }
 
+// Account is a service account.
+type Account struct{ Namespace, Name string }
+
+// user is what the API calls the account.
+func (a Account) user() string { return "system:serviceaccount:" + a.Namespace + ":" + a.Name }
+
+// Identity is what the holder of a token of the account has proved.
+func (a Account) Identity() string { return "serviceaccount:" + a.Namespace + "/" + a.Name }
+
 // TokensConfig configures Tokens: whose tokens are accepted.
 type TokensConfig struct {
-	Reviews        Reviews
-	Namespace      string  // of the agents' service account
-	ServiceAccount string  // its name
-	Audience       string  // audience that the token must have
-	PerSecond      float32 // calls to the API a second; 0 means reviewsPerSecond
-	Burst          int     // size of a burst; 0 means 1
+	Reviews   Reviews
+	Accounts  []Account // whose tokens are accepted; at least one
+	Audience  string    // audience that the token must have
+	PerSecond float32   // calls to the API a second; 0 means reviewsPerSecond
+	Burst     int       // size of a burst; 0 means 1
+
+	// Clients says that the tokens are clients', not agents'. It changes nothing but
+	// what a refusal says.
+	Clients bool
 
 	// SigningKeys reads the keys with which the API signs tokens, a JSON Web
 	// Key Set. nil means that they are unknown.
@@ -100,12 +112,12 @@ type TokensConfig struct {
 // goroutines.
 type Tokens struct {
 	cfg     TokensConfig
-	user    string
+	users   map[string]Account // of cfg.Accounts, by what the API calls them
 	keys    *keys
 	reviews *admission.Queue
 
-	mu       sync.Mutex              // never held over a call
-	known    memory[tokenKey, error] // nil: accepted
+	mu       sync.Mutex // never held over a call
+	known    memory[tokenKey, verdict]
 	flights  map[tokenKey]*flight
 	proven   memory[tokenKey, struct{}]     // tokens that were accepted, and their pods
 	suspects memory[netip.Prefix, struct{}] // sources of plausible tokens that turned out bad
@@ -116,14 +128,20 @@ type tokenKey [sha256.Size]byte
 
 func tokenKeyOf(token string) tokenKey { return sha256.Sum256([]byte(token)) }
 
-// flight is a review in progress on the goroutine of its first caller.
-type flight struct {
-	done chan struct{}
-	err  error // valid once done is closed
-	left bool  // the first caller left before there was an outcome
+// verdict is whose a token is; or err, why it is not accepted.
+type verdict struct {
+	account Account
+	err     error
 }
 
-// NewTokens returns a checker for the service account of cfg.
+// flight is a review in progress on the goroutine of its first caller.
+type flight struct {
+	done    chan struct{}
+	verdict verdict // valid once done is closed
+	left    bool    // the first caller left before there was an outcome
+}
+
+// NewTokens returns a checker for the service accounts of cfg.
 func NewTokens(cfg TokensConfig) *Tokens {
 	if cfg.PerSecond <= 0 {
 		cfg.PerSecond = reviewsPerSecond
@@ -131,12 +149,16 @@ func NewTokens(cfg TokensConfig) *Tokens {
 	if cfg.Log == nil {
 		cfg.Log = silent.Log()
 	}
+	users := make(map[string]Account)
+	for _, a := range cfg.Accounts {
+		users[a.user()] = a
+	}
 	return &Tokens{
 		cfg:      cfg,
-		user:     "system:serviceaccount:" + cfg.Namespace + ":" + cfg.ServiceAccount,
+		users:    users,
 		keys:     newKeys(cfg.SigningKeys, cfg.Log),
 		reviews:  newReviews(float64(cfg.PerSecond), max(cfg.Burst, 1)),
-		known:    newMemory[tokenKey, error](maxCached),
+		known:    newMemory[tokenKey, verdict](maxCached),
 		flights:  make(map[tokenKey]*flight),
 		proven:   newMemory[tokenKey, struct{}](maxCached),
 		suspects: newMemory[netip.Prefix, struct{}](maxSuspects),
@@ -151,66 +173,81 @@ func (t *Tokens) Run(ctx context.Context) {
 	}
 }
 
-// review returns nil if token is a valid one of the configured account, else a
-// *Refusal: Unauthenticated where the token is to blame, Unavailable where no
-// verdict could be had. It blocks for at most reviewTimeout. remote is where the
-// agent is; those of one source wait for each other rather than for all.
-func (t *Tokens) review(ctx context.Context, token string, remote net.Addr) error {
-	if token == "" {
-		return refuse(codes.Unauthenticated, "the agent sent no token: set --service-account-token-path")
+// holder is who sends tokens, in what a refusal says.
+func (t *Tokens) holder() string {
+	if t.cfg.Clients {
+		return "client"
 	}
-	if len(token) > maxToken {
-		return refuse(codes.Unauthenticated, "the agent's token is longer than %d bytes", maxToken)
+	return "agent"
+}
+
+// Review returns the account whose token it is, or a *Refusal: Unauthenticated or
+// PermissionDenied where the token is to blame, Unavailable where no verdict could be had.
+// It blocks for at most reviewTimeout. remote is where the peer is; those of one source
+// wait for each other rather than for all.
+func (t *Tokens) Review(ctx context.Context, token string, remote net.Addr) (Account, error) {
+	switch {
+	case token == "" && t.cfg.Clients:
+		return Account{}, refuse(codes.Unauthenticated, "the client has neither a certificate nor a token: set --tls-cert-path and --tls-key-path, or --token-path")
+	case token == "":
+		return Account{}, refuse(codes.Unauthenticated, "the agent sent no token: set --service-account-token-path")
+	case len(token) > maxToken:
+		return Account{}, refuse(codes.Unauthenticated, "the %s's token is longer than %d bytes", t.holder(), maxToken)
 	}
+	v := t.review(ctx, token, remote)
+	return v.account, v.err
+}
+
+func (t *Tokens) review(ctx context.Context, token string, remote net.Addr) verdict {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
 	key := tokenKeyOf(token)
 	for {
-		f, mine, err := t.start(key)
+		f, mine, known := t.start(key)
 		if f == nil {
-			return err
+			return known
 		}
 		if mine {
 			t.finish(ctx, key, f, t.ask(ctx, token, key, admission.SourceOf(remote)))
-			return f.err
+			return f.verdict
 		}
 		select {
 		case <-f.done:
 			if !f.left {
-				return f.err
+				return f.verdict
 			}
 		case <-ctx.Done():
-			return unavailable(ctx.Err())
+			return verdict{err: t.unavailable(ctx.Err())}
 		}
 	}
 }
 
 // start returns a known outcome (f is nil), or the flight to wait for. If mine
 // is true, the caller must carry it out.
-func (t *Tokens) start(key tokenKey) (f *flight, mine bool, err error) {
+func (t *Tokens) start(key tokenKey) (f *flight, mine bool, known verdict) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err, ok := t.known.get(key); ok {
-		return nil, false, err
+	if v, ok := t.known.get(key); ok {
+		return nil, false, v
 	}
 	if f := t.flights[key]; f != nil {
-		return f, false, nil
+		return f, false, verdict{}
 	}
 	f = &flight{done: make(chan struct{})}
 	t.flights[key] = f
-	return f, true, nil
+	return f, true, verdict{}
 }
 
-func (t *Tokens) finish(ctx context.Context, key tokenKey, f *flight, err error) {
-	f.err = err
+func (t *Tokens) finish(ctx context.Context, key tokenKey, f *flight, v verdict) {
+	f.verdict = v
 	f.left = errors.Is(ctx.Err(), context.Canceled)
 	t.mu.Lock()
 	delete(t.flights, key)
 	switch {
-	case err == nil:
-		t.known.put(key, nil, goodFor)
-	case blamed(err):
-		t.known.put(key, err, badFor)
+	case v.err == nil:
+		t.known.put(key, v, goodFor)
+	case blamed(v.err):
+		t.known.put(key, v, badFor)
 	}
 	t.mu.Unlock()
 	close(f.done)
@@ -223,16 +260,16 @@ func blamed(err error) bool {
 }
 
 // ask waits for its turn and calls the API.
-func (t *Tokens) ask(ctx context.Context, token string, key tokenKey, from netip.Prefix) error {
+func (t *Tokens) ask(ctx context.Context, token string, key tokenKey, from netip.Prefix) verdict {
 	seen := t.lookAt(token)
 	ticket := &admission.Ticket{Class: t.rank(seen, key, from), Source: from}
 	if err := t.reviews.Wait(ctx, ticket); err != nil {
-		return unavailable(fmt.Errorf("%w: %w", errCrowded, err))
+		return verdict{err: t.unavailable(fmt.Errorf("%w: %w", errCrowded, err))}
 	}
-	err := t.call(ctx, token)
+	account, err := t.call(ctx, token)
 	t.reviews.Done(ticket)
 	t.learn(seen, key, from, err)
-	return err
+	return verdict{account, err}
 }
 
 // rank combines the memory of earlier reviews with the contents of the token.
@@ -270,43 +307,46 @@ func (t *Tokens) learn(seen look, key tokenKey, from netip.Prefix, err error) {
 }
 
 // call lets the API review a token.
-func (t *Tokens) call(ctx context.Context, token string) error {
+func (t *Tokens) call(ctx context.Context, token string) (account Account, err error) {
 	start := time.Now()
 	review, err := t.cfg.Reviews.Create(ctx, &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{t.cfg.Audience}},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		err = unavailable(err)
+		err = t.unavailable(err)
 	} else {
-		err = t.judge(&review.Status)
+		account, err = t.judge(&review.Status)
 	}
 	if t.cfg.Called != nil {
 		t.cfg.Called(time.Since(start), err)
 	}
-	return err
+	return account, err
 }
 
-func (t *Tokens) judge(s *authenticationv1.TokenReviewStatus) error {
+func (t *Tokens) judge(s *authenticationv1.TokenReviewStatus) (Account, error) {
+	account, ours := t.users[s.User.Username]
 	switch {
 	case s.Error != "", !s.Authenticated:
-		r := refuse(codes.Unauthenticated, "the agent's token is not valid, or not for the audience %q", t.cfg.Audience)
+		r := refuse(codes.Unauthenticated, "the %s's token is not valid, or not for the audience %q", t.holder(), t.cfg.Audience)
 		if s.Error != "" {
 			r.Err = fmt.Errorf("%.200s", s.Error) // remembered with it
 		}
-		return r
+		return Account{}, r
 	case !slices.Contains(s.Audiences, t.cfg.Audience):
 		// By the API's documentation, the authenticator may otherwise have
 		// ignored the audience.
-		return refuse(codes.Unauthenticated, "the agent's token is not for the audience %q", t.cfg.Audience)
-	case s.User.Username != t.user:
-		return refuse(codes.PermissionDenied, "the agent's token belongs to %.200q, not to %q", s.User.Username, t.user)
+		return Account{}, refuse(codes.Unauthenticated, "the %s's token is not for the audience %q", t.holder(), t.cfg.Audience)
+	case !ours && len(t.cfg.Accounts) == 1:
+		return Account{}, refuse(codes.PermissionDenied, "the %s's token belongs to %.200q, not to %q", t.holder(), s.User.Username, t.cfg.Accounts[0].user())
+	case !ours:
+		return Account{}, refuse(codes.PermissionDenied, "the %s's token belongs to %.200q, which is none of the accounts that the server accepts", t.holder(), s.User.Username)
 	}
-	return nil
+	return account, nil
 }
 
 // unavailable is for errors that say nothing about the token.
-func unavailable(err error) *Refusal {
-	reason := "the agent's token could not be reviewed just now, try again"
+func (t *Tokens) unavailable(err error) *Refusal {
+	reason := "the " + t.holder() + "'s token could not be reviewed just now, try again"
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 		reason = "the server may not create TokenReviews: bind it to the cluster role system:auth-delegator"
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -55,7 +56,7 @@ func answer(token string) authenticationv1.TokenReviewStatus {
 }
 
 func newTokens(r Reviews) *Tokens {
-	return NewTokens(TokensConfig{Reviews: r, Namespace: "kube-system", ServiceAccount: "konnectivity-agent", Audience: "konnectivity", PerSecond: 1000, Burst: 1000})
+	return NewTokens(TokensConfig{Reviews: r, Accounts: []Account{{"kube-system", "konnectivity-agent"}}, Audience: "konnectivity", PerSecond: 1000, Burst: 1000})
 }
 
 func TestReviewVerdicts(t *testing.T) {
@@ -72,7 +73,7 @@ func TestReviewVerdicts(t *testing.T) {
 		"person":                    codes.PermissionDenied,
 		strings.Repeat("x", 17<<10): codes.Unauthenticated,
 	} {
-		err := tokens.review(t.Context(), token, nil)
+		err := reviewed(tokens, t.Context(), token, nil)
 		if codeOf(err) != want {
 			t.Errorf("%.20s: %v", token, err)
 		}
@@ -93,7 +94,7 @@ func TestReviewIsCachedForABoundedTime(t *testing.T) {
 		ask := func(token string, want int) {
 			t.Helper()
 			for range 5 {
-				_ = tokens.review(t.Context(), token, nil)
+				_ = reviewed(tokens, t.Context(), token, nil)
 			}
 			if calls != want {
 				t.Fatalf("%d calls, want %d", calls, want)
@@ -144,7 +145,7 @@ func TestReconnectStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var at []time.Time
-		tokens := NewTokens(TokensConfig{Namespace: "kube-system", ServiceAccount: "konnectivity-agent", Audience: "konnectivity",
+		tokens := NewTokens(TokensConfig{Accounts: []Account{{"kube-system", "konnectivity-agent"}}, Audience: "konnectivity",
 			Reviews: reviewFunc(func(_ context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
 				mu.Lock()
 				at = append(at, time.Now())
@@ -158,7 +159,7 @@ func TestReconnectStorm(t *testing.T) {
 		for i := range 5000 {
 			wg.Go(func() {
 				for {
-					switch err := tokens.review(t.Context(), fmt.Sprint("good", i), nil); codeOf(err) {
+					switch err := reviewed(tokens, t.Context(), fmt.Sprint("good", i), nil); codeOf(err) {
 					case codes.OK:
 						return
 					case codes.Unavailable:
@@ -201,7 +202,7 @@ func TestOneTokenIsReviewedOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 50 {
 			wg.Go(func() {
-				if err := tokens.review(t.Context(), "good", nil); err != nil {
+				if err := reviewed(tokens, t.Context(), "good", nil); err != nil {
 					t.Error(err)
 				}
 			})
@@ -229,14 +230,14 @@ func TestFirstCallerThatLeavesDoesNotFailTheOthers(t *testing.T) {
 		first, leave := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if err := tokens.review(first, "good", nil); codeOf(err) != codes.Unavailable {
+			if err := reviewed(tokens, first, "good", nil); codeOf(err) != codes.Unavailable {
 				t.Error(err)
 			}
 		})
 		synctest.Wait()
 		for range 5 {
 			wg.Go(func() {
-				if err := tokens.review(t.Context(), "good", nil); err != nil {
+				if err := reviewed(tokens, t.Context(), "good", nil); err != nil {
 					t.Error(err)
 				}
 			})
@@ -259,7 +260,7 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 			}
 		}})
 		start := time.Now()
-		if err := tokens.review(t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !errors.Is(err, context.DeadlineExceeded) {
+		if err := reviewed(tokens, t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		if took := time.Since(start); took > reviewTimeout || seen.Load() != 1 {
@@ -273,21 +274,21 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 	forbids := reviewFunc(func(context.Context, *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
 		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "tokenreviews"}, "", errors.New("no"))
 	})
-	if err := newTokens(forbids).review(t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !strings.Contains(err.Error(), "system:auth-delegator") {
+	if err := reviewed(newTokens(forbids), t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !strings.Contains(err.Error(), "system:auth-delegator") {
 		t.Error(err)
 	}
 }
 
 // What an API says of a token is remembered with it, so not all of it is.
 func TestLongAPIMessagesAreCut(t *testing.T) {
-	tokens := NewTokens(TokensConfig{Namespace: "kube-system", ServiceAccount: "konnectivity-agent", Audience: "a"})
+	tokens := NewTokens(TokensConfig{Accounts: []Account{{"kube-system", "konnectivity-agent"}}, Audience: "a"})
 	long := strings.Repeat("x", 1<<16)
 	for _, status := range []authenticationv1.TokenReviewStatus{
 		{Error: long},
 		{Authenticated: true, Audiences: []string{"a"}, User: authenticationv1.UserInfo{Username: long}},
 	} {
 		var refusal *Refusal
-		if err := tokens.judge(&status); !errors.As(err, &refusal) || len(fmt.Sprint(refusal.Reason, refusal.Err)) > 1000 {
+		if _, err := tokens.judge(&status); !errors.As(err, &refusal) || len(fmt.Sprint(refusal.Reason, refusal.Err)) > 1000 {
 			t.Errorf("%.2000v", err)
 		}
 	}
@@ -310,4 +311,31 @@ func TestMemoryForgetsWhatHasExpired(t *testing.T) {
 			t.Error("the wrong ones are kept")
 		}
 	})
+}
+
+// reviewed is what a review says of a token.
+func reviewed(tokens *Tokens, ctx context.Context, token string, remote net.Addr) error {
+	_, err := tokens.Review(ctx, token, remote)
+	return err
+}
+
+// Of several accounts each token has its own, also when the verdict is remembered.
+func TestAccountsAreToldApart(t *testing.T) {
+	api := reviewFunc(func(_ context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+		r.Status = authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{"konnectivity"}, User: authenticationv1.UserInfo{Username: "system:serviceaccount:" + r.Spec.Token}}
+		return r, nil
+	})
+	tokens := NewTokens(TokensConfig{Reviews: api, Clients: true, Accounts: []Account{{"a", "one"}, {"b", "one"}}, Audience: "konnectivity", PerSecond: 1000, Burst: 1000})
+	for range 2 {
+		for token, want := range map[string]string{"a:one": "serviceaccount:a/one", "b:one": "serviceaccount:b/one"} {
+			if account, err := tokens.Review(t.Context(), token, nil); err != nil || account.Identity() != want {
+				t.Errorf("%s: %v, %v", token, account, err)
+			}
+		}
+		for token, says := range map[string]string{"c:one": `the client's token belongs to "system:serviceaccount:c:one"`, "a:two": "none of the accounts", "": "neither a certificate nor a token"} {
+			if account, err := tokens.Review(t.Context(), token, nil); err == nil || !strings.Contains(err.Error(), says) || account != (Account{}) {
+				t.Errorf("%q: %v, %v", token, account, err)
+			}
+		}
+	}
 }

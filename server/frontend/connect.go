@@ -31,12 +31,24 @@ type ConnectMetrics interface {
 // after a semicolon, why.
 const ServingHeader = "Konnectivity-Serving"
 
-// Connect serves HTTP CONNECT with f. serving returns why no agent serves, or
-// nil if one does.
-func Connect(f tunnel.Handler, m ConnectMetrics, serving func() error) Handler {
+// Connect serves HTTP CONNECT. admit returns what serves the client with this token ("": it
+// showed none), or why none does. serving returns why no agent serves, or nil if one does.
+func Connect(admit func(token string) (tunnel.Handler, error), m ConnectMetrics, serving func() error) Handler {
 	return func(ctx context.Context, c *Conn) {
 		asked, err := readConnect(c.Reader)
-		if err != nil {
+		var bad *badRequest
+		if err != nil && !(errors.As(err, &bad) && bad.status == http.StatusMethodNotAllowed) {
+			c.refuse(err, serving)
+			return
+		}
+		f, stranger := admit(asked.token)
+		switch {
+		case stranger != nil:
+			c.Deny()
+			c.reject(stranger)
+			c.answerError(http.StatusProxyAuthRequired, stranger.Error(), "Proxy-Authenticate: Bearer")
+			return
+		case err != nil:
 			c.refuse(err, serving)
 			return
 		}

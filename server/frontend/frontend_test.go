@@ -144,7 +144,13 @@ func (r *rig) connected(protos ...string) net.Conn {
 // connecting serves CONNECT by dial.
 func connecting(dial tunnel.DialerFunc) setting {
 	return func(c *Config) {
-		c.Connect = Connect(&tunnel.Forwarder{Dialer: dial}, c.Metrics.(*counter), func() error { return errors.New("no agent\r\nis there") })
+		admit := func(token string) (tunnel.Handler, error) {
+			if token == "bad" {
+				return nil, errors.New("a stranger\r\nis there")
+			}
+			return &tunnel.Forwarder{Dialer: dial}, nil
+		}
+		c.Connect = Connect(admit, c.Metrics.(*counter), func() error { return errors.New("no agent\r\nis there") })
 	}
 }
 

@@ -3,6 +3,7 @@ package frontend
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"net/http"
@@ -40,12 +41,19 @@ func (e *badRequest) Error() string { return e.reason }
 // asked is what a CONNECT request asks for.
 type asked struct {
 	authority string
-	id        string // the connection's id from the hop before; "" if none
+	fields
+}
+
+// fields are the header fields that count.
+type fields struct {
+	id    string // the connection's id from the hop before; "" if none
+	token string // of "Proxy-Authorization: Bearer TOKEN" (RFC 6750 §2.1); a secret; "" if none
 }
 
 // readConnect reads one CONNECT request up to the empty line, and nothing
 // beyond it, and returns what it asks for. A *badRequest is to be
-// answered; any other error is the connection's.
+// answered; any other error is the connection's. Of a request that is HTTP and no CONNECT, it
+// returns the fields, too.
 //
 // The Host field is ignored: kube-apiserver sends "127.0.0.1" in it
 // (k8s.io/apiserver egressselector), and for CONNECT only the request's target
@@ -59,14 +67,14 @@ func readConnect(r *bufio.Reader) (asked, error) {
 	if refused != nil && refused.status == http.StatusBadRequest {
 		return asked{}, refused // it may not be HTTP at all, and no fields may follow
 	}
-	id, err := readFields(r)
+	has, err := readFields(r)
 	if err != nil {
 		return asked{}, err
 	}
 	if refused != nil {
-		return asked{}, refused
+		return asked{fields: has}, refused
 	}
-	return asked{authority, id}, nil
+	return asked{authority, has}, nil
 }
 
 func firstLine(r *bufio.Reader) (string, error) {
@@ -103,37 +111,48 @@ func parseRequestLine(line string) (authority string, refused *badRequest) {
 }
 
 // readFields reads header fields up to the empty line. It checks that names are
-// valid. Of the values, only the id of the connection is used: the one from a
-// sidecar, else the trace-id of W3C Trace Context.
-func readFields(r *bufio.Reader) (id string, err error) {
+// valid. Of the values, only a bearer token and the id of the connection are used: the id from a
+// sidecar, else the trace-id of W3C Trace Context. A value that does not fit in a line of
+// readAhead is none.
+func readFields(r *bufio.Reader) (has fields, err error) {
 	trace := ""
 	for {
 		line, whole, err := readLine(r)
 		switch {
 		case err != nil:
-			return "", err
-		case line == "" && whole && id == "":
-			return trace, nil
+			return fields{}, err
 		case line == "" && whole:
-			return id, nil
+			has.id = cmp.Or(has.id, trace)
+			return has, nil
 		}
 		name, value, ok := strings.Cut(line, ":")
 		if !ok || name == "" || strings.ContainsAny(name, " \t") {
-			return "", &badRequest{http.StatusBadRequest, "a header field has no name"}
+			return fields{}, &badRequest{http.StatusBadRequest, "a header field has no name"}
 		}
 		switch value = strings.Trim(value, " \t"); {
 		case !whole:
 		case strings.EqualFold(name, idField):
-			id = tunnel.CleanID(value)
+			has.id = tunnel.CleanID(value)
+		case strings.EqualFold(name, "Proxy-Authorization"):
+			has.token = bearer(value)
 		case strings.EqualFold(name, "traceparent"):
 			trace = tunnel.TraceParent(value)
 		}
 		for !whole {
 			if _, whole, err = readLine(r); err != nil {
-				return "", err
+				return fields{}, err
 			}
 		}
 	}
+}
+
+// bearer is the token of a field's value; "": it has another scheme.
+func bearer(value string) string {
+	scheme, token, _ := strings.Cut(value, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimLeft(token, " ")
 }
 
 // readLine reads up to the end of a line, or as much as fits; whole reports

@@ -91,6 +91,25 @@ func TestConnectKeepsItsID(t *testing.T) {
 	}
 }
 
+func TestConnectReadsATokenOnly(t *testing.T) {
+	for fields, want := range map[string]string{
+		"Proxy-Authorization: Bearer abc.d-e_f\r\n":                         "abc.d-e_f",
+		"proxy-authorization:bearer  abc\r\n":                               "abc",
+		"Proxy-Authorization: Basic eDp5\r\n":                               "",
+		"Proxy-Authorization: Bearer\r\n":                                   "",
+		"Authorization: Bearer abc\r\n":                                     "", // the destination's
+		"Proxy-Authorization: Bearer " + strings.Repeat("a", 5000) + "\r\n": "",
+		"X: y\r\nProxy-Authorization: Bearer abc\r\nKonnectivity-Id: d\r\n": "abc",
+	} {
+		for _, line := range []string{"CONNECT a:1 HTTP/1.1", "GET / HTTP/1.1"} {
+			got, err := readConnect(bufio.NewReaderSize(strings.NewReader(line+"\r\n"+fields+"\r\n"), readAhead))
+			if got.token != want || (err == nil) != strings.HasPrefix(line, "CONNECT") {
+				t.Errorf("%s, %.60q: %q, %v", line, fields, got.token, err)
+			}
+		}
+	}
+}
+
 // FuzzReadConnect: no panic; what is accepted is a good address that net/http
 // reads the same way where it accepts the request too; nothing beyond the empty
 // line is taken.

@@ -62,6 +62,7 @@ type Options struct {
 	credentialsFile string // for SOCKS5 and HTTP; "" for none
 	healthAddress   string // "" for none
 	auditLog        string // "" for none
+	tokenFile       string // "" for none
 	traces          traces.Flags
 	adminAddress    string // "" for none; without a host it is loopback
 
@@ -93,6 +94,9 @@ func (o *Options) secondFlag() string { return string(o.second()) + "-serving-po
 // flag and the accepted values.
 func (o *Options) check() error {
 	server := &o.Out.Server
+	if o.tokenFile != "" && !o.set.Changed("tls-cert-path") && !o.set.Changed("tls-key-path") {
+		o.Files.Cert, o.Files.Key = "", ""
+	}
 	switch {
 	case !bindable(o.ServingAddress):
 		return cli.Usagef("--serving-address: want an IP address or localhost, got %q", o.ServingAddress)
@@ -112,7 +116,7 @@ func (o *Options) check() error {
 		cli.CheckValue("resume-window", server.ResumeWindow, resume.CheckWindow(server.ResumeWindow)),
 		cli.CheckValue("link-lanes", server.Lanes, lanes.CheckMax(server.Lanes)),
 		o.Peers.Check(),
-		cli.CheckGiven(o.set, "audit-log", "socks5-credentials-file", "peer-trust-domain"),
+		cli.CheckGiven(o.set, "audit-log", "token-path", "socks5-credentials-file", "peer-trust-domain"),
 		o.checkTransparent(),
 		checkAddress("health-address", o.healthAddress),
 		checkAddress("admin-address", o.adminAddress),

@@ -12,6 +12,7 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/audit"
 	"konnectivity/internal/cli"
+	"konnectivity/internal/files"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
@@ -127,6 +128,9 @@ func (s *sidecar) adapterOptions() adapters.Options {
 func (o *Options) Adapter(certs adapters.ClientTLS, log logrus.FieldLogger) adapters.Options {
 	out := o.Out
 	out.Server.Address, out.Server.TLS = tunnel.JoinAddress(o.ServerHost, o.ServerPort), certs
+	if o.tokenFile != "" {
+		out.Server.Token = files.Token(o.tokenFile)
+	}
 	out.Server.Software, out.Log = o.Program+"/"+version.Get().Version, log
 	return out
 }

@@ -92,8 +92,8 @@ func pagesOf(t *testing.T, page string) (all []string) {
 	return all
 }
 
-// isItsNodeAlone has somebody who took over the node come with its certificate under the id of
-// another node, and under its own.
+// isItsNodeAlone starts an agent with the node's certificate and another node's id, which is
+// refused, and one with the node's own.
 func (w *world) isItsNodeAlone() {
 	t := w.t
 	bundles := must(filepath.Glob(w.dir + "/node-1/kubelet/pods/*/volumes/kubernetes.io~projected/agent/agent.pem"))(t)

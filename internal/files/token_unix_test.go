@@ -1,6 +1,6 @@
 //go:build unix
 
-package agent
+package files_test
 
 import (
 	"path/filepath"
@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"konnectivity/internal/files"
 	"konnectivity/internal/testutil"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestTokenFromAPipe(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "token")
 	testutil.NoError(t, syscall.Mkfifo(pipe, 0o600))
-	if _, err := TokenFile(pipe)(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := files.Token(pipe)(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Error(err)
 	}
 }

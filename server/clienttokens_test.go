@@ -1,0 +1,146 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/server/auth"
+	"konnectivity/server/tenant"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// accounts is an API whose tokens are NAMESPACE:NAME of their account.
+type accounts struct{}
+
+func (accounts) Create(_ context.Context, r *authenticationv1.TokenReview, _ metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
+	r.Status = authenticationv1.TokenReviewStatus{Authenticated: strings.Contains(r.Spec.Token, ":"), Audiences: r.Spec.Audiences}
+	r.Status.User.Username = "system:serviceaccount:" + r.Spec.Token
+	return r, nil
+}
+
+// startWithTokens is a server that accepts the tokens a:one and b:two of clients.
+func startWithTokens(t *testing.T) *rig {
+	return startServer(t, func(o *Options) {
+		o.ClientTokens = &auth.TokensConfig{Reviews: accounts{}, Clients: true, Audience: "aud", PerSecond: 1000, Burst: 100,
+			Accounts: []auth.Account{{Namespace: "a", Name: "one"}, {Namespace: "b", Name: "two"}}}
+		o.APIServers = []string{tenant.APIByAgent}
+		secure := o.Clients[0].TLS
+		o.Clients[0].TLS = func(protos ...string) *tls.Config {
+			c := secure(protos...)
+			c.ClientAuth = tls.VerifyClientCertIfGiven // as tlsreload's Bare has it
+			return c
+		}
+	})
+}
+
+// bare is a client's TLS without a certificate.
+func (r *rig) bare(protos ...string) *tls.Config {
+	c := r.tls(protos...)
+	c.Certificates = nil
+	return c
+}
+
+// asks sends a request with a token, and returns the answer and its body.
+func (r *rig) asks(config *tls.Config, line, token string) (*http.Response, string) {
+	r.t.Helper()
+	c := testutil.Must(tls.Dial("tcp", r.tcp, config))(r.t)
+	r.t.Cleanup(func() { _ = c.Close() })
+	if token != "" {
+		token = "Proxy-Authorization: Bearer " + token + "\r\n"
+	}
+	testutil.Must(fmt.Fprintf(c, "%s HTTP/1.1\r\n%s\r\n", line, token))(r.t)
+	resp := testutil.Must(http.ReadResponse(bufio.NewReader(c), nil))(r.t)
+	var body []byte
+	if resp.StatusCode != http.StatusOK {
+		body, _ = io.ReadAll(resp.Body)
+	}
+	return resp, string(body)
+}
+
+// A client without a certificate is whom its token says, by links and CONNECT, and its
+// account is its identity at the agent; one with a certificate is that one's holder.
+func TestClientsAreKnownByTheirTokens(t *testing.T) {
+	r := startWithTokens(t)
+	told := make(chan tunnel.Identity, 1)
+	hears(r, r, told)
+	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Agents == 1 })
+	hello := link.Hello{Role: link.RoleClient, ID: "sidecar"}
+	for token, want := range map[string]string{"a:one": "serviceaccount:a/one", "b:two": "serviceaccount:b/two"} {
+		hello.Token = token
+		ses := testutil.Must(r.clientLinkAs(r.bare(link.ALPN), hello))(t)
+		testutil.Must(ses.Dial(testutil.Context(t), tunnel.NewFlow("tcp", "echo:1")))(t).Close()
+		if who := <-told; who != tunnel.NewIdentity(want) {
+			t.Errorf("link: the agent hears %q, want %q", who, want)
+		}
+		if resp, body := r.asks(r.bare(), "CONNECT echo:1", token); resp.StatusCode != http.StatusOK {
+			t.Errorf("CONNECT: %s %s", resp.Status, body)
+		}
+		if who := <-told; who != tunnel.NewIdentity(want) {
+			t.Errorf("CONNECT: the agent hears %q, want %q", who, want)
+		}
+	}
+	if resp, body := r.asks(r.tls(), "CONNECT echo:1", "b:two"); resp.StatusCode != http.StatusOK {
+		t.Errorf("with a certificate: %s %s", resp.Status, body)
+	}
+	if who := <-told; who != tunnel.NewIdentity("cn:peer") {
+		t.Errorf("with a certificate, the agent hears %q", who)
+	}
+}
+
+// Without a certificate and without a token of an account that is accepted, nobody gets
+// anything, not even whether there are agents.
+func TestClientsWithoutProofAreRefused(t *testing.T) {
+	r := startWithTokens(t)
+	r.agent("grpc", agentHello{id: "a"}, echoing)
+	for token, says := range map[string]string{"": "neither a certificate nor a token", "bad": "not valid", "c:three": "none of the accounts"} {
+		for _, line := range []string{"CONNECT echo:1", "GET /"} {
+			resp, body := r.asks(r.bare(), line, token)
+			if resp.StatusCode != http.StatusProxyAuthRequired || resp.Header.Get("Proxy-Authenticate") != "Bearer" || !strings.Contains(body, says) || resp.Header.Get("Konnectivity-Serving") != "" {
+				t.Errorf("%s with %q: %s, %v, %q", line, token, resp.Status, resp.Header, body)
+			}
+		}
+		if _, err := r.clientLinkAs(r.bare(link.ALPN), link.Hello{Role: link.RoleClient, ID: "s", Token: token}); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("a link with %q: %v", token, err)
+		}
+	}
+	// An agent beside the API server gets others' connections, so that a token is not enough.
+	if _, err := r.clientLinkAs(r.bare(link.ALPN), link.Hello{Role: link.RoleAgent, ID: "s", Token: "a:one", Features: []string{link.FeatureAPIServer}}); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("an agent by token: %v", err)
+	}
+	c := testutil.Must(tls.Dial("tcp", r.tcp, r.bare("h2")))(t)
+	defer c.Close()
+	testutil.Must(io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"))(t)
+	if text, err := io.ReadAll(c); len(text) != 0 {
+		t.Errorf("by gRPC it hears %q, %v", text, err)
+	}
+	if resp, _ := r.asks(r.tls(), "GET /", ""); resp.Header.Get("Konnectivity-Serving") != "yes" {
+		t.Errorf("a client with a certificate hears %v", resp.Header)
+	}
+}
+
+// Lanes are of one identity: another account cannot join those of a client.
+func TestLanesAreOfOneAccount(t *testing.T) {
+	r := startWithTokens(t)
+	hello := link.Hello{Role: link.RoleClient, ID: "sidecar", Group: strings.Repeat("g", link.GroupSize), Features: []string{link.FeatureLanes}}
+	for i, token := range []string{"a:one", "a:one", "b:two"} {
+		hello.Token = token
+		testutil.Must(r.clientLinkAs(r.bare(link.ALPN), hello))(t)
+		want := []int{1, 1, 2}[i]
+		r.eventually("the links are known", func() bool {
+			r.own.lanes[clients].mu.Lock()
+			defer r.own.lanes[clients].mu.Unlock()
+			return len(r.own.lanes[clients].known) == want
+		})
+	}
+}
