@@ -98,8 +98,8 @@ func TestClientsAreKnownByTheirTokens(t *testing.T) {
 	}
 }
 
-// Without a certificate and without a token of an account that is accepted, nobody gets
-// anything, not even whether there are agents.
+// A client with neither a certificate nor an accepted token is refused, and does not even
+// learn whether there are agents.
 func TestClientsWithoutProofAreRefused(t *testing.T) {
 	r := startWithTokens(t)
 	r.agent("grpc", agentHello{id: "a"}, echoing)

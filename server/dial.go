@@ -1,9 +1,11 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"time"
 
+	"konnectivity/server/auth"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel"
 )
@@ -14,13 +16,14 @@ import (
 type dialer struct {
 	cluster *cluster
 	permit  func(*tunnel.Flow) error
-	gate    startupGate // zero: it holds up nothing
+	gate    startupGate  // zero: it holds up nothing
+	access  *auth.Access // nil: permit alone refuses
 	next    tunnel.Dialer
 }
 
 // newDialer makes the cluster's; it waits for the first agent from now on.
 func (cl *cluster) newDialer() *dialer {
-	return &dialer{cl, cl.permit, cl.server.gateOf(cl.agents), cl.ends.Dialer(cl.agents)}
+	return &dialer{cl, cl.permit, cl.server.gateOf(cl.agents), cl.server.access, cl.ends.Dialer(cl.agents)}
 }
 
 // gateOf is passed when the first agent of a registry has joined.
@@ -52,9 +55,33 @@ func (d *dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	defer done()
 	cl.server.metrics.Dialing(1)
 	defer cl.server.metrics.Dialing(-1)
+	if err := d.review(ctx, f); err != nil {
+		return nil, err
+	}
 	d.gate.wait(ctx)
 	return d.next.Dial(ctx, f)
 }
+
+// review asks the Kubernetes API about a new connection, where that has a say. One that is
+// resumed has been allowed before, and goes on where it was.
+func (d *dialer) review(ctx context.Context, f *tunnel.Flow) error {
+	if d.access == nil || f.Resume != nil && f.Resume.Epoch > 0 {
+		return nil
+	}
+	host, port, err := tunnel.SplitAddress(f.Address)
+	if err == nil {
+		err = d.access.Allow(ctx, f.Who(), host, port)
+	}
+	if err != nil {
+		d.cluster.log.WithError(err).WithField("id", f.ID).WithField("address", f.Address).Warn("a destination was refused by access review")
+		return err
+	}
+	f.Rule = cmp.Or(f.Rule, accessRule)
+	return nil
+}
+
+// accessRule is what the audit log has as the rule where none of a file allowed a connection.
+const accessRule = "SubjectAccessReview"
 
 // permit is an error unless a destination is allowed. Here names are judged as names. The
 // agent, which resolves them, judges their addresses by its own rules and by f.Rules.

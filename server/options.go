@@ -100,6 +100,10 @@ type Options struct {
 	// certificate then, if the listener's TLS lets them in without; nil: they do.
 	ClientTokens *auth.TokensConfig
 
+	// AccessReviews says, beside the rules, which new connections each client may make;
+	// nil: the rules alone do.
+	AccessReviews auth.AccessReviews
+
 	Policy     *policy.Policy   // nil: only metadata addresses are denied
 	PolicyFile *policyfile.Live // nil: none; its caller runs it
 	Leases     *LeaseOptions    // nil: none

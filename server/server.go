@@ -29,6 +29,7 @@ type Server struct {
 	own     *cluster // that of the flags
 
 	clientTokens *auth.Tokens // of its clients; nil: they have certificates
+	access       *auth.Access // nil: the rules alone say what clients may reach
 	tenants      *tenants     // nil: it serves its own cluster alone
 	limits       *limits.Limits
 	table        *admin.Table      // nil: no admin port
@@ -87,6 +88,9 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	s.clientTokens = s.newTokens(opts.ClientTokens, opts.Log)
+	if opts.AccessReviews != nil {
+		s.access = auth.NewAccess(opts.AccessReviews, s.metrics.AccessReviewed)
+	}
 	s.own = s.newCluster("", s.limits.Own(), opts.Strategies)
 	s.own.config.Store(&config{api: opts.APIServers, gate: auth.Gate{Claims: opts.Claims, OwnIDs: opts.OwnIDs, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
 	if opts.Tenants != nil {

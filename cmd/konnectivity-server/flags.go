@@ -65,6 +65,7 @@ type flags struct {
 	clientTokens                     auth.TokensConfig
 	clientAccounts                   []string
 	clientKubeconfig                 string
+	clientReview                     bool
 	allowUnauthenticated             bool
 	identifierPolicy, identifierFile string
 	idPolicy                         string
@@ -122,7 +123,8 @@ func (f *flags) addClients(set *pflag.FlagSet) {
 	set.StringVar(&f.server.CRL, "server-ca-crl", "", "file with revocation lists, PEM or DER, of CAs in --server-ca-cert: clients whose certificates they name are refused, and disconnected; reread when it changes")
 	set.StringSliceVar(&f.clientAccounts, "client-service-accounts", nil, "NAMESPACE/NAME of service accounts whose tokens clients may show, by links and CONNECT, instead of a certificate; repeatable")
 	set.StringVar(&f.clientTokens.Audience, "client-authentication-audience", "", "audience that their tokens must have")
-	set.StringVar(&f.clientKubeconfig, "client-kubeconfig", "", "file that leads to the Kubernetes API of these accounts, which reviews the tokens (default: the pod's service account)")
+	set.StringVar(&f.clientKubeconfig, "client-kubeconfig", "", "file that leads to the Kubernetes API of these accounts, which reviews the tokens, and access (default: the pod's service account)")
+	set.BoolVar(&f.clientReview, "client-access-review", false, "have that API say, by SubjectAccessReview, which new connections each client may make, in addition to the rules of this server (docs/policy.md)")
 	set.StringVar(&f.uds, "uds-name", "", "path of a unix socket for clients, which can be served in addition to --server-port")
 	set.BoolVar(&f.deleteUDS, "delete-existing-uds-file", true, "replace a socket file that an earlier process left behind; a socket in use, or a file that is no socket, is never deleted")
 	cli.Choice(set, &f.mode, "mode", "", "protocol for clients, besides native links: grpc or http-connect (default: both)", "", modeGRPC, modeConnect)
@@ -351,8 +353,10 @@ func (f *flags) checkClients() error {
 		return cli.Usagef("--server-ca-cert is missing: without it anybody who reaches --server-port could use the tunnel")
 	case len(f.clientAccounts) > 0 && f.clientTokens.Audience == "":
 		return cli.Usagef("--client-authentication-audience is missing: --client-service-accounts needs it")
-	case len(f.clientAccounts) == 0 && f.clientTokens.Audience+f.clientKubeconfig != "":
-		return cli.Usagef("--client-authentication-audience and --client-kubeconfig need --client-service-accounts")
+	case len(f.clientAccounts) == 0 && f.clientTokens.Audience != "":
+		return cli.Usagef("--client-authentication-audience needs --client-service-accounts")
+	case len(f.clientAccounts) == 0 && !f.clientReview && f.clientKubeconfig != "":
+		return cli.Usagef("--client-kubeconfig needs --client-service-accounts or --client-access-review")
 	case len(f.clientAccounts) > 0 && !f.clientTCP():
 		return cli.Usagef("--client-service-accounts needs --server-port, --server-cert and --server-key: a unix socket has no tokens")
 	case f.server.CA == "" && f.server.CRL != "":

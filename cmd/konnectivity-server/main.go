@@ -176,15 +176,25 @@ func (p *process) agentAuth() error {
 	return reviewAt(config, &tokens)
 }
 
-// clientAuth sets how clients are authenticated that have no certificate.
+// clientAuth sets how clients are authenticated that have no certificate, and whether an API
+// says what clients may reach.
 func (p *process) clientAuth() error {
 	f := p.flags
-	if len(f.clientTokens.Accounts) == 0 {
+	if len(f.clientTokens.Accounts) == 0 && !f.clientReview {
 		return nil
 	}
-	config, err := kubeapi.ConfigOf("client-kubeconfig", f.clientKubeconfig, f.apiContentType, "authentication of clients by token")
+	config, err := kubeapi.ConfigOf("client-kubeconfig", f.clientKubeconfig, f.apiContentType, "--client-service-accounts or --client-access-review")
 	if err != nil {
 		return err
+	}
+	if f.clientReview {
+		config.QPS = -1 // auth.Access bounds what it asks at once
+		if p.options.AccessReviews, err = kubeapi.NewSubjectAccessReviews(config); err != nil {
+			return fmt.Errorf("--client-kubeconfig: %w", err)
+		}
+	}
+	if len(f.clientTokens.Accounts) == 0 {
+		return nil
 	}
 	tokens := f.clientTokens
 	tokens.Clients, tokens.PerSecond, tokens.Burst = true, f.tokens.PerSecond, f.tokens.Burst

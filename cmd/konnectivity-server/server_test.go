@@ -99,6 +99,7 @@ func TestValidFlags(t *testing.T) {
 		right + "--tenants-namespace=tenants --tenants-selector=konnectivity-tenant,cell!=2",
 		right + "--agent-identifier-policy=certificate --agent-identifier-allow-file={allow}",
 		right + "--agent-id-policy=certificate",
+		right + "--client-access-review --client-kubeconfig={cert}",
 		right + "--client-service-accounts=a/b,c/d.e --client-authentication-audience=k --client-kubeconfig={cert}",
 		agents + "--server-cert={cert} --server-key={key} --client-service-accounts=a/b --client-authentication-audience=k", // no certificates of clients
 		right + "--agent-proxy-protocol-from=10.0.0.0/8,2001:db8::1 --agent-proxy-protocol-from=192.0.2.1",
@@ -142,7 +143,8 @@ func TestInvalidFlags(t *testing.T) {
 		{right + "--link=on", "must be one of auto, off, require"},
 		{right + "--client-service-accounts=a/b", "--client-authentication-audience is missing"},
 		{right + "--client-service-accounts=a:b --client-authentication-audience=k", "--client-service-accounts=a:b: want NAMESPACE/NAME"},
-		{right + "--client-authentication-audience=k", "need --client-service-accounts"},
+		{right + "--client-authentication-audience=k", "needs --client-service-accounts"},
+		{right + "--client-kubeconfig={cert}", "needs --client-service-accounts or --client-access-review"},
 		{agents + "--uds-name={dir}/s --client-service-accounts=a/b --client-authentication-audience=k", "a unix socket has no tokens"},
 		{right + "--agent-id-policy=some", "must be one of any, certificate"},
 		{clients + tokens + "--agent-id-policy=certificate", "--agent-id-policy=certificate needs --cluster-ca-cert"},

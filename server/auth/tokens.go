@@ -116,9 +116,9 @@ type Tokens struct {
 	keys    *keys
 	reviews *admission.Queue
 
-	mu       sync.Mutex // never held over a call
-	known    memory[tokenKey, verdict]
-	flights  map[tokenKey]*flight
+	known *remembered[tokenKey, verdict]
+
+	mu       sync.Mutex                     // never held over a call
 	proven   memory[tokenKey, struct{}]     // tokens that were accepted, and their pods
 	suspects memory[netip.Prefix, struct{}] // sources of plausible tokens that turned out bad
 }
@@ -132,13 +132,6 @@ func tokenKeyOf(token string) tokenKey { return sha256.Sum256([]byte(token)) }
 type verdict struct {
 	account Account
 	err     error
-}
-
-// flight is a review in progress on the goroutine of its first caller.
-type flight struct {
-	done    chan struct{}
-	verdict verdict // valid once done is closed
-	left    bool    // the first caller left before there was an outcome
 }
 
 // NewTokens returns a checker for the service accounts of cfg.
@@ -158,8 +151,7 @@ func NewTokens(cfg TokensConfig) *Tokens {
 		users:    users,
 		keys:     newKeys(cfg.SigningKeys, cfg.Log),
 		reviews:  newReviews(float64(cfg.PerSecond), max(cfg.Burst, 1)),
-		known:    newMemory[tokenKey, verdict](maxCached),
-		flights:  make(map[tokenKey]*flight),
+		known:    newRemembered[tokenKey, verdict](maxCached),
 		proven:   newMemory[tokenKey, struct{}](maxCached),
 		suspects: newMemory[netip.Prefix, struct{}](maxSuspects),
 	}
@@ -194,63 +186,23 @@ func (t *Tokens) Review(ctx context.Context, token string, remote net.Addr) (Acc
 	case len(token) > maxToken:
 		return Account{}, refuse(codes.Unauthenticated, "the %s's token is longer than %d bytes", t.holder(), maxToken)
 	}
-	v := t.review(ctx, token, remote)
-	return v.account, v.err
-}
-
-func (t *Tokens) review(ctx context.Context, token string, remote net.Addr) verdict {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
 	key := tokenKeyOf(token)
-	for {
-		f, mine, known := t.start(key)
-		if f == nil {
-			return known
+	v, err := t.known.get(ctx, key, func() (v verdict, keep time.Duration) {
+		v = t.ask(ctx, token, key, admission.SourceOf(remote))
+		switch {
+		case v.err == nil:
+			keep = goodFor
+		case blamed(v.err):
+			keep = badFor
 		}
-		if mine {
-			t.finish(ctx, key, f, t.ask(ctx, token, key, admission.SourceOf(remote)))
-			return f.verdict
-		}
-		select {
-		case <-f.done:
-			if !f.left {
-				return f.verdict
-			}
-		case <-ctx.Done():
-			return verdict{err: t.unavailable(ctx.Err())}
-		}
+		return v, keep
+	})
+	if err != nil {
+		return Account{}, t.unavailable(err)
 	}
-}
-
-// start returns a known outcome (f is nil), or the flight to wait for. If mine
-// is true, the caller must carry it out.
-func (t *Tokens) start(key tokenKey) (f *flight, mine bool, known verdict) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if v, ok := t.known.get(key); ok {
-		return nil, false, v
-	}
-	if f := t.flights[key]; f != nil {
-		return f, false, verdict{}
-	}
-	f = &flight{done: make(chan struct{})}
-	t.flights[key] = f
-	return f, true, verdict{}
-}
-
-func (t *Tokens) finish(ctx context.Context, key tokenKey, f *flight, v verdict) {
-	f.verdict = v
-	f.left = errors.Is(ctx.Err(), context.Canceled)
-	t.mu.Lock()
-	delete(t.flights, key)
-	switch {
-	case v.err == nil:
-		t.known.put(key, v, goodFor)
-	case blamed(v.err):
-		t.known.put(key, v, badFor)
-	}
-	t.mu.Unlock()
-	close(f.done)
+	return v.account, v.err
 }
 
 // blamed reports whether a review found fault with the token itself.

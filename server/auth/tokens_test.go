@@ -267,7 +267,7 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 			t.Errorf("took %v, told of %d calls", took, seen.Load())
 		}
 		// No verdict is remembered as none.
-		if len(tokens.known.entries)+len(tokens.flights) != 0 || !tokens.reviews.Idle() {
+		if len(tokens.known.known.entries)+len(tokens.known.flights) != 0 || !tokens.reviews.Idle() {
 			t.Error("something stayed")
 		}
 	})

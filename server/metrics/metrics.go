@@ -64,6 +64,7 @@ type Server struct {
 	peerDials   *prometheus.CounterVec
 	peerFaults  *prometheus.CounterVec
 	apiRefusals *prometheus.CounterVec
+	access      *prometheus.HistogramVec
 	reviews     *prometheus.HistogramVec
 
 	// Links is where links to agents and clients are added.
@@ -156,6 +157,7 @@ func (m *Server) own() {
 	for _, reason := range []string{"unset", "alone", "other"} {
 		m.apiRefusals.WithLabelValues(reason)
 	}
+	m.access = m.histogram("access_review_duration_seconds", "Latency of SubjectAccessReview calls in seconds, by verdict: allowed, denied, unavailable.", prometheus.DefBuckets, "verdict")
 	m.reviews = m.histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
 	for direction, bytes := range map[string]func() int64{
 		"to_destination": func() int64 { up, _ := m.carried(); return up },

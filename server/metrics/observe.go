@@ -160,6 +160,12 @@ func (m *Server) TokenReviewed(verdict string, took time.Duration) {
 	m.reviews.WithLabelValues(verdict).Observe(took.Seconds())
 }
 
+// AccessReviewed records a SubjectAccessReview call: its verdict (allowed, denied or
+// unavailable) and duration.
+func (m *Server) AccessReviewed(verdict string, took time.Duration) {
+	m.access.WithLabelValues(verdict).Observe(took.Seconds())
+}
+
 // Connection is told +1 and -1 as a listener ("clients", "agents") accepts a
 // connection and as it ends.
 func (m *Server) Connection(listener string, delta int) {

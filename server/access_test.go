@@ -1,0 +1,60 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"konnectivity/tunnel"
+)
+
+// oneDestination lets everybody reach echo:1 alone, while it is open.
+type oneDestination struct {
+	mu     sync.Mutex
+	closed bool
+	asked  int
+}
+
+func (o *oneDestination) Create(_ context.Context, r *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.asked++
+	r.Status.Allowed = !o.closed && r.Spec.ResourceAttributes.Name == "echo" && r.Spec.ResourceAttributes.Subresource == "1"
+	return r, nil
+}
+
+// Whatever protocol a client speaks, the API has a say in what it reaches, and only in new
+// connections.
+func TestAccessIsReviewed(t *testing.T) {
+	api := &oneDestination{}
+	r := startServer(t, func(o *Options) { o.AccessReviews = api })
+	r.agent("link", agentHello{id: "a"}, echoing)
+	for _, kind := range clientKinds {
+		open := r.mustDial(kind, "echo:1")
+		if c, err := r.dial(kind, "echo:2"); err == nil {
+			c.Close()
+			t.Errorf("%s reaches what nobody may", kind)
+		}
+		r.roundTrip(open, 1000)
+	}
+	r.failsToDial("echo:2", http.StatusForbidden, "does not let")
+	r.hasMetrics(fmt.Sprintf("policy_denials_total %d", len(clientKinds)+2))
+	// By certificate and by socket they are two clients.
+	if !r.metric(`access_review_duration_seconds_count{verdict="allowed"} 2`) || !r.metric(`access_review_duration_seconds_count{verdict="denied"} 2`) {
+		_, page := r.get(r.health, "/metrics")
+		t.Error(grep(page, "access_review"))
+	}
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	asked := api.asked
+	f := tunnel.NewFlow("tcp", "other:1")
+	f.Resume = &tunnel.Resume{Epoch: 1}
+	if err := r.own.newDialer().review(t.Context(), f); err != nil || api.asked != asked {
+		t.Errorf("a connection that is resumed is reviewed: %v", err)
+	}
+}

@@ -1,0 +1,167 @@
+package auth
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// AccessGroup, verb and the two resources are what SubjectAccessReviews ask for, and
+	// what roles grant. They are of a group of their own, so that no role that is there for
+	// other reasons opens the tunnel. The port is the subresource.
+	AccessGroup  = "konnectivity.internal"
+	connect      = "connect"
+	services     = "services"     // by NAME.NAMESPACE.svc, namespaced
+	destinations = "destinations" // all others, by name or address
+
+	// accessKept is how long an answer holds for new dials.
+	accessKept = 10 * time.Second
+
+	// accessTimeout bounds a review, with the wait for its turn, and accessRunning those at
+	// once: an API that takes long has no more to do for that.
+	accessTimeout = 10 * time.Second
+	accessRunning = 64
+)
+
+// AccessReviews creates SubjectAccessReviews.
+type AccessReviews interface {
+	Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
+}
+
+// Access has an API say what each client may reach. It may be used by any number of
+// goroutines.
+type Access struct {
+	api     AccessReviews
+	called  func(verdict string, took time.Duration)
+	known   *remembered[accessKey, error] // nil: allowed
+	running chan struct{}
+}
+
+// accessKey is a client and a destination.
+type accessKey struct {
+	who  tunnel.Identity
+	host string
+	port uint16
+}
+
+// NewAccess returns one that asks api. called is told of each call and its verdict: allowed,
+// denied or unavailable.
+func NewAccess(api AccessReviews, called func(verdict string, took time.Duration)) *Access {
+	return &Access{api: api, called: called, known: newRemembered[accessKey, error](maxCached), running: make(chan struct{}, accessRunning)}
+}
+
+// Allow is nil if the client may make a new connection to a destination; else a
+// *tunnel.DialError with FailDenied or, where the API does not answer, FailUnavailable. It
+// blocks for at most accessTimeout, or until ctx ends.
+func (a *Access) Allow(ctx context.Context, who tunnel.Identity, host string, port uint16) error {
+	ctx, cancel := context.WithTimeout(ctx, accessTimeout)
+	defer cancel()
+	key := accessKey{who, normal(host), port}
+	verdict, err := a.known.get(ctx, key, func() (error, time.Duration) {
+		err := a.ask(ctx, key)
+		if err != nil && tunnel.FailureOf(err) != tunnel.FailDenied {
+			return err, 0
+		}
+		return err, accessKept
+	})
+	if err != nil {
+		return noAnswer(key, err)
+	}
+	return verdict
+}
+
+// normal is the spelling in which a host is asked for.
+func normal(host string) string {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr.Unmap().String()
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// ask has the API review one dial.
+func (a *Access) ask(ctx context.Context, key accessKey) error {
+	select {
+	case a.running <- struct{}{}:
+		defer func() { <-a.running }()
+	case <-ctx.Done():
+		return noAnswer(key, ctx.Err())
+	}
+	user, groups := subjectOf(key.who)
+	if user == "" {
+		return denied(key, "nobody knows who the client is")
+	}
+	began := time.Now()
+	wants := attributesOf(key)
+	review, err := a.api.Create(ctx, &authorizationv1.SubjectAccessReview{
+		Spec: authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups, ResourceAttributes: wants},
+	}, metav1.CreateOptions{})
+	switch {
+	case err != nil:
+		a.called("unavailable", time.Since(began))
+		return noAnswer(key, err)
+	case !review.Status.Allowed || review.Status.Denied:
+		a.called("denied", time.Since(began))
+		return denied(key, fmt.Sprintf("the Kubernetes API does not let %s %s to %s/%s %s of %s", user, connect, wants.Resource, wants.Subresource,
+			strings.TrimPrefix(wants.Namespace+"/"+wants.Name, "/"), AccessGroup))
+	}
+	a.called("allowed", time.Since(began))
+	return nil
+}
+
+// subjectOf is who a client is to the API: as that knows the holder of a certificate
+// (k8s.io/apiserver/pkg/authentication/request/x509) or of a service account's token, or by
+// its first name. "": it has none.
+func subjectOf(who tunnel.Identity) (user string, groups []string) {
+	names := who.Names()
+	for _, name := range names {
+		kind, value, _ := strings.Cut(name, ":")
+		switch kind {
+		case "serviceaccount":
+			namespace, account, _ := strings.Cut(value, "/")
+			return Account{namespace, account}.user(), []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}
+		case "cn":
+			user = cmp.Or(user, value)
+		case "org":
+			groups = append(groups, value)
+		}
+	}
+	if user == "" && len(names) > 0 {
+		user = names[0]
+	}
+	return user, append(groups, "system:authenticated")
+}
+
+// attributesOf is what a dial needs. A Service is known by the two spellings that only the
+// cluster's own DNS answers: under another domain, its owner would choose the address.
+func attributesOf(key accessKey) *authorizationv1.ResourceAttributes {
+	wants := &authorizationv1.ResourceAttributes{Verb: connect, Group: AccessGroup, Version: "v1", Resource: destinations, Subresource: strconv.Itoa(int(key.port)), Name: key.host}
+	rest, inside := strings.CutSuffix(strings.TrimSuffix(key.host, ".cluster.local"), ".svc")
+	if name, namespace, two := strings.Cut(rest, "."); inside && two && !strings.Contains(namespace, ".") {
+		wants.Resource, wants.Namespace, wants.Name = services, namespace, name
+	}
+	return wants
+}
+
+func denied(key accessKey, why string) error {
+	return &tunnel.DialError{Failure: tunnel.FailDenied, Address: tunnel.JoinAddress(key.host, key.port), Reason: why}
+}
+
+// noAnswer is for errors that say nothing about the client.
+func noAnswer(key accessKey, err error) error {
+	why := "the Kubernetes API that says what clients may reach does not answer"
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		why = "the server may not create SubjectAccessReviews: bind it to the cluster role system:auth-delegator"
+	}
+	return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: tunnel.JoinAddress(key.host, key.port), Reason: why, Err: err}
+}

@@ -1,0 +1,222 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"konnectivity/tunnel"
+)
+
+// roles is an API that allows what is in it, and counts what it is asked.
+type roles struct {
+	mu      sync.Mutex
+	allowed map[string]bool
+	down    error
+	slow    time.Duration
+	asked   atomic.Int64
+	most    atomic.Int64 // at once
+	running atomic.Int64
+}
+
+// described is a review as text: USER verb resource/port namespace/name.
+func described(r *authorizationv1.SubjectAccessReview) string {
+	a := r.Spec.ResourceAttributes
+	return fmt.Sprintf("%s %s %s %s/%s %s/%s", r.Spec.User, a.Verb, a.Group, a.Resource, a.Subresource, a.Namespace, a.Name)
+}
+
+func (r *roles) Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
+	r.asked.Add(1)
+	defer r.running.Add(-1)
+	for now := r.running.Add(1); ; {
+		if most := r.most.Load(); now <= most || r.most.CompareAndSwap(most, now) {
+			break
+		}
+	}
+	if r.slow > 0 {
+		select {
+		case <-time.After(r.slow):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down != nil {
+		return nil, r.down
+	}
+	review.Status.Allowed = r.allowed[described(review)]
+	return review, nil
+}
+
+func (r *roles) set(what string, allowed bool, down error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.allowed[what], r.down = allowed, down
+}
+
+func newRoles() *roles { return &roles{allowed: map[string]bool{}} }
+
+func newAccess(r *roles) *Access { return NewAccess(r, func(string, time.Duration) {}) }
+
+func TestWhatAReviewAsks(t *testing.T) {
+	for _, tc := range []struct {
+		who, host string
+		want      string // "": refused without a review
+	}{
+		{"cn:prometheus\norg:monitoring", "10.1.2.3", "prometheus connect konnectivity.internal destinations/443 /10.1.2.3"},
+		{"uri:spiffe://a/b\ncn:prometheus", "::ffff:10.1.2.3", "prometheus connect konnectivity.internal destinations/443 /10.1.2.3"},
+		{"serviceaccount:ns/oauth", "DB.example.", "system:serviceaccount:ns:oauth connect konnectivity.internal destinations/443 /db.example"},
+		{"socket:/run/s", "db.prod.svc", "socket:/run/s connect konnectivity.internal services/443 prod/db"},
+		{"cn:a", "db.prod.svc.cluster.local", "a connect konnectivity.internal services/443 prod/db"},
+		{"cn:a", "db.prod.svc.attacker.example", "a connect konnectivity.internal destinations/443 /db.prod.svc.attacker.example"},
+		{"cn:a", "x.db.prod.svc", "a connect konnectivity.internal destinations/443 /x.db.prod.svc"},
+		{"cn:a", "db.svc", "a connect konnectivity.internal destinations/443 /db.svc"},
+		{"cn:a", "svc", "a connect konnectivity.internal destinations/443 /svc"},
+		{"", "10.1.2.3", ""},
+	} {
+		r := newRoles()
+		err := newAccess(r).Allow(t.Context(), tunnel.CheckIdentity(tc.who), tc.host, 443)
+		if tunnel.FailureOf(err) != tunnel.FailDenied {
+			t.Errorf("%s, %s: %v", tc.who, tc.host, err)
+		}
+		if tc.want == "" {
+			if r.asked.Load() != 0 {
+				t.Errorf("%s: it was asked for a client that nobody knows", tc.host)
+			}
+			continue
+		}
+		r.set(tc.want, true, nil)
+		if err := newAccess(r).Allow(t.Context(), tunnel.CheckIdentity(tc.who), tc.host, 443); err != nil {
+			t.Errorf("%s, %s with %q: %v", tc.who, tc.host, tc.want, err)
+		}
+	}
+}
+
+func TestGroups(t *testing.T) {
+	for who, want := range map[string]string{
+		"cn:a\norg:b\norg:c":     "b c system:authenticated",
+		"serviceaccount:ns/name": "system:serviceaccounts system:serviceaccounts:ns system:authenticated",
+		"socket:/s":              "system:authenticated",
+	} {
+		if _, groups := subjectOf(tunnel.CheckIdentity(who)); strings.Join(groups, " ") != want {
+			t.Errorf("%q is in %q", who, groups)
+		}
+	}
+}
+
+// Either answer holds for 10 s, and no longer, and one dial's answer is not another's.
+func TestAnswersHoldForATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoles()
+		a := newAccess(r)
+		const grant = "a connect konnectivity.internal destinations/1 /h"
+		is := func(want tunnel.Failure, calls int64) {
+			t.Helper()
+			for range 3 {
+				if err := a.Allow(t.Context(), "cn:a", "h", 1); (want == 0) != (err == nil) || err != nil && tunnel.FailureOf(err) != want {
+					t.Errorf("%v, want %v", err, want)
+				}
+			}
+			if n := r.asked.Load(); n != calls {
+				t.Errorf("%d calls, want %d", n, calls)
+			}
+		}
+		is(tunnel.FailDenied, 1)
+		r.set(grant, true, nil)
+		time.Sleep(accessKept - time.Second)
+		is(tunnel.FailDenied, 1)
+		time.Sleep(2 * time.Second)
+		is(0, 2)
+		r.set(grant, false, nil)
+		time.Sleep(accessKept - time.Second)
+		is(0, 2)
+		time.Sleep(2 * time.Second)
+		is(tunnel.FailDenied, 3)
+		for _, other := range []accessKey{{"cn:b", "h", 1}, {"cn:a", "i", 1}, {"cn:a", "h", 2}} {
+			before := r.asked.Load()
+			if err := a.Allow(t.Context(), other.who, other.host, other.port); err == nil || r.asked.Load() != before+1 {
+				t.Errorf("%v: %v", other, err)
+			}
+		}
+	})
+}
+
+// An API that does not answer opens nothing, and is asked again by the next dial; what it has
+// allowed holds for its 10 s.
+func TestAccessFailsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoles()
+		r.set("a connect konnectivity.internal destinations/1 /h", true, nil)
+		a := newAccess(r)
+		if err := a.Allow(t.Context(), "cn:a", "h", 1); err != nil {
+			t.Fatal(err)
+		}
+		for _, tc := range []struct {
+			down error
+			says string
+		}{
+			{errors.New("refused"), "does not answer"},
+			{apierrors.NewForbidden(schema.GroupResource{}, "", nil), "system:auth-delegator"},
+		} {
+			r.set("", false, tc.down)
+			if err := a.Allow(t.Context(), "cn:a", "h", 1); err != nil {
+				t.Errorf("what was allowed a moment before: %v", err)
+			}
+			for range 2 {
+				before := r.asked.Load()
+				err := a.Allow(t.Context(), "cn:a", "other", 1)
+				if tunnel.FailureOf(err) != tunnel.FailUnavailable || !strings.Contains(tunnel.AsDialError("", err).Text(), tc.says) || r.asked.Load() != before+1 {
+					t.Errorf("%v after %d calls", err, r.asked.Load()-before)
+				}
+			}
+		}
+		r.set("", false, nil)
+		r.slow = time.Hour
+		began := time.Now()
+		if err := a.Allow(t.Context(), "cn:a", "other", 1); tunnel.FailureOf(err) != tunnel.FailUnavailable || time.Since(began) != accessTimeout {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// A storm of dials to one destination makes one review, and one to many destinations no more
+// than accessRunning at once.
+func TestStormsOfReviews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoles()
+		r.slow = 50 * time.Millisecond
+		r.set("a connect konnectivity.internal destinations/1 /h", true, nil)
+		a := newAccess(r)
+		var dials sync.WaitGroup
+		for range 10_000 {
+			dials.Go(func() {
+				if err := a.Allow(t.Context(), "cn:a", "h", 1); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		dials.Wait()
+		if n := r.asked.Load(); n != 1 {
+			t.Errorf("%d reviews of one destination", n)
+		}
+		for i := range 1000 {
+			dials.Go(func() { _ = a.Allow(t.Context(), "cn:a", fmt.Sprint("h", i), 1) })
+		}
+		dials.Wait()
+		if n := r.most.Load(); n != accessRunning {
+			t.Errorf("%d reviews at once, want %d", n, accessRunning)
+		}
+	})
+}
