@@ -44,7 +44,7 @@ type AccessReviews interface {
 type Access struct {
 	api     AccessReviews
 	called  func(verdict string, took time.Duration)
-	known   *remembered[accessKey, error] // nil: allowed
+	known   *remembered[accessKey, verdict] // without an account
 	running chan struct{}
 }
 
@@ -58,7 +58,7 @@ type accessKey struct {
 // NewAccess returns one that asks api. called is told of each call and its verdict: allowed,
 // denied or unavailable.
 func NewAccess(api AccessReviews, called func(verdict string, took time.Duration)) *Access {
-	return &Access{api: api, called: called, known: newRemembered[accessKey, error](maxCached), running: make(chan struct{}, accessRunning)}
+	return &Access{api: api, called: called, known: newRemembered[accessKey, verdict](maxCached), running: make(chan struct{}, accessRunning)}
 }
 
 // Allow is nil if the client may make a new connection to a destination; else a
@@ -68,17 +68,17 @@ func (a *Access) Allow(ctx context.Context, who tunnel.Identity, host string, po
 	ctx, cancel := context.WithTimeout(ctx, accessTimeout)
 	defer cancel()
 	key := accessKey{who, normal(host), port}
-	verdict, err := a.known.get(ctx, key, func() (error, time.Duration) {
-		err := a.ask(ctx, key)
-		if err != nil && tunnel.FailureOf(err) != tunnel.FailDenied {
-			return err, 0
+	v, err := a.known.get(ctx, key, func() (v verdict, keep time.Duration) {
+		v.err = a.ask(ctx, key)
+		if v.err == nil || tunnel.FailureOf(v.err) == tunnel.FailDenied {
+			keep = accessKept
 		}
-		return err, accessKept
+		return v, keep
 	})
 	if err != nil {
 		return noAnswer(key, err)
 	}
-	return verdict
+	return v.err
 }
 
 // normal is the spelling in which a host is asked for.
