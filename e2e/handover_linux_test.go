@@ -26,7 +26,7 @@ import (
 func TestConnectionsOutliveTheirAgent(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "handover")
-	f := newFleet(t, 2, flags{agent: []string{"--handover-socket=" + socket, "--graceful-shutdown-timeout=60s"}})
+	f := newFleet(t, 2, flags{agent: []string{"--handover-socket=" + socket, "--graceful-shutdown-timeout=10m"}})
 	idle := f.openEchoes(scaled(100, 2000))
 	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), halves, f.ways()...)
 	for range scaled(2, 10) {
@@ -52,7 +52,7 @@ func TestConnectionsOutliveTheirAgent(t *testing.T) {
 func TestWatchesOutliveTheAgentBesideTheAPIServer(t *testing.T) {
 	n := newNodeOf(t)
 	api, conns := watchServer(t, n.api.ca)
-	flags := []string{"--agent-id=beside", "--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--graceful-shutdown-timeout=60s"}
+	flags := []string{"--agent-id=beside", "--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--graceful-shutdown-timeout=10m"}
 	n.startBeside(t, api, flags...)
 	watches := n.watches(t, 8)
 	for range scaled(2, 10) {
@@ -191,7 +191,7 @@ func TestHandoverKeepsToTheBudget(t *testing.T) {
 		many   = 300
 		budget = 64 << 20
 	)
-	f := newFleet(t, 1, flags{agent: []string{"--handover-socket=" + filepath.Join(t.TempDir(), "handover"), fmt.Sprintf("--memory-budget-mib=%d", budget>>20), "--graceful-shutdown-timeout=60s"}})
+	f := newFleet(t, 1, flags{agent: []string{"--handover-socket=" + filepath.Join(t.TempDir(), "handover"), fmt.Sprintf("--memory-budget-mib=%d", budget>>20), "--graceful-shutdown-timeout=10m"}})
 	idle := must(f.agent.Memory())(t)
 	d := f.newClient()
 	orders, open := make([]order, many), make([]net.Conn, many)

@@ -25,7 +25,7 @@ func TestPolicyReachesConnectionsThatMoved(t *testing.T) {
 	ofAgent, ofServers := policyFile(t, none), policyFile(t, none)
 	f := newFleet(t, 2, flags{
 		server: []string{"--policy-file=" + ofServers},
-		agent:  []string{"--policy-file=" + ofAgent, "--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--graceful-shutdown-timeout=60s"},
+		agent:  []string{"--policy-file=" + ofAgent, "--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--graceful-shutdown-timeout=10m"},
 	})
 	targets := []string{echoTarget(t), echoTarget(t), echoTarget(t)}
 	l := newLoad(t)

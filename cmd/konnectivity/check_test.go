@@ -296,6 +296,8 @@ var faults = map[string]fault{
 	},
 	"server refuses the client certificate": {status: 1, after: showsStranger},
 	"no client certificate":                 {status: 1, args: "--tls-cert-path= --tls-key-path="},
+	"token that the server does not want":   {status: 1, args: "--tls-cert-path= --tls-key-path= --token-path=DIR/token", before: func(l *lab) { l.write("token", []byte("abc\n")) }},
+	"no token":                              {status: 1, nowhere: true, args: "--tls-cert-path= --tls-key-path= --token-path=DIR/token"},
 	"wrong CA": {status: 1, after: func(l *lab) {
 		l.write("ca.crt", testutil.Must(pki.NewCA("another-ca"))(l.t).CertPEM)
 	}},

@@ -49,7 +49,7 @@ func (o *Options) serverFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.Files.CA, "ca-cert-path", "/etc/konnectivity/proxy-ca/ca.crt", "CA file for verifying the server's certificate")
 	set.StringVar(&o.Files.Cert, "tls-cert-path", "/etc/konnectivity/proxy-client/tls.crt", "client certificate")
 	set.StringVar(&o.Files.Key, "tls-key-path", "/etc/konnectivity/proxy-client/tls.key", "key of the client certificate")
-	set.StringVar(&o.tokenFile, "token-path", "", "file with a service account token, read at every connect, to show the server instead of a certificate: --tls-cert-path and --tls-key-path have no default then; the server needs --client-service-accounts")
+	set.StringVar(&o.TokenFile, "token-path", "", "file with a service account token, read at every connect, to show the server instead of a certificate: --tls-cert-path and --tls-key-path have no default then; the server needs --client-service-accounts")
 	o.Peers.AddTo(set, "servers")
 	set.DurationVar(&o.Out.Server.ResumeWindow, "resume-window", resume.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
 	set.IntVar(&o.Out.Server.Lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many TCP connections a link to a server may have where one is not enough: on a far line, or for more bulk than one core decrypts; at most %d; 1: only one", lanes.MaxLanes))

@@ -126,7 +126,7 @@ func TestCommandLinesInUse(t *testing.T) {
 			return o.serves(SOCKS5) && !o.shared() && o.Out.Server.Mode == link.Off && len(o.Out.HTTPS.CACertPaths) == 2
 		}},
 		// A token takes the place of the usual certificate, and of no other.
-		{SOCKS5, "--token-path=/t", func(o *Options) bool { return o.Files.Cert+o.Files.Key == "" && o.tokenFile == "/t" }},
+		{SOCKS5, "--token-path=/t", func(o *Options) bool { return o.Files.Cert+o.Files.Key == "" && o.TokenFile == "/t" }},
 		{HTTP, "--token-path=/t --tls-cert-path=b --tls-key-path=c", func(o *Options) bool { return o.Files.Cert == "b" && o.Files.Key == "c" }},
 		{SOCKS5, "-v=6 --log-level=debug", func(*Options) bool { return true }},
 		{SOCKS5, "--serving-address=:: --health-address=:8093 --idle-timeout=1h --max-connections=5 --drain-timeout=0", func(o *Options) bool {

@@ -58,11 +58,11 @@ type Options struct {
 
 	ServerHost string
 	ServerPort uint16
+	TokenFile  string // "" for none
 
 	credentialsFile string // for SOCKS5 and HTTP; "" for none
 	healthAddress   string // "" for none
 	auditLog        string // "" for none
-	tokenFile       string // "" for none
 	traces          traces.Flags
 	adminAddress    string // "" for none; without a host it is loopback
 
@@ -94,9 +94,6 @@ func (o *Options) secondFlag() string { return string(o.second()) + "-serving-po
 // flag and the accepted values.
 func (o *Options) check() error {
 	server := &o.Out.Server
-	if o.tokenFile != "" && !o.set.Changed("tls-cert-path") && !o.set.Changed("tls-key-path") {
-		o.Files.Cert, o.Files.Key = "", ""
-	}
 	switch {
 	case !bindable(o.ServingAddress):
 		return cli.Usagef("--serving-address: want an IP address or localhost, got %q", o.ServingAddress)
@@ -123,8 +120,12 @@ func (o *Options) check() error {
 	)
 }
 
-// CheckServer returns a usage error if the flags do not name a server.
+// CheckServer returns a usage error if the flags do not name a server. With a token, it takes
+// the defaults of the certificate's files away.
 func (o *Options) CheckServer() error {
+	if o.TokenFile != "" && !o.set.Changed("tls-cert-path") && !o.set.Changed("tls-key-path") {
+		o.Files.Cert, o.Files.Key = "", ""
+	}
 	switch {
 	case !tunnel.ValidHost(o.ServerHost):
 		return cli.Usagef("--konnectivity-hostname: want the name or IP address of the konnectivity server, without a port (see --konnectivity-port), got %q", o.ServerHost)

@@ -128,8 +128,8 @@ func (s *sidecar) adapterOptions() adapters.Options {
 func (o *Options) Adapter(certs adapters.ClientTLS, log logrus.FieldLogger) adapters.Options {
 	out := o.Out
 	out.Server.Address, out.Server.TLS = tunnel.JoinAddress(o.ServerHost, o.ServerPort), certs
-	if o.tokenFile != "" {
-		out.Server.Token = files.Token(o.tokenFile)
+	if o.TokenFile != "" {
+		out.Server.Token = files.Token(o.TokenFile)
 	}
 	out.Server.Software, out.Log = o.Program+"/"+version.Get().Version, log
 	return out

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"konnectivity/cmd/konnectivity/internal/status"
+	"konnectivity/internal/files"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 )
@@ -29,14 +30,28 @@ func (c *pathChecker) checkFiles() bool {
 		ok = false
 	}
 	switch {
+	case files.Cert == "" && files.Key == "" && c.opts.Sidecar.TokenFile != "":
+		ok = c.checkToken() && ok
 	case files.Cert == "" && files.Key == "":
-		c.warn("client certificate", "none was given", "Servers want one from clients that do not come over a unix socket; see --tls-cert-path and --tls-key-path.")
+		c.warn("client certificate", "none was given", "Servers want one from clients that do not come over a unix socket; see --tls-cert-path and --tls-key-path, or --token-path.")
 	case files.Cert == "" || files.Key == "":
 		ok = c.fail("client certificate", "--tls-cert-path and --tls-key-path go together, and only one was given", "Give both.")
 	case !c.checkPair(files):
 		ok = false
 	}
 	return ok
+}
+
+// checkToken reads the token that takes the certificate's place. Whether it is accepted, the
+// server says.
+func (c *pathChecker) checkToken() bool {
+	path := c.opts.Sidecar.TokenFile
+	if _, err := files.Token(path)(); err != nil {
+		cause, hint := unreadable(path, err)
+		return c.fail("client token", cause, hint)
+	}
+	c.ok("client token", path+", in place of a certificate")
+	return true
 }
 
 // load loads the files as a sidecar does.
