@@ -123,7 +123,7 @@ func (cl *cluster) serve() {
 }
 
 // change puts a new spec into force. It cuts exactly those connections that would not
-// be admitted any more: of peers whose certificates no CA of the tenant has issued, of agents
+// be admitted any more: of peers whose certificates no CA of the tenant has issued, or that are revoked, of agents
 // whose tokens another API has reviewed, and to destinations that its rules do not allow.
 func (cl *cluster) change(now *tenant.Spec, next *config) {
 	cl.agents.SetStrategies(cl.server.strategiesOf(now))
@@ -138,10 +138,11 @@ func (cl *cluster) change(now *tenant.Spec, next *config) {
 	}
 	rejudged := !now.Tokens.Same(old.Tokens) || old.Agents != nil && now.Agents == nil
 	cl.cut(func(c *conn) error {
-		if c.side == agents && rejudged || !c.trusted(old, now) {
-			return errCut
+		err := c.judge(old, now)
+		if err == nil && c.side == agents && rejudged {
+			err = errCut
 		}
-		return nil
+		return err
 	})
 	if ended := cl.forwarder.Flows.JudgeAll(); ended > 0 {
 		cl.log.WithField("connections", ended).Warn("open connections were ended that the tenant's new rules do not allow")

@@ -41,9 +41,12 @@ func wasCut(life context.Context) bool {
 	return cause == errCut || cause == errRevoked
 }
 
-// trusted reports whether a connection that was admitted under old would be under now.
-func (c *conn) trusted(old, now *tenant.Spec) bool {
-	return c.local || c.side.cas(now).Same(c.side.cas(old)) || c.side.cas(now).Trust(c.chain)
+// judge says why a connection that was admitted under old would not be under now.
+func (c *conn) judge(old, now *tenant.Spec) error {
+	if c.local || c.side.cas(now).Same(c.side.cas(old)) {
+		return nil
+	}
+	return c.side.cas(now).Recheck(c.chain)
 }
 
 // handler serves a connection that its cluster has admitted. client is nil where an
@@ -148,7 +151,7 @@ func (t *route) admit(ctx context.Context, side side, from *frontend.Conn) (life
 	}
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	if cl.state >= draining || cl.spec != t.spec && !c.trusted(t.spec, cl.spec) {
+	if cl.state >= draining || cl.spec != t.spec && c.judge(t.spec, cl.spec) != nil {
 		return nil, nil, "the tenant was removed, or does not trust its certificate any more"
 	}
 	room := cl.room[side]

@@ -17,6 +17,7 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/server/auth"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel/link"
@@ -68,6 +69,33 @@ func TestWhoAChangeCuts(t *testing.T) {
 		if cl.change(&c.now, &config{}); cut[agents] != c.agents || cut[clients] != c.clients {
 			t.Errorf("%s: agents were cut: %v, clients: %v", name, cut[agents], cut[clients])
 		}
+	}
+}
+
+// A change of revocation lists cuts whom they name, so that nothing of theirs goes on by
+// another link.
+func TestAListCutsWhomItNames(t *testing.T) {
+	r := startServer(t)
+	cl := r.tenant()
+	named, other := *casOf(r.ca), *casOf(r.ca)
+	var causes [sides]error
+	var all []*x509.Certificate
+	for side := range sides {
+		r.guest(cl, side, func() {})
+	}
+	for g := range cl.conns {
+		g.cut = func(cause error) { causes[g.side] = cause }
+		all = append(all, g.chain...)
+	}
+	list := testutil.Must(r.ca.Revoke(time.Now().Add(time.Hour), all...))(t)
+	empty := testutil.Must(r.ca.Revoke(time.Now().Add(time.Hour)))(t)
+	named.Lists = testutil.Must(tlsreload.ParseLists(list, []*x509.Certificate{r.ca.Certificate()}))(t)[0]
+	other.Lists = testutil.Must(tlsreload.ParseLists(empty, []*x509.Certificate{r.ca.Certificate()}))(t)[0]
+	named.Digest[0]++
+	other.Digest[1]++
+	cl.change(&tenant.Spec{Agents: &other, Clients: &named}, &config{})
+	if causes[agents] != nil || causes[clients] != errRevoked {
+		t.Errorf("cut for %v", causes)
 	}
 }
 

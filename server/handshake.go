@@ -78,7 +78,11 @@ func (t *tenants) unnamed(side side, hello *tls.ClientHelloInfo, v *view) *tlsre
 		if err != nil {
 			return err
 		}
-		if err := v.table.Admit(spec, side.cas(spec), chain[0]); err != nil {
+		cas := side.cas(spec)
+		if err := v.table.Admit(spec, cas, chain[0]); err != nil {
+			return err
+		}
+		if err := cas.Lists.Check(chain); err != nil {
 			return err
 		}
 		is := v.tenants[spec.Name]

@@ -3,6 +3,7 @@ package server
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -115,7 +116,29 @@ func familiesOf(clusters []*cluster) []*dto.MetricFamily {
 	for i := range tenantFamilies {
 		all[i] = tenantFamilies[i].of(clusters, labels)
 	}
+	if lists := listsFamily(clusters); len(lists.Metric) > 0 {
+		all = append(all, lists)
+	}
 	return all
+}
+
+// listsFamily is when revocation lists are to be replaced, of the tenants that have any.
+func listsFamily(clusters []*cluster) *dto.MetricFamily {
+	f := newFamily("tenant_revocations_expiry_timestamp_seconds", "When the first revocation list of a tenant is to be replaced, in seconds since 1970.", gauge)
+	for _, cl := range clusters {
+		if until := cl.listsUntil(); !until.IsZero() {
+			at := float64(until.Unix())
+			f.Metric = append(f.Metric, &dto.Metric{Label: []*dto.LabelPair{pair("tenant", cl.name)}, Gauge: &dto.Gauge{Value: &at}})
+		}
+	}
+	return f
+}
+
+// listsUntil is the ListsUntil of the spec in force.
+func (cl *cluster) listsUntil() time.Time {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	return cl.spec.ListsUntil()
 }
 
 // of makes the series of one metric, all at once: one by one they would be some

@@ -216,6 +216,7 @@ func (f *flags) addObservation(set *pflag.FlagSet) {
 	set.StringVar(&f.admin.Cert, "admin-cert", "", "certificate file of the admin port, which then speaks TLS; whoever has a certificate of a tenant's clients sees that tenant alone (default: plain HTTP)")
 	set.StringVar(&f.admin.Key, "admin-key", "", "private key file of --admin-cert")
 	set.StringVar(&f.admin.CA, "admin-ca-cert", "", "CA file: the admin port requires a certificate for clients that chains to it, or a token (default: whoever reaches the port sees all)")
+	set.StringVar(&f.admin.CRL, "admin-ca-crl", "", "file with revocation lists, PEM or DER, of CAs in --admin-ca-cert: certificates that they name show nothing any more; reread when it changes")
 	set.BoolVar(&f.options.Profiles, "enable-profiling", false, "serve /debug/pprof on the admin port")
 	set.BoolVar(&f.options.ContentionProfiles, "enable-contention-profiling", false, "profile lock contention too; needs --enable-profiling")
 }
@@ -303,7 +304,7 @@ func (f *flags) checkValues() error {
 		cli.Parse(&f.tls.MinVersion, "tls-min-version", f.tlsMin, tlsreload.ParseVersion),
 		cli.Parse(&f.tls.CipherSuites, "cipher-suites", f.ciphers, tlsreload.ParseCipherSuites),
 		cli.CheckGiven(f.set, "audit-log", "agent-proxy-protocol-from", "allow-destination", "deny-destination", "peer-trust-domain",
-			"agent-identifier-allow-file", "admin-token-file", "admin-ca-cert", "server-ca-crl", "cluster-ca-crl", "peer-ca-crl", "peer-servers"),
+			"agent-identifier-allow-file", "admin-token-file", "admin-ca-cert", "server-ca-crl", "cluster-ca-crl", "peer-ca-crl", "admin-ca-crl", "peer-servers"),
 		cli.Parse(&f.networks, "agent-proxy-protocol-from", f.proxies, admission.ParseNetworks),
 		cli.FlagError("allow-destination", allow),
 		cli.FlagError("deny-destination", deny),
@@ -463,6 +464,8 @@ func (f *flags) checkAdmin() error {
 		return cli.Usagef("--admin-cert needs --admin-port")
 	case f.admin.CA != "" && f.admin.Cert == "":
 		return cli.Usagef("--admin-ca-cert needs --admin-cert and --admin-key: certificates are shown over TLS")
+	case f.admin.CA == "" && f.admin.CRL != "":
+		return cli.Usagef("--admin-ca-crl needs --admin-ca-cert")
 	case f.options.ContentionProfiles && !f.options.Profiles:
 		return cli.Usagef("--enable-contention-profiling needs --enable-profiling")
 	}
@@ -493,5 +496,5 @@ func (f *flags) checkTenants() error {
 
 func (f *flags) checkFiles() error {
 	return cli.CheckFiles(f.set, "server-cert", "server-key", "server-ca-cert", "cluster-cert", "cluster-key", "cluster-ca-cert",
-		"admin-cert", "admin-key", "admin-ca-cert", "peer-cert", "peer-key", "peer-ca-cert", "server-ca-crl", "cluster-ca-crl", "peer-ca-crl", "kubeconfig", "client-kubeconfig", "admin-token-file", "agent-identifier-allow-file", "policy-file")
+		"admin-cert", "admin-key", "admin-ca-cert", "peer-cert", "peer-key", "peer-ca-cert", "server-ca-crl", "cluster-ca-crl", "peer-ca-crl", "admin-ca-crl", "kubeconfig", "client-kubeconfig", "admin-token-file", "agent-identifier-allow-file", "policy-file")
 }

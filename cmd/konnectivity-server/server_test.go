@@ -187,6 +187,7 @@ func TestInvalidFlags(t *testing.T) {
 		{right + "--admin-cert={cert}", "--admin-cert is given without --admin-key"},
 		{right + "--admin-key={key}", "--admin-key is given without --admin-cert"},
 		{right + "--admin-ca-cert={ca}", "--admin-ca-cert needs --admin-cert"},
+		{right + "--admin-cert={cert} --admin-key={key} --admin-ca-crl={ca}", "--admin-ca-crl needs --admin-ca-cert"},
 		{right + "--admin-port=0 --admin-cert={cert} --admin-key={key}", "--admin-cert needs --admin-port"},
 		{right + "--admin-cert={cert} --admin-key=/no/such", "--admin-key: /no/such"},
 		{right + "--enable-contention-profiling", "needs --enable-profiling"},

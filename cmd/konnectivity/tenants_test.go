@@ -3,8 +3,10 @@ package main
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log"
 	"net"
 	"net/http"
@@ -42,7 +44,7 @@ func TestTenantsMake(t *testing.T) {
 		t.Errorf("it has the names %v and the certificate %v", made.ServerNames, made.Cert)
 	}
 	for name, ca := range map[string]*tenant.CAs{"agent": made.Agents, "client": made.Clients} {
-		if !ca.Trust([]*x509.Certificate{load(t, cluster, name)}) {
+		if ca.Recheck([]*x509.Certificate{load(t, cluster, name)}) != nil {
 			t.Errorf("the certificate of the %s is not trusted", name)
 		}
 	}
@@ -163,6 +165,12 @@ func TestTenantsCheck(t *testing.T) {
 			put("server.key", pair.KeyPEM)
 		}
 	}
+	lists := func(good time.Duration) func(put func(string, []byte)) {
+		return func(put func(string, []byte)) {
+			put("clients-ca.crt", other.CertPEM)
+			put("ca.crl", testutil.Must(other.Revoke(time.Now().Add(good)))(t))
+		}
+	}
 	names := []string{"a.example.com"}
 	for what, c := range map[string]struct {
 		change func(put func(string, []byte))
@@ -189,6 +197,10 @@ func TestTenantsCheck(t *testing.T) {
 		"no server":          {func(put func(string, []byte)) { put("server.crt", nil); put("server.key", nil) }, 0, "that of the server's flags has to have its names"},
 		"no reader":          {func(put func(string, []byte)) { put("reader-token", nil) }, 0, "reader: none"},
 		"a short token":      {func(put func(string, []byte)) { put("reader-token", []byte("guess me")) }, 1, "✘ folder: reader-token: the token has 8 characters: want at least 32, random ones"},
+		"no list":            {func(func(string, []byte)) {}, 0, "✔ revocation lists: none: there is no ca.crl"},
+		"a list":             {lists(time.Hour), 0, "✔ revocation lists: in ca.crl, valid until"},
+		"an old list":        {lists(-time.Minute), 0, "! revocation lists: ca.crl is out of date since"},
+		"another's list":     {func(put func(string, []byte)) { put("ca.crl", testutil.Must(other.Revoke(time.Now()))(t)) }, 1, `✘ folder: ca.crl: the list of "CN=other" is signed by none`},
 		"a key alone":        {func(put func(string, []byte)) { put("server.crt", nil) }, 1, "server.key: a key without server.crt"},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -197,7 +209,9 @@ func TestTenantsCheck(t *testing.T) {
 			folder, _, _ := makeTenant(t, dir, "a")
 			c.change(func(name string, data []byte) {
 				path := filepath.Join(folder, name)
-				testutil.NoError(t, os.Remove(path))
+				if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+					testutil.NoError(t, err)
+				}
 				if data == nil {
 					return
 				}
@@ -423,10 +437,10 @@ func TestTenantsMakeByIdentity(t *testing.T) {
 		if !tenant.ByCertificate || strings.Join(tenant.Agents.Only, " ") != "spiffe://"+name+"/konnectivity/agent" {
 			t.Errorf("it has the identities %q", tenant.Agents.Only)
 		}
-		if !tenant.Agents.Trust([]*x509.Certificate{load(t, cluster, "agent")}) || !tenant.Clients.Trust([]*x509.Certificate{load(t, cluster, "client")}) {
+		if tenant.Agents.Recheck([]*x509.Certificate{load(t, cluster, "agent")}) != nil || tenant.Clients.Recheck([]*x509.Certificate{load(t, cluster, "client")}) != nil {
 			t.Error("its own certificates are not trusted")
 		}
-		if tenant.Agents.Trust([]*x509.Certificate{load(t, shared, "agent")}) {
+		if tenant.Agents.Recheck([]*x509.Certificate{load(t, shared, "agent")}) == nil {
 			t.Error("that of another is trusted")
 		}
 		for _, want := range []string{fmt.Sprintf("--proxy-server-port=%d", 9000+i), fmt.Sprintf("--konnectivity-port=%d", 9100+i), "udsName: " + socket + "\n"} {

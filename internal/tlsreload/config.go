@@ -48,7 +48,7 @@ func (s *Source) ServerFor(choose Choose, nextProtos ...string) *tls.Config {
 			}
 		}
 		return own.get(listener, m, func() *tls.Config {
-			c := s.serverConfig(base, m.cert, m.pool, m.gone)
+			c := s.serverConfig(base, m.cert, m.pool, m.lists)
 			if s.opts.Bare && m.pool != nil {
 				c.ClientAuth = tls.VerifyClientCertIfGiven
 			}
@@ -63,7 +63,7 @@ func (s *Source) ServerFor(choose Choose, nextProtos ...string) *tls.Config {
 
 // serverConfig is for one handshake: it shows cert and asks for a certificate
 // of one of the CAs, if there are any, that is not revoked.
-func (s *Source) serverConfig(base *tls.Config, cert *tls.Certificate, cas *x509.CertPool, gone revoked) *tls.Config {
+func (s *Source) serverConfig(base *tls.Config, cert *tls.Certificate, cas *x509.CertPool, lists *Lists) *tls.Config {
 	c := base.Clone()
 	if cert != nil {
 		c.Certificates = []tls.Certificate{*cert}
@@ -71,7 +71,7 @@ func (s *Source) serverConfig(base *tls.Config, cert *tls.Certificate, cas *x509
 	if cas != nil {
 		c.ClientAuth = tls.RequireAndVerifyClientCert
 		c.ClientCAs = cas
-		c.VerifyConnection = func(state tls.ConnectionState) error { return s.judge(state, gone) }
+		c.VerifyConnection = func(state tls.ConnectionState) error { return s.judge(state, lists) }
 	}
 	return c
 }
@@ -113,7 +113,7 @@ func (s *Source) Client(serverName string, nextProtos ...string) *tls.Config {
 		if err := verifyServer(state, serverName, m.pool); err != nil {
 			return err
 		}
-		return s.judge(state, m.gone)
+		return s.judge(state, m.lists)
 	}
 	return c
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"slices"
 	"time"
 )
@@ -24,6 +25,8 @@ type Guest struct {
 	Cert *tls.Certificate // shown to peers; nil: the Source's
 	CAs  *x509.CertPool   // that peers' certificates must chain to; nil: they need none
 
+	Lists *Lists // refuse peers whose certificates they name, as those of the Source do its own; nil: none
+
 	// Judge, if set, refuses what chains to the CAs and is not to be let in all the
 	// same. It is called for resumed sessions too, and must not block.
 	Judge func(cert *x509.Certificate) error
@@ -31,8 +34,8 @@ type Guest struct {
 	// Verify, if set, makes the certificate of a peer that asked for no server name
 	// decide. A certificate that chains to the Source's CAs is the Source's own;
 	// Verify is called for any other, and returns an error or records the owner.
-	// Where the Source has no CAs, peers without a certificate are its own. Cert, CAs
-	// and Judge are ignored. Verify is called for resumed sessions too, with the
+	// Where the Source has no CAs, peers without a certificate are its own. Cert, CAs,
+	// Lists and Judge are ignored. Verify is called for resumed sessions too, with the
 	// peer's certificate and its intermediates, before the peer has proved that it
 	// has the key; it must not block.
 	Verify func(chain []*x509.Certificate) error
@@ -52,15 +55,15 @@ func (g *Guest) configFor(s *Source, listener, base *tls.Config, m *material) *t
 		case g.Verify != nil:
 			c = s.askingConfig(base, m, g)
 		case g.CAs != nil && g.Judge != nil:
-			c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs, nil)
+			c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs, g.Lists)
 			c.VerifyConnection = func(state tls.ConnectionState) error {
 				if err := g.Judge(state.PeerCertificates[0]); err != nil {
 					return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
 				}
-				return s.judge(state, nil)
+				return s.judge(state, g.Lists)
 			}
 		default:
-			c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs, nil)
+			c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs, g.Lists)
 		}
 		isolateSessions(c, listener, g.Key)
 		return c
@@ -81,9 +84,12 @@ func (s *Source) askingConfig(base *tls.Config, m *material, g *Guest) *tls.Conf
 			return nil // TLS has refused it where one is needed
 		}
 		if m.pool != nil && Issued(chain, m.pool, time.Now()) {
-			return s.judge(state, m.gone)
+			return s.judge(state, m.lists)
 		}
-		if err := g.Verify(chain); err != nil {
+		switch err := g.Verify(chain); {
+		case errors.Is(err, ErrRevoked):
+			return s.refuse(err)
+		case err != nil:
 			return &tls.CertificateVerificationError{UnverifiedCertificates: chain, Err: err}
 		}
 		return s.judge(state, nil)

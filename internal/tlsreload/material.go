@@ -29,10 +29,8 @@ type material struct {
 	cert   *tls.Certificate     // nil without Files.Cert
 	pool   *x509.CertPool       // nil without CA files
 	cas    []*x509.Certificate  // those of the pool that the files have
-	gone   revoked              // nil without Files.CRL
+	lists  *Lists               // nil without Files.CRL
 	expiry map[string]time.Time // for each file that was named by itself: when its first certificate expires
-
-	listsUntil time.Time // when the first list of Files.CRL is to be replaced; zero: none says so
 
 	leftOut []error // faults of files in directories
 }
@@ -206,12 +204,16 @@ func (m *material) addCA(ca blob) error {
 }
 
 // addLists adds the revocation lists of a file, if there is one.
-func (m *material) addLists(file blob) (err error) {
-	if file.path != "" {
-		m.gone = make(revoked)
-		m.listsUntil, err = m.gone.addLists(file, m.cas)
+func (m *material) addLists(file blob) error {
+	if file.path == "" {
+		return nil
 	}
-	return err
+	lists, err := ParseLists(file.data, m.cas)
+	if err != nil {
+		return &FileError{What: file.what, Path: file.path, Err: err}
+	}
+	m.lists = lists[0]
+	return nil
 }
 
 // tidy removes the package prefixes from errors of crypto.

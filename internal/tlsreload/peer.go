@@ -25,7 +25,7 @@ func (e *PeerError) Unwrap() error { return e.Err }
 // judge applies revocation lists and Options.Peer to a peer whose certificate was verified,
 // and bounds what its certificates take. It runs for resumed sessions too, which have the
 // certificates of the first.
-func (s *Source) judge(state tls.ConnectionState, gone revoked) error {
+func (s *Source) judge(state tls.ConnectionState, lists *Lists) error {
 	chain := state.PeerCertificates
 	if err := CheckWeight(chain); err != nil {
 		return err
@@ -33,13 +33,18 @@ func (s *Source) judge(state tls.ConnectionState, gone revoked) error {
 	if len(chain) == 0 {
 		return nil
 	}
-	err := gone.check(chain)
+	err := lists.Check(chain)
 	if err == nil && s.opts.Peer != nil {
 		err = s.opts.Peer(chain[0])
 	}
 	if err == nil {
 		return nil
 	}
+	return s.refuse(err)
+}
+
+// refuse counts a refused peer, and logs it now and then.
+func (s *Source) refuse(err error) error {
 	s.refused.Add(1)
 	now, last := time.Now().UnixNano(), s.refusalLogged.Load()
 	if now-last >= int64(refusalPause) && s.refusalLogged.CompareAndSwap(last, now) {
@@ -115,7 +120,7 @@ func verifyChain(chain []*x509.Certificate, opts x509.VerifyOptions) error {
 // to the CAs that the files have now, and is not revoked. Without CA files, none does.
 func (s *Source) Trusts(chain []*x509.Certificate) bool {
 	m := s.inUse()
-	return m != nil && m.pool != nil && Issued(chain, m.pool, time.Now()) && m.gone.check(chain) == nil
+	return m != nil && m.pool != nil && Issued(chain, m.pool, time.Now()) && m.lists.Check(chain) == nil
 }
 
 // Recheck judges a client's certificate, followed by its intermediates, that was verified
@@ -127,7 +132,7 @@ func (s *Source) Recheck(chain []*x509.Certificate) error {
 	case m == nil || m.pool == nil || !StillIssued(chain, m.pool):
 		return errNotIssued
 	default:
-		return m.gone.check(chain)
+		return m.lists.Check(chain)
 	}
 }
 

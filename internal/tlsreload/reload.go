@@ -101,5 +101,7 @@ func (s *Source) warnExpired(log logrus.FieldLogger, m *material) {
 	for file, end := range m.expiry {
 		old(file, end, "certificate has expired; replace it")
 	}
-	old(s.files.CRL, m.listsUntil, "revocation list is out of date: what was revoked since is not known; replace it")
+	if m.lists != nil {
+		old(s.files.CRL, m.lists.Until, OutdatedLists)
+	}
 }

@@ -11,17 +11,25 @@ import (
 	"time"
 )
 
-// revoked are the certificates that revocation lists name: serial numbers by issuer, both as
-// in DER. A nil one names none.
-type revoked map[string]map[string]struct{}
+// Lists are what revocation lists say. They do not change, and may be used by any number of
+// goroutines; nil ones name no certificate.
+type Lists struct {
+	// Until is when the first of the lists is to be replaced; zero: none says so.
+	Until time.Time
+
+	gone map[string]map[string]struct{} // serial numbers by issuer, both as in DER
+}
 
 // ErrRevoked refuses a peer whose certificate a revocation list names.
 var ErrRevoked = errors.New("its certificate, or that of its issuer, was revoked")
 
-// check returns ErrRevoked if a certificate of a chain is named.
-func (r revoked) check(chain []*x509.Certificate) error {
-	if r != nil && slices.ContainsFunc(chain, func(cert *x509.Certificate) bool {
-		_, named := r[string(cert.RawIssuer)][string(cert.SerialNumber.Bytes())]
+// OutdatedLists is logged once when Until has passed: the lists count all the same.
+const OutdatedLists = "revocation list is out of date: what was revoked since is not known; replace it"
+
+// Check returns ErrRevoked if a certificate of a chain is named.
+func (l *Lists) Check(chain []*x509.Certificate) error {
+	if l != nil && slices.ContainsFunc(chain, func(cert *x509.Certificate) bool {
+		_, named := l.gone[string(cert.RawIssuer)][string(cert.SerialNumber.Bytes())]
 		return named
 	}) {
 		return ErrRevoked
@@ -35,40 +43,53 @@ var (
 	otherIssuer = asn1.ObjectIdentifier{2, 5, 29, 29}
 )
 
-// addLists adds the lists of a file, each of which one of the CAs has signed. It returns when
-// the first of them is to be replaced; zero: none says so.
-func (r revoked) addLists(file blob, cas []*x509.Certificate) (until time.Time, err error) {
-	lists, err := file.lists()
-	for _, list := range lists {
-		if err = r.add(list, cas); err != nil {
-			break
-		}
-		if next := list.NextUpdate; !next.IsZero() && (until.IsZero() || next.Before(until)) {
-			until = next
-		}
-	}
+// ParseLists reads revocation lists, PEM or one in DER, for sides that have CAs of their own.
+// Each side gets the lists that one of its CAs has signed, and never nil. A list that none of
+// them has signed is an error; errors do not name the file.
+func ParseLists(data []byte, sides ...[]*x509.Certificate) ([]*Lists, error) {
+	all, err := parseLists(data)
 	if err != nil {
-		err = &FileError{What: file.what, Path: file.path, Err: tidy(err)}
+		return nil, tidy(err)
 	}
-	return until, err
+	out := make([]*Lists, len(sides))
+	for i := range sides {
+		out[i] = &Lists{gone: make(map[string]map[string]struct{})}
+	}
+	for _, list := range all {
+		known := false
+		for i, cas := range sides {
+			if !signed(list, cas) {
+				continue
+			}
+			known = true
+			if err := out[i].add(list); err != nil {
+				return nil, err
+			}
+		}
+		if !known {
+			return nil, fmt.Errorf("the list of %q is signed by none of the CAs that peers' certificates must chain to", list.Issuer)
+		}
+	}
+	return out, nil
 }
 
-func (r revoked) add(list *x509.RevocationList, cas []*x509.Certificate) error {
-	signed := func(ca *x509.Certificate) bool {
+// signed reports whether one of the CAs has signed a list.
+func signed(list *x509.RevocationList, cas []*x509.Certificate) bool {
+	return slices.ContainsFunc(cas, func(ca *x509.Certificate) bool {
 		return bytes.Equal(ca.RawSubject, list.RawIssuer) && list.CheckSignatureFrom(ca) == nil
-	}
-	if !slices.ContainsFunc(cas, signed) {
-		return fmt.Errorf("the list of %q is signed by none of the CAs that peers' certificates must chain to", list.Issuer)
-	}
+	})
+}
+
+func (l *Lists) add(list *x509.RevocationList) error {
 	for _, e := range list.Extensions {
 		if e.Id.Equal(deltaList) {
 			return errors.New("it is a delta, of which the rest is missing: a whole list is needed")
 		}
 	}
-	serials := r[string(list.RawIssuer)]
+	serials := l.gone[string(list.RawIssuer)]
 	if serials == nil {
 		serials = make(map[string]struct{}, len(list.RevokedCertificateEntries))
-		r[string(list.RawIssuer)] = serials
+		l.gone[string(list.RawIssuer)] = serials
 	}
 	for _, entry := range list.RevokedCertificateEntries {
 		for _, e := range entry.Extensions {
@@ -78,14 +99,17 @@ func (r revoked) add(list *x509.RevocationList, cas []*x509.Certificate) error {
 		}
 		serials[string(entry.SerialNumber.Bytes())] = struct{}{}
 	}
+	if next := list.NextUpdate; !next.IsZero() && (l.Until.IsZero() || next.Before(l.Until)) {
+		l.Until = next
+	}
 	return nil
 }
 
-// lists parses a file: lists in PEM, or one in DER.
-func (b blob) lists() (lists []*x509.RevocationList, err error) {
-	block, rest := pem.Decode(b.data)
+// parseLists reads lists in PEM, or one in DER.
+func parseLists(data []byte) (lists []*x509.RevocationList, err error) {
+	block, rest := pem.Decode(data)
 	if block == nil {
-		list, err := x509.ParseRevocationList(b.data)
+		list, err := x509.ParseRevocationList(data)
 		if err != nil {
 			return nil, errors.New("it has no revocation list, neither as PEM nor as DER")
 		}
@@ -101,7 +125,7 @@ func (b blob) lists() (lists []*x509.RevocationList, err error) {
 		}
 		lists = append(lists, list)
 	}
-	if len(lists) != bytes.Count(b.data, []byte("-----BEGIN")) {
+	if len(lists) != bytes.Count(data, []byte("-----BEGIN")) {
 		return nil, errors.New("not all that begins with -----BEGIN is a whole PEM block; is the file cut short?")
 	}
 	return lists, nil

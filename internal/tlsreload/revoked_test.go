@@ -147,3 +147,63 @@ func TestListsThatCannotBeUsed(t *testing.T) {
 		t.Errorf("out of date: trusted %v, said %d times: %s", s.Trusts(chain), n, out.String())
 	}
 }
+
+// A guest's lists refuse its peers as the Source's do its own: by name, by certificate, and
+// where a session is resumed. Refusals are counted.
+func TestAGuestsListsRefuseItsPeers(t *testing.T) {
+	own, a, d := newCA(t), newCA(t), newDir(t)
+	d.put(issue(t, own, "own server"), own)
+	good, bad := issue(t, a, "good"), issue(t, a, "bad")
+	lists := func(certs ...*x509.Certificate) *tlsreload.Lists {
+		text := testutil.Must(a.Revoke(time.Now().Add(time.Hour), certs...))(t)
+		return testutil.Must(tlsreload.ParseLists(text, []*x509.Certificate{a.Certificate()}))(t)[0]
+	}
+	for what, guest := range map[string]func(l *tlsreload.Lists) *tlsreload.Guest{
+		"by name": func(l *tlsreload.Lists) *tlsreload.Guest {
+			return &tlsreload.Guest{Key: "a", CAs: a.Pool(), Lists: l}
+		},
+		"by name, judged": func(l *tlsreload.Lists) *tlsreload.Guest {
+			return &tlsreload.Guest{Key: "a", CAs: a.Pool(), Lists: l, Judge: func(*x509.Certificate) error { return nil }}
+		},
+		"by certificate": func(l *tlsreload.Lists) *tlsreload.Guest {
+			return &tlsreload.Guest{Key: "a", Verify: l.Check}
+		},
+	} {
+		s := source(t, d.files(), tlsreload.Options{Name: "server"})
+		now := guest(lists())
+		server := s.ServerFor(func(*tls.ClientHelloInfo) (*tlsreload.Guest, error) { return now, nil })
+		client := func(p pki.Pair) *tls.Config {
+			return &tls.Config{ServerName: "server.test", InsecureSkipVerify: true, Certificates: []tls.Certificate{p.TLS()}, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+		}
+		byGood, byBad := client(good), client(bad)
+		mustPass(t, handshake(t, server, byBad))
+		mustPass(t, handshake(t, server, byGood))
+		now = guest(lists(bad.TLS().Leaf))
+		for range 2 {
+			if o := handshake(t, server, byBad); o.serverErr == nil || !errors.Is(o.serverErr, tlsreload.ErrRevoked) {
+				t.Errorf("%s: a revoked certificate: %v", what, o.err())
+			}
+			mustPass(t, handshake(t, server, byGood))
+		}
+		if n := s.Stats().Refused; n != 2 {
+			t.Errorf("%s: %d refusals are counted, want 2", what, n)
+		}
+	}
+}
+
+// Each side has the lists of its own CAs alone, though another side's has the same name.
+func TestSidesHaveTheListsOfTheirOwnCAs(t *testing.T) {
+	a, b := newCA(t), newCA(t)
+	bad := issue(t, a, "bad")
+	soon, late := time.Now().Add(time.Hour).Truncate(time.Second), time.Now().Add(2*time.Hour)
+	text := slices.Concat(testutil.Must(a.Revoke(late, bad.TLS().Leaf))(t), testutil.Must(a.Revoke(soon))(t))
+	got := testutil.Must(tlsreload.ParseLists(text, []*x509.Certificate{a.Certificate()}, []*x509.Certificate{b.Certificate()}, nil))(t)
+	for i, want := range []error{tlsreload.ErrRevoked, nil, nil} {
+		if err := got[i].Check(chainOf(bad)); !errors.Is(err, want) {
+			t.Errorf("side %d: %v, want %v", i, err, want)
+		}
+	}
+	if !got[0].Until.Equal(soon) || !got[1].Until.IsZero() {
+		t.Errorf("until %v and %v, want %v and never", got[0].Until, got[1].Until, soon)
+	}
+}

@@ -28,7 +28,9 @@ func (s *Source) Stats() Stats {
 	out := Stats{Changes: s.changes.Load(), Faults: s.faults.Load(), Refused: s.refused.Load(), Broken: now.fault != nil}
 	if now.material != nil {
 		out.Expiry = now.material.expiry
-		out.Lists, out.ListsUntil = s.files.CRL, now.material.listsUntil
+		if lists := now.material.lists; lists != nil {
+			out.Lists, out.ListsUntil = s.files.CRL, lists.Until
+		}
 	}
 	return out
 }

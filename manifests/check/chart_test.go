@@ -251,7 +251,7 @@ func TestChartsValues(t *testing.T) {
 		// chart's.
 		"{server: {tenants: [red, blue], extraArgs: [--v=5], resources: {requests: {cpu: '2'}}}}": {
 			"Deployment konnectivity-server": {`"secret":{"items":[{"key":"agents-ca.crt","path":"red/agents-ca.crt"}`,
-				`"path":"blue/policy.yaml"}],"name":"konnectivity-tenant-blue","optional":true}`,
+				`"path":"blue/policy.yaml"},{"key":"ca.crl","path":"blue/ca.crl"}],"name":"konnectivity-tenant-blue","optional":true}`,
 				`"--tenants-dir=/etc/konnectivity/tenants","--v=5"]`, `"resources":{"requests":{"cpu":"2"}}`},
 			"HorizontalPodAutoscaler konnectivity-server": {`"minReplicas":3`},
 			"NetworkPolicy konnectivity-server":           {`"konnectivity-clients":"true"`},

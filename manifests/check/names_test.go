@@ -236,9 +236,9 @@ const (
 	ofSignerUser = "konnectivity-signer-kubeconfig"
 )
 
-// addedKey is a key that operators add to a tenant's secret. kubelet leaves out keys that are
+// addedKeys are those that operators add to a tenant's secret. kubelet leaves out keys that are
 // missing where the secret is optional.
-const addedKey = "policy.yaml"
+var addedKeys = []string{"policy.yaml", "ca.crl"}
 
 func TestVolumesHaveSources(t *testing.T) {
 	certs := runCerts(t, filepath.Join(t.TempDir(), "pki"))
@@ -289,7 +289,7 @@ func (certs certsOutput) checkVolume(p pod, v corev1.Volume) error {
 					return fmt.Errorf("nobody makes secret %s", s.Secret.Name)
 				}
 				added := s.Secret.Optional != nil && *s.Secret.Optional
-				if err := items(s.Secret.Items, func(key string) bool { return data[key] != nil || added && key == addedKey }); err != nil {
+				if err := items(s.Secret.Items, func(key string) bool { return data[key] != nil || added && slices.Contains(addedKeys, key) }); err != nil {
 					return err
 				}
 			}

@@ -103,7 +103,9 @@ func (w *world) mount(v corev1.Volume) string {
 		for _, s := range v.Projected.Sources {
 			if s.Secret != nil {
 				for _, item := range s.Secret.Items {
-					w.write(filepath.Join(dir, item.Path), w.certs.secrets[s.Secret.Name][item.Key])
+					if data, has := w.certs.secrets[s.Secret.Name][item.Key]; has { // kubelet leaves out the others
+						w.write(filepath.Join(dir, item.Path), data)
+					}
 				}
 			} else if s.ServiceAccountToken != nil {
 				w.write(filepath.Join(dir, s.ServiceAccountToken.Path), []byte("token"))

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/tlsreload"
 )
 
 const (
@@ -65,6 +67,7 @@ type entry struct {
 	names   []string
 	since   time.Time
 	said    string // as logged
+	old     *Spec  // whose revocation lists were logged as out of date
 }
 
 // Open reads all folders of a folder. It fails only if they cannot be listed;
@@ -168,6 +171,7 @@ func (d *Dir) update(names []string, whole bool) {
 		}
 		e.seen = d.rounds.looks
 		news = d.lookAt(name, e, now, whole || d.rounds.due(e.turn)) || news
+		d.warnOutdated(name, e, now)
 	}
 	for name, e := range d.entries {
 		if e.seen == d.rounds.looks {
@@ -375,6 +379,17 @@ func (d *Dir) tell(name string, e *entry) {
 		log.WithError(err).Warnf("the tenant's %s cannot be used as it is now; it is served as before", d.source.kind())
 	default:
 		log.WithError(err).Errorf("the tenant is refused: its %s cannot be used", d.source.kind())
+	}
+}
+
+// warnOutdated logs, once for each reading, that the served revocation lists are out of date.
+func (d *Dir) warnOutdated(name string, e *entry, now time.Time) {
+	if e.serving == nil || e.serving == e.old {
+		return
+	}
+	if until := e.serving.ListsUntil(); !until.IsZero() && now.After(until) {
+		e.old = e.serving
+		d.log.WithField("tenant", name).WithField("expired", until.UTC().Format(time.RFC3339)).Warn(tlsreload.OutdatedLists)
 	}
 }
 

@@ -195,14 +195,14 @@ func TestIdentitiesNeedACA(t *testing.T) {
 	}
 }
 
-// Trust, by which connections are judged again, asks for an identity too.
-func TestTrustAsksForAnIdentity(t *testing.T) {
+// Recheck, by which connections are judged again, asks for an identity too.
+func TestRecheckAsksForAnIdentity(t *testing.T) {
 	ca := newCA(t)
 	c := testutil.Must(parseCAs("ca", inMemory{"ca": string(ca.CertPEM)}.read))(t)
 	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "a", Client: true}))(t)
 	chain := []*x509.Certificate{pair.TLS().Leaf}
 	a, b := c.narrow([]string{"CN=a"}), c.narrow([]string{"CN=b"})
-	if !c.Trust(chain) || !a.Trust(chain) || b.Trust(chain) {
+	if c.Recheck(chain) != nil || a.Recheck(chain) != nil || b.Recheck(chain) == nil {
 		t.Error("it does not")
 	}
 	if a.Same(b) || a.Same(c) || !a.Same(c.narrow([]string{"CN=a", "CN=a"})) {

@@ -135,11 +135,11 @@ func TestManyCAsOfOneName(t *testing.T) {
 	if n := len(all.candidates(keyed)); n != 1 {
 		t.Errorf("%d are tried", n)
 	}
-	if found, err := all.Find(keyed); err != nil || !found.Clients.Trust(keyed) {
+	if found, err := all.Find(keyed); err != nil || found.Clients.Recheck(keyed) != nil {
 		t.Error(err)
 	}
 	rooted := append(keyed, last.cert) // as one that shows its CA's certificate, too
-	if found, err := all.Find(rooted); err != nil || !found.Clients.Trust(keyed) {
+	if found, err := all.Find(rooted); err != nil || found.Clients.Recheck(keyed) != nil {
 		t.Error("with the root:", err)
 	}
 	unkeyed := []*x509.Certificate{last.peer(false)}

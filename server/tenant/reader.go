@@ -34,14 +34,14 @@ func (t *Table) Reader(token admin.TokenDigest) *Spec {
 
 // ReaderBy returns the tenant whose clients have a certificate, followed by its
 // intermediates: a client may use the tunnel, and so may see its traffic. nil: no
-// tenant trusts the certificate, several do, or it has identities of several.
+// tenant trusts the certificate, several do, it has identities of several, or it is revoked.
 func (t *Table) ReaderBy(chain []*x509.Certificate) *Spec {
 	t.indexed.Do(func() { t.readersBy = newIssuers(t.tenants, readersBy) })
 	if t.readersBy == nil {
 		return nil
 	}
 	found, err := t.readersBy.Find(chain)
-	if err != nil || t.Admit(found, found.Clients, chain[0]) != nil {
+	if err != nil || t.Admit(found, found.Clients, chain[0]) != nil || found.Clients.Lists.Check(chain) != nil {
 		return nil
 	}
 	return found

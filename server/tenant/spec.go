@@ -28,6 +28,7 @@ const (
 	ClientsCAFile = "clients-ca.crt" // needed
 	CertFile      = "server.crt"     // optional, with KeyFile
 	KeyFile       = "server.key"
+	ListsFile     = "ca.crl"       // optional
 	ReaderFile    = "reader-token" // optional
 )
 
@@ -98,7 +99,11 @@ type CAs struct {
 	// normal form; none: all count.
 	Only []string
 
-	// Digest is the same for the same certificates and identities in any order.
+	// Lists are the revocation lists of these CAs; nil: there is no ListsFile.
+	Lists *tlsreload.Lists
+
+	// Digest is the same for the same certificates and identities in any order, and the same
+	// ListsFile.
 	Digest [sha256.Size]byte
 }
 
@@ -193,6 +198,9 @@ func (t *Spec) fill(spec Settings, read reader) (err error) {
 	if err := t.narrow(spec.Identities); err != nil {
 		return err
 	}
+	if err := t.parseLists(read); err != nil {
+		return err
+	}
 	if s := spec.Tokens; s != nil {
 		t.Tokens = &Tokens{Namespace: s.Namespace, ServiceAccount: s.ServiceAccount, Audience: s.Audience}
 		if t.Tokens.API, err = parseKubeconfig(s.Kubeconfig, read); err != nil {
@@ -217,14 +225,18 @@ func (t *Spec) narrow(to IdentitiesSettings) error {
 	return nil
 }
 
-// opened is an error if t lets agents in by token alone only because the file
-// with their CAs has gone since was was read: that is meant if tenant.yaml has
-// changed too.
+// opened is an error if t admits more peers than was only because a file has gone since that
+// was read: that is meant if tenant.yaml has changed too.
 func (t *Spec) opened(was *Spec) error {
-	if was == nil || was.Agents == nil || t.Agents != nil || t.spec != was.spec {
+	switch {
+	case was == nil || t.spec != was.spec:
 		return nil
+	case was.Agents != nil && t.Agents == nil:
+		return &FieldError{File: AgentsCAFile, Err: fmt.Errorf("%w; to let agents in by token alone, change %s too", fs.ErrNotExist, SettingsFile)}
+	case was.Clients.Lists != nil && t.Clients.Lists == nil:
+		return &FieldError{File: ListsFile, Err: fmt.Errorf("%w; to admit again what it names, change %s too", fs.ErrNotExist, SettingsFile)}
 	}
-	return &FieldError{File: AgentsCAFile, Err: fmt.Errorf("%w; to let agents in by token alone, change %s too", fs.ErrNotExist, SettingsFile)}
+	return nil
 }
 
 // parseCAs reads a CA bundle.
@@ -298,16 +310,22 @@ func (t *Spec) forget() {
 	}
 }
 
-// Trust says whether a peer's certificate, followed by its intermediates, chains
-// to one of the CAs and has an identity that counts. One that has expired since it
-// was verified is judged as of its last moment, since only its issuer matters. A nil
-// CAs trusts every peer: no certificate is needed.
-func (c *CAs) Trust(chain []*x509.Certificate) bool {
-	if c == nil {
-		return true
+// Recheck judges a peer's certificate, followed by its intermediates, that was verified
+// before: it is an error unless it chains to one of the CAs and has an identity that counts,
+// and tlsreload.ErrRevoked if a list names it. One that has expired since is judged as of its
+// last moment, since only its issuer matters. A nil CAs trusts every peer: no certificate is
+// needed.
+func (c *CAs) Recheck(chain []*x509.Certificate) error {
+	switch {
+	case c == nil:
+		return nil
+	case !tlsreload.StillIssued(chain, c.Pool) || !c.counts(chain[0]):
+		return errNotTrusted
 	}
-	return tlsreload.StillIssued(chain, c.Pool) && c.counts(chain[0])
+	return c.Lists.Check(chain)
 }
+
+var errNotTrusted = errors.New("the tenant trusts its certificate no more")
 
 // Same says whether c trusts what o trusts.
 func (c *CAs) Same(o *CAs) bool {

@@ -125,6 +125,23 @@ func (c *tenantChecker) checkCAs(t *tenant.Spec) {
 		c.checkCA("CA of agents", tenant.AgentsCAFile, t.Agents)
 	}
 	c.checkCA("CA of clients", tenant.ClientsCAFile, t.Clients)
+	c.checkLists(t)
+}
+
+// checkLists checks the revocation lists, if there are any.
+func (c *tenantChecker) checkLists(t *tenant.Spec) {
+	const step = "revocation lists"
+	next := t.ListsUntil()
+	switch {
+	case t.Clients.Lists == nil:
+		c.ok(step, "none: there is no "+tenant.ListsFile)
+	case next.IsZero():
+		c.ok(step, "in "+tenant.ListsFile+", without a date for the next")
+	case next.Before(c.now):
+		c.warn(step, fmt.Sprintf("%s is out of date since %s: what was revoked since is not known", tenant.ListsFile, date(next)), "Have the CA publish a list (openssl ca -gencrl), and replace the file.")
+	default:
+		c.ok(step, "in "+tenant.ListsFile+until(next))
+	}
 }
 
 func (c *tenantChecker) checkCA(step, file string, cas *tenant.CAs) {
@@ -216,7 +233,7 @@ func (c *tenantChecker) checkModes(folder string) {
 	if runtime.GOOS == "windows" {
 		return // modes mean nothing there
 	}
-	for _, name := range []string{".", tenant.AgentsCAFile, tenant.ClientsCAFile, tenant.SettingsFile, tenant.CertFile, tenant.KeyFile, tenant.ReaderFile} {
+	for _, name := range []string{".", tenant.AgentsCAFile, tenant.ClientsCAFile, tenant.ListsFile, tenant.SettingsFile, tenant.CertFile, tenant.KeyFile, tenant.ReaderFile} {
 		path := filepath.Join(folder, name)
 		info, err := os.Stat(path)
 		if err != nil {
