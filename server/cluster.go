@@ -123,8 +123,9 @@ func (cl *cluster) serve() {
 }
 
 // change puts a new spec into force. It cuts exactly those connections that would not
-// be admitted any more: of peers whose certificates no CA of the tenant has issued, or that are revoked, of agents
-// whose tokens another API has reviewed, and to destinations that its rules do not allow.
+// be admitted any more: of peers whose certificates no CA of the tenant has issued or a list
+// names, of agents whose tokens another API has reviewed, and to destinations that its rules do
+// not allow.
 func (cl *cluster) change(now *tenant.Spec, next *config) {
 	cl.agents.SetStrategies(cl.server.strategiesOf(now))
 	cl.peers.tellServing(cl.serving)
