@@ -13,7 +13,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// oneDestination lets everybody reach echo:1 alone, while it is open.
+// oneDestination is an API that allows everybody echo:1, unless it is closed, and nothing else.
 type oneDestination struct {
 	mu     sync.Mutex
 	closed bool

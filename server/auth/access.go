@@ -55,8 +55,8 @@ type accessKey struct {
 	port uint16
 }
 
-// NewAccess returns one that asks api. called is told of each call and its verdict: allowed,
-// denied or unavailable.
+// NewAccess returns an Access that asks api. called is called after each call of the API with
+// its verdict (allowed, denied or unavailable) and how long it took.
 func NewAccess(api AccessReviews, called func(verdict string, took time.Duration)) *Access {
 	return &Access{api: api, called: called, known: newRemembered[accessKey, verdict](maxCached), running: make(chan struct{}, accessRunning)}
 }

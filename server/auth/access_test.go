@@ -19,7 +19,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// roles is an API that allows what is in it, and counts what it is asked.
+// roles is an API that allows what its map has, and counts its calls.
 type roles struct {
 	mu      sync.Mutex
 	allowed map[string]bool
