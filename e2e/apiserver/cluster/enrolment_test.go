@@ -58,7 +58,10 @@ func TestEnrolment(t *testing.T) {
 	}
 	began := time.Now()
 	w.follow(pages[2], "sh")
-	w.nodes.do("", "-n", "kube-system", "rollout", "status", "daemonset/konnectivity-agent", "--timeout=120s")
+	wait(t, "the agent is connected", func() error {
+		_, err := w.nodes.try("", "-n", "kube-system", "rollout", "status", "daemonset/konnectivity-agent", "--timeout=50s")
+		return err
+	})
 	fmt.Printf("%5.1f s  until the agent has a certificate and is connected\n", time.Since(began).Seconds())
 	w.rolledOut()
 	wait(t, "kubectl logs works", func() error {

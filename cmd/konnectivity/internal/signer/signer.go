@@ -26,7 +26,9 @@ const (
 	mostFailures = 8                // in one look
 
 	// publishTime is between two looks whether the API has the CAs of servers as the file
-	// has them.
+	// has them. After a failure it is leastPause, and doubles up to mostPause: kubelets wait
+	// longer after each look at a bundle that is not there, and the signer may be there before
+	// its rights are.
 	publishTime = time.Minute
 )
 
@@ -144,11 +146,18 @@ func (s *Signer) answer(ctx context.Context, r *kubeapi.PodCertificateRequest) e
 
 // publish keeps the ClusterTrustBundle as the file of CAs is.
 func (s *Signer) publish(ctx context.Context) {
-	for s.opts.Trust != nil && ctx.Err() == nil {
-		if err := s.publishOnce(ctx); err != nil && ctx.Err() == nil {
+	for pause := leastPause; s.opts.Trust != nil && ctx.Err() == nil; {
+		err := s.publishOnce(ctx)
+		if err == nil {
+			pause = leastPause
+			wait(ctx, publishTime)
+			continue
+		}
+		if ctx.Err() == nil {
 			s.opts.Log.WithError(err).Error("the servers' CAs cannot be published; the signer tries again")
 		}
-		wait(ctx, publishTime)
+		wait(ctx, pause)
+		pause = min(2*pause, mostPause)
 	}
 }
 

@@ -35,6 +35,15 @@ type cluster struct {
 	bundle   *kubeapi.ClusterTrustBundle
 	refuses  string // the name of a request whose answers it refuses
 	writes   int
+	forbid   int // how many more calls about bundles are refused
+}
+
+// forbids takes one of the refusals.
+func (c *cluster) forbids() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forbid--
+	return c.forbid >= 0
 }
 
 func newCluster() *cluster {
@@ -84,6 +93,8 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_ = json.NewEncoder(w).Encode(list)
 	case strings.HasPrefix(at, "PUT "+requests) && strings.HasSuffix(at, "/status"):
 		c.answered(w, r)
+	case strings.Contains(at, bundles) && c.forbids():
+		fail(w, http.StatusForbidden, "Forbidden")
 	case strings.HasPrefix(at, "GET "+bundles), at == "POST "+bundles, strings.HasPrefix(at, "PUT "+bundles):
 		c.trust(w, r)
 	default:
@@ -264,6 +275,7 @@ func TestRequestsWaitForARenewedCA(t *testing.T) {
 
 func TestCAsArePublished(t *testing.T) {
 	c, ca := newCluster(), authority(t, time.Hour*1000)
+	c.forbid = 2 // the rights come a little later
 	trust := func() (string, error) { return "CAS", nil }
 	s, _ := signs(t, c, func() *tls.Certificate { return ca }, func(o *Options) { o.Trust = trust })
 	const want = "konnectivity.internal:agent:servers of konnectivity.internal/agent="
