@@ -25,6 +25,10 @@ const (
 
 	// farewell bounds how long Close may take to say goodbye.
 	farewell = time.Second
+
+	// linger bounds how long the Close of a barred session waits for its peer to have read
+	// why, which then closes the link, too.
+	linger = 5 * time.Second
 )
 
 // Config is what a session needs. The zero value of every field but Hello
@@ -111,6 +115,7 @@ type books struct {
 	intake  intake
 	count   counters
 	alarm   alarm
+	barred  bool // see Bar
 }
 
 // news are what the peer's HELLO, or an INFO since, said last.
@@ -334,14 +339,21 @@ func (ses *Session) idleLocked() bool {
 }
 
 // Bar resets all streams with a code, and refuses those that the peer opens from now on. It
-// does not block; the session is closed next.
+// does not block; the session is closed next, which then takes up to 5 s longer: a connection
+// that is closed while its peer writes fails there, and what was sent may go unread.
 func (ses *Session) Bar(code tunnel.Code) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	ses.intake.refuses = true
+	ses.intake.refuses, ses.barred = true, true
 	for _, st := range ses.streams.byID {
 		st.resetLocked(code)
 	}
+}
+
+func (ses *Session) isBarred() bool {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return ses.barred
 }
 
 // Close ends the session and all its streams, tells the peer if that takes at most a
@@ -356,6 +368,12 @@ func (ses *Session) CloseWith(code GoAwayCode, text string) error {
 		cause = errDuplicate
 	}
 	ses.sender.sayGoodbye(cause, code, text)
+	if ses.isBarred() {
+		select {
+		case <-ses.Done():
+		case <-time.After(linger):
+		}
+	}
 	ses.fail(cause)
 	ses.wg.Wait()
 	return nil
