@@ -11,9 +11,9 @@ import (
 // A tenant's bytes take the time that its bound has them take, by whatever
 // protocols they pass, and come whole; another's take none.
 func TestBandwidthIsBounded(t *testing.T) {
-	const size, least = 3_000_000, 200 * time.Millisecond // at 10 MB a second, of which half a megabyte may pass at once
+	const size, least = 500_000, 200 * time.Millisecond // at 1 MB a second, which any machine is faster than
 	s := startSharers(t)
-	red, blue := s.add("red", "bounds: {mbitPerSecond: 80}"), s.add("blue", "")
+	red, blue := s.add("red", "bounds: {mbitPerSecond: 8}"), s.add("blue", "")
 	for _, c := range []*sharer{red, blue} {
 		c.hasAgent()
 	}
