@@ -34,6 +34,7 @@ func files(t *testing.T) map[string]string {
 	other := testutil.Must(ca.Issue(pki.Leaf{CommonName: "y", Server: true}))(t)
 	out := make(map[string]string)
 	for name, data := range map[string][]byte{"ca": ca.CertPEM, "cert": leaf.CertPEM, "key": leaf.KeyPEM, "otherkey": other.KeyPEM, "broken": []byte("nonsense"),
+		"crl":   testutil.Must(ca.Revoke(time.Now().Add(time.Hour), leaf.TLS().Leaf))(t), // of cert
 		"allow": []byte("* host=a"), "badallow": []byte("* ipv4=a")} {
 		out[name] = filepath.Join(dir, name)
 		testutil.NoError(t, os.WriteFile(out[name], data, 0o600))
@@ -402,23 +403,26 @@ func TestTLSFlagsAct(t *testing.T) {
 	}
 }
 
-// TestAdminFlagsAct: the admin port speaks TLS, and asks for a certificate or token.
+// TestAdminFlagsAct: the admin port speaks TLS, and asks for a certificate that is not revoked,
+// or a token.
 func TestAdminFlagsAct(t *testing.T) {
-	address, pair := startedAt(t, "admin", "--admin-cert={cert} --admin-key={key} --admin-ca-cert={ca}")
-	ask := func(certs ...tls.Certificate) (code int, err error) {
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certs}}}
-		resp, err := client.Get("https://" + address + "/api/v1/status")
-		if err != nil {
-			return 0, err
+	for more, served := range map[string]bool{"": true, " --admin-ca-crl={crl}": false} {
+		address, pair := startedAt(t, "admin", "--admin-cert={cert} --admin-key={key} --admin-ca-cert={ca}"+more)
+		ask := func(certs ...tls.Certificate) (code int, err error) {
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certs}}}
+			resp, err := client.Get("https://" + address + "/api/v1/status")
+			if err != nil {
+				return 0, err
+			}
+			resp.Body.Close()
+			return resp.StatusCode, nil
 		}
-		resp.Body.Close()
-		return resp.StatusCode, nil
-	}
-	testutil.Eventually(t, "an answer to a certificate", func() bool {
-		code, err := ask(pair)
-		return err == nil && code == 200
-	})
-	if code, err := ask(); code != 401 || err != nil {
-		t.Errorf("without: %d, %v", code, err)
+		testutil.Eventually(t, "an answer to nobody", func() bool {
+			code, err := ask()
+			return err == nil && code == 401
+		})
+		if code, err := ask(pair); (err == nil && code == 200) != served {
+			t.Errorf("with a certificate%s: %d, %v", more, code, err)
+		}
 	}
 }
