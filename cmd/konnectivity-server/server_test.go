@@ -407,22 +407,24 @@ func TestTLSFlagsAct(t *testing.T) {
 // or a token.
 func TestAdminFlagsAct(t *testing.T) {
 	for more, served := range map[string]bool{"": true, " --admin-ca-crl={crl}": false} {
-		address, pair := startedAt(t, "admin", "--admin-cert={cert} --admin-key={key} --admin-ca-cert={ca}"+more)
-		ask := func(certs ...tls.Certificate) (code int, err error) {
-			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certs}}}
-			resp, err := client.Get("https://" + address + "/api/v1/status")
-			if err != nil {
-				return 0, err
+		t.Run(more, func(t *testing.T) { // one after the other: a program sets up the log of its process
+			address, pair := startedAt(t, "admin", "--admin-cert={cert} --admin-key={key} --admin-ca-cert={ca}"+more)
+			ask := func(certs ...tls.Certificate) (code int, err error) {
+				client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certs}}}
+				resp, err := client.Get("https://" + address + "/api/v1/status")
+				if err != nil {
+					return 0, err
+				}
+				resp.Body.Close()
+				return resp.StatusCode, nil
 			}
-			resp.Body.Close()
-			return resp.StatusCode, nil
-		}
-		testutil.Eventually(t, "an answer to nobody", func() bool {
-			code, err := ask()
-			return err == nil && code == 401
+			testutil.Eventually(t, "an answer to nobody", func() bool {
+				code, err := ask()
+				return err == nil && code == 401
+			})
+			if code, err := ask(pair); (err == nil && code == 200) != served {
+				t.Errorf("with a certificate: %d, %v", code, err)
+			}
 		})
-		if code, err := ask(pair); (err == nil && code == 200) != served {
-			t.Errorf("with a certificate%s: %d, %v", more, code, err)
-		}
 	}
 }
