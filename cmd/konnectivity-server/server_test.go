@@ -407,7 +407,7 @@ func TestTLSFlagsAct(t *testing.T) {
 // or a token.
 func TestAdminFlagsAct(t *testing.T) {
 	for more, served := range map[string]bool{"": true, " --admin-ca-crl={crl}": false} {
-		t.Run(more, func(t *testing.T) { // one after the other: a program sets up the log of its process
+		t.Run(fmt.Sprint(served), func(t *testing.T) { // one after the other: a program sets up the log of its process
 			address, pair := startedAt(t, "admin", "--admin-cert={cert} --admin-key={key} --admin-ca-cert={ca}"+more)
 			ask := func(certs ...tls.Certificate) (code int, err error) {
 				client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certs}}}
