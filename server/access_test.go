@@ -7,9 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
+	"konnectivity/internal/kubeapi"
 	"konnectivity/tunnel"
 )
 
@@ -20,12 +18,12 @@ type oneDestination struct {
 	asked  int
 }
 
-func (o *oneDestination) Create(_ context.Context, r *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
+func (o *oneDestination) Create(_ context.Context, ask kubeapi.SubjectAccessReviewSpec) (answer kubeapi.SubjectAccessReviewStatus, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.asked++
-	r.Status.Allowed = !o.closed && r.Spec.ResourceAttributes.Name == "echo" && r.Spec.ResourceAttributes.Subresource == "1"
-	return r, nil
+	answer.Allowed = !o.closed && ask.ResourceAttributes.Name == "echo" && ask.ResourceAttributes.Subresource == "1"
+	return answer, nil
 }
 
 // Whatever protocol a client speaks, the API has a say in what it reaches, and only in new

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -97,28 +96,6 @@ func NewTokenReviews(config *rest.Config) (TokenReviews, error) {
 func (t TokenReviews) Create(ctx context.Context, review *authenticationv1.TokenReview, opts metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
 	out := &authenticationv1.TokenReview{}
 	return out, t.to(t.api.Post(), &opts).Body(review).Do(ctx).Into(out)
-}
-
-// SubjectAccessReviews is a client of SubjectAccessReviews; NewSubjectAccessReviews makes
-// one. It may be used from any goroutine.
-type SubjectAccessReviews struct{ resource }
-
-// NewSubjectAccessReviews returns a client for config, which it does not modify. It uses no
-// network.
-func NewSubjectAccessReviews(config *rest.Config) (SubjectAccessReviews, error) {
-	r, err := newResource(config, authorizationv1.SchemeGroupVersion, authorizationv1.AddToScheme)
-	if err != nil {
-		return SubjectAccessReviews{}, err
-	}
-	r.name = "subjectaccessreviews"
-	return SubjectAccessReviews{r}, nil
-}
-
-// Create lets the API say whether a user may do something. It asks once, and blocks until
-// the API has answered or ctx ends.
-func (s SubjectAccessReviews) Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
-	out := &authorizationv1.SubjectAccessReview{}
-	return out, s.to(s.api.Post().MaxRetries(0), &opts).Body(review).Do(ctx).Into(out)
 }
 
 // resource is one kind of object, in one namespace or in none.

@@ -91,7 +91,11 @@ func (o Objects[T]) Get(ctx context.Context, name string, out T) error {
 
 // Create creates an object.
 func (o Objects[T]) Create(ctx context.Context, object T) error {
-	return o.to(o.api.Post().MaxRetries(0), nil).Body(object).Do(ctx).Error()
+	return o.create(ctx, object).Error()
+}
+
+func (o Objects[T]) create(ctx context.Context, object T) rest.Result {
+	return o.to(o.api.Post().MaxRetries(0), nil).Body(object).Do(ctx)
 }
 
 // Update writes an object, or, with "status" as its part, that part of it alone.

@@ -9,10 +9,9 @@ import (
 	"strings"
 	"time"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"konnectivity/internal/kubeapi"
 	"konnectivity/tunnel"
 )
 
@@ -34,9 +33,9 @@ const (
 	accessRunning = 64
 )
 
-// AccessReviews creates SubjectAccessReviews.
+// AccessReviews creates SubjectAccessReviews; kubeapi.SubjectAccessReviews is one.
 type AccessReviews interface {
-	Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
+	Create(ctx context.Context, ask kubeapi.SubjectAccessReviewSpec) (kubeapi.SubjectAccessReviewStatus, error)
 }
 
 // Access has an API say what each client may reach. It may be used by any number of
@@ -103,14 +102,12 @@ func (a *Access) ask(ctx context.Context, key accessKey) error {
 	}
 	began := time.Now()
 	wants := attributesOf(key)
-	review, err := a.api.Create(ctx, &authorizationv1.SubjectAccessReview{
-		Spec: authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups, ResourceAttributes: wants},
-	}, metav1.CreateOptions{})
+	answer, err := a.api.Create(ctx, kubeapi.SubjectAccessReviewSpec{User: user, Groups: groups, ResourceAttributes: wants})
 	switch {
 	case err != nil:
 		a.called("unavailable", time.Since(began))
 		return noAnswer(key, err)
-	case !review.Status.Allowed || review.Status.Denied:
+	case !answer.Allowed || answer.Denied:
 		a.called("denied", time.Since(began))
 		return denied(key, fmt.Sprintf("the Kubernetes API does not let %s %s to %s/%s %s of %s", user, connect, wants.Resource, wants.Subresource,
 			strings.TrimPrefix(wants.Namespace+"/"+wants.Name, "/"), AccessGroup))
@@ -144,8 +141,8 @@ func subjectOf(who tunnel.Identity) (user string, groups []string) {
 
 // attributesOf is what a dial needs. A Service is known by the two spellings that only the
 // cluster's own DNS answers: under another domain, its owner would choose the address.
-func attributesOf(key accessKey) *authorizationv1.ResourceAttributes {
-	wants := &authorizationv1.ResourceAttributes{Verb: connect, Group: AccessGroup, Version: "v1", Resource: destinations, Subresource: strconv.Itoa(int(key.port)), Name: key.host}
+func attributesOf(key accessKey) kubeapi.ResourceAttributes {
+	wants := kubeapi.ResourceAttributes{Verb: connect, Group: AccessGroup, Version: "v1", Resource: destinations, Subresource: strconv.Itoa(int(key.port)), Name: key.host}
 	rest, inside := strings.CutSuffix(strings.TrimSuffix(key.host, ".cluster.local"), ".svc")
 	if name, namespace, two := strings.Cut(rest, "."); inside && two && !strings.Contains(namespace, ".") {
 		wants.Resource, wants.Namespace, wants.Name = services, namespace, name

@@ -11,11 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"konnectivity/internal/kubeapi"
 	"konnectivity/tunnel"
 )
 
@@ -31,12 +30,12 @@ type roles struct {
 }
 
 // described is a review as text: USER verb resource/port namespace/name.
-func described(r *authorizationv1.SubjectAccessReview) string {
-	a := r.Spec.ResourceAttributes
-	return fmt.Sprintf("%s %s %s %s/%s %s/%s", r.Spec.User, a.Verb, a.Group, a.Resource, a.Subresource, a.Namespace, a.Name)
+func described(r kubeapi.SubjectAccessReviewSpec) string {
+	a := r.ResourceAttributes
+	return fmt.Sprintf("%s %s %s %s/%s %s/%s", r.User, a.Verb, a.Group, a.Resource, a.Subresource, a.Namespace, a.Name)
 }
 
-func (r *roles) Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error) {
+func (r *roles) Create(ctx context.Context, ask kubeapi.SubjectAccessReviewSpec) (answer kubeapi.SubjectAccessReviewStatus, err error) {
 	r.asked.Add(1)
 	defer r.running.Add(-1)
 	for now := r.running.Add(1); ; {
@@ -48,16 +47,16 @@ func (r *roles) Create(ctx context.Context, review *authorizationv1.SubjectAcces
 		select {
 		case <-time.After(r.slow):
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return answer, ctx.Err()
 		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.down != nil {
-		return nil, r.down
+		return answer, r.down
 	}
-	review.Status.Allowed = r.allowed[described(review)]
-	return review, nil
+	answer.Allowed = r.allowed[described(ask)]
+	return answer, nil
 }
 
 func (r *roles) set(what string, allowed bool, down error) {

@@ -1,0 +1,68 @@
+package kubeapi
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+)
+
+// SubjectAccessReview asks whether a user may do something to a resource
+// (k8s.io/api/authorization/v1).
+type SubjectAccessReview struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec   SubjectAccessReviewSpec   `json:"spec"`
+	Status SubjectAccessReviewStatus `json:"status,omitzero"`
+}
+
+// SubjectAccessReviewSpec is the question.
+type SubjectAccessReviewSpec struct {
+	User               string             `json:"user,omitempty"`
+	Groups             []string           `json:"groups,omitempty"`
+	ResourceAttributes ResourceAttributes `json:"resourceAttributes"`
+}
+
+// ResourceAttributes are what the user wants to do.
+type ResourceAttributes struct {
+	Verb        string `json:"verb"`
+	Group       string `json:"group"`
+	Version     string `json:"version"`
+	Resource    string `json:"resource"`
+	Subresource string `json:"subresource,omitempty"`
+	Namespace   string `json:"namespace,omitempty"`
+	Name        string `json:"name,omitempty"`
+}
+
+// SubjectAccessReviewStatus is the answer. Denied overrules Allowed.
+type SubjectAccessReviewStatus struct {
+	Allowed bool `json:"allowed"`
+	Denied  bool `json:"denied,omitempty"`
+}
+
+// DeepCopyObject implements runtime.Object.
+func (r *SubjectAccessReview) DeepCopyObject() runtime.Object { return copied(r) }
+
+// SubjectAccessReviews is a client of SubjectAccessReviews; NewSubjectAccessReviews makes
+// one. It may be used from any goroutine.
+type SubjectAccessReviews struct {
+	objects Objects[*SubjectAccessReview]
+}
+
+// NewSubjectAccessReviews returns a client for config, which it does not modify. It uses no
+// network.
+func NewSubjectAccessReviews(config *rest.Config) (SubjectAccessReviews, error) {
+	group := schema.GroupVersion{Group: "authorization.k8s.io", Version: "v1"}
+	objects, err := newObjects(config, "", kind{group, "SubjectAccessReview", "subjectaccessreviews"}, &SubjectAccessReview{})
+	return SubjectAccessReviews{objects}, err
+}
+
+// Create returns the API's answer. It asks once, and blocks until then or until ctx ends.
+func (s SubjectAccessReviews) Create(ctx context.Context, ask SubjectAccessReviewSpec) (SubjectAccessReviewStatus, error) {
+	var out SubjectAccessReview
+	err := s.objects.create(ctx, &SubjectAccessReview{Spec: ask}).Into(&out)
+	return out.Status, err
+}
