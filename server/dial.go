@@ -70,7 +70,7 @@ func (d *dialer) review(ctx context.Context, f *tunnel.Flow) error {
 	}
 	host, port, err := tunnel.SplitAddress(f.Address)
 	if err == nil {
-		err = d.access.Allow(ctx, f.Who(), host, port)
+		err = d.access.Allow(ctx, f.Who(), f.Source, host, port)
 	}
 	if err != nil {
 		d.cluster.log.WithError(err).WithField("id", f.ID).WithField("address", f.Address).Warn("a destination was refused by access review")

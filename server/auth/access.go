@@ -4,21 +4,24 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/tunnel"
 )
 
 const (
 	// AccessGroup, verb and the two resources are what SubjectAccessReviews ask for, and
-	// what roles grant. They are of a group of their own, so that no role that is there for
-	// other reasons opens the tunnel. The port is the subresource.
+	// what roles grant. They are of a group of their own, so that of the roles that are there
+	// for other reasons only those for everything open the tunnel. The port is the subresource.
 	AccessGroup  = "konnectivity.internal"
 	connect      = "connect"
 	services     = "services"     // by NAME.NAMESPACE.svc, namespaced
@@ -41,10 +44,10 @@ type AccessReviews interface {
 // Access has an API say what each client may reach. It may be used by any number of
 // goroutines.
 type Access struct {
-	api     AccessReviews
-	called  func(verdict string, took time.Duration)
-	known   *remembered[accessKey, verdict] // without an account
-	running chan struct{}
+	api    AccessReviews
+	called func(verdict string, took time.Duration)
+	known  *remembered[accessKey, verdict] // without an account
+	turns  *admission.Queue                // so that one source's storm delays no other's dials
 }
 
 // accessKey is a client and a destination.
@@ -57,18 +60,20 @@ type accessKey struct {
 // NewAccess returns an Access that asks api. called is called after each call of the API with
 // its verdict (allowed, denied or unavailable) and how long it took.
 func NewAccess(api AccessReviews, called func(verdict string, took time.Duration)) *Access {
-	return &Access{api: api, called: called, known: newRemembered[accessKey, verdict](maxCached), running: make(chan struct{}, accessRunning)}
+	turns := admission.NewQueue(admission.QueueConfig{Precedence: [][]int{{0}}, Limit: accessRunning})
+	return &Access{api: api, called: called, known: newRemembered[accessKey, verdict](maxCached), turns: turns}
 }
 
 // Allow is nil if the client may make a new connection to a destination; else a
 // *tunnel.DialError with FailDenied or, where the API does not answer, FailUnavailable. It
-// blocks for at most accessTimeout, or until ctx ends.
-func (a *Access) Allow(ctx context.Context, who tunnel.Identity, host string, port uint16) error {
+// blocks for at most accessTimeout, or until ctx ends. remote is where the client is; reviews
+// of one source wait for each other rather than for all.
+func (a *Access) Allow(ctx context.Context, who tunnel.Identity, remote net.Addr, host string, port uint16) error {
 	ctx, cancel := context.WithTimeout(ctx, accessTimeout)
 	defer cancel()
 	key := accessKey{who, normal(host), port}
 	v, err := a.known.get(ctx, key, func() (v verdict, keep time.Duration) {
-		v.err = a.ask(ctx, key)
+		v.err = a.ask(ctx, key, admission.SourceOf(remote))
 		if v.err == nil || tunnel.FailureOf(v.err) == tunnel.FailDenied {
 			keep = accessKept
 		}
@@ -89,17 +94,16 @@ func normal(host string) string {
 }
 
 // ask has the API review one dial.
-func (a *Access) ask(ctx context.Context, key accessKey) error {
-	select {
-	case a.running <- struct{}{}:
-		defer func() { <-a.running }()
-	case <-ctx.Done():
-		return noAnswer(key, ctx.Err())
-	}
+func (a *Access) ask(ctx context.Context, key accessKey, from netip.Prefix) error {
 	user, groups := subjectOf(key.who)
 	if user == "" {
 		return denied(key, "nobody knows who the client is")
 	}
+	ticket := &admission.Ticket{Source: from}
+	if err := a.turns.Wait(ctx, ticket); err != nil {
+		return noAnswer(key, err)
+	}
+	defer a.turns.Done(ticket)
 	began := time.Now()
 	wants := attributesOf(key)
 	answer, err := a.api.Create(ctx, kubeapi.SubjectAccessReviewSpec{User: user, Groups: groups, ResourceAttributes: wants})
@@ -118,7 +122,8 @@ func (a *Access) ask(ctx context.Context, key accessKey) error {
 
 // subjectOf is who a client is to the API: as that knows the holder of a certificate
 // (k8s.io/apiserver/pkg/authentication/request/x509) or of a service account's token, or by
-// its first name. "": it has none.
+// its first name. "": it has none. A common name that reads like a name of another kind, such
+// as socket:PATH, stays cn:socket:PATH: who chooses it is not the client of that socket.
 func subjectOf(who tunnel.Identity) (user string, groups []string) {
 	names := who.Names()
 	for _, name := range names {
@@ -128,7 +133,9 @@ func subjectOf(who tunnel.Identity) (user string, groups []string) {
 			namespace, account, _ := strings.Cut(value, "/")
 			return Account{namespace, account}.user(), []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace, "system:authenticated"}
 		case "cn":
-			user = cmp.Or(user, value)
+			if like, _, _ := strings.Cut(value, ":"); !slices.Contains(tunnel.IdentityKinds(), like) {
+				user = cmp.Or(user, value)
+			}
 		case "org":
 			groups = append(groups, value)
 		}

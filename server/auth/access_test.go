@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -83,10 +84,13 @@ func TestWhatAReviewAsks(t *testing.T) {
 		{"cn:a", "x.db.prod.svc", "a connect konnectivity.internal destinations/443 /x.db.prod.svc"},
 		{"cn:a", "db.svc", "a connect konnectivity.internal destinations/443 /db.svc"},
 		{"cn:a", "svc", "a connect konnectivity.internal destinations/443 /svc"},
+		{"cn:socket:/run/s", "10.1.2.3", "cn:socket:/run/s connect konnectivity.internal destinations/443 /10.1.2.3"},
+		{"cn:cn:socket:/run/s", "10.1.2.3", "cn:cn:socket:/run/s connect konnectivity.internal destinations/443 /10.1.2.3"},
+		{"cn:system:node:a", "10.1.2.3", "system:node:a connect konnectivity.internal destinations/443 /10.1.2.3"},
 		{"", "10.1.2.3", ""},
 	} {
 		r := newRoles()
-		err := newAccess(r).Allow(t.Context(), tunnel.CheckIdentity(tc.who), tc.host, 443)
+		err := newAccess(r).Allow(t.Context(), tunnel.CheckIdentity(tc.who), nil, tc.host, 443)
 		if tunnel.FailureOf(err) != tunnel.FailDenied {
 			t.Errorf("%s, %s: %v", tc.who, tc.host, err)
 		}
@@ -97,7 +101,7 @@ func TestWhatAReviewAsks(t *testing.T) {
 			continue
 		}
 		r.set(tc.want, true, nil)
-		if err := newAccess(r).Allow(t.Context(), tunnel.CheckIdentity(tc.who), tc.host, 443); err != nil {
+		if err := newAccess(r).Allow(t.Context(), tunnel.CheckIdentity(tc.who), nil, tc.host, 443); err != nil {
 			t.Errorf("%s, %s with %q: %v", tc.who, tc.host, tc.want, err)
 		}
 	}
@@ -124,7 +128,7 @@ func TestAnswersHoldForATime(t *testing.T) {
 		is := func(want tunnel.Failure, calls int64) {
 			t.Helper()
 			for range 3 {
-				if err := a.Allow(t.Context(), "cn:a", "h", 1); (want == 0) != (err == nil) || err != nil && tunnel.FailureOf(err) != want {
+				if err := a.Allow(t.Context(), "cn:a", nil, "h", 1); (want == 0) != (err == nil) || err != nil && tunnel.FailureOf(err) != want {
 					t.Errorf("%v, want %v", err, want)
 				}
 			}
@@ -145,7 +149,7 @@ func TestAnswersHoldForATime(t *testing.T) {
 		is(tunnel.FailDenied, 3)
 		for _, other := range []accessKey{{"cn:b", "h", 1}, {"cn:a", "i", 1}, {"cn:a", "h", 2}} {
 			before := r.asked.Load()
-			if err := a.Allow(t.Context(), other.who, other.host, other.port); err == nil || r.asked.Load() != before+1 {
+			if err := a.Allow(t.Context(), other.who, nil, other.host, other.port); err == nil || r.asked.Load() != before+1 {
 				t.Errorf("%v: %v", other, err)
 			}
 		}
@@ -159,7 +163,7 @@ func TestAccessFailsClosed(t *testing.T) {
 		r := newRoles()
 		r.set("a connect konnectivity.internal destinations/1 /h", true, nil)
 		a := newAccess(r)
-		if err := a.Allow(t.Context(), "cn:a", "h", 1); err != nil {
+		if err := a.Allow(t.Context(), "cn:a", nil, "h", 1); err != nil {
 			t.Fatal(err)
 		}
 		for _, tc := range []struct {
@@ -170,12 +174,12 @@ func TestAccessFailsClosed(t *testing.T) {
 			{apierrors.NewForbidden(schema.GroupResource{}, "", nil), "system:auth-delegator"},
 		} {
 			r.set("", false, tc.down)
-			if err := a.Allow(t.Context(), "cn:a", "h", 1); err != nil {
+			if err := a.Allow(t.Context(), "cn:a", nil, "h", 1); err != nil {
 				t.Errorf("what was allowed a moment before: %v", err)
 			}
 			for range 2 {
 				before := r.asked.Load()
-				err := a.Allow(t.Context(), "cn:a", "other", 1)
+				err := a.Allow(t.Context(), "cn:a", nil, "other", 1)
 				if tunnel.FailureOf(err) != tunnel.FailUnavailable || !strings.Contains(tunnel.AsDialError("", err).Text(), tc.says) || r.asked.Load() != before+1 {
 					t.Errorf("%v after %d calls", err, r.asked.Load()-before)
 				}
@@ -184,7 +188,7 @@ func TestAccessFailsClosed(t *testing.T) {
 		r.set("", false, nil)
 		r.slow = time.Hour
 		began := time.Now()
-		if err := a.Allow(t.Context(), "cn:a", "other", 1); tunnel.FailureOf(err) != tunnel.FailUnavailable || time.Since(began) != accessTimeout {
+		if err := a.Allow(t.Context(), "cn:a", nil, "other", 1); tunnel.FailureOf(err) != tunnel.FailUnavailable || time.Since(began) != accessTimeout {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 	})
@@ -201,7 +205,7 @@ func TestStormsOfReviews(t *testing.T) {
 		var dials sync.WaitGroup
 		for range 10_000 {
 			dials.Go(func() {
-				if err := a.Allow(t.Context(), "cn:a", "h", 1); err != nil {
+				if err := a.Allow(t.Context(), "cn:a", nil, "h", 1); err != nil {
 					t.Error(err)
 				}
 			})
@@ -211,11 +215,34 @@ func TestStormsOfReviews(t *testing.T) {
 			t.Errorf("%d reviews of one destination", n)
 		}
 		for i := range 1000 {
-			dials.Go(func() { _ = a.Allow(t.Context(), "cn:a", fmt.Sprint("h", i), 1) })
+			dials.Go(func() { _ = a.Allow(t.Context(), "cn:a", nil, fmt.Sprint("h", i), 1) })
 		}
 		dials.Wait()
 		if n := r.most.Load(); n != accessRunning {
 			t.Errorf("%d reviews at once, want %d", n, accessRunning)
 		}
+	})
+}
+
+// A storm of one source's dials delays another's by about one review, however long it is.
+func TestStormsDelayTheirOwnSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoles()
+		r.slow = time.Second
+		r.set("b connect konnectivity.internal destinations/1 /h", true, nil)
+		a := newAccess(r)
+		var dials sync.WaitGroup
+		for i := range 4000 {
+			dials.Go(func() {
+				_ = a.Allow(t.Context(), "cn:a", &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}, fmt.Sprint("h", i), 1)
+			})
+		}
+		synctest.Wait()
+		began := time.Now()
+		err := a.Allow(t.Context(), "cn:b", &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2)}, "h", 1)
+		if took := time.Since(began); err != nil || took > 2*r.slow {
+			t.Errorf("beside a storm: %v after %v", err, took)
+		}
+		dials.Wait()
 	})
 }
