@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// Pauses between two looks at the requests that are known. They cost no call of the API,
-	// and a pod waits for its certificate. After a failure they double.
+	// leastPause is between two looks at the requests that are known. They cost no call of
+	// the API, and a pod waits for its certificate. It is also the first pause after a failure;
+	// the next ones double up to mostPause.
 	leastPause = 500 * time.Millisecond
 	mostPause  = 30 * time.Second
 
@@ -26,9 +27,8 @@ const (
 	mostFailures = 8                // in one look
 
 	// publishTime is between two looks whether the API has the CAs of servers as the file
-	// has them. After a failure it is leastPause, and doubles up to mostPause: kubelets wait
-	// longer after each look at a bundle that is not there, and the signer may be there before
-	// its rights are.
+	// has them. It is not that long after a failure: kubelets wait longer after each look at a
+	// bundle that is not there, and the signer may be there before its rights are.
 	publishTime = time.Minute
 )
 
@@ -78,18 +78,33 @@ func (s *Signer) Run(ctx context.Context) {
 	following := make(chan struct{})
 	go func() { defer close(following); s.requests.Run(ctx) }()
 	publishing := make(chan struct{})
-	go func() { defer close(publishing); s.publish(ctx) }()
-	for pause := leastPause; ctx.Err() == nil; {
-		if err := s.answerAll(ctx); err != nil && ctx.Err() == nil {
-			s.opts.Log.WithError(err).Error("certificates cannot be issued; the signer tries again")
-			pause = min(2*pause, mostPause)
-		} else {
-			pause = leastPause
+	go func() {
+		defer close(publishing)
+		if s.opts.Trust != nil {
+			s.repeat(ctx, publishTime, "the servers' CAs cannot be published; the signer tries again", s.publish)
 		}
-		wait(ctx, pause)
-	}
+	}()
+	s.repeat(ctx, leastPause, "certificates cannot be issued; the signer tries again", s.answerAll)
 	<-following
 	<-publishing
+}
+
+// repeat does something until ctx ends, with a pause of that length in between. After a
+// failure, which is logged as fault, the pause is leastPause, and doubles up to mostPause.
+func (s *Signer) repeat(ctx context.Context, every time.Duration, fault string, do func(context.Context) error) {
+	for retry := leastPause; ctx.Err() == nil; {
+		err := do(ctx)
+		if err == nil {
+			retry = leastPause
+			wait(ctx, every)
+			continue
+		}
+		if ctx.Err() == nil {
+			s.opts.Log.WithError(err).Error(fault)
+		}
+		wait(ctx, retry)
+		retry = min(2*retry, mostPause)
+	}
 }
 
 // answerAll answers all that is pending. Where that fails again and again, the API is away or
@@ -144,25 +159,8 @@ func (s *Signer) answer(ctx context.Context, r *kubeapi.PodCertificateRequest) e
 	return nil
 }
 
-// publish keeps the ClusterTrustBundle as the file of CAs is.
-func (s *Signer) publish(ctx context.Context) {
-	for pause := leastPause; s.opts.Trust != nil && ctx.Err() == nil; {
-		err := s.publishOnce(ctx)
-		if err == nil {
-			pause = leastPause
-			wait(ctx, publishTime)
-			continue
-		}
-		if ctx.Err() == nil {
-			s.opts.Log.WithError(err).Error("the servers' CAs cannot be published; the signer tries again")
-		}
-		wait(ctx, pause)
-		pause = min(2*pause, mostPause)
-	}
-}
-
-// publishOnce writes the bundle if it is not as it should be.
-func (s *Signer) publishOnce(ctx context.Context) error {
+// publish writes the ClusterTrustBundle if it is not as the file of CAs is.
+func (s *Signer) publish(ctx context.Context) error {
 	trust, err := s.opts.Trust()
 	if err != nil {
 		return err

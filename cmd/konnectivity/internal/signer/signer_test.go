@@ -280,12 +280,12 @@ func TestCAsArePublished(t *testing.T) {
 	s, _ := signs(t, c, func() *tls.Certificate { return ca }, func(o *Options) { o.Trust = trust })
 	const want = "konnectivity.internal:agent:servers of konnectivity.internal/agent="
 	testutil.Eventually(t, "a bundle", func() bool { return c.bundled() == want+"CAS" })
-	testutil.NoError(t, s.publishOnce(t.Context()))
+	testutil.NoError(t, s.publish(t.Context()))
 	if c.writes != 1 {
 		t.Errorf("%d writes of what has not changed", c.writes-1)
 	}
 	s.opts.Trust = func() (string, error) { return "NEWER", nil }
-	testutil.NoError(t, s.publishOnce(t.Context()))
+	testutil.NoError(t, s.publish(t.Context()))
 	if got := c.bundled(); got != want+"NEWER" {
 		t.Error(got)
 	}
