@@ -45,6 +45,7 @@ type fakeServer struct {
 	sessions []*fakeSession
 	drains   bool // says so to each new session
 	drops    bool // ends each new session at once
+	dials    int  // connections that it opens by each new session
 }
 
 func newWorld() *world {
@@ -166,6 +167,7 @@ func (w *world) connect(ctx context.Context, to address) (session, error) {
 		return nil, &connectError{"dial", errors.New("connection refused")}
 	}
 	s := &fakeSession{world: w, id: server.id, count: w.count, done: make(chan struct{}), draining: make(chan struct{})}
+	s.streams = server.dials
 	w.open++
 	server.sessions = append(server.sessions, s)
 	if server.drains {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -26,8 +27,9 @@ const (
 	// maxServers is as many as a server is believed to tell of, and as many as
 	// are looked for.
 	maxServers = 256
-	// maxLeaving is how many servers that are about to go may take their time about
-	// it. There are not as many; but one may say so to each new session, and end none.
+	// maxLeaving is how many servers that are about to go, and how many duplicates, may
+	// take their time about it. There are not as many; but a server may drain each new
+	// session and end none, or dial through duplicates though they drain.
 	maxLeaving = maxServers
 	// shortLife is how long a session must last for its end not to count as
 	// a failure of its address.
@@ -65,6 +67,9 @@ type set struct {
 	unlooked bool            // names failed to resolve, and that was logged; owned by peers' loop
 	causes   causes          // of failed attempts, which were logged; owned by peers' loop
 	closing  sync.WaitGroup  // of sessions that were one too many
+	ending   context.Context // of duplicates; close ends it
+	end      context.CancelFunc
+	busy     atomic.Int32    // duplicates that have not ended
 	news     news            // of sessions
 	opened   *resume.Manager // of the node's connections to its API server that an agent beside that has dialed; nil: none
 
@@ -74,6 +79,7 @@ type set struct {
 
 func newSet(opts Options, c connector, m *metrics) *set {
 	s := &set{opts: opts, log: opts.Log, connector: c, resolver: newResolver(opts), metrics: m, causes: make(causes)}
+	s.ending, s.end = context.WithCancel(context.Background())
 	s.peers = peers.New(peers.Config[address, session]{
 		Policy: s.policy(), ConnectTimeout: connectTimeout,
 		Key:          func(a address) string { return a.dial },
@@ -172,17 +178,24 @@ func (s *set) retire(ctx context.Context, c session) {
 	if l, ok := c.(linkSession); ok {
 		open = l.Bound
 	}
+	if drained(ctx, c, open) {
+		_ = c.Close()
+	}
+}
+
+// drained waits until nothing is open on a session that drains. It reports false if ctx or
+// the session ended first.
+func drained(ctx context.Context, c session, open func() int) bool {
 	for {
 		select {
 		case <-time.After(drainQuiet): // longer than a dial is on its way that crossed this
 		case <-c.Done():
-			return
+			return false
 		case <-ctx.Done():
-			return
+			return false
 		}
 		if open() == 0 {
-			_ = c.Close()
-			return
+			return true
 		}
 	}
 }
@@ -194,9 +207,18 @@ func (s *set) about(m member) *logrus.Entry {
 	})
 }
 
-// duplicate closes a session to a server that is connected already.
+// duplicate closes a session to a server that is connected already. By the old protocol,
+// which cannot say why it ends, the server may have dialed through the session by now: that
+// goes on to its end.
 func (s *set) duplicate(to address, session session) {
-	s.closing.Go(func() { _ = session.CloseDuplicate() })
+	s.closing.Go(func() {
+		defer s.busy.Add(-1)
+		if s.busy.Add(1) <= maxLeaving && session.Protocol() != protocolLink {
+			session.Drain()
+			drained(s.ending, session, session.Streams)
+		}
+		_ = session.CloseDuplicate()
+	})
 	s.log.WithFields(logrus.Fields{"server": session.ServerID(), "address": to.dial}).Debug("server is connected already")
 }
 
@@ -308,6 +330,7 @@ func (s *set) gone() bool {
 
 // close ends every session and joins every helper.
 func (s *set) close() {
+	s.end()
 	s.peers.Close()
 	s.closing.Wait()
 	s.metrics.serverConnections.Set(0)

@@ -361,6 +361,49 @@ func TestDrainingServerWithSameID(t *testing.T) {
 	})
 }
 
+// What a server has dialed through a session that is one too many goes on to its end; by
+// links, which say that they are duplicates, it moves.
+func TestDuplicateWithConnections(t *testing.T) {
+	for _, protocol := range []string{protocolGRPC, protocolLink} {
+		w := newWorld()
+		w.protocol = protocol
+		w.balance("10.0.0.1:8091", "a")
+		w.balance("10.0.0.2:8091", "a")
+		w.start("a")
+		w.servers["a"].dials = 1
+		inWorld(t, w, []string{"10.0.0.1:8091", "10.0.0.2:8091"}, nil, func(b *bench) {
+			b.within(time.Second, "a")
+			time.Sleep(3 * drainQuiet)
+			s := w.servers["a"].sessions[1]
+			if stays := !tunnel.Closed(s.Done()); stays != (protocol == protocolGRPC) {
+				t.Errorf("%s: the duplicate's connection was kept: %v", protocol, stays)
+			}
+			s.setStreams(0)
+			time.Sleep(2 * drainQuiet)
+			if !s.drained && protocol == protocolGRPC || !tunnel.Closed(s.Done()) {
+				t.Errorf("%s: the duplicate drained: %v, ended: %v", protocol, s.drained, tunnel.Closed(s.Done()))
+			}
+		})
+	}
+}
+
+// A server whose connections through duplicates never end.
+func TestDuplicatesThatNeverEnd(t *testing.T) {
+	w := newWorld()
+	servers := balanced(w, "a")
+	w.servers["a"].dials = 1
+	w.setCount(2)
+	inWorld(t, w, servers, nil, func(b *bench) {
+		time.Sleep(maxLeaving * 10 * time.Second)
+		synctest.Wait()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.open < maxLeaving || w.open > maxLeaving+10 {
+			t.Errorf("%d sessions, want some %d", w.open, maxLeaving)
+		}
+	})
+}
+
 // A server that tells each new session that it is about to go, under a new id each
 // time, and does not go.
 func TestServerThatNeverGoes(t *testing.T) {
