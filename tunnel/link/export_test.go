@@ -1,5 +1,7 @@
 package link
 
+import "net"
+
 // Allow sets how many streams the peer may have; 65,536 unless it is called.
 func (ses *Session) Allow(streams int) {
 	ses.mu.Lock()
@@ -21,3 +23,16 @@ func (ses *Session) Orphans() int {
 	defer ses.mu.Unlock()
 	return ses.sender.queue.orphans
 }
+
+// Leftover is what TLS keeps to read into, bytes of each buffer that is found.
+func Leftover(conn net.Conn) (all []int) {
+	for _, b := range leftoverOf(conn) {
+		if b != nil {
+			all = append(all, b.Cap())
+		}
+	}
+	return all
+}
+
+// MinLeftover is from what on a link that is quiet has such a buffer dropped.
+const MinLeftover = minLeftover

@@ -26,6 +26,8 @@ const flushAfter = writeBufferSize
 func (r *frameReader) run() error {
 	out := &r.ses.sender
 	r.buf = newReadBuffer(true)
+	r.leftover = leftoverOf(out.conn)
+	r.leftover.drop()
 	defer func() { r.buf.Release() }()
 	defer r.unflushed.flush()
 	read := 0 // bytes since the last flush
@@ -70,6 +72,7 @@ type frameReader struct {
 	ses       *Session
 	unflushed unflushed
 	buf       tunnel.Chunk
+	leftover  leftover
 	pos, have int  // unparsed bytes of buf
 	shared    bool // a stream refers to buf
 	quiet     bool // there are no streams
@@ -144,6 +147,9 @@ func (r *frameReader) payload(n, head int) error {
 func (r *frameReader) makeRoom() {
 	rest := r.buf.Bytes()[r.pos:r.have]
 	quiet := r.quiet && len(rest) == 0 && r.have < tunnel.QuietSize
+	if quiet && r.buf.Len() == tunnel.QuietSize {
+		r.leftover.drop() // not at once, but with the first ping: there may be a stream again
+	}
 	if r.shared || quiet != (r.buf.Len() == tunnel.QuietSize) {
 		next := newReadBuffer(quiet)
 		copy(next.Bytes(), rest)
