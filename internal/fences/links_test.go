@@ -2,6 +2,7 @@ package fences
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -122,4 +123,41 @@ func hasTest(folder, name string) bool {
 		text, err := os.ReadFile(file)
 		return err == nil && strings.Contains(string(text), "\nfunc "+name+"(")
 	})
+}
+
+var (
+	namedTests = regexp.MustCompile("`((?:Test|Benchmark|Fuzz|Example)[A-Z]\\w+)`")
+	testFuncs  = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz|Example)\w+)\(`)
+)
+
+func TestDocsNameTestsThatAreThere(t *testing.T) {
+	found := map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, match := range testFuncs.FindAllSubmatch(text, -1) {
+			found[string(match[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, doc := range markdown(t) {
+		text, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range namedTests.FindAllSubmatch(text, -1) {
+			if named++; !found[string(match[1])] {
+				t.Errorf("%s names %s, which is not there", doc, match[1])
+			}
+		}
+	}
+	if named < 10 {
+		t.Errorf("documents name %d tests", named)
+	}
 }
