@@ -46,8 +46,8 @@ type AccessReviews interface {
 type Access struct {
 	api    AccessReviews
 	called func(verdict string, took time.Duration)
-	known  *remembered[accessKey, verdict] // without an account
-	turns  *admission.Queue                // so that one source's storm delays no other's dials
+	known  *remembered[accessKey, review]
+	turns  *admission.Queue // so that one source's storm delays no other's dials
 }
 
 // accessKey is a client and a destination.
@@ -57,11 +57,17 @@ type accessKey struct {
 	port uint16
 }
 
+// review is what one has come to.
+type review struct {
+	denied bool  // why is worded for each dial, since the words take more memory than the key
+	err    error // there is no answer
+}
+
 // NewAccess returns an Access that asks api. called is called after each call of the API with
 // its verdict (allowed, denied or unavailable) and how long it took.
 func NewAccess(api AccessReviews, called func(verdict string, took time.Duration)) *Access {
 	turns := admission.NewQueue(admission.QueueConfig{Precedence: [][]int{{0}}, Limit: accessRunning})
-	return &Access{api: api, called: called, known: newRemembered[accessKey, verdict](maxCached), turns: turns}
+	return &Access{api: api, called: called, known: newRemembered[accessKey, review](maxCached), turns: turns}
 }
 
 // Allow is nil if the client may make a new connection to a destination; else a
@@ -72,17 +78,20 @@ func (a *Access) Allow(ctx context.Context, who tunnel.Identity, remote net.Addr
 	ctx, cancel := context.WithTimeout(ctx, accessTimeout)
 	defer cancel()
 	key := accessKey{who, normal(host), port}
-	v, err := a.known.get(ctx, key, func() (v verdict, keep time.Duration) {
-		v.err = a.ask(ctx, key, admission.SourceOf(remote))
-		if v.err == nil || tunnel.FailureOf(v.err) == tunnel.FailDenied {
-			keep = accessKept
+	got, err := a.known.get(ctx, key, func() (review, time.Duration) {
+		allowed, err := a.ask(ctx, key, admission.SourceOf(remote))
+		if err != nil {
+			return review{err: err}, 0
 		}
-		return v, keep
+		return review{denied: !allowed}, accessKept
 	})
-	if err != nil {
+	switch err := cmp.Or(err, got.err); {
+	case err != nil:
 		return noAnswer(key, err)
+	case got.denied:
+		return denied(key)
 	}
-	return v.err
+	return nil
 }
 
 // normal is the spelling in which a host is asked for.
@@ -94,30 +103,28 @@ func normal(host string) string {
 }
 
 // ask has the API review one dial.
-func (a *Access) ask(ctx context.Context, key accessKey, from netip.Prefix) error {
+func (a *Access) ask(ctx context.Context, key accessKey, from netip.Prefix) (allowed bool, err error) {
 	user, groups := subjectOf(key.who)
 	if user == "" {
-		return denied(key, "nobody knows who the client is")
+		return false, nil
 	}
 	ticket := &admission.Ticket{Source: from}
 	if err := a.turns.Wait(ctx, ticket); err != nil {
-		return noAnswer(key, err)
+		return false, err
 	}
 	defer a.turns.Done(ticket)
 	began := time.Now()
-	wants := attributesOf(key)
-	answer, err := a.api.Create(ctx, kubeapi.SubjectAccessReviewSpec{User: user, Groups: groups, ResourceAttributes: wants})
+	got, err := a.api.Create(ctx, kubeapi.SubjectAccessReviewSpec{User: user, Groups: groups, ResourceAttributes: attributesOf(key)})
+	allowed = err == nil && got.Allowed && !got.Denied
 	switch {
 	case err != nil:
 		a.called("unavailable", time.Since(began))
-		return noAnswer(key, err)
-	case !answer.Allowed || answer.Denied:
+	case allowed:
+		a.called("allowed", time.Since(began))
+	default:
 		a.called("denied", time.Since(began))
-		return denied(key, fmt.Sprintf("the Kubernetes API does not let %s %s to %s/%s %s of %s", user, connect, wants.Resource, wants.Subresource,
-			strings.TrimPrefix(wants.Namespace+"/"+wants.Name, "/"), AccessGroup))
 	}
-	a.called("allowed", time.Since(began))
-	return nil
+	return allowed, err
 }
 
 // subjectOf is who a client is to the API: as that knows the holder of a certificate
@@ -157,7 +164,14 @@ func attributesOf(key accessKey) kubeapi.ResourceAttributes {
 	return wants
 }
 
-func denied(key accessKey, why string) error {
+// denied says what the client lacks.
+func denied(key accessKey) error {
+	why := "nobody knows who the client is"
+	if user, _ := subjectOf(key.who); user != "" {
+		wants := attributesOf(key)
+		why = fmt.Sprintf("the Kubernetes API does not let %s %s to %s/%s %s of %s", user, connect, wants.Resource, wants.Subresource,
+			strings.TrimPrefix(wants.Namespace+"/"+wants.Name, "/"), AccessGroup)
+	}
 	return &tunnel.DialError{Failure: tunnel.FailDenied, Address: tunnel.JoinAddress(key.host, key.port), Reason: why}
 }
 
