@@ -17,11 +17,14 @@ import (
 )
 
 // Addresses. Of the two machines, that of nodes lets nothing in that it has not
-// asked for.
+// asked for. Everything has an address of either family.
 const (
 	controlIP  = "192.0.2.1"   // of the first cluster's node
 	outsideIP  = "203.0.113.7" // where nodes find Services of type LoadBalancer
 	nodeIP     = "203.0.113.8" // of the second cluster's node
+	controlIP6 = "2001:db8:1::1"
+	outsideIP6 = "2001:db8::7"
+	nodeIP6    = "2001:db8::8"
 	nodesNet   = "/run/netns/nodes"
 	etcdURL    = "http://" + controlIP + ":2379"
 	controlURL = "https://" + controlIP + ":6443"
@@ -35,18 +38,24 @@ mount -t tmpfs tmpfs /run
 mkdir -p /run/netns /run/lock
 mount -t tmpfs tmpfs /var/log
 echo 1 > /proc/sys/net/ipv4/ip_forward
+echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 ip link set lo up
 ip netns add nodes
 ip -n nodes link set lo up
 ip link add outside type veth peer name outside netns nodes
 ip address add 203.0.113.7/24 dev outside
+ip address add 2001:db8::7/64 dev outside nodad
 ip link set outside up
 ip -n nodes address add 203.0.113.8/24 dev outside
+ip -n nodes address add 2001:db8::8/64 dev outside nodad
 ip -n nodes link set outside up
 ip -n nodes route add default via 203.0.113.7
+ip -n nodes route add default via 2001:db8::7
 ip address add 192.0.2.1/32 dev lo
+ip address add 2001:db8:1::1/128 dev lo
 ip route add default via 203.0.113.8
-nsenter --net=/run/netns/nodes sh -c 'echo 1 > /proc/sys/net/ipv4/ip_forward'
+ip route add default via 2001:db8::8
+nsenter --net=/run/netns/nodes sh -c 'echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding'
 nsenter --net=/run/netns/nodes nft -f - <<EOF
 table inet closed {
 	chain input {
@@ -82,7 +91,7 @@ type cluster struct {
 
 func newWorld(t *testing.T) *world {
 	w := newControlPlanes(t, nodesURL, "type: LoadBalancer", "--advertise-address="+outsideIP, "--endpoint-reconciler-type=none")
-	other := w.nodes.newNode("node-1", nodeIP, "pods", "10.245.0")
+	other := w.nodes.newNode("node-1", nodeIP, nodeIP6, "245")
 	other.run()
 	other.load()
 	return w
@@ -99,13 +108,13 @@ func newControlPlanes(t *testing.T, url, service string, flags ...string) *world
 	if err := suite.WaitReady(etcd, etcdURL+"/health"); err != nil {
 		t.Fatal(err)
 	}
-	w.start("kube-apiserver", program("kube-apiserver"), w.control.apiFlags(w.control.dir, "/control", "10.96.0.0/16", "--bind-address="+controlIP, "--advertise-address="+controlIP)...)
+	w.start("kube-apiserver", program("kube-apiserver"), w.control.apiFlags(w.control.dir, "/control", "10.96.0.0/16,fd00:96::/112", "--bind-address="+controlIP, "--advertise-address="+controlIP)...)
 	w.control.ready()
 	t.Cleanup(w.explain)
 	w.control.startControllers()
 	w.startDNS()
 	w.startCloud()
-	machine := w.control.newNode("control", controlIP, "pods", "10.244.0")
+	machine := w.control.newNode("control", controlIP, controlIP6, "244")
 	machine.startProxy(controlURL)
 	machine.run()
 	machine.load()
@@ -234,7 +243,7 @@ func (w *world) startCloud() {
 		for line := range strings.Lines(out) {
 			if f := strings.Fields(line); len(f) == 2 {
 				_, _ = w.control.try("", "patch", "service", "-n", f[0], f[1], "--subresource=status", "--type=merge",
-					"-p", `{"status": {"loadBalancer": {"ingress": [{"ip": "`+outsideIP+`"}]}}}`)
+					"-p", `{"status": {"loadBalancer": {"ingress": [{"ip": "`+outsideIP+`"}, {"ip": "`+outsideIP6+`"}]}}}`)
 			}
 		}
 	})
@@ -266,7 +275,7 @@ func (w *world) runControlPlaneOfNodes(service string, flags []string) {
 		args = append(args, "--from-file="+w.nodes.dir+"/"+name)
 	}
 	w.control.do("", args...)
-	command := append([]string{"kube-apiserver"}, w.nodes.apiFlags("/etc/kubernetes/pki", "/nodes", "10.97.0.0/16",
+	command := append([]string{"kube-apiserver"}, w.nodes.apiFlags("/etc/kubernetes/pki", "/nodes", "10.97.0.0/16,fd00:97::/112",
 		append(flags, "--shutdown-delay-duration=10s")...)...) // until its Service no longer leads to it
 	w.control.do(fmt.Sprintf(apiServerService, service)+apiserver.APIServerPod(command, "readinessProbe: {httpGet: {path: /readyz, port: 6443, scheme: HTTPS}, periodSeconds: 1, timeoutSeconds: 10}"), "apply", "-f", "-")
 	w.nodes.ready()

@@ -12,12 +12,17 @@ import (
 	"time"
 )
 
-// hello is the pod whose log is read, and a Service of it.
+// hello is the pod whose log is read, and Services of it, one of which has no IPv4 address.
 const hello = `
 apiVersion: v1
 kind: Service
 metadata: {name: hello}
 spec: {selector: {app: hello}, ports: [{name: web, port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: hello6}
+spec: {ipFamilies: [IPv6], selector: {app: hello}, ports: [{port: 80, targetPort: 8080}]}
 ---
 apiVersion: v1
 kind: Pod
@@ -41,11 +46,18 @@ func TestChart(t *testing.T) {
 	}
 }
 
-func TestKustomize(t *testing.T) {
+func TestKustomize(t *testing.T) { installByKustomize(t, outsideIP) }
+
+// Agents can find servers by IPv6.
+func TestKustomizeIPv6(t *testing.T) { installByKustomize(t, outsideIP6) }
+
+// installByKustomize has agents connect to address.
+func installByKustomize(t *testing.T, address string) {
 	if isolate(t) {
 		server := strings.ReplaceAll(block(t, "manifests/README.md"), "path/to/", "../")
 		agents := strings.Replace(block(t, "manifests/agent/README.md"), "agent/daemonset-token", "agent/daemonset", 1)
-		newWorld(t).install(blocks(t)[1], map[string]string{"my-server": server, "my-agents": agents})
+		at := strings.NewReplacer(outsideIP, address)
+		newWorld(t).install(at.Replace(blocks(t)[1]), map[string]string{"my-server": server, "my-agents": at.Replace(agents)})
 	}
 }
 
@@ -178,6 +190,7 @@ func (w *world) subresources() {
 		"nodes/node-1/proxy/metrics":                       "\nkubelet_running_pods ",
 		"namespaces/default/pods/hello:8080/proxy/":        line,
 		"namespaces/default/services/hello:web/proxy/":     line,
+		"namespaces/default/services/hello6:80/proxy/":     line,
 		"namespaces/default/services/http:hello:80/proxy/": line,
 	} {
 		wait(w.t, path, func() error {

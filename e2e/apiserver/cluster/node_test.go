@@ -40,8 +40,9 @@ conf_dir = "%[1]s/cni"
 `
 
 const cniConfig = `{"cniVersion": "0.4.0", "name": "pods", "plugins": [
-  {"type": "bridge", "bridge": %q, "isGateway": true, "ipMasq": true, "hairpinMode": true,
-   "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "%s.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+  {"type": "bridge", "bridge": "pods", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+   "ipam": {"type": "host-local", "dataDir": %[1]q, "ranges": [[{"subnet": "10.%[2]s.0.0/24"}], [{"subnet": "fd00:%[2]s::/64"}]],
+     "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}},
   {"type": "portmap", "capabilities": {"portMappings": true}}]}
 `
 
@@ -67,8 +68,9 @@ evictionHard: {memory.available: 10Mi, nodefs.available: 1%%, imagefs.available:
 imageGCHighThresholdPercent: 100
 `
 
-// newNode makes a machine that can be a node of the cluster. Its containerd runs.
-func (c *cluster) newNode(name, ip, bridge, prefix string) *machine {
+// newNode makes a machine that can be a node of the cluster, whose pods are in 10.PODS.0.0/24
+// and fd00:PODS::/64. Its containerd runs.
+func (c *cluster) newNode(name, ip, ip6, pods string) *machine {
 	c.t.Helper()
 	m := &machine{cluster: c, name: name, dir: filepath.Join(c.world.dir, name)}
 	if ip == nodeIP {
@@ -78,11 +80,11 @@ func (c *cluster) newNode(name, ip, bridge, prefix string) *machine {
 	root := must(os.MkdirTemp("", "konnectivity-cluster-"))(c.t)
 	c.t.Cleanup(func() { _ = os.RemoveAll(root) })
 	write(c.t, m.dir+"/config.toml", strings.Replace(fmt.Sprintf(containerdConfig, m.dir), m.dir+"/root", root, 1))
-	write(c.t, m.dir+"/cni/pods.conflist", fmt.Sprintf(cniConfig, bridge, m.dir+"/ipam", prefix))
+	write(c.t, m.dir+"/cni/pods.conflist", fmt.Sprintf(cniConfig, m.dir+"/ipam", pods))
 	write(c.t, m.dir+"/resolv.conf", "nameserver "+controlIP+"\n")
-	c.issue(name+"-kubelet", pki.Leaf{CommonName: "system:node:" + name, IPs: []net.IP{net.ParseIP(ip)}, Server: true})
+	c.issue(name+"-kubelet", pki.Leaf{CommonName: "system:node:" + name, IPs: []net.IP{net.ParseIP(ip), net.ParseIP(ip6)}, Server: true})
 	write(c.t, m.dir+"/kubelet.yaml", fmt.Sprintf(kubeletConfig, c.dir, name, m.dir, ip))
-	m.kubelet = []string{"--config=" + m.dir + "/kubelet.yaml", "--hostname-override=" + name, "--node-ip=" + ip, "--root-dir=" + m.dir + "/kubelet"}
+	m.kubelet = []string{"--config=" + m.dir + "/kubelet.yaml", "--hostname-override=" + name, "--node-ip=" + ip + "," + ip6, "--root-dir=" + m.dir + "/kubelet"}
 	m.start("containerd", "containerd", "--config="+m.dir+"/config.toml")
 	wait(c.t, "containerd runs", func() error { _, err := m.ctr("version"); return err })
 	return m

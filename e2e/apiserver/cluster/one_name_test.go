@@ -21,6 +21,7 @@ table inet only {
 	chain output {
 		type filter hook output priority 0
 		ip daddr 10.245.0.0/24 accept
+		ip6 daddr fd00:245::/64 accept
 		oifname outside ct state new ip daddr 203.0.113.7 tcp dport 8091 accept
 		oifname outside ct state new drop
 	}
@@ -136,7 +137,7 @@ func bootByTheTunnel(t *testing.T, apiServers string) *machine {
 	}
 	dir := w.unpack()
 	write(t, dir+"/my-node/kustomization.yaml", steps[0][1])
-	node := w.nodes.newNode("node-1", nodeIP, "pods", "10.245.0")
+	node := w.nodes.newNode("node-1", nodeIP, nodeIP6, "245")
 	node.load()
 	for _, url := range []string{w.nodes.url, controlURL} {
 		if err := node.asks(url); err != nil {
