@@ -207,9 +207,10 @@ func (s *Server) tokenReviewed(took time.Duration, err error) {
 	}
 }
 
-// join registers an admitted agent, whose connection has this life, until leave. A
-// second connection of a known agent is not logged: agents make one to find out
-// whether a load balancer leads them to another server, and drop it otherwise.
+// join registers an admitted agent, whose connection has this life, until leave. Of several
+// connections of an agent at a time, the first and the last to end are logged: agents make
+// more to find out whether a load balancer leads them to another server, and drop them
+// otherwise.
 func (cl *cluster) join(life context.Context, of *registry.Registry, agent registry.Agent, backend registry.Backend, who *peer) (leave func()) {
 	known := of.Knows(agent.ID)
 	leaveRegistry := of.Join(agent, backend)
@@ -221,9 +222,9 @@ func (cl *cluster) join(life context.Context, of *registry.Registry, agent regis
 		leavePeers()
 		leaveRegistry()
 		cl.peers.tellServing(cl.serving)
-		why := cl.whyGone(life, backend)
+		why, known := cl.whyGone(life, backend), of.Knows(agent.ID)
 		cl.logAgent(agent, known, "agent gone", why)
-		if !of.Knows(agent.ID) {
+		if !known {
 			gone := admin.Departure{Tenant: cl.name, Role: admin.RoleAgent, ID: agent.ID, Remote: agent.Remote}
 			cl.server.table.Gone(gone, since, why)
 		}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -225,6 +226,36 @@ func TestPolicy(t *testing.T) {
 		if (err == nil) != ok || err != nil && !isStatus(err, 403, "not allowed") {
 			t.Errorf("%s: %v", address, err)
 		}
+	}
+}
+
+// Of an agent's connections, which one it drops does not matter: its coming and its going
+// are logged once.
+func TestAgentsAreLoggedOnce(t *testing.T) {
+	for _, kind := range agentKinds {
+		log, said := logtest.NewNullLogger()
+		r := startServer(t, func(o *Options) { o.Log = log })
+		count := func() (n int) {
+			r.t.Helper()
+			for _, e := range said.AllEntries() {
+				if strings.HasPrefix(e.Message, "agent ") {
+					n++
+				}
+			}
+			return n
+		}
+		first := r.agent(kind, agentHello{id: "a1"}, echoing)
+		second := r.agent(kind, agentHello{id: "a1"}, echoing)
+		first.Close()
+		r.eventually("the first is gone", func() bool { return r.own.agents.Counts().Connections == 1 })
+		third := r.agent(kind, agentHello{id: "a1"}, echoing)
+		if n := count(); n != 1 {
+			t.Errorf("%s: %d lines while it was connected", kind, n)
+		}
+		second.Close()
+		r.eventually("the second is gone", func() bool { return r.own.agents.Counts().Connections == 1 })
+		third.Close()
+		r.eventually("it is logged", func() bool { return count() == 2 })
 	}
 }
 
