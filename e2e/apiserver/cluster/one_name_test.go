@@ -11,6 +11,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
 )
 
 // onlyTheTunnel lets the node and its pods out to the tunnel's port and nowhere else. What
@@ -65,6 +66,7 @@ func TestNodeBootsByTheTunnel(t *testing.T) {
 		}
 		return err
 	})
+	w.rolledOut()
 	ready := w.readySince()
 	w.killServers(w.lists)
 	if now := w.readySince(); now != ready {
@@ -89,6 +91,7 @@ func TestWatchesOutliveServers(t *testing.T) {
 	}
 	node := bootByTheTunnel(t, "agent")
 	w := node.world
+	w.rolledOut() // the kube-apiserver before ends its watches as it goes
 	kubeconfig := w.nodes.userConfigAt(localAPI, "watcher", pki.Leaf{CommonName: "watcher", Organization: "system:masters"})
 	var watches []*suite.Process
 	for range 8 {
@@ -100,10 +103,14 @@ func TestWatchesOutliveServers(t *testing.T) {
 		w.nodes.do("", "create", "configmap", name)
 		for i, p := range watches {
 			wait(t, fmt.Sprintf("watch %d tells of %s", i, name), func() error {
-				if out := p.Output(); !strings.Contains(out, "configmap/"+name+"\n") {
-					return fmt.Errorf("it says %q", lastLines(out))
+				out := p.Output()
+				switch {
+				case strings.Contains(out, "configmap/"+name+"\n"):
+					return nil
+				case tunnel.Closed(p.Done()):
+					t.Fatalf("watch %d has ended: it says %q", i, lastLines(out))
 				}
-				return nil
+				return fmt.Errorf("it says %q", lastLines(out))
 			})
 		}
 	}
@@ -229,7 +236,6 @@ func (w *world) readySince() string {
 // the server is back.
 func (w *world) killServers(does func(name string)) {
 	t := w.t
-	w.rolledOut()
 	for i, pid := range serverPIDs(t) {
 		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
