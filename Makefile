@@ -36,8 +36,10 @@ UNITS = $(shell $(GO) list ./... | grep -v '^konnectivity/e2e')
 # minute of processor time for what release imports.
 NESTED := manifests/check e2e/kube e2e/apiserver release release/man
 
-# Where Kubernetes' programs and etcd are built for e2e-apiserver and e2e-cluster.
-KUBE := .cache/kube
+# Where Kubernetes' programs and etcd are built for e2e-apiserver and e2e-cluster, and the module
+# that pins them. KUBERNETES=1.36 is for those of the minor before.
+KUBE     := .cache/kube$(KUBERNETES)
+PROGRAMS := e2e/apiserver/programs$(if $(KUBERNETES),/$(KUBERNETES))
 
 # What the programs are built for.
 SYSTEMS := linux/amd64 linux/arm64 linux/arm linux/s390x linux/ppc64le linux/riscv64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
@@ -102,7 +104,7 @@ e2e-kube: ## Run kube-apiserver's own egress selector against the programs
 	$(GO) test -C e2e/kube -count=1 -timeout 10m ./...
 
 .PHONY: e2e-apiserver
-e2e-apiserver: kube ## Run a kube-apiserver on etcd through the programs; compiles both first (10 min)
+e2e-apiserver: kube ## Run a kube-apiserver on etcd through the programs; compiles both first (10 min): make e2e-apiserver KUBERNETES=1.36
 	$(GO) test -C e2e/apiserver -count=1 -timeout 20m $(ARGS) . -programs='$(CURDIR)/$(KUBE)'
 
 .PHONY: e2e-cluster
@@ -124,9 +126,9 @@ conformance: $(KUBE)/conformance ## Run Kubernetes' own tests of what goes throu
 # That every package is there which they are compiled from.
 .PHONY: kube-sources
 kube-sources:
-	$(GO) list -C e2e/apiserver/programs -deps tool >/dev/null
+	$(GO) list -C $(PROGRAMS) -deps tool >/dev/null
 
-$(KUBE)/built: e2e/apiserver/programs/go.mod
+$(KUBE)/built: $(PROGRAMS)/go.mod
 	mkdir -p $(@D)
 	version=$$($(GO) list -C $(<D) -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	$(GO) build -C $(<D) -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" \
@@ -134,7 +136,7 @@ $(KUBE)/built: e2e/apiserver/programs/go.mod
 	$(GO) build -C $(<D) -ldflags '-s -w' -o '$(CURDIR)/$(@D)/etcd' go.etcd.io/etcd/server/v3
 	touch $@
 
-$(KUBE)/node: e2e/apiserver/programs/go.mod
+$(KUBE)/node: $(PROGRAMS)/go.mod
 	mkdir -p $(@D)
 	$(GO) build -C $(<D) -ldflags '-s -w' -o '$(CURDIR)/$(@D)/' $(addprefix k8s.io/kubernetes/cmd/,kubelet kube-controller-manager kube-scheduler kube-proxy)
 	touch $@
