@@ -211,8 +211,8 @@ simulate: ## Simulate connections that outlive their carriers, for FOR (1h), fro
 	$(GO) test -count=1 -timeout 0 -run '^TestSimulate' -v ./tunnel/resume -simulate $(FOR) -seed $(SEED)
 
 .PHONY: soak
-soak: ## Harm links and servers while transfers run, for FOR (1h), from SEED (random)
-	$(GO) test -count=1 -timeout 0 -run '^TestSoak$$' -v ./e2e -soak $(FOR) -seed $(SEED)
+soak: ## Do harm of all kinds while transfers run, for FOR (1h), from SEED (random); a picture into bin/soak.svg
+	$(GO) test -count=1 -timeout 0 -run '^TestSoak$$' -v ./e2e -soak $(FOR) -seed $(SEED) -picture $(CURDIR)/bin/soak.svg
 
 .PHONY: flakes
 flakes: ## Hunt tests that fail now and then, some hours: make flakes PKGS=./tunnel MODES='busy race' RUNS=5

@@ -166,17 +166,21 @@ func (n *node) replaceServers(t *testing.T, times int, harm, gone func()) {
 func TestTransfersOfNodesOutliveServers(t *testing.T) {
 	n, v := newNodeOf(t), newVault(t)
 	n.startBeside(t, v.address)
-	toNode := tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
+	s := startStorm(t, v, scaled(6*time.Second, 30*time.Second), halves, viaNode(n.port))
+	n.replaceServers(t, scaled(4, 20), s.harm, func() { time.Sleep(scaled(500*time.Millisecond, time.Second)) })
+	s.end()
+}
+
+// viaNode is how a node's programs reach their API server.
+func viaNode(port int) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 		var d net.Dialer
-		c, err := d.DialContext(ctx, "tcp", suite.Loopback(n.port))
+		c, err := d.DialContext(ctx, "tcp", suite.Loopback(port))
 		if err != nil {
 			return nil, err
 		}
 		return tunnel.Wrap(c), nil
 	})
-	s := startStorm(t, v, scaled(6*time.Second, 30*time.Second), halves, toNode)
-	n.replaceServers(t, scaled(4, 20), s.harm, func() { time.Sleep(scaled(500*time.Millisecond, time.Second)) })
-	s.end()
 }
 
 // goOn waits until each watch has received something more.

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,15 +29,24 @@ type fleet struct {
 }
 
 // flags are added to those of the programs.
-type flags struct{ server, agent, sidecars []string }
+type flags struct {
+	server, agent, sidecars []string
+	each                    [][]string // of each server
+	https                   []string   // of that sidecar
+}
 
 func newFleet(t *testing.T, servers int, more flags) *fleet {
 	t.Helper()
-	f := &fleet{Suite: suite.ForTest(t, binaries), t: t, flags: more, health: map[string]string{}, vault: newVault(t)}
+	return newFleetOf(t, newSuite(t), servers, more)
+}
+
+func newFleetOf(t *testing.T, s *suite.Suite, servers int, more flags) *fleet {
+	t.Helper()
+	f := &fleet{Suite: s, t: t, flags: more, health: map[string]string{}, vault: newVault(t)}
 	f.flags.server = append(f.flags.server, fmt.Sprintf("--server-count=%d", servers), "--enable-profiling")
 	var others []string
 	for i := range servers {
-		srv := must(f.StartServer(f.flags.server...))(t)
+		srv := must(f.StartServer(f.flags.of(i)...))(t)
 		f.servers = append(f.servers, srv)
 		f.toAgents = append(f.toAgents, newBalancer(t, agentSide(srv)...))
 		if i > 0 {
@@ -51,8 +61,16 @@ func newFleet(t *testing.T, servers int, more flags) *fleet {
 	f.startAgent()
 	t.Cleanup(f.explain)
 	f.socks = must(f.StartSOCKS5(f.toClients.front(), f.sidecarFlags("socks5")...))(t)
-	f.https = must(f.StartHTTPS(f.toClients.front(), f.sidecarFlags("https")...))(t)
+	f.https = must(f.StartHTTPS(f.toClients.front(), append(f.sidecarFlags("https"), more.https...)...))(t)
 	return f
+}
+
+// of are those of one server.
+func (f flags) of(server int) []string {
+	if server < len(f.each) {
+		return slices.Concat(f.server, f.each[server])
+	}
+	return f.server
 }
 
 func (f *fleet) startAgent() {
@@ -93,7 +111,7 @@ func (f *fleet) ways() []tunnel.Dialer {
 // restart starts a server again that is gone.
 func (f *fleet) restart(srv *suite.Server) {
 	f.toClients.restarted(srv.ClientPort)
-	if err := f.RunServer(srv, f.flags.server...); err != nil {
+	if err := f.RunServer(srv, f.flags.of(slices.Index(f.servers, srv))...); err != nil {
 		f.t.Error(err)
 	}
 }

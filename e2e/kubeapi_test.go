@@ -117,6 +117,12 @@ func (k *kubeAPI) allow(token string, who identity) {
 	k.tokens[token] = who
 }
 
+func (k *kubeAPI) disallow(token string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.tokens, token)
+}
+
 // put stores an object, or deletes it where there is none.
 func (k *kubeAPI) put(at place, object map[string]any) {
 	k.mu.Lock()

@@ -41,13 +41,15 @@ type carried struct {
 
 func newLoad(t *testing.T) *load {
 	l := &load{}
-	t.Cleanup(func() {
-		for _, c := range l.conns {
-			_ = c.conn.Close()
-		}
-		l.running.Wait()
-	})
+	t.Cleanup(l.close)
 	return l
+}
+
+func (l *load) close() {
+	for _, c := range l.conns {
+		_ = c.conn.Close()
+	}
+	l.running.Wait()
 }
 
 // add opens a connection to an echo that carries bytes from now on.

@@ -40,7 +40,7 @@ func TestConnectionsEndWithTheirEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			short := []string{"--resume-window=" + window.String()}
-			f := newFleet(t, 2, flags{short, append([]string{"--agent-id=agent-1"}, short...), short})
+			f := newFleet(t, 2, flags{server: short, agent: append([]string{"--agent-id=agent-1"}, short...), sidecars: short})
 			far := make(chan net.Conn, 1)
 			target := listen(t, func(c *net.TCPConn) {
 				far <- c

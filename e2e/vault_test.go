@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -32,6 +33,7 @@ const (
 	downloadClosed = 'd'
 	bothWays       = 'b' // at once; each direction is ended after its last byte
 	echoes         = 'p' // every byte comes back; not counted
+	knock          = 'k' // a byte comes back, and the vault waits for another order
 )
 
 // halves are all kinds of transfers, wholes those that end with the connection.
@@ -118,6 +120,10 @@ func newVault(t testing.TB) *vault {
 		v.open.Add(1)
 		defer v.open.Add(-1)
 		o, err := readOrder(c)
+		if o.Kind == knock {
+			_, _ = c.Write([]byte{knock})
+			o, err = readOrder(c)
+		}
 		if err != nil {
 			return // the dial was in vain
 		}
@@ -127,6 +133,28 @@ func newVault(t testing.TB) *vault {
 		}
 	})
 	return v
+}
+
+// knocking takes a connection for made once the vault has answered: a front that knows of no
+// destination accepts whoever comes.
+func knocking(by tunnel.Dialer) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		c, err := by.Dial(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		until, _ := ctx.Deadline()
+		_ = c.SetDeadline(until)
+		err = order{Kind: knock}.send(c)
+		if err == nil {
+			_, err = io.ReadFull(c, make([]byte, 1))
+		}
+		if err != nil {
+			_ = c.Close()
+			return nil, err
+		}
+		return c, c.SetDeadline(time.Time{})
+	})
 }
 
 func (v *vault) serve(c *net.TCPConn, o order) error {

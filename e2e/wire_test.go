@@ -121,6 +121,17 @@ func (b *balancer) sever(near bool) {
 	}
 }
 
+// garble puts some bytes among those of all that is carried now, in one direction.
+func (b *balancer) garble(near bool, bytes []byte) {
+	for _, w := range b.carried() {
+		to := w.far
+		if near {
+			to = w.near
+		}
+		b.work.Go(func() { _, _ = to.Write(bytes) }) // it waits while the reader does
+	}
+}
+
 func (b *balancer) carried() []*wire {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -206,16 +206,25 @@ func (p *Process) Kill() {
 // Output returns what the process printed, at most the last 256 KiB.
 func (p *Process) Output() string { return p.out.String() }
 
+// Printed returns how many bytes the process has printed.
+func (p *Process) Printed() int64 {
+	p.out.mu.Lock()
+	defer p.out.mu.Unlock()
+	return p.out.all
+}
+
 // tail is a Writer that keeps the last keepOutput bytes.
 type tail struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
+	all int64 // bytes that were written
 }
 
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.buf.Write(p)
+	t.all += int64(len(p))
 	if over := t.buf.Len() - keepOutput; over > 0 {
 		t.buf.Next(over)
 	}
