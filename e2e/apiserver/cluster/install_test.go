@@ -215,7 +215,7 @@ func (w *world) explain() {
 		events, _ := c.try("", "get", "events", "--all-namespaces")
 		w.t.Logf("%s:\n%s\n%s", c.name, pods, lastLines(events))
 	}
-	for _, pattern := range []string{"default_hello", "kube-system_konnectivity", "my-control-plane_konnectivity"} {
+	for _, pattern := range []string{"default_hello", "kube-system_konnectivity", "my-control-plane_"} {
 		logs, _ := filepath.Glob(w.dir + "/*/logs/" + pattern + "*/*/*.log")
 		for _, log := range logs {
 			text, _ := os.ReadFile(log)
