@@ -30,7 +30,7 @@ func (s *Server) adminHandler() http.Handler {
 	if s.opts.Profiles {
 		profiles.Mount(mux, s.opts.ContentionProfiles)
 	}
-	return admin.Handler(mux, s.adminSource())
+	return s.site.Handler(mux)
 }
 
 // adminSource is what the admin API shows of the server beside connections.
@@ -42,6 +42,9 @@ func (s *Server) adminSource() admin.Source {
 	}
 	if s.tenants != nil {
 		source.Tenants, source.Of = s.tenants.list, s.adminOf
+	}
+	if s.peering != nil {
+		source.Others = s.peering.others
 	}
 	return source
 }

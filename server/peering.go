@@ -5,9 +5,12 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -40,6 +43,10 @@ const (
 // leaveMoves are the looks at which it asks for connections to be moved: by then, agents
 // may be linked to other servers as well. One that is not would be moved in vain.
 var leaveMoves = []int{20, 60, 140}
+
+// maxState is how much of another server's state is read, in bytes: that of some 40,000
+// tenants.
+const maxState = 16 << 20
 
 // frontServer is the front of requests that another server has forwarded.
 const frontServer = "server"
@@ -220,6 +227,7 @@ func (s *Server) servePeer(ctx context.Context, c *frontend.Conn) {
 type forwarded struct {
 	server *Server
 	told   atomic.Bool // the other server has asked for routes
+	tells  atomic.Bool // it is being told the state
 }
 
 // Forward implements tunnel.Handler.
@@ -229,6 +237,9 @@ func (w *forwarded) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.A
 			return refuseForwarded(f, answer, tunnel.FailExhausted, "the routes are being told on this link")
 		}
 		return (&tunnel.Forwarder{Dialer: tunnel.DialerFunc(w.server.peering.Feed)}).Forward(ctx, f, answer)
+	}
+	if f.Network == link.NetworkState {
+		return w.tellState(ctx, f, answer)
 	}
 	cl := w.server.clusterNamed(f.Origin.Cluster)
 	if cl == nil || !cl.stay() {
@@ -240,6 +251,28 @@ func (w *forwarded) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.A
 	f.AtEnd(leave)
 	f.Client, f.Front = client, frontServer
 	return cl.forwarded.Forward(ctx, f, answer)
+}
+
+// tellState tells the other server how this one is.
+func (w *forwarded) tellState(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+	if w.server.site == nil {
+		return refuseForwarded(f, answer, tunnel.FailUnavailable, "it has no admin port (--admin-port)")
+	}
+	if w.tells.Swap(true) {
+		return refuseForwarded(f, answer, tunnel.FailExhausted, "the state is being told on this link")
+	}
+	defer w.tells.Store(false)
+	near, far := net.Pipe()
+	var telling sync.WaitGroup
+	defer telling.Wait()
+	defer far.Close()
+	telling.Go(func() {
+		_, _ = far.Write(w.server.site.State(ctx))
+		_ = far.Close()
+	})
+	return (&tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		return tunnel.Wrap(near), nil
+	})}).Forward(ctx, f, answer)
 }
 
 func refuseForwarded(f *tunnel.Flow, answer tunnel.Answer, failure tunnel.Failure, reason string) error {
@@ -326,6 +359,52 @@ func (p *peering) unlinked() (out []admin.Unlinked) {
 		out = append(out, admin.Unlinked{Address: at.String(), Cause: failing[at].Error()})
 	}
 	return out
+}
+
+// others asks the other servers how they are, each by its newest link.
+func (p *peering) others(ctx context.Context) []admin.Member {
+	links := p.Links()
+	slices.SortFunc(links, func(a, b *reach.Link) int {
+		return cmp.Or(strings.Compare(a.Peer().ID, b.Peer().ID), b.Since.Compare(a.Since))
+	})
+	links = slices.CompactFunc(links, func(a, b *reach.Link) bool { return a.Peer().ID == b.Peer().ID })
+	all := make([]admin.Member, len(links))
+	var asking sync.WaitGroup
+	for i, l := range links {
+		asking.Go(func() {
+			all[i] = admin.Member{ID: l.Peer().ID, Remote: l.Remote}
+			var err error
+			if all[i].State, err = askState(ctx, l); err != nil {
+				all[i].Error = err.Error()
+			}
+		})
+	}
+	asking.Wait()
+	for _, u := range p.unlinked() {
+		all = append(all, admin.Member{Remote: u.Address, Error: "there is no link to it: " + u.Cause})
+	}
+	return all
+}
+
+// askState asks another server how it is, until ctx ends.
+func askState(ctx context.Context, l *reach.Link) (*admin.State, error) {
+	state := new(admin.State)
+	conn, err := l.Dial(ctx, tunnel.NewFlow(link.NetworkState, l.Remote))
+	if err == nil {
+		defer conn.Close()
+		defer tunnel.After(ctx, func() { _ = conn.Close() })()
+		var told []byte
+		if told, err = io.ReadAll(io.LimitReader(conn, maxState)); err == nil {
+			err = json.Unmarshal(told, state)
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, errors.New("it does not tell its state in time")
+	case err != nil:
+		return nil, fmt.Errorf("its state is not known: %w", err)
+	}
+	return state, nil
 }
 
 // addTo lists the links to other servers.

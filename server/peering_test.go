@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -163,6 +164,74 @@ func TestServersThatCannotBeLinkedAreShown(t *testing.T) {
 	testutil.NoError(t, l.SetDeadline(time.Time{}))
 	startServer(t, c.join(1))
 	r.eventually("it is linked", func() bool { return len(shown()) == 0 })
+}
+
+// Servers tell each other how they are, one at a time on a link, unless they have no admin
+// port. One that is silent is waited for until the deadline.
+func TestServersTellTheirState(t *testing.T) {
+	n := 0
+	c := startCrew(t, 3, func(o *Options) {
+		if n++; n == 3 {
+			testutil.NoError(t, o.Admin.Close())
+			o.Admin = nil
+		}
+	})
+	r := c.servers[0]
+	c.servers[1].agent("link", agentHello{id: "a"}, echoing)
+	c.known(t, 1)
+	stuck := func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) { <-ctx.Done(); return nil, ctx.Err() }
+	hello := link.Hello{Role: link.RoleServer, ID: "fake", Features: []string{link.FeatureForward}}
+	fake := &fakeServer{dials: stuck}
+	fake.Session = testutil.Must(r.linked(c.at[0], c.client("server", link.ALPN), link.Config{Hello: hello, Forwarder: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(fake.serve)}}))(t)
+	r.eventually("the fake is linked", func() bool { n, _ := r.peering.count(); return n == 3 })
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	var got []string
+	for _, m := range r.peering.others(ctx) {
+		text := m.ID + " " + m.Error
+		if m.State != nil {
+			text = fmt.Sprintf("%s: ready %v, %v", m.ID, m.State.Status.Ready, m.State.Status.Peers)
+		}
+		got = append(got, text)
+	}
+	if len(got) != 3 || got[0] != "fake it does not tell its state in time" || got[1] != "server-1: ready true, map[agent:1 client:0 server:2]" || !strings.Contains(got[2], "it has no admin port") {
+		t.Errorf("%q", got)
+	}
+
+	again := func() (tunnel.Conn, error) { return fake.Dial(t.Context(), tunnel.NewFlow(link.NetworkState, "x:1")) }
+	unread := testutil.Must(again())(t)
+	if _, err := again(); tunnel.FailureOf(err) != tunnel.FailExhausted {
+		t.Errorf("the state is told twice at a time: %v", err)
+	}
+	unread.Close()
+	r.eventually("it is told again", func() bool {
+		conn, err := again()
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+}
+
+// A state without an end is not read to it.
+func TestAStateWithoutEnd(t *testing.T) {
+	c := startCrew(t, 1)
+	(&fakeServer{dials: func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		near, far := net.Pipe()
+		go func() {
+			for piece := bytes.Repeat([]byte(" "), 64<<10); ; {
+				if _, err := far.Write(piece); err != nil {
+					return
+				}
+			}
+		}()
+		return tunnel.Wrap(near), nil
+	}}).link(t, c)
+	all := c.servers[0].peering.others(testutil.Context(t))
+	if len(all) != 1 || !strings.HasPrefix(all[0].Error, "its state is not known: unexpected end") {
+		t.Errorf("%+v", all)
+	}
 }
 
 // fakeServer is another server as an attacker, or a fault, would have it.

@@ -33,6 +33,7 @@ type Server struct {
 	tenants      *tenants     // nil: it serves its own cluster alone
 	limits       *limits.Limits
 	table        *admin.Table      // nil: no admin port
+	site         *admin.Site       // nil: no admin port
 	leases       *lease.Controller // nil: none
 	peering      *peering          // nil: it forwards to no other server
 	grpc         legacy.Limits
@@ -103,6 +104,9 @@ func New(opts Options) (*Server, error) {
 	}
 	if err := observe.Resuming(opts.Registry, metrics.Prefix, resuming{s}); err != nil {
 		return nil, err
+	}
+	if opts.Admin != nil {
+		s.site = admin.New(s.adminSource())
 	}
 	s.buildClients()
 	if err := s.buildAgents(); err != nil {

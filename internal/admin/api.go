@@ -179,7 +179,7 @@ type Failure struct {
 // Tenant is one of the clusters that a server serves.
 type Tenant struct {
 	Name        string    `json:"name"`
-	State       string    `json:"state"`           // "serving", "stale" or "broken"
+	State       string    `json:"state"`           // "serving", "stale", "broken" or, about several servers, "missing"
 	Error       string    `json:"error,omitempty"` // a sentence about its folder that names file and field
 	Since       time.Time `json:"since"`           // start of the present state
 	ServerNames []string  `json:"serverNames"`
@@ -190,9 +190,12 @@ type Tenant struct {
 	Ready   bool   `json:"ready"`            // whether destinations can be served
 	Reason  string `json:"reason,omitempty"` // why not
 
-	// Condition is the worst problem: State if that is "broken" or "stale"; else
+	// Condition is the worst problem: State if that is "missing", "broken" or "stale"; else
 	// "not-ready"; else "stalled" if a connection is stalled; else "ready".
 	Condition string `json:"condition"`
+
+	// On are the ids of the servers that have this Condition, in an answer about several.
+	On []string `json:"on,omitempty"`
 
 	Connections Connections `json:"connections"`
 	Dials       Dials       `json:"dials"`
@@ -208,6 +211,9 @@ type Tenant struct {
 type TenantsPage struct {
 	Page[Tenant]
 	Conditions map[string]int `json:"conditions"` // number of tenants by Condition, in the whole list
+
+	// Servers is how many servers have told of tenants, in an answer about several.
+	Servers int `json:"servers,omitempty"`
 }
 
 // History is the last 15 minutes, oldest first.

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -30,6 +31,10 @@ type Source struct {
 	// required with Tenants.
 	Of func(tenant string) (Source, bool)
 
+	// Others asks the other servers of a set how they are, until ctx ends at the latest;
+	// nil where there can be none.
+	Others func(ctx context.Context) []Member
+
 	// Tenant is the name of the tenant in a Source that Of returned.
 	Tenant string
 
@@ -40,38 +45,52 @@ type Source struct {
 	Shown []string
 }
 
+// Site shows a process. All methods may be called from any goroutine.
+type Site struct {
+	Source
+	answers *answers
+	set     *membership // nil: there are no other servers
+}
+
+// New returns the Site of a process.
+func New(source Source) *Site {
+	h := &Site{Source: source, answers: newAnswers(source.Table.samples.Load)}
+	if source.Others != nil {
+		h.set = &membership{ask: source.Others}
+	}
+	return h
+}
+
+// Handler is New and Site.Handler.
+func Handler(mux *http.ServeMux, source Source) http.Handler { return New(source).Handler(mux) }
+
 // Handler serves the page at / and the API under /api/v1/ beside the handlers of mux
 // (metrics, profiles), and guards all of them.
-func Handler(mux *http.ServeMux, source Source) http.Handler {
-	h := &handler{Source: source, answers: newAnswers(source.Table.samples.Load)}
-	readers := newReaders(mux, source.Shown)
-	for name, answer := range map[string]func(*handler, query) any{
-		"status":      func(h *handler, _ query) any { return h.status() },
-		"connections": func(h *handler, q query) any { return h.Table.connections(h.Tenant, q) },
-		"peers":       func(h *handler, q query) any { return h.peers(q) },
-		"failures":    func(h *handler, q query) any { return h.failures(q) },
-		"history":     func(h *handler, _ query) any { return h.history() },
-		"tenants":     func(h *handler, q query) any { return h.tenants(q) },
+func (h *Site) Handler(mux *http.ServeMux) http.Handler {
+	readers := newReaders(mux, h.Shown)
+	for name, answer := range map[string]func(*Site, query) any{
+		"status":      func(h *Site, _ query) any { return h.status() },
+		"connections": func(h *Site, q query) any { return h.Table.connections(h.Tenant, q) },
+		"peers":       func(h *Site, q query) any { return h.peers(q) },
+		"failures":    func(h *Site, q query) any { return h.failures(q) },
+		"history":     func(h *Site, _ query) any { return h.history() },
+		"tenants":     func(h *Site, q query) any { return h.tenants(q) },
+		"servers":     func(h *Site, q query) any { return h.servers(q) },
 	} {
-		if name != "tenants" || h.Tenants != nil {
+		if (name != "tenants" || h.Tenants != nil) && (name != "servers" || h.set != nil) {
 			readers.handle("/api/"+Version+"/"+name, h.answer(name, answer))
 		}
 	}
 	readers.handle("/api/", http.HandlerFunc(notFound))
 	mountPage(readers.handle)
-	login := source.Login
+	login := h.Login
 	if login == nil {
 		login = openLogin
 	}
 	return guard(login, readers)
 }
 
-type handler struct {
-	Source
-	answers *answers
-}
-
-func (h *handler) answer(name string, make func(*handler, query) any) http.HandlerFunc {
+func (h *Site) answer(name string, make func(*Site, query) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, err := parseQuery(r.URL.Query())
 		if err != nil {
@@ -82,6 +101,9 @@ func (h *handler) answer(name string, make func(*handler, query) any) http.Handl
 		if !ok {
 			fail(w, http.StatusNotFound, "no such tenant")
 			return
+		}
+		if q.servers || name == "servers" {
+			of.set.look(r.Context())
 		}
 		body := h.answers.get(r.Context(), of.Tenant+" "+name+" "+q.key(), func() any { return make(of, q) })
 		if body == nil {
@@ -94,7 +116,7 @@ func (h *handler) answer(name string, make func(*handler, query) any) http.Handl
 
 // shownTo returns the handler for a reader and query, or false if there is no such
 // tenant. Only the status differs for one tenant; lists select by the tenant.
-func (h *handler) shownTo(who Reader, name string, q query) (*handler, bool) {
+func (h *Site) shownTo(who Reader, name string, q query) (*Site, bool) {
 	tenant := who.Tenant
 	if name == "status" && q.tenant != "" && h.Of != nil {
 		if tenant != "" && tenant != q.tenant {
@@ -106,10 +128,10 @@ func (h *handler) shownTo(who Reader, name string, q query) (*handler, bool) {
 		return h, true
 	}
 	source, ok := h.Of(tenant)
-	return &handler{source, h.answers}, ok
+	return &Site{Source: source, answers: h.answers}, ok
 }
 
-func (h *handler) status() Status {
+func (h *Site) status() Status {
 	s := Status{
 		APIVersion: Version, Component: h.Component, ID: h.ID, Tenant: h.Tenant, Build: version.Get(), Started: h.Table.started, Now: time.Now(), Ready: true,
 		Peers: map[string]int{},
@@ -141,7 +163,7 @@ func (t *Table) fill(s *Status) {
 }
 
 // history is that of the process; there is none of a tenant.
-func (h *handler) history() History {
+func (h *Site) history() History {
 	all := History{interval.Seconds(), []Point{}}
 	if h.Tenant == "" {
 		all.Points = h.Table.history.list()
@@ -151,7 +173,7 @@ func (h *handler) history() History {
 
 // peersWithRates adds the traffic of each peer, and neighbours if a query asks for
 // their roles.
-func (h *handler) peersWithRates(q query) []Peer {
+func (h *Site) peersWithRates(q query) []Peer {
 	var all []Peer
 	if h.Peers != nil {
 		all = h.Peers()
@@ -176,7 +198,7 @@ func (h *handler) peersWithRates(q query) []Peer {
 }
 
 // peers lists the peers on either side.
-func (h *handler) peers(q query) Page[Peer] {
+func (h *Site) peers(q query) Page[Peer] {
 	all := h.peersWithRates(q)
 	total := len(all)
 	matched := slices.DeleteFunc(all, func(p Peer) bool {
@@ -190,7 +212,7 @@ func (h *handler) peers(q query) Page[Peer] {
 	return pageOf(matched, total, q)
 }
 
-func (h *handler) failures(q query) Page[Failure] {
+func (h *Site) failures(q query) Page[Failure] {
 	all := h.Table.failures.list(h.Tenant)
 	total := len(all)
 	matched := slices.DeleteFunc(all, func(f Failure) bool {

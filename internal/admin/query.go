@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -30,12 +31,14 @@ type query struct {
 	tenant        string   // "" means all
 	roles         []string // of peers; none means all but neighbours
 	descending    bool
+	servers       bool // tenants as all servers have them
 }
 
 // parseQuery parses the parameters of a request. Its error is a sentence for the
 // client.
 func parseQuery(v url.Values) (query, error) {
 	q := query{limit: defaultLimit, filter: strings.ToLower(v.Get("filter")), state: v.Get("state"), sort: v.Get("sort"), tenant: v.Get("tenant")}
+	q.servers = v.Get("servers") == "all"
 	if roles := v.Get("role"); roles != "" {
 		q.roles = strings.Split(roles, ",")
 	}
@@ -68,6 +71,8 @@ func parseQuery(v url.Values) (query, error) {
 		return q, fmt.Errorf("filter: want at most %d bytes", maxFilter)
 	case !ordersConnections && !ordersTenants:
 		return q, fmt.Errorf("sort: want one of %s, with - before it for descending", strings.Join(orderNames(), ", "))
+	case !q.servers && v.Get("servers") != "":
+		return q, errors.New("servers: want all")
 	case q.state != "" && !isState && !slices.Contains(Conditions, q.state):
 		return q, fmt.Errorf("state: want active, idle, stalled or resuming; of tenants %s", strings.Join(Conditions, ", "))
 	}

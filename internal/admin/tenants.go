@@ -7,7 +7,7 @@ import (
 )
 
 // Conditions are the values of a tenant's Condition, the most worrying last.
-var Conditions = []string{"ready", "stalled", "not-ready", "stale", "broken"}
+var Conditions = []string{"ready", "stalled", "not-ready", "stale", "broken", Missing}
 
 // tenantOrders are the sort keys of tenants; those of other lists mean the name.
 var tenantOrders = map[string]func(a, b Tenant) int{
@@ -38,16 +38,32 @@ func (t Tenant) condition() string {
 	}
 }
 
-// tenants lists the tenants; the state of q selects by condition.
-func (h *handler) tenants(q query) TenantsPage {
-	all := h.Tenants()
-	total, conditions, sum := len(all), map[string]int{}, h.Table.sums.Load()
-	var matched []Tenant
-	for _, t := range all {
+// ownTenants are this server's.
+func (h *Site) ownTenants() []Tenant {
+	all, sum := h.Tenants(), h.Table.sums.Load()
+	for i := range all {
+		t := &all[i]
 		if now, ok := sum.byTenant[t.Name]; ok {
 			t.Up, t.Down, t.Connections.Stalled, t.Connections.Resuming = now.up, now.down, now.stalled, now.resuming
 		}
 		t.Condition = t.condition()
+	}
+	return all
+}
+
+// tenants lists the tenants, those of all servers if q asks for them; the state of q selects
+// by condition.
+func (h *Site) tenants(q query) TenantsPage {
+	var all []Tenant
+	servers := 0
+	if q.servers {
+		all, servers = Across(h.members())
+	} else {
+		all = h.ownTenants()
+	}
+	total, conditions := len(all), map[string]int{}
+	var matched []Tenant
+	for _, t := range all {
 		conditions[t.Condition]++
 		if (q.state == "" || q.state == t.Condition) && q.selects(t.Name, append([]string{t.Name, t.State, t.Error}, t.ServerNames...)...) {
 			matched = append(matched, t)
@@ -58,11 +74,11 @@ func (h *handler) tenants(q query) TenantsPage {
 		order = func(a, b Tenant) int { return 0 }
 	}
 	slices.SortStableFunc(matched, func(a, b Tenant) int { return cmp.Or(q.ordered(order(a, b)), strings.Compare(a.Name, b.Name)) })
-	return TenantsPage{pageOf(matched, total, q), conditions}
+	return TenantsPage{pageOf(matched, total, q), conditions, servers}
 }
 
 // fillTenant adds the figures of the tenant that is shown.
-func (h *handler) fillTenant(s *Status) {
+func (h *Site) fillTenant(s *Status) {
 	for _, t := range h.tenants(query{limit: 1}).Items {
 		s.Connections, s.Dials = t.Connections, t.Dials
 		s.Rates = Point{Up: t.Up, Down: t.Down, Open: t.Connections.Open, Stalled: t.Connections.Stalled}

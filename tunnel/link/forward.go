@@ -14,6 +14,9 @@ const FeatureForward = "forward"
 // (§11).
 const NetworkRoutes = "routes"
 
+// NetworkState is the network in the OPEN of a stream that brings a peer's state (§11).
+const NetworkState = "state"
+
 // FromServer says whether a link's peer introduces itself as a server that forwards.
 func (h Hello) FromServer() bool {
 	return h.Role == RoleServer && slices.Contains(h.Features, FeatureForward)

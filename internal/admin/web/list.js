@@ -15,7 +15,7 @@ const rowHeight = () => small.matches ? 52 : 32; // as in the style sheet
 //   sort       the order at first; largeFirst are keys that are sorted so first
 //   against    keys whose figure falls where the key grows
 //   resource   of the API, and params() beside those of every list
-//   fill       (row, item) shows an item
+//   fill       (row, item, page) shows an item of the API's answer
 //   show       (list) tells how many there are
 //   open       is called with an item that is chosen
 export function makeList(prefix, o) {
@@ -89,7 +89,7 @@ export function makeList(prefix, o) {
       if (row === last) { body.insertBefore(makeRow(), last); row = last.previousElementSibling; }
       row.item = item;
       row.setAttribute('aria-rowindex', list.offset + i + 2);
-      o.fill(row, item);
+      o.fill(row, item, list.page);
       row = row.nextElementSibling;
     });
     while (row !== last) { const next = row.nextElementSibling; row.remove(); row = next; }

@@ -8,6 +8,7 @@ import { makeTable } from './connections.js';
 import { followDetail, knowSelf, showDetail } from './detail.js';
 import { showFailures } from './failures.js';
 import { choose, scope, watchScope } from './scope.js';
+import { loadServers } from './servers.js';
 import { loadTenants, makeTenants, showTenant } from './tenants.js';
 
 const every = 700;        // ms between looks; with the server's own this shows a stall within 2 s
@@ -19,6 +20,7 @@ let view = '';
 
 function show(s) {
   scope.shown = s.tenant || '';
+  if (!s.tenant) scope.servers = s.component === 'konnectivity-server' && s.peers.server !== undefined ? 'all' : '';
   const now = s.tenant ? 'tenant' : s.tenants ? 'many' : 'process';
   if (now === 'many') makeTenants();
   if (now === view) return;
@@ -54,14 +56,19 @@ let turn = 0, lostAt = 0;
 async function look() {
   const of = scope.tenant, tenant = encodeURIComponent(of);
   const still = f => answer => { if (of === scope.tenant) f(answer); }; // another may be shown by now
-  const asked = [ask('status?tenant=' + tenant).then(still(showStatus)), table.load(), loadTenants(), followDetail()];
+  const asked = [ask('status?tenant=' + tenant).then(still(showStatus)), table.load(), followDetail()];
+  quietly(loadTenants()); // and so all else that other servers may hold up
+  if (turn % 3 === 0 && scope.servers && view !== 'tenant') loadServers();
   if (turn % 6 === 0 && view !== 'tenant') asked.push(ask('history').then(still(h => { if (view !== 'tenant') showHistory(h); })));
   if (turn % 2 === 0) asked.push(ask('failures?limit=' + shownFailures + '&tenant=' + tenant).then(still(showFailures)));
-  if (turn % 2 === 0 && view === 'tenant') asked.push(ask('tenants?tenant=' + tenant).then(still(showTenant)));
+  if (turn % 2 === 0 && view === 'tenant') quietly(Promise.all(['', 'all'].map(servers => ask('tenants?tenant=' + tenant + '&servers=' + servers))).then(still(pages => showTenant(...pages))));
   await Promise.all(asked);
   if (turn % 2 === 0) await askPeers();
   turn++;
 }
+
+// quietly leaves it to the status to tell of a server that is away.
+const quietly = asked => asked?.catch(() => {});
 
 // anew shows another tenant, or all, from the beginning.
 function anew() {

@@ -4,6 +4,7 @@
 export const scope = {
   tenant: '', // that was chosen
   shown: '',  // that is shown: another only for who may see no more than that one
+  servers: '', // 'all' where tenants are shown as all servers have them
 };
 
 const prefix = '#tenant=';

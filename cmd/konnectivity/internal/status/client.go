@@ -53,9 +53,9 @@ type Report struct {
 	Matched     int                `json:"connectionsMatched"`
 	Failures    []admin.Failure    `json:"failures"`
 
-	refused bool                    // nothing listens at Address
-	back    bool                    // the last lost peer is connected again
-	tenants map[string]admin.Tenant // by name, for a Set; nil: it has none
+	refused bool           // nothing listens at Address
+	back    bool           // the last lost peer is connected again
+	tenants []admin.Tenant // for a Set; nil: it has none
 }
 
 // reports are a picture of several processes, each by itself.

@@ -26,22 +26,11 @@ type Set struct {
 // Ill is a tenant that has a problem on one of the servers at least.
 type Ill struct {
 	Name        string   `json:"name"`
-	Condition   string   `json:"condition"`   // the worst: one of admin.Conditions, or missing
+	Condition   string   `json:"condition"`   // the worst: one of admin.Conditions
 	Reason      string   `json:"reason"`      // on the first of On
 	On          []string `json:"on"`          // ids of the servers that have this problem
 	Of          int      `json:"of"`          // number of servers with tenants
 	Connections int      `json:"connections"` // open ones, on all servers
-}
-
-// missing is the condition of a tenant on a server that does not know it while others do.
-const missing = "missing"
-
-// severity orders conditions.
-func severity(condition string) int {
-	if condition == missing {
-		return len(admin.Conditions)
-	}
-	return slices.Index(admin.Conditions, condition)
 }
 
 // setOf makes the picture of servers from the reports of each.
@@ -54,51 +43,25 @@ func setOf(all reports, filter string, limit int) *Set {
 	slices.SortStableFunc(s.Servers, func(a, b Report) int {
 		return cmp.Or(cmp.Compare(b.severity(), a.severity()), strings.Compare(a.Status.ID, b.Status.ID))
 	})
-	names := map[string]bool{}
-	var hosts []Report // servers with tenants
+	var members []admin.Member
 	for _, r := range s.Servers {
-		if r.tenants == nil {
-			continue
-		}
-		hosts = append(hosts, r)
-		for name := range r.tenants {
-			names[name] = true
-		}
+		members = append(members, admin.Member{ID: cmp.Or(r.Status.ID, r.Address), State: &admin.State{Tenants: r.tenants}})
 	}
-	s.Tenants = len(names)
-	for name := range names {
-		t := Ill{Name: name, Condition: admin.Conditions[0], Of: len(hosts)}
-		for _, r := range hosts {
-			t.add(r)
-		}
+	tenants, hosts := admin.Across(members)
+	s.Tenants = len(tenants)
+	for _, t := range tenants {
 		s.Conditions[t.Condition]++
-		if severity(t.Condition) > 0 && t.matches(filter) {
-			s.Ill = append(s.Ill, t)
+		ill := Ill{Name: t.Name, Condition: t.Condition, Reason: tenantState(t), On: t.On, Of: hosts, Connections: t.Connections.Open}
+		if admin.Severity(t.Condition) > 0 && ill.matches(filter) {
+			s.Ill = append(s.Ill, ill)
 		}
 	}
 	slices.SortFunc(s.Ill, func(a, b Ill) int {
-		return cmp.Or(cmp.Compare(severity(b.Condition), severity(a.Condition)), cmp.Compare(len(b.On), len(a.On)), strings.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(admin.Severity(b.Condition), admin.Severity(a.Condition)), cmp.Compare(len(b.On), len(a.On)), strings.Compare(a.Name, b.Name))
 	})
 	s.Matched = len(s.Ill)
 	s.Ill = s.Ill[:min(limit, len(s.Ill))]
 	return s
-}
-
-// add takes what one more server has of the tenant.
-func (t *Ill) add(r Report) {
-	now, known := r.tenants[t.Name]
-	reason := tenantState(now)
-	if !known {
-		now.Condition, reason = missing, "missing: other servers have it"
-	}
-	t.Connections += now.Connections.Open
-	worse := severity(now.Condition) - severity(t.Condition)
-	if worse > 0 {
-		t.Condition, t.Reason, t.On = now.Condition, reason, nil
-	}
-	if worse >= 0 {
-		t.On = append(t.On, cmp.Or(r.Status.ID, r.Address))
-	}
 }
 
 func (t *Ill) matches(filter string) bool {
@@ -135,10 +98,7 @@ func (c *Client) set(ctx context.Context, addresses []string, filter string, lim
 			return err
 		}
 		page, err := c.tenants(ctx, r.Address, &Tenants{Sort: "name"})
-		r.tenants = map[string]admin.Tenant{}
-		for _, t := range page.Items {
-			r.tenants[t.Name] = t
-		}
+		r.tenants = page.Items
 		return err
 	})
 	return setOf(all, filter, limit)
@@ -186,7 +146,7 @@ func (s *Set) print(p *printer) {
 	head := fmt.Sprintf("%s%s%s, %d with problems", p.paint.Bold, Plural(len(s.Servers), "server"), p.paint.Off, bad)
 	if s.Tenants > 0 {
 		var counts []string
-		for _, condition := range slices.SortedFunc(maps.Keys(s.Conditions), func(a, b string) int { return severity(a) - severity(b) }) {
+		for _, condition := range slices.SortedFunc(maps.Keys(s.Conditions), func(a, b string) int { return admin.Severity(a) - admin.Severity(b) }) {
 			counts = append(counts, fmt.Sprint(s.Conditions[condition], " ", strings.ReplaceAll(condition, "-", " ")))
 		}
 		head += fmt.Sprintf(" · %s%s%s: %s", p.paint.Bold, Plural(s.Tenants, "tenant"), p.paint.Off, strings.Join(counts, ", "))
