@@ -26,8 +26,8 @@ func standStill(b *balancer, r *rand.Rand, longest time.Duration) {
 	b.stands(ctx)
 }
 
-// anyServer is one that may be ended: the first one lasts, so that it is seen what it holds
-// after a long time.
+// anyServer is one of those that faults end. The first server goes on, so that the test sees what
+// a server holds after a long time.
 func (w *town) anyServer() *suite.Server { return w.servers[1+w.r.IntN(len(w.servers)-1)] }
 
 // end ends servers, and then starts each again.

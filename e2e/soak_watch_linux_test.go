@@ -33,8 +33,8 @@ type role struct {
 	values [len(measures)][]float64
 }
 
-// measures are what is looked at. Below a level of floor, growth counts as if the level were
-// that. What is printed is a sum, whose rate is to stay.
+// measures are what the watcher reads. Growth is a part of the level, or of floor if that is more.
+// Of what a process prints, it reads the sum, and judges the rate.
 var measures = [...]struct {
 	name  string
 	floor float64
@@ -43,7 +43,7 @@ var measures = [...]struct {
 
 func newWatcher() *watcher { return &watcher{roles: map[string]*role{}, over: make(chan struct{})} }
 
-// plays says who has a role from now on.
+// plays gives a role to a process.
 func (w *watcher) plays(name string, p *suite.Process, metrics string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -110,8 +110,7 @@ func (w *watcher) look(name string) {
 	}
 }
 
-// points are those by which a measure is judged: of each window, the least value, or the mean
-// of a rate.
+// points are what judge looks at: the least value of each window, or the mean of a rate.
 func (r *role) points(measure int, from, to float64) (hours, values []float64) {
 	if !measures[measure].rate {
 		return windows(r.hours, r.values[measure], from, to, slices.Min)
@@ -128,8 +127,8 @@ func (r *role) points(measure int, from, to float64) (hours, values []float64) {
 	})
 }
 
-// judgeAfter is how long a run is at least whose series are judged: in less time a window has
-// too few looks, and a leak is less than what comes and goes.
+// judgeAfter is the least length of a run whose series are judged. In a shorter one, a leak is
+// smaller than the noise.
 const judgeAfter = 30 * time.Minute
 
 // judge tells how each series goes between two times, and fails the test if one grows.

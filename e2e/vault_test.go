@@ -135,8 +135,8 @@ func newVault(t testing.TB) *vault {
 	return v
 }
 
-// knocking takes a connection for made once the vault has answered: a front that knows of no
-// destination accepts whoever comes.
+// knocking waits for an answer of the vault: the front of an agent with --api-bind accepts a
+// connection before it has dialed.
 func knocking(by tunnel.Dialer) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		c, err := by.Dial(ctx, f)
