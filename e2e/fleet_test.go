@@ -25,6 +25,7 @@ type fleet struct {
 	socks     *suite.Sidecar
 	https     *suite.Sidecar
 	health    map[string]string // of sidecars
+	admin     map[string]string // the same
 	vault     *vault
 }
 
@@ -42,7 +43,7 @@ func newFleet(t *testing.T, servers int, more flags) *fleet {
 
 func newFleetOf(t *testing.T, s *suite.Suite, servers int, more flags) *fleet {
 	t.Helper()
-	f := &fleet{Suite: s, t: t, flags: more, health: map[string]string{}, vault: newVault(t)}
+	f := &fleet{Suite: s, t: t, flags: more, health: map[string]string{}, admin: map[string]string{}, vault: newVault(t)}
 	f.flags.server = append(f.flags.server, fmt.Sprintf("--server-count=%d", servers), "--enable-profiling")
 	var others []string
 	for i := range servers {
@@ -80,8 +81,8 @@ func (f *fleet) startAgent() {
 }
 
 func (f *fleet) sidecarFlags(name string) []string {
-	f.health[name] = suite.Loopback(testutil.Reserved(f.t))
-	return append([]string{"--health-address=" + f.health[name]}, f.flags.sidecars...)
+	f.health[name], f.admin[name] = suite.Loopback(testutil.Reserved(f.t)), suite.Loopback(testutil.Reserved(f.t))
+	return append([]string{"--health-address=" + f.health[name], "--admin-address=" + f.admin[name]}, f.flags.sidecars...)
 }
 
 // explain tells of a test that failed what became of connections.

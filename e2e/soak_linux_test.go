@@ -97,6 +97,7 @@ func TestSoak(t *testing.T) {
 	base := w.rests()
 
 	s := startStorm(t, w.vault, 20*time.Second, halves, w.ways()...)
+	s.lose = w.tell
 	s.on.Store(true)
 	w.watch.start()
 	end, warm := s.began.Add(*soakFor), s.began.Add(*soakFor/3)
@@ -126,7 +127,6 @@ func TestSoak(t *testing.T) {
 	}
 	w.watch.end()
 	s.end()
-	w.settles(base)
 	sum := 0
 	for _, what := range faults() {
 		t.Logf("%4d × %s", done[what.name], what.name)
@@ -135,6 +135,7 @@ func TestSoak(t *testing.T) {
 	t.Logf("%d faults, which ended %d connections by intent", sum, w.ended)
 	w.watch.judge(t, soakFor.Hours()/3, soakFor.Hours())
 	w.watch.draw(t, *soakPicture, fmt.Sprintf("make soak FOR=%v SEED=%d on %s: %d faults", *soakFor, seed, s.began.UTC().Format(time.DateOnly), sum))
+	w.settles(base)
 }
 
 // shuffled are all faults once, in an order that follows from the seed.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -130,4 +131,32 @@ func (w *town) newBeside() *suite.Agent {
 // newMortal starts the agent of victims. Its socket is its own.
 func (w *town) newMortal() *suite.Agent {
 	return w.newAgent("mortal", mortalHost, "--handover-socket="+filepath.Join(w.dir, "mortal"), "--resume-window=10s")
+}
+
+// tell shows what every program says of a client's connection.
+func (w *town) tell(address string) {
+	at := []string{w.admin["socks5"], w.admin["https"]}
+	for _, a := range []*suite.Agent{w.node, w.beside, w.agent} {
+		at = append(at, suite.Loopback(a.AdminPort))
+	}
+	for _, srv := range w.servers {
+		at = append(at, suite.Loopback(srv.AdminPort))
+	}
+	items := func(admin, filter string) []map[string]any {
+		var list struct{ Items []map[string]any }
+		body, _ := page("http://" + admin + "/api/v1/connections?filter=" + filter)
+		_ = json.Unmarshal([]byte(body), &list)
+		return list.Items
+	}
+	id := "" // by its address where it enters
+	for _, admin := range at {
+		for _, item := range items(admin, address) {
+			id, _ = item["id"].(string)
+		}
+	}
+	for _, admin := range at {
+		for _, item := range items(admin, id) {
+			w.t.Logf("%s at %s: %v", address, admin, item)
+		}
+	}
 }

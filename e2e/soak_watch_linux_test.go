@@ -93,7 +93,8 @@ func (w *watcher) look(name string) {
 	r := w.roles[name]
 	p, url, printed := r.process, r.metrics, r.printed
 	w.mu.Unlock()
-	res, err := (&http.Client{Timeout: time.Second}).Get(url)
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}} // which leaves no descriptor there
+	res, err := client.Get(url)
 	if err != nil {
 		return
 	}

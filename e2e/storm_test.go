@@ -36,6 +36,8 @@ type storm struct {
 	probed sync.WaitGroup
 	closed chan struct{} // probes end
 
+	lose func(address string) // is told the client's address of a connection that is lost; nil: nobody
+
 	done, lost, dialed, refused, bytes atomic.Int64
 
 	mu      sync.Mutex
@@ -96,6 +98,9 @@ func (s *storm) transfers(i int, connected func()) {
 		at := time.Now()
 		if err := transfer(patient{c}, o, len(s.kinds) == len(halves)); err != nil {
 			s.lost.Add(1)
+			if s.lose != nil {
+				s.lose(c.LocalAddr().String())
+			}
 			s.t.Errorf("transfer %c of %d bytes, begun %v into the storm, failed %v later: %v",
 				o.Kind, o.Size, at.Sub(s.began).Round(time.Millisecond), time.Since(at).Round(time.Millisecond), err)
 		}
