@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -246,6 +248,14 @@ func TestServersThatDisagree(t *testing.T) {
 		if !reached(blue, server) {
 			t.Errorf("blue is not reached by server %d", server)
 		}
+	}
+	for _, srv := range a.servers {
+		eventually(t, patience, "its page has red as missing, at one of three servers", func() (bool, any) {
+			var seen admin.TenantsPage
+			body, _ := page("http://" + suite.Loopback(srv.AdminPort) + "/api/v1/tenants?servers=all&state=missing")
+			err := json.Unmarshal([]byte(body), &seen)
+			return err == nil && seen.Servers == 3 && len(seen.Items) == 1 && seen.Items[0].Name == "red" && len(seen.Items[0].On) == 1, body
+		})
 	}
 	if err := os.RemoveAll(filepath.Join(a.dirs[2], "blue")); err != nil {
 		t.Fatal(err)
