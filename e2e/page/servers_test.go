@@ -10,8 +10,8 @@ import (
 	"konnectivity/internal/version"
 )
 
-// several is hosted as one of four servers: two others tell how they are, of which one has
-// troubles of its own, and one cannot be reached.
+// several is hosted as one of four servers: two others tell how they are, of which one is
+// ill itself, and one cannot be reached.
 func several(t *testing.T) *scene {
 	s := hosted(t)
 	s.stop()
@@ -30,11 +30,13 @@ func several(t *testing.T) *scene {
 			change(&state.Status, state.Tenants)
 			return admin.Member{ID: id, Remote: "10.0.3." + id[len(id)-1:] + ":8096", State: state}
 		}
-		two := member("server-2", func(s *admin.Status, all []admin.Tenant) {
+		two := member("server-2", func(_ *admin.Status, all []admin.Tenant) {
 			all[500].State, all[500].Condition, all[500].Error = "broken", "broken", "agents-ca.crt: no certificate"
+		})
+		three := member("server-3", func(s *admin.Status, _ []admin.Tenant) {
+			s.Ready, s.Reason = false, "the server is shutting down"
 			s.Unlinked = []admin.Unlinked{{Address: "10.0.3.4:8096", Cause: "no route to host"}}
 		})
-		three := member("server-3", func(s *admin.Status, _ []admin.Tenant) { s.Ready, s.Reason = false, "the server is shutting down" })
 		three.State.Tenants = slices.Delete(three.State.Tenants, 7, 8)
 		return []admin.Member{two, three, {Remote: "10.0.3.4:8096", Error: "there is no link to it: no route to host"}}
 	}
@@ -61,8 +63,8 @@ func TestServersOfASet(t *testing.T) {
 	b := openTab(t)
 	b.open(s.url())
 	b.until("the servers, the ill ones first", `document.querySelector('#servers-count').textContent === '4 servers, 3 with problems' &&
-		[...document.querySelectorAll('#servers-list strong')].map(e => e.textContent).join(' ') === 'server-2 server-3 10.0.3.4:8096 server-1'`)
-	b.until("why", `['no link to 10.0.3.4:8096: no route to host', 'the server is shutting down', 'there is no link to it: no route to host', 'this server'].every((w, i) => document.querySelectorAll('#servers-list li')[i].textContent.includes(w))`)
+		[...document.querySelectorAll('#servers-list strong')].map(e => e.textContent).join(' ') === 'server-1 server-3 10.0.3.4:8096 server-2'`)
+	b.until("why", `['1 connection stalled', 'the server is shutting down▲ no link to 10.0.3.4:8096: no route to host', 'there is no link to it: no route to host', '✓ ready'].every((w, i) => document.querySelectorAll('#servers-list li')[i].textContent.includes(w))`)
 	b.until("the tenants that are ill anywhere", firstTenants(3)+` === 'cluster-0007 cluster-0500 cluster-0613' &&
 		['on server-3: other servers have it', 'on server-2: agents-ca.crt: no certificate', 'tenant.yaml: bounds.connections: want a whole number'].every((w, i) => document.querySelectorAll('#tenants-rows td.c-wrong')[i].textContent === w)`)
 	b.until("how many are what", `document.querySelector('#tenants-conditions').textContent === 'all 1,000missing 1broken 2stale 2not ready 6stalled 1ready 988'`)
