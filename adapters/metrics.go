@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -71,17 +72,15 @@ func (m *metrics) register(r prometheus.Registerer, server func() uplink.Stats, 
 	return observe.Resuming(r, metricsPrefix, ends)
 }
 
-func (m *metrics) dialed(route tunnel.Route, took time.Duration, err error) {
-	if route == "" {
-		route = "none"
-	}
+func (m *metrics) dialed(f *tunnel.Flow, took time.Duration, err error) {
+	route := cmp.Or(string(f.Route), "none")
 	outcome := "ok"
 	if err != nil {
 		outcome = tunnel.FailureOf(err).Label()
 	} else {
-		m.dialTime.WithLabelValues(string(route)).Observe(took.Seconds())
+		observe.Dial(m.dialTime.WithLabelValues(route), f, took)
 	}
-	m.dials.WithLabelValues(string(route), outcome).Inc()
+	m.dials.WithLabelValues(route, outcome).Inc()
 }
 
 func (m *metrics) resolved(source resolve.Source, took time.Duration, err error) {

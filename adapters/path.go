@@ -44,7 +44,7 @@ func (p *path) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	}
 	start := time.Now()
 	c, err := p.dial(ctx, f)
-	p.metrics.dialed(f.Route, time.Since(start), err)
+	p.metrics.dialed(f, time.Since(start), err)
 	if err != nil {
 		return nil, tunnel.AsDialError(f.Address, err)
 	}

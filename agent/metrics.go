@@ -183,7 +183,7 @@ func bytesCounter(name, help, direction string, counter interface{ Load() int64 
 // either an attack or a rule that is too tight.
 func (m *metrics) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	if err == nil {
-		m.dialLatency.Observe(took.Seconds())
+		observe.Dial(m.dialLatency, f, took)
 		if logging.Enabled(m.log, logrus.DebugLevel) {
 			m.log.WithFields(fields(f)).WithField("took", took).Debug("connected to destination")
 		}

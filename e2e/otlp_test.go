@@ -7,15 +7,24 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
 )
 
 // otlpSpan is the span of a dial, as a collector receives it.
 type otlpSpan struct {
-	TraceID    string
+	service string
+
+	TraceID, SpanID, ParentSpanID string
+
 	Attributes []struct {
 		Key   string
 		Value struct{ StringValue string }
@@ -35,11 +44,12 @@ func (s otlpSpan) attribute(key string) string {
 	return ""
 }
 
-// collect starts a collector, and returns its URL and the spans so far of a trace, by service.
-func collect(t *testing.T) (address string, of func(trace string) map[string]otlpSpan) {
+// collect starts a collector, and returns its URL, and what returns the spans so far of a
+// trace: one whose parent is the client's span, the one whose parent is that, and so on.
+func collect(t *testing.T) (address string, chain func(trace, parent string) []otlpSpan) {
 	t.Helper()
 	var mu sync.Mutex
-	traces := map[string]map[string]otlpSpan{}
+	var spans []otlpSpan
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var body struct {
 			ResourceSpans []struct {
@@ -55,56 +65,114 @@ func collect(t *testing.T) (address string, of func(trace string) map[string]otl
 		defer mu.Unlock()
 		for _, all := range body.ResourceSpans {
 			for _, span := range all.ScopeSpans[0].Spans {
-				if traces[span.TraceID] == nil {
-					traces[span.TraceID] = map[string]otlpSpan{}
-				}
-				traces[span.TraceID][all.Resource.attribute("service.name")] = span
+				span.service = all.Resource.attribute("service.name")
+				spans = append(spans, span)
 			}
 		}
 	}))
 	t.Cleanup(s.Close)
-	return s.URL, func(trace string) map[string]otlpSpan {
+	return s.URL, func(trace, parent string) (chain []otlpSpan) {
 		mu.Lock()
 		defer mu.Unlock()
-		copied := map[string]otlpSpan{}
-		for service, span := range traces[trace] {
-			copied[service] = span
+		for {
+			i := slices.IndexFunc(spans, func(s otlpSpan) bool { return s.TraceID == trace && s.ParentSpanID == parent })
+			if i < 0 {
+				return chain
+			}
+			chain, parent = append(chain, spans[i]), spans[i].SpanID
 		}
-		return copied
+	}
+}
+
+// spansOf dials target through an HTTP proxy, as a client with the given trace-id, and returns
+// the spans that this leads to, one of each service, each the parent of the next.
+func spansOf(t *testing.T, proxy, target, trace string, chain func(trace, parent string) []otlpSpan, services ...string) []otlpSpan {
+	t.Helper()
+	const parent = "00f067aa0ba902b7"
+	c := must(net.Dial("tcp", proxy))(t)
+	defer c.Close()
+	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\ntraceparent: 00-%s-%s-01\r\n\r\n", target, trace, parent)
+	must(io.ReadAtLeast(c, make([]byte, 64), len("HTTP/1.1 200")))(t)
+	var got []otlpSpan
+	eventually(t, patience, "a span of each hop, with that of the hop before as its parent", func() (bool, any) {
+		got = chain(trace, parent)
+		return slices.EqualFunc(got, services, func(s otlpSpan, service string) bool { return s.service == service }), got
+	})
+	return got
+}
+
+// exemplars are the trace-ids that the dial histograms of a process have, as Prometheus asks
+// for its metrics where it wants exemplars.
+func exemplars(t *testing.T, address string) (traces []string) {
+	t.Helper()
+	r := must(http.NewRequest(http.MethodGet, address, nil))(t)
+	r.Header.Set("Accept", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")
+	answer := must(http.DefaultClient.Do(r))(t)
+	defer answer.Body.Close()
+	for all := expfmt.NewDecoder(answer.Body, expfmt.ResponseFormat(answer.Header)); ; {
+		var family dto.MetricFamily
+		if err := all.Decode(&family); err == io.EOF {
+			return traces
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range family.Metric {
+			for _, bucket := range m.GetHistogram().GetBucket() {
+				for _, l := range bucket.GetExemplar().GetLabel() {
+					if !strings.HasSuffix(family.GetName(), "_dial_duration_seconds") || l.GetName() != "trace_id" {
+						t.Errorf("%s has an exemplar with %s", family.GetName(), l)
+					}
+					traces = append(traces, l.GetValue())
+				}
+			}
+		}
 	}
 }
 
 // Each hop of a dial sends a span of one trace, which is that of the client's traceparent;
-// those of a failed dial say why.
+// those of a failed dial say why. Histograms of dials lead to those that have succeeded.
 func TestSpansOfEveryHop(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"auto", "off"} {
 		t.Run("link "+mode, func(t *testing.T) {
-			address, of := collect(t)
+			address, chain := collect(t)
 			w := &whole{Suite: newSuite(t)}
 			to, link := "--traces-endpoint="+address, "--link="+mode
 			w.server = must(w.StartServer(to, "--server-id=server-1"))(t)
 			w.agent = must(w.StartAgent(w.server, to, link, "--agent-id=agent-1"))(t)
-			w.https = must(w.StartHTTPS(w.server, to, link))(t)
-			spans := func(trace, target string) map[string]otlpSpan {
-				c := must(net.Dial("tcp", w.https.Address()))(t)
-				defer c.Close()
-				fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\ntraceparent: 00-%s-00f067aa0ba902b7-01\r\n\r\n", target, trace)
-				must(io.ReadAtLeast(c, make([]byte, 64), len("HTTP/1.1 200")))(t)
-				eventually(t, patience, "a span of each hop", func() (bool, any) { return len(of(trace)) == 3, of(trace) })
-				return of(trace)
+			health := suite.Loopback(testutil.Reserved(t))
+			w.https = must(w.StartHTTPS(w.server, to, link, "--health-address="+health))(t)
+			spans := func(trace, target string) []otlpSpan {
+				return spansOf(t, w.https.Address(), target, trace, chain, "konnectivity-https-proxy", "konnectivity-server", "konnectivity-agent")
 			}
 			const good, bad = "4bf92f3577b34da6a3ce929d0e0e4736", "4bf92f3577b34da6a3ce929d0e0e4737"
 			got := spans(good, echoTarget(t))
-			if got["konnectivity-https-proxy"].attribute("konnectivity.route") != "tunnel" || got["konnectivity-server"].attribute("konnectivity.next.id") != "agent-1" ||
-				got["konnectivity-agent"].attribute("server.address") != "127.0.0.1" {
+			if got[0].attribute("konnectivity.route") != "tunnel" || got[1].attribute("konnectivity.next.id") != "agent-1" ||
+				got[2].attribute("server.address") != "127.0.0.1" {
 				t.Errorf("%+v", got)
 			}
-			for service, span := range spans(bad, testutil.Refusing(t)) {
-				if got[service].Status.Code != 0 || span.Status.Code != 2 || span.attribute("error.type") != "refused" {
-					t.Errorf("%s: %+v", service, span)
+			for i, span := range spans(bad, testutil.Refusing(t)) {
+				if got[i].Status.Code != 0 || span.Status.Code != 2 || span.attribute("error.type") != "refused" {
+					t.Errorf("%+v", span)
+				}
+			}
+			for _, of := range []string{"http://" + health + "/metrics", w.server.HealthURL("/metrics"), w.agent.HealthURL("/metrics")} {
+				if traces := exemplars(t, of); !slices.Equal(traces, []string{good}) {
+					t.Errorf("%s has the exemplars %s", of, traces)
 				}
 			}
 		})
 	}
+}
+
+// The span of a server that dials by another one is the parent of that one's.
+func TestSpansThroughAnotherServer(t *testing.T) {
+	t.Parallel()
+	address, chain := collect(t)
+	to := "--traces-endpoint=" + address
+	c := newCrewOf(t, newSuite(t), func(_ int, all []string) []string {
+		return []string{to, "--peer-servers=" + strings.Join(all, ",")}
+	})
+	sidecar := must(c.StartHTTPS(c.servers[0], to))(t)
+	spansOf(t, sidecar.Address(), c.targets[1], "4bf92f3577b34da6a3ce929d0e0e4736", chain, "konnectivity-https-proxy", "konnectivity-server", "konnectivity-server")
 }

@@ -1,6 +1,7 @@
 package httpsproxy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -31,11 +32,10 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 	}
 	_ = conn.SetDeadline(time.Time{})
 	read, _ := rw.Reader.Peek(rw.Reader.Buffered())
-	major, minor, id := r.ProtoMajor, r.ProtoMinor, requestID(r)
+	major, minor, rec := r.ProtoMajor, r.ProtoMinor, newRecord(c, kindConnect, r, address)
 	ahead := admission.NewLookahead(c.conn, readAhead, read)
 	c.detach(func() {
 		answer := &connectAnswer{conn: c.conn, ahead: ahead, proto: fmt.Sprintf("HTTP/%d.%d", major, minor)}
-		rec := newRecord(c, kindConnect, id, address)
 		defer s.log(rec)
 		if refused != nil {
 			rec.refuse(refused)
@@ -49,19 +49,16 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 
 // requestID returns the id that follows a request across hops: the id from one of
 // the suite's own programs, or the trace-id from its client (W3C Trace Context), so
-// that logs lead from one to the other; or a new id.
-func requestID(r *http.Request) string {
-	if given := r.Header["Konnectivity-Id"]; len(given) == 1 && r.Method == http.MethodConnect {
-		if id := tunnel.CleanID(given[0]); id != "" {
-			return id
-		}
-	}
+// that logs lead from one to the other; or a new id. parent is the client's span, if it
+// has told one.
+func requestID(r *http.Request) (id string, parent uint64) {
 	if given := r.Header["Traceparent"]; len(given) == 1 {
-		if id := tunnel.TraceParent(given[0]); id != "" {
-			return id
-		}
+		id, parent = tunnel.TraceParent(given[0])
 	}
-	return tunnel.NewID()
+	if given := r.Header["Konnectivity-Id"]; len(given) == 1 && r.Method == http.MethodConnect {
+		id = cmp.Or(tunnel.CleanID(given[0]), id)
+	}
+	return cmp.Or(id, tunnel.NewID()), parent
 }
 
 // tunnel dials, answers and relays; it returns when the tunnel has ended.

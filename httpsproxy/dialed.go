@@ -65,7 +65,8 @@ func (s *Server) dial(ctx context.Context, network, address string) (net.Conn, e
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.Forwarder.DialTimeout, tunnel.DefaultDialTimeout))
 	defer cancel()
 	defer context.AfterFunc(x.ctx, cancel)()
-	flow := &tunnel.Flow{Request: x.rec.flow.Request}
+	flow := &tunnel.Flow{Request: x.rec.flow.Request, Span: x.rec.flow.Span}
+	s.Forwarder.Trace(flow)
 	leg := flow.To(address) // for a customer's proxy, the proxy's
 	leg.Network = network
 	start := time.Now()

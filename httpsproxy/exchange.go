@@ -53,7 +53,7 @@ type exchangeKey struct{}
 func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
 func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) *exchange {
-	x := &exchange{ResponseWriter: w, server: s, client: c, rc: http.NewResponseController(w), rec: newRecord(c, kindForward, requestID(r), "")}
+	x := &exchange{ResponseWriter: w, server: s, client: c, rc: http.NewResponseController(w), rec: newRecord(c, kindForward, r, "")}
 	if asksUpgrade(r) != "" {
 		x.rec.flow.Front = kindUpgrade // from the start
 	}

@@ -1,6 +1,7 @@
 package httpsproxy
 
 import (
+	"net/http"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -43,10 +44,11 @@ type record struct {
 	err     error  // why it ended; nil: in order
 }
 
-func newRecord(c *client, kind, id, destination string) *record {
+func newRecord(c *client, kind string, r *http.Request, destination string) *record {
+	id, parent := requestID(r)
 	return &record{
 		kind:  kind,
-		flow:  &tunnel.Flow{Request: tunnel.Request{ID: id, Front: kind, Network: "tcp", Address: destination, Source: c.RemoteAddr()}},
+		flow:  &tunnel.Flow{Request: tunnel.Request{ID: id, Front: kind, Network: "tcp", Address: destination, Source: c.RemoteAddr()}, Span: tunnel.Span{Parent: parent}},
 		start: time.Now(), outcome: front.OutcomeOK,
 	}
 }

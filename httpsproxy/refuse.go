@@ -97,7 +97,7 @@ func sentence(text string) string {
 
 // turnAway refuses a request whatever its destination, and ends its connection.
 func (s *Server) turnAway(c *client, w http.ResponseWriter, r *http.Request, why *refusal) {
-	rec := newRecord(c, kindForward, requestID(r), r.Host)
+	rec := newRecord(c, kindForward, r, r.Host)
 	if r.Method == http.MethodConnect {
 		rec.kind = kindConnect
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"testing"
+	"time"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -13,7 +14,7 @@ import (
 // request and of an upgraded one; what is no trace-id is replaced.
 func TestTraceParentFollowsTheDial(t *testing.T) {
 	const trace = "0af7651916cd43dd8448eb211c80319c"
-	ids := make(chan string, 1)
+	ids, parents := make(chan string, 1), make(chan uint64, 2)
 	target := testutil.Serve(t, echo)
 	origin := startOrigin(t, hello)
 	p := startProxy(t, func(o *Options) {
@@ -22,6 +23,7 @@ func TestTraceParentFollowsTheDial(t *testing.T) {
 			return dialTCP(ctx, f)
 		})
 		o.Forward = o.Forwarder.Dialer
+		o.Forwarder.Observers = append(o.Forwarder.Observers, tracer{parents: parents})
 	})
 	for parent, kept := range map[string]bool{
 		"00-" + trace + "-b7ad6b7169203331-01": true,
@@ -31,15 +33,27 @@ func TestTraceParentFollowsTheDial(t *testing.T) {
 		w := dialWire(t, p.addr)
 		w.send("CONNECT %s HTTP/1.1\r\nTraceparent: %s\r\n\r\n", target, parent)
 		w.head()
-		if id := receive(t, "CONNECT's id", ids); (id == trace) != kept || id == "" {
-			t.Errorf("CONNECT with %q runs under %q", parent, id)
+		if id, span := receive(t, "CONNECT's id", ids), receive(t, "its parent", parents); (id == trace) != kept || id == "" || (span == 0xb7ad6b7169203331) != kept {
+			t.Errorf("CONNECT with %q runs under %q and %x", parent, id, span)
 		}
 		w = dialWire(t, p.addr)
 		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\ntraceparent: %s\r\nConnection: close\r\n\r\n", origin, parent)
 		_ = body(t, w.response(http.MethodGet))
 		p.transport.CloseIdleConnections()
-		if id := receive(t, "the request's id", ids); (id == trace) != kept || id == "" {
-			t.Errorf("GET with %q runs under %q", parent, id)
+		if id, span := receive(t, "the request's id", ids), receive(t, "its parent", parents); (id == trace) != kept || id == "" || (span == 0xb7ad6b7169203331) != kept {
+			t.Errorf("GET with %q runs under %q and %x", parent, id, span)
 		}
 	}
 }
+
+// tracer tells the parents of dials that begin.
+type tracer struct {
+	tunnel.Observer
+	parents chan uint64
+}
+
+func (tr tracer) Trace(f *tunnel.Flow)                       { tr.parents <- f.Span.Parent }
+func (tracer) Dialed(*tunnel.Flow, time.Duration, error)     {}
+func (tracer) Unanswered(*tunnel.Flow, time.Duration, error) {}
+func (tracer) Opened(*tunnel.Flow)                           {}
+func (tracer) Closed(*tunnel.Flow, time.Duration, error)     {}

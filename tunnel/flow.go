@@ -64,6 +64,9 @@ type Flow struct {
 	// Granted is what the dial found out.
 	Resume *Resume
 
+	// Span names what a Tracer notes of the dial.
+	Span Span
+
 	// Result is written by the dialers, one at a time, until Dial has returned,
 	// also with an error. It may be read from then on.
 	Result
@@ -86,6 +89,12 @@ type Flow struct {
 	held  [2]atomic.Bool // bytes wait to be taken
 
 	after *after // run at the end
+}
+
+// Span has the ids of two spans of a trace (docs/traces.md); 0: there is none.
+type Span struct {
+	ID     uint64 // of the dial here; the next hop is told, if that is one of ours
+	Parent uint64 // of the dial at the hop before, or a client's, as it has told
 }
 
 // after is a function to call at a flow's end, and the next one.
@@ -184,7 +193,7 @@ func (f *Flow) Who() Identity {
 // has found out so far. The two share nothing else: f sees what the try's dialers
 // find out once f adopts the try, and the relay counts in f alone.
 func (f *Flow) To(address string) *Flow {
-	try := &Flow{Request: f.Request, Result: f.Result}
+	try := &Flow{Request: f.Request, Span: f.Span, Result: f.Result}
 	try.Address = address
 	return try
 }

@@ -64,12 +64,13 @@ func TestBeginWhileCarrying(t *testing.T) {
 func TestTryIsSeparateUntilAdopted(t *testing.T) {
 	f := &tunnel.Flow{
 		Request: tunnel.Request{ID: "one", Front: "socks5", Network: "tcp", Address: "name:1", Source: tunnel.Addr{Text: "c:1"}, Client: &tunnel.Client{Tenant: "t"}},
+		Span:    tunnel.Span{ID: 1, Parent: 2},
 		Result:  tunnel.Result{Route: tunnel.RouteTunnel},
 	}
 	asked, found := f.Request, f.Result
 	try := f.To("10.0.0.1:1")
 	asked.Address = "10.0.0.1:1"
-	if try.Request != asked || try.Result != found || try.Tenant() != "t" {
+	if try.Request != asked || try.Span != f.Span || try.Result != found || try.Tenant() != "t" {
 		t.Errorf("a try has %+v", try)
 	}
 	try.Hop, try.Resolved = tunnel.Direct, "10.0.0.1:1"

@@ -27,6 +27,13 @@ type Observer interface {
 	Closed(f *Flow, took time.Duration, err error)
 }
 
+// Tracer is an Observer that is told, too, when a dial begins. It may give the flow a
+// Span.ID.
+type Tracer interface {
+	Observer
+	Trace(f *Flow)
+}
+
 // Handler makes the connection that a flow asks for, and carries it to its end.
 // *Forwarder does that; other Handlers stand before it to count or limit.
 type Handler interface {
@@ -137,6 +144,15 @@ func (f *Forwarder) End(flow *Flow, err error) {
 	}
 }
 
+// Trace tells Tracers that a dial begins, for a front that does not dial by Dial.
+func (f *Forwarder) Trace(flow *Flow) {
+	for _, o := range f.Observers {
+		if t, ok := o.(Tracer); ok {
+			t.Trace(flow)
+		}
+	}
+}
+
 // Dial is Forward's first step: it dials what flow asks for within DialTimeout
 // and tells Observers. An error is a *DialError. It blocks until then, or until
 // ctx ends.
@@ -150,6 +166,7 @@ func (f *Forwarder) Dial(ctx context.Context, flow *Flow) (Conn, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	f.Trace(flow)
 	start := time.Now()
 	far, err := f.Dialer.Dial(ctx, flow)
 	if err != nil {

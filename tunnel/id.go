@@ -2,7 +2,10 @@ package tunnel
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -31,20 +34,38 @@ func CleanID(id string) string {
 	return id
 }
 
+// TraceID returns the trace-id, 32 hex digits, for the id of a connection. An id that is a
+// trace-id stays as it is. One of ours has 64 bits and gets 64 zeros before it, as W3C Trace
+// Context asks. Any other is hashed.
+func TraceID(id string) string {
+	if digits, err := hex.DecodeString(id); err == nil && (len(digits) == 8 || len(digits) == 16) {
+		return fmt.Sprintf("%032x", digits)
+	}
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:16])
+}
+
+// FormatTraceParent returns the traceparent header of a span, not 0, of the dial of a
+// connection: a sampled one.
+func FormatTraceParent(id string, span uint64) string {
+	return fmt.Sprintf("00-%s-%016x-01", TraceID(id), span)
+}
+
 // TraceParent returns the trace-id of a traceparent header (W3C Trace Context
-// §3.2), 32 hex digits, or "" where the header is not valid. Versions above 00
-// may have more behind it.
-func TraceParent(header string) string {
+// §3.2), 32 hex digits, and the span's id, or "" and 0 where the header is not valid.
+// Versions above 00 may have more behind it.
+func TraceParent(header string) (trace string, span uint64) {
 	const length = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	if len(header) < length || header[2] != '-' || header[35] != '-' || header[52] != '-' || header[:2] == "ff" ||
 		len(header) > length && (header[:2] == "00" || header[length] != '-') {
-		return ""
+		return "", 0
 	}
 	version, trace, parent, flags := header[:2], header[3:35], header[36:52], header[53:length]
 	if !lowerHex(version+trace+parent+flags) || zeros(trace) || zeros(parent) {
-		return ""
+		return "", 0
 	}
-	return trace
+	span, _ = strconv.ParseUint(parent, 16, 64)
+	return trace, span
 }
 
 func lowerHex(s string) bool {

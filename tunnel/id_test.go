@@ -24,16 +24,30 @@ func TestTraceParent(t *testing.T) {
 		"00-" + trace:                                            "",
 		"":                                                       "",
 	} {
-		if got := tunnel.TraceParent(header); got != want {
-			t.Errorf("%q: %q, want %q", header, got, want)
+		got, span := tunnel.TraceParent(header)
+		if got != want || (span == 0xb7ad6b7169203331) != (want != "") {
+			t.Errorf("%q: %q, %x, want %q", header, got, span, want)
 		}
+	}
+}
+
+// A header of ours says what it was made of, by whatever id the connection has.
+func TestTraceID(t *testing.T) {
+	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	for id, want := range map[string]string{trace: trace, "0af7651916cd43dd": "00000000000000000af7651916cd43dd", "my-id": tunnel.TraceID("my-id")} {
+		if got, span := tunnel.TraceParent(tunnel.FormatTraceParent(id, 7)); got != want || span != 7 {
+			t.Errorf("%s: %s, %x", id, got, span)
+		}
+	}
+	if tunnel.TraceID("my-id") == tunnel.TraceID("another") {
+		t.Error("two ids are one trace")
 	}
 }
 
 func FuzzTraceParent(f *testing.F) {
 	f.Add("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	f.Fuzz(func(t *testing.T, header string) {
-		if id := tunnel.TraceParent(header); id != "" && (len(id) != 32 || tunnel.CleanID(id) != id) {
+		if id, span := tunnel.TraceParent(header); (id == "") != (span == 0) || id != "" && (len(id) != 32 || tunnel.CleanID(id) != id) {
 			t.Errorf("%q: %q", header, id)
 		}
 	})

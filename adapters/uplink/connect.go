@@ -97,7 +97,7 @@ func (s *connectSession) request(ctx context.Context, h handshaken, f *tunnel.Fl
 		s.failed(err)
 		return nil, unavailable(f.Address, err)
 	}
-	ask := connect.Request{Address: f.Address, ID: f.ID, UserAgent: s.opt.Software}
+	ask := connect.Request{Address: f.Address, ID: f.ID, Span: f.Span.ID, UserAgent: s.opt.Software}
 	if token != "" {
 		ask.Authorization = "Bearer " + token
 	}

@@ -8,11 +8,13 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"konnectivity/internal/version"
+	"konnectivity/tunnel"
 )
 
 // NewRegistry returns a registry with the metrics of any Go program (go_*,
@@ -37,6 +39,16 @@ func buildInfo(component string) prometheus.Collector {
 			"component": component, "version": build.Version, "commit": build.Commit, "goversion": build.Go,
 		},
 	}, func() float64 { return 1 })
+}
+
+// Dial observes in h, a histogram, for how long a connection was dialed. One whose span is
+// sent (docs/traces.md) is an exemplar, which Prometheus takes in its protobuf form.
+func Dial(h prometheus.Observer, f *tunnel.Flow, took time.Duration) {
+	if f.Span.ID == 0 {
+		h.Observe(took.Seconds())
+		return
+	}
+	h.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": tunnel.TraceID(f.ID)})
 }
 
 // MountMetrics serves /metrics from gatherer on mux.

@@ -18,9 +18,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 
 	"konnectivity/internal/observe"
 	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
 )
 
 // gathered is a gatherer of one metric that is what value returns.
@@ -37,6 +39,29 @@ func scraped(ctx context.Context, h http.Handler, coding string) *httptest.Respo
 	r.Header.Set("Accept-Encoding", coding)
 	h.ServeHTTP(w, r)
 	return w
+}
+
+// A dial with a span is an exemplar of its histogram. The text form shows none.
+func TestDialsAreExemplars(t *testing.T) {
+	registry, h := prometheus.NewRegistry(), prometheus.NewHistogram(prometheus.HistogramOpts{Name: "dials", Buckets: []float64{1, 2}})
+	registry.MustRegister(h)
+	quick, slow := tunnel.NewFlow("tcp", "a:1"), tunnel.NewFlow("tcp", "a:1")
+	slow.Span.ID = 7
+	observe.Dial(h, quick, time.Millisecond)
+	observe.Dial(h, slow, 1500*time.Millisecond)
+	handler := observe.Metrics(registry)
+	if text := scraped(t.Context(), handler, "").Body.String(); !strings.Contains(text, "dials_count 2") || strings.Contains(text, "trace_id") {
+		t.Error(text)
+	}
+	w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil)
+	r.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeProtoDelim)))
+	handler.ServeHTTP(w, r)
+	var family dto.MetricFamily
+	testutil.NoError(t, expfmt.NewDecoder(w.Body, expfmt.ResponseFormat(w.Header())).Decode(&family))
+	buckets := family.Metric[0].Histogram.Bucket
+	if e := buckets[1].Exemplar; buckets[0].Exemplar != nil || e.GetValue() != 1.5 || len(e.GetLabel()) != 1 || e.Label[0].GetName() != "trace_id" || e.Label[0].GetValue() != tunnel.TraceID(slow.ID) {
+		t.Errorf("%v", buckets)
+	}
 }
 
 // Concurrent requests share scrapes, which are made one at a time.

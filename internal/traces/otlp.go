@@ -3,9 +3,6 @@ package traces
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -43,6 +40,7 @@ type scopeSpans struct {
 type span struct {
 	Trace      string      `json:"traceId"`
 	ID         string      `json:"spanId"`
+	Parent     string      `json:"parentSpanId,omitempty"`
 	Name       string      `json:"name"`
 	Kind       int         `json:"kind"`
 	Start      int64       `json:"startTimeUnixNano,string"`
@@ -90,11 +88,9 @@ func resourceOf(component, name string) resource {
 }
 
 // spanOf is the span of a dial that has just ended.
-func spanOf(trace [16]byte, f *tunnel.Flow, now time.Time, took time.Duration, err error) span {
-	var id [8]byte
-	_, _ = rand.Read(id[:]) // never fails
+func spanOf(f *tunnel.Flow, now time.Time, took time.Duration, err error) span {
 	s := span{
-		Trace: hex.EncodeToString(trace[:]), ID: hex.EncodeToString(id[:]), Name: "dial", Kind: kindClient,
+		Trace: tunnel.TraceID(f.ID), ID: spanID(f.Span.ID), Parent: spanID(f.Span.Parent), Name: "dial", Kind: kindClient,
 		Start: now.Add(-took).UnixNano(), End: now.UnixNano(),
 	}
 	host, port, _ := tunnel.SplitAddress(f.Address)
@@ -114,19 +110,12 @@ func spanOf(trace [16]byte, f *tunnel.Flow, now time.Time, took time.Duration, e
 	return s
 }
 
-// traceID returns the trace-id for the id of a connection. An id that is a trace-id stays as it
-// is. One of ours has 64 bits and gets 64 zeros before it, as W3C Trace Context asks. Any other
-// is hashed.
-func traceID(id string) (trace [16]byte) {
-	digits, err := hex.DecodeString(id)
-	switch {
-	case err == nil && (len(digits) == 8 || len(digits) == 16):
-		copy(trace[16-len(digits):], digits)
-	default:
-		sum := sha256.Sum256([]byte(id))
-		copy(trace[:], sum[:])
+// spanID is the id as OTLP writes it; "" for none.
+func spanID(id uint64) string {
+	if id == 0 {
+		return ""
 	}
-	return trace
+	return fmt.Sprintf("%016x", id)
 }
 
 // post sends a batch, and returns how many spans the collector has refused.

@@ -1,5 +1,5 @@
 // Package traces exports a span of every dial of a process to an OpenTelemetry collector
-// (docs/traces.md). An [Exporter] is a tunnel.Observer; all four programs have the same one.
+// (docs/traces.md). An [Exporter] is a tunnel.Tracer; all four programs have the same one.
 //
 // A span is noted by the goroutine that dials, and put into a bounded queue. Another
 // goroutine sends the queue, by OTLP over HTTP with JSON. So a collector that is slow or gone
@@ -12,8 +12,9 @@ package traces
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
+	"math"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -125,17 +126,21 @@ func New(o Options) (*Exporter, error) {
 	return e, nil
 }
 
+// Trace implements tunnel.Tracer. Of the tries to go on with a connection, which are many,
+// there are no spans.
+func (e *Exporter) Trace(f *tunnel.Flow) {
+	if !f.Resume.Again() && e.chosen(f.ID) {
+		f.Span.ID = 1 + rand.Uint64N(math.MaxUint64)
+	}
+}
+
 // Dialed implements tunnel.Observer.
 func (e *Exporter) Dialed(f *tunnel.Flow, took time.Duration, err error) {
-	if f.Resume.Again() { // one of many tries to go on with a connection
-		return
-	}
-	trace := traceID(f.ID)
-	if !e.chosen(trace) {
+	if f.Span.ID == 0 {
 		return
 	}
 	select {
-	case e.queue <- spanOf(trace, f, time.Now(), took, err):
+	case e.queue <- spanOf(f, time.Now(), took, err):
 	default:
 		e.dropped.Add(1)
 	}
@@ -143,8 +148,12 @@ func (e *Exporter) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 
 // chosen decides as OpenTelemetry's TraceIDRatioBased sampler does: by the last 8 bytes of the
 // trace-id, halved.
-func (e *Exporter) chosen(trace [16]byte) bool {
-	return e.below == 1<<63 || binary.BigEndian.Uint64(trace[8:])>>1 < e.below
+func (e *Exporter) chosen(id string) bool {
+	if e.below == 1<<63 {
+		return true
+	}
+	last, _ := strconv.ParseUint(tunnel.TraceID(id)[16:], 16, 64) // 16 hex digits
+	return last>>1 < e.below
 }
 
 // Unanswered implements tunnel.Observer.

@@ -94,6 +94,12 @@ func newFlow() *tunnel.Flow {
 	return f
 }
 
+// dial is what a Forwarder does with a Tracer.
+func dial(e *Exporter, f *tunnel.Flow, took time.Duration, err error) {
+	e.Trace(f)
+	e.Dialed(f, took, err)
+}
+
 // counted wants the metric to have these values.
 func counted(t *testing.T, registry *prometheus.Registry, dropped, sent int) {
 	t.Helper()
@@ -114,11 +120,15 @@ func TestSpans(t *testing.T) {
 	stop := run(t, e)
 	f := newFlow()
 	f.ID = "4bf92f3577b34da6a3ce929d0e0e4736"
-	e.Dialed(f, 2*time.Second, nil)
-	e.Dialed(newFlow(), time.Second, &tunnel.DialError{Failure: tunnel.FailRefused, Reason: "nobody listens"})
+	f.Span.Parent = 0xf067aa0ba902b7
+	dial(e, f, 2*time.Second, nil)
+	if next := f.To("10.0.0.7:5432"); f.Span.ID == 0 || next.Span != f.Span {
+		t.Errorf("the next hop is told %+v of %+v", next.Span, f.Span)
+	}
+	dial(e, newFlow(), time.Second, &tunnel.DialError{Failure: tunnel.FailRefused, Reason: "nobody listens"})
 	again := newFlow()
 	again.Resume = &tunnel.Resume{Epoch: 1}
-	e.Dialed(again, time.Second, nil) // is no dial of a new connection
+	dial(e, again, time.Second, nil) // is no dial of a new connection
 	stop()
 	spans := c.got()
 	if len(spans) != 2 || said.String() != "" {
@@ -132,11 +142,11 @@ func TestSpans(t *testing.T) {
 			t.Errorf("port %d", a.Value.Number)
 		}
 	}
-	if good.Trace != f.ID || len(good.ID) != 16 || good.End-good.Start != int64(2*time.Second) || good.Status.Code != 0 ||
+	if good.Trace != f.ID || good.ID != fmt.Sprintf("%016x", f.Span.ID) || good.Parent != "00f067aa0ba902b7" || good.End-good.Start != int64(2*time.Second) || good.Status.Code != 0 ||
 		attributes["server.address"] != "db.prod.svc" || attributes["konnectivity.previous"] != "server-1" || attributes["konnectivity.resolved"] != "10.0.0.7:5432" {
 		t.Errorf("%+v", good)
 	}
-	if bad.Status.Code != statusError || !strings.Contains(bad.Status.Message, "nobody listens") || good.ID == bad.ID || good.Trace == bad.Trace {
+	if bad.Status.Code != statusError || !strings.Contains(bad.Status.Message, "nobody listens") || good.ID == bad.ID || bad.Parent != "" || good.Trace == bad.Trace {
 		t.Errorf("%+v", bad)
 	}
 	counted(t, registry, 0, 2)
@@ -146,7 +156,7 @@ func TestSpans(t *testing.T) {
 func TestCollectorIsGone(t *testing.T) {
 	e, said, registry := newExporter(t, "http://"+testutil.Refusing(t), 1)
 	for range queueMax + 7 {
-		e.Dialed(newFlow(), 0, nil)
+		dial(e, newFlow(), 0, nil)
 	}
 	counted(t, registry, 7, 0)
 	run(t, e)()
@@ -162,7 +172,7 @@ func TestCollectorRefuses(t *testing.T) {
 	e, said, registry := newExporter(t, c.URL, 1)
 	send := func(n int) {
 		for range n {
-			e.Dialed(newFlow(), 0, nil)
+			dial(e, newFlow(), 0, nil)
 		}
 		run(t, e)()
 	}
@@ -184,7 +194,7 @@ func TestCollectorHangs(t *testing.T) {
 	defer c.Close()
 	defer close(let)
 	e, _, registry := newExporter(t, c.URL, 1)
-	e.Dialed(newFlow(), 0, nil)
+	dial(e, newFlow(), 0, nil)
 	start := time.Now()
 	run(t, e)()
 	if took := time.Since(start); took > sendTime-time.Second {
@@ -200,9 +210,9 @@ func TestRatio(t *testing.T) {
 		b, _, _ := newExporter(t, "http://b:1", ratio)
 		n := 0
 		for range 10000 {
-			id := traceID(tunnel.NewID())
+			id := tunnel.NewID()
 			if a.chosen(id) != b.chosen(id) {
-				t.Fatalf("%v: %x is chosen by one", ratio, id)
+				t.Fatalf("%v: %s is chosen by one", ratio, id)
 			}
 			if a.chosen(id) {
 				n++
@@ -211,21 +221,6 @@ func TestRatio(t *testing.T) {
 		if n < want[0] || n > want[1] {
 			t.Errorf("%v: %d of 10000", ratio, n)
 		}
-	}
-}
-
-func TestTraceID(t *testing.T) {
-	for id, want := range map[string]string{
-		"4bf92f3577b34da6a3ce929d0e0e4736": "4bf92f3577b34da6a3ce929d0e0e4736",
-		"0af7651916cd43dd":                 "00000000000000000af7651916cd43dd",
-		"my-id":                            fmt.Sprintf("%x", traceID("my-id")),
-	} {
-		if got := fmt.Sprintf("%x", traceID(id)); got != want || strings.Trim(got, "0") == "" {
-			t.Errorf("%s: %s", id, got)
-		}
-	}
-	if traceID("my-id") == traceID("another") {
-		t.Error("two ids are one trace")
 	}
 }
 
@@ -263,7 +258,7 @@ func BenchmarkDialed(b *testing.B) {
 	f := newFlow()
 	b.ReportAllocs()
 	for b.Loop() {
-		e.Dialed(f, time.Second, nil)
+		dial(e, f, time.Second, nil)
 	}
 	close(e.queue)
 	<-done

@@ -47,6 +47,7 @@ type asked struct {
 // fields are the header fields that count.
 type fields struct {
 	id    string // the connection's id from the hop before; "" if none
+	span  uint64 // of the hop before, in a traceparent; 0 if none
 	token string // of "Proxy-Authorization: Bearer TOKEN" (RFC 6750 §2.1); a secret; "" if none
 }
 
@@ -111,8 +112,8 @@ func parseRequestLine(line string) (authority string, refused *badRequest) {
 }
 
 // readFields reads header fields up to the empty line. It checks that names are
-// valid. Of the values, only a bearer token and the id of the connection are used: the id from a
-// sidecar, else the trace-id of W3C Trace Context. A value that does not fit in a line of
+// valid. Of the values, only a bearer token and the id of the connection are used, the id from a
+// sidecar, else the trace-id of W3C Trace Context, and that one's span. A value that does not fit in a line of
 // readAhead is none.
 func readFields(r *bufio.Reader) (has fields, err error) {
 	trace := ""
@@ -136,7 +137,7 @@ func readFields(r *bufio.Reader) (has fields, err error) {
 		case strings.EqualFold(name, "Proxy-Authorization"):
 			has.token = bearer(value)
 		case strings.EqualFold(name, "traceparent"):
-			trace = tunnel.TraceParent(value)
+			trace, has.span = tunnel.TraceParent(value)
 		}
 		for !whole {
 			if _, whole, err = readLine(r); err != nil {

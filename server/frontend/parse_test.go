@@ -59,7 +59,7 @@ func TestReadConnect(t *testing.T) {
 		case tc.want != "":
 			rest, _ := io.ReadAll(r)
 			if err != nil || got.authority != tc.want || string(rest) != tc.rest {
-				t.Errorf("%q: %q, %v, left %q", name, got, err, rest)
+				t.Errorf("%q: %q, %v, left %q", name, got.authority, err, rest)
 			}
 		case tc.status == 0:
 			if !errors.Is(err, io.ErrUnexpectedEOF) {
@@ -67,7 +67,7 @@ func TestReadConnect(t *testing.T) {
 			}
 		default:
 			if bad == nil || bad.status != tc.status {
-				t.Errorf("%q: %q, %v, want %d", name, got, err, tc.status)
+				t.Errorf("%q: %q, %v, want %d", name, got.authority, err, tc.status)
 			}
 		}
 	}
@@ -85,8 +85,8 @@ func TestConnectKeepsItsID(t *testing.T) {
 		"Host: x\r\n": "",
 	} {
 		got, err := readConnect(bufio.NewReaderSize(strings.NewReader("CONNECT a:1 HTTP/1.1\r\n"+fields+"\r\n"), readAhead))
-		if err != nil || got.id != want {
-			t.Errorf("%q: %q, %v, want %q", fields, got.id, err, want)
+		if err != nil || got.id != want || (got.span == 0xb7ad6b7169203331) != strings.Contains(fields, trace) {
+			t.Errorf("%q: %q, %x, %v, want %q", fields, got.id, got.span, err, want)
 		}
 	}
 }

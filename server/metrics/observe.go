@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -27,7 +28,7 @@ func (m *Server) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	}
 	m.requests.WithLabelValues(f.Front, outcome(err)).Inc()
 	if err == nil {
-		m.dialDuration.Observe(took.Seconds())
+		observe.Dial(m.dialDuration, f, took)
 		return
 	}
 	failure := tunnel.FailureOf(err)

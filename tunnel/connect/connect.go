@@ -47,6 +47,7 @@ const (
 type Request struct {
 	Address       string // host:port of the destination
 	ID            string // of the connection, for the next hop; "" sends none
+	Span          uint64 // of this dial, for a hop of ours; 0 sends none
 	Authorization string // value of Proxy-Authorization; "" sends none
 	UserAgent     string // "" sends none
 }
@@ -126,7 +127,11 @@ func encode(req Request) (string, error) {
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n", req.Address, req.Address)
-	for _, h := range [][2]string{{"User-Agent", req.UserAgent}, {"Proxy-Authorization", req.Authorization}, {idHeader, req.ID}} {
+	trace := ""
+	if req.Span != 0 {
+		trace = tunnel.FormatTraceParent(req.ID, req.Span)
+	}
+	for _, h := range [][2]string{{"User-Agent", req.UserAgent}, {"Proxy-Authorization", req.Authorization}, {idHeader, req.ID}, {"Traceparent", trace}} {
 		if h[1] != "" {
 			fmt.Fprintf(&b, "%s: %s\r\n", h[0], h[1])
 		}

@@ -82,12 +82,13 @@ func TestHandshakeRequest(t *testing.T) {
 		request <- readHeaders(c)
 		_, _ = io.WriteString(c, "HTTP/1.1 200 Connection Established\r\n\r\n")
 	})
-	conn, err := Handshake(within(t, patience), c, Request{Address: "[::1]:443", ID: "0123abcd", Authorization: "Basic eDp5", UserAgent: "x/1"})
+	conn, err := Handshake(within(t, patience), c, Request{Address: "[::1]:443", ID: "0123abcd", Span: 0xab, Authorization: "Basic eDp5", UserAgent: "x/1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	want := "CONNECT [::1]:443 HTTP/1.1\r\nHost: [::1]:443\r\nUser-Agent: x/1\r\nProxy-Authorization: Basic eDp5\r\nKonnectivity-Id: 0123abcd\r\n\r\n"
+	want := "CONNECT [::1]:443 HTTP/1.1\r\nHost: [::1]:443\r\nUser-Agent: x/1\r\nProxy-Authorization: Basic eDp5\r\nKonnectivity-Id: 0123abcd\r\n" +
+		"Traceparent: 00-" + tunnel.TraceID("0123abcd") + "-00000000000000ab-01\r\n\r\n"
 	if got := <-request; got != want {
 		t.Errorf("sent %q, want %q", got, want)
 	}

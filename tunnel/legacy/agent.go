@@ -91,8 +91,9 @@ func newAgentSession(ctx context.Context, cfg AgentConfig) *AgentSession {
 		carrier: cfg.Forwarder, wg: &s.running, dials: map[int64]*accepted{},
 		nextID: func() int64 { return s.lastID.Add(1) },
 		ask: func(r *client.DialRequest) *tunnel.Flow {
-			asks := tunnel.Request{ID: dialID(r), Front: "agent", Network: r.GetProtocol(), Address: r.GetAddress(), Source: cfg.Source}
-			return &tunnel.Flow{Request: asks, Origin: tunnel.Origin{Server: s.serverID}}
+			id, span := dialID(r)
+			asks := tunnel.Request{ID: id, Front: "agent", Network: r.GetProtocol(), Address: r.GetAddress(), Source: cfg.Source}
+			return &tunnel.Flow{Request: asks, Span: tunnel.Span{Parent: span}, Origin: tunnel.Origin{Server: s.serverID}}
 		},
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))

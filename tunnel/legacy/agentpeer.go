@@ -156,7 +156,7 @@ func (p *AgentPeer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	}
 	request := dialRequest(random, f.Network, address)
 	if p.hello.duplex {
-		setDialID(request, f.ID)
+		setDialID(request, f.ID, f.Span.ID)
 	}
 	if !p.mux.sender.ask(request) {
 		p.giveUp(random, dial)

@@ -8,37 +8,45 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// fieldID is ours: the connection's id (tunnel.Flow) in a DialRequest, a
-// string. client.proto has no room for it. It is sent only to peers that say
-// keyDuplex; all others skip fields that they do not know, as protobuf has it.
-const fieldID = 1000
+// Fields of ours in a DialRequest, for which client.proto has no room: the connection's id
+// (tunnel.Flow), a string, and the id of the dial's span, fixed64. They are sent only to
+// peers that say keyDuplex; all others skip fields that they do not know, as protobuf has it.
+const (
+	fieldID   = 1000
+	fieldSpan = 1001
+)
 
-// setDialID puts the id of a connection into its DIAL_REQ; "" does nothing.
-func setDialID(request *client.Packet, id string) {
-	if id == "" {
-		return
+// setDialID puts the ids of a connection and a span into its DIAL_REQ; "" and 0 do nothing.
+func setDialID(request *client.Packet, id string, span uint64) {
+	var b []byte
+	if id != "" {
+		b = protowire.AppendString(protowire.AppendTag(b, fieldID, protowire.BytesType), id)
 	}
-	b := protowire.AppendTag(nil, fieldID, protowire.BytesType)
-	request.GetDialRequest().ProtoReflect().SetUnknown(protowire.AppendString(b, id))
+	if span != 0 {
+		b = protowire.AppendFixed64(protowire.AppendTag(b, fieldSpan, protowire.Fixed64Type), span)
+	}
+	request.GetDialRequest().ProtoReflect().SetUnknown(b)
 }
 
-// dialID is the id in a DIAL_REQ; "" where there is none that is fit for a log.
-func dialID(request *client.DialRequest) string {
+// dialID are the ids in a DIAL_REQ; "" where there is none that is fit for a log.
+func dialID(request *client.DialRequest) (id string, span uint64) {
 	rest := request.ProtoReflect().GetUnknown()
 	for len(rest) > 0 {
 		number, kind, n := protowire.ConsumeTag(rest)
 		if n < 0 {
-			return ""
+			return id, span
 		}
 		size := protowire.ConsumeFieldValue(number, kind, rest[n:])
-		if size < 0 {
-			return ""
-		}
-		if number == fieldID && kind == protowire.BytesType {
-			id, _ := protowire.ConsumeString(rest[n:])
-			return tunnel.CleanID(id)
+		switch {
+		case size < 0:
+			return id, span
+		case number == fieldID && kind == protowire.BytesType:
+			text, _ := protowire.ConsumeString(rest[n:])
+			id = tunnel.CleanID(text)
+		case number == fieldSpan && kind == protowire.Fixed64Type:
+			span, _ = protowire.ConsumeFixed64(rest[n:])
 		}
 		rest = rest[n+size:]
 	}
-	return ""
+	return id, span
 }

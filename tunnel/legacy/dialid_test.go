@@ -2,6 +2,7 @@ package legacy
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -29,11 +30,13 @@ func TestDialID(t *testing.T) {
 		"0af7651916cd43dd8448eb211c80319c": "0af7651916cd43dd8448eb211c80319c",
 		"":                                 "", "evil\nline": "", strings.Repeat("x", tunnel.MaxID+1): "",
 	} {
-		p := dialRequest(7, "tcp", "a:1")
-		setDialID(p, id)
-		got := overTheWire(t, p)
-		if dialID(got) != want || got.GetAddress() != "a:1" || got.GetRandom() != 7 {
-			t.Errorf("%q arrives as %q in %v", id, dialID(got), got)
+		for _, span := range []uint64{0, 1 << 63} {
+			p := dialRequest(7, "tcp", "a:1")
+			setDialID(p, id, span)
+			got := overTheWire(t, p)
+			if has, parent := dialID(got); has != want || parent != span || got.GetAddress() != "a:1" || got.GetRandom() != 7 {
+				t.Errorf("%q, %x arrives as %q, %x in %v", id, span, has, parent, got)
+			}
 		}
 	}
 }
@@ -48,17 +51,17 @@ func TestDialCarriesID(t *testing.T) {
 				Source: tunnel.Addr{Text: "10.0.0.9:8091"},
 				Forwarder: &tunnel.Forwarder{
 					Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-						seen.Store(f.ID)
+						seen.Store(fmt.Sprint(f.ID, " ", f.Span.Parent))
 						near, far := net.Pipe()
 						far.Close()
 						return tunnel.Wrap(near), nil
 					}),
 				},
 			})
-			c := testutil.Must(p.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "trace-1", Network: "tcp", Address: "a:1"}}))(t)
+			c := testutil.Must(p.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "trace-1", Network: "tcp", Address: "a:1"}, Span: tunnel.Span{ID: 7}}))(t)
 			_ = c.Reset(nil)
-			if id := seen.Load(); (id == "trace-1") == old || id == "" {
-				t.Errorf("the agent knows it as %q", id)
+			if ids := seen.Load().(string); (ids == "trace-1 7") == old || strings.HasPrefix(ids, " ") || old && !strings.HasSuffix(ids, " 0") {
+				t.Errorf("the agent knows it as %q", ids)
 			}
 			r.idle(p, s)
 		})
@@ -66,7 +69,7 @@ func TestDialCarriesID(t *testing.T) {
 	r := newRig(t, Limits{})
 	a := r.rawAgent(t)
 	go func() {
-		_, _ = a.peer.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "trace-1", Network: "tcp", Address: "a:1"}})
+		_, _ = a.peer.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "trace-1", Network: "tcp", Address: "a:1"}, Span: tunnel.Span{ID: 7}})
 	}()
 	if request := a.want(client.PacketType_DIAL_REQ).GetDialRequest(); len(request.ProtoReflect().GetUnknown()) != 0 {
 		t.Errorf("an old agent gets %v", request)
@@ -77,13 +80,13 @@ func TestDialCarriesID(t *testing.T) {
 
 func FuzzDialID(f *testing.F) {
 	p := dialRequest(1, "tcp", "a:1")
-	setDialID(p, "trace-1")
+	setDialID(p, "trace-1", 7)
 	f.Add([]byte(p.GetDialRequest().ProtoReflect().GetUnknown()))
 	f.Add([]byte{0xc2, 0x3e, 0xff})
 	f.Fuzz(func(t *testing.T, unknown []byte) {
 		request := &client.DialRequest{}
 		request.ProtoReflect().SetUnknown(unknown)
-		if id := dialID(request); id != tunnel.CleanID(id) || len(id) > tunnel.MaxID {
+		if id, _ := dialID(request); id != tunnel.CleanID(id) || len(id) > tunnel.MaxID {
 			t.Errorf("%q", id)
 		}
 	})

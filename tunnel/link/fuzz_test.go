@@ -19,6 +19,7 @@ func FuzzMessages(f *testing.F) {
 	}
 	f.Add(hello)
 	f.Add(openMsg{network: "tcp4", address: "example.test:80", id: "0123456789abcdef", credit: initialWindow}.encode())
+	f.Add(openMsg{network: "tcp", address: "x:1", span: 1 << 63}.encode())
 	token := [16]byte{1, 2, 3}
 	f.Add(openMsg{network: "tcp", address: "x:1", resume: &tunnel.Resume{Token: token, Window: 30 * time.Second}}.encode())
 	f.Add(openMsg{network: "tcp", address: "x:1", resume: &tunnel.Resume{

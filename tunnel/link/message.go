@@ -162,6 +162,7 @@ type openMsg struct {
 	cluster              string // "": that of the server's flags
 	who                  tunnel.Identity
 	rules                string
+	span                 uint64         // 0: none is sent
 	resume               *tunnel.Resume // nil: plain
 }
 
@@ -176,6 +177,7 @@ var openFields = []field[openMsg]{
 	{13, "text", putCluster, setCluster},
 	{14, "text", putWho, setWho},
 	{15, "text", putRules, setRules},
+	number(16, 8, func(m openMsg) (uint64, bool) { return m.span, m.span != 0 }, func(m *openMsg, v uint64) { m.span = v }),
 	ofResume(field[tunnel.Resume]{6, "16 bytes", putToken, setToken}),
 	ofResume(number(7, 4, func(r tunnel.Resume) (uint64, bool) { return uint64(r.Window.Milliseconds()), true },
 		func(r *tunnel.Resume, v uint64) { r.Window = milliseconds(v) })),

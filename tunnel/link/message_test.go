@@ -1,7 +1,9 @@
 package link
 
 import (
+	"bytes"
 	"math"
+	"reflect"
 	"runtime"
 	"strings"
 	"testing"
@@ -17,6 +19,24 @@ func TestIDsFollowOneRule(t *testing.T) {
 		if err := m.decode(openMsg{network: "tcp", address: "a:1", id: id}.encode()); err != nil || m.id != want {
 			t.Errorf("%q became %q, %v", id, m.id, err)
 		}
+	}
+}
+
+// The span is the last field of a dial that has no rules, and takes no byte without one.
+func TestOpenTellsItsSpan(t *testing.T) {
+	plain := openMsg{network: "tcp", address: "a:1", id: "b"}
+	with := plain
+	with.span = 0xb7ad6b7169203331
+	want := append(plain.encode(), 0, 16, 0, 8, 0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31)
+	if got := with.encode(); !bytes.Equal(got, want) {
+		t.Errorf("%x, want %x", got, want)
+	}
+	var got openMsg
+	if err := got.decode(want); err != nil || !reflect.DeepEqual(got, with) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if err := got.decode([]byte{0, 16, 0, 4, 1, 2, 3, 4}); err == nil {
+		t.Error("a span of 4 bytes is taken")
 	}
 }
 

@@ -47,7 +47,7 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
 	budget := budgetOf(f, ses.cfg.Budget)
 	st := newStream(ses, ses.streams.give(), budget)
-	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.credit.limit, id: tunnel.CleanID(f.ID)}
+	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.credit.limit, id: tunnel.CleanID(f.ID), span: f.Span.ID}
 	if budget != nil && budget != ses.cfg.Budget {
 		m.client = budget.Number()
 	}
@@ -168,22 +168,17 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	st.onLocked(receivesOpen)
 	ses.count.accepted++
 	ses.wg.Add(1)
-	go ses.serve(ctx, cancel, st, m)
+	go ses.serve(ctx, cancel, st, ses.flowOf(m))
 	return nil
 }
 
-// serve makes the connection that the peer asked for and relays it. Between two
-// links that goes on without it.
-func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, st *Stream, m openMsg) {
-	leave := func() {
-		ses.mu.Lock()
-		ses.intake.serving--
-		ses.idleCond.Broadcast()
-		ses.mu.Unlock()
-		cancel(nil)
-		ses.wg.Done()
+// flowOf is what the peer asks for.
+func (ses *Session) flowOf(m openMsg) *tunnel.Flow {
+	flow := &tunnel.Flow{
+		Request: tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.sender.conn.RemoteAddr()},
+		Span:    tunnel.Span{Parent: m.span},
+		Resume:  m.resume,
 	}
-	flow := &tunnel.Flow{Request: tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.sender.conn.RemoteAddr()}, Resume: m.resume, Leave: leave}
 	if ses.judges {
 		flow.Rules = m.rules
 	}
@@ -193,10 +188,26 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 			flow.Origin.Who = m.who
 		}
 	}
+	return flow
+}
+
+// serve makes the connection that the peer asked for and relays it. Between two
+// links that goes on without it.
+func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, st *Stream, flow *tunnel.Flow) {
+	again := flow.Resume.Again()
+	leave := func() {
+		ses.mu.Lock()
+		ses.intake.serving--
+		ses.idleCond.Broadcast()
+		ses.mu.Unlock()
+		cancel(nil)
+		ses.wg.Done()
+	}
+	flow.Leave = leave
 	answered := false
 	answer := func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		answered = true
-		return ses.answer(st, m.resume.Again(), flow.Resume, far, err)
+		return ses.answer(st, again, flow.Resume, far, err)
 	}
 	err := ses.cfg.Forwarder.Forward(ctx, flow, answer)
 	if !answered {
