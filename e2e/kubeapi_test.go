@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -193,7 +191,7 @@ func (k *kubeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (k *kubeAPI) review(w http.ResponseWriter, r *http.Request) {
 	var review authenticationv1.TokenReview
 	body, err := io.ReadAll(r.Body)
-	if err != nil || decodeReview(body, &review) != nil {
+	if err != nil || json.Unmarshal(body, &review) != nil {
 		refuseCall(w, http.StatusBadRequest, metav1.StatusReasonBadRequest)
 		return
 	}
@@ -206,17 +204,6 @@ func (k *kubeAPI) review(w http.ResponseWriter, r *http.Request) {
 	}
 	review.TypeMeta = metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview"}
 	respond(w, http.StatusCreated, review)
-}
-
-// decodeReview reads JSON, and what client-go sends by default: protobuf, inside an
-// Unknown behind four bytes (k8s.io/apimachinery/pkg/runtime/serializer/protobuf).
-func decodeReview(body []byte, review *authenticationv1.TokenReview) error {
-	packed, found := bytes.CutPrefix(body, []byte("k8s\x00"))
-	if !found {
-		return json.Unmarshal(body, review)
-	}
-	var unknown runtime.Unknown
-	return errors.Join(unknown.Unmarshal(packed), review.Unmarshal(unknown.Raw))
 }
 
 // wanted says whether a list or a watch of at has an object.

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/testutil"
 	"konnectivity/server/auth"
 	"konnectivity/server/tenant"
@@ -23,8 +23,8 @@ import (
 // accounts is an API whose tokens are NAMESPACE:NAME of their account.
 type accounts struct{}
 
-func (accounts) Create(_ context.Context, r *authenticationv1.TokenReview, _ metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
-	r.Status = authenticationv1.TokenReviewStatus{Authenticated: strings.Contains(r.Spec.Token, ":"), Audiences: r.Spec.Audiences}
+func (accounts) Create(_ context.Context, r *kubeapi.TokenReview, _ metav1.CreateOptions) (*kubeapi.TokenReview, error) {
+	r.Status = kubeapi.TokenReviewStatus{Authenticated: strings.Contains(r.Spec.Token, ":"), Audiences: r.Spec.Audiences}
 	r.Status.User.Username = "system:serviceaccount:" + r.Spec.Token
 	return r, nil
 }

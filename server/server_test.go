@@ -16,9 +16,9 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/testutil"
@@ -471,7 +471,7 @@ func (r *rig) linkAs(at string, role link.Role) (*link.Session, error) {
 // reviews accepts the token "good" only, and is down when told.
 type reviews struct{ down bool }
 
-func (f *reviews) Create(_ context.Context, r *authenticationv1.TokenReview, _ metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
+func (f *reviews) Create(_ context.Context, r *kubeapi.TokenReview, _ metav1.CreateOptions) (*kubeapi.TokenReview, error) {
 	if f.down {
 		return nil, errors.New("connection refused")
 	}

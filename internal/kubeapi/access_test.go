@@ -23,7 +23,6 @@ import (
 	"testing"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"konnectivity/internal/kubeapi"
@@ -55,10 +54,10 @@ func strangeAPI(t *testing.T, http2 bool, cert *tls.Certificate, answer http.Han
 	return srv, reviews
 }
 
-func review(t *testing.T, reviews kubeapi.TokenReviews) (*authenticationv1.TokenReview, error) {
+func review(t *testing.T, reviews kubeapi.TokenReviews) (*kubeapi.TokenReview, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	return reviews.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "x"}}, metav1.CreateOptions{})
+	return reviews.Create(ctx, &kubeapi.TokenReview{Spec: kubeapi.TokenReviewSpec{Token: "x"}}, metav1.CreateOptions{})
 }
 
 const good = `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":true}}`

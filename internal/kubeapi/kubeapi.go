@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"time"
 
-	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -74,28 +73,6 @@ func (l Leases) Update(ctx context.Context, lease *coordinationv1.Lease, opts me
 // Delete deletes a lease.
 func (l Leases) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
 	return l.to(l.api.Delete(), nil).Name(name).Body(&opts).Do(ctx).Error()
-}
-
-// TokenReviews is a client of TokenReviews; NewTokenReviews makes one. It may
-// be used from any goroutine.
-type TokenReviews struct{ resource }
-
-// NewTokenReviews returns a client for config, which it does not modify. It
-// uses no network.
-func NewTokenReviews(config *rest.Config) (TokenReviews, error) {
-	r, err := newResource(config, authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme)
-	if err != nil {
-		return TokenReviews{}, err
-	}
-	r.name = "tokenreviews"
-	return TokenReviews{r}, nil
-}
-
-// Create lets the API review a token and returns the verdict. It blocks until
-// the API has answered or ctx ends.
-func (t TokenReviews) Create(ctx context.Context, review *authenticationv1.TokenReview, opts metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
-	out := &authenticationv1.TokenReview{}
-	return out, t.to(t.api.Post(), &opts).Body(review).Do(ctx).Into(out)
 }
 
 // resource is one kind of object, in one namespace or in none.

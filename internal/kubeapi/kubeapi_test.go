@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,7 +67,7 @@ func TestTokenReviews(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := reviews.Create(t.Context(), &authenticationv1.TokenReview{}, metav1.CreateOptions{})
+	got, err := reviews.Create(t.Context(), &kubeapi.TokenReview{}, metav1.CreateOptions{})
 	if err != nil || !got.Status.Authenticated {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -208,7 +207,7 @@ func TestContentType(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent <- r.Header.Get("Content-Type")
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(`{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1"}`))
+		_, _ = w.Write([]byte(`{"kind":"Lease","apiVersion":"coordination.k8s.io/v1"}`))
 	}))
 	defer srv.Close()
 	for given, want := range map[string]string{
@@ -216,14 +215,14 @@ func TestContentType(t *testing.T) {
 		"application/json":                    "application/json",
 		"application/vnd.kubernetes.protobuf": "application/vnd.kubernetes.protobuf",
 	} {
-		reviews := testutil.Must(kubeapi.NewTokenReviews(&rest.Config{Host: srv.URL, ContentConfig: rest.ContentConfig{ContentType: given}}))(t)
-		if _, err := reviews.Create(t.Context(), &authenticationv1.TokenReview{}, metav1.CreateOptions{}); err != nil {
+		leases := testutil.Must(kubeapi.NewLeases(&rest.Config{Host: srv.URL, ContentConfig: rest.ContentConfig{ContentType: given}}, "ns"))(t)
+		if _, err := leases.Create(t.Context(), &coordinationv1.Lease{}, metav1.CreateOptions{}); err != nil {
 			t.Error(err)
 		}
 		if got := <-sent; got != want {
 			t.Errorf("with %q sent %q, want %q", given, got, want)
 		}
-		reviews.CloseIdle()
+		leases.CloseIdle()
 	}
 }
 

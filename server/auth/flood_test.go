@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/testutil"
 
 	"github.com/go-jose/go-jose/v4"
@@ -25,7 +26,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
 	"google.golang.org/grpc/codes"
-	authenticationv1 "k8s.io/api/authentication/v1"
 )
 
 // signer makes tokens as an API server does.
@@ -109,7 +109,7 @@ func TestLookAtTokens(t *testing.T) {
 // with as many tokens at a time from each, for as long as f takes.
 func flooded(t *testing.T, api *signer, cfg TokensConfig, invent func(i int64) string, from []string, each int, f func(*Tokens)) {
 	cfg.Accounts, cfg.Audience = []Account{{"kube-system", "konnectivity-agent"}}, "konnectivity"
-	cfg.Reviews = reviewFunc(func(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+	cfg.Reviews = reviewFunc(func(ctx context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
 		time.Sleep(5 * time.Millisecond)
 		parsed, err := jwt.ParseSigned(r.Spec.Token, algorithms)
 		if r.Spec.Token != "opaque and good" && (err != nil || parsed.Claims(api.key.Public()) != nil) {
@@ -209,7 +209,7 @@ func TestAgentsThatWereAcceptedComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newSigner(t, "k1")
 		verdict := answer("good")
-		tokens := newTokens(reviewFunc(func(_ context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+		tokens := newTokens(reviewFunc(func(_ context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
 			r.Status = verdict
 			return r, nil
 		}))
@@ -299,7 +299,7 @@ func TestSigningKeysAreKeptFresh(t *testing.T) {
 // A turn that is given while its waiter leaves is not lost.
 func TestTurnOfALeavingCallerIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tokens := newTokens(reviewFunc(func(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+		tokens := newTokens(reviewFunc(func(ctx context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
 			time.Sleep(time.Millisecond)
 			r.Status = answer(r.Spec.Token)
 			return r, ctx.Err()

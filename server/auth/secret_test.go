@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
@@ -22,7 +21,7 @@ import (
 func TestTokensStayOutOfLogsAtEveryLevel(t *testing.T) {
 	const token = "hunter2-hunter2-hunter2"
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var review authenticationv1.TokenReview
+		var review kubeapi.TokenReview
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil || review.Spec.Token != token {
 			t.Errorf("the API got %q, %v", review.Spec.Token, err)
 		}

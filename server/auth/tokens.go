@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/logging/silent"
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -61,14 +61,14 @@ const (
 // Reviews creates TokenReviews; client-go's typed client is one
 // (authentication/v1 TokenReviewInterface).
 type Reviews interface {
-	Create(ctx context.Context, review *authenticationv1.TokenReview, opts metav1.CreateOptions) (*authenticationv1.TokenReview, error)
+	Create(ctx context.Context, review *kubeapi.TokenReview, opts metav1.CreateOptions) (*kubeapi.TokenReview, error)
 }
 
 // NoReviews are Reviews that cannot be had, for a reason that is logged.
 type NoReviews struct{ Err error }
 
 // Create returns the reason.
-func (n NoReviews) Create(context.Context, *authenticationv1.TokenReview, metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
+func (n NoReviews) Create(context.Context, *kubeapi.TokenReview, metav1.CreateOptions) (*kubeapi.TokenReview, error) {
 	return nil, n.Err
 }
 
@@ -261,8 +261,8 @@ func (t *Tokens) learn(seen look, key tokenKey, from netip.Prefix, err error) {
 // call lets the API review a token.
 func (t *Tokens) call(ctx context.Context, token string) (account Account, err error) {
 	start := time.Now()
-	review, err := t.cfg.Reviews.Create(ctx, &authenticationv1.TokenReview{
-		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{t.cfg.Audience}},
+	review, err := t.cfg.Reviews.Create(ctx, &kubeapi.TokenReview{
+		Spec: kubeapi.TokenReviewSpec{Token: token, Audiences: []string{t.cfg.Audience}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		err = t.unavailable(err)
@@ -275,7 +275,7 @@ func (t *Tokens) call(ctx context.Context, token string) (account Account, err e
 	return account, err
 }
 
-func (t *Tokens) judge(s *authenticationv1.TokenReviewStatus) (Account, error) {
+func (t *Tokens) judge(s *kubeapi.TokenReviewStatus) (Account, error) {
 	account, ours := t.users[s.User.Username]
 	switch {
 	case s.Error != "", !s.Authenticated:

@@ -13,17 +13,18 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"konnectivity/internal/kubeapi"
 )
 
 const agentUser = "system:serviceaccount:kube-system:konnectivity-agent"
 
 // answering is an API that answers at once, and checks what it is asked for.
 func answering(t *testing.T) reviewFunc {
-	return func(_ context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+	return func(_ context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
 		if len(r.Spec.Audiences) != 1 || r.Spec.Audiences[0] != "konnectivity" {
 			t.Errorf("audiences %q", r.Spec.Audiences)
 		}
@@ -32,15 +33,15 @@ func answering(t *testing.T) reviewFunc {
 	}
 }
 
-func answer(token string) authenticationv1.TokenReviewStatus {
-	s := authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{"konnectivity"}}
+func answer(token string) kubeapi.TokenReviewStatus {
+	s := kubeapi.TokenReviewStatus{Authenticated: true, Audiences: []string{"konnectivity"}}
 	s.User.Username = agentUser
 	switch {
 	case strings.HasPrefix(token, "good"):
 	case token == "expired":
-		return authenticationv1.TokenReviewStatus{Error: "token has expired SECRET-DETAIL"}
+		return kubeapi.TokenReviewStatus{Error: "token has expired SECRET-DETAIL"}
 	case token == "unknown":
-		return authenticationv1.TokenReviewStatus{}
+		return kubeapi.TokenReviewStatus{}
 	case token == "other-account":
 		s.User.Username = "system:serviceaccount:kube-system:default"
 	case token == "other-namespace":
@@ -86,7 +87,7 @@ func TestReviewVerdicts(t *testing.T) {
 func TestReviewIsCachedForABoundedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
-		tokens := newTokens(reviewFunc(func(_ context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+		tokens := newTokens(reviewFunc(func(_ context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
 			calls++
 			r.Status = answer(r.Spec.Token)
 			return r, nil
@@ -110,9 +111,9 @@ func TestReviewIsCachedForABoundedTime(t *testing.T) {
 	})
 }
 
-type reviewFunc func(context.Context, *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error)
+type reviewFunc func(context.Context, *kubeapi.TokenReview) (*kubeapi.TokenReview, error)
 
-func (f reviewFunc) Create(ctx context.Context, r *authenticationv1.TokenReview, _ metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
+func (f reviewFunc) Create(ctx context.Context, r *kubeapi.TokenReview, _ metav1.CreateOptions) (*kubeapi.TokenReview, error) {
 	return f(ctx, r)
 }
 
@@ -146,7 +147,7 @@ func TestReconnectStorm(t *testing.T) {
 		var mu sync.Mutex
 		var at []time.Time
 		tokens := NewTokens(TokensConfig{Accounts: []Account{{"kube-system", "konnectivity-agent"}}, Audience: "konnectivity",
-			Reviews: reviewFunc(func(_ context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+			Reviews: reviewFunc(func(_ context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
 				mu.Lock()
 				at = append(at, time.Now())
 				mu.Unlock()
@@ -194,7 +195,7 @@ func TestReconnectStorm(t *testing.T) {
 func TestOneTokenIsReviewedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, hang := 0, make(chan struct{})
-		tokens := newTokens(reviewFunc(func(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+		tokens := newTokens(reviewFunc(func(ctx context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
 			calls++
 			<-hang
 			return answering(t)(ctx, r)
@@ -218,7 +219,7 @@ func TestOneTokenIsReviewedOnce(t *testing.T) {
 
 func TestFirstCallerThatLeavesDoesNotFailTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tokens := newTokens(reviewFunc(func(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+		tokens := newTokens(reviewFunc(func(ctx context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
 			select {
 			case <-time.After(time.Second):
 				r.Status = answer(r.Spec.Token)
@@ -251,7 +252,7 @@ func TestFirstCallerThatLeavesDoesNotFailTheOthers(t *testing.T) {
 func TestSlowOrBrokenAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen atomic.Int64
-		tokens := NewTokens(TokensConfig{Reviews: reviewFunc(func(ctx context.Context, _ *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+		tokens := NewTokens(TokensConfig{Reviews: reviewFunc(func(ctx context.Context, _ *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}), Called: func(took time.Duration, err error) {
@@ -271,7 +272,7 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 			t.Error("something stayed")
 		}
 	})
-	forbids := reviewFunc(func(context.Context, *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+	forbids := reviewFunc(func(context.Context, *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
 		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "tokenreviews"}, "", errors.New("no"))
 	})
 	if err := reviewed(newTokens(forbids), t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !strings.Contains(err.Error(), "system:auth-delegator") {
@@ -283,9 +284,9 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 func TestLongAPIMessagesAreCut(t *testing.T) {
 	tokens := NewTokens(TokensConfig{Accounts: []Account{{"kube-system", "konnectivity-agent"}}, Audience: "a"})
 	long := strings.Repeat("x", 1<<16)
-	for _, status := range []authenticationv1.TokenReviewStatus{
+	for _, status := range []kubeapi.TokenReviewStatus{
 		{Error: long},
-		{Authenticated: true, Audiences: []string{"a"}, User: authenticationv1.UserInfo{Username: long}},
+		{Authenticated: true, Audiences: []string{"a"}, User: kubeapi.UserInfo{Username: long}},
 	} {
 		var refusal *Refusal
 		if _, err := tokens.judge(&status); !errors.As(err, &refusal) || len(fmt.Sprint(refusal.Reason, refusal.Err)) > 1000 {
@@ -321,8 +322,8 @@ func reviewed(tokens *Tokens, ctx context.Context, token string, remote net.Addr
 
 // Of several accounts each token has its own, also when the verdict is remembered.
 func TestAccountsAreToldApart(t *testing.T) {
-	api := reviewFunc(func(_ context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
-		r.Status = authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{"konnectivity"}, User: authenticationv1.UserInfo{Username: "system:serviceaccount:" + r.Spec.Token}}
+	api := reviewFunc(func(_ context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
+		r.Status = kubeapi.TokenReviewStatus{Authenticated: true, Audiences: []string{"konnectivity"}, User: kubeapi.UserInfo{Username: "system:serviceaccount:" + r.Spec.Token}}
 		return r, nil
 	})
 	tokens := NewTokens(TokensConfig{Reviews: api, Clients: true, Accounts: []Account{{"a", "one"}, {"b", "one"}}, Audience: "konnectivity", PerSecond: 1000, Burst: 1000})
