@@ -249,6 +249,10 @@ bench-line: ## Measure them over lines that are far, narrow or lossy, as root (3
 bench-tenants: ## Measure a server that 1,000 clusters share (3 min): make bench-tenants ARGS='-tenants=500 -connections=50000 -rate=500'
 	$(GO) run ./e2e/bench tenants $(ARGS)
 
+.PHONY: scale
+scale: ## Measure what thousands of tenants, agents, sidecars and connections cost, into docs/scale.md, as root (30 min)
+	$(GO) run ./e2e/bench scale -write docs/scale.md $(ARGS)
+
 .PHONY: quickstart
 quickstart: build ## Try everything in one process: make quickstart ARGS=--once
 	$(BIN)/konnectivity quickstart $(ARGS)

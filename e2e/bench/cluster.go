@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -11,10 +12,12 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"konnectivity/e2e/suite"
 	"konnectivity/internal/bench"
 	"konnectivity/internal/peers"
 	"konnectivity/internal/pki"
@@ -39,6 +42,7 @@ const (
 // their own.
 type identity struct {
 	Name          string
+	ID            string // of agent and sidecar; "": the same in all clusters
 	From          net.IP // their address, since clusters do not share one
 	CA            []byte
 	Agent, Client pki.Pair
@@ -120,28 +124,32 @@ type cluster struct {
 // fleet is clusters that are connected to one server.
 type fleet struct {
 	clusters []*cluster
+	peers    []*peer // of all of them
 	running  sync.WaitGroup
 	cancel   context.CancelFunc
 }
 
-// newFleet starts to connect the clusters to a server. close must follow.
+// newFleet starts to connect the clusters to a server. Without one of its ports, none of
+// that side connects. close must follow.
 func newFleet(ctx context.Context, all []identity, agentPort, clientPort int) (*fleet, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &fleet{cancel: cancel}
 	budget := link.NewBudget(0)
 	for _, i := range all {
-		c := &cluster{identity: i, agent: newPeer(agentPort, i.From, link.RoleAgent, budget), client: newPeer(clientPort, i.From, link.RoleClient, budget)}
+		c := &cluster{identity: i, agent: newPeer(agentPort, i, link.RoleAgent, budget), client: newPeer(clientPort, i, link.RoleClient, budget)}
 		c.agent.link.PeerNumbersClients, c.agent.link.Forwarder = true, &tunnel.Forwarder{Dialer: namedTarget(i.Name)}
 		var errs [2]error
 		c.agent.tls, errs[0] = i.tls(i.Agent)
 		c.client.tls, errs[1] = i.tls(i.Client)
-		f.clusters = append(f.clusters, c)
+		f.clusters, f.peers = append(f.clusters, c), append(f.peers, c.agent, c.client)
 		if err := errors.Join(errs[:]...); err != nil {
 			f.close()
 			return nil, err
 		}
-		f.running.Go(func() { c.agent.run(ctx) })
-		f.running.Go(func() { c.client.run(ctx) })
+	}
+	f.peers = slices.DeleteFunc(f.peers, func(p *peer) bool { return p.port == 0 })
+	for _, p := range f.peers {
+		f.running.Go(func() { p.run(ctx) })
 	}
 	return f, nil
 }
@@ -164,13 +172,6 @@ func namedTarget(name string) tunnel.Dialer {
 	})
 }
 
-func (f *fleet) peers() (all []*peer) {
-	for _, c := range f.clusters {
-		all = append(all, c.agent, c.client)
-	}
-	return all
-}
-
 const (
 	// connectTime bounds the wait for all links.
 	connectTime = 5 * time.Minute
@@ -185,7 +186,7 @@ func (f *fleet) complete(ctx context.Context, old map[*link.Session]bool) error 
 	defer cancel()
 	for {
 		missing, why := 0, error(nil)
-		for _, p := range f.peers() {
+		for _, p := range f.peers {
 			if s := p.session.Load(); s == nil || old[s] {
 				missing++
 				why = p.away()
@@ -195,7 +196,7 @@ func (f *fleet) complete(ctx context.Context, old map[*link.Session]bool) error 
 			return nil
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%d of %d links are missing: %w", missing, 2*len(f.clusters), why)
+			return fmt.Errorf("%d of %d links are missing: %w", missing, len(f.peers), why)
 		}
 		sleep(ctx, lookInterval)
 	}
@@ -204,7 +205,7 @@ func (f *fleet) complete(ctx context.Context, old map[*link.Session]bool) error 
 // sessions returns the links that there are.
 func (f *fleet) sessions() map[*link.Session]bool {
 	all := make(map[*link.Session]bool)
-	for _, p := range f.peers() {
+	for _, p := range f.peers {
 		if s := p.session.Load(); s != nil {
 			all[s] = true
 		}
@@ -214,7 +215,7 @@ func (f *fleet) sessions() map[*link.Session]bool {
 
 // failures counts the attempts to connect that failed, and says why one did.
 func (f *fleet) failures() (n int64, why error) {
-	for _, p := range f.peers() {
+	for _, p := range f.peers {
 		n += p.failed.Load()
 		why = p.away()
 	}
@@ -224,7 +225,7 @@ func (f *fleet) failures() (n int64, why error) {
 // peer is an agent or a sidecar as the server sees one: a link that is made again
 // when it is lost.
 type peer struct {
-	address string
+	port    int // of the server
 	from    net.IP
 	tls     *tls.Config
 	link    link.Config
@@ -233,13 +234,14 @@ type peer struct {
 	last    atomic.Pointer[error]        // why the last attempt failed, or the last link ended
 }
 
-// newPeer returns a peer of that role, with the same id in all clusters: the server has
-// to keep them apart.
-func newPeer(port int, from net.IP, role link.Role, budget *link.Budget) *peer {
-	return &peer{
-		address: net.JoinHostPort("127.0.0.1", fmt.Sprint(port)), from: from,
-		link: link.Config{Hello: link.Hello{Role: role, ID: "the-" + role.String(), Software: "bench"}, Budget: budget},
+// newPeer returns a peer of that role. Most have the same id in all clusters: the server
+// has to keep them apart. Only agents show the token, where their tenant asks for one.
+func newPeer(port int, i identity, role link.Role, budget *link.Budget) *peer {
+	hello := link.Hello{Role: role, ID: cmp.Or(i.ID, "the-"+role.String()), Software: "bench"}
+	if role == link.RoleAgent {
+		hello.Token = i.ID
 	}
+	return &peer{port: port, from: i.From, link: link.Config{Hello: hello, Budget: budget}}
 }
 
 // run keeps the link until ctx ends. It waits between attempts as agents and sidecars
@@ -272,7 +274,7 @@ func (p *peer) connect(ctx context.Context) (*link.Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, linkTime)
 	defer cancel()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: p.from}}
-	raw, err := dialer.DialContext(ctx, "tcp", p.address)
+	raw, err := dialer.DialContext(ctx, "tcp", suite.Loopback(p.port))
 	if err != nil {
 		return nil, err
 	}

@@ -3,8 +3,10 @@
 //	bench           end to end, beside the plain relay chain (make bench-e2e)
 //	bench line      over lines that are far, narrow or lossy (make bench-line)
 //	bench tenants   one server that many clusters share (make bench-tenants)
+//	bench scale     thousands of tenants, agents, sidecars and connections (make scale)
 //
-// The first two write their tables into docs/performance.md.
+// The first two write their tables into docs/performance.md, the last one into
+// docs/scale.md.
 package main
 
 import (
@@ -39,6 +41,8 @@ func run(ctx context.Context) error {
 			return benchCell(ctx, os.Stdin, os.Stdout)
 		case "tenants":
 			return benchTenants(ctx, os.Args[2:])
+		case "scale":
+			return benchScale(ctx, os.Args[2:])
 		case loadCommand: // a child process of benchTenants: the peers of one cluster
 			return benchLoad(ctx, os.Stdin, os.Stdout)
 		}

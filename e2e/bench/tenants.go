@@ -77,6 +77,19 @@ func benchTenants(ctx context.Context, args []string) error {
 	if t.count < 1 || t.connections < 0 || t.rate < 0 || t.period <= 0 || t.changeFor < 0 {
 		return errors.New("-tenants and -for must be positive, -connections, -rate and -churn not negative")
 	}
+	measure, title := t.measure, fmt.Sprintf("%d tenants, %d connections held, %d new ones a second", t.count, t.connections, t.rate)
+	if *noise {
+		measure, title = t.noise, "a quiet cluster beside one that makes noise"
+	}
+	if err := withSuite(func(s *suite.Suite) error { return measure(ctx, s) }); err != nil {
+		return err
+	}
+	fmt.Printf("%s:\n\n", title)
+	return t.rep.Table(os.Stdout, true)
+}
+
+// withSuite calls do with programs that were just built.
+func withSuite(do func(*suite.Suite) error) error {
 	dir, err := os.MkdirTemp("", "ks")
 	if err != nil {
 		return err
@@ -91,15 +104,7 @@ func benchTenants(ctx context.Context, args []string) error {
 		return err
 	}
 	defer s.Close()
-	measure, title := t.measure, fmt.Sprintf("%d tenants, %d connections held, %d new ones a second", t.count, t.connections, t.rate)
-	if *noise {
-		measure, title = t.noise, "a quiet cluster beside one that makes noise"
-	}
-	if err := measure(ctx, s); err != nil {
-		return err
-	}
-	fmt.Printf("%s:\n\n", title)
-	return t.rep.Table(os.Stdout, true)
+	return do(s)
 }
 
 // prepare makes the folder of the tenants.
@@ -351,15 +356,21 @@ func (t *tenants) close() {
 
 // profile writes profiles of the server as NAME.prof.
 func (t *tenants) profile(ctx context.Context, names ...string) error {
-	if t.profiles == "" {
-		return nil
-	}
+	return saveProfiles(ctx, t.server, t.profiles, "", names...)
+}
+
+// saveProfiles writes profiles of a server to a folder, as names that begin with prefix;
+// "" is no folder.
+func saveProfiles(ctx context.Context, srv *suite.Server, folder, prefix string, names ...string) error {
 	for _, name := range names {
-		url := t.adminURL("/debug/pprof/" + name)
+		if folder == "" {
+			break
+		}
+		url := "http://" + suite.Loopback(srv.AdminPort) + "/debug/pprof/" + name
 		if name == "profile" {
 			url += fmt.Sprintf("?seconds=%d", int(cpuProfileTime.Seconds()))
 		}
-		if err := download(ctx, url, filepath.Join(t.profiles, name+".prof")); err != nil {
+		if err := download(ctx, url, filepath.Join(folder, prefix+name+".prof")); err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,6 +62,19 @@ func TestNoise(t *testing.T) {
 	}
 	if len(o.rep.Rows) != 2*3+2*9 {
 		t.Errorf("%d rows: %+v", len(o.rep.Rows), o.rep.Rows)
+	}
+}
+
+// A few of everything are measured: each of the tables has a row for each step, and all
+// links come back. Their values mean nothing.
+func TestScale(t *testing.T) {
+	checkGoroutines(t)
+	o := scale{tenants: 8, servers: 2, agents: 8, connections: 40, links: 8, rate: 50, rest: 100 * time.Millisecond, say: func(line string) { t.Log(line) }, suite: suite.ForTest(t, binaries)}
+	if err := o.measure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if tables, rows := strings.Count(o.out.String(), "\n|---|"), strings.Count(o.out.String(), "\n|"); tables != 6 || rows != 6*2+5*steps+3 {
+		t.Errorf("%d tables with %d lines:\n%s", tables, rows, o.out.String())
 	}
 }
 

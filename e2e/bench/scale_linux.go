@@ -1,0 +1,393 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/bench"
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// steps is in how many equal steps each count is reached: where a cost bends shows.
+const steps = 4
+
+// scale measures what each of many costs a server, and writes a table of each kind.
+// Agents and sidecars are links that this process holds.
+type scale struct {
+	tenants, agents, connections, links int // of each kind; 0: not measured
+	servers                             int // that the tenants share
+	rate                                int // new connections a second beside those that are held
+	rest                                time.Duration
+	profiles                            string // folder for heap and goroutine profiles; "": none
+	say                                 func(string)
+
+	suite *suite.Suite
+	out   strings.Builder
+	back  []string // rows of the last table
+
+	reviews atomic.Int64 // of tokens, so far
+}
+
+// benchScale is `bench scale`.
+func benchScale(ctx context.Context, args []string) error {
+	s := &scale{say: func(line string) { fmt.Fprintln(os.Stderr, line) }}
+	set := flag.NewFlagSet("bench scale", flag.ExitOnError)
+	set.IntVar(&s.tenants, "tenants", 4000, "tenants, each with an agent and a sidecar on every server; 0: none")
+	set.IntVar(&s.servers, "servers", 2, "servers that forward to one another, for the tenants")
+	set.IntVar(&s.agents, "agents", 5000, "agents of one tenant; 0: none")
+	set.IntVar(&s.connections, "connections", 50000, "connections that are held, over 500 tenants; 0: none")
+	set.IntVar(&s.rate, "rate", 500, "new connections a second beside them")
+	set.IntVar(&s.links, "links", 10000, "sidecars' links of one tenant; 0: none")
+	set.DurationVar(&s.rest, "rest", restTime, "how long servers rest before they are looked at, and for which connections are made")
+	set.StringVar(&s.profiles, "profiles", "", "folder for the servers' heap and goroutine profiles at the end of each; empty: none")
+	write := set.String("write", "", "Markdown file whose tables between the marks are replaced")
+	if err := set.Parse(args); err != nil {
+		return err
+	}
+	err := withSuite(func(with *suite.Suite) error {
+		s.suite = with
+		return s.measure(ctx)
+	})
+	fmt.Print(s.out.String())
+	if err != nil || *write == "" {
+		return err
+	}
+	return replaceTable(*write, "bench-scale", s.out.String())
+}
+
+// measure takes one kind after the other, each on servers of its own.
+func (s *scale) measure(ctx context.Context) error {
+	need := uint64(max(2*s.servers*s.tenants, s.agents, s.links) + 1024)
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: need, Max: need}); err != nil {
+		return fmt.Errorf("have %d files open at once: %w; run it as root, or with smaller counts", need, err)
+	}
+	s.suite.Descriptors = int(need)
+	for _, kind := range []struct {
+		name    string
+		count   int
+		measure func(ctx context.Context, name string, count int) error
+	}{
+		{"tenants", s.tenants, s.measureTenants},
+		{"agents", s.agents, s.measureLinks},
+		{withTokens, s.agents, s.measureLinks},
+		{sidecars, s.links, s.measureLinks},
+		{"connections", s.connections, s.measureConnections},
+	} {
+		if kind.count == 0 {
+			continue
+		}
+		if err := kind.measure(ctx, kind.name, kind.count); err != nil {
+			return fmt.Errorf("%s: %w", kind.name, err)
+		}
+	}
+	if len(s.back) > 0 {
+		s.table("All come back at once after a SIGKILL of their server", "links", "of", "the last after, s", "processor time by then, s", "resident at most, MB", "attempts that failed", "token reviews")
+		s.out.WriteString(strings.Join(s.back, ""))
+	}
+	return ctx.Err()
+}
+
+// table begins a table. Its last column is the machine's load.
+func (s *scale) table(title string, columns ...string) {
+	fmt.Fprintf(&s.out, "\n**%s**\n\n| %s | load |\n|%s\n", title, strings.Join(columns, " | "), strings.Repeat("---|", len(columns)+1))
+}
+
+// row returns one.
+func (s *scale) row(values ...any) string {
+	line := "|"
+	for _, v := range values {
+		if f, ok := v.(float64); ok {
+			v = fmt.Sprintf("%.1f", f)
+		}
+		line += fmt.Sprintf(" %v |", v)
+	}
+	load, _ := os.ReadFile("/proc/loadavg")
+	first, _, _ := strings.Cut(string(load), " ")
+	line += " " + first + " |\n"
+	s.say(strings.TrimSpace(line))
+	return line
+}
+
+// serve starts n servers, which forward to one another where there are several, with
+// tenants in a new folder.
+func (s *scale) serve(name string, n int, more ...string) (dir string, all []*suite.Server, flags []string, err error) {
+	dir = filepath.Join(s.suite.Dir, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", nil, nil, err
+	}
+	flags = append([]string{"--tenants-dir=" + dir, "--enable-profiling"}, more...)
+	ports, err := s.suite.Reserve(n)
+	peers := ""
+	for _, port := range ports {
+		peers += "," + suite.Loopback(port)
+	}
+	for i := 0; i < n && err == nil; i++ {
+		own, srv := flags, (*suite.Server)(nil)
+		if n > 1 {
+			own = append(slices.Clone(flags), fmt.Sprintf("--peer-port=%d", ports[i]), "--peer-bind-address=127.0.0.1", "--peer-servers="+peers[1:])
+		}
+		srv, err = s.suite.StartServer(own...)
+		all = append(all, srv)
+	}
+	return dir, all, flags, err
+}
+
+// look waits until a server has come to rest, and returns its memory in bytes and its
+// processor time in % of a core.
+func (s *scale) look(ctx context.Context, srv *suite.Server) (memory int64, cpu float64, err error) {
+	sleep(ctx, s.rest)
+	before, _, err := srv.Processor()
+	start := time.Now()
+	sleep(ctx, s.rest/2)
+	after, _, err2 := srv.Processor()
+	m, err3 := srv.Memory()
+	return m.Resident(), 100 * float64(after-before) / float64(time.Since(start)), errors.Join(err, err2, err3, ctx.Err())
+}
+
+// grow adds to what a server has until there are count, and writes a table of what it
+// takes. after is called after each step, for further cells: those of columns.
+func (s *scale) grow(ctx context.Context, name, title string, srv *suite.Server, count int, columns []string, add func(first, n int) error, after func() ([]any, error)) error {
+	var rows []string
+	was, _, err := s.look(ctx, srv)
+	if err != nil {
+		return err
+	}
+	title = fmt.Sprintf("%s (%.1f MB with none)", title, float64(was)/1e6)
+	n := count / steps
+	for step := range steps {
+		start := time.Now()
+		if err := add(step*n, n); err != nil {
+			return err
+		}
+		took := time.Since(start)
+		now, cpu, err := s.look(ctx, srv)
+		if err != nil {
+			return err
+		}
+		cells, err := after()
+		if err != nil {
+			return err
+		}
+		each := float64(now-was) / 1e3 / float64(n)
+		rows = append(rows, s.row(append([]any{(step + 1) * n, float64(now) / 1e6, each, cpu, took.Seconds()}, cells...)...))
+		was = now
+	}
+	s.table(title, append([]string{name, "resident, MB", "each of the last, KB", "at rest, % of a core", "the last made in, s"}, columns...)...)
+	s.out.WriteString(strings.Join(rows, ""))
+	return saveProfiles(ctx, srv, s.profiles, strings.ReplaceAll(name, " ", "-")+"-", "heap", "goroutine")
+}
+
+// nothing is for grow where there are no further cells.
+func nothing() ([]any, error) { return nil, nil }
+
+// measureTenants has tenants that each have an agent and a sidecar on every server.
+func (s *scale) measureTenants(ctx context.Context, name string, count int) error {
+	dir, servers, _, err := s.serve(name, s.servers)
+	if err != nil {
+		return err
+	}
+	var fleets fleets
+	defer fleets.close()
+	err = s.grow(ctx, name, fmt.Sprintf("Tenants of %d servers, on one of them", s.servers), servers[0], count, nil, func(first, n int) (err error) {
+		all := make([]identity, n)
+		for i := range all {
+			if all[i], err = newIdentity(first+i, dir); err != nil {
+				return err
+			}
+		}
+		for _, srv := range servers {
+			err = errors.Join(err, fleets.add(ctx, all, srv.AgentPort, srv.ClientPort))
+		}
+		return err
+	}, nothing)
+	for _, srv := range servers {
+		srv.Kill()
+	}
+	return err
+}
+
+// fleets are links that were made one after the other.
+type fleets []*fleet
+
+func (f *fleets) add(ctx context.Context, all []identity, agentPort, clientPort int) error {
+	one, err := newFleet(ctx, all, agentPort, clientPort)
+	if err != nil {
+		return err
+	}
+	*f = append(*f, one)
+	return one.complete(ctx, nil)
+}
+
+func (f *fleets) close() {
+	for _, one := range *f {
+		one.close()
+	}
+}
+
+// Kinds of links beside "agents".
+const (
+	withTokens = "agents with tokens"
+	sidecars   = "sidecars"
+)
+
+// measureLinks has agents or sidecars of one tenant, each at an address of its own, which
+// all come back at once when their server was killed.
+func (s *scale) measureLinks(ctx context.Context, what string, count int) error {
+	dir, servers, flags, err := s.serve(strings.ReplaceAll(what, " ", "-"), 1)
+	if err != nil {
+		return err
+	}
+	one, err := newIdentity(0, dir)
+	if err != nil {
+		return err
+	}
+	if what == withTokens {
+		api, err := s.reviewTokens(one, dir)
+		if err != nil {
+			return err
+		}
+		defer api.Close()
+	}
+	srv := servers[0]
+	defer srv.Kill()
+	agentPort, clientPort := srv.AgentPort, 0
+	if what == sidecars {
+		agentPort, clientPort = 0, srv.ClientPort
+	}
+	var fleets fleets
+	defer fleets.close()
+	if err := s.grow(ctx, what, "Links of "+what, srv, count, nil, func(first, n int) error {
+		all := make([]identity, n)
+		for i := range all {
+			all[i] = one
+			all[i].ID, all[i].From = fmt.Sprint(what, first+i), net.IPv4(127, 2, byte((first+i)>>8), byte(first+i))
+		}
+		return fleets.add(ctx, all, agentPort, clientPort)
+	}, nothing); err != nil {
+		return err
+	}
+	return s.comeBack(ctx, what, count, srv, flags, fleets)
+}
+
+// comeBack kills a server and starts it again.
+func (s *scale) comeBack(ctx context.Context, what string, count int, srv *suite.Server, flags []string, fleets fleets) error {
+	old, failed, reviews := make([]map[*link.Session]bool, len(fleets)), int64(0), s.reviews.Load()
+	for i, f := range fleets {
+		n, _ := f.failures()
+		old[i], failed = f.sessions(), failed-n
+	}
+	srv.Kill()
+	start := time.Now()
+	if err := s.suite.RunServer(srv, flags...); err != nil {
+		return err
+	}
+	for i, f := range fleets {
+		if err := f.complete(ctx, old[i]); err != nil {
+			return err
+		}
+		n, _ := f.failures()
+		failed += n
+	}
+	took := time.Since(start)
+	cpu, _, err := srv.Processor()
+	m, err2 := srv.Memory()
+	s.back = append(s.back, s.row(count, what, took.Seconds(), cpu.Seconds(), float64(m.Most)/1e6, failed, s.reviews.Load()-reviews))
+	return errors.Join(err, err2)
+}
+
+// reviewTokens has a tenant's agents need tokens, each of which an API reviews.
+func (s *scale) reviewTokens(of identity, dir string) (*httptest.Server, error) {
+	const answer = `{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "status": {"authenticated": true,
+		"user": {"username": "system:serviceaccount:kube-system:konnectivity-agent"}, "audiences": ["bench"]}}`
+	ca, err := pki.NewCA("api")
+	if err != nil {
+		return nil, err
+	}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "api", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true})
+	if err != nil {
+		return nil, err
+	}
+	api := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		s.reviews.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte(answer))
+	}))
+	api.TLS = &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
+	api.StartTLS()
+	config := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Config", "current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+		"clusters": [{"name": "c", "cluster": {"server": %q, "certificate-authority-data": %q}}], "users": [{"name": "u", "user": {"token": "t"}}]}`, api.URL, base64.StdEncoding.EncodeToString(ca.CertPEM))
+	settings := of.settings("tokens: {namespace: kube-system, serviceAccount: konnectivity-agent, audience: bench, kubeconfig: kubeconfig}\n")
+	err = errors.Join(of.write(dir, "kubeconfig", []byte(config)), of.write(dir, "tenant.yaml", settings))
+	return api, err
+}
+
+// measureConnections holds connections over 500 tenants, and makes new ones beside them.
+func (s *scale) measureConnections(ctx context.Context, name string, count int) error {
+	dir, servers, _, err := s.serve(name, 1, fmt.Sprintf("--memory-budget-mib=%d", budgetMiB+count/50))
+	if err != nil {
+		return err
+	}
+	t := &tenants{count: min(500, count), suite: s.suite, dir: dir, server: servers[0], rep: bench.NewReport(), period: s.rest, say: s.say}
+	defer t.close()
+	if err := t.connect(ctx); err != nil {
+		return err
+	}
+	var all []*bench.Held
+	defer func() {
+		for _, held := range all {
+			held.Close()
+		}
+	}()
+	open := func(ctx context.Context, i int) (tunnel.Conn, time.Duration, error) {
+		return t.fleet.clusters[i%t.count].open(ctx)
+	}
+	title := fmt.Sprintf("Connections of %d tenants, and %d new ones a second beside them", t.count, s.rate)
+	return s.grow(ctx, name, title, t.server, count, []string{"dials", "failed", "p50, ms", "p99, ms", "processor time of a dial, ms"}, func(_, n int) error {
+		held, err := bench.Hold(ctx, n, 0, open)
+		if err == nil {
+			all = append(all, held)
+		}
+		return err
+	}, func() ([]any, error) { return s.churn(ctx, t.server, open) })
+}
+
+// churn makes connections to tenants at random.
+func (s *scale) churn(ctx context.Context, srv *suite.Server, open func(context.Context, int) (tunnel.Conn, time.Duration, error)) ([]any, error) {
+	before, _, err := srv.Processor()
+	limited, cancel := context.WithTimeout(ctx, s.rest)
+	defer cancel()
+	var made dials
+	made.run(limited, s.rate, func(ctx context.Context, _ int) (time.Duration, error) {
+		conn, took, err := open(ctx, rand.IntN(s.connections))
+		if err == nil {
+			_ = conn.Close()
+		}
+		return took, err
+	})
+	after, _, err2 := srv.Processor()
+	took, failed, why := made.take()
+	if why != nil {
+		s.say("a dial failed: " + why.Error())
+	}
+	each := bench.Milliseconds(after-before) / float64(max(1, took.Count))
+	return []any{took.Count, failed, bench.Milliseconds(took.P50), bench.Milliseconds(took.P99), fmt.Sprintf("%.2f", each)}, errors.Join(err, err2)
+}
