@@ -94,7 +94,7 @@ func newMetrics(registerer prometheus.Registerer, log logrus.FieldLogger) (*metr
 	return m, nil
 }
 
-// makeKept makes what upstream has; the two vectors of leases are in leases.go.
+// makeKept makes what upstream has; the two vectors of leases are in leasecounter.go.
 func (m *metrics) makeKept() {
 	m.dialLatency = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "dial_duration_seconds",

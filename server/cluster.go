@@ -29,8 +29,9 @@ const (
 )
 
 // cluster is the runtime of one cluster: its agents, its connections and its peers. A
-// server has one of its own, that of its flags, and one for each tenant. The TLS handshake decides which one a connection belongs to, never what
-// its peer says later, so nothing leads from one cluster to another.
+// server has one of its own, that of its flags, and one for each tenant. The TLS handshake
+// decides which one a connection belongs to, never what its peer says later, so nothing
+// leads from one cluster to another.
 type cluster struct {
 	// Immutable.
 

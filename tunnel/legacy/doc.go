@@ -14,7 +14,7 @@
 // pkg/agent/client.go.
 //
 // Sessions, peers and services own their connections and goroutines; the gRPC
-// servers and connections are their callers' (server/grpc.go, agent/legacy.go).
+// servers and connections are their callers' (server/grpc.go, agent/legacysession.go).
 //
 // # Memory
 //
