@@ -62,8 +62,12 @@ func benchScale(ctx context.Context, args []string) error {
 	if err := set.Parse(args); err != nil {
 		return err
 	}
+	need := max(2*s.servers*s.tenants, s.agents, s.links) + 1024
+	if err := allowFiles(uint64(need)); err != nil {
+		return fmt.Errorf("have %d files open at once: %w; run it as root, or with smaller counts", need, err)
+	}
 	err := withSuite(func(with *suite.Suite) error {
-		s.suite = with
+		s.suite, with.Descriptors = with, need
 		return s.measure(ctx)
 	})
 	fmt.Print(s.out.String())
@@ -73,13 +77,18 @@ func benchScale(ctx context.Context, args []string) error {
 	return replaceTable(*write, "bench-scale", s.out.String())
 }
 
+// allowFiles lets this process have so many files open.
+func allowFiles(need uint64) error {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return err
+	}
+	limit.Cur, limit.Max = max(limit.Cur, need), max(limit.Max, need)
+	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
+}
+
 // measure takes one kind after the other, each on servers of its own.
 func (s *scale) measure(ctx context.Context) error {
-	need := uint64(max(2*s.servers*s.tenants, s.agents, s.links) + 1024)
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: need, Max: need}); err != nil {
-		return fmt.Errorf("have %d files open at once: %w; run it as root, or with smaller counts", need, err)
-	}
-	s.suite.Descriptors = int(need)
 	for _, kind := range []struct {
 		name    string
 		count   int
