@@ -36,7 +36,7 @@ type storm struct {
 	probed sync.WaitGroup
 	closed chan struct{} // probes end
 
-	lose func(address string) // is told the client's address of a connection that is lost; nil: nobody
+	lose func(address string) // is called with the client's address of each lost connection; may be nil
 
 	done, lost, dialed, refused, bytes atomic.Int64
 

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"konnectivity/internal/bench"
 )
 
 // trend is how a series goes, in its own unit and hours.
@@ -49,7 +51,7 @@ func trendOf(level float64, hours, values []float64) trend {
 		}
 	}
 	slices.Sort(slopes)
-	t := trend{level: max(level, median(values)), slope: median(slopes), atLeast: math.Inf(-1), atMost: math.Inf(1)}
+	t := trend{level: max(level, bench.Median(values)), slope: bench.Median(slopes), atLeast: math.Inf(-1), atMost: math.Inf(1)}
 	rest := make([]float64, n)
 	for i := range n {
 		rest[i] = values[i] - t.slope*hours[i]
@@ -68,11 +70,6 @@ func trendOf(level float64, hours, values []float64) trend {
 
 // grows says whether a series rises for sure, and by more than maxGrowth of its level.
 func (t trend) grows() bool { return t.atLeast > 0 && t.slope > maxGrowth*t.level }
-
-func median(values []float64) float64 {
-	s := slices.Sorted(slices.Values(values))
-	return (s[(len(s)-1)/2] + s[len(s)/2]) / 2
-}
 
 // neighbours is the correlation of each value with the next.
 func neighbours(values []float64) float64 {

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/testutil"
 	"konnectivity/server/auth"
@@ -23,10 +21,8 @@ import (
 // accounts is an API whose tokens are NAMESPACE:NAME of their account.
 type accounts struct{}
 
-func (accounts) Create(_ context.Context, r *kubeapi.TokenReview, _ metav1.CreateOptions) (*kubeapi.TokenReview, error) {
-	r.Status = kubeapi.TokenReviewStatus{Authenticated: strings.Contains(r.Spec.Token, ":"), Audiences: r.Spec.Audiences}
-	r.Status.User.Username = "system:serviceaccount:" + r.Spec.Token
-	return r, nil
+func (accounts) Create(_ context.Context, r kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
+	return kubeapi.TokenReviewStatus{Authenticated: strings.Contains(r.Token, ":"), Audiences: r.Audiences, User: kubeapi.UserInfo{Username: "system:serviceaccount:" + r.Token}}, nil
 }
 
 // startWithTokens is a server that accepts the tokens a:one and b:two of clients.

@@ -16,7 +16,6 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/logging"
@@ -471,14 +470,11 @@ func (r *rig) linkAs(at string, role link.Role) (*link.Session, error) {
 // reviews accepts the token "good" only, and is down when told.
 type reviews struct{ down bool }
 
-func (f *reviews) Create(_ context.Context, r *kubeapi.TokenReview, _ metav1.CreateOptions) (*kubeapi.TokenReview, error) {
+func (f *reviews) Create(_ context.Context, r kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
 	if f.down {
-		return nil, errors.New("connection refused")
+		return kubeapi.TokenReviewStatus{}, errors.New("connection refused")
 	}
-	r.Status.Authenticated = r.Spec.Token == "good"
-	r.Status.Audiences = r.Spec.Audiences
-	r.Status.User.Username = "system:serviceaccount:ns:agent"
-	return r, nil
+	return kubeapi.TokenReviewStatus{Authenticated: r.Token == "good", Audiences: r.Audiences, User: kubeapi.UserInfo{Username: "system:serviceaccount:ns:agent"}}, nil
 }
 
 func TestTokens(t *testing.T) {

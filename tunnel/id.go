@@ -38,8 +38,8 @@ func CleanID(id string) string {
 // trace-id stays as it is. One of ours has 64 bits and gets 64 zeros before it, as W3C Trace
 // Context asks. Any other is hashed.
 func TraceID(id string) string {
-	if digits, err := hex.DecodeString(id); err == nil && (len(digits) == 8 || len(digits) == 16) {
-		return fmt.Sprintf("%032x", digits)
+	if digits := strings.ToLower(id); (len(id) == 16 || len(id) == 32) && lowerHex(digits) {
+		return strings.Repeat("0", 32-len(id)) + digits
 	}
 	sum := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(sum[:16])

@@ -5,6 +5,10 @@ import (
 	"strings"
 )
 
+// PodCertificates is a path of Kubernetes' API from 1.37 on: where pods' certificates are
+// requested.
+const PodCertificates = "/apis/certificates.k8s.io/v1/podcertificaterequests"
+
 // APIServerPod is a Deployment of a kube-apiserver that runs as an ordinary pod
 // in the namespace my-control-plane. more are further fields of its container, a
 // line each.

@@ -10,8 +10,8 @@ import (
 	"konnectivity/internal/version"
 )
 
-// several is hosted as one of four servers: two others tell how they are, of which one is
-// ill itself, and one cannot be reached.
+// several is hosted as one of four servers: one is well, one has a problem, and one cannot be
+// reached.
 func several(t *testing.T) *scene {
 	s := hosted(t)
 	s.stop()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,8 +41,9 @@ const (
 	setTime = 3 * time.Second
 )
 
-// membership is what the other servers have told. They are asked only while somebody looks, by one
-// request at a time; meanwhile, the others show what was told before. A nil one is empty.
+// membership caches the states of the other servers. A look refreshes them if they are old,
+// one look at a time; meanwhile, other looks return at once, with the old states. A nil
+// membership has no servers.
 type membership struct {
 	ask    func(context.Context) []Member
 	asking sync.Mutex
@@ -72,7 +72,7 @@ func (s *membership) look(ctx context.Context) {
 	if last := s.told.Load(); last != nil && time.Now().Before(last.until) {
 		return // another request has asked
 	}
-	// What is told is for all, so whoever asks does not break it off by leaving.
+	// Every request is answered from the cache, so the refresh outlives the one that began it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), setTime)
 	defer cancel()
 	start := time.Now()
@@ -80,7 +80,7 @@ func (s *membership) look(ctx context.Context) {
 	s.told.Store(&told{members, time.Now().Add(max(setAge, rest*time.Since(start)))})
 }
 
-// members are this server and the others, of which look was called for.
+// members returns this server and, from the cache, the others. look must have returned once.
 func (h *Site) members() []Member {
 	all := []Member{{ID: h.ID, State: h.state()}}
 	if h.set != nil {
@@ -115,14 +115,14 @@ func (h *Site) servers(q query) Page[Server] {
 	return pageOf(all, len(all), q)
 }
 
-// Missing is the Condition of a tenant on a server that does not have it while others do.
+// Missing is the Condition of a tenant on a server without it, if another server has it.
 const Missing = "missing"
 
 // Severity orders conditions; "" comes before all.
 func Severity(condition string) int { return slices.Index(Conditions, condition) }
 
-// Across returns the tenants of a set, by name, as its servers have them together, and how
-// many servers have told of any: counts are added up, and what is wrong is the worst.
+// Across merges the tenants of all members: counts are summed, and the condition is the
+// worst. They are sorted by name. servers is the number of members with tenants.
 func Across(members []Member) (all []Tenant, servers int) {
 	var of []map[string]Tenant // by name, of each of hosts
 	var hosts []string
@@ -162,7 +162,7 @@ func (t *Tenant) add(now Tenant, server string) {
 		t.On = append(t.On, server)
 	}
 	names := slices.Concat(sum.ServerNames, now.ServerNames)
-	slices.SortFunc(names, strings.Compare)
+	slices.Sort(names)
 	t.ServerNames = slices.Compact(names)
 	t.Agents, t.Clients, t.Refused = sum.Agents+now.Agents, sum.Clients+now.Clients, sum.Refused+now.Refused
 	t.UpBytes, t.DownBytes, t.Up, t.Down = sum.UpBytes+now.UpBytes, sum.DownBytes+now.DownBytes, sum.Up+now.Up, sum.Down+now.Down

@@ -63,7 +63,7 @@ func Milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Mi
 
 // Median returns the median of a row's values for one subject, or 0 if there
 // are none.
-func (row *Row) Median(subject string) float64 { return median(row.Values[subject]) }
+func (row *Row) Median(subject string) float64 { return Median(row.Values[subject]) }
 
 // Ratio returns what a subject has in terms of another: the median of the rounds'
 // ratios, since both had their turns within each of them, or that of the medians
@@ -80,10 +80,12 @@ func (row *Row) Ratio(subject, to string) float64 {
 	for i := range of {
 		ratios[i] = of[i] / base[i]
 	}
-	return median(ratios)
+	return Median(ratios)
 }
 
-func median(of []float64) float64 {
+// Median returns the median, which is the mean of the middle two of an even number of values;
+// 0 for none.
+func Median(of []float64) float64 {
 	v := slices.Clone(of)
 	if len(v) == 0 {
 		return 0

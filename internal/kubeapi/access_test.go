@@ -23,8 +23,6 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/testutil"
 )
@@ -54,10 +52,10 @@ func strangeAPI(t *testing.T, http2 bool, cert *tls.Certificate, answer http.Han
 	return srv, reviews
 }
 
-func review(t *testing.T, reviews kubeapi.TokenReviews) (*kubeapi.TokenReview, error) {
+func review(t *testing.T, reviews kubeapi.TokenReviews) (kubeapi.TokenReviewStatus, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	return reviews.Create(ctx, &kubeapi.TokenReview{Spec: kubeapi.TokenReviewSpec{Token: "x"}}, metav1.CreateOptions{})
+	return reviews.Create(ctx, kubeapi.TokenReviewSpec{Token: "x"})
 }
 
 const good = `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":true}}`
@@ -89,7 +87,7 @@ func TestAnswersWithoutEndAreNotRead(t *testing.T) {
 			})
 			got, err := review(t, reviews)
 			if err == nil {
-				t.Errorf("%s without end, HTTP/2 %v: %+v", name, http2, got.Status)
+				t.Errorf("%s without end, HTTP/2 %v: %+v", name, http2, got)
 			}
 			if sent.Load() >= end {
 				t.Errorf("%s, HTTP/2 %v: all of it was read", name, http2)
@@ -115,7 +113,7 @@ func TestTokenReviewsByATenantsAPI(t *testing.T) {
 		var all sync.WaitGroup
 		for range 100 {
 			all.Go(func() {
-				if got, err := review(t, reviews); err != nil || !got.Status.Authenticated {
+				if got, err := review(t, reviews); err != nil || !got.Authenticated {
 					t.Errorf("HTTP/2 %v: %v", http2, err)
 				}
 			})

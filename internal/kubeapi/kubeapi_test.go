@@ -67,8 +67,8 @@ func TestTokenReviews(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := reviews.Create(t.Context(), &kubeapi.TokenReview{}, metav1.CreateOptions{})
-	if err != nil || !got.Status.Authenticated {
+	got, err := reviews.Create(t.Context(), kubeapi.TokenReviewSpec{})
+	if err != nil || !got.Authenticated {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if want := "POST /apis/authentication.k8s.io/v1/tokenreviews"; (*asked)[0] != want {

@@ -21,14 +21,14 @@ type TokenReview struct {
 // TokenReviewSpec is the question. The token is a secret.
 type TokenReviewSpec struct {
 	Token     string   `json:"token,omitempty"`
-	Audiences []string `json:"audiences,omitempty"` // one of which it is to be for
+	Audiences []string `json:"audiences,omitempty"` // that are accepted
 }
 
 // TokenReviewStatus is the answer.
 type TokenReviewStatus struct {
 	Authenticated bool     `json:"authenticated,omitempty"`
 	User          UserInfo `json:"user,omitzero"`
-	Audiences     []string `json:"audiences,omitempty"` // of those that were asked for
+	Audiences     []string `json:"audiences,omitempty"` // the token's, of those in the question
 	Error         string   `json:"error,omitempty"`
 }
 
@@ -53,11 +53,12 @@ func NewTokenReviews(config *rest.Config) (TokenReviews, error) {
 	return TokenReviews{objects}, err
 }
 
-// Create lets the API review a token and returns the verdict. It blocks until the API has
-// answered or ctx ends.
-func (t TokenReviews) Create(ctx context.Context, review *TokenReview, opts metav1.CreateOptions) (*TokenReview, error) {
-	out := &TokenReview{}
-	return out, t.objects.to(t.objects.api.Post(), &opts).Body(review).Do(ctx).Into(out)
+// Create returns the API's answer. It asks again where the API tells it to wait, ten times at
+// most (client-go's default), and blocks until there is an answer or ctx ends.
+func (t TokenReviews) Create(ctx context.Context, ask TokenReviewSpec) (TokenReviewStatus, error) {
+	var out TokenReview
+	err := t.objects.to(t.objects.api.Post(), nil).Body(&TokenReview{Spec: ask}).Do(ctx).Into(&out)
+	return out.Status, err
 }
 
 // CloseIdle closes connections that no call is using.

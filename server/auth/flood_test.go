@@ -109,14 +109,13 @@ func TestLookAtTokens(t *testing.T) {
 // with as many tokens at a time from each, for as long as f takes.
 func flooded(t *testing.T, api *signer, cfg TokensConfig, invent func(i int64) string, from []string, each int, f func(*Tokens)) {
 	cfg.Accounts, cfg.Audience = []Account{{"kube-system", "konnectivity-agent"}}, "konnectivity"
-	cfg.Reviews = reviewFunc(func(ctx context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
+	cfg.Reviews = reviewFunc(func(ctx context.Context, r kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
 		time.Sleep(5 * time.Millisecond)
-		parsed, err := jwt.ParseSigned(r.Spec.Token, algorithms)
-		if r.Spec.Token != "opaque and good" && (err != nil || parsed.Claims(api.key.Public()) != nil) {
-			return r, ctx.Err()
+		parsed, err := jwt.ParseSigned(r.Token, algorithms)
+		if r.Token != "opaque and good" && (err != nil || parsed.Claims(api.key.Public()) != nil) {
+			return kubeapi.TokenReviewStatus{}, ctx.Err()
 		}
-		r.Status = answer("good")
-		return r, ctx.Err()
+		return answer("good"), ctx.Err()
 	})
 	tokens := NewTokens(cfg)
 	ctx, stop := context.WithCancel(t.Context())
@@ -209,9 +208,8 @@ func TestAgentsThatWereAcceptedComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newSigner(t, "k1")
 		verdict := answer("good")
-		tokens := newTokens(reviewFunc(func(_ context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
-			r.Status = verdict
-			return r, nil
+		tokens := newTokens(reviewFunc(func(_ context.Context, r kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
+			return verdict, nil
 		}))
 		old, renewed := api.token("a", nil), api.token("a", map[string]any{"jti": "b"})
 		worth := func(token string) rank {
@@ -299,10 +297,9 @@ func TestSigningKeysAreKeptFresh(t *testing.T) {
 // A turn that is given while its waiter leaves is not lost.
 func TestTurnOfALeavingCallerIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tokens := newTokens(reviewFunc(func(ctx context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
+		tokens := newTokens(reviewFunc(func(ctx context.Context, r kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
 			time.Sleep(time.Millisecond)
-			r.Status = answer(r.Spec.Token)
-			return r, ctx.Err()
+			return answer(r.Token), ctx.Err()
 		}))
 		var wg sync.WaitGroup
 		for i := range 2000 {

@@ -18,7 +18,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 const (
@@ -58,18 +57,17 @@ const (
 	maxToken = 16 << 10
 )
 
-// Reviews creates TokenReviews; client-go's typed client is one
-// (authentication/v1 TokenReviewInterface).
+// Reviews creates TokenReviews; kubeapi.TokenReviews is one.
 type Reviews interface {
-	Create(ctx context.Context, review *kubeapi.TokenReview, opts metav1.CreateOptions) (*kubeapi.TokenReview, error)
+	Create(ctx context.Context, ask kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error)
 }
 
 // NoReviews are Reviews that cannot be had, for a reason that is logged.
 type NoReviews struct{ Err error }
 
 // Create returns the reason.
-func (n NoReviews) Create(context.Context, *kubeapi.TokenReview, metav1.CreateOptions) (*kubeapi.TokenReview, error) {
-	return nil, n.Err
+func (n NoReviews) Create(context.Context, kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
+	return kubeapi.TokenReviewStatus{}, n.Err
 }
 
 // Account is a service account.
@@ -261,13 +259,11 @@ func (t *Tokens) learn(seen look, key tokenKey, from netip.Prefix, err error) {
 // call lets the API review a token.
 func (t *Tokens) call(ctx context.Context, token string) (account Account, err error) {
 	start := time.Now()
-	review, err := t.cfg.Reviews.Create(ctx, &kubeapi.TokenReview{
-		Spec: kubeapi.TokenReviewSpec{Token: token, Audiences: []string{t.cfg.Audience}},
-	}, metav1.CreateOptions{})
+	verdict, err := t.cfg.Reviews.Create(ctx, kubeapi.TokenReviewSpec{Token: token, Audiences: []string{t.cfg.Audience}})
 	if err != nil {
 		err = t.unavailable(err)
 	} else {
-		account, err = t.judge(&review.Status)
+		account, err = t.judge(verdict)
 	}
 	if t.cfg.Called != nil {
 		t.cfg.Called(time.Since(start), err)
@@ -275,7 +271,7 @@ func (t *Tokens) call(ctx context.Context, token string) (account Account, err e
 	return account, err
 }
 
-func (t *Tokens) judge(s *kubeapi.TokenReviewStatus) (Account, error) {
+func (t *Tokens) judge(s kubeapi.TokenReviewStatus) (Account, error) {
 	account, ours := t.users[s.User.Username]
 	switch {
 	case s.Error != "", !s.Authenticated:

@@ -14,7 +14,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"konnectivity/internal/kubeapi"
@@ -24,12 +23,11 @@ const agentUser = "system:serviceaccount:kube-system:konnectivity-agent"
 
 // answering is an API that answers at once, and checks what it is asked for.
 func answering(t *testing.T) reviewFunc {
-	return func(_ context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
-		if len(r.Spec.Audiences) != 1 || r.Spec.Audiences[0] != "konnectivity" {
-			t.Errorf("audiences %q", r.Spec.Audiences)
+	return func(_ context.Context, r kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
+		if len(r.Audiences) != 1 || r.Audiences[0] != "konnectivity" {
+			t.Errorf("audiences %q", r.Audiences)
 		}
-		r.Status = answer(r.Spec.Token)
-		return r, nil
+		return answer(r.Token), nil
 	}
 }
 
@@ -87,10 +85,9 @@ func TestReviewVerdicts(t *testing.T) {
 func TestReviewIsCachedForABoundedTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
-		tokens := newTokens(reviewFunc(func(_ context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
+		tokens := newTokens(reviewFunc(func(_ context.Context, r kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
 			calls++
-			r.Status = answer(r.Spec.Token)
-			return r, nil
+			return answer(r.Token), nil
 		}))
 		ask := func(token string, want int) {
 			t.Helper()
@@ -111,9 +108,9 @@ func TestReviewIsCachedForABoundedTime(t *testing.T) {
 	})
 }
 
-type reviewFunc func(context.Context, *kubeapi.TokenReview) (*kubeapi.TokenReview, error)
+type reviewFunc func(context.Context, kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error)
 
-func (f reviewFunc) Create(ctx context.Context, r *kubeapi.TokenReview, _ metav1.CreateOptions) (*kubeapi.TokenReview, error) {
+func (f reviewFunc) Create(ctx context.Context, r kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
 	return f(ctx, r)
 }
 
@@ -147,13 +144,12 @@ func TestReconnectStorm(t *testing.T) {
 		var mu sync.Mutex
 		var at []time.Time
 		tokens := NewTokens(TokensConfig{Accounts: []Account{{"kube-system", "konnectivity-agent"}}, Audience: "konnectivity",
-			Reviews: reviewFunc(func(_ context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
+			Reviews: reviewFunc(func(_ context.Context, r kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
 				mu.Lock()
 				at = append(at, time.Now())
 				mu.Unlock()
 				time.Sleep(5 * time.Millisecond)
-				r.Status = answer(r.Spec.Token)
-				return r, nil
+				return answer(r.Token), nil
 			})})
 		var wg sync.WaitGroup
 		var later atomic.Int64
@@ -195,7 +191,7 @@ func TestReconnectStorm(t *testing.T) {
 func TestOneTokenIsReviewedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, hang := 0, make(chan struct{})
-		tokens := newTokens(reviewFunc(func(ctx context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
+		tokens := newTokens(reviewFunc(func(ctx context.Context, r kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
 			calls++
 			<-hang
 			return answering(t)(ctx, r)
@@ -219,13 +215,12 @@ func TestOneTokenIsReviewedOnce(t *testing.T) {
 
 func TestFirstCallerThatLeavesDoesNotFailTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tokens := newTokens(reviewFunc(func(ctx context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
+		tokens := newTokens(reviewFunc(func(ctx context.Context, r kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
 			select {
 			case <-time.After(time.Second):
-				r.Status = answer(r.Spec.Token)
-				return r, nil
+				return answer(r.Token), nil
 			case <-ctx.Done():
-				return nil, ctx.Err()
+				return kubeapi.TokenReviewStatus{}, ctx.Err()
 			}
 		}))
 		first, leave := context.WithCancel(t.Context())
@@ -252,9 +247,9 @@ func TestFirstCallerThatLeavesDoesNotFailTheOthers(t *testing.T) {
 func TestSlowOrBrokenAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen atomic.Int64
-		tokens := NewTokens(TokensConfig{Reviews: reviewFunc(func(ctx context.Context, _ *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
+		tokens := NewTokens(TokensConfig{Reviews: reviewFunc(func(ctx context.Context, _ kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
 			<-ctx.Done()
-			return nil, ctx.Err()
+			return kubeapi.TokenReviewStatus{}, ctx.Err()
 		}), Called: func(took time.Duration, err error) {
 			if took > 0 && err != nil {
 				seen.Add(1)
@@ -272,8 +267,8 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 			t.Error("something stayed")
 		}
 	})
-	forbids := reviewFunc(func(context.Context, *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
-		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "tokenreviews"}, "", errors.New("no"))
+	forbids := reviewFunc(func(context.Context, kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
+		return kubeapi.TokenReviewStatus{}, apierrors.NewForbidden(schema.GroupResource{Resource: "tokenreviews"}, "", errors.New("no"))
 	})
 	if err := reviewed(newTokens(forbids), t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !strings.Contains(err.Error(), "system:auth-delegator") {
 		t.Error(err)
@@ -289,7 +284,7 @@ func TestLongAPIMessagesAreCut(t *testing.T) {
 		{Authenticated: true, Audiences: []string{"a"}, User: kubeapi.UserInfo{Username: long}},
 	} {
 		var refusal *Refusal
-		if _, err := tokens.judge(&status); !errors.As(err, &refusal) || len(fmt.Sprint(refusal.Reason, refusal.Err)) > 1000 {
+		if _, err := tokens.judge(status); !errors.As(err, &refusal) || len(fmt.Sprint(refusal.Reason, refusal.Err)) > 1000 {
 			t.Errorf("%.2000v", err)
 		}
 	}
@@ -322,9 +317,8 @@ func reviewed(tokens *Tokens, ctx context.Context, token string, remote net.Addr
 
 // Of several accounts each token has its own, also when the verdict is remembered.
 func TestAccountsAreToldApart(t *testing.T) {
-	api := reviewFunc(func(_ context.Context, r *kubeapi.TokenReview) (*kubeapi.TokenReview, error) {
-		r.Status = kubeapi.TokenReviewStatus{Authenticated: true, Audiences: []string{"konnectivity"}, User: kubeapi.UserInfo{Username: "system:serviceaccount:" + r.Spec.Token}}
-		return r, nil
+	api := reviewFunc(func(_ context.Context, r kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
+		return kubeapi.TokenReviewStatus{Authenticated: true, Audiences: []string{"konnectivity"}, User: kubeapi.UserInfo{Username: "system:serviceaccount:" + r.Token}}, nil
 	})
 	tokens := NewTokens(TokensConfig{Reviews: api, Clients: true, Accounts: []Account{{"a", "one"}, {"b", "one"}}, Audience: "konnectivity", PerSecond: 1000, Burst: 1000})
 	for range 2 {

@@ -112,9 +112,9 @@ func parseRequestLine(line string) (authority string, refused *badRequest) {
 }
 
 // readFields reads header fields up to the empty line. It checks that names are
-// valid. Of the values, only a bearer token and the id of the connection are used, the id from a
-// sidecar, else the trace-id of W3C Trace Context, and that one's span. A value that does not fit in a line of
-// readAhead is none.
+// valid. Of the values, a bearer token, the id of the connection and the span of the hop before
+// are used. The id is a sidecar's, or else the trace-id of the traceparent. A value that does
+// not fit in a line of readAhead is none.
 func readFields(r *bufio.Reader) (has fields, err error) {
 	trace := ""
 	for {

@@ -35,8 +35,8 @@ func leftoverOf(conn net.Conn) (l leftover) {
 	return l
 }
 
-// drop frees buffers that are empty. Only who reads from the connection may call it, while
-// it does not read.
+// drop frees the buffers that are empty. Only the connection's reader may call it, between
+// two reads.
 func (l leftover) drop() {
 	for _, b := range l {
 		if b != nil && b.Len() == 0 && b.Cap() >= minLeftover {

@@ -172,7 +172,8 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	return nil
 }
 
-// flowOf is what the peer asks for.
+// flowOf is what the peer asks for. It is made before the stream has a goroutine, for which
+// the message would be allocated.
 func (ses *Session) flowOf(m openMsg) *tunnel.Flow {
 	flow := &tunnel.Flow{
 		Request: tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.sender.conn.RemoteAddr()},

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/e2e/apiserver"
 	"konnectivity/internal/pki"
 )
 
@@ -41,7 +42,7 @@ func TestEnrolment(t *testing.T) {
 		return
 	}
 	w := newWorld(t)
-	if _, err := w.nodes.try("", "get", "--raw", "/apis/certificates.k8s.io/v1/podcertificaterequests"); err != nil {
+	if _, err := w.nodes.try("", "get", "--raw", apiserver.PodCertificates); err != nil {
 		t.Skip("needs Kubernetes 1.37: ", err)
 	}
 	w.nodes.do(hello, "apply", "-f", "-")
