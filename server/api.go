@@ -65,7 +65,6 @@ func (a *fromAgent) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.A
 // that no client's request leads to one of them, and no node's to another agent.
 type apiAgents struct {
 	*registry.Registry
-	gate   startupGate
 	warned atomic.Bool // that there is none, since there was one
 }
 
@@ -145,12 +144,8 @@ func (cl *cluster) dialAPI(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, er
 }
 
 // dialBeside has an agent beside the API server dial. That there is none is logged once,
-// until there has been one. A request to resume does not wait for the first one, since
-// another server may have the agent that it asks for.
+// until there has been one.
 func (cl *cluster) dialBeside(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	if !f.Resume.Again() {
-		cl.beside.gate.wait(ctx)
-	}
 	far, err := cl.beside.Dial(ctx, f)
 	if tunnel.FailureOf(err) != tunnel.FailNoAgent {
 		if err == nil {

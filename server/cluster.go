@@ -39,6 +39,7 @@ type cluster struct {
 	name      string // the tenant's; "" is the server's own
 	log       logrus.FieldLogger
 	limits    *limits.Tenant
+	startup   startup
 	agents    *registry.Registry
 	beside    *apiAgents
 	ends      *resume.Manager // of connections that do not go on to a peer that keeps them
@@ -79,9 +80,9 @@ func (s *Server) newCluster(name string, has *limits.Tenant, strategies []regist
 	if name != "" {
 		cl.log = cl.log.WithField("tenant", name)
 	}
-	cl.agents = registry.New(strategies, cl.log)
-	cl.beside = &apiAgents{Registry: registry.New([]registry.Strategy{registry.Default}, cl.log)}
-	cl.beside.gate = s.gateOf(cl.beside.Registry)
+	cl.startup = s.newStartup()
+	cl.agents = registry.New(cl.startup.over, strategies, cl.log)
+	cl.beside = &apiAgents{Registry: registry.New(cl.startup.over, []registry.Strategy{registry.Default}, cl.log)}
 	cl.share()
 	cl.ends = resume.New(resume.Options{Window: s.opts.ResumeWindow, Budget: has.Budget(), Log: cl.log})
 	if s.paused != nil {

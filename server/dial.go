@@ -3,10 +3,8 @@ package server
 import (
 	"cmp"
 	"context"
-	"time"
 
 	"konnectivity/server/auth"
-	"konnectivity/server/registry"
 	"konnectivity/tunnel"
 )
 
@@ -16,19 +14,12 @@ import (
 type dialer struct {
 	cluster *cluster
 	permit  func(*tunnel.Flow) error
-	gate    startupGate  // zero: it holds up nothing
 	access  *auth.Access // nil: permit alone refuses
 	next    tunnel.Dialer
 }
 
-// newDialer makes the cluster's; it waits for the first agent from now on.
 func (cl *cluster) newDialer() *dialer {
-	return &dialer{cl, cl.permit, cl.server.gateOf(cl.agents), cl.server.access, cl.ends.Dialer(cl.agents)}
-}
-
-// gateOf is passed when the first agent of a registry has joined.
-func (s *Server) gateOf(r *registry.Registry) startupGate {
-	return startupGate{s.settled(), r.Joined(), time.Now().Add(s.opts.Settle), s.drains.Done()}
+	return &dialer{cl, cl.permit, cl.server.access, cl.ends.Dialer(cl.agents)}
 }
 
 // Dial implements tunnel.Dialer.
@@ -58,7 +49,7 @@ func (d *dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	if err := d.review(ctx, f); err != nil {
 		return nil, err
 	}
-	d.gate.wait(ctx)
+	cl.startup.wait(ctx)
 	return d.next.Dial(ctx, f)
 }
 

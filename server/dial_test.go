@@ -41,12 +41,12 @@ func TestDialsThatAreResumedInVain(t *testing.T) {
 	}
 }
 
-// A dial is pending while it waits for the first agent, and no agent is picked before.
-func TestADialThatWaitsForAgents(t *testing.T) {
+// A dial is pending while it waits for what other servers have, and no agent is picked before.
+func TestADialThatWaitsForOtherServers(t *testing.T) {
 	r := startServer(t)
-	joined, picked := make(chan struct{}), make(chan struct{})
+	told, picked := make(chan struct{}), make(chan struct{})
+	r.own.startup = startup{told: told}
 	d := r.own.newDialer()
-	d.gate = startupGate{settled: closed, joined: joined, until: time.Now().Add(time.Hour)}
 	d.next = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		close(picked)
 		return nil, nil
@@ -58,9 +58,9 @@ func TestADialThatWaitsForAgents(t *testing.T) {
 	}()
 	r.eventually("it is pending", func() bool { return r.metric("pending_backend_dials 1") })
 	if tunnel.Closed(picked) {
-		t.Error("an agent is picked before there is one")
+		t.Error("an agent is picked before they have told")
 	}
-	close(joined)
+	close(told)
 	<-done
 	if !tunnel.Closed(picked) || !r.metric("pending_backend_dials 0") {
 		t.Error("no agent is picked, or the dial is pending still")

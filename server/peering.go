@@ -136,8 +136,6 @@ func (s *Server) tellAgain(name string) {
 // routesChanged tells clusters and clients whether agents of other servers serve.
 func (s *Server) routesChanged() {
 	s.eachCluster(func(cl *cluster) {
-		cl.agents.Notice()
-		cl.beside.Notice()
 		cl.peers.tellServing(cl.serving)
 	})
 }

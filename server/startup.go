@@ -3,8 +3,6 @@ package server
 import (
 	"context"
 	"time"
-
-	"konnectivity/tunnel"
 )
 
 // DefaultSettle is the usual Options.Settle. Agents that lost their server try
@@ -13,35 +11,28 @@ import (
 // clients hear that there is no agent, if there is none.
 const DefaultSettle = 8 * time.Second
 
-// startupGate holds up the dials of a server that has just started until other servers
-// have told of their agents and the first agent has connected, to this one or another,
-// or until a point in time. The kube-apiserver beside a server asks as soon
-// as both are up, some moments before agents are back, and takes a refusal badly: it
-// declares aggregated APIs unavailable, for all kube-apiservers of the cluster.
-type startupGate struct {
-	settled  <-chan struct{} // closed once other servers have told, as far as they can
-	joined   <-chan struct{} // closed once an agent has been there
-	until    time.Time
-	draining <-chan struct{} // closed when there is nothing to wait for any more
+// startup is the time in which a cluster's agents, and what other servers tell of theirs, have
+// yet to come: Options.Settle from its making, or until the server drains. The kube-apiserver
+// beside a server asks as soon as both are up, and takes a refusal badly: it declares aggregated
+// APIs unavailable, for all kube-apiservers of the cluster. So its registries have dials wait
+// for an agent meanwhile.
+type startup struct {
+	over <-chan struct{} // closed at its end
+	told <-chan struct{} // closed once other servers have told, as far as they can
 }
 
-// wait returns once a dial may be made, or ctx has ended.
-func (g startupGate) wait(ctx context.Context) {
-	left := time.Until(g.until)
-	if left <= 0 || tunnel.Closed(g.joined) && tunnel.Closed(g.settled) {
-		return
-	}
-	timer := time.NewTimer(left)
-	defer timer.Stop()
-	for _, news := range [...]<-chan struct{}{g.settled, g.joined} {
-		select {
-		case <-news:
-		case <-timer.C:
-			return
-		case <-g.draining:
-			return
-		case <-ctx.Done():
-			return
-		}
+func (s *Server) newStartup() startup {
+	ctx, end := context.WithCancel(s.drains)
+	time.AfterFunc(s.opts.Settle, end)
+	return startup{ctx.Done(), s.settled()}
+}
+
+// wait returns once it is known what other servers have, or ctx has ended: an agent of theirs
+// may suit a destination better than the first one here.
+func (s startup) wait(ctx context.Context) {
+	select {
+	case <-s.told:
+	case <-s.over:
+	case <-ctx.Done():
 	}
 }

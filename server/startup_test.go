@@ -2,13 +2,11 @@ package server
 
 import (
 	"context"
-	"io"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
+	quiet "konnectivity/internal/logging/silent"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel"
 )
@@ -23,60 +21,69 @@ func (a agentInMemory) Streams() int                                            
 func (a agentInMemory) RTT() time.Duration                                      { return 0 }
 func (a agentInMemory) Err() error                                              { return nil }
 
-// dialTook is what a dial ended with, and after how long by the bubble's clock.
-func dialTook(ctx context.Context, s startupGate, agents tunnel.Dialer) (time.Duration, error) {
-	start := time.Now()
-	s.wait(ctx)
-	_, err := agents.Dial(ctx, tunnel.NewFlow("tcp", "node:10250"))
-	return time.Since(start), err
-}
-
-func TestDialsWaitForTheFirstAgent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log := logrus.New()
-		log.SetOutput(io.Discard)
-		agents := registry.New([]registry.Strategy{registry.Default}, log)
-		draining := make(chan struct{})
-		s := startupGate{closed, agents.Joined(), time.Now().Add(DefaultSettle), draining}
-
-		// One that gives up, while there is none.
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if took, err := dialTook(ctx, s, agents); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != time.Second {
-			t.Errorf("a client that waits for 1s: %v after %v", err, took)
-		}
-		// One that is there when the first comes.
-		leave := make(chan func(), 1)
-		time.AfterFunc(3*time.Second, func() { leave <- agents.Join(registry.Agent{ID: "a"}, agentInMemory{}) })
-		if took, err := dialTook(t.Context(), s, agents); err != nil || took != 3*time.Second {
-			t.Errorf("with an agent after 3s: %v after %v", err, took)
-		}
-		// From then on nobody waits, as little time as has passed.
-		(<-leave)()
-		if took, err := dialTook(t.Context(), s, agents); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != 0 {
-			t.Errorf("after the agent has left: %v after %v", err, took)
-		}
-	})
-}
-
-func TestDialsDoNotWaitForever(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		draining := make(chan struct{})
-		none := registry.New([]registry.Strategy{registry.Default}, logrus.New())
-		s := startupGate{closed, none.Joined(), time.Now().Add(DefaultSettle), draining}
-		if took, err := dialTook(t.Context(), s, none); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != DefaultSettle {
-			t.Errorf("without an agent: %v after %v", err, took)
-		}
-		if took, err := dialTook(t.Context(), s, none); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != 0 {
-			t.Errorf("once that time has passed: %v after %v", err, took)
-		}
-		if DefaultSettle >= tunnel.DefaultDialTimeout {
-			t.Errorf("dials time out in %v, before they hear that there is no agent", tunnel.DefaultDialTimeout)
-		}
-		s.until = time.Now().Add(time.Hour)
-		time.AfterFunc(time.Second, func() { close(draining) })
-		if took, err := dialTook(t.Context(), s, none); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != time.Second {
-			t.Errorf("at a server that is told to stop: %v after %v", err, took)
-		}
-	})
+// Until a server's startup is over, a dial waits for an agent that serves it.
+func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {
+	const host = "10.0.0.1:10250"
+	for name, c := range map[string]struct {
+		before, after string // identifiers of an agent that is there, and of one that joins after 3 s; "": none
+		begins        time.Duration
+		patience      time.Duration // of the client; 0: no bound
+		drains        time.Duration // 0: never
+		origin        string        // another server that asks
+		served        bool
+		took          time.Duration
+	}{
+		"the first":                {"", "ipv4=10.0.0.1", 0, 0, 0, "", true, 3 * time.Second},
+		"the one that serves":      {"ipv4=10.0.0.2", "ipv4=10.0.0.1", 0, 0, 0, "", true, 3 * time.Second},
+		"it is there":              {"ipv4=10.0.0.1", "", 0, 0, 0, "", true, 0},
+		"another joins":            {"", "ipv4=10.0.0.2", 0, 0, 0, "", false, DefaultSettle},
+		"none":                     {"", "", time.Second, 0, 0, "", false, DefaultSettle - time.Second},
+		"once it is over":          {"", "", DefaultSettle, 0, 0, "", false, 0},
+		"a client that gives up":   {"", "", 0, time.Second, 0, "", false, time.Second},
+		"a server that is stopped": {"", "", 0, 0, time.Second, "", false, time.Second},
+		"another server asks":      {"", "ipv4=10.0.0.1", 0, 0, 0, "b", false, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				drains, drain := context.WithCancel(t.Context())
+				s := &Server{opts: Options{Settle: DefaultSettle}, drains: drains}
+				start := s.newStartup()
+				agents := registry.New(start.over, []registry.Strategy{registry.DestHost}, quiet.Log())
+				join := func(identifiers string) {
+					if identifiers == "" {
+						return
+					}
+					parsed, err := registry.ParseIdentifiers(identifiers)
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(agents.Join(registry.Agent{ID: identifiers, Identifiers: parsed}, agentInMemory{}))
+				}
+				join(c.before)
+				time.AfterFunc(3*time.Second, func() { join(c.after) })
+				if c.drains > 0 {
+					time.AfterFunc(c.drains, drain)
+				}
+				time.Sleep(c.begins)
+				ctx := t.Context()
+				if c.patience > 0 {
+					bounded, cancel := context.WithTimeout(ctx, c.patience)
+					defer cancel()
+					ctx = bounded
+				}
+				f := tunnel.NewFlow("tcp", host)
+				f.Origin.Server = c.origin
+				began := time.Now()
+				_, err := agents.Dial(ctx, f)
+				if took := time.Since(began); took != c.took || c.served != (err == nil) || err != nil && tunnel.FailureOf(err) != tunnel.FailNoAgent {
+					t.Errorf("%v after %v", err, took)
+				}
+				time.Sleep(2 * DefaultSettle)
+				drain()
+			})
+		})
+	}
+	if DefaultSettle >= tunnel.DefaultDialTimeout {
+		t.Errorf("dials time out in %v, before they hear that there is no agent", tunnel.DefaultDialTimeout)
+	}
 }

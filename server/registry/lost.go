@@ -83,9 +83,10 @@ func doubt(before []*conn) {
 	}
 }
 
-// find returns a connection for a destination, as pick does. If only an agent
-// that was lost a moment ago serves the destination, it waits for that agent.
+// find returns a connection for a destination, as pick does, which it waits for where pick
+// has news.
 func (r *Registry) find(ctx context.Context, host string, t *tries) (*conn, Strategy) {
+	settled := r.settled
 	for {
 		c, s, news := r.pick(host, t)
 		if news.own == nil {
@@ -94,6 +95,8 @@ func (r *Registry) find(ctx context.Context, host string, t *tries) (*conn, Stra
 		select {
 		case <-news.own:
 		case <-news.far:
+		case <-settled:
+			settled = nil
 		case <-ctx.Done():
 			return nil, ""
 		}

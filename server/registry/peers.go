@@ -234,15 +234,6 @@ func (r *Registry) TellAll(tell func(routes.Key)) {
 	}
 }
 
-// Notice counts an agent of another server as one that has joined, if there is one.
-func (r *Registry) Notice() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !tunnel.Closed(r.joined) && r.peers.has(r.cluster, Default) {
-		close(r.joined)
-	}
-}
-
 // tries are the connections on which one dial has failed.
 type tries struct {
 	own   *conn   // of an agent of this server; nil: none

@@ -17,7 +17,7 @@ func (s *setup) peer(p *Peers, name, identifiers string) (f *fake, number int, l
 	f = newFake(name)
 	number, leave, err := p.Join(name, "", f)
 	testutil.NoError(s.t, err)
-	far := New([]Strategy{Default}, s.log)
+	far := New(nil, []Strategy{Default}, s.log)
 	far.Share(p, "far", func(k routes.Key, there bool) {
 		op := routes.Gone
 		if there {
@@ -79,7 +79,7 @@ func TestWhoIsAsked(t *testing.T) {
 			t.Errorf("%s while an agent leaves: via %s, want %s", address, got, want)
 		}
 	}
-	blue := New([]Strategy{DestHost}, s.log)
+	blue := New(nil, []Strategy{DestHost}, s.log)
 	blue.Share(p, "blue", func(routes.Key, bool) {})
 	if _, err := blue.Dial(t.Context(), tunnel.NewFlow("tcp", "far.example:1")); tunnel.FailureOf(err) != tunnel.FailNoAgent {
 		t.Errorf("an agent of another cluster is asked: %v", err)

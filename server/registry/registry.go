@@ -54,7 +54,7 @@ type Registry struct {
 	strategies atomic.Pointer[[]Strategy] // never nil
 	log        logrus.FieldLogger
 
-	joined chan struct{} // closed once the first agent has joined
+	settled <-chan struct{} // agents have yet to come, until it is closed; nil: none has
 
 	// Set by Share, before the first agent joins.
 	peers   *Peers // other servers; nil: none
@@ -87,9 +87,10 @@ func (c *conn) better(other *conn, now tunnel.Moment) bool {
 	return c.cost(now) < other.cost(now)
 }
 
-// New makes a registry that routes by the given strategies, in their order.
-func New(strategies []Strategy, log logrus.FieldLogger) *Registry {
-	r := &Registry{log: log, joined: make(chan struct{}), wake: make(chan struct{})}
+// New makes a registry that routes by the given strategies, in their order. Until settled
+// is closed, a dial that no agent serves waits for one that does; nil: it fails at once.
+func New(settled <-chan struct{}, strategies []Strategy, log logrus.FieldLogger) *Registry {
+	r := &Registry{log: log, settled: settled, wake: make(chan struct{})}
 	r.SetStrategies(strategies)
 	return r
 }
@@ -117,9 +118,6 @@ func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 	r.index.join(c)
 	r.lost.forget(a)
 	r.wakeWaiters()
-	if !tunnel.Closed(r.joined) {
-		close(r.joined)
-	}
 	r.mu.Unlock()
 
 	// Nothing runs for a connection that does nothing: a server has thousands.
@@ -151,10 +149,6 @@ func (r *Registry) warnOfTwo(a, other Agent) {
 	}
 }
 
-// Joined is closed as soon as the first connection has joined, and stays so
-// when it leaves.
-func (r *Registry) Joined() <-chan struct{} { return r.joined }
-
 // Knows says whether an agent with this id is connected.
 func (r *Registry) Knows(id string) bool {
 	r.mu.RLock()
@@ -176,9 +170,9 @@ type news struct{ own, far <-chan struct{} }
 
 // pick finds a connection for a destination by the first strategy that has
 // one, of an agent here or of a server that has one, but none that was tried.
-// Where there is none, but an agent that was lost may be back soon, news are
-// closed when it is time to look again. Nobody waits whose agent of a try is
-// still there: that one serves the destination, and failed.
+// Where there is none, but an agent that was lost may be back soon, or agents have
+// yet to come, news are closed when it is time to look again. Nobody waits whose
+// agent of a try is still there: that one serves the destination, and failed.
 func (r *Registry) pick(host string, t *tries) (*conn, Strategy, news) {
 	now := tunnel.Now()
 	name, addr := canonical(host)
@@ -190,11 +184,17 @@ func (r *Registry) pick(host string, t *tries) (*conn, Strategy, news) {
 	}
 	if !waited {
 		c, _ := r.lost.choose(r.order(), name, addr, nil, now)
-		if waited = c != nil; !waited {
+		if waited = c != nil || r.awaits(t); !waited {
 			return nil, "", news{}
 		}
 	}
 	return nil, "", news{r.wake, wake}
+}
+
+// awaits says that agents have yet to come. Another server has been told of the one that it
+// asks for.
+func (r *Registry) awaits(t *tries) bool {
+	return r.settled != nil && !tunnel.Closed(r.settled) && !t.local
 }
 
 // choose picks by the first of the strategies that an agent here or another server

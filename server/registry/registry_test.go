@@ -71,7 +71,7 @@ type setup struct {
 func newSetup(t *testing.T, list string) *setup {
 	t.Helper()
 	strategies := testutil.Must(ParseStrategies(list))(t)
-	return &setup{New(strategies, silent.Log()), t}
+	return &setup{New(nil, strategies, silent.Log()), t}
 }
 
 func (s *setup) agent(id, identifiers string) *fake {
@@ -536,7 +536,7 @@ func TestAnIdIsNoProof(t *testing.T) {
 			var lines strings.Builder
 			log := logrus.New()
 			log.SetOutput(&lines)
-			r := New([]Strategy{Default}, log)
+			r := New(nil, []Strategy{Default}, log)
 			backends := map[string]*fake{}
 			for _, who := range order {
 				backends[who] = newFake(who)
@@ -560,7 +560,7 @@ func TestAnIdIsNoProof(t *testing.T) {
 // Two agents with one id are told apart by their certificates, and the index
 // forgets an id with its last agent.
 func TestIdsOfTwo(t *testing.T) {
-	r := New([]Strategy{Default}, silent.Log())
+	r := New(nil, []Strategy{Default}, silent.Log())
 	leaveA := r.Join(Agent{ID: "x", Identity: "a"}, newFake("a"))
 	leaveB := r.Join(Agent{ID: "x", Identity: "b"}, newFake("b"))
 	if !r.Knows("x") || r.Knows("y") || r.Counts().Agents != 2 {
