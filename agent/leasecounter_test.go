@@ -16,9 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
 	"konnectivity/internal/kubeapi"
@@ -31,15 +29,16 @@ type fakeAPI struct {
 	server *httptest.Server
 
 	mu       sync.Mutex
-	leases   map[string]coordinationv1.Lease
-	status   int // of every answer, if not 0
+	leases   map[string]kubeapi.Lease
+	missed   map[string]bool // leases that were put after the first list, and are told to the next watch
+	status   int             // of every answer, if not 0
 	calls    []string
-	watchers map[chan metav1.WatchEvent]bool
+	watchers map[chan leaseEvent]bool
 	stop     chan struct{}
 }
 
 func newFakeAPI(t *testing.T) *fakeAPI {
-	api := &fakeAPI{t: t, leases: map[string]coordinationv1.Lease{}, watchers: map[chan metav1.WatchEvent]bool{}, stop: make(chan struct{})}
+	api := &fakeAPI{t: t, leases: map[string]kubeapi.Lease{}, missed: map[string]bool{}, watchers: map[chan leaseEvent]bool{}, stop: make(chan struct{})}
 	api.server = httptest.NewServer(api)
 	t.Cleanup(func() { close(api.stop); api.server.Close() })
 	return api
@@ -66,16 +65,21 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *fakeAPI) list(w http.ResponseWriter) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	list := coordinationv1.LeaseList{TypeMeta: metav1.TypeMeta{Kind: "LeaseList", APIVersion: "coordination.k8s.io/v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
+	list := kubeapi.List[*kubeapi.Lease]{Kind: "LeaseList", Metadata: kubeapi.ListMetadata{ResourceVersion: "7"}}
 	for _, lease := range a.leases {
-		list.Items = append(list.Items, lease)
+		list.Items = append(list.Items, &lease)
 	}
 	_ = json.NewEncoder(w).Encode(list)
 }
 
 func (a *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
-	events := make(chan metav1.WatchEvent, 16)
+	events := make(chan leaseEvent, 16)
 	a.mu.Lock()
+	for name, lease := range a.leases {
+		if a.missed[name] {
+			events <- leaseEvent{kubeapi.Added, lease}
+		}
+	}
 	a.watchers[events] = true
 	a.mu.Unlock()
 	w.(http.Flusher).Flush()
@@ -95,11 +99,17 @@ func (a *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (a *fakeAPI) emit(kind string, lease coordinationv1.Lease) {
+// leaseEvent is an event of a watch.
+type leaseEvent struct {
+	Type   kubeapi.Event `json:"type"`
+	Object kubeapi.Lease `json:"object"`
+}
+
+func (a *fakeAPI) emit(kind kubeapi.Event, lease kubeapi.Lease) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for events := range a.watchers {
-		events <- metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Object: &lease}}
+		events <- leaseEvent{kind, lease}
 	}
 }
 
@@ -113,10 +123,10 @@ func (a *fakeAPI) endWatches() {
 	}
 }
 
-func (a *fakeAPI) put(l coordinationv1.Lease) {
+func (a *fakeAPI) put(l kubeapi.Lease) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.leases[l.Name] = l
+	a.leases[l.Name], a.missed[l.Name] = l, len(a.calls) > 0
 }
 
 func (a *fakeAPI) setStatus(status int) {
@@ -131,19 +141,18 @@ func (a *fakeAPI) watching() bool {
 	return len(a.watchers) > 0
 }
 
-func lease(name string, renewed time.Duration) coordinationv1.Lease {
+func lease(name string, renewed time.Duration) kubeapi.Lease {
 	seconds, at := int32(30), metav1.NewMicroTime(time.Now().Add(-renewed))
-	return coordinationv1.Lease{
-		TypeMeta:   metav1.TypeMeta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1"},
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns"},
-		Spec:       coordinationv1.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: &at},
+	return kubeapi.Lease{
+		Meta: kubeapi.Meta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1", Metadata: kubeapi.Metadata{Name: name, Namespace: "ns"}},
+		Spec: kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: &at},
 	}
 }
 
 // counting runs a counter against api until the test ends.
 func counting(t *testing.T, api *fakeAPI, hook logrus.Hook) *LeaseCounter {
 	t.Helper()
-	client := testutil.Must(kubeapi.NewLeases(&rest.Config{Host: api.server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "ns"))(t)
+	client := testutil.Must(kubeapi.NewLeases(&rest.Config{Host: api.server.URL}, "ns"))(t)
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	log.AddHook(hook)
@@ -232,18 +241,18 @@ func TestValidLease(t *testing.T) {
 	at := func(ago time.Duration) *metav1.MicroTime { m := metav1.NewMicroTime(now.Add(-ago)); return &m }
 	seconds := int32(30)
 	for name, c := range map[string]struct {
-		spec coordinationv1.LeaseSpec
+		spec kubeapi.LeaseSpec
 		want bool
 	}{
-		"renewed":            {coordinationv1.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: at(29 * time.Second)}, true},
-		"expired":            {coordinationv1.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: at(31 * time.Second)}, false},
-		"taken, not renewed": {coordinationv1.LeaseSpec{LeaseDurationSeconds: &seconds, AcquireTime: at(time.Second)}, true},
-		"renewal counts":     {coordinationv1.LeaseSpec{LeaseDurationSeconds: &seconds, AcquireTime: at(time.Second), RenewTime: at(time.Minute)}, false},
-		"without times":      {coordinationv1.LeaseSpec{LeaseDurationSeconds: &seconds}, false},
-		"without a duration": {coordinationv1.LeaseSpec{RenewTime: at(0)}, false},
-		"empty":              {coordinationv1.LeaseSpec{}, false},
+		"renewed":            {kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: at(29 * time.Second)}, true},
+		"expired":            {kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: at(31 * time.Second)}, false},
+		"taken, not renewed": {kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds, AcquireTime: at(time.Second)}, true},
+		"renewal counts":     {kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds, AcquireTime: at(time.Second), RenewTime: at(time.Minute)}, false},
+		"without times":      {kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds}, false},
+		"without a duration": {kubeapi.LeaseSpec{RenewTime: at(0)}, false},
+		"empty":              {kubeapi.LeaseSpec{}, false},
 	} {
-		if got := validLease(&coordinationv1.Lease{Spec: c.spec}, now); got != c.want {
+		if got := validLease(&kubeapi.Lease{Spec: c.spec}, now); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -251,12 +260,20 @@ func TestValidLease(t *testing.T) {
 
 // Expired leases are no news that servers are gone: the last count holds.
 func TestAllLeasesExpired(t *testing.T) {
-	c := &LeaseCounter{leases: map[string]coordinationv1.Lease{"a": lease("a", 0), "b": lease("b", 0)}}
-	if n, _ := c.Count(); n != 2 {
-		t.Fatal(n)
-	}
-	c.leases = map[string]coordinationv1.Lease{"a": lease("a", time.Hour)}
-	if n, known := c.Count(); n != 2 || !known {
+	api := newFakeAPI(t)
+	api.put(lease("a", 0))
+	api.put(lease("b", 0))
+	c := counting(t, api, &lines{})
+	wantCount(t, c, 2)
+	testutil.Eventually(t, "a watch", api.watching)
+	api.emit(kubeapi.Deleted, lease("a", 0))
+	wantCount(t, c, 1)
+	api.emit(kubeapi.Modified, lease("b", time.Hour))
+	testutil.Eventually(t, "the news of b", func() bool {
+		b, _ := c.leases.Get("b")
+		return !validLease(b, time.Now())
+	})
+	if n, known := c.Count(); n != 1 || !known {
 		t.Errorf("%d, %v", n, known)
 	}
 }
@@ -266,15 +283,15 @@ type answers struct {
 	list  string
 	watch func() (*http.Response, error)
 
-	listed int // so often
+	asked int // so often, for both
 }
 
 // RoundTrip implements http.RoundTripper.
 func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	a.asked++
 	if r.URL.Query().Get("watch") != "" {
 		return a.watch()
 	}
-	a.listed++
 	return said(a.list), nil
 }
 
@@ -283,7 +300,7 @@ func said(body string) *http.Response {
 }
 
 // Where a middlebox ends every watch at once, even before it began, an agent
-// does not list again and again: there may be thousands of agents.
+// does not ask again and again: there may be thousands of agents.
 func TestWatchesThatEndAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		watch func() (*http.Response, error)
@@ -295,7 +312,7 @@ func TestWatchesThatEndAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := &answers{list: `{"kind":"LeaseList","apiVersion":"coordination.k8s.io/v1","metadata":{"resourceVersion":"7"}}`, watch: c.watch}
-				client := testutil.Must(kubeapi.NewLeases(&rest.Config{Transport: api, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "ns"))(t)
+				client := testutil.Must(kubeapi.NewLeases(&rest.Config{Transport: api}, "ns"))(t)
 				log := &lines{}
 				logger := logrus.New()
 				logger.SetOutput(io.Discard)
@@ -304,8 +321,8 @@ func TestWatchesThatEndAtOnce(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 				defer cancel()
 				counter.Run(ctx)
-				if api.listed < 10 || api.listed > 60 {
-					t.Errorf("listed %d times in ten minutes", api.listed)
+				if api.asked < 10 || api.asked > 80 {
+					t.Errorf("asked %d times in ten minutes", api.asked)
 				}
 				if log.count() != c.lines {
 					t.Errorf("%d lines of log: %v", log.count(), log.all)

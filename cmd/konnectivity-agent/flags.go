@@ -40,7 +40,7 @@ type flags struct {
 
 	countLeases                   bool
 	leaseNamespace, leaseSelector string
-	kubeconfig, apiContentType    string
+	kubeconfig                    string
 
 	allow, deny []string
 	api         []string // places
@@ -119,7 +119,7 @@ func (f *flags) addCounting(set *pflag.FlagSet) {
 	set.StringVar(&f.leaseSelector, "lease-label", "k8s-app=konnectivity-server", "older name of --lease-label-selector; the later of the two on the command line counts")
 	_ = set.MarkHidden("lease-label") // fails only for a name that is not defined
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the leases (default: the pod's service account)")
-	set.StringVar(&f.apiContentType, "kube-api-content-type", "application/vnd.kubernetes.protobuf", "content type of requests to the Kubernetes API")
+	set.String("kube-api-content-type", "application/vnd.kubernetes.protobuf", "accepted for compatibility, without effect: requests to the Kubernetes API are JSON")
 }
 
 func (f *flags) addDestinations(set *pflag.FlagSet) {

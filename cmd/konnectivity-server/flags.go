@@ -70,7 +70,7 @@ type flags struct {
 	identifierPolicy, identifierFile string
 	idPolicy                         string
 
-	kubeconfig, apiContentType string
+	kubeconfig string
 
 	leases                     bool
 	leaseNamespace, leaseLabel string
@@ -201,7 +201,7 @@ func (f *flags) addKube(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for token reviews, leases and tenants' Secrets (default: the pod's service account)")
 	set.Float32Var(&f.tokens.PerSecond, "kubeconfig-qps", 0, "maximum API calls per second (default: 49 for token reviews, the client library's for leases)")
 	set.IntVar(&f.tokens.Burst, "kubeconfig-burst", 0, "number of API calls allowed above that rate in a burst (default: 1 for token reviews, the client library's for leases)")
-	set.StringVar(&f.apiContentType, "kube-api-content-type", "application/vnd.kubernetes.protobuf", "content type of requests for leases")
+	set.String("kube-api-content-type", "application/vnd.kubernetes.protobuf", "accepted for compatibility, without effect: requests to the Kubernetes API are JSON")
 	set.BoolVar(&f.leases, "enable-lease-controller", false, "keep a lease, delete those of servers that are gone, and count servers by leases")
 	set.StringVar(&f.leaseNamespace, "lease-namespace", "kube-system", "namespace of the leases")
 	set.StringVar(&f.leaseLabel, "lease-label", "k8s-app=konnectivity-server", "labels of the leases")

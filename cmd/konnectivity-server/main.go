@@ -166,7 +166,7 @@ func (p *process) agentAuth() error {
 	if !f.tokenAuth() {
 		return nil
 	}
-	config, err := kubeapi.Config(f.kubeconfig, f.apiContentType, "authentication of agents by token")
+	config, err := kubeapi.Config(f.kubeconfig, "authentication of agents by token")
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (p *process) clientAuth() error {
 	if len(f.clientTokens.Accounts) == 0 && !f.clientReview {
 		return nil
 	}
-	config, err := kubeapi.ConfigOf("client-kubeconfig", f.clientKubeconfig, f.apiContentType, "--client-service-accounts or --client-access-review")
+	config, err := kubeapi.ConfigOf("client-kubeconfig", f.clientKubeconfig, "--client-service-accounts or --client-access-review")
 	if err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func (p *process) leases() error {
 	if !f.leases {
 		return nil
 	}
-	config, err := kubeapi.Config(f.kubeconfig, f.apiContentType, "--enable-lease-controller")
+	config, err := kubeapi.Config(f.kubeconfig, "--enable-lease-controller")
 	if err != nil {
 		return err
 	}
@@ -283,7 +283,7 @@ func (p *process) tenants(ctx context.Context) (err error) {
 // a port is open.
 func (p *process) tenantSecrets(ctx context.Context) (*tenant.Dir, error) {
 	f := p.flags
-	config, err := kubeapi.Config(f.kubeconfig, f.apiContentType, "--tenants-namespace")
+	config, err := kubeapi.Config(f.kubeconfig, "--tenants-namespace")
 	if err != nil {
 		return nil, err
 	}
@@ -305,7 +305,7 @@ func (p *process) tenantSecrets(ctx context.Context) (*tenant.Dir, error) {
 func (p *process) tenantTokens(t *tenant.Tokens) *auth.TokensConfig {
 	f := p.flags
 	cfg := &auth.TokensConfig{Accounts: []auth.Account{{Namespace: t.Namespace, Name: t.ServiceAccount}}, Audience: t.Audience, PerSecond: f.tokens.PerSecond, Burst: f.tokens.Burst}
-	config, err := t.API.Config(f.apiContentType)
+	config, err := t.API.Config()
 	if err == nil {
 		err = reviewAt(config, cfg)
 	}

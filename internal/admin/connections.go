@@ -73,7 +73,7 @@ func (t *Table) connections(tenant string, q query) Page[Connection] {
 	if order == nil {
 		order = orders["since"]
 	}
-	slices.SortFunc(rows, func(a, b row) int { return q.ordered(cmp.Or(order(a, b), cmp.Compare(a.number, b.number))) })
+	sortBy(rows, func(a, b *row) int { return q.ordered(cmp.Or(order(*a, *b), cmp.Compare(a.number, b.number))) })
 	page := Page[Connection]{Total: total, Matched: len(rows), Offset: q.offset, Items: []Connection{}}
 	for _, r := range window(rows, q) {
 		page.Items = append(page.Items, r.view(now))

@@ -100,7 +100,7 @@ func (f *failures) list(tenant string) []Failure {
 			all = append(all, list...)
 		}
 	}
-	slices.SortFunc(all, func(a, b numbered) int { return b.number - a.number })
+	sortBy(all, func(a, b *numbered) int { return b.number - a.number })
 	out := make([]Failure, len(all))
 	for i, one := range all {
 		out[i] = one.Failure

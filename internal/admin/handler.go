@@ -205,7 +205,7 @@ func (h *Site) peers(q query) Page[Peer] {
 		return len(q.roles) > 0 && !slices.Contains(q.roles, p.Role) || !q.selects(p.Tenant, p.Identifiers, p.Tenant, p.ID, p.Remote, p.Role, p.Software)
 	})
 	if q.sort == "rate" {
-		slices.SortStableFunc(matched, func(a, b Peer) int {
+		sortBy(matched, func(a, b *Peer) int {
 			return q.ordered(cmp.Or(cmp.Compare(a.Silent, b.Silent), cmp.Compare(a.Stalled, b.Stalled), cmp.Compare(a.Up+a.Down, b.Up+b.Down), strings.Compare(b.ID, a.ID)))
 		})
 	}

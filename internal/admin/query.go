@@ -109,3 +109,16 @@ func window[T any](list []T, q query) []T {
 func pageOf[T any](matched []T, total int, q query) Page[T] {
 	return Page[T]{Total: total, Matched: len(matched), Offset: q.offset, Items: append([]T{}, window(matched, q)...)}
 }
+
+// sortBy sorts items, and keeps the order of equal ones. It sorts pointers, so that large
+// items are copied twice each and programs have one copy of the code for all types.
+func sortBy[T any](items []T, compare func(a, b *T) int) {
+	sorted := make([]*T, len(items))
+	for i, item := range items {
+		sorted[i] = &item
+	}
+	slices.SortStableFunc(sorted, compare)
+	for i, item := range sorted {
+		items[i] = *item
+	}
+}

@@ -73,7 +73,7 @@ func (h *Site) tenants(q query) TenantsPage {
 	if order == nil {
 		order = func(a, b Tenant) int { return 0 }
 	}
-	slices.SortStableFunc(matched, func(a, b Tenant) int { return cmp.Or(q.ordered(order(a, b)), strings.Compare(a.Name, b.Name)) })
+	sortBy(matched, func(a, b *Tenant) int { return cmp.Or(q.ordered(order(*a, *b)), strings.Compare(a.Name, b.Name)) })
 	return TenantsPage{pageOf(matched, total, q), conditions, servers}
 }
 

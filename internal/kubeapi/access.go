@@ -49,8 +49,8 @@ type Access struct {
 
 // Config makes a client of that API alone, with its own connections. Redirects
 // are refused, since they would lead elsewhere with its credentials. The API may be
-// hostile: answers are bounded, and its warnings are not logged.
-func (a Access) Config(contentType string) (*rest.Config, error) {
+// hostile: answers are bounded.
+func (a Access) Config() (*rest.Config, error) {
 	secure := &tls.Config{
 		MinVersion: tls.VersionTLS12, ServerName: a.ServerName, InsecureSkipVerify: a.Insecure,
 		VerifyConnection: func(c tls.ConnectionState) error { return tlsreload.CheckWeight(c.PeerCertificates) },
@@ -68,9 +68,8 @@ func (a Access) Config(contentType string) (*rest.Config, error) {
 		}
 		secure.Certificates = []tls.Certificate{pair}
 	}
-	config := &rest.Config{
+	return &rest.Config{
 		Host: a.Server, BearerToken: a.Token, Username: a.Username, Password: a.Password, QPS: -1,
-		WarningHandler: rest.NoWarnings{},
 		Transport: bounded{&http.Transport{
 			TLSClientConfig: secure, ForceAttemptHTTP2: true, TLSHandshakeTimeout: dialTime,
 			MaxIdleConnsPerHost: 1, MaxConnsPerHost: maxConns, IdleConnTimeout: idleTime,
@@ -80,9 +79,7 @@ func (a Access) Config(contentType string) (*rest.Config, error) {
 				MaxReceiveBufferPerStream: maxAnswer, MaxReceiveBufferPerConnection: maxUnread,
 			},
 		}},
-	}
-	config.ContentType = contentType
-	return config, nil
+	}, nil
 }
 
 // bounded refuses redirects, and answers without end.
@@ -98,7 +95,7 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 		_ = resp.Body.Close()
 		return nil, fmt.Errorf("the API answered with a redirect (%d), and none is followed", resp.StatusCode)
 	}
-	resp.Body = &answer{resp.Body, maxAnswer}
+	resp.Body = &answer{resp.Body, maxAnswer, maxAnswer}
 	return resp, nil
 }
 
@@ -106,14 +103,16 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 // decompressed.
 type answer struct {
 	io.ReadCloser
-	left int
+	left, most int
 }
+
+var errLong = errors.New("the API's answer is too long")
 
 // Read implements io.Reader.
 func (a *answer) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p[:min(len(p), a.left+1)])
 	if a.left -= n; a.left < 0 {
-		return 0, fmt.Errorf("the API's answer has more than %d bytes", maxAnswer)
+		return 0, fmt.Errorf("%w: more than %d bytes", errLong, a.most)
 	}
 	return n, err
 }

@@ -46,7 +46,7 @@ func strangeAPI(t *testing.T, http2 bool, cert *tls.Certificate, answer http.Han
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
-	config := testutil.Must(kubeapi.Access{Server: srv.URL, CA: ca, ServerName: "example.com", Token: "own"}.Config(""))(t)
+	config := testutil.Must(kubeapi.Access{Server: srv.URL, CA: ca, ServerName: "example.com", Token: "own"}.Config())(t)
 	reviews := testutil.Must(kubeapi.NewTokenReviews(config))(t)
 	t.Cleanup(reviews.CloseIdle)
 	return srv, reviews

@@ -3,8 +3,6 @@ package kubeapi
 import (
 	"context"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 )
@@ -12,8 +10,7 @@ import (
 // SubjectAccessReview asks whether a user may do something to a resource
 // (k8s.io/api/authorization/v1).
 type SubjectAccessReview struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
+	Meta
 
 	Spec   SubjectAccessReviewSpec   `json:"spec"`
 	Status SubjectAccessReviewStatus `json:"status,omitzero"`
@@ -43,9 +40,6 @@ type SubjectAccessReviewStatus struct {
 	Denied  bool `json:"denied,omitempty"`
 }
 
-// DeepCopyObject implements runtime.Object.
-func (r *SubjectAccessReview) DeepCopyObject() runtime.Object { return copied(r) }
-
 // SubjectAccessReviews is a client of SubjectAccessReviews; NewSubjectAccessReviews makes
 // one. It may be used from any goroutine.
 type SubjectAccessReviews struct {
@@ -56,13 +50,15 @@ type SubjectAccessReviews struct {
 // network.
 func NewSubjectAccessReviews(config *rest.Config) (SubjectAccessReviews, error) {
 	group := schema.GroupVersion{Group: "authorization.k8s.io", Version: "v1"}
-	objects, err := newObjects(config, "", kind{group, "SubjectAccessReview", "subjectaccessreviews"}, &SubjectAccessReview{})
+	objects, err := newObjects[*SubjectAccessReview](config, "", kind{group, "SubjectAccessReview", "subjectaccessreviews"})
 	return SubjectAccessReviews{objects}, err
 }
 
 // Create returns the API's answer. It asks once, and blocks until then or until ctx ends.
 func (s SubjectAccessReviews) Create(ctx context.Context, ask SubjectAccessReviewSpec) (SubjectAccessReviewStatus, error) {
-	var out SubjectAccessReview
-	err := s.objects.create(ctx, &SubjectAccessReview{Spec: ask}).Into(&out)
-	return out.Status, err
+	out, err := s.objects.Create(ctx, &SubjectAccessReview{Spec: ask})
+	if err != nil {
+		return SubjectAccessReviewStatus{}, err
+	}
+	return out.Status, nil
 }

@@ -2,7 +2,6 @@ package kubeapi
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 )
@@ -14,8 +13,7 @@ var certificates = schema.GroupVersion{Group: "certificates.k8s.io", Version: "v
 // (k8s.io/api/certificates/v1). The API has verified that the pod, its service account and
 // its node are as the request says, and that the kubelet has the private key.
 type PodCertificateRequest struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
+	Meta
 
 	Spec   PodCertificateRequestSpec   `json:"spec"`
 	Status PodCertificateRequestStatus `json:"status,omitzero"`
@@ -43,13 +41,9 @@ type PodCertificateRequestStatus struct {
 	NotAfter         *metav1.Time       `json:"notAfter,omitempty"`
 }
 
-// DeepCopyObject implements runtime.Object.
-func (r *PodCertificateRequest) DeepCopyObject() runtime.Object { return copied(r) }
-
 // ClusterTrustBundle has CA certificates for pods (k8s.io/api/certificates/v1).
 type ClusterTrustBundle struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
+	Meta
 
 	Spec ClusterTrustBundleSpec `json:"spec"`
 }
@@ -60,15 +54,12 @@ type ClusterTrustBundleSpec struct {
 	TrustBundle string `json:"trustBundle"` // PEM
 }
 
-// DeepCopyObject implements runtime.Object.
-func (b *ClusterTrustBundle) DeepCopyObject() runtime.Object { return copied(b) }
-
 // NewPodCertificateRequests returns a client of the PodCertificateRequests of a namespace.
 func NewPodCertificateRequests(config *rest.Config, namespace string) (Objects[*PodCertificateRequest], error) {
-	return newObjects(config, namespace, kind{certificates, "PodCertificateRequest", "podcertificaterequests"}, &PodCertificateRequest{})
+	return newObjects[*PodCertificateRequest](config, namespace, kind{certificates, "PodCertificateRequest", "podcertificaterequests"})
 }
 
 // NewClusterTrustBundles returns a client of ClusterTrustBundles.
 func NewClusterTrustBundles(config *rest.Config) (Objects[*ClusterTrustBundle], error) {
-	return newObjects(config, "", kind{certificates, "ClusterTrustBundle", "clustertrustbundles"}, &ClusterTrustBundle{})
+	return newObjects[*ClusterTrustBundle](config, "", kind{certificates, "ClusterTrustBundle", "clustertrustbundles"})
 }

@@ -16,22 +16,23 @@ const maxKubeconfig = 1 << 20
 // Config returns how to reach the Kubernetes API: by a kubeconfig file or, if
 // that is "", as the pod's service account. what names the flag or feature that
 // needs it, for errors. Config reads files but uses no network.
-func Config(kubeconfig, contentType, what string) (*rest.Config, error) {
-	return ConfigOf("kubeconfig", kubeconfig, contentType, what)
+func Config(kubeconfig, what string) (*rest.Config, error) {
+	return ConfigOf("kubeconfig", kubeconfig, what)
 }
 
 // ConfigOf is Config for another flag than --kubeconfig.
-func ConfigOf(flag, kubeconfig, contentType, what string) (*rest.Config, error) {
-	var config *rest.Config
-	var err error
+func ConfigOf(flag, kubeconfig, what string) (*rest.Config, error) {
 	if kubeconfig == "" {
-		if config, err = rest.InClusterConfig(); err != nil {
+		config, err := rest.InClusterConfig()
+		if err != nil {
 			return nil, fmt.Errorf("%s needs --%s outside of a cluster: %w", what, flag, err)
 		}
-	} else if config, err = fromFile(kubeconfig); err != nil {
+		return config, nil
+	}
+	config, err := fromFile(kubeconfig)
+	if err != nil {
 		return nil, fmt.Errorf("--%s=%s: %w", flag, kubeconfig, err)
 	}
-	config.ContentType = contentType
 	return config, nil
 }
 

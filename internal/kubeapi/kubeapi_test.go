@@ -1,21 +1,23 @@
 package kubeapi_test
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
 	"konnectivity/internal/kubeapi"
@@ -32,7 +34,7 @@ func api(t *testing.T, body string) (config *rest.Config, asked *[]string) {
 		sent := ""
 		if r.Method == http.MethodDelete || r.Method == http.MethodPut {
 			text, _ := io.ReadAll(r.Body)
-			sent = " " + strings.TrimSpace(string(text))
+			sent = strings.TrimRight(" "+strings.TrimSpace(string(text)), " ")
 		}
 		*asked = append(*asked, r.Method+" "+r.URL.RequestURI()+sent)
 		w.Header().Set("Content-Type", "application/json")
@@ -48,14 +50,14 @@ func TestLeases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := leases.List(t.Context(), metav1.ListOptions{LabelSelector: "k=v"})
+	list, err := leases.List(t.Context(), kubeapi.ListOptions{Labels: "k=v"})
 	if err != nil || len(list.Items) != 1 || list.Items[0].Name != "a" {
 		t.Errorf("%+v, %v", list, err)
 	}
 	if want := "GET /apis/coordination.k8s.io/v1/namespaces/ns/leases?labelSelector=k%3Dv"; (*asked)[0] != want {
 		t.Errorf("asked %q, want %q", *asked, want)
 	}
-	if config.GroupVersion != nil {
+	if config.UserAgent != "" {
 		t.Error("the caller's config was changed")
 	}
 	leases.CloseIdle()
@@ -77,17 +79,16 @@ func TestTokenReviews(t *testing.T) {
 	reviews.CloseIdle()
 }
 
-// Secrets are of the core group, and spoken of in JSON whatever the config says.
+// Secrets are of the core group.
 func TestSecrets(t *testing.T) {
 	config, asked := api(t, `{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"},"data":{"k":"dg=="}}]}`)
-	config.ContentType = "application/vnd.kubernetes.protobuf"
 	secrets, err := kubeapi.NewSecrets(config, "ns")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer secrets.CloseIdle()
-	list, err := secrets.List(t.Context(), metav1.ListOptions{LabelSelector: "k", Limit: 3})
-	if err != nil || list.ResourceVersion != "7" || len(list.Items) != 1 || list.Items[0].Name != "a" || string(list.Items[0].Data["k"]) != "v" {
+	list, err := secrets.List(t.Context(), kubeapi.ListOptions{Labels: "k", Limit: 3})
+	if err != nil || list.Metadata.ResourceVersion != "7" || len(list.Items) != 1 || list.Items[0].Name != "a" || string(list.Items[0].Data["k"]) != "v" {
 		t.Errorf("%+v, %v", list, err)
 	}
 	if want := "GET /api/v1/namespaces/ns/secrets?labelSelector=k&limit=3"; (*asked)[0] != want {
@@ -95,11 +96,6 @@ func TestSecrets(t *testing.T) {
 	}
 	if secrets.String() != "ns" {
 		t.Errorf("they are in %s", secrets)
-	}
-	copied := list.DeepCopyObject().(*kubeapi.List[*kubeapi.Secret])
-	copied.Items[0].Data["k"][0] = 'w'
-	if string(list.Items[0].Data["k"]) != "v" {
-		t.Error("a copy shares its data")
 	}
 }
 
@@ -111,22 +107,110 @@ func TestWatchOfSecrets(t *testing.T) {
 `)
 	secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
 	defer secrets.CloseIdle()
-	w := testutil.Must(secrets.Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"}))(t)
-	defer w.Stop()
-	added, bookmark, end := <-w.ResultChan(), <-w.ResultChan(), <-w.ResultChan()
-	if s, ok := added.Object.(*kubeapi.Secret); !ok || added.Type != watch.Added || s.Name != "a" || string(s.Data["k"]) != "v" {
-		t.Errorf("%+v", added)
+	var told []string
+	err := secrets.Watch(t.Context(), kubeapi.WatchOptions{From: "0", Time: time.Minute}, func() { told = append(told, "began") }, func(what kubeapi.Event, s *kubeapi.Secret) {
+		told = append(told, fmt.Sprintf("%s %s %s %s", what, s.Name, s.ResourceVersion, s.Data["k"]))
+	})
+	if want := []string{"began", "ADDED a 1 v", "BOOKMARK  2 "}; !slices.Equal(told, want) || !apierrors.IsResourceExpired(err) {
+		t.Errorf("%q, %v, want %q", told, err, want)
 	}
-	if s, ok := bookmark.Object.(*kubeapi.Secret); !ok || bookmark.Type != watch.Bookmark || s.ResourceVersion != "2" {
-		t.Errorf("%+v", bookmark)
-	}
-	if err := apierrors.FromObject(end.Object); end.Type != watch.Error || !apierrors.IsResourceExpired(err) {
-		t.Errorf("%+v", end)
-	}
-	if want := "GET /api/v1/namespaces/ns/secrets?resourceVersion=0&watch=true"; (*asked)[0] != want {
+	if want := "GET /api/v1/namespaces/ns/secrets?allowWatchBookmarks=true&resourceVersion=0&timeoutSeconds=60&watch=true"; (*asked)[0] != want {
 		t.Errorf("asked %q, want %q", *asked, want)
 	}
 }
+
+// What is not what was asked for is an error, and not taken in.
+func TestWrongAnswers(t *testing.T) {
+	long := strings.Repeat(" ", 9<<20)
+	for body, want := range map[string]string{
+		`{"type":"ADDED","object":{"kind":"Pod"}}`: "a \"Pod\", not a Secret",
+		`{"type":"ADDED","object":null}`:           "null",
+		`{"type":"ADDED","object":7}`:              "cannot unmarshal",
+		`{"type":"ERROR","object":7}`:              "cannot unmarshal",
+		`<html>`:                                   "invalid character",
+		`{"type":"ADDED",` + long + `"object":{}}`: "too long",
+		`{"type":"ADDED","object":{}}` + long + `{"type":"ADDED","object":{}}`:      "too long",
+		`{"type":"ADDED","object":{}}{"type":"ADDED",`:                              "",
+		`{"type":"ADDED","object":{"kind":"Secret"}}{"type":"X","object":{}}`:       "",
+		`{"type":"ERROR","object":{"kind":"Status","code":403,"message":"enough"}}`: "enough",
+	} {
+		config, _ := api(t, body)
+		secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
+		err := secrets.Watch(t.Context(), kubeapi.WatchOptions{}, func() {}, func(kubeapi.Event, *kubeapi.Secret) {})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("a watch of %.60q: %v", body, err)
+		}
+		secrets.CloseIdle()
+	}
+	for body, want := range map[string]string{
+		`{"kind":"PodList","items":[]}`:      "a \"PodList\", not a SecretList",
+		`{"kind":"Status","status":"Maybe"}`: "a \"Status\"",
+		`{"items":[{},null]}`:                "null",
+		``:                                   "EOF",
+		`{"items":[],`:                       "EOF",
+		`<html>`:                             "invalid character",
+	} {
+		config, _ := api(t, body)
+		secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
+		if list, err := secrets.List(t.Context(), kubeapi.ListOptions{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a list of %q: %+v, %v", body, list, err)
+		}
+		secrets.CloseIdle()
+	}
+	config, _ := api(t, `null`)
+	secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
+	defer secrets.CloseIdle()
+	if s, err := secrets.Get(t.Context(), "a"); err == nil {
+		t.Errorf("null is %+v", s)
+	}
+}
+
+// A review is asked for again where the API says when, and other objects are not. What the
+// API refuses is an error of its kind, in its words.
+func TestRetryAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		config := &rest.Config{Host: "http://api", Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			sent, err := io.ReadAll(r.Body)
+			if asked++; err != nil || !strings.Contains(string(sent), `"token":"t"`) && r.Method != http.MethodGet {
+				t.Errorf("sent %q, %v", sent, err)
+			}
+			w := httptest.NewRecorder()
+			switch asked {
+			case 3:
+				_, _ = w.WriteString(`{"kind":"TokenReview","status":{"authenticated":true}}`)
+			default:
+				w.Header().Set("Retry-After", "2")
+				w.WriteHeader(http.StatusTooManyRequests)
+				_, _ = w.WriteString("slowly")
+			}
+			return w.Result(), nil
+		})}
+		reviews := testutil.Must(kubeapi.NewTokenReviews(config))(t)
+		began := time.Now()
+		if got, err := reviews.Create(t.Context(), kubeapi.TokenReviewSpec{Token: "t"}); err != nil || !got.Authenticated || time.Since(began) != 4*time.Second {
+			t.Errorf("%+v, %v after %v", got, err, time.Since(began))
+		}
+		began = time.Now()
+		if _, err := reviews.Create(t.Context(), kubeapi.TokenReviewSpec{Token: "t"}); !apierrors.IsTooManyRequests(err) || asked != 3+11 || time.Since(began) != 20*time.Second {
+			t.Errorf("%v after %v, asked %d times", err, time.Since(began), asked)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := reviews.Create(ctx, kubeapi.TokenReviewSpec{Token: "t"}); !apierrors.IsTooManyRequests(err) || ctx.Err() == nil {
+			t.Errorf("%v for a caller that leaves", err)
+		}
+		before := asked
+		secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
+		if _, err := secrets.List(t.Context(), kubeapi.ListOptions{}); !apierrors.IsTooManyRequests(err) || asked != before+1 {
+			t.Errorf("%v, asked %d times", err, asked-before)
+		}
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // An API that hangs up is away, and not one that ended a watch.
 func TestWatchThatHangsUp(t *testing.T) {
@@ -138,10 +222,10 @@ func TestWatchThatHangsUp(t *testing.T) {
 	defer srv.Close()
 	secrets := testutil.Must(kubeapi.NewSecrets(&rest.Config{Host: srv.URL}, "ns"))(t)
 	defer secrets.CloseIdle()
-	if _, err := secrets.List(t.Context(), metav1.ListOptions{}); err == nil {
+	if _, err := secrets.List(t.Context(), kubeapi.ListOptions{}); err == nil {
 		t.Error("a list of nothing")
 	}
-	if _, err := secrets.Watch(t.Context(), metav1.ListOptions{}); err == nil {
+	if err := secrets.Watch(t.Context(), kubeapi.WatchOptions{}, func() { t.Error("a watch began") }, nil); err == nil {
 		t.Error("a watch of nothing")
 	}
 	if n := asked.Load(); n != 2 {
@@ -152,28 +236,25 @@ func TestWatchThatHangsUp(t *testing.T) {
 // Every call asks for its own object, in the namespace, by the right verb.
 func TestRequests(t *testing.T) {
 	config, asked := api(t, `{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"a"}}`)
-	config.ContentType = "application/json"
 	leases := testutil.Must(kubeapi.NewLeases(config, "ns"))(t)
 	defer leases.CloseIdle()
-	ctx, seconds := t.Context(), int64(7)
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	ctx := t.Context()
+	lease := &kubeapi.Lease{Meta: kubeapi.Meta{Metadata: kubeapi.Metadata{Name: "a"}}}
 	const path = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
 	for _, c := range []struct {
 		want string
-		call func() (*coordinationv1.Lease, error)
+		call func() (*kubeapi.Lease, error)
 	}{
-		{"GET " + path + "/a", func() (*coordinationv1.Lease, error) { return leases.Get(ctx, "a", metav1.GetOptions{}) }},
-		{"POST " + path, func() (*coordinationv1.Lease, error) { return leases.Create(ctx, lease, metav1.CreateOptions{}) }},
-		{"PUT " + path + `/a {"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"a"},"spec":{}}`, func() (*coordinationv1.Lease, error) { return leases.Update(ctx, lease, metav1.UpdateOptions{}) }},
-		{"DELETE " + path + `/a {"kind":"DeleteOptions","apiVersion":"coordination.k8s.io/v1","preconditions":{"resourceVersion":"7"}}`, func() (*coordinationv1.Lease, error) {
-			return lease, leases.Delete(ctx, "a", *metav1.NewRVDeletionPrecondition("7"))
+		{"GET " + path + "/a", func() (*kubeapi.Lease, error) { return leases.Get(ctx, "a") }},
+		{"POST " + path, func() (*kubeapi.Lease, error) { return leases.Create(ctx, lease) }},
+		{"PUT " + path + `/a {"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"a"}}`, func() (*kubeapi.Lease, error) { return leases.Update(ctx, lease) }},
+		{"DELETE " + path + `/a {"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"resourceVersion":"7"}}`, func() (*kubeapi.Lease, error) {
+			return lease, leases.Delete(ctx, "a", "7")
 		}},
-		{"GET " + path + "?allowWatchBookmarks=true&timeout=7s&timeoutSeconds=7&watch=true", func() (*coordinationv1.Lease, error) {
-			w, err := leases.Watch(ctx, metav1.ListOptions{AllowWatchBookmarks: true, TimeoutSeconds: &seconds})
-			if err == nil {
-				w.Stop()
-			}
-			return lease, err
+		{"DELETE " + path + "/a", func() (*kubeapi.Lease, error) { return lease, leases.Delete(ctx, "a", "") }},
+		{"GET " + path + "?allowWatchBookmarks=true&resourceVersion=5&timeoutSeconds=7&watch=true", func() (*kubeapi.Lease, error) {
+			_ = leases.Watch(ctx, kubeapi.WatchOptions{From: "5", Time: 7 * time.Second}, func() {}, nil) // the answer is no event
+			return lease, nil
 		}},
 	} {
 		got, err := c.call()
@@ -196,33 +277,8 @@ func TestRefusal(t *testing.T) {
 	defer srv.Close()
 	leases := testutil.Must(kubeapi.NewLeases(&rest.Config{Host: srv.URL}, "ns"))(t)
 	defer leases.CloseIdle()
-	if _, err := leases.Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+	if _, err := leases.Get(t.Context(), "a"); !apierrors.IsNotFound(err) {
 		t.Errorf("%v", err)
-	}
-}
-
-// The content type is what the config says, and protobuf where it says nothing.
-func TestContentType(t *testing.T) {
-	sent := make(chan string, 1)
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		sent <- r.Header.Get("Content-Type")
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(`{"kind":"Lease","apiVersion":"coordination.k8s.io/v1"}`))
-	}))
-	defer srv.Close()
-	for given, want := range map[string]string{
-		"":                                    "application/vnd.kubernetes.protobuf",
-		"application/json":                    "application/json",
-		"application/vnd.kubernetes.protobuf": "application/vnd.kubernetes.protobuf",
-	} {
-		leases := testutil.Must(kubeapi.NewLeases(&rest.Config{Host: srv.URL, ContentConfig: rest.ContentConfig{ContentType: given}}, "ns"))(t)
-		if _, err := leases.Create(t.Context(), &coordinationv1.Lease{}, metav1.CreateOptions{}); err != nil {
-			t.Error(err)
-		}
-		if got := <-sent; got != want {
-			t.Errorf("with %q sent %q, want %q", given, got, want)
-		}
-		leases.CloseIdle()
 	}
 }
 
@@ -259,11 +315,11 @@ func TestNothingElseIsLinked(t *testing.T) {
 // give.
 func TestConfig(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	if _, err := kubeapi.Config("", "x", "--some-flag"); err == nil || !strings.Contains(err.Error(), "--some-flag needs --kubeconfig") {
+	if _, err := kubeapi.Config("", "--some-flag"); err == nil || !strings.Contains(err.Error(), "--some-flag needs --kubeconfig") {
 		t.Error(err)
 	}
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if _, err := kubeapi.Config(file, "x", "--some-flag"); err == nil || !strings.Contains(err.Error(), "--kubeconfig="+file) {
+	if _, err := kubeapi.Config(file, "--some-flag"); err == nil || !strings.Contains(err.Error(), "--kubeconfig="+file) {
 		t.Error(err)
 	}
 	writeFile(t, file, `{"clusters": [{"name": "c", "cluster": {"server": "https://api.example:6443", "certificate-authority": "ca.crt"}}],
@@ -272,8 +328,8 @@ func TestConfig(t *testing.T) {
 	for _, name := range []string{"ca.crt", "token"} {
 		writeFile(t, filepath.Join(filepath.Dir(file), name), "abc")
 	}
-	config, err := kubeapi.Config(file, "application/json", "--some-flag")
-	if err != nil || config.Host != "https://api.example:6443" || config.ContentType != "application/json" {
+	config, err := kubeapi.Config(file, "--some-flag")
+	if err != nil || config.Host != "https://api.example:6443" {
 		t.Fatalf("%v, %v", config, err)
 	}
 	if config.CAFile != filepath.Join(filepath.Dir(file), "ca.crt") || config.BearerToken != "abc" {
@@ -300,7 +356,7 @@ func TestConfigThatLeadsNowhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "kubeconfig")
 			writeFile(t, file, text)
-			config, err := kubeapi.Config(file, "x", "--some-flag")
+			config, err := kubeapi.Config(file, "--some-flag")
 			if err == nil || !strings.Contains(err.Error(), "--kubeconfig="+file) || strings.Contains(err.Error(), "KUBERNETES_") {
 				t.Errorf("%v, %v", config, err)
 			}

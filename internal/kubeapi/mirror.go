@@ -3,7 +3,6 @@ package kubeapi
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -11,8 +10,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 )
 
 const (
@@ -35,8 +32,8 @@ var errUnlisted = errors.New("the API has not been asked yet")
 
 // MirrorAPI is what a Mirror needs of the API; Objects is one.
 type MirrorAPI[T Object] interface {
-	List(ctx context.Context, opts metav1.ListOptions) (*List[T], error)
-	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
+	List(ctx context.Context, opts ListOptions) (*List[T], error)
+	Watch(ctx context.Context, opts WatchOptions, began func(), take func(Event, T)) error
 	String() string // where the objects are
 }
 
@@ -129,8 +126,7 @@ func (m *Mirror[T]) follow(ctx context.Context) error {
 // or ctx ends. It is not called beside Run.
 func (m *Mirror[T]) List(ctx context.Context) error {
 	all := make(map[string]T)
-	opts := m.selected()
-	opts.Limit = pageSize
+	opts := ListOptions{Labels: m.labels, Fields: m.fields, Limit: pageSize}
 	for {
 		page, err := m.page(ctx, opts)
 		if err != nil {
@@ -138,10 +134,10 @@ func (m *Mirror[T]) List(ctx context.Context) error {
 			return err
 		}
 		for _, object := range page.Items {
-			all[object.GetName()] = kept(object)
+			all[object.meta().Name] = kept(object)
 		}
-		if opts.Continue = page.Continue; opts.Continue == "" {
-			m.version, m.heard = page.ResourceVersion, time.Now()
+		if opts.Continue = page.Metadata.Continue; opts.Continue == "" {
+			m.version, m.heard = page.Metadata.ResourceVersion, time.Now()
 			break
 		}
 	}
@@ -151,21 +147,15 @@ func (m *Mirror[T]) List(ctx context.Context) error {
 	return nil
 }
 
-func (m *Mirror[T]) page(ctx context.Context, opts metav1.ListOptions) (*List[T], error) {
+func (m *Mirror[T]) page(ctx context.Context, opts ListOptions) (*List[T], error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTime)
 	defer cancel()
 	return m.api.List(ctx, opts)
 }
 
-// selected are options that select the objects.
-func (m *Mirror[T]) selected() metav1.ListOptions {
-	return metav1.ListOptions{LabelSelector: m.labels, FieldSelector: m.fields}
-}
-
 // kept drops metadata that nobody reads: kubectl's annotations repeat the whole object.
 func kept[T Object](object T) T {
-	object.SetManagedFields(nil)
-	object.SetAnnotations(nil)
+	object.meta().Annotations = nil
 	return object
 }
 
@@ -173,26 +163,7 @@ func kept[T Object](object T) T {
 func (m *Mirror[T]) watch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, watchTime+watchGrace)
 	defer cancel()
-	seconds := int64(watchTime / time.Second)
-	opts := m.selected()
-	opts.ResourceVersion, opts.AllowWatchBookmarks, opts.TimeoutSeconds = m.version, true, &seconds
-	w, err := m.api.Watch(ctx, opts)
-	if err != nil {
-		return err
-	}
-	defer w.Stop()
-	m.caughtUp()
-	for event := range w.ResultChan() {
-		if event.Type == watch.Error {
-			return apierrors.FromObject(event.Object)
-		}
-		object, ok := event.Object.(T)
-		if !ok {
-			return fmt.Errorf("the API sent a %T where a %T was asked for", event.Object, object)
-		}
-		m.take(event.Type, object)
-	}
-	return nil
+	return m.api.Watch(ctx, WatchOptions{m.labels, m.fields, m.version, watchTime}, m.caughtUp, m.take)
 }
 
 // caughtUp notes that held is what the API has, or is about to be.
@@ -203,14 +174,14 @@ func (m *Mirror[T]) caughtUp() {
 }
 
 // take takes in one event of a watch.
-func (m *Mirror[T]) take(what watch.EventType, object T) {
+func (m *Mirror[T]) take(what Event, object T) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch what {
-	case watch.Added, watch.Modified:
-		m.held[object.GetName()] = kept(object)
-	case watch.Deleted:
-		delete(m.held, object.GetName())
+	case Added, Modified:
+		m.held[object.meta().Name] = kept(object)
+	case Deleted:
+		delete(m.held, object.meta().Name)
 	}
-	m.version, m.heard = object.GetResourceVersion(), time.Now() // also of a bookmark, which has nothing else
+	m.version, m.heard = object.meta().ResourceVersion, time.Now() // also of a bookmark, which has nothing else
 }

@@ -12,9 +12,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 )
 
 // shelf is a MirrorAPI without a network: names of Secrets, each with its
@@ -27,11 +24,11 @@ type shelf struct {
 	expired  bool // the next watch is
 	lists    int
 	watches  []string // the versions that were watched from
-	watchers map[*watch.FakeWatcher]struct{}
+	watchers map[chan told]struct{}
 }
 
 func newShelf(names ...string) *shelf {
-	s := &shelf{held: make(map[string]string), watchers: make(map[*watch.FakeWatcher]struct{})}
+	s := &shelf{held: make(map[string]string), watchers: make(map[chan told]struct{})}
 	for _, name := range names {
 		s.put(name)
 	}
@@ -42,19 +39,19 @@ func (s *shelf) String() string { return "ns" }
 
 func (s *shelf) secret(name string) *Secret {
 	return &Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("of-" + name), ResourceVersion: s.held[name]},
-		Data:       map[string][]byte{"version": []byte(s.held[name])},
+		Meta: Meta{Metadata: Metadata{Name: name, UID: "of-" + name, ResourceVersion: s.held[name]}},
+		Data: map[string][]byte{"version": []byte(s.held[name])},
 	}
 }
 
 // List has pages of two.
-func (s *shelf) List(_ context.Context, opts metav1.ListOptions) (*List[*Secret], error) {
+func (s *shelf) List(_ context.Context, opts ListOptions) (*List[*Secret], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.lists++; s.down != nil {
 		return nil, s.down
 	}
-	if opts.LabelSelector != "tenant" || opts.Limit == 0 {
+	if opts.Labels != "tenant" || opts.Limit == 0 {
 		return nil, fmt.Errorf("listed by %+v", opts)
 	}
 	var names []string
@@ -64,10 +61,10 @@ func (s *shelf) List(_ context.Context, opts metav1.ListOptions) (*List[*Secret]
 		}
 	}
 	slices.Sort(names)
-	out := &List[*Secret]{ListMeta: metav1.ListMeta{ResourceVersion: fmt.Sprint(s.version)}}
+	out := &List[*Secret]{Metadata: ListMetadata{ResourceVersion: fmt.Sprint(s.version)}}
 	if len(names) > 2 {
 		names = names[:2]
-		out.Continue = names[1]
+		out.Metadata.Continue = names[1]
 	}
 	for _, name := range names {
 		out.Items = append(out.Items, s.secret(name))
@@ -75,38 +72,55 @@ func (s *shelf) List(_ context.Context, opts metav1.ListOptions) (*List[*Secret]
 	return out, nil
 }
 
-func (s *shelf) Watch(_ context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+// told is an event of a watch.
+type told struct {
+	what   Event
+	secret *Secret
+}
+
+func (s *shelf) Watch(_ context.Context, opts WatchOptions, began func(), take func(Event, *Secret)) error {
+	events, err := s.watch(opts)
+	if err != nil {
+		return err
+	}
+	began()
+	for e := range events {
+		take(e.what, e.secret)
+	}
+	return nil
+}
+
+func (s *shelf) watch(opts WatchOptions) (chan told, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.down != nil:
 		return nil, s.down
-	case opts.LabelSelector != "tenant" || !opts.AllowWatchBookmarks || opts.TimeoutSeconds == nil:
+	case opts.Labels != "tenant" || opts.Time != watchTime:
 		return nil, fmt.Errorf("watched by %+v", opts)
 	}
-	s.watches = append(s.watches, opts.ResourceVersion)
-	w := watch.NewFakeWithChanSize(100, false)
+	s.watches = append(s.watches, opts.From)
 	if s.expired {
 		s.expired = false
-		w.Error(&metav1.Status{Reason: metav1.StatusReasonExpired, Code: 410})
-		return w, nil
+		return nil, apierrors.NewResourceExpired("too old")
 	}
-	s.watchers[w] = struct{}{}
-	return w, nil
+	events := make(chan told, 100)
+	s.watchers[events] = struct{}{}
+	return events, nil
 }
 
-func (s *shelf) tell(what watch.EventType, secret *Secret) {
-	for w := range s.watchers {
-		w.Action(what, secret)
+func (s *shelf) tell(what Event, secret *Secret) {
+	for events := range s.watchers {
+		events <- told{what, secret}
 	}
 }
 
 func (s *shelf) put(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	what := watch.Added
+	what := Added
 	if s.held[name] != "" {
-		what = watch.Modified
+		what = Modified
 	}
 	s.version++
 	s.held[name] = fmt.Sprint(s.version)
@@ -118,7 +132,7 @@ func (s *shelf) drop(name string) {
 	defer s.mu.Unlock()
 	s.version++
 	s.held[name] = fmt.Sprint(s.version)
-	s.tell(watch.Deleted, s.secret(name))
+	s.tell(Deleted, s.secret(name))
 	delete(s.held, name)
 }
 
@@ -126,8 +140,8 @@ func (s *shelf) drop(name string) {
 func (s *shelf) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for w := range s.watchers {
-		w.Stop()
+	for events := range s.watchers {
+		close(events)
 	}
 	clear(s.watchers)
 }
@@ -206,7 +220,7 @@ func TestMirrorResumesFromItsVersion(t *testing.T) {
 		time.Sleep(2 * leastPause)
 		synctest.Wait()
 		s.mu.Lock()
-		s.tell(watch.Bookmark, &Secret{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9"}})
+		s.tell(Bookmark, &Secret{Meta: Meta{Metadata: Metadata{ResourceVersion: "9"}}})
 		s.mu.Unlock()
 		wants(t, m, "a=1 b=2")
 		s.end()
@@ -243,7 +257,7 @@ func TestMirrorRelistsAfterARestore(t *testing.T) {
 		for range 3 {
 			time.Sleep(watchTime / 2)
 			s.mu.Lock()
-			s.tell(watch.Bookmark, &Secret{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9"}})
+			s.tell(Bookmark, &Secret{Meta: Meta{Metadata: Metadata{ResourceVersion: "9"}}})
 			s.mu.Unlock()
 			time.Sleep(watchTime / 2)
 			s.end()
@@ -309,22 +323,4 @@ func TestMirrorBeforeTheFirstList(t *testing.T) {
 	if err := m.List(t.Context()); err != nil || has(m) != "a=1" {
 		t.Errorf("%v, %s", err, has(m))
 	}
-}
-
-// What is no Secret is not taken in, and no reason to stop.
-func TestMirrorRefusesOtherKinds(t *testing.T) {
-	s := newShelf("a")
-	mirrored(t, s, func(m *Mirror[*Secret]) {
-		s.mu.Lock()
-		for w := range s.watchers {
-			w.Add(&metav1.Status{})
-		}
-		s.mu.Unlock()
-		synctest.Wait()
-		if got := has(m); got != "a=1 (the API sent a *v1.Status where a *kubeapi.Secret was asked for)" {
-			t.Error(got)
-		}
-		time.Sleep(2 * mostPause)
-		wants(t, m, "a=1")
-	})
 }

@@ -3,45 +3,88 @@ package kubeapi
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
 
-// Object is a pointer to a type of ours that has the part of an API object that is used.
-// The API's own types would link all of their groups.
+// Meta is what every object has. Embed it in a type with the part of an object that is used:
+// the API's own types would link all of their groups.
+type Meta struct {
+	Kind       string `json:"kind,omitempty"`
+	APIVersion string `json:"apiVersion,omitempty"`
+	Metadata   `json:"metadata"`
+}
+
+// Metadata is what is used of an object's metadata, and what an update would delete if it
+// were not in it.
+type Metadata struct {
+	Name            string            `json:"name,omitempty"`
+	Namespace       string            `json:"namespace,omitempty"`
+	UID             string            `json:"uid,omitempty"`
+	ResourceVersion string            `json:"resourceVersion,omitempty"`
+	Labels          map[string]string `json:"labels,omitempty"`
+	Annotations     map[string]string `json:"annotations,omitempty"`
+	Finalizers      []string          `json:"finalizers,omitempty"`
+	OwnerReferences json.RawMessage   `json:"ownerReferences,omitempty"`
+}
+
+func (m *Meta) meta() *Meta { return m }
+
+// Object is a pointer to a type that embeds Meta.
 type Object interface {
-	runtime.Object
-	metav1.Object
+	comparable
+	meta() *Meta
 }
 
 // List is a page of objects.
 type List[T Object] struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-
-	Items []T `json:"items"`
+	Kind     string       `json:"kind,omitempty"`
+	Metadata ListMetadata `json:"metadata"`
+	Items    []T          `json:"items"`
 }
 
-// DeepCopyObject implements runtime.Object.
-func (l *List[T]) DeepCopyObject() runtime.Object { return copied(l) }
-
-// copied is a deep copy. Nothing asks for one but the interface.
-func copied[T any](in *T) *T {
-	out := new(T)
-	if data, err := json.Marshal(in); err != nil || json.Unmarshal(data, out) != nil {
-		panic("an object that came as JSON is none")
-	}
-	return out
+// ListMetadata says where a watch goes on from a list, or the next page from this one.
+type ListMetadata struct {
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+	Continue        string `json:"continue,omitempty"` // "": there is no other page
 }
 
-// Objects is a client of one kind of object, in one namespace or in none. It may be used
-// from any goroutine. It asks once; every call blocks until the API has answered or its
-// context ends; a refusal is an apierrors.APIStatus.
-type Objects[T Object] struct{ resource }
+// ListOptions select objects, and say which page of them is wanted.
+type ListOptions struct {
+	Labels, Fields string // selectors; "": all
+	Limit          int    // of a page; 0: none
+	Continue       string // ListMetadata's; "": the first page
+}
+
+// WatchOptions say what is watched.
+type WatchOptions struct {
+	Labels, Fields string        // selectors; "": all
+	From           string        // version
+	Time           time.Duration // after which the API ends the watch, in seconds
+}
+
+// Event is what has happened to an object.
+type Event string
+
+// The events of a watch. A Bookmark has no object but its version.
+const (
+	Added    Event = "ADDED"
+	Modified Event = "MODIFIED"
+	Deleted  Event = "DELETED"
+	Bookmark Event = "BOOKMARK"
+
+	failed Event = "ERROR" // its object says why
+)
 
 // kind is a kind of object: its group, the name of its type, and its name in paths.
 type kind struct {
@@ -49,56 +92,188 @@ type kind struct {
 	name, path string
 }
 
+// Objects is a client of one kind of object, in one namespace or in none. It may be used
+// from any goroutine. Every call blocks until the API has answered or its context ends; a
+// refusal is an apierrors.APIStatus.
+type Objects[T Object] struct {
+	api       *api
+	kind      kind
+	namespace string
+	retries   int // of Create, where the API says when to ask again
+}
+
 // newObjects returns a client for config, which it does not modify, and uses no network.
-// It speaks JSON, whatever the config says: protobuf would need the API's own types. one is
-// an object of the kind.
-func newObjects[T Object](config *rest.Config, namespace string, k kind, one T) (Objects[T], error) {
-	asJSON := rest.CopyConfig(config)
-	asJSON.ContentType, asJSON.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	r, err := newResource(asJSON, k.group, func(scheme *runtime.Scheme) error {
-		scheme.AddKnownTypeWithName(k.group.WithKind(k.name), one)
-		scheme.AddKnownTypeWithName(k.group.WithKind(k.name+"List"), &List[T]{})
-		metav1.AddToGroupVersion(scheme, k.group) // options, and events of watches
-		return nil
-	})
-	if err != nil {
-		return Objects[T]{}, err
-	}
-	r.name, r.namespace = k.path, namespace
-	return Objects[T]{r}, nil
+func newObjects[T Object](config *rest.Config, namespace string, k kind) (Objects[T], error) {
+	a, err := newAPI(config)
+	return Objects[T]{api: a, kind: k, namespace: namespace}, err
 }
 
 // String is the namespace.
 func (o Objects[T]) String() string { return o.namespace }
 
+// CloseIdle closes connections that no call is using.
+func (o Objects[T]) CloseIdle() { o.api.http.CloseIdleConnections() }
+
+// at is a request to all objects, to one of that name, or to a part of that one.
+func (o Objects[T]) at(method string, name ...string) request {
+	path := []string{"apis", o.kind.group.Group, o.kind.group.Version}
+	if o.kind.group.Group == "" {
+		path = []string{"api", o.kind.group.Version}
+	}
+	if o.namespace != "" {
+		path = append(path, "namespaces", o.namespace)
+	}
+	path = append(append(path, o.kind.path), name...)
+	for i := range path {
+		path[i] = url.PathEscape(path[i])
+	}
+	all, _ := url.JoinPath("/", path...) // each of which is escaped
+	return request{method: method, path: all}
+}
+
 // List reads the objects that opts select, or a page of them.
-func (o Objects[T]) List(ctx context.Context, opts metav1.ListOptions) (*List[T], error) {
-	out := &List[T]{}
-	return out, o.to(o.api.Get().MaxRetries(0), &opts).Timeout(bound(opts)).Do(ctx).Into(out)
+func (o Objects[T]) List(ctx context.Context, opts ListOptions) (*List[T], error) {
+	r, out := o.at(http.MethodGet), &List[T]{}
+	r.query = selectors(opts.Labels, opts.Fields)
+	if opts.Limit > 0 {
+		r.query.Set("limit", strconv.Itoa(opts.Limit))
+	}
+	if opts.Continue != "" {
+		r.query.Set("continue", opts.Continue)
+	}
+	err := o.api.call(ctx, r, out, maxPage)
+	if err == nil {
+		err = isOf(out.Kind, o.kind.name+"List")
+	}
+	if err == nil && slices.Contains(out.Items, *new(T)) {
+		err = errNull
+	}
+	return out, err
 }
 
-// Watch follows the objects that opts select, until ctx ends or the API ends it, at the
-// latest after opts.TimeoutSeconds. The caller must Stop it.
-func (o Objects[T]) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	opts.Watch = true
-	return begin(ctx, o.to(o.api.Get().MaxRetries(0), &opts).Timeout(bound(opts)))
+func selectors(labels, fields string) url.Values {
+	q := make(url.Values)
+	if labels != "" {
+		q.Set("labelSelector", labels)
+	}
+	if fields != "" {
+		q.Set("fieldSelector", fields)
+	}
+	return q
 }
 
-// Get reads one object into out.
-func (o Objects[T]) Get(ctx context.Context, name string, out T) error {
-	return o.to(o.api.Get().MaxRetries(0), nil).Name(name).Do(ctx).Into(out)
+// Watch follows the objects that opts select. It calls began when the API has agreed, and take
+// for each event, until ctx ends or the API ends it: then it returns nil, even if that was in
+// the middle of an event, which the next watch gets.
+func (o Objects[T]) Watch(ctx context.Context, opts WatchOptions, began func(), take func(Event, T)) error {
+	r := o.at(http.MethodGet)
+	r.query = selectors(opts.Labels, opts.Fields)
+	r.query.Set("watch", "true")
+	r.query.Set("allowWatchBookmarks", "true")
+	r.query.Set("resourceVersion", opts.From)
+	r.query.Set("timeoutSeconds", strconv.Itoa(int(opts.Time.Seconds())))
+	resp, err := o.api.send(ctx, r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	began()
+	body := &answer{ReadCloser: resp.Body, most: maxObject}
+	for events := json.NewDecoder(body); ; {
+		body.left = maxObject
+		var event struct {
+			Type   Event
+			Object json.RawMessage
+		}
+		var wrong *json.SyntaxError
+		switch err := events.Decode(&event); {
+		case errors.As(err, &wrong), errors.Is(err, errLong):
+			return fmt.Errorf("the API's watch: %w", err)
+		case err != nil:
+			return nil
+		}
+		object, err := o.of(event.Type, event.Object)
+		if err != nil {
+			return err
+		}
+		take(event.Type, object)
+	}
 }
 
-// Create creates an object.
-func (o Objects[T]) Create(ctx context.Context, object T) error {
-	return o.create(ctx, object).Error()
+// of is the object of an event.
+func (o Objects[T]) of(what Event, text []byte) (object T, err error) {
+	if what == failed {
+		var status metav1.Status
+		if err := json.Unmarshal(text, &status); err != nil {
+			return object, fmt.Errorf("the API's watch: %w", err)
+		}
+		return object, &apierrors.StatusError{ErrStatus: status}
+	}
+	if err = json.Unmarshal(text, &object); err != nil {
+		return object, fmt.Errorf("the API's watch: %w", err)
+	}
+	return object, o.check(object)
 }
 
-func (o Objects[T]) create(ctx context.Context, object T) rest.Result {
-	return o.to(o.api.Post().MaxRetries(0), nil).Body(object).Do(ctx)
+// errNull is about an object that is not there.
+var errNull = errors.New("the API sent null in place of an object")
+
+func (o Objects[T]) check(object T) error {
+	if object == *new(T) {
+		return errNull
+	}
+	return isOf(object.meta().Kind, o.kind.name)
 }
 
-// Update writes an object, or, with "status" as its part, that part of it alone.
-func (o Objects[T]) Update(ctx context.Context, object T, part ...string) error {
-	return o.to(o.api.Put().MaxRetries(0), nil).Name(object.GetName()).SubResource(part...).Body(object).Do(ctx).Error()
+// Get reads one object.
+func (o Objects[T]) Get(ctx context.Context, name string) (T, error) {
+	return o.one(ctx, o.at(http.MethodGet, name))
 }
+
+// Create creates an object, of which it sets the kind, and returns it as the API has it.
+func (o Objects[T]) Create(ctx context.Context, object T) (T, error) {
+	r := o.at(http.MethodPost)
+	r.retries = o.retries
+	return o.write(ctx, r, object)
+}
+
+// Update writes an object, of which it sets the kind, and returns it as the API has it. With
+// "status" as its part it writes that alone.
+func (o Objects[T]) Update(ctx context.Context, object T, part ...string) (T, error) {
+	return o.write(ctx, o.at(http.MethodPut, append([]string{object.meta().Name}, part...)...), object)
+}
+
+func (o Objects[T]) write(ctx context.Context, r request, object T) (T, error) {
+	object.meta().APIVersion, object.meta().Kind = o.kind.group.String(), o.kind.name
+	r.body = object
+	return o.one(ctx, r)
+}
+
+// one sends a request that is answered with an object.
+func (o Objects[T]) one(ctx context.Context, r request) (object T, err error) {
+	if err = o.api.call(ctx, r, &object, maxObject); err == nil {
+		err = o.check(object)
+	}
+	return object, err
+}
+
+// Delete deletes an object, unless it has another version by now; "": whatever it has.
+func (o Objects[T]) Delete(ctx context.Context, name, version string) error {
+	r := o.at(http.MethodDelete, name)
+	if version != "" {
+		r.body = deleteOptions{"DeleteOptions", "v1", preconditions{version}}
+	}
+	return o.api.call(ctx, r, nil, 0)
+}
+
+// deleteOptions and preconditions are those of k8s.io/apimachinery/pkg/apis/meta/v1.
+type (
+	deleteOptions struct {
+		Kind          string        `json:"kind"`
+		APIVersion    string        `json:"apiVersion"`
+		Preconditions preconditions `json:"preconditions"`
+	}
+	preconditions struct {
+		ResourceVersion string `json:"resourceVersion"`
+	}
+)

@@ -1,26 +1,31 @@
 package kubeapi
 
 import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 )
 
-// Secret is the part of a Secret that is read.
+// Types of Secrets, and the keys of one with a certificate.
+const (
+	SecretOpaque = "Opaque"
+	SecretTLS    = "kubernetes.io/tls"
+
+	TLSCert = "tls.crt"
+	TLSKey  = "tls.key"
+)
+
+// Secret has what a program needs (k8s.io/api/core/v1).
 type Secret struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
+	Meta
 
-	Data map[string][]byte `json:"data"`
+	Type       string            `json:"type,omitempty"`
+	Data       map[string][]byte `json:"data,omitempty"`
+	StringData map[string]string `json:"stringData,omitempty"` // it is written, and never read
 }
-
-// DeepCopyObject implements runtime.Object.
-func (s *Secret) DeepCopyObject() runtime.Object { return copied(s) }
 
 // NewSecrets returns a client of the Secrets of a namespace.
 func NewSecrets(config *rest.Config, namespace string) (Objects[*Secret], error) {
-	return newObjects(config, namespace, kind{schema.GroupVersion{Version: "v1"}, "Secret", "secrets"}, &Secret{})
+	return newObjects[*Secret](config, namespace, kind{schema.GroupVersion{Version: "v1"}, "Secret", "secrets"})
 }
 
 // SecretMirror is a Mirror of Secrets that returns their data.
@@ -33,5 +38,5 @@ func (m SecretMirror) Get(name string) (data map[string][]byte, version string) 
 	if !found {
 		return nil, ""
 	}
-	return s.Data, string(s.UID) + "/" + s.ResourceVersion
+	return s.Data, s.UID + "/" + s.ResourceVersion
 }

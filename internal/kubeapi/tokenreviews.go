@@ -3,16 +3,13 @@ package kubeapi
 import (
 	"context"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 )
 
 // TokenReview asks whose a token is (k8s.io/api/authentication/v1).
 type TokenReview struct {
-	metav1.TypeMeta   `json:",inline"`
-	metav1.ObjectMeta `json:"metadata"`
+	Meta
 
 	Spec   TokenReviewSpec   `json:"spec"`
 	Status TokenReviewStatus `json:"status,omitzero"`
@@ -37,28 +34,32 @@ type UserInfo struct {
 	Username string `json:"username,omitempty"`
 }
 
-// DeepCopyObject implements runtime.Object.
-func (r *TokenReview) DeepCopyObject() runtime.Object { return copied(r) }
-
 // TokenReviews is a client of TokenReviews; NewTokenReviews makes one. It may be used from
 // any goroutine.
 type TokenReviews struct {
 	objects Objects[*TokenReview]
 }
 
+// retries is how often a token is asked about again where the API says when: client-go's
+// default.
+const retries = 10
+
 // NewTokenReviews returns a client for config, which it does not modify. It uses no network.
 func NewTokenReviews(config *rest.Config) (TokenReviews, error) {
 	group := schema.GroupVersion{Group: "authentication.k8s.io", Version: "v1"}
-	objects, err := newObjects(config, "", kind{group, "TokenReview", "tokenreviews"}, &TokenReview{})
+	objects, err := newObjects[*TokenReview](config, "", kind{group, "TokenReview", "tokenreviews"})
+	objects.retries = retries
 	return TokenReviews{objects}, err
 }
 
-// Create returns the API's answer. It asks again where the API tells it to wait, ten times at
-// most (client-go's default), and blocks until there is an answer or ctx ends.
+// Create returns the API's answer. It asks again where the API tells it to wait, and blocks
+// until there is an answer or ctx ends.
 func (t TokenReviews) Create(ctx context.Context, ask TokenReviewSpec) (TokenReviewStatus, error) {
-	var out TokenReview
-	err := t.objects.to(t.objects.api.Post(), nil).Body(&TokenReview{Spec: ask}).Do(ctx).Into(&out)
-	return out.Status, err
+	out, err := t.objects.Create(ctx, &TokenReview{Spec: ask})
+	if err != nil {
+		return TokenReviewStatus{}, err
+	}
+	return out.Status, nil
 }
 
 // CloseIdle closes connections that no call is using.

@@ -5,9 +5,9 @@ import (
 	"net/netip"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"konnectivity/internal/kubeapi"
 )
 
 // collect lists the servers' leases, counts the live ones and deletes those
@@ -15,8 +15,8 @@ import (
 // hundreds of them, and to delete one may take long.
 func (c *Controller) collect(ctx context.Context, until time.Time) error {
 	start := time.Now()
-	list, err := call(ctx, func(ctx context.Context) (*coordinationv1.LeaseList, error) {
-		return c.cfg.Leases.List(ctx, metav1.ListOptions{LabelSelector: c.selector})
+	list, err := call(ctx, func(ctx context.Context) (*kubeapi.List[*kubeapi.Lease], error) {
+		return c.cfg.Leases.List(ctx, kubeapi.ListOptions{Labels: c.selector})
 	})
 	if code, reason, ok := statusOf(err); ok && c.cfg.Metrics != nil {
 		c.cfg.Metrics.LeaseListed(code, reason, time.Since(start))
@@ -48,11 +48,10 @@ func (c *Controller) collect(ctx context.Context, until time.Time) error {
 // are no leases at all: then the count is unknown. A lease is live until its own time is over, and as long
 // as it is renewed, since clocks of servers differ. It is deleted only after both: its
 // time is over, and for its whole duration by our clock it was not renewed.
-func (c *Controller) sort(items []coordinationv1.Lease, now time.Time) (live int, peers []netip.AddrPort, expired []*coordinationv1.Lease) {
+func (c *Controller) sort(items []*kubeapi.Lease, now time.Time) (live int, peers []netip.AddrPort, expired []*kubeapi.Lease) {
 	seen := make(map[string]sighting, len(items))
 	counted := false // this server
-	for i := range items {
-		lease := &items[i]
+	for _, lease := range items {
 		duration := durationOf(lease)
 		counted = counted || lease.Name == c.name
 		s, known := c.seen[lease.Name]
@@ -78,14 +77,14 @@ func (c *Controller) sort(items []coordinationv1.Lease, now time.Time) (live int
 	return live, peers, expired
 }
 
-func durationOf(lease *coordinationv1.Lease) time.Duration {
+func durationOf(lease *kubeapi.Lease) time.Duration {
 	if s := lease.Spec.LeaseDurationSeconds; s != nil && *s > 0 {
 		return time.Duration(*s) * time.Second
 	}
 	return leaseDuration
 }
 
-func renewedAt(lease *coordinationv1.Lease) time.Time {
+func renewedAt(lease *kubeapi.Lease) time.Time {
 	switch {
 	case lease.Spec.RenewTime != nil:
 		return lease.Spec.RenewTime.Time
@@ -97,10 +96,10 @@ func renewedAt(lease *coordinationv1.Lease) time.Time {
 }
 
 // delete removes a lease unless it has changed since it was listed.
-func (c *Controller) delete(ctx context.Context, lease *coordinationv1.Lease) error {
+func (c *Controller) delete(ctx context.Context, lease *kubeapi.Lease) error {
 	start := time.Now()
 	_, err := call(ctx, func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, c.cfg.Leases.Delete(ctx, lease.Name, *metav1.NewRVDeletionPrecondition(lease.ResourceVersion))
+		return struct{}{}, c.cfg.Leases.Delete(ctx, lease.Name, lease.ResourceVersion)
 	})
 	if c.cfg.Metrics != nil {
 		if code, reason, ok := statusOf(err); ok {

@@ -11,15 +11,17 @@ package lease
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"konnectivity/internal/kubeapi"
 )
 
 const (
@@ -56,11 +58,11 @@ type Metrics interface {
 
 // Leases is what a Controller needs of the Kubernetes API.
 type Leases interface {
-	Get(ctx context.Context, name string, opts metav1.GetOptions) (*coordinationv1.Lease, error)
-	List(ctx context.Context, opts metav1.ListOptions) (*coordinationv1.LeaseList, error)
-	Create(ctx context.Context, lease *coordinationv1.Lease, opts metav1.CreateOptions) (*coordinationv1.Lease, error)
-	Update(ctx context.Context, lease *coordinationv1.Lease, opts metav1.UpdateOptions) (*coordinationv1.Lease, error)
-	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
+	Get(ctx context.Context, name string) (*kubeapi.Lease, error)
+	List(ctx context.Context, opts kubeapi.ListOptions) (*kubeapi.List[*kubeapi.Lease], error)
+	Create(ctx context.Context, lease *kubeapi.Lease) (*kubeapi.Lease, error)
+	Update(ctx context.Context, lease *kubeapi.Lease, part ...string) (*kubeapi.Lease, error)
+	Delete(ctx context.Context, name, version string) error
 }
 
 // Config configures a Controller.
@@ -86,7 +88,7 @@ type Controller struct {
 	listed chan struct{} // closed once peers are known
 
 	// Of Run's goroutine:
-	own     *coordinationv1.Lease // as last returned by the API
+	own     *kubeapi.Lease // as last returned by the API
 	seen    map[string]sighting
 	failing map[string]bool // operations that failed last time, so that each is logged once
 }
@@ -170,8 +172,8 @@ func (c *Controller) noted(ctx context.Context, what string, err error) bool {
 // renew creates the lease or writes a new time into it.
 func (c *Controller) renew(ctx context.Context) error {
 	if c.own == nil {
-		found, err := call(ctx, func(ctx context.Context) (*coordinationv1.Lease, error) {
-			return c.cfg.Leases.Get(ctx, c.name, metav1.GetOptions{})
+		found, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
+			return c.cfg.Leases.Get(ctx, c.name)
 		})
 		switch {
 		case apierrors.IsNotFound(err):
@@ -181,10 +183,11 @@ func (c *Controller) renew(ctx context.Context) error {
 		}
 		c.own = found
 	}
-	lease := c.own.DeepCopy()
-	c.fill(lease)
-	updated, err := call(ctx, func(ctx context.Context) (*coordinationv1.Lease, error) {
-		return c.cfg.Leases.Update(ctx, lease, metav1.UpdateOptions{})
+	lease := *c.own
+	lease.Labels, lease.Annotations = maps.Clone(lease.Labels), maps.Clone(lease.Annotations)
+	c.fill(&lease)
+	updated, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
+		return c.cfg.Leases.Update(ctx, &lease)
 	})
 	if err != nil {
 		c.own = nil // it was changed or deleted: read it again
@@ -195,10 +198,10 @@ func (c *Controller) renew(ctx context.Context) error {
 }
 
 func (c *Controller) create(ctx context.Context) error {
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: c.name}}
+	lease := &kubeapi.Lease{Meta: kubeapi.Meta{Metadata: kubeapi.Metadata{Name: c.name}}}
 	c.fill(lease)
-	created, err := call(ctx, func(ctx context.Context) (*coordinationv1.Lease, error) {
-		return c.cfg.Leases.Create(ctx, lease, metav1.CreateOptions{})
+	created, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
+		return c.cfg.Leases.Create(ctx, lease)
 	})
 	if err != nil {
 		return err
@@ -208,7 +211,7 @@ func (c *Controller) create(ctx context.Context) error {
 }
 
 // fill makes lease state that this server is alive now.
-func (c *Controller) fill(lease *coordinationv1.Lease) {
+func (c *Controller) fill(lease *kubeapi.Lease) {
 	now, seconds := metav1.NewMicroTime(time.Now()), int32(leaseDuration/time.Second)
 	if lease.Labels == nil {
 		lease.Labels = make(map[string]string)
@@ -218,7 +221,10 @@ func (c *Controller) fill(lease *coordinationv1.Lease) {
 	}
 	delete(lease.Annotations, PeerAnnotation)
 	if c.cfg.Peer.IsValid() {
-		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, PeerAnnotation, c.cfg.Peer.String())
+		if lease.Annotations == nil {
+			lease.Annotations = make(map[string]string)
+		}
+		lease.Annotations[PeerAnnotation] = c.cfg.Peer.String()
 	}
 	if h := lease.Spec.HolderIdentity; h == nil || *h != c.cfg.ServerID {
 		lease.Spec.HolderIdentity = &c.cfg.ServerID
@@ -233,7 +239,7 @@ func (c *Controller) fill(lease *coordinationv1.Lease) {
 func (c *Controller) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err := c.cfg.Leases.Delete(ctx, c.name, metav1.DeleteOptions{})
+	err := c.cfg.Leases.Delete(ctx, c.name, "")
 	if err != nil && !apierrors.IsNotFound(err) {
 		c.cfg.Log.WithError(err).Warn("cannot delete the server's lease; it will expire by itself")
 	}

@@ -17,11 +17,11 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/testutil"
 )
@@ -34,7 +34,7 @@ type store struct {
 	t testing.TB
 
 	mu      sync.Mutex
-	leases  map[string]*coordinationv1.Lease
+	leases  map[string]*kubeapi.Lease
 	version int
 	verbs   []string
 	fails   error         // of every call, while not nil
@@ -46,11 +46,11 @@ type store struct {
 var resource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
 func newStore(t testing.TB) *store {
-	return &store{t: t, leases: make(map[string]*coordinationv1.Lease)}
+	return &store{t: t, leases: make(map[string]*kubeapi.Lease)}
 }
 
 // call begins a call, and returns the lease and what is wrong with its name and version.
-func (s *store) call(verb, name, version string) (*coordinationv1.Lease, error) {
+func (s *store) call(verb, name, version string) (*kubeapi.Lease, error) {
 	s.verbs = append(s.verbs, verb)
 	l := s.leases[name]
 	switch {
@@ -64,26 +64,26 @@ func (s *store) call(verb, name, version string) (*coordinationv1.Lease, error) 
 	return l, nil
 }
 
-func (s *store) Get(_ context.Context, name string, _ metav1.GetOptions) (*coordinationv1.Lease, error) {
+func (s *store) Get(_ context.Context, name string) (*kubeapi.Lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.call("get", name, "")
 }
 
-func (s *store) List(_ context.Context, opts metav1.ListOptions) (*coordinationv1.LeaseList, error) {
+func (s *store) List(_ context.Context, opts kubeapi.ListOptions) (*kubeapi.List[*kubeapi.Lease], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if opts.LabelSelector != "k8s-app=konnectivity-server" {
-		s.t.Errorf("listed by %q", opts.LabelSelector)
+	if opts.Labels != "k8s-app=konnectivity-server" {
+		s.t.Errorf("listed by %q", opts.Labels)
 	}
-	list := new(coordinationv1.LeaseList)
+	list := new(kubeapi.List[*kubeapi.Lease])
 	for _, l := range s.leases {
-		list.Items = append(list.Items, *l)
+		list.Items = append(list.Items, l)
 	}
 	return list, s.fails
 }
 
-func (s *store) Create(_ context.Context, l *coordinationv1.Lease, _ metav1.CreateOptions) (*coordinationv1.Lease, error) {
+func (s *store) Create(_ context.Context, l *kubeapi.Lease) (*kubeapi.Lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, err := s.call("create", l.Name, ""); !apierrors.IsNotFound(err) {
@@ -92,7 +92,7 @@ func (s *store) Create(_ context.Context, l *coordinationv1.Lease, _ metav1.Crea
 	return s.put(l), nil
 }
 
-func (s *store) Update(ctx context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (s *store) Update(ctx context.Context, l *kubeapi.Lease, _ ...string) (*kubeapi.Lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.hangs {
@@ -107,14 +107,10 @@ func (s *store) Update(ctx context.Context, l *coordinationv1.Lease, _ metav1.Up
 	return s.put(l), nil
 }
 
-func (s *store) Delete(_ context.Context, name string, opts metav1.DeleteOptions) error {
+func (s *store) Delete(_ context.Context, name, version string) error {
 	time.Sleep(s.slow)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	version := ""
-	if p := opts.Preconditions; p != nil && p.ResourceVersion != nil {
-		version = *p.ResourceVersion
-	}
 	_, err := s.call("delete", name, version)
 	if err == nil {
 		delete(s.leases, name)
@@ -122,17 +118,18 @@ func (s *store) Delete(_ context.Context, name string, opts metav1.DeleteOptions
 	return err
 }
 
-func (s *store) put(l *coordinationv1.Lease) *coordinationv1.Lease {
+func (s *store) put(l *kubeapi.Lease) *kubeapi.Lease {
 	if s.version++; l.Name == NamePrefix+"me" {
 		s.renewed = append(s.renewed, time.Now())
 	}
-	l = l.DeepCopy()
+	stored := *l
+	l = &stored
 	l.ResourceVersion = strconv.Itoa(s.version)
 	s.leases[l.Name] = l
 	return l
 }
 
-func (s *store) lease(name string) *coordinationv1.Lease {
+func (s *store) lease(name string) *kubeapi.Lease {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.leases[name]
@@ -163,11 +160,11 @@ func run(t *testing.T, c *Controller, do func()) {
 	<-done
 }
 
-func leaseOf(id string, ago time.Duration) *coordinationv1.Lease {
+func leaseOf(id string, ago time.Duration) *kubeapi.Lease {
 	at, seconds := metav1.NewMicroTime(time.Now().Add(-ago)), int32(30)
-	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: NamePrefix + id, Labels: map[string]string{"k8s-app": "konnectivity-server"}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &id, LeaseDurationSeconds: &seconds, RenewTime: &at},
+	return &kubeapi.Lease{
+		Meta: kubeapi.Meta{Metadata: kubeapi.Metadata{Name: NamePrefix + id, Labels: map[string]string{"k8s-app": "konnectivity-server"}}},
+		Spec: kubeapi.LeaseSpec{HolderIdentity: &id, LeaseDurationSeconds: &seconds, RenewTime: &at},
 	}
 }
 
@@ -347,9 +344,9 @@ func TestDeleteYieldsToARenewal(t *testing.T) {
 	a, m := newStore(t), &counts{}
 	c := controller(a, m, silent.Log())
 	a.add("x", time.Hour)
-	old := a.lease(NamePrefix + "x").DeepCopy()
+	old := *a.lease(NamePrefix + "x")
 	a.add("x", 0)
-	if err := c.delete(t.Context(), old); err != nil {
+	if err := c.delete(t.Context(), &old); err != nil {
 		t.Error(err)
 	}
 	if a.lease(NamePrefix+"x") == nil || m.deletes["409Conflict"] != 1 || len(m.culs) != 0 {

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -321,16 +322,13 @@ func (r *Registry) Agents() []Status {
 		}
 	}
 	r.mu.RUnlock()
+	slices.SortFunc(conns, func(a, b *conn) int {
+		return cmp.Or(strings.Compare(a.agent.ID, b.agent.ID), a.since.Compare(b.since))
+	})
 	out := make([]Status, len(conns))
 	for i, c := range conns {
 		out[i] = Status{Agent: c.agent, Backend: c.backend, Since: c.since, Draining: drains[c], Streams: c.backend.Streams(),
 			Pending: int(c.load.pending.Load()), RTT: c.backend.RTT(), Heard: heard(c.backend)}
 	}
-	slices.SortFunc(out, func(a, b Status) int {
-		if n := strings.Compare(a.ID, b.ID); n != 0 {
-			return n
-		}
-		return a.Since.Compare(b.Since)
-	})
 	return out
 }

@@ -7,10 +7,9 @@ import (
 	"path/filepath"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/pki"
 )
 
@@ -62,36 +61,41 @@ func objectsFiles(dir string, objects map[string][]any) ([]file, error) {
 }
 
 // signerSecret is the CA with its key.
-func signerSecret(namespace string, ca *pki.CA) *corev1.Secret {
-	s := secret(namespace, "signer", corev1.SecretTypeOpaque)
+func signerSecret(namespace string, ca *pki.CA) *kubeapi.Secret {
+	s := secret(namespace, "signer", kubeapi.SecretOpaque)
 	s.Data = map[string][]byte{"ca.crt": ca.CertPEM, "ca.key": ca.KeyPEM}
 	return s
 }
 
 // tlsSecret is a certificate with its key, and the CA beside it, so that one
 // volume is enough for a pod.
-func tlsSecret(namespace string, ca *pki.CA, f certificate) *corev1.Secret {
-	s := secret(namespace, f.name, corev1.SecretTypeTLS)
+func tlsSecret(namespace string, ca *pki.CA, f certificate) *kubeapi.Secret {
+	s := secret(namespace, f.name, kubeapi.SecretTLS)
 	s.Data = map[string][]byte{
-		corev1.TLSCertKey: f.pair.CertPEM, corev1.TLSPrivateKeyKey: f.pair.KeyPEM, "ca.crt": ca.CertPEM,
+		kubeapi.TLSCert: f.pair.CertPEM, kubeapi.TLSKey: f.pair.KeyPEM, "ca.crt": ca.CertPEM,
 	}
 	return s
 }
 
 // secret is an empty Secret konnectivity-NAME.
-func secret(namespace, name string, kind corev1.SecretType) *corev1.Secret {
-	return &corev1.Secret{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
-		ObjectMeta: metav1.ObjectMeta{Name: "konnectivity-" + name, Namespace: namespace},
-		Type:       kind,
+func secret(namespace, name string, kind string) *kubeapi.Secret {
+	return &kubeapi.Secret{
+		Meta: kubeapi.Meta{APIVersion: "v1", Kind: "Secret", Metadata: kubeapi.Metadata{Name: "konnectivity-" + name, Namespace: namespace}},
+		Type: kind,
 	}
 }
 
+// configMap has the fields of a ConfigMap that are written (k8s.io/api/core/v1).
+type configMap struct {
+	kubeapi.Meta
+
+	Data map[string]string `json:"data"`
+}
+
 // caConfigMap is the CA without its key.
-func caConfigMap(namespace string, ca *pki.CA) *corev1.ConfigMap {
-	return &corev1.ConfigMap{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Name: "konnectivity-ca-bundle", Namespace: namespace},
-		Data:       map[string]string{"ca.crt": string(ca.CertPEM)},
+func caConfigMap(namespace string, ca *pki.CA) *configMap {
+	return &configMap{
+		Meta: kubeapi.Meta{APIVersion: "v1", Kind: "ConfigMap", Metadata: kubeapi.Metadata{Name: "konnectivity-ca-bundle", Namespace: namespace}},
+		Data: map[string]string{"ca.crt": string(ca.CertPEM)},
 	}
 }

@@ -13,11 +13,11 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/cli"
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/pki"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
@@ -242,7 +242,7 @@ func (o *Order) clusterFiles(f *tenantFiles) ([]file, error) {
 	if !o.Kubernetes {
 		return all, nil
 	}
-	served := secret(o.Tenant.ServerNamespace, "tenant-"+o.Tenant.Name, corev1.SecretTypeOpaque)
+	served := secret(o.Tenant.ServerNamespace, "tenant-"+o.Tenant.Name, kubeapi.SecretOpaque)
 	served.Labels = map[string]string{tenant.SecretLabel: o.Tenant.Name}
 	served.Data = f.served()
 	objects, err := objectsFiles(f.cluster, map[string][]any{

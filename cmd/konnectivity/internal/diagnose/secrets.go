@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
+	"konnectivity/internal/kubeapi"
 	"konnectivity/server/tenant"
 )
 
@@ -51,8 +51,8 @@ func TenantSecrets(ctx context.Context, manifest io.Reader, server Server, now t
 
 // secretsIn returns the Secrets of tenants in a manifest, at least one, with their
 // stringData merged into data.
-func secretsIn(manifest io.Reader) ([]corev1.Secret, error) {
-	var all []corev1.Secret
+func secretsIn(manifest io.Reader) ([]kubeapi.Secret, error) {
+	var all []kubeapi.Secret
 	documents := yaml.NewYAMLOrJSONDecoder(io.LimitReader(manifest, maxManifest), 4096)
 	for {
 		var document json.RawMessage
@@ -74,7 +74,7 @@ func secretsIn(manifest io.Reader) ([]corev1.Secret, error) {
 }
 
 // addSecrets appends the Secrets of tenants in a document, which may be a List.
-func addSecrets(all []corev1.Secret, document json.RawMessage) ([]corev1.Secret, error) {
+func addSecrets(all []kubeapi.Secret, document json.RawMessage) ([]kubeapi.Secret, error) {
 	var object struct {
 		Kind  string            `json:"kind"`
 		Items []json.RawMessage `json:"items"`
@@ -91,7 +91,7 @@ func addSecrets(all []corev1.Secret, document json.RawMessage) ([]corev1.Secret,
 	if object.Kind != "Secret" {
 		return all, nil
 	}
-	var s corev1.Secret
+	var s kubeapi.Secret
 	if err := json.Unmarshal(document, &s); err != nil {
 		return nil, err
 	}

@@ -16,8 +16,6 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
@@ -30,7 +28,7 @@ func asked(t *testing.T, key crypto.Signer) *kubeapi.PodCertificateRequest {
 	t.Helper()
 	csr := testutil.Must(x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key))(t)
 	return &kubeapi.PodCertificateRequest{
-		ObjectMeta: metav1.ObjectMeta{Name: "r", Namespace: "kube-system", ResourceVersion: "1"},
+		Meta: kubeapi.Meta{Metadata: kubeapi.Metadata{Name: "r", Namespace: "kube-system", ResourceVersion: "1"}},
 		Spec: kubeapi.PodCertificateRequestSpec{
 			SignerName: "konnectivity.internal/agent", PodName: "konnectivity-agent-x", ServiceAccountName: "konnectivity-agent",
 			NodeName: "node-1.example", MaxExpirationSeconds: 86400, StubPKCS10Request: csr,

@@ -142,7 +142,7 @@ func (s *Signer) answer(ctx context.Context, r *kubeapi.PodCertificateRequest) e
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	switch err := s.opts.Requests.Update(ctx, &answered, "status"); {
+	switch _, err := s.opts.Requests.Update(ctx, &answered, "status"); {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		return nil
 	case err != nil:
@@ -167,18 +167,18 @@ func (s *Signer) publish(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	bundle := &kubeapi.ClusterTrustBundle{}
-	err = s.opts.Bundles.Get(ctx, BundleOf(s.opts.Name), bundle)
-	missing := apierrors.IsNotFound(err)
-	if err != nil && !missing || bundle.Spec.TrustBundle == trust {
+	write := func(ctx context.Context, b *kubeapi.ClusterTrustBundle) (*kubeapi.ClusterTrustBundle, error) {
+		return s.opts.Bundles.Update(ctx, b)
+	}
+	bundle, err := s.opts.Bundles.Get(ctx, BundleOf(s.opts.Name))
+	switch {
+	case apierrors.IsNotFound(err):
+		bundle, write = &kubeapi.ClusterTrustBundle{}, s.opts.Bundles.Create
+	case err != nil || bundle.Spec.TrustBundle == trust:
 		return err
 	}
 	bundle.Name, bundle.Spec = BundleOf(s.opts.Name), kubeapi.ClusterTrustBundleSpec{SignerName: s.opts.Name, TrustBundle: trust}
-	if missing {
-		err = s.opts.Bundles.Create(ctx, bundle)
-	} else {
-		err = s.opts.Bundles.Update(ctx, bundle)
-	}
+	_, err = write(ctx, bundle)
 	if err == nil {
 		s.opts.Log.WithField("bundle", bundle.Name).Info("the servers' CAs were published")
 	}

@@ -85,8 +85,8 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case at == "GET "+requests:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		list := &kubeapi.List[*kubeapi.PodCertificateRequest]{TypeMeta: metav1.TypeMeta{Kind: "PodCertificateRequestList", APIVersion: "certificates.k8s.io/v1"}}
-		list.ResourceVersion = fmt.Sprint(c.version)
+		list := &kubeapi.List[*kubeapi.PodCertificateRequest]{Kind: "PodCertificateRequestList"}
+		list.Metadata.ResourceVersion = fmt.Sprint(c.version)
 		for _, r := range c.requests {
 			list.Items = append(list.Items, r)
 		}
@@ -116,7 +116,7 @@ func (c *cluster) watch(w http.ResponseWriter, r *http.Request) {
 		for name, r := range c.requests {
 			if sent[name] != r.ResourceVersion {
 				sent[name] = r.ResourceVersion
-				r.TypeMeta = metav1.TypeMeta{Kind: "PodCertificateRequest", APIVersion: "certificates.k8s.io/v1"}
+				r.Kind, r.APIVersion = "PodCertificateRequest", "certificates.k8s.io/v1"
 				_ = json.NewEncoder(w).Encode(map[string]any{"type": "MODIFIED", "object": r})
 			}
 		}
