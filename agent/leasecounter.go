@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"konnectivity/internal/kubeapi"
 )
@@ -124,7 +123,7 @@ func (c *LeaseCounter) Watch(ctx context.Context, opts kubeapi.WatchOptions, beg
 	if !agreed {
 		c.watches.WithLabelValues(apiStatus(err)).Inc()
 	}
-	if err != nil && !apierrors.IsResourceExpired(err) {
+	if err != nil && kubeapi.ReasonOf(err) != kubeapi.Expired {
 		c.note(ctx, err)
 	}
 	return err
@@ -153,9 +152,9 @@ func apiStatus(err error) (code, reason string) {
 	if err == nil {
 		return strconv.Itoa(http.StatusOK), ""
 	}
-	var api apierrors.APIStatus
-	if !errors.As(err, &api) {
+	var refused *kubeapi.Error
+	if !errors.As(err, &refused) {
 		return "0", "Unreachable"
 	}
-	return strconv.Itoa(int(api.Status().Code)), string(api.Status().Reason)
+	return strconv.Itoa(refused.Code), refused.Reason
 }

@@ -16,8 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/testutil"
@@ -54,7 +53,7 @@ func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case status != 0:
 		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: int32(status)})
+		_ = json.NewEncoder(w).Encode(kubeapi.Error{Kind: "Status", Status: "Failure", Reason: kubeapi.Forbidden, Code: status})
 	case query.Get("watch") != "":
 		a.watch(w, r)
 	default:
@@ -142,7 +141,7 @@ func (a *fakeAPI) watching() bool {
 }
 
 func lease(name string, renewed time.Duration) kubeapi.Lease {
-	seconds, at := int32(30), metav1.NewMicroTime(time.Now().Add(-renewed))
+	seconds, at := int32(30), kubeapi.MicroTime{Time: time.Now().Add(-renewed)}
 	return kubeapi.Lease{
 		Meta: kubeapi.Meta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1", Metadata: kubeapi.Metadata{Name: name, Namespace: "ns"}},
 		Spec: kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: &at},
@@ -152,7 +151,7 @@ func lease(name string, renewed time.Duration) kubeapi.Lease {
 // counting runs a counter against api until the test ends.
 func counting(t *testing.T, api *fakeAPI, hook logrus.Hook) *LeaseCounter {
 	t.Helper()
-	client := testutil.Must(kubeapi.NewLeases(&rest.Config{Host: api.server.URL}, "ns"))(t)
+	client := testutil.Must(kubeapi.NewLeases(&kubeapi.Config{URL: api.server.URL}, "ns"))(t)
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	log.AddHook(hook)
@@ -238,7 +237,7 @@ func TestLeasesWhileTheAPIIsDown(t *testing.T) {
 
 func TestValidLease(t *testing.T) {
 	now := time.Now()
-	at := func(ago time.Duration) *metav1.MicroTime { m := metav1.NewMicroTime(now.Add(-ago)); return &m }
+	at := func(ago time.Duration) *kubeapi.MicroTime { return &kubeapi.MicroTime{Time: now.Add(-ago)} }
 	seconds := int32(30)
 	for name, c := range map[string]struct {
 		spec kubeapi.LeaseSpec
@@ -312,7 +311,7 @@ func TestWatchesThatEndAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				api := &answers{list: `{"kind":"LeaseList","apiVersion":"coordination.k8s.io/v1","metadata":{"resourceVersion":"7"}}`, watch: c.watch}
-				client := testutil.Must(kubeapi.NewLeases(&rest.Config{Transport: api}, "ns"))(t)
+				client := testutil.Must(kubeapi.NewLeases(&kubeapi.Config{URL: "http://api", Transport: transport.Config{Transport: api}}, "ns"))(t)
 				log := &lines{}
 				logger := logrus.New()
 				logger.SetOutput(io.Discard)

@@ -12,8 +12,8 @@ import (
 // kernel's choice: it maps what the page cache has around a page that is touched, and
 // everyone shares it. So the file has a bound, and what a process holds of its own.
 const (
-	maxServerFile, maxServerOwn   = 20_000_000, 8 << 20
-	maxAgentFile, maxAgentOwn     = 19_500_000, 8 << 20
+	maxServerFile, maxServerOwn   = 17_700_000, 8 << 20
+	maxAgentFile, maxAgentOwn     = 16_900_000, 8 << 20
 	maxSidecarFile, maxSidecarOwn = 15_000_000, 6 << 20
 )
 

@@ -282,7 +282,7 @@ func (p *process) environmentProxy() (func(*url.URL) (*url.URL, error), error) {
 }
 
 func (p *process) countLeases() (*agent.LeaseCounter, error) {
-	config, err := kubeapi.Config(p.flags.kubeconfig, "--count-server-leases")
+	config, err := kubeapi.Load(p.flags.kubeconfig, "--count-server-leases")
 	if err != nil {
 		return nil, err
 	}

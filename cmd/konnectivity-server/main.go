@@ -20,7 +20,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/rest"
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/audit"
@@ -166,7 +165,7 @@ func (p *process) agentAuth() error {
 	if !f.tokenAuth() {
 		return nil
 	}
-	config, err := kubeapi.Config(f.kubeconfig, "authentication of agents by token")
+	config, err := kubeapi.Load(f.kubeconfig, "authentication of agents by token")
 	if err != nil {
 		return err
 	}
@@ -183,7 +182,7 @@ func (p *process) clientAuth() error {
 	if len(f.clientTokens.Accounts) == 0 && !f.clientReview {
 		return nil
 	}
-	config, err := kubeapi.ConfigOf("client-kubeconfig", f.clientKubeconfig, "--client-service-accounts or --client-access-review")
+	config, err := kubeapi.LoadFlag("client-kubeconfig", f.clientKubeconfig, "--client-service-accounts or --client-access-review")
 	if err != nil {
 		return err
 	}
@@ -203,7 +202,7 @@ func (p *process) clientAuth() error {
 }
 
 // reviewAt has tokens reviewed by an API.
-func reviewAt(config *rest.Config, tokens *auth.TokensConfig) error {
+func reviewAt(config *kubeapi.Config, tokens *auth.TokensConfig) error {
 	config.QPS = -1 // auth.Tokens keeps its own, stricter limit
 	signing, err := kubeapi.NewSigningKeys(config)
 	if err == nil {
@@ -218,11 +217,11 @@ func (p *process) leases() error {
 	if !f.leases {
 		return nil
 	}
-	config, err := kubeapi.Config(f.kubeconfig, "--enable-lease-controller")
+	config, err := kubeapi.Load(f.kubeconfig, "--enable-lease-controller")
 	if err != nil {
 		return err
 	}
-	config.QPS, config.Burst = f.tokens.PerSecond, f.tokens.Burst
+	config.QPS, config.Burst = float64(f.tokens.PerSecond), f.tokens.Burst
 	leases, err := kubeapi.NewLeases(config, f.leaseNamespace)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
@@ -283,7 +282,7 @@ func (p *process) tenants(ctx context.Context) (err error) {
 // a port is open.
 func (p *process) tenantSecrets(ctx context.Context) (*tenant.Dir, error) {
 	f := p.flags
-	config, err := kubeapi.Config(f.kubeconfig, "--tenants-namespace")
+	config, err := kubeapi.Load(f.kubeconfig, "--tenants-namespace")
 	if err != nil {
 		return nil, err
 	}

@@ -140,7 +140,7 @@ func (f *signerFlags) run(cmd *cobra.Command) error {
 
 // clients makes the clients of the API.
 func (f *signerFlags) clients(opts *signer.Options) error {
-	config, err := kubeapi.Config(f.kubeconfig, "signer")
+	config, err := kubeapi.Load(f.kubeconfig, "signer")
 	if err != nil {
 		return err
 	}

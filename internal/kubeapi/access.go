@@ -9,7 +9,7 @@ import (
 	"net/http"
 	"time"
 
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 
 	"konnectivity/internal/tlsreload"
 )
@@ -50,7 +50,7 @@ type Access struct {
 // Config makes a client of that API alone, with its own connections. Redirects
 // are refused, since they would lead elsewhere with its credentials. The API may be
 // hostile: answers are bounded.
-func (a Access) Config() (*rest.Config, error) {
+func (a Access) Config() (*Config, error) {
 	secure := &tls.Config{
 		MinVersion: tls.VersionTLS12, ServerName: a.ServerName, InsecureSkipVerify: a.Insecure,
 		VerifyConnection: func(c tls.ConnectionState) error { return tlsreload.CheckWeight(c.PeerCertificates) },
@@ -68,8 +68,8 @@ func (a Access) Config() (*rest.Config, error) {
 		}
 		secure.Certificates = []tls.Certificate{pair}
 	}
-	return &rest.Config{
-		Host: a.Server, BearerToken: a.Token, Username: a.Username, Password: a.Password, QPS: -1,
+	return &Config{URL: a.Server, QPS: -1, Transport: transport.Config{
+		BearerToken: a.Token, Username: a.Username, Password: a.Password,
 		Transport: bounded{&http.Transport{
 			TLSClientConfig: secure, ForceAttemptHTTP2: true, TLSHandshakeTimeout: dialTime,
 			MaxIdleConnsPerHost: 1, MaxConnsPerHost: maxConns, IdleConnTimeout: idleTime,
@@ -79,11 +79,14 @@ func (a Access) Config() (*rest.Config, error) {
 				MaxReceiveBufferPerStream: maxAnswer, MaxReceiveBufferPerConnection: maxUnread,
 			},
 		}},
-	}, nil
+	}}, nil
 }
 
 // bounded refuses redirects, and answers without end.
 type bounded struct{ http.RoundTripper }
+
+// WrappedRoundTripper implements net.RoundTripperWrapper of k8s.io/apimachinery.
+func (b bounded) WrappedRoundTripper() http.RoundTripper { return b.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -2,9 +2,6 @@ package kubeapi
 
 import (
 	"context"
-
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
 )
 
 // SubjectAccessReview asks whether a user may do something to a resource
@@ -48,9 +45,8 @@ type SubjectAccessReviews struct {
 
 // NewSubjectAccessReviews returns a client for config, which it does not modify. It uses no
 // network.
-func NewSubjectAccessReviews(config *rest.Config) (SubjectAccessReviews, error) {
-	group := schema.GroupVersion{Group: "authorization.k8s.io", Version: "v1"}
-	objects, err := newObjects[*SubjectAccessReview](config, "", kind{group, "SubjectAccessReview", "subjectaccessreviews"})
+func NewSubjectAccessReviews(config *Config) (SubjectAccessReviews, error) {
+	objects, err := newObjects[*SubjectAccessReview](config, "", kind{"authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews"})
 	return SubjectAccessReviews{objects}, err
 }
 

@@ -2,21 +2,22 @@ package kubeapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/util/flowcontrol"
+	"golang.org/x/time/rate"
+	"k8s.io/client-go/transport"
+
+	"konnectivity/internal/version"
 )
 
 const (
@@ -32,39 +33,33 @@ const (
 type api struct {
 	http *http.Client
 	base *url.URL
-	pace flowcontrol.RateLimiter
+	pace *rate.Limiter
 }
 
 // newAPI returns the API server of config, which it does not modify. It uses no network.
-func newAPI(config *rest.Config) (*api, error) {
-	own := rest.CopyConfig(config)
-	if own.UserAgent == "" {
-		own.UserAgent = rest.DefaultKubernetesUserAgent()
+func newAPI(config *Config) (*api, error) {
+	base, err := url.Parse(config.URL)
+	if err == nil && base.Host == "" {
+		err = errors.New("it has no host")
 	}
-	base, _, err := rest.DefaultServerUrlFor(own)
+	if err != nil {
+		return nil, fmt.Errorf("the API server's address %q: %w", config.URL, err)
+	}
+	t := config.Transport
+	t.UserAgent = filepath.Base(os.Args[0]) + "/" + version.Get().Version
+	trip, err := transport.New(&t)
 	if err != nil {
 		return nil, fmt.Errorf("client of the API server: %w", err)
 	}
-	client, err := rest.HTTPClientFor(own)
-	if err != nil {
-		return nil, fmt.Errorf("client of the API server: %w", err)
-	}
-	return &api{client, base, paceOf(own)}, nil
+	return &api{&http.Client{Transport: trip}, base, paceOf(config)}, nil
 }
 
-// paceOf is the pace that client-go's own clients keep to.
-func paceOf(config *rest.Config) flowcontrol.RateLimiter {
-	if config.QPS < 0 {
-		return flowcontrol.NewFakeAlwaysRateLimiter()
+// paceOf is client-go's where the config has none.
+func paceOf(c *Config) *rate.Limiter {
+	if c.QPS < 0 {
+		return rate.NewLimiter(rate.Inf, 0)
 	}
-	qps, burst := config.QPS, config.Burst
-	if qps == 0 {
-		qps = rest.DefaultQPS
-	}
-	if burst == 0 {
-		burst = rest.DefaultBurst
-	}
-	return flowcontrol.NewTokenBucketRateLimiter(qps, burst)
+	return rate.NewLimiter(rate.Limit(cmp.Or(c.QPS, 5)), cmp.Or(c.Burst, 10))
 }
 
 // request is a request in JSON.
@@ -76,8 +71,7 @@ type request struct {
 	retries      int    // how often to ask again where the API says when
 }
 
-// send returns a successful answer, which the caller closes. A refusal is an
-// apierrors.APIStatus.
+// send returns a successful answer, which the caller closes. A refusal is an Error.
 func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 	var body []byte
 	if r.body != nil {
@@ -108,7 +102,7 @@ func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 			return resp, err
 		}
 		pause, again := retryAfter(resp)
-		err = refusal(r, resp, pause)
+		err = refusal(resp)
 		if !again || r.retries == 0 {
 			return nil, err
 		}
@@ -128,17 +122,6 @@ func retryAfter(resp *http.Response) (time.Duration, bool) {
 	}
 	seconds, err := strconv.Atoi(resp.Header.Get("Retry-After"))
 	return time.Duration(seconds) * time.Second, err == nil && seconds >= 0
-}
-
-// refusal is the error that an answer states, and closes it.
-func refusal(r request, resp *http.Response, pause time.Duration) error {
-	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
-	var status metav1.Status
-	if err == nil && json.Unmarshal(text, &status) == nil && status.Kind == "Status" && status.Status != metav1.StatusSuccess {
-		return &apierrors.StatusError{ErrStatus: status}
-	}
-	return apierrors.NewGenericServerResponse(resp.StatusCode, r.method, schema.GroupResource{Resource: r.path}, "", string(text), int(pause.Seconds()), true)
 }
 
 // call sends a request and decodes the answer, of at most most bytes, into out; nil: it is

@@ -1,13 +1,9 @@
 package kubeapi
 
-import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
-)
+import "time"
 
 // certificates is the group of both kinds below, which Kubernetes 1.37 has.
-var certificates = schema.GroupVersion{Group: "certificates.k8s.io", Version: "v1"}
+const certificates = "certificates.k8s.io"
 
 // PodCertificateRequest is a kubelet's request for a certificate of one pod
 // (k8s.io/api/certificates/v1). The API has verified that the pod, its service account and
@@ -34,11 +30,20 @@ type PodCertificateRequestSpec struct {
 
 // PodCertificateRequestStatus is the signer's answer. It is written once.
 type PodCertificateRequestStatus struct {
-	Conditions       []metav1.Condition `json:"conditions,omitempty"`
-	CertificateChain string             `json:"certificateChain,omitempty"` // PEM
-	NotBefore        *metav1.Time       `json:"notBefore,omitempty"`
-	BeginRefreshAt   *metav1.Time       `json:"beginRefreshAt,omitempty"`
-	NotAfter         *metav1.Time       `json:"notAfter,omitempty"`
+	Conditions       []Condition `json:"conditions,omitempty"`
+	CertificateChain string      `json:"certificateChain,omitempty"` // PEM
+	NotBefore        *time.Time  `json:"notBefore,omitempty"`
+	BeginRefreshAt   *time.Time  `json:"beginRefreshAt,omitempty"`
+	NotAfter         *time.Time  `json:"notAfter,omitempty"`
+}
+
+// Condition is how an object is (metav1.Condition).
+type Condition struct {
+	Type               string    `json:"type"`
+	Status             string    `json:"status"` // True, False or Unknown
+	Reason             string    `json:"reason"`
+	Message            string    `json:"message"`
+	LastTransitionTime time.Time `json:"lastTransitionTime"`
 }
 
 // ClusterTrustBundle has CA certificates for pods (k8s.io/api/certificates/v1).
@@ -55,11 +60,11 @@ type ClusterTrustBundleSpec struct {
 }
 
 // NewPodCertificateRequests returns a client of the PodCertificateRequests of a namespace.
-func NewPodCertificateRequests(config *rest.Config, namespace string) (Objects[*PodCertificateRequest], error) {
-	return newObjects[*PodCertificateRequest](config, namespace, kind{certificates, "PodCertificateRequest", "podcertificaterequests"})
+func NewPodCertificateRequests(config *Config, namespace string) (Objects[*PodCertificateRequest], error) {
+	return newObjects[*PodCertificateRequest](config, namespace, kind{certificates, "v1", "PodCertificateRequest", "podcertificaterequests"})
 }
 
 // NewClusterTrustBundles returns a client of ClusterTrustBundles.
-func NewClusterTrustBundles(config *rest.Config) (Objects[*ClusterTrustBundle], error) {
-	return newObjects[*ClusterTrustBundle](config, "", kind{certificates, "ClusterTrustBundle", "clustertrustbundles"})
+func NewClusterTrustBundles(config *Config) (Objects[*ClusterTrustBundle], error) {
+	return newObjects[*ClusterTrustBundle](config, "", kind{certificates, "v1", "ClusterTrustBundle", "clustertrustbundles"})
 }

@@ -3,27 +3,46 @@ package kubeapi
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
 
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
+	"sigs.k8s.io/yaml"
 
 	"konnectivity/internal/files"
 )
 
-// maxKubeconfig is what a Secret may hold, and far more than a kubeconfig has.
-const maxKubeconfig = 1 << 20
+const (
+	// maxKubeconfig is what a Secret may hold, and far more than a kubeconfig has.
+	maxKubeconfig = 1 << 20
 
-// Config returns how to reach the Kubernetes API: by a kubeconfig file or, if
-// that is "", as the pod's service account. what names the flag or feature that
-// needs it, for errors. Config reads files but uses no network.
-func Config(kubeconfig, what string) (*rest.Config, error) {
-	return ConfigOf("kubeconfig", kubeconfig, what)
+	// serviceAccount is where a pod has its credentials.
+	serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
+)
+
+// Config is how to reach an API server.
+type Config struct {
+	URL       string
+	Transport transport.Config // has the credentials
+	QPS       float64          // requests a second; 0: 5, negative: any number
+	Burst     int              // requests at once beyond QPS; 0: 10
 }
 
-// ConfigOf is Config for another flag than --kubeconfig.
-func ConfigOf(flag, kubeconfig, what string) (*rest.Config, error) {
+// Load returns how to reach the Kubernetes API: by a kubeconfig file or, if
+// that is "", as the pod's service account. what names the flag or feature that
+// needs it, for errors. Load reads files but uses no network.
+func Load(kubeconfig, what string) (*Config, error) {
+	return LoadFlag("kubeconfig", kubeconfig, what)
+}
+
+// LoadFlag is Load for another flag than --kubeconfig.
+func LoadFlag(flag, kubeconfig, what string) (*Config, error) {
 	if kubeconfig == "" {
-		config, err := rest.InClusterConfig()
+		config, err := inCluster()
 		if err != nil {
 			return nil, fmt.Errorf("%s needs --%s outside of a cluster: %w", what, flag, err)
 		}
@@ -36,30 +55,89 @@ func ConfigOf(flag, kubeconfig, what string) (*rest.Config, error) {
 	return config, nil
 }
 
-// fromFile reads a kubeconfig. clientcmd's own loader falls back to the pod's service
-// account for a file that leads nowhere; then a control plane would take the cluster
-// that hosts it for its own.
-func fromFile(path string) (*rest.Config, error) {
+// inCluster is how a pod reaches the API of its cluster.
+func inCluster() (*Config, error) {
+	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+	if host == "" || port == "" {
+		return nil, errors.New("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set, so this is no pod")
+	}
+	c := &Config{URL: "https://" + net.JoinHostPort(host, port)}
+	c.Transport.BearerTokenFile = filepath.Join(serviceAccount, "token")
+	c.Transport.TLS.CAFile = filepath.Join(serviceAccount, "ca.crt")
+	if _, err := os.Stat(c.Transport.BearerTokenFile); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// fromFile reads a kubeconfig. One that leads nowhere is an error, and not the pod's service
+// account: a control plane would take the cluster that hosts it for its own.
+func fromFile(path string) (*Config, error) {
 	data, err := files.Read(path, maxKubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	loaded, err := clientcmd.Load(data)
+	var k Kubeconfig
+	if err := yaml.Unmarshal(data, &k); err != nil {
+		return nil, err
+	}
+	cluster, user, err := k.Current()
+	if err == nil && cluster.Server == "" {
+		err = errors.New("its cluster has no server")
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: want a cluster, a context that names it, and current-context", err)
 	}
-	for _, cluster := range loaded.Clusters {
-		cluster.LocationOfOrigin = path
+	for _, name := range []*string{&cluster.CAFile, &user.CertFile, &user.KeyFile, &user.TokenFile} {
+		if *name != "" && !filepath.IsAbs(*name) {
+			*name = filepath.Join(filepath.Dir(path), *name)
+		}
 	}
-	for _, user := range loaded.AuthInfos {
-		user.LocationOfOrigin = path
+	return configOf(cluster, user, filepath.Dir(path))
+}
+
+// configOf is how a user reaches a cluster; programs are relative to a folder.
+func configOf(cluster Cluster, user User, folder string) (*Config, error) {
+	c := &Config{URL: cluster.Server}
+	if !strings.Contains(c.URL, "://") {
+		c.URL = "http://" + c.URL // as client-go has it
 	}
-	if err := clientcmd.ResolveLocalPaths(loaded); err != nil {
-		return nil, err
+	t := &c.Transport
+	t.DisableCompression = cluster.DisableCompression
+	t.TLS = transport.TLSConfig{
+		ServerName: cluster.ServerName, Insecure: cluster.Insecure, CAFile: cluster.CAFile, CAData: cluster.CA,
+		CertFile: user.CertFile, CertData: user.Cert, KeyFile: user.KeyFile, KeyData: user.Key,
 	}
-	config, err := clientcmd.NewDefaultClientConfig(*loaded, &clientcmd.ConfigOverrides{}).ClientConfig()
-	if clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("it leads to no cluster: want a cluster, a context that names it, and current-context")
+	if cluster.ProxyURL != "" {
+		proxy, err := url.Parse(cluster.ProxyURL)
+		if err != nil || proxy.Host == "" {
+			return nil, errors.New("the cluster's proxy-url is no URL: want SCHEME://HOST:PORT")
+		}
+		t.Proxy = http.ProxyURL(proxy)
 	}
-	return config, err
+	t.Impersonate = transport.ImpersonationConfig{UserName: user.As, UID: user.AsUID, Groups: user.AsGroups, Extra: user.AsExtra}
+	if !strings.HasPrefix(c.URL, "https:") {
+		return c, nil // credentials are not sent in the clear
+	}
+	t.BearerToken, t.BearerTokenFile = user.Token, user.TokenFile
+	t.Username, t.Password = user.Username, user.Password
+	switch {
+	case user.AuthProvider != nil:
+		return nil, errors.New("the user's auth-provider is not supported, as in kubectl: use exec")
+	case user.Exec == nil:
+		return c, nil
+	case cluster.CAFile != "" && len(cluster.CA) == 0 && user.Exec.ProvideClusterInfo:
+		ca, err := files.Read(cluster.CAFile, maxKubeconfig)
+		if err != nil {
+			return nil, err
+		}
+		cluster.CA = ca
+	}
+	cluster.CAFile = ""
+	program := *user.Exec
+	if strings.ContainsRune(program.Command, filepath.Separator) && !filepath.IsAbs(program.Command) {
+		program.Command = filepath.Join(folder, program.Command)
+	}
+	(&source{program: program, cluster: cluster}).use(t)
+	return c, nil
 }

@@ -1,7 +1,7 @@
 // Package kubeapi is a client of the Kubernetes API for the few resources that the suite
-// uses, in JSON, by client-go's HTTP client with its credentials. client-go's own clients
-// link every API group, and the machinery of several encodings, of fakes and of apply,
-// which costs a small process more memory than all its work.
+// uses, in JSON, over client-go's HTTP transport. client-go's own clients, and its reader of
+// kubeconfigs, link the machinery of several encodings and of every kind of object: a fifth
+// of a program file, and more memory of a small process than all its work.
 //
 // Agents read leases by it; servers write them, have tokens reviewed, and watch
 // the Secrets of tenants, each of which may have an API of its own (Access). It

@@ -17,8 +17,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/testutil"
@@ -28,7 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // api answers every request with body and notes the requests, with what deletes and
 // updates send.
-func api(t *testing.T, body string) (config *rest.Config, asked *[]string) {
+func api(t *testing.T, body string) (config *kubeapi.Config, asked *[]string) {
 	asked = new([]string)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent := ""
@@ -41,7 +40,7 @@ func api(t *testing.T, body string) (config *rest.Config, asked *[]string) {
 		_, _ = w.Write([]byte(body))
 	}))
 	t.Cleanup(srv.Close)
-	return &rest.Config{Host: srv.URL}, asked
+	return &kubeapi.Config{URL: srv.URL}, asked
 }
 
 func TestLeases(t *testing.T) {
@@ -57,7 +56,7 @@ func TestLeases(t *testing.T) {
 	if want := "GET /apis/coordination.k8s.io/v1/namespaces/ns/leases?labelSelector=k%3Dv"; (*asked)[0] != want {
 		t.Errorf("asked %q, want %q", *asked, want)
 	}
-	if config.UserAgent != "" {
+	if config.Transport.UserAgent != "" {
 		t.Error("the caller's config was changed")
 	}
 	leases.CloseIdle()
@@ -111,7 +110,7 @@ func TestWatchOfSecrets(t *testing.T) {
 	err := secrets.Watch(t.Context(), kubeapi.WatchOptions{From: "0", Time: time.Minute}, func() { told = append(told, "began") }, func(what kubeapi.Event, s *kubeapi.Secret) {
 		told = append(told, fmt.Sprintf("%s %s %s %s", what, s.Name, s.ResourceVersion, s.Data["k"]))
 	})
-	if want := []string{"began", "ADDED a 1 v", "BOOKMARK  2 "}; !slices.Equal(told, want) || !apierrors.IsResourceExpired(err) {
+	if want := []string{"began", "ADDED a 1 v", "BOOKMARK  2 "}; !slices.Equal(told, want) || kubeapi.ReasonOf(err) != kubeapi.Expired {
 		t.Errorf("%q, %v, want %q", told, err, want)
 	}
 	if want := "GET /api/v1/namespaces/ns/secrets?allowWatchBookmarks=true&resourceVersion=0&timeoutSeconds=60&watch=true"; (*asked)[0] != want {
@@ -170,7 +169,7 @@ func TestWrongAnswers(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		config := &rest.Config{Host: "http://api", Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		config := &kubeapi.Config{URL: "http://api", QPS: -1, Transport: transport.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 			sent, err := io.ReadAll(r.Body)
 			if asked++; err != nil || !strings.Contains(string(sent), `"token":"t"`) && r.Method != http.MethodGet {
 				t.Errorf("sent %q, %v", sent, err)
@@ -185,24 +184,24 @@ func TestRetryAfter(t *testing.T) {
 				_, _ = w.WriteString("slowly")
 			}
 			return w.Result(), nil
-		})}
+		})}}
 		reviews := testutil.Must(kubeapi.NewTokenReviews(config))(t)
 		began := time.Now()
 		if got, err := reviews.Create(t.Context(), kubeapi.TokenReviewSpec{Token: "t"}); err != nil || !got.Authenticated || time.Since(began) != 4*time.Second {
 			t.Errorf("%+v, %v after %v", got, err, time.Since(began))
 		}
 		began = time.Now()
-		if _, err := reviews.Create(t.Context(), kubeapi.TokenReviewSpec{Token: "t"}); !apierrors.IsTooManyRequests(err) || asked != 3+11 || time.Since(began) != 20*time.Second {
+		if _, err := reviews.Create(t.Context(), kubeapi.TokenReviewSpec{Token: "t"}); kubeapi.ReasonOf(err) != kubeapi.TooMany || asked != 3+11 || time.Since(began) != 20*time.Second {
 			t.Errorf("%v after %v, asked %d times", err, time.Since(began), asked)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := reviews.Create(ctx, kubeapi.TokenReviewSpec{Token: "t"}); !apierrors.IsTooManyRequests(err) || ctx.Err() == nil {
+		if _, err := reviews.Create(ctx, kubeapi.TokenReviewSpec{Token: "t"}); kubeapi.ReasonOf(err) != kubeapi.TooMany || ctx.Err() == nil {
 			t.Errorf("%v for a caller that leaves", err)
 		}
 		before := asked
 		secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
-		if _, err := secrets.List(t.Context(), kubeapi.ListOptions{}); !apierrors.IsTooManyRequests(err) || asked != before+1 {
+		if _, err := secrets.List(t.Context(), kubeapi.ListOptions{}); kubeapi.ReasonOf(err) != kubeapi.TooMany || asked != before+1 {
 			t.Errorf("%v, asked %d times", err, asked-before)
 		}
 	})
@@ -220,7 +219,7 @@ func TestWatchThatHangsUp(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	}))
 	defer srv.Close()
-	secrets := testutil.Must(kubeapi.NewSecrets(&rest.Config{Host: srv.URL}, "ns"))(t)
+	secrets := testutil.Must(kubeapi.NewSecrets(&kubeapi.Config{URL: srv.URL}, "ns"))(t)
 	defer secrets.CloseIdle()
 	if _, err := secrets.List(t.Context(), kubeapi.ListOptions{}); err == nil {
 		t.Error("a list of nothing")
@@ -275,15 +274,15 @@ func TestRefusal(t *testing.T) {
 		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`))
 	}))
 	defer srv.Close()
-	leases := testutil.Must(kubeapi.NewLeases(&rest.Config{Host: srv.URL}, "ns"))(t)
+	leases := testutil.Must(kubeapi.NewLeases(&kubeapi.Config{URL: srv.URL}, "ns"))(t)
 	defer leases.CloseIdle()
-	if _, err := leases.Get(t.Context(), "a"); !apierrors.IsNotFound(err) {
+	if _, err := leases.Get(t.Context(), "a"); kubeapi.ReasonOf(err) != kubeapi.NotFound {
 		t.Errorf("%v", err)
 	}
 }
 
 func TestBadConfig(t *testing.T) {
-	bad := &rest.Config{Host: "http://[::1"}
+	bad := &kubeapi.Config{URL: "http://[::1"}
 	if _, err := kubeapi.NewLeases(bad, "ns"); err == nil {
 		t.Error("a client of leases of nowhere")
 	}
@@ -295,14 +294,12 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// The package is there to leave other API groups and the parts for fakes and
-// apply out.
+// The package is there to leave out what client-go links: a quarter of a program.
 func TestNothingElseIsLinked(t *testing.T) {
 	out := testutil.Must(exec.Command("go", "list", "-deps", "konnectivity/internal/kubeapi").Output())(t)
 	for line := range strings.Lines(string(out)) {
 		for _, banned := range []string{
-			"k8s.io/client-go/kubernetes", "k8s.io/client-go/gentype", "k8s.io/client-go/testing", "k8s.io/api/core",
-			"github.com/google/gnostic-models", "sigs.k8s.io/structured-merge-diff/v6/typed",
+			"k8s.io/client-go/kubernetes", "k8s.io/client-go/rest", "k8s.io/client-go/tools/clientcmd", "k8s.io/api/", "k8s.io/apimachinery/pkg/apis/",
 		} {
 			if strings.HasPrefix(line, banned) {
 				t.Errorf("links %s", strings.TrimSpace(line))
@@ -315,11 +312,11 @@ func TestNothingElseIsLinked(t *testing.T) {
 // give.
 func TestConfig(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	if _, err := kubeapi.Config("", "--some-flag"); err == nil || !strings.Contains(err.Error(), "--some-flag needs --kubeconfig") {
+	if _, err := kubeapi.Load("", "--some-flag"); err == nil || !strings.Contains(err.Error(), "--some-flag needs --kubeconfig") {
 		t.Error(err)
 	}
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if _, err := kubeapi.Config(file, "--some-flag"); err == nil || !strings.Contains(err.Error(), "--kubeconfig="+file) {
+	if _, err := kubeapi.Load(file, "--some-flag"); err == nil || !strings.Contains(err.Error(), "--kubeconfig="+file) {
 		t.Error(err)
 	}
 	writeFile(t, file, `{"clusters": [{"name": "c", "cluster": {"server": "https://api.example:6443", "certificate-authority": "ca.crt"}}],
@@ -328,11 +325,11 @@ func TestConfig(t *testing.T) {
 	for _, name := range []string{"ca.crt", "token"} {
 		writeFile(t, filepath.Join(filepath.Dir(file), name), "abc")
 	}
-	config, err := kubeapi.Config(file, "--some-flag")
-	if err != nil || config.Host != "https://api.example:6443" {
+	config, err := kubeapi.Load(file, "--some-flag")
+	if err != nil || config.URL != "https://api.example:6443" {
 		t.Fatalf("%v, %v", config, err)
 	}
-	if config.CAFile != filepath.Join(filepath.Dir(file), "ca.crt") || config.BearerToken != "abc" {
+	if config.Transport.TLS.CAFile != filepath.Join(filepath.Dir(file), "ca.crt") || config.Transport.BearerTokenFile != filepath.Join(filepath.Dir(file), "token") {
 		t.Errorf("files that it names are beside it: %v", config)
 	}
 }
@@ -356,7 +353,7 @@ func TestConfigThatLeadsNowhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "kubeconfig")
 			writeFile(t, file, text)
-			config, err := kubeapi.Config(file, "--some-flag")
+			config, err := kubeapi.Load(file, "--some-flag")
 			if err == nil || !strings.Contains(err.Error(), "--kubeconfig="+file) || strings.Contains(err.Error(), "KUBERNETES_") {
 				t.Errorf("%v, %v", config, err)
 			}

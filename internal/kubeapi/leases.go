@@ -1,10 +1,6 @@
 package kubeapi
 
-import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
-)
+import "time"
 
 // Lease says that its holder is there (k8s.io/api/coordination/v1).
 type Lease struct {
@@ -15,17 +11,24 @@ type Lease struct {
 
 // LeaseSpec says who holds a lease, and until when.
 type LeaseSpec struct {
-	HolderIdentity       *string           `json:"holderIdentity,omitempty"`
-	LeaseDurationSeconds *int32            `json:"leaseDurationSeconds,omitempty"`
-	AcquireTime          *metav1.MicroTime `json:"acquireTime,omitempty"`
-	RenewTime            *metav1.MicroTime `json:"renewTime,omitempty"`
-	LeaseTransitions     *int32            `json:"leaseTransitions,omitempty"`
-	Strategy             *string           `json:"strategy,omitempty"`
-	PreferredHolder      *string           `json:"preferredHolder,omitempty"`
+	HolderIdentity       *string    `json:"holderIdentity,omitempty"`
+	LeaseDurationSeconds *int32     `json:"leaseDurationSeconds,omitempty"`
+	AcquireTime          *MicroTime `json:"acquireTime,omitempty"`
+	RenewTime            *MicroTime `json:"renewTime,omitempty"`
+	LeaseTransitions     *int32     `json:"leaseTransitions,omitempty"`
+	Strategy             *string    `json:"strategy,omitempty"`
+	PreferredHolder      *string    `json:"preferredHolder,omitempty"`
 }
 
 // NewLeases returns a client of the Leases of a namespace.
-func NewLeases(config *rest.Config, namespace string) (Objects[*Lease], error) {
-	group := schema.GroupVersion{Group: "coordination.k8s.io", Version: "v1"}
-	return newObjects[*Lease](config, namespace, kind{group, "Lease", "leases"})
+func NewLeases(config *Config, namespace string) (Objects[*Lease], error) {
+	return newObjects[*Lease](config, namespace, kind{"coordination.k8s.io", "v1", "Lease", "leases"})
+}
+
+// MicroTime is a point in time in the one form that the API accepts (metav1.MicroTime).
+type MicroTime struct{ time.Time }
+
+// MarshalJSON implements json.Marshaler.
+func (t MicroTime) MarshalJSON() ([]byte, error) {
+	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z07:00"`)), nil
 }

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 const (
@@ -100,7 +98,7 @@ func (m *Mirror[T]) Run(ctx context.Context) {
 func (m *Mirror[T]) fail(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.fault == nil || m.fault == errUnlisted || apierrors.ReasonForError(m.fault) != apierrors.ReasonForError(err) {
+	if m.fault == nil || m.fault == errUnlisted || ReasonOf(m.fault) != ReasonOf(err) {
 		m.fault = err
 	}
 }
@@ -115,7 +113,7 @@ func (m *Mirror[T]) follow(ctx context.Context) error {
 		}
 	}
 	err := m.watch(ctx)
-	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+	if reason := ReasonOf(err); reason == Expired || reason == Gone {
 		m.version = "" // and all is listed anew
 		return nil
 	}

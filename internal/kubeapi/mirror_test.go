@@ -10,8 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // shelf is a MirrorAPI without a network: names of Secrets, each with its
@@ -102,7 +100,7 @@ func (s *shelf) watch(opts WatchOptions) (chan told, error) {
 	s.watches = append(s.watches, opts.From)
 	if s.expired {
 		s.expired = false
-		return nil, apierrors.NewResourceExpired("too old")
+		return nil, &Error{Code: 410, Reason: Expired}
 	}
 	events := make(chan told, 100)
 	s.watchers[events] = struct{}{}
@@ -288,7 +286,7 @@ func TestMirrorKeepsSecretsDuringAnOutage(t *testing.T) {
 		s.fail(errors.New("read 127.0.0.1:2: reset")) // the same, as people see it
 		time.Sleep(time.Minute)
 		wants(t, m, "a=1 (read 127.0.0.1:1: reset)")
-		s.fail(apierrors.NewUnauthorized("who are you"))
+		s.fail(&Error{Code: 401, Reason: Unauthorized, Message: "who are you"})
 		time.Sleep(time.Minute)
 		wants(t, m, "a=1 (who are you)")
 		s.fail(nil)

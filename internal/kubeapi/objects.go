@@ -9,12 +9,10 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
 // Meta is what every object has. Embed it in a type with the part of an object that is used:
@@ -86,15 +84,13 @@ const (
 	failed Event = "ERROR" // its object says why
 )
 
-// kind is a kind of object: its group, the name of its type, and its name in paths.
-type kind struct {
-	group      schema.GroupVersion
-	name, path string
-}
+// kind is a kind of object: the path and version of its group, the name of its type, and its
+// name in paths.
+type kind struct{ group, version, name, path string }
 
 // Objects is a client of one kind of object, in one namespace or in none. It may be used
 // from any goroutine. Every call blocks until the API has answered or its context ends; a
-// refusal is an apierrors.APIStatus.
+// refusal is an Error.
 type Objects[T Object] struct {
 	api       *api
 	kind      kind
@@ -103,7 +99,7 @@ type Objects[T Object] struct {
 }
 
 // newObjects returns a client for config, which it does not modify, and uses no network.
-func newObjects[T Object](config *rest.Config, namespace string, k kind) (Objects[T], error) {
+func newObjects[T Object](config *Config, namespace string, k kind) (Objects[T], error) {
 	a, err := newAPI(config)
 	return Objects[T]{api: a, kind: k, namespace: namespace}, err
 }
@@ -112,13 +108,13 @@ func newObjects[T Object](config *rest.Config, namespace string, k kind) (Object
 func (o Objects[T]) String() string { return o.namespace }
 
 // CloseIdle closes connections that no call is using.
-func (o Objects[T]) CloseIdle() { o.api.http.CloseIdleConnections() }
+func (o Objects[T]) CloseIdle() { utilnet.CloseIdleConnectionsFor(o.api.http.Transport) }
 
 // at is a request to all objects, to one of that name, or to a part of that one.
 func (o Objects[T]) at(method string, name ...string) request {
-	path := []string{"apis", o.kind.group.Group, o.kind.group.Version}
-	if o.kind.group.Group == "" {
-		path = []string{"api", o.kind.group.Version}
+	path := []string{"apis", o.kind.group, o.kind.version}
+	if o.kind.group == "" {
+		path = []string{"api", o.kind.version}
 	}
 	if o.namespace != "" {
 		path = append(path, "namespaces", o.namespace)
@@ -203,11 +199,11 @@ func (o Objects[T]) Watch(ctx context.Context, opts WatchOptions, began func(), 
 // of is the object of an event.
 func (o Objects[T]) of(what Event, text []byte) (object T, err error) {
 	if what == failed {
-		var status metav1.Status
-		if err := json.Unmarshal(text, &status); err != nil {
+		why := new(Error)
+		if err := json.Unmarshal(text, why); err != nil {
 			return object, fmt.Errorf("the API's watch: %w", err)
 		}
-		return object, &apierrors.StatusError{ErrStatus: status}
+		return object, why
 	}
 	if err = json.Unmarshal(text, &object); err != nil {
 		return object, fmt.Errorf("the API's watch: %w", err)
@@ -244,7 +240,7 @@ func (o Objects[T]) Update(ctx context.Context, object T, part ...string) (T, er
 }
 
 func (o Objects[T]) write(ctx context.Context, r request, object T) (T, error) {
-	object.meta().APIVersion, object.meta().Kind = o.kind.group.String(), o.kind.name
+	object.meta().APIVersion, object.meta().Kind = strings.TrimPrefix(o.kind.group+"/"+o.kind.version, "/"), o.kind.name
 	r.body = object
 	return o.one(ctx, r)
 }

@@ -1,10 +1,5 @@
 package kubeapi
 
-import (
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
-)
-
 // Types of Secrets, and the keys of one with a certificate.
 const (
 	SecretOpaque = "Opaque"
@@ -24,8 +19,8 @@ type Secret struct {
 }
 
 // NewSecrets returns a client of the Secrets of a namespace.
-func NewSecrets(config *rest.Config, namespace string) (Objects[*Secret], error) {
-	return newObjects[*Secret](config, namespace, kind{schema.GroupVersion{Version: "v1"}, "Secret", "secrets"})
+func NewSecrets(config *Config, namespace string) (Objects[*Secret], error) {
+	return newObjects[*Secret](config, namespace, kind{"", "v1", "Secret", "secrets"})
 }
 
 // SecretMirror is a Mirror of Secrets that returns their data.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-
-	"k8s.io/client-go/rest"
 )
 
 // SigningKeys reads the public keys of service accounts' tokens, which the API
@@ -15,7 +13,7 @@ type SigningKeys struct{ api *api }
 
 // NewSigningKeys returns a client for config, which it does not modify. It uses
 // no network.
-func NewSigningKeys(config *rest.Config) (SigningKeys, error) {
+func NewSigningKeys(config *Config) (SigningKeys, error) {
 	a, err := newAPI(config)
 	return SigningKeys{a}, err
 }

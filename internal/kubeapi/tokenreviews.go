@@ -2,9 +2,6 @@ package kubeapi
 
 import (
 	"context"
-
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
 )
 
 // TokenReview asks whose a token is (k8s.io/api/authentication/v1).
@@ -45,9 +42,8 @@ type TokenReviews struct {
 const retries = 10
 
 // NewTokenReviews returns a client for config, which it does not modify. It uses no network.
-func NewTokenReviews(config *rest.Config) (TokenReviews, error) {
-	group := schema.GroupVersion{Group: "authentication.k8s.io", Version: "v1"}
-	objects, err := newObjects[*TokenReview](config, "", kind{group, "TokenReview", "tokenreviews"})
+func NewTokenReviews(config *Config) (TokenReviews, error) {
+	objects, err := newObjects[*TokenReview](config, "", kind{"authentication.k8s.io", "v1", "TokenReview", "tokenreviews"})
 	objects.retries = retries
 	return TokenReviews{objects}, err
 }

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"konnectivity/internal/admission"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/tunnel"
@@ -178,7 +176,7 @@ func denied(key accessKey) error {
 // noAnswer is for errors that say nothing about the client.
 func noAnswer(key accessKey, err error) error {
 	why := "the Kubernetes API that says what clients may reach does not answer"
-	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+	if kubeapi.Denied(err) {
 		why = "the server may not create SubjectAccessReviews: bind it to the cluster role system:auth-delegator"
 	}
 	return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: tunnel.JoinAddress(key.host, key.port), Reason: why, Err: err}

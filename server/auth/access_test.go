@@ -12,9 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"konnectivity/internal/kubeapi"
 	"konnectivity/tunnel"
 )
@@ -171,7 +168,7 @@ func TestAccessFailsClosed(t *testing.T) {
 			says string
 		}{
 			{errors.New("refused"), "does not answer"},
-			{apierrors.NewForbidden(schema.GroupResource{}, "", nil), "system:auth-delegator"},
+			{&kubeapi.Error{Code: 403, Reason: kubeapi.Forbidden}, "system:auth-delegator"},
 		} {
 			r.set("", false, tc.down)
 			if err := a.Allow(t.Context(), "cn:a", nil, "h", 1); err != nil {

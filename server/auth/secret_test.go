@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
-	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
 
 	"konnectivity/internal/cli"
@@ -36,7 +36,7 @@ func TestTokensStayOutOfLogsAtEveryLevel(t *testing.T) {
 		flags.AddTo(set)
 		testutil.NoError(t, set.Parse(strings.Fields(args)))
 		testutil.Must(flags.New("test", out))(t)
-		reviews := testutil.Must(kubeapi.NewTokenReviews(&rest.Config{Host: api.URL, BearerToken: "the-servers-own-hunter2", ContentConfig: rest.ContentConfig{ContentType: "application/json"}}))(t)
+		reviews := testutil.Must(kubeapi.NewTokenReviews(&kubeapi.Config{URL: api.URL, Transport: transport.Config{BearerToken: "the-servers-own-hunter2"}}))(t)
 		if err := reviewed(NewTokens(TokensConfig{Reviews: reviews, Audience: "x"}), t.Context(), token, nil); err == nil {
 			t.Error("the token was accepted")
 		}

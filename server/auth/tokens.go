@@ -17,7 +17,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 const (
@@ -295,7 +294,7 @@ func (t *Tokens) judge(s kubeapi.TokenReviewStatus) (Account, error) {
 // unavailable is for errors that say nothing about the token.
 func (t *Tokens) unavailable(err error) *Refusal {
 	reason := "the " + t.holder() + "'s token could not be reviewed just now, try again"
-	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+	if kubeapi.Denied(err) {
 		reason = "the server may not create TokenReviews: bind it to the cluster role system:auth-delegator"
 	}
 	return &Refusal{Code: codes.Unavailable, Reason: reason, Err: err}

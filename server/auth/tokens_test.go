@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"konnectivity/internal/kubeapi"
 )
@@ -268,7 +266,7 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 		}
 	})
 	forbids := reviewFunc(func(context.Context, kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
-		return kubeapi.TokenReviewStatus{}, apierrors.NewForbidden(schema.GroupResource{Resource: "tokenreviews"}, "", errors.New("no"))
+		return kubeapi.TokenReviewStatus{}, &kubeapi.Error{Code: 403, Reason: kubeapi.Forbidden}
 	})
 	if err := reviewed(newTokens(forbids), t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !strings.Contains(err.Error(), "system:auth-delegator") {
 		t.Error(err)

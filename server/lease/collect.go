@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
 	"konnectivity/internal/kubeapi"
 )
 
@@ -109,7 +107,7 @@ func (c *Controller) delete(ctx context.Context, lease *kubeapi.Lease) error {
 			c.cfg.Metrics.LeaseCulled()
 		}
 	}
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	if reason := kubeapi.ReasonOf(err); reason == kubeapi.NotFound || reason == kubeapi.Conflict {
 		return nil // another server was quicker, or its owner renewed it
 	}
 	return err

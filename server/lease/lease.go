@@ -17,8 +17,6 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"konnectivity/internal/kubeapi"
@@ -176,7 +174,7 @@ func (c *Controller) renew(ctx context.Context) error {
 			return c.cfg.Leases.Get(ctx, c.name)
 		})
 		switch {
-		case apierrors.IsNotFound(err):
+		case kubeapi.ReasonOf(err) == kubeapi.NotFound:
 			return c.create(ctx)
 		case err != nil:
 			return err
@@ -212,7 +210,7 @@ func (c *Controller) create(ctx context.Context) error {
 
 // fill makes lease state that this server is alive now.
 func (c *Controller) fill(lease *kubeapi.Lease) {
-	now, seconds := metav1.NewMicroTime(time.Now()), int32(leaseDuration/time.Second)
+	now, seconds := kubeapi.MicroTime{Time: time.Now()}, int32(leaseDuration/time.Second)
 	if lease.Labels == nil {
 		lease.Labels = make(map[string]string)
 	}
@@ -240,7 +238,7 @@ func (c *Controller) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err := c.cfg.Leases.Delete(ctx, c.name, "")
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err != nil && kubeapi.ReasonOf(err) != kubeapi.NotFound {
 		c.cfg.Log.WithError(err).Warn("cannot delete the server's lease; it will expire by itself")
 	}
 }
@@ -257,10 +255,9 @@ func statusOf(err error) (code int, reason string, ok bool) {
 	if err == nil {
 		return 200, "", true
 	}
-	var status apierrors.APIStatus
-	if errors.As(err, &status) {
-		s := status.Status()
-		return int(s.Code), string(s.Reason), true
+	var refused *kubeapi.Error
+	if errors.As(err, &refused) {
+		return refused.Code, refused.Reason, true
 	}
 	return 0, "", false
 }

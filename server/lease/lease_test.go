@@ -17,9 +17,6 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/logging/silent"
@@ -43,8 +40,6 @@ type store struct {
 	renewed []time.Time   // when the lease of me was written
 }
 
-var resource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
-
 func newStore(t testing.TB) *store {
 	return &store{t: t, leases: make(map[string]*kubeapi.Lease)}
 }
@@ -57,9 +52,9 @@ func (s *store) call(verb, name, version string) (*kubeapi.Lease, error) {
 	case s.fails != nil:
 		return nil, s.fails
 	case l == nil:
-		return nil, apierrors.NewNotFound(resource, name)
+		return nil, &kubeapi.Error{Code: 404, Reason: kubeapi.NotFound}
 	case version != "" && version != l.ResourceVersion:
-		return nil, apierrors.NewConflict(resource, name, errors.New("it was modified"))
+		return nil, &kubeapi.Error{Code: 409, Reason: kubeapi.Conflict}
 	}
 	return l, nil
 }
@@ -86,8 +81,8 @@ func (s *store) List(_ context.Context, opts kubeapi.ListOptions) (*kubeapi.List
 func (s *store) Create(_ context.Context, l *kubeapi.Lease) (*kubeapi.Lease, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, err := s.call("create", l.Name, ""); !apierrors.IsNotFound(err) {
-		return nil, cmp.Or(err, error(apierrors.NewAlreadyExists(resource, l.Name)))
+	if _, err := s.call("create", l.Name, ""); kubeapi.ReasonOf(err) != kubeapi.NotFound {
+		return nil, cmp.Or(err, error(&kubeapi.Error{Code: 409, Reason: kubeapi.AlreadyExists}))
 	}
 	return s.put(l), nil
 }
@@ -161,7 +156,7 @@ func run(t *testing.T, c *Controller, do func()) {
 }
 
 func leaseOf(id string, ago time.Duration) *kubeapi.Lease {
-	at, seconds := metav1.NewMicroTime(time.Now().Add(-ago)), int32(30)
+	at, seconds := kubeapi.MicroTime{Time: time.Now().Add(-ago)}, int32(30)
 	return &kubeapi.Lease{
 		Meta: kubeapi.Meta{Metadata: kubeapi.Metadata{Name: NamePrefix + id, Labels: map[string]string{"k8s-app": "konnectivity-server"}}},
 		Spec: kubeapi.LeaseSpec{HolderIdentity: &id, LeaseDurationSeconds: &seconds, RenewTime: &at},
@@ -240,13 +235,13 @@ func TestRenew(t *testing.T) {
 	a.mu.Lock()
 	a.put(a.leases[c.name])
 	a.mu.Unlock()
-	if err := c.renew(ctx); !apierrors.IsConflict(err) {
+	if err := c.renew(ctx); kubeapi.ReasonOf(err) != kubeapi.Conflict {
 		t.Errorf("want a conflict, got %v", err)
 	}
 	if err := c.renew(ctx); err != nil {
 		t.Error(err)
 	}
-	if !a.lease(c.name).Spec.AcquireTime.Equal(acquired) {
+	if !a.lease(c.name).Spec.AcquireTime.Equal(acquired.Time) {
 		t.Error("a renewal is no new acquisition")
 	}
 
@@ -254,7 +249,7 @@ func TestRenew(t *testing.T) {
 	a.mu.Lock()
 	delete(a.leases, c.name)
 	a.mu.Unlock()
-	if err := c.renew(ctx); !apierrors.IsNotFound(err) {
+	if err := c.renew(ctx); kubeapi.ReasonOf(err) != kubeapi.NotFound {
 		t.Errorf("want not found, got %v", err)
 	}
 	if err := c.renew(ctx); err != nil || a.lease(c.name) == nil {
@@ -294,7 +289,7 @@ func TestCollect(t *testing.T) {
 	if m.culs["0"] != 1 || m.deletes["200"] != 1 || m.lists["200"] != 3 {
 		t.Errorf("metrics: %v %v %v", m.culs, m.deletes, m.lists)
 	}
-	a.become(false, apierrors.NewServiceUnavailable("down"))
+	a.become(false, &kubeapi.Error{Code: 503, Reason: "ServiceUnavailable", Message: "down"})
 	if err := c.collect(t.Context(), now.Add(time.Hour)); err == nil || c.Count() != 3 {
 		t.Errorf("an outage must leave the count: %d, %v", c.Count(), err)
 	}

@@ -4,82 +4,28 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"net/url"
 	"strings"
 
 	"konnectivity/internal/kubeapi"
 )
 
-// kubeconfig has the accepted fields of that format. Those that run programs or read
-// files outside the tenant's folder are refused: a tenant may write the file.
-type kubeconfig struct {
-	APIVersion     string `json:"apiVersion"`
-	Kind           string `json:"kind"`
-	CurrentContext string `json:"current-context"`
-	Preferences    any    `json:"preferences"`
-	Extensions     any    `json:"extensions"`
-
-	Contexts []struct {
-		Name    string `json:"name"`
-		Context struct {
-			Cluster    string `json:"cluster"`
-			User       string `json:"user"`
-			Namespace  string `json:"namespace"`
-			Extensions any    `json:"extensions"`
-		} `json:"context"`
-	} `json:"contexts"`
-	Clusters []struct {
-		Name    string         `json:"name"`
-		Cluster kubeconfigHost `json:"cluster"`
-	} `json:"clusters"`
-	Users []struct {
-		Name string         `json:"name"`
-		User kubeconfigUser `json:"user"`
-	} `json:"users"`
-}
-
-type kubeconfigHost struct {
-	Server     string `json:"server"`
-	ServerName string `json:"tls-server-name"`
-	Insecure   bool   `json:"insecure-skip-tls-verify"`
-	CAFile     string `json:"certificate-authority"`
-	CA         []byte `json:"certificate-authority-data"`
-	ProxyURL   string `json:"proxy-url"`
-	Extensions any    `json:"extensions"`
-
-	DisableCompression bool `json:"disable-compression"`
-}
-
-type kubeconfigUser struct {
-	CertFile     string `json:"client-certificate"`
-	Cert         []byte `json:"client-certificate-data"`
-	KeyFile      string `json:"client-key"`
-	Key          []byte `json:"client-key-data"`
-	Token        string `json:"token"`
-	TokenFile    string `json:"tokenFile"`
-	Username     string `json:"username"`
-	Password     string `json:"password"`
-	Exec         any    `json:"exec"`
-	AuthProvider any    `json:"auth-provider"`
-	Extensions   any    `json:"extensions"`
-}
-
 // reader reads a file of a tenant's folder.
 type reader func(name string) ([]byte, error)
 
 // parseKubeconfig reads what the current context of a kubeconfig says. Files it
-// names are read at once, from the tenant's folder alone.
+// names are read at once, from the tenant's folder alone. Fields that run programs or read
+// other files are refused: a tenant may write the file.
 func parseKubeconfig(file string, read reader) (kubeapi.Access, error) {
 	text, err := read(file)
 	if err != nil {
 		return kubeapi.Access{}, err
 	}
-	var k kubeconfig
+	var k kubeapi.Kubeconfig
 	if err := decodeStrict(file, text, &k); err != nil {
 		return kubeapi.Access{}, err
 	}
-	host, user, err := k.current()
+	host, user, err := k.Current()
 	if err != nil {
 		return kubeapi.Access{}, &FieldError{File: file, Err: err}
 	}
@@ -97,12 +43,14 @@ func parseKubeconfig(file string, read reader) (kubeapi.Access, error) {
 }
 
 // banned returns a field that is not accepted, and why it is not.
-func banned(host kubeconfigHost, user kubeconfigUser) (field string, err error) {
+func banned(host kubeapi.Cluster, user kubeapi.User) (field string, err error) {
 	switch {
 	case user.Exec != nil:
 		return "users.user.exec", errors.New("the server runs no program for a tenant: use a token or a client certificate")
 	case user.AuthProvider != nil:
 		return "users.user.auth-provider", errors.New("it is not accepted: use a token or a client certificate")
+	case user.As != "" || user.AsUID != "" || user.AsGroups != nil || user.AsExtra != nil:
+		return "users.user.as", errors.New("the server acts as no other user: use a token or a client certificate")
 	case host.ProxyURL != "":
 		return "clusters.cluster.proxy-url", errors.New("a tenant's API is reached without a proxy")
 	}
@@ -110,7 +58,7 @@ func banned(host kubeconfigHost, user kubeconfigUser) (field string, err error) 
 }
 
 // gather reads the files that the fields name. If that fails, it returns the field.
-func gather(host kubeconfigHost, user kubeconfigUser, read reader) (api kubeapi.Access, field string, err error) {
+func gather(host kubeapi.Cluster, user kubeapi.User, read reader) (api kubeapi.Access, field string, err error) {
 	token := []byte(user.Token)
 	api = kubeapi.Access{
 		Server: host.Server, ServerName: host.ServerName, Insecure: host.Insecure, CA: host.CA,
@@ -144,31 +92,6 @@ func follow(name string, read reader, into *[]byte) error {
 	data, err := read(name)
 	*into = data
 	return err
-}
-
-// current is the cluster and the user of the current context.
-func (k kubeconfig) current() (host kubeconfigHost, user kubeconfigUser, err error) {
-	for _, c := range k.Contexts {
-		if c.Name != k.CurrentContext {
-			continue
-		}
-		found := false
-		for _, cluster := range k.Clusters {
-			if cluster.Name == c.Context.Cluster {
-				host, found = cluster.Cluster, true
-			}
-		}
-		if !found {
-			return host, user, fmt.Errorf("there is no cluster %q, which the context %q names", c.Context.Cluster, c.Name)
-		}
-		for _, u := range k.Users {
-			if u.Name == c.Context.User {
-				return host, u.User, nil
-			}
-		}
-		return host, user, fmt.Errorf("there is no user %q, which the context %q names", c.Context.User, c.Name)
-	}
-	return host, user, fmt.Errorf("current-context: there is no context %q", k.CurrentContext)
 }
 
 // checkAccess returns an error if a cannot be used, and the field that causes it.

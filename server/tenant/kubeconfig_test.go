@@ -49,7 +49,7 @@ func TestKubeconfigReachesNothingBeyondTheFolder(t *testing.T) {
 		{"CA elsewhere", server + ", certificate-authority: /etc/ca", token, "clusters.cluster.certificate-authority: "},
 		{"hidden file", server, "tokenFile: ..data", "users.user.tokenFile: "},
 		{"missing file", server, "tokenFile: absent", "users.user.tokenFile: absent: "},
-		{"impersonation", server, token + ", as: admin", `unknown field "as"`},
+		{"impersonation", server, token + ", as: admin", "users.user.as: "},
 		{"no TLS", "server: 'http://api:6443'", token, "kubeconfig: clusters.cluster.server: want https://"},
 		{"user in the URL", "server: 'https://u:hidden@api'", token, "kubeconfig: clusters.cluster.server: want https://"},
 		{"no credentials", server, "", "kubeconfig: users.user: it has neither"},

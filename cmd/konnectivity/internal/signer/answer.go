@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/pki"
 )
@@ -105,9 +103,9 @@ func issued(chain []byte) (kubeapi.PodCertificateRequestStatus, error) {
 	return kubeapi.PodCertificateRequestStatus{
 		Conditions:       condition("Issued", "Signed", "a certificate of "+pki.Name(cert)),
 		CertificateChain: string(chain),
-		NotBefore:        &metav1.Time{Time: cert.NotBefore},
-		BeginRefreshAt:   &metav1.Time{Time: refresh},
-		NotAfter:         &metav1.Time{Time: cert.NotAfter},
+		NotBefore:        &cert.NotBefore,
+		BeginRefreshAt:   &refresh,
+		NotAfter:         &cert.NotAfter,
 	}, nil
 }
 
@@ -115,6 +113,6 @@ func denied(reason, format string, args ...any) kubeapi.PodCertificateRequestSta
 	return kubeapi.PodCertificateRequestStatus{Conditions: condition("Denied", reason, fmt.Sprintf(format, args...))}
 }
 
-func condition(kind, reason, message string) []metav1.Condition {
-	return []metav1.Condition{{Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message, LastTransitionTime: metav1.Now()}}
+func condition(kind, reason, message string) []kubeapi.Condition {
+	return []kubeapi.Condition{{Type: kind, Status: "True", Reason: reason, Message: message, LastTransitionTime: time.Now().UTC().Truncate(time.Second)}}
 }

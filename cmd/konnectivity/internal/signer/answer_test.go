@@ -57,13 +57,13 @@ func checkAPI(t *testing.T, s kubeapi.PodCertificateRequestStatus, r *kubeapi.Po
 	}
 	life := cert.NotAfter.Sub(cert.NotBefore)
 	switch {
-	case !s.NotBefore.Time.Equal(cert.NotBefore) || !s.NotAfter.Time.Equal(cert.NotAfter):
+	case !s.NotBefore.Equal(cert.NotBefore) || !s.NotAfter.Equal(cert.NotAfter):
 		t.Error("the status has other times than the certificate")
 	case time.Since(cert.NotBefore).Abs() > 5*time.Minute:
 		t.Errorf("it begins at %v", cert.NotBefore)
 	case life < time.Hour || life > time.Duration(r.Spec.MaxExpirationSeconds)*time.Second:
 		t.Errorf("it lives %v", life)
-	case s.BeginRefreshAt.Time.Before(cert.NotBefore.Add(10*time.Minute)) || s.BeginRefreshAt.Time.After(cert.NotAfter.Add(-10*time.Minute)):
+	case s.BeginRefreshAt.Before(cert.NotBefore.Add(10*time.Minute)) || s.BeginRefreshAt.After(cert.NotAfter.Add(-10*time.Minute)):
 		t.Errorf("it is to be replaced at %v", s.BeginRefreshAt)
 	}
 	return cert

@@ -9,7 +9,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 
 	"konnectivity/internal/kubeapi"
@@ -142,10 +141,10 @@ func (s *Signer) answer(ctx context.Context, r *kubeapi.PodCertificateRequest) e
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	switch _, err := s.opts.Requests.Update(ctx, &answered, "status"); {
-	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
+	if _, err := s.opts.Requests.Update(ctx, &answered, "status"); err != nil {
+		if reason := kubeapi.ReasonOf(err); reason == kubeapi.Conflict || reason == kubeapi.NotFound {
+			return nil
+		}
 		return err
 	}
 	verdict := answered.Status.Conditions[0]
@@ -172,7 +171,7 @@ func (s *Signer) publish(ctx context.Context) error {
 	}
 	bundle, err := s.opts.Bundles.Get(ctx, BundleOf(s.opts.Name))
 	switch {
-	case apierrors.IsNotFound(err):
+	case kubeapi.ReasonOf(err) == kubeapi.NotFound:
 		bundle, write = &kubeapi.ClusterTrustBundle{}, s.opts.Bundles.Create
 	case err != nil || bundle.Spec.TrustBundle == trust:
 		return err

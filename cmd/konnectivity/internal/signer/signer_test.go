@@ -16,8 +16,6 @@ import (
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/pki"
@@ -102,9 +100,9 @@ func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func fail(w http.ResponseWriter, code int32, reason metav1.StatusReason) {
+func fail(w http.ResponseWriter, code int, reason string) {
 	w.WriteHeader(int(code))
-	_ = json.NewEncoder(w).Encode(&metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Code: code, Reason: reason})
+	_ = json.NewEncoder(w).Encode(&kubeapi.Error{Kind: "Status", Status: "Failure", Code: code, Reason: reason})
 }
 
 // watch sends each request once for each of its versions.
@@ -179,7 +177,7 @@ func (c *cluster) bundled() string {
 func signs(t *testing.T, c *cluster, ca func() *tls.Certificate, change func(*Options)) (*Signer, *test.Hook) {
 	t.Helper()
 	api := httptest.NewServer(c)
-	config := &rest.Config{Host: api.URL, QPS: -1}
+	config := &kubeapi.Config{URL: api.URL, QPS: -1}
 	log, hook := test.NewNullLogger()
 	opts := Options{Name: "konnectivity.internal/agent", Terms: terms, CA: ca, Log: log, Registerer: prometheus.NewRegistry()}
 	opts.Requests = testutil.Must(kubeapi.NewPodCertificateRequests(config, "kube-system"))(t)
@@ -295,7 +293,7 @@ func TestCAsArePublished(t *testing.T) {
 func TestAPIThatIsAway(t *testing.T) {
 	c, ca := newCluster(), authority(t, time.Hour*1000)
 	s, hook := signs(t, c, func() *tls.Certificate { return ca }, func(o *Options) {
-		o.Requests = testutil.Must(kubeapi.NewPodCertificateRequests(&rest.Config{Host: "http://" + testutil.Refusing(t), QPS: -1}, "kube-system"))(t)
+		o.Requests = testutil.Must(kubeapi.NewPodCertificateRequests(&kubeapi.Config{URL: "http://" + testutil.Refusing(t), QPS: -1}, "kube-system"))(t)
 	})
 	testutil.Eventually(t, "an error", func() bool {
 		e := hook.LastEntry()

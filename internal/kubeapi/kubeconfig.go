@@ -1,0 +1,98 @@
+package kubeapi
+
+import "fmt"
+
+// Kubeconfig has the fields of that format (k8s.io/client-go/tools/clientcmd/api/v1).
+type Kubeconfig struct {
+	APIVersion     string `json:"apiVersion"`
+	Kind           string `json:"kind"`
+	CurrentContext string `json:"current-context"`
+	Preferences    any    `json:"preferences"`
+	Extensions     any    `json:"extensions"`
+
+	Contexts []struct {
+		Name    string `json:"name"`
+		Context struct {
+			Cluster    string `json:"cluster"`
+			User       string `json:"user"`
+			Namespace  string `json:"namespace"`
+			Extensions any    `json:"extensions"`
+		} `json:"context"`
+	} `json:"contexts"`
+	Clusters []struct {
+		Name    string  `json:"name"`
+		Cluster Cluster `json:"cluster"`
+	} `json:"clusters"`
+	Users []struct {
+		Name string `json:"name"`
+		User User   `json:"user"`
+	} `json:"users"`
+}
+
+// Cluster says where an API server is. What a file has, its content overrules.
+type Cluster struct {
+	Server     string      `json:"server"`
+	ServerName string      `json:"tls-server-name,omitempty"`
+	Insecure   bool        `json:"insecure-skip-tls-verify,omitempty"`
+	CAFile     string      `json:"certificate-authority,omitempty"`
+	CA         []byte      `json:"certificate-authority-data,omitempty"`
+	ProxyURL   string      `json:"proxy-url,omitempty"`
+	Extensions []extension `json:"extensions,omitempty"`
+
+	DisableCompression bool `json:"disable-compression,omitempty"`
+}
+
+type extension struct {
+	Name      string `json:"name"`
+	Extension any    `json:"extension"`
+}
+
+// User has the credentials of a user. What a file has, its content overrules, but not the
+// content of TokenFile.
+type User struct {
+	CertFile     string `json:"client-certificate"`
+	Cert         []byte `json:"client-certificate-data"`
+	KeyFile      string `json:"client-key"`
+	Key          []byte `json:"client-key-data"`
+	Token        string `json:"token"`
+	TokenFile    string `json:"tokenFile"`
+	Username     string `json:"username"`
+	Password     string `json:"password"`
+	AuthProvider any    `json:"auth-provider"`
+	Extensions   any    `json:"extensions"`
+
+	As       string              `json:"as"`
+	AsUID    string              `json:"as-uid"`
+	AsGroups []string            `json:"as-groups"`
+	AsExtra  map[string][]string `json:"as-user-extra"`
+
+	Exec *Program `json:"exec"`
+}
+
+// Current is the cluster and the user of the current context.
+func (k *Kubeconfig) Current() (cluster Cluster, user User, err error) {
+	for _, c := range k.Contexts {
+		if c.Name != k.CurrentContext {
+			continue
+		}
+		found := false
+		for _, one := range k.Clusters {
+			if one.Name == c.Context.Cluster {
+				cluster, found = one.Cluster, true
+			}
+		}
+		if !found {
+			return cluster, user, fmt.Errorf("there is no cluster %q, which the context %q names", c.Context.Cluster, c.Name)
+		}
+		for _, u := range k.Users {
+			if u.Name == c.Context.User {
+				return cluster, u.User, nil
+			}
+		}
+		if c.Context.User == "" {
+			return cluster, user, nil
+		}
+		return cluster, user, fmt.Errorf("there is no user %q, which the context %q names", c.Context.User, c.Name)
+	}
+	return cluster, user, fmt.Errorf("current-context: there is no context %q", k.CurrentContext)
+}

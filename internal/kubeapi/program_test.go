@@ -1,0 +1,134 @@
+package kubeapi_test
+
+import (
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
+)
+
+// programmed is an API over TLS whose client has a program for credentials: a shell script
+// in a folder. user has further fields of the program, in JSON.
+func programmed(t *testing.T, script, fields string, answer http.HandlerFunc) (leases kubeapi.Objects[*kubeapi.Lease], folder string) {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(answer)
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	folder = t.TempDir()
+	writeFile(t, filepath.Join(folder, "script"), "cd "+folder+"\n"+script)
+	file := filepath.Join(folder, "kubeconfig")
+	writeFile(t, file, `{"clusters": [{"name": "c", "cluster": {"server": "`+srv.URL+`", "certificate-authority-data": "`+base64.StdEncoding.EncodeToString(ca)+`",
+		"extensions": [{"name": "other", "extension": 1}, {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "x"}}]}}],
+		"users": [{"name": "u", "user": {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["`+folder+`/script"],
+			"env": [{"name": "WHO", "value": "agent"}], "interactiveMode": "IfAvailable"`+fields+`}}}],
+		"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x"}`)
+	leases = testutil.Must(kubeapi.NewLeases(testutil.Must(kubeapi.Load(file, "--some-flag"))(t), "ns"))(t)
+	t.Cleanup(leases.CloseIdle)
+	return leases, folder
+}
+
+const oneLease = `{"kind":"Lease","metadata":{"name":"a"}}`
+
+// A program's token is used until it expires, or the API refuses it.
+func TestProgramForTokens(t *testing.T) {
+	var got []string
+	leases, folder := programmed(t, `
+		echo run >>runs
+		echo "$KUBERNETES_EXEC_INFO" >info
+		n=$(($(wc -l <runs)))
+		[ $n -lt 3 ] || expires=', "expirationTimestamp": "2020-01-01T00:00:00Z"'
+		echo '{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": {"token": "'$WHO-$n'"'$expires'}}'
+	`, `, "provideClusterInfo": true`, func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, r.Header.Get("Authorization"))
+		if len(got) == 2 || len(got) == 3 {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+		_, _ = io.WriteString(w, oneLease)
+	})
+	var errs []error
+	for range 5 {
+		_, err := leases.Get(t.Context(), "a")
+		errs = append(errs, err)
+	}
+	// The third is refused with a new token, and the tokens after it have expired at once.
+	if want := "[Bearer agent-1 Bearer agent-1 Bearer agent-2 Bearer agent-3 Bearer agent-4]"; fmt.Sprint(got) != want {
+		t.Errorf("asked with %s, want %s", got, want)
+	}
+	for i, err := range errs {
+		if refused := i == 1 || i == 2; refused != kubeapi.Denied(err) || !refused && err != nil {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+	var info struct {
+		Kind, APIVersion string
+		Spec             struct {
+			Interactive bool
+			Cluster     struct {
+				Server string
+				CA     []byte `json:"certificate-authority-data"`
+				Config map[string]string
+			}
+		}
+	}
+	text := testutil.Must(os.ReadFile(filepath.Join(folder, "info")))(t)
+	testutil.NoError(t, json.Unmarshal(text, &info))
+	if c := info.Spec.Cluster; info.Kind != "ExecCredential" || !strings.HasPrefix(c.Server, "https://") || len(c.CA) == 0 || c.Config["audience"] != "x" || info.Spec.Interactive {
+		t.Errorf("the program is told %s", text)
+	}
+}
+
+func TestProgramForCertificates(t *testing.T) {
+	ca := testutil.Must(pki.NewCA("ca"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "the-program", DNS: []string{"x"}, Client: true}))(t)
+	out := testutil.Must(json.Marshal(map[string]any{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1",
+		"status": map[string]string{"clientCertificateData": string(pair.CertPEM), "clientKeyData": string(pair.KeyPEM)}}))(t)
+	leases, folder := programmed(t, "cat out", "", func(w http.ResponseWriter, r *http.Request) {
+		if certs := r.TLS.PeerCertificates; len(certs) == 0 || certs[0].Subject.CommonName != "the-program" || r.Header.Get("Authorization") != "" {
+			t.Errorf("asked with %v, %v", certs, r.Header)
+		}
+		_, _ = io.WriteString(w, oneLease)
+	})
+	writeFile(t, filepath.Join(folder, "out"), string(out))
+	if _, err := leases.Get(t.Context(), "a"); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a program does wrong is said, but for what it prints, which may be a secret.
+func TestProgramsThatFail(t *testing.T) {
+	const kind = `echo '{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1", "status": `
+	for name, c := range map[string]struct{ script, fields, want string }{
+		"it is not there":  {"", `, "command": "no-such-program", "installHint": "get it from there"`, "get it from there"},
+		"it fails":         {"echo what is wrong >&2; exit 3", "", "exit status 3: what is wrong"},
+		"nothing":          {"", "", "printed no ExecCredential"},
+		"garbage":          {"echo hunter2", "", "printed no ExecCredential"},
+		"another version":  {`echo '{"kind": "ExecCredential", "apiVersion": "v2", "status": {"token": "hunter2"}}'`, "", "printed no ExecCredential of client.authentication.k8s.io/v1"},
+		"no credentials":   {kind + `{}}'`, "", "neither a token nor a certificate"},
+		"half a pair":      {kind + `{"clientCertificateData": "hunter2"}}'`, "", "a certificate that cannot be used"},
+		"it wants a human": {kind + `{"token": "hunter2"}}'`, `, "interactiveMode": "Always"`, "wants a terminal"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			leases, _ := programmed(t, c.script, c.fields, func(http.ResponseWriter, *http.Request) { t.Error("the API was asked") })
+			_, err := leases.Get(t.Context(), "a")
+			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
