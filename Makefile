@@ -63,7 +63,7 @@ BASELINE  ?= docs/bench/baseline.txt
 BENCHSTAT := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
 RELEASE = $(GO) run -C release . -root='$(CURDIR)' -version='$(VERSION)' -commit='$(COMMIT)' -time='$(EPOCH)' \
-	-tags='$(TAGS)' -ldflags='$(LDFLAGS)' -systems='$(SYSTEMS)' $(if $(KEY),-key='$(abspath $(KEY))') $(if $(DOWNLOADS),-downloads='$(DOWNLOADS)') $(if $(FIPS),-fips='$(FIPS)')
+	-tags='$(TAGS)' -ldflags='$(LDFLAGS)' -systems='$(SYSTEMS)' $(if $(KEY),-key='$(abspath $(KEY))') $(if $(DOWNLOADS),-downloads='$(DOWNLOADS)') $(if $(FIPS),-fips='$(FIPS)') $(if $(VULNDB),-vulndb='$(if $(findstring ://,$(VULNDB)),$(VULNDB),$(abspath $(VULNDB)))')
 
 .DEFAULT_GOAL := help
 

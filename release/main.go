@@ -34,6 +34,7 @@ type release struct {
 	key       *key   // nil: nothing is signed
 	fips      string // version of Go's FIPS 140-3 module that programs use; "": none
 	downloads string // address of the published files; "": unknown
+	vulndb    string // folder or address of a database of vulnerabilities; "": no OpenVEX
 	files     string // make only this tar of the lean image's files; "": a release
 
 	work string // temporary
@@ -72,7 +73,7 @@ func run() error {
 	return inTurn([][]step{
 		{{"programs", r.build}},
 		{{"man pages and completions", r.document}, {"licences", r.licences}},
-		{{"archives", r.archives}, {"packages", r.packages}, {"images", r.images}, {"chart", r.chart}, {"bill of materials", r.materials}, {"notes", r.notes}},
+		{{"archives", r.archives}, {"packages", r.packages}, {"images", r.images}, {"chart", r.chart}, {"bill of materials", r.materials}, {"vulnerabilities", r.vulnerabilities}, {"notes", r.notes}},
 		{{"manifest for krew", r.krew}},
 		{{"provenance", r.provenance}},
 		{{"checksums", r.checksums}},
@@ -129,6 +130,7 @@ func parse(args []string) (*release, error) {
 	set.StringVar(&r.busybox, "busybox", "", "folder with ARCH/busybox, ARCH/copyright and ARCH/package for HyperShift's image")
 	set.StringVar(&r.fips, "fips", "", "version of Go's FIPS 140-3 module (GOFIPS140), whose mode the programs are in; \"\": none")
 	set.StringVar(&r.downloads, "downloads", "", "address from which the files will be downloaded, for krew; \"\": no manifest is made")
+	set.StringVar(&r.vulndb, "vulndb", "", "folder or address of a database of Go's vulnerabilities, for an OpenVEX document; \"\": none is made")
 	set.StringVar(&keyFile, "key", "", "PEM file with the private key to sign with; \"\": nothing is signed")
 	if err := set.Parse(args); err != nil {
 		return nil, err

@@ -260,7 +260,11 @@ const (
 // measureLinks has agents or sidecars of one tenant, each at an address of its own, which
 // all come back at once when their server was killed.
 func (s *scale) measureLinks(ctx context.Context, what string, count int) error {
-	dir, servers, flags, err := s.serve(strings.ReplaceAll(what, " ", "-"), 1)
+	var more []string
+	if what == sidecars { // of one certificate, and so with one client's part of the budget
+		more = append(more, fmt.Sprintf("--memory-budget-mib=%d", budgetMiB+count/10))
+	}
+	dir, servers, flags, err := s.serve(strings.ReplaceAll(what, " ", "-"), 1, more...)
 	if err != nil {
 		return err
 	}
