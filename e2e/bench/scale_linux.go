@@ -62,7 +62,7 @@ func benchScale(ctx context.Context, args []string) error {
 	if err := set.Parse(args); err != nil {
 		return err
 	}
-	need := max(2*s.servers*s.tenants, s.agents, s.links) + 1024
+	need := max(2*s.servers*s.tenants, s.agents, s.links*9/2) + 4096 // a server has two ninths for clients
 	if err := allowFiles(uint64(need)); err != nil {
 		return fmt.Errorf("have %d files open at once: %w; run it as root, or with smaller counts", need, err)
 	}
