@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// maxObject bounds an object, which etcd bounds to 1.5 MiB. maxPage bounds a page of them.
+	// maxObject and maxPage bound an object and a page of them, in bytes. etcd takes 1.5 MiB.
 	maxObject = 8 << 20
 	maxPage   = pageSize * 2 << 20
 
-	// maxRefusal bounds what is read of an answer that is an error.
+	// maxRefusal bounds the body of an error, in bytes; the rest is not read.
 	maxRefusal = 64 << 10
 )
 
@@ -124,8 +124,8 @@ func retryAfter(resp *http.Response) (time.Duration, bool) {
 	return time.Duration(seconds) * time.Second, err == nil && seconds >= 0
 }
 
-// call sends a request and decodes the answer, of at most most bytes, into out; nil: it is
-// not looked at.
+// call sends a request and decodes the body, of at most most bytes, into out; nil: the body
+// is ignored.
 func (a *api) call(ctx context.Context, r request, out any, most int) error {
 	resp, err := a.send(ctx, r)
 	if err != nil {

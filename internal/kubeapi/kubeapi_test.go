@@ -118,7 +118,7 @@ func TestWatchOfSecrets(t *testing.T) {
 	}
 }
 
-// What is not what was asked for is an error, and not taken in.
+// An answer of another kind, without end or without sense is an error.
 func TestWrongAnswers(t *testing.T) {
 	long := strings.Repeat(" ", 9<<20)
 	for body, want := range map[string]string{

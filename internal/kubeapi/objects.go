@@ -23,8 +23,8 @@ type Meta struct {
 	Metadata   `json:"metadata"`
 }
 
-// Metadata is what is used of an object's metadata, and what an update would delete if it
-// were not in it.
+// Metadata is the part of an object's metadata that is used here, and the fields that an
+// update without them would delete.
 type Metadata struct {
 	Name            string            `json:"name,omitempty"`
 	Namespace       string            `json:"namespace,omitempty"`
@@ -64,14 +64,14 @@ type ListOptions struct {
 	Continue       string // ListMetadata's; "": the first page
 }
 
-// WatchOptions say what is watched.
+// WatchOptions select the objects of a watch, and say where it begins.
 type WatchOptions struct {
 	Labels, Fields string        // selectors; "": all
-	From           string        // version
-	Time           time.Duration // after which the API ends the watch, in seconds
+	From           string        // resource version
+	Time           time.Duration // the API ends the watch then; whole seconds
 }
 
-// Event is what has happened to an object.
+// Event is the type of a watch event.
 type Event string
 
 // The events of a watch. A Bookmark has no object but its version.
@@ -123,7 +123,7 @@ func (o Objects[T]) at(method string, name ...string) request {
 	for i := range path {
 		path[i] = url.PathEscape(path[i])
 	}
-	all, _ := url.JoinPath("/", path...) // each of which is escaped
+	all, _ := url.JoinPath("/", path...) // no error: all elements are escaped
 	return request{method: method, path: all}
 }
 

@@ -9,7 +9,7 @@ const (
 	TLSKey  = "tls.key"
 )
 
-// Secret has what a program needs (k8s.io/api/core/v1).
+// Secret has the fields that are read or written (k8s.io/api/core/v1).
 type Secret struct {
 	Meta
 

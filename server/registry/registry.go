@@ -192,8 +192,8 @@ func (r *Registry) pick(host string, t *tries) (*conn, Strategy, news) {
 	return nil, "", news{r.wake, wake}
 }
 
-// awaits says that agents have yet to come. Another server has been told of the one that it
-// asks for.
+// awaits reports whether a dial may wait for agents that have yet to come. One that another
+// server forwards may not: it was told of an agent here.
 func (r *Registry) awaits(t *tries) bool {
 	return r.settled != nil && !tunnel.Closed(r.settled) && !t.local
 }
