@@ -29,12 +29,15 @@ type fakeAPI struct {
 	*httptest.Server
 	services map[string]string // namespace/name -> clusterIPs, comma-separated
 	version  int
+	past     []event            // since the versions began
 	watches  map[chan event]int // by the version they are from
 }
 
 type event struct {
 	Type   string         `json:"type"`
 	Object map[string]any `json:"object"`
+
+	version int
 }
 
 // startAPI serves over TLS, HTTP/2 included, until the test ends.
@@ -58,7 +61,7 @@ func (a *fakeAPI) Set(key, clusterIPs string) {
 		typ = "ADDED"
 	}
 	a.services[key] = clusterIPs
-	a.send(event{typ, a.object(key)})
+	a.send(event{typ, a.object(key), a.version})
 }
 
 // Delete removes a Service.
@@ -68,7 +71,7 @@ func (a *fakeAPI) Delete(key string) {
 	a.version++
 	gone := a.object(key)
 	delete(a.services, key)
-	a.send(event{"DELETED", gone})
+	a.send(event{"DELETED", gone, a.version})
 }
 
 // Expire ends all watches with 410 Gone, inside the watch.
@@ -76,7 +79,7 @@ func (a *fakeAPI) Expire() {
 	a.Lock()
 	defer a.Unlock()
 	for w := range a.watches {
-		w <- event{"ERROR", map[string]any{"kind": "Status", "code": 410}}
+		w <- event{Type: "ERROR", Object: map[string]any{"kind": "Status", "code": 410}}
 	}
 }
 
@@ -85,7 +88,7 @@ func (a *fakeAPI) Expire() {
 func (a *fakeAPI) Restore(services map[string]string) {
 	a.Lock()
 	defer a.Unlock()
-	a.services, a.version = services, 1
+	a.services, a.version, a.past = services, 1, nil
 }
 
 // EndWatches ends all watches in order.
@@ -133,6 +136,7 @@ contexts:
 }
 
 func (a *fakeAPI) send(e event) {
+	a.past = append(a.past, e)
 	for w, from := range a.watches {
 		if a.version > from {
 			w <- e
@@ -220,8 +224,14 @@ func (a *fakeAPI) serveList(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *fakeAPI) serveWatch(w http.ResponseWriter, r *http.Request) {
-	events := make(chan event, 64)
-	a.watches[events], _ = strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	events := make(chan event, 64+len(a.past))
+	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	a.watches[events] = from
+	for _, e := range a.past {
+		if e.version > from { // it came between the list and the watch
+			events <- e
+		}
+	}
 	a.Unlock()
 	defer func() {
 		a.Lock()
