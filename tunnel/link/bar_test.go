@@ -1,6 +1,7 @@
 package link_test
 
 import (
+	"context"
 	"errors"
 	"net"
 	"sync"
@@ -63,4 +64,32 @@ func TestABarredPeerIsNotWaitedForForever(t *testing.T) {
 	defer slow.held.Unlock()
 	b.Bar(tunnel.CodePolicy)
 	promptly(t, "Close", func() { _ = b.Close() })
+}
+
+// holds serves a stream until its context ends, and tells why that was.
+type holds chan error
+
+func (h holds) Forward(ctx context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
+	far, other := net.Pipe()
+	defer other.Close()
+	near, err := answer(tunnel.Wrap(far), nil)
+	if err != nil {
+		return err
+	}
+	<-ctx.Done()
+	h <- context.Cause(ctx)
+	return near.Close()
+}
+
+// Who serves a stream hears that the link was barred, also if the link has ended by then.
+func TestABarredStreamEndsForThat(t *testing.T) {
+	serves := make(holds, 1)
+	near, far := tcpPair(t)
+	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: serves})
+	testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
+	b.Bar(tunnel.CodePolicy)
+	_ = a.Close()
+	if cause := <-serves; tunnel.CodeOf(cause) != tunnel.CodePolicy {
+		t.Errorf("it ended for %v", cause)
+	}
 }

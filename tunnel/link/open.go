@@ -228,7 +228,6 @@ func (ses *Session) answer(st *Stream, again bool, resume *tunnel.Resume, far tu
 	if st.state == closed { // cancelled, or the link is lost
 		return nil, st.send.end
 	}
-	st.cancel = nil
 	ses.count.answered++
 	if err != nil {
 		typed := tunnel.AsDialError("", err)

@@ -346,6 +346,9 @@ func (ses *Session) Bar(code tunnel.Code) {
 	defer ses.mu.Unlock()
 	ses.intake.refuses, ses.barred = true, true
 	for _, st := range ses.streams.byID {
+		if st.cancel != nil { // or the link's end could come first, and be taken for the cause
+			st.cancel(&tunnel.ResetError{Code: code})
+		}
 		st.resetLocked(code)
 	}
 }

@@ -21,7 +21,7 @@ type Stream struct {
 
 	state    state
 	opened   *openedMsg  // the answer to our OPEN, until the dial takes it
-	cancel   func(error) // of the dial for the peer's OPEN
+	cancel   func(error) // ends the connection made for the peer's OPEN
 	recv     recvHalf
 	send     sendHalf
 	carrier  carrier
@@ -269,9 +269,9 @@ func (st *Stream) breachLocked() { st.resetLocked(tunnel.CodeProtocol) }
 func (st *Stream) resetLocked(code tunnel.Code) {
 	cause := &tunnel.ResetError{Code: code}
 	peerEnded := st.state.peerEnded()
+	st.cancelDialLocked(cause)
 	st.ses.sender.queue.discard(&st.send)
 	st.sendResetLocked(code)
-	st.cancelLocked(cause)
 	st.dropLocked(cause, cause)
 	st.tellLostLocked(cause, peerEnded)
 	st.ses.count.resets++
@@ -281,9 +281,9 @@ func (st *Stream) resetLocked(code tunnel.Code) {
 // before can still be read.
 func (st *Stream) loseLocked(cause error) {
 	peerEnded := st.state.peerEnded()
+	st.cancelDialLocked(cause)
 	st.onLocked(receivesReset)
 	st.ses.sender.queue.discard(&st.send)
-	st.cancelLocked(cause)
 	st.recv.fail(cause)
 	st.send.end = cause
 	st.recv.tellFailure()
@@ -292,11 +292,10 @@ func (st *Stream) loseLocked(cause error) {
 	st.tellLostLocked(cause, peerEnded)
 }
 
-// cancelLocked cancels the dial made for the peer's OPEN, if it is in progress.
-func (st *Stream) cancelLocked(cause error) {
-	if st.cancel != nil {
+// cancelDialLocked cancels the dial made for the peer's OPEN, if it is in progress.
+func (st *Stream) cancelDialLocked(cause error) {
+	if st.cancel != nil && !st.state.established() {
 		st.cancel(cause)
-		st.cancel = nil
 	}
 }
 
