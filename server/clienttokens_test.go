@@ -136,7 +136,7 @@ func TestLanesAreOfOneAccount(t *testing.T) {
 		r.eventually("the links are known", func() bool {
 			r.own.lanes[clients].mu.Lock()
 			defer r.own.lanes[clients].mu.Unlock()
-			return len(r.own.lanes[clients].known) == want
+			return r.own.lanes[clients].known.Len() == want
 		})
 	}
 }

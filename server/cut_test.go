@@ -13,7 +13,7 @@ func (c *sharer) laneLinks() (n int) {
 	books := &c.cluster().lanes[agents]
 	books.mu.Lock()
 	defer books.mu.Unlock()
-	for _, g := range books.known {
+	for _, g := range books.known.All() {
 		n += g.links
 	}
 	return n

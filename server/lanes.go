@@ -3,6 +3,7 @@ package server
 import (
 	"sync"
 
+	"konnectivity/internal/small"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 )
@@ -15,7 +16,7 @@ type laneKey struct{ group, id, identity, identifiers string }
 // zero value is ready.
 type laneBooks struct {
 	mu    sync.Mutex
-	known map[laneKey]*laneGroup
+	known small.Map[laneKey, *laneGroup]
 }
 
 // laneGroup is the links of one peer to this server.
@@ -31,15 +32,12 @@ type laneGroup struct {
 func (b *laneBooks) join(key laneKey, ses *link.Session, begin func(*lanes.Group) (leave func())) (of *lanes.Group, leave func() (last bool)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	g := b.known[key]
+	g := b.known.Get(key)
 	if g == nil || key.group == "" || !ses.Lanes() || !g.Add(ses) {
 		g = &laneGroup{Group: lanes.New(ses, lanes.Options{})}
 		g.leave = begin(g.Group)
 		if key.group != "" && ses.Lanes() {
-			if b.known == nil {
-				b.known = make(map[laneKey]*laneGroup)
-			}
-			b.known[key] = g
+			b.known.Set(key, g)
 		}
 	}
 	g.links++
@@ -51,8 +49,8 @@ func (b *laneBooks) leave(key laneKey, g *laneGroup) (last bool) {
 	b.mu.Lock()
 	g.links--
 	last = g.links == 0
-	if last && b.known[key] == g {
-		delete(b.known, key)
+	if last && b.known.Get(key) == g {
+		b.known.Delete(key)
 	}
 	b.mu.Unlock()
 	if last {

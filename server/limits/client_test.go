@@ -81,8 +81,8 @@ func TestClientsGoWithTheirConnections(t *testing.T) {
 	is, was = all.Tenant("b"), all.Own()
 	_, leave = is.Join("", nil, at(1))
 	leave()
-	if len(is.clients)+len(was.clients) != 0 {
-		t.Errorf("%d clients are left", len(is.clients))
+	if is.clients.Len()+was.clients.Len() != 0 {
+		t.Errorf("%d clients are left", is.clients.Len())
 	}
 }
 

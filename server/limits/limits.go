@@ -53,7 +53,7 @@ func (l *Limits) Tenant(name string) *Tenant {
 }
 
 func (l *Limits) newTenant(name string, has parts) *Tenant {
-	t := &Tenant{name: name, parts: has, turns: l.turns, clients: make(map[identity]*client)}
+	t := &Tenant{name: name, parts: has, turns: l.turns}
 	if l.agents != nil {
 		t.agents = l.agents.Share()
 	}

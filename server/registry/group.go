@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"konnectivity/internal/small"
 	"konnectivity/tunnel"
 )
 
@@ -11,7 +12,7 @@ import (
 // prefix, or the default route. The registry's lock guards it. The zero value is
 // empty.
 type group struct {
-	members map[agentKey]*member
+	members small.Map[agentKey, *member]
 	serving []*member // those with a connection that is not draining
 	rest    []*member // those that drain: the fallback
 }
@@ -29,30 +30,27 @@ func (g *group) count() int {
 	if g == nil {
 		return 0
 	}
-	return len(g.members)
+	return g.members.Len()
 }
 
 func (g *group) join(c *conn) {
-	m := g.members[c.agent.key()]
+	m := g.members.Get(c.agent.key())
 	if m == nil {
 		m = &member{key: c.agent.key()}
-		if g.members == nil {
-			g.members = make(map[agentKey]*member)
-		}
-		g.members[m.key] = m
+		g.members.Set(m.key, m)
 	}
 	m.conns = append(m.conns, c)
 	g.place(m)
 }
 
 func (g *group) leave(c *conn) {
-	m := g.members[c.agent.key()]
+	m := g.members.Get(c.agent.key())
 	if m == nil {
 		return
 	}
 	m.conns = slices.DeleteFunc(m.conns, func(other *conn) bool { return other == c })
 	if len(m.conns) == 0 {
-		delete(g.members, m.key)
+		g.members.Delete(m.key)
 		m.unlist()
 		return
 	}
@@ -61,7 +59,7 @@ func (g *group) leave(c *conn) {
 
 // changed puts c's agent where it belongs after c began to drain.
 func (g *group) changed(c *conn) {
-	if m := g.members[c.agent.key()]; m != nil {
+	if m := g.members.Get(c.agent.key()); m != nil {
 		g.place(m)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"konnectivity/internal/small"
 	"konnectivity/tunnel"
 )
 
@@ -12,10 +13,10 @@ import (
 // registry's lock guards it. The zero value is empty, and small: a server of many
 // clusters has two for each.
 type index struct {
-	present map[*conn]bool
+	present small.Map[*conn, struct{}]
 	all     group
-	keyed   map[key]*group   // those that have members
-	lengths [2]prefixLengths // of the prefixes in keyed: IPv4, IPv6
+	keyed   small.Map[key, *group] // those that have members
+	lengths [2]prefixLengths       // of the prefixes in keyed: IPv4, IPv6
 
 	told func(k key, there bool) // called for each key that is added to keyed or removed; may be nil
 }
@@ -70,19 +71,16 @@ func (c *conn) keys() []key {
 }
 
 func (x *index) join(c *conn) {
-	if x.present == nil {
-		x.present, x.keyed = make(map[*conn]bool), make(map[key]*group)
-	}
-	x.present[c] = true
-	if len(x.all.members) == 0 {
+	x.present.Set(c, struct{}{})
+	if x.all.count() == 0 {
 		x.tell(key{kind: byAnyAgent}, true)
 	}
 	x.all.join(c)
 	for _, k := range c.keys() {
-		g := x.keyed[k]
+		g := x.keyed.Get(k)
 		if g == nil {
 			g = new(group)
-			x.keyed[k] = g
+			x.keyed.Set(k, g)
 			x.tell(k, true)
 			if k.kind == byPrefix {
 				x.lengths[family(k.addr)].add(k.bits)
@@ -94,20 +92,20 @@ func (x *index) join(c *conn) {
 
 // leave is a no-op for a connection that has left.
 func (x *index) leave(c *conn) {
-	if !x.present[c] {
+	if !x.present.Has(c) {
 		return
 	}
-	delete(x.present, c)
-	if x.all.leave(c); len(x.all.members) == 0 {
+	x.present.Delete(c)
+	if x.all.leave(c); x.all.count() == 0 {
 		x.tell(key{kind: byAnyAgent}, false)
 	}
 	for _, k := range c.keys() {
-		g := x.keyed[k]
+		g := x.keyed.Get(k)
 		g.leave(c)
-		if len(g.members) > 0 {
+		if g.count() > 0 {
 			continue
 		}
-		delete(x.keyed, k)
+		x.keyed.Delete(k)
 		x.tell(k, false)
 		if k.kind == byPrefix {
 			x.lengths[family(k.addr)].remove(k.bits)
@@ -122,18 +120,18 @@ func (x *index) tell(k key, there bool) {
 }
 
 func (x *index) changed(c *conn) {
-	if !x.present[c] {
+	if !x.present.Has(c) {
 		return
 	}
 	x.all.changed(c)
 	for _, k := range c.keys() {
-		x.keyed[k].changed(c)
+		x.keyed.Get(k).changed(c)
 	}
 }
 
 // of are the connections of an agent.
 func (x *index) of(a Agent) []*conn {
-	if m := x.all.members[a.key()]; m != nil {
+	if m := x.all.members.Get(a.key()); m != nil {
 		return slices.Clone(m.conns)
 	}
 	return nil
@@ -147,7 +145,7 @@ func (x *index) forget(a Agent) {
 }
 
 // knows says whether an agent has a connection.
-func (x *index) knows(a Agent) bool { return x.all.members[a.key()] != nil }
+func (x *index) knows(a Agent) bool { return x.all.members.Get(a.key()) != nil }
 
 // choose picks by the first of the strategies that has one.
 func (x *index) choose(by []Strategy, name string, addr netip.Addr, not *conn, now tunnel.Moment) (*conn, Strategy) {
@@ -166,7 +164,7 @@ func (x *index) pick(s Strategy, name string, addr netip.Addr, not *conn, now tu
 	case Default:
 		return x.all.pick(not, now), 0
 	case DefaultRoute:
-		return x.keyed[key{kind: byDefaultRoute}].pick(not, now), 0
+		return x.keyed.Get(key{kind: byDefaultRoute}).pick(not, now), 0
 	case DestHost:
 		return x.pickHost(name, addr, not, now), 0
 	case DestCIDR:
@@ -177,14 +175,14 @@ func (x *index) pick(s Strategy, name string, addr netip.Addr, not *conn, now tu
 
 func (x *index) pickHost(name string, addr netip.Addr, not *conn, now tunnel.Moment) *conn {
 	if !addr.IsValid() {
-		return x.keyed[key{kind: byHost, name: name}].pick(not, now)
+		return x.keyed.Get(key{kind: byHost, name: name}).pick(not, now)
 	}
-	if c := x.keyed[key{kind: byAddr, addr: addr}].pick(not, now); c != nil || addr.Zone() == "" {
+	if c := x.keyed.Get(key{kind: byAddr, addr: addr}).pick(not, now); c != nil || addr.Zone() == "" {
 		return c
 	}
 	// A zone means something only on the agent's own host; an identifier
 	// without one stands for any.
-	return x.keyed[key{kind: byAddr, addr: addr.WithZone("")}].pick(not, now)
+	return x.keyed.Get(key{kind: byAddr, addr: addr.WithZone("")}).pick(not, now)
 }
 
 func (x *index) pickCIDR(addr netip.Addr, not *conn, now tunnel.Moment) (_ *conn, bits int) {
@@ -197,7 +195,7 @@ func (x *index) pickCIDR(addr netip.Addr, not *conn, now tunnel.Moment) (_ *conn
 		if err != nil {
 			continue
 		}
-		if c := x.keyed[prefixKey(prefix)].pick(not, now); c != nil {
+		if c := x.keyed.Get(prefixKey(prefix)).pick(not, now); c != nil {
 			return c, bits
 		}
 	}
@@ -207,13 +205,13 @@ func (x *index) pickCIDR(addr netip.Addr, not *conn, now tunnel.Moment) (_ *conn
 func (x *index) count(s Strategy) int {
 	switch s {
 	case Default:
-		return len(x.all.members)
+		return x.all.count()
 	case DefaultRoute:
-		return x.keyed[key{kind: byDefaultRoute}].count()
+		return x.keyed.Get(key{kind: byDefaultRoute}).count()
 	case DestHost:
-		return x.keyed[key{kind: byAnyHost}].count()
+		return x.keyed.Get(key{kind: byAnyHost}).count()
 	case DestCIDR:
-		return x.keyed[key{kind: byAnyPrefix}].count()
+		return x.keyed.Get(key{kind: byAnyPrefix}).count()
 	}
 	return 0
 }
@@ -221,14 +219,14 @@ func (x *index) count(s Strategy) int {
 // first is the preferred connection of a's id: of a itself, else of one that
 // calls itself the same; or nil.
 func (x *index) first(a Agent) *conn {
-	g := x.keyed[key{kind: byID, name: a.ID}]
+	g := x.keyed.Get(key{kind: byID, name: a.ID})
 	if g == nil {
 		return nil
 	}
-	if m := g.members[a.key()]; m != nil {
+	if m := g.members.Get(a.key()); m != nil {
 		return m.conns[0]
 	}
-	for _, m := range g.members {
+	for _, m := range g.members.All() {
 		return m.conns[0]
 	}
 	return nil

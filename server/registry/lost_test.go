@@ -60,7 +60,7 @@ func TestDialsWaitForAnAgentThatWasLost(t *testing.T) {
 				time.Sleep(2 * tunnel.BackTime)
 				s.mu.RLock()
 				defer s.mu.RUnlock()
-				if n := len(s.lost.present); n != 0 {
+				if n := s.lost.present.Len(); n != 0 {
 					t.Errorf("%d are waited for, for ever", n)
 				}
 			})

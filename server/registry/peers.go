@@ -224,12 +224,12 @@ func (r *Registry) Share(p *Peers, cluster string, tell func(k routes.Key, there
 func (r *Registry) TellAll(tell func(routes.Key)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	for k := range r.index.keyed {
+	for k := range r.index.keyed.All() {
 		if far, ok := k.asFar(); ok {
 			tell(far)
 		}
 	}
-	if len(r.index.all.members) > 0 {
+	if r.index.all.count() > 0 {
 		tell(routes.Key{Kind: routes.AnyAgent})
 	}
 }

@@ -283,7 +283,7 @@ type Counts struct {
 func (r *Registry) Counts() Counts {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	c := Counts{Agents: len(r.index.all.members), Connections: len(r.index.present), By: make(map[Strategy]int)}
+	c := Counts{Agents: r.index.all.count(), Connections: r.index.present.Len(), By: make(map[Strategy]int)}
 	for _, s := range r.order() {
 		c.By[s] = r.index.count(s)
 	}
@@ -315,7 +315,7 @@ func (r *Registry) Agents() []Status {
 	r.mu.RLock()
 	var conns []*conn
 	drains := make(map[*conn]bool)
-	for _, m := range r.index.all.members {
+	for _, m := range r.index.all.members.All() {
 		conns = append(conns, m.conns...)
 		for _, c := range m.conns {
 			drains[c] = c.draining

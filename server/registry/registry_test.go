@@ -464,7 +464,7 @@ func TestIndexIsEmptyInTheEnd(t *testing.T) {
 		leave()
 	}
 	x := &s.index
-	if len(x.present)+len(x.keyed)+len(x.lengths[0].longest)+x.all.count()+len(x.all.serving)+len(x.all.rest) != 0 {
+	if x.present.Len()+x.keyed.Len()+len(x.lengths[0].longest)+x.all.count()+len(x.all.serving)+len(x.all.rest) != 0 {
 		t.Errorf("left over: %+v", x)
 	}
 }
@@ -576,7 +576,7 @@ func TestIdsOfTwo(t *testing.T) {
 		t.Error("the other with this id is not found")
 	}
 	leaveB()
-	if r.Knows("x") || len(r.index.keyed) > 0 {
-		t.Errorf("%d keys are remembered", len(r.index.keyed))
+	if r.Knows("x") || r.index.keyed.Len() > 0 {
+		t.Errorf("%d keys are remembered", r.index.keyed.Len())
 	}
 }

@@ -69,11 +69,11 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 func (r *Registry) at(route string, tried []*conn) (found *conn, leaving bool, wake <-chan struct{}) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	g := r.index.keyed[key{kind: byRoute, name: route}]
+	g := r.index.keyed.Get(key{kind: byRoute, name: route})
 	if g == nil {
 		return nil, false, r.wake
 	}
-	for _, m := range g.members {
+	for _, m := range g.members.All() {
 		for _, c := range m.conns {
 			if c.agent.Via == "grpc" || slices.Contains(tried, c) {
 				continue
