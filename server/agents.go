@@ -77,7 +77,7 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn, cl *clust
 		return
 	}
 	leave := cl.joinAgent(ctx, agents, cl.agents, agent, session)
-	c.Go(func() { serveLink(ctx, context.Background(), session, leave) })
+	c.Go(func() { serveLink(ctx, nil, session, leave) })
 }
 
 // meetAgent makes an agent's connection a link, nil if that came to nothing, for

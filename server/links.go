@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"konnectivity/internal/version"
@@ -64,25 +65,32 @@ func (s *Server) meetLink(ctx context.Context, c *frontend.Conn, cfg link.Config
 }
 
 // serveLink serves a link on this goroutine until it has ended, or ctx has, or, once
-// drains has, it carries nothing. Either way leave is called at once, which is to end
-// the link: what the link still runs then may take its time.
+// drains has, it carries nothing; nil: it does not drain. Either way leave is called at once,
+// which is to end the link: what the link still runs then may take its time.
 func serveLink(ctx, drains context.Context, session *link.Session, leave func()) {
-	due, end := context.WithCancel(session.Life())
-	defer context.AfterFunc(ctx, func() {
+	var left atomic.Bool
+	end := func() {
+		if !left.Swap(true) {
+			leave()
+		}
+	}
+	cut := tunnel.After(ctx, func() {
 		if context.Cause(ctx) == errRevoked {
 			session.Bar(errRevoked.Code) // else what it carries could go on by another link
 		}
 		end()
-	})()
-	left := tunnel.After(due, leave)
-	idle := tunnel.After(drains, func() {
-		_ = session.WaitIdle(due) // which Server.Run's grace period bounds
-		end()
 	})
+	idle := func() {}
+	if drains != nil {
+		idle = tunnel.After(drains, func() {
+			_ = session.WaitIdle(session.Life()) // which Server.Run's grace period bounds
+			end()
+		})
+	}
 	session.Run()
-	// Not deferred: after a panic, leave would wait for the end of Run, and hide it.
-	idle()
-	left()
+	end()
+	idle() // joins who ends it otherwise
+	cut()
 }
 
 // closeLink ends a link, with the reason if it is the server that goes.

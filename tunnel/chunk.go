@@ -16,9 +16,6 @@ const (
 	// RecordRoom is the payload of a frame that fills a TLS record, header included.
 	RecordRoom = RecordSize - Headroom
 
-	// QuietSize is the receive buffer of a link without streams: room for many pings.
-	QuietSize = 512
-
 	// ChunkSize is the payload one chunk of the largest class holds: four
 	// frames that fill a TLS record each, headers included.
 	ChunkSize = 4 * RecordRoom
@@ -29,14 +26,11 @@ const (
 // payload that waits in a queue pins at most a small multiple of itself. Each
 // is a size of Go's allocator, which would round another up; and blocks of a
 // record or more are spans of their own there, so that those that are kept do
-// not pin those beside them that are not. The last one is for NewQuiet alone.
-var classes = [...]int{2 << 10, RecordSize, 64 << 10, QuietSize}
+// not pin those beside them that are not.
+var classes = [...]int{2 << 10, RecordSize, 64 << 10}
 
-// ofRecord is the class of one TLS record, and ofQuiet that of NewQuiet.
-const (
-	ofRecord = 1
-	ofQuiet  = 3
-)
+// ofRecord is the class of one TLS record.
+const ofRecord = 1
 
 // pools hold idle blocks: a cache of memory, and no state. borrowed holds those
 // without memory of their own.
@@ -78,10 +72,6 @@ func NewChunk(size int) Chunk {
 // NewRecord returns a chunk of RecordSize bytes with undefined contents, and
 // without headroom.
 func NewRecord() Chunk { return Chunk{blk: newBlock(ofRecord), end: RecordSize} }
-
-// NewQuiet returns a chunk of QuietSize bytes with undefined contents, and without
-// headroom.
-func NewQuiet() Chunk { return Chunk{blk: newBlock(ofQuiet), end: QuietSize} }
 
 func newBlock(class int) *block {
 	blk, ok := pools[class].Get().(*block)

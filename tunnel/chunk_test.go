@@ -14,7 +14,6 @@ import (
 func TestBlocksFillAllocatorClasses(t *testing.T) {
 	for what, c := range map[string]tunnel.Chunk{
 		"a byte":            tunnel.NewChunk(1),
-		"a quiet link's":    tunnel.NewQuiet(),
 		"a full frame":      tunnel.NewChunk(tunnel.RecordRoom),
 		"a record":          tunnel.NewRecord(),
 		"a record's copy":   tunnel.CopyChunk(make([]byte, tunnel.RecordSize)),

@@ -7,6 +7,7 @@ import (
 
 // Of poll(2); the numbers are the same on every architecture of Linux.
 const (
+	pollIn  = 0x1
 	pollErr = 0x8
 	pollHup = 0x10
 )
@@ -14,12 +15,16 @@ const (
 // poll asks the kernel about fd, without waiting and without taking
 // an error away from the next read. pollErr is a reset, or silence that
 // TCP took for death; pollHup is that nothing can be sent or received any more.
-func poll(fd uintptr) int16 {
+// Neither need be asked for.
+func poll(fd uintptr, events int16) int16 {
 	p := struct {
 		fd              int32
-		events, revents int16 // those two need not be asked for
-	}{fd: int32(fd)}
+		events, revents int16
+	}{fd: int32(fd), events: events}
 	var now syscall.Timespec
 	_, _, _ = syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
 	return p.revents
 }
+
+// hasInput reports whether a read would return at once.
+func hasInput(fd uintptr) bool { return poll(fd, pollIn) != 0 }

@@ -40,3 +40,8 @@ func RawWrite(fd uintptr, p []byte) (int, error) {
 		return max(n, 0), err
 	}
 }
+
+// AwaitInput returns once a read of c would return at once: with bytes, an end or a failure.
+// It takes no byte, and needs less stack than a goroutine begins with. Another goroutine may
+// close c meanwhile; none may read it.
+func AwaitInput(c syscall.RawConn) { _ = c.Read(hasInput) }

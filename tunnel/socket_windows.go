@@ -12,3 +12,6 @@ func RawRead(uintptr, []byte) (int, error) { return 0, syscall.EWINDOWS }
 
 // RawWrite is never called, for want of a RawConn.
 func RawWrite(uintptr, []byte) (int, error) { return 0, syscall.EWINDOWS }
+
+// AwaitInput is never called, for want of a RawConn.
+func AwaitInput(syscall.RawConn) {}

@@ -93,7 +93,8 @@ var errDenied = errors.New("the peer was refused")
 
 var errEvicted = errors.New("the peer had yet to prove itself when others needed its place")
 
-// TLS returns the connection's TLS state, or nil.
+// TLS returns the connection's TLS state; nil: there is no TLS, or the function given to Go
+// serves it.
 func (c *Conn) TLS() *tls.ConnectionState { return c.state }
 
 // RemoteAddr returns the peer's address.
@@ -149,8 +150,10 @@ func (c *Conn) Go(do func()) { c.rest = do }
 // soon. Only handlers may call it, and not from the function given to Go.
 func (c *Conn) AtEnd(do func()) { c.ends = append(c.ends, do) }
 
-// serveRest calls the function given to Go.
+// serveRest calls the function given to Go. Meanwhile the certificates by which the peer has
+// proved who it is would only take memory, 3 KB.
 func (c *Conn) serveRest() {
+	c.state = nil
 	c.rest()
 	c.finish()
 }
@@ -246,7 +249,7 @@ func (c *Conn) reject(err error) {
 		reason = "timeout"
 	case errors.Is(err, errProxyHeader):
 		reason = "proxy"
-	case c.state == nil && c.front.tls != nil:
+	case c.Conn == nil && c.front.tls != nil:
 		reason = "tls"
 	}
 	c.mu.Lock()

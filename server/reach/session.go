@@ -78,7 +78,8 @@ func (s *Servers) connect(ctx context.Context, to address) (*session, error) {
 		_ = raw.Close()
 		return nil, err
 	}
-	if conn.ConnectionState().NegotiatedProtocol != link.ALPN {
+	state := conn.ConnectionState()
+	if state.NegotiatedProtocol != link.ALPN {
 		_ = raw.Close()
 		return nil, errNoServer
 	}
@@ -102,7 +103,7 @@ func (s *Servers) connect(ctx context.Context, to address) (*session, error) {
 	}
 	told := make(chan error, 1)
 	p.serving.Go(func() {
-		life, leave := s.opts.Admitted(conn.ConnectionState().PeerCertificates)
+		life, leave := s.opts.Admitted(state.PeerCertificates)
 		defer leave()
 		defer tunnel.After(life, func() { _ = ses.Close() })()
 		s.Serve(ses, to.at.String(), told)

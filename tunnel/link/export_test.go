@@ -24,15 +24,14 @@ func (ses *Session) Orphans() int {
 	return ses.sender.queue.orphans
 }
 
-// Leftover is what TLS keeps to read into, bytes of each buffer that is found.
-func Leftover(conn net.Conn) (all []int) {
-	for _, b := range leftoverOf(conn) {
-		if b != nil {
-			all = append(all, b.Cap())
-		}
+// TLSBuffers are the bytes that TLS keeps to read into; nil: a link over conn cannot rest.
+func TLSBuffers(conn net.Conn) (all []int) {
+	r := restOf(conn)
+	if r.socket == nil {
+		return nil
+	}
+	for _, b := range r.buffer {
+		all = append(all, b.Cap())
 	}
 	return all
 }
-
-// MinLeftover is from what on a link that is quiet has such a buffer dropped.
-const MinLeftover = minLeftover

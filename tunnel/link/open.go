@@ -138,9 +138,12 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	if !ses.streams.use(id) {
 		return violation("OPEN with an id that is not its own to use")
 	}
+	if r.open == nil {
+		r.open = new(openMsg)
+	}
 	err := r.open.decode(payload)
-	m := r.open
-	r.open = openMsg{}
+	m := *r.open
+	*r.open = openMsg{}
 	if err != nil || m.credit > maxCredit {
 		return violation("OPEN does not parse")
 	}

@@ -3,6 +3,7 @@ package link
 import (
 	"encoding/binary"
 	"runtime"
+	"sync"
 	"time"
 
 	"konnectivity/tunnel"
@@ -21,13 +22,31 @@ const (
 // write buffer of a bulk stream is full by then.
 const flushAfter = writeBufferSize
 
-// run reads the connection until it fails. It waits for no stream, but while the peer
-// leaves too many answers unread.
+// run reads the connection until it fails, and rests while there is no stream. Each time in
+// between has a goroutine of its own, and with it the stack that TLS needs.
 func (r *frameReader) run() error {
+	if r.rest.socket == nil {
+		return r.read()
+	}
+	for {
+		if r.rest.can() {
+			r.rest.wait()
+		}
+		var err error
+		var awake sync.WaitGroup
+		awake.Go(func() { err = r.read() })
+		awake.Wait()
+		if err != errRests {
+			return err
+		}
+	}
+}
+
+// read reads the connection until it fails or, with errRests, until the link may rest. It
+// waits for no stream, but while the peer leaves too many answers unread.
+func (r *frameReader) read() error {
 	out := &r.ses.sender
-	r.buf = newReadBuffer(true)
-	r.leftover = leftoverOf(out.conn)
-	r.leftover.drop()
+	r.buf = tunnel.NewRecord()
 	defer func() { r.buf.Release() }()
 	defer r.unflushed.flush()
 	read := 0 // bytes since the last flush
@@ -46,6 +65,9 @@ func (r *frameReader) run() error {
 		}
 		if err != nil {
 			return err
+		}
+		if r.rests() {
+			return errRests
 		}
 		r.makeRoom()
 		if r.small {
@@ -72,21 +94,26 @@ type frameReader struct {
 	ses       *Session
 	unflushed unflushed
 	buf       tunnel.Chunk
-	leftover  leftover
+	rest      rest
 	pos, have int  // unparsed bytes of buf
 	shared    bool // a stream refers to buf
-	quiet     bool // there are no streams
+	quiet     int  // reads in a row after which there were no streams
 	small     bool // a stream got a small message
 
-	open openMsg // being parsed, which allocates nothing here
-	data header  // the DATA frame under way
-	left int     // of its payload, yet to come
+	open *openMsg // where OPENs are parsed, so that each allocates nothing; nil: none has come
+	data header   // the DATA frame under way
+	left int      // of its payload, yet to come
 }
 
 func (r *frameReader) parse() error {
 	r.ses.mu.Lock()
 	defer r.ses.mu.Unlock()
-	defer func() { r.quiet = r.ses.streams.empty() }()
+	defer func() {
+		r.quiet++
+		if !r.ses.streams.empty() {
+			r.quiet = 0
+		}
+	}()
 	for r.have > r.pos {
 		if r.ses.err != nil {
 			return r.ses.err // nothing may begin on a session that has ended
@@ -142,16 +169,18 @@ func (r *frameReader) payload(n, head int) error {
 	return r.handleData(r.buf.View(from, from+n, head), fin)
 }
 
+// rests reports whether the link may rest now. It may not after the first read without
+// streams: one that has just carried a stream is likely to carry the next.
+func (r *frameReader) rests() bool {
+	return r.quiet > 1 && r.pos == r.have && r.have < r.buf.Len() && r.rest.can()
+}
+
 // makeRoom prepares the buffer for the next read. It moves unparsed bytes to the start,
-// or to a new buffer if streams refer to this one or another size suits the link.
+// or to a new buffer if streams refer to this one.
 func (r *frameReader) makeRoom() {
 	rest := r.buf.Bytes()[r.pos:r.have]
-	quiet := r.quiet && len(rest) == 0 && r.have < tunnel.QuietSize
-	if quiet && r.buf.Len() == tunnel.QuietSize {
-		r.leftover.drop() // not at once, but with the first ping: there may be a stream again
-	}
-	if r.shared || quiet != (r.buf.Len() == tunnel.QuietSize) {
-		next := newReadBuffer(quiet)
+	if r.shared {
+		next := tunnel.NewRecord()
 		copy(next.Bytes(), rest)
 		r.buf.Release()
 		r.buf, r.shared = next, false
@@ -159,15 +188,6 @@ func (r *frameReader) makeRoom() {
 		copy(r.buf.Bytes(), rest)
 	}
 	r.pos, r.have = 0, len(rest)
-}
-
-// newReadBuffer returns a buffer, a small one for a quiet link. Most links of a server
-// of many clusters are quiet: they have no streams, and wait for pings.
-func newReadBuffer(quiet bool) tunnel.Chunk {
-	if quiet {
-		return tunnel.NewQuiet()
-	}
-	return tunnel.NewRecord()
 }
 
 // frameKinds are the types that this version knows: whether they are of a stream, and

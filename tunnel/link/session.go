@@ -149,7 +149,7 @@ func start(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Ses
 
 // Meet is Accept for a caller that has a goroutine to give: nothing is read before the
 // caller calls Run, which it must do once and soon, also if the session has ended by
-// then. Close waits for the end of Run.
+// then, and then Close, which waits for the end of Run.
 func Meet(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	return meet(ctx, conn, cfg, false)
 }
@@ -177,6 +177,7 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 	if buffer := ses.sender.buffer; buffer != nil {
 		buffer.take(ses.reader.unflushed.flush, &ses.sender.writes)
 	}
+	ses.reader.rest = restOf(conn) // here, since it takes more stack than Run has
 	now := time.Now()
 	ses.alive.looked, ses.alive.heard = now, now
 	ses.wg.Add(1) // Run
@@ -219,14 +220,12 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// Run reads until the session ends, and joins the session's goroutines. It is the only
-// goroutine that lasts as long as the session: most links do nothing most of their
-// lives, and a server of many clusters has thousands. Only the caller of Meet calls it,
-// once.
+// Run reads until the session ends. It is the only goroutine that lasts as long as the
+// session: most links do nothing most of their lives, and a server of many clusters has
+// thousands. Only the caller of Meet calls it, once.
 func (ses *Session) Run() {
+	defer ses.wg.Done()
 	ses.fail(ses.reader.run())
-	ses.wg.Done()
-	ses.wg.Wait()
 }
 
 // Peer is the peer's HELLO, without its token, its features and, unless the peer is an

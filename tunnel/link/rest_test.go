@@ -1,0 +1,119 @@
+package link_test
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// A link without streams keeps neither certificates nor what TLS read into nor a stack that
+// has run TLS, and goes on as before when something comes. It fails where a new version of Go
+// has these elsewhere.
+func TestALinkRests(t *testing.T) {
+	for what, carries := range map[string]bool{"after the handshake": false, "after bulk": true} {
+		t.Run(what, func(t *testing.T) {
+			near, far := tlsPair(t)
+			if before := link.TLSBuffers(far); len(before) != 2 || slices.Contains(before, 0) {
+				t.Fatalf("a handshake leaves %v bytes, want two buffers", before)
+			}
+			cfg := link.Config{PingInterval: 50 * time.Millisecond, DeadAfter: patience}
+			serves := cfg
+			serves.Forwarder = &tunnel.Forwarder{Dialer: &destinations{}}
+			a, b := sessions(t, near, far, cfg, serves)
+			if certs := near.(*tls.Conn).ConnectionState().PeerCertificates; certs != nil {
+				t.Errorf("TLS keeps %d certificates", len(certs))
+			}
+			for range 2 {
+				if carries {
+					carry(t, a)
+				}
+				awaitRest(t)
+			}
+			awaitPings(t, a, 3)
+			awaitPings(t, b, 3)
+			_, _ = a.Close(), b.Close()
+			for _, conn := range []net.Conn{near, far} {
+				for _, n := range link.TLSBuffers(conn) {
+					if n > 1<<10 { // more than the last goodbye took
+						t.Errorf("a buffer of %d bytes is left", n)
+					}
+				}
+			}
+		})
+	}
+}
+
+// awaitRest waits until two ends of a link rest.
+func awaitRest(t *testing.T) {
+	t.Helper()
+	buf := make([]byte, 1<<20)
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		stacks := string(buf[:runtime.Stack(buf, true)])
+		if strings.Count(stacks, "tunnel.AwaitInput(") == 2 && !strings.Contains(stacks, "tls.(*Conn).Read(") {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the link does not rest:\n%s", stacks)
+		}
+	}
+}
+
+// carry sends some records to and fro.
+func carry(t *testing.T, by *link.Session) {
+	t.Helper()
+	c, err := by.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	sent := make([]byte, 64<<10)
+	go func() { _, _ = c.Write(sent) }()
+	if _, err := io.ReadFull(c, sent); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// awaitPings waits until the peer has sent frames n times.
+func awaitPings(t *testing.T, ses *link.Session, n int) {
+	t.Helper()
+	for last, end := ses.Heard(), time.Now().Add(patience); n > 0; time.Sleep(time.Millisecond) {
+		if heard := ses.Heard(); heard != last {
+			last, n = heard, n-1
+		}
+		if time.Now().After(end) {
+			t.Fatal("no pings come")
+		}
+	}
+}
+
+// Links that rest take the stack that a goroutine begins with, 2 KiB each, and little else of
+// the runtime's.
+func TestALinkRestsOnASmallStack(t *testing.T) {
+	if !testutil.ExactMemory {
+		t.Skip("the race detector needs more stack")
+	}
+	const links = 100
+	stacks := func() int {
+		runtime.GC() // which frees the stacks of what has ended
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return int(stats.StackInuse)
+	}
+	before := stacks()
+	cfg := link.Config{PingInterval: 100 * time.Millisecond, DeadAfter: patience}
+	for range links {
+		near, far := tlsPair(t)
+		sessions(t, near, far, cfg, cfg)
+	}
+	each := func() int { return (stacks() - before) / (2 * links) }
+	testutil.Eventually(t, "links rest on 3 KiB each", func() bool { return each() < 3<<10 })
+}
