@@ -18,9 +18,9 @@ import (
 // those with a certificate.
 type conn struct {
 	side    side
-	local   bool                // by the tenant's own socket, without a certificate
-	chain   []*x509.Certificate // as its peer showed it
-	recheck recheck             // of the server's own
+	local   bool            // by the tenant's own socket, without a certificate
+	chain   tlsreload.Certs // as its peer showed it
+	recheck recheck         // of the server's own
 	cut     context.CancelCauseFunc
 	over    atomic.Bool // it was cut
 }
@@ -46,7 +46,7 @@ func (c *conn) judge(old, now *tenant.Spec) error {
 	if c.local || c.side.cas(now).Same(c.side.cas(old)) {
 		return nil
 	}
-	return c.side.cas(now).Recheck(c.chain)
+	return c.side.cas(now).Recheck(c.chain.Parse())
 }
 
 // handler serves a connection that its cluster has admitted. client is nil where an
@@ -105,10 +105,10 @@ func (s *Server) admit(ctx context.Context, side side, judge recheck, from *fron
 	if judge == nil || state == nil || len(state.PeerCertificates) == 0 {
 		return ctx, func() {}, ""
 	}
-	c := &conn{side: side, chain: state.PeerCertificates, recheck: judge}
+	c := &conn{side: side, chain: tlsreload.CertsOf(state.PeerCertificates), recheck: judge}
 	life, leave := s.own.add(ctx, c)
 	if s.unsettled() {
-		if err := judge(c.chain); err != nil {
+		if err := judge(state.PeerCertificates); err != nil {
 			leave()
 			return nil, nil, err.Error()
 		}
@@ -147,7 +147,7 @@ func (t *route) admit(ctx context.Context, side side, from *frontend.Conn) (life
 	cl := t.cluster
 	c := &conn{side: side, local: from.TLS() == nil}
 	if state := from.TLS(); state != nil {
-		c.chain = state.PeerCertificates
+		c.chain = tlsreload.CertsOf(state.PeerCertificates)
 	}
 	cl.mu.Lock()
 	defer cl.mu.Unlock()

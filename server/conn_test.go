@@ -25,7 +25,7 @@ import (
 
 // casOf are those of a tenant.
 func casOf(ca *pki.CA) *tenant.CAs {
-	return &tenant.CAs{Pool: ca.Pool(), Digest: sha256.Sum256(ca.CertPEM)}
+	return &tenant.CAs{Certs: tlsreload.CertsOf([]*x509.Certificate{ca.Certificate()}), Digest: sha256.Sum256(ca.CertPEM)}
 }
 
 // tenant is a cluster of a tenant that both sides come to by r's CA.
@@ -40,7 +40,7 @@ func (r *rig) tenant() *cluster {
 func (r *rig) guest(cl *cluster, side side, cut func()) {
 	g := &conn{side: side, cut: func(error) { cut() }}
 	for _, cert := range r.tls().Certificates {
-		g.chain = []*x509.Certificate{cert.Leaf}
+		g.chain = tlsreload.CertsOf([]*x509.Certificate{cert.Leaf})
 	}
 	cl.conns[g] = struct{}{}
 }
@@ -85,7 +85,7 @@ func TestAListCutsWhomItNames(t *testing.T) {
 	}
 	for g := range cl.conns {
 		g.cut = func(cause error) { causes[g.side] = cause }
-		all = append(all, g.chain...)
+		all = append(all, g.chain.Parse()...)
 	}
 	list := testutil.Must(r.ca.Revoke(time.Now().Add(time.Hour), all...))(t)
 	empty := testutil.Must(r.ca.Revoke(time.Now().Add(time.Hour)))(t)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/server/frontend"
 	"konnectivity/server/reach"
 	"konnectivity/server/registry"
@@ -183,7 +184,7 @@ func (s *Server) admitServer(chain []*x509.Certificate) (life context.Context, l
 	if judge == nil {
 		return context.Background(), func() {}
 	}
-	return s.own.add(context.Background(), &conn{side: servers, chain: chain, recheck: judge})
+	return s.own.add(context.Background(), &conn{side: servers, chain: tlsreload.CertsOf(chain), recheck: judge})
 }
 
 // servePeer is the link of another server, from its handshake to its end.
@@ -215,7 +216,7 @@ func (s *Server) servePeer(ctx context.Context, c *frontend.Conn) {
 			s.peering.Retry() // it may be one that could not be linked a moment ago
 			using.Go(func() { s.peering.Serve(session, c.RemoteAddr().String(), nil) })
 		}
-		serveLink(ctx, context.Background(), session, func() { s.closeLink(session) })
+		serveLink(ctx, nil, session, func() { s.closeLink(session) })
 		using.Wait()
 	})
 }

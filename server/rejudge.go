@@ -46,7 +46,7 @@ func (s *Server) rejudge(life context.Context) {
 				s.opts.Log.WithField("connections", ended).Warn("open connections were ended that the new policy does not allow")
 			}
 		case <-s.changes.trust:
-			s.own.cut(func(c *conn) error { return c.recheck(c.chain) })
+			s.own.cut(func(c *conn) error { return c.recheck(c.chain.Parse()) })
 		}
 	}
 }

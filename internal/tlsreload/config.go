@@ -7,7 +7,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 )
 
 // clientSessions is how many sessions one client Config remembers: one for each
@@ -31,7 +30,6 @@ func (s *Source) Server(nextProtos ...string) *tls.Config {
 func (s *Source) ServerFor(choose Choose, nextProtos ...string) *tls.Config {
 	base := s.base(nextProtos)
 	listener := base.Clone()
-	own := new(configCache)
 	// Session tickets are made with the keys of this Config, not of the one
 	// that GetConfigForClient returns, so they survive a reload.
 	listener.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -47,16 +45,14 @@ func (s *Source) ServerFor(choose Choose, nextProtos ...string) *tls.Config {
 				return guest.configFor(s, listener, base, m), nil
 			}
 		}
-		return own.get(listener, m, func() *tls.Config {
-			c := s.serverConfig(base, m.cert, m.pool, m.lists)
-			if s.opts.Bare && m.pool != nil {
-				c.ClientAuth = tls.VerifyClientCertIfGiven
-			}
-			if choose != nil {
-				isolateSessions(c, listener, "")
-			}
-			return c
-		}), nil
+		c := s.serverConfig(base, m.cert, m.pool, m.lists)
+		if s.opts.Bare && m.pool != nil {
+			c.ClientAuth = tls.VerifyClientCertIfGiven
+		}
+		if choose != nil {
+			isolateSessions(c, listener, "")
+		}
+		return c, nil
 	}
 	return listener
 }
@@ -149,28 +145,6 @@ func (s *Source) base(nextProtos []string) *tls.Config {
 		// only cost CPU for each burst of a long-lived connection.
 		DynamicRecordSizingDisabled: true,
 	}
-}
-
-// configCache holds the Config that was last built, so that one is built for each
-// material of a listener and not for each handshake.
-type configCache struct {
-	last atomic.Pointer[cachedConfig]
-}
-
-type cachedConfig struct {
-	listener *tls.Config
-	material *material
-	config   *tls.Config
-}
-
-// get returns the Config for handshakes of a listener with m.
-func (c *configCache) get(listener *tls.Config, m *material, build func() *tls.Config) *tls.Config {
-	if last := c.last.Load(); last != nil && last.listener == listener && last.material == m {
-		return last.config
-	}
-	built := &cachedConfig{listener, m, build()}
-	c.last.Store(built)
-	return built.config
 }
 
 // sessions is a client's session cache, which is emptied when certificates

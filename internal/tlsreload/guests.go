@@ -23,7 +23,7 @@ type Guest struct {
 	Key string
 
 	Cert *tls.Certificate // shown to peers; nil: the Source's
-	CAs  *x509.CertPool   // that peers' certificates must chain to; nil: they need none
+	CAs  Certs            // that peers' certificates must chain to; none: they need none
 
 	Lists *Lists // refuse peers whose certificates they name, as those of the Source do its own; nil: none
 
@@ -43,31 +43,31 @@ type Guest struct {
 	// Bare lets peers without a certificate in where Verify is set, as the
 	// Source's own, though it has CAs.
 	Bare bool
-
-	cache configCache
 }
 
 // configFor returns the Config of a guest's handshake.
 func (g *Guest) configFor(s *Source, listener, base *tls.Config, m *material) *tls.Config {
-	return g.cache.get(listener, m, func() *tls.Config {
-		var c *tls.Config
-		switch {
-		case g.Verify != nil:
-			c = s.askingConfig(base, m, g)
-		case g.CAs != nil && g.Judge != nil:
-			c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs, g.Lists)
-			c.VerifyConnection = func(state tls.ConnectionState) error {
-				if err := g.Judge(state.PeerCertificates[0]); err != nil {
-					return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
-				}
-				return s.judge(state, g.Lists)
+	config := s.trustingConfig
+	if g.Verify != nil {
+		config = s.askingConfig
+	}
+	c := config(base, m, g)
+	isolateSessions(c, listener, g.Key)
+	return c
+}
+
+// trustingConfig is for a handshake of a peer that the guest's CAs have to have issued.
+func (s *Source) trustingConfig(base *tls.Config, m *material, g *Guest) *tls.Config {
+	c := s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs.Pool(), g.Lists)
+	if verify := c.VerifyConnection; verify != nil && g.Judge != nil {
+		c.VerifyConnection = func(state tls.ConnectionState) error {
+			if err := g.Judge(state.PeerCertificates[0]); err != nil {
+				return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
 			}
-		default:
-			c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs, g.Lists)
+			return verify(state)
 		}
-		isolateSessions(c, listener, g.Key)
-		return c
-	})
+	}
+	return c
 }
 
 // askingConfig is for a handshake of which the peer's certificate decides whose it

@@ -33,7 +33,7 @@ func (c *CAs) claims(file, field string, byCertificate bool) (all []claim) {
 	if c == nil {
 		return nil
 	}
-	for _, ca := range c.Certs {
+	for _, ca := range c.Certs.Parse() {
 		if byCertificate {
 			what := fmt.Sprintf("with byCertificate, %.100q is a CA of", ca.Subject)
 			all = append(all, claim{key: caKey(ca), shared: len(c.Only) > 0, file: file, what: what})

@@ -107,7 +107,7 @@ func IdentityOf(cert *x509.Certificate) tunnel.Identity {
 // narrow has only certificates with one of these identities count.
 func (c *CAs) narrow(identities []string) *CAs {
 	only := slices.Compact(slices.Sorted(slices.Values(identities)))
-	return &CAs{Certs: c.Certs, Pool: c.Pool, Only: only, Digest: sha256.Sum256(fmt.Appendf(nil, "%x %q", c.Digest, only))}
+	return &CAs{Certs: c.Certs, Only: only, Digest: sha256.Sum256(fmt.Appendf(nil, "%x %q", c.Digest, only))}
 }
 
 // counts says whether a certificate that one of the CAs has issued has an identity
@@ -135,7 +135,7 @@ func (t *Table) identify(tenant *Spec) {
 		if side == nil {
 			continue
 		}
-		for _, ca := range side.Certs {
+		for _, ca := range side.Certs.Parse() {
 			for _, id := range side.Only {
 				t.identities[identityKey(ca, id)] = tenant.Name
 			}
@@ -153,8 +153,9 @@ func (t *Table) Admit(tenant *Spec, by *CAs, cert *x509.Certificate) error {
 	if !by.counts(cert) {
 		return fmt.Errorf("it has no identity that the tenant %q lists", tenant.Name)
 	}
+	cas := by.Certs.Parse()
 	for _, id := range NamesOf(cert) {
-		for _, ca := range by.Certs {
+		for _, ca := range cas {
 			if other := t.identities[identityKey(ca, id)]; other != "" && other != tenant.Name {
 				return fmt.Errorf("it has identities of two tenants, %q and %q", tenant.Name, other)
 			}

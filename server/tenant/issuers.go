@@ -66,7 +66,7 @@ func newIssuers(tenants map[string]*Spec, of func(*Spec) *CAs) *Issuers {
 			if len(identities) == 0 {
 				identities = []string{""}
 			}
-			for _, ca := range cas.Certs {
+			for _, ca := range cas.Certs.Parse() {
 				for _, id := range identities {
 					name := string(ca.RawSubject)
 					all.add(issuer{name: name, key: string(ca.SubjectKeyId), identity: id}, t)
@@ -99,7 +99,7 @@ func (all *Issuers) Find(chain []*x509.Certificate) (*Spec, error) {
 		return nil, fmt.Errorf("CAs of more than %d tenants have the name of its issuer, or identities of it: it has to be issued with an authority key identifier, and for one tenant", maxCandidates)
 	}
 	for _, t := range candidates {
-		if cas := all.of(t); !cas.counts(chain[0]) || !tlsreload.Issued(chain, cas.Pool, time.Now()) {
+		if cas := all.of(t); !cas.counts(chain[0]) || !tlsreload.Issued(chain, cas.Certs.Pool(), time.Now()) {
 			continue
 		}
 		if found != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"konnectivity/internal/testutil"
+	"konnectivity/internal/tlsreload"
 )
 
 // signer is a CA of a test. All have the same name.
@@ -75,8 +76,7 @@ func (s *signer) cross(other *signer) *x509.Certificate {
 
 // told is a tenant whose clients are told by certificate.
 func (s *signer) tenant(name string) *Spec {
-	cas := &CAs{Certs: []*x509.Certificate{s.cert}, Pool: x509.NewCertPool()}
-	cas.Pool.AddCert(s.cert)
+	cas := &CAs{Certs: tlsreload.CertsOf([]*x509.Certificate{s.cert})}
 	return &Spec{Name: name, ByCertificate: true, Clients: cas}
 }
 

@@ -92,8 +92,7 @@ func (t *Tokens) Equal(o *Tokens) bool {
 // CAs are those that certificates of one side must chain to. It does not
 // change.
 type CAs struct {
-	Certs []*x509.Certificate // at least one
-	Pool  *x509.CertPool      // the same
+	Certs tlsreload.Certs // at least one
 
 	// Only are the identities of which certificates must have one, sorted and in
 	// normal form; none: all count.
@@ -246,7 +245,7 @@ func parseCAs(file string, read reader) (*CAs, error) {
 		return nil, err
 	}
 	wrong := func(err error) error { return &FieldError{File: file, Err: err} }
-	c := &CAs{Pool: x509.NewCertPool()}
+	var certs []*x509.Certificate
 	blocks := 0
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if blocks++; block.Type != "CERTIFICATE" {
@@ -256,22 +255,20 @@ func parseCAs(file string, read reader) (*CAs, error) {
 		if err != nil {
 			return nil, wrong(errors.New(strings.TrimPrefix(err.Error(), "x509: ")))
 		}
-		c.Certs = append(c.Certs, cert)
-		c.Pool.AddCert(cert)
+		certs = append(certs, cert)
 	}
 	if blocks != bytes.Count(append([]byte("\n"), data...), []byte("\n-----BEGIN")) {
 		return nil, wrong(errors.New("not all that begins with -----BEGIN is a whole PEM block; is the file cut short?"))
 	}
-	if len(c.Certs) == 0 {
+	if len(certs) == 0 {
 		return nil, wrong(errors.New("no PEM certificate in it"))
 	}
-	raw := make([][]byte, len(c.Certs))
-	for i, cert := range c.Certs {
+	raw := make([][]byte, len(certs))
+	for i, cert := range certs {
 		raw[i] = cert.Raw
 	}
 	slices.SortFunc(raw, bytes.Compare)
-	c.Digest = sha256.Sum256(bytes.Join(slices.CompactFunc(raw, bytes.Equal), nil))
-	return c, nil
+	return &CAs{Certs: tlsreload.CertsOf(certs), Digest: sha256.Sum256(bytes.Join(slices.CompactFunc(raw, bytes.Equal), nil))}, nil
 }
 
 // parseCert reads the tenant's own certificate for servers, if there is one.
@@ -319,7 +316,7 @@ func (c *CAs) Recheck(chain []*x509.Certificate) error {
 	switch {
 	case c == nil:
 		return nil
-	case !tlsreload.StillIssued(chain, c.Pool) || !c.counts(chain[0]):
+	case !tlsreload.StillIssued(chain, c.Certs.Pool()) || !c.counts(chain[0]):
 		return errNotTrusted
 	}
 	return c.Lists.Check(chain)

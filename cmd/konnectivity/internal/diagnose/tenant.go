@@ -145,8 +145,8 @@ func (c *tenantChecker) checkLists(t *tenant.Spec) {
 }
 
 func (c *tenantChecker) checkCA(step, file string, cas *tenant.CAs) {
-	valid := 0
-	for _, ca := range cas.Certs {
+	valid, all := 0, cas.Certs.Parse()
+	for _, ca := range all {
 		cause, hint := invalidTime(file, ca, c.now, "Issue a new CA and certificates.")
 		switch {
 		case cause == "" && !ca.IsCA:
@@ -154,7 +154,7 @@ func (c *tenantChecker) checkCA(step, file string, cas *tenant.CAs) {
 			valid++
 		case cause == "":
 			valid++
-		case len(cas.Certs) == 1:
+		case len(all) == 1:
 			c.fail(step, cause, hint)
 			return
 		default:
@@ -165,7 +165,7 @@ func (c *tenantChecker) checkCA(step, file string, cas *tenant.CAs) {
 		c.fail(step, file+": no certificate in it is valid now", "Issue a new CA and certificates.")
 		return
 	}
-	found := names(cas.Certs) + until(cas.Certs[0].NotAfter)
+	found := names(all) + until(all[0].NotAfter)
 	if len(cas.Only) > 0 {
 		found += ", for certificates of " + strings.Join(cas.Only, ", ")
 	}
@@ -217,7 +217,7 @@ func (c *tenantChecker) issued(cert *tls.Certificate, by *tenant.CAs) bool {
 	if by == nil {
 		return false
 	}
-	opts := x509.VerifyOptions{Roots: by.Pool, Intermediates: x509.NewCertPool(), CurrentTime: c.now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
+	opts := x509.VerifyOptions{Roots: by.Certs.Pool(), Intermediates: x509.NewCertPool(), CurrentTime: c.now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
 	for _, der := range cert.Certificate[1:] {
 		if more, err := x509.ParseCertificate(der); err == nil {
 			opts.Intermediates.AddCert(more)
