@@ -14,9 +14,11 @@ const (
 	idleInterval = 5 * time.Second
 
 	// idleShare is the share of one processor below which a process counts as
-	// idle. A server with 2,000 links of 1,000 clusters uses half of that for
-	// their pings.
+	// idle, for each idleHeap of live heap that it has begun. Pings take as much more
+	// as links take memory: a server with 2,000 links of 1,000 clusters has 40 MB, and
+	// uses half of the share.
 	idleShare = 0.1
+	idleHeap  = 64 << 20
 
 	// minAllocated is how many bytes must have been allocated since the last
 	// release to make another one worthwhile. It is a quarter of the live heap
@@ -85,7 +87,7 @@ func (d *idleDetector) due(cpu time.Duration, now heap) bool {
 	if now.allocated-d.heap.allocated > max(minAllocated, now.live/liveShare) {
 		d.pause = 0
 	}
-	if used > time.Duration(idleShare*float64(idleInterval)) {
+	if used > time.Duration(idleShare*float64(idleInterval)*float64(1+now.live/idleHeap)) {
 		return false
 	}
 	if d.pause > 0 {

@@ -29,6 +29,9 @@ func TestIdleDetector(t *testing.T) {
 		{quiet, 10 << 20, 80 << 20, false}, // little, beside what there is
 		{quiet, 11 << 20, 80 << 20, true},
 		{quiet, 0, 80 << 20, false},
+		{busy, 21 << 20, 40 << 20, false}, // more than the pings of what it holds
+		{busy, 21 << 20, 80 << 20, true},
+		{2 * busy, 21 << 20, 80 << 20, false},
 	} {
 		cpu += step.used
 		now.allocated += step.bytes
