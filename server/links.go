@@ -65,8 +65,8 @@ func (s *Server) meetLink(ctx context.Context, c *frontend.Conn, cfg link.Config
 }
 
 // serveLink serves a link on this goroutine until it has ended, or ctx has, or, once
-// drains has, it carries nothing; nil: it does not drain. Either way leave is called at once,
-// which is to end the link: what the link still runs then may take its time.
+// drains has, it carries nothing; nil: it does not drain. Either way leave is called then,
+// which is to end the link: what the link still runs may take its time.
 func serveLink(ctx, drains context.Context, session *link.Session, leave func()) {
 	var left atomic.Bool
 	end := func() {

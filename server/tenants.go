@@ -210,7 +210,7 @@ func (t *tenants) newGuest(spec *tenant.Spec, side side) *tlsreload.Guest {
 	g := &tlsreload.Guest{Key: spec.Name, Cert: spec.Cert}
 	if cas := side.cas(spec); cas != nil {
 		g.Key += " " + hex.EncodeToString(cas.Digest[:])
-		g.CAs, g.Lists = cas.Certs, cas.Lists
+		g.CAs, g.Lists = cas.Pool, cas.Lists
 		if len(cas.Only) > 0 {
 			g.Judge = func(cert *x509.Certificate) error { return t.now.Load().table.Admit(spec, cas, cert) }
 		}

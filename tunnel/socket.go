@@ -267,6 +267,6 @@ func socketFailure(raw syscall.RawConn) error {
 
 // pollSocket is poll; 0 once the socket is closed.
 func pollSocket(raw syscall.RawConn) (events int16) {
-	_ = raw.Control(func(fd uintptr) { events = poll(fd, 0) })
+	_ = raw.Control(func(fd uintptr) { events, _ = poll(fd, 0) })
 	return events
 }

@@ -15,16 +15,19 @@ const (
 // poll asks the kernel about fd, without waiting and without taking
 // an error away from the next read. pollErr is a reset, or silence that
 // TCP took for death; pollHup is that nothing can be sent or received any more.
-// Neither need be asked for.
-func poll(fd uintptr, events int16) int16 {
+// Neither need be asked for. ok is false if the kernel did not answer.
+func poll(fd uintptr, events int16) (now int16, ok bool) {
 	p := struct {
 		fd              int32
 		events, revents int16
 	}{fd: int32(fd), events: events}
-	var now syscall.Timespec
-	_, _, _ = syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&now)), 0, 0, 0)
-	return p.revents
+	var wait syscall.Timespec
+	_, _, errno := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(&wait)), 0, 0, 0)
+	return p.revents, errno == 0
 }
 
 // hasInput reports whether a read would return at once.
-func hasInput(fd uintptr) bool { return poll(fd, pollIn) != 0 }
+func hasInput(fd uintptr) bool {
+	now, ok := poll(fd, pollIn)
+	return now != 0 || !ok // or it would wait for ever
+}

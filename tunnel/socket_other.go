@@ -8,4 +8,4 @@ const (
 )
 
 // poll knows nothing on these systems: only a read or a write notices a reset.
-func poll(uintptr, int16) int16 { return 0 }
+func poll(uintptr, int16) (now int16, ok bool) { return 0, false }

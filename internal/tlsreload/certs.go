@@ -24,17 +24,14 @@ func CertsOf(parsed []*x509.Certificate) Certs {
 	return Certs(all.String())
 }
 
-// Parse returns the certificates, which takes some 20 µs each.
+// Parse returns the certificates, which takes 10 to 40 µs each.
 func (c Certs) Parse() []*x509.Certificate {
 	parsed, _ := x509.ParseCertificates([]byte(c)) // which cannot fail: CertsOf had them parsed
 	return parsed
 }
 
-// Pool returns the certificates as a pool; nil: there are none.
+// Pool returns the certificates as a pool, and takes as long.
 func (c Certs) Pool() *x509.CertPool {
-	if c == "" {
-		return nil
-	}
 	pool := x509.NewCertPool()
 	for _, cert := range c.Parse() {
 		pool.AddCert(cert)

@@ -15,15 +15,17 @@ import (
 type Choose func(*tls.ClientHelloInfo) (*Guest, error)
 
 // Guest is one more party for which a listener performs handshakes, with a
-// certificate and CAs of its own. It is for one listener, and must not be changed or
-// copied once it is in use.
+// certificate and CAs of its own. It must not be changed once it is in use.
 type Guest struct {
 	// Key is different for each guest, and changes when a guest's trust does: a
 	// session is resumed only under the key it began with. It must not be empty.
 	Key string
 
 	Cert *tls.Certificate // shown to peers; nil: the Source's
-	CAs  Certs            // that peers' certificates must chain to; none: they need none
+
+	// CAs returns those that peers' certificates must chain to; nil: they need none. It is
+	// called for each handshake, and must not block.
+	CAs func() *x509.CertPool
 
 	Lists *Lists // refuse peers whose certificates they name, as those of the Source do its own; nil: none
 
@@ -58,7 +60,11 @@ func (g *Guest) configFor(s *Source, listener, base *tls.Config, m *material) *t
 
 // trustingConfig is for a handshake of a peer that the guest's CAs have to have issued.
 func (s *Source) trustingConfig(base *tls.Config, m *material, g *Guest) *tls.Config {
-	c := s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs.Pool(), g.Lists)
+	var cas *x509.CertPool
+	if g.CAs != nil {
+		cas = g.CAs()
+	}
+	c := s.serverConfig(base, cmp.Or(g.Cert, m.cert), cas, g.Lists)
 	if verify := c.VerifyConnection; verify != nil && g.Judge != nil {
 		c.VerifyConnection = func(state tls.ConnectionState) error {
 			if err := g.Judge(state.PeerCertificates[0]); err != nil {

@@ -23,7 +23,7 @@ func TestGuestsAreIsolated(t *testing.T) {
 			d.put(issue(t, own, "own server"), own)
 			shown := issue(t, a, "server of a").TLS()
 			owner := ""
-			guest := &tlsreload.Guest{Key: "a 1", Cert: &shown, CAs: certsOf(a)}
+			guest := &tlsreload.Guest{Key: "a 1", Cert: &shown, CAs: a.Pool}
 			s := source(t, d.files(), tlsreload.Options{Name: "server"})
 			server := s.ServerFor(func(*tls.ClientHelloInfo) (*tlsreload.Guest, error) {
 				switch owner {
@@ -54,13 +54,13 @@ func TestGuestsAreIsolated(t *testing.T) {
 			}
 			owner = "a"
 			mustPass(t, handshake(t, server, client))
-			guest = &tlsreload.Guest{Key: "b", CAs: certsOf(b)}
+			guest = &tlsreload.Guest{Key: "b", CAs: b.Pool}
 			if o := handshake(t, server, client); o.err() == nil {
 				t.Error("a guest's client is let in by another")
 			}
-			guest = &tlsreload.Guest{Key: "a 2", Cert: &shown, CAs: certsOf(a)}
+			guest = &tlsreload.Guest{Key: "a 2", Cert: &shown, CAs: a.Pool}
 			mustPass(t, handshake(t, server, client))
-			guest = &tlsreload.Guest{Key: "a 3", Cert: &shown, CAs: certsOf(a)}
+			guest = &tlsreload.Guest{Key: "a 3", Cert: &shown, CAs: a.Pool}
 			if o := mustPass(t, handshake(t, server, client)); o.client.DidResume {
 				t.Error("a session is resumed under another key")
 			}

@@ -2,7 +2,6 @@ package tlsreload_test
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -151,8 +150,3 @@ func mustPass(t *testing.T, o outcome) outcome {
 
 func serverCN(o outcome) string { return o.client.PeerCertificates[0].Subject.CommonName }
 func clientCN(o outcome) string { return o.server.PeerCertificates[0].Subject.CommonName }
-
-// certsOf is a CA's certificate.
-func certsOf(ca *pki.CA) tlsreload.Certs {
-	return tlsreload.CertsOf([]*x509.Certificate{ca.Certificate()})
-}

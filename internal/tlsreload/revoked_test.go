@@ -160,10 +160,10 @@ func TestAGuestsListsRefuseItsPeers(t *testing.T) {
 	}
 	for what, guest := range map[string]func(l *tlsreload.Lists) *tlsreload.Guest{
 		"by name": func(l *tlsreload.Lists) *tlsreload.Guest {
-			return &tlsreload.Guest{Key: "a", CAs: certsOf(a), Lists: l}
+			return &tlsreload.Guest{Key: "a", CAs: a.Pool, Lists: l}
 		},
 		"by name, judged": func(l *tlsreload.Lists) *tlsreload.Guest {
-			return &tlsreload.Guest{Key: "a", CAs: certsOf(a), Lists: l, Judge: func(*x509.Certificate) error { return nil }}
+			return &tlsreload.Guest{Key: "a", CAs: a.Pool, Lists: l, Judge: func(*x509.Certificate) error { return nil }}
 		},
 		"by certificate": func(l *tlsreload.Lists) *tlsreload.Guest {
 			return &tlsreload.Guest{Key: "a", Verify: l.Check}

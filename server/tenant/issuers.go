@@ -99,7 +99,7 @@ func (all *Issuers) Find(chain []*x509.Certificate) (*Spec, error) {
 		return nil, fmt.Errorf("CAs of more than %d tenants have the name of its issuer, or identities of it: it has to be issued with an authority key identifier, and for one tenant", maxCandidates)
 	}
 	for _, t := range candidates {
-		if cas := all.of(t); !cas.counts(chain[0]) || !tlsreload.Issued(chain, cas.Certs.Pool(), time.Now()) {
+		if cas := all.of(t); !cas.counts(chain[0]) || !tlsreload.Issued(chain, cas.Pool(), time.Now()) {
 			continue
 		}
 		if found != nil {

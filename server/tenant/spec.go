@@ -93,6 +93,7 @@ func (t *Tokens) Equal(o *Tokens) bool {
 // change.
 type CAs struct {
 	Certs tlsreload.Certs // at least one
+	many  *x509.CertPool  // the same, of more than fewCAs; else nil
 
 	// Only are the identities of which certificates must have one, sorted and in
 	// normal form; none: all count.
@@ -238,6 +239,18 @@ func (t *Spec) opened(was *Spec) error {
 	return nil
 }
 
+// fewCAs is how many CAs are parsed for each handshake, in 40 µs at most. Handshakes take ten
+// times as long, most tenants have one CA or two, and thousands of them would be kept parsed.
+const fewCAs = 4
+
+// Pool is the CAs as a pool.
+func (c *CAs) Pool() *x509.CertPool {
+	if c.many != nil {
+		return c.many
+	}
+	return c.Certs.Pool()
+}
+
 // parseCAs reads a CA bundle.
 func parseCAs(file string, read reader) (*CAs, error) {
 	data, err := read(file)
@@ -268,7 +281,11 @@ func parseCAs(file string, read reader) (*CAs, error) {
 		raw[i] = cert.Raw
 	}
 	slices.SortFunc(raw, bytes.Compare)
-	return &CAs{Certs: tlsreload.CertsOf(certs), Digest: sha256.Sum256(bytes.Join(slices.CompactFunc(raw, bytes.Equal), nil))}, nil
+	c := &CAs{Certs: tlsreload.CertsOf(certs), Digest: sha256.Sum256(bytes.Join(slices.CompactFunc(raw, bytes.Equal), nil))}
+	if len(certs) > fewCAs {
+		c.many = c.Certs.Pool()
+	}
+	return c, nil
 }
 
 // parseCert reads the tenant's own certificate for servers, if there is one.
@@ -316,7 +333,7 @@ func (c *CAs) Recheck(chain []*x509.Certificate) error {
 	switch {
 	case c == nil:
 		return nil
-	case !tlsreload.StillIssued(chain, c.Certs.Pool()) || !c.counts(chain[0]):
+	case !tlsreload.StillIssued(chain, c.Pool()) || !c.counts(chain[0]):
 		return errNotTrusted
 	}
 	return c.Lists.Check(chain)

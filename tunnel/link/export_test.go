@@ -1,6 +1,9 @@
 package link
 
-import "net"
+import (
+	"bytes"
+	"crypto/tls"
+)
 
 // Allow sets how many streams the peer may have; 65,536 unless it is called.
 func (ses *Session) Allow(streams int) {
@@ -24,14 +27,12 @@ func (ses *Session) Orphans() int {
 	return ses.sender.queue.orphans
 }
 
-// TLSBuffers are the bytes that TLS keeps to read into; nil: a link over conn cannot rest.
-func TLSBuffers(conn net.Conn) (all []int) {
-	r := restOf(conn)
-	if r.socket == nil {
-		return nil
-	}
-	for _, b := range r.buffer {
-		all = append(all, b.Cap())
-	}
-	return all
+// TLSBuffers are the bytes that TLS keeps to read into.
+func TLSBuffers(conn *tls.Conn) []int {
+	return []int{private[bytes.Buffer](conn, "rawInput").Cap(), private[bytes.Buffer](conn, "hand").Cap()}
+}
+
+// TakesNoTickets reports whether TLS drops tickets that come now.
+func TakesNoTickets(conn *tls.Conn) bool {
+	return (*private[*tls.Config](conn, "config")).SessionTicketsDisabled
 }

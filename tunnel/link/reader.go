@@ -46,7 +46,7 @@ func (r *frameReader) run() error {
 // waits for no stream, but while the peer leaves too many answers unread.
 func (r *frameReader) read() error {
 	out := &r.ses.sender
-	r.buf = tunnel.NewRecord()
+	r.buf, r.pos, r.have, r.shared = tunnel.NewRecord(), 0, 0, false
 	defer func() { r.buf.Release() }()
 	defer r.unflushed.flush()
 	read := 0 // bytes since the last flush
@@ -169,11 +169,9 @@ func (r *frameReader) payload(n, head int) error {
 	return r.handleData(r.buf.View(from, from+n, head), fin)
 }
 
-// rests reports whether the link may rest now. It may not after the first read without
-// streams: one that has just carried a stream is likely to carry the next.
-func (r *frameReader) rests() bool {
-	return r.quiet > 1 && r.pos == r.have && r.have < r.buf.Len() && r.rest.can()
-}
+// rests reports whether the link rests after this read. It does not after the first one
+// without streams: one that has just carried a stream is likely to carry the next.
+func (r *frameReader) rests() bool { return r.quiet > 1 && r.pos == r.have && r.rest.can() }
 
 // makeRoom prepares the buffer for the next read. It moves unparsed bytes to the start,
 // or to a new buffer if streams refer to this one.

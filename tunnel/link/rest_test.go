@@ -22,7 +22,7 @@ func TestALinkRests(t *testing.T) {
 	for what, carries := range map[string]bool{"after the handshake": false, "after bulk": true} {
 		t.Run(what, func(t *testing.T) {
 			near, far := tlsPair(t)
-			if before := link.TLSBuffers(far); len(before) != 2 || slices.Contains(before, 0) {
+			if before := link.TLSBuffers(far.(*tls.Conn)); slices.Contains(before, 0) {
 				t.Fatalf("a handshake leaves %v bytes, want two buffers", before)
 			}
 			cfg := link.Config{PingInterval: 50 * time.Millisecond, DeadAfter: patience}
@@ -42,7 +42,7 @@ func TestALinkRests(t *testing.T) {
 			awaitPings(t, b, 3)
 			_, _ = a.Close(), b.Close()
 			for _, conn := range []net.Conn{near, far} {
-				for _, n := range link.TLSBuffers(conn) {
+				for _, n := range link.TLSBuffers(conn.(*tls.Conn)) {
 					if n > 1<<10 { // more than the last goodbye took
 						t.Errorf("a buffer of %d bytes is left", n)
 					}
@@ -116,4 +116,32 @@ func TestALinkRestsOnASmallStack(t *testing.T) {
 	}
 	each := func() int { return (stacks() - before) / (2 * links) }
 	testutil.Eventually(t, "links rest on 3 KiB each", func() bool { return each() < 3<<10 })
+}
+
+// What came in one TLS record with the peer's HELLO is read before the link rests.
+func TestFramesBehindHelloAreRead(t *testing.T) {
+	near, far := tlsPair(t)
+	peer := &rawPeer{t: t, conn: near}
+	go peer.send(helloFrame(byte(link.RoleAgent)), frame{tPing, 0, 0, u64(7)})
+	ses := testutil.Must(link.Accept(t.Context(), far, link.Config{Hello: link.Hello{Role: link.RoleServer}}))(t)
+	defer ses.Close()
+	for {
+		f, err := peer.read()
+		if err != nil {
+			t.Fatalf("no answer to PING comes: %v", err)
+		}
+		if f.typ == tPing && f.flags != 0 {
+			break
+		}
+	}
+}
+
+// A ticket that comes behind HELLO is not kept for a dial that would look for the
+// certificates which TLS has forgotten.
+func TestLateTicketsAreNotKept(t *testing.T) {
+	near, far := tlsPair(t)
+	sessions(t, near, far, link.Config{}, link.Config{})
+	if !link.TakesNoTickets(near.(*tls.Conn)) {
+		t.Error("TLS would keep it; does a new version of Go have its Config elsewhere?")
+	}
 }

@@ -177,7 +177,7 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 	if buffer := ses.sender.buffer; buffer != nil {
 		buffer.take(ses.reader.unflushed.flush, &ses.sender.writes)
 	}
-	ses.reader.rest = restOf(conn) // here, since it takes more stack than Run has
+	ses.reader.rest = prepareRest(conn) // here, since it takes more stack than Run has
 	now := time.Now()
 	ses.alive.looked, ses.alive.heard = now, now
 	ses.wg.Add(1) // Run
@@ -222,7 +222,7 @@ func setDefault(d *time.Duration, value time.Duration) {
 
 // Run reads until the session ends. It is the only goroutine that lasts as long as the
 // session: most links do nothing most of their lives, and a server of many clusters has
-// thousands. Only the caller of Meet calls it, once.
+// thousands. Of this package's users, only the caller of Meet calls it, once.
 func (ses *Session) Run() {
 	defer ses.wg.Done()
 	ses.fail(ses.reader.run())

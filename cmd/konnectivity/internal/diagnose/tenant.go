@@ -217,7 +217,7 @@ func (c *tenantChecker) issued(cert *tls.Certificate, by *tenant.CAs) bool {
 	if by == nil {
 		return false
 	}
-	opts := x509.VerifyOptions{Roots: by.Certs.Pool(), Intermediates: x509.NewCertPool(), CurrentTime: c.now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
+	opts := x509.VerifyOptions{Roots: by.Pool(), Intermediates: x509.NewCertPool(), CurrentTime: c.now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
 	for _, der := range cert.Certificate[1:] {
 		if more, err := x509.ParseCertificate(der); err == nil {
 			opts.Intermediates.AddCert(more)
