@@ -13,7 +13,8 @@
 // A Session consists of a reader, a writer and books.
 //
 // The frameReader (reader.go) is the read loop. It parses frames and hands them to
-// streams. It never writes to the connection, and waits for no stream.
+// streams. It never writes to the connection, and waits for no stream. Without streams it
+// rests (rest.go): it holds no buffer, and waits on a small stack.
 //
 // The sender (sender.go) is the writing side. Its sendQueue orders frames and turns; its
 // frameWriter writes them. A stream that has something to send takes the turn and writes on
