@@ -1,15 +1,17 @@
 // Package small has a map that takes little memory while it has few entries.
 package small
 
-import "iter"
+import (
+	"iter"
+	"slices"
+)
 
 // most is how many entries are kept in a list. Go's own map has room for eight from the first
 // one on, which for keys of some strings is half a kilobyte.
 const most = 8
 
-// Map is a map for something of which there are thousands, each with one or two entries
-// mostly. The zero Map is empty. Like a map, it must not be changed by one goroutine while
-// another uses it.
+// Map is for something that exists thousands of times and mostly has one or two entries. The
+// zero Map is empty. Like a map, it must not be changed by one goroutine while another uses it.
 type Map[K comparable, V any] struct {
 	list []entry[K, V]
 	many map[K]V // instead of list, once there were more than most
@@ -23,36 +25,30 @@ type entry[K comparable, V any] struct {
 // Len is how many entries there are.
 func (m *Map[K, V]) Len() int { return len(m.list) + len(m.many) }
 
-// Get returns the entry with a key, or the zero value.
-func (m *Map[K, V]) Get(key K) V {
+// find returns the index in list of a key, -1 if it is not there.
+func (m *Map[K, V]) find(key K) int {
 	for i := range m.list {
 		if m.list[i].key == key {
-			return m.list[i].value
+			return i
 		}
+	}
+	return -1
+}
+
+// Get returns the entry with a key, or the zero value.
+func (m *Map[K, V]) Get(key K) V {
+	if i := m.find(key); i >= 0 {
+		return m.list[i].value
 	}
 	return m.many[key]
 }
 
-// Has reports whether there is an entry with a key.
-func (m *Map[K, V]) Has(key K) bool {
-	for i := range m.list {
-		if m.list[i].key == key {
-			return true
-		}
-	}
-	_, ok := m.many[key]
-	return ok
-}
-
 // Set adds an entry, or replaces the one with that key.
 func (m *Map[K, V]) Set(key K, value V) {
-	for i := range m.list {
-		if m.list[i].key == key {
-			m.list[i].value = value
-			return
-		}
-	}
+	i := m.find(key)
 	switch {
+	case i >= 0:
+		m.list[i].value = value
 	case m.many != nil:
 		m.many[key] = value
 	case len(m.list) < most:
@@ -68,14 +64,9 @@ func (m *Map[K, V]) Set(key K, value V) {
 
 // Delete removes the entry with a key, if there is one.
 func (m *Map[K, V]) Delete(key K) {
-	for i := range m.list {
-		if m.list[i].key == key {
-			last := len(m.list) - 1
-			m.list[i] = m.list[last]
-			m.list[last] = entry[K, V]{}
-			m.list = m.list[:last]
-			return
-		}
+	if i := m.find(key); i >= 0 {
+		m.list = slices.Delete(m.list, i, i+1)
+		return
 	}
 	if delete(m.many, key); len(m.many) == 0 {
 		m.many = nil

@@ -1,27 +1,18 @@
 package tlsreload
 
-import (
-	"crypto/x509"
-	"strings"
-)
+import "crypto/x509"
 
-// Certs are certificates in DER, one after the other; "" are none. They take a fraction of
-// what they take when parsed, 2 to 4 KB each, and are for what is kept long and seldom
-// needed.
+// Certs are certificates in DER, one after the other; "" are none. Each takes some 400 bytes,
+// and 2 to 4 KB once it is parsed: Certs are for those that are seldom needed.
 type Certs string
 
 // CertsOf returns parsed certificates as Certs.
 func CertsOf(parsed []*x509.Certificate) Certs {
-	size := 0
+	var der []byte
 	for _, cert := range parsed {
-		size += len(cert.Raw)
+		der = append(der, cert.Raw...)
 	}
-	var all strings.Builder
-	all.Grow(size)
-	for _, cert := range parsed {
-		all.Write(cert.Raw)
-	}
-	return Certs(all.String())
+	return Certs(der)
 }
 
 // Parse returns the certificates, which takes 10 to 40 µs each.

@@ -150,8 +150,8 @@ func (c *Conn) Go(do func()) { c.rest = do }
 // soon. Only handlers may call it, and not from the function given to Go.
 func (c *Conn) AtEnd(do func()) { c.ends = append(c.ends, do) }
 
-// serveRest calls the function given to Go. Meanwhile the certificates by which the peer has
-// proved who it is would only take memory, 3 KB.
+// serveRest calls the function given to Go, without the TLS state: the peer's certificates
+// take 3 KB, and only handlers ask for them.
 func (c *Conn) serveRest() {
 	c.state = nil
 	c.rest()

@@ -13,7 +13,7 @@ import (
 // registry's lock guards it. The zero value is empty, and small: a server of many
 // clusters has two for each.
 type index struct {
-	present small.Map[*conn, struct{}]
+	present small.Map[*conn, bool]
 	all     group
 	keyed   small.Map[key, *group] // those that have members
 	lengths [2]prefixLengths       // of the prefixes in keyed: IPv4, IPv6
@@ -71,7 +71,7 @@ func (c *conn) keys() []key {
 }
 
 func (x *index) join(c *conn) {
-	x.present.Set(c, struct{}{})
+	x.present.Set(c, true)
 	if x.all.count() == 0 {
 		x.tell(key{kind: byAnyAgent}, true)
 	}
@@ -92,7 +92,7 @@ func (x *index) join(c *conn) {
 
 // leave is a no-op for a connection that has left.
 func (x *index) leave(c *conn) {
-	if !x.present.Has(c) {
+	if !x.present.Get(c) {
 		return
 	}
 	x.present.Delete(c)
@@ -120,7 +120,7 @@ func (x *index) tell(k key, there bool) {
 }
 
 func (x *index) changed(c *conn) {
-	if !x.present.Has(c) {
+	if !x.present.Get(c) {
 		return
 	}
 	x.all.changed(c)

@@ -19,7 +19,7 @@ const stayTime = time.Second
 func (r *Registry) leave(c *conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.index.present.Has(c) {
+	if !r.index.present.Get(c) {
 		return
 	}
 	r.index.leave(c)
@@ -33,7 +33,7 @@ func (r *Registry) leave(c *conn) {
 func (r *Registry) giveUp(c *conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.lost.present.Has(c) {
+	if r.lost.present.Get(c) {
 		r.lost.leave(c)
 		r.wakeWaiters()
 	}
@@ -69,7 +69,7 @@ func (r *Registry) doubtLater(c *conn, before []*conn) (stop func()) {
 func (r *Registry) stays(c *conn) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.index.present.Has(c) && !c.draining && c.backend.Life().Err() == nil
+	return r.index.present.Get(c) && !c.draining && c.backend.Life().Err() == nil
 }
 
 // doubt makes an agent show that it still uses these connections: it has made a

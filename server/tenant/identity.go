@@ -107,7 +107,9 @@ func IdentityOf(cert *x509.Certificate) tunnel.Identity {
 // narrow has only certificates with one of these identities count.
 func (c *CAs) narrow(identities []string) *CAs {
 	only := slices.Compact(slices.Sorted(slices.Values(identities)))
-	return &CAs{Certs: c.Certs, many: c.many, Only: only, Digest: sha256.Sum256(fmt.Appendf(nil, "%x %q", c.Digest, only))}
+	narrow := *c
+	narrow.Only, narrow.Digest = only, sha256.Sum256(fmt.Appendf(nil, "%x %q", c.Digest, only))
+	return &narrow
 }
 
 // counts says whether a certificate that one of the CAs has issued has an identity

@@ -42,7 +42,9 @@ func (t *Spec) parseLists(read reader) error {
 
 // revoke has certificates not count that the lists of a file name.
 func (c *CAs) revoke(lists *tlsreload.Lists, file []byte) *CAs {
-	return &CAs{Certs: c.Certs, many: c.many, Only: c.Only, Lists: lists, Digest: sha256.Sum256(fmt.Appendf(nil, "%x %x", c.Digest, sha256.Sum256(file)))}
+	with := *c
+	with.Lists, with.Digest = lists, sha256.Sum256(fmt.Appendf(nil, "%x %x", c.Digest, sha256.Sum256(file)))
+	return &with
 }
 
 // ListsUntil is when the first of the tenant's revocation lists is to be replaced; zero: it

@@ -109,8 +109,7 @@ func (r *frameReader) parse() error {
 	r.ses.mu.Lock()
 	defer r.ses.mu.Unlock()
 	defer func() {
-		r.quiet++
-		if !r.ses.streams.empty() {
+		if r.quiet++; !r.ses.streams.empty() {
 			r.quiet = 0
 		}
 	}()
