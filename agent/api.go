@@ -102,11 +102,10 @@ func (a *apiFront) start(ctx context.Context, conn net.Conn, ended func()) {
 	}
 	_ = a.Slots.Serve(c)
 	go func() {
-		defer ended()
 		c.ahead = admission.NewLookahead(c.Conn, apiAhead, nil)
 		c.Ask(ctx, "api", link.APIAddress, c.ahead)
 		c.Flow.Network = link.NetworkAPI
-		a.Forward(c, &c.Client, func(_ tunnel.Conn, err error) (tunnel.Conn, error) { return a.answer(c, err) })
+		a.Forward(c, &c.Client, func(_ tunnel.Conn, err error) (tunnel.Conn, error) { return a.answer(c, err) }, ended)
 	}()
 }
 

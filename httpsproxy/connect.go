@@ -34,16 +34,16 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 	read, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	major, minor, rec := r.ProtoMajor, r.ProtoMinor, newRecord(c, kindConnect, r, address)
 	ahead := admission.NewLookahead(c.conn, readAhead, read)
+	answer := &connectAnswer{conn: c.conn, ahead: ahead, proto: fmt.Sprintf("HTTP/%d.%d", major, minor)}
+	if refused == nil {
+		go s.tunnel(c, answer, rec)
+		return
+	}
 	c.detach(func() {
-		answer := &connectAnswer{conn: c.conn, ahead: ahead, proto: fmt.Sprintf("HTTP/%d.%d", major, minor)}
-		defer s.log(rec)
-		if refused != nil {
-			rec.refuse(refused)
-			s.count(rec)
-			answer.refuse(refused)
-			return
-		}
-		rec.err = s.tunnel(c, answer, rec)
+		rec.refuse(refused)
+		s.count(rec)
+		answer.refuse(refused)
+		s.log(rec)
 	})
 }
 
@@ -61,12 +61,12 @@ func requestID(r *http.Request) (id string, parent uint64) {
 	return cmp.Or(id, tunnel.NewID()), parent
 }
 
-// tunnel dials, answers and relays; it returns when the tunnel has ended.
-func (s *Server) tunnel(c *client, answer *connectAnswer, rec *record) error {
+// tunnel dials, answers and relays, and ends c with the tunnel, possibly after it has
+// returned.
+func (s *Server) tunnel(c *client, answer *connectAnswer, rec *record) {
 	ctx, cancel := context.WithCancelCause(c.ctx)
-	defer cancel(nil)
 	answer.watch = admission.NewWatch(c.conn, answer.ahead, cancel)
-	err := s.Forwarder.Forward(ctx, rec.flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	tunnel.Serve(ctx, s.Forwarder, rec.flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		near, err := answer.give(far, err)
 		rec.status = answer.status
 		if err != nil {
@@ -74,11 +74,14 @@ func (s *Server) tunnel(c *client, answer *connectAnswer, rec *record) error {
 		}
 		s.count(rec)
 		return near, err
+	}, func(err error) {
+		cancel(nil)
+		if rec.err = err; err != nil && rec.outcome == front.OutcomeOK {
+			rec.outcome = outcomeBroken
+		}
+		s.log(rec)
+		c.ended()
 	})
-	if err != nil && rec.outcome == front.OutcomeOK {
-		rec.outcome = outcomeBroken
-	}
-	return err
 }
 
 // connectAnswer answers the client of a CONNECT.

@@ -267,14 +267,17 @@ func (streams) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer
 		return errNotHanded
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(h.life, func() {
+	stop := context.AfterFunc(h.life, func() {
 		if wasCut(h.life) { // else what the client wrote before it went is delivered
 			cancel(context.Cause(h.life))
 		}
-	})()
+	})
 	h.flows.Add(1)
-	defer h.flows.Add(-1)
+	f.AtEnd(func() {
+		h.flows.Add(-1)
+		stop()
+		cancel(nil)
+	})
 	return h.cluster.forwarder.Forward(ctx, f, answer)
 }
 

@@ -269,6 +269,7 @@ func (w *forwarded) tellState(ctx context.Context, f *tunnel.Flow, answer tunnel
 		_, _ = far.Write(w.server.site.State(ctx))
 		_ = far.Close()
 	})
+	f.Leave = nil // so that Forward waits for the end
 	return (&tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return tunnel.Wrap(near), nil
 	})}).Forward(ctx, f, answer)

@@ -253,7 +253,7 @@ func TestDrainHurriesNewConnections(t *testing.T) {
 		s.hurry()
 		began := time.Now()
 		go func() { _, _ = io.Copy(io.Discard, silent) }()
-		s.serve(t.Context(), c)
+		s.serve(t.Context(), c, func() {})
 		if took := time.Since(began); took > front.DrainHandshake+time.Second {
 			t.Errorf("it was given %v", took)
 		}

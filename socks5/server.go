@@ -87,10 +87,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 // or was given to Options.Other. It is cut short when ctx ends.
 func (s *Server) start(ctx context.Context, conn tunnel.Conn, ended func()) {
 	if c := s.admit(conn); c != nil {
-		go func() {
-			defer ended()
-			s.serve(ctx, c)
-		}()
+		go s.serve(ctx, c, ended)
 		return
 	}
 	ended()
@@ -108,9 +105,11 @@ func (s *Server) admit(conn tunnel.Conn) *client {
 }
 
 // serve handles one admitted connection.
-func (s *Server) serve(ctx context.Context, c *client) {
+func (s *Server) serve(ctx context.Context, c *client, ended func()) {
 	if s.prepare(ctx, c) {
-		s.Forward(c, &c.Client, c.answer)
+		s.Forward(c, &c.Client, c.answer, ended)
+	} else {
+		ended()
 	}
 }
 

@@ -77,9 +77,10 @@ func (s *Server) start(ctx context.Context, conn net.Conn, ended func()) {
 	}
 	_ = s.Slots.Serve(c) // it has nothing left to say before its dial, so it never waits and cannot be evicted
 	go func() {
-		defer ended()
 		if s.prepare(ctx, c, conn) {
-			s.Forward(c, &c.Client, c.answer)
+			s.Forward(c, &c.Client, c.answer, ended)
+		} else {
+			ended()
 		}
 	}()
 }

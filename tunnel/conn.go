@@ -70,6 +70,14 @@ type Source interface {
 	// it takes. Where Deliver returns false, nothing has changed: the Source
 	// has no read loop to deliver on, and must be read.
 	Deliver(r Receiver) bool
+
+	// Rest makes a Source that has to be read take less memory while nothing comes: from
+	// then on, where ReadChunks has waited for a second or two, it returns 0 and no error.
+	// That ends the turn of the goroutine that reads, which then has to leave the Source
+	// alone. Once there is something to read, r.Ready is called, and nothing else of r is
+	// ever. Rest is called once, by the goroutine that is about to read. Where it returns
+	// false, nothing has changed: ReadChunks waits.
+	Rest(r Receiver) bool
 }
 
 // Receiver takes what a Source delivers. Every byte reaches it once and in

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"io"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -17,10 +18,18 @@ type direction struct {
 	count    tally
 	pace     *Pace // nil: none
 	inOrder  bool  // dst took all bytes of src, and its end
+}
 
-	// batch is here and not on the stack of pump, which TLS under it fills
-	// to 4 KiB; a little more, and every connection would take 8.
-	batch [batchSize]Chunk
+// batch is what moves at once. It is not on the stack of pump, which TLS under it fills to
+// 4 KiB, and no part of a direction, most of which wait.
+type batch [batchSize]Chunk
+
+var batches = sync.Pool{New: func() any { return new(batch) }}
+
+// free returns b to the pool. Its chunks were released.
+func (b *batch) free() {
+	*b = batch{}
+	batches.Put(b)
 }
 
 func newDirection(r *Relay, up bool, dst, src Conn) *direction {
@@ -32,15 +41,16 @@ func newDirection(r *Relay, up bool, dst, src Conn) *direction {
 // spot; else it returns false, and pump is to be run.
 func (d *direction) delivers() bool {
 	if !d.out.Nonblocking() || !d.in.Deliver(d) {
+		if d.relay.over != nil {
+			d.in.Rest(d)
+		}
 		return false
 	}
-	// Most often nothing has arrived yet, and no goroutine is needed.
-	if n, err := d.in.ReadChunks(d.batch[:]); n > 0 || err != nil {
-		go func() {
-			if d.pass(n, err) {
-				d.pump()
-			}
-		}()
+	b := batches.Get().(*batch)
+	if n, err := d.in.ReadChunks(b[:]); n > 0 || err != nil {
+		go d.pumpFrom(b, n, err)
+	} else { // most often: no goroutine is needed
+		b.free()
 	}
 	return true
 }
@@ -70,7 +80,7 @@ func (d *direction) Flush() { d.out.Flush() }
 func (d *direction) Ready() { go d.pump() }
 
 // End implements Receiver.
-func (d *direction) End() { d.pass(0, io.EOF) }
+func (d *direction) End() { d.pass(nil, io.EOF) }
 
 // Fail implements Receiver. It is called if src has failed behind a dst that
 // takes nothing, and bounds how long earlier bytes may take to be delivered.
@@ -80,29 +90,38 @@ func (d *direction) Fail(cause error) {
 }
 
 // pump moves bytes until the direction has ended, or until a Source that
-// delivers has nothing more for now.
+// delivers or rests has nothing more for now.
 func (d *direction) pump() {
-	for d.pass(d.in.ReadChunks(d.room())) {
+	b := batches.Get().(*batch)
+	n, err := d.in.ReadChunks(d.room(b))
+	d.pumpFrom(b, n, err)
+}
+
+// pumpFrom is pump once something was read into b, which it frees.
+func (d *direction) pumpFrom(b *batch, n int, err error) {
+	for d.pass(b[:n], err) {
+		n, err = d.in.ReadChunks(d.room(b))
 	}
+	b.free()
 }
 
 // room returns where the next chunks go. Directions that share a Pace
 // take turns, which are to be short.
-func (d *direction) room() []Chunk {
+func (d *direction) room(b *batch) []Chunk {
 	if d.pace.active() {
-		return d.batch[:1]
+		return b[:1]
 	}
-	return d.batch[:]
+	return b[:]
 }
 
-// pass hands on n chunks of batch, or the end, which it reports. It returns
-// whether there may be more to read.
-func (d *direction) pass(n int, err error) bool {
-	if n == 0 && err == nil {
+// pass hands on chunks, or the end, which it reports. It returns whether there may be
+// more to read. If not, another goroutine may have the turn by then.
+func (d *direction) pass(chunks []Chunk, err error) bool {
+	if len(chunks) == 0 && err == nil {
 		return false
 	}
 	if err == nil {
-		if err = d.move(n); err == nil {
+		if err = d.move(chunks); err == nil {
 			return true
 		}
 	} else if err == io.EOF {
@@ -114,8 +133,8 @@ func (d *direction) pass(n int, err error) bool {
 	return false
 }
 
-func (d *direction) move(n int) error {
-	size := LenAll(d.batch[:n])
+func (d *direction) move(chunks []Chunk) error {
+	size := LenAll(chunks)
 	d.held.Store(true)
 	if d.count.own()+int64(size) > takenUnread {
 		d.relay.watchdog.lookSoon()
@@ -123,7 +142,7 @@ func (d *direction) move(n int) error {
 	if d.pace.active() {
 		d.pace.wait(size, d.relay.cut.Load)
 	}
-	err := d.out.WriteChunks(d.batch[:n])
+	err := d.out.WriteChunks(chunks)
 	d.held.Store(false)
 	if err != nil {
 		return &writeError{err}

@@ -52,9 +52,9 @@ type Result struct {
 type Flow struct {
 	Request
 
-	// Leave is set by a front that need not wait for the connection's end. Where
-	// Forward returns ErrGoesOn it is called when that has come.
-	Leave func()
+	// Leave is set by Serve. Where Forward returns ErrGoesOn it is called once the connection
+	// has ended, with what Forward would have returned.
+	Leave func(error)
 
 	// Origin is, at an agent, and at a server where another server asks, whose connection
 	// it is; zero elsewhere. It is no part of Request, which each end keeps that can resume.

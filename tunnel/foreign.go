@@ -138,6 +138,7 @@ func (s *copySource) ReadChunks(dst []Chunk) (int, error) {
 }
 
 func (s *copySource) Deliver(Receiver) bool { return false }
+func (s *copySource) Rest(Receiver) bool    { return false }
 
 // copySink is the Sink of a Writer that knows nothing of chunks.
 type copySink struct{ to io.Writer }

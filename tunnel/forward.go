@@ -77,7 +77,7 @@ func (f *Forwarder) Forward(ctx context.Context, flow *Flow, answer Answer) erro
 	if leave := flow.Leave; leave != nil {
 		err = relay.run(ctx, func(err error) {
 			f.finish(relay, err)
-			leave()
+			leave(err)
 		})
 	} else {
 		err = relay.Run(ctx)
@@ -93,6 +93,16 @@ func (f *Forwarder) finish(relay *Relay, err error) {
 	f.Flows.leave(relay)
 	f.End(relay.Flow, err)
 	relay.Flow.end()
+}
+
+// Serve has h forward one connection for a front that need not wait for its end. ended is
+// called once, with what Forward returns about the end, possibly after Serve has returned
+// and on another goroutine.
+func Serve(ctx context.Context, h Handler, flow *Flow, answer Answer, ended func(error)) {
+	flow.Leave = ended
+	if err := h.Forward(ctx, flow, answer); err != ErrGoesOn {
+		ended(err)
+	}
 }
 
 // ErrGoesOn is returned by Forward about a connection that goes on without a

@@ -123,6 +123,8 @@ func (u *unread) ReadChunks(dst []Chunk) (int, error) {
 // the head before the rest.
 func (u *unread) Deliver(r Receiver) bool { return u.next.Deliver(r) }
 
+func (u *unread) Rest(r Receiver) bool { return u.next.Rest(r) }
+
 // drop forgets n bytes, and the memory with the last of them.
 func (u *unread) drop(n int) {
 	if u.head = u.head[n:]; len(u.head) == 0 {

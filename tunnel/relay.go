@@ -82,16 +82,17 @@ func (r *Relay) Run(ctx context.Context) error {
 	return r.finish()
 }
 
-// run is Run that need not wait: where no direction needs a goroutine it returns
-// ErrGoesOn, and calls over with the outcome when both have ended, on a goroutine of
-// its own. An idle connection then has no stack.
+// run is Run that need not wait: as soon as no direction needs the caller's goroutine it
+// returns ErrGoesOn, and over is called with the outcome when both have ended, on a
+// goroutine of its own. An idle connection then has no stack, or, of each Source that has
+// to be read, the least.
 func (r *Relay) run(ctx context.Context, over func(error)) error {
 	r.over = over
 	r.begin(ctx)
-	if alone := r.carry(); alone && r.left.Add(-1) > 0 {
+	r.carry()
+	if r.left.Add(-1) > 0 {
 		return ErrGoesOn
 	}
-	r.running.Wait()
 	return r.finish()
 }
 
@@ -110,9 +111,9 @@ func (r *Relay) begin(ctx context.Context) {
 	}
 }
 
-// carry moves the bytes of the directions that need a goroutine. If none does it returns
-// true at once.
-func (r *Relay) carry() (alone bool) {
+// carry moves the bytes of the directions that need a goroutine, until the one on its
+// caller's ends or rests.
+func (r *Relay) carry() {
 	upDelivered, downDelivered := r.up.delivers(), r.down.delivers()
 	switch {
 	case !upDelivered && !downDelivered:
@@ -122,10 +123,7 @@ func (r *Relay) carry() (alone bool) {
 		r.up.pump()
 	case !downDelivered:
 		r.down.pump()
-	default:
-		return true
 	}
-	return false
 }
 
 // ended is called as a direction has ended, last of all.

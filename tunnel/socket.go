@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -36,6 +37,8 @@ type socket struct {
 	readFn func(fd uintptr) bool
 	chunk  Chunk
 	err    error
+	reader Receiver  // that is told after a rest; nil: it waits for as long as it takes
+	restAt time.Time // when the next wait ends at the latest
 }
 
 func newSocket(c kernelConn) Conn {
@@ -101,6 +104,9 @@ func (s *socket) Read(p []byte) (int, error) {
 // ReadChunks implements Source; it fills at most one chunk.
 func (s *socket) ReadChunks(dst []Chunk) (int, error) {
 	if err := s.raw.Read(s.readFn); err != nil {
+		if s.reader != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+			return 0, s.rest()
+		}
 		return 0, s.seizedError(err)
 	}
 	chunk, err := s.chunk, s.err
@@ -127,7 +133,10 @@ func (s *socket) readOnce(fd uintptr) bool {
 	}
 	switch {
 	case err == syscall.EAGAIN:
-		return false
+		if s.wait() {
+			return false
+		}
+		s.err = ErrSeized
 	case err == io.EOF:
 		s.err = err
 	case err != nil:

@@ -147,13 +147,15 @@ func (s *Shell[H]) WarnFull() {
 		Warn("as many " + s.traits.Connections + " are served as descriptors (ulimit -n) allow; refusing more")
 }
 
-// Forward dials for c, the Client of h, answers and relays, and frees everything
-// once the connection has ended. The relay may last for days and runs directly
-// below: all else has returned by then, so that the stack can shrink.
-func (s *Shell[H]) Forward(h H, c *Client, answer tunnel.Answer) {
-	err := s.Forwarder.Forward(c.ctx, &c.Flow, answer)
-	s.logClient(c, err)
-	s.Finish(h, c)
+// Forward dials for c, the Client of h, answers and relays. Once the connection has
+// ended, it frees everything and calls ended, possibly after it has returned: a
+// connection that nothing is read from for a while needs no goroutine of its caller's.
+func (s *Shell[H]) Forward(h H, c *Client, answer tunnel.Answer, ended func()) {
+	tunnel.Serve(c.ctx, s.Forwarder, &c.Flow, answer, func(err error) {
+		s.logClient(c, err)
+		s.Finish(h, c)
+		ended()
+	})
 }
 
 // Finish closes c, the Client of h, and returns its slot.

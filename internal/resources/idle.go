@@ -21,8 +21,10 @@ const (
 	idleHeap  = 64 << 20
 
 	// minAllocated is how many bytes must have been allocated since the last
-	// release to make another one worthwhile. It is a quarter of the live heap
-	// where that is more, because a release scans all of it: liveShare.
+	// release to make another one worthwhile, and at most since the last check: the
+	// goroutines of connections that have just been made rest some seconds later
+	// (tunnel.Source). It is a quarter of the live heap where that is more, because a
+	// release scans all of it: liveShare.
 	minAllocated = 1 << 20
 	liveShare    = 4
 
@@ -37,13 +39,14 @@ const (
 )
 
 // ReleaseIdle returns memory to the system whenever the process becomes idle after
-// doing something, and now and then while it is idle and holds much, until ctx ends. Go's runtime does so by itself, but takes
-// minutes: a stack that grew in a handshake shrinks by half in each collection,
+// doing something, and now and then while it is idle and holds much, until ctx ends.
+// Go's runtime does so by itself, but takes minutes: a stack that grew in a handshake shrinks by half in each collection,
 // and an idle process collects only every two minutes.
 func ReleaseIdle(ctx context.Context) {
 	tick := time.NewTicker(idleInterval)
 	defer tick.Stop()
-	d := idleDetector{cpu: CPUTime(), heap: readHeap()}
+	began := readHeap()
+	d := idleDetector{cpu: CPUTime(), seen: began.allocated, heap: began}
 	for {
 		select {
 		case <-ctx.Done():
@@ -74,6 +77,7 @@ type heap struct {
 // idleDetector decides when to release memory.
 type idleDetector struct {
 	cpu    time.Duration // used up to the last check
+	seen   uint64        // bytes allocated up to the last check
 	heap   heap          // at the last release
 	pause  int           // idle checks from the last release to the next; 0: it is due
 	waited int           // idle checks since the last release
@@ -82,12 +86,12 @@ type idleDetector struct {
 // due reports whether memory should be returned now, given what the process has
 // used and allocated so far.
 func (d *idleDetector) due(cpu time.Duration, now heap) bool {
-	used := cpu - d.cpu
-	d.cpu = cpu
-	if now.allocated-d.heap.allocated > max(minAllocated, now.live/liveShare) {
+	used, lately, much := cpu-d.cpu, now.allocated-d.seen, max(minAllocated, now.live/liveShare)
+	d.cpu, d.seen = cpu, now.allocated
+	if now.allocated-d.heap.allocated > much {
 		d.pause = 0
 	}
-	if used > time.Duration(idleShare*float64(idleInterval)*float64(1+now.live/idleHeap)) {
+	if lately > much || used > time.Duration(idleShare*float64(idleInterval)*float64(1+now.live/idleHeap)) {
 		return false
 	}
 	if d.pause > 0 {

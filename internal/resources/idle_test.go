@@ -23,15 +23,16 @@ func TestIdleDetector(t *testing.T) {
 		{quiet, 0, 0, true},
 		{quiet, 0, 0, false}, // enough
 		{quiet, 1000, 0, false},
-		{quiet, 2 << 20, 0, true}, // something happened
+		{quiet, 2 << 20, 0, false}, // something happens
+		{quiet, 1000, 0, true},     // something happened
 		{busy, 2 << 20, 0, false},
 		{quiet, 0, 0, true},
 		{quiet, 10 << 20, 80 << 20, false}, // little, beside what there is
 		{quiet, 11 << 20, 80 << 20, true},
 		{quiet, 0, 80 << 20, false},
-		{busy, 21 << 20, 40 << 20, false}, // more than the pings of what it holds
-		{busy, 21 << 20, 80 << 20, true},
-		{2 * busy, 21 << 20, 80 << 20, false},
+		{busy, 10 << 20, 40 << 20, false}, // more than the pings of what it holds
+		{busy, 11 << 20, 80 << 20, true},
+		{2 * busy, 20 << 20, 80 << 20, false},
 	} {
 		cpu += step.used
 		now.allocated += step.bytes
@@ -46,7 +47,7 @@ func TestIdleDetector(t *testing.T) {
 // that held much looks again, after 10 s and then after twice as long each time.
 func TestIdleProcessReleasesWhatEnded(t *testing.T) {
 	for live, want := range map[uint64][]int{80 << 20: {0, 2, 6, 14, 30, 54, 78, 102}, 1 << 20: {0}} {
-		d := idleDetector{}
+		d := idleDetector{seen: 100 << 20}
 		var got []int
 		for check := range int(10 * time.Minute / idleInterval) {
 			if d.due(0, heap{allocated: 100 << 20, live: live}) {

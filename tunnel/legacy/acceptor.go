@@ -84,7 +84,8 @@ func (a *acceptor) dial(request *client.DialRequest) {
 		d.ctx, d.cancel = context.WithCancelCause(a.ctx)
 		a.dials[random], a.dialed = d, true
 		a.streams++
-		a.wg.Go(func() { a.forward(d, request) })
+		a.wg.Add(1)
+		go a.forward(d, request)
 	}
 }
 
@@ -106,27 +107,31 @@ func (a *acceptor) refusal(request *client.DialRequest) error {
 	}
 }
 
-// forward serves one dial and its connection.
+// forward serves one dial and its connection, which may end after it has returned.
 func (a *acceptor) forward(d *accepted, request *client.DialRequest) {
-	random := request.GetRandom()
-	defer func() {
-		d.cancel(nil)
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.streams--
-		if a.dials[random] == d {
-			delete(a.dials, random)
-		}
-		if a.single {
-			close(a.done)
-		}
-	}()
 	flow := a.ask(request)
-	err := a.carrier.Forward(d.ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	tunnel.Serve(d.ctx, a.carrier, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		return a.answer(d, request, far, err)
+	}, func(err error) {
+		if err != nil {
+			a.mux.log.WithField("id", flow.ID).WithError(err).Debugf("connection to %q ended", flow.Address)
+		}
+		a.ended(d, request.GetRandom())
 	})
-	if err != nil {
-		a.mux.log.WithField("id", flow.ID).WithError(err).Debugf("connection to %q ended", flow.Address)
+}
+
+// ended frees what a dial and its connection took.
+func (a *acceptor) ended(d *accepted, random int64) {
+	defer a.wg.Done()
+	d.cancel(nil)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.streams--
+	if a.dials[random] == d {
+		delete(a.dials, random)
+	}
+	if a.single {
+		close(a.done)
 	}
 }
 

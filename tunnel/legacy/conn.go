@@ -338,6 +338,9 @@ func (c *conn) ReadChunks(dst []tunnel.Chunk) (int, error) { return c.in.take(ds
 // which is all the flow control there is.
 func (c *conn) Deliver(tunnel.Receiver) bool { return false }
 
+// Rest implements tunnel.Source.
+func (c *conn) Rest(tunnel.Receiver) bool { return false }
+
 // Write implements net.Conn. It blocks while the peer does not take more; what
 // it has accepted is sent unless the connection is reset.
 func (c *conn) Write(p []byte) (int, error) {

@@ -18,6 +18,9 @@ type delivery struct {
 	turn bool // the receiver has the turn to read, or was told the end
 }
 
+// Rest implements tunnel.Source: there is a read loop.
+func (st *Stream) Rest(tunnel.Receiver) bool { return false }
+
 // Deliver implements tunnel.Source.
 func (st *Stream) Deliver(r tunnel.Receiver) bool {
 	st.ses.mu.Lock()

@@ -195,31 +195,26 @@ func (ses *Session) flowOf(m openMsg) *tunnel.Flow {
 	return flow
 }
 
-// serve makes the connection that the peer asked for and relays it. Between two
-// links that goes on without it.
+// serve makes the connection that the peer asked for and relays it. Where nothing has to
+// be read, as between two links, that goes on without it.
 func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, st *Stream, flow *tunnel.Flow) {
 	again := flow.Resume.Again()
-	leave := func() {
+	answered := false
+	answer := func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+		answered = true
+		return ses.answer(st, again, flow.Resume, far, err)
+	}
+	tunnel.Serve(ctx, ses.cfg.Forwarder, flow, answer, func(err error) {
+		if !answered {
+			_, _ = answer(nil, &tunnel.DialError{Failure: tunnel.FailInternal, Err: err})
+		}
 		ses.mu.Lock()
 		ses.intake.serving--
 		ses.idleCond.Broadcast()
 		ses.mu.Unlock()
 		cancel(nil)
 		ses.wg.Done()
-	}
-	flow.Leave = leave
-	answered := false
-	answer := func(far tunnel.Conn, err error) (tunnel.Conn, error) {
-		answered = true
-		return ses.answer(st, again, flow.Resume, far, err)
-	}
-	err := ses.cfg.Forwarder.Forward(ctx, flow, answer)
-	if !answered {
-		_, _ = answer(nil, &tunnel.DialError{Failure: tunnel.FailInternal, Err: err})
-	}
-	if err != tunnel.ErrGoesOn {
-		leave()
-	}
+	})
 }
 
 // answer sends OPENED. again says that the peer resumes a connection; resume has what

@@ -37,7 +37,6 @@ func (f *forwarder) Forward(ctx context.Context, flow *tunnel.Flow, answer tunne
 
 // begin serves a new connection on a goroutine that does not end with the link.
 func (m *Manager) begin(ctx context.Context, next tunnel.Handler, flow *tunnel.Flow, answer tunnel.Answer) error {
-	flow.Leave = nil // what serves it has a goroutine of its own
 	life, cancel := context.WithCancelCause(m.ctx)
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	token, answered := flow.Resume.Token, make(chan struct{})
@@ -52,14 +51,8 @@ func (m *Manager) begin(ctx context.Context, next tunnel.Handler, flow *tunnel.F
 		return m.resume(flow, answer)
 	}
 	started := m.start(func() {
-		defer m.unregister(token, at)
-		defer cancel(nil)
-		defer func() {
-			if at.conn != nil {
-				at.conn.relayEnded()
-			}
-		}()
-		_ = next.Forward(life, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+		m.wg.Add(1) // until the end
+		tunnel.Serve(life, next, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 			defer m.unregister(token, at)
 			if err == nil && !stop() {
 				err = context.Cause(ctx)
@@ -67,6 +60,13 @@ func (m *Manager) begin(ctx context.Context, next tunnel.Handler, flow *tunnel.F
 				return nil, err
 			}
 			return m.answer(flow, at, far, err, answer)
+		}, func(error) {
+			if at.conn != nil {
+				at.conn.relayEnded()
+			}
+			cancel(nil)
+			m.unregister(token, at)
+			m.wg.Done()
 		})
 	})
 	if !started {

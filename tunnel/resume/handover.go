@@ -379,17 +379,20 @@ func (m *Manager) tellAdopted() {
 // serve relays between c, which was adopted, and its destination. What that is owed comes
 // before all that c receives.
 func (c *Conn) serve(ctx context.Context, by tunnel.Handler, s Snapshot) {
-	defer c.served.cancel(nil)
 	flow := &tunnel.Flow{Request: tunnel.Request{ID: s.ID, Front: "link", Network: "tcp", Address: s.Address, Rules: s.Rules}, Origin: s.Origin, Adopted: true}
-	_ = by.Forward(ctx, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
+	c.manager.wg.Add(1) // until the end
+	tunnel.Serve(ctx, by, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		if err != nil {
 			c.due(Forbidden)
 			return nil, err
 		}
 		flow.Resumable = c
 		return tunnel.Unread(c, s.Owed), nil
+	}, func(error) {
+		c.relayEnded()
+		c.served.cancel(nil)
+		c.manager.wg.Done()
 	})
-	c.relayEnded()
 }
 
 // restore returns the machine of a connection that waits for its opener.

@@ -8,6 +8,9 @@ import (
 	"konnectivity/tunnel"
 )
 
+// Rest implements tunnel.Source: there is a read loop.
+func (c *Conn) Rest(tunnel.Receiver) bool { return false }
+
 // Deliver implements tunnel.Source.
 func (c *Conn) Deliver(r tunnel.Receiver) bool {
 	c.mu.Lock()

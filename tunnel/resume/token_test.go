@@ -20,6 +20,7 @@ type quietly struct {
 }
 
 func (q *quietly) In() tunnel.Source                   { return q }
+func (q *quietly) Rest(tunnel.Receiver) bool           { return false }
 func (q *quietly) Deliver(r tunnel.Receiver) bool      { q.to = r; return true }
 func (q *quietly) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{}, false }
 func (q *quietly) Acknowledge(link.Ack)                {}

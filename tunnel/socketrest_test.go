@@ -1,0 +1,205 @@
+//go:build !windows
+
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/internal/testutil"
+)
+
+// setRest has sockets rest after d until the test ends.
+func setRest(t *testing.T, d time.Duration) {
+	before := restAfter
+	restAfter = d
+	t.Cleanup(func() { restAfter = before })
+}
+
+// restful is a relay between two sockets that need not keep a goroutine.
+type restful struct {
+	client, target net.Conn // the outer ends
+	far            Conn     // the relay's end towards target
+	ended          chan error
+}
+
+func startRestful(t *testing.T, ctx context.Context) *restful {
+	client, a := testutil.Pair(t)
+	b, target := testutil.Pair(t)
+	r := &restful{client, target, Wrap(b), make(chan error, 1)}
+	f := &Forwarder{Dialer: DialerFunc(func(context.Context, *Flow) (Conn, error) { return r.far, nil })}
+	flow := &Flow{Leave: func(err error) { r.ended <- err }}
+	go func() {
+		if err := f.Forward(ctx, flow, func(Conn, error) (Conn, error) { return Wrap(a), nil }); err != ErrGoesOn {
+			r.ended <- err
+		}
+	}()
+	return r
+}
+
+// awaitEnd returns why the relay ended.
+func (r *restful) awaitEnd(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-r.ended:
+		return err
+	case <-time.After(10 * time.Second):
+		t.Fatal("the relay does not end")
+		return nil
+	}
+}
+
+// awaitRests waits until n sockets rest, and no goroutine reads another one.
+func awaitRests(t *testing.T, n int) {
+	t.Helper()
+	buf := make([]byte, 1<<20)
+	testutil.Eventually(t, fmt.Sprintf("%d sockets rest", n), func() bool {
+		stacks := string(buf[:runtime.Stack(buf, true)])
+		return strings.Count(stacks, "tunnel.AwaitInput(") == n && !strings.Contains(stacks, "tunnel.(*Forwarder).Forward(")
+	})
+}
+
+// pass has both ends say something.
+func (r *restful) pass(t *testing.T) {
+	t.Helper()
+	for _, way := range [][2]net.Conn{{r.client, r.target}, {r.target, r.client}} {
+		got := make([]byte, 1<<20)
+		go func() { _, _ = way[0].Write(got) }()
+		if _, err := io.ReadFull(way[1], make([]byte, len(got))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A connection between sockets that rest carries bytes as before, and ends as any other.
+func TestSocketsRest(t *testing.T) {
+	setRest(t, 10*time.Millisecond)
+	cut := errors.New("cut")
+	for name, c := range map[string]struct {
+		end  func(r *restful, cancel context.CancelCauseFunc)
+		want func(error) bool
+	}{
+		"in order": {func(r *restful, _ context.CancelCauseFunc) {
+			_ = r.client.(*net.TCPConn).CloseWrite()
+			_ = r.target.Close()
+		}, func(err error) bool { return err == nil }},
+		"reset": {func(r *restful, _ context.CancelCauseFunc) {
+			_ = r.client.(*net.TCPConn).SetLinger(0)
+			_ = r.client.Close()
+		}, func(err error) bool { return err != nil }},
+		"cut": {func(_ *restful, cancel context.CancelCauseFunc) { cancel(cut) },
+			func(err error) bool { return err == cut }},
+		"seized": {func(r *restful, _ context.CancelCauseFunc) { _, _ = Seize(r.far) },
+			func(err error) bool { return err == ErrSeized }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			r := startRestful(t, ctx)
+			for range 2 {
+				awaitRests(t, 2)
+				r.pass(t)
+			}
+			awaitRests(t, 2)
+			c.end(r, cancel)
+			if err := r.awaitEnd(t); !c.want(err) {
+				t.Errorf("the relay ended with %v", err)
+			}
+		})
+	}
+}
+
+// A connection of which one direction has ended needs no goroutine for the other.
+func TestHalfClosedConnectionRests(t *testing.T) {
+	setRest(t, 10*time.Millisecond)
+	r := startRestful(t, t.Context())
+	_ = r.client.(*net.TCPConn).CloseWrite()
+	if _, err := r.target.Read(make([]byte, 1)); err != io.EOF {
+		t.Fatal(err)
+	}
+	awaitRests(t, 1)
+	go func() { _, _ = r.target.Write(make([]byte, 1<<20)) }()
+	if _, err := io.ReadFull(r.client, make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	awaitRests(t, 1)
+	_ = r.target.Close()
+	if err := r.awaitEnd(t); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whenever a socket is seized, at rest or on its way there, its relay ends at once, and
+// what comes then or was on its way is the next Conn's to read.
+func TestSocketsAreSeizedAtAnyMoment(t *testing.T) {
+	setRest(t, 100*time.Microsecond)
+	for i := range 300 {
+		r := startRestful(t, t.Context())
+		if i%2 == 0 {
+			_, _ = r.target.Write([]byte("x"))
+			if _, err := io.ReadFull(r.client, make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Duration(rand.IntN(int(4 * restAfter))))
+		seized, _ := Seize(r.far)
+		if err := r.awaitEnd(t); err != ErrSeized {
+			t.Fatalf("the relay ended with %v", err)
+		}
+		if _, err := r.target.Write([]byte("y")); err != nil {
+			t.Fatal(err)
+		}
+		next, got := seized.Conn(), make([]byte, 1)
+		if _, err := io.ReadFull(next, got); err != nil || got[0] != 'y' {
+			t.Fatalf("the next Conn reads %q, %v", got, err)
+		}
+		_ = next.Close()
+	}
+}
+
+// A socket that rests takes the stack that a goroutine begins with, and that is all of its
+// connection's.
+func TestSocketsRestOnSmallStacks(t *testing.T) {
+	if !testutil.ExactMemory {
+		t.Skip("the race detector needs more stack")
+	}
+	setRest(t, 10*time.Millisecond)
+	const relays = 100
+	stacks := func() int {
+		runtime.GC() // which frees the stacks of what has ended
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return int(stats.StackInuse)
+	}
+	before := stacks()
+	for range relays {
+		startRestful(t, t.Context()).pass(t)
+	}
+	testutil.Eventually(t, "sockets rest on 3 KiB each", func() bool { return (stacks()-before)/(2*relays) < 3<<10 })
+}
+
+// A wait or rest that begins as the socket is seized does not begin.
+func TestSeizedSocketsNeitherWaitNorRest(t *testing.T) {
+	near, _ := testutil.Pair(t)
+	s := newSocket(near).(*socket)
+	s.Rest(&direction{})
+	if !s.wait() {
+		t.Error("it does not wait before")
+	}
+	_, _ = Seize(s)
+	s.restAt = time.Time{} // a new deadline is due
+	if s.wait() {
+		t.Error("it waits")
+	}
+	if err := s.rest(); err != ErrSeized {
+		t.Errorf("it rests: %v", err)
+	}
+}
