@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"sync/atomic"
 
@@ -12,6 +13,7 @@ import (
 	"konnectivity/server/limits"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/shares"
 )
 
 // conn is a connection that a cluster has admitted: of a tenant each, of the server's own
@@ -53,23 +55,21 @@ func (c *conn) judge(old, now *tenant.Spec) error {
 // agent is served.
 type handler func(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client)
 
-// admitted returns what a frontend calls: next serves a connection of a side once the
-// cluster that its handshake led to has admitted it.
-func (s *Server) admitted(side side, judge recheck, next handler) frontend.Handler {
+// entrance lets connections to the ports of one side into the clusters that they are for.
+type entrance struct {
+	server *Server
+	side   side
+	judge  recheck // of the server's own; nil: they stay
+}
+
+// to returns what a frontend calls: next serves a connection once it has entered.
+func (e entrance) to(next handler) frontend.Handler {
 	return func(ctx context.Context, c *frontend.Conn) {
-		cl := s.own
-		admit := func() (life context.Context, release func(), refusal string) { return s.admit(ctx, side, judge, c) }
-		if t, ok := c.Owner().(*route); ok {
-			cl = t.cluster
-			admit = func() (life context.Context, release func(), refusal string) { return t.admit(ctx, side, c) }
-		}
-		ctx, release, refusal := admit()
-		if refusal != "" {
-			c.Refuse(refusal)
+		ctx, cl, ok := e.enter(ctx, c)
+		if !ok {
 			return
 		}
-		c.AtEnd(release)
-		if side == agents {
+		if e.side == agents {
 			next(ctx, c, cl, nil)
 			return
 		}
@@ -86,6 +86,33 @@ func (s *Server) admitted(side side, judge recheck, next handler) frontend.Handl
 	}
 }
 
+// enter takes a connection into the cluster that its handshake has led to, until its end;
+// false: it was refused. Its life ends early if the cluster would not take it any more.
+func (e entrance) enter(ctx context.Context, from *frontend.Conn) (life context.Context, cl *cluster, ok bool) {
+	var chain []*x509.Certificate
+	if state := from.TLS(); state != nil {
+		chain = state.PeerCertificates
+	}
+	cl, spec := e.server.own, (*tenant.Spec)(nil)
+	if t, led := from.Owner().(*route); led {
+		cl, spec = t.cluster, t.spec
+	} else if e.judge == nil || len(chain) == 0 {
+		return ctx, cl, true
+	}
+	c := &conn{side: e.side, local: from.TLS() == nil, chain: tlsreload.CertsOf(chain), recheck: e.judge}
+	life, leave, err := cl.add(ctx, c, spec)
+	if err == nil {
+		from.AtEnd(leave)
+		if spec == nil && e.server.unsettled() {
+			err = e.judge(chain)
+		}
+	}
+	if err != nil {
+		from.Refuse(err.Error())
+	}
+	return life, cl, err == nil
+}
+
 // identityOf returns the identity that the peer has proved.
 func identityOf(c *frontend.Conn) tunnel.Identity {
 	switch state := c.TLS(); {
@@ -98,24 +125,6 @@ func identityOf(c *frontend.Conn) tunnel.Identity {
 	}
 }
 
-// admit takes a connection to the server's own cluster in until release, or says why not.
-// Its life ends early if its certificate is not trusted any more.
-func (s *Server) admit(ctx context.Context, side side, judge recheck, from *frontend.Conn) (life context.Context, release func(), refusal string) {
-	state := from.TLS()
-	if judge == nil || state == nil || len(state.PeerCertificates) == 0 {
-		return ctx, func() {}, ""
-	}
-	c := &conn{side: side, chain: tlsreload.CertsOf(state.PeerCertificates), recheck: judge}
-	life, leave := s.own.add(ctx, c)
-	if s.unsettled() {
-		if err := judge(state.PeerCertificates); err != nil {
-			leave()
-			return nil, nil, err.Error()
-		}
-	}
-	return life, leave, ""
-}
-
 // unsettled reports whether CAs or revocation lists changed so lately that a peer that is
 // served now may have been verified by those before.
 func (s *Server) unsettled() bool {
@@ -123,46 +132,31 @@ func (s *Server) unsettled() bool {
 	return at != 0 && tunnel.Now() < tunnel.Moment(at)+tunnel.Moment(2*frontend.HandshakeTimeout)
 }
 
-func (cl *cluster) add(ctx context.Context, c *conn) (life context.Context, leave func()) {
+// add adds a connection until leave, which a handshake has led here by spec; nil: to the
+// server's own. Its life ends then, or when it is cut.
+func (cl *cluster) add(ctx context.Context, c *conn, spec *tenant.Spec) (life context.Context, leave func(), err error) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	return cl.addLocked(ctx, c)
-}
-
-// addLocked adds a connection until leave. Its life ends then, or when it is cut.
-func (cl *cluster) addLocked(ctx context.Context, c *conn) (life context.Context, leave func()) {
+	var room *shares.Share
+	if spec != nil {
+		if cl.state >= draining || cl.spec != spec && c.judge(spec, cl.spec) != nil {
+			return nil, nil, errors.New("the tenant was removed, or does not trust its certificate any more")
+		}
+		if room = cl.room[c.side]; !room.Take(1) {
+			return nil, nil, fmt.Errorf("the share of the tenant %s is used up: it has %d connections on the port for %s", cl.name, room.Used(), c.side)
+		}
+	}
 	life, c.cut = context.WithCancelCause(ctx)
 	cl.conns[c] = struct{}{}
+	cl.left.Add(1)
 	return life, func() {
+		defer cl.left.Done()
 		c.cut(nil)
+		if room != nil {
+			room.Give(1)
+		}
 		cl.mu.Lock()
 		defer cl.mu.Unlock()
 		delete(cl.conns, c)
-	}
-}
-
-// admit takes a connection in until release, or says why not. Its life ends early if
-// the tenant does not admit it any more.
-func (t *route) admit(ctx context.Context, side side, from *frontend.Conn) (life context.Context, release func(), refusal string) {
-	cl := t.cluster
-	c := &conn{side: side, local: from.TLS() == nil}
-	if state := from.TLS(); state != nil {
-		c.chain = tlsreload.CertsOf(state.PeerCertificates)
-	}
-	cl.mu.Lock()
-	defer cl.mu.Unlock()
-	if cl.state >= draining || cl.spec != t.spec && c.judge(t.spec, cl.spec) != nil {
-		return nil, nil, "the tenant was removed, or does not trust its certificate any more"
-	}
-	room := cl.room[side]
-	if !room.Take(1) {
-		return nil, nil, fmt.Sprintf("the share of the tenant %s is used up: it has %d connections on the port for %s", cl.name, room.Used(), side)
-	}
-	life, leave := cl.addLocked(ctx, c)
-	cl.left.Add(1)
-	return life, func() {
-		room.Give(1)
-		leave()
-		cl.left.Done()
-	}, ""
+	}, nil
 }

@@ -26,17 +26,18 @@ func (s *Server) buildFronts() error {
 
 // front serves a side's peers by all protocols that the side speaks.
 func (s *Server) front(side side, judge recheck, cfg frontend.Config) (*frontend.Frontend, error) {
+	in := entrance{s, side, judge}
 	if g := s.byGRPC[side]; g != nil {
-		cfg.GRPC = s.admitted(side, judge, g.serveGRPC)
+		cfg.GRPC = in.to(g.serveGRPC)
 	}
 	switch {
 	case side == agents && !s.opts.NoLink:
-		cfg.Link = s.admitted(side, judge, s.serveAgentLink)
+		cfg.Link = in.to(s.serveAgentLink)
 	case side == clients && !s.opts.NoLink && cfg.TLS != nil:
-		cfg.Link = s.admitted(side, judge, s.serveClientLink)
+		cfg.Link = in.to(s.serveClientLink)
 	}
 	if side == clients && !s.opts.NoConnect {
-		cfg.Connect = s.admitted(side, judge, s.serveConnect)
+		cfg.Connect = in.to(s.serveConnect)
 	}
 	return frontend.New(cfg)
 }

@@ -184,17 +184,16 @@ func (s *Server) admitServer(chain []*x509.Certificate) (life context.Context, l
 	if judge == nil {
 		return context.Background(), func() {}
 	}
-	return s.own.add(context.Background(), &conn{side: servers, chain: tlsreload.CertsOf(chain), recheck: judge})
+	life, leave, _ = s.own.add(context.Background(), &conn{side: servers, chain: tlsreload.CertsOf(chain), recheck: judge}, nil) // which refuses none
+	return life, leave
 }
 
 // servePeer is the link of another server, from its handshake to its end.
 func (s *Server) servePeer(ctx context.Context, c *frontend.Conn) {
-	ctx, release, refusal := s.admit(ctx, servers, s.opts.Peering.Listener.Recheck, c)
-	if refusal != "" {
-		c.Refuse(refusal)
+	ctx, _, ok := entrance{s, servers, s.opts.Peering.Listener.Recheck}.enter(ctx, c)
+	if !ok {
 		return
 	}
-	c.AtEnd(release)
 	cfg := s.peerLink()
 	cfg.Verify = func(_ context.Context, peer link.Hello) error {
 		switch {

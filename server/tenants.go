@@ -137,7 +137,7 @@ func (t *tenants) apply(table *tenant.Table) {
 				added = append(added, is.cluster)
 			case is.spec != spec:
 				// Before the view is published, so that handshakes by the new spec are admitted.
-				// Those by the old one are judged again when they end (route.admit).
+				// Those by the old one are judged again when they end (cluster.add).
 				is.cluster.change(spec, t.configOf(spec, is.cluster))
 				is = t.newRoute(spec, is.cluster)
 			}
