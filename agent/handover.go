@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/unixsocket"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -184,10 +185,8 @@ func (h *Handover) claim(ctx context.Context, a *Agent, over <-chan struct{}) (n
 			h.log.WithError(err).Debug("the agent that holds the hand-over socket hands nothing over")
 			greet = time.Now().Add(greetAgain)
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, handoverPoll) {
 			return nil, ctx.Err()
-		case <-time.After(handoverPoll):
 		}
 	}
 }

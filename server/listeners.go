@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"konnectivity/internal/wait"
 	"konnectivity/server/frontend"
 	"konnectivity/server/tenant"
 )
@@ -210,10 +211,7 @@ func (k *listeners) openAt(p address) (*door, error) {
 		defer cut(nil)
 		if err := d.front.Serve(life, l); err != nil {
 			k.tenants.logOf(p.tenant).WithError(err).Error("the tenant's own listener failed; another takes its place")
-			select {
-			case <-time.After(retryListen):
-			case <-s.drains.Done():
-			}
+			wait.For(s.drains, retryListen)
 			d.broken.Store(true)
 			k.tenants.tellMoved(k.side)
 		}
@@ -247,10 +245,7 @@ func (k *listeners) front(p address, l Listener) (*frontend.Frontend, error) {
 
 // tellMoved makes a side's listeners compare the open addresses with the wanted ones.
 func (t *tenants) tellMoved(side side) {
-	select {
-	case t.moved[side] <- struct{}{}:
-	default:
-	}
+	wait.Signal(t.moved[side])
 }
 
 // noteFaults records why tenants cannot listen as they ask, and logs new faults.

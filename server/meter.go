@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -25,7 +26,7 @@ func (t *tenants) keepFair(life context.Context) {
 	var f fairness
 	m := &meter{each: t.server.eachCluster}
 	m.look()
-	for pause(life, fairLook) {
+	for wait.For(life, fairLook) {
 		carried, took := m.look()
 		for f.begin(carried, took, time.Now()); f.active(); {
 			if !fairRound(life, &f, m) {
@@ -42,11 +43,11 @@ func fairRound(life context.Context, f *fairness, m *meter) bool {
 			cl.hold.For(f.hold)
 		}
 	}
-	if !pause(life, f.hold) {
+	if !wait.For(life, f.hold) {
 		return false
 	}
 	during, held := m.read()
-	if !pause(life, freeTime) {
+	if !wait.For(life, freeTime) {
 		return false
 	}
 	free, rest := m.read()
@@ -93,14 +94,4 @@ func (m *meter) read() (carried map[string]int64, took time.Duration) {
 // carried returns the bytes carried in both directions.
 func (cl *cluster) carried() int64 {
 	return cl.forwarder.Total.Up.Load() + cl.forwarder.Total.Down.Load()
-}
-
-// pause waits for d; false: life has ended.
-func pause(life context.Context, d time.Duration) bool {
-	select {
-	case <-life.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }

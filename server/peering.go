@@ -20,6 +20,7 @@ import (
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/wait"
 	"konnectivity/server/frontend"
 	"konnectivity/server/reach"
 	"konnectivity/server/registry"
@@ -317,10 +318,7 @@ func (p *peering) leave(ctx context.Context, agents func() int) {
 		if slices.Contains(leaveMoves, n) {
 			p.Move()
 		}
-		select {
-		case <-time.After(leaveLook):
-		case <-ctx.Done():
-		}
+		wait.For(ctx, leaveLook)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -18,19 +19,12 @@ type changes struct {
 
 func newChanges() changes { return changes{make(chan struct{}, 1), make(chan struct{}, 1)} }
 
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
 // TrustChanged is called when CAs or revocation lists of listeners, or of the links to other
 // servers, have changed: what they do not admit any more is ended soon. Any goroutine may
 // call it.
 func (s *Server) TrustChanged() {
 	s.trustChanged.Store(int64(tunnel.Now()))
-	signal(s.changes.trust)
+	wait.Signal(s.changes.trust)
 }
 
 // rejudge follows changes until life ends.

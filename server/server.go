@@ -12,6 +12,7 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/admission"
 	"konnectivity/internal/observe"
+	"konnectivity/internal/wait"
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
 	"konnectivity/server/lease"
@@ -76,7 +77,7 @@ func New(opts Options) (*Server, error) {
 		local:   frontend.NewLocalPreAuth(admission.Descriptors()),
 	}
 	s.drains, s.startDrain = context.WithCancel(context.Background())
-	opts.PolicyFile.OnChange(func() { signal(s.changes.policy) })
+	opts.PolicyFile.OnChange(func() { wait.Signal(s.changes.policy) })
 	if opts.Admin != nil {
 		s.table = admin.NewTable()
 	}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"konnectivity/internal/wait"
 )
 
 const (
@@ -59,10 +61,7 @@ func (h *Health) set(down bool) {
 	}
 	h.change(down)
 	if down {
-		select {
-		case h.wake <- struct{}{}:
-		default:
-		}
+		wait.Signal(h.wake)
 	}
 }
 
@@ -76,10 +75,8 @@ func (h *Health) Run(ctx context.Context) {
 		case <-h.wake:
 		}
 		for h.Down() {
-			select {
-			case <-ctx.Done():
+			if !wait.For(ctx, probeEvery) {
 				return
-			case <-time.After(probeEvery):
 			}
 			h.try(ctx)
 		}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
@@ -116,13 +117,8 @@ func (c *connector) open(ctx context.Context) (h handshaken, l *linkSession, err
 		if err == nil && h.link() {
 			l, err = c.adopt(ctx, h)
 		}
-		if err == nil || n == len(quickRetries) || !c.health.good() {
+		if err == nil || n == len(quickRetries) || !c.health.good() || !wait.For(ctx, quickRetries[n]) {
 			return h, l, err
-		}
-		select {
-		case <-ctx.Done():
-			return h, l, err
-		case <-time.After(quickRetries[n]):
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -90,9 +91,7 @@ func (a *Acceptor) Accept(ctx context.Context, ln net.Listener) (net.Conn, error
 			backoff = 0
 		}
 		backoff = min(max(2*backoff, minBackoff), maxBackoff)
-		select {
-		case <-time.After(backoff):
-		case <-ctx.Done():
+		if !wait.For(ctx, backoff) {
 			return nil, ctx.Err()
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"sync"
 	"time"
+
+	"konnectivity/internal/wait"
 )
 
 const (
@@ -45,7 +47,7 @@ func (q *queue) add(line []byte) {
 	if last < 0 || len(q.chunks[last])+len(line) > chunkSize {
 		q.chunks = append(q.chunks, q.chunkLocked())
 		last++
-		signal(q.wake)
+		wait.Signal(q.wake)
 	}
 	q.chunks[last] = append(q.chunks[last], line...)
 	q.size += len(line)
@@ -67,7 +69,7 @@ func (q *queue) miss(lines int) {
 
 func (q *queue) missLocked(lines int) {
 	if q.missed == 0 && lines > 0 {
-		signal(q.dropped)
+		wait.Signal(q.dropped)
 	}
 	q.missed += int64(lines)
 	q.total += int64(lines)
@@ -112,11 +114,4 @@ func (q *queue) end() bool {
 	}
 	q.chunks, q.size = nil, 0
 	return q.missed > 0
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

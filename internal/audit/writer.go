@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"konnectivity/internal/files"
+	"konnectivity/internal/wait"
 )
 
 const (
@@ -99,10 +100,7 @@ func (l *Log) writeChunk(ctx context.Context, lines []byte) bool {
 			l.queue.miss(bytes.Count(lines, newline))
 			return false
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(retryTime):
-		}
+		wait.For(ctx, retryTime)
 	}
 	return true
 }

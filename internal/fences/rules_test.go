@@ -47,7 +47,7 @@ var rules = []rule{
 
 	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},
 	{folder: "internal/front", own: []string{"tunnel", "internal/admission", "internal/logging/..."}, third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
-	{folder: "internal/admission", own: []string{"tunnel"}, third: []string{"github.com/sirupsen/logrus"}},
+	{folder: "internal/admission", own: []string{"tunnel", "internal/wait"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/cli", own: []string{"internal/version", "internal/logging", "internal/nameserver", "internal/resources", "internal/pki"}, third: anyModule},
 	{folder: "internal/files"},
 	{folder: "internal/logging/silent", third: []string{"github.com/sirupsen/logrus"}},
@@ -57,6 +57,7 @@ var rules = []rule{
 	{folder: "internal/peers", own: []string{"tunnel"}},
 	{folder: "internal/tlsreload", own: []string{"internal/files", "internal/logging/silent"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/version"},
+	{folder: "internal/wait"},
 
 	// Black-box tests speak to binaries from outside; they may make
 	// certificates, and know the words for a connection.

@@ -13,6 +13,7 @@ import (
 
 	"konnectivity/internal/files"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -66,18 +67,7 @@ func Open(path, prefix string, registry prometheus.Registerer, log logrus.FieldL
 }
 
 // Run follows the file until ctx ends.
-func (l *Live) Run(ctx context.Context) {
-	tick := time.NewTicker(look)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			l.Reload()
-		}
-	}
-}
+func (l *Live) Run(ctx context.Context) { wait.Every(ctx, look, l.Reload) }
 
 // Reload reads the file now. One that cannot be used changes nothing.
 func (l *Live) Reload() {

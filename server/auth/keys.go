@@ -10,6 +10,8 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/wait"
 )
 
 const (
@@ -51,10 +53,7 @@ func (k *keys) rank(token *jwt.JSONWebToken) rank {
 	candidates := (*known)[id]
 	if len(candidates) == 0 {
 		if id != "" {
-			select {
-			case k.newer <- struct{}{}:
-			default:
-			}
+			wait.Signal(k.newer)
 		}
 		return plausible
 	}
@@ -93,17 +92,14 @@ func (k *keys) run(ctx context.Context, spend func()) {
 // pause waits for d, or until a token needs newer keys, but for keysAgain at
 // least.
 func (k *keys) pause(ctx context.Context, most time.Duration) {
-	wait := func(d time.Duration, early <-chan struct{}) {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-early:
-		case <-ctx.Done():
-		}
+	if !wait.For(ctx, keysAgain) {
+		return
 	}
-	wait(keysAgain, nil)
-	wait(most-keysAgain, k.newer)
+	select {
+	case <-time.After(most - keysAgain):
+	case <-k.newer:
+	case <-ctx.Done():
+	}
 }
 
 func (k *keys) refresh(ctx context.Context) error {

@@ -21,6 +21,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -179,7 +180,7 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 		select {
 		case <-f.drained:
 			for range drainSteps {
-				pause(life, drainAccept/drainSteps)
+				wait.For(life, drainAccept/drainSteps)
 			}
 			stop()
 		case <-accepting.Done():
@@ -217,13 +218,6 @@ func (f *Frontend) await(life context.Context, conns *sync.WaitGroup) {
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
-}
-
 // Drain makes every Serve stop accepting within drainAccept; connections that
 // have not begun have drainHandshake to do so, and if they do are served like
 // others. It does not wait and may be called more than once.
@@ -241,7 +235,7 @@ const settleLook = 10 * time.Millisecond
 // begun or ended, or when ctx has ended.
 func (f *Frontend) Settle(ctx context.Context) {
 	for ctx.Err() == nil && (f.accepting.Load() > 0 || f.waiting() > 0) {
-		pause(ctx, settleLook)
+		wait.For(ctx, settleLook)
 	}
 }
 

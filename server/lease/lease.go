@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/wait"
 )
 
 const (
@@ -133,7 +134,7 @@ var errUnlisted = errors.New("the servers' leases could not be listed yet")
 func (c *Controller) Run(ctx context.Context) {
 	defer c.release(context.WithoutCancel(ctx))
 	var due time.Time // the next renewal
-	for {
+	for ok := true; ok; ok = wait.For(ctx, min(time.Until(due), countInterval)) {
 		if !time.Now().Before(due) {
 			due = time.Now().Add(renewInterval)
 			if !c.noted(ctx, "renew the server's lease", c.renew(ctx)) {
@@ -141,11 +142,6 @@ func (c *Controller) Run(ctx context.Context) {
 			}
 		}
 		c.noted(ctx, "list the servers' leases", c.collect(ctx, due))
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(min(time.Until(due), countInterval)):
-		}
 	}
 }
 

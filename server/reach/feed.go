@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 
+	"konnectivity/internal/wait"
 	"konnectivity/server/routes"
 	"konnectivity/tunnel"
 )
@@ -48,15 +49,8 @@ func (s *Servers) Tell(cluster string, k routes.Key, there bool) {
 func (f *feed) put(cluster string, k routes.Key, there bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	defer f.ring()
+	defer wait.Signal(f.wake)
 	return f.tells.Put(cluster, k, there)
-}
-
-func (f *feed) ring() {
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
 }
 
 // Feed is where another server's request for routes leads. It implements
@@ -75,7 +69,7 @@ func (s *Servers) Feed(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 	f.mu.Lock()
 	f.tells.PutAll()
 	f.mu.Unlock()
-	f.ring()
+	wait.Signal(f.wake)
 	s.feeds.running.Go(func() {
 		defer end()
 		defer func() {

@@ -15,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/wait"
 )
 
 const (
@@ -105,16 +106,7 @@ func (d *Dir) OnChange(f func(*Table)) {
 
 // Run follows the source until ctx ends.
 func (d *Dir) Run(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			d.look(false)
-		}
-	}
+	wait.Every(ctx, lookEvery, func() { d.look(false) })
 }
 
 // Look looks at all files of all tenants now. Changes are in force when it returns;

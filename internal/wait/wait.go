@@ -1,0 +1,41 @@
+// Package wait has the waits of loops that run in the background. Whoever runs a loop owns
+// its goroutine, its channels and its context; the package owns nothing.
+package wait
+
+import (
+	"context"
+	"time"
+)
+
+// For waits for d; false: ctx has ended before.
+func For(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// Every calls do at this interval until ctx ends.
+func Every(ctx context.Context, interval time.Duration, do func()) {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			do()
+		}
+	}
+}
+
+// Signal wakes the loop that receives from c, which has room for one signal: of several, it
+// meets one. It does not block.
+func Signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,40 @@
+package wait
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestWaitsEndWithTheirContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 3500*time.Millisecond)
+		defer cancel()
+		if took := func() time.Duration { For(ctx, time.Second); return time.Since(start) }(); took != time.Second {
+			t.Errorf("a wait of a second took %v", took)
+		}
+		calls := 0
+		Every(ctx, time.Second, func() { calls++ })
+		if took := time.Since(start); calls != 2 || took != 3500*time.Millisecond {
+			t.Errorf("%d calls in %v", calls, took)
+		}
+		if For(ctx, time.Second) || time.Since(start) != 3500*time.Millisecond {
+			t.Error("it waited after the end")
+		}
+	})
+}
+
+func TestSignalsAreOneAndDoNotBlock(t *testing.T) {
+	c := make(chan struct{}, 1)
+	Signal(c)
+	Signal(c)
+	if <-c; len(c) > 0 {
+		t.Error("two signals are two")
+	}
+}
