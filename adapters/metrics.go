@@ -48,23 +48,16 @@ func newMetrics() *metrics {
 // register puts everything on r, with the figures of the server and of the ends of
 // connections read at each scrape.
 func (m *metrics) register(r prometheus.Registerer, server func() uplink.Stats, ends *resume.Manager) error {
-	gauge := func(name, help string, value func(uplink.Stats) float64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: metricsPrefix + name, Help: help}, func() float64 { return value(server()) })
-	}
-	counter := func(name, help string, labels prometheus.Labels, value func(uplink.Stats) int64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: metricsPrefix + name, Help: help, ConstLabels: labels},
-			func() float64 { return float64(value(server())) })
-	}
-	const handshakes = "Attempts to connect to the konnectivity server, by outcome."
-	for _, c := range []prometheus.Collector{
-		m.dials, m.dialTime, m.resolveTime, m.tunnelDown, m.verdictsDown,
-		gauge("server_links", "Links to konnectivity servers that are up.", func(s uplink.Stats) float64 { return float64(s.Links) }),
-		gauge("server_lanes", "TCP connections that those links have.", func(s uplink.Stats) float64 { return float64(s.Lanes) }),
-		gauge("server_streams", "Streams on those links.", func(s uplink.Stats) float64 { return float64(s.Streams) }),
-		counter("server_links_lost_total", "Links that were lost.", nil, func(s uplink.Stats) int64 { return s.Lost }),
-		counter("server_connects_total", handshakes, prometheus.Labels{"outcome": "ok"}, func(s uplink.Stats) int64 { return s.Connects }),
-		counter("server_connects_total", handshakes, prometheus.Labels{"outcome": "failed"}, func(s uplink.Stats) int64 { return s.Failures }),
-	} {
+	figures := observe.NewFigures(metricsPrefix, server)
+	figures.Gauge("server_links", "Links to konnectivity servers that are up.", func(s uplink.Stats) float64 { return float64(s.Links) })
+	figures.Gauge("server_lanes", "TCP connections that those links have.", func(s uplink.Stats) float64 { return float64(s.Lanes) })
+	figures.Gauge("server_streams", "Streams on those links.", func(s uplink.Stats) float64 { return float64(s.Streams) })
+	figures.Counter("server_links_lost_total", "Links that were lost.", func(s uplink.Stats) float64 { return float64(s.Lost) })
+	figures.Add(prometheus.CounterValue, "server_connects_total", "Attempts to connect to the konnectivity server, by outcome.", func(s uplink.Stats, tell observe.Tell) {
+		tell(float64(s.Connects), "ok")
+		tell(float64(s.Failures), "failed")
+	}, "outcome")
+	for _, c := range []prometheus.Collector{m.dials, m.dialTime, m.resolveTime, m.tunnelDown, m.verdictsDown, figures} {
 		if err := r.Register(c); err != nil {
 			return err
 		}
@@ -95,10 +88,8 @@ func (m *metrics) resolved(source resolve.Source, took time.Duration, err error)
 }
 
 func (m *metrics) health(down bool) {
+	m.tunnelDown.Set(observe.Flag(down))
 	if down {
-		m.tunnelDown.Set(1)
 		m.verdictsDown.Inc()
-	} else {
-		m.tunnelDown.Set(0)
 	}
 }

@@ -33,11 +33,8 @@ func New(opts Options) (*Agent, error) {
 	if err := opts.check(); err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(opts.Registerer, opts.Log)
+	m, err := newMetrics(opts)
 	if err != nil {
-		return nil, err
-	}
-	if err := m.buffers(opts.Registerer, opts); err != nil {
 		return nil, err
 	}
 	for _, warning := range identifierWarnings(opts.Identifiers) {

@@ -9,10 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/admission"
 	"konnectivity/internal/front"
+	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
@@ -65,12 +67,12 @@ func newAPIFront(opts Options, s *set) (*apiFront, error) {
 		return nil, err
 	}
 	a.Shell = shell
-	for direction, n := range map[string]interface{ Load() int64 }{"to_api": &a.totals.Up, "from_api": &a.totals.Down} {
-		if err := opts.Registerer.Register(bytesCounter("api_bytes_total", "Payload carried to and from the API server, by direction.", direction, n)); err != nil {
-			return nil, err
-		}
-	}
-	return a, nil
+	carried := observe.NewFigures(MetricsPrefix, func() *tunnel.Totals { return &a.totals })
+	carried.Add(prometheus.CounterValue, "api_bytes_total", "Payload carried to and from the API server, by direction.", func(n *tunnel.Totals, tell observe.Tell) {
+		tell(float64(n.Up.Load()), "to_api")
+		tell(float64(n.Down.Load()), "from_api")
+	}, "direction")
+	return a, opts.Registerer.Register(carried)
 }
 
 // serve takes connections from all listeners until ctx ends, and then cuts those that are

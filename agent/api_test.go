@@ -179,7 +179,7 @@ konnectivity_network_proxy_agent_api_requests_total{outcome="ok"} 1
 	if err != nil {
 		t.Error(err)
 	}
-	if n := promtest.ToFloat64(a.metrics.endpointConnections); n != 0 {
+	if n := a.metrics.open.Load(); n != 0 {
 		t.Errorf("%v connections to destinations", n)
 	}
 }

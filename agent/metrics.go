@@ -32,14 +32,13 @@ type metrics struct {
 	totals tunnel.Totals // Up is from server to destination
 	open   atomic.Int64  // connections to destinations
 
-	dialLatency         prometheus.Histogram
-	serverFailures      *prometheus.CounterVec // direction
-	dialFailures        *prometheus.CounterVec // reason
-	serverConnections   prometheus.Gauge
-	knownServers        prometheus.Gauge
-	endpointConnections prometheus.GaugeFunc
-	packets             *prometheus.CounterVec // segment, packet_type
-	streamErrors        *prometheus.CounterVec // segment, code, packet_type
+	dialLatency       prometheus.Histogram
+	serverFailures    *prometheus.CounterVec // direction
+	dialFailures      *prometheus.CounterVec // reason
+	serverConnections prometheus.Gauge
+	knownServers      prometheus.Gauge
+	packets           *prometheus.CounterVec // segment, packet_type
+	streamErrors      *prometheus.CounterVec // segment, code, packet_type
 
 	dialErrors      *prometheus.CounterVec // failure
 	denials         prometheus.Counter
@@ -71,23 +70,18 @@ func counterVec(name, help string, labels ...string) *prometheus.CounterVec {
 }
 
 func gauge(name, help string) prometheus.Gauge {
-	return prometheus.NewGauge(gaugeOpts(name, help))
+	return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help})
 }
 
-func gaugeOpts(name, help string) prometheus.GaugeOpts {
-	return prometheus.GaugeOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help}
-}
-
-func newMetrics(registerer prometheus.Registerer, log logrus.FieldLogger) (*metrics, error) {
-	m := &metrics{log: log}
+func newMetrics(opts Options) (*metrics, error) {
+	m := &metrics{log: opts.Log}
 	m.makeKept()
 	m.makeNew()
 	for _, c := range []prometheus.Collector{
-		m.dialLatency, m.serverFailures, m.dialFailures, m.serverConnections, m.knownServers, m.endpointConnections, m.allPackets(),
-		m.streamErrors, m.dialErrors, m.denials, m.reconnects, m.connectFailures, m.resets, m.stalled, m.links, m.bytes("to_destination", &m.totals.Up),
-		m.bytes("from_destination", &m.totals.Down),
+		m.dialLatency, m.serverFailures, m.dialFailures, m.serverConnections, m.knownServers, m.allPackets(),
+		m.streamErrors, m.dialErrors, m.denials, m.reconnects, m.connectFailures, m.resets, m.stalled, m.links, m.figures(opts),
 	} {
-		if err := registerer.Register(c); err != nil {
+		if err := opts.Registerer.Register(c); err != nil {
 			return nil, err
 		}
 	}
@@ -106,8 +100,6 @@ func (m *metrics) makeKept() {
 		"Number of failures dialing the remote endpoint, by reason (example: timeout).", "reason")
 	m.serverConnections = gauge("open_server_connections", "Current number of open server connections.")
 	m.knownServers = gauge("known_server_count", "Current number of servers agent is trying to connect to.")
-	m.endpointConnections = prometheus.NewGaugeFunc(gaugeOpts("open_endpoint_connections", "Current number of open endpoint connections."),
-		func() float64 { return float64(m.open.Load()) })
 	m.packets = counterVec("stream_packets_total",
 		"Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)", "segment", "packet_type")
 	m.streamErrors = counterVec("stream_errors_total",
@@ -139,44 +131,28 @@ func (m *metrics) makeNew() {
 	for code := range tunnel.Codes() {
 		m.resets.WithLabelValues(code.Label())
 	}
-	m.links = observe.NewLinks(metricsNamespace+"_"+metricsSubsystem+"_link_", kindServer)
+	m.links = observe.NewLinks(MetricsPrefix+"link_", kindServer)
 	m.stalled = prometheus.NewCounter(counterOpts("stalled_connections_total", "Number of connections over gRPC that were reset because their reader did not keep up."))
 }
 
-// buffers registers what the two protocols hold for readers, under the names
-// that the server has for it.
-func (m *metrics) buffers(registerer prometheus.Registerer, opts Options) error {
-	for protocol, budget := range map[string]struct{ used, limit func() int64 }{
-		protocolLink: {opts.Budget.Used, opts.Budget.Max},
-		protocolGRPC: {opts.limits.Budget.Used, opts.limits.Budget.Max},
-	} {
-		for name, of := range map[string]struct {
-			help  string
-			value func() int64
-		}{
-			"buffered_bytes":     {"Received bytes that wait for a reader, by protocol.", budget.used},
-			"buffer_limit_bytes": {"Maximum number of bytes that may wait for readers, by protocol.", budget.limit},
-		} {
-			err := registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-				Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: of.help,
-				ConstLabels: prometheus.Labels{"protocol": protocol},
-			}, func() float64 { return float64(of.value()) }))
-			if err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (m *metrics) bytes(direction string, counter interface{ Load() int64 }) prometheus.Collector {
-	return bytesCounter("bytes_total", "Payload carried to and from destinations, by direction.", direction, counter)
-}
-
-func bytesCounter(name, help, direction string, counter interface{ Load() int64 }) prometheus.Collector {
-	opts := counterOpts(name, help)
-	opts.ConstLabels = prometheus.Labels{"direction": direction}
-	return prometheus.NewCounterFunc(opts, func() float64 { return float64(counter.Load()) })
+// figures are what is read at each scrape. What the two protocols hold for readers has the
+// names that the server has for it.
+func (m *metrics) figures(opts Options) prometheus.Collector {
+	all := observe.NewFigures(MetricsPrefix, func() *metrics { return m })
+	all.Gauge("open_endpoint_connections", "Current number of open endpoint connections.", func(m *metrics) float64 { return float64(m.open.Load()) })
+	all.Add(prometheus.GaugeValue, "buffered_bytes", "Received bytes that wait for a reader, by protocol.", func(_ *metrics, tell observe.Tell) {
+		tell(float64(opts.Budget.Used()), protocolLink)
+		tell(float64(opts.limits.Budget.Used()), protocolGRPC)
+	}, "protocol")
+	all.Add(prometheus.GaugeValue, "buffer_limit_bytes", "Maximum number of bytes that may wait for readers, by protocol.", func(_ *metrics, tell observe.Tell) {
+		tell(float64(opts.Budget.Max()), protocolLink)
+		tell(float64(opts.limits.Budget.Max()), protocolGRPC)
+	}, "protocol")
+	all.Add(prometheus.CounterValue, "bytes_total", "Payload carried to and from destinations, by direction.", func(m *metrics, tell observe.Tell) {
+		tell(float64(m.totals.Up.Load()), "to_destination")
+		tell(float64(m.totals.Down.Load()), "from_destination")
+	}, "direction")
+	return all
 }
 
 // Dialed implements tunnel.Observer. A refusal by policy is worth a line: it is

@@ -23,7 +23,7 @@ import (
 
 func mustMetrics(t *testing.T) *metrics {
 	t.Helper()
-	m := testutil.Must(newMetrics(prometheus.NewRegistry(), silent.Log()))(t)
+	m := testutil.Must(newMetrics(Options{Registerer: prometheus.NewRegistry(), Log: silent.Log()}))(t)
 	return m
 }
 
@@ -45,7 +45,7 @@ var kept = []struct{ name, kind, labels, help string }{
 
 func TestKeptMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	m := testutil.Must(newMetrics(registry, silent.Log()))(t)
+	m := testutil.Must(newMetrics(Options{Registerer: registry, Log: silent.Log()}))(t)
 	leases := testutil.Must(NewLeaseCounter(LeaseOptions{Log: silent.Log(), Registerer: registry}))(t)
 	m.Dialed(&tunnel.Flow{}, time.Second, nil)
 	m.Dialed(&tunnel.Flow{}, time.Second, context.DeadlineExceeded)
@@ -78,7 +78,7 @@ func TestKeptMetrics(t *testing.T) {
 // What is not upstream's follows Prometheus' naming.
 func TestMetricNames(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	testutil.Must(newMetrics(registry, silent.Log()))(t)
+	testutil.Must(newMetrics(Options{Registerer: registry, Log: silent.Log()}))(t)
 	problems := testutil.Must(promtest.GatherAndLint(registry))(t)
 	for _, p := range problems {
 		if !strings.HasSuffix(p.Metric, "known_server_count") && !strings.HasSuffix(p.Metric, "failure_count") {
@@ -124,8 +124,8 @@ func TestResetMetrics(t *testing.T) {
 	if n, want := promtest.CollectAndCount(m.resets), len(slices.Collect(tunnel.Codes())); n != want {
 		t.Errorf("%d causes for %d codes", n, want)
 	}
-	if got := promtest.ToFloat64(m.endpointConnections); got != 0 {
-		t.Errorf("%v connections are open", got)
+	if got := m.open.Load(); got != 0 {
+		t.Errorf("%d connections are open", got)
 	}
 }
 

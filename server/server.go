@@ -99,8 +99,7 @@ func New(opts Options) (*Server, error) {
 		s.tenants = newTenants(s, opts.Tenants)
 		s.metrics.More = s.tenants.carried
 	}
-	s.gauges()
-	if err := opts.Registry.Register(agentFigures{s}); err != nil {
+	if err := opts.Registry.Register(s.gauges()); err != nil {
 		return nil, err
 	}
 	if err := observe.Resuming(opts.Registry, metrics.Prefix, resuming{s}); err != nil {

@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"konnectivity/internal/observe"
 )
 
 // counts are the figures of a Log beside those of its queue.
@@ -14,27 +16,11 @@ type counts struct {
 
 // register registers the metrics.
 func (l *Log) register(r prometheus.Registerer) error {
-	failing := func() float64 {
-		if l.counts.failing.Load() {
-			return 1
-		}
-		return 0
-	}
-	all := []prometheus.Collector{
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "konnectivity_audit_failing", Help: "1 while audit records cannot be written, 0 otherwise.",
-		}, failing),
-	}
-	for result, n := range map[string]func() int64{"written": l.counts.written.Load, "dropped": l.queue.lost} {
-		all = append(all, prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "konnectivity_audit_records_total", Help: "Audit records, by whether they were written.",
-			ConstLabels: prometheus.Labels{"result": result},
-		}, func() float64 { return float64(n()) }))
-	}
-	for _, c := range all {
-		if err := r.Register(c); err != nil {
-			return err
-		}
-	}
-	return nil
+	figures := observe.NewFigures("konnectivity_audit_", func() *Log { return l })
+	figures.Gauge("failing", "1 while audit records cannot be written, 0 otherwise.", func(l *Log) float64 { return observe.Flag(l.counts.failing.Load()) })
+	figures.Add(prometheus.CounterValue, "records_total", "Audit records, by whether they were written.", func(l *Log, tell observe.Tell) {
+		tell(float64(l.counts.written.Load()), "written")
+		tell(float64(l.queue.lost()), "dropped")
+	}, "result")
+	return r.Register(figures)
 }

@@ -17,8 +17,7 @@ type linkSession interface{ Stats() link.Stats }
 // with the number of peers. Its methods may be called from any goroutine. A
 // scrape costs one pass over the open streams.
 type Links struct {
-	series []series
-	lost   *prometheus.Desc // by cause
+	prometheus.Collector
 
 	mu    sync.Mutex
 	peers map[string]*peer // fixed by NewLinks
@@ -28,13 +27,6 @@ type Links struct {
 type peer struct {
 	open  map[linkSession]struct{}
 	ended link.Stats // counters of links that are gone
-}
-
-// series is a metric and how it is computed.
-type series struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	value func(*sum) float64
 }
 
 // sum adds up the links to one kind of peer.
@@ -52,9 +44,13 @@ func NewLinks(prefix string, peers ...string) *Links {
 	for _, name := range peers {
 		l.peers[name] = &peer{open: make(map[linkSession]struct{})}
 	}
+	figures := NewFigures(prefix, l.sums)
 	add := func(kind prometheus.ValueType, name, help string, value func(*sum) float64) {
-		desc := prometheus.NewDesc(prefix+name, help+", by kind of peer.", []string{"peer"}, nil)
-		l.series = append(l.series, series{desc, kind, value})
+		figures.Add(kind, name, help+", by kind of peer.", func(sums map[string]*sum, tell Tell) {
+			for peer, all := range sums {
+				tell(value(all), peer)
+			}
+		}, "peer")
 	}
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
 	add(gauge, "sessions", "Current number of native links", func(s *sum) float64 { return float64(s.links) })
@@ -66,9 +62,16 @@ func NewLinks(prefix string, peers ...string) *Links {
 	add(gauge, "round_trip_max_seconds", "Longest round trip over a native link, as last measured", func(s *sum) float64 { return s.RTT.Seconds() })
 	add(counter, "opened_streams_total", "Count of streams opened on native links by either side", func(s *sum) float64 { return float64(s.Opened + s.Accepted) })
 	add(counter, "stream_resets_total", "Count of streams that this side reset because the peer broke the protocol or memory ran short", func(s *sum) float64 { return float64(s.Resets) })
-	l.lost = prometheus.NewDesc(prefix+"lost_total", "Count of TCP connections of native links that were lost, by kind of peer and cause.", []string{"peer", "cause"}, nil)
+	figures.Add(counter, "lost_total", "Count of TCP connections of native links that were lost, by kind of peer and cause.", func(sums map[string]*sum, tell Tell) {
+		for peer, all := range sums {
+			for cause := tunnel.LossCut; cause < tunnel.LossLocal; cause++ { // a link that this side closes is not lost
+				tell(float64(all.Lost[cause]), peer, cause.Label())
+			}
+		}
+	}, "peer", "cause")
 	add(counter, "sent_bytes_total", "Count of payload bytes sent on native links", func(s *sum) float64 { return float64(s.Sent) })
 	add(counter, "received_bytes_total", "Count of payload bytes received on native links", func(s *sum) float64 { return float64(s.Received) })
+	l.Collector = figures
 	return l
 }
 
@@ -108,28 +111,13 @@ func (l *Links) Sum(kind string) link.Stats {
 	return l.peers[kind].sum().Stats
 }
 
-// Describe implements prometheus.Collector.
-func (l *Links) Describe(out chan<- *prometheus.Desc) {
-	for _, s := range l.series {
-		out <- s.desc
-	}
-	out <- l.lost
-}
-
-// Collect implements prometheus.Collector.
-func (l *Links) Collect(out chan<- prometheus.Metric) {
+// sums are the figures by kind of peer.
+func (l *Links) sums() map[string]*sum {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	sums := make(map[string]*sum, len(l.peers))
 	for name, p := range l.peers {
 		sums[name] = p.sum()
 	}
-	l.mu.Unlock()
-	for name, all := range sums {
-		for _, s := range l.series {
-			out <- prometheus.MustNewConstMetric(s.desc, s.kind, s.value(all), name)
-		}
-		for cause := tunnel.LossCut; cause < tunnel.LossLocal; cause++ { // a link that this side closes is not lost
-			out <- prometheus.MustNewConstMetric(l.lost, prometheus.CounterValue, float64(all.Lost[cause]), name, cause.Label())
-		}
-	}
+	return sums
 }

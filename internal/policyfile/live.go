@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/files"
+	"konnectivity/internal/observe"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
@@ -49,12 +50,8 @@ func Open(path, prefix string, registry prometheus.Registerer, log logrus.FieldL
 	l := &Live{path: path, log: log.WithField("file", path)}
 	l.decisions = prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "policy_decisions_total", Help: "Decisions of --policy-file about dials, by decision (allowed, denied, reported) and by the rule that denied; none: no rule allows it."}, []string{"decision", "rule"})
 	l.allowed = l.decisions.WithLabelValues("allowed", "")
-	broken := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + "policy_file_broken", Help: "1 while --policy-file cannot be used, and the rules before hold."}, func() float64 {
-		if l.broken.Load() {
-			return 1
-		}
-		return 0
-	})
+	broken := observe.NewFigures(prefix, l.broken.Load)
+	broken.Gauge("policy_file_broken", "1 while --policy-file cannot be used, and the rules before hold.", observe.Flag)
 	var err error
 	l.followed, err = files.Follow(path, MaxSize, 0, Parse, func(err error) {
 		l.log.WithError(err).Error("the changed policy file cannot be used; the rules before hold")

@@ -159,16 +159,13 @@ func (m *Server) own() {
 	}
 	m.access = m.histogram("access_review_duration_seconds", "Latency of SubjectAccessReview calls in seconds, by verdict: allowed, denied, unavailable.", prometheus.DefBuckets, "verdict")
 	m.reviews = m.histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
-	for direction, bytes := range map[string]func() int64{
-		"to_destination": func() int64 { up, _ := m.carried(); return up },
-		"to_client":      func() int64 { _, down := m.carried(); return down },
-	} {
-		m.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Namespace: namespace, Subsystem: subsystem, Name: "forwarded_bytes_total",
-			Help:        "Count of payload bytes carried, by direction.",
-			ConstLabels: prometheus.Labels{"direction": direction},
-		}, func() float64 { return float64(bytes()) }))
-	}
+	carried := observe.NewFigures(Prefix, func() *Server { return m })
+	carried.Add(prometheus.CounterValue, "forwarded_bytes_total", "Count of payload bytes carried, by direction.", func(_ *Server, tell observe.Tell) {
+		up, down := m.carried()
+		tell(float64(up), "to_destination")
+		tell(float64(down), "to_client")
+	}, "direction")
+	m.reg.MustRegister(carried)
 }
 
 // carried is the payload bytes since the start.
@@ -179,14 +176,6 @@ func (m *Server) carried() (up, down int64) {
 		up, down = up+moreUp, down+moreDown
 	}
 	return up, down
-}
-
-// Gauge registers a gauge that is asked at every scrape. labels are constant;
-// gauges of one name differ in them.
-func (m *Server) Gauge(name, help string, labels prometheus.Labels, value func() float64) {
-	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Namespace: namespace, Subsystem: subsystem, Name: name, Help: help, ConstLabels: labels,
-	}, value))
 }
 
 func (m *Server) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {

@@ -168,8 +168,6 @@ func TestLabelsAreThereAndDocumented(t *testing.T) {
 func TestOwnNamesPassTheLinter(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := New(reg)
-	m.Gauge("some_level", "Help.", prometheus.Labels{"a": "b"}, func() float64 { return 1 })
-	m.Gauge("some_level", "Help.", prometheus.Labels{"a": "c"}, func() float64 { return 2 })
 	m.Dialed(&tunnel.Flow{Request: tunnel.Request{Front: "connect"}}, 0, nil)
 	m.Closed(new(tunnel.Flow), 0, errors.New("x"))
 	m.Stalled(legacy.FromAgent)
