@@ -101,7 +101,7 @@ func (s *testServer) start(address string, old bool) {
 	if s.lis, err = net.Listen("tcp", address); err != nil {
 		s.t.Fatal(err)
 	}
-	s.legacy, err = legacy.NewAgentService(legacy.AgentServiceConfig{
+	s.legacy = legacy.NewAgentService(legacy.AgentServiceConfig{
 		ServerID: s.id, ServerCount: func() int { s.mu.Lock(); defer s.mu.Unlock(); return s.count },
 		Accept: func(_ context.Context, p *legacy.AgentPeer) (func(), error) {
 			if err := s.refusal(); err != nil {
@@ -111,9 +111,6 @@ func (s *testServer) start(address string, old bool) {
 			return nil, nil
 		},
 	})
-	if err != nil {
-		s.t.Fatal(err)
-	}
 	options := []grpc.ServerOption{legacy.ServerCodec(), grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 30 * time.Second, PermitWithoutStream: true})}
 	if old {
 		s.grpc = grpc.NewServer(append(options, grpc.Creds(credentials.NewTLS(s.config)))...)

@@ -29,21 +29,15 @@ import (
 const admitTimeout = 15 * time.Second
 
 // buildAgents makes what serves agents by gRPC.
-func (s *Server) buildAgents() (err error) {
+func (s *Server) buildAgents() {
 	if s.opts.AgentsNeedLink {
-		return nil
+		return
 	}
-	s.agentService, err = legacy.NewAgentService(legacy.AgentServiceConfig{
+	service := legacy.NewAgentService(legacy.AgentServiceConfig{
 		ServerID: s.opts.ID, ServerCount: s.serverCount, Accept: s.acceptAgent,
-		Limits: s.grpc, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
+		Limits: s.grpc, Metrics: s.metrics, LogOf: s.logOfStream,
 	})
-	if err != nil {
-		return err
-	}
-	g := newGRPCFront(s.opts.Keepalive, grpc.MaxConcurrentStreams(maxAgentStreams), grpc.MaxRecvMsgSize(maxAgentMessage), grpc.StreamInterceptor(judgeStream))
-	s.agentService.Register(g.server)
-	s.byGRPC[agents] = g
-	return nil
+	s.byGRPC[agents] = newGRPCFront(service, s.opts.Keepalive, grpc.MaxConcurrentStreams(maxAgentStreams), grpc.MaxRecvMsgSize(maxAgentMessage), grpc.StreamInterceptor(judgeStream))
 }
 
 // acceptAgent decides on an agent that came by gRPC.

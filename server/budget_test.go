@@ -99,10 +99,10 @@ func (r *rig) streamsBy(ctx context.Context, n int) (ended []error) {
 			done <- err
 		}()
 		if i == 0 {
-			r.eventually("the first stream is open or refused", func() bool { return len(done)+r.proxyService.Streams() > 0 })
+			r.eventually("the first stream is open or refused", func() bool { return len(done)+r.byGRPC[clients].service.Streams() > 0 })
 		}
 	}
-	r.eventually("all streams are open or refused", func() bool { return len(done)+r.proxyService.Streams() == n })
+	r.eventually("all streams are open or refused", func() bool { return len(done)+r.byGRPC[clients].service.Streams() == n })
 	for range len(done) {
 		ended = append(ended, <-done)
 	}

@@ -26,12 +26,10 @@ func (s *Server) buildClients() {
 	if s.opts.NoGRPC {
 		return
 	}
-	g := newGRPCFront(s.opts.ClientKeepalive, grpc.MaxConcurrentStreams(maxStreams), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow))
-	s.proxyService = legacy.NewProxyService(streams{}, legacy.ProxyServiceConfig{
-		Admit: admitStream, Received: received, Limits: s.grpc, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
+	service := legacy.NewProxyService(streams{}, legacy.ProxyServiceConfig{
+		Admit: admitStream, Received: received, Limits: s.grpc, Metrics: s.metrics, LogOf: s.logOfStream,
 	})
-	s.proxyService.Register(g.server)
-	s.byGRPC[clients] = g
+	s.byGRPC[clients] = newGRPCFront(service, s.opts.ClientKeepalive, grpc.MaxConcurrentStreams(maxStreams), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow))
 }
 
 // serveConnect is a client's CONNECT.

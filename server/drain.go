@@ -33,7 +33,7 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 	}
 	if s.byGRPC[clients] != nil {
 		// Clients read GOAWAY and open their next stream elsewhere. This
-		// returns when the last stream has ended, by itself or by stopClients.
+		// returns when the last stream has ended, by itself or by stop.
 		// Streams outlast their connections while what a client wrote before it
 		// closed is on its way. It takes no more connections, so those come first
 		// that were accepted and are still in their handshake.
@@ -49,7 +49,7 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 		}()
 		defer func() {
 			noMore()
-			s.stopClients()
+			s.byGRPC[clients].stop()
 			<-graceful
 		}()
 		ends = append(ends, graceful)
@@ -65,21 +65,5 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 			s.opts.Log.Warn("shutting down: the grace period is over, open connections are cut")
 			return
 		}
-	}
-}
-
-// stopClients ends what clients still have open by gRPC.
-func (s *Server) stopClients() {
-	if s.byGRPC[clients] != nil {
-		_ = s.proxyService.Close()
-		s.byGRPC[clients].server.Stop()
-	}
-}
-
-// stopAgents ends the agents' streams in order, and then their connections.
-func (s *Server) stopAgents() {
-	if s.byGRPC[agents] != nil {
-		_ = s.agentService.Close()
-		s.byGRPC[agents].server.Stop()
 	}
 }

@@ -62,16 +62,25 @@ const (
 // grpcFront is a gRPC server that is fed with connections whose handshake is
 // over.
 type grpcFront struct {
-	server *grpc.Server
-	queue  *admission.HandOff
+	server  *grpc.Server
+	service service
+	queue   *admission.HandOff
 }
 
-func newGRPCFront(every time.Duration, more ...grpc.ServerOption) *grpcFront {
+// service is a legacy.AgentService or a legacy.ProxyService.
+type service interface {
+	Register(grpc.ServiceRegistrar)
+	Streams() int
+	Close() error
+}
+
+func newGRPCFront(of service, every time.Duration, more ...grpc.ServerOption) *grpcFront {
 	if every <= 0 {
 		every = DefaultKeepalive
 	}
-	return &grpcFront{
-		queue: admission.NewHandOff(&net.UnixAddr{Name: "frontend", Net: "unix"}),
+	g := &grpcFront{
+		service: of,
+		queue:   admission.NewHandOff(&net.UnixAddr{Name: "frontend", Net: "unix"}),
 		server: grpc.NewServer(append(more,
 			legacy.ServerCodec(),
 			grpc.Creds(fromFrontend{}),
@@ -83,6 +92,8 @@ func newGRPCFront(every time.Duration, more ...grpc.ServerOption) *grpcFront {
 			grpc.ChainStreamInterceptor(countStream),
 		)...),
 	}
+	of.Register(g.server)
+	return g
 }
 
 func (g *grpcFront) serve() error {
@@ -91,6 +102,14 @@ func (g *grpcFront) serve() error {
 		return nil // stopped before it began
 	}
 	return err
+}
+
+// stop ends the streams in order, and then their connections. A nil grpcFront has none.
+func (g *grpcFront) stop() {
+	if g != nil {
+		_ = g.service.Close()
+		g.server.Stop()
+	}
 }
 
 // handle serves a connection by gRPC; client is nil for an agent's. It begins with

@@ -46,9 +46,7 @@ type Server struct {
 	preAuth *frontend.PreAuth // of all ports
 	local   *frontend.PreAuth // of unix sockets
 
-	byGRPC       [sides]*grpcFront // nil: not served
-	proxyService *legacy.ProxyService
-	agentService *legacy.AgentService
+	byGRPC [sides]*grpcFront // nil: not served
 
 	fronts [sides][]*frontend.Frontend // as opts.listeners
 
@@ -109,9 +107,7 @@ func New(opts Options) (*Server, error) {
 		s.site = admin.New(s.adminSource())
 	}
 	s.buildClients()
-	if err := s.buildAgents(); err != nil {
-		return nil, err
-	}
+	s.buildAgents()
 	return s, s.buildFronts()
 }
 
@@ -166,13 +162,13 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	release() // agents that count leases look elsewhere from now on
 	s.drain(failed, clientsDone)
-	s.stopClients()
+	s.byGRPC[clients].stop()
 	cutClients(errStopped)
 	<-clientsDone
 	s.closeEnds()
 	cutPeers(errStopped)
 	<-peersDone
-	s.stopAgents()
+	s.byGRPC[agents].stop()
 	cutAgents(errStopped)
 	<-agentsDone
 	s.waitEnds()

@@ -1,6 +1,7 @@
 package legacy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,7 +67,10 @@ func ConnectAgent(ctx context.Context, conn grpc.ClientConnInterface, cfg AgentC
 		return nil, errors.New("legacy: an agent needs an id and a forwarder")
 	}
 	cfg.Limits = cfg.Limits.withDefaults()
-	cfg.Metrics, cfg.Log = orNothing(cfg.Metrics, cfg.Log)
+	cfg.Metrics = cmp.Or(cfg.Metrics, Metrics(NoMetrics{}))
+	if cfg.Log == nil {
+		cfg.Log = quiet(ctx)
+	}
 	hello := agentHello{id: cfg.ID, identifiers: cfg.Identifiers}
 	if cfg.Token != nil {
 		token, err := cfg.Token()

@@ -1,8 +1,8 @@
 package legacy
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"sync"
 
 	"github.com/sirupsen/logrus"
@@ -11,10 +11,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// AgentServiceConfig is how a server takes agents.
+// AgentServiceConfig is how a server takes agents. ServerID, ServerCount and Accept are
+// required.
 type AgentServiceConfig struct {
-	ServerID    string     // sent to every agent; must not be empty
-	ServerCount func() int // asked at every connect; nil means 1
+	ServerID    string     // sent to every agent
+	ServerCount func() int // asked at every connect
 
 	// Accept decides on an agent: it authenticates it and makes it known to
 	// dialers. Dials may come at once; they wait until the header is
@@ -24,10 +25,9 @@ type AgentServiceConfig struct {
 	Accept func(ctx context.Context, peer *AgentPeer) (leave func(), err error)
 
 	Limits  Limits
-	Metrics Metrics            // nil: none
-	Log     logrus.FieldLogger // nil: none
+	Metrics Metrics // nil: none
 
-	// LogOf is the log for lines about a stream; nil: Log. It must not block.
+	// LogOf is the log for lines about a stream; nil: there is none. It must not block.
 	LogOf func(stream context.Context) logrus.FieldLogger
 }
 
@@ -37,31 +37,20 @@ type AgentService struct {
 	*group
 }
 
-// NewAgentService returns a service; ServerID and Accept are required.
-func NewAgentService(cfg AgentServiceConfig) (*AgentService, error) {
-	if cfg.ServerID == "" || cfg.Accept == nil {
-		return nil, errors.New("legacy: an agent service needs a server id and an Accept")
-	}
-	if cfg.ServerCount == nil {
-		cfg.ServerCount = func() int { return 1 }
-	}
+// NewAgentService returns a service.
+func NewAgentService(cfg AgentServiceConfig) *AgentService {
 	cfg.Limits = cfg.Limits.withDefaults()
-	cfg.Metrics, cfg.Log = orNothing(cfg.Metrics, cfg.Log)
-	cfg.LogOf = orAlways(cfg.LogOf, cfg.Log)
-	return &AgentService{cfg: cfg, group: newGroup()}, nil
+	cfg.Metrics = cmp.Or(cfg.Metrics, Metrics(NoMetrics{}))
+	if cfg.LogOf == nil {
+		cfg.LogOf = quiet
+	}
+	return &AgentService{cfg: cfg, group: newGroup()}
 }
 
 // Register adds the service to a gRPC server, which must have been made with
 // ServerCodec.
 func (s *AgentService) Register(r grpc.ServiceRegistrar) {
 	r.RegisterService(bidi(agentServiceName, connectMethod, s.connect), nil)
-}
-
-// Close ends all streams, refuses new ones (Unavailable), and returns when
-// their goroutines have ended. Call it before the gRPC server's Stop.
-func (s *AgentService) Close() error {
-	s.group.close()
-	return nil
 }
 
 // connect serves one agent.
@@ -107,7 +96,7 @@ func refusal(err error) error {
 // group is the streams of a service, and those of its goroutines that may
 // outlive a handler: gRPC releases them only once the handler has returned.
 type group struct {
-	closing context.Context // ends once close was called
+	closing context.Context // ends once Close was called
 	end     context.CancelFunc
 
 	mu      sync.Mutex
@@ -121,7 +110,7 @@ func newGroup() *group {
 	return g
 }
 
-// enter counts a stream; false after close.
+// enter counts a stream; false after Close.
 func (g *group) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -140,16 +129,19 @@ func (g *group) leave() {
 	g.wg.Done()
 }
 
-func (g *group) count() int {
+// Streams is the number of streams that are open.
+func (g *group) Streams() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.streams
 }
 
-// close ends all streams and waits for them and their goroutines.
-func (g *group) close() {
+// Close ends all streams and resets their connections, refuses new ones (Unavailable), and
+// returns when their goroutines have ended. Call it before the gRPC server's Stop.
+func (g *group) Close() error {
 	g.mu.Lock()
 	g.end()
 	g.mu.Unlock()
 	g.wg.Wait()
+	return nil
 }

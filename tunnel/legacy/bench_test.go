@@ -70,13 +70,10 @@ func selfSigned() *tls.Config {
 func tlsPair(t testing.TB, dialer tunnel.Dialer) *AgentPeer {
 	conf := selfSigned()
 	peers := make(chan *AgentPeer, 1)
-	service, err := NewAgentService(AgentServiceConfig{ServerID: "s", Accept: func(_ context.Context, p *AgentPeer) (func(), error) {
+	service := NewAgentService(AgentServiceConfig{ServerID: "s", ServerCount: func() int { return 1 }, Accept: func(_ context.Context, p *AgentPeer) (func(), error) {
 		peers <- p
 		return nil, nil
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	server := grpc.NewServer(ServerCodec(), grpc.Creds(credentials.NewTLS(conf)))
 	service.Register(server)
 	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/net/nettest"
 
+	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
@@ -23,8 +24,7 @@ type wire struct {
 }
 
 func newWire(limits Limits) *wire {
-	metrics, log := orNothing(nil, nil)
-	w := &wire{mux: newMux(func(any) error { return nil }, FromAgent, ToAgent, limits.withDefaults(), metrics, log)}
+	w := &wire{mux: newMux(func(any) error { return nil }, FromAgent, ToAgent, limits.withDefaults(), NoMetrics{}, silent.Log())}
 	w.wg.Go(func() { _ = w.sender.run() })
 	return w
 }

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"konnectivity/internal/logging/silent"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
 
@@ -90,9 +91,8 @@ func FuzzPeers(f *testing.F) {
 			return
 		}
 		limits := Limits{connBuffer: 1 << 10, Budget: shares.NewBudget(64 << 10)}.withDefaults()
-		metrics, log := orNothing(nil, nil)
 		fuzzAgentPeer(&script{ctx: t.Context(), packets: play(b)}, duplex, limits)
-		fuzzAgentSession(&script{ctx: t.Context(), packets: play(b)}, duplex, AgentConfig{Limits: limits, Metrics: metrics, Log: log})
+		fuzzAgentSession(&script{ctx: t.Context(), packets: play(b)}, duplex, AgentConfig{Limits: limits, Metrics: NoMetrics{}, Log: silent.Log()})
 		service := NewProxyService(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(pipeDialer)}, ProxyServiceConfig{Limits: limits})
 		_ = service.proxy(&script{ctx: t.Context(), packets: play(b)})
 		_ = service.Close()
@@ -112,8 +112,7 @@ func pipeDialer(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 }
 
 func newTestPeer(s *script, duplex bool, limits Limits) *AgentPeer {
-	metrics, log := orNothing(nil, nil)
-	return newAgentPeer(s, agentHello{id: "a", duplex: duplex}, &AgentServiceConfig{Limits: limits, Metrics: metrics, Log: log, LogOf: orAlways(nil, log)})
+	return newAgentPeer(s, agentHello{id: "a", duplex: duplex}, &AgentServiceConfig{Limits: limits, Metrics: NoMetrics{}, LogOf: quiet})
 }
 
 func fuzzAgentPeer(s *script, duplex bool, limits Limits) {
@@ -138,7 +137,7 @@ func fuzzAgentPeer(s *script, duplex bool, limits Limits) {
 	_ = p.serve(s, g)
 	cancel()
 	wg.Wait()
-	g.close()
+	_ = g.Close()
 }
 
 func fuzzAgentSession(s *script, duplex bool, cfg AgentConfig) {

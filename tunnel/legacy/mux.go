@@ -115,22 +115,9 @@ func orderly(err error) bool {
 	return err == nil || errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled
 }
 
-func orNothing(metrics Metrics, log logrus.FieldLogger) (Metrics, logrus.FieldLogger) {
-	if metrics == nil {
-		metrics = NoMetrics{}
-	}
-	if log == nil {
-		quiet := logrus.New()
-		quiet.SetOutput(io.Discard)
-		log = quiet
-	}
-	return metrics, log
-}
-
-// orAlways is of, or what always returns log.
-func orAlways(of func(context.Context) logrus.FieldLogger, log logrus.FieldLogger) func(context.Context) logrus.FieldLogger {
-	if of != nil {
-		return of
-	}
-	return func(context.Context) logrus.FieldLogger { return log }
+// quiet is the log of a stream that has none.
+func quiet(context.Context) logrus.FieldLogger {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	return log
 }

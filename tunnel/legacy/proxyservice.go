@@ -1,6 +1,7 @@
 package legacy
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
@@ -33,10 +34,9 @@ type ProxyServiceConfig struct {
 	Received func(ctx context.Context, bytes int)
 
 	Limits  Limits
-	Metrics Metrics            // nil: none
-	Log     logrus.FieldLogger // nil: none
+	Metrics Metrics // nil: none
 
-	// LogOf is the log for lines about a stream; nil: Log. It must not block.
+	// LogOf is the log for lines about a stream; nil: there is none. It must not block.
 	LogOf func(stream context.Context) logrus.FieldLogger
 }
 
@@ -55,8 +55,10 @@ type ProxyService struct {
 // NewProxyService returns a service whose requests c carries, with Front "grpc".
 func NewProxyService(c tunnel.Handler, cfg ProxyServiceConfig) *ProxyService {
 	cfg.Limits = cfg.Limits.withDefaults()
-	cfg.Metrics, cfg.Log = orNothing(cfg.Metrics, cfg.Log)
-	cfg.LogOf = orAlways(cfg.LogOf, cfg.Log)
+	cfg.Metrics = cmp.Or(cfg.Metrics, Metrics(NoMetrics{}))
+	if cfg.LogOf == nil {
+		cfg.LogOf = quiet
+	}
 	if cfg.Admit == nil {
 		cfg.Admit = func(context.Context) (*tunnel.Client, func(), error) { return nil, func() {}, nil }
 	}
@@ -67,16 +69,6 @@ func NewProxyService(c tunnel.Handler, cfg ProxyServiceConfig) *ProxyService {
 // ServerCodec.
 func (s *ProxyService) Register(r grpc.ServiceRegistrar) {
 	r.RegisterService(bidi(proxyServiceName, proxyMethod, s.proxy), nil)
-}
-
-// Streams is the number of streams that are open.
-func (s *ProxyService) Streams() int { return s.group.count() }
-
-// Close resets all connections, refuses new streams (Unavailable), and returns
-// when their goroutines have ended. Call it before the gRPC server's Stop.
-func (s *ProxyService) Close() error {
-	s.group.close()
-	return nil
 }
 
 // receiving returns stream.RecvMsg, followed by a call of Received.

@@ -57,8 +57,7 @@ type rig struct {
 func newRig(t testing.TB, limits Limits) *rig {
 	r := &rig{t: t, lis: bufconn.Listen(256 << 10), metrics: &counts{}, peers: make(chan *AgentPeer, 16)}
 	r.limits = limits.withDefaults()
-	var err error
-	r.agents, err = NewAgentService(AgentServiceConfig{
+	r.agents = NewAgentService(AgentServiceConfig{
 		ServerID:    "server-1",
 		ServerCount: func() int { return 3 },
 		Accept: func(_ context.Context, p *AgentPeer) (func(), error) {
@@ -70,9 +69,6 @@ func newRig(t testing.TB, limits Limits) *rig {
 		},
 		Limits: r.limits, Metrics: r.metrics,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	forwarder := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		if p := r.dialer.Load(); p != nil {
 			return p.Dial(ctx, f)
