@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"konnectivity/internal/small"
+	"konnectivity/server/routes"
 	"konnectivity/tunnel"
 )
 
@@ -16,56 +17,49 @@ type index struct {
 	present small.Map[*conn, bool]
 	all     group
 	keyed   small.Map[key, *group] // those that have members
-	lengths [2]prefixLengths       // of the prefixes in keyed: IPv4, IPv6
+	lengths [2]routes.Lengths      // of the prefixes in keyed: IPv4, IPv6
 
 	told func(k key, there bool) // called for each key that is added to keyed or removed; may be nil
 }
 
 // key is what the agents of a group have in common.
 type key struct {
-	kind keyKind
+	kind routes.Kind
 	name string     // of a route, an id or a host
 	addr netip.Addr // the address, or the prefix's
 	bits int        // of a prefix
 }
 
-type keyKind uint8
+// byID is a kind that other servers are not told of. Its groups have as many members as
+// certificates use the id. No group is of routes.AnyAgent, since there is index.all.
+const byID routes.Kind = 0
 
-const (
-	byRoute        keyKind = iota // Agent.route
-	byID                          // each with as many members as certificates use the id
-	byAddr                        // an address
-	byHost                        // a host
-	byPrefix                      // a prefix
-	byDefaultRoute                // the default route
-	byAnyHost                     // anything that destHost uses
-	byAnyPrefix                   // anything that destCIDR uses
-	byAnyAgent                    // anything; no group has it, since there is index.all
-)
+// broad are the keys of some agent that a strategy can use.
+var broad = map[Strategy]routes.Kind{Default: routes.AnyAgent, DefaultRoute: routes.DefaultRoute, DestHost: routes.AnyHost, DestCIDR: routes.AnyPrefix}
 
-func prefixKey(p netip.Prefix) key { return key{kind: byPrefix, addr: p.Addr(), bits: p.Bits()} }
+func prefixKey(p netip.Prefix) key { return key{kind: routes.Prefix, addr: p.Addr(), bits: p.Bits()} }
 
 // keys are those of an agent.
 func (c *conn) keys() []key {
 	ids := c.agent.Identifiers
-	keys := []key{{kind: byRoute, name: c.route}, {kind: byID, name: c.agent.ID}}
+	keys := []key{{kind: routes.Agent, name: c.route}, {kind: byID, name: c.agent.ID}}
 	for _, addr := range ids.Addrs {
-		keys = append(keys, key{kind: byAddr, addr: addr})
+		keys = append(keys, key{kind: routes.Addr, addr: addr})
 	}
 	for _, host := range ids.Hosts {
-		keys = append(keys, key{kind: byHost, name: host})
+		keys = append(keys, key{kind: routes.Host, name: host})
 	}
 	for _, prefix := range ids.CIDRs {
 		keys = append(keys, prefixKey(prefix))
 	}
 	if ids.DefaultRoute {
-		keys = append(keys, key{kind: byDefaultRoute})
+		keys = append(keys, key{kind: routes.DefaultRoute})
 	}
 	if len(ids.Addrs)+len(ids.Hosts) > 0 {
-		keys = append(keys, key{kind: byAnyHost})
+		keys = append(keys, key{kind: routes.AnyHost})
 	}
 	if len(ids.CIDRs) > 0 {
-		keys = append(keys, key{kind: byAnyPrefix})
+		keys = append(keys, key{kind: routes.AnyPrefix})
 	}
 	return keys
 }
@@ -73,7 +67,7 @@ func (c *conn) keys() []key {
 func (x *index) join(c *conn) {
 	x.present.Set(c, true)
 	if x.all.count() == 0 {
-		x.tell(key{kind: byAnyAgent}, true)
+		x.tell(key{kind: routes.AnyAgent}, true)
 	}
 	x.all.join(c)
 	for _, k := range c.keys() {
@@ -82,8 +76,8 @@ func (x *index) join(c *conn) {
 			g = new(group)
 			x.keyed.Set(k, g)
 			x.tell(k, true)
-			if k.kind == byPrefix {
-				x.lengths[family(k.addr)].add(k.bits)
+			if k.kind == routes.Prefix {
+				x.lengths[family(k.addr)].Count(uint8(k.bits), 1)
 			}
 		}
 		g.join(c)
@@ -97,7 +91,7 @@ func (x *index) leave(c *conn) {
 	}
 	x.present.Delete(c)
 	if x.all.leave(c); x.all.count() == 0 {
-		x.tell(key{kind: byAnyAgent}, false)
+		x.tell(key{kind: routes.AnyAgent}, false)
 	}
 	for _, k := range c.keys() {
 		g := x.keyed.Get(k)
@@ -107,8 +101,8 @@ func (x *index) leave(c *conn) {
 		}
 		x.keyed.Delete(k)
 		x.tell(k, false)
-		if k.kind == byPrefix {
-			x.lengths[family(k.addr)].remove(k.bits)
+		if k.kind == routes.Prefix {
+			x.lengths[family(k.addr)].Count(uint8(k.bits), -1)
 		}
 	}
 }
@@ -164,7 +158,7 @@ func (x *index) pick(s Strategy, name string, addr netip.Addr, not *conn, now tu
 	case Default:
 		return x.all.pick(not, now), 0
 	case DefaultRoute:
-		return x.keyed.Get(key{kind: byDefaultRoute}).pick(not, now), 0
+		return x.keyed.Get(key{kind: routes.DefaultRoute}).pick(not, now), 0
 	case DestHost:
 		return x.pickHost(name, addr, not, now), 0
 	case DestCIDR:
@@ -175,14 +169,14 @@ func (x *index) pick(s Strategy, name string, addr netip.Addr, not *conn, now tu
 
 func (x *index) pickHost(name string, addr netip.Addr, not *conn, now tunnel.Moment) *conn {
 	if !addr.IsValid() {
-		return x.keyed.Get(key{kind: byHost, name: name}).pick(not, now)
+		return x.keyed.Get(key{kind: routes.Host, name: name}).pick(not, now)
 	}
-	if c := x.keyed.Get(key{kind: byAddr, addr: addr}).pick(not, now); c != nil || addr.Zone() == "" {
+	if c := x.keyed.Get(key{kind: routes.Addr, addr: addr}).pick(not, now); c != nil || addr.Zone() == "" {
 		return c
 	}
 	// A zone means something only on the agent's own host; an identifier
 	// without one stands for any.
-	return x.keyed.Get(key{kind: byAddr, addr: addr.WithZone("")}).pick(not, now)
+	return x.keyed.Get(key{kind: routes.Addr, addr: addr.WithZone("")}).pick(not, now)
 }
 
 func (x *index) pickCIDR(addr netip.Addr, not *conn, now tunnel.Moment) (_ *conn, bits int) {
@@ -190,30 +184,23 @@ func (x *index) pickCIDR(addr netip.Addr, not *conn, now tunnel.Moment) (_ *conn
 		return nil, 0
 	}
 	addr = addr.WithZone("")
-	for _, bits := range x.lengths[family(addr)].longest {
-		prefix, err := addr.Prefix(bits)
+	for _, l := range x.lengths[family(addr)] {
+		prefix, err := addr.Prefix(int(l.Bits))
 		if err != nil {
 			continue
 		}
 		if c := x.keyed.Get(prefixKey(prefix)).pick(not, now); c != nil {
-			return c, bits
+			return c, int(l.Bits)
 		}
 	}
 	return nil, 0
 }
 
 func (x *index) count(s Strategy) int {
-	switch s {
-	case Default:
+	if s == Default {
 		return x.all.count()
-	case DefaultRoute:
-		return x.keyed.Get(key{kind: byDefaultRoute}).count()
-	case DestHost:
-		return x.keyed.Get(key{kind: byAnyHost}).count()
-	case DestCIDR:
-		return x.keyed.Get(key{kind: byAnyPrefix}).count()
 	}
-	return 0
+	return x.keyed.Get(key{kind: broad[s]}).count()
 }
 
 // first is the preferred connection of a's id: of a itself, else of one that
@@ -237,29 +224,6 @@ func family(addr netip.Addr) int {
 		return 0
 	}
 	return 1
-}
-
-// prefixLengths are the lengths in use by one family, longest first, so that a
-// look-up tries only those.
-type prefixLengths struct {
-	uses    map[int]int // how many use each; nil: none was used yet
-	longest []int
-}
-
-func (l *prefixLengths) add(bits int) {
-	if l.uses == nil {
-		l.uses = make(map[int]int)
-	}
-	if l.uses[bits]++; l.uses[bits] == 1 {
-		l.longest = append(l.longest, bits)
-		slices.SortFunc(l.longest, func(a, b int) int { return b - a })
-	}
-}
-
-func (l *prefixLengths) remove(bits int) {
-	if l.uses[bits]--; l.uses[bits] == 0 {
-		l.longest = slices.DeleteFunc(l.longest, func(n int) bool { return n == bits })
-	}
 }
 
 func sameHost(a, b string) bool {

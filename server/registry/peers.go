@@ -112,10 +112,8 @@ func (p *Peers) Count(server int) routes.Count {
 func (p *Peers) pick(cluster string, s Strategy, name string, addr netip.Addr, least int, asked []*conn, now tunnel.Moment) (c *conn, waited bool) {
 	var at routes.Servers
 	switch {
-	case s == Default:
-		at, waited = p.table.Find(cluster, routes.Key{Kind: routes.AnyAgent}, now)
-	case s == DefaultRoute:
-		at, waited = p.table.Find(cluster, routes.Key{Kind: routes.DefaultRoute}, now)
+	case s == Default, s == DefaultRoute:
+		at, waited = p.table.Find(cluster, routes.Key{Kind: broad[s]}, now)
 	case s == DestHost && !addr.IsValid():
 		at, waited = p.table.Find(cluster, routes.OfText(routes.Host, name), now)
 	case s == DestHost:
@@ -170,9 +168,6 @@ func (p *Peers) resume(cluster, route string, asked []*conn) (*conn, <-chan stru
 	return c, p.wake
 }
 
-// broad are the keys of some agent that a strategy can use.
-var broad = map[Strategy]routes.Kind{Default: routes.AnyAgent, DefaultRoute: routes.DefaultRoute, DestHost: routes.AnyHost, DestCIDR: routes.AnyPrefix}
-
 // has says whether agents of other servers serve by a strategy.
 func (p *Peers) has(cluster string, s Strategy) bool {
 	if p == nil {
@@ -187,24 +182,16 @@ func (p *Peers) has(cluster string, s Strategy) bool {
 // asFar is a key as other servers are told of it; false: it says nothing to them.
 func (k key) asFar() (routes.Key, bool) {
 	switch k.kind {
-	case byRoute:
-		return routes.OfText(routes.Agent, k.name), true
-	case byHost:
-		return routes.OfText(routes.Host, k.name), true
-	case byAddr:
+	case byID:
+		return routes.Key{}, false
+	case routes.Agent, routes.Host:
+		return routes.OfText(k.kind, k.name), true
+	case routes.Addr:
 		return routes.OfAddr(k.addr), true
-	case byPrefix:
+	case routes.Prefix:
 		return routes.OfPrefix(k.addr, k.bits), true
-	case byDefaultRoute:
-		return routes.Key{Kind: routes.DefaultRoute}, true
-	case byAnyAgent:
-		return routes.Key{Kind: routes.AnyAgent}, true
-	case byAnyHost:
-		return routes.Key{Kind: routes.AnyHost}, true
-	case byAnyPrefix:
-		return routes.Key{Kind: routes.AnyPrefix}, true
 	}
-	return routes.Key{}, false
+	return routes.Key{Kind: k.kind}, true
 }
 
 // Share has the registry forward to the servers of p what its own agents do not serve,

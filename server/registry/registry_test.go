@@ -464,7 +464,7 @@ func TestIndexIsEmptyInTheEnd(t *testing.T) {
 		leave()
 	}
 	x := &s.index
-	if x.present.Len()+x.keyed.Len()+len(x.lengths[0].longest)+x.all.count()+len(x.all.serving)+len(x.all.rest) != 0 {
+	if x.present.Len()+x.keyed.Len()+len(x.lengths[0])+x.all.count()+len(x.all.serving)+len(x.all.rest) != 0 {
 		t.Errorf("left over: %+v", x)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"konnectivity/server/routes"
 	"konnectivity/tunnel"
 )
 
@@ -69,7 +70,7 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 func (r *Registry) at(route string, tried []*conn) (found *conn, leaving bool, wake <-chan struct{}) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	g := r.index.keyed.Get(key{kind: byRoute, name: route})
+	g := r.index.keyed.Get(key{kind: routes.Agent, name: route})
 	if g == nil {
 		return nil, false, r.wake
 	}

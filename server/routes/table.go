@@ -30,7 +30,7 @@ func (s Servers) Has(server int) bool { return s&(1<<server) != 0 }
 // map for all clusters, so that a name costs no more than a key.
 type Table struct {
 	keys    map[place]entry
-	lengths []length // of all prefixes among keys, the longest first
+	lengths Lengths // of all prefixes among keys
 	counts  [MaxServers]Count
 	waits   []wait // in order of time
 }
@@ -44,10 +44,25 @@ type entry struct {
 	until tunnel.Moment // where it is nowhere: how long it is waited for
 }
 
+// Lengths are the lengths of prefixes, the longest first, so that a look-up tries no others.
+// The zero value has none.
+type Lengths []length
+
 // length is how many prefixes have so many bits.
 type length struct {
-	bits uint8
+	Bits uint8
 	n    int
+}
+
+// Count adds so many prefixes of that length.
+func (all *Lengths) Count(bits uint8, by int) {
+	at, found := slices.BinarySearchFunc(*all, bits, func(l length, bits uint8) int { return int(bits) - int(l.Bits) })
+	if !found {
+		*all = slices.Insert(*all, at, length{Bits: bits})
+	}
+	if (*all)[at].n += by; (*all)[at].n == 0 {
+		*all = slices.Delete(*all, at, at+1)
+	}
 }
 
 // wait is a key that is gone and may come back until some time.
@@ -124,15 +139,8 @@ func (n *Count) add(k Key, by int) {
 
 // measure keeps the lengths of prefixes.
 func (t *Table) measure(k Key, by int) {
-	if k.Kind != Prefix {
-		return
-	}
-	at, found := slices.BinarySearchFunc(t.lengths, k.Bits, func(l length, bits uint8) int { return int(bits) - int(l.bits) })
-	if !found {
-		t.lengths = slices.Insert(t.lengths, at, length{bits: k.Bits})
-	}
-	if t.lengths[at].n += by; t.lengths[at].n == 0 {
-		t.lengths = slices.Delete(t.lengths, at, at+1)
+	if k.Kind == Prefix {
+		t.lengths.Count(k.Bits, by)
 	}
 }
 
@@ -180,14 +188,14 @@ func (t *Table) Longest(cluster string, addr netip.Addr, least int, now tunnel.M
 	}
 	wide := netip.AddrFrom16(addr.As16())
 	for _, l := range t.lengths {
-		if int(l.bits) <= least {
+		if int(l.Bits) <= least {
 			break
 		}
-		p, err := wide.Prefix(int(l.bits))
+		p, err := wide.Prefix(int(l.Bits))
 		if err != nil {
 			continue
 		}
-		at, waiting := t.Find(cluster, Key{Prefix, l.bits, p.Addr().As16()}, now)
+		at, waiting := t.Find(cluster, Key{Prefix, l.Bits, p.Addr().As16()}, now)
 		if at != 0 {
 			return at, false
 		}
