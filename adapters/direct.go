@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -36,12 +37,7 @@ func newDirect(opt DirectOptions) *direct {
 
 // podProxy reads HTTPS_PROXY and NO_PROXY of the pod; p is nil without a proxy.
 func podProxy(getenv func(string) string) (p *connect.Proxy, noProxy *exemptions, err error) {
-	env := func(lower, upper string) string { // lower case wins, as in httpproxy and curl
-		if v := getenv(lower); v != "" {
-			return v
-		}
-		return getenv(upper)
-	}
+	env := func(lower, upper string) string { return cmp.Or(getenv(lower), getenv(upper)) } // lower case wins, as in httpproxy and curl
 	p, err = connect.ParseProxy(env("https_proxy", "HTTPS_PROXY"))
 	return p, newExemptions(env("no_proxy", "NO_PROXY")), err
 }

@@ -1,6 +1,7 @@
 package adapters
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -132,10 +133,7 @@ func (e *OptionError) Unwrap() error { return e.Err }
 
 // guestDNS splits HostedOptions.GuestDNSService.
 func (o HostedOptions) guestDNS() (namespace, name string, err error) {
-	text := o.GuestDNSService
-	if text == "" {
-		text = DefaultGuestDNSService
-	}
+	text := cmp.Or(o.GuestDNSService, DefaultGuestDNSService)
 	namespace, name, ok := strings.Cut(text, "/")
 	if !ok || !resolve.IsLabel(namespace) || !resolve.IsLabel(name) {
 		return "", "", fmt.Errorf("want NAMESPACE/NAME, got %q", text)
@@ -147,9 +145,7 @@ func (o Options) withDefaults() Options {
 	if o.Log == nil {
 		o.Log = silent.Log()
 	}
-	if o.Server.Log == nil {
-		o.Server.Log = o.Log
-	}
+	o.Server.Log = cmp.Or(o.Server.Log, o.Log)
 	if o.proxyCADirs == nil {
 		o.proxyCADirs = defaultProxyCADirs()
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -81,10 +82,7 @@ func (c *LeaseCounter) Count() (int, bool) {
 // validLease says that a lease was renewed, or at least taken, less than its
 // duration ago.
 func validLease(lease *kubeapi.Lease, now time.Time) bool {
-	renewed := lease.Spec.RenewTime
-	if renewed == nil {
-		renewed = lease.Spec.AcquireTime
-	}
+	renewed := cmp.Or(lease.Spec.RenewTime, lease.Spec.AcquireTime)
 	if renewed == nil || lease.Spec.LeaseDurationSeconds == nil {
 		return false
 	}

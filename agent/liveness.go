@@ -64,8 +64,12 @@ func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepali
 	defer close(l.done)
 	ask, dead := keepaliveTimes(keepalive)
 	ctx, cancel := context.WithCancel(context.Background())
-	answered := closedChan()
-	defer func() { cancel(); <-answered }()
+	var answered <-chan struct{} // nil: nothing was asked
+	defer func() {
+		if cancel(); answered != nil {
+			<-answered
+		}
+	}()
 	timer := time.NewTimer(ask)
 	defer timer.Stop()
 	for {
@@ -83,7 +87,7 @@ func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepali
 		case silence < ask:
 			timer.Reset(ask - silence)
 			continue
-		case tunnel.Closed(answered):
+		case answered == nil || tunnel.Closed(answered):
 			answered = askHealth(ctx, client, dead)
 		}
 		timer.Reset(min(dead-silence, ask))
@@ -101,10 +105,4 @@ func askHealth(ctx context.Context, client grpc.ClientConnInterface, bound time.
 		_, _ = healthpb.NewHealthClient(client).Check(ctx, &healthpb.HealthCheckRequest{})
 	}()
 	return answered
-}
-
-func closedChan() <-chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -211,9 +212,7 @@ func (o *Options) fill() error {
 	if o.limits.Budget == nil {
 		o.limits.Budget = shares.NewBudget(legacy.DefaultBudget)
 	}
-	if o.Grace == 0 {
-		o.Grace = DefaultGrace
-	}
+	o.Grace = cmp.Or(o.Grace, DefaultGrace)
 	if o.Log == nil {
 		o.Log = silent.Log()
 	}

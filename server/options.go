@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -189,9 +190,7 @@ func (o *Options) setDefaults() error {
 		o.Strategies = []registry.Strategy{registry.Default}
 	}
 	o.Count = max(o.Count, 1)
-	if o.Grace == 0 {
-		o.Grace = DefaultGrace
-	}
+	o.Grace = cmp.Or(o.Grace, DefaultGrace)
 	if o.Budget == nil {
 		o.Budget = link.NewBudget(0)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -173,12 +174,7 @@ func (p *idleConns) put(c *dnsConn) {
 func (p *idleConns) expire(c *dnsConn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, other := range p.conns {
-		if other == c {
-			p.conns = append(p.conns[:i], p.conns[i+1:]...)
-			break
-		}
-	}
+	p.conns = slices.DeleteFunc(p.conns, func(other *dnsConn) bool { return other == c })
 	_ = c.conn.Close()
 }
 

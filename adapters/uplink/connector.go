@@ -214,15 +214,7 @@ func (c *connector) connectAny(ctx context.Context) (handshaken, error) {
 }
 
 func sameSet(a, b []netip.AddrPort) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for _, addr := range a {
-		if !slices.Contains(b, addr) {
-			return false
-		}
-	}
-	return true
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(addr netip.AddrPort) bool { return !slices.Contains(b, addr) })
 }
 
 func (c *connector) race(ctx context.Context, addrs []netip.AddrPort) (handshaken, error) {

@@ -1,6 +1,7 @@
 package uplink
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -82,10 +83,7 @@ func (o Options) withDefaults() (Options, error) {
 	if err != nil {
 		return o, fmt.Errorf("address of the konnectivity server %q: want host:port", o.Address)
 	}
-	if o.Mode == "" {
-		o.Mode = link.Auto
-	}
-	if !o.Mode.Valid() {
+	if o.Mode = cmp.Or(o.Mode, link.Auto); !o.Mode.Valid() {
 		return o, fmt.Errorf("link mode %q: want auto, off or require", o.Mode)
 	}
 	if err := lanes.CheckMax(o.Lanes); o.Lanes != 0 && err != nil {
@@ -97,9 +95,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.TLS == nil {
 		return o, errors.New("no certificates for the konnectivity server: give a certificate, a key and a CA")
 	}
-	if o.ServerName == "" {
-		o.ServerName = strings.TrimSuffix(host, ".")
-	}
+	o.ServerName = cmp.Or(o.ServerName, strings.TrimSuffix(host, "."))
 	if o.ConnectTimeout <= 0 {
 		o.ConnectTimeout = defaultConnectTimeout
 	}

@@ -8,6 +8,7 @@
 package egress
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/netip"
@@ -197,9 +198,7 @@ var families = map[string]string{"tcp": "ip", "tcp4": "ip4", "tcp6": "ip6"}
 // call that "operation was canceled" or "i/o timeout" at will.
 func explain(ctx context.Context, address string, err error) error {
 	typed := *tunnel.AsDialError(address, err)
-	if typed.Address == "" {
-		typed.Address = address
-	}
+	typed.Address = cmp.Or(typed.Address, address)
 	if typed.Failure == tunnel.FailTimeout || typed.Failure == tunnel.FailCancelled || typed.Failure == tunnel.FailResolve {
 		switch ctx.Err() {
 		case context.Canceled:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 )
 
 // Networks is a set of addresses.
@@ -40,20 +41,10 @@ func (n Networks) Contains(addr net.Addr) bool {
 		return false
 	}
 	ip := ipOf(addr).Unmap().WithZone("")
-	for _, p := range n {
-		if p.Contains(ip) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 // HasAll reports whether one of the networks is all of an address family.
 func (n Networks) HasAll() bool {
-	for _, p := range n {
-		if p.Bits() == 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(n, func(p netip.Prefix) bool { return p.Bits() == 0 })
 }

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"net/http"
 	"sync"
@@ -37,9 +38,7 @@ type Health struct {
 
 // NewHealth returns a Health without checks, which is live and ready.
 func NewHealth(opts HealthOptions) *Health {
-	if opts.FailureStatus == 0 {
-		opts.FailureStatus = http.StatusServiceUnavailable
-	}
+	opts.FailureStatus = cmp.Or(opts.FailureStatus, http.StatusServiceUnavailable)
 	return &Health{opts: opts}
 }
 

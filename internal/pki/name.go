@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"cmp"
 	"crypto/x509"
 	"slices"
 	"strings"
@@ -9,10 +10,7 @@ import (
 // Name returns what to call the holder of a certificate: its common name, or
 // its whole subject if it has none.
 func Name(c *x509.Certificate) string {
-	if c.Subject.CommonName != "" {
-		return c.Subject.CommonName
-	}
-	return c.Subject.String()
+	return cmp.Or(c.Subject.CommonName, c.Subject.String())
 }
 
 // maxName is the longest name that DNS allows (RFC 1035 §2.3.4), maxLabel its

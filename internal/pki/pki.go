@@ -10,6 +10,7 @@ package pki
 
 import (
 	"bytes"
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -198,11 +199,7 @@ func (ca *CA) leafTemplate(leaf Leaf) (*x509.Certificate, error) {
 	if leaf.Organization != "" {
 		subject.Organization = []string{leaf.Organization}
 	}
-	lifetime := leaf.Lifetime
-	if lifetime == 0 {
-		lifetime = DefaultLifetime
-	}
-	notAfter := time.Now().Add(lifetime)
+	notAfter := time.Now().Add(cmp.Or(leaf.Lifetime, DefaultLifetime))
 	if notAfter.After(ca.cert.NotAfter) {
 		notAfter = ca.cert.NotAfter // a chain is only as good as its oldest link
 	}

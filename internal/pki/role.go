@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"cmp"
 	"crypto/x509"
 	"fmt"
 	"net/url"
@@ -70,10 +71,7 @@ func claimsRole(uri *url.URL) bool {
 	if uri.RawQuery != "" || uri.Fragment != "" { // which no SPIFFE ID has (The SPIFFE Identity, §2)
 		return strings.Contains(strings.ToLower(uri.String()), roleSegment)
 	}
-	path := uri.Path
-	if path == "" {
-		path = uri.Opaque
-	}
+	path := cmp.Or(uri.Path, uri.Opaque)
 	if plain, err := url.PathUnescape(path); err == nil {
 		path = plain // even if it was encoded twice
 	}

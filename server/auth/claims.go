@@ -118,10 +118,14 @@ func (c *Claims) grantsFor(cert *x509.Certificate) registry.Identifiers {
 	if cert == nil || cert.Subject.CommonName == "*" { // which is no wildcard in a certificate
 		return grants["*"]
 	}
-	all, own := grants["*"], grants[cert.Subject.CommonName]
+	return grow(grow(registry.Identifiers{}, grants["*"]), grants[cert.Subject.CommonName])
+}
+
+// grow appends by to what was granted.
+func grow(granted, by registry.Identifiers) registry.Identifiers {
 	return registry.Identifiers{
-		Addrs: slices.Concat(all.Addrs, own.Addrs), Hosts: slices.Concat(all.Hosts, own.Hosts), CIDRs: slices.Concat(all.CIDRs, own.CIDRs),
-		DefaultRoute: all.DefaultRoute || own.DefaultRoute,
+		Addrs: append(granted.Addrs, by.Addrs...), Hosts: append(granted.Hosts, by.Hosts...), CIDRs: append(granted.CIDRs, by.CIDRs...),
+		DefaultRoute: granted.DefaultRoute || by.DefaultRoute,
 	}
 }
 
@@ -142,11 +146,7 @@ func parseGrants(text []byte) (map[string]registry.Identifiers, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		old := grants[words[0]]
-		grants[words[0]] = registry.Identifiers{
-			Addrs: append(old.Addrs, ids.Addrs...), Hosts: append(old.Hosts, ids.Hosts...), CIDRs: append(old.CIDRs, ids.CIDRs...),
-			DefaultRoute: old.DefaultRoute || ids.DefaultRoute,
-		}
+		grants[words[0]] = grow(grants[words[0]], ids)
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err

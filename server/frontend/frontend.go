@@ -9,6 +9,7 @@
 package frontend
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -128,15 +129,9 @@ func New(cfg Config) (*Frontend, error) {
 	if len(cfg.Proxies) > 0 && cfg.TLS == nil {
 		return nil, errors.New("PROXY protocol headers are read on listeners with TLS only")
 	}
-	if cfg.handshakeTimeout <= 0 {
-		cfg.handshakeTimeout = HandshakeTimeout
-	}
-	if cfg.MaxConns <= 0 {
-		cfg.MaxConns = MaxConns
-	}
-	if cfg.Metrics == nil {
-		cfg.Metrics = noMetrics{}
-	}
+	cfg.handshakeTimeout = cmp.Or(cfg.handshakeTimeout, HandshakeTimeout)
+	cfg.MaxConns = cmp.Or(cfg.MaxConns, MaxConns)
+	cfg.Metrics = cmp.Or(cfg.Metrics, Metrics(noMetrics{}))
 	if cfg.PreAuth == nil {
 		cfg.PreAuth = NewPreAuth(admission.Descriptors())
 	}

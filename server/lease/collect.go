@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"time"
@@ -83,14 +84,10 @@ func durationOf(lease *kubeapi.Lease) time.Duration {
 }
 
 func renewedAt(lease *kubeapi.Lease) time.Time {
-	switch {
-	case lease.Spec.RenewTime != nil:
-		return lease.Spec.RenewTime.Time
-	case lease.Spec.AcquireTime != nil:
-		return lease.Spec.AcquireTime.Time
-	default:
-		return time.Time{}
+	if at := cmp.Or(lease.Spec.RenewTime, lease.Spec.AcquireTime); at != nil {
+		return at.Time
 	}
+	return time.Time{}
 }
 
 // delete removes a lease unless it has changed since it was listed.

@@ -210,9 +210,7 @@ func (c *Controller) fill(lease *kubeapi.Lease) {
 	if lease.Labels == nil {
 		lease.Labels = make(map[string]string)
 	}
-	for k, v := range c.cfg.Labels {
-		lease.Labels[k] = v
-	}
+	maps.Copy(lease.Labels, c.cfg.Labels)
 	delete(lease.Annotations, PeerAnnotation)
 	if c.cfg.Peer.IsValid() {
 		if lease.Annotations == nil {

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"cmp"
 	"math"
 
 	"konnectivity/tunnel/link"
@@ -27,10 +28,7 @@ func New(budget, grpc *shares.Budget, agentMemory int64, sockets int) *Limits {
 	if agentMemory > 0 {
 		l.agents = shares.NewPool(agentMemory)
 	}
-	if sockets == 0 {
-		sockets = math.MaxInt32
-	}
-	l.own = l.newTenant("", parts{shares.NewPool(maxDials), shares.NewPool(maxDials), budget, grpc, shares.NewPool(int64(sockets))})
+	l.own = l.newTenant("", parts{shares.NewPool(maxDials), shares.NewPool(maxDials), budget, grpc, shares.NewPool(cmp.Or(int64(sockets), math.MaxInt32))})
 	return l
 }
 

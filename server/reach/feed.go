@@ -60,9 +60,6 @@ func (s *Servers) Feed(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 	life, end := context.WithCancel(context.Background())
 	f := &feed{wake: make(chan struct{}, 1), end: end}
 	s.feeds.mu.Lock()
-	if s.feeds.open == nil {
-		s.feeds.open = make(map[*feed]struct{})
-	}
 	s.feeds.open[f] = struct{}{}
 	s.feeds.mu.Unlock()
 	s.opts.TellAll(func(cluster string, k routes.Key) { f.put(cluster, k, true) })

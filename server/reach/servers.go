@@ -1,6 +1,7 @@
 package reach
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -105,7 +106,7 @@ type address struct {
 
 // New returns Servers that do nothing yet.
 func New(opts Options) (*Servers, error) {
-	s := &Servers{opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), links: make(map[*Link]struct{}), failing: make(map[netip.AddrPort]error)}
+	s := &Servers{opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), feeds: feeds{open: make(map[*feed]struct{})}, links: make(map[*Link]struct{}), failing: make(map[netip.AddrPort]error)}
 	if opts.Found != nil {
 		s.tls[opts.ServerName] = opts.TLS(opts.ServerName, link.ALPN)
 	}
@@ -133,12 +134,7 @@ func New(opts Options) (*Servers, error) {
 	return s, nil
 }
 
-func (s *Servers) nameOf(host string) string {
-	if s.opts.ServerName != "" {
-		return s.opts.ServerName
-	}
-	return host
-}
+func (s *Servers) nameOf(host string) string { return cmp.Or(s.opts.ServerName, host) }
 
 // Run keeps a link to each of the other servers until ctx ends, and closes those.
 func (s *Servers) Run(ctx context.Context) {

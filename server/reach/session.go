@@ -6,7 +6,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -202,11 +204,7 @@ type Link struct {
 func (s *Servers) Links() []*Link {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []*Link
-	for l := range s.links {
-		all = append(all, l)
-	}
-	return all
+	return slices.Collect(maps.Keys(s.links))
 }
 
 // Routes is how much the server has told.
@@ -219,12 +217,9 @@ const feedStreams = 2
 // Idle says that no link carries a connection; lasting ones, which outlive the link, count
 // if they are to.
 func (s *Servers) Idle(lasting bool) bool {
-	for _, l := range s.Links() {
-		if l.Bound() > feedStreams/2 || lasting && l.Streams() > feedStreams {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(s.Links(), func(l *Link) bool {
+		return l.Bound() > feedStreams/2 || lasting && l.Streams() > feedStreams
+	})
 }
 
 // Move asks that connections which other servers have forwarded here be moved.

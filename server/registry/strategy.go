@@ -25,16 +25,14 @@ var strategies = []Strategy{Default, DestHost, DestCIDR, DefaultRoute}
 // upstream does; a repeated strategy counts once.
 func ParseStrategies(list string) ([]Strategy, error) {
 	var out []Strategy
-	seen := make(map[Strategy]bool)
 	for item := range strings.SplitSeq(list, ",") {
 		s := Strategy(strings.TrimSpace(item))
-		if s == "" || seen[s] {
+		if s == "" || slices.Contains(out, s) {
 			continue
 		}
 		if !slices.Contains(strategies, s) {
 			return nil, fmt.Errorf("unknown proxy strategy %q: want default, destHost, destCIDR or defaultRoute", string(s))
 		}
-		seen[s] = true
 		out = append(out, s)
 	}
 	if len(out) == 0 {

@@ -95,8 +95,12 @@ func (g *Group) Add(ses *link.Session) bool {
 // takesLocked reports whether another lane can join. Once all have ended, none can, even
 // before they are removed, because Err is final by then.
 func (g *Group) takesLocked() bool {
-	lives := func(l *lane) bool { return !tunnel.Closed(l.ses.Done()) }
-	return !g.closed && len(g.lanes) < 2*MaxLanes && slices.ContainsFunc(g.lanes, lives)
+	return !g.closed && len(g.lanes) < 2*MaxLanes && g.livesLocked()
+}
+
+// livesLocked reports whether a lane has not ended.
+func (g *Group) livesLocked() bool {
+	return slices.ContainsFunc(g.lanes, func(l *lane) bool { return !tunnel.Closed(l.ses.Done()) })
 }
 
 func (g *Group) addLocked(ses *link.Session) {

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -29,21 +28,20 @@ func (g *Group) Drains() context.Context { return g.drains }
 func (g *Group) Err() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, l := range g.lanes {
-		if !tunnel.Closed(l.ses.Done()) {
-			return nil
-		}
+	if g.livesLocked() {
+		return nil
 	}
-	if len(g.lanes) > 0 {
-		return g.lanes[0].ses.Err()
-	}
-	return g.last.ses.Err()
+	return g.firstLocked().Err()
 }
 
 // first is the oldest lane, or the last one that there was.
 func (g *Group) first() *link.Session {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.firstLocked()
+}
+
+func (g *Group) firstLocked() *link.Session {
 	if len(g.lanes) > 0 {
 		return g.lanes[0].ses
 	}
@@ -98,9 +96,7 @@ func (g *Group) Heard() (last time.Time) {
 
 // Streams is how many streams there are.
 func (g *Group) Streams() (n int) {
-	for _, ses := range g.Sessions() {
-		n += ses.Streams()
-	}
+	g.each(func(ses *link.Session) { n += ses.Streams() })
 	return n
 }
 

@@ -1,6 +1,7 @@
 package legacy
 
 import (
+	"cmp"
 	"time"
 
 	"konnectivity/tunnel"
@@ -35,15 +36,9 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	if l.connBuffer <= 0 {
-		l.connBuffer = defaultConnBuffer
-	}
-	if l.stallTimeout <= 0 {
-		l.stallTimeout = defaultStallTimeout
-	}
-	if l.maxConns <= 0 {
-		l.maxConns = defaultMaxConns
-	}
+	l.connBuffer = cmp.Or(l.connBuffer, defaultConnBuffer)
+	l.stallTimeout = cmp.Or(l.stallTimeout, defaultStallTimeout)
+	l.maxConns = cmp.Or(l.maxConns, defaultMaxConns)
 	if l.Budget == nil {
 		l.Budget = shares.NewBudget(DefaultBudget)
 	}
