@@ -119,14 +119,10 @@ func (m *metrics) makeNew() {
 		m.dialErrors.WithLabelValues(f.Label())
 	}
 	m.denials = prometheus.NewCounter(counterOpts("policy_denials_total", "Number of dials that the destination policy refused."))
-	m.reconnects = counterVec("server_disconnects_total", "Number of connections to servers that ended, by reason (lost, closed, draining).", "reason")
-	for _, reason := range []string{"lost", "closed", "draining"} {
-		m.reconnects.WithLabelValues(reason)
-	}
-	m.connectFailures = counterVec("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, token, refused, other).", "reason")
-	for _, reason := range []string{"dial", "tls", "token", "refused", "other"} {
-		m.connectFailures.WithLabelValues(reason)
-	}
+	m.reconnects = observe.FromZero(counterVec("server_disconnects_total", "Number of connections to servers that ended, by reason (lost, closed, draining).", "reason"),
+		"lost", "closed", "draining")
+	m.connectFailures = observe.FromZero(counterVec("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, token, refused, other).", "reason"),
+		"dial", "tls", "token", "refused", "other")
 	m.resets = counterVec("connection_resets_total", "Number of open connections that ended abnormally, by cause.", "cause")
 	for code := range tunnel.Codes() {
 		m.resets.WithLabelValues(code.Label())

@@ -65,3 +65,12 @@ func Flag(holds bool) float64 {
 	}
 	return 0
 }
+
+// FromZero has a counter begin with 0 for these values of its label: an alert on an increase
+// does not see the first of a series that begins with 1.
+func FromZero(c *prometheus.CounterVec, values ...string) *prometheus.CounterVec {
+	for _, value := range values {
+		c.WithLabelValues(value)
+	}
+	return c
+}

@@ -102,10 +102,8 @@ func (m *Server) upstream() {
 		legacy.FromClient: full.WithLabelValues("Proxy"), legacy.ToClient: full.WithLabelValues("Proxy"),
 		legacy.FromAgent: full.WithLabelValues("Connect"), legacy.ToAgent: full.WithLabelValues("Connect"),
 	}
-	m.dialFailures = m.counter("dial_failure_count", "Number of dial failures observed. Multiple failures can occur for a single dial request.", "reason")
-	for _, reason := range dialFailureReasons {
-		m.dialFailures.WithLabelValues(reason)
-	}
+	m.dialFailures = observe.FromZero(m.counter("dial_failure_count", "Number of dial failures observed. Multiple failures can occur for a single dial request.", "reason"),
+		dialFailureReasons...)
 	packets := newCounter("stream_packets_total", "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)", "segment", "packet_type")
 	for s := range legacy.Segment(legacy.Segments) {
 		m.packets[s] = make(map[client.PacketType]prometheus.Counter)
@@ -130,15 +128,11 @@ func (m *Server) own() {
 		m.resets.WithLabelValues(code.Label())
 	}
 	m.interrupted = m.counter("interrupted_connections_total", "Count of established connections that lost their path through this server and that their ends resume over another.").WithLabelValues()
-	m.stalled = m.counter("stalled_connections_total", "Count of connections of old peers reset because their reader did not keep up, by segment.", "segment")
-	for _, s := range []legacy.Segment{legacy.FromAgent, legacy.FromClient} {
-		m.stalled.WithLabelValues(s.String())
-	}
+	m.stalled = observe.FromZero(m.counter("stalled_connections_total", "Count of connections of old peers reset because their reader did not keep up, by segment.", "segment"),
+		legacy.FromAgent.String(), legacy.FromClient.String())
 	m.denials = m.counter("policy_denials_total", "Count of connections refused by --allow-destination or --deny-destination.").WithLabelValues()
-	m.refusals = m.counter("agent_refusals_total", "Count of agents refused, by reason: invalid, unauthenticated, denied, unavailable.", "reason")
-	for _, reason := range []string{"invalid", "unauthenticated", "denied", "unavailable"} {
-		m.refusals.WithLabelValues(reason)
-	}
+	m.refusals = observe.FromZero(m.counter("agent_refusals_total", "Count of agents refused, by reason: invalid, unauthenticated, denied, unavailable.", "reason"),
+		"invalid", "unauthenticated", "denied", "unavailable")
 	m.rejected = m.counter("rejected_connections_total", "Count of accepted connections that never became a request, by listener and reason: limit, evicted, proxy, tls, timeout, protocol, refused, closed.", "listener", "reason")
 	m.clientConns = m.gauge("listener_connections", "Number of current connections, by listener (clients, agents, servers).", "listener")
 	for _, l := range []string{"clients", "agents", "servers"} {
@@ -147,16 +141,12 @@ func (m *Server) own() {
 			m.rejected.WithLabelValues(l, reason)
 		}
 	}
-	m.peerDials = m.counter("peer_dials_total", "Count of dials forwarded to other servers, by outcome: ok, or why the dial failed.", "outcome")
-	m.peerDials.WithLabelValues("ok")
-	m.peerFaults = m.counter("peer_faults_total", "Count of faults of other servers, by reason: full (it told too many routes), slow (it did not read what it asked to be told), protocol (it stopped to tell), tenant (it forwarded for a tenant that is not served here).", "reason")
-	for _, reason := range []string{"full", "slow", "protocol", "tenant"} {
-		m.peerFaults.WithLabelValues(reason)
-	}
-	m.apiRefusals = m.counter("api_refusals_total", "Count of agents' requests refused, by reason: unset (no API server is named for the agent's cluster), alone (no agent beside the API server is connected), other (it asked for something else).", "reason")
-	for _, reason := range []string{"unset", "alone", "other"} {
-		m.apiRefusals.WithLabelValues(reason)
-	}
+	m.peerDials = observe.FromZero(m.counter("peer_dials_total", "Count of dials forwarded to other servers, by outcome: ok, or why the dial failed.", "outcome"),
+		"ok")
+	m.peerFaults = observe.FromZero(m.counter("peer_faults_total", "Count of faults of other servers, by reason: full (it told too many routes), slow (it did not read what it asked to be told), protocol (it stopped to tell), tenant (it forwarded for a tenant that is not served here).", "reason"),
+		"full", "slow", "protocol", "tenant")
+	m.apiRefusals = observe.FromZero(m.counter("api_refusals_total", "Count of agents' requests refused, by reason: unset (no API server is named for the agent's cluster), alone (no agent beside the API server is connected), other (it asked for something else).", "reason"),
+		"unset", "alone", "other")
 	m.access = m.histogram("access_review_duration_seconds", "Latency of SubjectAccessReview calls in seconds, by verdict: allowed, denied, unavailable.", prometheus.DefBuckets, "verdict")
 	m.reviews = m.histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
 	carried := observe.NewFigures(Prefix, func() *Server { return m })
