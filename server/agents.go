@@ -24,9 +24,9 @@ import (
 	"konnectivity/tunnel/splice"
 )
 
-// admitTimeout bounds the decision on an agent, so that one is told to come
+// judgeTimeout bounds the decision on an agent, so that one is told to come
 // again rather than kept waiting while the API server is slow.
-const admitTimeout = 15 * time.Second
+const judgeTimeout = 15 * time.Second
 
 // buildAgents makes what serves agents by gRPC.
 func (s *Server) buildAgents() {
@@ -47,7 +47,7 @@ func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave fu
 		return nil, errNotHanded
 	}
 	who := auth.Peer{ID: p.ID(), Identifiers: p.Identifiers(), Token: p.Token(), TLS: p.TLS(), Remote: p.RemoteAddr()}
-	agent, give, err := h.cluster.admit(ctx, h.life, who, "grpc")
+	agent, give, err := h.cluster.judgeAgent(ctx, h.life, who, "grpc")
 	if err != nil {
 		h.from.Deny()
 		return nil, err
@@ -95,7 +95,7 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *li
 			return errors.New("this port is for nodes' agents: one with --api-server connects to the port for clients")
 		}
 		who := auth.Peer{ID: p.ID, Identifiers: p.Identifiers, Token: p.Token, TLS: c.TLS(), Remote: c.RemoteAddr()}
-		agent, giveBack, err = cl.admit(judging, ctx, who, "link")
+		agent, giveBack, err = cl.judgeAgent(judging, ctx, who, "link")
 		return err
 	}
 	session = s.meetLink(ctx, c, cfg)
@@ -112,7 +112,7 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *li
 // joinAgent makes an agent's link known to a registry, or has it be one of the agent's
 // lanes, until leave, which ends the link. at is the side by whose port it came.
 func (cl *cluster) joinAgent(life context.Context, at side, of *registry.Registry, agent registry.Agent, session *link.Session) (leave func()) {
-	key := laneKey{session.Peer().Group, agent.ID, agent.Identity, session.Peer().Identifiers}
+	key := laneKey{session.Peer().Group, agent.ID, agent.Cert, session.Peer().Identifiers}
 	g, leaveGroup := cl.lanes[at].join(key, session, func(g *lanes.Group) func() { return cl.joinLinked(life, of, agent, g) })
 	cl.peers.tell(&peer{count: session.SetServerCount})
 	return func() {
@@ -150,13 +150,13 @@ var errNoAgentRoom = &auth.Refusal{
 // errChanged is why an agent is refused that was judged by what no longer holds.
 var errChanged = &auth.Refusal{Code: codes.Unavailable, Reason: "what the server admits has changed while it judged this agent; come again"}
 
-// admit asks the gate, and logs and counts a refusal. life is that of the agent's
+// judgeAgent asks the gate, and logs and counts a refusal. life is that of the agent's
 // connection, which may be cut while the gate thinks. give must be called when the
 // connection has ended; after an error, it does nothing.
-func (cl *cluster) admit(ctx, life context.Context, who auth.Peer, via string) (agent registry.Agent, give func(), err error) {
-	ctx, cancel := context.WithTimeout(ctx, admitTimeout)
+func (cl *cluster) judgeAgent(ctx, life context.Context, who auth.Peer, via string) (agent registry.Agent, give func(), err error) {
+	ctx, cancel := context.WithTimeout(ctx, judgeTimeout)
 	defer cancel()
-	agent = registry.Agent{ID: who.ID, Identity: auth.Identity(who.TLS), Who: cl.gate().Who(who.TLS), Via: via}
+	agent = registry.Agent{ID: who.ID, Cert: auth.CertDigest(who.TLS), Who: cl.gate().Who(who.TLS), Via: via}
 	if who.Remote != nil {
 		agent.Remote = who.Remote.String()
 	}

@@ -117,7 +117,7 @@ func (cl *cluster) joinClient(c *frontend.Conn, who tunnel.Identity, session *li
 			leave()
 		}
 	}
-	key := laneKey{session.Peer().Group, session.Peer().ID, cmp.Or(auth.Identity(c.TLS()), string(who)), ""}
+	key := laneKey{session.Peer().Group, session.Peer().ID, cmp.Or(auth.CertDigest(c.TLS()), string(who)), ""}
 	g, leaveGroup := cl.lanes[clients].join(key, session, func(g *lanes.Group) func() { return begin(g) })
 	cl.peers.tell(&peer{count: session.SetServerCount, serving: session.SetServing})
 	return func() {
@@ -143,7 +143,7 @@ func (cl *cluster) proven(ctx context.Context, c *frontend.Conn, client *tunnel.
 	if cl != cl.server.own {
 		return client, errors.New("a client of a tenant needs a certificate")
 	}
-	c.Allow(admitTimeout + time.Second)
+	c.Allow(judgeTimeout + time.Second)
 	account, err := tokens.Review(ctx, token, c.RemoteAddr())
 	if err != nil {
 		cl.log.WithError(err).WithField("remote", c.RemoteAddr().String()).Warn("a client was refused")

@@ -105,11 +105,11 @@ func TestOneThatWasCutIsNotAdmitted(t *testing.T) {
 	cl := r.tenant()
 	who := auth.Peer{ID: "a1", TLS: &tls.ConnectionState{}}
 	life, cut := context.WithCancelCause(context.Background())
-	if _, _, err := cl.admit(life, life, who, "link"); err != nil {
+	if _, _, err := cl.judgeAgent(life, life, who, "link"); err != nil {
 		t.Fatal(err)
 	}
 	cut(errCut)
-	if _, _, err := cl.admit(context.Background(), life, who, "link"); !errors.Is(err, errChanged) {
+	if _, _, err := cl.judgeAgent(context.Background(), life, who, "link"); !errors.Is(err, errChanged) {
 		t.Errorf("got %v", err)
 	}
 }

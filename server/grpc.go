@@ -194,7 +194,7 @@ func handedOf(stream context.Context) *handed {
 func judgeStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	if h := handedOf(stream.Context()); h != nil {
 		h.from.Weigh(frontend.GRPCWeight + maxAgentStreams*metadataSize(stream.Context()))
-		h.from.Allow(admitTimeout + time.Second)
+		h.from.Allow(judgeTimeout + time.Second)
 	}
 	return handler(srv, stream)
 }

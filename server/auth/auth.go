@@ -35,10 +35,10 @@ type Peer struct {
 	Remote      net.Addr // its address; nil if unknown
 }
 
-// Identity returns who a peer is by its certificate: the subject and the names
+// CertDigest stands for who a peer is by its certificate: the subject and the names
 // in it, which stay the same in a renewal while the key changes. "" means no
 // certificate.
-func Identity(state *tls.ConnectionState) string {
+func CertDigest(state *tls.ConnectionState) string {
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return ""
 	}

@@ -12,21 +12,21 @@ import (
 	"konnectivity/tunnel"
 )
 
-// identity tells clients apart: the holder of a certificate at one address. The
+// clientKey tells clients apart: the holder of a certificate at one address. The
 // address counts because hosted control planes give one certificate to all of their
 // sidecars; connections do not count because the holder of a certificate makes any
 // number of them.
-type identity struct {
+type clientKey struct {
 	cert [sha256.Size]byte // of the certificate's key and names, so that a renewal is the same client; of what else it has proved; zero: nothing
 	from netip.Prefix
 }
 
-func identityOf(who tunnel.Identity, state *tls.ConnectionState, from net.Addr) identity {
-	key := identity{from: admission.SourceOf(from)}
+func clientKeyOf(who tunnel.Identity, state *tls.ConnectionState, from net.Addr) clientKey {
+	key := clientKey{from: admission.SourceOf(from)}
 	switch {
 	case state != nil && len(state.PeerCertificates) > 0:
 		cert := state.PeerCertificates[0]
-		key.cert = sha256.Sum256(append([]byte(auth.Identity(state)), cert.RawSubjectPublicKeyInfo...))
+		key.cert = sha256.Sum256(append([]byte(auth.CertDigest(state)), cert.RawSubjectPublicKeyInfo...))
 	case who != "":
 		key.cert = sha256.Sum256([]byte(who))
 	}
@@ -42,13 +42,13 @@ type client struct {
 // JoinForwarded counts a connection of a client of another server, as that one numbers
 // it, until leave is called.
 func (t *Tenant) JoinForwarded(of tunnel.Origin) (_ *tunnel.Client, leave func()) {
-	return t.join(identity{cert: sha256.Sum256(fmt.Appendf(nil, "%d %q %s", of.Client, of.Server, of.Who))}, of.Who)
+	return t.join(clientKey{cert: sha256.Sum256(fmt.Appendf(nil, "%d %q %s", of.Client, of.Server, of.Who))}, of.Who)
 }
 
 // Join counts a connection of a client until leave is called. It takes the client's
 // identity, TLS state and address.
 func (t *Tenant) Join(who tunnel.Identity, state *tls.ConnectionState, from net.Addr) (_ *tunnel.Client, leave func()) {
-	return t.join(identityOf(who, state, from), who)
+	return t.join(clientKeyOf(who, state, from), who)
 }
 
 // Agent is an agent that asks for its cluster's API server.
@@ -62,7 +62,7 @@ type Agent struct {
 // JoinAgent is Join for an agent. Its id counts as well: most agents of a cluster have one
 // certificate, and may have one address as seen from here.
 func (t *Tenant) JoinAgent(a Agent) (_ *tunnel.Client, leave func()) {
-	key := identityOf(a.Who, a.TLS, a.From)
+	key := clientKeyOf(a.Who, a.TLS, a.From)
 	key.cert = sha256.Sum256(append(key.cert[:], a.ID...))
 	return t.join(key, a.Who)
 }
@@ -79,7 +79,7 @@ func TakeSocket(f *tunnel.Flow) error {
 	return nil
 }
 
-func (t *Tenant) join(key identity, who tunnel.Identity) (_ *tunnel.Client, leave func()) {
+func (t *Tenant) join(key clientKey, who tunnel.Identity) (_ *tunnel.Client, leave func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := t.clients.Get(key)

@@ -37,13 +37,13 @@ func (t *Tenant) start(tt *testing.T, c *tunnel.Client, r *tunnel.Resume) error 
 // names it is another one, though its key is the same.
 func TestClientIsACertificateAtAnAddress(t *testing.T) {
 	red, blue := &url.URL{Scheme: "spiffe", Host: "fleet.test", Path: "/red"}, &url.URL{Scheme: "spiffe", Host: "fleet.test", Path: "/blue"}
-	client := func(from, key string, names ...*url.URL) identity {
+	client := func(from, key string, names ...*url.URL) clientKey {
 		cert := &x509.Certificate{RawSubjectPublicKeyInfo: []byte(key), URIs: names, SerialNumber: big.NewInt(rand.Int64())}
-		return identityOf("", &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}, tunnel.Addr{Text: from})
+		return clientKeyOf("", &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}, tunnel.Addr{Text: from})
 	}
 	was := client("192.0.2.1:1", "k", red)
 	for name, c := range map[string]struct {
-		who  identity
+		who  clientKey
 		same bool
 	}{
 		"renewed":         {client("192.0.2.1:2", "k", red), true},

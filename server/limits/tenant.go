@@ -25,10 +25,10 @@ type Tenant struct {
 	bounds atomic.Pointer[tenant.Bounds]
 
 	mu      sync.Mutex
-	clients small.Map[identity, *client] // that are connected
-	open    int                          // connections that are open, or being dialed
-	dials   bucket                       // what dialsPerSecond leaves at the moment
-	vain    bucket                       // the same of resumptions that found no connection; below 0 they have to wait
+	clients small.Map[clientKey, *client] // that are connected
+	open    int                           // connections that are open, or being dialed
+	dials   bucket                        // what dialsPerSecond leaves at the moment
+	vain    bucket                        // the same of resumptions that found no connection; below 0 they have to wait
 }
 
 // parts are the resources that are divided.

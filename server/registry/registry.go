@@ -36,7 +36,7 @@ type Backend interface {
 // Agent describes the agent at the other end of a Backend.
 type Agent struct {
 	ID          string
-	Identity    string          // digest of the names in its certificate, which outlives a renewal; "": it has none
+	Cert        string          // digest of the names in its certificate, which outlives a renewal; "": it has none
 	Who         tunnel.Identity // as it has proved
 	Identifiers Identifiers
 	Via         string // the protocol: "grpc" or "link"
@@ -45,9 +45,9 @@ type Agent struct {
 
 // agentKey tells agents apart. The id alone does not, since agents choose theirs: an
 // agent with another certificate takes no work away from one with the same id.
-type agentKey struct{ id, identity string }
+type agentKey struct{ id, cert string }
 
-func (a Agent) key() agentKey { return agentKey{a.ID, a.Identity} }
+func (a Agent) key() agentKey { return agentKey{a.ID, a.Cert} }
 
 // Registry holds the connected agents. All methods may be called from any
 // goroutine.
@@ -108,7 +108,7 @@ func (r *Registry) order() []Strategy { return *r.strategies.Load() }
 // Join adds a connection. It takes dials until leave is called, which its
 // owner must do once the backend is done; leave may be called more than once
 // and returns when the connection takes no dials any more. A second connection
-// of the same agent, by id and identity, is kept behind the first.
+// of the same agent, by id and certificate, is kept behind the first.
 func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 	c := &conn{agent: a, route: a.route(), backend: b, since: time.Now()}
 	r.mu.Lock()
@@ -143,7 +143,7 @@ func (r *Registry) wakeWaiters() {
 func (r *Registry) warnOfTwo(a, other Agent) {
 	log := r.log.WithFields(logrus.Fields{"agent": a.ID, "remote": a.Remote, "other": other.Remote})
 	switch {
-	case a.Identity != other.Identity:
+	case a.Cert != other.Cert:
 		log.Warn("two agents with different certificates use the same id, and both are given work: give each its own --agent-id, or find out who the second is")
 	case !sameHost(other.Remote, a.Remote):
 		log.Warn("two agents on different hosts use the same id; the second is used only when the first is gone: give each its own --agent-id")

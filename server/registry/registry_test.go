@@ -540,7 +540,7 @@ func TestAnIdIsNoProof(t *testing.T) {
 			backends := map[string]*fake{}
 			for _, who := range order {
 				backends[who] = newFake(who)
-				defer r.Join(Agent{ID: "node-1", Identity: who, Remote: "192.0.2.1:1"}, backends[who])()
+				defer r.Join(Agent{ID: "node-1", Cert: who, Remote: "192.0.2.1:1"}, backends[who])()
 			}
 			for range 200 {
 				testutil.Must(r.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
@@ -561,18 +561,18 @@ func TestAnIdIsNoProof(t *testing.T) {
 // forgets an id with its last agent.
 func TestIdsOfTwo(t *testing.T) {
 	r := New(nil, []Strategy{Default}, silent.Log())
-	leaveA := r.Join(Agent{ID: "x", Identity: "a"}, newFake("a"))
-	leaveB := r.Join(Agent{ID: "x", Identity: "b"}, newFake("b"))
+	leaveA := r.Join(Agent{ID: "x", Cert: "a"}, newFake("a"))
+	leaveB := r.Join(Agent{ID: "x", Cert: "b"}, newFake("b"))
 	if !r.Knows("x") || r.Knows("y") || r.Counts().Agents != 2 {
 		t.Errorf("x known: %v, y known: %v, %d agents", r.Knows("x"), r.Knows("y"), r.Counts().Agents)
 	}
-	for _, identity := range []string{"a", "b"} {
-		if c := r.index.first(Agent{ID: "x", Identity: identity}); c.agent.Identity != identity {
-			t.Errorf("the agent of certificate %s is %s", identity, c.agent.Identity)
+	for _, cert := range []string{"a", "b"} {
+		if c := r.index.first(Agent{ID: "x", Cert: cert}); c.agent.Cert != cert {
+			t.Errorf("the agent of certificate %s is %s", cert, c.agent.Cert)
 		}
 	}
 	leaveA()
-	if c := r.index.first(Agent{ID: "x", Identity: "a"}); c == nil || c.agent.Identity != "b" {
+	if c := r.index.first(Agent{ID: "x", Cert: "a"}); c == nil || c.agent.Cert != "b" {
 		t.Error("the other with this id is not found")
 	}
 	leaveB()

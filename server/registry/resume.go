@@ -18,7 +18,7 @@ const returnTime = 250 * time.Millisecond
 // same of it. It includes the identity that the agent proved, so that no other agent of
 // that id gets such a request.
 func (a Agent) route() string {
-	sum := sha256.Sum256([]byte(a.Identity))
+	sum := sha256.Sum256([]byte(a.Cert))
 	return string(sum[:8]) + a.ID
 }
 

@@ -36,7 +36,7 @@ func TestOlderLinkIsDoubted(t *testing.T) {
 				s := newSetup(t, "default")
 				older, other := &doubting{fake: newFake("older")}, &doubting{fake: newFake("other")}
 				defer s.Join(Agent{ID: "a"}, older)()
-				defer s.Join(Agent{ID: "a", Identity: "another"}, other)()
+				defer s.Join(Agent{ID: "a", Cert: "another"}, other)()
 				newer := newFake("newer")
 				leave := s.Join(Agent{ID: "a"}, newer)
 				defer leave()
