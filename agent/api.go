@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -78,20 +79,15 @@ func newAPIFront(opts Options, s *set) (*apiFront, error) {
 // serve takes connections from all listeners until ctx ends, and then cuts those that are
 // open: a client of the API holds its connection for ever, and dials again at once.
 func (a *apiFront) serve(ctx context.Context, listeners []net.Listener, log logrus.FieldLogger) (wait func()) {
-	done := make(chan struct{}, len(listeners))
+	var serving sync.WaitGroup
 	for _, l := range listeners {
-		go func() {
-			defer func() { done <- struct{}{} }()
+		serving.Go(func() {
 			if err := a.Serve(ctx, l, a.start, func() {}); err != nil {
 				log.WithError(err).WithField("address", l.Addr().String()).Error("--api-bind: the node's programs do not reach their API server here any more")
 			}
-		}()
+		})
 	}
-	return func() {
-		for range listeners {
-			<-done
-		}
-	}
+	return serving.Wait
 }
 
 // start serves conn on a goroutine of its own, and calls ended when it is closed.

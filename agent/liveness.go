@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -47,21 +48,20 @@ func keepaliveTimes(keepalive time.Duration) (ask, dead time.Duration) {
 // sign of life, so a link full of data is not mistaken for a dead one.
 type liveness struct {
 	dead atomic.Bool
-	done chan struct{}
+	done <-chan struct{}
 }
 
 // watchLiveness watches until ended is closed. It closes conn if the server is
 // dead.
 func watchLiveness(client grpc.ClientConnInterface, conn *heardConn, keepalive time.Duration, ended <-chan struct{}) *liveness {
-	l := &liveness{done: make(chan struct{})}
-	go l.run(client, conn, keepalive, ended)
+	l := new(liveness)
+	l.done = wait.Go(func() { l.run(client, conn, keepalive, ended) })
 	return l
 }
 
 func (l *liveness) join() { <-l.done }
 
 func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepalive time.Duration, ended <-chan struct{}) {
-	defer close(l.done)
 	ask, dead := keepaliveTimes(keepalive)
 	ctx, cancel := context.WithCancel(context.Background())
 	var answered <-chan struct{} // nil: nothing was asked
@@ -97,12 +97,9 @@ func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepali
 // askHealth asks in the background; the channel is closed when it is over. What
 // the answer is does not matter, only that bytes arrive.
 func askHealth(ctx context.Context, client grpc.ClientConnInterface, bound time.Duration) <-chan struct{} {
-	answered := make(chan struct{})
-	go func() {
-		defer close(answered)
+	return wait.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, bound)
 		defer cancel()
 		_, _ = healthpb.NewHealthClient(client).Check(ctx, &healthpb.HealthCheckRequest{})
-	}()
-	return answered
+	})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel/resume"
 )
 
@@ -55,16 +56,15 @@ type Store struct {
 // service manager would wait for this process. stop frees what that takes.
 func WatchRestart(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	signals, over := make(chan os.Signal, 1), make(chan struct{})
+	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR2)
-	go func() {
-		defer close(over)
+	over := wait.Go(func() {
 		select {
 		case <-signals:
 			cancel(errRestart)
 		case <-ctx.Done():
 		}
-	}()
+	})
 	return ctx, func() {
 		signal.Stop(signals)
 		cancel(nil)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"konnectivity/internal/wait"
 )
 
 // drain notifies all peers that the server stops, and returns when the clients'
@@ -20,11 +22,7 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 	ends := []<-chan struct{}{clientsDone}
 	if s.peering != nil {
 		leaving, stay := context.WithCancel(context.Background())
-		left := make(chan struct{})
-		go func() {
-			defer close(left)
-			s.peering.leave(leaving, func() int { return s.counts().Agents })
-		}()
+		left := wait.Go(func() { s.peering.leave(leaving, func() int { return s.counts().Agents }) })
 		defer func() {
 			stay()
 			<-left
@@ -38,15 +36,13 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 		// closed is on its way. It takes no more connections, so those come first
 		// that were accepted and are still in their handshake.
 		newcomers, noMore := context.WithCancel(context.Background())
-		graceful := make(chan struct{})
-		go func() {
-			defer close(graceful)
+		graceful := wait.Go(func() {
 			for _, f := range s.fronts[clients] {
 				f.Settle(newcomers)
 			}
 			s.tenants.awaitSettled(newcomers, clients)
 			s.byGRPC[clients].server.GracefulStop()
-		}()
+		})
 		defer func() {
 			noMore()
 			s.byGRPC[clients].stop()

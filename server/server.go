@@ -154,7 +154,7 @@ func (s *Server) Run(ctx context.Context) error {
 	peersDone := s.reachOut(peerLife, parts)
 	leasing, release := context.WithCancel(base)
 	defer release()
-	released := s.keepLease(leasing)
+	released := wait.Go(func() { s.keepLease(leasing) })
 
 	select {
 	case <-ctx.Done():
@@ -252,15 +252,9 @@ func (s *Server) background(life context.Context, parts *errgroup.Group) {
 	}
 }
 
-// keepLease renews the lease until ctx ends, and deletes it then; the channel
-// is closed after that.
-func (s *Server) keepLease(ctx context.Context) <-chan struct{} {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if s.leases != nil {
-			s.leases.Run(ctx)
-		}
-	}()
-	return done
+// keepLease renews the lease until ctx ends, and deletes it then.
+func (s *Server) keepLease(ctx context.Context) {
+	if s.leases != nil {
+		s.leases.Run(ctx)
+	}
 }

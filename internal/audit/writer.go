@@ -33,12 +33,10 @@ func (l *Log) Run(ctx context.Context) {
 	// A write can block for good: to standard output, if that is a pipe without a reader, or
 	// to a network file system. Then this goroutine is not joined, since the process ends.
 	writing, stop := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	done := wait.Go(func() {
 		l.write(writing)
 		_ = l.out.close()
-	}()
+	})
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():

@@ -17,6 +17,16 @@ func For(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// Go calls do on a goroutine of its own. done is closed when it has returned.
+func Go(do func()) (done <-chan struct{}) {
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		do()
+	}()
+	return returned
+}
+
 // Every calls do at this interval until ctx ends.
 func Every(ctx context.Context, interval time.Duration, do func()) {
 	tick := time.NewTicker(interval)

@@ -38,3 +38,17 @@ func TestSignalsAreOneAndDoNotBlock(t *testing.T) {
 		t.Error("two signals are two")
 	}
 }
+
+func TestGoTellsTheEnd(t *testing.T) {
+	release, returned := make(chan struct{}), false
+	done := Go(func() { <-release; returned = true })
+	select {
+	case <-done:
+		t.Error("it is done before it has returned")
+	default:
+	}
+	close(release)
+	if <-done; !returned {
+		t.Error("it is done before it has returned")
+	}
+}
