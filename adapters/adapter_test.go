@@ -308,9 +308,7 @@ func TestSelfIsRefused(t *testing.T) {
 
 func TestBypass(t *testing.T) {
 	b, err := newBypass(append(cloudSuffixes(), ".example.com", "*.Example.net", "example.org."), []string{"proxy.amazonaws.com"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	for _, host := range []string{"s3.us-east-1.amazonaws.com", "amazonaws.com", "S3.AMAZONAWS.COM.", "x.c2s.ic.gov", "x.hci.ic.gov", "x.sc2s.sgov.gov", "login.microsoftonline.com",
 		"management.azure.com", "iam.cloud.ibm.com", "a.example.com", "b.example.net", "example.org"} {
 		if !b.matches(host) {
@@ -362,9 +360,7 @@ func TestBadOptions(t *testing.T) {
 	opt := w.opt // nothing goes direct: it does not matter
 	opt.Direct.env = func(string) string { return "ftp://u:hunter2@x" }
 	a, err := New(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	a.close()
 }
 
@@ -399,9 +395,7 @@ func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
 	for _, id := range []string{"", "00112233aabbccdd"} {
 		f := &tunnel.Forwarder{Dialer: a.SOCKS5()}
 		c, err := f.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: id, Network: "tcp", Address: "10.1.1.1:80"}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		c.Close()
 		if got := w.ids[len(w.ids)-1]; got == "" || id != "" && got != id {
 			t.Errorf("the server saw id %q for %q", got, id)
@@ -502,9 +496,7 @@ func TestAPIIsReachedByThePodsProxy(t *testing.T) {
 	p, noProxy, err := podProxy(func(k string) string {
 		return map[string]string{"HTTPS_PROXY": "http://us:er@proxy:3128", "NO_PROXY": "kube-apiserver,.svc"}[k]
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	d.use(p, noProxy, nil)
 	for text, want := range map[string]bool{"https://api.example:6443": true, "https://kube-apiserver:6443": false, "https://x.svc": false, "https://127.0.0.1:6443": false} {
 		u, err := d.proxyFor(mustURL(t, text))

@@ -19,9 +19,7 @@ import (
 func mustURL(t testing.TB, text string) *url.URL {
 	t.Helper()
 	u, err := url.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	return u
 }
 
@@ -31,9 +29,7 @@ func web(t testing.TB, name string) string {
 		fmt.Fprintf(w, "%s %s", name, r.RequestURI)
 	})}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()
 	t.Cleanup(func() { srv.Close(); <-done })
@@ -75,9 +71,7 @@ func fetch(t testing.TB, tr *http.Transport, url string) (string, *tunnel.Flow) 
 		}
 	}})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	res, err := tr.RoundTrip(req)
 	if err != nil {
 		return "!" + tunnel.FailureOf(err).Label(), trace
@@ -297,24 +291,16 @@ func TestCustomerCAIsFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := bundle + ".broken"
-	if err := os.WriteFile(broken, []byte("no CA"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(broken, []byte("no CA"), 0o600))
 	w.opt.HTTPS.CACertPaths = []string{broken}
 	_, err = w.adapter().Connect().Dial(ctx, tunnel.NewFlow("tcp", "www.example.com:443"))
 	if dial := tunnel.AsDialError("", err); dial == nil || !strings.Contains(dial.Text(), "cannot be read") {
 		t.Error(err)
 	}
-	if err := os.Rename(bundle, later); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Rename(bundle, later))
 	cas, err := a.cas.load()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cas.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
+	testutil.NoError(t, cas.Reload())
 	if got, _ := reached(t, a.Connect(), "www.example.com:443"); got != "customer to www.example.com:443" {
 		t.Error(got)
 	}

@@ -152,9 +152,7 @@ func (d deadline) Err() error {
 func TestProxyDialerFailures(t *testing.T) {
 	ca, _ := pki.NewCA("customer")
 	pair, err := ca.Issue(pki.Leaf{CommonName: "proxy", DNS: []string{"other.example"}, Server: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	serverTLS := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
 	silent := func(c net.Conn) bool { _, _ = io.Copy(io.Discard, c); return true }
 	says := func(text string) func(net.Conn) bool {
@@ -193,9 +191,7 @@ func TestProxyDialerFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := connect.ParseProxy(c.url)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, err)
 			real, over := closed, make(chan struct{})
 			if c.failure == tunnel.FailTimeout {
 				c.proxy.script = func(c net.Conn) bool {

@@ -322,9 +322,7 @@ func (p *customer) connect(c net.Conn, br *bufio.Reader, address string) {
 func customerTLS(t testing.TB, hosts ...string) (*tls.Config, string) {
 	t.Helper()
 	ca, err := pki.NewCA("customer")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	leaf := pki.Leaf{CommonName: "proxy", Server: true}
 	for _, h := range hosts {
 		if ip := net.ParseIP(h); ip != nil {
@@ -334,12 +332,8 @@ func customerTLS(t testing.TB, hosts ...string) (*tls.Config, string) {
 		}
 	}
 	pair, err := ca.Issue(leaf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	bundle := filepath.Join(t.TempDir(), "bundle.pem")
-	if err := os.WriteFile(bundle, ca.CertPEM, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(bundle, ca.CertPEM, 0o600))
 	return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}, bundle
 }

@@ -57,9 +57,7 @@ func TestNegotiation(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, err)
 			if s.Protocol() != c.want || s.ServerID() != "server-1" || s.ServerCount() != 3 {
 				t.Errorf("got %s to %q, count %d", s.Protocol(), s.ServerID(), s.ServerCount())
 			}
@@ -180,9 +178,7 @@ func TestNameUnknownToTheServer(t *testing.T) {
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return nil, nil // crypto/tls then says unrecognized_name
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	refused := make(chan error, 1)
 	go func() {
 		conn, err := l.Accept()
@@ -231,9 +227,7 @@ func TestTokenRotates(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			s, err := c.connect(ctx, address{dial: server.address(), host: "localhost"})
 			cancel()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, err)
 			if a := server.next(); a.token != token {
 				t.Errorf("the server met token %q, want %q", a.token, token)
 			}
@@ -316,9 +310,7 @@ func TestProxyTroubleIsToldApart(t *testing.T) {
 		wants.URL:  "cannot reach the server: ",
 	} {
 		u, err := url.Parse(proxy)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		u.User = url.UserPassword("me", "hunter2")
 		opts := testOptions(config, "server.example:8091")
 		opts.Proxy = func(*url.URL) (*url.URL, error) { return u, nil }

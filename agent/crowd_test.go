@@ -13,6 +13,7 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -79,9 +80,7 @@ func newCrowd(t *testing.T, w *busyWorld, n int) *crowd {
 			TLS:    func(string, ...string) *tls.Config { return nil },
 			Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, errors.New("unused") }),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		a.set.connector = crowdMember{w, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32)}
 		c.agents = append(c.agents, a)
 		c.run.Go(func() { _ = a.Run(ctx) })

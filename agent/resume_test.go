@@ -43,9 +43,7 @@ func TestResumesPassThePolicy(t *testing.T) {
 		return err
 	}
 	for epoch := range uint32(2) {
-		if err := open(epoch); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, open(epoch))
 	}
 	dialer.forbids.Store(true)
 	if err := open(2); tunnel.FailureOf(err) != tunnel.FailDenied {

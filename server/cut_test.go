@@ -34,9 +34,7 @@ func TestAnAgentOfSeveralLanesThatIsCutIsNotLost(t *testing.T) {
 	red := s.add("red", "")
 	hello := link.Hello{Role: link.RoleAgent, ID: "one", Group: laneGroupOfRed, Features: []string{link.FeatureLanes}}
 	first, err := red.agentLink(hello)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	s.eventually("the first lane", func() bool { return red.laneLinks() == 1 })
 	testutil.Must(red.agentLink(hello))(t)
 	s.eventually("the second lane", func() bool { return red.laneLinks() == 2 })

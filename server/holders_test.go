@@ -209,9 +209,7 @@ func TestTheAdminPortNamesNoCA(t *testing.T) {
 			named = len(info.AcceptableCAs)
 			return new(tls.Certificate), nil
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer conn.Close()
 	if named != 0 {
 		t.Errorf("%d CAs are named", named)

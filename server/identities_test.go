@@ -98,9 +98,7 @@ func TestIdentitiesTellClustersOfOneCAApart(t *testing.T) {
 func TestAnIdentityThatIsGone(t *testing.T) {
 	s := startSharers(t)
 	ca, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	red, blue := s.share(ca, "red"), s.share(ca, "blue")
 	blue.write(strings.Replace(identified("blue"), "blue.peers.example", "blue.peers.example, red.peers.example", 1))
 	if got := blue.state(); got.State != tenant.StateStale || !strings.Contains(got.Error, `tenant.yaml: identities.agents: "red.peers.example" is an identity of the tenant "red" already`) {

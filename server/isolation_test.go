@@ -226,9 +226,7 @@ func TestATokenOfAnotherClusterLeadsNowhere(t *testing.T) {
 	}
 	open := func(c *sharer, resume tunnel.Resume) (tunnel.Conn, *tunnel.Flow, error) {
 		ses, err := c.clientLink()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		f := tunnel.NewFlow("tcp", "a.example:443")
 		f.Resume = &resume
 		conn, err := ses.Dial(t.Context(), f)
@@ -236,9 +234,7 @@ func TestATokenOfAnotherClusterLeadsNowhere(t *testing.T) {
 	}
 	token := [16]byte{1, 2, 3}
 	conn, f, err := open(red, tunnel.Resume{Token: token, Window: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	granted := f.Resume.Granted
 	if granted.Window <= 0 || !red.greets(conn) {
 		t.Fatalf("red's connection does not outlive its link: %+v", granted)
@@ -305,9 +301,7 @@ func TestOtherTokensCutTheAgentsThatUsedThem(t *testing.T) {
 	}
 	reds, blues := join(red), join(blue)
 	sidecar, err := red.clientLink()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	stay := func(what string, all ...agent) {
 		t.Helper()
 		for i, a := range all {
@@ -347,9 +341,7 @@ func TestAClusterThatComesDuringADrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	early, err := net.Dial("tcp", s.agentAt) // and takes its time for the handshake
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer early.Close()
 	time.Sleep(50 * time.Millisecond) // for it to be accepted; if not, it is refused, which is as good
 	s.stop()

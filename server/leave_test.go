@@ -135,9 +135,7 @@ func drainBesideAHandshake(t *testing.T, near, far *bufconn.Listener, config *tl
 	})})
 	defer agent.Close()
 	raw, err := near.Dial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	synctest.Wait()
 	stop()
 	time.Sleep(time.Second)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -44,9 +45,7 @@ func serve(t *testing.T, cfg link.Config, leave func()) *served {
 	if s.far, err = link.Connect(t.Context(), b, link.Config{Hello: link.Hello{Role: link.RoleClient}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-met; err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, <-met)
 	if leave == nil {
 		leave = func() { _ = s.near.Close() }
 	}

@@ -274,9 +274,7 @@ func TestASocketIsOneClustersAlone(t *testing.T) {
 		s.listens("unix", path(c.name))
 		c.hasAgent()
 		conn, err := net.Dial("unix", path(c.name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		if open[c], err = s.connect(conn, "10.0.0.1:443"); err != nil || !c.greets(open[c]) {
 			t.Fatalf("%s does not come to its own: %v", c.name, err)
 		}
@@ -381,9 +379,7 @@ func TestWhatATenantHasGivenUpIsRefused(t *testing.T) {
 	// A port that is still open: nobody is even shown a certificate.
 	at := tenant.Address{Port: testutil.Reserved(t)}
 	l, err := s.opts.TenantListener(at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	front := testutil.Must((&listeners{tenants: s.tenants, side: clients}).front(address{"red", at}, l))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)

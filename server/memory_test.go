@@ -68,9 +68,7 @@ func TestAgentsHeadersTakeOfTheirRoom(t *testing.T) {
 		grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, c *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			return open(fullOfNames(ctx), d, c, method, opts...)
 		}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer conn.Close()
 	s := testutil.Must(legacy.ConnectAgent(t.Context(), conn, legacy.AgentConfig{ID: "a", Forwarder: forwarder(echoing)}))(t)
 	if used := r.limits.AgentMemory(); used < limits.AgentMemory+128<<10 {

@@ -41,9 +41,7 @@ func TestAHeldTenantsAgentsAreNotRead(t *testing.T) {
 	ses, err := s.linked(s.agentAt, secureFor(red.serverName(), red.cert, link.ALPN), link.Config{
 		Hello: link.Hello{Role: link.RoleAgent, ID: "one"}, PingInterval: 20 * time.Millisecond,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	red.has(1)
 	s.eventually("a round trip that was held up", func() bool {
 		red.cluster().hold.For(held) // again, lest it is over before anything is read

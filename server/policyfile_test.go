@@ -31,9 +31,7 @@ rules:
 func withPolicy(t *testing.T, text string) (set func(*Options), follow func(text string)) {
 	path := filepath.Join(t.TempDir(), "policy.yaml")
 	write := func(text string) {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	write(text)
 	log := logrus.New()

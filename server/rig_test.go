@@ -50,9 +50,7 @@ type rig struct {
 func startServer(t *testing.T, settings ...func(*Options)) *rig {
 	t.Helper()
 	ca, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	r := &rig{t: t, ca: ca, result: make(chan error, 1)}
 	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true}))(t)
 	secure := func(protos ...string) *tls.Config {

@@ -29,9 +29,7 @@ func crowdOfFolders(t testing.TB, crowd int) string {
 func crowdedServer(t testing.TB, crowd int, registry *prometheus.Registry) *Server {
 	log, _ := logtest.NewNullLogger()
 	dir, err := tenant.Open(crowdOfFolders(t, crowd), log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
 	plain := []Listener{{Listener: l}}
@@ -39,9 +37,7 @@ func crowdedServer(t testing.TB, crowd int, registry *prometheus.Registry) *Serv
 		ID: "server", Clients: plain, Agents: plain, Log: log, Registry: registry,
 		Tenants: dir, TenantTokens: func(*tenant.Tokens) *auth.TokensConfig { return nil },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	dir.OnChange(s.tenants.apply)
 	return s
 }

@@ -419,9 +419,7 @@ func TestOptionsThatCannotBe(t *testing.T) {
 
 func TestAgentsThatAreRefused(t *testing.T) {
 	claims, err := auth.NewClaims("", quietLog())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	r := startServer(t, func(o *Options) { o.Claims = claims })
 	for _, kind := range agentKinds {
 		for name, h := range map[string]agentHello{

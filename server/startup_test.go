@@ -7,6 +7,7 @@ import (
 	"time"
 
 	quiet "konnectivity/internal/logging/silent"
+	"konnectivity/internal/testutil"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel"
 )
@@ -54,9 +55,7 @@ func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {
 						return
 					}
 					parsed, err := registry.ParseIdentifiers(identifiers)
-					if err != nil {
-						t.Fatal(err)
-					}
+					testutil.NoError(t, err)
 					t.Cleanup(agents.Join(registry.Agent{ID: identifiers, Identifiers: parsed}, agentInMemory{}))
 				}
 				join(c.before)

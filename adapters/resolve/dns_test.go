@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/net/dns/dnsmessage"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -236,9 +237,7 @@ func TestParseReply(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := parse(t, &c.m)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, err)
 			if !errors.Is(got.err, c.err) || !slices.Equal(got.addrs, c.addrs) || got.gone != c.gone || c.err == nil && got.ttl != c.ttl {
 				t.Errorf("got %+v", got)
 			}

@@ -102,9 +102,7 @@ func (s *fakeServer) Start(t testing.TB) *fakeServer {
 func (s *fakeServer) StartAt(t testing.TB, address string) *fakeServer {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	if s.Protos == nil {
 		s.Protos = []string{link.ALPN, "http/1.1"}
 	}

@@ -73,9 +73,7 @@ func client(t testing.TB, p ClientTLS, n *names, change func(*Options)) *Server 
 		change(&opt)
 	}
 	s, err := New(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	t.Cleanup(s.Close)
 	return s
 }

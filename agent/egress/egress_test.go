@@ -239,9 +239,7 @@ func TestPolicyOnResolvedAddress(t *testing.T) {
 // that it is connected to, or by its name alone where a proxy resolves that.
 func TestAllow(t *testing.T) {
 	rules, err := policy.Parse(nil, []string{"127.0.0.2/32", "named.example"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	d := New(Options{Policy: rules, Proxy: func(u *url.URL) (*url.URL, error) {
 		if strings.HasPrefix(u.Hostname(), "far") {
 			return &url.URL{Scheme: "http", Host: "127.0.0.2:3128"}, nil
@@ -278,9 +276,7 @@ func TestAllow(t *testing.T) {
 func TestPolicyAtTheSocket(t *testing.T) {
 	port := echo(t, "127.0.0.1", 0)
 	rules, err := policy.Parse(nil, []string{"127.0.0.1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	d := New(Options{Policy: rules})
 	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port))
 	_, err = d.race(context.Background(), held{flags: rules}, "tcp", "rebind.example", []netip.AddrPort{to})
@@ -305,9 +301,7 @@ func TestRebinding(t *testing.T) {
 	for i := range 4 {
 		c, err := dial(t, d, fmt.Sprintf("rebind.example:%d", port))
 		if i%2 == 0 {
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, err)
 			wantEcho(t, c)
 		} else {
 			wantFailure(t, err, tunnel.FailDenied)

@@ -21,9 +21,7 @@ import (
 func TestHeldTo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "policy.yaml")
 	file := "version: 1\nmode: enforce\nrules:\n- {name: a, action: allow, who: ['cn:a'], where: ['127.0.0.0/8']}\n- {name: b, action: deny, who: ['*'], where: ['127.0.0.2']}\n"
-	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(path, []byte(file), 0o600))
 	live := testutil.Must(policyfile.Open(path, "x_", prometheus.NewRegistry(), silent.Log()))(t)
 	for what, c := range map[string]struct {
 		options Options

@@ -128,9 +128,7 @@ func TestProxyThatMisbehaves(t *testing.T) {
 
 func TestSilentProxy(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer l.Close()
 	u := &url.URL{Scheme: "http", Host: l.Addr().String()}
 	d := New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }})
@@ -162,13 +160,9 @@ func TestProxyAndPolicy(t *testing.T) {
 
 func TestHTTPSProxyIsVerified(t *testing.T) {
 	ca, err := pki.NewCA("nobody trusts this")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	pair, err := ca.Issue(pki.Leaf{CommonName: "proxy", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	addr := fakeProxy(t, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}, func(*http.Request) (string, bool) { return established, true })
 	u := &url.URL{Scheme: "https", Host: addr}
 	_, err = dial(t, New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }}), "dest.example:443")

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -17,14 +18,10 @@ import (
 func TestDialsLeaveDescriptors(t *testing.T) {
 	const few = 4
 	l, err := net.Listen("tcp", "127.0.0.1:0") // whose queue takes them all
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer l.Close()
 	next, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	d := New(Options{})
 	d.spare.most = int(next.Fd()) + few
 	_ = next.Close()

@@ -319,14 +319,10 @@ func TestAcceptorEndsWithABrokenListener(t *testing.T) {
 func watched(t *testing.T, size int) (client net.Conn, w *Watch, br *bufio.Reader, ctx context.Context) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer l.Close()
 	client, err = net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	far := testutil.Must(l.Accept())(t)
 	t.Cleanup(func() { client.Close(); far.Close() })
 	ctx, cancel := context.WithCancelCause(context.Background())

@@ -4,13 +4,13 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestNetworks(t *testing.T) {
 	n, err := ParseNetworks([]string{"10.1.2.3/8", "192.0.2.1", "2001:db8::/32", "::ffff:198.51.100.0/120", "fe80::1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	for text, want := range map[string]bool{
 		"10.255.0.1:1":         true,
 		"11.0.0.1:1":           false,
@@ -25,9 +25,7 @@ func TestNetworks(t *testing.T) {
 		"[fe80::2%eth0]:1":     false,
 	} {
 		addr, err := net.ResolveTCPAddr("tcp", text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		if n.Contains(addr) != want {
 			t.Errorf("%s: %v", text, !want)
 		}

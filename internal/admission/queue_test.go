@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // The classes of these tests' queues, from best to worst. Each but the best has one
@@ -216,9 +218,7 @@ func TestQueueEndsWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := handshakes()
 		first, second, third := &Ticket{Source: flood}, &Ticket{Source: flood}, &Ticket{Source: flood}
-		if err := u.Wait(t.Context(), first); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, u.Wait(t.Context(), first))
 		ctx, cancel := context.WithCancelCause(t.Context())
 		ended := make(chan error, 2)
 		go func() { ended <- u.Wait(t.Context(), second) }()

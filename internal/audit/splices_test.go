@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -31,9 +32,7 @@ func told(t *testing.T, l *Log) (all []string) {
 				Resumed          bool
 				Seconds          float64
 			}
-			if err := json.Unmarshal([]byte(text), &r); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, json.Unmarshal([]byte(text), &r))
 			switch {
 			case r.Event == closed:
 				all = append(all, fmt.Sprintf("closed %s: %s, %d bytes, %d resumes, %v, %.0f s", r.ID, r.End, r.UpBytes, r.Resumes, r.Resumed, r.Seconds))

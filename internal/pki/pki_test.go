@@ -34,9 +34,7 @@ func handshake(t *testing.T, ca *pki.CA, server, client pki.Pair, name string) e
 		Certificates: []tls.Certificate{server.TLS()},
 		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer l.Close()
 	result := make(chan error, 1)
 	go func() {

@@ -144,9 +144,7 @@ func BenchmarkManyRules(b *testing.B) {
 		b.Run("what="+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := check(p); err != nil {
-					b.Fatal(err)
-				}
+				testutil.NoError(b, check(p))
 			}
 		})
 	}

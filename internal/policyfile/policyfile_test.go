@@ -104,9 +104,7 @@ func opened(t *testing.T, text string) (*Live, *prometheus.Registry, func(string
 	path := filepath.Join(t.TempDir(), "policy.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	write(text)
 	log := logrus.New()

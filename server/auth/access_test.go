@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -160,9 +161,7 @@ func TestAccessFailsClosed(t *testing.T) {
 		r := newRoles()
 		r.set("a connect konnectivity.internal destinations/1 /h", true, nil)
 		a := newAccess(r)
-		if err := a.Allow(t.Context(), "cn:a", nil, "h", 1); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, a.Allow(t.Context(), "cn:a", nil, "h", 1))
 		for _, tc := range []struct {
 			down error
 			says string

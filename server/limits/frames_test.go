@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/net/http2"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/shares"
 )
 
@@ -20,9 +21,7 @@ func sent(t *testing.T, data ...int) []byte {
 	b.WriteString(http2.ClientPreface)
 	f := http2.NewFramer(&b, nil)
 	must := func(err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 	}
 	must(f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 16}))
 	for i, n := range data {

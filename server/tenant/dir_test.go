@@ -191,9 +191,7 @@ func TestAReadingOfHalfAChangeIsNotServed(t *testing.T) {
 	w.tenant("a", "a.example")
 	d := w.open()
 	f, err := openFolder(filepath.Join(w.path, "a"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer f.close()
 	stamped := func() stamp {
 		s := testutil.Must(f.stamp(time.Now()))(t)
@@ -507,9 +505,7 @@ func TestTheServersCertificateMustBeForTheNames(t *testing.T) {
 		{[]string{"*.example"}, ""},
 	} {
 		pair, err := w.ca.Issue(pki.Leaf{CommonName: "s", DNS: test.names, Server: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		w.put("a", CertFile, string(pair.CertPEM))
 		w.put("a", KeyFile, string(pair.KeyPEM))
 		tenant, err := Load("a", filepath.Join(w.path, "a"))

@@ -280,9 +280,7 @@ func TestUntakenAnswerHoldsNoBudget(t *testing.T) {
 	limits := Limits{}.withDefaults()
 	p := newTestPeer(&script{ctx: t.Context()}, false, limits)
 	random, dial, err := p.startDial(tunnel.NewFlow("tcp", "a:1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	p.handle(dialResponse(random, 7, ""))
 	p.mux.get(7).receive([]tunnel.Chunk{tunnel.CopyChunk(pattern(5000))})
 	if limits.Budget.Used() == 0 {

@@ -232,9 +232,7 @@ func TestCodecAllocations(t *testing.T) {
 			testutil.MaxAllocs(t, float64(d.encode), func() {
 				*message = dataMessage{id: 7, chunk: tunnel.NewChunk(d.size)}
 				bufs, err := c.Marshal(message)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.NoError(t, err)
 				bufs.Free()
 			})
 		})
