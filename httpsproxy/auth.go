@@ -2,16 +2,10 @@ package httpsproxy
 
 import (
 	"crypto/sha256"
-	"net"
 	"net/http"
 
 	"konnectivity/tunnel"
 )
-
-// Checker decides whether a client may pass. Check may take a moment.
-type Checker interface {
-	Check(source net.Addr, user, password string) bool
-}
 
 var unauthenticated = &refusal{http.StatusProxyAuthRequired, "This proxy requires a user and a password.", tunnel.FailAuth.Label()}
 

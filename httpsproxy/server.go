@@ -67,7 +67,7 @@ type Options struct {
 
 	// Credentials, if set, are required of every request, as Basic
 	// Proxy-Authorization.
-	Credentials Checker
+	Credentials front.Checker
 
 	handshakeTimeout time.Duration // 0 means defaultHandshakeTimeout
 	keepAlive        time.Duration // 0 means defaultKeepAlive
@@ -88,11 +88,8 @@ type Server struct {
 
 // New checks the options and registers the metrics. It starts nothing.
 func New(o Options) (*Server, error) {
-	switch {
-	case o.Forward == nil || o.Transport == nil:
+	if o.Forward == nil || o.Transport == nil {
 		return nil, errors.New("httpsproxy: no dialer or no transport for plain requests given")
-	case min(o.handshakeTimeout, o.keepAlive, o.responseTimeout) < 0:
-		return nil, errors.New("httpsproxy: timeouts and limits cannot be negative")
 	}
 	o.handshakeTimeout = cmp.Or(o.handshakeTimeout, defaultHandshakeTimeout)
 	o.keepAlive = cmp.Or(o.keepAlive, defaultKeepAlive)

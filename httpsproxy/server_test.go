@@ -33,7 +33,6 @@ func TestNewRefuses(t *testing.T) {
 	for name, breakIt := range map[string]func(*Options){
 		"no transport": func(o *Options) { o.Transport = nil },
 		"no dial":      func(o *Options) { o.Forward = nil },
-		"timeout":      func(o *Options) { o.handshakeTimeout = -1 },
 		"shared":       func(o *Options) { o.MaxConns = -1 },
 	} {
 		o := good()

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -76,15 +77,5 @@ func (c *client) isSelf(host string, port uint16) bool {
 		return false
 	}
 	addr = addr.Unmap().WithZone("")
-	return addr.IsLoopback() || addr.IsUnspecified() || addr == own.Addr().Unmap().WithZone("") || isInterface(addr)
-}
-
-func isInterface(addr netip.Addr) bool {
-	all, _ := net.InterfaceAddrs()
-	for _, a := range all {
-		if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr().Unmap() == addr {
-			return true
-		}
-	}
-	return false
+	return addr.IsUnspecified() || addr == own.Addr().Unmap().WithZone("") || front.IsOwn(addr)
 }

@@ -10,8 +10,6 @@ import (
 	"testing/iotest"
 	"time"
 
-	armon "github.com/armon/go-socks5"
-
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -20,13 +18,6 @@ type static map[string]string
 
 func (s static) Check(_ net.Addr, user, password string) bool {
 	return s[user] == password && user != ""
-}
-
-// denied is a rule set that forbids one destination.
-type denied string
-
-func (d denied) Allow(ctx context.Context, req *armon.Request) (context.Context, bool) {
-	return ctx, req.DestAddr.FQDN != string(d)
 }
 
 // name is the tail of a request for host and port.
@@ -50,7 +41,6 @@ var conversations = map[string]struct {
 	send, want string
 	dialed     string
 	auth       bool
-	rules      armon.RuleSet
 }{
 	"IPv4":              {send: hello + connectTo + "\x01\x7f\x00\x00\x01\x00\x50", want: ok + success, dialed: "127.0.0.1:80"},
 	"IPv6":              {send: hello + connectTo + "\x04" + string(net.ParseIP("2001:db8::1").To16()) + "\x01\xbb", want: ok + success, dialed: "[2001:db8::1]:443"},
@@ -77,8 +67,6 @@ var conversations = map[string]struct {
 	"name with port":          {send: hello + connectTo + name("a:443", 80), want: ok + code(1)},
 	"name of 255":             {send: hello + connectTo + name(strings.Repeat("a", 255), 80), want: ok + code(1)},
 	"port 0":                  {send: hello + connectTo + "\x01\x7f\x00\x00\x01\x00\x00", want: ok + code(1)},
-	"forbidden":               {send: hello + connectTo + name("metadata", 80), want: ok + code(2), rules: denied("metadata")},
-	"allowed by rules":        {send: hello + connectTo + name("other", 80), want: ok + success, dialed: "other:80", rules: denied("metadata")},
 	"SOCKS4":                  {send: "\x04\x01\x00\x50\x7f\x00\x00\x01me\x00", want: "\x00\x5b\x00\x00\x00\x00\x00\x00"},
 	"HTTP":                    {send: "CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n", want: httpRefusal},
 	"TLS":                     {send: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", want: "\x15\x03\x01\x00\x02\x02\x28"},
@@ -109,7 +97,7 @@ func TestConversations(t *testing.T) {
 			}
 			t.Run(title+"/"+how, func(t *testing.T) {
 				var dialed []string
-				o := Options{rules: c.rules}
+				var o Options
 				if c.auth {
 					o.Credentials = static{"anna": "secret"}
 				}

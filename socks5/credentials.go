@@ -32,13 +32,8 @@ const (
 	recheck = time.Second
 )
 
-// Checker decides whether a client may pass. Check may take a moment.
-type Checker interface {
-	Check(source net.Addr, user, password string) bool
-}
-
 // Credentials are users and passwords from a file of lines user:password. It
-// is a Checker and may be used by any number of goroutines.
+// is a front.Checker and may be used by any number of goroutines.
 type Credentials struct {
 	guesses guesses
 	users   *files.Followed[[][sha256.Size]byte] // see digest; the passwords themselves are not kept

@@ -3,16 +3,15 @@ package socks5
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"sync"
 
 	armon "github.com/armon/go-socks5"
 
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -40,14 +39,14 @@ func giveBack(br *bufio.Reader) {
 	readers.Put(br)
 }
 
-// request is a valid CONNECT that is allowed.
+// request is a valid CONNECT.
 type request struct {
 	address string        // host:port
 	ahead   *bufio.Reader // reads the connection from behind the request on
 }
 
 // handshake reads everything up to the request. Its errors are a *refusal.
-func (s *Server) handshake(ctx context.Context, conn tunnel.Conn) (*request, error) {
+func (s *Server) handshake(conn tunnel.Conn) (*request, error) {
 	// The first byte is read without a buffer: a silent client gets none.
 	var first [1]byte
 	if _, err := io.ReadFull(conn, first[:]); err != nil {
@@ -58,7 +57,7 @@ func (s *Server) handshake(ctx context.Context, conn tunnel.Conn) (*request, err
 	}
 	br := readers.Get().(*bufio.Reader)
 	br.Reset(conn)
-	address, err := s.negotiate(ctx, conn, br)
+	address, err := s.negotiate(conn, br)
 	if err != nil {
 		giveBack(br)
 		return nil, err
@@ -66,32 +65,24 @@ func (s *Server) handshake(ctx context.Context, conn tunnel.Conn) (*request, err
 	return &request{address: address, ahead: br}, nil
 }
 
-func (s *Server) negotiate(ctx context.Context, conn tunnel.Conn, br *bufio.Reader) (address string, _ error) {
-	auth, err := s.authenticate(conn, br)
-	if err != nil {
+func (s *Server) negotiate(conn tunnel.Conn, br *bufio.Reader) (address string, _ error) {
+	if err := s.authenticate(conn, br); err != nil {
 		return "", err
 	}
 	req, err := readRequest(br)
 	if err != nil {
 		return "", err
 	}
-	req.AuthContext = auth
-	if from, err := netip.ParseAddrPort(addrText(conn.RemoteAddr())); err == nil {
-		req.RemoteAddr = &armon.AddrSpec{IP: from.Addr().AsSlice(), Port: int(from.Port())}
-	}
 	if address, err = destination(req.DestAddr); err != nil {
 		return "", refused(reasonAddress, replyTo(replyGeneral), err)
-	}
-	if _, ok := s.opts.rules.Allow(ctx, req); !ok {
-		return "", refused(reasonRules, replyTo(replyNotAllowed), fmt.Errorf("%s is not allowed", address))
 	}
 	return address, nil
 }
 
-// checkFor is a Checker for one client, in the form that armon/go-socks5
+// checkFor is a front.Checker for one client, in the form that armon/go-socks5
 // expects.
 type checkFor struct {
-	Checker
+	front.Checker
 	source net.Addr
 }
 
@@ -100,14 +91,14 @@ func (c checkFor) Valid(user, password string) bool { return c.Check(c.source, u
 
 // authenticate reads the methods that a client offers, and performs the configured
 // one, even if the client lists another first.
-func (s *Server) authenticate(conn tunnel.Conn, br *bufio.Reader) (*armon.AuthContext, error) {
+func (s *Server) authenticate(conn tunnel.Conn, br *bufio.Reader) error {
 	n, err := br.ReadByte()
 	if err != nil {
-		return nil, broken(err)
+		return broken(err)
 	}
 	methods, err := br.Peek(int(n))
 	if err != nil {
-		return nil, broken(err)
+		return broken(err)
 	}
 	var method armon.Authenticator = armon.NoAuthAuthenticator{}
 	if s.opts.Credentials != nil {
@@ -116,18 +107,18 @@ func (s *Server) authenticate(conn tunnel.Conn, br *bufio.Reader) (*armon.AuthCo
 	offered := bytes.IndexByte(methods, method.GetCode()) >= 0
 	_, _ = br.Discard(int(n))
 	if !offered {
-		return nil, refused(reasonMethod, []byte{version5, noAcceptable}, errMethod)
+		return refused(reasonMethod, []byte{version5, noAcceptable}, errMethod)
 	}
-	auth, err := method.Authenticate(br, conn)
+	_, err = method.Authenticate(br, conn)
 	switch {
 	case errors.Is(err, armon.UserAuthFailed):
-		return nil, refused(reasonAuth, nil, errors.New("wrong user or password")) // already answered
+		return refused(reasonAuth, nil, errors.New("wrong user or password")) // already answered
 	case err != nil && isEnd(err):
-		return nil, broken(err)
+		return broken(err)
 	case err != nil:
-		return nil, refused(reasonProtocol, []byte{1, 1}, err) // RFC 1929 §2: version 1, failure
+		return refused(reasonProtocol, []byte{1, 1}, err) // RFC 1929 §2: version 1, failure
 	}
-	return auth, nil
+	return nil
 }
 
 // readRequest checks the fixed part before the parser does, because the

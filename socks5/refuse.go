@@ -25,7 +25,6 @@ const (
 	reasonAuth     = "auth"    // wrong user or password
 	reasonCommand  = "command" // BIND, UDP ASSOCIATE, others
 	reasonAddress  = "address" // unknown type, bad name, port 0
-	reasonRules    = "rules"
 )
 
 var (
@@ -87,7 +86,8 @@ var names = front.Names{
 	Open:     "Open SOCKS5 client connections, those still in their handshake included.",
 	Reasons: []string{
 		front.ReasonLimit, reasonEvicted, reasonTimeout, reasonClosed, reasonProtocol, reasonSOCKS4, reasonHTTP,
-		reasonTLS, reasonMethod, reasonAuth, reasonCommand, reasonAddress, reasonRules,
+		reasonTLS, reasonMethod, reasonAuth, reasonCommand, reasonAddress,
+		"rules", // is never counted, and stays for who looks for it
 	},
 }
 

@@ -7,8 +7,6 @@ import (
 	"net"
 	"time"
 
-	armon "github.com/armon/go-socks5"
-
 	"konnectivity/internal/admission"
 	"konnectivity/internal/front"
 	"konnectivity/tunnel"
@@ -33,17 +31,13 @@ type Options struct {
 
 	// Credentials, if set, are required of every client; a client that does not
 	// offer user and password (RFC 1929) is then refused. See LoadCredentials.
-	Credentials Checker
+	Credentials front.Checker
 
 	// Other, if set, takes over connections that speak HTTP, so that one port
 	// can serve both. They come with nothing read and no deadline set, no
 	// longer count here, and must be closed by Other. It must not block.
 	// Without it they are refused in HTTP.
 	Other func(tunnel.Conn)
-
-	// rules may refuse a request; nil allows every CONNECT. It sees names
-	// unresolved. BIND and UDP ASSOCIATE are refused before.
-	rules armon.RuleSet
 
 	handshakeTimeout time.Duration // 0 means defaultHandshakeTimeout
 }
@@ -57,13 +51,7 @@ type Server struct {
 
 // New checks the options and registers the metrics.
 func New(o Options) (*Server, error) {
-	if o.handshakeTimeout < 0 {
-		return nil, errors.New("socks5: timeouts and limits cannot be negative")
-	}
 	o.handshakeTimeout = cmp.Or(o.handshakeTimeout, defaultHandshakeTimeout)
-	if o.rules == nil {
-		o.rules = armon.PermitAll()
-	}
 	shell, err := front.New[*client](o.Options, front.Traits{
 		Name: "socks5", Connections: "SOCKS5 connections", MaxConns: DefaultMaxConns, Waiting: waitingBytes, Metrics: names,
 	})
@@ -117,7 +105,7 @@ func (s *Server) serve(ctx context.Context, c *client, ended func()) {
 // if c has ended or was handed over.
 func (s *Server) prepare(ctx context.Context, c *client) bool {
 	stop := context.AfterFunc(ctx, func() { _ = c.Conn.Close() })
-	req, err := s.handshake(ctx, c.Conn)
+	req, err := s.handshake(c.Conn)
 	stop()
 	switch why := s.Slots.Serve(c); {
 	case why == admission.ErrEvicted:

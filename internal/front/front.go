@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -46,6 +47,11 @@ type Options struct {
 
 	Log        logrus.FieldLogger    // nil discards
 	Registerer prometheus.Registerer // nil registers no metrics
+}
+
+// Checker decides whether a client may pass. Check may take a moment.
+type Checker interface {
+	Check(source net.Addr, user, password string) bool
 }
 
 // Traits distinguish one front from another.
@@ -235,4 +241,18 @@ func (s *Shell[H]) logClient(c *Client, err error) {
 	default:
 		s.LogEnd("connection ended", f, f.Opened, OutcomeOK, nil, logrus.Fields{"bytes_up": up, "bytes_down": down})
 	}
+}
+
+// IsOwn reports whether this machine has ip.
+func IsOwn(ip netip.Addr) bool {
+	if ip.IsLoopback() {
+		return true
+	}
+	addrs, _ := net.InterfaceAddrs() // without them, ip counts as remote
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Unmap() == ip.WithZone("") {
+			return true
+		}
+	}
+	return false
 }

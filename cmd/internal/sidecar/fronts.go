@@ -60,11 +60,6 @@ func (o *Options) descriptors(all int) int {
 	return all / fronts
 }
 
-// credentials are the users and passwords of the clients of SOCKS5 and HTTP.
-type credentials interface {
-	Check(client net.Addr, user, password string) bool
-}
-
 // loadCredentials reads --socks5-credentials-file, if it is given.
 func (s *sidecar) loadCredentials() error {
 	if s.opts.credentialsFile == "" {

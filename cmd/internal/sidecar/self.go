@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -29,7 +30,7 @@ func (s *selfCheck) is(to netip.AddrPort) bool {
 		case own.Port() != to.Port():
 		case own.Addr() == ip, ip.IsUnspecified():
 			return true
-		case own.Addr().IsUnspecified() && isLocal(ip):
+		case own.Addr().IsUnspecified() && front.IsOwn(ip):
 			return true
 		}
 	}
@@ -49,18 +50,4 @@ func (s *selfCheck) names(address string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	local := host == "localhost" || strings.HasSuffix(host, ".localhost") // RFC 6761 §6.3
 	return local && slices.ContainsFunc(s.own, func(own netip.AddrPort) bool { return own.Port() == port })
-}
-
-// isLocal reports whether this machine has ip.
-func isLocal(ip netip.Addr) bool {
-	if ip.IsLoopback() {
-		return true
-	}
-	addrs, _ := net.InterfaceAddrs() // without them, ip counts as remote
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Unmap() == ip.WithZone("") {
-			return true
-		}
-	}
-	return false
 }

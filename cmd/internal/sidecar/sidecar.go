@@ -13,6 +13,7 @@ import (
 	"konnectivity/internal/audit"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/files"
+	"konnectivity/internal/front"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
@@ -40,7 +41,7 @@ type sidecar struct {
 	observers  []tunnel.Observer       // of the connections of all fronts
 	background []func(context.Context) // beside the fronts, and while they drain
 
-	credentials credentials // of clients; nil if there are none
+	credentials front.Checker // of clients of SOCKS5 and HTTP; nil if there are none
 }
 
 // run serves until ctx ends, drains, and returns nil once everything has stopped. An
