@@ -20,7 +20,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"golang.org/x/net/http/httpproxy"
-	"golang.org/x/sync/errgroup"
 
 	"konnectivity/agent"
 	"konnectivity/agent/egress"
@@ -96,8 +95,7 @@ type process struct {
 	health, admin net.Listener    // admin is nil if it is off
 	api           []net.Listener  // of the node's programs; none: it is off
 	certificates  *tlsreload.Source
-	policy        *policyfile.Live    // nil: no file
-	leases        *agent.LeaseCounter // nil if leases are not counted
+	policy        *policyfile.Live // nil: no file
 	agent         *agent.Agent
 	background    []func(context.Context) // beside the agent, and while it drains
 	id            string
@@ -191,16 +189,18 @@ func (p *process) build() error {
 	if err != nil {
 		return err
 	}
+	p.background = append(p.background, p.certificates.Run)
 	if f.countLeases {
-		if p.leases, err = p.countLeases(); err != nil {
+		leases, err := p.countLeases()
+		if err != nil {
 			return err
 		}
-		opts.Leases = p.leases
+		opts.Leases, p.background = leases, append(p.background, leases.Run)
 	}
 	p.id = opts.ID
 	if p.admin != nil {
 		p.table = admin.NewTable()
-		opts.Observers = append(opts.Observers, p.table)
+		opts.Observers, p.background = append(opts.Observers, p.table), append(p.background, p.table.Run)
 	}
 	if f.auditLog != "" {
 		l, err := audit.Open(audit.Options{Path: f.auditLog, Component: component, Name: p.id, Log: p.log, Registerer: p.registry})
@@ -240,6 +240,7 @@ func (p *process) options() (agent.Options, error) {
 		if p.policy, err = policyfile.Open(f.policyFile, agent.MetricsPrefix, p.registry, p.log); err != nil {
 			return opts, fmt.Errorf("--policy-file: %w", err)
 		}
+		p.background = append(p.background, p.policy.Run)
 	}
 	reach := egress.Options{Policy: rules, File: p.policy, Descriptors: admission.Descriptors(), APIServers: f.apiServers}
 	if f.egressProxy {
@@ -299,34 +300,11 @@ func (p *process) countLeases() (*agent.LeaseCounter, error) {
 // serve runs until ctx ends and the agent has drained, or a listener fails.
 // Health and metrics stay up while it drains.
 func (p *process) serve(ctx context.Context) error {
-	parts, serving := errgroup.WithContext(context.WithoutCancel(ctx))
-	serving, stop := context.WithCancel(serving)
-	defer stop()
-	working, cancel := context.WithCancel(ctx)
-	defer cancel()
-	context.AfterFunc(serving, cancel)
-
-	parts.Go(func() error { return observe.Serve(serving, p.health, p.healthHandler(), p.log) })
+	parts := []func(context.Context) error{func(ctx context.Context) error { return observe.Serve(ctx, p.health, p.healthHandler(), p.log) }}
 	if p.admin != nil {
-		parts.Go(func() error { return observe.Serve(serving, p.admin, p.adminHandler(), p.log) })
-		parts.Go(func() error { p.table.Run(serving); return nil })
+		parts = append(parts, func(ctx context.Context) error { return observe.Serve(ctx, p.admin, p.adminHandler(), p.log) })
 	}
-	parts.Go(func() error { p.certificates.Run(serving); return nil })
-	if p.policy != nil {
-		parts.Go(func() error { p.policy.Run(serving); return nil })
-	}
-	for _, run := range p.background {
-		parts.Go(func() error { run(serving); return nil })
-	}
-	if p.leases != nil {
-		parts.Go(func() error { p.leases.Run(serving); return nil })
-	}
-	err := p.agent.Run(working)
-	stop()
-	if failed := parts.Wait(); failed != nil {
-		return failed
-	}
-	return err
+	return cli.Around(ctx, p.agent.Run, p.background, parts...)
 }
 
 func (p *process) healthHandler() http.Handler {

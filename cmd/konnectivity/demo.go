@@ -21,6 +21,7 @@ import (
 	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/httpsproxy"
 	"konnectivity/internal/admission"
+	"konnectivity/internal/cli"
 	"konnectivity/internal/front"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
@@ -196,28 +197,17 @@ func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
 // serve runs everything until ctx ends or a part fails. The sidecars stop first, so
 // that the rest has nothing left to drain.
 func (d *demo) serve(ctx context.Context) error {
-	behind, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	rest, broken := errgroup.WithContext(behind)
-	context.AfterFunc(broken, cancel)
-	for _, run := range []func(context.Context) error{d.server.Run, d.agent.Run, d.adapter.Run} {
-		rest.Go(func() error { return run(behind) })
-	}
-	services, failed := errgroup.WithContext(ctx)
-	for _, serve := range d.services {
-		services.Go(func() error { return serve(failed) })
-	}
-	err := services.Wait()
-	for _, closePath := range d.closers {
-		closePath()
-	}
-	stop()
-	if restErr := rest.Wait(); err == nil {
-		err = restErr
-	}
-	return err
+	return cli.Around(ctx, func(ctx context.Context) error {
+		services, failed := errgroup.WithContext(ctx)
+		for _, serve := range d.services {
+			services.Go(func() error { return serve(failed) })
+		}
+		err := services.Wait()
+		for _, closePath := range d.closers {
+			closePath()
+		}
+		return err
+	}, nil, d.server.Run, d.agent.Run, d.adapter.Run)
 }
 
 // waitReady waits, for at most demoReadyTime, until server and sidecars can serve. A

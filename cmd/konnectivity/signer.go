@@ -13,7 +13,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"konnectivity/cmd/konnectivity/internal/signer"
@@ -130,12 +129,8 @@ func (f *signerFlags) run(cmd *cobra.Command) error {
 	health.Mount(mux)
 	observe.MountMetrics(mux, registry)
 	log.WithFields(logrus.Fields{"signer": f.name, "namespace": f.namespace}).Info("issuing certificates")
-	parts, ctx := errgroup.WithContext(cmd.Context())
-	parts.Go(func() error { return observe.Serve(ctx, l, mux, log) })
-	for _, run := range []func(context.Context){ca.Run, s.Run} {
-		parts.Go(func() error { run(ctx); return nil })
-	}
-	return parts.Wait()
+	serve := func(ctx context.Context) error { return observe.Serve(ctx, l, mux, log) }
+	return cli.Around(cmd.Context(), serve, []func(context.Context){ca.Run, s.Run})
 }
 
 // clients makes the clients of the API.

@@ -5,6 +5,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"konnectivity/internal/nameserver"
 	"konnectivity/internal/resources"
@@ -119,6 +121,27 @@ func status(cmd *cobra.Command, err error, started, stopping bool, stderr io.Wri
 	}
 	fmt.Fprintf(stderr, "%s: %s\n", name, Printable(strings.TrimSpace(strings.ReplaceAll(err.Error(), "\n", " "))))
 	return ExitFailure
+}
+
+// Around runs front, and beside it, until it has ended, background and parts: connections need
+// these while they drain. The context of front ends with ctx, or when a part fails. The error is
+// that of a part, or else of front.
+func Around(ctx context.Context, front func(context.Context) error, background []func(context.Context), parts ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	behind, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	running, broken := errgroup.WithContext(behind)
+	context.AfterFunc(broken, cancel)
+	for _, run := range background {
+		running.Go(func() error { run(behind); return nil })
+	}
+	for _, part := range parts {
+		running.Go(func() error { return part(behind) })
+	}
+	err := front(ctx)
+	stop()
+	return cmp.Or(running.Wait(), err)
 }
 
 // onRun makes every command call f before its run function.

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -46,7 +47,7 @@ func (s *sidecar) openProbesBeside(port uint16, addresses []netip.Addr) error {
 			failed = append(failed, err)
 			continue
 		}
-		s.probes = append(s.probes, ln)
+		s.probes, s.background = append(s.probes, ln), append(s.background, func(context.Context) { answerProbes(ln) })
 	}
 	if len(failed) > 0 && len(failed) == len(addresses) {
 		return errors.Join(failed...)

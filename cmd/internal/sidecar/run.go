@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -9,35 +8,26 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 
+	"konnectivity/internal/cli"
 	"konnectivity/internal/observe"
 )
 
-// run serves until ctx ends or a part fails, and joins everything. The background
-// parts stop after the last connection, since the fronts need them until then.
+// run serves until ctx ends or a part fails, and joins everything.
 func (s *sidecar) run(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	behind, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	background, broken := errgroup.WithContext(behind)
-	context.AfterFunc(broken, cancel)
-	background.Go(func() error { s.certs.Run(behind); return nil })
-	background.Go(func() error { return s.adapter.Run(behind) })
-	for _, run := range s.background {
-		background.Go(func() error { run(behind); return nil })
-	}
+	parts := []func(context.Context) error{s.adapter.Run}
 	if s.health != nil {
 		s.log.WithField("address", s.health.Addr().String()).Info("serving health and metrics")
-		background.Go(func() error { return observe.Serve(behind, s.health, s.observed(), s.log) })
+		parts = append(parts, func(ctx context.Context) error { return observe.Serve(ctx, s.health, s.observed(), s.log) })
 	}
 	if s.admin != nil {
 		s.log.WithField("address", s.admin.Addr().String()).Info("serving the status page")
-		background.Go(func() error { s.table.Run(behind); return nil })
-		background.Go(func() error { return observe.Serve(behind, s.admin, s.adminHandler(), s.log) })
+		parts = append(parts, func(ctx context.Context) error { return observe.Serve(ctx, s.admin, s.adminHandler(), s.log) })
 	}
-	for _, ln := range s.probes {
-		background.Go(func() error { answerProbes(ln); return nil })
-	}
+	return cli.Around(ctx, s.serve, s.background, parts...)
+}
+
+// serve runs the fronts, and ends the answers to probes when these stop.
+func (s *sidecar) serve(ctx context.Context) error {
 	fronts, stopping := errgroup.WithContext(ctx)
 	for _, f := range s.fronts {
 		s.log.WithFields(logrus.Fields{"front": f.front, "address": f.ln.Addr().String()}).Info("serving")
@@ -49,9 +39,7 @@ func (s *sidecar) run(ctx context.Context) error {
 	for _, ln := range s.probes {
 		_ = ln.Close() // probes must fail like connections to a proxy that stops
 	}
-	err := fronts.Wait()
-	stop()
-	return cmp.Or(background.Wait(), err)
+	return fronts.Wait()
 }
 
 // observed serves health and metrics.

@@ -63,7 +63,7 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 	s := &sidecar{opts: o, log: log}
 	if o.adminAddress != "" {
 		s.table = admin.NewTable()
-		s.observers = append(s.observers, s.table)
+		s.observers, s.background = append(s.observers, s.table), append(s.background, s.table.Run)
 	}
 	if o.healthAddress != "" {
 		s.registry = observe.NewRegistry(o.Program)
@@ -75,6 +75,7 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 	if err != nil {
 		return nil, err
 	}
+	s.background = append(s.background, s.certs.Run)
 	if s.registry != nil {
 		if err := observe.Certificates(s.registry, s.certs); err != nil {
 			return nil, err
