@@ -86,15 +86,12 @@ func (r *release) archived(s system) ([]entry, error) {
 		return nil, err
 	}
 	entries = append(entries, manifests...)
-	kinds := []string{"man", "completions"}
-	for _, kind := range kinds {
-		files, err := os.ReadDir(r.docs(kind))
+	for _, kind := range []string{"man", "completions"} {
+		files, err := tree(r.docs(kind), top+kind, nil)
 		if err != nil {
 			return nil, err
 		}
-		for _, f := range files {
-			entries = append(entries, entry{name: top + kind + "/" + f.Name(), mode: 0o644, source: filepath.Join(r.docs(kind), f.Name())})
-		}
+		entries = append(entries, files...)
 	}
 	if s.os == "windows" {
 		entries = append(entries, windows(top)...)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"io/fs"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -94,15 +95,15 @@ func ofChart(path string) bool {
 	return !strings.HasSuffix(path, ".md") && !strings.HasSuffix(path, "_test.yaml")
 }
 
-// tree is those files under a folder that are wanted, by their path in it.
+// tree is those files under a folder that are wanted, by their path in it; nil: all.
 func tree(folder, name string, wanted func(path string) bool) (entries []entry, err error) {
-	err = filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+	err = filepath.WalkDir(folder, func(file string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
-		relative, err := filepath.Rel(folder, path)
-		if relative = filepath.ToSlash(relative); err == nil && wanted(relative) {
-			entries = append(entries, entry{name: name + "/" + relative, mode: 0o644, source: path})
+		relative, err := filepath.Rel(folder, file)
+		if relative = filepath.ToSlash(relative); err == nil && (wanted == nil || wanted(relative)) {
+			entries = append(entries, entry{name: path.Join(name, relative), mode: 0o644, source: file})
 		}
 		return err
 	})

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -91,11 +90,7 @@ func (r *release) image(name, title, entrypoint string, layers ...func(system) (
 	if count == 0 { // a layout cannot be empty
 		return nil
 	}
-	folder := filepath.Join(r.out, "oci", name)
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
-	written, err := layout.Write(folder, empty.Index)
+	written, err := r.newLayout(name)
 	if err != nil {
 		return err
 	}
@@ -107,7 +102,16 @@ func (r *release) image(name, title, entrypoint string, layers ...func(system) (
 	})); err != nil {
 		return err
 	}
-	return r.imageArchive(name, folder)
+	return r.imageArchive(name, string(written))
+}
+
+// newLayout makes an OCI layout that has nothing in it yet.
+func (r *release) newLayout(name string) (layout.Path, error) {
+	folder := filepath.Join(r.out, "oci", name)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", err
+	}
+	return layout.Write(folder, empty.Index)
 }
 
 func (r *release) imageOf(s system, title, entrypoint string, layers []func(system) (v1.Layer, error)) (v1.Image, error) {
@@ -210,15 +214,7 @@ func (r *release) hypershift(s system) ([]entry, error) {
 
 // imageArchive is the layout in one file, which ctr, podman and skopeo read.
 func (r *release) imageArchive(name, folder string) error {
-	var entries []entry
-	err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		relative, err := filepath.Rel(folder, path)
-		entries = append(entries, entry{name: filepath.ToSlash(relative), mode: 0o644, source: path})
-		return err
-	})
+	entries, err := tree(folder, "", nil)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -81,23 +80,13 @@ const checksumsName = "SHA256SUMS"
 
 // checksums covers every file but the layouts, whose files are named by theirs.
 func (r *release) checksums() error {
-	files, err := os.ReadDir(r.out)
+	made, err := r.made()
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(r.out, checksumsName), func(w io.Writer) error {
-		for _, f := range files {
-			if f.IsDir() || f.Name() == checksumsName {
-				continue
-			}
-			sum, err := sumOf(filepath.Join(r.out, f.Name()))
-			if err != nil {
-				return err
-			}
-			if _, err := fmt.Fprintf(w, "%s  %s\n", sum, f.Name()); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	var text []byte
+	for _, f := range made {
+		text = fmt.Appendf(text, "%s  %s\n", f.Digest["sha256"], f.Name)
+	}
+	return os.WriteFile(filepath.Join(r.out, checksumsName), text, 0o644)
 }

@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"io"
 	"os"
-	"path/filepath"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 	"gopkg.in/yaml.v3"
@@ -35,11 +33,7 @@ func (r *release) chartLayouted(description []byte, packed string) error {
 	if err != nil {
 		return err
 	}
-	folder := filepath.Join(r.out, "oci", "konnectivity-chart")
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
-	path, err := layout.Write(folder, empty.Index)
+	path, err := r.newLayout("konnectivity-chart")
 	if err != nil {
 		return err
 	}

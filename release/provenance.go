@@ -92,9 +92,8 @@ func (r *release) systemNames() string {
 	return strings.Join(names, " ")
 }
 
-// subjects returns the release's files with the digest of each, and the images in its OCI
-// layouts with the digests under which registries list them.
-func (r *release) subjects() (all []resource, err error) {
+// made returns the files that there are, with the digest of each.
+func (r *release) made() (all []resource, err error) {
 	files, err := os.ReadDir(r.out)
 	if err != nil {
 		return nil, err
@@ -108,6 +107,16 @@ func (r *release) subjects() (all []resource, err error) {
 			return nil, err
 		}
 		all = append(all, resource{f.Name(), map[string]string{"sha256": sum}})
+	}
+	return all, nil
+}
+
+// subjects returns the release's files with the digest of each, and the images in its OCI
+// layouts with the digests under which registries list them.
+func (r *release) subjects() ([]resource, error) {
+	all, err := r.made()
+	if err != nil {
+		return nil, err
 	}
 	layouts, err := filepath.Glob(filepath.Join(r.out, "oci", "*"))
 	if err != nil {
