@@ -53,8 +53,7 @@ func (c *pathChecker) checkName(ctx context.Context) bool {
 	}
 	if path := c.opts.Sidecar.Out.Hosted.Kubeconfig; path != "" {
 		if _, err := os.ReadFile(path); err != nil {
-			cause, hint := unreadable(path, err)
-			return c.fail("kubeconfig", cause, hint)
+			return c.unreadable("kubeconfig", path, err)
 		}
 	}
 	found, silent := false, false

@@ -47,8 +47,7 @@ func (c *pathChecker) checkFiles() bool {
 func (c *pathChecker) checkToken() bool {
 	path := c.opts.Sidecar.TokenFile
 	if _, err := files.Token(path)(); err != nil {
-		cause, hint := unreadable(path, err)
-		return c.fail("client token", cause, hint)
+		return c.unreadable("client token", path, err)
 	}
 	c.ok("client token", path+", in place of a certificate")
 	return true
@@ -64,29 +63,28 @@ func (c *pathChecker) load() bool {
 	return true
 }
 
-// unreadable describes the error of a file, and what to do.
-func unreadable(path string, err error) (cause, hint string) {
+// unreadable fails the step for the error of a file.
+func (r *report) unreadable(step, path string, err error) bool {
 	var file *tlsreload.FileError
 	if errors.As(err, &file) {
 		path, err = file.Path, file.Err
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return path + " does not exist", "Check that the secret or config map is mounted there, and that it has this key."
+		return r.fail(step, path+" does not exist", "Check that the secret or config map is mounted there, and that it has this key.")
 	case errors.Is(err, fs.ErrPermission):
-		return path + " may not be read", "Check its owner and mode, and the pod's fsGroup."
+		return r.fail(step, path+" may not be read", "Check its owner and mode, and the pod's fsGroup.")
 	case errors.Is(err, tlsreload.ErrNoCertificate):
-		return path + ": there is no certificate in it", "It must hold PEM blocks of type CERTIFICATE."
+		return r.fail(step, path+": there is no certificate in it", "It must hold PEM blocks of type CERTIFICATE.")
 	default:
-		return path + ": " + err.Error(), "Check the path, and what is in the file."
+		return r.fail(step, path+": "+err.Error(), "Check the path, and what is in the file.")
 	}
 }
 
 func (c *pathChecker) checkCA(files tlsreload.Files) bool {
 	certs, err := files.TrustedCAs()
 	if err != nil {
-		cause, hint := unreadable(files.CA, err)
-		return c.fail("CA", cause, hint)
+		return c.unreadable("CA", files.CA, err)
 	}
 	c.cas = certs
 	if !slices.ContainsFunc(certs, func(ca *x509.Certificate) bool { return c.now().Before(ca.NotAfter) && !c.now().Before(ca.NotBefore) }) {
@@ -110,11 +108,9 @@ func (c *pathChecker) checkPair(files tlsreload.Files) bool {
 	case errors.As(err, &file) && file.Mismatch:
 		return c.fail("client key", files.Key+" does not fit "+certPath+": "+file.Err.Error(), "Both must come from the same secret. This can happen for a moment while they are replaced.")
 	case errors.As(err, &file) && file.Path == files.Key:
-		cause, hint := unreadable(files.Key, err)
-		return c.fail("client key", cause, hint)
+		return c.unreadable("client key", files.Key, err)
 	case err != nil:
-		cause, hint := unreadable(certPath, err)
-		return c.fail(step, cause, hint)
+		return c.unreadable(step, certPath, err)
 	}
 	leaf := certs[0]
 	if !c.validity(step, certPath, leaf, "Renew it; the sidecar takes the new files without a restart.") {

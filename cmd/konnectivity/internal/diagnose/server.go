@@ -160,8 +160,7 @@ func (c *pathChecker) secureServer(ctx context.Context, way *uplink.Server, at n
 		return c.fail(certStep, cause, hint)
 	}
 	if err != nil {
-		cause, hint := c.handshakeFailure(err)
-		return c.fail(tlsStep, cause, hint)
+		return c.failHandshake(tlsStep, err)
 	}
 	leaf := state.PeerCertificates[0]
 	if left, soon := expiresSoon(leaf, c.now()); soon {
@@ -202,10 +201,7 @@ func (c *pathChecker) distrust(err error) (cause, hint string) {
 }
 
 func issuer(leaf *x509.Certificate) string {
-	if leaf.Issuer.CommonName != "" {
-		return leaf.Issuer.CommonName
-	}
-	return leaf.Issuer.String()
+	return cmp.Or(leaf.Issuer.CommonName, leaf.Issuer.String())
 }
 
 const unknownCA = 48
@@ -224,9 +220,9 @@ var alerts = map[uint64][2]string{
 	120:       {"the server speaks neither links nor HTTP CONNECT on this port", "Check --konnectivity-port: it may be the port for agents, or a gRPC-only server (--mode=grpc)."},
 }
 
-// alert describes an alert of the server. crypto/tls does not export its type, which is
-// a uint8.
-func (c *pathChecker) alert(err error) (cause, hint string) {
+// failAlert fails the step for an alert of the server. crypto/tls does not export its type,
+// which is a uint8.
+func (c *pathChecker) failAlert(step string, err error) bool {
 	number := uint64(0)
 	if v := reflect.ValueOf(err); v.Kind() == reflect.Uint8 {
 		number = v.Uint()
@@ -234,24 +230,24 @@ func (c *pathChecker) alert(err error) (cause, hint string) {
 	words, ok := alerts[number]
 	switch {
 	case !ok:
-		return "the server ended it: " + err.Error(), "Look at the server's log."
+		return c.fail(step, "the server ended it: "+err.Error(), "Look at the server's log.")
 	case number == unknownCA && c.source.Certificate() != nil:
-		return "the server does not accept client certificates issued by " + issuer(c.source.Certificate().Leaf), words[1]
+		return c.fail(step, "the server does not accept client certificates issued by "+issuer(c.source.Certificate().Leaf), words[1])
 	default:
-		return words[0], words[1]
+		return c.fail(step, words[0], words[1])
 	}
 }
 
-// handshakeFailure describes why TLS failed.
-func (c *pathChecker) handshakeFailure(err error) (cause, hint string) {
+// failHandshake fails the step for why TLS failed.
+func (c *pathChecker) failHandshake(step string, err error) bool {
 	var op *net.OpError
 	switch {
 	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls's name for an alert
-		return c.alert(op.Err)
+		return c.failAlert(step, op.Err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-		return "the server accepted the connection and then said nothing", "It hangs or is overloaded, or a load balancer has no server behind it."
+		return c.fail(step, "the server accepted the connection and then said nothing", "It hangs or is overloaded, or a load balancer has no server behind it.")
 	default:
-		return "the connection ended: " + err.Error(), "A load balancer without a healthy server behind it does that, and a server that is shutting down."
+		return c.fail(step, "the connection ended: "+err.Error(), "A load balancer without a healthy server behind it does that, and a server that is shutting down.")
 	}
 }
 
@@ -263,8 +259,7 @@ func (c *pathChecker) openLink(ctx context.Context, probe *uplink.Probe) bool {
 	case errors.As(err, &bye):
 		return c.fail("link with the server", "the server ended it: "+bye.Error(), "Check --konnectivity-port: the port for agents refuses clients.")
 	case err != nil:
-		cause, hint := c.handshakeFailure(err)
-		return c.fail("link with the server", cause, hint)
+		return c.failHandshake("link with the server", err)
 	}
 	defer session.Close()
 	c.linked = true
@@ -293,8 +288,7 @@ func (c *pathChecker) checkConnect(probe *uplink.Probe) bool {
 	case errors.Is(err, uplink.ErrTalks):
 		return c.fail(step, err.Error(), "Another program answers there. Check --konnectivity-port.")
 	case err != nil:
-		cause, hint := c.handshakeFailure(err)
-		return c.fail("certificate of this client", cause, hint)
+		return c.failHandshake("certificate of this client", err)
 	}
 	const hint = "It is an old server, or one with --link=off. It works, but a connection costs a handshake, and one slow reader can stall others. Update it."
 	switch c.opts.Sidecar.Out.Server.Mode {
