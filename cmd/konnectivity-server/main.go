@@ -335,15 +335,12 @@ func (p *process) tenantListener(at tenant.Address) (l server.Listener, err erro
 func (p *process) listenClients() error {
 	f := p.flags
 	if f.clientTCP() {
-		tls, err := p.source("server", f.server, pki.RoleClient)
+		l, tls, err := p.secure("server", f.server, f.peers.Peer(pki.RoleClient), f.clientPort)
 		if err != nil {
 			return err
 		}
-		l, err := p.listen(f.clientPort)
-		if err != nil {
-			return err
-		}
-		p.options.Clients = append(p.options.Clients, server.Listener{Listener: l, TLS: tls.Server, TLSFor: tls.ServerFor, Recheck: recheck(tls, f.server)})
+		l.TLSFor = tls.ServerFor
+		p.options.Clients = append(p.options.Clients, l)
 	}
 	if f.uds != "" {
 		l, err := unixsocket.Listen(f.uds, unixsocket.Options{Replace: f.deleteUDS})
@@ -361,15 +358,12 @@ func (p *process) listenClients() error {
 
 func (p *process) listenAgents() error {
 	f := p.flags
-	tls, err := p.source("cluster", f.cluster, pki.RoleAgent)
+	l, tls, err := p.secure("cluster", f.cluster, f.peers.Peer(pki.RoleAgent), f.agentPort)
 	if err != nil {
 		return err
 	}
-	l, err := p.listen(f.agentPort)
-	if err != nil {
-		return err
-	}
-	p.options.Agents = []server.Listener{{Listener: l, TLS: tls.Server, TLSFor: tls.ServerFor, Recheck: recheck(tls, f.cluster), Proxies: f.networks}}
+	l.TLSFor, l.Proxies = tls.ServerFor, f.networks
+	p.options.Agents = []server.Listener{l}
 	return nil
 }
 
@@ -379,16 +373,11 @@ func (p *process) listenServers() error {
 	if !f.hasPeers() {
 		return nil
 	}
-	tls, err := p.sourceFor("peer", f.peer, f.peers.Servers())
+	l, tls, err := p.secure("peer", f.peer, f.peers.Servers(), f.peerPort)
 	if err != nil {
 		return err
 	}
-	l, err := p.listen(f.peerPort)
-	if err != nil {
-		return err
-	}
-	f.peering.ByLeases = f.advertised.IsValid()
-	f.peering.Listener, f.peering.TLS = server.Listener{Listener: l, TLS: tls.Server, Recheck: recheck(tls, f.peer)}, tls.Client
+	f.peering.Listener, f.peering.TLS, f.peering.ByLeases = l, tls.Client, f.advertised.IsValid()
 	p.options.Peering = &f.peering
 	return nil
 }
@@ -405,13 +394,13 @@ func (p *process) listenOthers() (err error) {
 		if err != nil {
 			return fmt.Errorf("--admin-token-file: %w", err)
 		}
-		p.options.AdminToken = token.Token
+		p.options.AdminToken = token.Get
 	}
 	if f.adminPort.Number == 0 {
 		return nil
 	}
 	if f.admin.Cert != "" {
-		tls, err := p.source("admin", f.admin, pki.RoleClient)
+		tls, err := p.source("admin", f.admin, f.peers.Peer(pki.RoleClient))
 		if err != nil {
 			return err
 		}
@@ -432,22 +421,22 @@ func (p *process) listen(port cli.Port) (net.Listener, error) {
 	return l, err
 }
 
-// recheck is a listener's; nil: its peers need no certificate.
-func recheck(s *tlsreload.Source, files tlsreload.Files) func([]*x509.Certificate) error {
-	if files.CA == "" {
-		return nil
+// secure opens a port, by certificates of source. Without a CA, its peers need none.
+func (p *process) secure(name string, files tlsreload.Files, judge func(*x509.Certificate) error, port cli.Port) (l server.Listener, tls *tlsreload.Source, err error) {
+	if tls, err = p.source(name, files, judge); err != nil {
+		return l, nil, err
 	}
-	return s.Recheck
+	l.TLS = tls.Server
+	if files.CA != "" {
+		l.Recheck = tls.Recheck
+	}
+	l.Listener, err = p.listen(port)
+	return l, tls, err
 }
 
-// source loads the certificates of a port whose peers have the role peers.
-func (p *process) source(name string, files tlsreload.Files, peers pki.Role) (*tlsreload.Source, error) {
-	return p.sourceFor(name, files, p.flags.peers.Peer(peers))
-}
-
-// sourceFor loads the certificates of a port whose peers' certificates judge accepts. They
+// source loads the certificates of a port whose peers' certificates judge accepts. They
 // are reloaded while the server runs.
-func (p *process) sourceFor(name string, files tlsreload.Files, judge func(*x509.Certificate) error) (*tlsreload.Source, error) {
+func (p *process) source(name string, files tlsreload.Files, judge func(*x509.Certificate) error) (*tlsreload.Source, error) {
 	options := p.flags.tls
 	options.Bare = name == "server" && len(p.flags.clientTokens.Accounts) > 0
 	options.Name, options.Peer, options.Own = name, judge, cli.Own(pki.RoleServer)

@@ -82,16 +82,16 @@ func TestTokenFile(t *testing.T) {
 		}
 		first := write(strings.Repeat("1", minToken))
 		f, err := OpenTokenFile(path, log)
-		if err != nil || !f.Token().Is(first) {
+		if err != nil || !f.Get().Is(first) {
 			t.Fatal(err)
 		}
 		second := write(strings.Repeat("2", minToken))
-		if !f.Token().Is(second) {
+		if !f.Get().Is(second) {
 			t.Error("the file is not followed")
 		}
 		write("short")
 		for range 2 {
-			if !f.Token().Is(second) {
+			if !f.Get().Is(second) {
 				t.Error("a bad file counts")
 			}
 			time.Sleep(tokenAge)
@@ -99,7 +99,7 @@ func TestTokenFile(t *testing.T) {
 		if len(hook.AllEntries()) != 1 {
 			t.Errorf("%d lines", len(hook.AllEntries()))
 		}
-		if f.Token(); !f.Token().Is(second) || write(strings.Repeat("3", minToken)) == second || f.Token().Is(second) {
+		if f.Get(); !f.Get().Is(second) || write(strings.Repeat("3", minToken)) == second || f.Get().Is(second) {
 			t.Error("a good file does not count")
 		}
 	})
