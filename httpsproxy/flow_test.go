@@ -182,9 +182,7 @@ func TestPlainRequestsThatStallAreObserved(t *testing.T) {
 	go func() { _, err := io.Copy(w, bytes.NewReader(make([]byte, much))); sent <- err }()
 	stalls(1, true)
 	close(read)
-	if err := receive(t, "the content's end", sent); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, receive(t, "the content's end", sent))
 	_ = body(t, w.response(http.MethodPost))
 	if up, _ := seen.flow(1).Sent(); up != much {
 		t.Errorf("%d bytes up", up)

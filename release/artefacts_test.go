@@ -65,10 +65,7 @@ func try(t *testing.T, name string, args ...string) (string, error) {
 
 func TestChecksums(t *testing.T) {
 	sums := artefact(t, "SHA256SUMS")
-	files, err := os.ReadDir(*dist)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must(os.ReadDir(*dist))(t)
 	out := command(t, "sh", "-c", "cd "+*dist+" && sha256sum --check "+filepath.Base(sums))
 	for _, f := range files {
 		signature := strings.HasSuffix(f.Name(), ".sig") || strings.HasSuffix(f.Name(), ".intoto.jsonl")
@@ -147,16 +144,10 @@ func checkLicences(t *testing.T, folder, bin string) {
 	if own, err := os.ReadFile(filepath.Join(folder, "LICENSE")); err != nil || !strings.Contains(string(own), "Apache License") {
 		t.Errorf("our own licence: %v", err)
 	}
-	others, err := os.ReadFile(filepath.Join(folder, thirdParty))
-	if err != nil {
-		t.Fatal(err)
-	}
+	others := must(os.ReadFile(filepath.Join(folder, thirdParty)))(t)
 	wanted := []string{"Go's standard library: LICENSE", "Go's standard library: PATENTS", authorities + "@"}
 	for _, p := range programs {
-		info, err := buildinfo.ReadFile(filepath.Join(bin, p.name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := must(buildinfo.ReadFile(filepath.Join(bin, p.name)))(t)
 		for _, m := range linked(info) {
 			wanted = append(wanted, "\n"+m.String()+": ")
 		}
@@ -171,15 +162,9 @@ func checkLicences(t *testing.T, folder, bin string) {
 // unpack returns the one folder at an archive's top.
 func unpack(t *testing.T, archive string) string {
 	t.Helper()
-	f, err := os.Open(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must(os.Open(archive))(t)
 	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must(gzip.NewReader(f))(t)
 	root := t.TempDir()
 	for r := tar.NewReader(z); ; {
 		h, err := r.Next()
@@ -250,33 +235,23 @@ func TestBillOfMaterialsIsComplete(t *testing.T) {
 	const operator = "control-plane-operator"
 	file := filepath.Join(t.TempDir(), operator)
 	text := imageFile(t, artefact(t, "oci/konnectivity-hypershift"), "usr/bin/"+operator)
-	if err := os.WriteFile(file, text, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(file, text, 0o755))
 	checkBill(t, bom, operator, file)
 }
 
 func readBill(t *testing.T) *cdx.BOM {
 	t.Helper()
-	f, err := os.Open(artefact(t, "konnectivity_*_"+runtime.GOOS+"_"+runtime.GOARCH+".cdx.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must(os.Open(artefact(t, "konnectivity_*_"+runtime.GOOS+"_"+runtime.GOARCH+".cdx.json")))(t)
 	defer f.Close()
 	bom := new(cdx.BOM)
-	if err := cdx.NewBOMDecoder(f, cdx.BOMFileFormatJSON).Decode(bom); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, cdx.NewBOMDecoder(f, cdx.BOMFileFormatJSON).Decode(bom))
 	return bom
 }
 
 // checkBill compares what a bill says of a program with the program.
 func checkBill(t *testing.T, bom *cdx.BOM, name, file string) {
 	t.Helper()
-	sum, err := sumOf(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	sum := must(sumOf(file))(t)
 	i := slices.IndexFunc(*bom.Components, func(c cdx.Component) bool { return c.BOMRef == name })
 	if i < 0 {
 		t.Fatalf("%s is not in the bill", name)

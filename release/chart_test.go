@@ -19,9 +19,7 @@ import (
 // helm push makes: its description for a configuration, and the file for a layer.
 func TestChart(t *testing.T) {
 	r := &release{root: "..", out: t.TempDir(), version: "v1.2.3-rc.1", time: time.Unix(1, 0)}
-	if err := r.chart(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, r.chart())
 	packed := must(os.ReadFile(filepath.Join(r.out, "konnectivity-1.2.3-rc.1.tgz")))(t)
 	z := must(gzip.NewReader(bytes.NewReader(packed)))(t)
 	var chart struct {
@@ -29,9 +27,7 @@ func TestChart(t *testing.T) {
 		Annotations               map[string]string
 	}
 	description := tarFiles(t, z)["konnectivity/Chart.yaml"]
-	if err := yaml.Unmarshal([]byte(description), &chart); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, yaml.Unmarshal([]byte(description), &chart))
 	var images []map[string]string
 	var changes []string
 	for name, to := range map[string]any{"images": &images, "changes": &changes} {

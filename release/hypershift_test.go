@@ -32,10 +32,7 @@ func newWorld(t *testing.T) *world {
 		{"cluster/tls.crt", "cluster.crt"}, {"cluster/tls.key", "cluster.key"}, {"agent/tls.crt", "agent.crt"}, {"agent/tls.key", "agent.key"},
 		{"client/tls.crt", "client.crt"}, {"client/tls.key", "client.key"},
 	} {
-		content, err := os.ReadFile(filepath.Join(w.folder, "pki", copy[1]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must(os.ReadFile(filepath.Join(w.folder, "pki", copy[1])))(t)
 		w.write(copy[0], string(content))
 	}
 	w.write("kubeconfig/kubeconfig", "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://kube-apiserver:6443'}}]\n"+

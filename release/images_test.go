@@ -33,19 +33,14 @@ type runtimes struct {
 func newRuntime(t *testing.T) *runtimes {
 	t.Helper()
 	lean := artefact(t, "konnectivity_*_oci.tar")
-	folder, err := os.MkdirTemp("", "ctr") // a socket's path must be short
-	if err != nil {
-		t.Fatal(err)
-	}
+	folder := must(os.MkdirTemp("", "ctr"))(t) // a socket's path must be short
 	t.Cleanup(func() {
 		_ = os.RemoveAll(folder)
 		leaveNothing(t, filepath.Base(folder))
 	})
 	config := fmt.Sprintf("version = 2\nroot = %[1]q\nstate = %[2]q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %[3]q\n",
 		folder+"/root", folder+"/state", folder+"/sock")
-	if err := os.WriteFile(folder+"/config.toml", []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(folder+"/config.toml", []byte(config), 0o600))
 	startDaemon(t, "containerd", "--config", folder+"/config.toml")
 	r := &runtimes{t: t, address: folder + "/sock"}
 	r.eventually("containerd", func() error { _, err := r.try("version"); return err })
@@ -60,16 +55,11 @@ func newRuntime(t *testing.T) *runtimes {
 // startDaemon runs a command until the test ends, or this program does.
 func startDaemon(t *testing.T, name string, args ...string) {
 	t.Helper()
-	log, err := os.Create(filepath.Join(t.TempDir(), name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must(os.Create(filepath.Join(t.TempDir(), name)))(t)
 	daemon := exec.Command(name, args...)
 	daemon.Stdout, daemon.Stderr = log, log
 	daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, daemon.Start())
 	t.Cleanup(func() {
 		_ = daemon.Process.Signal(syscall.SIGTERM)
 		err := daemon.Wait()
@@ -87,10 +77,7 @@ func leaveNothing(t *testing.T, namespace string) {
 	t.Helper()
 	folders := []string{filepath.Join("/run/containerd/runc", namespace)}
 	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
-		found, err := filepath.Glob(filepath.Join(pattern, namespace))
-		if err != nil {
-			t.Fatal(err)
-		}
+		found := must(filepath.Glob(filepath.Join(pattern, namespace)))(t)
 		folders = append(folders, found...)
 	}
 	for _, folder := range folders {
@@ -318,10 +305,7 @@ func imageFile(t *testing.T, path, name string) []byte {
 			t.Fatalf("%s in %s: %v", name, path, err)
 		}
 		if h.Name == name {
-			text, err := io.ReadAll(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must(io.ReadAll(r))(t)
 			return text
 		}
 	}
@@ -330,10 +314,7 @@ func imageFile(t *testing.T, path, name string) []byte {
 // openImage is the one image of a layout, as a tar.
 func openImage(t *testing.T, path string) io.ReadCloser {
 	t.Helper()
-	outer, err := layout.ImageIndexFromPath(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	outer := must(layout.ImageIndexFromPath(path))(t)
 	indexes, err := partial.FindIndexes(outer, func(v1.Descriptor) bool { return true })
 	if err != nil || len(indexes) != 1 {
 		t.Fatalf("%d indexes: %v", len(indexes), err)
@@ -358,10 +339,7 @@ func tarFiles(t *testing.T, content io.Reader) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(io.ReadAll(r))(t)
 		if strings.Contains(h.Name, "bin/") && len(text) > 0 {
 			text = []byte("a program")
 		}
@@ -385,20 +363,13 @@ func TestImageFilesAreTheRelease(t *testing.T) {
 	want := imageFiles(t, artefact(t, filepath.Join("oci", "konnectivity")))
 	s := system{"linux", runtime.GOARCH}
 	r := &release{root: "..", work: t.TempDir(), systems: []system{s}, files: filepath.Join(t.TempDir(), "image.tar")}
-	if err := os.MkdirAll(r.bin(s), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.MkdirAll(r.bin(s), 0o755))
 	archive := artefact(t, "konnectivity_*_"+s.String()+".tar.gz")
 	for _, p := range programs {
 		command(t, "tar", "-xzf", archive, "-C", r.bin(s), "--strip-components=1", strings.TrimSuffix(filepath.Base(archive), ".tar.gz")+"/"+p.name)
 	}
-	if err := errors.Join(r.licences(), r.imageFiles()); err != nil {
-		t.Fatal(err)
-	}
-	tar, err := os.Open(r.files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(r.licences(), r.imageFiles()))
+	tar := must(os.Open(r.files))(t)
 	defer tar.Close()
 	if got := tarFiles(t, tar); !maps.Equal(got, want) {
 		t.Errorf("the Dockerfile's image has\n%q, the release's\n%q", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))

@@ -74,9 +74,7 @@ func newMachine(t *testing.T, name, network string, packages ...string) *machine
 	cmd := exec.Command("unshare", "--mount", "sh", "-c", enter, "enter", m.merged, groups, group, network, boot)
 	log := must(os.Create(filepath.Join(t.TempDir(), name)))(t)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, cmd.Start())
 	t.Cleanup(func() {
 		if t.Failed() {
 			text, _ := os.ReadFile(log.Name())
@@ -200,9 +198,7 @@ func TestBareMetal(t *testing.T) {
 	control.do(blocks[0])
 	for _, name := range []string{"ca.crt", "agent.crt", "agent.key"} {
 		content := control.do("cat /root/pki/" + name)
-		if err := os.WriteFile(node.file("/root/"+name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(node.file("/root/"+name), []byte(content), 0o600))
 	}
 	node.do("ip address add " + kubeletAddress + "/32 dev lo; mkdir -p kubelet; echo ok > kubelet/healthz; " +
 		"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=kubelet -keyout kubelet/key -out kubelet/crt 2>/dev/null; " +

@@ -28,9 +28,7 @@ func newRoot(t *testing.T) *root {
 	t.Cleanup(func() { command(t, "umount", base) })
 	r := &root{t: t, merged: filepath.Join(base, "merged")}
 	for _, name := range []string{"upper", "work", "merged"} {
-		if err := os.Mkdir(filepath.Join(base, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Mkdir(filepath.Join(base, name), 0o755))
 	}
 	options := fmt.Sprintf("lowerdir=/,upperdir=%s/upper,workdir=%s/work", base, base)
 	command(t, "mount", "-t", "overlay", "overlay", "-o", options, r.merged)
@@ -138,9 +136,7 @@ func (r *root) start(namespace string, p program) {
 func namespace(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "net")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(path, nil, 0o600))
 	command(t, "unshare", "--net="+path, "sh", "-c", "ip link set lo up && ip address add "+podAddress+"/32 dev lo")
 	t.Cleanup(func() { command(t, "umount", path) })
 	return path

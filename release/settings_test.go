@@ -30,13 +30,8 @@ func tinyModule(t *testing.T) string {
 // Programs of a release with FIPS are in that mode.
 func TestFIPS(t *testing.T) {
 	r, s := &release{work: t.TempDir(), fips: "v1.0.0"}, system{"linux", "amd64"}
-	if err := r.compile(s, tinyModule(t), "."); err != nil {
-		t.Fatal(err)
-	}
-	info, err := buildinfo.ReadFile(r.binary(s, "tiny"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, r.compile(s, tinyModule(t), "."))
+	info := must(buildinfo.ReadFile(r.binary(s, "tiny")))(t)
 	if !slices.Contains(info.Settings, debug.BuildSetting{Key: "DefaultGODEBUG", Value: "fips140=on"}) {
 		t.Errorf("the program has %v", info.Settings)
 	}
@@ -55,13 +50,8 @@ func TestSettingsOfTheBuilderAreIgnored(t *testing.T) {
 	t.Setenv("CGO_ENABLED", "1")
 	for arch, name := range map[string]string{"amd64": "GOAMD64", "arm64": "GOARM64", "arm": "GOARM"} {
 		r, s := &release{work: t.TempDir()}, system{"linux", arch}
-		if err := r.compile(s, module, "."); err != nil {
-			t.Fatal(err)
-		}
-		info, err := buildinfo.ReadFile(r.binary(s, "tiny"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, r.compile(s, module, "."))
+		info := must(buildinfo.ReadFile(r.binary(s, "tiny")))(t)
 		got := map[string]string{}
 		for _, setting := range info.Settings {
 			got[setting.Key] = setting.Value
@@ -85,10 +75,7 @@ func TestSettingsOfTheBuilderAreIgnored(t *testing.T) {
 func TestArmHasItsNames(t *testing.T) {
 	s := system{"linux", "arm"}
 	for format, want := range map[string]string{"deb": "armhf", "rpm": "armv7hl"} {
-		packager, err := nfpm.Get(format)
-		if err != nil {
-			t.Fatal(err)
-		}
+		packager := must(nfpm.Get(format))(t)
 		info := &nfpm.Info{Name: "konnectivity", Version: "v1.0.0", Arch: packageArch(s), Platform: s.os, Release: "1"}
 		if got := packager.ConventionalFileName(nfpm.WithDefaults(info)); !strings.HasSuffix(got, want+"."+format) {
 			t.Errorf("%s, want one for %s", got, want)

@@ -58,20 +58,14 @@ func newKey(t *testing.T, curve elliptic.Curve) *ecdsa.PrivateKey {
 func signed(t *testing.T, keyFile []byte) *release {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(path, keyFile, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(path, keyFile, 0o600))
 	r := &release{out: t.TempDir(), version: "v1.0.0", commit: "abc", time: time.Unix(1, 0), systems: []system{{"linux", "arm"}}}
 	if keyFile != nil {
 		r.key = must(readKey(path))(t)
 	}
-	if err := os.WriteFile(r.file("linux_arm.tar.gz"), []byte("an archive"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(r.file("linux_arm.tar.gz"), []byte("an archive"), 0o644))
 	for _, step := range []func() error{r.provenance, r.checksums, r.sign} {
-		if err := step(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, step())
 	}
 	return r
 }
@@ -107,9 +101,7 @@ func checkStatement(t *testing.T, folder string, text []byte) {
 	var s statement
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&s); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Decode(&s))
 	if s.Type != "https://in-toto.io/Statement/v1" || s.PredicateType != "https://slsa.dev/provenance/v1" ||
 		s.Predicate.BuildDefinition.ResolvedDependencies[0].Digest["gitCommit"] == "" {
 		t.Errorf("%s", text)
@@ -169,9 +161,7 @@ func TestKeysThatCannotSign(t *testing.T) {
 		"another curve":  {keyFiles["SEC 1"](t, newKey(t, elliptic.P384())), "not of ECDSA on P-256"},
 		"wrong password": {keyFiles["cosign"](t, newKey(t, elliptic.P256())), "COSIGN_PASSWORD"},
 	} {
-		if err := os.WriteFile(path, c.file, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(path, c.file, 0o600))
 		t.Setenv("COSIGN_PASSWORD", "another")
 		if _, err := readKey(path); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
@@ -185,9 +175,7 @@ func TestVerifyByTheDocument(t *testing.T) {
 	folder := t.TempDir()
 	command(t, "cp", sums, artefact(t, checksumsName+".sig"), folder)
 	public := must(os.ReadFile(strings.TrimSuffix(*signingKey, ".key") + ".pub"))(t)
-	if err := os.WriteFile(filepath.Join(folder, "cosign.pub"), public, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(filepath.Join(folder, "cosign.pub"), public, 0o600))
 	ran := 0
 	for _, block := range plainBlock.FindAllStringSubmatch(string(must(os.ReadFile("../docs/install.md"))(t)), -1) {
 		if strings.Contains(block[1], "openssl dgst") {

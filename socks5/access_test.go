@@ -39,9 +39,7 @@ func TestAccessLog(t *testing.T) {
 	got := map[string]map[string]any{}
 	for line := range strings.Lines(lines.String()) {
 		var m map[string]any
-		if err := json.Unmarshal([]byte(line), &m); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, json.Unmarshal([]byte(line), &m))
 		got[m["destination"].(string)] = m
 	}
 	if m := got[address]; m["outcome"] != "ok" || m["bytes_up"] != 5.0 || m["bytes_down"] != 5.0 || m["client"] == "" || m["id"] == "" {

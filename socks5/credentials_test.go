@@ -14,12 +14,8 @@ import (
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	// Renamed into place, as Kubernetes does.
-	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(path+".new", []byte(text), 0o600))
+	testutil.NoError(t, os.Rename(path+".new", path))
 }
 
 func TestParseCredentials(t *testing.T) {
@@ -99,9 +95,7 @@ func testCredentialsFollowTheFile(t *testing.T) {
 	if n := strings.Count(lines(), "old ones stay in use"); n != 1 || strings.Contains(lines(), "hunter2") {
 		t.Errorf("want one warning without the password:\n%s", lines())
 	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Remove(path))
 	tick()
 	if !c.valid("anna", "longer") {
 		t.Error("a missing file took the old users away")

@@ -18,9 +18,7 @@ import (
 func newCredentials(t *testing.T) *Credentials {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "users")
-	if err := os.WriteFile(file, []byte("anna:secret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(file, []byte("anna:secret\n"), 0o600))
 	c := testutil.Must(LoadCredentials(file, nil))(t)
 	return c
 }

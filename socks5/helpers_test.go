@@ -144,9 +144,7 @@ func through(c net.Conn, address string, auth *proxy.Auth) error {
 func mustThrough(t testing.TB, s *serving, address string) *net.TCPConn {
 	t.Helper()
 	c := connect(t, s.addr)
-	if err := through(c, address, nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, through(c, address, nil))
 	_ = c.SetDeadline(time.Now().Add(testutil.Patience)) // the client has cleared it
 	return c
 }

@@ -37,9 +37,7 @@ func TestHalfOpenHandshakesDoNotKeepOthersOut(t *testing.T) {
 		}
 		relayed := func() net.Conn {
 			c := join()
-			if err := through(c, "mirror:1", nil); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, through(c, "mirror:1", nil))
 			return c
 		}
 		settled := relayed()

@@ -18,6 +18,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/bench"
+	"konnectivity/internal/testutil"
 )
 
 // beTunnel is a program of a tunnel, where name is one of theirs.
@@ -68,26 +69,16 @@ const self = ""
 func folder(t *testing.T, near, far, via string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "peer")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Mkdir(dir, 0o755))
+	program := testutil.Must(os.Executable())(t)
 	for name, script := range map[string]string{"near": near, "far": far} {
 		if script == self {
-			err = os.Symlink(program, filepath.Join(dir, name))
+			testutil.NoError(t, os.Symlink(program, filepath.Join(dir, name)))
 		} else {
-			err = os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o755)
-		}
-		if err != nil {
-			t.Fatal(err)
+			testutil.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script), 0o755))
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "via"), []byte(via), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(filepath.Join(dir, "via"), []byte(via), 0o644))
 	return dir
 }
 
@@ -95,21 +86,12 @@ func folder(t *testing.T, near, far, via string) string {
 func startPeer(t *testing.T, ctx context.Context, dir string) (p bench.Path, atFar int, err error) {
 	t.Helper()
 	checkGoroutines(t)
-	all, err := readOthers([]string{dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := testutil.Must(readOthers([]string{dir}))(t)
+	l := testutil.Listen(t)
 	serving, stop := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = bench.ServeTarget(serving, l) })
-	files, err := os.MkdirTemp("", "k") // short: unix sockets live in it
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := testutil.Must(os.MkdirTemp("", "k"))(t) // short: unix sockets live in it
 	s := &suite.Suite{Dir: files}
 	t.Cleanup(func() {
 		s.Close()
@@ -166,9 +148,7 @@ func TestOtherFails(t *testing.T) {
 func TestReadOthers(t *testing.T) {
 	good := folder(t, self, self, "tcp front.sock")
 	plain := folder(t, self, self, "tcp front.sock")
-	if err := os.Remove(filepath.Join(plain, "far")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Remove(filepath.Join(plain, "far")))
 	for dirs, want := range map[string]string{
 		folder(t, self, self, "telnet :1"): "want tcp, socks5 or connect",
 		folder(t, self, self, "tcp"):       "want tcp, socks5 or connect",

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 var binaries suite.Binaries
@@ -37,9 +38,7 @@ func TestMain(m *testing.M) {
 func TestTenants(t *testing.T) {
 	checkGoroutines(t)
 	o := tenants{count: 20, connections: 60, rate: 200, period: 300 * time.Millisecond, restart: true, say: func(line string) { t.Log(line) }}
-	if err := o.measure(t.Context(), suite.ForTest(t, binaries)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, o.measure(t.Context(), suite.ForTest(t, binaries)))
 	failed := 0
 	for _, row := range o.rep.Rows {
 		if row.Label == "new connections: failed" {
@@ -57,9 +56,7 @@ func TestTenants(t *testing.T) {
 // Every figure of the noise is measured. Their values mean nothing on a busy machine.
 func TestNoise(t *testing.T) {
 	o := tenants{period: 300 * time.Millisecond, settle: 100 * time.Millisecond, say: func(line string) { t.Log(line) }}
-	if err := o.noise(t.Context(), suite.ForTest(t, binaries)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, o.noise(t.Context(), suite.ForTest(t, binaries)))
 	if len(o.rep.Rows) != 2*3+2*9 {
 		t.Errorf("%d rows: %+v", len(o.rep.Rows), o.rep.Rows)
 	}
@@ -70,9 +67,7 @@ func TestNoise(t *testing.T) {
 func TestScale(t *testing.T) {
 	checkGoroutines(t)
 	o := scale{tenants: 8, servers: 2, agents: 8, connections: 40, links: 8, rate: 50, rest: 100 * time.Millisecond, say: func(line string) { t.Log(line) }, suite: suite.ForTest(t, binaries)}
-	if err := o.measure(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, o.measure(t.Context()))
 	if tables, rows := strings.Count(o.out.String(), "\n|---|"), strings.Count(o.out.String(), "\n|"); tables != 6 || rows != 6*2+5*steps+3 {
 		t.Errorf("%d tables with %d lines:\n%s", tables, rows, o.out.String())
 	}
@@ -83,9 +78,7 @@ func TestScale(t *testing.T) {
 func TestTenantChanges(t *testing.T) {
 	checkGoroutines(t)
 	o := tenants{count: 24, period: 300 * time.Millisecond, changeFor: 3 * time.Second, say: func(line string) { t.Log(line) }}
-	if err := o.measure(t.Context(), suite.ForTest(t, binaries)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, o.measure(t.Context(), suite.ForTest(t, binaries)))
 }
 
 // checkGoroutines fails the test if goroutines are left when the programs have ended.

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/e2e/line"
+	"konnectivity/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -22,10 +23,7 @@ func newLine(t *testing.T, cfg line.Config) *line.Line {
 	if err := line.Possible(); err != nil {
 		t.Skip(err)
 	}
-	l, err := line.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(line.New(cfg))(t)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -160,12 +158,8 @@ func TestProcessesStartAtAnEnd(t *testing.T) {
 	cmd := exec.Command("cat", "/proc/net/fib_trie")
 	var out strings.Builder
 	cmd.Stdout = &out
-	if err := l.B.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, l.B.Start(cmd))
+	testutil.NoError(t, cmd.Wait())
 	if !strings.Contains(out.String(), line.AddrB.String()) || strings.Contains(out.String(), line.AddrA.String()) {
 		t.Errorf("routes at B:\n%s", out.String())
 	}

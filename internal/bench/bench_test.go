@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/bench"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -22,10 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // direct is a path without anything in between.
 func direct(t *testing.T) bench.Path {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- bench.ServeTarget(ctx, l) }()
@@ -48,10 +46,7 @@ func direct(t *testing.T) bench.Path {
 func TestBulkCountsEveryByte(t *testing.T) {
 	p := direct(t)
 	for _, d := range []bench.Direction{bench.Down, bench.Up} {
-		got, err := p.Bulk(t.Context(), d, 3, 1<<20+7)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := testutil.Must(p.Bulk(t.Context(), d, 3, 1<<20+7))(t)
 		if got.Bytes != 3*(1<<20+7) || got.MBps() <= 0 {
 			t.Errorf("%s: %+v", d, got)
 		}
@@ -177,9 +172,7 @@ func TestRunFillsEveryRow(t *testing.T) {
 		}
 	}
 	var text, md bytes.Buffer
-	if err := errors.Join(rep.Table(&text, false), rep.Table(&md, true), rep.JSON(io.Discard)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, errors.Join(rep.Table(&text, false), rep.Table(&md, true), rep.JSON(io.Discard)))
 	for _, want := range []string{"download, 1 stream", "CPU of upload, 2 streams", "round trip beside 2 downloads, p99 ÷ alone", "÷ again", "memory taken beside 2 stalled readers"} {
 		if !strings.Contains(text.String(), want) || !strings.Contains(md.String(), want) {
 			t.Errorf("no %q in the table:\n%s", want, text.String())

@@ -9,14 +9,12 @@ import (
 
 	"konnectivity/internal/bench"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
 func TestRelayChain(t *testing.T) {
-	ca, err := pki.NewCA("bench")
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("bench"))(t)
 	pair, err := ca.Issue(pki.Leaf{CommonName: "hop", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
 	if err != nil {
 		t.Fatal(err)
@@ -24,10 +22,7 @@ func TestRelayChain(t *testing.T) {
 	config := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, RootCAs: ca.Pool(), ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
 	ctx, cancel := context.WithCancel(context.Background())
 	run := func(wrap bool, serve func(context.Context, net.Listener) error) string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		address := l.Addr().String()
 		if wrap {
 			l = tls.NewListener(l, config)

@@ -45,10 +45,7 @@ func api(t *testing.T, body string) (config *kubeapi.Config, asked *[]string) {
 
 func TestLeases(t *testing.T) {
 	config, asked := api(t, `{"kind":"LeaseList","apiVersion":"coordination.k8s.io/v1","items":[{"metadata":{"name":"a"}}]}`)
-	leases, err := kubeapi.NewLeases(config, "ns")
-	if err != nil {
-		t.Fatal(err)
-	}
+	leases := testutil.Must(kubeapi.NewLeases(config, "ns"))(t)
 	list, err := leases.List(t.Context(), kubeapi.ListOptions{Labels: "k=v"})
 	if err != nil || len(list.Items) != 1 || list.Items[0].Name != "a" {
 		t.Errorf("%+v, %v", list, err)
@@ -64,10 +61,7 @@ func TestLeases(t *testing.T) {
 
 func TestTokenReviews(t *testing.T) {
 	config, asked := api(t, `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":true}}`)
-	reviews, err := kubeapi.NewTokenReviews(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	reviews := testutil.Must(kubeapi.NewTokenReviews(config))(t)
 	got, err := reviews.Create(t.Context(), kubeapi.TokenReviewSpec{})
 	if err != nil || !got.Authenticated {
 		t.Errorf("%+v, %v", got, err)
@@ -81,10 +75,7 @@ func TestTokenReviews(t *testing.T) {
 // Secrets are of the core group.
 func TestSecrets(t *testing.T) {
 	config, asked := api(t, `{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"},"data":{"k":"dg=="}}]}`)
-	secrets, err := kubeapi.NewSecrets(config, "ns")
-	if err != nil {
-		t.Fatal(err)
-	}
+	secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
 	defer secrets.CloseIdle()
 	list, err := secrets.List(t.Context(), kubeapi.ListOptions{Labels: "k", Limit: 3})
 	if err != nil || list.Metadata.ResourceVersion != "7" || len(list.Items) != 1 || list.Items[0].Name != "a" || string(list.Items[0].Data["k"]) != "v" {

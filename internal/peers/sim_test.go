@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -428,10 +429,7 @@ func TestNowBesideASessionThatEnds(t *testing.T) {
 		s.ctx, s.plan = t.Context(), NewPlan(each, time.Now()) // Run is not needed
 		s.resolved([]string{"a"}, nil)
 		dial := func() *conn {
-			c, err := w.connect(t.Context(), "a")
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := testutil.Must(w.connect(t.Context(), "a"))(t)
 			return c
 		}
 		first, second := dial(), dial()
@@ -496,10 +494,7 @@ func TestNowFails(t *testing.T) {
 func TestOffer(t *testing.T) {
 	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"b": {"1"}}, up: map[string]bool{"1": true}}
 	running(t, w, all, func(t *testing.T, s *Set[string, *conn]) {
-		c, err := w.connect(t.Context(), "b")
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Must(w.connect(t.Context(), "b"))(t)
 		var asking sync.WaitGroup
 		asking.Go(func() {
 			if got, err := s.Now(t.Context()); got != c {
