@@ -55,26 +55,15 @@ func benchLine(ctx context.Context, args []string) error {
 	if err := line.Possible(); err != nil {
 		return err
 	}
-	if ls.order.Bin == "" {
-		dir, err := os.MkdirTemp("", "kb")
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(dir)
-		if ls.order.Bin, err = suite.Build(".", dir); err != nil {
-			return err
-		}
+	measure := func(bin suite.Binaries, _ string) error {
+		ls.order.Bin = bin
+		rep, failed := ls.rounds(ctx)
+		return errors.Join(failed, publish(rep, ls.write, "bench-line"))
 	}
-	rep, failed := ls.rounds(ctx)
-	var table strings.Builder
-	if err := rep.Table(&table, true); err != nil {
-		return err
+	if ls.order.Bin != "" {
+		return measure(ls.order.Bin, "")
 	}
-	fmt.Print(table.String())
-	if ls.write != "" && table.Len() > 0 {
-		failed = errors.Join(failed, replaceTable(ls.write, "bench-line", table.String()))
-	}
-	return failed
+	return withPrograms(measure)
 }
 
 // rounds measures all cells in all rounds, or until ctx ends. A cell that fails is left

@@ -61,7 +61,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&o.write, "write", "", "Markdown file whose table between the marks is replaced")
 	flag.Parse()
 	o.plan.Size, o.plan.Streams, o.plan.Dialers, o.plan.Stalled = o.sizeMiB<<20, []int{1, 8}, 16, 100
-	return o.run(ctx)
+	return withPrograms(func(bin suite.Binaries, _ string) error { return o.run(ctx, bin) })
 }
 
 type options struct {
@@ -72,16 +72,22 @@ type options struct {
 	long                          bool
 }
 
-func (o options) run(ctx context.Context) error {
-	bins, err := os.MkdirTemp("", "kb")
+// withPrograms calls do with programs that were just built, and a folder for what else is
+// temporary.
+func withPrograms(do func(bin suite.Binaries, dir string) error) error {
+	dir, err := os.MkdirTemp("", "kb")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(bins)
-	bin, err := suite.Build(".", bins)
+	defer os.RemoveAll(dir)
+	bin, err := suite.Build(".", dir)
 	if err != nil {
 		return err
 	}
+	return do(bin, dir)
+}
+
+func (o options) run(ctx context.Context, bin suite.Binaries) error {
 	rep := bench.NewReport()
 	if o.speed != "" {
 		plan := o.plan
@@ -100,15 +106,7 @@ func (o options) run(ctx context.Context) error {
 			return err
 		}
 	}
-	var table strings.Builder
-	if err := rep.Table(&table, true); err != nil {
-		return err
-	}
-	fmt.Print(table.String())
-	if o.write == "" {
-		return nil
-	}
-	return replaceTable(o.write, "bench-e2e", table.String())
+	return publish(rep, o.write, "bench-e2e")
 }
 
 // measureMemory starts new processes for every round of every test, since
@@ -161,6 +159,20 @@ func (o options) onFresh(ctx context.Context, bin suite.Binaries, plan bench.Pla
 	got, err := bench.Run(ctx, plan, subjects, func(what string) { fmt.Fprintln(os.Stderr, what) })
 	rep.Merge(got)
 	return err
+}
+
+// publish prints the table of a report, and puts it between the marks of a name in a Markdown
+// file, if one is given.
+func publish(rep *bench.Report, file, name string) error {
+	var table strings.Builder
+	if err := rep.Table(&table, true); err != nil {
+		return err
+	}
+	fmt.Print(table.String())
+	if file == "" || table.Len() == 0 {
+		return nil
+	}
+	return replaceTable(file, name, table.String())
 }
 
 // replaceTable puts table between the marks of a name in a Markdown file.

@@ -88,23 +88,16 @@ func benchTenants(ctx context.Context, args []string) error {
 	return t.rep.Table(os.Stdout, true)
 }
 
-// withSuite calls do with programs that were just built.
+// withSuite is withPrograms for those of a suite.
 func withSuite(do func(*suite.Suite) error) error {
-	dir, err := os.MkdirTemp("", "ks")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	bin, err := suite.Build(".", dir)
-	if err != nil {
-		return err
-	}
-	s, err := suite.New(bin, dir)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	return do(s)
+	return withPrograms(func(bin suite.Binaries, dir string) error {
+		s, err := suite.New(bin, dir)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		return do(s)
+	})
 }
 
 // prepare makes the folder of the tenants.

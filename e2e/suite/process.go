@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -100,17 +101,9 @@ func (p *Process) Processor() (ran, waited time.Duration, err error) { return Pr
 // Processor returns how long a process's threads have run, and how long they
 // have waited for a processor (proc(5), schedstat).
 func Processor(pid int) (ran, waited time.Duration, err error) {
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	for _, file := range threads {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // the thread has ended
-		}
+	for file, text := range threads(pid, "schedstat") {
 		var r, w time.Duration
-		if _, err := fmt.Sscan(string(text), (*int64)(&r), (*int64)(&w)); err != nil {
+		if _, err := fmt.Sscan(text, (*int64)(&r), (*int64)(&w)); err != nil {
 			return 0, 0, fmt.Errorf("%s: %w", file, err)
 		}
 		ran, waited = ran+r, waited+w
@@ -118,20 +111,25 @@ func Processor(pid int) (ran, waited time.Duration, err error) {
 	return ran, waited, nil
 }
 
+// threads are the files of a name, and their content, of a process's threads that have not
+// ended (proc(5)).
+func threads(pid int, name string) iter.Seq2[string, string] {
+	return func(yield func(file, text string) bool) {
+		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/%s", pid, name)) // the pattern is valid
+		for _, file := range files {
+			if text, err := os.ReadFile(file); err == nil && !yield(file, string(text)) {
+				return
+			}
+		}
+	}
+}
+
 // Sleeps returns how often the process's threads have gone to sleep, each time until
 // an event woke them (proc(5), voluntary_ctxt_switches). On a busy machine there are
 // fewer sleeps: a thread handles several events when it gets a processor.
 func (p *Process) Sleeps() (n int64, err error) {
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.PID()))
-	if err != nil {
-		return 0, err
-	}
-	for _, file := range threads {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // the thread has ended
-		}
-		_, line, found := strings.Cut(string(text), "\nvoluntary_ctxt_switches:")
+	for file, text := range threads(p.PID(), "status") {
+		_, line, found := strings.Cut(text, "\nvoluntary_ctxt_switches:")
 		var of int64
 		if _, err := fmt.Sscan(line, &of); !found || err != nil {
 			return 0, fmt.Errorf("%s does not tell how often it slept", file)
@@ -175,10 +173,8 @@ func (p *Process) Signal(s syscall.Signal) error {
 // runs says whether a thread is not stopped: kill(2) returns before those on other
 // processors have noticed. Where there is no proc(5), none is known to run.
 func (p *Process) runs() bool {
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
-	for _, thread := range threads {
-		stat, err := os.ReadFile(thread)
-		if err == nil && !bytes.Contains(stat, []byte(") T ")) {
+	for _, stat := range threads(p.PID(), "stat") {
+		if !strings.Contains(stat, ") T ") {
 			return true
 		}
 	}
