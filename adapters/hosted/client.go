@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,14 +42,7 @@ func (e *statusError) Error() string {
 
 func isStatus(err error, codes ...int) bool {
 	var status *statusError
-	if errors.As(err, &status) {
-		for _, code := range codes {
-			if status.code == code {
-				return true
-			}
-		}
-	}
-	return false
+	return errors.As(err, &status) && slices.Contains(codes, status.code)
 }
 
 // configError says that there is no kubeconfig to use yet.

@@ -77,7 +77,6 @@ type Churn struct {
 	Dialers int
 	Count   int64
 	Took    time.Duration
-	Dial    Latency // of the dials alone
 }
 
 // PerSecond returns connections per second.
@@ -89,32 +88,24 @@ func (p Path) Churn(ctx context.Context, dialers int, length time.Duration) (Chu
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var count atomic.Int64
-	var mu sync.Mutex
-	var all []time.Duration
 	start := time.Now()
 	var wg sync.WaitGroup
 	for range dialers {
 		wg.Go(func() {
-			var took []time.Duration
-			for ctx.Err() == nil && (len(took) == 0 || time.Since(start) < length) {
-				t, err := p.touch(ctx)
-				if err != nil {
+			for first := true; ctx.Err() == nil && (first || time.Since(start) < length); first = false {
+				if err := p.touch(ctx); err != nil {
 					cancel(err)
 					return
 				}
-				took = append(took, t)
 				count.Add(1)
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			all = append(all, took...)
 		})
 	}
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
 		return Churn{}, fmt.Errorf("connections over %s: %w", p.Name, err)
 	}
-	return Churn{Dialers: dialers, Count: count.Load(), Took: time.Since(start), Dial: Distribution(all)}, nil
+	return Churn{Dialers: dialers, Count: count.Load(), Took: time.Since(start)}, nil
 }
 
 // FirstByte opens so many connections, one after the other, and returns the time
@@ -123,7 +114,7 @@ func (p Path) FirstByte(ctx context.Context, times int) (Latency, error) {
 	var took []time.Duration
 	for range times {
 		start := time.Now()
-		if _, err := p.touch(ctx); err != nil {
+		if err := p.touch(ctx); err != nil {
 			return Latency{}, fmt.Errorf("first byte over %s: %w", p.Name, err)
 		}
 		took = append(took, time.Since(start))
@@ -131,15 +122,13 @@ func (p Path) FirstByte(ctx context.Context, times int) (Latency, error) {
 	return Distribution(took), nil
 }
 
-// touch makes one short connection and returns how long its dial took.
-func (p Path) touch(ctx context.Context) (time.Duration, error) {
-	start := time.Now()
+// touch makes one short connection.
+func (p Path) touch(ctx context.Context) error {
 	c, err := p.open(ctx, "echo")
 	if err != nil {
-		return 0, err
+		return err
 	}
-	took := time.Since(start)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(dialTime))
-	return took, ping(c)
+	return ping(c)
 }

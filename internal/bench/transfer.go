@@ -33,7 +33,6 @@ const (
 
 // Transfer is a bulk transfer that is under way, over several connections at once.
 type Transfer struct {
-	path      Path
 	direction Direction
 	size      int64 // of each connection
 	start     time.Time
@@ -53,7 +52,7 @@ var errStopped = errors.New("the transfer was stopped")
 // Begin opens the connections, and then begins to carry size bytes over each. Stop
 // must follow; the transfer also ends with ctx.
 func (p Path) Begin(ctx context.Context, d Direction, streams int, size int64) (*Transfer, error) {
-	t := &Transfer{path: p, direction: d, size: size, reached: make(chan struct{})}
+	t := &Transfer{direction: d, size: size, reached: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
 	conns := make([]tunnel.Conn, 0, streams)
 	for range streams {
@@ -166,9 +165,8 @@ func (t *Transfer) Stop() {
 
 // Throughput is the result of a transfer of a known size.
 type Throughput struct {
-	Streams int
-	Bytes   int64
-	Took    time.Duration
+	Bytes int64
+	Took  time.Duration
 }
 
 // MBps returns the throughput in 10^6 bytes per second.
@@ -183,7 +181,7 @@ func (p Path) Bulk(ctx context.Context, d Direction, streams int, size int64) (T
 	}
 	defer t.Stop()
 	err = t.wait()
-	return Throughput{Streams: streams, Bytes: t.Bytes(), Took: time.Since(t.start)}, err
+	return Throughput{Bytes: t.Bytes(), Took: time.Since(t.start)}, err
 }
 
 const (

@@ -97,7 +97,6 @@ type Set[A any, S Session] struct {
 	pending   int             // attempts and look-ups under way
 	resolving bool
 	lookAgain time.Time
-	lookErr   error
 	rushing   bool
 	waiting   []chan<- answer[S] // for a Rush
 	searches  searchPace
@@ -228,7 +227,7 @@ func (s *Set[A, S]) lookUp() {
 
 // resolved takes in the present addresses.
 func (s *Set[A, S]) resolved(addresses []A, err error) {
-	s.resolving, s.lookErr = false, err
+	s.resolving = false
 	if s.ctx.Err() != nil {
 		return
 	}
