@@ -21,7 +21,6 @@ import (
 	"github.com/sirupsen/logrus"
 	logrustest "github.com/sirupsen/logrus/hooks/test"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/admin"
@@ -49,11 +48,6 @@ func TestUpstreamFlags(t *testing.T) {
 	f := testutil.Must(parse(t))(t)
 	testutil.CheckUpstreamFlags(t, "agent", f.set, "konnectivity-agent", "klog")
 	testutil.CheckDocumentedFlags(t, f.set, "docs/flags.md#konnectivity-agent", "docs/flags.md#Logging")
-	f.set.VisitAll(func(flag *pflag.Flag) {
-		if flag.Usage == "" {
-			t.Errorf("--%s has no help", flag.Name)
-		}
-	})
 }
 
 func TestValidation(t *testing.T) {
@@ -240,6 +234,22 @@ func TestNotes(t *testing.T) {
 	}
 }
 
+// started runs the program until stop is called, at the end of the test at the latest.
+func started(t *testing.T, args ...string) (stop func()) {
+	t.Helper()
+	cmd := newCommand()
+	cmd.SetArgs(args)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- cmd.ExecuteContext(ctx) }()
+	t.Cleanup(cancel)
+	return func() {
+		t.Helper()
+		cancel()
+		testutil.NoError(t, testutil.Receive(t, "the agent ends", done))
+	}
+}
+
 func get(t *testing.T, port int, path string) (int, string, http.Header) {
 	t.Helper()
 	client := &http.Client{
@@ -276,15 +286,9 @@ func TestProxyOfTheEnvironment(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", strings.Replace(proxy.URL, "http://", "http://me:s3cret@", 1))
 	t.Setenv("NO_PROXY", ".direct.example")
 	health := testutil.Reserved(t)
-	cmd := newCommand()
-	cmd.SetArgs([]string{
-		"--proxy-server-host=server.example:8443,server.direct.example", "--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(health),
-		"--admin-server-port=0", "--log-level=error", "--sync-interval=10ms", "--sync-interval-cap=20ms",
-	})
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- cmd.ExecuteContext(ctx) }()
+	stop := started(t,
+		"--proxy-server-host=server.example:8443,server.direct.example", "--health-server-host=127.0.0.1", "--health-server-port="+strconv.Itoa(health),
+		"--admin-server-port=0", "--log-level=error", "--sync-interval=10ms", "--sync-interval-cap=20ms")
 	for range 3 {
 		r := <-asked
 		user, password, _ := (&http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}).BasicAuth()
@@ -292,10 +296,7 @@ func TestProxyOfTheEnvironment(t *testing.T) {
 			t.Errorf("the proxy was asked for %s %s by %q, %q", r.Method, r.Host, user, password)
 		}
 	}
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	stop()
 }
 
 // An invalid proxy is reported at the start, without its password. It is an error if
@@ -331,17 +332,9 @@ func TestInvalidProxyOfTheEnvironment(t *testing.T) {
 // there; and it ends in order.
 func TestEndpoints(t *testing.T) {
 	health, adminPort := testutil.Reserved(t), testutil.Reserved(t)
-	args := []string{
-		"--proxy-server-host=127.0.0.1", "--proxy-server-port=" + strconv.Itoa(testutil.Reserved(t)), "--health-server-host=127.0.0.1",
-		"--health-server-port=" + strconv.Itoa(health), "--admin-server-port=" + strconv.Itoa(adminPort), "--enable-profiling", "--log-level=error",
-	}
-	cmd := newCommand()
-	cmd.SetArgs(args)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- cmd.ExecuteContext(ctx) }()
-	defer cancel()
-
+	stop := started(t,
+		"--proxy-server-host=127.0.0.1", "--proxy-server-port="+strconv.Itoa(testutil.Reserved(t)), "--health-server-host=127.0.0.1",
+		"--health-server-port="+strconv.Itoa(health), "--admin-server-port="+strconv.Itoa(adminPort), "--enable-profiling", "--log-level=error")
 	if code, body, _ := get(t, health, "/healthz"); code != 200 || body != "ok" {
 		t.Errorf("/healthz: %d %q", code, body)
 	}
@@ -366,15 +359,7 @@ func TestEndpoints(t *testing.T) {
 	if code, _, _ := get(t, health, "/api/v1/status"); code != 404 {
 		t.Errorf("the health port tells who connects whereto: %d", code)
 	}
-	cancel()
-	select {
-	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("it does not end")
-	}
+	stop()
 }
 
 // Port 0 is no admin port, as at the server.
@@ -466,17 +451,6 @@ func TestPortsGoToTheNextAgent(t *testing.T) {
 	}
 	health, adminPort := testutil.Reserved(t), testutil.Reserved(t)
 	args = append(args, "--health-server-port="+strconv.Itoa(health), "--admin-server-port="+strconv.Itoa(adminPort))
-	start := func(more ...string) (stop func()) {
-		cmd := newCommand()
-		cmd.SetArgs(append(more, args...))
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error, 1)
-		go func() { done <- cmd.ExecuteContext(ctx) }()
-		return func() {
-			cancel()
-			testutil.NoError(t, testutil.Receive(t, "the agent ends", done))
-		}
-	}
 	await := func(profiles int) { // 200 by an agent that serves profiles, else 404
 		t.Helper()
 		testutil.Eventually(t, "the other agent answers", func() bool { code, _, _ := get(t, adminPort, "/debug/pprof/"); return code == profiles })
@@ -484,9 +458,9 @@ func TestPortsGoToTheNextAgent(t *testing.T) {
 			t.Errorf("/healthz: %d", code)
 		}
 	}
-	stopFirst := start()
+	stopFirst := started(t, args...)
 	await(404)
-	stopNext := start("--enable-profiling")
+	stopNext := started(t, append(args, "--enable-profiling")...)
 	await(200)
 	stopNext()
 	await(404)

@@ -306,6 +306,10 @@ func (f *flags) checkValues() error {
 		cli.CheckGiven(f.set, "audit-log", "agent-proxy-protocol-from", "allow-destination", "deny-destination", "peer-trust-domain",
 			"agent-identifier-allow-file", "admin-token-file", "admin-ca-cert", "server-ca-crl", "cluster-ca-crl", "peer-ca-crl", "admin-ca-crl", "peer-servers"),
 		cli.Parse(&f.networks, "agent-proxy-protocol-from", f.proxies, admission.ParseNetworks),
+		cli.CheckPair(f.set, "server-cert", "server-key"),
+		cli.CheckPair(f.set, "cluster-cert", "cluster-key"),
+		cli.CheckPair(f.set, "peer-cert", "peer-key"),
+		cli.CheckPair(f.set, "admin-cert", "admin-key"),
 		cli.FlagError("allow-destination", allow),
 		cli.FlagError("deny-destination", deny),
 		cli.FlagError("api-server", tenant.CheckAPIServers(f.options.APIServers)),
@@ -346,9 +350,6 @@ func (f *flags) parseAccounts() error {
 }
 
 func (f *flags) checkClients() error {
-	if err := cli.CheckPair(f.set, "server-cert", "server-key"); err != nil {
-		return err
-	}
 	switch {
 	case f.clientTCP() && f.server.CA == "" && len(f.clientAccounts) == 0:
 		return cli.Usagef("--server-ca-cert is missing: without it anybody who reaches --server-port could use the tunnel")
@@ -375,9 +376,6 @@ func (f *flags) checkClients() error {
 }
 
 func (f *flags) checkAgents() error {
-	if err := cli.CheckPair(f.set, "cluster-cert", "cluster-key"); err != nil {
-		return err
-	}
 	switch {
 	case f.cluster.Cert == "":
 		return cli.Usagef("--cluster-cert and --cluster-key are missing: agents connect over TLS only")
@@ -404,9 +402,6 @@ func (f *flags) checkAgents() error {
 func (f *flags) hasPeers() bool { return len(f.peering.Addresses) > 0 || f.advertise != "" }
 
 func (f *flags) checkPeers() error {
-	if err := cli.CheckPair(f.set, "peer-cert", "peer-key"); err != nil {
-		return err
-	}
 	if len(f.options.APIServers) > 0 && f.link == link.Off {
 		return cli.Usagef("--api-server and --link=off exclude each other: agents reach it by links")
 	}
@@ -454,9 +449,6 @@ func (f *flags) checkPeers() error {
 }
 
 func (f *flags) checkAdmin() error {
-	if err := cli.CheckPair(f.set, "admin-cert", "admin-key"); err != nil {
-		return err
-	}
 	switch {
 	case f.adminToken != "" && f.adminPort.Number == 0:
 		return cli.Usagef("--admin-token-file needs --admin-port")

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"konnectivity/internal/cli"
 	"konnectivity/internal/testutil"
@@ -96,11 +95,6 @@ func TestFlagsAreDocumented(t *testing.T) {
 		if cmd.HasLocalFlags() && cmd.HasParent() { // the root has those of cobra alone
 			testutil.CheckDocumentedFlags(t, cmd.Flags(), "docs/flags.md#"+path, shared[path]...)
 		}
-		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-			if f.Usage == "" {
-				t.Errorf("%s: --%s has no help", path, f.Name)
-			}
-		})
 		for _, sub := range cmd.Commands() {
 			check(sub)
 		}

@@ -55,7 +55,7 @@ func shownDefault(f *pflag.Flag) string {
 	return "`" + text + "`"
 }
 
-// CheckDocumentedFlags fails t unless every flag, except cobra's own, is in the tables of own or of a
+// CheckDocumentedFlags fails t unless every flag has help and, except cobra's own, is in the tables of own or of a
 // shared section, own has no other flags, and own has the defaults, if it is in
 // docs/flags.md.
 func CheckDocumentedFlags(t testing.TB, flags *pflag.FlagSet, own string, shared ...string) {
@@ -73,6 +73,9 @@ func CheckDocumentedFlags(t testing.TB, flags *pflag.FlagSet, own string, shared
 		}
 	}
 	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Usage == "" {
+			t.Errorf("--%s has no help", f.Name)
+		}
 		value, here := documented[f.Name]
 		switch {
 		case f.Name == "help" || f.Name == "version":
