@@ -14,13 +14,10 @@ import (
 
 // healthHandler is what the health port serves.
 func (s *Server) healthHandler() http.Handler {
-	mux := http.NewServeMux()
 	// Status and body are upstream's (cmd/server/app/server.go).
-	health := observe.NewHealth(observe.HealthOptions{FailureStatus: http.StatusInternalServerError, Brief: true})
-	health.Ready("agents", s.Ready)
-	health.Mount(mux)
-	observe.MountMetrics(mux, s.gatherer())
-	return mux
+	return observe.Health{
+		Metrics: s.gatherer(), Checks: []observe.Check{{Name: "agents", Do: s.Ready}}, FailureStatus: http.StatusInternalServerError, Brief: true,
+	}.Handler()
 }
 
 // adminHandler is what the admin port serves.

@@ -300,20 +300,12 @@ func (p *process) countLeases() (*agent.LeaseCounter, error) {
 // serve runs until ctx ends and the agent has drained, or a listener fails.
 // Health and metrics stay up while it drains.
 func (p *process) serve(ctx context.Context) error {
-	parts := []func(context.Context) error{func(ctx context.Context) error { return observe.Serve(ctx, p.health, p.healthHandler(), p.log) }}
+	health := observe.Health{Metrics: p.registry, Checks: []observe.Check{{Name: "server-connected", Do: p.agent.Ready}}}
+	parts := []func(context.Context) error{func(ctx context.Context) error { return observe.Serve(ctx, p.health, health.Handler(), p.log) }}
 	if p.admin != nil {
 		parts = append(parts, func(ctx context.Context) error { return observe.Serve(ctx, p.admin, p.adminHandler(), p.log) })
 	}
 	return cli.Around(ctx, p.agent.Run, p.background, parts...)
-}
-
-func (p *process) healthHandler() http.Handler {
-	mux := http.NewServeMux()
-	health := observe.NewHealth(observe.HealthOptions{})
-	health.Ready("server-connected", p.agent.Ready)
-	health.Mount(mux)
-	observe.MountMetrics(mux, p.registry)
-	return mux
 }
 
 func (p *process) adminHandler() http.Handler {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/pem"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -123,13 +122,9 @@ func (f *signerFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	mux := http.NewServeMux()
-	health := observe.NewHealth(observe.HealthOptions{})
-	health.Ready("requests", s.Ready)
-	health.Mount(mux)
-	observe.MountMetrics(mux, registry)
+	health := observe.Health{Metrics: registry, Checks: []observe.Check{{Name: "requests", Do: s.Ready}}}
 	log.WithFields(logrus.Fields{"signer": f.name, "namespace": f.namespace}).Info("issuing certificates")
-	serve := func(ctx context.Context) error { return observe.Serve(ctx, l, mux, log) }
+	serve := func(ctx context.Context) error { return observe.Serve(ctx, l, health.Handler(), log) }
 	return cli.Around(cmd.Context(), serve, []func(context.Context){ca.Run, s.Run})
 }
 

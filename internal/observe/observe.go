@@ -51,11 +51,6 @@ func Dial(h prometheus.Observer, f *tunnel.Flow, took time.Duration) {
 	h.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": tunnel.TraceID(f.ID)})
 }
 
-// MountMetrics serves /metrics from gatherer on mux.
-func MountMetrics(mux *http.ServeMux, gatherer prometheus.Gatherer) {
-	mux.Handle("/metrics", Metrics(gatherer))
-}
-
 // RedirectToPort redirects requests to another port of the same host, for /metrics of the
 // agent's admin port.
 func RedirectToPort(port int) http.Handler {

@@ -29,12 +29,10 @@ func get(handler http.Handler, url string) *httptest.ResponseRecorder {
 func TestHealthMatchesUpstream(t *testing.T) {
 	var broken error
 	check := func() error { return broken }
-	agent := observe.NewHealth(observe.HealthOptions{})
-	agent.Ready("server-connected", check)
-	server := observe.NewHealth(observe.HealthOptions{FailureStatus: 500, Brief: true})
-	server.Ready("agents", check)
+	agent := observe.Health{Metrics: observe.NewRegistry("agent"), Checks: []observe.Check{{Name: "server-connected", Do: check}}}
+	server := observe.Health{Metrics: observe.NewRegistry("server"), Checks: []observe.Check{{Name: "agents", Do: check}}, FailureStatus: 500, Brief: true}
 	for _, c := range []struct {
-		health *observe.Health
+		health observe.Health
 		broken error
 		url    string
 		status int
@@ -53,9 +51,7 @@ func TestHealthMatchesUpstream(t *testing.T) {
 		{server, errors.New("no agent is connected"), "/healthz?verbose", 200, "[+]ping ok\ncheck passed\n"},
 	} {
 		broken = c.broken
-		mux := http.NewServeMux()
-		c.health.Mount(mux)
-		if w := get(mux, c.url); w.Code != c.status || w.Body.String() != c.body {
+		if w := get(c.health.Handler(), c.url); w.Code != c.status || w.Body.String() != c.body {
 			t.Errorf("%s with %v: %d %q, want %d %q", c.url, c.broken, w.Code, w.Body, c.status, c.body)
 		}
 	}
@@ -63,26 +59,22 @@ func TestHealthMatchesUpstream(t *testing.T) {
 
 // One that waits for others is not to be restarted for it.
 func TestHealthzWhenNotReady(t *testing.T) {
-	h := observe.NewHealth(observe.HealthOptions{})
-	mux := http.NewServeMux()
-	h.Mount(mux)
-	if w := get(mux, "/readyz"); w.Code != 200 {
+	h := observe.Health{Metrics: observe.NewRegistry("test")}
+	if w := get(h.Handler(), "/readyz"); w.Code != 200 {
 		t.Errorf("no checks, and yet not ready: %d %q", w.Code, w.Body)
 	}
-	h.Ready("link", func() error { return errors.New("down") }) // added after Mount
-	if w := get(mux, "/readyz"); w.Code != 503 || !strings.Contains(w.Body.String(), "[-]link failed: down") {
+	h.Checks = []observe.Check{{Name: "link", Do: func() error { return errors.New("down") }}}
+	if w := get(h.Handler(), "/readyz"); w.Code != 503 || !strings.Contains(w.Body.String(), "[-]link failed: down") {
 		t.Errorf("%d %q", w.Code, w.Body)
 	}
-	if w := get(mux, "/healthz?verbose"); w.Code != 200 || w.Body.String() != "[+]ping ok\ncheck passed\n" {
+	if w := get(h.Handler(), "/healthz?verbose"); w.Code != 200 || w.Body.String() != "[+]ping ok\ncheck passed\n" {
 		t.Errorf("%d %q", w.Code, w.Body)
 	}
 }
 
 func TestMetrics(t *testing.T) {
 	registry := observe.NewRegistry("test")
-	mux := http.NewServeMux()
-	observe.MountMetrics(mux, registry)
-	body := get(mux, "/metrics").Body.String()
+	body := get(observe.Health{Metrics: registry}.Handler(), "/metrics").Body.String()
 	for _, name := range []string{"go_goroutines ", "process_open_fds ", `konnectivity_build_info{`, `component="test"`} {
 		if !strings.Contains(body, name) {
 			t.Errorf("/metrics lacks %s", name)

@@ -44,16 +44,11 @@ func (s *sidecar) serve(ctx context.Context) error {
 
 // observed serves health and metrics.
 func (s *sidecar) observed() http.Handler {
-	health := observe.NewHealth(observe.HealthOptions{})
-	health.Ready("server", s.adapter.Ready)
-	health.Ready("draining", func() error {
+	draining := func() error {
 		if s.draining.Load() {
 			return errors.New("shutting down")
 		}
 		return nil
-	})
-	mux := http.NewServeMux()
-	health.Mount(mux)
-	observe.MountMetrics(mux, s.registry)
-	return mux
+	}
+	return observe.Health{Metrics: s.registry, Checks: []observe.Check{{Name: "server", Do: s.adapter.Ready}, {Name: "draining", Do: draining}}}.Handler()
 }
