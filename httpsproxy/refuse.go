@@ -79,8 +79,7 @@ func proxyRefusalFor(err error) *refusal {
 	case r.status == http.StatusBadGateway:
 		r.status = http.StatusServiceUnavailable
 		r.text = "The customer proxy hung up or does not speak HTTP."
-		var cert *tls.CertificateVerificationError
-		if errors.As(err, &cert) {
+		if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 			r.text = "The customer proxy shows a certificate that is not trusted; add its CA."
 		}
 	}

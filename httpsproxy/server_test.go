@@ -335,8 +335,7 @@ func TestForeignProtocolsAreTurnedAway(t *testing.T) {
 	}
 	t.Run("a real TLS client", func(t *testing.T) {
 		_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "localhost"})
-		var record tls.RecordHeaderError
-		if !errors.As(err, &record) {
+		if _, ok := errors.AsType[tls.RecordHeaderError](err); !ok {
 			t.Errorf("a TLS client is told %v", err)
 		}
 	})

@@ -55,8 +55,7 @@ func forwardTarget(c *client, r *http.Request) (string, *refusal) {
 }
 
 func badAddress(err error, otherwise string) *refusal {
-	var dial *tunnel.DialError
-	if errors.As(err, &dial) {
+	if dial, ok := errors.AsType[*tunnel.DialError](err); ok {
 		return invalid(sentence(dial.Text()))
 	}
 	return invalid(sentence(otherwise))

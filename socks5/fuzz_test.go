@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -83,10 +84,8 @@ func FuzzServeConn(f *testing.F) {
 // protocols.
 func understood(heard string, auth bool) bool {
 	foreigners := []string{"", httpRefusal, "\x00\x5b\x00\x00\x00\x00\x00\x00", "\x15\x03\x01\x00\x02\x02\x28"}
-	for _, f := range append(foreigners, "\x05\xff") {
-		if heard == f {
-			return true
-		}
+	if slices.Contains(append(foreigners, "\x05\xff"), heard) {
+		return true
 	}
 	accepted := []string{ok}
 	if auth {

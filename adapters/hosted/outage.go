@@ -22,8 +22,7 @@ type outage struct {
 // kubeconfig, which its reader logs, and lookups that were given up, which say
 // nothing about the API.
 func (o *outage) note(err error) {
-	var config *configError
-	if errors.As(err, &config) || errors.Is(err, context.Canceled) {
+	if _, config := errors.AsType[*configError](err); config || errors.Is(err, context.Canceled) {
 		return
 	}
 	cause := ""

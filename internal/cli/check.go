@@ -36,8 +36,7 @@ func ListenTCP(address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: tune}
 	l, err := config.Listen(context.Background(), "tcp", address)
 	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) {
+		if op, ok := errors.AsType[*net.OpError](err); ok {
 			err = op.Err // without repeating the address
 		}
 		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)

@@ -113,8 +113,7 @@ func status(cmd *cobra.Command, err error, started, stopping bool, stderr io.Wri
 		return ExitOK
 	}
 	name := cmd.Root().DisplayName()
-	var usage *UsageError
-	if errors.As(err, &usage) || !started { // cobra's own errors precede the run
+	if _, usage := errors.AsType[*UsageError](err); usage || !started { // cobra's own errors precede the run
 		text := Printable(strings.Join(strings.Fields(err.Error()), " ")) // cobra's suggestions are indented lines
 		fmt.Fprintf(stderr, "%s: %s (see %s --help)\n", name, text, cmd.CommandPath())
 		return ExitUsage

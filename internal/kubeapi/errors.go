@@ -39,8 +39,7 @@ func (e *Error) Error() string {
 
 // ReasonOf is the reason of an Error; "": err is none.
 func ReasonOf(err error) string {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Reason
 	}
 	return ""

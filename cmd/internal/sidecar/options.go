@@ -156,8 +156,7 @@ func usageError(err error) error {
 		"HTTPS.HTTPProxy":        "http-proxy",
 		"HTTPS.HTTPSProxy":       "https-proxy",
 	}
-	var option *adapters.OptionError
-	if errors.As(err, &option) && flags[option.Option] != "" {
+	if option, ok := errors.AsType[*adapters.OptionError](err); ok && flags[option.Option] != "" {
 		return cli.FlagError(flags[option.Option], option.Err)
 	}
 	return cli.Usagef("%w", err)

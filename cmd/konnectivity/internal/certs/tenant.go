@@ -142,8 +142,7 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 
 // flagOf is the flag behind a wrong field of tenant.yaml.
 func flagOf(err error) string {
-	var field *tenant.FieldError
-	switch errors.As(err, &field); {
+	switch field, _ := errors.AsType[*tenant.FieldError](err); {
 	case field != nil && field.Field == "listen.agentPort":
 		return "--agent-port"
 	case field != nil && field.Field == "listen.clientPort":

@@ -116,8 +116,7 @@ func (c *pathChecker) dial(ctx context.Context, step string, d tunnel.Dialer) {
 	flow := tunnel.NewFlow("tcp", c.opts.Target)
 	start := time.Now()
 	conn, err := d.Dial(ctx, flow)
-	var wrong *via.WrongPort
-	if errors.As(err, &wrong) {
+	if wrong, ok := errors.AsType[*via.WrongPort](err); ok {
 		c.fail(step, wrong.Error(), "Another program has taken the port, or the flag names the wrong one.")
 		return
 	}

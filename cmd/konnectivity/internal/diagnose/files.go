@@ -65,8 +65,7 @@ func (c *pathChecker) load() bool {
 
 // unreadable fails the step for the error of a file.
 func (r *report) unreadable(step, path string, err error) bool {
-	var file *tlsreload.FileError
-	if errors.As(err, &file) {
+	if file, ok := errors.AsType[*tlsreload.FileError](err); ok {
 		path, err = file.Path, file.Err
 	}
 	switch {

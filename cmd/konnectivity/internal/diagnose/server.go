@@ -151,8 +151,7 @@ func (c *pathChecker) secureServer(ctx context.Context, way *uplink.Server, at n
 	defer probe.Close()
 	start := time.Now()
 	state, err := probe.Secure(ctx)
-	var record tls.RecordHeaderError
-	if errors.As(err, &record) {
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return c.fail(tlsStep, via.Identify(ctx, at.String()).Who+" answers there instead, without TLS",
 			"Another program has taken the port, or --konnectivity-port names another one: health and admin ports have no TLS.")
 	}
@@ -188,8 +187,7 @@ func (c *pathChecker) distrust(err error) (cause, hint string) {
 	if cause, hint := invalidTime("the server's certificate", leaf, c.now(), "Renew it on the server."); cause != "" {
 		return cause, hint
 	}
-	var host x509.HostnameError
-	if errors.As(err, &host) {
+	if host, ok := errors.AsType[x509.HostnameError](err); ok {
 		return fmt.Sprintf("it is not for %s but for %s", host.Host, tlsreload.GoodFor(leaf)), "Reach the server by one of those names, ask for it with --server-name, or add this one to its certificate."
 	}
 	trusted := "the system's CAs"

@@ -272,8 +272,7 @@ func tlsFailure(err error) string {
 	if words := tlsreload.Untrusted(err); words != "" {
 		return words
 	}
-	var asked *url.Error
-	if errors.As(err, &asked) {
+	if asked, ok := errors.AsType[*url.Error](err); ok {
 		err = asked.Err
 	}
 	return err.Error()

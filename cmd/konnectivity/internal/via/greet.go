@@ -69,8 +69,7 @@ func handshakeAt(ctx context.Context, c net.Conn, front, address string, want Pr
 	err := handshake(reader)
 	close(over)
 	asking.Wait()
-	var status *connect.StatusError
-	refused := errors.As(err, &status)
+	status, refused := errors.AsType[*connect.StatusError](err)
 	if err == nil || ctx.Err() != nil || refused && !noProxy[status.Status] {
 		return err
 	}

@@ -130,8 +130,7 @@ func HTTP(front string) tunnel.Dialer {
 			far, err = connect.Handshake(ctx, c, connect.Request{Address: address, ID: f.ID})
 			return err
 		})
-		var status *connect.StatusError
-		if errors.As(err, &status) {
+		if status, ok := errors.AsType[*connect.StatusError](err); ok {
 			return nil, &tunnel.DialError{Failure: connect.ServerFailure(status), Address: address, Err: err}
 		}
 		return far, err
