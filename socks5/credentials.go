@@ -13,7 +13,6 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/internal/files"
-	"konnectivity/internal/logging/silent"
 
 	"github.com/sirupsen/logrus"
 )
@@ -47,11 +46,8 @@ type Credentials struct {
 //
 // A changed file is noticed when a client authenticates, at most a second late;
 // while the new one is missing or broken the old one stays in use, with one
-// line of log. log may be nil.
+// line of log.
 func LoadCredentials(path string, log logrus.FieldLogger) (*Credentials, error) {
-	if log == nil {
-		log = silent.Log()
-	}
 	users, err := files.Follow(path, maxCredentialsFile, recheck, func(text []byte) ([][sha256.Size]byte, error) {
 		users, err := parseCredentials(text)
 		if err != nil {

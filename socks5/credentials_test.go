@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/testutil"
 )
 
@@ -47,7 +48,7 @@ func TestParseCredentials(t *testing.T) {
 func TestCredentialsDecide(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "users")
 	write(t, path, "anna:x\nbert:y:z \n")
-	c := testutil.Must(LoadCredentials(path, nil))(t)
+	c := testutil.Must(LoadCredentials(path, silent.Log()))(t)
 	for _, in := range []struct {
 		user, password string
 		want           bool

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/testutil"
 )
 
@@ -19,7 +20,7 @@ func newCredentials(t *testing.T) *Credentials {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "users")
 	testutil.NoError(t, os.WriteFile(file, []byte("anna:secret\n"), 0o600))
-	c := testutil.Must(LoadCredentials(file, nil))(t)
+	c := testutil.Must(LoadCredentials(file, silent.Log()))(t)
 	return c
 }
 

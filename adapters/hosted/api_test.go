@@ -17,7 +17,7 @@ import (
 	"testing"
 )
 
-// fakeAPI is as much of a kube-apiserver as knows Services. Its fields may be changed under Lock.
+// fakeAPI is as much of a kube-apiserver as knows Services. Its fields may be changed by change.
 type fakeAPI struct {
 	sync.Mutex
 	Token      string   // required of requests, if set
@@ -49,6 +49,13 @@ func startAPI(t testing.TB) *fakeAPI {
 	a.StartTLS()
 	t.Cleanup(func() { a.EndWatches(); a.CloseClientConnections(); a.Close() })
 	return a
+}
+
+// change changes fields.
+func (a *fakeAPI) change(do func()) {
+	a.Lock()
+	defer a.Unlock()
+	do()
 }
 
 // Set creates or changes a Service; clusterIPs are comma-separated.

@@ -80,9 +80,7 @@ func filled(t testing.TB) (*fakeAPI, string) {
 	api.Set("a/headless", "None")
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	api.Kubeconfig(t, path, "secret-token")
-	api.Lock()
-	api.Token = "secret-token"
-	api.Unlock()
+	api.change(func() { api.Token = "secret-token" })
 	return api, path
 }
 
@@ -115,9 +113,7 @@ func TestSingleFlight(t *testing.T) {
 func TestWatch(t *testing.T) {
 	t.Parallel() // it waits
 	api, path := filled(t)
-	api.Lock()
-	api.PageSize = 2
-	api.Unlock()
+	api.change(func() { api.PageSize = 2 })
 	s := services(t, path)
 	run(t, s)
 	if time.Sleep(20 * time.Millisecond); api.Count("LIST") != 0 {
@@ -145,9 +141,7 @@ func TestWatch(t *testing.T) {
 func TestWatchForbidden(t *testing.T) {
 	t.Parallel() // it waits
 	api, path := filled(t)
-	api.Lock()
-	api.ForbidList = true
-	api.Unlock()
+	api.change(func() { api.ForbidList = true })
 	s := services(t, path)
 	run(t, s)
 	want(t, s, outcomes)
@@ -162,9 +156,7 @@ func TestWatchForbidden(t *testing.T) {
 func TestWatchOnceCredentialsAreRenewed(t *testing.T) {
 	t.Parallel() // it waits
 	api, path := filled(t)
-	api.Lock()
-	api.Token = "renewed"
-	api.Unlock()
+	api.change(func() { api.Token = "renewed" })
 	s := services(t, path)
 	s.look = time.Millisecond
 	run(t, s)
@@ -198,15 +190,11 @@ func TestAPIAway(t *testing.T) {
 	run(t, s)
 	lookup(s, "a/one")
 	awaitWatch(t, s)
-	api.Lock()
-	api.Down = true
-	api.Unlock()
+	api.change(func() { api.Down = true })
 	api.CloseClientConnections()
 	testutil.Eventually(t, "the watch's end", func() bool { return !watches(s) })
 	want(t, s, map[string]string{"a/dual": "[10.0.0.2 fd00::2]", "b/new": "resolve"}) // the last addresses are still right
-	api.Lock()
-	api.Down = false
-	api.Unlock()
+	api.change(func() { api.Down = false })
 	awaitWatch(t, s)
 	want(t, s, map[string]string{"b/new": "no_such_host"})
 }
@@ -250,9 +238,7 @@ func TestKubeconfigReloads(t *testing.T) {
 	testutil.NoError(t, os.WriteFile(path, []byte("{broken"), 0o600))
 	again()
 	want(t, s, map[string]string{"a/one": "[10.0.0.1]"}) // the old one stays in use
-	api.Lock()
-	api.Token = "rotated"
-	api.Unlock()
+	api.change(func() { api.Token = "rotated" })
 	api.Kubeconfig(t, path, "rotated")
 	again()
 	want(t, s, map[string]string{"a/one": "[10.0.0.1]"})
@@ -321,7 +307,7 @@ func TestOutagesAreLoggedOnce(t *testing.T) {
 	write := func(text []byte) {
 		testutil.NoError(t, os.WriteFile(path, text, 0o600))
 	}
-	tell := func(down bool, token string) { api.Lock(); api.Down, api.Token = down, token; api.Unlock() }
+	tell := func(down bool, token string) { api.change(func() { api.Down, api.Token = down, token }) }
 
 	expect("a/one", "no kubeconfig", "waiting for a good one")
 	text := testutil.Must(os.ReadFile(good))(t)

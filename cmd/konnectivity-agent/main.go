@@ -94,6 +94,7 @@ type process struct {
 	handover      *agent.Handover // nil: off
 	health, admin net.Listener    // admin is nil if it is off
 	api           []net.Listener  // of the node's programs; none: it is off
+	ports         []net.Listener  // all of these
 	certificates  *tlsreload.Source
 	policy        *policyfile.Live // nil: no file
 	agent         *agent.Agent
@@ -151,6 +152,7 @@ func (p *process) openPorts(wait bool) error {
 	for _, l := range open {
 		p.handover.AddPort(l.(*port))
 	}
+	p.ports = open
 	p.health, open = open[0], open[1:]
 	if p.flags.admin.Number != 0 {
 		p.admin, open = open[0], open[1:]
@@ -167,11 +169,7 @@ func closeAll(listeners []net.Listener) {
 
 func (p *process) close() {
 	p.handover.Close()
-	_ = p.health.Close()
-	if p.admin != nil {
-		_ = p.admin.Close()
-	}
-	closeAll(p.api)
+	closeAll(p.ports)
 }
 
 func (p *process) build() error {

@@ -61,19 +61,10 @@ type lab struct {
 	checked string // HOST:PORT to check
 }
 
-func (l *lab) must(err error) {
-	l.t.Helper()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-}
-
 func newLab(t *testing.T) *lab {
 	t.Helper()
 	l := &lab{t: t, dir: t.TempDir()}
-	var err error
-	l.ca, err = pki.NewCA("lab-ca")
-	l.must(err)
+	l.ca = testutil.Must(pki.NewCA("lab-ca"))(t)
 	l.leaf = pki.Leaf{CommonName: "lab-server", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true}
 	l.write("ca.crt", l.ca.CertPEM)
 	l.client(l.ca, pki.Leaf{CommonName: "lab-client", Client: true})
@@ -85,7 +76,7 @@ func newLab(t *testing.T) *lab {
 func (l *lab) write(name string, data []byte) {
 	l.t.Helper()
 	_ = os.Remove(l.file(name))
-	l.must(os.WriteFile(l.file(name), data, 0o600))
+	testutil.NoError(l.t, os.WriteFile(l.file(name), data, 0o600))
 }
 
 func (l *lab) file(name string) string { return filepath.Join(l.dir, name) }
@@ -133,7 +124,7 @@ func (l *lab) start() {
 			return &tls.Config{RootCAs: l.ca.Pool(), ServerName: l.leaf.DNS[0], Certificates: []tls.Certificate{agentPair.TLS()}, NextProtos: protos, MinVersion: tls.VersionTLS12}
 		},
 	})
-	l.must(err)
+	testutil.NoError(l.t, err)
 	l.run(func(ctx context.Context) { _ = a.Run(ctx) })
 	testutil.Eventually(l.t, "the server has its agent", func() bool { return srv.Ready() == nil })
 }
@@ -144,7 +135,7 @@ func (l *lab) waitMeasured() {
 	testutil.Eventually(l.t, "the round trip to the agent", func() bool {
 		_, out, _ := konnectivity("status", l.admin, "-o", "json")
 		var reports []status.Report
-		l.must(json.Unmarshal([]byte(out), &reports))
+		testutil.NoError(l.t, json.Unmarshal([]byte(out), &reports))
 		return slices.ContainsFunc(reports[0].Peers, func(p admin.Peer) bool { return p.Role == admin.RoleAgent && p.RoundTrip > 0 })
 	})
 }
@@ -153,7 +144,7 @@ func (l *lab) waitMeasured() {
 func (l *lab) check(more ...string) (status int, out string) {
 	l.t.Helper()
 	host, port, err := net.SplitHostPort(l.clients)
-	l.must(err)
+	testutil.NoError(l.t, err)
 	args := []string{
 		"check", "--konnectivity-hostname=" + host, "--konnectivity-port=" + port, "--kubeconfig=", "--serving-port=0", "--timeout=3s",
 		"--ca-cert-path=" + l.file("ca.crt"), "--tls-cert-path=" + l.file("tls.crt"), "--tls-key-path=" + l.file("tls.key"),
@@ -266,8 +257,8 @@ var faults = map[string]fault{
 	}},
 	"no destination given": {},
 	"files missing": {status: 1, nowhere: true, after: func(l *lab) {
-		l.must(os.Remove(l.file("ca.crt")))
-		l.must(os.Remove(l.file("tls.key")))
+		testutil.NoError(l.t, os.Remove(l.file("ca.crt")))
+		testutil.NoError(l.t, os.Remove(l.file("tls.key")))
 	}},
 	"files are something else": {status: 1, nowhere: true, after: func(l *lab) {
 		l.write("ca.crt", []byte("not a certificate"))
@@ -392,8 +383,8 @@ func TestCheckFaults(t *testing.T) {
 			got := l.settled(out)
 			golden := filepath.Join("testdata", "check", strings.NewReplacer(" ", "-", "'", "").Replace(name)+".txt")
 			if *update {
-				l.must(os.MkdirAll(filepath.Dir(golden), 0o755))
-				l.must(os.WriteFile(golden, []byte(got), 0o644))
+				testutil.NoError(l.t, os.MkdirAll(filepath.Dir(golden), 0o755))
+				testutil.NoError(l.t, os.WriteFile(golden, []byte(got), 0o644))
 			}
 			want := testutil.Must(os.ReadFile(golden))(l.t)
 			if status != fault.status || got != string(want) {
@@ -430,7 +421,7 @@ func TestCheckJSON(t *testing.T) {
 	l.checked = "10.0.0.1:443"
 	status, out := l.check("-o", "json")
 	var findings []diagnose.Finding
-	l.must(json.Unmarshal([]byte(out), &findings))
+	testutil.NoError(l.t, json.Unmarshal([]byte(out), &findings))
 	last := findings[len(findings)-1]
 	if status != 1 || last.Result != diagnose.Failed || last.Hint == "" || !strings.Contains(last.Cause, "no agent") {
 		t.Errorf("%d %+v", status, last)
@@ -511,7 +502,7 @@ func (l *lab) stall() (stop func()) {
 	deaf := testutil.Serve(l.t, func(*net.TCPConn) { <-over })
 	l.t.Cleanup(func() { close(over) })
 	d, closeDialer, err := via.Dialer("link://"+l.clients, via.TLS{Files: l.tlsFiles()})
-	l.must(err)
+	testutil.NoError(l.t, err)
 	conn := testutil.Must(d.Dial(l.t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "stalled-one", Network: "tcp", Address: deaf}}))(l.t)
 	go func() { // ends with the connection
 		block := make([]byte, 64<<10)

@@ -58,7 +58,7 @@ func TestAdminPort(t *testing.T) {
 	res := testutil.Must(client.Get("http://" + address + "/api/v1/failures"))(w.t)
 	defer res.Body.Close()
 	var page admin.Page[admin.Failure]
-	w.must(json.NewDecoder(res.Body).Decode(&page))
+	testutil.NoError(w.t, json.NewDecoder(res.Body).Decode(&page))
 	if len(page.Items) != 1 || page.Items[0].Front != "socks5" || page.Items[0].Failure != "refused" || page.Items[0].Next != "server "+w.addr {
 		t.Errorf("%+v", page.Items)
 	}

@@ -196,7 +196,7 @@ func TestPortsInUse(t *testing.T) {
 func TestInvalidValuesAreStartErrors(t *testing.T) {
 	w := newWorld(t)
 	broken := filepath.Join(w.dir, "users")
-	w.must(os.WriteFile(broken, []byte("hunter2\n"), 0o600))
+	testutil.NoError(w.t, os.WriteFile(broken, []byte("hunter2\n"), 0o600))
 	for args, c := range map[string]struct {
 		want  string
 		usage bool
@@ -286,7 +286,7 @@ func TestCredentials(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	file := filepath.Join(w.dir, "users")
-	w.must(os.WriteFile(file, []byte("anna:secret\n"), 0o600))
+	testutil.NoError(w.t, os.WriteFile(file, []byte("anna:secret\n"), 0o600))
 	site, port := w.site(), strconv.Itoa(testutil.Reserved(t))
 	for name, o := range map[string]*Options{
 		"socks5":      w.options(SOCKS5, "--socks5-credentials-file="+file),
@@ -308,6 +308,6 @@ func TestCredentials(t *testing.T) {
 				}
 			}
 		}
-		w.must(r.stop())
+		testutil.NoError(w.t, r.stop())
 	}
 }

@@ -65,7 +65,7 @@ func TestUnixSocketInUse(t *testing.T) {
 		t.Errorf("a socket in use: %v", err)
 	}
 	other.(*net.UnixListener).SetUnlinkOnClose(false)
-	w.must(other.Close())
+	testutil.NoError(w.t, other.Close())
 	if err := attempt(t, w.options(HTTP, "--serving-uds="+path)); err != nil {
 		t.Errorf("a socket that was left: %v", err)
 	}
@@ -81,6 +81,6 @@ func TestUnixSocketPermissions(t *testing.T) {
 		if info, err := os.Lstat(r.uds); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v", flag, info, err)
 		}
-		w.must(r.stop())
+		testutil.NoError(w.t, r.stop())
 	}
 }

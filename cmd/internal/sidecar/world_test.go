@@ -38,24 +38,15 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	ca, err := pki.NewCA("test")
+	ca := testutil.Must(pki.NewCA("test"))(t)
 	w := &world{t: t, dir: t.TempDir(), ca: ca}
-	w.must(err)
-	w.pair, err = ca.Issue(pki.Leaf{CommonName: "server", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Lifetime: time.Hour})
-	w.must(err)
+	w.pair = testutil.Must(ca.Issue(pki.Leaf{CommonName: "server", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Lifetime: time.Hour}))(t)
 	client := testutil.Must(ca.Issue(pki.Leaf{CommonName: "sidecar", Client: true, Lifetime: time.Hour}))(w.t)
 	for name, pem := range map[string][]byte{"ca.crt": ca.CertPEM, "tls.crt": client.CertPEM, "tls.key": client.KeyPEM} {
-		w.must(os.WriteFile(filepath.Join(w.dir, name), pem, 0o600))
+		testutil.NoError(w.t, os.WriteFile(filepath.Join(w.dir, name), pem, 0o600))
 	}
 	w.addr = testutil.ReservedAddress(t)
 	return w
-}
-
-func (w *world) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
 }
 
 // startServer brings the server up.
