@@ -180,14 +180,23 @@ func (f *fleet) rests() holdings {
 // settles waits until nothing is left of what was done since base was taken, and
 // fails the test if a transfer has failed at the vault meanwhile, whose client may
 // have had all of it. An end whose other end is gone without a word stays for the
-// window of 30 s.
+// window of 30 s. Where something is left, it logs what the servers' goroutines do.
 func (f *fleet) settles(base holdings) {
 	f.t.Helper()
-	began := time.Now()
+	began, settled := time.Now(), false
+	defer func() {
+		for _, srv := range f.servers {
+			if !settled {
+				stacks, _ := page("http://" + suite.Loopback(srv.AdminPort) + "/debug/pprof/goroutine?debug=1")
+				f.t.Logf("goroutines of the server %s:\n%s", srv.Name, stacks)
+			}
+		}
+	}()
 	eventually(f.t, scaled(20*time.Second, time.Minute), fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
 		h, err := f.held()
 		return err == nil && h.within(base) && f.vault.open.Load() == 0, fmt.Sprint(h, err, " open at the vault: ", f.vault.open.Load())
 	})
+	settled = true
 	f.t.Logf("nothing is left after %v", time.Since(began).Round(time.Millisecond))
 	if n := f.vault.failed.Load(); n > 0 {
 		f.t.Errorf("%d transfers failed at the vault", n)
