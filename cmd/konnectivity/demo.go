@@ -27,6 +27,7 @@ import (
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/internal/version"
+	"konnectivity/internal/wait"
 	"konnectivity/server"
 	"konnectivity/socks5"
 	"konnectivity/tunnel"
@@ -216,10 +217,7 @@ func (d *demo) waitReady(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, demoReadyTime)
 	defer cancel()
 	for ctx.Err() == nil && (d.server.Ready() != nil || d.adapter.Ready() != nil) {
-		select {
-		case <-ctx.Done():
-		case <-time.After(10 * time.Millisecond):
-		}
+		wait.For(ctx, 10*time.Millisecond)
 	}
 }
 

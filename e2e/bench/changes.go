@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/wait"
 )
 
 const (
@@ -80,7 +81,7 @@ var changeKinds = []changeKind{
 
 // changeInForce waits until the server has seen a change that cuts no connection.
 func changeInForce(ctx context.Context) func() error {
-	return func() error { sleep(ctx, changeRest); return nil }
+	return func() error { wait.For(ctx, changeRest); return nil }
 }
 
 // change changes tenants at random for as long as -churn says.
@@ -174,7 +175,7 @@ func (t *tenants) footprint(ctx context.Context) (f footprint, err error) {
 func (g *changes) changeOne(ctx context.Context) {
 	c := g.fleet.clusters[rand.IntN(len(g.fleet.clusters))]
 	if !c.changing.TryLock() {
-		sleep(ctx, lookInterval)
+		wait.For(ctx, lookInterval)
 		return
 	}
 	defer c.changing.Unlock()
@@ -213,7 +214,7 @@ func (g *changes) carry(ctx context.Context, c *cluster) {
 	for ctx.Err() == nil {
 		before := c.cuts.Load()
 		if before%2 == 1 {
-			sleep(ctx, lookInterval)
+			wait.For(ctx, lookInterval)
 			continue
 		}
 		err := g.use(ctx, c)
@@ -241,7 +242,7 @@ func (g *changes) use(ctx context.Context, c *cluster) error {
 			return err
 		}
 		g.rounds.Add(1)
-		sleep(ctx, rand.N(time.Second))
+		wait.For(ctx, rand.N(time.Second))
 	}
 	return nil
 }
@@ -328,6 +329,6 @@ func (g *changes) awaitCluster(ctx context.Context, c *cluster) error {
 		if ctx.Err() != nil || errors.Is(err, errCrossed) {
 			return fmt.Errorf("it does not come back: %w", cmp.Or(err, errAway))
 		}
-		sleep(ctx, lookInterval)
+		wait.For(ctx, lookInterval)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"konnectivity/internal/bench"
 	"konnectivity/internal/peers"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -198,7 +199,7 @@ func (f *fleet) complete(ctx context.Context, old map[*link.Session]bool) error 
 		if ctx.Err() != nil {
 			return fmt.Errorf("%d of %d links are missing: %w", missing, len(f.peers), why)
 		}
-		sleep(ctx, lookInterval)
+		wait.For(ctx, lookInterval)
 	}
 }
 
@@ -253,7 +254,7 @@ func (p *peer) run(ctx context.Context) {
 		if err != nil {
 			p.failed.Add(1)
 			p.last.Store(&err)
-			sleep(ctx, pause.Failure())
+			wait.For(ctx, pause.Failure())
 			continue
 		}
 		pause.Succeed()
@@ -266,7 +267,7 @@ func (p *peer) run(ctx context.Context) {
 		}
 		p.session.Store(nil)
 		_ = s.Close()
-		sleep(ctx, peers.Jitter(pause.Base))
+		wait.For(ctx, peers.Jitter(pause.Base))
 	}
 }
 
@@ -284,13 +285,6 @@ func (p *peer) connect(ctx context.Context) (*link.Session, error) {
 		return nil, err
 	}
 	return link.Connect(ctx, conn, p.link)
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }
 
 // errAway means that a peer has no link at the moment.
@@ -392,7 +386,7 @@ func (d *dials) run(ctx context.Context, rate int, dial func(ctx context.Context
 	var dialing sync.WaitGroup
 	defer dialing.Wait()
 	room := make(chan struct{}, maxDials)
-	for start, made := time.Now(), 0; ctx.Err() == nil; sleep(ctx, 2*time.Millisecond) {
+	for start, made := time.Now(), 0; ctx.Err() == nil; wait.For(ctx, 2*time.Millisecond) {
 		for due := int(time.Since(start).Seconds() * float64(rate)); made < due; made++ {
 			select {
 			case room <- struct{}{}:

@@ -12,6 +12,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/bench"
+	"konnectivity/internal/wait"
 )
 
 // noiseSettle is how long changed bounds take to be in force at most, and how long
@@ -103,7 +104,7 @@ func (t *tenants) contest(ctx context.Context, c contest, noisy, quiet identity,
 	if err := noisy.write(t.dir, "tenant.yaml", noisy.settings(bounds)); err != nil {
 		return o, err
 	}
-	sleep(ctx, t.settle)
+	wait.For(ctx, t.settle)
 	var runs [2]*loadProcess
 	for i, order := range []order{
 		{noisy, c.noisy, t.server.AgentPort, t.server.ClientPort}, {quiet, c.quiet, t.server.AgentPort, t.server.ClientPort},
@@ -122,13 +123,13 @@ func (t *tenants) contest(ctx context.Context, c contest, noisy, quiet identity,
 		cpu, _, err = t.server.Processor()
 		return cpu, err
 	}
-	sleep(ctx, t.settle)
+	wait.For(ctx, t.settle)
 	before, err := look()
 	if err != nil {
 		return o, err
 	}
 	start := time.Now()
-	sleep(ctx, t.period)
+	wait.For(ctx, t.period)
 	after, err := look()
 	o.took, o.cpu = time.Since(start), after-before
 	for _, r := range []report{o.noisy, o.quiet} {
@@ -308,7 +309,7 @@ func (r *running) awaitAgents(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("reach the agents: %w", err)
 		}
-		sleep(ctx, lookInterval)
+		wait.For(ctx, lookInterval)
 	}
 }
 

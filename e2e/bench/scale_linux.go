@@ -22,6 +22,7 @@ import (
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/bench"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -162,10 +163,10 @@ func (s *scale) serve(name string, n int, more ...string) (dir string, all []*su
 // look waits until a server has come to rest, and returns its memory in bytes and its
 // processor time in % of a core.
 func (s *scale) look(ctx context.Context, srv *suite.Server) (memory int64, cpu float64, err error) {
-	sleep(ctx, s.rest)
+	wait.For(ctx, s.rest)
 	before, _, err := srv.Processor()
 	start := time.Now()
-	sleep(ctx, s.rest/2)
+	wait.For(ctx, s.rest/2)
 	after, _, err2 := srv.Processor()
 	m, err3 := srv.Memory()
 	return m.Resident(), 100 * float64(after-before) / float64(time.Since(start)), errors.Join(err, err2, err3, ctx.Err())

@@ -14,6 +14,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/bench"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -180,7 +181,7 @@ func (t *tenants) connect(ctx context.Context) (err error) {
 
 // memory returns the server's memory in bytes when it has come to rest.
 func (t *tenants) memory(ctx context.Context) (int64, error) {
-	sleep(ctx, min(restTime, t.period))
+	wait.For(ctx, min(restTime, t.period))
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
@@ -201,7 +202,7 @@ func (t *tenants) idle(ctx context.Context) error {
 		return err
 	}
 	start := time.Now()
-	sleep(ctx, t.period)
+	wait.For(ctx, t.period)
 	cpuAfter, sleepsAfter, err := work()
 	if err != nil {
 		return err
@@ -296,7 +297,7 @@ func (t *tenants) pages(ctx context.Context) error {
 				return err
 			}
 			size, slowest = n, max(slowest, time.Since(start))
-			sleep(ctx, lookPause)
+			wait.For(ctx, lookPause)
 		}
 		t.note(page.what+": slowest of 5", "ms", bench.Milliseconds(slowest))
 		t.note(page.what+": size", "KB", float64(size)/1e3)

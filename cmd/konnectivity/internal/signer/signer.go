@@ -13,6 +13,7 @@ import (
 
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/wait"
 )
 
 const (
@@ -95,13 +96,13 @@ func (s *Signer) repeat(ctx context.Context, every time.Duration, fault string, 
 		err := do(ctx)
 		if err == nil {
 			retry = leastPause
-			wait(ctx, every)
+			wait.For(ctx, every)
 			continue
 		}
 		if ctx.Err() == nil {
 			s.opts.Log.WithError(err).Error(fault)
 		}
-		wait(ctx, retry)
+		wait.For(ctx, retry)
 		retry = min(2*retry, mostPause)
 	}
 }
@@ -186,11 +187,3 @@ func (s *Signer) publish(ctx context.Context) error {
 
 // BundleOf is the name of a signer's ClusterTrustBundle, which begins as the API demands.
 func BundleOf(signer string) string { return strings.ReplaceAll(signer, "/", ":") + ":servers" }
-
-// wait waits, or until ctx ends.
-func wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
-}

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"konnectivity/internal/wait"
 )
 
 // UsualAdmin has the default admin ports of server and agent.
@@ -59,10 +61,8 @@ func (v *View) Show(ctx context.Context, out io.Writer, addresses []string) erro
 		if !v.Watch {
 			return seen.outcome()
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, v.Interval) {
 			return nil
-		case <-time.After(v.Interval):
 		}
 	}
 }
