@@ -29,8 +29,9 @@ const (
 	// that stays the same for three round trips looks to the sender's BBR like a
 	// full line: it stops doubling its rate, and takes seconds to find the rest.
 	// On a lossy line, where a lost segment holds up the credit as well, steps of
-	// four were enough for that.
-	farGrowth = 16
+	// four were enough for that. With 32 the first step, to 4 MiB, suits a line of
+	// 200 Mbit/s and 50 ms, which a window of three round trips' worth fills.
+	farGrowth = 32
 	farRTT    = 10 * time.Millisecond
 
 	// turnDelay stands for what a busy machine adds to each round trip before
@@ -152,10 +153,10 @@ func (c *recvCredit) follow(next uint64) (limit uint64, grant, follows bool) {
 
 // tune sets the window for the next grant. A window is too small when its
 // sender waits for credit instead of the reader waiting for data: at that pace
-// two windows go in two round trips; up to eight count, for a window of some
-// round trips' worth. Less than proof would prove nothing: it can have piled up
-// while this process was not running, and then goes at once. Nor does a pace that
-// lasts less than growAfter.
+// two windows go in two round trips; up to eight round trips for what proof asks for
+// count, for a window of some round trips' worth. Less than proof would prove nothing:
+// it can have piled up while this process was not running, and then goes at once. Nor
+// does a pace that lasts less than growAfter.
 func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure shares.Pressure) {
 	if pressure >= shares.Short {
 		c.window = minWindow
@@ -163,7 +164,7 @@ func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure shares.Pres
 	if c.epoch.IsZero() {
 		c.epoch = now
 	}
-	if c.consumed-c.epochStart < proof(rtt)*c.window {
+	if c.consumed-c.epochStart < proof(c.window, rtt) {
 		return
 	}
 	began := c.epoch
@@ -182,14 +183,15 @@ func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure shares.Pres
 	}
 }
 
-// proof is how many windows have to go before they tell how fast the reader is: on a
-// far line one, since the sender has no credit for another yet, and would lose a round
-// trip in which its rate doubles.
-func proof(rtt time.Duration) uint64 {
+// proof is how many bytes have to go before they tell how fast the reader is: two windows.
+// On a far line it is a quarter of one. A sender that has just begun doubles its rate with
+// every round trip, and credit for more takes one to reach it. Where segments are lost, what
+// follows them waits in the kernel for one or two round trips more, while credit is used up.
+func proof(window uint64, rtt time.Duration) uint64 {
 	if rtt >= farRTT {
-		return 1
+		return window / 4
 	}
-	return 2
+	return 2 * window
 }
 
 // growth returns how many times larger a window becomes when it grows.

@@ -67,12 +67,12 @@ func TestWindowGrowth(t *testing.T) {
 		p         shares.Pressure
 		want      uint64
 	}{
-		{"less than a window, which may have piled up, says nothing", 1, 0, rtt, shares.Plenty, initialWindow},
+		{"what may have piled up says nothing", 2, 0, rtt, shares.Plenty, initialWindow},
 		{"less than two windows on a link that is not far", 3, growAfter, farRTT - 1, shares.Plenty, initialWindow},
 		// Time begins with the end of the first half.
-		{"a window in less than eight round trips", 2, 8*rtt - 1, rtt, shares.Plenty, farGrowth * initialWindow},
+		{"a quarter of a window in less than eight round trips", 2, 8*rtt - 1, rtt, shares.Plenty, farGrowth * initialWindow},
 		{"two windows on a link that is not far", 4, (8*(farRTT-1) - 1) / 3, farRTT - 1, shares.Plenty, windowGrowth * initialWindow},
-		{"a window in eight round trips", 10, 8 * rtt, rtt, shares.Plenty, initialWindow},
+		{"half a window in eight round trips", 10, 8 * rtt, rtt, shares.Plenty, initialWindow},
 		{"round trip unknown", 10, 0, 0, shares.Plenty, initialWindow},
 		{"up to the cap", 100, 20 * time.Millisecond, rtt, shares.Plenty, maxWindow},
 		{"fast for a moment only, as into empty socket buffers", 100, growAfter/100 - 1, rtt, shares.Plenty, initialWindow},
