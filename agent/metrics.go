@@ -253,8 +253,7 @@ func (m *metrics) Stalled(legacy.Segment) { m.stalled.Inc() }
 // connectFailed counts an attempt that failed.
 func (m *metrics) connectFailed(err error) {
 	reason := "other"
-	var typed *connectError
-	if errors.As(err, &typed) {
+	if typed, ok := errors.AsType[*connectError](err); ok {
 		reason = typed.stage
 	}
 	m.connectFailures.WithLabelValues(reason).Inc()

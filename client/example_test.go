@@ -170,8 +170,7 @@ func ExampleDialError() {
 	}
 	defer c.Close()
 	_, err = c.Dial("tcp", "no port")
-	var failed *client.DialError
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*client.DialError](err); ok {
 		fmt.Println(failed.Failure.Label(), failed.Failure.Retryable())
 	}
 	// Output: bad_address false

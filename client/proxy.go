@@ -47,8 +47,7 @@ func throughProxy(way *uplink.Options, u *url.URL) error {
 // proxyError says that it is the proxy that does not work.
 func proxyError(err error) error {
 	reason := "the proxy on the way to the konnectivity server cannot be reached"
-	var refusal *connect.StatusError
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*connect.StatusError](err); ok {
 		reason = fmt.Sprintf("the proxy on the way to the konnectivity server answered %d", refusal.Status)
 	}
 	return &tunnel.DialError{Failure: tunnel.FailUnavailable, Reason: reason, Err: err}

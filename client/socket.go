@@ -22,8 +22,7 @@ func (s *socket) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 		return nil, s.unavailable(ctx, f, err)
 	}
 	far, err := connect.Handshake(ctx, tunnel.Wrap(raw), connect.Request{Address: f.Address, ID: f.ID, UserAgent: s.name})
-	var refusal *connect.StatusError
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*connect.StatusError](err); ok {
 		return nil, &tunnel.DialError{Failure: connect.ServerFailure(refusal), Address: f.Address, Err: err}
 	}
 	if err != nil {

@@ -183,8 +183,7 @@ func (cl *cluster) judgeAgent(ctx, life context.Context, who auth.Peer, via stri
 
 // label is a refusal as a metric's label.
 func label(err error) string {
-	var refusal *auth.Refusal
-	if errors.As(err, &refusal) {
+	if refusal, ok := errors.AsType[*auth.Refusal](err); ok {
 		return refusal.Label()
 	}
 	return "unavailable"

@@ -171,8 +171,7 @@ func AsDialError(address string, err error) *DialError {
 	if err == nil {
 		return nil
 	}
-	var typed *DialError
-	if errors.As(err, &typed) {
+	if typed, ok := errors.AsType[*DialError](err); ok {
 		return typed
 	}
 	return &DialError{Failure: classify(err), Address: address, Err: err}

@@ -78,8 +78,7 @@ func Lost(c LossCause) *ResetError {
 // LossOf finds why a link was lost in the error that ended a connection on it;
 // LossUnknown if err is of no loss, or does not tell.
 func LossOf(err error) LossCause {
-	var reset *ResetError
-	if errors.As(err, &reset) {
+	if reset, ok := errors.AsType[*ResetError](err); ok {
 		return reset.Loss
 	}
 	return LossUnknown

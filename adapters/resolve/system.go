@@ -34,8 +34,7 @@ func (s System) Resolve(ctx context.Context, name string) (Answer, error) {
 		}
 		return Answer{}, NotFound(name)
 	}
-	var dns *net.DNSError
-	if errors.As(err, &dns) && dns.IsNotFound {
+	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
 		return Answer{}, NotFound(name)
 	}
 	return Answer{}, Unavailable(name, "the name could not be looked up", err)

@@ -14,8 +14,7 @@ import (
 
 // unavailable makes err, which kept us from the server, an error for clients.
 func unavailable(address string, err error) error {
-	var typed *tunnel.DialError
-	if errors.As(err, &typed) && typed.Failure == tunnel.FailUnavailable {
+	if typed, ok := errors.AsType[*tunnel.DialError](err); ok && typed.Failure == tunnel.FailUnavailable {
 		return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: address, Reason: typed.Reason, Err: typed.Err}
 	}
 	if errors.Is(err, context.Canceled) {

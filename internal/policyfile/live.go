@@ -140,8 +140,7 @@ func (l *Live) decided(file *File, f *tunnel.Flow, err error) error {
 		return nil
 	}
 	rule := ""
-	var denial *policy.Denial
-	if errors.As(err, &denial) {
+	if denial, ok := errors.AsType[*policy.Denial](err); ok {
 		rule = denial.Rule
 	}
 	decision := "denied"

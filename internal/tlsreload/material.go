@@ -93,8 +93,7 @@ func read(files Files) (contents, error) {
 func readFile(path, what string) (blob, error) {
 	data, err := files.Read(path, maxFile)
 	if err != nil {
-		var pathError *fs.PathError
-		if errors.As(err, &pathError) {
+		if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 			err = pathError.Err // whose text would repeat the path
 		}
 		return blob{}, &FileError{What: what, Path: path, Err: err}

@@ -212,8 +212,7 @@ func expect(t *testing.T, c io.Reader, want string) {
 func closed(t *testing.T, c net.Conn) {
 	t.Helper()
 	_, err := io.Copy(io.Discard, c)
-	var timeout net.Error
-	if errors.As(err, &timeout) && timeout.Timeout() {
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 		t.Fatal("the connection is still open")
 	}
 }

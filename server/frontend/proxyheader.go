@@ -111,8 +111,7 @@ func beginsProxyHeader(p []byte) bool {
 // uninvited replaces the error of a handshake that failed since the first bytes
 // are those of a PROXY protocol header.
 func uninvited(err error) error {
-	var notTLS tls.RecordHeaderError
-	if errors.As(err, &notTLS) && beginsProxyHeader(notTLS.RecordHeader[:]) {
+	if notTLS, ok := errors.AsType[tls.RecordHeaderError](err); ok && beginsProxyHeader(notTLS.RecordHeader[:]) {
 		return errUninvited
 	}
 	return err

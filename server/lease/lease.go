@@ -249,8 +249,7 @@ func statusOf(err error) (code int, reason string, ok bool) {
 	if err == nil {
 		return 200, "", true
 	}
-	var refused *kubeapi.Error
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*kubeapi.Error](err); ok {
 		return refused.Code, refused.Reason, true
 	}
 	return 0, "", false

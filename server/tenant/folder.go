@@ -105,8 +105,7 @@ func (f *folder) readAll(name string) ([]byte, error) {
 
 // bare is an error of the file system without the path, which its owner names.
 func bare(err error) error {
-	var failed *fs.PathError
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*fs.PathError](err); ok {
 		return failed.Err
 	}
 	return err
