@@ -141,13 +141,10 @@ func (a *api) call(ctx context.Context, r request, out any, most int) error {
 	return nil
 }
 
-// errKind is about an object of another kind than was asked for.
-var errKind = errors.New("the API sent another kind of object than was asked for")
-
 // isOf is an error if an object is of another kind; "": it does not say.
 func isOf(got, want string) error {
 	if got != "" && got != want {
-		return fmt.Errorf("%w: a %.100q, not a %s", errKind, got, want)
+		return fmt.Errorf("the API sent another kind of object than was asked for: a %.100q, not a %s", got, want)
 	}
 	return nil
 }

@@ -28,7 +28,6 @@ const maxLabels = 100
 // Live is a policy file that is followed. A nil Live has no rules. Its methods may be called
 // from any goroutine.
 type Live struct {
-	path     string
 	log      logrus.FieldLogger
 	followed *files.Followed[*File]
 	now      atomic.Pointer[File]
@@ -47,7 +46,7 @@ type figures struct {
 // Open reads the file. The error names it and its fault. Run follows it. The metrics' names
 // begin with prefix.
 func Open(path, prefix string, registry prometheus.Registerer, log logrus.FieldLogger) (*Live, error) {
-	l := &Live{path: path, log: log.WithField("file", path)}
+	l := &Live{log: log.WithField("file", path)}
 	l.decisions = prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "policy_decisions_total", Help: "Decisions of --policy-file about dials, by decision (allowed, denied, reported) and by the rule that denied; none: no rule allows it."}, []string{"decision", "rule"})
 	l.allowed = l.decisions.WithLabelValues("allowed", "")
 	broken := observe.NewFigures(prefix, l.broken.Load)
