@@ -173,17 +173,11 @@ func TestSocketsRestOnSmallStacks(t *testing.T) {
 	}
 	setRest(t, 10*time.Millisecond)
 	const relays = 100
-	stacks := func() int {
-		runtime.GC() // which frees the stacks of what has ended
-		var stats runtime.MemStats
-		runtime.ReadMemStats(&stats)
-		return int(stats.StackInuse)
-	}
-	before := stacks()
+	before := testutil.Stacks()
 	for range relays {
 		startRestful(t, t.Context()).pass(t)
 	}
-	testutil.Eventually(t, "sockets rest on 3 KiB each", func() bool { return (stacks()-before)/(2*relays) < 3<<10 })
+	testutil.Eventually(t, "sockets rest on 3 KiB each", func() bool { return (testutil.Stacks()-before)/(2*relays) < 3<<10 })
 }
 
 // A wait or rest that begins as the socket is seized does not begin.

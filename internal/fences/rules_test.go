@@ -55,7 +55,7 @@ var rules = []rule{
 	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission", "internal/tlsreload", "tunnel", "tunnel/link", "tunnel/resume"}, third: anyModule},
 	{folder: "internal/pki"},
 	{folder: "internal/peers", own: []string{"tunnel"}},
-	{folder: "internal/tlsreload", own: []string{"internal/files", "internal/logging/silent"}, third: []string{"github.com/sirupsen/logrus"}},
+	{folder: "internal/tlsreload", own: []string{"internal/files", "internal/logging/silent", "internal/wait"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/version"},
 	{folder: "internal/wait"},
 

@@ -1,6 +1,9 @@
 package testutil
 
-import "testing"
+import (
+	"runtime"
+	"testing"
+)
 
 const (
 	// allocRuns is how often a function is called for one figure: often enough
@@ -16,6 +19,15 @@ const (
 // ExactMemory reports whether the memory in use is that of the code alone. The race
 // detector adds its own.
 const ExactMemory = !raceEnabled
+
+// Stacks returns how many bytes the stacks of all goroutines take, once those of goroutines
+// that have ended are free.
+func Stacks() int {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int(stats.StackInuse)
+}
 
 // MaxAllocs fails t if a call of f allocates more than max times, on average and on
 // all goroutines together. So other goroutines must be idle, and the test must not

@@ -23,6 +23,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/wait"
 )
 
 // defaultInterval is how often files are read again. It is well under the
@@ -151,16 +152,7 @@ func (o Options) withDefaults() Options {
 // Run reads the files every Options.Interval until ctx ends, which is when it
 // returns. Faults are logged and counted, never returned.
 func (s *Source) Run(ctx context.Context) {
-	tick := time.NewTicker(s.opts.Interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			_ = s.Reload() // logged and counted there
-		}
-	}
+	wait.Every(ctx, s.opts.Interval, func() { _ = s.Reload() }) // logged and counted there
 }
 
 // Ready returns nil once the Source has something usable, and a *NotReadyError

@@ -102,19 +102,13 @@ func TestALinkRestsOnASmallStack(t *testing.T) {
 		t.Skip("the race detector needs more stack")
 	}
 	const links = 100
-	stacks := func() int {
-		runtime.GC() // which frees the stacks of what has ended
-		var stats runtime.MemStats
-		runtime.ReadMemStats(&stats)
-		return int(stats.StackInuse)
-	}
-	before := stacks()
+	before := testutil.Stacks()
 	cfg := link.Config{PingInterval: 100 * time.Millisecond, DeadAfter: patience}
 	for range links {
 		near, far := tlsPair(t)
 		sessions(t, near, far, cfg, cfg)
 	}
-	each := func() int { return (stacks() - before) / (2 * links) }
+	each := func() int { return (testutil.Stacks() - before) / (2 * links) }
 	testutil.Eventually(t, "links rest on 3 KiB each", func() bool { return each() < 3<<10 })
 }
 
