@@ -260,16 +260,17 @@ func (w *forwarded) tellState(ctx context.Context, f *tunnel.Flow, answer tunnel
 	if w.tells.Swap(true) {
 		return refuseForwarded(f, answer, tunnel.FailExhausted, "the state is being told on this link")
 	}
-	defer w.tells.Store(false)
 	near, far := net.Pipe()
 	var telling sync.WaitGroup
-	defer telling.Wait()
-	defer far.Close()
+	f.AtEnd(func() {
+		_ = far.Close()
+		telling.Wait()
+		w.tells.Store(false)
+	})
 	telling.Go(func() {
 		_, _ = far.Write(w.server.site.State(ctx))
 		_ = far.Close()
 	})
-	f.Leave = nil // so that Forward waits for the end
 	return (&tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return tunnel.Wrap(near), nil
 	})}).Forward(ctx, f, answer)

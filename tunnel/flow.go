@@ -52,10 +52,6 @@ type Result struct {
 type Flow struct {
 	Request
 
-	// Leave is set by Serve. Where Forward returns ErrGoesOn it is called once the connection
-	// has ended, with what Forward would have returned.
-	Leave func(error)
-
 	// Origin is, at an agent, and at a server where another server asks, whose connection
 	// it is; zero elsewhere. It is no part of Request, which each end keeps that can resume.
 	Origin Origin
@@ -88,7 +84,8 @@ type Flow struct {
 	sent  [2]atomic.Int64
 	held  [2]atomic.Bool // bytes wait to be taken
 
-	after *after // run at the end
+	after *after      // run at the end
+	leave func(error) // set by Serve; nil: Forward waits for the end
 }
 
 // Span has the ids of two spans of a trace (docs/traces.md); 0: there is none.

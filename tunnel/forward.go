@@ -63,9 +63,10 @@ type Answer func(far Conn, err error) (near Conn, _ error)
 
 // Forward serves one connection, which flow tells of, and returns when it has
 // ended: nil when it ended in order, else why not. It blocks for the
-// connection's life, unless it returns ErrGoesOn. When ctx ends the dial is
-// cancelled or the connection reset. A far end that answer does not want is
-// reset; the near end is closed by the relay, or by answer itself.
+// connection's life, unless Serve has called it and it returns ErrGoesOn. When
+// ctx ends the dial is cancelled or the connection reset. A far end that answer
+// does not want is reset; the near end is closed by the relay, or by answer
+// itself.
 func (f *Forwarder) Forward(ctx context.Context, flow *Flow, answer Answer) error {
 	since := f.Flows.now()
 	relay, err := f.open(ctx, flow, answer)
@@ -74,7 +75,7 @@ func (f *Forwarder) Forward(ctx context.Context, flow *Flow, answer Answer) erro
 		return err
 	}
 	f.Flows.enter(relay, since)
-	if leave := flow.Leave; leave != nil {
+	if leave := flow.leave; leave != nil {
 		err = relay.run(ctx, func(err error) {
 			f.finish(relay, err)
 			leave(err)
@@ -99,14 +100,14 @@ func (f *Forwarder) finish(relay *Relay, err error) {
 // called once, with what Forward returns about the end, possibly after Serve has returned
 // and on another goroutine.
 func Serve(ctx context.Context, h Handler, flow *Flow, answer Answer, ended func(error)) {
-	flow.Leave = ended
+	flow.leave = ended
 	if err := h.Forward(ctx, flow, answer); err != ErrGoesOn {
 		ended(err)
 	}
 }
 
-// ErrGoesOn is returned by Forward about a connection that goes on without a
-// goroutine of its own, where Flow.Leave allows for that.
+// ErrGoesOn is returned by Forward to Serve about a connection that goes on without a
+// goroutine of its own.
 var ErrGoesOn = errors.New("the connection goes on")
 
 // open dials and answers. It is apart so that the stack which this takes is not

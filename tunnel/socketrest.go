@@ -16,22 +16,24 @@ func (s *socket) Rest(r Receiver) bool {
 // wait bounds the wait for input that is about to begin by the time to rest. It returns
 // false where the socket was seized, and is not to be waited for.
 func (s *socket) wait() bool {
-	if s.reader == nil {
-		return true
+	if now := time.Now(); s.reader != nil && s.restAt.Sub(now) < restAfter {
+		return s.readBy(now.Add(2 * restAfter))
 	}
-	if now := time.Now(); s.restAt.Sub(now) < restAfter {
-		s.restAt = now.Add(2 * restAfter)
-		_ = s.conn.SetReadDeadline(s.restAt)
-	}
-	return s.seized.Load() == nil // whose deadline may have been replaced
+	return true
+}
+
+// readBy moves the deadline of reads. It returns false where the socket was seized: the
+// deadline by which Seize ends them may be the one that was moved.
+func (s *socket) readBy(t time.Time) bool {
+	s.restAt = t
+	_ = s.conn.SetReadDeadline(t)
+	return s.seized.Load() == nil
 }
 
 // rest ends a turn in which nothing has come. The goroutine that waits from then on has
 // never run anything else, so it has the smallest stack, 2 KiB.
 func (s *socket) rest() error {
-	s.restAt = time.Time{}
-	_ = s.conn.SetReadDeadline(s.restAt)
-	if s.seized.Load() != nil { // whose deadline may have been lifted
+	if !s.readBy(time.Time{}) {
 		return ErrSeized
 	}
 	go func() {

@@ -36,12 +36,7 @@ func startRestful(t *testing.T, ctx context.Context) *restful {
 	b, target := testutil.Pair(t)
 	r := &restful{client, target, Wrap(b), make(chan error, 1)}
 	f := &Forwarder{Dialer: DialerFunc(func(context.Context, *Flow) (Conn, error) { return r.far, nil })}
-	flow := &Flow{Leave: func(err error) { r.ended <- err }}
-	go func() {
-		if err := f.Forward(ctx, flow, func(Conn, error) (Conn, error) { return Wrap(a), nil }); err != ErrGoesOn {
-			r.ended <- err
-		}
-	}()
+	go Serve(ctx, f, new(Flow), func(Conn, error) (Conn, error) { return Wrap(a), nil }, func(err error) { r.ended <- err })
 	return r
 }
 
@@ -137,8 +132,8 @@ func TestHalfClosedConnectionRests(t *testing.T) {
 	}
 }
 
-// Whenever a socket is seized, at rest or on its way there, its relay ends at once, and
-// what comes then or was on its way is the next Conn's to read.
+// A socket can be seized at any moment, at rest or as it begins to rest: its relay ends at
+// once, and the next Conn reads what arrives afterwards.
 func TestSocketsAreSeizedAtAnyMoment(t *testing.T) {
 	setRest(t, 100*time.Microsecond)
 	for i := range 300 {
