@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/adapters/resolve"
+	"konnectivity/internal/wait"
 )
 
 const (
@@ -110,10 +111,7 @@ func New(opt Options) *Services {
 // ClusterIPs implements resolve.Services. namespace and name must be DNS
 // labels. It takes at most Options.GetTime.
 func (s *Services) ClusterIPs(ctx context.Context, namespace, name string) ([]netip.Addr, error) {
-	select {
-	case s.wanted <- struct{}{}:
-	default:
-	}
+	wait.Signal(s.wanted)
 	key := namespace + "/" + name
 	if addrs, current := s.table.get(key); current {
 		return found(key, addrs)

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"konnectivity/internal/wait"
 )
 
 const (
@@ -246,13 +248,6 @@ func (s *Services) watch(ctx context.Context, access int, version string) (strin
 
 // awaitOther returns once another access is in use, or ctx has ended.
 func (s *Services) awaitOther(ctx context.Context, access int) {
-	tick := time.NewTicker(s.look)
-	defer tick.Stop()
-	for s.client.inUse() == access {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for s.client.inUse() == access && wait.For(ctx, s.look) {
 	}
 }

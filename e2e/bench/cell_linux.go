@@ -17,6 +17,7 @@ import (
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/bench"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -333,10 +334,8 @@ func awaitPath(ctx context.Context, s *suite.Suite, p bench.Path) error {
 			default:
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, 50*time.Millisecond) {
 			return fmt.Errorf("nothing gets through (%w): %w%s", context.Cause(ctx), err, outputs(s))
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }

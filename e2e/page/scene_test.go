@@ -11,6 +11,7 @@ import (
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/testutil"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -77,15 +78,9 @@ func (s *scene) connect(f *tunnel.Flow, up, down int) *tunnel.Flow {
 // flow moves what all connections carry.
 func (s *scene) flow(ctx context.Context) {
 	const every = 200 * time.Millisecond
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	wait.Every(ctx, every, func() {
 		s.mu.Lock()
+		defer s.mu.Unlock()
 		for _, f := range s.flows {
 			if f.up > 0 {
 				f.Carry(true, f.up/int(time.Second/every))
@@ -94,8 +89,7 @@ func (s *scene) flow(ctx context.Context) {
 				f.Carry(false, f.down/int(time.Second/every))
 			}
 		}
-		s.mu.Unlock()
-	}
+	})
 }
 
 func agentHop(id string) tunnel.Hop { return tunnel.Hop{Role: "agent", ID: id} }

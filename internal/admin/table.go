@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -184,19 +185,12 @@ func (t *Table) Forget(tenant string) {
 
 // Run samples the connections until ctx ends. It must be called once.
 func (t *Table) Run(ctx context.Context) {
-	tick := time.NewTicker(sampleEvery)
-	defer tick.Stop()
 	last := time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-tick.C:
-			bytes := t.sample(now, now.Sub(last))
-			t.record(now, bytes)
-			last = now
-		}
-	}
+	wait.Every(ctx, sampleEvery, func() {
+		now := time.Now()
+		t.record(now, t.sample(now, now.Sub(last)))
+		last = now
+	})
 }
 
 // sample visits every connection once, and returns the bytes carried since the start, up

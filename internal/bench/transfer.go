@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -225,10 +226,8 @@ func (p Path) Steady(ctx context.Context, d Direction, streams int, length time.
 }
 
 func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
+	if !wait.For(ctx, d) {
 		return context.Cause(ctx)
 	}
+	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/transport"
 
 	"konnectivity/internal/version"
+	"konnectivity/internal/wait"
 )
 
 const (
@@ -107,9 +108,7 @@ func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 			return nil, err
 		}
 		r.retries--
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
+		if !wait.For(ctx, pause) {
 			return nil, err
 		}
 	}

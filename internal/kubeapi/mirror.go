@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"konnectivity/internal/wait"
 )
 
 const (
@@ -85,10 +87,7 @@ func (m *Mirror[T]) Run(ctx context.Context) {
 		if time.Since(began) > mostPause {
 			pause = leastPause
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause + rand.N(pause/2)):
-		}
+		wait.For(ctx, pause+rand.N(pause/2))
 		pause = min(2*pause, mostPause)
 	}
 }

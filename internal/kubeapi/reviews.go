@@ -15,8 +15,8 @@ type reviews[Spec, Status any] struct {
 	objects Objects[*review[Spec, Status]]
 }
 
-// Create returns the API's answer. Of a token it asks again where the API tells it to wait. It
-// blocks until there is an answer or ctx ends.
+// Create returns the API's answer. It blocks until then or until ctx ends; TokenReviews ask
+// again where the API tells them to wait.
 func (r reviews[Spec, Status]) Create(ctx context.Context, ask Spec) (answer Status, err error) {
 	out, err := r.objects.Create(ctx, &review[Spec, Status]{Spec: ask})
 	if err == nil {

@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
+
+	"konnectivity/internal/wait"
 )
 
 const (
@@ -40,24 +42,17 @@ const (
 
 // ReleaseIdle returns memory to the system whenever the process becomes idle after
 // doing something, and now and then while it is idle and holds much, until ctx ends.
-// Go's runtime does so by itself, but takes minutes: a stack that grew in a handshake shrinks by half in each collection,
-// and an idle process collects only every two minutes.
+// Go's runtime does so by itself, but takes minutes: a stack that grew in a handshake
+// shrinks by half in each collection, and an idle process collects only every two minutes.
 func ReleaseIdle(ctx context.Context) {
-	tick := time.NewTicker(idleInterval)
-	defer tick.Stop()
 	began := readHeap()
 	d := idleDetector{cpu: CPUTime(), seen: began.allocated, heap: began}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if d.due(CPUTime(), readHeap()) {
-				release()
-				d.cpu = CPUTime() // the release's own use does not count
-			}
+	wait.Every(ctx, idleInterval, func() {
+		if d.due(CPUTime(), readHeap()) {
+			release()
+			d.cpu = CPUTime() // the release's own use does not count
 		}
-	}
+	})
 }
 
 // release collects twice: a stack shrinks by half in each collection, from the
