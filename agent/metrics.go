@@ -131,8 +131,8 @@ func (m *metrics) makeNew() {
 	m.stalled = prometheus.NewCounter(counterOpts("stalled_connections_total", "Number of connections over gRPC that were reset because their reader did not keep up."))
 }
 
-// figures are what is read at each scrape. What the two protocols hold for readers has the
-// names that the server has for it.
+// figures makes the metrics that are read at each scrape. The buffers of the two protocols
+// have the server's names.
 func (m *metrics) figures(opts Options) prometheus.Collector {
 	all := observe.NewFigures(MetricsPrefix, func() *metrics { return m })
 	all.Gauge("open_endpoint_connections", "Current number of open endpoint connections.", func(m *metrics) float64 { return float64(m.open.Load()) })

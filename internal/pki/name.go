@@ -3,15 +3,17 @@ package pki
 import (
 	"cmp"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"slices"
 	"strings"
 )
 
 // Name returns what to call the holder of a certificate: its common name, or
 // its whole subject if it has none.
-func Name(c *x509.Certificate) string {
-	return cmp.Or(c.Subject.CommonName, c.Subject.String())
-}
+func Name(c *x509.Certificate) string { return NameOf(c.Subject) }
+
+// NameOf is Name for a subject or an issuer.
+func NameOf(n pkix.Name) string { return cmp.Or(n.CommonName, n.String()) }
 
 // maxName is the longest name that DNS allows (RFC 1035 §2.3.4), maxLabel its
 // longest part.

@@ -121,7 +121,7 @@ func (c *Claims) grantsFor(cert *x509.Certificate) registry.Identifiers {
 	return grow(grow(registry.Identifiers{}, grants["*"]), grants[cert.Subject.CommonName])
 }
 
-// grow appends by to what was granted.
+// grow returns granted with the grants of by added.
 func grow(granted, by registry.Identifiers) registry.Identifiers {
 	return registry.Identifiers{
 		Addrs: append(granted.Addrs, by.Addrs...), Hosts: append(granted.Hosts, by.Hosts...), CIDRs: append(granted.CIDRs, by.CIDRs...),

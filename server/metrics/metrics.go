@@ -150,7 +150,7 @@ func (m *Server) own() {
 	m.access = m.histogram("access_review_duration_seconds", "Latency of SubjectAccessReview calls in seconds, by verdict: allowed, denied, unavailable.", prometheus.DefBuckets, "verdict")
 	m.reviews = m.histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
 	carried := observe.NewFigures(Prefix, func() *Server { return m })
-	carried.Add(prometheus.CounterValue, "forwarded_bytes_total", "Count of payload bytes carried, by direction.", func(_ *Server, tell observe.Tell) {
+	carried.Add(prometheus.CounterValue, "forwarded_bytes_total", "Count of payload bytes carried, by direction.", func(m *Server, tell observe.Tell) {
 		up, down := m.carried()
 		tell(float64(up), "to_destination")
 		tell(float64(down), "to_client")

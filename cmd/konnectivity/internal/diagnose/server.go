@@ -194,12 +194,8 @@ func (c *pathChecker) distrust(err error) (cause, hint string) {
 	if len(c.cas) > 0 {
 		trusted = names(c.cas) + " of " + c.opts.Sidecar.Files.CA
 	}
-	return fmt.Sprintf("it was issued by %s, which does not lead to %s", issuer(leaf), trusted),
+	return fmt.Sprintf("it was issued by %s, which does not lead to %s", pki.NameOf(leaf.Issuer), trusted),
 		"Give the CA that issued the server's certificate as --ca-cert-path; a CA of the same name but another key does not do."
-}
-
-func issuer(leaf *x509.Certificate) string {
-	return cmp.Or(leaf.Issuer.CommonName, leaf.Issuer.String())
 }
 
 const unknownCA = 48
@@ -230,7 +226,7 @@ func (c *pathChecker) failAlert(step string, err error) bool {
 	case !ok:
 		return c.fail(step, "the server ended it: "+err.Error(), "Look at the server's log.")
 	case number == unknownCA && c.source.Certificate() != nil:
-		return c.fail(step, "the server does not accept client certificates issued by "+issuer(c.source.Certificate().Leaf), words[1])
+		return c.fail(step, "the server does not accept client certificates issued by "+pki.NameOf(c.source.Certificate().Leaf.Issuer), words[1])
 	default:
 		return c.fail(step, words[0], words[1])
 	}
