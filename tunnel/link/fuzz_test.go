@@ -24,6 +24,9 @@ func FuzzMessages(f *testing.F) {
 	f.Add(openMsg{network: "tcp", address: "x:1", resume: &tunnel.Resume{Token: token, Window: 30 * time.Second}}.encode())
 	f.Add(openMsg{network: "tcp", address: "x:1", resume: &tunnel.Resume{
 		Token: token, Window: 30 * time.Second, Epoch: 7, Route: "12345678agent", Taken: 1 << 40, Bulk: true}}.encode())
+	attempt := openMsg{network: "tcp", address: "x:1", resume: &tunnel.Resume{Token: token, Window: 30 * time.Second, Attempt: 2}}.encode()
+	f.Add(attempt)
+	f.Add(appendField(attempt, 8, []byte{0, 0, 0, 7})) // an epoch too, which no encoder makes
 	f.Add(openedMsg{credit: 9, grant: tunnel.Grant{Window: 30 * time.Second, Route: "12345678agent", Taken: 1 << 40}}.encode())
 	f.Add(openedMsg{credit: initialWindow, local: "10.0.0.1:1", remote: "[::1]:2"}.encode())
 	f.Add(openedMsg{failure: tunnel.FailRefused, reason: "connection refused"}.encode())
@@ -106,18 +109,21 @@ func checkOpened(t *testing.T, b []byte) {
 	}
 }
 
-// canonical is r without what means nothing where nothing is resumed.
+// canonical is r without what means nothing: where nothing is resumed, most of it, and
+// else the attempt.
 func canonical(r *tunnel.Resume) tunnel.Resume {
 	if r == nil {
 		return tunnel.Resume{}
 	}
 	if !r.Again() {
-		return tunnel.Resume{Token: r.Token, Window: r.Window}
+		return tunnel.Resume{Token: r.Token, Window: r.Window, Attempt: r.Attempt}
 	}
 	if len(r.Route) > maxText {
 		panic("a route beyond its bound")
 	}
-	return *r
+	again := *r
+	again.Attempt = 0
+	return again
 }
 
 // onlyFailed is the reason, which a success has none of.
