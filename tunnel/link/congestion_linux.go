@@ -19,6 +19,8 @@ import (
 type congestion struct {
 	off     bool      // it is not BBR, or may not be begun anew
 	next    time.Time // when to look again
+	last    time.Time // when bulk was sent last
+	began   time.Time // when bulk began that goes on since
 	best    uint64    // rate that bulk had, bytes per second
 	startup startup
 }
@@ -27,9 +29,16 @@ const (
 	// startupGain is what BBR's gain exceeds only in STARTUP; 256 is 1.
 	startupGain = 2 * 256
 
-	// lookAtStart is how often to look at BBR in STARTUP: every two to four round
-	// trips on lines where it may stay there.
-	lookAtStart = 200 * time.Millisecond
+	// lookAtStart is how often to look while bulk begins, and at BBR in STARTUP: about
+	// every round trip on lines where it may stay there.
+	lookAtStart = 50 * time.Millisecond
+
+	// bulkStart is for how long bulk begins. BBR forgets what the line can do within
+	// ten of bulk's own round trips, or not at all.
+	bulkStart = 2 * time.Second
+
+	// bulkPause is the pause after which bulk begins.
+	bulkPause = time.Second
 )
 
 // mayRestart says whether this process may set a socket to BBR: else one that was
@@ -39,58 +48,90 @@ var mayRestart = sync.OnceValue(func() bool {
 	return slices.Contains(strings.Fields(string(allowed)), "bbr")
 })
 
-// due says whether it is time to look.
-func (c *congestion) due(now time.Time) bool { return !c.off && !now.Before(c.next) }
+// due takes in a turn of bulk, and says whether it is time to look.
+func (c *congestion) due(now time.Time) bool {
+	if now.Sub(c.last) >= bulkPause {
+		c.began, c.next = now, now
+	}
+	c.last = now
+	return !c.off && !now.Before(c.next)
+}
+
+// begins says whether bulk has begun only now.
+func (c *congestion) begins(now time.Time) bool { return now.Sub(c.began) < bulkStart }
 
 // look paces a BBR that does not end its STARTUP, and begins one anew that has
-// forgotten most of the rate that bulk had.
+// forgotten the rate that bulk had.
 func (c *congestion) look(fd uintptr, now time.Time) {
 	c.next = now.Add(lookEvery)
-	if name, err := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION); err != nil || name != "bbr" {
+	b, ok := askBBR(fd)
+	if !ok {
 		c.off = true
-		return
-	}
-	b, err := askBBR(fd)
-	if err != nil {
 		return
 	}
 	if rate, ok := c.startup.pace(b, now); ok {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, rate)
 	}
-	if b.starts {
+	if b.starts || c.begins(now) {
 		c.next = now.Add(lookAtStart)
-		return
 	}
-	if b.rate >= c.best/4 {
-		c.best = max(c.best-c.best/16, b.rate)
-		return
+	if !b.starts && c.forgot(b.rate, now) {
+		restart(fd)
 	}
-	c.best = 0
-	// Setting the same control again does nothing, so another is set between.
+}
+
+// forgot takes in BBR's rate after STARTUP, and says whether BBR is to begin anew: with
+// less than a quarter of the rate that bulk had, or half while bulk begins. Later, half
+// may be what an equal competitor leaves.
+func (c *congestion) forgot(rate uint64, now time.Time) bool {
+	least, kept := c.best/4, c.best-c.best/16
+	if c.begins(now) {
+		least, kept = c.best/2, c.best
+	}
+	if rate < least {
+		c.best = 0
+		return true
+	}
+	c.best = max(kept, rate)
+	return false
+}
+
+// restart begins BBR anew. Setting the same control again does nothing, so another is set
+// between.
+func restart(fd uintptr) {
 	for _, name := range []string{"reno", "bbr"} {
 		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, name)
 	}
 }
 
-// askBBR is what the kernel tells of BBR on a socket.
-func askBBR(fd uintptr) (b bbr, err error) {
-	model, err := unix.GetsockoptTCPCCBBRInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_CC_INFO)
-	if err != nil {
-		return b, err
+// bbrModel is what the kernel tells of BBR's model of the line, if a socket has BBR.
+func bbrModel(fd uintptr) (model *unix.TCPBBRInfo, ok bool) {
+	name, err := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	if err != nil || name != "bbr" {
+		return nil, false
 	}
+	model, err = unix.GetsockoptTCPCCBBRInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_CC_INFO)
+	return model, err == nil
+}
+
+// rateOf is the line's rate by that model, bytes per second.
+func rateOf(model *unix.TCPBBRInfo) uint64 {
+	return uint64(model.Bw_hi)<<32 | uint64(model.Bw_lo)
+}
+
+// askBBR is what the kernel tells of BBR on a socket, if it has BBR.
+func askBBR(fd uintptr) (b bbr, ok bool) {
+	model, ok := bbrModel(fd)
 	info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-	if err != nil {
-		return b, err
-	}
-	buffer, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
-	if err != nil {
-		return b, err
+	buffer, err2 := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
+	if !ok || err != nil || err2 != nil {
+		return b, false
 	}
 	return bbr{
 		full:     int(info.Unacked)*int(info.Snd_mss) >= buffer/fullPart,
 		starts:   model.Pacing_gain > startupGain,
-		rate:     uint64(model.Bw_hi)<<32 | uint64(model.Bw_lo),
+		rate:     rateOf(model),
 		rtt:      time.Duration(info.Rtt) * time.Microsecond,
 		leastRTT: time.Duration(model.Min_rtt) * time.Microsecond,
-	}, nil
+	}, true
 }

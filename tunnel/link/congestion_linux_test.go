@@ -10,6 +10,62 @@ import (
 	"konnectivity/internal/testutil"
 )
 
+// Bulk begins with its first turn after a pause, and for two seconds; meanwhile it is
+// looked at more often.
+func TestBulkBegins(t *testing.T) {
+	var c congestion
+	now := time.Now()
+	turn := func(after time.Duration) bool { now = now.Add(after); return c.due(now) }
+	if !turn(0) || !c.begins(now) {
+		t.Error("the first turn does not begin")
+	}
+	for range 3 {
+		c.next = now.Add(time.Hour)
+		if turn(bulkPause - 1) {
+			t.Error("looked at before its time")
+		}
+	}
+	if c.begins(now) {
+		t.Errorf("bulk still begins after %v", now.Sub(c.began))
+	}
+	if !turn(bulkPause) || !c.begins(now) {
+		t.Error("a turn after a pause does not begin")
+	}
+	c.off = true
+	if turn(time.Hour) {
+		t.Error("looked at, though it is not BBR")
+	}
+}
+
+// Once the rate has fallen below half of bulk's while bulk begins, or a quarter later,
+// BBR has forgotten it.
+func TestRateOfBulk(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		begins bool
+		best   uint64
+		rate   uint64
+		want   uint64 // best from then on; 0: BBR begins anew
+	}{
+		{"the first rate", true, 0, 1600, 1600},
+		{"a better one", true, 800, 1600, 1600},
+		{"half as bulk begins", true, 1600, 800, 1600},
+		{"less as bulk begins", true, 1600, 799, 0},
+		{"a quarter later", false, 1600, 400, 1500},
+		{"less later", false, 1600, 399, 0},
+		{"a better one later", false, 1600, 1700, 1700},
+	} {
+		now := time.Now()
+		bulk := congestion{best: c.best, began: now.Add(-bulkStart)}
+		if c.begins {
+			bulk.began = now
+		}
+		if forgot := bulk.forgot(c.rate, now); forgot != (c.want == 0) || bulk.best != c.want {
+			t.Errorf("%s: best %d, forgot %v, want %d", c.name, bulk.best, forgot, c.want)
+		}
+	}
+}
+
 // TestBBRThatForgotBulkBeginsAnew: only where the rate has fallen far below what
 // bulk had, and only bulk looks.
 func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
@@ -59,6 +115,14 @@ func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
 	look := func(size int) { c.next = time.Time{}; s.beforeTurn(size) }
 	if look(bulkTurn); starts() || c.best == 0 {
 		t.Errorf("bulk that goes well was begun anew; its rate is %d", c.best)
+	}
+	for since, want := range map[time.Duration]time.Duration{0: lookAtStart, bulkStart - 1: lookAtStart, bulkStart: lookEvery} {
+		now := time.Now()
+		c.began = now.Add(-since)
+		_ = s.raw.Control(func(fd uintptr) { c.look(fd, now) })
+		if next := c.next.Sub(now); next != want {
+			t.Errorf("%v after bulk began, the next look is after %v, want %v", since, next, want)
+		}
 	}
 	c.best = 1 << 50
 	if look(bulkTurn - 1); starts() {

@@ -17,7 +17,7 @@ type socket struct {
 }
 
 const (
-	// lookEvery is how often bulk looks at the line, but for BBR in STARTUP.
+	// lookEvery is how often bulk looks at the line, but for BBR (lookAtStart).
 	lookEvery = time.Second
 
 	// bulkTurn is the least turn of bulk.
