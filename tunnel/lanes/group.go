@@ -54,6 +54,7 @@ type lane struct {
 	bulk   int    // streams that were bulk at the last sample
 	placed int    // streams placed since then that stay, or are bulk
 	moved  uint64 // payload bytes carried by the last sample
+	sent   uint64 // and those of them that went from here
 	lost   uint64 // segments lost by the last sample
 	drains bool   // the peer wants no new streams on it
 	drops  bool   // this side wants none, and closes it once it is idle

@@ -22,9 +22,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // rig is a peer whose links carry connections to a place that takes everything, to
 // echo:1 or to hangs:1, which never answers.
 type rig struct {
-	t   *testing.T
-	mu  sync.Mutex
-	far []*link.Session // the peer's ends, in the order they were made
+	t     *testing.T
+	serve tunnel.Handler // in place of that, if set
+	mu    sync.Mutex
+	far   []*link.Session // the peer's ends, in the order they were made
 }
 
 // newGroup is a group of so many lanes, and its rig. It dials by the rig, if opt has
@@ -55,7 +56,7 @@ func (r *rig) link() *link.Session { return r.linkTo("x") }
 func (r *rig) linkTo(id string) *link.Session {
 	r.t.Helper()
 	a, b := net.Pipe()
-	hello := link.Hello{Role: link.RoleServer, ID: id, Features: []string{link.FeatureLanes}}
+	hello := link.Hello{Role: link.RoleServer, ID: id, Features: []string{link.FeatureLanes, link.FeatureResume}}
 	sink := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		if f.Address == "hangs:1" {
 			<-ctx.Done()
@@ -69,9 +70,13 @@ func (r *rig) linkTo(id string) *link.Session {
 		go func() { _, _ = io.Copy(to, far); _ = far.Close() }()
 		return tunnel.Wrap(near), nil
 	})
+	serve := r.serve
+	if serve == nil {
+		serve = &tunnel.Forwarder{Dialer: sink}
+	}
 	accepted := make(chan *link.Session)
 	go func() {
-		ses, err := link.Accept(context.Background(), b, link.Config{Hello: hello, Forwarder: &tunnel.Forwarder{Dialer: sink}})
+		ses, err := link.Accept(context.Background(), b, link.Config{Hello: hello, Forwarder: serve})
 		if err != nil {
 			r.t.Error(err)
 		}
@@ -232,13 +237,15 @@ func TestLanesThatDrain(t *testing.T) {
 }
 
 // lossy has each look at a group find segments lost, on a line of 50 ms.
-func lossy(g *Group) {
-	lost := uint64(0)
+func lossy(g *Group) { lossyAt(g, link.Line{RTT: 50 * time.Millisecond}) }
+
+// lossyAt has each look at a group find segments lost, on such a line.
+func lossyAt(g *Group, line link.Line) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.line = func(*link.Session) link.Line {
-		lost++
-		return link.Line{Lost: lost, RTT: 50 * time.Millisecond}
+		line.Lost++
+		return line
 	}
 }
 
@@ -305,6 +312,51 @@ func TestBulkAloneHasOneLane(t *testing.T) {
 			t.Fatalf("%d lanes for bulk and a small message", n)
 		}
 	})
+}
+
+// Bulk that fills a lossy line gets no lanes of its own, which would only keep more of it
+// waiting there; bulk that the send buffer holds up does.
+func TestBulkThatFillsItsLineHasOneLane(t *testing.T) {
+	const rtt = sampleEvery * (lossyTrip / (2 * bulkBytes)) // in which two streams send lossyTrip
+	for _, c := range []struct {
+		name     string
+		address  string
+		rtt      time.Duration
+		estimate uint64 // of the line, bytes per second
+		lanes    int
+	}{
+		{"fills the line", "example.test:80", rtt, 4 * bulkBytes, 1},
+		{"does not", "example.test:80", rtt, 8 * bulkBytes, 3},
+		{"on a line without an estimate", "example.test:80", rtt, 0, 3},
+		{"comes back", "echo:1", rtt / 2, 4 * bulkBytes, 3},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, g := newGroup(t, 1, Options{Max: 3})
+				lossyAt(g, link.Line{RTT: c.rtt, Rate: c.estimate})
+				var bulk []tunnel.Conn
+				for range 2 {
+					conn, err := g.Dial(t.Context(), tunnel.NewFlow("tcp", c.address))
+					if err != nil {
+						t.Fatal(err)
+					}
+					go func() { _, _ = io.Copy(io.Discard, conn) }()
+					bulk = append(bulk, conn)
+				}
+				r.wake(bulk[0])
+				time.Sleep(sampleEvery / 2) // not at the instant of a look
+				for range 10 {
+					for _, conn := range bulk {
+						carry(t, conn)
+					}
+					time.Sleep(sampleEvery)
+				}
+				if n := len(g.Sessions()); n != c.lanes {
+					t.Fatalf("%d lanes, want %d", n, c.lanes)
+				}
+			})
+		})
+	}
 }
 
 // full has a group find its lanes full, with what bulk carries in these tests.

@@ -11,6 +11,10 @@ const (
 	// sampleEvery is how often lanes are sampled while there is bulk.
 	sampleEvery = 500 * time.Millisecond
 
+	// firstSample is when bulk is sought for the first time. A lane that has just
+	// joined a single one waits for it.
+	firstSample = 100 * time.Millisecond
+
 	// bulkBytes is the least that bulk carries between two samples.
 	bulkBytes = 64 << 10
 
@@ -43,17 +47,14 @@ func (g *Group) grows() bool {
 
 // monitor samples the lanes as long as there is anything to decide.
 func (g *Group) monitor() {
-	ticker := time.NewTicker(sampleEvery)
-	defer ticker.Stop()
 	g.sample()
-	for {
-		select {
-		case <-g.ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	if !g.lasts(firstSample) {
+		return
+	}
+	_, first := g.sample()
+	g.clearFirst(first)
+	for g.lasts(sampleEvery) {
 		s, first := g.sample()
-		g.clearFirst(first)
 		add, drop, on := g.decide(time.Now(), s)
 		if !on {
 			return
@@ -62,34 +63,54 @@ func (g *Group) monitor() {
 			g.wg.Go(func() { _ = l.ses.Close() })
 		}
 		g.add(add)
+		g.clearFirst(first)
 	}
 }
 
-// sample samples every lane, and lists the bulk that is to leave the first one. After a
-// quiet time, the first sample of a stream has all that it carried meanwhile.
-func (g *Group) sample() (s sample, first []*link.Stream) {
+// lasts waits for d, and says whether the monitor is still wanted.
+func (g *Group) lasts(d time.Duration) bool {
+	select {
+	case <-g.ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+// carried is what carried something on the first lane since the last sample.
+type carried struct {
+	bulk  []*link.Stream
+	small int // streams
+}
+
+// sample samples every lane. After a quiet time, the first sample of a stream has all that
+// it carried meanwhile.
+func (g *Group) sample() (s sample, first carried) {
 	g.mu.Lock()
 	lanes, lineOf := slices.Clone(g.lanes), g.line
 	g.mu.Unlock()
-	past := max(time.Since(g.sampled), sampleEvery) // more after lanes were added
+	past := max(time.Since(g.sampled), sampleEvery).Seconds() // more after lanes were added
 	g.sampled = time.Now()
 	for i, l := range lanes {
-		moved, line := l.ses.Moved(), lineOf(l.ses)
+		line := lineOf(l.ses)
+		sent, moved := l.ses.Moved()
 		var bulk []*link.Stream
 		small := 0
 		if moved-l.moved >= bulkBytes {
 			bulk, small = l.ses.Bulk(bulkBytes)
 		}
 		if i == 0 {
-			first, s.held = bulk[:leaving(len(bulk), small, len(lanes))], len(bulk) > 0 && small > 0
+			first, s.held = carried{bulk, small}, len(bulk) > 0 && small > 0
 		}
 		s.bulk += len(bulk)
 		s.lost = s.lost || line.Lost > l.lost
-		s.rate = max(s.rate, uint64(float64(moved-l.moved)/past.Seconds()))
+		if rate := uint64(float64(moved-l.moved) / past); rate >= s.rate {
+			s.rate, s.fills = rate, fills(rate, uint64(float64(sent-l.sent)/past), line.Rate)
+		}
 		if s.rtt == 0 || line.RTT > 0 && line.RTT < s.rtt {
 			s.rtt = line.RTT
 		}
-		l.moved, l.lost = moved, line.Lost // owned by the monitor
+		l.moved, l.sent, l.lost = moved, sent, line.Lost // owned by the monitor
 		g.mu.Lock()
 		l.bulk, l.placed = len(bulk), 0
 		g.mu.Unlock()
@@ -98,13 +119,17 @@ func (g *Group) sample() (s sample, first []*link.Stream) {
 }
 
 // clearFirst moves bulk from the first lane to others, if there are any.
-func (g *Group) clearFirst(bulk []*link.Stream) {
+func (g *Group) clearFirst(first carried) {
 	g.mu.Lock()
-	others := slices.ContainsFunc(g.lanes[min(1, len(g.lanes)):], func(l *lane) bool { return !l.drains && !l.drops })
+	lanes := len(g.lanes)
+	others := slices.ContainsFunc(g.lanes[min(1, lanes):], func(l *lane) bool { return !l.drains && !l.drops })
 	g.mu.Unlock()
+	if !others {
+		return
+	}
 	moving := 0
-	for _, st := range bulk {
-		if others && st.AskMove() {
+	for _, st := range first.bulk[:leaving(len(first.bulk), first.small, lanes)] {
+		if st.AskMove() {
 			moving++
 		}
 	}

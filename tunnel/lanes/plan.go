@@ -25,12 +25,17 @@ const (
 	// line is a lossy one, and not a queue that overflows as a transfer begins.
 	lostSamples = 3
 
+	// fullSamples is how many samples in a row must find a lane full: one that comes
+	// late, or as a transfer ramps up, may err.
+	fullSamples = 2
+
 	// fullTrip is what a lane carries in a round trip at least that is limited by its
 	// send buffer: of the 4 MiB that Linux allows by default, 2.4 to 2.9 MB are payload.
 	fullTrip = 2 << 20
 
 	// lossyTrip is the same where segments are lost: the bytes behind a lost segment
-	// stay in the buffer until it has been sent again.
+	// stay in the buffer until it has been sent again. What the line carries may be as
+	// much, and then more lanes only keep more of it waiting there.
 	lossyTrip = 1 << 20
 
 	// fastRate is what a lane carries at least, in bytes per second, that may be
@@ -40,7 +45,8 @@ const (
 	// fewCores is on how many that core is not one of many.
 	fewCores = 3
 
-	// keepFor is how long lanes are kept without bulk.
+	// keepFor is how long lanes are kept without bulk, and how long a line counts as
+	// lossy.
 	keepFor = 45 * time.Second
 )
 
@@ -54,17 +60,26 @@ func CheckMax(n int) error {
 
 // sample describes all lanes together since the sample before.
 type sample struct {
-	bulk int           // streams that were bulk
-	held bool          // others carried something beside bulk on the first lane
-	lost bool          // segments were lost since
-	rate uint64        // bytes per second, of the lane that carried most
-	rtt  time.Duration // shortest of all lanes; 0: unknown
+	bulk  int           // streams that were bulk
+	held  bool          // others carried something beside bulk on the first lane
+	lost  bool          // segments were lost since
+	rate  uint64        // bytes per second, of the lane that carried most
+	fills bool          // what this side sent on that lane is what its line carries
+	rtt   time.Duration // shortest of all lanes; 0: unknown
 }
 
 // full says whether a lane had as much under way as a socket can send.
 func (s sample) full() bool {
 	trip := float64(s.rate) * s.rtt.Seconds()
-	return s.rtt >= far && (trip >= fullTrip || s.lost && trip >= lossyTrip)
+	return s.rtt >= far && (trip >= fullTrip || s.lost && !s.fills && trip >= lossyTrip)
+}
+
+// fills says whether what a lane sent is at least three quarters of what its line carries,
+// by an estimate of the sender (0: unknown), which tells nothing where the lane has mostly
+// received. All are bytes per second; rate is of both directions. What does not fill the
+// line waits for lost segments: the estimate is of the rounds without.
+func fills(rate, sent, estimate uint64) bool {
+	return estimate > 0 && sent > rate/2 && sent >= estimate-estimate/4
 }
 
 // fast says whether a lane may have had all that its core can do.
@@ -90,10 +105,12 @@ func (s sample) lanes(cores int) int {
 type plan struct {
 	max, cores int
 
-	want int       // lanes; 0: as 1
-	lost int       // samples in a row with lost segments
-	bad  int       // samples in a row with bulk on a line where lanes may help
-	bulk time.Time // of the last sample with bulk
+	want  int       // lanes; 0: as 1
+	lost  int       // samples in a row with lost segments
+	bad   int       // samples in a row with bulk on a line where lanes may help
+	full  int       // samples in a row that found a lane full
+	lossy time.Time // of the last sample that had the line count as lossy
+	bulk  time.Time // of the last sample with bulk
 }
 
 // update takes in a sample and returns how many lanes there should be, at least 1.
@@ -103,10 +120,10 @@ func (p *plan) update(now time.Time, s sample) int {
 	}
 	if !s.lost || s.bulk == 0 {
 		p.lost = 0
-	} else {
-		p.lost++
+	} else if p.lost++; p.lost >= lostSamples {
+		p.lossy = now
 	}
-	s.lost = p.lost >= lostSamples
+	s.lost = now.Sub(p.lossy) < keepFor
 	switch {
 	case s.bulk == 0:
 		p.bad = 0
@@ -117,7 +134,11 @@ func (p *plan) update(now time.Time, s sample) int {
 		p.bad = 0
 	}
 	p.bulk = now
-	if p.bad >= badSamples {
+	full := s.full()
+	if p.full++; !full {
+		p.full = 0
+	}
+	if p.bad >= badSamples && (!full || p.full >= fullSamples) {
 		p.want = max(p.want, min(s.lanes(p.cores), p.max))
 	}
 	return max(p.want, 1)

@@ -40,18 +40,25 @@ func TestPlan(t *testing.T) {
 		{"small beside much of it", 8, lossy(with(bad, func(s *sample) { s.bulk = 8 }), 2)},
 		{"bulk on a full lane", 8, twice(full, 4)},
 		{"more of it than lanes", 3, twice(full, 3)},
-		{"first the one, then the other", 8, append(lossy(bad, 2), step{time.Second, full, 4}, step{time.Second, bad, 4})},
+		{"first the one, then the other", 8, append(lossy(bad, 2), step{time.Second, full, 2}, step{time.Second, full, 4}, step{time.Second, bad, 4})},
+		{"full for one look at a time", 8, append(lossy(bad, 2), step{time.Second, full, 2}, step{time.Second, bad, 2}, step{time.Second, full, 2})},
 		{"not quite full", 8, twice(with(full, func(s *sample) { s.rate-- }), 1)},
 		{"full for a line that loses segments", 8, lossy(with(full, func(s *sample) { s.rate, s.lost = 20*lossyTrip, true }), 4)},
 		{"not quite", 8, lossy(with(full, func(s *sample) { s.rate, s.lost = 20*lossyTrip-1, true }), 1)},
+		{"fills a line that loses segments", 8, lossy(with(full, func(s *sample) { s.rate, s.lost, s.fills = 20*lossyTrip, true, true }), 1)},
+		{"fills it beside small", 8, lossy(with(bad, func(s *sample) { s.bulk, s.rate, s.fills = 8, 20*lossyTrip, true }), 2)},
+		{"fills it, and the send buffer", 8, twice(with(full, func(s *sample) { s.lost, s.fills = true, true }), 4)},
 		{"full, and alone", 8, twice(with(full, func(s *sample) { s.bulk = 1 }), 1)},
 		{"full and near", 8, twice(with(full, func(s *sample) { s.rtt = 4 * ms }), 1)},
 		{"switched off", 1, lossy(bad, 1)},
 		{"no loss", 4, lossy(with(bad, func(s *sample) { s.lost = false }), 1)},
-		{"a look without loss in between", 4, append(append(after(lostSamples-1, bad, 1), step{time.Second, with(bad, func(s *sample) { s.lost = false }), 1}), lossy(bad, 2)...)},
+		{"a look without loss in between", 4, append(append(after(lostSamples-2, bad, 1), step{time.Second, with(bad, func(s *sample) { s.lost = false }), 1}), lossy(bad, 2)...)},
+		{"a look without loss on a lossy line", 4, append(after(lostSamples-1, bad, 1), step{time.Second, with(bad, func(s *sample) { s.lost = false }), 2})},
+		{"known to be lossy", 4, append(after(lostSamples-1, with(bad, func(s *sample) { s.held = false }), 1), step{keepFor - time.Second, idle, 1}, step{0, bad, 1}, step{time.Second - 1, bad, 2})},
+		{"known no longer", 4, append(after(lostSamples-1, with(bad, func(s *sample) { s.held = false }), 1), step{keepFor, idle, 1}, step{0, bad, 1}, step{1, bad, 1}, step{1, bad, 1}, step{1, bad, 2})},
 		{"bulk alone", 4, append(lossy(with(bad, func(s *sample) { s.held = false }), 1), step{time.Second, bad, 2})},
 		{"near", 4, lossy(with(bad, func(s *sample) { s.rtt = 4 * ms }), 1)},
-		{"a pause in between", 4, append(append(after(lostSamples-1, bad, 1), step{time.Second, idle, 1}), lossy(bad, 2)...)},
+		{"a pause in between", 4, append(append(after(lostSamples-2, bad, 1), step{time.Second, idle, 1}), lossy(bad, 2)...)},
 		{"gone after bulk", 4, append(append(lossy(bad, 2), step{keepFor - 1, idle, 2}, step{1, idle, 1}), lossy(bad, 2)...)},
 		{"gone without a look meanwhile", 4, append(lossy(bad, 2), step{keepFor, with(bad, func(s *sample) { s.lost = false }), 1})},
 		{"kept by bulk without loss", 4, append(lossy(bad, 2), step{keepFor - 1, with(bad, func(s *sample) { s.lost = false }), 2}, step{keepFor - 1, idle, 2})},
@@ -66,6 +73,27 @@ func TestPlan(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A lane that sends three quarters of what its line carries fills it.
+func TestFills(t *testing.T) {
+	for _, c := range []struct {
+		name                 string
+		rate, sent, estimate uint64
+		want                 bool
+	}{
+		{"all of it", 100, 100, 100, true},
+		{"three quarters", 75, 75, 100, true},
+		{"less", 74, 74, 100, false},
+		{"more than the estimate", 100, 100, 50, true},
+		{"unknown", 100, 100, 0, false},
+		{"received, with an estimate of acknowledgements", 100, 1, 1, false},
+		{"half received", 100, 50, 10, false},
+	} {
+		if got := fills(c.rate, c.sent, c.estimate); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
 	}
 }
 

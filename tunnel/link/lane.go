@@ -9,11 +9,11 @@ const FeatureLanes = "lanes"
 // Lanes says whether both sides take part in lanes (§10).
 func (ses *Session) Lanes() bool { return ses.lanes }
 
-// Moved returns the payload bytes that came and went so far.
-func (ses *Session) Moved() uint64 {
+// Moved returns the payload bytes that went so far, and those of both directions.
+func (ses *Session) Moved() (sent, all uint64) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	return ses.count.moved()
+	return ses.count.sent, ses.count.moved()
 }
 
 // alarm calls wake once the link has carried a number of bytes.
@@ -153,6 +153,10 @@ type Line struct {
 	// was sent earlier. Only whether it grows says anything.
 	Lost uint64
 	RTT  time.Duration // the least of the last minutes; 0: unknown
+
+	// Rate is what the connection can carry from this side, bytes per second, by
+	// BBR's estimate. It is 0 if another congestion control is in use.
+	Rate uint64
 }
 
 // Line asks the kernel; what it cannot tell is zero.

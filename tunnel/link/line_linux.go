@@ -20,6 +20,9 @@ func lineOf(conn net.Conn) (l Line) {
 			}
 			l.Lost = uint64(info.Total_retrans) + uint64(info.Rcv_ooopack)
 		}
+		if model, ok := bbrModel(fd); ok {
+			l.Rate = rateOf(model)
+		}
 	})
 	return l
 }
