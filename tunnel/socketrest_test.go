@@ -160,8 +160,8 @@ func TestSocketsAreSeizedAtAnyMoment(t *testing.T) {
 	}
 }
 
-// A socket that rests takes the stack that a goroutine begins with, and that is all of its
-// connection's.
+// A socket that rests takes the stack that a goroutine begins with, 2 KiB, and that is all of
+// its connection's. One that has grown takes 4 KiB.
 func TestSocketsRestOnSmallStacks(t *testing.T) {
 	if !testutil.ExactMemory {
 		t.Skip("the race detector needs more stack")
@@ -172,7 +172,7 @@ func TestSocketsRestOnSmallStacks(t *testing.T) {
 	for range relays {
 		startRestful(t, t.Context()).pass(t)
 	}
-	testutil.Eventually(t, "sockets rest on 3 KiB each", func() bool { return (testutil.Stacks()-before)/(2*relays) < 3<<10 })
+	testutil.Eventually(t, "sockets rest on 3.5 KiB each", func() bool { return (testutil.Stacks()-before)/(2*relays) < 7<<9 })
 }
 
 // A wait or rest that begins as the socket is seized does not begin.

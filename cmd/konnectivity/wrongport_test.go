@@ -50,7 +50,14 @@ func TestDialIdentifiesWrongPort(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			start := time.Now()
-			status, _, stderr := dial(strings.NewReader(""), append(l.tlsArgs(), "--via="+c.way, "--timeout=5m", "a.test:1")...)
+			var status int
+			var stderr string
+			for range 3 { // each probe has a second, which a busy machine may need
+				status, _, stderr = dial(strings.NewReader(""), append(l.tlsArgs(), "--via="+c.way, "--timeout=5m", "a.test:1")...)
+				if strings.Contains(stderr, c.says) {
+					break
+				}
+			}
 			if status != 1 || !strings.Contains(stderr, c.says) || strings.Count(stderr, "\n") != 1 {
 				t.Errorf("%d %q, want %q", status, stderr, c.says)
 			}

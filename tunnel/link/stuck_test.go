@@ -81,7 +81,7 @@ func TestNothingHangsOnAFullSocket(t *testing.T) {
 func TestDeadLinkIsOverAtOnce(t *testing.T) {
 	noLeaks(t)
 	near, far := tlsPair(t)
-	r := newRig(t, near, far, true, link.Config{PingInterval: 100 * time.Millisecond, DeadAfter: time.Second})
+	r := newRig(t, near, far, true, link.Config{PingInterval: 100 * time.Millisecond, DeadAfter: 5 * time.Second})
 	id, conn := r.dialed()
 	r.send(frame{tCredit, 0, id, u64(1 << 40)})
 	written := make(chan struct{})
