@@ -189,8 +189,9 @@ func TestServersTellTheirState(t *testing.T) {
 	for patience := time.Second; ; patience *= 4 { // a busy machine takes longer to answer
 		got = nil
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		for _, m := range r.peering.others(ctx) {
+		members := r.peering.others(ctx)
+		cancel()
+		for _, m := range members {
 			text := m.ID + " " + m.Error
 			if m.State != nil {
 				text = fmt.Sprintf("%s: ready %v, %v", m.ID, m.State.Status.Ready, m.State.Status.Peers)

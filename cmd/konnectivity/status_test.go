@@ -71,7 +71,7 @@ func TestStatusOfALargeProcessIsBounded(t *testing.T) {
 		view status.View
 		most int // bytes
 	}{
-		{"table", status.View{Limit: 10}, 16 << 10}, // first, since it has the last minute's failures
+		{"table", status.View{Limit: 10}, 16 << 10}, // first: the failures that it shows are forgotten after a minute
 		{"json", status.View{Limit: 10, JSON: true}, 64 << 10},
 		{"as many as goes", status.View{Limit: 1000, JSON: true}, 4 << 20},
 		{"filtered", status.View{Limit: 10, JSON: true, Filter: "service-77."}, 16 << 10},

@@ -23,10 +23,7 @@ func (g *Group) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 func (g *Group) pick(f *tunnel.Flow) (l *lane, others bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	loads := make([]load, len(g.lanes))
-	for i, l := range g.lanes {
-		loads[i] = load{bulk: l.bulk + l.placed, gone: tunnel.Closed(l.ses.Done()), leaves: l.drains || l.drops}
-	}
+	loads := g.loadsLocked()
 	i, moves := place(loads), f.Resume != nil && f.Resume.Bulk
 	if moves {
 		i = placeBulk(loads)
@@ -42,4 +39,13 @@ func (g *Group) pick(f *tunnel.Flow) (l *lane, others bool) {
 	default:
 		return g.last, false
 	}
+}
+
+// loadsLocked describes the lanes, in their order.
+func (g *Group) loadsLocked() []load {
+	loads := make([]load, len(g.lanes))
+	for i, l := range g.lanes {
+		loads[i] = load{bulk: l.bulk + l.placed, gone: tunnel.Closed(l.ses.Done()), leaves: l.drains || l.drops}
+	}
+	return loads
 }

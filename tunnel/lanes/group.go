@@ -48,7 +48,8 @@ type Group struct {
 	notUntil time.Time     // when the next attempt may be made
 }
 
-// lane is one link of a Group. Group.mu guards it.
+// lane is one link of a Group. Group.mu guards it, but for moved, sent and lost, which only
+// the monitor uses.
 type lane struct {
 	ses    *link.Session
 	bulk   int    // streams that were bulk at the last sample

@@ -11,8 +11,8 @@ const (
 	// sampleEvery is how often lanes are sampled while there is bulk.
 	sampleEvery = 500 * time.Millisecond
 
-	// firstSample is when bulk is sought for the first time. A lane that has just
-	// joined a single one waits for it.
+	// firstSample is how long after its start the monitor looks for bulk that is to move.
+	// A server's monitor starts as the second lane joins.
 	firstSample = 100 * time.Millisecond
 
 	// bulkBytes is the least that bulk carries between two samples.
@@ -51,10 +51,10 @@ func (g *Group) monitor() {
 	if !g.lasts(firstSample) {
 		return
 	}
-	_, first := g.sample()
-	g.clearFirst(first)
+	_, seen := g.sample()
+	g.spread(seen)
 	for g.lasts(sampleEvery) {
-		s, first := g.sample()
+		s, seen := g.sample()
 		add, drop, on := g.decide(time.Now(), s)
 		if !on {
 			return
@@ -62,8 +62,11 @@ func (g *Group) monitor() {
 		for _, l := range drop {
 			g.wg.Go(func() { _ = l.ses.Close() })
 		}
-		g.add(add)
-		g.clearFirst(first)
+		g.spread(seen)
+		if add > 0 {
+			g.add(add)
+			g.spread(seen)
+		}
 	}
 }
 
@@ -77,15 +80,16 @@ func (g *Group) lasts(d time.Duration) bool {
 	}
 }
 
-// carried is what carried something on the first lane since the last sample.
+// carried is what carried something on a lane since the last sample.
 type carried struct {
+	on    *lane
 	bulk  []*link.Stream
 	small int // streams
 }
 
 // sample samples every lane. After a quiet time, the first sample of a stream has all that
 // it carried meanwhile.
-func (g *Group) sample() (s sample, first carried) {
+func (g *Group) sample() (s sample, seen []carried) {
 	g.mu.Lock()
 	lanes, lineOf := slices.Clone(g.lanes), g.line
 	g.mu.Unlock()
@@ -94,15 +98,13 @@ func (g *Group) sample() (s sample, first carried) {
 	for i, l := range lanes {
 		line := lineOf(l.ses)
 		sent, moved := l.ses.Moved()
-		var bulk []*link.Stream
-		small := 0
+		c := carried{on: l}
 		if moved-l.moved >= bulkBytes {
-			bulk, small = l.ses.Bulk(bulkBytes)
+			c.bulk, c.small = l.ses.Bulk(bulkBytes)
 		}
-		if i == 0 {
-			first, s.held = carried{bulk, small}, len(bulk) > 0 && small > 0
-		}
-		s.bulk += len(bulk)
+		seen = append(seen, c)
+		s.held = s.held || i == 0 && len(c.bulk) > 0 && c.small > 0
+		s.bulk += len(c.bulk)
 		s.lost = s.lost || line.Lost > l.lost
 		if rate := uint64(float64(moved-l.moved) / past); rate >= s.rate {
 			s.rate, s.fills = rate, fills(rate, uint64(float64(sent-l.sent)/past), line.Rate)
@@ -110,33 +112,38 @@ func (g *Group) sample() (s sample, first carried) {
 		if s.rtt == 0 || line.RTT > 0 && line.RTT < s.rtt {
 			s.rtt = line.RTT
 		}
-		l.moved, l.sent, l.lost = moved, sent, line.Lost // owned by the monitor
+		l.moved, l.sent, l.lost = moved, sent, line.Lost
 		g.mu.Lock()
-		l.bulk, l.placed = len(bulk), 0
+		l.bulk, l.placed = len(c.bulk), 0
 		g.mu.Unlock()
 	}
-	return s, first
+	return s, seen
 }
 
-// clearFirst moves bulk from the first lane to others, if there are any.
-func (g *Group) clearFirst(first carried) {
+// spread moves bulk off the first lane to others, if there are any, and evens it out among
+// these.
+func (g *Group) spread(seen []carried) {
 	g.mu.Lock()
-	lanes := len(g.lanes)
-	others := slices.ContainsFunc(g.lanes[min(1, lanes):], func(l *lane) bool { return !l.drains && !l.drops })
-	g.mu.Unlock()
-	if !others {
-		return
+	counts, others := make([]amount, len(seen)), 0
+	for i, c := range seen {
+		counts[i] = amount{bulk: len(c.bulk), small: c.small, first: len(g.lanes) > 0 && c.on == g.lanes[0]}
 	}
-	moving := 0
-	for _, st := range first.bulk[:leaving(len(first.bulk), first.small, lanes)] {
-		if st.AskMove() {
-			moving++
+	for _, l := range g.loadsLocked()[min(1, len(g.lanes)):] {
+		if !l.gone && !l.leaves {
+			others++
 		}
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.lanes) > 0 {
-		g.lanes[0].bulk -= min(moving, g.lanes[0].bulk)
+	g.mu.Unlock()
+	for i, n := range leaving(counts, others) {
+		moving := 0
+		for _, st := range seen[i].bulk[:n] {
+			if st.AskMove() {
+				moving++
+			}
+		}
+		g.mu.Lock()
+		seen[i].on.bulk -= min(moving, seen[i].on.bulk)
+		g.mu.Unlock()
 	}
 }
 

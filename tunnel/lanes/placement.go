@@ -39,15 +39,41 @@ func placeBulk(lanes []load) int {
 	return place(lanes)
 }
 
-// leaving returns how many of the first lane's bulk streams move elsewhere: none if a
-// stream is alone there, all if they hold up small ones, and otherwise all but one if
-// there is one for each lane.
-func leaving(bulk, small, lanes int) int {
-	switch {
-	case bulk+small < 2:
-		return 0
-	case small == 0 && bulk >= lanes:
-		return bulk - 1
+// amount is what carried something on a lane.
+type amount struct {
+	bulk, small int // streams
+	first       bool
+}
+
+// leaving returns how many bulk streams leave each lane, where so many others than the first
+// take some. Of the first lane's, that is none if a stream is alone there, all if they hold
+// up small ones, and otherwise all but one if there is one for each lane. Another lane keeps
+// its equal part.
+func leaving(lanes []amount, others int) []int {
+	leave := make([]int, len(lanes))
+	if others == 0 {
+		return leave
 	}
-	return bulk
+	part := others - 1 // rounds up
+	for i, l := range lanes {
+		switch {
+		case !l.first:
+			part += l.bulk
+			continue
+		case l.bulk+l.small < 2:
+			continue
+		case l.small == 0 && l.bulk > others:
+			leave[i] = l.bulk - 1
+		default:
+			leave[i] = l.bulk
+		}
+		part += leave[i]
+	}
+	part /= others
+	for i, l := range lanes {
+		if !l.first {
+			leave[i] = max(0, l.bulk-part)
+		}
+	}
+	return leave
 }

@@ -25,17 +25,13 @@ const (
 	// line is a lossy one, and not a queue that overflows as a transfer begins.
 	lostSamples = 3
 
-	// fullSamples is how many samples in a row must find a lane full: one that comes
-	// late, or as a transfer ramps up, may err.
-	fullSamples = 2
-
 	// fullTrip is what a lane carries in a round trip at least that is limited by its
 	// send buffer: of the 4 MiB that Linux allows by default, 2.4 to 2.9 MB are payload.
 	fullTrip = 2 << 20
 
 	// lossyTrip is the same where segments are lost: the bytes behind a lost segment
-	// stay in the buffer until it has been sent again. What the line carries may be as
-	// much, and then more lanes only keep more of it waiting there.
+	// stay in the buffer until it has been sent again. The line itself may carry no
+	// more, and more lanes would only lengthen its queue.
 	lossyTrip = 1 << 20
 
 	// fastRate is what a lane carries at least, in bytes per second, that may be
@@ -75,11 +71,12 @@ func (s sample) full() bool {
 }
 
 // fills says whether what a lane sent is at least three quarters of what its line carries,
-// by an estimate of the sender (0: unknown), which tells nothing where the lane has mostly
-// received. All are bytes per second; rate is of both directions. What does not fill the
-// line waits for lost segments: the estimate is of the rounds without.
+// by an estimate of the sender. All are bytes per second; rate is of both directions. BBR
+// estimates by the rounds in which nothing waited for a lost segment, so a lane that sends
+// much less has waited. The estimate tells nothing where the lane has mostly received, or
+// sent twice as much: BBR has begun anew (0: it is unknown).
 func fills(rate, sent, estimate uint64) bool {
-	return estimate > 0 && sent > rate/2 && sent >= estimate-estimate/4
+	return sent > rate/2 && sent >= estimate-estimate/4 && sent <= 2*estimate
 }
 
 // fast says whether a lane may have had all that its core can do.
@@ -87,11 +84,12 @@ func (s sample) fast(cores int) bool { return cores > fewCores && s.rate >= fast
 
 // lanes is how many would serve what the sample saw, on so many cores: one for each
 // bulk stream and one for the small where one connection cannot carry more, and two
-// where lost segments of bulk hold up the small. A stream that is alone stays, since
-// it loses rate when it moves.
-func (s sample) lanes(cores int) int {
+// where lost segments of bulk hold up the small. A lane is full if the sample before
+// found that, too: one of a transfer that ramps up may err. A stream that is alone stays,
+// since it loses rate when it moves.
+func (s sample) lanes(cores int, full bool) int {
 	switch {
-	case s.bulk > 1 && s.full():
+	case s.bulk > 1 && full:
 		return 1 + s.bulk
 	case s.bulk > 1 && s.fast(cores):
 		return min(1+s.bulk, cores/2)
@@ -108,7 +106,7 @@ type plan struct {
 	want  int       // lanes; 0: as 1
 	lost  int       // samples in a row with lost segments
 	bad   int       // samples in a row with bulk on a line where lanes may help
-	full  int       // samples in a row that found a lane full
+	full  bool      // the last sample found a lane full
 	lossy time.Time // of the last sample that had the line count as lossy
 	bulk  time.Time // of the last sample with bulk
 }
@@ -124,22 +122,20 @@ func (p *plan) update(now time.Time, s sample) int {
 		p.lossy = now
 	}
 	s.lost = now.Sub(p.lossy) < keepFor
+	wasFull := p.full
+	p.full = s.full()
 	switch {
 	case s.bulk == 0:
 		p.bad = 0
 		return max(p.want, 1)
-	case s.lost || s.full() || s.fast(p.cores):
+	case s.lost || p.full || s.fast(p.cores):
 		p.bad++
 	default:
 		p.bad = 0
 	}
 	p.bulk = now
-	full := s.full()
-	if p.full++; !full {
-		p.full = 0
-	}
-	if p.bad >= badSamples && (!full || p.full >= fullSamples) {
-		p.want = max(p.want, min(s.lanes(p.cores), p.max))
+	if p.bad >= badSamples {
+		p.want = max(p.want, min(s.lanes(p.cores, wasFull && p.full), p.max))
 	}
 	return max(p.want, 1)
 }

@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -86,7 +87,8 @@ func TestFills(t *testing.T) {
 		{"all of it", 100, 100, 100, true},
 		{"three quarters", 75, 75, 100, true},
 		{"less", 74, 74, 100, false},
-		{"more than the estimate", 100, 100, 50, true},
+		{"twice the estimate", 100, 100, 50, true},
+		{"more", 101, 101, 50, false},
 		{"unknown", 100, 100, 0, false},
 		{"received, with an estimate of acknowledgements", 100, 1, 1, false},
 		{"half received", 100, 50, 10, false},
@@ -101,7 +103,7 @@ func TestFills(t *testing.T) {
 func TestFastOnFewCores(t *testing.T) {
 	fast := sample{bulk: 8, rate: fastRate}
 	for cores, want := range map[int]int{1: 1, 2: 1, 3: 1, 4: 2, 16: 8, 64: 9} {
-		if n := fast.lanes(cores); n != want {
+		if n := fast.lanes(cores, false); n != want {
 			t.Errorf("%d lanes on %d cores, want %d", n, cores, want)
 		}
 	}
@@ -149,19 +151,37 @@ func TestPlaceBulk(t *testing.T) {
 }
 
 func TestLeaving(t *testing.T) {
-	for _, c := range []struct{ bulk, small, lanes, want int }{
-		{0, 0, 2, 0},
-		{0, 5, 2, 0},
-		{1, 0, 2, 0}, // alone
-		{1, 1, 2, 1},
-		{2, 1, 2, 2},
-		{2, 0, 2, 1}, // one for each lane
-		{2, 0, 3, 2}, // the others have room
-		{8, 0, 8, 7},
-		{8, 1, 8, 8},
+	for _, c := range []struct {
+		first  amount
+		bulk   []int // of the other lanes
+		others int
+		want   []int
+	}{
+		{amount{}, []int{0}, 1, []int{0, 0}},
+		{amount{small: 5}, []int{0}, 1, []int{0, 0}},
+		{amount{bulk: 1}, []int{0}, 1, []int{0, 0}}, // alone
+		{amount{bulk: 1, small: 1}, []int{0}, 1, []int{1, 0}},
+		{amount{bulk: 2, small: 1}, []int{0}, 1, []int{2, 0}},
+		{amount{bulk: 2}, []int{0}, 1, []int{1, 0}},       // one for each lane
+		{amount{bulk: 2}, []int{0, 0}, 2, []int{2, 0, 0}}, // the others have room
+		{amount{bulk: 8}, make([]int, 7), 7, []int{7, 0, 0, 0, 0, 0, 0, 0}},
+		{amount{bulk: 8, small: 1}, make([]int, 7), 7, []int{8, 0, 0, 0, 0, 0, 0, 0}},
+		{amount{bulk: 8, small: 1}, []int{0}, 0, []int{0, 0}}, // the other takes none
+		{amount{bulk: 8, small: 1}, nil, 1, []int{8}},         // it has joined since
+		{amount{}, []int{5}, 1, []int{0, 0}},
+		{amount{}, []int{5}, 4, []int{0, 3}}, // three have joined since
+		{amount{}, []int{5, 0, 0}, 3, []int{0, 3, 0, 0}},
+		{amount{}, []int{2, 1, 2}, 3, []int{0, 0, 0, 0}},
+		{amount{bulk: 3, small: 1}, []int{3, 0}, 2, []int{3, 0, 0}}, // which go to the lane that has none
+		{amount{}, []int{2, 0, 0, 0, 0, 0, 0}, 7, []int{0, 1, 0, 0, 0, 0, 0, 0}},
 	} {
-		if n := leaving(c.bulk, c.small, c.lanes); n != c.want {
-			t.Errorf("%+v: %d", c, n)
+		c.first.first = true
+		lanes := []amount{c.first}
+		for _, n := range c.bulk {
+			lanes = append(lanes, amount{bulk: n, small: 9})
+		}
+		if got := leaving(lanes, c.others); !slices.Equal(got, c.want) {
+			t.Errorf("%v and %v of %d: %v leave, want %v", c.first, c.bulk, c.others, got, c.want)
 		}
 	}
 }

@@ -190,8 +190,8 @@ func TestRealClientGetsAllThenEOF(t *testing.T) {
 	})
 }
 
-// The real client's Close is full, but what it wrote before arrives; and it is
-// not kept waiting.
+// The real client's Close is full, but what it wrote before arrives, and its end is not
+// held back for an answer.
 func TestRealClientsCloseLosesNothing(t *testing.T) {
 	viaAgents(t, func(t *testing.T, r *rig) {
 		sum := make(chan []byte, 1)

@@ -34,10 +34,11 @@ const (
 	lookAtStart = 50 * time.Millisecond
 
 	// bulkStart is for how long bulk begins. BBR forgets what the line can do within
-	// ten of bulk's own round trips, or not at all.
+	// ten of bulk's own round trips, or not at all: of up to 200 ms here.
 	bulkStart = 2 * time.Second
 
-	// bulkPause is the pause after which bulk begins.
+	// bulkPause is the time between two turns after which bulk begins. Where a single
+	// turn takes that long, every turn is a beginning.
 	bulkPause = time.Second
 )
 
@@ -77,12 +78,14 @@ func (c *congestion) look(fd uintptr, now time.Time) {
 	}
 	if !b.starts && c.forgot(b.rate, now) {
 		restart(fd)
+		c.next = now.Add(lookAtStart)
 	}
 }
 
 // forgot takes in BBR's rate after STARTUP, and says whether BBR is to begin anew: with
-// less than a quarter of the rate that bulk had, or half while bulk begins. Later, half
-// may be what an equal competitor leaves.
+// less than a quarter of the rate that bulk had, or half while bulk begins. Half may be
+// what an equal competitor leaves; as bulk begins, one new start is the price, since
+// nothing is known afterwards.
 func (c *congestion) forgot(rate uint64, now time.Time) bool {
 	least, kept := c.best/4, c.best-c.best/16
 	if c.begins(now) {

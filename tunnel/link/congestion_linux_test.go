@@ -128,7 +128,13 @@ func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
 	if look(bulkTurn - 1); starts() {
 		t.Error("a small message began anew")
 	}
-	if look(bulkTurn); !starts() {
+	now := time.Now()
+	c.began = now.Add(-time.Hour)
+	_ = s.raw.Control(func(fd uintptr) { c.look(fd, now) })
+	if !starts() {
 		t.Error("BBR goes on with a rate that is not that of bulk")
+	}
+	if next := c.next.Sub(now); next != lookAtStart {
+		t.Errorf("a BBR that begins anew is looked at after %v", next)
 	}
 }

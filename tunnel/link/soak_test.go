@@ -288,11 +288,7 @@ func TestSoak(t *testing.T) {
 	if v := os.Getenv("LINK_SEED"); v != "" {
 		seed, _ = strconv.ParseUint(v, 10, 64)
 	}
-	defer func() {
-		if t.Failed() {
-			t.Logf("to repeat it: LINK_SEED=%d", seed)
-		}
-	}()
+	t.Logf("LINK_SEED=%d", seed)
 	noLeaks(t)
 	before := descriptors(t)
 	s, c := newTargets(t), newChain(t)

@@ -1,0 +1,142 @@
+package lanes
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
+)
+
+// crowded is a group of one lane with bulk and a small message on a lossy line, whose
+// connections outlive their links.
+type crowded struct {
+	*rig
+	g     *Group
+	bulk  []tunnel.Conn
+	small tunnel.Conn
+}
+
+func newCrowded(t *testing.T, bulk int, opt Options) *crowded {
+	options := resume.Options{Window: time.Minute, Budget: link.NewBudget(1 << 30)}
+	opener, acceptor := resume.New(options), resume.New(options)
+	sink := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		near, far := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, far); _ = far.Close() }()
+		return tunnel.Wrap(near), nil
+	})
+	r := &rig{t: t, serve: acceptor.Forwarder(&tunnel.Forwarder{Dialer: sink})}
+	if opt.Max > 1 {
+		opt.Dial = func(context.Context) (*link.Session, error) { return r.link(), nil }
+	}
+	g := New(r.link(), opt)
+	t.Cleanup(func() {
+		opener.Close()
+		acceptor.Close()
+		_ = g.Close()
+		r.close()
+		opener.Wait()
+		acceptor.Wait()
+	})
+	lossy(g)
+	c := &crowded{rig: r, g: g}
+	dialer := opener.Dialer(g)
+	dial := func() tunnel.Conn {
+		conn, err := dialer.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+	for range bulk {
+		c.bulk = append(c.bulk, dial())
+	}
+	c.small = dial()
+	c.wake(c.bulk[0])
+	return c
+}
+
+// carry has all carry something for so long.
+func (c *crowded) carry(d time.Duration) {
+	c.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(firstSample / 4) {
+		for _, conn := range c.bulk {
+			carry(c.t, conn)
+		}
+		whisper(c.t, c.small)
+	}
+	synctest.Wait()
+}
+
+// join has the peer add so many lanes.
+func (c *crowded) join(lanes int) {
+	c.t.Helper()
+	for range lanes {
+		if !c.g.Add(c.link()) {
+			c.t.Fatal("a lane was not taken in")
+		}
+	}
+}
+
+// streams are how many each lane has, those of the others sorted.
+func (c *crowded) streams() string {
+	var n []int
+	for _, ses := range c.g.Sessions() {
+		n = append(n, ses.Streams())
+	}
+	slices.Sort(n[1:])
+	return fmt.Sprint(n)
+}
+
+// As soon as a lane has joined the only one, bulk leaves that to the small messages: at
+// once where this side has added it, and after firstSample where the peer has.
+func TestBulkMovesAsALaneJoins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowded(t, 1, Options{Max: 2})
+		for len(c.g.Sessions()) < 2 {
+			c.carry(firstSample / 4)
+		}
+		if got := c.streams(); got != "[1 1]" {
+			t.Errorf("streams by lane, with one added: %s", got)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowded(t, 1, Options{})
+		c.join(1)
+		if c.carry(firstSample + 1); c.streams() != "[1 1]" {
+			t.Errorf("streams by lane, with one that has joined: %s", c.streams())
+		}
+	})
+}
+
+// Bulk spreads over lanes that join when it has left the first.
+func TestBulkSpreadsOverLateLanes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowded(t, 5, Options{})
+		c.join(1)
+		if c.carry(2 * firstSample); c.streams() != "[1 5]" {
+			t.Errorf("streams by lane, with one that has joined: %s", c.streams())
+		}
+		c.join(3)
+		if c.carry(2 * sampleEvery); c.streams() != "[1 1 1 1 2]" {
+			t.Errorf("streams by lane, with three more: %s", c.streams())
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // first two for a lossy line, then more, since a lane is full
+		c := newCrowded(t, 5, Options{Max: 4})
+		if c.carry(6 * sampleEvery); c.streams() != "[1 5]" {
+			t.Errorf("streams by lane of a lossy line: %s", c.streams())
+		}
+		lossyAt(c.g, link.Line{RTT: time.Hour})
+		if c.carry(4 * sampleEvery); c.streams() != "[1 1 2 2]" {
+			t.Errorf("streams by lane of a full line: %s", c.streams())
+		}
+	})
+}
