@@ -73,8 +73,8 @@ func (s sample) full() bool {
 // fills says whether what a lane sent is at least three quarters of what its line carries,
 // by an estimate of the sender. All are bytes per second; rate is of both directions. BBR
 // estimates by the rounds in which nothing waited for a lost segment, so a lane that sends
-// much less has waited. The estimate tells nothing where the lane has mostly received, or
-// sent twice as much: BBR has begun anew (0: it is unknown).
+// much less has waited. The estimate tells nothing where the lane has mostly received, nor
+// where it has sent more than twice as much: BBR has begun anew (0: it is unknown).
 func fills(rate, sent, estimate uint64) bool {
 	return sent > rate/2 && sent >= estimate-estimate/4 && sent <= 2*estimate
 }
