@@ -124,14 +124,9 @@ func (g *Group) sample() (s sample, seen []carried) {
 // these.
 func (g *Group) spread(seen []carried) {
 	g.mu.Lock()
-	counts, others := make([]amount, len(seen)), 0
+	counts, others := make([]amount, len(seen)), takers(g.loadsLocked())
 	for i, c := range seen {
 		counts[i] = amount{bulk: len(c.bulk), small: c.small, first: len(g.lanes) > 0 && c.on == g.lanes[0]}
-	}
-	for _, l := range g.loadsLocked()[min(1, len(g.lanes)):] {
-		if !l.gone && !l.leaves {
-			others++
-		}
 	}
 	g.mu.Unlock()
 	for i, n := range leaving(counts, others) {

@@ -39,6 +39,16 @@ func placeBulk(lanes []load) int {
 	return place(lanes)
 }
 
+// takers is how many lanes other than the first take bulk.
+func takers(lanes []load) (n int) {
+	for i, l := range lanes {
+		if i > 0 && !l.gone && !l.leaves {
+			n++
+		}
+	}
+	return n
+}
+
 // amount is what carried something on a lane.
 type amount struct {
 	bulk, small int // streams

@@ -150,6 +150,23 @@ func TestPlaceBulk(t *testing.T) {
 	}
 }
 
+// Bulk leaves the first lane only for those that placeBulk would take.
+func TestTakers(t *testing.T) {
+	for _, c := range []struct {
+		lanes []load
+		want  int
+	}{
+		{nil, 0},
+		{[]load{{}}, 0},
+		{[]load{{}, {bulk: 9}, {}}, 2},
+		{[]load{{gone: true}, {leaves: true}, {gone: true}, {}}, 1},
+	} {
+		if n := takers(c.lanes); n != c.want {
+			t.Errorf("%+v: %d", c.lanes, n)
+		}
+	}
+}
+
 func TestLeaving(t *testing.T) {
 	for _, c := range []struct {
 		first  amount
