@@ -16,7 +16,7 @@ type handshake struct {
 	conn    net.Conn
 	cfg     *Config
 	peer    Hello
-	release func() bool // ends the bound of the context; false: it has taken effect
+	release func() bool // ends the bound of the context; false: the context has ended
 }
 
 // shake performs the whole handshake. The initiator speaks first; the other
@@ -63,11 +63,10 @@ func (hs *handshake) bind(ctx context.Context) {
 		_ = hs.conn.SetDeadline(time.Unix(1, 0))
 	})
 	hs.release = sync.OnceValue(func() bool {
-		if stop() {
-			return true
+		if !stop() {
+			<-unblocked
 		}
-		<-unblocked
-		return false
+		return ctx.Err() == nil // it may have ended just before stop
 	})
 }
 
