@@ -32,9 +32,7 @@ func TestResumesPassThePolicy(t *testing.T) {
 	dialer := &strict{Dialer: egress.New(egress.Options{})}
 	opts := testOptions(config, server.address())
 	opts.ResumeWindow, opts.Dialer = time.Minute, dialer
-	if _, err := connectOnce(t, opts); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(connectOnce(t, opts))(t)
 	ses, address := server.next().peer.(*link.Session), testutil.Echo(t)
 	open := func(epoch uint32) error {
 		f := tunnel.NewFlow("tcp", address)

@@ -42,9 +42,7 @@ func newClient(t *testing.T, change func(*client.Options)) *client.Client {
 // says sends text, and reads it back.
 func says(t *testing.T, c net.Conn, text string) {
 	t.Helper()
-	if _, err := io.WriteString(c, text); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(io.WriteString(c, text))(t)
 	got := make([]byte, len(text))
 	if _, err := io.ReadFull(c, got); err != nil || string(got) != text {
 		t.Fatalf("%q, %v", got, err)

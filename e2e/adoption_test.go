@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // recipe is what another project starts server and agent with: the arguments that
@@ -159,9 +160,7 @@ func (w *whole) follow(t *testing.T, r recipe) func(ctx context.Context, network
 	socket, token, ports := filepath.Join(w.Dir, "uds"), filepath.Join(w.Dir, "token"), must(w.Reserve(6))(t)
 	api := newKubeAPI(t, w.Suite)
 	api.allow("of-the-agent", identity{"system:serviceaccount:kube-system:" + r.account, "system:konnectivity-server"})
-	if err := os.WriteFile(token, []byte("of-the-agent"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(token, []byte("of-the-agent"), 0o600))
 	server := fit(t, r.server, map[string]string{
 		"--server-port": strconv.Itoa(ports[0]), "--agent-port": strconv.Itoa(ports[1]),
 		"--health-port": strconv.Itoa(ports[2]), "--admin-port": strconv.Itoa(ports[3]),

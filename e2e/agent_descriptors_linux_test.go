@@ -9,6 +9,7 @@ import (
 	"os"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -41,9 +42,7 @@ func TestAgentWithFewDescriptors(t *testing.T) {
 		t.Errorf("%d of %d descriptors are taken", open, descriptors)
 	}
 	srv.Kill()
-	if err := s.RunServer(srv); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, s.RunServer(srv))
 	ready(t, srv, 1, patience)
 	if answer, status := page(agent.HealthURL("/readyz")); status != http.StatusOK {
 		t.Errorf("readiness: %d %q", status, answer)

@@ -153,9 +153,7 @@ func (n *node) replaceServers(t *testing.T, times int, harm, gone func()) {
 			stopInOrder(t, srv.Process)
 		}
 		gone()
-		if err := n.RunServer(srv, n.flags...); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, n.RunServer(srv, n.flags...))
 		connected(t, n.agent, 2, patience)
 		connected(t, n.beside, 2, patience)
 	}

@@ -37,9 +37,7 @@ func newNodeOf(t *testing.T) *node {
 	t.Helper()
 	n := &node{Suite: newSuite(t), api: newTarget(t), port: testutil.Reserved(t)}
 	n.ca, n.socket = filepath.Join(n.Dir, "api-ca.crt"), filepath.Join(n.Dir, "api.sock")
-	if err := os.WriteFile(n.ca, n.api.ca.CertPEM, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(n.ca, n.api.ca.CertPEM, 0o644))
 	return n
 }
 
@@ -106,9 +104,7 @@ func TestCheckOfNodesWay(t *testing.T) {
 	checks(1, suite.Loopback(testutil.Reserved(t)), "✘ the agent's --api-bind", "Start the node's agent with --api-bind=")
 	for _, srv := range n.servers { // none of them has an API server to name
 		srv.Kill()
-		if err := n.RunServer(srv); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, n.RunServer(srv))
 	}
 	connected(t, n.agent, 2, patience)
 	checks(1, suite.Loopback(n.port), "✘ the API server: the agent says: ", "no API server is named on the server for this cluster")

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -89,9 +90,7 @@ func TestAuditFollowsAConnection(t *testing.T) {
 			for _, part := range []string{"HTTP/1.1 200", "\r\n\r\n"} {
 				for seen := []byte{}; !bytes.HasSuffix(seen, []byte(part)); {
 					b := make([]byte, 1)
-					if _, err := c.Read(b); err != nil {
-						t.Fatal(err)
-					}
+					testutil.Must(c.Read(b))(t)
 					seen = append(seen, b[0])
 				}
 			}
@@ -100,12 +99,8 @@ func TestAuditFollowsAConnection(t *testing.T) {
 					t.Errorf("%s: %+v", p.Name, r)
 				}
 			}
-			if _, err := io.WriteString(c, "ping"); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(io.WriteString(c, "ping"))(t)
+			testutil.Must(io.ReadFull(c, make([]byte, 4)))(t)
 			c.Close()
 			for _, p := range way {
 				if r := recordOf(t, p, trace, "closed"); r.UpBytes != 4 || r.DownBytes != 4 || r.End == "" {

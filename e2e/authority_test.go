@@ -14,6 +14,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 // authority is a CA of a test's own, in a file.
@@ -25,9 +26,7 @@ type authority struct {
 func newAuthority(t *testing.T, s *suite.Suite, name string) *authority {
 	t.Helper()
 	a := &authority{CA: must(pki.NewCA(name))(t), dir: s.Dir, name: name, file: filepath.Join(s.Dir, name+".crt")}
-	if err := os.WriteFile(a.file, a.CertPEM, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(a.file, a.CertPEM, 0o644))
 	return a
 }
 
@@ -58,12 +57,8 @@ func (a *authority) write(t *testing.T, leaf pki.Leaf, cert, key string) pki.Pai
 // replace writes a file as rotation does: never half.
 func replace(t *testing.T, path string, content []byte) {
 	t.Helper()
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(path+".new", content, 0o600))
+	testutil.NoError(t, os.Rename(path+".new", path))
 }
 
 // reach asks a web server behind the agents, over the unix socket.

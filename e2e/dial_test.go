@@ -51,15 +51,11 @@ func sshServer(t *testing.T, dir string) (port string, flags []string) {
 	for name, text := range map[string]string{authorized: string(key), config: fmt.Sprintf(
 		"Port %d\nListenAddress 127.0.0.1\nHostKey %s/host\nAuthorizedKeysFile %s\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n",
 		number, dir, authorized)} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	p := must(suite.Start("sshd", programPath(t, "sshd"), []string{"-D", "-e", "-f", config}, nil))(t)
 	t.Cleanup(p.Kill)
-	if err := suite.WaitListening(p, "tcp", suite.Loopback(number)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, suite.WaitListening(p, "tcp", suite.Loopback(number)))
 	return fmt.Sprint(number), []string{"-F", "none", "-i", filepath.Join(dir, "id"), "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=" + filepath.Join(dir, "known")}
 }
 
@@ -72,9 +68,7 @@ func TestDialCarriesSSH(t *testing.T) {
 	length := scaled[int64](16<<20, 50<<20)
 	original := filepath.Join(w.Dir, "original")
 	f := must(os.Create(original))(t)
-	if _, err := io.Copy(f, newPayload(7, length)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(io.Copy(f, newPayload(7, length)))(t)
 	f.Close()
 	want := fileHash(t, original)
 	for _, way := range w.dialWays()[1:] {

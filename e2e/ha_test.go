@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // Every server and every agent is replaced, one after the other, while webhooks
@@ -53,9 +54,7 @@ func rollEverything(t *testing.T, mode string) {
 			stopInOrder(t, srv.Process)
 			took := time.Since(began)
 			toClients.restarted(srv.ClientPort)
-			if err := s.RunServer(srv, "--server-count=2"); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, s.RunServer(srv, "--server-count=2"))
 			for _, agent := range agents {
 				connected(t, agent, 2, patience)
 			}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -90,12 +91,8 @@ func resetByTarget(t *testing.T, d tunnel.Dialer) {
 	c := must(d.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(patience))
-	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(io.ReadFull(c, make([]byte, 1)))(t)
+	testutil.Must(c.Write([]byte("x")))(t)
 	if _, err := io.ReadAll(c); !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the client reads %v, want a reset", err)
 	}
@@ -108,9 +105,7 @@ func resetByClient(t *testing.T, d tunnel.Dialer) {
 		heard <- err
 	})
 	c := must(d.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
-	if _, err := c.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(c.Write([]byte("x")))(t)
 	_ = c.Reset(nil)
 	select {
 	case err := <-heard:

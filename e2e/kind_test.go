@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // kindWorld stands for docker and what kind's nodes have: each node is a folder, in which
@@ -45,9 +47,7 @@ func TestInstallOnKind(t *testing.T) {
 	}
 	for _, node := range []string{"one", "two"} {
 		writeScript(t, filepath.Join(world, node, "etc/kubernetes/manifests/kube-apiserver.yaml"), "    - --advertise-address=192.0.2.9\n    - --secure-port=6443\n")
-		if err := os.MkdirAll(filepath.Join(world, node, "root"), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.MkdirAll(filepath.Join(world, node, "root"), 0o700))
 	}
 	cmd := exec.Command("manifests/kind/install", "dist/konnectivity_1.2.3_oci.tar", "mine")
 	cmd.Dir = ".."
@@ -99,12 +99,8 @@ func TestInstallOnKind(t *testing.T) {
 
 func writeScript(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte("#!/bin/bash\nset -euo pipefail\n"+text+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testutil.NoError(t, os.WriteFile(path, []byte("#!/bin/bash\nset -euo pipefail\n"+text+"\n"), 0o755))
 }
 
 func readText(t *testing.T, path ...string) string {

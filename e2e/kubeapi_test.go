@@ -25,6 +25,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 // kubeAPI is the part of a Kubernetes API server that the suite uses: objects with
@@ -92,9 +93,7 @@ func (k *kubeAPI) writeKubeconfig(t *testing.T, path string) {
 		"clusters:\n- cluster:\n    certificate-authority-data: %s\n    server: %s\n  name: cluster\n"+
 		"contexts:\n- context:\n    cluster: cluster\n    namespace: default\n    user: admin\n  name: admin\n"+
 		"users:\n- name: admin\n  user:\n    token: %s\n", base64.StdEncoding.EncodeToString(k.ca.CertPEM), k.URL, k.token)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // apiArgs make a program use a kubeAPI, which speaks JSON but for reviews.

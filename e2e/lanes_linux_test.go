@@ -18,6 +18,7 @@ import (
 	"konnectivity/e2e/line"
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -140,10 +141,7 @@ func (ns netns) metric(t *testing.T, port int, name string) (sum float64) {
 	t.Helper()
 	page := must(ns.run(t, "curl", "--silent", "--fail", "--max-time", "20", "--noproxy", "*", fmt.Sprintf("http://127.0.0.1:%d/metrics", port)))(t)
 	for _, line := range regexp.MustCompile(`(?m)^`+name+`(?:\{.*\})? (\S+)$`).FindAllStringSubmatch(page, -1) {
-		value, err := strconv.ParseFloat(line[1], 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		value := testutil.Must(strconv.ParseFloat(line[1], 64))(t)
 		sum += value
 	}
 	return sum

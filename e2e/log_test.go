@@ -29,9 +29,7 @@ func TestProgramsOutliveTheReaderOfTheirLog(t *testing.T) {
 	}
 	cmd := exec.Command(w.Bin.Path("konnectivity-agent"), args...)
 	cmd.Stdout, cmd.Stderr = write, write
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, cmd.Start())
 	_, _ = write.Close(), read.Close()
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()

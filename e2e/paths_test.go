@@ -43,9 +43,7 @@ type way struct {
 
 func (w *whole) ways(t *testing.T) []way {
 	ca := filepath.Join(w.Dir, "target-ca.crt")
-	if err := os.WriteFile(ca, w.target.ca.CertPEM, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(ca, w.target.ca.CertPEM, 0o644))
 	proxyTLS := []string{"--proxytunnel", "--proxy", "https://" + suite.Loopback(w.server.ClientPort),
 		"--proxy-cacert", w.PKI("ca.crt"), "--proxy-cert", w.PKI("client.crt"), "--proxy-key", w.PKI("client.key")}
 	return []way{
@@ -71,9 +69,7 @@ func TestCurlReachesTheTargetByEveryWay(t *testing.T) {
 	const size = 5<<20 + 3
 	upload := filepath.Join(w.Dir, "upload")
 	f := must(os.Create(upload))(t)
-	if _, err := io.Copy(f, newPayload(2, size)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(io.Copy(f, newPayload(2, size)))(t)
 	f.Close()
 	for _, wy := range w.ways(t) {
 		t.Run(wy.name, func(t *testing.T) {

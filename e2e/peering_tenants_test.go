@@ -63,15 +63,11 @@ func (a *servedAlike) add(t *testing.T, name string, servers ...int) *clusterOfM
 	files := c.files(t)
 	for _, i := range servers {
 		folder := filepath.Join(t.TempDir(), name)
-		if err := os.Mkdir(folder, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.Mkdir(folder, 0o700))
 		for file, text := range files {
 			replace(t, filepath.Join(folder, file), []byte(text))
 		}
-		if err := os.Rename(folder, filepath.Join(a.dirs[i], name)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.Rename(folder, filepath.Join(a.dirs[i], name)))
 	}
 	a.tenants = append(a.tenants, c)
 	return c
@@ -257,9 +253,7 @@ func TestServersThatDisagree(t *testing.T) {
 			return err == nil && seen.Servers == 3 && len(seen.Items) == 1 && seen.Items[0].Name == "red" && len(seen.Items[0].On) == 1, body
 		})
 	}
-	if err := os.RemoveAll(filepath.Join(a.dirs[2], "blue")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.RemoveAll(filepath.Join(a.dirs[2], "blue")))
 	eventually(t, time.Minute, "blue's agent is forgotten with its tenant", func() (bool, any) {
 		got := reached(blue, 0)
 		return !got, got

@@ -115,9 +115,7 @@ func TestAnyServerWillDo(t *testing.T) {
 	}
 	replace := func(i int, how string) {
 		t.Helper()
-		if err := c.RunServer(c.servers[i], c.flags[i]...); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, c.RunServer(c.servers[i], c.flags[i]...))
 		c.linked(t)
 		for n, conn := range held {
 			says(t, conn, fmt.Sprintf("server %d was %s, connection %d", i, how, n))
@@ -181,9 +179,7 @@ func TestAServerStandsStill(t *testing.T) {
 	c := newCrew(t)
 	asked, frozen := c.servers[0], c.servers[2]
 	way := viaConnect("unix", asked.UDS, nil)
-	if err := frozen.Signal(suite.Freeze); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, frozen.Signal(suite.Freeze))
 	defer func() { _ = frozen.Signal(suite.Thaw) }()
 	stop := dialing([]tunnel.Dialer{way, viaConnect("unix", c.servers[1].UDS, nil)}, c.targets[1], scaled(20, 100))
 	held := echoOnce(way, c.targets[2])
@@ -211,9 +207,7 @@ func TestAServerStandsStill(t *testing.T) {
 	for _, err := range errs[:min(len(errs), 3)] {
 		t.Error(err)
 	}
-	if err := frozen.Signal(suite.Thaw); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, frozen.Signal(suite.Thaw))
 	c.linked(t)
 	if o := echoOnce(way, c.targets[2]); o.err != nil {
 		t.Error(o.err)
@@ -268,9 +262,7 @@ func TestOneServerEach(t *testing.T) {
 			} else {
 				srv.Kill()
 			}
-			if err := c.RunServer(srv, c.flags[i]...); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, c.RunServer(srv, c.flags[i]...))
 			for _, srv := range c.servers {
 				reaches(t, patience, srv.HealthURL("/metrics"), "server_peer_servers", 2)
 			}
@@ -310,9 +302,7 @@ func TestTheOnlyServerOfAnAgentLeaves(t *testing.T) {
 	if took > 20*time.Second {
 		t.Errorf("it left after %v, the whole grace period", took)
 	}
-	if err := c.RunServer(c.servers[0], c.flags[0]...); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, c.RunServer(c.servers[0], c.flags[0]...))
 	c.linked(t)
 	says(t, conn, "after")
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // The user that a sidecar runs as, and another.
@@ -206,9 +207,7 @@ func TestRedirectedPrometheus(t *testing.T) {
 	r := newRedirected(t)
 	serve(t, r.far.listen(t, "[::]:9100"), "seen{from=\"%s\"} 1\n")
 	conf := filepath.Join(r.dir, "prometheus.yml")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, prometheusWithoutProxy, hostedIP, hostedIP6), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(conf, fmt.Appendf(nil, prometheusWithoutProxy, hostedIP, hostedIP6), 0o644))
 	r.mustRedirect("10.128.0.0/14", "fd01::/48", "--resolv-conf="+filepath.Join(r.dir, "none"))
 	p := r.pod.start(t, "setpriv", "--reuid="+otherUID, "--clear-groups", programPath(t, "prometheus"), "--config.file="+conf,
 		"--storage.tsdb.path="+filepath.Join(r.dir, "data"), "--web.listen-address=127.0.0.1:9090", "--log.level=warn")

@@ -18,6 +18,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -41,9 +42,7 @@ func holder(t *testing.T, ca *pki.CA, role pki.Role, domain string) pki.Pair {
 func pairFlags(t *testing.T, s *suite.Suite, p pki.Pair, cert, key string) []string {
 	base := must(os.MkdirTemp(s.Dir, "pair"))(t)
 	for name, text := range map[string][]byte{"crt": p.CertPEM, "key": p.KeyPEM} {
-		if err := os.WriteFile(filepath.Join(base, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(filepath.Join(base, name), text, 0o600))
 	}
 	return []string{cert + "=" + filepath.Join(base, "crt"), key + "=" + filepath.Join(base, "key")}
 }

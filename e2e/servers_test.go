@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // Each of three servers is replaced in turn by a new one with a new id. Every
@@ -44,9 +45,7 @@ func TestEachOfThreeServersIsReplaced(t *testing.T) {
 		} else {
 			stopInOrder(t, srv.Process)
 		}
-		if err := s.RunServer(srv, "--server-count=3"); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, s.RunServer(srv, "--server-count=3"))
 		began, took := time.Now(), stopwatch(s)
 		for _, a := range agents {
 			connected(t, a, 3, patience)

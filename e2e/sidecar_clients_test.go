@@ -59,9 +59,7 @@ func (d *deployment) searchLDAP(t *testing.T, socks *observed) {
 	port := testutil.Reserved(t)
 	address := net.JoinHostPort(d.hosted.ip, fmt.Sprint(port))
 	p := external(t, "slapd", "-d", "0", "-f", filepath.Join(dir, "slapd.conf"), "-h", "ldap://"+address)
-	if err := suite.WaitListening(p, "tcp", address); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, suite.WaitListening(p, "tcp", address))
 	bind := []string{"-x", "-D", "cn=admin,dc=guest,dc=test", "-w", "secret", "-H"}
 	if out, err := command(t, nil, "ldapadd", append(bind, "ldap://"+address, "-f", filepath.Join(dir, "anna.ldif"))...); err != nil {
 		t.Fatal(out, err)
@@ -90,9 +88,7 @@ func TestSidecarCarriesLargeFetches(t *testing.T) {
 	}
 	git("init", "-q", checkout)
 	f := must(os.Create(filepath.Join(checkout, "big")))(t)
-	if _, err := io.Copy(f, newPayload(4, size)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(io.Copy(f, newPayload(4, size)))(t)
 	f.Close()
 	git("-C", checkout, "add", "big")
 	git("-C", checkout, "commit", "-q", "-m", "big")
@@ -200,9 +196,7 @@ func both(t *testing.T, d *deployment) *observed {
 	args := append(d.sidecarArgs(d.server.ClientPort), fmt.Sprintf("--serving-port=%d", port), fmt.Sprintf("--socks5-serving-port=%d", port),
 		"--resolve-from-guest-cluster-dns", "--health-address="+o.health)
 	o.Process = must(d.Run("konnectivity-https-proxy", d.env, args...))(t)
-	if err := suite.WaitListening(o.Process, "tcp", o.Address()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, suite.WaitListening(o.Process, "tcp", o.Address()))
 	return o
 }
 

@@ -49,15 +49,11 @@ func newSquid(t *testing.T, ip string, hosts map[string]string) *squid {
 		"hosts":      table.String(), "ca.crt": string(ca.CertPEM), "tls.crt": string(pair.CertPEM), "tls.key": string(pair.KeyPEM),
 		"auth": "while read -r user password; do [ \"$user $password\" = 'anna s3cret@%25:' ] && echo OK || echo ERR; done\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	q.Process = external(t, "squid", "-N", "-d", "1", "-f", filepath.Join(dir, "squid.conf"))
 	last := net.JoinHostPort(q.ip, fmt.Sprint(q.secureAuth)) // in its configuration
-	if err := suite.WaitListening(q.Process, "tcp", last); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, suite.WaitListening(q.Process, "tcp", last))
 	return q
 }
 
@@ -203,14 +199,10 @@ func TestSidecarCustomerTinyproxy(t *testing.T) {
 	conf := fmt.Sprintf("Port %d\nListen %s\nTimeout 30\nMaxClients 20\nBasicAuth anna secret\nUpstream http %s:%d\n",
 		port, w.squid.ip, w.squid.ip, w.squid.plain)
 	file := filepath.Join(openDir(t), "tinyproxy.conf")
-	if err := os.WriteFile(file, []byte(conf), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(file, []byte(conf), 0o644))
 	p := external(t, "tinyproxy", "-d", "-c", file)
 	address := net.JoinHostPort(w.squid.ip, fmt.Sprint(port))
-	if err := suite.WaitListening(p, "tcp", address); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, suite.WaitListening(p, "tcp", address))
 	u := "http://anna:secret@" + address
 	s := w.sidecar(t, "konnectivity-https-proxy", w.env, "--http-proxy="+u, "--https-proxy="+u)
 	for _, args := range [][]string{{}, {"--http1.0"}, {"--proxytunnel"}, {"--proxytunnel", "--http1.0"}} {

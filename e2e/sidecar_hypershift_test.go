@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -54,9 +55,7 @@ func newHostedWeb(t *testing.T, ip string) *hostedWeb {
 	pair := must(ca.Issue(pki.Leaf{CommonName: "web", Server: true, IPs: []net.IP{net.ParseIP(ip)},
 		DNS: []string{"app.guest.test", "web.apps.svc", "web.apps.svc.cluster.local", "ec2.us-east-1.amazonaws.com"}}))(t)
 	w := &hostedWeb{ca: filepath.Join(openDir(t), "ca.crt")}
-	if err := os.WriteFile(w.ca, ca.CertPEM, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(w.ca, ca.CertPEM, 0o644))
 	for _, port := range []*string{&w.plain, &w.secure} {
 		s := httptest.NewUnstartedServer(handler)
 		_ = s.Listener.Close()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // deemedDown is the sidecar's verdict on the tunnel.
@@ -84,9 +85,7 @@ func TestSidecarFallsBackAndReturns(t *testing.T) {
 		return err == nil && !s.deemedDown(t), err
 	})
 	before := s.dials(t, "fallback")
-	if err := d.agent.Signal(suite.Freeze); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, d.agent.Signal(suite.Freeze))
 	time.Sleep(6 * time.Second) // the DNS connection that is kept, and the name's absence, expire
 	took := stopwatch(d.Suite)
 	if err := get(); err != nil {
@@ -107,9 +106,7 @@ func TestSidecarFallsBackAndReturns(t *testing.T) {
 	if took := took(); took > 10*time.Second { // a verdict each would take 40 s
 		t.Errorf("20 requests while it is down took %v", took)
 	}
-	if err := d.agent.Signal(suite.Thaw); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, d.agent.Signal(suite.Thaw))
 	eventually(t, 2*patience, "the tunnel deemed down", func() (bool, any) { return !s.deemedDown(t), "down" })
 	got, err := fetch(t, d.web.ca, proxied(s, nil), "https://app.guest.test:"+d.web.secure+"/back")
 	wantHello(t, "back", got, err)

@@ -43,9 +43,7 @@ func newLateSidecar(t *testing.T, s *suite.Suite, serverPort int, program string
 		"--ca-cert-path="+filepath.Join(l.dir, "ca.crt"), "--tls-cert-path="+filepath.Join(l.dir, "tls.crt"),
 		"--tls-key-path="+filepath.Join(l.dir, "tls.key"), "--resolve-from-guest-cluster-dns"))(t)
 	for _, address := range fronts {
-		if err := suite.WaitListening(l.Process, "tcp", address); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, suite.WaitListening(l.Process, "tcp", address))
 	}
 	return l
 }
@@ -57,12 +55,8 @@ func (l *lateSidecar) certificates(t *testing.T, from string) {
 	for to, name := range map[string]string{"ca.crt": "ca.crt", "tls.crt": "client.crt", "tls.key": "client.key"} {
 		data := must(os.ReadFile(filepath.Join(from, name)))(t)
 		tmp := filepath.Join(l.dir, to+".new")
-		if err := os.WriteFile(tmp, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(tmp, filepath.Join(l.dir, to)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(tmp, data, 0o600))
+		testutil.NoError(t, os.Rename(tmp, filepath.Join(l.dir, to)))
 	}
 }
 
@@ -139,9 +133,7 @@ func TestSidecarStartsBeforeAllElse(t *testing.T) {
 
 			l.certificates(t, s.PKI(""))
 			l.fails(t, ip, web.plain, "503")
-			if err := s.RunServer(server); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, s.RunServer(server))
 			// Files are looked at every 10 s, and what failed for want of them is
 			// tried again at once.
 			eventually(t, 15*time.Second+patience, "readiness", func() (bool, any) {

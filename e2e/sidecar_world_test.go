@@ -56,9 +56,7 @@ func (h *hostedCluster) startDNS(t *testing.T, records ...string) *suite.Process
 	t.Helper()
 	args := append([]string{"--listen-address=" + h.ip, "--host-record=app.guest.test," + h.ip}, guestDNS...)
 	p := external(t, "dnsmasq", append(args, records...)...)
-	if err := suite.WaitListening(p, "tcp", h.ip+":53"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, suite.WaitListening(p, "tcp", h.ip+":53"))
 	return p
 }
 
@@ -77,9 +75,7 @@ func openDir(t *testing.T) string {
 	t.Helper()
 	dir := must(os.MkdirTemp("", "k"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Chmod(dir, 0o777))
 	return dir
 }
 
@@ -162,9 +158,7 @@ func (w *tunnelOf) sidecarOf(t *testing.T, serverPort int, program string, env [
 	o := &observed{&suite.Sidecar{Port: testutil.Reserved(t)}, testutil.ReservedAddress(t)}
 	args := append(w.sidecarArgs(serverPort), fmt.Sprintf("--serving-port=%d", o.Port), "--health-address="+o.health)
 	o.Process = must(w.Run(program, env, append(args, more...)...))(t)
-	if err := suite.WaitListening(o.Process, "tcp", o.Address()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, suite.WaitListening(o.Process, "tcp", o.Address()))
 	return o
 }
 

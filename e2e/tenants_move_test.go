@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -26,9 +27,7 @@ func TestAClusterMovesInAndOutWithoutACut(t *testing.T) {
 	pingPong(t, held, "by its own server")
 
 	folder := filepath.Join(h.dir, "moved")
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Mkdir(folder, 0o700))
 	ca := must(os.ReadFile(h.PKI("ca.crt")))(t)
 	for file, text := range map[string][]byte{"agents-ca.crt": ca, "clients-ca.crt": ca, "tenant.yaml": []byte("serverNames: [" + name + "]\n")} {
 		replace(t, filepath.Join(folder, file), text)
@@ -47,9 +46,7 @@ func TestAClusterMovesInAndOutWithoutACut(t *testing.T) {
 		return states["moved"] == "serving 1", states
 	})
 
-	if err := h.RunServer(own); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, h.RunServer(own))
 	move(h.server, own)
 	pingPong(t, held, "by its own server again")
 }

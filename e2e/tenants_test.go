@@ -17,6 +17,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 // tenantBound is the promise: what is taken away is cut that soon.
@@ -62,15 +63,11 @@ func (h *hosting) tenant(t *testing.T, name string) *clusterOfMany {
 	t.Helper()
 	c, files := newTenant(t, name)
 	folder := filepath.Join(t.TempDir(), name)
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Mkdir(folder, 0o700))
 	for file, text := range files {
 		replace(t, filepath.Join(folder, file), []byte(text))
 	}
-	if err := os.Rename(folder, filepath.Join(h.dir, name)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Rename(folder, filepath.Join(h.dir, name)))
 	return c
 }
 
@@ -189,9 +186,7 @@ func TestClustersOfOneServerNeverMeet(t *testing.T) {
 	})
 
 	// One is removed: it is cut, and its name leads nowhere.
-	if err := os.Rename(filepath.Join(h.dir, "b"), filepath.Join(t.TempDir(), "b")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Rename(filepath.Join(h.dir, "b"), filepath.Join(t.TempDir(), "b")))
 	h.cut(t, heldB, "a connection of a tenant that was removed")
 	for _, cert := range []tls.Certificate{b.client, own} {
 		if _, status, err := h.connect(t, b.serverName(), cert, b.target); err == nil || !strings.Contains(err.Error(), "unrecognized name") {

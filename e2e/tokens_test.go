@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -37,9 +38,7 @@ func TestAgentsAuthenticateByToken(t *testing.T) {
 		"--agent-service-account=konnectivity-agent", "--authentication-audience=konnectivity")...))(t)
 	with := func(token, id string) []string {
 		path := filepath.Join(s.Dir, "token-"+id)
-		if err := os.WriteFile(path, []byte(secret+token+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(path, []byte(secret+token+"\n"), 0o600))
 		return []string{"--agent-cert=", "--agent-key=", "--service-account-token-path=" + path, "--agent-id=" + id}
 	}
 	refusals := func(reason string) float64 {
@@ -130,9 +129,7 @@ func TestClientsAuthenticateByToken(t *testing.T) {
 	target := echoTarget(t)
 	path := filepath.Join(s.Dir, "token")
 	write := func(token string) {
-		if err := os.WriteFile(path, []byte(secret+token+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(path, []byte(secret+token+"\n"), 0o600))
 	}
 	for _, link := range []string{"auto", "off"} {
 		write("other")

@@ -103,9 +103,7 @@ func TestConnectHalfClose(t *testing.T) {
 	for name, tlsToo := range map[string]bool{"TCP": false, "TLS": true} {
 		t.Run(name, func(t *testing.T) {
 			client := connectClient(t, tlsToo, target)
-			if _, err := client.Write(data); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(client.Write(data))(t)
 			_ = client.CloseWrite()
 			if got, err := io.ReadAll(client); err != nil || !bytes.Equal(got, want[:]) {
 				t.Fatalf("hash %x, %v; want %x", got, err, want)

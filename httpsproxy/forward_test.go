@@ -303,9 +303,7 @@ func TestLargeContent(t *testing.T) {
 	w := dialProxy(t, nil)
 	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", origin, size)
 	h := sha256.New()
-	if _, err := io.CopyN(io.MultiWriter(w, h), zeros{}, size); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(io.CopyN(io.MultiWriter(w, h), zeros{}, size))(t)
 	if got, want := body(t, w.response("PUT")), fmt.Sprintf("%d <nil> %x", size, h.Sum(nil)); got != want {
 		t.Errorf("origin saw %q; want %q", got, want)
 	}

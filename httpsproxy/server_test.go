@@ -27,9 +27,7 @@ func TestNewRefuses(t *testing.T) {
 	good := func() Options {
 		return Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(dialTCP)}}, Forward: tunnel.DialerFunc(dialTCP), Transport: new(http.Transport)}
 	}
-	if _, err := New(good()); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(New(good()))(t)
 	for name, breakIt := range map[string]func(*Options){
 		"no transport": func(o *Options) { o.Transport = nil },
 		"no dial":      func(o *Options) { o.Forward = nil },
@@ -261,9 +259,7 @@ func TestDrainIsBounded(t *testing.T) {
 	})
 	stuck := dialWire(t, p.addr) // never reads
 	stuck.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", flood)
-	if _, err := stuck.r.Peek(1); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(stuck.r.Peek(1))(t)
 	p.end(t)
 	for name, w := range map[string]*wire{"tunnel": tunneled, "upgrade": upgraded, "plain": plain, "fresh": fresh} {
 		if _, err := io.Copy(io.Discard, w.r); os.IsTimeout(err) {
@@ -280,9 +276,7 @@ func TestServeConn(t *testing.T) {
 	accepted := testutil.Must(ln.Accept())(t)
 	first := make([]byte, 1)
 	w.send("CONNECT %s HTTP/1.1\r\n\r\nearly", target)
-	if _, err := io.ReadFull(accepted, first); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(io.ReadFull(accepted, first))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

@@ -35,9 +35,7 @@ func connectClient(t *testing.T, tlsToo bool, target string) tunnel.Conn {
 		return tunnel.Wrap(w.TCPConn)
 	}
 	c := tls.Client(w.TCPConn, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"})
-	if _, err := c.Write([]byte("CONNECT " + target + " HTTP/1.1\r\n\r\n")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(c.Write([]byte("CONNECT " + target + " HTTP/1.1\r\n\r\n")))(t)
 	want := "HTTP/1.1 200 Connection Established\r\n\r\n"
 	got := make([]byte, len(want))
 	if _, err := c.Read(got); err != nil || string(got) != want {

@@ -69,9 +69,7 @@ func TestUpgradeHalfClose(t *testing.T) {
 	w.upgrade(target, "")
 	data := make([]byte, 4<<20)
 	_, _ = rand.Read(data)
-	if _, err := w.Write(data); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(w.Write(data))(t)
 	_ = w.CloseWrite()
 	w.expect(fmt.Sprintf("%x", sha256.Sum256(data)))
 	w.expectEnd()

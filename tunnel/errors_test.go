@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -57,10 +58,7 @@ func TestCodeLabels(t *testing.T) {
 // specified reads a table of §8: labels by number.
 func specified(t *testing.T, heading string) map[string]string {
 	t.Helper()
-	spec, err := os.ReadFile("../docs/link-protocol.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := testutil.Must(os.ReadFile("../docs/link-protocol.md"))(t)
 	_, rows, found := strings.Cut(string(spec), "| "+heading+" | label | why |\n|---|---|---|\n")
 	if !found {
 		t.Fatalf("the table %q is not where it was", heading)

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -66,12 +67,8 @@ func (j *judged) connect(t *testing.T, address string) (client, target *net.TCPC
 func pass(t *testing.T, a, b *net.TCPConn) {
 	t.Helper()
 	for _, way := range [][2]*net.TCPConn{{a, b}, {b, a}} {
-		if _, err := way[0].Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(way[1], make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(way[0].Write([]byte("x")))(t)
+		testutil.Must(io.ReadFull(way[1], make([]byte, 1)))(t)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -85,9 +86,7 @@ func TestForwardRelaysAndObserves(t *testing.T) {
 	if got := must(io.ReadAll(client))(t); string(got) != "ping" {
 		t.Fatalf("echo: %q", got)
 	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, <-done)
 	if want := "dialed other opened closed"; len(rec.events) != 3 {
 		t.Errorf("observed %v, want %s", rec.events, want)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -135,12 +136,8 @@ func TestSmallChunksGoFirst(t *testing.T) {
 				_, err := typist.client.Write(make([]byte, 100))
 				sent <- err
 			}()
-			if _, err := io.ReadFull(typist.target, make([]byte, 100)); err != nil {
-				t.Fatal(err)
-			}
-			if err := <-sent; err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(io.ReadFull(typist.target, make([]byte, 100)))(t)
+			testutil.NoError(t, <-sent)
 			if took := time.Since(began); took > most {
 				t.Errorf("100 bytes took %v", took)
 			}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -92,9 +93,7 @@ func TestWithPassesOnCloseCause(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
 	base, ended, cause := &causes{Conn: tunnel.Wrap(near)}, 0, errors.New("void")
-	if err := tunnel.With(base, tunnel.Parts{Ended: func() { ended++ }}).CloseFor(cause); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, tunnel.With(base, tunnel.Parts{Ended: func() { ended++ }}).CloseFor(cause))
 	if _, err := near.Write([]byte{1}); base.cause != cause || ended != 1 || err == nil {
 		t.Errorf("it was closed for %v, %d were told, and a write says %v", base.cause, ended, err)
 	}

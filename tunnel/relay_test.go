@@ -78,12 +78,8 @@ func TestRelayHalfCloseKeepsTheAnswer(t *testing.T) {
 		_, _ = target.Write(h.Sum(nil))
 		target.Close()
 	}()
-	if _, err := client.Write(payload); err != nil {
-		t.Fatal(err)
-	}
-	if err := client.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(client.Write(payload))(t)
+	testutil.NoError(t, client.CloseWrite())
 	got := must(io.ReadAll(client))(t)
 	if want := sha256.Sum256(payload); !bytes.Equal(got, want[:]) {
 		t.Fatalf("answer after half-close: got %x, want %x", got, want)
@@ -108,9 +104,7 @@ func TestRelayResetArrivesAsReset(t *testing.T) {
 				src, dst = target, client
 			}
 			_, _ = src.Write([]byte("x"))
-			if _, err := io.ReadFull(dst, make([]byte, 1)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(io.ReadFull(dst, make([]byte, 1)))(t)
 			_ = src.SetLinger(0)
 			src.Close()
 			if _, err := dst.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
@@ -155,9 +149,7 @@ func TestRelayLingerIsBoundedAndCountsOnlySilence(t *testing.T) {
 		_ = client.CloseWrite()
 		for range 6 { // longer than Linger in all, but never silent that long
 			time.Sleep(almost)
-			if _, err := target.Write([]byte("still here")); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(target.Write([]byte("still here")))(t)
 			if _, err := io.ReadFull(client, make([]byte, 10)); err != nil {
 				t.Fatalf("cut while bytes still flowed: %v", err)
 			}
@@ -202,9 +194,7 @@ func TestRelayEndsWithItsContext(t *testing.T) {
 func TestRelayDeliversTheAnswerBeforeAReset(t *testing.T) {
 	client, target, result := startRelay(t, &tunnel.Relay{})
 	_, _ = client.Write(bytes.Repeat([]byte("u"), 64<<10))
-	if _, err := io.ReadFull(target, make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(io.ReadFull(target, make([]byte, 1)))(t)
 	_, _ = target.Write([]byte("413 too large"))
 	got := make([]byte, 13)
 	if _, err := io.ReadFull(client, got); err != nil || string(got) != "413 too large" {
@@ -242,10 +232,6 @@ func TestRelayAllocatesNothing(t *testing.T) {
 
 // exchange sends what and receives it into got.
 func exchange(t testing.TB, from, to net.Conn, what, got []byte) {
-	if _, err := from.Write(what); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(to, got); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(from.Write(what))(t)
+	testutil.Must(io.ReadFull(to, got))(t)
 }

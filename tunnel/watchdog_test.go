@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -33,9 +34,7 @@ func TestRelayPassesOnResetDuringDownload(t *testing.T) {
 				_, err = target.Write(make([]byte, 64<<10))
 			}
 		}()
-		if _, err := io.ReadFull(client, make([]byte, 256<<10)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(io.ReadFull(client, make([]byte, 256<<10)))(t)
 		_ = client.SetLinger(0)
 		client.Close()
 		if err := within(t, 30*time.Second, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
@@ -55,9 +54,7 @@ func TestRelayDeliversUploadOfClosedClient(t *testing.T) {
 	client, target, result := startRelay(t, relay)
 	sent := make([]byte, 1<<20) // more than the target's socket takes at first
 	_, _ = rand.Read(sent)
-	if _, err := client.Write(sent); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(client.Write(sent))(t)
 	client.Close()
 	for up, end := int64(0), time.Now().Add(10*time.Second); up < int64(len(sent)) && time.Now().Before(end); up, _ = relay.Flow.Sent() {
 		time.Sleep(10 * time.Millisecond)

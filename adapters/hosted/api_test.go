@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // fakeAPI is as much of a kube-apiserver as knows Services. Its fields may be changed by change.
@@ -137,9 +139,7 @@ contexts:
 - name: admin
   context: {cluster: hosted, user: admin}
 `, a.URL, base64.StdEncoding.EncodeToString(ca), token)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 func (a *fakeAPI) send(e event) {

@@ -159,10 +159,7 @@ func TestReadOthers(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", dirs, err, want)
 		}
 	}
-	ls, err := parseLines([]string{"-subjects=ours", "-other=" + good})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ls := testutil.Must(parseLines([]string{"-subjects=ours", "-other=" + good}))(t)
 	if !maps.Equal(ls.order.Subjects, map[string]bool{"ours": true, "peer": true}) || !slices.Equal(ls.order.Others, []string{good}) {
 		t.Errorf("a cell gets %+v, and so not the tunnel", ls.order)
 	}

@@ -78,9 +78,7 @@ func launch(t *testing.T, name string, s *suite.Suite, srv *suite.Server) (stop 
 	stdin := must(cmd.StdinPipe())(t)
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, cmd.Start())
 	stop = sync.OnceFunc(func() {
 		_ = stdin.Close()
 		kill := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 const adminToken = "0123456789abcdef0123456789abcdef"
@@ -104,9 +105,7 @@ func unharmed(t *testing.T, p *suite.Process, healthURL string) {
 func TestOddAdminRequests(t *testing.T) {
 	s := newSuite(t)
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte(adminToken), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(token, []byte(adminToken), 0o600))
 	srv := must(s.StartServer("--admin-token-file="+token, "--enable-profiling"))(t)
 	must(s.StartAgent(srv))(t)
 	stop := watch(t, srv.Process, srv.HealthURL("/healthz"))

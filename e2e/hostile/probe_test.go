@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // probeEnv makes this test binary a prober of that URL. It is a process of its
@@ -29,9 +31,7 @@ func startProber(t *testing.T, url string) *prober {
 	p.cmd.Env = append(os.Environ(), probeEnv+"="+url)
 	p.cmd.Stdout = &p.out
 	p.quit = must(p.cmd.StdinPipe())(t)
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, p.cmd.Start())
 	return p
 }
 
@@ -39,13 +39,9 @@ func startProber(t *testing.T, url string) *prober {
 func (p *prober) stop(t *testing.T) (probes int, longest time.Duration) {
 	t.Helper()
 	_ = p.quit.Close()
-	if err := p.cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, p.cmd.Wait())
 	summary, failures, _ := strings.Cut(p.out.String(), "\n")
-	if _, err := fmt.Sscan(summary, &probes, (*int64)(&longest)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(fmt.Sscan(summary, &probes, (*int64)(&longest)))(t)
 	if probes == 0 || failures != "" {
 		t.Errorf("of %d probes failed: %s", probes, failures)
 	}

@@ -84,12 +84,8 @@ func TestLineDelays(t *testing.T) {
 	}()
 	settles(t, func() string {
 		sent := time.Now()
-		if _, err := a.WriteToUDPAddrPort([]byte("ping"), to); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := a.Read(make([]byte, 64)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(a.WriteToUDPAddrPort([]byte("ping"), to))(t)
+		testutil.Must(a.Read(make([]byte, 64)))(t)
 		took := time.Since(sent)
 		if took < 2*delay {
 			t.Errorf("a round trip of %v over a line of %v", took, 2*delay)
@@ -110,9 +106,7 @@ func TestLineLosesWhatItsSeedSays(t *testing.T) {
 	model := line.NewShaper(cfg, 0)
 	lost := int64(0)
 	for i := range 1000 {
-		if _, err := a.WriteToUDPAddrPort(fmt.Appendf(nil, "%d", i), to); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(a.WriteToUDPAddrPort(fmt.Appendf(nil, "%d", i), to))(t)
 		if _, v := model.Admit(time.Time{}, packet); v == line.Lost {
 			lost++
 			continue
@@ -132,9 +126,7 @@ func TestLineIsCutAndRestored(t *testing.T) {
 	a, b, to := ends(t, l)
 	say := func(text string) {
 		t.Helper()
-		if _, err := a.WriteToUDPAddrPort([]byte(text), to); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(a.WriteToUDPAddrPort([]byte(text), to))(t)
 	}
 	l.SetCut(true)
 	say("unheard")

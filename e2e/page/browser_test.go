@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/net/websocket"
+
+	"konnectivity/internal/testutil"
 )
 
 const (
@@ -126,25 +128,14 @@ type tab struct {
 // openTab opens an empty page that lasts as long as the test.
 func openTab(t *testing.T) *tab {
 	t.Helper()
-	c, err := browser()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(browser())(t)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
 	req, _ := http.NewRequest(http.MethodPut, "http://"+c.address+"/json/new?about:blank", nil)
-	res, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := testutil.Must(client.Do(req))(t)
 	defer res.Body.Close()
 	var page struct{ ID, WebSocketDebuggerURL string }
-	if err := json.NewDecoder(res.Body).Decode(&page); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := websocket.Dial(page.WebSocketDebuggerURL, "", "http://127.0.0.1/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, json.NewDecoder(res.Body).Decode(&page))
+	conn := testutil.Must(websocket.Dial(page.WebSocketDebuggerURL, "", "http://127.0.0.1/"))(t)
 	conn.MaxPayloadBytes = 64 << 20
 	t.Cleanup(func() {
 		_ = conn.Close()

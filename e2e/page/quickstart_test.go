@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // What quickstart prints leads to a page with its sidecar and its agent.
@@ -25,9 +26,7 @@ func TestQuickstartServesThePage(t *testing.T) {
 	b.until("the agent", `document.querySelector('#right .peer')?.textContent.includes('quickstart-agent')`)
 	b.until("the sidecar", `document.querySelector('#left .peer')?.textContent.includes('quickstart')`)
 	b.quiet(at[1])
-	if err := p.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, p.Signal(syscall.SIGINT))
 	if code, err := p.Wait(patience); err != nil || code != 0 {
 		t.Errorf("it ends with %d, %v", code, err)
 	}

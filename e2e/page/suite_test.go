@@ -137,9 +137,7 @@ func TestTheChainFromEveryProcessAndARestart(t *testing.T) {
 	b.open("http://" + w.server)
 	w.srv.Kill() // in order it would wait for the connection
 	b.until("word of the stop", `document.body.dataset.state === 'lost' && document.querySelector('#lost').textContent.includes('No answer since')`)
-	if err := w.RunServer(w.srv); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, w.RunServer(w.srv))
 	t.Log("found again:", b.until("the server after its restart", `document.body.dataset.state === 'live' && document.querySelector('#lost').hidden`))
 	b.until("the agent after the restart", `document.querySelector('#right .peer')?.textContent.includes('node-1') && document.querySelector('#ready').textContent === '✓ ready'`)
 }
@@ -223,12 +221,8 @@ func roundTrips(t *testing.T, c net.Conn) [2]time.Duration {
 	buf := make([]byte, 64)
 	for end := time.Now().Add(time.Second); time.Now().Before(end); {
 		start := time.Now()
-		if _, err := c.Write(buf); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(c, buf); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(c.Write(buf))(t)
+		testutil.Must(io.ReadFull(c, buf))(t)
 		all = append(all, time.Since(start))
 		time.Sleep(time.Millisecond)
 	}

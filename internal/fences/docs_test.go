@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"konnectivity/internal/testutil"
 )
 
 // proseWidth is the width at which documents wrap.
@@ -20,10 +22,7 @@ func TestDocsWrapAtOneWidth(t *testing.T) {
 		t.Fatalf("found only %d documents", len(docs))
 	}
 	for _, doc := range docs {
-		text, err := os.ReadFile(doc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testutil.Must(os.ReadFile(doc))(t)
 		for _, n := range wideLines(string(text)) {
 			t.Errorf("%s:%d: prose is wider than %d columns", doc, n, proseWidth)
 		}

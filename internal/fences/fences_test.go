@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"konnectivity/internal/testutil"
 )
 
 const root = "../.."
@@ -59,10 +61,7 @@ func TestTestsCompileNothingNeedless(t *testing.T) {
 // makeVariable is the value that the Makefile gives a variable.
 func makeVariable(t *testing.T, name string) string {
 	t.Helper()
-	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	makefile := testutil.Must(os.ReadFile(filepath.Join(root, "Makefile")))(t)
 	for line := range strings.Lines(string(makefile)) {
 		if value, ok := strings.CutPrefix(line, name+" := "); ok {
 			return strings.TrimSpace(value)

@@ -9,14 +9,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestDocsLinkToWhatIsThere(t *testing.T) {
 	for _, doc := range markdown(t) {
-		text, err := os.ReadFile(doc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testutil.Must(os.ReadFile(doc))(t)
 		for _, link := range brokenLinks(doc, string(text)) {
 			t.Errorf("%s links to %s, which is not there", doc, link)
 		}
@@ -30,9 +29,7 @@ func TestBrokenLinks(t *testing.T) {
 		"[here](#the-first-one-and-more) [again](a.md#twice-1) [afar](https://example.com/none#x) [folder](.)",
 		"[gone](b.md) [thrice](#twice-2) [code](#no-heading-no-linknone)",
 	}, "\n")
-	if err := os.WriteFile(doc, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(doc, []byte(text), 0o600))
 	if got, want := brokenLinks(doc, text), []string{"b.md", "#twice-2", "#no-heading-no-linknone"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -100,10 +97,7 @@ var testNames = regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz)\\w+)`")
 func TestDocsNameTestsThatExist(t *testing.T) {
 	named := 0
 	for _, doc := range markdown(t) {
-		text, err := os.ReadFile(doc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testutil.Must(os.ReadFile(doc))(t)
 		for _, name := range testNames.FindAllStringSubmatch(string(text), -1) {
 			named++
 			if !hasTest(filepath.Join(root, name[1]), name[2]) {
@@ -147,10 +141,7 @@ func TestDocsNameTestsThatAreThere(t *testing.T) {
 	}
 	named := 0
 	for _, doc := range markdown(t) {
-		text, err := os.ReadFile(doc)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testutil.Must(os.ReadFile(doc))(t)
 		for _, match := range namedTests.FindAllSubmatch(text, -1) {
 			if named++; !found[string(match[1])] {
 				t.Errorf("%s names %s, which is not there", doc, match[1])

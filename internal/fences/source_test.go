@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // source is one parsed Go file that is not a test.
@@ -75,10 +77,7 @@ func parse(t *testing.T, folder, name, text string) source {
 		t.Fatal(err)
 	}
 	for _, spec := range s.file.Imports {
-		target, err := strconv.Unquote(spec.Path.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		target := testutil.Must(strconv.Unquote(spec.Path.Value))(t)
 		local := path.Base(target)
 		if isVersion(local) {
 			local = path.Base(path.Dir(target))

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 var systems = flag.String("systems", "", "GOOS/GOARCH to type-check the module for, spaces between; it takes a minute of processor time for ten")
@@ -53,9 +55,7 @@ func TestTypeCheckReports(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			for file, text := range map[string]string{"go.mod": "module p\n\ngo 1.26\n", "doc.go": "package p\n", c.file: c.text} {
-				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				testutil.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 			}
 			err := typeCheck(dir, c.system)
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {

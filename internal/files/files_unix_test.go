@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -20,17 +22,11 @@ func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	for name, text := range map[string]string{"whole": "12345", "long": "123456", "empty": ""} {
-		if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(at(name), []byte(text), 0o600))
 	}
-	if err := syscall.Mkfifo(at("pipe"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, syscall.Mkfifo(at("pipe"), 0o600))
 	for link, to := range map[string]string{"link": "whole", "to pipe": "pipe", "endless": "/dev/zero"} {
-		if err := os.Symlink(to, at(link)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.Symlink(to, at(link)))
 	}
 	for name, want := range map[string]string{
 		"whole": "", "link": "", "empty": "", "long": "larger than 5 bytes", "absent": "no such file", ".": "not a regular file",

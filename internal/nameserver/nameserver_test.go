@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,10 +29,7 @@ func TestTheLastServerIsAsked(t *testing.T) {
 				return near, ctx.Err()
 			}, func() int { return n })
 			began := time.Now()
-			conn, err := ask(t.Context(), "tcp", "dead:53")
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := testutil.Must(ask(t.Context(), "tcp", "dead:53"))(t)
 			_ = conn.SetDeadline(began.Add(15 * time.Second)) // as the resolver does
 			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != want {
 				t.Errorf("%d servers: after %v: %v; want %v", n, time.Since(began), err, want)

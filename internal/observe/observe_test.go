@@ -166,9 +166,7 @@ func TestServeReturnsListenerError(t *testing.T) {
 	defer c.Close()
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if _, err := c.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(c.Read(make([]byte, 1)))(t)
 	l.Close()
 	if err := <-done; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("%v", err)

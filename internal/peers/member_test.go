@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
+
+	"konnectivity/internal/testutil"
 )
 
 // What happens to a session decides its state, in whatever order it happens: the
@@ -64,10 +66,7 @@ func TestUnlisted(t *testing.T) {
 	for name, policy := range policies {
 		w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}, "b": {"2"}}, up: map[string]bool{"1": true, "2": true}}
 		running(t, w, policy, func(t *testing.T, s *Set[string, *conn]) {
-			c, err := w.connect(t.Context(), "a")
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := testutil.Must(w.connect(t.Context(), "a"))(t)
 			s.Offer("a", c)
 			synctest.Wait()
 			before := s.Members()

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -101,10 +102,7 @@ func TestSearch(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan struct{})
 				go func() { defer close(done); s.Run(ctx) }()
-				old, err := w.connect(ctx, "a")
-				if err != nil {
-					t.Fatal(err)
-				}
+				old := testutil.Must(w.connect(ctx, "a"))(t)
 				old.count = 3
 				s.Offer("a", old)
 				synctest.Wait()

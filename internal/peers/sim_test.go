@@ -403,9 +403,7 @@ func TestNowBesideAnAttempt(t *testing.T) {
 	running(t, w, each, func(t *testing.T, s *Set[string, *conn]) {
 		s.Keep()
 		time.Sleep(5 * time.Millisecond) // connect takes 10
-		if _, err := s.Now(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(s.Now(t.Context()))(t)
 		time.Sleep(time.Second)
 		got := w.live(s)
 		w.mu.Lock()

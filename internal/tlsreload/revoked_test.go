@@ -64,9 +64,7 @@ func TestRevokedCertificatesAreRefused(t *testing.T) {
 	list := d.revoke(ca, time.Hour, bad)
 	for _, form := range [][]byte{list, der(list)} {
 		d.write("ca.crl", form)
-		if err := s.Reload(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, s.Reload())
 		for range 2 {
 			mustPass(t, handshake(t, server, byGood))
 			if o := handshake(t, server, byBad); !refused(o) {
@@ -84,9 +82,7 @@ func TestRevokedCertificatesAreRefused(t *testing.T) {
 		}
 	}
 	d.revoke(ca, time.Hour)
-	if err := s.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, s.Reload())
 	mustPass(t, handshake(t, server, byBad))
 	if changed != 3 {
 		t.Errorf("%d changes were told, want 3", changed)
@@ -139,9 +135,7 @@ func TestListsThatCannotBeUsed(t *testing.T) {
 	}
 	d.revoke(ca, -time.Minute, bad)
 	for range 3 {
-		if err := s.Reload(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, s.Reload())
 	}
 	if n := strings.Count(out.String(), "out of date"); s.Trusts(chain) || n != 1 {
 		t.Errorf("out of date: trusted %v, said %d times: %s", s.Trusts(chain), n, out.String())

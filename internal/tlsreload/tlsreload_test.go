@@ -15,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
 
@@ -51,9 +52,7 @@ func TestFollowsRotationOfEverything(t *testing.T) {
 
 func reload(t *testing.T, s *tlsreload.Source) {
 	t.Helper()
-	if err := s.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, s.Reload())
 }
 
 // swapMount writes files as the kubelet does: a fresh directory, and a
@@ -292,9 +291,7 @@ func TestMoreCAsAreFilesAndDirectoriesThatMayComeLater(t *testing.T) {
 		t.Error("the system's CAs vouch for a test server")
 	}
 	d.write("a.crt", ca.CertPEM)
-	if err := os.Mkdir(d.file("bundles"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Mkdir(d.file("bundles"), 0o700))
 	d.write("bundles/b.pem", later.CertPEM)
 	d.write("bundles/README", []byte("not a certificate"))
 	d.write("bundles/trusted.crt", []byte("-----BEGIN TRUSTED CERTIFICATE-----\nAAAA\n-----END TRUSTED CERTIFICATE-----\n"))
@@ -319,9 +316,7 @@ func TestSystemRootsJoinTheFiles(t *testing.T) {
 // Directories are filled by others: one bad file must not cost the rest.
 func TestBadFilesOfDirectoriesAreLeftOut(t *testing.T) {
 	ca, d := newCA(t), newDir(t)
-	if err := os.Mkdir(d.file("bundles"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Mkdir(d.file("bundles"), 0o700))
 	bad := []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
 	d.write("bundles/a.pem", bad)
 	d.write("bundles/b.pem", append(bad, ca.CertPEM...)) // bad and good in one file

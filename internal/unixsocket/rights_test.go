@@ -62,12 +62,8 @@ func TestMode(t *testing.T) {
 func TestModeSparesSymlinkTarget(t *testing.T) {
 	dir := t.TempDir()
 	secret, path := filepath.Join(dir, "secret"), filepath.Join(dir, "s")
-	if err := os.WriteFile(secret, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(secret, path); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(secret, nil, 0o600))
+	testutil.NoError(t, os.Symlink(secret, path))
 	_ = (&Options{Mode: 0o666}).open(path) // which on Linux is an error
 	if got := rightsOf(t, secret).mode; got != 0o600 {
 		t.Errorf("the mode of what the link leads to is %v", got)
@@ -139,9 +135,7 @@ func TestConcurrentListenHasOneWinner(t *testing.T) {
 // A pipe where the folder should be is nobody's to wait for.
 func TestLockSkipsPipe(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	if l, err := Listen(filepath.Join(pipe, "s"), Options{}); err == nil {
 		_ = l.Close()
 		t.Error("it listens in a pipe")

@@ -47,9 +47,7 @@ func leave(t *testing.T, path string) {
 // that nobody serves is replaced, if that is wanted.
 func TestListenOverExistingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
 	if _, err := Listen(path, Options{Replace: true}); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("regular file: %v", err)
 	}

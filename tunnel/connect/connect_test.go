@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -24,10 +25,7 @@ const patience = 20 * time.Second
 // proxy runs script as the other end of a TCP connection and returns our end.
 func proxy(t testing.TB, script func(c *net.TCPConn)) tunnel.Conn {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	done, accepted := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -40,10 +38,7 @@ func proxy(t testing.TB, script func(c *net.TCPConn)) tunnel.Conn {
 		defer c.Close()
 		script(c.(*net.TCPConn))
 	}()
-	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	<-accepted
 	t.Cleanup(func() { c.Close(); <-done })
 	return tunnel.Wrap(c)
@@ -128,15 +123,10 @@ func TestHandshakeKeepsHalfClose(t *testing.T) {
 		got, _ := io.ReadAll(c)
 		fmt.Fprintf(c, "got %d", len(got))
 	})
-	conn, err := Handshake(within(t, patience), c, Request{Address: "h:80"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testutil.Must(Handshake(within(t, patience), c, Request{Address: "h:80"}))(t)
 	defer conn.Close()
 	_, _ = conn.Write([]byte("hello"))
-	if err := conn.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, conn.CloseWrite())
 	if got, _ := io.ReadAll(conn); string(got) != "got 5" {
 		t.Errorf("after our FIN read %q", got)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -39,17 +40,11 @@ func TestWaitIdleWaitsForDelivery(t *testing.T) {
 			}
 			made <- ses
 		}()
-		peer, err := link.Connect(t.Context(), a, link.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		peer := testutil.Must(link.Connect(t.Context(), a, link.Config{}))(t)
 		defer peer.Close()
 		g := New(<-made, Options{})
 		defer g.Close()
-		c, err := peer.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Must(peer.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))(t)
 		defer c.Close()
 		synctest.Wait()
 		began := time.Now()

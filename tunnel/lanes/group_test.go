@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -129,9 +130,7 @@ func TestStreamsAvoidBulk(t *testing.T) {
 				t.Errorf("stream %d of the same second is on lane %d, want %d", i+2, at, want)
 			}
 		}
-		if _, err := bulk.Write(make([]byte, bulkBytes)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(bulk.Write(make([]byte, bulkBytes)))(t)
 		time.Sleep(sampleEvery + 1)
 		if _, at := r.open(g); at != 1 {
 			t.Errorf("beside bulk on lane 0, a stream is on lane %d", at)
@@ -252,17 +251,13 @@ func lossyAt(g *Group, line link.Line) {
 // carry makes c carry as much as bulk does.
 func carry(t *testing.T, c tunnel.Conn) {
 	t.Helper()
-	if _, err := c.Write(make([]byte, bulkBytes)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(c.Write(make([]byte, bulkBytes)))(t)
 }
 
 // whisper makes c carry less than bulk does.
 func whisper(t *testing.T, c tunnel.Conn) {
 	t.Helper()
-	if _, err := c.Write([]byte{1}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(c.Write([]byte{1}))(t)
 }
 
 // wake has c carry enough to have its lane looked at.
@@ -336,10 +331,7 @@ func TestBulkThatFillsItsLineHasOneLane(t *testing.T) {
 				lossyAt(g, link.Line{RTT: c.rtt, Rate: c.estimate})
 				var bulk []tunnel.Conn
 				for range 2 {
-					conn, err := g.Dial(t.Context(), tunnel.NewFlow("tcp", c.address))
-					if err != nil {
-						t.Fatal(err)
-					}
+					conn := testutil.Must(g.Dial(t.Context(), tunnel.NewFlow("tcp", c.address)))(t)
 					go func() { _, _ = io.Copy(io.Discard, conn) }()
 					bulk = append(bulk, conn)
 				}

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -35,10 +36,7 @@ func TestReadLoopsRunInParallel(t *testing.T) {
 		m := meeting{make(chan struct{}), make(chan struct{})}
 		defer close(m.all)
 		for i, lane := range g.Sessions() {
-			c, err := lane.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := testutil.Must(lane.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1")))(t)
 			st := c.(*link.Stream)
 			st.Deliver(m)
 			if n, err := st.ReadChunks(make([]tunnel.Chunk, 1)); n != 0 || err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
@@ -49,10 +50,7 @@ func newCrowded(t *testing.T, bulk int, opt Options) *crowded {
 	c := &crowded{rig: r, g: g}
 	dialer := opener.Dialer(g)
 	dial := func() tunnel.Conn {
-		conn, err := dialer.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := testutil.Must(dialer.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))(t)
 		return conn
 	}
 	for range bulk {

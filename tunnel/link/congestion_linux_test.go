@@ -93,9 +93,7 @@ func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
 		if time.Now().After(end) {
 			t.Skip("BBR does not leave its start over loopback")
 		}
-		if _, err := near.Write(make([]byte, 1<<20)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(near.Write(make([]byte, 1<<20)))(t)
 	}
 	// Whatever is still under way could end a start as soon as it has begun.
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {

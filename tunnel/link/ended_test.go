@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -61,14 +62,9 @@ func TestEndedStreamsTakeMemoryUntilAcknowledged(t *testing.T) {
 				for i := range n {
 					f := tunnel.NewFlow("tcp", "x:1")
 					f.Resume = &tunnel.Resume{Token: [16]byte{byte(i), 1}, Window: time.Minute}
-					c, err := all[0].Dial(t.Context(), f)
-					if err != nil {
-						t.Fatal(err)
-					}
+					c := testutil.Must(all[0].Dial(t.Context(), f))(t)
 					_ = c.CloseWrite()
-					if _, err := io.Copy(io.Discard, c); err != nil {
-						t.Fatal(err)
-					}
+					testutil.Must(io.Copy(io.Discard, c))(t)
 					opened = append(opened, c.(*link.Stream))
 				}
 				time.Sleep(time.Minute)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -52,9 +53,7 @@ func checkHello(t *testing.T, b []byte) {
 		}
 		return
 	}
-	if err := second.decode(again); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, second.decode(again))
 	first.Features = slices.DeleteFunc(first.Features, func(s string) bool { return s == "" })
 	if len(first.Features) == 0 {
 		first.Features = nil

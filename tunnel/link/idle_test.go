@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -34,10 +35,7 @@ func TestAnIdleLinkHasOneGoroutine(t *testing.T) {
 		}
 		quiet("at first")
 		for range 3 {
-			c, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1")))(t)
 			for range 3 {
 				passOn(t, c, c, []byte("to and fro"), make([]byte, len("to and fro")))
 				time.Sleep(link.DefaultPingInterval)
@@ -86,10 +84,7 @@ func TestAConnectionBetweenLinksHasNoGoroutine(t *testing.T) {
 				all := between(t, link.Hello{}, nil, &tunnel.Forwarder{Dialer: &destinations{}}, func(to *link.Session) tunnel.Handler {
 					return &tunnel.Forwarder{Dialer: to, Observers: []tunnel.Observer{ended}}
 				})
-				c, err := all[0].Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := testutil.Must(all[0].Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1")))(t)
 				for range 2 {
 					passOn(t, c, c, []byte("to and fro"), make([]byte, len("to and fro")))
 					synctest.Wait()

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -42,10 +43,7 @@ func TestAskMove(t *testing.T) {
 	open := func() (opener, acceptor *link.Stream, told moved) {
 		f := tunnel.NewFlow("tcp", "example.test:80")
 		f.Resume = &tunnel.Resume{Window: time.Minute}
-		c, err := a.Dial(t.Context(), f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Must(a.Dial(t.Context(), f))(t)
 		opener, acceptor, told = c.(*link.Stream), <-accepted, make(moved, 4)
 		opener.Watch(told)
 		return opener, acceptor, told
@@ -55,18 +53,14 @@ func TestAskMove(t *testing.T) {
 	if bulk, small := a.Bulk(1000); len(bulk) != 0 || small != 0 {
 		t.Errorf("%d streams are bulk and %d small, before anything was carried", len(bulk), small)
 	}
-	if _, err := st.Write(make([]byte, 1000)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(st.Write(make([]byte, 1000)))(t)
 	if bulk, small := a.Bulk(1000); len(bulk) != 1 || bulk[0] != st || small != 0 {
 		t.Errorf("%d streams are bulk and %d small", len(bulk), small)
 	}
 	if bulk, small := a.Bulk(1000); len(bulk) != 0 || small != 0 {
 		t.Errorf("%d streams are bulk and %d small, though nothing was carried since", len(bulk), small)
 	}
-	if _, err := st.Write(make([]byte, 999)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(st.Write(make([]byte, 999)))(t)
 	if bulk, small := a.Bulk(1000); len(bulk) != 0 || small != 1 {
 		t.Errorf("%d streams are bulk and %d small, want the small one", len(bulk), small)
 	}
@@ -76,12 +70,8 @@ func TestAskMove(t *testing.T) {
 
 	fixed, acceptor, told := open()
 	acceptor.Stay()
-	if _, err := acceptor.Write([]byte("behind it")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := fixed.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(acceptor.Write([]byte("behind it")))(t)
+	testutil.Must(fixed.Read(make([]byte, 1)))(t)
 	if fixed.AskMove() || len(told) != 0 {
 		t.Error("what cannot move was asked to")
 	}
@@ -118,17 +108,10 @@ func TestWakeAfter(t *testing.T) {
 	noLeaks(t)
 	near, far := tlsPair(t)
 	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: &destinations{}}})
-	c, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1")))(t)
 	echo := func(n int) {
-		if _, err := c.Write(make([]byte, n)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(c, make([]byte, n)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(c.Write(make([]byte, n)))(t)
+		testutil.Must(io.ReadFull(c, make([]byte, n)))(t)
 	}
 	echo(1000)
 	woken := make(chan struct{}, 10)

@@ -55,12 +55,8 @@ func tlsPair(t testing.TB) (net.Conn, net.Conn) {
 	server := tls.Server(link.Buffered(far), &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}, DynamicRecordSizingDisabled: true})
 	done := make(chan error, 1)
 	go func() { done <- server.Handshake() }()
-	if err := client.Handshake(); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, client.Handshake())
+	testutil.NoError(t, <-done)
 	return client, server
 }
 
@@ -112,10 +108,7 @@ func streamPair(t testing.TB, transport string, reverse bool) (opener, acceptor 
 	if reverse {
 		a = b
 	}
-	opener, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	opener = testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))(t)
 	return opener, <-ends
 }
 
@@ -141,10 +134,7 @@ func TestStalledStreamHoldsOnlyItself(t *testing.T) {
 	const stalled = 50
 	var writes sync.WaitGroup
 	for range stalled {
-		conn, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 		<-ends
 		writes.Go(func() {
 			_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
@@ -157,10 +147,7 @@ func TestStalledStreamHoldsOnlyItself(t *testing.T) {
 	if held := budget.Used(); held > stalled*128<<10 {
 		t.Errorf("%d bytes held for %d stalled streams, want at most their first windows", held, stalled)
 	}
-	conn, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 	peer := <-ends
 	go func() { _, _ = io.Copy(peer, peer); _ = peer.Close() }()
 	payload := make([]byte, 8<<20)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -35,9 +36,7 @@ func newStill(t *testing.T, role byte) *still {
 	}()
 	s.send(helloFrame(role))
 	s.wantType(tHello, 0)
-	if err := <-started; err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, <-started)
 	for range 3 {
 		id, conn := s.dialed()
 		s.send(frame{tData, 0, id, []byte("unread")})

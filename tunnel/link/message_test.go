@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -93,10 +94,7 @@ func TestGroupOfHello(t *testing.T) {
 		strings.Repeat("g", GroupSize+1):  "",
 		strings.Repeat("\x00", GroupSize): strings.Repeat("\x00", GroupSize),
 	} {
-		payload, err := Hello{Role: RoleAgent, Group: group}.encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		payload := testutil.Must(Hello{Role: RoleAgent, Group: group}.encode())(t)
 		var got Hello
 		if err := got.decode(payload); err != nil || got.Group != want {
 			t.Errorf("%q became %q, %v", group, got.Group, err)
@@ -107,10 +105,7 @@ func TestGroupOfHello(t *testing.T) {
 // No count of servers becomes another, smaller one on the way.
 func TestCountOfServersInHello(t *testing.T) {
 	for _, count := range []int{1, 256, math.MaxInt32, math.MaxInt, math.MaxInt &^ 0xfffffff0} {
-		payload, err := Hello{Role: RoleServer, ServerCount: count}.encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		payload := testutil.Must(Hello{Role: RoleServer, ServerCount: count}.encode())(t)
 		var got Hello
 		if err := got.decode(payload); err != nil || got.ServerCount != min(count, math.MaxInt32) {
 			t.Errorf("%d became %d, %v", count, got.ServerCount, err)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -296,9 +297,7 @@ func runOperations(t *testing.T, ops []byte) {
 		}()
 		w.ses[0], errs[0] = link.Connect(t.Context(), near, link.Config{Forwarder: w.ends[0], Budget: budgets[0]})
 		<-accepted
-		if err := errors.Join(errs[:]...); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, errors.Join(errs[:]...))
 		defer func() { _, _ = w.ses[0].Close(), w.ses[1].Close() }()
 		for ; len(ops) >= 3; ops = ops[3:] {
 			w.step(ops[0], ops[1], ops[2])

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -110,13 +111,9 @@ func bothEnds(t *testing.T, f func(t *testing.T, p *pipeline, near, far *net.TCP
 // A reset arrives, behind bytes that were sent well before it.
 func TestPipelineReset(t *testing.T) {
 	bothEnds(t, func(t *testing.T, p *pipeline, near, far *net.TCPConn) {
-		if _, err := near.Write([]byte("last words")); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(near.Write([]byte("last words")))(t)
 		var got [10]byte
-		if _, err := io.ReadFull(far, got[:]); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(io.ReadFull(far, got[:]))(t)
 		_ = near.SetLinger(0)
 		_ = near.Close()
 		if n, err := far.Read(got[:]); err == nil || err == io.EOF || !isReset(err) {

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/splice"
@@ -194,9 +195,7 @@ func newRig(t testing.TB, conn, far net.Conn, initiator bool, cfg link.Config) *
 		r.send(hello)
 		r.wantType(tHello, 0)
 	}
-	if err := <-started; err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, <-started)
 	return r
 }
 

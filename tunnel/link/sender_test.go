@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -152,10 +153,7 @@ func TestSenderSendsAllInOrder(t *testing.T) {
 		}
 		got, total, dataFrames := make([]bytes.Buffer, len(halves)), 0, uint64(0)
 		for b := conn.buf.Bytes(); len(b) > 0; {
-			h, err := parseHeader(b)
-			if err != nil {
-				t.Fatal(err)
-			}
+			h := testutil.Must(parseHeader(b))(t)
 			if h.typ == frameData {
 				got[h.stream].Write(b[headerSize : headerSize+h.length])
 				total, dataFrames = total+h.length, dataFrames+1

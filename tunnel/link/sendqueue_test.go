@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -18,10 +19,7 @@ var frameNames = map[frameType]string{
 func decode(t *testing.T, b []byte) (frames []string) {
 	t.Helper()
 	for len(b) > 0 {
-		h, err := parseHeader(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := testutil.Must(parseHeader(b))(t)
 		payload := b[headerSize : headerSize+h.length]
 		b = b[headerSize+h.length:]
 		name := fmt.Sprintf("%s/%d", frameNames[h.typ], h.stream)

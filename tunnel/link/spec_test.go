@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // The code is compared with the specification, so that nothing is on the wire that a
@@ -20,10 +22,7 @@ import (
 // specification is docs/link-protocol.md.
 func specification(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/link-protocol.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Must(os.ReadFile("../../docs/link-protocol.md"))(t)
 	return string(text)
 }
 
@@ -95,19 +94,13 @@ func TestFieldsAreThoseOfTheSpecification(t *testing.T) {
 // values, as written, by the rest of the name.
 func constants(t *testing.T, prefix string) map[string]string {
 	t.Helper()
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := testutil.Must(filepath.Glob("*.go"))(t)
 	found := map[string]string{}
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := testutil.Must(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
 		for _, decl := range file.Decls {
 			if decl, ok := decl.(*ast.GenDecl); ok && decl.Tok == token.CONST {
 				addConstants(found, decl, prefix)

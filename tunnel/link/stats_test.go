@@ -4,6 +4,7 @@ import (
 	"io"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -14,10 +15,7 @@ func TestStatsCountBothWays(t *testing.T) {
 	near, far := tlsPair(t)
 	accepted := make(grab, 1)
 	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: accepted})
-	c, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))(t)
 	other := <-accepted
 	if _, err := b.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")); err == nil {
 		t.Fatal("a side without a Forwarder served a stream")

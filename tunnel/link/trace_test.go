@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -287,10 +288,7 @@ func (tr *tracer) raw(t *testing.T, name string, initiator bool, cfg link.Config
 	if initiator {
 		begin = link.Connect
 	}
-	ses, err := begin(t.Context(), link.Buffered(near), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	ses := testutil.Must(begin(t.Context(), link.Buffered(near), cfg))(t)
 	return ses
 }
 
@@ -527,9 +525,7 @@ func TestTraces(t *testing.T) {
 				fmt.Fprintln(&all, name, sum)
 				if *tracesDir != "" {
 					file := *tracesDir + "/" + strings.ReplaceAll(name, "/", "-")
-					if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-						t.Fatal(err)
-					}
+					testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 				}
 				if !*recordTraces && want[name] != sum {
 					t.Errorf("the frames are others than those recorded: %s, want %s", sum, want[name])
@@ -538,8 +534,6 @@ func TestTraces(t *testing.T) {
 		}
 	}
 	if *recordTraces {
-		if err := os.WriteFile(tracesFile, []byte(all.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(tracesFile, []byte(all.String()), 0o600))
 	}
 }

@@ -70,14 +70,10 @@ func TestWriteBufferIsFlushedInParts(t *testing.T) {
 		_, _ = other.Write(p[:100])
 		other.tryFlush()
 		if c.tryFlush() && !c.hasRoom() {
-			if err := c.flush(); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, c.flush())
 		}
 	}
-	if err := c.flush(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, c.flush())
 	if !bytes.Equal(<-got, want) {
 		t.Error("the bytes changed on the way")
 	}

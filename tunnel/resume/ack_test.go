@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
@@ -46,9 +47,7 @@ func reads(t *testing.T, c tunnel.Conn, steps int) time.Duration {
 	t.Helper()
 	began, p := time.Now(), make([]byte, 64<<10)
 	for range steps {
-		if _, err := io.ReadFull(c, p); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(io.ReadFull(c, p))(t)
 		time.Sleep(time.Millisecond)
 	}
 	return time.Since(began)

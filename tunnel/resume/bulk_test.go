@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
@@ -17,10 +18,7 @@ import (
 func TestBulkLeavesMemoryToOthers(t *testing.T) {
 	w := newWorld(t, 1, 30*time.Second)
 	w.opener = resume.New(resume.Options{Window: 30 * time.Second, Budget: link.NewBudget(4 << 20)})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	w.dest = l.Addr().String()
 	var work sync.WaitGroup
 	work.Go(func() {
@@ -42,10 +40,7 @@ func TestBulkLeavesMemoryToOthers(t *testing.T) {
 		}
 	})
 	dial := func() tunnel.Conn {
-		c, err := w.opener.Dialer(w).Dial(context.Background(), tunnel.NewFlow("tcp", "dest:1"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Must(w.opener.Dialer(w).Dial(context.Background(), tunnel.NewFlow("tcp", "dest:1")))(t)
 		return c
 	}
 	var bulk []tunnel.Conn

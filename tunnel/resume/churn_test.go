@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -94,9 +95,7 @@ func TestResumesInVainArePaced(t *testing.T) {
 			return brief{}, nil
 		}))
 		began := time.Now()
-		if _, err := dialer.Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(dialer.Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")))(t)
 		for synctest.Wait(); e.Len() > 0; synctest.Wait() {
 			time.Sleep(time.Second)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -21,10 +22,7 @@ func TestCloseLetsGoOfAPeerThatWaits(t *testing.T) {
 	accepted := make(grab, 1)
 	w := &world{t: t, serve: accepted}
 	w.begin(1, time.Minute)
-	c, err := w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")))(t)
 	a := <-accepted
 	var written, echoed atomic.Int64
 	var ends sync.WaitGroup
@@ -78,10 +76,7 @@ func closeBesideOne(t *testing.T, acceptor, away, writes bool) {
 	w := &world{t: t, serve: accepted, wire: net.Pipe}
 	w.begin(1, time.Minute)
 	defer w.close() // within the bubble
-	c, err := w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")))(t)
 	peer := <-accepted
 	if acceptor {
 		c, peer = peer, c

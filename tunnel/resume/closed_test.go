@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -20,10 +21,7 @@ func apart(t *testing.T, f func(t *testing.T, w *world, opener, acceptor tunnel.
 		w := &world{t: t, serve: accepted, wire: net.Pipe}
 		w.begin(1, time.Minute)
 		defer w.close() // within the bubble
-		c, err := w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testutil.Must(w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")))(t)
 		f(t, w, c, <-accepted)
 	})
 }
@@ -34,9 +32,7 @@ func TestCloseOfAPlainConnectionDelivers(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
 		w.memory.Hold(1 << 30)
 		defer w.memory.Hold(-1 << 30)
-		if _, err := a.Write([]byte("hello, ")); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(a.Write([]byte("hello, ")))(t)
 		synctest.Wait()
 		if n := w.agent.Stats().Degraded; n != 1 {
 			t.Fatalf("%d connections have become plain", n)
@@ -44,9 +40,7 @@ func TestCloseOfAPlainConnectionDelivers(t *testing.T) {
 		if n, _ := w.agent.Movable(); n != 0 {
 			t.Error("it can be moved, which ends with its carrier")
 		}
-		if _, err := a.Write([]byte("world")); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(a.Write([]byte("world")))(t)
 		_ = a.Close()
 		got, err := io.ReadAll(c)
 		if string(got) != "hello, world" || err != nil {
@@ -70,9 +64,7 @@ func TestWhatIsDeliveredBehindCloseIsDropped(t *testing.T) {
 	for _, moved := range []bool{false, true} {
 		apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
 			a.In().Deliver(deaf{})
-			if _, err := a.Write(make([]byte, 1<<10)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(a.Write(make([]byte, 1<<10)))(t)
 			_ = a.CloseFor(io.ErrShortWrite)
 			if moved {
 				w.servers[0].cut(true)
@@ -111,9 +103,7 @@ func TestWhatIsDeliveredBehindCloseIsDropped(t *testing.T) {
 func TestNothingIsHeldOfAResetBehindClose(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
 		a.In().Deliver(deaf{})
-		if _, err := c.Write(make([]byte, 10<<10)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(c.Write(make([]byte, 10<<10)))(t)
 		synctest.Wait()
 		_ = a.Close()
 		_ = c.Reset(nil)
@@ -135,12 +125,8 @@ func TestWhatCameForAPlainConnectionIsRead(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
 		w.memory.Hold(1 << 30)
 		defer w.memory.Hold(-1 << 30)
-		if _, err := a.Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.Write(make([]byte, 10<<10)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(a.Write([]byte("x")))(t)
+		testutil.Must(c.Write(make([]byte, 10<<10)))(t)
 		_ = c.CloseWrite()
 		synctest.Wait()
 		if n := w.agent.Stats().Degraded; n != 1 {
@@ -162,9 +148,7 @@ func TestADeadlineEndsAStuckWrite(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
 		w.memory.Hold(1 << 30)
 		defer w.memory.Hold(-1 << 30)
-		if _, err := a.Write(make([]byte, 1<<10)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(a.Write(make([]byte, 1<<10)))(t)
 		synctest.Wait()
 		done := make(chan error, 1)
 		go func() {
@@ -201,9 +185,7 @@ func TestAWriteDeadlineIsKept(t *testing.T) {
 				if plain {
 					w.memory.Hold(1 << 30)
 					defer w.memory.Hold(-1 << 30)
-					if _, err := a.Write(make([]byte, 1<<10)); err != nil {
-						t.Fatal(err)
-					}
+					testutil.Must(a.Write(make([]byte, 1<<10)))(t)
 					synctest.Wait()
 					if n := w.agent.Stats().Degraded; n != 1 {
 						t.Fatalf("%d connections have become plain", n)
@@ -262,9 +244,7 @@ func TestAnEndOfAPlainConnectionHasTime(t *testing.T) {
 			var r slow
 			to.In().Deliver(&r)
 			for _, end := range []tunnel.Conn{from, to} {
-				if _, err := end.Write(make([]byte, 10<<10)); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(end.Write(make([]byte, 10<<10)))(t)
 			}
 			synctest.Wait()
 			if n := w.agent.Stats().Degraded; n != 1 {

@@ -10,6 +10,7 @@ import (
 	"time"
 	"weak"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -17,22 +18,13 @@ import (
 // dialed is a connection through w and its destination's end.
 func (w *world) dialed(t *testing.T, ctx context.Context, client *tunnel.Client) (tunnel.Conn, net.Conn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	w.dest = l.Addr().String()
 	f := tunnel.NewFlow("tcp", "dest:1")
 	f.Client = client
-	c, err := w.opener.Dialer(w).Dial(ctx, f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	far, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(w.opener.Dialer(w).Dial(ctx, f))(t)
+	far := testutil.Must(l.Accept())(t)
 	t.Cleanup(func() { c.Close(); far.Close() })
 	return c, far
 }
@@ -50,9 +42,7 @@ func TestResetWithoutACarrier(t *testing.T) {
 	w := newWorld(t, 1, time.Hour)
 	c, far := w.dialed(t, t.Context(), nil)
 	w.alone(t)
-	if err := c.Reset(&tunnel.ResetError{Code: tunnel.CodeTimeout}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, c.Reset(&tunnel.ResetError{Code: tunnel.CodeTimeout}))
 	if _, err := c.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodeTimeout {
 		t.Errorf("it reads %v", err)
 	}
@@ -90,9 +80,7 @@ func TestCarriersCountInTheDialersBudget(t *testing.T) {
 	c, far := w.dialed(t, t.Context(), &tunnel.Client{Budget: budget})
 	w.alone(t)
 	w.servers[0].linkNear()
-	if _, err := far.Write(make([]byte, 10<<10)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(far.Write(make([]byte, 10<<10)))(t)
 	eventually(t, func() bool { return budget.Used() >= 10<<10 })
 	_ = c
 }
@@ -115,10 +103,7 @@ func TestAnEndKeepsNothingOfItsDial(t *testing.T) {
 func TestRoomFollowsAcknowledgements(t *testing.T) {
 	w := newWorld(t, 1, time.Hour)
 	w.deaf = true
-	c, err := w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")))(t)
 	var sent atomic.Int64
 	done := make(chan struct{})
 	go func() {

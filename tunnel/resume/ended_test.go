@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -14,24 +15,13 @@ import (
 // as the connection is over: a server that is to leave waits for it.
 func TestLaterCarriersAreClosed(t *testing.T) {
 	w := newWorld(t, 1, 30*time.Second)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	w.dest = l.Addr().String()
-	c, err := w.opener.Dialer(w).Dial(context.Background(), tunnel.NewFlow("tcp", "dest:1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	far, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(w.opener.Dialer(w).Dial(context.Background(), tunnel.NewFlow("tcp", "dest:1")))(t)
+	far := testutil.Must(l.Accept())(t)
 	defer far.Close()
-	if err := c.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, c.CloseWrite())
 	if _, err := far.Read(make([]byte, 1)); err != io.EOF {
 		t.Fatal("at the destination: ", err)
 	}

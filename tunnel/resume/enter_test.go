@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // A dial that is asked for again, while the opener is being told of the connection that
@@ -17,13 +19,9 @@ func TestAskedForAgainAsTheFirstIsAnswered(t *testing.T) {
 				defer e.Close()
 				token := [16]byte{1}
 				first := &dial{answered: make(chan struct{}), cancel: func(error) { t.Error("the connection was given up") }}
-				if _, err := e.registerDial(t.Context(), token, first); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(e.registerDial(t.Context(), token, first))(t)
 				c := e.newConn(nil, time.Minute, 0, token, "dest:1")
-				if err := e.add(c, first); err != nil {
-					t.Fatal(err)
-				}
+				testutil.NoError(t, e.add(c, first))
 				entered := make(chan bool, 1)
 				go func() {
 					done, err := e.registerDial(t.Context(), token, &dial{number: 1, answered: make(chan struct{})})

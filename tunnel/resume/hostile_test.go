@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -65,13 +66,9 @@ func (h *hostile) open(r *tunnel.Resume, address string) (*link.Stream, error) {
 // passes says whether bytes still get through to the destination by st.
 func (h *hostile) passes(t *testing.T, st *link.Stream) {
 	t.Helper()
-	if _, err := st.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(st.Write([]byte("x")))(t)
 	_ = h.far.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if _, err := io.ReadFull(h.far, make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(io.ReadFull(h.far, make([]byte, 1)))(t)
 }
 
 // Whoever does not know a token, or what it is for, learns nothing and changes
@@ -136,10 +133,7 @@ func TestResumesAreJudgedAsDials(t *testing.T) {
 	at := func(epoch uint32) *tunnel.Resume {
 		return &tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: epoch}
 	}
-	st, err := h.open(at(1), "dest:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := testutil.Must(h.open(at(1), "dest:1"))(t)
 	h.passes(t, st)
 	if asked.Load() != "dest:1" || connected.Load() != h.far.LocalAddr().String() {
 		t.Errorf("the policy was asked about %v at %v", asked.Load(), connected.Load())
@@ -164,9 +158,7 @@ func TestResumingAPlainConnectionEndsIt(t *testing.T) {
 	h := newHostile(t)
 	h.w.memory.Hold(1 << 30)
 	defer h.w.memory.Hold(-1 << 30)
-	if _, err := h.far.Write([]byte("x")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(h.far.Write([]byte("x")))(t)
 	eventually(t, func() bool { return h.w.agent.Stats().Degraded == 1 })
 	_, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: 1}, "dest:1")
 	if tunnel.FailureOf(err) != tunnel.FailGone {
@@ -185,10 +177,7 @@ func TestResumingAPlainConnectionEndsIt(t *testing.T) {
 func TestConnectionsThatAreLeftAreBounded(t *testing.T) {
 	const alone = 3
 	h := &hostile{w: &world{t: t, atMost: alone}}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	h.w.dest = l.Addr().String()
 	h.w.begin(1, time.Hour)
@@ -246,10 +235,7 @@ func TestStormOfResumes(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	st, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: storm + 1}, "dest:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := testutil.Must(h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: storm + 1}, "dest:1"))(t)
 	h.passes(t, st)
 	h.w.servers[0].mu.Lock()
 	far := h.w.servers[0].far

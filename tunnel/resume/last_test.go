@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
@@ -201,9 +202,7 @@ func TestLastBytesOutliveASilentLink(t *testing.T) {
 		takes(t, client, 0, time.Second)
 		r.far.wire.hold(0, true)
 		r.far.wire.hold(1, true)
-		if _, err := client.Write(make([]byte, 1000)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(client.Write(make([]byte, 1000)))(t)
 		_ = client.Close()
 		<-r.far.b.Done()
 		<-r.far.a.Done()
@@ -228,9 +227,7 @@ func TestHalfAConnectionOutlivesItsLinkIdle(t *testing.T) {
 				r.cut(hop)
 				again()
 				time.Sleep(5 * time.Minute)
-				if _, err := from.Write(make([]byte, 1000)); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(from.Write(make([]byte, 1000)))(t)
 				ends(t, from)
 				takes(t, to, 1000, time.Second)
 			})

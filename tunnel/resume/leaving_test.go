@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -47,9 +48,7 @@ func TestResumedBehindWhatWasBeingTaken(t *testing.T) {
 		release, taken := make(chan struct{}), make(chan struct{})
 		st := &parting{taken: taken}
 		c := e.newConn(st, time.Minute, 0, [16]byte{1}, "dest:1")
-		if err := e.add(c, nil); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, e.add(c, nil))
 		c.read.app = &slow{release: release}
 		go func() {
 			defer close(taken)
@@ -72,9 +71,7 @@ func TestResumedBehindACarrierThatCameMeanwhile(t *testing.T) {
 		defer e.Wait()
 		defer e.Close()
 		c := e.newConn(nil, time.Minute, 0, [16]byte{1}, "dest:1")
-		if err := e.add(c, nil); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, e.add(c, nil))
 		c.m.carrier, c.m.sender = Draining, SenderTask // by a carrier that was left
 		accepted := make(chan error)
 		go func() {
@@ -111,9 +108,7 @@ func TestOverAsItIsResumed(t *testing.T) {
 	defer e.Close()
 	c := e.newConn(lean{}, time.Minute, 0, [16]byte{1}, "dest:1")
 	c.opening = new(opening)
-	if err := e.add(c, nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, e.add(c, nil))
 	c.mu.Lock()
 	c.m.Step(Event{Kind: Closed, Now: time.Now()})
 	c.m.Out.Next(make([]tunnel.Chunk, 1))
@@ -166,9 +161,7 @@ func TestEarlyLieEndsWhatHasSomethingToAcknowledge(t *testing.T) {
 	e.adopt(repeated, tunnel.NewFlow("tcp", "dest:1"), asked, nil)
 
 	c := e.newConn(nil, time.Minute, 0, [16]byte{2}, "dest:1")
-	if err := e.add(c, nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, e.add(c, nil))
 	c.mu.Lock()
 	c.m.In.Finish()
 	c.m.carrier = Dialing

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -401,10 +402,7 @@ func TestAcknowledgesInSteps(t *testing.T) {
 // The machine starts nothing, and reads no clock.
 func TestMachineIsPure(t *testing.T) {
 	for _, name := range []string{"machine.go", "outgoing.go", "incoming.go", "replaylimit.go"} {
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := testutil.Must(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
 		for _, i := range file.Imports {
 			if !slices.Contains([]string{`"errors"`, `"time"`, `"konnectivity/tunnel"`}, i.Path.Value) {
 				t.Errorf("%s imports %s", name, i.Path.Value)

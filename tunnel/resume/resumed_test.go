@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -29,9 +30,7 @@ func without(t *testing.T, e *Manager, of *dial, before func(*Conn)) *Conn {
 			return nil, ctx.Err()
 		})}
 	}
-	if err := e.add(c, of); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, e.add(c, of))
 	c.mu.Lock()
 	before(c)
 	c.step(Event{Kind: CarrierLost, Cause: errLost})

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
@@ -33,33 +34,20 @@ func TestStruckDialFindsItsConnection(t *testing.T) {
 		w.servers[0].linkNear()
 		return nil, struck
 	})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	w.dest = l.Addr().String()
-	c, err := w.opener.Dialer(lossy).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(w.opener.Dialer(lossy).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")))(t)
 	defer c.Close()
-	far, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	far := testutil.Must(l.Accept())(t)
 	defer far.Close()
 	if _, lasts := c.(*resume.Conn); !lasts || c.RemoteAddr().String() != first.String() {
 		t.Errorf("a %T to %v, want one that lasts, to %v", c, c.RemoteAddr(), first)
 	}
 	for range 2 { // it goes on like any other
-		if _, err := c.Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(c.Write([]byte("x")))(t)
 		_ = far.SetReadDeadline(time.Now().Add(20 * time.Second))
-		if _, err := far.Read(make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(far.Read(make([]byte, 1)))(t)
 		w.servers[0].cut(true)
 		w.servers[0].linkNear()
 	}
@@ -100,10 +88,7 @@ func repeatedDial(t *testing.T, held int) {
 	go func() { _, err := h.open(at(0), "dest:1"); old <- err }()
 	<-dials
 	w.memory.Hold(held)
-	st, err := h.open(at(1), "dest:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := testutil.Must(h.open(at(1), "dest:1"))(t)
 	defer st.Close()
 	if err := <-old; tunnel.FailureOf(err) != tunnel.FailStale {
 		t.Errorf("the first is told %v", err)
@@ -140,10 +125,7 @@ func TestGivenUpDialBecomesNothing(t *testing.T) {
 	old := make(chan error, 1)
 	go func() { _, err := h.open(at(0), "dest:1"); old <- err }()
 	<-dials
-	st, err := h.open(at(1), "dest:1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	st := testutil.Must(h.open(at(1), "dest:1"))(t)
 	defer st.Close()
 	if err := <-old; tunnel.FailureOf(err) != tunnel.FailStale {
 		t.Errorf("the first is told %v", err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -24,9 +25,7 @@ func TestAPeerThatResetsEachCarrier(t *testing.T) {
 				client, dest := r.dial()
 				defer dest.Close()
 				time.Sleep(time.Second)
-				if _, err := client.Write(make([]byte, 1000)); err != nil {
-					t.Fatal(err)
-				}
+				testutil.Must(client.Write(make([]byte, 1000)))(t)
 				r.cut(&r.far)
 				if left {
 					_ = client.Close()

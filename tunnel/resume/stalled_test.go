@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -20,9 +21,7 @@ func TestAStalledReaderCostsTheServerLittle(t *testing.T) {
 		defer dest.Close()
 		go func() { _, _ = io.Copy(dest, zeroes{}) }()
 		for range 100 { // too slow for windows to grow
-			if _, err := io.ReadFull(c, make([]byte, 64<<10)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(io.ReadFull(c, make([]byte, 64<<10)))(t)
 			time.Sleep(10 * time.Millisecond)
 		}
 		time.Sleep(time.Minute)
@@ -46,9 +45,7 @@ func TestAResponseOutlastsAStall(t *testing.T) {
 	onRoute(t, time.Minute, func(t *testing.T, r *route) {
 		c, dest, _ := r.download()
 		defer c.Close()
-		if _, err := dest.Write(make([]byte, size)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(dest.Write(make([]byte, size)))(t)
 		_ = dest.Close()
 		time.Sleep(time.Second)
 		for range 3 {

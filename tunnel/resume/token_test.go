@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -59,9 +60,7 @@ func delivering(t *testing.T) (*Conn, *quietly, *counting) {
 	t.Cleanup(func() { e.Close(); e.Wait() })
 	st, app := &quietly{}, &counting{}
 	c := e.newConn(st, time.Minute, 0, [16]byte{1}, "dest:1")
-	if err := e.add(c, nil); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, e.add(c, nil))
 	c.Deliver(app)
 	return c, st, app
 }

@@ -20,9 +20,7 @@ func TestTokenFromPipe(t *testing.T) {
 	testutil.NoError(t, err)
 	defer read.Close()
 	token := admin.NewToken()
-	if _, err := write.Write(token); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(write.Write(token))(t)
 	_ = write.Close()
 	c := newClient(t)
 	if err := c.presentToken(fmt.Sprintf("/dev/fd/%d", read.Fd())); err != nil || c.token+"\n" != string(token) {
