@@ -51,8 +51,8 @@ func (p *Plan) insert(t *place) {
 }
 
 // Surplus is a server that is one too many: as many as there are to be are connected at
-// the addresses that are chosen, and have been for Policy.ShortLife. It is one at another
-// address, or one of several behind the same. nil: there is none.
+// the addresses that are chosen, and have been for Policy.ShortLife. It is one at none of
+// these, or one of several at the same. nil: there is none.
 func (p *Plan) Surplus(now time.Time) *Peer {
 	if p.policy.Most == 0 {
 		return nil
@@ -60,13 +60,13 @@ func (p *Plan) Surplus(now time.Time) *Peer {
 	p.elect()
 	settled, elsewhere, beside := 0, []*Peer(nil), []*Peer(nil)
 	for _, m := range p.peers {
-		switch {
+		switch chosen, others := p.among(m); {
 		case m.leaving || !m.at.listed:
-		case !m.at.chosen:
+		case !chosen:
 			elsewhere = append(elsewhere, m)
 		case now.Sub(m.since) >= p.policy.ShortLife:
 			settled++
-			if p.stay(m.at) > 1 {
+			if others {
 				beside = append(beside, m)
 			}
 		}
@@ -82,14 +82,18 @@ func (p *Plan) Surplus(now time.Time) *Peer {
 	return nil
 }
 
-// stay is how many servers are connected at an address and mean to stay.
-func (p *Plan) stay(t *place) (n int) {
-	for _, m := range p.peers {
-		if m.at == t && !m.leaving {
-			n++
+// among says whether m is at a chosen address, and others are at the same.
+func (p *Plan) among(m *Peer) (chosen, others bool) {
+	for _, t := range p.places {
+		if !t.chosen || !t.has(m) {
+			continue
+		}
+		chosen = true
+		for _, other := range p.peers {
+			others = others || other != m && t.has(other)
 		}
 	}
-	return n
+	return chosen, others
 }
 
 // last is the one of some servers that the client prefers least: by their addresses, and by

@@ -128,6 +128,35 @@ func TestTwoAddressesOfOneServerAreOneChoice(t *testing.T) {
 	}
 }
 
+// A server that is connected at one address, and was met at another since, is the one of
+// both. So the third server is left: here the second one behind the last address, or one
+// of two that are behind the first.
+func TestThirdServerIsLeftWhereOneHasTwoAddresses(t *testing.T) {
+	for what, c := range map[string]struct{ at, leaves string }{
+		"at the last address":  {"0=1 2=3 2=4 1=3", "4"},
+		"at the first address": {"2=3 0=2 1=1 0=3", "2 3"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			p := NewPlan(some(all, 2, "c"), noon)
+			addresses := []string{"a", "b", "c"}
+			slices.SortFunc(addresses, func(a, b string) int { return cmp.Compare(weight("c", b), weight("c", a)) }) // as the client prefers
+			p.List(addresses, true)
+			for one := range strings.FieldsSeq(c.at) {
+				p.Met(addresses[one[0]-'0'], one[2:], 4, false, noon)
+			}
+			for range 20 { // whatever the order in which servers are looked at
+				if m := p.Surplus(noon.Add(time.Minute)); m == nil || !strings.Contains(c.leaves, m.id) {
+					t.Fatalf("leaves %v, want %s", m, c.leaves)
+				}
+			}
+			p.Replaced(p.Surplus(noon.Add(time.Minute)))
+			if m := p.Surplus(noon.Add(time.Minute)); m != nil || p.Active() != 2 {
+				t.Errorf("leaves %v, with %d servers", m, p.Active())
+			}
+		})
+	}
+}
+
 // Whatever servers and names do, a set that is to have two servers has two soon after they
 // have calmed down, or as many as can be reached, and no third that it could leave.
 func TestSimulationOfSome(t *testing.T) {

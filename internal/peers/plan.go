@@ -258,13 +258,17 @@ func (p *Plan) probeEvery() time.Duration {
 	return p.policy.ProbeEvery(silent)
 }
 
-// covered says that the server last met at t is connected.
+// covered says that a server of t is connected.
 func (p *Plan) covered(t *place) bool { return p.at(t) != nil }
 
-// at is a server that is connected and was last met at t; nil: there is none.
+// has says that m is a server of t: it is connected there, or was last met there, and means
+// to stay. It may be one of several addresses.
+func (t *place) has(m *Peer) bool { return !m.leaving && (m.at == t || m.id == t.met) }
+
+// at is a server that t has; nil: there is none.
 func (p *Plan) at(t *place) *Peer {
-	for id, m := range p.peers {
-		if !m.leaving && (m.at == t || id == t.met) {
+	for _, m := range p.peers {
+		if t.has(m) {
 			return m
 		}
 	}
