@@ -21,23 +21,37 @@ func weight(client, address string) uint64 {
 
 // elect says which addresses are to have a server: all that are listed, or, of more than
 // Policy.Most, those that the client prefers. In the place of one that cannot be reached,
-// whose server is about to go, or whose server is another one's too, one more is chosen.
+// whose server is about to go, or whose servers count for others already, one more is
+// chosen.
 func (p *Plan) elect() {
-	left, servers := p.policy.Most, map[string]bool{}
+	left, counted := p.policy.Most, map[*Peer]bool{}
 	for _, t := range p.places {
 		t.chosen = t.listed && (p.policy.Most == 0 || left > 0)
 		if !t.chosen {
 			continue
 		}
-		m := p.at(t)
-		switch {
-		case m == nil && !t.failing && !p.home(t): // it has yet to be met
+		switch m := p.toCount(t, counted); {
+		case m != nil:
+			counted[m] = true
 			left--
-		case m != nil && !servers[m.id]:
-			servers[m.id] = true
+		case !p.covered(t) && !t.failing && !p.home(t): // it has yet to be met
 			left--
 		}
 	}
+}
+
+// toCount is the server of t that counts for it: none that counts for another, and rather
+// one that is connected at t than one met there. It is the same at each look, else clients
+// would connect to a server and leave it again. nil: there is none.
+func (p *Plan) toCount(t *place, counted map[*Peer]bool) (best *Peer) {
+	for _, m := range p.peers {
+		switch {
+		case !t.has(m) || counted[m]:
+		case best == nil, best.at != t && m.at == t, (best.at == t) == (m.at == t) && m.id < best.id:
+			best = m
+		}
+	}
+	return best
 }
 
 // insert adds a place, in the order of the client's preference.

@@ -61,12 +61,29 @@ func TestChoiceIsEvenAndLasts(t *testing.T) {
 	}
 }
 
+// preferred is three addresses, as the client c prefers them.
+func preferred() []string {
+	addresses := []string{"a", "b", "c"}
+	slices.SortFunc(addresses, func(a, b string) int { return cmp.Compare(weight("c", b), weight("c", a)) })
+	return addresses
+}
+
+// met is a plan for two servers of those addresses, that has met some: "2=4" is that server
+// at the last address.
+func met(servers string) *Plan {
+	p, addresses := NewPlan(some(all, 2, "c"), noon), preferred()
+	p.List(addresses, true)
+	for one := range strings.FieldsSeq(servers) {
+		p.Met(addresses[one[0]-'0'], one[2:], 4, false, noon)
+	}
+	return p
+}
+
 // Of three servers, a client keeps to two. It is connected to another one before it loses
 // one that is about to go, and leaves that for one it prefers only when this has lasted.
 func TestAnotherTakesThePlace(t *testing.T) {
 	p := NewPlan(some(all, 2, "c"), noon)
-	addresses := []string{"a", "b", "c"}
-	slices.SortFunc(addresses, func(a, b string) int { return cmp.Compare(weight("c", b), weight("c", a)) }) // as the client prefers
+	addresses := preferred()
 	first, second, third := addresses[0], addresses[1], addresses[2]
 	now := noon
 	dials := func(what string, want ...string) {
@@ -132,33 +149,33 @@ func TestTwoAddressesOfOneServerAreOneChoice(t *testing.T) {
 // both. So the third server is left: here the second one behind the last address, or one
 // of two that are behind the first.
 func TestThirdServerIsLeftWhereOneHasTwoAddresses(t *testing.T) {
-	for what, c := range map[string]struct{ at, leaves string }{
-		"at the last address":  {"0=1 2=3 2=4 1=3", "4"},
-		"at the first address": {"2=3 0=2 1=1 0=3", "2 3"},
-	} {
-		t.Run(what, func(t *testing.T) {
-			p := NewPlan(some(all, 2, "c"), noon)
-			addresses := []string{"a", "b", "c"}
-			slices.SortFunc(addresses, func(a, b string) int { return cmp.Compare(weight("c", b), weight("c", a)) }) // as the client prefers
-			p.List(addresses, true)
-			for one := range strings.FieldsSeq(c.at) {
-				p.Met(addresses[one[0]-'0'], one[2:], 4, false, noon)
-			}
-			for range 20 { // whatever the order in which servers are looked at
-				if m := p.Surplus(noon.Add(time.Minute)); m == nil || !strings.Contains(c.leaves, m.id) {
-					t.Fatalf("leaves %v, want %s", m, c.leaves)
-				}
-			}
-			p.Replaced(p.Surplus(noon.Add(time.Minute)))
-			if m := p.Surplus(noon.Add(time.Minute)); m != nil || p.Active() != 2 {
-				t.Errorf("leaves %v, with %d servers", m, p.Active())
-			}
-		})
+	for servers, leaves := range map[string]string{"0=1 2=3 2=4 1=3": "4", "2=3 0=2 1=1 0=3": "2 3"} {
+		p := met(servers)
+		m := p.Surplus(noon.Add(time.Minute))
+		if m == nil || !strings.Contains(leaves, m.id) {
+			t.Fatalf("%s: leaves %v, want %s", servers, m, leaves)
+		}
+		p.Replaced(m)
+		if m := p.Surplus(noon.Add(time.Minute)); m != nil || p.Active() != 2 {
+			t.Errorf("%s: leaves %v, with %d servers", servers, m, p.Active())
+		}
+	}
+}
+
+// Where both servers are behind the first address, and one behind the second as well, they
+// count for one each at every look: else the third is dialed, and left, again and again.
+func TestTwoServersOfTwoAddressesAreEnough(t *testing.T) {
+	for range 20 { // servers are looked at in any order
+		p := met("0=2 0=3 1=3")
+		if dials := next(p, noon.Add(time.Second)); dials != "" {
+			t.Fatalf("dials %q", dials)
+		}
 	}
 }
 
 // Whatever servers and names do, a set that is to have two servers has two soon after they
-// have calmed down, or as many as can be reached, and no third that it could leave.
+// have calmed down, or as many as can be reached, and no third that it could leave. Once all
+// are there, it dials none.
 func TestSimulationOfSome(t *testing.T) {
 	shapes := map[string]map[string][]string{
 		"own":      {"a": {"1"}, "b": {"2"}, "c": {"3"}, "d": {"4"}, "e": {"5"}},
@@ -214,6 +231,29 @@ func (w *world) simulateSome(t *testing.T, s *Set[string, *conn]) {
 			t.Fatalf("connected to %v of %v at %v", got, reached, listed)
 		}
 	}
+	w.allAreThere()
+	time.Sleep(2 * time.Minute)
+	before := w.dialed()
+	time.Sleep(2 * time.Minute)
+	if n := w.dialed() - before; n > 0 || len(w.live(s)) != 2 {
+		t.Errorf("connected to %v, after %d dials more", w.live(s), n)
+	}
+}
+
+// allAreThere has all servers and addresses come back.
+func (w *world) allAreThere() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for server := range w.up {
+		w.up[server] = true
+	}
+	clear(w.hidden)
+}
+
+func (w *world) dialed() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.dials
 }
 
 // ends ends a session that was replaced.

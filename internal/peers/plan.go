@@ -259,21 +259,18 @@ func (p *Plan) probeEvery() time.Duration {
 }
 
 // covered says that a server of t is connected.
-func (p *Plan) covered(t *place) bool { return p.at(t) != nil }
+func (p *Plan) covered(t *place) bool {
+	for _, m := range p.peers {
+		if t.has(m) {
+			return true
+		}
+	}
+	return false
+}
 
 // has says that m is a server of t: it is connected there, or was last met there, and means
 // to stay. It may be one of several addresses.
 func (t *place) has(m *Peer) bool { return !m.leaving && (m.at == t || m.id == t.met) }
-
-// at is a server that t has; nil: there is none.
-func (p *Plan) at(t *place) *Peer {
-	for _, m := range p.peers {
-		if t.has(m) {
-			return m
-		}
-	}
-	return nil
-}
 
 // Active is the number of servers connected that mean to stay.
 func (p *Plan) Active() int {

@@ -325,15 +325,11 @@ func (w *world) simulate(t *testing.T, policy string, s *Set[string, *conn]) {
 		if wrong := w.judge(policy, s); wrong != "" {
 			t.Fatal(wrong)
 		}
-		w.mu.Lock()
-		before := w.dials
-		w.mu.Unlock()
+		before := w.dialed()
 		time.Sleep(time.Minute)
-		w.mu.Lock()
-		if n := w.dials - before; n > 60*len(w.behind) {
+		if n := w.dialed() - before; n > 60*len(w.behind) {
 			t.Errorf("%d attempts in a minute in which nothing happened", n)
 		}
-		w.mu.Unlock()
 	}
 }
 
@@ -346,9 +342,7 @@ func TestRetry(t *testing.T) {
 		running(t, w, policy, func(t *testing.T, s *Set[string, *conn]) {
 			dials := func() int {
 				synctest.Wait()
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				return w.dials
+				return w.dialed()
 			}
 			s.Keep()
 			for before := -1; before != dials(); { // until the pause is longer than this
