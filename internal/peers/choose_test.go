@@ -68,8 +68,8 @@ func preferred() []string {
 	return addresses
 }
 
-// met is a plan for two servers of those addresses, that has met some: "2=4" is that server
-// at the last address.
+// met returns a plan for two servers of those addresses that has met some: "2=4" is server
+// 4, at the last address.
 func met(servers string) *Plan {
 	p, addresses := NewPlan(some(all, 2, "c"), noon), preferred()
 	p.List(addresses, true)
