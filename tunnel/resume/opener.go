@@ -156,12 +156,12 @@ func (m *Manager) redialMoreLocked() {
 func (m *Manager) redial(c *Conn, r *routeQueue) {
 	for c != nil {
 		began := time.Now()
-		asked, again := c.redial(m.ctx)
+		tells, again := c.redial(m.ctx)
 		if again > 0 {
 			time.AfterFunc(again, c.redialAgain)
 		}
 		took := time.Duration(0)
-		if asked {
+		if tells {
 			took = time.Since(began)
 		}
 		c, r = m.redialed(r, again > 0, took)
@@ -203,9 +203,10 @@ func (m *Manager) redialed(r *routeQueue, failed bool, took time.Duration) (*Con
 	return c, next
 }
 
-// redial asks once for another carrier. asked is false where there was nothing to ask for;
-// again is how long to wait before the next attempt, 0: there is none.
-func (c *Conn) redial(ctx context.Context) (asked bool, again time.Duration) {
+// redial asks once for another carrier. tells says that this tells something of the way: there
+// was something to ask for, and the connection was not over when it failed. again is how
+// long to wait before the next attempt, 0: there is none.
+func (c *Conn) redial(ctx context.Context) (tells bool, again time.Duration) {
 	f, ok := c.request()
 	if !ok {
 		return false, 0
@@ -216,7 +217,8 @@ func (c *Conn) redial(ctx context.Context) (asked bool, again time.Duration) {
 	defer context.AfterFunc(ctx, cancel)()
 	far, err := o.dialer.Dial(dialing, f)
 	if err != nil {
-		return true, c.redialFailed(err)
+		again = c.redialFailed(err)
+		return again > 0, again
 	}
 	return true, c.redialSucceeded(far, f)
 }

@@ -71,8 +71,8 @@ func (q *redialQueue) next() (*Conn, *routeQueue) {
 	return w.c, r
 }
 
-// done takes in that a redial has failed or not, and how long it took; 0: none was made,
-// which tells nothing of the way.
+// done takes in that a redial has failed or not, and how long it took; 0: it tells nothing
+// of the way.
 func (q *redialQueue) done(r *routeQueue, failed bool, took time.Duration) {
 	r.dialing--
 	switch {
