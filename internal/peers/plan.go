@@ -35,7 +35,7 @@ type Policy struct {
 	DrainSoon bool
 
 	// MaxSearch bounds the attempts under way for servers that are missing,
-	// beyond one for each address that no known server covers.
+	// beyond one for each address that no known server covers. 0: there are none.
 	MaxSearch int
 	// MaxPeers is how many servers are connected at most to look for more.
 	MaxPeers int

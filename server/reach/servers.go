@@ -43,8 +43,8 @@ const (
 var policy = peers.Policy{
 	Backoff:   peers.Backoff{Base: 100 * time.Millisecond, Limit: 2 * time.Second, Growth: 2},
 	ShortLife: 10 * time.Second, Spread: 50 * time.Millisecond, Losses: 64, DrainSoon: true,
-	MaxSearch: 1, ByAddress: true,
-	Want: func(_, addresses int) int { return max(1, addresses) },
+	ByAddress: true,
+	Want:      func(_, addresses int) int { return max(1, addresses) },
 }
 
 // Options are what Servers work with. All must be given but ServerName and Found.
