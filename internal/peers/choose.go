@@ -27,7 +27,7 @@ func (p *Plan) elect() {
 	left, counted := p.policy.Most, map[*Peer]bool{}
 	for _, t := range p.places {
 		t.chosen = t.listed && (p.policy.Most == 0 || left > 0)
-		if !t.chosen {
+		if !t.chosen || p.policy.Most == 0 {
 			continue
 		}
 		switch m := p.toCount(t, counted); {

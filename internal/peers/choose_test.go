@@ -68,9 +68,9 @@ func preferred() []string {
 	return addresses
 }
 
-// met returns a plan for two servers of those addresses that has met some: "2=4" is server
-// 4, at the last address.
-func met(servers string) *Plan {
+// planWith returns a plan that prefers two of those addresses, and tells it which servers
+// were met, in order. For example, 2=4 is server 4 at address 2, the last.
+func planWith(servers string) *Plan {
 	p, addresses := NewPlan(some(all, 2, "c"), noon), preferred()
 	p.List(addresses, true)
 	for one := range strings.FieldsSeq(servers) {
@@ -150,7 +150,7 @@ func TestTwoAddressesOfOneServerAreOneChoice(t *testing.T) {
 // of two that are behind the first.
 func TestThirdServerIsLeftWhereOneHasTwoAddresses(t *testing.T) {
 	for servers, leaves := range map[string]string{"0=1 2=3 2=4 1=3": "4", "2=3 0=2 1=1 0=3": "2 3"} {
-		p := met(servers)
+		p := planWith(servers)
 		m := p.Surplus(noon.Add(time.Minute))
 		if m == nil || !strings.Contains(leaves, m.id) {
 			t.Fatalf("%s: leaves %v, want %s", servers, m, leaves)
@@ -166,7 +166,7 @@ func TestThirdServerIsLeftWhereOneHasTwoAddresses(t *testing.T) {
 // count for one each at every look: else the third is dialed, and left, again and again.
 func TestTwoServersOfTwoAddressesAreEnough(t *testing.T) {
 	for range 20 { // servers are looked at in any order
-		p := met("0=2 0=3 1=3")
+		p := planWith("0=2 0=3 1=3")
 		if dials := next(p, noon.Add(time.Second)); dials != "" {
 			t.Fatalf("dials %q", dials)
 		}
