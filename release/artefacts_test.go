@@ -99,7 +99,7 @@ func TestArchive(t *testing.T) {
 			t.Errorf("man page of %s: %v", p.name, err)
 		}
 	}
-	must("", os.Symlink("konnectivity", filepath.Join(folder, plugin)))(t)
+	noError(t, os.Symlink("konnectivity", filepath.Join(folder, plugin)))
 	if out, err := run(plugin, "status", "--help"); err != nil || !strings.Contains(out, "\n  kubectl konnectivity status [ADDRESS...]") {
 		t.Errorf("as a plugin: %v\n%s", err, out)
 	}
@@ -171,9 +171,7 @@ func unpack(t *testing.T, archive string) string {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		path := filepath.Join(root, h.Name)
 		switch h.Typeflag {
 		case tar.TypeDir:
@@ -186,9 +184,7 @@ func unpack(t *testing.T, archive string) string {
 				err = os.WriteFile(path, content, os.FileMode(h.Mode))
 			}
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 	}
 	folders, err := os.ReadDir(root)
 	if err != nil || len(folders) != 1 {
@@ -289,7 +285,5 @@ func linkedByGo(t *testing.T, file string) (refs []string) {
 // decode reads what a command printed.
 func decode(t *testing.T, text string, to any) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(text), to); err != nil {
-		t.Fatalf("%v in %s", err, text)
-	}
+	noError(t, withOutput(json.Unmarshal([]byte(text), to), text))
 }

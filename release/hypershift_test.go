@@ -44,9 +44,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) write(path, content string) {
 	w.t.Helper()
 	path = filepath.Join(w.folder, path)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o640), os.Chown(path, 0, 65532)); err != nil {
-		w.t.Fatal(err)
-	}
+	noError(w.t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o640), os.Chown(path, 0, 65532)))
 }
 
 // run starts a container whose mounts are folders of the world.
@@ -62,7 +60,7 @@ func (w *world) run(pod string, env []string, mounts map[string]string, command 
 // healthy is an httpGet probe.
 func (w *world) healthy(pod, address, path string) {
 	w.t.Helper()
-	w.eventually(path+" of "+pod, func() error {
+	eventually(w.t, path+" of "+pod, func() error {
 		return in(w.t, pod, "curl", "--silent", "--show-error", "--fail", "--max-time", "5", "--noproxy", "*", "http://"+address+path)
 	})
 }
@@ -178,9 +176,7 @@ func (w *world) onHyperShiftsOwn() {
 	w.t.Helper()
 	const original = "control-plane-operator.hypershift"
 	w.write(original, "#!/bin/sh\necho HyperShift does $*\n")
-	if err := os.Chmod(filepath.Join(w.folder, original), 0o755); err != nil {
-		w.t.Fatal(err)
-	}
+	noError(w.t, os.Chmod(filepath.Join(w.folder, original), 0o755))
 	mount := "type=bind,src=" + filepath.Join(w.folder, original) + ",dst=/usr/bin/" + original + ",options=rbind:ro"
 	if out := w.saysWith([]string{"--mount", mount}, "konnectivity-hypershift", "original", "/usr/bin/control-plane-operator", "kas-bootstrap", "--x=1"); out != "HyperShift does kas-bootstrap --x=1\n" {
 		w.t.Errorf("what is HyperShift's: %q", out)
@@ -205,13 +201,13 @@ func (w *world) consume(c consumer) {
 	}
 	for _, proxy := range c.proxies() {
 		port := proxy[strings.LastIndexByte(proxy, ':')+1:]
-		w.eventually("startup probe of "+c.name, func() error {
+		eventually(w.t, "startup probe of "+c.name, func() error {
 			return in(w.t, pod, "bash", "-c", "exec 3<>/dev/tcp/"+address+"/"+port)
 		})
 		through := func(proxy string) error {
 			return in(w.t, pod, "curl", "--silent", "--show-error", "--fail", "--max-time", "10", "--noproxy", "", "--proxy", proxy, "http://127.0.0.1:2041/readyz")
 		}
-		w.eventually(c.name+" by "+proxy, func() error { return through(proxy) })
+		eventually(w.t, c.name+" by "+proxy, func() error { return through(proxy) })
 		if other := strings.Replace(proxy, "127.0.0.1", address, 1); through(other) == nil {
 			w.t.Errorf("%s: another pod may use the tunnel by %s", c.name, other)
 		}
@@ -221,14 +217,10 @@ func (w *world) consume(c consumer) {
 // preStop is the server's hook: it needs a shell, and its sleep must last.
 func (w *world) preStop(server string) {
 	w.t.Helper()
-	done, start := make(chan string, 1), time.Now()
-	go func() {
-		hook := append(append([]string{"2", "ctr"}, w.own()...), "task", "exec", "--exec-id", "preStop", server, "/bin/sh", "-c", "sleep 70")
-		out, err := try(w.t, "timeout", hook...)
-		done <- out
-		_ = err // timeout has ended it, as intended
-	}()
-	if out := <-done; time.Since(start) < 2*time.Second {
+	start := time.Now()
+	hook := append(append([]string{"2", "ctr"}, w.own()...), "task", "exec", "--exec-id", "preStop", server, "/bin/sh", "-c", "sleep 70")
+	out, _ := try(w.t, "timeout", hook...) // which has ended it, as intended
+	if time.Since(start) < 2*time.Second {
 		w.t.Errorf("the preStop hook ended at once: %s", out)
 	}
 	if out := w.ctr("task", "exec", "--exec-id", "short", server, "/bin/sh", "-c", "sleep 0.1 && echo slept"); out != "slept\n" {

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -43,7 +42,7 @@ func newRuntime(t *testing.T) *runtimes {
 	noError(t, os.WriteFile(folder+"/config.toml", []byte(config), 0o600))
 	startDaemon(t, "containerd", "--config", folder+"/config.toml")
 	r := &runtimes{t: t, address: folder + "/sock"}
-	r.eventually("containerd", func() error { _, err := r.try("version"); return err })
+	eventually(t, "containerd", func() error { _, err := r.try("version"); return err })
 	for _, archive := range []string{lean, artefact(t, "konnectivity-agent_*_oci.tar"), artefact(t, "konnectivity-hypershift_*_oci.tar")} {
 		r.ctr("images", "import", archive)
 	}
@@ -103,20 +102,6 @@ func (r *runtimes) own() []string {
 	return []string{"--address", r.address, "--namespace", filepath.Base(filepath.Dir(r.address))}
 }
 
-// eventually waits until something works, as a probe does.
-func (r *runtimes) eventually(what string, works func() error) {
-	r.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		err := works()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			r.t.Fatalf("%s: %v", what, err)
-		}
-	}
-}
-
 // container is one of a pod: what its manifest says.
 type container struct {
 	image   string
@@ -164,23 +149,16 @@ func (r *runtimes) saysWith(options []string, image, name string, command ...str
 	log := filepath.Join(r.t.TempDir(), name)
 	args := append([]string{"run", "--rm", "--log-uri", "file://" + log}, options...)
 	r.ctr(append(append(args, "docker.io/library/"+image+":"+r.version, name), command...)...)
-	text, err := os.ReadFile(log)
-	if err != nil {
-		r.t.Error(err)
-	}
-	return string(text)
+	return string(must(os.ReadFile(log))(r.t))
 }
 
 // stop ends a container as kubelet does, and waits for its end.
 func (r *runtimes) stop(name string) {
 	r.t.Helper()
 	_, _ = r.try("task", "kill", "--signal", "SIGTERM", name) // it may have ended by itself
-	r.eventually(name+" to end", func() error {
+	eventually(r.t, name+" to end", func() error {
 		out, err := r.try("task", "rm", name)
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
+		return withOutput(err, out)
 	})
 	r.ctr("container", "rm", name)
 }
@@ -226,10 +204,7 @@ func (n *network) pod(name string) (pod, address string) {
 func in(t *testing.T, pod, name string, args ...string) error {
 	t.Helper()
 	out, err := try(t, "ip", append([]string{"netns", "exec", pod, name}, args...)...)
-	if err != nil {
-		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
-	}
-	return nil
+	return withOutput(err, out)
 }
 
 func TestLeanImage(t *testing.T) {
@@ -305,8 +280,7 @@ func imageFile(t *testing.T, path, name string) []byte {
 			t.Fatalf("%s in %s: %v", name, path, err)
 		}
 		if h.Name == name {
-			text := must(io.ReadAll(r))(t)
-			return text
+			return must(io.ReadAll(r))(t)
 		}
 	}
 }
@@ -336,9 +310,7 @@ func tarFiles(t *testing.T, content io.Reader) map[string]string {
 		if errors.Is(err, io.EOF) {
 			return files
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		text := must(io.ReadAll(r))(t)
 		if strings.Contains(h.Name, "bin/") && len(text) > 0 {
 			text = []byte("a program")
@@ -350,9 +322,7 @@ func tarFiles(t *testing.T, content io.Reader) map[string]string {
 // A release for systems that there are no images for is one without images.
 func TestNoImageWithoutLinux(t *testing.T) {
 	r := &release{root: "..", out: t.TempDir(), work: t.TempDir(), version: "v1.0.0", systems: []system{{"darwin", "arm64"}}}
-	if err := r.images(); err != nil {
-		t.Error(err)
-	}
+	noError(t, r.images())
 	if _, err := os.Stat(filepath.Join(r.out, "oci")); !os.IsNotExist(err) {
 		t.Errorf("there are images: %v", err)
 	}

@@ -12,15 +12,15 @@ import (
 func TestKrew(t *testing.T) {
 	r := &release{out: t.TempDir(), work: t.TempDir(), version: "v1.2.3", systems: []system{{"linux", "amd64"}, {"windows", "arm64"}}}
 	for _, s := range r.systems {
-		must("", os.WriteFile(r.archive(s), []byte("hello"), 0o600))(t)
+		noError(t, os.WriteFile(r.archive(s), []byte("hello"), 0o600))
 	}
 	file := filepath.Join(r.out, "konnectivity_1.2.3_krew.yaml")
-	must("", r.krew())(t)
+	noError(t, r.krew())
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
 		t.Errorf("there is one: %v", err)
 	}
 	r.downloads = "https://example.com/v1.2.3"
-	must("", r.krew())(t)
+	noError(t, r.krew())
 	text := string(must(os.ReadFile(file))(t))
 	for _, want := range []string{
 		"version: v1.2.3\n", "{os: windows, arch: arm64}", "uri: https://example.com/v1.2.3/konnectivity_1.2.3_linux_amd64.tar.gz\n", "konnectivity_1.2.3_windows_arm64.zip\n",

@@ -21,9 +21,7 @@ func TestLaunchd(t *testing.T) {
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		switch x := token.(type) {
 		case xml.StartElement:
 			texts.Reset()

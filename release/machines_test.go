@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,7 +10,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 )
 
 // The addresses of docs/bare-metal.md: where node reaches control, and what only
@@ -86,7 +86,7 @@ func newMachine(t *testing.T, name, network string, packages ...string) *machine
 		_ = log.Close()
 		removeGroups(t, groups, group)
 	})
-	m.await("systemd is up", func() error {
+	eventually(t, "systemd is up", func() error {
 		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid))
 		if m.pid = strings.TrimSpace(string(children)); err != nil || m.pid == "" {
 			return fmt.Errorf("there is no process yet: %w", err)
@@ -95,16 +95,6 @@ func newMachine(t *testing.T, name, network string, packages ...string) *machine
 		return err
 	})
 	return m
-}
-
-func must[T any](v T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
 }
 
 // removeGroups takes a machine's control groups away, once its last process is gone.
@@ -131,20 +121,6 @@ func (m *machine) do(script string) string {
 		m.t.Fatalf("%s\n%v\n%s", script, err, out)
 	}
 	return out
-}
-
-// await asks for up to a minute.
-func (m *machine) await(what string, is func() error) {
-	m.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		err := is()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			m.t.Fatalf("not so: %s: %v", what, err)
-		}
-	}
 }
 
 // cable joins two networks, each with an address of the other's.
@@ -207,7 +183,7 @@ func TestBareMetal(t *testing.T) {
 	node.listens()
 	control.do(blocks[3])
 	node.do(blocks[4])
-	node.await("the agent listens for kubelet and pods", func() error {
+	eventually(t, "the agent listens for kubelet and pods", func() error {
 		_, err := node.try("for a in 127.0.0.1 172.20.0.1; do bash -c \"</dev/tcp/$a/6443\"; done")
 		return err
 	})
@@ -226,13 +202,13 @@ func TestBareMetal(t *testing.T) {
 		unit, file := fmt.Sprint("download", i), fmt.Sprint("big", i)
 		control.do("systemd-run --unit=" + unit + " --property=RemainAfterExit=yes --working-directory=/root " +
 			"curl -sS --fail --insecure --limit-rate 1M --socks5-hostname localhost:1080 --output " + file + " https://" + kubeletAddress + ":10250/big")
-		control.await("the download has begun", func() error { _, err := control.try("test -s " + file); return err })
+		eventually(t, "the download has begun", func() error { _, err := control.try("test -s " + file); return err })
 		before := node.do("systemctl show --value -p MainPID konnectivity-agent")
 		node.do(restart)
 		if after := node.do("systemctl show --value -p MainPID konnectivity-agent"); after == before {
 			t.Errorf("%s has not replaced the agent", restart)
 		}
-		control.await("the download has ended", func() error {
+		eventually(t, "the download has ended", func() error {
 			_, err := control.try("systemctl show -p SubState " + unit + " | grep exited")
 			return err
 		})
@@ -249,7 +225,7 @@ func TestBareMetal(t *testing.T) {
 	directory := node.do("stat --format=%i /run/konnectivity-agent")
 	before := node.do("systemctl show --value -p MainPID konnectivity-agent")
 	node.do("systemctl kill --signal=KILL konnectivity-agent")
-	node.await("the agent runs again", func() error {
+	eventually(t, "the agent runs again", func() error {
 		if out, err := node.try("systemctl is-active konnectivity-agent && systemctl show --value -p MainPID konnectivity-agent"); err != nil || strings.HasSuffix(out, before) {
 			return fmt.Errorf("%s, %w", out, err)
 		}
@@ -271,15 +247,12 @@ func TestBareMetal(t *testing.T) {
 // works follows the page's check until it finds nothing wrong.
 func (m *machine) works(check string) {
 	m.t.Helper()
-	m.await("the check is green", func() error {
+	eventually(m.t, "the check is green", func() error {
 		out, err := m.try(check)
 		if err == nil && !strings.HasSuffix(out, "ok\n") {
-			err = fmt.Errorf("curl printed something else")
+			err = errors.New("curl printed something else")
 		}
-		if err != nil {
-			return fmt.Errorf("%w\n%s", err, out)
-		}
-		return nil
+		return withOutput(err, out)
 	})
 }
 

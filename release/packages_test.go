@@ -51,15 +51,8 @@ func (r *root) install(pattern string, args ...string) {
 	r.t.Helper()
 	for _, p := range programs {
 		file := artefact(r.t, fmt.Sprintf(pattern, p.name))
-		content, err := os.ReadFile(file)
-		if err != nil {
-			r.t.Fatal(err)
-		}
-		name := "/tmp/" + filepath.Base(file)
-		if err := os.WriteFile(filepath.Join(r.merged, name), content, 0o644); err != nil {
-			r.t.Fatal(err)
-		}
-		args = append(args, name)
+		command(r.t, "cp", file, r.file("/tmp/"))
+		args = append(args, "/tmp/"+filepath.Base(file))
 	}
 	r.inside(args...)
 }
@@ -81,7 +74,7 @@ func (r *root) checkServices() {
 			r.t.Errorf("%s is exposed by more than 2.0: %v\n%s", unit, err, out)
 		}
 		folder := filepath.Dir(p.config())
-		if got := strings.TrimSpace(r.inside("stat", "--format=%U %G %a", folder)); got != "root "+p.user()+" 750" {
+		if got := strings.TrimSpace(r.inside("stat", "--format=%U %G %a", folder)); got != "root "+p.name+" 750" {
 			r.t.Errorf("%s: %s", folder, got)
 		}
 	}
@@ -111,16 +104,11 @@ func (r *root) start(namespace string, p program) {
 	r.t.Helper()
 	script := `set -a; . ` + p.config() + `; set +a
 		line=$(sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/` + p.name + `.service)
-		exec setpriv --reuid ` + p.user() + ` --regid ` + p.user() + ` --clear-groups --no-new-privs --bounding-set=-all sh -c "exec $line"`
+		exec setpriv --reuid ` + p.name + ` --regid ` + p.name + ` --clear-groups --no-new-privs --bounding-set=-all sh -c "exec $line"`
 	cmd := exec.Command("nsenter", "--net="+namespace, "chroot", r.merged, "sh", "-c", script)
-	log, err := os.Create(filepath.Join(r.t.TempDir(), p.name))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	log := must(os.Create(filepath.Join(r.t.TempDir(), p.name)))(r.t)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		r.t.Fatal(err)
-	}
+	noError(r.t, cmd.Start())
 	r.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		if err := cmd.Wait(); err != nil || r.t.Failed() {
@@ -152,20 +140,14 @@ func (r *root) upgrade(format string) string {
 	later := &release{root: must(filepath.Abs(".."))(r.t), out: r.file("/tmp"), version: "v99.0.0", time: time.Unix(1, 0), work: r.t.TempDir(), systems: []system{s}}
 	archive := unpack(r.t, artefact(r.t, "konnectivity_*_"+s.String()+".tar.gz"))
 	for from, to := range map[string]string{"man": later.docs("man"), "completions": later.docs("completions"), thirdParty: filepath.Join(later.work, thirdParty)} {
-		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-			r.t.Fatal(err)
-		}
+		noError(r.t, os.MkdirAll(filepath.Dir(to), 0o755))
 		command(r.t, "cp", "-r", filepath.Join(archive, from), to)
 	}
-	if err := os.MkdirAll(later.bin(s), 0o755); err != nil {
-		r.t.Fatal(err)
-	}
+	noError(r.t, os.MkdirAll(later.bin(s), 0o755))
 	for _, p := range programs {
 		if p.service == "agent" {
 			command(r.t, "cp", filepath.Join(archive, p.name), later.bin(s))
-			if err := later.pack(s, p, format); err != nil {
-				r.t.Fatal(err)
-			}
+			noError(r.t, later.pack(s, p, format))
 		}
 	}
 	files, err := filepath.Glob(r.file("/tmp/konnectivity-agent*99*." + format))
@@ -271,17 +253,12 @@ func (r *root) completes() {
 func (r *root) checked(network string) {
 	r.t.Helper()
 	for _, port := range []string{"1080", "3128"} {
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		eventually(r.t, "konnectivity check by port "+port, func() error {
 			out, err := try(r.t, "nsenter", "--net="+network, "chroot", r.merged, "konnectivity", "check", "--konnectivity-hostname=127.0.0.1",
 				"--ca-cert-path=/root/pki/ca.crt", "--tls-cert-path=/root/pki/client.crt", "--tls-key-path=/root/pki/client.key",
 				"--server-admin=127.0.0.1:8095", "--serving-port="+port, "127.0.0.1:8092")
-			if err == nil {
-				break
-			}
-			if time.Now().After(deadline) {
-				r.t.Fatalf("konnectivity check by port %s: %v\n%s", port, err, out)
-			}
-		}
+			return withOutput(err, out)
+		})
 	}
 }
 

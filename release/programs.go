@@ -11,9 +11,6 @@ type program struct {
 // plugin is the name under which kubectl finds the operator's tool.
 const plugin = "kubectl-konnectivity"
 
-// user is the account that the service runs as.
-func (p program) user() string { return p.name }
-
 var programs = []program{
 	{name: "konnectivity", command: "newRoot()",
 		summary: "Operator's tool of the konnectivity suite: certificates, checks, status"},

@@ -17,13 +17,11 @@ import (
 func tinyModule(t *testing.T) string {
 	t.Helper()
 	module := t.TempDir()
-	if err := errors.Join(
+	noError(t, errors.Join(
 		os.WriteFile(filepath.Join(module, "go.mod"), []byte("module tiny\n\ngo 1.26.0\n"), 0o600),
 		os.WriteFile(filepath.Join(module, "main.go"), []byte("package main\n\nfunc main() {}\n"), 0o600),
 		os.WriteFile(filepath.Join(module, "env"), []byte("GOARM64=v8.2\n"), 0o600),
-	); err != nil {
-		t.Fatal(err)
-	}
+	))
 	return module
 }
 
@@ -81,10 +79,7 @@ func TestArmHasItsNames(t *testing.T) {
 			t.Errorf("%s, want one for %s", got, want)
 		}
 	}
-	image, err := (&release{version: "v1.0.0"}).imageOf(s, "an image", "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	image := must((&release{version: "v1.0.0"}).imageOf(s, "an image", "", nil))(t)
 	config, err := image.ConfigFile()
 	if err != nil || config.Platform().String() != "linux/arm/v7" {
 		t.Errorf("the image is for %v, %v", config.Platform(), err)

@@ -83,10 +83,3 @@ func TestOpenVEX(t *testing.T) {
 		t.Error("an empty folder is a database")
 	}
 }
-
-func noError(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
