@@ -109,14 +109,12 @@ func (s *sidecar) addHTTP(lns []net.Listener) error {
 // its traffic as metrics, limits and logs.
 func (s *sidecar) common(kind Front, d tunnel.Dialer) (front.Options, error) {
 	total := new(tunnel.Totals)
-	if s.registry != nil {
-		if err := registerTraffic(s.registry, kind, total); err != nil {
-			return front.Options{}, err
-		}
+	if err := registerTraffic(s.registry, kind, total); err != nil {
+		return front.Options{}, err
 	}
 	o := s.opts.fronts
 	o.Forwarder = &tunnel.Forwarder{Dialer: d, Bounds: s.opts.bounds, Total: total, Observers: s.observers}
-	o.Descriptors, o.Log, o.Registerer = s.opts.descriptors(admission.Descriptors()), s.log, s.registerer()
+	o.Descriptors, o.Log, o.Registerer = s.opts.descriptors(admission.Descriptors()), s.log, s.registry
 	return o, nil
 }
 

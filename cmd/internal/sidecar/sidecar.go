@@ -26,7 +26,7 @@ import (
 type sidecar struct {
 	opts     *Options
 	log      logrus.FieldLogger
-	registry *prometheus.Registry // nil without --health-address
+	registry *prometheus.Registry // served with --health-address
 	certs    *tlsreload.Source
 	adapter  *adapters.Adapter
 	self     selfCheck
@@ -60,13 +60,10 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 		return nil, err
 	}
 	o.warnIneffective(log)
-	s := &sidecar{opts: o, log: log}
+	s := &sidecar{opts: o, log: log, registry: observe.NewRegistry(o.Program)}
 	if o.adminAddress != "" {
 		s.table = admin.NewTable()
 		s.observers, s.background = append(s.observers, s.table), append(s.background, s.table.Run)
-	}
-	if o.healthAddress != "" {
-		s.registry = observe.NewRegistry(o.Program)
 	}
 	s.certs, err = tlsreload.New(o.Files, tlsreload.Options{
 		Name: "konnectivity", Lenient: true, Peer: o.Peers.Peer(pki.RoleServer), Own: cli.Own(pki.RoleClient),
@@ -76,16 +73,14 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 		return nil, err
 	}
 	s.background = append(s.background, s.certs.Run)
-	if s.registry != nil {
-		if err := observe.Certificates(s.registry, s.certs); err != nil {
-			return nil, err
-		}
+	if err := observe.Certificates(s.registry, s.certs); err != nil {
+		return nil, err
 	}
 	if s.adapter, err = adapters.New(s.adapterOptions()); err != nil {
 		return nil, usageError(err)
 	}
 	s.certs.OnChange(s.adapter.Retry)
-	spans, err := traces.New(traces.Options{Flags: o.traces, Component: o.Program, Name: s.adapter.ID(), Log: log, Registerer: s.registerer()})
+	spans, err := traces.New(traces.Options{Flags: o.traces, Component: o.Program, Name: s.adapter.ID(), Log: log, Registerer: s.registry})
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +88,7 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 		s.observers, s.background = append(s.observers, spans), append(s.background, spans.Run)
 	}
 	if o.auditLog != "" {
-		s.audit, err = audit.Open(audit.Options{Path: o.auditLog, Component: o.Program, Name: s.adapter.ID(), Log: log, Registerer: s.registerer()})
+		s.audit, err = audit.Open(audit.Options{Path: o.auditLog, Component: o.Program, Name: s.adapter.ID(), Log: log, Registerer: s.registry})
 		if err != nil {
 			return nil, err
 		}
@@ -110,19 +105,11 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 	return s, nil
 }
 
-// registerer returns nil without a registry, rather than an interface with a nil pointer.
-func (s *sidecar) registerer() prometheus.Registerer {
-	if s.registry == nil {
-		return nil
-	}
-	return s.registry
-}
-
 func (s *sidecar) adapterOptions() adapters.Options {
 	o := s.opts.Adapter(s.certs, s.log)
 	o.Self, o.Direct.Refuse = s.self.names, s.self.is
 	o.Server.Leave = s.closeIdle
-	o.Registerer = s.registerer()
+	o.Registerer = s.registry
 	return o
 }
 
