@@ -1,12 +1,8 @@
 package sidecar
 
 import (
-	"context"
 	"encoding/json"
-	"io"
 	"net"
-	"net/http"
-	"strconv"
 	"testing"
 
 	"konnectivity/internal/admin"
@@ -35,30 +31,13 @@ func TestAdminPort(t *testing.T) {
 	}
 	s.close()
 
-	o := w.options(SOCKS5, "--admin-address=127.0.0.1:0")
-	s = testutil.Must(compose(o, silent.Log()))(t)
-	address := s.admin.Addr().String()
-	front := s.fronts[0].ln.Addr().String()
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
-	c := testutil.Must(net.Dial("tcp", front))(w.t)
-	defer c.Close()
-	_, text, _ := net.SplitHostPort(testutil.ReservedAddress(t))
-	refused := testutil.Must(strconv.Atoi(text))(w.t)
-	_, _ = c.Write(append([]byte{5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1}, byte(refused>>8), byte(refused)))
-	_, _ = io.Copy(io.Discard, c)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
-	res := testutil.Must(client.Get("http://" + address + "/api/v1/failures"))(w.t)
-	defer res.Body.Close()
+	r := w.start(w.options(SOCKS5, "--admin-address=127.0.0.1:0"))
+	if _, err := get("socks5", r.addrs[SOCKS5], "http://"+testutil.ReservedAddress(t)); err == nil {
+		t.Error("a port that nobody has answers")
+	}
+	text := testutil.Must(get("", "", "http://"+r.admin+"/api/v1/failures"))(t)
 	var page admin.Page[admin.Failure]
-	testutil.NoError(w.t, json.NewDecoder(res.Body).Decode(&page))
+	testutil.NoError(t, json.Unmarshal([]byte(text), &page))
 	if len(page.Items) != 1 || page.Items[0].Front != "socks5" || page.Items[0].Failure != "refused" || page.Items[0].Next != "server "+w.addr {
 		t.Errorf("%+v", page.Items)
 	}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
@@ -209,9 +208,7 @@ func TestIneffectiveFlagsAreWarned(t *testing.T) {
 			t.Fatalf("%s: %s", c.args, said)
 		}
 		var out strings.Builder
-		log := logrus.New()
-		log.SetOutput(&out)
-		o.warnIneffective(log)
+		o.warnIneffective(logTo(&out))
 		switch got := out.String(); {
 		case c.want == "" && got != "":
 			t.Errorf("%s: said %s", c.args, got)

@@ -109,7 +109,7 @@ func TestEveryFrontCarriesTraffic(t *testing.T) {
 					continue
 				}
 				if got, err := get(by, addr, site+"/"+by); err != nil || got != "hello /"+by {
-					t.Errorf("%s: %q, %v\n%s", by, got, err, r.log())
+					t.Errorf("%s: %q, %v\n%s", by, got, err, r.log.String())
 				}
 			}
 			if err := r.stop(); err != nil {
@@ -163,8 +163,8 @@ func TestStartWithoutCertificates(t *testing.T) {
 	if _, err := get("socks5", r.addrs[SOCKS5], w.site()); err == nil || !strings.Contains(err.Error(), "general SOCKS server failure") {
 		t.Errorf("without certificates: %v", err)
 	}
-	if !strings.Contains(r.log(), "/nowhere/tls.crt") {
-		t.Errorf("the log does not name the missing file:\n%s", r.log())
+	if !strings.Contains(r.log.String(), "/nowhere/tls.crt") {
+		t.Errorf("the log does not name the missing file:\n%s", r.log.String())
 	}
 }
 

@@ -79,8 +79,8 @@ func TestTransparentPortListensOnLoopback(t *testing.T) {
 func TestTransparentFrontRefusesTheServer(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
-	log, lines := logLines()
-	s := testutil.Must(compose(w.options(SOCKS5), log))(w.t)
+	var log testutil.Output
+	s := testutil.Must(compose(w.options(SOCKS5), logTo(&log)))(w.t)
 	defer s.close()
 	through := errors.New("through")
 	d := s.refuseServer(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, through }))
@@ -105,14 +105,10 @@ func TestTransparentFrontRefusesTheServer(t *testing.T) {
 			t.Errorf("%s: %v", address, err)
 		}
 	}
-	if said := lines(); !strings.Contains(said, "konnectivity redirect") || !strings.Contains(said, "--uid=") {
+	if said := log.String(); !strings.Contains(said, "konnectivity redirect") || !strings.Contains(said, "--uid=") {
 		t.Errorf("the log says %s", said)
 	}
-	s.adapter.Run(canceled(t))
-}
-
-func canceled(t *testing.T) context.Context {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	return ctx
+	over, end := context.WithCancel(t.Context())
+	end()
+	s.adapter.Run(over)
 }

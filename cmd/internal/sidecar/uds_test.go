@@ -42,7 +42,7 @@ func TestUnixSocket(t *testing.T) {
 						continue
 					}
 					if got, err := get(by, at, site+"/"+by); err != nil || got != "hello /"+by {
-						t.Errorf("%s at %s: %q, %v\n%s", by, at, got, err, r.log())
+						t.Errorf("%s at %s: %q, %v\n%s", by, at, got, err, r.log.String())
 					}
 				}
 			}

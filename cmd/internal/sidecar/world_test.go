@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -89,11 +88,11 @@ func (w *world) site() string {
 
 // running is a sidecar that serves.
 type running struct {
-	t     *testing.T
-	log   func() string
+	log   testutil.Output
 	addrs map[Front]string
 	uds   string // of the first front
 	check string // address of health
+	admin string // address of the admin port
 	stop  func() error
 }
 
@@ -115,14 +114,13 @@ func (w *world) options(front Front, args ...string) *Options {
 // start runs a sidecar until the test ends.
 func (w *world) start(o *Options) *running {
 	w.t.Helper()
-	log, lines := logLines()
+	r := &running{addrs: map[Front]string{}}
 	ctx, cancel := context.WithCancel(context.Background())
-	s, err := compose(o, log)
+	s, err := compose(o, logTo(&r.log))
 	if err != nil {
 		cancel()
 		w.t.Fatal(err)
 	}
-	r := &running{t: w.t, log: lines, addrs: map[Front]string{}}
 	for _, f := range s.fronts {
 		if address := f.ln.Addr(); address.Network() == "unix" && address.String() == o.ServingUDS {
 			r.uds = address.String()
@@ -132,6 +130,9 @@ func (w *world) start(o *Options) *running {
 	}
 	if s.health != nil {
 		r.check = "http://" + s.health.Addr().String()
+	}
+	if s.admin != nil {
+		r.admin = s.admin.Addr().String()
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.run(ctx) }()
@@ -152,22 +153,9 @@ func (w *world) start(o *Options) *running {
 	return r
 }
 
-func logLines() (logrus.FieldLogger, func() string) {
-	var mu sync.Mutex
-	var b strings.Builder
+// logTo returns a logger whose lines out keeps.
+func logTo(out io.Writer) logrus.FieldLogger {
 	log := logrus.New()
-	log.SetOutput(writerFunc(func(p []byte) (int, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		return b.Write(p)
-	}))
-	return log, func() string {
-		mu.Lock()
-		defer mu.Unlock()
-		return b.String()
-	}
+	log.SetOutput(out)
+	return log
 }
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
