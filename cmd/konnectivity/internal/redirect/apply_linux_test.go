@@ -9,14 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestMask(t *testing.T) {
-	for bits, want := range map[int]string{0: "00000000", 1: "80000000", 8: "ff000000", 14: "fffc0000", 31: "fffffffe", 32: "ffffffff"} {
-		if got := fmt.Sprintf("%x", mask(bits, 4)); got != want {
-			t.Errorf("/%d is %s, want %s", bits, got, want)
-		}
-	}
-}
-
 // A rule that leaves a connection alone comes before those that redirect.
 func TestRuleOrder(t *testing.T) {
 	p := &Plan{To: prefixes("10.0.0.0/8", "::/0"), Except: prefixes("10.1.0.0/16"), Port: 1}

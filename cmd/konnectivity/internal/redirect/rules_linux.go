@@ -2,6 +2,7 @@ package redirect
 
 import (
 	"encoding/binary"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -77,17 +78,8 @@ func inside(network netip.Prefix) match {
 	return slices.Concat(
 		meta(expr.MetaKeyNFPROTO, []byte{family}),
 		match{&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size}},
-		equal(&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: size, Mask: mask(network.Bits(), len(address)), Xor: make([]byte, size)}, address),
+		equal(&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: size, Mask: net.CIDRMask(network.Bits(), network.Addr().BitLen()), Xor: make([]byte, size)}, address),
 	)
-}
-
-// mask has its first bits set.
-func mask(bits, size int) []byte {
-	m := make([]byte, size)
-	for i := range bits {
-		m[i/8] |= 0x80 >> (i % 8)
-	}
-	return m
 }
 
 // redirectTo sends a connection to a port of this machine. For local packets the kernel
