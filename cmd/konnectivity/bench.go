@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -121,12 +122,9 @@ func (o *benchOptions) startTarget(ctx context.Context) (address string, stop fu
 		return "", nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = bench.ServeTarget(ctx, l)
-	}()
-	return l.Addr().String(), func() { cancel(); <-done }, nil
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = bench.ServeTarget(ctx, l) })
+	return l.Addr().String(), func() { cancel(); serving.Wait() }, nil
 }
 
 func (o *benchOptions) subjects(target string) (_ []bench.Subject, closeAll func(), _ error) {

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -75,18 +76,15 @@ func (s *Signer) Ready() error {
 // Run answers requests until ctx ends, and returns when all it has begun has ended.
 func (s *Signer) Run(ctx context.Context) {
 	_ = s.requests.List(ctx) // Names has the error too
-	following := make(chan struct{})
-	go func() { defer close(following); s.requests.Run(ctx) }()
-	publishing := make(chan struct{})
-	go func() {
-		defer close(publishing)
-		if s.opts.Trust != nil {
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { s.requests.Run(ctx) })
+	if s.opts.Trust != nil {
+		running.Go(func() {
 			s.repeat(ctx, publishTime, "the servers' CAs cannot be published; the signer tries again", s.publish)
-		}
-	}()
+		})
+	}
 	s.repeat(ctx, leastPause, "certificates cannot be issued; the signer tries again", s.answerAll)
-	<-following
-	<-publishing
 }
 
 // repeat does something until ctx ends, with a pause of that length in between. After a
