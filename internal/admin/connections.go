@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -39,13 +40,7 @@ var stateRank = map[string]int{StateIdle: 0, StateActive: 1, StateStalled: 2, St
 
 // orderNames are the sort keys of all lists.
 func orderNames() []string {
-	var names []string
-	for name := range orders {
-		names = append(names, name)
-	}
-	for name := range tenantOrders {
-		names = append(names, name)
-	}
+	names := slices.AppendSeq(slices.Collect(maps.Keys(orders)), maps.Keys(tenantOrders))
 	slices.Sort(names)
 	return slices.Compact(names)
 }

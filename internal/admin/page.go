@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path"
+	"strings"
 )
 
 //go:embed web
@@ -21,23 +22,19 @@ var kinds = map[string]string{
 
 // mountPage serves the page at / and each of its files by its name.
 func mountPage(handle func(pattern string, h http.Handler)) {
-	files, err := fs.Sub(web, "web")
+	names, err := fs.Glob(web, "web/*")
 	if err != nil {
-		panic(err) // the folder is embedded
-	}
-	names, err := fs.Glob(files, "*")
-	if err != nil {
-		panic(err)
+		panic(err) // the pattern is a good one
 	}
 	for _, name := range names {
-		at, kind := "/"+name, kinds[path.Ext(name)]
-		if name == "page.html" {
+		at, kind := strings.TrimPrefix(name, "web"), kinds[path.Ext(name)]
+		if at == "/page.html" {
 			at = "/{$}"
 		}
 		handle(at, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Security-Policy", policy)
 			w.Header().Set("Content-Type", kind)
-			http.ServeFileFS(w, r, files, name)
+			http.ServeFileFS(w, r, web, name)
 		}))
 	}
 }
