@@ -52,9 +52,8 @@ type flags struct {
 	profiling, contention bool
 
 	// Flags of upstream without effect here.
-	probeInterval      time.Duration
-	warnOnChannelLimit bool
-	xfrChannelSize     int
+	probeInterval  time.Duration
+	xfrChannelSize int
 
 	auditLog string
 	traces   traces.Flags
@@ -148,7 +147,7 @@ func (f *flags) addObservation(set *pflag.FlagSet) {
 func (f *flags) addDeprecated(set *pflag.FlagSet) {
 	set.DurationVar(&f.probeInterval, "probe-interval", time.Second, "no effect: a broken connection is noticed at once, a silent one after --keepalive-time")
 	set.IntVar(&f.xfrChannelSize, "xfr-channel-size", 150, "no effect: connections are limited in bytes")
-	set.BoolVar(&f.warnOnChannelLimit, "warn-on-channel-limit", false, "no effect: there is no such channel")
+	set.Bool("warn-on-channel-limit", false, "no effect: there is no such channel")
 }
 
 // notes are warnings about flags that were given without effect, or by an old name.

@@ -85,8 +85,7 @@ type flags struct {
 	tenantsDir, tenantsNamespace, tenantsSelector string
 
 	// Flags of upstream without effect here.
-	xfrChannelSize     int
-	warnOnChannelLimit bool
+	xfrChannelSize int
 
 	auditLog string
 	traces   traces.Flags
@@ -223,7 +222,7 @@ func (f *flags) addObservation(set *pflag.FlagSet) {
 
 func (f *flags) addDeprecated(set *pflag.FlagSet) {
 	set.IntVar(&f.xfrChannelSize, "xfr-channel-size", 10, "no effect: connections are limited in bytes")
-	set.BoolVar(&f.warnOnChannelLimit, "warn-on-channel-limit", true, "no effect: there is no such channel")
+	set.Bool("warn-on-channel-limit", true, "no effect: there is no such channel")
 }
 
 // notes are warnings about flags that were given without effect, or that are unsafe.
