@@ -145,11 +145,8 @@ func (l *lab) check(more ...string) (status int, out string) {
 	l.t.Helper()
 	host, port, err := net.SplitHostPort(l.clients)
 	testutil.NoError(l.t, err)
-	args := []string{
-		"check", "--konnectivity-hostname=" + host, "--konnectivity-port=" + port, "--kubeconfig=", "--serving-port=0", "--timeout=3s",
-		"--ca-cert-path=" + l.file("ca.crt"), "--tls-cert-path=" + l.file("tls.crt"), "--tls-key-path=" + l.file("tls.key"),
-	}
-	args = append(append(args, l.args...), more...)
+	args := []string{"check", "--konnectivity-hostname=" + host, "--konnectivity-port=" + port, "--kubeconfig=", "--serving-port=0", "--timeout=3s"}
+	args = slices.Concat(args, l.tlsArgs(), l.args, more)
 	if l.checked != "" {
 		args = append(args, l.checked)
 	}

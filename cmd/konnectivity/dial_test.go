@@ -156,13 +156,3 @@ func TestDialVerbose(t *testing.T) {
 		}
 	}
 }
-
-// What is wrong with a path is told without its password.
-func TestDialHidesPassword(t *testing.T) {
-	for _, way := range []string{"socks5://u:hunter2@h:1", "http://u:hunter2@h", "http://u:hunter2%zz@h:1", "socks5:u:hunter2@h:1", "grpc://u:hunter2@/socket"} {
-		status, _, stderr := dial(strings.NewReader(""), "a:1", "--via="+way)
-		if status != 2 || strings.Contains(stderr, "hunter2") || !strings.Contains(stderr, "without user and password") {
-			t.Errorf("%s: %d %q", way, status, stderr)
-		}
-	}
-}
