@@ -250,6 +250,7 @@ func started(t *testing.T, args ...string) (stop func()) {
 	}
 }
 
+// get asks for a path, and waits until there is an answer.
 func get(t *testing.T, port int, path string) (int, string, http.Header) {
 	t.Helper()
 	client := &http.Client{
@@ -257,18 +258,15 @@ func get(t *testing.T, port int, path string) (int, string, http.Header) {
 		Transport:     &http.Transport{DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
-		if err != nil {
-			if time.Now().Before(end) {
-				continue
-			}
-			t.Fatal(err)
-		}
-		defer response.Body.Close()
-		body, _ := io.ReadAll(response.Body)
-		return response.StatusCode, string(body), response.Header
-	}
+	var response *http.Response
+	testutil.Eventually(t, "an answer to "+path, func() bool {
+		var err error
+		response, err = client.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
+		return err == nil
+	})
+	defer response.Body.Close()
+	body, _ := io.ReadAll(response.Body)
+	return response.StatusCode, string(body), response.Header
 }
 
 // The agent reaches servers through the proxy of the environment, with its user and
