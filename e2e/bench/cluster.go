@@ -9,10 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -122,37 +122,44 @@ type cluster struct {
 	cuts     atomic.Int64 // odd while the cluster's own connections may be cut
 }
 
-// fleet is clusters that are connected to one server.
+// fleet is clusters that are connected to servers.
 type fleet struct {
 	clusters []*cluster
 	peers    []*peer // of all of them
+	budget   *link.Budget
 	running  sync.WaitGroup
+	ctx      context.Context
 	cancel   context.CancelFunc
 }
 
-// newFleet starts to connect the clusters to a server. Without one of its ports, none of
-// that side connects. close must follow.
-func newFleet(ctx context.Context, all []identity, agentPort, clientPort int) (*fleet, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	f := &fleet{cancel: cancel}
-	budget := link.NewBudget(0)
+// newFleet returns one without clusters. close must follow.
+func newFleet(ctx context.Context) *fleet {
+	f := &fleet{budget: link.NewBudget(0)}
+	f.ctx, f.cancel = context.WithCancel(ctx)
+	return f
+}
+
+// add connects clusters to a server, and returns when all peers have their links. Without
+// one of its ports, none of that side connects.
+func (f *fleet) add(all []identity, agentPort, clientPort int) error {
 	for _, i := range all {
-		c := &cluster{identity: i, agent: newPeer(agentPort, i, link.RoleAgent, budget), client: newPeer(clientPort, i, link.RoleClient, budget)}
+		c := &cluster{identity: i, agent: newPeer(agentPort, i, link.RoleAgent, f.budget), client: newPeer(clientPort, i, link.RoleClient, f.budget)}
 		c.agent.link.PeerNumbersClients, c.agent.link.Forwarder = true, &tunnel.Forwarder{Dialer: namedTarget(i.Name)}
 		var errs [2]error
 		c.agent.tls, errs[0] = i.tls(i.Agent)
 		c.client.tls, errs[1] = i.tls(i.Client)
-		f.clusters, f.peers = append(f.clusters, c), append(f.peers, c.agent, c.client)
 		if err := errors.Join(errs[:]...); err != nil {
-			f.close()
-			return nil, err
+			return err
+		}
+		f.clusters = append(f.clusters, c)
+		for _, p := range []*peer{c.agent, c.client} {
+			if p.port != 0 {
+				f.peers = append(f.peers, p)
+				f.running.Go(func() { p.run(f.ctx) })
+			}
 		}
 	}
-	f.peers = slices.DeleteFunc(f.peers, func(p *peer) bool { return p.port == 0 })
-	for _, p := range f.peers {
-		f.running.Go(func() { p.run(ctx) })
-	}
-	return f, nil
+	return f.complete(nil)
 }
 
 // close ends all links.
@@ -182,8 +189,8 @@ const (
 )
 
 // complete waits until every peer has a link that is none of the old ones.
-func (f *fleet) complete(ctx context.Context, old map[*link.Session]bool) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTime)
+func (f *fleet) complete(old map[*link.Session]bool) error {
+	ctx, cancel := context.WithTimeout(f.ctx, connectTime)
 	defer cancel()
 	for {
 		missing, why := 0, error(nil)
@@ -221,6 +228,49 @@ func (f *fleet) failures() (n int64, why error) {
 		why = p.away()
 	}
 	return n, why
+}
+
+// comeBack kills the server of all clusters and starts it again. It returns how soon it was
+// ready, how soon all links were back, and how many attempts to connect failed until then.
+func (f *fleet) comeBack(s *suite.Suite, srv *suite.Server, flags ...string) (ready, back time.Duration, failed int64, err error) {
+	old := f.sessions()
+	before, _ := f.failures()
+	srv.Kill()
+	start := time.Now()
+	if err = s.RunServer(srv, flags...); err != nil {
+		return 0, 0, 0, err
+	}
+	ready = time.Since(start)
+	err = f.complete(old)
+	back = time.Since(start)
+	failed, _ = f.failures()
+	return ready, back, failed - before, err
+}
+
+// open opens a connection of a cluster, whose number i is modulo that of all. It returns how
+// long the dial took.
+func (f *fleet) open(ctx context.Context, i int) (tunnel.Conn, time.Duration, error) {
+	c := f.clusters[i%len(f.clusters)]
+	conn, took, err := c.open(ctx)
+	if err != nil {
+		err = fmt.Errorf("open a connection of %s: %w", c.Name, err)
+	}
+	return conn, took, err
+}
+
+// churn makes connections to clusters at random, at a rate a second.
+func (f *fleet) churn(ctx context.Context, rate int, period time.Duration) *dials {
+	ctx, cancel := context.WithTimeout(ctx, period)
+	defer cancel()
+	made := new(dials)
+	made.run(ctx, rate, func(ctx context.Context, _ int) (time.Duration, error) {
+		conn, took, err := f.open(ctx, rand.IntN(len(f.clusters)))
+		if err == nil {
+			_ = conn.Close()
+		}
+		return took, err
+	})
+	return made
 }
 
 // peer is an agent or a sidecar as the server sees one: a link that is made again

@@ -226,13 +226,12 @@ func benchLoad(ctx context.Context, from io.Reader, to io.Writer) error {
 	for i := range all {
 		all[i] = o.Identity
 	}
-	f, err := newFleet(ctx, all, o.AgentPort, o.ClientPort)
-	if err != nil {
-		return err
-	}
-	r := &running{load: o.Load, fleet: f}
+	r := &running{load: o.Load, fleet: newFleet(ctx)}
 	defer r.close()
 	defer cancel()
+	if err := r.fleet.add(all, o.AgentPort, o.ClientPort); err != nil {
+		return err
+	}
 	if err := r.start(ctx); err != nil {
 		return err
 	}
@@ -259,11 +258,8 @@ type running struct {
 	dialing   chan struct{} // closed when no more are made; nil without any
 }
 
-// start connects and begins with the load.
+// start begins with the load.
 func (r *running) start(ctx context.Context) error {
-	if err := r.fleet.complete(ctx, nil); err != nil {
-		return err
-	}
 	if err := r.awaitAgents(ctx); err != nil {
 		return err
 	}

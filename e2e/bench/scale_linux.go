@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -23,8 +22,6 @@ import (
 	"konnectivity/internal/bench"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/wait"
-	"konnectivity/tunnel"
-	"konnectivity/tunnel/link"
 )
 
 // steps is in how many equal steps each count is reached: where a cost bends shows.
@@ -214,8 +211,8 @@ func (s *scale) measureTenants(ctx context.Context, name string, count int) erro
 	if err != nil {
 		return err
 	}
-	var fleets fleets
-	defer fleets.close()
+	fleet := newFleet(ctx)
+	defer fleet.close()
 	err = s.grow(ctx, name, fmt.Sprintf("Tenants of %d servers, on one of them", s.servers), servers[0], count, nil, func(first, n int) (err error) {
 		all := make([]identity, n)
 		for i := range all {
@@ -224,7 +221,7 @@ func (s *scale) measureTenants(ctx context.Context, name string, count int) erro
 			}
 		}
 		for _, srv := range servers {
-			err = errors.Join(err, fleets.add(ctx, all, srv.AgentPort, srv.ClientPort))
+			err = errors.Join(err, fleet.add(all, srv.AgentPort, srv.ClientPort))
 		}
 		return err
 	}, nothing)
@@ -232,24 +229,6 @@ func (s *scale) measureTenants(ctx context.Context, name string, count int) erro
 		srv.Kill()
 	}
 	return err
-}
-
-// fleets are links that were made one after the other.
-type fleets []*fleet
-
-func (f *fleets) add(ctx context.Context, all []identity, agentPort, clientPort int) error {
-	one, err := newFleet(ctx, all, agentPort, clientPort)
-	if err != nil {
-		return err
-	}
-	*f = append(*f, one)
-	return one.complete(ctx, nil)
-}
-
-func (f *fleets) close() {
-	for _, one := range *f {
-		one.close()
-	}
 }
 
 // Kinds of links beside "agents".
@@ -286,44 +265,26 @@ func (s *scale) measureLinks(ctx context.Context, what string, count int) error 
 	if what == sidecars {
 		agentPort, clientPort = 0, srv.ClientPort
 	}
-	var fleets fleets
-	defer fleets.close()
+	fleet := newFleet(ctx)
+	defer fleet.close()
 	if err := s.grow(ctx, what, "Links of "+what, srv, count, nil, func(first, n int) error {
 		all := make([]identity, n)
 		for i := range all {
 			all[i] = one
 			all[i].ID, all[i].From = fmt.Sprint(what, first+i), net.IPv4(127, 2, byte((first+i)>>8), byte(first+i))
 		}
-		return fleets.add(ctx, all, agentPort, clientPort)
+		return fleet.add(all, agentPort, clientPort)
 	}, nothing); err != nil {
 		return err
 	}
-	return s.comeBack(ctx, what, count, srv, flags, fleets)
-}
-
-// comeBack kills a server and starts it again.
-func (s *scale) comeBack(ctx context.Context, what string, count int, srv *suite.Server, flags []string, fleets fleets) error {
-	old, failed, reviews := make([]map[*link.Session]bool, len(fleets)), int64(0), s.reviews.Load()
-	for i, f := range fleets {
-		n, _ := f.failures()
-		old[i], failed = f.sessions(), failed-n
-	}
-	srv.Kill()
-	start := time.Now()
-	if err := s.suite.RunServer(srv, flags...); err != nil {
+	reviews := s.reviews.Load()
+	_, back, failed, err := fleet.comeBack(s.suite, srv, flags...)
+	if err != nil {
 		return err
 	}
-	for i, f := range fleets {
-		if err := f.complete(ctx, old[i]); err != nil {
-			return err
-		}
-		n, _ := f.failures()
-		failed += n
-	}
-	took := time.Since(start)
 	cpu, _, err := srv.Processor()
 	m, err2 := srv.Memory()
-	s.back = append(s.back, s.row(count, what, took.Seconds(), cpu.Seconds(), float64(m.Most)/1e6, failed, s.reviews.Load()-reviews))
+	s.back = append(s.back, s.row(count, what, back.Seconds(), cpu.Seconds(), float64(m.Most)/1e6, failed, s.reviews.Load()-reviews))
 	return errors.Join(err, err2)
 }
 
@@ -371,32 +332,20 @@ func (s *scale) measureConnections(ctx context.Context, name string, count int) 
 			held.Close()
 		}
 	}()
-	open := func(ctx context.Context, i int) (tunnel.Conn, time.Duration, error) {
-		return t.fleet.clusters[i%t.count].open(ctx)
-	}
 	title := fmt.Sprintf("Connections of %d tenants, and %d new ones a second beside them", t.count, s.rate)
 	return s.grow(ctx, name, title, t.server, count, []string{"dials", "failed", "p50, ms", "p99, ms", "processor time of a dial, ms"}, func(_, n int) error {
-		held, err := bench.Hold(ctx, n, 0, open)
+		held, err := bench.Hold(ctx, n, 0, t.fleet.open)
 		if err == nil {
 			all = append(all, held)
 		}
 		return err
-	}, func() ([]any, error) { return s.churn(ctx, t.server, open) })
+	}, func() ([]any, error) { return s.churn(ctx, t.server, t.fleet) })
 }
 
 // churn makes connections to tenants at random.
-func (s *scale) churn(ctx context.Context, srv *suite.Server, open func(context.Context, int) (tunnel.Conn, time.Duration, error)) ([]any, error) {
+func (s *scale) churn(ctx context.Context, srv *suite.Server, fleet *fleet) ([]any, error) {
 	before, _, err := srv.Processor()
-	limited, cancel := context.WithTimeout(ctx, s.rest)
-	defer cancel()
-	var made dials
-	made.run(limited, s.rate, func(ctx context.Context, _ int) (time.Duration, error) {
-		conn, took, err := open(ctx, rand.IntN(s.connections))
-		if err == nil {
-			_ = conn.Close()
-		}
-		return took, err
-	})
+	made := fleet.churn(ctx, s.rate, s.rest)
 	after, _, err2 := srv.Processor()
 	took, failed, why := made.take()
 	if why != nil {

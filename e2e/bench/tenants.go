@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/bench"
 	"konnectivity/internal/wait"
-	"konnectivity/tunnel"
 )
 
 const (
@@ -163,10 +161,8 @@ func (t *tenants) connect(ctx context.Context) (err error) {
 		}
 	}
 	start := time.Now()
-	if t.fleet, err = newFleet(ctx, all, t.server.AgentPort, t.server.ClientPort); err != nil {
-		return err
-	}
-	if err := t.fleet.complete(ctx, nil); err != nil {
+	t.fleet = newFleet(ctx)
+	if err := t.fleet.add(all, t.server.AgentPort, t.server.ClientPort); err != nil {
 		return err
 	}
 	t.note("all links made after", "s", time.Since(start).Seconds())
@@ -222,15 +218,7 @@ func (t *tenants) hold(ctx context.Context) (err error) {
 		return nil
 	}
 	start := time.Now()
-	t.kept, err = bench.Hold(ctx, t.connections, 0, func(ctx context.Context, i int) (tunnel.Conn, time.Duration, error) {
-		c := t.fleet.clusters[i%len(t.fleet.clusters)]
-		conn, took, err := c.open(ctx)
-		if err != nil {
-			err = fmt.Errorf("open a connection of %s: %w", c.Name, err)
-		}
-		return conn, took, err
-	})
-	if err == nil {
+	if t.kept, err = bench.Hold(ctx, t.connections, 0, t.fleet.open); err == nil {
 		t.note("connections opened in", "s", time.Since(start).Seconds())
 	}
 	return err
@@ -240,17 +228,7 @@ func (t *tenants) hold(ctx context.Context) (err error) {
 // held still work.
 func (t *tenants) dial(ctx context.Context) error {
 	if t.rate > 0 {
-		var made dials
-		limited, cancel := context.WithTimeout(ctx, t.period)
-		defer cancel()
-		made.run(limited, t.rate, func(ctx context.Context, _ int) (time.Duration, error) {
-			conn, took, err := t.fleet.clusters[rand.IntN(len(t.fleet.clusters))].open(ctx)
-			if err == nil {
-				_ = conn.Close()
-			}
-			return took, err
-		})
-		if err := t.noteDials("new connections", &made); err != nil {
+		if err := t.noteDials("new connections", t.fleet.churn(ctx, t.rate, t.period)); err != nil {
 			return err
 		}
 	}
@@ -310,23 +288,17 @@ func (t *tenants) adminURL(path string) string {
 }
 
 // kill kills the server and starts it again, with nothing open but links.
-func (t *tenants) kill(ctx context.Context) error {
+func (t *tenants) kill(context.Context) error {
 	t.release()
-	old := t.fleet.sessions()
-	before, _ := t.fleet.failures()
-	t.server.Kill()
-	start := time.Now()
-	if err := t.suite.RunServer(t.server, t.flags()...); err != nil {
+	ready, back, failed, err := t.fleet.comeBack(t.suite, t.server, t.flags()...)
+	if err != nil {
 		return err
 	}
-	t.note("server ready after SIGKILL", "s", time.Since(start).Seconds())
-	if err := t.fleet.complete(ctx, old); err != nil {
-		return err
-	}
-	t.note("all links back after SIGKILL", "s", time.Since(start).Seconds())
-	failed, why := t.fleet.failures()
-	t.note("attempts that failed meanwhile", "", float64(failed-before))
-	if failed > before {
+	t.note("server ready after SIGKILL", "s", ready.Seconds())
+	t.note("all links back after SIGKILL", "s", back.Seconds())
+	t.note("attempts that failed meanwhile", "", float64(failed))
+	if failed > 0 {
+		_, why := t.fleet.failures()
 		t.say("one of them: " + why.Error())
 	}
 	return nil
