@@ -18,6 +18,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// A pipe in the place of the token's file holds up neither an attempt to connect nor
+// the end of the agent.
+func TestTokenFromAPipe(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "token")
+	testutil.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	if _, err := Token(pipe)(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Error(err)
+	}
+}
+
 func TestRead(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
