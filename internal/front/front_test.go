@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -28,33 +29,6 @@ func newShell(t *testing.T, o Options) *Shell[*Client] {
 	return s
 }
 
-// oneGuest is a listener with one connection.
-type oneGuest struct {
-	net.Listener
-	conns chan net.Conn
-	end   chan struct{}
-}
-
-func newOneGuest() *oneGuest {
-	l := &oneGuest{conns: make(chan net.Conn, 1), end: make(chan struct{})}
-	l.conns <- &net.TCPConn{}
-	return l
-}
-
-func (l *oneGuest) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.end:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *oneGuest) Close() error {
-	close(l.end)
-	return nil
-}
-
 // A drain that ends before the connections do cuts them, and that is logged.
 func TestDrainCutsWhatOutlastsIt(t *testing.T) {
 	for stays, c := range map[time.Duration]struct {
@@ -66,8 +40,10 @@ func TestDrainCutsWhatOutlastsIt(t *testing.T) {
 			s := newShell(t, Options{Log: log, Drain: time.Minute})
 			ctx, cancel := context.WithCancel(t.Context())
 			time.AfterFunc(time.Second, cancel)
+			guests := admission.NewHandOff(nil)
+			go guests.Give(ctx, &net.TCPConn{})
 			begin, hurried := time.Now(), time.Duration(0)
-			err := s.Serve(ctx, newOneGuest(), func(ctx context.Context, _ net.Conn, ended func()) {
+			err := s.Serve(ctx, guests, func(ctx context.Context, _ net.Conn, ended func()) {
 				go func() {
 					defer ended()
 					select {
