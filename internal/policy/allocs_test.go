@@ -32,16 +32,15 @@ var checks = map[string]func(p *Policy) error{
 	},
 }
 
-func BenchmarkAllow(b *testing.B) {
-	p := ordinary(b)
+func BenchmarkAllow(b *testing.B) { benchmark(b, ordinary(b), checks) }
+
+func benchmark(b *testing.B, p *Policy, checks map[string]func(p *Policy) error) {
 	for _, name := range slices.Sorted(maps.Keys(checks)) {
 		check := checks[name]
 		b.Run("what="+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := check(p); err != nil {
-					b.Fatal(err)
-				}
+				testutil.NoError(b, check(p))
 			}
 		})
 	}
@@ -50,18 +49,15 @@ func BenchmarkAllow(b *testing.B) {
 // Every dial is checked at least twice; what is allowed must cost next to
 // nothing.
 func TestAllowAllocatesNothing(t *testing.T) {
-	p := ordinary(t)
+	allocateNothing(t, ordinary(t), checks)
+	allocateNothing(t, many(t), manyChecks)
+	allocateNothing(t, nil, map[string]func(p *Policy) error{"no rules": checks["address"]})
+}
+
+func allocateNothing(t *testing.T, p *Policy, checks map[string]func(p *Policy) error) {
 	for name, check := range checks {
 		t.Run(name, func(t *testing.T) {
-			testutil.MaxAllocs(t, 0, func() {
-				if err := check(p); err != nil {
-					t.Fatal(err)
-				}
-			})
+			testutil.MaxAllocs(t, 0, func() { testutil.NoError(t, check(p)) })
 		})
 	}
-	t.Run("no rules", func(t *testing.T) {
-		var none *Policy
-		testutil.MaxAllocs(t, 0, func() { _ = none.AllowAddr(netip.MustParseAddrPort("10.9.8.7:443")) })
-	})
 }

@@ -127,28 +127,7 @@ var manyChecks = map[string]func(p *Policy) error{
 	},
 }
 
-func TestManyRulesAllocateNothing(t *testing.T) {
-	p := many(t)
-	for name, check := range manyChecks {
-		testutil.MaxAllocs(t, 0, func() {
-			if err := check(p); err != nil {
-				t.Fatal(name, err)
-			}
-		})
-	}
-}
-
-func BenchmarkManyRules(b *testing.B) {
-	p := many(b)
-	for name, check := range manyChecks {
-		b.Run("what="+name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				testutil.NoError(b, check(p))
-			}
-		})
-	}
-}
+func BenchmarkManyRules(b *testing.B) { benchmark(b, many(b), manyChecks) }
 
 // Whom rules are for.
 func TestFor(t *testing.T) {
