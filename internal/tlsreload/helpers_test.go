@@ -32,9 +32,7 @@ func (d dir) files() tlsreload.Files {
 
 func (d dir) write(name string, data []byte) {
 	d.t.Helper()
-	if err := os.WriteFile(d.file(name), data, 0o600); err != nil {
-		d.t.Fatal(err)
-	}
+	testutil.NoError(d.t, os.WriteFile(d.file(name), data, 0o600))
 }
 
 // put writes a pair and the CA to trust.
@@ -47,8 +45,7 @@ func (d dir) put(p pki.Pair, trust *pki.CA) {
 
 func newCA(t *testing.T) *pki.CA {
 	t.Helper()
-	ca := testutil.Must(pki.NewCA("test CA"))(t)
-	return ca
+	return testutil.Must(pki.NewCA("test CA"))(t)
 }
 
 // issue signs a certificate that is good for both sides of loopback.
@@ -59,20 +56,15 @@ func issue(t *testing.T, ca *pki.CA, name string) pki.Pair {
 
 func issueFor(t *testing.T, ca *pki.CA, name string, lifetime time.Duration) pki.Pair {
 	t.Helper()
-	p, err := ca.Issue(pki.Leaf{
+	return testutil.Must(ca.Issue(pki.Leaf{
 		CommonName: name, DNS: []string{"server.test"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)},
 		Client: true, Server: true, Lifetime: lifetime,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
+	}))(t)
 }
 
 func source(t *testing.T, files tlsreload.Files, o tlsreload.Options) *tlsreload.Source {
 	t.Helper()
-	s := testutil.Must(tlsreload.New(files, o))(t)
-	return s
+	return testutil.Must(tlsreload.New(files, o))(t)
 }
 
 // outcome is what one handshake showed.

@@ -59,21 +59,15 @@ func reload(t *testing.T, s *tlsreload.Source) {
 // symlink that is renamed over the one that was there.
 func swapMount(t *testing.T, d dir, version string, files map[string][]byte) {
 	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	must(os.Mkdir(d.file(".."+version), 0o700))
+	testutil.NoError(t, os.Mkdir(d.file(".."+version), 0o700))
 	for name, data := range files {
-		must(os.WriteFile(d.file(".."+version+"/"+name), data, 0o600))
+		d.write(".."+version+"/"+name, data)
 		if _, err := os.Lstat(d.file(name)); errors.Is(err, fs.ErrNotExist) {
-			must(os.Symlink("..data/"+name, d.file(name)))
+			testutil.NoError(t, os.Symlink("..data/"+name, d.file(name)))
 		}
 	}
-	must(os.Symlink(".."+version, d.file("..data_tmp")))
-	must(os.Rename(d.file("..data_tmp"), d.file("..data")))
+	testutil.NoError(t, os.Symlink(".."+version, d.file("..data_tmp")))
+	testutil.NoError(t, os.Rename(d.file("..data_tmp"), d.file("..data")))
 }
 
 func TestRunFollowsKubernetesMountsWithinAMinute(t *testing.T) {
