@@ -91,64 +91,40 @@ func headings(text string) (all []string) {
 	return all
 }
 
-// testNames are those of tests in documents, by their folder.
-var testNames = regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz)\\w+)`")
-
-func TestDocsNameTestsThatExist(t *testing.T) {
-	named := 0
-	for _, doc := range markdown(t) {
-		text := testutil.Must(os.ReadFile(doc))(t)
-		for _, name := range testNames.FindAllStringSubmatch(string(text), -1) {
-			named++
-			if !hasTest(filepath.Join(root, name[1]), name[2]) {
-				t.Errorf("%s names %s, which %s does not have", doc, name[2], name[1])
-			}
-		}
-	}
-	if named == 0 {
-		t.Error("no document names a test")
-	}
-}
-
-// hasTest reports whether a folder has a test of that name.
-func hasTest(folder, name string) bool {
-	files, _ := filepath.Glob(filepath.Join(folder, "*_test.go"))
-	return slices.ContainsFunc(files, func(file string) bool {
-		text, err := os.ReadFile(file)
-		return err == nil && strings.Contains(string(text), "\nfunc "+name+"(")
-	})
-}
-
+// namedTests are those of tests in documents, some with their folder.
 var (
-	namedTests = regexp.MustCompile("`((?:Test|Benchmark|Fuzz|Example)[A-Z]\\w+)`")
+	namedTests = regexp.MustCompile("`(?:([a-z0-9/]+)\\.)?((?:Test|Benchmark|Fuzz|Example)[A-Z]\\w+)`")
 	testFuncs  = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz|Example)\w+)\(`)
 )
 
 func TestDocsNameTestsThatAreThere(t *testing.T) {
-	found := map[string]bool{}
+	type test struct{ folder, name string } // "": any folder
+	found := map[test]bool{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		text, err := os.ReadFile(path)
+		folder := filepath.ToSlash(strings.TrimPrefix(filepath.Dir(path), filepath.FromSlash(root+"/")))
 		for _, match := range testFuncs.FindAllSubmatch(text, -1) {
-			found[string(match[1])] = true
+			found[test{folder, string(match[1])}], found[test{"", string(match[1])}] = true, true
 		}
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := 0
+	named := map[bool]int{} // by whether the folder is named, too
 	for _, doc := range markdown(t) {
 		text := testutil.Must(os.ReadFile(doc))(t)
 		for _, match := range namedTests.FindAllSubmatch(text, -1) {
-			if named++; !found[string(match[1])] {
-				t.Errorf("%s names %s, which is not there", doc, match[1])
+			folder, name := string(match[1]), string(match[2])
+			if named[folder != ""]++; !found[test{folder, name}] {
+				t.Errorf("%s names %s, which is not there", doc, match[0])
 			}
 		}
 	}
-	if named < 10 {
-		t.Errorf("documents name %d tests", named)
+	if named[false] < 10 || named[true] == 0 {
+		t.Errorf("documents name %d tests, and %d with their folder", named[false], named[true])
 	}
 }
