@@ -100,15 +100,15 @@ func TestSteady(t *testing.T) {
 func TestLatencyChurnAndHold(t *testing.T) {
 	p := direct(t)
 	rt, err := p.RoundTrip(t.Context(), 20*time.Millisecond)
-	if err != nil || rt.Count == 0 || rt.P50 > rt.P99 || rt.P99 > rt.Max {
+	if err != nil || rt.Count == 0 || rt.P50 > rt.P99 {
 		t.Errorf("round trip %+v, %v", rt, err)
 	}
 	if rt, err = p.RoundTripBeside(t.Context(), 2, 0, 20*time.Millisecond); err != nil || rt.Count == 0 {
 		t.Errorf("round trip beside downloads %+v, %v", rt, err)
 	}
 	churn, err := p.Churn(t.Context(), 4, 20*time.Millisecond)
-	if err != nil || churn.Count == 0 || churn.PerSecond() <= 0 {
-		t.Errorf("churn %+v, %v", churn, err)
+	if err != nil || churn <= 0 {
+		t.Errorf("churn %v, %v", churn, err)
 	}
 	first, err := p.FirstByte(t.Context(), 3)
 	if err != nil || first.Count != 3 || first.P50 <= 0 {

@@ -17,8 +17,8 @@ const messageSize = 64
 
 // Latency is the distribution of times that dials or round trips took.
 type Latency struct {
-	Count         int
-	P50, P99, Max time.Duration
+	Count    int
+	P50, P99 time.Duration
 }
 
 // Distribution returns the distribution of times, which it sorts.
@@ -27,7 +27,7 @@ func Distribution(took []time.Duration) Latency {
 		return Latency{}
 	}
 	slices.Sort(took)
-	return Latency{Count: len(took), P50: took[len(took)/2], P99: took[len(took)*99/100], Max: took[len(took)-1]}
+	return Latency{Count: len(took), P50: took[len(took)/2], P99: took[len(took)*99/100]}
 }
 
 // RoundTrip sends 64 bytes there and back on one connection, one after the
@@ -72,19 +72,9 @@ func (p Path) RoundTripBeside(ctx context.Context, streams int, ahead, length ti
 	return p.RoundTrip(ctx, length)
 }
 
-// Churn is how fast connections can be opened and closed.
-type Churn struct {
-	Dialers int
-	Count   int64
-	Took    time.Duration
-}
-
-// PerSecond returns connections per second.
-func (c Churn) PerSecond() float64 { return float64(c.Count) / c.Took.Seconds() }
-
 // Churn opens a connection, has 64 bytes echoed and closes it, over and over,
-// with that many dialers at once.
-func (p Path) Churn(ctx context.Context, dialers int, length time.Duration) (Churn, error) {
+// with that many dialers at once. It returns connections per second.
+func (p Path) Churn(ctx context.Context, dialers int, length time.Duration) (float64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var count atomic.Int64
@@ -103,9 +93,9 @@ func (p Path) Churn(ctx context.Context, dialers int, length time.Duration) (Chu
 	}
 	wg.Wait()
 	if err := context.Cause(ctx); err != nil {
-		return Churn{}, fmt.Errorf("connections over %s: %w", p.Name, err)
+		return 0, fmt.Errorf("connections over %s: %w", p.Name, err)
 	}
-	return Churn{Dialers: dialers, Count: count.Load(), Took: time.Since(start)}, nil
+	return float64(count.Load()) / time.Since(start).Seconds(), nil
 }
 
 // FirstByte opens so many connections, one after the other, and returns the time

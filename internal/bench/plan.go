@@ -142,11 +142,11 @@ func (s Subject) small(ctx context.Context, plan Plan, rep *Report) error {
 }
 
 func (s Subject) churn(ctx context.Context, plan Plan, rep *Report) error {
-	c, err := s.Churn(ctx, plan.Dialers, plan.Duration)
+	perSecond, err := s.Churn(ctx, plan.Dialers, plan.Duration)
 	if err != nil {
 		return err
 	}
-	rep.Add(s.Name, fmt.Sprintf("connections, %s", plural(c.Dialers, "dialer")), "1/s", c.PerSecond())
+	rep.Add(s.Name, fmt.Sprintf("connections, %s", plural(plan.Dialers, "dialer")), "1/s", perSecond)
 	return nil
 }
 

@@ -18,8 +18,8 @@ import (
 // The target's protocol: a client sends one line, then
 //
 //	down N   the target sends N bytes and FIN
-//	up       the target reads until FIN, sends the count as a line, and FIN
-//	count    the same, and the target also sends the count so far now and then
+//	count    the target reads until FIN, and sends how much it has read so far, each time
+//	         as a line: now and then, and at the end; then FIN
 //	echo     the target sends back all that it reads
 //	name     the target sends its name as a line, and then does as for echo
 const (
@@ -75,10 +75,8 @@ func Serve(c net.Conn, name string) error {
 			return err
 		}
 		return sendBlocks(c, n)
-	case "up":
-		return count(c, r, time.Hour)
 	case "count":
-		return count(c, r, countInterval)
+		return count(c, r)
 	case "name":
 		if _, err := fmt.Fprintln(c, name); err != nil {
 			return err
@@ -95,14 +93,14 @@ func Serve(c net.Conn, name string) error {
 // beginning, long enough to cost nothing.
 const countInterval = 10 * time.Millisecond
 
-// count reads until FIN, and sends the count so far at most once an interval.
-func count(c io.Writer, r io.Reader, interval time.Duration) error {
+// count reads until FIN, and sends the count so far at most once a countInterval.
+func count(c io.Writer, r io.Reader) error {
 	buf := make([]byte, blockSize)
 	total, sent := int64(0), time.Now()
 	for {
 		n, err := r.Read(buf)
 		total += int64(n)
-		if now := time.Now(); err != nil || now.Sub(sent) >= interval {
+		if now := time.Now(); err != nil || now.Sub(sent) >= countInterval {
 			sent = now
 			if _, werr := fmt.Fprintf(c, "%d\n", total); werr != nil {
 				return werr
