@@ -37,19 +37,26 @@ func stranger(t *testing.T, http2 bool, cert *tls.Certificate, answer http.Handl
 
 func strangeAPI(t *testing.T, http2 bool, cert *tls.Certificate, answer http.HandlerFunc) (*httptest.Server, kubeapi.TokenReviews) {
 	t.Helper()
-	srv := httptest.NewUnstartedServer(answer)
-	srv.EnableHTTP2 = http2
-	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	config := new(tls.Config)
 	if cert != nil {
-		srv.TLS = &tls.Config{Certificates: []tls.Certificate{*cert}}
+		config.Certificates = []tls.Certificate{*cert}
 	}
-	srv.StartTLS()
-	t.Cleanup(srv.Close)
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
-	config := testutil.Must(kubeapi.Access{Server: srv.URL, CA: ca, ServerName: "example.com", Token: "own"}.Config())(t)
-	reviews := testutil.Must(kubeapi.NewTokenReviews(config))(t)
+	srv, ca := secureAPI(t, http2, config, answer)
+	access := testutil.Must(kubeapi.Access{Server: srv.URL, CA: ca, ServerName: "example.com", Token: "own"}.Config())(t)
+	reviews := testutil.Must(kubeapi.NewTokenReviews(access))(t)
 	t.Cleanup(reviews.CloseIdle)
 	return srv, reviews
+}
+
+// secureAPI is an API over TLS, and its CA.
+func secureAPI(t *testing.T, http2 bool, config *tls.Config, answer http.HandlerFunc) (srv *httptest.Server, ca []byte) {
+	t.Helper()
+	srv = httptest.NewUnstartedServer(answer)
+	srv.EnableHTTP2, srv.TLS = http2, config
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	return srv, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
 }
 
 func review(t *testing.T, reviews kubeapi.TokenReviews) (kubeapi.TokenReviewStatus, error) {

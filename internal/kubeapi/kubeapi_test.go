@@ -43,46 +43,20 @@ func api(t *testing.T, body string) (config *kubeapi.Config, asked *[]string) {
 	return &kubeapi.Config{URL: srv.URL}, asked
 }
 
-func TestLeases(t *testing.T) {
-	config, asked := api(t, `{"kind":"LeaseList","apiVersion":"coordination.k8s.io/v1","items":[{"metadata":{"name":"a"}}]}`)
-	leases := testutil.Must(kubeapi.NewLeases(config, "ns"))(t)
-	list, err := leases.List(t.Context(), kubeapi.ListOptions{Labels: "k=v"})
-	if err != nil || len(list.Items) != 1 || list.Items[0].Name != "a" {
-		t.Errorf("%+v, %v", list, err)
-	}
-	if want := "GET /apis/coordination.k8s.io/v1/namespaces/ns/leases?labelSelector=k%3Dv"; (*asked)[0] != want {
-		t.Errorf("asked %q, want %q", *asked, want)
-	}
-	if config.Transport.UserAgent != "" {
-		t.Error("the caller's config was changed")
-	}
-	leases.CloseIdle()
-}
-
-func TestTokenReviews(t *testing.T) {
-	config, asked := api(t, `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":true}}`)
-	reviews := testutil.Must(kubeapi.NewTokenReviews(config))(t)
-	got, err := reviews.Create(t.Context(), kubeapi.TokenReviewSpec{})
-	if err != nil || !got.Authenticated {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if want := "POST /apis/authentication.k8s.io/v1/tokenreviews"; (*asked)[0] != want {
-		t.Errorf("asked %q, want %q", *asked, want)
-	}
-	reviews.CloseIdle()
-}
-
-// Secrets are of the core group.
+// Secrets are of the core group, and are listed by selectors and in pages.
 func TestSecrets(t *testing.T) {
 	config, asked := api(t, `{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"},"data":{"k":"dg=="}}]}`)
 	secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
 	defer secrets.CloseIdle()
-	list, err := secrets.List(t.Context(), kubeapi.ListOptions{Labels: "k", Limit: 3})
+	list, err := secrets.List(t.Context(), kubeapi.ListOptions{Labels: "k=v", Limit: 3})
 	if err != nil || list.Metadata.ResourceVersion != "7" || len(list.Items) != 1 || list.Items[0].Name != "a" || string(list.Items[0].Data["k"]) != "v" {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if want := "GET /api/v1/namespaces/ns/secrets?labelSelector=k&limit=3"; (*asked)[0] != want {
+	if want := "GET /api/v1/namespaces/ns/secrets?labelSelector=k%3Dv&limit=3"; (*asked)[0] != want {
 		t.Errorf("asked %q, want %q", *asked, want)
+	}
+	if config.Transport.UserAgent != "" {
+		t.Error("the caller's config was changed")
 	}
 	if secrets.String() != "ns" {
 		t.Errorf("they are in %s", secrets)
@@ -162,8 +136,9 @@ func TestRetryAfter(t *testing.T) {
 		asked := 0
 		config := &kubeapi.Config{URL: "http://api", QPS: -1, Transport: transport.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 			sent, err := io.ReadAll(r.Body)
-			if asked++; err != nil || !strings.Contains(string(sent), `"token":"t"`) && r.Method != http.MethodGet {
-				t.Errorf("sent %q, %v", sent, err)
+			review := r.Method == http.MethodPost && r.URL.Path == "/apis/authentication.k8s.io/v1/tokenreviews" && strings.Contains(string(sent), `"token":"t"`)
+			if asked++; err != nil || !review && r.Method != http.MethodGet {
+				t.Errorf("%s %s sent %q, %v", r.Method, r.URL, sent, err)
 			}
 			w := httptest.NewRecorder()
 			switch asked {

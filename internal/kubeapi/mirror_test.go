@@ -134,6 +134,13 @@ func (s *shelf) drop(name string) {
 	delete(s.held, name)
 }
 
+// bookmark tells watchers a version.
+func (s *shelf) bookmark(version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell(Bookmark, &Secret{Meta: Meta{Metadata: Metadata{ResourceVersion: version}}})
+}
+
 // end ends all watches.
 func (s *shelf) end() {
 	s.mu.Lock()
@@ -217,9 +224,7 @@ func TestMirrorResumesFromItsVersion(t *testing.T) {
 		s.end()
 		time.Sleep(2 * leastPause)
 		synctest.Wait()
-		s.mu.Lock()
-		s.tell(Bookmark, &Secret{Meta: Meta{Metadata: Metadata{ResourceVersion: "9"}}})
-		s.mu.Unlock()
+		s.bookmark("9")
 		wants(t, m, "a=1 b=2")
 		s.end()
 		time.Sleep(2 * mostPause)
@@ -254,9 +259,7 @@ func TestMirrorRelistsAfterARestore(t *testing.T) {
 	mirrored(t, s, func(m *Mirror[*Secret]) {
 		for range 3 {
 			time.Sleep(watchTime / 2)
-			s.mu.Lock()
-			s.tell(Bookmark, &Secret{Meta: Meta{Metadata: Metadata{ResourceVersion: "9"}}})
-			s.mu.Unlock()
+			s.bookmark("9")
 			time.Sleep(watchTime / 2)
 			s.end()
 		}

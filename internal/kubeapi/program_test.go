@@ -4,12 +4,9 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
-	"log"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,12 +21,7 @@ import (
 // in a folder. user has further fields of the program, in JSON.
 func programmed(t *testing.T, script, fields string, answer http.HandlerFunc) (leases kubeapi.Objects[*kubeapi.Lease], folder string) {
 	t.Helper()
-	srv := httptest.NewUnstartedServer(answer)
-	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
-	srv.TLS = &tls.Config{ClientAuth: tls.RequestClientCert}
-	srv.StartTLS()
-	t.Cleanup(srv.Close)
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	srv, ca := secureAPI(t, false, &tls.Config{ClientAuth: tls.RequestClientCert}, answer)
 	folder = t.TempDir()
 	writeFile(t, filepath.Join(folder, "script"), "cd "+folder+"\n"+script)
 	file := filepath.Join(folder, "kubeconfig")
