@@ -49,8 +49,6 @@ type changes struct {
 	mu      sync.Mutex
 	made    map[string]int // by kind
 	slowest time.Duration  // until links that had to be cut were cut
-	harmed  int            // connections of tenants that no change was to cut
-	err     error          // the first
 }
 
 // changeKind is one kind of change. make changes a tenant, and then changes it back.
@@ -95,10 +93,9 @@ func (t *tenants) change(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	g.run(ctx)
-	if g.err != nil {
+	if err := g.run(ctx); err != nil {
 		t.say(t.server.Output())
-		return g.err
+		return err
 	}
 	limit := before.goroutines + float64(len(t.fleet.clusters))
 	after, err := t.footprint(ctx)
@@ -114,7 +111,6 @@ func (t *tenants) change(ctx context.Context) error {
 	t.note("links to be cut were cut after, at most", "s", g.slowest.Seconds())
 	t.note("connections opened meanwhile", "", float64(g.opened.Load()))
 	t.note("bytes sent and echoed", "MB", float64(g.rounds.Load()*chunk)/1e6)
-	t.note("connections of others harmed", "", float64(g.harmed))
 	t.note("memory in use before", "MB", before.heap/1e6)
 	t.note("memory in use after", "MB", after.heap/1e6)
 	t.note("goroutines before", "", before.goroutines)
@@ -126,23 +122,32 @@ func (t *tenants) change(ctx context.Context) error {
 }
 
 // run changes tenants, and carries bytes, until the time is over or something fails.
-func (g *changes) run(ctx context.Context) {
+func (g *changes) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	carrying, stop := context.WithCancel(ctx)
 	var carriers, changers sync.WaitGroup
 	for _, c := range g.fleet.clusters {
-		carriers.Go(func() { g.carry(carrying, c) })
+		carriers.Go(func() {
+			if err := g.carry(carrying, c); err != nil {
+				cancel(err)
+			}
+		})
 	}
 	end := time.Now().Add(g.changeFor)
 	for range min(maxChanges, (len(g.fleet.clusters)+2)/3) {
 		changers.Go(func() {
-			for time.Now().Before(end) && ctx.Err() == nil && !g.failed() {
-				g.changeOne(ctx)
+			for time.Now().Before(end) && ctx.Err() == nil {
+				if err := g.changeOne(ctx); err != nil {
+					cancel(err)
+				}
 			}
 		})
 	}
 	changers.Wait()
 	stop()
 	carriers.Wait()
+	return context.Cause(ctx)
 }
 
 // footprint is what a server uses at rest.
@@ -172,11 +177,11 @@ func (t *tenants) footprint(ctx context.Context) (f footprint, err error) {
 }
 
 // changeOne changes a tenant that is not being changed at the moment.
-func (g *changes) changeOne(ctx context.Context) {
+func (g *changes) changeOne(ctx context.Context) error {
 	c := g.fleet.clusters[rand.IntN(len(g.fleet.clusters))]
 	if !c.changing.TryLock() {
 		wait.For(ctx, lookInterval)
-		return
+		return nil
 	}
 	defer c.changing.Unlock()
 	k := changeKinds[int(g.next.Add(1))%len(changeKinds)] // each as often as the others
@@ -192,25 +197,14 @@ func (g *changes) changeOne(ctx context.Context) {
 	g.made[k.name]++
 	g.mu.Unlock()
 	if err != nil && ctx.Err() == nil {
-		g.fail(fmt.Errorf("%s, of %s: %w", k.name, c.Name, err))
+		return fmt.Errorf("%s, of %s: %w", k.name, c.Name, err)
 	}
-}
-
-func (g *changes) fail(err error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.err = cmp.Or(g.err, err)
-}
-
-func (g *changes) failed() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.err != nil
+	return nil
 }
 
 // carry has connections of a cluster carry bytes, one after the other, until ctx ends.
 // None may fail while nothing is taken away from the cluster.
-func (g *changes) carry(ctx context.Context, c *cluster) {
+func (g *changes) carry(ctx context.Context, c *cluster) error {
 	for ctx.Err() == nil {
 		before := c.cuts.Load()
 		if before%2 == 1 {
@@ -221,11 +215,9 @@ func (g *changes) carry(ctx context.Context, c *cluster) {
 		if err == nil || ctx.Err() != nil || c.cuts.Load() != before && !errors.Is(err, errCrossed) {
 			continue
 		}
-		g.mu.Lock()
-		g.harmed++
-		g.mu.Unlock()
-		g.fail(fmt.Errorf("a connection of %s, of which nothing was taken away: %w", c.Name, err))
+		return fmt.Errorf("a connection of %s, of which nothing was taken away: %w", c.Name, err)
 	}
+	return nil
 }
 
 // use opens a connection, and has bytes echoed for some seconds.
