@@ -197,18 +197,3 @@ func TestRecordAllocs(t *testing.T) {
 		l.queue.chunks[0], l.queue.size = l.queue.chunks[0][:0], 0
 	})
 }
-
-func BenchmarkRecords(b *testing.B) {
-	l, _ := openLog(b, Stdout)
-	f := newFlow()
-	b.ReportAllocs()
-	for b.Loop() {
-		l.Opened(f)
-		l.Closed(f, time.Second, nil)
-		if l.queue.size > queueMax/2 {
-			for _, c := range l.queue.take(nil) {
-				l.queue.reuse(c)
-			}
-		}
-	}
-}
