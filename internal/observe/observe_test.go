@@ -2,6 +2,7 @@ package observe_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -88,24 +89,33 @@ func TestRedirectToPort(t *testing.T) {
 	}
 }
 
-// serve starts Serve and returns its address and its result.
-func serve(t *testing.T, ctx context.Context, h http.Handler) (net.Listener, <-chan error) {
+// serve starts Serve, or ServeTLS, and returns its address and its result. A result that the
+// test does not take has to be nil.
+func serve(t *testing.T, ctx context.Context, config *tls.Config, h http.HandlerFunc) (net.Listener, <-chan error) {
 	t.Helper()
 	l := testutil.Listen(t)
 	done := make(chan error, 1)
-	go func() { done <- observe.Serve(ctx, l, h, silent.Log()) }()
+	go func() {
+		defer close(done)
+		done <- observe.ServeTLS(ctx, l, config, h, silent.Log())
+	}()
+	t.Cleanup(func() {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 	return l, done
 }
 
 func TestServeFinishesRequestsAndEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	entered := make(chan struct{})
-	l, done := serve(t, ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	l, done := serve(t, ctx, nil, func(w http.ResponseWriter, _ *http.Request) {
 		close(entered)
 		<-ctx.Done()
 		time.Sleep(200 * time.Millisecond) // long after a server that hurries has cut the connection
 		_, _ = io.WriteString(w, "finished")
-	}))
+	})
 	go func() { <-entered; cancel() }()
 	r := testutil.Must(http.Get("http://" + l.Addr().String()))(t)
 	body, err := io.ReadAll(r.Body)
@@ -125,10 +135,10 @@ func TestServeFinishesRequestsAndEndsWithItsContext(t *testing.T) {
 func TestServeCutsUnfinishedRequests(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	entered := make(chan struct{})
-	l, done := serve(t, ctx, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	l, done := serve(t, ctx, nil, func(_ http.ResponseWriter, r *http.Request) {
 		close(entered)
 		<-r.Context().Done() // until the connection is cut
-	}))
+	})
 	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	defer c.Close()
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -149,7 +159,7 @@ func TestServeCutsUnfinishedRequests(t *testing.T) {
 }
 
 func TestServeReturnsListenerError(t *testing.T) {
-	l, done := serve(t, t.Context(), http.NotFoundHandler())
+	l, done := serve(t, t.Context(), nil, http.NotFound)
 	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	defer c.Close()
 	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -167,8 +177,7 @@ func TestServeReturnsListenerError(t *testing.T) {
 // Silent connections can take neither all descriptors nor the places of
 // probes, however many there are.
 func TestSilentConnectionsGiveWayToProbes(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	l, done := serve(t, ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
+	l, _ := serve(t, t.Context(), nil, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	client := &http.Client{Transport: &http.Transport{}, Timeout: 20 * time.Second}
 	defer client.CloseIdleConnections()
 	ask := func() {
@@ -199,8 +208,4 @@ func TestSilentConnectionsGiveWayToProbes(t *testing.T) {
 		t.Errorf("%d of %d silent connections were closed", closed, silent-256+1)
 	}
 	ask() // by the connection that was kept
-	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
 }

@@ -1,7 +1,6 @@
 package observe_test
 
 import (
-	"context"
 	"crypto/tls"
 	"io"
 	"net"
@@ -10,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/internal/logging/silent"
-	"konnectivity/internal/observe"
 	"konnectivity/internal/testutil"
 )
 
@@ -19,19 +16,8 @@ import (
 // gets a page by a connection of its own.
 func serveTLS(t *testing.T, own tls.Certificate) (at string, ask func(certs ...tls.Certificate) error) {
 	t.Helper()
-	l := testutil.Listen(t)
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		config := &tls.Config{Certificates: []tls.Certificate{own}, ClientAuth: tls.RequestClientCert, NextProtos: []string{"http/1.1"}}
-		done <- observe.ServeTLS(ctx, l, config, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }), silent.Log())
-	}()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
+	config := &tls.Config{Certificates: []tls.Certificate{own}, ClientAuth: tls.RequestClientCert, NextProtos: []string{"http/1.1"}}
+	l, _ := serve(t, t.Context(), config, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	return l.Addr().String(), func(certs ...tls.Certificate) error {
 		transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certs}}
 		r, err := (&http.Client{Transport: transport, Timeout: 20 * time.Second}).Get("https://" + l.Addr().String())
