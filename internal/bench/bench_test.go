@@ -3,6 +3,7 @@ package bench_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -23,17 +24,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // direct is a path without anything in between.
 func direct(t *testing.T) bench.Path {
 	t.Helper()
-	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- bench.ServeTarget(ctx, l) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	})
-	return bench.Path{Name: "direct", Target: l.Addr().String(), Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	return bench.Path{Name: "direct", Target: serve(t, nil, bench.ServeTarget), Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		var d net.Dialer
 		c, err := d.DialContext(ctx, f.Network, f.Address)
 		if err != nil {
@@ -41,6 +32,24 @@ func direct(t *testing.T) bench.Path {
 		}
 		return tunnel.Wrap(c), nil
 	})}
+}
+
+// serve runs a server, over TLS if config is not nil, and returns its address.
+func serve(t *testing.T, config *tls.Config, serve func(context.Context, net.Listener) error) string {
+	t.Helper()
+	l := testutil.Listen(t)
+	address := l.Addr().String()
+	if config != nil {
+		l = tls.NewListener(l, config)
+	}
+	done := make(chan error, 1)
+	go func() { done <- serve(t.Context(), l) }()
+	t.Cleanup(func() {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return address
 }
 
 func TestBulkCountsEveryByte(t *testing.T) {

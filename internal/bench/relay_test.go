@@ -15,32 +15,12 @@ import (
 
 func TestRelayChain(t *testing.T) {
 	ca := testutil.Must(pki.NewCA("bench"))(t)
-	pair, err := ca.Issue(pki.Leaf{CommonName: "hop", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "hop", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true}))(t)
 	config := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, RootCAs: ca.Pool(), ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
-	ctx, cancel := context.WithCancel(context.Background())
-	run := func(wrap bool, serve func(context.Context, net.Listener) error) string {
-		l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-		address := l.Addr().String()
-		if wrap {
-			l = tls.NewListener(l, config)
-		}
-		done := make(chan error, 1)
-		go func() { done <- serve(ctx, l) }()
-		t.Cleanup(func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
-		return address
-	}
-	target := run(false, bench.ServeTarget)
-	end := run(true, bench.Hop{}.Serve)
-	middle := run(true, bench.NewHop(end, config).Serve)
-	front := run(false, bench.NewHop(middle, config).Serve)
+	target := serve(t, nil, bench.ServeTarget)
+	end := serve(t, config, bench.Hop{}.Serve)
+	middle := serve(t, config, bench.NewHop(end, config).Serve)
+	front := serve(t, nil, bench.NewHop(middle, config).Serve)
 
 	path := bench.Path{Name: "chain", Target: target, Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		c, err := net.Dial("tcp", front)
