@@ -3,20 +3,14 @@ package kubeapi_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/asn1"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -24,6 +18,7 @@ import (
 	"time"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 )
 
@@ -162,29 +157,16 @@ func TestConnectionsThatEndGiveTheirPlacesBack(t *testing.T) {
 
 // A certificate that is full of names is not kept for as long as its connection.
 func TestCertificatesFullOfNamesAreRefused(t *testing.T) {
-	for size, want := range map[int]string{16: "", 8 << 10: "bytes of memory"} {
-		cert := fullOfNames(t, size)
+	ca := testutil.Must(pki.NewCA("ca"))(t)
+	for names, want := range map[int]string{1: "", 16 << 10: "bytes of memory"} {
+		pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "api", DNS: append(slices.Repeat([]string{"a"}, names), "example.com"), Server: true}))(t)
+		cert := pair.TLS()
 		_, err := review(t, stranger(t, true, &cert, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, good)
 		}))
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%d bytes of names: %v", size, err)
+			t.Errorf("%d names: %v", names, err)
 		}
 	}
-}
-
-// fullOfNames is a certificate of its own with so many bytes of empty URIs.
-func fullOfNames(t *testing.T, size int) tls.Certificate {
-	t.Helper()
-	names := append([]byte("\x82\x0bexample.com"), bytes.Repeat([]byte("\x86\x00"), size/2)...)
-	value := testutil.Must(asn1.Marshal(asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true, Bytes: names}))(t)
-	key := testutil.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true,
-		ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 17}, Value: value}},
-	}
-	der := testutil.Must(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
