@@ -19,6 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 )
 
@@ -47,8 +48,12 @@ type Log struct {
 	queue   queue
 	splices splices
 	out     output
-	counts  counts
 	runs    atomic.Bool
+
+	// Figures beside those of queue.
+
+	written atomic.Int64
+	failing atomic.Bool
 }
 
 // Open opens the file. An error says which flag is wrong.
@@ -65,6 +70,17 @@ func Open(o Options) (*Log, error) {
 		}
 	}
 	return l, nil
+}
+
+// register registers the metrics.
+func (l *Log) register(r prometheus.Registerer) error {
+	figures := observe.NewFigures("konnectivity_audit_", func() *Log { return l })
+	figures.Gauge("failing", "1 while audit records cannot be written, 0 otherwise.", func(l *Log) float64 { return observe.Flag(l.failing.Load()) })
+	figures.Add(prometheus.CounterValue, "records_total", "Audit records, by whether they were written.", func(l *Log, tell observe.Tell) {
+		tell(float64(l.written.Load()), "written")
+		tell(float64(l.queue.lost()), "dropped")
+	}, "result")
+	return r.Register(figures)
 }
 
 // Close closes the file of a Log that has not run; Run closes it by itself.

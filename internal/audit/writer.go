@@ -41,7 +41,7 @@ func (l *Log) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-l.queue.dropped:
-			if !l.counts.failing.Load() {
+			if !l.failing.Load() {
 				l.log.Warn("audit records are dropped, since they are not written as fast as connections come and go; traffic goes on")
 			}
 		}
@@ -120,20 +120,20 @@ func (l *Log) writeSome(lines []byte) (rest []byte, err error) {
 	_ = f.SetWriteDeadline(time.Now().Add(writeTime)) // without effect on regular files
 	n, err := f.Write(lines)
 	if n > 0 {
-		l.counts.written.Add(int64(bytes.Count(lines[:n], newline)))
+		l.written.Add(int64(bytes.Count(lines[:n], newline)))
 		l.out.torn = lines[n-1] != '\n'
 	}
 	return lines[n:], err
 }
 
 func (l *Log) failed(err error) {
-	if !l.counts.failing.Swap(true) {
+	if !l.failing.Swap(true) {
 		l.log.WithError(err).Warnf("audit records cannot be written; traffic goes on, up to %d MiB of records wait, and more are dropped", queueMax>>20)
 	}
 }
 
 func (l *Log) recovered() {
-	if l.counts.failing.Swap(false) {
+	if l.failing.Swap(false) {
 		l.log.WithField("dropped", l.queue.lost()).Info("audit records are written again")
 	}
 }

@@ -157,7 +157,7 @@ func TestFolderRemoved(t *testing.T) {
 	stop := run(t, l)
 	open(l, 0, 1000)
 	testutil.Eventually(t, "a line", func() bool { return strings.Contains(said.String(), "cannot be written") })
-	if !l.counts.failing.Load() {
+	if !l.failing.Load() {
 		t.Error("the metric does not tell")
 	}
 	testutil.NoError(t, os.Mkdir(dir, 0o700))
@@ -165,7 +165,7 @@ func TestFolderRemoved(t *testing.T) {
 	testutil.Eventually(t, "another line", func() bool { return strings.Contains(said.String(), "written again") })
 	stop()
 	wantIDs(t, read(t, path), 0, 1000)
-	if n := strings.Count(said.String(), "\n"); n != 2 || l.counts.failing.Load() {
+	if n := strings.Count(said.String(), "\n"); n != 2 || l.failing.Load() {
 		t.Error(said)
 	}
 }
@@ -181,7 +181,7 @@ func TestFull(t *testing.T) {
 	l, said := openLog(t, path)
 	stop := run(t, l)
 	open(l, 0, 1)
-	testutil.Eventually(t, "a write that fails", l.counts.failing.Load)
+	testutil.Eventually(t, "a write that fails", l.failing.Load)
 	n := 1
 	for ; l.queue.lost() < 1000; n++ { // at no time does it block
 		open(l, n, 1)
@@ -201,7 +201,7 @@ func TestFull(t *testing.T) {
 	if n := strings.Count(said.String(), "\n"); n != 2 {
 		t.Errorf("%d lines:\n%s", n, said)
 	}
-	if written := l.counts.written.Load(); written != int64(len(ids)) {
+	if written := l.written.Load(); written != int64(len(ids)) {
 		t.Errorf("%d were written, counted as %d", len(ids), written)
 	}
 }
