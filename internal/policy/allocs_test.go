@@ -11,13 +11,9 @@ import (
 
 // ordinary is a policy as operators write it.
 func ordinary(t testing.TB) *Policy {
-	p, err := Parse(
+	return mustParse(t,
 		[]string{"10.0.0.0/8:443", "*.svc.cluster.local:1-65535", "kubernetes.default.svc", "[2001:db8::/32]:443"},
 		[]string{"10.1.2.3", "*.internal.example", "192.168.0.0/16"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
 }
 
 // checks are allowed, so none makes an error.

@@ -44,8 +44,13 @@ func FuzzParse(f *testing.F) {
 // FuzzGlob holds the matcher against the standard library's, which agrees on
 // hosts, for they have no separators.
 func FuzzGlob(f *testing.F) {
-	f.Add("*.example.com", "a.example.com")
-	f.Add("a*b*c", "abbc")
+	for _, seed := range [][2]string{
+		{"*.example.com", "a.example.com"}, {"a*b*c", "abbc"}, {"a", "a"}, {"a", "ab"}, {"*", ""}, {"*", "x"},
+		{"a*", "a"}, {"a*b", "ab"}, {"a*b", "acb"}, {"a*b", "abc"},
+		{"ab*ba", "aba"}, {"*a*a*", "xaxax"}, {"*a*a*", "xax"}, {"*aa", "aaa"},
+	} {
+		f.Add(seed[0], seed[1])
+	}
 	f.Fuzz(func(t *testing.T, glob, host string) {
 		if strings.ContainsAny(glob, `/\[]?`) || strings.ContainsAny(host, "/") {
 			return

@@ -83,11 +83,9 @@ func splitRule(text string) (host, ports string, err error) {
 	return host, ports, nil
 }
 
+// parsePrefix reads an address without a zone, or a CIDR.
 func parsePrefix(host string) (netip.Prefix, error) {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		if addr.Zone() != "" {
-			return netip.Prefix{}, fmt.Errorf("an address in a rule has no zone")
-		}
+	if addr, err := netip.ParseAddr(host); err == nil && addr.Zone() == "" {
 		addr = addr.Unmap()
 		return netip.PrefixFrom(addr, addr.BitLen()), nil
 	}
