@@ -16,6 +16,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/pflag"
+	"go.uber.org/goleak"
 	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
 
@@ -24,6 +25,8 @@ import (
 	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/testutil"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // output is a log.
 type output struct{ testutil.Output }

@@ -14,11 +14,14 @@ import (
 	"time"
 
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
 
 	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/testutil"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // get asks handler in memory.
 func get(handler http.Handler, url string) *httptest.ResponseRecorder {

@@ -34,11 +34,7 @@ func TestGuestsAreIsolated(t *testing.T) {
 				}
 				return nil, nil
 			})
-			pair := issue(t, a, "client of a").TLS()
-			client := &tls.Config{
-				ServerName: "server.test", InsecureSkipVerify: true, Certificates: []tls.Certificate{pair},
-				MaxVersion: version, ClientSessionCache: tls.NewLRUClientSessionCache(4),
-			}
+			client := trusting(version, issue(t, a, "client of a").TLS())
 			owner = "a"
 			if o := mustPass(t, handshake(t, server, client)); serverCN(o) != "server of a" || clientCN(o) != "client of a" {
 				t.Errorf("got %q and %q", serverCN(o), clientCN(o))
@@ -97,21 +93,15 @@ func TestVerifyDecidesWithoutServerName(t *testing.T) {
 			}}
 			s := source(t, files, tlsreload.Options{Name: "server"})
 			server := s.ServerFor(func(*tls.ClientHelloInfo) (*tlsreload.Guest, error) { return guest, nil })
-			client := func(certs ...tls.Certificate) *tls.Config {
-				return &tls.Config{
-					ServerName: "server.test", InsecureSkipVerify: true, Certificates: certs,
-					MaxVersion: version, ClientSessionCache: tls.NewLRUClientSessionCache(4),
-				}
-			}
 			what := fmt.Sprintf("%s, open: %v", tls.VersionName(version), open)
-			if o := handshake(t, server, client()); (o.err() == nil) != open {
+			if o := handshake(t, server, trusting(version)); (o.err() == nil) != open {
 				t.Errorf("%s: without a certificate: %v", what, o.err())
 			}
-			if o := handshake(t, server, client(issue(t, own, "own client").TLS())); (o.err() == nil) == open || judged > 0 != open {
+			if o := handshake(t, server, trusting(version, issue(t, own, "own client").TLS())); (o.err() == nil) == open || judged > 0 != open {
 				t.Errorf("%s: own: %v, judged %d times", what, o.err(), judged)
 			}
 			judged = 0
-			of := client(issue(t, a, "client of a").TLS())
+			of := trusting(version, issue(t, a, "client of a").TLS())
 			for i, resumed := range []bool{false, true} {
 				if o := mustPass(t, handshake(t, server, of)); o.client.DidResume != resumed || judged != i+1 {
 					t.Errorf("%s: resumed: %v, judged %d times", what, o.client.DidResume, judged)
@@ -148,7 +138,7 @@ func TestBareGuestsNeedNoCertificate(t *testing.T) {
 		"a guest's":    {[]tls.Certificate{issue(t, a, "a").TLS()}, true, false},
 		"a stranger's": {[]tls.Certificate{issue(t, stranger, "x").TLS()}, false, false},
 	} {
-		o := handshake(t, server, &tls.Config{ServerName: "server.test", InsecureSkipVerify: true, Certificates: c.certs})
+		o := handshake(t, server, trusting(0, c.certs...))
 		if (o.err() == nil) != c.in {
 			t.Errorf("%s: %v", what, o.err())
 		}

@@ -67,6 +67,14 @@ func source(t *testing.T, files tlsreload.Files, o tlsreload.Options) *tlsreload
 	return testutil.Must(tlsreload.New(files, o))(t)
 }
 
+// trusting is a client that takes any server, and resumes sessions. Version 0 is the newest.
+func trusting(version uint16, certs ...tls.Certificate) *tls.Config {
+	return &tls.Config{
+		ServerName: "server.test", InsecureSkipVerify: true, Certificates: certs,
+		MaxVersion: version, ClientSessionCache: tls.NewLRUClientSessionCache(1),
+	}
+}
+
 // outcome is what one handshake showed.
 type outcome struct {
 	client, server       tls.ConnectionState

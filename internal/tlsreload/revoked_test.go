@@ -50,11 +50,7 @@ func TestRevokedCertificatesAreRefused(t *testing.T) {
 	s.OnChange(func() { changed++ })
 	plain := files
 	plain.CRL = ""
-	client := func(p pki.Pair) *tls.Config {
-		c := p.TLS()
-		return &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{c}, ServerName: "server.test", ClientSessionCache: tls.NewLRUClientSessionCache(1)}
-	}
-	byGood, byBad := client(good), client(bad)
+	byGood, byBad := trusting(0, good.TLS()), trusting(0, bad.TLS())
 	server := s.Server()
 	refused := func(o outcome) bool { return o.serverErr != nil && strings.Contains(o.serverErr.Error(), "revoked") }
 	for range 2 { // the second is resumed
@@ -166,10 +162,7 @@ func TestAGuestsListsRefuseItsPeers(t *testing.T) {
 		s := source(t, d.files(), tlsreload.Options{Name: "server"})
 		now := guest(lists())
 		server := s.ServerFor(func(*tls.ClientHelloInfo) (*tlsreload.Guest, error) { return now, nil })
-		client := func(p pki.Pair) *tls.Config {
-			return &tls.Config{ServerName: "server.test", InsecureSkipVerify: true, Certificates: []tls.Certificate{p.TLS()}, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
-		}
-		byGood, byBad := client(good), client(bad)
+		byGood, byBad := trusting(0, good.TLS()), trusting(0, bad.TLS())
 		mustPass(t, handshake(t, server, byBad))
 		mustPass(t, handshake(t, server, byGood))
 		now = guest(lists(bad.TLS().Leaf))

@@ -75,15 +75,11 @@ func TestLargeCertificatesAreRefused(t *testing.T) {
 	for name, server := range map[string]*tls.Config{"CAs": s.Server(), "asking": asking} {
 		for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
 			pair := issue(t, own, "client").TLS()
-			client := &tls.Config{ServerName: "server.test", InsecureSkipVerify: true, MaxVersion: version}
-			client.Certificates = []tls.Certificate{pair}
-			mustPass(t, handshake(t, server, client))
+			mustPass(t, handshake(t, server, trusting(version, pair)))
 			pair.Certificate = append(pair.Certificate, stuffed(t, []int{2, 5, 29, 17}, "\x86\x00", 1<<10))
-			client.Certificates = []tls.Certificate{pair}
-			mustPass(t, handshake(t, server, client))
+			mustPass(t, handshake(t, server, trusting(version, pair)))
 			pair.Certificate = append(pair.Certificate, stuffed(t, []int{2, 5, 29, 17}, "\x86\x00", 8<<10))
-			client.Certificates = []tls.Certificate{pair}
-			if o := handshake(t, server, client); o.serverErr == nil || !strings.Contains(o.serverErr.Error(), "bytes of memory") {
+			if o := handshake(t, server, trusting(version, pair)); o.serverErr == nil || !strings.Contains(o.serverErr.Error(), "bytes of memory") {
 				t.Errorf("%s, %s: %v", name, tls.VersionName(version), o.serverErr)
 			}
 		}
