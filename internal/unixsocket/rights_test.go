@@ -32,24 +32,18 @@ func rightsOf(t *testing.T, path string) rights {
 // else may connect.
 func TestMode(t *testing.T) {
 	for _, umask := range []int{0, 0o022, 0o077} {
-		old := syscall.Umask(umask)
 		path := filepath.Join(t.TempDir(), "s")
-		l, err := listenPrivately(path)
-		syscall.Umask(old)
-		if err != nil {
-			t.Fatal(err)
+		listen := func(asked os.FileMode) func() (net.Listener, error) {
+			return func() (net.Listener, error) { return Listen(path, Options{Mode: asked}) }
 		}
-		if mode := rightsOf(t, path).mode; mode != privateMode {
-			t.Errorf("umask %03o: mode %v at first", umask, mode)
-		}
-		l.Close()
-		for asked, want := range map[os.FileMode]os.FileMode{0: DefaultMode, 0o600: 0o600, 0o666: 0o666} {
-			old = syscall.Umask(umask)
-			l, err := Listen(path, Options{Mode: asked})
+		for want, listen := range map[os.FileMode]func() (net.Listener, error){
+			privateMode: func() (net.Listener, error) { return listenPrivately(path) }, // at first
+			DefaultMode: listen(0), 0o600: listen(0o600), 0o666: listen(0o666),
+		} {
+			old := syscall.Umask(umask)
+			l, err := listen()
 			syscall.Umask(old)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, err)
 			if mode := rightsOf(t, path).mode; mode != want {
 				t.Errorf("umask %03o: mode %v, want %v", umask, mode, want)
 			}
