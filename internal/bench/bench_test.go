@@ -171,10 +171,7 @@ func TestRunFillsEveryRow(t *testing.T) {
 		Tests: bench.TestNames(), Runs: 2, Streams: []int{1, 2}, Size: 1 << 20,
 		Duration: 5 * time.Millisecond, Dialers: 2, Idle: 3, Stalled: 2,
 	}
-	rep, err := bench.Run(t.Context(), plan, []bench.Subject{{Path: p, PIDs: []int{os.Getpid()}}, {Path: other}}, func(string) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	rep := testutil.Must(bench.Run(t.Context(), plan, []bench.Subject{{Path: p, PIDs: []int{os.Getpid()}}, {Path: other}}, func(string) {}))(t)
 	for _, row := range rep.Rows {
 		if n := len(row.Values["direct"]); n != 2 {
 			t.Errorf("%s has %d values, want one a round", row.Label, n)

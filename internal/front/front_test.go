@@ -25,8 +25,7 @@ var traits = Traits{Name: "test", Connections: "guests", MaxConns: 10, Waiting: 
 func newShell(t *testing.T, o Options) *Shell[*Client] {
 	t.Helper()
 	o.Forwarder = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(nil)}
-	s := testutil.Must(New[*Client](o, traits))(t)
-	return s
+	return testutil.Must(New[*Client](o, traits))(t)
 }
 
 // A drain that ends before the connections do cuts them, and that is logged.

@@ -17,14 +17,12 @@ import (
 
 func newCA(t *testing.T) *pki.CA {
 	t.Helper()
-	ca := testutil.Must(pki.NewCA("test CA"))(t)
-	return ca
+	return testutil.Must(pki.NewCA("test CA"))(t)
 }
 
 func issue(t *testing.T, ca *pki.CA, leaf pki.Leaf) pki.Pair {
 	t.Helper()
-	pair := testutil.Must(ca.Issue(leaf))(t)
-	return pair
+	return testutil.Must(ca.Issue(leaf))(t)
 }
 
 // handshake runs one mutually authenticated handshake over loopback.

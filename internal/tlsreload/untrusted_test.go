@@ -37,11 +37,8 @@ func TestUntrusted(t *testing.T) {
 		"other issuer": {pki.Leaf{CommonName: "s", DNS: []string{"a.test"}, Server: true}, "a.test", 0, other, `its certificate was issued by "CN=b-ca"`},
 	} {
 		pair := testutil.Must(c.by.Issue(c.leaf))(t)
-		leaf, err := x509.ParseCertificate(pair.TLS().Certificate[0])
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = leaf.Verify(x509.VerifyOptions{Roots: ca.Pool(), DNSName: c.host, CurrentTime: time.Now().Add(c.at)})
+		leaf := testutil.Must(x509.ParseCertificate(pair.TLS().Certificate[0]))(t)
+		_, err := leaf.Verify(x509.VerifyOptions{Roots: ca.Pool(), DNSName: c.host, CurrentTime: time.Now().Add(c.at)})
 		if got := Untrusted(fmt.Errorf("handshake: %w", err)); err == nil || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %v is told as %q, want %q", name, err, got, c.want)
 		}

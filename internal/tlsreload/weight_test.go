@@ -25,8 +25,7 @@ func stuffed(t *testing.T, id []int, item string, size int) []byte {
 	value := testutil.Must(asn1.Marshal(asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true, Bytes: bytes.Repeat([]byte(item), size/len(item))}))(t)
 	key := testutil.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), ExtraExtensions: []pkix.Extension{{Id: id, Value: value}}}
-	der := testutil.Must(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
-	return der
+	return testutil.Must(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
 }
 
 // Whatever a certificate is full of, Weight knows about what it takes.
