@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -190,7 +189,7 @@ func (g *changes) changeOne(ctx context.Context) error {
 	}
 	err := k.make(g, ctx, c)
 	if err == nil && k.cuts {
-		err = g.awaitCluster(ctx, c)
+		err = c.await(ctx, changeTime)
 		c.cuts.Add(1)
 	}
 	g.mu.Lock()
@@ -304,23 +303,4 @@ func (g *changes) awaitCut(ctx context.Context, of ...*peer) error {
 	defer g.mu.Unlock()
 	g.slowest = max(g.slowest, time.Since(start))
 	return nil
-}
-
-// awaitCluster waits until a cluster works as before.
-func (g *changes) awaitCluster(ctx context.Context, c *cluster) error {
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
-	defer cancel()
-	for {
-		conn, _, err := c.open(ctx)
-		if err == nil {
-			_ = conn.Close()
-		}
-		if err == nil && c.agent.session.Load() != nil { // the server may have used it before
-			return nil
-		}
-		if ctx.Err() != nil || errors.Is(err, errCrossed) {
-			return fmt.Errorf("it does not come back: %w", cmp.Or(err, errAway))
-		}
-		wait.For(ctx, lookInterval)
-	}
 }

@@ -387,6 +387,26 @@ func (c *cluster) open(ctx context.Context) (_ tunnel.Conn, took time.Duration, 
 	return conn, took, nil
 }
 
+// await waits for at most limit until connections can be opened, and the agent knows its link:
+// the server may have used it before.
+func (c *cluster) await(ctx context.Context, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		conn, _, err := c.open(ctx)
+		if err == nil {
+			_ = conn.Close()
+		}
+		if err == nil && c.agent.session.Load() != nil {
+			return nil
+		}
+		if ctx.Err() != nil || errors.Is(err, errCrossed) {
+			return fmt.Errorf("reach %s: %w", c.Name, cmp.Or(err, errAway))
+		}
+		wait.For(ctx, lookInterval)
+	}
+}
+
 // identify asks the target for its name, and checks one echo.
 func (c *cluster) identify(conn tunnel.Conn) error {
 	_ = conn.SetDeadline(time.Now().Add(roundTime))

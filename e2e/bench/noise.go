@@ -260,7 +260,8 @@ type running struct {
 
 // start begins with the load.
 func (r *running) start(ctx context.Context) error {
-	if err := r.awaitAgents(ctx); err != nil {
+	// The server registers agents a moment after their links are made.
+	if err := r.cluster(0).await(ctx, connectTime); err != nil {
 		return err
 	}
 	for i := range r.Stalled {
@@ -290,23 +291,6 @@ func (r *running) start(ctx context.Context) error {
 		}()
 	}
 	return nil
-}
-
-// awaitAgents waits until the server has registered the agents, which is a moment
-// after their links are made.
-func (r *running) awaitAgents(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTime)
-	defer cancel()
-	for {
-		c, err := r.cluster(0).dial(ctx)
-		if err == nil {
-			return c.Close()
-		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("reach the agents: %w", err)
-		}
-		wait.For(ctx, lookInterval)
-	}
 }
 
 // cluster returns the cluster whose link the i-th connection uses.
