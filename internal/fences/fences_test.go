@@ -19,17 +19,15 @@ const root = "../.."
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestImportsStayWithinTheirFences(t *testing.T) {
-	for _, s := range readSources(t, root) {
-		for _, fault := range importFaults(s) {
-			t.Error(fault)
-		}
-	}
-}
+func TestImportsStayWithinTheirFences(t *testing.T) { checkSources(t, importFaults) }
 
-func TestBannedCalls(t *testing.T) {
+func TestBannedCalls(t *testing.T) { checkSources(t, callFaults) }
+
+// checkSources reports the faults of every file.
+func checkSources(t *testing.T, faults func(source) []string) {
+	t.Helper()
 	for _, s := range readSources(t, root) {
-		for _, fault := range callFaults(s) {
+		for _, fault := range faults(s) {
 			t.Error(fault)
 		}
 	}

@@ -20,13 +20,7 @@ var capitalized = regexp.MustCompile(`^[A-Z]([a-z]|\s)`)
 
 // One style for all programs: whoever filters the logs of several by words need
 // not know which of them begin with a capital.
-func TestLogLinesBeginInLowerCase(t *testing.T) {
-	for _, s := range readSources(t, root) {
-		for _, fault := range logFaults(s) {
-			t.Error(fault)
-		}
-	}
-}
+func TestLogLinesBeginInLowerCase(t *testing.T) { checkSources(t, logFaults) }
 
 func TestLogFaults(t *testing.T) {
 	for text, faults := range map[string]int{
