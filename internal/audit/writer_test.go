@@ -15,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/testutil"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -33,11 +34,7 @@ func openLog(t testing.TB, path string) (*Log, *testutil.Output) {
 // run runs it. stop ends that, and may be called again.
 func run(t testing.TB, l *Log) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		l.Run(ctx)
-	}()
+	done := wait.Go(func() { l.Run(ctx) })
 	stop = func() { cancel(); <-done }
 	t.Cleanup(stop)
 	return stop

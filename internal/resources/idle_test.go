@@ -79,11 +79,9 @@ func TestReleaseEmptiesPools(t *testing.T) {
 }
 
 func TestReleaseIdleEndsWithItsContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); ReleaseIdle(ctx) }()
+	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	<-done
+	ReleaseIdle(ctx)
 }
 
 func TestReadHeap(t *testing.T) {
