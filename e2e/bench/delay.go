@@ -21,26 +21,16 @@ const (
 // longWire carries connections from l to address, each byte delay later, as a
 // link to a far region does.
 func longWire(ctx context.Context, l net.Listener, address string, delay time.Duration) {
-	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	for {
-		near, err := l.Accept()
+	_ = bench.Accept(ctx, l, func(near net.Conn) {
+		far, err := net.Dial("tcp", address)
 		if err != nil {
 			return
 		}
-		far, err := net.Dial("tcp", address)
-		if err != nil {
-			_ = near.Close()
-			continue
-		}
-		stop := context.AfterFunc(ctx, func() { _ = near.Close(); _ = far.Close() })
-		go func() {
-			defer stop()
-			var wg sync.WaitGroup
-			wg.Go(func() { delayed(far, near, delay) })
-			wg.Go(func() { delayed(near, far, delay) })
-			wg.Wait()
-		}()
-	}
+		var wg sync.WaitGroup
+		wg.Go(func() { delayed(far, near, delay) })
+		wg.Go(func() { delayed(near, far, delay) })
+		wg.Wait()
+	})
 }
 
 type segment struct {
