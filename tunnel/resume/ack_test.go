@@ -10,7 +10,6 @@ import (
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/resume"
 )
 
 // counted is a carrier that counts what is acknowledged by it.
@@ -29,7 +28,7 @@ func (r *route) download() (c tunnel.Conn, dest *wireEnd, acks *atomic.Int64) {
 	r.t.Helper()
 	acks = new(atomic.Int64)
 	c, err := r.opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		st, err := r.get(&r.near).a.Dial(ctx, f)
+		st, err := r.world.Dial(ctx, f)
 		if err != nil {
 			return nil, err
 		}
@@ -67,7 +66,7 @@ func TestAcknowledgementsOfBulk(t *testing.T) {
 			if count := acks.Load() - before; took > 450*time.Millisecond || count > 130 {
 				t.Errorf("%d acknowledgements of 400 times 64 KiB, in %v", count, took)
 			}
-			r.cut(&r.near)
+			r.cut(toOpener)
 			r.linkNear()
 		}
 	})
@@ -76,14 +75,8 @@ func TestAcknowledgementsOfBulk(t *testing.T) {
 // An end that keeps less again, because memory has become scarce, does not wait for
 // the other one to fall silent.
 func TestAcknowledgementsWhileMemoryIsScarce(t *testing.T) {
-	const steps, scarce = 200, 64<<20 - 500<<10
+	const steps, scarce = 200, memory - 500<<10
 	onRoute(t, time.Minute, func(t *testing.T, r *route) {
-		before, budget := r.agent, link.NewBudget(64<<20)
-		r.agent = resume.New(resume.Options{Window: time.Minute, Budget: budget})
-		r.cut(&r.far)
-		before.Close()
-		before.Wait()
-		r.linkFar()
 		c, dest, _ := r.download()
 		defer c.Close()
 		for range 2 {
@@ -92,8 +85,8 @@ func TestAcknowledgementsWhileMemoryIsScarce(t *testing.T) {
 				t.Errorf("it took %v", took)
 			}
 			time.Sleep(500 * time.Millisecond)
-			budget.Hold(scarce)
-			defer budget.Hold(-scarce)
+			r.memory.Hold(scarce)
+			defer r.memory.Hold(-scarce)
 		}
 	})
 }

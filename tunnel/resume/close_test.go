@@ -75,14 +75,13 @@ func closeBesideOne(t *testing.T, acceptor, away, writes bool) {
 	accepted := make(grab, 1)
 	w := &world{t: t, serve: accepted, wire: net.Pipe}
 	w.begin(1, time.Minute)
-	defer w.close() // within the bubble
 	c := testutil.Must(w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")))(t)
 	peer := <-accepted
 	if acceptor {
 		c, peer = peer, c
 	}
 	if away {
-		w.servers[0].cut(true)
+		w.servers[0].cut(toOpener)
 		synctest.Wait()
 	}
 	wait := c.Read

@@ -11,6 +11,7 @@ import (
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // apart runs f under fake time with a connection's two ends, and the links that they
@@ -20,7 +21,6 @@ func apart(t *testing.T, f func(t *testing.T, w *world, opener, acceptor tunnel.
 		accepted := make(grab, 1)
 		w := &world{t: t, serve: accepted, wire: net.Pipe}
 		w.begin(1, time.Minute)
-		defer w.close() // within the bubble
 		c := testutil.Must(w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")))(t)
 		f(t, w, c, <-accepted)
 	})
@@ -30,8 +30,8 @@ func apart(t *testing.T, f func(t *testing.T, w *world, opener, acceptor tunnel.
 // plain one and its peer goes on writing as it is closed.
 func TestCloseOfAPlainConnectionDelivers(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
-		w.memory.Hold(1 << 30)
-		defer w.memory.Hold(-1 << 30)
+		w.memory.Hold(memory)
+		defer w.memory.Hold(-memory)
 		testutil.Must(a.Write([]byte("hello, ")))(t)
 		synctest.Wait()
 		if n := w.agent.Stats().Degraded; n != 1 {
@@ -67,7 +67,7 @@ func TestWhatIsDeliveredBehindCloseIsDropped(t *testing.T) {
 			testutil.Must(a.Write(make([]byte, 1<<10)))(t)
 			_ = a.CloseFor(io.ErrShortWrite)
 			if moved {
-				w.servers[0].cut(true)
+				w.servers[0].cut(toOpener)
 				w.servers[0].linkNear()
 			}
 			done := make(chan error, 1)
@@ -111,7 +111,8 @@ func TestNothingIsHeldOfAResetBehindClose(t *testing.T) {
 		if n := w.agent.Len(); n != 0 {
 			t.Fatalf("%d ends are left", n)
 		}
-		for _, ses := range w.servers[0].ends {
+		near, far := w.servers[0].near, w.servers[0].far
+		for _, ses := range []*link.Session{near.a, near.b, far.a, far.b} {
 			if n := ses.Stats().Unread; n != 0 {
 				t.Errorf("%d bytes count as unread at the %v's peer", n, ses.Peer().Role)
 			}
@@ -123,8 +124,8 @@ func TestNothingIsHeldOfAResetBehindClose(t *testing.T) {
 // end, as from a stream.
 func TestWhatCameForAPlainConnectionIsRead(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
-		w.memory.Hold(1 << 30)
-		defer w.memory.Hold(-1 << 30)
+		w.memory.Hold(memory)
+		defer w.memory.Hold(-memory)
 		testutil.Must(a.Write([]byte("x")))(t)
 		testutil.Must(c.Write(make([]byte, 10<<10)))(t)
 		_ = c.CloseWrite()
@@ -132,7 +133,7 @@ func TestWhatCameForAPlainConnectionIsRead(t *testing.T) {
 		if n := w.agent.Stats().Degraded; n != 1 {
 			t.Fatalf("%d connections have become plain", n)
 		}
-		w.servers[0].cut(false)
+		w.servers[0].cut(toAgent)
 		synctest.Wait()
 		if got, err := io.ReadAll(a); len(got) != 10<<10 || err != nil {
 			t.Errorf("%d bytes come, and then: %v", len(got), err)
@@ -146,8 +147,8 @@ func TestWhatCameForAPlainConnectionIsRead(t *testing.T) {
 // connection has only its carrier to go on by, so it ends.
 func TestADeadlineEndsAStuckWrite(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
-		w.memory.Hold(1 << 30)
-		defer w.memory.Hold(-1 << 30)
+		w.memory.Hold(memory)
+		defer w.memory.Hold(-memory)
 		testutil.Must(a.Write(make([]byte, 1<<10)))(t)
 		synctest.Wait()
 		done := make(chan error, 1)
@@ -183,8 +184,8 @@ func TestAWriteDeadlineIsKept(t *testing.T) {
 		for _, before := range []bool{false, true} {
 			apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
 				if plain {
-					w.memory.Hold(1 << 30)
-					defer w.memory.Hold(-1 << 30)
+					w.memory.Hold(memory)
+					defer w.memory.Hold(-memory)
 					testutil.Must(a.Write(make([]byte, 1<<10)))(t)
 					synctest.Wait()
 					if n := w.agent.Stats().Degraded; n != 1 {
@@ -235,8 +236,8 @@ func (r *slow) Fail(error) { r.fails++ }
 func TestAnEndOfAPlainConnectionHasTime(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
-			w.memory.Hold(1 << 30)
-			defer w.memory.Hold(-1 << 30)
+			w.memory.Hold(memory)
+			defer w.memory.Hold(-memory)
 			from, to := a, c
 			if lost {
 				from, to = c, a
@@ -253,7 +254,7 @@ func TestAnEndOfAPlainConnectionHasTime(t *testing.T) {
 			if lost {
 				_ = from.CloseWrite()
 				synctest.Wait()
-				w.servers[0].cut(true)
+				w.servers[0].cut(toOpener)
 			} else {
 				_ = from.Close() // which resets it behind the end
 			}

@@ -32,7 +32,7 @@ func (w *world) dialed(t *testing.T, ctx context.Context, client *tunnel.Client)
 // alone takes the opener's only link from it.
 func (w *world) alone(t *testing.T) {
 	t.Helper()
-	w.servers[0].cut(true)
+	w.servers[0].cut(toOpener)
 	eventually(t, func() bool { return w.opener.Stats().Detached == 1 })
 }
 

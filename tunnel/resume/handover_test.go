@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -35,7 +34,7 @@ func (w *world) succeed() (moved, back int) {
 	w.agent = next
 	w.before = append(w.before, old)
 	for _, s := range w.servers {
-		defer s.retire(s.far)
+		defer s.get(toAgent).close()
 		s.linkFar()
 	}
 	for of := old.Moves(); ; {
@@ -57,20 +56,6 @@ func (w *world) succeed() (moved, back int) {
 	}
 	next.SetHandingOver(false)
 	return moved, back
-}
-
-// retire closes a link that another has replaced, both of its ends.
-func (s *server) retire(far *link.Session) {
-	_ = far.Close()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ends = slices.DeleteFunc(s.ends, func(e *link.Session) bool {
-		over := e != s.near && e != s.far && (e == far || tunnel.Closed(e.Done()))
-		if over {
-			_ = e.Close()
-		}
-		return over
-	})
 }
 
 // hand gives next what a message and a descriptor can carry of m.
@@ -134,7 +119,7 @@ func TestTransfersOutliveTheAgent(t *testing.T) {
 	if moved < conns {
 		t.Error("there was nothing to hand over")
 	}
-	within(t, 40*time.Second, func() bool { return w.opener.Len() == 0 && w.agent.Len() == 0 })
+	testutil.Within(t, 40*time.Second, "no end is left", func() bool { return w.opener.Len() == 0 && w.agent.Len() == 0 })
 	for _, m := range append(w.before, w.agent) {
 		if s := m.Stats(); s.Conns != 0 || s.Detached != 0 || s.Kept != 0 {
 			t.Errorf("left: %+v", s)

@@ -51,12 +51,9 @@ func newHostileIn(t *testing.T, w *world) *hostile {
 func (h *hostile) open(r *tunnel.Resume, address string) (*link.Stream, error) {
 	f := tunnel.NewFlow("tcp", address)
 	f.Resume = r
-	h.w.servers[0].mu.Lock()
-	near := h.w.servers[0].near
-	h.w.servers[0].mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	c, err := near.Dial(ctx, f)
+	c, err := h.w.servers[0].get(toOpener).a.Dial(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -156,8 +153,8 @@ func TestResumesAreJudgedAsDials(t *testing.T) {
 // carrier, before it has heard that the one it had was lost: nobody would end it later.
 func TestResumingAPlainConnectionEndsIt(t *testing.T) {
 	h := newHostile(t)
-	h.w.memory.Hold(1 << 30)
-	defer h.w.memory.Hold(-1 << 30)
+	h.w.memory.Hold(memory)
+	defer h.w.memory.Hold(-memory)
 	testutil.Must(h.far.Write([]byte("x")))(t)
 	eventually(t, func() bool { return h.w.agent.Stats().Degraded == 1 })
 	_, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: 1}, "dest:1")
@@ -237,9 +234,7 @@ func TestStormOfResumes(t *testing.T) {
 	wg.Wait()
 	st := testutil.Must(h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: storm + 1}, "dest:1"))(t)
 	h.passes(t, st)
-	h.w.servers[0].mu.Lock()
-	far := h.w.servers[0].far
-	h.w.servers[0].mu.Unlock()
+	far := h.w.servers[0].get(toAgent).b
 	eventually(t, func() bool { return far.Streams() == 1 })
 	t.Logf("%d of %d were late", failed.Load(), storm)
 }

@@ -4,66 +4,36 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"sync"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/resume"
-	"konnectivity/tunnel/splice"
 )
 
-// route is an opener, a server and an agent under fake time, linked by wires, and
-// relays at each as the programs have them.
+// route is a world under fake time with one server, linked by wires, and relays at each
+// process as the programs have them.
 type route struct {
-	t             *testing.T
-	opener, agent *resume.Manager
-	dests         chan *wireEnd // what the agent has dialed, as the destination has it
-	spite         func() bool   // whether the agent is to reset the carrier that it resumes by
-
-	mu        sync.Mutex
-	near, far hop
-}
-
-// hop is a link, the newest on that leg.
-type hop struct {
-	wire *wire
-	a, b *link.Session // b is the server's end
+	*world
+	*server
+	dests chan *wireEnd // what the agent has dialed, as the destination has it
 }
 
 // onRoute runs f with a route whose ends wait for so long for a carrier.
 func onRoute(t *testing.T, window time.Duration, f func(t *testing.T, r *route)) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &route{t: t, dests: make(chan *wireEnd, 10), spite: func() bool { return false }}
-		r.opener = resume.New(resume.Options{Window: window})
-		r.agent = resume.New(resume.Options{Window: window})
-		r.linkNear()
-		r.linkFar()
-		defer r.close()
+		r := &route{world: &world{t: t}, dests: make(chan *wireEnd, 10)}
+		r.wire = func() (net.Conn, net.Conn) {
+			a, b := newWire()
+			return a, b
+		}
+		r.serve = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(r.dialDest)}
+		r.begin(1, window)
+		r.server = r.servers[0]
 		f(t, r)
 	})
-}
-
-func (r *route) close() {
-	r.opener.Close()
-	r.agent.Close()
-	r.cut(&r.near)
-	r.cut(&r.far)
-	r.opener.Wait()
-	r.agent.Wait()
-}
-
-func (r *route) linkNear() {
-	r.set(&r.near, r.link(nil, splice.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		return r.get(&r.far).b.Dial(ctx, f)
-	})})))
-}
-
-func (r *route) linkFar() {
-	r.set(&r.far, r.link(resetting(r.agent.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(r.dialDest)}), r.spite), nil))
 }
 
 // resetting is a Handler that resets each stream that next has resumed by, while spite says so.
@@ -87,50 +57,10 @@ func (f handlerFunc) Forward(ctx context.Context, flow *tunnel.Flow, answer tunn
 	return f(ctx, flow, answer)
 }
 
-func (r *route) set(h *hop, to hop) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	*h = to
-}
-
-func (r *route) get(h *hop) hop {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return *h
-}
-
 func (r *route) dialDest(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 	a, b := newWire()
 	r.dests <- b
 	return tunnel.Wrap(a), nil
-}
-
-// link makes one; forwarders serve what the other side opens.
-func (r *route) link(end, server tunnel.Handler) hop {
-	a, b := newWire()
-	h := hop{wire: a.wire}
-	hello := func(role link.Role) link.Hello {
-		return link.Hello{Role: role, ID: "x", Features: []string{link.FeatureResume}}
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		h.b, _ = link.Accept(context.Background(), b, link.Config{Hello: hello(link.RoleServer), Forwarder: server})
-	}()
-	var err error
-	h.a, err = link.Connect(context.Background(), a, link.Config{Hello: hello(link.RoleClient), Forwarder: end})
-	<-done
-	if err != nil || h.b == nil {
-		r.t.Fatal("no link: ", err)
-	}
-	return h
-}
-
-// cut ends a link, which both of its ends notice.
-func (r *route) cut(h *hop) {
-	h.wire.cut()
-	_ = h.a.Close()
-	_ = h.b.Close()
 }
 
 // dial makes a connection. Its client is at the other end of a relay, as in a
@@ -139,9 +69,7 @@ func (r *route) dial() (client, dest *wireEnd) {
 	r.t.Helper()
 	client, near := newWire()
 	go func() {
-		front := tunnel.Forwarder{Dialer: r.opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-			return r.get(&r.near).a.Dial(ctx, f)
-		}))}
+		front := tunnel.Forwarder{Dialer: r.opener.Dialer(r.world)}
 		_ = front.Forward(context.Background(), tunnel.NewFlow("tcp", "dest:1"), func(tunnel.Conn, error) (tunnel.Conn, error) {
 			return tunnel.Wrap(near), nil
 		})
@@ -181,7 +109,7 @@ func TestLastBytesOutliveTheLinkThatHasThem(t *testing.T) {
 					_ = client.Close()
 				}()
 				time.Sleep(time.Second)
-				r.cut(&r.far)
+				r.cut(toAgent)
 				r.linkFar()
 				takes(t, dest, size, 2*time.Second)
 				_ = dest.Close()
@@ -218,14 +146,13 @@ func TestHalfAConnectionOutlivesItsLinkIdle(t *testing.T) {
 		t.Run(way, func(t *testing.T) {
 			onRoute(t, 30*time.Second, func(t *testing.T, r *route) {
 				from, to := r.dial()
-				hop, again := &r.far, r.linkFar
 				if way == "to the client" {
 					from, to = to, from
 				}
 				ends(t, to)
 				takes(t, from, 0, time.Second)
-				r.cut(hop)
-				again()
+				r.cut(toAgent)
+				r.linkFar()
 				time.Sleep(5 * time.Minute)
 				testutil.Must(from.Write(make([]byte, 1000)))(t)
 				ends(t, from)
@@ -266,10 +193,10 @@ func TestLastBytesMayBeTakenSlowly(t *testing.T) {
 						}
 						switch cut {
 						case "the near link":
-							r.cut(&r.near)
+							r.cut(toOpener)
 							r.linkNear()
 						case "the far link":
-							r.cut(&r.far)
+							r.cut(toAgent)
 							r.linkFar()
 						}
 					}
@@ -302,7 +229,7 @@ func TestLostResetIsBounded(t *testing.T) {
 					_, _ = dest.Write(make([]byte, 1000))
 					time.Sleep(10 * time.Millisecond)
 				}
-				r.cut(&r.near)
+				r.cut(toOpener)
 				r.linkNear()
 				began := time.Now()
 				_ = dest.SetReadDeadline(began.Add(31 * time.Second))
@@ -324,7 +251,7 @@ func TestUnusedConnectionOutlivesItsLink(t *testing.T) {
 	onRoute(t, 30*time.Second, func(t *testing.T, r *route) {
 		client, dest := r.dial()
 		synctest.Wait() // its opener has it
-		r.cut(&r.far)
+		r.cut(toAgent)
 		time.Sleep(25 * time.Second)
 		r.linkFar()
 		go func() {

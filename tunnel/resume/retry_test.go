@@ -30,7 +30,7 @@ func TestStruckDialFindsItsConnection(t *testing.T) {
 			return c, err
 		}
 		first = c.RemoteAddr()
-		w.servers[0].cut(true)
+		w.servers[0].cut(toOpener)
 		w.servers[0].linkNear()
 		return nil, struck
 	})
@@ -48,7 +48,7 @@ func TestStruckDialFindsItsConnection(t *testing.T) {
 		testutil.Must(c.Write([]byte("x")))(t)
 		_ = far.SetReadDeadline(time.Now().Add(20 * time.Second))
 		testutil.Must(far.Read(make([]byte, 1)))(t)
-		w.servers[0].cut(true)
+		w.servers[0].cut(toOpener)
 		w.servers[0].linkNear()
 	}
 	if n := w.agent.Len(); n != 1 {

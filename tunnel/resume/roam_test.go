@@ -19,6 +19,9 @@ import (
 	"konnectivity/tunnel/splice"
 )
 
+// memory is the budget of each end, more than a test needs.
+const memory = 1 << 30
+
 // world is an opener, some servers and an agent, all in one process and linked
 // over loopback, with links that can be cut.
 type world struct {
@@ -29,6 +32,7 @@ type world struct {
 	dest    string            // where the agent dials
 	deaf    bool              // or it has a destination that takes nothing
 	serve   tunnel.Handler    // what the agent serves instead; nil: it dials
+	spite   func() bool       // whether the agent is to reset the carrier that it resumes by; nil: never
 	memory  *link.Budget      // the agent's
 	atMost  int               // its Options.MaxDetached
 	allow   func(*tunnel.Flow, net.Addr) error
@@ -37,12 +41,55 @@ type world struct {
 	servers []*server
 }
 
+// The links of a server.
+const (
+	toOpener = true
+	toAgent  = false
+)
+
 type server struct {
-	w    *world
-	mu   sync.Mutex
-	near *link.Session // the opener's end of its link; nil: none
-	far  *link.Session // the server's end of the agent's link
-	ends []*link.Session
+	w         *world
+	mu        sync.Mutex
+	near, far hop // to the opener and to the agent; zero: there is none
+}
+
+// hop is a link between an end, a, and a server, b.
+type hop struct {
+	wire *wire // that it is over; nil: it is over something else
+	a, b *link.Session
+}
+
+// newHop links an end and a server over a connection; the handlers serve what the other side
+// opens.
+func newHop(t testing.TB, ca, cb net.Conn, end, server tunnel.Handler) (h hop) {
+	config := func(role link.Role, serves tunnel.Handler) link.Config {
+		return link.Config{Hello: link.Hello{Role: role, ID: "x", Features: []string{link.FeatureResume}}, Forwarder: serves}
+	}
+	role := link.RoleClient
+	if end != nil {
+		role = link.RoleAgent
+	}
+	if on, ok := ca.(*wireEnd); ok {
+		h.wire = on.wire
+	}
+	var accepting sync.WaitGroup
+	accepting.Go(func() { h.b, _ = link.Accept(context.Background(), cb, config(link.RoleServer, server)) })
+	var err error
+	h.a, err = link.Connect(context.Background(), ca, config(role, end))
+	accepting.Wait()
+	if err != nil || h.b == nil {
+		t.Error("no link: ", err)
+	}
+	return h
+}
+
+// close closes both ends of a link.
+func (h hop) close() {
+	if h.wire != nil {
+		h.wire.cut()
+	}
+	_ = h.a.Close()
+	_ = h.b.Close()
 }
 
 func newWorld(t testing.TB, servers int, window time.Duration) *world {
@@ -52,8 +99,8 @@ func newWorld(t testing.TB, servers int, window time.Duration) *world {
 }
 
 func (w *world) begin(servers int, window time.Duration) {
-	w.opener = resume.New(resume.Options{Window: window, Budget: link.NewBudget(1 << 30)})
-	w.memory = link.NewBudget(1 << 30)
+	w.opener = resume.New(resume.Options{Window: window, Budget: link.NewBudget(memory)})
+	w.memory = link.NewBudget(memory)
 	w.agent = resume.New(resume.Options{Window: window, Budget: w.memory, MaxDetached: w.atMost, Allow: w.allow})
 	for range servers {
 		s := &server{w: w}
@@ -70,8 +117,8 @@ func (w *world) close() {
 		m.Close()
 	}
 	for _, s := range w.servers {
-		s.cut(true)
-		s.cut(false)
+		s.cut(toOpener)
+		s.cut(toAgent)
 	}
 	w.opener.Wait()
 	for _, m := range append(w.before, w.agent) {
@@ -84,46 +131,12 @@ func (w *world) pipe() (net.Conn, net.Conn) {
 	if w.wire != nil {
 		return w.wire()
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer l.Close()
-	a, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	b, err := l.Accept()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return a, b
-}
-
-// pair links two processes; forwarders serve what the other side opens.
-func (w *world) pair(near, far tunnel.Handler) (a, b *link.Session) {
-	ca, cb := w.pipe()
-	hello := func(r link.Role) link.Hello {
-		return link.Hello{Role: r, ID: "x", Features: []string{link.FeatureResume}}
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		b, _ = link.Accept(context.Background(), cb, link.Config{Hello: hello(link.RoleServer), Forwarder: far})
-	}()
-	a, err := link.Connect(context.Background(), ca, link.Config{Hello: hello(link.RoleClient), Forwarder: near})
-	<-done
-	if err != nil || b == nil {
-		w.t.Error("no link: ", err)
-	}
-	return a, b
+	return testutil.Pair(w.t)
 }
 
 func (s *server) linkNear() {
-	near, end := s.w.pair(nil, splice.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.dialFar)}))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.near, s.ends = near, append(s.ends, near, end)
+	ca, cb := s.w.pipe()
+	s.set(toOpener, newHop(s.w.t, ca, cb, nil, splice.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.dialFar)})))
 }
 
 func (s *server) linkFar() {
@@ -131,10 +144,33 @@ func (s *server) linkFar() {
 	if serve == nil {
 		serve = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.w.dialDest)}
 	}
-	agent, far := s.w.pair(s.w.agent.Forwarder(serve), nil)
+	if serve = s.w.agent.Forwarder(serve); s.w.spite != nil {
+		serve = resetting(serve, s.w.spite)
+	}
+	ca, cb := s.w.pipe()
+	s.set(toAgent, newHop(s.w.t, ca, cb, serve, nil))
+}
+
+// get returns one of the server's links.
+func (s *server) get(near bool) hop {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.far, s.ends = far, append(s.ends, agent, far)
+	if near {
+		return s.near
+	}
+	return s.far
+}
+
+// set puts a link in the place of one of the server's, which it returns.
+func (s *server) set(near bool, to hop) (before hop) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := &s.far
+	if near {
+		at = &s.near
+	}
+	before, *at = *at, to
+	return before
 }
 
 func (w *world) dialDest(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
@@ -151,10 +187,7 @@ func (w *world) dialDest(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 }
 
 func (s *server) dialFar(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	s.mu.Lock()
-	far := s.far
-	s.mu.Unlock()
-	return dialAgent(ctx, far, f)
+	return dialAgent(ctx, s.get(toAgent).b, f)
 }
 
 // dialAgent is a server's way to the agent by far, nil while there is none. What fails
@@ -170,50 +203,30 @@ func dialAgent(ctx context.Context, far *link.Session, f *tunnel.Flow) (tunnel.C
 	return c, err
 }
 
-// cut ends one of the server's links.
+// cut ends one of the server's links: one end closes it, and the other notices.
 func (s *server) cut(near bool) {
-	s.mu.Lock()
-	ses := s.near
-	if !near {
-		ses = s.far
+	h := s.set(near, hop{})
+	if h.a == nil {
+		return
 	}
+	closes, notices := h.b, h.a
 	if near {
-		s.near = nil
-	} else {
-		s.far = nil
+		closes, notices = h.a, h.b
 	}
-	ends := s.ends
-	s.ends = nil
-	var rest []*link.Session
-	for _, e := range ends {
-		if e == s.near || e == s.far {
-			rest = append(rest, e)
-		}
+	if h.wire != nil {
+		h.wire.cut()
 	}
-	s.ends = append(s.ends, rest...)
-	s.mu.Unlock()
-	if ses != nil {
-		_ = ses.CloseWith(link.GoAwayInternal, "cut")
-	}
-	for _, e := range ends {
-		select {
-		case <-e.Done():
-			_ = e.Close()
-		default:
-			s.mu.Lock()
-			s.ends = append(s.ends, e)
-			s.mu.Unlock()
-		}
-	}
+	_ = closes.CloseWith(link.GoAwayInternal, "cut")
+	s.w.wg.Go(func() {
+		<-notices.Done()
+		_ = notices.Close()
+	})
 }
 
 // Dial is the opener's way out: any server it is linked to.
 func (w *world) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	for _, i := range rand.Perm(len(w.servers)) {
-		s := w.servers[i]
-		s.mu.Lock()
-		near := s.near
-		s.mu.Unlock()
+		near := w.servers[i].get(toOpener).a
 		if near == nil {
 			continue
 		}
@@ -279,7 +292,7 @@ func TestTransfersOutliveLinks(t *testing.T) {
 	}
 	// An acknowledgement that was lost with the last carrier is not missed at the
 	// other end, which waits for its window.
-	within(t, 40*time.Second, func() bool { return w.opener.Len() == 0 && w.agent.Len() == 0 })
+	testutil.Within(t, 40*time.Second, "no end is left", func() bool { return w.opener.Len() == 0 && w.agent.Len() == 0 })
 	if o, a := w.opener.Stats(), w.agent.Stats(); o.Detached != 0 || a.Detached != 0 || o.Replayed+a.Replayed == 0 {
 		t.Errorf("of none that is left: %+v, %+v", o, a)
 	}
@@ -290,16 +303,7 @@ func TestTransfersOutliveLinks(t *testing.T) {
 
 func eventually(t testing.TB, ok func() bool) {
 	t.Helper()
-	within(t, 20*time.Second, ok)
-}
-
-func within(t testing.TB, d time.Duration, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it did not come to that")
-		}
-	}
+	testutil.Within(t, 20*time.Second, "what is to come", ok)
 }
 
 // hashEcho listens for connections; it reads to the end, then answers as many

@@ -119,9 +119,7 @@ func (v *relayer) keep(side int, rnd *rand.Rand) {
 			}
 		}
 		v.set(side, hop{})
-		h.wire.cut()
-		_ = h.a.Close()
-		_ = h.b.Close()
+		h.close()
 		v.s.sleep(upTo(rnd, 300*time.Millisecond))
 		v.s.sleep(v.away())
 	}
@@ -145,23 +143,11 @@ func (s *simulation) sleep(d time.Duration) {
 
 // link makes one to the opener or the agent.
 func (v *relayer) link(side int) hop {
-	config := func(role link.Role, serves tunnel.Handler) link.Config {
-		return link.Config{Hello: link.Hello{Role: role, ID: "x", Features: []string{link.FeatureResume}}, Forwarder: serves}
-	}
-	near, end := config(link.RoleServer, nil), config(link.RoleAgent, v.s.ends[1].Forwarder(v.s.serve()))
-	if side == 0 {
-		near, end = config(link.RoleServer, splice.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(v.dial)})), config(link.RoleClient, nil)
-	}
 	a, b := newWire()
-	h := hop{wire: a.wire}
-	var wg sync.WaitGroup
-	wg.Go(func() { h.b, _ = link.Accept(context.Background(), b, near) })
-	h.a, _ = link.Connect(context.Background(), a, end)
-	wg.Wait()
-	if h.a == nil || h.b == nil {
-		panic("no link")
+	if side == 0 {
+		return newHop(v.s.t, a, b, nil, splice.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(v.dial)}))
 	}
-	return h
+	return newHop(v.s.t, a, b, v.s.ends[1].Forwarder(v.s.serve()), nil)
 }
 
 // dial is a server's way to the agent.

@@ -19,14 +19,14 @@ func TestAPeerThatResetsEachCarrier(t *testing.T) {
 		t.Run(fmt.Sprint("its client has left: ", left), func(t *testing.T) {
 			onRoute(t, 30*time.Second, func(t *testing.T, r *route) {
 				var resumes atomic.Int64
-				r.cut(&r.far)
+				r.cut(toAgent)
 				r.spite = func() bool { return resumes.Add(1) < tooMany } // it is to fail, not to spin
 				r.linkFar()
 				client, dest := r.dial()
 				defer dest.Close()
 				time.Sleep(time.Second)
 				testutil.Must(client.Write(make([]byte, 1000)))(t)
-				r.cut(&r.far)
+				r.cut(toAgent)
 				if left {
 					_ = client.Close()
 				}

@@ -120,9 +120,9 @@ func cutDial(t *testing.T, conn, side, at int) (cut bool) {
 	defer relinking.Wait()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	near, far := only.near, only.far
-	relinking.Go(func() { relinks(ctx, near, func() { only.cut(true); only.linkNear() }) })
-	relinking.Go(func() { relinks(ctx, far, func() { only.cut(false); only.linkFar() }) })
+	near, far := only.near.a, only.far.b
+	relinking.Go(func() { relinks(ctx, near, func() { only.cut(toOpener); only.linkNear() }) })
+	relinking.Go(func() { relinks(ctx, far, func() { only.cut(toAgent); only.linkFar() }) })
 	synctest.Wait()
 	s.set(conn, side, at)
 
@@ -166,8 +166,5 @@ func relinks(ctx context.Context, ses *link.Session, again func()) {
 
 // dialNear dials by the server's link, whose loss strikes a dial.
 func (s *server) dialNear(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	s.mu.Lock()
-	near := s.near
-	s.mu.Unlock()
-	return near.Dial(ctx, f)
+	return s.get(toOpener).a.Dial(ctx, f)
 }

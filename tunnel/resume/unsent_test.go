@@ -13,8 +13,8 @@ import (
 // byte, however slowly the peer reads.
 func TestCloseOfAPlainConnectionWaitsForCredit(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
-		w.memory.Hold(1 << 30)
-		defer w.memory.Hold(-1 << 30)
+		w.memory.Hold(memory)
+		defer w.memory.Hold(-memory)
 		first := make(chan int, 1)
 		go func() {
 			n, _ := a.Write(make([]byte, 1<<20)) // until it waits for credit
