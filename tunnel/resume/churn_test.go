@@ -85,9 +85,7 @@ func (brief) Watch(w link.Watcher) (_ link.Ack, _ bool) {
 // A Conn keeps to the waits of its machine: it dials no more often, and over as long a time.
 func TestResumesInVainArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := New(Options{Window: time.Minute})
-		defer e.Wait()
-		defer e.Close()
+		e := newEnds(t)
 		var dials atomic.Int64
 		dialer := e.Dialer(tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			dials.Add(1)

@@ -30,13 +30,7 @@ func apart(t *testing.T, f func(t *testing.T, w *world, opener, acceptor tunnel.
 // plain one and its peer goes on writing as it is closed.
 func TestCloseOfAPlainConnectionDelivers(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
-		w.memory.Hold(memory)
-		defer w.memory.Hold(-memory)
-		testutil.Must(a.Write([]byte("hello, ")))(t)
-		synctest.Wait()
-		if n := w.agent.Stats().Degraded; n != 1 {
-			t.Fatalf("%d connections have become plain", n)
-		}
+		w.degrades(t, a, []byte("hello, "))
 		if n, _ := w.agent.Movable(); n != 0 {
 			t.Error("it can be moved, which ends with its carrier")
 		}
@@ -48,6 +42,19 @@ func TestCloseOfAPlainConnectionDelivers(t *testing.T) {
 		}
 		_ = c.Reset(nil)
 	})
+}
+
+// degrades has memory be short until the test ends, and the agent's end become a plain
+// connection as it writes p.
+func (w *world) degrades(t *testing.T, a tunnel.Conn, p []byte) {
+	t.Helper()
+	w.memory.Hold(memory)
+	t.Cleanup(func() { w.memory.Hold(-memory) })
+	testutil.Must(a.Write(p))(t)
+	synctest.Wait()
+	if n := w.agent.Stats().Degraded; n != 1 {
+		t.Fatalf("%d connections have become plain", n)
+	}
 }
 
 // deaf is a Receiver that has failed as it had the turn, as half of a relay has whose
@@ -124,15 +131,10 @@ func TestNothingIsHeldOfAResetBehindClose(t *testing.T) {
 // end, as from a stream.
 func TestWhatCameForAPlainConnectionIsRead(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
-		w.memory.Hold(memory)
-		defer w.memory.Hold(-memory)
-		testutil.Must(a.Write([]byte("x")))(t)
+		w.degrades(t, a, []byte("x"))
 		testutil.Must(c.Write(make([]byte, 10<<10)))(t)
 		_ = c.CloseWrite()
 		synctest.Wait()
-		if n := w.agent.Stats().Degraded; n != 1 {
-			t.Fatalf("%d connections have become plain", n)
-		}
 		w.servers[0].cut(toAgent)
 		synctest.Wait()
 		if got, err := io.ReadAll(a); len(got) != 10<<10 || err != nil {
@@ -147,10 +149,7 @@ func TestWhatCameForAPlainConnectionIsRead(t *testing.T) {
 // connection has only its carrier to go on by, so it ends.
 func TestADeadlineEndsAStuckWrite(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
-		w.memory.Hold(memory)
-		defer w.memory.Hold(-memory)
-		testutil.Must(a.Write(make([]byte, 1<<10)))(t)
-		synctest.Wait()
+		w.degrades(t, a, make([]byte, 1<<10))
 		done := make(chan error, 1)
 		go func() {
 			_, err := a.Write(make([]byte, 1<<20))
@@ -184,13 +183,7 @@ func TestAWriteDeadlineIsKept(t *testing.T) {
 		for _, before := range []bool{false, true} {
 			apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
 				if plain {
-					w.memory.Hold(memory)
-					defer w.memory.Hold(-memory)
-					testutil.Must(a.Write(make([]byte, 1<<10)))(t)
-					synctest.Wait()
-					if n := w.agent.Stats().Degraded; n != 1 {
-						t.Fatalf("%d connections have become plain", n)
-					}
+					w.degrades(t, a, make([]byte, 1<<10))
 				}
 				began := time.Now()
 				done := make(chan error, 1)
@@ -236,21 +229,14 @@ func (r *slow) Fail(error) { r.fails++ }
 func TestAnEndOfAPlainConnectionHasTime(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
-			w.memory.Hold(memory)
-			defer w.memory.Hold(-memory)
 			from, to := a, c
 			if lost {
 				from, to = c, a
 			}
 			var r slow
 			to.In().Deliver(&r)
-			for _, end := range []tunnel.Conn{from, to} {
-				testutil.Must(end.Write(make([]byte, 10<<10)))(t)
-			}
-			synctest.Wait()
-			if n := w.agent.Stats().Degraded; n != 1 {
-				t.Fatalf("%d connections have become plain", n)
-			}
+			testutil.Must(c.Write(make([]byte, 10<<10)))(t)
+			w.degrades(t, a, make([]byte, 10<<10))
 			if lost {
 				_ = from.CloseWrite()
 				synctest.Wait()

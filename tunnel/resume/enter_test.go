@@ -14,9 +14,7 @@ func TestAskedForAgainAsTheFirstIsAnswered(t *testing.T) {
 	for name, told := range map[string]bool{"the opener was told": true, "the opener was lost": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := New(Options{Window: time.Minute})
-				defer e.Wait()
-				defer e.Close()
+				e := newEnds(t)
 				token := [16]byte{1}
 				first := &dial{answered: make(chan struct{}), cancel: func(error) { t.Error("the connection was given up") }}
 				testutil.Must(e.registerDial(t.Context(), token, first))(t)

@@ -68,6 +68,25 @@ func (h *hostile) passes(t *testing.T, st *link.Stream) {
 	testutil.Must(io.ReadFull(h.far, make([]byte, 1)))(t)
 }
 
+// readsReset wants a destination to read a reset.
+func readsReset(t *testing.T, far net.Conn) {
+	t.Helper()
+	_ = far.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := far.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+		t.Errorf("the destination reads %v, want a reset", err)
+	}
+}
+
+// resume asks for a carrier of the connection.
+func (h *hostile) resume(epoch uint32) (*link.Stream, error) {
+	return h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: epoch}, "dest:1")
+}
+
+// attempt asks for the connection by a dial that has that number.
+func (h *hostile) attempt(number uint32) (*link.Stream, error) {
+	return h.open(&tunnel.Resume{Token: h.token, Window: time.Minute, Attempt: number}, "dest:1")
+}
+
 // Whoever does not know a token, or what it is for, learns nothing and changes
 // nothing.
 func TestForgedResumes(t *testing.T) {
@@ -105,10 +124,8 @@ func TestContradictoryOffsets(t *testing.T) {
 	} {
 		h := newHostile(t)
 		lie(h)
-		_ = h.far.SetReadDeadline(time.Now().Add(20 * time.Second))
-		if _, err := h.far.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-			t.Errorf("%s: the destination reads %v, want a reset", what, err)
-		}
+		t.Log(what)
+		readsReset(t, h.far)
 		eventually(t, func() bool { return h.w.agent.Len() == 0 })
 	}
 }
@@ -127,22 +144,16 @@ func TestResumesAreJudgedAsDials(t *testing.T) {
 		}
 		return nil
 	}})
-	at := func(epoch uint32) *tunnel.Resume {
-		return &tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: epoch}
-	}
-	st := testutil.Must(h.open(at(1), "dest:1"))(t)
+	st := testutil.Must(h.resume(1))(t)
 	h.passes(t, st)
 	if asked.Load() != "dest:1" || connected.Load() != h.far.LocalAddr().String() {
 		t.Errorf("the policy was asked about %v at %v", asked.Load(), connected.Load())
 	}
 	denied.Store(&tunnel.DialError{Failure: tunnel.FailDenied})
-	if _, err := h.open(at(2), "dest:1"); tunnel.FailureOf(err) != tunnel.FailDenied {
+	if _, err := h.resume(2); tunnel.FailureOf(err) != tunnel.FailDenied {
 		t.Errorf("its opener is told %v", err)
 	}
-	_ = h.far.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if _, err := h.far.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-		t.Errorf("the destination reads %v, want a reset", err)
-	}
+	readsReset(t, h.far)
 	eventually(t, func() bool { return h.w.agent.Len() == 0 })
 	if n := h.w.agent.Stats().GivenUp["denied"]; n != 1 {
 		t.Errorf("%d connections count as denied", n)
@@ -157,14 +168,11 @@ func TestResumingAPlainConnectionEndsIt(t *testing.T) {
 	defer h.w.memory.Hold(-memory)
 	testutil.Must(h.far.Write([]byte("x")))(t)
 	eventually(t, func() bool { return h.w.agent.Stats().Degraded == 1 })
-	_, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: 1}, "dest:1")
+	_, err := h.resume(1)
 	if tunnel.FailureOf(err) != tunnel.FailGone {
 		t.Error(err)
 	}
-	_ = h.far.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if _, err := h.far.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-		t.Errorf("the destination reads %v, want a reset", err)
-	}
+	readsReset(t, h.far)
 	eventually(t, func() bool { return h.w.agent.Len() == 0 && h.w.agent.Stats().Detached == 0 })
 }
 
@@ -201,10 +209,7 @@ func TestConnectionsThatAreLeftAreBounded(t *testing.T) {
 	for i := range 2 {
 		leave(alone + i)
 		eventually(t, func() bool { return stats().GivenUp["memory"] == int64(i+1) && h.w.agent.Len() == alone })
-		_ = fars[i].SetReadDeadline(time.Now().Add(time.Minute))
-		if _, err := fars[i].Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-			t.Errorf("the destination of the one that has waited longest reads %v, want a reset", err)
-		}
+		readsReset(t, fars[i]) // the one that has waited longest
 	}
 	if _, err := h.open(&tunnel.Resume{Token: [16]byte{alone + 1, 1}, Window: time.Hour, Epoch: 1, Taken: 0}, "dest:1"); err != nil {
 		t.Fatalf("one that has just lost its carrier: %v", err)
@@ -222,7 +227,7 @@ func TestStormOfResumes(t *testing.T) {
 	var failed atomic.Int64
 	for epoch := range uint32(storm) {
 		wg.Go(func() {
-			_, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: epoch + 1}, "dest:1")
+			_, err := h.resume(epoch + 1)
 			if err != nil {
 				failed.Add(1)
 				if tunnel.FailureOf(err) != tunnel.FailStale {
@@ -232,7 +237,7 @@ func TestStormOfResumes(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	st := testutil.Must(h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: storm + 1}, "dest:1"))(t)
+	st := testutil.Must(h.resume(storm + 1))(t)
 	h.passes(t, st)
 	far := h.w.servers[0].get(toAgent).b
 	eventually(t, func() bool { return far.Streams() == 1 })

@@ -1,12 +1,10 @@
 package resume
 
 import (
-	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -14,15 +12,11 @@ import (
 // parting is a carrier that is delivering something, and is detached once that is
 // taken.
 type parting struct {
-	Carrier
+	lean
 	taken chan struct{}
 }
 
-func (p *parting) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{}, false }
-func (p *parting) Acknowledge(link.Ack)                {}
-func (p *parting) Reset(error) error                   { return nil }
-func (p *parting) Failed() error                       { return net.ErrClosed }
-func (p *parting) Detach()                             { <-p.taken }
+func (p *parting) Detach() { <-p.taken }
 
 // slow takes what it is offered once release is closed.
 type slow struct {
@@ -42,13 +36,9 @@ func (s *slow) Fail(error) {}
 // go on: else those bytes would come twice.
 func TestResumedBehindWhatWasBeingTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := New(Options{Window: time.Minute})
-		defer e.Wait()
-		defer e.Close()
 		release, taken := make(chan struct{}), make(chan struct{})
 		st := &parting{taken: taken}
-		c := e.newConn(st, time.Minute, 0, [16]byte{1}, "dest:1")
-		testutil.NoError(t, e.add(c, nil))
+		_, c := newEnd(t, st)
 		c.read.app = &slow{release: release}
 		go func() {
 			defer close(taken)
@@ -67,11 +57,7 @@ func TestResumedBehindWhatWasBeingTaken(t *testing.T) {
 // Who resumes a connection and has to wait leaves the carrier, too, that came meanwhile.
 func TestResumedBehindACarrierThatCameMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := New(Options{Window: time.Minute})
-		defer e.Wait()
-		defer e.Close()
-		c := e.newConn(nil, time.Minute, 0, [16]byte{1}, "dest:1")
-		testutil.NoError(t, e.add(c, nil))
+		_, c := newEnd(t, nil)
 		c.m.carrier, c.m.sender = Draining, SenderTask // by a carrier that was left
 		accepted := make(chan error)
 		go func() {
@@ -103,12 +89,8 @@ func (eager) Close() error                        { return nil }
 
 // A connection that turns out to be over as it is resumed is without a carrier no more.
 func TestOverAsItIsResumed(t *testing.T) {
-	e := New(Options{Window: time.Minute})
-	defer e.Wait()
-	defer e.Close()
-	c := e.newConn(lean{}, time.Minute, 0, [16]byte{1}, "dest:1")
+	e, c := newEnd(t, lean{})
 	c.opening = new(opening)
-	testutil.NoError(t, e.add(c, nil))
 	c.mu.Lock()
 	c.m.Step(Event{Kind: Closed, Now: time.Now()})
 	c.m.Out.Next(make([]tunnel.Chunk, 1))
@@ -127,21 +109,16 @@ func TestOverAsItIsResumed(t *testing.T) {
 // lying is a carrier by which the peer has acknowledged what it was not sent before
 // anybody listened.
 type lying struct {
-	Carrier
+	lean
 	why error
 }
 
-func (l *lying) LocalAddr() net.Addr                 { return nil }
-func (l *lying) RemoteAddr() net.Addr                { return nil }
 func (l *lying) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{Offset: 1000}, true }
 func (l *lying) Reset(why error) error               { l.why = why; return nil }
-func (l *lying) SetReadDeadline(time.Time) error     { return nil }
 
 // A lie ends the connection, too, that comes before it is heard.
 func TestEarlyLieEndsIt(t *testing.T) {
-	e := New(Options{Window: time.Minute})
-	defer e.Wait()
-	defer e.Close()
+	e := newEnds(t)
 	near, far := &lying{}, &lying{}
 	flow := &tunnel.Flow{Resume: &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute}}
 	_, err := e.answer(flow, &dial{}, far, nil, func(tunnel.Conn, error) (tunnel.Conn, error) { return near, nil })
@@ -153,15 +130,11 @@ func TestEarlyLieEndsIt(t *testing.T) {
 // So it does at an opener whose dial was repeated, and at an end that has taken all:
 // both have something to acknowledge at once, and nobody any more to tell.
 func TestEarlyLieEndsWhatHasSomethingToAcknowledge(t *testing.T) {
-	e := New(Options{Window: time.Minute})
-	defer e.Wait()
-	defer e.Close()
 	repeated, done := &lying{}, &lying{}
-	asked := &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Attempt: 1, Granted: tunnel.Grant{Window: time.Minute}}
+	e, c := newEnd(t, nil)
+	asked := &tunnel.Resume{Token: [16]byte{2}, Window: time.Minute, Attempt: 1, Granted: tunnel.Grant{Window: time.Minute}}
 	e.adopt(repeated, tunnel.NewFlow("tcp", "dest:1"), asked, nil)
 
-	c := e.newConn(nil, time.Minute, 0, [16]byte{2}, "dest:1")
-	testutil.NoError(t, e.add(c, nil))
 	c.mu.Lock()
 	c.m.In.Finish()
 	c.m.carrier = Dialing

@@ -46,9 +46,7 @@ func without(t *testing.T, e *Manager, of *dial, before func(*Conn)) *Conn {
 // An acceptor that nobody uses any more is over where its opener is found to have taken
 // all. An opener that still writes is told so, and does not take it for one more loss.
 func TestResumedAfterAllWasTaken(t *testing.T) {
-	e := New(Options{Window: time.Minute})
-	defer e.Wait()
-	defer e.Close()
+	e := newEnds(t)
 	without(t, e, &dial{}, func(c *Conn) {
 		c.m.Step(Event{Kind: Closed, Now: time.Now()})
 		c.m.Out.Next(make([]tunnel.Chunk, 1))
@@ -80,9 +78,7 @@ func TestCloseEndsWhatHasNoCarrier(t *testing.T) {
 
 // A peer that claims in its answer to have taken what it was not sent is told so.
 func TestLieInAnAnswer(t *testing.T) {
-	e := New(Options{Window: time.Minute})
-	defer e.Wait()
-	defer e.Close()
+	e := newEnds(t)
 	var epoch uint32
 	c := without(t, e, nil, func(*Conn) {})
 	for epoch = 0; epoch == 0; time.Sleep(time.Millisecond) { // it asks

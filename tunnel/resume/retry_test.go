@@ -80,21 +80,18 @@ func repeatedDial(t *testing.T, held int) {
 		return nil, context.Cause(ctx)
 	})}}
 	w.begin(1, time.Minute)
-	h := &hostile{w: w}
-	at := func(number uint32) *tunnel.Resume {
-		return &tunnel.Resume{Token: [16]byte{7}, Window: time.Minute, Attempt: number}
-	}
+	h := &hostile{w: w, token: [16]byte{7}}
 	old := make(chan error, 1)
-	go func() { _, err := h.open(at(0), "dest:1"); old <- err }()
+	go func() { _, err := h.attempt(0); old <- err }()
 	<-dials
 	w.memory.Hold(held)
-	st := testutil.Must(h.open(at(1), "dest:1"))(t)
+	st := testutil.Must(h.attempt(1))(t)
 	defer st.Close()
 	if err := <-old; tunnel.FailureOf(err) != tunnel.FailStale {
 		t.Errorf("the first is told %v", err)
 	}
 	for number := range uint32(2) {
-		if _, err := h.open(at(number), "dest:1"); tunnel.FailureOf(err) != tunnel.FailStale {
+		if _, err := h.attempt(number); tunnel.FailureOf(err) != tunnel.FailStale {
 			t.Errorf("attempt %d again: %v", number, err)
 		}
 	}
@@ -118,14 +115,11 @@ func TestGivenUpDialBecomesNothing(t *testing.T) {
 		return tunnel.Wrap(a), nil
 	})}}
 	w.begin(1, time.Minute)
-	h := &hostile{w: w}
-	at := func(number uint32) *tunnel.Resume {
-		return &tunnel.Resume{Token: [16]byte{7}, Window: time.Minute, Attempt: number}
-	}
+	h := &hostile{w: w, token: [16]byte{7}}
 	old := make(chan error, 1)
-	go func() { _, err := h.open(at(0), "dest:1"); old <- err }()
+	go func() { _, err := h.attempt(0); old <- err }()
 	<-dials
-	st := testutil.Must(h.open(at(1), "dest:1"))(t)
+	st := testutil.Must(h.attempt(1))(t)
 	defer st.Close()
 	if err := <-old; tunnel.FailureOf(err) != tunnel.FailStale {
 		t.Errorf("the first is told %v", err)

@@ -4,31 +4,25 @@ import (
 	"errors"
 	"net"
 	"testing"
-	"time"
 
-	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/link"
 )
 
 // quietly is a carrier that has nothing to read, until it is reset. meanwhile is
 // what happens once it has said so.
 type quietly struct {
-	Carrier
+	lean
 	to        tunnel.Receiver
 	meanwhile func()
 	end       error
 }
 
-func (q *quietly) In() tunnel.Source                   { return q }
-func (q *quietly) Rest(tunnel.Receiver) bool           { return false }
-func (q *quietly) Deliver(r tunnel.Receiver) bool      { q.to = r; return true }
-func (q *quietly) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{}, false }
-func (q *quietly) Acknowledge(link.Ack)                {}
-func (q *quietly) Reset(error) error                   { q.end = net.ErrClosed; return nil }
-func (q *quietly) Failed() error                       { return q.end }
-func (q *quietly) Close() error                        { return nil }
-func (q *quietly) Detach()                             {}
+func (q *quietly) In() tunnel.Source              { return q }
+func (q *quietly) Rest(tunnel.Receiver) bool      { return false }
+func (q *quietly) Deliver(r tunnel.Receiver) bool { q.to = r; return true }
+func (q *quietly) Reset(error) error              { q.end = net.ErrClosed; return nil }
+func (q *quietly) Failed() error                  { return q.end }
+func (q *quietly) Close() error                   { return nil }
 
 func (q *quietly) ReadChunks([]tunnel.Chunk) (int, error) {
 	if q.meanwhile != nil {
@@ -56,11 +50,8 @@ func (c *counting) read(conn *Conn) {
 }
 
 func delivering(t *testing.T) (*Conn, *quietly, *counting) {
-	e := New(Options{Window: time.Minute})
-	t.Cleanup(func() { e.Close(); e.Wait() })
 	st, app := &quietly{}, &counting{}
-	c := e.newConn(st, time.Minute, 0, [16]byte{1}, "dest:1")
-	testutil.NoError(t, e.add(c, nil))
+	_, c := newEnd(t, st)
 	c.Deliver(app)
 	return c, st, app
 }
