@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/resources"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -48,8 +49,8 @@ func copyBoth(a, b *net.TCPConn, copyTo func(dst, src *net.TCPConn)) {
 
 // joined returns the outer ends of two connections that are joined.
 func joined(b *testing.B, join func(a, b *net.TCPConn)) (client, target *net.TCPConn) {
-	client, near := loopback(b)
-	far, target := loopback(b)
+	client, near := testutil.Pair(b)
+	far, target := testutil.Pair(b)
 	done := make(chan struct{})
 	go func() { defer close(done); join(near, far) }()
 	b.Cleanup(func() {
@@ -58,23 +59,6 @@ func joined(b *testing.B, join func(a, b *net.TCPConn)) (client, target *net.TCP
 		<-done
 	})
 	return client, target
-}
-
-func loopback(b *testing.B) (near, far *net.TCPConn) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer l.Close()
-	dialed, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		b.Fatal(err)
-	}
-	accepted, err := l.Accept()
-	if err != nil {
-		b.Fatal(err)
-	}
-	return dialed.(*net.TCPConn), accepted.(*net.TCPConn)
 }
 
 // BenchmarkRelay moves 64 KiB an operation one way.

@@ -159,7 +159,7 @@ func TestBorrowedChunkIsGivenBackOnce(t *testing.T) {
 }
 
 func TestChunksAllocateNothing(t *testing.T) {
-	payload := make([]byte, 1000)
+	payload, owner := make([]byte, 1000), &countFree{}
 	for name, f := range map[string]func(){
 		"new":  func() { tunnel.NewChunk(tunnel.ChunkSize).Release() },
 		"copy": func() { tunnel.CopyChunk(payload).Release() },
@@ -169,10 +169,8 @@ func TestChunksAllocateNothing(t *testing.T) {
 			c.Slice(1000, 2000).Release()
 			s.Release()
 		},
-		"borrow": func() { tunnel.BorrowChunk(payload, nobody{}).Release() },
+		"borrow": func() { tunnel.BorrowChunk(payload, owner).Release() },
 	} {
 		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
 	}
 }
-
-type nobody struct{}

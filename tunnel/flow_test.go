@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -110,30 +111,22 @@ func TestObserversSeeAdoptedHop(t *testing.T) {
 			_, b := tcpPair(t)
 			return tunnel.Wrap(b), nil
 		})}
-		hop := ""
-		f.Observers = []tunnel.Observer{dialed(func(flow *tunnel.Flow) { hop = flow.Hop.String() })}
+		rec := &recorder{}
+		f.Observers = []tunnel.Observer{rec}
 		_ = f.Forward(t.Context(), tunnel.NewFlow("tcp", "a:1"), func(tunnel.Conn, error) (tunnel.Conn, error) {
 			return nil, io.EOF
 		})
-		if hop != "agent second" {
-			t.Errorf("fails=%v: went by %q", fails, hop)
+		if rec.hop != "agent second" {
+			t.Errorf("fails=%v: went by %q", fails, rec.hop)
 		}
 	}
 }
 
-// dialed is an Observer of dials.
-type dialed func(*tunnel.Flow)
-
-func (d dialed) Dialed(req *tunnel.Flow, _ time.Duration, _ error) { d(req) }
-
 func TestHeldShowsStalledSide(t *testing.T) {
-	client, a := tcpPair(t)
-	b, target := tcpPair(t)
-	relay := &tunnel.Relay{A: tunnel.Wrap(a), B: tunnel.Wrap(b), Flow: new(tunnel.Flow)}
-	done := make(chan error, 1)
-	go func() { done <- relay.Run(t.Context()) }()
+	relay := &tunnel.Relay{Flow: new(tunnel.Flow)}
+	client, target, result := startRelay(t, relay)
 	go func() { // the target never reads
-		_, _ = io.Copy(client, zeros{})
+		_, _ = io.Copy(client, endless{})
 	}()
 	held := func() bool {
 		before, _ := relay.Flow.Sent()
@@ -142,21 +135,14 @@ func TestHeldShowsStalledSide(t *testing.T) {
 		after, _ := relay.Flow.Sent()
 		return up && before == after
 	}
-	for end := time.Now().Add(20 * time.Second); !held(); {
-		if time.Now().After(end) {
-			t.Fatal("a reader that stalled does not show")
-		}
-	}
+	testutil.Eventually(t, "a reader that stalled shows", held)
 	if _, down := relay.Flow.Held(); down {
 		t.Error("nothing goes down, and yet it is held")
 	}
 	client.Close()
 	target.Close()
-	<-done
+	_ = outcome(t, result)
 	if up, _ := relay.Flow.Held(); up {
 		t.Error("held after its end")
 	}
 }
-
-// zeros is an endless source.
-type zeros struct{}

@@ -13,9 +13,13 @@ import (
 	"konnectivity/tunnel"
 )
 
-type recorder struct{ events []string }
+type recorder struct {
+	events []string
+	hop    string // of the last dial
+}
 
-func (r *recorder) Dialed(_ *tunnel.Flow, _ time.Duration, err error) {
+func (r *recorder) Dialed(f *tunnel.Flow, _ time.Duration, err error) {
+	r.hop = f.Hop.String()
 	r.events = append(r.events, "dialed "+tunnel.FailureOf(err).Label())
 }
 func (r *recorder) Unanswered(*tunnel.Flow, time.Duration, error) {
@@ -83,7 +87,7 @@ func TestForwardRelaysAndObserves(t *testing.T) {
 	go func() { _, _ = io.Copy(target, target); target.Close() }()
 	_, _ = client.Write([]byte("ping"))
 	_ = client.CloseWrite()
-	if got := must(io.ReadAll(client))(t); string(got) != "ping" {
+	if got := testutil.Must(io.ReadAll(client))(t); string(got) != "ping" {
 		t.Fatalf("echo: %q", got)
 	}
 	testutil.NoError(t, <-done)

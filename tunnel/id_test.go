@@ -3,7 +3,6 @@ package tunnel_test
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"konnectivity/tunnel"
 )
@@ -71,9 +70,3 @@ func TestCleanID(t *testing.T) {
 		}
 	}
 }
-
-func (dialed) Unanswered(*tunnel.Flow, time.Duration, error) {}
-func (dialed) Opened(*tunnel.Flow)                           {}
-func (dialed) Closed(*tunnel.Flow, time.Duration, error)     {}
-
-func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }

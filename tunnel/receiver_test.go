@@ -58,8 +58,7 @@ func TestSourceDeliversOnlyToNonblockingSinks(t *testing.T) {
 			b, target := tcpPair(t)
 			s := newScript(tunnel.Wrap(a))
 			relay := &tunnel.Relay{A: tunnel.With(tunnel.Wrap(a), tunnel.Parts{In: s}), B: c.wrap(b)}
-			done := make(chan struct{})
-			go func() { defer close(done); _ = relay.Run(t.Context()) }()
+			done := run(t.Context(), relay)
 			_, _ = target.Write([]byte("back"))
 			_ = target.Close()
 			_ = a.CloseRead() // ends the direction that is not delivered
@@ -85,8 +84,7 @@ func TestRelayTakesDeliveredChunks(t *testing.T) {
 	s := newScript(tunnel.Wrap(a), "one ", "two ")
 	flow := tunnel.NewFlow("tcp", "x:1")
 	relay := &tunnel.Relay{A: tunnel.With(tunnel.Wrap(a), tunnel.Parts{In: s}), B: tunnel.Wrap(b), Flow: flow}
-	result := make(chan error, 1)
-	go func() { result <- relay.Run(t.Context()) }()
+	result := run(t.Context(), relay)
 	r := <-s.asked
 	<-s.read // the turn is over
 	three := tunnel.CopyChunk([]byte("three "))
@@ -109,7 +107,7 @@ func TestRelayTakesDeliveredChunks(t *testing.T) {
 	if _, err := client.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("the client read %v, want the end", err)
 	}
-	if err := wait(t, result); err != nil {
+	if err := outcome(t, result); err != nil {
 		t.Error(err)
 	}
 	three.Release()

@@ -24,23 +24,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // tcpPair is two ends of one TCP connection over loopback.
 func tcpPair(t *testing.T) (near, far *net.TCPConn) { return testutil.Pair(t) }
 
-func must[T any](v T, err error) func(*testing.T) T {
-	return func(t *testing.T) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
 // startRelay joins two loopback connections and returns their outer ends.
 func startRelay(t *testing.T, relay *tunnel.Relay) (client, target *net.TCPConn, result chan error) {
 	client, a := tcpPair(t)
 	b, target := tcpPair(t)
 	relay.A, relay.B = tunnel.Wrap(a), tunnel.Wrap(b)
-	result = make(chan error, 1)
-	go func() { result <- relay.Run(t.Context()) }()
+	result = run(t.Context(), relay)
 	t.Cleanup(func() {
 		client.Close()
 		target.Close()
@@ -53,16 +42,20 @@ func startRelay(t *testing.T, relay *tunnel.Relay) (client, target *net.TCPConn,
 	return client, target, result
 }
 
-func wait(t *testing.T, result chan error) error {
+// run runs a relay. Behind its outcome, result is closed.
+func run(ctx context.Context, relay *tunnel.Relay) (result chan error) {
+	result = make(chan error, 1)
+	go func() {
+		defer close(result)
+		result <- relay.Run(ctx)
+	}()
+	return result
+}
+
+// outcome returns how a relay has ended.
+func outcome(t *testing.T, result chan error) error {
 	t.Helper()
-	select {
-	case err := <-result:
-		result <- err // for the clean-up
-		return err
-	case <-time.After(10 * time.Second):
-		t.Fatal("relay did not end")
-		return nil
-	}
+	return testutil.Receive(t, "the relay ends", result)
 }
 
 func TestRelayHalfCloseKeepsTheAnswer(t *testing.T) {
@@ -80,11 +73,11 @@ func TestRelayHalfCloseKeepsTheAnswer(t *testing.T) {
 	}()
 	testutil.Must(client.Write(payload))(t)
 	testutil.NoError(t, client.CloseWrite())
-	got := must(io.ReadAll(client))(t)
+	got := testutil.Must(io.ReadAll(client))(t)
 	if want := sha256.Sum256(payload); !bytes.Equal(got, want[:]) {
 		t.Fatalf("answer after half-close: got %x, want %x", got, want)
 	}
-	if err := wait(t, result); err != nil {
+	if err := outcome(t, result); err != nil {
 		t.Fatalf("relay ended with %v, want nil", err)
 	}
 	if up, down := relay.Flow.Sent(); up != int64(len(payload)) || down != sha256.Size {
@@ -110,7 +103,7 @@ func TestRelayResetArrivesAsReset(t *testing.T) {
 			if _, err := dst.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 				t.Fatalf("other end read %v, want ECONNRESET", err)
 			}
-			if err := wait(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+			if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
 				t.Fatalf("relay ended with %v, want a reset by the far end", err)
 			}
 		})
@@ -144,8 +137,7 @@ func TestRelayLingerIsBoundedAndCountsOnlySilence(t *testing.T) {
 		client, a := newDuplex()
 		b, target := newDuplex()
 		relay := &tunnel.Relay{A: tunnel.Wrap(a), B: tunnel.Wrap(b), Bounds: tunnel.Bounds{Linger: linger}}
-		result := make(chan error, 1)
-		go func() { result <- relay.Run(t.Context()) }()
+		result := run(t.Context(), relay)
 		_ = client.CloseWrite()
 		for range 6 { // longer than Linger in all, but never silent that long
 			time.Sleep(almost)
@@ -168,7 +160,7 @@ func TestRelayLingerIsBoundedAndCountsOnlySilence(t *testing.T) {
 
 func TestRelayIdleBound(t *testing.T) {
 	_, _, result := startRelay(t, &tunnel.Relay{Bounds: tunnel.Bounds{Idle: 50 * time.Millisecond}})
-	if err := wait(t, result); tunnel.CodeOf(err) != tunnel.CodeTimeout {
+	if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodeTimeout {
 		t.Fatalf("relay ended with %v, want the idle bound", err)
 	}
 }
@@ -178,10 +170,9 @@ func TestRelayEndsWithItsContext(t *testing.T) {
 	b, _ := tcpPair(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	relay := &tunnel.Relay{A: tunnel.Wrap(a), B: tunnel.Wrap(b)}
-	result := make(chan error, 1)
-	go func() { result <- relay.Run(ctx) }()
+	result := run(ctx, relay)
 	cancel(&tunnel.ResetError{Code: tunnel.CodeShutdown})
-	if err := wait(t, result); tunnel.CodeOf(err) != tunnel.CodeShutdown {
+	if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodeShutdown {
 		t.Fatalf("relay ended with %v, want the context's cause", err)
 	}
 	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
@@ -207,12 +198,10 @@ func TestRelayDeliversTheAnswerBeforeAReset(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if err := wait(t, result); err == nil {
+	if err := outcome(t, result); err == nil {
 		t.Fatal("relay ended in order, want the reset")
 	}
 }
-
-func (nobody) Free() {}
 
 // What passes a relay allocates nothing: not for large chunks nor small
 // messages, and with everything that counts bytes switched on.

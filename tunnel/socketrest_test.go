@@ -43,13 +43,7 @@ func startRestful(t *testing.T, ctx context.Context) *restful {
 // awaitEnd returns why the relay ended.
 func (r *restful) awaitEnd(t *testing.T) error {
 	t.Helper()
-	select {
-	case err := <-r.ended:
-		return err
-	case <-time.After(10 * time.Second):
-		t.Fatal("the relay does not end")
-		return nil
-	}
+	return testutil.Receive(t, "the relay ends", r.ended)
 }
 
 // awaitRests waits until n sockets rest, and no goroutine reads another one.

@@ -25,8 +25,7 @@ func TestRelayPassesOnResetDuringDownload(t *testing.T) {
 		if i%2 == 0 {
 			relay.A = tunnel.With(relay.A, tunnel.Parts{In: tunnel.CopySource(relay.A)}) // is read by Read
 		}
-		result := make(chan error, 1)
-		go func() { result <- relay.Run(t.Context()) }()
+		result := run(t.Context(), relay)
 		written := make(chan struct{})
 		go func() {
 			defer close(written)
@@ -37,7 +36,7 @@ func TestRelayPassesOnResetDuringDownload(t *testing.T) {
 		testutil.Must(io.ReadFull(client, make([]byte, 256<<10)))(t)
 		_ = client.SetLinger(0)
 		client.Close()
-		if err := within(t, 30*time.Second, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+		if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
 			t.Fatalf("relay ended with %v, want a reset by the far end", err)
 		}
 		if len(far.ended) > 0 {
@@ -64,7 +63,7 @@ func TestRelayDeliversUploadOfClosedClient(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	_, _ = target.Write([]byte("hello")) // fails for it
-	if err := wait(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+	if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
 		t.Errorf("relay ended with %v, want a reset by the far end", err)
 	}
 	got, err := io.ReadAll(target)
@@ -121,9 +120,9 @@ func (c named) NetConn() net.Conn { return c.Conn }
 func stalled(t *testing.T, wrap func(net.Conn) tunnel.Conn) (client, target *net.TCPConn, relay *tunnel.Relay, sent []byte, cause, result chan error) {
 	client, a := tcpPair(t)
 	b, target := tcpPair(t)
-	cause, result = make(chan error, 1), make(chan error, 1)
+	cause = make(chan error, 1)
 	relay = &tunnel.Relay{Flow: new(tunnel.Flow), A: wrap(a), B: told{tunnel.Wrap(b), cause, make(chan struct{}, 1)}}
-	go func() { result <- relay.Run(t.Context()) }()
+	result = run(t.Context(), relay)
 	return client, target, relay, fill(t, client), cause, result
 }
 
@@ -141,10 +140,10 @@ func TestRelayNoticesResetBehindStalledDestination(t *testing.T) {
 			client, target, _, _, cause, result := stalled(t, wrap)
 			_ = client.SetLinger(0)
 			client.Close()
-			if err := within(t, 30*time.Second, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+			if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
 				t.Errorf("relay ended with %v, want a reset by the far end", err)
 			}
-			if err := within(t, 0, cause); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+			if err := testutil.Receive(t, "the destination is told", cause); tunnel.CodeOf(err) != tunnel.CodePeerReset {
 				t.Errorf("the destination was told %v, want a reset by the far end", err)
 			}
 			if _, err := io.Copy(io.Discard, target); !errors.Is(err, syscall.ECONNRESET) {
@@ -170,7 +169,7 @@ func TestRelayDeliversToSlowDestination(t *testing.T) {
 			t.Errorf("the target read %d bytes of %d, %v", len(got), len(sent), err)
 		}
 		target.Close()
-		if err := within(t, 10*time.Second, result); err != nil {
+		if err := outcome(t, result); err != nil {
 			t.Errorf("relay ended with %v, want nil", err)
 		}
 	})
@@ -188,25 +187,8 @@ func TestRelayDeliversToSlowDestination(t *testing.T) {
 		if after, _ := relay.Flow.Sent(); after <= before {
 			t.Errorf("nothing was delivered after the reset")
 		}
-		if err := within(t, 10*time.Second, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+		if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
 			t.Errorf("relay ended with %v, want a reset by the far end", err)
 		}
 	})
-}
-
-// within waits for what c is told.
-func within(t *testing.T, bound time.Duration, c chan error) error {
-	t.Helper()
-	select {
-	case err := <-c:
-		return err
-	default:
-	}
-	select {
-	case err := <-c:
-		return err
-	case <-time.After(bound):
-		t.Fatalf("nothing happened in %v", bound)
-		return nil
-	}
 }
