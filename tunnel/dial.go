@@ -3,7 +3,6 @@ package tunnel
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"net"
 	"syscall"
@@ -63,7 +62,7 @@ func Failures() iter.Seq[Failure] { return between(FailInternal, failureEnd) }
 func (f Failure) Known() bool { return f >= FailInternal && f < failureEnd }
 
 // failureTable holds the name of each failure in metrics and sentences.
-var failureTable = [failureEnd]struct{ label, text string }{
+var failureTable = [failureEnd]name{
 	FailInternal:    {"internal", "internal error"},
 	FailRefused:     {"refused", "connection refused"},
 	FailTimeout:     {"timeout", "i/o timeout"},
@@ -86,20 +85,12 @@ var failureTable = [failureEnd]struct{ label, text string }{
 }
 
 // String returns the failure in a few words.
-func (f Failure) String() string {
-	if f.Known() {
-		return failureTable[f].text
-	}
-	return fmt.Sprintf("failure %d", uint16(f))
-}
+func (f Failure) String() string { return f.name().text }
 
 // Label returns the failure as a value of a metric's label.
-func (f Failure) Label() string {
-	if f.Known() {
-		return failureTable[f].label
-	}
-	return "other"
-}
+func (f Failure) Label() string { return f.name().label }
+
+func (f Failure) name() name { return nameOf(failureTable[:], f, "other", "failure %d") }
 
 // Retryable says that the dial failed on the way and the destination was never
 // asked, so another agent or another link may try it. A bound is reached

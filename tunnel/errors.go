@@ -45,8 +45,21 @@ func between[N ~uint8 | ~uint16](first, end N) iter.Seq[N] {
 	}
 }
 
+// name is what a number of an enumeration is called: as the value of a metric's label, and
+// in a few words.
+type name struct{ label, text string }
+
+// nameOf returns the name of n. A number that is not in the table, which a peer may send, has
+// the label other, and the words of format.
+func nameOf[N ~uint8 | ~uint16](table []name, n N, other, format string) name {
+	if int(n) < len(table) && table[n] != (name{}) {
+		return table[n]
+	}
+	return name{other, fmt.Sprintf(format, uint16(n))}
+}
+
 // codeTable holds the name of each code in metrics and sentences.
-var codeTable = [codeEnd]struct{ label, text string }{
+var codeTable = [codeEnd]name{
 	CodeUnknown:   {"other", "reset without a reason"},
 	CodePeerReset: {"peer_reset", "reset by the far end"},
 	CodeCancelled: {"cancelled", "given up by its opener"},
@@ -61,21 +74,13 @@ var codeTable = [codeEnd]struct{ label, text string }{
 }
 
 // String returns the code in a few words.
-func (c Code) String() string {
-	if c.Known() {
-		return codeTable[c].text
-	}
-	return fmt.Sprintf("reset with code %d", uint16(c))
-}
+func (c Code) String() string { return c.name().text }
 
 // Label returns the code as a value of a metric's label. There are few, whatever
 // code a peer sends.
-func (c Code) Label() string {
-	if c.Known() {
-		return codeTable[c].label
-	}
-	return codeTable[CodeUnknown].label
-}
+func (c Code) Label() string { return c.name().label }
+
+func (c Code) name() name { return nameOf(codeTable[:], c, "other", "reset with code %d") }
 
 // ResetError is what reads and writes return once a connection was reset from
 // either end. errors.Is(err, syscall.ECONNRESET) holds for it.

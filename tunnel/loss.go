@@ -2,7 +2,6 @@ package tunnel
 
 import (
 	"errors"
-	"fmt"
 	"iter"
 )
 
@@ -31,7 +30,7 @@ const LossCauses = int(lossEnd)
 func AllLossCauses() iter.Seq[LossCause] { return between(LossUnknown, lossEnd) }
 
 // lossTable holds what each cause is called in metrics and sentences.
-var lossTable = [lossEnd]struct{ label, text string }{
+var lossTable = [lossEnd]name{
 	LossUnknown:  {"unknown", "no cause is known here"},
 	LossCut:      {"cut", "its connection was cut"},
 	LossSilent:   {"silent", "its peer fell silent"},
@@ -42,20 +41,12 @@ var lossTable = [lossEnd]struct{ label, text string }{
 }
 
 // String is the cause in a few words.
-func (c LossCause) String() string {
-	if c < lossEnd {
-		return lossTable[c].text
-	}
-	return fmt.Sprintf("loss %d", uint8(c))
-}
+func (c LossCause) String() string { return c.name().text }
 
 // Label is the cause as a value of a metric's label and of a log field.
-func (c LossCause) Label() string {
-	if c < lossEnd {
-		return lossTable[c].label
-	}
-	return lossTable[LossUnknown].label
-}
+func (c LossCause) Label() string { return c.name().label }
+
+func (c LossCause) name() name { return nameOf(lossTable[:], c, "unknown", "loss %d") }
 
 // lost holds one error for each cause, so that a link's end allocates nothing for
 // its streams, however many there are.
