@@ -18,11 +18,10 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// rawAgent is an agent that the test plays by hand, with gRPC's own codec.
+// rawAgent is an agent that the test plays by hand.
 type rawAgent struct {
-	t      *testing.T
-	stream grpc.ClientStream
-	peer   *AgentPeer
+	rawPeer
+	peer *AgentPeer
 }
 
 func (r *rig) rawAgent(t *testing.T) *rawAgent {
@@ -38,47 +37,37 @@ func (r *rig) rawAgent(t *testing.T) *rawAgent {
 	if len(md.Get(keyDuplex)) != 0 {
 		t.Error("half-close is offered to an agent that did not")
 	}
-	return &rawAgent{t: t, stream: stream, peer: <-r.peers}
+	return &rawAgent{rawPeer{stream, t}, <-r.peers}
 }
 
-func (a *rawAgent) send(p *client.Packet) {
-	a.t.Helper()
-	testutil.NoError(a.t, a.stream.SendMsg(p))
+// dialed is the outcome of a dial.
+type dialed struct {
+	c   tunnel.Conn
+	err error
 }
 
-func (a *rawAgent) want(kind client.PacketType) *client.Packet {
+// dial dials in the background, and returns the number of the dial once the agent is asked.
+func (a *rawAgent) dial(ctx context.Context) (random int64, outcome chan dialed) {
 	a.t.Helper()
-	p := &client.Packet{}
-	if err := a.stream.RecvMsg(p); err != nil {
-		a.t.Fatalf("want %v, got %v", kind, err)
-	}
-	if p.Type != kind {
-		a.t.Fatalf("want %v, got %v", kind, p)
-	}
-	return p
-}
-
-// accept answers a dial made in the background with connection id.
-func (a *rawAgent) accept(ctx context.Context, id int64) tunnel.Conn {
-	a.t.Helper()
-	type result struct {
-		c   tunnel.Conn
-		err error
-	}
-	done := make(chan result, 1)
+	outcome = make(chan dialed, 1)
 	go func() {
 		c, err := a.peer.Dial(ctx, tunnel.NewFlow("tcp", "a:1"))
-		done <- result{c, err}
+		outcome <- dialed{c, err}
 	}()
 	request := a.want(client.PacketType_DIAL_REQ).GetDialRequest()
 	if request.Protocol != "tcp" || request.Address != "a:1" {
 		a.t.Errorf("asked for %v", request)
 	}
-	a.send(dialResponse(request.Random, id, ""))
-	got := <-done
-	if got.err != nil {
-		a.t.Fatal(got.err)
-	}
+	return request.Random, outcome
+}
+
+// accept answers a dial with connection id.
+func (a *rawAgent) accept(ctx context.Context, id int64) tunnel.Conn {
+	a.t.Helper()
+	random, outcome := a.dial(ctx)
+	a.send(dialResponse(random, id, ""))
+	got := <-outcome
+	testutil.NoError(a.t, got.err)
 	_ = got.c.SetDeadline(time.Now().Add(patience))
 	return got.c
 }
@@ -104,12 +93,10 @@ func TestCancelledDialClosesLateConnection(t *testing.T) {
 	r := newRig(t, Limits{})
 	a := r.rawAgent(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	failed := make(chan error, 1)
-	go func() { _, err := a.peer.Dial(ctx, tunnel.NewFlow("tcp", "a:1")); failed <- err }()
-	random := a.want(client.PacketType_DIAL_REQ).GetDialRequest().Random
+	random, outcome := a.dial(ctx)
 	cancel()
-	if err := <-failed; tunnel.FailureOf(err) != tunnel.FailCancelled {
-		t.Errorf("the caller hears %v", err)
+	if got := <-outcome; tunnel.FailureOf(got.err) != tunnel.FailCancelled {
+		t.Errorf("the caller hears %v", got.err)
 	}
 	if got := a.want(client.PacketType_DIAL_CLS).GetCloseDial().Random; got != random {
 		t.Errorf("gave up %d, want %d", got, random)
@@ -139,25 +126,24 @@ func TestDialOnFailedStream(t *testing.T) {
 func TestUnusualDialAnswers(t *testing.T) {
 	r := newRig(t, Limits{})
 	a := r.rawAgent(t)
-	dialed := func(answer func(random int64) *client.Packet) tunnel.Failure {
-		failed := make(chan error, 1)
-		go func() { _, err := a.peer.Dial(context.Background(), tunnel.NewFlow("tcp", "a:1")); failed <- err }()
-		a.send(answer(a.want(client.PacketType_DIAL_REQ).GetDialRequest().Random))
-		return tunnel.FailureOf(<-failed)
+	failure := func(answer func(random int64) *client.Packet) tunnel.Failure {
+		random, outcome := a.dial(t.Context())
+		a.send(answer(random))
+		return tunnel.FailureOf((<-outcome).err)
 	}
-	if f := dialed(func(random int64) *client.Packet { return dialResponse(random, 0, "") }); f != tunnel.FailInternal {
+	if f := failure(func(random int64) *client.Packet { return dialResponse(random, 0, "") }); f != tunnel.FailInternal {
 		t.Errorf("success without a connection: %v", f)
 	}
-	if f := dialed(func(random int64) *client.Packet {
+	if f := failure(func(random int64) *client.Packet {
 		return dialResponse(random, 0, "dial tcp 10.0.0.1:80: connect: connection refused")
 	}); f != tunnel.FailRefused {
 		t.Errorf("an old agent's refusal: %v", f)
 	}
-	if f := dialed(dialClose); f != tunnel.FailCancelled {
+	if f := failure(dialClose); f != tunnel.FailCancelled {
 		t.Errorf("DIAL_CLS by the agent: %v", f)
 	}
 	first := a.accept(t.Context(), 5)
-	if f := dialed(func(random int64) *client.Packet { return dialResponse(random, 5, "") }); f != tunnel.FailInternal {
+	if f := failure(func(random int64) *client.Packet { return dialResponse(random, 5, "") }); f != tunnel.FailInternal {
 		t.Errorf("a connection's number given twice: %v", f)
 	}
 	a.send(dataPacket(5, []byte("still here")))

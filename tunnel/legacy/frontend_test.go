@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -23,14 +22,6 @@ import (
 	konnectivity "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
-
-// dialOptions lead konnectivity-client to the rig.
-func (r *rig) dialOptions() []grpc.DialOption {
-	return []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.lis.DialContext(ctx) }),
-	}
-}
 
 // realDial connects by a tunnel of konnectivity-client for one use.
 func (r *rig) realDial(ctx context.Context, address string) (*realConn, konnectivity.Tunnel, error) {
@@ -194,19 +185,15 @@ func TestRealClientGetsAllThenEOF(t *testing.T) {
 // held back for an answer.
 func TestRealClientsCloseLosesNothing(t *testing.T) {
 	viaAgents(t, func(t *testing.T, r *rig) {
-		sum := make(chan []byte, 1)
-		c := r.mustRealDial(target(t, func(c *net.TCPConn) {
-			h := sha256.New()
-			_, _ = io.Copy(h, c)
-			sum <- h.Sum(nil)
-		}))
+		got := make(chan []byte, 1)
+		c := r.mustRealDial(target(t, gather(got)))
 		payload := pattern(1 << 20)
 		testutil.Must(c.Write(payload))(t)
 		start := time.Now()
 		if err := c.Close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
-		if want := sha256.Sum256(payload); !bytes.Equal(<-sum, want[:]) {
+		if !bytes.Equal(<-got, payload) {
 			t.Error("bytes were lost at Close")
 		}
 		if took := time.Since(start); took >= answerWait {
@@ -306,78 +293,61 @@ func TestFrontendHasBackpressure(t *testing.T) {
 }
 
 // rawFrontend plays a client by hand.
-func (r *rig) rawFrontend(t *testing.T) (client.ProxyService_ProxyClient, context.CancelFunc) {
+func (r *rig) rawFrontend(t *testing.T) (*rawPeer, context.CancelFunc) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
-	stream := testutil.Must(client.NewProxyServiceClient(r.connect(true)).Proxy(ctx))(t)
-	return stream, cancel
+	return &rawPeer{testutil.Must(client.NewProxyServiceClient(r.connect(true)).Proxy(ctx))(t), t}, cancel
 }
 
 func TestUnusualFrontendPackets(t *testing.T) {
 	r := newRig(t, Limits{})
-	stream, _ := r.rawFrontend(t)
-	send := func(p *client.Packet) {
-		t.Helper()
-		testutil.NoError(t, stream.Send(p))
-	}
-	want := func(kind client.PacketType) *client.Packet {
-		t.Helper()
-		p, err := stream.Recv()
-		if err != nil || p.Type != kind {
-			t.Fatalf("want %v, got %v, %v", kind, p, err)
-		}
-		return p
-	}
-	send(dataPacket(7, []byte("before any dial")))
-	if rsp := want(client.PacketType_CLOSE_RSP).GetCloseResponse(); rsp.ConnectID != 7 || rsp.Error == "" {
+	c, _ := r.rawFrontend(t)
+	c.send(dataPacket(7, []byte("before any dial")))
+	if rsp := c.want(client.PacketType_CLOSE_RSP).GetCloseResponse(); rsp.ConnectID != 7 || rsp.Error == "" {
 		t.Errorf("got %v", rsp)
 	}
-	send(closeRequest(8))
-	if rsp := want(client.PacketType_CLOSE_RSP).GetCloseResponse(); rsp.ConnectID != 8 || rsp.Error == "" {
+	c.send(closeRequest(8))
+	if rsp := c.want(client.PacketType_CLOSE_RSP).GetCloseResponse(); rsp.ConnectID != 8 || rsp.Error == "" {
 		t.Errorf("got %v", rsp)
 	}
-	send(dialRequest(1, "udp", "127.0.0.1:53"))
-	if rsp := want(client.PacketType_DIAL_RSP).GetDialResponse(); rsp.Random != 1 || rsp.ConnectID != 0 || !strings.Contains(rsp.Error, "tcp") {
+	c.send(dialRequest(1, "udp", "127.0.0.1:53"))
+	if rsp := c.want(client.PacketType_DIAL_RSP).GetDialResponse(); rsp.Random != 1 || rsp.ConnectID != 0 || !strings.Contains(rsp.Error, "tcp") {
 		t.Errorf("got %v", rsp)
 	}
 	for _, kind := range []client.PacketType{42, client.PacketType_DIAL_CLS, client.PacketType_DIAL_RSP, client.PacketType_DATA, client.PacketType_DRAIN} {
-		send(&client.Packet{Type: kind})
+		c.send(&client.Packet{Type: kind})
 	}
-	send(dialRequest(2, "tcp", target(t, echo)))
-	id := want(client.PacketType_DIAL_RSP).GetDialResponse().ConnectID
+	c.send(dialRequest(2, "tcp", target(t, echo)))
+	id := c.want(client.PacketType_DIAL_RSP).GetDialResponse().ConnectID
 	if id == 0 {
 		t.Fatal("no connection")
 	}
-	send(dialRequest(3, "tcp", "a:1"))
-	if rsp := want(client.PacketType_DIAL_RSP).GetDialResponse(); rsp.Random != 3 || rsp.Error == "" {
+	c.send(dialRequest(3, "tcp", "a:1"))
+	if rsp := c.want(client.PacketType_DIAL_RSP).GetDialResponse(); rsp.Random != 3 || rsp.Error == "" {
 		t.Errorf("a second dial on the stream: %v", rsp)
 	}
-	send(dataPacket(id, []byte("echo")))
-	if got := want(client.PacketType_DATA).GetData(); string(got.Data) != "echo" || got.ConnectID != id {
+	c.send(dataPacket(id, []byte("echo")))
+	if got := c.want(client.PacketType_DATA).GetData(); string(got.Data) != "echo" || got.ConnectID != id {
 		t.Errorf("got %v", got)
 	}
-	send(closeRequest(id))
-	if rsp := want(client.PacketType_CLOSE_RSP).GetCloseResponse(); rsp.ConnectID != id || rsp.Error != "" {
+	c.send(closeRequest(id))
+	if rsp := c.want(client.PacketType_CLOSE_RSP).GetCloseResponse(); rsp.ConnectID != id || rsp.Error != "" {
 		t.Errorf("got %v", rsp)
 	}
-	if _, err := stream.Recv(); err != io.EOF {
+	if err := c.RecvMsg(&client.Packet{}); err != io.EOF {
 		t.Errorf("the stream ended with %v", err)
 	}
 }
 
 func TestDataWaitsForTheClientsDial(t *testing.T) {
 	r := newRig(t, Limits{})
-	stream, _ := r.rawFrontend(t)
+	c, _ := r.rawFrontend(t)
 	address := target(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("first")) })
 	start := time.Now() // the answer comes in a moment
-	testutil.NoError(t, stream.Send(dialRequest(1, "tcp", address)))
-	if p, err := stream.Recv(); err != nil || p.Type != client.PacketType_DIAL_RSP {
-		t.Fatalf("got %v, %v", p, err)
-	}
-	if p, err := stream.Recv(); err != nil || p.Type != client.PacketType_DATA {
-		t.Fatalf("got %v, %v", p, err)
-	}
+	c.send(dialRequest(1, "tcp", address))
+	c.want(client.PacketType_DIAL_RSP)
+	c.want(client.PacketType_DATA)
 	if took := time.Since(start); took < firstData/2 {
 		t.Errorf("data came %v after DIAL_RSP", took)
 	}
@@ -395,14 +365,14 @@ func TestDialIsCancelledWithItsStream(t *testing.T) {
 					return block(ctx, f)
 				})}})
 			r.dialer.Store(p)
-			stream, cancel := r.rawFrontend(t)
-			testutil.NoError(t, stream.Send(dialRequest(9, "tcp", "a:1")))
+			c, cancel := r.rawFrontend(t)
+			c.send(dialRequest(9, "tcp", "a:1"))
 			eventually(t, "the dial is at the agent", func() bool { return pending.Load() == 1 })
 			switch how {
 			case "DIAL_CLS":
-				_ = stream.Send(dialClose(9))
+				c.send(dialClose(9))
 			case "stream ends":
-				_ = stream.CloseSend()
+				_ = c.CloseSend()
 			default:
 				cancel()
 			}

@@ -96,13 +96,19 @@ func newRig(t testing.TB, limits Limits) *rig {
 	return r
 }
 
+// dialOptions lead to the rig.
+func (r *rig) dialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.lis.DialContext(ctx) }),
+	}
+}
+
 // connect is a gRPC connection to the rig. An old peer does not speak of
 // half-close.
-func (r *rig) connect(old bool, opts ...grpc.DialOption) *grpc.ClientConn {
+func (r *rig) connect(old bool) *grpc.ClientConn {
 	r.t.Helper()
-	opts = append(opts,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.lis.DialContext(ctx) }))
+	opts := r.dialOptions()
 	if old {
 		opts = append(opts, grpc.WithStreamInterceptor(hideDuplex))
 	}
@@ -116,6 +122,26 @@ func hideDuplex(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn,
 	md = md.Copy()
 	md.Delete(keyDuplex)
 	return streamer(metadata.NewOutgoingContext(ctx, md), desc, cc, method, opts...)
+}
+
+// rawPeer is a peer that the test plays by hand, with gRPC's own codec.
+type rawPeer struct {
+	grpc.ClientStream
+	t testing.TB
+}
+
+func (p *rawPeer) send(packet *client.Packet) {
+	p.t.Helper()
+	testutil.NoError(p.t, p.SendMsg(packet))
+}
+
+func (p *rawPeer) want(kind client.PacketType) *client.Packet {
+	p.t.Helper()
+	got := &client.Packet{}
+	if err := p.RecvMsg(got); err != nil || got.Type != kind {
+		p.t.Fatalf("want %v, got %v, %v", kind, got, err)
+	}
+	return got
 }
 
 // agent connects one of our agents, whose dials go to the real network.
@@ -141,6 +167,14 @@ func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		return nil, err
 	}
 	return tunnel.Wrap(c), nil
+}
+
+// gather is a destination that passes on all that comes, up to the end.
+func gather(to chan<- []byte) func(c *net.TCPConn) {
+	return func(c *net.TCPConn) {
+		all, _ := io.ReadAll(c)
+		to <- all
+	}
 }
 
 // target listens on loopback and serves every connection with handle.

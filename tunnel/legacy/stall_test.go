@@ -126,7 +126,7 @@ func TestManyStalledKeepToTheBudget(t *testing.T) {
 		conns = append(conns, a.accept(t.Context(), int64(i+1)))
 	}
 	go func() { // nobody reads what comes back
-		for a.stream.RecvMsg(&client.Packet{}) == nil {
+		for a.RecvMsg(&client.Packet{}) == nil {
 		}
 	}()
 	block := pattern(16 << 10)
@@ -135,12 +135,12 @@ func TestManyStalledKeepToTheBudget(t *testing.T) {
 		defer close(sent)
 		for range 50 { // 40 MB, five times what fits
 			for i := range conns {
-				if a.stream.SendMsg(dataPacket(int64(i+1), block)) != nil {
+				if a.SendMsg(dataPacket(int64(i+1), block)) != nil {
 					return
 				}
 			}
 		}
-		_ = a.stream.SendMsg(drain())
+		_ = a.SendMsg(drain())
 	}()
 	most := int64(0)
 	for drained := false; !drained; {
