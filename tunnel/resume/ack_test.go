@@ -12,15 +12,34 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// counted is a carrier that counts what is acknowledged by it.
-type counted struct {
+// overheard is a carrier that tells of what its end asks of it.
+type overheard struct {
 	*link.Stream
-	acks *atomic.Int64
+	acknowledges func(link.Ack) // nil: of that it does not
+	watches      func(link.Watcher)
 }
 
-func (c counted) Acknowledge(a link.Ack) {
-	c.acks.Add(1)
-	c.Stream.Acknowledge(a)
+// by makes one of what a dial has returned.
+func (o overheard) by(c tunnel.Conn, err error) (tunnel.Conn, error) {
+	if err != nil {
+		return nil, err
+	}
+	o.Stream = c.(*link.Stream)
+	return &o, nil
+}
+
+func (o *overheard) Acknowledge(a link.Ack) {
+	if o.acknowledges != nil {
+		o.acknowledges(a)
+	}
+	o.Stream.Acknowledge(a)
+}
+
+func (o *overheard) Watch(w link.Watcher) (link.Ack, bool) {
+	if o.watches != nil {
+		o.watches(w)
+	}
+	return o.Stream.Watch(w)
 }
 
 // download is a connection on r, whose opener counts what it acknowledges.
@@ -28,11 +47,7 @@ func (r *route) download() (c tunnel.Conn, dest *wireEnd, acks *atomic.Int64) {
 	r.t.Helper()
 	acks = new(atomic.Int64)
 	c, err := r.opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		st, err := r.world.Dial(ctx, f)
-		if err != nil {
-			return nil, err
-		}
-		return counted{st.(*link.Stream), acks}, nil
+		return overheard{acknowledges: func(link.Ack) { acks.Add(1) }}.by(r.world.Dial(ctx, f))
 	})).Dial(context.Background(), tunnel.NewFlow("tcp", "dest:1"))
 	if err != nil {
 		r.t.Fatal(err)

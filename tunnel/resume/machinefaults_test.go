@@ -1,7 +1,6 @@
 package resume
 
 import (
-	"container/heap"
 	"math/rand/v2"
 	"time"
 
@@ -72,7 +71,8 @@ func (w *world) start(attempt uint32) {
 // run handles events until there are none.
 func (w *world) run() {
 	for len(w.queue) > 0 && w.failed == nil {
-		e := heap.Pop(&w.queue).(event)
+		e := w.queue[0]
+		w.queue = w.queue[1:]
 		if w.now = e.at; w.now > 2*stillTime {
 			w.fail("it does not come to an end: opener %v, acceptor %v", w.ends[opener].m.State(), w.ends[acceptor].m.State())
 		}

@@ -2,7 +2,6 @@ package resume
 
 import (
 	"bytes"
-	"container/heap"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -25,8 +24,7 @@ import (
 type world struct {
 	rnd   *rand.Rand
 	now   time.Duration
-	queue events
-	seq   uint64
+	queue []event // in the order in which they happen
 	tally
 	failed error
 
@@ -47,29 +45,20 @@ var epochStart = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 func (w *world) time() time.Time { return epochStart.Add(w.now) }
 
 type event struct {
-	at  time.Duration
-	seq uint64
-	do  func()
+	at time.Duration
+	do func()
 }
 
-type events []event
-
-func (q events) Len() int { return len(q) }
-func (q events) Less(i, j int) bool {
-	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
-}
-func (q events) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *events) Push(x any)   { *q = append(*q, x.(event)) }
-func (q *events) Pop() any {
-	old := *q
-	e := old[len(old)-1]
-	*q = old[:len(old)-1]
-	return e
-}
-
+// after has do happen in a while, behind what is to happen by then.
 func (w *world) after(d time.Duration, do func()) {
-	w.seq++
-	heap.Push(&w.queue, event{w.now + d, w.seq, do})
+	at := w.now + d
+	place, _ := slices.BinarySearchFunc(w.queue, at, func(e event, at time.Duration) int {
+		if e.at <= at {
+			return -1
+		}
+		return 1
+	})
+	w.queue = slices.Insert(w.queue, place, event{at, do})
 }
 
 // upTo is a random time.

@@ -9,17 +9,6 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// watched is a carrier that shows who watches it.
-type watched struct {
-	*link.Stream
-	by chan link.Watcher
-}
-
-func (s watched) Watch(w link.Watcher) (link.Ack, bool) {
-	s.by <- w
-	return s.Stream.Watch(w)
-}
-
 // Who is asked to move goes on by the server that asks, for it has another lane,
 // and says what it moves for until it has; one that has lost its carrier goes on by
 // any.
@@ -38,11 +27,7 @@ func TestMoveAsksTheSameServerFirst(t *testing.T) {
 			refused = true
 			return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable}
 		}
-		c, err := w.Dial(ctx, f)
-		if err != nil {
-			return nil, err
-		}
-		return watched{c.(*link.Stream), by}, nil
+		return overheard{watches: func(w link.Watcher) { by <- w }}.by(w.Dial(ctx, f))
 	})).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
 	if err != nil {
 		t.Fatal(err)

@@ -189,17 +189,6 @@ func TestStruckDialIsRepeated(t *testing.T) {
 	}
 }
 
-// told is a carrier that shows what is acknowledged.
-type told struct {
-	*link.Stream
-	acks chan uint64
-}
-
-func (t told) Acknowledge(a link.Ack) {
-	t.Stream.Acknowledge(a)
-	t.acks <- a.Offset
-}
-
 // An opener lets the acceptor hear at once that it has the connection, where that
 // may have been there before.
 func TestRepeatedDialIsAcknowledged(t *testing.T) {
@@ -210,11 +199,7 @@ func TestRepeatedDialIsAcknowledged(t *testing.T) {
 		if f.Resume.Attempt == 0 {
 			return nil, struck
 		}
-		c, err := w.Dial(ctx, f)
-		if err != nil {
-			return nil, err
-		}
-		return told{c.(*link.Stream), acks}, nil
+		return overheard{acknowledges: func(a link.Ack) { acks <- a.Offset }}.by(w.Dial(ctx, f))
 	})).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
 	if err != nil {
 		t.Fatal(err)

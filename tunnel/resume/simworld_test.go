@@ -102,7 +102,7 @@ func (v *relayer) away() time.Duration {
 
 // keep has it linked to one of its sides until the simulation stops.
 func (v *relayer) keep(side int, rnd *rand.Rand) {
-	for v.s.goesOn() {
+	for !tunnel.Closed(v.s.stop) {
 		h := v.link(side)
 		v.set(side, h)
 		select {
@@ -122,15 +122,6 @@ func (v *relayer) keep(side int, rnd *rand.Rand) {
 		h.close()
 		v.s.sleep(upTo(rnd, 300*time.Millisecond))
 		v.s.sleep(v.away())
-	}
-}
-
-func (s *simulation) goesOn() bool {
-	select {
-	case <-s.stop:
-		return false
-	default:
-		return true
 	}
 }
 
@@ -209,6 +200,11 @@ func (s *simulation) made(f *tunnel.Flow, dest duplex) {
 
 // dialer is the opener's way out for one transfer: by any server.
 func (s *simulation) dialer(id int, rnd *rand.Rand) tunnel.Dialer {
+	watches := func(by link.Watcher) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.watched[id] = by
+	}
 	return s.ends[0].Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		if f.Resume.Again() {
 			s.mu.Lock()
@@ -222,9 +218,9 @@ func (s *simulation) dialer(id int, rnd *rand.Rand) tunnel.Dialer {
 				if near == nil {
 					continue
 				}
-				c, err := near.Dial(ctx, f)
+				c, err := overheard{watches: watches}.by(near.Dial(ctx, f))
 				if err == nil {
-					return watching{c.(*link.Stream), s, id}, nil
+					return c, nil
 				}
 				failed = err
 				if tunnel.LostInFlight(err) || !tunnel.FailureOf(err).Retryable() {
@@ -238,20 +234,6 @@ func (s *simulation) dialer(id int, rnd *rand.Rand) tunnel.Dialer {
 		}
 		return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable}
 	}))
-}
-
-// watching is a carrier that shows who watches it.
-type watching struct {
-	*link.Stream
-	s  *simulation
-	id int
-}
-
-func (w watching) Watch(by link.Watcher) (link.Ack, bool) {
-	w.s.mu.Lock()
-	w.s.watched[w.id] = by
-	w.s.mu.Unlock()
-	return w.Stream.Watch(by)
 }
 
 // again asks for a carrier that was asked for before, as a network does that brings a
