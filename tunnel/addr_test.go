@@ -10,16 +10,6 @@ import (
 	"konnectivity/tunnel"
 )
 
-func TestParseIP(t *testing.T) {
-	for _, host := range addresses {
-		got, ok := tunnel.ParseIP(host)
-		want, err := netip.ParseAddr(host)
-		if got != want || ok != (err == nil) {
-			t.Errorf("ParseIP(%q) = %v, %v; netip has %v, %v", host, got, ok, want, err)
-		}
-	}
-}
-
 // addresses and what looks like them.
 var addresses = []string{
 	"", ".", "1", "1.2.3", "1.2.3.4", "1.2.3.4.", "01.2.3.4", "256.1.1.1", "1.2.3.4.5", "1.2.3.4%eth0",
