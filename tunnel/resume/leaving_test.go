@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -116,23 +117,17 @@ type lying struct {
 func (l *lying) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{Offset: 1000}, true }
 func (l *lying) Reset(why error) error               { l.why = why; return nil }
 
-// A lie ends the connection, too, that comes before it is heard.
+// A lie ends the connection, too, that comes before it is heard: at an acceptor; at an opener
+// whose dial was repeated, and at an end that has taken all, which both have something to
+// acknowledge at once, and nobody any more to tell.
 func TestEarlyLieEndsIt(t *testing.T) {
-	e := newEnds(t)
-	near, far := &lying{}, &lying{}
-	flow := &tunnel.Flow{Resume: &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute}}
-	_, err := e.answer(flow, &dial{}, far, nil, func(tunnel.Conn, error) (tunnel.Conn, error) { return near, nil })
-	if err != nil || e.Len() != 0 || tunnel.CodeOf(near.why) != tunnel.CodeProtocol {
-		t.Errorf("%d connections, reset with %v (%v)", e.Len(), near.why, err)
-	}
-}
-
-// So it does at an opener whose dial was repeated, and at an end that has taken all:
-// both have something to acknowledge at once, and nobody any more to tell.
-func TestEarlyLieEndsWhatHasSomethingToAcknowledge(t *testing.T) {
-	repeated, done := &lying{}, &lying{}
+	accepted, repeated, done := &lying{}, &lying{}, &lying{}
 	e, c := newEnd(t, nil)
-	asked := &tunnel.Resume{Token: [16]byte{2}, Window: time.Minute, Attempt: 1, Granted: tunnel.Grant{Window: time.Minute}}
+	flow := &tunnel.Flow{Resume: &tunnel.Resume{Token: [16]byte{2}, Window: time.Minute}}
+	_, err := e.answer(flow, &dial{}, &lying{}, nil, func(tunnel.Conn, error) (tunnel.Conn, error) { return accepted, nil })
+	testutil.NoError(t, err)
+
+	asked := &tunnel.Resume{Token: [16]byte{3}, Window: time.Minute, Attempt: 1, Granted: tunnel.Grant{Window: time.Minute}}
 	e.adopt(repeated, tunnel.NewFlow("tcp", "dest:1"), asked, nil)
 
 	c.mu.Lock()
@@ -142,7 +137,7 @@ func TestEarlyLieEndsWhatHasSomethingToAcknowledge(t *testing.T) {
 	c.attach(done, tunnel.NewFlow("tcp", "dest:1"))
 	c.do(a)
 	c.mu.Unlock()
-	for what, l := range map[string]*lying{"a repeated dial": repeated, "an end that has taken all": done} {
+	for what, l := range map[string]*lying{"an acceptor's": accepted, "a repeated dial's": repeated, "one that has taken all": done} {
 		if tunnel.CodeOf(l.why) != tunnel.CodeProtocol {
 			t.Errorf("%s is reset with %v", what, l.why)
 		}
