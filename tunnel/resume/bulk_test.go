@@ -2,7 +2,6 @@ package resume_test
 
 import (
 	"context"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -18,8 +17,7 @@ import (
 func TestBulkLeavesMemoryToOthers(t *testing.T) {
 	w := newWorld(t, 1, 30*time.Second)
 	w.opener = resume.New(resume.Options{Window: 30 * time.Second, Budget: link.NewBudget(4 << 20)})
-	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	w.dest = l.Addr().String()
+	l := w.listen(t)
 	var work sync.WaitGroup
 	work.Go(func() {
 		for {

@@ -65,29 +65,34 @@ func TestCloseLetsGoOfWhoWaits(t *testing.T) {
 	for i := range 8 {
 		acceptor, away, writes := i&1 != 0, i&2 != 0, i&4 != 0
 		t.Run(fmt.Sprintf("acceptor: %v, away: %v, writes: %v", acceptor, away, writes), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { closeBesideOne(t, acceptor, away, writes) })
+			apart(t, func(t *testing.T, w *world, c, peer tunnel.Conn) {
+				if acceptor {
+					c, peer = peer, c
+				}
+				if away {
+					w.servers[0].cut(toOpener)
+					synctest.Wait()
+				}
+				wait := c.Read
+				if writes {
+					wait = c.Write
+				}
+				closeBeside(t, c, wait)
+				if !away {
+					if n, err := peer.Write(make([]byte, 1<<20)); err != nil {
+						t.Errorf("the peer sends %d bytes: %v", n, err)
+					}
+				}
+				_ = peer.Reset(nil)
+				_ = c.Reset(nil)
+			})
 		})
 	}
 }
 
-// closeBesideOne closes an end while one reads from it or writes to it.
-func closeBesideOne(t *testing.T, acceptor, away, writes bool) {
-	accepted := make(grab, 1)
-	w := &world{t: t, serve: accepted, wire: net.Pipe}
-	w.begin(1, time.Minute)
-	c := testutil.Must(w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")))(t)
-	peer := <-accepted
-	if acceptor {
-		c, peer = peer, c
-	}
-	if away {
-		w.servers[0].cut(toOpener)
-		synctest.Wait()
-	}
-	wait := c.Read
-	if writes {
-		wait = c.Write
-	}
+// closeBeside closes an end while one waits to read from it or to write to it.
+func closeBeside(t *testing.T, c tunnel.Conn, wait func([]byte) (int, error)) {
+	t.Helper()
 	let := make(chan error, 1)
 	go func() {
 		_, err := wait(make([]byte, 1<<20))
@@ -104,11 +109,4 @@ func closeBesideOne(t *testing.T, acceptor, away, writes bool) {
 	default:
 		t.Error("who waits is not let go")
 	}
-	if !away {
-		if n, err := peer.Write(make([]byte, 1<<20)); err != nil {
-			t.Errorf("the peer sends %d bytes: %v", n, err)
-		}
-	}
-	_ = peer.Reset(nil)
-	_ = c.Reset(nil)
 }

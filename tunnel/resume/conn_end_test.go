@@ -17,9 +17,7 @@ import (
 // dialed is a connection through w and its destination's end.
 func (w *world) dialed(t *testing.T, ctx context.Context, client *tunnel.Client) (tunnel.Conn, net.Conn) {
 	t.Helper()
-	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer l.Close()
-	w.dest = l.Addr().String()
+	l := w.listen(t)
 	f := tunnel.NewFlow("tcp", "dest:1")
 	f.Client = client
 	c := testutil.Must(w.opener.Dialer(w).Dial(ctx, f))(t)

@@ -18,6 +18,7 @@ import (
 // with its destination's end.
 type hostile struct {
 	w     *world
+	l     net.Listener // where the agent dials
 	token [16]byte
 	first *link.Stream
 	far   net.Conn
@@ -29,23 +30,18 @@ func newHostile(t *testing.T) *hostile {
 
 func newHostileIn(t *testing.T, w *world) *hostile {
 	w.begin(1, time.Hour)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	w.dest = l.Addr().String()
-	h := &hostile{w: w, token: [16]byte{1, 2, 3}}
-	st, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour}, "dest:1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.first = st
-	if h.far, err = l.Accept(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { h.far.Close() })
+	h := &hostile{w: w, l: w.listen(t), token: [16]byte{1, 2, 3}}
+	h.begin(t)
 	return h
+}
+
+// begin makes the connection.
+func (h *hostile) begin(t *testing.T) {
+	t.Helper()
+	h.first = testutil.Must(h.open(&tunnel.Resume{Token: h.token, Window: time.Hour}, "dest:1"))(t)
+	far := testutil.Must(h.l.Accept())(t)
+	t.Cleanup(func() { far.Close() })
+	h.far = far
 }
 
 func (h *hostile) open(r *tunnel.Resume, address string) (*link.Stream, error) {
@@ -181,25 +177,17 @@ func TestResumingAPlainConnectionEndsIt(t *testing.T) {
 // Who goes on with one makes room.
 func TestConnectionsThatAreLeftAreBounded(t *testing.T) {
 	const alone = 3
-	h := &hostile{w: &world{t: t, atMost: alone}}
-	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer l.Close()
-	h.w.dest = l.Addr().String()
-	h.w.begin(1, time.Hour)
+	w := &world{t: t, atMost: alone}
+	w.begin(1, time.Hour)
+	h := &hostile{w: w, l: w.listen(t)}
 	var fars []net.Conn
 	leave := func(i int) {
 		t.Helper()
-		st, err := h.open(&tunnel.Resume{Token: [16]byte{byte(i), 1}, Window: time.Hour}, "dest:1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if h.far, err = l.Accept(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { h.far.Close() })
+		h.token = [16]byte{byte(i), 1}
+		h.begin(t)
 		fars = append(fars, h.far)
-		h.passes(t, st)
-		_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeLost})
+		h.passes(t, h.first)
+		_ = h.first.Reset(&tunnel.ResetError{Code: tunnel.CodeLost})
 	}
 	stats := h.w.agent.Stats
 	for i := range alone {
@@ -209,11 +197,9 @@ func TestConnectionsThatAreLeftAreBounded(t *testing.T) {
 	for i := range 2 {
 		leave(alone + i)
 		eventually(t, func() bool { return stats().GivenUp["memory"] == int64(i+1) && h.w.agent.Len() == alone })
-		readsReset(t, fars[i]) // the one that has waited longest
+		readsReset(t, fars[i]) // it has waited for the longest time
 	}
-	if _, err := h.open(&tunnel.Resume{Token: [16]byte{alone + 1, 1}, Window: time.Hour, Epoch: 1, Taken: 0}, "dest:1"); err != nil {
-		t.Fatalf("one that has just lost its carrier: %v", err)
-	}
+	testutil.Must(h.resume(1))(t) // the one that has just lost its carrier
 	leave(10)
 	eventually(t, func() bool { return stats().Detached == alone && h.w.agent.Len() == alone+1 })
 }

@@ -119,7 +119,7 @@ func (l *lying) Reset(why error) error               { l.why = why; return nil }
 
 // A lie ends the connection, too, that comes before it is heard: at an acceptor; at an opener
 // whose dial was repeated, and at an end that has taken all, which both have something to
-// acknowledge at once, and nobody any more to tell.
+// acknowledge at once, and no peer left.
 func TestEarlyLieEndsIt(t *testing.T) {
 	accepted, repeated, done := &lying{}, &lying{}, &lying{}
 	e, c := newEnd(t, nil)

@@ -49,7 +49,7 @@ type event struct {
 	do func()
 }
 
-// after has do happen in a while, behind what is to happen by then.
+// after schedules do, behind what is scheduled for the same time already.
 func (w *world) after(d time.Duration, do func()) {
 	at := w.now + d
 	place, _ := slices.BinarySearchFunc(w.queue, at, func(e event, at time.Duration) int {

@@ -34,9 +34,7 @@ func TestStruckDialFindsItsConnection(t *testing.T) {
 		w.servers[0].linkNear()
 		return nil, struck
 	})
-	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer l.Close()
-	w.dest = l.Addr().String()
+	l := w.listen(t)
 	c := testutil.Must(w.opener.Dialer(lossy).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")))(t)
 	defer c.Close()
 	far := testutil.Must(l.Accept())(t)

@@ -173,6 +173,14 @@ func (s *server) set(near bool, to hop) (before hop) {
 	return before
 }
 
+// listen has the agent dial a listener of the test's.
+func (w *world) listen(t testing.TB) net.Listener {
+	t.Helper()
+	l := testutil.Listen(t)
+	w.dest = l.Addr().String()
+	return l
+}
+
 func (w *world) dialDest(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	if w.deaf {
 		c, _ := net.Pipe()
