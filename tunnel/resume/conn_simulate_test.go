@@ -83,12 +83,13 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 		s.ends[who].OnResume(func(time.Duration) { s.pauses[who].Add(1) })
 	}
 	s.direct = s.rnd.IntN(2) == 0
+	w := &world{t: t, opener: s.ends[0], agent: s.ends[1], serve: s.serve(), wire: wires}
 	for range 1 + s.rnd.IntN(3) {
-		v := &relayer{s: s}
+		v := &relayer{server: &server{w: w}, s: s}
 		s.servers = append(s.servers, v)
-		for side := range v.hops {
+		for _, near := range []bool{toOpener, toAgent} {
 			rnd := s.another()
-			s.wg.Go(func() { v.keep(side, rnd) })
+			s.wg.Go(func() { v.keep(near, rnd) })
 		}
 	}
 	return s
@@ -151,8 +152,8 @@ func (s *simulation) nothingIsLeft() {
 // streams is how many the servers have.
 func (s *simulation) streams() (n int) {
 	for _, v := range s.servers {
-		for side := range v.hops {
-			if h := v.get(side); h.b != nil {
+		for _, near := range []bool{toOpener, toAgent} {
+			if h := v.get(near); h.b != nil {
 				n += h.b.Streams()
 			}
 		}
@@ -175,8 +176,8 @@ func (s *simulation) doom() {
 
 // fault makes something happen.
 func (s *simulation) fault() {
-	v, side := s.servers[s.rnd.IntN(len(s.servers))], s.rnd.IntN(2)
-	h := v.get(side)
+	v, near := s.servers[s.rnd.IntN(len(s.servers))], s.rnd.IntN(2) == 0
+	h := v.get(near)
 	if h.wire == nil {
 		return
 	}
@@ -195,7 +196,7 @@ func (s *simulation) fault() {
 		h.wire.hold(0, true)
 		h.wire.hold(1, true)
 	case n < 82: // the server is to leave
-		if near := v.get(0); near.a != nil {
+		if near := v.get(toOpener); near.a != nil {
 			s.ends[0].Move(near.a)
 		}
 	case n < 88:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,11 +23,7 @@ type route struct {
 // onRoute runs f with a route whose ends wait for so long for a carrier.
 func onRoute(t *testing.T, window time.Duration, f func(t *testing.T, r *route)) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &route{world: &world{t: t}, dests: make(chan *wireEnd, 10)}
-		r.wire = func() (net.Conn, net.Conn) {
-			a, b := newWire()
-			return a, b
-		}
+		r := &route{world: &world{t: t, wire: wires}, dests: make(chan *wireEnd, 10)}
 		r.serve = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(r.dialDest)}
 		r.begin(1, window)
 		r.server = r.servers[0]

@@ -16,7 +16,6 @@ import (
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
-	"konnectivity/tunnel/splice"
 )
 
 // simMemory is each end's budget: no run needs it all.
@@ -63,22 +62,9 @@ func (s *simulation) another() *rand.Rand { return rand.New(rand.NewPCG(s.rnd.Ui
 
 // relayer is a server, whose links come back.
 type relayer struct {
+	*server
 	s    *simulation
-	mu   sync.Mutex
-	hops [2]hop    // to opener and agent; zero: none
-	back time.Time // when it is there again
-}
-
-func (v *relayer) get(side int) hop {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.hops[side]
-}
-
-func (v *relayer) set(side int, h hop) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.hops[side] = h
+	back time.Time // when it is there again; the server's lock guards it
 }
 
 // die takes both links, and is back after a while.
@@ -86,7 +72,7 @@ func (v *relayer) die(length time.Duration) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.back = time.Now().Add(length)
-	for _, h := range v.hops {
+	for _, h := range []hop{v.near, v.far} {
 		if h.wire != nil {
 			h.wire.cut()
 		}
@@ -101,10 +87,14 @@ func (v *relayer) away() time.Duration {
 }
 
 // keep has it linked to one of its sides until the simulation stops.
-func (v *relayer) keep(side int, rnd *rand.Rand) {
+func (v *relayer) keep(near bool, rnd *rand.Rand) {
 	for !tunnel.Closed(v.s.stop) {
-		h := v.link(side)
-		v.set(side, h)
+		if near {
+			v.linkNear()
+		} else {
+			v.linkFar()
+		}
+		h := v.get(near)
 		select {
 		case <-h.a.Done():
 		case <-h.b.Done():
@@ -118,8 +108,7 @@ func (v *relayer) keep(side int, rnd *rand.Rand) {
 				}
 			}
 		}
-		v.set(side, hop{})
-		h.close()
+		v.set(near, hop{}).close()
 		v.s.sleep(upTo(rnd, 300*time.Millisecond))
 		v.s.sleep(v.away())
 	}
@@ -130,20 +119,6 @@ func (s *simulation) sleep(d time.Duration) {
 	case <-time.After(d):
 	case <-s.stop:
 	}
-}
-
-// link makes one to the opener or the agent.
-func (v *relayer) link(side int) hop {
-	a, b := newWire()
-	if side == 0 {
-		return newHop(v.s.t, a, b, nil, splice.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(v.dial)}))
-	}
-	return newHop(v.s.t, a, b, v.s.ends[1].Forwarder(v.s.serve()), nil)
-}
-
-// dial is a server's way to the agent.
-func (v *relayer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	return dialAgent(ctx, v.get(1).b, f)
 }
 
 // serve is what the agent does for an opener.
@@ -214,7 +189,7 @@ func (s *simulation) dialer(id int, rnd *rand.Rand) tunnel.Dialer {
 		for ctx.Err() == nil {
 			var failed error
 			for _, i := range rnd.Perm(len(s.servers)) {
-				near := s.servers[i].get(0).a
+				near := s.servers[i].get(toOpener).a
 				if near == nil {
 					continue
 				}
@@ -239,7 +214,7 @@ func (s *simulation) dialer(id int, rnd *rand.Rand) tunnel.Dialer {
 // again asks for a carrier that was asked for before, as a network does that brings a
 // request twice.
 func (s *simulation) again(v *relayer) {
-	near, id := v.get(0).a, s.rnd.IntN(4)
+	near, id := v.get(toOpener).a, s.rnd.IntN(4)
 	s.mu.Lock()
 	a, some := s.asked[id]
 	s.mu.Unlock()
