@@ -147,21 +147,16 @@ func readFinal(br *bufio.Reader) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		if res.StatusCode >= 200 {
-			return res, checkStatus(res.StatusCode)
-		}
-		if res.StatusCode == http.StatusSwitchingProtocols {
+		switch {
+		case res.StatusCode > 599:
+			return nil, fmt.Errorf("%w: status %d", ErrMalformed, res.StatusCode)
+		case res.StatusCode >= 200:
+			return res, nil
+		case res.StatusCode == http.StatusSwitchingProtocols:
 			return nil, fmt.Errorf("%w: it switches protocols", ErrMalformed)
 		}
 	}
 	return nil, fmt.Errorf("%w: too many interim responses", ErrMalformed)
-}
-
-func checkStatus(status int) error {
-	if status > 599 {
-		return fmt.Errorf("%w: status %d", ErrMalformed, status)
-	}
-	return nil
 }
 
 // readError distinguishes a connection that failed from an answer that makes no

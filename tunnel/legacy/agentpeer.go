@@ -36,10 +36,9 @@ type AgentPeer struct {
 	over, goesAway, close context.CancelFunc
 
 	mu      sync.Mutex
-	pending map[int64]*pendingDial
+	pending map[int64]*pendingDial // nil: the stream has ended
 	random  int64
 	rtt     time.Duration
-	ended   bool
 	err     error
 }
 
@@ -182,7 +181,7 @@ func (p *AgentPeer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 func (p *AgentPeer) startDial(f *tunnel.Flow) (int64, *pendingDial, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ended {
+	if p.pending == nil {
 		return 0, nil, agentLost(f.Address)
 	}
 	if len(p.pending)+p.mux.count() >= p.mux.limits.maxConns {
@@ -245,7 +244,7 @@ func (p *AgentPeer) finish(err error) {
 	}
 	p.mu.Lock()
 	pending := p.pending
-	p.pending, p.ended = map[int64]*pendingDial{}, true
+	p.pending = nil
 	if !orderly(err) {
 		p.err = err
 	}
