@@ -14,70 +14,6 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// shears cut one connection, once, as soon as one side has written so many bytes.
-type shears struct {
-	mu      sync.Mutex
-	made    int // connections
-	conn    int // the one to be cut
-	side    int
-	left    int // bytes until then
-	on, cut bool
-}
-
-// pipe is two ends that are cut together.
-func (s *shears) pipe() (net.Conn, net.Conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	a, b := net.Pipe()
-	s.made++
-	return &blade{a, b, s, s.made - 1, 0}, &blade{b, a, s, s.made - 1, 1}
-}
-
-// set has the side's next write at which the count is reached be the last.
-func (s *shears) set(conn, side, at int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.conn, s.side, s.left, s.on = conn, side, at, true
-}
-
-// let says how many of n bytes get through.
-func (s *shears) let(conn, side, n int) (through int, cut bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.on || s.cut || s.conn != conn || s.side != side {
-		return n, false
-	}
-	through = min(n, s.left)
-	s.left -= through
-	s.cut = through < n
-	return through, s.cut
-}
-
-func (s *shears) struck() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cut
-}
-
-// blade is one end.
-type blade struct {
-	net.Conn
-	other      net.Conn
-	s          *shears
-	conn, side int
-}
-
-func (b *blade) Write(p []byte) (int, error) {
-	through, cut := b.s.let(b.conn, b.side, len(p))
-	if !cut {
-		return b.Conn.Write(p)
-	}
-	n, _ := b.Conn.Write(p[:through])
-	_ = b.Conn.Close()
-	_ = b.other.Close()
-	return n, net.ErrClosed
-}
-
 // A dial, and the first byte behind it, outlive a link that is cut at any byte of
 // them, on either leg and in either direction, if there is another soon: the dial
 // does not fail, and of all its attempts one connection is left.
@@ -86,11 +22,11 @@ func TestDialsOutliveCutsAtEveryByte(t *testing.T) {
 	if testing.Short() {
 		step = 10
 	}
-	for conn, leg := range []string{"opener's", "agent's"} {
-		for side, from := range []string{"end", "server"} {
+	for which, leg := range map[bool]string{toOpener: "opener's", toAgent: "agent's"} {
+		for to, from := range []string{"server", "end"} {
 			at := 0
 			for cut := true; cut; at += step {
-				synctest.Test(t, func(t *testing.T) { cut = cutDial(t, conn, side, at) })
+				synctest.Test(t, func(t *testing.T) { cut = cutDial(t, which, to, at) })
 				if t.Failed() {
 					t.Fatalf("the %s link was cut at byte %d from the %s", leg, at, from)
 				}
@@ -100,10 +36,11 @@ func TestDialsOutliveCutsAtEveryByte(t *testing.T) {
 	}
 }
 
-func cutDial(t *testing.T, conn, side, at int) (cut bool) {
-	var s shears
+// cutDial has one of the links tear behind so many bytes to one of its ends, and reports whether
+// there were so many.
+func cutDial(t *testing.T, which bool, to, at int) (cut bool) {
 	var dests atomic.Int32
-	w := &world{t: t, wire: s.pipe}
+	w := &world{t: t, wire: wires}
 	w.serve = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		near, far := net.Pipe()
 		dests.Add(1)
@@ -124,7 +61,8 @@ func cutDial(t *testing.T, conn, side, at int) (cut bool) {
 	relinking.Go(func() { relinks(ctx, near, func() { only.cut(toOpener); only.linkNear() }) })
 	relinking.Go(func() { relinks(ctx, far, func() { only.cut(toAgent); only.linkFar() }) })
 	synctest.Wait()
-	s.set(conn, side, at)
+	torn := only.get(which).wire
+	torn.tear(to, at)
 
 	c, err := w.opener.Dialer(tunnel.DialerFunc(only.dialNear)).Dial(ctx, tunnel.NewFlow("tcp", "dest:1"))
 	if err != nil {
@@ -142,7 +80,7 @@ func cutDial(t *testing.T, conn, side, at int) (cut bool) {
 	if n, far := w.agent.Len(), dests.Load(); n != 1 || far != 1 {
 		t.Errorf("%d connections at the agent, %d at the destination", n, far)
 	}
-	cut = s.struck()
+	cut = torn.tore()
 	_ = c.Close()
 	time.Sleep(time.Second)
 	if n, far := w.agent.Len(), dests.Load(); n != 0 || far != 0 {

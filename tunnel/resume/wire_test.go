@@ -27,7 +27,7 @@ type way struct {
 	held bool // what is written does not arrive
 	fin  bool // nothing more will be written
 	shut bool // nobody reads any more
-	left int  // bytes until the wire tears behind them; 0: it does not
+	left int  // bytes until the wire tears behind them; negative: it does not
 }
 
 // wireEnd is one end; it reads the way of its number, and writes the other.
@@ -38,7 +38,7 @@ type wireEnd struct {
 }
 
 func newWire() (a, b *wireEnd) {
-	w := &wire{}
+	w := &wire{way: [2]way{{left: -1}, {left: -1}}}
 	w.cond.L = &w.mu
 	return &wireEnd{wire: w, who: 0}, &wireEnd{wire: w, who: 1}
 }
@@ -59,6 +59,13 @@ func (w *wire) tear(who, behind int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.way[who].left = behind
+}
+
+// tore reports whether it is torn.
+func (w *wire) tore() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.torn
 }
 
 // cut ends it; what is under way is lost.
@@ -107,7 +114,7 @@ func (e *wireEnd) Write(p []byte) (n int, err error) {
 			return n, os.ErrDeadlineExceeded
 		case len(out.buf) < wireRoom:
 			m := min(len(p)-n, wireRoom-len(out.buf))
-			if out.left > 0 {
+			if out.left >= 0 {
 				m = min(m, out.left)
 				out.left -= m
 				e.torn = out.left == 0
