@@ -104,38 +104,25 @@ func (d *Dialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 }
 
 func (d *Dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	network, address := f.Network, f.Address
-	family, ok := families[network]
+	family, ok := families[f.Network]
 	if !ok {
 		return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Reason: "unknown network; only tcp is served"}
-	}
-	host, port, err := tunnel.SplitAddress(address)
-	if err != nil {
-		return nil, err
 	}
 	hold, err := d.holdTo(f, false)
 	if err != nil {
 		return nil, err
 	}
-	if err := hold.host(host, port); err != nil {
-		return nil, err
+	if hold.proxy != nil {
+		return dialProxy(ctx, hold.proxy, tunnel.JoinAddress(hold.host, hold.port), net.Dialer{ControlContext: d.spare.control})
 	}
-	if proxy, err := d.proxyFor(host, port); err != nil {
-		return nil, err
-	} else if proxy != nil {
-		if err := hold.unresolved(host, port); err != nil {
-			return nil, err
-		}
-		return dialProxy(ctx, proxy, tunnel.JoinAddress(host, port), net.Dialer{ControlContext: d.spare.control})
-	}
-	addrs, err := d.resolve(ctx, hold, family, host, port)
+	addrs, err := d.resolve(ctx, hold, family)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := d.race(ctx, hold, network, host, addrs)
+	conn, err := d.race(ctx, hold, addrs)
 	if err == nil && hold.decided != nil {
 		if at, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-			f.Rule = hold.file.AllowedBy(host, port, at.AddrPort().Addr())
+			f.Rule = hold.file.AllowedBy(hold.host, hold.port, at.AddrPort().Addr())
 		}
 	}
 	return conn, err
@@ -172,23 +159,11 @@ func (d *Dialer) Adopt(f *tunnel.Flow, connected net.Addr) error {
 }
 
 func (d *Dialer) allow(f *tunnel.Flow, open bool, connected net.Addr) error {
-	host, port, err := tunnel.SplitAddress(f.Address)
-	if err != nil {
-		return err
-	}
 	hold, err := d.holdTo(f, open)
-	if err != nil {
+	if err != nil || hold.proxy != nil { // which is what it is connected to
 		return err
 	}
-	if err := hold.host(host, port); err != nil {
-		return err
-	}
-	if proxy, err := d.proxyFor(host, port); err != nil {
-		return err
-	} else if proxy != nil { // which is what it is connected to
-		return hold.unresolved(host, port)
-	}
-	return hold.connected(host, connected.String())
+	return hold.connected(connected.String())
 }
 
 // families says which addresses a network wants of the resolver.

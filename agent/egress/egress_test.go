@@ -279,7 +279,7 @@ func TestPolicyAtTheSocket(t *testing.T) {
 	testutil.NoError(t, err)
 	d := New(Options{Policy: rules})
 	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port))
-	_, err = d.race(context.Background(), held{flags: rules}, "tcp", "rebind.example", []netip.AddrPort{to})
+	_, err = d.race(context.Background(), held{flow: tunnel.NewFlow("tcp", "rebind.example:80"), host: "rebind.example", flags: rules}, []netip.AddrPort{to})
 	var typed *tunnel.DialError
 	if !errors.As(err, &typed) || typed.Failure != tunnel.FailDenied {
 		t.Fatalf("got %v", err)
@@ -315,7 +315,7 @@ func TestManyAddressesAreCapped(t *testing.T) {
 		all = append(all, fmt.Sprintf("127.0.1.%d", i+1))
 	}
 	d := New(Options{resolver: names{"huge.example": all}})
-	addrs, err := d.resolve(context.Background(), held{}, "ip", "huge.example", 80)
+	addrs, err := d.resolve(context.Background(), held{host: "huge.example", port: 80}, "ip")
 	if err != nil || len(addrs) != maxAddresses {
 		t.Errorf("%d addresses, %v", len(addrs), err)
 	}

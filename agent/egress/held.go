@@ -2,6 +2,7 @@ package egress
 
 import (
 	"net/netip"
+	"net/url"
 	"sync"
 
 	"konnectivity/internal/policy"
@@ -12,15 +13,22 @@ import (
 // server tells of its own. Each must allow it.
 type held struct {
 	flow    *tunnel.Flow
+	host    string
+	port    uint16
+	proxy   *url.URL // by which the host is reached; nil: directly
 	flags   *policy.Policy
 	file    *policy.Policy
 	decided func(error) error // counts what file denies, and lets it pass where the file only reports; nil: there is no file
 	told    *policy.Policy    // nil: nothing
 }
 
-// holdTo returns what f is held to: a dial, or a connection that is open.
+// holdTo returns what f is held to: a dial, or a connection that is open. It returns an error if
+// the host is denied.
 func (d *Dialer) holdTo(f *tunnel.Flow, open bool) (h held, err error) {
 	h.flow, h.flags = f, d.opts.Policy
+	if h.host, h.port, err = tunnel.SplitAddress(f.Address); err != nil {
+		return h, err
+	}
 	if d.opts.File != nil {
 		h.file, h.decided = d.opts.File.Agent(f, open)
 	}
@@ -29,7 +37,14 @@ func (d *Dialer) holdTo(f *tunnel.Flow, open bool) (h held, err error) {
 			return h, &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "destination not allowed by policy", Err: err}
 		}
 	}
-	return h, nil
+	// The host is judged before it is resolved.
+	if err := h.all(func(p *policy.Policy) error { return p.AllowHost(h.host, h.port) }); err != nil {
+		return h, err
+	}
+	if h.proxy, err = d.proxyFor(h.host, h.port); err == nil && h.proxy != nil {
+		err = h.unresolved()
+	}
+	return h, err
 }
 
 // all asks each policy.
@@ -50,21 +65,16 @@ func (h *held) all(ask func(*policy.Policy) error) error {
 	return ask(h.told)
 }
 
-// host judges a host before it is resolved.
-func (h *held) host(host string, port uint16) error {
-	return h.all(func(p *policy.Policy) error { return p.AllowHost(host, port) })
-}
-
 // unresolved judges a host that a proxy resolves, so that its address is not seen here.
-func (h *held) unresolved(host string, port uint16) error {
+func (h *held) unresolved() error {
 	if h.told != nil {
 		return h.flow.Unjudged()
 	}
 	return h.all(func(p *policy.Policy) error {
 		if p != h.file {
-			return p.AllowUnresolved(host, port)
+			return p.AllowUnresolved(h.host, h.port)
 		}
-		rules, err := p.AskUnresolved(host, port)
+		rules, err := p.AskUnresolved(h.host, h.port)
 		if err == nil && rules != "" {
 			err = h.flow.Unjudged()
 		}
@@ -72,18 +82,22 @@ func (h *held) unresolved(host string, port uint16) error {
 	})
 }
 
-// resolved judges an address that host has; host is "" where an address was asked for.
-func (h *held) resolved(host string, to netip.AddrPort) error {
-	return h.all(func(p *policy.Policy) error { return p.AllowResolved(host, to) })
+// resolved judges an address that the host has, or is.
+func (h *held) resolved(to netip.AddrPort) error {
+	name := h.host
+	if _, err := netip.ParseAddr(name); err == nil {
+		name = "" // rules for names say nothing about an address
+	}
+	return h.all(func(p *policy.Policy) error { return p.AllowResolved(name, to) })
 }
 
-// connected judges the address, ip:port, that host has led to.
-func (h *held) connected(host, address string) error {
+// connected judges the address, ip:port, that the host has led to.
+func (h *held) connected(address string) error {
 	final, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "destination not allowed by policy", Err: err}
 	}
-	return h.resolved(named(host), final)
+	return h.resolved(final)
 }
 
 // maxTold bounds the rules that are kept in a searchable form: those of so many kinds of

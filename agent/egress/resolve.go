@@ -17,23 +17,23 @@ const maxAddresses = 16
 
 // resolve returns the addresses to try, in order, without those the policy
 // denies. Where it denies all, its error is returned.
-func (d *Dialer) resolve(ctx context.Context, hold held, family, host string, port uint16) ([]netip.AddrPort, error) {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		to := netip.AddrPortFrom(addr.Unmap(), port)
+func (d *Dialer) resolve(ctx context.Context, hold held, family string) ([]netip.AddrPort, error) {
+	if addr, err := netip.ParseAddr(hold.host); err == nil {
+		to := netip.AddrPortFrom(addr.Unmap(), hold.port)
 		if family == "ip4" && !to.Addr().Is4() || family == "ip6" && to.Addr().Is4() {
 			return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Reason: "the address is of the other IP version"}
 		}
-		return []netip.AddrPort{to}, hold.resolved("", to)
+		return []netip.AddrPort{to}, hold.resolved(to)
 	}
-	found, err := d.lookup(ctx, family, host)
+	found, err := d.lookup(ctx, family, hold.host)
 	if err != nil {
 		return nil, err
 	}
 	var addrs []netip.AddrPort
 	var denied error
 	for _, addr := range race.Alternate(found) {
-		to := netip.AddrPortFrom(addr, port)
-		if err := hold.resolved(host, to); err != nil {
+		to := netip.AddrPortFrom(addr, hold.port)
+		if err := hold.resolved(to); err != nil {
 			denied = err
 			continue
 		}
