@@ -103,9 +103,7 @@ func (p *Plan) among(m *Peer) (chosen, others bool) {
 			continue
 		}
 		chosen = true
-		for _, other := range p.peers {
-			others = others || other != m && t.has(other)
-		}
+		others = others || p.any(func(other *Peer) bool { return other != m && t.has(other) })
 	}
 	return chosen, others
 }

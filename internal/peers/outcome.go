@@ -111,15 +111,7 @@ func (p *Plan) Lost(m *Peer, now time.Time) (succeeded bool) {
 
 // waitedFor reports whether servers that are about to go wait until there is another.
 func (p *Plan) waitedFor() bool {
-	if !p.policy.DrainSoon || p.Active() > 0 {
-		return false
-	}
-	for _, m := range p.peers {
-		if m.leaving {
-			return true
-		}
-	}
-	return false
+	return p.policy.DrainSoon && p.Active() == 0 && p.any(func(m *Peer) bool { return m.leaving })
 }
 
 // redial lets m's address be dialed again soon.

@@ -114,16 +114,19 @@ func (p *Plan) List(addresses []string, all bool) {
 	p.places = slices.DeleteFunc(p.places, func(t *place) bool { return !t.listed && t.dialing == 0 && !p.home(t) })
 }
 
-// home says that a session is at t, so that t is to be known again when its
-// address comes back.
-func (p *Plan) home(t *place) bool {
+// any says that one of the servers connected is so.
+func (p *Plan) any(is func(*Peer) bool) bool {
 	for _, m := range p.peers {
-		if m.at == t {
+		if is(m) {
 			return true
 		}
 	}
 	return false
 }
+
+// home says that a session is at t, so that t is to be known again when its
+// address comes back.
+func (p *Plan) home(t *place) bool { return p.any(func(m *Peer) bool { return m.at == t }) }
 
 // place finds or makes the record of an address.
 func (p *Plan) place(address string) *place {
@@ -251,22 +254,11 @@ func (p *Plan) probeEvery() time.Duration {
 	if p.policy.ProbeEvery == nil {
 		return 0
 	}
-	silent := false
-	for _, m := range p.peers {
-		silent = silent || m.silent
-	}
-	return p.policy.ProbeEvery(silent)
+	return p.policy.ProbeEvery(p.any(func(m *Peer) bool { return m.silent }))
 }
 
 // covered says that a server of t is connected.
-func (p *Plan) covered(t *place) bool {
-	for _, m := range p.peers {
-		if t.has(m) {
-			return true
-		}
-	}
-	return false
-}
+func (p *Plan) covered(t *place) bool { return p.any(t.has) }
 
 // has says that m is a server of t: it is connected there, or was last met there, and means
 // to stay. It may be one of several addresses.
