@@ -3,24 +3,17 @@ package agent
 import (
 	"context"
 	"net/url"
+
+	"konnectivity/internal/peers"
 )
 
 // session is a connection to one server, by either protocol. Its methods may be
 // called from any goroutine.
 type session interface {
-	ServerID() string
-	ServerCount() int // as the server last said; 0 where it did not
+	peers.Session
 	Protocol() string // "link" or "grpc"
-
-	Done() <-chan struct{} // closed when it has ended
-	Err() error            // why; nil for an end in order
-	// Draining is closed when the server said that it is about to go; nil
-	// where the protocol cannot say it.
-	Draining() <-chan struct{}
-	Streams() int
-
-	Drain()       // asks the server to dial through others; does not block
-	Close() error // ends it and returns when it is over; again is harmless
+	Err() error       // why it has ended; nil for an end in order
+	Drain()           // asks the server to dial through others; does not block
 	// CloseDuplicate is Close for a server that is connected already.
 	CloseDuplicate() error
 }
