@@ -2,13 +2,11 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,223 +14,171 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
-	"k8s.io/client-go/transport"
 
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/testutil"
 )
 
-// fakeAPI is the part of a Kubernetes API that counts leases. It speaks JSON.
-type fakeAPI struct {
-	t      *testing.T
-	server *httptest.Server
+// leaseAPI is a Kubernetes API without a network: what it lists, and what its watches tell.
+type leaseAPI struct {
+	watch  func(began func()) error // what a watch comes to; nil: it tells the events
+	events chan leaseEvent
+	asked  atomic.Int32 // so often
 
-	mu       sync.Mutex
-	leases   map[string]kubeapi.Lease
-	missed   map[string]bool // leases that were put after the first list, and are told to the next watch
-	status   int             // of every answer, if not 0
-	calls    []string
-	watchers map[chan leaseEvent]bool
-	stop     chan struct{}
+	mu   sync.Mutex
+	held []*kubeapi.Lease
+	down *kubeapi.Error // its answer to all; nil: it is up
 }
 
-func newFakeAPI(t *testing.T) *fakeAPI {
-	api := &fakeAPI{t: t, leases: map[string]kubeapi.Lease{}, missed: map[string]bool{}, watchers: map[chan leaseEvent]bool{}, stop: make(chan struct{})}
-	api.server = httptest.NewServer(api)
-	t.Cleanup(func() { close(api.stop); api.server.Close() })
-	return api
+// leaseEvent is an event of a watch. Without a lease, it is the watch's end in order.
+type leaseEvent struct {
+	what  kubeapi.Event
+	lease *kubeapi.Lease
 }
 
-func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
-	a.mu.Lock()
-	a.calls = append(a.calls, fmt.Sprintf("%s %s selector=%s watch=%s from=%s", r.Method, r.URL.Path, query.Get("labelSelector"), query.Get("watch"), query.Get("resourceVersion")))
-	status := a.status
-	a.mu.Unlock()
-	w.Header().Set("Content-Type", "application/json")
-	switch {
-	case status != 0:
-		w.WriteHeader(status)
-		_ = json.NewEncoder(w).Encode(kubeapi.Error{Kind: "Status", Status: "Failure", Reason: kubeapi.Forbidden, Code: status})
-	case query.Get("watch") != "":
-		a.watch(w, r)
-	default:
-		a.list(w)
-	}
+const leaseSelector = "k8s-app=konnectivity-server"
+
+func newLeaseAPI(held ...*kubeapi.Lease) *leaseAPI {
+	return &leaseAPI{held: held, events: make(chan leaseEvent, 16)}
 }
 
-func (a *fakeAPI) list(w http.ResponseWriter) {
+func (a *leaseAPI) String() string { return "ns" }
+
+// become changes what it answers.
+func (a *leaseAPI) become(down *kubeapi.Error, held ...*kubeapi.Lease) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	list := kubeapi.List[*kubeapi.Lease]{Kind: "LeaseList", Metadata: kubeapi.ListMetadata{ResourceVersion: "7"}}
-	for _, lease := range a.leases {
-		list.Items = append(list.Items, &lease)
-	}
-	_ = json.NewEncoder(w).Encode(list)
+	a.down, a.held = down, held
 }
 
-func (a *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
-	events := make(chan leaseEvent, 16)
+func (a *leaseAPI) now() (down *kubeapi.Error, held []*kubeapi.Lease) {
 	a.mu.Lock()
-	for name, lease := range a.leases {
-		if a.missed[name] {
-			events <- leaseEvent{kubeapi.Added, lease}
-		}
+	defer a.mu.Unlock()
+	return a.down, a.held
+}
+
+func (a *leaseAPI) List(_ context.Context, opts kubeapi.ListOptions) (*kubeapi.List[*kubeapi.Lease], error) {
+	a.asked.Add(1)
+	switch down, held := a.now(); {
+	case down != nil:
+		return nil, down
+	case opts.Labels != leaseSelector:
+		return nil, fmt.Errorf("listed by %+v", opts)
+	default:
+		return &kubeapi.List[*kubeapi.Lease]{Metadata: kubeapi.ListMetadata{ResourceVersion: "7"}, Items: held}, nil
 	}
-	a.watchers[events] = true
-	a.mu.Unlock()
-	w.(http.Flusher).Flush()
+}
+
+func (a *leaseAPI) Watch(ctx context.Context, opts kubeapi.WatchOptions, began func(), take func(kubeapi.Event, *kubeapi.Lease)) error {
+	a.asked.Add(1)
+	switch down, _ := a.now(); {
+	case down != nil:
+		return down
+	case opts.Labels != leaseSelector || opts.From != "7":
+		return fmt.Errorf("watched by %+v", opts)
+	case a.watch != nil:
+		return a.watch(began)
+	}
+	began()
 	for {
 		select {
-		case e, more := <-events:
-			if !more {
-				return
+		case e := <-a.events:
+			if e.lease == nil {
+				return nil
 			}
-			_ = json.NewEncoder(w).Encode(e)
-			w.(http.Flusher).Flush()
-		case <-r.Context().Done():
-			return
-		case <-a.stop:
-			return
+			take(e.what, e.lease)
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
 
-// leaseEvent is an event of a watch.
-type leaseEvent struct {
-	Type   kubeapi.Event `json:"type"`
-	Object kubeapi.Lease `json:"object"`
-}
-
-func (a *fakeAPI) emit(kind kubeapi.Event, lease kubeapi.Lease) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for events := range a.watchers {
-		events <- leaseEvent{kind, lease}
-	}
-}
-
-// endWatches ends every watch in order, as API servers do now and then.
-func (a *fakeAPI) endWatches() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for events := range a.watchers {
-		close(events)
-		delete(a.watchers, events)
-	}
-}
-
-func (a *fakeAPI) put(l kubeapi.Lease) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.leases[l.Name], a.missed[l.Name] = l, len(a.calls) > 0
-}
-
-func (a *fakeAPI) setStatus(status int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.status = status
-}
-
-func (a *fakeAPI) watching() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.watchers) > 0
-}
-
-func lease(name string, renewed time.Duration) kubeapi.Lease {
+func lease(name string, renewed time.Duration) *kubeapi.Lease {
 	seconds, at := int32(30), kubeapi.MicroTime{Time: time.Now().Add(-renewed)}
-	return kubeapi.Lease{
-		Meta: kubeapi.Meta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1", Metadata: kubeapi.Metadata{Name: name, Namespace: "ns"}},
+	return &kubeapi.Lease{
+		Meta: kubeapi.Meta{Metadata: kubeapi.Metadata{Name: name, ResourceVersion: "7"}},
 		Spec: kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: &at},
 	}
 }
 
-// counting runs a counter against api until the test ends.
-func counting(t *testing.T, api *fakeAPI, hook logrus.Hook) *LeaseCounter {
+// counted is a counter that runs in a synctest bubble.
+type counted struct {
+	*LeaseCounter
+	t   *testing.T
+	api *leaseAPI
+	log *lines
+}
+
+func counting(t *testing.T, api *leaseAPI) *counted {
 	t.Helper()
-	client := testutil.Must(kubeapi.NewLeases(&kubeapi.Config{URL: api.server.URL}, "ns"))(t)
+	c := &counted{t: t, api: api, log: &lines{}}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	log.AddHook(hook)
-	c := testutil.Must(NewLeaseCounter(LeaseOptions{Client: client, Selector: "k8s-app=konnectivity-server", Log: log, Registerer: prometheus.NewRegistry()}))(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); c.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-		client.CloseIdle()
-	})
+	log.AddHook(c.log)
+	c.LeaseCounter = testutil.Must(NewLeaseCounter(LeaseOptions{Client: api, Selector: leaseSelector, Log: log, Registerer: prometheus.NewRegistry()}))(t)
+	go c.Run(t.Context())
 	return c
 }
 
-func wantCount(t *testing.T, c *LeaseCounter, want int) {
-	t.Helper()
-	testutil.Eventually(t, "the count", func() bool { n, known := c.Count(); return n == want && known == (want > 0) })
+// tell has the watch tell of a lease.
+func (c *counted) tell(what kubeapi.Event, lease *kubeapi.Lease) {
+	c.api.events <- leaseEvent{what, lease}
+}
+
+// endWatch ends the watch in order, as API servers do now and then.
+func (c *counted) endWatch() { c.api.events <- leaseEvent{} }
+
+func (c *counted) want(want int) {
+	c.t.Helper()
+	synctest.Wait()
+	if n, known := c.Count(); n != want || known != (want > 0) {
+		c.t.Errorf("counted %d, %v, want %d", n, known, want)
+	}
 }
 
 func TestLeaseCounter(t *testing.T) {
-	api := newFakeAPI(t)
-	api.put(lease("a", 0))
-	api.put(lease("b", 20*time.Second))
-	api.put(lease("old", time.Minute))
-	c := counting(t, api, &lines{})
-	wantCount(t, c, 2)
-	testutil.Eventually(t, "a watch", api.watching)
-	api.emit("ADDED", lease("c", 0))
-	wantCount(t, c, 3)
-	api.emit("MODIFIED", lease("old", 0))
-	wantCount(t, c, 4)
-	api.emit("DELETED", lease("a", 0))
-	wantCount(t, c, 3)
-
-	api.mu.Lock()
-	defer api.mu.Unlock()
-	const path = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
-	if want := "GET " + path + " selector=k8s-app=konnectivity-server watch= from="; api.calls[0] != want {
-		t.Errorf("listed by %q, want %q", api.calls[0], want)
-	}
-	if !strings.HasPrefix(api.calls[1], "GET "+path+" selector=k8s-app=konnectivity-server watch=") || !strings.HasSuffix(api.calls[1], "from=7") {
-		t.Errorf("watched by %q", api.calls[1])
-	}
-	if promtest.ToFloat64(c.lists.WithLabelValues("200", "")) != 1 || promtest.ToFloat64(c.watches.WithLabelValues("200", "")) != 1 {
-		t.Error("calls are not counted")
-	}
-}
-
-func TestLeasesAfterTheWatchEnds(t *testing.T) {
-	api := newFakeAPI(t)
-	api.put(lease("a", 0))
-	c := counting(t, api, &lines{})
-	wantCount(t, c, 1)
-	testutil.Eventually(t, "a watch", api.watching)
-	api.put(lease("b", 0))
-	api.endWatches()
-	wantCount(t, c, 2)
+	synctest.Test(t, func(t *testing.T) {
+		c := counting(t, newLeaseAPI(lease("a", 0), lease("b", 20*time.Second), lease("old", time.Minute)))
+		c.want(2)
+		c.tell(kubeapi.Added, lease("c", 0))
+		c.want(3)
+		c.tell(kubeapi.Modified, lease("old", 0))
+		c.want(4)
+		c.tell(kubeapi.Deleted, lease("a", 0))
+		c.want(3)
+		if promtest.ToFloat64(c.lists.WithLabelValues("200", "")) != 1 || promtest.ToFloat64(c.watches.WithLabelValues("200", "")) != 1 {
+			t.Error("calls are not counted")
+		}
+		c.endWatch()
+		c.tell(kubeapi.Added, lease("d", 0)) // by the next one
+		time.Sleep(2 * time.Second)
+		c.want(4)
+	})
 }
 
 // While the API is down the last count holds, and one line says so.
 func TestLeasesWhileTheAPIIsDown(t *testing.T) {
-	api := newFakeAPI(t)
-	api.setStatus(http.StatusForbidden)
-	log := &lines{}
-	c := counting(t, api, log)
-	testutil.Eventually(t, "lists that are forbidden", func() bool { return promtest.ToFloat64(c.lists.WithLabelValues("403", "Forbidden")) > 1 })
-	if n, known := c.Count(); known {
-		t.Errorf("knows %d", n)
-	}
-	if n := log.count(); n != 1 {
-		t.Errorf("%d log lines: %v", n, log.all)
-	}
-	api.put(lease("a", 0))
-	api.setStatus(0)
-	wantCount(t, c, 1)
-	testutil.Eventually(t, "a watch", api.watching)
-	api.setStatus(http.StatusInternalServerError)
-	api.endWatches()
-	testutil.Eventually(t, "lines of the log: down, up, down", func() bool { return log.count() >= 3 })
-	wantCount(t, c, 1)
+	synctest.Test(t, func(t *testing.T) {
+		api := newLeaseAPI()
+		api.become(&kubeapi.Error{Code: http.StatusForbidden, Reason: kubeapi.Forbidden})
+		c := counting(t, api)
+		after := func(lines, count int) {
+			t.Helper()
+			time.Sleep(15 * time.Second)
+			if c.want(count); c.log.count() != lines {
+				t.Errorf("%d log lines, want %d: %v", c.log.count(), lines, c.log.all)
+			}
+		}
+		after(1, 0)
+		if n := promtest.ToFloat64(c.lists.WithLabelValues("403", "Forbidden")); n < 2 {
+			t.Errorf("%v lists are forbidden", n)
+		}
+		api.become(nil, lease("a", 0))
+		after(2, 1)
+		api.become(&kubeapi.Error{Code: http.StatusInternalServerError})
+		c.endWatch()
+		after(3, 1)
+	})
 }
 
 func TestValidLease(t *testing.T) {
@@ -259,72 +205,40 @@ func TestValidLease(t *testing.T) {
 
 // Expired leases are no news that servers are gone: the last count holds.
 func TestAllLeasesExpired(t *testing.T) {
-	api := newFakeAPI(t)
-	api.put(lease("a", 0))
-	api.put(lease("b", 0))
-	c := counting(t, api, &lines{})
-	wantCount(t, c, 2)
-	testutil.Eventually(t, "a watch", api.watching)
-	api.emit(kubeapi.Deleted, lease("a", 0))
-	wantCount(t, c, 1)
-	api.emit(kubeapi.Modified, lease("b", time.Hour))
-	testutil.Eventually(t, "the news of b", func() bool {
-		b, _ := c.leases.Get("b")
-		return !validLease(b, time.Now())
+	synctest.Test(t, func(t *testing.T) {
+		c := counting(t, newLeaseAPI(lease("a", 0), lease("b", 0)))
+		c.want(2)
+		c.tell(kubeapi.Deleted, lease("a", 0))
+		c.want(1)
+		c.tell(kubeapi.Modified, lease("b", time.Hour))
+		c.want(1)
+		if b, _ := c.leases.Get("b"); validLease(b, time.Now()) {
+			t.Error("b has not expired")
+		}
 	})
-	if n, known := c.Count(); n != 1 || !known {
-		t.Errorf("%d, %v", n, known)
-	}
-}
-
-// answers is a Kubernetes API without a network: what it says to lists, and to watches.
-type answers struct {
-	list  string
-	watch func() (*http.Response, error)
-
-	asked int // so often, for both
-}
-
-// RoundTrip implements http.RoundTripper.
-func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
-	a.asked++
-	if r.URL.Query().Get("watch") != "" {
-		return a.watch()
-	}
-	return said(a.list), nil
-}
-
-func said(body string) *http.Response {
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body))}
 }
 
 // Where a middlebox ends every watch at once, even before it began, an agent
 // does not ask again and again: there may be thousands of agents.
 func TestWatchesThatEndAtOnce(t *testing.T) {
 	for name, c := range map[string]struct {
-		watch func() (*http.Response, error)
+		watch func(began func()) error
 		lines int // of log
 	}{
-		"after it began":  {func() (*http.Response, error) { return said(""), nil }, 0},
-		"before it began": {func() (*http.Response, error) { return nil, io.EOF }, 1},
+		"after it began":  {func(began func()) error { began(); return nil }, 0},
+		"before it began": {func(func()) error { return io.EOF }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				api := &answers{list: `{"kind":"LeaseList","apiVersion":"coordination.k8s.io/v1","metadata":{"resourceVersion":"7"}}`, watch: c.watch}
-				client := testutil.Must(kubeapi.NewLeases(&kubeapi.Config{URL: "http://api", Transport: transport.Config{Transport: api}}, "ns"))(t)
-				log := &lines{}
-				logger := logrus.New()
-				logger.SetOutput(io.Discard)
-				logger.AddHook(log)
-				counter := testutil.Must(NewLeaseCounter(LeaseOptions{Client: client, Log: logger, Registerer: prometheus.NewRegistry()}))(t)
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-				defer cancel()
-				counter.Run(ctx)
-				if api.asked < 10 || api.asked > 80 {
-					t.Errorf("asked %d times in ten minutes", api.asked)
+				api := newLeaseAPI()
+				api.watch = c.watch
+				counter := counting(t, api)
+				time.Sleep(10 * time.Minute)
+				if n := api.asked.Load(); n < 10 || n > 80 {
+					t.Errorf("asked %d times in ten minutes", n)
 				}
-				if log.count() != c.lines {
-					t.Errorf("%d lines of log: %v", log.count(), log.all)
+				if counter.log.count() != c.lines {
+					t.Errorf("%d lines of log: %v", counter.log.count(), counter.log.all)
 				}
 			})
 		})
