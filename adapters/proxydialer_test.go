@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -84,42 +83,6 @@ func isASCII(s string) bool {
 	return true
 }
 
-// scriptedProxy is a customer proxy.
-type scriptedProxy struct {
-	tls    *tls.Config
-	auth   string                // required, if set
-	script func(c net.Conn) bool // takes a request over; true: done
-}
-
-func (f *scriptedProxy) start(t testing.TB) string {
-	t.Helper()
-	return testutil.Serve(t, func(socket *net.TCPConn) {
-		if f.tls == nil {
-			f.serve(socket)
-			return
-		}
-		c := tls.Server(socket, f.tls)
-		defer c.Close()
-		f.serve(c)
-	})
-}
-
-func (f *scriptedProxy) serve(c net.Conn) {
-	if f.script != nil && f.script(c) {
-		return
-	}
-	br := bufio.NewReader(c)
-	req, err := http.ReadRequest(br)
-	if err != nil {
-		return
-	}
-	if f.auth != "" && req.Header.Get("Proxy-Authorization") != f.auth {
-		fmt.Fprint(c, "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=\"secret page\"\r\nContent-Length: 0\r\n\r\n")
-		return
-	}
-	fmt.Fprintf(c, "HTTP/1.1 200 OK\r\n\r\nserver first for %s\n", req.Host)
-}
-
 // tcp is a Dialer that finds every name at one address.
 func tcp(real string) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
@@ -149,44 +112,44 @@ func (d deadline) Err() error {
 	}
 }
 
+// mute hears all and says nothing.
+func mute(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
+
 func TestProxyDialerFailures(t *testing.T) {
 	ca, _ := pki.NewCA("customer")
 	pair, err := ca.Issue(pki.Leaf{CommonName: "proxy", DNS: []string{"other.example"}, Server: true})
 	testutil.NoError(t, err)
 	serverTLS := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
-	silent := func(c net.Conn) bool { _, _ = io.Copy(io.Discard, c); return true }
-	says := func(text string) func(net.Conn) bool {
-		return func(c net.Conn) bool {
+	says := func(text string) func(net.Conn) {
+		return func(c net.Conn) {
 			_, _ = http.ReadRequest(bufio.NewReader(c))
 			_, _ = io.WriteString(c, text)
-			return true
 		}
 	}
-	reset := func(c net.Conn) bool {
+	reset := func(c net.Conn) {
 		_, _ = c.Read(make([]byte, 1))
 		_ = c.(*net.TCPConn).SetLinger(0)
 		_ = c.Close()
-		return true
 	}
 	closed := testutil.Refusing(t)
 	for name, c := range map[string]struct {
 		url     string
-		proxy   *scriptedProxy
+		proxy   *customer
 		failure tunnel.Failure
 		reason  string
 	}{
-		"wants auth":     {"http://p:1", &scriptedProxy{auth: "Basic x"}, tunnel.FailAuth, "customer proxy wants authentication"},
-		"wrong auth":     {"http://u:hunter2@p:1", &scriptedProxy{auth: "Basic x"}, tunnel.FailAuth, "customer proxy wants authentication"},
-		"forbidden":      {"http://p:1", &scriptedProxy{script: says("HTTP/1.1 403 No\r\n\r\nhunter2")}, tunnel.FailDenied, "customer proxy answered 403"},
-		"unavailable":    {"http://p:1", &scriptedProxy{script: says("HTTP/1.1 503 No\r\n\r\nconnection refused")}, tunnel.FailUnavailable, "customer proxy answered 503"},
-		"HTML":           {"http://p:1", &scriptedProxy{script: says("<html>\n<body>\n\n")}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},
-		"hangs up":       {"http://p:1", &scriptedProxy{script: says("")}, tunnel.FailUnavailable, "customer proxy hung up"},
-		"resets":         {"http://p:1", &scriptedProxy{script: reset}, tunnel.FailUnavailable, "customer proxy hung up"},
-		"silent":         {"http://p:1", &scriptedProxy{}, tunnel.FailTimeout, "customer proxy does not answer in time"},
-		"silent TLS":     {"https://p:1", &scriptedProxy{}, tunnel.FailTimeout, "customer proxy does not answer in time"},
-		"10 MB headers":  {"http://p:1", &scriptedProxy{script: says("HTTP/1.1 200 OK\r\nX: " + strings.Repeat("y", 10<<20))}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},
-		"other name":     {"https://proxy.example:1", &scriptedProxy{tls: serverTLS}, tunnel.FailUnavailable, "customer proxy shows a certificate that is not trusted; add its CA"},
-		"plain, not TLS": {"https://proxy.example:1", &scriptedProxy{script: func(c net.Conn) bool { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n"); return silent(c) }}, tunnel.FailUnavailable, "customer proxy does not speak TLS; its URL may have to begin with http://"},
+		"wants auth":     {"http://p:1", &customer{auth: "Basic x"}, tunnel.FailAuth, "customer proxy wants authentication"},
+		"wrong auth":     {"http://u:hunter2@p:1", &customer{auth: "Basic x"}, tunnel.FailAuth, "customer proxy wants authentication"},
+		"forbidden":      {"http://p:1", &customer{script: says("HTTP/1.1 403 No\r\n\r\nhunter2")}, tunnel.FailDenied, "customer proxy answered 403"},
+		"unavailable":    {"http://p:1", &customer{script: says("HTTP/1.1 503 No\r\n\r\nconnection refused")}, tunnel.FailUnavailable, "customer proxy answered 503"},
+		"HTML":           {"http://p:1", &customer{script: says("<html>\n<body>\n\n")}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},
+		"hangs up":       {"http://p:1", &customer{script: says("")}, tunnel.FailUnavailable, "customer proxy hung up"},
+		"resets":         {"http://p:1", &customer{script: reset}, tunnel.FailUnavailable, "customer proxy hung up"},
+		"silent":         {"http://p:1", &customer{}, tunnel.FailTimeout, "customer proxy does not answer in time"},
+		"silent TLS":     {"https://p:1", &customer{}, tunnel.FailTimeout, "customer proxy does not answer in time"},
+		"10 MB headers":  {"http://p:1", &customer{script: says("HTTP/1.1 200 OK\r\nX: " + strings.Repeat("y", 10<<20))}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},
+		"other name":     {"https://proxy.example:1", &customer{tls: serverTLS}, tunnel.FailUnavailable, "customer proxy shows a certificate that is not trusted; add its CA"},
+		"plain, not TLS": {"https://proxy.example:1", &customer{script: func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n"); mute(c) }}, tunnel.FailUnavailable, "customer proxy does not speak TLS; its URL may have to begin with http://"},
 		"refused":        {"http://p:1", nil, tunnel.FailRefused, "customer proxy: connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -194,10 +157,10 @@ func TestProxyDialerFailures(t *testing.T) {
 			testutil.NoError(t, err)
 			real, over := closed, make(chan struct{})
 			if c.failure == tunnel.FailTimeout {
-				c.proxy.script = func(c net.Conn) bool {
+				c.proxy.script = func(c net.Conn) {
 					_, _ = c.Read(make([]byte, 1)) // it was asked
 					close(over)
-					return silent(c)
+					mute(c)
 				}
 			}
 			if c.proxy != nil {
@@ -226,7 +189,7 @@ func TestProxyDialerFailures(t *testing.T) {
 
 func TestProxyDialerCancelled(t *testing.T) {
 	p, _ := connect.ParseProxy("http://p:1")
-	w := &proxyDialer{Proxy: p, Who: "customer proxy", Via: tcp((&scriptedProxy{script: func(c net.Conn) bool { _, _ = io.Copy(io.Discard, c); return true }}).start(t))}
+	w := &proxyDialer{Proxy: p, Who: "customer proxy", Via: tcp((&customer{script: mute}).start(t))}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	if _, err := w.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailCancelled {

@@ -278,8 +278,8 @@ type customer struct {
 	name string
 	auth string // required value of Proxy-Authorization
 	tls  *tls.Config
-	mu   sync.Mutex
-	seen []string
+
+	script func(c net.Conn) // serves a connection instead; nil: none does
 }
 
 func (p *customer) start(t testing.TB) string {
@@ -288,15 +288,16 @@ func (p *customer) start(t testing.TB) string {
 		if p.tls != nil {
 			c = tls.Server(raw, p.tls)
 		}
+		if p.script != nil {
+			p.script(c)
+			return
+		}
 		br := bufio.NewReader(c)
 		for {
 			req, err := http.ReadRequest(br)
 			if err != nil {
 				return
 			}
-			p.mu.Lock()
-			p.seen = append(p.seen, req.Method+" "+req.RequestURI)
-			p.mu.Unlock()
 			switch {
 			case req.Header.Get("Proxy-Authorization") != p.auth:
 				fmt.Fprint(c, "HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n")
