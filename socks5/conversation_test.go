@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -125,19 +126,14 @@ func (nameless) LocalAddr() net.Addr  { return nil }
 func (nameless) RemoteAddr() net.Addr { return nil }
 
 // talkByPipe says all of send and returns what it heard once the server is done.
-func talkByPipe(t *testing.T, s *Server, send string) string {
-	client, conn := net.Pipe()
-	said := make(chan struct{})
-	go func() {
-		defer close(said)
-		_, _ = client.Write([]byte(send))
-	}()
-	served := make(chan struct{})
-	go func() { defer close(served); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
+func talkByPipe(_ *testing.T, s *Server, send string) string {
+	client, served := s.pipe()
+	var saying sync.WaitGroup
+	saying.Go(func() { _, _ = client.Write([]byte(send)) })
 	got, _ := io.ReadAll(client)
 	<-served
 	_ = client.Close()
-	<-said
+	saying.Wait()
 	return string(got)
 }
 
@@ -156,7 +152,7 @@ func dribbleByTCP(t *testing.T, s *Server, send string) string {
 }
 
 func overTCP(t *testing.T, s *Server, send io.Reader, end bool) string {
-	ln := listen(t)
+	ln := testutil.Listen(t)
 	client := connect(t, ln.Addr().String())
 	conn := testutil.Must(ln.Accept())(t)
 	served := make(chan struct{})

@@ -93,8 +93,8 @@ func testCredentialsFollowTheFile(t *testing.T) {
 			t.Error("a broken file took the old users away")
 		}
 	}
-	if n := strings.Count(lines(), "old ones stay in use"); n != 1 || strings.Contains(lines(), "hunter2") {
-		t.Errorf("want one warning without the password:\n%s", lines())
+	if n := strings.Count(lines.String(), "old ones stay in use"); n != 1 || strings.Contains(lines.String(), "hunter2") {
+		t.Errorf("want one warning without the password:\n%s", lines.String())
 	}
 	testutil.NoError(t, os.Remove(path))
 	tick()

@@ -19,13 +19,11 @@ import (
 func recorded(f *testing.F, address string, auth *proxy.Auth) []byte {
 	f.Helper()
 	var said bytes.Buffer
-	client, conn := net.Pipe()
 	s := newServer(f, Options{}, failing(tunnel.FailRefused))
 	if auth != nil {
 		s = newServer(f, Options{Credentials: static{auth.User: auth.Password}}, failing(tunnel.FailRefused))
 	}
-	done := make(chan struct{})
-	go func() { defer close(done); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
+	client, done := s.pipe()
 	_ = through(teeConn{client, &said}, address, auth)
 	_ = client.Close()
 	<-done

@@ -1,7 +1,6 @@
 package socks5
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/net/proxy"
 
+	"konnectivity/internal/front"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -52,8 +52,12 @@ func newServer(t testing.TB, o Options, d tunnel.Dialer) *Server {
 	if o.Forwarder == nil {
 		o.Forwarder = &tunnel.Forwarder{Dialer: d}
 	}
-	s := testutil.Must(New(o))(t)
-	return s
+	return testutil.Must(New(o))(t)
+}
+
+// patient has a dial by d take as long as it likes.
+func patient(d tunnel.Dialer) Options {
+	return Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: d, DialTimeout: time.Hour}}}
 }
 
 // serving is a server on a loopback port.
@@ -65,7 +69,7 @@ type serving struct {
 
 func serve(t testing.TB, o Options, d tunnel.Dialer) *serving {
 	t.Helper()
-	return serveOn(t, newServer(t, o, d), listen(t))
+	return serveOn(t, newServer(t, o, d), testutil.Listen(t))
 }
 
 func serveOn(t testing.TB, s *Server, ln net.Listener) *serving {
@@ -106,13 +110,6 @@ func (s *Server) pipe() (client net.Conn, done chan struct{}) {
 	return client, done
 }
 
-func listen(t testing.TB) net.Listener {
-	t.Helper()
-	ln := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	t.Cleanup(func() { _ = ln.Close() })
-	return ln
-}
-
 // echo answers once its client has finished, so it needs half-close.
 func echo(c *net.TCPConn) {
 	all, _ := io.ReadAll(c)
@@ -150,23 +147,9 @@ func mustThrough(t testing.TB, s *serving, address string) *net.TCPConn {
 }
 
 // logBuffer collects log lines of every level.
-func logBuffer() (logrus.FieldLogger, func() string) {
-	var mu sync.Mutex
-	var b bytes.Buffer
-	l := logrus.New()
+func logBuffer() (logrus.FieldLogger, *testutil.Output) {
+	l, lines := logrus.New(), new(testutil.Output)
 	l.SetLevel(logrus.TraceLevel)
-	l.SetOutput(writerFunc(func(p []byte) (int, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		return b.Write(p)
-	}))
-	return l, func() string {
-		mu.Lock()
-		defer mu.Unlock()
-		return b.String()
-	}
+	l.SetOutput(lines)
+	return l, lines
 }
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

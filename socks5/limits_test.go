@@ -103,7 +103,7 @@ func TestRelayedConnectionsAreNeverEvicted(t *testing.T) {
 	if got := promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)); got != 5 {
 		t.Errorf("counted %v refusals, want 5", got)
 	}
-	if n := strings.Count(lines(), "limit of open SOCKS5 connections"); n != 1 {
+	if n := strings.Count(lines.String(), "limit of open SOCKS5 connections"); n != 1 {
 		t.Errorf("warned %d times, want once a minute", n)
 	}
 	_ = open[0].Close()
@@ -159,7 +159,7 @@ func (l *shortListener) Accept() (net.Conn, error) {
 }
 
 func TestShortageTakesTheOldestHandshake(t *testing.T) {
-	ln := &shortListener{Listener: listen(t), fail: syscall.EMFILE, dry: 1}
+	ln := &shortListener{Listener: testutil.Listen(t), fail: syscall.EMFILE, dry: 1}
 	s := serveOn(t, newServer(t, Options{handshakeTimeout: time.Hour}, direct), ln)
 	start := time.Now()
 	c := connect(t, s.addr) // accepted, silent; the next accept fails
@@ -173,7 +173,7 @@ func TestShortageTakesTheOldestHandshake(t *testing.T) {
 
 func TestBrokenListenerEndsServe(t *testing.T) {
 	s := newServer(t, Options{}, direct)
-	ln := &shortListener{Listener: listen(t), fail: syscall.EINVAL}
+	ln := &shortListener{Listener: testutil.Listen(t), fail: syscall.EINVAL}
 	if err := s.Serve(context.Background(), ln); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("Serve returned %v", err)
 	}
@@ -219,7 +219,7 @@ func TestDrain(t *testing.T) {
 	})
 	t.Run("dials are cancelled", func(t *testing.T) {
 		d, dialing, cancelled := blocked()
-		s := serve(t, Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: d, DialTimeout: time.Hour}}}, nil)
+		s := serve(t, patient(d), nil)
 		c := connect(t, s.addr)
 		_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
 		_ = testutil.Receive(t, "dialing", dialing)
@@ -305,7 +305,7 @@ func TestDescriptorsBoundServedConnections(t *testing.T) {
 	if n := promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)); n != 3 {
 		t.Errorf("%v were counted", n)
 	}
-	if !strings.Contains(lines(), "ulimit -n") {
+	if !strings.Contains(lines.String(), "ulimit -n") {
 		t.Error("the log does not say why")
 	}
 	_ = open[0].Close()

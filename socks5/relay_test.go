@@ -56,7 +56,7 @@ func TestRealClientWithPassword(t *testing.T) {
 		t.Error("no password passed")
 	}
 	_ = s.stop()
-	if got := lines(); strings.Contains(got, "horse") || strings.Contains(got, "staple") {
+	if got := lines.String(); strings.Contains(got, "horse") || strings.Contains(got, "staple") {
 		t.Errorf("a password is in the log:\n%s", got)
 	} else if !strings.Contains(got, "wrong user or password") {
 		t.Errorf("the refusal is not in the log:\n%s", got)
@@ -167,7 +167,7 @@ func TestClientThatLeavesCancelsItsDial(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			d, dialing, cancelled := blocked()
-			s := serve(t, Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: d, DialTimeout: time.Hour}}}, nil)
+			s := serve(t, patient(d), nil)
 			c := connect(t, s.addr)
 			_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
 			_ = testutil.Receive(t, "dialing", dialing)

@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -55,11 +54,10 @@ func TestQuietRelayIsNotCut(t *testing.T) {
 func TestSlowDialOutlivesTheHandshakeBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
-		s := newServer(t, Options{Options: front.Options{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(
-			func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-				time.Sleep(3 * defaultHandshakeTimeout)
-				return tunnel.Wrap(far), nil
-			})}}}, nil)
+		s := newServer(t, patient(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+			time.Sleep(3 * defaultHandshakeTimeout)
+			return tunnel.Wrap(far), nil
+		})), nil)
 		client, done := s.pipe()
 		_, _ = client.Write([]byte(hello + connectTo + name("slow", 1)))
 		if _, err := io.ReadFull(client, make([]byte, len(ok+success))); err != nil {
@@ -79,13 +77,12 @@ func TestSlowDialOutlivesTheHandshakeBound(t *testing.T) {
 func TestLeavingIsNoticedAfterTheHandshakeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var waited time.Duration
-		s := newServer(t, Options{Options: front.Options{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(
-			func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
-				start := time.Now()
-				<-ctx.Done()
-				waited = time.Since(start)
-				return nil, ctx.Err()
-			})}}}, nil)
+		s := newServer(t, patient(tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
+			start := time.Now()
+			<-ctx.Done()
+			waited = time.Since(start)
+			return nil, ctx.Err()
+		})), nil)
 		client, done := s.pipe()
 		_, _ = client.Write([]byte(hello))
 		_, _ = io.ReadFull(client, make([]byte, len(ok)))

@@ -45,19 +45,11 @@ func serveFrom(t *testing.T, original func(net.Conn) (netip.AddrPort, error), o 
 	o.Forwarder = &tunnel.Forwarder{Dialer: d}
 	s := testutil.Must(New(o))(t)
 	s.original = original
-	ln := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	ln := testutil.Listen(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx, ln) }()
-	stop := sync.OnceValue(func() error {
-		cancel()
-		select {
-		case err := <-ended:
-			return err
-		case <-time.After(testutil.Patience):
-			return errors.New("Serve did not return")
-		}
-	})
+	stop := sync.OnceValue(func() error { cancel(); return testutil.Receive(t, "Serve's end", ended) })
 	t.Cleanup(func() {
 		if err := stop(); err != nil {
 			t.Errorf("Serve: %v", err)
@@ -192,13 +184,8 @@ func TestDialEndsWithItsClient(t *testing.T) {
 	c := connect(t, s)
 	<-dialing
 	_ = c.Close()
-	select {
-	case err := <-left:
-		if !strings.Contains(err.Error(), "left") {
-			t.Errorf("the dial ended with %v", err)
-		}
-	case <-time.After(testutil.Patience):
-		t.Fatal("the dial goes on")
+	if err := testutil.Receive(t, "the dial's end", left); !strings.Contains(err.Error(), "left") {
+		t.Errorf("the dial ended with %v", err)
 	}
 	testutil.Eventually(t, "it is counted", func() bool {
 		return promtest.ToFloat64(s.Metrics.Requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
