@@ -59,7 +59,7 @@ func New(opts Options) (*Agent, error) {
 		a.adopter.Observers = append(a.adopter.Observers, adopted{o})
 	}
 	a.ends = resume.New(ends)
-	a.set = newSet(opts, newConnector(opts, forwarder, m, a.ends), m)
+	a.set = newSet(opts, newConnector(opts, forwarder, m, a.ends).connect, m)
 	if a.api, err = newAPIFront(opts, a.set); err != nil {
 		return nil, err
 	}

@@ -56,8 +56,8 @@ func (e *connectError) Error() string {
 
 func (e *connectError) Unwrap() error { return e.err }
 
-// dialConnector makes sessions over TLS, of the kind that ALPN agrees on.
-type dialConnector struct {
+// connector makes sessions over TLS, of the kind that ALPN agrees on.
+type connector struct {
 	opts      Options
 	forwarder *tunnel.Forwarder
 	metrics   *metrics
@@ -68,8 +68,8 @@ type dialConnector struct {
 	configs map[string]*tls.Config // by server name, so that sessions resume
 }
 
-func newConnector(opts Options, forwarder *tunnel.Forwarder, m *metrics, ends *resume.Manager) *dialConnector {
-	return &dialConnector{
+func newConnector(opts Options, forwarder *tunnel.Forwarder, m *metrics, ends *resume.Manager) *connector {
+	return &connector{
 		opts: opts, forwarder: forwarder, metrics: m, ends: ends, protos: protocols(opts.Link, opts.ALPN),
 		configs: map[string]*tls.Config{},
 	}
@@ -96,7 +96,7 @@ func protocols(mode link.Mode, extra []string) []string {
 }
 
 // secure connects to a server, by TCP and TLS.
-func (c *dialConnector) secure(ctx context.Context, to address) (*tls.Conn, error) {
+func (c *connector) secure(ctx context.Context, to address) (*tls.Conn, error) {
 	raw, err := c.dial(ctx, to)
 	if err != nil {
 		return nil, &connectError{"dial", err}
@@ -112,7 +112,7 @@ func (c *dialConnector) secure(ctx context.Context, to address) (*tls.Conn, erro
 	return conn, nil
 }
 
-func (c *dialConnector) connect(ctx context.Context, to address) (session, error) {
+func (c *connector) connect(ctx context.Context, to address) (session, error) {
 	conn, err := c.secure(ctx, to)
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func refusal(err error) error {
 }
 
 // noProtocol says what to do about a server that takes nothing we offer.
-func (c *dialConnector) noProtocol(err error) error {
+func (c *connector) noProtocol(err error) error {
 	switch c.opts.Link {
 	case link.Require:
 		return fmt.Errorf("it speaks no %s, which --link=require here demands: %w", link.ALPN, err)
@@ -154,7 +154,7 @@ func (c *dialConnector) noProtocol(err error) error {
 	}
 }
 
-func (c *dialConnector) dial(ctx context.Context, to address) (net.Conn, error) {
+func (c *connector) dial(ctx context.Context, to address) (net.Conn, error) {
 	if to.proxy != nil { // whose name is looked up first; a dead name server alone takes 5 s
 		return egress.DialProxy(ctx, to.proxy, to.dial)
 	}
@@ -166,9 +166,9 @@ func (c *dialConnector) dial(ctx context.Context, to address) (net.Conn, error) 
 
 // serverName is the name to ask the server at to for, which its certificate
 // must have.
-func (c *dialConnector) serverName(to address) string { return cmp.Or(c.opts.ServerName, to.host) }
+func (c *connector) serverName(to address) string { return cmp.Or(c.opts.ServerName, to.host) }
 
-func (c *dialConnector) config(name string) *tls.Config {
+func (c *connector) config(name string) *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	config := c.configs[name]
@@ -180,7 +180,7 @@ func (c *dialConnector) config(name string) *tls.Config {
 }
 
 // token reads the token of the moment; "" without one.
-func (c *dialConnector) token() (string, error) {
+func (c *connector) token() (string, error) {
 	if c.opts.Token == nil {
 		return "", nil
 	}

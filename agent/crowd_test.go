@@ -81,7 +81,7 @@ func newCrowd(t *testing.T, w *busyWorld, n int) *crowd {
 			Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, errors.New("unused") }),
 		})
 		testutil.NoError(t, err)
-		a.set.connector = crowdMember{w, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32)}
+		a.set.connect = crowdMember{w, netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32)}.connect
 		c.agents = append(c.agents, a)
 		c.run.Go(func() { _ = a.Run(ctx) })
 	}

@@ -25,7 +25,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is servers, the addresses that lead to them, and the names of those. Its
-// connector makes sessions of them. It stands for a network in tests of the set.
+// connect makes sessions of them. It stands for a network in tests of the set.
 type world struct {
 	mu       sync.Mutex
 	names    map[string][]string // host name: addresses
@@ -321,7 +321,7 @@ func inWorld(t *testing.T, w *world, servers []string, tweak func(*Options), tes
 			tweak(&opts)
 		}
 		a := testutil.Must(New(opts))(t)
-		a.set.connector = w
+		a.set.connect = w.connect
 		a.set.resolver.lookup = w.lookup
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})

@@ -21,7 +21,7 @@ func TestLanesOfOneLink(t *testing.T) {
 	}
 	opts.Registerer = nil
 	a := testutil.Must(New(opts))(t)
-	c := a.set.connector.(*dialConnector)
+	c := newConnector(a.opts, a.forwarder, a.metrics, a.ends)
 	addresses := testutil.Must(a.set.resolver.resolve(t.Context()))(t)
 	lane := testutil.Must(c.connectLane(t.Context(), addresses[0], group))(t)
 	defer lane.Close()

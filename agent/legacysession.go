@@ -23,7 +23,7 @@ type legacySession struct {
 
 // connectLegacy speaks the packet protocol over a connection whose TLS
 // handshake is done.
-func (c *dialConnector) connectLegacy(ctx context.Context, conn *tls.Conn, to address) (session, error) {
+func (c *connector) connectLegacy(ctx context.Context, conn *tls.Conn, to address) (session, error) {
 	heard := newHeardConn(conn)
 	client, err := grpc.NewClient("passthrough:///"+to.dial,
 		grpc.WithContextDialer(once(heard)),

@@ -18,7 +18,7 @@ type linkSession struct {
 
 // connectLink speaks the native protocol over a connection whose TLS handshake
 // chose it.
-func (c *dialConnector) connectLink(ctx context.Context, conn *tls.Conn, to address) (session, error) {
+func (c *connector) connectLink(ctx context.Context, conn *tls.Conn, to address) (session, error) {
 	hello, err := c.hello()
 	if err != nil {
 		return nil, err
@@ -41,7 +41,7 @@ func (c *dialConnector) connectLink(ctx context.Context, conn *tls.Conn, to addr
 }
 
 // connectLane makes another link to the server at the same address.
-func (c *dialConnector) connectLane(ctx context.Context, to address, group string) (*link.Session, error) {
+func (c *connector) connectLane(ctx context.Context, to address, group string) (*link.Session, error) {
 	conn, err := c.secure(ctx, to)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (c *dialConnector) connectLane(ctx context.Context, to address, group strin
 var errNoLink = errors.New("the server at this address does not speak the link protocol")
 
 // hello introduces this agent.
-func (c *dialConnector) hello() (link.Hello, error) {
+func (c *connector) hello() (link.Hello, error) {
 	token, err := c.token()
 	features := append(c.ends.Features(), link.FeatureIdentity, link.FeatureRules)
 	if c.opts.BesideAPI {
@@ -81,7 +81,7 @@ func (c *dialConnector) hello() (link.Hello, error) {
 	}, err
 }
 
-func (c *dialConnector) greet(ctx context.Context, conn *tls.Conn, hello link.Hello) (*link.Session, error) {
+func (c *connector) greet(ctx context.Context, conn *tls.Conn, hello link.Hello) (*link.Session, error) {
 	ask, dead := keepaliveTimes(c.opts.Keepalive)
 	return link.Connect(ctx, conn, link.Config{
 		Hello:     hello,

@@ -270,7 +270,7 @@ func connectOnce(t *testing.T, opts Options) (session, error) {
 	if err != nil || len(addresses) == 0 {
 		t.Fatalf("resolve: %v, %v", addresses, err)
 	}
-	s, err := a.set.connector.connect(ctx, addresses[0])
+	s, err := a.set.connect(ctx, addresses[0])
 	if err == nil {
 		t.Cleanup(func() { _ = s.Close() })
 	}

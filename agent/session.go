@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"net/url"
 
 	"konnectivity/internal/peers"
@@ -16,13 +15,6 @@ type session interface {
 	Drain()           // asks the server to dial through others; does not block
 	// CloseDuplicate is Close for a server that is connected already.
 	CloseDuplicate() error
-}
-
-// connector makes sessions.
-type connector interface {
-	// connect returns a session, or an error when ctx ended first. It leaves
-	// nothing behind when it fails.
-	connect(ctx context.Context, to address) (session, error)
 }
 
 // address is where to dial.

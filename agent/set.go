@@ -57,12 +57,14 @@ type member = peers.Member[address, session]
 // set is the servers an agent is connected to: as many as there are, or as it is to have,
 // each once.
 type set struct {
-	opts      Options
-	log       logrus.FieldLogger
-	connector connector
-	resolver  *resolver
-	metrics   *metrics
-	peers     *peers.Set[address, session]
+	opts     Options
+	log      logrus.FieldLogger
+	resolver *resolver
+	metrics  *metrics
+	peers    *peers.Set[address, session]
+	// connect returns a session, or an error when ctx ended first. It leaves nothing behind
+	// when it fails.
+	connect func(ctx context.Context, to address) (session, error)
 
 	unlooked bool            // names failed to resolve, and that was logged; owned by peers' loop
 	causes   causes          // of failed attempts, which were logged; owned by peers' loop
@@ -77,15 +79,15 @@ type set struct {
 	fault error // for status: why the last attempt failed; nil: it worked
 }
 
-func newSet(opts Options, c connector, m *metrics) *set {
-	s := &set{opts: opts, log: opts.Log, connector: c, resolver: newResolver(opts), metrics: m, causes: make(causes)}
+func newSet(opts Options, connect func(context.Context, address) (session, error), m *metrics) *set {
+	s := &set{opts: opts, log: opts.Log, connect: connect, resolver: newResolver(opts), metrics: m, causes: make(causes)}
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.peers = peers.New(peers.Config[address, session]{
 		Policy: s.policy(), ConnectTimeout: connectTimeout,
 		Key:          func(a address) string { return a.dial },
-		Resolve:      func(ctx context.Context) ([]address, error) { return s.resolver.resolve(ctx) },
+		Resolve:      s.resolver.resolve,
 		ResolveEvery: s.resolveEvery,
-		Connect:      func(ctx context.Context, to address) (session, error) { return s.connector.connect(ctx, to) },
+		Connect:      func(ctx context.Context, to address) (session, error) { return s.connect(ctx, to) },
 		Silent:       func(s session) bool { return s.Protocol() != protocolLink },
 		Retire:       s.retire,
 		Events: peers.Events[address, session]{
