@@ -1,7 +1,6 @@
 package httpsproxy
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -89,27 +88,50 @@ func TestConnectAfterPlainRequest(t *testing.T) {
 	w.expect("raw")
 }
 
+// relayed are the ways to a target, which handle serves, through a proxy of its own.
+var relayed = map[string]func(t *testing.T, handle func(*wire)) *wire{
+	"CONNECT": func(t *testing.T, handle func(*wire)) *wire {
+		w := dialProxy(t, nil)
+		w.tunnelTo(testutil.Serve(t, func(c *net.TCPConn) { handle(newWire(t, c)) }))
+		return w
+	},
+	"upgrade": func(t *testing.T, handle func(*wire)) *wire {
+		w := dialProxy(t, nil)
+		w.upgrade(upgradeTarget(t, "", handle), "")
+		return w
+	},
+}
+
+// hashes answers with the hash of all that it gets.
+func hashes(w *wire) {
+	h := sha256.New()
+	_, _ = io.Copy(h, w.r)
+	w.send("%x", h.Sum(nil))
+}
+
 // A client that ends its side still gets all of the answer, and the hash of
 // everything that it sent. Goproxy loses it where the client speaks TLS.
-func TestConnectHalfClose(t *testing.T) {
-	target := testutil.Serve(t, func(c *net.TCPConn) {
-		h := sha256.New()
-		_, _ = io.Copy(h, c)
-		_, _ = c.Write(h.Sum(nil))
-	})
+func TestHalfClose(t *testing.T) {
 	data := make([]byte, 8<<20)
 	_, _ = rand.Read(data)
-	want := sha256.Sum256(data)
-	for name, tlsToo := range map[string]bool{"TCP": false, "TLS": true} {
-		t.Run(name, func(t *testing.T) {
-			client := connectClient(t, tlsToo, target)
-			testutil.Must(client.Write(data))(t)
-			_ = client.CloseWrite()
-			if got, err := io.ReadAll(client); err != nil || !bytes.Equal(got, want[:]) {
-				t.Fatalf("hash %x, %v; want %x", got, err, want)
-			}
+	want := fmt.Sprintf("%x", sha256.Sum256(data))
+	for how, open := range relayed {
+		t.Run(how, func(t *testing.T) {
+			w := open(t, hashes)
+			testutil.Must(w.Write(data))(t)
+			_ = w.CloseWrite()
+			w.expect(want)
+			w.expectEnd()
 		})
 	}
+	t.Run("CONNECT in TLS", func(t *testing.T) {
+		client := connectInTLS(t, testutil.Serve(t, func(c *net.TCPConn) { hashes(newWire(t, c)) }))
+		testutil.Must(client.Write(data))(t)
+		_ = client.CloseWrite()
+		if got, err := io.ReadAll(client); err != nil || string(got) != want {
+			t.Fatalf("hash %s, %v; want %s", got, err, want)
+		}
+	})
 }
 
 func TestConnectFarHalfClose(t *testing.T) {
@@ -131,33 +153,31 @@ func TestConnectFarHalfClose(t *testing.T) {
 	}
 }
 
-func TestConnectResets(t *testing.T) {
-	t.Run("of the target reach the client", func(t *testing.T) {
-		target := testutil.Serve(t, func(c *net.TCPConn) {
-			_, _ = io.ReadFull(c, make([]byte, 1))
-			_ = c.SetLinger(0)
+func TestResets(t *testing.T) {
+	for how, open := range relayed {
+		t.Run(how+", of the target reach the client", func(t *testing.T) {
+			w := open(t, func(w *wire) {
+				w.expect("x")
+				_ = w.SetLinger(0)
+			})
+			w.send("x")
+			if _, err := w.r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("read: %v; want a reset", err)
+			}
 		})
-		w := dialProxy(t, nil)
-		w.tunnelTo(target)
-		w.send("x")
-		if _, err := w.r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("read: %v; want a reset", err)
-		}
-	})
-	t.Run("of the client reach the target", func(t *testing.T) {
-		got := make(chan error, 1)
-		target := testutil.Serve(t, func(c *net.TCPConn) {
-			_, err := io.Copy(io.Discard, c)
-			got <- err
+		t.Run(how+", of the client reach the target", func(t *testing.T) {
+			got := make(chan error, 1)
+			w := open(t, func(w *wire) {
+				_, err := w.r.ReadByte()
+				got <- err
+			})
+			_ = w.SetLinger(0)
+			_ = w.Close()
+			if err := receive(t, "the target's end", got); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("read: %v; want a reset", err)
+			}
 		})
-		w := dialProxy(t, nil)
-		w.tunnelTo(target)
-		_ = w.SetLinger(0)
-		_ = w.Close()
-		if err := receive(t, "the target's end", got); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("read: %v; want a reset", err)
-		}
-	})
+	}
 }
 
 // A client that leaves has its dial cancelled, however it leaves.

@@ -8,7 +8,6 @@ import (
 
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
-	"konnectivity/tunnel"
 )
 
 // testCertificate is for 127.0.0.1 and proxy.test.
@@ -19,21 +18,12 @@ func testCertificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
 	return pair.TLS(), ca.Pool()
 }
 
-// connectClient is a tunnel to target through a proxy of its own, which is
-// spoken to in TLS or not.
-func connectClient(t *testing.T, tlsToo bool, target string) tunnel.Conn {
+// connectInTLS is a tunnel to target through a proxy of its own, which is spoken to in TLS.
+func connectInTLS(t *testing.T, target string) *tls.Conn {
 	t.Helper()
-	ln := testutil.Listen(t)
 	cert, pool := testCertificate(t)
-	if tlsToo {
-		ln = tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
-	}
-	p := startProxyOn(t, ln, nil)
-	w := dialWire(t, p.addr)
-	if !tlsToo {
-		w.tunnelTo(target)
-		return tunnel.Wrap(w.TCPConn)
-	}
+	ln := tls.NewListener(testutil.Listen(t), &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
+	w := dialWire(t, startProxyOn(t, ln, nil).addr)
 	c := tls.Client(w.TCPConn, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"})
 	testutil.Must(c.Write([]byte("CONNECT " + target + " HTTP/1.1\r\n\r\n")))(t)
 	want := "HTTP/1.1 200 Connection Established\r\n\r\n"
@@ -41,5 +31,5 @@ func connectClient(t *testing.T, tlsToo bool, target string) tunnel.Conn {
 	if _, err := c.Read(got); err != nil || string(got) != want {
 		t.Fatalf("answer %q, %v", got, err)
 	}
-	return tunnel.Wrap(c)
+	return c
 }
