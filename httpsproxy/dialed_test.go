@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -34,17 +33,11 @@ func (d *deafened) Write(p []byte) (int, error) {
 
 // uploadTo sends a request with more content than its destination takes, which
 // handle serves, and returns what the client gets.
-func uploadTo(t *testing.T, handle func(far net.Conn)) string {
+func uploadTo(t *testing.T, handle func(far net.Conn, r *bufio.Reader)) string {
 	var all sync.WaitGroup
-	dial := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-		near, far := net.Pipe()
-		all.Go(func() {
-			defer far.Close()
-			if _, err := http.ReadRequest(bufio.NewReader(far)); err == nil {
-				handle(far)
-			}
-		})
-		return tunnel.Wrap(&deafened{Conn: near}), nil
+	dial := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		c, err := byPipe(handle)(ctx, f)
+		return tunnel.Wrap(&deafened{Conn: c}), err
 	})
 	s := newServer(t, front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial}})
 	client, conn := net.Pipe()
@@ -62,7 +55,7 @@ func uploadTo(t *testing.T, handle func(far net.Conn)) string {
 // A destination that refuses an upload and hangs up is heard to the end.
 func TestResponseSurvivesRefusedUpload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		got := uploadTo(t, func(far net.Conn) {
+		got := uploadTo(t, func(far net.Conn, _ *bufio.Reader) {
 			time.Sleep(time.Second)
 			_, _ = io.WriteString(far, "HTTP/1.1 413 Too Large\r\nContent-Length: 8\r\n\r\nmuch ")
 			time.Sleep(time.Second)
@@ -77,11 +70,11 @@ func TestResponseSurvivesRefusedUpload(t *testing.T) {
 // One that takes no more is waited for as long as it may yet answer.
 func TestRefusedUploadEndsWithoutResponse(t *testing.T) {
 	for name, tc := range map[string]struct {
-		handle func(net.Conn)
+		handle func(net.Conn, *bufio.Reader)
 		within time.Duration
 	}{
-		"hangs up": {func(net.Conn) {}, drainResponse},
-		"silent":   {func(far net.Conn) { _, _ = io.Copy(io.Discard, far) }, 2 * drainResponse},
+		"hangs up": {func(net.Conn, *bufio.Reader) {}, drainResponse},
+		"silent":   {func(far net.Conn, _ *bufio.Reader) { _, _ = io.Copy(io.Discard, far) }, 2 * drainResponse},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

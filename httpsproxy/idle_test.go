@@ -18,6 +18,7 @@ import (
 
 	"konnectivity/internal/front"
 	"konnectivity/internal/testutil"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -28,11 +29,9 @@ func newServer(t *testing.T, o front.Options) *Server {
 	return s
 }
 
-// piped is the one client of a proxy without sockets, whose destination is
-// served by handle: for tests in fake time.
-func piped(t *testing.T, connect *tunnel.Forwarder, handle func(conn net.Conn, r *bufio.Reader)) (client net.Conn) {
-	t.Helper()
-	dial := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+// byPipe reaches a destination that handle serves behind the header of its first request.
+func byPipe(handle func(far net.Conn, r *bufio.Reader)) tunnel.DialerFunc {
+	return func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		near, far := net.Pipe()
 		go func() {
 			defer far.Close()
@@ -42,12 +41,17 @@ func piped(t *testing.T, connect *tunnel.Forwarder, handle func(conn net.Conn, r
 			}
 		}()
 		return tunnel.Wrap(near), nil
-	})
-	connect.Dialer = dial
+	}
+}
+
+// piped is the one client of a proxy without sockets, whose destination is
+// served by handle: for tests in fake time.
+func piped(t *testing.T, connect *tunnel.Forwarder, handle func(conn net.Conn, r *bufio.Reader)) (client net.Conn) {
+	t.Helper()
+	connect.Dialer = byPipe(handle)
 	s := newServer(t, front.Options{Forwarder: connect})
 	client, conn := net.Pipe()
-	done := make(chan struct{})
-	go func() { defer close(done); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
+	done := wait.Go(func() { s.serveConn(context.Background(), tunnel.Wrap(conn)) })
 	t.Cleanup(func() {
 		_ = client.Close()
 		<-done
@@ -122,21 +126,13 @@ func (b *brittle) Write(p []byte) (int, error) {
 // A response of which the client does not get all was not sent in order.
 func TestUnreadResponseIsBroken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dial := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-			near, far := net.Pipe()
-			go func() {
-				defer far.Close()
-				if _, err := http.ReadRequest(bufio.NewReader(far)); err == nil {
-					_, _ = io.WriteString(far, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n12345")
-				}
-			}()
-			return tunnel.Wrap(near), nil
+		dial := byPipe(func(far net.Conn, _ *bufio.Reader) {
+			_, _ = io.WriteString(far, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n12345")
 		})
 		seen, metrics := newDiary(), prometheus.NewRegistry()
 		s := newServer(t, front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial, Observers: []tunnel.Observer{seen}}, Registerer: metrics})
 		client, conn := net.Pipe()
-		done := make(chan struct{})
-		go func() { defer close(done); s.serveConn(t.Context(), tunnel.Wrap(&brittle{Conn: conn})) }()
+		done := wait.Go(func() { s.serveConn(t.Context(), tunnel.Wrap(&brittle{Conn: conn})) })
 		_, _ = io.WriteString(client, "GET http://x:1/ HTTP/1.1\r\nHost: x\r\n\r\n")
 		if got, _ := io.ReadAll(client); !strings.HasPrefix(string(got), "HTTP/1.1 200 OK\r\n") {
 			t.Errorf("read %q", got)
