@@ -185,43 +185,33 @@ func TestFullDuplex(t *testing.T) {
 	}
 }
 
-// An origin that refuses an upload midway is heard, even by a client that has
-// stopped sending and only listens.
-func TestEarlyAnswerToStalledUpload(t *testing.T) {
-	origin := testutil.Serve(t, func(c *net.TCPConn) {
-		_, _ = bufio.NewReader(c).Peek(1)
-		_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
-		_, _ = io.Copy(io.Discard, c)
-	})
-	w := dialProxy(t, nil)
-	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nsome of it", origin)
-	resp := w.response("POST")
-	if got := body(t, resp); resp.StatusCode != 413 || got != "no" || !resp.Close {
-		t.Errorf("%s %q, close %v", resp.Status, got, resp.Close)
-	}
-	w.expectEnd()
-}
-
-// A client that reads nothing before it has sent everything, as most do, gets such an
-// answer, too, whatever the sockets hold of its upload.
-func TestEarlyAnswerToLargeUpload(t *testing.T) {
+// An origin that refuses an upload midway is heard: by a client that has stopped sending and
+// only listens, and by one that reads nothing before it has sent everything, as most do,
+// whatever the sockets hold of its upload.
+func TestEarlyAnswerToUpload(t *testing.T) {
 	const size = 32 << 20
-	origin := testutil.Serve(t, func(c *net.TCPConn) {
-		_, _ = bufio.NewReader(c).Peek(1)
-		_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
-		_ = c.CloseWrite()
-		_, _ = io.Copy(io.Discard, c)
-	})
-	w := dialProxy(t, nil)
-	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", origin, size)
-	if n, err := io.CopyN(w, zeros{}, size); err != nil {
-		t.Fatalf("after %d bytes: %v", n, err)
+	for name, sent := range map[string]int64{"stalled": 10, "whole": size} {
+		t.Run(name, func(t *testing.T) {
+			origin := testutil.Serve(t, func(c *net.TCPConn) {
+				_, _ = bufio.NewReader(c).Peek(1)
+				_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+				if sent == size {
+					_ = c.CloseWrite()
+				}
+				_, _ = io.Copy(io.Discard, c)
+			})
+			w := dialProxy(t, nil)
+			w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", origin, size)
+			if n, err := io.CopyN(w, zeros{}, sent); err != nil {
+				t.Fatalf("after %d bytes: %v", n, err)
+			}
+			resp := w.response("POST")
+			if got := body(t, resp); resp.StatusCode != 413 || got != "no" || !resp.Close {
+				t.Errorf("%s %q, close %v", resp.Status, got, resp.Close)
+			}
+			w.expectEnd()
+		})
 	}
-	resp := w.response("POST")
-	if got := body(t, resp); resp.StatusCode != 413 || got != "no" || !resp.Close {
-		t.Errorf("%s %q, close %v", resp.Status, got, resp.Close)
-	}
-	w.expectEnd()
 }
 
 // The rest of an upload must never be taken for a request.
@@ -243,50 +233,32 @@ func TestRestOfUploadIsNoRequest(t *testing.T) {
 
 // A request that gives its content's length twice, by chunks and in bytes, is
 // the last of its connection, since somebody before us may have gone by either
-// (RFC 9112 §6.1): it is answered, and what comes behind it is not served.
+// (RFC 9112 §6.1): it is answered, and what comes behind it is not served. So is one in
+// HTTP/1.0, whatever it asks for: whether its content came in chunks is not known, so what
+// follows may be its content.
 func TestTwoLengthsEndTheConnection(t *testing.T) {
-	reached := make(chan string, 9)
-	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
-		got, _ := io.ReadAll(r.Body)
-		reached <- r.URL.Path + " " + string(got)
-		hello(w, r)
-	})
-	w := dialProxy(t, nil)
-	w.send("POST http://%s/first HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"+
-		"GET http://%[1]s/second HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-	if resp := w.response("POST"); body(t, resp) != "hello" || !resp.Close {
-		t.Errorf("%s, close %v", resp.Status, resp.Close)
-	}
-	w.expectEnd()
-	if got := receive(t, "the request", reached); got != "/first hi" || len(reached) > 0 {
-		t.Errorf("%q came, and %d behind it", got, len(reached))
-	}
-}
-
-// A request in HTTP/1.0 is the last of its connection, whatever it asks for: whether
-// its content came in chunks is not known, so what follows may be its content.
-func TestHTTP10ClientsSendOneRequest(t *testing.T) {
-	for name, fields := range map[string]string{
-		"no length": "", "chunks": "Transfer-Encoding: chunked\r\n", "two lengths": "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+	const twoLengths = "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n"
+	for name, tc := range map[string]struct{ version, fields, content, taken string }{
+		"two lengths":           {"1.1", twoLengths, "2\r\nhi\r\n0\r\n\r\n", "hi"},
+		"HTTP/1.0":              {"1.0", "", "", ""},
+		"HTTP/1.0, chunks":      {"1.0", "Transfer-Encoding: chunked\r\n", "", ""},
+		"HTTP/1.0, two lengths": {"1.0", twoLengths, "0\r\n\n", "0\r\n\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reached := make(chan string, 9)
 			origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
-				reached <- r.URL.Path
+				got, _ := io.ReadAll(r.Body)
+				reached <- r.URL.Path + " " + string(got)
 				hello(w, r)
 			})
 			w := dialProxy(t, nil)
-			content := ""
-			if strings.HasPrefix(fields, "Content-Length") {
-				content = "0\r\n\n"
-			}
-			w.send("POST http://%s/first HTTP/1.0\r\nConnection: keep-alive\r\n%s\r\n%s"+
-				"GET http://%[1]s/second HTTP/1.0\r\n\r\n", origin, fields, content)
+			w.send("POST http://%s/first HTTP/%s\r\nHost: x\r\nConnection: keep-alive\r\n%s\r\n%s"+
+				"GET http://%[1]s/second HTTP/%[2]s\r\nHost: x\r\n\r\n", origin, tc.version, tc.fields, tc.content)
 			if resp := w.response("POST"); body(t, resp) != "hello" || !resp.Close {
 				t.Errorf("%s, close %v", resp.Status, resp.Close)
 			}
 			w.expectEnd()
-			if got := receive(t, "the request", reached); got != "/first" || len(reached) > 0 {
+			if got := receive(t, "the request", reached); got != "/first "+tc.taken || len(reached) > 0 {
 				t.Errorf("%q came, and %d behind it", got, len(reached))
 			}
 		})
