@@ -63,8 +63,7 @@ func transport(a *Adapter) *http.Transport {
 func fetch(t testing.TB, tr *http.Transport, url string) (string, *tunnel.Flow) {
 	t.Helper()
 	trace := new(tunnel.Flow)
-	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
-	defer cancel()
+	ctx := testutil.Context(t)
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
 		if c, ok := tunnel.Under[*made](i.Conn); ok {
 			trace = c.flow
@@ -271,8 +270,7 @@ func TestCustomerCAIsFollowed(t *testing.T) {
 	w.inside["10.7.7.7:3128"] = p.start(t)
 	w.opt.HTTPS = HTTPSOptions{HTTPSProxy: "https://proxy.example.com:3128", CACertPaths: []string{later}}
 	a := w.adapter()
-	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
-	defer cancel()
+	ctx := testutil.Context(t)
 	_, err := a.Connect().Dial(ctx, tunnel.NewFlow("tcp", "www.example.com:443"))
 	if dial := tunnel.AsDialError("", err); dial == nil || !strings.Contains(dial.Text(), "certificate that is not trusted") {
 		t.Fatal(err)

@@ -251,9 +251,7 @@ func ips(texts ...string) (out []netip.Addr) {
 func reached(t testing.TB, d tunnel.Dialer, address string) (string, *tunnel.Flow) {
 	t.Helper()
 	trace := tunnel.NewFlow("tcp", address)
-	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
-	defer cancel()
-	c, err := d.Dial(ctx, trace)
+	c, err := d.Dial(testutil.Context(t), trace)
 	if err != nil {
 		return "!" + tunnel.FailureOf(err).Label(), trace
 	}

@@ -287,8 +287,7 @@ func TestProxyTimeout(t *testing.T) {
 	_, config := newCA(t)
 	proxy, _ := connectProxy(t)
 	c := newConnector(testOptions(config, "x:1"), &tunnel.Forwarder{}, nil, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
+	ctx := testutil.Context(t)
 	conn := testutil.Must(c.dial(ctx, address{dial: far.Addr().String(), proxy: &url.URL{Scheme: "http", Host: proxy}}))(t)
 	_ = conn.Close()
 	if _, err := c.dial(ctx, address{dial: far.Addr().String()}); err == nil {

@@ -264,8 +264,7 @@ func testOptions(config func(string, ...string) *tls.Config, servers ...string) 
 func connectOnce(t *testing.T, opts Options) (session, error) {
 	t.Helper()
 	a := testutil.Must(New(opts))(t)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
+	ctx := testutil.Context(t)
 	addresses, err := a.set.resolver.resolve(ctx)
 	if err != nil || len(addresses) == 0 {
 		t.Fatalf("resolve: %v, %v", addresses, err)
@@ -303,9 +302,7 @@ func awaitEnd(t testing.TB, done <-chan struct{}, complaint string) {
 // wantEcho carries bytes over a dial.
 func wantEcho(t *testing.T, d tunnel.Dialer, address string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	c := testutil.Must(d.Dial(ctx, tunnel.NewFlow("tcp", address)))(t)
+	c := testutil.Must(d.Dial(testutil.Context(t), tunnel.NewFlow("tcp", address)))(t)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(patience))
 	testutil.Must(io.WriteString(c, "hello"))(t)

@@ -390,6 +390,17 @@ func TestDuplicateWithConnections(t *testing.T) {
 	}
 }
 
+// wantLeaving wants as many sessions as may take their time about their end, and a few.
+func (b *bench) wantLeaving() {
+	b.t.Helper()
+	synctest.Wait()
+	b.world.mu.Lock()
+	defer b.world.mu.Unlock()
+	if n := b.world.open; n < maxLeaving || n > maxLeaving+10 {
+		b.t.Errorf("%d sessions, want some %d", n, maxLeaving)
+	}
+}
+
 // A server whose connections through duplicates never end.
 func TestDuplicatesThatNeverEnd(t *testing.T) {
 	w := newWorld()
@@ -398,12 +409,7 @@ func TestDuplicatesThatNeverEnd(t *testing.T) {
 	w.setCount(2)
 	inWorld(t, w, servers, nil, func(b *bench) {
 		time.Sleep(maxLeaving * 10 * time.Second)
-		synctest.Wait()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.open < maxLeaving || w.open > maxLeaving+10 {
-			t.Errorf("%d sessions, want some %d", w.open, maxLeaving)
-		}
+		b.wantLeaving()
 	})
 }
 
@@ -421,12 +427,7 @@ func TestServerThatNeverGoes(t *testing.T) {
 	}
 	inWorld(t, w, servers, nil, func(b *bench) {
 		time.Sleep(2 * maxLeaving * DefaultSyncInterval)
-		synctest.Wait()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.open < maxLeaving || w.open > maxLeaving+10 {
-			t.Errorf("%d sessions, want some %d", w.open, maxLeaving)
-		}
+		b.wantLeaving()
 	})
 }
 

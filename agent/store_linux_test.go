@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	logrustest "github.com/sirupsen/logrus/hooks/test"
 	"golang.org/x/sys/unix"
 
+	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
@@ -89,8 +89,7 @@ func TestConnectionsOutliveARestart(t *testing.T) {
 			testutil.NoError(t, testutil.Receive(t, "the agent ends", done))
 		}
 	}
-	log, _ := logrustest.NewNullLogger()
-	restart := start(OpenStore(log))
+	restart := start(OpenStore(silent.Log()))
 	var open []tunnel.Conn
 	for range conns {
 		c := testutil.Must(dialer.Dial(t.Context(), tunnel.NewFlow("tcp", address)))(t)
@@ -99,7 +98,7 @@ func TestConnectionsOutliveARestart(t *testing.T) {
 		open = append(open, c)
 	}
 	restart()
-	next := OpenStore(log)
+	next := OpenStore(silent.Log())
 	testutil.NoError(t, next.take(testutil.Receive(t, "the descriptor is kept", keeper.kept)))
 	if len(next.offers) != conns || next.ID() != "agent-1" {
 		t.Fatalf("%d connections of agent %q are left", len(next.offers), next.ID())
@@ -125,13 +124,12 @@ func TestConnectionsOutliveARestart(t *testing.T) {
 // in it.
 func TestStoreWithoutCommit(t *testing.T) {
 	newStoreKeeper(t)
-	log, _ := logrustest.NewNullLogger()
 	pair := testutil.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET, 0))(t)
 	defer unix.Close(pair[0])
 	file := testutil.Must(writeOffers("agent-1", nil))(t)
 	defer file.Close()
 	testutil.NoError(t, unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(int(file.Fd())), nil, 0))
-	if err := OpenStore(log).take(pair[1]); err == nil {
+	if err := OpenStore(silent.Log()).take(pair[1]); err == nil {
 		t.Error("they were taken")
 	}
 }
@@ -152,8 +150,7 @@ func TestStoreOfAnotherSocket(t *testing.T) {
 // nothing of it.
 func TestStoreWithoutRoom(t *testing.T) {
 	keeper := newStoreKeeper(t)
-	log, _ := logrustest.NewNullLogger()
-	s, moves := OpenStore(log), []*resume.Move{{Snapshot: resume.Snapshot{Ended: true, Left: true}}}
+	s, moves := OpenStore(silent.Log()), []*resume.Move{{Snapshot: resume.Snapshot{Ended: true, Left: true}}}
 	testutil.NoError(t, s.put("agent-1", moves))
 	if err := s.put("agent-1", moves); err == nil {
 		t.Error("what was not kept counts as kept")
@@ -163,7 +160,7 @@ func TestStoreWithoutRoom(t *testing.T) {
 	if n, err := unix.Poll(hup, 0); n != 0 || err != nil {
 		t.Errorf("the service manager sees %v, and drops it", hup)
 	}
-	next := OpenStore(log)
+	next := OpenStore(silent.Log())
 	testutil.NoError(t, next.take(kept))
 	if len(next.offers) != 1 {
 		t.Errorf("%d connections are left", len(next.offers))
@@ -173,8 +170,7 @@ func TestStoreWithoutRoom(t *testing.T) {
 // Of connections that cannot all be read none is taken: sockets may belong to others.
 func TestStoreThatIsCutShort(t *testing.T) {
 	keeper := newStoreKeeper(t)
-	log, _ := logrustest.NewNullLogger()
-	s := OpenStore(log)
+	s := OpenStore(silent.Log())
 	testutil.NoError(t, s.put("agent-1", []*resume.Move{{Snapshot: resume.Snapshot{Ended: true, Left: true}}, {Snapshot: resume.Snapshot{From: 1, Ended: true, Left: true}}}))
 	if err := s.take(testutil.Receive(t, "the descriptor is kept", keeper.kept)); err == nil {
 		t.Error("no error")

@@ -220,8 +220,7 @@ func TestBlackHoleIsBounded(t *testing.T) {
 	api, path := filled(t)
 	s := New(Options{Kubeconfig: path, UserAgent: "test", GetTime: 50 * time.Millisecond, Log: silent.Log()})
 	t.Cleanup(s.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
-	defer cancel()
+	ctx := testutil.Context(t)
 	api.Lock() // nothing is answered
 	_, err := s.ClusterIPs(ctx, "a", "one")
 	api.Unlock()

@@ -83,9 +83,7 @@ func at(pairs ...string) *names { n := new(names); n.set(pairs...); return n }
 // roundTrip sends a message through and wants it back, with a half-close.
 func roundTrip(t testing.TB, d tunnel.Dialer, address string) error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
-	defer cancel()
-	c, err := d.Dial(ctx, tunnel.NewFlow("tcp", address))
+	c, err := d.Dial(testutil.Context(t), tunnel.NewFlow("tcp", address))
 	if err != nil {
 		return err
 	}

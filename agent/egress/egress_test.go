@@ -62,9 +62,7 @@ func echo(t *testing.T, host string, port int) int {
 
 func dial(t *testing.T, d *Dialer, address string) (tunnel.Conn, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	return d.Dial(ctx, tunnel.NewFlow("tcp", address))
+	return d.Dial(testutil.Context(t), tunnel.NewFlow("tcp", address))
 }
 
 // dialsWithin wants a dial to succeed within a bound. One must, of those that begin within
@@ -164,9 +162,7 @@ func TestFailures(t *testing.T) {
 		{"tcp", "169.254.169.254:80", tunnel.FailDenied},
 	} {
 		t.Run(c.network+" "+c.address, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			_, err := d.Dial(ctx, tunnel.NewFlow(c.network, c.address))
+			_, err := d.Dial(testutil.Context(t), tunnel.NewFlow(c.network, c.address))
 			wantFailure(t, err, c.want)
 		})
 	}

@@ -44,6 +44,11 @@ func fakeProxy(t *testing.T, config *tls.Config, answer func(*http.Request) (str
 	})
 }
 
+// by is a Dialer to which a proxy leads everywhere.
+func by(proxy url.URL) *Dialer {
+	return New(Options{Proxy: func(*url.URL) (*url.URL, error) { return &proxy, nil }})
+}
+
 const established = "HTTP/1.1 200 Connection Established\r\n\r\n"
 
 func TestProxy(t *testing.T) {
@@ -81,9 +86,7 @@ func TestProxyRefusals(t *testing.T) {
 		407: tunnel.FailAuth, 401: tunnel.FailAuth, 403: tunnel.FailDenied, 502: tunnel.FailHostUnreach, 503: tunnel.FailUnavailable, 504: tunnel.FailTimeout, 500: tunnel.FailInternal, 301: tunnel.FailInternal,
 	} {
 		addr := fakeProxy(t, nil, func(*http.Request) (string, bool) { return fmt.Sprintf("HTTP/1.1 %d Nope\r\n\r\n", status), false })
-		u := &url.URL{Scheme: "http", Host: addr}
-		d := New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }})
-		_, err := dial(t, d, "dest.example:443")
+		_, err := dial(t, by(url.URL{Scheme: "http", Host: addr}), "dest.example:443")
 		wantFailure(t, err, want)
 	}
 }
@@ -91,8 +94,7 @@ func TestProxyRefusals(t *testing.T) {
 func TestProxyThatMisbehaves(t *testing.T) {
 	secret := "hunter2"
 	proxyAt := func(addr string) *Dialer {
-		u := &url.URL{Scheme: "http", Host: addr, User: url.UserPassword("me", secret)}
-		return New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }})
+		return by(url.URL{Scheme: "http", Host: addr, User: url.UserPassword("me", secret)})
 	}
 	for name, answer := range map[string]string{
 		"garbage":     "what?\r\n\r\n",
@@ -117,8 +119,7 @@ func TestProxyThatMisbehaves(t *testing.T) {
 	}
 
 	for _, host := range []string{"127.0.0.1", testutil.Refusing(t)} {
-		u := &url.URL{Scheme: "socks5", Host: host}
-		_, err = dial(t, New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }}), "dest.example:443")
+		_, err = dial(t, by(url.URL{Scheme: "socks5", Host: host}), "dest.example:443")
 		wantFailure(t, err, tunnel.FailUnavailable)
 		if !strings.Contains(err.Error(), "neither http nor https") {
 			t.Errorf("a SOCKS proxy: %v", err)
@@ -127,14 +128,10 @@ func TestProxyThatMisbehaves(t *testing.T) {
 }
 
 func TestSilentProxy(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testutil.NoError(t, err)
-	defer l.Close()
-	u := &url.URL{Scheme: "http", Host: l.Addr().String()}
-	d := New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }})
+	d := by(url.URL{Scheme: "http", Host: testutil.Listen(t).Addr().String()})
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	_, err = d.Dial(ctx, tunnel.NewFlow("tcp", "dest.example:443"))
+	_, err := d.Dial(ctx, tunnel.NewFlow("tcp", "dest.example:443"))
 	wantFailure(t, err, tunnel.FailTimeout)
 }
 
@@ -159,12 +156,9 @@ func TestProxyAndPolicy(t *testing.T) {
 }
 
 func TestHTTPSProxyIsVerified(t *testing.T) {
-	ca, err := pki.NewCA("nobody trusts this")
-	testutil.NoError(t, err)
-	pair, err := ca.Issue(pki.Leaf{CommonName: "proxy", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true})
-	testutil.NoError(t, err)
+	ca := testutil.Must(pki.NewCA("nobody trusts this"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "proxy", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true}))(t)
 	addr := fakeProxy(t, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}, func(*http.Request) (string, bool) { return established, true })
-	u := &url.URL{Scheme: "https", Host: addr}
-	_, err = dial(t, New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }}), "dest.example:443")
+	_, err := dial(t, by(url.URL{Scheme: "https", Host: addr}), "dest.example:443")
 	wantFailure(t, err, tunnel.FailUnavailable)
 }
