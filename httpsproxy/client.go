@@ -154,7 +154,7 @@ func (c *client) Read(b []byte) (int, error) {
 	if n > 0 && !c.asked {
 		c.weigh(b[:n])
 	}
-	if err == io.EOF && len(b) == 1 && c.sent != nil && c.sent.stall(c.ctx.Done(), c.server.halfClose) {
+	if err == io.EOF && len(b) == 1 && c.sent != nil && c.sent.stall(c.ctx.Done(), halfCloseTime) {
 		err = os.ErrDeadlineExceeded // net/http stops a read by its deadline
 	}
 	return n, err

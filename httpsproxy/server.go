@@ -82,8 +82,7 @@ type Server struct {
 	transport *http.Transport
 	forward   http.Handler
 	http      *http.Server
-	pseudonym string        // in Via; unique, so that a loop can be told from a chain
-	halfClose time.Duration // halfCloseTime
+	pseudonym string // in Via; unique, so that a loop can be told from a chain
 }
 
 // New checks the options and registers the metrics. It starts nothing.
@@ -100,7 +99,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Shell: shell, opts: o, pseudonym: "konnectivity-" + tunnel.NewID(), halfClose: halfCloseTime}
+	s := &Server{Shell: shell, opts: o, pseudonym: "konnectivity-" + tunnel.NewID()}
 	s.transport = s.newTransport()
 	s.forward = s.newForward()
 	s.http = s.newHTTP()
