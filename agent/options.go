@@ -86,8 +86,8 @@ type Options struct {
 
 	// Budget bounds the memory of all links; nil means an automatic one.
 	Budget *link.Budget
-	// limits bound what connections over the packet protocol may hold; a nil
-	// Budget in them means one for all sessions of this agent.
+	// limits bound what connections over the packet protocol may hold, all of this agent's
+	// together. They are filled in.
 	limits legacy.Limits
 
 	// Dialer reaches destinations; an *egress.Dialer. If it has an Allow as that has, it
@@ -209,9 +209,7 @@ func (o *Options) fill() error {
 	if o.Budget == nil {
 		o.Budget = link.NewBudget(0)
 	}
-	if o.limits.Budget == nil {
-		o.limits.Budget = shares.NewBudget(legacy.DefaultBudget)
-	}
+	o.limits.Budget = shares.NewBudget(legacy.DefaultBudget)
 	o.Grace = cmp.Or(o.Grace, DefaultGrace)
 	if o.Log == nil {
 		o.Log = silent.Log()
