@@ -15,8 +15,7 @@ import (
 func laned(t *testing.T, p *testPKI, server *fakeServer, n *names) (s *Server, l *linkSession, idle func()) {
 	t.Helper()
 	s = client(t, p, n, func(o *Options) { o.Lanes, o.ResumeWindow = 2, time.Minute })
-	run(t, s)
-	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
+	runLinked(t, s, 1)
 	l = s.sessions().link()
 	hello := s.connector.hello
 	hello.Group = server.Peers()[0].Group

@@ -24,8 +24,7 @@ func TestALinkPerAddress(t *testing.T) {
 	}
 	n.set(pairs...)
 	s := client(t, p, n, nil)
-	run(t, s)
-	testutil.Eventually(t, "three links", func() bool { return s.Stats().Links == 3 })
+	runLinked(t, s, 3)
 	testutil.NoError(t, s.Ready())
 
 	// New streams go to the least loaded.
@@ -67,8 +66,7 @@ func TestRunWarmsUp(t *testing.T) {
 	if s.Ready() == nil {
 		t.Error("ready before anything was tried")
 	}
-	run(t, s)
-	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
+	runLinked(t, s, 1)
 	before := n.dials.Load()
 	testutil.NoError(t, roundTrip(t, s, target))
 	if n.dials.Load() != before {
@@ -94,8 +92,7 @@ func TestServing(t *testing.T) {
 		if err := s.Serving(); err != nil {
 			t.Errorf("before there is a link: %v", err)
 		}
-		run(t, s)
-		testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
+		runLinked(t, s, 1)
 		got := ""
 		if err := s.Serving(); err != nil {
 			got = err.Error()
@@ -112,8 +109,7 @@ func TestSeveralServersBehindOneAddress(t *testing.T) {
 	server.Count = 3
 	server.Start(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
-	run(t, s)
-	testutil.Eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
+	runLinked(t, s, 2)
 	time.Sleep(2 * firstPause)
 	if got := s.Stats().Links; got != maxPerAddress {
 		t.Errorf("%d links to one address", got)
@@ -127,8 +123,7 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 	n := at("192.0.2.1", server.Addr())
 	var left atomic.Int32
 	s := client(t, p, n, func(o *Options) { o.Leave = func() { left.Add(1) } })
-	run(t, s)
-	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
+	runLinked(t, s, 1)
 	c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
 	testutil.NoError(t, err)
 	if left.Load() != 0 {
@@ -189,23 +184,13 @@ func TestPickAvoidsLeavingLinks(t *testing.T) {
 // another, however busy that is.
 func TestPickAvoidsAgentlessServers(t *testing.T) {
 	p := newPKI(t)
-	target := testutil.Echo(t)
 	idle, busy := newFake(p), newFake(p)
 	idle.ID, busy.ID = "idle", "busy"
 	idle.Agents = link.Serving{Told: true, Why: "no connection to any proxy agent"}
 	n := at("192.0.2.1", idle.Start(t).Addr(), "192.0.2.2", busy.Start(t).Addr())
 	s := client(t, p, n, nil)
-	run(t, s)
-	testutil.Eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
-	for range 3 {
-		f := tunnel.NewFlow("tcp", target)
-		c, err := s.Dial(t.Context(), f)
-		testutil.NoError(t, err)
-		defer c.Close()
-		if f.Hop.ID != "busy" {
-			t.Errorf("dialed by %s", f.Hop.ID)
-		}
-	}
+	runLinked(t, s, 2)
+	wantBy(t, s, "busy")
 	only := s.sessions().link()
 	if l := s.sessions().link(only); l == nil || l.Peer().ID != "idle" {
 		t.Error("the other is not there if need be")
@@ -284,8 +269,7 @@ func TestServersAreRetriedWithoutRequests(t *testing.T) {
 	for _, next := range []*fakeServer{newFake(p), newFake(p).Old()} {
 		server := newFake(p).Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
-		run(t, s)
-		testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
+		runLinked(t, s, 1)
 		server.Stop()
 		testutil.Eventually(t, "not ready", func() bool { return s.Ready() != nil })
 		next.StartAt(t, server.Addr())
@@ -308,15 +292,7 @@ func TestPickPrefersLinks(t *testing.T) {
 		link, connect := s.sessions().stay()
 		return link && connect
 	})
-	for range 3 {
-		f := tunnel.NewFlow("tcp", testutil.Echo(t))
-		c, err := s.Dial(t.Context(), f)
-		testutil.NoError(t, err)
-		defer c.Close()
-		if f.Hop.ID != "linked" {
-			t.Errorf("dialed by %s", f.Hop.ID)
-		}
-	}
+	wantBy(t, s, "linked")
 	if got := s.Stats(); got.Links != 1 || got.Streams != 3 {
 		t.Errorf("%+v", got)
 	}

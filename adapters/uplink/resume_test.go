@@ -17,8 +17,7 @@ func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
 	old := resuming(p, agent).Start(t)
 	n := at("192.0.2.1", old.Addr())
 	s := client(t, p, n, func(o *Options) { o.ResumeWindow = time.Minute })
-	run(t, s)
-	testutil.Eventually(t, "a link", func() bool { return s.Ready() == nil })
+	runLinked(t, s, 1)
 	c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
 	testutil.NoError(t, err)
 	defer c.Close()
@@ -44,8 +43,7 @@ func linkedToTwo(t *testing.T, prepare func(a *fakeServer)) *Server {
 	a.ID, b.ID = "a", "b"
 	prepare(a)
 	s := client(t, p, at("192.0.2.1", a.Start(t).Addr(), "192.0.2.2", b.Start(t).Addr()), func(o *Options) { o.ResumeWindow = time.Minute })
-	run(t, s)
-	testutil.Eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
+	runLinked(t, s, 2)
 	return s
 }
 

@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/testutil"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 )
@@ -118,9 +119,29 @@ func manyRoundTrips(t *testing.T, d tunnel.Dialer, address string, n int) {
 
 func run(t testing.TB, s *Server) {
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); s.Run(ctx) }()
+	done := wait.Go(func() { s.Run(ctx) })
 	t.Cleanup(func() { cancel(); <-done })
+}
+
+// runLinked is run until there are that many links.
+func runLinked(t testing.TB, s *Server, links int) {
+	t.Helper()
+	run(t, s)
+	testutil.Eventually(t, fmt.Sprint(links, " links"), func() bool { return s.Stats().Links == links })
+	testutil.NoError(t, s.Ready())
+}
+
+// wantBy makes some dials, which are to go by the server with that id.
+func wantBy(t *testing.T, s *Server, id string) {
+	t.Helper()
+	for range 3 {
+		f := tunnel.NewFlow("tcp", testutil.Echo(t))
+		c := testutil.Must(s.Dial(t.Context(), f))(t)
+		t.Cleanup(func() { _ = c.Close() })
+		if f.Hop.ID != id {
+			t.Errorf("dialed by %s", f.Hop.ID)
+		}
+	}
 }
 
 // newAgent is the ends of an agent, to which several servers may lead.

@@ -17,8 +17,7 @@ func twoLinks(t *testing.T, p *testPKI, first, second *fakeServer) *Server {
 	first.ID, first.Count, second.ID, second.Count = "first", 2, "second", 2
 	n := at("192.0.2.1", first.Start(t).Addr())
 	s := client(t, p, n, func(o *Options) { o.ResumeWindow = time.Minute })
-	run(t, s)
-	testutil.Eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
+	runLinked(t, s, 2)
 	n.set("192.0.2.1", second.Start(t).Addr())
 	return s
 }

@@ -287,8 +287,7 @@ func TestDialStaysLostInFlight(t *testing.T) {
 	first.Start(t)
 	second.Start(t)
 	s := client(t, p, at("192.0.2.1", first.Addr(), "192.0.2.2", second.Addr()), nil)
-	run(t, s)
-	testutil.Eventually(t, "two links", func() bool { return len(s.Links()) == 2 })
+	runLinked(t, s, 2)
 	_, err := s.dial(t.Context(), tunnel.NewFlow("tcp", "192.0.2.9:1"))
 	if tunnel.FailureOf(err) != tunnel.FailNoAgent || !tunnel.LostInFlight(err) || dials.Load() < 2 {
 		t.Errorf("%v after %d dials, struck: %v", err, dials.Load(), tunnel.LostInFlight(err))
