@@ -1,6 +1,7 @@
 package httpsproxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -208,28 +209,34 @@ func TestConnectClientLeavesDuringDial(t *testing.T) {
 }
 
 // Statuses come from types; what is internal stays in the log.
-func TestConnectFailures(t *testing.T) {
+func TestFailures(t *testing.T) {
 	for _, tc := range []struct {
-		err    error
-		status int
-		text   string
+		err         error
+		status      int
+		text, plain string // what CONNECT hears, and a plain request; "": the same
 	}{
-		{&tunnel.DialError{Failure: tunnel.FailRefused, Err: errTest}, 502, "Connection refused.\n"},
-		{&tunnel.DialError{Failure: tunnel.FailTimeout, Address: "10.11.12.13:1"}, 504, "I/o timeout.\n"},
-		{&tunnel.DialError{Failure: tunnel.FailNoAgent, Err: errTest}, 503, "No agent available.\n"},
-		{&tunnel.DialError{Failure: tunnel.FailDenied, Reason: "metadata addresses are not allowed"}, 403, "Metadata addresses are not allowed.\n"},
-		{&tunnel.DialError{Failure: tunnel.FailAuth, Reason: "customer proxy wants authentication"}, 502, "Customer proxy wants authentication.\n"},
-		{fmt.Errorf("wrapped: %w", &tunnel.DialError{Failure: tunnel.FailUnavailable}), 503, "Tunnel unavailable.\n"},
-		{errTest, 502, "Internal error.\n"},
+		{&tunnel.DialError{Failure: tunnel.FailRefused, Err: errTest}, 502, "Connection refused.\n", ""},
+		{&tunnel.DialError{Failure: tunnel.FailTimeout, Address: "10.11.12.13:1"}, 504, "I/o timeout.\n", ""},
+		{&tunnel.DialError{Failure: tunnel.FailNoAgent, Err: errTest}, 503, "No agent available.\n", ""},
+		{&tunnel.DialError{Failure: tunnel.FailDenied, Reason: "metadata addresses are not allowed"}, 403, "Metadata addresses are not allowed.\n", ""},
+		{&tunnel.DialError{Failure: tunnel.FailAuth, Reason: "customer proxy wants authentication"}, 502, "Customer proxy wants authentication.\n", ""},
+		{fmt.Errorf("wrapped: %w", &tunnel.DialError{Failure: tunnel.FailUnavailable}), 503, "Tunnel unavailable.\n", ""},
+		{errTest, 502, "Internal error.\n", "The destination closed the connection or did not answer in HTTP.\n"},
 	} {
-		w := dialProxy(t, func(o *Options) {
-			o.Forwarder.Dialer = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, tc.err })
-		})
-		w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\nearly bytes")
-		resp := w.response("GET")
-		if got := body(t, resp); resp.StatusCode != tc.status || got != tc.text {
-			t.Errorf("%v: %d %q; want %d %q", tc.err, resp.StatusCode, got, tc.status, tc.text)
+		w := dialProxy(t, func(o *Options) { o.Forwarder.Dialer, o.Forward = failing(tc.err), failing(tc.err) })
+		hears := func(what, want string) {
+			t.Helper()
+			resp := w.response("GET")
+			if got := body(t, resp); resp.StatusCode != tc.status || got != want {
+				t.Errorf("%s, %v: %d %q; want %d %q", what, tc.err, resp.StatusCode, got, tc.status, want)
+			}
 		}
+		for range 2 { // the connection goes on
+			w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
+			hears("GET", cmp.Or(tc.plain, tc.text))
+		}
+		w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\nearly bytes")
+		hears("CONNECT", tc.text)
 		w.expectEnd()
 	}
 }

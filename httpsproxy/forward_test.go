@@ -430,29 +430,6 @@ func TestConnectionsAreReused(t *testing.T) {
 	}
 }
 
-func TestForwardFailures(t *testing.T) {
-	for _, tc := range []struct {
-		err    error
-		status int
-		text   string
-	}{
-		{&tunnel.DialError{Failure: tunnel.FailRefused, Err: errTest}, 502, "Connection refused.\n"},
-		{&tunnel.DialError{Failure: tunnel.FailTimeout, Address: "10.11.12.13:80"}, 504, "I/o timeout.\n"},
-		{&tunnel.DialError{Failure: tunnel.FailNoAgent}, 503, "No agent available.\n"},
-		{errTest, 502, "The destination closed the connection or did not answer in HTTP.\n"},
-	} {
-		w := dialProxy(t, func(o *Options) {
-			o.Forward = failing(tc.err)
-		})
-		for range 2 { // the connection goes on
-			resp := w.get("http://example.test/")
-			if got := body(t, resp); resp.StatusCode != tc.status || got != tc.text {
-				t.Errorf("%v: %d %q; want %d %q", tc.err, resp.StatusCode, got, tc.status, tc.text)
-			}
-		}
-	}
-}
-
 // A dial that never ends is ended, also for a client whose leaving nobody can
 // see behind content that nobody reads yet.
 func TestForwardDialIsBounded(t *testing.T) {
