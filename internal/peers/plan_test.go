@@ -52,6 +52,14 @@ func meets(p *Plan, address, id string, count int, now time.Time) *Peer {
 	return p.Met(address, id, count, false, now)
 }
 
+// dialing is a plan that has these addresses dialed at noon.
+func dialing(policy Policy, addresses ...string) *Plan {
+	p := NewPlan(policy, noon)
+	p.List(addresses, true)
+	next(p, noon)
+	return p
+}
+
 func TestPlanDials(t *testing.T) {
 	type step struct {
 		address, id string // met there; "" is nothing but a look
@@ -97,9 +105,7 @@ func TestPlanDials(t *testing.T) {
 
 // A server that is connected already is one too many, unless its session leaves.
 func TestDuplicates(t *testing.T) {
-	p := NewPlan(all, noon)
-	p.List([]string{"a"}, true)
-	next(p, noon)
+	p := dialing(all, "a")
 	first := meets(p, "a", "1", 2, noon)
 	if first == nil || p.Met("a", "1", 2, false, noon) != nil {
 		t.Error("a server is connected twice")
@@ -120,9 +126,7 @@ func TestDuplicates(t *testing.T) {
 // While the only server is about to go, another is looked for at least every
 // second, however often the address has failed before; and no longer.
 func TestServerThatGoesIsNotKeptWaiting(t *testing.T) {
-	p := NewPlan(each, noon)
-	p.List([]string{"a"}, true)
-	next(p, noon)
+	p := dialing(each, "a")
 	for range 8 {
 		p.Failed("a", noon)
 	}
@@ -178,9 +182,7 @@ func TestAddressesComeAndGo(t *testing.T) {
 // covers it again: it is dialed when the session ends.
 func TestAddressComesBack(t *testing.T) {
 	for name, policy := range policies {
-		p := NewPlan(policy, noon)
-		p.List([]string{"a", "b"}, true)
-		next(p, noon)
+		p := dialing(policy, "a", "b")
 		m := meets(p, "a", "1", 2, noon)
 		meets(p, "b", "2", 2, noon)
 		now := noon
@@ -201,9 +203,7 @@ func TestAddressComesBack(t *testing.T) {
 
 // One server that knows of itself only does not have the others forgotten.
 func TestModestServer(t *testing.T) {
-	p := NewPlan(each, noon)
-	p.List([]string{"a"}, true)
-	next(p, noon)
+	p := dialing(each, "a")
 	first := meets(p, "a", "1", 3, noon)
 	modest := p.Met("a", "2", 1, false, noon)
 	if got := p.Want(); got != 2 {
@@ -221,9 +221,7 @@ func TestModestServer(t *testing.T) {
 
 // A session to an address that is gone is not the second of the only one left.
 func TestSecondIsAtTheSameAddress(t *testing.T) {
-	p := NewPlan(each, noon)
-	p.List([]string{"a", "b"}, true)
-	next(p, noon)
+	p := dialing(each, "a", "b")
 	meets(p, "a", "1", 2, noon)
 	meets(p, "b", "2", 2, noon)
 	p.List([]string{"b"}, true)
@@ -409,9 +407,7 @@ func TestDrainingAddress(t *testing.T) {
 // Next says in time when to look again: nothing becomes due before.
 func TestWake(t *testing.T) {
 	for name, policy := range policies {
-		p := NewPlan(policy, noon)
-		p.List([]string{"a", "b"}, true)
-		next(p, noon)
+		p := dialing(policy, "a", "b")
 		p.Done("a")
 		p.Failed("a", noon)
 		_, wake := p.Next(noon)
