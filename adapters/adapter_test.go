@@ -21,8 +21,9 @@ import (
 	"konnectivity/tunnel/resume"
 )
 
-// furnish puts targets into a world.
-func furnish(t testing.TB, w *world) {
+// furnished is a world with targets.
+func furnished(t testing.TB) *world {
+	w := newWorld(t)
 	w.services["ns/one"] = []string{"10.1.1.1"}
 	w.services["ns/headless"] = []string{"None"}
 	w.guest = map[string][]netip.Addr{"guest.example.com": ips("10.2.2.2"), "split.example.com": ips("10.2.2.3"), "many.example.com": ips("10.9.9.1", "10.9.9.2", "10.9.9.3", "10.2.2.2"),
@@ -38,6 +39,7 @@ func furnish(t testing.TB, w *world) {
 	w.outside["192.0.2.3:80"] = target(t, "split outside")
 	w.outside["192.0.2.80:80"] = target(t, "cloud direct")
 	w.outside["10.2.2.2:80"] = target(t, "guest address outside")
+	return w
 }
 
 func TestRoutes(t *testing.T) {
@@ -46,8 +48,7 @@ func TestRoutes(t *testing.T) {
 	fronts := make(map[ResolvePolicy]tunnel.Dialer)
 	front := func(policy ResolvePolicy) tunnel.Dialer {
 		if fronts[policy] == nil {
-			w := newWorld(t)
-			furnish(t, w)
+			w := furnished(t)
 			w.opt.SOCKS5 = policy
 			w.opt.Direct.CloudAPIs = true
 			fronts[policy] = w.adapter().SOCKS5()
@@ -99,8 +100,7 @@ func TestRoutes(t *testing.T) {
 }
 
 func TestWithoutKubeconfigTheAgentResolves(t *testing.T) {
-	w := newWorld(t)
-	furnish(t, w)
+	w := furnished(t)
 	w.opt.Hosted.Kubeconfig = ""
 	a := w.adapter()
 	for _, d := range []tunnel.Dialer{a.SOCKS5(), a.Connect()} {
@@ -111,8 +111,7 @@ func TestWithoutKubeconfigTheAgentResolves(t *testing.T) {
 }
 
 func TestPreferIPv4(t *testing.T) {
-	w := newWorld(t)
-	furnish(t, w)
+	w := furnished(t)
 	w.inside["[fd00::1]:80"] = target(t, "six")
 	w.services["ns/dual"] = []string{"fd00::1", "10.2.2.2"}
 	if got, _ := reached(t, w.adapter().Connect(), "dual.ns:80"); got != "six" {
@@ -125,8 +124,7 @@ func TestPreferIPv4(t *testing.T) {
 }
 
 func TestGuestDNSServiceOption(t *testing.T) {
-	w := newWorld(t)
-	furnish(t, w)
+	w := furnished(t)
 	delete(w.services, "openshift-dns/dns-default")
 	w.services["kube-system/kube-dns"] = []string{"10.0.0.10"}
 	w.opt.Hosted.GuestDNSService = "kube-system/kube-dns"
@@ -136,8 +134,7 @@ func TestGuestDNSServiceOption(t *testing.T) {
 }
 
 func TestManagementFallback(t *testing.T) {
-	w := newWorld(t)
-	furnish(t, w)
+	w := furnished(t)
 	w.opt.SOCKS5 = ResolvePolicy{GuestDNS: true, ManagementFallback: true}
 	a := w.adapter()
 	check := func(address, want string, route tunnel.Route) {
@@ -171,8 +168,7 @@ func TestManagementFallback(t *testing.T) {
 }
 
 func TestWithoutFallbackATunnelDownIsAnError(t *testing.T) {
-	w := newWorld(t)
-	furnish(t, w)
+	w := furnished(t)
 	w.agent = false
 	a := w.adapter()
 	if got, trace := reached(t, a.Connect(), "system.example.com:80"); got != "!resolve" || len(w.direct) > 0 {
@@ -186,8 +182,7 @@ func TestDirectHonoursThePodsProxy(t *testing.T) {
 		"lower": {"https_proxy": "us:er@192.0.2.99:3128", "no_proxy": "exempt.amazonaws.com,*.azure.com", "HTTPS_PROXY": "http://nowhere:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			furnish(t, w)
+			w := furnished(t)
 			w.system["exempt.amazonaws.com"] = ips("192.0.2.80")
 			w.system["x.azure.com"] = ips("192.0.2.80")
 			pod := &customer{name: "pod's proxy", auth: "Basic dXM6ZXI="}
@@ -228,8 +223,7 @@ func TestDirectRefusesLoops(t *testing.T) {
 // that the hosted cluster's DNS denies and the pod's resolver knows, nor an address
 // while the tunnel is deemed down, nor a name for the bypass.
 func TestDirectRefusesMetadataServices(t *testing.T) {
-	w := newWorld(t)
-	furnish(t, w)
+	w := furnished(t)
 	w.opt.SOCKS5 = ResolvePolicy{GuestDNS: true, ManagementFallback: true}
 	w.opt.Direct.Suffixes = []string{"example.net"}
 	credentials := target(t, "credentials")
@@ -260,8 +254,7 @@ func TestDirectRefusesMetadataServices(t *testing.T) {
 
 // The pod's proxy does not either, as far as its destination is known here.
 func TestThePodsProxyIsNotAskedForMetadataServices(t *testing.T) {
-	w := newWorld(t)
-	furnish(t, w)
+	w := furnished(t)
 	w.opt.SOCKS5 = ResolvePolicy{GuestDNS: true, ManagementFallback: true}
 	w.opt.Direct.Suffixes = []string{"example.net"}
 	w.opt.Direct.env = func(k string) string { return map[string]string{"HTTPS_PROXY": "http://192.0.2.99:3128"}[k] }
@@ -286,8 +279,7 @@ func TestThePodsProxyIsNotAskedForMetadataServices(t *testing.T) {
 // Requests for the process itself are refused, whatever way they would go. Plain ones
 // are the front's to judge.
 func TestSelfIsRefused(t *testing.T) {
-	w := newWorld(t)
-	furnish(t, w)
+	w := furnished(t)
 	w.opt.Direct.CloudAPIs = true
 	self := ""
 	w.opt.Self = func(address string) bool { return address == self }
@@ -365,8 +357,7 @@ func TestBadOptions(t *testing.T) {
 }
 
 func TestStartsWithNothingInPlace(t *testing.T) {
-	w := newWorld(t)
-	furnish(t, w)
+	w := furnished(t)
 	kubeconfig := w.opt.Hosted.Kubeconfig
 	w.opt.Hosted.Kubeconfig = kubeconfig + ".later"
 	w.opt.dialServer = nil
@@ -417,8 +408,7 @@ func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
 }
 
 func TestMetrics(t *testing.T) {
-	w := newWorld(t)
-	furnish(t, w)
+	w := furnished(t)
 	reg := prometheus.NewRegistry()
 	w.opt.Registerer = reg
 	w.opt.Direct.CloudAPIs = true
@@ -507,8 +497,7 @@ func TestAPIIsReachedByThePodsProxy(t *testing.T) {
 }
 
 func TestResolvedAddressesAreTriedStaggered(t *testing.T) {
-	w := newWorld(t)
-	furnish(t, w)
+	w := furnished(t)
 	a := w.adapter()
 	if got, _ := reached(t, a.Connect(), "many.example.com:80"); got != "guest" {
 		t.Fatal(got)
@@ -524,8 +513,7 @@ func TestResolvedAddressesAreTriedStaggered(t *testing.T) {
 
 // A cluster without a route to one family gets to a name that has many addresses of it, too.
 func TestBothFamiliesAreTried(t *testing.T) {
-	w := newWorld(t)
-	furnish(t, w)
+	w := furnished(t)
 	six, four := ips("2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8::4", "2001:db8::5"), ips("192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5")
 	w.inside["[fd00::1]:80"] = target(t, "six")
 	w.guest["six.example.com"] = append(four, ips("fd00::1")...)   // A comes first

@@ -207,8 +207,7 @@ func TestNoProxyMatrix(t *testing.T) {
 }
 
 func TestBypassAndCustomerProxy(t *testing.T) {
-	w := newWorld(t)
-	furnish(t, w)
+	w := furnished(t)
 	w.outside["192.0.2.80:443"] = w.outside["192.0.2.80:80"]
 	w.outside["192.0.2.80:80"] = web(t, "cloud direct")
 	p := &customer{name: "customer"}
