@@ -37,24 +37,19 @@ const (
 )
 
 // policy keeps a link to each address, and two where several servers are behind
-// the only one.
-var policy = peers.Policy{
-	Backoff:   peers.Backoff{Base: firstPause, Limit: maxPause, Growth: 2},
-	ShortLife: shortLife, Spread: redialSpread, Losses: forgivenLosses, Wary: true, DrainSoon: true,
-	MaxSearch: 1, ByAddress: true,
-	Want: func(heard, addresses int) int {
-		if addresses == 1 && heard > 1 {
-			return maxPerAddress
-		}
-		return 1
-	},
-}
-
-// policyOf is policy for a client that keeps to so many servers (0: to all).
-func policyOf(most int, client string) peers.Policy {
-	p := policy
-	p.Most, p.Client = most, client
-	return p
+// the only one. It is for a client that keeps to so many servers (0: to all).
+func policy(most int, client string) peers.Policy {
+	return peers.Policy{
+		Backoff:   peers.Backoff{Base: firstPause, Limit: maxPause, Growth: 2},
+		ShortLife: shortLife, Spread: redialSpread, Losses: forgivenLosses, Wary: true, DrainSoon: true,
+		MaxSearch: 1, ByAddress: true, Most: most, Client: client,
+		Want: func(heard, addresses int) int {
+			if addresses == 1 && heard > 1 {
+				return maxPerAddress
+			}
+			return 1
+		},
+	}
 }
 
 // resolveEvery spreads look-ups, never before addresses are too old.

@@ -12,7 +12,7 @@ import (
 // servers knows and however many links go to addresses that are gone.
 func TestTwoLinksToTheOnlyAddress(t *testing.T) {
 	now := time.Now()
-	p := peers.NewPlan(policy, now)
+	p := peers.NewPlan(policy(0, ""), now)
 	p.List([]string{"gone", "only"}, true)
 	p.Next(now)
 	for _, at := range []string{"gone", "only"} {

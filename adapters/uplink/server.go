@@ -43,7 +43,7 @@ func New(opt Options) (*Server, error) {
 	s.ends = resume.New(resume.Options{Window: opt.ResumeWindow, Budget: budget, Log: opt.Log})
 	s.connector = newConnector(opt, s.health, budget, s.ends.Features())
 	s.set = peers.New(peers.Config[netip.AddrPort, session]{
-		Policy: policyOf(opt.MaxServers, s.connector.hello.ID), ConnectTimeout: opt.ConnectTimeout,
+		Policy: policy(opt.MaxServers, s.connector.hello.ID), ConnectTimeout: opt.ConnectTimeout,
 		Key:          netip.AddrPort.String,
 		Resolve:      s.connector.servers.resolve,
 		ResolveEvery: resolveEvery,
