@@ -100,9 +100,6 @@ func (c *Conn) TLS() *tls.ConnectionState { return c.state }
 // RemoteAddr returns the peer's address.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
-// Port returns the name of the port that accepted it: Config.Name.
-func (c *Conn) Port() string { return c.front.cfg.Name }
-
 // Owner returns the owner that Own recorded; nil: none.
 func (c *Conn) Owner() any { return c.owner.who }
 

@@ -26,9 +26,6 @@ func (f *Feed) Put(cluster string, k Key, there bool) bool {
 // PutAll marks the end of the full list: Take returns the mark after all that was put.
 func (f *Feed) PutAll() { f.all = true }
 
-// Empty says that the peer knows everything.
-func (f *Feed) Empty() bool { return len(f.pending) == 0 && !f.all }
-
 // Take removes what waits, and returns it as it is sent, in pieces of some size: after
 // the last one, the Feed is empty.
 func (f *Feed) Take(size int) []byte {
