@@ -93,8 +93,8 @@ type Config struct {
 	handshakeTimeout time.Duration // 0: HandshakeTimeout
 	Room             Room          // for connections that have begun, shared with other frontends; nil: for MaxConns of its own
 	MaxConns         int           // 0 means MaxConns
-	PreAuth          *PreAuth      // for connections that have not begun, shared by all frontends of the process; nil: its own
-	Metrics          Metrics       // nil: none
+	PreAuth          *PreAuth      // for connections that have not begun, shared by all frontends of the process
+	Metrics          Metrics
 	Log              logrus.FieldLogger
 
 	// LogOf is the log for lines about a connection with that Owner; nil: Log. It
@@ -131,10 +131,6 @@ func New(cfg Config) (*Frontend, error) {
 	}
 	cfg.handshakeTimeout = cmp.Or(cfg.handshakeTimeout, HandshakeTimeout)
 	cfg.MaxConns = cmp.Or(cfg.MaxConns, MaxConns)
-	cfg.Metrics = cmp.Or(cfg.Metrics, Metrics(noMetrics{}))
-	if cfg.PreAuth == nil {
-		cfg.PreAuth = NewPreAuth(admission.Descriptors())
-	}
 	if cfg.Room == nil {
 		cfg.Room = make(Room, cfg.MaxConns)
 	}
@@ -272,8 +268,3 @@ func (f *Frontend) serve(ctx context.Context, c *Conn) {
 	}
 	handler(ctx, c)
 }
-
-type noMetrics struct{}
-
-func (noMetrics) Connection(string, int)  {}
-func (noMetrics) Rejected(string, string) {}

@@ -110,7 +110,7 @@ func TestQueuedHandshakesWeighLittle(t *testing.T) {
 		ca := testutil.Must(pki.NewCA("ca"))(t)
 		pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "s", DNS: []string{"localhost"}, Server: true}))(t)
 		gate := make(chan struct{})
-		cfg := Config{Name: "clients", Log: silent.Log(), Connect: func(context.Context, *Conn) {}}
+		cfg := Config{Name: "clients", Metrics: &counter{}, Log: silent.Log(), Connect: func(context.Context, *Conn) {}}
 		oneTurn(&cfg)
 		cfg.TLS = func(protos ...string) *tls.Config {
 			return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: protos, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
