@@ -17,7 +17,7 @@ func (c *Controller) collect(ctx context.Context, until time.Time) error {
 	list, err := call(ctx, func(ctx context.Context) (*kubeapi.List[*kubeapi.Lease], error) {
 		return c.cfg.Leases.List(ctx, kubeapi.ListOptions{Labels: c.selector})
 	})
-	if code, reason, ok := statusOf(err); ok && c.cfg.Metrics != nil {
+	if code, reason, ok := statusOf(err); ok {
 		c.cfg.Metrics.LeaseListed(code, reason, time.Since(start))
 	}
 	if err != nil {
@@ -27,7 +27,7 @@ func (c *Controller) collect(ctx context.Context, until time.Time) error {
 	if c.peers.Swap(&peers) == nil {
 		close(c.listed)
 	}
-	if old := c.count.Swap(int64(live)); old != int64(live) && c.cfg.Changed != nil {
+	if old := c.count.Swap(int64(live)); old != int64(live) {
 		c.cfg.Changed(live)
 	}
 	var failed error
@@ -96,13 +96,11 @@ func (c *Controller) delete(ctx context.Context, lease *kubeapi.Lease) error {
 	_, err := call(ctx, func(ctx context.Context) (struct{}, error) {
 		return struct{}{}, c.cfg.Leases.Delete(ctx, lease.Name, lease.ResourceVersion)
 	})
-	if c.cfg.Metrics != nil {
-		if code, reason, ok := statusOf(err); ok {
-			c.cfg.Metrics.LeaseDeleted(code, reason, time.Since(start))
-		}
-		if err == nil {
-			c.cfg.Metrics.LeaseCulled()
-		}
+	if code, reason, ok := statusOf(err); ok {
+		c.cfg.Metrics.LeaseDeleted(code, reason, time.Since(start))
+	}
+	if err == nil {
+		c.cfg.Metrics.LeaseCulled()
 	}
 	if reason := kubeapi.ReasonOf(err); reason == kubeapi.NotFound || reason == kubeapi.Conflict {
 		return nil // another server was quicker, or its owner renewed it

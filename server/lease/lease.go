@@ -70,8 +70,8 @@ type Config struct {
 	ServerID string
 	Labels   map[string]string // labels of the lease; leases are listed by them
 	Peer     netip.AddrPort    // where other servers reach this one; the zero value: not published
-	Metrics  Metrics           // nil: none
-	Changed  func(count int)   // if not nil, called on Run's goroutine with a new number of live servers
+	Metrics  Metrics
+	Changed  func(count int) // called on Run's goroutine with a new number of live servers
 	Log      logrus.FieldLogger
 }
 

@@ -183,7 +183,7 @@ func (c *counts) inc(m *map[string]int, code int, reason string) {
 }
 
 func controller(leases Leases, m Metrics, log logrus.FieldLogger) *Controller {
-	return New(Config{Leases: leases, ServerID: "me", Labels: map[string]string{"k8s-app": "konnectivity-server"}, Metrics: m, Log: log})
+	return New(Config{Leases: leases, ServerID: "me", Labels: map[string]string{"k8s-app": "konnectivity-server"}, Metrics: m, Changed: func(int) {}, Log: log})
 }
 
 func TestRunCreatesAndDeletes(t *testing.T) {
@@ -192,7 +192,7 @@ func TestRunCreatesAndDeletes(t *testing.T) {
 		a.add("other", time.Second)
 		a.add("dead", time.Hour)
 		var changed []int
-		c := controller(a, nil, silent.Log())
+		c := controller(a, new(counts), silent.Log())
 		c.cfg.Changed = func(n int) { changed = append(changed, n) }
 		run(t, c, func() {
 			if c.Count() != 2 {
@@ -222,7 +222,7 @@ func TestRunCreatesAndDeletes(t *testing.T) {
 func TestRenew(t *testing.T) {
 	a := newStore(t)
 	ctx := t.Context()
-	c := controller(a, nil, silent.Log())
+	c := controller(a, new(counts), silent.Log())
 	for range 3 {
 		testutil.NoError(t, c.renew(ctx))
 	}
@@ -303,7 +303,7 @@ func TestCollect(t *testing.T) {
 // found.
 func TestPeersAreFoundByTheirLeases(t *testing.T) {
 	a := newStore(t)
-	c := controller(a, nil, silent.Log())
+	c := controller(a, new(counts), silent.Log())
 	c.cfg.Peer = netip.MustParseAddrPort("192.0.2.1:8097")
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -354,7 +354,7 @@ func TestOutageIsRetriedBeforeTheLeaseRunsOutAndLoggedOnce(t *testing.T) {
 		a := newStore(t)
 		log, hook := logtest.NewNullLogger()
 		log.SetLevel(logrus.InfoLevel)
-		run(t, controller(a, nil, log), func() {
+		run(t, controller(a, new(counts), log), func() {
 			for _, step := range []struct {
 				lasts time.Duration
 				hangs bool
@@ -392,7 +392,7 @@ func TestManyExpiredLeasesHoldUpNoRenewal(t *testing.T) {
 		for i := range 100 {
 			a.add(fmt.Sprint("gone-", i), time.Hour)
 		}
-		run(t, controller(a, nil, silent.Log()), func() { time.Sleep(5 * time.Minute) })
+		run(t, controller(a, new(counts), silent.Log()), func() { time.Sleep(5 * time.Minute) })
 		for i := 1; i < len(a.renewed); i++ {
 			if gap := a.renewed[i].Sub(a.renewed[i-1]); gap >= renewInterval+callTimeout {
 				t.Errorf("not renewed for %v", gap)
@@ -412,7 +412,7 @@ func TestAServerCountsItselfWithoutItsLease(t *testing.T) {
 		for i := range others {
 			a.add(fmt.Sprint("other-", i), time.Second)
 		}
-		c := controller(a, nil, silent.Log())
+		c := controller(a, new(counts), silent.Log())
 		if err := c.collect(t.Context(), time.Now()); err != nil || c.Count() != want {
 			t.Errorf("%d servers beside %d others, want %d: %v", c.Count(), others, want, err)
 		}
