@@ -21,7 +21,6 @@ import (
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/splice"
 )
 
 // judgeTimeout bounds the decision on an agent, so that one is told to come
@@ -80,13 +79,7 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *li
 	s := cl.server
 	giveBack = func() {}
 	from := &fromAgent{cluster: cl}
-	cfg := s.linkConfig()
-	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureIdentity, link.FeatureRules, link.FeatureAPI)
-	cfg.Forwarder = splice.Forwarder(from)
-	cfg.Budget = cl.limits.Budget()
-	cfg.Hold = cl.held()
-	cfg.Log = cl.log
-	setLiveness(&cfg, s.opts.Keepalive)
+	cfg := cl.linkConfig(from, cl.limits.Budget(), s.opts.Keepalive, link.FeatureIdentity, link.FeatureRules, link.FeatureAPI)
 	cfg.Verify = func(judging context.Context, p link.Hello) (err error) {
 		if p.Role != link.RoleAgent {
 			return fmt.Errorf("this port is for agents, not for %ss", p.Role)

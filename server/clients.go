@@ -18,7 +18,6 @@ import (
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/splice"
 )
 
 // buildClients makes what serves requests by gRPC.
@@ -60,15 +59,9 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *clus
 // token, it may turn out to be another. What the link leaves unread is the former's.
 func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tunnel.Client) (session *link.Session, who tunnel.Identity, giveBack func()) {
 	s := cl.server
-	cfg := s.linkConfig()
-	cfg.Hello.Serving = cl.serving()
-	cfg.Hello.Features = append(cfg.Hello.Features, cl.apiFeatures()...)
 	asks := &requests{cl.forwarder, client}
-	cfg.Forwarder = splice.Forwarder(s.metrics.LinkRequests(asks))
-	cfg.Budget = client.Budget
-	cfg.Hold = cl.held()
-	cfg.Log = cl.log
-	setLiveness(&cfg, s.opts.ClientKeepalive)
+	cfg := cl.linkConfig(s.metrics.LinkRequests(asks), client.Budget, s.opts.ClientKeepalive, cl.apiFeatures()...)
+	cfg.Hello.Serving = cl.serving()
 	taken := false
 	cfg.Verify = func(ctx context.Context, peer link.Hello) (err error) {
 		if asks.client, err = cl.proven(ctx, c, client, peer.Token); err != nil {

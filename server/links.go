@@ -9,6 +9,7 @@ import (
 	"konnectivity/server/frontend"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/splice"
 )
 
 // linkWeight is what a link costs before its HELLO, for which it allocates as
@@ -31,13 +32,21 @@ func (s *Server) linkConfig() link.Config {
 	}
 }
 
-// setLiveness applies a keepalive that is quicker than the link's own. A slower
-// one is meant for gRPC; links notice a dead peer within 20 s in any case.
-func setLiveness(cfg *link.Config, every time.Duration) {
-	if every > 0 && every < link.DefaultPingInterval {
-		cfg.PingInterval = every
-		cfg.DeadAfter = every + keepaliveTimeout
+// linkConfig is for a link of the cluster's, whose requests next serves. A keepalive counts if
+// it is quicker than the link's own. A slower one is meant for gRPC; links notice a dead peer
+// within 20 s in any case.
+func (cl *cluster) linkConfig(next tunnel.Handler, budget *link.Budget, keepalive time.Duration, features ...string) link.Config {
+	cfg := cl.server.linkConfig()
+	cfg.Hello.Features = append(cfg.Hello.Features, features...)
+	cfg.Forwarder = splice.Forwarder(next)
+	cfg.Budget = budget
+	cfg.Hold = cl.held()
+	cfg.Log = cl.log
+	if keepalive > 0 && keepalive < link.DefaultPingInterval {
+		cfg.PingInterval = keepalive
+		cfg.DeadAfter = keepalive + keepaliveTimeout
 	}
+	return cfg
 }
 
 // meetLink makes a connection a link, which serveLink is to serve; nil if that came
