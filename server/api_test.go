@@ -13,22 +13,10 @@ import (
 // apiServer is one that says its name and then sends back what it gets.
 func apiServer(t *testing.T, name string) (address string) {
 	t.Helper()
-	l := listenTCP(t)
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = io.WriteString(c, name)
-				_, _ = io.Copy(c, c)
-			}()
-		}
-	}()
-	return l.Addr().String()
+	return testutil.Serve(t, func(c *net.TCPConn) {
+		_, _ = io.WriteString(c, name)
+		_, _ = io.Copy(c, c)
+	})
 }
 
 // says fails unless the API server behind c has this name.

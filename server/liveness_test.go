@@ -8,64 +8,40 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
-// freezer passes bytes on until it is frozen; then both ends stay open and
-// nothing passes, as when a host loses its network.
-type freezer struct {
-	net.Listener
-	frozen chan struct{}
-	wg     sync.WaitGroup
-}
-
-func newFreezer(t *testing.T, to string) *freezer {
-	f := &freezer{Listener: listenTCP(t), frozen: make(chan struct{})}
-	ctx, cancel := context.WithCancel(context.Background())
-	f.wg.Go(func() {
-		for {
-			a, err := f.Accept()
-			if err != nil {
+// between is an address that leads to another, by way of what begins each connection with a
+// header. Once freeze is called, both ends stay open and nothing passes, as when a host loses its
+// network.
+func between(t *testing.T, to, header string) (at string, freeze func()) {
+	frozen := make(chan struct{})
+	pass := func(dst, src net.Conn) {
+		defer dst.Close()
+		for buf := make([]byte, 16<<10); ; {
+			n, err := src.Read(buf)
+			if tunnel.Closed(frozen) {
+				_, _ = io.Copy(io.Discard, src)
 				return
 			}
-			b, err := net.Dial("tcp", to)
-			if err != nil {
-				_ = a.Close()
-				continue
-			}
-			context.AfterFunc(ctx, func() { a.Close(); b.Close() })
-			f.wg.Go(func() { f.pass(a, b) })
-			f.wg.Go(func() { f.pass(b, a) })
-		}
-	})
-	t.Cleanup(func() {
-		cancel()
-		_ = f.Close()
-		f.wg.Wait()
-	})
-	return f
-}
-
-func (f *freezer) pass(dst, src net.Conn) {
-	buf := make([]byte, 16<<10)
-	for {
-		n, err := src.Read(buf)
-		select {
-		case <-f.frozen:
-			_, _ = io.Copy(io.Discard, src)
-			return
-		default:
-		}
-		if n > 0 {
-			if _, err := dst.Write(buf[:n]); err != nil {
+			if _, failed := dst.Write(buf[:n]); failed != nil || err != nil {
 				return
 			}
-		}
-		if err != nil {
-			_ = dst.Close()
-			return
 		}
 	}
+	at = testutil.Serve(t, func(near *net.TCPConn) {
+		far, err := net.Dial("tcp", to)
+		if err != nil {
+			return
+		}
+		_, _ = io.WriteString(far, header)
+		var back sync.WaitGroup
+		defer back.Wait()
+		back.Go(func() { pass(near, far) })
+		pass(far, near)
+	})
+	return at, func() { close(frozen) }
 }
 
 // TestSilentAgentIsNoticed: an agent that is gone without a word is out, by the keepalive,
@@ -81,8 +57,8 @@ func TestSilentAgentIsNoticed(t *testing.T) {
 
 func testSilentAgentIsNoticed(t *testing.T, kind string) {
 	r := startServer(t, func(o *Options) { o.Keepalive, o.DialTimeout = time.Second, time.Hour })
-	f := newFreezer(t, r.agentAt)
-	r.agentAt = f.Addr().String()
+	at, freeze := between(t, r.agentAt, "")
+	r.agentAt = at
 	asked := make(chan struct{})
 	r.agent(kind, agentHello{id: "a"}, func(ctx context.Context, _ string) (tunnel.Conn, error) {
 		close(asked)
@@ -92,7 +68,7 @@ func testSilentAgentIsNoticed(t *testing.T, kind string) {
 	failed := make(chan error, 1)
 	go func() { _, err := r.dial("connect-uds", "x:1"); failed <- err }()
 	<-asked
-	close(f.frozen)
+	freeze()
 	if err := <-failed; !isStatus(err, 503, "agent went away") { // the caller gives up after a minute
 		t.Errorf("the caller heard %v", err)
 	}

@@ -39,7 +39,7 @@ func newCrew(t *testing.T, n int) *crew {
 	c := &crew{ca: testutil.Must(pki.NewCA("servers"))(t)}
 	c.pair = testutil.Must(c.ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"server"}, Server: true, Client: true}))(t)
 	for range n {
-		l := listenTCP(t)
+		l := testutil.Listen(t)
 		c.listeners, c.at = append(c.listeners, l), append(c.at, l.Addr().String())
 	}
 	return c

@@ -58,7 +58,7 @@ func startServer(t *testing.T, settings ...func(*Options)) *rig {
 	}
 	r.uds = filepath.Join(t.TempDir(), "s")
 	unix := testutil.Must(unixsocket.Listen(r.uds, unixsocket.Options{}))(t)
-	tcp, agents, health, admin := listenTCP(t), listenTCP(t), listenTCP(t), listenTCP(t)
+	tcp, agents, health, admin := testutil.Listen(t), testutil.Listen(t), testutil.Listen(t), testutil.Listen(t)
 	r.tcp, r.agentAt, r.health, r.admin = tcp.Addr().String(), agents.Addr().String(), health.Addr().String(), admin.Addr().String()
 	log := logrus.New()
 	log.SetOutput(io.Discard)
@@ -97,11 +97,6 @@ func (r *rig) wait(d time.Duration) error {
 	case <-time.After(d):
 		return errors.New("the server is still running")
 	}
-}
-
-func listenTCP(t *testing.T) net.Listener {
-	t.Helper()
-	return testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 }
 
 func (r *rig) tls(protos ...string) *tls.Config { return r.tlsOf("peer", protos...) }

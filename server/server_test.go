@@ -546,7 +546,7 @@ func TestGarbageOnEveryPort(t *testing.T) {
 }
 
 func TestListenerThatFailsEndsTheServer(t *testing.T) {
-	l := listenTCP(t)
+	l := testutil.Listen(t)
 	r := startServer(t, func(o *Options) { o.Agents = append(o.Agents, Listener{Listener: l}) })
 	r.agent("link", agentHello{id: "a"}, echoing)
 	c := r.mustDial("connect-uds", "x:1")
@@ -562,28 +562,10 @@ func TestListenerThatFailsEndsTheServer(t *testing.T) {
 	r.result <- nil // told
 }
 
-// output is what was logged.
-type output struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
 // TestRefusalsDoNotFloodTheLog: whoever is refused comes again, and may be many.
 func TestRefusalsDoNotFloodTheLog(t *testing.T) {
 	const refusals = 60
-	out := new(output)
+	out := new(testutil.Output)
 	log := testutil.Must(logging.New(logging.Options{Level: logrus.InfoLevel, Out: out}))(t)
 	r := startServer(t, func(o *Options) { o.Log = log })
 	for range refusals {
