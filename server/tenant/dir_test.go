@@ -38,15 +38,19 @@ func newWorld(t testing.TB) *world {
 	return &world{t: t, path: t.TempDir(), ca: ca, log: log, said: hook}
 }
 
-func newCA(t testing.TB) *pki.CA {
-	ca := testutil.Must(pki.NewCA("ca"))(t)
-	return ca
+// newDirOf is the directory of a world with one tenant, a.
+func newDirOf(t testing.TB) (*world, *Dir) {
+	t.Helper()
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	return w, w.open()
 }
+
+func newCA(t testing.TB) *pki.CA { return testutil.Must(pki.NewCA("ca"))(t) }
 
 func (w *world) open() *Dir {
 	w.t.Helper()
-	d := testutil.Must(Open(w.path, w.log))(w.t)
-	return d
+	return testutil.Must(Open(w.path, w.log))(w.t)
 }
 
 // put writes a tenant's file, as editors do.
@@ -85,13 +89,16 @@ func (w *world) finds(d *Dir, serverName, want string) {
 }
 
 func (w *world) state(d *Dir, name string) Status {
+	s, _ := d.Table().State(name)
+	return s
+}
+
+// is fails unless a tenant is in a state, for a reason that begins so.
+func (w *world) is(d *Dir, name, state, why string) {
 	w.t.Helper()
-	for _, s := range d.Table().States() {
-		if s.Name == name {
-			return s
-		}
+	if s := w.state(d, name); s.State != state || !strings.HasPrefix(s.Error, why) || state == StateServing && s.Error != "" {
+		w.t.Errorf("%s is %+v; want %s, since %q", name, s, state, why)
 	}
-	return Status{}
 }
 
 func TestServerNamesLeadToTheirTenants(t *testing.T) {
@@ -111,9 +118,7 @@ func TestServerNamesLeadToTheirTenants(t *testing.T) {
 }
 
 func TestTenantsComeChangeAndGo(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
-	d := w.open()
+	w, d := newDirOf(t)
 	var told []*Table
 	d.OnChange(func(t *Table) { told = append(told, t) })
 	first := d.Table().Tenant("a")
@@ -157,46 +162,35 @@ func TestOneThatIsBrokenHarmsNobodyElse(t *testing.T) {
 	d := w.open()
 	w.finds(d, "a.example", "a")
 	w.finds(d, "bad.example", "refused")
-	if s := w.state(d, "bad"); s.State != StateBroken || !strings.Contains(s.Error, "clients-ca.crt: no PEM certificate in it") {
-		t.Errorf("got %+v", s)
-	}
-	if s := w.state(d, "Wrong"); s.State != StateBroken || !strings.Contains(s.Error, "no name for a tenant") {
-		t.Errorf("got %+v", s)
-	}
+	w.is(d, "bad", StateBroken, "clients-ca.crt: no PEM certificate in it")
+	w.is(d, "Wrong", StateBroken, `"Wrong" is no name for a tenant`)
 	w.put("bad", ClientsCAFile, string(w.ca.CertPEM))
 	d.Look()
 	w.finds(d, "bad.example", "bad")
 }
 
 func TestAChangeThatIsBrokenLeavesWhatWas(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
-	d := w.open()
+	w, d := newDirOf(t)
 	was := d.Table().Tenant("a")
 	w.put("a", AgentsCAFile, "half of a fi")
 	d.Look()
-	if s := w.state(d, "a"); d.Table().Tenant("a") != was || s.State != StateStale || !strings.HasPrefix(s.Error, "agents-ca.crt: ") {
-		t.Errorf("got %+v", s)
-	}
+	w.is(d, "a", StateStale, "agents-ca.crt: ")
+	served := d.Table().Tenant("a")
 	w.put("a", AgentsCAFile, string(w.ca.CertPEM))
 	d.Look()
-	if s := w.state(d, "a"); s.State != StateServing || s.Error != "" || d.Table().Tenant("a") != was {
-		t.Errorf("got %+v", s)
+	w.is(d, "a", StateServing, "")
+	if served != was || d.Table().Tenant("a") != was {
+		t.Error("it is another")
 	}
 }
 
 // A reading of what changes meanwhile is of no state that was meant.
 func TestAReadingOfHalfAChangeIsNotServed(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
-	d := w.open()
+	w, d := newDirOf(t)
 	f, err := openFolder(filepath.Join(w.path, "a"))
 	testutil.NoError(t, err)
 	defer f.close()
-	stamped := func() stamp {
-		s := testutil.Must(f.stamp(time.Now()))(t)
-		return s
-	}
+	stamped := func() stamp { return testutil.Must(f.stamp(time.Now()))(t) }
 	other := string(newCA(t).CertPEM)
 	w.put("a", AgentsCAFile, other)
 	before := stamped()
@@ -235,17 +229,13 @@ func TestABundleThatIsCutShortIsNoSmallerBundle(t *testing.T) {
 func TestATenantWithoutItsCAIsRefused(t *testing.T) {
 	for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile} {
 		t.Run(file, func(t *testing.T) {
-			w := newWorld(t)
-			w.tenant("a", "a.example")
-			d := w.open()
+			w, d := newDirOf(t)
 			testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", file)))
 			d.Look()
 			w.finds(d, "a.example", "a")
 			d.Look()
 			w.finds(d, "a.example", "refused")
-			if s := w.state(d, "a"); s.State != StateBroken || !strings.HasPrefix(s.Error, file+": ") {
-				t.Errorf("got %+v", s)
-			}
+			w.is(d, "a", StateBroken, file+": ")
 			w.tenant("a", "a.example")
 			d.Look()
 			w.finds(d, "a.example", "a")
@@ -265,16 +255,15 @@ func TestTheAgentsCAIsNotLostUnnoticed(t *testing.T) {
 	was := d.Table().Tenant("a")
 	testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", AgentsCAFile)))
 	d.Look()
-	if s := w.state(d, "a"); d.Table().Tenant("a") != was || s.State != StateStale {
-		t.Errorf("got %+v", s)
+	w.is(d, "a", StateStale, "")
+	if d.Table().Tenant("a") != was {
+		t.Error("it is another")
 	}
 	for range 3 {
 		d.Look()
 		w.finds(d, "a.example", "refused")
 	}
-	if s := w.state(d, "a"); s.State != StateBroken || !strings.HasPrefix(s.Error, "agents-ca.crt: file does not exist; to let agents in by token alone") {
-		t.Errorf("got %+v", s)
-	}
+	w.is(d, "a", StateBroken, "agents-ca.crt: file does not exist; to let agents in by token alone")
 	w.put("a", SettingsFile, tokensSpec+"# by token alone\n")
 	d.Look()
 	w.finds(d, "a.example", "a")
@@ -285,17 +274,13 @@ func TestTheAgentsCAIsNotLostUnnoticed(t *testing.T) {
 
 // A file that tenant.yaml newly names may come after it.
 func TestWhatIsAddedAndMissingRemovesNobody(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
-	d := w.open()
+	w, d := newDirOf(t)
 	w.put("a", SettingsFile, tokensSpec)
 	for range 3 {
 		d.Look()
 		w.finds(d, "a.example", "a")
 	}
-	if s := w.state(d, "a"); s.State != StateStale || !strings.HasPrefix(s.Error, "kubeconfig: ") {
-		t.Errorf("got %+v", s)
-	}
+	w.is(d, "a", StateStale, "kubeconfig: ")
 	w.put("a", "kubeconfig", kubeconfigOf("server: 'https://api'", "token: x"))
 	d.Look()
 	if s := w.state(d, "a"); s.State != StateServing || s.Spec.Tokens == nil {
@@ -311,9 +296,7 @@ func TestErrorsOfTheFileSystemRemoveNobody(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has other permissions")
 	}
-	w := newWorld(t)
-	w.tenant("a", "a.example")
-	d := w.open()
+	w, d := newDirOf(t)
 	for _, path := range []string{filepath.Join(w.path, "a", ClientsCAFile), filepath.Join(w.path, "a"), w.path} {
 		info := testutil.Must(os.Stat(path))(t)
 		testutil.NoError(t, os.Chmod(path, 0))
@@ -323,18 +306,14 @@ func TestErrorsOfTheFileSystemRemoveNobody(t *testing.T) {
 		w.finds(d, "a.example", "a")
 		testutil.NoError(t, os.Chmod(path, info.Mode()))
 		d.Look()
-		if s := w.state(d, "a"); s.State != StateServing {
-			t.Errorf("%s: got %+v", path, s)
-		}
+		w.is(d, "a", StateServing, "")
 	}
 }
 
 // A link that leads nowhere in a way that is no clean absence keeps the tenant,
 // for root too.
 func TestALinkInCirclesRemovesNobody(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
-	d := w.open()
+	w, d := newDirOf(t)
 	file := filepath.Join(w.path, "a", ClientsCAFile)
 	testutil.NoError(t, os.Remove(file))
 	if err := os.Symlink(ClientsCAFile, file); err != nil {
@@ -344,9 +323,7 @@ func TestALinkInCirclesRemovesNobody(t *testing.T) {
 		d.Look()
 	}
 	w.finds(d, "a.example", "a")
-	if s := w.state(d, "a"); s.State != StateStale {
-		t.Errorf("got %+v", s)
-	}
+	w.is(d, "a", StateStale, "")
 }
 
 func TestNothingOutsideOfTheFolderIsRead(t *testing.T) {
@@ -371,9 +348,7 @@ func TestWhoHasAServerNameKeepsIt(t *testing.T) {
 	d.Look()
 	w.finds(d, "one.example", "b")
 	w.finds(d, "two.example", "refused")
-	if s := w.state(d, "a"); s.State != StateBroken || s.Error != `tenant.yaml: serverNames[0]: one.example is the name of the tenant "b" already` {
-		t.Errorf("got %+v", s)
-	}
+	w.is(d, "a", StateBroken, `tenant.yaml: serverNames[0]: one.example is the name of the tenant "b" already`)
 	w.tenant("b", "three.example")
 	d.Look()
 	w.finds(d, "one.example", "a")
@@ -438,9 +413,7 @@ func TestASettledFolderIsNotReadAgain(t *testing.T) {
 
 // With more names than can be remembered, none falls through.
 func TestTooManyNamesAreSaidOnce(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
-	d := w.open()
+	w, d := newDirOf(t)
 	for i := range maxRefused {
 		d.served[strconv.Itoa(i)] = struct{}{}
 	}
@@ -529,12 +502,10 @@ func TestTrustIsByChainAndNotByFile(t *testing.T) {
 		for _, ca := range cas {
 			text = append(text, ca.CertPEM...)
 		}
-		c := testutil.Must(parseCAs("ca", inMemory{"ca": string(text)}.read))(t)
-		return c
+		return testutil.Must(parseCAs("ca", inMemory{"ca": string(text)}.read))(t)
 	}
 	leaf := func(ca *pki.CA, l pki.Leaf) []*x509.Certificate {
-		pair := testutil.Must(ca.Issue(l))(t)
-		return []*x509.Certificate{pair.TLS().Leaf}
+		return []*x509.Certificate{testutil.Must(ca.Issue(l))(t).TLS().Leaf}
 	}
 	client := leaf(one, pki.Leaf{CommonName: "c", Client: true})
 	switch {
@@ -629,14 +600,10 @@ func TestALinkThatLeadsNowhereIsFollowed(t *testing.T) {
 		testutil.NoError(t, os.Chtimes(filepath.Join(folder, file), time.Time{}, old))
 	}
 	d := w.open()
-	if s := w.state(d, "a"); s.State != StateServing {
-		t.Fatalf("%+v", s)
-	}
+	w.is(d, "a", StateServing, "")
 	w.put("a", "sub/sub/key", "no certificate is with it")
 	d.Look()
-	if s := w.state(d, "a"); s.State != StateStale {
-		t.Errorf("%+v", s)
-	}
+	w.is(d, "a", StateStale, "")
 }
 
 // Most tenants have one CA for both sides, which is kept once.
@@ -779,14 +746,10 @@ func TestATransientErrorIsOverAtTheNextLook(t *testing.T) {
 			fails.source = good
 			d.source = &fails
 			d.Look()
-			if s := w.state(d, "a"); s.State != StateStale {
-				t.Fatalf("%+v", s)
-			}
+			w.is(d, "a", StateStale, "")
 			d.source = good
 			d.Look()
-			if s := w.state(d, "a"); s.State != StateServing {
-				t.Errorf("%+v", s)
-			}
+			w.is(d, "a", StateServing, "")
 		})
 	}
 }
@@ -794,10 +757,7 @@ func TestATransientErrorIsOverAtTheNextLook(t *testing.T) {
 // A reader's token that was changed or removed is worth nothing any more,
 // whatever else is wrong with the folder then.
 func TestATokenIsRevokedThoughTheRestIsWrong(t *testing.T) {
-	digest := func(text string) admin.TokenDigest {
-		d := testutil.Must(admin.ParseToken([]byte(text)))(t)
-		return d
-	}
+	digest := func(text string) admin.TokenDigest { return testutil.Must(admin.ParseToken([]byte(text)))(t) }
 	first, second := strings.Repeat("first", 8), strings.Repeat("second", 8)
 	for what, spoil := range map[string]func(w *world){
 		"settings": func(w *world) { w.put("a", SettingsFile, "x: 1") },
@@ -829,16 +789,12 @@ func TestATokenIsRevokedThoughTheRestIsWrong(t *testing.T) {
 			testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", ReaderFile)))
 			d.Look()
 			shows("removed", second, false)
-			if s := w.state(d, "a"); s.State != StateStale {
-				t.Errorf("%+v", s)
-			}
+			w.is(d, "a", StateStale, "")
 			w.put("a", ReaderFile, first)
 			w.tenant("a", "a.example")
 			d.Look()
 			shows("in order", first, true)
-			if s := w.state(d, "a"); s.State != StateServing {
-				t.Errorf("%+v", s)
-			}
+			w.is(d, "a", StateServing, "")
 		})
 	}
 }

@@ -33,8 +33,7 @@ func newSigner(t *testing.T) *signer {
 
 func newKey(t *testing.T) *ecdsa.PrivateKey {
 	t.Helper()
-	key := testutil.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
-	return key
+	return testutil.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 }
 
 // template is of a CA's certificate.
@@ -52,8 +51,7 @@ func (s *signer) sign(template *x509.Certificate, of *ecdsa.PrivateKey, parent *
 		parent = template
 	}
 	der := testutil.Must(x509.CreateCertificate(rand.Reader, template, parent, of.Public(), s.key))(s.t)
-	cert := testutil.Must(x509.ParseCertificate(der))(s.t)
-	return cert
+	return testutil.Must(x509.ParseCertificate(der))(s.t)
 }
 
 // peer is a client's certificate; without names its issuer's key is not told.

@@ -80,9 +80,7 @@ func TestSecretsAreTenants(t *testing.T) {
 	for name, want := range map[string]string{"a.example": "a", "b.example": "b", "c.example": "c", "wrong.example": "own", "d.example": "own"} {
 		w.finds(d, name, want)
 	}
-	if s := w.state(d, "not.a.name"); s.State != StateBroken || !strings.HasPrefix(s.Error, "ns/not.a.name: ") {
-		t.Errorf("got %+v", s)
-	}
+	w.is(d, "not.a.name", StateBroken, "ns/not.a.name: ")
 	if n := len(d.Table().States()); n != 4 {
 		t.Errorf("%d tenants", n)
 	}
@@ -132,14 +130,10 @@ func TestASecretThatIsWrong(t *testing.T) {
 			d.Look()
 			w.finds(d, "a.example", test.then)
 			w.finds(d, "other.example", "other")
-			if s := w.state(d, "a"); s.State != test.state || !strings.HasPrefix(s.Error, test.want) {
-				t.Errorf("got %+v", s)
-			}
+			w.is(d, "a", test.state, test.want)
 			w.whole(SecretPrefix+"a", "a.example")
 			d.Look()
-			if s := w.state(d, "a"); s.State != StateServing || s.Error != "" {
-				t.Errorf("once mended: %+v", s)
-			}
+			w.is(d, "a", StateServing, "")
 			for _, line := range w.said.AllEntries() {
 				if text, _ := line.String(); strings.Contains(text, "CERTIFICATE") {
 					t.Errorf("content is logged: %s", text)
