@@ -120,6 +120,13 @@ func (r *rig) raw() net.Conn {
 	return c
 }
 
+// secure is a client's TLS, with a certificate.
+func (r *rig) secure(protos ...string) *tls.Config {
+	r.t.Helper()
+	pair := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: "c", Client: true}))(r.t)
+	return &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", NextProtos: protos, Certificates: []tls.Certificate{pair.TLS()}}
+}
+
 // dial connects, with TLS where the rig has it.
 func (r *rig) dial(protos ...string) net.Conn {
 	r.t.Helper()
@@ -127,10 +134,17 @@ func (r *rig) dial(protos ...string) net.Conn {
 	if r.ca == nil {
 		return c
 	}
-	pair := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: "c", Client: true}))(r.t)
-	s := tls.Client(c, &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", NextProtos: protos, Certificates: []tls.Certificate{pair.TLS()}})
+	s := tls.Client(c, r.secure(protos...))
 	testutil.NoError(r.t, s.Handshake())
 	return s
+}
+
+// asked is a client that has sent something.
+func (r *rig) asked(what string) net.Conn {
+	r.t.Helper()
+	c := r.dial()
+	send(r.t, c, what)
+	return c
 }
 
 // connected is a client whose CONNECT was answered.
@@ -261,9 +275,7 @@ func TestPipelinedBytesAreKept(t *testing.T) {
 			time.Sleep(50 * time.Millisecond) // so that all of it is there first
 			return echo("")(ctx, f)
 		}))
-		c := r.dial()
-		send(t, c, request+payload)
-		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n"+payload)
+		expect(t, r.asked(request+payload), "HTTP/1.1 200 Connection Established\r\n\r\n"+payload)
 	})
 }
 
@@ -279,11 +291,10 @@ func TestRequestThenHalfCloseDuringTheDial(t *testing.T) {
 			}
 			return echo("greeting")(ctx, f)
 		}))
-		c := r.dial()
-		send(t, c, request+"ping")
+		c := r.asked(request + "ping")
 		_ = tunnel.Wrap(c).CloseWrite()
 		got, _ := io.ReadAll(c)
-		if want := "HTTP/1.1 200 Connection Established\r\n\r\ngreetingping"; string(got) != want {
+		if want := established + "greetingping"; string(got) != want {
 			t.Errorf("got %q", got)
 		}
 	})
@@ -298,8 +309,7 @@ func TestClientThatLeavesCancelsTheDial(t *testing.T) {
 			cancelled <- context.Cause(ctx)
 			return nil, ctx.Err()
 		}))
-		c := r.dial()
-		send(t, c, request)
+		c := r.asked(request)
 		<-dialing
 		c.Close()
 		if err := testutil.Receive(t, "the dial ends", cancelled); !errors.Is(err, context.Canceled) {
@@ -321,8 +331,7 @@ func TestLateSuccessIsReset(t *testing.T) {
 		far = f
 		return near, err // although ctx has ended
 	}))
-	c := r.dial()
-	send(t, c, request)
+	c := r.asked(request)
 	<-dialing
 	c.Close()
 	close(leave)
@@ -354,9 +363,7 @@ func TestAnswersOfFailedDials(t *testing.T) {
 		{tunnel.FailInternal, "two\r\nlines\x00", 502, "two  lines "},
 	} {
 		r := start(t, "tcp", false, connecting(failing(tc.failure, tc.reason)))
-		c := r.dial()
-		send(t, c, request)
-		resp := testutil.Must(http.ReadResponse(bufio.NewReader(c), &http.Request{Method: http.MethodConnect}))(t)
+		resp := testutil.Must(http.ReadResponse(bufio.NewReader(r.asked(request)), &http.Request{Method: http.MethodConnect}))(t)
 		resp2, _ := io.ReadAll(resp.Body)
 		if resp.StatusCode != tc.status || resp.Header.Get("Content-Type") != "text/plain; charset=utf-8" || !strings.Contains(string(resp2), tc.says) || tc.failure == tunnel.FailExhausted && !strings.HasPrefix(string(resp2), tc.says) {
 			t.Errorf("%v: %s, %q", tc.failure, resp.Status, resp2)
@@ -405,8 +412,7 @@ func TestBadRequestsAreAnswered(t *testing.T) {
 func TestAnswerIsReadWhole(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		r := start(connecting(echo("")))
-		c := r.dial()
-		send(t, c, "POST / HTTP/1.1\r\n\r\n"+strings.Repeat("x", 60<<10))
+		c := r.asked("POST / HTTP/1.1\r\n\r\n" + strings.Repeat("x", 60<<10))
 		time.Sleep(100 * time.Millisecond) // whatever the server sends is there
 		got, err := io.ReadAll(c)
 		if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 405 ") || !strings.HasSuffix(string(got), "served here\n") {
@@ -515,10 +521,8 @@ func TestProtocolsAreRecognised(t *testing.T) {
 
 func TestOnlyWhatIsServedIsOffered(t *testing.T) {
 	grpcOnly := start(t, "tcp", true, func(c *Config) { c.GRPC = named("grpc") })
-	c := grpcOnly.dial() // no ALPN
-	send(t, c, request)
-	closed(t, c)
-	c = grpcOnly.dial("h2")
+	closed(t, grpcOnly.asked(request)) // no ALPN
+	c := grpcOnly.dial("h2")
 	expect(t, c, "grpc ")
 	c.Close()
 
@@ -532,8 +536,7 @@ func TestOnlyWhatIsServedIsOffered(t *testing.T) {
 	}
 
 	linkOnly := start(t, "tcp", true, func(c *Config) { c.Link = named("link") })
-	c = linkOnly.dial()
-	closed(t, c)
+	closed(t, linkOnly.dial())
 
 	if _, err := New(Config{}); err == nil {
 		t.Error("a listener for nothing was made")
@@ -562,14 +565,9 @@ func TestClientWithoutACertificateIsRefused(t *testing.T) {
 
 func TestConnectionLimit(t *testing.T) {
 	r := start(t, "tcp", false, connecting(echo("")), func(c *Config) { c.MaxConns = 2 })
-	a, b := r.dial(), r.dial()
-	for _, c := range []net.Conn{a, b} {
-		send(t, c, request)
-		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
-	}
-	c := r.dial()
-	send(t, c, request)
-	closed(t, c)
+	a := r.connected()
+	r.connected()
+	closed(t, r.asked(request))
 	if r.count("limit") != 1 {
 		t.Error("not counted")
 	}
@@ -583,16 +581,14 @@ func TestDrain(t *testing.T) {
 		t.Parallel()
 		r := start(connecting(echo("")))
 		c := r.connected()
-		waiting := r.dial()
-		send(t, waiting, "CONNECT ")
-		late := r.dial()
-		send(t, late, request[:8])
+		waiting := r.asked("CONNECT ")
+		late := r.asked(request[:8])
 		testutil.Eventually(t, "all are there", func() bool { return r.conns.Load() == 3 })
 		r.Drain()
 		r.Drain()
 		time.Sleep(2 * drainAccept)
 		send(t, late, request[8:]) // who is in earnest is still served
-		expect(t, late, "HTTP/1.1 200 Connection Established\r\n\r\n")
+		expect(t, late, established)
 		late.Close()
 		_ = waiting.SetReadDeadline(time.Now().Add(HandshakeTimeout / 2)) // not by the handshake's bound
 		closed(t, waiting)
@@ -761,9 +757,7 @@ func TestRoomIsShared(t *testing.T) {
 	first := start(t, "tcp", false, connecting(echo("")), shared)
 	second := start(t, "tcp", false, connecting(echo("")), func(c *Config) { c.Room = first.Room() })
 	a := first.connected()
-	b := second.dial()
-	send(t, b, request)
-	closed(t, b)
+	closed(t, second.asked(request))
 	a.Close()
 	testutil.Eventually(t, "there is room", func() bool { return first.conns.Load() == 0 })
 	second.connected()

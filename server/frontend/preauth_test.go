@@ -48,8 +48,7 @@ func TestUnprovenConnectionsAreReleased(t *testing.T) {
 		r := start(connecting(echo("")))
 		r.connected()
 		r.raw().Close()
-		bad := r.dial()
-		send(t, bad, "nonsense\r\n")
+		bad := r.asked("nonsense\r\n")
 		_, _ = io.Copy(io.Discard, bad)
 		bad.Close()
 		testutil.Eventually(t, "none is left", func() bool {
@@ -97,15 +96,14 @@ func TestUnprovenConnectionsWeighWhatTheySend(t *testing.T) {
 // A chain of certificates may be long.
 func TestLongChainsPass(t *testing.T) {
 	r := start(t, "tcp", true, connecting(echo("")))
-	leaf := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: "c", Client: true}))(t)
-	chain := leaf.TLS()
+	config := r.secure("http/1.1")
+	config.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	chain := &config.Certificates[0].Certificate
 	other := testutil.Must(pki.NewCA(strings.Repeat("x", 64)))(t)
 	more := testutil.Must(other.Issue(pki.Leaf{CommonName: "i", Client: true}))(t)
 	for size := 0; size < 24<<10; size += len(more.TLS().Certificate[0]) {
-		chain.Certificate = append(chain.Certificate, more.TLS().Certificate[0])
+		*chain = append(*chain, more.TLS().Certificate[0])
 	}
-	config := &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", NextProtos: []string{"http/1.1"},
-		Certificates: []tls.Certificate{chain}, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
 	for range 2 { // the second resumes: its ClientHello carries the ticket
 		c := tls.Client(r.raw(), config)
 		send(t, c, request)
@@ -137,8 +135,7 @@ func (c *awaitingAll) Write(p []byte) (int, error) {
 func TestABurstOfHandshakesPasses(t *testing.T) {
 	const burst = 500
 	r := start(t, "tcp", true, connecting(echo("")), func(c *Config) { c.handshakeTimeout = time.Hour })
-	leaf := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: "c", Client: true}))(t)
-	config := &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{leaf.TLS()}}
+	config := r.secure()
 	var all, clients sync.WaitGroup
 	all.Add(burst)
 	for range burst {

@@ -16,7 +16,6 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/internal/logging/silent"
-	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 )
 
@@ -40,25 +39,14 @@ func telling(c *Config) {
 // header is a PROXY protocol header, as a load balancer writes it.
 func header(t testing.TB, version byte, from, to string, tlvs ...proxyproto.TLV) string {
 	t.Helper()
-	address := func(text string) net.Addr {
-		a := testutil.Must(net.ResolveTCPAddr("tcp", text))(t)
-		return a
-	}
+	address := func(text string) net.Addr { return testutil.Must(net.ResolveTCPAddr("tcp", text))(t) }
 	h := proxyproto.HeaderProxyFromAddrs(version, address(from), address(to))
 	testutil.NoError(t, h.SetTLVs(tlvs))
-	text := testutil.Must(h.Format())(t)
-	return string(text)
+	return string(testutil.Must(h.Format())(t))
 }
 
 // signature begins a header of version 2.
 var signature = string(proxyproto.SIGV2)
-
-// links are the client's settings for TLS.
-func (r *rig) links() *tls.Config {
-	r.t.Helper()
-	pair := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: "c", Client: true}))(r.t)
-	return &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", NextProtos: []string{"test-link/1"}, Certificates: []tls.Certificate{pair.TLS()}}
-}
 
 // prefixed sends head together with the first write.
 type prefixed struct {
@@ -102,7 +90,7 @@ func TestProxyHeadersNameThePeer(t *testing.T) {
 				if want == "" {
 					want = raw.LocalAddr().String()
 				}
-				c := tls.Client(conn, r.links())
+				c := tls.Client(conn, r.secure("test-link/1"))
 				defer c.Close()
 				expect(t, c, want+" "+want+"\n")
 			})
@@ -192,11 +180,11 @@ func TestProxyHeadersFromElsewhere(t *testing.T) {
 	log, lines := logtest.NewNullLogger()
 	r := start(t, "tcp", true, telling, behind(t, "192.0.2.0/24"), func(c *Config) { c.Log = log })
 	raw := r.raw()
-	c := tls.Client(raw, r.links())
+	c := tls.Client(raw, r.secure("test-link/1"))
 	expect(t, c, raw.LocalAddr().String()+" "+raw.LocalAddr().String()+"\n")
 	for i, version := range []byte{1, 2} {
 		head := header(t, version, "198.51.100.1:4711", "203.0.113.1:8091")
-		if err := tls.Client(&prefixed{r.raw(), head}, r.links()).Handshake(); err == nil {
+		if err := tls.Client(&prefixed{r.raw(), head}, r.secure("test-link/1")).Handshake(); err == nil {
 			t.Errorf("a header of version %d was accepted", version)
 		}
 		testutil.Eventually(t, "it is counted", func() bool { return r.count("tls") == i+1 })
@@ -225,7 +213,7 @@ func TestConnectionsBehindABalancerAreBoundedByTheirOwnAddress(t *testing.T) {
 		r.known()
 	}
 	testutil.Eventually(t, "most were evicted", func() bool { return r.count("evicted") >= 30 })
-	c := tls.Client(honest, r.links())
+	c := tls.Client(honest, r.secure("test-link/1"))
 	expect(t, c, "198.51.100.1:4711 198.51.100.1:4711\n")
 }
 
