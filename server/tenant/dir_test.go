@@ -359,25 +359,15 @@ func TestWhoHasAServerNameKeepsIt(t *testing.T) {
 // another.
 func TestLinksThatAreSwapped(t *testing.T) {
 	w := newWorld(t)
-	mounted := filepath.Join(w.path, "a")
-	version := func(name, serverName string) {
-		w.tenant("a/"+name, serverName)
-		if err := os.Symlink(name, filepath.Join(mounted, "..data_tmp")); err != nil {
-			t.Skip(err)
-		}
-		testutil.NoError(t, os.Rename(filepath.Join(mounted, "..data_tmp"), filepath.Join(mounted, "..data")))
-	}
-	version("..1", "one.example")
-	for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile} {
-		testutil.NoError(t, os.Symlink("..data/"+file, filepath.Join(mounted, file)))
-	}
+	w.volume()
 	d := w.open()
-	w.finds(d, "one.example", "a")
-	version("..2", "two.example")
-	testutil.NoError(t, os.RemoveAll(filepath.Join(mounted, "..1")))
+	w.finds(d, "a.example", "a")
+	w.tenant("a/..2", "two.example")
+	mounted := filepath.Join(w.path, "a")
+	testutil.NoError(t, errors.Join(w.swap(mounted, "..2"), os.RemoveAll(filepath.Join(mounted, "..1"))))
 	d.Look()
 	w.finds(d, "two.example", "a")
-	w.finds(d, "one.example", "refused")
+	w.finds(d, "a.example", "refused")
 }
 
 // Tools that copy keep the time, and certificates often have the same size.
