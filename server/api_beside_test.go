@@ -268,8 +268,7 @@ func TestAServerLeavesNodesWithoutAnother(t *testing.T) {
 	c := testutil.Must(r.fromNode("node"))(t)
 	defer c.Close()
 	says(t, c, "b")
-	r.stop()
-	testutil.NoError(t, r.wait(30*time.Second))
+	r.stopped()
 }
 
 // Where servers forward, any of them leads to the agent beside the API server, and its

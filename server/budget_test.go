@@ -124,9 +124,7 @@ func TestStreamsTakeOfTheBudget(t *testing.T) {
 			t.Fatalf("a stream that there is no room for ends with %v", err)
 		}
 	}
-	if !r.metric(`stream_errors_total{code="ResourceExhausted",packet_type="Unknown",segment="from_client"} ` + strconv.Itoa(len(refused))) {
-		t.Error("they are not counted")
-	}
+	r.hasMetrics(`stream_errors_total{code="ResourceExhausted",packet_type="Unknown",segment="from_client"} ` + strconv.Itoa(len(refused)))
 	for _, kind := range clientKinds {
 		r.roundTrip(r.mustDial(kind, "echo:1"), 100)
 	}
@@ -150,11 +148,7 @@ func TestMetadataTakesOfTheBudget(t *testing.T) {
 	if held := 50 - len(refused); held < 5 || held > 12 { // of some 230 KiB each
 		t.Errorf("%d streams are open whose headers are full", held)
 	}
-	r.stop()
-	testutil.NoError(t, r.wait(20*time.Second))
-	if used := r.opts.Budget.Used(); used != 0 {
-		t.Errorf("%d bytes are not given back", used)
-	}
+	r.givesBack(r.opts.Budget.Used)
 }
 
 // TestConnectionsTakeOfTheBudget: by every front, and are given back.
@@ -174,11 +168,7 @@ func TestConnectionsTakeOfTheBudget(t *testing.T) {
 				}
 			}
 			c.Close()
-			r.stop()
-			testutil.NoError(t, r.wait(20*time.Second))
-			if used := r.opts.Budget.Used(); used != 0 {
-				t.Errorf("%d bytes are not given back", used)
-			}
+			r.givesBack(r.opts.Budget.Used)
 		})
 	}
 }

@@ -36,10 +36,7 @@ func TestShutdownWhenIdleIsQuick(t *testing.T) {
 		c.Close()
 	}
 	r.eventually("idle", func() bool { return r.metric("established_connections 0") })
-	r.stop()
-	if err := r.wait(20 * time.Second); err != nil {
-		t.Error(err)
-	}
+	r.stopped()
 }
 
 // TestDrain: connections go on, new ones do not come, everybody is told, and
@@ -73,17 +70,13 @@ func TestDrain(t *testing.T) {
 			if code, body := r.get(r.health, "/readyz"); code != 500 || !strings.Contains(body, "shutting down") {
 				t.Errorf("readyz: %d %s", code, body)
 			}
-			if !r.metric("draining 1") {
-				t.Error("metrics do not tell")
-			}
+			r.hasMetrics("draining 1")
 			r.roundTrip(c, 100<<10)
 			if err := r.wait(100 * time.Millisecond); err == nil {
 				t.Fatal("the server went while a connection was open")
 			}
 			c.Close()
-			if err := r.wait(20 * time.Second); err != nil {
-				t.Error(err)
-			}
+			r.ended()
 			for _, agent := range []agent{a, b} {
 				r.ends("the end of an agent's connection, with the server", agent.Done())
 			}
@@ -118,9 +111,7 @@ func TestDrainWaitsForWhatClosedClientsWrote(t *testing.T) {
 		t.Errorf("%d of %d bytes came: %v", n, size, err)
 	}
 	end.Close()
-	if err := r.wait(20 * time.Second); err != nil {
-		t.Error(err)
-	}
+	r.ended()
 }
 
 func TestGraceEnds(t *testing.T) {
@@ -138,8 +129,7 @@ func TestGraceEnds(t *testing.T) {
 				c := r.mustDial(kind, "x:1")
 				end := <-far
 				defer end.Close()
-				r.stop()
-				testutil.NoError(t, r.wait(20*time.Second))
+				r.stopped()
 				_ = end.SetReadDeadline(time.Now().Add(20 * time.Second))
 				if _, err := end.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("the destination reads %v, want a reset", err)

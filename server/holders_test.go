@@ -2,10 +2,7 @@ package server
 
 import (
 	"crypto/tls"
-	"io"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -22,16 +19,7 @@ import (
 func adminCA(t *testing.T, operators bool) (*pki.CA, func(*Options)) {
 	t.Helper()
 	ca := testutil.Must(pki.NewCA("ca"))(t)
-	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "admin", DNS: []string{"admin.example"}, Server: true}))(t)
-	dir := t.TempDir()
-	files := tlsreload.Files{Cert: filepath.Join(dir, "crt"), Key: filepath.Join(dir, "key")}
-	if operators {
-		files.CA = filepath.Join(dir, "ca")
-	}
-	for path, text := range map[string][]byte{files.Cert: pair.CertPEM, files.Key: pair.KeyPEM, filepath.Join(dir, "ca"): ca.CertPEM} {
-		testutil.NoError(t, os.WriteFile(path, text, 0o600))
-	}
-	source := testutil.Must(tlsreload.New(files, tlsreload.Options{Name: "admin", Peer: pki.RoleRule{Want: pki.RoleClient}.Check}))(t)
+	source := sourceOf(t, ca, "admin.example", operators, tlsreload.Options{Name: "admin", Peer: pki.RoleRule{Want: pki.RoleClient}.Check})
 	return ca, func(o *Options) {
 		o.AdminTLS = source.ServerFor
 		if operators {
@@ -55,27 +43,14 @@ func (s *sharers) holder(admin *pki.CA, certs ...tls.Certificate) holder {
 // get returns what comes, with status 0 if the handshake fails.
 func (h holder) get(path, token string) (int, string) {
 	h.of.t.Helper()
-	req, err := http.NewRequest(http.MethodGet, "https://"+h.of.admin+path, nil)
-	if err != nil {
-		h.of.t.Fatal(err)
-	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	resp, err := h.client.Do(req)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer resp.Body.Close()
-	body := testutil.Must(io.ReadAll(resp.Body))(h.of.t)
-	return resp.StatusCode, string(body)
+	code, _, body := fetch(h.of.t, h.client, "https://"+h.of.admin+path, token)
+	return code, body
 }
 
 // issue makes a certificate of a CA.
 func issue(t *testing.T, ca *pki.CA, l pki.Leaf) tls.Certificate {
 	t.Helper()
-	pair := testutil.Must(ca.Issue(l))(t)
-	return pair.TLS()
+	return testutil.Must(ca.Issue(l))(t).TLS()
 }
 
 // Whoever has a certificate of a cluster's clients sees that cluster alone, and

@@ -80,8 +80,7 @@ func TestIdentitiesTellClustersOfOneCAApart(t *testing.T) {
 			if _, err := s.agentBy(secureFor(name, wrong.cert), agentHello{id: "one"}, c.network); err == nil {
 				t.Errorf("%s is let in as an agent by gRPC under %q", what, name)
 			}
-			if conn, err := c.dialAt("grpc", s.tcp, name, "10.0.0.1:443"); err == nil {
-				conn.Close()
+			if _, err := c.dialAt("grpc", s.tcp, name, "10.0.0.1:443"); err == nil {
 				t.Errorf("%s is let in by gRPC under %q", what, name)
 			}
 		}

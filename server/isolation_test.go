@@ -165,15 +165,11 @@ func TestCertificatesAreGoodUnderTheirOwnNamesAlone(t *testing.T) {
 				if got := s.asked(withProtos(client, "http/1.1")); got != want {
 					t.Errorf("%s: a client by CONNECT is let in: %v", what, got)
 				}
-				if ses, err := s.linked(s.tcp, withProtos(client, link.ALPN), link.Config{Hello: link.Hello{Role: link.RoleClient}}); (err == nil) != want {
+				if _, err := s.linked(s.tcp, withProtos(client, link.ALPN), link.Config{Hello: link.Hello{Role: link.RoleClient}}); (err == nil) != want {
 					t.Errorf("%s: a client by link: %v", what, err)
-				} else if err == nil {
-					ses.Close()
 				}
-				if ses, err := s.linked(s.agentAt, withProtos(worker, link.ALPN), link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "x"}}); (err == nil) != want {
+				if _, err := s.linked(s.agentAt, withProtos(worker, link.ALPN), link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "x"}}); (err == nil) != want {
 					t.Errorf("%s: an agent by link: %v", what, err)
-				} else if err == nil {
-					ses.Close()
 				}
 			}
 		}
@@ -183,8 +179,7 @@ func TestCertificatesAreGoodUnderTheirOwnNamesAlone(t *testing.T) {
 			if owner == holder {
 				continue
 			}
-			if ses, err := s.agentBy(secureFor(name, holder.cert), agentHello{id: "x"}, holder.network); err == nil {
-				ses.Close()
+			if _, err := s.agentBy(secureFor(name, holder.cert), agentHello{id: "x"}, holder.network); err == nil {
 				t.Errorf("%s's certificate under %q: an agent by gRPC is let in", holder.name, name)
 			}
 		}
@@ -360,9 +355,7 @@ func TestAClusterThatComesDuringADrain(t *testing.T) {
 	_ = held.(*tls.Conn).CloseWrite()
 	_, _ = io.Copy(io.Discard, held) // until its other end has taken all
 	held.Close()
-	if err := s.wait(20 * time.Second); err != nil {
-		t.Error(err)
-	}
+	s.ended()
 	s.eventually("red's destination got all", func() bool { return red.got.Load() == 2 })
 }
 

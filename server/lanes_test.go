@@ -72,42 +72,29 @@ func TestWhichLinksAreLanes(t *testing.T) {
 // joinLane joins a link to an agent, which end ends.
 func joinLane(t *testing.T, books *laneBooks, key laneKey, old bool, begin func(*lanes.Group) func()) (g *lanes.Group, leave func() bool, end func()) {
 	t.Helper()
-	a, b := net.Pipe()
-	hello := link.Hello{Role: link.RoleServer, ID: "s1", Features: []string{link.FeatureLanes}}
-	accepted := make(chan *link.Session)
-	go func() {
-		ses, err := link.Accept(context.Background(), a, link.Config{Hello: hello})
-		if err != nil {
-			t.Error(err)
-		}
-		accepted <- ses
-	}()
-	agent := link.Hello{Role: link.RoleAgent, ID: key.id, Group: key.group, Features: hello.Features}
+	server := link.Hello{Role: link.RoleServer, ID: "s1", Features: []string{link.FeatureLanes}}
+	agent := link.Hello{Role: link.RoleAgent, ID: key.id, Group: key.group, Features: server.Features}
 	if old {
 		agent.Features = nil
 	}
-	far := testutil.Must(link.Connect(t.Context(), b, link.Config{Hello: agent}))(t)
-	ses := <-accepted
+	far, ses := linkOf(t, link.Config{Hello: agent}, link.Config{Hello: server})
 	g, leave = books.join(key, ses, begin)
 	return g, leave, func() { _, _ = far.Close(), ses.Close() }
 }
 
-// linkOf links two processes by a pipe. serve is what far serves.
-func linkOf(t *testing.T, near, far link.Role, serve tunnel.Handler) (a, b *link.Session) {
+// linkOf links two processes by a pipe.
+func linkOf(t *testing.T, near, far link.Config) (a, b *link.Session) {
 	t.Helper()
 	ca, cb := net.Pipe()
-	hello := func(r link.Role) link.Hello {
-		return link.Hello{Role: r, ID: "x", Features: []string{link.FeatureResume, link.FeatureLanes}}
-	}
 	accepted := make(chan *link.Session)
 	go func() {
-		ses, err := link.Accept(context.Background(), cb, link.Config{Hello: hello(far), Forwarder: serve})
+		ses, err := link.Accept(context.Background(), cb, far)
 		if err != nil {
 			t.Error(err)
 		}
 		accepted <- ses
 	}()
-	a = testutil.Must(link.Connect(context.Background(), ca, link.Config{Hello: hello(near)}))(t)
+	a = testutil.Must(link.Connect(context.Background(), ca, near))(t)
 	return a, <-accepted
 }
 
@@ -147,8 +134,7 @@ func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
 	dialer := opener.Dialer(sidecar)
 	open := func() (tunnel.Conn, *tunnel.Flow) {
 		f := tunnel.NewFlow("tcp", "example.test:80")
-		c := testutil.Must(dialer.Dial(t.Context(), f))(t)
-		return c, f
+		return testutil.Must(dialer.Dial(t.Context(), f))(t), f
 	}
 	small, smallFlow := open()
 	bulk, bulkFlow := open()
@@ -186,12 +172,15 @@ func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
 	_, _ = small.Close(), bulk.Close()
 }
 
-// groupOf links two processes by so many lanes, which end ends.
+// groupOf links two processes by so many lanes, which end ends. serve is what far serves.
 func groupOf(t *testing.T, n int, near, far link.Role, serve tunnel.Handler) (g *lanes.Group, end func()) {
 	t.Helper()
+	hello := func(r link.Role) link.Hello {
+		return link.Hello{Role: r, ID: "x", Features: []string{link.FeatureResume, link.FeatureLanes}}
+	}
 	var farEnds []*link.Session
 	for range n {
-		a, b := linkOf(t, near, far, serve)
+		a, b := linkOf(t, link.Config{Hello: hello(near)}, link.Config{Hello: hello(far), Forwarder: serve})
 		farEnds = append(farEnds, b)
 		if g == nil {
 			g = lanes.New(a, lanes.Options{})
@@ -217,8 +206,7 @@ func TestLanesOfASidecar(t *testing.T) {
 	key := link.Hello{Role: link.RoleClient, ID: "c1", Group: "0123456789abcdef", Features: []string{link.FeatureLanes}}
 	with := func(change func(*link.Hello)) link.Hello { h := key; change(&h); return h }
 	lane := func(config *tls.Config, hello link.Hello) *link.Session {
-		ses := testutil.Must(r.clientLinkAs(config, hello))(t)
-		return ses
+		return testutil.Must(r.clientLinkAs(config, hello))(t)
 	}
 	first, second := lane(own, key), lane(own, key)
 	if !first.Lanes() {

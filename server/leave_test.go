@@ -82,9 +82,7 @@ func TestAServerLeavesBehindItsLastConnection(t *testing.T) {
 					_ = c.Reset(nil)
 				}
 				stop()
-				if err := <-left; err != nil {
-					t.Error(err)
-				}
+				testutil.NoError(t, <-left)
 				if took := time.Since(told); took > bound {
 					t.Errorf("it took %v to leave", took)
 				} else {
@@ -155,7 +153,5 @@ func drainBesideAHandshake(t *testing.T, near, far *bufconn.Listener, config *tl
 	}
 	_ = c.Close()
 	<-tun.Done()
-	if err := <-left; err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, <-left)
 }

@@ -119,8 +119,7 @@ func TestAPortIsOneClustersAlone(t *testing.T) {
 				t.Errorf("%s: its agent is let in", what)
 			}
 			for _, kind := range sharedClients {
-				if conn, err := c.dialAt(kind, loopback(wrong.to.clients), wrong.name, "10.0.0.1:443"); err == nil {
-					conn.Close()
+				if _, err := c.dialAt(kind, loopback(wrong.to.clients), wrong.name, "10.0.0.1:443"); err == nil {
 					t.Errorf("%s: its client is let in by %s", what, kind)
 				}
 			}
@@ -389,7 +388,5 @@ func TestWhatATenantHasGivenUpIsRefused(t *testing.T) {
 		t.Errorf("whoever comes by it hears %v", err)
 	}
 	cancel()
-	if err := <-served; err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, <-served)
 }

@@ -51,11 +51,7 @@ func TestAgentsTakeOfTheirRoom(t *testing.T) {
 				t.Errorf("%d agents got in, of %d that there is room for", in, max/limits.AgentMemory)
 			}
 			r.roundTrip(r.mustDial("link", "echo:1"), 100)
-			r.stop()
-			testutil.NoError(t, r.wait(20*time.Second))
-			if used := r.limits.AgentMemory(); used != 0 {
-				t.Errorf("%d bytes are not given back", used)
-			}
+			r.givesBack(r.limits.AgentMemory)
 		})
 	}
 }
@@ -86,8 +82,7 @@ func stuffed(t *testing.T) []byte {
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), ExtraExtensions: []pkix.Extension{{
 		Id: []int{2, 5, 29, 17}, Value: append([]byte{0x30, 0x82, byte(len(names) >> 8), byte(len(names))}, names...),
 	}}}
-	der := testutil.Must(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
-	return der
+	return testutil.Must(x509.CreateCertificate(rand.Reader, template, template, key.Public(), key))(t)
 }
 
 // What a client's certificates take beyond what is usual counts as its memory.
@@ -110,9 +105,5 @@ func TestCertificatesTakeOfTheBudget(t *testing.T) {
 	if in < 3 || in > 7 { // of some 170 KiB each
 		t.Errorf("%d links got in", in)
 	}
-	r.stop()
-	testutil.NoError(t, r.wait(20*time.Second))
-	if used := r.opts.Budget.Used(); used != 0 {
-		t.Errorf("%d bytes are not given back", used)
-	}
+	r.givesBack(r.opts.Budget.Used)
 }

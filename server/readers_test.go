@@ -2,7 +2,6 @@ package server
 
 import (
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/url"
@@ -30,15 +29,12 @@ type reader struct {
 
 func (r reader) get(path string) (int, string) {
 	r.of.t.Helper()
-	req := testutil.Must(http.NewRequest(http.MethodGet, "http://"+r.of.admin+path, nil))(r.of.t)
-	if r.token != "" {
-		req.Header.Set("Authorization", "Bearer "+r.token)
-	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	resp := testutil.Must(client.Do(req))(r.of.t)
-	defer resp.Body.Close()
-	body := testutil.Must(io.ReadAll(resp.Body))(r.of.t)
-	return resp.StatusCode, fmt.Sprint(resp.Header) + string(body)
+	code, header, body := fetch(r.of.t, client, "http://"+r.of.admin+path, r.token)
+	if code == 0 {
+		r.of.t.Fatal(body)
+	}
+	return code, fmt.Sprint(header) + body
 }
 
 // tokenOf is a token that tells whose it is.

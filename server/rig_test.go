@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,6 +29,7 @@ import (
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
+
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 )
 
@@ -96,6 +98,28 @@ func (r *rig) wait(d time.Duration) error {
 		return err
 	case <-time.After(d):
 		return errors.New("the server is still running")
+	}
+}
+
+// ended waits until the server has ended, as it should.
+func (r *rig) ended() {
+	r.t.Helper()
+	testutil.NoError(r.t, r.wait(20*time.Second))
+}
+
+// stopped stops the server, and waits for its end.
+func (r *rig) stopped() {
+	r.t.Helper()
+	r.stop()
+	r.ended()
+}
+
+// givesBack stops the server, which uses nothing then.
+func (r *rig) givesBack(used func() int64) {
+	r.t.Helper()
+	r.stopped()
+	if n := used(); n != 0 {
+		r.t.Errorf("%d bytes are not given back", n)
 	}
 }
 
@@ -344,21 +368,59 @@ func (r *rig) roundTrip(c net.Conn, size int) {
 // get is a page of the health or admin port.
 func (r *rig) get(at, path string) (int, string) {
 	r.t.Helper()
-	transport := &http.Transport{DisableKeepAlives: true}
-	resp, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Get("http://" + at + path)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer resp.Body.Close()
-	body, _ := io.ReadAll(resp.Body)
-	return resp.StatusCode, string(body)
+	code, _, body := fetch(r.t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}, "http://"+at+path, "")
+	return code, body
 }
 
-// metric is whether the metrics page has this line.
-func (r *rig) metric(line string) bool {
+// fetch gets a page with a token, or without one if it is "". The status is 0 and the body an error
+// if there is no answer.
+func fetch(t *testing.T, client *http.Client, url, token string) (status int, header http.Header, body string) {
+	t.Helper()
+	req := testutil.Must(http.NewRequest(http.MethodGet, url, nil))(t)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, nil, err.Error()
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, resp.Header, string(text)
+}
+
+// metric is whether the metrics page has these lines.
+func (r *rig) metric(lines ...string) bool {
 	r.t.Helper()
 	_, page := r.get(r.health, "/metrics")
+	return !slices.ContainsFunc(lines, func(line string) bool { return !hasLine(page, line) })
+}
+
+// hasMetrics fails unless the metrics page has these lines.
+func (r *rig) hasMetrics(lines ...string) {
+	r.t.Helper()
+	_, page := r.get(r.health, "/metrics")
+	for _, line := range lines {
+		if !hasLine(page, line) {
+			name, _, _ := strings.Cut(strings.Fields(line)[0], "{")
+			r.t.Errorf("metrics lack %s, and have:\n%s", line, grep(page, name))
+		}
+	}
+}
+
+func hasLine(page, line string) bool {
 	return strings.Contains(page, "\nkonnectivity_network_proxy_server_"+line+"\n")
+}
+
+// grep returns the lines of a page of metrics that contain a text.
+func grep(page, text string) string {
+	var out []string
+	for line := range strings.Lines(page) {
+		if strings.Contains(line, text) && !strings.HasPrefix(line, "#") {
+			out = append(out, line)
+		}
+	}
+	return strings.Join(out, "")
 }
 
 func (r *rig) eventually(what string, ok func() bool) {

@@ -63,14 +63,23 @@ func startSharers(t *testing.T, settings ...func(*Options)) *sharers {
 // listenerFiles are the server's own certificates, which are nobody's here.
 func listenerFiles(t *testing.T) *tlsreload.Source {
 	t.Helper()
+	return sourceOf(t, testutil.Must(pki.NewCA("ca"))(t), "localhost", true, tlsreload.Options{Name: "server"})
+}
+
+// sourceOf is a certificate of a CA for a server of that name, in files, and the CA if peers are to
+// have certificates of it.
+func sourceOf(t *testing.T, ca *pki.CA, name string, trusts bool, options tlsreload.Options) *tlsreload.Source {
+	t.Helper()
 	dir := t.TempDir()
-	ca := testutil.Must(pki.NewCA("ca"))(t)
-	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true}))(t)
-	files := tlsreload.Files{Cert: filepath.Join(dir, "crt"), Key: filepath.Join(dir, "key"), CA: filepath.Join(dir, "ca")}
-	for path, text := range map[string][]byte{files.Cert: pair.CertPEM, files.Key: pair.KeyPEM, files.CA: ca.CertPEM} {
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{name}, Server: true}))(t)
+	files := tlsreload.Files{Cert: filepath.Join(dir, "crt"), Key: filepath.Join(dir, "key")}
+	if trusts {
+		files.CA = filepath.Join(dir, "ca")
+	}
+	for path, text := range map[string][]byte{files.Cert: pair.CertPEM, files.Key: pair.KeyPEM, filepath.Join(dir, "ca"): ca.CertPEM} {
 		testutil.NoError(t, os.WriteFile(path, text, 0o600))
 	}
-	return testutil.Must(tlsreload.New(files, tlsreload.Options{Name: "server"}))(t)
+	return testutil.Must(tlsreload.New(files, options))(t)
 }
 
 // add has the server serve a cluster, with further lines of tenant.yaml.
