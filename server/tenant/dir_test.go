@@ -17,6 +17,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
+	"go.uber.org/goleak"
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
@@ -788,3 +789,5 @@ func TestATokenIsRevokedThoughTheRestIsWrong(t *testing.T) {
 		})
 	}
 }
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
