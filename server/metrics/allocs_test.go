@@ -11,19 +11,16 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// onPath is what is called for packets and bytes, as opposed to connections.
-func onPath(m *Server) map[string]func() {
-	return map[string]func(){
+// What is called for packets and bytes, as opposed to connections.
+func TestDataPathAllocatesNothing(t *testing.T) {
+	m := New(prometheus.NewRegistry())
+	for name, f := range map[string]func(){
 		"packet":         func() { m.Packet(legacy.FromAgent, client.PacketType_DATA) },
 		"unknown-packet": func() { m.Packet(legacy.FromAgent, legacy.NoPacket) },
 		"frontend-write": func() { m.FrontendWrite(time.Millisecond) },
 		"full":           func() { m.Full(legacy.FromAgent, 1); m.Full(legacy.FromAgent, -1) },
 		"bytes":          func() { m.Totals.Up.Add(1) },
-	}
-}
-
-func TestDataPathAllocatesNothing(t *testing.T) {
-	for name, f := range onPath(New(prometheus.NewRegistry())) {
+	} {
 		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
 	}
 }

@@ -26,45 +26,31 @@ func (s *shelf) Names() ([]string, error) { return slices.Collect(maps.Keys(s.he
 
 func (s *shelf) Get(name string) (map[string][]byte, string) { return s.held[name], s.vers[name] }
 
-// put stores a Secret under a new version.
-func (s *shelf) put(name string, data map[string]string) {
-	s.count++
-	s.held[name], s.vers[name] = make(map[string][]byte), fmt.Sprint(s.count)
-	for key, text := range data {
-		s.held[name][key] = []byte(text)
-	}
-}
-
 func (s *shelf) drop(name string) {
 	delete(s.held, name)
 	delete(s.vers, name)
-}
-
-func newShelf() *shelf {
-	return &shelf{held: make(map[string]map[string][]byte), vers: make(map[string]string)}
 }
 
 // secretsWorld is a world with a shelf.
 type secretsWorld struct {
 	*world
 	*shelf
-	text string // of the CA
 }
 
 func newSecretsWorld(t *testing.T) *secretsWorld {
-	w := newWorld(t)
-	return &secretsWorld{world: w, shelf: newShelf(), text: string(w.ca.CertPEM)}
+	return &secretsWorld{newWorld(t), &shelf{held: make(map[string]map[string][]byte), vers: make(map[string]string)}}
 }
 
-// whole puts a whole tenant, with changes; "": without that key.
+// whole stores a whole tenant under a new version, with changes; "": without that key.
 func (w *secretsWorld) whole(name, serverName string, changes ...string) {
-	data := map[string]string{AgentsCAFile: w.text, ClientsCAFile: w.text, SettingsFile: "serverNames: [" + serverName + "]"}
-	for i := 0; i < len(changes); i += 2 {
-		if data[changes[i]] = changes[i+1]; changes[i+1] == "" {
-			delete(data, changes[i])
+	data := map[string][]byte{AgentsCAFile: w.ca.CertPEM, ClientsCAFile: w.ca.CertPEM, SettingsFile: []byte("serverNames: [" + serverName + "]")}
+	for change := range slices.Chunk(changes, 2) {
+		if data[change[0]] = []byte(change[1]); change[1] == "" {
+			delete(data, change[0])
 		}
 	}
-	w.shelf.put(name, data)
+	w.count++
+	w.held[name], w.vers[name] = data, fmt.Sprint(w.count)
 }
 
 func (w *secretsWorld) open() *Dir { return OpenSecrets(w.shelf, w.log) }
