@@ -194,13 +194,7 @@ func (s *Server) serve(life context.Context, parts *errgroup.Group, side side) <
 	if g := s.byGRPC[side]; g != nil {
 		parts.Go(g.serve)
 	}
-	done := make(chan struct{})
-	parts.Go(func() error {
-		running.Wait()
-		close(done)
-		return nil
-	})
-	return done
+	return wait.Go(running.Wait)
 }
 
 // reachOut links to other servers, and serves them, until life ends. The channel is closed
@@ -210,25 +204,19 @@ func (s *Server) reachOut(life context.Context, parts *errgroup.Group) <-chan st
 	if p == nil {
 		return closed
 	}
-	var serving sync.WaitGroup
-	serving.Add(1)
+	served := make(chan struct{})
 	parts.Go(func() error {
-		defer serving.Done()
+		defer close(served)
 		return p.front.Serve(life, s.opts.Peering.Listener)
 	})
-	done := make(chan struct{})
-	parts.Go(func() error {
-		defer close(done)
+	return wait.Go(func() {
 		dialing, end := context.WithCancel(context.WithoutCancel(life))
-		var linked sync.WaitGroup
-		linked.Go(func() { p.Run(dialing) })
+		linked := wait.Go(func() { p.Run(dialing) })
 		<-life.Done()
-		serving.Wait() // first, since Run waits for what the others are told
+		<-served // first, since Run waits for what the others are told
 		end()
-		linked.Wait()
-		return nil
+		<-linked
 	})
-	return done
 }
 
 // background starts what lives to the very end.
