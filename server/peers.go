@@ -101,9 +101,6 @@ func (p *peers) tellServing(ask func() link.Serving) {
 	}
 }
 
-// linked is how many sidecars are linked.
-func (p *peers) linked() int { return len(p.clients()) }
-
 // clients lists the sidecars that are linked.
 func (p *peers) clients() []sidecarLink {
 	p.mu.Lock()

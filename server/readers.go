@@ -9,7 +9,6 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/tlsreload"
-	"konnectivity/server/tenant"
 )
 
 // login returns what tells the admin port's readers apart: by their token, else by
@@ -98,14 +97,11 @@ func (s *Server) adminOf(name string) (admin.Source, bool) {
 	if !found {
 		return admin.Source{}, false
 	}
-	return s.adminOfTenant(v, v.status(state)), true
-}
-
-func (s *Server) adminOfTenant(v *view, state tenant.Status) admin.Source {
-	cl := v.cluster(state.Name)
+	cl := v.cluster(name)
+	state = v.status(state)
 	state.Error = state.Told
 	return admin.Source{
-		Component: "konnectivity-server", ID: s.opts.ID, Table: s.table, Tenant: state.Name,
+		Component: "konnectivity-server", ID: s.opts.ID, Table: s.table, Tenant: name,
 		Tenants: func() []admin.Tenant { return []admin.Tenant{viewOf(state, cl)} },
 		Peers: func() []admin.Peer {
 			if cl == nil {
@@ -123,5 +119,5 @@ func (s *Server) adminOfTenant(v *view, state tenant.Status) admin.Source {
 				status.Strategies[string(strategy)] = n
 			}
 		},
-	}
+	}, true
 }

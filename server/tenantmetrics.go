@@ -38,7 +38,7 @@ const (
 
 var tenantFamilies = []tenantFamily{
 	{"tenant_agents", "Number of connected agents, by tenant.", gauge, one(func(cl *cluster) float64 { return float64(cl.agents.Counts().Agents) })},
-	{"tenant_clients", "Number of linked clients, by tenant.", gauge, one(func(cl *cluster) float64 { return float64(cl.peers.linked()) })},
+	{"tenant_clients", "Number of linked clients, by tenant.", gauge, one(func(cl *cluster) float64 { return float64(len(cl.peers.clients())) })},
 	{"tenant_connections", "Number of established connections, by tenant.", gauge, one(func(cl *cluster) float64 { return float64(cl.traffic.open()) })},
 	{"tenant_dials_total", "Count of requested connections, by tenant and outcome: ok or failed.", counter, []tenantSeries{
 		{pair("outcome", "ok"), func(cl *cluster) float64 { return float64(cl.traffic.dialed.Load()) }},
