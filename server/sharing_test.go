@@ -111,7 +111,7 @@ func (c *sharer) write(more string, files ...[2]string) {
 }
 
 // writeTenant writes a tenant's folder, whose peers are of the CA.
-func writeTenant(t testing.TB, all, name, spec string, ca *pki.CA, files ...[2]string) {
+func writeTenant(t *testing.T, all, name, spec string, ca *pki.CA, files ...[2]string) {
 	t.Helper()
 	folder := filepath.Join(all, name)
 	testutil.NoError(t, os.MkdirAll(folder, 0o755))

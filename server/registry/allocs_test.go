@@ -2,7 +2,6 @@ package registry
 
 import (
 	"fmt"
-	"strconv"
 	"testing"
 
 	"konnectivity/internal/logging/silent"
@@ -26,21 +25,6 @@ func crowd(t testing.TB, n int) *Registry {
 // destinations are found by one strategy each.
 var destinations = []struct{ strategy, host string }{
 	{"destHost", "10.0.7.1"}, {"destCIDR", "10.0.7.9"}, {"destCIDR-v6", "fd00:7::9"}, {"default", "a.name.example"},
-}
-
-// BenchmarkKnows must not depend on how many agents there are: each that joins
-// or leaves asks.
-func BenchmarkKnows(b *testing.B) {
-	for _, agents := range []int{50, 5000} {
-		b.Run(strconv.Itoa(agents), func(b *testing.B) {
-			r := crowd(b, agents)
-			for b.Loop() {
-				if r.Knows("stranger") {
-					b.Fatal("known")
-				}
-			}
-		})
-	}
 }
 
 // BenchmarkPick must stay below 1 µs with 5,000 agents.

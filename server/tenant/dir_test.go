@@ -26,28 +26,28 @@ import (
 
 // world is a folder of tenants.
 type world struct {
-	t    testing.TB
+	t    *testing.T
 	path string
 	ca   *pki.CA
 	log  *logrus.Logger
 	said *logtest.Hook
 }
 
-func newWorld(t testing.TB) *world {
+func newWorld(t *testing.T) *world {
 	ca := newCA(t)
 	log, hook := logtest.NewNullLogger()
 	return &world{t: t, path: t.TempDir(), ca: ca, log: log, said: hook}
 }
 
 // newDirOf is the directory of a world with one tenant, a.
-func newDirOf(t testing.TB) (*world, *Dir) {
+func newDirOf(t *testing.T) (*world, *Dir) {
 	t.Helper()
 	w := newWorld(t)
 	w.tenant("a", "a.example")
 	return w, w.open()
 }
 
-func newCA(t testing.TB) *pki.CA { return testutil.Must(pki.NewCA("ca"))(t) }
+func newCA(t *testing.T) *pki.CA { return testutil.Must(pki.NewCA("ca"))(t) }
 
 func (w *world) open() *Dir {
 	w.t.Helper()

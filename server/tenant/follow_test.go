@@ -189,17 +189,3 @@ func (w *world) swap(folder, version string) error {
 	next, now := filepath.Join(folder, "..next"), filepath.Join(folder, "..data")
 	return errors.Join(os.Symlink(version, next), os.Rename(next, now))
 }
-
-func BenchmarkLookAtAThousandAtRest(b *testing.B) {
-	w := newWorld(b)
-	for i := range 1000 {
-		name := "tenant-" + string(rune('a'+i/26/26)) + string(rune('a'+i/26%26)) + string(rune('a'+i%26))
-		w.tenant(name, name+".example")
-		w.aged(filepath.Join(w.path, name))
-	}
-	d := w.open()
-	b.ReportAllocs()
-	for b.Loop() {
-		d.look(false)
-	}
-}
