@@ -50,13 +50,7 @@ func TestDialsWaitForAnAgentThatWasLost(t *testing.T) {
 						t.Cleanup(leave)
 					})
 				}
-				began := time.Now()
-				if got := s.via(c.address); got != c.want {
-					t.Errorf("via %s, want %s", got, c.want)
-				}
-				if took := time.Since(began); took != c.took {
-					t.Errorf("after %v, want %v", took, c.took)
-				}
+				s.goes(c.address, c.want, c.took)
 				time.Sleep(2 * tunnel.BackTime)
 				s.mu.RLock()
 				defer s.mu.RUnlock()
@@ -100,13 +94,7 @@ func TestFailedDialWaitsOnlyForItsOwnAgent(t *testing.T) {
 					}
 					return &tunnel.DialError{Failure: tunnel.FailExhausted}
 				}
-				began := time.Now()
-				if got := s.via("10.0.0.1:1"); got != c.want {
-					t.Errorf("via %s, want %s", got, c.want)
-				}
-				if took := time.Since(began); took != c.took {
-					t.Errorf("after %v, want %v", took, c.took)
-				}
+				s.goes("10.0.0.1:1", c.want, c.took)
 				time.Sleep(2 * tunnel.BackTime)
 			})
 		})
@@ -140,10 +128,7 @@ func TestDialsWaitForNobodyWhoWasMeantToGo(t *testing.T) {
 				defer s.Join(Agent{ID: "a"}, b)()
 				b.end()
 				synctest.Wait()
-				began := time.Now()
-				if got := s.via("10.0.0.1:1"); got != "no_agent" || time.Since(began) != c.took {
-					t.Errorf("%s after %v, want no_agent after %v", got, time.Since(began), c.took)
-				}
+				s.goes("10.0.0.1:1", "no_agent", c.took)
 				time.Sleep(2 * tunnel.BackTime)
 			})
 		})

@@ -99,6 +99,15 @@ func (s *setup) outcome(f *tunnel.Flow) string {
 	return c.(fakeConn).via.name
 }
 
+// goes fails unless a dial goes via that backend, or fails so, after that time.
+func (s *setup) goes(address, want string, after time.Duration) {
+	s.t.Helper()
+	began := time.Now()
+	if got, took := s.via(address), time.Since(began); got != want || took != after {
+		s.t.Errorf("via %s after %v, want %s after %v", got, took, want, after)
+	}
+}
+
 func (s *setup) always(address, want string) {
 	s.t.Helper()
 	for range 20 {
