@@ -31,13 +31,9 @@ func (c *sharer) unnamed(role link.Role, name string) (*link.Session, error) {
 }
 
 // state is what the server has of the cluster.
-func (c *sharer) state() (found tenant.Status) {
-	for _, s := range c.of.dir.Table().States() {
-		if s.Name == c.name {
-			found = s
-		}
-	}
-	return found
+func (c *sharer) state() tenant.Status {
+	s, _ := c.of.dir.Table().State(c.name)
+	return s
 }
 
 // A connection on which it cannot be noted whose it is would be taken for the

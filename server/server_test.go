@@ -312,49 +312,38 @@ func TestHealthMetricsAndStatus(t *testing.T) {
 }
 
 func TestModes(t *testing.T) {
-	serves := func(r *rig, kinds ...string) {
-		r.t.Helper()
-		for _, kind := range clientKinds {
-			want := false
-			for _, k := range kinds {
-				want = want || strings.HasPrefix(kind, k)
+	for name, c := range map[string]struct {
+		set     func(*Options)
+		agent   string
+		serves  string // these and no other clients
+		refuses string // agents by that protocol; "": none
+	}{
+		"grpc":          {func(o *Options) { o.NoConnect = true }, "link", "grpc link", ""},
+		"http-connect":  {func(o *Options) { o.NoGRPC = true }, "grpc", "connect link", ""},
+		"link off":      {func(o *Options) { o.NoLink = true }, "grpc", "connect grpc", "link"},
+		"link required": {func(o *Options) { o.AgentsNeedLink = true }, "link", "connect grpc link", "grpc"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := startServer(t, c.set)
+			r.agent(c.agent, agentHello{id: "a"}, echoing)
+			for _, kind := range clientKinds {
+				protocol, _, _ := strings.Cut(kind, "-")
+				want := strings.Contains(c.serves, protocol)
+				if !want && protocol == "grpc" {
+					continue // the real client waits for its connection without end
+				}
+				if _, err := r.dial(kind, "x:1"); (err == nil) != want {
+					t.Errorf("%s: %v", kind, err)
+				}
 			}
-			if !want && strings.HasPrefix(kind, "grpc") {
-				continue // the real client waits for its connection without end
+			if c.refuses == "" {
+				return
 			}
-			if c, err := r.dial(kind, "x:1"); (err == nil) != want {
-				r.t.Errorf("%s: %v", kind, err)
-			} else if err == nil {
-				c.Close()
+			if _, err := r.tryAgent(c.refuses, agentHello{id: "b"}, echoing); err == nil {
+				t.Errorf("an agent by %s was taken", c.refuses)
 			}
-		}
+		})
 	}
-	t.Run("grpc", func(t *testing.T) {
-		r := startServer(t, func(o *Options) { o.NoConnect = true })
-		r.agent("link", agentHello{id: "a"}, echoing)
-		serves(r, "grpc", "link")
-	})
-	t.Run("http-connect", func(t *testing.T) {
-		r := startServer(t, func(o *Options) { o.NoGRPC = true })
-		r.agent("grpc", agentHello{id: "a"}, echoing)
-		serves(r, "connect", "link")
-	})
-	t.Run("link off", func(t *testing.T) {
-		r := startServer(t, func(o *Options) { o.NoLink = true })
-		r.agent("grpc", agentHello{id: "a"}, echoing)
-		serves(r, "connect", "grpc")
-		if _, err := r.tryAgent("link", agentHello{id: "b"}, echoing); err == nil {
-			t.Error("a link was made")
-		}
-	})
-	t.Run("link required", func(t *testing.T) {
-		r := startServer(t, func(o *Options) { o.AgentsNeedLink = true })
-		r.agent("link", agentHello{id: "a"}, echoing)
-		serves(r, "connect", "grpc", "link")
-		if _, err := r.tryAgent("grpc", agentHello{id: "b"}, echoing); err == nil {
-			t.Error("an agent by gRPC was taken")
-		}
-	})
 }
 
 func TestOptionsThatCannotBe(t *testing.T) {
