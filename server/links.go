@@ -32,9 +32,9 @@ func (s *Server) linkConfig() link.Config {
 	}
 }
 
-// linkConfig is for a link of the cluster's, whose requests next serves. A keepalive counts if
-// it is quicker than the link's own. A slower one is meant for gRPC; links notice a dead peer
-// within 20 s in any case.
+// linkConfig is for a link of the cluster, whose requests next serves. A keepalive applies if it
+// is quicker than the link's own. A slower one is meant for gRPC; links notice a dead peer within
+// 20 s in any case.
 func (cl *cluster) linkConfig(next tunnel.Handler, budget *link.Budget, keepalive time.Duration, features ...string) link.Config {
 	cfg := cl.server.linkConfig()
 	cfg.Hello.Features = append(cfg.Hello.Features, features...)
