@@ -14,16 +14,11 @@ func TestBandwidthIsBounded(t *testing.T) {
 	const size, least = 500_000, 200 * time.Millisecond // at 1 MB a second, which any machine is faster than
 	s := startSharers(t)
 	red, blue := s.add("red", "bounds: {mbitPerSecond: 8}"), s.add("blue", "")
-	for _, c := range []*sharer{red, blue} {
-		c.hasAgent()
-	}
+	red.hasAgent()
+	blue.hasAgent()
 	send := func(c *sharer, kind string) time.Duration {
 		t.Helper()
-		conn, err := c.dial(kind, "a:1")
-		if err != nil || !c.greets(conn) {
-			t.Fatal(err)
-		}
-		defer conn.Close()
+		conn := c.reaches(kind, "a:1")
 		had, began := c.got.Load(), time.Now()
 		testutil.Must(conn.Write([]byte(strings.Repeat("x", size))))(t)
 		conn.Close()
@@ -43,10 +38,7 @@ func TestBandwidthIsBounded(t *testing.T) {
 	}
 
 	// Another bound holds for what is open, too.
-	conn, err := red.dial("link", "a:1")
-	if err != nil || !red.greets(conn) {
-		t.Fatal(err)
-	}
+	conn := red.reaches("link", "a:1")
 	had := red.got.Load()
 	red.write("")
 	if red.cluster().spec.Bounds.MbitPerSecond != 0 {

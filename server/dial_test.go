@@ -26,9 +26,8 @@ func asked(t *testing.T, cl *cluster, resume *tunnel.Resume) *tunnel.Flow {
 func TestDialsThatAreResumedInVain(t *testing.T) {
 	s := startSharers(t)
 	red, blue := s.add("red", "bounds: {dialsPerSecond: 10}"), s.add("blue", "")
-	for _, c := range []*sharer{red, blue} {
-		c.hasAgent() // so that the server has taken it up
-	}
+	red.hasAgent() // so that the server has taken it up
+	blue.hasAgent()
 	for cl, want := range map[*cluster]bool{red.cluster(): true, blue.cluster(): false, s.own: false} {
 		dialed := 0
 		d := cl.newDialer()

@@ -140,9 +140,8 @@ func (c *sameSession) Put(_ string, state *tls.ClientSessionState) {
 func TestCertificatesAreGoodUnderTheirOwnNamesAlone(t *testing.T) {
 	s := startSharers(t)
 	red, blue := s.add("red", ""), s.add("blue", "")
-	for _, c := range []*sharer{red, blue} {
-		c.hasAgent()
-	}
+	red.hasAgent()
+	blue.hasAgent()
 	names := map[string]*sharer{
 		"red.example": red, "RED.Example.": red, "blue.example": blue,
 		"": nil, "localhost": nil, "x.red.example": nil, "red.example.blue.example": nil, "red": nil, "127.0.0.1": nil,
@@ -319,10 +318,7 @@ func TestOtherTokensCutTheAgentsThatUsedThem(t *testing.T) {
 	if _, err := red.agentGRPC(agentHello{id: "two", token: "bad"}); err == nil {
 		t.Error("a token that is not good is taken")
 	}
-	conn, err := red.dial("connect", "a:1")
-	if err != nil || !red.greets(conn) {
-		t.Errorf("red's clients after the change: %v", err)
-	}
+	red.reaches("connect", "a:1")
 }
 
 // A cluster that comes while the server goes harms nobody: whoever of it gets in
@@ -331,10 +327,7 @@ func TestAClusterThatComesDuringADrain(t *testing.T) {
 	s := startSharers(t, func(o *Options) { o.Grace = time.Minute })
 	red := s.add("red", "")
 	a := red.hasAgent()
-	held, err := red.dial("connect", "a:1")
-	if err != nil || !red.greets(held) {
-		t.Fatal(err)
-	}
+	held := red.reaches("connect", "a:1")
 	early, err := net.Dial("tcp", s.agentAt) // and takes its time for the handshake
 	testutil.NoError(t, err)
 	defer early.Close()
@@ -364,9 +357,8 @@ func TestAClusterThatComesDuringADrain(t *testing.T) {
 func TestTheBoundOnMemoryIsNamed(t *testing.T) {
 	s := startSharers(t)
 	red, blue := s.add("red", "bounds: {memoryMiB: 1}"), s.add("blue", "")
-	for _, c := range []*sharer{red, blue} {
-		c.hasAgent()
-	}
+	red.hasAgent()
+	blue.hasAgent()
 	held := red.cluster().limits.Budget().Share()
 	held.Hold(1 << 20)
 	defer held.Give(1 << 20)
@@ -382,9 +374,7 @@ func TestTheBoundOnMemoryIsNamed(t *testing.T) {
 		t.Error("a client by gRPC finds room")
 	}
 	for _, kind := range sharedClients {
-		if conn, err := blue.dial(kind, "a:1"); err != nil || !blue.greets(conn) {
-			t.Errorf("blue's client by %s: %v", kind, err)
-		}
+		blue.reaches(kind, "a:1")
 	}
 }
 

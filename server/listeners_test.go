@@ -239,7 +239,7 @@ func TestAPortThatCannotBeHad(t *testing.T) {
 	if n := s.tenants.states()[tenant.StateStale]; n != 1 {
 		t.Errorf("%d are counted as stale", n)
 	}
-	if _, err := blue.unnamedAs("blue.example"); err != nil {
+	if _, err := blue.unnamed(link.RoleAgent, "blue.example"); err != nil {
 		t.Errorf("by name it is not served either: %v", err)
 	}
 	if got := red.listed(); got.State != tenant.StateServing {
@@ -253,11 +253,6 @@ func TestAPortThatCannotBeHad(t *testing.T) {
 	if _, err := blue.joins(other.Addr().(*net.TCPAddr).Port, "", "two"); err != nil {
 		t.Error(err)
 	}
-}
-
-// unnamedAs is an agent that asks for a name at the port of all.
-func (c *sharer) unnamedAs(name string) (*link.Session, error) {
-	return c.unnamed(link.RoleAgent, name)
 }
 
 // A socket is one cluster's alone: nobody shows a certificate there. Who came by it is
@@ -282,16 +277,9 @@ func TestASocketIsOneClustersAlone(t *testing.T) {
 			t.Errorf("%s by gRPC does not come to its own: %v", c.name, err)
 		}
 	}
-	ends := func(conn net.Conn) bool { // before its deadline
-		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
-		_, err := conn.Read(make([]byte, 1))
-		return err != nil && !os.IsTimeout(err)
-	}
 	red.write("")
 	s.silent("unix", path("red"))
-	if !ends(open[red]) {
-		t.Error("who came by red's socket stays")
-	}
+	s.isCut("who came by red's socket", open[red])
 	testutil.NoError(t, os.WriteFile(filepath.Join(s.folder, "blue", tenant.ClientsCAFile), red.ca.CertPEM, 0o644))
 	s.dir.Look()
 	if _, err := open[blue].Write([]byte("?")); err != nil {
@@ -303,9 +291,7 @@ func TestASocketIsOneClustersAlone(t *testing.T) {
 	}
 	blue.remove()
 	s.silent("unix", path("blue"))
-	if !ends(open[blue]) {
-		t.Error("who came by blue's socket stays")
-	}
+	s.isCut("who came by blue's socket", open[blue])
 }
 
 // A socket that takes its time, as one does whose folder somebody has locked, does not
@@ -359,7 +345,7 @@ func TestPortsShareRoom(t *testing.T) {
 func TestWhatATenantHasGivenUpIsRefused(t *testing.T) {
 	s := startSharers(t, placed)
 	red := s.add("red", "")
-	if _, err := red.unnamedAs(red.serverName()); err != nil { // once the server runs
+	if _, err := red.unnamed(link.RoleAgent, red.serverName()); err != nil { // once the server runs
 		t.Fatal(err)
 	}
 	conn, far := net.Pipe()

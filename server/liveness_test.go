@@ -12,7 +12,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// between is an address that leads to another, by way of what begins each connection with a
+// between returns the address of a relay to another address, which begins each connection with a
 // header. Once freeze is called, both ends stay open and nothing passes, as when a host loses its
 // network.
 func between(t *testing.T, to, header string) (at string, freeze func()) {

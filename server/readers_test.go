@@ -55,11 +55,7 @@ func (c *sharer) crowded() []string {
 	c.has(2)
 	names := []string{c.name}
 	for _, kind := range sharedClients {
-		conn := testutil.Must(c.dial(kind, c.name+"-target-"+kind+":443"))(t)
-		t.Cleanup(func() { conn.Close() })
-		if !c.greets(conn) {
-			t.Fatal(kind)
-		}
+		c.reaches(kind, c.name+"-target-"+kind+":443")
 	}
 	if conn, err := c.dial("connect", c.name+"-no-address"); err == nil {
 		conn.Close()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -426,6 +427,15 @@ func grep(page, text string) string {
 func (r *rig) eventually(what string, ok func() bool) {
 	r.t.Helper()
 	testutil.Eventually(r.t, what, ok)
+}
+
+// isCut fails unless a connection ends by itself.
+func (r *rig) isCut(what string, c net.Conn) {
+	r.t.Helper()
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		r.t.Errorf("%s goes on: %v", what, err)
+	}
 }
 
 // ends waits for the end of something, such as a link.

@@ -66,8 +66,8 @@ func listenerFiles(t *testing.T) *tlsreload.Source {
 	return sourceOf(t, testutil.Must(pki.NewCA("ca"))(t), "localhost", true, tlsreload.Options{Name: "server"})
 }
 
-// sourceOf is a certificate of a CA for a server of that name, in files, and the CA if peers are to
-// have certificates of it.
+// sourceOf makes files of a certificate that a CA issues for a server of that name. With trusts,
+// peers need a certificate of the CA, too.
 func sourceOf(t *testing.T, ca *pki.CA, name string, trusts bool, options tlsreload.Options) *tlsreload.Source {
 	t.Helper()
 	dir := t.TempDir()
@@ -178,6 +178,16 @@ func (c *sharer) greets(conn net.Conn) bool {
 		return false
 	}
 	return true
+}
+
+// reaches dials as one kind of client does, and wants to come to the cluster.
+func (c *sharer) reaches(kind, address string) net.Conn {
+	c.of.t.Helper()
+	conn, err := c.dial(kind, address)
+	if err != nil || !c.greets(conn) {
+		c.of.t.Fatalf("%s's client by %s: %v", c.name, kind, err)
+	}
+	return conn
 }
 
 // agentLink is the cluster's agent, as far as what it says is right.
