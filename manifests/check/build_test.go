@@ -25,6 +25,8 @@ import (
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
+
+	"konnectivity/internal/testutil"
 )
 
 // manifests is the folder under test.
@@ -107,24 +109,28 @@ func folders(t *testing.T) []string {
 	return all
 }
 
-// build is what `kubectl kustomize` prints, decoded.
-func build(t *testing.T, folder string) []object {
+// kustomize is what `kubectl kustomize` prints of the kustomization at path, by object.
+func kustomize(t *testing.T, path string) (texts []string) {
 	t.Helper()
 	options := krusty.MakeDefaultOptions()
-	if strings.HasPrefix(folder, byKubeadm) {
+	if strings.HasPrefix(path, filepath.Join(manifests, byKubeadm)) {
 		options.LoadRestrictions = types.LoadRestrictionsNone // kubeadm has none
 	}
-	resources, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), filepath.Join(manifests, folder))
+	resources, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), path)
 	if err != nil {
-		t.Fatalf("kustomize %s: %v", folder, err)
+		t.Fatalf("kustomize %s: %v", path, err)
 	}
-	var objects []object
 	for _, r := range resources.Resources() {
-		text, err := r.AsYAML()
-		if err != nil {
-			t.Fatal(err)
-		}
-		objects = append(objects, decode(t, folder, text))
+		texts = append(texts, string(testutil.Must(r.AsYAML())(t)))
+	}
+	return texts
+}
+
+// build is the same of a folder of the manifests, decoded.
+func build(t *testing.T, folder string) (objects []object) {
+	t.Helper()
+	for _, text := range kustomize(t, filepath.Join(manifests, folder)) {
+		objects = append(objects, decode(t, folder, []byte(text)))
 	}
 	return objects
 }

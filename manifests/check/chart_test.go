@@ -37,9 +37,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/scheme"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
+
+	"konnectivity/internal/testutil"
 )
 
 // chartFolder is Helm's view of the manifests.
@@ -51,10 +51,7 @@ func loadChart(t *testing.T) *chart.Chart {
 	t.Helper()
 	log.SetOutput(io.Discard) // Helm mentions the symbolic link
 	defer log.SetOutput(os.Stderr)
-	c, err := loader.Load(chartFolder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(loader.Load(chartFolder))(t)
 	return c
 }
 
@@ -69,9 +66,7 @@ func render(t *testing.T, c *chart.Chart, values string, objects ...runtime.Obje
 func renderIn(t *testing.T, c *chart.Chart, values, namespace string, capabilities *chartutil.Capabilities, objects ...runtime.Object) (map[string]string, error) {
 	t.Helper()
 	given := map[string]any{}
-	if err := yaml.Unmarshal([]byte(values), &given); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, yaml.Unmarshal([]byte(values), &given))
 	release := chartutil.ReleaseOptions{Name: "konnectivity", Namespace: namespace, IsInstall: true}
 	all, err := chartutil.ToRenderValues(c, given, release, capabilities) // checks the schema
 	if err != nil {
@@ -139,16 +134,8 @@ func kustomized(t *testing.T, folders ...string) byName {
 	t.Helper()
 	objects := byName{}
 	for _, folder := range folders {
-		resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(manifests, folder))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, r := range resources.Resources() {
-			text, err := r.AsYAML()
-			if err != nil {
-				t.Fatal(err)
-			}
-			objects.add(t, hashed.ReplaceAllString(string(text), "$1"))
+		for _, text := range kustomize(t, filepath.Join(manifests, folder)) {
+			objects.add(t, hashed.ReplaceAllString(text, "$1"))
 		}
 	}
 	return objects
@@ -169,10 +156,7 @@ func plain(t *testing.T, o map[string]any) string {
 			}
 		}
 	}
-	text, err := json.MarshalIndent(o, "", " ")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Must(json.MarshalIndent(o, "", " "))(t)
 	return string(text)
 }
 
@@ -355,10 +339,7 @@ func TestChartLeavesUsersToOpenShift(t *testing.T) {
 		{"{server: {enabled: false}}", "kube-system", openShift, 1},
 		{"{server: {enabled: false}}", "default", openShift, 1},
 	} {
-		files, err := renderIn(t, loadChart(t), test.values, test.namespace, test.capabilities)
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := testutil.Must(renderIn(t, loadChart(t), test.values, test.namespace, test.capabilities))(t)
 		text := strings.Join(slices.Collect(maps.Values(files)), "\n")
 		for _, field := range []string{"runAsUser: ", "runAsGroup: ", "fsGroup: "} {
 			if n := strings.Count(text, field); n != test.pods {
@@ -415,10 +396,7 @@ func TestChartPullsEveryImageByItsSecrets(t *testing.T) {
 	objects := rendered(t, "{image: {pullSecrets: [a, b]}, controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}}")
 	pods := 0
 	for name, o := range objects {
-		text, err := json.Marshal(o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testutil.Must(json.Marshal(o))(t)
 		if !strings.Contains(string(text), `"containers"`) {
 			continue
 		}
@@ -434,10 +412,7 @@ func TestChartPullsEveryImageByItsSecrets(t *testing.T) {
 
 // A new address for agents: what the notes say works, with the CA that is there.
 func TestChartsNotesSignForANewAddress(t *testing.T) {
-	files, err := render(t, loadChart(t), "{agent: {enabled: false}}")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := testutil.Must(render(t, loadChart(t), "{agent: {enabled: false}}"))(t)
 	notes := files["konnectivity/templates/NOTES.txt"]
 	for _, want := range []string{
 		`kubectl -n ` + controlPlane + ` get secret konnectivity-signer -o 'jsonpath={.data.ca\.crt}' | base64 -d > ca/ca.crt`,
@@ -452,19 +427,14 @@ func TestChartsNotesSignForANewAddress(t *testing.T) {
 	ca := filepath.Join(dir, "ca")
 	secret := runCerts(t, filepath.Join(dir, "first")).secrets["konnectivity-signer"]
 	for name, content := range secret {
-		if err := errors.Join(os.MkdirAll(ca, 0o700), os.WriteFile(filepath.Join(ca, name), content, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, errors.Join(os.MkdirAll(ca, 0o700), os.WriteFile(filepath.Join(ca, name), content, 0o600)))
 	}
 	_, line, _ := strings.Cut(notes, "konnectivity certs ")
 	line, _, _ = strings.Cut(line, "\n")
 	pki := filepath.Join(dir, "pki")
 	line = strings.NewReplacer("pki ", pki+" ", "--from=ca", "--from="+ca, "ADDRESS", "203.0.113.7").Replace(line)
 	konnectivity(t, append([]string{"certs"}, strings.Fields(line)...)...)
-	pair, err := tls.LoadX509KeyPair(filepath.Join(pki, "cluster.crt"), filepath.Join(pki, "cluster.key"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := testutil.Must(tls.LoadX509KeyPair(filepath.Join(pki, "cluster.crt"), filepath.Join(pki, "cluster.key")))(t)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(secret["ca.crt"])
 	for _, name := range []string{"203.0.113.7", "konnectivity-server." + controlPlane + ".svc"} {
@@ -537,10 +507,7 @@ func TestChartsNotesSayTheNextStep(t *testing.T) {
 
 // The README's post-renderer gives another chart's pods the sidecar.
 func TestChartsREADMEInjectsASidecar(t *testing.T) {
-	readme, err := os.ReadFile(filepath.Join(chartFolder, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := testutil.Must(os.ReadFile(filepath.Join(chartFolder, "README.md")))(t)
 	_, text, _ := strings.Cut(string(readme), "```yaml\n")
 	text, _, _ = strings.Cut(text, "```\n")
 	_, script, _ := strings.Cut(string(readme), "```sh\n")
@@ -552,9 +519,7 @@ func TestChartsREADMEInjectsASidecar(t *testing.T) {
 	}
 	text = strings.ReplaceAll(text, "path/to/manifests/sidecars", "../manifests")
 	for name, content := range map[string]string{"sidecar/kustomization.yaml": text, "sidecar/inject": script, "bin/kubectl": "#!/bin/sh\nexit 0\n"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755))
 	}
 	inject := exec.Command(filepath.Join(dir, "sidecar/inject"))
 	inject.Env = []string{"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH")}
@@ -563,16 +528,9 @@ func TestChartsREADMEInjectsASidecar(t *testing.T) {
 	if out, err := inject.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(dir, "sidecar"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	made, err := resources.AsYaml()
-	if err != nil {
-		t.Fatal(err)
-	}
+	made := strings.Join(kustomize(t, filepath.Join(dir, "sidecar")), "---\n")
 	for _, want := range []string{"command:\n        - /usr/bin/konnectivity-socks5-proxy", "image: registry.example.com/konnectivity:v0.2.0", "value: socks5://127.0.0.1:8090", "image: my-app:v1"} {
-		if !strings.Contains(string(made), want) {
+		if !strings.Contains(made, want) {
 			t.Errorf("no %q in\n%s", want, made)
 		}
 	}
@@ -583,25 +541,16 @@ func TestPackedChart(t *testing.T) {
 	if *packedChart == "" {
 		t.Skip("tests the chart of a release: make release-test")
 	}
-	c, err := loader.Load(*packedChart)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(loader.Load(*packedChart))(t)
 	if got, want := filepath.Base(*packedChart), c.Name()+"-"+c.Metadata.Version+".tgz"; got != want || c.AppVersion() != "v"+c.Metadata.Version {
 		t.Errorf("%s is of version %s, its programs of %s", got, c.Metadata.Version, c.AppVersion())
 	}
 	const everything = "{controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}, monitoring: {enabled: true}, agent: {hostNetwork: true}, server: {tenants: [a]}, pki: {mode: %s}}"
 	for _, mode := range []string{"job", "cert-manager"} {
-		packed, err := render(t, c, fmt.Sprintf(everything, mode))
-		if err != nil {
-			t.Fatal(err)
-		}
+		packed := testutil.Must(render(t, c, fmt.Sprintf(everything, mode)))(t)
 		source := loadChart(t)
 		source.Metadata.Version, source.Metadata.AppVersion = c.Metadata.Version, c.AppVersion()
-		want, err := render(t, source, fmt.Sprintf(everything, mode))
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := testutil.Must(render(t, source, fmt.Sprintf(everything, mode)))(t)
 		if !maps.Equal(packed, want) {
 			t.Errorf("by %s, what is packed makes other objects than its source", mode)
 		}

@@ -2,8 +2,6 @@ package check
 
 import (
 	"context"
-	"crypto/tls"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -13,6 +11,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"konnectivity/internal/testutil"
 )
 
 // container is one of p.
@@ -34,16 +34,10 @@ func egressConfig(t *testing.T, p pod) []byte {
 			continue
 		}
 		if v.ConfigMap == nil {
-			data, err := os.ReadFile(filepath.Join(manifests, "sidecars/static-pod", filepath.Base(v.HostPath.Path)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			data := testutil.Must(os.ReadFile(filepath.Join(manifests, "sidecars/static-pod", filepath.Base(v.HostPath.Path))))(t)
 			return data
 		}
-		data, err := p.configMap(v.ConfigMap.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := testutil.Must(p.configMap(v.ConfigMap.Name))(t)
 		return []byte(data["egress-selector-configuration.yaml"])
 	}
 	t.Fatalf("%s has no volume konnectivity-egress", p.folder)
@@ -89,19 +83,10 @@ func TestEgressBySidecar(t *testing.T) {
 // askBySocket fetches by CONNECT over a unix socket.
 func (all targets) askBySocket(t *testing.T, path string) {
 	t.Helper()
-	transport := &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: "127.0.0.1"}), DisableKeepAlives: true,
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+	fetch(t, &http.Transport{
+		Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: "127.0.0.1"}),
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", path)
-		}}
-	defer transport.CloseIdleConnections()
-	res, err := (&http.Client{Transport: transport}).Get(all.secure.URL)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer res.Body.Close()
-	if text, err := io.ReadAll(res.Body); string(text) != "hello" || err != nil {
-		t.Errorf("%s: %q, %v", res.Status, text, err)
-	}
+		},
+	}, all.secure.URL)
 }

@@ -6,21 +6,18 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	"sigs.k8s.io/kind/pkg/apis/config/v1alpha4"
+
+	"konnectivity/internal/testutil"
 )
 
 // kind reads its configuration as strictly as this, and then makes the cluster.
 func TestKindConfiguration(t *testing.T) {
-	file, err := os.Open("../kind/cluster.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := testutil.Must(os.Open("../kind/cluster.yaml"))(t)
 	defer file.Close()
 	var cluster v1alpha4.Cluster
 	decoder := yaml.NewDecoder(file)
 	decoder.KnownFields(true)
-	if err := decoder.Decode(&cluster); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, decoder.Decode(&cluster))
 	v1alpha4.SetDefaultsCluster(&cluster)
 	roles := map[v1alpha4.NodeRole]int{}
 	for _, node := range cluster.Nodes {

@@ -20,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	egress "k8s.io/apiserver/pkg/apis/apiserver/v1beta1"
+
+	"konnectivity/internal/testutil"
 )
 
 // selects returns the pods that a selector means.
@@ -35,10 +37,7 @@ func selects(t *testing.T, in []pod, selector labels.Selector) (found []pod) {
 
 func selectorOf(t *testing.T, s metav1.LabelSelector) labels.Selector {
 	t.Helper()
-	selector, err := metav1.LabelSelectorAsSelector(&s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	selector := testutil.Must(metav1.LabelSelectorAsSelector(&s))(t)
 	return selector
 }
 
@@ -147,10 +146,7 @@ func runCerts(t *testing.T, dir string) certsOutput {
 	t.Helper()
 	konnectivity(t, "certs", dir, "--kubernetes", "--namespace="+controlPlane)
 	out := certsOutput{dir, map[string]map[string][]byte{}, map[string]map[string]string{}}
-	data, err := os.ReadFile(filepath.Join(dir, "kubernetes-control-plane.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testutil.Must(os.ReadFile(filepath.Join(dir, "kubernetes-control-plane.yaml")))(t)
 	for _, text := range strings.Split(strings.TrimPrefix(string(data), "---\n"), "\n---\n") {
 		var secret corev1.Secret
 		var bundle corev1.ConfigMap
@@ -170,14 +166,9 @@ func (certs certsOutput) runTenant(t *testing.T, name string) {
 	t.Helper()
 	konnectivity(t, "certs", certs.dir, "--tenant="+name, "--kubernetes", "--namespace="+name+"-control-plane",
 		"--server-name="+name+".konnectivity.example.com", "--server-name="+name+".konnectivity.svc", "--clients-at="+name+".konnectivity.svc:8090")
-	data, err := os.ReadFile(filepath.Join(certs.dir, "clusters", name, "kubernetes-server.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testutil.Must(os.ReadFile(filepath.Join(certs.dir, "clusters", name, "kubernetes-server.yaml")))(t)
 	var secret corev1.Secret
-	if err := strict([]byte(strings.TrimPrefix(string(data), "---\n")), &secret); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, strict([]byte(strings.TrimPrefix(string(data), "---\n")), &secret))
 	certs.secrets[secret.Name] = secret.Data
 }
 
@@ -405,10 +396,7 @@ func clusterEgress(t *testing.T, data []byte) *egress.Transport {
 
 func TestEgressSelectorOfTheHosted(t *testing.T) {
 	p, server := only(t, "server/hosted")
-	config, err := p.configMap("konnectivity-egress-selector")
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := testutil.Must(p.configMap("konnectivity-egress-selector"))(t)
 	tcp := clusterEgress(t, []byte(config["egress-selector-configuration.yaml"])).TCP
 	if u, err := url.Parse(tcp.URL); err != nil || u.Host != "konnectivity-server-local:"+argument(server, "server-port") {
 		t.Errorf("url %s, %v", tcp.URL, err)
@@ -422,17 +410,13 @@ func TestEgressSelectorOfTheHosted(t *testing.T) {
 }
 
 func TestEgressSelectorOfTheStaticPod(t *testing.T) {
-	data, err := os.ReadFile(filepath.Join(manifests, "server/static-pod/egress-selector-configuration.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testutil.Must(os.ReadFile(filepath.Join(manifests, "server/static-pod/egress-selector-configuration.yaml")))(t)
 	p, server := only(t, staticPod)
 	socket := argument(server, "uds-name")
 	if uds := clusterEgress(t, data).UDS; uds.UDSName != socket {
 		t.Errorf("kube-apiserver asks %s, the server listens on %s", uds.UDSName, socket)
 	}
-	apiserver := slices.IndexFunc(p.spec.Containers, func(c corev1.Container) bool { return c.Name == "kube-apiserver" })
-	c := p.spec.Containers[apiserver]
+	c := p.container(t, "kube-apiserver")
 	mounted := func(path string) bool {
 		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == path })
 	}

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // sidecarComponent is the line of an example that adds the sidecar.
@@ -19,15 +21,12 @@ func TestOpenShiftChoosesUsers(t *testing.T) {
 		all[folder] = pods(folder, build(t, folder))
 	}
 	for _, folder := range []string{"server/hosted", "agent/control-plane", "agent/daemonset"} {
-		all[folder] = example(t, nil, "resources: [../"+folder+"]\ncomponents: [../components/openshift]\n")
+		all[folder] = pods(folder, example(t, nil, "resources: [../"+folder+"]\ncomponents: [../components/openshift]\n"))
 	}
 	for _, folder := range []string{"sidecars/examples/olm", "sidecars/examples/csi-controller", "sidecars/examples/oauth-server", "sidecars/examples/kube-apiserver"} {
 		files := os.DirFS(filepath.Join(manifests, folder))
-		text, err := os.ReadFile(filepath.Join(manifests, folder, "kustomization.yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		all[folder] = example(t, files, sidecarComponent.ReplaceAllString(string(text), "  - ../sidecars/$1\n  - ../sidecars/components/openshift"))
+		text := testutil.Must(os.ReadFile(filepath.Join(manifests, folder, "kustomization.yaml")))(t)
+		all[folder] = pods(folder, example(t, files, sidecarComponent.ReplaceAllString(string(text), "  - ../sidecars/$1\n  - ../sidecars/components/openshift")))
 	}
 	for folder, found := range all {
 		if len(found) == 0 {
@@ -49,24 +48,15 @@ func TestOpenShiftChoosesUsers(t *testing.T) {
 	}
 }
 
-// example are the pods of a kustomization beside the others, with files that it
+// example are the objects of a kustomization beside the others, with files that it
 // names.
-func example(t *testing.T, files fs.FS, kustomization string) []pod {
+func example(t *testing.T, files fs.FS, kustomization string) []object {
 	t.Helper()
-	dir, err := os.MkdirTemp(manifests, "example") // kustomize reads no file above
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := testutil.Must(os.MkdirTemp(manifests, "example"))(t) // kustomize reads no file above
 	defer os.RemoveAll(dir)
 	if files != nil {
-		err = os.CopyFS(dir, files)
+		testutil.NoError(t, os.CopyFS(dir, files))
 	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	folder := filepath.Base(dir)
-	return pods(folder, build(t, folder))
+	testutil.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600))
+	return build(t, filepath.Base(dir))
 }

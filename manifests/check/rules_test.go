@@ -13,6 +13,8 @@ import (
 
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"sigs.k8s.io/yaml"
+
+	"konnectivity/internal/testutil"
 )
 
 // promtool is where `make alerts` says it is; `make test` needs nothing but Go.
@@ -41,14 +43,9 @@ type dashboard struct {
 
 func readDashboard(t *testing.T) dashboard {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(manifests, "monitoring/konnectivity.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := testutil.Must(os.ReadFile(filepath.Join(manifests, "monitoring/konnectivity.json")))(t)
 	var d dashboard
-	if err := json.Unmarshal(data, &d); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, json.Unmarshal(data, &d))
 	return d
 }
 
@@ -132,14 +129,8 @@ func productSources(t *testing.T) string {
 }
 
 func TestEveryAlertIsExplainedAndTested(t *testing.T) {
-	manual, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tests, err := os.ReadFile(filepath.Join(manifests, "monitoring/rules_test.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	manual := testutil.Must(os.ReadFile("../../docs/operations.md"))(t)
+	tests := testutil.Must(os.ReadFile(filepath.Join(manifests, "monitoring/rules_test.yaml")))(t)
 	for _, g := range rules(t).Groups {
 		for _, r := range g.Rules {
 			if !strings.Contains(string(manual), "### "+r.Alert+"\n") {

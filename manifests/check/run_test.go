@@ -36,15 +36,9 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	dir, err := os.MkdirTemp("", "km") // short, for the socket in it
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := testutil.Must(os.MkdirTemp("", "km"))(t) // short, for the socket in it
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	s, err := suite.New(programs, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testutil.Must(suite.New(programs, dir))(t)
 	t.Cleanup(s.Close)
 	w := &world{t: t, suite: s, certs: runCerts(t, filepath.Join(dir, "certs"))}
 	w.api = w.startAPI(dir)
@@ -74,21 +68,15 @@ func (w *world) startAPI(dir string) (kubeconfig string) {
 
 func (w *world) write(path string, data []byte) {
 	w.t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, data, 0o600); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.NoError(w.t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testutil.NoError(w.t, os.WriteFile(path, data, 0o600))
 }
 
 // mount fills a folder as kubelet would, and returns it.
 func (w *world) mount(v corev1.Volume) string {
 	w.t.Helper()
 	dir := filepath.Join(w.suite.Dir, "v"+strconv.Itoa(len(w.suite.Processes()))+v.Name[:min(4, len(v.Name))]+v.Name[len(v.Name)-1:])
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.NoError(w.t, os.MkdirAll(dir, 0o755))
 	switch {
 	case v.Secret != nil:
 		data := w.certs.secrets[v.Secret.SecretName]
@@ -120,13 +108,8 @@ func (w *world) mount(v corev1.Volume) string {
 		}
 	case v.Name == socketVolume:
 	case v.HostPath != nil: // as server/static-pod/README.md makes it
-		if err := os.CopyFS(filepath.Join(dir, "pki"), os.DirFS(w.certs.dir)); err != nil {
-			w.t.Fatal(err)
-		}
-		config, err := os.ReadFile(w.api)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		testutil.NoError(w.t, os.CopyFS(filepath.Join(dir, "pki"), os.DirFS(w.certs.dir)))
+		config := testutil.Must(os.ReadFile(w.api))(w.t)
 		w.write(filepath.Join(dir, "kubeconfig"), config)
 	case v.EmptyDir == nil:
 		w.t.Fatalf("what is volume %s?", v.Name)
@@ -197,19 +180,14 @@ func (w *world) ports(n int) (ports []int) {
 // ready waits for a probe of c, moved to another port.
 func (w *world) ready(p *suite.Process, probe *corev1.Probe, port int) {
 	w.t.Helper()
-	if err := suite.WaitReady(p, "http://"+suite.Loopback(port)+probe.HTTPGet.Path); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.NoError(w.t, suite.WaitReady(p, "http://"+suite.Loopback(port)+probe.HTTPGet.Path))
 }
 
 // run starts a container with flags that move its ports.
 func (w *world) run(p pod, c corev1.Container, moved func(paths *strings.Replacer) []string) *suite.Process {
 	w.t.Helper()
 	args, env, paths := w.place(p, c)
-	process, err := w.suite.Run(program(w.t, c), env, slices.Concat(c.Command[1:], args, moved(paths))...)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	process := testutil.Must(w.suite.Run(program(w.t, c), env, slices.Concat(c.Command[1:], args, moved(paths))...))(w.t)
 	return process
 }
 
@@ -302,10 +280,7 @@ func TestSignerRuns(t *testing.T) {
 		return []string{"--kubeconfig=" + w.api, "--health-bind-address=127.0.0.1", "--health-port=" + strconv.Itoa(port)}
 	})
 	w.ready(s, c.LivenessProbe, port)
-	res, err := http.Get("http://" + suite.Loopback(port) + c.ReadinessProbe.HTTPGet.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := testutil.Must(http.Get("http://" + suite.Loopback(port) + c.ReadinessProbe.HTTPGet.Path))(t)
 	if _ = res.Body.Close(); res.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("without an API it answers %s", res.Status)
 	}
@@ -348,15 +323,9 @@ func TestWrongFlagsAreNoticed(t *testing.T) {
 // dialed is how many destinations an agent has reached.
 func dialed(t *testing.T, a *suite.Agent) (n int) {
 	t.Helper()
-	res, err := http.Get(a.HealthURL("/metrics"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	res := testutil.Must(http.Get(a.HealthURL("/metrics")))(t)
 	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Must(io.ReadAll(res.Body))(t)
 	count := regexp.MustCompile(`(?m)^konnectivity_network_proxy_agent_dial_duration_seconds_count (\d+)$`).FindSubmatch(text)
 	if count == nil {
 		t.Fatal("the agent does not count dials")

@@ -10,16 +10,15 @@ import (
 	"strings"
 	"testing"
 
-	route "github.com/openshift/api/route/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	gateway "sigs.k8s.io/gateway-api/apis/v1"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // tenant is the one of manifests/shared.
@@ -45,9 +44,7 @@ func TestSharedServerServesItsTenant(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := suite.WaitReady(agent, "http://"+suite.Loopback(port)+"/readyz"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, suite.WaitReady(agent, "http://"+suite.Loopback(port)+"/readyz"))
 	out, err := exec.Command(programs.Path("konnectivity"), "tenants", "check", filepath.Join(w.certs.dir, "tenants", tenant), "--server-admin="+suite.Loopback(s.AdminPort)).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "1 agent and 0 sidecars are connected") {
 		t.Errorf("%v\n%s", err, out)
@@ -64,10 +61,7 @@ const atRest = 20e6 + 1000*90e3
 func budget(t *testing.T, c corev1.Container) int64 {
 	t.Helper()
 	if set := argument(c, "memory-budget-mib"); set != "" {
-		n, err := strconv.ParseInt(set, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := testutil.Must(strconv.ParseInt(set, 10, 64))(t)
 		return n << 20
 	}
 	return min(c.Resources.Limits.Memory().Value()*9/10/4, 256<<20)
@@ -122,16 +116,7 @@ func TestSharedServer(t *testing.T) {
 			}
 		}
 		service := one[corev1.Service](t, objects, "konnectivity-server")
-		for _, r := range each[route.Route](objects) {
-			if r.Spec.To.Name != service.Name || r.Spec.Port.TargetPort.StrVal != service.Spec.Ports[0].Name || r.Spec.TLS.Termination != route.TLSTerminationPassthrough || !strings.HasPrefix(r.Spec.Host, tenant+".") {
-				t.Errorf("%s: %+v", folder, r.Spec)
-			}
-		}
-		for _, r := range each[gateway.TLSRoute](objects) {
-			if to := r.Spec.Rules[0].BackendRefs[0]; string(to.Name) != service.Name || int32(*to.Port) != service.Spec.Ports[0].Port || !strings.HasPrefix(string(r.Spec.Hostnames[0]), tenant+".") {
-				t.Errorf("%s: %+v", folder, r.Spec)
-			}
-		}
+		routesLead(t, folder, objects, service, tenant+".")
 	}
 }
 
@@ -144,10 +129,7 @@ func TestTenantService(t *testing.T) {
 	if p := service.Spec.Ports[0]; len(found) != 1 || portNamed(found[0].ours()[0], p.TargetPort.StrVal) != p.Port {
 		t.Errorf("it leads to %v", found)
 	}
-	text, err := os.ReadFile(filepath.Join(manifests, "shared/README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Must(os.ReadFile(filepath.Join(manifests, "shared/README.md")))(t)
 	for _, want := range []string{"--tenant=" + tenant + " ", "--server-name=" + service.Name + ".konnectivity.svc ", "--clients-at=" + service.Name + ".konnectivity.svc:8090"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the README does not say %q", want)

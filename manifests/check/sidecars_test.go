@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // The files that sidecars look for unless told otherwise.
@@ -89,9 +90,7 @@ func proxies(t *testing.T, p pod) map[string]string {
 				ProxyURL string `json:"proxy_url"`
 			} `json:"scrape_configs"`
 		}
-		if err := yaml.Unmarshal([]byte(m.Data["prometheus.yml"]), &config); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, yaml.Unmarshal([]byte(m.Data["prometheus.yml"]), &config))
 		found["proxy_url"] = config.ScrapeConfigs[0].ProxyURL
 	}
 	return found
@@ -115,7 +114,13 @@ func (all targets) ask(t *testing.T, variable string, proxy *url.URL) {
 	if variable == "HTTP_PROXY" {
 		target = all.plain.URL
 	}
-	transport := &http.Transport{Proxy: http.ProxyURL(proxy), TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
+	fetch(t, &http.Transport{Proxy: http.ProxyURL(proxy)}, target)
+}
+
+// fetch fetches from a target by a transport that it ends.
+func fetch(t *testing.T, transport *http.Transport, target string) {
+	t.Helper()
+	transport.TLSClientConfig, transport.DisableKeepAlives = &tls.Config{InsecureSkipVerify: true}, true
 	defer transport.CloseIdleConnections()
 	res, err := (&http.Client{Transport: transport}).Get(target)
 	if err != nil {
