@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -9,8 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -77,7 +74,10 @@ func TestHandoverIsCutShort(t *testing.T) {
 			t.Run(fmt.Sprint(victim, round), func(t *testing.T) {
 				t.Parallel()
 				f := newFleet(t, 1, flags{agent: []string{"--agent-id=agent-1", "--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--graceful-shutdown-timeout=20s"}})
-				stop := f.countTo(100)
+				l, target := newLoad(t), echoTarget(t)
+				for i := range 100 {
+					l.add(t, fmt.Sprint("connection ", i), f.ways()[i%2], target, false)
+				}
 				holder := f.agent
 				f.startAgent()
 				victims := map[string]*suite.Agent{"holder": holder, "successor": f.agent}
@@ -85,51 +85,9 @@ func TestHandoverIsCutShort(t *testing.T) {
 				time.Sleep(rand.N(300 * time.Millisecond))
 				victims[victim].Kill()
 				time.Sleep(scaled(time.Second, 3*time.Second))
-				t.Logf("%d of 100 connections go on", stop())
+				t.Logf("%d of 100 connections were ended", l.lost(t))
 			})
 		}
-	}
-}
-
-// countTo opens connections on each of which numbers go to the destination and back, in
-// order. stop returns how many of them still do that at the end. One that ends may; one that
-// brings another number fails the test.
-func (f *fleet) countTo(conns int) (stop func() (alive int64)) {
-	target := listen(f.t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
-	over := make(chan struct{})
-	var alive atomic.Int64
-	var counting sync.WaitGroup
-	for i := range conns {
-		c := must(f.ways()[i%2].Dial(within(f.t, patience), tunnel.NewFlow("tcp", target)))(f.t)
-		counting.Go(func() {
-			defer c.Close()
-			var sent, got [8]byte
-			for n := uint64(1); ; n++ {
-				binary.BigEndian.PutUint64(sent[:], n)
-				_ = c.SetDeadline(time.Now().Add(patience))
-				if _, err := c.Write(sent[:]); err != nil {
-					return
-				}
-				if _, err := io.ReadFull(c, got[:]); err != nil {
-					return
-				}
-				if got != sent {
-					f.t.Errorf("%d came back as %d", n, binary.BigEndian.Uint64(got[:]))
-					return
-				}
-				select {
-				case <-over:
-					alive.Add(1)
-					return
-				case <-time.After(time.Millisecond):
-				}
-			}
-		})
-	}
-	return func() int64 {
-		close(over)
-		counting.Wait()
-		return alive.Load()
 	}
 }
 

@@ -106,6 +106,20 @@ func (l *load) only(t *testing.T, since time.Time) (last time.Duration) {
 	return last
 }
 
+// lost is how many have ended. It fails the test for those of which other bytes came back.
+func (l *load) lost(t *testing.T) (n int) {
+	t.Helper()
+	for _, c := range l.conns {
+		if err := c.ended.Load(); err != nil {
+			n++
+			if errors.Is(*err, errAltered) {
+				t.Errorf("%s: %v", c.what, *err)
+			}
+		}
+	}
+	return n
+}
+
 // A change of the server's policy file, or of the agent's, ends exactly the open connections
 // that it denies, by all fronts, while all of them carry bytes; and lets others in. All who
 // write down why a connection ended name the policy.

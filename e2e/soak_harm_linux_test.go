@@ -103,15 +103,7 @@ func (w *town) strike(target string, all bool, do func(), ways ...tunnel.Dialer)
 	if all {
 		l.only(w.t, time.Now())
 	}
-	for _, c := range l.conns {
-		switch err := c.ended.Load(); {
-		case err == nil:
-		case errors.Is(*err, errAltered):
-			w.t.Errorf("%s: %v", c.what, *err)
-		default:
-			w.ended++
-		}
-	}
+	w.ended += l.lost(w.t)
 }
 
 // dialByPeers has a server without agents, and a client that knows no other.
