@@ -58,16 +58,9 @@ func serveAlike(t *testing.T, n int) *servedAlike {
 // add adds a tenant to the servers that have it, at once on each.
 func (a *servedAlike) add(t *testing.T, name string, servers ...int) *clusterOfMany {
 	t.Helper()
-	c := &clusterOfMany{name: name, ca: must(pki.NewCA("ca"))(t)}
-	c.client = must(c.ca.Issue(pki.Leaf{CommonName: "client", Client: true}))(t).TLS()
-	files := c.files(t)
+	c := newTenant(t, name, "")
 	for _, i := range servers {
-		folder := filepath.Join(t.TempDir(), name)
-		testutil.NoError(t, os.Mkdir(folder, 0o700))
-		for file, text := range files {
-			replace(t, filepath.Join(folder, file), []byte(text))
-		}
-		testutil.NoError(t, os.Rename(folder, filepath.Join(a.dirs[i], name)))
+		c.putFolder(t, a.dirs[i])
 	}
 	a.tenants = append(a.tenants, c)
 	return c

@@ -3,7 +3,6 @@ package e2e
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -23,24 +22,20 @@ func TestRevokedPeersOfATenantAreDisconnected(t *testing.T) {
 		h := &hosting{Suite: newSuite(t), dir: t.TempDir()}
 		a, b := h.tenant(t, "a"), h.tenant(t, "b")
 		h.server = must(h.StartServer("--tenants-dir=" + h.dir))(t)
-		h.revokes(t, a, b, func(list []byte) { replace(t, filepath.Join(h.dir, "a", "ca.crl"), list) })
+		h.revokes(t, a, b)
 	})
 	t.Run("Secrets", func(t *testing.T) {
 		t.Parallel()
 		s := newSuite(t)
-		h := &secretsHosting{hosting{Suite: s}, newKubeAPI(t, s)}
-		a, files := h.tenant(t, "a")
-		b, _ := h.tenant(t, "b")
-		h.start(t)
-		h.revokes(t, a, b, func(list []byte) {
-			files["ca.crl"] = string(list)
-			h.put("a", files)
-		})
+		h := &hosting{Suite: s, api: newKubeAPI(t, s)}
+		a, b := h.tenant(t, "a"), h.tenant(t, "b")
+		h.serveSecrets(t)
+		h.revokes(t, a, b)
 	})
 }
 
-// revokes has peers of a revoked, by put, beside b.
-func (h *hosting) revokes(t *testing.T, a, b *clusterOfMany, put func(list []byte)) {
+// revokes has peers of a revoked, beside b.
+func (h *hosting) revokes(t *testing.T, a, b *clusterOfMany) {
 	t.Helper()
 	h.agent(t, a)
 	h.agent(t, b)
@@ -64,11 +59,12 @@ func (h *hosting) revokes(t *testing.T, a, b *clusterOfMany, put func(list []byt
 		l.add(t, "the neighbour's, by link", otherSocks, b.target, false)
 		l.add(t, "the neighbour's, by CONNECT", otherConnect, b.target, false)
 	}
-	revoke := func(certs ...*x509.Certificate) {
-		put(must(a.ca.Revoke(time.Now().Add(time.Hour), certs...))(t))
+	revoke := func(ca *pki.CA, certs ...*x509.Certificate) {
+		a.files["ca.crl"] = string(must(ca.Revoke(time.Now().Add(time.Hour), certs...))(t))
+		h.put(t, a)
 	}
 	changed := time.Now()
-	revoke(bad)
+	revoke(a.ca, bad)
 	t.Logf("connections were ended within %v of the change", l.only(t, changed))
 	for what, by := range map[string]tunnel.Dialer{"link": badSocks, "CONNECT": badConnect} {
 		if c, err := by.Dial(within(t, patience), tunnel.NewFlow("tcp", a.target)); err == nil {
@@ -86,15 +82,12 @@ func (h *hosting) revokes(t *testing.T, a, b *clusterOfMany, put func(list []byt
 		c.denied = c.denied || strings.HasPrefix(c.what, "the same tenant's")
 	}
 	changed = time.Now()
-	revoke(bad, agent)
+	revoke(a.ca, bad, agent)
 	l.only(t, changed)
-	eventually(t, patience, "the revoked agent is gone", func() (bool, any) {
-		state := h.states(t)["a"]
-		return state == "serving 0", state
-	})
+	h.isIn(t, "serving 0", "a")
 
 	// Another CA's list changes nothing, and lets nobody in.
-	put(must(b.ca.Revoke(time.Now().Add(time.Hour)))(t))
+	revoke(b.ca)
 	eventually(t, patience, "the tenant is stale", func() (bool, any) {
 		states := h.states(t)
 		return states["a"] == "stale 0" && states["b"] == "serving 1", states

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"crypto/tls"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -23,11 +24,12 @@ import (
 // tenantBound is the promise: what is taken away is cut that soon.
 const tenantBound = 10 * time.Second
 
-// hosting is a server of many clusters.
+// hosting is a server of many clusters. Each has a folder in dir, or a Secret of api.
 type hosting struct {
 	*suite.Suite
 	server *suite.Server
 	dir    string
+	api    *kubeAPI // nil: folders
 }
 
 // clusterOfMany is one of them, with the same names as all others.
@@ -35,40 +37,69 @@ type clusterOfMany struct {
 	name, target string
 	ca           *pki.CA
 	client       tls.Certificate
+	files        map[string]string // that a server is given
 }
 
 // serverName is what its peers ask for.
 func (c *clusterOfMany) serverName() string { return c.name + ".example" }
 
-// newTenant makes a cluster, and the files that a server is given of it.
-func newTenant(t *testing.T, name string) (c *clusterOfMany, files map[string]string) {
+// newTenant makes a cluster.
+func newTenant(t *testing.T, name, target string) *clusterOfMany {
 	t.Helper()
-	c = &clusterOfMany{name: name, ca: must(pki.NewCA("ca"))(t), target: echoTarget(t)}
+	c := &clusterOfMany{name: name, ca: must(pki.NewCA("ca"))(t), target: target}
 	c.client = must(c.ca.Issue(pki.Leaf{CommonName: "client", Client: true}))(t).TLS()
-	return c, c.files(t)
-}
-
-// files are what a server is given of a cluster.
-func (c *clusterOfMany) files(t *testing.T) map[string]string {
-	t.Helper()
 	shown := must(c.ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{c.serverName()}, Server: true}))(t)
-	return map[string]string{
+	c.files = map[string]string{
 		"agents-ca.crt": string(c.ca.CertPEM), "clients-ca.crt": string(c.ca.CertPEM),
 		"server.crt": string(shown.CertPEM), "server.key": string(shown.KeyPEM), "tenant.yaml": "serverNames: [" + c.serverName() + "]\n",
 	}
+	return c
 }
 
-// tenant makes a cluster and puts its folder in place at once.
+// tenant makes a cluster and puts what the server is given of it in place.
 func (h *hosting) tenant(t *testing.T, name string) *clusterOfMany {
 	t.Helper()
-	c, files := newTenant(t, name)
-	folder := filepath.Join(t.TempDir(), name)
-	testutil.NoError(t, os.Mkdir(folder, 0o700))
-	for file, text := range files {
-		replace(t, filepath.Join(folder, file), []byte(text))
-	}
-	testutil.NoError(t, os.Rename(folder, filepath.Join(h.dir, name)))
+	c := newTenant(t, name, echoTarget(t))
+	h.put(t, c)
 	return c
+}
+
+// put makes a cluster's folder or Secret, or replaces what is in it.
+func (h *hosting) put(t *testing.T, c *clusterOfMany) {
+	t.Helper()
+	if h.api == nil {
+		c.putFolder(t, h.dir)
+		return
+	}
+	data := make(map[string]any)
+	for file, text := range c.files {
+		data[file] = base64.StdEncoding.EncodeToString([]byte(text))
+	}
+	labelled := map[string]any{"labels": map[string]any{"konnectivity-tenant": ""}}
+	h.api.put(c.secret(), map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": labelled, "data": data})
+}
+
+// putFolder makes a cluster's folder in dir at once, or replaces the files in it.
+func (c *clusterOfMany) putFolder(t *testing.T, dir string) {
+	t.Helper()
+	folder := filepath.Join(dir, c.name)
+	made := folder
+	_, missing := os.Stat(folder)
+	if missing != nil {
+		made = filepath.Join(t.TempDir(), c.name)
+		testutil.NoError(t, os.Mkdir(made, 0o700))
+	}
+	for file, text := range c.files {
+		replace(t, filepath.Join(made, file), []byte(text))
+	}
+	if missing != nil {
+		testutil.NoError(t, os.Rename(made, folder))
+	}
+}
+
+// secret is where its Secret is.
+func (c *clusterOfMany) secret() place {
+	return place{"secrets", "tenants", "konnectivity-tenant-" + c.name}
 }
 
 // agent starts the cluster's agent, which reaches the cluster's target alone.
@@ -91,25 +122,13 @@ func (h *hosting) agentFor(t *testing.T, c *clusterOfMany, more ...string) *suit
 // certificate; an error: there was no answer.
 func (h *hosting) connect(t *testing.T, serverName string, cert tls.Certificate, target string) (net.Conn, int, error) {
 	t.Helper()
-	return connectAt(t, h.server.ClientPort, serverName, cert, target)
-}
-
-// connectAt is connect by another port.
-func connectAt(t *testing.T, port int, serverName string, cert tls.Certificate, target string) (net.Conn, int, error) {
-	t.Helper()
 	dialer := &net.Dialer{Timeout: patience}
-	c, err := tls.DialWithDialer(dialer, "tcp", suite.Loopback(port), &tls.Config{
+	c, err := tls.DialWithDialer(dialer, "tcp", suite.Loopback(h.server.ClientPort), &tls.Config{
 		ServerName: serverName, InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"},
 	})
 	if err != nil {
 		return nil, 0, err
 	}
-	return connectOver(t, c, target)
-}
-
-// connectOver is connect over a connection that was made.
-func connectOver(t *testing.T, c net.Conn, target string) (net.Conn, int, error) {
-	t.Helper()
 	t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(patience))
 	if _, err := fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", target, target); err != nil {
@@ -120,6 +139,37 @@ func connectOver(t *testing.T, c net.Conn, target string) (net.Conn, int, error)
 		return nil, 0, err
 	}
 	return c, resp.StatusCode, nil
+}
+
+// reaches waits until a client of c gets to its target, or what else it is told.
+func (h *hosting) reaches(t *testing.T, c *clusterOfMany, want int) {
+	t.Helper()
+	eventually(t, patience, "the tenant "+c.name, func() (bool, any) {
+		conn, status, err := h.connect(t, c.serverName(), c.client, c.target)
+		if conn != nil {
+			_ = conn.Close()
+		}
+		return status == want, fmt.Sprint(status, " ", err)
+	})
+}
+
+// hold opens a connection to the target of c.
+func (h *hosting) hold(t *testing.T, c *clusterOfMany) net.Conn {
+	t.Helper()
+	conn, status, err := h.connect(t, c.serverName(), c.client, c.target)
+	if err != nil || status != http.StatusOK {
+		t.Fatal(status, err)
+	}
+	return conn
+}
+
+// isIn waits until a tenant is in a state, with so many agents.
+func (h *hosting) isIn(t *testing.T, state, tenant string) {
+	t.Helper()
+	eventually(t, patience, tenant+" in the state "+state, func() (bool, any) {
+		got := h.states(t)[tenant]
+		return got == state, got
+	})
 }
 
 func TestClustersOfOneServerNeverMeet(t *testing.T) {
@@ -161,29 +211,15 @@ func TestClustersOfOneServerNeverMeet(t *testing.T) {
 	}
 
 	// One is added, and what others have stays.
-	heldA, _, err := h.connect(t, a.serverName(), a.client, a.target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	heldB, _, err := h.connect(t, b.serverName(), b.client, b.target)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := h.tenant(t, "c")
-	eventually(t, patience, "a tenant that was added", func() (bool, any) {
-		_, status, err := h.connect(t, c.serverName(), c.client, c.target)
-		return status == http.StatusServiceUnavailable, err // it has no agent
-	})
+	heldA, heldB := h.hold(t, a), h.hold(t, b)
+	h.reaches(t, h.tenant(t, "c"), http.StatusServiceUnavailable) // it has no agent
 	if states := h.states(t); states["a"] != "serving 1" || states["b"] != "serving 1" || states["c"] != "serving 0" {
 		t.Errorf("the API has %v", states)
 	}
 
 	// One is broken and harms nobody, itself included.
 	replace(t, filepath.Join(h.dir, "c", "tenant.yaml"), []byte("serverNames: [c.example]\nbound: 1\n"))
-	eventually(t, patience, "a tenant that is broken", func() (bool, any) {
-		state := h.states(t)["c"]
-		return state == "stale 0", state
-	})
+	h.isIn(t, "stale 0", "c")
 
 	// One is removed: it is cut, and its name leads nowhere.
 	testutil.NoError(t, os.Rename(filepath.Join(h.dir, "b"), filepath.Join(t.TempDir(), "b")))
@@ -198,14 +234,10 @@ func TestClustersOfOneServerNeverMeet(t *testing.T) {
 
 	// A CA is taken away.
 	other := must(pki.NewCA("ca"))(t)
-	for _, file := range []string{"agents-ca.crt", "clients-ca.crt"} {
-		replace(t, filepath.Join(h.dir, "a", file), other.CertPEM)
-	}
+	a.files["agents-ca.crt"], a.files["clients-ca.crt"] = string(other.CertPEM), string(other.CertPEM)
+	h.put(t, a)
 	h.cut(t, heldA, "a connection whose CA was taken away")
-	eventually(t, patience, "the agent whose CA was taken away is gone", func() (bool, any) {
-		state := h.states(t)["a"]
-		return state == "serving 0", state
-	})
+	h.isIn(t, "serving 0", "a") // the agent is gone
 }
 
 // cut wants c to be cut within the bound.
@@ -273,10 +305,7 @@ func TestABoundIsToldThroughTheChain(t *testing.T) {
 		plain := must(tunnelFront{network: "tcp", address: fronts[c].web.Address()}.ask("GET http://" + c.target + "/ HTTP/1.1\r\nHost: " + c.target + "\r\nConnection: close\r\n\r\n"))(t)
 		return [3]int{int(reply), connect, plain}
 	}
-	held, status, err := h.connect(t, a.serverName(), a.client, a.target)
-	if err != nil || status != http.StatusOK {
-		t.Fatal(status, err)
-	}
+	held := h.hold(t, a)
 	if _, status, err := h.connect(t, a.serverName(), a.client, a.target); status != http.StatusTooManyRequests {
 		t.Errorf("a client of the server is told %d, %v", status, err)
 	}
