@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bufio"
-	"context"
 	"encoding/base64"
 	"io"
 	"net"
@@ -18,6 +17,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 const (
@@ -51,7 +51,7 @@ func newEdge(t *testing.T, from time.Time) *edge {
 	}
 	e.ca = newAuthority(t, e.suite, "edge-ca")
 	e.startServer(from)
-	e.startProxy(e.centre.listen(t, edgeProxy))
+	testutil.ServeOn(t, e.centre.listen(t, edgeProxy), e.proxy)
 	const confined = `echo $$ >"$0" && mount --make-rprivate / && mount -o remount,bind,ro / && exec "$@"`
 	e.agent = e.node.startWith(t, []string{"HTTPS_PROXY=http://edge:s3cret%40@" + edgeProxy},
 		"unshare", "--mount", "sh", "-c", confined, memoryCgroup(t, edgeMemory), binaries.Path("konnectivity-agent"), "--proxy-server-host="+centreIP,
@@ -92,27 +92,8 @@ func memoryCgroup(t *testing.T, bytes int) (procs string) {
 	return filepath.Join(dir, "cgroup.procs")
 }
 
-// startProxy serves CONNECT to who has the password.
-func (e *edge) startProxy(l net.Listener) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
-				e.proxy(c)
-			})
-		}
-	})
-	e.t.Cleanup(func() { _ = l.Close(); cancel(); all.Wait() })
-}
-
-func (e *edge) proxy(c net.Conn) {
-	defer c.Close()
+// proxy serves CONNECT to who has the password.
+func (e *edge) proxy(c *net.TCPConn) {
 	r, err := http.ReadRequest(bufio.NewReader(c))
 	if err != nil {
 		return
@@ -150,11 +131,7 @@ func (e *edge) get(address string) (int, error) {
 func TestAgentAtTheEdge(t *testing.T) {
 	t.Parallel() // it waits
 	e := newEdge(t, time.Now().Add(day))
-	for end := time.Now().Add(patience); !strings.Contains(e.agent.Output(), "correct this machine's clock"); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("the agent does not say what is wrong:\n%s", e.agent.Output())
-		}
-	}
+	logged(t, e.agent, patience, "correct this machine's clock")
 	if code, err := e.server.Stop(); code != 0 || err != nil {
 		t.Errorf("the server ended with %d, %v", code, err)
 	}
@@ -186,12 +163,8 @@ func TestAgentAtTheEdge(t *testing.T) {
 
 // serveBytes serves so many bytes at a port of the node.
 func (e *edge) serveBytes(address string, size int) {
-	l := e.node.listen(e.t, address)
 	content := make([]byte, size)
-	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(content) })}
-	done := make(chan struct{})
-	go func() { defer close(done); _ = s.Serve(l) }()
-	e.t.Cleanup(func() { _ = s.Close(); <-done })
+	serve(e.t, e.node.listen(e.t, address), func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(content) })
 }
 
 // A machine that gets another address loses its connection without a word. The

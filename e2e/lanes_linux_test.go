@@ -41,7 +41,7 @@ func TestLanesOnAFarLine(t *testing.T) {
 	front, server, agent := startAcross(t, near, far)
 
 	source := far.listen(t, line.AddrB.String()+":0")
-	serveEndless(t, source)
+	testutil.ServeOn(t, source, func(c *net.TCPConn) { _, _ = io.Copy(c, newPayload(0, 1<<40)) }) // without an end
 	const transfers = 4
 	var got [transfers]atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
@@ -98,24 +98,6 @@ func startAcross(t *testing.T, near, far netns) (front string, server, agent *su
 		"--ca-cert="+ca.file, "--agent-cert="+s.PKI("agent.crt"), "--agent-key="+s.PKI("agent.key"))
 	far.awaitOK(t, agent, "http://127.0.0.1:8093/readyz")
 	return front, server, agent
-}
-
-// serveEndless sends whoever connects a payload without an end.
-func serveEndless(t *testing.T, l net.Listener) {
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer c.Close()
-				_, _ = io.Copy(c, newPayload(0, 1<<40))
-			})
-		}
-	})
-	t.Cleanup(func() { _ = l.Close(); all.Wait() })
 }
 
 // readPayload counts what it reads until that is no payload any more.

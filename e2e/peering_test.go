@@ -40,7 +40,7 @@ func newCrewOf(t *testing.T, s *suite.Suite, find func(i int, all []string) []st
 		port := testutil.Reserved(t)
 		ports, all = append(ports, port), append(all, suite.Loopback(port))
 	}
-	echo := listenAll(t)
+	_, echo, _ := net.SplitHostPort(testutil.ServeAt(t, "0.0.0.0:0", func(c *net.TCPConn) { _, _ = io.Copy(c, c) }))
 	for i, port := range ports {
 		flags := append(find(i, all), "--proxy-strategies=destHost", fmt.Sprint("--peer-port=", port), "--peer-bind-address=127.0.0.1")
 		srv := must(c.StartServer(flags...))(t)
@@ -60,27 +60,6 @@ func (c *crew) linked(t *testing.T) {
 		reaches(t, patience, srv.HealthURL("/metrics"), "server_peer_servers", 2)
 		reaches(t, patience, srv.HealthURL("/metrics"), "server_peer_routes", 8) // route, address, any agent, any host; of two agents
 	}
-}
-
-// listenAll echoes at every address of this machine, and returns the port.
-func listenAll(t *testing.T) string {
-	t.Helper()
-	l := must(net.Listen("tcp", "0.0.0.0:0"))(t)
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				_, _ = io.Copy(conn, conn)
-			}()
-		}
-	}()
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	return port
 }
 
 // Each agent is linked to one of three servers, and clients reach it through any of them.

@@ -60,7 +60,7 @@ func newRedirected(t *testing.T) *redirected {
 	r.pod.awaitOK(t, r.sidecar, "http://127.0.0.1:8098/readyz")
 	for _, ns := range []netns{r.pod, r.far} {
 		for _, port := range []string{"80", "53"} {
-			whoami(t, ns.listen(t, "[::]:"+port))
+			whoami(t, ns.listen(t, "[::]:"+port), "%s")
 		}
 	}
 	return r
@@ -74,16 +74,18 @@ func nodad(address string) string {
 	return ""
 }
 
-// whoami tells every client its address.
-func whoami(t *testing.T, l net.Listener) { serve(t, l, "%s") }
-
-// serve answers every client with a text that has its address.
-func serve(t *testing.T, l net.Listener, format string) {
-	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// whoami answers every client with a text that has its address.
+func whoami(t *testing.T, l net.Listener, format string) {
+	serve(t, l, func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4") // as Prometheus wants it
 		fmt.Fprintf(w, format, host)
-	})}
+	})
+}
+
+// serve serves HTTP until the test ends, each request on a connection of its own.
+func serve(t *testing.T, l net.Listener, handler http.HandlerFunc) {
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: handler}
 	s.SetKeepAlivesEnabled(false)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(l) }()
@@ -205,7 +207,7 @@ scrape_configs:
 func TestRedirectedPrometheus(t *testing.T) {
 	t.Parallel() // it waits for scrapes
 	r := newRedirected(t)
-	serve(t, r.far.listen(t, "[::]:9100"), "seen{from=\"%s\"} 1\n")
+	whoami(t, r.far.listen(t, "[::]:9100"), "seen{from=\"%s\"} 1\n")
 	conf := filepath.Join(r.dir, "prometheus.yml")
 	testutil.NoError(t, os.WriteFile(conf, fmt.Appendf(nil, prometheusWithoutProxy, hostedIP, hostedIP6), 0o644))
 	r.mustRedirect("10.128.0.0/14", "fd01::/48", "--resolv-conf="+filepath.Join(r.dir, "none"))
@@ -235,12 +237,7 @@ func TestRedirectedSidecarDoesNotLoop(t *testing.T) {
 	if got, err := r.seenAs(otherUID, hostedIP); err == nil {
 		t.Errorf("it was reached as %q", got)
 	}
-	want := "--uid=" + sidecarUID
-	for end := time.Now().Add(patience); !strings.Contains(looped.Output(), want); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("the log does not say %q:\n%s", want, looped.Output())
-		}
-	}
+	logged(t, looped, patience, "--uid="+sidecarUID)
 	for _, line := range []string{"konnectivity_transparent_open_connections 0", `konnectivity_transparent_requests_total{outcome="denied"} `} {
 		eventually(t, patience, fmt.Sprintf("metrics have %q", line), func() (bool, any) {
 			page, err := r.pod.run(t, "curl", "--silent", "http://127.0.0.1:8100/metrics")

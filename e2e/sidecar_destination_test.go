@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // A destination may send what it likes for as long as it likes: it costs its own
@@ -73,21 +75,13 @@ func TestHostileDestinations(t *testing.T) {
 
 // newHostileOrigin answers each request with first, and then again and again.
 func newHostileOrigin(t *testing.T, first, again string) (address string) {
-	ln := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	t.Cleanup(func() { _ = ln.Close() })
-	go func() {
-		for c, err := ln.Accept(); err == nil; c, err = ln.Accept() {
-			go func() {
-				defer c.Close()
-				if _, err := http.ReadRequest(bufio.NewReader(c)); err != nil {
-					return
-				}
-				_, err := io.WriteString(c, first)
-				for err == nil && again != "" {
-					_, err = io.WriteString(c, again)
-				}
-			}()
+	return testutil.Serve(t, func(c *net.TCPConn) {
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err != nil {
+			return
 		}
-	}()
-	return ln.Addr().String()
+		_, err := io.WriteString(c, first)
+		for err == nil && again != "" {
+			_, err = io.WriteString(c, again)
+		}
+	})
 }

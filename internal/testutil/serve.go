@@ -57,10 +57,13 @@ func Serve(t testing.TB, serve func(*net.TCPConn)) (address string) {
 // ServeAt is Serve at a given address.
 func ServeAt(t testing.TB, address string, serve func(*net.TCPConn)) string {
 	t.Helper()
-	l, err := net.Listen("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := Must(net.Listen("tcp", address))(t)
+	ServeOn(t, l, serve)
+	return l.Addr().String()
+}
+
+// ServeOn is Serve by a listener for TCP, which it closes.
+func ServeOn(t testing.TB, l net.Listener, serve func(*net.TCPConn)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -77,5 +80,4 @@ func ServeAt(t testing.TB, address string, serve func(*net.TCPConn)) string {
 		}
 	})
 	t.Cleanup(func() { cancel(); _ = l.Close(); wg.Wait() })
-	return l.Addr().String()
 }
