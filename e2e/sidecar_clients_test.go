@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -94,12 +93,7 @@ func TestSidecarCarriesLargeFetches(t *testing.T) {
 	git("-C", checkout, "commit", "-q", "-m", "big")
 	git("clone", "-q", "--bare", checkout, site)
 	git("-C", site, "update-server-info")
-	files := httptest.NewUnstartedServer(http.FileServer(http.Dir(dir)))
-	_ = files.Listener.Close()
-	files.Listener = must(net.Listen("tcp", d.hosted.ip+":0"))(t)
-	files.Start()
-	t.Cleanup(files.Close)
-	_, port, _ := net.SplitHostPort(files.Listener.Addr().String())
+	port := siteAt(t, d.hosted.ip, nil, http.FileServer(http.Dir(dir)))
 	web := d.sidecar(t, "konnectivity-https-proxy", d.env)
 	socks := d.sidecar(t, "konnectivity-socks5-proxy", d.env, "--resolve-from-guest-cluster-dns")
 	base := "http://app.guest.test:" + port
@@ -139,29 +133,20 @@ scrape_configs:
 func TestSidecarForPrometheus(t *testing.T) {
 	t.Parallel() // it waits for scrapes
 	d := newDeployment(t)
-	exporter := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	target := siteAt(t, d.hosted.ip, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 		for i := range 5_000 {
 			fmt.Fprintf(w, "guest_series{i=\"%d\"} %d\n", i, i)
 		}
 	}))
-	_ = exporter.Listener.Close()
-	exporter.Listener = must(net.Listen("tcp", d.hosted.ip+":0"))(t)
-	exporter.Start()
-	t.Cleanup(func() { exporter.CloseClientConnections(); exporter.Close() })
-	_, target, _ := net.SplitHostPort(exporter.Listener.Addr().String())
 	port := testutil.Reserved(t)
 	s := d.sidecar(t, "konnectivity-socks5-proxy", d.env, "--resolve-from-guest-cluster-dns", fmt.Sprintf("--http-serving-port=%d", port))
 	dir := openDir(t)
 	conf := filepath.Join(dir, "prometheus.yml")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, prometheusConf, s.Address(), target, suite.Loopback(port), target), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(conf, fmt.Appendf(nil, prometheusConf, s.Address(), target, suite.Loopback(port), target), 0o644))
 	listen := testutil.ReservedAddress(t)
 	p := external(t, "prometheus", "--config.file="+conf, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+listen, "--log.level=warn")
-	if err := suite.WaitReady(p, "http://"+listen+"/-/ready"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, suite.WaitReady(p, "http://"+listen+"/-/ready"))
 	type found struct {
 		Health, LastError string
 		Labels            struct{ Job string }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -86,16 +85,10 @@ http_access deny all
 // newSourceSite answers at ip with the address that asks.
 func newSourceSite(t *testing.T, ip string) (port string) {
 	t.Helper()
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return siteAt(t, ip, nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		source, _, _ := net.SplitHostPort(r.RemoteAddr)
 		fmt.Fprint(w, source)
 	}))
-	_ = s.Listener.Close()
-	s.Listener = must(net.Listen("tcp", ip+":0"))(t)
-	s.Start()
-	t.Cleanup(s.Close)
-	_, port, _ = net.SplitHostPort(s.Listener.Addr().String())
-	return port
 }
 
 // customerWorld has a hosted cluster with a customer's squid and a site in it.

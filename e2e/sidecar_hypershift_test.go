@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/http"
@@ -54,22 +55,26 @@ func newHostedWeb(t *testing.T, ip string) *hostedWeb {
 	ca := must(pki.NewCA("hosted web"))(t)
 	pair := must(ca.Issue(pki.Leaf{CommonName: "web", Server: true, IPs: []net.IP{net.ParseIP(ip)},
 		DNS: []string{"app.guest.test", "web.apps.svc", "web.apps.svc.cluster.local", "ec2.us-east-1.amazonaws.com"}}))(t)
-	w := &hostedWeb{ca: filepath.Join(openDir(t), "ca.crt")}
+	w := &hostedWeb{plain: siteAt(t, ip, nil, handler), secure: siteAt(t, ip, serverTLS(pair), handler), ca: filepath.Join(openDir(t), "ca.crt")}
 	testutil.NoError(t, os.WriteFile(w.ca, ca.CertPEM, 0o644))
-	for _, port := range []*string{&w.plain, &w.secure} {
-		s := httptest.NewUnstartedServer(handler)
-		_ = s.Listener.Close()
-		s.Listener = must(net.Listen("tcp", ip+":0"))(t)
-		_, *port, _ = net.SplitHostPort(s.Listener.Addr().String())
-		if port == &w.secure {
-			s.TLS = serverTLS(pair)
-			s.StartTLS()
-		} else {
-			s.Start()
-		}
-		t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
-	}
 	return w
+}
+
+// siteAt serves at ip, with TLS if config is given, until the test ends.
+func siteAt(t *testing.T, ip string, config *tls.Config, handler http.Handler) (port string) {
+	t.Helper()
+	s := httptest.NewUnstartedServer(handler)
+	_ = s.Listener.Close()
+	s.Listener = must(net.Listen("tcp", ip+":0"))(t)
+	_, port, _ = net.SplitHostPort(s.Listener.Addr().String())
+	if config == nil {
+		s.Start()
+	} else {
+		s.TLS = config
+		s.StartTLS()
+	}
+	t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+	return port
 }
 
 // fetch is curl with a pod's environment: nothing of ours on its command line.
