@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -130,7 +131,7 @@ func TestCancelledDialsLeaveNothing(t *testing.T) {
 	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 	routes := append(w.routes(t), route{"grpc", viaGRPC(w.server.UDS)})
 	for _, r := range routes { // what is lazily made, is
-		must(r.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t).Close()
+		testutil.NoError(t, try(t, r, target))
 	}
 	base := w.atRest(t)
 
@@ -171,6 +172,6 @@ func TestCancelledDialsLeaveNothing(t *testing.T) {
 		return err == nil && h.within(base), fmt.Sprint(h, err)
 	})
 	for _, r := range routes {
-		must(r.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t).Close()
+		testutil.NoError(t, try(t, r, target))
 	}
 }

@@ -88,9 +88,9 @@ func TestAnyServerWillDo(t *testing.T) {
 		defer conn.Close()
 		held = append(held, conn)
 	}
-	var stops []func() (int64, []error)
+	var stops []func()
 	for _, target := range c.targets {
-		stops = append(stops, dialing(ways[:1], target, scaled(15, 167)))
+		stops = append(stops, dialing(t, ways[:1], target, scaled(15, 167)))
 	}
 	replace := func(i int, how string) {
 		t.Helper()
@@ -106,11 +106,7 @@ func TestAnyServerWillDo(t *testing.T) {
 		replace(i, "killed")
 	}
 	for _, stop := range stops {
-		made, errs := stop()
-		t.Logf("%d dials beside it, %d failed", made, len(errs))
-		for _, err := range errs[:min(len(errs), 3)] {
-			t.Error(err)
-		}
+		stop()
 	}
 	began = time.Now()
 	stopInOrder(t, c.servers[0].Process)
@@ -160,7 +156,7 @@ func TestAServerStandsStill(t *testing.T) {
 	way := viaConnect("unix", asked.UDS, nil)
 	testutil.NoError(t, frozen.Signal(suite.Freeze))
 	defer func() { _ = frozen.Signal(suite.Thaw) }()
-	stop := dialing([]tunnel.Dialer{way, viaConnect("unix", c.servers[1].UDS, nil)}, c.targets[1], scaled(20, 100))
+	stop := dialing(t, []tunnel.Dialer{way, viaConnect("unix", c.servers[1].UDS, nil)}, c.targets[1], scaled(20, 100))
 	held := echoOnce(way, c.targets[2])
 	t.Logf("a dial for an agent of the server that stands still: %v after %v", held.err, held.took)
 	if held.err == nil || held.took > 40*time.Second {
@@ -181,11 +177,7 @@ func TestAServerStandsStill(t *testing.T) {
 	if failed == 0 {
 		t.Error("what came of the dials is not counted")
 	}
-	made, errs := stop()
-	t.Logf("%d dials by other servers meanwhile, %d failed", made, len(errs))
-	for _, err := range errs[:min(len(errs), 3)] {
-		t.Error(err)
-	}
+	stop() // dials by other servers meanwhile
 	testutil.NoError(t, frozen.Signal(suite.Thaw))
 	c.linked(t)
 	if o := echoOnce(way, c.targets[2]); o.err != nil {
@@ -230,9 +222,9 @@ func TestOneServerEach(t *testing.T) {
 		}
 	}
 	one("at first")
-	var stops []func() (int64, []error)
+	var stops []func()
 	for _, target := range c.targets {
-		stops = append(stops, dialing([]tunnel.Dialer{way}, target, scaled(10, 167)))
+		stops = append(stops, dialing(t, []tunnel.Dialer{way}, target, scaled(10, 167)))
 	}
 	for i, srv := range c.servers {
 		for _, how := range []string{"stopped", "killed"} {
@@ -249,11 +241,7 @@ func TestOneServerEach(t *testing.T) {
 		}
 	}
 	for _, stop := range stops {
-		made, errs := stop()
-		t.Logf("%d dials beside it, %d failed", made, len(errs))
-		for _, err := range errs[:min(len(errs), 3)] {
-			t.Error(err)
-		}
+		stop()
 	}
 	for _, p := range append([]*suite.Process{sidecar.Process}, c.agents[0].Process) {
 		if strings.Contains(p.Output(), "does not forward to others") {

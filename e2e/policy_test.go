@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-
-	"konnectivity/tunnel"
 )
 
 // Both the server and the agent refuse destinations by policy, cloud metadata
@@ -22,9 +20,8 @@ func TestPolicyIsKeptByServerAndAgent(t *testing.T) {
 	dial := viaConnect("unix", srv.UDS, nil)
 	status := func(address string) int {
 		t.Helper()
-		c, err := dial.Dial(within(t, patience), tunnel.NewFlow("tcp", address))
+		err := try(t, dial, address)
 		if err == nil {
-			c.Close()
 			return http.StatusOK
 		}
 		var refusal *statusError

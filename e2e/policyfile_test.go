@@ -62,8 +62,7 @@ func TestPolicyFile(t *testing.T) {
 	reached := func(f front) (all string) {
 		for _, host := range []string{"127.0.0.1", "localhost"} {
 			for i, port := range ports {
-				if c, err := f.Dial(within(t, patience), tunnel.NewFlow("tcp", net.JoinHostPort(host, port))); err == nil {
-					c.Close()
+				if try(t, f, net.JoinHostPort(host, port)) == nil {
 					all += fmt.Sprint(host, " ", i, "; ")
 				}
 			}

@@ -173,10 +173,7 @@ func TestPolicyReachesOpenConnections(t *testing.T) {
 			})
 			reaches(t, patience, health, at+`_connection_resets_total{cause="policy"}`, float64(n))
 			for _, f := range fronts {
-				if c, err := f.Dial(within(t, patience), tunnel.NewFlow("tcp", targets[0])); err == nil {
-					c.Close()
-					t.Errorf("%s reaches what is denied", f.name)
-				}
+				refused(t, f.name+" reaches what is denied", f, targets[0])
 			}
 
 			// The other way round.
@@ -186,10 +183,7 @@ func TestPolicyReachesOpenConnections(t *testing.T) {
 			}
 			for _, f := range fronts {
 				eventually(t, patience, f.name+" is let in", func() (bool, any) {
-					c, err := f.Dial(within(t, patience), tunnel.NewFlow("tcp", targets[0]))
-					if err == nil {
-						c.Close()
-					}
+					err := try(t, f, targets[0])
 					return err == nil, err
 				})
 			}
@@ -244,10 +238,7 @@ func TestRevokedPeersAreDisconnected(t *testing.T) {
 	t.Logf("connections were ended within %v of the change", l.only(t, changed))
 	logged(t, w.server.Process, patience, "peers were disconnected")
 	for what, by := range map[string]tunnel.Dialer{"link": viaSOCKS5(badSocks.Address()), "CONNECT": viaConnect("tcp", suite.Loopback(w.server.ClientPort), config)} {
-		if c, err := by.Dial(within(t, patience), tunnel.NewFlow("tcp", target)); err == nil {
-			c.Close()
-			t.Errorf("a revoked client is served by %s", what)
-		}
+		refused(t, "a revoked client is served by "+what, by, target)
 	}
 
 	// The agent: its connections end at both sides.
@@ -257,7 +248,7 @@ func TestRevokedPeersAreDisconnected(t *testing.T) {
 	revoke(bad, agentCert)
 	l.only(t, changed)
 	eventually(t, patience, "no agent serves", func() (bool, any) {
-		_, err := viaSOCKS5(goodSocks.Address()).Dial(within(t, patience), tunnel.NewFlow("tcp", target))
+		err := try(t, viaSOCKS5(goodSocks.Address()), target)
 		return err != nil, err
 	})
 	_, _ = cert("agent-cert") // a new one
@@ -277,10 +268,24 @@ func TestRevokedPeersAreDisconnected(t *testing.T) {
 func reachable(t *testing.T, by tunnel.Dialer, target string) {
 	t.Helper()
 	eventually(t, rotationBound, "reached again", func() (bool, any) {
-		c, err := by.Dial(within(t, patience), tunnel.NewFlow("tcp", target))
-		if err == nil {
-			c.Close()
-		}
+		err := try(t, by, target)
 		return err == nil, err
 	})
+}
+
+// refused fails the test, with what it says of that, if a target is reached.
+func refused(t *testing.T, what string, by tunnel.Dialer, target string) {
+	t.Helper()
+	if try(t, by, target) == nil {
+		t.Error(what)
+	}
+}
+
+// try dials a target and hangs up.
+func try(t *testing.T, by tunnel.Dialer, target string) error {
+	c, err := by.Dial(within(t, patience), tunnel.NewFlow("tcp", target))
+	if err == nil {
+		c.Close()
+	}
+	return err
 }

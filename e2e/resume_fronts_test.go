@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -28,7 +29,7 @@ func TestConnectionsOfTheServerOutliveLinks(t *testing.T) {
 
 func (f *fleet) cutAgent(t *testing.T, kinds []byte, ways ...tunnel.Dialer) {
 	for _, way := range ways { // what is lazily made, is
-		must(way.Dial(within(t, patience), tunnel.NewFlow("tcp", f.vault.address)))(t).Close()
+		testutil.NoError(t, try(t, way, f.vault.address))
 	}
 	base := f.rests()
 	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), kinds, ways...)

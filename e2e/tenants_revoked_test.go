@@ -67,10 +67,7 @@ func (h *hosting) revokes(t *testing.T, a, b *clusterOfMany) {
 	revoke(a.ca, bad)
 	t.Logf("connections were ended within %v of the change", l.only(t, changed))
 	for what, by := range map[string]tunnel.Dialer{"link": badSocks, "CONNECT": badConnect} {
-		if c, err := by.Dial(within(t, patience), tunnel.NewFlow("tcp", a.target)); err == nil {
-			c.Close()
-			t.Errorf("a revoked client is served by %s", what)
-		}
+		refused(t, "a revoked client is served by "+what, by, a.target)
 	}
 	states := h.states(t)
 	if states["a"] != "serving 1" || states["b"] != "serving 1" {
@@ -92,8 +89,5 @@ func (h *hosting) revokes(t *testing.T, a, b *clusterOfMany) {
 		states := h.states(t)
 		return states["a"] == "stale 0" && states["b"] == "serving 1", states
 	})
-	if c, err := badConnect.Dial(within(t, patience), tunnel.NewFlow("tcp", a.target)); err == nil {
-		c.Close()
-		t.Error("a revoked client is served, by the list of another CA")
-	}
+	refused(t, "a revoked client is served, by the list of another CA", badConnect, a.target)
 }

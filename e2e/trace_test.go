@@ -9,11 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
-	"konnectivity/tunnel"
 )
 
 // traced is a suite whose programs tell everything, and have admin ports.
@@ -109,11 +107,7 @@ func TestOneIDOnEveryHop(t *testing.T) {
 
 			// kube-apiserver's gRPC: the server makes it.
 			known := map[string]bool{trace: true, made: true, direct: true}
-			if c, err := viaGRPC(w.server.UDS).Dial(within(t, time.Minute), tunnel.NewFlow("tcp", target)); err != nil {
-				t.Fatal(err)
-			} else {
-				c.Close()
-			}
+			testutil.NoError(t, try(t, viaGRPC(w.server.UDS), target))
 			eventually(t, patience, "the agent knows the server's id", func() (bool, any) {
 				ids := idsOf(w.server.Process, "connection ended")
 				ids = slices.DeleteFunc(ids, func(id string) bool { return known[id] || len(lines(w.agent.Process, id)) == 0 })
