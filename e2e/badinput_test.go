@@ -58,12 +58,8 @@ var beginnings = map[string]string{
 // closed within the bound, others are served meanwhile, nothing is left.
 func TestBadClientsAreClosedAndHarmNobody(t *testing.T) {
 	t.Parallel() // most of it is waiting for the bound
-	w := &whole{Suite: newSuite(t)}
 	health := "127.0.0.1:" + anyPort(t)
-	w.server = must(w.StartServer("--enable-profiling"))(t)
-	w.agent = must(w.StartAgent(w.server, "--enable-profiling"))(t)
-	w.socks = must(w.StartSOCKS5(w.server, "--health-address="+health))(t)
-	w.https = must(w.StartHTTPS(w.server))(t)
+	w := newWholeOf(t, flags{server: profiled, agent: profiled, socks: []string{"--health-address=" + health}})
 	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 	routes := w.routes(t)
 	for _, r := range routes {

@@ -39,6 +39,9 @@ func sockets(p *suite.Process) (n int, err error) {
 	return n, nil
 }
 
+// profiled has a program tell its goroutines.
+var profiled = []string{"--enable-profiling"}
+
 // goroutines reads the count off a pprof page.
 func goroutines(port int) (n int, err error) {
 	tr := &http.Transport{DisableKeepAlives: true}
@@ -123,11 +126,7 @@ func viaGRPC(uds string) tunnel.Dialer {
 // Dials that are given up at any moment, before, while or after they succeed,
 // leave nothing behind in any process.
 func TestCancelledDialsLeaveNothing(t *testing.T) {
-	w := &whole{Suite: newSuite(t)}
-	w.server = must(w.StartServer("--enable-profiling"))(t)
-	w.agent = must(w.StartAgent(w.server, "--enable-profiling"))(t)
-	w.socks = must(w.StartSOCKS5(w.server))(t)
-	w.https = must(w.StartHTTPS(w.server))(t)
+	w := newWholeOf(t, flags{server: profiled, agent: profiled})
 	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 	routes := append(w.routes(t), route{"grpc", viaGRPC(w.server.UDS)})
 	for _, r := range routes { // what is lazily made, is

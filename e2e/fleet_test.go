@@ -33,7 +33,7 @@ type fleet struct {
 type flags struct {
 	server, agent, sidecars []string
 	each                    [][]string // of each server
-	https                   []string   // of that sidecar
+	socks, https            []string   // of one sidecar
 }
 
 func newFleet(t *testing.T, servers int, more flags) *fleet {
@@ -61,7 +61,7 @@ func newFleetOf(t *testing.T, s *suite.Suite, servers int, more flags) *fleet {
 	}
 	f.startAgent()
 	t.Cleanup(f.explain)
-	f.socks = must(f.StartSOCKS5(f.toClients.front(), f.sidecarFlags("socks5")...))(t)
+	f.socks = must(f.StartSOCKS5(f.toClients.front(), append(f.sidecarFlags("socks5"), more.socks...)...))(t)
 	f.https = must(f.StartHTTPS(f.toClients.front(), append(f.sidecarFlags("https"), more.https...)...))(t)
 	return f
 }

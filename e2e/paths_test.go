@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,13 +25,21 @@ type whole struct {
 }
 
 // newWhole starts all with the given flags.
-func newWhole(t *testing.T, flags ...string) *whole {
+func newWhole(t *testing.T, all ...string) *whole {
 	t.Helper()
-	w := &whole{Suite: newSuite(t), target: newTarget(t)}
-	w.server = must(w.StartServer(flags...))(t)
-	w.agent = must(w.StartAgent(w.server, flags...))(t)
-	w.socks = must(w.StartSOCKS5(w.server, flags...))(t)
-	w.https = must(w.StartHTTPS(w.server, flags...))(t)
+	w := newWholeOf(t, flags{server: all, agent: all, sidecars: all})
+	w.target = newTarget(t)
+	return w
+}
+
+// newWholeOf starts all with flags of its own, without a target.
+func newWholeOf(t *testing.T, of flags) *whole {
+	t.Helper()
+	w := &whole{Suite: newSuite(t)}
+	w.server = must(w.StartServer(of.server...))(t)
+	w.agent = must(w.StartAgent(w.server, of.agent...))(t)
+	w.socks = must(w.StartSOCKS5(w.server, slices.Concat(of.sidecars, of.socks)...))(t)
+	w.https = must(w.StartHTTPS(w.server, slices.Concat(of.sidecars, of.https)...))(t)
 	return w
 }
 

@@ -127,7 +127,6 @@ func TestPolicyReachesOpenConnections(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"server", "agent"} {
 		t.Run(at, func(t *testing.T) {
-			w := &whole{Suite: newSuite(t)}
 			var targets, ports [2]string
 			for i := range targets {
 				targets[i] = echoTarget(t)
@@ -138,10 +137,8 @@ func TestPolicyReachesOpenConnections(t *testing.T) {
 			}
 			const none = "rules:\n- {name: none, action: deny, who: ['*'], where: ['192.0.2.1']}\n"
 			path := policyFile(t, none)
-			flags := map[string][]string{at: {"--policy-file=" + path, "--audit-log=-"}}
-			w.server = must(w.StartServer(flags["server"]...))(t)
-			w.agent = must(w.StartAgent(w.server, flags["agent"]...))(t)
-			w.socks, w.https = must(w.StartSOCKS5(w.server))(t), must(w.StartHTTPS(w.server))(t)
+			decides := map[string][]string{at: {"--policy-file=" + path, "--audit-log=-"}}
+			w := newWholeOf(t, flags{server: decides["server"], agent: decides["agent"]})
 			fronts := append(w.routes(t), route{"grpc", viaGRPC(w.server.UDS)})
 			decider, health := w.server.Process, w.server.HealthURL("/metrics")
 			if at == "agent" {

@@ -35,12 +35,8 @@ func stoppings() []stopping {
 // withGrace is a whole suite of which everybody grants connections that long.
 func withGrace(t *testing.T, grace string) *whole {
 	t.Helper()
-	w := &whole{Suite: newSuite(t)}
-	w.server = must(w.StartServer("--graceful-shutdown-timeout=" + grace))(t)
-	w.agent = must(w.StartAgent(w.server, "--graceful-shutdown-timeout="+grace))(t)
-	w.socks = must(w.StartSOCKS5(w.server, "--drain-timeout="+grace))(t)
-	w.https = must(w.StartHTTPS(w.server, "--drain-timeout="+grace))(t)
-	return w
+	grant := []string{"--graceful-shutdown-timeout=" + grace}
+	return newWholeOf(t, flags{server: grant, agent: grant, sidecars: []string{"--drain-timeout=" + grace}})
 }
 
 // through opens a connection by a route to an echoing target.

@@ -22,12 +22,12 @@ type traced struct {
 
 func newTraced(t *testing.T, link string) *traced {
 	t.Helper()
-	w := &traced{whole: &whole{Suite: newSuite(t)}, socksAt: suite.Loopback(testutil.Reserved(t)), httpsAt: suite.Loopback(testutil.Reserved(t))}
+	w := &traced{socksAt: testutil.ReservedAddress(t), httpsAt: testutil.ReservedAddress(t)}
 	debug, mode := "--log-level=debug", "--link="+link
-	w.server = must(w.StartServer(debug, "--server-id=server-1"))(t)
-	w.agent = must(w.StartAgent(w.server, debug, mode, "--agent-id=agent-1"))(t)
-	w.socks = must(w.StartSOCKS5(w.server, debug, mode, "--admin-address="+w.socksAt))(t)
-	w.https = must(w.StartHTTPS(w.server, debug, mode, "--admin-address="+w.httpsAt))(t)
+	w.whole = newWholeOf(t, flags{
+		server: []string{debug, "--server-id=server-1"}, agent: []string{debug, mode, "--agent-id=agent-1"}, sidecars: []string{debug, mode},
+		socks: []string{"--admin-address=" + w.socksAt}, https: []string{"--admin-address=" + w.httpsAt},
+	})
 	return w
 }
 
