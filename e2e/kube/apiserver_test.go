@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/util/proxy"
+
+	"konnectivity/internal/testutil"
 )
 
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
@@ -25,10 +27,7 @@ type apiserver struct {
 func newAPIServer(t *testing.T, dial dialFunc, k *kubelet) *apiserver {
 	t.Helper()
 	a := &apiserver{transport: &http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
-	to, err := url.Parse(k.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := testutil.Must(url.Parse(k.URL))(t)
 	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		location := *to
 		location.Path, location.RawQuery = req.URL.Path, req.URL.RawQuery

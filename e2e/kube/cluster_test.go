@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/server/egressselector"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // patience is how long anything may take to come back to rest.
@@ -74,26 +75,18 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{kubelet: newKubelet(t), suite: suite.ForTest(t, binaries)}
-	var err error
-	if c.server, err = c.suite.StartServer("--graceful-shutdown-timeout=5s"); err != nil {
-		t.Fatal(err)
-	}
+	c.server = testutil.Must(c.suite.StartServer("--graceful-shutdown-timeout=5s"))(t)
 	for range 2 {
 		c.addAgent(t)
 	}
 	c.egress = filepath.Join(c.suite.Dir, "egress")
-	if _, err := c.suite.StartHTTPS(c.server, "--serving-uds="+c.egress); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(c.suite.StartHTTPS(c.server, "--serving-uds="+c.egress))(t)
 	return c
 }
 
 func (c *cluster) addAgent(t *testing.T) {
 	t.Helper()
-	a, err := c.suite.StartAgent(c.server, "--graceful-shutdown-timeout=5s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := testutil.Must(c.suite.StartAgent(c.server, "--graceful-shutdown-timeout=5s"))(t)
 	c.agents = append(c.agents, a)
 }
 
@@ -102,20 +95,12 @@ func (c *cluster) dialer(t *testing.T, k kind) dialFunc {
 	t.Helper()
 	file := filepath.Join(c.suite.Dir, strings.ReplaceAll(k.name, " ", "-")+".yaml")
 	text := fmt.Sprintf(selection, k.protocol, k.transport(c))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	config, err := egressselector.ReadEgressSelectorConfiguration(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	config := testutil.Must(egressselector.ReadEgressSelectorConfiguration(file))(t)
 	if faults := egressselector.ValidateEgressSelectorConfiguration(config); len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	selector, err := egressselector.NewEgressSelector(config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	selector := testutil.Must(egressselector.NewEgressSelector(config))(t)
 	dial, err := selector.Lookup(egressselector.Cluster.AsNetworkContext())
 	if err != nil || dial == nil {
 		t.Fatal("no dialer for the cluster", err)
@@ -142,28 +127,16 @@ func metric(t *testing.T, url, name string) (sum float64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := testutil.Must(http.NewRequestWithContext(ctx, http.MethodGet, url, nil))(t)
+	res := testutil.Must(http.DefaultClient.Do(req))(t)
 	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Must(io.ReadAll(res.Body))(t)
 	samples := regexp.MustCompile(`(?m)^`+name+`(?:\{[^}]*\})? (\S+)$`).FindAllSubmatch(text, -1)
 	if len(samples) == 0 {
 		t.Fatalf("%s has no %s", url, name)
 	}
 	for _, s := range samples {
-		v, err := strconv.ParseFloat(string(s[1]), 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := testutil.Must(strconv.ParseFloat(string(s[1]), 64))(t)
 		sum += v
 	}
 	return sum
@@ -181,10 +154,7 @@ func (c *cluster) measure(t *testing.T) footprint {
 	f := footprint{runtime.NumGoroutine(), map[int]int{}}
 	for _, p := range c.running() {
 		folder := fmt.Sprintf("/proc/%d/fd", p.PID())
-		fds, err := os.ReadDir(folder)
-		if err != nil {
-			t.Fatal(err)
-		}
+		fds := testutil.Must(os.ReadDir(folder))(t)
 		for _, fd := range fds {
 			if to, err := os.Readlink(filepath.Join(folder, fd.Name())); err == nil && strings.HasPrefix(to, "socket:") {
 				f.sockets[p.PID()]++

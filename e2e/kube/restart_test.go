@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // pressure dials anew for every request, until stopped.
@@ -69,9 +71,7 @@ func TestServerRestarts(t *testing.T) {
 		if code, err := c.server.Stop(); code != 0 || err != nil {
 			t.Errorf("the server ended with %d, %v", code, err)
 		}
-		if err := c.suite.RunServer(c.server, "--graceful-shutdown-timeout=5s"); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, c.suite.RunServer(c.server, "--graceful-shutdown-timeout=5s"))
 		back := time.Now()
 		for before := p.ok.Load(); p.ok.Load() == before; time.Sleep(20 * time.Millisecond) {
 			if time.Since(back) > patience {

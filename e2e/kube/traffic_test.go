@@ -19,6 +19,8 @@ import (
 
 	"github.com/gorilla/websocket"
 	"golang.org/x/sync/errgroup"
+
+	"konnectivity/internal/testutil"
 )
 
 // get asks the API server's front; the caller closes the body.
@@ -72,9 +74,7 @@ func TestRequests(t *testing.T) {
 			all.Go(func() error { return api.put(t.Context(), noise(1+i*i*20)) })
 		}
 		all.Go(func() error { return api.put(t.Context(), noise(32<<20)) })
-		if err := all.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, all.Wait())
 		api.rest()
 		c.settle(t, base)
 	})
@@ -87,9 +87,7 @@ func TestWebsocketUpgrades(t *testing.T) {
 		for range 30 {
 			all.Go(func() error { return api.exec(t.Context(), 20) })
 		}
-		if err := all.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, all.Wait())
 		api.rest()
 		c.settle(t, base)
 	})
@@ -136,16 +134,12 @@ func TestLongWatches(t *testing.T) {
 		}
 		began := time.Now()
 		for over := false; !over; {
-			if err := api.put(t.Context(), noise(1<<20)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, api.put(t.Context(), noise(1<<20)))
 			lasted := time.Since(began)
 			over = lasted > 4*time.Second && begun.Load() == 50 || lasted > patience
 		}
 		leave()
-		if err := watches.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, watches.Wait())
 		api.rest()
 		c.settle(t, base)
 	})
@@ -194,9 +188,7 @@ func TestAbandonedLogs(t *testing.T) {
 		for i := range logStreams {
 			all.Go(func() error { return api.abandon(t.Context(), &opened, i%5 != 0) })
 		}
-		if err := all.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, all.Wait())
 		ctx, cancel := context.WithTimeout(t.Context(), patience/2)
 		defer cancel()
 		if err := api.exec(ctx, 1); err != nil {
