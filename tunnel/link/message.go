@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"konnectivity/tunnel"
@@ -71,58 +72,18 @@ const (
 	maxFeatures = 64  // of HELLO; the suite has six
 )
 
-// helloFields are those of HELLO and INFO.
-var helloFields = []field[Hello]{
-	number(1, 1, func(h Hello) (uint64, bool) { return uint64(h.Role), true },
-		func(h *Hello, v uint64) { h.Role = Role(v) }),
-	{2, "text", func(b []byte, h Hello) []byte { return appendText(b, 2, h.Software) }, setSoftware},
-	text(3, maxPayload, func(h Hello) string { return h.ID }, func(h *Hello) *string { return &h.ID }),
-	text(4, maxPayload, func(h Hello) string { return h.Identifiers }, func(h *Hello) *string { return &h.Identifiers }),
-	text(5, maxPayload, func(h Hello) string { return h.Token }, func(h *Hello) *string { return &h.Token }),
-	{9, "16 bytes", func(b []byte, h Hello) []byte { return appendText(b, 9, h.Group) }, setGroup},
-	number(6, 4, func(h Hello) (uint64, bool) { return uint64(min(h.ServerCount, math.MaxInt32)), h.ServerCount > 0 },
-		func(h *Hello, v uint64) { h.ServerCount = int(min(v, math.MaxInt32)) }),
-	{8, "text", putServing, setServing},
-	{7, "text", putFeatures, addFeature},
-}
-
-func setSoftware(h *Hello, value []byte) error {
-	h.Software = clip(value)
-	return nil
-}
-
-func setGroup(h *Hello, value []byte) error {
-	if h.Group = ""; len(value) == GroupSize {
-		h.Group = string(value)
-	}
-	return nil
-}
-
-func putServing(b []byte, h Hello) []byte {
-	if !h.Serving.Told {
-		return b
-	}
-	return appendField(b, 8, cut(h.Serving.Why))
-}
-
-func setServing(h *Hello, value []byte) error {
-	h.Serving = Serving{Told: true, Why: clip(value)}
-	return nil
-}
-
-func putFeatures(b []byte, h Hello) []byte {
-	for _, name := range h.Features {
-		b = appendText(b, 7, name)
-	}
-	return b
-}
-
-func addFeature(h *Hello, value []byte) error {
-	if len(h.Features) >= maxFeatures {
-		return errFields
-	}
-	h.Features = append(h.Features, string(value))
-	return nil
+// fields are those of HELLO and INFO.
+func (h *Hello) fields(c *coder) {
+	h.Role = Role(c.number(1, 1, uint64(h.Role), true))
+	h.Software = c.text(2, h.Software, maxText)
+	h.ID = c.text(3, h.ID, maxPayload)
+	h.Identifiers = c.text(4, h.Identifiers, maxPayload)
+	h.Token = c.text(5, h.Token, maxPayload)
+	h.Group, _ = c.string(9, "16 bytes", h.Group, GroupSize+1, h.Group != "")
+	servers := c.number(6, 4, uint64(min(h.ServerCount, math.MaxInt32)), h.ServerCount > 0)
+	h.ServerCount = int(min(servers, math.MaxInt32))
+	h.Serving.Why, h.Serving.Told = c.string(8, "text", h.Serving.Why, maxText, h.Serving.Told)
+	h.Features = c.list(7, h.Features, maxFeatures)
 }
 
 // encode returns HELLO's payload; an error means it would not fit a frame.
@@ -134,15 +95,23 @@ func (h Hello) encode() ([]byte, error) {
 			return nil, fmt.Errorf("the %s to present to the peer has %d bytes, a HELLO carries at most %d", t.name, len(t.text), maxPayload)
 		}
 	}
-	b := encodeFields(nil, h, helloFields)
-	if len(b) > maxPayload {
-		return nil, fmt.Errorf("id, identifiers and token together have %d bytes, a HELLO carries at most %d", len(b), maxPayload)
+	c := coder{encodes: true}
+	h.fields(&c)
+	if len(c.out) > maxPayload {
+		return nil, fmt.Errorf("id, identifiers and token together have %d bytes, a HELLO carries at most %d", len(c.out), maxPayload)
 	}
-	return b, nil
+	return c.out, nil
 }
 
 // decode fills h from the payload of HELLO or INFO; fields that are not in b stay.
-func (h *Hello) decode(b []byte) error { return decodeFields(b, h, helloFields) }
+func (h *Hello) decode(b []byte) error {
+	c := decoder(b)
+	h.fields(&c)
+	if len(h.Group) != GroupSize {
+		h.Group = ""
+	}
+	return c.err
+}
 
 // forget drops the fields without a use once the link is up: the token, a secret; the
 // features; and the identifiers of any but an agent.
@@ -166,143 +135,71 @@ type openMsg struct {
 	resume               *tunnel.Resume // nil: plain
 }
 
-// openFields are those of OPEN. From 6 to 12, they are of a connection that may outlive
-// the stream.
-var openFields = []field[openMsg]{
-	{1, "text", putNetwork, setNetwork},
-	{2, "text", func(b []byte, m openMsg) []byte { return appendText(b, 2, m.address) }, setAddress},
-	number(3, 8, func(m openMsg) (uint64, bool) { return m.credit, true }, func(m *openMsg, v uint64) { m.credit = v }),
-	{4, "text", func(b []byte, m openMsg) []byte { return appendText(b, 4, m.id) }, setID},
-	number(5, 8, func(m openMsg) (uint64, bool) { return m.client, m.client != 0 }, func(m *openMsg, v uint64) { m.client = v }),
-	{13, "text", putCluster, setCluster},
-	{14, "text", putWho, setWho},
-	{15, "text", putRules, setRules},
-	number(16, 8, func(m openMsg) (uint64, bool) { return m.span, m.span != 0 }, func(m *openMsg, v uint64) { m.span = v }),
-	ofResume(field[tunnel.Resume]{6, "16 bytes", putToken, setToken}),
-	ofResume(number(7, 4, func(r tunnel.Resume) (uint64, bool) { return uint64(r.Window.Milliseconds()), true },
-		func(r *tunnel.Resume, v uint64) { r.Window = milliseconds(v) })),
-	ofResume(number(11, 4, func(r tunnel.Resume) (uint64, bool) { return uint64(r.Attempt), r.Attempt > 0 && !r.Again() },
-		func(r *tunnel.Resume, v uint64) { r.Attempt = uint32(v) })),
-	ofResume(number(8, 4, func(r tunnel.Resume) (uint64, bool) { return uint64(r.Epoch), r.Again() },
-		func(r *tunnel.Resume, v uint64) { r.Epoch = uint32(v) })),
-	ofResume(field[tunnel.Resume]{9, "bytes", putRoute, setRoute}),
-	ofResume(number(12, 1, func(r tunnel.Resume) (uint64, bool) { return 1, r.Again() && r.Bulk },
-		func(r *tunnel.Resume, v uint64) { r.Bulk = v == 1 })),
-	ofResume(number(10, 8, func(r tunnel.Resume) (uint64, bool) { return r.Taken, r.Again() },
-		func(r *tunnel.Resume, v uint64) { r.Taken = v })),
-}
-
-// ofResume is a field of an OPEN's resume, which it makes where there is none.
-func ofResume(f field[tunnel.Resume]) field[openMsg] {
-	return field[openMsg]{
-		key: f.key, kind: f.kind,
-		put: func(b []byte, m openMsg) []byte {
-			if m.resume == nil {
-				return b
-			}
-			return f.put(b, *m.resume)
-		},
-		set: func(m *openMsg, value []byte) error {
-			if m.resume == nil {
-				m.resume = new(tunnel.Resume)
-			}
-			return f.set(m.resume, value)
-		},
-	}
-}
-
 const defaultNetwork = "tcp"
 
-func putNetwork(b []byte, m openMsg) []byte {
-	if m.network == defaultNetwork {
-		return b
+// fields are those of OPEN. Of a text that must not be cut, a byte more is taken than it
+// may have; decode judges it.
+func (m *openMsg) fields(c *coder) {
+	network := m.network
+	if network == defaultNetwork {
+		network = ""
 	}
-	return appendText(b, 1, m.network)
-}
-
-func setNetwork(m *openMsg, value []byte) error {
-	m.network = cmp.Or(clip(value), defaultNetwork)
-	return nil
-}
-
-func setAddress(m *openMsg, value []byte) error {
-	if m.address = ""; len(value) <= maxAddress { // else it stays empty: a bad address
-		m.address = string(value)
+	m.network = cmp.Or(c.text(1, network, maxText), defaultNetwork)
+	m.address = c.text(2, m.address, maxAddress+1)
+	m.credit = c.number(3, 8, m.credit, true)
+	m.id = c.text(4, m.id, tunnel.MaxID+1)
+	m.client = c.number(5, 8, m.client, m.client != 0)
+	m.cluster, m.forwarded = c.string(13, "text", m.cluster, maxText, m.forwarded)
+	m.who = tunnel.Identity(c.text(14, string(m.who), tunnel.IdentitySize+1))
+	m.rules = c.text(15, m.rules, tunnel.RulesSize+1)
+	m.span = c.number(16, 8, m.span, m.span != 0)
+	if c.encodes && m.resume != nil {
+		resumeFields(c, *m.resume) // the caller's is left as it is
+	} else if slices.ContainsFunc(c.came[6:13], func(value []byte) bool { return value != nil }) {
+		resume := resumeFields(c, tunnel.Resume{})
+		m.resume = &resume
 	}
-	return nil
 }
 
-func setID(m *openMsg, value []byte) error {
-	m.id = tunnel.CleanID(string(value))
-	return nil
-}
-
-func putCluster(b []byte, m openMsg) []byte {
-	if !m.forwarded {
-		return b
+// resumeFields are those of a connection that may outlive the stream.
+func resumeFields(c *coder, r tunnel.Resume) tunnel.Resume {
+	again, bulk := r.Again(), uint64(0)
+	if r.Bulk {
+		bulk = 1
 	}
-	return appendField(b, 13, m.cluster)
-}
-
-func setCluster(m *openMsg, value []byte) error {
-	m.forwarded, m.cluster = true, clip(value)
-	return nil
-}
-
-func putWho(b []byte, m openMsg) []byte { return appendText(b, 14, string(m.who)) }
-
-func setWho(m *openMsg, value []byte) error {
-	m.who = "" // of more bytes, too: a part must not pass for all
-	if len(value) <= tunnel.IdentitySize {
-		m.who = tunnel.CheckIdentity(string(value))
-	}
-	return nil
-}
-
-func putRules(b []byte, m openMsg) []byte { return appendText(b, 15, m.rules) }
-
-func setRules(m *openMsg, value []byte) error {
-	if len(value) > tunnel.RulesSize {
-		return errFields // a part of them would let pass what the rest denies
-	}
-	m.rules = string(value)
-	return nil
-}
-
-func putToken(b []byte, r tunnel.Resume) []byte { return appendField(b, 6, r.Token[:]) }
-
-func setToken(r *tunnel.Resume, value []byte) error {
-	if len(value) != len(r.Token) {
-		return errFields
-	}
-	r.Token = [16]byte(value)
-	return nil
-}
-
-func putRoute(b []byte, r tunnel.Resume) []byte {
-	if !r.Again() {
-		return b
-	}
-	return appendField(b, 9, r.Route)
-}
-
-func setRoute(r *tunnel.Resume, value []byte) error {
-	if len(value) > maxText {
-		return errFields
-	}
-	r.Route = string(value)
-	return nil
+	c.array(6, "16 bytes", r.Token[:])
+	r.Window = milliseconds(c.number(7, 4, uint64(r.Window.Milliseconds()), true))
+	r.Attempt = uint32(c.number(11, 4, uint64(r.Attempt), r.Attempt > 0 && !again))
+	r.Epoch = uint32(c.number(8, 4, uint64(r.Epoch), again))
+	r.Route, _ = c.string(9, "bytes", r.Route, maxText+1, again)
+	r.Bulk = c.number(12, 1, bulk, again && r.Bulk) == 1
+	r.Taken = c.number(10, 8, r.Taken, again)
+	return r
 }
 
 func milliseconds(v uint64) time.Duration { return time.Duration(v) * time.Millisecond }
 
 func (m openMsg) encode() []byte {
-	return encodeFields(make([]byte, 0, 64+len(m.address)), m, openFields)
+	c := coder{encodes: true, out: make([]byte, 0, 64+len(m.address))}
+	m.fields(&c)
+	return c.out
 }
 
 func (m *openMsg) decode(b []byte) error {
 	*m = openMsg{network: defaultNetwork}
-	return decodeFields(b, m, openFields)
+	c := decoder(b)
+	m.fields(&c)
+	if len(m.address) > maxAddress {
+		m.address = "" // a bad one
+	}
+	m.id, m.who = tunnel.CleanID(m.id), tunnel.CheckIdentity(string(m.who))
+	switch {
+	case len(m.rules) > tunnel.RulesSize: // a part of them would let pass what the rest denies
+		return errFields
+	case m.resume != nil && len(m.resume.Route) > maxText:
+		return errFields
+	}
+	return c.err
 }
 
 // openedMsg is the payload of OPENED.
@@ -313,25 +210,17 @@ type openedMsg struct {
 	grant                 tunnel.Grant // without a window: plain
 }
 
-// openedFields are those of OPENED: the failure and its reason, or all others.
-var openedFields = []field[openedMsg]{
-	number(1, 2, func(m openedMsg) (uint64, bool) { return uint64(m.failure), m.failure != 0 }, setFailure),
-	text(3, maxText, func(m openedMsg) string { return m.reason }, func(m *openedMsg) *string { return &m.reason }),
-	number(2, 8, func(m openedMsg) (uint64, bool) { return m.credit, m.failure == 0 },
-		func(m *openedMsg, v uint64) { m.credit = v }),
-	text(4, maxText, func(m openedMsg) string { return m.local }, func(m *openedMsg) *string { return &m.local }),
-	text(5, maxText, func(m openedMsg) string { return m.remote }, func(m *openedMsg) *string { return &m.remote }),
-	number(6, 4, func(m openedMsg) (uint64, bool) { return uint64(m.grant.Window.Milliseconds()), m.grant.Window > 0 },
-		func(m *openedMsg, v uint64) { m.grant.Window = milliseconds(v) }),
-	text(7, maxText, func(m openedMsg) string { return m.grant.Route }, func(m *openedMsg) *string { return &m.grant.Route }).is("bytes"),
-	number(8, 8, func(m openedMsg) (uint64, bool) { return m.grant.Taken, m.grant.Window > 0 },
-		func(m *openedMsg, v uint64) { m.grant.Taken = v }),
-}
-
-func setFailure(m *openedMsg, v uint64) {
-	if m.failure = tunnel.Failure(v); v != 0 && !m.failure.Known() {
-		m.failure = tunnel.FailInternal // §8
-	}
+// fields are those of OPENED: the failure and its reason, or all others.
+func (m *openedMsg) fields(c *coder) {
+	grants := m.grant.Window > 0
+	m.failure = tunnel.Failure(c.number(1, 2, uint64(m.failure), m.failure != 0))
+	m.reason = c.text(3, m.reason, maxText)
+	m.credit = c.number(2, 8, m.credit, m.failure == 0)
+	m.local = c.text(4, m.local, maxText)
+	m.remote = c.text(5, m.remote, maxText)
+	m.grant.Window = milliseconds(c.number(6, 4, uint64(m.grant.Window.Milliseconds()), grants))
+	m.grant.Route, _ = c.string(7, "bytes", m.grant.Route, maxText, m.grant.Route != "")
+	m.grant.Taken = c.number(8, 8, m.grant.Taken, grants)
 }
 
 func (m openedMsg) encode() []byte {
@@ -340,7 +229,16 @@ func (m openedMsg) encode() []byte {
 	} else if m.reason = ""; m.grant.Window <= 0 {
 		m.grant = tunnel.Grant{}
 	}
-	return encodeFields(nil, m, openedFields)
+	c := coder{encodes: true}
+	m.fields(&c)
+	return c.out
 }
 
-func (m *openedMsg) decode(b []byte) error { return decodeFields(b, m, openedFields) }
+func (m *openedMsg) decode(b []byte) error {
+	c := decoder(b)
+	m.fields(&c)
+	if m.failure != 0 && !m.failure.Known() {
+		m.failure = tunnel.FailInternal // §8
+	}
+	return c.err
+}
