@@ -47,7 +47,7 @@ func (l *Limits) AgentMemory() int64 {
 // that a tenant with many clients has no more than others.
 func (l *Limits) Tenant(name string) *Tenant {
 	all := l.own.parts
-	return l.newTenant(name, parts{all.dials.Share().Divide(), all.resumes.Share().Divide(), all.budget.Divided(), all.grpc.Divided(), all.sockets.Share().Divide()})
+	return l.newTenant(name, parts{all.dials.Share(), all.resumes.Share(), all.budget.Divided(), all.grpc.Divided(), all.sockets.Share()})
 }
 
 func (l *Limits) newTenant(name string, has parts) *Tenant {

@@ -24,7 +24,7 @@ func (b *Budget) ShareNumbered(number uint64) *Budget {
 	if b == nil {
 		return nil
 	}
-	return &Budget{share: b.share.Pool().Share(), number: number}
+	return &Budget{share: b.share.in.Share(), number: number}
 }
 
 // Divided returns a part of the budget that is a budget of its own, as for a
@@ -33,7 +33,7 @@ func (b *Budget) Divided() *Budget {
 	if b == nil {
 		return nil
 	}
-	return &Budget{share: b.share.Pool().Share().Divide().Share()}
+	return &Budget{share: b.share.in.Share().Share()}
 }
 
 // Number identifies a part of a budget to peers, which divide their own memory the
@@ -49,14 +49,14 @@ func (b *Budget) Number() uint64 {
 // limit.
 func (b *Budget) Bound(max int64) {
 	if b != nil {
-		b.share.Pool().Bound(max)
+		b.share.in.Bound(max)
 	}
 }
 
 // AtBound reports whether such a limit is nearly used up: three quarters of it are
 // held.
 func (b *Budget) AtBound() bool {
-	return b != nil && b.share.Pool().Bounded() && b.Used() >= b.Max()/4*3
+	return b != nil && b.share.in.bound.Load() > 0 && b.Used() >= b.Max()/4*3
 }
 
 // Take holds n bytes and reports whether there is room for them; Give must follow
@@ -79,7 +79,7 @@ func (b *Budget) Max() int64 {
 	if b == nil {
 		return 0
 	}
-	return b.share.Pool().Max()
+	return b.share.in.Max()
 }
 
 // Used returns how many bytes of the whole budget, or of the Divided one that b is
@@ -88,7 +88,7 @@ func (b *Budget) Used() int64 {
 	if b == nil {
 		return 0
 	}
-	return b.share.Pool().Used()
+	return b.share.in.Used()
 }
 
 // Left returns how many more bytes the client may hold; negative: it holds too many.
@@ -103,7 +103,7 @@ func (b *Budget) Cut(n int64) int64 { return b.share.Cut(n) }
 
 // Filling reports whether memory will be scarce soon: the client holds a third of the
 // free bytes or more.
-func (b *Budget) Filling() bool { return b != nil && 3*b.share.Used() >= b.share.Free(1) }
+func (b *Budget) Filling() bool { return b != nil && 3*b.share.Used() >= b.share.in.free(1) }
 
 // Scarce reports whether those that can do with less memory should.
 func (b *Budget) Scarce() bool { return b.Pressure() >= Tight }

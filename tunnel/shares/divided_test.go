@@ -11,7 +11,7 @@ import (
 // divided returns as many clients of each of some shares of p as counts says.
 func divided(p *Pool, counts ...int) (tenants []*Pool, all []*Share) {
 	for _, n := range counts {
-		t := p.Share().Divide()
+		t := p.Share()
 		tenants = append(tenants, t)
 		all = append(all, clients(t, n)...)
 	}
@@ -48,7 +48,7 @@ func TestClientsDoNotGainByBeingMany(t *testing.T) {
 			if least := slices.Min(parts); least < most/(n+1)*8/9 || pool.Used() > most*8*n/(8*n+1)+8 {
 				t.Errorf("each has %d at least, and all have %d of %d", least, pool.Used(), most)
 			}
-			if !pool.Share().Divide().Share().Take(8) {
+			if !pool.Share().Share().Take(8) {
 				t.Error("there is no room for one more")
 			}
 			if counts[0] == 1 && !tenants[0].Share().Take(8) {
@@ -203,7 +203,7 @@ func TestSharesDoAsTheModel(t *testing.T) {
 		var tenants []*Pool
 		var shares [][]*Share
 		for range 1 + r.IntN(6) {
-			p := pool.Share().Divide()
+			p := pool.Share()
 			n := 1 + r.IntN(6)
 			tenants, shares = append(tenants, p), append(shares, clients(p, n))
 			m.bounds, m.clients = append(m.bounds, 0), append(m.clients, make([]int64, n))

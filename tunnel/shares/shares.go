@@ -33,93 +33,45 @@ const (
 	crumb = 1024
 )
 
-// Pool is a resource to be divided: a whole, or a Share of another Pool. It may be used
-// from any goroutine.
-type Pool struct {
-	max  int64        // of a whole
-	used atomic.Int64 // of a whole
-	part *Share       // that is divided; nil: the pool is a whole
+// Share is what one client has of a Pool, or a whole. It can be divided, by Share: all that
+// its parts take counts as taken by it, and it must not be used otherwise then. It may be
+// used from any goroutine.
+type Share struct {
+	in    *Share // that it is a part of; nil: it is a whole
+	max   int64  // of a whole
+	used  atomic.Int64
+	bound atomic.Int64 // of a part; 0: none but the rule's
 }
 
-// NewPool returns a pool of max.
-func NewPool(max int64) *Pool { return &Pool{max: max} }
+// Pool is a Share that is divided.
+type Pool = Share
 
-// Max is how much there is, taken or free. Of a Share that is divided it is
-// what it is bounded to, or all there is.
-func (p *Pool) Max() int64 {
-	if p.part == nil {
-		return p.max
-	}
-	return p.part.bounded(p.part.pool.Max())
-}
-
-// Used is how much all clients have taken.
-func (p *Pool) Used() int64 {
-	if p.part == nil {
-		return p.used.Load()
-	}
-	return p.part.Used()
-}
-
-// Bound bounds the Share that is divided. A whole it leaves alone.
-func (p *Pool) Bound(max int64) {
-	if p.part != nil {
-		p.part.Bound(max)
-	}
-}
-
-// Bounded says whether the Share that is divided has a bound.
-func (p *Pool) Bounded() bool { return p.part != nil && p.part.bound.Load() > 0 }
+// NewPool returns a whole of max, which is to be divided.
+func NewPool(max int64) *Pool { return &Share{max: max} }
 
 // Share returns a new client's part, which is empty. It needs no giving up: an
 // empty one takes nothing away.
-func (p *Pool) Share() *Share { return &Share{pool: p} }
+func (s *Share) Share() *Share { return &Share{in: s} }
 
-// free returns the free amount for a client that may have times as much.
-func (p *Pool) free(times int64) int64 {
-	if p.part == nil {
-		return p.max - p.used.Load()
+// Max is how much there is, taken or free. Of a part it is what that is bounded to, or all
+// there is.
+func (s *Share) Max() int64 {
+	if s.in == nil {
+		return s.max
 	}
-	return rest(p.part.limit(times), p.part.Used())
+	return s.bounded(s.in.Max())
 }
 
-// rest is what a share that may have limit leaves to its parts, which have used.
-func rest(limit, used int64) int64 { return max(limit-used, limit/crumb) }
+// Used is how much the client has taken, or all its parts have.
+func (s *Share) Used() int64 { return s.used.Load() }
 
-// take counts n as taken. It returns how much was free before, and whether that is
-// enough.
-func (p *Pool) take(n int64) (free int64, ok bool) {
-	if p.part == nil {
-		all := p.used.Add(n)
-		return p.max - all + n, all <= p.max
+// Bound has the client have at most max, however much is free; 0 lifts that. What it has
+// beyond it already it keeps. A whole is left alone.
+func (s *Share) Bound(max int64) {
+	if s.in != nil {
+		s.bound.Store(max)
 	}
-	own, limit, ok := p.part.take(n)
-	return rest(limit, own), ok
 }
-
-// add counts n as taken.
-func (p *Pool) add(n int64) {
-	if p.part == nil {
-		p.used.Add(n)
-		return
-	}
-	p.part.Add(n)
-}
-
-// Share is what one client has of a pool. It may be used from any goroutine.
-type Share struct {
-	pool  *Pool
-	used  atomic.Int64
-	bound atomic.Int64 // 0: none but the rule's
-}
-
-// Divide returns a pool of the share's limit. All that is taken from it counts as taken
-// by the share, which must not be used otherwise.
-func (s *Share) Divide() *Pool { return &Pool{part: s} }
-
-// Bound has the client have at most max, however much is free; 0 lifts that.
-// What it has beyond it already it keeps.
-func (s *Share) Bound(max int64) { s.bound.Store(max) }
 
 // bounded is what the client may have where the rule allows limit.
 func (s *Share) bounded(limit int64) int64 {
@@ -129,51 +81,57 @@ func (s *Share) bounded(limit int64) int64 {
 	return limit
 }
 
+// free returns the free amount for a part that may have times as much.
+func (s *Share) free(times int64) int64 {
+	if s.in == nil {
+		return s.max - s.Used()
+	}
+	return rest(s.limit(times), s.Used())
+}
+
+// rest is what a share that may have limit leaves to its parts, which have used.
+func rest(limit, used int64) int64 { return max(limit-used, limit/crumb) }
+
 // limit returns how much the client may have: the free amount times times.
-func (s *Share) limit(times int64) int64 { return s.bounded(times * s.pool.free(times)) }
+func (s *Share) limit(times int64) int64 { return s.bounded(times * s.in.free(times)) }
 
 // Take takes n more, and says whether the client may have them; Give must
 // follow then.
 func (s *Share) Take(n int64) bool {
-	_, _, ok := s.take(n)
+	_, ok := s.take(n)
 	if !ok {
 		s.Give(n)
 	}
 	return ok
 }
 
-// take is Take without giving back what the client may not have. It returns what
-// the client had before, and could have.
-func (s *Share) take(n int64) (own, limit int64, ok bool) {
-	own = s.used.Add(n) - n
-	free, ok := s.pool.take(n)
-	limit = s.bounded(Eagerness * free)
-	return own, limit, ok && own < limit && own+n <= s.bounded(own+n)
+// take is Take without giving back what the client may not have. It returns what was free
+// to a part of it before.
+func (s *Share) take(n int64) (free int64, ok bool) {
+	own := s.used.Add(n) - n
+	if s.in == nil {
+		return s.max - own, own+n <= s.max
+	}
+	free, ok = s.in.take(n)
+	limit := s.bounded(Eagerness * free)
+	return rest(limit, own), ok && own < limit && own+n <= s.bounded(own+n)
 }
 
 // Add takes n more without asking, as for bytes that have come already.
 func (s *Share) Add(n int64) {
-	s.used.Add(n)
-	s.pool.add(n)
+	for ; s != nil; s = s.in {
+		s.used.Add(n)
+	}
 }
 
 // Give gives n back.
 func (s *Share) Give(n int64) { s.Add(-n) }
 
-// Used is how much the client has.
-func (s *Share) Used() int64 { return s.used.Load() }
-
-// Pool is what the share is of.
-func (s *Share) Pool() *Pool { return s.pool }
-
-// Free is how much is free to a client that may have times as much.
-func (s *Share) Free(times int64) int64 { return s.pool.free(times) }
-
 // Within reports whether the client has less than the free amount times times, and so
 // has each share that its own is a part of. Of a share's parts, the largest exceeds
 // that first, before the share itself does.
 func (s *Share) Within(times int64) bool {
-	for ; s != nil; s = s.pool.part {
+	for ; s.in != nil; s = s.in {
 		if s.Used() >= s.limit(times) {
 			return false
 		}
@@ -185,7 +143,7 @@ func (s *Share) Within(times int64) bool {
 // what it has beyond that: 0 when nothing is free.
 func (s *Share) Cut(n int64) int64 {
 	least := n
-	for ; s != nil; s = s.pool.part {
+	for ; s.in != nil; s = s.in {
 		if own, limit := s.Used(), s.limit(Eagerness); own > limit {
 			least = min(least, n*max(limit, 0)/max(own, 1))
 		}
@@ -196,8 +154,8 @@ func (s *Share) Cut(n int64) int64 {
 // Left is how much more the client may have; negative where it has too much.
 func (s *Share) Left() int64 {
 	left := int64(math.MaxInt64)
-	for ; s != nil; s = s.pool.part {
-		left = min(left, s.Free(Eagerness), s.limit(Eagerness)-s.Used())
+	for ; s.in != nil; s = s.in {
+		left = min(left, s.in.free(Eagerness), s.limit(Eagerness)-s.Used())
 	}
 	return left
 }
