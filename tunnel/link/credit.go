@@ -1,7 +1,6 @@
 package link
 
 import (
-	"errors"
 	"time"
 
 	"konnectivity/tunnel"
@@ -60,8 +59,6 @@ const (
 	minWindow = 16 << 10
 )
 
-var errBeyondCredit = errors.New("data beyond credit")
-
 // sendCredit is the sender's half: how much it may still send.
 type sendCredit struct {
 	sent, limit uint64
@@ -103,13 +100,14 @@ func newRecvCredit(window uint64) recvCredit {
 	return recvCredit{window: window, limit: window}
 }
 
-// receive counts n bytes as arrived.
-func (c *recvCredit) receive(n int) error {
+// receive counts n bytes as arrived, unless they are more than was granted, and reports
+// whether it did.
+func (c *recvCredit) receive(n int) bool {
 	if c.received+uint64(n) > c.limit {
-		return errBeyondCredit
+		return false
 	}
 	c.received += uint64(n)
-	return nil
+	return true
 }
 
 // unread returns how many bytes have arrived and were not consumed.

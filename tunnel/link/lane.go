@@ -160,4 +160,4 @@ type Line struct {
 }
 
 // Line asks the kernel; what it cannot tell is zero.
-func (ses *Session) Line() Line { return lineOf(ses.sender.conn) }
+func (ses *Session) Line() Line { return ses.sender.socket.line() }

@@ -2,18 +2,17 @@ package link
 
 import (
 	"math"
-	"net"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-func lineOf(conn net.Conn) (l Line) {
-	raw := rawOf(conn)
-	if raw == nil {
+// line is what the kernel tells now. Any goroutine may call it.
+func (s *socket) line() (l Line) {
+	if s.raw == nil {
 		return l
 	}
-	_ = raw.Control(func(fd uintptr) {
+	_ = s.raw.Control(func(fd uintptr) {
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
 			if info.Min_rtt != math.MaxUint32 { // which it begins with
 				l.RTT = time.Duration(info.Min_rtt) * time.Microsecond

@@ -295,7 +295,7 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 	if st == nil {
 		return err
 	}
-	if !st.state.receives() || st.recv.credit.receive(n) != nil {
+	if !st.state.receives() || !st.recv.credit.receive(n) {
 		st.breachLocked()
 		return nil
 	}

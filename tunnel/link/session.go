@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -189,9 +190,9 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 }
 
 func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
-	setDefault(&cfg.PingInterval, DefaultPingInterval)
-	setDefault(&cfg.DeadAfter, DefaultDeadAfter)
-	setDefault(&cfg.HandshakeTimeout, DefaultHandshakeTimeout)
+	cfg.PingInterval = cmp.Or(cfg.PingInterval, DefaultPingInterval)
+	cfg.DeadAfter = cmp.Or(cfg.DeadAfter, DefaultDeadAfter)
+	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, DefaultHandshakeTimeout)
 	ses := &Session{
 		cfg: cfg,
 		books: books{
@@ -212,12 +213,6 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
 	ses.drains, ses.drain = context.WithCancel(context.Background())
 	return ses
-}
-
-func setDefault(d *time.Duration, value time.Duration) {
-	if *d <= 0 {
-		*d = value
-	}
 }
 
 // Run reads until the session ends. It is the only goroutine that lasts as long as the

@@ -8,9 +8,9 @@ import (
 	"konnectivity/tunnel"
 )
 
-// socket tunes the socket under a link that sends bulk. Only the writer calls it.
+// socket tunes the socket under a link that sends bulk. But for raw, it is the writer's.
 type socket struct {
-	raw        syscall.RawConn // nil: there is none
+	raw        syscall.RawConn // immutable; nil: there is none
 	looked     time.Time       // when unsent was adapted last
 	unsent     unsent
 	congestion congestion
@@ -26,24 +26,17 @@ const (
 
 // newSocket sets up the socket under conn. If that fails, the link does without.
 func newSocket(conn net.Conn) (s socket) {
-	if s.raw = rawOf(conn); s.raw != nil {
-		s.congestion.off = !mayRestart()
-		_ = s.raw.Control(func(fd uintptr) { s.unsent.set(fd, maxUnsent) })
-	}
-	return s
-}
-
-// rawOf gives access to the socket under conn; nil: there is none.
-func rawOf(conn net.Conn) syscall.RawConn {
 	under, ok := tunnel.Under[syscall.Conn](conn)
 	if !ok {
-		return nil
+		return s
 	}
 	raw, err := under.SyscallConn()
 	if err != nil {
-		return nil
+		return s
 	}
-	return raw
+	s.raw, s.congestion.off = raw, !mayRestart()
+	_ = raw.Control(func(fd uintptr) { s.unsent.set(fd, maxUnsent) })
+	return s
 }
 
 // beforeTurn is called with the size of each turn.

@@ -9,3 +9,4 @@ type socket struct{}
 
 func newSocket(net.Conn) socket { return socket{} }
 func (*socket) beforeTurn(int)  {}
+func (*socket) line() Line      { return Line{} }
