@@ -45,7 +45,7 @@ func (g *Group) pick(f *tunnel.Flow) (l *lane, others bool) {
 func (g *Group) loadsLocked() []load {
 	loads := make([]load, len(g.lanes))
 	for i, l := range g.lanes {
-		loads[i] = load{bulk: l.bulk + l.placed, gone: tunnel.Closed(l.ses.Done()), leaves: l.drains || l.drops}
+		loads[i] = load{bulk: l.bulk + l.placed, gone: tunnel.Closed(l.ses.Done()), leaves: l.drains() || l.drops}
 	}
 	return loads
 }

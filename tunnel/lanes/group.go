@@ -57,9 +57,11 @@ type lane struct {
 	moved  uint64 // payload bytes carried by the last sample
 	sent   uint64 // and those of them that went from here
 	lost   uint64 // segments lost by the last sample
-	drains bool   // the peer wants no new streams on it
-	drops  bool   // this side wants none, and closes it once it is idle
+	drops  bool   // this side wants no new streams on it, and closes it once it is idle
 }
+
+// drains reports whether the peer wants no new streams on the lane.
+func (l *lane) drains() bool { return l.ses.Drains().Err() != nil }
 
 // NewID returns a Group's id for HELLO, GroupSize random bytes.
 func NewID() string {
@@ -114,7 +116,7 @@ func (g *Group) addLocked(ses *link.Session) {
 		ses.WakeAfter(wakeBytes, g.wake)
 	}
 	// Nothing runs for a lane that does nothing: a server has thousands.
-	told := tunnel.After(ses.Drains(), func() { g.drainsOn(l) })
+	told := tunnel.After(ses.Drains(), g.noteDrain)
 	g.wg.Add(1)
 	context.AfterFunc(ses.Life(), func() {
 		defer g.wg.Done()
@@ -141,20 +143,15 @@ func (g *Group) wake() {
 	g.startMonitor()
 }
 
-// drainsOn notes that the peer wants no new streams on l.
-func (g *Group) drainsOn(l *lane) {
+// noteDrain ends drains if the peer wants no new streams on any lane.
+func (g *Group) noteDrain() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.drainsLocked(l)
+	g.noteDrainLocked()
 }
 
-// drainsLocked notes whether the peer wants no new streams on l, and ends drains once that
-// holds for all lanes.
-func (g *Group) drainsLocked(l *lane) {
-	if l.ses.Drains().Err() != nil {
-		l.drains = true
-	}
-	if len(g.lanes) > 0 && !slices.ContainsFunc(g.lanes, func(l *lane) bool { return !l.drains }) {
+func (g *Group) noteDrainLocked() {
+	if len(g.lanes) > 0 && !slices.ContainsFunc(g.lanes, func(l *lane) bool { return !l.drains() }) {
 		g.startDrain()
 	}
 }
@@ -167,9 +164,9 @@ func (g *Group) remove(l *lane) (rest []*lane) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.over.Count(stats)
-	g.drainsLocked(l) // also where it has drained and ended at once
+	g.noteDrainLocked() // also where the lane has drained and ended at once
 	g.lanes = slices.DeleteFunc(g.lanes, func(other *lane) bool { return other == l })
-	g.drainsLocked(l)
+	g.noteDrainLocked()
 	switch {
 	case len(g.lanes) == 0:
 		g.last = l
