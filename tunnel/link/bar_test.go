@@ -31,7 +31,7 @@ func (l *late) Read(p []byte) (int, error) {
 func TestABarredPeerLearnsWhy(t *testing.T) {
 	near, far := tcpPair(t)
 	slow := &late{Conn: near}
-	ends := make(grab, 1)
+	ends := make(hand, 1)
 	a, b := sessions(t, slow, far, link.Config{}, link.Config{Forwarder: ends})
 	conn := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 	<-ends

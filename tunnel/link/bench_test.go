@@ -35,24 +35,6 @@ var contestants = []struct {
 	{"yamux", yamuxMux},
 }
 
-// hand is a Forwarder that hands over streams and lets them live on their own,
-// so that a benchmark counts streams and not goroutines that wait.
-type hand chan tunnel.Conn
-
-func (h hand) Forward(ctx context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
-	near, err := answer(nowhere{}, nil)
-	if err == nil {
-		h <- near
-	}
-	return err
-}
-
-// nowhere is a far end with addresses and nothing else.
-type nowhere struct{ tunnel.Conn }
-
-func (nowhere) LocalAddr() net.Addr  { return tunnel.Addr{Net: "tcp", Text: "127.0.0.1:1"} }
-func (nowhere) RemoteAddr() net.Addr { return tunnel.Addr{Net: "tcp", Text: "127.0.0.1:2"} }
-
 func linkMux(t testing.TB, near, far net.Conn) mux {
 	ends := make(hand, 1024)
 	if _, ok := near.(*wireEnd); ok { // under TLS it is there already

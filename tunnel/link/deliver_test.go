@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -66,14 +67,14 @@ func TestSmallMessageIsFlushedBesideEndlessBulk(t *testing.T) {
 	r.open(2, "key:1")
 	r.open(4, "bulk:1")
 	// A relay has its streams deliver before it pumps what cannot.
-	eventually(t, "both relays to run", func() bool { return pumps() == 2 })
+	testutil.Eventually(t, "both relays to run", func() bool { return pumps() == 2 })
 	r.send(frame{tData, 0, 2, []byte("k")}, frame{tData, 0, 4, make([]byte, 1000)})
 	<-started
 	for range 10 {
 		r.send(frame{tData, 0, 4, make([]byte, 12<<10)})
 	}
 	close(arrived)
-	eventually(t, "flush", func() bool { return key.flushed.Load() && bulk.flushed.Load() })
+	testutil.Eventually(t, "flush", func() bool { return key.flushed.Load() && bulk.flushed.Load() })
 	if late.Load() {
 		t.Error("a small message waited for the end of the bulk beside it")
 	}
@@ -108,7 +109,7 @@ func TestWrappedSocketsTakeBytesOnTheSpot(t *testing.T) {
 			if got := make([]byte, 4); readAll(there, got) != nil || string(got) != "ping" {
 				t.Errorf("the socket was given %q", got)
 			}
-			eventually(t, "one goroutine, which waits for the socket", func() bool { return pumps() == 1 })
+			testutil.Eventually(t, "one goroutine, which waits for the socket", func() bool { return pumps() == 1 })
 			_ = there.Close()
 		})
 	}
@@ -126,7 +127,7 @@ func TestReadAheadOfAStreamThatDelivers(t *testing.T) {
 	defer r.end()
 	id, conn := r.dialed()
 	r.send(frame{tData, 0, id, []byte("first ")})
-	eventually(t, "the first bytes", func() bool { return r.ses.Stats().Unread == len("first ") })
+	testutil.Eventually(t, "the first bytes", func() bool { return r.ses.Stats().Unread == len("first ") })
 	go func() {
 		relay := &tunnel.Relay{A: tunnel.Unread(conn, []byte("ahead ")), B: tunnel.Wrap(here)}
 		done <- relay.Run(context.Background())
@@ -299,7 +300,7 @@ func TestWaitIdleWaitsForDelivery(t *testing.T) {
 	defer r.end()
 	r.open(2, "x:1")
 	r.send(frame{tData, 1, 2, []byte("tail")})
-	eventually(t, "the stream's end", func() bool { return r.ses.Streams() == 0 })
+	testutil.Eventually(t, "the stream's end", func() bool { return r.ses.Streams() == 0 })
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
 	if err := r.ses.WaitIdle(ctx); err == nil {

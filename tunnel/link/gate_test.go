@@ -3,8 +3,6 @@ package link_test
 import (
 	"net"
 	"sync"
-	"testing"
-	"time"
 )
 
 // gate is a net.Conn whose kernel can be made to take nothing.
@@ -60,15 +58,5 @@ func (g *gate) waitBlocked() {
 	defer g.mu.Unlock()
 	for g.blocked == 0 {
 		g.cond.Wait()
-	}
-}
-
-// eventually waits for what another goroutine is about to do.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not after %v", what, patience)
-		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -64,7 +65,7 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 					sent.Add(1)
 				}
 			})
-			eventually(t, "it is not read any more", func() bool {
+			testutil.Eventually(t, "it is not read any more", func() bool {
 				before := sent.Load()
 				time.Sleep(20 * time.Millisecond)
 				return sent.Load() == before && r.ses.Orphans() >= c.least
@@ -195,12 +196,12 @@ func TestDialsOfAPeerAreBounded(t *testing.T) {
 	r.wantOpened(2*dials+3, 2)
 	r.send(frame{tReset, 0, 1, u16(2)})
 	id := uint64(2*dials + 5)
-	eventually(t, "room after a cancelled dial", func() bool {
+	testutil.Eventually(t, "room after a cancelled dial", func() bool {
 		r.dests.mu.Lock()
 		defer r.dests.mu.Unlock()
 		return r.dests.hanging == dials-1
 	})
-	eventually(t, "an accepted OPEN", func() bool {
+	testutil.Eventually(t, "an accepted OPEN", func() bool {
 		r.send(openFrame(id, "echo:1"))
 		f := r.wantType(tOpened, id)
 		id += 2
@@ -212,7 +213,7 @@ func TestDialsOfAPeerAreBounded(t *testing.T) {
 func TestStreamsOfAPeerAreBounded(t *testing.T) {
 	noLeaks(t)
 	near, far := tcpPair(t)
-	r := newRig(t, near, far, false, link.Config{Forwarder: parked{}})
+	r := newRig(t, near, far, false, link.Config{Forwarder: make(hand, 1<<17)})
 	defer r.end()
 	streams := 65536
 	if testing.Short() {
@@ -237,14 +238,6 @@ func TestStreamsOfAPeerAreBounded(t *testing.T) {
 	r.wantOpened(beyond, 12)
 	r.send(frame{tReset, 0, 1, u16(2)}, openFrame(beyond+2, "x:1"))
 	r.wantOpened(beyond+2, 0)
-}
-
-// parked accepts every stream and leaves it alone.
-type parked struct{}
-
-func (parked) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
-	_, err := answer(nowhere{}, nil)
-	return err
 }
 
 // A Forwarder that gives no answer is one that failed.
@@ -313,15 +306,7 @@ func TestNoReaderSleepsBesideData(t *testing.T) {
 	}
 	time.Sleep(10 * time.Millisecond)
 	r.send(frame{tData, fin, id, make([]byte, 5*readers)})
-	done := make(chan struct{})
-	go func() { wg.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		t.Error("a reader sleeps although the stream has ended")
-		_ = conn.Close()
-		<-done
-	}
+	promptly(t, "a reader of a stream that has ended", wg.Wait)
 	if total != 5*readers {
 		t.Errorf("%d bytes read", total)
 	}

@@ -1,7 +1,6 @@
 package link_test
 
 import (
-	"context"
 	"io"
 	"testing"
 	"time"
@@ -18,25 +17,13 @@ func (moved) Acked(link.Ack) {}
 func (moved) Lost(error)     {}
 func (m moved) Move()        { m <- struct{}{} }
 
-// lasting serves streams of connections that outlive them.
-type lasting chan *link.Stream
-
-func (l lasting) Forward(_ context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
-	f.Resume.Granted = tunnel.Grant{Window: time.Minute}
-	near, err := answer(tunnel.Wrap(newLoop()), nil)
-	if err == nil {
-		l <- near.(*link.Stream)
-	}
-	return err
-}
-
 // What carries much is asked once to move, unless its other end cannot.
 func TestAskMove(t *testing.T) {
 	noLeaks(t)
 	near, far := tlsPair(t)
 	hello := link.Hello{Features: []string{link.FeatureResume, link.FeatureLanes}}
-	accepted := make(lasting, 1)
-	a, b := sessions(t, near, far, link.Config{Hello: hello}, link.Config{Hello: hello, Forwarder: accepted})
+	accepted := make(hand, 1)
+	a, b := sessions(t, near, far, link.Config{Hello: hello}, link.Config{Hello: hello, Forwarder: granting{accepted}})
 	if !a.Lanes() || !b.Lanes() {
 		t.Fatal("lanes are not in use")
 	}
@@ -44,7 +31,7 @@ func TestAskMove(t *testing.T) {
 		f := tunnel.NewFlow("tcp", "example.test:80")
 		f.Resume = &tunnel.Resume{Window: time.Minute}
 		c := testutil.Must(a.Dial(t.Context(), f))(t)
-		opener, acceptor, told = c.(*link.Stream), <-accepted, make(moved, 4)
+		opener, acceptor, told = c.(*link.Stream), (<-accepted).(*link.Stream), make(moved, 4)
 		opener.Watch(told)
 		return opener, acceptor, told
 	}

@@ -81,21 +81,23 @@ func sessions(t testing.TB, near, far net.Conn, a, b link.Config) (*link.Session
 	return first, second.ses
 }
 
-// grab is a Forwarder that hands the streams a peer opens to the test.
-type grab chan tunnel.Conn
+// hand is a Forwarder that hands streams over and lets them live on their own, without a
+// goroutine that waits.
+type hand chan tunnel.Conn
 
-func (g grab) Forward(ctx context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
-	far, other := net.Pipe() // only for its addresses
-	defer far.Close()
-	defer other.Close()
-	near, err := answer(tunnel.Wrap(far), nil)
-	if err != nil {
-		return err
+func (h hand) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
+	near, err := answer(nowhere{}, nil)
+	if err == nil {
+		h <- near
 	}
-	g <- near
-	<-ctx.Done()
-	return nil
+	return err
 }
+
+// nowhere is a far end with addresses and nothing else.
+type nowhere struct{ tunnel.Conn }
+
+func (nowhere) LocalAddr() net.Addr  { return tunnel.Addr{Net: "tcp", Text: "127.0.0.1:1"} }
+func (nowhere) RemoteAddr() net.Addr { return tunnel.Addr{Net: "tcp", Text: "127.0.0.1:2"} }
 
 // streamPair opens a stream over a fresh link and returns its two ends, the
 // opener's first. The opener is the side that dialed, or with reverse the one
@@ -103,7 +105,7 @@ func (g grab) Forward(ctx context.Context, _ *tunnel.Flow, answer tunnel.Answer)
 func streamPair(t testing.TB, transport string, reverse bool) (opener, acceptor tunnel.Conn) {
 	t.Helper()
 	near, far := transports[transport](t)
-	ends := make(grab, 1)
+	ends := make(hand, 1)
 	a, b := sessions(t, near, far, link.Config{Forwarder: ends}, link.Config{Forwarder: ends})
 	if reverse {
 		a = b
@@ -128,7 +130,7 @@ func TestNettest(t *testing.T) {
 // A stream that is not read must not hold up its neighbours.
 func TestStalledStreamHoldsOnlyItself(t *testing.T) {
 	near, far := tlsPair(t)
-	ends := make(grab, 1)
+	ends := make(hand, 1)
 	budget := link.NewBudget(64 << 20)
 	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends, Budget: budget})
 	const stalled = 50
@@ -207,7 +209,7 @@ func TestVerifyRefuses(t *testing.T) {
 
 func TestDrainAndServerCountReachThePeer(t *testing.T) {
 	near, far := tcpPair(t)
-	ends := make(grab, 1)
+	ends := make(hand, 1)
 	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends, Hello: link.Hello{Role: link.RoleServer, ID: "s1", ServerCount: 3}})
 	if a.Peer().ID != "s1" || a.ServerCount() != 3 {
 		t.Errorf("peer %v, %d servers", a.Peer(), a.ServerCount())

@@ -36,20 +36,9 @@ type modelEnd struct {
 type world struct {
 	t     *testing.T
 	ses   [2]*link.Session
-	ends  [2]keep
+	ends  [2]hand
 	all   []*modelEnd
 	ended bool
-}
-
-// keep is a Forwarder that hands its streams over and forgets them.
-type keep chan tunnel.Conn
-
-func (k keep) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
-	near, err := answer(nowhere{}, nil)
-	if err == nil {
-		k <- near
-	}
-	return err
 }
 
 // pattern is the byte at an offset of what an end writes.
@@ -287,7 +276,7 @@ func (w *world) step(op, which, amount byte) {
 func runOperations(t *testing.T, ops []byte) {
 	synctest.Test(t, func(t *testing.T) {
 		budgets := [2]*link.Budget{link.NewBudget(256 << 20), link.NewBudget(256 << 20)}
-		w := &world{t: t, ends: [2]keep{make(keep, 1), make(keep, 1)}}
+		w := &world{t: t, ends: [2]hand{make(hand, 1), make(hand, 1)}}
 		near, far := net.Pipe()
 		accepted := make(chan struct{})
 		var errs [2]error

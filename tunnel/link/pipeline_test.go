@@ -26,13 +26,7 @@ type pipeline struct {
 
 func newPipeline(t *testing.T) *pipeline {
 	noLeaks(t)
-	p := &pipeline{t: t, chain: newChain(t)}
-	for _, l := range []*net.Listener{&p.front, &p.target} {
-		var err error
-		if *l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-			t.Fatal(err)
-		}
-	}
+	p := &pipeline{t: t, chain: newChain(t), front: testutil.Listen(t), target: testutil.Listen(t)}
 	p.relays.Go(func() {
 		for {
 			conn, err := p.front.Accept()
@@ -60,14 +54,8 @@ func (p *pipeline) carry(client tunnel.Conn) {
 // pair is one connection's outer ends.
 func (p *pipeline) pair() (client, target *net.TCPConn) {
 	p.t.Helper()
-	a, err := net.Dial("tcp", p.front.Addr().String())
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	b, err := p.target.Accept()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	a := testutil.Must(net.Dial("tcp", p.front.Addr().String()))(p.t)
+	b := testutil.Must(p.target.Accept())(p.t)
 	for _, c := range []net.Conn{a, b} {
 		_ = c.SetDeadline(time.Now().Add(patience))
 		p.t.Cleanup(func() { _ = c.Close() })
@@ -79,18 +67,11 @@ func (p *pipeline) pair() (client, target *net.TCPConn) {
 func (p *pipeline) end() {
 	p.t.Helper()
 	_ = p.front.Close()
-	done := make(chan struct{})
-	go func() { defer close(done); p.relays.Wait() }()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		p.t.Error("a relay does not end")
-	}
+	promptly(p.t, "a relay", p.relays.Wait)
 	for _, ses := range p.chain.sessions {
-		eventually(p.t, "no streams", func() bool { return ses.Streams() == 0 })
+		testutil.Eventually(p.t, "no streams", func() bool { return ses.Streams() == 0 })
 	}
 	p.chain.end()
-	_ = p.target.Close()
 }
 
 // bothEnds runs f with the ends in either order.

@@ -56,15 +56,10 @@ func TestALinkRests(t *testing.T) {
 func awaitRest(t *testing.T) {
 	t.Helper()
 	buf := make([]byte, 1<<20)
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	testutil.Eventually(t, "both ends rest", func() bool {
 		stacks := string(buf[:runtime.Stack(buf, true)])
-		if strings.Count(stacks, "tunnel.AwaitInput(") == 2 && !strings.Contains(stacks, "tls.(*Conn).Read(") {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the link does not rest:\n%s", stacks)
-		}
-	}
+		return strings.Count(stacks, "tunnel.AwaitInput(") == 2 && !strings.Contains(stacks, "tls.(*Conn).Read(")
+	})
 }
 
 // carry sends some records to and fro.
@@ -85,14 +80,13 @@ func carry(t *testing.T, by *link.Session) {
 // awaitPings waits until the peer has sent frames n times.
 func awaitPings(t *testing.T, ses *link.Session, n int) {
 	t.Helper()
-	for last, end := ses.Heard(), time.Now().Add(patience); n > 0; time.Sleep(time.Millisecond) {
+	last := ses.Heard()
+	testutil.Eventually(t, "pings come", func() bool {
 		if heard := ses.Heard(); heard != last {
 			last, n = heard, n-1
 		}
-		if time.Now().After(end) {
-			t.Fatal("no pings come")
-		}
-	}
+		return n == 0
+	})
 }
 
 // Links that rest take the stack that a goroutine begins with, 2 KiB each, and little else of

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/link"
 )
 
@@ -21,14 +22,14 @@ func TestServingIsToldAndChanges(t *testing.T) {
 		t.Errorf("a client told %+v", got)
 	}
 	server.SetServing(link.Serving{Told: true})
-	eventually(t, "the news", func() bool { return client.Serving() == link.Serving{Told: true} })
+	testutil.Eventually(t, "the news", func() bool { return client.Serving() == link.Serving{Told: true} })
 	server.SetServerCount(5) // an INFO that says nothing of agents changes nothing
-	eventually(t, "another count", func() bool { return client.ServerCount() == 5 })
+	testutil.Eventually(t, "another count", func() bool { return client.ServerCount() == 5 })
 	if got := client.Serving(); got != (link.Serving{Told: true}) || client.ServerCount() != 5 {
 		t.Errorf("after news of something else: %+v", got)
 	}
 	server.SetServing(link.Serving{Told: true, Why: strings.Repeat("x", 1<<20)})
-	eventually(t, "a long reason, cut", func() bool { n := len(client.Serving().Why); return n > 0 && n <= 1<<11 })
+	testutil.Eventually(t, "a long reason, cut", func() bool { n := len(client.Serving().Why); return n > 0 && n <= 1<<11 })
 	if client.Err() != nil || client.ServerCount() != 5 {
 		t.Errorf("the link: %v, %d servers", client.Err(), client.ServerCount())
 	}

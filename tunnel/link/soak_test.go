@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -108,69 +109,31 @@ func (c *chain) end() {
 	for _, ses := range c.sessions {
 		_ = ses.Close()
 	}
-	eventually(c.t, "no stream, no unread byte and nothing of the budget is left", func() bool {
+	testutil.Eventually(c.t, "no stream, no unread byte and nothing of the budget is left", func() bool {
 		return c.budget.Used() == 0 && !slices.ContainsFunc(c.sessions, func(ses *link.Session) bool {
 			return ses.Streams() != 0 || ses.Stats().Unread != 0
 		})
 	})
 }
 
-// targets are real TCP servers, by what they do.
-type targets struct {
-	t         testing.TB
-	wg        sync.WaitGroup
-	listeners []net.Listener
-	open      atomic.Int64
-	address   map[string]string
-}
-
-func newTargets(t testing.TB) *targets {
-	s := &targets{t: t, address: map[string]string{}}
-	s.serve("echo", func(c *net.TCPConn) { _, _ = io.Copy(c, c); _ = c.CloseWrite() })
-	s.serve("hash", func(c *net.TCPConn) { // answers when the client has ended
-		h := sha256.New()
-		if _, err := io.Copy(h, c); err == nil {
-			_, _ = c.Write(h.Sum(nil))
-		}
-	})
-	s.serve("reset", func(c *net.TCPConn) {
-		_ = c.SetDeadline(time.Now().Add(20 * time.Millisecond))
-		_, _ = io.CopyN(io.Discard, c, 1000)
-		_ = c.SetLinger(0)
-	})
-	s.serve("deaf", func(c *net.TCPConn) { time.Sleep(50 * time.Millisecond) })
-	s.serve("endless", func(c *net.TCPConn) { writeOn(c) })
-	return s
-}
-
-func (s *targets) serve(name string, handle func(*net.TCPConn)) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.listeners = append(s.listeners, l)
-	s.address[name] = l.Addr().String()
-	s.wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
+// newTargets are the addresses of real TCP servers, by what these do.
+func newTargets(t testing.TB) map[string]string {
+	return map[string]string{
+		"echo": testutil.Echo(t),
+		"hash": testutil.Serve(t, func(c *net.TCPConn) { // answers when the client has ended
+			h := sha256.New()
+			if _, err := io.Copy(h, c); err == nil {
+				_, _ = c.Write(h.Sum(nil))
 			}
-			s.open.Add(1)
-			s.wg.Go(func() {
-				defer s.open.Add(-1)
-				defer c.Close()
-				handle(c.(*net.TCPConn))
-			})
-		}
-	})
-}
-
-func (s *targets) end() {
-	for _, l := range s.listeners {
-		_ = l.Close()
+		}),
+		"reset": testutil.Serve(t, func(c *net.TCPConn) {
+			_ = c.SetDeadline(time.Now().Add(20 * time.Millisecond))
+			_, _ = io.CopyN(io.Discard, c, 1000)
+			_ = c.SetLinger(0)
+		}),
+		"deaf":    testutil.Serve(t, func(*net.TCPConn) { time.Sleep(50 * time.Millisecond) }),
+		"endless": testutil.Serve(t, func(c *net.TCPConn) { writeOn(c) }),
 	}
-	s.wg.Wait()
 }
 
 // descriptors is how many sockets this process has open. Other descriptors do
@@ -198,7 +161,7 @@ func orderly(err error) bool {
 }
 
 // visit does one thing with one connection and checks what it sees of it.
-func (c *chain) visit(rnd *rand.Rand, s *targets) error {
+func (c *chain) visit(rnd *rand.Rand, targets map[string]string) error {
 	names := []string{"echo", "echo", "hash", "hash", "reset", "deaf", "endless"}
 	name := names[rnd.IntN(len(names))]
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -206,7 +169,7 @@ func (c *chain) visit(rnd *rand.Rand, s *targets) error {
 		ctx, cancel = context.WithTimeout(context.Background(), time.Duration(rnd.IntN(2000))*time.Microsecond)
 	}
 	defer cancel()
-	conn, err := c.client.Load().Dial(ctx, tunnel.NewFlow("tcp", s.address[name]))
+	conn, err := c.client.Load().Dial(ctx, tunnel.NewFlow("tcp", targets[name]))
 	if err != nil {
 		time.Sleep(10 * time.Millisecond) // a link may be on its way back
 		return err
@@ -290,8 +253,9 @@ func TestSoak(t *testing.T) {
 	}
 	t.Logf("LINK_SEED=%d", seed)
 	noLeaks(t)
+	targets := newTargets(t)
 	before := descriptors(t)
-	s, c := newTargets(t), newChain(t)
+	c := newChain(t)
 
 	var wg sync.WaitGroup
 	var done, failed atomic.Int64
@@ -306,7 +270,7 @@ func TestSoak(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(seed, i))
 		wg.Go(func() {
 			for going() && !t.Failed() {
-				err := c.visit(rnd, s)
+				err := c.visit(rnd, targets)
 				done.Add(1)
 				if err != nil {
 					failed.Add(1)
@@ -329,10 +293,9 @@ func TestSoak(t *testing.T) {
 		t.Errorf("streams stay: %d and %d", c.client.Load().Streams(), c.relay.Load().Streams())
 	}
 	c.end()
-	s.end()
 	t.Logf("%d connections, %d with an error, %d links", done.Load(), failed.Load(), len(c.sessions)/2)
 	if done.Load() == failed.Load() {
 		t.Error("nothing succeeded")
 	}
-	eventually(t, "descriptors back at their base", func() bool { return descriptors(t) <= before })
+	testutil.Eventually(t, "descriptors back at their base", func() bool { return descriptors(t) <= before })
 }

@@ -13,7 +13,7 @@ import (
 // was refused was answered, but never established, so it does not end.
 func TestStatsCountBothWays(t *testing.T) {
 	near, far := tlsPair(t)
-	accepted := make(grab, 1)
+	accepted := make(hand, 1)
 	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: accepted})
 	c := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))(t)
 	other := <-accepted
@@ -33,7 +33,7 @@ func TestStatsCountBothWays(t *testing.T) {
 	if text, err := io.ReadAll(c); string(text) != "answer" || err != nil {
 		t.Fatal(string(text), err)
 	}
-	eventually(t, "both sides have seen the end", func() bool { return a.Stats().Ended == 1 && b.Stats().Ended == 1 })
+	testutil.Eventually(t, "both sides have seen the end", func() bool { return a.Stats().Ended == 1 && b.Stats().Ended == 1 })
 	sa, sb := a.Stats(), b.Stats()
 	if sa.DataSent != sb.DataReceived || sb.DataSent != sa.DataReceived {
 		t.Errorf("sent %d and %d frames of data, received %d and %d", sa.DataSent, sb.DataSent, sb.DataReceived, sa.DataReceived)

@@ -35,7 +35,7 @@ func full(t *testing.T) (*rig, tunnel.Conn) {
 	return r, conn
 }
 
-// promptly fails the test unless f is done long before the link is found dead.
+// promptly fails the test unless f is done soon, and long before a link is found dead.
 func promptly(t *testing.T, what string, f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -43,7 +43,7 @@ func promptly(t *testing.T, what string, f func()) {
 	select {
 	case <-done:
 	case <-time.After(10 * time.Second):
-		t.Fatalf("%s hangs on a peer that reads nothing", what)
+		t.Fatalf("%s hangs", what)
 	}
 }
 

@@ -324,7 +324,7 @@ type bystander struct {
 func newBystander(t *testing.T) *bystander {
 	b := &bystander{budget: link.NewBudget(64 << 20)}
 	near, far := tcpPair(t)
-	ends := make(grab, 1)
+	ends := make(hand, 1)
 	a, _ := sessions(t, near, far, link.Config{Budget: b.budget}, link.Config{Budget: b.budget, Forwarder: ends})
 	var err error
 	if b.conn, err = a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); err != nil {
