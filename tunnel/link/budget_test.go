@@ -13,11 +13,8 @@ const smallWindow = 16 << 10
 // the budget and one frame, hoarding streams are reset with the code for memory, and a
 // stream that is read goes on throughout.
 func TestHoardersStayWithinTheBudget(t *testing.T) {
-	noLeaks(t)
 	budget := link.NewBudget(4 << 20)
-	near, far := tcpPair(t)
-	r := newRig(t, near, far, false, link.Config{Budget: budget})
-	defer r.end()
+	r := tcpRig(t, false, link.Config{Budget: budget})
 	h := &hoard{rig: r, credit: map[uint64]uint64{}, resets: map[uint64]uint16{}, sent: map[uint64]uint64{}}
 	const active, streams = 1, 300
 	h.grow(active, "echo:1")
@@ -159,10 +156,7 @@ func TestClientsOfAPeerShareMemory(t *testing.T) {
 // TestUnreadBytesCountAsTheirClients: also once both directions of a stream are over, and
 // its client has no other. What it opens next does not begin with nothing held.
 func TestUnreadBytesCountAsTheirClients(t *testing.T) {
-	noLeaks(t)
-	near, far := tcpPair(t)
-	r := newRig(t, near, far, false, link.Config{Budget: link.NewBudget(2 << 20), PeerNumbersClients: true})
-	defer r.end()
+	r := tcpRig(t, false, link.Config{Budget: link.NewBudget(2 << 20), PeerNumbersClients: true})
 	open := func(id uint64, client byte) (credit uint64) {
 		f := openFrame(id, "over:1")
 		f.payload = append(f.payload, fields(5, u64(uint64(client)))...)

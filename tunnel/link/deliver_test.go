@@ -242,19 +242,7 @@ func TestTakeMayEndItsConn(t *testing.T) {
 // link that takes nothing, whatever that runs over.
 func TestNothingHangsWithoutASocket(t *testing.T) {
 	noLeaks(t)
-	for what, do := range map[string]func(*rig, tunnel.Conn) error{
-		"Dial": func(r *rig, _ tunnel.Conn) error {
-			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-			defer cancel()
-			if _, err := r.ses.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailTimeout {
-				return err
-			}
-			return nil
-		},
-		"Close":      func(_ *rig, c tunnel.Conn) error { return c.Close() },
-		"Reset":      func(_ *rig, c tunnel.Conn) error { return c.Reset(nil) },
-		"CloseWrite": func(_ *rig, c tunnel.Conn) error { return c.CloseWrite() },
-	} {
+	for what := range unhindered {
 		for kind, wrap := range map[string]func(net.Conn) net.Conn{
 			"buffered": link.Buffered, "bare": func(c net.Conn) net.Conn { return c },
 		} {
@@ -265,12 +253,7 @@ func TestNothingHangsWithoutASocket(t *testing.T) {
 				_, conn := r.dialed()
 				r.wantNothing() // the first PING is behind us
 				g.set(true)
-				promptly(t, what, func() {
-					if err := do(r, conn); err != nil && !errors.Is(err, net.ErrClosed) {
-						t.Error(err)
-					}
-				})
-				promptly(t, "the session's Close", func() { _ = r.ses.Close() })
+				hangsNot(t, what, r, conn)
 				_ = far.Close()
 			})
 		}
@@ -293,11 +276,8 @@ func (l laggard) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer
 // A stream that both sides have ended keeps its link from being closed until
 // what it carried is delivered.
 func TestWaitIdleWaitsForDelivery(t *testing.T) {
-	noLeaks(t)
-	near, far := tcpPair(t)
 	l := laggard{make(chan struct{})}
-	r := newRig(t, near, far, true, link.Config{Forwarder: l})
-	defer r.end()
+	r := tcpRig(t, true, link.Config{Forwarder: l})
 	r.open(2, "x:1")
 	r.send(frame{tData, 1, 2, []byte("tail")})
 	testutil.Eventually(t, "the stream's end", func() bool { return r.ses.Streams() == 0 })

@@ -177,10 +177,7 @@ func TestFloods(t *testing.T) {
 
 // 4,096 dials may be under way, no more, and cancelled ones make room.
 func TestDialsOfAPeerAreBounded(t *testing.T) {
-	noLeaks(t)
-	near, far := tcpPair(t)
-	r := newRig(t, near, far, false, link.Config{Hello: link.Hello{Features: []string{link.FeatureResume}}})
-	defer r.end()
+	r := tcpRig(t, false, link.Config{Hello: link.Hello{Features: []string{link.FeatureResume}}})
 	const dials = 4096
 	var frames []frame
 	for i := range dials {
@@ -211,10 +208,7 @@ func TestDialsOfAPeerAreBounded(t *testing.T) {
 }
 
 func TestStreamsOfAPeerAreBounded(t *testing.T) {
-	noLeaks(t)
-	near, far := tcpPair(t)
-	r := newRig(t, near, far, false, link.Config{Forwarder: make(hand, 1<<17)})
-	defer r.end()
+	r := tcpRig(t, false, link.Config{Forwarder: make(hand, 1<<17)})
 	streams := 65536
 	if testing.Short() {
 		streams /= 16
@@ -242,10 +236,7 @@ func TestStreamsOfAPeerAreBounded(t *testing.T) {
 
 // A Forwarder that gives no answer is one that failed.
 func TestForwarderWithoutAnAnswer(t *testing.T) {
-	noLeaks(t)
-	near, far := tcpPair(t)
-	r := newRig(t, near, far, false, link.Config{Forwarder: mute{}})
-	defer r.end()
+	r := tcpRig(t, false, link.Config{Forwarder: mute{}})
 	r.send(openFrame(1, "x:1"))
 	r.wantOpened(1, 1)
 }
@@ -283,9 +274,7 @@ func (h hasty) SetWriteDeadline(time.Time) error {
 
 // Several readers of one stream: what one leaves, and the end, reach the rest.
 func TestNoReaderSleepsBesideData(t *testing.T) {
-	near, far := tcpPair(t)
-	r := newRig(t, near, far, true, link.Config{})
-	defer r.end()
+	r := tcpRig(t, true, link.Config{})
 	id, conn := r.dialed()
 	const readers = 8
 	var wg sync.WaitGroup

@@ -67,10 +67,7 @@ func TestAskMove(t *testing.T) {
 // An end is asked once to move, however often the peer asks, and also where it watches the
 // stream only afterwards.
 func TestMoveIsAskedOnce(t *testing.T) {
-	noLeaks(t)
-	near, far := tcpPair(t)
-	r := newRig(t, near, far, true, link.Config{})
-	defer r.end()
+	r := tcpRig(t, true, link.Config{})
 	for _, before := range []bool{true, false} {
 		id, conn := r.dialed()
 		told := make(moved, 100)

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -27,16 +26,7 @@ type still struct {
 
 func newStill(t *testing.T, role byte) *still {
 	near, far := net.Pipe()
-	s := &still{rig: &rig{rawPeer: &rawPeer{t: t, conn: far}, dials: make(chan dialResult, 100), budget: link.NewBudget(1 << 20)}}
-	started := make(chan error, 1)
-	go func() {
-		var err error
-		s.ses, err = link.Accept(t.Context(), link.Buffered(near), link.Config{Budget: s.budget})
-		started <- err
-	}()
-	s.send(helloFrame(role))
-	s.wantType(tHello, 0)
-	testutil.NoError(t, <-started)
+	s := &still{rig: newRigTo(t, role, link.Buffered(near), far, false, link.Config{})}
 	for range 3 {
 		id, conn := s.dialed()
 		s.send(frame{tData, 0, id, []byte("unread")})

@@ -162,9 +162,26 @@ type dialResult struct {
 	err  error
 }
 
+// tcpRig is newRig over TCP, which ends with the test, and then checks that nothing
+// stays.
+func tcpRig(t *testing.T, initiator bool, cfg link.Config) *rig {
+	t.Helper()
+	noLeaks(t)
+	near, far := tcpPair(t)
+	r := newRig(t, near, far, initiator, cfg)
+	t.Cleanup(r.end)
+	return r
+}
+
 // newRig shakes hands. initiator says that the session under test dialed, so
 // that the raw peer's stream ids are even.
 func newRig(t testing.TB, conn, far net.Conn, initiator bool, cfg link.Config) *rig {
+	t.Helper()
+	return newRigTo(t, 1, conn, far, initiator, cfg)
+}
+
+// newRigTo is newRig to a peer with a role.
+func newRigTo(t testing.TB, role byte, conn, far net.Conn, initiator bool, cfg link.Config) *rig {
 	t.Helper()
 	r := &rig{rawPeer: &rawPeer{t: t, conn: far}, dests: &destinations{}, dials: make(chan dialResult, 1024)}
 	if cfg.Budget == nil {
@@ -174,7 +191,7 @@ func newRig(t testing.TB, conn, far net.Conn, initiator bool, cfg link.Config) *
 		cfg.Forwarder = &tunnel.Forwarder{Dialer: r.dests}
 	}
 	r.budget = cfg.Budget
-	hello := helloFrame(1)
+	hello := helloFrame(role)
 	for _, name := range cfg.Hello.Features { // the raw peer has what the session has
 		hello.payload = append(hello.payload, fields(7, name)...)
 	}

@@ -47,31 +47,39 @@ func promptly(t *testing.T, what string, f func()) {
 	}
 }
 
+// unhindered are the calls that a peer which reads nothing must not hold up.
+var unhindered = map[string]func(*rig, tunnel.Conn) error{
+	"Dial": func(r *rig, _ tunnel.Conn) error {
+		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := r.ses.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailTimeout {
+			return err
+		}
+		return nil
+	},
+	"Close":      func(_ *rig, c tunnel.Conn) error { return c.Close() },
+	"Reset":      func(_ *rig, c tunnel.Conn) error { return c.Reset(nil) },
+	"CloseWrite": func(_ *rig, c tunnel.Conn) error { return c.CloseWrite() },
+}
+
+// unhinderedBy calls one of them, and then the session's Close.
+func hangsNot(t *testing.T, what string, r *rig, conn tunnel.Conn) {
+	t.Helper()
+	promptly(t, what, func() {
+		if err := unhindered[what](r, conn); err != nil && !errors.Is(err, net.ErrClosed) {
+			t.Error(err)
+		}
+	})
+	promptly(t, "the session's Close", func() { _ = r.ses.Close() })
+}
+
 func TestNothingHangsOnAFullSocket(t *testing.T) {
 	noLeaks(t)
-	for what, do := range map[string]func(*rig, tunnel.Conn) error{
-		"Dial": func(r *rig, _ tunnel.Conn) error {
-			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-			defer cancel()
-			_, err := r.ses.Dial(ctx, tunnel.NewFlow("tcp", "x:1"))
-			if tunnel.FailureOf(err) != tunnel.FailTimeout {
-				return err
-			}
-			return nil
-		},
-		"Close":      func(_ *rig, c tunnel.Conn) error { return c.Close() },
-		"Reset":      func(_ *rig, c tunnel.Conn) error { return c.Reset(nil) },
-		"CloseWrite": func(_ *rig, c tunnel.Conn) error { return c.CloseWrite() },
-	} {
+	for what := range unhindered {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			r, conn := full(t)
-			promptly(t, what, func() {
-				if err := do(r, conn); err != nil && !errors.Is(err, net.ErrClosed) {
-					t.Error(err)
-				}
-			})
-			promptly(t, "the session's Close", func() { _ = r.ses.Close() })
+			hangsNot(t, what, r, conn)
 		})
 	}
 }
