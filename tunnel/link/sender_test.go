@@ -73,15 +73,40 @@ func (w *wire) taken(t *testing.T) []string {
 // errLost is what the streams of a link get whose connection failed.
 var errLost = errors.New("the link is lost")
 
-// aSender is a sender without a link, and the sending halves of streams.
-func aSender(conn net.Conn, streams int) (*sender, []*sendHalf, *sync.WaitGroup) {
-	mu, wg := &sync.Mutex{}, &sync.WaitGroup{}
+// testSender is a sender without a link, its connection, and the sending halves of streams.
+type testSender struct {
+	*sender
+	conn   *wire
+	halves []*sendHalf
+}
+
+// withSender calls test with one, in fake time, and ends it.
+func withSender(t *testing.T, open bool, streams int, test func(t *testing.T, s testSender)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := aSender(open, streams)
+		defer s.stop()
+		test(t, s)
+	})
+}
+
+// stop ends the sender, unless it has ended, and joins what it has started.
+func (s testSender) stop() {
+	s.do(func() {
+		if s.writer != writerDead {
+			s.stopLocked()
+		}
+	})
+	s.wg.Wait()
+}
+
+func aSender(open bool, streams int) testSender {
+	mu, conn := &sync.Mutex{}, aWire(open)
 	halves := make([]*sendHalf, streams)
 	for i := range halves {
 		halves[i] = &sendHalf{id: uint64(i), cond: sync.Cond{L: mu}, credit: sendCredit{limit: maxCredit}}
 	}
 	s := &sender{
-		frameWriter: newFrameWriter(conn), mu: mu, wg: wg, sent: func(int) {},
+		frameWriter: newFrameWriter(conn), mu: mu, wg: &sync.WaitGroup{}, sent: func(int) {},
 		writer: writerFree, freed: sync.Cond{L: mu}, flushCond: sync.Cond{L: mu},
 	}
 	s.fail = func(error) {
@@ -93,13 +118,7 @@ func aSender(conn net.Conn, streams int) (*sender, []*sendHalf, *sync.WaitGroup)
 			s.stopLocked()
 		}
 	}
-	return s, halves, wg
-}
-
-// stop ends a sender and joins what it has started.
-func stop(s *sender, wg *sync.WaitGroup) {
-	s.do(s.stopLocked)
-	wg.Wait()
+	return testSender{s, conn, halves}
 }
 
 // do calls f with the lock held.
@@ -117,14 +136,12 @@ func (s *sender) sending() (yes bool) {
 // Whoever sends, however much, writes alone, each stream's bytes go in order, and
 // nothing is left behind.
 func TestSenderSendsAllInOrder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn := aWire(true)
-		s, halves, wg := aSender(conn, 8)
+	withSender(t, true, 8, func(t *testing.T, s testSender) {
 		counted := 0
 		s.sent = func(n int) { counted += n }
-		want := make([]bytes.Buffer, len(halves))
+		want := make([]bytes.Buffer, len(s.halves))
 		var writers sync.WaitGroup
-		for i, h := range halves {
+		for i, h := range s.halves {
 			writers.Go(func() {
 				for n := range 40 {
 					p := bytes.Repeat([]byte{byte(n)}, 1<<(n%16)+i)
@@ -148,11 +165,11 @@ func TestSenderSendsAllInOrder(t *testing.T) {
 		writers.Wait()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if conn.mixed.Load() || s.writer.writing() || s.queue.pending() {
-			t.Errorf("two wrote at once: %v; somebody still sends: %v; something is left: %v", conn.mixed.Load(), s.writer.writing(), s.queue.pending())
+		if s.conn.mixed.Load() || s.writer.writing() || s.queue.pending() {
+			t.Errorf("two wrote at once: %v; somebody still sends: %v; something is left: %v", s.conn.mixed.Load(), s.writer.writing(), s.queue.pending())
 		}
-		got, total, dataFrames := make([]bytes.Buffer, len(halves)), 0, uint64(0)
-		for b := conn.buf.Bytes(); len(b) > 0; {
+		got, total, dataFrames := make([]bytes.Buffer, len(s.halves)), 0, uint64(0)
+		for b := s.conn.buf.Bytes(); len(b) > 0; {
 			h := testutil.Must(parseHeader(b))(t)
 			if h.typ == frameData {
 				got[h.stream].Write(b[headerSize : headerSize+h.length])
@@ -168,60 +185,53 @@ func TestSenderSendsAllInOrder(t *testing.T) {
 		if counted != total || s.queue.dataFrames != dataFrames {
 			t.Errorf("counted %d bytes in %d frames, were %d in %d", counted, s.queue.dataFrames, total, dataFrames)
 		}
-		stop(s, wg)
 	})
 }
 
 // What a stream has queued for the present writer goes before what it writes itself, even
 // if so many streams have queued frames that one round does not reach them.
 func TestSenderSendsTheWritersOwnFramesFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn := aWire(false)
-		s, halves, wg := aSender(conn, 40)
+	withSender(t, false, 40, func(t *testing.T, s testSender) {
 		var writers sync.WaitGroup
-		writers.Go(func() { _, _ = s.writeSome(halves[0], []byte("first")) })
+		writers.Go(func() { _, _ = s.writeSome(s.halves[0], []byte("first")) })
 		synctest.Wait()
-		for _, h := range halves[1:39] {
+		for _, h := range s.halves[1:39] {
 			_, _ = s.writeSome(h, make([]byte, smallMessage))
 		}
-		own := halves[39]
+		own := s.halves[39]
 		s.do(func() { s.pushIntro(own, frameOpened, []byte{}) })
 		_, _ = s.writeSome(own, []byte("small"))
 		writers.Go(func() { _, _ = s.writeSome(own, make([]byte, smallMessage+1)) })
 		time.Sleep(time.Second)
-		close(conn.gate)
+		close(s.conn.gate)
 		writers.Wait()
 		want := []string{"DATA/0 first", "OPENED/39", "DATA/39 small"}
-		got := conn.taken(t)
+		got := s.conn.taken(t)
 		if !slices.Equal(got[:3], want) || slices.Index(got, "DATA/39") < 3 || len(got) != 3+38+1 {
 			t.Errorf("sent %q, want %q first", got, want)
 		}
-		stop(s, wg)
 	})
 }
 
 // A stream that queues for its turn during the last round of the writer before it gets the
 // turn nevertheless.
 func TestSenderPassesTheTurnAfterTheLastRound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	withSender(t, true, 3, func(t *testing.T, s testSender) {
 		const rounds = 4
-		conn := aWire(true)
-		s, halves, wg := aSender(conn, 3)
 		var last sync.WaitGroup
-		conn.hook = func(n int) {
+		s.conn.hook = func(n int) {
 			switch {
 			case n <= rounds:
-				_, _ = s.writeSome(halves[1], []byte("x"))
+				_, _ = s.writeSome(s.halves[1], []byte("x"))
 			case n == rounds+1:
-				last.Go(func() { _, _ = s.writeSome(halves[2], make([]byte, 2*smallMessage)) })
+				last.Go(func() { _, _ = s.writeSome(s.halves[2], make([]byte, 2*smallMessage)) })
 				time.Sleep(time.Second) // it queues for its turn
 			}
 		}
-		if _, err := s.writeSome(halves[0], make([]byte, 2*smallMessage)); err != nil {
+		if _, err := s.writeSome(s.halves[0], make([]byte, 2*smallMessage)); err != nil {
 			t.Error(err)
 		}
 		last.Wait()
-		stop(s, wg)
 	})
 }
 
@@ -235,28 +245,26 @@ func TestSenderLeavesNothingBehind(t *testing.T) {
 		"PING 7":   func(s *sender, _ *sendHalf) { s.do(func() { s.queue.pushPing(7); s.callFlusherLocked() }) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				conn := aWire(true)
-				s, halves, wg := aSender(conn, 2)
-				push(s, halves[1])
-				if got := conn.taken(t); !slices.Equal(got, []string{name}) {
+			withSender(t, true, 2, func(t *testing.T, s testSender) {
+				push(s.sender, s.halves[1])
+				if got := s.conn.taken(t); !slices.Equal(got, []string{name}) {
 					t.Errorf("with nobody sending, %q were sent", got)
 				}
-				conn.gate = make(chan struct{})
+				s.conn.gate = make(chan struct{})
 				var writer sync.WaitGroup
-				writer.Go(func() { _, _ = s.writeSome(halves[0], []byte("long")) })
+				writer.Go(func() { _, _ = s.writeSome(s.halves[0], []byte("long")) })
 				for !s.sending() {
 					time.Sleep(time.Microsecond)
 				}
-				push(s, halves[1])
-				close(conn.gate)
+				push(s.sender, s.halves[1])
+				close(s.conn.gate)
 				writer.Wait()
-				if got := conn.taken(t); !slices.Equal(got, []string{"DATA/0 long", name}) {
+				if got := s.conn.taken(t); !slices.Equal(got, []string{"DATA/0 long", name}) {
 					t.Errorf("with somebody sending, %q were sent", got)
 				}
-				stop(s, wg)
-				push(s, halves[1])
-				if got := conn.taken(t); got != nil {
+				s.stop()
+				push(s.sender, s.halves[1])
+				if got := s.conn.taken(t); got != nil {
 					t.Errorf("after the end, %q were sent", got)
 				}
 			})
@@ -267,12 +275,10 @@ func TestSenderLeavesNothingBehind(t *testing.T) {
 // Once a write has failed, all streams, the one in its Write too, hear of the loss of the
 // link, and no call waits for the flusher.
 func TestSenderFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn := aWire(false)
-		conn.broken = errors.New("broken")
-		s, halves, wg := aSender(conn, 5)
+	withSender(t, false, 5, func(t *testing.T, s testSender) {
+		s.conn.broken = errors.New("broken")
 		var writers sync.WaitGroup
-		for _, h := range halves {
+		for _, h := range s.halves {
 			writers.Go(func() {
 				if _, err := s.writeSome(h, make([]byte, 2*smallMessage)); err != errLost {
 					t.Errorf("stream %d: %v", h.id, err)
@@ -280,9 +286,9 @@ func TestSenderFails(t *testing.T) {
 			})
 		}
 		time.Sleep(time.Second)
-		close(conn.gate)
+		close(s.conn.gate)
 		writers.Wait()
-		wg.Wait()
+		s.wg.Wait()
 		if s.writer != writerDead || s.queue.pending() || s.queue.popTurn() != nil {
 			t.Error("it goes on")
 		}
@@ -292,16 +298,14 @@ func TestSenderFails(t *testing.T) {
 // A link that has ended is summed up once, so a write that was stuck then
 // counts no more.
 func TestSenderCountsNothingOnceOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn := aWire(false)
-		s, halves, wg := aSender(conn, 1)
+	withSender(t, false, 1, func(t *testing.T, s testSender) {
 		var writer sync.WaitGroup
-		writer.Go(func() { _, _ = s.writeSome(halves[0], make([]byte, 2*smallMessage)) })
+		writer.Go(func() { _, _ = s.writeSome(s.halves[0], make([]byte, 2*smallMessage)) })
 		for !s.sending() {
 			time.Sleep(time.Microsecond)
 		}
-		stop(s, wg)
-		close(conn.gate)
+		s.stop()
+		close(s.conn.gate)
 		writer.Wait()
 		if s.queue.dataFrames != 0 {
 			t.Errorf("it counts %d", s.queue.dataFrames)
@@ -312,19 +316,17 @@ func TestSenderCountsNothingOnceOver(t *testing.T) {
 // GOAWAY is the last frame: behind pending frames, however many rounds they take, and in
 // place of the streams in line.
 func TestSenderSaysGoodbyeLast(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn := aWire(false)
-		s, halves, wg := aSender(conn, 55)
+	withSender(t, false, 55, func(t *testing.T, s testSender) {
 		var writers sync.WaitGroup
-		writers.Go(func() { _, _ = s.writeSome(halves[0], []byte("first")) })
+		writers.Go(func() { _, _ = s.writeSome(s.halves[0], []byte("first")) })
 		for !s.sending() {
 			time.Sleep(time.Microsecond)
 		}
-		writers.Go(func() { _, _ = s.writeSome(halves[1], make([]byte, 2*smallMessage)) })
+		writers.Go(func() { _, _ = s.writeSome(s.halves[1], make([]byte, 2*smallMessage)) })
 		time.Sleep(time.Millisecond)
-		s.do(func() { halves[2].out.reset = true; s.push(halves[2]) })
+		s.do(func() { s.halves[2].out.reset = true; s.push(s.halves[2]) })
 		want := []string{"DATA/0 first", "RESET/2"}
-		for i, h := range halves[3:] {
+		for i, h := range s.halves[3:] {
 			if _, err := s.writeSome(h, make([]byte, smallMessage)); err != nil {
 				t.Error(err)
 			}
@@ -333,26 +335,24 @@ func TestSenderSaysGoodbyeLast(t *testing.T) {
 		want = append(want, "GOAWAY/0")
 		writers.Go(func() { s.sayGoodbye(ErrClosed, GoAwayShutdown, "bye") })
 		time.Sleep(time.Millisecond)
-		close(conn.gate)
+		close(s.conn.gate)
 		time.Sleep(time.Millisecond)
-		if got := conn.taken(t); !slices.Equal(got, want) {
+		if got := s.conn.taken(t); !slices.Equal(got, want) {
 			t.Errorf("sent %q, want %q", got, want)
 		}
 		s.do(func() { s.fail(nil) })
 		writers.Wait()
-		wg.Wait()
+		s.wg.Wait()
 	})
 }
 
 // tryWrite takes nothing while the turn is taken, for a stream that may not send as much,
 // or without a write buffer.
 func TestTryWriteNeverWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s, halves, wg := aSender(aWire(true), 1)
-		if n := s.tryWrite(halves[0], tunnel.CopyChunk([]byte("text"))); n != 0 {
+	withSender(t, true, 1, func(t *testing.T, s testSender) {
+		if n := s.tryWrite(s.halves[0], tunnel.CopyChunk([]byte("text"))); n != 0 {
 			t.Errorf("%d bytes were taken without a write buffer", n)
 		}
-		stop(s, wg)
 	})
 	for name, c := range map[string]struct {
 		prepare func(s *sender, h *sendHalf)
@@ -370,12 +370,12 @@ func TestTryWriteNeverWaits(t *testing.T) {
 		"more than its credit": {func(_ *sender, h *sendHalf) { h.credit.limit = 3 }, 4, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, halves, _ := aSender(aWire(true), 1)
+			s := aSender(true, 1)
 			s.buffer = &writeBuffer{raw: noSocket{}, buffers: true}
 			counted := 0
 			s.sent = func(n int) { counted += n }
-			c.prepare(s, halves[0])
-			if _, ok := s.tryTurn(halves[0], c.size); ok != c.want {
+			c.prepare(s.sender, s.halves[0])
+			if _, ok := s.tryTurn(s.halves[0], c.size); ok != c.want {
 				t.Errorf("takes it: %v", ok)
 			}
 			if c.want && (s.writer != writerTaken || counted != c.size) {
@@ -394,12 +394,10 @@ func (noSocket) Write(func(uintptr) bool) error { return nil }
 
 // The flusher lasts while there may be more to send for it.
 func TestTheFlusherLeavesAQuietLink(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn := aWire(true)
-		s, halves, wg := aSender(conn, 1)
+	withSender(t, true, 1, func(t *testing.T, s testSender) {
 		for _, busy := range []bool{true, false} {
-			s.do(func() { halves[0].out.credit = 1; s.push(halves[0]); s.flushes = busy })
-			if got := conn.taken(t); !slices.Equal(got, []string{"CREDIT/0"}) {
+			s.do(func() { s.halves[0].out.credit = 1; s.push(s.halves[0]); s.flushes = busy })
+			if got := s.conn.taken(t); !slices.Equal(got, []string{"CREDIT/0"}) {
 				t.Errorf("sent %q", got)
 			}
 			s.do(func() {
@@ -408,7 +406,6 @@ func TestTheFlusherLeavesAQuietLink(t *testing.T) {
 				}
 			})
 		}
-		stop(s, wg)
 	})
 }
 
@@ -420,8 +417,7 @@ func TestSenderAwaitsItsBacklog(t *testing.T) {
 		"over": func(s *sender) { s.do(s.stopLocked) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s, halves, wg := aSender(aWire(true), maxOrphans)
+			withSender(t, true, maxOrphans, func(t *testing.T, s testSender) {
 				before, after := false, false
 				wait := func() { s.do(func() { s.awaitBacklogUnlocked(func() { before = true }); after = true }) }
 				if wait(); before || !after {
@@ -430,7 +426,7 @@ func TestSenderAwaitsItsBacklog(t *testing.T) {
 				s.do(func() {
 					after = false
 					s.stepLocked(takesTurn) // by a writer that the connection holds up
-					for _, h := range halves {
+					for _, h := range s.halves {
 						h.out.reset = true
 						s.push(h)
 						s.queue.orphan(h)
@@ -444,12 +440,8 @@ func TestSenderAwaitsItsBacklog(t *testing.T) {
 						t.Errorf("it waits: %v; what comes before that was done: %v", !after, before)
 					}
 				})
-				end(s)
+				end(s.sender)
 				waiter.Wait()
-				if name == "told" {
-					stop(s, wg)
-				}
-				wg.Wait()
 			})
 		})
 	}
