@@ -9,7 +9,6 @@ import (
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/link"
 )
 
 // lingering serves streams that end long before their bytes are delivered.
@@ -31,18 +30,10 @@ func (d lingering) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answ
 // A group without streams is idle once their bytes are delivered.
 func TestWaitIdleWaitsForDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, b := net.Pipe()
-		made := make(chan *link.Session)
-		go func() {
-			ses, err := link.Accept(context.Background(), b, link.Config{Forwarder: lingering(time.Second)})
-			if err != nil {
-				t.Error(err)
-			}
-			made <- ses
-		}()
-		peer := testutil.Must(link.Connect(t.Context(), a, link.Config{}))(t)
+		r := &rig{t: t, serve: lingering(time.Second)}
+		peer := r.link()
 		defer peer.Close()
-		g := New(<-made, Options{})
+		g := New(r.far[0], Options{})
 		defer g.Close()
 		c := testutil.Must(peer.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))(t)
 		defer c.Close()

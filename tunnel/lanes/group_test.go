@@ -20,8 +20,22 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a peer whose links carry connections to a place that takes everything, to
-// echo:1 or to hangs:1, which never answers.
+// sink dials a place that takes everything, echo:1, or hangs:1, which never answers.
+var sink = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	if f.Address == "hangs:1" {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	near, far := net.Pipe()
+	to := io.Discard
+	if f.Address == "echo:1" {
+		to = far
+	}
+	go func() { _, _ = io.Copy(to, far); _ = far.Close() }()
+	return tunnel.Wrap(near), nil
+})
+
+// rig is a peer whose links carry connections to sink.
 type rig struct {
 	t     *testing.T
 	serve tunnel.Handler // in place of that, if set
@@ -58,19 +72,6 @@ func (r *rig) linkTo(id string) *link.Session {
 	r.t.Helper()
 	a, b := net.Pipe()
 	hello := link.Hello{Role: link.RoleServer, ID: id, Features: []string{link.FeatureLanes, link.FeatureResume}}
-	sink := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		if f.Address == "hangs:1" {
-			<-ctx.Done()
-			return nil, context.Cause(ctx)
-		}
-		near, far := net.Pipe()
-		to := io.Discard
-		if f.Address == "echo:1" {
-			to = far
-		}
-		go func() { _, _ = io.Copy(to, far); _ = far.Close() }()
-		return tunnel.Wrap(near), nil
-	})
 	serve := r.serve
 	if serve == nil {
 		serve = &tunnel.Forwarder{Dialer: sink}
@@ -83,10 +84,7 @@ func (r *rig) linkTo(id string) *link.Session {
 		}
 		accepted <- ses
 	}()
-	near, err := link.Connect(context.Background(), a, link.Config{Hello: hello})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	near := testutil.Must(link.Connect(context.Background(), a, link.Config{Hello: hello}))(r.t)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.far = append(r.far, <-accepted)
@@ -102,10 +100,7 @@ func (r *rig) close() {
 // open opens a stream on g and returns which lane it is on.
 func (r *rig) open(g *Group) (tunnel.Conn, int) {
 	r.t.Helper()
-	c, err := g.Dial(context.Background(), tunnel.NewFlow("tcp", "example.test:80"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	c := testutil.Must(g.Dial(context.Background(), tunnel.NewFlow("tcp", "example.test:80")))(r.t)
 	for i, ses := range g.Sessions() {
 		if c.(*link.Stream).Session() == ses {
 			return c, i

@@ -3,8 +3,6 @@ package lanes
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -28,11 +26,6 @@ type crowded struct {
 func newCrowded(t *testing.T, bulk int, opt Options) *crowded {
 	options := resume.Options{Window: time.Minute, Budget: link.NewBudget(1 << 30)}
 	opener, acceptor := resume.New(options), resume.New(options)
-	sink := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-		near, far := net.Pipe()
-		go func() { _, _ = io.Copy(io.Discard, far); _ = far.Close() }()
-		return tunnel.Wrap(near), nil
-	})
 	r := &rig{t: t, serve: acceptor.Forwarder(&tunnel.Forwarder{Dialer: sink})}
 	if opt.Max > 1 {
 		opt.Dial = func(context.Context) (*link.Session, error) { return r.link(), nil }
