@@ -5,7 +5,6 @@ import (
 	"net"
 	"sync"
 	"testing"
-	"time"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -129,16 +128,13 @@ func memoryPair() (net.Conn, net.Conn) {
 }
 
 type memoryEnd struct {
-	nowhere
+	undated
 	in, out *pipe
 }
 
-func (m *memoryEnd) Read(p []byte) (int, error)       { return m.in.read(p) }
-func (m *memoryEnd) Write(p []byte) (int, error)      { return m.out.write(p) }
-func (m *memoryEnd) Close() error                     { m.in.close(); m.out.close(); return nil }
-func (m *memoryEnd) SetDeadline(time.Time) error      { return nil }
-func (m *memoryEnd) SetReadDeadline(time.Time) error  { return nil }
-func (m *memoryEnd) SetWriteDeadline(time.Time) error { return nil }
+func (m *memoryEnd) Read(p []byte) (int, error)  { return m.in.read(p) }
+func (m *memoryEnd) Write(p []byte) (int, error) { return m.out.write(p) }
+func (m *memoryEnd) Close() error                { m.in.close(); m.out.close(); return nil }
 
 // pipe is one direction.
 type pipe struct {

@@ -7,17 +7,12 @@ import (
 	"testing"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 func TestNoProtocol(t *testing.T) {
-	ca, err := pki.NewCA("test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"server"}, Server: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("test"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"server"}, Server: true}))(t)
 	a, b := net.Pipe()
 	defer a.Close()
 	served := make(chan error, 1)
@@ -25,7 +20,7 @@ func TestNoProtocol(t *testing.T) {
 		defer b.Close()
 		served <- tls.Server(b, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{"h2"}}).Handshake()
 	}()
-	err = tls.Client(a, &tls.Config{RootCAs: ca.Pool(), ServerName: "server", NextProtos: []string{ALPN}}).Handshake()
+	err := tls.Client(a, &tls.Config{RootCAs: ca.Pool(), ServerName: "server", NextProtos: []string{ALPN}}).Handshake()
 	if server := <-served; !NoProtocol(err) || server == nil {
 		t.Errorf("a server without the link: %v; at the server: %v", err, server)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/yamux"
 
 	"konnectivity/internal/resources"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -60,14 +61,8 @@ func yamuxMux(t testing.TB, near, far net.Conn) mux {
 	cfg := yamux.DefaultConfig()
 	cfg.LogOutput = io.Discard
 	cfg.MaxStreamWindowSize = 16 << 20 // as large as ours may grow
-	a, err := yamux.Client(near, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := yamux.Server(far, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := testutil.Must(yamux.Client(near, cfg))(t)
+	b := testutil.Must(yamux.Server(far, cfg))(t)
 	t.Cleanup(func() { a.Close(); b.Close() })
 	return mux{open: func() (net.Conn, error) { return yamuxDial(a) }, accept: func() (net.Conn, error) { return yamuxAnswer(b) }}
 }
@@ -177,10 +172,7 @@ func openPair(b testing.TB, m mux) (net.Conn, net.Conn) {
 	}
 	got := make(chan result, 1)
 	go func() { c, err := m.accept(); got <- result{c, err} }()
-	w, err := m.open()
-	if err != nil {
-		b.Fatal(err)
-	}
+	w := testutil.Must(m.open())(b)
 	r := <-got
 	if r.err != nil {
 		b.Fatal(r.err)

@@ -77,12 +77,9 @@ func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
 	s := newSocket(near)
 	c := &s.congestion
 	starts := func() bool {
-		var info *unix.TCPBBRInfo
-		if err := s.raw.Control(func(fd uintptr) {
-			info, _ = unix.GetsockoptTCPCCBBRInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_CC_INFO)
-		}); err != nil {
-			t.Fatal(err)
-		}
+		info := ask(t, s, func(fd int) (*unix.TCPBBRInfo, error) {
+			return unix.GetsockoptTCPCCBBRInfo(fd, unix.IPPROTO_TCP, unix.TCP_CC_INFO)
+		})
 		return info.Bw_lo == 0 && info.Bw_hi == 0 || info.Pacing_gain > startupGain // 0: nothing was acknowledged yet
 	}
 	s.beforeTurn(bulkTurn)
@@ -96,20 +93,12 @@ func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
 		testutil.Must(near.Write(make([]byte, 1<<20)))(t)
 	}
 	// Whatever is still under way could end a start as soon as it has begun.
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		var info *unix.TCPInfo
-		if err := s.raw.Control(func(fd uintptr) {
-			info, _ = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		}); err != nil {
-			t.Fatal(err)
-		}
-		if info.Unacked == 0 && info.Notsent_bytes == 0 {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("what was written does not arrive")
-		}
-	}
+	testutil.Eventually(t, "what was written arrives", func() bool {
+		info := ask(t, s, func(fd int) (*unix.TCPInfo, error) {
+			return unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		})
+		return info.Unacked == 0 && info.Notsent_bytes == 0
+	})
 	look := func(size int) { c.next = time.Time{}; s.beforeTurn(size) }
 	if look(bulkTurn); starts() || c.best == 0 {
 		t.Errorf("bulk that goes well was begun anew; its rate is %d", c.best)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -41,25 +42,17 @@ func conversation(t testing.TB) []byte {
 	lasting := link.Hello{Features: []string{link.FeatureResume}}
 	a, b := sessions(t, wire, far, link.Config{Hello: lasting, Forwarder: granting{serve}}, link.Config{Hello: lasting, Forwarder: granting{serve}})
 	for _, ses := range []*link.Session{a, b} {
-		conn, err := ses.Dial(context.Background(), tunnel.NewFlow("tcp", "echo:1"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := testutil.Must(ses.Dial(context.Background(), tunnel.NewFlow("tcp", "echo:1")))(t)
 		_, _ = conn.Write(make([]byte, 100))
 		_ = conn.CloseWrite()
 		_, _ = io.Copy(io.Discard, conn)
 		_ = conn.Close()
 		_, _ = ses.Dial(context.Background(), tunnel.NewFlow("tcp", "refuse:1"))
-		conn, err = ses.Dial(context.Background(), tunnel.NewFlow("tcp", "echo:1"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn = testutil.Must(ses.Dial(context.Background(), tunnel.NewFlow("tcp", "echo:1")))(t)
 		_ = conn.Reset(nil)
 		resumed := tunnel.NewFlow("tcp", "echo:1")
 		resumed.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, Route: "12345678agent", Taken: 7}
-		if conn, err = ses.Dial(context.Background(), resumed); err != nil {
-			t.Fatal(err)
-		}
+		conn = testutil.Must(ses.Dial(context.Background(), resumed))(t)
 		conn.(*link.Stream).Acknowledge(link.Ack{Offset: 7})
 		conn.(*link.Stream).Acknowledge(link.Ack{Offset: 8, End: true})
 		_ = conn.Reset(nil)

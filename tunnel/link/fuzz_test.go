@@ -14,10 +14,7 @@ import (
 // FuzzMessages: whatever decodes survives being encoded and decoded again, and
 // an encoder never makes what does not fit a frame.
 func FuzzMessages(f *testing.F) {
-	hello, err := Hello{Role: RoleAgent, Software: "s/1", ID: "id", Identifiers: "ipv4=1.2.3.4&host=x", Token: "t", ServerCount: 3, Features: []string{"a", "b"}}.encode()
-	if err != nil {
-		f.Fatal(err)
-	}
+	hello := testutil.Must(Hello{Role: RoleAgent, Software: "s/1", ID: "id", Identifiers: "ipv4=1.2.3.4&host=x", Token: "t", ServerCount: 3, Features: []string{"a", "b"}}.encode())(f)
 	f.Add(hello)
 	f.Add(openMsg{network: "tcp4", address: "example.test:80", id: "0123456789abcdef", credit: initialWindow}.encode())
 	f.Add(openMsg{network: "tcp", address: "x:1", span: 1 << 63}.encode())

@@ -42,14 +42,8 @@ func tcpPair(t testing.TB) (net.Conn, net.Conn) { return testutil.Pair(t) }
 // tlsPair is a TLS connection with write buffers, as in the programs.
 func tlsPair(t testing.TB) (net.Conn, net.Conn) {
 	t.Helper()
-	ca, err := pki.NewCA("test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	pair, err := ca.Issue(pki.Leaf{CommonName: "peer", DNS: []string{"peer"}, Server: true, Client: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ca := testutil.Must(pki.NewCA("test"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "peer", DNS: []string{"peer"}, Server: true, Client: true}))(t)
 	near, far := tcpPair(t)
 	client := tls.Client(link.Buffered(near), &tls.Config{RootCAs: ca.Pool(), ServerName: "peer", NextProtos: []string{link.ALPN}, DynamicRecordSizingDisabled: true})
 	server := tls.Server(link.Buffered(far), &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}, DynamicRecordSizingDisabled: true})

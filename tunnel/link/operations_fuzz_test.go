@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -278,16 +277,8 @@ func runOperations(t *testing.T, ops []byte) {
 		budgets := [2]*link.Budget{link.NewBudget(256 << 20), link.NewBudget(256 << 20)}
 		w := &world{t: t, ends: [2]hand{make(hand, 1), make(hand, 1)}}
 		near, far := net.Pipe()
-		accepted := make(chan struct{})
-		var errs [2]error
-		go func() {
-			defer close(accepted)
-			w.ses[1], errs[1] = link.Accept(t.Context(), far, link.Config{Forwarder: w.ends[1], Budget: budgets[1]})
-		}()
-		w.ses[0], errs[0] = link.Connect(t.Context(), near, link.Config{Forwarder: w.ends[0], Budget: budgets[0]})
-		<-accepted
-		testutil.NoError(t, errors.Join(errs[:]...))
-		defer func() { _, _ = w.ses[0].Close(), w.ses[1].Close() }()
+		w.ses[0], w.ses[1] = sessions(t, near, far,
+			link.Config{Forwarder: w.ends[0], Budget: budgets[0]}, link.Config{Forwarder: w.ends[1], Budget: budgets[1]})
 		for ; len(ops) >= 3; ops = ops[3:] {
 			w.step(ops[0], ops[1], ops[2])
 			synctest.Wait()

@@ -65,10 +65,7 @@ func awaitRest(t *testing.T) {
 // carry sends some records to and fro.
 func carry(t *testing.T, by *link.Session) {
 	t.Helper()
-	c, err := by.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(by.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1")))(t)
 	defer c.Close()
 	sent := make([]byte, 64<<10)
 	go func() { _, _ = c.Write(sent) }()

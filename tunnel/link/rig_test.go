@@ -73,6 +73,7 @@ func (d *deaf) wait() error {
 
 // loop is a Conn that reads back the bytes written to it, FIN included.
 type loop struct {
+	undated
 	mu     sync.Mutex
 	cond   sync.Cond
 	buf    []byte
@@ -141,11 +142,14 @@ func (l *loop) Reset(cause error) error {
 	return nil
 }
 
-func (l *loop) LocalAddr() net.Addr              { return nowhere{}.LocalAddr() }
-func (l *loop) RemoteAddr() net.Addr             { return nowhere{}.RemoteAddr() }
-func (l *loop) SetDeadline(time.Time) error      { return nil }
-func (l *loop) SetReadDeadline(time.Time) error  { return nil }
-func (l *loop) SetWriteDeadline(time.Time) error { return nil }
+// undated is the part of a net.Conn in memory that has addresses, and no deadlines.
+type undated struct{}
+
+func (undated) LocalAddr() net.Addr              { return nowhere{}.LocalAddr() }
+func (undated) RemoteAddr() net.Addr             { return nowhere{}.RemoteAddr() }
+func (undated) SetDeadline(time.Time) error      { return nil }
+func (undated) SetReadDeadline(time.Time) error  { return nil }
+func (undated) SetWriteDeadline(time.Time) error { return nil }
 
 // rig is a session under test, its raw peer, and what it shares with other
 // links of the process.

@@ -84,13 +84,8 @@ func TestPaceIsLifted(t *testing.T) {
 	defer far.Close()
 	s := newSocket(near)
 	c := &s.congestion
-	pace := func() (rate int) {
-		if err := s.raw.Control(func(fd uintptr) {
-			rate, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE)
-		}); err != nil {
-			t.Fatal(err)
-		}
-		return rate
+	pace := func() int {
+		return ask(t, s, func(fd int) (int, error) { return unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE) })
 	}
 	set := func(rate int) {
 		_ = s.raw.Control(func(fd uintptr) {

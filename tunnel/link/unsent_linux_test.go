@@ -26,6 +26,15 @@ func TestUnsentFollowsTheRate(t *testing.T) {
 	}
 }
 
+// ask asks the kernel about a socket.
+func ask[V any](t *testing.T, s socket, of func(fd int) (V, error)) (v V) {
+	t.Helper()
+	var err error
+	testutil.NoError(t, s.raw.Control(func(fd uintptr) { v, err = of(int(fd)) }))
+	testutil.NoError(t, err)
+	return v
+}
+
 // Bulk that lasts has the bound that its rate asks for; bulk that begins, and all a
 // link sends at first, the largest.
 func TestOnlyBulkThatLastsIsBoundByTheRate(t *testing.T) {
@@ -33,13 +42,8 @@ func TestOnlyBulkThatLastsIsBoundByTheRate(t *testing.T) {
 	defer near.Close()
 	defer far.Close()
 	s := newSocket(near)
-	bound := func() (n int) {
-		if err := s.raw.Control(func(fd uintptr) {
-			n, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT)
-		}); err != nil {
-			t.Fatal(err)
-		}
-		return n
+	bound := func() int {
+		return ask(t, s, func(fd int) (int, error) { return unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT) })
 	}
 	if got := bound(); got != maxUnsent {
 		t.Errorf("%d at first, want %d", got, maxUnsent)

@@ -103,13 +103,11 @@ func (l *delayLine) close() {
 }
 
 // wireEnd is one end of the wire; deadlines are not needed for speed.
-type wireEnd struct{ in, out *delayLine }
+type wireEnd struct {
+	undated
+	in, out *delayLine
+}
 
-func (w *wireEnd) Read(p []byte) (int, error)       { return w.in.read(p) }
-func (w *wireEnd) Write(p []byte) (int, error)      { return w.out.write(p) }
-func (w *wireEnd) Close() error                     { w.in.close(); w.out.close(); return nil }
-func (w *wireEnd) LocalAddr() net.Addr              { return nowhere{}.LocalAddr() }
-func (w *wireEnd) RemoteAddr() net.Addr             { return nowhere{}.RemoteAddr() }
-func (w *wireEnd) SetDeadline(time.Time) error      { return nil }
-func (w *wireEnd) SetReadDeadline(time.Time) error  { return nil }
-func (w *wireEnd) SetWriteDeadline(time.Time) error { return nil }
+func (w *wireEnd) Read(p []byte) (int, error)  { return w.in.read(p) }
+func (w *wireEnd) Write(p []byte) (int, error) { return w.out.write(p) }
+func (w *wireEnd) Close() error                { w.in.close(); w.out.close(); return nil }
