@@ -690,7 +690,6 @@ func TestWholeLeavesNoBuffer(t *testing.T) {
 	}
 }
 
-// Ports that share room have it together, and what one gives up the other may take.
 // What a handler leaves to Go is served after it has returned, with all that a
 // connection has, and what it leaves to AtEnd is done last, in the opposite order.
 func TestGoServesAfterTheHandler(t *testing.T) {
@@ -752,6 +751,7 @@ func stacks() uint64 {
 	return m.StackInuse
 }
 
+// Ports that share room have it together, and what one gives up the other may take.
 func TestRoomIsShared(t *testing.T) {
 	shared := func(c *Config) { c.Room = make(Room, 1) }
 	first := start(t, "tcp", false, connecting(echo("")), shared)

@@ -3,6 +3,7 @@ package link_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -52,8 +53,9 @@ var unhindered = map[string]func(*rig, tunnel.Conn) error{
 	"Dial": func(r *rig, _ tunnel.Conn) error {
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		defer cancel()
-		if _, err := r.ses.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailTimeout {
-			return err
+		_, err := r.ses.Dial(ctx, tunnel.NewFlow("tcp", "x:1"))
+		if err == nil || tunnel.FailureOf(err) != tunnel.FailTimeout {
+			return fmt.Errorf("a dial that nobody answers ended with %v", err)
 		}
 		return nil
 	},
@@ -62,7 +64,7 @@ var unhindered = map[string]func(*rig, tunnel.Conn) error{
 	"CloseWrite": func(_ *rig, c tunnel.Conn) error { return c.CloseWrite() },
 }
 
-// unhinderedBy calls one of them, and then the session's Close.
+// hangsNot makes one of these calls, and then the session's Close.
 func hangsNot(t *testing.T, what string, r *rig, conn tunnel.Conn) {
 	t.Helper()
 	promptly(t, what, func() {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -45,11 +46,15 @@ func allocs(t *testing.T, window time.Duration, size int) float64 {
 	return float64(after.Mallocs-before.Mallocs) / rounds
 }
 
-// To outlive links costs few allocations, for small messages and for bulk.
+// To outlive links costs few allocations, for small messages and for bulk. Positions are
+// acknowledged by the clock, too: a busy machine, or the race detector, has more of these.
 func TestAllocations(t *testing.T) {
+	if !testutil.ExactMemory {
+		t.Skip("the race detector allocates, too")
+	}
 	for size, more := range map[int]float64{100: 1, 64 << 10: 40} {
 		var plain, lasting float64
-		for range 3 { // how bulk is cut into frames varies
+		for range 10 { // how bulk is cut into frames varies
 			plain, lasting = allocs(t, 0, size), allocs(t, time.Minute, size)
 			t.Logf("%d bytes: %.1f allocations plain, %.1f lasting", size, plain, lasting)
 			if lasting <= plain+more {
