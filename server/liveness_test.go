@@ -16,13 +16,14 @@ import (
 // header. Once freeze is called, both ends stay open and nothing passes, as when a host loses its
 // network.
 func between(t *testing.T, to, header string) (at string, freeze func()) {
-	frozen := make(chan struct{})
+	frozen, over := make(chan struct{}), make(chan struct{})
 	pass := func(dst, src net.Conn) {
 		defer dst.Close()
 		for buf := make([]byte, 16<<10); ; {
 			n, err := src.Read(buf)
 			if tunnel.Closed(frozen) {
 				_, _ = io.Copy(io.Discard, src)
+				<-over // not even that src has ended
 				return
 			}
 			if _, failed := dst.Write(buf[:n]); failed != nil || err != nil {
@@ -41,6 +42,7 @@ func between(t *testing.T, to, header string) (at string, freeze func()) {
 		back.Go(func() { pass(near, far) })
 		pass(far, near)
 	})
+	t.Cleanup(func() { close(over) })
 	return at, func() { close(frozen) }
 }
 

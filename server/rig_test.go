@@ -374,7 +374,7 @@ func (r *rig) get(at, path string) (int, string) {
 }
 
 // fetch gets a page with a token, or without one if it is "". The status is 0 and the body an error
-// if there is no answer.
+// if there is no whole answer.
 func fetch(t *testing.T, client *http.Client, url, token string) (status int, header http.Header, body string) {
 	t.Helper()
 	req := testutil.Must(http.NewRequest(http.MethodGet, url, nil))(t)
@@ -386,7 +386,10 @@ func fetch(t *testing.T, client *http.Client, url, token string) (status int, he
 		return 0, nil, err.Error()
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(resp.Body)
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, nil, err.Error()
+	}
 	return resp.StatusCode, resp.Header, string(text)
 }
 

@@ -143,7 +143,10 @@ func TestRelayNoticesResetBehindStalledDestination(t *testing.T) {
 			if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
 				t.Errorf("relay ended with %v, want a reset by the far end", err)
 			}
-			if err := testutil.Receive(t, "the destination is told", cause); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+			if len(cause) == 0 {
+				t.Fatal("the relay ended before the destination was told")
+			}
+			if err := <-cause; tunnel.CodeOf(err) != tunnel.CodePeerReset {
 				t.Errorf("the destination was told %v, want a reset by the far end", err)
 			}
 			if _, err := io.Copy(io.Discard, target); !errors.Is(err, syscall.ECONNRESET) {

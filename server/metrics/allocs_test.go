@@ -11,7 +11,8 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// What is called for packets and bytes, as opposed to connections.
+// What is called for packets and bytes allocates nothing, as opposed to what is called for
+// connections.
 func TestDataPathAllocatesNothing(t *testing.T) {
 	m := New(prometheus.NewRegistry())
 	for name, f := range map[string]func(){

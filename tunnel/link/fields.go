@@ -6,8 +6,8 @@ import (
 )
 
 // Messages are sequences of fields (§2). Each message has a method, fields, that goes
-// through those it knows, in the order in which they are sent; a test compares them with
-// the specification's table.
+// through all that it knows, whatever their values, in the order in which they are sent; a
+// test compares them with the specification's table.
 
 var errFields = errors.New("fields do not parse")
 

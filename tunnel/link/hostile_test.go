@@ -295,7 +295,7 @@ func TestNoReaderSleepsBesideData(t *testing.T) {
 	}
 	time.Sleep(10 * time.Millisecond)
 	r.send(frame{tData, fin, id, make([]byte, 5*readers)})
-	promptly(t, "a reader of a stream that has ended", wg.Wait)
+	within(t, patience, "a reader of a stream that has ended", wg.Wait)
 	if total != 5*readers {
 		t.Errorf("%d bytes read", total)
 	}

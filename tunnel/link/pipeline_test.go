@@ -67,7 +67,7 @@ func (p *pipeline) pair() (client, target *net.TCPConn) {
 func (p *pipeline) end() {
 	p.t.Helper()
 	_ = p.front.Close()
-	promptly(p.t, "a relay", p.relays.Wait)
+	within(p.t, patience, "a relay", p.relays.Wait)
 	for _, ses := range p.chain.sessions {
 		testutil.Eventually(p.t, "no streams", func() bool { return ses.Streams() == 0 })
 	}

@@ -180,6 +180,7 @@ func TestAWriteDeadlineIsKept(t *testing.T) {
 					}
 				default:
 					t.Error("it waits")
+					_ = a.Reset(nil)
 				}
 				if plain && !before { // it is over
 					if _, err := io.Copy(io.Discard, c); tunnel.CodeOf(err) != tunnel.CodeGone {

@@ -116,6 +116,7 @@ type lying struct {
 
 func (l *lying) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{Offset: 1000}, true }
 func (l *lying) Reset(why error) error               { l.why = why; return nil }
+func (l *lying) Acknowledge(link.Ack)                { panic("a carrier that was reset is used") }
 
 // A lie ends the connection, too, that comes before it is heard: at an acceptor; at an opener
 // whose dial was repeated, and at an end that has taken all, which both have something to

@@ -61,7 +61,7 @@ type hop struct {
 
 // newHop links an end and a server over a connection; the handlers serve what the other side
 // opens.
-func newHop(t testing.TB, ca, cb net.Conn, end, server tunnel.Handler) (h hop) {
+func newHop(ca, cb net.Conn, end, server tunnel.Handler) (h hop) {
 	config := func(role link.Role, serves tunnel.Handler) link.Config {
 		return link.Config{Hello: link.Hello{Role: role, ID: "x", Features: []string{link.FeatureResume}}, Forwarder: serves}
 	}
@@ -78,7 +78,7 @@ func newHop(t testing.TB, ca, cb net.Conn, end, server tunnel.Handler) (h hop) {
 	h.a, err = link.Connect(context.Background(), ca, config(role, end))
 	accepting.Wait()
 	if err != nil || h.b == nil {
-		t.Error("no link: ", err)
+		panic(fmt.Sprint("no link: ", err)) // also on goroutines that are not the test's
 	}
 	return h
 }
@@ -88,8 +88,8 @@ func (h hop) close() {
 	if h.wire != nil {
 		h.wire.cut()
 	}
-	_ = h.a.Close()
 	_ = h.b.Close()
+	_ = h.a.Close()
 }
 
 func newWorld(t testing.TB, servers int, window time.Duration) *world {
@@ -136,7 +136,7 @@ func (w *world) pipe() (net.Conn, net.Conn) {
 
 func (s *server) linkNear() {
 	ca, cb := s.w.pipe()
-	s.set(toOpener, newHop(s.w.t, ca, cb, nil, splice.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.dialFar)})))
+	s.set(toOpener, newHop(ca, cb, nil, splice.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.dialFar)})))
 }
 
 func (s *server) linkFar() {
@@ -148,7 +148,7 @@ func (s *server) linkFar() {
 		serve = resetting(serve, s.w.spite)
 	}
 	ca, cb := s.w.pipe()
-	s.set(toAgent, newHop(s.w.t, ca, cb, serve, nil))
+	s.set(toAgent, newHop(ca, cb, serve, nil))
 }
 
 // get returns one of the server's links.
