@@ -264,7 +264,8 @@ func testOptions(config func(string, ...string) *tls.Config, servers ...string) 
 func connectOnce(t *testing.T, opts Options) (session, error) {
 	t.Helper()
 	a := testutil.Must(New(opts))(t)
-	ctx := testutil.Context(t)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel() // a session outlives it
 	addresses, err := a.set.resolver.resolve(ctx)
 	if err != nil || len(addresses) == 0 {
 		t.Fatalf("resolve: %v, %v", addresses, err)
@@ -302,7 +303,9 @@ func awaitEnd(t testing.TB, done <-chan struct{}, complaint string) {
 // wantEcho carries bytes over a dial.
 func wantEcho(t *testing.T, d tunnel.Dialer, address string) {
 	t.Helper()
-	c := testutil.Must(d.Dial(testutil.Context(t), tunnel.NewFlow("tcp", address)))(t)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	c := testutil.Must(d.Dial(ctx, tunnel.NewFlow("tcp", address)))(t)
+	cancel()
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(patience))
 	testutil.Must(io.WriteString(c, "hello"))(t)

@@ -107,7 +107,7 @@ var relayed = map[string]func(t *testing.T, handle func(*wire)) *wire{
 func hashes(w *wire) {
 	h := sha256.New()
 	_, _ = io.Copy(h, w.r)
-	w.send("%x", h.Sum(nil))
+	_, _ = fmt.Fprintf(w, "%x", h.Sum(nil))
 }
 
 // A client that ends its side still gets all of the answer, and the hash of
@@ -158,7 +158,7 @@ func TestResets(t *testing.T) {
 	for how, open := range relayed {
 		t.Run(how+", of the target reach the client", func(t *testing.T) {
 			w := open(t, func(w *wire) {
-				w.expect("x")
+				_, _ = io.ReadFull(w.r, make([]byte, 1))
 				_ = w.SetLinger(0)
 			})
 			w.send("x")
@@ -223,7 +223,8 @@ func TestFailures(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", &tunnel.DialError{Failure: tunnel.FailUnavailable}), 503, "Tunnel unavailable.\n", ""},
 		{errTest, 502, "Internal error.\n", "The destination closed the connection or did not answer in HTTP.\n"},
 	} {
-		w := dialProxy(t, func(o *Options) { o.Forwarder.Dialer, o.Forward = failing(tc.err), failing(tc.err) })
+		p := startProxy(t, func(o *Options) { o.Forwarder.Dialer, o.Forward = failing(tc.err), failing(tc.err) })
+		w := dialWire(t, p.addr)
 		hears := func(what, want string) {
 			t.Helper()
 			resp := w.response("GET")
@@ -235,9 +236,12 @@ func TestFailures(t *testing.T) {
 			w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
 			hears("GET", cmp.Or(tc.plain, tc.text))
 		}
-		w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\nearly bytes")
-		hears("CONNECT", tc.text)
-		w.expectEnd()
+		for _, what := range []string{"CONNECT after GET", "CONNECT"} {
+			w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\nearly bytes")
+			hears(what, tc.text)
+			w.expectEnd()
+			w = dialWire(t, p.addr)
+		}
 	}
 }
 

@@ -62,7 +62,9 @@ func echo(t *testing.T, host string, port int) int {
 
 func dial(t *testing.T, d *Dialer, address string) (tunnel.Conn, error) {
 	t.Helper()
-	return d.Dial(testutil.Context(t), tunnel.NewFlow("tcp", address))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel() // what is connected outlives it
+	return d.Dial(ctx, tunnel.NewFlow("tcp", address))
 }
 
 // dialsWithin wants a dial to succeed within a bound. One must, of those that begin within

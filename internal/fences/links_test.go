@@ -3,6 +3,7 @@ package fences
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -91,9 +92,10 @@ func headings(text string) (all []string) {
 	return all
 }
 
-// namedTests are those of tests in documents, some with their folder.
+// How documents name tests, some with their folder, and benchmarks that are run by part of a name.
 var (
 	namedTests = regexp.MustCompile("`(?:([a-z0-9/]+)\\.)?((?:Test|Benchmark|Fuzz|Example)[A-Z]\\w+)`")
+	benchArgs  = regexp.MustCompile(`-bench\s+(\w+)`)
 	testFuncs  = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz|Example)\w+)\(`)
 )
 
@@ -121,6 +123,12 @@ func TestDocsNameTestsThatAreThere(t *testing.T) {
 			folder, name := string(match[1]), string(match[2])
 			if named[folder != ""]++; !found[test{folder, name}] {
 				t.Errorf("%s names %s, which is not there", doc, match[0])
+			}
+		}
+		for _, match := range benchArgs.FindAllSubmatch(text, -1) {
+			part := regexp.MustCompile("^Benchmark.*" + string(match[1]))
+			if named[false]++; !slices.ContainsFunc(slices.Collect(maps.Keys(found)), func(t test) bool { return part.MatchString(t.name) }) {
+				t.Errorf("%s runs %s, which finds no benchmark", doc, match[0])
 			}
 		}
 	}

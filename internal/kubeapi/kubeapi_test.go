@@ -72,13 +72,13 @@ func TestWatchOfSecrets(t *testing.T) {
 	secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
 	defer secrets.CloseIdle()
 	var told []string
-	err := secrets.Watch(t.Context(), kubeapi.WatchOptions{From: "0", Time: time.Minute}, func() { told = append(told, "began") }, func(what kubeapi.Event, s *kubeapi.Secret) {
+	err := secrets.Watch(t.Context(), kubeapi.WatchOptions{Labels: "k=v", From: "0", Time: time.Minute}, func() { told = append(told, "began") }, func(what kubeapi.Event, s *kubeapi.Secret) {
 		told = append(told, fmt.Sprintf("%s %s %s %s", what, s.Name, s.ResourceVersion, s.Data["k"]))
 	})
 	if want := []string{"began", "ADDED a 1 v", "BOOKMARK  2 "}; !slices.Equal(told, want) || kubeapi.ReasonOf(err) != kubeapi.Expired {
 		t.Errorf("%q, %v, want %q", told, err, want)
 	}
-	if want := "GET /api/v1/namespaces/ns/secrets?allowWatchBookmarks=true&resourceVersion=0&timeoutSeconds=60&watch=true"; (*asked)[0] != want {
+	if want := "GET /api/v1/namespaces/ns/secrets?allowWatchBookmarks=true&labelSelector=k%3Dv&resourceVersion=0&timeoutSeconds=60&watch=true"; (*asked)[0] != want {
 		t.Errorf("asked %q, want %q", *asked, want)
 	}
 }

@@ -180,7 +180,8 @@ func TestServeReturnsListenerError(t *testing.T) {
 // Silent connections can take neither all descriptors nor the places of
 // probes, however many there are.
 func TestSilentConnectionsGiveWayToProbes(t *testing.T) {
-	l, _ := serve(t, t.Context(), nil, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
+	ctx, cancel := context.WithCancel(t.Context())
+	l, done := serve(t, ctx, nil, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	client := &http.Client{Transport: &http.Transport{}, Timeout: 20 * time.Second}
 	defer client.CloseIdleConnections()
 	ask := func() {
@@ -211,4 +212,6 @@ func TestSilentConnectionsGiveWayToProbes(t *testing.T) {
 		t.Errorf("%d of %d silent connections were closed", closed, silent-256+1)
 	}
 	ask() // by the connection that was kept
+	cancel()
+	testutil.NoError(t, testutil.Receive(t, "the server ends beside silent connections", done))
 }

@@ -175,7 +175,8 @@ func TestFailedScrapes(t *testing.T) {
 func TestUnreadAnswersGiveWay(t *testing.T) {
 	body := make([]byte, 32<<20) // more than the kernel takes for a connection
 	var sending atomic.Int64
-	l, _ := serve(t, t.Context(), nil, func(w http.ResponseWriter, _ *http.Request) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l, done := serve(t, ctx, nil, func(w http.ResponseWriter, _ *http.Request) {
 		sending.Add(1)
 		defer sending.Add(-1)
 		_, _ = w.Write(body)
@@ -194,4 +195,6 @@ func TestUnreadAnswersGiveWay(t *testing.T) {
 		t.Errorf("one who reads got %d bytes, %v", n, err)
 	}
 	http.DefaultClient.CloseIdleConnections()
+	cancel()
+	testutil.NoError(t, testutil.Receive(t, "the server ends beside unread answers", done))
 }
