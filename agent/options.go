@@ -87,7 +87,7 @@ type Options struct {
 	// Budget bounds the memory of all links; nil means an automatic one.
 	Budget *link.Budget
 	// limits bound what connections over the packet protocol may hold, all of this agent's
-	// together. They are filled in.
+	// together; fill sets their Budget.
 	limits legacy.Limits
 
 	// Dialer reaches destinations; an *egress.Dialer. If it has an Allow as that has, it

@@ -14,6 +14,7 @@ import (
 type held struct {
 	flow    *tunnel.Flow
 	host    string
+	addr    netip.Addr // what host is; not valid: it is a name
 	port    uint16
 	proxy   *url.URL // by which the host is reached; nil: directly
 	flags   *policy.Policy
@@ -22,13 +23,14 @@ type held struct {
 	told    *policy.Policy    // nil: nothing
 }
 
-// holdTo returns what f is held to: a dial, or a connection that is open. It returns an error if
-// the host is denied.
+// holdTo returns what f is held to: a dial, or a connection that is open. It judges the host
+// before that is resolved, and finds the proxy.
 func (d *Dialer) holdTo(f *tunnel.Flow, open bool) (h held, err error) {
 	h.flow, h.flags = f, d.opts.Policy
 	if h.host, h.port, err = tunnel.SplitAddress(f.Address); err != nil {
 		return h, err
 	}
+	h.addr, _ = netip.ParseAddr(h.host)
 	if d.opts.File != nil {
 		h.file, h.decided = d.opts.File.Agent(f, open)
 	}
@@ -37,7 +39,6 @@ func (d *Dialer) holdTo(f *tunnel.Flow, open bool) (h held, err error) {
 			return h, &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "destination not allowed by policy", Err: err}
 		}
 	}
-	// The host is judged before it is resolved.
 	if err := h.all(func(p *policy.Policy) error { return p.AllowHost(h.host, h.port) }); err != nil {
 		return h, err
 	}
@@ -85,7 +86,7 @@ func (h *held) unresolved() error {
 // resolved judges an address that the host has, or is.
 func (h *held) resolved(to netip.AddrPort) error {
 	name := h.host
-	if _, err := netip.ParseAddr(name); err == nil {
+	if h.addr.IsValid() {
 		name = "" // rules for names say nothing about an address
 	}
 	return h.all(func(p *policy.Policy) error { return p.AllowResolved(name, to) })

@@ -18,8 +18,8 @@ const maxAddresses = 16
 // resolve returns the addresses to try, in order, without those the policy
 // denies. Where it denies all, its error is returned.
 func (d *Dialer) resolve(ctx context.Context, hold held, family string) ([]netip.AddrPort, error) {
-	if addr, err := netip.ParseAddr(hold.host); err == nil {
-		to := netip.AddrPortFrom(addr.Unmap(), hold.port)
+	if hold.addr.IsValid() {
+		to := netip.AddrPortFrom(hold.addr.Unmap(), hold.port)
 		if family == "ip4" && !to.Addr().Is4() || family == "ip6" && to.Addr().Is4() {
 			return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Reason: "the address is of the other IP version"}
 		}

@@ -143,7 +143,7 @@ func (g *Group) wake() {
 	g.startMonitor()
 }
 
-// noteDrain ends drains if the peer wants no new streams on any lane.
+// noteDrain ends drains once the peer wants no new streams on all lanes.
 func (g *Group) noteDrain() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

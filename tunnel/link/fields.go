@@ -18,7 +18,7 @@ type coder struct {
 	encodes bool
 	out     []byte            // when encoding, the fields so far
 	in      []byte            // when decoding, the message
-	came    [keys][]byte      // and the last value of each field in it; nil: none has come
+	came    [keys]uint16      // and how much of it follows the last field of each key, with that; 0: none has come
 	kinds   map[uint16]string // where tests collect what the fields are; else nil
 	err     error
 }
@@ -30,13 +30,13 @@ const keys = 17
 func decoder(b []byte) (c coder) {
 	c.in = b
 	for len(b) > 0 {
-		key, value, rest, ok := nextField(b)
+		key, _, rest, ok := nextField(b)
 		if !ok {
 			c.err = errFields
 			break
 		}
 		if key < keys {
-			c.came[key] = value
+			c.came[key] = uint16(len(b)) // a message fits into a frame
 		}
 		b = rest
 	}
@@ -61,7 +61,11 @@ func (c *coder) take(key uint16, kind string) []byte {
 	if c.kinds != nil {
 		c.kinds[key] = kind
 	}
-	return c.came[key]
+	if c.came[key] == 0 {
+		return nil
+	}
+	_, value, _, _ := nextField(c.in[len(c.in)-int(c.came[key]):])
+	return value
 }
 
 // unsigned are the kinds of numbers, by their size.
@@ -94,8 +98,8 @@ func (c *coder) text(key uint16, v string, most int) string {
 	return v
 }
 
-// string is a field with a string of some kind, where absent and empty differ. sent says
-// whether it is sent. string returns sent, or true where the field has come.
+// string is a field with a string of some kind, of which at most most bytes are sent, and
+// taken. sent says whether it is sent. string returns sent, or true where the field has come.
 func (c *coder) string(key uint16, kind, v string, most int, sent bool) (string, bool) {
 	value := c.take(key, kind)
 	if c.encodes && sent {

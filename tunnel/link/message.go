@@ -155,7 +155,7 @@ func (m *openMsg) fields(c *coder) {
 	m.span = c.number(16, 8, m.span, m.span != 0)
 	if c.encodes && m.resume != nil {
 		resumeFields(c, *m.resume) // the caller's is left as it is
-	} else if slices.ContainsFunc(c.came[6:13], func(value []byte) bool { return value != nil }) {
+	} else if slices.Max(c.came[6:13]) > 0 {
 		resume := resumeFields(c, tunnel.Resume{})
 		m.resume = &resume
 	}

@@ -212,3 +212,18 @@ func TestNamesAreThoseOfTheSpecification(t *testing.T) {
 		t.Errorf("the specification does not know %q", ALPN)
 	}
 }
+
+// If a key occurs twice, the last one counts (§2), whatever the first one is.
+func TestTheLastOfAKeyCounts(t *testing.T) {
+	b := appendField(nil, 3, []byte("of a wrong size"))
+	b = appendField(b, 2, "first:1")
+	b = appendField(b, 3, []byte{7: 9})
+	b = appendField(b, 2, "last:1")
+	var m openMsg
+	if err := m.decode(b); err != nil || m.address != "last:1" || m.credit != 9 {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if err := m.decode(appendField(b, 3, []byte{9})); err == nil {
+		t.Error("a last one of a wrong size was taken")
+	}
+}

@@ -34,8 +34,8 @@ const (
 )
 
 // Share is what one client has of a Pool, or a whole. It can be divided, by Share: all that
-// its parts take counts as taken by it, and it must not be used otherwise then. It may be
-// used from any goroutine.
+// its parts take counts as taken by it, and it must take nothing itself then. It may be used
+// from any goroutine.
 type Share struct {
 	in    *Share // that it is a part of; nil: it is a whole
 	max   int64  // of a whole
