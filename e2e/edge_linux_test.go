@@ -92,7 +92,7 @@ func memoryCgroup(t *testing.T, bytes int) (procs string) {
 	return filepath.Join(dir, "cgroup.procs")
 }
 
-// proxy serves CONNECT to who has the password.
+// proxy serves CONNECT to clients with the password.
 func (e *edge) proxy(c *net.TCPConn) {
 	r, err := http.ReadRequest(bufio.NewReader(c))
 	if err != nil {

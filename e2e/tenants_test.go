@@ -144,7 +144,7 @@ func (h *hosting) connect(t *testing.T, serverName string, cert tls.Certificate,
 	return c, resp.StatusCode, nil
 }
 
-// reaches waits until a client of c gets to its target, or what else it is told.
+// reaches waits until a client of c gets this status: 200 once it reaches its target.
 func (h *hosting) reaches(t *testing.T, c *clusterOfMany, want int) {
 	t.Helper()
 	eventually(t, patience, "the tenant "+c.name, func() (bool, any) {

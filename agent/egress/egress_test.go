@@ -63,7 +63,7 @@ func echo(t *testing.T, host string, port int) int {
 func dial(t *testing.T, d *Dialer, address string) (tunnel.Conn, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel() // what is connected outlives it
+	defer cancel() // the connection outlives it
 	return d.Dial(ctx, tunnel.NewFlow("tcp", address))
 }
 

@@ -16,7 +16,7 @@ type held struct {
 	host    string
 	addr    netip.Addr // what host is; not valid: it is a name
 	port    uint16
-	proxy   *url.URL // by which the host is reached; nil: directly
+	proxy   *url.URL // that leads to the host; nil: none
 	flags   *policy.Policy
 	file    *policy.Policy
 	decided func(error) error // counts what file denies, and lets it pass where the file only reports; nil: there is no file

@@ -11,8 +11,7 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// What is called for packets and bytes allocates nothing, as opposed to what is called for
-// connections.
+// Counting packets and bytes allocates nothing. Counting a connection may.
 func TestDataPathAllocatesNothing(t *testing.T) {
 	m := New(prometheus.NewRegistry())
 	for name, f := range map[string]func(){
