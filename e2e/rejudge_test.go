@@ -280,7 +280,7 @@ func reachable(t *testing.T, by tunnel.Dialer, target string) {
 	})
 }
 
-// refused fails the test, saying what went wrong, if a target is reached.
+// refused fails the test with that complaint if a target is reached.
 func refused(t *testing.T, what string, by tunnel.Dialer, target string) {
 	t.Helper()
 	if try(t, by, target) == nil {

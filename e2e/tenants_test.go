@@ -64,7 +64,7 @@ func (h *hosting) tenant(t *testing.T, name string) *clusterOfMany {
 	return c
 }
 
-// put makes a cluster's folder or Secret, or replaces what is in it.
+// put makes a cluster's folder or Secret, or updates the one that is there.
 func (h *hosting) put(t *testing.T, c *clusterOfMany) {
 	t.Helper()
 	if h.api == nil {

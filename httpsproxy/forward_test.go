@@ -233,7 +233,7 @@ func TestRestOfUploadIsNoRequest(t *testing.T) {
 
 // A request that gives its content's length twice, by chunks and in bytes, is
 // the last of its connection, since somebody before us may have gone by either
-// (RFC 9112 §6.1): it is answered, and what comes behind it is not served. So is one in
+// (RFC 9112 §6.1): it is answered, and a request after it is not. So is one in
 // HTTP/1.0, whatever it asks for: whether its content came in chunks is not known, so what
 // follows may be its content.
 func TestTwoLengthsEndTheConnection(t *testing.T) {

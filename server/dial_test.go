@@ -70,7 +70,7 @@ func TestADialThatWaitsForOtherServers(t *testing.T) {
 	}
 }
 
-// oneDestination is an API that allows everybody echo:1, unless it is closed, and nothing else.
+// oneDestination is an API that allows all clients echo:1 alone, and nothing once it is closed.
 type oneDestination struct {
 	mu     sync.Mutex
 	closed bool

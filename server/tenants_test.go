@@ -53,8 +53,8 @@ func (c *sharer) removed() bool {
 	return v.tenants[c.name] == nil && len(v.draining) == 0
 }
 
-// Of a tenant that was removed nothing is shown to who has its name next, however its
-// peers came: what they leave in the books comes before these are closed.
+// The next tenant of a name is shown nothing of the one that had it before, however that one's
+// peers came: their last entries are made before its books are closed.
 func TestWhoTakesATenantsNameIsNotShownItsPast(t *testing.T) {
 	for name, kinds := range map[string][]string{"agents alone": nil, "clients, too": sharedClients} {
 		t.Run(name, func(t *testing.T) {

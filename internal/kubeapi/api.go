@@ -123,8 +123,8 @@ func retryAfter(resp *http.Response) (time.Duration, bool) {
 	return time.Duration(seconds) * time.Second, err == nil && seconds >= 0
 }
 
-// call sends a request and decodes the body, of at most most bytes, into out; nil: the body
-// is ignored.
+// call sends a request and decodes the body into out; nil: the body is ignored. most bounds
+// the body, in bytes.
 func (a *api) call(ctx context.Context, r request, out any, most int) error {
 	resp, err := a.send(ctx, r)
 	if err != nil {

@@ -98,8 +98,8 @@ func (c *coder) text(key uint16, v string, most int) string {
 	return v
 }
 
-// string is a field with a string of some kind, of which at most most bytes are sent, and
-// taken. sent says whether it is sent. string returns sent, or true where the field has come.
+// string is a field with a string of some kind, cut to most bytes when sent and when received.
+// sent says whether it is sent. string returns sent, or true where the field has come.
 func (c *coder) string(key uint16, kind, v string, most int, sent bool) (string, bool) {
 	value := c.take(key, kind)
 	if c.encodes && sent {

@@ -199,7 +199,7 @@ func TestConnectionsThatAreLeftAreBounded(t *testing.T) {
 		eventually(t, func() bool { return stats().GivenUp["memory"] == int64(i+1) && h.w.agent.Len() == alone })
 		readsReset(t, fars[i]) // it has waited for the longest time
 	}
-	testutil.Must(h.resume(1))(t) // the one that has just lost its carrier
+	testutil.Must(h.resume(1))(t) // its carrier was the last to be lost
 	leave(10)
 	eventually(t, func() bool { return stats().Detached == alone && h.w.agent.Len() == alone+1 })
 }

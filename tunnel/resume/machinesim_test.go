@@ -49,7 +49,7 @@ type event struct {
 	do func()
 }
 
-// after schedules do, behind what is scheduled for the same time already.
+// after schedules do. Events of the same time happen in the order in which they were scheduled.
 func (w *world) after(d time.Duration, do func()) {
 	at := w.now + d
 	place, _ := slices.BinarySearchFunc(w.queue, at, func(e event, at time.Duration) int {

@@ -105,8 +105,8 @@ func (s *Share) Take(n int64) bool {
 	return ok
 }
 
-// take is Take without giving back what the client may not have. It returns what was free
-// to a part of it before.
+// take is Take, but leaves n taken where the client may not have it. free is the amount that a
+// part of the share found free.
 func (s *Share) take(n int64) (free int64, ok bool) {
 	own := s.used.Add(n) - n
 	if s.in == nil {
