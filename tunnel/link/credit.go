@@ -40,8 +40,9 @@ const (
 	turnDelay = 700 * time.Microsecond
 
 	// growAfter is how long a reader must have been fast before its window
-	// grows. A client that never reads looks fast for as long as the socket
-	// buffers toward it fill, which is some 10 ms.
+	// grows, if it is not far. A client that never reads looks fast for as long
+	// as the socket buffers toward it fill, which is some 10 ms. Over a far link
+	// that takes several round trips, and a wait for one of them tells nothing.
 	growAfter = 50 * time.Millisecond
 
 	// grantStep is the most that is consumed before credit is renewed: often
@@ -154,13 +155,13 @@ func (c *recvCredit) follow(next uint64) (limit uint64, grant, follows bool) {
 // two windows go in two round trips; up to eight round trips for what proof asks for
 // count, for a window of some round trips' worth. Less than proof would prove nothing:
 // it can have piled up while this process was not running, and then goes at once. Nor
-// does a pace that lasts less than growAfter.
+// does a pace that lasts less than growAfter, where the reader is not far.
 func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure shares.Pressure) {
 	if pressure >= shares.Short {
 		c.window = minWindow
 	}
 	if c.epoch.IsZero() {
-		c.epoch = now
+		c.epoch, c.epochStart = now, c.consumed
 	}
 	if c.consumed-c.epochStart < proof(c.window, rtt) {
 		return
@@ -174,7 +175,7 @@ func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure shares.Pres
 	if c.fastFrom.IsZero() {
 		c.fastFrom = began
 	}
-	if now.Sub(c.fastFrom) >= growAfter && pressure == shares.Plenty {
+	if (rtt >= farRTT || now.Sub(c.fastFrom) >= growAfter) && pressure == shares.Plenty {
 		c.window = min(growth(rtt)*c.window, maxWindow)
 		c.bound = 0
 		c.fastFrom = now

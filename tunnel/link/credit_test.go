@@ -67,15 +67,16 @@ func TestWindowGrowth(t *testing.T) {
 		p         shares.Pressure
 		want      uint64
 	}{
-		{"what may have piled up says nothing", 2, 0, rtt, shares.Plenty, initialWindow},
-		{"less than two windows on a link that is not far", 3, growAfter, farRTT - 1, shares.Plenty, initialWindow},
+		{"what may have piled up says nothing", 4, 0, farRTT - 1, shares.Plenty, initialWindow},
+		{"less than two windows on a link that is not far", 4, growAfter, farRTT - 1, shares.Plenty, initialWindow},
 		// Time begins with the end of the first half.
 		{"a quarter of a window in less than eight round trips", 2, 8*rtt - 1, rtt, shares.Plenty, farGrowth * initialWindow},
-		{"two windows on a link that is not far", 4, (8*(farRTT-1) - 1) / 3, farRTT - 1, shares.Plenty, windowGrowth * initialWindow},
+		{"two windows on a link that is not far", 5, (8*(farRTT-1) - 1) / 4, farRTT - 1, shares.Plenty, windowGrowth * initialWindow},
 		{"half a window in eight round trips", 10, 8 * rtt, rtt, shares.Plenty, initialWindow},
 		{"round trip unknown", 10, 0, 0, shares.Plenty, initialWindow},
 		{"up to the cap", 100, 20 * time.Millisecond, rtt, shares.Plenty, maxWindow},
-		{"fast for a moment only, as into empty socket buffers", 100, growAfter/100 - 1, rtt, shares.Plenty, initialWindow},
+		{"fast for a moment only, as into empty socket buffers", 100, growAfter/100 - 1, farRTT - 1, shares.Plenty, initialWindow},
+		{"the same on a far link, where these take round trips to fill", 2, 1, rtt, shares.Plenty, farGrowth * initialWindow},
 		{"a short link, as fast as its turns allow", int(growAfter/(2*turnDelay)) + 8, 2*turnDelay - 1, turnDelay / 10, shares.Plenty, windowGrowth * initialWindow},
 		{"a short link, slower than that", 100, 8*turnDelay/3 + 1, turnDelay / 10, shares.Plenty, initialWindow},
 		{"half the memory used", 100, 1, rtt, shares.Tight, initialWindow},

@@ -44,7 +44,7 @@
 //
 // # Parts
 //
-// Machine, Outgoing, Incoming and replayLimit have no I/O, no lock and no clock. A
+// Machine, Outgoing and Incoming have no I/O, no lock and no clock. A
 // Conn has the lock, the stream and the waits of the application, and carries out the
 // actions of its Machine. While it is attached, it has no goroutine. Redials have
 // a redialQueue, figures and memory an accounting, the turn to read a readToken, and an

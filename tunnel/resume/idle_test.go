@@ -66,7 +66,7 @@ func TestWhatAnIdleEndTakes(t *testing.T) {
 func hasNothingYet(t *testing.T, of tunnel.Conn) {
 	t.Helper()
 	c := of.(*Conn)
-	if c.m.limit != nil || c.status.Load() != nil || c.readBy != nil || c.writeBy != nil || c.opening != nil && c.opening.search != nil {
+	if c.status.Load() != nil || c.readBy != nil || c.writeBy != nil || c.opening != nil && c.opening.search != nil {
 		t.Errorf("an idle end has made what it does not need: %+v", c)
 	}
 }

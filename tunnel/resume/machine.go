@@ -15,8 +15,7 @@ type Machine struct {
 	Out Outgoing
 	In  Incoming
 
-	limit  *replayLimit // nil: no writer has had to wait
-	err    error        // why the connection is over for its application; nil: it is not, or ended in order
+	err    error // why the connection is over for its application; nil: it is not, or ended in order
 	window time.Duration
 	since  time.Time // beginning of the wait that Deadline bounds; zero: there is none
 	epoch  uint32    // of the newest carrier that was attached or tried
@@ -29,6 +28,8 @@ type Machine struct {
 	timers  timers
 	loss    tunnel.LossCause // of the newest carrier that was lost
 	readers int16            // reads of a carrier under way
+	bulk    bool             // the peer has acknowledged something of a Step or more
+	told    bool             // by the present carrier, the peer counts on twice a BigStep
 }
 
 // State is where a connection is in its life, as in docs/link-protocol.md §9.
@@ -261,9 +262,8 @@ func (m *Machine) left() bool {
 // Acknowledgement returns the fields of the next ACK: the offset below which all was taken,
 // whether that includes the end, and whether this end can keep twice a BigStep.
 func (m *Machine) Acknowledgement(scarce bool) (offset uint64, end, big bool) {
-	big = m.hasMuch(scarce)
-	m.limit.announce(big)
-	return m.In.Tell(), m.In.Finished(), big
+	m.told = m.hasMuch(scarce)
+	return m.In.Tell(), m.In.Finished(), m.told
 }
 
 // BeginRead notes that a carrier is read until ReadDone.
@@ -490,9 +490,9 @@ func (m *Machine) acked(e Event) Actions {
 	if n > 0 || m.Plain() && m.Out.Advances(e.Offset) {
 		m.since = time.Time{} // a peer that is slow is not to lose the last of it
 	}
-	m.limit.grow(n, e.Now)
+	m.bulk = m.bulk || n > 0 && kept >= Step
 	m.In.Keeps(e.Big)
-	if over := m.left() && m.Out.Done(); !over && m.limit.announced() != m.hasMuch(e.Scarce) {
+	if over := m.left() && m.Out.Done(); !over && m.told != m.hasMuch(e.Scarce) {
 		return Ack | Wake
 	}
 	return Wake
@@ -501,11 +501,7 @@ func (m *Machine) acked(e Event) Actions {
 // blocked notes that a writer waits for room. A peer that counts on more than there is
 // now is told, so that it acknowledges sooner.
 func (m *Machine) blocked(e Event) Actions {
-	if m.limit == nil {
-		m.limit = new(replayLimit)
-	}
-	m.limit.want(e.Now)
-	if m.Up() && m.limit.announced() && !m.hasMuch(e.Scarce) {
+	if m.Up() && m.told && !m.hasMuch(e.Scarce) {
 		return Ack
 	}
 	return 0
@@ -650,7 +646,7 @@ func (m *Machine) rewind(e Event) Actions {
 	m.churn.resumed(e.Now)
 	m.since = time.Time{}
 	m.In.Keeps(false)
-	m.limit.announce(false)
+	m.told = false
 	return 0
 }
 

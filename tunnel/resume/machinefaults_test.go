@@ -61,9 +61,7 @@ func (w *world) start(attempt uint32) {
 		a := w.ends[who]
 		l.far[toEnd] = func(f frame) { a.receive(l, f) }
 		a.m = newMachine(simWindow, attempt)
-		if a.bulk { // its writers have had to wait before
-			a.m.limit = &replayLimit{more: 3 * minKept, last: w.time()}
-		}
+		a.m.bulk = a.bulk
 		a.carry(l, attempt)
 	}
 }

@@ -1,88 +1,24 @@
 package resume
 
-import "time"
-
 const (
-	// maxKept is the largest replay limit: that of the largest window of a link.
+	// maxKept is the replay limit of an end whose peer acknowledges: the largest window of
+	// a link. A carrier takes no more than it has credit for, so a destination that takes
+	// nothing costs about a link's first window all the same.
 	maxKept = 16 << 20
 
-	// minKept is the limit at first, while memory is scarce, and without a carrier: the
+	// minKept is the limit until then, while memory is scarce, and without a carrier: the
 	// first window of a link, and twice the bytes that a peer may leave unacknowledged.
 	minKept = 128 << 10
-
-	// limitGrowth is the factor by which the limit grows: that of a link's window, which
-	// it must not fall behind.
-	limitGrowth = 4
-
-	// growAfter is how long a writer must have wanted more before the limit grows.
-	// A destination that never reads acknowledges what its socket's buffers
-	// take, which is for some 10 ms.
-	growAfter = 50 * time.Millisecond
-
-	// limitLasts is how long a limit outlives the last acknowledgement.
-	limitLasts = time.Second
 )
 
-// replayLimit is how many bytes of memory an end keeps to send again before its writer
-// waits. It begins small, and grows with acknowledgements while the writer waits: so a
-// destination that takes nothing costs little. nil is minKept, until a writer waits.
-type replayLimit struct {
-	more   int       // than minKept
-	acked  int       // since the limit last grew
-	wanted time.Time // when the writer first had to wait; zero: it has not
-	last   time.Time // the last acknowledgement
-	told   bool      // the peer counts on twice a BigStep
-}
-
-// bytes is the limit.
-func (l *replayLimit) bytes() int {
-	if l == nil {
-		return minKept
-	}
-	return minKept + l.more
-}
-
-// want notes that a writer waits for more. After a time without acknowledgements
-// all begins anew.
-func (l *replayLimit) want(now time.Time) {
-	if now.Sub(l.last) >= limitLasts {
-		*l = replayLimit{last: now, told: l.told}
-	}
-	if l.wanted.IsZero() {
-		l.wanted = now
-	}
-}
-
-// grow takes in that n bytes were acknowledged.
-func (l *replayLimit) grow(n int, now time.Time) {
-	if l == nil {
-		return
-	}
-	l.last = now
-	l.acked += n
-	if l.acked >= l.bytes() && !l.wanted.IsZero() && now.Sub(l.wanted) >= growAfter {
-		l.more = min(limitGrowth*l.bytes(), maxKept) - minKept
-		l.acked = 0
-	}
-}
-
-// announce notes what the peer is told by the present carrier.
-func (l *replayLimit) announce(big bool) {
-	if l != nil {
-		l.told = big
-	}
-}
-
-// announced reports whether the peer counts on twice a BigStep.
-func (l *replayLimit) announced() bool { return l != nil && l.told }
-
-// limitNow is how many bytes this end keeps now before its writers wait. While memory is
-// about to be scarce it is the least, so that new connections need not be plain.
+// limitNow is the replay limit: how many bytes of memory this end keeps to send again before
+// its writers wait. While memory is about to be scarce it is the least, so that new
+// connections need not be plain.
 func (m *Machine) limitNow(scarce bool) int {
-	if !m.Up() || scarce {
+	if !m.Up() || scarce || !m.bulk {
 		return minKept
 	}
-	return m.limit.bytes()
+	return maxKept
 }
 
 // Full reports whether writers have to wait. The bytes that the peer may leave

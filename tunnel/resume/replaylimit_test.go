@@ -10,42 +10,41 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-func TestRoomGrows(t *testing.T) {
-	var r replayLimit
-	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	ack := func(size int) {
-		for acked := 0; acked < size; acked += 64 << 10 {
-			r.grow(64<<10, now)
+// An end keeps little for a peer that acknowledges nothing, or little at a time: then much,
+// and says so. Once memory is scarce, it keeps little again, and says that as well.
+func TestReplayLimit(t *testing.T) {
+	m := newMachine(time.Minute, 0)
+	acked := func(wrote, taken int) Actions {
+		for left := wrote; left > 0; left -= tunnel.RecordRoom {
+			m.Out.Append(tunnel.CopyChunk(make([]byte, min(left, tunnel.RecordRoom))))
+		}
+		giveAll(&m)
+		return m.Step(Event{Kind: Acked, Offset: m.Out.acked + uint64(taken)}) & Ack
+	}
+	limit := func(scarce bool, want int) {
+		t.Helper()
+		if got := m.limitNow(scarce); got != want {
+			t.Errorf("with scarce memory %v, it keeps %d, want %d", scarce, got, want)
 		}
 	}
-	ack(64 << 20)
-	if r.bytes() != minKept {
-		t.Errorf("it grew to %d though nobody waited", r.bytes())
+	if acked(Step-1, Step-1)|acked(Step, 0) != 0 {
+		t.Error("it says that it keeps much")
 	}
-	r.want(now)
-	now = now.Add(growAfter - 1)
-	ack(64 << 20)
-	if r.bytes() != minKept {
-		t.Errorf("it grew to %d while a socket's buffers filled", r.bytes())
+	limit(false, minKept)
+	if acked(1, 1) == 0 {
+		t.Error("it does not say that it keeps much")
 	}
-	now = now.Add(1)
-	r.grow(1, now)
-	trips := 1
-	for ; r.bytes() < maxKept; trips++ {
-		if trips > 5 {
-			t.Fatalf("%d after %d round trips", r.bytes(), trips)
-		}
-		ack(r.bytes())
+	limit(false, maxKept)
+	limit(true, minKept)
+	if _, _, big := m.Acknowledgement(false); !big || acked(1, 1) != 0 {
+		t.Error("it says it twice")
 	}
-	ack(2 * maxKept)
-	if r.bytes() != maxKept {
-		t.Errorf("it grew beyond its bound to %d", r.bytes())
+	if m.Step(Event{Kind: Blocked, Scarce: true})&Ack == 0 {
+		t.Error("it does not say that it keeps little")
 	}
-	now = now.Add(limitLasts)
-	r.want(now)
-	if r.bytes() != minKept {
-		t.Errorf("what is idle has %d", r.bytes())
-	}
+	playOn(t, &m, step{0, lost(0), StateDetached, Live, 0})
+	limit(false, minKept)
+	m.Out.Release()
 }
 
 // What a writer waits with counts in the budget. Without a carrier it waits at the least
