@@ -2,6 +2,7 @@ package lanes
 
 import (
 	"context"
+	"errors"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // lingering serves streams that end long before their bytes are delivered.
@@ -41,6 +43,32 @@ func TestWaitIdleWaitsForDelivery(t *testing.T) {
 		began := time.Now()
 		if err := g.WaitIdle(t.Context()); err != nil || g.Streams() > 0 || time.Since(began) != time.Second {
 			t.Errorf("idle after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
+// A lane that is not wanted any more is kept until the bytes of its streams are delivered:
+// its end would cut them off.
+func TestLaneIsKeptForDelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, serve: lingering(time.Minute)}
+		first, second := r.link(), r.link()
+		defer first.Close()
+		defer second.Close()
+		g := New(r.far[0], Options{Max: 2, Dial: func(context.Context) (*link.Session, error) { return nil, errors.New("refused") }})
+		defer g.Close()
+		if !g.Add(r.far[1]) {
+			t.Fatal("a lane was not taken in")
+		}
+		c := testutil.Must(second.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))(t)
+		defer c.Close()
+		time.Sleep(time.Minute / 2)
+		if n := len(g.Sessions()); n != 2 || g.Streams() != 0 {
+			t.Errorf("%d lanes and %d streams during the delivery", n, g.Streams())
+		}
+		time.Sleep(time.Minute)
+		if n := len(g.Sessions()); n != 1 {
+			t.Errorf("%d lanes after it", n)
 		}
 	})
 }

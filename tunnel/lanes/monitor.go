@@ -158,13 +158,14 @@ func (g *Group) decide(now time.Time, s sample) (add int, drop []*lane, on bool)
 		switch {
 		case !l.drops:
 			have++
-		case l.ses.Streams() == 0:
+		case l.ses.Idle():
 			drop = append(drop, l)
 		}
 	}
 	for i := len(g.lanes) - 1; i > 0 && have > want; i-- {
-		// Its streams, if any, cannot be moved; it stays as long as they do.
-		if l := g.lanes[i]; !l.drops && l.ses.Streams() == 0 {
+		// Its streams, if any, cannot be moved; it stays as long as they do, and until the
+		// last bytes of those that have ended are delivered, which its end would cut.
+		if l := g.lanes[i]; !l.drops && l.ses.Idle() {
 			l.drops = true
 			l.ses.Drain()
 			have--
