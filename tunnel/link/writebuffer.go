@@ -27,6 +27,7 @@ type writeBuffer struct {
 	buf      []byte         // the buffered bytes
 	block    *[]byte        // the pooled block of buf; nil while it is empty
 	buffers  bool           // from take to passThrough
+	failed   bool           // a flush has, perhaps within a record
 	accepted *atomic.Uint64 // counts writes of which the connection took some
 
 	// Owned by the writer, under mu. RawConn.Write wants a closure: one for each
@@ -220,6 +221,7 @@ func (c *writeBuffer) flushLocked() error {
 	for rest := c.buf; len(rest) > 0; {
 		n, err := c.writeSome(rest)
 		if err != nil {
+			c.failed = true
 			return err
 		}
 		rest = rest[n:]
@@ -238,13 +240,17 @@ func (c *writeBuffer) writeSome(p []byte) (int, error) {
 }
 
 // passThrough ends the buffering, for TLS's closing alert. Where a flush is stuck in the
-// kernel, it closes the connection under TLS instead, which would wait behind the flush.
+// kernel, or was, it closes the connection under TLS instead, which would wait behind the
+// flush, or for the kernel once more.
 func (c *writeBuffer) passThrough() {
 	if !c.mu.TryLock() {
 		_ = c.Conn.Close()
 		return
 	}
 	defer c.mu.Unlock()
+	if c.failed {
+		_ = c.Conn.Close()
+	}
 	c.buffers = false
 	c.giveBack()
 }

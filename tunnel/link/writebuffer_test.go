@@ -2,6 +2,7 @@ package link
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"sync/atomic"
@@ -76,5 +77,20 @@ func TestWriteBufferIsFlushedInParts(t *testing.T) {
 	testutil.NoError(t, c.flush())
 	if !bytes.Equal(<-got, want) {
 		t.Error("the bytes changed on the way")
+	}
+}
+
+// Behind a flush that has failed, TLS has nothing to say, and does not wait to say it.
+func TestNothingIsWrittenBehindAFailedFlush(t *testing.T) {
+	c, _ := buffered(t)
+	_ = c.SetWriteDeadline(time.Unix(1, 0))
+	_, _ = io.WriteString(c, "a record")
+	if c.flush() == nil {
+		t.Fatal("the deadline has passed")
+	}
+	_ = c.SetWriteDeadline(time.Time{})
+	c.passThrough()
+	if _, err := io.WriteString(c, "the alert"); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("what goes behind it: %v", err)
 	}
 }
