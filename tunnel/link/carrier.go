@@ -135,6 +135,7 @@ type Joined struct {
 	Ack    *Ack   // the newest acknowledgement; nil: none
 	Limit  uint64 // up to which offset the peer lets the stream send
 	Failed error  // why the stream is closed; nil: it is not
+	Move   bool   // the peer, a server, has asked for a move
 }
 
 // Join sets the stream's Joint. What happens from then on, the Joint is told.
@@ -142,7 +143,7 @@ func (st *Stream) Join(j Joint) Joined {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	st.carrier.watcher, st.carrier.joint = j, j
-	joined := Joined{Ack: st.carrier.takeEarly(), Limit: st.send.credit.limit}
+	joined := Joined{Ack: st.carrier.takeEarly(), Limit: st.send.credit.limit, Move: st.carrier.moveWanted && st.ses.servers}
 	if st.state == closed {
 		joined.Failed = st.send.end
 	}

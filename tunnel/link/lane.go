@@ -138,7 +138,7 @@ func (r *frameReader) handleMoveUnlocked(h header) error {
 		c.move = moveRefused
 	case !c.moveWanted: // a flood of them makes no work
 		c.moveWanted = true
-		if end := c.watcher; end != nil && (c.joint == nil || ses.servers) { // else Watch tells it
+		if end := c.watcher; end != nil && (c.joint == nil || ses.servers) { // else Watch or Join tells it
 			ses.mu.Unlock()
 			end.Move()
 			ses.mu.Lock()

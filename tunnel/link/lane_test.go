@@ -87,6 +87,32 @@ func TestMoveIsAskedOnce(t *testing.T) {
 	}
 }
 
+// joint is a Joint that is only to be joined.
+type joint struct{ moved }
+
+func (joint) Credited(uint64) bool { return false }
+
+// A stream that is joined only after a server has asked for its connection to be moved tells
+// so. What others ask for does not pass a process between the ends.
+func TestJoinTellsOfAMove(t *testing.T) {
+	for _, server := range []bool{true, false} {
+		noLeaks(t)
+		hello, role := link.Hello{Role: link.RoleServer, Features: []string{link.FeatureForward}}, byte(link.RoleServer)
+		if !server {
+			role = byte(link.RoleAgent)
+		}
+		near, far := tcpPair(t)
+		r := newRigTo(t, role, near, far, true, link.Config{Hello: hello})
+		id, conn := r.dialed()
+		r.send(frame{tMove, 0, id, nil})
+		r.wantNothing()
+		if joined := conn.(*link.Stream).Join(joint{}); joined.Move != server {
+			t.Errorf("asked by a server: %v; it tells of a move: %v", server, joined.Move)
+		}
+		r.end()
+	}
+}
+
 // WakeAfter calls once, for bytes of either direction.
 func TestWakeAfter(t *testing.T) {
 	noLeaks(t)

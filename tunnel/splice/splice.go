@@ -71,6 +71,9 @@ func (h *half) attach(from stream) {
 		h.to.Acknowledge(*before.Ack)
 	}
 	h.to.BoundCredit(before.Limit)
+	if before.Move {
+		h.to.SendMove()
+	}
 	if before.Failed != nil {
 		h.to.ResetBehind(before.Failed)
 	}

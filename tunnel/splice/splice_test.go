@@ -60,10 +60,10 @@ func (f *fake) want(t *testing.T, calls ...string) {
 // What happens on one stream is done on the other, also what has happened before the
 // two were joined.
 func TestStreamsShareTheirFate(t *testing.T) {
-	a := &fake{before: link.Joined{Ack: &link.Ack{Offset: 7}, Limit: 10}}
+	a := &fake{before: link.Joined{Ack: &link.Ack{Offset: 7}, Limit: 10, Move: true}}
 	b := &fake{before: link.Joined{Limit: 20, Failed: &tunnel.ResetError{Code: tunnel.CodeMemory}}}
 	join(a, b)
-	b.want(t, "ACK 7", "bound 10")
+	b.want(t, "ACK 7", "bound 10", "MOVE")
 	a.want(t, "bound 20", "reset 8")
 	a.joint.Acked(link.Ack{Offset: 9})
 	if !a.joint.Credited(99) || a.joint.Credited(100) {
