@@ -11,7 +11,7 @@
 // A lane is open, draining by its peer's wish, dropped by this side's, or ended. A Group
 // lasts until its last lane has ended, or until Close.
 //
-// The Groups of agents and sidecars make links (agent/link.go,
+// The Groups of agents and sidecars make links (agent/linksession.go,
 // adapters/uplink/connector.go); the server puts those that belong together into one
 // (server/lanes.go).
 package lanes

@@ -66,6 +66,6 @@
 // one that releases it meanwhile ends in Unlocked.
 //
 // A Session owns its connection from Connect or Accept on. Its callers are
-// adapters/uplink, agent/link.go and server/links.go, in places by way of
+// adapters/uplink, agent/linksession.go and server/links.go, in places by way of
 // tunnel/lanes.
 package link

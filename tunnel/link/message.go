@@ -69,7 +69,7 @@ func (h Hello) GoString() string { return h.String() }
 
 const (
 	maxAddress  = 512 // of OPEN; host names end at 253
-	maxFeatures = 64  // of HELLO; the suite has six
+	maxFeatures = 64  // of HELLO; the suite has seven
 )
 
 // fields are those of HELLO and INFO.

@@ -215,6 +215,7 @@ var breaches = []breach{
 	{"empty DATA before OPENED, by the opener", false, breaks("hang:1", data(3, 0)), lives},
 	{"FIN before OPENED, by the opener", false, breaks("hang:1", frame{tData, fin, 3, nil}), lives},
 	{"CREDIT before OPENED, by the opener", false, breaks("hang:1", frame{tCredit, 0, 3, u64(1 << 20)}), lives},
+	{"ACK before OPENED, by the opener", false, breaks("hang:1", frame{tAck, 0, 3, u64(0)}), lives},
 	{"DATA before OPENED, by the acceptor", false, breaksDial(data(2, 1)), lives},
 	{"CREDIT before OPENED, by the acceptor", false, breaksDial(frame{tCredit, 0, 2, u64(1 << 20)}), lives},
 	{"OPENED with credit above 2^62", false, breaksDial(frame{tOpened, 0, 2, fields(2, u64(1<<63))}), lives},
