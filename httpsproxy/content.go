@@ -1,6 +1,7 @@
 package httpsproxy
 
 import (
+	"errors"
 	"io"
 	"maps"
 	"net/http"
@@ -30,11 +31,16 @@ func (c *content) Read(p []byte) (int, error) {
 		maps.Copy(c.trailer, c.origin.Trailer)
 		cleanTrailer(c.trailer, c.origin.Header["Connection"])
 		c.ended.Store(true)
+	case c.exchange.client.deaf.Load():
+		err = errUnwanted
 	default:
 		err = &clientError{err}
 	}
 	return n, err
 }
+
+// errUnwanted ends a read of content that the destination takes no more of.
+var errUnwanted = errors.New("the destination takes no more of the content")
 
 // Close leaves the content to net/http: a destination that reads no more of it
 // may still be sending its response.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"konnectivity/tunnel"
@@ -24,6 +25,9 @@ type dialed struct {
 	net.Conn // a tunnel.Conn
 	flow     *tunnel.Flow
 	received *progress // by reads; stopped after the last one
+
+	// exchange is the one that uses it; nil: none does, or its response is over.
+	exchange atomic.Pointer[exchange]
 }
 
 // NetConn returns the connection below.
@@ -50,9 +54,14 @@ func (d *dialed) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close is for http.Transport.
+// Close is for http.Transport, which then waits for a read of the request's content
+// that is under way, and with it for a client that may send nothing before it has its
+// answer. So that read is ended.
 func (d *dialed) Close() error {
 	d.received.stop()
+	if x := d.exchange.Load(); x != nil && !x.content.whole() {
+		x.client.stopReading()
+	}
 	return d.Conn.Close()
 }
 
@@ -89,5 +98,5 @@ func (s *Server) dial(ctx context.Context, network, address string) (net.Conn, e
 			o.Unanswered(flow, time.Since(start), context.Cause(x.ctx))
 		}
 	}
-	return &dialed{c, flow, newProgress()}, nil
+	return &dialed{Conn: c, flow: flow, received: newProgress()}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -85,4 +86,24 @@ func TestRefusedUploadEndsWithoutResponse(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A client that has yet to send the rest of its content hears that its destination
+// has hung up.
+func TestDestinationHangsUpOnAStalledUpload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := piped(t, new(tunnel.Forwarder), func(_ net.Conn, r *bufio.Reader) {
+			_, _ = io.ReadFull(r, make([]byte, len("half")))
+		})
+		began := time.Now()
+		_ = client.SetDeadline(began.Add(time.Hour))
+		_, _ = io.WriteString(client, "PUT http://x:1/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
+		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
+		if err != nil || resp.StatusCode != http.StatusBadGateway || !resp.Close {
+			t.Fatalf("%v, %v; want 502, and the connection's end", resp, err)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
 }

@@ -37,6 +37,7 @@ type exchange struct {
 
 	rec      *record
 	content  *content    // the request's; nil if it has none
+	conn     *dialed     // that it uses; nil: none yet
 	broken   error       // why the response's content is not whole, or did not all reach the client
 	upgraded *upgrade    // what a 101 response led to
 	told     bool        // observers know it as open
@@ -214,12 +215,13 @@ func (x *exchange) WriteHeader(code int) {
 // last reports whether the connection must end with this request, so that
 // no content is taken for a request:
 //   - if its content is not whole, the rest of it would be;
+//   - if it was not, and no more of it is read;
 //   - if its content came in chunks, its length may have been given as well, and
 //     another hop may have gone by that (RFC 9112 §6.1); net/http does not say;
 //   - in HTTP/1.0, net/http ignores Transfer-Encoding and takes chunks for requests.
 //     A proxy must not keep such a connection anyway (§9.3).
 func (x *exchange) last() bool {
-	return !x.content.whole() || len(x.req.TransferEncoding) > 0 || !x.req.ProtoAtLeast(1, 1)
+	return !x.content.whole() || x.client.deaf.Load() || len(x.req.TransferEncoding) > 0 || !x.req.ProtoAtLeast(1, 1)
 }
 
 // Write sends p at once.
@@ -307,6 +309,9 @@ func (x *exchange) end() {
 	x.over = true
 	x.mu.Unlock()
 	x.cancel(nil)
+	if x.conn != nil {
+		x.conn.exchange.CompareAndSwap(x, nil) // the next one may have it by now
+	}
 	if x.upgraded == nil { // else it goes on
 		x.closed(x.rec.err)
 	}

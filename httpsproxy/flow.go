@@ -11,12 +11,17 @@ import (
 // destinations outlive it, and observers do not see those. A transport that
 // retries on another connection calls it again, without effect.
 func (x *exchange) opened(conn net.Conn) {
+	d, ok := tunnel.Under[*dialed](conn)
+	if ok {
+		d.exchange.Store(x)
+		x.conn = d
+	}
 	if x.told {
 		return
 	}
 	x.told = true
 	x.used.Store(true)
-	if d, ok := tunnel.Under[*dialed](conn); ok {
+	if ok {
 		x.rec.flow.Adopt(d.flow)
 	}
 	x.server.Forwarder.Begin(x.rec.flow, conn.RemoteAddr())
