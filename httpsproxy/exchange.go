@@ -268,10 +268,15 @@ func (x *exchange) moved() {
 func (x *exchange) giveUp() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !x.over { // else the deadline would hit the connection's next request
-		x.cancel(errIdle)
-		_ = x.rc.SetWriteDeadline(longAgo)
+	if x.over { // a deadline would hit the connection's next request
+		return
 	}
+	x.cancel(errIdle)
+	bound := longAgo
+	if !x.answered { // the client is still to be told
+		bound = time.Now().Add(replyTimeout)
+	}
+	_ = x.rc.SetWriteDeadline(bound)
 }
 
 // finish is called once goproxy is done with the exchange.

@@ -85,6 +85,34 @@ func TestIdleBoundsPlainExchanges(t *testing.T) {
 	})
 }
 
+// An exchange that ends before its answer has begun is answered, whichever side is
+// silent.
+func TestIdleExchangeIsAnswered(t *testing.T) {
+	for side, request := range map[string]string{
+		"destination": "GET http://x:1/ HTTP/1.1\r\nHost: x\r\n\r\n",
+		"client":      "PUT http://x:1/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf",
+	} {
+		t.Run(side, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const idle = time.Minute
+				client := piped(t, &tunnel.Forwarder{Bounds: tunnel.Bounds{Idle: idle}}, func(_ net.Conn, r *bufio.Reader) {
+					_, _ = io.Copy(io.Discard, r)
+				})
+				began := time.Now()
+				_ = client.SetDeadline(began.Add(time.Hour))
+				_, _ = io.WriteString(client, request)
+				resp, err := http.ReadResponse(bufio.NewReader(client), nil)
+				if err != nil || resp.StatusCode != http.StatusGatewayTimeout {
+					t.Fatalf("%v, %v; want 504", resp, err)
+				}
+				if took := time.Since(began); took != idle {
+					t.Errorf("it ended after %v", took)
+				}
+			})
+		})
+	}
+}
+
 // Nor is a destination silent that says, now and then, that it still works on the answer.
 func TestInterimResponsesAreNotSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
