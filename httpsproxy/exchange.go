@@ -18,6 +18,10 @@ import (
 // longAgo is a deadline that ends a read at once.
 var longAgo = time.Unix(1, 0)
 
+// stallLook is how often a client is looked at while a destination takes none of its
+// content, as often as a relay does.
+const stallLook = 2 * time.Second
+
 // errIdle ends an exchange without progress for too long.
 var errIdle = &tunnel.DialError{Failure: tunnel.FailTimeout, Reason: "nothing was sent or received for too long"}
 
@@ -44,9 +48,10 @@ type exchange struct {
 	used     atomic.Bool // it has had a connection
 
 	mu       sync.Mutex
-	interim  interim // responses before the final one
-	answered bool    // no more interim responses
-	over     bool    // end was called
+	looking  *time.Timer // at the client; nil without content
+	interim  interim     // responses before the final one
+	answered bool        // no more interim responses
+	over     bool        // end was called
 }
 
 type exchangeKey struct{}
@@ -66,6 +71,7 @@ func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) 
 	if r.ContentLength != 0 {
 		x.content = &content{ReadCloser: r.Body, exchange: x, origin: r}
 		x.req.Body = x.content
+		x.lookLater()
 	}
 	if bound := s.Forwarder.Idle; bound > 0 {
 		x.idle = time.AfterFunc(bound, x.giveUp)
@@ -279,6 +285,27 @@ func (x *exchange) giveUp() {
 	_ = x.rc.SetWriteDeadline(bound)
 }
 
+// look ends an exchange whose client is gone while content of it waits for the
+// destination: nobody reads from the client then, and the kernel reports a reset to
+// readers alone.
+func (x *exchange) look() {
+	if waits, _ := x.rec.flow.Held(); waits {
+		if err := x.client.conn.Failed(); err != nil {
+			x.cancel(&clientError{err})
+			return
+		}
+	}
+	x.lookLater()
+}
+
+func (x *exchange) lookLater() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.over {
+		x.looking = time.AfterFunc(stallLook, x.look)
+	}
+}
+
 // finish is called once goproxy is done with the exchange.
 func (x *exchange) finish() {
 	if x.upgraded != nil {
@@ -312,6 +339,9 @@ func (x *exchange) finished() bool {
 func (x *exchange) end() {
 	x.mu.Lock()
 	x.over = true
+	if x.looking != nil {
+		x.looking.Stop()
+	}
 	x.mu.Unlock()
 	x.cancel(nil)
 	if x.conn != nil {

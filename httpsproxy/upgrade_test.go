@@ -90,11 +90,17 @@ func flood(w *wire) {
 
 // Nobody reads from a side while the other takes nothing. Its reset must be
 // noticed all the same.
-func TestUpgradeNoticesAResetBehindAStall(t *testing.T) {
+func TestResetsBehindAStallAreNoticed(t *testing.T) {
 	for side, stall := range map[string]func(t *testing.T, p *proxy, silent chan struct{}){
 		"the client's": func(t *testing.T, p *proxy, silent chan struct{}) {
 			w := dialWire(t, p.addr)
 			w.upgrade(upgradeTarget(t, "", func(*wire) { <-silent }), "")
+			flood(w)
+		},
+		"an upload's": func(t *testing.T, p *proxy, silent chan struct{}) {
+			origin := testutil.Serve(t, func(*net.TCPConn) { <-silent })
+			w := dialWire(t, p.addr)
+			w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", origin, int64(1)<<40)
 			flood(w)
 		},
 		"the target's": func(t *testing.T, p *proxy, silent chan struct{}) {
