@@ -1,10 +1,20 @@
 package httpsproxy
 
 import (
+	"bufio"
 	"encoding/base64"
+	"io"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/internal/front"
+	"konnectivity/internal/testutil"
+	"konnectivity/internal/wait"
+	"konnectivity/tunnel"
 )
 
 type users map[string]string
@@ -54,4 +64,27 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("passed on: %s", head)
 		}
 	}
+}
+
+// A client without credentials that leaves its content out is not waited for.
+func TestChallengedClientIsNotAwaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dial := byPipe(func(net.Conn, *bufio.Reader) {})
+		o := Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial}}, Forward: dial, Transport: new(http.Transport), Credentials: users{}}
+		s := testutil.Must(New(o))(t)
+		client, conn := net.Pipe()
+		done := wait.Go(func() { s.serveConn(t.Context(), tunnel.Wrap(conn)) })
+		_ = client.SetDeadline(time.Now().Add(time.Hour))
+		_, _ = io.WriteString(client, "PUT http://x:1/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
+		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
+		if err != nil || resp.StatusCode != http.StatusProxyAuthRequired {
+			t.Fatalf("%v, %v; want 407", resp, err)
+		}
+		began := time.Now()
+		_, _ = io.ReadAll(client)
+		<-done
+		if took := time.Since(began); took > 2*defaultHandshakeTimeout {
+			t.Errorf("it was waited for %v", took)
+		}
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"konnectivity/tunnel"
 )
@@ -105,6 +106,8 @@ func (s *Server) turnAway(c *client, w http.ResponseWriter, r *http.Request, why
 	s.log(rec)
 	w.Header().Set("Connection", "close")
 	c.unread = true // content, or other requests
+	// net/http reads content behind the answer, and would wait for it without end.
+	_ = c.conn.SetReadDeadline(time.Now().Add(s.opts.handshakeTimeout))
 	copyResponse(w, why.response(r))
 }
 
