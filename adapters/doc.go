@@ -7,6 +7,6 @@
 // is a path, which owns no state of its own; the parts that all paths share are
 // the way to the konnectivity server (package uplink), the resolver chain
 // (packages resolve and hosted), the bypass for cloud APIs and the customer's
-// proxies (package chain). cmd/internal/sidecar calls it, and so do the tools that
+// proxies (proxydialer.go). cmd/internal/sidecar calls it, and so do the tools that
 // try what a sidecar would do (cmd/konnectivity).
 package adapters
