@@ -171,7 +171,8 @@ func (x *exchange) receive(resp *http.Response, out *http.Request, up upgrade) *
 // rewriteTarget sets the request-target for the next hop.
 //
 // OPTIONS for a whole server becomes "OPTIONS *" again for the server itself (RFC
-// 9112 §3.2.4); a next proxy gets the absolute form.
+// 9112 §3.2.4); a next proxy gets the absolute form, as it came: with a "/" behind
+// it, which net/url adds, it would ask for something else (RFC 9110 §4.2.3).
 //
 // A path stays as the client wrote it (RFC 9110 §7.7). net/url rewrites one with a
 // character that should be escaped, and drops the escapes in it: "/a%2Fb|c" would
@@ -182,8 +183,11 @@ func (x *exchange) rewriteTarget(out *http.Request) {
 	host, path, found := strings.Cut(target, "/")
 	path = "/" + path
 	u := *out.URL
+	server := out.Method == http.MethodOptions && u.Path == "" && u.RawQuery == "" && !u.ForceQuery
 	switch {
-	case out.Method == http.MethodOptions && u.Path == "" && u.RawQuery == "" && !x.server.proxied(out):
+	case server && x.server.proxied(out):
+		u.Opaque = "//" + host
+	case server:
 		u.Opaque = "*"
 	case !found || path == u.EscapedPath() || strings.Contains(path, "#"):
 		return

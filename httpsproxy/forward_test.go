@@ -553,7 +553,7 @@ func TestOptionsForAServer(t *testing.T) {
 			want := "OPTIONS * HTTP/1.1"
 			w := dialProxy(t, func(o *Options) {
 				if via {
-					want = "OPTIONS http://" + next + "/ HTTP/1.1"
+					want = "OPTIONS http://" + next + " HTTP/1.1"
 					o.Transport.Proxy = fixedProxy("http://" + next)
 				}
 			})
@@ -562,6 +562,11 @@ func TestOptionsForAServer(t *testing.T) {
 			head := receive(t, "the request", heads)
 			if head[0] != want || !strings.Contains(strings.Join(head, "\n"), "Max-Forwards: 6") {
 				t.Errorf("%q; want %q", head, want)
+			}
+			w.send("OPTIONS http://%s? HTTP/1.1\r\nHost: x\r\n\r\n", next) // which is no longer for the whole server
+			_ = w.response("OPTIONS")
+			if head := receive(t, "the request", heads); !strings.HasSuffix(head[0], "/? HTTP/1.1") {
+				t.Errorf("%q with a query", head[0])
 			}
 			w.send("OPTIONS http://%s HTTP/1.1\r\nHost: x\r\nMax-Forwards: 0\r\n\r\n", next)
 			if resp := w.response("OPTIONS"); resp.StatusCode != 501 || len(heads) > 0 {
