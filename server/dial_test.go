@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -110,4 +111,19 @@ func TestAccessIsReviewed(t *testing.T) {
 	if err := r.own.newDialer().review(t.Context(), f); err != nil || api.asked != asked {
 		t.Errorf("a connection that is resumed is reviewed: %v", err)
 	}
+}
+
+// A client by link names the network of its dial. One that agents by gRPC cannot be asked for
+// fails the dial, and nothing else: the agent has other clients' connections.
+func TestOddNetworksHarmNoOthers(t *testing.T) {
+	r := startServer(t)
+	r.agent("grpc", agentHello{id: "a"}, echoing)
+	others := r.mustDial("connect-tls", "echo:1")
+	odd := testutil.Must(r.clientLink())(t)
+	for _, network := range []string{"\xff", "udp"} {
+		if _, err := odd.Dial(testutil.Context(t), tunnel.NewFlow(network, "echo:1")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+			t.Errorf("%q: %v", network, err)
+		}
+	}
+	r.roundTrip(others, 100)
 }

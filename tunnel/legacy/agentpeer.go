@@ -143,6 +143,9 @@ func (p *AgentPeer) Close() error {
 // stream ends the error has FailAgentLost at once.
 func (p *AgentPeer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	address := f.Address
+	if err := f.CheckTCP(); err != nil { // a text that is no UTF-8 would end the stream, since gRPC cannot encode it
+		return nil, err
+	}
 	if f.Rules != "" {
 		return nil, f.Unjudged()
 	}

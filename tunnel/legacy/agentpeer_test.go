@@ -280,3 +280,21 @@ func TestUntakenAnswerHoldsNoBudget(t *testing.T) {
 	}
 	p.finish(nil)
 }
+
+// A network that the protocol cannot carry, which clients by link may ask for, fails that dial
+// alone: gRPC would end the agent's stream over a text that is no UTF-8, with all its
+// connections. Upstream's agents dial whatever else they are asked for, such as UDP.
+func TestOnlyTCPIsAskedFor(t *testing.T) {
+	a := newRig(t, Limits{}).rawAgent(t)
+	for _, network := range []string{"\xff", "udp", "unix", ""} {
+		if _, err := a.peer.Dial(t.Context(), tunnel.NewFlow(network, "a:1")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+			t.Errorf("%q: %v", network, err)
+		}
+	}
+	if _, err := a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "\xff:1")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+		t.Errorf("an address that is no UTF-8: %v", err)
+	}
+	_ = a.accept(t.Context(), 1).Close()
+	a.want(client.PacketType_CLOSE_REQ)
+	a.send(closeResponse(1, ""))
+}
