@@ -42,10 +42,13 @@ type splices struct {
 	pastNext int
 }
 
-// spliceKey names a connection. Tokens are secret, so no other client's is the same.
+// spliceKey names a connection. Tokens are secret, so no other client's is the same. A client
+// may give several connections the same one, so that it counts only with the destination, to
+// which the end that has the connection holds it.
 type spliceKey struct {
-	tenant string
-	token  [16]byte
+	tenant      string
+	token       [16]byte
+	destination string
 }
 
 // splice is a connection.
@@ -65,7 +68,7 @@ type splice struct {
 
 func (s *splices) init(l *Log) { s.log, s.by = l, make(map[spliceKey]*splice) }
 
-func keyOf(f *tunnel.Flow) spliceKey { return spliceKey{f.Tenant(), f.Resume.Token} }
+func keyOf(f *tunnel.Flow) spliceKey { return spliceKey{f.Tenant(), f.Resume.Token, f.Address} }
 
 // opened counts a flow in, which must be spliced.
 func (s *splices) opened(f *tunnel.Flow) {

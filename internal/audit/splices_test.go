@@ -128,6 +128,14 @@ func TestOneRecordForAllCarriers(t *testing.T) {
 			closes(l, b, nil)
 			closes(l, a, nil)
 		}, []string{"opened 1, false", "opened 1, false", "closed 1: complete, 10 bytes, 0 resumes, false, 0 s", "closed 1: complete, 10 bytes, 0 resumes, false, 0 s"}},
+		"the same token for another destination, so that it would not be told": {func(l *Log) {
+			a, b := carrier(1, 0), carrier(1, 0)
+			b.ID, b.Address = "2", "10.9.9.9:22" // by another agent, which does not know the token
+			l.Opened(a)
+			l.Opened(b)
+			closes(l, b, nil)
+			closes(l, a, nil)
+		}, []string{"opened 1, false", "opened 2, false", "closed 2: complete, 10 bytes, 0 resumes, false, 0 s", "closed 1: complete, 10 bytes, 0 resumes, false, 0 s"}},
 		"more than may wait": {func(l *Log) {
 			l.splices.waiting = maxWaiting
 			a := carrier(1, 0)
