@@ -43,6 +43,15 @@ var protected = []struct {
 	{netip.MustParsePrefix("fd00:42::42/128"), []netip.Prefix{
 		netip.MustParsePrefix("fd00:42::42/128"), // Scaleway
 	}},
+	{netip.MustParsePrefix("fd00:c1::a9fe:a9fe/128"), []netip.Prefix{
+		netip.MustParsePrefix("fd00:c1::a9fe:a9fe/128"), // Oracle
+	}},
+	{netip.MustParsePrefix("fd00:100::100:200/128"), []netip.Prefix{
+		netip.MustParsePrefix("fd00:100::100:200/128"), // Alibaba
+	}},
+	{netip.MustParsePrefix("fd00:a9fe:a9fe::1/128"), []netip.Prefix{
+		netip.MustParsePrefix("fd00:a9fe:a9fe::1/128"), // Akamai, where machines' user data has secrets
+	}},
 	{netip.MustParsePrefix("fd20:ce::/32"), []netip.Prefix{
 		netip.MustParsePrefix("fd20:ce::254/128"), // Google
 	}},
