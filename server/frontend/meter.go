@@ -3,11 +3,13 @@ package frontend
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"sync/atomic"
 	"syscall"
 
 	"konnectivity/internal/admission"
+	"konnectivity/tunnel"
 )
 
 var errTooMuch = errors.New("the peer sent more bytes than a handshake has")
@@ -77,6 +79,9 @@ func (m *meter) SyscallConn() (syscall.RawConn, error) {
 func (m *meter) await() error {
 	n, err := m.Conn.Read(m.first[:])
 	m.head = m.first[:n]
+	if tunnel.CodeOf(err) == tunnel.CodePeerReset { // as probes of some load balancers end
+		return io.EOF
+	}
 	return err
 }
 

@@ -162,6 +162,25 @@ func TestBalancersThatLeave(t *testing.T) {
 	}
 }
 
+// Nor is one that ends its probe with a reset, as HAProxy does. That is no failed handshake, of
+// which the log would have a line for each probe.
+func TestBalancersThatReset(t *testing.T) {
+	for name, settings := range map[string][]setting{"in plain": nil, "with a header": {behind(t, "127.0.0.1")}} {
+		t.Run(name, func(t *testing.T) {
+			log, lines := logtest.NewNullLogger()
+			r := start(t, "tcp", true, append(settings, telling, func(c *Config) { c.Log = log })...)
+			c := r.raw()
+			testutil.Eventually(t, "it is accepted", func() bool { return r.conns.Load() == 1 })
+			testutil.NoError(t, c.(*net.TCPConn).SetLinger(0))
+			_ = c.Close()
+			testutil.Eventually(t, "it is counted", func() bool { return r.count("closed") == 1 })
+			if n := len(lines.AllEntries()); n != 0 {
+				t.Errorf("%d lines are logged, the first is %q", n, lines.AllEntries()[0].Message)
+			}
+		})
+	}
+}
+
 // Half a header is waited for no longer than a handshake.
 func TestSlowProxyHeadersAreCut(t *testing.T) {
 	for _, sent := range []string{"", "PRO", "PROXY TCP4 192.0.2.7 203.0.113.1", signature, header(t, 2, "192.0.2.7:4711", "203.0.113.1:8091")[:20]} {
