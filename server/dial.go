@@ -63,7 +63,10 @@ func (d *dialer) review(ctx context.Context, f *tunnel.Flow) error {
 	if err == nil {
 		err = d.access.Allow(ctx, f.Who(), f.Source, host, port)
 	}
-	if err != nil {
+	switch {
+	case tunnel.FailureOf(err) == tunnel.FailCancelled: // by the client, and not refused
+		return err
+	case err != nil:
 		d.cluster.log.WithError(err).WithField("id", f.ID).WithField("address", f.Address).Warn("a destination was refused by access review")
 		return err
 	}

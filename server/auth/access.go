@@ -3,6 +3,7 @@ package auth
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -61,17 +62,19 @@ type review struct {
 	err    error // there is no answer
 }
 
-// NewAccess returns an Access that asks api. called is called after each call of the API with
-// its verdict (allowed, denied or unavailable) and how long it took.
+// NewAccess returns an Access that asks api. called is called after each call of the API that
+// the client has waited for, with its verdict (allowed, denied or unavailable) and how long it
+// took.
 func NewAccess(api AccessReviews, called func(verdict string, took time.Duration)) *Access {
 	turns := admission.NewQueue(admission.QueueConfig{Precedence: [][]int{{0}}, Limit: accessRunning})
 	return &Access{api: api, called: called, known: newRemembered[accessKey, review](maxCached), turns: turns}
 }
 
 // Allow is nil if the client may make a new connection to a destination; else a
-// *tunnel.DialError with FailDenied or, where the API does not answer, FailUnavailable. It
-// blocks for at most accessTimeout, or until ctx ends. remote is where the client is; reviews
-// of one source wait for each other rather than for all.
+// *tunnel.DialError with FailDenied; FailUnavailable, where the API does not answer; or
+// FailCancelled, if ctx was cancelled before it did. It blocks for at most accessTimeout, or
+// until ctx ends. remote is where the client is; reviews of one source wait for each other
+// rather than for all.
 func (a *Access) Allow(ctx context.Context, who tunnel.Identity, remote net.Addr, host string, port uint16) error {
 	ctx, cancel := context.WithTimeout(ctx, accessTimeout)
 	defer cancel()
@@ -84,6 +87,8 @@ func (a *Access) Allow(ctx context.Context, who tunnel.Identity, remote net.Addr
 		return review{denied: !allowed}, accessKept
 	})
 	switch err := cmp.Or(err, got.err); {
+	case err != nil && left(ctx):
+		return &tunnel.DialError{Failure: tunnel.FailCancelled, Address: tunnel.JoinAddress(key.host, key.port), Err: err}
 	case err != nil:
 		return noAnswer(key, err)
 	case got.denied:
@@ -91,6 +96,9 @@ func (a *Access) Allow(ctx context.Context, who tunnel.Identity, remote net.Addr
 	}
 	return nil
 }
+
+// left reports whether the client has left, which says nothing about the API.
+func left(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
 
 // normal is the spelling in which a host is asked for.
 func normal(host string) string {
@@ -115,6 +123,7 @@ func (a *Access) ask(ctx context.Context, key accessKey, from netip.Prefix) (all
 	got, err := a.api.Create(ctx, kubeapi.SubjectAccessReviewSpec{User: user, Groups: groups, ResourceAttributes: attributesOf(key)})
 	allowed = err == nil && got.Allowed && !got.Denied
 	switch {
+	case err != nil && left(ctx):
 	case err != nil:
 		a.called("unavailable", time.Since(began))
 	case allowed:

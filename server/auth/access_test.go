@@ -190,6 +190,30 @@ func TestAccessFailsClosed(t *testing.T) {
 	})
 }
 
+// A client that leaves during its review says nothing about the API, in errors as in metrics.
+func TestAClientThatLeavesDuringItsReview(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoles()
+		r.slow = time.Second
+		verdicts := make(map[string]int)
+		a := NewAccess(r, func(verdict string, _ time.Duration) { verdicts[verdict]++ })
+		var dials sync.WaitGroup
+		for range 2 { // one asks, and one waits for the answer
+			dials.Go(func() {
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(r.slow/2, cancel)
+				if err := a.Allow(ctx, "cn:a", nil, "h", 1); tunnel.FailureOf(err) != tunnel.FailCancelled {
+					t.Error(err)
+				}
+			})
+		}
+		dials.Wait()
+		if len(verdicts) > 0 {
+			t.Errorf("counted: %v", verdicts)
+		}
+	})
+}
+
 // A storm of dials to one destination makes one review, and one to many destinations no more
 // than accessRunning at once.
 func TestStormsOfReviews(t *testing.T) {
