@@ -136,6 +136,9 @@ func (p *Policy) AllowedBy(host string, port uint16, at netip.Addr) string {
 	return by.name
 }
 
+// Destinations is how many destinations its rules have.
+func (p *Policy) Destinations() int { return p.allow.n + p.deny.n }
+
 func (p *Policy) open() bool { return p == nil || !p.closed }
 
 // denyHost judges a name. A name that some resolvers read as an address is also

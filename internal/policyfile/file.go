@@ -24,9 +24,11 @@ const (
 	MaxSize = 1 << 20
 
 	// maxRules bounds the rules of a file. maxCached bounds the clients whose rules are kept
-	// in a searchable form; one more empties the cache.
+	// in a searchable form, and maxHeld the destinations in these, of some 100 bytes each: a
+	// client has as many names as its CA gives it. One more empties the cache.
 	maxRules  = 10_000
 	maxCached = 1024
+	maxHeld   = 1 << 20
 )
 
 // The modes of a file.
@@ -66,6 +68,7 @@ type File struct {
 
 	mu     sync.RWMutex
 	cached map[client]*policy.Policy
+	held   int // destinations in them
 }
 
 // client is whom rules hold for.
@@ -149,10 +152,15 @@ func (f *File) For(who tunnel.Identity, tenant string) *policy.Policy {
 	p = f.rules.For(who, tenant)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.cached) >= maxCached {
+	if other := f.cached[key]; other != nil {
+		return other
+	}
+	if len(f.cached) >= maxCached || f.held+p.Destinations() > maxHeld {
 		clear(f.cached)
+		f.held = 0
 	}
 	f.cached[key] = p
+	f.held += p.Destinations()
 	return p
 }
 

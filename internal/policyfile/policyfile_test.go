@@ -197,6 +197,25 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 }
 
+// So are those whose rules take more memory than is kept: whoever has the CA of a tenant has as
+// many names as it likes.
+func TestCacheIsBoundedByItsRules(t *testing.T) {
+	const networks = 10_000
+	text := []byte("{version: 1, mode: enforce, rules: [{name: a, action: deny, who: ['*'], where: [")
+	for i := range networks {
+		text = fmt.Appendf(text, "10.%d.%d.0/24,", i/250, i%250)
+	}
+	f := testutil.Must(Parse(append(text, "]}]}"...)))(t)
+	for i := range 3 * maxHeld / networks {
+		if d := f.Explain(tunnel.NewIdentity(fmt.Sprint("cn:", i)), "", "10.0.0.1:1"); d.Denied == nil {
+			t.Fatal(i)
+		}
+		if held := len(f.cached) * networks; held > maxHeld {
+			t.Fatalf("%d destinations are kept", held)
+		}
+	}
+}
+
 // A dial is judged without allocation, from the client's identity on.
 func TestServerAllocatesNothing(t *testing.T) {
 	l, _, _ := opened(t, denies)
