@@ -130,7 +130,7 @@ func (m *Server) own() {
 	m.interrupted = m.counter("interrupted_connections_total", "Count of established connections that lost their path through this server and that their ends resume over another.").WithLabelValues()
 	m.stalled = observe.FromZero(m.counter("stalled_connections_total", "Count of connections of old peers reset because their reader did not keep up, by segment.", "segment"),
 		legacy.FromAgent.String(), legacy.FromClient.String())
-	m.denials = m.counter("policy_denials_total", "Count of connections refused by --allow-destination or --deny-destination.").WithLabelValues()
+	m.denials = m.counter("policy_denials_total", "Count of connections refused by the policy of the server, of a tenant or of the agent, or by access review.").WithLabelValues()
 	m.refusals = observe.FromZero(m.counter("agent_refusals_total", "Count of agents refused, by reason: invalid, unauthenticated, denied, unavailable.", "reason"),
 		"invalid", "unauthenticated", "denied", "unavailable")
 	m.rejected = m.counter("rejected_connections_total", "Count of accepted connections that never became a request, by listener and reason: limit, evicted, proxy, tls, timeout, protocol, refused, closed.", "listener", "reason")
