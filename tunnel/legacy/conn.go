@@ -76,7 +76,9 @@ func newConn(m *mux, id int64, r *role) *conn {
 // an old peer waits for firstData.
 func (c *conn) announce(random int64) error {
 	old := !c.end.duplex
-	c.out.first, c.out.gated = old, old
+	if old {
+		c.out.gate()
+	}
 	if _, lost := c.m.add(c.id, c); lost != nil {
 		return lost
 	}

@@ -393,3 +393,22 @@ func TestShutdownEndsFrontends(t *testing.T) {
 		t.Errorf("a dial after the end: %v", err)
 	}
 }
+
+// A destination that answers and then resets, before the client has spoken: what it said waits
+// for the client's dial as ever, and arrives, and so does the reset.
+func TestResetBehindTheFirstData(t *testing.T) {
+	r := newRig(t, Limits{})
+	c, _ := r.rawFrontend(t)
+	c.send(dialRequest(1, "tcp", target(t, func(c *net.TCPConn) {
+		_, _ = c.Write([]byte("go away"))
+		time.Sleep(firstData / 4) // so that it is read before the reset
+		_ = c.SetLinger(0)
+	})))
+	c.want(client.PacketType_DIAL_RSP)
+	if got := c.want(client.PacketType_DATA).GetData(); string(got.Data) != "go away" {
+		t.Errorf("got %v", got)
+	}
+	if rsp := c.want(client.PacketType_CLOSE_RSP).GetCloseResponse(); rsp.Error == "" {
+		t.Errorf("got %v", rsp)
+	}
+}

@@ -176,13 +176,23 @@ func (q *sendQueue) silence() {
 	q.cond.Broadcast()
 }
 
+// gate keeps the queue, which is empty, from being sent until open is called.
+func (q *sendQueue) gate() {
+	q.s.mu.Lock()
+	defer q.s.mu.Unlock()
+	q.first, q.gated = true, true
+	q.s.gated++
+}
+
 // open lets a gated queue be sent.
 func (q *sendQueue) open() {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
 	if q.gated {
 		q.gated = false
+		q.s.gated--
 		q.enqueue()
+		q.s.work.Signal() // for a sender that ends, also if there is nothing to send
 	}
 }
 
