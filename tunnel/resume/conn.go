@@ -49,7 +49,8 @@ type Conn struct {
 	m               Machine
 	st              Carrier // the stream: while m is Up, or until a Conn that is over was read; nil: none
 	used            tunnel.Moment
-	held            int       // bytes that are held of the budget
+	held            int32     // bytes that are held of the budget
+	writing         bool      // a Write is under way; others wait for it
 	readBy, writeBy *deadline // nil: none is set
 
 	status   atomic.Pointer[tunnel.ResumeStatus] // nil: no carrier was lost yet
@@ -105,8 +106,8 @@ func (c *Conn) stepOnly(e Event) Actions {
 		c.used = tunnel.At(e.Now)
 	}
 	a := c.m.Step(e)
-	if n := c.m.Out.Size() - c.held; n != 0 {
-		c.held += n
+	if n := c.m.Out.Size() - int(c.held); n != 0 {
+		c.held += int32(n)
 		c.manager.hold(n)
 	}
 	return a

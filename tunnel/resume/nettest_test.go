@@ -1,14 +1,18 @@
 package resume_test
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/net/nettest"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -56,4 +60,27 @@ func TestConnIsANetConn(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The bytes of one Write come together, whatever others write at the same time, as those of
+// every net.Conn do.
+func TestWritesDoNotMix(t *testing.T) {
+	apart(t, func(t *testing.T, _ *world, c, a tunnel.Conn) {
+		var writers sync.WaitGroup
+		for _, text := range []string{"a", "b", "c"} {
+			writers.Go(func() {
+				_, err := c.Write(bytes.Repeat([]byte(text), 10*tunnel.ChunkSize))
+				testutil.NoError(t, err)
+			})
+		}
+		go func() {
+			writers.Wait()
+			_ = c.Close()
+		}()
+		got := testutil.Must(io.ReadAll(a))(t)
+		if runs := len(slices.Compact(got)); runs != 3 {
+			t.Errorf("what three write comes in %d pieces", runs)
+		}
+		_ = a.Close()
+	})
 }

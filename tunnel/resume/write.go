@@ -17,6 +17,10 @@ var batches = sync.Pool{New: func() any { return new([batch]tunnel.Chunk) }}
 
 // Write implements net.Conn.
 func (c *Conn) Write(p []byte) (n int, err error) {
+	if err := c.beginWrite(); err != nil {
+		return 0, err
+	}
+	defer c.endWrite()
 	for n < len(p) {
 		part := p[n:min(len(p), n+tunnel.ChunkSize)]
 		chunk := [1]tunnel.Chunk{tunnel.CopyChunk(part)}
@@ -26,6 +30,30 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 		n += len(part)
 	}
 	return n, nil
+}
+
+// beginWrite waits until no other Write is under way, so that the bytes of two do not mix.
+// endWrite must follow.
+func (c *Conn) beginWrite() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		if err := c.writable(); err != nil {
+			return err
+		}
+		if !c.writing {
+			c.writing = true
+			return nil
+		}
+		c.changed.Wait()
+	}
+}
+
+func (c *Conn) endWrite() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writing = false
+	c.changed.Broadcast()
 }
 
 // WriteChunks implements tunnel.Sink. Without a carrier it takes what it can
