@@ -156,10 +156,11 @@ func (c *Conn) acknowledge() {
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.writable(); err != nil {
-		if err == errWriteClosed {
-			return nil
-		}
+	switch err := c.writable(); err {
+	case nil, errDeadline: // a deadline bounds waits, and this is none
+	case errWriteClosed:
+		return nil
+	default:
 		return err
 	}
 	c.m.Out.Finish()

@@ -3,11 +3,13 @@ package resume_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/net/nettest"
@@ -82,5 +84,31 @@ func TestWritesDoNotMix(t *testing.T) {
 			t.Errorf("what three write comes in %d pieces", runs)
 		}
 		_ = a.Close()
+	})
+}
+
+// A deadline of writes that has passed holds up no end of the direction, as with TCP.
+func TestCloseWriteBehindADeadline(t *testing.T) {
+	apart(t, func(t *testing.T, _ *world, c, a tunnel.Conn) {
+		testutil.Must(c.Write([]byte("hello")))(t)
+		testutil.NoError(t, c.SetWriteDeadline(time.Unix(1, 0)))
+		testutil.NoError(t, c.CloseWrite())
+		got := make(chan string, 1)
+		go func() {
+			all, err := io.ReadAll(a)
+			got <- fmt.Sprint(string(all), err)
+		}()
+		synctest.Wait()
+		select {
+		case text := <-got:
+			if text != "hello<nil>" {
+				t.Errorf("the peer reads %s", text)
+			}
+		default:
+			t.Error("the peer waits for the end")
+		}
+		_ = a.Reset(nil)
+		_ = c.Reset(nil)
+		synctest.Wait()
 	})
 }
