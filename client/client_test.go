@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,6 +86,33 @@ func TestWays(t *testing.T) {
 			testutil.Eventually(t, "the server is there", func() bool { return cl.Ready() == nil })
 			if servers := cl.Servers(); len(servers) != c.links || c.links > 0 && servers[0].Address.String() != serverAddress {
 				t.Errorf("links to %+v", servers)
+			}
+		})
+	}
+}
+
+// The destination's reset is read as one, but by a unix socket, which has none.
+func TestResets(t *testing.T) {
+	target := testutil.Serve(t, func(c *net.TCPConn) {
+		_, _ = c.Read(make([]byte, 1))
+		_ = c.SetLinger(0)
+		_ = c.Close()
+	})
+	for name, c := range map[string]struct {
+		change func(*client.Options)
+		want   error
+	}{
+		"auto":     {func(*client.Options) {}, syscall.ECONNRESET},
+		"plain":    {func(o *client.Options) { o.ResumeWindow = -1 }, syscall.ECONNRESET},
+		"CONNECT":  {func(o *client.Options) { o.Mode = client.Connect }, syscall.ECONNRESET},
+		"a socket": {func(o *client.Options) { *o = client.Options{Socket: socketPath} }, io.EOF},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := testutil.Must(newClient(t, c.change).Dial("tcp", target))(t)
+			defer conn.Close()
+			testutil.Must(io.WriteString(conn, "x"))(t)
+			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, c.want) {
+				t.Errorf("it reads: %v", err)
 			}
 		})
 	}
