@@ -16,6 +16,7 @@ const (
 	wsaEConnAborted         syscall.Errno = 10053 // the machine's own word for a connection that failed
 	wsaEConnReset           syscall.Errno = 10054
 	wsaENoBufs              syscall.Errno = 10055
+	wsaENotConn             syscall.Errno = 10057
 	wsaEShutdown            syscall.Errno = 10058
 	wsaETimedOut            syscall.Errno = 10060
 	wsaEConnRefused         syscall.Errno = 10061
@@ -44,6 +45,7 @@ var errnoAliases = map[syscall.Errno][]syscall.Errno{
 	syscall.ENETUNREACH:   {wsaENetUnreach, errorNetworkUnreachable},
 	syscall.ENOBUFS:       {wsaENoBufs},
 	syscall.ENOMEM:        {wsaNotEnoughMemory},
+	syscall.ENOTCONN:      {wsaENotConn},
 	syscall.EPIPE:         {wsaEShutdown, wsaEConnAborted},
 	syscall.ETIMEDOUT:     {wsaETimedOut},
 }

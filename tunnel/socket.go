@@ -261,9 +261,10 @@ func (s *socket) WriteChunks(src []Chunk) error {
 	return err
 }
 
-// isReset reports whether err is the kernel's error for a reset by the peer.
+// isReset reports whether err is the kernel's error for a reset by the peer. ENOTCONN is what
+// it says of the end of a direction behind that.
 func isReset(err error) bool {
-	return IsErrno(err, syscall.ECONNRESET, syscall.EPIPE)
+	return IsErrno(err, syscall.ECONNRESET, syscall.EPIPE, syscall.ENOTCONN)
 }
 
 // socketFailure returns the failure of a socket that the kernel knows of, without a read.

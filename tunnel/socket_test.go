@@ -87,3 +87,12 @@ func TestLastWriteEndsTheWait(t *testing.T) {
 		t.Errorf("the read was told %v, want the end", err)
 	}
 }
+
+// A direction that ends behind the peer's reset was reset by the peer, too: a client of HTTP
+// may write to a connection that its server has closed, and then close it.
+func TestEndBehindAReset(t *testing.T) {
+	s, _ := resetSocket(t)
+	if err := s.CloseWrite(); CodeOf(err) != CodePeerReset {
+		t.Errorf("the end was told %v, which is %v", err, CodeOf(err))
+	}
+}
