@@ -14,6 +14,9 @@ import (
 // address, and close them at once if they meet one that they know.
 const stayTime = time.Second
 
+// over says that a connection has ended, which its dials learn before the registry does.
+func (c *conn) over() bool { return c.backend.Life().Err() != nil || c.backend.Err() != nil }
+
 // leave forgets a connection, which may have been forgotten before. An agent that
 // went without a word may come back: dials wait for it, for a time.
 func (r *Registry) leave(c *conn) {
@@ -27,6 +30,7 @@ func (r *Registry) leave(c *conn) {
 		r.lost.join(c)
 		time.AfterFunc(tunnel.BackTime, func() { r.giveUp(c) })
 	}
+	r.wakeWaiters() // those that it has failed know by now whether it is waited for
 }
 
 // giveUp ends the wait for an agent.

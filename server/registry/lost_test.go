@@ -67,12 +67,14 @@ func TestDialsWaitForAnAgentThatWasLost(t *testing.T) {
 func TestFailedDialWaitsOnlyForItsOwnAgent(t *testing.T) {
 	const outage = 400 * time.Millisecond
 	for name, c := range map[string]struct {
-		cut  bool // the link of the agent that fails
-		want string
-		took time.Duration
+		cut     bool // the link of the agent that fails
+		noticed bool // before the dial fails
+		want    string
+		took    time.Duration
 	}{
-		"still there": {false, "exhausted", 0},
-		"lost":        {true, "back", outage},
+		"still there":           {false, false, "exhausted", 0},
+		"lost":                  {true, true, "back", outage},
+		"lost at the same time": {true, false, "back", outage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -86,7 +88,9 @@ func TestFailedDialWaitsOnlyForItsOwnAgent(t *testing.T) {
 				f.dial = func(context.Context) error {
 					if c.cut {
 						f.end()
-						synctest.Wait()
+						if c.noticed {
+							synctest.Wait()
+						}
 						time.AfterFunc(outage, func() {
 							_, leave := s.join("back", "a", "")
 							t.Cleanup(leave)

@@ -127,13 +127,15 @@ func (p *Peers) pick(cluster string, s Strategy, name string, addr netip.Addr, l
 	return p.best(at, waited, asked, now)
 }
 
-// best chooses among servers. One whose link has ended will be forgotten in a moment.
+// best chooses among servers. One whose link has ended, perhaps under the dial that asked
+// it, will be forgotten in a moment.
 func (p *Peers) best(at routes.Servers, waited bool, asked []*conn, now tunnel.Moment) (best *conn, _ bool) {
 	for i, c := range p.ways {
 		switch {
-		case !at.Has(i) || slices.Contains(asked, c):
+		case !at.Has(i):
 		case c.backend.Life().Err() != nil:
 			waited = true
+		case slices.Contains(asked, c):
 		case best == nil || c.before(best, now):
 			best = c
 		}

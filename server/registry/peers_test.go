@@ -124,6 +124,24 @@ func TestServersThatFail(t *testing.T) {
 	}
 }
 
+// A dial that another server's link is lost under waits, too, before it is noticed that all
+// that server told is gone.
+func TestADialWaitsWhoseServerIsLostUnderIt(t *testing.T) {
+	const outage = 400 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		s, p, _ := shared(t, "destHost")
+		f, _, leave := s.peer(p, "far", "host=h")
+		f.dial = func(context.Context) error {
+			f.end()
+			time.AfterFunc(time.Millisecond, leave)
+			time.AfterFunc(outage, func() { s.join("near", "a", "host=h") })
+			return &tunnel.DialError{Failure: tunnel.FailAgentLost}
+		}
+		s.goes("h:1", "near", outage)
+		time.Sleep(2 * tunnel.BackTime)
+	})
+}
+
 // A dial waits for the agent of a server that was lost, wherever that agent comes back.
 func TestDialsWaitForAgentsOfAnotherServer(t *testing.T) {
 	const outage = 400 * time.Millisecond

@@ -64,7 +64,7 @@ type Registry struct {
 	mu    sync.RWMutex // held for bookkeeping only, never over I/O
 	index index
 	lost  index         // those that may come back, and are waited for
-	wake  chan struct{} // closed and replaced when an agent joins, or one is given up
+	wake  chan struct{} // closed and replaced when an agent joins or leaves, or one is given up
 }
 
 // conn is one connection of an agent.
@@ -173,15 +173,21 @@ type news struct{ own, far <-chan struct{} }
 // one, of an agent here or of a server that has one, but none that was tried.
 // Where there is none, but an agent that was lost may be back soon, or agents have
 // yet to come, news are closed when it is time to look again. Nobody waits whose
-// agent of a try is still there: that one serves the destination, and failed.
+// agent of a try is still there: that one serves the destination, and failed. One whose
+// connection is over is about to be taken out, which is news, too.
 func (r *Registry) pick(host string, t *tries) (*conn, Strategy, news) {
 	now := tunnel.Now()
 	name, addr := canonical(host)
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	c, s, waited, wake := r.choose(name, addr, t, now)
-	if c != nil || !waited && t.own != nil && r.index.knows(t.own.agent) {
+	if c != nil {
 		return c, s, news{}
+	}
+	if !waited && t.own != nil && r.index.knows(t.own.agent) {
+		if waited = r.index.present.Get(t.own) && t.own.over(); !waited {
+			return nil, "", news{}
+		}
 	}
 	if !waited {
 		c, _ := r.lost.choose(r.order(), name, addr, nil, now)

@@ -246,17 +246,17 @@ func (p *AgentPeer) finish(err error) {
 		code, err = tunnel.CodeShutdown, nil
 	}
 	p.mu.Lock()
-	pending := p.pending
-	p.pending = nil
 	if !orderly(err) {
 		p.err = err
 	}
+	p.over() // before a dial fails by it, so that whoever dialed does not take the agent for one that is there
+	pending := p.pending
+	p.pending = nil
 	p.mu.Unlock()
 	for _, dial := range pending {
 		dial.answer <- dialAnswer{err: agentLost(dial.address)}
 	}
 	p.mux.lose(&tunnel.ResetError{Code: code})
-	p.over()
 }
 
 // unknown answers DATA for a connection that is not there.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -87,6 +88,25 @@ func TestUnknownDialResponseIsAnsweredByCloseRequest(t *testing.T) {
 	if n := r.metrics.unknown.Load(); n != 2 {
 		t.Errorf("counted %d unknown dial responses", n)
 	}
+}
+
+// Whoever hears that the agent of a dial is lost finds its stream over, and so need not take it
+// for one that is still there.
+func TestTheStreamIsOverOnceItsDialsFail(t *testing.T) {
+	a := newRig(t, Limits{}).rawAgent(t)
+	const many = 300 // the first hear it while the last have yet to be told
+	var dials sync.WaitGroup
+	defer dials.Wait()
+	for range many {
+		dials.Go(func() {
+			_, err := a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1"))
+			if there := a.peer.Life().Err() == nil; there || tunnel.FailureOf(err) != tunnel.FailAgentLost {
+				t.Errorf("%v; the stream is there: %t", err, there)
+			}
+		})
+	}
+	eventually(t, "all dials are pending", func() bool { return a.peer.Streams() == many })
+	testutil.NoError(t, a.CloseSend())
 }
 
 func TestCancelledDialClosesLateConnection(t *testing.T) {
