@@ -179,13 +179,18 @@ func (s *Server) clusterNamed(name string) *cluster {
 	return s.tenants.now.Load().cluster(name)
 }
 
-// admitServer adds a link that this server has made to another until leave.
+// admitServer adds a link that this server has made to another until leave. Its life ends at
+// once if the certificate is not good any more, which was verified a moment ago.
 func (s *Server) admitServer(chain []*x509.Certificate) (life context.Context, leave func()) {
 	judge := s.opts.Peering.Listener.Recheck
 	if judge == nil {
 		return context.Background(), func() {}
 	}
-	life, leave, _ = s.own.add(context.Background(), &conn{side: servers, chain: tlsreload.CertsOf(chain), recheck: judge}, nil) // which refuses none
+	c := &conn{side: servers, chain: tlsreload.CertsOf(chain), recheck: judge}
+	life, leave, _ = s.own.add(context.Background(), c, nil) // which refuses none
+	if s.unsettled() && judge(chain) != nil {
+		c.cut(errCut)
+	}
 	return life, leave
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -127,6 +128,17 @@ func TestRevokedServers(t *testing.T) {
 	for _, ses := range before {
 		c.servers[0].ends("a link to a server", ses.Done())
 	}
+}
+
+// A server that is revoked while it is being linked is not linked: its certificate was
+// verified by the lists of before.
+func TestAServerThatIsRevokedMeanwhile(t *testing.T) {
+	c := newCrew(t, 2)
+	r := startServer(t, c.join(0))
+	c.judge.set(tlsreload.ErrRevoked)
+	r.TrustChanged()
+	startServer(t, c.join(1)) // which answers the first one's handshake by now
+	r.eventually("it is not linked", func() bool { return r.peering.Failing()[netip.MustParseAddrPort(c.at[1])] != nil })
 }
 
 // New rules end what they deny, also where the address decides that a name has led to: as the
