@@ -95,7 +95,10 @@ type Servers struct {
 	missing int                      // servers
 	failing map[netip.AddrPort]error // why there is no link; nothing of addresses that are gone
 
-	unheard map[string]bool // addresses that are to be heard of until settled; nil: not known yet. Only the loop of set uses it
+	// Of the loop of set.
+	unheard  map[string]bool // addresses that are to be heard of until settled; nil: not known yet
+	unlooked bool            // addresses could not all be looked up, and that was logged
+	alone    bool            // it is known that there are no others
 }
 
 // address is where a server is.
@@ -189,9 +192,10 @@ func lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 }
 
 func (s *Servers) resolved(known []address, err error) {
-	if err != nil {
+	if err != nil && !s.unlooked {
 		s.opts.Log.WithError(err).Warn("the addresses of other servers could not all be looked up; retrying")
 	}
+	s.unlooked, s.alone = err != nil, err == nil && len(known) == 0
 	s.mu.Lock()
 	maps.DeleteFunc(s.failing, func(at netip.AddrPort, _ error) bool {
 		return !slices.ContainsFunc(known, func(a address) bool { return a.at == at })
@@ -242,7 +246,9 @@ func (s *Servers) settle() {
 func (s *Servers) counted(connected, wanted int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.missing = max(0, wanted-connected)
+	if s.missing = max(0, wanted-connected); s.alone {
+		s.missing = 0 // a Plan wants one at least
+	}
 }
 
 // Failing is why there is no link to each of the addresses that could not be linked.

@@ -1,8 +1,15 @@
 package reach
 
 import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/internal/peers"
 )
@@ -27,5 +34,35 @@ func TestOneLinkToEachAddress(t *testing.T) {
 	}
 	if met != 1 {
 		t.Errorf("dialed the server that is there %d times", met)
+	}
+}
+
+// found runs Servers that find these addresses, or not, and dial none, for a minute.
+func found(t *testing.T, all []netip.AddrPort, err error) (s *Servers, lines int) {
+	log, said := logtest.NewNullLogger()
+	synctest.Test(t, func(t *testing.T) {
+		var failed error
+		s, failed = New(Options{
+			Found: func(context.Context) ([]netip.AddrPort, error) { return all, err },
+			TLS:   func(string, ...string) *tls.Config { return nil }, Log: log,
+		})
+		if failed != nil {
+			t.Fatal(failed)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		s.Run(ctx)
+	})
+	return s, len(said.AllEntries())
+}
+
+// Where there are no others, none is missing; where they are not known, some may be, which is
+// logged once.
+func TestWhatIsMissingWithoutAddresses(t *testing.T) {
+	if s, lines := found(t, nil, nil); s.Missing() != 0 || lines != 0 {
+		t.Errorf("alone, it misses %d others, and logs %d lines", s.Missing(), lines)
+	}
+	if s, lines := found(t, nil, errors.New("no such host")); s.Missing() != 1 || lines != 1 {
+		t.Errorf("in the dark, it misses %d others, and logs %d lines", s.Missing(), lines)
 	}
 }
