@@ -95,15 +95,15 @@ func (t *tenants) unnamed(side side, hello *tls.ClientHelloInfo, v *view) *tlsre
 }
 
 // chooserAt leads all that come in by a tenant's own port to that tenant, except for
-// those that ask for another tenant by name: a name that leads to the wrong port must
-// not lead to the wrong cluster.
+// those that ask for another tenant by name, also by one that it had: a name that leads to
+// the wrong port must not lead to the wrong cluster.
 func (t *tenants) chooserAt(side side, name string) tlsreload.Choose {
 	return func(hello *tls.ClientHelloInfo) (*tlsreload.Guest, error) {
 		is, err := t.named(name)
 		if err != nil {
 			return refuse(hello, err)
 		}
-		if asked, known := t.now.Load().table.Find(hello.ServerName); known && (asked == nil || asked.Name != name) {
+		if t.now.Load().table.Others(hello.ServerName, name) {
 			return refuse(hello, fmt.Errorf("it came in by the port of the tenant %q, and asked for %.100q, which is not its", name, hello.ServerName))
 		}
 		if is.own[side] == nil {

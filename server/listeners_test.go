@@ -202,9 +202,16 @@ func TestPortsDoWithoutNames(t *testing.T) {
 	s.listens("tcp", loopback(p.agents))
 	s.listens("tcp", loopback(p.clients))
 	testutil.Must(red.joins(p.agents, "anything.example", "one"))(t)
-	red.has(1)
+	testutil.Must(red.joins(p.agents, red.serverName(), "two"))(t) // which it had, and its peers may still dial
+	red.has(2)
 	if conn, err := red.dialAt("link", loopback(p.clients), "", "10.0.0.1:443"); err != nil || !red.greets(conn) {
 		t.Error(err)
+	}
+
+	blue := s.addServed("blue", "")
+	blue.remove()
+	if _, err := red.joins(p.agents, blue.serverName(), "three"); err == nil {
+		t.Error("who asks for what was another's is let in")
 	}
 }
 

@@ -46,9 +46,9 @@ type Dir struct {
 	looking sync.Mutex // held during a look; guards all fields below
 	rounds  rounds
 	entries map[string]*entry
-	served  map[string]struct{} // all server names that ever were a tenant's
-	full    bool                // served has more names than are remembered; as logged
-	fault   string              // why the source could not be listed, as logged
+	served  map[string]string // all server names that ever were a tenant's, and whose last
+	full    bool              // served has more names than are remembered; as logged
+	fault   string            // why the source could not be listed, as logged
 	changed func(*Table)
 }
 
@@ -84,7 +84,7 @@ func Open(path string, log logrus.FieldLogger) (*Dir, error) {
 }
 
 func newDir(s source, log logrus.FieldLogger) *Dir {
-	d := &Dir{source: s, log: log, entries: make(map[string]*entry), served: make(map[string]struct{})}
+	d := &Dir{source: s, log: log, entries: make(map[string]*entry), served: make(map[string]string)}
 	d.table.Store(&Table{})
 	return d
 }
@@ -340,7 +340,7 @@ func (d *Dir) serve(e *entry, owned owners, now time.Time) bool {
 func (d *Dir) adopt(e *entry, now time.Time) {
 	for _, server := range e.parsed.ServerNames {
 		if len(d.served) <= maxRefused { // beyond, all names that no tenant has are refused
-			d.served[server] = struct{}{}
+			d.served[server] = e.parsed.Name
 		}
 	}
 	e.serving, e.last, e.err, e.since = e.parsed, e.parsed, nil, now
@@ -399,7 +399,7 @@ func (e *entry) state() string {
 // publish puts a new Table into force.
 func (d *Dir) publish() {
 	t := &Table{
-		byName: make(map[string]*Spec), refused: make(map[string]struct{}), tenants: make(map[string]*Spec, len(d.entries)),
+		byName: make(map[string]*Spec), refused: make(map[string]string), tenants: make(map[string]*Spec, len(d.entries)),
 		identities: make(map[string]string), closed: len(d.served) > maxRefused, listed: true,
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.entries)) {
@@ -418,7 +418,7 @@ func (d *Dir) publish() {
 		}
 		t.states = append(t.states, status)
 		for _, server := range e.names {
-			t.refused[server] = struct{}{} // those that are served are found first
+			t.refused[server] = name // those that are served are found first
 		}
 	}
 	t.readers = readersOf(t.tenants)

@@ -406,7 +406,7 @@ func TestASettledFolderIsNotReadAgain(t *testing.T) {
 func TestTooManyNamesAreSaidOnce(t *testing.T) {
 	w, d := newDirOf(t)
 	for i := range maxRefused {
-		d.served[strconv.Itoa(i)] = struct{}{}
+		d.served[strconv.Itoa(i)] = ""
 	}
 	w.said.Reset()
 	for _, name := range []string{"b.example", "c.example"} {

@@ -30,9 +30,9 @@ type Status struct {
 // Table is which tenants there are at one moment. It does not change, and may be
 // used by any number of goroutines.
 type Table struct {
-	byName  map[string]*Spec    // by server name
-	refused map[string]struct{} // server names of tenants that are broken or gone
-	tenants map[string]*Spec    // by their own name
+	byName  map[string]*Spec  // by server name
+	refused map[string]string // server names of tenants that are broken or gone, and whose they were last
+	tenants map[string]*Spec  // by their own name
 	readers map[admin.TokenDigest]*Spec
 
 	identities map[string]string // whose they are, by identityKey
@@ -60,6 +60,16 @@ func (t *Table) Find(serverName string) (tenant *Spec, known bool) {
 	}
 	_, refused := t.refused[name]
 	return nil, refused || t.closed
+}
+
+// Others says whether a server name is another tenant's, or was last, as far as is
+// remembered.
+func (t *Table) Others(serverName, tenant string) bool {
+	spec, known := t.Find(serverName)
+	if spec != nil {
+		return spec.Name != tenant
+	}
+	return known && t.refused[NormalName(serverName)] != tenant
 }
 
 // Tenant returns the spec of a served tenant; nil: none has that name.
