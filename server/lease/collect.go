@@ -30,7 +30,14 @@ func (c *Controller) collect(ctx context.Context, until time.Time) error {
 	if old := c.count.Swap(int64(live)); old != int64(live) {
 		c.cfg.Changed(live)
 	}
-	var failed error
+	if len(expired) > 0 {
+		c.noted(ctx, "delete the leases of servers that are gone", c.cull(ctx, expired, until))
+	}
+	return nil
+}
+
+// cull deletes leases until then.
+func (c *Controller) cull(ctx context.Context, expired []*kubeapi.Lease, until time.Time) (failed error) {
 	for _, lease := range expired {
 		if !time.Now().Before(until) {
 			break // the next collection finds the rest

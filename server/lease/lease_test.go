@@ -37,6 +37,7 @@ type store struct {
 	fails   error         // of every call, while not nil
 	hangs   bool          // updates do
 	slow    time.Duration // what a deletion takes
+	forbids error         // every deletion, while not nil
 	renewed []time.Time   // when the lease of me was written
 }
 
@@ -107,7 +108,7 @@ func (s *store) Delete(_ context.Context, name, version string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, err := s.call("delete", name, version)
-	if err == nil {
+	if err = cmp.Or(s.forbids, err); err == nil {
 		delete(s.leases, name)
 	}
 	return err
@@ -379,6 +380,35 @@ func TestOutageIsRetriedBeforeTheLeaseRunsOutAndLoggedOnce(t *testing.T) {
 		}
 		if n := len(hook.AllEntries()); n > 8 {
 			t.Errorf("%d log lines for two outages", n)
+		}
+	})
+}
+
+// A server that may not delete leases says so, and says all the same when it can list them no
+// more.
+func TestWhatFailsIsSaidByItsName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newStore(t)
+		a.forbids = &kubeapi.Error{Code: 403, Reason: "Forbidden"}
+		a.add("gone", time.Hour)
+		log, hook := logtest.NewNullLogger()
+		var said [2][]string
+		run(t, controller(a, new(counts), log), func() {
+			for i, fails := range []error{nil, errors.New("connection refused")} {
+				hook.Reset()
+				a.become(false, fails)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				for _, e := range hook.AllEntries() {
+					said[i] = append(said[i], e.Message)
+				}
+			}
+		})
+		if len(said[0]) != 1 || !strings.HasPrefix(said[0][0], "cannot delete ") {
+			t.Errorf("a deletion fails: %q", said[0])
+		}
+		if !slices.ContainsFunc(said[1], func(line string) bool { return strings.HasPrefix(line, "cannot list ") }) {
+			t.Errorf("the API is away: %q", said[1])
 		}
 	})
 }
