@@ -745,6 +745,43 @@ func TestATransientErrorIsOverAtTheNextLook(t *testing.T) {
 	}
 }
 
+// restless is a source of which a folder's files change while they are read.
+type restless struct{ source }
+
+func (restless) still(string, stamp, bool) bool { return false }
+
+func (r restless) open(name string) (store, error) {
+	s, err := r.source.open(name)
+	return restlessStore{s, new(int)}, err
+}
+
+type restlessStore struct {
+	store
+	looks *int
+}
+
+func (s restlessStore) stamp(time.Time) (stamp, error) {
+	*s.looks++
+	return secretStamp(rune('a' + *s.looks)), nil
+}
+
+// listless is a source that lists nothing.
+type listless struct{ source }
+
+func (listless) list() ([]string, error) { return nil, nil }
+
+// A tenant is removed once two looks in a row do not find it. One between them that does, at
+// files that change while they are read, counts.
+func TestOneThatIsBackIsNotGone(t *testing.T) {
+	w, d := newDirOf(t)
+	good := d.source
+	for _, look := range []source{listless{good}, restless{good}, listless{good}, good} {
+		d.source = look
+		d.Look()
+		w.finds(d, "a.example", "a")
+	}
+}
+
 // A reader's token that was changed or removed is worth nothing any more,
 // whatever else is wrong with the folder then.
 func TestATokenIsRevokedThoughTheRestIsWrong(t *testing.T) {
