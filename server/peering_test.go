@@ -320,6 +320,31 @@ func TestAServerThatTellsTooMuch(t *testing.T) {
 	})
 }
 
+// A server that is told to stop while another links to it tells that one, too.
+func TestALinkThatIsMadeInADrainIsDrained(t *testing.T) {
+	c := startCrew(t, 1)
+	asked, answer := make(chan struct{}), make(chan struct{})
+	fake := &fakeServer{}
+	hello := link.Hello{Role: link.RoleServer, ID: "fake", Features: []string{link.FeatureForward}}
+	r := c.servers[0]
+	r.agent("link", agentHello{id: "a"}, echoing) // which does not leave, so the server waits for it
+	ses := testutil.Must(r.linked(c.at[0], c.client("server", link.ALPN), link.Config{Hello: hello, Forwarder: &tunnel.Forwarder{
+		Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			close(asked)
+			<-answer
+			return fake.serve(ctx, f)
+		})}}))(t)
+	<-asked
+	r.stop()
+	r.silent("tcp", c.at[0]) // a moment after it has told those that are linked
+	close(answer)
+	select {
+	case <-ses.Draining():
+	case <-ses.Done():
+		t.Error("it is not told that the server drains")
+	}
+}
+
 // A server that stands still holds up the dials that it was asked for until their clients
 // give up, and they are given up there too.
 func TestAServerThatIsFrozen(t *testing.T) {

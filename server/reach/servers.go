@@ -92,6 +92,7 @@ type Servers struct {
 
 	mu      sync.Mutex
 	links   map[*Link]struct{}
+	drains  bool                     // Drain was called
 	missing int                      // servers
 	failing map[netip.AddrPort]error // why there is no link; nothing of addresses that are gone
 

@@ -158,7 +158,11 @@ func (s *Servers) serve(ses *link.Session, remote string, told chan<- error) err
 	l := &Link{Session: ses, Remote: remote, Since: time.Now(), number: number}
 	s.mu.Lock()
 	s.links[l] = struct{}{}
+	drains := s.drains
 	s.mu.Unlock()
+	if drains {
+		ses.Drain()
+	}
 	defer func() {
 		s.mu.Lock()
 		delete(s.links, l)
@@ -229,8 +233,12 @@ func (s *Servers) Move() {
 	}
 }
 
-// Drain asks the other servers to forward nothing to this one that another may serve.
+// Drain asks the other servers to forward nothing to this one that another may serve, also
+// those that are yet to be linked.
 func (s *Servers) Drain() {
+	s.mu.Lock()
+	s.drains = true
+	s.mu.Unlock()
 	for _, l := range s.Links() {
 		l.Drain()
 	}
