@@ -171,8 +171,8 @@ func (a *apiFront) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 }
 
 // pickAPI returns the link of the server that is to be asked next. One that stays comes
-// before one that leaves. Of those, f may prefer one. Else it is that with the shortest
-// round trip, which grows with a server's load as well as with its distance.
+// before one that leaves, or that is left. Of those, f may prefer one. Else it is that with
+// the shortest round trip, which grows with a server's load as well as with its distance.
 // connected says whether any server is connected.
 func pickAPI(members []member, tried []linkSession, f *tunnel.Flow) (best linkSession, found, connected bool) {
 	type rank struct {
@@ -190,7 +190,7 @@ func pickAPI(members []member, tried []linkSession, f *tunnel.Flow) (best linkSe
 			continue
 		}
 		r := rank{rtt: int64(l.RTT())}
-		if tunnel.Closed(l.Draining()) {
+		if !m.Standing().Stays() {
 			r.leaves = 1
 		}
 		if f.Resume == nil || f.Resume.First != l.ServerID() {
@@ -210,6 +210,11 @@ const (
 	lastMove  = time.Second
 )
 
+// staying are the members that neither leave nor are left.
+func (s *set) staying() []member {
+	return slices.DeleteFunc(slices.Clone(s.peers.Members()), func(m member) bool { return !m.State().Stays() })
+}
+
 // move has the node's connections go on by other servers than c's, until ctx ends or c.
 func (s *set) move(ctx context.Context, c session) {
 	l, linked := c.(linkSession)
@@ -217,7 +222,7 @@ func (s *set) move(ctx context.Context, c session) {
 		return
 	}
 	for pause := firstMove; ; pause = min(2*pause, lastMove) {
-		if best, found, _ := pickAPI(s.peers.Members(), []linkSession{l}, new(tunnel.Flow)); found && !tunnel.Closed(best.Draining()) {
+		if _, found, _ := pickAPI(s.staying(), []linkSession{l}, new(tunnel.Flow)); found {
 			for _, lane := range l.Sessions() {
 				s.opened.Move(lane)
 			}

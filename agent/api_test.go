@@ -307,3 +307,69 @@ func TestNodesAreWarnedOfOnce(t *testing.T) {
 		}
 	}
 }
+
+// A server that the agent leaves, since there is one that it prefers, gets no more of the
+// node's connections, and what it had is moved once: its link stays while servers have
+// connections there.
+func TestNodesConnectionsAvoidAServerThatIsLeft(t *testing.T) {
+	t.Parallel() // it waits
+	ca, config := newCA(t)
+	accepted := resume.New(resume.Options{Window: time.Minute})
+	t.Cleanup(func() { accepted.Close(); accepted.Wait() })
+	servers := map[string]*testServer{}
+	opts := testOptions(config)
+	for _, id := range []string{"s1", "s2"} {
+		s := newTestServer(t, ca, id, false).withAPI(nil)
+		s.count, s.accepted = 2, accepted
+		servers[id], opts.Servers = s, append(opts.Servers, s.address())
+	}
+	opts.MaxServers, opts.ResumeWindow = 1, time.Minute
+	opts.SyncInterval, opts.SyncIntervalCap = 10*time.Millisecond, 100*time.Millisecond
+	at := onNode(t, &opts)
+	a, _ := runAgent(t, opts)
+	connected := func() (ids []string) {
+		for _, s := range a.Servers() {
+			ids = append(ids, s.ID)
+		}
+		return ids
+	}
+	testutil.Eventually(t, "one is connected", func() bool { return len(connected()) == 1 })
+	preferred := servers[connected()[0]]
+	left := servers[map[string]string{"s1": "s2", "s2": "s1"}[preferred.id]]
+	preferred.next() // and has a link to close
+
+	preferred.refuseAll(errRefusal)
+	testutil.Eventually(t, "the other is connected", func() bool { return slices.Equal(connected(), []string{left.id}) })
+	link := left.next().peer
+	held := testutil.Must(link.Dial(testutil.Context(t), tunnel.NewFlow("tcp", testutil.Echo(t))))(t)
+	defer held.Close()
+	c := testutil.Must(net.Dial("tcp", at))(t)
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	testutil.Must(io.ReadFull(c, make([]byte, len("s1\n"))))(t)
+	preferred.refuseAll(nil)
+	awaitEnd(t, link.Drains().Done(), "the server is not left")
+	testutil.Eventually(t, "the connection goes on elsewhere", func() bool { return accepted.Stats().Resumes > 0 })
+	near := &tunnel.Flow{Resume: &tunnel.Resume{First: left.id}} // as the one with the shortest round trip is
+	if s, _, _ := pickAPI(a.set.peers.Members(), nil, near); s.ServerID() != preferred.id {
+		t.Errorf("the next connection goes by %s, which is left", s.ServerID())
+	}
+	time.Sleep(2 * lastMove)
+	if n := accepted.Stats().Resumes; n != 1 {
+		t.Errorf("the connection was moved %d times", n)
+	}
+	if len(connected()) != 2 {
+		t.Error("the server's connection is cut")
+	}
+}
+
+// refuseAll has a server refuse agents, and end the links that it has, unless err is nil.
+func (s *testServer) refuseAll(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refuse = err; err != nil {
+		for _, l := range s.links {
+			go l.Close()
+		}
+	}
+}

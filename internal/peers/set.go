@@ -310,8 +310,8 @@ func (s *Set[A, S]) watch(session S) {
 func (s *Set[A, S]) replaced(m *member[A, S]) {
 	m.replaced, m.state, s.changed = true, Replaced, true
 	s.plan.Replaced(m.peer)
+	s.publish() // before what is on the session looks for another
 	s.retire(m)
-	s.publish()
 }
 
 // retire begins to end a session that is Leaving or Replaced.
