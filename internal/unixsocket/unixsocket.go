@@ -114,6 +114,8 @@ func removeStale(path string, replace bool) error {
 		_ = c.Close()
 	}
 	switch {
+	case errors.Is(err, os.ErrPermission):
+		return denied(path)
 	case !tunnel.IsErrno(err, syscall.ECONNREFUSED):
 		return inUse(path)
 	case !replace:
@@ -129,6 +131,17 @@ func (e inUse) Error() string { return string(e) + " is the socket of another pr
 
 // Unwrap lets errors.Is find what a TCP port in use is.
 func (inUse) Unwrap() error { return syscall.EADDRINUSE }
+
+// denied is the error of a socket, by its path, to which this process may not connect: a stale
+// one gives no other answer than one that is served.
+type denied string
+
+func (d denied) Error() string {
+	return string(d) + " is the socket of another process, running or not, to which this one may not connect: permission denied"
+}
+
+// Unwrap says that it may be in use, too.
+func (denied) Unwrap() []error { return []error{os.ErrPermission, syscall.EADDRINUSE} }
 
 // listener removes its file as it closes, unless the file is another's by then:
 // the next process may have put its own there.

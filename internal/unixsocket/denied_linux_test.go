@@ -1,0 +1,56 @@
+package unixsocket
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"konnectivity/internal/testutil"
+)
+
+// asAnother calls do with the rights of another user on files.
+func asAnother(t *testing.T, do func()) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("only root can act for another user")
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and the thread ends with the goroutine
+		_ = unix.Setfsuid(65534)
+		do()
+	}()
+	<-done
+}
+
+// Whether a socket is served is not known to those who may not connect to it.
+func TestListenWhereConnectingIsDenied(t *testing.T) {
+	dir, err := os.MkdirTemp("", "denied")
+	testutil.NoError(t, err)
+	defer os.RemoveAll(dir)
+	testutil.NoError(t, os.Chmod(dir, 0o777))
+	path := filepath.Join(dir, "s")
+	for name, there := range map[string]func(){
+		"live": func() { mustListen(t, path, Options{Mode: 0o600}) },
+		"stale": func() {
+			leave(t, path)
+			testutil.NoError(t, os.Chmod(path, 0o600))
+		},
+	} {
+		there()
+		asAnother(t, func() {
+			_, err := Listen(path, Options{Replace: true})
+			if !errors.Is(err, os.ErrPermission) || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "may not connect") {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+		_ = os.Remove(path)
+	}
+}
