@@ -1,14 +1,17 @@
 package egress
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
 	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/policyfile"
@@ -66,5 +69,27 @@ func TestHeldTo(t *testing.T) {
 				t.Errorf("handed over: %v", err)
 			}
 		})
+	}
+}
+
+// A dial that the file would refuse, but only reports, is judged by its host, by each address
+// and again as it connects, and is counted once.
+func TestReportedOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	file := "version: 1\nmode: report\nrules:\n- {name: a, action: deny, who: ['*'], where: ['127.0.0.0/8']}\n"
+	testutil.NoError(t, os.WriteFile(path, []byte(file), 0o600))
+	registry := prometheus.NewRegistry()
+	d := New(Options{File: testutil.Must(policyfile.Open(path, "x_", registry, silent.Log()))(t), resolver: names{"a.example": {"127.0.0.1", "127.0.0.2"}}})
+	for n, host := range []string{"127.0.0.1", "a.example"} {
+		c := testutil.Must(dial(t, d, fmt.Sprint(host, ":", echo(t, "127.0.0.1", 0))))(t)
+		c.Close()
+		err := promtest.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf(`# HELP x_policy_decisions_total Decisions of --policy-file about dials, by decision (allowed, denied, reported) and by the rule that denied; none: no rule allows it.
+# TYPE x_policy_decisions_total counter
+x_policy_decisions_total{decision="allowed",rule=""} 0
+x_policy_decisions_total{decision="reported",rule="a"} %d
+`, n+1)), "x_policy_decisions_total")
+		if err != nil {
+			t.Errorf("%s: %v", host, err)
+		}
 	}
 }

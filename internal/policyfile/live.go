@@ -117,12 +117,13 @@ func (l *Live) Server(f *tunnel.Flow, host string, port uint16) (rules string, e
 
 // Agent returns the rules for a request where names are resolved. The caller passes what they
 // say to decided, which returns nil instead of a refusal where the file only reports, and
-// counts the decision unless it is about an open connection.
+// counts the first decision unless it is about an open connection.
 func (l *Live) Agent(f *tunnel.Flow, open bool) (p *policy.Policy, decided func(error) error) {
 	file := l.now.Load()
+	var counted atomic.Bool // the name, and each address more than once, are judged by themselves
 	return file.For(f.Who(), ""), func(err error) error {
 		switch {
-		case !open:
+		case !open && !counted.Swap(true):
 			return l.decided(file, f, err)
 		case file.Report:
 			return nil
