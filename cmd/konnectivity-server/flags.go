@@ -438,8 +438,9 @@ func (f *flags) checkPeers() error {
 	if f.peer.Cert == "" {
 		f.peer.Cert, f.peer.Key = f.cluster.Cert, f.cluster.Key
 	}
-	if f.peer.CA == "" {
-		f.peer.CA, f.peer.CRL = f.cluster.CA, cmp.Or(f.peer.CRL, f.cluster.CRL)
+	f.peer.CA = cmp.Or(f.peer.CA, f.cluster.CA)
+	if f.peer.CA == f.cluster.CA { // which may have been said
+		f.peer.CRL = cmp.Or(f.peer.CRL, f.cluster.CRL)
 	}
 	if f.peer.CA == "" {
 		return cli.Usagef("--peer-ca-cert is missing: without it, and without --cluster-ca-cert, anybody could be another server")

@@ -229,6 +229,22 @@ func TestInvalidFlags(t *testing.T) {
 	}
 }
 
+// Other servers' certificates are held to the agents' revocation lists where both have one CA,
+// also where that is said.
+func TestRevocationOfOtherServers(t *testing.T) {
+	files := files(t)
+	peers := right + "--cluster-ca-crl={allow} --peer-servers=here:8097 "
+	agents, own := expand("{allow}", files)[0], expand("{key}", files)[0]
+	for args, want := range map[string]string{
+		peers: agents, peers + "--peer-ca-cert={ca}": agents, peers + "--peer-ca-cert={cert}": "",
+		peers + "--peer-ca-crl={key}": own, peers + "--peer-ca-cert={ca} --peer-ca-crl={key}": own,
+	} {
+		if f := testutil.Must(parse(t, expand(args, files)))(t); f.peer.CRL != want {
+			t.Errorf("%s: %q, want %q", args, f.peer.CRL, want)
+		}
+	}
+}
+
 // TestDefaults: every flag of upstream is there, with its default unless
 // docs/compatibility.md says otherwise.
 func TestDefaults(t *testing.T) {
