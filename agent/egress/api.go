@@ -20,10 +20,13 @@ func (d *Dialer) reach(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error)
 	if f.Network != link.NetworkAPI {
 		return nil, notBeside
 	}
-	conn, _, err := race.Any(ctx, d.opts.APIServers, func(ctx context.Context, address string) (tunnel.Conn, error) {
-		return d.dial(ctx, ownTry(f, address))
-	}, func(c tunnel.Conn) { _ = c.Close() })
+	tries := make([]*tunnel.Flow, len(d.opts.APIServers))
+	for i, address := range d.opts.APIServers {
+		tries[i] = ownTry(f, address)
+	}
+	conn, try, err := race.Any(ctx, tries, d.dial, func(c tunnel.Conn) { _ = c.Close() })
 	if err == nil {
+		f.Adopt(try)
 		f.Resolved = conn.RemoteAddr().String()
 	}
 	return conn, err
@@ -35,7 +38,11 @@ func (d *Dialer) reached(f *tunnel.Flow, open bool, connected net.Addr) (err err
 		return d.allow(f, open, connected)
 	}
 	for _, address := range d.opts.APIServers {
-		if err = d.allow(ownTry(f, address), open, connected); err == nil {
+		try := ownTry(f, address)
+		if err = d.allow(try, open, connected); err == nil {
+			if !open {
+				f.Rule = try.Rule
+			}
 			return nil
 		}
 	}

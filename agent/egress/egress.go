@@ -113,6 +113,7 @@ func (d *Dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 		return nil, err
 	}
 	if hold.proxy != nil {
+		hold.noteRule(nil)
 		return dialProxy(ctx, hold.proxy, tunnel.JoinAddress(hold.host, hold.port), net.Dialer{ControlContext: d.spare.control})
 	}
 	addrs, err := d.resolve(ctx, hold, family)
@@ -120,10 +121,8 @@ func (d *Dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 		return nil, err
 	}
 	conn, err := d.race(ctx, hold, addrs)
-	if err == nil && hold.decided != nil {
-		if at, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-			f.Rule = hold.file.AllowedBy(hold.host, hold.port, at.AddrPort().Addr())
-		}
+	if err == nil {
+		hold.noteRule(conn.RemoteAddr())
 	}
 	return conn, err
 }
@@ -160,10 +159,18 @@ func (d *Dialer) Adopt(f *tunnel.Flow, connected net.Addr) error {
 
 func (d *Dialer) allow(f *tunnel.Flow, open bool, connected net.Addr) error {
 	hold, err := d.holdTo(f, open)
-	if err != nil || hold.proxy != nil { // which is what it is connected to
+	switch {
+	case err != nil:
 		return err
+	case hold.proxy != nil: // which is what it is connected to
+		connected = nil
+	default:
+		err = hold.connected(connected.String())
 	}
-	return hold.connected(connected.String())
+	if err == nil && !open { // else others read f
+		hold.noteRule(connected)
+	}
+	return err
 }
 
 // families says which addresses a network wants of the resolver.

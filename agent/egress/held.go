@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"net"
 	"net/netip"
 	"net/url"
 	"sync"
@@ -99,6 +100,19 @@ func (h *held) connected(address string) error {
 		return &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "destination not allowed by policy", Err: err}
 	}
 	return h.resolved(final)
+}
+
+// noteRule notes which rule of the file allows the connection. at is the address that the host
+// has led to; nil: it is not seen here.
+func (h *held) noteRule(at net.Addr) {
+	if h.decided == nil {
+		return
+	}
+	var to netip.AddrPort
+	if tcp, ok := at.(*net.TCPAddr); ok {
+		to = tcp.AddrPort()
+	}
+	h.flow.Rule = h.file.AllowedBy(h.host, h.port, to.Addr())
 }
 
 // maxTold bounds the rules that are kept in a searchable form: those of so many kinds of

@@ -3,6 +3,7 @@ package egress
 import (
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"konnectivity/internal/policyfile"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // What a server tells, and the agent's own file, hold for the address that a name has, for a
@@ -90,6 +92,41 @@ x_policy_decisions_total{decision="reported",rule="a"} %d
 `, n+1)), "x_policy_decisions_total")
 		if err != nil {
 			t.Errorf("%s: %v", host, err)
+		}
+	}
+}
+
+// The rule that allows a connection is noted, also where a proxy resolves its name, and where
+// another process has dialed it.
+func TestTheRuleIsNoted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	file := "version: 1\nmode: enforce\nrules:\n- {name: named, action: allow, who: ['*'], where: ['*.example']}\n- {name: own, action: allow, who: ['*'], where: ['127.0.0.0/8']}\n"
+	testutil.NoError(t, os.WriteFile(path, []byte(file), 0o600))
+	live := testutil.Must(policyfile.Open(path, "x_", prometheus.NewRegistry(), silent.Log()))(t)
+	up := fmt.Sprint("127.0.0.1:", echo(t, "127.0.0.1", 0))
+	at := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(up))
+	proxy := fakeProxy(t, nil, func(*http.Request) (string, bool) { return established, true })
+	beside := Options{File: live, APIServers: []string{up}}
+	proxied := Options{File: live, Proxy: func(*url.URL) (*url.URL, error) { return url.Parse("http://" + proxy) }}
+	for what, c := range map[string]struct {
+		options                Options
+		network, address, want string
+	}{
+		"an address":     {Options{File: live}, "tcp", up, "own"},
+		"by a proxy":     {proxied, "tcp", "a.example:443", "named"},
+		"the API server": {beside, link.NetworkAPI, link.APIAddress, "own"},
+	} {
+		d := New(c.options)
+		for _, done := range []string{"dialed", "handed over"} {
+			f := tunnel.NewFlow(c.network, c.address)
+			if done == "dialed" {
+				testutil.Must(d.Dial(testutil.Context(t), f))(t).Close()
+			} else {
+				testutil.NoError(t, d.Adopt(f, at))
+			}
+			if f.Rule != c.want {
+				t.Errorf("%s, %s: rule %q, want %q", what, done, f.Rule, c.want)
+			}
 		}
 	}
 }

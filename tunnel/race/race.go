@@ -39,12 +39,12 @@ func CheckTargets(addresses []string) error {
 	return nil
 }
 
-// Any is All for addresses that stand in for each other, in random order, so that those
-// who dial spread.
-func Any[C any](ctx context.Context, addresses []string, dial func(context.Context, string) (C, error), discard func(C)) (conn C, address string, err error) {
-	addresses = slices.Clone(addresses)
-	rand.Shuffle(len(addresses), func(i, j int) { addresses[i], addresses[j] = addresses[j], addresses[i] })
-	return All(ctx, addresses, dial, discard)
+// Any is All for targets that stand in for each other, in random order, so that those who
+// dial spread.
+func Any[T, C any](ctx context.Context, targets []T, dial func(context.Context, T) (C, error), discard func(C)) (conn C, target T, err error) {
+	targets = slices.Clone(targets)
+	rand.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
+	return All(ctx, targets, dial, discard)
 }
 
 // Dial is All for the first MaxTries targets.
