@@ -31,6 +31,7 @@ type fakeDNS struct {
 
 	dialErr error
 	dead    bool // accepts, never reads
+	hangs   bool // swallows dials
 
 	mu      sync.Mutex
 	wg      sync.WaitGroup
@@ -42,6 +43,10 @@ type fakeDNS struct {
 }
 
 func (d *fakeDNS) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	if d.hangs {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.dials++

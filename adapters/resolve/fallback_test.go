@@ -3,6 +3,7 @@ package resolve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -297,6 +298,33 @@ func TestChain(t *testing.T) {
 	} {
 		if got := resolveText(chain, name); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+}
+
+// A lookup that waits for its turn, since a DNS that says nothing has as many as it may, says
+// nothing of the tunnel, neither as its caller leaves nor at its own end. Those that have
+// their turn do.
+func TestFallbackWaitingForATurn(t *testing.T) {
+	for _, verdict := range []time.Duration{0, time.Minute} {
+		for _, reached := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				d := &fakeDNS{hangs: !reached}
+				h := NewHealth(nil, nil)
+				r := Fallback(d.guest(t), &scripted{answer: systemAnswer}, h, verdict)
+				var asking sync.WaitGroup
+				for i := range 2 * maxDNSConns {
+					asking.Go(func() {
+						if answer, err := r.Resolve(t.Context(), fmt.Sprintf("x%d.example.org", i)); err != nil || reached && answer.Direct {
+							t.Errorf("direct %v, %v", answer.Direct, err)
+						}
+					})
+				}
+				asking.Wait()
+				if h.Down() == reached {
+					t.Errorf("verdict after %v: down %v", verdict, h.Down())
+				}
+			})
 		}
 	}
 }

@@ -34,8 +34,9 @@ type Flights[V any] struct {
 type Flight[V any] struct {
 	Key string
 
-	// Reached is for work to say that it got somewhere, before it is done.
-	Reached atomic.Bool
+	// Reached is for work to say that it got somewhere, before it is done, and Waited that it
+	// had to wait for other flights first.
+	Reached, Waited atomic.Bool
 
 	done  chan struct{}
 	value V

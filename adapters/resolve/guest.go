@@ -49,6 +49,10 @@ const (
 // the tunnel, so the tunnel works, but could not answer, or not in time.
 var errReached = errors.New("the hosted cluster's DNS was reached")
 
+// errWaited is in the chain of Guest's errors about a lookup that had no time of its own to
+// reach the DNS: as many others as may were under way.
+var errWaited = errors.New("it had to wait for other lookups")
+
 // GuestOptions configures a Guest.
 type GuestOptions struct {
 	// Server returns the addresses of the DNS Service.
@@ -93,12 +97,8 @@ func (g *Guest) Resolve(ctx context.Context, name string) (Answer, error) {
 		return answer, err
 	}
 	answer, f, left, err := g.flights.Do(ctx, key)
-	switch {
-	case left && f.Reached.Load():
-		err = errors.Join(errReached, err)
-		fallthrough
-	case left, errors.Is(err, ErrClosed):
-		return Answer{}, Unavailable(name, "the hosted cluster's DNS did not answer in time", err)
+	if left || errors.Is(err, ErrClosed) {
+		return Answer{}, Unavailable(name, "the hosted cluster's DNS did not answer in time", got(f, err))
 	}
 	return answer, err
 }
@@ -161,10 +161,19 @@ func (g *Guest) lookup(ctx context.Context, f *Flight[Answer]) (Answer, error) {
 
 // notAsked is the outcome of a flight that the DNS has not answered.
 func notAsked(f *Flight[Answer], err error) error {
-	if f.Reached.Load() {
-		err = errors.Join(errReached, err)
+	return Unavailable(f.Key, "the hosted cluster's DNS could not be asked", got(f, err))
+}
+
+// got adds to an error how far f got.
+func got(f *Flight[Answer], err error) error {
+	switch {
+	case f.Reached.Load():
+		return errors.Join(errReached, err)
+	case f.Waited.Load():
+		return errors.Join(errWaited, err)
+	default:
+		return err
 	}
-	return Unavailable(f.Key, "the hosted cluster's DNS could not be asked", err)
 }
 
 // candidates returns the absolute names that name can mean: itself, and its
@@ -195,12 +204,10 @@ func validLabels(name string) bool {
 // ask sends one question: first on a kept connection, if there is one, and on a
 // new one if that yields nothing.
 func (g *Guest) ask(ctx context.Context, f *Flight[Answer], name dnsmessage.Name) (reply, error) {
-	select {
-	case g.slots <- struct{}{}:
-		defer func() { <-g.slots }()
-	case <-ctx.Done():
+	if !g.enter(ctx, f) {
 		return reply{}, context.Cause(ctx)
 	}
+	defer func() { <-g.slots }()
 	if c := g.idle.get(); c != nil {
 		tryCtx, cancel := context.WithTimeout(ctx, staleTry)
 		out, err := g.askOn(tryCtx, f, c, name)
@@ -215,6 +222,22 @@ func (g *Guest) ask(ctx context.Context, f *Flight[Answer], name dnsmessage.Name
 	}
 	f.Reached.Store(true)
 	return g.askOn(ctx, f, c, name)
+}
+
+// enter takes a slot. It returns false if ctx ended before there was one.
+func (g *Guest) enter(ctx context.Context, f *Flight[Answer]) bool {
+	select {
+	case g.slots <- struct{}{}:
+		return true
+	default:
+	}
+	f.Waited.Store(true)
+	select {
+	case g.slots <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 func (g *Guest) askOn(ctx context.Context, f *Flight[Answer], c *dnsConn, name dnsmessage.Name) (reply, error) {
