@@ -393,3 +393,22 @@ func TestProtocols(t *testing.T) {
 		}
 	}
 }
+
+// A server of before may have an address with a zone, which no URL holds as it is.
+func TestServerOfBeforeAtALinkLocalAddress(t *testing.T) {
+	ca, config := newCA(t)
+	server := newTestServer(t, ca, "server-1", true)
+	a := testutil.Must(New(testOptions(config, server.address())))(t)
+	c := newConnector(a.opts, a.forwarder, a.metrics, a.ends)
+	to := testutil.Must(a.set.resolver.resolve(t.Context()))(t)[0]
+	conn := testutil.Must(c.secure(t.Context(), to))(t)
+	to.dial = "[fe80::1%eth0]:8091"
+	s, err := c.connectLegacy(t.Context(), conn, to)
+	if err != nil {
+		_ = conn.Close()
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil || s.ServerID() != "server-1" {
+		t.Errorf("%q, %v", s.ServerID(), err)
+	}
+}

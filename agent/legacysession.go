@@ -25,7 +25,7 @@ type legacySession struct {
 // handshake is done.
 func (c *connector) connectLegacy(ctx context.Context, conn *tls.Conn, to address) (session, error) {
 	heard := newHeardConn(conn)
-	client, err := grpc.NewClient("passthrough:///"+to.dial,
+	client, err := grpc.NewClient("passthrough:///server", // which is connected
 		grpc.WithContextDialer(once(heard)),
 		grpc.WithTransportCredentials(overTLS{conn.ConnectionState()}),
 		grpc.WithAuthority(c.serverName(to)),
