@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"path"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,7 +29,9 @@ func TestChart(t *testing.T) {
 		Name, Version, AppVersion string
 		Annotations               map[string]string
 	}
-	description := tarFiles(t, z)["konnectivity/Chart.yaml"]
+	files := tarFiles(t, z)
+	hasWhatTemplatesRead(t, files)
+	description := files["konnectivity/Chart.yaml"]
 	noError(t, yaml.Unmarshal([]byte(description), &chart))
 	var images []map[string]string
 	var changes []string
@@ -49,6 +54,33 @@ func TestChart(t *testing.T) {
 				t.Errorf("the configuration is %s: %v", want, err)
 			}
 		}
+	}
+}
+
+// readsManifests is how a template names what it reads of manifests/: a file, or a pattern of some.
+var readsManifests = regexp.MustCompile(`"path" (?:\(printf )?"([^"]+)"`)
+
+// hasWhatTemplatesRead checks that the folders from which a chart's templates read are in it.
+func hasWhatTemplatesRead(t *testing.T, files map[string]string) {
+	t.Helper()
+	packed, reads := map[string]bool{}, 0
+	for name := range files {
+		for folder := path.Dir(name); folder != "."; folder = path.Dir(folder) {
+			packed[folder] = true
+		}
+	}
+	for name, text := range files {
+		if !strings.HasPrefix(name, "konnectivity/templates/") {
+			continue
+		}
+		for _, found := range readsManifests.FindAllStringSubmatch(text, -1) {
+			if reads++; !packed["konnectivity/manifests/"+path.Dir(found[1])] {
+				t.Errorf("%s reads manifests/%s, which is not in the chart", name, found[1])
+			}
+		}
+	}
+	if reads < 10 {
+		t.Errorf("only %d places are known where templates read manifests", reads)
 	}
 }
 

@@ -545,7 +545,7 @@ func TestPackedChart(t *testing.T) {
 	if got, want := filepath.Base(*packedChart), c.Name()+"-"+c.Metadata.Version+".tgz"; got != want || c.AppVersion() != "v"+c.Metadata.Version {
 		t.Errorf("%s is of version %s, its programs of %s", got, c.Metadata.Version, c.AppVersion())
 	}
-	const everything = "{controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}, monitoring: {enabled: true}, agent: {hostNetwork: true}, server: {tenants: [a]}, pki: {mode: %s}}"
+	const everything = "{controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}, monitoring: {enabled: true}, agent: {hostNetwork: true}, server: {tenants: [a]}, signer: {enabled: true}, pki: {mode: %s}}"
 	for _, mode := range []string{"job", "cert-manager"} {
 		packed := testutil.Must(render(t, c, fmt.Sprintf(everything, mode)))(t)
 		source := loadChart(t)
