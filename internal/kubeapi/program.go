@@ -7,13 +7,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"sync"
 	"time"
 
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/transport"
+	"k8s.io/client-go/util/connrotation"
 )
 
 const (
@@ -70,6 +73,7 @@ type credentialCluster struct {
 type source struct {
 	program Program
 	cluster Cluster
+	conns   *connrotation.ConnectionTracker // to the API
 
 	mu   sync.Mutex
 	has  bool
@@ -80,28 +84,32 @@ type source struct {
 // use has a transport use credentials from the program.
 func (s *source) use(c *transport.Config) {
 	c.TLS.GetCertHolder = &transport.GetCertHolder{GetCert: func() (*tls.Certificate, error) {
-		_, cert, err := s.get(context.Background())
+		_, cert, _, err := s.get(context.Background())
 		return cert, err
 	}}
+	dialer := connrotation.NewDialer((&net.Dialer{Timeout: dialTime}).DialContext)
+	c.DialHolder, s.conns = &transport.DialHolder{Dial: dialer.DialContext}, dialer.ConnectionTracker
 	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return &sourced{next, s} })
 }
 
-func (s *source) get(ctx context.Context) (token string, cert *tls.Certificate, err error) {
+// get returns the credentials, and whether they are new.
+func (s *source) get(ctx context.Context) (token string, cert *tls.Certificate, renewed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if expires := s.last.Status.Expires; !s.has || expires != nil && !time.Now().Before(*expires) {
 		if err := s.run(ctx); err != nil {
-			return "", nil, err
+			return "", nil, false, err
 		}
+		renewed = true
 	}
-	return s.last.Status.Token, s.cert, nil
+	return s.last.Status.Token, s.cert, renewed, nil
 }
 
 // refused forgets credentials that the API has refused.
-func (s *source) refused(token string) {
+func (s *source) refused(token string, cert *tls.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.last.Status.Token == token {
+	if s.last.Status.Token == token && s.cert == cert {
 		s.has = false
 	}
 }
@@ -161,7 +169,12 @@ func (s *source) take(out []byte) error {
 	case got.Status.Token == "":
 		return fmt.Errorf("the program %s for credentials printed neither a token nor a certificate", s.program.Command)
 	}
+	// The API knows a connection by the certificate that it began with.
+	other := s.last.Kind != "" && s.last.Status.Cert != got.Status.Cert
 	s.last, s.cert, s.has = got, cert, true
+	if other {
+		s.conns.CloseAll()
+	}
 	return nil
 }
 
@@ -176,9 +189,12 @@ func (s *sourced) WrappedRoundTripper() http.RoundTripper { return s.RoundTrippe
 
 // RoundTrip implements http.RoundTripper.
 func (s *sourced) RoundTrip(req *http.Request) (*http.Response, error) {
-	token, _, err := s.source.get(req.Context())
+	token, cert, renewed, err := s.source.get(req.Context())
 	if err != nil {
 		return nil, err
+	}
+	if renewed && cert != nil { // or a connection is chosen that take has closed
+		utilnet.CloseIdleConnectionsFor(s.RoundTripper)
 	}
 	if token != "" {
 		req = req.Clone(req.Context())
@@ -186,7 +202,7 @@ func (s *sourced) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp, err := s.RoundTripper.RoundTrip(req)
 	if err == nil && resp.StatusCode == http.StatusUnauthorized {
-		s.source.refused(token)
+		s.source.refused(token, cert)
 	}
 	return resp, err
 }

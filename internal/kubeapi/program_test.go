@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"konnectivity/internal/kubeapi"
@@ -21,7 +22,7 @@ import (
 // in a folder. user has further fields of the program, in JSON.
 func programmed(t *testing.T, script, fields string, answer http.HandlerFunc) (leases kubeapi.Objects[*kubeapi.Lease], folder string) {
 	t.Helper()
-	srv, ca := secureAPI(t, false, &tls.Config{ClientAuth: tls.RequestClientCert}, answer)
+	srv, ca := secureAPI(t, true, &tls.Config{ClientAuth: tls.RequestClientCert}, answer)
 	folder = t.TempDir()
 	writeFile(t, filepath.Join(folder, "script"), "cd "+folder+"\n"+script)
 	file := filepath.Join(folder, "kubeconfig")
@@ -99,6 +100,41 @@ func TestProgramForCertificates(t *testing.T) {
 	writeFile(t, filepath.Join(folder, "out"), string(out))
 	if _, err := leases.Get(t.Context(), "a"); err != nil {
 		t.Error(err)
+	}
+}
+
+// A certificate belongs to its connection: once the API has refused it, or the program has
+// another one, the connection is of no more use.
+func TestProgramForCertificatesThatAreReplaced(t *testing.T) {
+	ca := testutil.Must(pki.NewCA("ca"))(t)
+	issue := func(name string) string {
+		pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: name, DNS: []string{"x"}, Client: true}))(t)
+		return string(testutil.Must(json.Marshal(map[string]any{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1",
+			"status": map[string]string{"clientCertificateData": string(pair.CertPEM), "clientKeyData": string(pair.KeyPEM)}}))(t))
+	}
+	var good atomic.Value
+	good.Store("first")
+	leases, folder := programmed(t, "echo run >>runs; cat out", "", func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS.PeerCertificates[0].Subject.CommonName != good.Load() { // as of one that has expired
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_, _ = io.WriteString(w, oneLease)
+	})
+	writeFile(t, filepath.Join(folder, "out"), issue("first"))
+	if _, err := leases.Get(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	good.Store("second")
+	writeFile(t, filepath.Join(folder, "out"), issue("second"))
+	if _, err := leases.Get(t.Context(), "a"); !kubeapi.Denied(err) {
+		t.Errorf("an expired certificate: %v", err)
+	}
+	if _, err := leases.Get(t.Context(), "a"); err != nil {
+		t.Errorf("after the API has refused the first certificate: %v", err)
+	}
+	if runs := testutil.Must(os.ReadFile(filepath.Join(folder, "runs")))(t); strings.Count(string(runs), "run") != 2 {
+		t.Errorf("the program ran %d times, want 2", strings.Count(string(runs), "run"))
 	}
 }
 
