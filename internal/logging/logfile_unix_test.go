@@ -3,14 +3,19 @@
 package logging_test
 
 import (
+	"bufio"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/sirupsen/logrus"
 	"github.com/spf13/pflag"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 )
 
@@ -30,6 +35,26 @@ func TestLogFileErrors(t *testing.T) {
 		testutil.NoError(t, set.Parse([]string{"--logtostderr=false", arg}))
 		if _, err := f.New("x", &output{}); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", arg, err, want)
+		}
+	}
+}
+
+// What is no file, such as /dev/stdout of a container, cannot be started anew.
+func TestPipesHaveNoSize(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	testutil.NoError(t, syscall.Mkfifo(path, 0o600))
+	pipe := testutil.Must(os.OpenFile(path, os.O_RDWR, 0))(t)
+	defer pipe.Close()
+	out := &output{}
+	log := testutil.Must(logging.New(logging.Options{Level: logrus.InfoLevel, File: path, FileMaxBytes: 1000, Out: out, OutLevel: logrus.ErrorLevel}))(t)
+	lines := bufio.NewScanner(pipe)
+	for i := range 100 {
+		log.Infof("line %d", i)
+		if text := out.Take(); text != "" {
+			t.Fatalf("line %d: %s", i, text)
+		}
+		if lines.Scan(); !strings.Contains(lines.Text(), fmt.Sprintf("line %d", i)) {
+			t.Fatalf("line %d is %s", i, lines.Text())
 		}
 	}
 }

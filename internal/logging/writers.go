@@ -63,6 +63,9 @@ func openFile(path string, limit int64, report io.Writer) (*file, error) {
 		_ = f.Close() // nothing was written
 		return nil, err
 	}
+	if !info.Mode().IsRegular() {
+		limit = 0 // a pipe or terminal cannot be truncated, and keeps nothing
+	}
 	return &file{max: limit, report: report, f: f, size: info.Size()}, nil
 }
 
