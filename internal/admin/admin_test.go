@@ -235,6 +235,41 @@ func TestHistoryIsARingOfFifteenMinutes(t *testing.T) {
 	})
 }
 
+// A byte that a sample counts twice is missing in those after it.
+func TestSamplesCountNoByteTwice(t *testing.T) {
+	const each = 1 << 20
+	table := NewTable()
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	var closing sync.WaitGroup
+	defer closing.Wait()
+	for range 4 {
+		closing.Go(func() {
+			for ctx.Err() == nil {
+				f := &tunnel.Flow{Request: tunnel.Request{Address: "a.test:1"}, Opened: time.Now()}
+				table.Opened(f)
+				f.Carry(true, each)
+				table.Closed(f, 0, nil)
+			}
+		})
+	}
+	for ctx.Err() == nil {
+		if up, most := table.sample(time.Now(), sampleEvery)[0], int64(table.number.Load())*each; up > most {
+			t.Fatalf("%d bytes up, of %d at most", up, most)
+		}
+	}
+}
+
+// A clock need not have moved between two samples, as that of Windows has not for milliseconds.
+func TestSamplesOfOneMoment(t *testing.T) {
+	table := NewTable()
+	table.Opened(&tunnel.Flow{Request: tunnel.Request{Address: "a.test:1"}, Opened: time.Now()})
+	table.sample(time.Now(), 0)
+	if p := get[Page[Connection]](t, mounted(Source{Table: table}), "/api/v1/connections"); p.Matched != 1 || p.Items[0].Up != 0 {
+		t.Errorf("%+v", p)
+	}
+}
+
 func TestPeersHaveTheRatesOfTheirConnections(t *testing.T) {
 	table := NewTable()
 	table.sums.Store(&sums{byNext: map[hop]load{{"", tunnel.Hop{Role: "agent", ID: "a1"}}: {up: 1, down: 2, stalled: 3}}, bySource: map[origin]load{{"", "10.0.0.7:1"}: {up: 4, down: 5, stalled: 6}, {"red", "10.0.0.7:1"}: {up: 7}}})

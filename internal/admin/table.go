@@ -162,10 +162,10 @@ func (t *Table) Opened(f *tunnel.Flow) {
 
 // Closed implements tunnel.Observer.
 func (t *Table) Closed(f *tunnel.Flow, took time.Duration, err error) {
+	t.conns.Delete(f) // first, or a sample might count its bytes twice
 	up, down := f.Sent()
 	t.ended[0].Add(up)
 	t.ended[1].Add(down)
-	t.conns.Delete(f)
 	if f.Interrupted(err) {
 		return
 	}
@@ -219,6 +219,7 @@ func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
 // sample and wait now, and none has passed in between. A connection that has lost its
 // link is not stalled.
 func (c *conn) sample(now time.Time, since time.Duration, lost bool) (stalled bool) {
+	seconds := max(since, time.Millisecond).Seconds() // a coarse clock may not have moved
 	var sent [2]int64
 	var held [2]bool
 	held[0], held[1] = c.flow.Held()
@@ -235,7 +236,7 @@ func (c *conn) sample(now time.Time, since time.Duration, lost bool) (stalled bo
 			c.stalled[i].Store(0)
 		}
 		rate := math.Float64frombits(c.rate[i].Load())
-		rate += smoothing * (float64(passed)/since.Seconds() - rate)
+		rate += smoothing * (float64(passed)/seconds - rate)
 		if rate < 1 {
 			rate = 0
 		}
