@@ -468,6 +468,7 @@ func TestChartsNotesSayTheNextStep(t *testing.T) {
 		{"{agent: {enabled: false}}", []string{shows, signer, patch, copied, nodes + ",agent.serverHost=ADDRESS\n"}, []string{agents}},
 		{"{server: {service: {type: ClusterIP}}}", []string{"inside this cluster only", patch, agents}, []string{shows, signer, "ADDRESS"}},
 		{"{agent: {enabled: false}, server: {service: {type: NodePort}}}", []string{"any node's address", shows, ",agent.serverPort=PORT,agent.serverHost=ADDRESS\n"}, nil},
+		{"{agent: {enabled: false}, signer: {enabled: true}}", []string{nodes + ",agent.authentication=pod-certificate,agent.serverHost=ADDRESS\n"}, []string{copied}},
 		{"{agent: {enabled: false}, server: {route: {host: a.example.com}}}",
 			[]string{"connect to a.example.com", "--cluster-san=a.example.com\n", ",agent.serverPort=443,agent.serverHost=a.example.com\n"}, []string{shows, "ADDRESS"}},
 		{"{agent: {enabled: false}, server: {tlsRoute: {host: b.example.com, gateway: {name: g}}}}",
@@ -482,6 +483,7 @@ func TestChartsNotesSayTheNextStep(t *testing.T) {
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {kind: Deployment, serverHost: a.example.com}}",
 			[]string{"rollout status deployment/konnectivity-agent\n", "a.example.com:8091", "They need the secret konnectivity-agent here"}, []string{servers, patch}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {authentication: token}}", []string{"They need the config map konnectivity-ca-bundle here"}, nil},
+		{"{server: {enabled: false}, pki: {mode: existing}, agent: {authentication: pod-certificate}}", []string{agents}, []string{"They need"}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {enabled: false}, controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}}",
 			[]string{"rollout status deployment/konnectivity-agent-control-plane"}, []string{servers, agents}},
 	} {
