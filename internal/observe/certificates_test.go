@@ -55,14 +55,21 @@ konnectivity_tls_reloads_total{name="two",result="success"} 0
 	if err := promtest.GatherAndCompare(registry, strings.NewReader(want), "konnectivity_tls_files_broken", "konnectivity_tls_peers_refused_total", "konnectivity_tls_reloads_total"); err != nil {
 		t.Error(err)
 	}
-	const expiry = "konnectivity_tls_certificate_expiry_timestamp_seconds"
-	if n, err := promtest.GatherAndCount(registry, expiry); n != 2 || err != nil {
-		t.Errorf("%d series of two files: %v", n, err)
+	leaf := pair.TLS().Leaf
+	figures := map[string]float64{
+		"konnectivity_tls_certificate_expiry_timestamp_seconds": float64(leaf.NotAfter.Unix()),
+		"konnectivity_tls_certificate_lifetime_seconds":         leaf.NotAfter.Sub(leaf.NotBefore).Seconds(),
+	}
+	for name := range figures {
+		if n, err := promtest.GatherAndCount(registry, name); n != 2 || err != nil {
+			t.Errorf("%s: %d series of two files: %v", name, n, err)
+		}
 	}
 	for _, f := range testutil.Must(registry.Gather())(t) {
+		want, is := figures[f.GetName()]
 		for _, m := range f.GetMetric() {
-			if f.GetName() == expiry && strings.Contains(m.String(), files.Cert) && m.GetGauge().GetValue() != float64(pair.TLS().Leaf.NotAfter.Unix()) {
-				t.Errorf("%s expires at %v", files.Cert, m.GetGauge().GetValue())
+			if is && strings.Contains(m.String(), files.Cert) && m.GetGauge().GetValue() != want {
+				t.Errorf("%s of %s is %v, want %v", f.GetName(), files.Cert, m.GetGauge().GetValue(), want)
 			}
 		}
 	}

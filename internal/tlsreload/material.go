@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"konnectivity/internal/files"
 )
@@ -26,11 +25,11 @@ type digest [sha256.Size]byte
 // material is one consistent reading of the files; immutable.
 type material struct {
 	digest digest
-	cert   *tls.Certificate     // nil without Files.Cert
-	pool   *x509.CertPool       // nil without CA files
-	cas    []*x509.Certificate  // those of the pool that the files have
-	lists  *Lists               // nil without Files.CRL
-	expiry map[string]time.Time // for each file that was named by itself: when its first certificate expires
+	cert   *tls.Certificate             // nil without Files.Cert
+	pool   *x509.CertPool               // nil without CA files
+	cas    []*x509.Certificate          // those of the pool that the files have
+	lists  *Lists                       // nil without Files.CRL
+	first  map[string]*x509.Certificate // for each file that was named by itself: the one that expires first
 
 	leftOut []error // faults of files in directories
 }
@@ -152,14 +151,14 @@ func (c contents) digest() digest {
 
 // parse turns contents into material.
 func (c contents) parse(systemRoots bool) (*material, error) {
-	m := &material{digest: c.digest(), expiry: map[string]time.Time{}}
+	m := &material{digest: c.digest(), first: map[string]*x509.Certificate{}}
 	if c.cert.path != "" {
 		pair, err := tls.X509KeyPair(c.cert.data, c.key.data)
 		if err != nil {
 			return nil, fmt.Errorf("certificate %s with private key %s: %w", c.cert.path, c.key.path, tidy(err))
 		}
 		m.cert = &pair
-		m.expiry[c.cert.path] = pair.Leaf.NotAfter
+		m.first[c.cert.path] = pair.Leaf
 	}
 	if len(c.cas) == 0 {
 		return m, m.addLists(c.crl)
@@ -195,8 +194,8 @@ func (m *material) addCA(ca blob) error {
 		if ca.listed {
 			continue // this operator cannot renew those of a distribution
 		}
-		if first, ok := m.expiry[ca.path]; !ok || cert.NotAfter.Before(first) {
-			m.expiry[ca.path] = cert.NotAfter
+		if first := m.first[ca.path]; first == nil || cert.NotAfter.Before(first.NotAfter) {
+			m.first[ca.path] = cert
 		}
 	}
 	return err

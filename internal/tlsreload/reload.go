@@ -98,8 +98,8 @@ func (s *Source) warnExpired(log logrus.FieldLogger, m *material) {
 			log.WithField("file", file).WithField("expired", end.UTC().Format(time.RFC3339)).Warn(say)
 		}
 	}
-	for file, end := range m.expiry {
-		old(file, end, "certificate has expired; replace it")
+	for file, cert := range m.first {
+		old(file, cert.NotAfter, "certificate has expired; replace it")
 	}
 	if m.lists != nil {
 		old(s.files.CRL, m.lists.Until, OutdatedLists)

@@ -1,6 +1,9 @@
 package tlsreload
 
-import "time"
+import (
+	"crypto/x509"
+	"time"
+)
 
 // Stats are figures for metrics; counters are since the start.
 type Stats struct {
@@ -9,9 +12,9 @@ type Stats struct {
 	Refused int64 // peers, by Options.Peer or a revocation list
 	Broken  bool  // the files cannot be used; the last good ones are
 
-	// Expiry is when the first certificate of each file in use expires. It must not be
+	// First is, of each file in use, the certificate that expires first. It must not be
 	// modified.
-	Expiry map[string]time.Time
+	First map[string]*x509.Certificate
 
 	// Lists is the file of revocation lists, and ListsUntil when the first of them is to be
 	// replaced; zero: there is none, or none says so.
@@ -27,7 +30,7 @@ func (s *Source) Stats() Stats {
 	now := s.state.Load()
 	out := Stats{Changes: s.changes.Load(), Faults: s.faults.Load(), Refused: s.refused.Load(), Broken: now.fault != nil}
 	if now.material != nil {
-		out.Expiry = now.material.expiry
+		out.First = now.material.first
 		if lists := now.material.lists; lists != nil {
 			out.Lists, out.ListsUntil = s.files.CRL, lists.Until
 		}
