@@ -9,12 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A rule that leaves a connection alone comes before those that redirect.
+// A rule that leaves a connection alone comes before those that redirect: of the user, to this
+// machine, to both networks of its links, and to the exception.
 func TestRuleOrder(t *testing.T) {
 	p := &Plan{To: prefixes("10.0.0.0/8", "::/0"), Except: prefixes("10.1.0.0/16"), Port: 1}
 	for i, rule := range p.rules() {
 		last := fmt.Sprintf("%T", rule[len(rule)-1])
-		if leaves := i < 3; leaves != (last == "*expr.Verdict") {
+		if leaves := i < 5; leaves != (last == "*expr.Verdict") {
 			t.Errorf("rule %d ends with %s", i, last)
 		}
 	}

@@ -25,6 +25,10 @@ type Plan struct {
 // socket's buffer.
 const maxNetworks = 64
 
+// linkLocal are addresses of this machine's own links, and of what its cloud has there, such
+// as metadata. They are left alone whatever network they are in.
+var linkLocal = [...]netip.Prefix{netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fe80::/10")}
+
 // neverSent has networks that are never in the hosted cluster.
 var neverSent = []struct {
 	network netip.Prefix
@@ -32,8 +36,8 @@ var neverSent = []struct {
 }{
 	{netip.MustParsePrefix("127.0.0.0/8"), "loopback is never redirected"},
 	{netip.MustParsePrefix("::1/128"), "loopback is never redirected"},
-	{netip.MustParsePrefix("169.254.0.0/16"), "link-local addresses mean this machine's own link"},
-	{netip.MustParsePrefix("fe80::/10"), "link-local addresses mean this machine's own link"},
+	{linkLocal[0], "link-local addresses are never redirected"},
+	{linkLocal[1], "link-local addresses are never redirected"},
 	{netip.MustParsePrefix("224.0.0.0/4"), "no connection goes to a multicast address"},
 	{netip.MustParsePrefix("ff00::/8"), "no connection goes to a multicast address"},
 	{netip.MustParsePrefix("::ffff:0:0/96"), "write it as IPv4"},
@@ -108,7 +112,7 @@ func (p *Plan) String() string {
 	if len(p.Except) > 0 {
 		fmt.Fprintf(b, ", to %s", join(p.Except))
 	}
-	b.WriteString(", and to this machine itself")
+	b.WriteString(", to link-local addresses, and to this machine itself")
 	return b.String()
 }
 

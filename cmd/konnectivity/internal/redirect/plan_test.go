@@ -106,11 +106,11 @@ func FuzzNameservers(f *testing.F) {
 
 func TestPlanString(t *testing.T) {
 	p := &Plan{To: prefixes("10.0.0.0/8", "fd00::/8"), UID: 7, Port: 8096}
-	if got, want := p.String(), "TCP connections to 10.0.0.0/8, fd00::/8 now go to port 8096 of loopback; not those of user 7, and to this machine itself"; got != want {
+	if got, want := p.String(), "TCP connections to 10.0.0.0/8, fd00::/8 now go to port 8096 of loopback; not those of user 7, to link-local addresses, and to this machine itself"; got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 	p.DNS, p.Except = []netip.Addr{netip.MustParseAddr("10.96.0.10")}, prefixes("10.1.0.0/16")
-	if got, want := p.String(), "not those of user 7, to DNS at 10.96.0.10, to 10.1.0.0/16, and to this machine itself"; !strings.Contains(got, want) {
+	if got, want := p.String(), "not those of user 7, to DNS at 10.96.0.10, to 10.1.0.0/16, to link-local addresses, and to this machine itself"; !strings.Contains(got, want) {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 }

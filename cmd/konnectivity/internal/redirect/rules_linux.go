@@ -30,7 +30,7 @@ func (p *Plan) rules() (all []match) {
 	for _, server := range p.DNS {
 		all = append(all, slices.Concat(inside(netip.PrefixFrom(server, server.BitLen())), tcp(), toPort(53), leave))
 	}
-	for _, network := range p.Except {
+	for _, network := range append(linkLocal[:], p.Except...) {
 		all = append(all, slices.Concat(inside(network), leave))
 	}
 	for _, network := range p.To {
