@@ -5,11 +5,17 @@ import (
 	"fmt"
 
 	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // tableName is the name of a table of our own, apart from other programs' rules.
 const tableName = "konnectivity"
+
+// readBuffer has room for the kernel's answers to all rules that there may be, some 2 KB for each:
+// it makes all of them before the first is read. Beyond its default, 208 KiB, those that do not
+// fit are an error, though the rules are set.
+const readBuffer = 1 << 20
 
 // Apply installs p in the network namespace of this process, and replaces the previous
 // plan in the same step, so that no connection passes in between. Open connections are
@@ -31,7 +37,7 @@ func Remove() error { return change(func(*nftables.Conn, *nftables.Table) {}) }
 
 // change removes our table and runs then, as one transaction.
 func change(then func(*nftables.Conn, *nftables.Table)) error {
-	c, err := nftables.New()
+	c, err := nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error { return c.SetReadBuffer(readBuffer) }))
 	if err != nil {
 		return explain(err)
 	}

@@ -3,6 +3,8 @@ package redirect
 import (
 	"errors"
 	"fmt"
+	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -18,6 +20,30 @@ func TestRuleOrder(t *testing.T) {
 		if leaves := i < 5; leaves != (last == "*expr.Verdict") {
 			t.Errorf("rule %d ends with %s", i, last)
 		}
+	}
+}
+
+// As many rules as there may be are set, and the kernel's answers to all of them read.
+func TestMostRules(t *testing.T) {
+	p := &Plan{Port: 1}
+	for i := range byte(maxNetworks) {
+		network := func(of byte) netip.Prefix { return netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, of, i}), 48) }
+		p.To, p.Except, p.DNS = append(p.To, network(1)), append(p.Except, network(2)), append(p.DNS, network(3).Addr())
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and the thread ends with its network
+		err := unix.Unshare(unix.CLONE_NEWNET)
+		if err == nil {
+			err = errors.Join(p.Apply(), p.Apply(), Remove())
+		}
+		done <- err
+	}()
+	switch err := <-done; {
+	case errors.Is(err, unix.EPERM), err != nil && strings.HasPrefix(err.Error(), "this kernel cannot"):
+		t.Skip("it needs nftables, and a network of its own: ", err)
+	case err != nil:
+		t.Error(err)
 	}
 }
 

@@ -21,8 +21,8 @@ type Plan struct {
 }
 
 // maxNetworks bounds each kind of rule. The kernel compares every new connection with
-// each rule, and confirms each rule when it is set; the confirmations must fit into a
-// socket's buffer.
+// each rule, and confirms each rule when it is set; the confirmations must fit into
+// readBuffer.
 const maxNetworks = 64
 
 // linkLocal are addresses of this machine's own links, and of what its cloud has there, such
