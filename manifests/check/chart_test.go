@@ -226,11 +226,12 @@ func TestChartsValues(t *testing.T) {
 			"Certificate konnectivity-cluster": {`"ipAddresses":["203.0.113.7","2001:db8::7"]`, `"a.example.com"]`},
 		},
 		// A percentage of next to nothing would add agents for any traffic.
-		"{" + scaled + "resources: {}}}":                         {"Deployment konnectivity-agent": {`"requests":{"cpu":"250m","memory":"32Mi"}`}},
-		"{" + scaled + "resources: {requests: {memory: 64Mi}}}}": {"Deployment konnectivity-agent": {`"requests":{"cpu":"250m","memory":"64Mi"}`}},
-		"{" + scaled + "resources: {requests: {cpu: 1}}}}":       {"Deployment konnectivity-agent": {`"requests":{"cpu":1}`}},
-		"{" + scaled + "resources: {limits: {cpu: 100m}}}}":      {"Deployment konnectivity-agent": {`"limits":{"cpu":"100m"}}`}}, // which is the request, then
-		"{" + scaled + "resources: {limits: {memory: 128Mi}}}}":  {"Deployment konnectivity-agent": {`"requests":{"cpu":"250m"}`}},
+		"{" + scaled + "resources: {}}}":                                 {"Deployment konnectivity-agent": {`"requests":{"cpu":"250m","memory":"32Mi"}`}},
+		"{" + scaled + "resources: {requests: {memory: 64Mi}}}}":         {"Deployment konnectivity-agent": {`"requests":{"cpu":"250m","memory":"64Mi"}`}},
+		"{" + scaled + "resources: {requests: {cpu: 1}}}}":               {"Deployment konnectivity-agent": {`"requests":{"cpu":1}`}},
+		"{" + scaled + "resources: {limits: {cpu: 100m}}}}":              {"Deployment konnectivity-agent": {`"limits":{"cpu":"100m"}}`}}, // which is the request, then
+		"{" + scaled + "resources: {limits: {memory: 128Mi}}}}":          {"Deployment konnectivity-agent": {`"requests":{"cpu":"250m"}`}},
+		"{server: {tenants: [red], resources: {limits: {memory: 4Gi}}}}": {"Deployment konnectivity-server": {`"limits":{"memory":"4Gi"},"requests":{"cpu":"500m"}`}},
 		// Each tenant has its own folder and Service, and values of the user override the
 		// chart's.
 		"{server: {tenants: [red, blue], extraArgs: [--v=5], resources: {requests: {cpu: '2'}}}}": {

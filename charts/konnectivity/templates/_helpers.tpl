@@ -67,6 +67,16 @@
 {{- $_ := set $container "env" (concat $container.env (default list (get .values "extraEnv"))) }}
 {{- end }}
 
+{{- /* An autoscaler's percentage is of the request, and there is none without: .object asks for .cpu, unless the
+       user's .resources say otherwise. */}}
+{{- define "konnectivity.requestCPU" }}
+{{- if not (or (dig "requests" "cpu" "" .resources) (dig "limits" "cpu" "" .resources)) }}
+{{- $container := first .object.spec.template.spec.containers }}
+{{- $requests := merge (dict "cpu" .cpu) (dig "requests" dict $container.resources) }}
+{{- $_ := set $container "resources" (merge (dict "requests" $requests) $container.resources) }}
+{{- end }}
+{{- end }}
+
 {{- /* The hosted server as manifests/shared/server patches it: a folder for each tenant, or Secrets that it watches. */}}
 {{- define "konnectivity.shared" }}
 {{- $deployment := first (include "konnectivity.read" (dict "root" .root "path" "shared/server/deployment.yaml") | fromJson).objects }}
