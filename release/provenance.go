@@ -61,6 +61,11 @@ func (r *release) provenance() error {
 	build := &s.Predicate.BuildDefinition
 	build.BuildType, s.Predicate.RunDetails.Builder.ID = makeRelease, makeRelease
 	build.ExternalParameters = map[string]string{"version": r.version, "systems": r.systemNames(), "tags": r.tags, "ldflags": r.ldflags}
+	for name, given := range map[string]string{"fips": r.fips, "downloads": r.downloads} {
+		if given != "" {
+			build.ExternalParameters[name] = given
+		}
+	}
 	build.InternalParameters = map[string]string{"go": runtime.Version()}
 	build.ResolvedDependencies = []resource{{Name: "konnectivity", Digest: map[string]string{"gitCommit": r.commit}}}
 	for _, system := range r.systems {

@@ -25,9 +25,13 @@ func tinyModule(t *testing.T) string {
 	return module
 }
 
-// Programs of a release with FIPS are in that mode.
+// Programs of a release with FIPS are in that mode, and who builds it again can know.
 func TestFIPS(t *testing.T) {
-	r, s := &release{work: t.TempDir(), fips: "v1.0.0"}, system{"linux", "amd64"}
+	r, s := &release{work: t.TempDir(), out: t.TempDir(), fips: "v1.0.0"}, system{"linux", "amd64"}
+	noError(t, r.provenance())
+	if text := string(must(os.ReadFile(r.provenanceFile()))(t)); !strings.Contains(text, `"fips": "v1.0.0"`) {
+		t.Errorf("the provenance does not tell of FIPS: %s", text)
+	}
 	noError(t, r.compile(s, tinyModule(t), "."))
 	info := must(buildinfo.ReadFile(r.binary(s, "tiny")))(t)
 	if !slices.Contains(info.Settings, debug.BuildSetting{Key: "DefaultGODEBUG", Value: "fips140=on"}) {
