@@ -57,7 +57,7 @@ type Signer struct {
 // New returns a signer that has not begun.
 func New(opts Options) *Signer {
 	s := &Signer{opts: opts, answers: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "konnectivity_signer_requests_total", Help: "Requests for certificates, by how they were answered: issued or denied; or failed, once for each attempt.",
+		Name: "konnectivity_signer_requests_total", Help: "Requests for certificates, by how they were answered: issued or denied; or failed, once for each attempt, also to learn of them.",
 	}, []string{"result"})}
 	for _, result := range []string{"issued", "denied", "failed"} {
 		s.answers.WithLabelValues(result)
@@ -110,6 +110,9 @@ func (s *Signer) repeat(ctx context.Context, every time.Duration, fault string, 
 // order.
 func (s *Signer) answerAll(ctx context.Context) error {
 	names, fault := s.requests.Names()
+	if fault != nil { // there may be requests that are not known
+		s.answers.WithLabelValues("failed").Inc()
+	}
 	failures := 0
 	for _, name := range names {
 		r, found := s.requests.Get(name)

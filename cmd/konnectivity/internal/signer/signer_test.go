@@ -289,7 +289,7 @@ func TestCAsArePublished(t *testing.T) {
 	}
 }
 
-// A signer that does not reach its API is not ready, and stops at once.
+// A signer that does not reach its API is not ready, counts that, and stops at once.
 func TestAPIThatIsAway(t *testing.T) {
 	c, ca := newCluster(), authority(t, time.Hour*1000)
 	s, hook := signs(t, c, func() *tls.Certificate { return ca }, func(o *Options) {
@@ -301,5 +301,8 @@ func TestAPIThatIsAway(t *testing.T) {
 	})
 	if s.Ready() == nil {
 		t.Error("it is ready")
+	}
+	if promtest.ToFloat64(s.answers.WithLabelValues("failed")) == 0 {
+		t.Error("no alert can tell of it")
 	}
 }
