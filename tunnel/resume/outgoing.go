@@ -116,6 +116,9 @@ func (o *Outgoing) Sent() uint64 { return min(o.next, o.end) }
 // Unsent reports whether the present carrier lacks bytes, or the end.
 func (o *Outgoing) Unsent() bool { return o.next < o.total() }
 
+// Behind returns how many bytes the present carrier was not given yet.
+func (o *Outgoing) Behind() int { return int(o.end - o.Sent()) }
+
 // OnlyEnd reports whether the present carrier lacks the end alone.
 func (o *Outgoing) OnlyEnd() bool { return o.fin && o.next == o.end }
 

@@ -2,8 +2,9 @@ package resume
 
 const (
 	// maxKept is the replay limit of an end whose peer acknowledges: the largest window of
-	// a link. A carrier takes no more than it has credit for, so a destination that takes
-	// nothing costs about a link's first window all the same.
+	// a link. A carrier takes no more than it has credit for, and writers wait while it lacks
+	// minKept, so a destination that takes nothing costs about a link's first window all the
+	// same.
 	maxKept = 16 << 20
 
 	// minKept is the limit until then, while memory is scarce, and without a carrier: the
@@ -24,9 +25,10 @@ func (m *Machine) limitNow(scarce bool) int {
 // Full reports whether writers have to wait. The bytes that the peer may leave
 // unacknowledged are kept whatever memory they pin: the peer acknowledges fewer only after
 // quiet. Without a carrier it takes none, so while memory is about to be scarce nothing
-// more is kept for it.
+// more is kept for it. Nor does more go behind what a goroutine of the Conn has yet to give a
+// new carrier: all that is written while that waits for credit would be kept.
 func (m *Machine) Full(scarce bool) bool {
-	if scarce && !m.Up() {
+	if scarce && !m.Up() || m.Up() && m.Out.Behind() >= minKept {
 		return true
 	}
 	least := Step

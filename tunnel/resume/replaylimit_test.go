@@ -36,6 +36,18 @@ func TestReplayLimit(t *testing.T) {
 	}
 	limit(false, maxKept)
 	limit(true, minKept)
+	for range minKept/tunnel.RecordRoom + 1 {
+		m.Out.Append(tunnel.CopyChunk(make([]byte, tunnel.RecordRoom)))
+	}
+	if !m.Full(false) {
+		t.Error("writers go on behind what the carrier has yet to take")
+	}
+	for m.Out.Unsent() {
+		giveAll(&m)
+	}
+	if m.Full(false) {
+		t.Error("writers wait though the carrier has taken all")
+	}
 	if _, _, big := m.Acknowledgement(false); !big || acked(1, 1) != 0 {
 		t.Error("it says it twice")
 	}
