@@ -163,6 +163,11 @@ func (p *AgentPeer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	if !p.mux.sender.ask(request) {
 		p.giveUp(random, dial)
 		if p.mux.sender.failure() != nil { // of which the reader has yet to hear
+			select {
+			case <-p.life.Done(): // as in finish
+			case <-ctx.Done():
+				return nil, tunnel.AsDialError(address, ctx.Err())
+			}
 			return nil, agentLost(address)
 		}
 		return nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Address: f.Address, Reason: "the agent does not take any more requests just now"}

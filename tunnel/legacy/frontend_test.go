@@ -399,9 +399,12 @@ func TestShutdownEndsFrontends(t *testing.T) {
 func TestResetBehindTheFirstData(t *testing.T) {
 	r := newRig(t, Limits{})
 	c, _ := r.rawFrontend(t)
+	passed := &r.metrics.packets[ToClient][client.PacketType_DATA+1]
 	c.send(dialRequest(1, "tcp", target(t, func(c *net.TCPConn) {
 		_, _ = c.Write([]byte("go away"))
-		time.Sleep(firstData / 4) // so that it is read before the reset
+		for end := time.Now().Add(patience); r.limits.Budget.Used() == 0 && passed.Load() == 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond) // until it was read: the reset would discard it
+		}
 		_ = c.SetLinger(0)
 	})))
 	c.want(client.PacketType_DIAL_RSP)
