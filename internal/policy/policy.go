@@ -136,8 +136,9 @@ func (p *Policy) AllowedBy(host string, port uint16, at netip.Addr) string {
 	return by.name
 }
 
-// Destinations is how many destinations its rules have.
-func (p *Policy) Destinations() int { return p.allow.n + p.deny.n }
+// Weight is how much memory its rules take, in units of some 100 bytes: one for each
+// destination, and more where networks lie within others.
+func (p *Policy) Weight() int { return p.allow.weight() + p.deny.weight() }
 
 func (p *Policy) open() bool { return p == nil || !p.closed }
 

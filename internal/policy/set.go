@@ -132,6 +132,16 @@ func (s *set) addr(addr netip.Addr, port uint16) *rule {
 	return onPort(s.at(addr), port)
 }
 
+// weight is how much memory the set takes, in units of some 100 bytes. Each span has a list of
+// all rules whose networks it lies in.
+func (s *set) weight() int {
+	pointers := 0
+	for _, at := range s.spans {
+		pointers += len(at.rules)
+	}
+	return s.n + pointers/12
+}
+
 // at returns the rules that name the address or a network of it.
 func (s *set) at(addr netip.Addr) []*rule {
 	i, found := slices.BinarySearchFunc(s.spans, addr, func(s span, addr netip.Addr) int { return s.first.Compare(addr) })

@@ -24,11 +24,12 @@ const (
 	MaxSize = 1 << 20
 
 	// maxRules bounds the rules of a file. maxCached bounds the clients whose rules are kept
-	// in a searchable form, and maxHeld the destinations in these, of some 100 bytes each: a
-	// client has as many names as its CA gives it. One more empties the cache.
-	maxRules  = 10_000
-	maxCached = 1024
-	maxHeld   = 1 << 20
+	// in a searchable form, and maxHeld what these weigh, some 100 MB: a client has as many
+	// names as its CA gives it. One more empties the cache. A tenant's file may have tenantHeld.
+	maxRules   = 10_000
+	maxCached  = 1024
+	maxHeld    = 1 << 20
+	tenantHeld = maxHeld / 16
 )
 
 // The modes of a file.
@@ -68,7 +69,8 @@ type File struct {
 
 	mu     sync.RWMutex
 	cached map[client]*policy.Policy
-	held   int // destinations in them
+	held   int // what they weigh
+	most   int // that they may weigh
 }
 
 // client is whom rules hold for.
@@ -98,7 +100,7 @@ func Parse(data []byte) (*File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rules: %w", err)
 	}
-	f := &File{Report: t.Mode == Report, rules: rules, cached: map[client]*policy.Policy{}}
+	f := &File{Report: t.Mode == Report, rules: rules, cached: map[client]*policy.Policy{}, most: maxHeld}
 	for i, test := range t.Tests {
 		if err := f.try(test); err != nil {
 			return nil, fmt.Errorf("tests: number %d: %w", i+1, err)
@@ -119,6 +121,7 @@ func ParseTenant(data []byte) (*File, error) {
 	case f.rules.NamesTenants():
 		return nil, errors.New("rules: tenants is for the server's own file")
 	}
+	f.most = tenantHeld
 	return f, nil
 }
 
@@ -150,17 +153,18 @@ func (f *File) For(who tunnel.Identity, tenant string) *policy.Policy {
 		return p
 	}
 	p = f.rules.For(who, tenant)
+	weight := p.Weight()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if other := f.cached[key]; other != nil {
 		return other
 	}
-	if len(f.cached) >= maxCached || f.held+p.Destinations() > maxHeld {
+	if len(f.cached) >= maxCached || f.held+weight > f.most {
 		clear(f.cached)
 		f.held = 0
 	}
 	f.cached[key] = p
-	f.held += p.Destinations()
+	f.held += weight
 	return p
 }
 

@@ -117,7 +117,7 @@ func (l *Live) Server(f *tunnel.Flow, host string, port uint16) (rules string, e
 
 // Agent returns the rules for a request where names are resolved. The caller passes what they
 // say to decided, which returns nil instead of a refusal where the file only reports, and
-// counts the first decision unless it is about an open connection.
+// counts the first refusal of each call of Agent, unless it is about an open connection.
 func (l *Live) Agent(f *tunnel.Flow, open bool) (p *policy.Policy, decided func(error) error) {
 	file := l.now.Load()
 	var counted atomic.Bool // the name, and each address more than once, are judged by themselves
