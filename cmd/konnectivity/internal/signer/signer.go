@@ -57,7 +57,7 @@ type Signer struct {
 // New returns a signer that has not begun.
 func New(opts Options) *Signer {
 	s := &Signer{opts: opts, answers: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "konnectivity_signer_requests_total", Help: "Requests for certificates, by how they were answered: issued or denied; or failed, once for each attempt, also to learn of them.",
+		Name: "konnectivity_signer_requests_total", Help: "Requests for certificates, by how they were answered: issued or denied. failed counts attempts that failed: to answer a request, or to ask the API for requests.",
 	}, []string{"result"})}
 	for _, result := range []string{"issued", "denied", "failed"} {
 		s.answers.WithLabelValues(result)
