@@ -25,7 +25,7 @@ type legacySession struct {
 // handshake is done.
 func (c *connector) connectLegacy(ctx context.Context, conn *tls.Conn, to address) (session, error) {
 	heard := newHeardConn(conn)
-	client, err := grpc.NewClient("passthrough:///server", // which is connected
+	client, err := grpc.NewClient("passthrough:///server", // only a name: the connection is there
 		grpc.WithContextDialer(once(heard)),
 		grpc.WithTransportCredentials(overTLS{conn.ConnectionState()}),
 		grpc.WithAuthority(c.serverName(to)),

@@ -20,8 +20,9 @@
 // A connection is a net.Conn, and has a method CloseWrite() error, which ends the direction
 // to the destination and leaves the other open, as that of *net.TCPConn. A FIN and a reset
 // of the destination arrive as such: io.EOF, and an error for which
-// errors.Is(err, syscall.ECONNRESET) holds. A unix socket has no reset: by Options.Socket,
-// it is read as io.EOF, too. By a link, connections share one TLS connection
+// errors.Is(err, syscall.ECONNRESET) holds; by CONNECT, a write may fail with syscall.EPIPE
+// instead. A unix socket cannot tell of a reset, so by Options.Socket that, too, is read as
+// io.EOF. By a link, connections share one TLS connection
 // to the server, each with its own flow control, and outlive it: when it is lost, or the
 // server is replaced, reads and writes pause until another is there, for up to
 // Options.ResumeWindow. By CONNECT, each connection has a TLS connection of its own and ends

@@ -218,6 +218,9 @@ func (g *Guest) ask(ctx context.Context, f *Flight[Answer], name dnsmessage.Name
 	}
 	c, err := g.dial(ctx)
 	if err != nil {
+		if ctx.Err() == nil {
+			f.Waited.Store(false) // it had the time to be refused
+		}
 		return reply{}, err
 	}
 	f.Reached.Store(true)

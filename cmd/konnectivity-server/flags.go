@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -439,7 +440,7 @@ func (f *flags) checkPeers() error {
 		f.peer.Cert, f.peer.Key = f.cluster.Cert, f.cluster.Key
 	}
 	f.peer.CA = cmp.Or(f.peer.CA, f.cluster.CA)
-	if f.peer.CA == f.cluster.CA { // which may have been said
+	if filepath.Clean(f.peer.CA) == filepath.Clean(f.cluster.CA) { // also where --peer-ca-cert names it
 		f.peer.CRL = cmp.Or(f.peer.CRL, f.cluster.CRL)
 	}
 	if f.peer.CA == "" {

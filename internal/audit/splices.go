@@ -43,8 +43,8 @@ type splices struct {
 }
 
 // spliceKey names a connection. Tokens are secret, so no other client's is the same. A client
-// may give several connections the same one, so that it counts only with the destination, to
-// which the end that has the connection holds it.
+// may use one token for several connections, so the destination is part of the key: the end
+// that has a connection does not resume it for another.
 type spliceKey struct {
 	tenant      string
 	token       [16]byte

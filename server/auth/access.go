@@ -62,9 +62,9 @@ type review struct {
 	err    error // there is no answer
 }
 
-// NewAccess returns an Access that asks api. called is called after each call of the API that
-// the client has waited for, with its verdict (allowed, denied or unavailable) and how long it
-// took.
+// NewAccess returns an Access that asks api. called is called after each call of the API, but
+// for those that failed because the client had left, with its verdict (allowed, denied or
+// unavailable) and how long it took.
 func NewAccess(api AccessReviews, called func(verdict string, took time.Duration)) *Access {
 	turns := admission.NewQueue(admission.QueueConfig{Precedence: [][]int{{0}}, Limit: accessRunning})
 	return &Access{api: api, called: called, known: newRemembered[accessKey, review](maxCached), turns: turns}

@@ -30,7 +30,7 @@ func (c *Controller) collect(ctx context.Context, until time.Time) error {
 	if old := c.count.Swap(int64(live)); old != int64(live) {
 		c.cfg.Changed(live)
 	}
-	if len(expired) > 0 {
+	if len(expired) > 0 && time.Now().Before(until) { // else nothing is tried
 		c.noted(ctx, "delete the leases of servers that are gone", c.cull(ctx, expired, until))
 	}
 	return nil

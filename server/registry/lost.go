@@ -30,7 +30,7 @@ func (r *Registry) leave(c *conn) {
 		r.lost.join(c)
 		time.AfterFunc(tunnel.BackTime, func() { r.giveUp(c) })
 	}
-	r.wakeWaiters() // those that it has failed know by now whether it is waited for
+	r.wakeWaiters() // dials that failed with it can tell now whether to wait for its agent
 }
 
 // giveUp ends the wait for an agent.

@@ -227,7 +227,9 @@ func (e *entry) learn(tenant *Spec, err error, before, after stamp, now time.Tim
 	e.stamp, e.read = nil, e.due(now)
 	whole := after != nil && before.same(after)
 	if !whole && e.serving != nil {
-		e.gone = 0 // it is there
+		if after != nil { // it is there
+			e.gone = 0
+		}
 		return false
 	}
 	if whole && after.holds(0) && !unread(err) {
