@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/textproto"
 	"strings"
 	"time"
 
@@ -143,7 +144,7 @@ func encode(req Request) (string, error) {
 // readFinal reads responses until one that is not interim.
 func readFinal(br *bufio.Reader) (*http.Response, error) {
 	for range maxInterim {
-		res, err := http.ReadResponse(br, &http.Request{Method: http.MethodConnect})
+		res, err := readResponse(br)
 		if err != nil {
 			return nil, err
 		}
@@ -157,6 +158,30 @@ func readFinal(br *bufio.Reader) (*http.Response, error) {
 		}
 	}
 	return nil, fmt.Errorf("%w: too many interim responses", ErrMalformed)
+}
+
+// readResponse is http.ReadResponse without regard to what the fields of a 2xx or 1xx say of
+// a body: there is none (RFC 9110 §9.3.6, RFC 9112 §6.3). Proxies send wrong ones.
+func readResponse(br *bufio.Reader) (*http.Response, error) {
+	text := textproto.NewReader(br)
+	line, err := text.ReadLine()
+	if err != nil {
+		return nil, err
+	}
+	line += "\r\n"
+	res, err := parseResponse(strings.NewReader(line + "\r\n"))
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode >= 300 { // nothing of a tunnel follows, so it may be read ahead
+		return parseResponse(io.MultiReader(strings.NewReader(line), br))
+	}
+	_, err = text.ReadMIMEHeader()
+	return res, err
+}
+
+func parseResponse(r io.Reader) (*http.Response, error) {
+	return http.ReadResponse(bufio.NewReaderSize(r, readAhead), &http.Request{Method: http.MethodConnect})
 }
 
 // readError distinguishes a connection that failed from an answer that makes no

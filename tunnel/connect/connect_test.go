@@ -80,6 +80,11 @@ func TestHandshakeKeepsBytesBehindTheResponse(t *testing.T) {
 		"HTTP/1.1 204 Fine\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n",          // RFC 9110 §9.3.6: ignored
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", // no length either
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: identity\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: x\r\nTrailer: Content-Length\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length: none\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n",
+		"HTTP/1.1 100 Continue\r\nContent-Length: -1\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
 	} {
 		body := strings.Repeat("SSH-2.0-server speaks first\r\n", 500)
 		c := proxy(t, func(c *net.TCPConn) {
@@ -180,7 +185,8 @@ func TestHandshakeGarbage(t *testing.T) {
 	for name, script := range map[string]func(*net.TCPConn){
 		"html": answer("<html><body>Welcome</body></html>\n\n"), "tls": answer("\x15\x03\x01\x00\x02\x02\x46\r\n\r\n"), "headers of 10 MB": flood,
 		"endless interims": interims, "status 999": answer("HTTP/1.1 999 Hm\r\n\r\n"), "101": answer("HTTP/1.1 101 Switching Protocols\r\n\r\n"),
-		"bad header": answer("HTTP/1.1 200 OK\r\nno colon\r\n\r\n"),
+		"bad header": answer("HTTP/1.1 200 OK\r\nno colon\r\n\r\n"), "bad status": answer("HTTP/1.1 2000 OK\r\n\r\n"),
+		"refusal of two lengths": answer("HTTP/1.1 502 No\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd"),
 	} {
 		_, err := Handshake(testutil.Context(t), proxy(t, script), Request{Address: "h:80"})
 		if !errors.Is(err, ErrMalformed) {
@@ -285,7 +291,7 @@ func TestProxyFailureIgnoresThePage(t *testing.T) {
 func FuzzResponse(f *testing.F) {
 	for _, s := range []string{
 		"HTTP/1.1 200 Connection Established\r\n\r\nrest", "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nabc", "HTTP/1.1 100 C\r\n\r\nHTTP/1.1 200 K\r\n\r\n",
-		"HTTP/1.0 407 x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", "HTTP/1.1 200", "\x00\xff", "HTTP/1.1 200 OK\r\nX:" + strings.Repeat("y", 2000) + "\r\n\r\nz",
+		"HTTP/1.0 407 x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", "HTTP/1.1 200", "HTTP/1.1 200 K\r\nContent-Length: x\r\n\r\nrest", "\x00\xff", "HTTP/1.1 200 OK\r\nX:" + strings.Repeat("y", 2000) + "\r\n\r\nz",
 	} {
 		f.Add([]byte(s))
 	}
