@@ -16,7 +16,7 @@ const (
 	longestPause = 5 * time.Second
 
 	// mostVain is how many carriers in a row may bring nothing before an opener ends the
-	// connection. With the waits between them, that takes some 30 s at the least.
+	// connection. With the waits between them, that takes some 20 s at the least.
 	mostVain = 16
 
 	// mostVainAccepted is the same for an acceptor. An opener that does not hear the answers
