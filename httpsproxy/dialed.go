@@ -26,7 +26,7 @@ type dialed struct {
 	flow     *tunnel.Flow
 	received *progress // by reads; stopped after the last one
 
-	// exchange is the one that uses it; nil: none does, or its response is over.
+	// exchange uses it now; nil: its response is over, or none has used it yet.
 	exchange atomic.Pointer[exchange]
 }
 

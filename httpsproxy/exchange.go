@@ -18,8 +18,8 @@ import (
 // longAgo is a deadline that ends a read at once.
 var longAgo = time.Unix(1, 0)
 
-// stallLook is how often a client is looked at while a destination takes none of its
-// content, as often as a relay does.
+// stallLook is how often to check for a client's reset while its content waits for the
+// destination: as often as a relay checks.
 const stallLook = 2 * time.Second
 
 // errIdle ends an exchange without progress for too long.
@@ -289,9 +289,9 @@ func (x *exchange) giveUp() {
 	_ = x.rc.SetWriteDeadline(bound)
 }
 
-// look ends an exchange whose client is gone while content of it waits for the
-// destination: nobody reads from the client then, and the kernel reports a reset to
-// readers alone.
+// look ends an exchange whose client has reset its connection while content waits for the
+// destination. Nobody reads from the client then, and the kernel reports a reset only to a
+// reader.
 func (x *exchange) look() {
 	if waits, _ := x.rec.flow.Held(); waits {
 		if err := x.client.conn.Failed(); err != nil {

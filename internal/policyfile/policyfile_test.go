@@ -197,8 +197,8 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 }
 
-// So are those whose rules take more memory than is kept: whoever has the CA of a tenant has as
-// many names as it likes.
+// The cache is bounded by the memory of its rules as well: the owner of a tenant's CA can make
+// any number of names.
 func TestCacheIsBoundedByItsRules(t *testing.T) {
 	const networks = 10_000
 	text := []byte("{version: 1, mode: enforce, rules: [{name: a, action: deny, who: ['*'], where: [")

@@ -745,7 +745,7 @@ func TestATransientErrorIsOverAtTheNextLook(t *testing.T) {
 	}
 }
 
-// restless is a source of which a folder's files change while they are read.
+// restless is a source whose folders change while they are read.
 type restless struct{ source }
 
 func (restless) still(string, stamp, bool) bool { return false }

@@ -62,8 +62,8 @@ func (t *Table) Find(serverName string) (tenant *Spec, known bool) {
 	return nil, refused || t.closed
 }
 
-// Others says whether a server name is another tenant's, or was last, as far as is
-// remembered.
+// Others reports whether a server name belongs to a tenant other than the given one, or
+// belonged to one last, as far as is remembered.
 func (t *Table) Others(serverName, tenant string) bool {
 	spec, known := t.Find(serverName)
 	if spec != nil {

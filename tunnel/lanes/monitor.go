@@ -163,8 +163,8 @@ func (g *Group) decide(now time.Time, s sample) (add int, drop []*lane, on bool)
 		}
 	}
 	for i := len(g.lanes) - 1; i > 0 && have > want; i-- {
-		// Its streams, if any, cannot be moved; it stays as long as they do, and until the
-		// last bytes of those that have ended are delivered, which its end would cut.
+		// Its streams, if any, cannot be moved, so it stays while it has some, and until the
+		// last bytes of ended ones are delivered: closing it would cut them.
 		if l := g.lanes[i]; !l.drops && l.ses.Idle() {
 			l.drops = true
 			l.ses.Drain()

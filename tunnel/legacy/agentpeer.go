@@ -254,7 +254,7 @@ func (p *AgentPeer) finish(err error) {
 	if !orderly(err) {
 		p.err = err
 	}
-	p.over() // before a dial fails by it, so that whoever dialed does not take the agent for one that is there
+	p.over() // before its dials fail, or the registry would still find the agent
 	pending := p.pending
 	p.pending = nil
 	p.mu.Unlock()
