@@ -97,8 +97,8 @@ func (h *Health) try(ctx context.Context) {
 //
 // A name that the hosted cluster says does not exist, and that system knows, is
 // this side's own: it goes direct, and the tunnel stays up. A DNS that was
-// reached but could not answer leaves the tunnel up as well, and so does a lookup
-// that waited for others, which tell; system's addresses are then reached through it.
+// reached but could not answer leaves the tunnel up as well, and so does a lookup that
+// waited for a slot (errWaited). system's addresses are then reached through the tunnel.
 //
 // A lookup by guest that takes longer than verdict counts as failed; 0 means
 // 1.8 s.

@@ -49,8 +49,8 @@ const (
 // the tunnel, so the tunnel works, but could not answer, or not in time.
 var errReached = errors.New("the hosted cluster's DNS was reached")
 
-// errWaited is in the chain of Guest's errors about a lookup that had no time of its own to
-// reach the DNS: as many others as may were under way.
+// errWaited is in the chain of Guest's errors about a lookup that says nothing of the tunnel:
+// it spent its time waiting for others, because all slots were taken.
 var errWaited = errors.New("it had to wait for other lookups")
 
 // GuestOptions configures a Guest.

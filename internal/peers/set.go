@@ -310,7 +310,7 @@ func (s *Set[A, S]) watch(session S) {
 func (s *Set[A, S]) replaced(m *member[A, S]) {
 	m.replaced, m.state, s.changed = true, Replaced, true
 	s.plan.Replaced(m.peer)
-	s.publish() // before what is on the session looks for another
+	s.publish() // before the session's connections look for another
 	s.retire(m)
 }
 

@@ -120,7 +120,7 @@ func (l *Live) Server(f *tunnel.Flow, host string, port uint16) (rules string, e
 // counts the first refusal of each call of Agent, unless it is about an open connection.
 func (l *Live) Agent(f *tunnel.Flow, open bool) (p *policy.Policy, decided func(error) error) {
 	file := l.now.Load()
-	var counted atomic.Bool // the name, and each address more than once, are judged by themselves
+	var counted atomic.Bool // decided is called for the name and for each address, for some of them twice
 	return file.For(f.Who(), ""), func(err error) error {
 		switch {
 		case !open && !counted.Swap(true):

@@ -29,7 +29,7 @@ type material struct {
 	pool   *x509.CertPool               // nil without CA files
 	cas    []*x509.Certificate          // those of the pool that the files have
 	lists  *Lists                       // nil without Files.CRL
-	first  map[string]*x509.Certificate // for each file that was named by itself: the one that expires first
+	first  map[string]*x509.Certificate // the certificate that expires first, for each file that was not found in a directory
 
 	leftOut []error // faults of files in directories
 }

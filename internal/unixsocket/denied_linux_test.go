@@ -37,7 +37,7 @@ func asAnother(t *testing.T, do func()) {
 	}
 }
 
-// Whether a socket is served is not known to those who may not connect to it.
+// A process that may not connect to a socket cannot tell whether it is served.
 func TestListenWhereConnectingIsDenied(t *testing.T) {
 	dir, err := os.MkdirTemp("", "denied")
 	testutil.NoError(t, err)

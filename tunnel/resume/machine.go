@@ -28,7 +28,7 @@ type Machine struct {
 	timers  timers
 	loss    tunnel.LossCause // of the newest carrier that was lost
 	readers int16            // reads of a carrier under way
-	bulk    bool             // the peer has acknowledged something of a Step or more
+	bulk    bool             // the peer has acknowledged while a Step or more was kept
 	told    bool             // by the present carrier, the peer counts on twice a BigStep
 }
 
@@ -498,8 +498,8 @@ func (m *Machine) acked(e Event) Actions {
 	return Wake
 }
 
-// blocked notes that a writer waits for room. A peer that counts on more than there is
-// now is told, so that it acknowledges sooner.
+// blocked is called when a writer waits for room. A peer that counts on more than there
+// is now is told, so that it acknowledges sooner.
 func (m *Machine) blocked(e Event) Actions {
 	if m.Up() && m.told && !m.hasMuch(e.Scarce) {
 		return Ack
