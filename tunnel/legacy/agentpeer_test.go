@@ -135,8 +135,19 @@ func TestCancelledDialClosesLateConnection(t *testing.T) {
 func TestDialOnFailedStream(t *testing.T) {
 	a := newRig(t, Limits{}).rawAgent(t)
 	a.peer.mux.sender.stop(io.ErrClosedPipe)
-	if _, err := a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1")); !tunnel.LostInFlight(err) {
-		t.Errorf("the caller hears %v", err)
+	outcome := make(chan error, 1)
+	go func() {
+		_, err := a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1"))
+		outcome <- err
+	}()
+	select {
+	case err := <-outcome:
+		t.Errorf("the caller hears %v before the reader hears that the stream has ended", err)
+	case <-time.After(20 * time.Millisecond):
+		testutil.NoError(t, a.CloseSend())
+		if err := <-outcome; !tunnel.LostInFlight(err) {
+			t.Errorf("the caller hears %v", err)
+		}
 	}
 	if n := a.peer.Streams(); n != 0 {
 		t.Errorf("%d streams are left", n)
