@@ -149,6 +149,7 @@ func TestFaultNothing(t *testing.T) {
 }
 
 func TestFaultAgentFrozen(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"auto", "off"} {
 		t.Run("one agent, link "+mode, func(t *testing.T) {
 			t.Parallel()

@@ -112,6 +112,7 @@ func (l *lateSidecar) fails(t *testing.T, host, port string, want ...string) {
 // Both start with nothing in place, say what is missing, and work step by step
 // as each thing appears.
 func TestSidecarStartsBeforeAllElse(t *testing.T) {
+	t.Parallel()
 	for _, program := range []string{"konnectivity-socks5-proxy", "konnectivity-https-proxy"} {
 		t.Run(program, func(t *testing.T) {
 			t.Parallel()

@@ -64,6 +64,7 @@ func exits(t *testing.T, p *suite.Process, status int) {
 
 // What SIGTERM means, to every program alike.
 func TestSIGTERM(t *testing.T) {
+	t.Parallel()
 	for _, s := range stoppings() {
 		t.Run(s.name, func(t *testing.T) {
 			t.Run("idle: exits 0 at once", func(t *testing.T) {
