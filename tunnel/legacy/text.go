@@ -27,15 +27,15 @@ func dialText(err error) string {
 // parseDialText makes an error of DIAL_RSP's text. What an old agent says is
 // for logs only (Err), since it names inner addresses.
 func parseDialText(address, text string) *tunnel.DialError {
-	text = cleanText(text)
 	for f := range tunnel.Failures() {
 		if text == f.String() {
 			return &tunnel.DialError{Failure: f, Address: address}
 		}
 		if reason, ok := strings.CutSuffix(text, " ("+f.String()+")"); ok {
-			return &tunnel.DialError{Failure: f, Address: address, Reason: reason}
+			return &tunnel.DialError{Failure: f, Address: address, Reason: cleanText(reason)}
 		}
 	}
+	text = cleanText(text)
 	return &tunnel.DialError{Failure: tunnel.GuessFailure(text), Address: address, Err: errors.New(text)}
 }
 

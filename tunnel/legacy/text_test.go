@@ -15,7 +15,7 @@ import (
 
 func TestDialTextOfOurAgentComesBackExactly(t *testing.T) {
 	for f := range tunnel.Failures() {
-		for _, reason := range []string{"", "not in the list (see the policy)", "no such host", "connection refused (i/o timeout)"} {
+		for _, reason := range []string{"", "not in the list (see the policy)", "no such host", "connection refused (i/o timeout)", strings.Repeat("x", maxText)} {
 			sent := &tunnel.DialError{Failure: f, Reason: reason, Err: errors.New("inner 10.0.0.1")}
 			text := dialText(sent)
 			got := parseDialText("a:1", text)
@@ -85,8 +85,10 @@ func TestResetCodesComeBackExactly(t *testing.T) {
 }
 
 func TestForeignTextIsCleaned(t *testing.T) {
-	got := parseDialText("a:1", "line one\nline two\x00\xff"+strings.Repeat("x", 10000))
-	if len(got.Error()) > 2*maxText || strings.ContainsAny(got.Error(), "\n\x00") || !utf8.ValidString(got.Error()) {
-		t.Errorf("%d bytes: %.60q", len(got.Error()), got.Error())
+	for _, end := range []string{"", " (i/o timeout)"} {
+		got := parseDialText("a:1", "line one\nline two\x00\xff"+strings.Repeat("x", 10000)+end)
+		if len(got.Error()) > 2*maxText || strings.ContainsAny(got.Error(), "\n\x00") || !utf8.ValidString(got.Error()) {
+			t.Errorf("%d bytes: %.60q", len(got.Error()), got.Error())
+		}
 	}
 }
