@@ -64,7 +64,7 @@ func Connect(admit func(token string) (tunnel.Handler, error), m ConnectMetrics,
 // refuse answers an invalid request.
 func (c *Conn) refuse(err error, serving func() error) {
 	var bad *badRequest
-	if c.limit.N <= 0 && errors.Is(err, io.ErrUnexpectedEOF) {
+	if c.limit.N <= 0 && errors.Is(err, io.EOF) {
 		err = &badRequest{http.StatusBadRequest, fmt.Sprintf("the header is longer than %d bytes", maxHeader)}
 	}
 	c.reject(err)

@@ -407,6 +407,23 @@ func TestBadRequestsAreAnswered(t *testing.T) {
 	})
 }
 
+// A client that leaves before it has asked for anything, as probes do, has not asked for what
+// is not served.
+func TestClientThatLeavesBeforeItAsks(t *testing.T) {
+	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		r := start(connecting(echo("")))
+		for _, sent := range []string{"", "CONN", "CONNECT a:1 HTTP/1.1\r\nHost:"} {
+			c := r.dial("http/1.1")
+			send(t, c, sent)
+			c.Close()
+		}
+		testutil.Eventually(t, "all are counted", func() bool { return r.count("closed")+r.count("protocol") == 3 })
+		if n := r.count("protocol"); n != 0 {
+			t.Errorf("%d of them as if they had asked for something", n)
+		}
+	})
+}
+
 // TestAnswerIsReadWhole: a client that sent more than was read gets its answer
 // and an orderly end, not a reset.
 func TestAnswerIsReadWhole(t *testing.T) {

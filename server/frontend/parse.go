@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
-	"io"
 	"net/http"
 	"strings"
 
@@ -165,8 +164,6 @@ func readLine(r *bufio.Reader) (line string, whole bool, err error) {
 		return string(bytes.TrimSuffix(b[:len(b)-1], []byte("\r"))), true, nil
 	case errors.Is(err, bufio.ErrBufferFull):
 		return string(b), false, nil
-	case errors.Is(err, io.EOF):
-		return "", false, io.ErrUnexpectedEOF
 	default:
 		return "", false, err
 	}

@@ -62,7 +62,7 @@ func TestReadConnect(t *testing.T) {
 				t.Errorf("%q: %q, %v, left %q", name, got.authority, err, rest)
 			}
 		case tc.status == 0:
-			if !errors.Is(err, io.ErrUnexpectedEOF) {
+			if !errors.Is(err, io.EOF) {
 				t.Errorf("%q: %v", name, err)
 			}
 		default:
