@@ -88,6 +88,7 @@ type Servers struct {
 	tls     map[string]*tls.Config // by server name
 	set     *peers.Set[address, *session]
 	settled chan struct{}
+	lookup  func(ctx context.Context, host string) ([]netip.Addr, error)
 	feeds   feeds
 
 	mu      sync.Mutex
@@ -110,7 +111,7 @@ type address struct {
 
 // New returns Servers that do nothing yet.
 func New(opts Options) (*Servers, error) {
-	s := &Servers{opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), feeds: feeds{open: make(map[*feed]struct{})}, links: make(map[*Link]struct{}), failing: make(map[netip.AddrPort]error)}
+	s := &Servers{opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), lookup: lookup, feeds: feeds{open: make(map[*feed]struct{})}, links: make(map[*Link]struct{}), failing: make(map[netip.AddrPort]error)}
 	if opts.Found != nil {
 		s.tls[opts.ServerName] = opts.TLS(opts.ServerName, link.ALPN)
 	}
@@ -155,7 +156,8 @@ func (s *Servers) Retry() { s.set.Retry() }
 // linked.
 func (s *Servers) Settled() <-chan struct{} { return s.settled }
 
-// resolve finds the addresses of the other servers.
+// resolve finds the addresses of the other servers. It asks for all at once, so that an API
+// or a name server that does not answer takes no time of the others'.
 func (s *Servers) resolve(ctx context.Context) (all []address, err error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTime)
 	defer cancel()
@@ -165,24 +167,27 @@ func (s *Servers) resolve(ctx context.Context) (all []address, err error) {
 			seen[at], all = true, append(all, address{at, name})
 		}
 	}
-	if s.opts.Found != nil {
-		found, failed := s.opts.Found(ctx)
-		err = failed
-		for _, at := range found {
-			add(at, s.opts.ServerName)
-		}
+	ips, errs := make([][]netip.Addr, len(s.opts.Addresses)), make([]error, len(s.opts.Addresses))
+	var asking sync.WaitGroup
+	for i, text := range s.opts.Addresses {
+		host, _, _ := tunnel.SplitAddress(text) // which New has checked
+		asking.Go(func() { ips[i], errs[i] = s.lookup(ctx, host) })
 	}
-	for _, text := range s.opts.Addresses {
-		host, port, _ := tunnel.SplitAddress(text) // which New has checked
-		ips, failed := lookup(ctx, host)
-		if failed != nil {
-			err = errors.Join(err, failed)
-		}
-		for _, ip := range ips {
+	var found []netip.AddrPort
+	if s.opts.Found != nil {
+		found, err = s.opts.Found(ctx)
+	}
+	asking.Wait()
+	for _, at := range found {
+		add(at, s.opts.ServerName)
+	}
+	for i, text := range s.opts.Addresses {
+		host, port, _ := tunnel.SplitAddress(text)
+		for _, ip := range ips[i] {
 			add(netip.AddrPortFrom(ip.Unmap(), port), s.nameOf(host))
 		}
 	}
-	return all, err
+	return all, errors.Join(append(errs, err)...)
 }
 
 func lookup(ctx context.Context, host string) ([]netip.Addr, error) {

@@ -12,6 +12,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/internal/peers"
+	"konnectivity/internal/testutil"
 )
 
 // While a server is away, no second link is made to another one: it would stay for good.
@@ -65,4 +66,27 @@ func TestWhatIsMissingWithoutAddresses(t *testing.T) {
 	if s, lines := found(t, nil, errors.New("no such host")); s.Missing() != 1 || lines != 1 {
 		t.Errorf("in the dark, it misses %d others, and logs %d lines", s.Missing(), lines)
 	}
+}
+
+// An API or a name server that does not answer keeps no others from being found.
+func TestSlowSourceDelaysNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := testutil.Must(New(Options{
+			Addresses: []string{"down.example:1", "up.example:1"},
+			Found:     func(ctx context.Context) ([]netip.AddrPort, error) { <-ctx.Done(); return nil, ctx.Err() },
+			TLS:       func(string, ...string) *tls.Config { return nil },
+		}))(t)
+		s.lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			if host == "down.example" {
+				<-ctx.Done()
+			}
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil
+		}
+		if all, err := s.resolve(t.Context()); len(all) != 1 || all[0].name != "up.example" || err == nil {
+			t.Errorf("%v, %v", all, err)
+		}
+	})
 }
