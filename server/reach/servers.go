@@ -98,9 +98,9 @@ type Servers struct {
 	failing map[netip.AddrPort]error // why there is no link; nothing of addresses that are gone
 
 	// Of the loop of set.
+	known    []address       // of the others
 	unheard  map[string]bool // addresses that are to be heard of until settled; nil: not known yet
 	unlooked bool            // addresses could not all be looked up, and that was logged
-	alone    bool            // it is known that there are no others
 }
 
 // address is where a server is.
@@ -201,7 +201,7 @@ func (s *Servers) resolved(known []address, err error) {
 	if err != nil && !s.unlooked {
 		s.opts.Log.WithError(err).Warn("the addresses of other servers could not all be looked up; retrying")
 	}
-	s.unlooked, s.alone = err != nil, err == nil && len(known) == 0
+	s.known, s.unlooked = known, err != nil
 	s.mu.Lock()
 	maps.DeleteFunc(s.failing, func(at netip.AddrPort, _ error) bool {
 		return !slices.ContainsFunc(known, func(a address) bool { return a.at == at })
@@ -249,12 +249,21 @@ func (s *Servers) settle() {
 	}
 }
 
-func (s *Servers) counted(connected, wanted int) {
+// counted notes how many are missing: one at least, where none is known and not all could be
+// looked up.
+func (s *Servers) counted(int, int) {
+	members, missing := s.set.Members(), 0
+	for _, a := range s.known {
+		if !slices.ContainsFunc(members, func(m peers.Member[address, *session]) bool { return m.Address.at == a.at }) {
+			missing++
+		}
+	}
+	if s.unlooked && len(s.known) == 0 {
+		missing = 1
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.missing = max(0, wanted-connected); s.alone {
-		s.missing = 0 // a Plan wants one at least
-	}
+	s.missing = missing
 }
 
 // Failing is why there is no link to each of the addresses that could not be linked.

@@ -11,6 +11,7 @@ import (
 
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/peers"
 	"konnectivity/internal/testutil"
 )
@@ -88,5 +89,27 @@ func TestSlowSourceDelaysNoOther(t *testing.T) {
 		if all, err := s.resolve(t.Context()); len(all) != 1 || all[0].name != "up.example" || err == nil {
 			t.Errorf("%v, %v", all, err)
 		}
+	})
+}
+
+// A server whose address is gone, and that is still linked, stands for no other one.
+func TestMissingBesideOneThatLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		there := netip.MustParseAddrPort("127.0.0.1:0") // which nobody can connect to
+		s := testutil.Must(New(Options{
+			Found: func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{there}, nil },
+			TLS:   func(string, ...string) *tls.Config { return nil }, Log: silent.Log(),
+		}))(t)
+		left := &session{id: "left"}
+		left.self, left.end = context.WithCancel(t.Context())
+		s.set.Offer(address{at: netip.MustParseAddrPort("127.0.0.2:0")}, left)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		time.AfterFunc(30*time.Second, func() {
+			if n := s.Missing(); n != 1 {
+				t.Errorf("%d others are missing, want 1", n)
+			}
+		})
+		s.Run(ctx)
 	})
 }
