@@ -269,11 +269,17 @@ func (f *fakeServer) serve(ctx context.Context, flow *tunnel.Flow) (tunnel.Conn,
 // link links the fake to the first server.
 func (f *fakeServer) link(t *testing.T, c *crew) *fakeServer {
 	t.Helper()
-	hello := link.Hello{Role: link.RoleServer, ID: "fake", Features: []string{link.FeatureForward, link.FeatureResume}}
-	f.Session = testutil.Must(c.servers[0].linked(c.at[0], c.client("server", link.ALPN), link.Config{
-		Hello: hello, Forwarder: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(f.serve), DialTimeout: time.Hour}}))(t)
+	f.Session = linkFake(t, c, f.serve)
 	testutil.Eventually(t, "the fake is linked", func() bool { n, _ := c.servers[0].peering.count(); return n == len(c.servers) })
 	return f
+}
+
+// linkFake is link for one that serve serves, and may be refused.
+func linkFake(t *testing.T, c *crew, serve tunnel.DialerFunc) *link.Session {
+	t.Helper()
+	hello := link.Hello{Role: link.RoleServer, ID: "fake", Features: []string{link.FeatureForward, link.FeatureResume}}
+	return testutil.Must(c.servers[0].linked(c.at[0], c.client("server", link.ALPN), link.Config{
+		Hello: hello, Forwarder: &tunnel.Forwarder{Dialer: serve, DialTimeout: time.Hour}}))(t)
 }
 
 func there(k routes.Key) routes.Record { return routes.Record{Op: routes.There, Key: k} }
@@ -320,20 +326,30 @@ func TestAServerThatTellsTooMuch(t *testing.T) {
 	})
 }
 
+// A link for which there is no room is no fault of the other server's.
+func TestMoreLinksThanThereIsRoomFor(t *testing.T) {
+	c := startCrew(t, 1)
+	r := c.servers[0]
+	for range routes.MaxServers {
+		_, _, err := r.peering.known.Join("", "", nil)
+		testutil.NoError(t, err)
+	}
+	r.ends("its link", linkFake(t, c, new(fakeServer).serve).Done())
+	r.hasMetrics(`peer_faults_total{reason="protocol"} 0`)
+}
+
 // A server that is told to stop while another links to it tells that one, too.
 func TestALinkThatIsMadeInADrainIsDrained(t *testing.T) {
 	c := startCrew(t, 1)
 	asked, answer := make(chan struct{}), make(chan struct{})
 	fake := &fakeServer{}
-	hello := link.Hello{Role: link.RoleServer, ID: "fake", Features: []string{link.FeatureForward}}
 	r := c.servers[0]
 	r.agent("link", agentHello{id: "a"}, echoing) // which does not leave, so the server waits for it
-	ses := testutil.Must(r.linked(c.at[0], c.client("server", link.ALPN), link.Config{Hello: hello, Forwarder: &tunnel.Forwarder{
-		Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-			close(asked)
-			<-answer
-			return fake.serve(ctx, f)
-		})}}))(t)
+	ses := linkFake(t, c, func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		close(asked)
+		<-answer
+		return fake.serve(ctx, f)
+	})
 	<-asked
 	r.stop()
 	r.silent("tcp", c.at[0]) // a moment after it has told those that are linked

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"konnectivity/server/registry"
 	"konnectivity/server/routes"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -129,6 +130,8 @@ func (s *Servers) Serve(ses *link.Session, remote string, told chan<- error) {
 	err := s.serve(ses, remote, told)
 	log := s.opts.Log.WithField("server", ses.Peer().ID).WithField("remote", remote)
 	switch {
+	case errors.Is(err, registry.ErrManyServers):
+		log.WithError(err).Error("the link to another server is ended")
 	case errors.Is(err, routes.ErrFull):
 		s.opts.Fault("full")
 		log.WithError(err).Error("the link to another server is ended")
