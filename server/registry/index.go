@@ -16,18 +16,10 @@ import (
 type index struct {
 	present small.Map[*conn, bool]
 	all     group
-	keyed   small.Map[key, *group] // those that have members
-	lengths [2]routes.Lengths      // of the prefixes in keyed: IPv4, IPv6
+	keyed   small.Map[routes.Key, *group] // those that have members
+	lengths routes.Lengths                // of the prefixes in keyed
 
-	told func(k key, there bool) // called for each key that is added to keyed or removed; may be nil
-}
-
-// key is what the agents of a group have in common.
-type key struct {
-	kind routes.Kind
-	name string     // of a route, an id or a host
-	addr netip.Addr // the address, or the prefix's
-	bits int        // of a prefix
+	told func(k routes.Key, there bool) // called for each key that is added or removed, but byID; may be nil
 }
 
 // byID is a kind that other servers are not told of. Its groups have as many members as
@@ -37,37 +29,46 @@ const byID routes.Kind = 0
 // broad are the keys of some agent that a strategy can use.
 var broad = map[Strategy]routes.Kind{Default: routes.AnyAgent, DefaultRoute: routes.DefaultRoute, DestHost: routes.AnyHost, DestCIDR: routes.AnyPrefix}
 
-func prefixKey(p netip.Prefix) key { return key{kind: routes.Prefix, addr: p.Addr(), bits: p.Bits()} }
-
 // keys are those of an agent.
-func (c *conn) keys() []key {
+func (c *conn) keys() []routes.Key {
 	ids := c.agent.Identifiers
-	keys := []key{{kind: routes.Agent, name: c.route}, {kind: byID, name: c.agent.ID}}
+	keys := []routes.Key{routes.OfText(routes.Agent, c.route), routes.OfText(byID, c.agent.ID)}
 	for _, addr := range ids.Addrs {
-		keys = append(keys, key{kind: routes.Addr, addr: addr})
+		keys = append(keys, routes.OfAddr(addr))
 	}
 	for _, host := range ids.Hosts {
-		keys = append(keys, key{kind: routes.Host, name: host})
+		keys = append(keys, routes.OfText(routes.Host, host))
 	}
 	for _, prefix := range ids.CIDRs {
-		keys = append(keys, prefixKey(prefix))
+		keys = append(keys, routes.OfPrefix(prefix.Addr(), prefix.Bits()))
 	}
 	if ids.DefaultRoute {
-		keys = append(keys, key{kind: routes.DefaultRoute})
+		keys = append(keys, routes.Key{Kind: routes.DefaultRoute})
 	}
 	if len(ids.Addrs)+len(ids.Hosts) > 0 {
-		keys = append(keys, key{kind: routes.AnyHost})
+		keys = append(keys, routes.Key{Kind: routes.AnyHost})
 	}
 	if len(ids.CIDRs) > 0 {
-		keys = append(keys, key{kind: routes.AnyPrefix})
+		keys = append(keys, routes.Key{Kind: routes.AnyPrefix})
 	}
 	return keys
+}
+
+// destHostKeys are the keys of a host, of which exactly one of name and addr is set. A zone
+// means something only on the agent's own host; an identifier without one stands for any,
+// and so is the second key.
+func destHostKeys(name string, addr netip.Addr) (exact, loose routes.Key) {
+	if !addr.IsValid() {
+		exact = routes.OfText(routes.Host, name)
+		return exact, exact
+	}
+	return routes.OfAddr(addr), routes.OfAddr(addr.WithZone(""))
 }
 
 func (x *index) join(c *conn) {
 	x.present.Set(c, true)
 	if x.all.count() == 0 {
-		x.tell(key{kind: routes.AnyAgent}, true)
+		x.tell(routes.Key{Kind: routes.AnyAgent}, true)
 	}
 	x.all.join(c)
 	for _, k := range c.keys() {
@@ -76,9 +77,7 @@ func (x *index) join(c *conn) {
 			g = new(group)
 			x.keyed.Set(k, g)
 			x.tell(k, true)
-			if k.kind == routes.Prefix {
-				x.lengths[family(k.addr)].Count(uint8(k.bits), 1)
-			}
+			x.lengths.Count(k, 1)
 		}
 		g.join(c)
 	}
@@ -91,7 +90,7 @@ func (x *index) leave(c *conn) {
 	}
 	x.present.Delete(c)
 	if x.all.leave(c); x.all.count() == 0 {
-		x.tell(key{kind: routes.AnyAgent}, false)
+		x.tell(routes.Key{Kind: routes.AnyAgent}, false)
 	}
 	for _, k := range c.keys() {
 		g := x.keyed.Get(k)
@@ -101,14 +100,12 @@ func (x *index) leave(c *conn) {
 		}
 		x.keyed.Delete(k)
 		x.tell(k, false)
-		if k.kind == routes.Prefix {
-			x.lengths[family(k.addr)].Count(uint8(k.bits), -1)
-		}
+		x.lengths.Count(k, -1)
 	}
 }
 
-func (x *index) tell(k key, there bool) {
-	if x.told != nil {
+func (x *index) tell(k routes.Key, there bool) {
+	if x.told != nil && k.Kind != byID {
 		x.told(k, there)
 	}
 }
@@ -151,46 +148,25 @@ func (x *index) choose(by []Strategy, name string, addr netip.Addr, not *conn, n
 	return nil, ""
 }
 
-// pick finds a connection by one strategy; bits are those of a prefix. Exactly one of
-// name and addr is set.
+// pick finds a connection by one strategy; bits are those of a prefix, counted in IPv6.
+// Exactly one of name and addr is set.
 func (x *index) pick(s Strategy, name string, addr netip.Addr, not *conn, now tunnel.Moment) (_ *conn, bits int) {
 	switch s {
 	case Default:
 		return x.all.pick(not, now), 0
 	case DefaultRoute:
-		return x.keyed.Get(key{kind: routes.DefaultRoute}).pick(not, now), 0
+		return x.keyed.Get(routes.Key{Kind: routes.DefaultRoute}).pick(not, now), 0
 	case DestHost:
-		return x.pickHost(name, addr, not, now), 0
-	case DestCIDR:
-		return x.pickCIDR(addr, not, now)
-	}
-	return nil, 0
-}
-
-func (x *index) pickHost(name string, addr netip.Addr, not *conn, now tunnel.Moment) *conn {
-	if !addr.IsValid() {
-		return x.keyed.Get(key{kind: routes.Host, name: name}).pick(not, now)
-	}
-	if c := x.keyed.Get(key{kind: routes.Addr, addr: addr}).pick(not, now); c != nil || addr.Zone() == "" {
-		return c
-	}
-	// A zone means something only on the agent's own host; an identifier
-	// without one stands for any.
-	return x.keyed.Get(key{kind: routes.Addr, addr: addr.WithZone("")}).pick(not, now)
-}
-
-func (x *index) pickCIDR(addr netip.Addr, not *conn, now tunnel.Moment) (_ *conn, bits int) {
-	if !addr.IsValid() {
-		return nil, 0
-	}
-	addr = addr.WithZone("")
-	for _, l := range x.lengths[family(addr)] {
-		prefix, err := addr.Prefix(int(l.Bits))
-		if err != nil {
-			continue
+		exact, loose := destHostKeys(name, addr)
+		if c := x.keyed.Get(exact).pick(not, now); c != nil || loose == exact {
+			return c, 0
 		}
-		if c := x.keyed.Get(prefixKey(prefix)).pick(not, now); c != nil {
-			return c, int(l.Bits)
+		return x.keyed.Get(loose).pick(not, now), 0
+	case DestCIDR:
+		for k := range x.lengths.Keys(addr, -1) {
+			if c := x.keyed.Get(k).pick(not, now); c != nil {
+				return c, int(k.Bits)
+			}
 		}
 	}
 	return nil, 0
@@ -200,13 +176,13 @@ func (x *index) count(s Strategy) int {
 	if s == Default {
 		return x.all.count()
 	}
-	return x.keyed.Get(key{kind: broad[s]}).count()
+	return x.keyed.Get(routes.Key{Kind: broad[s]}).count()
 }
 
 // first is the preferred connection of a's id: of a itself, else of one that
 // calls itself the same; or nil.
 func (x *index) first(a Agent) *conn {
-	g := x.keyed.Get(key{kind: byID, name: a.ID})
+	g := x.keyed.Get(routes.OfText(byID, a.ID))
 	if g == nil {
 		return nil
 	}
@@ -217,13 +193,6 @@ func (x *index) first(a Agent) *conn {
 		return m.conns[0]
 	}
 	return nil
-}
-
-func family(addr netip.Addr) int {
-	if addr.Is4() {
-		return 0
-	}
-	return 1
 }
 
 func sameHost(a, b string) bool {

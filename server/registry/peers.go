@@ -114,15 +114,13 @@ func (p *Peers) pick(cluster string, s Strategy, name string, addr netip.Addr, l
 	switch {
 	case s == Default, s == DefaultRoute:
 		at, waited = p.table.Find(cluster, routes.Key{Kind: broad[s]}, now)
-	case s == DestHost && !addr.IsValid():
-		at, waited = p.table.Find(cluster, routes.OfText(routes.Host, name), now)
 	case s == DestHost:
-		at, waited = p.table.Find(cluster, routes.OfAddr(addr), now)
-		if at == 0 && addr.Zone() != "" {
-			at, waited = p.table.Find(cluster, routes.OfAddr(addr.WithZone("")), now)
+		exact, loose := destHostKeys(name, addr)
+		if at, waited = p.table.Find(cluster, exact, now); at == 0 {
+			at, waited = p.table.Find(cluster, loose, now)
 		}
-	case s == DestCIDR && addr.IsValid():
-		at, waited = p.table.Longest(cluster, addr.WithZone(""), least, now)
+	case s == DestCIDR:
+		at, waited = p.table.Longest(cluster, addr, least, now)
 	}
 	return p.best(at, waited, asked, now)
 }
@@ -181,31 +179,11 @@ func (p *Peers) has(cluster string, s Strategy) bool {
 	return at != 0
 }
 
-// asFar is a key as other servers are told of it; false: it says nothing to them.
-func (k key) asFar() (routes.Key, bool) {
-	switch k.kind {
-	case byID:
-		return routes.Key{}, false
-	case routes.Agent, routes.Host:
-		return routes.OfText(k.kind, k.name), true
-	case routes.Addr:
-		return routes.OfAddr(k.addr), true
-	case routes.Prefix:
-		return routes.OfPrefix(k.addr, k.bits), true
-	}
-	return routes.Key{Kind: k.kind}, true
-}
-
 // Share has the registry forward to the servers of p what its own agents do not serve,
 // for a cluster, and tell what its agents do serve. It is called before the first agent
 // joins; tell must not block.
 func (r *Registry) Share(p *Peers, cluster string, tell func(k routes.Key, there bool)) {
-	r.peers, r.cluster = p, cluster
-	r.index.told = func(k key, there bool) {
-		if far, ok := k.asFar(); ok {
-			tell(far, there)
-		}
-	}
+	r.peers, r.cluster, r.index.told = p, cluster, tell
 }
 
 // TellAll calls tell for all that the agents serve now. Share's tell is not called
@@ -214,8 +192,8 @@ func (r *Registry) TellAll(tell func(routes.Key)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for k := range r.index.keyed.All() {
-		if far, ok := k.asFar(); ok {
-			tell(far)
+		if k.Kind != byID {
+			tell(k)
 		}
 	}
 	if r.index.all.count() > 0 {

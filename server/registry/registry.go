@@ -218,9 +218,6 @@ func (r *Registry) choose(name string, addr netip.Addr, t *tries, now tunnel.Mom
 	for _, s := range r.order() {
 		c, bits := r.index.pick(s, name, addr, t.own, now)
 		if c == nil || c.draining || s == DestCIDR {
-			if addr.Is4() { // as in a routes.Table
-				bits += 96
-			}
 			if c == nil {
 				bits = -1
 			} else if c.draining {

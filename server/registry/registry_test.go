@@ -172,6 +172,16 @@ func TestZoneIsComparedWhenAgentHasOne(t *testing.T) {
 	s.always("[fe80::1]:80", "no_agent")
 }
 
+func TestPrefixesHaveAddressesOfTheirFamily(t *testing.T) {
+	s := newSetup(t, "destCIDR")
+	s.agent("six", "cidr=::/0")
+	s.always("10.0.0.1:80", "no_agent")
+	s.agent("four", "cidr=0.0.0.0/0")
+	s.always("10.0.0.1:80", "four")
+	s.always("[2001:db8::1]:80", "six")
+	s.always("[fe80::1%eth0]:80", "six")
+}
+
 func TestEveryAgentGetsDials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // where all dials take as long
 		s := newSetup(t, "default")
@@ -473,7 +483,7 @@ func TestIndexIsEmptyInTheEnd(t *testing.T) {
 		leave()
 	}
 	x := &s.index
-	if x.present.Len()+x.keyed.Len()+len(x.lengths[0])+x.all.count()+len(x.all.serving)+len(x.all.rest) != 0 {
+	if x.present.Len()+x.keyed.Len()+len(x.lengths)+x.all.count()+len(x.all.serving)+len(x.all.rest) != 0 {
 		t.Errorf("left over: %+v", x)
 	}
 }

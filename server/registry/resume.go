@@ -70,7 +70,7 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 func (r *Registry) at(route string, tried []*conn) (found *conn, leaving bool, wake <-chan struct{}) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	g := r.index.keyed.Get(key{kind: routes.Agent, name: route})
+	g := r.index.keyed.Get(routes.OfText(routes.Agent, route))
 	if g == nil {
 		return nil, false, r.wake
 	}

@@ -3,7 +3,6 @@ package routes
 import (
 	"errors"
 	"net/netip"
-	"slices"
 
 	"konnectivity/tunnel"
 )
@@ -44,27 +43,6 @@ type entry struct {
 	until tunnel.Moment // where it is nowhere: how long it is waited for
 }
 
-// Lengths are the lengths of prefixes, the longest first, so that a look-up tries no others.
-// The zero value has none.
-type Lengths []length
-
-// length is how many prefixes have so many bits.
-type length struct {
-	Bits uint8
-	n    int
-}
-
-// Count adds so many prefixes of that length.
-func (all *Lengths) Count(bits uint8, by int) {
-	at, found := slices.BinarySearchFunc(*all, bits, func(l length, bits uint8) int { return int(bits) - int(l.Bits) })
-	if !found {
-		*all = slices.Insert(*all, at, length{Bits: bits})
-	}
-	if (*all)[at].n += by; (*all)[at].n == 0 {
-		*all = slices.Delete(*all, at, at+1)
-	}
-}
-
 // wait is a key that is gone and may come back until some time.
 type wait struct {
 	place
@@ -97,7 +75,7 @@ func (t *Table) add(server int, p place) error {
 		t.keys = make(map[place]entry)
 	}
 	if !known {
-		t.measure(p.key, 1)
+		t.lengths.Count(p.key, 1)
 	}
 	t.keys[p] = entry{at: was.at | 1<<server}
 	t.counts[server].add(p.key, 1)
@@ -127,20 +105,13 @@ func (t *Table) remove(server int, p place, now tunnel.Moment) {
 // drop removes a key that is nowhere.
 func (t *Table) drop(p place) {
 	delete(t.keys, p)
-	t.measure(p.key, -1)
+	t.lengths.Count(p.key, -1)
 }
 
 func (n *Count) add(k Key, by int) {
 	n.Routes += by
 	if k.Kind == Agent {
 		n.Agents += by
-	}
-}
-
-// measure keeps the lengths of prefixes.
-func (t *Table) measure(k Key, by int) {
-	if k.Kind == Prefix {
-		t.lengths.Count(k.Bits, by)
 	}
 }
 
@@ -183,19 +154,8 @@ func (t *Table) Find(cluster string, k Key, now tunnel.Moment) (at Servers, wait
 
 // Longest is Find for the longest prefix that has an address, of more than least bits.
 func (t *Table) Longest(cluster string, addr netip.Addr, least int, now tunnel.Moment) (at Servers, waited bool) {
-	if addr.Is4() {
-		least = max(least, 95) // a shorter prefix is one of IPv6
-	}
-	wide := netip.AddrFrom16(addr.As16())
-	for _, l := range t.lengths {
-		if int(l.Bits) <= least {
-			break
-		}
-		p, err := wide.Prefix(int(l.Bits))
-		if err != nil {
-			continue
-		}
-		at, waiting := t.Find(cluster, Key{Prefix, l.Bits, p.Addr().As16()}, now)
+	for k := range t.lengths.Keys(addr, least) {
+		at, waiting := t.Find(cluster, k, now)
 		if at != 0 {
 			return at, false
 		}
