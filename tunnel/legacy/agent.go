@@ -175,7 +175,7 @@ func (s *AgentSession) Streams() int {
 // Drain tells the server to give this agent no new connections while another
 // can serve (DRAIN). What is open goes on, and dials that come nevertheless
 // are served. It does not block.
-func (s *AgentSession) Drain() { s.mux.sender.reply(drain()) }
+func (s *AgentSession) Drain() { s.mux.sender.tell(drain()) }
 
 // Draining is closed when the server said that it is about to go (DRAIN toward
 // an agent: our servers send it, upstream's do not).

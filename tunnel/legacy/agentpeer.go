@@ -112,7 +112,7 @@ func (p *AgentPeer) Drains() context.Context { return p.drains }
 
 // Drain tells the agent that this server is about to go (DRAIN). Our agents
 // heed it, upstream's ignore it. It does not block.
-func (p *AgentPeer) Drain() { p.mux.sender.reply(drain()) }
+func (p *AgentPeer) Drain() { p.mux.sender.tell(drain()) }
 
 // Streams is the number of connections and pending dials.
 func (p *AgentPeer) Streams() int {

@@ -55,6 +55,19 @@ func TestRetractedDialIsNotSent(t *testing.T) {
 	}
 }
 
+// Whoever is about to go says so, however much waits to be sent: dials are let wait, too.
+func TestDrainIsToldBehindManyDials(t *testing.T) {
+	s := newTestSender(ToAgent, nil)
+	for i := range maxReplies {
+		s.ask(dialRequest(int64(i), "tcp", "a:1"))
+	}
+	(&AgentPeer{mux: &mux{sender: s}}).Drain()
+	(&AgentSession{acceptor: acceptor{mux: &mux{sender: s}}}).Drain()
+	if n := len(s.control) - maxReplies; n != 2 {
+		t.Errorf("%d of 2 are told", n)
+	}
+}
+
 func TestFailedStreamLosesNoBudget(t *testing.T) {
 	broken := errors.New("broken")
 	s := newTestSender(ToAgent, func(any) error { return broken })
