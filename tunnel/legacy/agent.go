@@ -47,9 +47,9 @@ type AgentSession struct {
 	running sync.WaitGroup     // the connections and the sender
 	lastID  atomic.Int64       // of connections
 
-	draining     chan struct{}
-	drainingOnce sync.Once
-	ended        chan struct{}
+	drains   context.Context // ends when the server is about to go
+	goesAway context.CancelFunc
+	ended    chan struct{}
 
 	// Guarded by the acceptor's mu.
 	closed bool
@@ -90,7 +90,8 @@ func ConnectAgent(ctx context.Context, conn grpc.ClientConnInterface, cfg AgentC
 }
 
 func newAgentSession(ctx context.Context, cfg AgentConfig) *AgentSession {
-	s := &AgentSession{cfg: cfg, draining: make(chan struct{}), ended: make(chan struct{})}
+	s := &AgentSession{cfg: cfg, ended: make(chan struct{})}
+	s.drains, s.goesAway = context.WithCancel(context.Background())
 	s.acceptor = acceptor{
 		carrier: cfg.Forwarder, wg: &s.running, dials: map[int64]*accepted{},
 		nextID: func() int64 { return s.lastID.Add(1) },
@@ -179,7 +180,7 @@ func (s *AgentSession) Drain() { s.mux.sender.tell(drain()) }
 
 // Draining is closed when the server said that it is about to go (DRAIN toward
 // an agent: our servers send it, upstream's do not).
-func (s *AgentSession) Draining() <-chan struct{} { return s.draining }
+func (s *AgentSession) Draining() <-chan struct{} { return s.drains.Done() }
 
 // Close ends the session, resets its connections (CodeShutdown) and returns
 // when all of its goroutines have ended.
@@ -226,7 +227,7 @@ func (s *AgentSession) finish(err error) {
 
 func (s *AgentSession) handle(packet *client.Packet) {
 	if packet.Type == client.PacketType_DRAIN {
-		s.drainingOnce.Do(func() { close(s.draining) })
+		s.goesAway()
 		return
 	}
 	s.acceptor.handle(packet)

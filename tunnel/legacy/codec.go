@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"konnectivity/tunnel"
 
@@ -78,10 +79,10 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 func appendHeader(b []byte, id int64, size int) []byte {
 	inner := 0
 	if id != 0 {
-		inner += 1 + varintSize(uint64(id))
+		inner += 1 + protowire.SizeVarint(uint64(id))
 	}
 	if size != 0 {
-		inner += 1 + varintSize(uint64(size)) + size
+		inner += 1 + protowire.SizeVarint(uint64(size)) + size
 	}
 	b = append(b, tagType, byte(client.PacketType_DATA), tagData)
 	b = binary.AppendUvarint(b, uint64(inner))
@@ -92,14 +93,6 @@ func appendHeader(b []byte, id int64, size int) []byte {
 		b = binary.AppendUvarint(append(b, tagPayload), uint64(size))
 	}
 	return b
-}
-
-func varintSize(v uint64) int {
-	n := 1
-	for ; v >= 0x80; v >>= 7 {
-		n++
-	}
-	return n
 }
 
 // loan is a chunk in the hands of gRPC, which gives it back by "returning it to

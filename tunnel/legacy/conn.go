@@ -211,7 +211,7 @@ func (c *conn) closePacket(do action, cause error) *client.Packet {
 	case !c.end.server:
 		return closeRequest(c.id)
 	case do&queueReset != 0:
-		return closeResponse(c.id, resetText(tunnel.CodeOf(cause)))
+		return closeResponse(c.id, tunnel.CodeOf(cause).String())
 	default:
 		return closeResponse(c.id, "")
 	}
@@ -220,7 +220,7 @@ func (c *conn) closePacket(do action, cause error) *client.Packet {
 func (c *conn) dropPacket(cause error) *client.Packet {
 	switch {
 	case c.end.server:
-		return closeResponse(c.id, resetText(tunnel.CodeOf(cause)))
+		return closeResponse(c.id, tunnel.CodeOf(cause).String())
 	case c.end.duplex:
 		return dialClose(c.random)
 	default:

@@ -42,10 +42,7 @@ func parseDialText(address, text string) *tunnel.DialError {
 // textUnknown answers packets about a connection that does not exist.
 const textUnknown = "unknown connectID"
 
-// resetText is the text of a reset in CLOSE_RSP.
-func resetText(code tunnel.Code) string { return code.String() }
-
-// resetCode reads resetText back. Upstream's agents give a text only where
+// resetCode reads a code's text back, as our own peers have it in CLOSE_RSP. Upstream's agents give a text only where
 // they do not know the connection, which is gone then.
 func resetCode(text string) tunnel.Code {
 	for code := range tunnel.Codes() {
