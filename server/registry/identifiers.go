@@ -46,17 +46,17 @@ func (ids Identifiers) Len() int { return len(ids.Addrs) + len(ids.Hosts) + len(
 // variable is not set: the agent still serves by its other identifiers, and by the
 // strategy default. The empty text is no identifiers.
 func ParseIdentifiers(text string) (Identifiers, error) {
-	return parse(text, func(error) error { return nil })
+	return parse(text, false)
 }
 
 // ParseGrants is ParseIdentifiers for what an operator of the server has written:
 // a value that is none of its key's kind is an error that names it.
 func ParseGrants(text string) (Identifiers, error) {
-	return parse(text, func(err error) error { return err })
+	return parse(text, true)
 }
 
-// parse asks judge about each value that is none of its key's kind.
-func parse(text string, judge func(error) error) (Identifiers, error) {
+// parse refuses a value that is none of its key's kind if strict, and else passes over it.
+func parse(text string, strict bool) (Identifiers, error) {
 	var ids Identifiers
 	if len(text) > MaxIdentifiersText {
 		return ids, fmt.Errorf("agent identifiers of %d bytes: at most %d are accepted", len(text), MaxIdentifiersText)
@@ -71,7 +71,7 @@ func parse(text string, judge func(error) error) (Identifiers, error) {
 			return Identifiers{}, fmt.Errorf("more than %d agent identifiers", maxIdentifiers)
 		}
 		for _, value := range values {
-			if err := ids.add(key, value); err != nil && judge(err) != nil {
+			if err := ids.add(key, value); err != nil && strict {
 				return Identifiers{}, err
 			}
 		}
