@@ -511,7 +511,10 @@ func TestRefusalsDoNotFloodTheLog(t *testing.T) {
 	if lines := strings.Count(out.String(), "an agent was refused"); lines == 0 || lines > refusals/2 {
 		t.Errorf("%d lines for %d refusals", lines, refusals)
 	}
-	r.hasMetrics(fmt.Sprintf(`agent_refusals_total{reason="invalid"} %d`, refusals))
+	if _, err := r.tryAgent("grpc", agentHello{id: strings.Repeat("a", 2000)}, echoing); err == nil {
+		t.Fatal("taken")
+	}
+	r.hasMetrics(fmt.Sprintf(`agent_refusals_total{reason="invalid"} %d`, refusals+1))
 }
 
 // An agent that is refused is counted so, and not as one that said nothing in time.

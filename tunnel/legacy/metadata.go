@@ -31,14 +31,6 @@ const (
 	duplexValue = "1"
 )
 
-const (
-	// maxAgentID bounds the id an agent gives; a Kubernetes name has 253.
-	maxAgentID = 1024
-
-	// maxIdentifiers bounds its identifiers: some thousand addresses.
-	maxIdentifiers = 128 << 10
-)
-
 // The methods, from client.proto and upstream's proto/agent/agent.proto.
 const (
 	agentServiceName  = "AgentService"
@@ -77,8 +69,8 @@ func (h agentHello) outgoing(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, pairs...)
 }
 
-// parseAgentHello reads and checks an agent's metadata. Errors have a gRPC
-// status. Values are never repeated in them: one may be a token gone astray.
+// parseAgentHello reads an agent's metadata. What the values may be is for
+// AgentServiceConfig.Accept to judge. Errors have a gRPC status. Values are never repeated in them: one may be a token gone astray.
 func parseAgentHello(ctx context.Context) (h agentHello, err error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	bad := func(format string, args ...any) (agentHello, error) {
@@ -88,12 +80,8 @@ func parseAgentHello(ctx context.Context) (h agentHello, err error) {
 	switch {
 	case len(ids) != 1:
 		return bad("want exactly one agentID in the metadata, got %d", len(ids))
-	case ids[0] == "" || len(ids[0]) > maxAgentID:
-		return bad("want an agentID of 1 to %d bytes, got %d", maxAgentID, len(ids[0]))
 	case len(identifiers) > 1:
 		return bad("want at most one agentIdentifiers in the metadata, got %d", len(identifiers))
-	case len(identifiers) == 1 && len(identifiers[0]) > maxIdentifiers:
-		return bad("want agentIdentifiers of at most %d bytes, got %d", maxIdentifiers, len(identifiers[0]))
 	case len(tokens) > 1:
 		return bad("want at most one Authorization in the metadata, got %d", len(tokens))
 	}
