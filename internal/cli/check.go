@@ -34,6 +34,7 @@ func Listen(flag, address string) (net.Listener, error) {
 // ListenTCP listens on the TCP address HOST:PORT.
 func ListenTCP(address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: tune}
+	config.SetMultipathTCP(false) // connections of its listeners do not inherit what tune sets
 	l, err := config.Listen(context.Background(), "tcp", address)
 	if err != nil {
 		if op, ok := errors.AsType[*net.OpError](err); ok {
