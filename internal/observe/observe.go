@@ -7,6 +7,7 @@ package observe
 import (
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -55,10 +56,7 @@ func Dial(h prometheus.Observer, f *tunnel.Flow, took time.Duration) {
 // agent's admin port.
 func RedirectToPort(port int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		host, _, err := net.SplitHostPort(r.Host)
-		if err != nil {
-			host = r.Host
-		}
+		host := (&url.URL{Host: r.Host}).Hostname()
 		target := *r.URL
 		target.Scheme, target.Host = "http", net.JoinHostPort(host, strconv.Itoa(port))
 		http.Redirect(w, r, target.String(), http.StatusMovedPermanently)

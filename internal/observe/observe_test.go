@@ -82,6 +82,7 @@ func TestRedirectToPort(t *testing.T) {
 		"h.test:8094": "http://h.test:8093/metrics?x=y",
 		"h.test":      "http://h.test:8093/metrics?x=y",
 		"[::1]:8094":  "http://[::1]:8093/metrics?x=y",
+		"[::1]":       "http://[::1]:8093/metrics?x=y", // from port 80
 	} {
 		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics?x=y", nil)
 		r.Host = host
