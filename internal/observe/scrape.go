@@ -49,7 +49,7 @@ type form struct {
 }
 
 func formOf(h http.Header) form {
-	coding := strings.ToLower(h.Get("Accept-Encoding"))
+	coding := strings.ToLower(strings.ReplaceAll(h.Get("Accept-Encoding"), " ", ""))
 	return form{expfmt.NegotiateAccept(h, expfmt.DefaultAcceptedFormats()...), strings.Contains(coding, "gzip") && !strings.Contains(coding, "gzip;q=0")}
 }
 

@@ -96,6 +96,18 @@ func TestScrapesAreShared(t *testing.T) {
 	})
 }
 
+// A coding that a client does not want is not used, however that is written.
+func TestScrapesHaveTheCodingThatIsWanted(t *testing.T) {
+	h := observe.Metrics(gathered(func() float64 { return 42 }))
+	for coding, want := range map[string]string{
+		"gzip": "gzip", "deflate, GZIP": "gzip", "": "", "br": "", "gzip;q=0": "", "gzip; q=0": "", "gzip ; q=0.000, identity": "",
+	} {
+		if got := scraped(t.Context(), h, coding).Header().Get("Content-Encoding"); got != want {
+			t.Errorf("%q: %q, want %q", coding, got, want)
+		}
+	}
+}
+
 // A request gets values that are no older than itself.
 func TestScrapesAreCurrent(t *testing.T) {
 	var value atomic.Int64
