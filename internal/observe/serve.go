@@ -3,7 +3,6 @@ package observe
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"net"
 	"net/http"
 	"time"
@@ -58,21 +57,22 @@ func ServeTLS(ctx context.Context, l net.Listener, config *tls.Config, handler h
 	if config != nil {
 		front = tls.NewListener(bounded, config)
 	}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(front) }()
+	var failed error
+	served := make(chan struct{})
+	go func() { defer close(served); failed = server.Serve(front) }()
 	select {
-	case err := <-served:
-		_ = server.Close() // connections that are still open
-		return err
+	case <-served:
 	case <-ctx.Done():
+	}
+	if ctx.Err() == nil {
+		_ = server.Close() // connections that are still open
+		return failed
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
 	if err := server.Shutdown(grace); err != nil {
 		_ = server.Close() // cut off what did not finish in time
 	}
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
+	<-served
 	return nil
 }
