@@ -22,10 +22,10 @@ type row struct {
 // orders are the sort keys of connections.
 var orders = map[string]func(a, b row) int{
 	"since":       func(a, b row) int { return 0 }, // by number, which also breaks ties
-	"id":          func(a, b row) int { return strings.Compare(a.id, b.id) },
-	"front":       func(a, b row) int { return strings.Compare(a.front, b.front) },
+	"id":          func(a, b row) int { return strings.Compare(a.ID, b.ID) },
+	"front":       func(a, b row) int { return strings.Compare(a.Front, b.Front) },
 	"source":      func(a, b row) int { return strings.Compare(a.status.Source, b.status.Source) },
-	"destination": func(a, b row) int { return strings.Compare(a.destination, b.destination) },
+	"destination": func(a, b row) int { return strings.Compare(a.Address, b.Address) },
 	"next":        func(a, b row) int { return strings.Compare(a.status.Hop.String(), b.status.Hop.String()) },
 	"up":          func(a, b row) int { return cmp.Compare(a.up, b.up) },
 	"down":        func(a, b row) int { return cmp.Compare(a.down, b.down) },
@@ -52,7 +52,7 @@ func (t *Table) connections(tenant string, q query) Page[Connection] {
 	var rows []row
 	t.conns.Range(func(_, value any) bool {
 		r := row{conn: value.(*conn)}
-		if tenant != "" && r.tenant != tenant {
+		if tenant != "" && r.Tenant() != tenant {
 			return true
 		}
 		total++
@@ -78,7 +78,7 @@ func (t *Table) connections(tenant string, q query) Page[Connection] {
 
 func (r row) selectedBy(q query) bool {
 	if q.filter == "" {
-		return q.selects(r.tenant) // without the cost of the texts
+		return q.selects(r.Tenant()) // without the cost of the texts
 	}
-	return q.selects(r.tenant, r.id, r.tenant, r.front, r.status.Source, r.destination, r.resolved, r.status.Hop.String())
+	return q.selects(r.Tenant(), r.ID, r.Tenant(), r.Front, r.status.Source, r.Address, r.resolved, r.status.Hop.String())
 }

@@ -66,10 +66,10 @@ func (s *sums) addNeighbours(c *conn, by load) {
 		s.addNeighbour(c.from, by)
 	}
 	switch {
-	case c.next == tunnel.Hop{}:
-		s.addNeighbour(neighbour{c.tenant, RoleDestination, c.destination, "tcp"}, by)
-	case c.next == tunnel.Direct:
-		s.addNeighbour(neighbour{c.tenant, RoleDirect, "bypassing the tunnel", "tcp"}, by)
+	case c.Hop == tunnel.Hop{}:
+		s.addNeighbour(neighbour{c.Tenant(), RoleDestination, c.Address, "tcp"}, by)
+	case c.Hop == tunnel.Direct:
+		s.addNeighbour(neighbour{c.Tenant(), RoleDirect, "bypassing the tunnel", "tcp"}, by)
 	}
 }
 

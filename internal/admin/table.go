@@ -89,20 +89,15 @@ func (f load) plus(g load) load {
 // conn is an open connection. Fields that are not atomic are set before it is shared,
 // except those of the sampler.
 type conn struct {
-	number                uint64 // in the order of opening
-	tenant                string
-	id, front, source     string
-	destination, resolved string
-	next                  tunnel.Hop
-	from                  neighbour // zero for a peer
-	since                 time.Time
-	flow                  *tunnel.Flow
-	resumable             tunnel.Resumable // nil if it ends with its stream
-	moved                 atomic.Int64     // when it last carried bytes, a tunnel.Moment
-	stalled               [2]atomic.Int64  // when B (up) or A (down) stopped reading, a tunnel.Moment; 0 if it reads
-	rate                  [2]atomic.Uint64
-	seen                  [2]int64 // of the sampler: bytes so far
-	held                  [2]bool  // of the sampler
+	*tunnel.Flow
+	number           uint64 // in the order of opening
+	source, resolved string
+	from             neighbour       // zero for a peer
+	moved            atomic.Int64    // when it last carried bytes, a tunnel.Moment
+	stalled          [2]atomic.Int64 // when B (up) or A (down) stopped reading, a tunnel.Moment; 0 if it reads
+	rate             [2]atomic.Uint64
+	seen             [2]int64 // of the sampler: bytes so far
+	held             [2]bool  // of the sampler
 }
 
 // NewTable returns an empty table.
@@ -146,17 +141,14 @@ func (t *Table) Unanswered(*tunnel.Flow, time.Duration, error) {}
 
 // Opened implements tunnel.Observer.
 func (t *Table) Opened(f *tunnel.Flow) {
-	c := &conn{
-		number: t.number.Add(1), tenant: f.Tenant(), id: f.ID, front: f.Front, destination: f.Address, next: f.Hop,
-		since: f.Opened, flow: f, from: frontendOf(f), resumable: f.Resumable,
-	}
+	c := &conn{Flow: f, number: t.number.Add(1), from: frontendOf(f)}
 	if f.Source != nil {
 		c.source = f.Source.String()
 	}
-	if f.Far != nil && f.Far.String() != c.destination {
+	if f.Far != nil && f.Far.String() != f.Address {
 		c.resolved = f.Far.String()
 	}
-	c.moved.Store(int64(tunnel.At(c.since)))
+	c.moved.Store(int64(tunnel.At(f.Opened)))
 	t.conns.Store(f, c)
 }
 
@@ -222,8 +214,8 @@ func (c *conn) sample(now time.Time, since time.Duration, lost bool) (stalled bo
 	seconds := max(since, time.Millisecond).Seconds() // a coarse clock may not have moved
 	var sent [2]int64
 	var held [2]bool
-	held[0], held[1] = c.flow.Held()
-	sent[0], sent[1] = c.flow.Sent()
+	held[0], held[1] = c.Held()
+	sent[0], sent[1] = c.Sent()
 	for i := range sent {
 		passed := sent[i] - c.seen[i]
 		if passed > 0 {
@@ -258,14 +250,14 @@ func (s *sums) add(c *conn, status tunnel.ResumeStatus, stalled bool) {
 	}
 	s.all = s.all.plus(f)
 	if status.Hop != (tunnel.Hop{}) {
-		next := hop{c.tenant, status.Hop}
+		next := hop{c.Tenant(), status.Hop}
 		s.byNext[next] = s.byNext[next].plus(f)
 	}
-	if c.tenant != "" {
-		s.byTenant[c.tenant] = s.byTenant[c.tenant].plus(f)
+	if tenant := c.Tenant(); tenant != "" {
+		s.byTenant[tenant] = s.byTenant[tenant].plus(f)
 	}
-	if byPeer(c.front) {
-		from := origin{c.tenant, status.Source}
+	if byPeer(c.Front) {
+		from := origin{c.Tenant(), status.Source}
 		s.bySource[from] = s.bySource[from].plus(f)
 	}
 	s.addNeighbours(c, f)
@@ -275,11 +267,11 @@ func (s *sums) add(c *conn, status tunnel.ResumeStatus, stalled bool) {
 // connection that cannot be resumed.
 func (c *conn) resumeStatus() tunnel.ResumeStatus {
 	now := tunnel.ResumeStatus{}
-	if c.resumable != nil {
-		now = c.resumable.ResumeStatus()
+	if c.Resumable != nil {
+		now = c.Resumable.ResumeStatus()
 	}
 	if now.Hop == (tunnel.Hop{}) {
-		now.Hop = c.next
+		now.Hop = c.Hop
 	}
 	if now.Source == "" {
 		now.Source = c.source
@@ -295,7 +287,7 @@ func (c *conn) rates() (up, down float64) {
 func (c *conn) view(now time.Time) Connection {
 	status := c.resumeStatus()
 	v := Connection{
-		Tenant: c.tenant, ID: c.id, Front: c.front, Source: status.Source, Identity: c.flow.Who().Names(), Destination: c.destination, Resolved: c.resolved, Next: status.Hop.String(), Since: c.since,
+		Tenant: c.Tenant(), ID: c.ID, Front: c.Front, Source: status.Source, Identity: c.Who().Names(), Destination: c.Address, Resolved: c.resolved, Next: status.Hop.String(), Since: c.Opened,
 		Resumes: status.Resumes,
 	}
 	var seconds float64
@@ -305,7 +297,7 @@ func (c *conn) view(now time.Time) Connection {
 	case StateResuming:
 		v.ResumingFor = seconds
 	}
-	v.UpBytes, v.DownBytes = c.flow.Sent()
+	v.UpBytes, v.DownBytes = c.Sent()
 	v.Up, v.Down = c.rates()
 	return v
 }
