@@ -34,13 +34,13 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 	read, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	major, minor, rec := r.ProtoMajor, r.ProtoMinor, newRecord(c, kindConnect, r, address)
 	ahead := admission.NewLookahead(c.conn, readAhead, read)
-	answer := &connectAnswer{conn: c.conn, ahead: ahead, proto: fmt.Sprintf("HTTP/%d.%d", major, minor)}
+	answer := &connectAnswer{conn: c.conn, ahead: ahead, rec: rec, proto: fmt.Sprintf("HTTP/%d.%d", major, minor)}
 	if refused == nil {
-		go s.tunnel(c, answer, rec)
+		go s.tunnel(c, answer)
 		return
 	}
 	c.detach(func() {
-		rec.refuse(refused)
+		rec.outcome = refused.outcome
 		s.count(rec)
 		answer.refuse(refused)
 		s.log(rec)
@@ -63,12 +63,12 @@ func requestID(r *http.Request) (id string, parent uint64) {
 
 // tunnel dials, answers and relays, and ends c with the tunnel, possibly after it has
 // returned.
-func (s *Server) tunnel(c *client, answer *connectAnswer, rec *record) {
+func (s *Server) tunnel(c *client, answer *connectAnswer) {
+	rec := answer.rec
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	answer.watch = admission.NewWatch(c.conn, answer.ahead, cancel)
 	tunnel.Serve(ctx, s.Forwarder, rec.flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		near, err := answer.give(far, err)
-		rec.status = answer.status
 		if err != nil {
 			rec.outcome = tunnel.FailureOf(err).Label()
 		}
@@ -86,11 +86,11 @@ func (s *Server) tunnel(c *client, answer *connectAnswer, rec *record) {
 
 // connectAnswer answers the client of a CONNECT.
 type connectAnswer struct {
-	conn   tunnel.Conn
-	ahead  *admission.Lookahead
-	watch  *admission.Watch // of the dial
-	proto  string           // as the client's
-	status int              // the status that was sent; 0 before
+	conn  tunnel.Conn
+	ahead *admission.Lookahead
+	watch *admission.Watch // of the dial
+	rec   *record          // whose status is set
+	proto string           // as the client's
 }
 
 // give answers, and returns the client's end of the tunnel. Its error is err,
@@ -104,7 +104,7 @@ func (a *connectAnswer) give(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		a.refuse(refusalFor(err))
 		return nil, err
 	}
-	a.status = http.StatusOK
+	a.rec.status = http.StatusOK
 	if err := a.write([]byte(a.proto + " 200 Connection Established\r\n\r\n")); err != nil {
 		a.ahead.Drop()
 		return nil, err
@@ -115,7 +115,7 @@ func (a *connectAnswer) give(far tunnel.Conn, err error) (tunnel.Conn, error) {
 // refuse sends an error response. The caller closes the connection.
 func (a *connectAnswer) refuse(r *refusal) {
 	defer a.ahead.Drop()
-	a.status = r.status
+	a.rec.status = r.status
 	if a.write(r.message(a.proto)) == nil {
 		admission.HangUp(a.conn, nil)
 	}

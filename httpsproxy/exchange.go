@@ -44,8 +44,7 @@ type exchange struct {
 	conn     *dialed     // that it uses; nil: none yet
 	broken   error       // why the response's content is not whole, or did not all reach the client
 	upgraded *upgrade    // what a 101 response led to
-	told     bool        // observers know it as open
-	used     atomic.Bool // it has had a connection
+	used     atomic.Bool // it has had a connection, and observers know it as open
 
 	mu       sync.Mutex
 	looking  *time.Timer // at the client; nil without content

@@ -16,21 +16,18 @@ func (x *exchange) opened(conn net.Conn) {
 		d.exchange.Store(x)
 		x.conn = d
 	}
-	if x.told {
+	if x.used.Swap(true) {
 		return
 	}
-	x.told = true
-	x.used.Store(true)
 	if ok {
 		x.rec.flow.Adopt(d.flow)
 	}
 	x.server.Forwarder.Begin(x.rec.flow, conn.RemoteAddr())
 }
 
-// closed reports the end, once.
+// closed reports the end. It is called once.
 func (x *exchange) closed(err error) {
-	if x.told {
-		x.told = false
+	if x.used.Load() {
 		x.server.Forwarder.End(x.rec.flow, err)
 	}
 }

@@ -21,21 +21,18 @@ func (p *progress) stop() { p.once.Do(func() { close(p.stopped) }) }
 // stall returns false once there was no progress for bound or cut is closed, and
 // true as soon as stop is called.
 func (p *progress) stall(cut <-chan struct{}, bound time.Duration) (stopped bool) {
-	timer := time.NewTimer(bound)
-	defer timer.Stop()
 	for seen := p.count.Load(); ; {
 		select {
 		case <-p.stopped:
 			return true
 		case <-cut:
 			return false
-		case <-timer.C:
+		case <-time.After(bound):
 		}
 		now := p.count.Load()
 		if now == seen {
 			return false
 		}
 		seen = now
-		timer.Reset(bound)
 	}
 }

@@ -53,9 +53,6 @@ func newRecord(c *client, kind string, r *http.Request, destination string) *rec
 	}
 }
 
-// refuse records what the client is told instead of an answer.
-func (r *record) refuse(why *refusal) { r.status, r.outcome = why.status, why.outcome }
-
 // count is called once for each request, when its destination has answered or
 // failed.
 func (s *Server) count(r *record) { s.Metrics.Requests.WithLabelValues(r.kind, r.outcome).Inc() }

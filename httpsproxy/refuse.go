@@ -101,7 +101,7 @@ func (s *Server) turnAway(c *client, w http.ResponseWriter, r *http.Request, why
 	if r.Method == http.MethodConnect {
 		rec.kind = kindConnect
 	}
-	rec.refuse(why)
+	rec.status, rec.outcome = why.status, why.outcome
 	s.count(rec)
 	s.log(rec)
 	w.Header().Set("Connection", "close")
