@@ -19,7 +19,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -83,7 +82,7 @@ type Options struct {
 	Component  string // the program, as in its log
 	Name       string // the process's id
 	Log        logrus.FieldLogger
-	Registerer prometheus.Registerer // nil: no metrics
+	Registerer prometheus.Registerer
 }
 
 // Exporter sends spans. Run must be kept running. Any goroutine may call the other methods,
@@ -96,7 +95,7 @@ type Exporter struct {
 	log      logrus.FieldLogger
 
 	queue         chan span
-	sent, dropped atomic.Int64
+	sent, dropped prometheus.Counter
 	failing       bool // of Run
 }
 
@@ -112,18 +111,11 @@ func New(o Options) (*Exporter, error) {
 	e.http.Timeout = sendTime
 	e.http.Transport = &http.Transport{MaxIdleConns: 1, IdleConnTimeout: time.Minute} // no proxy of the environment
 	e.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	if o.Registerer == nil {
-		return e, nil
-	}
-	for result, n := range map[string]*atomic.Int64{"sent": &e.sent, "dropped": &e.dropped} {
-		if err := o.Registerer.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name: "konnectivity_trace_spans_total", Help: "Spans of dials, by whether a collector has taken them.",
-			ConstLabels: prometheus.Labels{"result": result},
-		}, func() float64 { return float64(n.Load()) })); err != nil {
-			return nil, err
-		}
-	}
-	return e, nil
+	spans := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "konnectivity_trace_spans_total", Help: "Spans of dials, by whether a collector has taken them.",
+	}, []string{"result"})
+	e.sent, e.dropped = spans.WithLabelValues("sent"), spans.WithLabelValues("dropped")
+	return e, o.Registerer.Register(spans)
 }
 
 // Trace implements tunnel.Tracer. Of the tries to go on with a connection, which are many,
@@ -142,7 +134,7 @@ func (e *Exporter) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	select {
 	case e.queue <- spanOf(f, time.Now(), took, err):
 	default:
-		e.dropped.Add(1)
+		e.dropped.Inc()
 	}
 }
 
@@ -210,8 +202,8 @@ func (e *Exporter) deliver(ctx context.Context, batch []span) {
 	if err != nil {
 		refused = len(batch)
 	}
-	e.dropped.Add(int64(refused))
-	e.sent.Add(int64(len(batch) - refused))
+	e.dropped.Add(float64(refused))
+	e.sent.Add(float64(len(batch) - refused))
 	failing := err != nil
 	switch {
 	case failing && !e.failing:
