@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"konnectivity/httpsproxy"
 	"konnectivity/internal/admission"
 	"konnectivity/internal/front"
+	"konnectivity/internal/observe"
 	"konnectivity/socks5"
 	"konnectivity/tunnel"
 )
@@ -119,17 +119,12 @@ func (s *sidecar) common(kind Front, d tunnel.Dialer) (front.Options, error) {
 }
 
 func registerTraffic(r prometheus.Registerer, front Front, total *tunnel.Totals) error {
-	for direction, n := range map[string]*atomic.Int64{"up": &total.Up, "down": &total.Down} {
-		err := r.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Name:        "konnectivity_sidecar_relayed_bytes_total",
-			Help:        "Bytes relayed for clients, by front; up is away from the client.",
-			ConstLabels: prometheus.Labels{"front": string(front), "direction": direction},
-		}, func() float64 { return float64(n.Load()) }))
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	figures := observe.NewFigures("konnectivity_sidecar_", func() *tunnel.Totals { return total })
+	figures.Add(prometheus.CounterValue, "relayed_bytes_total", "Bytes relayed for clients, by front; up is away from the client.", func(t *tunnel.Totals, tell observe.Tell) {
+		tell(float64(t.Up.Load()), "up")
+		tell(float64(t.Down.Load()), "down")
+	}, "direction")
+	return prometheus.WrapRegistererWith(prometheus.Labels{"front": string(front)}, r).Register(figures)
 }
 
 // closeIdle closes idle connections, so that a draining server does not wait for them.
