@@ -61,7 +61,6 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		held := &conn{Conn: c, slots: l.slots}
-		held.release = sync.OnceFunc(func() { l.slots.Release(held) })
 		if ok, _ := l.slots.Take(held, c.RemoteAddr()); ok {
 			return held, nil
 		}
@@ -120,8 +119,8 @@ func below(c net.Conn) *conn {
 type conn struct {
 	net.Conn
 	admission.Slot
-	slots   *admission.Slots[*conn]
-	release func()
+	slots  *admission.Slots[*conn]
+	closed sync.Once
 
 	mu     sync.Mutex // net/http also reads in the background
 	asked  bool       // the present request is complete
@@ -188,6 +187,6 @@ func (c *conn) Abandon() { _ = c.Conn.Close() }
 
 // Close gives the slot back too.
 func (c *conn) Close() error {
-	defer c.release()
+	defer c.closed.Do(func() { c.slots.Release(c) })
 	return c.Conn.Close()
 }

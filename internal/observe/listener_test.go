@@ -15,7 +15,6 @@ func TestIncompleteHeadersAreWeighed(t *testing.T) {
 	for range 100 {
 		client, server := net.Pipe()
 		c := &conn{Conn: server, slots: slots}
-		c.release = func() { slots.Release(c) }
 		if ok, _ := slots.Take(c, server.RemoteAddr()); !ok {
 			t.Fatal("a newcomer is refused")
 		}
