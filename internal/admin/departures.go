@@ -12,41 +12,33 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// departures holds the last peer that left, of all and of each tenant.
+// departures holds the last peer that left, by tenant, and of all for "".
 type departures struct {
-	mu       sync.Mutex
-	last     *Departure // nil if none has left
-	byTenant map[string]*Departure
+	mu   sync.Mutex
+	last map[string]*Departure
 }
 
 func (g *departures) add(d *Departure) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.last = d
-	if d.Tenant == "" {
-		return
+	if g.last == nil {
+		g.last = make(map[string]*Departure)
 	}
-	if g.byTenant == nil {
-		g.byTenant = make(map[string]*Departure)
-	}
-	g.byTenant[d.Tenant] = d
+	g.last[""], g.last[d.Tenant] = d, d
 }
 
 // of returns the last departure of a tenant, or of all for ""; nil if there is none.
 func (g *departures) of(tenant string) *Departure {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if tenant == "" {
-		return g.last
-	}
-	return g.byTenant[tenant]
+	return g.last[tenant]
 }
 
 // forget drops the departure of a removed tenant. The last of all stays.
 func (g *departures) forget(tenant string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.byTenant, tenant)
+	delete(g.last, tenant)
 }
 
 // Gone records that the peer with the Tenant, Role, ID and Remote of d left, and the

@@ -25,10 +25,9 @@ const maxText = 300
 
 // failures holds the latest failures. Each list is in order.
 type failures struct {
-	mu      sync.Mutex
-	own     []numbered
-	tenants map[string][]numbered // of those with failures
-	n       int                   // of all, so far
+	mu    sync.Mutex
+	lists map[string][]numbered // by tenant, of those with failures
+	n     int                   // of all, so far
 }
 
 // numbered is a failure with its position among all.
@@ -51,40 +50,39 @@ func (f *failures) add(one Failure) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.n++
-	if one.Tenant == "" {
-		f.own = latest(append(f.own, numbered{one, f.n}), keptFailures)
-		return
-	}
-	if f.tenants[one.Tenant] == nil {
+	if f.lists[one.Tenant] == nil {
 		f.addTenant(one.Tenant)
 	}
-	f.tenants[one.Tenant] = latest(append(f.tenants[one.Tenant], numbered{one, f.n}), f.share())
+	f.lists[one.Tenant] = latest(append(f.lists[one.Tenant], numbered{one, f.n}), f.kept(one.Tenant))
 }
 
 // addTenant makes room for another tenant by trimming the rest to their smaller share.
 func (f *failures) addTenant(tenant string) {
-	if f.tenants == nil {
-		f.tenants = make(map[string][]numbered)
+	if f.lists == nil {
+		f.lists = make(map[string][]numbered)
 	}
-	before := f.share()
-	f.tenants[tenant] = []numbered{}
-	if share := f.share(); share < before {
-		for name, list := range f.tenants {
-			f.tenants[name] = slices.Clone(latest(list, share)) // which frees the memory
+	before := f.kept(tenant)
+	f.lists[tenant] = []numbered{}
+	if f.kept(tenant) < before {
+		for name, list := range f.lists {
+			f.lists[name] = slices.Clone(latest(list, f.kept(name))) // which frees the memory
 		}
 	}
 }
 
-// share is the number of failures that each tenant keeps.
-func (f *failures) share() int {
-	return max(1, min(keptOfATenant, keptOfTenants/max(1, len(f.tenants))))
+// kept is the number of failures that are kept of a tenant.
+func (f *failures) kept(tenant string) int {
+	if tenant == "" {
+		return keptFailures
+	}
+	return max(1, min(keptOfATenant, keptOfTenants/max(1, len(f.lists))))
 }
 
 // forget drops the failures of a tenant.
 func (f *failures) forget(tenant string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.tenants, tenant)
+	delete(f.lists, tenant)
 }
 
 // list returns a copy of the failures of a tenant, or of all for "", newest first.
@@ -92,10 +90,7 @@ func (f *failures) list(tenant string) []Failure {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var all []numbered
-	if tenant == "" {
-		all = slices.Clone(f.own)
-	}
-	for name, list := range f.tenants {
+	for name, list := range f.lists {
 		if tenant == "" || tenant == name {
 			all = append(all, list...)
 		}
