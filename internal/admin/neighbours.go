@@ -94,8 +94,8 @@ func (s *sums) peers() []Peer {
 	return all
 }
 
-// unlinked returns the servers that carry connections by CONNECT, without a link. known
-// are the peers with a link.
+// unlinked returns the servers that carry connections by CONNECT, without a link: not
+// those whose connections wait for another link. known are the peers with a link.
 func (s *sums) unlinked(known []Peer) []Peer {
 	linked := map[string]bool{}
 	for _, p := range known {
@@ -105,7 +105,7 @@ func (s *sums) unlinked(known []Peer) []Peer {
 	}
 	var all []Peer
 	for next, f := range s.byNext {
-		if next.Role == RoleServer && !linked[next.ID] {
+		if next.Role == RoleServer && !linked[next.ID] && f.open > f.resuming {
 			all = append(all, Peer{Role: RoleServer, ID: next.ID, Remote: next.ID, Protocol: "connect", Streams: f.open, Stalled: f.stalled, Up: f.up, Down: f.down})
 		}
 	}

@@ -15,9 +15,8 @@ func (l *lasting) ResumeStatus() tunnel.ResumeStatus { return l.now }
 
 func TestResumedConnectionInList(t *testing.T) {
 	table := NewTable()
-	h := mounted(Source{Component: "test", Table: table, Peers: func() []Peer {
-		return []Peer{{Role: RoleServer, ID: "a"}, {Role: RoleServer, ID: "b"}}
-	}})
+	var linked []Peer
+	h := mounted(Source{Component: "test", Table: table, Peers: func() []Peer { return linked }})
 	l := new(lasting)
 	f := &tunnel.Flow{Request: tunnel.Request{ID: "one", Front: "socks5", Address: "a.test:443", Source: tunnel.Addr{Text: "10.0.0.1:5"}}, Result: tunnel.Result{Hop: tunnel.Hop{Role: "server", ID: "a"}, Resumable: l}, Opened: time.Now()}
 	table.Opened(f)
@@ -33,6 +32,10 @@ func TestResumedConnectionInList(t *testing.T) {
 	if s := get[Status](t, h, "/api/v1/status").Connections; s.Resuming != 1 || s.Stalled != 0 {
 		t.Errorf("%+v", s)
 	}
+	if p := get[Page[Peer]](t, h, "/api/v1/peers?role=server"); p.Matched != 0 {
+		t.Errorf("the server whose link was lost is listed: %+v", p.Items)
+	}
+	linked = []Peer{{Role: RoleServer, ID: "a"}, {Role: RoleServer, ID: "b"}}
 	f.Hold(true, false)
 	f.Carry(true, 1000)
 	l.now = tunnel.ResumeStatus{Resumes: 1, Hop: tunnel.Hop{Role: "server", ID: "b"}}
