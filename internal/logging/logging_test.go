@@ -239,6 +239,21 @@ func TestLogFileIsTruncatedWhenFull(t *testing.T) {
 	}
 }
 
+// What others cut off, as logrotate does with copytruncate, is not counted.
+func TestLogFileThatOthersTruncate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.log")
+	log := testutil.Must(logging.New(logging.Options{Level: logrus.InfoLevel, File: path, FileMaxBytes: 1000}))(t)
+	for range 2 {
+		testutil.NoError(t, os.Truncate(path, 0))
+		for range 8 { // some 700 bytes
+			log.Info("a line")
+		}
+	}
+	if lines := parse(t, testutil.Must(os.ReadFile(path))(t)); len(lines) != 8 {
+		t.Errorf("%d lines of 8 are left", len(lines))
+	}
+}
+
 func TestTextFormatAndDiscard(t *testing.T) {
 	out := &output{}
 	log := testutil.Must(logging.New(logging.Options{Component: "c", Level: logrus.InfoLevel, Format: logging.Text, Out: out}))(t)

@@ -85,11 +85,16 @@ func (w *file) Write(line []byte) (int, error) {
 }
 
 func (w *file) writeLocked(line []byte) error {
-	if w.max > 0 && w.size+int64(len(line)) > w.max {
-		if err := w.f.Truncate(0); err != nil {
-			return err
+	if more := int64(len(line)); w.max > 0 && w.size+more > w.max {
+		if info, err := w.f.Stat(); err == nil {
+			w.size = info.Size() // others may have truncated it
 		}
-		w.size = 0
+		if w.size+more > w.max {
+			if err := w.f.Truncate(0); err != nil {
+				return err
+			}
+			w.size = 0
+		}
 	}
 	n, err := w.f.Write(line)
 	w.size += int64(n)
