@@ -23,6 +23,7 @@ import (
 	"konnectivity/internal/unixsocket"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
+	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
 )
 
@@ -173,12 +174,14 @@ func bindable(host string) bool {
 func (o *Options) warnIneffective(log logrus.FieldLogger) {
 	needs := func(need string, unmet bool, flags ...string) {
 		for _, flag := range flags {
-			if unmet && o.set != nil && o.set.Changed(flag) {
+			if unmet && o.set.Changed(flag) {
 				log.Warnf("--%s has no effect without %s", flag, need)
 			}
 		}
 	}
 	second, resolves := "--"+o.secondFlag(), o.serves(SOCKS5) && !o.Out.SOCKS5.Disabled
+	needs("links, and --link is off", o.Out.Server.Mode == link.Off, "resume-window", "link-lanes")
+	needs("--traces-endpoint", !o.set.Changed("traces-endpoint"), "traces-ratio")
 	needs("--serving-uds", o.ServingUDS == "", "serving-uds-mode", "serving-uds-owner")
 	needs("a system on which a socket's file decides who may connect; here its folder does",
 		o.ServingUDS != "" && !unixsocket.Guarded, "serving-uds-mode", "serving-uds-owner")
