@@ -1,7 +1,6 @@
 package socks5
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -100,9 +99,10 @@ func (c *Credentials) valid(user, password string) bool {
 
 func parseCredentials(text []byte) ([][sha256.Size]byte, error) {
 	var users [][sha256.Size]byte
-	lines := bufio.NewScanner(bytes.NewReader(text))
-	for n := 1; lines.Scan(); n++ {
-		line := lines.Bytes()
+	n := 0
+	for line := range bytes.Lines(text) {
+		n++
+		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
 		if len(bytes.TrimSpace(line)) == 0 || line[0] == '#' {
 			continue
 		}
@@ -119,10 +119,7 @@ func parseCredentials(text []byte) ([][sha256.Size]byte, error) {
 		}
 		users = append(users, digest(user, password))
 	}
-	switch {
-	case lines.Err() != nil:
-		return nil, lines.Err()
-	case len(users) == 0:
+	if len(users) == 0 {
 		return nil, errors.New("the file names no user")
 	}
 	return users, nil

@@ -32,7 +32,7 @@ func TestParseCredentials(t *testing.T) {
 		strings.Repeat("u", 256) + ":x":        "a user has 1 to 255",
 		"anna:" + strings.Repeat("p", 256):     "a password has 1 to 255",
 		strings.Repeat("anna:x\n", maxUsers+1): "more than 1000 users",
-		"anna:" + strings.Repeat("p", 100<<10): "too long",
+		"#\nanna:" + strings.Repeat("p", 100<<10):   "line 2: a password has",
 		strings.Repeat("anna:hunter2\n", 3) + "eve": "line 4",
 	} {
 		_, err := parseCredentials([]byte(text))
