@@ -104,11 +104,9 @@ func (t *dialTrace) agent(ctx context.Context) float64 {
 		return 0
 	}
 	name := strings.TrimPrefix(c.Next, admin.RoleAgent+" ")
-	for _, p := range t.client.Agents(ctx, t.admin, name) {
-		if p.ID == name {
-			t.say("agent %s at %s over %s, round trip from the server %s", p.ID, p.Remote, p.Protocol, status.Duration(p.RoundTrip))
-			return p.RoundTrip
-		}
+	if p := t.client.Agent(ctx, t.admin, c.Tenant, name); p != nil {
+		t.say("agent %s at %s over %s, round trip from the server %s", p.ID, p.Remote, p.Protocol, status.Duration(p.RoundTrip))
+		return p.RoundTrip
 	}
 	t.say("the server goes by %s", c.Next)
 	return 0

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -304,17 +303,23 @@ func (c *Client) FailedBy(ctx context.Context, address, id string) string {
 // connected reports whether a lost peer is connected again.
 func (c *Client) connected(ctx context.Context, address string, lost admin.Failure) bool {
 	role, id, _ := strings.Cut(lost.Destination, " ")
-	var page admin.Page[admin.Peer]
-	q := url.Values{"role": {role}, "tenant": {lost.Tenant}, "filter": {id}, "limit": {strconv.Itoa(pageSize)}}
-	if err := c.get(ctx, address, "peers", q, &page); err != nil {
-		return false // it counts as missing
-	}
-	return slices.ContainsFunc(page.Items, func(p admin.Peer) bool { return isSame(p, lost) })
+	return c.peer(ctx, address, lost.Tenant, role, id) != nil
 }
 
-// Agents lists those whose id contains name.
-func (c *Client) Agents(ctx context.Context, address, name string) []admin.Peer {
+// Agent finds the agent of a tenant by its id; nil if it is not connected there.
+func (c *Client) Agent(ctx context.Context, address, tenant, id string) *admin.Peer {
+	return c.peer(ctx, address, tenant, admin.RoleAgent, id)
+}
+
+// peer finds a connected peer; nil if there is none, or the API does not answer.
+func (c *Client) peer(ctx context.Context, address, tenant, role, id string) *admin.Peer {
 	var page admin.Page[admin.Peer]
-	_ = c.get(ctx, address, "peers", url.Values{"role": {admin.RoleAgent}, "filter": {name}}, &page)
-	return page.Items
+	q := url.Values{"role": {role}, "tenant": {tenant}, "filter": {id}, "limit": {strconv.Itoa(pageSize)}}
+	_ = c.get(ctx, address, "peers", q, &page)
+	for i, p := range page.Items {
+		if p.Tenant == tenant && p.Role == role && p.ID == id {
+			return &page.Items[i]
+		}
+	}
+	return nil
 }

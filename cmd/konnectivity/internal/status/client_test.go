@@ -134,6 +134,27 @@ func TestReconnectedPeerIsNotReported(t *testing.T) {
 	}
 }
 
+// An agent is found by its tenant and its whole id among more than a usual page of others.
+func TestAgentIsFoundAmongMany(t *testing.T) {
+	var peers []admin.Peer
+	for i := range 300 {
+		peers = append(peers, admin.Peer{Role: admin.RoleAgent, Tenant: "a", ID: fmt.Sprint("node-1", i)})
+	}
+	for _, tenant := range []string{"b", "a", ""} {
+		peers = append(peers, admin.Peer{Role: admin.RoleAgent, Tenant: tenant, ID: "node-1", Remote: "of " + tenant})
+	}
+	address := served(t, admin.Source{Table: admin.NewTable(), Peers: func() []admin.Peer { return slices.Clone(peers) }})
+	c := newClient(t)
+	for _, tenant := range []string{"", "a", "b"} {
+		if p := c.Agent(t.Context(), address, tenant, "node-1"); p == nil || p.Remote != "of "+tenant {
+			t.Errorf("tenant %q: found %+v", tenant, p)
+		}
+	}
+	if p := c.Agent(t.Context(), address, "b", "node-12"); p != nil {
+		t.Errorf("found another tenant's: %+v", p)
+	}
+}
+
 // Ages are by the clock of the process that tells them.
 func TestAgesUseClockOfProcess(t *testing.T) {
 	now := time.Now().Add(-time.Hour)
