@@ -35,7 +35,7 @@ func (a *API) walk(ctx context.Context, r *report) {
 	if path, is := strings.CutPrefix(address, "unix:"); is {
 		network, address = "unix", path
 	}
-	start := time.Now()
+	began := time.Now()
 	const step = "the agent's --api-bind"
 	conn, err := dialer.DialContext(ctx, network, address)
 	reset := errors.Is(err, syscall.ECONNRESET) // so soon that it was during the connect
@@ -43,16 +43,16 @@ func (a *API) walk(ctx context.Context, r *report) {
 		r.fail(step, err.Error(), "Start the node's agent with --api-bind="+a.Address+", and look into its log.")
 		return
 	}
-	r.timed(step, a.Address+" accepts connections", start)
+	r.timed(step, a.Address+" accepts connections", began)
 	var leaf *x509.Certificate
-	start = time.Now()
+	start := time.Now()
 	if !reset {
 		defer conn.Close()
 		leaf, err = a.greet(ctx, conn)
 	}
 	const server = "the API server"
 	if err != nil {
-		r.fail(server, a.why(ctx, err), "Servers need --api-server, or apiServers of the tenant, and must reach that address; agents need a link to one of them.")
+		r.fail(server, a.why(ctx, began, err), "Servers need --api-server, or apiServers of the tenant, and must reach that address; agents need a link to one of them.")
 		return
 	}
 	r.timed(server, "answers by TLS as "+leaf.Subject.CommonName, start)
@@ -70,8 +70,9 @@ func (a *API) greet(ctx context.Context, conn net.Conn) (*x509.Certificate, erro
 	return secure.ConnectionState().PeerCertificates[0], nil
 }
 
-// why is what the agent knows of the failure, or else err.
-func (a *API) why(ctx context.Context, err error) string {
+// why is what the agent knows of a failure since began, or else err. Older failures had other
+// causes.
+func (a *API) why(ctx context.Context, began time.Time, err error) string {
 	if a.AgentAdmin == "" {
 		return err.Error()
 	}
@@ -84,8 +85,9 @@ func (a *API) why(ctx context.Context, err error) string {
 	if wrong := client.Report(ctx, &report, "", 10); wrong != nil {
 		return fmt.Sprintf("%v (and of the agent's admin port: %v)", err, wrong)
 	}
+	since := report.Status.Now.Add(-time.Since(began)) // by the agent's clock
 	for _, f := range report.Failures {
-		if f.Front == "api" {
+		if f.Front == "api" && !f.Time.Before(since) {
 			return "the agent says: " + f.Cause
 		}
 	}

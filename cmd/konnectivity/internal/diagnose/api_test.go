@@ -1,0 +1,39 @@
+package diagnose
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/internal/admin"
+	"konnectivity/internal/testutil"
+)
+
+// The agent's last failure is the cause if it is of this connection, by the agent's clock, and
+// not of an earlier one.
+func TestAgentsOldFailureIsNoCause(t *testing.T) {
+	bind := testutil.Serve(t, func(*net.TCPConn) {}) // which ends every connection
+	for _, c := range []struct {
+		ago  time.Duration
+		want bool // it is the cause
+	}{{-time.Minute, true}, {time.Minute, false}} {
+		now := time.Now().Add(-time.Hour)
+		agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			var answer any = admin.Status{Now: now}
+			if strings.HasSuffix(r.URL.Path, "/failures") {
+				answer = admin.Page[admin.Failure]{Items: []admin.Failure{{Time: now.Add(-c.ago), Front: "api", Cause: "no link"}}}
+			}
+			_ = json.NewEncoder(w).Encode(answer)
+		}))
+		found := (&API{Address: bind, AgentAdmin: agent.Listener.Addr().String(), Timeout: time.Minute}).Run(t.Context())
+		agent.Close()
+		last := found[len(found)-1]
+		if told := last.Cause == "the agent says: no link"; last.Result != Failed || told != c.want {
+			t.Errorf("a failure %v ago: %+v", c.ago, last)
+		}
+	}
+}
