@@ -252,8 +252,16 @@ bench-line: ## Measure them over lines that are far, narrow or lossy, as root (3
 	$(GO) run ./e2e/bench line -write docs/performance.md $(ARGS)
 
 .PHONY: bench-tenants
-bench-tenants: ## Measure a server that 1,000 clusters share (3 min): make bench-tenants ARGS='-tenants=500 -connections=50000 -rate=500'
-	$(GO) run ./e2e/bench tenants $(ARGS)
+bench-tenants: ## Measure a server that 1,000 clusters share (3 min)
+	$(GO) run ./e2e/bench scale -servers=1 -tenants=1000 -agents=0 -links=0 -connections=0 $(ARGS)
+
+.PHONY: bench-noise
+bench-noise: ## Measure what a cluster that makes noise leaves to a quiet one (5 min)
+	$(GO) run ./e2e/bench noise $(ARGS)
+
+.PHONY: bench-churn
+bench-churn: ## Change clusters of a server at random, and check the others' connections (10 min): make bench-churn ARGS='-tenants=60 -for=1m'
+	$(GO) run ./e2e/bench churn $(ARGS)
 
 .PHONY: scale
 scale: ## Measure what thousands of tenants, agents, sidecars and connections cost, into docs/scale.md, as root (30 min)

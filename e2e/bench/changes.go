@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/wait"
 )
@@ -42,7 +43,12 @@ const (
 // changes are made to tenants at random, while a connection of each carries bytes that
 // are checked.
 type changes struct {
-	*tenants
+	figures
+	length, rest time.Duration // rest: of the server, before its memory is read
+
+	dir                  string // of the tenants
+	server               *suite.Server
+	clusters             []*cluster
 	rounds, opened, next atomic.Int64
 
 	mu      sync.Mutex
@@ -81,39 +87,48 @@ func changeInForce(ctx context.Context) func() error {
 	return func() error { wait.For(ctx, changeRest); return nil }
 }
 
-// change changes tenants at random for as long as -churn says.
-func (t *tenants) change(ctx context.Context) error {
-	if t.changeFor == 0 {
-		return nil
+// measure has count clusters connect to a server, and changes them.
+func (g *changes) measure(ctx context.Context, s *suite.Suite, count int) error {
+	at, err := serve(s, "tenants", 1)
+	if err != nil {
+		return err
 	}
-	t.release() // a tenant that is removed takes its connections with it
-	g := &changes{tenants: t, made: make(map[string]int)}
-	before, err := t.footprint(ctx)
+	fleet := newFleet(ctx)
+	defer fleet.close()
+	all, err := at.identities(0, count)
+	if err != nil {
+		return err
+	}
+	if err := at.connect(fleet, all); err != nil {
+		return err
+	}
+	g.dir, g.server, g.clusters, g.made = at.dir, at.servers[0], fleet.clusters, make(map[string]int)
+	before, err := g.footprint(ctx)
 	if err != nil {
 		return err
 	}
 	if err := g.run(ctx); err != nil {
-		t.say(t.server.Output())
+		g.say(g.server.Output())
 		return err
 	}
-	limit := before.goroutines + float64(len(t.fleet.clusters))
-	after, err := t.footprint(ctx)
+	limit := before.goroutines + float64(len(g.clusters))
+	after, err := g.footprint(ctx)
 	for end := time.Now().Add(cleanupTime); err == nil && after.goroutines > limit && time.Now().Before(end); {
-		after, err = t.footprint(ctx)
+		after, err = g.footprint(ctx)
 	}
 	if err != nil {
 		return err
 	}
 	for _, k := range changeKinds {
-		t.note(k.name, "", float64(g.made[k.name]))
+		g.note(k.name, "", float64(g.made[k.name]))
 	}
-	t.note("links to be cut were cut after, at most", "s", g.slowest.Seconds())
-	t.note("connections opened meanwhile", "", float64(g.opened.Load()))
-	t.note("bytes sent and echoed", "MB", float64(g.rounds.Load()*chunk)/1e6)
-	t.note("memory in use before", "MB", before.heap/1e6)
-	t.note("memory in use after", "MB", after.heap/1e6)
-	t.note("goroutines before", "", before.goroutines)
-	t.note("goroutines after", "", after.goroutines)
+	g.note("links to be cut were cut after, at most", "s", g.slowest.Seconds())
+	g.note("connections opened meanwhile", "", float64(g.opened.Load()))
+	g.note("bytes sent and echoed", "MB", float64(g.rounds.Load()*chunk)/1e6)
+	g.note("memory in use before", "MB", before.heap/1e6)
+	g.note("memory in use after", "MB", after.heap/1e6)
+	g.note("goroutines before", "", before.goroutines)
+	g.note("goroutines after", "", after.goroutines)
 	if after.goroutines > limit {
 		return errors.New("the server keeps goroutines of connections that have ended")
 	}
@@ -126,15 +141,15 @@ func (g *changes) run(ctx context.Context) error {
 	defer cancel(nil)
 	carrying, stop := context.WithCancel(ctx)
 	var carriers, changers sync.WaitGroup
-	for _, c := range g.fleet.clusters {
+	for _, c := range g.clusters {
 		carriers.Go(func() {
 			if err := g.carry(carrying, c); err != nil {
 				cancel(err)
 			}
 		})
 	}
-	end := time.Now().Add(g.changeFor)
-	for range min(maxChanges, (len(g.fleet.clusters)+2)/3) {
+	end := time.Now().Add(g.length)
+	for range min(maxChanges, (len(g.clusters)+2)/3) {
 		changers.Go(func() {
 			for time.Now().Before(end) && ctx.Err() == nil {
 				if err := g.changeOne(ctx); err != nil {
@@ -152,17 +167,15 @@ func (g *changes) run(ctx context.Context) error {
 // footprint is what a server uses at rest.
 type footprint struct{ heap, goroutines float64 } // heap: bytes in use
 
-func (t *tenants) footprint(ctx context.Context) (f footprint, err error) {
-	if _, err = t.memory(ctx); err != nil {
-		return f, err
-	}
+func (g *changes) footprint(ctx context.Context) (f footprint, err error) {
+	wait.For(ctx, g.rest)
 	for range 2 { // memory in pools outlives one collection
-		if _, err = get(ctx, t.adminURL("/debug/pprof/heap?gc=1"), io.Discard); err != nil {
+		if _, err = get(ctx, adminURL(g.server.AdminPort, "/debug/pprof/heap?gc=1"), io.Discard); err != nil {
 			return f, err
 		}
 	}
 	var page bytes.Buffer
-	if _, err = get(ctx, t.server.HealthURL("/metrics"), &page); err != nil {
+	if _, err = get(ctx, g.server.HealthURL("/metrics"), &page); err != nil {
 		return f, err
 	}
 	for line := range strings.Lines(page.String()) {
@@ -177,7 +190,7 @@ func (t *tenants) footprint(ctx context.Context) (f footprint, err error) {
 
 // changeOne changes a tenant that is not being changed at the moment.
 func (g *changes) changeOne(ctx context.Context) error {
-	c := g.fleet.clusters[rand.IntN(len(g.fleet.clusters))]
+	c := g.clusters[rand.IntN(len(g.clusters))]
 	if !c.changing.TryLock() {
 		wait.For(ctx, lookInterval)
 		return nil

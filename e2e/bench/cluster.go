@@ -210,41 +210,32 @@ func (f *fleet) complete(old map[*link.Session]bool) error {
 	}
 }
 
-// sessions returns the links that there are.
-func (f *fleet) sessions() map[*link.Session]bool {
-	all := make(map[*link.Session]bool)
-	for _, p := range f.peers {
-		if s := p.session.Load(); s != nil {
-			all[s] = true
-		}
-	}
-	return all
-}
-
-// failures counts the attempts to connect that failed, and says why one did.
-func (f *fleet) failures() (n int64, why error) {
+// failures counts the attempts to connect that failed.
+func (f *fleet) failures() (n int64) {
 	for _, p := range f.peers {
 		n += p.failed.Load()
-		why = p.away()
 	}
-	return n, why
+	return n
 }
 
-// comeBack kills the server of all clusters and starts it again. It returns how soon it was
-// ready, how soon all links were back, and how many attempts to connect failed until then.
-func (f *fleet) comeBack(s *suite.Suite, srv *suite.Server, flags ...string) (ready, back time.Duration, failed int64, err error) {
-	old := f.sessions()
-	before, _ := f.failures()
+// comeBack kills a server and starts it again. It returns how soon all of its links were back,
+// and how many attempts to connect failed until then.
+func (f *fleet) comeBack(at *site, n int) (back time.Duration, failed int64, err error) {
+	srv := at.servers[n]
+	old := make(map[*link.Session]bool)
+	for _, p := range f.peers {
+		if p.port == srv.AgentPort || p.port == srv.ClientPort {
+			old[p.session.Load()] = true
+		}
+	}
+	before := f.failures()
 	srv.Kill()
 	start := time.Now()
-	if err = s.RunServer(srv, flags...); err != nil {
-		return 0, 0, 0, err
+	if err := at.suite.RunServer(srv, at.flags[n]...); err != nil {
+		return 0, 0, err
 	}
-	ready = time.Since(start)
 	err = f.complete(old)
-	back = time.Since(start)
-	failed, _ = f.failures()
-	return ready, back, failed - before, err
+	return time.Since(start), f.failures() - before, err
 }
 
 // open opens a connection of a cluster, whose number i is modulo that of all. It returns how

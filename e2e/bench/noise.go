@@ -47,49 +47,55 @@ var contests = []contest{
 }
 
 // noise measures what a cluster that makes noise leaves to one that does not.
-func (t *tenants) noise(ctx context.Context, s *suite.Suite) (err error) {
-	if err := t.prepare(s); err != nil {
+type noise struct {
+	figures
+	settle time.Duration // until changed bounds are in force, and loads run
+	period time.Duration // for which each load is measured
+
+	dir          string // of the tenants
+	server       *suite.Server
+	noisy, quiet identity
+}
+
+func (n *noise) measure(ctx context.Context, s *suite.Suite) error {
+	at, err := serve(s, "tenants", 1)
+	if err != nil {
 		return err
 	}
-	var noisy, quiet identity
-	if noisy, err = newIdentity(0, t.dir); err != nil {
+	both, err := at.identities(0, 2)
+	if err != nil {
 		return err
 	}
-	if quiet, err = newIdentity(1, t.dir); err != nil {
-		return err
-	}
-	if t.server, err = s.StartServer("--tenants-dir=" + t.dir); err != nil {
-		return err
-	}
+	n.dir, n.server, n.noisy, n.quiet = at.dir, at.servers[0], both[0], both[1]
 	for _, c := range contests {
-		free, err := t.contest(ctx, c, noisy, quiet, "")
+		free, err := n.contest(ctx, c, "")
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.what, err)
 		}
 		if c.quiet.Bulk > 0 {
 			all := float64(free.noisy.Bytes + free.quiet.Bytes)
-			t.note("one beside "+c.what+": its part of the bytes", "%", 100*float64(free.quiet.Bytes)/all)
-			t.note("one beside "+c.what+": of both", "MB/s", all/1e6/free.took.Seconds())
-			t.note("one beside "+c.what+": the server's processor time", "s/GB", 1e9*free.cpu.Seconds()/all)
+			n.note("one beside "+c.what+": its part of the bytes", "%", 100*float64(free.quiet.Bytes)/all)
+			n.note("one beside "+c.what+": of both", "MB/s", all/1e6/free.took.Seconds())
+			n.note("one beside "+c.what+": the server's processor time", "s/GB", 1e9*free.cpu.Seconds()/all)
 			continue
 		}
-		bounded, err := t.contest(ctx, c, noisy, quiet, "bounds: {"+c.bounds+"}\n")
+		bounded, err := n.contest(ctx, c, "bounds: {"+c.bounds+"}\n")
 		if err != nil {
 			return fmt.Errorf("%s within %s: %w", c.what, c.bounds, err)
 		}
-		t.noteQuiet("beside "+c.what, free.quiet)
-		t.noteQuiet("beside "+c.what+" within "+c.bounds, bounded.quiet)
-		t.note("beside "+c.what+": p99 ÷ p99 within "+c.bounds, "×", bench.Milliseconds(free.quiet.Dial.P99)/bench.Milliseconds(bounded.quiet.Dial.P99))
+		n.noteQuiet("beside "+c.what, free.quiet)
+		n.noteQuiet("beside "+c.what+" within "+c.bounds, bounded.quiet)
+		n.note("beside "+c.what+": p99 ÷ p99 within "+c.bounds, "×", bench.Milliseconds(free.quiet.Dial.P99)/bench.Milliseconds(bounded.quiet.Dial.P99))
 	}
 	return nil
 }
 
 // noteQuiet notes what became of the dials and echoes of the quiet cluster.
-func (t *tenants) noteQuiet(what string, r report) {
-	t.note(what+": dials and echoes", "", float64(r.Dial.Count+r.Failed))
-	t.note(what+": failed", "", float64(r.Failed))
-	t.note(what+": p50", "ms", bench.Milliseconds(r.Dial.P50))
-	t.note(what+": p99", "ms", bench.Milliseconds(r.Dial.P99))
+func (n *noise) noteQuiet(what string, r report) {
+	n.note(what+": dials and echoes", "", float64(r.Dial.Count+r.Failed))
+	n.note(what+": failed", "", float64(r.Failed))
+	n.note(what+": p50", "ms", bench.Milliseconds(r.Dial.P50))
+	n.note(what+": p99", "ms", bench.Milliseconds(r.Dial.P99))
 }
 
 // outcome is what both clusters did in some time.
@@ -99,15 +105,15 @@ type outcome struct {
 }
 
 // contest runs both loads, the noisy cluster with bounds, and returns what they did in
-// t.period.
-func (t *tenants) contest(ctx context.Context, c contest, noisy, quiet identity, bounds string) (o outcome, err error) {
-	if err := noisy.write(t.dir, "tenant.yaml", noisy.settings(bounds)); err != nil {
+// n.period.
+func (n *noise) contest(ctx context.Context, c contest, bounds string) (o outcome, err error) {
+	if err := n.noisy.write(n.dir, "tenant.yaml", n.noisy.settings(bounds)); err != nil {
 		return o, err
 	}
-	wait.For(ctx, t.settle)
+	wait.For(ctx, n.settle)
 	var runs [2]*loadProcess
 	for i, order := range []order{
-		{noisy, c.noisy, t.server.AgentPort, t.server.ClientPort}, {quiet, c.quiet, t.server.AgentPort, t.server.ClientPort},
+		{n.noisy, c.noisy, n.server.AgentPort, n.server.ClientPort}, {n.quiet, c.quiet, n.server.AgentPort, n.server.ClientPort},
 	} {
 		if runs[i], err = startLoad(ctx, order); err != nil {
 			return o, err
@@ -120,21 +126,21 @@ func (t *tenants) contest(ctx context.Context, c contest, noisy, quiet identity,
 				return 0, err
 			}
 		}
-		cpu, _, err = t.server.Processor()
+		cpu, _, err = n.server.Processor()
 		return cpu, err
 	}
-	wait.For(ctx, t.settle)
+	wait.For(ctx, n.settle)
 	before, err := look()
 	if err != nil {
 		return o, err
 	}
 	start := time.Now()
-	wait.For(ctx, t.period)
+	wait.For(ctx, n.period)
 	after, err := look()
 	o.took, o.cpu = time.Since(start), after-before
 	for _, r := range []report{o.noisy, o.quiet} {
 		if r.Failed > 0 {
-			t.say(fmt.Sprintf("%d of %d dials failed, one of them: %s", r.Failed, r.Failed+r.Dial.Count, r.Err))
+			n.say(fmt.Sprintf("%d of %d dials failed, one of them: %s", r.Failed, r.Failed+r.Dial.Count, r.Err))
 		}
 	}
 	return o, err

@@ -7,12 +7,11 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -24,8 +23,13 @@ import (
 	"konnectivity/internal/wait"
 )
 
-// steps is in how many equal steps each count is reached: where a cost bends shows.
-const steps = 4
+const (
+	// steps is in how many equal steps each count is reached: where a cost bends shows.
+	steps = 4
+
+	// budgetMiB is the largest default of the server's memory budget.
+	budgetMiB = 256
+)
 
 // scale measures what each of many costs a server, and writes a table of each kind.
 // Agents and sidecars are links that this process holds.
@@ -39,14 +43,16 @@ type scale struct {
 
 	suite *suite.Suite
 	out   strings.Builder
-	back  []string // rows of the last table
+	back  *table // of what comes back after a SIGKILL
+
+	failed int // dials
 
 	reviews atomic.Int64 // of tokens, so far
 }
 
 // benchScale is `bench scale`.
 func benchScale(ctx context.Context, args []string) error {
-	s := &scale{say: func(line string) { fmt.Fprintln(os.Stderr, line) }}
+	s := &scale{say: newFigures().say}
 	set := flag.NewFlagSet("bench scale", flag.ExitOnError)
 	set.IntVar(&s.tenants, "tenants", 4000, "tenants, each with an agent and a sidecar on every server; 0: none")
 	set.IntVar(&s.servers, "servers", 2, "servers that forward to one another, for the tenants")
@@ -87,6 +93,8 @@ func allowFiles(need uint64) error {
 
 // measure takes one kind after the other, each on servers of its own.
 func (s *scale) measure(ctx context.Context) error {
+	s.back = newTable("All come back at once after a SIGKILL of their server",
+		"links", "of", "the last after, s", "processor time by then, s", "resident at most, MB", "attempts that failed", "token reviews")
 	for _, kind := range []struct {
 		name    string
 		count   int
@@ -105,56 +113,42 @@ func (s *scale) measure(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", kind.name, err)
 		}
 	}
-	if len(s.back) > 0 {
-		s.table("All come back at once after a SIGKILL of their server", "links", "of", "the last after, s", "processor time by then, s", "resident at most, MB", "attempts that failed", "token reviews")
-		s.out.WriteString(strings.Join(s.back, ""))
+	if len(s.back.lines) > 1 {
+		s.write(s.back)
 	}
 	return ctx.Err()
 }
 
-// table begins a table. Its last column is the machine's load.
-func (s *scale) table(title string, columns ...string) {
-	fmt.Fprintf(&s.out, "\n**%s**\n\n| %s | load |\n|%s\n", title, strings.Join(columns, " | "), strings.Repeat("---|", len(columns)+1))
+// table is one whose last column is the machine's load.
+type table struct {
+	title string
+	lines [][]string
 }
 
-// row returns one.
-func (s *scale) row(values ...any) string {
-	line := "|"
+func newTable(title string, columns ...string) *table {
+	return &table{title, [][]string{append(columns, "load")}}
+}
+
+// row adds one, and says it.
+func (s *scale) row(t *table, values ...any) {
+	var cells []string
 	for _, v := range values {
 		if f, ok := v.(float64); ok {
 			v = fmt.Sprintf("%.1f", f)
 		}
-		line += fmt.Sprintf(" %v |", v)
+		cells = append(cells, fmt.Sprint(v))
 	}
 	load, _ := os.ReadFile("/proc/loadavg")
 	first, _, _ := strings.Cut(string(load), " ")
-	line += " " + first + " |\n"
-	s.say(strings.TrimSpace(line))
-	return line
+	cells = append(cells, first)
+	t.lines = append(t.lines, cells)
+	s.say(strings.Join(cells, " | "))
 }
 
-// serve starts n servers, which forward to one another where there are several, with
-// tenants in a new folder.
-func (s *scale) serve(name string, n int, more ...string) (dir string, all []*suite.Server, flags []string, err error) {
-	dir = filepath.Join(s.suite.Dir, name)
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return "", nil, nil, err
-	}
-	flags = append([]string{"--tenants-dir=" + dir, "--enable-profiling"}, more...)
-	ports, err := s.suite.Reserve(n)
-	peers := ""
-	for _, port := range ports {
-		peers += "," + suite.Loopback(port)
-	}
-	for i := 0; i < n && err == nil; i++ {
-		own, srv := flags, (*suite.Server)(nil)
-		if n > 1 {
-			own = append(slices.Clone(flags), fmt.Sprintf("--peer-port=%d", ports[i]), "--peer-bind-address=127.0.0.1", "--peer-servers="+peers[1:])
-		}
-		srv, err = s.suite.StartServer(own...)
-		all = append(all, srv)
-	}
-	return dir, all, flags, err
+// write adds a table to the output.
+func (s *scale) write(t *table) {
+	fmt.Fprintf(&s.out, "\n**%s**\n\n", t.title)
+	_ = bench.WriteMarkdown(&s.out, t.lines) // a Builder takes all
 }
 
 // look waits until a server has come to rest, and returns its memory in bytes and its
@@ -172,12 +166,12 @@ func (s *scale) look(ctx context.Context, srv *suite.Server) (memory int64, cpu 
 // grow adds to what a server has until there are count, and writes a table of what it
 // takes. after is called after each step, for further cells: those of columns.
 func (s *scale) grow(ctx context.Context, name, title string, srv *suite.Server, count int, columns []string, add func(first, n int) error, after func() ([]any, error)) error {
-	var rows []string
 	was, _, err := s.look(ctx, srv)
 	if err != nil {
 		return err
 	}
-	title = fmt.Sprintf("%s (%.1f MB with none)", title, float64(was)/1e6)
+	t := newTable(fmt.Sprintf("%s (%.1f MB with none)", title, float64(was)/1e6),
+		append([]string{name, "resident, MB", "each of the last, KB", "at rest, % of a core", "the last made in, s"}, columns...)...)
 	n := count / steps
 	for step := range steps {
 		start := time.Now()
@@ -194,12 +188,11 @@ func (s *scale) grow(ctx context.Context, name, title string, srv *suite.Server,
 			return err
 		}
 		each := float64(now-was) / 1e3 / float64(n)
-		rows = append(rows, s.row(append([]any{(step + 1) * n, float64(now) / 1e6, each, cpu, took.Seconds()}, cells...)...))
+		s.row(t, append([]any{(step + 1) * n, float64(now) / 1e6, each, cpu, took.Seconds()}, cells...)...)
 		was = now
 	}
-	s.table(title, append([]string{name, "resident, MB", "each of the last, KB", "at rest, % of a core", "the last made in, s"}, columns...)...)
-	s.out.WriteString(strings.Join(rows, ""))
-	return saveProfiles(ctx, srv, s.profiles, strings.ReplaceAll(name, " ", "-")+"-", "heap", "goroutine")
+	s.write(t)
+	return saveProfiles(ctx, srv, s.profiles, strings.ReplaceAll(name, " ", "-")+"-", "heap", "goroutine", "profile")
 }
 
 // nothing is for grow where there are no further cells.
@@ -207,28 +200,81 @@ func nothing() ([]any, error) { return nil, nil }
 
 // measureTenants has tenants that each have an agent and a sidecar on every server.
 func (s *scale) measureTenants(ctx context.Context, name string, count int) error {
-	dir, servers, _, err := s.serve(name, s.servers)
+	at, err := serve(s.suite, name, s.servers)
 	if err != nil {
 		return err
 	}
+	defer at.close()
 	fleet := newFleet(ctx)
 	defer fleet.close()
-	err = s.grow(ctx, name, fmt.Sprintf("Tenants of %d servers, on one of them", s.servers), servers[0], count, nil, func(first, n int) (err error) {
-		all := make([]identity, n)
-		for i := range all {
-			if all[i], err = newIdentity(first+i, dir); err != nil {
-				return err
-			}
+	srv := at.servers[0]
+	err = s.grow(ctx, name, fmt.Sprintf("Tenants of %d servers, on one of them", s.servers), srv, count, nil, func(first, n int) error {
+		all, err := at.identities(first, n)
+		if err != nil {
+			return err
 		}
-		for _, srv := range servers {
-			err = errors.Join(err, fleet.add(all, srv.AgentPort, srv.ClientPort))
-		}
-		return err
+		return at.connect(fleet, all)
 	}, nothing)
-	for _, srv := range servers {
-		srv.Kill()
+	if err != nil {
+		return err
+	}
+	if err := s.pages(ctx, srv); err != nil {
+		return err
+	}
+	if err := s.comeBack(fleet, at, name); err != nil {
+		return err
+	}
+	held, err := bench.Hold(ctx, len(fleet.clusters), 0, fleet.open) // of each, to its own target
+	if err == nil {
+		held.Close()
 	}
 	return err
+}
+
+const (
+	// looks is how often a page is asked for; the slowest counts. It rests between
+	// two, as monitoring does, because the server delays clients that ask at once.
+	looks     = 5
+	lookPause = 200 * time.Millisecond
+)
+
+// pages writes a table of the pages that monitoring and people ask for.
+func (s *scale) pages(ctx context.Context, srv *suite.Server) error {
+	t := newTable("Pages of that server", "page", fmt.Sprintf("slowest of %d, ms", looks), "size, KB")
+	for _, page := range []struct{ name, url string }{
+		{"/metrics", srv.HealthURL("/metrics")},
+		{"/api/v1/tenants", adminURL(srv.AdminPort, "/api/v1/tenants?limit=1000")},
+		{"/api/v1/status", adminURL(srv.AdminPort, "/api/v1/status")},
+	} {
+		var slowest time.Duration
+		var size int64
+		for range looks {
+			start := time.Now()
+			n, err := get(ctx, page.url, io.Discard)
+			if err != nil {
+				return err
+			}
+			size, slowest = n, max(slowest, time.Since(start))
+			wait.For(ctx, lookPause)
+		}
+		s.row(t, page.name, bench.Milliseconds(slowest), float64(size)/1e3)
+	}
+	s.write(t)
+	return nil
+}
+
+// comeBack notes how all links of the first server come back after a SIGKILL of it.
+func (s *scale) comeBack(fleet *fleet, at *site, what string) error {
+	reviews := s.reviews.Load()
+	back, failed, err := fleet.comeBack(at, 0)
+	if err != nil {
+		return err
+	}
+	srv := at.servers[0]
+	cpu, _, err := srv.Processor()
+	m, err2 := srv.Memory()
+	s.row(s.back, len(fleet.peers)/len(at.servers), what, back.Seconds(), cpu.Seconds(), float64(m.Most)/1e6, failed, s.reviews.Load()-reviews)
+	return errors.Join(err, err2)
 }
 
 // Kinds of links beside "agents".
@@ -244,48 +290,41 @@ func (s *scale) measureLinks(ctx context.Context, what string, count int) error 
 	if what == sidecars { // of one certificate, and so with one client's part of the budget
 		more = append(more, fmt.Sprintf("--memory-budget-mib=%d", budgetMiB+count/10))
 	}
-	dir, servers, flags, err := s.serve(strings.ReplaceAll(what, " ", "-"), 1, more...)
+	at, err := serve(s.suite, strings.ReplaceAll(what, " ", "-"), 1, more...)
 	if err != nil {
 		return err
 	}
-	one, err := newIdentity(0, dir)
+	defer at.close()
+	one, err := newIdentity(0, at.dir)
 	if err != nil {
 		return err
 	}
 	if what == withTokens {
-		api, err := s.reviewTokens(one, dir)
+		api, err := s.reviewTokens(one, at.dir)
 		if err != nil {
 			return err
 		}
 		defer api.Close()
 	}
-	srv := servers[0]
-	defer srv.Kill()
+	srv := at.servers[0]
 	agentPort, clientPort := srv.AgentPort, 0
 	if what == sidecars {
 		agentPort, clientPort = 0, srv.ClientPort
 	}
 	fleet := newFleet(ctx)
 	defer fleet.close()
-	if err := s.grow(ctx, what, "Links of "+what, srv, count, nil, func(first, n int) error {
+	err = s.grow(ctx, what, "Links of "+what, srv, count, nil, func(first, n int) error {
 		all := make([]identity, n)
 		for i := range all {
 			all[i] = one
 			all[i].ID, all[i].From = fmt.Sprint(what, first+i), net.IPv4(127, 2, byte((first+i)>>8), byte(first+i))
 		}
 		return fleet.add(all, agentPort, clientPort)
-	}, nothing); err != nil {
-		return err
-	}
-	reviews := s.reviews.Load()
-	_, back, failed, err := fleet.comeBack(s.suite, srv, flags...)
+	}, nothing)
 	if err != nil {
 		return err
 	}
-	cpu, _, err := srv.Processor()
-	m, err2 := srv.Memory()
-	s.back = append(s.back, s.row(count, what, back.Seconds(), cpu.Seconds(), float64(m.Most)/1e6, failed, s.reviews.Load()-reviews))
-	return errors.Join(err, err2)
+	return s.comeBack(fleet, at, what)
 }
 
 // reviewTokens has a tenant's agents need tokens, each of which an API reviews.
@@ -317,29 +356,35 @@ func (s *scale) reviewTokens(of identity, dir string) (*httptest.Server, error) 
 
 // measureConnections holds connections over 500 tenants, and makes new ones beside them.
 func (s *scale) measureConnections(ctx context.Context, name string, count int) error {
-	dir, servers, _, err := s.serve(name, 1, fmt.Sprintf("--memory-budget-mib=%d", budgetMiB+count/50))
+	tenants := min(500, count)
+	at, err := serve(s.suite, name, 1, fmt.Sprintf("--memory-budget-mib=%d", budgetMiB+count/50)) // 20 KiB for each that is held
 	if err != nil {
 		return err
 	}
-	t := &tenants{count: min(500, count), suite: s.suite, dir: dir, server: servers[0], rep: bench.NewReport(), period: s.rest, say: s.say}
-	defer t.close()
-	if err := t.connect(ctx); err != nil {
+	defer at.close()
+	fleet := newFleet(ctx)
+	defer fleet.close()
+	all, err := at.identities(0, tenants)
+	if err == nil {
+		err = at.connect(fleet, all)
+	}
+	if err != nil {
 		return err
 	}
-	var all []*bench.Held
-	defer func() {
-		for _, held := range all {
-			held.Close()
-		}
-	}()
-	title := fmt.Sprintf("Connections of %d tenants, and %d new ones a second beside them", t.count, s.rate)
-	return s.grow(ctx, name, title, t.server, count, []string{"dials", "failed", "p50, ms", "p99, ms", "processor time of a dial, ms"}, func(_, n int) error {
-		held, err := bench.Hold(ctx, n, 0, t.fleet.open)
-		if err == nil {
-			all = append(all, held)
-		}
+	var held *bench.Held // of the last step
+	title := fmt.Sprintf("Connections of %d tenants, and %d new ones a second beside them", tenants, s.rate)
+	return s.grow(ctx, name, title, at.servers[0], count, []string{"dials", "failed", "p50, ms", "p99, ms", "processor time of a dial, ms"}, func(_, n int) (err error) {
+		held, err = bench.Hold(ctx, n, 0, fleet.open)
 		return err
-	}, func() ([]any, error) { return s.churn(ctx, t.server, t.fleet) })
+	}, func() ([]any, error) {
+		cells, err := s.churn(ctx, at.servers[0], fleet)
+		for _, conn := range held.Conns {
+			if err == nil {
+				err = echo(conn, "still open")
+			}
+		}
+		return cells, err
+	})
 }
 
 // churn makes connections to tenants at random.
@@ -348,9 +393,13 @@ func (s *scale) churn(ctx context.Context, srv *suite.Server, fleet *fleet) ([]a
 	made := fleet.churn(ctx, s.rate, s.rest)
 	after, _, err2 := srv.Processor()
 	took, failed, why := made.take()
+	if errors.Is(why, errCrossed) {
+		return nil, why
+	}
 	if why != nil {
 		s.say("a dial failed: " + why.Error())
 	}
+	s.failed += failed
 	each := bench.Milliseconds(after-before) / float64(max(1, took.Count))
 	return []any{took.Count, failed, bench.Milliseconds(took.P50), bench.Milliseconds(took.P99), fmt.Sprintf("%.2f", each)}, errors.Join(err, err2)
 }

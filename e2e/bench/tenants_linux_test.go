@@ -12,13 +12,14 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/bench"
 	"konnectivity/internal/testutil"
 )
 
 var binaries suite.Binaries
 
 // TestMain is a tunnel where it is started under the name of one of its programs, and a
-// child process of tenants.noise where it is started as one.
+// child process of noise where it is started as one.
 func TestMain(m *testing.M) {
 	if beTunnel(filepath.Base(os.Args[0])) {
 		return
@@ -32,44 +33,33 @@ func TestMain(m *testing.M) {
 	os.Exit(suite.Main(m, "../..", &binaries))
 }
 
-// Twenty clusters whose agents have the same id, whose destinations have the same
-// addresses and whose certificates have the same names: every client reaches its own
-// cluster, also after the server was killed, and no dial fails.
-func TestTenants(t *testing.T) {
-	checkGoroutines(t)
-	o := tenants{count: 20, connections: 60, rate: 200, period: 300 * time.Millisecond, restart: true, say: func(line string) { t.Log(line) }}
-	testutil.NoError(t, o.measure(t.Context(), suite.ForTest(t, binaries)))
-	failed := 0
-	for _, row := range o.rep.Rows {
-		if row.Label == "new connections: failed" {
-			failed++
-			if n := row.Median("server"); n != 0 {
-				t.Errorf("%v dials failed", n)
-			}
-		}
-	}
-	if failed != 1 || len(o.rep.Rows) != 20 {
-		t.Errorf("%d rows: %+v", len(o.rep.Rows), o.rep.Rows)
+// Every figure of the noise is measured. Their values mean nothing on a busy machine.
+func TestNoise(t *testing.T) {
+	n := noise{figures: quiet(t), period: 300 * time.Millisecond, settle: 100 * time.Millisecond}
+	testutil.NoError(t, n.measure(t.Context(), suite.ForTest(t, binaries)))
+	if len(n.rep.Rows) != 2*3+2*9 {
+		t.Errorf("%d rows: %+v", len(n.rep.Rows), n.rep.Rows)
 	}
 }
 
-// Every figure of the noise is measured. Their values mean nothing on a busy machine.
-func TestNoise(t *testing.T) {
-	o := tenants{period: 300 * time.Millisecond, settle: 100 * time.Millisecond, say: func(line string) { t.Log(line) }}
-	testutil.NoError(t, o.noise(t.Context(), suite.ForTest(t, binaries)))
-	if len(o.rep.Rows) != 2*3+2*9 {
-		t.Errorf("%d rows: %+v", len(o.rep.Rows), o.rep.Rows)
-	}
+// quiet are figures that the test's log says.
+func quiet(t *testing.T) figures {
+	return figures{bench.NewReport(), func(line string) { t.Log(line) }}
 }
 
 // A few of everything are measured: each of the tables has a row for each step, and all
-// links come back. Their values mean nothing.
+// links come back. Their values mean nothing. There are clusters whose agents have the same id,
+// whose destinations have the same addresses and whose certificates have the same names: every
+// client reaches its own cluster, also after the server was killed, and no dial fails.
 func TestScale(t *testing.T) {
 	checkGoroutines(t)
-	o := scale{tenants: 8, servers: 2, agents: 8, connections: 40, links: 8, rate: 50, rest: 100 * time.Millisecond, say: func(line string) { t.Log(line) }, suite: suite.ForTest(t, binaries)}
+	o := scale{tenants: 8, servers: 2, agents: 8, connections: 40, links: 8, rate: 200, rest: 300 * time.Millisecond, say: quiet(t).say, suite: suite.ForTest(t, binaries)}
 	testutil.NoError(t, o.measure(t.Context()))
-	if tables, rows := strings.Count(o.out.String(), "\n|---|"), strings.Count(o.out.String(), "\n|"); tables != 6 || rows != 6*2+5*steps+3 {
+	if tables, rows := strings.Count(o.out.String(), "\n|---|"), strings.Count(o.out.String(), "\n|"); tables != 7 || rows != 7*2+5*steps+3+4 {
 		t.Errorf("%d tables with %d lines:\n%s", tables, rows, o.out.String())
+	}
+	if o.failed > 0 {
+		t.Errorf("%d dials failed", o.failed)
 	}
 }
 
@@ -77,8 +67,8 @@ func TestScale(t *testing.T) {
 // the server has as many goroutines as before.
 func TestTenantChanges(t *testing.T) {
 	checkGoroutines(t)
-	o := tenants{count: 24, period: 300 * time.Millisecond, changeFor: 3 * time.Second, say: func(line string) { t.Log(line) }}
-	testutil.NoError(t, o.measure(t.Context(), suite.ForTest(t, binaries)))
+	g := changes{figures: quiet(t), length: 3 * time.Second, rest: 300 * time.Millisecond}
+	testutil.NoError(t, g.measure(t.Context(), suite.ForTest(t, binaries), 24))
 }
 
 // checkGoroutines fails the test if goroutines are left when the programs have ended.

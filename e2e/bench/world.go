@@ -78,11 +78,11 @@ const settle = 2 * time.Second
 func (w *world) residents(rep *bench.Report) error {
 	time.Sleep(settle)
 	for _, p := range []*suite.Process{w.socks.Process, w.server.Process, w.agent.Process} {
-		u, err := bench.Processes(p.PID())
+		m, err := p.Memory()
 		if err != nil {
 			return err
 		}
-		rep.Add("ours", "resident when idle: "+p.Name, "MB", float64(u.Resident)/1e6)
+		rep.Add("ours", "resident when idle: "+p.Name, "MB", float64(m.Resident())/1e6)
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func (w *world) profile(dir, more string) {
 	time.Sleep(time.Second) // until the tests have begun
 	for name, port := range map[string]int{"server": w.server.AdminPort, "agent": w.agent.AdminPort} {
 		go func() {
-			url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", suite.Loopback(port), profileSeconds)
+			url := adminURL(port, fmt.Sprintf("/debug/pprof/profile?seconds=%d", profileSeconds))
 			if err := download(context.Background(), url, filepath.Join(dir, name+more+".prof")); err != nil {
 				fmt.Fprintln(os.Stderr, "profile:", err)
 			}

@@ -124,21 +124,6 @@ func threads(pid int, name string) iter.Seq2[string, string] {
 	}
 }
 
-// Sleeps returns how often the process's threads have gone to sleep, each time until
-// an event woke them (proc(5), voluntary_ctxt_switches). On a busy machine there are
-// fewer sleeps: a thread handles several events when it gets a processor.
-func (p *Process) Sleeps() (n int64, err error) {
-	for file, text := range threads(p.PID(), "status") {
-		_, line, found := strings.Cut(text, "\nvoluntary_ctxt_switches:")
-		var of int64
-		if _, err := fmt.Sscan(line, &of); !found || err != nil {
-			return 0, fmt.Errorf("%s does not tell how often it slept", file)
-		}
-		n += of
-	}
-	return n, nil
-}
-
 // Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 

@@ -128,7 +128,7 @@ func (r *Report) Table(w io.Writer, markdown bool) error {
 		lines = append(lines, line)
 	}
 	if markdown {
-		return writeMarkdown(w, lines)
+		return WriteMarkdown(w, lines)
 	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, line := range lines {
@@ -140,7 +140,8 @@ func (r *Report) Table(w io.Writer, markdown bool) error {
 	return tw.Flush()
 }
 
-func writeMarkdown(w io.Writer, lines [][]string) error {
+// WriteMarkdown writes a table, whose first line is the header.
+func WriteMarkdown(w io.Writer, lines [][]string) error {
 	for i, line := range lines {
 		for _, cell := range line {
 			fmt.Fprintf(w, "| %s ", cell)
