@@ -242,22 +242,8 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 	}
 	defer res.Body.Close()
 	body := io.LimitReader(res.Body, maxAnswer)
-	if res.StatusCode == http.StatusNotFound {
-		return fmt.Errorf("it has no admin API: it is another program, an older version, or another of its ports")
-	}
-	if res.StatusCode >= 300 && res.StatusCode < 400 {
-		return fmt.Errorf("it answers with a redirect (%d), which no admin API does, and none is followed", res.StatusCode)
-	}
-	if res.StatusCode == http.StatusUnauthorized {
-		return errors.New("it wants a token or, over TLS, a certificate that it knows: give --token-file, or --tls-cert-path and --tls-key-path")
-	}
 	if res.StatusCode != http.StatusOK {
-		var refusal struct{ Error string }
-		_ = json.NewDecoder(body).Decode(&refusal)
-		if res.StatusCode == http.StatusBadRequest && refusal.Error == "" && !secure { // as net/http answers
-			return errors.New("it speaks TLS: ask " + Secure + address)
-		}
-		return fmt.Errorf("the admin API answers %s: %s", res.Status, refusal.Error)
+		return refusal(res, body, name, secure)
 	}
 	if err := json.NewDecoder(body).Decode(to); err != nil {
 		return fmt.Errorf("the answer is not the admin API's: %w", err)
@@ -266,8 +252,31 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 	return nil
 }
 
+// refusal says what to do about an answer that is not the resource of that name.
+func refusal(res *http.Response, body io.Reader, name string, secure bool) error {
+	var said struct{ Error string } // as an admin API puts it
+	_ = json.NewDecoder(body).Decode(&said)
+	switch code := res.StatusCode; {
+	case code == http.StatusNotFound && said.Error != "" && name == "tenants":
+		return errors.New("it has no tenants: give the admin port of a server with --tenants-dir or --tenants-namespace")
+	case code == http.StatusNotFound:
+		return errors.New("it has no admin API: it is another program, an older version, or another of its ports")
+	case code >= 300 && code < 400:
+		return fmt.Errorf("it answers with a redirect (%d), which no admin API does, and none is followed", code)
+	case code == http.StatusUnauthorized:
+		return errors.New("it wants a token or, over TLS, a certificate that it knows: give --token-file, or --tls-cert-path and --tls-key-path")
+	case code == http.StatusBadRequest && said.Error == "" && !secure: // as net/http answers
+		return errors.New("it speaks TLS: ask " + Secure + res.Request.URL.Host)
+	default:
+		return fmt.Errorf("the admin API answers %s: %s", res.Status, said.Error)
+	}
+}
+
 // tlsFailure describes the error of a TLS connection, without the address.
 func tlsFailure(err error) string {
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return "it speaks none: leave out " + Secure
+	}
 	if words := tlsreload.Untrusted(err); words != "" {
 		return words
 	}

@@ -3,6 +3,7 @@ package status
 import (
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -130,6 +131,31 @@ func TestReconnectedPeerIsNotReported(t *testing.T) {
 			if got := strings.Join(r.Troubles, "; "); !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
 				t.Errorf("%s, filter %q: %q, want %q", name, filter, got, c.want)
 			}
+		}
+	}
+}
+
+// A refusal says what to do.
+func TestRefusals(t *testing.T) {
+	api := served(t, admin.Source{Table: admin.NewTable()})
+	web := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(web.Close)
+	secure := httptest.NewUnstartedServer(nil)
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	other, hidden := web.Listener.Addr().String(), secure.Listener.Addr().String()
+	c := newClient(t)
+	for _, r := range []struct{ address, resource, want string }{
+		{api, "status", ""},
+		{api, "tenants", "it has no tenants: give the admin port of a server with --tenants-dir"},
+		{other, "tenants", "it has no admin API"},
+		{hidden, "status", "it speaks TLS: ask https://" + hidden},
+		{Secure + api, "status", "over TLS: it speaks none: leave out https://"},
+	} {
+		err := c.get(t.Context(), r.address, r.resource, nil, new(any))
+		if r.want == "" && err != nil || r.want != "" && (err == nil || !strings.Contains(err.Error(), r.want)) {
+			t.Errorf("%s of %s: %v, want %q", r.resource, r.address, err, r.want)
 		}
 	}
 }
