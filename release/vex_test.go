@@ -37,9 +37,10 @@ func database(t *testing.T, all map[string][2]string) (folder string) {
 	return folder
 }
 
-// A document says of each vulnerability whether a program calls the code that has it.
+// A document says of each vulnerability whether a program calls the code that has it, on any
+// system.
 func TestOpenVEX(t *testing.T) {
-	r := &release{root: must(filepath.Abs(".."))(t), out: t.TempDir(), version: "v1.2.3", tags: "grpcnotrace", time: time.Unix(1, 0).UTC()}
+	r := &release{root: must(filepath.Abs(".."))(t), out: t.TempDir(), work: t.TempDir(), systems: []system{{"linux", "amd64"}, {"windows", "amd64"}, {"linux", "arm64"}}, version: "v1.2.3", tags: "grpcnotrace", time: time.Unix(1, 0).UTC()}
 	noError(t, r.vulnerabilities())
 	if files := must(os.ReadDir(r.out))(t); len(files) != 0 {
 		t.Errorf("without a database there is %v", files)
@@ -47,6 +48,7 @@ func TestOpenVEX(t *testing.T) {
 	r.vulndb = database(t, map[string][2]string{
 		"github.com/elazarl/goproxy": {"github.com/elazarl/goproxy", "NewProxyHttpServer"},
 		"golang.org/x/net":           {"golang.org/x/net/webdav", "Handler.ServeHTTP"},
+		"golang.org/x/sys":           {"golang.org/x/sys/windows/svc", "Run"},
 		"example.com/not-ours":       {"example.com/not-ours", "F"},
 	})
 	noError(t, r.vulnerabilities())
@@ -72,6 +74,7 @@ func TestOpenVEX(t *testing.T) {
 	if want := map[string]string{
 		"github.com/elazarl/goproxy": "affected pkg:generic/konnectivity@v1.2.3",
 		"golang.org/x/net":           "not_affected pkg:generic/konnectivity@v1.2.3",
+		"golang.org/x/sys":           "affected pkg:generic/konnectivity@v1.2.3",
 	}; !maps.Equal(said, want) {
 		t.Errorf("it says %v, want %v", said, want)
 	}
