@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"path/filepath"
+	"strings"
 	"text/template"
 )
 
@@ -20,7 +21,7 @@ func (r *release) krew() error {
 		if err != nil {
 			return err
 		}
-		all = append(all, platform{s.os, s.arch, r.downloads + "/" + filepath.Base(archive), sum, filepath.Base(r.binary(s, programs[0].name)), r.folder(s)})
+		all = append(all, platform{s.os, s.arch, strings.TrimSuffix(r.downloads, "/") + "/" + filepath.Base(archive), sum, filepath.Base(r.binary(s, programs[0].name)), r.folder(s)})
 	}
 	t := template.Must(template.ParseFS(templates, "files/krew.yaml"))
 	return writeFile(r.file("krew.yaml"), func(w io.Writer) error {

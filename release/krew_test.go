@@ -19,7 +19,7 @@ func TestKrew(t *testing.T) {
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
 		t.Errorf("there is one: %v", err)
 	}
-	r.downloads = "https://example.com/v1.2.3"
+	r.downloads = "https://example.com/v1.2.3/"
 	noError(t, r.krew())
 	text := string(must(os.ReadFile(file))(t))
 	for _, want := range []string{
