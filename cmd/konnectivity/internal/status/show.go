@@ -142,15 +142,19 @@ func (v *View) print(out io.Writer, seen picture) error {
 	case v.JSON:
 		return PrintJSON(out, seen)
 	}
-	var text bytes.Buffer
-	room := SizeOf(out)
-	seen.print(&printer{out: &text, paint: PaintIf(IsTerminal(out)), columns: room.Columns})
-	if !v.Watch {
-		_, err := out.Write(text.Bytes())
-		return err
+	text := render(out, seen.print)
+	if v.Watch {
+		text = inPlace(text, SizeOf(out).Rows)
 	}
-	_, err := out.Write(inPlace(text.Bytes(), room.Rows))
+	_, err := out.Write(text)
 	return err
+}
+
+// render is what print prints for out, to be written at once.
+func render(out io.Writer, print func(*printer)) []byte {
+	var text bytes.Buffer
+	print(&printer{out: &text, paint: PaintIf(IsTerminal(out)), columns: SizeOf(out).Columns})
+	return text.Bytes()
 }
 
 // inPlace overwrites the previous output line by line, without clearing the screen first,

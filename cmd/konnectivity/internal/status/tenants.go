@@ -1,7 +1,6 @@
 package status
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -39,10 +38,7 @@ func (v *Tenants) Show(ctx context.Context, out io.Writer, address string) error
 	if v.JSON {
 		return PrintJSON(out, page)
 	}
-	var text bytes.Buffer
-	p := &printer{out: &text, paint: PaintIf(IsTerminal(out)), columns: SizeOf(out).Columns}
-	p.tenants(page)
-	_, err = out.Write(text.Bytes())
+	_, err = out.Write(render(out, func(p *printer) { p.tenants(page) }))
 	return err
 }
 
