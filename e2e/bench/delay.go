@@ -78,35 +78,28 @@ func delayed(dst, src net.Conn, delay time.Duration) {
 func (o options) measureLong(ctx context.Context, bin suite.Binaries, rep *bench.Report) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w, err := newWorld(bin)
+	w, err := start(bin)
 	if err != nil {
 		return err
 	}
 	defer w.close()
-	if w.server, err = w.StartServer(); err != nil {
-		return err
-	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	go longWire(ctx, l, suite.Loopback(w.server.AgentPort), 25*time.Millisecond)
-	away := *w.server
-	away.AgentPort = l.Addr().(*net.TCPAddr).Port
-	if w.agent, err = w.StartAgent(&away); err != nil {
-		return err
-	}
-	if w.socks, err = w.StartSOCKS5(w.server); err != nil {
+	w.agent.Kill()
+	if w.agent, err = w.StartAgent(w.server, fmt.Sprintf("--proxy-server-port=%d", l.Addr().(*net.TCPAddr).Port)); err != nil {
 		return err
 	}
 	target, err := w.serveTarget(ctx)
 	if err != nil {
 		return err
 	}
-	path := bench.Path{Name: "ours", Dialer: socks5(w.socks.Address()), Target: target}
+	ours := w.subject("ours", target)
 	for range o.plan.Runs {
 		for _, d := range []bench.Direction{bench.Down, bench.Up} {
-			got, err := path.Bulk(ctx, d, 1, o.plan.Size)
+			got, err := ours.Bulk(ctx, d, 1, o.plan.Size)
 			if err != nil {
 				return err
 			}
