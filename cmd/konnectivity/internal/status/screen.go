@@ -33,6 +33,11 @@ func SizeOf(out io.Writer) Size {
 // minColumns is the least width of a table.
 const minColumns = 40
 
+// uncoloured removes the escape sequences of colours, which take no column.
+var uncoloured = func(p Paint) *strings.Replacer {
+	return strings.NewReplacer(p.Green, "", p.Red, "", p.Yellow, "", p.Bold, "", p.Dim, "", p.Off, "")
+}(PaintIf(true))
+
 // Wrap breaks text between words so that lines fit into columns. The first line starts
 // at column first, the others after indent. Longer words stay whole, to be copied.
 func Wrap(text string, columns, first int, indent string) string {
@@ -42,7 +47,7 @@ func Wrap(text string, columns, first int, indent string) string {
 	var b strings.Builder
 	at := first
 	for i, word := range strings.Fields(text) {
-		n := utf8.RuneCountInString(word)
+		n := utf8.RuneCountInString(uncoloured.Replace(word))
 		switch {
 		case i == 0:
 		case at+1+n > columns:

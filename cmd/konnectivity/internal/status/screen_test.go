@@ -53,3 +53,15 @@ func TestFigures(t *testing.T) {
 		}
 	}
 }
+
+// Colours take no columns: lines break where those of the same text without colours do.
+func TestColoursTakeNoColumns(t *testing.T) {
+	c, text := PaintIf(true), ""
+	for range 20 {
+		text += c.Bold + "word" + c.Off + " " + c.Green + "ready" + c.Off + ", "
+	}
+	plain := uncoloured.Replace(text)
+	if got, want := uncoloured.Replace(Wrap(text, 40, 2, "  ")), Wrap(plain, 40, 2, "  "); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
