@@ -454,9 +454,10 @@ func (d *dials) run(ctx context.Context, rate int, dial func(ctx context.Context
 			default:
 				continue
 			}
+			i := made
 			dialing.Go(func() {
 				defer func() { <-room }()
-				d.add(dial(context.WithoutCancel(ctx), made))
+				d.add(dial(context.WithoutCancel(ctx), i))
 			})
 		}
 	}
