@@ -79,13 +79,17 @@ func (h holds) Forward(ctx context.Context, _ *tunnel.Flow, answer tunnel.Answer
 	return near.Close()
 }
 
-// Who serves a stream hears that the link was barred, also if the link has ended by then.
+// Who serves a stream hears that the link was barred, also if the link has ended by then. The
+// peer is at no fault.
 func TestABarredStreamEndsForThat(t *testing.T) {
 	serves := make(holds, 1)
 	near, far := tcpPair(t)
 	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: serves})
 	testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 	b.Bar(tunnel.CodePolicy)
+	if n := b.Stats().Resets; n != 0 {
+		t.Errorf("%d streams count as reset for the protocol's or memory's sake", n)
+	}
 	_ = a.Close()
 	if cause := <-serves; tunnel.CodeOf(cause) != tunnel.CodePolicy {
 		t.Errorf("it ended for %v", cause)

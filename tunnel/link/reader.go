@@ -303,7 +303,7 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 	ses.count.unread += n
 	st.budget.Hold(n)
 	if !tolerates(st.budget, st.recv.credit.unread()) {
-		st.resetLocked(tunnel.CodeMemory)
+		st.faultLocked(tunnel.CodeMemory)
 		return nil
 	}
 	if taken := r.deliverUnlocked(st, part); !st.recv.dropped {

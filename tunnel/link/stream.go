@@ -263,7 +263,13 @@ func (st *Stream) Reset(cause error) error {
 }
 
 // breachLocked resets a stream whose peer broke the protocol on it (§7).
-func (st *Stream) breachLocked() { st.resetLocked(tunnel.CodeProtocol) }
+func (st *Stream) breachLocked() { st.faultLocked(tunnel.CodeProtocol) }
+
+// faultLocked resets a stream for the protocol's or memory's sake.
+func (st *Stream) faultLocked(code tunnel.Code) {
+	st.resetLocked(code)
+	st.ses.count.resets++
+}
 
 // resetLocked ends a stream for both the peer and the holder.
 func (st *Stream) resetLocked(code tunnel.Code) {
@@ -274,7 +280,6 @@ func (st *Stream) resetLocked(code tunnel.Code) {
 	st.sendResetLocked(code)
 	st.dropLocked(cause, cause)
 	st.tellLostLocked(cause, peerEnded)
-	st.ses.count.resets++
 }
 
 // loseLocked ends a stream that the peer has reset, or whose link is lost. Bytes that came
