@@ -53,7 +53,7 @@ func (cl *cluster) linkConfig(next tunnel.Handler, budget *link.Budget, keepaliv
 // to nothing.
 func (s *Server) meetLink(ctx context.Context, c *frontend.Conn, cfg link.Config) *link.Session {
 	c.Weigh(linkWeight)
-	c.Allow(link.DefaultHandshakeTimeout + time.Second) // for the link to say goodbye to a peer that is late
+	c.Allow(link.HandshakeTimeout + time.Second) // for the link to say goodbye to a peer that is late
 	verify := cfg.Verify
 	cfg.Verify = func(ctx context.Context, peer link.Hello) error {
 		if err := verify(ctx, peer); err != nil {

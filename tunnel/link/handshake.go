@@ -26,7 +26,7 @@ func (hs *handshake) shake(ctx context.Context, initiator bool) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, hs.cfg.HandshakeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, HandshakeTimeout)
 	defer cancel()
 	hs.bind(ctx)
 	defer hs.release()

@@ -191,14 +191,14 @@ func TestFarewellAtTheEndOfAHandshake(t *testing.T) {
 		verify error
 		code   uint16
 	}{
-		"refused late": {time.Second, refused, uint16(link.GoAwayRefused)}, "refused for nobody": {0, refused, uint16(link.GoAwayRefused)},
-		"accepted late": {time.Second, nil, uint16(link.GoAwayInternal)}, "accepted for nobody": {0, nil, uint16(link.GoAwayShutdown)},
+		"refused late": {link.HandshakeTimeout, refused, uint16(link.GoAwayRefused)}, "refused for nobody": {0, refused, uint16(link.GoAwayRefused)},
+		"accepted late": {link.HandshakeTimeout, nil, uint16(link.GoAwayInternal)}, "accepted for nobody": {0, nil, uint16(link.GoAwayShutdown)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bothRoles(t, func(t *testing.T, initiator bool) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				s := shake(t, ctx, initiator, link.Config{HandshakeTimeout: c.within, Verify: func(ctx context.Context, _ link.Hello) error {
+				s := shake(t, ctx, initiator, link.Config{Verify: func(ctx context.Context, _ link.Hello) error {
 					if c.within == 0 {
 						cancel()
 					}

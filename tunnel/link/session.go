@@ -16,9 +16,11 @@ import (
 
 // Defaults of the Config.
 const (
-	DefaultPingInterval     = 5 * time.Second
-	DefaultDeadAfter        = 15 * time.Second // with the interval: noticed within 20 s
-	DefaultHandshakeTimeout = 10 * time.Second
+	DefaultPingInterval = 5 * time.Second
+	DefaultDeadAfter    = 15 * time.Second // with the interval: noticed within 20 s
+
+	// HandshakeTimeout bounds the exchange of HELLOs.
+	HandshakeTimeout = 10 * time.Second
 
 	// SilentAfter is how long a living peer may say nothing: it is pinged every
 	// DefaultPingInterval, and an answer takes its time.
@@ -64,9 +66,8 @@ type Config struct {
 	// Links may share it.
 	Hold *tunnel.Hold
 
-	PingInterval     time.Duration // 0: DefaultPingInterval
-	DeadAfter        time.Duration // 0: DefaultDeadAfter
-	HandshakeTimeout time.Duration // 0: DefaultHandshakeTimeout
+	PingInterval time.Duration // 0: DefaultPingInterval
+	DeadAfter    time.Duration // 0: DefaultDeadAfter
 
 	Log logrus.FieldLogger // nil: silent
 }
@@ -192,7 +193,6 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 	cfg.PingInterval = cmp.Or(cfg.PingInterval, DefaultPingInterval)
 	cfg.DeadAfter = cmp.Or(cfg.DeadAfter, DefaultDeadAfter)
-	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, DefaultHandshakeTimeout)
 	ses := &Session{
 		cfg: cfg,
 		books: books{
