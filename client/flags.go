@@ -29,7 +29,7 @@ func (o *Options) AddFlags(set *flag.FlagSet) {
 	set.BoolVar(&o.RequirePeerRole, "require-peer-role", false, "refuse certificates of servers that have no role; certificates with a wrong role are always refused")
 	set.StringVar(&o.PeerTrustDomain, "peer-trust-domain", "", "refuse certificates whose role has any other trust domain (default: every trust domain is accepted, the CA decides)")
 	add(set, o.setWindow, "resume-window", DefaultResumeWindow.String(), "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
-	set.IntVar(&o.Lanes, "link-lanes", lanes.DefaultMax, "how many TCP connections a link to a server may have where one is not enough")
+	set.IntVar(&o.Lanes, "link-lanes", lanes.MaxLanes, "how many TCP connections a link to a server may have where one is not enough")
 	set.IntVar(&o.MaxServers, "max-servers", 0, "to how many servers to keep links where the name has more addresses, which is for servers that forward to one another; 0: to all")
 	add(set, o.setLink, "link", string(link.Auto), "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
 }

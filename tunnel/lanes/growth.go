@@ -21,9 +21,6 @@ const (
 
 // add adds n lanes at once, in one attempt.
 func (g *Group) add(n int) {
-	if n <= 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeout(g.ctx, addTimeout)
 	defer cancel()
 	var adding sync.WaitGroup

@@ -6,11 +6,8 @@ import (
 )
 
 const (
-	// DefaultMax is the default bound on the lanes of a Group.
-	DefaultMax = MaxLanes
-
-	// MaxLanes is the largest bound. More lanes bring nothing that can be measured,
-	// and each costs buffers and a handshake.
+	// MaxLanes is the largest bound on the lanes of a Group, and the default. More bring
+	// nothing that can be measured, and each costs buffers and a handshake.
 	MaxLanes = 8
 
 	// far is the round trip below which a lost segment is sent again, and what a

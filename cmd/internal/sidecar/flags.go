@@ -52,7 +52,7 @@ func (o *Options) serverFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.TokenFile, "token-path", "", "file with a service account token, read at every connect, to show the server instead of a certificate: --tls-cert-path and --tls-key-path have no default then; the server needs --client-service-accounts")
 	o.Peers.AddTo(set, "servers")
 	set.DurationVar(&o.Out.Server.ResumeWindow, "resume-window", resume.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
-	set.IntVar(&o.Out.Server.Lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many TCP connections a link to a server may have where one is not enough: on a far line, or for more bulk than one core decrypts; at most %d; 1: only one", lanes.MaxLanes))
+	set.IntVar(&o.Out.Server.Lanes, "link-lanes", lanes.MaxLanes, fmt.Sprintf("how many TCP connections a link to a server may have where one is not enough: on a far line, or for more bulk than one core decrypts; at most %d; 1: only one", lanes.MaxLanes))
 	set.IntVar(&o.Out.Server.MaxServers, "max-servers", 0, "to how many servers to keep links where the name has more addresses, each sidecar to a choice of its own; only where servers forward to one another (--peer-servers), since others do not reach all agents; 0: to all")
 	cli.Var(set, &o.Out.Server.Mode, parseLink, "link", "mode", "auto", "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
 }
