@@ -125,23 +125,14 @@ const (
 	GoAwayInternal  GoAwayCode = 5
 )
 
+// goAwayWords are the reasons in words, by their codes.
+var goAwayWords = [...]string{"drain", "protocol violation", "refused", "duplicate link", "shutting down", "internal error"}
+
 func (c GoAwayCode) String() string {
-	switch c {
-	case GoAwayDrain:
-		return "drain"
-	case GoAwayProtocol:
-		return "protocol violation"
-	case GoAwayRefused:
-		return "refused"
-	case GoAwayDuplicate:
-		return "duplicate link"
-	case GoAwayShutdown:
-		return "shutting down"
-	case GoAwayInternal:
-		return "internal error"
-	default:
-		return fmt.Sprintf("code %d", uint16(c))
+	if int(c) < len(goAwayWords) {
+		return goAwayWords[c]
 	}
+	return fmt.Sprintf("code %d", uint16(c))
 }
 
 // maxText bounds what a peer may make us keep or log of its prose (§10).

@@ -20,17 +20,13 @@ const (
 	RoleServer Role = 3
 )
 
+var roleWords = [...]string{RoleAgent: "agent", RoleClient: "client", RoleServer: "server"}
+
 func (r Role) String() string {
-	switch r {
-	case RoleAgent:
-		return "agent"
-	case RoleClient:
-		return "client"
-	case RoleServer:
-		return "server"
-	default:
-		return fmt.Sprintf("role %d", uint8(r))
+	if r >= RoleAgent && r <= RoleServer {
+		return roleWords[r]
 	}
+	return fmt.Sprintf("role %d", uint8(r))
 }
 
 // Hello is how one side introduces itself. Nothing in it is proven; Verify of
