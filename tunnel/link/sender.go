@@ -30,11 +30,10 @@ type sender struct {
 
 	// Guarded by mu.
 
-	queue   sendQueue
-	writer  writerState
-	cause   error     // why the link closes, from writerDraining on
-	freed   sync.Cond // the writer has changed, or the queue is no longer backlogged
-	waiting bool      // the reader waits for the queue's backlog
+	queue  sendQueue
+	writer writerState
+	cause  error     // why the link closes, from writerDraining on
+	freed  sync.Cond // the writer has changed, or the queue is no longer backlogged
 
 	flusher   flusherState
 	flushes   bool // streams exist, or something was queued for one since the last look: the flusher stays
@@ -203,8 +202,8 @@ func (s *sender) spendLocked(h *sendHalf, n int) {
 // Only the writer calls it.
 func (s *sender) popFramesLocked(own *sendHalf) []byte {
 	frames := s.keepScratch(s.queue.pop(s.scratchBuffer(), own))
-	if s.waiting && !s.queue.backlogged() {
-		s.freed.Broadcast()
+	if !s.queue.backlogged() {
+		s.freed.Broadcast() // for awaitBacklogUnlocked
 	}
 	return frames
 }
@@ -219,11 +218,9 @@ func (s *sender) awaitBacklogUnlocked(before func()) {
 	s.mu.Unlock()
 	before()
 	s.mu.Lock()
-	s.waiting = true
 	for s.queue.backlogged() && s.writer != writerDead {
 		s.freed.Wait()
 	}
-	s.waiting = false
 }
 
 // stepLocked takes the writer to the state that e leads to.
