@@ -48,9 +48,7 @@ func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
 	budget := budgetOf(f, ses.cfg.Budget)
 	st := newStream(ses, ses.streams.give(), budget)
 	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.credit.limit, id: tunnel.CleanID(f.ID), span: f.Span.ID}
-	if budget != nil && budget != ses.cfg.Budget {
-		m.client = budget.Number()
-	}
+	m.client = budget.Number()
 	m.forwarded, m.cluster = ses.servers, f.Tenant()
 	if ses.identities {
 		m.who = f.Who()
