@@ -93,25 +93,18 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 // until leave, which ends the link.
 func (cl *cluster) joinClient(c *frontend.Conn, who tunnel.Identity, session *link.Session) (leave func()) {
 	s, remote := cl.server, c.RemoteAddr().String()
-	begin := func(l clientLink) (leave func()) {
-		s.metrics.Links.Add(admin.RoleClient, l)
+	begin := func(g *lanes.Group) (leave func()) {
+		s.metrics.Links.Add(admin.RoleClient, g)
 		leavePeers := cl.peers.join(&peer{
-			drain: l.Drain, count: l.SetServerCount, serving: l.SetServing, client: sidecarLink{l, remote, who, time.Now()},
+			drain: g.Drain, count: g.SetServerCount, serving: g.SetServing, client: sidecarLink{g, remote, who, time.Now()},
 		})
 		return func() {
 			leavePeers()
-			s.metrics.Links.Remove(admin.RoleClient, l)
-		}
-	}
-	if !session.Lanes() {
-		leave := begin(session)
-		return func() {
-			s.closeLink(session)
-			leave()
+			s.metrics.Links.Remove(admin.RoleClient, g)
 		}
 	}
 	key := laneKey{session.Peer().Group, session.Peer().ID, cmp.Or(auth.CertDigest(c.TLS()), string(who)), ""}
-	g, leaveGroup := cl.lanes[clients].join(key, session, func(g *lanes.Group) func() { return begin(g) })
+	g, leaveGroup := cl.lanes[clients].join(key, session, begin)
 	cl.peers.tell(&peer{count: session.SetServerCount, serving: session.SetServing})
 	return func() {
 		s.closeLink(session)

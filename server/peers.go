@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 )
 
@@ -122,19 +123,9 @@ func (cl *cluster) serving() link.Serving {
 	return link.Serving{Told: true}
 }
 
-// clientLink is a sidecar's link, or all lanes of one.
-type clientLink interface {
-	Peer() link.Hello
-	Stats() link.Stats
-	Heard() time.Time
-	Drain()
-	SetServerCount(n int)
-	SetServing(s link.Serving)
-}
-
-// sidecarLink is a clientLink that is up.
+// sidecarLink is a sidecar's link that is up.
 type sidecarLink struct {
-	link   clientLink
+	link   *lanes.Group
 	remote string
 	who    tunnel.Identity
 	since  time.Time
