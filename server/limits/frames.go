@@ -59,7 +59,7 @@ func (f *Frames) hold(n int) bool {
 		return true
 	}
 	f.add(n)
-	return f.held <= incompleteFree || !f.budget.Full()
+	return f.held <= incompleteFree || f.budget.Left() > 0
 }
 
 // Received counts a message of so many bytes that was handed over.

@@ -94,9 +94,6 @@ func (b *Budget) Used() int64 {
 // Left returns how many more bytes the client may hold; negative: it holds too many.
 func (b *Budget) Left() int64 { return b.share.Left() }
 
-// Full reports whether the client may hold no more.
-func (b *Budget) Full() bool { return b.Left() <= 0 }
-
 // Cut returns n for a client that holds no more than it may, and less in proportion
 // to what it holds beyond that.
 func (b *Budget) Cut(n int64) int64 { return b.share.Cut(n) }
