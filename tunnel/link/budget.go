@@ -6,7 +6,6 @@ import (
 	"math"
 	"runtime/debug"
 
-	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
 )
 
@@ -37,15 +36,6 @@ func NewBudget(max int64) *Budget {
 		max = autoBudget()
 	}
 	return shares.NewBudget(max)
-}
-
-// budgetOf returns the budget that a stream opened for f counts in: its client's, or
-// the link's. One link carries many clients.
-func budgetOf(f *tunnel.Flow, link *Budget) *Budget {
-	if f.Client != nil {
-		return f.Client.Budget
-	}
-	return link
 }
 
 // clientBudgets are the shares of the clients that a peer numbers.

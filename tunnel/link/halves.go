@@ -14,12 +14,6 @@ import (
 // The two directions of a stream. Session.mu guards both, and is what their
 // conditions wait with.
 
-// errDeadline is what net.Conn promises for an expired deadline.
-var errDeadline error = os.ErrDeadlineExceeded
-
-// errClosed ends what waits on a stream that was closed on this side.
-var errClosed = net.ErrClosed
-
 var errWriteClosed = errors.New("write after CloseWrite")
 
 // recvHalf is the direction toward us.
@@ -48,7 +42,7 @@ func (r *recvHalf) wait(probe bool) error {
 		case r.closed():
 			return net.ErrClosed
 		case r.deadline.Passed():
-			return errDeadline
+			return os.ErrDeadlineExceeded
 		case !r.queue.Empty() || probe:
 			return nil
 		case r.end != nil:
@@ -59,7 +53,7 @@ func (r *recvHalf) wait(probe bool) error {
 }
 
 // closed reports whether this side has closed the stream.
-func (r *recvHalf) closed() bool { return r.end == errClosed }
+func (r *recvHalf) closed() bool { return r.end == net.ErrClosed }
 
 // finish takes in the peer's FIN. FIN counts even if the link was lost while its bytes
 // were delivered, but not behind bytes that were dropped.
@@ -131,7 +125,7 @@ type sendHalf struct {
 // writable is nil while the direction is open.
 func (s *sendHalf) writable() error {
 	if s.end == nil && s.deadline.Passed() {
-		return errDeadline
+		return os.ErrDeadlineExceeded
 	}
 	return s.end
 }
@@ -181,7 +175,7 @@ func (s *sendHalf) abandon(cause error) {
 
 // setDeadline bounds how long a Write waits for credit and for a turn.
 func (s *sendHalf) setDeadline(t time.Time) error {
-	if s.end == errClosed {
+	if s.end == net.ErrClosed {
 		return net.ErrClosed
 	}
 	s.deadline.Set(t, &s.cond)

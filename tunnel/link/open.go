@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"errors"
+	"net"
 
 	"konnectivity/tunnel"
 )
@@ -45,7 +46,10 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 
 // openLocked sends OPEN.
 func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
-	budget := budgetOf(f, ses.cfg.Budget)
+	budget := ses.cfg.Budget
+	if f.Client != nil { // one link carries many
+		budget = f.Client.Budget
+	}
 	st := newStream(ses, ses.streams.give(), budget)
 	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.credit.limit, id: tunnel.CleanID(f.ID), span: f.Span.ID}
 	m.client = budget.Number()
@@ -77,7 +81,7 @@ func (st *Stream) dialedLocked(ctx context.Context, network, address string) (tu
 		if unsent { // the peer need not hear of it at all
 			st.send.out.intro, st.send.out.reset = nil, false
 		}
-		st.dropLocked(errClosed, errClosed)
+		st.dropLocked(net.ErrClosed, net.ErrClosed)
 		return nil, tunnel.AsDialError(address, context.Cause(ctx))
 	case st.opened == nil: // reset by the peer, or the link is lost
 		var reset *tunnel.ResetError

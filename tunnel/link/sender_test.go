@@ -366,7 +366,7 @@ func TestTryWriteNeverWaits(t *testing.T) {
 		"over":                 {func(s *sender, _ *sendHalf) { s.stepLocked(dies) }, 4, false},
 		"about to end":         {func(s *sender, _ *sendHalf) { s.stepLocked(closes) }, 4, false},
 		"beside a Write":       {func(_ *sender, h *sendHalf) { h.writing = true }, 4, false},
-		"of a stream's end":    {func(_ *sender, h *sendHalf) { h.end = errClosed }, 4, false},
+		"of a stream's end":    {func(_ *sender, h *sendHalf) { h.end = net.ErrClosed }, 4, false},
 		"more than its credit": {func(_ *sender, h *sendHalf) { h.credit.limit = 3 }, 4, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -245,7 +245,7 @@ func (st *Stream) closeFor(code tunnel.Code) error {
 	if st.state != closed && st.state != ended {
 		st.sendResetLocked(code)
 	}
-	st.dropLocked(errClosed, errClosed)
+	st.dropLocked(net.ErrClosed, net.ErrClosed)
 	return nil
 }
 
@@ -258,7 +258,7 @@ func (st *Stream) Reset(cause error) error {
 		st.ses.sender.queue.discard(&st.send)
 		st.sendResetLocked(code)
 	}
-	st.dropLocked(errClosed, &tunnel.ResetError{Code: code})
+	st.dropLocked(net.ErrClosed, &tunnel.ResetError{Code: code})
 	return nil
 }
 

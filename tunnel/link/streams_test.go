@@ -2,6 +2,7 @@ package link
 
 import (
 	"io"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -17,10 +18,10 @@ func TestAcknowledgementsAreAwaitedForATime(t *testing.T) {
 		s.awaitAcks(st, now)
 		return st
 	}
-	left := stream(errClosed)
-	acked := stream(errClosed)
+	left := stream(net.ErrClosed)
+	acked := stream(net.ErrClosed)
 	read := stream(io.EOF)
-	s.remove(stream(errClosed))
+	s.remove(stream(net.ErrClosed))
 	if len(s.unacked) != 3 {
 		t.Errorf("%d are kept, want 3: one is closed", len(s.unacked))
 	}
@@ -32,7 +33,7 @@ func TestAcknowledgementsAreAwaitedForATime(t *testing.T) {
 	}{
 		{ackTime - 1, func() {}, nil, 3},
 		{1, func() { acked.carrier.used = true }, []*Stream{left}, 2},
-		{ackTime - 1, func() { read.recv.end = errClosed }, nil, 2},
+		{ackTime - 1, func() { read.recv.end = net.ErrClosed }, nil, 2},
 		{1, func() {}, []*Stream{acked, read}, 0},
 		{ackTime, func() {}, nil, 0},
 	} {
