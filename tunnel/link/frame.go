@@ -135,7 +135,7 @@ func (c GoAwayCode) String() string {
 	return fmt.Sprintf("code %d", uint16(c))
 }
 
-// maxText bounds what a peer may make us keep or log of its prose (§10).
+// maxText bounds what a peer may make us keep or log of its prose (§14).
 const maxText = 1024
 
 func cut(s string) string {
