@@ -26,11 +26,9 @@ type Options struct {
 // Group is one or more links to one peer that count as one. It is a tunnel.Dialer that
 // chooses a lane for each stream. Its methods may be called from any goroutine.
 type Group struct {
-	opt    Options
-	line   func(*link.Session) link.Line
-	ctx    context.Context // of the monitor; ends with the group, or as it is closed
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // the monitor, and lanes until they are removed
+	opt  Options
+	line func(*link.Session) link.Line
+	wg   sync.WaitGroup // the monitor, and lanes until they are removed
 
 	life, drains    context.Context // end with the last lane, and once the peer wants nothing new on any
 	end, startDrain context.CancelFunc
@@ -74,7 +72,6 @@ func NewID() string {
 // lane has ended, or until Close.
 func New(first *link.Session, opt Options) *Group {
 	g := &Group{opt: opt, line: (*link.Session).Line, plan: plan{max: min(opt.Max, MaxLanes), cores: runtime.GOMAXPROCS(0)}}
-	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.life, g.end = context.WithCancel(context.Background())
 	g.drains, g.startDrain = context.WithCancel(context.Background())
 	g.mu.Lock()
@@ -170,7 +167,6 @@ func (g *Group) remove(l *lane) (rest []*lane) {
 	switch {
 	case len(g.lanes) == 0:
 		g.last = l
-		g.cancel()
 		g.end()
 	case !slices.ContainsFunc(g.lanes, func(l *lane) bool { return !l.drops }):
 		return slices.Clone(g.lanes)

@@ -21,7 +21,7 @@ const (
 
 // add adds n lanes at once, in one attempt.
 func (g *Group) add(n int) {
-	ctx, cancel := context.WithTimeout(g.ctx, addTimeout)
+	ctx, cancel := context.WithTimeout(g.life, addTimeout)
 	defer cancel()
 	var adding sync.WaitGroup
 	var failed atomic.Bool

@@ -73,7 +73,7 @@ func (g *Group) monitor() {
 // lasts waits for d, and says whether the monitor is still wanted.
 func (g *Group) lasts(d time.Duration) bool {
 	select {
-	case <-g.ctx.Done():
+	case <-g.life.Done():
 		return false
 	case <-time.After(d):
 		return true

@@ -165,7 +165,6 @@ func (g *Group) CloseWith(code link.GoAwayCode, text string) error {
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()
-	g.cancel()
 	var closing sync.WaitGroup
 	for _, ses := range g.Sessions() {
 		closing.Go(func() { _ = ses.CloseWith(code, text) })
