@@ -152,6 +152,8 @@ func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error
 	c.dest = [2]net.Addr{far.LocalAddr(), far.RemoteAddr()}
 	c.served = &served{far: far, id: flow.ID, origin: flow.Origin, rules: flow.Rules, cancel: at.cancel}
 	at.conn = c
+	c.mu.Lock() // its opener may resume it before it has its first carrier
+	defer c.mu.Unlock()
 	switch err := m.add(c, at); {
 	case err == errRepeated:
 		_, _ = answer(nil, err)
@@ -161,8 +163,6 @@ func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error
 		return answer(far, nil)
 	}
 	r.Granted = tunnel.Grant{Window: m.opt.Window}
-	c.mu.Lock() // the opener may resume as soon as it has the answer
-	defer c.mu.Unlock()
 	near, err := answer(far, nil)
 	st, ok := near.(Carrier)
 	if err != nil || !ok {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
 )
 
 // A dial that is asked for again, while the opener is being told of the connection that
@@ -41,5 +42,38 @@ func TestAskedForAgainAsTheFirstIsAnswered(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// An opener that asks to resume a connection which is just being made waits until that has
+// its first carrier, and then takes the place of it.
+func TestResumedAsItIsMade(t *testing.T) {
+	e := newEnds(t)
+	for i := range 20 {
+		token := [16]byte{1, byte(i)}
+		r := &tunnel.Resume{Token: token, Window: time.Minute}
+		made, resumed := make(chan error, 1), make(chan error, 1)
+		e.mu.Lock()
+		go func() {
+			_, err := e.answer(&tunnel.Flow{Resume: r}, &dial{}, lean{}, nil, func(tunnel.Conn, error) (tunnel.Conn, error) { return lean{}, nil })
+			made <- err
+		}()
+		time.Sleep(2 * time.Millisecond)
+		go func() {
+			c, err := e.find(token)
+			for ; err != nil; c, err = e.find(token) {
+			}
+			_, err = c.offered(1, 0)
+			resumed <- err
+		}()
+		time.Sleep(2 * time.Millisecond)
+		// Both wait for the lock. One that finds it taken again is handed it later, and hands
+		// it to the other before it goes on.
+		e.mu.Unlock()
+		e.mu.Lock()
+		time.Sleep(2 * time.Millisecond)
+		e.mu.Unlock()
+		testutil.NoError(t, <-made)
+		testutil.NoError(t, <-resumed)
 	}
 }

@@ -119,11 +119,11 @@ func (m *Manager) adopt(far tunnel.Conn, f *tunnel.Flow, asked *tunnel.Resume, n
 	c.opening = &opening{
 		dialer: next, request: f.Request, route: asked.Granted.Route,
 	}
+	c.mu.Lock() // Move may find it before its carrier is watched
+	defer c.mu.Unlock()
 	if m.add(c, nil) != nil {
 		return far
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.watch(st)
 	if asked.Attempt > 0 { // it may have been resumed
 		c.acknowledge()
