@@ -127,10 +127,11 @@ func (m *Manager) countResume(cause tunnel.LossCause, pause time.Duration) {
 // link that is lost has many connections, which lose it one by one.
 const logAfter = time.Second
 
-// logSoon logs one line after logAfter, about all losses and resumes until then.
+// logSoon logs one line after logAfter, about all losses and resumes until then, unless m is
+// closed by then.
 func (m *Manager) logSoon() {
 	if m.opt.Log != nil && m.figures.logging.CompareAndSwap(false, true) {
-		time.AfterFunc(logAfter, m.log)
+		time.AfterFunc(logAfter, func() { m.start(m.log) })
 	}
 }
 

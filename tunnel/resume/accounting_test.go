@@ -44,6 +44,21 @@ func TestOneLineForAllOfALink(t *testing.T) {
 	})
 }
 
+// Behind Wait nothing is logged any more: the log may be closed by then.
+func TestNoLineBehindTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, hook := test.NewNullLogger()
+		e := New(Options{Window: time.Second, Log: log})
+		e.lost(new(Conn))
+		e.Close()
+		e.Wait()
+		time.Sleep(time.Hour)
+		if n := len(hook.AllEntries()); n > 0 {
+			t.Errorf("%d lines", n)
+		}
+	})
+}
+
 // A sum has all fields of both, and neither's map.
 func TestStatsPlus(t *testing.T) {
 	filled := func(n int64) (s Stats) {
