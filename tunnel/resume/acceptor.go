@@ -73,7 +73,8 @@ func (m *Manager) begin(ctx context.Context, next tunnel.Handler, flow *tunnel.F
 		stop()
 		cancel(nil)
 		m.unregister(token, at)
-		return errClosed
+		_, _ = answer(nil, errLeaving)
+		return errLeaving
 	}
 	<-answered
 	return nil
@@ -138,12 +139,18 @@ func (m *Manager) unregister(token [16]byte, at *dial) {
 	}
 }
 
-// errClosed is what a Manager that was closed ends connections with, and begins none for.
+// errClosed is what a Manager that is closed ends connections with.
 var errClosed = &tunnel.ResetError{Code: tunnel.CodeGone}
+
+// errLeaving is what its dials fail with: the opener asks for them again.
+var errLeaving = &tunnel.DialError{Failure: tunnel.FailAgentLost}
 
 // answer answers the opener, and makes its stream the first carrier of a Conn.
 func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error, answer tunnel.Answer) (tunnel.Conn, error) {
 	if err != nil {
+		if m.ctx.Err() != nil { // which may be why
+			err = errLeaving
+		}
 		return answer(nil, err)
 	}
 	r := flow.Resume
@@ -154,13 +161,9 @@ func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error
 	at.conn = c
 	c.mu.Lock() // its opener may resume it before it has its first carrier
 	defer c.mu.Unlock()
-	switch err := m.add(c, at); {
-	case err == errRepeated:
+	if err := m.add(c, at); err != nil {
 		_, _ = answer(nil, err)
 		return nil, err
-	case err != nil:
-		flow.Resume = nil
-		return answer(far, nil)
 	}
 	r.Granted = tunnel.Grant{Window: m.opt.Window}
 	near, err := answer(far, nil)

@@ -1,6 +1,8 @@
 package resume
 
 import (
+	"context"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -75,5 +77,47 @@ func TestResumedAsItIsMade(t *testing.T) {
 		e.mu.Unlock()
 		testutil.NoError(t, <-made)
 		testutil.NoError(t, <-resumed)
+	}
+}
+
+// A dial that an agent cannot end, because it is being stopped, fails as if its link had been
+// lost, so that it is asked for again: whether it begins then, is under way, or has just
+// connected.
+func TestDialsThatTheEndCutsAreAskedForAgain(t *testing.T) {
+	far, peer := net.Pipe()
+	defer far.Close()
+	defer peer.Close()
+	for when, dial := range map[string]func(ctx context.Context, e *Manager) (tunnel.Conn, error){
+		"before": nil,
+		"under way": func(ctx context.Context, e *Manager) (tunnel.Conn, error) {
+			go e.Close()
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+		"connected": func(_ context.Context, e *Manager) (tunnel.Conn, error) {
+			e.Close()
+			return tunnel.Wrap(far), nil
+		},
+	} {
+		e := newEnds(t)
+		if dial == nil {
+			e.Close()
+		}
+		h := e.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) { return dial(ctx, e) })})
+		told := make(chan error, 1)
+		f := tunnel.NewFlow("tcp", "dest:1")
+		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute}
+		_ = h.Forward(t.Context(), f, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
+			told <- err
+			return nil, net.ErrClosed
+		})
+		select {
+		case err := <-told:
+			if tunnel.FailureOf(err) != tunnel.FailAgentLost {
+				t.Errorf("%s: its opener is told %v", when, err)
+			}
+		default:
+			t.Errorf("%s: its opener is told nothing", when)
+		}
 	}
 }

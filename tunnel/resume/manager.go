@@ -130,7 +130,7 @@ func (m *Manager) add(c *Conn, of *dial) error {
 	case of != nil && of.givenUp || m.conns[c.token] != nil:
 		return errRepeated
 	case m.closed:
-		return errClosed
+		return errLeaving
 	}
 	m.conns[c.token] = c
 	return nil
