@@ -152,20 +152,22 @@ func (m *Manager) redialMoreLocked() {
 	}
 }
 
-// redial redials connections, c of r first, until none waits.
+// redial redials c, of r, once, and then begins others in its place.
 func (m *Manager) redial(c *Conn, r *routeQueue) {
-	for c != nil {
-		began := time.Now()
-		tells, again := c.redial(m.ctx)
-		if again > 0 {
-			time.AfterFunc(again, c.redialAgain)
-		}
-		took := time.Duration(0)
-		if tells {
-			took = time.Since(began)
-		}
-		c, r = m.redialed(r, again > 0, took)
+	began := time.Now()
+	tells, again := c.redial(m.ctx)
+	if again > 0 {
+		time.AfterFunc(again, c.redialAgain)
 	}
+	took := time.Duration(0)
+	if tells {
+		took = time.Since(began)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.redialing--
+	m.redials.done(r, again > 0, took)
+	m.redialMoreLocked()
 }
 
 // redialInTime queues c at once, or behind a pause where carriers are lost one after the
@@ -184,23 +186,6 @@ func (c *Conn) redialAgain() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.manager.redialSoon(c)
-}
-
-// redialed takes in how a redial of r ended, and returns what to redial next; nil: nothing.
-func (m *Manager) redialed(r *routeQueue, failed bool, took time.Duration) (*Conn, *routeQueue) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.redials.done(r, failed, took)
-	m.redialing--
-	if m.closed {
-		return nil, nil
-	}
-	c, next := m.redials.next()
-	if c != nil {
-		m.redialing++
-		m.redialMoreLocked() // the limit may have grown by one
-	}
-	return c, next
 }
 
 // redial asks once for another carrier. tells says that this tells something of the way: there
