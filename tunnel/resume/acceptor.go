@@ -250,7 +250,7 @@ func (c *Conn) answered(epoch uint32, near tunnel.Conn, err error, flow *tunnel.
 	case a&refuses == 0:
 		c.attach(st, flow)
 		c.do(a)
-	case c.m.Life() == Complete: // the opener may still write, which is not to be resumed
+	case c.m.life == Complete: // the opener may still write, which is not to be resumed
 		_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
 	default:
 		st.Detach()

@@ -21,16 +21,16 @@ func churned(m *Machine, carriers int, lasting time.Duration, brings EventKind) 
 		m.Step(e)
 	}
 	for range carriers {
-		step(lost(m.Epoch()))
+		step(lost(m.epoch))
 		step(detached)
 		waited += m.Pause()
 		now = now.Add(m.Pause())
 		step(redial)
-		step(up(m.Epoch(), m.Out.acked))
+		step(up(m.epoch, m.Out.acked))
 		giveAll(m)
 		step(Event{Kind: Sent})
 		if brings != 0 {
-			step(Event{Kind: brings, Epoch: m.Epoch(), N: 1, Offset: 1})
+			step(Event{Kind: brings, Epoch: m.epoch, N: 1, Offset: 1})
 		}
 		now = now.Add(lasting)
 	}
@@ -64,11 +64,11 @@ func TestChurn(t *testing.T) {
 				playOn(t, m, step{0, Event{Kind: Closed}, StateLingering, Live, Send})
 			}
 			waited := churned(m, c.carriers, c.lasting, c.brings)
-			if m.Life() != c.life || waited < c.least || waited > c.most {
-				t.Errorf("it is over for %q behind %v, want %q within %v and %v", m.Life().Label(), waited, c.life.Label(), c.least, c.most)
+			if m.life != c.life || waited < c.least || waited > c.most {
+				t.Errorf("it is over for %q behind %v, want %q within %v and %v", m.life.Label(), waited, c.life.Label(), c.least, c.most)
 			}
-			if c.life == Fruitless && m.Err() != error(errLost) {
-				t.Errorf("its application is told %v, want %v", m.Err(), errLost)
+			if c.life == Fruitless && m.err != error(errLost) {
+				t.Errorf("its application is told %v, want %v", m.err, errLost)
 			}
 		})
 	}
@@ -177,7 +177,7 @@ func TestResetByPolicy(t *testing.T) {
 		step{0, cut(1), StateGone, Ended, Finish | Fail})
 	m := newMachine(time.Minute, 0)
 	m.Step(Event{Kind: Forbidden, Now: t0})
-	if code := m.ResetCode(); code != tunnel.CodePolicy || tunnel.CodeOf(m.Err()) != tunnel.CodePolicy {
-		t.Errorf("an end that is forbidden resets with %v, for %v", code, m.Err())
+	if code := m.ResetCode(); code != tunnel.CodePolicy || tunnel.CodeOf(m.err) != tunnel.CodePolicy {
+		t.Errorf("an end that is forbidden resets with %v, for %v", code, m.err)
 	}
 }

@@ -85,7 +85,7 @@ func (c *Conn) Failed() error {
 	if c.readInOrder() {
 		return nil
 	}
-	return c.m.Err()
+	return c.m.err
 }
 
 // readInOrder reports whether the peer's direction has ended in order: the application may
@@ -177,7 +177,7 @@ func (c *Conn) Close() error {
 	case c.m.Over():
 		c.releaseCarrier()
 		return nil
-	case c.m.Closed(), c.m.Life() == Moving:
+	case c.m.Closed(), c.m.life == Moving:
 		return nil
 	}
 	c.step(Event{Kind: Closed})
@@ -223,7 +223,7 @@ func (c *Conn) Reset(cause error) error {
 // finish forgets the connection.
 func (c *Conn) finish() {
 	c.manager.remove(c)
-	switch c.m.Life() {
+	switch c.m.life {
 	case Complete:
 		c.releaseCarrier()
 	case Ended, Discarded:
@@ -242,7 +242,7 @@ func (c *Conn) finish() {
 func (c *Conn) fail() {
 	c.readBy.stop()
 	c.writeBy.stop()
-	if err := c.m.Err(); err != nil && !c.readInOrder() {
+	if err := c.m.err; err != nil && !c.readInOrder() {
 		c.read.fail(err)
 	}
 }
@@ -271,7 +271,7 @@ func (c *Conn) attach(st Carrier, f *tunnel.Flow) {
 		c.status.Store(&now)
 	}
 	if c.read.delivers() {
-		st.In().Deliver(&inlet{c, st, c.m.Epoch()})
+		st.In().Deliver(&inlet{c, st, c.m.epoch})
 		c.ready()
 	} else {
 		_ = st.SetReadDeadline(c.readBy.time())
@@ -292,7 +292,7 @@ func (c *Conn) resumeBy(e Event) Actions {
 
 // watch passes acknowledgements and the loss of st to the machine.
 func (c *Conn) watch(st Carrier) {
-	w := watcher{c, st, c.m.Epoch()}
+	w := watcher{c, st, c.m.epoch}
 	if acked, some := st.Watch(w); some {
 		w.acked(acked)
 	}

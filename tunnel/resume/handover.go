@@ -188,7 +188,7 @@ func (m *Manager) Movable() (all, connected int) {
 }
 
 func (c *Conn) movable() bool {
-	return c.m.Life() == Live && !c.m.Plain() && c.served != nil && (c.served.over || tunnel.CanSeize(c.served.far))
+	return c.m.life == Live && !c.m.Plain() && c.served != nil && (c.served.over || tunnel.CanSeize(c.served.far))
 }
 
 // takeOut returns the moves of those connections that have not ended meanwhile. All relays
@@ -213,7 +213,7 @@ func (c *Conn) beginMove() (kept int, ok bool) {
 		return 0, false
 	}
 	c.step(Event{Kind: MoveBegins})
-	return c.m.Out.Kept(), c.m.Life() == Moving
+	return c.m.Out.Kept(), c.m.life == Moving
 }
 
 // seize waits until the offsets are final, and takes the destination's socket from the
@@ -223,7 +223,7 @@ func (c *Conn) seize(until time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.await(until, func() bool { return c.m.carrier == Detached })
-	if c.m.Life() != Moving || c.m.carrier != Detached {
+	if c.m.life != Moving || c.m.carrier != Detached {
 		c.step(Event{Kind: MoveFails})
 		if c.served.over && !c.m.Over() { // its Close had no effect meanwhile
 			c.mu.Unlock()
@@ -248,7 +248,7 @@ func (c *Conn) takeOut() *Move {
 	c.await(time.Now().Add(relayTime), func() bool { return c.served.over })
 	socket := c.served.socket
 	switch {
-	case c.m.Life() != Moving:
+	case c.m.life != Moving:
 	case !c.served.over:
 		c.step(Event{Kind: Reset, Cause: errClosed})
 	case socket == nil || socket.Closed(): // it had all before
@@ -263,7 +263,7 @@ func (c *Conn) takeOut() *Move {
 }
 
 // seized reports whether c is Moving, and its relay has no more than it holds.
-func (c *Conn) seized() bool { return c.m.Life() == Moving && c.served.socket != nil }
+func (c *Conn) seized() bool { return c.m.life == Moving && c.served.socket != nil }
 
 // await waits until done, or until the connection is over or it is too late.
 func (c *Conn) await(until time.Time, done func() bool) {
@@ -276,7 +276,7 @@ func (c *Conn) await(until time.Time, done func() bool) {
 		c.changed.Broadcast()
 	})
 	defer wake.Stop()
-	for !done() && c.m.Life() == Moving && time.Now().Before(until) {
+	for !done() && c.m.life == Moving && time.Now().Before(until) {
 		c.changed.Wait()
 	}
 }

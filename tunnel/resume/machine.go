@@ -208,18 +208,8 @@ func (m *Machine) State() State {
 	}
 }
 
-// Life reports whether the connection is over, and why.
-func (m *Machine) Life() Life { return m.life }
-
 // Over reports whether the connection is over.
 func (m *Machine) Over() bool { return m.life.over() }
-
-// Err returns why the connection is over for its application; nil: it is not over, or it
-// ended in order.
-func (m *Machine) Err() error { return m.err }
-
-// Epoch returns the number of the newest carrier.
-func (m *Machine) Epoch() uint32 { return m.epoch }
 
 // Up reports whether a stream carries the connection.
 func (m *Machine) Up() bool { return !m.life.over() && m.carrier <= Unproven }

@@ -51,9 +51,9 @@ func playOn(t *testing.T, m *Machine, steps ...step) {
 			giveAll(m)
 			m.sender = SenderIdle
 		}
-		if m.State() != s.state || m.Life() != s.life || does&s.does != s.does {
+		if m.State() != s.state || m.life != s.life || does&s.does != s.does {
 			t.Errorf("after step %d it is %v (%q) and does %b, want %v (%q) and %b",
-				i, m.State(), m.Life().Label(), does, s.state, s.life.Label(), s.does)
+				i, m.State(), m.life.Label(), does, s.state, s.life.Label(), s.does)
 		}
 	}
 }
@@ -285,7 +285,7 @@ func TestMachine(t *testing.T) {
 		"memory is freed of an end that lingers": {prepare: bothOver, steps: []step{{1, degraded, StateGone, Complete, Finish}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if m := play(t, c.prepare, c.steps...); (m.Over() || m.Life() == Abandoned) && m.Out.Size() != 0 {
+			if m := play(t, c.prepare, c.steps...); (m.Over() || m.life == Abandoned) && m.Out.Size() != 0 {
 				t.Errorf("it still holds %d bytes of memory", m.Out.Size())
 			}
 		})
@@ -377,7 +377,7 @@ func TestAcknowledgesTheEndWithItsOwn(t *testing.T) {
 // A peer that keeps much is told less often, on that carrier.
 func TestAcknowledgesInSteps(t *testing.T) {
 	m := newMachine(time.Minute, 0)
-	took := func(n int) Actions { return m.Step(Event{Kind: Took, Epoch: m.Epoch(), N: n}) & Ack }
+	took := func(n int) Actions { return m.Step(Event{Kind: Took, Epoch: m.epoch, N: n}) & Ack }
 	due := func(at int) {
 		t.Helper()
 		if took(at-1) != 0 || took(1) == 0 {

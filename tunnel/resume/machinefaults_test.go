@@ -101,7 +101,7 @@ func (w *world) judge(a *actor) {
 	case w.deadly, a.m.Closed():
 	case a.took != other.total || !a.m.In.Finished():
 		w.fail("end %d took %d of %d bytes; it is gone for %q, the other for %q",
-			a.who, a.took, other.total, a.m.Life().Label(), other.m.Life().Label())
+			a.who, a.took, other.total, a.m.life.Label(), other.m.life.Label())
 	}
 }
 
@@ -168,22 +168,22 @@ func (w *world) lie(a *actor) {
 	resumes := Event{Kind: CarrierUp, Offset: never}
 	switch {
 	case w.chance(40):
-		a.step(Event{Kind: Acked, Epoch: a.m.Epoch(), Offset: never})
+		a.step(Event{Kind: Acked, Epoch: a.m.epoch, Offset: never})
 	case a.who == acceptor:
 		if resumes.Kind = Offered; w.chance(50) && a.m.Out.acked > 0 {
 			resumes.Offset = w.rnd.Uint64N(a.m.Out.acked)
 		}
 		fallthrough
 	default:
-		a.step(Event{Kind: CarrierLost, Epoch: a.m.Epoch(), Cause: errLost})
+		a.step(Event{Kind: CarrierLost, Epoch: a.m.epoch, Cause: errLost})
 		a.m.carrier, a.m.sender = Detached, SenderIdle
-		if resumes.Epoch = a.m.Epoch() + 1; a.who == opener {
+		if resumes.Epoch = a.m.epoch + 1; a.who == opener {
 			a.step(Event{Kind: Redial})
 			a.tells(a.m.In.Tell())
 		}
 		a.step(resumes)
 	}
-	if a.m.Life() != Contradicted {
+	if a.m.life != Contradicted {
 		w.fail("end %d was told of %d, and is %v", a.who, never, a.m.State())
 	}
 }
@@ -302,7 +302,7 @@ func (w *world) forge() {
 		return
 	}
 	w.faults++
-	before, carrier, want := a.m.Epoch(), a.m.carrier, RefuseStale
+	before, carrier, want := a.m.epoch, a.m.carrier, RefuseStale
 	if a.m.Plain() {
 		want = RefuseGone
 	}
@@ -315,7 +315,7 @@ func (w *world) forge() {
 	for _, kind := range []EventKind{CarrierLost, CarrierUp, Acked} {
 		a.step(Event{Kind: kind, Epoch: before + 1, Cause: errLost})
 	}
-	if a.m.Epoch() != before || a.m.carrier != carrier {
+	if a.m.epoch != before || a.m.carrier != carrier {
 		w.fail("a forged carrier left a trace")
 	}
 }

@@ -271,7 +271,7 @@ func (a *actor) do(acts Actions) {
 
 // write has the application write something, if there is room.
 func (a *actor) write() {
-	if a.dead || a.m.Err() != nil || a.m.Over() || a.m.Closed() {
+	if a.dead || a.m.err != nil || a.m.Over() || a.m.Closed() {
 		return
 	}
 	if a.w.chance(2) {
@@ -396,7 +396,7 @@ func (a *actor) receive(l *leg, f frame) {
 			a.heard = f.big
 		}
 		a.step(Event{Kind: Acked, Epoch: l.epoch, Offset: f.n, Big: f.big})
-		if a.m.Life() == Contradicted {
+		if a.m.life == Contradicted {
 			a.w.fail("end %d: ack of %d", a.who, f.n)
 		}
 		if a.leg == l && a.m.Up() && a.said != a.m.hasMuch(a.scarce) {
@@ -492,7 +492,7 @@ func (a *actor) tell() {
 func (a *actor) over() {
 	if leg := a.leg; leg != nil {
 		reset := func(code tunnel.Code) { a.w.send(leg, toServer, frame{kind: 'r', code: code}) }
-		switch life := a.m.Life(); {
+		switch life := a.m.life; {
 		case life == Ended, life == Complete && a.m.In.Finished():
 		case life == Complete:
 			reset(tunnel.CodeCancelled)
@@ -517,7 +517,7 @@ func (a *actor) try() {
 		if a.dead || a.step(Event{Kind: Redial})&refuses != 0 {
 			return
 		}
-		a.w.open(a, a.m.Epoch(), a.tells(a.m.In.Tell()))
+		a.w.open(a, a.m.epoch, a.tells(a.m.In.Tell()))
 	}
 	a.resume(50*time.Millisecond + a.w.upTo(1500*time.Millisecond)) // given up by then
 }
@@ -557,7 +557,7 @@ func (w *world) opened(a *actor, near *leg, f frame) {
 		return
 	}
 	if f.fail != nil {
-		if f.ep == a.m.Epoch() {
+		if f.ep == a.m.epoch {
 			a.step(Event{Kind: RedialFailed, Cause: f.fail})
 		}
 		return
@@ -570,7 +570,7 @@ func (w *world) opened(a *actor, near *leg, f frame) {
 		w.send(near, toServer, frame{kind: 'r', code: tunnel.CodeCancelled})
 		return
 	case acts&RefuseGone != 0: // which the peer is to know
-		if acts&Finish != 0 && a.m.Life() == Contradicted {
+		if acts&Finish != 0 && a.m.life == Contradicted {
 			w.fail("resumed: the peer contradicts itself")
 		}
 		near.far[toEnd] = nil
@@ -661,7 +661,7 @@ func (w *world) accept(a *actor, far *leg, f frame) bool {
 		return true
 	}
 	acts := a.stepOnly(Event{Kind: Offered, Epoch: f.ep, Offset: f.n})
-	if acts&Finish != 0 && a.m.Life() == Contradicted {
+	if acts&Finish != 0 && a.m.life == Contradicted {
 		w.fail("accept: the peer contradicts itself")
 	}
 	a.do(acts &^ Wake)
@@ -683,7 +683,7 @@ func (w *world) accept(a *actor, far *leg, f frame) bool {
 	switch {
 	case acts&refuses == 0:
 		a.carry(far, f.ep)
-	case a.m.Life() == Complete: // the opener may still write
+	case a.m.life == Complete: // the opener may still write
 		w.send(far, toServer, frame{kind: 'r', code: tunnel.CodeCancelled})
 	}
 	if w.now < w.spite && a.leg == far { // nothing goes by it either way

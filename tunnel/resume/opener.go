@@ -222,7 +222,7 @@ func (c *Conn) request() (f *tunnel.Flow, ok bool) {
 	first := want.first
 	want.first = ""
 	return &tunnel.Flow{Request: o.request, Resume: &tunnel.Resume{
-		Token: c.token, Window: c.manager.opt.Window, Epoch: c.m.Epoch(), Route: o.route, Taken: c.m.In.Tell(), First: first, Bulk: want.bulk,
+		Token: c.token, Window: c.manager.opt.Window, Epoch: c.m.epoch, Route: o.route, Taken: c.m.In.Tell(), First: first, Bulk: want.bulk,
 	}}, true
 }
 
@@ -292,5 +292,5 @@ func (c *Conn) move(ses *link.Session, bulk bool) {
 	if want.bulk = bulk; bulk {
 		want.first = ses.Peer().ID
 	}
-	c.step(Event{Kind: CarrierLost, Epoch: c.m.Epoch(), Cause: tunnel.Lost(tunnel.LossReplaced)})
+	c.step(Event{Kind: CarrierLost, Epoch: c.m.epoch, Cause: tunnel.Lost(tunnel.LossReplaced)})
 }

@@ -73,7 +73,7 @@ func TestDetachedWriterKeepsToTheBudget(t *testing.T) {
 			testutil.NoError(t, err)
 			c := end.(*Conn)
 			c.mu.Lock()
-			c.step(Event{Kind: CarrierLost, Epoch: c.m.Epoch(), Cause: &tunnel.ResetError{Code: tunnel.CodeLost}})
+			c.step(Event{Kind: CarrierLost, Epoch: c.m.epoch, Cause: &tunnel.ResetError{Code: tunnel.CodeLost}})
 			c.mu.Unlock()
 			ended := make(chan struct{})
 			go func() {

@@ -83,7 +83,7 @@ func TestLieInAnAnswer(t *testing.T) {
 	c := without(t, e, nil, func(*Conn) {})
 	for epoch = 0; epoch == 0; time.Sleep(time.Millisecond) { // it asks
 		c.mu.Lock()
-		epoch = c.m.Epoch()
+		epoch = c.m.epoch
 		c.mu.Unlock()
 	}
 	st := &leftover{}

@@ -109,7 +109,7 @@ func (c *crowd) strike(late int) (took time.Duration) {
 
 func (c *crowd) lose(conns []*Conn) {
 	for _, conn := range conns {
-		watcher{conn, conn.st, conn.m.Epoch()}.Lost(errLost)
+		watcher{conn, conn.st, conn.m.epoch}.Lost(errLost)
 	}
 }
 

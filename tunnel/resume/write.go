@@ -86,7 +86,7 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 	case c.m.Over() && c.writeBy.passed(): // which may have ended it
 		return errDeadline
 	case c.m.Over():
-		return c.m.Err()
+		return c.m.err
 	}
 	return nil
 }
@@ -116,8 +116,8 @@ func (c *Conn) writable() error {
 	switch {
 	case c.m.Closed():
 		return net.ErrClosed
-	case c.m.Err() != nil && !c.seized():
-		return c.m.Err()
+	case c.m.err != nil && !c.seized():
+		return c.m.err
 	case c.m.Out.Finished():
 		return errWriteClosed
 	case c.writeBy.passed():
@@ -135,7 +135,7 @@ func (c *Conn) sendInTime() {
 		c.send()
 		return
 	}
-	for c.m.sender != SenderIdle && !c.writeBy.passed() && c.m.Err() == nil {
+	for c.m.sender != SenderIdle && !c.writeBy.passed() && c.m.err == nil {
 		c.changed.Wait()
 	}
 }
@@ -151,7 +151,7 @@ func (c *Conn) send() {
 	chunks := batches.Get().(*[batch]tunnel.Chunk)
 	defer batches.Put(chunks) // WriteChunks has cleared it
 	for c.m.Up() && c.m.Out.Unsent() {
-		st, epoch := c.st, c.m.Epoch()
+		st, epoch := c.st, c.m.epoch
 		n, fin := c.m.Out.Next(chunks[:])
 		c.mu.Unlock()
 		err := give(st, chunks[:n], fin)
