@@ -15,10 +15,7 @@ import (
 func documentedFlags(t testing.TB, section string) map[string]string {
 	t.Helper()
 	doc, heading, _ := strings.Cut(section, "#")
-	text, err := os.ReadFile(filepath.Join(moduleRoot(t), doc))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := Must(os.ReadFile(filepath.Join(moduleRoot(t), doc)))(t)
 	found := flagTable(string(text), heading)
 	if len(found) == 0 {
 		t.Fatalf("%s has no table of flags below %q", doc, heading)

@@ -24,9 +24,7 @@ import (
 func Refusing(t testing.TB) string {
 	t.Helper()
 	s, port, err := bind()
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	t.Cleanup(func() { _ = closeSocket(s) })
 	return address(port)
 }
@@ -36,9 +34,7 @@ func Refusing(t testing.TB) string {
 func Reserved(t testing.TB) int {
 	t.Helper()
 	port, release, err := Reserve()
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	t.Cleanup(release)
 	return port
 }

@@ -12,20 +12,11 @@ import (
 // closed when the test ends.
 func Pair(t testing.TB) (near, far *net.TCPConn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := Listen(t)
 	defer l.Close()
-	a, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := Must(net.Dial("tcp", l.Addr().String()))(t)
 	t.Cleanup(func() { _ = a.Close() })
-	b, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := Must(l.Accept())(t)
 	t.Cleanup(func() { _ = b.Close() })
 	return a.(*net.TCPConn), b.(*net.TCPConn)
 }
@@ -33,8 +24,7 @@ func Pair(t testing.TB) (near, far *net.TCPConn) {
 // Listen listens on a free port of 127.0.0.1 until the test ends.
 func Listen(t testing.TB) net.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	NoError(t, err)
+	l := Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }

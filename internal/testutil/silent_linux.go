@@ -16,25 +16,13 @@ import (
 // may be reserved, or 0 for any.
 func Silent(t testing.TB, host string, port int) net.Listener {
 	t.Helper()
-	s, err := newSocket(syscall.AF_INET)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := Must(newSocket(syscall.AF_INET))(t)
 	file := os.NewFile(uintptr(s), "silent")
 	defer file.Close()
-	if err := syscall.SetsockoptInt(s, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Bind(s, &syscall.SockaddrInet4{Port: port, Addr: netip.MustParseAddr(host).As4()}); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Listen(s, 0); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.FileListener(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, syscall.SetsockoptInt(s, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1))
+	NoError(t, syscall.Bind(s, &syscall.SockaddrInet4{Port: port, Addr: netip.MustParseAddr(host).As4()}))
+	NoError(t, syscall.Listen(s, 0))
+	l := Must(net.FileListener(file))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	fill(t, s, l.Addr().String())
 	return l

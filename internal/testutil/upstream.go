@@ -35,10 +35,7 @@ type deviation struct{ there, here string }
 // deviations returns the rows of program, by flag.
 func deviations(t testing.TB, program string) map[string]deviation {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(moduleRoot(t), "docs/compatibility.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := Must(os.ReadFile(filepath.Join(moduleRoot(t), "docs/compatibility.md")))(t)
 	found := map[string]deviation{}
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
@@ -53,18 +50,14 @@ func deviations(t testing.TB, program string) map[string]deviation {
 // moduleRoot returns the module's folder. A test runs in its package's folder.
 func moduleRoot(t testing.TB) string {
 	t.Helper()
-	dir, err := os.Getwd()
-	for err == nil {
+	for dir := Must(os.Getwd())(t); ; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
 			return dir
 		}
 		if dir == filepath.Dir(dir) {
-			err = os.ErrNotExist
+			t.Fatal("no go.mod above the working directory")
 		}
-		dir = filepath.Dir(dir)
 	}
-	t.Fatalf("no go.mod above the working directory: %v", err)
-	return ""
 }
 
 // CheckUpstreamFlags fails t unless flags has every flag of upstream's groups, and

@@ -67,9 +67,7 @@ func Receive[T any](t testing.TB, what string, c <-chan T) T {
 func Must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		NoError(t, err)
 		return v
 	}
 }
