@@ -74,7 +74,8 @@ func All[T, C any](ctx context.Context, targets []T, dial func(context.Context, 
 	won := r.first(ctx)
 	cancel()
 	for r.pending > 0 { // join; a late winner is not leaked
-		late := r.next()
+		r.pending--
+		late := <-r.results
 		switch {
 		case late.err == nil && won == nil: // it was done before it heard of the end
 			won = &late
@@ -143,11 +144,6 @@ func (r *running[T, C]) start(ctx context.Context) {
 		conn, err := r.dial(ctx, r.targets[i])
 		r.results <- result[C]{i, conn, err}
 	}()
-}
-
-func (r *running[T, C]) next() result[C] {
-	r.pending--
-	return <-r.results
 }
 
 // ours says whether this very process has run out of descriptors or memory. Ports
