@@ -51,6 +51,7 @@ type Conn struct {
 	used            tunnel.Moment
 	held            int32     // bytes that are held of the budget
 	writing         bool      // a Write is under way; others wait for it
+	given           bool      // since the last write, a carrier has taken all that there was
 	readBy, writeBy *deadline // nil: none is set
 
 	status   atomic.Pointer[tunnel.ResumeStatus] // nil: no carrier was lost yet

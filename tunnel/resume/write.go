@@ -77,18 +77,20 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 		c.m.Out.Append(src[i])
 		src[i] = tunnel.Chunk{}
 	}
+	c.given = false
 	a := c.stepOnly(Event{Kind: Written})
 	c.do(a &^ Send)
 	if a&Send != 0 {
 		c.sendInTime()
 	}
 	switch {
-	case c.m.Over() && c.writeBy.passed(): // which may have ended it
+	case c.given || !c.m.Over():
+		return nil
+	case c.writeBy.passed(): // which may have ended it
 		return errDeadline
-	case c.m.Over():
+	default:
 		return c.m.err
 	}
-	return nil
 }
 
 // waitWith waits for a change. The chunks in a waiting writer's hands count in the memory
@@ -135,7 +137,7 @@ func (c *Conn) sendInTime() {
 		c.send()
 		return
 	}
-	for c.m.sender != SenderIdle && !c.writeBy.passed() && c.m.err == nil {
+	for c.m.sender != SenderIdle && !c.writeBy.passed() {
 		c.changed.Wait()
 	}
 }
@@ -153,6 +155,7 @@ func (c *Conn) send() {
 	for c.m.Up() && c.m.Out.Unsent() {
 		st, epoch := c.st, c.m.epoch
 		n, fin := c.m.Out.Next(chunks[:])
+		last := !c.m.Out.Unsent()
 		c.mu.Unlock()
 		err := give(st, chunks[:n], fin)
 		c.mu.Lock()
@@ -160,6 +163,7 @@ func (c *Conn) send() {
 			c.step(Event{Kind: CarrierLost, Epoch: epoch, Cause: err})
 			break
 		}
+		c.given = last // also where the connection has ended meanwhile
 		c.m.Out.Given()
 	}
 	c.step(Event{Kind: Sent})
