@@ -22,8 +22,8 @@ const DialTimeout = tunnel.DefaultDialTimeout
 // Client reaches what the agents of a server reach. Its methods may be called from any
 // goroutine.
 type Client struct {
-	server *uplink.Server // nil: socket is used
-	socket tunnel.Dialer
+	dialer tunnel.Dialer
+	server *uplink.Server // which dialer is; nil: it is a socket
 
 	ctx  context.Context // ends with Close
 	end  context.CancelFunc
@@ -42,7 +42,7 @@ func New(o Options) (*Client, error) {
 	c := new(Client)
 	c.ctx, c.end = context.WithCancel(context.Background())
 	if o.Socket != "" {
-		c.socket = &socket{path: o.Socket, name: o.Name}
+		c.dialer = &socket{path: o.Socket, name: o.Name}
 		return c, nil
 	}
 	if err := c.connect(o); err != nil {
@@ -78,6 +78,7 @@ func (c *Client) connect(o Options) error {
 	if c.server, err = uplink.New(way); err != nil {
 		return err
 	}
+	c.dialer = c.server
 	if certs != nil {
 		certs.OnChange(c.server.Retry)
 		c.runs.Go(func() { certs.Run(c.ctx) })
@@ -116,7 +117,11 @@ func (c *Client) DialContext(ctx context.Context, network, address string) (net.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
-	far, err := c.dial(ctx, network, address)
+	flow := tunnel.NewFlow(network, address)
+	if id, ok := ctx.Value(idKey{}).(string); ok {
+		flow.ID = id
+	}
+	far, err := c.dialer.Dial(ctx, flow)
 	switch {
 	case err == nil:
 		return far, nil
@@ -124,17 +129,6 @@ func (c *Client) DialContext(ctx context.Context, network, address string) (net.
 		return nil, &tunnel.DialError{Failure: Unavailable, Address: address, Reason: "the client is closed", Err: net.ErrClosed}
 	}
 	return nil, tunnel.AsDialError(address, err)
-}
-
-func (c *Client) dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
-	flow := tunnel.NewFlow(network, address)
-	if id, ok := ctx.Value(idKey{}).(string); ok {
-		flow.ID = id
-	}
-	if c.server != nil {
-		return c.server.Dial(ctx, flow)
-	}
-	return c.socket.Dial(ctx, flow)
 }
 
 // Dial is DialContext without a context.
