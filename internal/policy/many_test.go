@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -27,12 +28,12 @@ func (s slow) resolved(host string, to netip.AddrPort) bool {
 }
 
 func named1(host string, port uint16) func(*rule) bool {
-	return func(r *rule) bool { return r.glob != "" && r.matchesPort(port) && matchGlob(r.glob, host) }
+	return func(r *rule) bool { return r.glob != "" && r.has(port) && matchGlob(r.glob, host) }
 }
 
 func covers(to netip.AddrPort) func(*rule) bool {
 	return func(r *rule) bool {
-		return r.matchesPort(to.Port()) && (r.glob == "*" || r.prefix.IsValid() && r.prefix.Contains(to.Addr()))
+		return r.has(to.Port()) && (r.glob == "*" || r.prefix.IsValid() && r.prefix.Contains(to.Addr()))
 	}
 }
 
@@ -183,5 +184,27 @@ func TestTooManyToTell(t *testing.T) {
 	}
 	if _, err := Told("a.example\n"); err == nil {
 		t.Error("a line that is no rule is taken for one")
+	}
+}
+
+// Rules for the ports of one network, and for addresses in it, take memory for each rule, and
+// not for each rule in each address.
+func TestNetworksWithinNetworksTakeLittleMemory(t *testing.T) {
+	const many = 4000
+	var deny []string
+	for i := range many {
+		deny = append(deny, fmt.Sprintf("10.0.0.0/8:%d", 10_000+i), fmt.Sprintf("10.%d.%d.0/24", i/250, i%250))
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	p := testutil.Must(Parse(nil, deny))(t)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 2*many*4<<10 {
+		t.Errorf("%d rules took %d bytes", len(deny), took)
+	}
+	for address, denied := range map[string]bool{"10.0.1.1:1": true, "10.255.0.1:10000": true, "10.255.0.1:9999": false, "11.0.0.0:10000": false} {
+		if err := p.AllowAddr(netip.MustParseAddrPort(address)); (err != nil) != denied {
+			t.Errorf("%s: %v", address, err)
+		}
 	}
 }

@@ -9,7 +9,6 @@ package policy
 
 import (
 	"net/netip"
-	"slices"
 
 	"konnectivity/tunnel"
 )
@@ -137,8 +136,8 @@ func (p *Policy) AllowedBy(host string, port uint16, at netip.Addr) string {
 }
 
 // Weight is how much memory its rules take, in units of some 100 bytes: one for each
-// destination, and more where networks lie within others.
-func (p *Policy) Weight() int { return p.allow.weight() + p.deny.weight() }
+// destination.
+func (p *Policy) Weight() int { return p.allow.n + p.deny.n }
 
 func (p *Policy) open() bool { return p == nil || !p.closed }
 
@@ -178,9 +177,15 @@ func (p *Policy) denyAddr(to netip.AddrPort) error {
 
 // opens reports whether an allow rule names addr, rather than everything.
 func (p *Policy) opens(block netip.Prefix, addr netip.Addr, port uint16) bool {
-	return p != nil && slices.ContainsFunc(p.allow.at(addr), func(r *rule) bool {
-		return r.matchesPort(port) && r.prefix.Bits() >= block.Bits()
-	})
+	if p == nil {
+		return false
+	}
+	for at := p.allow.at(addr); at != nil && at.prefix.Bits() >= block.Bits(); at = at.outer {
+		if onPort(at.rules, port) != nil {
+			return true
+		}
+	}
+	return false
 }
 
 func refuse(host string, port uint16, why error) error {

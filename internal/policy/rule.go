@@ -12,12 +12,15 @@ import (
 
 // rule matches destinations by port, and by either prefix or glob.
 type rule struct {
-	text        string // as it was given
-	name        string // of the rule of a file that has it; "": of a flag
-	prefix      netip.Prefix
-	glob        string // as fold returns it
-	first, last uint16
+	text   string // as it was given
+	name   string // of the rule of a file that has it; "": of a flag
+	prefix netip.Prefix
+	glob   string // as fold returns it
+	portRange
 }
+
+// portRange is the ports from first to last.
+type portRange struct{ first, last uint16 }
 
 func parseRules(texts []string) ([]*rule, error) {
 	rules := make([]*rule, 0, len(texts))
@@ -36,7 +39,7 @@ func parseRule(text string) (rule, error) {
 	if err != nil {
 		return rule{}, err
 	}
-	r := rule{text: text, first: 1, last: 65535}
+	r := rule{text: text, portRange: portRange{1, 65535}}
 	if ports != "" {
 		if r.first, r.last, err = parsePorts(ports); err != nil {
 			return rule{}, err
@@ -161,7 +164,7 @@ func parsePadded(host string) (netip.Addr, bool) {
 	return addr, err == nil && addr.Is4()
 }
 
-func (r *rule) matchesPort(port uint16) bool { return r.first <= port && port <= r.last }
+func (p portRange) has(port uint16) bool { return p.first <= port && port <= p.last }
 
 // denial is why the rule denies a destination.
 func (r *rule) denial() error { return &Denial{Rule: r.name, text: r.text} }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -14,15 +15,23 @@ type set struct {
 	suffix map[string][]*rule // "*.example.com" by ".example.com"
 	globs  []*rule            // all others
 	spans  []span             // addresses, in order
-	ports  []rule             // the distinct ports of rules for addresses; of these rules nothing else counts
+	ports  []portRange        // of rules for addresses, each once
 	addrs  []*rule            // rules for addresses, in the order given
 	n      int                // of all rules
 }
 
-// span is the addresses from first up to those of the next span, and the rules for them.
+// network is the rules for one prefix. Prefixes lie within one another or apart.
+type network struct {
+	prefix netip.Prefix
+	rules  []*rule
+	outer  *network // the smallest of those that it lies in; nil: it lies in none
+}
+
+// span is the addresses from first up to those of the next span, and the innermost network
+// that they are in; nil: they are in none.
 type span struct {
 	first netip.Addr
-	rules []*rule
+	in    *network
 }
 
 func newSet(rules []*rule) set {
@@ -31,9 +40,7 @@ func newSet(rules []*rule) set {
 		switch star := strings.LastIndexByte(r.glob, '*'); {
 		case r.glob == "":
 			s.addrs = append(s.addrs, r)
-			if ports := (rule{first: r.first, last: r.last}); !slices.Contains(s.ports, ports) {
-				s.ports = append(s.ports, ports)
-			}
+			s.ports = append(s.ports, r.portRange)
 		case r.glob == "*":
 			s.every = append(s.every, r)
 		case star < 0:
@@ -45,44 +52,58 @@ func newSet(rules []*rule) set {
 		}
 	}
 	s.spans = spansOf(s.addrs)
+	slices.SortFunc(s.ports, func(a, b portRange) int { return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.last, b.last)) })
+	s.ports = slices.Compact(s.ports)
 	return s
 }
 
-// spansOf cuts the addresses where a rule begins or ends. Prefixes lie within one another
-// or apart, so that those that are open at an address are a stack.
+// spansOf cuts the addresses where a network begins or ends.
 func spansOf(rules []*rule) (spans []span) {
 	sorted := slices.Clone(rules)
 	slices.SortStableFunc(sorted, func(a, b *rule) int {
-		if c := a.prefix.Addr().Compare(b.prefix.Addr()); c != 0 {
-			return c
-		}
-		return a.prefix.Bits() - b.prefix.Bits()
+		return cmp.Or(a.prefix.Addr().Compare(b.prefix.Addr()), a.prefix.Bits()-b.prefix.Bits())
 	})
-	var open []*rule
+	networks := make([]network, 0, len(rules)) // never grows: it is pointed into
+	var open *network                          // the innermost at the address that was reached
 	emit := func(at netip.Addr) {
 		if n := len(spans); n > 0 && spans[n-1].first == at {
 			spans = spans[:n-1]
 		}
-		spans = append(spans, span{at, slices.Clone(open)})
+		spans = append(spans, span{at, open})
 	}
-	shut := func() { // the innermost
-		end := last(open[len(open)-1].prefix)
-		open = open[:len(open)-1]
-		if next := end.Next(); next.IsValid() {
+	shut := func() {
+		next := last(open.prefix).Next()
+		if open = open.outer; next.IsValid() {
 			emit(next)
 		}
 	}
-	for _, r := range sorted {
-		for len(open) > 0 && !open[len(open)-1].prefix.Contains(r.prefix.Addr()) {
+	for i, r := range sorted {
+		for open != nil && !open.prefix.Contains(r.prefix.Addr()) {
 			shut()
 		}
-		open = append(open, r)
-		emit(r.prefix.Addr())
+		if open == nil || open.prefix != r.prefix {
+			networks = append(networks, network{prefix: r.prefix, rules: sorted[i:i], outer: open})
+			open = &networks[len(networks)-1]
+			emit(r.prefix.Addr())
+		}
+		open.rules = sorted[i-len(open.rules) : i+1]
 	}
-	for len(open) > 0 {
+	for open != nil {
 		shut()
 	}
 	return spans
+}
+
+// rule returns a rule for the network, or for one that it lies in; nil: none is. The largest
+// network comes first.
+func (n *network) rule(port uint16) *rule {
+	if n == nil {
+		return nil
+	}
+	if r := n.outer.rule(port); r != nil {
+		return r
+	}
+	return onPort(n.rules, port)
 }
 
 // last is the last address of a prefix.
@@ -117,7 +138,7 @@ func (s *set) host(host string, port uint16) *rule {
 		}
 	}
 	for _, r := range s.globs {
-		if r.matchesPort(port) && matchGlob(r.glob, host) {
+		if r.has(port) && matchGlob(r.glob, host) {
 			return r
 		}
 	}
@@ -129,21 +150,11 @@ func (s *set) addr(addr netip.Addr, port uint16) *rule {
 	if r := onPort(s.every, port); r != nil {
 		return r
 	}
-	return onPort(s.at(addr), port)
+	return s.at(addr).rule(port)
 }
 
-// weight is how much memory the set takes, in units of some 100 bytes. Each span has a list of
-// all rules whose networks it lies in.
-func (s *set) weight() int {
-	pointers := 0
-	for _, at := range s.spans {
-		pointers += len(at.rules)
-	}
-	return s.n + pointers/12
-}
-
-// at returns the rules that name the address or a network of it.
-func (s *set) at(addr netip.Addr) []*rule {
+// at returns the innermost network that the address is in; nil: it is in none.
+func (s *set) at(addr netip.Addr) *network {
 	i, found := slices.BinarySearchFunc(s.spans, addr, func(s span, addr netip.Addr) int { return s.first.Compare(addr) })
 	if !found {
 		i--
@@ -151,17 +162,17 @@ func (s *set) at(addr netip.Addr) []*rule {
 	if i < 0 || s.spans[i].first.BitLen() != addr.BitLen() {
 		return nil
 	}
-	return s.spans[i].rules
+	return s.spans[i].in
 }
 
 // someAddr says whether a rule for addresses has the port.
 func (s *set) someAddr(port uint16) bool {
-	return slices.ContainsFunc(s.ports, func(r rule) bool { return r.matchesPort(port) })
+	return slices.ContainsFunc(s.ports, func(p portRange) bool { return p.has(port) })
 }
 
 func onPort(rules []*rule, port uint16) *rule {
 	for _, r := range rules {
-		if r.matchesPort(port) {
+		if r.has(port) {
 			return r
 		}
 	}
