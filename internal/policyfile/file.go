@@ -13,9 +13,8 @@ import (
 	"strings"
 	"sync"
 
-	"sigs.k8s.io/yaml"
-
 	"konnectivity/internal/policy"
+	"konnectivity/internal/yamlfile"
 	"konnectivity/tunnel"
 )
 
@@ -83,10 +82,12 @@ type client struct {
 // is wrong.
 func Parse(data []byte) (*File, error) {
 	var t text
-	if err := yaml.UnmarshalStrict(data, &t); err != nil {
-		return nil, err
-	}
+	field, err := yamlfile.Decode(data, MaxSize, &t)
 	switch {
+	case field != "":
+		return nil, fmt.Errorf("%s: %w", field, err)
+	case err != nil:
+		return nil, err
 	case t.Version != 1:
 		return nil, fmt.Errorf("version: %d is not known; want 1", t.Version)
 	case t.Mode != Enforce && t.Mode != Report:

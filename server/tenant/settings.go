@@ -1,17 +1,14 @@
 package tenant
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
 
 	"konnectivity/internal/policy"
+	"konnectivity/internal/yamlfile"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel/race"
 )
@@ -151,72 +148,10 @@ const maxYAML = 256 << 10
 
 // decodeStrict decodes YAML in which every field is known and given once.
 func decodeStrict(file string, text []byte, into any) error {
-	broken := func(field string, err error) error {
+	if field, err := yamlfile.Decode(text, maxYAML, into); err != nil {
 		return &FieldError{File: file, Field: field, Err: err}
 	}
-	switch {
-	case len(text) > maxYAML:
-		return broken("", fmt.Errorf("it has %d bytes: want %d at most", len(text), maxYAML))
-	case severalDocuments(text):
-		return broken("", errors.New("it has several YAML documents: want one, without --- between its lines"))
-	}
-	asJSON, err := yaml.YAMLToJSONStrict(text)
-	if err != nil {
-		return broken("", errors.New(strings.TrimPrefix(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), "yaml: ")))
-	}
-	d := json.NewDecoder(bytes.NewReader(asJSON))
-	d.DisallowUnknownFields()
-	err = d.Decode(into)
-	var mismatch *json.UnmarshalTypeError
-	switch {
-	case errors.As(err, &mismatch):
-		return broken(mismatch.Field, fmt.Errorf("want %s, not a %s", kindOf(mismatch.Type.Kind().String()), mismatch.Value))
-	case errors.Is(err, io.EOF):
-		return broken("", errors.New("it is empty"))
-	case err != nil:
-		return broken("", errors.New(strings.TrimPrefix(err.Error(), "json: ")))
-	}
 	return nil
-}
-
-// severalDocuments reports whether text has YAML documents behind the first, of which the
-// decoder would not say that it leaves them out.
-func severalDocuments(text []byte) bool {
-	begun, next := false, false
-	for line := range bytes.Lines(text) {
-		line = bytes.TrimRight(line, " \t\r\n")
-		rest, marked := bytes.CutPrefix(line, []byte("---"))
-		if !marked {
-			rest, marked = bytes.CutPrefix(line, []byte("..."))
-		}
-		if marked = marked && (len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t'); marked {
-			line, next = bytes.TrimSpace(rest), begun
-		}
-		if len(line) == 0 || line[0] == '#' || line[0] == '%' {
-			continue
-		}
-		if next {
-			return true
-		}
-		begun = true
-	}
-	return false
-}
-
-// kindOf is a kind of Go as people who write YAML call it.
-func kindOf(kind string) string {
-	switch kind {
-	case "slice":
-		return "a list"
-	case "struct", "ptr", "map":
-		return "fields"
-	case "string":
-		return "text"
-	case "bool":
-		return "true or false"
-	default:
-		return "a whole number"
-	}
 }
 
 // namesAtLeast are the server names of settings that are wrong elsewhere.

@@ -1,0 +1,79 @@
+// Package yamlfile decodes files of settings: of tenants, and of policies. A mistake in one
+// must be an error, and leave nothing out.
+package yamlfile
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Decode decodes one YAML document of at most so many bytes, in which every field is known
+// and given once. field is where an error is; "": the file as a whole.
+func Decode(text []byte, most int, into any) (field string, err error) {
+	switch {
+	case len(text) > most:
+		return "", fmt.Errorf("it has %d bytes: want %d at most", len(text), most)
+	case severalDocuments(text):
+		return "", errors.New("it has several YAML documents: want one, without --- between its lines")
+	}
+	asJSON, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return "", errors.New(strings.TrimPrefix(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), "yaml: "))
+	}
+	d := json.NewDecoder(bytes.NewReader(asJSON))
+	d.DisallowUnknownFields()
+	err = d.Decode(into)
+	var mismatch *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &mismatch):
+		return mismatch.Field, fmt.Errorf("want %s, not a %s", kindOf(mismatch.Type.Kind().String()), mismatch.Value)
+	case err != nil:
+		return "", errors.New(strings.TrimPrefix(err.Error(), "json: "))
+	}
+	return "", nil
+}
+
+// severalDocuments reports whether text has YAML documents behind the first, of which the
+// decoder would not say that it leaves them out.
+func severalDocuments(text []byte) bool {
+	begun, next := false, false
+	for line := range bytes.Lines(text) {
+		line = bytes.TrimRight(line, " \t\r\n")
+		rest, marked := bytes.CutPrefix(line, []byte("---"))
+		if !marked {
+			rest, marked = bytes.CutPrefix(line, []byte("..."))
+		}
+		if marked = marked && (len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t'); marked {
+			line, next = bytes.TrimSpace(rest), begun
+		}
+		if len(line) == 0 || line[0] == '#' || line[0] == '%' {
+			continue
+		}
+		if next {
+			return true
+		}
+		begun = true
+	}
+	return false
+}
+
+// kindOf is a kind of Go as people who write YAML call it.
+func kindOf(kind string) string {
+	switch kind {
+	case "slice":
+		return "a list"
+	case "struct", "ptr", "map":
+		return "fields"
+	case "string":
+		return "text"
+	case "bool":
+		return "true or false"
+	default:
+		return "a whole number"
+	}
+}
