@@ -233,9 +233,9 @@ func (s *Settings) check() error {
 	if _, err := s.policy(); err != nil {
 		return err
 	}
-	for field, value := range map[string]string{"agentIDs": s.AgentIDs, "agentIdentifiers": s.AgentIdentifiers} {
-		if value != "" && value != NamesAny && value != NamesOfCertificate {
-			return fieldError(field, "%q: want any or certificate", value)
+	for _, names := range []struct{ field, value string }{{"agentIDs", s.AgentIDs}, {"agentIdentifiers", s.AgentIdentifiers}} {
+		if names.value != "" && names.value != NamesAny && names.value != NamesOfCertificate {
+			return fieldError(names.field, "%q: want any or certificate", names.value)
 		}
 	}
 	if err := CheckAPIServers(s.APIServers); err != nil {

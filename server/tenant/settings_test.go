@@ -1,6 +1,7 @@
 package tenant
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -32,6 +33,7 @@ func TestSpecNamesFileAndField(t *testing.T) {
 		{"strategy", "serverNames: [a.example]\nstrategies: [best]", `tenant.yaml: strategies: unknown proxy strategy "best"`},
 		{"ids", "serverNames: [a.example]\nagentIDs: own", `tenant.yaml: agentIDs: "own": want any or certificate`},
 		{"identifiers", "serverNames: [a.example]\nagentIdentifiers: all", `tenant.yaml: agentIdentifiers: "all": want any or certificate`},
+		{"two mistakes", "serverNames: [a.example]\nagentIDs: own\nagentIdentifiers: all", "tenant.yaml: agentIDs: "},
 		{"allow", "serverNames: [a.example]\npolicy: {allow: ['10.0.0.0/99']}", "tenant.yaml: policy.allow: "},
 		{"deny", "serverNames: [a.example]\npolicy: {deny: ['10.0.0.0/99']}", "tenant.yaml: policy.deny: "},
 		{"half of tokens", "serverNames: [a.example]\ntokens: {kubeconfig: k, namespace: ns, serviceAccount: sa}", "tenant.yaml: tokens.audience: it is missing"},
@@ -61,6 +63,11 @@ func TestSpecNamesFileAndField(t *testing.T) {
 			}
 			if err != nil && len(err.Error()) > maxReason+100 {
 				t.Errorf("the error has %d bytes", len(err.Error()))
+			}
+			for range 10 { // each that differs would be a line in the log
+				if _, again := ParseSettings([]byte(test.text)); fmt.Sprint(again) != fmt.Sprint(err) {
+					t.Fatalf("then %v", again)
+				}
 			}
 		})
 	}
