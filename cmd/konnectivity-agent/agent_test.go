@@ -92,6 +92,7 @@ func TestValidation(t *testing.T) {
 		{"--allow-destination=", "--allow-destination is empty", cli.ExitUsage},
 		{"--peer-trust-domain=", "--peer-trust-domain is empty", cli.ExitUsage},
 		{"--deny-destination=", "--deny-destination is empty", cli.ExitUsage},
+		{"--policy-file=", "--policy-file is empty", cli.ExitUsage},
 		{"--proxy-server-host=a:b:c", "--proxy-server-host", cli.ExitUsage},
 		{"--proxy-server-host=fe80::1%eth0", "", 0},
 		{"--max-servers=-1", "--max-servers=-1: want a number from 0 (all) to 256", cli.ExitUsage},

@@ -225,7 +225,7 @@ func (f *flags) checkValues() (err error) {
 		cli.FlagError("agent-identifiers", agent.ValidateIdentifiers(o.Identifiers)),
 		cli.CheckID("agent-id", f.agentID(), agent.MaxIdentity),
 		cli.CheckValue("lease-label-selector", f.leaseSelector, selector),
-		cli.CheckGiven(f.set, "allow-destination", "deny-destination", "peer-trust-domain", "audit-log"),
+		cli.CheckGiven(f.set, "allow-destination", "deny-destination", "policy-file", "peer-trust-domain", "audit-log"),
 		cli.FlagError("allow-destination", allow),
 		cli.FlagError("deny-destination", deny),
 		f.checkAPI(),

@@ -169,6 +169,7 @@ func TestInvalidFlags(t *testing.T) {
 		{right + "--memory-budget-mib=1048577", "--memory-budget-mib=1048577: want a number"},
 		{right + "--allow-destination=", "--allow-destination is empty"},
 		{right + "--deny-destination=", "--deny-destination is empty"},
+		{right + "--policy-file=", "--policy-file is empty"},
 		{right + "--agent-proxy-protocol-from=", "--agent-proxy-protocol-from is empty"},
 		{right + "--peer-trust-domain=", "--peer-trust-domain is empty"},
 		{right + "--agent-identifier-allow-file=", "--agent-identifier-allow-file is empty"},
