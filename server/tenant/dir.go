@@ -191,13 +191,13 @@ func (d *Dir) lookAt(name string, e *entry, now time.Time, files bool) (news boo
 	f, err := d.source.open(name)
 	if err != nil {
 		e.stamp = nil // so that it is read as soon as it can be
-		return e.failed(err)
+		return e.failed(err, now)
 	}
 	defer f.close()
 	before, err := f.stamp(now)
 	if err != nil {
 		e.stamp = nil
-		return e.failed(err)
+		return e.failed(err, now)
 	}
 	if holds && before.same(e.stamp) {
 		if before.holds(0) {
@@ -238,7 +238,7 @@ func (e *entry) learn(tenant *Spec, err error, before, after stamp, now time.Tim
 	e.names = tenant.ServerNames
 	if err != nil {
 		revoked := e.revoke(tenant)
-		return e.failed(err) || revoked
+		return e.failed(err, now) || revoked
 	}
 	news = e.err != nil || e.parsed == nil || e.parsed.digest != tenant.digest
 	switch e.gone, e.err = 0, nil; {
@@ -278,7 +278,7 @@ func unread(err error) bool {
 
 // failed notes why the tenant cannot be used. One that is served goes on as it
 // was, unless it is withdrawn, and is so the next time too.
-func (e *entry) failed(err error) (news bool) {
+func (e *entry) failed(err error, now time.Time) (news bool) {
 	news = e.err == nil || e.err.Error() != err.Error()
 	e.err, e.parsed = err, nil
 	if !withdrawn(err) {
@@ -286,7 +286,7 @@ func (e *entry) failed(err error) (news bool) {
 		return news
 	}
 	if e.gone++; e.gone > 1 && e.serving != nil {
-		e.serving = nil
+		e.serving, e.since = nil, now
 		return true
 	}
 	return news

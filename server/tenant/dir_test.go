@@ -231,10 +231,14 @@ func TestATenantWithoutItsCAIsRefused(t *testing.T) {
 	for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile} {
 		t.Run(file, func(t *testing.T) {
 			w, d := newDirOf(t)
+			served := w.state(d, "a").Since
 			testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", file)))
 			d.Look()
 			w.finds(d, "a.example", "a")
 			d.Look()
+			if since := w.state(d, "a").Since; !since.After(served) {
+				t.Errorf("it is refused since %v, and was served since %v", since, served)
+			}
 			w.finds(d, "a.example", "refused")
 			w.is(d, "a", StateBroken, file+": ")
 			w.tenant("a", "a.example")
