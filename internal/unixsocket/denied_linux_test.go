@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -60,4 +62,24 @@ func TestListenWhereConnectingIsDenied(t *testing.T) {
 		})
 		_ = os.Remove(path)
 	}
+}
+
+// Listen that may not give the socket to its owner removes it under the lock that it has.
+func TestListenThatFailsWaitsForNoLock(t *testing.T) {
+	dir := testutil.Must(os.MkdirTemp("", "denied"))(t)
+	defer os.RemoveAll(dir)
+	testutil.NoError(t, os.Chmod(dir, 0o777))
+	path := filepath.Join(dir, "s")
+	synctest.Test(t, func(t *testing.T) {
+		asAnother(t, func() {
+			began := time.Now()
+			_, err := Listen(path, Options{Owner: &Owner{uid: unchanged, gid: 1}})
+			if !errors.Is(err, os.ErrPermission) || !gone(path) {
+				t.Errorf("%v; file gone: %v", err, gone(path))
+			}
+			if took := time.Since(began); took > 0 {
+				t.Errorf("it took %v", took)
+			}
+		})
+	})
 }

@@ -70,7 +70,8 @@ func Listen(path string, o Options) (net.Listener, error) {
 	}
 	own := &listener{UnixListener: u, path: path, file: info}
 	if err := o.open(path); err != nil {
-		_ = own.Close()
+		own.remove()
+		_ = u.Close()
 		return nil, err
 	}
 	return own, nil
@@ -156,9 +157,14 @@ type listener struct {
 func (l *listener) Close() error {
 	l.once.Do(func() {
 		defer lock(filepath.Dir(l.path))()
-		if info, err := os.Lstat(l.path); err == nil && os.SameFile(info, l.file) {
-			_ = os.Remove(l.path)
-		}
+		l.remove()
 	})
 	return l.UnixListener.Close()
+}
+
+// remove removes the file. The caller has locked its folder.
+func (l *listener) remove() {
+	if info, err := os.Lstat(l.path); err == nil && os.SameFile(info, l.file) {
+		_ = os.Remove(l.path)
+	}
 }
