@@ -97,7 +97,7 @@ func (a *Access) Allow(ctx context.Context, who tunnel.Identity, remote net.Addr
 	return nil
 }
 
-// left reports whether the client has left, which says nothing about the API.
+// left reports whether the peer has left, which says nothing about the API.
 func left(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
 
 // normal is the spelling in which a host is asked for.

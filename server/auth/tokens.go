@@ -98,8 +98,8 @@ type TokensConfig struct {
 	// nothing.
 	Log logrus.FieldLogger
 
-	// Called, if set, receives the outcome of each call, with err as review
-	// returns it.
+	// Called, if set, receives the outcome of each call, but for those that failed
+	// because the peer had left, with err as review returns it.
 	Called func(took time.Duration, err error)
 }
 
@@ -264,7 +264,7 @@ func (t *Tokens) call(ctx context.Context, token string) (account Account, err e
 	} else {
 		account, err = t.judge(verdict)
 	}
-	if t.cfg.Called != nil {
+	if t.cfg.Called != nil && (err == nil || !left(ctx)) {
 		t.cfg.Called(time.Since(start), err)
 	}
 	return account, err

@@ -221,6 +221,11 @@ func TestFirstCallerThatLeavesDoesNotFailTheOthers(t *testing.T) {
 				return kubeapi.TokenReviewStatus{}, ctx.Err()
 			}
 		}))
+		tokens.cfg.Called = func(_ time.Duration, err error) {
+			if err != nil {
+				t.Errorf("the API is blamed: %v", err)
+			}
+		}
 		first, leave := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
