@@ -24,6 +24,12 @@ const (
 	// within filesEvery looks.
 	lookEvery = 2 * time.Second
 
+	// filesEvery is how many looks pass from one at a tenant's files to the next. Its
+	// folder, at which every look looks, shows files that are added, removed or
+	// replaced. It does not show that a file was written to, and there are thousands of
+	// files, each of which costs a system call.
+	filesEvery = 3
+
 	// maxTenants bounds how many tenants are followed: well above what one
 	// process can serve.
 	maxTenants = 20000
@@ -44,7 +50,7 @@ type Dir struct {
 	table atomic.Pointer[Table]
 
 	looking sync.Mutex // held during a look; guards all fields below
-	rounds  rounds
+	looks   uint       // so far
 	entries map[string]*entry
 	served  map[string]string // all server names that ever were a tenant's, and whose last
 	full    bool              // served has more names than are remembered; as logged
@@ -56,8 +62,7 @@ type Dir struct {
 type entry struct {
 	stamp stamp         // of the files that were read; nil: read them again
 	read  time.Time     // counts as the moment of that
-	phase time.Duration // of rereads
-	turn  uint          // of rounds
+	phase time.Duration // of rereads, and of looks at the files; random, so that all looks cost about the same
 	seen  uint          // the look that has found it listed
 	gone  int           // looks since it was there
 
@@ -153,20 +158,20 @@ func (d *Dir) list() ([]string, error) {
 // update reads the tenants that may have changed and puts a new Table into force.
 func (d *Dir) update(names []string, whole bool) {
 	now := time.Now()
-	d.rounds.begin()
+	d.looks++
 	news := !d.table.Load().Listed()
 	for _, name := range names {
 		e := d.entries[name]
 		if e == nil {
-			e = &entry{since: now, phase: rand.N(rereadEvery), turn: d.rounds.turn()}
+			e = &entry{since: now, phase: rand.N(rereadEvery)}
 			d.entries[name] = e
 		}
-		e.seen = d.rounds.looks
-		news = d.lookAt(name, e, now, whole || d.rounds.due(e.turn)) || news
+		e.seen = d.looks
+		news = d.lookAt(name, e, now, whole || d.due(e)) || news
 		d.warnOutdated(name, e, now)
 	}
 	for name, e := range d.entries {
-		if e.seen == d.rounds.looks {
+		if e.seen == d.looks {
 			continue
 		}
 		if e.gone++; e.gone > 1 {
@@ -180,6 +185,9 @@ func (d *Dir) update(names []string, whole bool) {
 		d.publish()
 	}
 }
+
+// due reports whether this look is at the tenant's files.
+func (d *Dir) due(e *entry) bool { return (d.looks+uint(e.phase))%filesEvery == 0 }
 
 // lookAt reads a tenant's files if they may have changed, by a look at files or at
 // their folder alone; true is news.

@@ -3,6 +3,7 @@ package tenant
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
@@ -188,4 +189,32 @@ func (w *world) volumeOfAll() {
 func (w *world) swap(folder, version string) error {
 	next, now := filepath.Join(folder, "..next"), filepath.Join(folder, "..data")
 	return errors.Join(os.Symlink(version, next), os.Rename(next, now))
+}
+
+// In as many looks as a round has, each tenant's files are looked at once, and in each look
+// those of about as many tenants.
+func TestEachLookIsAtItsPartOfTheFiles(t *testing.T) {
+	var d Dir
+	seen := make(map[*entry]int)
+	for range 900 {
+		seen[&entry{phase: rand.N(rereadEvery)}] = 0
+	}
+	for range filesEvery {
+		d.looks++
+		n := 0
+		for e := range seen {
+			if d.due(e) {
+				seen[e]++
+				n++
+			}
+		}
+		if n < 200 || n > 400 { // seven standard deviations
+			t.Errorf("a look is at the files of %d of %d tenants", n, len(seen))
+		}
+	}
+	for _, n := range seen {
+		if n != 1 {
+			t.Errorf("a round looks %d times at the files of a tenant", n)
+		}
+	}
 }
