@@ -17,8 +17,9 @@ type Followed[T any] struct {
 
 	mu     sync.Mutex
 	read   time.Time
-	digest [sha256.Size]byte // of the text that value came from
-	value  T
+	digest [sha256.Size]byte // of the text that was parsed last
+	failed error             // what parse said of it
+	value  T                 // the last good one
 	fault  string // as broken was told; "" once the file is good again
 }
 
@@ -63,11 +64,12 @@ func (f *Followed[T]) load() error {
 	}
 	digest := sha256.Sum256(text)
 	if digest == f.digest {
-		return nil
+		return f.failed
 	}
 	value, err := f.parse(text)
 	if err == nil {
-		f.value, f.digest = value, digest
+		f.value = value
 	}
+	f.digest, f.failed = digest, err
 	return err
 }
