@@ -173,16 +173,6 @@ func (o *Options) setDefaults() error {
 		return errors.New("a server needs an id")
 	case len(o.Clients) == 0 || len(o.Agents) == 0:
 		return errors.New("a server needs a listener for clients and one for agents")
-	case o.NoConnect && o.NoGRPC && o.NoLink:
-		return errors.New("a server that serves no protocol")
-	case o.NoLink && o.AgentsNeedLink:
-		return errors.New("agents cannot need a link where there are none")
-	case o.NoLink && o.Peering != nil:
-		return errors.New("servers forward to one another by links only")
-	case o.Peering != nil && o.Peering.ByLeases && (o.Leases == nil || o.Peering.ServerName == ""):
-		return errors.New("servers that are found by leases need leases, and a name")
-	case o.Tenants != nil && o.TenantTokens == nil:
-		return errors.New("tenants' tokens need somebody to review them")
 	case o.Log == nil || o.Registry == nil:
 		return errors.New("a server needs a log and a metrics registry")
 	}
