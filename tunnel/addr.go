@@ -82,6 +82,16 @@ func ParseIP(host string) (netip.Addr, bool) {
 	return addr, err == nil
 }
 
+// ParseCIDR reads a network in the form in which equal ones compare equal: as IPv4 if it is
+// IPv4 mapped to IPv6, and without the bits behind its length.
+func ParseCIDR(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if p.Addr().Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p.Masked(), err
+}
+
 // ParseLooseIP is ParseIP that also knows what some resolvers and proxies take for an
 // IPv4 address: fewer than four parts, parts in hexadecimal or octal, as inet_aton(3),
 // and dots at the end. It allocates nothing for names that end as most do.

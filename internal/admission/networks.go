@@ -37,9 +37,6 @@ func parseNetwork(text string) (netip.Prefix, error) {
 
 // Contains reports whether addr is in one of the networks.
 func (n Networks) Contains(addr net.Addr) bool {
-	if len(n) == 0 {
-		return false
-	}
 	ip := ipOf(addr).Unmap().WithZone("")
 	return slices.ContainsFunc(n, func(p netip.Prefix) bool { return p.Contains(ip) })
 }

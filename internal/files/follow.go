@@ -20,7 +20,7 @@ type Followed[T any] struct {
 	digest [sha256.Size]byte // of the text that was parsed last
 	failed error             // what parse said of it
 	value  T                 // the last good one
-	fault  string // as broken was told; "" once the file is good again
+	fault  string            // as broken was told; "" once the file is good again
 }
 
 // Follow reads a regular file of at most so many bytes, and fails if that or parse

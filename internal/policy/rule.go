@@ -41,7 +41,7 @@ func parseRule(text string) (rule, error) {
 	}
 	r := rule{text: text, portRange: portRange{1, 65535}}
 	if ports != "" {
-		if r.first, r.last, err = parsePorts(ports); err != nil {
+		if r.portRange, err = parsePorts(ports); err != nil {
 			return rule{}, err
 		}
 	}
@@ -92,31 +92,21 @@ func parsePrefix(host string) (netip.Prefix, error) {
 		addr = addr.Unmap()
 		return netip.PrefixFrom(addr, addr.BitLen()), nil
 	}
-	p, err := netip.ParsePrefix(host)
-	if err != nil {
-		return netip.Prefix{}, err
-	}
-	if p.Addr().Is4In6() && p.Bits() >= 96 {
-		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-	}
-	return p.Masked(), nil
+	return tunnel.ParseCIDR(host)
 }
 
-func parsePorts(text string) (first, last uint16, err error) {
+func parsePorts(text string) (p portRange, err error) {
 	from, to, isRange := strings.Cut(text, "-")
 	if !isRange {
 		to = from
 	}
-	if first, err = parsePort(from); err != nil {
-		return 0, 0, err
+	if p.first, err = parsePort(from); err == nil {
+		p.last, err = parsePort(to)
 	}
-	if last, err = parsePort(to); err != nil {
-		return 0, 0, err
+	if err == nil && p.last < p.first {
+		err = fmt.Errorf("the port range %s runs backwards", text)
 	}
-	if last < first {
-		return 0, 0, fmt.Errorf("the port range %s runs backwards", text)
-	}
-	return first, last, nil
+	return p, err
 }
 
 func parsePort(text string) (uint16, error) {

@@ -15,14 +15,9 @@ func (l *labels) of(rule string) string {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch {
-	case l.known[rule]:
-	case len(l.known) >= maxLabels:
+	if len(l.known) >= maxLabels && !l.known[rule] {
 		return "other"
-	case l.known == nil:
-		l.known = map[string]bool{rule: true}
-	default:
-		l.known[rule] = true
 	}
+	l.known[rule] = true
 	return rule
 }

@@ -47,6 +47,7 @@ type figures struct {
 // begin with prefix.
 func Open(path, prefix string, registry prometheus.Registerer, log logrus.FieldLogger) (*Live, error) {
 	l := &Live{log: log.WithField("file", path)}
+	l.labels.known = make(map[string]bool)
 	l.decisions = prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "policy_decisions_total", Help: "Decisions of --policy-file about dials, by decision (allowed, denied, reported) and by the rule that denied; none: no rule allows it."}, []string{"decision", "rule"})
 	l.allowed = l.decisions.WithLabelValues("allowed", "")
 	broken := observe.NewFigures(prefix, l.broken.Load)

@@ -176,7 +176,7 @@ x_policy_decisions_total{decision="reported",rule="ten"} 1
 
 // However often a file changes its rules' names, metrics have few.
 func TestLabelsAreBounded(t *testing.T) {
-	var l labels
+	l := labels{known: map[string]bool{}}
 	seen := map[string]bool{}
 	for i := range 10 * maxLabels {
 		seen[l.of(fmt.Sprint("rule-", i))] = true

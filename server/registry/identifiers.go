@@ -104,7 +104,7 @@ func (ids *Identifiers) add(key, value string) error {
 			ids.Hosts = append(ids.Hosts, host)
 		}
 	case "cidr":
-		prefix, err := parsePrefix(value)
+		prefix, err := tunnel.ParseCIDR(value)
 		if err != nil {
 			return fmt.Errorf("agent identifier cidr=%.64q is not a CIDR", value)
 		}
@@ -117,18 +117,6 @@ func (ids *Identifiers) add(key, value string) error {
 		ids.DefaultRoute = ids.DefaultRoute || yes
 	}
 	return nil
-}
-
-// parsePrefix reads a CIDR into canonical form.
-func parsePrefix(text string) (netip.Prefix, error) {
-	p, err := netip.ParsePrefix(text)
-	if err != nil {
-		return p, err
-	}
-	if addr := p.Addr(); addr.Is4In6() && p.Bits() >= 96 {
-		p = netip.PrefixFrom(addr.Unmap(), p.Bits()-96)
-	}
-	return p.Masked(), nil
 }
 
 // canonical is a host of an address in the one form it is compared in: an

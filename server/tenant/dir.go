@@ -53,7 +53,6 @@ type Dir struct {
 	looks   uint       // so far
 	entries map[string]*entry
 	served  map[string]string // all server names that ever were a tenant's, and whose last
-	full    bool              // served has more names than are remembered; as logged
 	fault   string            // why the source could not be listed, as logged
 	changed func(*Table)
 }
@@ -437,8 +436,7 @@ func (d *Dir) publish() {
 	if !t.closed {
 		maps.Copy(t.refused, d.served)
 	}
-	if t.closed && !d.full {
-		d.full = true
+	if t.closed && !d.Table().Closed() {
 		d.log.Errorf("more than %d server names were tenants' since the server started: from now on peers that ask for any other name are refused, until it is restarted", maxRefused)
 	}
 	d.table.Store(t)
