@@ -14,7 +14,6 @@ import (
 	"sync"
 
 	"konnectivity/internal/policy"
-	"konnectivity/internal/yamlfile"
 	"konnectivity/tunnel"
 )
 
@@ -82,7 +81,7 @@ type client struct {
 // is wrong.
 func Parse(data []byte) (*File, error) {
 	var t text
-	field, err := yamlfile.Decode(data, MaxSize, &t)
+	field, err := Decode(data, MaxSize, &t)
 	switch {
 	case field != "":
 		return nil, fmt.Errorf("%s: %w", field, err)

@@ -1,6 +1,4 @@
-// Package yamlfile decodes files of settings: of tenants, and of policies. A mistake in one
-// must be an error, and leave nothing out.
-package yamlfile
+package policyfile
 
 import (
 	"bytes"
@@ -12,8 +10,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Decode decodes one YAML document of at most so many bytes, in which every field is known
-// and given once. field is where an error is; "": the file as a whole.
+// Decode decodes a file of settings, a policy's or a tenant's: one YAML document of at most so
+// many bytes, in which every field is known and given once. field is where an error is; "": the
+// file as a whole.
 func Decode(text []byte, most int, into any) (field string, err error) {
 	switch {
 	case len(text) > most:
