@@ -18,7 +18,6 @@ import (
 	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/resume"
 )
 
 // maxAPIConns bounds what programs on the node and its pods can have the agent hold.
@@ -49,10 +48,9 @@ func newAPIFront(opts Options, s *set) (*apiFront, error) {
 		return nil, nil
 	}
 	a := &apiFront{set: s}
-	s.opened = resume.New(resume.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log})
 	shell, err := front.New[*apiClient](front.Options{
 		Forwarder: &tunnel.Forwarder{
-			Dialer: s.opened.Dialer(tunnel.DialerFunc(a.dial)), DialTimeout: opts.DialTimeout, Total: &a.totals, Observers: opts.Observers,
+			Dialer: s.ends.Dialer(tunnel.DialerFunc(a.dial)), DialTimeout: opts.DialTimeout, Total: &a.totals, Observers: opts.Observers,
 		},
 		Descriptors: admission.Descriptors(), Log: opts.Log, Registerer: opts.Registerer,
 	}, front.Traits{
@@ -218,13 +216,13 @@ func (s *set) staying() []member {
 // move has the node's connections go on by other servers than c's, until ctx ends or c.
 func (s *set) move(ctx context.Context, c session) {
 	l, linked := c.(linkSession)
-	if !linked || !s.opened.Enabled() {
+	if !linked || s.opts.API == nil || !s.ends.Enabled() {
 		return
 	}
 	for pause := firstMove; ; pause = min(2*pause, lastMove) {
 		if _, found, _ := pickAPI(s.staying(), []linkSession{l}, new(tunnel.Flow)); found {
 			for _, lane := range l.Sessions() {
-				s.opened.Move(lane)
+				s.ends.Move(lane)
 			}
 		}
 		select {

@@ -73,14 +73,14 @@ type set struct {
 	end      context.CancelFunc
 	busy     atomic.Int32    // duplicates that have not ended
 	news     news            // of sessions
-	opened   *resume.Manager // of the node's connections to its API server that an agent beside that has dialed; nil: none
+	ends     *resume.Manager // of the node's connections to its API server, among others
 
 	mu    sync.Mutex
 	fault error // for status: why the last attempt failed; nil: it worked
 }
 
-func newSet(opts Options, connect func(context.Context, address) (session, error), m *metrics) *set {
-	s := &set{opts: opts, log: opts.Log, connect: connect, resolver: newResolver(opts), metrics: m, causes: make(causes)}
+func newSet(opts Options, connect func(context.Context, address) (session, error), m *metrics, ends *resume.Manager) *set {
+	s := &set{opts: opts, log: opts.Log, connect: connect, resolver: newResolver(opts), metrics: m, ends: ends, causes: make(causes)}
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.peers = peers.New(peers.Config[address, session]{
 		Policy: s.policy(), ConnectTimeout: connectTimeout,
