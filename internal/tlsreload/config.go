@@ -4,7 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"net"
+	"net/netip"
 	"strings"
 	"sync"
 )
@@ -126,8 +126,8 @@ func verifyServer(state tls.ConnectionState, name string, roots *x509.CertPool) 
 	if len(state.PeerCertificates) == 0 {
 		return errors.New("the server showed no certificate")
 	}
-	if ip := net.ParseIP(name); ip != nil {
-		name = ip.String() // one spelling for all
+	if ip, err := netip.ParseAddr(name); err == nil {
+		name = ip.WithZone("").Unmap().String() // one spelling for all; no certificate has a zone
 	}
 	if err := verifyChain(state.PeerCertificates, x509.VerifyOptions{DNSName: name, Roots: roots}); err != nil {
 		return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}

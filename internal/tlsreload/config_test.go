@@ -84,6 +84,7 @@ func TestServerNames(t *testing.T) {
 	sc := server.Server()
 	for name, ok := range map[string]bool{
 		"server.test": true, "server.test.": true, "127.0.0.1": true, "[127.0.0.1]": true,
+		"::ffff:127.0.0.1": true, "fe80::1": true, "fe80::1%eth0": true, "fe80::2%eth0": false,
 		"other.test": false, "127.0.0.2": false, "::1": false, "": false,
 	} {
 		if o := handshake(t, sc, client.Client(name)); (o.clientErr == nil) != ok {

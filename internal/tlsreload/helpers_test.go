@@ -48,7 +48,8 @@ func newCA(t *testing.T) *pki.CA {
 	return testutil.Must(pki.NewCA("test CA"))(t)
 }
 
-// issue signs a certificate that is good for both sides of loopback.
+// issue signs a certificate that is good for both sides of loopback, and for a link-local
+// address.
 func issue(t *testing.T, ca *pki.CA, name string) pki.Pair {
 	t.Helper()
 	return issueFor(t, ca, name, time.Hour)
@@ -57,7 +58,7 @@ func issue(t *testing.T, ca *pki.CA, name string) pki.Pair {
 func issueFor(t *testing.T, ca *pki.CA, name string, lifetime time.Duration) pki.Pair {
 	t.Helper()
 	return testutil.Must(ca.Issue(pki.Leaf{
-		CommonName: name, DNS: []string{"server.test"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)},
+		CommonName: name, DNS: []string{"server.test"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1), net.ParseIP("fe80::1")},
 		Client: true, Server: true, Lifetime: lifetime,
 	}))(t)
 }
