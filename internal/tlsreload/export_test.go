@@ -9,6 +9,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// RefusalLogged is when a refused peer was last logged, with the clock that it is measured by.
+func (s *Source) RefusalLogged() string { return s.refusalLogged.Load().String() }
+
 // Pool returns the CAs in use, for tests of other packages' handshakes: those of the
 // files, with the system's if so configured. nil means the system's.
 func (s *Source) Pool() *x509.CertPool {

@@ -46,8 +46,8 @@ func (s *Source) judge(state tls.ConnectionState, lists *Lists) error {
 // refuse counts a refused peer, and logs it now and then.
 func (s *Source) refuse(err error) error {
 	s.refused.Add(1)
-	now, last := time.Now().UnixNano(), s.refusalLogged.Load()
-	if now-last >= int64(refusalPause) && s.refusalLogged.CompareAndSwap(last, now) {
+	now, last := time.Now(), s.refusalLogged.Load()
+	if (last == nil || now.Sub(*last) >= refusalPause) && s.refusalLogged.CompareAndSwap(last, &now) {
 		s.opts.Log.WithField("certificates", s.opts.Name).WithError(err).Warn("a peer was refused; further refusals within a minute are only counted")
 	}
 	return &PeerError{err}

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -63,6 +64,10 @@ func TestPeersAreJudged(t *testing.T) {
 				}
 				if n := len(lines.AllEntries()); n != 1 {
 					t.Errorf("%d lines of three refusals", n)
+				}
+				judge := map[string]*tlsreload.Source{"server": ss, "client": cs}[side]
+				if at := judge.RefusalLogged(); !strings.Contains(at, " m=") { // which a time of the clock lacks
+					t.Errorf("a clock that is set back keeps refusals from the log: the last was at %s", at)
 				}
 				if s, c := ss.Stats().Refused, cs.Stats().Refused; s+c != 3 || s != 0 && side == "client" {
 					t.Errorf("%d and %d of three refusals", s, c)

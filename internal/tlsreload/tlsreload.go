@@ -100,9 +100,9 @@ type Source struct {
 	files Files
 	opts  Options
 
-	state                    atomic.Pointer[state] // written under reloading
-	changes, faults, refused atomic.Int64          // see Stats
-	refusalLogged            atomic.Int64          // when a refused peer was last logged, in ns since 1970
+	state                    atomic.Pointer[state]     // written under reloading
+	changes, faults, refused atomic.Int64              // see Stats
+	refusalLogged            atomic.Pointer[time.Time] // when a refused peer was last logged; nil: never
 
 	reloading sync.Mutex      // held by Reload; guards the fields below
 	changed   func()          // see OnChange; may be nil
