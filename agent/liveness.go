@@ -62,7 +62,8 @@ func watchLiveness(client grpc.ClientConnInterface, conn *heardConn, keepalive t
 func (l *liveness) join() { <-l.done }
 
 func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepalive time.Duration, ended <-chan struct{}) {
-	ask, dead := keepaliveTimes(keepalive)
+	looks := newLooks(keepalive)
+	looked := time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
 	var answered <-chan struct{} // nil: nothing was asked
 	defer func() {
@@ -70,7 +71,7 @@ func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepali
 			<-answered
 		}
 	}()
-	timer := time.NewTimer(ask)
+	timer := time.NewTimer(looks.pause)
 	defer timer.Stop()
 	for {
 		select {
@@ -78,20 +79,46 @@ func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepali
 			return
 		case <-timer.C:
 		}
-		silence := time.Since(conn.heard())
+		now := time.Now()
+		asks, dead := looks.look(now.Sub(conn.heard()), now.Sub(looked))
+		looked = now
 		switch {
-		case silence >= dead:
+		case dead:
 			l.dead.Store(true)
 			_ = conn.Close()
 			return
-		case silence < ask:
-			timer.Reset(ask - silence)
-			continue
-		case answered == nil || tunnel.Closed(answered):
-			answered = askHealth(ctx, client, dead)
+		case asks && (answered == nil || tunnel.Closed(answered)):
+			answered = askHealth(ctx, client, looks.dead)
 		}
-		timer.Reset(min(dead-silence, ask))
+		timer.Reset(looks.pause)
 	}
+}
+
+// looks decides by a server's silence when it is asked, and when it is dead.
+type looks struct {
+	ask, dead time.Duration
+	pause     time.Duration // until the next look
+}
+
+func newLooks(keepalive time.Duration) *looks {
+	ask, dead := keepaliveTimes(keepalive)
+	return &looks{ask: ask, dead: dead, pause: ask}
+}
+
+// look takes in how long the server has been silent, and how long the pause has taken. After
+// one that took too long this process was stopped, or starved: the silence was its own, and
+// the server has its time to answer once more.
+func (l *looks) look(silence, took time.Duration) (asks, dead bool) {
+	late := took > l.pause+l.ask/2
+	switch {
+	case silence < l.ask:
+		l.pause = l.ask - silence
+	case late:
+		l.pause = l.dead - l.ask
+	default:
+		l.pause = min(l.dead-silence, l.ask)
+	}
+	return silence >= l.ask, silence >= l.dead && !late
 }
 
 // askHealth asks in the background; the channel is closed when it is over. What

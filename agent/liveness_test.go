@@ -131,3 +131,29 @@ func TestBusyServerIsNotAsked(t *testing.T) {
 		}
 	})
 }
+
+// A process that was stopped finds that the server has been silent for that time, and what it
+// has said meanwhile is yet to be read.
+func TestOwnSilenceIsNotTheServers(t *testing.T) {
+	type look struct {
+		silence, took time.Duration // in seconds
+		asks, dead    bool
+		next          time.Duration
+	}
+	for name, looks := range map[string][]look{
+		"dead":                         {{5, 5, true, false, 5}, {10, 5, true, false, 5}, {15, 5, true, true, 0}},
+		"stopped before it asked":      {{30, 30, true, false, 10}, {2, 10, false, false, 3}, {5, 3, true, false, 5}},
+		"stopped after it asked":       {{5, 5, true, false, 5}, {40, 35, true, false, 10}, {9, 10, true, false, 5}},
+		"stopped, and dead":            {{30, 30, true, false, 10}, {40, 10, true, true, 0}},
+		"stopped beside one that says": {{1, 30, false, false, 4}, {5, 4, true, false, 5}},
+		"starved a little":             {{7, 7, true, false, 5}, {14, 7, true, false, 1}, {16, 2, true, true, 0}},
+	} {
+		l := newLooks(0)
+		for i, want := range looks {
+			asks, dead := l.look(want.silence*time.Second, want.took*time.Second)
+			if asks != want.asks || dead != want.dead || !dead && l.pause != want.next*time.Second {
+				t.Errorf("%s: look %d: asks %v, dead %v, the next after %v", name, i, asks, dead, l.pause)
+			}
+		}
+	}
+}
