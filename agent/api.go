@@ -139,7 +139,7 @@ func (a *apiFront) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 	var last error
 	lost := false // one try lost its link, whatever later ones say
 	for {
-		news := a.set.news.wait()
+		next := *a.set.next.Load()
 		s, found, connected := pickAPI(a.set.peers.Members(), tried, f)
 		switch {
 		case found:
@@ -160,7 +160,7 @@ func (a *apiFront) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 				Reason: "no server that is connected takes nodes to their API server: it is older, or is reached by gRPC (--link)"}
 		default:
 			select {
-			case <-news:
+			case <-next:
 			case <-ctx.Done():
 				return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address, Reason: "no server is connected"}
 			}

@@ -71,9 +71,9 @@ type set struct {
 	closing  sync.WaitGroup  // of sessions that were one too many
 	ending   context.Context // of duplicates; close ends it
 	end      context.CancelFunc
-	busy     atomic.Int32    // duplicates that have not ended
-	news     news            // of sessions
-	ends     *resume.Manager // of the node's connections to its API server, among others
+	busy     atomic.Int32                  // duplicates that have not ended
+	next     atomic.Pointer[chan struct{}] // closed by the next session
+	ends     *resume.Manager               // of the node's connections to its API server, among others
 
 	mu    sync.Mutex
 	fault error // for status: why the last attempt failed; nil: it worked
@@ -81,6 +81,8 @@ type set struct {
 
 func newSet(opts Options, connect func(context.Context, address) (session, error), m *metrics, ends *resume.Manager) *set {
 	s := &set{opts: opts, log: opts.Log, connect: connect, resolver: newResolver(opts), metrics: m, ends: ends, causes: make(causes)}
+	next := make(chan struct{})
+	s.next.Store(&next)
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.peers = peers.New(peers.Config[address, session]{
 		Policy: s.policy(), ConnectTimeout: connectTimeout,
@@ -159,7 +161,8 @@ func (s *set) want(heard int) int {
 
 func (s *set) joined(m member) {
 	s.setFault(nil)
-	s.news.tell()
+	next := make(chan struct{})
+	close(*s.next.Swap(&next))
 	s.about(m).WithField("protocol", m.Session.Protocol()).Info("connected to server")
 	if l, ok := m.Session.(linkSession); ok && s.opts.MaxServers > 0 && !l.Forwards() {
 		link.WarnAlone(s.log, l.ServerID())
