@@ -5,10 +5,10 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
-	"strings"
 	"sync"
 	"time"
 
+	"konnectivity/agent/egress"
 	"konnectivity/tunnel"
 )
 
@@ -64,15 +64,11 @@ func (r *resolver) resolveOne(ctx context.Context, server string) ([]address, er
 	if err != nil {
 		return nil, err
 	}
-	if r.proxy != nil {
-		// NO_PROXY entries never end in a dot, so a name must not either.
-		proxy, err := r.proxy(&url.URL{Scheme: "https", Host: tunnel.JoinAddress(strings.TrimSuffix(host, "."), port)})
-		if err != nil {
-			return nil, err
-		}
-		if proxy != nil { // which resolves the name itself
-			return []address{{dial: server, host: host, proxy: proxy}}, nil
-		}
+	switch proxy, err := egress.ProxyFor(r.proxy, host, port); {
+	case err != nil:
+		return nil, err
+	case proxy != nil: // which resolves the name itself
+		return []address{{dial: server, host: host, proxy: proxy}}, nil
 	}
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return []address{{dial: netip.AddrPortFrom(addr, port).String(), host: host}}, nil

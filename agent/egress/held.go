@@ -43,7 +43,10 @@ func (d *Dialer) holdTo(f *tunnel.Flow, open bool) (h held, err error) {
 	if err := h.all(func(p *policy.Policy) error { return p.AllowHost(h.host, h.port) }); err != nil {
 		return h, err
 	}
-	if h.proxy, err = d.proxyFor(h.host, h.port); err == nil && h.proxy != nil {
+	if h.proxy, err = ProxyFor(d.opts.Proxy, h.host, h.port); err != nil {
+		return h, unavailable("the proxy set in the environment is not a valid URL", nil)
+	}
+	if h.proxy != nil {
 		err = h.unresolved()
 	}
 	return h, err

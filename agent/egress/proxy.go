@@ -14,18 +14,13 @@ import (
 	"konnectivity/tunnel/connect"
 )
 
-// proxyFor returns the proxy for a destination, or nil for none.
-func (d *Dialer) proxyFor(host string, port uint16) (*url.URL, error) {
-	if d.opts.Proxy == nil {
+// ProxyFor returns the proxy for a host by a function such as Options.Proxy; nil: none.
+func ProxyFor(by func(*url.URL) (*url.URL, error), host string, port uint16) (*url.URL, error) {
+	if by == nil {
 		return nil, nil
 	}
 	// NO_PROXY entries never end in a dot, so a name must not either.
-	target := tunnel.JoinAddress(strings.TrimSuffix(host, "."), port)
-	proxy, err := d.opts.Proxy(&url.URL{Scheme: "https", Host: target})
-	if err != nil {
-		return nil, unavailable("the proxy set in the environment is not a valid URL", nil)
-	}
-	return proxy, nil
+	return by(&url.URL{Scheme: "https", Host: tunnel.JoinAddress(strings.TrimSuffix(host, "."), port)})
 }
 
 // DialProxy connects to address, host:port, through an HTTP proxy by CONNECT

@@ -27,9 +27,9 @@ func (a apiPlace) check() error {
 		}
 		return nil
 	}
-	host, port, err := tunnel.SplitAddress(string(a))
+	host, _, err := tunnel.SplitAddress(string(a))
 	switch {
-	case err != nil || port == 0:
+	case err != nil:
 		return cli.Usagef("--api-bind=%q: want HOST:PORT or unix:PATH", string(a))
 	case net.ParseIP(strings.Trim(host, "[]")) == nil && host != "localhost":
 		return cli.Usagef("--api-bind=%q: want an address of this node, such as 127.0.0.1:6443; a name may be another's", string(a))
