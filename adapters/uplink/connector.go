@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -218,9 +217,7 @@ func sameSet(a, b []netip.AddrPort) bool {
 }
 
 func (c *connector) race(ctx context.Context, addrs []netip.AddrPort) (handshaken, error) {
-	addrs = slices.Clone(addrs)
-	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
-	h, _, err := race.Dial(ctx, addrs, c.connectTo, func(h handshaken) { _ = h.Close() })
+	h, _, err := race.Any(ctx, addrs, c.connectTo, func(h handshaken) { _ = h.Close() })
 	return h, err
 }
 

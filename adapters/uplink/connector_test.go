@@ -2,6 +2,7 @@ package uplink
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -56,4 +57,21 @@ func TestConnectorSessions(t *testing.T) {
 	testutil.NoError(t, err)
 	defer far.Close()
 	says(t, far, "by CONNECT")
+}
+
+// Of a name's many addresses most may lead nowhere: all of one family, or those of servers
+// that have just gone.
+func TestEveryAddressOfTheServerIsTried(t *testing.T) {
+	p := newPKI(t)
+	up := newFake(p).Start(t)
+	pairs := []string{"192.0.2.1", up.Addr()}
+	for i := 2; i <= maxAddresses; i++ {
+		pairs = append(pairs, fmt.Sprint("192.0.2.", i), "nowhere")
+	}
+	c := newTestConnector(t, at(pairs...), p)
+	for range 8 { // of four at random, one is the right one each time in a quarter of cases
+		h, err := c.connectAny(t.Context())
+		testutil.NoError(t, err)
+		_ = h.Close()
+	}
 }
