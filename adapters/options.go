@@ -15,7 +15,7 @@ import (
 
 	"konnectivity/adapters/resolve"
 	"konnectivity/adapters/uplink"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 )
 
@@ -143,7 +143,7 @@ func (o HostedOptions) guestDNS() (namespace, name string, err error) {
 
 func (o Options) withDefaults() Options {
 	if o.Log == nil {
-		o.Log = silent.Log()
+		o.Log = logging.Silent()
 	}
 	o.Server.Log = cmp.Or(o.Server.Log, o.Log)
 	if o.proxyCADirs == nil {

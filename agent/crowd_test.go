@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admission"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -76,7 +76,7 @@ func newCrowd(t *testing.T, w *busyWorld, n int) *crowd {
 	c := &crowd{w: w, stop: stop}
 	for i := range n {
 		a, err := New(Options{
-			ID: fmt.Sprint(i), Servers: servers, Log: silent.Log(), Grace: -1,
+			ID: fmt.Sprint(i), Servers: servers, Log: logging.Silent(), Grace: -1,
 			TLS:    func(string, ...string) *tls.Config { return nil },
 			Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, errors.New("unused") }),
 		})

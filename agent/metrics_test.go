@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -23,7 +23,7 @@ import (
 
 func mustMetrics(t *testing.T) *metrics {
 	t.Helper()
-	m := testutil.Must(newMetrics(Options{Registerer: prometheus.NewRegistry(), Log: silent.Log()}))(t)
+	m := testutil.Must(newMetrics(Options{Registerer: prometheus.NewRegistry(), Log: logging.Silent()}))(t)
 	return m
 }
 
@@ -45,8 +45,8 @@ var kept = []struct{ name, kind, labels, help string }{
 
 func TestKeptMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	m := testutil.Must(newMetrics(Options{Registerer: registry, Log: silent.Log()}))(t)
-	leases := testutil.Must(NewLeaseCounter(LeaseOptions{Log: silent.Log(), Registerer: registry}))(t)
+	m := testutil.Must(newMetrics(Options{Registerer: registry, Log: logging.Silent()}))(t)
+	leases := testutil.Must(NewLeaseCounter(LeaseOptions{Log: logging.Silent(), Registerer: registry}))(t)
 	m.Dialed(&tunnel.Flow{}, time.Second, nil)
 	m.Dialed(&tunnel.Flow{}, time.Second, context.DeadlineExceeded)
 	m.StreamError(legacy.FromAgent, codes.Unavailable, legacy.NoPacket)
@@ -78,7 +78,7 @@ func TestKeptMetrics(t *testing.T) {
 // What is not upstream's follows Prometheus' naming.
 func TestMetricNames(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	testutil.Must(newMetrics(Options{Registerer: registry, Log: silent.Log()}))(t)
+	testutil.Must(newMetrics(Options{Registerer: registry, Log: logging.Silent()}))(t)
 	problems := testutil.Must(promtest.GatherAndLint(registry))(t)
 	for _, p := range problems {
 		if !strings.HasSuffix(p.Metric, "known_server_count") && !strings.HasSuffix(p.Metric, "failure_count") {

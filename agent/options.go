@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
@@ -212,7 +212,7 @@ func (o *Options) fill() error {
 	o.limits.Budget = shares.NewBudget(legacy.DefaultBudget)
 	o.Grace = cmp.Or(o.Grace, DefaultGrace)
 	if o.Log == nil {
-		o.Log = silent.Log()
+		o.Log = logging.Silent()
 	}
 	if o.Registerer == nil {
 		o.Registerer = prometheus.NewRegistry()

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
@@ -89,7 +89,7 @@ func TestConnectionsOutliveARestart(t *testing.T) {
 			testutil.NoError(t, testutil.Receive(t, "the agent ends", done))
 		}
 	}
-	restart := start(OpenStore(silent.Log()))
+	restart := start(OpenStore(logging.Silent()))
 	var open []tunnel.Conn
 	for range conns {
 		c := testutil.Must(dialer.Dial(t.Context(), tunnel.NewFlow("tcp", address)))(t)
@@ -98,7 +98,7 @@ func TestConnectionsOutliveARestart(t *testing.T) {
 		open = append(open, c)
 	}
 	restart()
-	next := OpenStore(silent.Log())
+	next := OpenStore(logging.Silent())
 	testutil.NoError(t, next.take(testutil.Receive(t, "the descriptor is kept", keeper.kept)))
 	if len(next.offers) != conns || next.ID() != "agent-1" {
 		t.Fatalf("%d connections of agent %q are left", len(next.offers), next.ID())
@@ -129,7 +129,7 @@ func TestStoreWithoutCommit(t *testing.T) {
 	file := testutil.Must(writeOffers("agent-1", nil))(t)
 	defer file.Close()
 	testutil.NoError(t, unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(int(file.Fd())), nil, 0))
-	if err := OpenStore(silent.Log()).take(pair[1]); err == nil {
+	if err := OpenStore(logging.Silent()).take(pair[1]); err == nil {
 		t.Error("they were taken")
 	}
 }
@@ -150,7 +150,7 @@ func TestStoreOfAnotherSocket(t *testing.T) {
 // nothing of it.
 func TestStoreWithoutRoom(t *testing.T) {
 	keeper := newStoreKeeper(t)
-	s, moves := OpenStore(silent.Log()), []*resume.Move{{Snapshot: resume.Snapshot{Ended: true, Left: true}}}
+	s, moves := OpenStore(logging.Silent()), []*resume.Move{{Snapshot: resume.Snapshot{Ended: true, Left: true}}}
 	testutil.NoError(t, s.put("agent-1", moves))
 	if err := s.put("agent-1", moves); err == nil {
 		t.Error("what was not kept counts as kept")
@@ -160,7 +160,7 @@ func TestStoreWithoutRoom(t *testing.T) {
 	if n, err := unix.Poll(hup, 0); n != 0 || err != nil {
 		t.Errorf("the service manager sees %v, and drops it", hup)
 	}
-	next := OpenStore(silent.Log())
+	next := OpenStore(logging.Silent())
 	testutil.NoError(t, next.take(kept))
 	if len(next.offers) != 1 {
 		t.Errorf("%d connections are left", len(next.offers))
@@ -170,7 +170,7 @@ func TestStoreWithoutRoom(t *testing.T) {
 // Of connections that cannot all be read none is taken: sockets may belong to others.
 func TestStoreThatIsCutShort(t *testing.T) {
 	keeper := newStoreKeeper(t)
-	s := OpenStore(silent.Log())
+	s := OpenStore(logging.Silent())
 	testutil.NoError(t, s.put("agent-1", []*resume.Move{{Snapshot: resume.Snapshot{Ended: true, Left: true}}, {Snapshot: resume.Snapshot{From: 1, Ended: true, Left: true}}}))
 	if err := s.take(testutil.Receive(t, "the descriptor is kept", keeper.kept)); err == nil {
 		t.Error("no error")

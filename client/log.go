@@ -6,12 +6,12 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 )
 
 // logTo returns a logger whose lines go to l; nil: nowhere.
 func logTo(l *slog.Logger) *logrus.Entry {
-	log := silent.Log()
+	log := logging.Silent()
 	if l != nil {
 		log.Logger.SetLevel(logrus.DebugLevel)
 		log.Logger.AddHook(hook{l})

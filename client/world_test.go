@@ -20,7 +20,7 @@ import (
 
 	"konnectivity/agent"
 	"konnectivity/agent/egress"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
@@ -59,7 +59,7 @@ func (w world) Run() int {
 		ID:      "server",
 		Clients: []server.Listener{{Listener: clients, TLS: certs.Server}, {Listener: socket}},
 		Agents:  []server.Listener{{Listener: agents, TLS: certs.Server}},
-		Grace:   time.Millisecond, ResumeWindow: time.Minute, Log: silent.Log(), Registry: prometheus.NewRegistry(),
+		Grace:   time.Millisecond, ResumeWindow: time.Minute, Log: logging.Silent(), Registry: prometheus.NewRegistry(),
 	}))
 	a := must(agent.New(agent.Options{
 		ID:      "agent",

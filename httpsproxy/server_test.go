@@ -18,7 +18,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/front"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -432,7 +432,7 @@ func TestAccessLog(t *testing.T) {
 
 // The line about a request costs nothing where nobody reads it.
 func TestSilentLineAllocatesNothing(t *testing.T) {
-	s := &Server{Shell: &front.Shell[*client]{Options: front.Options{Log: silent.Log()}}}
+	s := &Server{Shell: &front.Shell[*client]{Options: front.Options{Log: logging.Silent()}}}
 	r := &record{kind: kindConnect, flow: &tunnel.Flow{Request: tunnel.Request{ID: "id", Address: "a:1"}}}
 	testutil.MaxAllocs(t, 0, func() { s.log(r) })
 }

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	quiet "konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel"
@@ -49,7 +49,7 @@ func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {
 				drains, drain := context.WithCancel(t.Context())
 				s := &Server{opts: Options{Settle: DefaultSettle}, drains: drains}
 				start := s.newStartup()
-				agents := registry.New(start.over, []registry.Strategy{registry.DestHost}, quiet.Log())
+				agents := registry.New(start.over, []registry.Strategy{registry.DestHost}, logging.Silent())
 				join := func(identifiers string) {
 					if identifiers == "" {
 						return

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 )
 
@@ -48,7 +48,7 @@ func TestParseCredentials(t *testing.T) {
 func TestCredentialsDecide(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "users")
 	write(t, path, "anna:x\nbert:y:z \n")
-	c := testutil.Must(LoadCredentials(path, silent.Log()))(t)
+	c := testutil.Must(LoadCredentials(path, logging.Silent()))(t)
 	for _, in := range []struct {
 		user, password string
 		want           bool

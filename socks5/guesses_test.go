@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admission"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 )
 
@@ -20,7 +20,7 @@ func newCredentials(t *testing.T) *Credentials {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "users")
 	testutil.NoError(t, os.WriteFile(file, []byte("anna:secret\n"), 0o600))
-	c := testutil.Must(LoadCredentials(file, silent.Log()))(t)
+	c := testutil.Must(LoadCredentials(file, logging.Silent()))(t)
 	return c
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func services(t testing.TB, kubeconfig string) *Services {
-	s := New(Options{Kubeconfig: kubeconfig, UserAgent: "test", GetTime: testutil.Patience, Log: silent.Log()})
+	s := New(Options{Kubeconfig: kubeconfig, UserAgent: "test", GetTime: testutil.Patience, Log: logging.Silent()})
 	t.Cleanup(s.Close)
 	return s
 }
@@ -218,7 +218,7 @@ func TestWithoutAPI(t *testing.T) {
 
 func TestBlackHoleIsBounded(t *testing.T) {
 	api, path := filled(t)
-	s := New(Options{Kubeconfig: path, UserAgent: "test", GetTime: 50 * time.Millisecond, Log: silent.Log()})
+	s := New(Options{Kubeconfig: path, UserAgent: "test", GetTime: 50 * time.Millisecond, Log: logging.Silent()})
 	t.Cleanup(s.Close)
 	ctx := testutil.Context(t)
 	api.Lock() // nothing is answered

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 )
 
 // Readiness by a server without links follows from the last handshake.
@@ -27,7 +27,7 @@ func TestHealth(t *testing.T) {
 		"no link, and it came back":        {happens: []func(*health){handshake(refused), handshake(nil)}, there: true, ready: true, good: true, well: 1, badly: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := newHealth(t.Context(), Options{Log: silent.Log()})
+			h := newHealth(t.Context(), Options{Log: logging.Silent()})
 			for _, step := range c.happens {
 				step(h)
 			}
@@ -44,7 +44,7 @@ func TestHealth(t *testing.T) {
 // What is cut short by the Server's own end is no failure of the konnectivity server.
 func TestHealthIgnoresItsOwnEnd(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
-	h := newHealth(ctx, Options{Log: silent.Log()})
+	h := newHealth(ctx, Options{Log: logging.Silent()})
 	h.note(nil)
 	end()
 	h.note(context.Canceled)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
@@ -114,7 +114,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.DialTCP = (&net.Dialer{KeepAliveConfig: KeepAlive}).DialContext
 	}
 	if o.Log == nil {
-		o.Log = silent.Log()
+		o.Log = logging.Silent()
 	}
 	return o, nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/policyfile"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -27,7 +27,7 @@ func TestHeldTo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "policy.yaml")
 	file := "version: 1\nmode: enforce\nrules:\n- {name: a, action: allow, who: ['cn:a'], where: ['127.0.0.0/8']}\n- {name: b, action: deny, who: ['*'], where: ['127.0.0.2']}\n"
 	testutil.NoError(t, os.WriteFile(path, []byte(file), 0o600))
-	live := testutil.Must(policyfile.Open(path, "x_", prometheus.NewRegistry(), silent.Log()))(t)
+	live := testutil.Must(policyfile.Open(path, "x_", prometheus.NewRegistry(), logging.Silent()))(t)
 	for what, c := range map[string]struct {
 		options Options
 		rules   string
@@ -81,7 +81,7 @@ func TestReportedOnce(t *testing.T) {
 	file := "version: 1\nmode: report\nrules:\n- {name: a, action: deny, who: ['*'], where: ['127.0.0.0/8']}\n"
 	testutil.NoError(t, os.WriteFile(path, []byte(file), 0o600))
 	registry := prometheus.NewRegistry()
-	d := New(Options{File: testutil.Must(policyfile.Open(path, "x_", registry, silent.Log()))(t), resolver: names{"a.example": {"127.0.0.1", "127.0.0.2"}}})
+	d := New(Options{File: testutil.Must(policyfile.Open(path, "x_", registry, logging.Silent()))(t), resolver: names{"a.example": {"127.0.0.1", "127.0.0.2"}}})
 	for n, host := range []string{"127.0.0.1", "a.example"} {
 		c := testutil.Must(dial(t, d, fmt.Sprint(host, ":", echo(t, "127.0.0.1", 0))))(t)
 		c.Close()
@@ -102,7 +102,7 @@ func TestTheRuleIsNoted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "policy.yaml")
 	file := "version: 1\nmode: enforce\nrules:\n- {name: named, action: allow, who: ['*'], where: ['*.example']}\n- {name: own, action: allow, who: ['*'], where: ['127.0.0.0/8']}\n"
 	testutil.NoError(t, os.WriteFile(path, []byte(file), 0o600))
-	live := testutil.Must(policyfile.Open(path, "x_", prometheus.NewRegistry(), silent.Log()))(t)
+	live := testutil.Must(policyfile.Open(path, "x_", prometheus.NewRegistry(), logging.Silent()))(t)
 	up := fmt.Sprint("127.0.0.1:", echo(t, "127.0.0.1", 0))
 	at := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(up))
 	proxy := fakeProxy(t, nil, func(*http.Request) (string, bool) { return established, true })

@@ -31,7 +31,7 @@ import (
 	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/admin"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/testutil"
@@ -105,7 +105,7 @@ func (l *lab) start() {
 	secure := func(protos ...string) *tls.Config {
 		return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: l.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos, MinVersion: tls.VersionTLS12}
 	}
-	log := silent.Log()
+	log := logging.Silent()
 	o := l.options
 	clients, agents, admin := testutil.Listen(l.t), testutil.Listen(l.t), testutil.Listen(l.t)
 	l.clients, l.agents, l.admin = clients.Addr().String(), agents.Addr().String(), admin.Addr().String()

@@ -89,7 +89,7 @@ func (f *LogFlags) New(component string, out io.Writer) (*logrus.Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--%s: %w", f.fileFlag(), err)
 	}
-	if err := logging.JoinProcess(log, f.verbosity, f.vmodule); err != nil {
+	if err := joinLogs(log, f.verbosity, f.vmodule); err != nil {
 		return nil, err
 	}
 	f.warnIneffective(log)
@@ -116,7 +116,7 @@ func (f *LogFlags) logLevel() logrus.Level {
 	switch {
 	case f.level != 0:
 		return f.level
-	case f.verbosity >= logging.TraceVerbosity:
+	case f.verbosity >= traceVerbosity:
 		return logrus.TraceLevel
 	case f.verbosity > upstreamVerbosity:
 		return logrus.DebugLevel

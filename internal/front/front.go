@@ -19,7 +19,6 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/internal/logging"
-	"konnectivity/internal/logging/silent"
 	"konnectivity/tunnel"
 )
 
@@ -84,7 +83,7 @@ func New[H admission.Holder](o Options, t Traits) (*Shell[H], error) {
 		o.MaxConns = t.MaxConns
 	}
 	if o.Log == nil {
-		o.Log = silent.Log()
+		o.Log = logging.Silent()
 	}
 	share := admission.ShareOut(o.Descriptors)
 	limits := admission.Limits{Open: o.MaxConns, Served: share.Relayed, Waiting: share.Unproven, Bytes: waitingBytes, Each: t.Waiting}

@@ -1,8 +1,7 @@
-// Package logging writes the log of a program as one stream: its own lines, by logrus, and
-// those of libraries that use klog, grpclog or log.
+// Package logging makes the loggers of programs, which write JSON lines by logrus.
 //
-// A main calls it once; other packages are given a logger. It owns the log file, if there
-// is one.
+// A main calls New once, by cli.LogFlags, which also redirects libraries there; other packages
+// are given a logger, or use Silent. The log file, if there is one, belongs to the logger.
 package logging
 
 import (

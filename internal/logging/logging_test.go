@@ -22,7 +22,6 @@ import (
 
 	"konnectivity/internal/cli"
 	"konnectivity/internal/logging"
-	"konnectivity/internal/logging/silent"
 	"konnectivity/internal/testutil"
 )
 
@@ -261,7 +260,7 @@ func TestTextFormatAndDiscard(t *testing.T) {
 	if text := out.String(); strings.HasPrefix(text, "{") || !strings.Contains(text, "hello") {
 		t.Errorf("%q", text)
 	}
-	silent.Log().Error("nobody hears this")
+	logging.Silent().Error("nobody hears this")
 }
 
 func TestHTTPErrorLog(t *testing.T) {

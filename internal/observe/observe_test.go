@@ -16,7 +16,7 @@ import (
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/testutil"
 )
@@ -101,7 +101,7 @@ func serve(t *testing.T, ctx context.Context, config *tls.Config, h http.Handler
 	done := make(chan error, 1)
 	go func() {
 		defer close(done)
-		done <- observe.ServeTLS(ctx, l, config, h, silent.Log())
+		done <- observe.ServeTLS(ctx, l, config, h, logging.Silent())
 	}()
 	t.Cleanup(func() {
 		if err := <-done; err != nil {

@@ -22,7 +22,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/wait"
 )
 
@@ -144,7 +144,7 @@ func (o Options) withDefaults() Options {
 		o.Interval = defaultInterval
 	}
 	if o.Log == nil {
-		o.Log = silent.Log()
+		o.Log = logging.Silent()
 	}
 	return o
 }

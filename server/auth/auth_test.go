@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/server/registry"
@@ -81,7 +81,7 @@ func TestClaims(t *testing.T) {
 		"node-1  default-route=true # and this\n\n" +
 		"*       host=shared.example&cidr=192.0.2.0/24\n"
 	testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	claims := testutil.Must(NewClaims(file, silent.Log()))(t)
+	claims := testutil.Must(NewClaims(file, logging.Silent()))(t)
 	node1 := certState(t, "node-1", []string{"node-1.example", "*.pods.example"}, "10.0.0.1", "2001:db8::1")
 	node2 := certState(t, "node-2", nil)
 	star := certState(t, "*", nil)
@@ -132,7 +132,7 @@ func TestClaims(t *testing.T) {
 }
 
 func TestClaimsWithoutFile(t *testing.T) {
-	claims := testutil.Must(NewClaims("", silent.Log()))(t)
+	claims := testutil.Must(NewClaims("", logging.Silent()))(t)
 	g := &Gate{Claims: claims}
 	state := certState(t, "n", nil, "10.0.0.1")
 	if _, err := g.Admit(t.Context(), Peer{ID: "n", Identifiers: "ipv4=10.0.0.1", TLS: state}); err != nil {
@@ -205,11 +205,11 @@ func TestBrokenAllowFileAtStart(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "allow")
 		testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-		if _, err := NewClaims(file, silent.Log()); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := NewClaims(file, logging.Silent()); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.20q: %v", text, err)
 		}
 	}
-	if _, err := NewClaims("/nowhere/allow", silent.Log()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := NewClaims("/nowhere/allow", logging.Silent()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/internal/kubeapi"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
@@ -137,7 +137,7 @@ func NewTokens(cfg TokensConfig) *Tokens {
 		cfg.PerSecond = reviewsPerSecond
 	}
 	if cfg.Log == nil {
-		cfg.Log = silent.Log()
+		cfg.Log = logging.Silent()
 	}
 	users := make(map[string]Account)
 	for _, a := range cfg.Accounts {

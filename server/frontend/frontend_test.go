@@ -24,7 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/admission"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -75,7 +75,7 @@ type setting func(*Config)
 func start(t *testing.T, network string, secure bool, settings ...setting) *rig {
 	t.Helper()
 	r := &rig{t: t, counter: &counter{}, served: make(chan error, 1)}
-	cfg := Config{Name: "clients", PreAuth: NewPreAuth(admission.Descriptors()), Metrics: r.counter, Log: silent.Log(), LinkALPN: "test-link/1"}
+	cfg := Config{Name: "clients", PreAuth: NewPreAuth(admission.Descriptors()), Metrics: r.counter, Log: logging.Silent(), LinkALPN: "test-link/1"}
 	if secure {
 		r.ca, _ = pki.NewCA("ca")
 		pair := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: "s", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true}))(t)
@@ -655,7 +655,7 @@ func (s *scripted) Accept() (net.Conn, error) {
 }
 
 func TestAcceptErrors(t *testing.T) {
-	f := testutil.Must(New(Config{Name: "clients", Connect: named("connect"), PreAuth: NewPreAuth(0), Metrics: &counter{}, Log: silent.Log()}))(t)
+	f := testutil.Must(New(Config{Name: "clients", Connect: named("connect"), PreAuth: NewPreAuth(0), Metrics: &counter{}, Log: logging.Silent()}))(t)
 	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	s := &scripted{l, make(chan error, 10)}
 	for range 3 {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admission"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 )
@@ -110,7 +110,7 @@ func TestQueuedHandshakesWeighLittle(t *testing.T) {
 		ca := testutil.Must(pki.NewCA("ca"))(t)
 		pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "s", DNS: []string{"localhost"}, Server: true}))(t)
 		gate := make(chan struct{})
-		cfg := Config{Name: "clients", Metrics: &counter{}, Log: silent.Log(), Connect: func(context.Context, *Conn) {}}
+		cfg := Config{Name: "clients", Metrics: &counter{}, Log: logging.Silent(), Connect: func(context.Context, *Conn) {}}
 		oneTurn(&cfg)
 		cfg.TLS = func(protos ...string) *tls.Config {
 			return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: protos, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {

@@ -15,7 +15,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/internal/admission"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 )
 
@@ -214,7 +214,7 @@ func TestProxyHeadersFromElsewhere(t *testing.T) {
 }
 
 func TestProxyHeadersNeedTLS(t *testing.T) {
-	if _, err := New(Config{Log: silent.Log(), Link: func(context.Context, *Conn) {}, Proxies: admission.Networks{{}}}); err == nil {
+	if _, err := New(Config{Log: logging.Silent(), Link: func(context.Context, *Conn) {}, Proxies: admission.Networks{{}}}); err == nil {
 		t.Error("a listener without TLS would never read them")
 	}
 }

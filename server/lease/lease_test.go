@@ -19,7 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/kubeapi"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 )
 
@@ -193,7 +193,7 @@ func TestRunCreatesAndDeletes(t *testing.T) {
 		a.add("other", time.Second)
 		a.add("dead", time.Hour)
 		var changed []int
-		c := controller(a, new(counts), silent.Log())
+		c := controller(a, new(counts), logging.Silent())
 		c.cfg.Changed = func(n int) { changed = append(changed, n) }
 		run(t, c, func() {
 			if c.Count() != 2 {
@@ -223,7 +223,7 @@ func TestRunCreatesAndDeletes(t *testing.T) {
 func TestRenew(t *testing.T) {
 	a := newStore(t)
 	ctx := t.Context()
-	c := controller(a, new(counts), silent.Log())
+	c := controller(a, new(counts), logging.Silent())
 	for range 3 {
 		testutil.NoError(t, c.renew(ctx))
 	}
@@ -260,7 +260,7 @@ func TestRenew(t *testing.T) {
 
 func TestCollect(t *testing.T) {
 	a, m := newStore(t), &counts{}
-	c := controller(a, m, silent.Log())
+	c := controller(a, m, logging.Silent())
 	a.add("live", time.Second)
 	a.add("dead", time.Hour)
 	a.add("skewed", time.Hour) // alive, with a clock an hour behind ours
@@ -304,7 +304,7 @@ func TestCollect(t *testing.T) {
 // found.
 func TestPeersAreFoundByTheirLeases(t *testing.T) {
 	a := newStore(t)
-	c := controller(a, new(counts), silent.Log())
+	c := controller(a, new(counts), logging.Silent())
 	c.cfg.Peer = netip.MustParseAddrPort("192.0.2.1:8097")
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -338,7 +338,7 @@ func TestPeersAreFoundByTheirLeases(t *testing.T) {
 
 func TestDeleteYieldsToARenewal(t *testing.T) {
 	a, m := newStore(t), &counts{}
-	c := controller(a, m, silent.Log())
+	c := controller(a, m, logging.Silent())
 	a.add("x", time.Hour)
 	old := *a.lease(NamePrefix + "x")
 	a.add("x", 0)
@@ -422,7 +422,7 @@ func TestManyExpiredLeasesHoldUpNoRenewal(t *testing.T) {
 		for i := range 100 {
 			a.add(fmt.Sprint("gone-", i), time.Hour)
 		}
-		run(t, controller(a, new(counts), silent.Log()), func() { time.Sleep(5 * time.Minute) })
+		run(t, controller(a, new(counts), logging.Silent()), func() { time.Sleep(5 * time.Minute) })
 		for i := 1; i < len(a.renewed); i++ {
 			if gap := a.renewed[i].Sub(a.renewed[i-1]); gap >= renewInterval+callTimeout {
 				t.Errorf("not renewed for %v", gap)
@@ -442,7 +442,7 @@ func TestAServerCountsItselfWithoutItsLease(t *testing.T) {
 		for i := range others {
 			a.add(fmt.Sprint("other-", i), time.Second)
 		}
-		c := controller(a, new(counts), silent.Log())
+		c := controller(a, new(counts), logging.Silent())
 		if err := c.collect(t.Context(), time.Now()); err != nil || c.Count() != want {
 			t.Errorf("%d servers beside %d others, want %d: %v", c.Count(), others, want, err)
 		}

@@ -11,7 +11,7 @@ import (
 
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/peers"
 	"konnectivity/internal/testutil"
 )
@@ -98,7 +98,7 @@ func TestMissingBesideOneThatLeaves(t *testing.T) {
 		there := netip.MustParseAddrPort("127.0.0.1:0") // which nobody can connect to
 		s := testutil.Must(New(Options{
 			Found: func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{there}, nil },
-			TLS:   func(string, ...string) *tls.Config { return nil }, Log: silent.Log(),
+			TLS:   func(string, ...string) *tls.Config { return nil }, Log: logging.Silent(),
 		}))(t)
 		left := &session{id: "left"}
 		left.self, left.end = context.WithCancel(t.Context())

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 )
 
@@ -12,7 +12,7 @@ import (
 // load that differs.
 func crowd(t testing.TB, n int) *Registry {
 	strategies := testutil.Must(ParseStrategies("destHost,destCIDR,defaultRoute,default"))(t)
-	r := New(nil, strategies, silent.Log())
+	r := New(nil, strategies, logging.Silent())
 	for i := range n {
 		ids := testutil.Must(ParseIdentifiers(fmt.Sprintf("ipv4=10.%d.%d.1&cidr=10.%d.%d.0/24&cidr=fd00:%x::/64", i/250, i%250, i/250, i%250, i)))(t)
 		f := newFake("x")

@@ -15,7 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"go.uber.org/goleak"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -71,7 +71,7 @@ type setup struct {
 func newSetup(t *testing.T, list string) *setup {
 	t.Helper()
 	strategies := testutil.Must(ParseStrategies(list))(t)
-	return &setup{New(nil, strategies, silent.Log()), t}
+	return &setup{New(nil, strategies, logging.Silent()), t}
 }
 
 func (s *setup) agent(id, identifiers string) *fake {
@@ -579,7 +579,7 @@ func TestAnIdIsNoProof(t *testing.T) {
 // Two agents with one id are told apart by their certificates, and the index
 // forgets an id with its last agent.
 func TestIdsOfTwo(t *testing.T) {
-	r := New(nil, []Strategy{Default}, silent.Log())
+	r := New(nil, []Strategy{Default}, logging.Silent())
 	leaveA := r.Join(Agent{ID: "x", Cert: "a"}, newFake("a"))
 	leaveB := r.Join(Agent{ID: "x", Cert: "b"}, newFake("b"))
 	if !r.Knows("x") || r.Knows("y") || r.Counts().Agents != 2 {

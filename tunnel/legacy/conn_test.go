@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/net/nettest"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
@@ -24,7 +24,7 @@ type wire struct {
 }
 
 func newWire(limits Limits) *wire {
-	w := &wire{mux: newMux(func(any) error { return nil }, FromAgent, ToAgent, limits.withDefaults(), NoMetrics{}, silent.Log())}
+	w := &wire{mux: newMux(func(any) error { return nil }, FromAgent, ToAgent, limits.withDefaults(), NoMetrics{}, logging.Silent())}
 	w.wg.Go(func() { _ = w.sender.run() })
 	return w
 }

@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
 
@@ -92,7 +92,7 @@ func FuzzPeers(f *testing.F) {
 		}
 		limits := Limits{connBuffer: 1 << 10, Budget: shares.NewBudget(64 << 10)}.withDefaults()
 		fuzzAgentPeer(&script{ctx: t.Context(), packets: play(b)}, duplex, limits)
-		fuzzAgentSession(&script{ctx: t.Context(), packets: play(b)}, duplex, AgentConfig{Limits: limits, Metrics: NoMetrics{}, Log: silent.Log()})
+		fuzzAgentSession(&script{ctx: t.Context(), packets: play(b)}, duplex, AgentConfig{Limits: limits, Metrics: NoMetrics{}, Log: logging.Silent()})
 		service := NewProxyService(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(pipeDialer)}, ProxyServiceConfig{Limits: limits})
 		_ = service.proxy(&script{ctx: t.Context(), packets: play(b)})
 		_ = service.Close()

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/admin"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 )
 
@@ -22,7 +22,7 @@ func TestAdminAddressDefaultsToLoopback(t *testing.T) {
 func TestAdminPort(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
-	s := testutil.Must(compose(w.options(SOCKS5, "--http-serving-port=0", "--admin-address=:0"), silent.Log()))(w.t)
+	s := testutil.Must(compose(w.options(SOCKS5, "--http-serving-port=0", "--admin-address=:0"), logging.Silent()))(w.t)
 	if ip := s.admin.Addr().(*net.TCPAddr).IP; !ip.IsLoopback() {
 		t.Errorf("it listens on %v", ip)
 	}

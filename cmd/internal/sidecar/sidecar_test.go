@@ -18,7 +18,7 @@ import (
 	"golang.org/x/net/proxy"
 
 	"konnectivity/internal/cli"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 )
 
@@ -224,7 +224,7 @@ func attempt(t *testing.T, o *Options) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	return run(ctx, o, silent.Log())
+	return run(ctx, o, logging.Silent())
 }
 
 // A connection that is open when the sidecar is told to stop may finish; then, and not

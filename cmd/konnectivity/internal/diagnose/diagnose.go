@@ -10,7 +10,7 @@ import (
 	"konnectivity/adapters"
 	"konnectivity/cmd/internal/sidecar"
 	"konnectivity/cmd/konnectivity/internal/status"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel/link"
 )
@@ -28,7 +28,7 @@ type Subject struct {
 
 // Run checks the path step by step.
 func Run(ctx context.Context, s *Subject) []Finding {
-	c := &pathChecker{opts: s, now: time.Now, quiet: silent.Log()}
+	c := &pathChecker{opts: s, now: time.Now, quiet: logging.Silent()}
 	c.walk(ctx)
 	if c.admin != nil {
 		c.admin.Close()

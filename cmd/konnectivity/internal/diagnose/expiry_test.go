@@ -16,7 +16,7 @@ import (
 
 	"konnectivity/adapters/uplink"
 	"konnectivity/cmd/konnectivity/internal/status"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
@@ -28,14 +28,14 @@ func TestExpiringCertificatesAreWarnings(t *testing.T) {
 	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "lab-server", DNS: []string{"localhost"}, Server: true}))(t)
 	files := tlsreload.Files{CA: filepath.Join(t.TempDir(), "ca.crt")}
 	testutil.NoError(t, pki.WriteCert(files.CA, ca.CertPEM))
-	source := testutil.Must(tlsreload.New(files, tlsreload.Options{Name: "test", Log: silent.Log()}))(t)
+	source := testutil.Must(tlsreload.New(files, tlsreload.Options{Name: "test", Log: logging.Silent()}))(t)
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.StartTLS()
 	defer server.Close()
 	address := server.Listener.Addr().String()
-	way := testutil.Must(uplink.New(uplink.Options{Address: address, ServerName: "localhost", TLS: source, Log: silent.Log()}))(t)
+	way := testutil.Must(uplink.New(uplink.Options{Address: address, ServerName: "localhost", TLS: source, Log: logging.Silent()}))(t)
 	defer way.Close()
 	for _, c := range []struct {
 		left       time.Duration

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"konnectivity/adapters/uplink"
-	"konnectivity/internal/logging/silent"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
@@ -15,8 +15,8 @@ import (
 // reached.
 func TestUnroutableFamilyIsWarning(t *testing.T) {
 	l := testutil.Listen(t)
-	source := testutil.Must(tlsreload.New(tlsreload.Files{}, tlsreload.Options{Name: "test", Log: silent.Log()}))(t)
-	way := testutil.Must(uplink.New(uplink.Options{Address: l.Addr().String(), TLS: source, Log: silent.Log()}))(t)
+	source := testutil.Must(tlsreload.New(tlsreload.Files{}, tlsreload.Options{Name: "test", Log: logging.Silent()}))(t)
+	way := testutil.Must(uplink.New(uplink.Options{Address: l.Addr().String(), TLS: source, Log: logging.Silent()}))(t)
 	defer way.Close()
 	here := netip.MustParseAddrPort(l.Addr().String())
 	nowhere := netip.MustParseAddrPort("224.0.0.1:8090") // Linux has no route there for TCP, ever

@@ -1,4 +1,4 @@
-package logging
+package cli
 
 import (
 	"context"
@@ -14,14 +14,16 @@ import (
 	logrusslog "github.com/sirupsen/logrus/hooks/slog"
 	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
+
+	"konnectivity/internal/logging"
 )
 
-// TraceVerbosity is the least verbosity of klog for the level trace.
-const TraceVerbosity = 8
+// traceVerbosity is the least verbosity of klog for the level trace.
+const traceVerbosity = 8
 
-// JoinProcess redirects the global loggers of libraries to l. It is not safe while they
+// joinLogs redirects the global loggers of libraries to l. It is not safe while they
 // log, so only main may call it, at its start.
-func JoinProcess(l *logrus.Entry, verbosity int32, vmodule string) error {
+func joinLogs(l *logrus.Entry, verbosity int32, vmodule string) error {
 	if !l.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		verbosity = 0 // the client libraries start to log details at 1
 	}
@@ -38,7 +40,7 @@ func JoinProcess(l *logrus.Entry, verbosity int32, vmodule string) error {
 	// The reader of a pipe may end, which must not end the program.
 	signal.Ignore(syscall.SIGPIPE)
 	log.SetFlags(0)
-	log.SetOutput(&httpErrors{log: l})
+	log.SetOutput(logging.HTTPErrorLog(l).Writer())
 	return nil
 }
 
@@ -55,7 +57,7 @@ func slogHandler(l *logrus.Entry, all bool) slog.Handler {
 				return logrus.WarnLevel
 			case level >= slog.LevelInfo || all:
 				return logrus.InfoLevel
-			case level > -TraceVerbosity: // slog has a verbosity n of klog as the level -n
+			case level > -traceVerbosity: // slog has a verbosity n of klog as the level -n
 				return logrus.DebugLevel
 			}
 			return logrus.TraceLevel
