@@ -18,7 +18,7 @@ import (
 type Agent struct {
 	opts    Options
 	metrics *metrics
-	ends    *resume.Manager // of what servers have asked for, and what the node's programs have
+	ends    *resume.Manager
 	set     *set
 	api     *apiFront // nil: the node's programs do not reach their API server here
 
@@ -59,11 +59,31 @@ func New(opts Options) (*Agent, error) {
 		a.adopter.Observers = append(a.adopter.Observers, adopted{o})
 	}
 	a.ends = resume.New(ends)
-	a.set = newSet(opts, newConnector(opts, forwarder, m, a.ends).connect, m, a.ends)
+	a.set = newSet(opts, newConnector(opts, forwarder, m, a.ends).connect, m)
 	if a.api, err = newAPIFront(opts, a.set); err != nil {
 		return nil, err
 	}
-	return a, observe.Resuming(opts.Registerer, MetricsPrefix, a.ends)
+	return a, observe.Resuming(opts.Registerer, MetricsPrefix, bothEnds{a.ends, a.set.opened})
+}
+
+// bothEnds are the ends of connections that servers have asked for, and of those that the
+// node's programs have.
+type bothEnds struct{ accepted, opened *resume.Manager }
+
+// Stats is the sum of both.
+func (b bothEnds) Stats() resume.Stats {
+	if b.opened == nil {
+		return b.accepted.Stats()
+	}
+	return b.accepted.Stats().Plus(b.opened.Stats())
+}
+
+// OnResume has f told of the pauses of both.
+func (b bothEnds) OnResume(f func(pause time.Duration)) {
+	b.accepted.OnResume(f)
+	if b.opened != nil {
+		b.opened.OnResume(f)
+	}
 }
 
 // judge is a Dialer that judges connections which are there already.
@@ -204,8 +224,10 @@ const (
 // drain ends the sessions that run left, gracefully. If it is to store them, connections
 // that the next process can have are served until the others have ended.
 func (a *Agent) drain(store bool) {
+	defer a.set.opened.Wait()
 	defer a.ends.Wait()
 	defer a.set.close()
+	defer a.set.opened.Close()
 	defer a.ends.Close()
 	if a.opts.Grace < 0 && a.opts.Handover == nil && !store {
 		return
@@ -258,5 +280,5 @@ func (a *Agent) open(store bool) int {
 	if a.api != nil {
 		streams -= a.api.Slots.Count() // which do not end by themselves
 	}
-	return max(streams, a.ends.Accepted()-movable, int(a.metrics.open.Load())-connected)
+	return max(streams, a.ends.Len()-movable, int(a.metrics.open.Load())-connected)
 }

@@ -18,6 +18,7 @@ import (
 	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
 )
 
 // maxAPIConns bounds what programs on the node and its pods can have the agent hold.
@@ -48,9 +49,10 @@ func newAPIFront(opts Options, s *set) (*apiFront, error) {
 		return nil, nil
 	}
 	a := &apiFront{set: s}
+	s.opened = resume.New(resume.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log})
 	shell, err := front.New[*apiClient](front.Options{
 		Forwarder: &tunnel.Forwarder{
-			Dialer: s.ends.Dialer(tunnel.DialerFunc(a.dial)), DialTimeout: opts.DialTimeout, Total: &a.totals, Observers: opts.Observers,
+			Dialer: s.opened.Dialer(tunnel.DialerFunc(a.dial)), DialTimeout: opts.DialTimeout, Total: &a.totals, Observers: opts.Observers,
 		},
 		Descriptors: admission.Descriptors(), Log: opts.Log, Registerer: opts.Registerer,
 	}, front.Traits{
@@ -139,7 +141,7 @@ func (a *apiFront) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 	var last error
 	lost := false // one try lost its link, whatever later ones say
 	for {
-		next := *a.set.next.Load()
+		joins := *a.set.joins.Load()
 		s, found, connected := pickAPI(a.set.peers.Members(), tried, f)
 		switch {
 		case found:
@@ -160,7 +162,7 @@ func (a *apiFront) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 				Reason: "no server that is connected takes nodes to their API server: it is older, or is reached by gRPC (--link)"}
 		default:
 			select {
-			case <-next:
+			case <-joins:
 			case <-ctx.Done():
 				return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address, Reason: "no server is connected"}
 			}
@@ -216,13 +218,13 @@ func (s *set) staying() []member {
 // move has the node's connections go on by other servers than c's, until ctx ends or c.
 func (s *set) move(ctx context.Context, c session) {
 	l, linked := c.(linkSession)
-	if !linked || s.opts.API == nil || !s.ends.Enabled() {
+	if !linked || !s.opened.Enabled() {
 		return
 	}
 	for pause := firstMove; ; pause = min(2*pause, lastMove) {
 		if _, found, _ := pickAPI(s.staying(), []linkSession{l}, new(tunnel.Flow)); found {
 			for _, lane := range l.Sessions() {
-				s.ends.Move(lane)
+				s.opened.Move(lane)
 			}
 		}
 		select {

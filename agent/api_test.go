@@ -240,7 +240,7 @@ func TestNodesConnectionsOutliveServers(t *testing.T) {
 	if n := o.resumes(); n != 1 {
 		t.Errorf("%d resumes", n)
 	}
-	if s := o.agent.ends.Stats(); s.Resumes != 1 || s.Conns != 1 {
+	if s := (bothEnds{o.agent.ends, o.agent.set.opened}).Stats(); s.Resumes != 1 || s.Conns != 1 {
 		t.Errorf("its figures are %+v", s)
 	}
 }
@@ -268,7 +268,7 @@ func TestNodesConnectionsMoveBeforeAServerLeaves(t *testing.T) {
 func TestNodesConnectionsEndWithTheirAgent(t *testing.T) {
 	o := newOutlived(t)
 	testutil.NoError(t, o.stop())
-	testutil.Eventually(t, "the API server is told", func() bool { return o.accepted.Accepted() == 0 })
+	testutil.Eventually(t, "the API server is told", func() bool { return o.accepted.Len() == 0 })
 	if n, err := o.conn.Read(make([]byte, 1)); err == nil {
 		t.Errorf("%d bytes come of it", n)
 	}

@@ -72,17 +72,17 @@ type set struct {
 	ending   context.Context // of duplicates; close ends it
 	end      context.CancelFunc
 	busy     atomic.Int32                  // duplicates that have not ended
-	next     atomic.Pointer[chan struct{}] // closed by the next session
-	ends     *resume.Manager               // of the node's connections to its API server, among others
+	joins    atomic.Pointer[chan struct{}] // its channel is closed, and replaced, when a session joins
+	opened   *resume.Manager               // of the node's connections to its API server that an agent beside that has dialed; nil: none
 
 	mu    sync.Mutex
 	fault error // for status: why the last attempt failed; nil: it worked
 }
 
-func newSet(opts Options, connect func(context.Context, address) (session, error), m *metrics, ends *resume.Manager) *set {
-	s := &set{opts: opts, log: opts.Log, connect: connect, resolver: newResolver(opts), metrics: m, ends: ends, causes: make(causes)}
-	next := make(chan struct{})
-	s.next.Store(&next)
+func newSet(opts Options, connect func(context.Context, address) (session, error), m *metrics) *set {
+	s := &set{opts: opts, log: opts.Log, connect: connect, resolver: newResolver(opts), metrics: m, causes: make(causes)}
+	joins := make(chan struct{})
+	s.joins.Store(&joins)
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.peers = peers.New(peers.Config[address, session]{
 		Policy: s.policy(), ConnectTimeout: connectTimeout,
@@ -161,8 +161,8 @@ func (s *set) want(heard int) int {
 
 func (s *set) joined(m member) {
 	s.setFault(nil)
-	next := make(chan struct{})
-	close(*s.next.Swap(&next))
+	joins := make(chan struct{})
+	close(*s.joins.Swap(&joins))
 	s.about(m).WithField("protocol", m.Session.Protocol()).Info("connected to server")
 	if l, ok := m.Session.(linkSession); ok && s.opts.MaxServers > 0 && !l.Forwards() {
 		link.WarnAlone(s.log, l.ServerID())

@@ -26,6 +26,3 @@ func newEnd(t *testing.T, st Carrier) (*Manager, *Conn) {
 	testutil.NoError(t, e.add(c, nil))
 	return e, c
 }
-
-// Len is how many connections there are, with a carrier or without.
-func (m *Manager) Len() int { return m.Stats().Conns }

@@ -80,7 +80,6 @@ type Manager struct {
 	conns     map[[16]byte]*Conn
 	dials     map[[16]byte]*dial // by acceptors, for connections to be
 	detached  list.List          // *Conn without a carrier, in order of the loss
-	deserted  int                // of these, those that others have opened
 	redials   redialQueue
 	redialing int           // goroutines that redial
 	adopted   chan struct{} // closed by the next Adopt; nil: all connections of this end are here
@@ -156,11 +155,8 @@ func (m *Manager) lost(c *Conn) {
 	m.mu.Lock()
 	c.detached = m.detached.PushBack(c)
 	var longest *Conn
-	if c.opening == nil {
-		m.deserted++
-		if most := m.opt.MaxDetached; most > 0 && m.deserted > most {
-			longest = m.longestLocked()
-		}
+	if most := m.opt.MaxDetached; c.opening == nil && most > 0 && m.detached.Len() > most {
+		longest = m.longestLocked()
 	}
 	m.mu.Unlock()
 	if longest != nil {
@@ -192,9 +188,6 @@ func (m *Manager) attachedLocked(c *Conn) {
 	if c.detached != nil {
 		m.detached.Remove(c.detached)
 		c.detached = nil
-		if c.opening == nil {
-			m.deserted--
-		}
 	}
 }
 
@@ -239,11 +232,18 @@ func (m *Manager) open() bool {
 
 // Wait returns when nothing runs any more after Close; the links must be closed
 // in between.
-func (m *Manager) Wait() { m.wg.Wait() }
+func (m *Manager) Wait() {
+	if m != nil {
+		m.wg.Wait()
+	}
+}
 
 // Close ends all connections, and no other begins. Those that linger with a carrier are
 // given a moment to deliver what they have.
 func (m *Manager) Close() {
+	if m == nil {
+		return
+	}
 	for end := time.Now().Add(lastTime); m.delivers() && time.Now().Before(end); {
 		time.Sleep(lastLook)
 	}
@@ -271,15 +271,14 @@ func (m *Manager) delivers() bool {
 	})
 }
 
-// Accepted is how many connections there are that others have opened, with a carrier or
-// without.
-func (m *Manager) Accepted() (n int) {
-	for _, c := range m.all() {
-		if c.opening == nil {
-			n++
-		}
+// Len is how many connections there are, with a carrier or without.
+func (m *Manager) Len() int {
+	if m == nil {
+		return 0
 	}
-	return n
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.conns)
 }
 
 func newToken() (t [16]byte) {

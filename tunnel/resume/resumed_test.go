@@ -92,26 +92,3 @@ func TestLieInAnAnswer(t *testing.T) {
 		t.Errorf("%d connections, reset with %v", e.Len(), st.why)
 	}
 }
-
-// The bound is for what others have opened: a process that opens connections as well, and
-// has lost these too, evicts none for them.
-func TestOwnConnectionsDoNotCountAsDeserted(t *testing.T) {
-	m := New(Options{Window: time.Minute, MaxDetached: 1})
-	defer m.Wait()
-	defer m.Close()
-	lose := func(of *opening) *Conn {
-		c := m.newConn(nil, time.Minute, 1, newToken(), "")
-		c.opening = of
-		m.lost(c)
-		return c
-	}
-	lose(&opening{})
-	first := lose(nil)
-	lose(&opening{})
-	if first.detached == nil {
-		t.Error("it was evicted for the process's own")
-	}
-	if lose(nil); first.detached != nil {
-		t.Error("the second of two stays beyond a bound of one")
-	}
-}
