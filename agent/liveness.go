@@ -109,7 +109,7 @@ func newLooks(keepalive time.Duration) *looks {
 // one that took too long this process was stopped, or starved: the silence was its own, and
 // the server has its time to answer once more.
 func (l *looks) look(silence, took time.Duration) (asks, dead bool) {
-	late := took > l.pause+l.ask/2
+	late := took > l.pause+(l.dead-l.ask)/4
 	switch {
 	case silence < l.ask:
 		l.pause = l.ask - silence

@@ -157,3 +157,20 @@ func TestOwnSilenceIsNotTheServers(t *testing.T) {
 		}
 	}
 }
+
+// A process that was stopped for less than half of its --keepalive-time, but for longer than
+// the server has to answer, does not leave it unasked.
+func TestShortStopAtLongKeepaliveLeavesNoServer(t *testing.T) {
+	for _, keepalive := range []time.Duration{30 * time.Second, time.Hour} { // HyperShift's, and upstream's default
+		stop := 12 * time.Second
+		l := newLooks(keepalive)
+		if asks, dead := l.look(keepalive+stop, keepalive+stop); dead {
+			t.Errorf("%v: given up after a stop of %v: asks %v, and was never asked before", keepalive, stop, asks)
+		}
+		l = newLooks(keepalive)
+		_, _ = l.look(keepalive, keepalive)
+		if _, dead := l.look(keepalive+10*time.Second+stop, 10*time.Second+stop); dead {
+			t.Errorf("%v: given up after a stop of %v behind the question", keepalive, stop)
+		}
+	}
+}
