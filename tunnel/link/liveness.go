@@ -48,7 +48,7 @@ type liveness struct {
 // comes late by half of the interval counts as one interval.
 func (l *liveness) look(now time.Time, writes uint64, writing bool) (dead bool) {
 	passed := now.Sub(l.looked)
-	if passed > l.interval+l.interval/2 {
+	if passed > l.interval+min(l.interval/2, (l.deadAfter-l.interval)/4) {
 		passed = l.interval
 	}
 	l.silent += passed
