@@ -17,9 +17,10 @@ type Followed[T any] struct {
 
 	mu     sync.Mutex
 	read   time.Time
-	digest [sha256.Size]byte // of the text that was parsed last
-	failed error             // what parse said of it
 	value  T                 // the last good one
+	digest [sha256.Size]byte // of the text that value came from
+	bad    [sha256.Size]byte // of the last text that could not be used
+	failed error             // what parse said of that
 	fault  string            // as broken was told; "" once the file is good again
 }
 
@@ -63,13 +64,17 @@ func (f *Followed[T]) load() error {
 		return err
 	}
 	digest := sha256.Sum256(text)
-	if digest == f.digest {
+	switch digest {
+	case f.digest:
+		return nil
+	case f.bad:
 		return f.failed
 	}
 	value, err := f.parse(text)
-	if err == nil {
-		f.value = value
+	if err != nil {
+		f.bad, f.failed = digest, err
+		return err
 	}
-	f.digest, f.failed = digest, err
-	return err
+	f.value, f.digest = value, digest
+	return nil
 }

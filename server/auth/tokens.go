@@ -259,12 +259,13 @@ func (t *Tokens) learn(seen look, key tokenKey, from netip.Prefix, err error) {
 func (t *Tokens) call(ctx context.Context, token string) (account Account, err error) {
 	start := time.Now()
 	verdict, err := t.cfg.Reviews.Create(ctx, kubeapi.TokenReviewSpec{Token: token, Audiences: []string{t.cfg.Audience}})
+	cut := err != nil && left(ctx)
 	if err != nil {
 		err = t.unavailable(err)
 	} else {
 		account, err = t.judge(verdict)
 	}
-	if t.cfg.Called != nil && (err == nil || !left(ctx)) {
+	if t.cfg.Called != nil && !cut {
 		t.cfg.Called(time.Since(start), err)
 	}
 	return account, err

@@ -337,3 +337,18 @@ func TestAccountsAreToldApart(t *testing.T) {
 		}
 	}
 }
+
+// The API's refusal counts as its verdict, though the peer has left since it asked.
+func TestRefusalCountsThoughThePeerHasLeft(t *testing.T) {
+	ctx, leave := context.WithCancel(t.Context())
+	tokens := newTokens(reviewFunc(func(context.Context, kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
+		leave()
+		return kubeapi.TokenReviewStatus{}, nil
+	}))
+	var called []error
+	tokens.cfg.Called = func(_ time.Duration, err error) { called = append(called, err) }
+	_ = reviewed(tokens, ctx, "bad", nil)
+	if len(called) != 1 || codeOf(called[0]) != codes.Unauthenticated {
+		t.Errorf("it counted as %v", called)
+	}
+}
