@@ -14,6 +14,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -248,6 +249,8 @@ func (c *Conn) reject(err error) {
 		reason = "proxy"
 	case c.Conn == nil && c.front.tls != nil:
 		reason = "tls"
+	case tunnel.IsErrno(err, syscall.ECONNRESET): // some probes of load balancers end by a reset
+		reason = "closed"
 	}
 	c.mu.Lock()
 	c.count(reason)

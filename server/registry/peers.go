@@ -116,7 +116,7 @@ func (p *Peers) pick(cluster string, s Strategy, name string, addr netip.Addr, l
 		at, waited = p.table.Find(cluster, routes.Key{Kind: broad[s]}, now)
 	case s == DestHost:
 		exact, loose := destHostKeys(name, addr)
-		if at, waited = p.table.Find(cluster, exact, now); at == 0 {
+		if at, waited = p.table.Find(cluster, exact, now); at == 0 && loose != exact {
 			at, waited = p.table.Find(cluster, loose, now)
 		}
 	case s == DestCIDR:
