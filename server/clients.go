@@ -93,7 +93,9 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 // until leave, which ends the link.
 func (cl *cluster) joinClient(c *frontend.Conn, who tunnel.Identity, session *link.Session) (leave func()) {
 	s, remote := cl.server, c.RemoteAddr().String()
+	first := false
 	begin := func(g *lanes.Group) (leave func()) {
+		first = true
 		s.metrics.Links.Add(admin.RoleClient, g)
 		leavePeers := cl.peers.join(&peer{
 			drain: g.Drain, count: g.SetServerCount, serving: g.SetServing, client: sidecarLink{g, remote, who, time.Now()},
@@ -105,7 +107,9 @@ func (cl *cluster) joinClient(c *frontend.Conn, who tunnel.Identity, session *li
 	}
 	key := laneKey{session.Peer().Group, session.Peer().ID, cmp.Or(auth.CertDigest(c.TLS()), string(who)), ""}
 	g, leaveGroup := cl.lanes[clients].join(key, session, begin)
-	cl.peers.tell(&peer{count: session.SetServerCount, serving: session.SetServing})
+	if !first { // or the group was told
+		cl.peers.tell(&peer{count: session.SetServerCount, serving: session.SetServing})
+	}
 	return func() {
 		s.closeLink(session)
 		if leaveGroup() {

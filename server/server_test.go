@@ -350,8 +350,6 @@ func TestOptionsThatCannotBe(t *testing.T) {
 	for _, o := range []Options{
 		{}, {ID: "x"}, {ID: "x", Clients: make([]Listener, 1)},
 		{ID: "x", Clients: make([]Listener, 1), Agents: make([]Listener, 1)},
-		{ID: "x", Clients: make([]Listener, 1), Agents: make([]Listener, 1), NoConnect: true, NoGRPC: true, NoLink: true},
-		{ID: "x", Clients: make([]Listener, 1), Agents: make([]Listener, 1), NoLink: true, AgentsNeedLink: true},
 	} {
 		if _, err := New(o); err == nil {
 			t.Errorf("accepted: %+v", o)

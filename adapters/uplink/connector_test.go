@@ -69,7 +69,7 @@ func TestEveryAddressOfTheServerIsTried(t *testing.T) {
 		pairs = append(pairs, fmt.Sprint("192.0.2.", i), "nowhere")
 	}
 	c := newTestConnector(t, at(pairs...), p)
-	for range 8 { // of four at random, one is the right one each time in a quarter of cases
+	for range 8 { // four addresses at random have the good one among them in a quarter of cases
 		h, err := c.connectAny(t.Context())
 		testutil.NoError(t, err)
 		_ = h.Close()

@@ -14,13 +14,13 @@ import (
 	"konnectivity/tunnel/connect"
 )
 
-// ProxyFor returns the proxy for a host by a function such as Options.Proxy; nil: none.
-func ProxyFor(by func(*url.URL) (*url.URL, error), host string, port uint16) (*url.URL, error) {
-	if by == nil {
+// ProxyFor asks proxyOf, which may be nil, for the proxy to a host; nil: none.
+func ProxyFor(proxyOf func(*url.URL) (*url.URL, error), host string, port uint16) (*url.URL, error) {
+	if proxyOf == nil {
 		return nil, nil
 	}
 	// NO_PROXY entries never end in a dot, so a name must not either.
-	return by(&url.URL{Scheme: "https", Host: tunnel.JoinAddress(strings.TrimSuffix(host, "."), port)})
+	return proxyOf(&url.URL{Scheme: "https", Host: tunnel.JoinAddress(strings.TrimSuffix(host, "."), port)})
 }
 
 // DialProxy connects to address, host:port, through an HTTP proxy by CONNECT

@@ -38,7 +38,7 @@ type scale struct {
 	servers                             int // that the tenants share
 	rate                                int // new connections a second beside those that are held
 	rest                                time.Duration
-	profiles                            string // folder for heap and goroutine profiles; "": none
+	profiles                            string // folder for heap, goroutine and CPU profiles; "": none
 	say                                 func(string)
 
 	suite *suite.Suite
@@ -61,10 +61,16 @@ func benchScale(ctx context.Context, args []string) error {
 	set.IntVar(&s.rate, "rate", 500, "new connections a second beside them")
 	set.IntVar(&s.links, "links", 10000, "sidecars' links of one tenant; 0: none")
 	set.DurationVar(&s.rest, "rest", restTime, "how long servers rest before they are looked at, and for which connections are made")
-	set.StringVar(&s.profiles, "profiles", "", "folder for the servers' heap and goroutine profiles at the end of each; empty: none")
+	set.StringVar(&s.profiles, "profiles", "", "folder for the servers' heap, goroutine and CPU profiles at the end of each; empty: none")
 	write := set.String("write", "", "Markdown file whose tables between the marks are replaced")
 	if err := set.Parse(args); err != nil {
 		return err
+	}
+	if s.servers < 1 {
+		return fmt.Errorf("-servers=%d: want 1 at least", s.servers)
+	}
+	for _, n := range []*int{&s.tenants, &s.agents, &s.connections, &s.links} {
+		*n = max(*n, 0) / steps * steps // as many are added in each step
 	}
 	need := max(2*s.servers*s.tenants, s.agents, s.links*9/2) + 4096 // a server has two ninths for clients
 	if err := allowFiles(uint64(need)); err != nil {

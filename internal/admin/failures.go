@@ -26,7 +26,7 @@ const maxText = 300
 // failures holds the latest failures. Each list is in order.
 type failures struct {
 	mu    sync.Mutex
-	lists map[string][]numbered // by tenant, of those with failures
+	lists map[string][]numbered // by tenant, of those with failures; "": without a tenant, which counts as one
 	n     int                   // of all, so far
 }
 

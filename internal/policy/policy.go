@@ -135,7 +135,7 @@ func (p *Policy) AllowedBy(host string, port uint16, at netip.Addr) string {
 	return by.name
 }
 
-// Weight is how much memory its rules take, in units of some 100 bytes: one for each
+// Weight is how much memory its rules take, in units of some 200 bytes: one for each
 // destination.
 func (p *Policy) Weight() int { return p.allow.n + p.deny.n }
 

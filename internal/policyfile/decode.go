@@ -69,7 +69,7 @@ func kindOf(kind string) string {
 	case "struct", "ptr", "map":
 		return "fields"
 	case "string":
-		return "text"
+		return "text, in quotes"
 	case "bool":
 		return "true or false"
 	default:

@@ -22,7 +22,7 @@ const (
 	MaxSize = 1 << 20
 
 	// maxRules bounds the rules of a file. maxCached bounds the clients whose rules are kept
-	// in a searchable form, and maxHeld what these weigh, some 100 MB: a client has as many
+	// in a searchable form, and maxHeld what these weigh, some 200 MB: a client has as many
 	// names as its CA gives it. One more empties the cache. A tenant's file may have tenantHeld.
 	maxRules   = 10_000
 	maxCached  = 1024

@@ -67,7 +67,7 @@ func TestPeersAreJudged(t *testing.T) {
 				}
 				judge := map[string]*tlsreload.Source{"server": ss, "client": cs}[side]
 				if at := judge.RefusalLogged(); !strings.Contains(at, " m=") { // which a time of the clock lacks
-					t.Errorf("a clock that is set back keeps refusals from the log: the last was at %s", at)
+					t.Errorf("the time of the last refusal follows a clock that is set back: %s", at)
 				}
 				if s, c := ss.Stats().Refused, cs.Stats().Refused; s+c != 3 || s != 0 && side == "client" {
 					t.Errorf("%d and %d of three refusals", s, c)

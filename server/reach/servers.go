@@ -250,7 +250,7 @@ func (s *Servers) settle() {
 }
 
 // counted notes how many are missing: one at least, where none is known and not all could be
-// looked up.
+// looked up. Until the first look-up has ended, it is none.
 func (s *Servers) counted(int, int) {
 	members, missing := s.set.Members(), 0
 	for _, a := range s.known {

@@ -117,7 +117,8 @@ func (p *Peers) pick(cluster string, s Strategy, name string, addr netip.Addr, l
 	case s == DestHost:
 		exact, loose := destHostKeys(name, addr)
 		if at, waited = p.table.Find(cluster, exact, now); at == 0 && loose != exact {
-			at, waited = p.table.Find(cluster, loose, now)
+			any, waits := p.table.Find(cluster, loose, now)
+			at, waited = any, waited || waits
 		}
 	case s == DestCIDR:
 		at, waited = p.table.Longest(cluster, addr, least, now)

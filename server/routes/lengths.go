@@ -31,7 +31,7 @@ func (all *Lengths) Count(k Key, by int) {
 }
 
 // Keys are those of the prefixes of these lengths that have an address, of more than least
-// bits, the longest first. A zone is passed over; no address is in none.
+// bits, the longest first. A zone is ignored; an invalid address yields nothing.
 func (all Lengths) Keys(addr netip.Addr, least int) iter.Seq[Key] {
 	return func(yield func(Key) bool) {
 		if !addr.IsValid() {

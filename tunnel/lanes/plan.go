@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// MaxLanes is the largest bound on the lanes of a Group, and the default. More bring
-	// nothing that can be measured, and each costs buffers and a handshake.
+	// MaxLanes is the largest bound on the lanes of a Group, and the default of --link-lanes.
+	// More bring nothing that can be measured, and each costs buffers and a handshake.
 	MaxLanes = 8
 
 	// far is the round trip below which a lost segment is sent again, and what a

@@ -69,8 +69,8 @@ func (h agentHello) outgoing(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, pairs...)
 }
 
-// parseAgentHello reads an agent's metadata. What the values may be is for
-// AgentServiceConfig.Accept to judge. Errors have a gRPC status. Values are never repeated in them: one may be a token gone astray.
+// parseAgentHello reads an agent's metadata. AgentServiceConfig.Accept judges the values.
+// Errors have a gRPC status, and no value in them: one may be a token gone astray.
 func parseAgentHello(ctx context.Context) (h agentHello, err error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	bad := func(format string, args ...any) (agentHello, error) {

@@ -42,8 +42,8 @@ func parseDialText(address, text string) *tunnel.DialError {
 // textUnknown answers packets about a connection that does not exist.
 const textUnknown = "unknown connectID"
 
-// resetCode reads a code's text back, as our own peers have it in CLOSE_RSP. Upstream's agents give a text only where
-// they do not know the connection, which is gone then.
+// resetCode returns the code whose text a CLOSE_RSP of our own peers has. Upstream's agents
+// send a text only if they do not know the connection, which is gone then.
 func resetCode(text string) tunnel.Code {
 	for code := range tunnel.Codes() {
 		if text == code.String() {

@@ -14,7 +14,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// Defaults of the Config.
+// Times of a link; the first two are defaults of the Config.
 const (
 	DefaultPingInterval = 5 * time.Second
 	DefaultDeadAfter    = 15 * time.Second // with the interval: noticed within 20 s

@@ -142,13 +142,13 @@ func (m *Manager) unregister(token [16]byte, at *dial) {
 // errClosed is what a Manager that is closed ends connections with.
 var errClosed = &tunnel.ResetError{Code: tunnel.CodeGone}
 
-// errLeaving is what its dials fail with: the opener asks for them again.
+// errLeaving is what dials of a Manager that is closed fail with: the opener dials again.
 var errLeaving = &tunnel.DialError{Failure: tunnel.FailAgentLost}
 
 // answer answers the opener, and makes its stream the first carrier of a Conn.
 func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error, answer tunnel.Answer) (tunnel.Conn, error) {
 	if err != nil {
-		if m.ctx.Err() != nil { // which may be why
+		if m.ctx.Err() != nil && tunnel.FailureOf(err) == tunnel.FailCancelled {
 			err = errLeaving
 		}
 		return answer(nil, err)
