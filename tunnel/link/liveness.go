@@ -45,7 +45,8 @@ type liveness struct {
 //
 // Looks count, not the clock: a process that was stopped, or starved, finds that much time
 // has passed, and frames that wait to be read. That silence was its own. So a look that
-// comes late by half of the interval counts as one interval.
+// comes late by half of the interval, or by a quarter of the time that the peer has to
+// answer, counts as one interval.
 func (l *liveness) look(now time.Time, writes uint64, writing bool) (dead bool) {
 	passed := now.Sub(l.looked)
 	if passed > l.interval+min(l.interval/2, (l.deadAfter-l.interval)/4) {
