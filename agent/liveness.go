@@ -94,7 +94,7 @@ func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepali
 	}
 }
 
-// looks decides by a server's silence when it is asked, and when it is dead.
+// looks decides when a silent server is asked, and when it counts as dead.
 type looks struct {
 	ask, dead time.Duration
 	pause     time.Duration // until the next look

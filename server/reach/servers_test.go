@@ -95,7 +95,7 @@ func TestSlowSourceDelaysNoOther(t *testing.T) {
 // A server whose address is gone, and that is still linked, stands for no other one.
 func TestMissingBesideOneThatLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		there := netip.MustParseAddrPort("127.0.0.1:0") // which nobody can connect to
+		there := netip.MustParseAddrPort("127.0.0.1:0") // no listener can have it
 		s := testutil.Must(New(Options{
 			Found: func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{there}, nil },
 			TLS:   func(string, ...string) *tls.Config { return nil }, Log: logging.Silent(),

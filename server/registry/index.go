@@ -54,9 +54,9 @@ func (c *conn) keys() []routes.Key {
 	return keys
 }
 
-// destHostKeys are the keys of a host, of which exactly one of name and addr is set. A zone
-// means something only on the agent's own host; an identifier without one stands for any,
-// and so is the second key.
+// destHostKeys are the keys of a host, given by either name or addr. A zone means something
+// only on the agent's own host; an identifier without one stands for any zone, and so the
+// second key has none.
 func destHostKeys(name string, addr netip.Addr) (exact, loose routes.Key) {
 	if !addr.IsValid() {
 		exact = routes.OfText(routes.Host, name)

@@ -47,3 +47,13 @@ func TestLivenessCountsLooks(t *testing.T) {
 		})
 	}
 }
+
+// An agent with --keepalive-time=30s looks at a link every 30 s, and ends it after a silence of
+// 40 s. A stop of 12 s before the first PING does not.
+func TestShortStopAtLongIntervalEndsNoLink(t *testing.T) {
+	start := time.Now()
+	l := liveness{interval: 30 * time.Second, deadAfter: 40 * time.Second, looked: start, heard: start.Add(-time.Millisecond)}
+	if l.look(start.Add(42*time.Second), 0, false) {
+		t.Error("dead, and never asked")
+	}
+}
