@@ -276,6 +276,11 @@ func TestChartsValues(t *testing.T) {
 			"Service konnectivity-server":  {`"type":"ClusterIP"`},
 			"TLSRoute konnectivity-server": {`"parentRefs":[{"group":"gateway.networking.k8s.io","kind":"Gateway","name":"g","namespace":"gw","sectionName":"tls"}]`},
 		},
+		// The API refuses the policy for a Service that only its cluster reaches.
+		"{server: {service: {proxyProtocolFrom: [10.0.0.0/24]}, tlsRoute: {host: b.example.com, gateway: {name: g}}}}": {
+			"Deployment konnectivity-server": {`"value":"10.0.0.0/24"`},
+			"Service konnectivity-server":    {`"spec":{"ipFamilyPolicy":`, `"type":"ClusterIP"`},
+		},
 		// The user's id of agents overrides the chart's.
 		"{" + scaled + "extraEnv: [{name: AGENT_ID, value: a}]}}": {"Deployment konnectivity-agent": {`{"name":"AGENT_ID","value":"a"}`, `"metadata.name"`}},
 		// A value is no YAML.
