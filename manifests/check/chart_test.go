@@ -327,6 +327,72 @@ func TestChartRefusesWrongValues(t *testing.T) {
 	}
 }
 
+// A key of a values file with nothing behind it is null, which for Helm takes the chart's value
+// away: the same as one that is empty, or the chart says what it needs.
+func TestChartTakesNulls(t *testing.T) {
+	c := loadChart(t)
+	here := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "a"}} // so that missing keys are no errors, as for Helm
+	const (
+		plain  = "controlPlaneAgent: {enabled: true, identifiers: a}, signer: {enabled: true}, monitoring: {enabled: true}"
+		scaled = plain + ", agent: {kind: Deployment, autoscaling: {enabled: true}}, pki: {mode: cert-manager}, server: {tenants: [a], resources: {limits: null}}"
+		routed = plain + ", server: {route: {host: a.example.com}}"
+	)
+	for _, base := range []string{plain, scaled, routed} {
+		want := testutil.Must(render(t, c, "{"+base+"}", here))(t)
+		for _, path := range keys("", c.Values) {
+			given := map[string]any{}
+			testutil.NoError(t, yaml.Unmarshal([]byte("{"+base+"}"), &given))
+			parts := strings.Split(path, ".")
+			parent, value := given, any(c.Values)
+			for i, part := range parts {
+				value = value.(map[string]any)[part]
+				if i == len(parts)-1 {
+					break
+				}
+				if parent[part] == nil {
+					parent[part] = map[string]any{}
+				}
+				parent = parent[part].(map[string]any)
+			}
+			last := parts[len(parts)-1]
+			if _, set := parent[last]; set {
+				continue // by base
+			}
+			parent[last] = nil
+			got, err := render(t, c, string(testutil.Must(yaml.Marshal(given))(t)), here)
+			switch {
+			case err != nil:
+				if !strings.Contains(err.Error(), "missing property") {
+					t.Errorf("%s: null in {%s}: %v", path, base, err)
+				}
+			case slices.Contains([]string{"<nil>", "", "false", "[]", "map[]"}, fmt.Sprint(value)):
+				for name := range want {
+					if got[name] != want[name] {
+						t.Errorf("%s: null in {%s} changes %s:\n%s", path, base, name, got[name])
+					}
+				}
+			default:
+				for name, text := range got {
+					if strings.Contains(text, "<nil>") || strings.Contains(text, "%!") || strings.Contains(text, "<no value>") {
+						t.Errorf("%s: null in {%s} shows in %s:\n%s", path, base, name, text)
+					}
+				}
+			}
+		}
+	}
+}
+
+// keys are the paths of all values in a table.
+func keys(prefix string, table map[string]any) (all []string) {
+	for _, key := range slices.Sorted(maps.Keys(table)) {
+		all = append(all, prefix+key)
+		if inner, ok := table[key].(map[string]any); ok {
+			all = append(all, keys(prefix+key+".", inner)...)
+		}
+	}
+	return all
+}
+
 // Where an SCC chooses users, no pod asks for one; where none applies, all do.
 func TestChartLeavesUsersToOpenShift(t *testing.T) {
 	const agents = "controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}"

@@ -24,13 +24,13 @@
 
 {{- /* The type of the service that agents come to. */}}
 {{- define "konnectivity.serviceType" }}
-{{- $behind := print .Values.server.route.host .Values.server.tlsRoute.host }}
+{{- $behind := or .Values.server.route.host .Values.server.tlsRoute.host }}
 {{- default (ternary "LoadBalancer" "ClusterIP" (empty $behind)) .Values.server.service.type }}
 {{- end }}
 
 {{- /* What agents know the servers by, beside the service's name, as JSON: {"names": [...]}. */}}
 {{- define "konnectivity.sans" }}
-{{- dict "names" (concat .Values.pki.clusterSANs (compact (list .Values.server.route.host .Values.server.tlsRoute.host)) | uniq) | toJson }}
+{{- dict "names" (concat (default list .Values.pki.clusterSANs) (compact (list .Values.server.route.host .Values.server.tlsRoute.host)) | uniq) | toJson }}
 {{- end }}
 
 {{- /* Not empty where OpenShift's SCC restricted-v2 chooses users and groups, and refuses pods that ask for others
@@ -70,9 +70,10 @@
 {{- /* An autoscaler's percentage is of the request, and there is none without: .object asks for .cpu, unless the
        user's .resources say otherwise. */}}
 {{- define "konnectivity.requestCPU" }}
-{{- if not (or (dig "requests" "cpu" "" .resources) (dig "limits" "cpu" "" .resources)) }}
+{{- $given := default dict .resources }}
+{{- if not (or (get (default dict (get $given "requests")) "cpu") (get (default dict (get $given "limits")) "cpu")) }}
 {{- $container := first .object.spec.template.spec.containers }}
-{{- $requests := merge (dict "cpu" .cpu) (dig "requests" dict $container.resources) }}
+{{- $requests := merge (dict "cpu" .cpu) (default dict (get $container.resources "requests")) }}
 {{- $_ := set $container "resources" (merge (dict "requests" $requests) $container.resources) }}
 {{- end }}
 {{- end }}
