@@ -270,6 +270,10 @@ func TestChartsValues(t *testing.T) {
 			"Deployment konnectivity-signer": {`"--ca-cert=/etc/konnectivity/ca/tls.crt","--ca-key=/etc/konnectivity/ca/tls.key","--publish-ca=/etc/konnectivity/ca/ca.crt"`,
 				`"--lifetime=2h"]`, `"secretName":"nodes"`, `"resources":{"requests":{"cpu":"1"}}`},
 		},
+		// A signer answers agents beside it.
+		"{signer: {enabled: true, extraArgs: [--v=5]}, agent: {authentication: pod-certificate}}": {
+			"Deployment konnectivity-signer": {`"--agent-namespace=` + controlPlane + `","--v=5"]`},
+		},
 		// Agents know the servers by the name of the route.
 		"{pki: {clusterSANs: [203.0.113.7, a.example.com]}, " + routes + "}": {
 			"Job konnectivity-certs":       {`"--cluster-san=203.0.113.7","--cluster-san=a.example.com","--cluster-san=b.example.com"]`},
