@@ -530,7 +530,7 @@ func TestChartsNotesSayTheNextStep(t *testing.T) {
 		patch    = here + "patch deployment kube-apiserver"
 		copied   = here + "get secret konnectivity-agent -o yaml"
 		signer   = "konnectivity-signer"
-		upgrade  = "helm upgrade konnectivity charts/konnectivity --namespace " + controlPlane + " --reuse-values --set 'pki.clusterSANs={ADDRESS}'"
+		upgrade  = "helm upgrade konnectivity charts/konnectivity --namespace " + controlPlane + " --reset-then-reuse-values --set 'pki.clusterSANs={ADDRESS}'"
 		nodes    = "helm --kubeconfig nodes install konnectivity charts/konnectivity --namespace kube-system --set image.repository=konnectivity,server.enabled=false,pki.mode=existing"
 		agents   = "rollout status daemonset/konnectivity-agent"
 		clients  = "--clients-at=NAME." + controlPlane + ".svc:8090"
