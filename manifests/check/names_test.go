@@ -426,8 +426,23 @@ func TestEgressSelectorOfTheStaticPod(t *testing.T) {
 	}
 }
 
+// checkOwnNamespace fails if a monitor looks beyond its own: what it finds there would be scraped
+// once for each namespace that has the monitor.
+func checkOwnNamespace(t *testing.T, name string, s monitoring.NamespaceSelector) {
+	t.Helper()
+	if s.Any || len(s.MatchNames) > 0 {
+		t.Errorf("%s looks into other namespaces: %+v", name, s)
+	}
+}
+
 func TestMonitorsFindEverything(t *testing.T) {
 	monitors := build(t, "monitoring")
+	for _, m := range each[monitoring.ServiceMonitor](monitors) {
+		checkOwnNamespace(t, m.Name, m.Spec.NamespaceSelector)
+	}
+	for _, m := range each[monitoring.PodMonitor](monitors) {
+		checkOwnNamespace(t, m.Name, m.Spec.NamespaceSelector)
+	}
 	id := func(p pod) string { return p.folder + ": " + p.name }
 	watched := map[string]bool{}
 	for _, folder := range slices.Concat(exposed, shared) {
