@@ -38,6 +38,8 @@ type dashboard struct {
 		Type    string
 		GridPos struct{ X, Y, W, H int }
 		Targets []struct{ Expr string }
+
+		FieldConfig struct{ Defaults struct{ Unit string } }
 	}
 }
 
@@ -67,6 +69,11 @@ func TestDashboardPanels(t *testing.T) {
 			t.Errorf("panel %d %q is not one", p.ID, p.Title)
 		}
 		ids[p.ID] = true
+		for _, target := range p.Targets {
+			if unit := p.FieldConfig.Defaults.Unit; strings.HasSuffix(unit, "ps") && !strings.Contains(target.Expr, "rate(") {
+				t.Errorf("panel %q has %s for what is no rate: %s", p.Title, unit, target.Expr)
+			}
+		}
 	}
 	if len(ids) < 20 {
 		t.Errorf("%d panels", len(ids))
