@@ -108,6 +108,9 @@ func TestTransfersOutliveTheAgent(t *testing.T) {
 	for ended := false; !ended; {
 		m, b := w.succeed()
 		moved, back = moved+m, back+b
+		if rand.IntN(3) > 0 {
+			w.calm(over)
+		}
 		select {
 		case <-over:
 			ended = true

@@ -246,9 +246,12 @@ func (w *world) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable}
 }
 
-// mess cuts links until stop is closed.
+// mess cuts links until stop is closed. Behind each third cut it waits for calm.
 func (w *world) mess(stop <-chan struct{}, pause time.Duration) (cuts int) {
 	for {
+		if cuts%3 == 2 {
+			w.calm(stop)
+		}
 		select {
 		case <-stop:
 			return cuts
@@ -266,6 +269,32 @@ func (w *world) mess(stop <-chan struct{}, pause time.Duration) (cuts int) {
 		} else {
 			s.linkFar()
 		}
+	}
+}
+
+// calm waits until all connections have a carrier and something has passed, or stop is closed. A
+// busy machine may take longer to resume a connection than there is between two losses: with
+// nothing but losses, it would carry nothing, and give connections up. There may also be nothing
+// to send, or an end that nobody resumes any more, so that it does not wait long: so many looks,
+// which take a busy machine longer.
+func (w *world) calm(stop <-chan struct{}) {
+	figures := func() resume.Stats { return w.opener.Stats().Plus(w.agent.Stats()) }
+	first, attached := int64(0), 0
+	for range 100 {
+		switch now := figures(); {
+		case now.Detached > 0:
+			attached = 0
+		case attached == 0:
+			first, attached = now.Kept, 1
+		case now.Kept != first || attached == 20:
+			return
+		default:
+			attached++
+		}
+		if tunnel.Closed(stop) {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 
