@@ -123,7 +123,7 @@ func TestReadAheadOfAStreamThatDelivers(t *testing.T) {
 	here, there := tcpPair(t)
 	done := make(chan error, 1)
 	near, far := tcpPair(t)
-	r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+	r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Hour, DeadAfter: time.Hour})
 	defer r.end()
 	id, conn := r.dialed()
 	r.send(frame{tData, 0, id, []byte("first ")})
@@ -209,7 +209,7 @@ func TestTakeMayEndItsConn(t *testing.T) {
 			for _, kept := range []int{0, 4} {
 				t.Run(fmt.Sprintf("%s/fin %d/kept %d", name, last, kept), func(t *testing.T) {
 					near, far := tcpPair(t)
-					r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+					r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Hour, DeadAfter: time.Hour})
 					defer r.end()
 					id, conn := r.dialed()
 					l := &leaver{end: func() { _ = end(conn) }, kept: kept, turns: make(chan struct{}, 2)}
@@ -249,7 +249,7 @@ func TestNothingHangsWithoutASocket(t *testing.T) {
 			t.Run(what+"/"+kind, func(t *testing.T) {
 				near, far := tcpPair(t)
 				g := newGate(near)
-				r := newRig(t, wrap(hasty{g}), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+				r := newRig(t, wrap(hasty{g}), far, true, link.Config{PingInterval: time.Hour, DeadAfter: time.Hour})
 				_, conn := r.dialed()
 				r.wantNothing() // the first PING is behind us
 				g.set(true)

@@ -251,7 +251,7 @@ func TestCloseOfAStuckLink(t *testing.T) {
 	noLeaks(t)
 	near, far := net.Pipe()
 	g := newGate(near)
-	r := newRig(t, hasty{g}, far, true, link.Config{})
+	r := newRig(t, hasty{g}, far, true, link.Config{DeadAfter: time.Hour})
 	_, conn := r.dialed()
 	g.set(true)
 	go func() { _, _ = conn.Write(make([]byte, 1<<20)) }()
