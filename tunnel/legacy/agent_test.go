@@ -245,7 +245,7 @@ func TestLostAgentFailsPendingDials(t *testing.T) {
 			t.Fatalf("got %v, want agent lost", err)
 		}
 	}
-	if took := time.Since(start); took > 5*time.Second {
+	if took := time.Since(start); took > time.Minute { // some milliseconds; the dials have an hour
 		t.Errorf("it took %v", took)
 	}
 	if _, err := p.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1")); tunnel.FailureOf(err) != tunnel.FailAgentLost {
