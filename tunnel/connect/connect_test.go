@@ -206,8 +206,9 @@ func TestHandshakeHangUp(t *testing.T) {
 
 func TestHandshakeIsBounded(t *testing.T) {
 	drip := func(c *net.TCPConn) {
-		for _, b := range []byte("HTTP/1.1 200 OK, but very very slowly spoken") {
-			if _, err := c.Write([]byte{b}); err != nil {
+		const text = "HTTP/1.1 200 OK, but very very slowly spoken."
+		for i := 0; ; i++ { // without an end, however late the bound passes
+			if _, err := c.Write([]byte{text[min(i, len(text)-1)]}); err != nil {
 				return
 			}
 			time.Sleep(50 * time.Millisecond)
