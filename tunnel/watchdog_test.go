@@ -55,11 +55,11 @@ func TestRelayDeliversUploadOfClosedClient(t *testing.T) {
 	_, _ = rand.Read(sent)
 	testutil.Must(client.Write(sent))(t)
 	client.Close()
-	for up, end := int64(0), time.Now().Add(10*time.Second); up < int64(len(sent)) && time.Now().Before(end); up, _ = relay.Flow.Sent() {
+	for up, end := int64(0), time.Now().Add(time.Minute); up < int64(len(sent)) && time.Now().Before(end); up, _ = relay.Flow.Sent() {
 		time.Sleep(10 * time.Millisecond)
 	}
 	_, _ = target.Write([]byte("hello")) // is answered by a reset
-	for down, end := int64(0), time.Now().Add(10*time.Second); down == 0 && time.Now().Before(end); _, down = relay.Flow.Sent() {
+	for down, end := int64(0), time.Now().Add(time.Minute); down == 0 && time.Now().Before(end); _, down = relay.Flow.Sent() {
 		time.Sleep(time.Millisecond)
 	}
 	_, _ = target.Write([]byte("hello")) // fails for it
@@ -123,7 +123,14 @@ func stalled(t *testing.T, wrap func(net.Conn) tunnel.Conn) (client, target *net
 	cause = make(chan error, 1)
 	relay = &tunnel.Relay{Flow: new(tunnel.Flow), A: wrap(a), B: told{tunnel.Wrap(b), cause, make(chan struct{}, 1)}}
 	result = run(t.Context(), relay)
-	return client, target, relay, fill(t, client), cause, result
+	for stands := false; !stands; { // a relay that is held up takes nothing for a moment, either
+		before, _ := relay.Flow.Sent()
+		sent = append(sent, fill(t, client)...)
+		after, _ := relay.Flow.Sent()
+		held, _ := relay.Flow.Held()
+		stands = held && after == before
+	}
+	return client, target, relay, sent, cause, result
 }
 
 // Nobody reads from a client whose destination stalls. Its reset must be
@@ -178,20 +185,34 @@ func TestRelayDeliversToSlowDestination(t *testing.T) {
 	})
 	t.Run("after RST", func(t *testing.T) {
 		t.Parallel()
-		client, target, relay, sent, _, result := stalled(t, tunnel.Wrap)
-		_ = client.SetLinger(0)
-		client.Close()
-		before, _ := relay.Flow.Sent()
-		time.Sleep(pause)
-		got, err := io.ReadAll(target)
-		if !errors.Is(err, syscall.ECONNRESET) || !bytes.HasPrefix(sent, got) || len(got) == 0 {
-			t.Errorf("the target read %d bytes, which should be the first that were sent, and then %v, want ECONNRESET", len(got), err)
+		for range 5 {
+			if deliversBehindAReset(t, pause) {
+				return
+			}
 		}
-		if after, _ := relay.Flow.Sent(); after <= before {
-			t.Errorf("nothing was delivered after the reset")
-		}
-		if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-			t.Errorf("relay ended with %v, want a reset by the far end", err)
-		}
+		t.Skip("a pause takes longer on this machine than is granted after a reset")
 	})
+}
+
+// deliversBehindAReset has the target pause after a reset, and returns false if the pause was longer
+// than is granted.
+func deliversBehindAReset(t *testing.T, pause time.Duration) (inTime bool) {
+	client, target, relay, sent, _, result := stalled(t, tunnel.Wrap)
+	before, _ := relay.Flow.Sent()
+	reset := time.Now()
+	_ = client.SetLinger(0)
+	client.Close()
+	time.Sleep(pause)
+	inTime = time.Since(reset) < 5*time.Second // of which a part is left, as the reset was noticed later
+	got, err := io.ReadAll(target)
+	if !errors.Is(err, syscall.ECONNRESET) || !bytes.HasPrefix(sent, got) || inTime && len(got) == 0 {
+		t.Errorf("the target read %d bytes, which should be the first that were sent, and then %v, want ECONNRESET", len(got), err)
+	}
+	if after, _ := relay.Flow.Sent(); inTime && after <= before {
+		t.Errorf("nothing was delivered after the reset")
+	}
+	if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+		t.Errorf("relay ended with %v, want a reset by the far end", err)
+	}
+	return inTime
 }
