@@ -38,7 +38,7 @@ func (r *rig) hang(hog *link.Session, n int, flow func() *tunnel.Flow) (refused 
 			}
 		})
 	}
-	r.eventually("all dials are under way or refused", func() bool {
+	testutil.Within(r.t, 2*time.Minute, "all dials are under way or refused", func() bool { // thousands
 		return len(failed)+r.limits.Own().PendingDials() == n
 	})
 	for range len(failed) {

@@ -92,6 +92,7 @@ func TestAccessIsReviewed(t *testing.T) {
 	api := &oneDestination{}
 	r := startServer(t, func(o *Options) { o.AccessReviews = api })
 	r.agent("link", agentHello{id: "a"}, echoing)
+	began := time.Now()
 	for _, kind := range clientKinds {
 		open := r.mustDial(kind, "echo:1")
 		if _, err := r.dial(kind, "echo:2"); err == nil {
@@ -100,9 +101,11 @@ func TestAccessIsReviewed(t *testing.T) {
 		r.roundTrip(open, 1000)
 	}
 	r.failsToDial("echo:2", http.StatusForbidden, "does not let")
-	r.hasMetrics(fmt.Sprintf("policy_denials_total %d", len(clientKinds)+2),
+	r.hasMetrics(fmt.Sprintf("policy_denials_total %d", len(clientKinds)+2))
+	if time.Since(began) < 10*time.Second { // as long as an answer holds: a busy machine asks again
 		// By certificate and by socket they are two clients.
-		`access_review_duration_seconds_count{verdict="allowed"} 2`, `access_review_duration_seconds_count{verdict="denied"} 2`)
+		r.hasMetrics(`access_review_duration_seconds_count{verdict="allowed"} 2`, `access_review_duration_seconds_count{verdict="denied"} 2`)
+	}
 	api.mu.Lock()
 	defer api.mu.Unlock()
 	asked := api.asked

@@ -336,7 +336,7 @@ func (r *rig) tunnel(address, server string, creds credentials.TransportCredenti
 			c.Close()
 			select {
 			case <-tun.Done():
-			case <-time.After(15 * time.Second):
+			case <-time.After(time.Minute):
 				r.t.Error("the client's tunnel did not end")
 			}
 		})
@@ -369,7 +369,7 @@ func (r *rig) roundTrip(c net.Conn, size int) {
 // get is a page of the health or admin port.
 func (r *rig) get(at, path string) (int, string) {
 	r.t.Helper()
-	code, _, body := fetch(r.t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}, "http://"+at+path, "")
+	code, _, body := fetch(r.t, &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}, "http://"+at+path, "")
 	return code, body
 }
 

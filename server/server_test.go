@@ -221,11 +221,11 @@ func TestAgentsAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// TestAgentThatDiesBeforeItAnswers: callers hear within a second, or another
-// agent serves them.
+// TestAgentThatDiesBeforeItAnswers: callers hear of it, long before their dials
+// run out of time, or another agent serves them.
 func TestAgentThatDiesBeforeItAnswers(t *testing.T) {
 	for _, agents := range agentKinds {
-		r := startServer(t)
+		r := startServer(t, func(o *Options) { o.DialTimeout = time.Hour })
 		asked := make(chan struct{}, 10)
 		hang := func(ctx context.Context, _ string) (tunnel.Conn, error) {
 			asked <- struct{}{}
@@ -243,7 +243,6 @@ func TestAgentThatDiesBeforeItAnswers(t *testing.T) {
 			if kind == clientKinds[0] {
 				r.eventually("pending", func() bool { return r.metric("pending_backend_dials 1") })
 			}
-			start := time.Now()
 			a.Close()
 			r.eventually("it is gone", func() bool { return r.own.agents.Counts().Connections == 0 })
 			a = r.agent(agents, agentHello{id: "a1"}, refuse) // or the dial would wait for it
@@ -252,11 +251,8 @@ func TestAgentThatDiesBeforeItAnswers(t *testing.T) {
 				if err == nil {
 					t.Errorf("%s: no error", kind)
 				}
-			case <-time.After(20 * time.Second):
+			case <-time.After(40 * time.Second): // some milliseconds are usual; by CONNECT, it gives up after a minute
 				t.Fatalf("%s through %s: the caller hangs", kind, agents)
-			}
-			if took := time.Since(start); took > 10*time.Second { // some milliseconds
-				t.Errorf("%s through %s: the caller heard after %v", kind, agents, took)
 			}
 			a.Close()
 			r.eventually("that one is gone, too", func() bool { return r.own.agents.Counts().Connections == 0 })
