@@ -302,7 +302,7 @@ func TestAnotherServersAgentBesideTheAPIServer(t *testing.T) {
 	next = 1
 	_ = by[0].Close()
 	c.servers[0].roundTrip(conn, 100<<10)
-	if n := acceptor.Stats(); n.Resumes != 1 {
+	if n := acceptor.Stats(); n.Resumes < 1 { // or more, where an answer takes longer than an attempt
 		t.Errorf("%+v", n)
 	}
 }
