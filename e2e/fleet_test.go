@@ -192,7 +192,7 @@ func (f *fleet) settles(base holdings) {
 			}
 		}
 	}()
-	eventually(f.t, scaled(20*time.Second, time.Minute), fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
+	eventually(f.t, scaled(patience, 2*patience), fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
 		h, err := f.held()
 		return err == nil && h.within(base) && f.vault.open.Load() == 0, fmt.Sprint(h, err, " open at the vault: ", f.vault.open.Load())
 	})

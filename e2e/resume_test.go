@@ -92,7 +92,8 @@ func TestConnectionsOutliveServers(t *testing.T) {
 // Connections outlive the only server, if it comes back in time.
 func TestConnectionsOutliveTheOnlyServer(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, 1, flags{})
+	window := []string{"--resume-window=1m"} // in which a busy machine starts a server, too
+	f := newFleet(t, 1, flags{server: window, agent: window, sidecars: window})
 	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), halves, f.ways()...)
 	for range scaled(1, 5) {
 		time.Sleep(time.Second)

@@ -191,11 +191,33 @@ func (s *storm) waited(probe int, w wait) {
 	s.waits[probe] = append(s.waits[probe], w)
 }
 
-// harm notes that something was done to what carries connections.
+// harm notes that something is done to what carries connections. A machine that is too busy
+// to mend one harm before the next gets on first: else harms that follow one another would
+// outlast the window.
 func (s *storm) harm() {
+	for i, end := 0, time.Now().Add(lossTime); i < probes; i++ {
+		for s.lags(i) && time.Now().Before(end) {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.harms = append(s.harms, time.Now())
+}
+
+// lagTime is after what time without progress a harm waits for some. It is longer than
+// any pause on a machine that is not busy, and much shorter than any window.
+const lagTime = 5 * time.Second
+
+// lags says whether a probe that is not lost has had no byte back for some time.
+func (s *storm) lags(probe int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := s.began
+	if waits := s.waits[probe]; len(waits) > 0 {
+		last = waits[len(waits)-1].from.Add(waits[len(waits)-1].took)
+	}
+	return time.Since(last) > lagTime && !s.over.Load() && s.lost.Load() == 0
 }
 
 // end lets what has begun come to its end, and tells what became of it.
