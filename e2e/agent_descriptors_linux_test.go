@@ -44,7 +44,9 @@ func TestAgentWithFewDescriptors(t *testing.T) {
 	srv.Kill()
 	testutil.NoError(t, s.RunServer(srv))
 	ready(t, srv, 1, patience)
-	if answer, status := page(agent.HealthURL("/readyz")); status != http.StatusOK {
-		t.Errorf("readiness: %d %q", status, answer)
-	}
+	// The server may count the agent before the agent counts the server.
+	eventually(t, patience, "readiness", func() (bool, any) {
+		answer, status := page(agent.HealthURL("/readyz"))
+		return status == http.StatusOK, answer
+	})
 }

@@ -212,7 +212,9 @@ func TestNodesWithoutAnAgentBesideTheAPIServer(t *testing.T) {
 		if got := metric(srv.HealthURL("/metrics"), `server_api_refusals_total{reason="alone"}`); got < 1 {
 			t.Errorf("%v refusals are counted", got)
 		}
-		if got := strings.Count(srv.Process.Output(), "nodes do not reach their API server"); got != 1 {
+		const line = "nodes do not reach their API server"
+		logged(t, srv.Process, patience, line)
+		if got := strings.Count(srv.Process.Output(), line); got != 1 {
 			t.Errorf("the log says so %d times", got)
 		}
 	}

@@ -133,13 +133,13 @@ func TestPortsTakeOnlyTheirRole(t *testing.T) {
 				}
 			}
 		}
-		counted := 0.0
-		for _, name := range []string{"server", "cluster"} {
-			counted += metric(srv.HealthURL("/metrics"), fmt.Sprintf(`konnectivity_tls_peers_refused_total{name=%q}`, name))
-		}
-		if counted < float64(refused) { // gRPC's library tries again
-			t.Errorf("%s: %v refusals were counted, want at least %d", mode, counted, refused)
-		}
+		eventually(t, patience, fmt.Sprintf("%s: at least %d refusals are counted", mode, refused), func() (bool, any) {
+			counted := 0.0
+			for _, name := range []string{"server", "cluster"} {
+				counted += metric(srv.HealthURL("/metrics"), fmt.Sprintf(`konnectivity_tls_peers_refused_total{name=%q}`, name))
+			}
+			return counted >= float64(refused), counted // gRPC's library tries again
+		})
 		const line = "a peer was refused" // by each of two ports, once a minute
 		logged(t, srv.Process, patience, line)
 		if said := strings.Count(srv.Output(), line); said > 2*(1+int(time.Since(began)/time.Minute)) {
