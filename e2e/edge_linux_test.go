@@ -119,7 +119,7 @@ func (e *edge) proxy(c *net.TCPConn) {
 
 // get fetches size bytes from a port of the node, through the tunnel.
 func (e *edge) get(address string) (int, error) {
-	out, err := e.centre.run(e.t, "curl", "--silent", "--show-error", "--fail", "--max-time", "60", "--proxytunnel", "--proxy", "https://127.0.0.1:8090",
+	out, err := e.centre.run(e.t, "curl", "--silent", "--show-error", "--fail", "--max-time", "170", "--proxytunnel", "--proxy", "https://127.0.0.1:8090",
 		"--proxy-cacert", e.suite.PKI("ca.crt"), "--proxy-cert", e.suite.PKI("client.crt"), "--proxy-key", e.suite.PKI("client.key"), "http://"+address+"/")
 	return len(out), err
 }

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -19,7 +18,7 @@ import (
 // kubeAPIServer is an HTTP client whose connections go by the real
 // konnectivity-client over the server's unix socket.
 func kubeAPIServer(uds string) *http.Client {
-	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{
+	return &http.Client{Timeout: 3 * patience, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       overGRPC("unix://"+uds, insecure.NewCredentials()),
 	}}
@@ -40,7 +39,7 @@ func overGRPC(server string, creds credentials.TransportCredentials) func(ctx co
 
 // overUDS goes by CONNECT over the same unix socket.
 func overUDS(uds string) *http.Client {
-	return &http.Client{Timeout: time.Minute, Transport: &http.Transport{
+	return &http.Client{Timeout: 3 * patience, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 			var d net.Dialer

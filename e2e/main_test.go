@@ -49,7 +49,7 @@ func curl(t testing.TB, args ...string) ([]byte, error) {
 	if err != nil {
 		t.Fatal("curl is not installed; `make e2e` installs it")
 	}
-	args = append([]string{"--silent", "--show-error", "--fail", "--max-time", "60", "--noproxy", ""}, args...)
+	args = append([]string{"--silent", "--show-error", "--fail", "--max-time", "300", "--noproxy", ""}, args...) // 50 MB on a busy machine
 	cmd := exec.Command(path, args...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	out, err := cmd.Output()

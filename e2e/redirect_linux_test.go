@@ -196,7 +196,7 @@ func TestRedirect(t *testing.T) {
 }
 
 const prometheusWithoutProxy = `
-global: {scrape_interval: 1s, scrape_timeout: 1s}
+global: {scrape_interval: 5s, scrape_timeout: 5s}
 scrape_configs:
 - job_name: hosted
   static_configs: [{targets: ["%s:9100", "[%s]:9100"]}]

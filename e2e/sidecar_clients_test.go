@@ -120,7 +120,7 @@ func TestSidecarCarriesLargeFetches(t *testing.T) {
 }
 
 const prometheusConf = `
-global: {scrape_interval: 2s, scrape_timeout: 2s}
+global: {scrape_interval: 5s, scrape_timeout: 5s}
 scrape_configs:
 - job_name: guest
   proxy_url: socks5://%s

@@ -93,7 +93,7 @@ func TestHTTPSidecarWithFewDescriptors(t *testing.T) {
 func (s *observed) leavesDescriptors(t *testing.T) {
 	t.Helper()
 	// Clients that were refused leave in a moment; kept connections stay for 30 s.
-	testutil.Within(t, 10*time.Second, "24 descriptors are free", func() bool {
+	testutil.Within(t, 25*time.Second, "24 descriptors are free", func() bool {
 		return len(must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.PID())))(t)) <= descriptors-24
 	})
 	if answer, err := curl(t, "http://"+s.health+"/healthz"); err != nil || len(answer) == 0 {

@@ -320,7 +320,7 @@ func TestABoundIsToldThroughTheChain(t *testing.T) {
 		t.Errorf("a client of the other is told %d, %v", status, err)
 	}
 	held.Close()
-	eventually(t, tenantBound, "room again", func() (bool, any) {
+	eventually(t, patience, "room again", func() (bool, any) {
 		c, status, err := h.connect(t, a.serverName(), a.client, a.target)
 		if c != nil {
 			c.Close()
