@@ -49,6 +49,7 @@ type Log struct {
 	splices splices
 	out     output
 	runs    atomic.Bool
+	flush   time.Duration // flushTime, but for tests
 
 	// Figures beside those of queue.
 
@@ -58,7 +59,7 @@ type Log struct {
 
 // Open opens the file. An error says which flag is wrong.
 func Open(o Options) (*Log, error) {
-	l := &Log{log: o.Log, head: appendHead(nil, o.Component, o.Name), out: output{path: o.Path}}
+	l := &Log{log: o.Log, head: appendHead(nil, o.Component, o.Name), out: output{path: o.Path}, flush: flushTime}
 	l.queue.init()
 	l.splices.init(l)
 	if _, _, err := l.out.file(); err != nil {

@@ -33,6 +33,7 @@ func openLog(t testing.TB, path string) (*Log, *testutil.Output) {
 
 // run runs it. stop ends that, and may be called again.
 func run(t testing.TB, l *Log) (stop func()) {
+	l.flush = testutil.Patience // on a busy machine, too, the rest is written
 	ctx, cancel := context.WithCancel(context.Background())
 	done := wait.Go(func() { l.Run(ctx) })
 	stop = func() { cancel(); <-done }

@@ -55,7 +55,7 @@ func secureAPI(t *testing.T, http2 bool, config *tls.Config, answer http.Handler
 }
 
 func review(t *testing.T, reviews kubeapi.TokenReviews) (kubeapi.TokenReviewStatus, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	return reviews.Create(ctx, kubeapi.TokenReviewSpec{Token: "x"})
 }

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"konnectivity/internal/testutil"
 )
@@ -20,7 +19,7 @@ func serveTLS(t *testing.T, own tls.Certificate) (at string, ask func(certs ...t
 	l, _ := serve(t, t.Context(), config, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	return l.Addr().String(), func(certs ...tls.Certificate) error {
 		transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certs}}
-		r, err := (&http.Client{Transport: transport, Timeout: 20 * time.Second}).Get("https://" + l.Addr().String())
+		r, err := (&http.Client{Transport: transport, Timeout: testutil.Patience}).Get("https://" + l.Addr().String())
 		if err != nil {
 			return err
 		}

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -21,7 +20,7 @@ var local = []string{"127.0.0.1", "127.0.0.2", "::1"}
 
 func refuses(t *testing.T, address string) {
 	t.Helper()
-	c, err := net.DialTimeout("tcp", address, 20*time.Second)
+	c, err := net.DialTimeout("tcp", address, testutil.Patience)
 	if err == nil {
 		c.Close()
 	}

@@ -102,7 +102,7 @@ func connect(t *testing.T, server, client *tls.Config) (*tls.Conn, *tls.Conn) {
 	b := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	a := testutil.Must(l.Accept())(t)
 	for _, c := range []net.Conn{a, b} {
-		_ = c.SetDeadline(time.Now().Add(20 * time.Second)) // no test may hang
+		_ = c.SetDeadline(time.Now().Add(testutil.Patience)) // no test may hang
 	}
 	return tls.Server(a, server), tls.Client(b, client)
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"konnectivity/internal/testutil"
 )
@@ -106,21 +107,25 @@ func TestConcurrentListenHasOneWinner(t *testing.T) {
 	for range rounds {
 		path := filepath.Join(t.TempDir(), "s")
 		leave(t, path)
+		began := time.Now()
 		var racing sync.WaitGroup
 		var won [racers]net.Listener
 		for i := range racers {
 			racing.Go(func() { won[i], _ = Listen(path, Options{Replace: true}) })
 		}
 		racing.Wait()
+		intime := time.Since(began) < min(lockTimeout, probeTimeout) // or one may have gone without the lock
 		winners := 0
 		for _, l := range won {
 			if l != nil {
 				winners++
-				connects(t, path)
+				if intime {
+					connects(t, path)
+				}
 				l.Close()
 			}
 		}
-		if winners != 1 {
+		if intime && winners != 1 {
 			t.Fatalf("%d of %d have the socket", winners, racers)
 		}
 	}
