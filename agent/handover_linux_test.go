@@ -156,7 +156,7 @@ func (s *succession) want(w wire, kinds ...string) {
 // wantHangUp fails the test if the other end hangs up no sooner than it would give up waiting.
 func (s *succession) wantHangUp(w wire) {
 	s.t.Helper()
-	if _, err := w.receive(time.Now().Add(handoverTimeout / 2)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+	if _, err := w.receive(time.Now().Add(handoverTimeout * 4 / 5)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		s.t.Fatalf("it does not hang up: %v", err)
 	}
 }
@@ -200,7 +200,7 @@ func TestHandoverToASuccessorThatFails(t *testing.T) {
 	testutil.Eventually(t, "it keeps the others", func() bool { return first.logged("not all", logrus.WarnLevel) == 1 })
 	lost := 0
 	for _, c := range open {
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(patience)) // those that are lost end at once
 		got := make([]byte, 6)
 		_, err := io.WriteString(c, "two")
 		if err == nil {

@@ -28,7 +28,7 @@ import (
 )
 
 // patience bounds what a test waits for.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // peer is a server's side of an agent's connection, of either protocol.
 type peer interface {

@@ -8,7 +8,7 @@ import (
 
 // Patience bounds the wait for something that a correct program does at once. It
 // is long enough for a busy machine, and only failing tests wait so long.
-const Patience = 20 * time.Second
+const Patience = time.Minute
 
 // poll is the pause between two looks at a condition.
 const poll = 2 * time.Millisecond

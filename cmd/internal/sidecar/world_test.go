@@ -23,7 +23,7 @@ import (
 )
 
 // patience bounds every wait for something that happens at once.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // world is a konnectivity server, as thin as one can be: HTTP CONNECT over
 // mTLS, dialing by itself. Sidecars in a test speak to it.
