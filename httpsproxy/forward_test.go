@@ -297,7 +297,9 @@ func TestExpectContinueEndToEnd(t *testing.T) {
 		b, _ := io.ReadAll(r.Body) // sends 100
 		_, _ = w.Write(b)
 	})
-	w := dialProxy(t, nil)
+	p := startProxy(t, nil)
+	p.transport.ExpectContinueTimeout = 2 * maxWait // it is not that which lets the client go on
+	w := dialWire(t, p.addr)
 	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
 	receive(t, "the request", asked)
 	_ = w.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
@@ -317,7 +319,9 @@ func TestExpectContinueEndToEnd(t *testing.T) {
 
 func TestExpectContinueRefusedByOrigin(t *testing.T) {
 	origin := startOrigin(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
-	w := dialProxy(t, nil)
+	p := startProxy(t, nil)
+	p.transport.ExpectContinueTimeout = 2 * maxWait
+	w := dialWire(t, p.addr)
 	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
 	if status, _ := w.head(); status != "HTTP/1.1 401 Unauthorized" {
 		t.Error(status)

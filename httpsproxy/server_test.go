@@ -100,7 +100,7 @@ func TestSlowAndSilentClientsAreClosed(t *testing.T) {
 	})
 	t.Run("nothing after a request", func(t *testing.T) {
 		t.Parallel()
-		w := dialWire(t, p.addr)
+		w := dialProxy(t, func(o *Options) { o.handshakeTimeout, o.keepAlive = maxWait, bound })
 		w.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 		_ = body(t, w.response("GET"))
 		w.expectEnd()

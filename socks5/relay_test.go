@@ -179,16 +179,17 @@ func TestClientThatLeavesCancelsItsDial(t *testing.T) {
 func TestLateSuccessIsNotLeaked(t *testing.T) {
 	ended := make(chan string, 1)
 	address := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.ReadAll(c); ended <- "closed" })
-	left := make(chan struct{})
+	dialing := make(chan struct{})
 	s := serve(t, Options{}, tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		close(dialing)
 		<-ctx.Done()
 		return direct(context.Background(), f.To(address)) // too late, and it does not care
 	}))
 	c := connect(t, s.addr)
 	_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
-	time.AfterFunc(20*time.Millisecond, func() { _ = c.Close(); close(left) })
+	<-dialing
+	_ = c.Close()
 	_ = testutil.Receive(t, "ended", ended)
-	<-left
 	testutil.Eventually(t, "it is counted as given up", func() bool {
 		return promtest.ToFloat64(s.Metrics.Requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
 	})
