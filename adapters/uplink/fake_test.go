@@ -182,7 +182,7 @@ func (s *fakeServer) accept() {
 
 func (s *fakeServer) serve(raw net.Conn) {
 	c := tls.Server(raw, s.tls)
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
 	if c.Handshake() != nil {
 		return
 	}
