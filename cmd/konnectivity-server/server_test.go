@@ -367,10 +367,11 @@ func TestStartErrors(t *testing.T) {
 		{right + ports + "--mode=tcp", 2, "--mode"},
 		{right + "stray", 2, ""},
 	} {
-		stop := started(t, expand(tc.args, files))
-		time.Sleep(50 * time.Millisecond) // a program that does start shows in its status
-		status, said := stop()
-		if status != tc.status || !strings.Contains(said, tc.says) || strings.Count(strings.TrimSpace(said), "\n") > 1 {
+		var stderr bytes.Buffer
+		ended := make(chan int, 1)
+		go func() { ended <- cli.Run(newCommand(), expand(tc.args, files), &stderr, nil) }() // and nobody stops it
+		status := testutil.Receive(t, "the end of "+tc.args, ended)
+		if said := stderr.String(); status != tc.status || !strings.Contains(said, tc.says) || strings.Count(strings.TrimSpace(said), "\n") > 1 {
 			t.Errorf("%s\nexit status %d: %s\nwant %d, %q", tc.args, status, said, tc.status, tc.says)
 		}
 	}

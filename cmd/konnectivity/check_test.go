@@ -145,7 +145,7 @@ func (l *lab) check(more ...string) (status int, out string) {
 	l.t.Helper()
 	host, port, err := net.SplitHostPort(l.clients)
 	testutil.NoError(l.t, err)
-	args := []string{"check", "--konnectivity-hostname=" + host, "--konnectivity-port=" + port, "--kubeconfig=", "--serving-port=0", "--timeout=3s"}
+	args := []string{"check", "--konnectivity-hostname=" + host, "--konnectivity-port=" + port, "--kubeconfig=", "--serving-port=0", "--timeout=20s"}
 	args = slices.Concat(args, l.tlsArgs(), l.args, more)
 	if l.checked != "" {
 		args = append(args, l.checked)

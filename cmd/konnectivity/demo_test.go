@@ -61,7 +61,7 @@ func TestDemoEndsWithAnyPart(t *testing.T) {
 	d := testutil.Must(newDemo(t.TempDir()))(t)
 	d.log.SetOutput(io.Discard)
 	_ = d.ports.agents.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := d.serve(ctx); ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), d.ports.agents.Addr().String()) {
 		t.Errorf("%v, %v", err, ctx.Err())

@@ -148,6 +148,7 @@ func TestDialEndsWithDestination(t *testing.T) {
 func TestDialVerbose(t *testing.T) {
 	l := newLab(t)
 	l.start()
+	l.waitMeasured()
 	args := append(l.tlsArgs(), "--via=link://"+l.clients, "-v", "--server-admin="+l.admin, l.lastWord())
 	status, _, stderr := dial(strings.NewReader("hello"), args...)
 	for _, want := range []string{"connection ", "connected in ", "server server-1 (konnectivity-server ", "agent agent-1 at 127.0.0.1:", "over link, round trip from the server ", "sent 5 B, received 7 B"} {

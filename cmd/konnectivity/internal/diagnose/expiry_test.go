@@ -46,7 +46,7 @@ func TestExpiringCertificatesAreWarnings(t *testing.T) {
 		{48 * time.Hour, ca.Certificate().NotAfter, Warning, Warning},
 		{364 * 24 * time.Hour, pair.TLS().Leaf.NotAfter, OK, OK},
 	} {
-		checker := &pathChecker{opts: &Subject{Timeout: 20 * time.Second}, now: func() time.Time { return c.of.Add(-c.left) }}
+		checker := &pathChecker{opts: &Subject{Timeout: time.Minute}, now: func() time.Time { return c.of.Add(-c.left) }}
 		checker.checkCA(files)
 		checker.secureServer(t.Context(), way, netip.MustParseAddrPort(address))
 		for step, want := range map[string]string{"CA": c.ca, "certificate of the server": c.server} {

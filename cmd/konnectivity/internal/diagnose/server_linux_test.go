@@ -28,7 +28,7 @@ func TestUnroutableFamilyIsWarning(t *testing.T) {
 		{[]netip.AddrPort{here, nowhere}, []string{OK, Warning}},
 		{[]netip.AddrPort{nowhere}, []string{Failed}},
 	} {
-		checker := &pathChecker{opts: &Subject{Timeout: 20 * time.Second}, now: time.Now}
+		checker := &pathChecker{opts: &Subject{Timeout: time.Minute}, now: time.Now}
 		reached := checker.reachServer(t.Context(), way, c.addresses)
 		if reached.IsValid() != (len(c.addresses) > 1) || len(checker.findings) != len(c.want) {
 			t.Fatalf("%v: %v, %+v", c.addresses, reached, checker.findings)

@@ -302,7 +302,5 @@ func TestAPIThatIsAway(t *testing.T) {
 	if s.Ready() == nil {
 		t.Error("it is ready")
 	}
-	if promtest.ToFloat64(s.answers.WithLabelValues("failed")) == 0 {
-		t.Error("no alert can tell of it")
-	}
+	testutil.Eventually(t, "an alert can tell of it", func() bool { return promtest.ToFloat64(s.answers.WithLabelValues("failed")) > 0 })
 }

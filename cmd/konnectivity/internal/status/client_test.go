@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -93,12 +94,18 @@ func TestHungHandshakeIsClosed(t *testing.T) {
 	l := testutil.Listen(t)
 	c := newClient(t)
 	c.http.Timeout = 500 * time.Millisecond
-	if err := c.Report(t.Context(), &Report{Address: Secure + l.Addr().String()}, "", 1); err == nil {
-		t.Error("it was answered")
-	}
-	hung := testutil.Must(l.Accept())(t)
+	var hung net.Conn
+	testutil.Eventually(t, "a connection", func() bool { // for which a busy machine may need longer
+		if err := c.Report(t.Context(), &Report{Address: Secure + l.Addr().String()}, "", 1); err == nil {
+			t.Error("it was answered")
+		}
+		_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(time.Second))
+		var err error
+		hung, err = l.Accept()
+		return err == nil
+	})
 	defer hung.Close()
-	_ = hung.SetReadDeadline(time.Now().Add(30 * time.Second))
+	_ = hung.SetReadDeadline(time.Now().Add(testutil.Patience))
 	if _, err := io.Copy(io.Discard, hung); err != nil {
 		t.Errorf("the connection is still open: %v", err)
 	}

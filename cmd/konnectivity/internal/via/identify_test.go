@@ -38,9 +38,13 @@ func TestIdentify(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			if s := Identify(t.Context(), c.at); s.Kind != c.kind || !strings.HasPrefix(s.Who, c.who) {
-				t.Errorf("%d %q, want %d %q", s.Kind, s.Who, c.kind, c.who)
+			var s Answer
+			for range 5 { // a busy machine may take longer for an answer than is waited for
+				if s = Identify(t.Context(), c.at); s.Kind == c.kind && strings.HasPrefix(s.Who, c.who) {
+					return
+				}
 			}
+			t.Errorf("%d %q, want %d %q", s.Kind, s.Who, c.kind, c.who)
 		})
 	}
 }
