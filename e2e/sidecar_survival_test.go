@@ -124,7 +124,7 @@ func TestSidecarStartsBeforeAllElse(t *testing.T) {
 			web := newHostedWeb(t, ip)
 
 			l.fails(t, ip, web.plain, "503")
-			l.fails(t, "app.guest.test", web.plain, "502", "503")
+			l.fails(t, "app.guest.test", web.plain, "502", "503", "504")
 			if _, err := curl(t, "http://"+l.health+"/healthz"); err != nil {
 				t.Error(err)
 			}
@@ -145,14 +145,14 @@ func TestSidecarStartsBeforeAllElse(t *testing.T) {
 			must(s.StartAgent(server))(t)
 			l.comes(t, patience, ip, web.plain)
 
-			l.fails(t, "web.apps.svc", web.plain, "502", "503")
+			l.fails(t, "web.apps.svc", web.plain, "502", "503", "504")
 			api := startAPI(t, apiIP+":0")
 			api.set("apps", "web", ip)
 			api.set("openshift-dns", "dns-default", ip)
 			api.writeKubeconfig(t, filepath.Join(l.dir, "kubeconfig"))
 			l.comes(t, patience, "web.apps.svc", web.plain)
 
-			l.fails(t, "app.guest.test", web.plain, "502", "503")
+			l.fails(t, "app.guest.test", web.plain, "502", "503", "504")
 			(&hostedCluster{ip: ip}).startDNS(t)
 			l.comes(t, patience, "app.guest.test", web.plain)
 

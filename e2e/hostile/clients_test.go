@@ -81,7 +81,7 @@ func launch(t *testing.T, name string, s *suite.Suite, srv *suite.Server) (stop 
 	testutil.NoError(t, cmd.Start())
 	stop = sync.OnceFunc(func() {
 		_ = stdin.Close()
-		kill := time.AfterFunc(20*time.Second, func() { _ = cmd.Process.Kill() })
+		kill := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
 		defer kill.Stop()
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("the attacker: %v\n%s", err, said.String())

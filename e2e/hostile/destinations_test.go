@@ -48,11 +48,11 @@ var misbehaviours = []misbehaviour{
 // proxied connects by a sidecar: by a minimal client, so that little of what is
 // measured is the client's.
 func proxied(kind, at, address string) (net.Conn, error) {
-	c, err := net.DialTimeout("tcp", at, 10*time.Second)
+	c, err := net.DialTimeout("tcp", at, time.Minute)
 	if err != nil {
 		return nil, err
 	}
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if kind == "socks5" {
 		err = socks5(c, netip.MustParseAddrPort(address))
 	} else {

@@ -77,7 +77,7 @@ func pester(t *testing.T, do func(random *rand.Rand)) (n int64) {
 // dial waits where the kernel has no room for another connection: ports may be in use for a
 // second after the last, and the backlog of a unix socket full. nil: it has failed the test.
 func dial(t *testing.T, network, address string) net.Conn {
-	for end := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		conn, err := net.Dial(network, address)
 		if err == nil {
 			return conn
@@ -126,7 +126,7 @@ func TestOddAdminRequests(t *testing.T) {
 			return
 		}
 		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(40 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(2 * time.Minute))
 		_, _ = conn.Write(request)
 		_ = conn.(*net.TCPConn).CloseWrite()
 		answer, err := io.ReadAll(conn)
@@ -191,7 +191,7 @@ func TestOddSuccessors(t *testing.T) {
 			_, _ = io.Copy(io.Discard, conn)
 		}
 	})
-	end := time.Now().Add(30 * time.Second)
+	end := time.Now().Add(time.Minute)
 	for files() > before+5 && time.Now().Before(end) {
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -229,7 +229,7 @@ func TestOddFlags(t *testing.T) {
 	n := pester(t, func(random *rand.Rand) {
 		run := runs[random.IntN(len(runs))]
 		value := values[random.IntN(len(values))]
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		out, err := exec.CommandContext(ctx, s.Bin.Path(run[0]), run[1]+"="+value, run[2]).CombinedOutput()
 		switch text := string(out); {

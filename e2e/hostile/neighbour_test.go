@@ -95,7 +95,7 @@ func (n *neighbour) hold(ctx context.Context, c net.Conn) {
 
 func roundTrip(c net.Conn) error {
 	message := make([]byte, 2000)
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := c.Write(message); err != nil {
 		return err
 	}

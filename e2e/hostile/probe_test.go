@@ -73,9 +73,9 @@ func probe(url string) {
 	}
 }
 
-// ask asks as kubelet does, by a connection of its own.
+// ask asks as kubelet does, by a connection of its own. How long that may take is figures' to say.
 func ask(url string) error {
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
 	res, err := client.Get(url)
 	if err != nil {
 		return err

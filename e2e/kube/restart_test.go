@@ -54,9 +54,14 @@ func TestAgentsRollOver(t *testing.T) {
 				t.Errorf("the agent ended with %d, %v", code, err)
 			}
 		}
+		for end := time.Now().Add(patience); p.ok.Load() < 10 && p.failed.Load() == 0 && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond) // a busy machine may have had less time for them
+		}
 		p.end()
-		if p.failed.Load() > 0 || p.ok.Load() < 10 {
-			t.Errorf("%d requests went through, %d failed, the last with %v", p.ok.Load(), p.failed.Load(), *p.last.Load())
+		if last := p.last.Load(); last != nil {
+			t.Errorf("%d requests went through, %d failed, the last with %v", p.ok.Load(), p.failed.Load(), *last)
+		} else if p.ok.Load() < 10 {
+			t.Errorf("%d requests went through", p.ok.Load())
 		}
 	})
 }

@@ -21,10 +21,11 @@ import (
 
 const (
 	// comesUp is how long chromium may take to start on a busy machine.
-	comesUp = 60 * time.Second
+	comesUp = 2 * time.Minute
 
-	// patience bounds every wait for something that happens at once.
-	patience = 30 * time.Second
+	// patience bounds every wait for something that happens at once, or for axe-core, which
+	// takes seconds on an idle machine.
+	patience = 2 * time.Minute
 
 	// pollInterval is the pause between two checks of a condition in a page.
 	pollInterval = 20 * time.Millisecond
