@@ -156,9 +156,9 @@ func TestFaultNothing(t *testing.T) {
 	}
 }
 
-// whileFrozen freezes the agent and leaves it so once what is told of it until it is given up,
-// which is after livenessBound, was told. A machine that is too busy to ask within that time
-// has it thawed, until so many agents are connected, and frozen again.
+// whileFrozen freezes the agent and returns once told has seen it reported as frozen, which it
+// is until the server gives it up, after livenessBound. If a busy machine asks too late for
+// that, the agent is thawed until that many agents are connected, and frozen again.
 func (f *faulty) whileFrozen(t *testing.T, agents float64, told func() bool) {
 	t.Helper()
 	for range 4 {

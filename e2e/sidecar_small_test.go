@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// maxStart is how long it may take from start to the first served request, without
-	// what was waited for a processor meanwhile. Of maxStarts, one must be as quick: in
-	// others this machine does other work.
+	// maxStart bounds the time from start to the first served request, less the waits
+	// for a processor. One of maxStarts starts must be as quick: during the others,
+	// this machine may do other work.
 	maxStart  = 100 * time.Millisecond
 	maxStarts = 50
 )

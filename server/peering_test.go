@@ -317,7 +317,7 @@ func TestAServerThatTellsTooMuch(t *testing.T) {
 	for i := range tells {
 		tells[i] = there(routes.Key{Kind: routes.Agent, Value: [16]byte{byte(i), byte(i >> 8), byte(i >> 16)}})
 	}
-	// Not by link, which waits until it is linked: it may be thrown out before anybody looks.
+	// Not by link, which waits for it to be linked: that may be over before the first look.
 	r.ends("its link", linkFake(t, c, (&fakeServer{tells: tells, dials: noAgent}).serve).Done())
 	r.eventually("it is counted, and what it told forgotten", func() bool {
 		_, known := r.peering.count()

@@ -194,8 +194,8 @@ func TestRelayDeliversToSlowDestination(t *testing.T) {
 	})
 }
 
-// deliversBehindAReset has the target pause after a reset, and returns false if the pause was longer
-// than is granted.
+// deliversBehindAReset has the target pause after a reset. It returns false if the pause was
+// longer than the relay waits.
 func deliversBehindAReset(t *testing.T, pause time.Duration) (inTime bool) {
 	client, target, relay, sent, _, result := stalled(t, tunnel.Wrap)
 	before, _ := relay.Flow.Sent()
@@ -203,7 +203,7 @@ func deliversBehindAReset(t *testing.T, pause time.Duration) (inTime bool) {
 	_ = client.SetLinger(0)
 	client.Close()
 	time.Sleep(pause)
-	inTime = time.Since(reset) < 5*time.Second // of which a part is left, as the reset was noticed later
+	inTime = time.Since(reset) < 5*time.Second // the bound, which begins when the reset is noticed
 	got, err := io.ReadAll(target)
 	if !errors.Is(err, syscall.ECONNRESET) || !bytes.HasPrefix(sent, got) || inTime && len(got) == 0 {
 		t.Errorf("the target read %d bytes, which should be the first that were sent, and then %v, want ECONNRESET", len(got), err)

@@ -636,7 +636,7 @@ func TestDrain(t *testing.T) {
 		r.Drain()
 		r.Drain()
 		time.Sleep(2 * drainAccept)
-		_, _ = io.WriteString(late, request[8:]) // who is in earnest is still served
+		_, _ = io.WriteString(late, request[8:]) // a client that asks in time is still served
 		answer := make([]byte, len(established))
 		_, err := io.ReadFull(late, answer)
 		if string(answer) != established && time.Since(began) < drainHandshake { // else it was late indeed

@@ -37,7 +37,7 @@ func TestABarredPeerLearnsWhy(t *testing.T) {
 	t.Skip("this machine is slower than a peer may be")
 }
 
-// barredPeerLearnsWhy returns false if the peer took so long that nobody waited for it.
+// barredPeerLearnsWhy returns false if the peer took longer than the link waits for it.
 func barredPeerLearnsWhy(t *testing.T) (judged bool) {
 	near, far := tcpPair(t)
 	slow := &late{Conn: near}

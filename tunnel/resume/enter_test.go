@@ -80,8 +80,8 @@ func TestResumedAsItIsMade(t *testing.T) {
 	}
 }
 
-// A dial that an agent cannot end, because it is being stopped, fails as if its link had been
-// lost, so that it is asked for again: whether it begins then, is under way, or has just
+// A dial that a stopping agent cannot complete fails as if its link had been lost, so that the
+// opener dials again. This holds for dials that begin then, are under way, or have just
 // connected.
 func TestDialsThatTheEndCutsAreAskedForAgain(t *testing.T) {
 	far, peer := net.Pipe()

@@ -272,11 +272,11 @@ func (w *world) mess(stop <-chan struct{}, pause time.Duration) (cuts int) {
 	}
 }
 
-// calm waits until all connections have a carrier and something has passed, or stop is closed. A
-// busy machine may take longer to resume a connection than there is between two losses: with
-// nothing but losses, it would carry nothing, and give connections up. There may also be nothing
-// to send, or an end that nobody resumes any more, so that it does not wait long: so many looks,
-// which take a busy machine longer.
+// calm waits until all connections have a carrier and something has passed, or stop is closed.
+// On a busy machine, a resume may take longer than the time between two losses: without calm,
+// nothing would pass, and connections would be given up. Since there may be nothing to send, or
+// an end that is not resumed any more, the wait is bounded: by a number of looks, which take
+// longer on a busy machine.
 func (w *world) calm(stop <-chan struct{}) {
 	figures := func() resume.Stats { return w.opener.Stats().Plus(w.agent.Stats()) }
 	first, attached := int64(0), 0
