@@ -106,8 +106,9 @@ func (w *town) ways() []tunnel.Dialer { return append(w.fronts(), knocking(viaNo
 
 // newAgent starts an agent of the fleet that is told from others by an address.
 func (w *town) newAgent(name, address string, more ...string) *suite.Agent {
-	id := []string{"--agent-id=" + name, "--agent-identifiers=ipv4=" + address, "--policy-file=", "--handover-socket="}
-	a := must(w.StartAgent(w.toAgents[0].front(), slices.Concat(w.flags.agent, id, more)...))(w.t)
+	id := []string{"--agent-id=" + name, "--agent-identifiers=ipv4=" + address, "--handover-socket="}
+	others := slices.DeleteFunc(slices.Clone(w.flags.agent), func(f string) bool { return strings.HasPrefix(f, "--policy-file=") })
+	a := must(w.StartAgent(w.toAgents[0].front(), slices.Concat(others, id, more)...))(w.t)
 	connected(w.t, a, len(w.servers), patience)
 	w.plays("agent "+name, a)
 	return a
