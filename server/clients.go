@@ -107,7 +107,7 @@ func (cl *cluster) joinClient(c *frontend.Conn, who tunnel.Identity, session *li
 	}
 	key := laneKey{session.Peer().Group, session.Peer().ID, cmp.Or(auth.CertDigest(c.TLS()), string(who)), ""}
 	g, leaveGroup := cl.lanes[clients].join(key, session, begin)
-	if !first { // or the group was told
+	if !first { // the group was told before this lane joined
 		cl.peers.tell(&peer{count: session.SetServerCount, serving: session.SetServing})
 	}
 	return func() {

@@ -369,7 +369,7 @@ func TestStartErrors(t *testing.T) {
 	} {
 		var stderr bytes.Buffer
 		ended := make(chan int, 1)
-		go func() { ended <- cli.Run(newCommand(), expand(tc.args, files), &stderr, nil) }() // and nobody stops it
+		go func() { ended <- cli.Run(newCommand(), expand(tc.args, files), &stderr, nil) }() // no signal stops it
 		status := testutil.Receive(t, "the end of "+tc.args, ended)
 		if said := stderr.String(); status != tc.status || !strings.Contains(said, tc.says) || strings.Count(strings.TrimSpace(said), "\n") > 1 {
 			t.Errorf("%s\nexit status %d: %s\nwant %d, %q", tc.args, status, said, tc.status, tc.says)

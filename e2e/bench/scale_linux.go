@@ -43,7 +43,7 @@ type scale struct {
 
 	suite *suite.Suite
 	out   strings.Builder
-	back  *table // of what comes back after a SIGKILL
+	back  *table // of the links that come back after their server was killed
 
 	failed int // dials
 
