@@ -28,9 +28,9 @@ type ClientTLS interface {
 	Client(serverName string, nextProtos ...string) *tls.Config
 }
 
-// defaultConnectTimeout leaves a request half of tunnel.DefaultDialTimeout for
-// the destination when the server is slow to reach.
-const defaultConnectTimeout = 5 * time.Second
+// defaultConnectTimeout leaves a request half of its time for the destination when
+// the server is slow to reach.
+const defaultConnectTimeout = tunnel.DefaultDialTimeout / 2
 
 // Options says how the konnectivity server is reached. Address and TLS must be
 // given.

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/pflag"
@@ -53,6 +54,7 @@ type Options struct {
 	uds    unixsocket.Options
 	fronts front.Options // MaxConns, Drain and AccessLog
 	bounds tunnel.Bounds
+	dial   time.Duration    // bound of each
 	Out    adapters.Options // how destinations are reached
 	Files  tlsreload.Files  // client certificate and the server's CA
 	Peers  cli.PeerFlags    // requirements on the server's certificate
@@ -104,6 +106,8 @@ func (o *Options) check() error {
 		return cli.Usagef("--max-servers: want 0 for all or at least 1, got %d", server.MaxServers)
 	case o.bounds.Idle < 0:
 		return cli.Usagef("--idle-timeout: want 0 for none or a positive duration, got %v", o.bounds.Idle)
+	case o.dial <= 0:
+		return cli.Usagef("--dial-timeout: want a positive duration, got %v", o.dial)
 	case o.fronts.Drain < 0:
 		return cli.Usagef("--drain-timeout: want 0 or a positive duration, got %v", o.fronts.Drain)
 	case (o.Files.Cert == "") != (o.Files.Key == ""):

@@ -117,6 +117,7 @@ func (s *sidecar) adapterOptions() adapters.Options {
 func (o *Options) Adapter(certs adapters.ClientTLS, log logrus.FieldLogger) adapters.Options {
 	out := o.Out
 	out.Server.Address, out.Server.TLS = tunnel.JoinAddress(o.ServerHost, o.ServerPort), certs
+	out.Server.ConnectTimeout = o.dial / 2 // the rest is for the destination
 	if o.TokenFile != "" {
 		out.Server.Token = files.Token(o.TokenFile)
 	}

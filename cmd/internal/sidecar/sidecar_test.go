@@ -20,6 +20,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
 )
 
 // get fetches a URL by the proxy; CONNECT if by is "connect".
@@ -153,6 +154,20 @@ func TestStartBeforeServer(t *testing.T) {
 		if !strings.Contains(got, metric) {
 			t.Errorf("no %s in the metrics (%v)", metric, err)
 		}
+	}
+}
+
+// A server that says nothing holds clients up no longer than --dial-timeout.
+func TestDialTimeout(t *testing.T) {
+	w := newWorld(t)
+	testutil.ServeAt(t, w.addr, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	r := w.start(w.options(SOCKS5, "--dial-timeout=200ms"))
+	start := time.Now()
+	if _, err := get("socks5", r.addrs[SOCKS5], "http://10.0.0.1"); err == nil {
+		t.Error("want an error")
+	}
+	if took := time.Since(start); took >= tunnel.DefaultDialTimeout/2 {
+		t.Errorf("the answer took %v", took)
 	}
 }
 
