@@ -65,7 +65,7 @@ func (e *edge) startServer(from time.Time) {
 	e.t.Helper()
 	pki := e.suite.PKI
 	cert, key := e.ca.make(e.t, centreLeaf, from, from.Add(day))
-	e.server = e.centre.start(e.t, binaries.Path("konnectivity-server"), "--mode=http-connect", "--graceful-shutdown-timeout=1s",
+	e.server = e.centre.start(e.t, binaries.Path("konnectivity-server"), "--mode=http-connect", "--graceful-shutdown-timeout=1s", "--backend-dial-timeout="+suite.DialBound.String(),
 		"--server-ca-cert="+pki("ca.crt"), "--server-cert="+pki("server.crt"), "--server-key="+pki("server.key"),
 		"--cluster-ca-cert="+pki("ca.crt"), "--cluster-cert="+cert, "--cluster-key="+key)
 	e.centre.awaitOK(e.t, e.server, "http://127.0.0.1:8092/healthz")

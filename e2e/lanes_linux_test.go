@@ -91,10 +91,10 @@ func startAcross(t *testing.T, near, far netns) (front string, server, agent *su
 	leaf := pki.Leaf{CommonName: "cluster", IPs: []net.IP{line.AddrA.AsSlice()}, Server: true}
 	cert, key := ca.make(t, leaf, time.Now().Add(-time.Hour), time.Now().Add(day))
 	front = filepath.Join(s.Dir, "front.sock")
-	server = near.start(t, binaries.Path("konnectivity-server"), "--mode=http-connect", "--server-port=0", "--uds-name="+front,
+	server = near.start(t, binaries.Path("konnectivity-server"), "--mode=http-connect", "--server-port=0", "--uds-name="+front, "--backend-dial-timeout="+suite.DialBound.String(),
 		"--cluster-ca-cert="+s.PKI("ca.crt"), "--cluster-cert="+cert, "--cluster-key="+key)
 	near.awaitOK(t, server, "http://127.0.0.1:8092/healthz")
-	agent = far.start(t, binaries.Path("konnectivity-agent"), "--proxy-server-host="+line.AddrA.String(),
+	agent = far.start(t, binaries.Path("konnectivity-agent"), "--proxy-server-host="+line.AddrA.String(), "--dial-timeout="+suite.DialBound.String(),
 		"--ca-cert="+ca.file, "--agent-cert="+s.PKI("agent.crt"), "--agent-key="+s.PKI("agent.key"))
 	far.awaitOK(t, agent, "http://127.0.0.1:8093/readyz")
 	return front, server, agent

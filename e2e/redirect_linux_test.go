@@ -101,10 +101,10 @@ func (r *redirected) startTunnel() {
 	t := r.t
 	mustRun(t, r.bin("konnectivity"), "certs", r.pki(""), "--server-san="+farIP)
 	mustRun(t, "chown", "-R", sidecarUID, r.pki(""))
-	server := r.far.start(t, r.bin("konnectivity-server"),
+	server := r.far.start(t, r.bin("konnectivity-server"), "--backend-dial-timeout="+suite.DialBound.String(),
 		"--server-ca-cert="+r.pki("ca.crt"), "--server-cert="+r.pki("server.crt"), "--server-key="+r.pki("server.key"),
 		"--cluster-ca-cert="+r.pki("ca.crt"), "--cluster-cert="+r.pki("cluster.crt"), "--cluster-key="+r.pki("cluster.key"))
-	agent := r.far.start(t, r.bin("konnectivity-agent"), "--proxy-server-host=127.0.0.1",
+	agent := r.far.start(t, r.bin("konnectivity-agent"), "--proxy-server-host=127.0.0.1", "--dial-timeout="+suite.DialBound.String(),
 		"--ca-cert="+r.pki("ca.crt"), "--agent-cert="+r.pki("agent.crt"), "--agent-key="+r.pki("agent.key"))
 	r.far.awaitOK(t, server, "http://127.0.0.1:8092/healthz")
 	r.far.awaitOK(t, agent, "http://127.0.0.1:8093/readyz")
@@ -113,7 +113,7 @@ func (r *redirected) startTunnel() {
 // startSidecar starts one with its usual user.
 func (r *redirected) startSidecar(more ...string) *suite.Process {
 	r.t.Helper()
-	line := []string{"setpriv", "--reuid=" + sidecarUID, "--clear-groups", r.bin("konnectivity-socks5-proxy"), "--konnectivity-hostname=" + farIP,
+	line := []string{"setpriv", "--reuid=" + sidecarUID, "--clear-groups", r.bin("konnectivity-socks5-proxy"), "--konnectivity-hostname=" + farIP, "--dial-timeout=" + suite.DialBound.String(),
 		"--ca-cert-path=" + r.pki("ca.crt"), "--tls-cert-path=" + r.pki("client.crt"), "--tls-key-path=" + r.pki("client.key")}
 	return r.pod.start(r.t, append(line, more...)...)
 }

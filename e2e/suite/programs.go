@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 	"strconv"
+	"time"
 )
 
 // Server is a running konnectivity-server.
@@ -22,6 +23,10 @@ func (s *Server) HealthURL(path string) string {
 }
 
 func (s *Server) agentHost() string { return cmp.Or(s.AgentHost, "127.0.0.1") }
+
+// DialBound is how long a dial may take where a test does not set it: a busy machine
+// can need more than the 10 s of a server and agent left to themselves.
+const DialBound = time.Minute
 
 // StartServer runs a server with mTLS for clients and agents and a unix socket,
 // all on ports of its own, and waits until it listens. more is appended to the
@@ -75,6 +80,7 @@ func (s *Suite) launch(srv *Server, more []string) error {
 		"--admin-port=" + strconv.Itoa(srv.AdminPort), "--uds-name=" + srv.UDS,
 		"--server-ca-cert=" + s.PKI("ca.crt"), "--server-cert=" + s.PKI("server.crt"), "--server-key=" + s.PKI("server.key"),
 		"--cluster-ca-cert=" + s.PKI("ca.crt"), "--cluster-cert=" + s.PKI("cluster.crt"), "--cluster-key=" + s.PKI("cluster.key"),
+		"--backend-dial-timeout=" + DialBound.String(),
 	}
 	p, err := s.Run("konnectivity-server", nil, append(args, more...)...)
 	if err != nil {
@@ -116,6 +122,7 @@ func (s *Suite) LaunchAgent(srv *Server, more ...string) (*Agent, error) {
 		"--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(a.HealthPort),
 		"--admin-server-port=" + strconv.Itoa(a.AdminPort),
 		"--ca-cert=" + s.PKI("ca.crt"), "--agent-cert=" + s.PKI("agent.crt"), "--agent-key=" + s.PKI("agent.key"),
+		"--dial-timeout=" + DialBound.String(),
 	}
 	a.Process, err = s.Run("konnectivity-agent", nil, append(args, more...)...)
 	return a, err
@@ -150,6 +157,7 @@ func (s *Suite) startSidecar(program string, srv *Server, env []string, more ...
 		"--konnectivity-hostname=127.0.0.1", "--konnectivity-port=" + strconv.Itoa(srv.ClientPort),
 		"--serving-port=" + strconv.Itoa(port), "--ca-cert-path=" + s.PKI("ca.crt"),
 		"--tls-cert-path=" + s.PKI("client.crt"), "--tls-key-path=" + s.PKI("client.key"),
+		"--dial-timeout=" + DialBound.String(),
 	}
 	p, err := s.Run(program, env, append(args, more...)...)
 	if err != nil {
