@@ -35,7 +35,7 @@ const (
 // Agents and sidecars are links that this process holds.
 type scale struct {
 	tenants, agents, connections, links int // of each kind; 0: not measured
-	servers                             int // that the tenants share
+	servers                             int // that the tenants share, and the sidecars
 	rate                                int // new connections a second beside those that are held
 	rest                                time.Duration
 	profiles                            string // folder for heap, goroutine and CPU profiles; "": none
@@ -55,7 +55,7 @@ func benchScale(ctx context.Context, args []string) error {
 	s := &scale{say: newFigures().say}
 	set := flag.NewFlagSet("bench scale", flag.ExitOnError)
 	set.IntVar(&s.tenants, "tenants", 4000, "tenants, each with an agent and a sidecar on every server; 0: none")
-	set.IntVar(&s.servers, "servers", 2, "servers that forward to one another, for the tenants")
+	set.IntVar(&s.servers, "servers", 2, "servers that forward to one another, for tenants and sidecars")
 	set.IntVar(&s.agents, "agents", 5000, "agents of one tenant; 0: none")
 	set.IntVar(&s.connections, "connections", 50000, "connections that are held, over 500 tenants; 0: none")
 	set.IntVar(&s.rate, "rate", 500, "new connections a second beside them")
@@ -72,7 +72,7 @@ func benchScale(ctx context.Context, args []string) error {
 	for _, n := range []*int{&s.tenants, &s.agents, &s.connections, &s.links} {
 		*n = max(*n, 0) / steps * steps // as many are added in each step
 	}
-	need := max(2*s.servers*s.tenants, s.agents, s.links*9/2) + 4096 // a server has two ninths for clients
+	need := max(2*s.servers*s.tenants, s.agents, s.links, s.links/s.servers*9/2) + 4096 // a server has two ninths for clients
 	if err := allowFiles(uint64(need)); err != nil {
 		return fmt.Errorf("have %d files open at once: %w; run it as root, or with smaller counts", need, err)
 	}
@@ -290,13 +290,16 @@ const (
 )
 
 // measureLinks has agents or sidecars of one tenant, each at an address of its own, which
-// all come back at once when their server was killed.
+// all come back at once when their server was killed. Agents have one server, sidecars their
+// part of them each.
 func (s *scale) measureLinks(ctx context.Context, what string, count int) error {
 	var more []string
+	servers, title := 1, "Links of "+what
 	if what == sidecars { // of one certificate, and so with one client's part of the budget
+		servers, title = s.servers, fmt.Sprintf("Links of sidecars to %d servers, on one of them", s.servers)
 		more = append(more, fmt.Sprintf("--memory-budget-mib=%d", budgetMiB+count/10))
 	}
-	at, err := serve(s.suite, strings.ReplaceAll(what, " ", "-"), 1, more...)
+	at, err := serve(s.suite, strings.ReplaceAll(what, " ", "-"), servers, more...)
 	if err != nil {
 		return err
 	}
@@ -312,20 +315,25 @@ func (s *scale) measureLinks(ctx context.Context, what string, count int) error 
 		}
 		defer api.Close()
 	}
-	srv := at.servers[0]
-	agentPort, clientPort := srv.AgentPort, 0
-	if what == sidecars {
-		agentPort, clientPort = 0, srv.ClientPort
-	}
 	fleet := newFleet(ctx)
 	defer fleet.close()
-	err = s.grow(ctx, what, "Links of "+what, srv, count, nil, func(first, n int) error {
-		all := make([]identity, n)
-		for i := range all {
-			all[i] = one
-			all[i].ID, all[i].From = fmt.Sprint(what, first+i), net.IPv4(127, 2, byte((first+i)>>8), byte(first+i))
+	err = s.grow(ctx, what, title, at.servers[0], count/servers, nil, func(first, n int) error {
+		for k, srv := range at.servers {
+			all := make([]identity, n)
+			for i := range all {
+				number := (first+i)*servers + k
+				all[i] = one
+				all[i].ID, all[i].From = fmt.Sprint(what, number), net.IPv4(127, 2, byte(number>>8), byte(number))
+			}
+			agentPort, clientPort := srv.AgentPort, 0
+			if what == sidecars {
+				agentPort, clientPort = 0, srv.ClientPort
+			}
+			if err := fleet.add(all, agentPort, clientPort); err != nil {
+				return err
+			}
 		}
-		return fleet.add(all, agentPort, clientPort)
+		return nil
 	}, nothing)
 	if err != nil {
 		return err
