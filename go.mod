@@ -4,8 +4,8 @@ go 1.26.0
 
 require (
 	github.com/armon/go-socks5 v0.0.0-20160902184237-e75332964ef5
-	github.com/elazarl/goproxy v1.9.2
-	github.com/go-jose/go-jose/v4 v4.1.8
+	github.com/elazarl/goproxy v1.9.4
+	github.com/go-jose/go-jose/v4 v4.1.9
 	github.com/google/nftables v0.3.0
 	github.com/google/uuid v1.6.0
 	github.com/hashicorp/yamux v0.1.2
