@@ -34,22 +34,17 @@ func TestProgramsOutliveTheReaderOfTheirLog(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended })
-	healthy := func() bool {
-		res, err := http.Get("http://" + suite.Loopback(health) + "/healthz")
-		if err == nil {
-			_ = res.Body.Close()
+	serves := func() (bool, any) {
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatalf("it ended with the reader of its log: %v", err)
+		default:
 		}
-		return err == nil && res.StatusCode == http.StatusOK
+		_, status := page("http://" + suite.Loopback(health) + "/healthz")
+		return status == http.StatusOK, status
 	}
-	for start := time.Now(); !healthy(); time.Sleep(20 * time.Millisecond) {
-		if time.Since(start) > patience || len(ended) > 0 {
-			t.Fatal("it does not come up")
-		}
-	}
-	for range 50 { // it logs meanwhile
-		time.Sleep(20 * time.Millisecond)
-		if !healthy() || len(ended) > 0 {
-			t.Fatal("it ended with the reader of its log")
-		}
-	}
+	eventually(t, patience, "it comes up", serves)
+	time.Sleep(time.Second) // it logs meanwhile
+	eventually(t, patience, "it serves on", serves)
 }

@@ -79,22 +79,29 @@ func (a *servedAlike) served(t *testing.T, n int) {
 func (a *servedAlike) agent(t *testing.T, c *clusterOfMany, srv *suite.Server) {
 	t.Helper()
 	pair := must(c.ca.Issue(pki.Leaf{CommonName: "agent", Client: true}))(t)
-	conn := must(tls.Dial("tcp", suite.Loopback(srv.AgentPort), &tls.Config{
-		RootCAs: c.ca.Pool(), ServerName: c.serverName(), Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}}))(t)
-	ses := must(link.Connect(within(t, patience), conn, link.Config{
-		Hello: link.Hello{Role: link.RoleAgent, ID: "one", Software: "test"},
-		Forwarder: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-			near, far := net.Pipe()
-			go func() {
-				defer far.Close()
-				if _, err := fmt.Fprintf(far, "%-8s", c.name); err == nil {
-					_, _ = io.Copy(far, far)
-				}
-			}()
-			return tunnel.Wrap(near), nil
-		})},
-	}))(t)
-	t.Cleanup(func() { _ = ses.Close() })
+	config := &tls.Config{RootCAs: c.ca.Pool(), ServerName: c.serverName(), Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}}
+	forwarder := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		near, far := net.Pipe()
+		go func() {
+			defer far.Close()
+			if _, err := fmt.Fprintf(far, "%-8s", c.name); err == nil {
+				_, _ = io.Copy(far, far)
+			}
+		}()
+		return tunnel.Wrap(near), nil
+	})}
+	eventually(t, patience, "the agent is linked", func() (bool, any) { // a busy machine may take longer than the server waits
+		conn, err := tls.Dial("tcp", suite.Loopback(srv.AgentPort), config)
+		if err != nil {
+			return false, err
+		}
+		ses, err := link.Connect(within(t, patience), conn, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "one", Software: "test"}, Forwarder: forwarder})
+		if err != nil {
+			return false, err
+		}
+		t.Cleanup(func() { _ = ses.Close() })
+		return true, nil
+	})
 }
 
 // dial reaches a tenant's agent by a server.
