@@ -49,7 +49,6 @@ type Log struct {
 	splices splices
 	out     output
 	runs    atomic.Bool
-	flush   time.Duration // flushTime, but for tests
 
 	// Figures beside those of queue.
 
@@ -59,7 +58,7 @@ type Log struct {
 
 // Open opens the file. An error says which flag is wrong.
 func Open(o Options) (*Log, error) {
-	l := &Log{log: o.Log, head: appendHead(nil, o.Component, o.Name), out: output{path: o.Path}, flush: flushTime}
+	l := &Log{log: o.Log, head: appendHead(nil, o.Component, o.Name), out: output{path: o.Path}}
 	l.queue.init()
 	l.splices.init(l)
 	if _, _, err := l.out.file(); err != nil {

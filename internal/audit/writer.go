@@ -50,7 +50,7 @@ func (l *Log) Run(ctx context.Context) {
 	stop()
 	select {
 	case <-done:
-	case <-time.After(l.flush):
+	case <-time.After(flushTime):
 	}
 	if l.queue.end() {
 		l.log.WithField("dropped", l.queue.lost()).Warn("the process ends, and some audit records were not written")

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
@@ -31,9 +32,9 @@ func openLog(t testing.TB, path string) (*Log, *testutil.Output) {
 	return l, said
 }
 
-// run runs it. stop ends that, and may be called again.
+// run runs it. stop ends that, and may be called again. In fake time, which stands still while
+// a file is written, the rest is written on a busy machine, too.
 func run(t testing.TB, l *Log) (stop func()) {
-	l.flush = testutil.Patience // on a busy machine, too, the rest is written
 	ctx, cancel := context.WithCancel(context.Background())
 	done := wait.Go(func() { l.Run(ctx) })
 	stop = func() { cancel(); <-done }
@@ -91,21 +92,23 @@ func wantIDs(t testing.TB, ids []string, first, n int) {
 }
 
 func TestFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "audit.log")
-	testutil.NoError(t, os.WriteFile(path, []byte(`{"audit":1,"id":"before"}`+"\n"+`{"audit":1,"id":"to`), 0o600)) // of a process that was killed
-	l, said := openLog(t, path)
-	stop := run(t, l)
-	open(l, 0, 5000)
-	testutil.Eventually(t, "records without a stop", func() bool { return has(path, `"id":"4999"`) })
-	open(l, 5000, 10)
-	stop()
-	data := testutil.Must(os.ReadFile(path))(t)
-	whole := bytes.SplitAfterN(data, []byte("\n"), 3)
-	testutil.NoError(t, os.WriteFile(path, whole[2], 0o600))
-	wantIDs(t, read(t, path), 0, 5010)
-	if said.String() != "" {
-		t.Error(said)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "audit.log")
+		testutil.NoError(t, os.WriteFile(path, []byte(`{"audit":1,"id":"before"}`+"\n"+`{"audit":1,"id":"to`), 0o600)) // of a process that was killed
+		l, said := openLog(t, path)
+		stop := run(t, l)
+		open(l, 0, 5000)
+		testutil.Eventually(t, "records without a stop", func() bool { return has(path, `"id":"4999"`) })
+		open(l, 5000, 10)
+		stop()
+		data := testutil.Must(os.ReadFile(path))(t)
+		whole := bytes.SplitAfterN(data, []byte("\n"), 3)
+		testutil.NoError(t, os.WriteFile(path, whole[2], 0o600))
+		wantIDs(t, read(t, path), 0, 5010)
+		if said.String() != "" {
+			t.Error(said)
+		}
+	})
 }
 
 func TestFileMode(t *testing.T) {
@@ -126,110 +129,119 @@ func TestOpenFails(t *testing.T) {
 
 // A file that was renamed or removed gets no more records; the next one has its path.
 func TestRotation(t *testing.T) {
-	dir := t.TempDir()
-	path, old := filepath.Join(dir, "audit.log"), filepath.Join(dir, "audit.log.1")
-	l, said := openLog(t, path)
-	stop := run(t, l)
-	open(l, 0, 100)
-	testutil.Eventually(t, "the first records", func() bool { return has(path, `"id":"99"`) })
-	testutil.NoError(t, os.Rename(path, old))
-	open(l, 100, 100)
-	testutil.Eventually(t, "records in a new file", func() bool { return has(path, `"id":"199"`) })
-	testutil.NoError(t, os.Remove(path))
-	open(l, 200, 100)
-	stop()
-	wantIDs(t, read(t, old), 0, 100)
-	wantIDs(t, read(t, path), 200, 100)
-	if said.String() != "" {
-		t.Error(said)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		path, old := filepath.Join(dir, "audit.log"), filepath.Join(dir, "audit.log.1")
+		l, said := openLog(t, path)
+		stop := run(t, l)
+		open(l, 0, 100)
+		testutil.Eventually(t, "the first records", func() bool { return has(path, `"id":"99"`) })
+		testutil.NoError(t, os.Rename(path, old))
+		open(l, 100, 100)
+		testutil.Eventually(t, "records in a new file", func() bool { return has(path, `"id":"199"`) })
+		testutil.NoError(t, os.Remove(path))
+		open(l, 200, 100)
+		stop()
+		wantIDs(t, read(t, old), 0, 100)
+		wantIDs(t, read(t, path), 200, 100)
+		if said.String() != "" {
+			t.Error(said)
+		}
+	})
 }
 
 // Records wait while the folder is gone, and one line says so.
 func TestFolderRemoved(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "log")
-	testutil.NoError(t, os.Mkdir(dir, 0o700))
-	path := filepath.Join(dir, "audit.log")
-	l, said := openLog(t, path)
-	testutil.NoError(t, os.RemoveAll(dir))
-	stop := run(t, l)
-	open(l, 0, 1000)
-	testutil.Eventually(t, "a line", func() bool { return strings.Contains(said.String(), "cannot be written") })
-	if !l.failing.Load() {
-		t.Error("the metric does not tell")
-	}
-	testutil.NoError(t, os.Mkdir(dir, 0o700))
-	testutil.Eventually(t, "records", func() bool { return has(path, `"id":"999"`) })
-	testutil.Eventually(t, "another line", func() bool { return strings.Contains(said.String(), "written again") })
-	stop()
-	wantIDs(t, read(t, path), 0, 1000)
-	if n := strings.Count(said.String(), "\n"); n != 2 || l.failing.Load() {
-		t.Error(said)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "log")
+		testutil.NoError(t, os.Mkdir(dir, 0o700))
+		path := filepath.Join(dir, "audit.log")
+		l, said := openLog(t, path)
+		testutil.NoError(t, os.RemoveAll(dir))
+		stop := run(t, l)
+		open(l, 0, 1000)
+		testutil.Eventually(t, "a line", func() bool { return strings.Contains(said.String(), "cannot be written") })
+		if !l.failing.Load() {
+			t.Error("the metric does not tell")
+		}
+		testutil.NoError(t, os.Mkdir(dir, 0o700))
+		testutil.Eventually(t, "records", func() bool { return has(path, `"id":"999"`) })
+		testutil.Eventually(t, "another line", func() bool { return strings.Contains(said.String(), "written again") })
+		stop()
+		wantIDs(t, read(t, path), 0, 1000)
+		if n := strings.Count(said.String(), "\n"); n != 2 || l.failing.Load() {
+			t.Error(said)
+		}
+	})
 }
 
 // What the queue has no room for while nothing can be written is counted, and the count
 // stands where the records would. Nobody waits.
 func TestFull(t *testing.T) {
-	dir := t.TempDir()
-	path, next := filepath.Join(dir, "audit.log"), filepath.Join(dir, "next")
-	if os.Symlink("/dev/full", path) != nil || !exists("/dev/full") {
-		t.Skip("needs /dev/full")
-	}
-	l, said := openLog(t, path)
-	stop := run(t, l)
-	open(l, 0, 1)
-	testutil.Eventually(t, "a write that fails", l.failing.Load)
-	n := 1
-	for ; l.queue.lost() < 1000; n++ { // at no time does it block
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		path, next := filepath.Join(dir, "audit.log"), filepath.Join(dir, "next")
+		if os.Symlink("/dev/full", path) != nil || !exists("/dev/full") {
+			t.Skip("needs /dev/full")
+		}
+		l, said := openLog(t, path)
+		stop := run(t, l)
+		open(l, 0, 1)
+		testutil.Eventually(t, "a write that fails", l.failing.Load)
+		n := 1
+		for ; l.queue.lost() < 1000; n++ { // at no time does it block
+			open(l, n, 1)
+		}
+		testutil.NoError(t, os.Symlink(next, path+".new"))
+		testutil.NoError(t, os.Rename(path+".new", path))
+		missed := fmt.Sprintf(`"dropped":%d}`, l.queue.lost())
+		testutil.Eventually(t, "the count", func() bool { return has(next, missed) })
 		open(l, n, 1)
-	}
-	testutil.NoError(t, os.Symlink(next, path+".new"))
-	testutil.NoError(t, os.Rename(path+".new", path))
-	missed := fmt.Sprintf(`"dropped":%d}`, l.queue.lost())
-	testutil.Eventually(t, "the count", func() bool { return has(next, missed) })
-	open(l, n, 1)
-	stop()
-	ids := read(t, next)
-	kept := n - int(l.queue.lost())
-	wantIDs(t, ids[:kept], 0, kept)
-	if rest := ids[kept:]; len(rest) != 2 || rest[0] != fmt.Sprint(-l.queue.lost()) || rest[1] != fmt.Sprint(n) {
-		t.Errorf("then %v", rest)
-	}
-	if n := strings.Count(said.String(), "\n"); n != 2 {
-		t.Errorf("%d lines:\n%s", n, said)
-	}
-	if written := l.written.Load(); written != int64(len(ids)) {
-		t.Errorf("%d were written, counted as %d", len(ids), written)
-	}
+		stop()
+		ids := read(t, next)
+		kept := n - int(l.queue.lost())
+		wantIDs(t, ids[:kept], 0, kept)
+		if rest := ids[kept:]; len(rest) != 2 || rest[0] != fmt.Sprint(-l.queue.lost()) || rest[1] != fmt.Sprint(n) {
+			t.Errorf("then %v", rest)
+		}
+		if n := strings.Count(said.String(), "\n"); n != 2 {
+			t.Errorf("%d lines:\n%s", n, said)
+		}
+		if written := l.written.Load(); written != int64(len(ids)) {
+			t.Errorf("%d were written, counted as %d", len(ids), written)
+		}
+	})
 }
 
 func exists(path string) bool { _, err := os.Stat(path); return err == nil }
 
 // A process ends within a bound, wherever its records go.
 func TestStopWhileFull(t *testing.T) {
-	if !exists("/dev/full") {
-		t.Skip("needs /dev/full")
-	}
-	l, said := openLog(t, "/dev/full")
-	stop := run(t, l)
-	open(l, 0, 3)
-	stop()
-	if !strings.Contains(said.String(), "some audit records were not written") || l.queue.lost() != 3 {
-		t.Errorf("%d lost: %s", l.queue.lost(), said)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		if !exists("/dev/full") {
+			t.Skip("needs /dev/full")
+		}
+		l, said := openLog(t, "/dev/full")
+		stop := run(t, l)
+		open(l, 0, 3)
+		stop()
+		if !strings.Contains(said.String(), "some audit records were not written") || l.queue.lost() != 3 {
+			t.Errorf("%d lost: %s", l.queue.lost(), said)
+		}
+	})
 }
 
 func TestMetrics(t *testing.T) {
-	registry := prometheus.NewPedanticRegistry()
-	path := filepath.Join(t.TempDir(), "audit.log")
-	l, err := Open(Options{Path: path, Registerer: registry})
-	testutil.NoError(t, err)
-	stop := run(t, l)
-	open(l, 0, 3)
-	stop()
-	l.queue.miss(2)
-	const want = `# HELP konnectivity_audit_failing 1 while audit records cannot be written, 0 otherwise.
+	synctest.Test(t, func(t *testing.T) {
+		registry := prometheus.NewPedanticRegistry()
+		path := filepath.Join(t.TempDir(), "audit.log")
+		l, err := Open(Options{Path: path, Registerer: registry})
+		testutil.NoError(t, err)
+		stop := run(t, l)
+		open(l, 0, 3)
+		stop()
+		l.queue.miss(2)
+		const want = `# HELP konnectivity_audit_failing 1 while audit records cannot be written, 0 otherwise.
 # TYPE konnectivity_audit_failing gauge
 konnectivity_audit_failing 0
 # HELP konnectivity_audit_records_total Audit records, by whether they were written.
@@ -237,30 +249,33 @@ konnectivity_audit_failing 0
 konnectivity_audit_records_total{result="dropped"} 2
 konnectivity_audit_records_total{result="written"} 3
 `
-	if err := promtest.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
-		t.Error(err)
-	}
-	if problems, err := promtest.GatherAndLint(registry); err != nil || len(problems) > 0 {
-		t.Error(problems, err)
-	}
+		if err := promtest.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
+			t.Error(err)
+		}
+		if problems, err := promtest.GatherAndLint(registry); err != nil || len(problems) > 0 {
+			t.Error(problems, err)
+		}
+	})
 }
 
 // Dials have a record only if they fail.
 func TestDials(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "audit.log")
-	l, _ := openLog(t, path)
-	stop := run(t, l)
-	f := newFlow()
-	l.Dialed(f, 0, nil)
-	l.Dialed(f, 0, context.DeadlineExceeded)
-	l.Unanswered(f, 0, context.Canceled)
-	again := newFlow()
-	again.Resume = &tunnel.Resume{Epoch: 1}
-	l.Dialed(again, 0, context.DeadlineExceeded)
-	l.Unanswered(again, 0, context.Canceled)
-	stop()
-	data := testutil.Must(os.ReadFile(path))(t)
-	if bytes.Count(data, []byte("\n")) != 2 || !has(path, `"failure":"timeout"`) || !has(path, `"failure":"cancelled"`) {
-		t.Errorf("%s", data)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "audit.log")
+		l, _ := openLog(t, path)
+		stop := run(t, l)
+		f := newFlow()
+		l.Dialed(f, 0, nil)
+		l.Dialed(f, 0, context.DeadlineExceeded)
+		l.Unanswered(f, 0, context.Canceled)
+		again := newFlow()
+		again.Resume = &tunnel.Resume{Epoch: 1}
+		l.Dialed(again, 0, context.DeadlineExceeded)
+		l.Unanswered(again, 0, context.Canceled)
+		stop()
+		data := testutil.Must(os.ReadFile(path))(t)
+		if bytes.Count(data, []byte("\n")) != 2 || !has(path, `"failure":"timeout"`) || !has(path, `"failure":"cancelled"`) {
+			t.Errorf("%s", data)
+		}
+	})
 }

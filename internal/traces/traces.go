@@ -94,7 +94,6 @@ type Exporter struct {
 	http     http.Client
 	log      logrus.FieldLogger
 
-	flush         time.Duration // flushTime, but for tests
 	queue         chan span
 	sent, dropped prometheus.Counter
 	failing       bool // of Run
@@ -107,7 +106,7 @@ func New(o Options) (*Exporter, error) {
 	}
 	e := &Exporter{
 		endpoint: o.endpoint, below: uint64(o.ratio * (1 << 63)), process: resourceOf(o.Component, o.Name), log: o.Log,
-		flush: flushTime, queue: make(chan span, queueMax),
+		queue: make(chan span, queueMax),
 	}
 	e.http.Timeout = sendTime
 	e.http.Transport = &http.Transport{MaxIdleConns: 1, IdleConnTimeout: time.Minute} // no proxy of the environment
@@ -162,7 +161,7 @@ func (*Exporter) Closed(*tunnel.Flow, time.Duration, error) {}
 func (e *Exporter) Run(ctx context.Context) {
 	sending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(e.flush, stop) })()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(flushTime, stop) })()
 	defer e.http.CloseIdleConnections()
 	for {
 		batch := e.batch(ctx)
