@@ -243,6 +243,8 @@ func (c *Conn) reject(err error) {
 		reason, err = "refused", errDenied
 	case c.front.ended(context.Background()), errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
 		reason = "closed"
+	case errors.Is(err, errProxyHeader) && tunnel.IsErrno(err, syscall.ECONNRESET):
+		reason = "closed"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		reason = "timeout"
 	case errors.Is(err, errProxyHeader):

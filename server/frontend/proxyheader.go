@@ -37,6 +37,7 @@ var errUninvited = errors.New("it began with a PROXY protocol header, and its ad
 
 // unwrap reads the PROXY protocol header of a connection that has sent
 // something. From then on the connection counts as one from the address in it.
+// It returns when the peer has sent something behind the header, too.
 func (c *Conn) unwrap() error {
 	slots := c.front.cfg.PreAuth.slots
 	slots.Weigh(c, proxyWeight)
@@ -45,12 +46,14 @@ func (c *Conn) unwrap() error {
 	if err != nil {
 		return err
 	}
-	c.meter.head = rest
 	if from != nil {
 		c.remote = from
 		slots.Move(c, from)
 	}
-	return nil
+	if c.meter.head = rest; len(rest) > 0 {
+		return nil
+	}
+	return c.meter.await()
 }
 
 // readProxyHeader returns the address that a header names, nil if the load
