@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"konnectivity/internal/policy"
+	"konnectivity/internal/strictyaml"
 	"konnectivity/tunnel"
 )
 
@@ -81,7 +82,7 @@ type client struct {
 // is wrong.
 func Parse(data []byte) (*File, error) {
 	var t text
-	field, err := Decode(data, MaxSize, &t)
+	field, err := strictyaml.Decode(data, MaxSize, &t)
 	switch {
 	case field != "":
 		return nil, fmt.Errorf("%s: %w", field, err)

@@ -1,4 +1,6 @@
-package policyfile
+// Package strictyaml decodes files of settings: a policy's, a tenant's. What a file has that
+// would have no effect is an error, since its writer believes that it has one.
+package strictyaml
 
 import (
 	"bytes"
@@ -10,9 +12,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Decode decodes a file of settings, a policy's or a tenant's: one YAML document of at most so
-// many bytes, in which every field is known and given once. field is where an error is; "": the
-// file as a whole.
+// Decode decodes one YAML document of at most so many bytes, in which every field is known and
+// given once. field is where an error is; "": the file as a whole.
 func Decode(text []byte, most int, into any) (field string, err error) {
 	switch {
 	case len(text) > most:
