@@ -406,6 +406,24 @@ func TestASettledFolderIsNotReadAgain(t *testing.T) {
 	}
 }
 
+// Files that do not count, as editors leave behind, hide no change of those that do, however many
+// there are.
+func TestManyDotFilesHideNoChange(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	for i := range 8 * maxFiles {
+		w.put("a", "."+strconv.Itoa(i), "")
+	}
+	folder := filepath.Join(w.path, "a")
+	w.aged(folder)
+	d := w.open()
+	w.put("a", ".new", "serverNames: [b.example]")
+	testutil.NoError(t, os.Rename(filepath.Join(folder, ".new"), filepath.Join(folder, SettingsFile)))
+	d.entries["a"].read = time.Now() // or else its turn to be read again may have come
+	d.Look()
+	w.finds(d, "b.example", "a")
+}
+
 // With more names than can be remembered, none falls through.
 func TestTooManyNamesAreSaidOnce(t *testing.T) {
 	w, d := newDirOf(t)

@@ -15,7 +15,8 @@ import (
 
 const (
 	// maxFiles is how many files of a tenant's folder are watched, which has
-	// half a dozen. One with more is read at every look.
+	// half a dozen. One with more, or with twice as many where those that begin
+	// with a dot are counted, is read at every look.
 	maxFiles = 64
 
 	// maxFile bounds each file that is read of it. A CA bundle has a few KiB.
@@ -142,9 +143,10 @@ func (f *folder) stamp(now time.Time) (stamp, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, bare(err)
 	}
+	cut := len(names) == 2*maxFiles // what is not among them may be any
 	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, ".") })
 	slices.Sort(names)
-	s := folderStamp{self: lookOf(self), young: len(names) > maxFiles, all: now.Sub(self.ModTime()) >= settled}
+	s := folderStamp{self: lookOf(self), young: cut || len(names) > maxFiles, all: now.Sub(self.ModTime()) >= settled}
 	for _, name := range names {
 		info, err := f.root.Stat(name)
 		switch {
