@@ -101,6 +101,8 @@ type Servers struct {
 	known    []address       // of the others
 	unheard  map[string]bool // addresses that are to be heard of until settled; nil: not known yet
 	unlooked bool            // addresses could not all be looked up, and that was logged
+
+	crowded bool // of resolve: there were more than maxAddresses, and that was logged
 }
 
 // address is where a server is.
@@ -163,7 +165,7 @@ func (s *Servers) resolve(ctx context.Context) (all []address, err error) {
 	defer cancel()
 	seen := make(map[netip.AddrPort]bool)
 	add := func(at netip.AddrPort, name string) {
-		if !seen[at] && len(all) < maxAddresses {
+		if !seen[at] {
 			seen[at], all = true, append(all, address{at, name})
 		}
 	}
@@ -187,7 +189,20 @@ func (s *Servers) resolve(ctx context.Context) (all []address, err error) {
 			add(netip.AddrPortFrom(ip.Unmap(), port), s.nameOf(host))
 		}
 	}
-	return all, errors.Join(append(errs, err)...)
+	return s.cut(all), errors.Join(append(errs, err)...)
+}
+
+// cut leaves maxAddresses of more, always the same: the order of a name's addresses changes.
+func (s *Servers) cut(all []address) []address {
+	if len(all) <= maxAddresses {
+		return all
+	}
+	if !s.crowded {
+		s.crowded = true
+		s.opts.Log.Warnf("there are %d addresses of other servers, and at most %d are linked; the rest are left out", len(all), maxAddresses)
+	}
+	slices.SortFunc(all, func(a, b address) int { return a.at.Compare(b.at) })
+	return all[:maxAddresses]
 }
 
 func lookup(ctx context.Context, host string) ([]netip.Addr, error) {

@@ -4,7 +4,10 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,6 +93,31 @@ func TestSlowSourceDelaysNoOther(t *testing.T) {
 			t.Errorf("%v, %v", all, err)
 		}
 	})
+}
+
+// Of more addresses than may be linked, the same ones are, in whatever order they come; that some
+// are not is logged once.
+func TestMoreAddressesThanAreLinked(t *testing.T) {
+	log, said := logtest.NewNullLogger()
+	s := testutil.Must(New(Options{TLS: func(string, ...string) *tls.Config { return nil }, Log: log}))(t)
+	var first []address
+	for range 3 {
+		var all []netip.AddrPort
+		for _, i := range rand.Perm(maxAddresses + 1) {
+			all = append(all, netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 1))
+		}
+		s.opts.Found = func(context.Context) ([]netip.AddrPort, error) { return all, nil }
+		got := testutil.Must(s.resolve(t.Context()))(t)
+		if first == nil {
+			first = got
+		}
+		if len(got) != maxAddresses || !slices.Equal(got, first) {
+			t.Errorf("%v; before, it was %v", got, first)
+		}
+	}
+	if lines := said.AllEntries(); len(lines) != 1 || !strings.Contains(lines[0].Message, "33 addresses") {
+		t.Errorf("it logs %v", lines)
+	}
 }
 
 // A server whose address is gone, and that is still linked, stands for no other one.
