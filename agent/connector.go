@@ -126,6 +126,10 @@ func (c *connector) connect(ctx context.Context, to address) (session, error) {
 	default:
 		s, err = c.connectLegacy(ctx, conn, to)
 	}
+	if err == nil && len(s.ServerID()) > MaxIdentity { // it is in every line of the log about the server
+		_ = s.Close()
+		err = fmt.Errorf("the server's id has %d bytes: at most %d are accepted", len(s.ServerID()), MaxIdentity)
+	}
 	if err != nil {
 		_ = conn.Close()
 		return nil, refusal(err)

@@ -259,6 +259,19 @@ func TestTheLongestIntroduction(t *testing.T) {
 	}
 }
 
+// A server's id is as long as an agent's at most, by either protocol.
+func TestTheLongestServerID(t *testing.T) {
+	ca, config := newCA(t)
+	for _, old := range []bool{true, false} {
+		for more, ok := range []bool{true, false} {
+			server := newTestServer(t, ca, strings.Repeat("i", MaxIdentity+more), old)
+			if _, err := connectOnce(t, testOptions(config, server.address())); (err == nil) != ok {
+				t.Errorf("old server %v, %d bytes too many: %.200v", old, more, err)
+			}
+		}
+	}
+}
+
 // HTTPS_PROXY leads to servers, as it does with upstream's agent.
 func TestThroughProxy(t *testing.T) {
 	ca, config := newCA(t)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"google.golang.org/grpc"
@@ -73,8 +72,8 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 		if peer.Role == link.RoleAgent && byToken(c) {
 			return errors.New("an agent beside the API server needs a certificate")
 		}
-		if len(peer.ID) > registry.MaxID { // it is listed with every link
-			return fmt.Errorf("the client's id has %d bytes: at most %d are accepted", len(peer.ID), registry.MaxID)
+		if err := registry.CheckID("client", peer.ID); err != nil { // it is listed with every link
+			return err
 		}
 		if taken = client.Budget.Take(limits.ClientMemory); !taken {
 			return errors.New(limits.NoMemory(client))

@@ -202,19 +202,19 @@ func (s *Server) servePeer(ctx context.Context, c *frontend.Conn) {
 	}
 	cfg := s.peerLink()
 	cfg.Verify = func(_ context.Context, peer link.Hello) error {
-		switch {
-		case !peer.FromServer():
+		if !peer.FromServer() {
 			return fmt.Errorf("this port is for servers that forward, not for %ss", peer.Role)
-		case len(peer.ID) > registry.MaxID:
-			return fmt.Errorf("the server's id has %d bytes: at most %d are accepted", len(peer.ID), registry.MaxID)
 		}
-		return nil
+		if peer.ID == s.opts.ID {
+			c.AtEnd(s.peering.Own(c.TLS()))
+		}
+		return registry.CheckID("server", peer.ID)
 	}
 	session := s.meetLink(ctx, c, cfg)
 	if session == nil {
 		return
 	}
-	itself := session.Peer().ID == s.opts.ID // which is about to notice
+	itself := session.Peer().ID == s.opts.ID // which, or another with the same id, is about to notice
 	c.Go(func() {
 		var using sync.WaitGroup
 		if !itself {

@@ -419,6 +419,24 @@ func TestForwardedOnce(t *testing.T) {
 	}
 }
 
+// A server that has this one's id, or one that is too long, is not linked, which shows with the
+// reason. The server's own address is no such one.
+func TestIDsOfServers(t *testing.T) {
+	for id, want := range map[string]string{"server-0": "this server's own id, \"server-0\"", strings.Repeat("x", registry.MaxID+1): "has 513 bytes"} {
+		c := newCrew(t, 2)
+		r := startServer(t, c.join(0))
+		startServer(t, c.join(1), func(o *Options) { o.ID = id })
+		var out []admin.Unlinked
+		testutil.Eventually(t, "the other is not linked", func() bool {
+			out = r.peering.unlinked()
+			return len(out) > 0 && strings.Contains(out[0].Cause, want)
+		})
+		if len(out) != 1 || out[0].Address != c.at[1] {
+			t.Errorf("%v", out)
+		}
+	}
+}
+
 // A peer that does not name the feature, or is no server, is refused.
 func TestOnlyServersAreLinked(t *testing.T) {
 	c := startCrew(t, 1)

@@ -91,7 +91,7 @@ func (s *Servers) connect(ctx context.Context, to address) (*session, error) {
 		if !peer.FromServer() {
 			return errNoServer
 		}
-		return nil
+		return registry.CheckID("server", peer.ID)
 	}
 	ses, err := link.Connect(ctx, conn, cfg)
 	if err != nil {
@@ -99,7 +99,11 @@ func (s *Servers) connect(ctx context.Context, to address) (*session, error) {
 	}
 	p := &session{Session: ses, id: tunnel.NewID()}
 	if ses.Peer().ID == s.opts.ID {
+		itself := s.own.has(&state)
 		_ = ses.Close()
+		if !itself {
+			return nil, fmt.Errorf("the server there has this server's own id, %q: give each a --server-id of its own", s.opts.ID)
+		}
 		p.Session = nil
 		p.self, p.end = context.WithTimeout(context.Background(), selfPause)
 		return p, nil

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// MaxID bounds an agent's id. Node names (253) and UUIDs fit with room;
-	// an id is repeated in every log line about its agent.
+	// MaxID bounds a peer's id. Node names (253) and UUIDs fit with room;
+	// an id is repeated in every log line about its peer.
 	MaxID = 512
 
 	// MaxIdentifiersText bounds the text of an agent's identifiers; 600 IPv6
@@ -24,6 +24,14 @@ const (
 	// cannot fill the index.
 	maxIdentifiers = 1024
 )
+
+// CheckID refuses an id that is too long; whose says what has it.
+func CheckID(whose, id string) error {
+	if len(id) > MaxID {
+		return fmt.Errorf("the %s's id has %d bytes: at most %d are accepted", whose, len(id), MaxID)
+	}
+	return nil
+}
 
 // Identifiers are what an agent says it can reach, parsed. Addresses are in
 // their one canonical form: IPv4-mapped IPv6 is IPv4, hosts are lower case
