@@ -51,9 +51,9 @@ func (c *Controller) cull(ctx context.Context, expired []*kubeapi.Lease, until t
 
 // sort counts the servers, says where the others are, and finds the leases to delete.
 // This server counts even while its lease cannot be renewed or was deleted, unless there
-// are no leases at all: then the count is unknown. A lease is live until its own time is over, and as long
-// as it is renewed, since clocks of servers differ. It is deleted only after both: its
-// time is over, and for its whole duration by our clock it was not renewed.
+// are no leases at all: then the count is unknown. Clocks of servers differ, and are set.
+// So a lease is live while it is renewed; at first sight, until its own time is over, but for its
+// duration by our clock at most. It is deleted only after both.
 func (c *Controller) sort(items []*kubeapi.Lease, now time.Time) (live int, peers []netip.AddrPort, expired []*kubeapi.Lease) {
 	seen := make(map[string]sighting, len(items))
 	counted := false // this server
@@ -65,14 +65,14 @@ func (c *Controller) sort(items []*kubeapi.Lease, now time.Time) (live int, peer
 			s = sighting{version: lease.ResourceVersion, at: now, renewed: known}
 		}
 		seen[lease.Name] = s
-		unchanged := now.Sub(s.at)
+		fresh, inTime := now.Sub(s.at) < duration, renewedAt(lease).Add(duration).After(now)
 		switch {
-		case lease.Name == c.name, renewedAt(lease).Add(duration).After(now), s.renewed && unchanged < duration:
+		case lease.Name == c.name, fresh && (s.renewed || inTime):
 			live++
 			if at, err := netip.ParseAddrPort(lease.Annotations[PeerAnnotation]); err == nil && lease.Name != c.name {
 				peers = append(peers, at)
 			}
-		case unchanged >= duration:
+		case !fresh && !inTime:
 			expired = append(expired, lease)
 		}
 	}

@@ -277,9 +277,9 @@ func TestCollect(t *testing.T) {
 	if n := look(); n != 3 {
 		t.Errorf("%d live once the skewed one renewed, want 3", n)
 	}
-	// 30 s later by our clock:
+	// 30 s later by our clock, all but one have renewed:
 	for name, s := range c.seen {
-		if !strings.HasSuffix(name, "skewed") {
+		if strings.HasSuffix(name, "dead") {
 			s.at = now.Add(-leaseDuration - time.Second)
 			c.seen[name] = s
 		}
@@ -334,6 +334,34 @@ func TestPeersAreFoundByTheirLeases(t *testing.T) {
 	if at, says := a.lease(c.name).Annotations[PeerAnnotation]; says {
 		t.Errorf("it still says %q", at)
 	}
+}
+
+// A server that died with a clock ahead of ours, or before ours was set back, is not counted for
+// as long as its lease says. The lease is left alone until then.
+func TestALeaseFromTheFutureIsLiveWhileItIsRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newStore(t)
+		c := controller(a, new(counts), logging.Silent())
+		testutil.NoError(t, c.renew(t.Context()))
+		ahead := func() { a.add("ahead", -time.Hour) }
+		ahead()
+		for _, step := range []struct {
+			do   func()
+			live int
+		}{{func() {}, 2}, {ahead, 2}, {func() {}, 1}, {ahead, 2}} {
+			step.do()
+			testutil.NoError(t, c.collect(t.Context(), time.Now().Add(time.Hour)))
+			if n := c.Count(); n != step.live || a.lease(NamePrefix+"ahead") == nil {
+				t.Errorf("%d live, want %d with our own", n, step.live)
+			}
+			time.Sleep(leaseDuration - time.Second)
+			testutil.NoError(t, c.collect(t.Context(), time.Now().Add(time.Hour)))
+			if n := c.Count(); n != step.live {
+				t.Errorf("%d live a moment before the end, want %d", n, step.live)
+			}
+			time.Sleep(time.Second)
+		}
+	})
 }
 
 func TestDeleteYieldsToARenewal(t *testing.T) {
