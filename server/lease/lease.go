@@ -11,6 +11,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"sync/atomic"
@@ -185,6 +186,9 @@ func (c *Controller) renew(ctx context.Context) error {
 	})
 	if err != nil {
 		c.own = nil // it was changed or deleted: read it again
+		if kubeapi.ReasonOf(err) == kubeapi.Conflict {
+			err = fmt.Errorf("another process writes it, perhaps a server with the same --server-id: %w", err)
+		}
 		return err
 	}
 	c.own = updated

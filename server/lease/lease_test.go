@@ -236,7 +236,7 @@ func TestRenew(t *testing.T) {
 	a.mu.Lock()
 	a.put(a.leases[c.name])
 	a.mu.Unlock()
-	if err := c.renew(ctx); kubeapi.ReasonOf(err) != kubeapi.Conflict {
+	if err := c.renew(ctx); kubeapi.ReasonOf(err) != kubeapi.Conflict || !strings.Contains(err.Error(), "--server-id") {
 		t.Errorf("want a conflict, got %v", err)
 	}
 	if err := c.renew(ctx); err != nil {
