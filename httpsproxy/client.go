@@ -52,6 +52,7 @@ type client struct {
 	proven [32]byte  // hash of the credentials that were accepted
 	unread bool      // there may be unread bytes behind the last response
 	sent   *progress // of the response; replaced between two reads
+	kept   int64     // bytes that count in Server.headers
 
 	deaf atomic.Bool // nothing more must be read; see stopReading
 }
@@ -72,6 +73,7 @@ func (s *Server) start(ctx context.Context, drained <-chan struct{}, conn tunnel
 	c.ctx = context.WithValue(ctx, clientKey{}, c)
 	c.ended = func() {
 		stop()
+		c.forget()
 		_ = conn.Close()
 		if evicted := s.Slots.Release(c); evicted {
 			s.Metrics.Refuse("")
@@ -107,6 +109,7 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 		c.sent, c.asked = newProgress(), true
 	case http.StateIdle:
 		c.asked, c.held = false, 0
+		c.forget()
 		if !s.Slots.Await(c, c.leaving) {
 			_ = c.conn.Close()
 		}

@@ -77,6 +77,10 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		s.connect(c, w, r)
 		return
 	}
+	if !c.keep(r.Header) {
+		s.turnAway(c, w, r, headerRefusal)
+		return
+	}
 	x := s.newExchange(c, w, r)
 	defer x.end()
 	s.forward.ServeHTTP(x, x.req)

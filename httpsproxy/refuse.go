@@ -36,6 +36,9 @@ var (
 	fullRefusal = &refusal{http.StatusServiceUnavailable,
 		"This proxy serves as many connections as its descriptors (ulimit -n) allow.", tunnel.FailExhausted.Label()}
 
+	headerRefusal = &refusal{http.StatusServiceUnavailable,
+		"This proxy has no memory left for a header as long as that of the request or of its answer; try again later.", tunnel.FailExhausted.Label()}
+
 	fieldsRefusal = &refusal{http.StatusRequestHeaderFieldsTooLarge, "The request has too many header fields.", outcomeInvalid}
 
 	// foreignRefusal makes clients of other protocols fail at once; curl and Go

@@ -82,7 +82,8 @@ type Server struct {
 	transport *http.Transport
 	forward   http.Handler
 	http      *http.Server
-	pseudonym string // in Via; unique, so that a loop can be told from a chain
+	headers   *headerRoom // of exchanges
+	pseudonym string      // in Via; unique, so that a loop can be told from a chain
 }
 
 // New checks the options and registers the metrics. It starts nothing.
@@ -99,7 +100,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{Shell: shell, opts: o, pseudonym: "konnectivity-" + tunnel.NewID()}
+	s := &Server{Shell: shell, opts: o, pseudonym: "konnectivity-" + tunnel.NewID(), headers: newHeaderRoom()}
 	s.transport = s.newTransport()
 	s.forward = s.newForward()
 	s.http = s.newHTTP()

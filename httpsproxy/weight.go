@@ -1,0 +1,62 @@
+package httpsproxy
+
+import (
+	"net/http"
+	"runtime/debug"
+	"sync/atomic"
+)
+
+const (
+	// maxHeaders bounds the memory of all headers that are kept at once, in bytes, and
+	// headerShare as a part of the process's memory limit. The first usualHeader bytes of a
+	// header do not count: 30 fields of 60 bytes take as much.
+	maxHeaders  = 64 << 20
+	headerShare = 8
+	usualHeader = 16 << 10
+
+	// A header is kept until its exchange ends, by net/http and for the other side, as
+	// text and as maps: so often its bytes, and this for each name and each value. A
+	// header of 64 KiB takes up to 620 KiB.
+	headerCopies = 2
+	nameMemory   = 320
+	valueMemory  = 56
+)
+
+// headerRoom is the memory for all headers.
+type headerRoom struct {
+	max  int64
+	used atomic.Int64
+}
+
+func newHeaderRoom() *headerRoom {
+	return &headerRoom{max: min(debug.SetMemoryLimit(-1)/headerShare, maxHeaders)}
+}
+
+// headerMemory is about what a header takes beyond usualHeader, in bytes.
+func headerMemory(h http.Header) int64 {
+	n := len(h) * nameMemory
+	for name, values := range h {
+		for _, v := range values {
+			n += valueMemory + headerCopies*(len(name)+len(v))
+		}
+	}
+	return int64(max(0, n-usualHeader))
+}
+
+// keep counts a header of the exchange that c has, and reports whether there is room
+// for it.
+func (c *client) keep(h http.Header) bool {
+	n, room := headerMemory(h), c.server.headers
+	if room.used.Add(n) > room.max && n > 0 {
+		room.used.Add(-n)
+		return false
+	}
+	c.kept += n
+	return true
+}
+
+// forget ends what keep began.
+func (c *client) forget() {
+	c.server.headers.used.Add(-c.kept)
+	c.kept = 0
+}
