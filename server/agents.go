@@ -140,6 +140,10 @@ var errNoAgentRoom = &auth.Refusal{
 	Code: codes.Unavailable, Reason: "the server has no memory for more agents of this cluster: they may take half of its memory limit, divided among clusters",
 }
 
+var errNoRoutes = &auth.Refusal{
+	Code: codes.Unavailable, Reason: "the server has no room for more identifiers of this cluster's agents: it can tell other servers of 229,376, divided among clusters",
+}
+
 // errChanged is why an agent is refused that was judged by what no longer holds.
 var errChanged = &auth.Refusal{Code: codes.Unavailable, Reason: "what the server admits has changed while it judged this agent; come again"}
 
@@ -159,10 +163,7 @@ func (cl *cluster) judgeAgent(ctx, life context.Context, who auth.Peer, via stri
 	}
 	give = func() {}
 	if err == nil {
-		var ok bool
-		if give, ok = cl.limits.TakeAgent(ids.Len(), limits.CertMemory(who.TLS)+extraMetadata(ctx)); !ok {
-			err = errNoAgentRoom
-		}
+		give, err = cl.takeAgent(ids.Len(), limits.CertMemory(who.TLS)+extraMetadata(ctx))
 	}
 	if err != nil {
 		cl.server.metrics.AgentRefused(label(err))
@@ -172,6 +173,23 @@ func (cl *cluster) judgeAgent(ctx, life context.Context, who auth.Peer, via stri
 	}
 	agent.Identifiers = ids
 	return agent, give, nil
+}
+
+// takeAgent takes what an agent with so many identifiers needs, until give.
+func (cl *cluster) takeAgent(identifiers, extra int) (give func(), err error) {
+	giveMemory, ok := cl.limits.TakeAgent(identifiers, extra)
+	if !ok {
+		return giveMemory, errNoAgentRoom
+	}
+	giveRoutes, ok := cl.limits.TakeRoutes(identifiers)
+	if !ok {
+		giveMemory()
+		return giveRoutes, errNoRoutes
+	}
+	return func() {
+		giveRoutes()
+		giveMemory()
+	}, nil
 }
 
 // label is a refusal as a metric's label.

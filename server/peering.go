@@ -70,6 +70,17 @@ type peering struct {
 	front *frontend.Frontend
 }
 
+// maxToldRoutes is how many routes and identifiers all clusters' agents may have where there
+// are several clusters, or 0. The others end the link to a server that tells of more than
+// MaxRoutes, so that one cluster's agents would take it from all. An eighth is for what
+// is told of clusters themselves: up to four routes each.
+func maxToldRoutes(o *Options) int64 {
+	if o.Peering == nil || o.Tenants == nil {
+		return 0
+	}
+	return routes.MaxRoutes / 8 * 7
+}
+
 func (s *Server) buildPeering() (err error) {
 	o := s.opts.Peering
 	if o == nil {

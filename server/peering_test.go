@@ -525,3 +525,38 @@ func TestTenantsStayApartAmongServers(t *testing.T) {
 	second.dir.Look()
 	first.eventually("what a tenant had that is removed is forgotten", func() bool { _, known := first.peering.count(); return known == 0 })
 }
+
+// A cluster's agents that have more identifiers than one server may tell another of do not
+// take the link between them from other clusters.
+func TestATenantsIdentifiersLeaveOthersTheLink(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes a quarter of a million identifiers")
+	}
+	c := newCrew(t, 2)
+	first := startSharers(t, c.join(0))
+	second := startSharers(t, c.join(1))
+	red, blue := first.addServed("red", ""), first.addServed("blue", "")
+	there := &sharer{of: second, name: "blue", ca: blue.ca, cert: blue.cert}
+	there.write("")
+	second.eventually("blue is served", func() bool { return there.cluster() != nil })
+	second.eventually("they are linked", func() bool { return len(second.peering.Links()) == 2 })
+	const each = 1000 // and no agent may have many more
+	for n := 0; n <= routes.MaxRoutes; n += each {
+		var many strings.Builder
+		for i := range each {
+			fmt.Fprintf(&many, "host=%x&", n+i)
+		}
+		if _, err := red.agentLink(link.Hello{Role: link.RoleAgent, ID: fmt.Sprint(n), Identifiers: many.String()}); err != nil {
+			if !strings.Contains(err.Error(), errNoRoutes.Reason) {
+				t.Fatalf("with %d identifiers: %v", n, err)
+			}
+			break
+		}
+	}
+	blue.hasAgent()
+	second.eventually("blue's agent is known", func() bool { return there.cluster().agents.Ready() == nil })
+	if conn, err := there.dial("link", "x:1"); err != nil || !blue.greets(conn) {
+		t.Error(err)
+	}
+	second.hasMetrics(`peer_faults_total{reason="full"} 0`)
+}

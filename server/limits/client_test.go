@@ -19,7 +19,7 @@ import (
 func at(n int) tunnel.Addr { return tunnel.Addr{Text: fmt.Sprintf("192.0.2.%d:1", n)} }
 
 func newLimits(budget int64) *Limits {
-	return New(shares.NewBudget(budget), shares.NewBudget(1<<20), 0, 0)
+	return New(shares.NewBudget(budget), shares.NewBudget(1<<20), 0, 0, 0)
 }
 
 // start starts and ends a dial of a client, whose connection stays open.
@@ -177,7 +177,7 @@ func TestMemoryOfATenantIsBounded(t *testing.T) {
 // An agent that asks for ever more connections leaves some for others, also where they
 // have one certificate and one address. Its tenant leaves some for other tenants.
 func TestAgentsShareSockets(t *testing.T) {
-	all := New(shares.NewBudget(1<<20), shares.NewBudget(1<<20), 0, 100)
+	all := New(shares.NewBudget(1<<20), shares.NewBudget(1<<20), 0, 0, 100)
 	crowded, calm := all.Tenant("crowded"), all.Tenant("calm")
 	take := func(of *Tenant, id string) (n int, err error) {
 		c, leave := of.JoinAgent(Agent{ID: id, From: at(1)})

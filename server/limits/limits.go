@@ -17,16 +17,20 @@ const maxDials = link.MaxDials / 8 * 7
 type Limits struct {
 	own    *Tenant
 	agents *shares.Pool // memory of agents' connections; nil: no bound
+	routes *shares.Pool // what other servers are told of agents; nil: no bound
 	turns  *turns
 }
 
 // New returns limits that divide a budget for links, one for gRPC and sockets, of which 0
-// means any number, and, if agentMemory is not 0, so many bytes for the connections of
-// agents.
-func New(budget, grpc *shares.Budget, agentMemory int64, sockets int) *Limits {
+// means any number, and, where they are not 0, so many bytes for the connections of agents,
+// and so many routes of agents that other servers are told of.
+func New(budget, grpc *shares.Budget, agentMemory, routes int64, sockets int) *Limits {
 	l := &Limits{turns: newTurns()}
 	if agentMemory > 0 {
 		l.agents = shares.NewPool(agentMemory)
+	}
+	if routes > 0 {
+		l.routes = shares.NewPool(routes)
 	}
 	l.own = l.newTenant("", parts{shares.NewPool(maxDials), shares.NewPool(maxDials), budget, grpc, shares.NewPool(cmp.Or(int64(sockets), math.MaxInt32))})
 	return l
@@ -54,6 +58,9 @@ func (l *Limits) newTenant(name string, has parts) *Tenant {
 	t := &Tenant{name: name, parts: has, turns: l.turns}
 	if l.agents != nil {
 		t.agents = l.agents.Share()
+	}
+	if l.routes != nil {
+		t.routes = l.routes.Share()
 	}
 	return t
 }

@@ -5,6 +5,7 @@ import (
 
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/shares"
 )
 
 // What of the budget a connection takes by being there, payload not counted:
@@ -38,14 +39,24 @@ func CertMemory(state *tls.ConnectionState) int {
 // so many bytes besides, until give; false: the cluster's agents have used up their
 // part.
 func (t *Tenant) TakeAgent(identifiers, extra int) (give func(), ok bool) {
-	if t.agents == nil {
+	return take(t.agents, int64(AgentMemory+IdentifierMemory*identifiers+extra))
+}
+
+// TakeRoutes is TakeAgent for what other servers are told of an agent: its route and
+// its identifiers.
+func (t *Tenant) TakeRoutes(identifiers int) (give func(), ok bool) {
+	return take(t.routes, int64(1+identifiers))
+}
+
+// take takes n of a share until give; nil is a share without a bound.
+func take(of *shares.Share, n int64) (give func(), ok bool) {
+	if of == nil {
 		return func() {}, true
 	}
-	n := int64(AgentMemory + IdentifierMemory*identifiers + extra)
-	if !t.agents.Take(n) {
+	if !of.Take(n) {
 		return func() {}, false
 	}
-	return func() { t.agents.Give(n) }, true
+	return func() { of.Give(n) }, true
 }
 
 const (

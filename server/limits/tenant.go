@@ -19,6 +19,7 @@ type Tenant struct {
 	name   string
 	parts  parts
 	agents *shares.Share // memory of agents' connections; nil: no bound
+	routes *shares.Share // what other servers are told of its agents; nil: no bound
 	turns  *turns
 
 	Paces  tunnel.Paces // of its connections
