@@ -3,10 +3,14 @@
 package check
 
 import (
+	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"konnectivity/internal/testutil"
@@ -62,6 +66,79 @@ func TestChartStartsNoSecondPodForAPortOfTheNode(t *testing.T) {
 		}
 		if inNode != 1 {
 			t.Errorf("%s: %d kinds of pods are in the node's network, want the agents", values, inNode)
+		}
+	}
+}
+
+// parts are the chart's kinds of pods, by the value that has theirs.
+var parts = map[string]string{
+	"server": "konnectivity-server", "agent": "konnectivity-agent",
+	"controlPlaneAgent": "konnectivity-agent-control-plane", "signer": "konnectivity-signer",
+}
+
+// everyPart are values that enable all of them, with more for each.
+func everyPart(more string) string {
+	return fmt.Sprintf("{server: {%[1]s}, agent: {kind: Deployment, %[1]s}, controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1, %[1]s}, signer: {enabled: true, %[1]s}}", more)
+}
+
+func TestChartPutsPodsWhereValuesSay(t *testing.T) {
+	const more = "priorityClassName: control-plane, nodeSelector: {kubernetes.io/arch: arm64}, tolerations: [{key: control-plane, operator: Exists}], " +
+		"affinity: {nodeAffinity: {}}, topologySpreadConstraints: [{maxSkew: 1, topologyKey: zone, whenUnsatisfiable: DoNotSchedule}], " +
+		"podLabels: {app.kubernetes.io/name: other, a: b}, podAnnotations: {c: d, checksum/config: e}"
+	nodes := map[string]string{corev1.LabelOSStable: "linux", corev1.LabelArchStable: "arm64"}
+	tolerations := []corev1.Toleration{{Key: "control-plane", Operator: corev1.TolerationOpExists}}
+	objects := objectsOf(t, everyPart(more))
+	found := pods("chart", objects)
+	if len(found) != len(parts) {
+		t.Fatalf("%d kinds of pods", len(found))
+	}
+	for _, p := range found {
+		s := p.spec
+		if s.PriorityClassName != "control-plane" || !reflect.DeepEqual(s.NodeSelector, nodes) || !reflect.DeepEqual(s.Tolerations, tolerations) ||
+			s.Affinity.PodAntiAffinity != nil || s.Affinity.NodeAffinity == nil || len(s.TopologySpreadConstraints) != 1 {
+			t.Errorf("%s: %+v", p.name, s)
+		}
+		if p.labels["app.kubernetes.io/name"] != p.name || p.labels["a"] != "b" {
+			t.Errorf("%s has labels %v: want the value's, and not in place of the chart's", p.name, p.labels)
+		}
+	}
+	for _, d := range each[appsv1.Deployment](objects) {
+		if a := d.Spec.Template.Annotations; a["c"] != "d" || strings.Contains(d.Name, "agent") && len(a["checksum/config"]) != 64 {
+			t.Errorf("%s has annotations %v", d.Name, a)
+		}
+	}
+	job := one[batchv1.Job](t, objects, "konnectivity-certs").Spec.Template.Spec
+	if job.PriorityClassName != "control-plane" || !reflect.DeepEqual(job.NodeSelector, nodes) || !reflect.DeepEqual(job.Tolerations, tolerations) {
+		t.Errorf("the Job goes elsewhere than servers: %+v", job)
+	}
+}
+
+// What is empty takes away what the manifests have.
+func TestChartPutsPodsAnywhereIfValuesAreEmpty(t *testing.T) {
+	for _, kind := range []string{"DaemonSet", "Deployment"} {
+		for _, p := range pods("chart", objectsOf(t, "{server: {tenants: [a], affinity: {}, topologySpreadConstraints: []}, agent: {kind: "+kind+", priorityClassName: '', tolerations: [], affinity: {}}}")) {
+			if s := p.spec; s.PriorityClassName != "" || s.Tolerations != nil || s.Affinity != nil || s.TopologySpreadConstraints != nil {
+				t.Errorf("%s: %+v", p.name, s)
+			}
+		}
+	}
+}
+
+// A pod's time to end is divided as in the manifests.
+func TestChartDrainsWithinThePodsTime(t *testing.T) {
+	for _, seconds := range []int64{20, 45, 600} {
+		more := fmt.Sprintf("terminationGracePeriodSeconds: %d", seconds)
+		for _, p := range pods("chart", objectsOf(t, fmt.Sprintf("{server: {%[1]s}, agent: {%[1]s}, controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1, %[1]s}}", more))) {
+			for i := range p.spec.Containers {
+				p.spec.Containers[i].Image = "konnectivity:latest" // of ours
+			}
+			checkDrain(t, p)
+			if s := p.spec.TerminationGracePeriodSeconds; s == nil || *s != seconds {
+				t.Errorf("%s has %v s to end, want %d", p.name, s, seconds)
+			}
+			if got, want := argument(p.spec.Containers[0], "graceful-shutdown-timeout"), fmt.Sprintf("%ds", seconds-15); got != want {
+				t.Errorf("of %d s, %s drains for %s, want %s", seconds, p.name, got, want)
+			}
 		}
 	}
 }

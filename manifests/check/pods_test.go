@@ -13,6 +13,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"konnectivity/internal/testutil"
 )
 
 // defaultGrace is a pod's termination grace where it says nothing.
@@ -142,24 +144,27 @@ func TestPodsBehindServicesLeaveInTime(t *testing.T) {
 
 func TestPodsOutliveTheirDrain(t *testing.T) {
 	for _, p := range allPods(t) {
-		grace := defaultGrace
-		if s := p.spec.TerminationGracePeriodSeconds; s != nil {
-			grace = time.Duration(*s) * time.Second
+		checkDrain(t, p)
+	}
+}
+
+// checkDrain sees that our containers end before their pod is killed.
+func checkDrain(t *testing.T, p pod) {
+	t.Helper()
+	grace := defaultGrace
+	if s := p.spec.TerminationGracePeriodSeconds; s != nil {
+		grace = time.Duration(*s) * time.Second
+	}
+	for _, c := range p.ours() {
+		drain := drains[program(t, c)]
+		if v := argument(c, drain.flag); v != "" {
+			drain.value = testutil.Must(time.ParseDuration(v))(t)
 		}
-		for _, c := range p.ours() {
-			drain := drains[program(t, c)]
-			if v := argument(c, drain.flag); v != "" {
-				var err error
-				if drain.value, err = time.ParseDuration(v); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if l := c.Lifecycle; l != nil {
-				drain.value += time.Duration(l.PreStop.Sleep.Seconds) * time.Second
-			}
-			if grace < drain.value+5*time.Second {
-				t.Errorf("%s: %s takes %v to end, and its pod is killed after %v", p.folder, c.Name, drain.value, grace)
-			}
+		if l := c.Lifecycle; l != nil {
+			drain.value += time.Duration(l.PreStop.Sleep.Seconds) * time.Second
+		}
+		if grace < drain.value+5*time.Second {
+			t.Errorf("%s: %s takes %v to end, and its pod is killed after %v", p.folder, c.Name, drain.value, grace)
 		}
 	}
 }

@@ -42,6 +42,17 @@
 
 {{- /* What server and agents have in common: .object is changed as .values say. */}}
 {{- define "konnectivity.pod" }}
+{{- $values := .values }}
+{{- $template := .object.spec.template }}
+{{- $spec := $template.spec }}
+{{- /* Null is the manifests' choice, and what is empty none. */}}
+{{- range list "priorityClassName" "tolerations" "affinity" "topologySpreadConstraints" }}
+{{- $value := index $values . }}
+{{- if $value }}{{ $_ := set $spec . $value }}{{ else if not (kindIs "invalid" $value) }}{{ $_ := unset $spec . }}{{ end }}
+{{- end }}
+{{- $_ := set $spec "nodeSelector" (merge (deepCopy (default dict (index $values "nodeSelector"))) $spec.nodeSelector) }}
+{{- $_ := set $template.metadata "labels" (merge $template.metadata.labels (default dict (index $values "podLabels"))) }}
+{{- with index $values "podAnnotations" }}{{ $_ := set $template.metadata "annotations" (deepCopy .) }}{{ end }}
 {{- $pullSecrets := list }}
 {{- range .root.Values.image.pullSecrets }}{{ $pullSecrets = append $pullSecrets (dict "name" .) }}{{ end }}
 {{- if $pullSecrets }}{{ $_ := set .object.spec.template.spec "imagePullSecrets" $pullSecrets }}{{ end }}
@@ -54,6 +65,14 @@
 {{- range default list (get .object.spec.template.spec "initContainers") }}
 {{- $_ := set . "image" $container.image }}
 {{- $_ := set . "imagePullPolicy" $container.imagePullPolicy }}
+{{- end }}
+{{- with index $values "terminationGracePeriodSeconds" }}
+{{- $_ := set $spec "terminationGracePeriodSeconds" (int64 .) }}
+{{- /* 15 s less, as in the manifests: preStop takes 5 s of them. */}}
+{{- $drain := printf "--graceful-shutdown-timeout=%ds" (sub . 15) }}
+{{- $args := list }}
+{{- range $container.args }}{{ $args = append $args (ternary $drain . (hasPrefix "--graceful-shutdown-timeout=" .)) }}{{ end }}
+{{- $_ := set $container "args" $args }}
 {{- end }}
 {{- with get .values "resources" }}{{ $_ := set $container "resources" . }}{{ end }}
 {{- with get .values "policyConfigMap" }}
