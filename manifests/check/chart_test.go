@@ -206,6 +206,7 @@ func TestChartMakesWhatKustomizationsMake(t *testing.T) {
 // What the chart has beyond them: values, and parts of the objects that they make.
 func TestChartsValues(t *testing.T) {
 	type parts map[string][]string // by object
+	digest := strings.Repeat("0a", 32)
 	const (
 		scaled = "agent: {kind: Deployment, autoscaling: {enabled: true}, "
 		image  = `"image":"registry.example.com/konnectivity:v1.0.0"`
@@ -287,6 +288,12 @@ func TestChartsValues(t *testing.T) {
 		},
 		// The user's id of agents overrides the chart's.
 		"{" + scaled + "extraEnv: [{name: AGENT_ID, value: a}]}}": {"Deployment konnectivity-agent": {`{"name":"AGENT_ID","value":"a"}`, `"metadata.name"`}},
+		// A digest takes the tag's place.
+		"{image: {repository: registry.example.com/konnectivity, tag: v1.0.0, digest: 'sha256:" + digest + "'}, agent: {hostNetwork: true}}": {
+			"DaemonSet konnectivity-agent":   {`"image":"registry.example.com/konnectivity@sha256:` + digest + `","imagePullPolicy":"IfNotPresent","name":"handover-folder"`},
+			"Deployment konnectivity-server": {`"image":"registry.example.com/konnectivity@sha256:` + digest + `"`},
+			"Job konnectivity-certs":         {`"image":"registry.example.com/konnectivity@sha256:` + digest + `"`},
+		},
 		// A value is no YAML.
 		"{image: {repository: 'a: b', pullSecrets: ['123']}, pki: {kubectlImage: 'c: d', clusterSANs: ['a: b']}}": {
 			"Job konnectivity-certs": {`"image":"a: b:`, `"image":"c: d"`, `"--cluster-san=a: b"`, `{"name":"123"}`},
@@ -324,6 +331,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"{server: {apiServers: [a, b, c, d, e]}}":          "apiServers",
 		"{agent: {apiBind: ['127.0.0.1:6443']}}":           "agent.hostNetwork=true",
 		"{agent: null}":                                    "missing property 'agent'",
+		"{image: {digest: v1.0.0}}":                        "digest",
 	} {
 		if _, err := render(t, loadChart(t), values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", values, err)
@@ -556,6 +564,7 @@ func TestChartsNotesSayTheNextStep(t *testing.T) {
 		{"{agent: {enabled: false}, server: {tenants: [red, blue]}}", []string{servers, "Tenants: red, blue. For each:", clients, "agent.serverHost=NAME.example.com", "konnectivity-clients=true"},
 			[]string{patch, copied, signer, "an agent has connected"}},
 		{"{agent: {enabled: false}, server: {watchTenants: true}, image: {tag: v1.0.0}}", []string{"the label konnectivity-tenant", clients, "--set image.tag=v1.0.0,"}, []string{patch, signer}},
+		{"{agent: {enabled: false}, image: {digest: 'sha256:" + strings.Repeat("0a", 32) + "'}}", []string{"--set image.digest=sha256:" + strings.Repeat("0a", 32) + ",image.repository=konnectivity,"}, nil},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {kind: Deployment, serverHost: a.example.com}}",
 			[]string{"rollout status deployment/konnectivity-agent\n", "a.example.com:8091", "They need the secret konnectivity-agent here"}, []string{servers, patch}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {authentication: token}}", []string{"They need the config map konnectivity-ca-bundle here"}, nil},

@@ -19,7 +19,8 @@
 {{- end }}
 
 {{- define "konnectivity.image" }}
-{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- $image := .Values.image }}
+{{- with index $image "digest" }}{{ printf "%s@%s" $image.repository . }}{{ else }}{{ printf "%s:%s" $image.repository (default .Chart.AppVersion $image.tag) }}{{ end }}
 {{- end }}
 
 {{- /* The type of the service that agents come to. */}}
