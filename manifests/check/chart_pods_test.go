@@ -8,9 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"helm.sh/helm/v3/pkg/chartutil"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"konnectivity/internal/testutil"
@@ -140,5 +142,32 @@ func TestChartDrainsWithinThePodsTime(t *testing.T) {
 				t.Errorf("of %d s, %s drains for %s, want %s", seconds, p.name, got, want)
 			}
 		}
+	}
+}
+
+// Helm refuses an object that another release has.
+func TestChartHasNoObjectOfAnotherNamespacesRelease(t *testing.T) {
+	const values = "{agent: {authentication: pod-certificate}, controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}, signer: {enabled: true}, monitoring: {enabled: true}}"
+	owner := map[string]string{}
+	for _, namespace := range []string{"kube-system", controlPlane} {
+		for name, text := range testutil.Must(renderIn(t, loadChart(t), values, namespace, chartutil.DefaultCapabilities))(t) {
+			for document := range strings.SplitSeq("\n"+text, "\n---\n") {
+				if !strings.Contains(document, "\nkind: Cluster") {
+					continue
+				}
+				o := decode(t, name, []byte(document))
+				key := o.Kind + " " + o.Name
+				if other := owner[key]; other != "" {
+					t.Errorf("the releases in %s and %s both have %s", other, namespace, key)
+				}
+				owner[key] = namespace
+				if b, ok := o.value.(*rbacv1.ClusterRoleBinding); ok && owner["ClusterRole "+b.RoleRef.Name] != namespace {
+					t.Errorf("%s is for %s, which is not of this release", key, b.RoleRef.Name)
+				}
+			}
+		}
+	}
+	if len(owner) != 4 {
+		t.Errorf("objects of the cluster are %v, want a role and a binding of each release", owner)
 	}
 }
