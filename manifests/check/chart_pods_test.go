@@ -171,3 +171,19 @@ func TestChartHasNoObjectOfAnotherNamespacesRelease(t *testing.T) {
 		t.Errorf("objects of the cluster are %v, want a role and a binding of each release", owner)
 	}
 }
+
+// A tenant's Service has the tenant's name, which none of the servers' own may have.
+func TestChartRefusesTenantsWithNamesOfServices(t *testing.T) {
+	services := each[corev1.Service](objectsOf(t, "{server: {peers: {enabled: true}}}"))
+	if len(services) != 4 {
+		t.Errorf("%d Services", len(services))
+	}
+	for _, s := range services {
+		for _, more := range []string{"", ", watchTenants: true", ", peers: {enabled: true}"} {
+			values := "{server: {tenants: [a, " + s.Name + "]" + more + "}}"
+			if _, err := render(t, loadChart(t), values); err == nil || !strings.Contains(err.Error(), s.Name+" is a Service of the servers themselves") {
+				t.Errorf("%s: %v", values, err)
+			}
+		}
+	}
+}
