@@ -292,6 +292,11 @@ func TestChartsValues(t *testing.T) {
 			"Deployment konnectivity-server": {`"value":"10.0.0.0/24"`},
 			"Service konnectivity-server":    {`"spec":{"ipFamilyPolicy":`, `"type":"ClusterIP"`},
 		},
+		// The control plane's agents have what the others have.
+		"{controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1, replicas: 2, policyConfigMap: who, auditLog: true, resources: {requests: {cpu: 1}}, extraArgs: [--agent-id=konnectivity-agent], extraEnv: [{name: A, value: b}]}}": {
+			"Deployment konnectivity-agent-control-plane": {`"replicas":2`, `"--policy-file=/etc/konnectivity/policy/policy.yaml","--audit-log=-","--agent-id=konnectivity-agent"]`,
+				`{"configMap":{"name":"who"},"name":"policy"}`, `"resources":{"requests":{"cpu":1}}`, `{"name":"A","value":"b"}`},
+		},
 		// The user's id of agents overrides the chart's.
 		"{" + scaled + "extraEnv: [{name: AGENT_ID, value: a}]}}": {"Deployment konnectivity-agent": {`{"name":"AGENT_ID","value":"a"}`, `"metadata.name"`}},
 		// A digest takes the tag's place.

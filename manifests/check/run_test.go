@@ -219,8 +219,8 @@ func (w *world) serve(p pod, c corev1.Container, more ...string) *suite.Server {
 	return s
 }
 
-// agent starts the agent of a kustomization, until it is ready: connected.
-func (w *world) agent(folder string, s *suite.Server) *suite.Agent {
+// agent starts the agent of a kustomization, with further flags, until it is ready: connected.
+func (w *world) agent(folder string, s *suite.Server, more ...string) *suite.Agent {
 	w.t.Helper()
 	p, c := only(w.t, folder)
 	ports := w.ports(2)
@@ -234,7 +234,7 @@ func (w *world) agent(folder string, s *suite.Server) *suite.Agent {
 		if slices.Contains(c.Args, "--count-server-leases") {
 			moved = append(moved, "--kubeconfig="+w.api)
 		}
-		return moved
+		return append(moved, more...)
 	})
 	w.ready(a.Process, c.ReadinessProbe, a.HealthPort)
 	return a
@@ -268,6 +268,25 @@ func TestServersAndAgentsRun(t *testing.T) {
 		for _, process := range slices.Backward(w.suite.Processes()) {
 			w.stop(process)
 		}
+	}
+}
+
+// By docs/enrolment.md, the control plane's agents get past a server that wants ids to be names
+// of certificates: with the common name that all of them show.
+func TestControlPlaneAgentsHaveTheirCertificatesName(t *testing.T) {
+	text := testutil.Must(os.ReadFile("../../docs/enrolment.md"))(t)
+	_, flag, _ := strings.Cut(string(text), "controlPlaneAgent.extraArgs={")
+	flag, _, _ = strings.Cut(flag, "}")
+	if !strings.Contains(string(text), "value: "+flag+"\n") {
+		t.Fatalf("chart and kustomization are to add different flags: %q", flag)
+	}
+	w := newWorld(t)
+	p, c := only(t, "server/hosted")
+	s := w.serve(p, c, "--agent-id-policy=certificate")
+	first := w.agent("agent/control-plane", s, flag)
+	second := w.agent("agent/control-plane", s, flag)
+	for _, process := range []*suite.Process{first.Process, second.Process, s.Process} {
+		w.stop(process)
 	}
 }
 
