@@ -187,3 +187,18 @@ func TestChartRefusesTenantsWithNamesOfServices(t *testing.T) {
 		}
 	}
 }
+
+// A file that a flag names comes by a volume of the user's.
+func TestChartMountsVolumesOfTheUser(t *testing.T) {
+	const more = "extraArgs: [--v=5], extraEnv: [{name: GOGC, value: '50'}], extraVolumes: [{name: crl, configMap: {name: crl}}], extraVolumeMounts: [{name: crl, mountPath: /etc/crl, readOnly: true}]"
+	for _, p := range pods("chart", objectsOf(t, everyPart(more))) {
+		c, v := p.spec.Containers[0], p.spec.Volumes
+		m := c.VolumeMounts[len(c.VolumeMounts)-1]
+		if len(v) < 2 || v[len(v)-1].Name != "crl" || v[len(v)-1].ConfigMap.Name != "crl" || m.Name != "crl" || m.MountPath != "/etc/crl" {
+			t.Errorf("%s has the volumes %+v, mounted as %+v", p.name, v, c.VolumeMounts)
+		}
+		if c.Env[len(c.Env)-1].Name != "GOGC" || c.Args[len(c.Args)-1] != "--v=5" {
+			t.Errorf("%s: %q, %v", p.name, c.Args, c.Env)
+		}
+	}
+}

@@ -82,6 +82,8 @@
 {{- $volumes := default list (get $.object.spec.template.spec "volumes") }}
 {{- $_ := set $.object.spec.template.spec "volumes" (append $volumes (dict "name" "policy" "configMap" (dict "name" .))) }}
 {{- end }}
+{{- with index $values "extraVolumes" }}{{ $_ := set $spec "volumes" (concat (default list (index $spec "volumes")) .) }}{{ end }}
+{{- with index $values "extraVolumeMounts" }}{{ $_ := set $container "volumeMounts" (concat (default list (index $container "volumeMounts")) .) }}{{ end }}
 {{- if get .values "auditLog" }}{{ $_ := set $container "args" (append $container.args "--audit-log=-") }}{{ end }}
 {{- $_ := set $container "args" (concat $container.args (default list (get .values "extraArgs"))) }}
 {{- $_ := set $container "env" (concat $container.env (default list (get .values "extraEnv"))) }}
