@@ -245,10 +245,13 @@ func TestChartsValues(t *testing.T) {
 			"Deployment konnectivity-server": {`"secret":{"items":[{"key":"agents-ca.crt","path":"red/agents-ca.crt"}`,
 				`"path":"blue/policy.yaml"},{"key":"ca.crl","path":"blue/ca.crl"}],"name":"konnectivity-tenant-blue","optional":true}`,
 				`"--tenants-dir=/etc/konnectivity/tenants","--v=5"]`, `"resources":{"requests":{"cpu":"2"}}`},
-			"HorizontalPodAutoscaler konnectivity-server": {`"minReplicas":3`},
+			"HorizontalPodAutoscaler konnectivity-server": {`"minReplicas":3`, `"maxReplicas":9`},
 			"NetworkPolicy konnectivity-server":           {`"konnectivity-clients":"true"`},
 			"Service red":                                 {`"targetPort":"client"`},
 			"Service blue":                                {`"targetPort":"client"`},
+		},
+		"{server: {tenants: [red], extraArgs: [--memory-budget-mib=1024], autoscaling: {minReplicas: 5, maxReplicas: 20, targetCPUUtilizationPercentage: 70, targetMemory: 1Gi}}}": {
+			"HorizontalPodAutoscaler konnectivity-server": {`"minReplicas":5`, `"maxReplicas":20`, `"averageUtilization":70`, `"averageValue":"1Gi"`},
 		},
 		// Values of the user come last, and policies of both kinds let servers meet.
 		"{server: {peers: {enabled: true}, watchTenants: true, extraArgs: [--v=5]}}": {
