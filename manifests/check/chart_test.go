@@ -290,6 +290,10 @@ func TestChartsValues(t *testing.T) {
 			"Service konnectivity-server":  {`"type":"ClusterIP"`},
 			"TLSRoute konnectivity-server": {`"parentRefs":[{"group":"gateway.networking.k8s.io","kind":"Gateway","name":"g","namespace":"gw","sectionName":"tls"}]`},
 		},
+		// Of clouds with more than one kind of load balancer, or with one address family.
+		"{server: {service: {loadBalancerClass: example.com/nlb, loadBalancerSourceRanges: [192.0.2.0/24], externalTrafficPolicy: Local, ipFamilyPolicy: SingleStack}}}": {
+			"Service konnectivity-server": {`"externalTrafficPolicy":"Local","ipFamilyPolicy":"SingleStack","loadBalancerClass":"example.com/nlb","loadBalancerSourceRanges":["192.0.2.0/24"],"ports"`},
+		},
 		// The API refuses the policy for a Service that only its cluster reaches.
 		"{server: {service: {proxyProtocolFrom: [10.0.0.0/24]}, tlsRoute: {host: b.example.com, gateway: {name: g}}}}": {
 			"Deployment konnectivity-server": {`"value":"10.0.0.0/24"`},
