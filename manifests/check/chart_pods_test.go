@@ -202,3 +202,19 @@ func TestChartMountsVolumesOfTheUser(t *testing.T) {
 		}
 	}
 }
+
+// A quota for memory refuses a pod with a container that asks for none.
+func TestChartsContainersHaveRequestsAndLimits(t *testing.T) {
+	objects := objectsOf(t, "{agent: {hostNetwork: true}, controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}, signer: {enabled: true}}")
+	specs := map[string]corev1.PodSpec{"the Job": one[batchv1.Job](t, objects, "konnectivity-certs").Spec.Template.Spec}
+	for _, p := range pods("chart", objects) {
+		specs[p.name] = p.spec
+	}
+	for name, spec := range specs {
+		for _, c := range append(spec.InitContainers, spec.Containers...) {
+			if r := c.Resources; r.Requests.Cpu().IsZero() || r.Requests.Memory().IsZero() || r.Limits.Memory().IsZero() {
+				t.Errorf("%s: %s has %+v", name, c.Name, r)
+			}
+		}
+	}
+}
