@@ -218,3 +218,21 @@ func TestChartsContainersHaveRequestsAndLimits(t *testing.T) {
 		}
 	}
 }
+
+// Two agents in one node's network need two ports for their health.
+func TestChartMovesTheAgentsHealthPort(t *testing.T) {
+	for _, more := range []string{"handover: true", "handover: false", "kind: Deployment"} {
+		for _, p := range pods("chart", objectsOf(t, "{server: {enabled: false}, agent: {hostNetwork: true, healthPort: 18093, "+more+"}}")) {
+			c := p.spec.Containers[0]
+			checkProbe(t, p, c, c.LivenessProbe)
+			checkProbe(t, p, c, c.ReadinessProbe)
+			if c.ReadinessProbe.HTTPGet.Port.IntVal != 18093 || argument(c, "health-server-port") != "18093" {
+				t.Errorf("%s: %q, probed at %+v", more, c.Args, c.ReadinessProbe.HTTPGet)
+			}
+			all := append(p.spec.InitContainers, c)
+			if ports := all[0].Ports; len(ports) != 1 || ports[0].ContainerPort != 18093 || ports[0].Name != "health" {
+				t.Errorf("%s: monitors find %+v", more, ports)
+			}
+		}
+	}
+}
