@@ -13,6 +13,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"konnectivity/internal/testutil"
@@ -109,7 +110,11 @@ func TestChartPutsPodsWhereValuesSay(t *testing.T) {
 			t.Errorf("%s has annotations %v", d.Name, a)
 		}
 	}
-	job := one[batchv1.Job](t, objects, "konnectivity-certs").Spec.Template.Spec
+	template := one[batchv1.Job](t, objects, "konnectivity-certs").Spec.Template
+	if l := template.Labels; l["a"] != "b" || l["app.kubernetes.io/name"] != "konnectivity-certs" {
+		t.Errorf("the Job has labels %v", l)
+	}
+	job := template.Spec
 	if job.PriorityClassName != "control-plane" || !reflect.DeepEqual(job.NodeSelector, nodes) || !reflect.DeepEqual(job.Tolerations, tolerations) {
 		t.Errorf("the Job goes elsewhere than servers: %+v", job)
 	}
@@ -232,6 +237,39 @@ func TestChartMovesTheAgentsHealthPort(t *testing.T) {
 			all := append(p.spec.InitContainers, c)
 			if ports := all[0].Ports; len(ports) != 1 || ports[0].ContainerPort != 18093 || ports[0].Name != "health" {
 				t.Errorf("%s: monitors find %+v", more, ports)
+			}
+		}
+	}
+}
+
+// By --reuse-values, values that the chart before did not have are not there.
+func TestChartTakesValuesOfTheChartBefore(t *testing.T) {
+	added := map[string][]string{"image": {"digest"}}
+	pod := []string{"priorityClassName", "nodeSelector", "tolerations", "affinity", "topologySpreadConstraints", "podLabels", "podAnnotations", "extraVolumes", "extraVolumeMounts"}
+	added["agent"] = append([]string{"terminationGracePeriodSeconds", "healthPort"}, pod...)
+	added["server"] = append([]string{"terminationGracePeriodSeconds", "extraEnv", "autoscaling"}, pod...)
+	added["signer"] = append([]string{"extraEnv"}, pod...)
+	added["controlPlaneAgent"] = append([]string{"terminationGracePeriodSeconds", "replicas", "policyConfigMap", "auditLog", "resources", "extraArgs", "extraEnv"}, pod...)
+	here := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "a"}} // so that missing keys are no errors, as for Helm
+	for _, values := range []string{everyPart(""), "{server: {tenants: [a]}, agent: {hostNetwork: true}}"} {
+		want := testutil.Must(render(t, loadChart(t), values, here))(t)
+		before := loadChart(t)
+		for part, keys := range added {
+			for _, key := range keys {
+				part := before.Values[part].(map[string]any)
+				if _, ok := part[key]; !ok {
+					t.Fatalf("there is no value %s", key)
+				}
+				delete(part, key)
+			}
+		}
+		for _, key := range []string{"loadBalancerClass", "loadBalancerSourceRanges", "externalTrafficPolicy", "ipFamilyPolicy"} {
+			delete(before.Values["server"].(map[string]any)["service"].(map[string]any), key)
+		}
+		got := testutil.Must(render(t, before, values, here))(t)
+		for name := range want {
+			if got[name] != want[name] {
+				t.Errorf("%s: %s is\n%s\nand with all values\n%s", values, name, got[name], want[name])
 			}
 		}
 	}
