@@ -4,17 +4,22 @@ package check
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/strvals"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
 
 	"konnectivity/internal/testutil"
 )
@@ -273,4 +278,25 @@ func TestChartTakesValuesOfTheChartBefore(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The README's flags make servers that take agents with tokens, and no others.
+func TestChartsServersReviewTokens(t *testing.T) {
+	readme := string(testutil.Must(os.ReadFile(filepath.Join(chartFolder, "README.md")))(t))
+	_, set, _ := strings.Cut(readme, "--set agent.authentication=token --set '")
+	set, _, found := strings.Cut(set, "'")
+	if !found {
+		t.Fatal("the README does not say it")
+	}
+	values := testutil.Must(strvals.Parse(set))(t)
+	server := pods("chart", objectsOf(t, string(testutil.Must(yaml.Marshal(values))(t))))
+	i := slices.IndexFunc(server, func(p pod) bool { return p.name == "konnectivity-server" })
+	p := server[i]
+	c := p.spec.Containers[0]
+	c.Args[slices.Index(c.Args, "--agent-namespace=my-control-plane")] = "--agent-namespace=kube-system" // where the world's tokens are from
+	w := newWorld(t)
+	s := w.serve(p, c)
+	agent := w.agent("agent/daemonset-token", s)
+	w.stop(agent.Process)
+	w.stop(s.Process)
 }
