@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	certmanager "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/strvals"
 	appsv1 "k8s.io/api/apps/v1"
@@ -251,6 +252,7 @@ func TestChartMovesTheAgentsHealthPort(t *testing.T) {
 func TestChartTakesValuesOfTheChartBefore(t *testing.T) {
 	added := map[string][]string{"image": {"digest"}}
 	pod := []string{"priorityClassName", "nodeSelector", "tolerations", "affinity", "topologySpreadConstraints", "podLabels", "podAnnotations", "extraVolumes", "extraVolumeMounts"}
+	added["pki"] = []string{"issuerRef"}
 	added["agent"] = append([]string{"terminationGracePeriodSeconds", "healthPort"}, pod...)
 	added["server"] = append([]string{"terminationGracePeriodSeconds", "extraEnv", "autoscaling"}, pod...)
 	added["signer"] = append([]string{"extraEnv"}, pod...)
@@ -299,4 +301,22 @@ func TestChartsServersReviewTokens(t *testing.T) {
 	agent := w.agent("agent/daemonset-token", s)
 	w.stop(agent.Process)
 	w.stop(s.Process)
+}
+
+// Of a user's issuer, the chart makes certificates, and no CA.
+func TestChartsCertificatesAreOfAnIssuer(t *testing.T) {
+	const values = "{pki: {mode: cert-manager, issuerRef: {kind: ClusterIssuer, name: my-ca}}}"
+	objects := objectsOf(t, values)
+	found := each[certmanager.Certificate](objects)
+	if len(found) != 4 || len(each[certmanager.Issuer](objects)) > 0 {
+		t.Errorf("%d certificates, %d issuers", len(found), len(each[certmanager.Issuer](objects)))
+	}
+	for _, c := range found {
+		if r := c.Spec.IssuerRef; r.Name != "my-ca" || r.Kind != "ClusterIssuer" || c.Spec.IsCA {
+			t.Errorf("%s is of %+v", c.Name, r)
+		}
+	}
+	if _, err := render(t, loadChart(t), "{pki: {mode: cert-manager, issuerRef: {kind: ClusterIssuer}}}"); err == nil || !strings.Contains(err.Error(), "name") {
+		t.Errorf("an issuer without a name: %v", err)
+	}
 }
