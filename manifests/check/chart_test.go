@@ -566,7 +566,7 @@ func TestChartsNotesSayTheNextStep(t *testing.T) {
 		values     string
 		want, lack []string
 	}{
-		{"{}", []string{servers, shows, signer, patch, agents, "konnectivity-server:8091"}, []string{copied, "They need", clients}},
+		{"{}", []string{servers, shows, signer, patch, agents, "at konnectivity-server, port 8091."}, []string{copied, "They need", clients}},
 		{"{agent: {enabled: false}}", []string{shows, signer, patch, copied, nodes + ",agent.serverHost=ADDRESS\n"}, []string{agents}},
 		{"{server: {service: {type: ClusterIP}}}", []string{"inside this cluster only", patch, agents}, []string{shows, signer, "ADDRESS"}},
 		{"{agent: {enabled: false}, server: {service: {type: NodePort}}}", []string{"any node's address", shows, ",agent.serverPort=PORT,agent.serverHost=ADDRESS\n"}, nil},
@@ -583,8 +583,8 @@ func TestChartsNotesSayTheNextStep(t *testing.T) {
 			[]string{patch, copied, signer, "an agent has connected"}},
 		{"{agent: {enabled: false}, server: {watchTenants: true}, image: {tag: v1.0.0}}", []string{"the label konnectivity-tenant", clients, "--set image.tag=v1.0.0,"}, []string{patch, signer}},
 		{"{agent: {enabled: false}, image: {digest: 'sha256:" + strings.Repeat("0a", 32) + "'}}", []string{"--set image.digest=sha256:" + strings.Repeat("0a", 32) + ",image.repository=konnectivity,"}, nil},
-		{"{server: {enabled: false}, pki: {mode: existing}, agent: {kind: Deployment, serverHost: a.example.com}}",
-			[]string{"rollout status deployment/konnectivity-agent\n", "a.example.com:8091", "They need the secret konnectivity-agent here"}, []string{servers, patch}},
+		{"{server: {enabled: false}, pki: {mode: existing}, agent: {kind: Deployment, serverHost: '2001:db8::7,a.example.com'}}",
+			[]string{"rollout status deployment/konnectivity-agent\n", "at 2001:db8::7,a.example.com, port 8091.", "They need the secret konnectivity-agent here"}, []string{servers, patch}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {authentication: token}}", []string{"They need the config map konnectivity-ca-bundle here"}, nil},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {authentication: pod-certificate}}", []string{agents}, []string{"They need"}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {enabled: false}, controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}}",
