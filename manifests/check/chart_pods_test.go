@@ -159,9 +159,9 @@ func TestChartDrainsWithinThePodsTime(t *testing.T) {
 // Helm refuses an object that another release has.
 func TestChartHasNoObjectOfAnotherNamespacesRelease(t *testing.T) {
 	const values = "{agent: {authentication: pod-certificate}, controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}, signer: {enabled: true}, monitoring: {enabled: true}}"
-	owner := map[string]string{}
+	c, owner := loadChart(t), map[string]string{}
 	for _, namespace := range []string{"kube-system", controlPlane} {
-		for name, text := range testutil.Must(renderIn(t, loadChart(t), values, namespace, chartutil.DefaultCapabilities))(t) {
+		for name, text := range testutil.Must(renderIn(t, c, values, namespace, chartutil.DefaultCapabilities))(t) {
 			for document := range strings.SplitSeq("\n"+text, "\n---\n") {
 				if !strings.Contains(document, "\nkind: Cluster") {
 					continue
@@ -189,10 +189,11 @@ func TestChartRefusesTenantsWithNamesOfServices(t *testing.T) {
 	if len(services) != 4 {
 		t.Errorf("%d Services", len(services))
 	}
+	c := loadChart(t)
 	for _, s := range services {
 		for _, more := range []string{"", ", watchTenants: true", ", peers: {enabled: true}"} {
 			values := "{server: {tenants: [a, " + s.Name + "]" + more + "}}"
-			if _, err := render(t, loadChart(t), values); err == nil || !strings.Contains(err.Error(), s.Name+" is a Service of the servers themselves") {
+			if _, err := render(t, c, values); err == nil || !strings.Contains(err.Error(), s.Name+" is a Service of the servers themselves") {
 				t.Errorf("%s: %v", values, err)
 			}
 		}
