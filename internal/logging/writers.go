@@ -47,6 +47,7 @@ type file struct {
 	mu   sync.Mutex
 	f    *os.File
 	size int64
+	torn bool      // the last line has no end, since the disk did not take all of it
 	lost int       // lines
 	told time.Time // when report got the last line
 }
@@ -93,11 +94,17 @@ func (w *file) writeLocked(line []byte) error {
 			if err := w.f.Truncate(0); err != nil {
 				return err
 			}
-			w.size = 0
+			w.size, w.torn = 0, false
 		}
+	}
+	if w.torn {
+		line = append([]byte{'\n'}, line...)
 	}
 	n, err := w.f.Write(line)
 	w.size += int64(n)
+	if n > 0 {
+		w.torn = line[n-1] != '\n'
+	}
 	return err
 }
 
