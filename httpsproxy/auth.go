@@ -23,7 +23,7 @@ func (s *Server) admits(c *client, r *http.Request) bool {
 	if given == c.proven {
 		return true // once for each connection, as for SOCKS5
 	}
-	if !s.opts.Credentials.Check(c.RemoteAddr(), user, password) {
+	if !s.opts.Credentials.Check(r.Context(), c.RemoteAddr(), user, password) {
 		return false
 	}
 	c.proven = given

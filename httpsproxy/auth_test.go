@@ -2,6 +2,7 @@ package httpsproxy
 
 import (
 	"bufio"
+	"context"
 	"encoding/base64"
 	"io"
 	"net"
@@ -19,7 +20,7 @@ import (
 
 type users map[string]string
 
-func (u users) Check(_ net.Addr, user, password string) bool {
+func (u users) Check(_ context.Context, _ net.Addr, user, password string) bool {
 	return user != "" && u[user] == password
 }
 
@@ -64,6 +65,27 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("passed on: %s", head)
 		}
 	}
+}
+
+// blockedCheck tells of each check, which lasts until its context ends.
+type blockedCheck chan struct{}
+
+func (b blockedCheck) Check(ctx context.Context, _ net.Addr, _, _ string) bool {
+	b <- struct{}{}
+	<-ctx.Done()
+	return false
+}
+
+// A drain does not wait for checks, whether or not the request has content.
+func TestDrainEndsChecks(t *testing.T) {
+	checks := make(blockedCheck)
+	p := startProxy(t, func(o *Options) { o.Credentials, o.Drain = checks, time.Hour })
+	for _, request := range []string{"GET http://x/ HTTP/1.1\r\n", "PUT http://x/ HTTP/1.1\r\nContent-Length: 9\r\n", "CONNECT x:1 HTTP/1.1\r\n"} {
+		w := dialWire(t, p.addr)
+		w.send("%sHost: x\r\nProxy-Authorization: Basic YTpi\r\n\r\n", request)
+		receive(t, "the check", checks)
+	}
+	p.end(t)
 }
 
 // A client without credentials that leaves its content out is not waited for.

@@ -37,7 +37,8 @@ type client struct {
 	conn     tunnel.Conn
 	admission.Slot
 	server  *Server
-	ctx     context.Context // ends when the connection is to be cut
+	ctx     context.Context // ends when the connection is to be cut, or is dismissed
+	dismiss context.CancelFunc
 	drained <-chan struct{} // closed when it must take no more requests
 	ended   func()          // called once, when the connection is no longer used
 
@@ -65,15 +66,17 @@ func clientOf(ctx context.Context) *client { return ctx.Value(clientKey{}).(*cli
 // them has ended. It does not block.
 func (s *Server) start(ctx context.Context, drained <-chan struct{}, conn tunnel.Conn, ended func()) {
 	c := &client{Conn: conn, conn: conn, drained: drained, unread: true, held: waitingBytes, server: s}
+	c.ctx, c.dismiss = context.WithCancel(context.WithValue(ctx, clientKey{}, c)) // before a drain can see it
 	if !s.Admit(c, conn.RemoteAddr()) {
+		c.dismiss()
 		ended()
 		return
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Reset(context.Cause(ctx)) })
-	c.ctx = context.WithValue(ctx, clientKey{}, c)
 	c.ended = func() {
 		stop()
 		c.forget()
+		c.dismiss()
 		_ = conn.Close()
 		if evicted := s.Slots.Release(c); evicted {
 			s.Metrics.Refuse("")

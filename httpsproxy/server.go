@@ -137,6 +137,7 @@ func (s *Server) dismiss(drained <-chan struct{}, fresh bool) {
 	s.Slots.Waiting(func(c *client) {
 		if c.drained == drained && c.served.Load() != fresh {
 			_ = c.conn.Close()
+			c.dismiss()
 		}
 	})
 }

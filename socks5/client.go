@@ -19,11 +19,16 @@ type client struct {
 	front.Client
 	server *Server
 	ahead  *bufio.Reader // with the bytes read ahead; nil once answered
+
+	// Of the handshake, and nil behind it.
+	shaking context.Context // ends with the time that a check of credentials has
+	hurry   context.CancelFunc
 }
 
 // request prepares c to be forwarded.
 func (c *client) request(ctx context.Context, req *request) {
 	c.ahead = req.ahead
+	c.shaking, c.hurry = nil, nil // the relay does not need them
 	c.Ask(ctx, "socks5", req.address, admission.Buffer{Reader: c.ahead})
 }
 

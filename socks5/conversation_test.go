@@ -19,7 +19,7 @@ import (
 
 type static map[string]string
 
-func (s static) Check(_ net.Addr, user, password string) bool {
+func (s static) Check(_ context.Context, _ net.Addr, user, password string) bool {
 	return s[user] == password && user != ""
 }
 

@@ -2,6 +2,7 @@ package socks5
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
@@ -12,6 +13,7 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/internal/files"
+	"konnectivity/internal/wait"
 
 	"github.com/sirupsen/logrus"
 )
@@ -68,16 +70,18 @@ func LoadCredentials(path string, log logrus.FieldLogger) (*Credentials, error) 
 
 // Check reports whether a client may pass with user and password. After many
 // wrong ones from the client's address it waits, for up to 5 s, and after still
-// more it returns false.
-func (c *Credentials) Check(client net.Addr, user, password string) bool {
+// more it returns false, as it does once ctx ends.
+func (c *Credentials) Check(ctx context.Context, client net.Addr, user, password string) bool {
 	from := admission.SourceOf(client)
-	wait, ok := c.guesses.ask(from, time.Now())
+	pause, ok := c.guesses.ask(from, time.Now())
 	if !ok {
 		c.log.WithField("client", from.String()).Warn("too many wrong passwords from one address; refusing further attempts without checking them")
-		time.Sleep(guessRefuse)
+		wait.For(ctx, guessRefuse)
 		return false
 	}
-	time.Sleep(wait)
+	if pause > 0 && !wait.For(ctx, pause) {
+		return false
+	}
 	right := c.valid(user, password)
 	c.guesses.answer(from, right, time.Now())
 	return right

@@ -1,6 +1,7 @@
 package socks5
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -43,7 +44,7 @@ func TestGuessesArePaced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c0 := newCredentials(t)
-				if !c0.Check(from("10.9.9.9:1"), "anna", "secret") {
+				if !c0.Check(t.Context(), from("10.9.9.9:1"), "anna", "secret") {
 					t.Fatal("anna is refused")
 				}
 				start := time.Now()
@@ -67,7 +68,7 @@ func TestGuessesArePaced(t *testing.T) {
 				for range 50 {
 					time.Sleep(time.Second)
 					now := time.Now()
-					if !c0.Check(from("10.9.9.9:2"), "anna", "secret") || time.Since(now) > 0 {
+					if !c0.Check(t.Context(), from("10.9.9.9:2"), "anna", "secret") || time.Since(now) > 0 {
 						t.Error("anna has to wait, who guessed nothing")
 					}
 				}
@@ -86,29 +87,48 @@ func TestCheckWaitsForItsTurn(t *testing.T) {
 		c := newCredentials(t)
 		at := from("10.0.0.1:1")
 		for range guessBurst {
-			if c.Check(at, "anna", "wrong") {
+			if c.Check(t.Context(), at, "anna", "wrong") {
 				t.Fatal("wrong is right")
 			}
 		}
 		start := time.Now()
-		if !c.Check(at, "anna", "secret") || time.Since(start) != guessEvery {
+		if !c.Check(t.Context(), at, "anna", "secret") || time.Since(start) != guessEvery {
 			t.Errorf("after %v", time.Since(start))
 		}
 		var wg sync.WaitGroup
 		for range 2 * int(guessWait/guessEvery) {
-			wg.Go(func() { c.Check(at, "anna", "wrong") })
+			wg.Go(func() { c.Check(t.Context(), at, "anna", "wrong") })
 		}
 		synctest.Wait()
 		start = time.Now()
-		if c.Check(at, "anna", "secret") || time.Since(start) != guessRefuse {
+		if c.Check(t.Context(), at, "anna", "secret") || time.Since(start) != guessRefuse {
 			t.Errorf("a full queue takes more, or refuses after %v", time.Since(start))
 		}
 		wg.Wait()
 		time.Sleep(time.Minute)
 		for range 1000 { // right ones cost nothing
-			if start := time.Now(); !c.Check(at, "anna", "secret") || time.Since(start) > 0 {
+			if start := time.Now(); !c.Check(t.Context(), at, "anna", "secret") || time.Since(start) > 0 {
 				t.Fatal("a right password has to wait")
 			}
+		}
+	})
+}
+
+// A check that waits ends with its context, and so does a refusal.
+func TestCheckEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCredentials(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for range 2 * int(guessWait/guessEvery) {
+			wg.Go(func() { c.Check(ctx, from("10.0.0.1:1"), "anna", "wrong") })
+		}
+		synctest.Wait()
+		start := time.Now()
+		cancel()
+		wg.Wait()
+		if took := time.Since(start); took > 0 {
+			t.Errorf("they went on for %v", took)
 		}
 	})
 }
@@ -124,13 +144,13 @@ func TestAnAddressIsNotLockedOut(t *testing.T) {
 		for range 100 {
 			wg.Go(func() {
 				for time.Now().Before(end) {
-					c.Check(at, "anna", "wrong")
+					c.Check(t.Context(), at, "anna", "wrong")
 				}
 			})
 		}
 		for range 10 {
 			time.Sleep(time.Second)
-			if start := time.Now(); !c.Check(at, "anna", "secret") || time.Since(start) > guessWait {
+			if start := time.Now(); !c.Check(t.Context(), at, "anna", "secret") || time.Since(start) > guessWait {
 				t.Errorf("anna is refused, or waits %v", time.Since(start))
 			}
 		}

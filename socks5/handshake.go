@@ -46,18 +46,18 @@ type request struct {
 }
 
 // handshake reads everything up to the request. Its errors are a *refusal.
-func (s *Server) handshake(conn tunnel.Conn) (*request, error) {
+func (s *Server) handshake(c *client) (*request, error) {
 	// The first byte is read without a buffer: a silent client gets none.
 	var first [1]byte
-	if _, err := io.ReadFull(conn, first[:]); err != nil {
+	if _, err := io.ReadFull(c.Conn, first[:]); err != nil {
 		return nil, broken(err)
 	}
 	if first[0] != version5 {
 		return nil, foreign(first[0])
 	}
 	br := readers.Get().(*bufio.Reader)
-	br.Reset(conn)
-	address, err := s.negotiate(conn, br)
+	br.Reset(c.Conn)
+	address, err := s.negotiate(c, br)
 	if err != nil {
 		giveBack(br)
 		return nil, err
@@ -65,8 +65,8 @@ func (s *Server) handshake(conn tunnel.Conn) (*request, error) {
 	return &request{address: address, ahead: br}, nil
 }
 
-func (s *Server) negotiate(conn tunnel.Conn, br *bufio.Reader) (address string, _ error) {
-	if err := s.authenticate(conn, br); err != nil {
+func (s *Server) negotiate(c *client, br *bufio.Reader) (address string, _ error) {
+	if err := s.authenticate(c, br); err != nil {
 		return "", err
 	}
 	req, err := readRequest(br)
@@ -83,15 +83,17 @@ func (s *Server) negotiate(conn tunnel.Conn, br *bufio.Reader) (address string, 
 // expects.
 type checkFor struct {
 	front.Checker
-	source net.Addr
+	client *client
 }
 
 // Valid implements armon.CredentialStore.
-func (c checkFor) Valid(user, password string) bool { return c.Check(c.source, user, password) }
+func (c checkFor) Valid(user, password string) bool {
+	return c.Check(c.client.shaking, c.client.Conn.RemoteAddr(), user, password)
+}
 
 // authenticate reads the methods that a client offers, and performs the configured
 // one, even if the client lists another first.
-func (s *Server) authenticate(conn tunnel.Conn, br *bufio.Reader) error {
+func (s *Server) authenticate(c *client, br *bufio.Reader) error {
 	n, err := br.ReadByte()
 	if err != nil {
 		return broken(err)
@@ -102,14 +104,14 @@ func (s *Server) authenticate(conn tunnel.Conn, br *bufio.Reader) error {
 	}
 	var method armon.Authenticator = armon.NoAuthAuthenticator{}
 	if s.opts.Credentials != nil {
-		method = armon.UserPassAuthenticator{Credentials: checkFor{s.opts.Credentials, conn.RemoteAddr()}}
+		method = armon.UserPassAuthenticator{Credentials: checkFor{s.opts.Credentials, c}}
 	}
 	offered := bytes.IndexByte(methods, method.GetCode()) >= 0
 	_, _ = br.Discard(int(n))
 	if !offered {
 		return refused(reasonMethod, []byte{version5, noAcceptable}, errMethod)
 	}
-	_, err = method.Authenticate(br, conn)
+	_, err = method.Authenticate(br, c.Conn)
 	switch {
 	case errors.Is(err, armon.UserAuthFailed):
 		return refused(reasonAuth, nil, errors.New("wrong user or password")) // already answered

@@ -179,6 +179,15 @@ func TestBrokenListenerEndsServe(t *testing.T) {
 	}
 }
 
+// blockedCheck tells of each check, which lasts until its context ends.
+type blockedCheck chan struct{}
+
+func (b blockedCheck) Check(ctx context.Context, _ net.Addr, _, _ string) bool {
+	b <- struct{}{}
+	<-ctx.Done()
+	return false
+}
+
 func TestDrain(t *testing.T) {
 	t.Run("idle ends at once", func(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Drain: time.Hour}}, direct)
@@ -231,6 +240,15 @@ func TestDrain(t *testing.T) {
 			t.Errorf("heard %q", got)
 		}
 	})
+	t.Run("checks of credentials are ended", func(t *testing.T) {
+		checks := make(blockedCheck)
+		s := serve(t, Options{Credentials: checks, Options: front.Options{Drain: time.Hour}}, direct)
+		_, _ = connect(t, s.addr).Write([]byte("\x05\x01\x02\x01\x01a\x01b"))
+		_ = testutil.Receive(t, "checking", checks)
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("silent ones do not hold it up", func(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Drain: time.Hour}, handshakeTimeout: time.Hour}, direct)
 		_ = connect(t, s.addr)
@@ -247,7 +265,7 @@ func TestDrainHurriesNewConnections(t *testing.T) {
 		s := newServer(t, Options{handshakeTimeout: time.Hour}, direct)
 		silent, conn := net.Pipe()
 		defer silent.Close()
-		c := s.admit(tunnel.Wrap(conn))
+		c := s.admit(t.Context(), tunnel.Wrap(conn))
 		s.hurry()
 		began := time.Now()
 		go func() { _, _ = io.Copy(io.Discard, silent) }()

@@ -74,7 +74,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 // start serves conn on a goroutine of its own, and calls ended when it is closed
 // or was given to Options.Other. It is cut short when ctx ends.
 func (s *Server) start(ctx context.Context, conn tunnel.Conn, ended func()) {
-	if c := s.admit(conn); c != nil {
+	if c := s.admit(ctx, conn); c != nil {
 		go s.serve(ctx, c, ended)
 		return
 	}
@@ -82,11 +82,13 @@ func (s *Server) start(ctx context.Context, conn tunnel.Conn, ended func()) {
 }
 
 // admit returns conn with a slot, or refuses it and returns nil.
-func (s *Server) admit(conn tunnel.Conn) *client {
+func (s *Server) admit(ctx context.Context, conn tunnel.Conn) *client {
 	c := &client{server: s}
 	c.Conn = conn
+	c.shaking, c.hurry = context.WithCancel(ctx)
 	_ = conn.SetDeadline(time.Now().Add(s.opts.handshakeTimeout)) // before it has a slot, so that hurry's comes later
 	if !s.Admit(c, conn.RemoteAddr()) {
+		c.hurry()
 		return nil
 	}
 	return c
@@ -105,8 +107,9 @@ func (s *Server) serve(ctx context.Context, c *client, ended func()) {
 // if c has ended or was handed over.
 func (s *Server) prepare(ctx context.Context, c *client) bool {
 	stop := context.AfterFunc(ctx, func() { _ = c.Conn.Close() })
-	req, err := s.handshake(c.Conn)
+	req, err := s.handshake(c)
 	stop()
+	c.hurry()
 	switch why := s.Slots.Serve(c); {
 	case why == admission.ErrEvicted:
 		err = refused(reasonEvicted, nil, errEvicted)
@@ -142,5 +145,8 @@ func (s *Server) handOver(c *client, err error) bool {
 // hurry gives every unfinished handshake at most front.DrainHandshake.
 func (s *Server) hurry() {
 	deadline := time.Now().Add(front.DrainHandshake)
-	s.Slots.Waiting(func(c *client) { _ = c.Conn.SetDeadline(deadline) })
+	s.Slots.Waiting(func(c *client) {
+		_ = c.Conn.SetDeadline(deadline)
+		time.AfterFunc(front.DrainHandshake, c.hurry)
+	})
 }

@@ -40,7 +40,7 @@ var rules = []rule{
 	{folder: "agent", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "adapters", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "client", own: []string{"tunnel/...", "adapters/uplink", "internal/tlsreload", "internal/files", "internal/pki", "internal/logging"}, third: []string{"github.com/sirupsen/logrus"}},
-	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/files", "internal/logging"}, third: anyModule},
+	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/files", "internal/logging", "internal/wait"}, third: anyModule},
 	{folder: "httpsproxy", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/logging"}, third: anyModule},
 	{folder: "transparent", own: []string{"tunnel", "internal/front", "internal/admission"}, third: []string{
 		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},

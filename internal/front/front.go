@@ -48,9 +48,10 @@ type Options struct {
 	Registerer prometheus.Registerer // nil registers no metrics
 }
 
-// Checker decides whether a client may pass. Check may take a moment.
+// Checker decides whether a client may pass. Check may take a moment, and returns false
+// once ctx ends.
 type Checker interface {
-	Check(source net.Addr, user, password string) bool
+	Check(ctx context.Context, source net.Addr, user, password string) bool
 }
 
 // Traits distinguish one front from another.
