@@ -1,6 +1,7 @@
 package signer
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -25,7 +26,7 @@ const (
 	mostPause  = 30 * time.Second
 
 	callTime     = 10 * time.Second // for each call of the API
-	mostFailures = 8                // in one look
+	mostFailures = 8                // in one look; behind them, the API is away or refuses
 
 	// publishTime is between two looks whether the API has the CAs of servers as the file
 	// has them. It is not that long after a failure: kubelets wait longer after each look at a
@@ -47,11 +48,27 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
+// unissued is logged with the reason when a request cannot be answered.
+const unissued = "certificates cannot be issued; the signer tries again"
+
 // Signer answers requests. Make it with New, and keep Run running.
 type Signer struct {
 	opts     Options
 	requests *kubeapi.Mirror[*kubeapi.PodCertificateRequest]
+	retries  map[string]retry // of pending requests; answerAll's
 	answers  *prometheus.CounterVec
+}
+
+// retry is when a request is tried again that could not be answered; zero: at once.
+type retry struct {
+	at    time.Time
+	pause time.Duration // before it
+}
+
+// next is the retry behind another failure.
+func (r retry) next() retry {
+	pause := max(leastPause, min(2*r.pause, mostPause))
+	return retry{time.Now().Add(pause), pause}
 }
 
 // New returns a signer that has not begun.
@@ -84,7 +101,7 @@ func (s *Signer) Run(ctx context.Context) {
 			s.repeat(ctx, publishTime, "the servers' CAs cannot be published; the signer tries again", s.publish)
 		})
 	}
-	s.repeat(ctx, leastPause, "certificates cannot be issued; the signer tries again", s.answerAll)
+	s.repeat(ctx, leastPause, unissued, s.answerAll)
 }
 
 // repeat does something until ctx ends, with a pause of that length in between. After a
@@ -105,29 +122,40 @@ func (s *Signer) repeat(ctx context.Context, every time.Duration, fault string, 
 	}
 }
 
-// answerAll answers all that is pending. Where that fails again and again, the API is away or
-// refuses; one request that cannot be answered holds up no other, since they come in any
-// order.
+// answerAll answers all that is pending. A request that cannot be answered is tried again later
+// and later, and holds up no other; an error means that the next look may as well come later.
 func (s *Signer) answerAll(ctx context.Context) error {
 	names, fault := s.requests.Names()
 	if fault != nil { // there may be requests that are not known
 		s.answers.WithLabelValues("failed").Inc()
 	}
-	failures := 0
+	failures, retries := 0, make(map[string]retry)
+	var failed error
 	for _, name := range names {
 		r, found := s.requests.Get(name)
-		if !found || len(r.Status.Conditions) > 0 {
+		last := s.retries[name]
+		switch {
+		case !found || len(r.Status.Conditions) > 0:
+			continue
+		case failures == mostFailures || time.Now().Before(last.at):
+			retries[name] = last
 			continue
 		}
 		if err := s.answer(ctx, r); err != nil {
 			s.answers.WithLabelValues("failed").Inc()
-			fault = fmt.Errorf("pod %s/%s: %w", r.Namespace, r.Spec.PodName, err)
-			if failures++; failures == mostFailures {
-				break
-			}
+			failed = fmt.Errorf("pod %s/%s: %w", r.Namespace, r.Spec.PodName, err)
+			failures++
+			retries[name] = last.next()
 		}
 	}
-	return fault
+	s.retries = retries
+	if fault != nil || failures == mostFailures {
+		return cmp.Or(failed, fault)
+	}
+	if failed != nil && ctx.Err() == nil {
+		s.opts.Log.WithError(failed).Error(unissued)
+	}
+	return nil
 }
 
 // answer writes the answer to one request. It is no error if the request is gone, or if

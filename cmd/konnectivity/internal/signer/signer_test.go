@@ -32,6 +32,7 @@ type cluster struct {
 	changed  chan struct{} // closed, and made anew, by each change
 	bundle   *kubeapi.ClusterTrustBundle
 	refuses  string // the name of a request whose answers it refuses
+	refused  int    // answers
 	writes   int
 	forbid   int // how many more calls about bundles are refused
 }
@@ -70,6 +71,13 @@ func (c *cluster) verdict(name string) string {
 		return r.Status.Conditions[0].Type
 	}
 	return ""
+}
+
+// refusals is how many answers were refused.
+func (c *cluster) refusals() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.refused
 }
 
 func (c *cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -135,7 +143,8 @@ func (c *cluster) answered(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewDecoder(r.Body).Decode(now)
 	was := c.requests[now.Name]
 	switch {
-	case now.Name == c.refuses:
+	case now.Name == c.refuses || c.refuses == "all":
+		c.refused++
 		fail(w, http.StatusUnprocessableEntity, "Invalid")
 	case was == nil:
 		fail(w, http.StatusNotFound, "NotFound")
@@ -176,6 +185,20 @@ func (c *cluster) bundled() string {
 // signs runs a signer at the API until the test ends.
 func signs(t *testing.T, c *cluster, ca func() *tls.Certificate, change func(*Options)) (*Signer, *test.Hook) {
 	t.Helper()
+	s, hook := idle(t, c, ca, change)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return s, hook
+}
+
+// idle is a signer at the API that does not run.
+func idle(t *testing.T, c *cluster, ca func() *tls.Certificate, change func(*Options)) (*Signer, *test.Hook) {
+	t.Helper()
 	api := httptest.NewServer(c)
 	config := &kubeapi.Config{URL: api.URL, QPS: -1}
 	log, hook := test.NewNullLogger()
@@ -183,18 +206,12 @@ func signs(t *testing.T, c *cluster, ca func() *tls.Certificate, change func(*Op
 	opts.Requests = testutil.Must(kubeapi.NewPodCertificateRequests(config, "kube-system"))(t)
 	opts.Bundles = testutil.Must(kubeapi.NewClusterTrustBundles(config))(t)
 	change(&opts)
-	s := New(opts)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); s.Run(ctx) }()
 	t.Cleanup(func() {
-		cancel()
-		<-done
 		opts.Requests.CloseIdle()
 		opts.Bundles.CloseIdle()
 		api.Close()
 	})
-	return s, hook
+	return New(opts), hook
 }
 
 // authority is a CA in memory, as a Source has it.
@@ -245,6 +262,41 @@ func TestRequestsAreAnswered(t *testing.T) {
 	testutil.Eventually(t, "answers to be counted", func() bool {
 		return figure("issued") == n/2-1 && figure("denied") == n/2 && figure("failed") > 0
 	})
+}
+
+// A request that cannot be answered is put off, and the signer goes on to look as often as
+// before. Where many cannot, it looks later, too.
+func TestOnlyFailedRequestsWait(t *testing.T) {
+	c, ca := newCluster(), authority(t, time.Hour*1000)
+	c.refuses = "r0"
+	s, hook := idle(t, c, func() *tls.Certificate { return ca }, func(*Options) {})
+	look := func(name string) error {
+		r := asked(t, p256(t))
+		r.Name = name
+		c.put(r)
+		testutil.NoError(t, s.requests.List(t.Context()))
+		return s.answerAll(t.Context())
+	}
+	for i := range 5 {
+		name := fmt.Sprint("r", i)
+		if err := look(name); err != nil || i > 0 && c.verdict(name) != "Issued" {
+			t.Errorf("%s: %v, %q", name, err, c.verdict(name))
+		}
+	}
+	tries := c.refusals()
+	if tries < 1 || len(hook.AllEntries()) == 0 {
+		t.Errorf("%d tries of r0, and %d lines", tries, len(hook.AllEntries()))
+	}
+	testutil.Eventually(t, "another try", func() bool { _ = s.answerAll(t.Context()); return c.refusals() > tries })
+	c.refuses = "all"
+	for i := range mostFailures {
+		r := asked(t, p256(t))
+		r.Name = fmt.Sprint("s", i)
+		c.put(r)
+	}
+	if look("s") == nil {
+		t.Error("it goes on as if nothing had happened")
+	}
 }
 
 // What the signer cannot sign now it signs once it can.
