@@ -82,7 +82,8 @@ func (a *API) why(ctx context.Context, began time.Time, err error) string {
 	}
 	defer client.Close()
 	report := status.Report{Address: a.AgentAdmin}
-	if wrong := client.Report(ctx, &report, "", 10); wrong != nil {
+	// 200 are all that an agent keeps: many others may have failed since.
+	if wrong := client.Report(ctx, &report, "", 200); wrong != nil {
 		return fmt.Sprintf("%v (and of the agent's admin port: %v)", err, wrong)
 	}
 	since := report.Status.Now.Add(-time.Since(began)) // by the agent's clock

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 )
 
 // The agent's last failure is the cause if it is of this connection, by the agent's clock, and
-// not of an earlier one.
+// not of an earlier one, however many others there are.
 func TestAgentsOldFailureIsNoCause(t *testing.T) {
 	bind := testutil.Serve(t, func(*net.TCPConn) {}) // which ends every connection
 	for _, c := range []struct {
@@ -25,7 +26,7 @@ func TestAgentsOldFailureIsNoCause(t *testing.T) {
 		agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			var answer any = admin.Status{Now: now}
 			if strings.HasSuffix(r.URL.Path, "/failures") {
-				answer = admin.Page[admin.Failure]{Items: []admin.Failure{{Time: now.Add(-c.ago), Front: "api", Cause: "no link"}}}
+				answer = admin.Page[admin.Failure]{Items: append(slices.Repeat([]admin.Failure{{Time: now, Front: "link"}}, 199), admin.Failure{Time: now.Add(-c.ago), Front: "api", Cause: "no link"})}
 			}
 			_ = json.NewEncoder(w).Encode(answer)
 		}))
