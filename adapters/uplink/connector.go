@@ -216,8 +216,25 @@ func sameSet(a, b []netip.AddrPort) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(addr netip.AddrPort) bool { return !slices.Contains(b, addr) })
 }
 
+// race connects to the address that works first. It connects to all by TCP, since most may
+// lead nowhere, but makes race.MaxTries handshakes at once: further ones would only make servers
+// slower that are slow.
 func (c *connector) race(ctx context.Context, addrs []netip.AddrPort) (handshaken, error) {
-	h, _, err := race.Any(ctx, addrs, c.connectTo, func(h handshaken) { _ = h.Close() })
+	turns := make(chan struct{}, race.MaxTries)
+	h, _, err := race.Any(ctx, addrs, func(ctx context.Context, addr netip.AddrPort) (handshaken, error) {
+		raw, err := c.reach(ctx, addr)
+		if err != nil {
+			return handshaken{}, err
+		}
+		select {
+		case turns <- struct{}{}:
+			defer func() { <-turns }()
+			return c.admit(ctx, raw, addr)
+		case <-ctx.Done():
+			_ = raw.Close()
+			return handshaken{}, ctx.Err()
+		}
+	}, func(h handshaken) { _ = h.Close() })
 	return h, err
 }
 
@@ -227,6 +244,11 @@ func (c *connector) connectTo(ctx context.Context, addr netip.AddrPort) (handsha
 	if err != nil {
 		return handshaken{}, err
 	}
+	return c.admit(ctx, raw, addr)
+}
+
+// admit makes the TLS handshake on raw, which it takes over, and wants a server as the mode does.
+func (c *connector) admit(ctx context.Context, raw net.Conn, addr netip.AddrPort) (handshaken, error) {
 	h, err := c.secure(ctx, raw, addr)
 	if err == nil && c.opt.Mode == link.Require && !h.link() {
 		err = errNoLink

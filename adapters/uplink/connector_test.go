@@ -1,14 +1,19 @@
 package uplink
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/race"
 )
 
 func newTestConnector(t *testing.T, n *names, p ClientTLS) *connector {
@@ -74,4 +79,43 @@ func TestEveryAddressOfTheServerIsTried(t *testing.T) {
 		testutil.NoError(t, err)
 		_ = h.Close()
 	}
+}
+
+// Slow servers are not made slower by many handshakes at once.
+func TestSlowServersGetFewHandshakes(t *testing.T) {
+	p := newPKI(t)
+	synctest.Test(t, func(t *testing.T) {
+		var pairs []string
+		for i := range maxAddresses {
+			pairs = append(pairs, fmt.Sprint("192.0.2.", i+1), "")
+		}
+		c := newTestConnector(t, at(pairs...), p)
+		var connected, hellos atomic.Int32
+		c.opt.DialTCP = func(context.Context, string, string) (net.Conn, error) {
+			connected.Add(1)
+			near, far := net.Pipe()
+			go func() { // it takes a ClientHello, and never answers
+				defer far.Close()
+				buf := make([]byte, 4<<10)
+				if _, err := far.Read(buf); err != nil {
+					return
+				}
+				hellos.Add(1)
+				for {
+					if _, err := far.Read(buf); err != nil {
+						return
+					}
+				}
+			}()
+			return near, nil
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), c.opt.ConnectTimeout)
+		defer cancel()
+		if _, err := c.connectAny(ctx); tunnel.FailureOf(err) != tunnel.FailTimeout {
+			t.Errorf("it ended with %v", err)
+		}
+		if connected.Load() != maxAddresses || hellos.Load() != race.MaxTries {
+			t.Errorf("%d connections and %d handshakes", connected.Load(), hellos.Load())
+		}
+	})
 }
