@@ -124,6 +124,43 @@ func TestServedConnectionsWaitBehindOlderOnes(t *testing.T) {
 	}
 }
 
+// Newcomers take the place of connections that wait for their next request, and not of each
+// other. A flood takes the place of half of those at most.
+func TestIdleConnectionsMakeRoomForNewcomers(t *testing.T) {
+	s := NewSlots[*conn](Limits{Open: 20, Bytes: 1 << 20, Each: 20 << 10})
+	take := func(n int) (taken []*conn) {
+		for range n {
+			c := &conn{}
+			if ok, _ := s.Take(c, nil); !ok {
+				t.Error("one finds no room")
+			}
+			taken = append(taken, c)
+		}
+		return taken
+	}
+	lost := func(conns []*conn) (n int) {
+		for _, c := range conns {
+			if s.Evicted(c) {
+				n++
+			}
+		}
+		return n
+	}
+	idle := take(20)
+	for _, c := range idle {
+		_ = s.Serve(c)
+		s.Await(c, func() bool { return false })
+	}
+	newcomers := take(5)
+	if lost(newcomers) != 0 || lost(idle) != 5 || !s.Evicted(idle[0]) || s.Evicted(idle[19]) {
+		t.Errorf("%d of 5 newcomers have lost their place, and %d of 20 that were idle", lost(newcomers), lost(idle))
+	}
+	take(1000)
+	if lost(idle) != 10 {
+		t.Errorf("a flood takes the place of %d of 20", lost(idle))
+	}
+}
+
 // Those that are served may be so many, and who is beyond that waits on, to be
 // told so.
 func TestServedConnectionsAreBounded(t *testing.T) {

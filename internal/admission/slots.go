@@ -52,9 +52,9 @@ type Limits struct {
 
 // Slots limits the number of open connections, and the cost of those that wait for
 // their handshake or their next request. When there is no more room, it evicts the
-// longest waiting one from the group that costs most: connections of one source that
-// cost about the same. So neither silent connections, however many there are, nor
-// those of a flood, whatever they send, can keep others out. Its methods may be
+// longest waiting one from the group that takes most of what is short: connections of
+// one source that cost about the same. So neither silent connections, however many there
+// are, nor those of a flood, whatever they send, can keep others out. Its methods may be
 // called from any goroutine.
 type Slots[H Holder] struct {
 	limits Limits
@@ -150,7 +150,7 @@ func (s *Slots[H]) Renew(h H) bool {
 func (s *Slots[H]) MakeRoom() bool {
 	s.mu.Lock()
 	defer s.unlock()
-	next := s.waiting.next()
+	next := s.next()
 	return next != nil && time.Since(next.since) >= EvictAge && s.evict()
 }
 
@@ -236,10 +236,15 @@ func (s *Slots[H]) Held() (waiting int, bytes int64) {
 	return s.waiting.count, s.waiting.weight
 }
 
+// next returns the connection that is next to go. As long as the weight is bearable, each
+// counts as much as any other, so that newcomers take the place of idle connections, which
+// weigh nothing, and not of each other.
+func (s *Slots[H]) next() *Slot { return s.waiting.next(!s.bears(s.waiting.weight + s.limits.Each)) }
+
 // evict takes the slot of the connection that is next to go, if there is one. The
 // caller must release the lock by unlock.
 func (s *Slots[H]) evict() bool {
-	next := s.waiting.next()
+	next := s.next()
 	if next == nil {
 		return false
 	}

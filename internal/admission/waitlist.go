@@ -14,6 +14,7 @@ type waitList struct {
 	groups  map[kind]*group
 	classes [maxClass + 1]struct {
 		heap   groupHeap // the heaviest first
+		count  int
 		weight int64
 	}
 	count  int
@@ -60,6 +61,7 @@ func (l *waitList) add(s *Slot, from netip.Prefix, weight int64) {
 	s.group, s.weight, s.since = g, weight, time.Now()
 	s.element = g.list.PushBack(s)
 	l.count++
+	l.classes[k.class].count++
 	l.shift(g, weight)
 }
 
@@ -68,6 +70,7 @@ func (l *waitList) remove(s *Slot) {
 	g.list.Remove(s.element)
 	s.group, s.element = nil, nil
 	l.count--
+	l.classes[g.kind.class].count--
 	l.shift(g, -s.weight)
 	if g.list.Len() == 0 {
 		heap.Remove(&l.classes[g.kind.class].heap, g.at)
@@ -104,14 +107,16 @@ func (l *waitList) shift(g *group, weight int64) {
 }
 
 // next returns the connection that has to go when there is no room: in the
-// class that weighs most, and there from the source that weighs most, the one
-// that has waited longest. The class comes first so that a flood from many
-// addresses loses connections of its own kind, and not the one peer that has
-// come farther than all of them. nil: none waits.
-func (l *waitList) next() *Slot {
+// class that has most of what is short, connections or their weight, and there
+// from the source that weighs most, the one that has waited longest. The class
+// comes first so that a flood from many addresses loses connections of its own
+// kind, and not the one peer that has come farther than all of them. nil: none
+// waits.
+func (l *waitList) next(byWeight bool) *Slot {
 	most := &l.classes[0]
 	for i := range l.classes {
-		if c := &l.classes[i]; c.weight > most.weight || len(most.heap) == 0 {
+		c := &l.classes[i]
+		if more := c.count - most.count; more > 0 && !byWeight || (more == 0 || byWeight) && c.weight > most.weight {
 			most = c
 		}
 	}

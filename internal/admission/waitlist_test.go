@@ -74,7 +74,7 @@ func TestWaitListNext(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 			var order []int
-			for next := l.next(); next != nil; next = l.next() {
+			for next := l.next(true); next != nil; next = l.next(true) {
 				order = append(order, slices.Index(slots, next))
 				l.remove(next)
 			}
@@ -98,7 +98,7 @@ func TestProgressRestartsTheWait(t *testing.T) {
 		l.add(b, from, 1)
 		time.Sleep(time.Second)
 		l.renew(a)
-		if l.next() != b {
+		if l.next(true) != b {
 			t.Error("who got on is the first to go")
 		}
 	})
@@ -135,7 +135,7 @@ func TestWaitListMatchesModel(t *testing.T) {
 			if l.count != len(all) || l.weight != total || len(l.groups) != len(of) || l.groupCount() != len(of) {
 				t.Fatalf("%d of %d bytes by %d sources, want %d of %d by %d", l.count, l.weight, len(l.groups), len(all), total, len(of))
 			}
-			next := l.next()
+			next := l.next(true)
 			for _, s := range all {
 				mine, its := s.group.kind.class, next.group.kind.class
 				if class[mine] > class[its] || mine == its && of[s.group] > of[next.group] || s.group == next.group && s.since.Before(next.since) {
