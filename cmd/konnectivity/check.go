@@ -83,6 +83,9 @@ func (o *checkOptions) validate(target string) error {
 		if target != "" {
 			return cli.Usagef("--api and %q exclude each other", target)
 		}
+		if !strings.HasPrefix(o.api.Address, "unix:") && !isAddress(o.api.Address) {
+			return cli.Usagef("--api %q: want HOST:PORT or unix:PATH, as in the agent's --api-bind", o.api.Address)
+		}
 		return checkAdmin("agent-admin", o.api.AgentAdmin)
 	}
 	if o.api.AgentAdmin != "" {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,8 +33,14 @@ func checkAdmin(flag, address string) error {
 
 // isAdmin reports whether address has the form of an admin port's.
 func isAdmin(address string) bool {
-	_, _, err := net.SplitHostPort(strings.TrimPrefix(address, status.Secure))
-	return err == nil
+	return isAddress(strings.TrimPrefix(address, status.Secure))
+}
+
+// isAddress reports whether address is HOST:PORT, of which HOST may be empty.
+func isAddress(address string) bool {
+	_, port, err := net.SplitHostPort(address)
+	_, wrong := strconv.ParseUint(port, 10, 16)
+	return err == nil && wrong == nil
 }
 
 // addPathTLS defines the flags of https:// and link:// paths, with the sidecars'
