@@ -63,6 +63,8 @@ func TestUsageErrors(t *testing.T) {
 		"redirect 10.0.0.0/8 --transparent-port=70000":     "--transparent-port",
 		"redirect 10.0.0.0/8 --uid=root":                   "--uid",
 		"redirect 10.0.0.0/8 --uid=-1":                     "--uid",
+		"policy chekc /f":                                  `unknown command "chekc" for "konnectivity policy" (see konnectivity policy --help)`,
+		"tenants delete x":                                 `unknown command "delete" for "konnectivity tenants"`,
 		"signer":                                           "--ca-cert and --ca-key are required",
 		"signer --ca-cert=a --ca-key=b --signer-name=a/b":  "--signer-name=a/b: want DOMAIN/NAME, and a domain with a dot",
 		"signer --ca-cert=a --ca-key=b --signer-name=a.b/": "--signer-name=a.b/",

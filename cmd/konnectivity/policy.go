@@ -18,7 +18,6 @@ func newPolicy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policy",
 		Short: "Check a policy file, and explain what it decides",
-		Args:  cli.NoArgs,
 	}
 	cmd.AddCommand(newPolicyCheck(), newPolicyExplain())
 	return cmd

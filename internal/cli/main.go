@@ -72,6 +72,9 @@ func Run(cmd *cobra.Command, args []string, stderr io.Writer, signals <-chan os.
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		unquote(cmd)
 	}
+	if ran, err := unknown(cmd, args); err != nil {
+		return status(ran, err, false, false, stderr)
+	}
 	started := false
 	onRun(cmd, func() { started = true })
 	cmd.SetArgs(args)
@@ -153,6 +156,16 @@ func onRun(cmd *cobra.Command, f func()) {
 	for _, sub := range cmd.Commands() {
 		onRun(sub, f)
 	}
+}
+
+// unknown returns a command that only has others below it, and an error, if args name none of
+// them. cobra would show help, and succeed: a script would take a check for done.
+func unknown(root *cobra.Command, args []string) (*cobra.Command, error) {
+	cmd, rest, err := root.Find(args)
+	if err != nil || !cmd.HasParent() || cmd.Runnable() || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {
+		return nil, nil
+	}
+	return cmd, Usagef("unknown command %q for %q", rest[0], cmd.CommandPath())
 }
 
 // NoArgs accepts no argument. cobra's own function would call one an unknown
