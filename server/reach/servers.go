@@ -90,10 +90,10 @@ type Servers struct {
 	settled chan struct{}
 	lookup  func(ctx context.Context, host string) ([]netip.Addr, error)
 	feeds   feeds
-	own     own
 
 	mu      sync.Mutex
 	links   map[*Link]struct{}
+	own     map[string]bool          // keys of links that were accepted from this server's id
 	drains  bool                     // Drain was called
 	missing int                      // servers
 	failing map[netip.AddrPort]error // why there is no link; nothing of addresses that are gone
@@ -114,7 +114,7 @@ type address struct {
 
 // New returns Servers that do nothing yet.
 func New(opts Options) (*Servers, error) {
-	s := &Servers{opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), lookup: lookup, feeds: feeds{open: make(map[*feed]struct{})}, own: own{keys: make(map[string]bool)}, links: make(map[*Link]struct{}), failing: make(map[netip.AddrPort]error)}
+	s := &Servers{opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), lookup: lookup, feeds: feeds{open: make(map[*feed]struct{})}, own: make(map[string]bool), links: make(map[*Link]struct{}), failing: make(map[netip.AddrPort]error)}
 	if opts.Found != nil {
 		s.tls[opts.ServerName] = opts.TLS(opts.ServerName, link.ALPN)
 	}

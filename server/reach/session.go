@@ -99,7 +99,7 @@ func (s *Servers) connect(ctx context.Context, to address) (*session, error) {
 	}
 	p := &session{Session: ses, id: tunnel.NewID()}
 	if ses.Peer().ID == s.opts.ID {
-		itself := s.own.has(&state)
+		itself := s.itself(&state)
 		_ = ses.Close()
 		if !itself {
 			return nil, fmt.Errorf("the server there has this server's own id, %q: give each a --server-id of its own", s.opts.ID)
