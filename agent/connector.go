@@ -63,6 +63,7 @@ type connector struct {
 	metrics   *metrics
 	ends      *resume.Manager
 	protos    []string
+	clients   link.Clients
 
 	mu      sync.Mutex
 	configs map[string]*tls.Config // by server name, so that sessions resume

@@ -84,15 +84,14 @@ func (c *connector) hello() (link.Hello, error) {
 func (c *connector) greet(ctx context.Context, conn *tls.Conn, hello link.Hello) (*link.Session, error) {
 	ask, dead := keepaliveTimes(c.opts.Keepalive)
 	return link.Connect(ctx, conn, link.Config{
-		Hello:     hello,
-		Verify:    wantServer,
-		Forwarder: c.ends.Forwarder(c.forwarder),
-		Budget:    c.opts.Budget,
-
-		PeerNumbersClients: true,
-		PingInterval:       ask,
-		DeadAfter:          dead,
-		Log:                c.opts.Log,
+		Hello:        hello,
+		Verify:       wantServer,
+		Forwarder:    c.ends.Forwarder(c.forwarder),
+		Budget:       c.opts.Budget,
+		Clients:      &c.clients,
+		PingInterval: ask,
+		DeadAfter:    dead,
+		Log:          c.opts.Log,
 	})
 }
 

@@ -28,7 +28,7 @@ type beside struct {
 func newBeside(name string) *beside {
 	b := new(beside)
 	b.Hello = link.Hello{Role: link.RoleAgent, ID: name, Features: []string{link.FeatureAPIServer, link.FeatureIdentity, link.FeatureResume}}
-	b.PeerNumbersClients = true
+	b.Clients = new(link.Clients)
 	b.Forwarder = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		b.mu.Lock()
 		b.asked = append(b.asked, fmt.Sprint(f.Network, " ", f.Address, " ", f.Who().Names()))

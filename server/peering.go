@@ -66,8 +66,9 @@ type Peering struct {
 // peering is the other servers. A nil one has none.
 type peering struct {
 	*reach.Servers
-	known *registry.Peers
-	front *frontend.Frontend
+	known   *registry.Peers
+	front   *frontend.Frontend
+	clients link.Clients
 }
 
 // maxToldRoutes is how many routes and identifiers all clusters' agents may have where there
@@ -86,7 +87,7 @@ func (s *Server) buildPeering() (err error) {
 	if o == nil {
 		return nil
 	}
-	p := &peering{known: registry.NewPeers(s.metrics.PeerDialed)}
+	p := &peering{known: registry.NewPeers(s.metrics.PeerDialed), clients: link.Clients{Of: s.budgetOf}}
 	var found func(context.Context) ([]netip.AddrPort, error)
 	if o.ByLeases {
 		found = s.leases.Peers
@@ -166,7 +167,7 @@ func (s *Server) peerLink() link.Config {
 	cfg := s.linkConfig()
 	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureIdentity, link.FeatureRules)
 	cfg.Forwarder = splice.Forwarder(&forwarded{server: s})
-	cfg.Budget, cfg.PeerNumbersClients, cfg.BudgetOf = s.opts.Budget, true, s.budgetOf
+	cfg.Budget, cfg.Clients = s.opts.Budget, &s.peering.clients
 	cfg.Log = s.opts.Log
 	return cfg
 }

@@ -88,7 +88,7 @@ func TestAgentsAreToldRules(t *testing.T) {
 		return echoing(ctx, f.Address)
 	})
 	at := c.servers[1]
-	testutil.Must(at.linked(at.agentAt, at.tls(link.ALPN), link.Config{Hello: hello, PeerNumbersClients: true, Forwarder: &tunnel.Forwarder{Dialer: reach}}))(t)
+	testutil.Must(at.linked(at.agentAt, at.tls(link.ALPN), link.Config{Hello: hello, Clients: new(link.Clients), Forwarder: &tunnel.Forwarder{Dialer: reach}}))(t)
 	c.known(t, 1)
 	for _, r := range c.servers {
 		for address, want := range map[string]string{"a.example:1": "-10.9.0.0/16\n", "a.test:1": "-10.9.0.0/16\n+10.0.0.0/8\n", "10.1.0.1:1": ""} {

@@ -21,7 +21,7 @@ func hears(r *rig, at *rig, told chan tunnel.Identity) {
 		told <- f.Who()
 		return echoing(ctx, f.Address)
 	})
-	testutil.Must(r.linked(at.agentAt, at.tls(link.ALPN), link.Config{Hello: hello, PeerNumbersClients: true, Forwarder: &tunnel.Forwarder{Dialer: reach}}))(r.t)
+	testutil.Must(r.linked(at.agentAt, at.tls(link.ALPN), link.Config{Hello: hello, Clients: new(link.Clients), Forwarder: &tunnel.Forwarder{Dialer: reach}}))(r.t)
 }
 
 // Whatever its client speaks, an agent hears who that is by its certificate, or by the

@@ -32,4 +32,4 @@ func (ses *Session) API() bool { return ses.api }
 
 // Charge has streams that the peer opens count in b instead of the Config's Budget. It may
 // be called between Meet and Run.
-func (ses *Session) Charge(b *Budget) { ses.intake.clients.whole = b }
+func (ses *Session) Charge(b *Budget) { ses.intake.budget = b }

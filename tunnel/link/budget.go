@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"runtime/debug"
+	"sync"
 
 	"konnectivity/tunnel/shares"
 )
@@ -38,50 +39,58 @@ func NewBudget(max int64) *Budget {
 	return shares.NewBudget(max)
 }
 
-// clientBudgets are the shares of the clients that a peer numbers.
-type clientBudgets struct {
-	whole    *Budget
-	of       func(cluster string) *Budget // the part of whole for clients of a cluster; nil: all
-	numbered bool                         // the peer is to be believed
-	known    map[uint64]*clientBudget
+// Clients are the shares of memory of the clients that peers number. All links of a process
+// have the same Clients, so a client has one share on all lanes of its peer. Any goroutine may
+// use it.
+type Clients struct {
+	// Of, where the peers are servers that forward (§11), returns the part of Config.Budget
+	// that the clients of a cluster divide; nil: there is no such cluster.
+	Of func(cluster string) *Budget
+
+	mu    sync.Mutex
+	known map[numbered]*client // that have streams
 }
 
-// clientBudget is the share of one such client.
-type clientBudget struct {
-	*Budget
-	streams int // open for the client
+// numbered is a client, by its peer's id and number.
+type numbered struct {
+	peer   string
+	number uint64
 }
 
-// enter returns the budget of a stream that the peer opens for the client with
-// this number, of a cluster; leave follows.
-func (c *clientBudgets) enter(number uint64, cluster string) *Budget {
-	if !c.numbered || number == 0 || c.whole == nil {
-		return c.whole
-	}
-	b := c.known[number]
-	if b == nil {
+// client is one with its share.
+type client struct {
+	in     *Clients
+	who    numbered
+	budget *Budget
+
+	streams int // open for it; in.mu guards it
+}
+
+// enter counts a stream that is opened for who, of a cluster. leave follows.
+func (c *Clients) enter(who numbered, cluster string, whole *Budget) *client {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := c.known[who]
+	if of == nil {
 		if c.known == nil {
-			c.known = make(map[uint64]*clientBudget)
+			c.known = make(map[numbered]*client)
 		}
-		whole := c.whole
-		if c.of != nil {
-			whole = cmp.Or(c.of(cluster), whole)
+		if c.Of != nil {
+			whole = cmp.Or(c.Of(cluster), whole)
 		}
-		b = &clientBudget{Budget: whole.ShareNumbered(number)}
-		c.known[number] = b
+		of = &client{in: c, who: who, budget: whole.ShareNumbered(who.number)}
+		c.known[who] = of
 	}
-	b.streams++
-	return b.Budget
+	of.streams++
+	return of
 }
 
-// release is called once a stream is closed and holds nothing.
-func (c *clientBudgets) release(of *Budget) {
-	b := c.known[of.Number()]
-	if b == nil || b.Budget != of {
-		return
-	}
-	if b.streams--; b.streams == 0 {
-		delete(c.known, of.Number())
+// leave is called once a stream is closed and holds nothing.
+func (c *client) leave() {
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
+	if c.streams--; c.streams == 0 {
+		delete(c.in.known, c.who)
 	}
 }
 

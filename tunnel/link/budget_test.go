@@ -118,7 +118,11 @@ func TestClientsOfAPeerShareMemory(t *testing.T) {
 	for _, believed := range []bool{true, false} {
 		noLeaks(t)
 		near, far := tcpPair(t)
-		r := newRig(t, near, far, false, link.Config{Budget: link.NewBudget(1 << 20), PeerNumbersClients: believed})
+		cfg := link.Config{Budget: link.NewBudget(1 << 20)}
+		if believed {
+			cfg.Clients = new(link.Clients)
+		}
+		r := newRig(t, near, far, false, cfg)
 		h := &hoard{rig: r, credit: map[uint64]uint64{}, resets: map[uint64]uint16{}, sent: map[uint64]uint64{}}
 		open := func(id uint64, client byte) {
 			f := openFrame(id, "deaf:1")
@@ -156,7 +160,7 @@ func TestClientsOfAPeerShareMemory(t *testing.T) {
 // TestUnreadBytesCountAsTheirClients: also once both directions of a stream are over, and
 // its client has no other. What it opens next does not begin with nothing held.
 func TestUnreadBytesCountAsTheirClients(t *testing.T) {
-	r := tcpRig(t, false, link.Config{Budget: link.NewBudget(2 << 20), PeerNumbersClients: true})
+	r := tcpRig(t, false, link.Config{Budget: link.NewBudget(2 << 20), Clients: new(link.Clients)})
 	open := func(id uint64, client byte) (credit uint64) {
 		f := openFrame(id, "over:1")
 		f.payload = append(f.payload, fields(5, u64(uint64(client)))...)
@@ -176,6 +180,40 @@ func TestUnreadBytesCountAsTheirClients(t *testing.T) {
 		r.send(frame{tData, fin, id, nil})
 	}
 	if credit := open(id+2, 2); credit != firstWindow {
+		t.Errorf("another client is granted %d", credit)
+	}
+}
+
+// TestClientHasOneShareOnAllLanes: what it hoards on one counts on another, where a client
+// that hoards nothing is granted a whole window.
+func TestClientHasOneShareOnAllLanes(t *testing.T) {
+	cfg := link.Config{Budget: link.NewBudget(2 << 20), Clients: new(link.Clients)}
+	noLeaks(t)
+	lane := func() *rig {
+		near, far := tcpPair(t)
+		return newRig(t, near, far, false, cfg)
+	}
+	first, second := lane(), lane()
+	t.Cleanup(second.end)
+	t.Cleanup(first.end) // before it: whichever ends last gives back all
+	open := func(r *rig, id uint64, client byte) (credit uint64) {
+		f := openFrame(id, "deaf:1")
+		f.payload = append(f.payload, fields(5, u64(uint64(client)))...)
+		r.send(f)
+		value, _ := fieldOf(r.wantType(tOpened, id).payload, 2)
+		return binary.BigEndian.Uint64(value)
+	}
+	id := uint64(1)
+	for ; open(first, id, 1) == firstWindow; id += 2 {
+		for range 7 {
+			first.send(data(id, largestPayload))
+		}
+		first.wantNothing() // all of it was read
+	}
+	if credit := open(second, 1, 1); credit == firstWindow {
+		t.Error("a client that has its share on one lane is granted a whole window on another")
+	}
+	if credit := open(second, 3, 2); credit != firstWindow {
 		t.Errorf("another client is granted %d", credit)
 	}
 }

@@ -22,9 +22,10 @@ const (
 type intake struct {
 	refuses  bool // whatever is asked for
 	dials    int
-	resuming int // dials that resume a connection
-	serving  int // of them all: what the Forwarder has not done with
-	clients  clientBudgets
+	resuming int      // dials that resume a connection
+	serving  int      // of them all: what the Forwarder has not done with
+	budget   *Budget  // of the peer's streams
+	clients  *Clients // that divide it; nil: the peer numbers none
 }
 
 // refusal is the answer to an OPEN that is not even tried, or nil.
@@ -55,9 +56,13 @@ func (in *intake) pending(again bool) *int {
 	return &in.dials
 }
 
-// enter counts a stream that is to be served, and returns its budget.
-func (in *intake) enter(m openMsg) *Budget {
+// enter counts a stream that is to be served, and returns the client that the peer says it
+// is for; nil: none.
+func (in *intake) enter(m openMsg, peer string) *client {
 	*in.pending(m.resume.Again())++
 	in.serving++
-	return in.clients.enter(m.client, m.cluster)
+	if in.clients == nil || m.client == 0 {
+		return nil
+	}
+	return in.clients.enter(numbered{peer, m.client}, m.cluster, in.budget)
 }

@@ -43,15 +43,28 @@ func TestIntakeRefuses(t *testing.T) {
 
 // Each stream that enters is counted, by its kind, and with its client's share.
 func TestIntakeCounts(t *testing.T) {
-	in := intake{clients: clientBudgets{whole: NewBudget(1 << 20), numbered: true}}
-	one := in.enter(openMsg{client: 1})
-	if same := in.enter(openMsg{client: 1, resume: &tunnel.Resume{Epoch: 2}}); same != one || one == in.clients.whole {
+	in := intake{budget: NewBudget(1 << 20), clients: new(Clients)}
+	one := in.enter(openMsg{client: 1}, "peer")
+	if same := in.enter(openMsg{client: 1, resume: &tunnel.Resume{Epoch: 2}}, "peer"); same != one || one.budget == in.budget {
 		t.Error("two streams of a client have not one share")
 	}
-	if other := in.enter(openMsg{}); other != in.clients.whole {
+	if other := in.enter(openMsg{}, "peer"); other != nil {
 		t.Error("a stream of no client has a share")
 	}
-	if in.dials != 2 || in.resuming != 1 || in.serving != 3 {
+	lane := intake{budget: in.budget, clients: in.clients}
+	if same := lane.enter(openMsg{client: 1}, "peer"); same != one {
+		t.Error("a client has another share on another lane")
+	}
+	if other := lane.enter(openMsg{client: 1}, "another"); other == one {
+		t.Error("clients of two peers have one share")
+	}
+	for range 3 {
+		one.leave()
+	}
+	if in.enter(openMsg{client: 1}, "peer") == one {
+		t.Error("a client without streams still has its share")
+	}
+	if in.dials != 3 || in.resuming != 1 || in.serving != 4 {
 		t.Errorf("%d dials, %d resuming, %d served", in.dials, in.resuming, in.serving)
 	}
 }

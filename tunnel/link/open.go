@@ -155,11 +155,15 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	if ses.sender.awaitBacklogUnlocked(r.unflushed.flush); ses.err != nil { // deliveries do not wait for this peer
 		return ses.err
 	}
-	refusal, budget := ses.intake.refusal(m, &ses.streams), ses.cfg.Budget
+	refusal, budget := ses.intake.refusal(m, &ses.streams), ses.intake.budget
+	var client *client
 	if refusal == nil {
-		budget = ses.intake.enter(m)
+		if client = ses.intake.enter(m, ses.peer.ID); client != nil {
+			budget = client.budget
+		}
 	}
 	st := newStream(ses, id, budget)
+	st.client = client
 	st.local, st.remote = ses.sender.conn.LocalAddr(), ses.sender.conn.RemoteAddr()
 	st.send.credit.raise(m.credit)
 	if refusal != nil {
@@ -188,7 +192,7 @@ func (ses *Session) flowOf(m openMsg) *tunnel.Flow {
 	if ses.judges {
 		flow.Rules = m.rules
 	}
-	if ses.cfg.PeerNumbersClients {
+	if ses.cfg.Clients != nil {
 		flow.Origin = tunnel.Origin{Server: ses.peer.ID, Client: m.client, Cluster: m.cluster}
 		if ses.identities {
 			flow.Origin.Who = m.who

@@ -52,15 +52,10 @@ type Config struct {
 	// Budget bounds unread bytes, usually shared by all links of a process.
 	Budget *Budget
 
-	// PeerNumbersClients says that the peer may name the clients that its
-	// streams are for; each then has a share of Budget, and is who the peer
-	// says. It is for agents, whose servers know. A peer that is a client would
-	// give itself many.
-	PeerNumbersClients bool
-
-	// BudgetOf, where the peer is a server that forwards (§11), returns the part of Budget
-	// that the clients of a cluster divide; nil: there is no such cluster.
-	BudgetOf func(cluster string) *Budget
+	// Clients, of a peer that may name the clients that its streams are for: each has a
+	// share of Budget, and is who the peer says. It is for agents, whose servers know. A
+	// peer that is a client would give itself many. nil: the peer is not believed.
+	Clients *Clients
 
 	// Hold keeps the link from reading, for a moment at a time; nil: never.
 	// Links may share it.
@@ -197,10 +192,7 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 		cfg: cfg,
 		books: books{
 			streams: newStreams(initiator),
-			intake: intake{
-				refuses: cfg.Forwarder == nil,
-				clients: clientBudgets{whole: cfg.Budget, of: cfg.BudgetOf, numbered: cfg.PeerNumbersClients},
-			},
+			intake:  intake{refuses: cfg.Forwarder == nil, budget: cfg.Budget, clients: cfg.Clients},
 		},
 		alive: liveness{interval: cfg.PingInterval, deadAfter: cfg.DeadAfter, accepted: !initiator},
 	}

@@ -19,14 +19,14 @@ type Stream struct {
 
 	// Guarded by ses.mu.
 
-	state    state
-	opened   *openedMsg  // the answer to our OPEN, until the dial takes it
-	cancel   func(error) // ends the connection made for the peer's OPEN
-	recv     recvHalf
-	send     sendHalf
-	carrier  carrier
-	released bool   // from its client's share
-	looked   uint64 // bytes carried, both ways, as Bulk saw last
+	state   state
+	opened  *openedMsg  // the answer to our OPEN, until the dial takes it
+	cancel  func(error) // ends the connection made for the peer's OPEN
+	recv    recvHalf
+	send    sendHalf
+	carrier carrier
+	client  *client // whose share budget is; nil: none, or no more
+	looked  uint64  // bytes carried, both ways, as Bulk saw last
 }
 
 func newStream(ses *Session, id uint64, budget *Budget) *Stream {
@@ -68,9 +68,9 @@ func (st *Stream) onLocked(e event) {
 // bytes are gone. Earlier, the client's share could be dropped and begin anew, empty,
 // while those bytes are held.
 func (st *Stream) releaseClientLocked() {
-	if st.state == closed && st.recv.credit.unread() == 0 && !st.released {
-		st.released = true
-		st.ses.intake.clients.release(st.budget)
+	if st.client != nil && st.state == closed && st.recv.credit.unread() == 0 {
+		st.client.leave()
+		st.client = nil
 	}
 }
 
