@@ -11,15 +11,10 @@ import (
 
 	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 const (
-	// askAfter is the silence after which a server is asked whether it lives,
-	// and deadAfter the one after which it is given up. Both are the link's
-	// (docs/link-protocol.md §6), so either protocol notices a server that is
-	// gone without a word within 20 s.
-	askAfter  = 5 * time.Second
-	deadAfter = 15 * time.Second
 	// leastKeepalive keeps a tiny --keepalive-time from pinging all the time; the
 	// replaced agent's gRPC has such a bound too, of 10 s.
 	leastKeepalive = time.Second
@@ -30,10 +25,12 @@ const (
 
 var errSilent = errors.New("the server has been silent for too long and is considered dead")
 
-// keepaliveTimes are the times for an operator's --keepalive-time; 0 is none.
+// keepaliveTimes are the silences after which a server is asked whether it lives, and given
+// up, for an operator's --keepalive-time; 0 is none. Either protocol then notices a server
+// that is gone without a word within 20 s.
 func keepaliveTimes(keepalive time.Duration) (ask, dead time.Duration) {
 	if keepalive <= 0 {
-		return askAfter, deadAfter
+		return link.DefaultPingInterval, link.DefaultDeadAfter
 	}
 	keepalive = max(keepalive, leastKeepalive)
 	return keepalive, keepalive + keepaliveGrace
@@ -62,8 +59,7 @@ func watchLiveness(client grpc.ClientConnInterface, conn *heardConn, keepalive t
 func (l *liveness) join() { <-l.done }
 
 func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepalive time.Duration, ended <-chan struct{}) {
-	looks := newLooks(keepalive)
-	looked := time.Now()
+	silence := newSilence(keepalive, time.Now())
 	ctx, cancel := context.WithCancel(context.Background())
 	var answered <-chan struct{} // nil: nothing was asked
 	defer func() {
@@ -71,7 +67,7 @@ func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepali
 			<-answered
 		}
 	}()
-	timer := time.NewTimer(looks.pause)
+	timer := time.NewTimer(silence.Pause)
 	defer timer.Stop()
 	for {
 		select {
@@ -79,46 +75,32 @@ func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepali
 			return
 		case <-timer.C:
 		}
-		now := time.Now()
-		asks, dead := looks.look(now.Sub(conn.heard()), now.Sub(looked))
-		looked = now
+		asks, dead := look(&silence, time.Now(), conn.heard())
 		switch {
 		case dead:
 			l.dead.Store(true)
 			_ = conn.Close()
 			return
 		case asks && (answered == nil || tunnel.Closed(answered)):
-			answered = askHealth(ctx, client, looks.dead)
+			answered = askHealth(ctx, client, silence.Dead)
 		}
-		timer.Reset(looks.pause)
+		timer.Reset(silence.Pause)
 	}
 }
 
-// looks decides when a silent server is asked, and when it counts as dead.
-type looks struct {
-	ask, dead time.Duration
-	pause     time.Duration // until the next look
-}
-
-func newLooks(keepalive time.Duration) *looks {
+func newSilence(keepalive time.Duration, now time.Time) link.Silence {
 	ask, dead := keepaliveTimes(keepalive)
-	return &looks{ask: ask, dead: dead, pause: ask}
+	return link.NewSilence(ask, dead, now)
 }
 
-// look takes in how long the server has been silent, and how long the pause has taken. After
-// one that took too long this process was stopped, or starved: the silence was its own, and
-// the server has its time to answer once more.
-func (l *looks) look(silence, took time.Duration) (asks, dead bool) {
-	late := took > l.pause+(l.dead-l.ask)/4
-	switch {
-	case silence < l.ask:
-		l.pause = l.ask - silence
-	case late:
-		l.pause = l.dead - l.ask
-	default:
-		l.pause = min(l.dead-silence, l.ask)
+// look says whether the server is to be asked, or is dead, and sets the pause.
+func look(s *link.Silence, now, heard time.Time) (asks, dead bool) {
+	s.Look(now, heard)
+	asks = s.Lasts >= s.Ask
+	if s.Pause = s.Ask - s.Lasts; asks {
+		s.Pause = min(s.Ask, s.Dead-s.Lasts)
 	}
-	return silence >= l.ask, silence >= l.dead && !late
+	return asks, s.Lasts >= s.Dead
 }
 
 // askHealth asks in the background; the channel is closed when it is over. What

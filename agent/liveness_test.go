@@ -135,24 +135,26 @@ func TestBusyServerIsNotAsked(t *testing.T) {
 // A process that was stopped finds that the server has been silent for that time, and what it
 // has said meanwhile is yet to be read.
 func TestOwnSilenceIsNotTheServers(t *testing.T) {
-	type look struct {
+	type step struct {
 		silence, took time.Duration // in seconds
 		asks, dead    bool
 		next          time.Duration
 	}
-	for name, looks := range map[string][]look{
+	for name, looks := range map[string][]step{
 		"dead":                         {{5, 5, true, false, 5}, {10, 5, true, false, 5}, {15, 5, true, true, 0}},
-		"stopped before it asked":      {{30, 30, true, false, 10}, {2, 10, false, false, 3}, {5, 3, true, false, 5}},
-		"stopped after it asked":       {{5, 5, true, false, 5}, {40, 35, true, false, 10}, {9, 10, true, false, 5}},
-		"stopped, and dead":            {{30, 30, true, false, 10}, {40, 10, true, true, 0}},
-		"stopped beside one that says": {{1, 30, false, false, 4}, {5, 4, true, false, 5}},
+		"stopped before it asked":      {{30, 30, false, false, 5}, {35, 5, true, false, 5}, {2, 5, false, false, 3}, {5, 3, true, false, 5}},
+		"stopped after it asked":       {{5, 5, true, false, 5}, {40, 35, true, false, 5}, {4, 5, false, false, 1}},
+		"stopped, and dead":            {{30, 30, false, false, 5}, {35, 5, true, false, 5}, {40, 5, true, false, 5}, {45, 5, true, true, 0}},
+		"stopped beside one that says": {{1, 30, false, false, 5}, {6, 5, true, false, 5}},
 		"starved a little":             {{7, 7, true, false, 5}, {14, 7, true, false, 1}, {16, 2, true, true, 0}},
 	} {
-		l := newLooks(0)
+		now := time.Now()
+		s := newSilence(0, now)
 		for i, want := range looks {
-			asks, dead := l.look(want.silence*time.Second, want.took*time.Second)
-			if asks != want.asks || dead != want.dead || !dead && l.pause != want.next*time.Second {
-				t.Errorf("%s: look %d: asks %v, dead %v, the next after %v", name, i, asks, dead, l.pause)
+			now = now.Add(want.took * time.Second)
+			asks, dead := look(&s, now, now.Add(-want.silence*time.Second))
+			if asks != want.asks || dead != want.dead || !dead && s.Pause != want.next*time.Second {
+				t.Errorf("%s: look %d: asks %v, dead %v, the next after %v", name, i, asks, dead, s.Pause)
 			}
 		}
 	}
@@ -163,13 +165,14 @@ func TestOwnSilenceIsNotTheServers(t *testing.T) {
 func TestShortStopAtLongKeepaliveLeavesNoServer(t *testing.T) {
 	for _, keepalive := range []time.Duration{30 * time.Second, time.Hour} { // HyperShift's, and upstream's default
 		stop := 12 * time.Second
-		l := newLooks(keepalive)
-		if asks, dead := l.look(keepalive+stop, keepalive+stop); dead {
+		start := time.Now()
+		s := newSilence(keepalive, start)
+		if asks, dead := look(&s, start.Add(keepalive+stop), start); dead {
 			t.Errorf("%v: given up after a stop of %v: asks %v, and was never asked before", keepalive, stop, asks)
 		}
-		l = newLooks(keepalive)
-		_, _ = l.look(keepalive, keepalive)
-		if _, dead := l.look(keepalive+10*time.Second+stop, 10*time.Second+stop); dead {
+		s = newSilence(keepalive, start)
+		_, _ = look(&s, start.Add(keepalive), start)
+		if _, dead := look(&s, start.Add(keepalive+10*time.Second+stop), start); dead {
 			t.Errorf("%v: given up after a stop of %v behind the question", keepalive, stop)
 		}
 	}

@@ -19,14 +19,10 @@ const (
 // liveness judges from frames and writes whether the peer lives, and measures
 // the round trip by PINGs (§6). No lock, I/O or clock: callers bring them.
 type liveness struct {
-	interval  time.Duration // between two looks
-	deadAfter time.Duration
-
-	looked time.Time     // when the last look was
-	heard  time.Time     // when the last whole frame came
-	silent time.Duration // how long no frame had come, at the last look
-	wrote  uint64        // how many writes the connection had taken, at the last look
-	stuck  time.Duration // how long it had taken none while a writer waited, at the last look
+	Silence
+	heard time.Time     // when the last whole frame came
+	wrote uint64        // how many writes the connection had taken, at the last look
+	stuck time.Duration // how long it had taken none while a writer waited, at the last look
 
 	probed      bool // Session.Probe awaits a frame
 	writeProbed bool // Session.probeWriteLocked awaits progress
@@ -42,26 +38,13 @@ type liveness struct {
 
 // look reports whether the peer is dead. writes is how many writes the connection has
 // taken so far, and writing whether a writer waits for it to take more.
-//
-// Looks count, not the clock: a process that was stopped, or starved, finds that much time
-// has passed, and frames that wait to be read. That silence was its own. So a look that
-// comes late by half of the interval, or by a quarter of the time that the peer has to
-// answer, counts as one interval.
 func (l *liveness) look(now time.Time, writes uint64, writing bool) (dead bool) {
-	passed := now.Sub(l.looked)
-	if passed > l.interval+min(l.interval/2, (l.deadAfter-l.interval)/4) {
-		passed = l.interval
-	}
-	l.silent += passed
-	if !l.heard.Before(l.looked) {
-		l.silent = min(now.Sub(l.heard), passed)
-	}
-	l.stuck += passed
+	l.stuck += l.Look(now, l.heard)
 	if !writing || writes != l.wrote {
 		l.stuck = 0
 	}
-	l.looked, l.wrote = now, writes
-	return max(l.silent, l.stuck) >= l.deadAfter
+	l.wrote = writes
+	return max(l.Lasts, l.stuck) >= l.Dead
 }
 
 // ping returns what the next PING carries. While one is not answered it is the

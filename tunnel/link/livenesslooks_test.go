@@ -26,22 +26,22 @@ func TestLivenessCountsLooks(t *testing.T) {
 		"heard of now and then":      {idle(5, none, false), idle(5, none, false), idle(5, 1, false), idle(5, none, false), idle(5, none, false), idle(5, none, true)},
 		"looks that jitter":          {idle(5.2, none, false), idle(4.8, none, false), idle(5.1, none, true)},
 		"asleep for long":            {idle(5, none, false), idle(3600, none, false), idle(1, 0, false), idle(5, none, false)},
-		"asleep, and dead":           {idle(60, none, false), idle(5, none, false), idle(5, none, true)},
-		"starved, and heard of late": {idle(20, none, false), idle(20, 19, false), idle(20, none, false), idle(20, none, true)},
+		"asleep, and dead":           {idle(60, none, false), idle(5, none, false), idle(5, none, false), idle(5, none, true)},
+		"starved, and heard of late": {idle(20, none, false), idle(20, 19, false), idle(20, none, false), idle(5, none, false), idle(5, none, false), idle(5, none, true)},
 		"takes nothing":              {busy(5, 0, false), busy(5, 0, false), busy(5, 0, true)},
 		"takes little":               {busy(5, 0, false), busy(5, 0, false), busy(5, 1, false), busy(5, 1, false), busy(5, 1, false), busy(5, 1, true)},
 		"asleep while it writes":     {busy(5, 0, false), busy(60, 0, false), busy(1, 1, false), busy(5, 1, false)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Unix(1000, 0)
-			l := liveness{interval: 5 * time.Second, deadAfter: 15 * time.Second, looked: now, heard: now}
+			l := liveness{Silence: NewSilence(5*time.Second, 15*time.Second, now), heard: now}
 			for i, step := range looks {
 				now = now.Add(time.Duration(step.after * float64(time.Second)))
 				if step.heard >= 0 {
 					l.heard = now.Add(-time.Duration(step.heard * float64(time.Second)))
 				}
 				if dead := l.look(now, step.writes, step.writing); dead != step.dead {
-					t.Fatalf("look %d: dead = %v, silent for %v, stuck for %v", i+1, dead, l.silent, l.stuck)
+					t.Fatalf("look %d: dead = %v, silent for %v, stuck for %v", i+1, dead, l.Lasts, l.stuck)
 				}
 			}
 		})
@@ -52,8 +52,15 @@ func TestLivenessCountsLooks(t *testing.T) {
 // 40 s. A stop of 12 s before the first PING does not.
 func TestShortStopAtLongIntervalEndsNoLink(t *testing.T) {
 	start := time.Now()
-	l := liveness{interval: 30 * time.Second, deadAfter: 40 * time.Second, looked: start, heard: start.Add(-time.Millisecond)}
+	l := liveness{Silence: NewSilence(30*time.Second, 40*time.Second, start), heard: start.Add(-time.Millisecond)}
 	if l.look(start.Add(42*time.Second), 0, false) {
 		t.Error("dead, and never asked")
+	}
+	l = liveness{Silence: NewSilence(30*time.Second, 40*time.Second, start), heard: start}
+	if l.look(start.Add(30*time.Second), 0, false) || l.look(start.Add(75*time.Second), 0, false) {
+		t.Error("dead after a stop right behind a PING, whose answer is yet to be read")
+	}
+	if !l.look(start.Add(105*time.Second), 0, false) {
+		t.Error("not dead, and has not answered")
 	}
 }

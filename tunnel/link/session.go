@@ -176,7 +176,7 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 	}
 	ses.reader.rest = prepareRest(conn) // here, since it takes more stack than Run has
 	now := time.Now()
-	ses.alive.looked, ses.alive.heard = now, now
+	ses.alive.Silence, ses.alive.heard = NewSilence(ses.cfg.PingInterval, ses.cfg.DeadAfter, now), now
 	ses.wg.Add(1) // Run
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -194,7 +194,7 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 			streams: newStreams(initiator),
 			intake:  intake{refuses: cfg.Forwarder == nil, budget: cfg.Budget, clients: cfg.Clients},
 		},
-		alive: liveness{interval: cfg.PingInterval, deadAfter: cfg.DeadAfter, accepted: !initiator},
+		alive: liveness{accepted: !initiator},
 	}
 	ses.reader.ses, ses.idleCond.L = ses, &ses.mu
 	ses.sender = sender{
