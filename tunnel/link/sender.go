@@ -66,11 +66,11 @@ func (s *sender) pushIntro(h *sendHalf, typ frameType, payload []byte) {
 }
 
 // pushControl is push for a frame of the link. It takes the mutex itself.
-func (s *sender) pushControl(frame []byte) {
+func (s *sender) pushControl(kind control, frame []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.writer != writerDead {
-		s.queue.pushControl(frame)
+		s.queue.pushControl(kind, frame)
 		s.callFlusherLocked()
 	}
 }

@@ -159,7 +159,7 @@ func TestSenderSendsAllInOrder(t *testing.T) {
 			})
 		}
 		for range 10 {
-			s.pushControl(appendGoAway(nil, GoAwayDrain, ""))
+			s.pushControl(controlDrain, appendGoAway(nil, GoAwayDrain, ""))
 			time.Sleep(50 * time.Microsecond)
 		}
 		writers.Wait()
@@ -241,7 +241,7 @@ func TestSenderLeavesNothingBehind(t *testing.T) {
 	for name, push := range map[string]func(s *sender, h *sendHalf){
 		"CREDIT/1": func(s *sender, h *sendHalf) { s.do(func() { h.out.credit = 1; s.push(h) }) },
 		"OPEN/1":   func(s *sender, h *sendHalf) { s.do(func() { s.pushIntro(h, frameOpen, []byte{}) }) },
-		"GOAWAY/0": func(s *sender, _ *sendHalf) { s.pushControl(appendGoAway(nil, GoAwayDrain, "")) },
+		"GOAWAY/0": func(s *sender, _ *sendHalf) { s.pushControl(controlDrain, appendGoAway(nil, GoAwayDrain, "")) },
 		"PING 7":   func(s *sender, _ *sendHalf) { s.do(func() { s.queue.pushPing(7); s.callFlusherLocked() }) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -23,10 +23,6 @@ const (
 	// while the kernel keeps up.
 	copiedUnit = 16 << 10
 
-	// maxControl bounds what Drain, SetServerCount and SetServing may queue for a
-	// connection that takes nothing, and whose link will be found dead.
-	maxControl = 4 << 10
-
 	// orphanMemory is what an orphan takes: a closed stream that still has frames
 	// to send. On a link, those beyond fewOrphans count in the budget.
 	orphanMemory = 1 << 10
@@ -51,7 +47,8 @@ const (
 type sendQueue struct {
 	unsent bool // the write buffer holds bytes that the kernel did not take
 
-	control              []byte // encoded GOAWAY and INFO
+	control              [controls][]byte // encoded
+	controlled           bool             // there are some
 	ping, pong           bool
 	pingValue, pongValue uint64
 
@@ -66,11 +63,19 @@ type sendQueue struct {
 	dataFrames uint64 // sent so far
 }
 
-// pushControl queues an encoded frame of the link.
-func (q *sendQueue) pushControl(frame []byte) {
-	if len(q.control) <= maxControl {
-		q.control = append(q.control, frame...)
-	}
+// control is a kind of a link's frames that say how this side is.
+type control uint8
+
+const (
+	controlCount   control = iota // INFO with the server count
+	controlServing                // INFO with whether agents serve
+	controlDrain                  // GOAWAY, code 0
+	controls
+)
+
+// pushControl queues an encoded frame of the link; of several of a kind, the last one goes.
+func (q *sendQueue) pushControl(kind control, frame []byte) {
+	q.control[kind], q.controlled = frame, true
 }
 
 // pushPing queues a PING; of several that wait, the last one goes.
@@ -176,14 +181,16 @@ func (q *sendQueue) popTurn() *sendHalf {
 // pending reports whether there are frames, or bytes in the write buffer, that need no
 // turn of a stream.
 func (q *sendQueue) pending() bool {
-	return len(q.small) > 0 || len(q.control) > 0 || q.pong || q.ping || q.unsent
+	return len(q.small) > 0 || q.controlled || q.pong || q.ping || q.unsent
 }
 
 // pop appends to b the frames that go next: own's first, which is about to write what
 // comes after them, then as many of the others as fit. own may be nil.
 func (q *sendQueue) pop(b []byte, own *sendHalf) []byte {
-	b = append(b, q.control...)
-	q.control = nil
+	for _, frame := range q.control {
+		b = append(b, frame...)
+	}
+	q.control, q.controlled = [controls][]byte{}, false
 	q.unsent = false // the caller flushes
 	if q.pong {
 		q.pong = false
@@ -226,8 +233,8 @@ func (q *sendQueue) clear() {
 		q.disown(h)
 	}
 	q.countCopied(-q.copied)
-	q.small, q.control = nil, nil
-	q.pong, q.ping = false, false
+	q.small, q.control = nil, [controls][]byte{}
+	q.controlled, q.pong, q.ping = false, false, false
 }
 
 // outbox holds the frames of a stream that need neither credit nor a turn: control

@@ -55,7 +55,7 @@ func TestSendQueueDecidesWhatGoesNext(t *testing.T) {
 				message(q, h[1], "a")
 				q.pushPing(7)
 				q.pushPong(8)
-				q.pushControl(appendGoAway(nil, GoAwayDrain, ""))
+				q.pushControl(controlDrain, appendGoAway(nil, GoAwayDrain, ""))
 				return nil
 			},
 			[]string{"GOAWAY/0", "PONG 8", "PING 7", "DATA/1 a"},
@@ -199,11 +199,11 @@ func TestSendQueueIsBounded(t *testing.T) {
 	if message(q, &sendHalf{id: 1 << 20}, "x") {
 		t.Error("the streams left more than they may")
 	}
-	for range 2 * maxControl {
-		q.pushControl([]byte("x"))
+	for i := range 100 {
+		q.pushControl(controlServing, []byte{byte(i)})
 	}
-	if n := len(q.control); n > maxControl+1 {
-		t.Errorf("%d bytes of control frames wait", n)
+	if waits := q.control[controlServing]; len(waits) != 1 || waits[0] != 99 {
+		t.Errorf("what waits is not the newest alone: %v", waits)
 	}
 	q.clear()
 	if q.pending() || q.copied != 0 {

@@ -242,23 +242,23 @@ func (ses *Session) Drains() context.Context { return ses.drains }
 // Drain asks the peer to open its new streams elsewhere. Open streams go on, and a
 // stream that the peer opens nevertheless is served. Drain does not block.
 func (ses *Session) Drain() {
-	ses.sender.pushControl(appendGoAway(nil, GoAwayDrain, ""))
+	ses.sender.pushControl(controlDrain, appendGoAway(nil, GoAwayDrain, ""))
 }
 
 // SetServerCount tells the peer of a new number of servers. It does not block.
-func (ses *Session) SetServerCount(n int) { ses.inform(Hello{ServerCount: n}) }
+func (ses *Session) SetServerCount(n int) { ses.inform(controlCount, Hello{ServerCount: n}) }
 
 // SetServing tells the peer whether agents serve from now on. It does not block.
-func (ses *Session) SetServing(s Serving) { ses.inform(Hello{Serving: s}) }
+func (ses *Session) SetServing(s Serving) { ses.inform(controlServing, Hello{Serving: s}) }
 
 // inform sends INFO.
-func (ses *Session) inform(news Hello) {
+func (ses *Session) inform(kind control, news Hello) {
 	news.Role = ses.cfg.Hello.Role
 	payload, err := news.encode()
 	if err != nil {
 		return // a role, and a number or a short text, always fit
 	}
-	ses.sender.pushControl(appendFrame(nil, frameInfo, 0, 0, payload))
+	ses.sender.pushControl(kind, appendFrame(nil, frameInfo, 0, 0, payload))
 }
 
 // ServerCount is the number of servers that the peer stated last; 0: none.
