@@ -77,7 +77,7 @@ func (ses *Session) expectLocked(pending *bool, within time.Duration, excused fu
 		*pending = false
 		switch {
 		case excused() || !ses.alive.heard.Equal(heard):
-		case time.Since(began) > 2*within: // this process stood still itself
+		case late(time.Since(began), within, within):
 			ses.expectLocked(pending, within, excused)
 		default:
 			ses.failLocked(ErrDead)

@@ -64,3 +64,13 @@ func TestShortStopAtLongIntervalEndsNoLink(t *testing.T) {
 		t.Error("not dead, and has not answered")
 	}
 }
+
+// A probe of a peer has 2 s or more to be answered. A stop of half of that is not the peer's
+// silence, and less does not keep a dead link.
+func TestStopsBehindProbes(t *testing.T) {
+	for stop, want := range map[time.Duration]bool{0: false, 100 * time.Millisecond: false, time.Second: true, 30 * time.Second: true} {
+		if late(probeTime+stop, probeTime, probeTime) != want {
+			t.Errorf("stopped for %v: late is not %v", stop, want)
+		}
+	}
+}

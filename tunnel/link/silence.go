@@ -19,11 +19,14 @@ func NewSilence(ask, dead time.Duration, now time.Time) Silence {
 	return Silence{Ask: ask, Dead: dead, Pause: ask, looked: now}
 }
 
+// late reports whether this process stood still, since so much time has passed instead of due.
+func late(passed, due, answer time.Duration) bool { return passed > due+answer/4 }
+
 // Look takes in when the peer was heard last, and returns how much time counts since the
 // look before.
 func (s *Silence) Look(now, heard time.Time) time.Duration {
 	passed := now.Sub(s.looked)
-	if passed > s.Pause+(s.Dead-s.Ask)/4 {
+	if late(passed, s.Pause, s.Dead-s.Ask) {
 		passed = 0
 	}
 	s.Lasts += passed
