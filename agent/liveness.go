@@ -59,7 +59,8 @@ func watchLiveness(client grpc.ClientConnInterface, conn *heardConn, keepalive t
 func (l *liveness) join() { <-l.done }
 
 func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepalive time.Duration, ended <-chan struct{}) {
-	silence := newSilence(keepalive, time.Now())
+	ask, dead := keepaliveTimes(keepalive)
+	silence := link.NewSilence(ask, dead, time.Now())
 	ctx, cancel := context.WithCancel(context.Background())
 	var answered <-chan struct{} // nil: nothing was asked
 	defer func() {
@@ -86,11 +87,6 @@ func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepali
 		}
 		timer.Reset(silence.Pause)
 	}
-}
-
-func newSilence(keepalive time.Duration, now time.Time) link.Silence {
-	ask, dead := keepaliveTimes(keepalive)
-	return link.NewSilence(ask, dead, now)
 }
 
 // look says whether the server is to be asked, or is dead, and sets the pause.

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"konnectivity/tunnel/link"
 )
 
 // asked is a gRPC connection whose health calls are counted, and answered by
@@ -149,7 +151,7 @@ func TestOwnSilenceIsNotTheServers(t *testing.T) {
 		"starved a little":             {{7, 7, true, false, 5}, {14, 7, true, false, 1}, {16, 2, true, true, 0}},
 	} {
 		now := time.Now()
-		s := newSilence(0, now)
+		s := silenceFrom(0, now)
 		for i, want := range looks {
 			now = now.Add(want.took * time.Second)
 			asks, dead := look(&s, now, now.Add(-want.silence*time.Second))
@@ -166,14 +168,19 @@ func TestShortStopAtLongKeepaliveLeavesNoServer(t *testing.T) {
 	for _, keepalive := range []time.Duration{30 * time.Second, time.Hour} { // HyperShift's, and upstream's default
 		stop := 12 * time.Second
 		start := time.Now()
-		s := newSilence(keepalive, start)
+		s := silenceFrom(keepalive, start)
 		if asks, dead := look(&s, start.Add(keepalive+stop), start); dead {
 			t.Errorf("%v: given up after a stop of %v: asks %v, and was never asked before", keepalive, stop, asks)
 		}
-		s = newSilence(keepalive, start)
+		s = silenceFrom(keepalive, start)
 		_, _ = look(&s, start.Add(keepalive), start)
 		if _, dead := look(&s, start.Add(keepalive+10*time.Second+stop), start); dead {
 			t.Errorf("%v: given up after a stop of %v behind the question", keepalive, stop)
 		}
 	}
+}
+
+func silenceFrom(keepalive time.Duration, now time.Time) link.Silence {
+	ask, dead := keepaliveTimes(keepalive)
+	return link.NewSilence(ask, dead, now)
 }

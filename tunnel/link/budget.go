@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"runtime"
 	"runtime/debug"
 	"sync"
+	"weak"
 
 	"konnectivity/tunnel/shares"
 )
@@ -48,7 +50,7 @@ type Clients struct {
 	Of func(cluster string) *Budget
 
 	mu    sync.Mutex
-	known map[numbered]*client // that have streams
+	known map[numbered]weak.Pointer[Budget] // until no stream refers to it
 }
 
 // numbered is a client, by its peer's id and number.
@@ -57,40 +59,34 @@ type numbered struct {
 	number uint64
 }
 
-// client is one with its share.
-type client struct {
-	in     *Clients
-	who    numbered
-	budget *Budget
-
-	streams int // open for it; in.mu guards it
-}
-
-// enter counts a stream that is opened for who, of a cluster. leave follows.
-func (c *Clients) enter(who numbered, cluster string, whole *Budget) *client {
+// share returns the share of who, of a cluster.
+func (c *Clients) share(who numbered, cluster string, whole *Budget) *Budget {
+	if whole == nil {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	of := c.known[who]
-	if of == nil {
-		if c.known == nil {
-			c.known = make(map[numbered]*client)
-		}
-		if c.Of != nil {
-			whole = cmp.Or(c.Of(cluster), whole)
-		}
-		of = &client{in: c, who: who, budget: whole.ShareNumbered(who.number)}
-		c.known[who] = of
+	if b := c.known[who].Value(); b != nil {
+		return b
 	}
-	of.streams++
-	return of
+	if c.known == nil {
+		c.known = make(map[numbered]weak.Pointer[Budget])
+	}
+	if c.Of != nil {
+		whole = cmp.Or(c.Of(cluster), whole)
+	}
+	b := whole.ShareNumbered(who.number)
+	c.known[who] = weak.Make(b)
+	runtime.AddCleanup(b, c.forget, who)
+	return b
 }
 
-// leave is called once a stream is closed and holds nothing.
-func (c *client) leave() {
-	c.in.mu.Lock()
-	defer c.in.mu.Unlock()
-	if c.streams--; c.streams == 0 {
-		delete(c.in.known, c.who)
+// forget is called when nothing refers to a share of who any more.
+func (c *Clients) forget(who numbered) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known[who].Value() == nil { // or who has come again
+		delete(c.known, who)
 	}
 }
 

@@ -56,13 +56,12 @@ func (in *intake) pending(again bool) *int {
 	return &in.dials
 }
 
-// enter counts a stream that is to be served, and returns the client that the peer says it
-// is for; nil: none.
-func (in *intake) enter(m openMsg, peer string) *client {
+// enter counts a stream that is to be served, and returns its budget.
+func (in *intake) enter(m openMsg, peer string) *Budget {
 	*in.pending(m.resume.Again())++
 	in.serving++
 	if in.clients == nil || m.client == 0 {
-		return nil
+		return in.budget
 	}
-	return in.clients.enter(numbered{peer, m.client}, m.cluster, in.budget)
+	return in.clients.share(numbered{peer, m.client}, m.cluster, in.budget)
 }

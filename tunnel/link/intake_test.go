@@ -1,9 +1,11 @@
 package link
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -45,10 +47,10 @@ func TestIntakeRefuses(t *testing.T) {
 func TestIntakeCounts(t *testing.T) {
 	in := intake{budget: NewBudget(1 << 20), clients: new(Clients)}
 	one := in.enter(openMsg{client: 1}, "peer")
-	if same := in.enter(openMsg{client: 1, resume: &tunnel.Resume{Epoch: 2}}, "peer"); same != one || one.budget == in.budget {
+	if same := in.enter(openMsg{client: 1, resume: &tunnel.Resume{Epoch: 2}}, "peer"); same != one || one == in.budget {
 		t.Error("two streams of a client have not one share")
 	}
-	if other := in.enter(openMsg{}, "peer"); other != nil {
+	if other := in.enter(openMsg{}, "peer"); other != in.budget {
 		t.Error("a stream of no client has a share")
 	}
 	lane := intake{budget: in.budget, clients: in.clients}
@@ -58,13 +60,23 @@ func TestIntakeCounts(t *testing.T) {
 	if other := lane.enter(openMsg{client: 1}, "another"); other == one {
 		t.Error("clients of two peers have one share")
 	}
-	for range 3 {
-		one.leave()
-	}
-	if in.enter(openMsg{client: 1}, "peer") == one {
-		t.Error("a client without streams still has its share")
-	}
-	if in.dials != 3 || in.resuming != 1 || in.serving != 4 {
+	if in.dials != 2 || in.resuming != 1 || in.serving != 3 {
 		t.Errorf("%d dials, %d resuming, %d served", in.dials, in.resuming, in.serving)
+	}
+}
+
+// TestSharesAreForgotten once nothing refers to them.
+func TestSharesAreForgotten(t *testing.T) {
+	c, whole := new(Clients), NewBudget(1<<20)
+	kept := c.share(numbered{"peer", 1}, "", whole)
+	_ = c.share(numbered{"peer", 2}, "", whole)
+	testutil.Eventually(t, "a share that nothing refers to is forgotten", func() bool {
+		runtime.GC()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.known) == 1
+	})
+	if c.share(numbered{"peer", 1}, "", whole) != kept {
+		t.Error("the other is not the same any more")
 	}
 }

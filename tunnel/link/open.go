@@ -156,14 +156,10 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 		return ses.err
 	}
 	refusal, budget := ses.intake.refusal(m, &ses.streams), ses.intake.budget
-	var client *client
 	if refusal == nil {
-		if client = ses.intake.enter(m, ses.peer.ID); client != nil {
-			budget = client.budget
-		}
+		budget = ses.intake.enter(m, ses.peer.ID)
 	}
 	st := newStream(ses, id, budget)
-	st.client = client
 	st.local, st.remote = ses.sender.conn.LocalAddr(), ses.sender.conn.RemoteAddr()
 	st.send.credit.raise(m.credit)
 	if refusal != nil {

@@ -25,8 +25,7 @@ type Stream struct {
 	recv    recvHalf
 	send    sendHalf
 	carrier carrier
-	client  *client // whose share budget is; nil: none, or no more
-	looked  uint64  // bytes carried, both ways, as Bulk saw last
+	looked  uint64 // bytes carried, both ways, as Bulk saw last
 }
 
 func newStream(ses *Session, id uint64, budget *Budget) *Stream {
@@ -60,17 +59,6 @@ func (st *Stream) onLocked(e event) {
 		if ses.streams.remove(st) && ses.streams.count() == 0 {
 			ses.idleCond.Broadcast()
 		}
-		st.releaseClientLocked()
-	}
-}
-
-// releaseClientLocked stops counting a closed stream as its client's, once its unread
-// bytes are gone. Earlier, the client's share could be dropped and begin anew, empty,
-// while those bytes are held.
-func (st *Stream) releaseClientLocked() {
-	if st.client != nil && st.state == closed && st.recv.credit.unread() == 0 {
-		st.client.leave()
-		st.client = nil
 	}
 }
 
@@ -136,7 +124,6 @@ func (st *Stream) consumedLocked(n int) {
 	ses.count.unread -= n
 	if st.recv.end != nil {
 		st.recv.credit.consumed += uint64(n) // no more is coming, so no more credit
-		st.releaseClientLocked()
 		return
 	}
 	if limit, grant := st.recv.credit.consume(n, time.Now(), ses.alive.floor.get(), st.budget.Pressure()); grant {
@@ -315,7 +302,6 @@ func (st *Stream) dropLocked(end, cause error) {
 	n := st.recv.abandon(end)
 	st.budget.Give(n)
 	st.ses.count.unread -= n
-	st.releaseClientLocked()
 	st.send.abandon(end)
 	st.recv.wake()
 	st.send.cond.Broadcast()
