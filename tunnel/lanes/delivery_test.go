@@ -67,8 +67,6 @@ func TestLaneIsKeptForDelivery(t *testing.T) {
 			t.Errorf("%d lanes and %d streams during the delivery", n, g.Streams())
 		}
 		time.Sleep(time.Minute)
-		if n := len(g.Sessions()); n != 1 {
-			t.Errorf("%d lanes after it", n)
-		}
+		wantLanes(t, g, 1, "after it")
 	})
 }

@@ -64,6 +64,22 @@ func newGroup(t *testing.T, lanes int, opt Options) (*rig, *Group) {
 	return r, g
 }
 
+// withGroup runs test with a group of so many lanes, in fake time.
+func withGroup(t *testing.T, lanes int, opt Options, test func(t *testing.T, r *rig, g *Group)) {
+	synctest.Test(t, func(t *testing.T) {
+		r, g := newGroup(t, lanes, opt)
+		test(t, r, g)
+	})
+}
+
+// wantLanes wants g to have so many lanes at this moment.
+func wantLanes(t *testing.T, g *Group, want int, when string) {
+	t.Helper()
+	if n := len(g.Sessions()); n != want {
+		t.Fatalf("%d lanes %s, want %d", n, when, want)
+	}
+}
+
 // link makes one.
 func (r *rig) link() *link.Session { return r.linkTo("x") }
 
@@ -113,8 +129,7 @@ func (r *rig) open(g *Group) (tunnel.Conn, int) {
 // Between two samples, streams go on all lanes alike; after that, they avoid lanes with
 // bulk.
 func TestStreamsAvoidBulk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, g := newGroup(t, 3, Options{})
+	withGroup(t, 3, Options{}, func(t *testing.T, r *rig, g *Group) {
 		synctest.Wait() // for the first look, which counts from there on
 		bulk, at := r.open(g)
 		if at != 0 {
@@ -139,8 +154,7 @@ func TestStreamsAvoidBulk(t *testing.T) {
 
 // A group lasts until its last lane has ended, and goes on without the first.
 func TestLanesThatEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, g := newGroup(t, 2, Options{})
+	withGroup(t, 2, Options{}, func(t *testing.T, r *rig, g *Group) {
 		c, _ := r.open(g)
 		if n := g.Stats(); n.Lanes != 2 || n.Opened != 1 || n.Streams != 1 {
 			t.Errorf("%+v", n)
@@ -201,8 +215,7 @@ func TestGroupStaysEnded(t *testing.T) {
 
 // A lane whose peer wants nothing new gets nothing; a group drains when all do.
 func TestLanesThatDrain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, g := newGroup(t, 2, Options{})
+	withGroup(t, 2, Options{}, func(t *testing.T, r *rig, g *Group) {
 		r.far[0].Drain()
 		synctest.Wait()
 		for range 3 {
@@ -281,8 +294,7 @@ func (r *rig) crowd(g *Group, looks int) {
 
 // Bulk that holds up no other stream stays alone on its lane.
 func TestBulkAloneHasOneLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, g := newGroup(t, 1, Options{Max: 3})
+	withGroup(t, 1, Options{Max: 3}, func(t *testing.T, r *rig, g *Group) {
 		lossy(g)
 		bulk, _ := r.open(g)
 		small, _ := r.open(g)
@@ -292,15 +304,11 @@ func TestBulkAloneHasOneLane(t *testing.T) {
 			carry(t, bulk)
 			time.Sleep(sampleEvery)
 		}
-		if n := len(g.Sessions()); n != 1 {
-			t.Fatalf("%d lanes for bulk alone", n)
-		}
+		wantLanes(t, g, 1, "for bulk alone")
 		carry(t, bulk)
 		whisper(t, small)
 		time.Sleep(sampleEvery)
-		if n := len(g.Sessions()); n != 2 {
-			t.Fatalf("%d lanes for bulk and a small message", n)
-		}
+		wantLanes(t, g, 2, "for bulk and a small message")
 	})
 }
 
@@ -357,8 +365,7 @@ func full(g *Group) {
 
 // A lane is not looked at before it has carried something, and not any more after it.
 func TestIdleLaneIsLeftAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, g := newGroup(t, 1, Options{Max: 3})
+	withGroup(t, 1, Options{Max: 3}, func(t *testing.T, r *rig, g *Group) {
 		var looks atomic.Int64
 		g.mu.Lock()
 		g.line = func(*link.Session) link.Line { looks.Add(1); return link.Line{} }
@@ -389,8 +396,7 @@ func TestIdleLaneIsLeftAlone(t *testing.T) {
 
 // A look that comes late, after lanes were added, takes the rate of all that time.
 func TestLateSample(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, g := newGroup(t, 1, Options{Max: 3})
+	withGroup(t, 1, Options{Max: 3}, func(t *testing.T, r *rig, g *Group) {
 		c, _ := r.open(g)
 		g.sample()
 		for _, looks := range []uint64{1, 8} { // which is too little to be woken by
@@ -407,25 +413,19 @@ func TestLateSample(t *testing.T) {
 
 // A lane that has become the only one again is watched like the first.
 func TestLastLaneIsMonitored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, g := newGroup(t, 2, Options{Max: 3})
+	withGroup(t, 2, Options{Max: 3}, func(t *testing.T, r *rig, g *Group) {
 		_ = r.far[0].Close()
 		time.Sleep(time.Minute)
-		if n := len(g.Sessions()); n != 1 {
-			t.Fatalf("%d lanes are left", n)
-		}
+		wantLanes(t, g, 1, "are left")
 		r.crowd(g, 5)
 		synctest.Wait()
-		if n := len(g.Sessions()); n != 2 {
-			t.Fatalf("%d lanes", n)
-		}
+		wantLanes(t, g, 2, "for bulk and a small message")
 	})
 }
 
 // Lanes are added while bulk streams share one that is full, and dropped by and by.
 func TestLanesComeAndGo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, g := newGroup(t, 1, Options{Max: 3})
+	withGroup(t, 1, Options{Max: 3}, func(t *testing.T, r *rig, g *Group) {
 		full(g)
 		a, _ := r.open(g)
 		b, _ := r.open(g)
@@ -433,32 +433,24 @@ func TestLanesComeAndGo(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.wake(a)
 		time.Sleep(sampleEvery / 2) // so that no look is at the very moment of a write
-		if n := len(g.Sessions()); n != 1 {
-			t.Fatalf("%d lanes without bulk", n)
-		}
+		wantLanes(t, g, 1, "without bulk")
 		for range 3 {
 			carry(t, a)
 			carry(t, b)
 			time.Sleep(sampleEvery)
 		}
 		synctest.Wait()
-		if n := len(g.Sessions()); n != 3 {
-			t.Fatalf("%d lanes for two bulk streams", n)
-		}
+		wantLanes(t, g, 3, "for two bulk streams")
 		_, at := r.open(g)
 		held, second := r.open(g)
 		if at == 0 || second == 0 {
 			t.Error("a new stream is beside bulk")
 		}
 		time.Sleep(keepFor + 5*time.Second)
-		if n := len(g.Sessions()); n != 3 {
-			t.Errorf("%d lanes, though streams are on all", n)
-		}
+		wantLanes(t, g, 3, "while streams are on all")
 		_ = held.Close()
 		time.Sleep(5 * time.Second)
-		if n := len(g.Sessions()); n != 2 {
-			t.Errorf("%d lanes, of which two are in use", n)
-		}
+		wantLanes(t, g, 2, "while streams are on two")
 	})
 }
 
@@ -514,8 +506,7 @@ func TestLanesLeadToOnePeer(t *testing.T) {
 
 // A group is idle once all lanes are.
 func TestWaitIdle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, g := newGroup(t, 2, Options{})
+	withGroup(t, 2, Options{}, func(t *testing.T, r *rig, g *Group) {
 		synctest.Wait() // for the first look, which counts from there on
 		a, _ := r.open(g)
 		b, at := r.open(g)

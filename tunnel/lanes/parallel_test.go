@@ -2,7 +2,6 @@ package lanes
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"konnectivity/internal/testutil"
@@ -31,8 +30,7 @@ func (meeting) Fail(error) {}
 // Each lane has a read loop of its own, on which what arrives is decrypted and passed
 // on: as many run at once as there are lanes.
 func TestReadLoopsRunInParallel(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_, g := newGroup(t, MaxLanes, Options{})
+	withGroup(t, MaxLanes, Options{}, func(t *testing.T, _ *rig, g *Group) {
 		m := meeting{make(chan struct{}), make(chan struct{})}
 		defer close(m.all)
 		for i, lane := range g.Sessions() {

@@ -11,8 +11,7 @@ import (
 // A dial that is struck with its lane, of a connection that is to outlive it, is
 // its opener's to repeat: by the same number it would be taken for a late one.
 func TestStruckDialIsItsOpenersToRepeat(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, g := newGroup(t, 2, Options{})
+	withGroup(t, 2, Options{}, func(t *testing.T, r *rig, g *Group) {
 		f := tunnel.NewFlow("tcp", "hangs:1")
 		f.Resume = &tunnel.Resume{Window: time.Minute}
 		failed := make(chan error, 1)
