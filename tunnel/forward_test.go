@@ -3,7 +3,6 @@ package tunnel_test
 import (
 	"context"
 	"errors"
-	"io"
 	"slices"
 	"testing"
 	"time"
@@ -70,47 +69,15 @@ func TestForwardObservesClientsThatCannotBeAnswered(t *testing.T) {
 	}
 }
 
-func TestForwardRelaysAndObserves(t *testing.T) {
-	client, a := tcpPair(t)
-	b, target := tcpPair(t)
-	rec := &recorder{}
-	var id string
-	f := &tunnel.Forwarder{
-		Observers: []tunnel.Observer{rec},
-		Dialer: tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-			id = f.ID
-			return tunnel.Wrap(b), nil
-		}),
-	}
-	req := &tunnel.Flow{Request: tunnel.Request{Network: "tcp", Address: "a:1"}}
-	done := make(chan error, 1)
-	go func() {
-		done <- f.Forward(t.Context(), req, func(tunnel.Conn, error) (tunnel.Conn, error) { return tunnel.Wrap(a), nil })
-	}()
-	go func() { _, _ = io.Copy(target, target); target.Close() }()
-	_, _ = client.Write([]byte("ping"))
-	_ = client.CloseWrite()
-	if got := testutil.Must(io.ReadAll(client))(t); string(got) != "ping" {
-		t.Fatalf("echo: %q", got)
-	}
-	testutil.NoError(t, <-done)
-	if want := "dialed other opened closed"; len(rec.events) != 3 {
-		t.Errorf("observed %v, want %s", rec.events, want)
-	}
-	if id == "" || id != req.ID {
-		t.Errorf("the dial ran under id %q, the request has %q", id, req.ID)
-	}
-}
-
 // What is to be done at the end is done once, the last of it first, whether the dial
 // fails or the connection ends.
 func TestForwardRunsAtEndFunctions(t *testing.T) {
 	for _, fails := range []bool{true, false} {
 		client, a := tcpPair(t)
 		b, target := tcpPair(t)
-		rec := &recorder{}
-		f := &tunnel.Forwarder{Observers: []tunnel.Observer{rec}, Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-			if fails {
+		rec, id := &recorder{}, ""
+		f := &tunnel.Forwarder{Observers: []tunnel.Observer{rec}, Dialer: tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			if id = f.ID; fails {
 				return nil, errors.New("no")
 			}
 			return tunnel.Wrap(b), nil
@@ -120,6 +87,9 @@ func TestForwardRunsAtEndFunctions(t *testing.T) {
 		flow.AtEnd(func() { rec.events = append(rec.events, "first") })
 		flow.AtEnd(func() { rec.events = append(rec.events, "second") })
 		_ = f.Forward(t.Context(), flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) { return tunnel.Wrap(a), err })
+		if id == "" || id != flow.ID {
+			t.Errorf("the dial ran under id %q, the request has %q", id, flow.ID)
+		}
 		want := []string{"dialed other", "opened", "closed", "second", "first"}
 		if fails {
 			want = []string{"dialed internal", "second", "first"}

@@ -165,21 +165,6 @@ func TestRelayIdleBound(t *testing.T) {
 	}
 }
 
-func TestRelayEndsWithItsContext(t *testing.T) {
-	client, a := tcpPair(t)
-	b, _ := tcpPair(t)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	relay := &tunnel.Relay{A: tunnel.Wrap(a), B: tunnel.Wrap(b)}
-	result := run(ctx, relay)
-	cancel(&tunnel.ResetError{Code: tunnel.CodeShutdown})
-	if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodeShutdown {
-		t.Fatalf("relay ended with %v, want the context's cause", err)
-	}
-	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Fatalf("client read %v, want ECONNRESET", err)
-	}
-}
-
 // A server that answers and resets while the client still uploads: what it
 // answered must arrive first.
 func TestRelayDeliversTheAnswerBeforeAReset(t *testing.T) {

@@ -62,9 +62,7 @@ func (r *restful) pass(t *testing.T) {
 	for _, way := range [][2]net.Conn{{r.client, r.target}, {r.target, r.client}} {
 		got := make([]byte, 1<<20)
 		go func() { _, _ = way[0].Write(got) }()
-		if _, err := io.ReadFull(way[1], make([]byte, len(got))); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(io.ReadFull(way[1], make([]byte, len(got))))(t)
 	}
 }
 
@@ -116,9 +114,7 @@ func TestHalfClosedConnectionRests(t *testing.T) {
 	}
 	awaitRests(t, 1)
 	go func() { _, _ = r.target.Write(make([]byte, 1<<20)) }()
-	if _, err := io.ReadFull(r.client, make([]byte, 1<<20)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(io.ReadFull(r.client, make([]byte, 1<<20)))(t)
 	awaitRests(t, 1)
 	_ = r.target.Close()
 	if err := r.awaitEnd(t); err != nil {
@@ -134,18 +130,14 @@ func TestSocketsAreSeizedAtAnyMoment(t *testing.T) {
 		r := startRestful(t, t.Context())
 		if i%2 == 0 {
 			_, _ = r.target.Write([]byte("x"))
-			if _, err := io.ReadFull(r.client, make([]byte, 1)); err != nil {
-				t.Fatal(err)
-			}
+			testutil.Must(io.ReadFull(r.client, make([]byte, 1)))(t)
 		}
 		time.Sleep(time.Duration(rand.IntN(int(4 * restAfter))))
 		seized, _ := Seize(r.far)
 		if err := r.awaitEnd(t); err != ErrSeized {
 			t.Fatalf("the relay ended with %v", err)
 		}
-		if _, err := r.target.Write([]byte("y")); err != nil {
-			t.Fatal(err)
-		}
+		testutil.Must(r.target.Write([]byte("y")))(t)
 		next, got := seized.Conn(), make([]byte, 1)
 		if _, err := io.ReadFull(next, got); err != nil || got[0] != 'y' {
 			t.Fatalf("the next Conn reads %q, %v", got, err)

@@ -69,10 +69,7 @@ func TestCallsReturnKernelResults(t *testing.T) {
 // rawPair is two non-blocking sockets that are connected.
 func rawPair(t *testing.T) (near, far uintptr) {
 	t.Helper()
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	fds := testutil.Must(syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { _, _ = syscall.Close(fds[0]), syscall.Close(fds[1]) })
 	return uintptr(fds[0]), uintptr(fds[1])
 }
