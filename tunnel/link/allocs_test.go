@@ -1,9 +1,9 @@
 package link_test
 
 import (
+	"errors"
 	"io"
 	"net"
-	"sync"
 	"testing"
 	"time"
 
@@ -125,65 +125,18 @@ func TestDialAllocations(t *testing.T) {
 // memoryPair is a connection in memory that allocates nothing while it carries
 // bytes.
 func memoryPair() (net.Conn, net.Conn) {
-	a, b := newPipe(), newPipe()
-	return &memoryEnd{in: a, out: b}, &memoryEnd{in: b, out: a}
+	a, b := newPipe(1<<20), newPipe(1<<20)
+	return &memoryEnd{pipe: a, out: b}, &memoryEnd{pipe: b, out: a}
 }
 
+// memoryEnd reads one pipe and writes another.
 type memoryEnd struct {
 	undated
-	in, out *pipe
+	*pipe
+	out *pipe
 }
 
-func (m *memoryEnd) Read(p []byte) (int, error)  { return m.in.read(p) }
-func (m *memoryEnd) Write(p []byte) (int, error) { return m.out.write(p) }
-func (m *memoryEnd) Close() error                { m.in.close(); m.out.close(); return nil }
-
-// pipe is one direction.
-type pipe struct {
-	mu     sync.Mutex
-	cond   sync.Cond
-	buf    []byte // unread bytes; its capacity stays
-	closed bool
-}
-
-func newPipe() *pipe {
-	p := &pipe{buf: make([]byte, 0, 1<<20)}
-	p.cond.L = &p.mu
-	return p
-}
-
-func (p *pipe) read(into []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for len(p.buf) == 0 && !p.closed {
-		p.cond.Wait()
-	}
-	if len(p.buf) == 0 {
-		return 0, io.EOF
-	}
-	n := copy(into, p.buf)
-	p.buf = p.buf[:copy(p.buf, p.buf[n:])]
-	p.cond.Broadcast()
-	return n, nil
-}
-
-func (p *pipe) write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for len(p.buf)+len(b) > cap(p.buf) && !p.closed {
-		p.cond.Wait()
-	}
-	if p.closed {
-		return 0, net.ErrClosed
-	}
-	p.buf = append(p.buf, b...)
-	p.cond.Broadcast()
-	return len(b), nil
-}
-
-func (p *pipe) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
-	p.cond.Broadcast()
+func (m *memoryEnd) Write(p []byte) (int, error) { return m.out.Write(p) }
+func (m *memoryEnd) Close() error {
+	return errors.Join(m.close(net.ErrClosed), m.out.close(net.ErrClosed))
 }

@@ -74,73 +74,14 @@ func (d *deaf) wait() error {
 // loop is a Conn that reads back the bytes written to it, FIN included.
 type loop struct {
 	undated
-	mu     sync.Mutex
-	cond   sync.Cond
-	buf    []byte
-	fin    bool
-	closed error
+	*pipe
 }
 
-// loopCap is what a loop holds before Write blocks.
-const loopCap = 64 << 10
+func newLoop() *loop { return &loop{pipe: newPipe(64 << 10)} }
 
-func newLoop() *loop {
-	l := &loop{}
-	l.cond.L = &l.mu
-	return l
-}
-
-func (l *loop) Read(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for len(l.buf) == 0 {
-		if l.closed != nil {
-			return 0, l.closed
-		}
-		if l.fin {
-			return 0, io.EOF
-		}
-		l.cond.Wait()
-	}
-	n := copy(p, l.buf)
-	l.buf = l.buf[n:]
-	l.cond.Broadcast()
-	return n, nil
-}
-
-func (l *loop) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for len(l.buf) > loopCap && l.closed == nil {
-		l.cond.Wait()
-	}
-	if l.closed != nil {
-		return 0, l.closed
-	}
-	l.buf = append(l.buf, p...)
-	l.cond.Broadcast()
-	return len(p), nil
-}
-
-func (l *loop) CloseWrite() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.fin = true
-	l.cond.Broadcast()
-	return nil
-}
-
-func (l *loop) Close() error { return l.Reset(net.ErrClosed) }
-
-func (l *loop) Reset(cause error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed == nil {
-		l.closed = cause
-	}
-	l.cond.Broadcast()
-	return nil
-}
+func (l *loop) CloseWrite() error       { return l.end() }
+func (l *loop) Close() error            { return l.Reset(net.ErrClosed) }
+func (l *loop) Reset(cause error) error { return l.close(cause) }
 
 // undated is the part of a net.Conn in memory that has addresses, and no deadlines.
 type undated struct{}
