@@ -2,9 +2,11 @@ package link_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -12,13 +14,16 @@ import (
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // pipeline is client TCP → link → link → target TCP, every join a Relay: what
-// a sidecar, a server and an agent make of one connection.
+// a sidecar, a server and an agent make of one connection. Its links are over TLS.
 type pipeline struct {
 	t      *testing.T
-	chain  *chain
+	budget *link.Budget
+	links  []*link.Session // the ends of the agent's link, and of the client's
+	wires  []net.Conn      // under the agent's end, and the client's
 	front  net.Listener
 	target net.Listener
 	relays sync.WaitGroup
@@ -26,22 +31,43 @@ type pipeline struct {
 
 func newPipeline(t *testing.T) *pipeline {
 	noLeaks(t)
-	p := &pipeline{t: t, chain: newChain(t), front: testutil.Listen(t), target: testutil.Listen(t)}
+	p := &pipeline{t: t, budget: link.NewBudget(256 << 20), front: testutil.Listen(t), target: testutil.Listen(t)}
+	_, toAgent := p.link(link.RoleAgent, tunnel.DialerFunc(dialTCP))
+	client, _ := p.link(link.RoleClient, toAgent)
 	p.relays.Go(func() {
 		for {
 			conn, err := p.front.Accept()
 			if err != nil {
 				return
 			}
-			p.relays.Go(func() { p.carry(tunnel.Wrap(conn)) })
+			p.relays.Go(func() { p.carry(tunnel.Wrap(conn), client) })
 		}
 	})
 	return p
 }
 
+// link links a peer to the server; what either opens is dialed by dialer.
+func (p *pipeline) link(role link.Role, dialer tunnel.Dialer) (peer, server *link.Session) {
+	near, far := tlsPair(p.t) // buffered, so that links deliver to each other
+	serve := &tunnel.Forwarder{Dialer: dialer, Bounds: tunnel.Bounds{Linger: 5 * time.Second}}
+	peer, server = sessions(p.t, near, far,
+		link.Config{Hello: link.Hello{Role: role}, Budget: p.budget, Forwarder: serve},
+		link.Config{Hello: link.Hello{Role: link.RoleServer}, Budget: p.budget, Forwarder: serve})
+	p.links, p.wires = append(p.links, peer, server), append(p.wires, near.(*tls.Conn).NetConn())
+	return peer, server
+}
+
+func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, f.Network, f.Address)
+	if err != nil {
+		return nil, tunnel.AsDialError(f.Address, err)
+	}
+	return tunnel.Wrap(conn), nil
+}
+
 // carry is what a sidecar does.
-func (p *pipeline) carry(client tunnel.Conn) {
-	serve := &tunnel.Forwarder{Dialer: p.chain.client.Load(), Bounds: tunnel.Bounds{Linger: patience}}
+func (p *pipeline) carry(client tunnel.Conn, by tunnel.Dialer) {
+	serve := &tunnel.Forwarder{Dialer: by, Bounds: tunnel.Bounds{Linger: patience}}
 	req := &tunnel.Flow{Request: tunnel.Request{Network: "tcp", Address: p.target.Addr().String()}}
 	_ = serve.Forward(context.Background(), req, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		if err != nil {
@@ -63,15 +89,19 @@ func (p *pipeline) pair() (client, target *net.TCPConn) {
 	return a.(*net.TCPConn), b.(*net.TCPConn)
 }
 
-// end expects every relay to have ended by itself before the links are closed.
+// end expects every relay to have ended by itself before the links are closed, and
+// nothing to be left of any stream.
 func (p *pipeline) end() {
 	p.t.Helper()
 	_ = p.front.Close()
 	within(p.t, patience, "a relay", p.relays.Wait)
-	for _, ses := range p.chain.sessions {
+	for _, ses := range p.links {
 		testutil.Eventually(p.t, "no streams", func() bool { return ses.Streams() == 0 })
+		_ = ses.Close()
 	}
-	p.chain.end()
+	testutil.Eventually(p.t, "no unread byte and nothing of the budget is left", func() bool {
+		return p.budget.Used() == 0 && !slices.ContainsFunc(p.links, func(ses *link.Session) bool { return ses.Stats().Unread != 0 })
+	})
 }
 
 // bothEnds runs f with the ends in either order.
@@ -106,7 +136,7 @@ func TestPipelineReset(t *testing.T) {
 // When either link dies, both ends of every connection are reset, whatever
 // they were doing: bulk, idle, or a reader that stalls.
 func TestPipelineLinkDeath(t *testing.T) {
-	for victim, name := range []string{"client's link", "agent's link"} {
+	for victim, name := range []string{"agent's link", "client's link"} {
 		t.Run(name, func(t *testing.T) {
 			p := newPipeline(t)
 			var wg sync.WaitGroup
@@ -119,7 +149,7 @@ func TestPipelineLinkDeath(t *testing.T) {
 			wg.Go(func() { writeOn(stallNear) })
 			idleNear, idleFar := p.pair()
 			time.Sleep(30 * time.Millisecond)
-			_ = p.chain.conns[2*victim].Close()
+			_ = p.wires[victim].Close()
 			for _, c := range []*net.TCPConn{idleNear, idleFar} {
 				if _, err := c.Read(make([]byte, 1)); !isReset(err) {
 					t.Errorf("an idle end sees %v", err)
