@@ -162,29 +162,6 @@ func TestCreditProperties(t *testing.T) {
 	}
 }
 
-// TestMemoryIsScarceForItsHolders: beside a client that holds all it can get,
-// one that holds little has plenty; and of two that want all, each feels it.
-func TestMemoryIsScarceForItsHolders(t *testing.T) {
-	hog := NewBudget(1 << 20)
-	small := hog.Share()
-	for hog.Pressure() != shares.Out {
-		hog.Hold(1 << 10)
-	}
-	small.Hold(64 << 10)
-	if small.Pressure() != shares.Tight || firstWindow(small) != initialWindow || !tolerates(small, minWindow+1) {
-		t.Errorf("a client that holds 64 KiB of 1 MiB beside a hog is under pressure %d", small.Pressure())
-	}
-	if tolerates(hog, minWindow) || hog.Take(1) || !small.Take(1) {
-		t.Error("it is not the hog who feels it")
-	}
-	for small.Pressure() != shares.Out {
-		small.Hold(1 << 10)
-	}
-	if hog.Used() > hog.Max() {
-		t.Errorf("%d of %d are held", hog.Used(), hog.Max())
-	}
-}
-
 // TestTheLastOfTheBudgetIsKept: the less is left, the less a stream may keep.
 func TestTheLastOfTheBudgetIsKept(t *testing.T) {
 	for _, c := range []struct{ used, tolerated int }{

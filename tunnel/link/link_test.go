@@ -1,17 +1,12 @@
 package link_test
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -121,40 +116,6 @@ func TestNettest(t *testing.T) {
 	}
 }
 
-// A stream that is not read must not hold up its neighbours.
-func TestStalledStreamHoldsOnlyItself(t *testing.T) {
-	near, far := tlsPair(t)
-	ends := make(hand, 1)
-	budget := link.NewBudget(64 << 20)
-	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends, Budget: budget})
-	const stalled = 50
-	var writes sync.WaitGroup
-	for range stalled {
-		conn := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
-		<-ends
-		writes.Go(func() {
-			_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-			if _, err := conn.Write(make([]byte, 4<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("4 MiB written to a reader that does not read: %v", err)
-			}
-		})
-	}
-	writes.Wait()
-	if held := budget.Used(); held > stalled*128<<10 {
-		t.Errorf("%d bytes held for %d stalled streams, want at most their first windows", held, stalled)
-	}
-	conn := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
-	peer := <-ends
-	go func() { _, _ = io.Copy(peer, peer); _ = peer.Close() }()
-	payload := make([]byte, 8<<20)
-	_, _ = rand.Read(payload)
-	go func() { _, _ = conn.Write(payload); _ = conn.CloseWrite() }()
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
-	if got, err := io.ReadAll(conn); err != nil || !bytes.Equal(got, payload) {
-		t.Fatalf("%d bytes echoed beside stalled streams, %v", len(got), err)
-	}
-}
-
 func TestDialErrorsAreTyped(t *testing.T) {
 	near, far := tcpPair(t)
 	dialer := tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
@@ -173,6 +134,11 @@ func TestDialErrorsAreTyped(t *testing.T) {
 	}
 	if _, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
 		t.Errorf("got %v, want a bad address", err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := a.Dial(over, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailCancelled {
+		t.Errorf("got %v, want cancelled", err)
 	}
 	if n := a.Streams(); n != 0 {
 		t.Errorf("%d streams left after failed dials", n)
@@ -198,28 +164,6 @@ func TestVerifyRefuses(t *testing.T) {
 	}
 	if err := <-done; err == nil {
 		t.Error("Accept returned a session that Verify refused")
-	}
-}
-
-func TestDrainAndServerCountReachThePeer(t *testing.T) {
-	near, far := tcpPair(t)
-	ends := make(hand, 1)
-	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends, Hello: link.Hello{Role: link.RoleServer, ID: "s1", ServerCount: 3}})
-	if a.Peer().ID != "s1" || a.ServerCount() != 3 {
-		t.Errorf("peer %v, %d servers", a.Peer(), a.ServerCount())
-	}
-	b.SetServerCount(5)
-	b.Drain()
-	select {
-	case <-a.Draining():
-	case <-time.After(patience):
-		t.Fatal("the peer does not know that the link drains")
-	}
-	if a.ServerCount() != 5 {
-		t.Errorf("%d servers, want 5", a.ServerCount())
-	}
-	if _, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); err != nil {
-		t.Errorf("a draining peer is the fallback, but: %v", err)
 	}
 }
 

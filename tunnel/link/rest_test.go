@@ -69,9 +69,7 @@ func carry(t *testing.T, by *link.Session) {
 	defer c.Close()
 	sent := make([]byte, 64<<10)
 	go func() { _, _ = c.Write(sent) }()
-	if _, err := io.ReadFull(c, sent); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(io.ReadFull(c, sent))(t)
 }
 
 // awaitPings waits until the peer has sent frames n times.

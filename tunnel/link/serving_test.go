@@ -15,8 +15,8 @@ func TestServingIsToldAndChanges(t *testing.T) {
 	near, far := tcpPair(t)
 	client, server := sessions(t, near, far, link.Config{Hello: link.Hello{Role: link.RoleClient}},
 		link.Config{Hello: link.Hello{Role: link.RoleServer, ServerCount: 3, Serving: none}})
-	if got := client.Serving(); got != none {
-		t.Errorf("HELLO told %+v", got)
+	if got := client.Serving(); got != none || client.ServerCount() != 3 {
+		t.Errorf("HELLO told %+v, of %d servers", got, client.ServerCount())
 	}
 	if got := server.Serving(); got.Told {
 		t.Errorf("a client told %+v", got)

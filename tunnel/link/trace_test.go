@@ -288,8 +288,7 @@ func (tr *tracer) raw(t *testing.T, name string, initiator bool, cfg link.Config
 	if initiator {
 		begin = link.Connect
 	}
-	ses := testutil.Must(begin(t.Context(), link.Buffered(near), cfg))(t)
-	return ses
+	return testutil.Must(begin(t.Context(), link.Buffered(near), cfg))(t)
 }
 
 // traceMiddle is a process between two peers: what one opens goes to the other.
