@@ -16,7 +16,6 @@ import (
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/shares"
 )
 
 func TestSessionKnowsItsServer(t *testing.T) {
@@ -89,28 +88,6 @@ func TestNumberOfOpenConnectionIsReusable(t *testing.T) {
 		testutil.NoError(t, c.Close())
 	}
 	r.idle(p, s)
-}
-
-// A download that its reader takes slowly: the far end is faster than the
-// reader by much, and more than a connection may hold.
-func TestSlowReaderGetsEverything(t *testing.T) {
-	t.Parallel() // it waits
-	payload := pattern(24 << 20)
-	r := newRig(t, Limits{connBuffer: 64 << 10, Budget: shares.NewBudget(4 << 20)})
-	p, _ := r.agent(true)
-	c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write(payload) }))
-	defer c.Close()
-	buf := make([]byte, 1<<20)
-	for rest := payload; len(rest) > 0; {
-		n, err := io.ReadFull(c, buf[:min(len(buf), len(rest))])
-		if !bytes.Equal(buf[:n], rest[:n]) {
-			t.Fatal("bytes differ")
-		}
-		if rest = rest[n:]; err != nil {
-			t.Fatalf("%d bytes before the end: %v (%d stalled)", len(rest), err, r.metrics.stalled.Load())
-		}
-		time.Sleep(100 * time.Millisecond) // in which all the rest could come
-	}
 }
 
 // The hash as the answer to EOF: what the protocol has no word for.
@@ -225,32 +202,6 @@ func TestResetReachesTheTarget(t *testing.T) {
 func block(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
-}
-
-func TestLostAgentFailsPendingDials(t *testing.T) {
-	r := newRig(t, Limits{})
-	p, s := r.agentWith(false, AgentConfig{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(block)}})
-	failed := make(chan error, 50)
-	for range cap(failed) {
-		go func() {
-			_, err := p.Dial(context.Background(), tunnel.NewFlow("tcp", "a:1"))
-			failed <- err
-		}()
-	}
-	eventually(t, "all dials are pending at the agent", func() bool { return s.Streams() == cap(failed) })
-	start := time.Now()
-	_ = s.Close()
-	for range cap(failed) {
-		if err := <-failed; tunnel.FailureOf(err) != tunnel.FailAgentLost {
-			t.Fatalf("got %v, want agent lost", err)
-		}
-	}
-	if took := time.Since(start); took > time.Minute { // some milliseconds; the dials have an hour
-		t.Errorf("it took %v", took)
-	}
-	if _, err := p.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1")); tunnel.FailureOf(err) != tunnel.FailAgentLost {
-		t.Errorf("a dial afterwards: %v", err)
-	}
 }
 
 func TestLostAgentEndsConnectionsBehindReceivedBytes(t *testing.T) {

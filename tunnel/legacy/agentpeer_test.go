@@ -95,7 +95,6 @@ func TestTheStreamIsOverOnceItsDialsFail(t *testing.T) {
 	a := newRig(t, Limits{}).rawAgent(t)
 	const many = 300 // the first hear it while the last have yet to be told
 	var dials sync.WaitGroup
-	defer dials.Wait()
 	for range many {
 		dials.Go(func() {
 			_, err := a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1"))
@@ -106,6 +105,10 @@ func TestTheStreamIsOverOnceItsDialsFail(t *testing.T) {
 	}
 	eventually(t, "all dials are pending", func() bool { return a.peer.Streams() == many })
 	testutil.NoError(t, a.CloseSend())
+	dials.Wait()
+	if _, err := a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1")); tunnel.FailureOf(err) != tunnel.FailAgentLost {
+		t.Errorf("a dial afterwards: %v", err)
+	}
 }
 
 func TestCancelledDialClosesLateConnection(t *testing.T) {

@@ -38,8 +38,7 @@ func encoded(t testing.TB, m any) []byte {
 
 func protoBytes(t testing.TB, m proto.Message) []byte {
 	t.Helper()
-	b := testutil.Must(proto.Marshal(m))(t)
-	return b
+	return testutil.Must(proto.Marshal(m))(t)
 }
 
 // split cuts a message into buffers of the given size, as HTTP/2 frames do.

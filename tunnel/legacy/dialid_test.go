@@ -66,16 +66,6 @@ func TestDialCarriesID(t *testing.T) {
 			r.idle(p, s)
 		})
 	}
-	r := newRig(t, Limits{})
-	a := r.rawAgent(t)
-	go func() {
-		_, _ = a.peer.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "trace-1", Network: "tcp", Address: "a:1"}, Span: tunnel.Span{ID: 7}})
-	}()
-	if request := a.want(client.PacketType_DIAL_REQ).GetDialRequest(); len(request.ProtoReflect().GetUnknown()) != 0 {
-		t.Errorf("an old agent gets %v", request)
-	} else {
-		a.send(dialResponse(request.Random, 0, "no"))
-	}
 }
 
 func FuzzDialID(f *testing.F) {

@@ -2,10 +2,8 @@ package legacy
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -163,58 +161,4 @@ func TestManyStalledKeepToTheBudget(t *testing.T) {
 	for _, c := range conns {
 		_ = c.Reset(nil)
 	}
-}
-
-func TestCancelledDialsLeaveNothing(t *testing.T) {
-	dials, workers := 10_000, 50
-	if testing.Short() {
-		dials /= 5
-	}
-	r := newRig(t, Limits{})
-	var open, opened atomic.Int64
-	p, s := r.agentWith(true, AgentConfig{Forwarder: &tunnel.Forwarder{
-		Dialer: tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
-			if opened.Add(1)%3 == 0 { // some take their time
-				select {
-				case <-time.After(time.Millisecond):
-				case <-ctx.Done():
-					return nil, ctx.Err()
-				}
-			}
-			near, far := net.Pipe()
-			open.Add(1)
-			go func() {
-				_, _ = io.Copy(far, far)
-				far.Close()
-				open.Add(-1)
-			}()
-			return tunnel.Wrap(near), nil
-		}),
-	}})
-	base := runtime.NumGoroutine()
-	var wg sync.WaitGroup
-	var won atomic.Int64
-	for worker := range workers {
-		wg.Go(func() {
-			for i := range dials / workers {
-				ctx, cancel := context.WithCancel(context.Background())
-				timer := time.AfterFunc(time.Duration((worker*i)%6000)*time.Microsecond, cancel)
-				c, err := p.Dial(ctx, tunnel.NewFlow("tcp", "a:1"))
-				switch {
-				case err == nil:
-					won.Add(1)
-					_ = c.Reset(context.Canceled)
-				case !errors.Is(err, context.Canceled):
-					t.Errorf("a dial ended with %v", err)
-				}
-				timer.Stop()
-				cancel()
-			}
-		})
-	}
-	wg.Wait()
-	t.Logf("%d of %d were quicker than their cancel, %d answers came too late", won.Load(), dials, r.metrics.unknown.Load())
-	r.idle(p, s)
-	eventually(t, "all destinations are closed", func() bool { return open.Load() == 0 })
-	eventually(t, "goroutines are back at the base", func() bool { return runtime.NumGoroutine() <= base+5 })
 }
