@@ -81,8 +81,7 @@ func TestAcknowledgementsOfBulk(t *testing.T) {
 			if count := acks.Load() - before; took > 450*time.Millisecond || count > 130 {
 				t.Errorf("%d acknowledgements of 400 times 64 KiB, in %v", count, took)
 			}
-			r.cut(toOpener)
-			r.linkNear()
+			r.relink(toOpener)
 		}
 	})
 }

@@ -1,7 +1,8 @@
 package resume_test
 
 import (
-	"context"
+	"io"
+	"net"
 	"sync"
 	"testing"
 	"time"
@@ -17,42 +18,23 @@ import (
 func TestBulkLeavesMemoryToOthers(t *testing.T) {
 	w := newWorld(t, 1, 30*time.Second)
 	w.opener = resume.New(resume.Options{Window: 30 * time.Second, Budget: link.NewBudget(4 << 20)})
-	l := w.listen(t)
-	var work sync.WaitGroup
-	work.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
+	w.dest = testutil.Serve(t, func(c *net.TCPConn) {
+		for p := make([]byte, 256<<10); ; time.Sleep(5 * time.Millisecond) {
+			if _, err := c.Read(p); err != nil {
 				return
 			}
-			work.Go(func() {
-				defer c.Close()
-				p := make([]byte, 256<<10)
-				for {
-					if _, err := c.Read(p); err != nil {
-						return
-					}
-					time.Sleep(5 * time.Millisecond)
-				}
-			})
 		}
 	})
+	dialer := w.opener.Dialer(w)
 	dial := func() tunnel.Conn {
-		c := testutil.Must(w.opener.Dialer(w).Dial(context.Background(), tunnel.NewFlow("tcp", "dest:1")))(t)
-		return c
+		return testutil.Must(dialer.Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")))(t)
 	}
+	var work sync.WaitGroup
 	var bulk []tunnel.Conn
 	for range 8 {
 		c := dial()
 		bulk = append(bulk, c)
-		work.Go(func() {
-			p := make([]byte, 64<<10)
-			for {
-				if _, err := c.Write(p); err != nil {
-					return
-				}
-			}
-		})
+		work.Go(func() { _, _ = io.Copy(c, zeroes{}) })
 	}
 	most := int64(0)
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -69,6 +51,5 @@ func TestBulkLeavesMemoryToOthers(t *testing.T) {
 	for _, c := range bulk {
 		_ = c.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
 	}
-	_ = l.Close()
 	work.Wait()
 }

@@ -75,8 +75,7 @@ func TestWhatIsDeliveredBehindCloseIsDropped(t *testing.T) {
 			testutil.Must(a.Write(make([]byte, 1<<10)))(t)
 			_ = a.CloseFor(io.ErrShortWrite)
 			if moved {
-				w.servers[0].cut(toOpener)
-				w.servers[0].linkNear()
+				w.servers[0].relink(toOpener)
 			}
 			done := make(chan error, 1)
 			go func() {

@@ -19,8 +19,7 @@ func TestLaterCarriersAreClosed(t *testing.T) {
 	}
 	time.Sleep(200 * time.Millisecond) // it is acknowledged, too
 	s := w.servers[0]
-	s.cut(toOpener)
-	s.linkNear()
+	s.relink(toOpener)
 	eventually(t, func() bool { return w.opener.Stats().Resumes == 1 })
 	_ = far.Close()
 	if _, err := c.Read(make([]byte, 1)); err != io.EOF {

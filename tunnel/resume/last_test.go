@@ -31,27 +31,6 @@ func onRoute(t *testing.T, window time.Duration, f func(t *testing.T, r *route))
 	})
 }
 
-// resetting is a Handler that resets each stream that next has resumed by, while spite says so.
-func resetting(next tunnel.Handler, spite func() bool) tunnel.Handler {
-	return handlerFunc(func(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
-		resets := f.Resume.Again() && spite()
-		return next.Forward(ctx, f, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
-			near, err := answer(far, err)
-			if err == nil && resets {
-				_ = near.Reset(&tunnel.ResetError{Code: tunnel.CodeLost})
-			}
-			return near, err
-		})
-	})
-}
-
-// handlerFunc is a function that is a tunnel.Handler.
-type handlerFunc func(context.Context, *tunnel.Flow, tunnel.Answer) error
-
-func (f handlerFunc) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
-	return f(ctx, flow, answer)
-}
-
 func (r *route) dialDest(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 	a, b := newWire()
 	r.dests <- b
@@ -104,8 +83,7 @@ func TestLastBytesOutliveTheLinkThatHasThem(t *testing.T) {
 					_ = client.Close()
 				}()
 				time.Sleep(time.Second)
-				r.cut(toAgent)
-				r.linkFar()
+				r.relink(toAgent)
 				takes(t, dest, size, 2*time.Second)
 				_ = dest.Close()
 				time.Sleep(time.Second)
@@ -146,8 +124,7 @@ func TestHalfAConnectionOutlivesItsLinkIdle(t *testing.T) {
 				}
 				ends(t, to)
 				takes(t, from, 0, time.Second)
-				r.cut(toAgent)
-				r.linkFar()
+				r.relink(toAgent)
 				time.Sleep(5 * time.Minute)
 				testutil.Must(from.Write(make([]byte, 1000)))(t)
 				ends(t, from)
@@ -188,11 +165,9 @@ func TestLastBytesMayBeTakenSlowly(t *testing.T) {
 						}
 						switch cut {
 						case "the near link":
-							r.cut(toOpener)
-							r.linkNear()
+							r.relink(toOpener)
 						case "the far link":
-							r.cut(toAgent)
-							r.linkFar()
+							r.relink(toAgent)
 						}
 					}
 					takes(t, to, 0, time.Second)
@@ -224,8 +199,7 @@ func TestLostResetIsBounded(t *testing.T) {
 					_, _ = dest.Write(make([]byte, 1000))
 					time.Sleep(10 * time.Millisecond)
 				}
-				r.cut(toOpener)
-				r.linkNear()
+				r.relink(toOpener)
 				began := time.Now()
 				_ = dest.SetReadDeadline(began.Add(31 * time.Second))
 				if n, err := io.Copy(io.Discard, dest); n > 0 || !half && err != io.ErrUnexpectedEOF {

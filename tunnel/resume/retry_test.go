@@ -19,41 +19,6 @@ import (
 // struck is the error of a dial whose link was lost before it was answered.
 var struck = &tunnel.DialError{Failure: tunnel.FailUnavailable, LostInFlight: true}
 
-// A dial whose answer was lost with its link is asked for again, and finds the
-// connection that had come of it: the destination has no other.
-func TestStruckDialFindsItsConnection(t *testing.T) {
-	w := newWorld(t, 1, time.Minute)
-	var first net.Addr
-	lossy := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		c, err := w.Dial(ctx, f)
-		if f.Resume.Again() || f.Resume.Attempt > 0 || err != nil {
-			return c, err
-		}
-		first = c.RemoteAddr()
-		w.servers[0].cut(toOpener)
-		w.servers[0].linkNear()
-		return nil, struck
-	})
-	l := w.listen(t)
-	c := testutil.Must(w.opener.Dialer(lossy).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")))(t)
-	defer c.Close()
-	far := testutil.Must(l.Accept())(t)
-	defer far.Close()
-	if _, lasts := c.(*resume.Conn); !lasts || c.RemoteAddr().String() != first.String() {
-		t.Errorf("a %T to %v, want one that lasts, to %v", c, c.RemoteAddr(), first)
-	}
-	for range 2 { // it goes on like any other
-		testutil.Must(c.Write([]byte("x")))(t)
-		_ = far.SetReadDeadline(time.Now().Add(20 * time.Second))
-		testutil.Must(far.Read(make([]byte, 1)))(t)
-		w.servers[0].cut(toOpener)
-		w.servers[0].linkNear()
-	}
-	if n := w.agent.Len(); n != 1 {
-		t.Errorf("the agent has %d connections", n)
-	}
-}
-
 // A dial that is asked for again while the first still goes on at the agent takes
 // its place; one that is older than what there is changes nothing. That memory is
 // scarce by then changes nothing either.

@@ -32,7 +32,6 @@ type world struct {
 	dest    string            // where the agent dials
 	deaf    bool              // or it has a destination that takes nothing
 	serve   tunnel.Handler    // what the agent serves instead; nil: it dials
-	spite   func() bool       // whether the agent is to reset the carrier that it resumes by; nil: never
 	memory  *link.Budget      // the agent's
 	atMost  int               // its Options.MaxDetached
 	allow   func(*tunnel.Flow, net.Addr) error
@@ -144,11 +143,23 @@ func (s *server) linkFar() {
 	if serve == nil {
 		serve = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.w.dialDest)}
 	}
-	if serve = s.w.agent.Forwarder(serve); s.w.spite != nil {
-		serve = resetting(serve, s.w.spite)
-	}
 	ca, cb := s.w.pipe()
-	s.set(toAgent, newHop(ca, cb, serve, nil))
+	s.set(toAgent, newHop(ca, cb, s.w.agent.Forwarder(serve), nil))
+}
+
+// link makes one of the server's links.
+func (s *server) link(near bool) {
+	if near {
+		s.linkNear()
+	} else {
+		s.linkFar()
+	}
+}
+
+// relink cuts one of the server's links, and makes it again.
+func (s *server) relink(near bool) {
+	s.cut(near)
+	s.link(near)
 }
 
 // get returns one of the server's links.
@@ -264,11 +275,7 @@ func (w *world) mess(stop <-chan struct{}, pause time.Duration) (cuts int) {
 		if rand.IntN(2) == 0 {
 			time.Sleep(rand.N(50 * time.Millisecond))
 		}
-		if near {
-			s.linkNear()
-		} else {
-			s.linkFar()
-		}
+		s.link(near)
 	}
 }
 

@@ -89,11 +89,7 @@ func (v *relayer) away() time.Duration {
 // keep has it linked to one of its sides until the simulation stops.
 func (v *relayer) keep(near bool, rnd *rand.Rand) {
 	for !tunnel.Closed(v.s.stop) {
-		if near {
-			v.linkNear()
-		} else {
-			v.linkFar()
-		}
+		v.link(near)
 		h := v.get(near)
 		select {
 		case <-h.a.Done():

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -62,10 +63,7 @@ func (c *crowd) add(n int, route string) {
 			}
 			return lean{}, nil
 		}))
-		conn, err := dialer.Dial(c.t.Context(), tunnel.NewFlow("tcp", "dest:1"))
-		if err != nil {
-			c.t.Fatal(err)
-		}
+		conn := testutil.Must(dialer.Dial(c.t.Context(), tunnel.NewFlow("tcp", "dest:1")))(c.t)
 		c.conns = append(c.conns, conn.(*Conn))
 		time.Sleep(time.Millisecond)
 	}

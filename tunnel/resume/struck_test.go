@@ -58,8 +58,8 @@ func cutDial(t *testing.T, which bool, to, at int) (cut bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	near, far := only.near.a, only.far.b
-	relinking.Go(func() { relinks(ctx, near, func() { only.cut(toOpener); only.linkNear() }) })
-	relinking.Go(func() { relinks(ctx, far, func() { only.cut(toAgent); only.linkFar() }) })
+	relinking.Go(func() { relinks(ctx, near, func() { only.relink(toOpener) }) })
+	relinking.Go(func() { relinks(ctx, far, func() { only.relink(toAgent) }) })
 	synctest.Wait()
 	torn := only.get(which).wire
 	torn.tear(to, at)
