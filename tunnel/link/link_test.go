@@ -1,12 +1,17 @@
 package link_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -113,6 +118,40 @@ func TestNettest(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// A stream that is not read must not hold up its neighbours.
+func TestStalledStreamHoldsOnlyItself(t *testing.T) {
+	near, far := tlsPair(t)
+	ends := make(hand, 1)
+	budget := link.NewBudget(64 << 20)
+	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends, Budget: budget})
+	const stalled = 50
+	var writes sync.WaitGroup
+	for range stalled {
+		conn := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
+		<-ends
+		writes.Go(func() {
+			_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+			if _, err := conn.Write(make([]byte, 4<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("4 MiB written to a reader that does not read: %v", err)
+			}
+		})
+	}
+	writes.Wait()
+	if held := budget.Used(); held > stalled*128<<10 {
+		t.Errorf("%d bytes held for %d stalled streams, want at most their first windows", held, stalled)
+	}
+	conn := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
+	peer := <-ends
+	go func() { _, _ = io.Copy(peer, peer); _ = peer.Close() }()
+	payload := make([]byte, 8<<20)
+	_, _ = rand.Read(payload)
+	go func() { _, _ = conn.Write(payload); _ = conn.CloseWrite() }()
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	if got, err := io.ReadAll(conn); err != nil || !bytes.Equal(got, payload) {
+		t.Fatalf("%d bytes echoed beside stalled streams, %v", len(got), err)
 	}
 }
 
