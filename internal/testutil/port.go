@@ -1,5 +1,5 @@
 // Package testutil is what the tests of several packages share: waiting for
-// something to happen, targets of a few lines and pairs of sockets, ports of their
+// something to happen, assertions, targets of a few lines and pairs of sockets, ports of their
 // own, budgets of allocations, and upstream's flags.
 //
 // A port that a test found free by listening and closing may be taken by any process:

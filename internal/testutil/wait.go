@@ -3,6 +3,7 @@ package testutil
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -70,4 +71,10 @@ func Must[T any](v T, err error) func(testing.TB) T {
 		NoError(t, err)
 		return v
 	}
+}
+
+// Bubble runs f as a subtest in fake time, as synctest.Test has it.
+func Bubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }

@@ -1,0 +1,83 @@
+package testutil
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// These fail t, and do not end it: a test says all that is wrong. Their message is what, a format
+// with its arguments, then what came and what was wanted.
+
+// Equal fails t unless got is want.
+func Equal[T comparable](t testing.TB, got, want T, what string, args ...any) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %s, want %s", fmt.Sprintf(what, args...), show(got), show(want))
+	}
+}
+
+// EqualSlices is Equal for slices.
+func EqualSlices[T comparable](t testing.TB, got, want []T, what string, args ...any) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: got %s, want %s", fmt.Sprintf(what, args...), show(got), show(want))
+	}
+}
+
+// Contains fails t unless text has part in it.
+func Contains(t testing.TB, text, part, what string, args ...any) {
+	t.Helper()
+	if !strings.Contains(text, part) {
+		t.Errorf("%s: %q lacks %q", fmt.Sprintf(what, args...), text, part)
+	}
+}
+
+// Succeeds fails t if err is an error.
+func Succeeds(t testing.TB, err error, what string, args ...any) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s: %v", fmt.Sprintf(what, args...), err)
+	}
+}
+
+// Fails fails t unless err is an error.
+func Fails(t testing.TB, err error, what string, args ...any) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%s: no error", fmt.Sprintf(what, args...))
+	}
+}
+
+// ErrorIs fails t unless err is target, as errors.Is has it.
+func ErrorIs(t testing.TB, err, target error, what string, args ...any) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Errorf("%s: got %v, want %v", fmt.Sprintf(what, args...), err, target)
+	}
+}
+
+// ErrorSays fails t unless err is an error with a text in it. The text "" wants no error.
+func ErrorSays(t testing.TB, err error, text, what string, args ...any) {
+	t.Helper()
+	switch {
+	case text == "":
+		Succeeds(t, err, what, args...)
+	case err == nil || !strings.Contains(err.Error(), text):
+		t.Errorf("%s: got %v, want an error that says %q", fmt.Sprintf(what, args...), err, text)
+	}
+}
+
+// Err returns the second of two results, for the functions above.
+func Err[T any](_ T, err error) error { return err }
+
+// show returns a value as a message has it, texts in quotes.
+func show(v any) string {
+	switch v.(type) {
+	case string, []string:
+		return fmt.Sprintf("%q", v)
+	}
+	return fmt.Sprintf("%+v", v)
+}
