@@ -84,9 +84,7 @@ func find(d *Dir, serverName string) string {
 
 func (w *world) finds(d *Dir, serverName, want string) {
 	w.t.Helper()
-	if got := find(d, serverName); got != want {
-		w.t.Errorf("%q leads to %s, want %s", serverName, got, want)
-	}
+	testutil.Equal(w.t, find(d, serverName), want, "%q leads to", serverName)
 }
 
 func (w *world) state(d *Dir, name string) Status {
@@ -113,9 +111,7 @@ func TestServerNamesLeadToTheirTenants(t *testing.T) {
 	} {
 		w.finds(d, name, want)
 	}
-	if n := len(d.Table().States()); n != 2 {
-		t.Errorf("%d tenants", n)
-	}
+	testutil.Equal(t, len(d.Table().States()), 2, "tenants")
 }
 
 func TestTenantsComeChangeAndGo(t *testing.T) {
@@ -145,13 +141,9 @@ func TestTenantsComeChangeAndGo(t *testing.T) {
 	d.Look()
 	w.finds(d, "b2.example", "refused")
 	w.finds(d, "b.example", "refused")
-	if n := len(told); n != 4 {
-		t.Errorf("%d tables were told, want 4", n)
-	}
+	testutil.Equal(t, len(told), 4, "tables were told")
 	d.Look()
-	if len(told) != 4 {
-		t.Error("a table was told without news")
-	}
+	testutil.Equal(t, len(told), 4, "a table was told without news")
 }
 
 func TestOneThatIsBrokenHarmsNobodyElse(t *testing.T) {
@@ -188,8 +180,7 @@ func TestAChangeThatIsBrokenLeavesWhatWas(t *testing.T) {
 // A reading of what changes meanwhile is of no state that was meant.
 func TestAReadingOfHalfAChangeIsNotServed(t *testing.T) {
 	w, d := newDirOf(t)
-	f, err := openFolder(filepath.Join(w.path, "a"))
-	testutil.NoError(t, err)
+	f := testutil.Must(openFolder(filepath.Join(w.path, "a")))(t)
 	defer f.close()
 	stamped := func() stamp { return testutil.Must(f.stamp(time.Now()))(t) }
 	other := string(newCA(t).CertPEM)
@@ -360,21 +351,6 @@ func TestWhoHasAServerNameKeepsIt(t *testing.T) {
 	w.finds(d, "three.example", "b")
 }
 
-// A folder mounted by Kubernetes changes by a link that is put in place of
-// another.
-func TestLinksThatAreSwapped(t *testing.T) {
-	w := newWorld(t)
-	w.volume()
-	d := w.open()
-	w.finds(d, "a.example", "a")
-	w.tenant("a/..2", "two.example")
-	mounted := filepath.Join(w.path, "a")
-	testutil.NoError(t, errors.Join(w.swap(mounted, "..2"), os.RemoveAll(filepath.Join(mounted, "..1"))))
-	d.Look()
-	w.finds(d, "two.example", "a")
-	w.finds(d, "a.example", "refused")
-}
-
 // Tools that copy keep the time, and certificates often have the same size.
 func TestAFileThatKeepsItsSizeAndTime(t *testing.T) {
 	w := newWorld(t)
@@ -391,19 +367,6 @@ func TestAFileThatKeepsItsSizeAndTime(t *testing.T) {
 	}
 	d.Look()
 	w.finds(d, "two.example", "a")
-}
-
-func TestASettledFolderIsNotReadAgain(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
-	w.aged(filepath.Join(w.path, "a"))
-	d := w.open()
-	read := time.Now() // or else its turn may have come
-	d.entries["a"].read = read
-	d.Look()
-	if !d.entries["a"].read.Equal(read) {
-		t.Error("it was")
-	}
 }
 
 // Files that do not count, as editors leave behind, hide no change of those that do, however many
@@ -467,18 +430,6 @@ func TestOpenNamesTheFolderThatIsMissing(t *testing.T) {
 	}
 }
 
-func TestTokensMayStandInForTheAgentsCA(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
-	w.put("a", SettingsFile, tokensSpec)
-	w.put("a", "kubeconfig", kubeconfigOf("server: 'https://api'", "token: x"))
-	testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", AgentsCAFile)))
-	tenant, err := Load("a", filepath.Join(w.path, "a"))
-	if err != nil || tenant.Agents != nil || tenant.Tokens == nil || tenant.Tokens.API.Token != "x" {
-		t.Errorf("got %+v, %v", tenant, err)
-	}
-}
-
 func TestTheServersCertificateMustBeForTheNames(t *testing.T) {
 	w := newWorld(t)
 	w.tenant("a", "a.example", "b.example")
@@ -490,8 +441,7 @@ func TestTheServersCertificateMustBeForTheNames(t *testing.T) {
 		{[]string{"a.example", "b.example"}, ""},
 		{[]string{"*.example"}, ""},
 	} {
-		pair, err := w.ca.Issue(pki.Leaf{CommonName: "s", DNS: test.names, Server: true})
-		testutil.NoError(t, err)
+		pair := testutil.Must(w.ca.Issue(pki.Leaf{CommonName: "s", DNS: test.names, Server: true}))(t)
 		w.put("a", CertFile, string(pair.CertPEM))
 		w.put("a", KeyFile, string(pair.KeyPEM))
 		tenant, err := Load("a", filepath.Join(w.path, "a"))

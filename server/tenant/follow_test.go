@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"konnectivity/internal/testutil"
@@ -21,9 +20,7 @@ func (w *world) aged(folder string) {
 	err := filepath.WalkDir(folder, func(path string, _ os.DirEntry, err error) error {
 		return errors.Join(err, os.Chtimes(path, time.Time{}, old))
 	})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.NoError(w.t, err)
 }
 
 // counting counts the looks at files, and at folders alone.
@@ -118,43 +115,41 @@ func TestWhatIsTakenAwayIsKnownInTime(t *testing.T) {
 		}},
 	} {
 		for turn := range time.Duration(filesEvery) { // that the files may have when it happens
-			t.Run(what, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t)
-					c.make(w)
-					w.aged(w.path)
-					d := w.open()
-					was := d.Table().Tenant("a").Clients
-					gone := make(chan time.Time, 1)
-					d.OnChange(func(now *Table) {
-						if a := now.Tenant("a"); a == nil || !a.Clients.Same(was) {
-							select {
-							case gone <- time.Now():
-							default:
-							}
+			testutil.Bubble(t, what, func(t *testing.T) {
+				w := newWorld(t)
+				c.make(w)
+				w.aged(w.path)
+				d := w.open()
+				was := d.Table().Tenant("a").Clients
+				gone := make(chan time.Time, 1)
+				d.OnChange(func(now *Table) {
+					if a := now.Tenant("a"); a == nil || !a.Clients.Same(was) {
+						select {
+						case gone <- time.Now():
+						default:
 						}
-					})
-					ctx, stop := context.WithCancel(t.Context())
-					done := make(chan struct{})
-					go func() { defer close(done); d.Run(ctx) }()
-					defer func() { stop(); <-done }()
-					time.Sleep(time.Minute + turn*lookEvery + time.Millisecond) // at rest, and just after a look
-					d.looking.Lock()
-					if d.entries["a"].stamp == nil {
-						t.Error("it is not at rest")
-					}
-					d.looking.Unlock()
-					began := time.Now()
-					testutil.NoError(t, c.change(w, filepath.Join(w.path, "a")))
-					select {
-					case at := <-gone:
-						if took := at.Sub(began); took > filesEvery*lookEvery || took > bound {
-							t.Errorf("it took %v", took)
-						}
-					case <-time.After(bound):
-						t.Error("it is served as before")
 					}
 				})
+				ctx, stop := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { defer close(done); d.Run(ctx) }()
+				defer func() { stop(); <-done }()
+				time.Sleep(time.Minute + turn*lookEvery + time.Millisecond) // at rest, and just after a look
+				d.looking.Lock()
+				if d.entries["a"].stamp == nil {
+					t.Error("it is not at rest")
+				}
+				d.looking.Unlock()
+				began := time.Now()
+				testutil.NoError(t, c.change(w, filepath.Join(w.path, "a")))
+				select {
+				case at := <-gone:
+					if took := at.Sub(began); took > filesEvery*lookEvery || took > bound {
+						t.Errorf("it took %v", took)
+					}
+				case <-time.After(bound):
+					t.Error("it is served as before")
+				}
 			})
 		}
 	}
@@ -213,8 +208,6 @@ func TestEachLookIsAtItsPartOfTheFiles(t *testing.T) {
 		}
 	}
 	for _, n := range seen {
-		if n != 1 {
-			t.Errorf("a round looks %d times at the files of a tenant", n)
-		}
+		testutil.Equal(t, n, 1, "how often a round looks at the files of a tenant")
 	}
 }

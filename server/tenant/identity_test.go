@@ -117,9 +117,7 @@ func TestACertificateOfTwoIsAdmittedByNone(t *testing.T) {
 		{green, []string{"blue.example", "red.example"}, ""},
 	} {
 		err := table.Admit(c.tenant, c.tenant.Clients, shared.named(c.names...)[0])
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-			t.Errorf("%s: %q: %v", c.tenant.Name, c.names, err)
-		}
+		testutil.ErrorSays(t, err, c.want, "%s: %q", c.tenant.Name, c.names)
 	}
 }
 
@@ -230,8 +228,6 @@ func TestIdentityOf(t *testing.T) {
 		"more names than are looked": {x509.Certificate{Subject: pkix.Name{CommonName: "a"}, DNSNames: many}, ""},
 		"no name":                    {x509.Certificate{}, ""},
 	} {
-		if who := IdentityOf(&c.cert); who != c.want {
-			t.Errorf("%s: %q, want %q", what, who, c.want)
-		}
+		testutil.Equal(t, IdentityOf(&c.cert), c.want, "%s", what)
 	}
 }

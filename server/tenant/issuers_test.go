@@ -130,9 +130,7 @@ func TestManyCAsOfOneName(t *testing.T) {
 	}
 	all := newIssuers(tenants, clientsOf)
 	keyed := []*x509.Certificate{last.peer(true)}
-	if n := len(all.candidates(keyed)); n != 1 {
-		t.Errorf("%d are tried", n)
-	}
+	testutil.Equal(t, len(all.candidates(keyed)), 1, "are tried")
 	if found, err := all.Find(keyed); err != nil || found.Clients.Recheck(keyed) != nil {
 		t.Error(err)
 	}
@@ -141,12 +139,8 @@ func TestManyCAsOfOneName(t *testing.T) {
 		t.Error("with the root:", err)
 	}
 	unkeyed := []*x509.Certificate{last.peer(false)}
-	if n := len(all.candidates(unkeyed)); n != maxCandidates+1 {
-		t.Errorf("%d are gathered of those of which none is tried", n)
-	}
-	if _, err := all.Find(unkeyed); err == nil || !strings.Contains(err.Error(), "authority key identifier") {
-		t.Error(err)
-	}
+	testutil.Equal(t, len(all.candidates(unkeyed)), maxCandidates+1, "are gathered of those of which none is tried")
+	testutil.ErrorSays(t, testutil.Err(all.Find(unkeyed)), "authority key identifier", "without the key's identifier")
 }
 
 // Readers are found by the CAs of clients of all tenants, however these are told,

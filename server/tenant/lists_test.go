@@ -117,9 +117,7 @@ func TestListsOutOfDate(t *testing.T) {
 	w.put("a", ListsFile, listOf(t, w.ca, -time.Minute))
 	d.Look()
 	d.Look()
-	if n := countLines(w.said, tlsreload.OutdatedLists); n != 2 {
-		t.Errorf("logged %d times, want 2", n)
-	}
+	testutil.Equal(t, countLines(w.said, tlsreload.OutdatedLists), 2, "how often it is logged")
 }
 
 // A list counts for the side whose CA has signed it, though the other's has the same name, and
@@ -145,12 +143,8 @@ func TestAListIsOfOneSide(t *testing.T) {
 		w.put("a", ListsFile, c.text)
 		d.Look()
 		spec := d.Table().Tenant("a")
-		if err := spec.Agents.Recheck([]*x509.Certificate{agent}); !errors.Is(err, c.agents) {
-			t.Errorf("%s list: an agent: %v", what, err)
-		}
-		if err := spec.Clients.Recheck([]*x509.Certificate{client}); !errors.Is(err, c.clients) {
-			t.Errorf("%s list: a client: %v", what, err)
-		}
+		testutil.ErrorIs(t, spec.Agents.Recheck([]*x509.Certificate{agent}), c.agents, "%s list: an agent", what)
+		testutil.ErrorIs(t, spec.Clients.Recheck([]*x509.Certificate{client}), c.clients, "%s list: a client", what)
 		if reader := d.Table().ReaderBy([]*x509.Certificate{client}); (reader == nil) != (c.clients != nil) {
 			t.Errorf("%s list: a client is a reader: %v", what, reader != nil)
 		}

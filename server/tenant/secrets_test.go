@@ -10,6 +10,8 @@ import (
 	"time"
 
 	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"konnectivity/internal/testutil"
 )
 
 // shelf is a Secrets.
@@ -67,9 +69,7 @@ func TestSecretsAreTenants(t *testing.T) {
 		w.finds(d, name, want)
 	}
 	w.is(d, "not.a.name", StateBroken, "ns/not.a.name: ")
-	if n := len(d.Table().States()); n != 4 {
-		t.Errorf("%d tenants", n)
-	}
+	testutil.Equal(t, len(d.Table().States()), 4, "tenants")
 }
 
 // Nothing is read again that has not changed, and the same content under a new
@@ -140,16 +140,12 @@ func TestAnAPIThatIsAwayRemovesNobody(t *testing.T) {
 		d.Look()
 	}
 	w.finds(d, "a.example", "a")
-	if n := countLines(w.said, "cannot be listed; all tenants are served as before"); n != 1 {
-		t.Errorf("it is said %d times", n)
-	}
+	testutil.Equal(t, countLines(w.said, "cannot be listed; all tenants are served as before"), 1, "how often it is said")
 	w.err = nil
 	d.Look()
 	d.Look()
 	w.finds(d, "a.example", "refused")
-	if n := countLines(w.said, "can be listed again"); n != 1 {
-		t.Errorf("that it is back is said %d times", n)
-	}
+	testutil.Equal(t, countLines(w.said, "can be listed again"), 1, "how often it is said that it is back")
 }
 
 // A server that starts while the API is away has no tenants until it is back.

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestSpecNamesFileAndField(t *testing.T) {
@@ -55,12 +57,7 @@ func TestSpecNamesFileAndField(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := ParseSettings([]byte(test.text))
-			switch {
-			case test.want == "" && err != nil:
-				t.Error(err)
-			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
-				t.Errorf("got %v, want %q", err, test.want)
-			}
+			testutil.ErrorSays(t, err, test.want, "the settings")
 			if err != nil && len(err.Error()) > maxReason+100 {
 				t.Errorf("the error has %d bytes", len(err.Error()))
 			}
