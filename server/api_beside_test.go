@@ -65,12 +65,8 @@ func TestAnAgentBesideTheAPIServerDials(t *testing.T) {
 	r := startServer(t, byAgent)
 	b := newBeside("b")
 	b.at(r)
-	if _, err := r.dial("link", "x:1"); tunnel.FailureOf(err) != tunnel.FailNoAgent {
-		t.Errorf("a client reaches an agent that is none of a node: %v", err)
-	}
-	if err := r.Ready(); err == nil {
-		t.Error("the server is ready without an agent of a node")
-	}
+	failedAs(t, testutil.Err(r.dial("link", "x:1")), tunnel.FailNoAgent, "a client reaches an agent that is none of a node")
+	testutil.Fails(t, r.Ready(), "the server is ready without an agent of a node")
 	c := testutil.Must(r.fromNode("node"))(t)
 	says(t, c, "b")
 	r.roundTrip(c, 1<<20)
@@ -85,9 +81,7 @@ func TestAnAgentBesideTheAPIServerDials(t *testing.T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, asked := range b.asked {
-		if asked != "api kubernetes:443 [cn:peer]" {
-			t.Errorf("it was asked for %q", asked)
-		}
+		testutil.Equal(t, asked, "api kubernetes:443 [cn:peer]", "it was asked for")
 	}
 	listed := map[string]string{}
 	for _, p := range r.adminPeers() {
@@ -110,9 +104,7 @@ func TestWhoIsNotBesideTheAPIServer(t *testing.T) {
 		"no feature":          second(r.linked(r.tcp, r.tls(link.ALPN), plain.Config)),
 		"no id":               second(r.linked(r.tcp, r.tls(link.ALPN), newBeside("\n").Config)),
 	} {
-		if err == nil {
-			t.Errorf("%s: it is taken", what)
-		}
+		testutil.Fails(t, err, "%s: it is taken", what)
 	}
 	if n := r.own.beside.Counts().Agents; n > 0 {
 		t.Errorf("%d are known", n)
@@ -175,9 +167,7 @@ func TestNodesWaitForAnAgentBesideTheAPIServer(t *testing.T) {
 	again := tunnel.NewFlow(link.NetworkAPI, link.APIAddress)
 	again.Resume = &tunnel.Resume{Window: time.Minute, Epoch: 1, Route: "elsewhere"}
 	_, err := testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), resuming))(t).Dial(testutil.Context(t), again)
-	if tunnel.FailureOf(err) != tunnel.FailAgentLost {
-		t.Errorf("a request to resume: %v", err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailAgentLost, "a request to resume: %v", err)
 	conn := testutil.Must((&tls.Dialer{Config: r.tls(link.ALPN)}).DialContext(t.Context(), "tcp", r.tcp))(t)
 	lost := testutil.Must(link.Connect(t.Context(), conn, newBeside("b").Config))(t)
 	testutil.NoError(t, testutil.Receive(t, "an answer", first))

@@ -50,17 +50,13 @@ func TestAgentsReachTheAPIServerAlone(t *testing.T) {
 	says(t, c, "own")
 	r.roundTrip(c, 1<<20)
 	testutil.NoError(t, c.CloseWrite())
-	if _, err := io.ReadAll(c); err != nil {
-		t.Error(err)
-	}
+	testutil.Must(io.ReadAll(c))(t)
 	_ = c.Close()
 	elsewhere := testutil.Must(ses.Dial(testutil.Context(t), tunnel.NewFlow(link.NetworkAPI, r.health)))(t)
 	says(t, elsewhere, "own")
 	_ = elsewhere.Close()
 	for _, network := range []string{"tcp", link.NetworkRoutes} {
-		if _, err := ses.Dial(testutil.Context(t), tunnel.NewFlow(network, there)); tunnel.FailureOf(err) != tunnel.FailDenied {
-			t.Errorf("%s: %v", network, err)
-		}
+		failedAs(t, testutil.Err(ses.Dial(testutil.Context(t), tunnel.NewFlow(network, there))), tunnel.FailDenied, "%s", network)
 	}
 	r.eventually("both are counted", func() bool {
 		return r.metric(`api_refusals_total{reason="other"} 2`) && r.metric(`requests_total{front="api",outcome="ok"} 2`)
@@ -81,9 +77,7 @@ func TestAgentsAreToldWhyThereIsNoAPIServer(t *testing.T) {
 	} {
 		r := startServer(t, func(o *Options) { o.APIServers = servers })
 		ses := testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), apiAgent("a")))(t)
-		if _, err := askAPI(t, ses); tunnel.FailureOf(err) != want {
-			t.Errorf("%v: %v", servers, err)
-		}
+		failedAs(t, testutil.Err(askAPI(t, ses)), want, "%v", servers)
 	}
 }
 
@@ -110,9 +104,7 @@ func TestTenantsReachTheirOwnAPIServers(t *testing.T) {
 		says(t, conn, name)
 		if name == "red" {
 			c.write("")
-			if _, err := askAPI(t, linked[name]); tunnel.FailureOf(err) != tunnel.FailUnavailable {
-				t.Errorf("the tenant names none any more: %v", err)
-			}
+			failedAs(t, testutil.Err(askAPI(t, linked[name])), tunnel.FailUnavailable, "the tenant names none any more")
 		}
 	}
 	s.eventually("it is counted", func() bool { return s.metric(`api_refusals_total{reason="unset"} 1`) })

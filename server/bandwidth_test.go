@@ -48,7 +48,5 @@ func TestBandwidthIsBounded(t *testing.T) {
 	testutil.Must(conn.Write([]byte(strings.Repeat("x", size))))(t)
 	conn.Close()
 	s.eventually("all bytes", func() bool { return red.got.Load() == had+size })
-	if waited := red.cluster().limits.Paces.Up.Held() - before; waited != 0 {
-		t.Errorf("without a bound, it waited for %v", waited)
-	}
+	testutil.Equal(t, red.cluster().limits.Paces.Up.Held()-before, 0, "without a bound, it waited for")
 }

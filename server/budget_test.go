@@ -191,9 +191,7 @@ func TestLongIDsOfClientsAreRefused(t *testing.T) {
 	r := startServer(t)
 	for length, want := range map[int]bool{512: true, 513: false} {
 		_, err := r.clientLinkAs(r.tls(link.ALPN), link.Hello{Role: link.RoleClient, ID: strings.Repeat("i", length)})
-		if (err == nil) != want {
-			t.Errorf("an id of %d bytes: %v", length, err)
-		}
+		testutil.Equal(t, err == nil, want, "an id of %d bytes: %v", length, err)
 	}
 }
 

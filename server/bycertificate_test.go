@@ -53,9 +53,7 @@ func TestWhatCannotBeNotedIsRefused(t *testing.T) {
 	}
 	leaf := testutil.Must(x509.ParseCertificate(red.cert.Certificate[0]))(t)
 	g := testutil.Must(choose(&tls.ClientHelloInfo{Conn: conn}))(t)
-	if err := g.Verify([]*x509.Certificate{leaf}); !errors.Is(err, errNotNoted) {
-		t.Errorf("by certificate: %v", err)
-	}
+	testutil.ErrorIs(t, g.Verify([]*x509.Certificate{leaf}), errNotNoted, "by certificate")
 }
 
 // Two clusters that are told by certificate cannot have the same CA. The first
@@ -75,9 +73,7 @@ func TestACAOfTwoClustersIsRefused(t *testing.T) {
 	if got := blue.state(); got.State != tenant.StateServing {
 		t.Errorf("%+v", got)
 	}
-	if _, err := red.unnamed(link.RoleAgent, ""); err != nil {
-		t.Error(err)
-	}
+	testutil.Must(red.unnamed(link.RoleAgent, ""))(t)
 	red.has(1)
 	blue.has(0)
 }
@@ -173,12 +169,8 @@ func testACertificateTellsWhoseAPeerIs(t *testing.T, kind string) {
 	}
 	refused := func(c *sharer, name string) {
 		t.Helper()
-		if _, err := join(c, name, "one"); err == nil {
-			t.Errorf("an agent of %s is let in under %q", c.name, name)
-		}
-		if _, err := c.dialAt(kind, s.tcp, name, "10.0.0.1:443"); err == nil {
-			t.Errorf("a client of %s is let in under %q", c.name, name)
-		}
+		testutil.Fails(t, testutil.Err(join(c, name, "one")), "an agent of %s is let in under %q", c.name, name)
+		testutil.Fails(t, testutil.Err(c.dialAt(kind, s.tcp, name, "10.0.0.1:443")), "a client of %s is let in under %q", c.name, name)
 	}
 	agents := make(map[*sharer][]agent)
 	for _, c := range []*sharer{red, blue} {
@@ -200,9 +192,7 @@ func testACertificateTellsWhoseAPeerIs(t *testing.T, kind string) {
 	refused(red, blue.serverName())
 	refused(blue, red.serverName())
 	for _, c := range []*sharer{red, blue} {
-		if got := c.dialed.Load(); got != int64(len(commonNames)+1) {
-			t.Errorf("%s's agents were asked %d times", c.name, got)
-		}
+		testutil.Equal(t, c.dialed.Load(), int64(len(commonNames)+1), "how often the agents of %s were asked", c.name)
 		c.has(len(commonNames))
 	}
 

@@ -89,9 +89,7 @@ func TestClientsAreKnownByTheirTokens(t *testing.T) {
 	if resp, body := r.asks(r.tls(), "CONNECT echo:1", "b:two"); resp.StatusCode != http.StatusOK {
 		t.Errorf("with a certificate: %s %s", resp.Status, body)
 	}
-	if who := <-told; who != tunnel.NewIdentity("cn:peer") {
-		t.Errorf("with a certificate, the agent hears %q", who)
-	}
+	testutil.Equal(t, <-told, tunnel.NewIdentity("cn:peer"), "with a certificate, the agent hears")
 }
 
 // A client with neither a certificate nor an accepted token is refused, and does not even
@@ -106,14 +104,12 @@ func TestClientsWithoutProofAreRefused(t *testing.T) {
 				t.Errorf("%s with %q: %s, %v, %q", line, token, resp.Status, resp.Header, body)
 			}
 		}
-		if _, err := r.clientLinkAs(r.bare(link.ALPN), link.Hello{Role: link.RoleClient, ID: "s", Token: token}); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("a link with %q: %v", token, err)
-		}
+		hello := link.Hello{Role: link.RoleClient, ID: "s", Token: token}
+		testutil.ErrorSays(t, testutil.Err(r.clientLinkAs(r.bare(link.ALPN), hello)), says, "a link with %q", token)
 	}
 	// An agent beside the API server gets others' connections, so that a token is not enough.
-	if _, err := r.clientLinkAs(r.bare(link.ALPN), link.Hello{Role: link.RoleAgent, ID: "s", Token: "a:one", Features: []string{link.FeatureAPIServer}}); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("an agent by token: %v", err)
-	}
+	hello := link.Hello{Role: link.RoleAgent, ID: "s", Token: "a:one", Features: []string{link.FeatureAPIServer}}
+	testutil.ErrorSays(t, testutil.Err(r.clientLinkAs(r.bare(link.ALPN), hello)), "certificate", "an agent by token")
 	c := testutil.Must(tls.Dial("tcp", r.tcp, r.bare("h2")))(t)
 	defer c.Close()
 	testutil.Must(io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"))(t)

@@ -148,9 +148,7 @@ func TestNoTenantTakesAllOfAPort(t *testing.T) {
 		if len(open) != 8 || !slices.ContainsFunc(said.AllEntries(), func(e *logrus.Entry) bool { return e.Message == full }) {
 			t.Errorf("%d links were made", len(open))
 		}
-		if used := red.cluster().room[agents].Used(); used != 0 {
-			t.Errorf("%d places of agents are taken", used)
-		}
+		testutil.Equal(t, red.cluster().room[agents].Used(), 0, "places of agents are taken")
 		for _, c := range open {
 			_ = c.Close()
 		}
@@ -200,8 +198,7 @@ func TestAnAgentOfSeveralLanesThatIsCutIsNotLost(t *testing.T) {
 	s := startSharers(t)
 	red := s.add("red", "")
 	hello := link.Hello{Role: link.RoleAgent, ID: "one", Group: laneGroupOfRed, Features: []string{link.FeatureLanes}}
-	first, err := red.agentLink(hello)
-	testutil.NoError(t, err)
+	first := testutil.Must(red.agentLink(hello))(t)
 	s.eventually("the first lane", func() bool { return red.laneLinks() == 1 })
 	testutil.Must(red.agentLink(hello))(t)
 	s.eventually("the second lane", func() bool { return red.laneLinks() == 2 })
@@ -214,9 +211,7 @@ func TestAnAgentOfSeveralLanesThatIsCutIsNotLost(t *testing.T) {
 		_, status = s.get(s.admin, "/api/v1/status?tenant=red")
 		return strings.Contains(status, "lastGone")
 	})
-	if !strings.Contains(status, `"ordered":true`) {
-		t.Errorf("the status is %s", status)
-	}
+	testutil.Contains(t, status, `"ordered":true`, "the status is")
 	if _, list := s.get(s.admin, "/api/v1/failures?tenant=red"); !strings.Contains(list, `"matched":0`) {
 		t.Errorf("the failures are %s", list)
 	}

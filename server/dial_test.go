@@ -95,9 +95,7 @@ func TestAccessIsReviewed(t *testing.T) {
 	began := time.Now()
 	for _, kind := range clientKinds {
 		open := r.mustDial(kind, "echo:1")
-		if _, err := r.dial(kind, "echo:2"); err == nil {
-			t.Errorf("%s reaches what nobody may", kind)
-		}
+		testutil.Fails(t, testutil.Err(r.dial(kind, "echo:2")), "%s reaches what nobody may", kind)
 		r.roundTrip(open, 1000)
 	}
 	r.failsToDial("echo:2", http.StatusForbidden, "does not let")
@@ -124,9 +122,7 @@ func TestOddNetworksHarmNoOthers(t *testing.T) {
 	others := r.mustDial("connect-tls", "echo:1")
 	odd := testutil.Must(r.clientLink())(t)
 	for _, network := range []string{"\xff", "udp"} {
-		if _, err := odd.Dial(testutil.Context(t), tunnel.NewFlow(network, "echo:1")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
-			t.Errorf("%q: %v", network, err)
-		}
+		failedAs(t, testutil.Err(odd.Dial(testutil.Context(t), tunnel.NewFlow(network, "echo:1"))), tunnel.FailBadAddress, "%q", network)
 	}
 	r.roundTrip(others, 100)
 }

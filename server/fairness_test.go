@@ -4,6 +4,8 @@ import (
 	"maps"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // carrier is a tenant in a simulation: what it carries in MB/s, by whether the one
@@ -122,9 +124,7 @@ func TestHoldsHelp(t *testing.T) {
 		}{{&f.during, c.red.during, c.blue.during}, {&f.free, c.red.free, c.blue.free}} {
 			p.add(f.roles, map[string]int64{"red": int64(p.red * 1e6), "blue": int64(p.blue * 1e6)}, time.Second)
 		}
-		if got := f.helps(); got != c.want {
-			t.Errorf("%s: %v, want %v", c.what, got, c.want)
-		}
+		testutil.Equal(t, f.helps(), c.want, "%s", c.what)
 	}
 }
 

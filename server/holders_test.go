@@ -186,7 +186,5 @@ func TestTheAdminPortNamesNoCA(t *testing.T) {
 		}})
 	testutil.NoError(t, err)
 	defer conn.Close()
-	if named != 0 {
-		t.Errorf("%d CAs are named", named)
-	}
+	testutil.Equal(t, named, 0, "CAs are named")
 }

@@ -70,9 +70,7 @@ func TestIdentitiesTellClustersOfOneCAApart(t *testing.T) {
 		for _, name := range wrong.names {
 			c := red.with(wrong.cert)
 			for _, role := range []link.Role{link.RoleAgent, link.RoleClient} {
-				if _, err := c.unnamed(role, name); err == nil {
-					t.Errorf("%s is let in as %v under %q", what, role, name)
-				}
+				testutil.Fails(t, testutil.Err(c.unnamed(role, name)), "%s is let in as %v under %q", what, role, name)
 			}
 			if s.asked(secureFor(name, wrong.cert, "http/1.1")) {
 				t.Errorf("%s is let in by CONNECT under %q", what, name)
@@ -80,9 +78,7 @@ func TestIdentitiesTellClustersOfOneCAApart(t *testing.T) {
 			if _, err := s.agentBy(secureFor(name, wrong.cert), agentHello{id: "one"}, c.network); err == nil {
 				t.Errorf("%s is let in as an agent by gRPC under %q", what, name)
 			}
-			if _, err := c.dialAt("grpc", s.tcp, name, "10.0.0.1:443"); err == nil {
-				t.Errorf("%s is let in by gRPC under %q", what, name)
-			}
+			testutil.Fails(t, testutil.Err(c.dialAt("grpc", s.tcp, name, "10.0.0.1:443")), "%s is let in by gRPC under %q", what, name)
 		}
 	}
 	if n := red.dialed.Load() + blue.dialed.Load() - before; n != 0 {
@@ -124,9 +120,7 @@ func TestAnIdentityThatIsGone(t *testing.T) {
 	if got := blue.state(); got.State != tenant.StateServing {
 		t.Errorf("what red gave up is not taken: %+v", got)
 	}
-	if _, err := blue.with(red.cert).unnamed(link.RoleAgent, ""); err != nil {
-		t.Errorf("whose identity is blue's now is not let in: %v", err)
-	}
+	testutil.Succeeds(t, testutil.Err(blue.with(red.cert).unnamed(link.RoleAgent, "")), "whose identity is blue's now is not let in")
 	blue.has(2)
 	if tunnel.Closed(links[blue].Done()) {
 		t.Error("blue's agent was cut")
@@ -144,9 +138,7 @@ func TestACertificateThatBecomesOneOfTwo(t *testing.T) {
 	red.has(1)
 	blue := s.share(ca, "blue")
 	for _, name := range []string{"", red.serverName(), blue.serverName()} {
-		if _, err := both.unnamed(link.RoleClient, name); err == nil {
-			t.Errorf("it is let in under %q", name)
-		}
+		testutil.Fails(t, testutil.Err(both.unnamed(link.RoleClient, name)), "it is let in under %q", name)
 	}
 	red.write(identified("red") + "bounds: {connections: 100}\n") // which looks at all it has
 	red.has(1)

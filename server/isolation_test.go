@@ -99,9 +99,7 @@ func TestClaimsLeadNobodyIntoAnotherCluster(t *testing.T) {
 			conn.Close()
 		}
 	}
-	if n := blue.dialed.Load(); n != 0 {
-		t.Errorf("blue's agents were asked for %d connections of red's clients", n)
-	}
+	testutil.Equal(t, blue.dialed.Load(), 0, "blue's agents were asked for connections of red's clients")
 	red.has(2)
 	before := red.dialed.Load()
 	for _, address := range addresses {
@@ -114,9 +112,7 @@ func TestClaimsLeadNobodyIntoAnotherCluster(t *testing.T) {
 		}
 		conn.Close()
 	}
-	if n := red.dialed.Load() - before; n != 0 {
-		t.Errorf("red's agents were asked for %d connections of blue's clients", n)
-	}
+	testutil.Equal(t, red.dialed.Load()-before, 0, "red's agents were asked for connections of blue's clients")
 }
 
 // sameSession has the session that was had with any server for every other.
@@ -161,9 +157,7 @@ func TestCertificatesAreGoodUnderTheirOwnNamesAlone(t *testing.T) {
 				}
 				what := fmt.Sprintf("%s's certificate under %q (with a session: %v)", holder.name, name, with != nil)
 				want := owner == holder
-				if got := s.asked(withProtos(client, "http/1.1")); got != want {
-					t.Errorf("%s: a client by CONNECT is let in: %v", what, got)
-				}
+				testutil.Equal(t, s.asked(withProtos(client, "http/1.1")), want, "%s: a client by CONNECT is let in", what)
 				if _, err := s.linked(s.tcp, withProtos(client, link.ALPN), link.Config{Hello: link.Hello{Role: link.RoleClient}}); (err == nil) != want {
 					t.Errorf("%s: a client by link: %v", what, err)
 				}
@@ -219,8 +213,7 @@ func TestATokenOfAnotherClusterLeadsNowhere(t *testing.T) {
 		c.has(1)
 	}
 	open := func(c *sharer, resume tunnel.Resume) (tunnel.Conn, *tunnel.Flow, error) {
-		ses, err := c.clientLink()
-		testutil.NoError(t, err)
+		ses := testutil.Must(c.clientLink())(t)
 		f := tunnel.NewFlow("tcp", "a.example:443")
 		f.Resume = &resume
 		conn, err := ses.Dial(t.Context(), f)
@@ -251,15 +244,11 @@ func TestATokenOfAnotherClusterLeadsNowhere(t *testing.T) {
 			t.Errorf("attempt %d: %v", attempt, err)
 		}
 	}
-	if n := red.dialed.Load(); n != 1 {
-		t.Errorf("red's agent was asked %d times, want once", n)
-	}
+	testutil.Equal(t, red.dialed.Load(), 1, "how often red's agent was asked")
 	testutil.Must(io.WriteString(conn, "still"))(t)
 	testutil.NoError(t, conn.CloseWrite())
 	s.eventually("red's connection goes on", func() bool { return red.got.Load() == 5 })
-	if n := blue.got.Load(); n != 0 {
-		t.Errorf("blue's destinations got %d bytes", n)
-	}
+	testutil.Equal(t, blue.got.Load(), 0, "bytes that blue's destinations got")
 }
 
 // kubeconfigOfNobody names an API that is never asked: reviews are the test's.
@@ -294,8 +283,7 @@ func TestOtherTokensCutTheAgentsThatUsedThem(t *testing.T) {
 		return []agent{byLink, byGRPC}
 	}
 	reds, blues := join(red), join(blue)
-	sidecar, err := red.clientLink()
-	testutil.NoError(t, err)
+	sidecar := testutil.Must(red.clientLink())(t)
 	stay := func(what string, all ...agent) {
 		t.Helper()
 		for i, a := range all {
@@ -315,9 +303,7 @@ func TestOtherTokensCutTheAgentsThatUsedThem(t *testing.T) {
 	stay("blue's agents", blues...)
 	stay("red's sidecar", sidecar)
 	join(red) // by the new
-	if _, err := red.agentGRPC(agentHello{id: "two", token: "bad"}); err == nil {
-		t.Error("a token that is not good is taken")
-	}
+	testutil.Fails(t, testutil.Err(red.agentGRPC(agentHello{id: "two", token: "bad"})), "a token that is not good is taken")
 	red.reaches("connect", "a:1")
 }
 
@@ -342,9 +328,7 @@ func TestAClusterThatComesDuringADrain(t *testing.T) {
 		s.eventually("an agent that came during the drain is told", func() bool { return tunnel.Closed(ses.Draining()) || tunnel.Closed(ses.Done()) })
 	}
 	t.Logf("an agent of a cluster that came during the drain: %v", err)
-	if _, err := io.WriteString(held, "on"); err != nil {
-		t.Errorf("red's connection: %v", err)
-	}
+	testutil.Succeeds(t, testutil.Err(io.WriteString(held, "on")), "red's connection")
 	_ = held.(*tls.Conn).CloseWrite()
 	_, _ = io.Copy(io.Discard, held) // until its other end has taken all
 	held.Close()
@@ -370,9 +354,7 @@ func TestTheBoundOnMemoryIsNamed(t *testing.T) {
 	if _, err := red.clientLink(); !errors.As(err, &refusal) || refusal.Text != limits.BoundReached {
 		t.Errorf("a sidecar is told %v", err)
 	}
-	if _, err := red.dial("grpc", "a:1"); err == nil {
-		t.Error("a client by gRPC finds room")
-	}
+	testutil.Fails(t, testutil.Err(red.dial("grpc", "a:1")), "a client by gRPC finds room")
 	for _, kind := range sharedClients {
 		blue.reaches(kind, "a:1")
 	}
@@ -424,9 +406,7 @@ func TestEveryClusterHearsTheNumberOfServers(t *testing.T) {
 	s.tellCount(7)
 	for i, ses := range links {
 		s.eventually("all are told", func() bool { return ses.ServerCount() == 7 })
-		if n := ses.ServerCount(); n != 7 {
-			t.Errorf("%d hears of %d servers", i, n)
-		}
+		testutil.Equal(t, ses.ServerCount(), 7, "servers that %d hears of", i)
 	}
 	// One whose handshake was on the way meanwhile learns it too.
 	late := testutil.Must(red.agentLink(link.Hello{Role: link.RoleAgent, ID: "late"}))(t)

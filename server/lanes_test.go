@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"konnectivity/internal/admin"
@@ -49,9 +48,7 @@ func TestWhichLinksAreLanes(t *testing.T) {
 			if groups != c.groups || (first == second) != (c.groups == 1) {
 				t.Fatalf("%d groups, want %d", groups, c.groups)
 			}
-			if last := leaveFirst(); last != (c.groups == 2) {
-				t.Errorf("the first link was the last of its group: %v", last)
-			}
+			testutil.Equal(t, leaveFirst(), c.groups == 2, "the first link was the last of its group")
 			if !leaveSecond() || left != c.groups {
 				t.Errorf("%d of %d groups have left", left, c.groups)
 			}
@@ -107,9 +104,7 @@ func TestBulkMovesOffTheFirstLane(t *testing.T) {
 		"sidecar":           {2, 1, 1},
 		"agent and sidecar": {2, 2, 2}, // or one, whichever side looks first
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { testBulkMoves(t, c.toServer, c.toAgent, c.moves) })
-		})
+		testutil.Bubble(t, name, func(t *testing.T) { testBulkMoves(t, c.toServer, c.toAgent, c.moves) })
 	}
 }
 
@@ -166,9 +161,7 @@ func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
 	if n := bulkFlow.Resumable.ResumeStatus().Resumes; n < 1 || n > moves {
 		t.Errorf("bulk moved %d times, want %d", n, moves)
 	}
-	if n := smallFlow.Resumable.ResumeStatus().Resumes; n != 0 {
-		t.Errorf("what is small moved %d times", n)
-	}
+	testutil.Equal(t, smallFlow.Resumable.ResumeStatus().Resumes, 0, "how often the small one moved")
 	_, _ = small.Close(), bulk.Close()
 }
 
@@ -273,7 +266,5 @@ func TestLateLaneOfAnAgentIsTold(t *testing.T) {
 	r.eventually("the first lane to be told", func() bool { return first.ServerCount() == 7 })
 	late := lane()
 	r.eventually("the late one to be told", func() bool { return late.ServerCount() == 7 })
-	if n := r.own.agents.Counts().Connections; n != 1 {
-		t.Errorf("%d connections of agents, want two lanes of one", n)
-	}
+	testutil.Equal(t, r.own.agents.Counts().Connections, 1, "connections of agents, of which one has two lanes")
 }

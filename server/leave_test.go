@@ -57,38 +57,36 @@ func inMemory(t *testing.T, set func(*Options, *pki.CA)) (near, far *bufconn.Lis
 func TestAServerLeavesBehindItsLastConnection(t *testing.T) {
 	const bound = 200 * time.Millisecond // of which listeners stay open for 100 ms
 	for name, open := range map[string]bool{"with a connection": true, "idle": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				near, far, config, stop, left := inMemory(t, func(o *Options, _ *pki.CA) { o.NoGRPC, o.AgentsNeedLink = true, true })
-				serves := func(context.Context, string) (tunnel.Conn, error) {
-					c, d := net.Pipe()
-					t.Cleanup(func() { d.Close() })
-					return tunnel.Wrap(c), nil
-				}
-				agent := linkTo(t, far, config, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "a"}, Forwarder: forwarder(serves)})
-				defer agent.Close()
-				side := linkTo(t, near, config, link.Config{Hello: link.Hello{Role: link.RoleClient, ID: "sidecar"}})
-				defer side.Close()
-				synctest.Wait()
-				told := time.Now()
-				if open {
-					c := testutil.Must(side.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
-					stop()
-					time.Sleep(time.Minute)
-					if len(left) > 0 {
-						t.Error("it did not wait for what was open")
-					}
-					told = time.Now()
-					_ = c.Reset(nil)
-				}
+		testutil.Bubble(t, name, func(t *testing.T) {
+			near, far, config, stop, left := inMemory(t, func(o *Options, _ *pki.CA) { o.NoGRPC, o.AgentsNeedLink = true, true })
+			serves := func(context.Context, string) (tunnel.Conn, error) {
+				c, d := net.Pipe()
+				t.Cleanup(func() { d.Close() })
+				return tunnel.Wrap(c), nil
+			}
+			agent := linkTo(t, far, config, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "a"}, Forwarder: forwarder(serves)})
+			defer agent.Close()
+			side := linkTo(t, near, config, link.Config{Hello: link.Hello{Role: link.RoleClient, ID: "sidecar"}})
+			defer side.Close()
+			synctest.Wait()
+			told := time.Now()
+			if open {
+				c := testutil.Must(side.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 				stop()
-				testutil.NoError(t, <-left)
-				if took := time.Since(told); took > bound {
-					t.Errorf("it took %v to leave", took)
-				} else {
-					t.Logf("it took %v to leave", took)
+				time.Sleep(time.Minute)
+				if len(left) > 0 {
+					t.Error("it did not wait for what was open")
 				}
-			})
+				told = time.Now()
+				_ = c.Reset(nil)
+			}
+			stop()
+			testutil.NoError(t, <-left)
+			if took := time.Since(told); took > bound {
+				t.Errorf("it took %v to leave", took)
+			} else {
+				t.Logf("it took %v to leave", took)
+			}
 		})
 	}
 }
@@ -132,8 +130,7 @@ func drainBesideAHandshake(t *testing.T, near, far *bufconn.Listener, config *tl
 		return tunnel.Wrap(c), nil
 	})})
 	defer agent.Close()
-	raw, err := near.Dial()
-	testutil.NoError(t, err)
+	raw := testutil.Must(near.Dial())(t)
 	synctest.Wait()
 	stop()
 	time.Sleep(time.Second)

@@ -93,23 +93,21 @@ func TestALinkIsLeftOnce(t *testing.T) {
 		"all at once":                     func(s *served) { s.cut(); s.drain(); _ = s.wire.Close(); _ = s.far.Close() },
 		"it is cut as the peer closes it": func(s *served) { go s.cut(); _ = s.far.Close() },
 	} {
-		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := serve(t, link.Config{}, nil)
-				time.Sleep(time.Minute)
-				if n := s.left.Load(); n != 0 || s.near.Err() != nil {
-					t.Fatalf("left %d times before anything happened: %v", n, s.near.Err())
-				}
-				end(s)
-				if failure := <-s.returned; failure != nil {
-					t.Fatal(failure)
-				}
-				if n := s.left.Load(); n != 1 || s.near.Err() == nil {
-					t.Errorf("left %d times: %v", n, s.near.Err())
-				}
-				s.returned <- nil
-				s.end()
-			})
+		testutil.Bubble(t, how, func(t *testing.T) {
+			s := serve(t, link.Config{}, nil)
+			time.Sleep(time.Minute)
+			if n := s.left.Load(); n != 0 || s.near.Err() != nil {
+				t.Fatalf("left %d times before anything happened: %v", n, s.near.Err())
+			}
+			end(s)
+			if failure := <-s.returned; failure != nil {
+				t.Fatal(failure)
+			}
+			if n := s.left.Load(); n != 1 || s.near.Err() == nil {
+				t.Errorf("left %d times: %v", n, s.near.Err())
+			}
+			s.returned <- nil
+			s.end()
 		})
 	}
 }
@@ -120,29 +118,27 @@ func TestALinkThatDrainsWaitsForItsStreams(t *testing.T) {
 		"its last stream ends": func(_ *served, release func(), _ *tunnel.Flow) { release() },
 		"it is cut":            func(s *served, release func(), _ *tunnel.Flow) { s.cut(); synctest.Wait(); release() },
 	} {
-		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				release, dialed := make(chan struct{}), make(chan error, 1)
-				s := serve(t, link.Config{Forwarder: held(release)}, nil)
-				f := tunnel.NewFlow("tcp", "x:1")
-				go func() {
-					_, err := s.far.Dial(context.Background(), f)
-					dialed <- err
-				}()
-				synctest.Wait()
-				s.drain()
-				time.Sleep(time.Minute)
-				if n := s.left.Load(); n != 0 || s.near.Err() != nil {
-					t.Fatalf("left %d times while a stream was open: %v", n, s.near.Err())
-				}
-				end(s, func() { close(release) }, f)
-				<-s.returned
-				if <-dialed == nil {
-					t.Error("the dial succeeded")
-				}
-				s.returned <- nil
-				s.end()
-			})
+		testutil.Bubble(t, how, func(t *testing.T) {
+			release, dialed := make(chan struct{}), make(chan error, 1)
+			s := serve(t, link.Config{Forwarder: held(release)}, nil)
+			f := tunnel.NewFlow("tcp", "x:1")
+			go func() {
+				_, err := s.far.Dial(context.Background(), f)
+				dialed <- err
+			}()
+			synctest.Wait()
+			s.drain()
+			time.Sleep(time.Minute)
+			if n := s.left.Load(); n != 0 || s.near.Err() != nil {
+				t.Fatalf("left %d times while a stream was open: %v", n, s.near.Err())
+			}
+			end(s, func() { close(release) }, f)
+			<-s.returned
+			if <-dialed == nil {
+				t.Error("the dial succeeded")
+			}
+			s.returned <- nil
+			s.end()
 		})
 	}
 }
@@ -176,9 +172,7 @@ func TestAServedLinkHasOneGoroutine(t *testing.T) {
 				n++
 			}
 		}
-		if n != 2 {
-			t.Errorf("%d goroutines for both sides", n)
-		}
+		testutil.Equal(t, n, 2, "goroutines for both sides")
 		s.end()
 	})
 }
@@ -217,9 +211,7 @@ func TestALinkPanics(t *testing.T) {
 		_, _ = s.wire.Write(bytes.Repeat([]byte{0xff}, 64)) // a violation, which is logged
 		select {
 		case got := <-s.returned:
-			if got != "no log" {
-				t.Errorf("panicked with %v", got)
-			}
+			testutil.Equal(t, got, "no log", "panicked with")
 		case <-time.After(time.Minute):
 			t.Error("serveLink waits")
 		}

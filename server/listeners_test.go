@@ -115,18 +115,12 @@ func TestAPortIsOneClustersAlone(t *testing.T) {
 			name string
 		}{{at[other.name], ""}, {at[other.name], other.serverName()}, {at[other.name], c.serverName()}, {at[c.name], other.serverName()}} {
 			what := fmt.Sprintf("%s at %+v under %q", c.name, wrong.to, wrong.name)
-			if _, err := c.joins(wrong.to.agents, wrong.name, "agent-0"); err == nil {
-				t.Errorf("%s: its agent is let in", what)
-			}
+			testutil.Fails(t, testutil.Err(c.joins(wrong.to.agents, wrong.name, "agent-0")), "%s: its agent is let in", what)
 			for _, kind := range sharedClients {
-				if _, err := c.dialAt(kind, loopback(wrong.to.clients), wrong.name, "10.0.0.1:443"); err == nil {
-					t.Errorf("%s: its client is let in by %s", what, kind)
-				}
+				testutil.Fails(t, testutil.Err(c.dialAt(kind, loopback(wrong.to.clients), wrong.name, "10.0.0.1:443")), "%s: its client is let in by %s", what, kind)
 			}
 		}
-		if _, err := c.joins(at[c.name].clients, "", "agent-0"); err == nil {
-			t.Errorf("an agent of %s is let in by the port for clients", c.name)
-		}
+		testutil.Fails(t, testutil.Err(c.joins(at[c.name].clients, "", "agent-0")), "an agent of %s is let in by the port for clients", c.name)
 	}
 	if n := red.dialed.Load() + blue.dialed.Load() - before; n != 0 {
 		t.Errorf("agents were asked for %d connections of those who are nobody's", n)
@@ -153,9 +147,7 @@ func TestPortsFollowTheirClusters(t *testing.T) {
 		return err == nil
 	})
 	blue.has(1)
-	if _, err := red.joins(p.agents, "", "two"); err == nil {
-		t.Error("red's agent is let in by what is blue's")
-	}
+	testutil.Fails(t, testutil.Err(red.joins(p.agents, "", "two")), "red's agent is let in by what is blue's")
 	if tunnel.Closed(first.Done()) {
 		t.Error("red's agent was cut")
 	}
@@ -177,9 +169,7 @@ func TestClustersSwapTheirPorts(t *testing.T) {
 	one, two := newPorts(t), newPorts(t)
 	red, blue := s.addAt(one, "red", ""), s.addAt(two, "blue", "")
 	red.write(two.listen())
-	if _, err := blue.joins(two.agents, "", "before"); err != nil {
-		t.Errorf("blue's port is red's before blue has given it up: %v", err)
-	}
+	testutil.Succeeds(t, testutil.Err(blue.joins(two.agents, "", "before")), "blue's port is red's before blue has given it up")
 	blue.write(one.listen())
 	for c, p := range map[*sharer]ports{red: two, blue: one} {
 		s.eventually(c.name+" has the other's port", func() bool {
@@ -210,9 +200,7 @@ func TestPortsDoWithoutNames(t *testing.T) {
 
 	blue := s.addServed("blue", "")
 	blue.remove()
-	if _, err := red.joins(p.agents, blue.serverName(), "three"); err == nil {
-		t.Error("who asks for what was another's is let in")
-	}
+	testutil.Fails(t, testutil.Err(red.joins(p.agents, blue.serverName(), "three")), "who asks for what was another's is let in")
 }
 
 // listed is what the admin API has of the cluster.
@@ -243,23 +231,15 @@ func TestAPortThatCannotBeHad(t *testing.T) {
 		got := blue.listed()
 		return got.State == tenant.StateStale && strings.HasPrefix(got.Error, "tenant.yaml: listen.agentPort: ") && len(got.Listen) == 1
 	})
-	if n := s.tenants.states()[tenant.StateStale]; n != 1 {
-		t.Errorf("%d are counted as stale", n)
-	}
-	if _, err := blue.unnamed(link.RoleAgent, "blue.example"); err != nil {
-		t.Errorf("by name it is not served either: %v", err)
-	}
+	testutil.Equal(t, s.tenants.states()[tenant.StateStale], 1, "are counted as stale")
+	testutil.Succeeds(t, testutil.Err(blue.unnamed(link.RoleAgent, "blue.example")), "by name it is not served either")
 	if got := red.listed(); got.State != tenant.StateServing {
 		t.Errorf("%+v", got)
 	}
-	if _, err := red.joins(p.agents, "", "one"); err != nil {
-		t.Error(err)
-	}
+	testutil.Must(red.joins(p.agents, "", "one"))(t)
 	other.Close()
 	s.eventually("it is had at last", func() bool { return blue.listed().State == tenant.StateServing })
-	if _, err := blue.joins(other.Addr().(*net.TCPAddr).Port, "", "two"); err != nil {
-		t.Error(err)
-	}
+	testutil.Must(blue.joins(other.Addr().(*net.TCPAddr).Port, "", "two"))(t)
 }
 
 // A socket is one cluster's alone: nobody shows a certificate there. Who came by it is
@@ -289,9 +269,7 @@ func TestASocketIsOneClustersAlone(t *testing.T) {
 	s.isCut("who came by red's socket", open[red])
 	testutil.NoError(t, os.WriteFile(filepath.Join(s.folder, "blue", tenant.ClientsCAFile), red.ca.CertPEM, 0o644))
 	s.dir.Look()
-	if _, err := open[blue].Write([]byte("?")); err != nil {
-		t.Error(err)
-	}
+	testutil.Must(open[blue].Write([]byte("?")))(t)
 	_ = open[blue].SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 	if _, err := open[blue].Read(make([]byte, 1)); !os.IsTimeout(err) {
 		t.Errorf("who came by blue's socket was cut, by a CA: %v", err)

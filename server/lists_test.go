@@ -50,12 +50,8 @@ func TestATenantsListCutsItsPeers(t *testing.T) {
 		s.ends("the end of the agent that came "+what, l.Done())
 	}
 	red.has(0)
-	if _, err := red.unnamed(link.RoleAgent, ""); err == nil {
-		t.Error("a revoked agent is let in by certificate")
-	}
-	if _, err := red.agentLink(link.Hello{Role: link.RoleAgent, ID: "again"}); err == nil {
-		t.Error("a revoked agent is let in by name")
-	}
+	testutil.Fails(t, testutil.Err(red.unnamed(link.RoleAgent, "")), "a revoked agent is let in by certificate")
+	testutil.Fails(t, testutil.Err(red.agentLink(link.Hello{Role: link.RoleAgent, ID: "again"})), "a revoked agent is let in by name")
 	if code, body := sees.get("/api/v1/status", ""); code != 401 {
 		t.Errorf("a revoked reader over an open connection: %d %s", code, body)
 	}

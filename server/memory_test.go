@@ -38,9 +38,7 @@ func TestAgentsTakeOfTheirRoom(t *testing.T) {
 			if _, err := r.tryAgent(kind, agentHello{id: "a", identifiers: many.String()}, echoing); err == nil || !strings.Contains(err.Error(), errNoAgentRoom.Reason) {
 				t.Errorf("an agent with many identifiers: %v", err)
 			}
-			if used := r.limits.AgentMemory(); used != 0 {
-				t.Errorf("who was refused keeps %d bytes", used)
-			}
+			testutil.Equal(t, r.limits.AgentMemory(), 0, "bytes that one who was refused keeps")
 			in := 0
 			for i := range 24 {
 				if _, err := r.tryAgent(kind, agentHello{id: fmt.Sprint("a", i)}, echoing); err == nil {

@@ -80,7 +80,5 @@ func TestTheMeter(t *testing.T) {
 	expect("in a round", m.read, map[string]int64{"red": 1})
 	expect("another look", m.look, map[string]int64{"blue": 2})
 	expect("nothing more", m.look, map[string]int64{})
-	if len(m.busy) != 0 {
-		t.Errorf("%d clusters are read in rounds, want none", len(m.busy))
-	}
+	testutil.Equal(t, len(m.busy), 0, "clusters are read in rounds")
 }

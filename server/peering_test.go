@@ -122,16 +122,12 @@ func TestServersForward(t *testing.T) {
 			r.roundTrip(conn, 1000)
 			conn.Close()
 		}
-		if _, err := r.dial("link", "refused:1"); tunnel.FailureOf(err) != tunnel.FailRefused {
-			t.Errorf("what the far agent says is lost: %v", err)
-		}
+		failedAs(t, testutil.Err(r.dial("link", "refused:1")), tunnel.FailRefused, "what the far agent says is lost")
 	}
 	if !c.servers[0].metric(`peer_faults_total{reason="tenant"} 0`) || c.servers[0].metric(`peer_dials_total{outcome="ok"} 0`) {
 		t.Error("forwarded dials are not counted, or faults are where there are none")
 	}
-	if !strings.Contains(fmt.Sprint(c.servers[0].adminPeers()), "server-1") {
-		t.Error("the other servers are not listed")
-	}
+	testutil.Contains(t, fmt.Sprint(c.servers[0].adminPeers()), "server-1", "the other servers are not listed")
 }
 
 // A server that cannot be linked is shown with the reason, until it can be, or is no longer
@@ -205,9 +201,7 @@ func TestServersTellTheirState(t *testing.T) {
 
 	again := func() (tunnel.Conn, error) { return fake.Dial(t.Context(), tunnel.NewFlow(link.NetworkState, "x:1")) }
 	unread := testutil.Must(again())(t)
-	if _, err := again(); tunnel.FailureOf(err) != tunnel.FailExhausted {
-		t.Errorf("the state is told twice at a time: %v", err)
-	}
+	failedAs(t, testutil.Err(again()), tunnel.FailExhausted, "the state is told twice at a time")
 	unread.Close()
 	r.eventually("it is told again", func() bool {
 		conn, err := again()
@@ -302,9 +296,7 @@ func TestAServerThatLies(t *testing.T) {
 	r.hasMetrics(`peer_dials_total{outcome="no_agent"} 1`)
 	r.agent("link", agentHello{id: "a"}, echoing)
 	r.roundTrip(r.mustDial("link", "x:1"), 10)
-	if n := fake.dialed.Load(); n != 1 {
-		t.Errorf("it was asked %d times", n)
-	}
+	testutil.Equal(t, fake.dialed.Load(), 1, "how often it was asked")
 	fake.Close()
 	r.eventually("what it told is forgotten", func() bool { n, known := r.peering.count(); return n+known == 0 })
 }
@@ -414,9 +406,7 @@ func TestForwardedOnce(t *testing.T) {
 	again, err := fake.Dial(t.Context(), tunnel.NewFlow(link.NetworkRoutes, "x:1"))
 	testutil.NoError(t, err)
 	defer again.Close()
-	if _, err := fake.Dial(t.Context(), tunnel.NewFlow(link.NetworkRoutes, "x:1")); tunnel.FailureOf(err) != tunnel.FailExhausted {
-		t.Errorf("routes are told twice on one link: %v", err)
-	}
+	failedAs(t, testutil.Err(fake.Dial(t.Context(), tunnel.NewFlow(link.NetworkRoutes, "x:1"))), tunnel.FailExhausted, "routes are told twice on one link")
 }
 
 // A server that has this one's id, or one that is too long, is not linked, which shows with the
@@ -513,13 +503,9 @@ func TestTenantsStayApartAmongServers(t *testing.T) {
 		if err != nil || !there[0].greets(conn) {
 			t.Errorf("%s: red's client does not come to red: %v", kind, err)
 		}
-		if _, err := blue.dial(kind, "x:1"); err == nil {
-			t.Errorf("%s: blue's client comes to red", kind)
-		}
+		testutil.Fails(t, testutil.Err(blue.dial(kind, "x:1")), "%s: blue's client comes to red", kind)
 	}
-	if err := blue.cluster().agents.Ready(); err == nil {
-		t.Error("blue is ready by red's agent")
-	}
+	testutil.Fails(t, blue.cluster().agents.Ready(), "blue is ready by red's agent")
 	removed := filepath.Join(second.folder, "red")
 	testutil.NoError(t, os.RemoveAll(removed))
 	second.dir.Look()

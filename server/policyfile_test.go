@@ -55,9 +55,7 @@ func TestPolicyFile(t *testing.T) {
 				if err == nil {
 					c.Close()
 				}
-				if (err == nil) != allowed {
-					t.Errorf("%s to %s: %v", kind, address, err)
-				}
+				testutil.Equal(t, err == nil, allowed, "%s to %s: %v", kind, address, err)
 			}
 			for _, kind := range clientKinds {
 				known := !strings.HasSuffix(kind, "uds")
@@ -93,9 +91,7 @@ func TestAgentsAreToldRules(t *testing.T) {
 	for _, r := range c.servers {
 		for address, want := range map[string]string{"a.example:1": "-10.9.0.0/16\n", "a.test:1": "-10.9.0.0/16\n+10.0.0.0/8\n", "10.1.0.1:1": ""} {
 			r.mustDial("connect-tls", address).Close()
-			if rules := <-told; rules != want {
-				t.Errorf("for %s the agent is told %q, want %q", address, rules, want)
-			}
+			testutil.Equal(t, <-told, want, "for %s the agent is told", address)
 		}
 	}
 }

@@ -143,9 +143,7 @@ func TestATenantsReaderSeesItAlone(t *testing.T) {
 			}
 		}
 		for _, shown := range append(secrets[c], c.name+"-agent", c.name+"-target-grpc:443", `tenant="`+c.name+`"`, `"total":1,"matched":1,`) {
-			if !strings.Contains(seen, shown) {
-				t.Errorf("%s's reader does not see %q", c.name, shown)
-			}
+			testutil.Contains(t, seen, shown, "%s's reader does not see", c.name)
 		}
 		if strings.Contains(seen, "process_") || strings.Contains(seen, "buffered_bytes") {
 			t.Errorf("%s's reader sees the process", c.name)
@@ -187,9 +185,7 @@ func TestReadersTokens(t *testing.T) {
 	first, second := reader{s, tokenOf("first")}, reader{s, tokenOf("second")}
 	check := func(what string, r reader, want int) {
 		t.Helper()
-		if code := r.status(); code != want {
-			t.Errorf("%s: %d, want %d", what, code, want)
-		}
+		testutil.Equal(t, r.status(), want, "%s", what)
 	}
 	check("nobody's token", first, 401)
 	check("no token", reader{s, ""}, 200)
@@ -242,7 +238,5 @@ func TestTheOperatorsToken(t *testing.T) {
 	resp := testutil.Must(http.DefaultTransport.RoundTrip(req))(t)
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 	defer resp.Body.Close()
-	if resp.StatusCode != 200 {
-		t.Errorf("a browser at a name of the operator's choice: %d", resp.StatusCode)
-	}
+	testutil.Equal(t, resp.StatusCode, 200, "a browser at a name of the operator's choice")
 }

@@ -104,9 +104,7 @@ func TestRevokedAgents(t *testing.T) {
 		r.TrustChanged()
 		r.ends(what+": the agent's link", a.Done())
 		_, err := c.Read(make([]byte, 1))
-		if policy := tunnel.CodeOf(err) == tunnel.CodePolicy; policy != (what == "revoked") {
-			t.Errorf("%s: a client reads %v", what, err)
-		}
+		testutil.Equal(t, tunnel.CodeOf(err) == tunnel.CodePolicy, what == "revoked", "%s: a client reads %v", what, err)
 		end.Close()
 		r.eventually("the agent is gone", func() bool { return r.own.agents.Counts().Agents == 0 })
 	}
@@ -228,9 +226,7 @@ func TestATenantsOwnPolicyFile(t *testing.T) {
 		for at, want := range map[string]bool{"10.1.0.1:443": true, "10.8.0.1:443": false, "10.9.0.1:443": false} {
 			for _, kind := range sharedClients {
 				c, err := red.dial(kind, at)
-				if (err == nil) != want {
-					t.Errorf("%s, %s to %s: %v", when, kind, at, err)
-				}
+				testutil.Equal(t, err == nil, want, "%s, %s to %s: %v", when, kind, at, err)
 				if err == nil {
 					c.Close()
 				}

@@ -119,9 +119,7 @@ func (r *rig) stopped() {
 func (r *rig) givesBack(used func() int64) {
 	r.t.Helper()
 	r.stopped()
-	if n := used(); n != 0 {
-		r.t.Errorf("%d bytes are not given back", n)
-	}
+	testutil.Equal(r.t, used(), 0, "bytes are not given back")
 }
 
 func (r *rig) tls(protos ...string) *tls.Config { return r.tlsOf("peer", protos...) }
@@ -351,6 +349,14 @@ func (r *rig) mustDial(kind, address string) net.Conn {
 		r.t.Fatalf("%s to %s: %v", kind, address, err)
 	}
 	return c
+}
+
+// failedAs fails t unless err is a dial's failure of that kind.
+func failedAs(t testing.TB, err error, want tunnel.Failure, what string, args ...any) {
+	t.Helper()
+	if tunnel.FailureOf(err) != want {
+		t.Errorf("%s: got %v, want %v", fmt.Sprintf(what, args...), err, want)
+	}
 }
 
 // roundTrip fails unless every byte comes back.

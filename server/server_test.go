@@ -32,9 +32,7 @@ func TestEveryClientThroughEveryAgent(t *testing.T) {
 		t.Run("agent-"+agents, func(t *testing.T) {
 			r := startServer(t)
 			a := r.agent(agents, agentHello{id: "a1"}, echoing)
-			if n := a.ServerCount(); n != 3 {
-				t.Errorf("the agent was told of %d servers, want 3", n)
-			}
+			testutil.Equal(t, a.ServerCount(), 3, "servers that the agent was told of")
 			for _, kind := range clientKinds {
 				t.Run(kind, func(t *testing.T) {
 					r := *r
@@ -163,9 +161,7 @@ func (r *rig) failsToDial(address string, status int, says string) {
 	if status == 400 || status == 403 {
 		return
 	}
-	if _, err := r.dial("grpc-uds", address); err == nil || !strings.Contains(err.Error(), says) {
-		r.t.Errorf("by gRPC to %s: %v", address, err)
-	}
+	testutil.ErrorSays(r.t, testutil.Err(r.dial("grpc-uds", address)), says, "by gRPC to %s", address)
 	if _, err := r.dial("link", address); tunnel.FailureOf(err).HTTPStatus() != status {
 		r.t.Errorf("by link to %s: %v", address, err)
 	}
@@ -211,9 +207,7 @@ func TestAgentsAreLoggedOnce(t *testing.T) {
 		first.Close()
 		r.eventually("the first is gone", func() bool { return r.own.agents.Counts().Connections == 1 })
 		third := r.agent(kind, agentHello{id: "a1"}, echoing)
-		if n := count(); n != 1 {
-			t.Errorf("%s: %d lines while it was connected", kind, n)
-		}
+		testutil.Equal(t, count(), 1, "%s: lines while it was connected", kind)
 		second.Close()
 		r.eventually("the second is gone", func() bool { return r.own.agents.Counts().Connections == 1 })
 		third.Close()
@@ -248,9 +242,7 @@ func TestAgentThatDiesBeforeItAnswers(t *testing.T) {
 			a = r.agent(agents, agentHello{id: "a1"}, refuse) // or the dial would wait for it
 			select {
 			case err := <-failed:
-				if err == nil {
-					t.Errorf("%s: no error", kind)
-				}
+				testutil.Fails(t, err, "%s: no error", kind)
 			case <-time.After(40 * time.Second): // some milliseconds are usual; by CONNECT, it gives up after a minute
 				t.Fatalf("%s through %s: the caller hangs", kind, agents)
 			}
@@ -265,9 +257,7 @@ func TestAgentThatDiesBeforeItAnswers(t *testing.T) {
 		<-asked
 		r.agent("link", agentHello{id: "a2"}, echoing)
 		a.Close()
-		if err := <-c; err != nil {
-			t.Errorf("not retried on the other agent: %v", err)
-		}
+		testutil.Succeeds(t, <-c, "not retried on the other agent")
 	}
 }
 
@@ -335,9 +325,7 @@ func TestModes(t *testing.T) {
 			if c.refuses == "" {
 				return
 			}
-			if _, err := r.tryAgent(c.refuses, agentHello{id: "b"}, echoing); err == nil {
-				t.Errorf("an agent by %s was taken", c.refuses)
-			}
+			testutil.Fails(t, testutil.Err(r.tryAgent(c.refuses, agentHello{id: "b"}, echoing)), "an agent by %s was taken", c.refuses)
 		})
 	}
 }
@@ -347,15 +335,12 @@ func TestOptionsThatCannotBe(t *testing.T) {
 		{}, {ID: "x"}, {ID: "x", Clients: make([]Listener, 1)},
 		{ID: "x", Clients: make([]Listener, 1), Agents: make([]Listener, 1)},
 	} {
-		if _, err := New(o); err == nil {
-			t.Errorf("accepted: %+v", o)
-		}
+		testutil.Fails(t, testutil.Err(New(o)), "accepted: %+v", o)
 	}
 }
 
 func TestAgentsThatAreRefused(t *testing.T) {
-	claims, err := auth.NewClaims("", quietLog())
-	testutil.NoError(t, err)
+	claims := testutil.Must(auth.NewClaims("", quietLog()))(t)
 	r := startServer(t, func(o *Options) { o.Claims = claims })
 	for _, kind := range agentKinds {
 		for name, h := range map[string]agentHello{
@@ -365,32 +350,22 @@ func TestAgentsThatAreRefused(t *testing.T) {
 			"another's address":  {id: "a", identifiers: "ipv4=10.0.0.2"},
 			"the default route":  {id: "a", identifiers: "default-route=true"},
 		} {
-			if _, err := r.tryAgent(kind, h, echoing); err == nil {
-				t.Errorf("%s by %s was taken", name, kind)
-			}
+			testutil.Fails(t, testutil.Err(r.tryAgent(kind, h, echoing)), "%s by %s was taken", name, kind)
 		}
 		// Its certificate's, and what upstream's server passes over.
 		r.agent(kind, agentHello{id: "good-" + kind, identifiers: "ipv6=10.0.0.1&ipv4=$(HOST_IP)&cidr="}, echoing)
 	}
-	if n := r.own.agents.Counts().Connections; n != 2 {
-		t.Errorf("%d agents are known, want 2", n)
-	}
+	testutil.Equal(t, r.own.agents.Counts().Connections, 2, "agents are known")
 	r.hasMetrics(`agent_refusals_total{reason="denied"} 4`)
 	// Without a certificate of our CA, not even the handshake works.
 	c, err := tls.Dial("tcp", r.agentAt, &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", NextProtos: []string{link.ALPN}})
 	if err == nil {
 		_, err = link.Connect(t.Context(), c, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "x"}})
 	}
-	if err == nil {
-		t.Error("an agent without a certificate was taken")
-	}
+	testutil.Fails(t, err, "an agent without a certificate was taken")
 	// Roles are kept apart.
-	if _, err := r.linkAs(r.agentAt, link.RoleClient); err == nil {
-		t.Error("a client on the agents' port")
-	}
-	if _, err := r.linkAs(r.tcp, link.RoleAgent); err == nil {
-		t.Error("an agent on the clients' port")
-	}
+	testutil.Fails(t, testutil.Err(r.linkAs(r.agentAt, link.RoleClient)), "a client on the agents' port")
+	testutil.Fails(t, testutil.Err(r.linkAs(r.tcp, link.RoleAgent)), "an agent on the clients' port")
 }
 
 func (r *rig) linkAs(at string, role link.Role) (*link.Session, error) {
@@ -480,13 +455,8 @@ func TestListenerThatFailsEndsTheServer(t *testing.T) {
 	r.agent("link", agentHello{id: "a"}, echoing)
 	c := r.mustDial("connect-uds", "x:1")
 	_ = l.Close()
-	err := r.wait(20 * time.Second)
-	if err == nil || !strings.Contains(err.Error(), "the listener for agents") {
-		t.Errorf("%v", err)
-	}
-	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Error("a connection outlived the server")
-	}
+	testutil.ErrorSays(t, r.wait(20*time.Second), "the listener for agents", "the server ends")
+	testutil.Fails(t, testutil.Err(c.Read(make([]byte, 1))), "a connection outlived the server")
 	<-r.result
 	r.result <- nil // told
 }

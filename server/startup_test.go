@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"konnectivity/internal/logging"
@@ -44,42 +43,40 @@ func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {
 		"a server that is stopped": {"", "", 0, 0, time.Second, "", false, time.Second},
 		"another server asks":      {"", "ipv4=10.0.0.1", 0, 0, 0, "b", false, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				drains, drain := context.WithCancel(t.Context())
-				s := &Server{opts: Options{Settle: DefaultSettle}, drains: drains}
-				start := s.newStartup()
-				agents := registry.New(start.over, []registry.Strategy{registry.DestHost}, logging.Silent())
-				join := func(identifiers string) {
-					if identifiers == "" {
-						return
-					}
-					parsed, err := registry.ParseIdentifiers(identifiers)
-					testutil.NoError(t, err)
-					t.Cleanup(agents.Join(registry.Agent{ID: identifiers, Identifiers: parsed}, agentInMemory{}))
+		testutil.Bubble(t, name, func(t *testing.T) {
+			drains, drain := context.WithCancel(t.Context())
+			s := &Server{opts: Options{Settle: DefaultSettle}, drains: drains}
+			start := s.newStartup()
+			agents := registry.New(start.over, []registry.Strategy{registry.DestHost}, logging.Silent())
+			join := func(identifiers string) {
+				if identifiers == "" {
+					return
 				}
-				join(c.before)
-				time.AfterFunc(3*time.Second, func() { join(c.after) })
-				if c.drains > 0 {
-					time.AfterFunc(c.drains, drain)
-				}
-				time.Sleep(c.begins)
-				ctx := t.Context()
-				if c.patience > 0 {
-					bounded, cancel := context.WithTimeout(ctx, c.patience)
-					defer cancel()
-					ctx = bounded
-				}
-				f := tunnel.NewFlow("tcp", host)
-				f.Origin.Server = c.origin
-				began := time.Now()
-				_, err := agents.Dial(ctx, f)
-				if took := time.Since(began); took != c.took || c.served != (err == nil) || err != nil && tunnel.FailureOf(err) != tunnel.FailNoAgent {
-					t.Errorf("%v after %v", err, took)
-				}
-				time.Sleep(2 * DefaultSettle)
-				drain()
-			})
+				parsed, err := registry.ParseIdentifiers(identifiers)
+				testutil.NoError(t, err)
+				t.Cleanup(agents.Join(registry.Agent{ID: identifiers, Identifiers: parsed}, agentInMemory{}))
+			}
+			join(c.before)
+			time.AfterFunc(3*time.Second, func() { join(c.after) })
+			if c.drains > 0 {
+				time.AfterFunc(c.drains, drain)
+			}
+			time.Sleep(c.begins)
+			ctx := t.Context()
+			if c.patience > 0 {
+				bounded, cancel := context.WithTimeout(ctx, c.patience)
+				defer cancel()
+				ctx = bounded
+			}
+			f := tunnel.NewFlow("tcp", host)
+			f.Origin.Server = c.origin
+			began := time.Now()
+			_, err := agents.Dial(ctx, f)
+			if took := time.Since(began); took != c.took || c.served != (err == nil) || err != nil && tunnel.FailureOf(err) != tunnel.FailNoAgent {
+				t.Errorf("%v after %v", err, took)
+			}
+			time.Sleep(2 * DefaultSettle)
+			drain()
 		})
 	}
 	if DefaultSettle >= tunnel.DefaultDialTimeout {

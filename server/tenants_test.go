@@ -42,9 +42,7 @@ func TestTenantsChangeUnderLoad(t *testing.T) {
 	}
 	close(stop)
 	asking.Wait()
-	if n := len(s.tenants.states()); n != 1 {
-		t.Errorf("%d states", n)
-	}
+	testutil.Equal(t, len(s.tenants.states()), 1, "states")
 }
 
 // removed says whether a tenant's cluster is over.

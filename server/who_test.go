@@ -41,9 +41,7 @@ func TestAgentsHearWhoTheClientIs(t *testing.T) {
 			want = bySocket
 		}
 		c := r.mustDial(kind, "echo:1")
-		if who := <-told; who != want {
-			t.Errorf("%s: the agent hears %q, want %q", kind, who, want)
-		}
+		testutil.Equal(t, <-told, want, "%s: the agent hears", kind)
 		r.eventually("the status tells who it is", func() bool {
 			_, page := r.get(r.admin, "/api/v1/connections")
 			return strings.Contains(page, `"identity":["`+strings.Join(want.Names(), `","`)+`"]`)
@@ -66,9 +64,7 @@ func TestClientsCannotSayWhoTheyAre(t *testing.T) {
 	f := tunnel.NewFlow("tcp", "echo:1")
 	f.Origin.Who = tunnel.NewIdentity("cn:admin")
 	testutil.Must(ses.Dial(testutil.Context(t), f))(t).Close()
-	if who := <-told; who != tunnel.NewIdentity("cn:peer") {
-		t.Errorf("the agent hears %q", who)
-	}
+	testutil.Equal(t, <-told, tunnel.NewIdentity("cn:peer"), "the agent hears")
 }
 
 // A server that forwards tells who the client is to the server that has the agent.
@@ -78,7 +74,5 @@ func TestForwardedClientsAreKnown(t *testing.T) {
 	hears(c.servers[0], c.servers[1], told)
 	c.known(t, 1)
 	c.servers[0].mustDial("connect-tls", "echo:1").Close()
-	if who := <-told; who != tunnel.NewIdentity("cn:peer") {
-		t.Errorf("the agent hears %q", who)
-	}
+	testutil.Equal(t, <-told, tunnel.NewIdentity("cn:peer"), "the agent hears")
 }

@@ -89,13 +89,9 @@ func TestWhatAReviewAsks(t *testing.T) {
 	} {
 		r := newRoles()
 		err := newAccess(r).Allow(t.Context(), tunnel.CheckIdentity(tc.who), nil, tc.host, 443)
-		if tunnel.FailureOf(err) != tunnel.FailDenied {
-			t.Errorf("%s, %s: %v", tc.who, tc.host, err)
-		}
+		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailDenied, "%s, %s: %v", tc.who, tc.host, err)
 		if tc.want == "" {
-			if r.asked.Load() != 0 {
-				t.Errorf("%s: it was asked for a client that nobody knows", tc.host)
-			}
+			testutil.Equal(t, r.asked.Load(), 0, "%s: it was asked for a client that nobody knows", tc.host)
 			continue
 		}
 		r.set(tc.want, true, nil)
@@ -130,9 +126,7 @@ func TestAnswersHoldForATime(t *testing.T) {
 					t.Errorf("%v, want %v", err, want)
 				}
 			}
-			if n := r.asked.Load(); n != calls {
-				t.Errorf("%d calls, want %d", n, calls)
-			}
+			testutil.Equal(t, r.asked.Load(), calls, "calls")
 		}
 		is(tunnel.FailDenied, 1)
 		r.set(grant, true, nil)
@@ -170,9 +164,7 @@ func TestAccessFailsClosed(t *testing.T) {
 			{&kubeapi.Error{Code: 403, Reason: kubeapi.Forbidden}, "system:auth-delegator"},
 		} {
 			r.set("", false, tc.down)
-			if err := a.Allow(t.Context(), "cn:a", nil, "h", 1); err != nil {
-				t.Errorf("what was allowed a moment before: %v", err)
-			}
+			testutil.Succeeds(t, a.Allow(t.Context(), "cn:a", nil, "h", 1), "what was allowed a moment before")
 			for range 2 {
 				before := r.asked.Load()
 				err := a.Allow(t.Context(), "cn:a", nil, "other", 1)
@@ -231,16 +223,12 @@ func TestStormsOfReviews(t *testing.T) {
 			})
 		}
 		dials.Wait()
-		if n := r.asked.Load(); n != 1 {
-			t.Errorf("%d reviews of one destination", n)
-		}
+		testutil.Equal(t, r.asked.Load(), 1, "reviews of one destination")
 		for i := range 1000 {
 			dials.Go(func() { _ = a.Allow(t.Context(), "cn:a", nil, fmt.Sprint("h", i), 1) })
 		}
 		dials.Wait()
-		if n := r.most.Load(); n != accessRunning {
-			t.Errorf("%d reviews at once, want %d", n, accessRunning)
-		}
+		testutil.Equal(t, r.most.Load(), accessRunning, "reviews at once")
 	})
 }
 

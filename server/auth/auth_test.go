@@ -55,9 +55,7 @@ func TestGateRefusesBrokenPeers(t *testing.T) {
 		if codeOf(err) != tc.want || err != nil && !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if status.Code(err) != tc.want {
-			t.Errorf("%s: gRPC status %v", name, status.Code(err))
-		}
+		testutil.Equal(t, status.Code(err), tc.want, "%s: gRPC status", name)
 	}
 }
 
@@ -135,9 +133,7 @@ func TestClaimsWithoutFile(t *testing.T) {
 	claims := testutil.Must(NewClaims("", logging.Silent()))(t)
 	g := &Gate{Claims: claims}
 	state := certState(t, "n", nil, "10.0.0.1")
-	if _, err := g.Admit(t.Context(), Peer{ID: "n", Identifiers: "ipv4=10.0.0.1", TLS: state}); err != nil {
-		t.Error(err)
-	}
+	testutil.Must(g.Admit(t.Context(), Peer{ID: "n", Identifiers: "ipv4=10.0.0.1", TLS: state}))(t)
 	if _, err := g.Admit(t.Context(), Peer{ID: "n", Identifiers: "ipv4=10.0.0.2", TLS: state}); codeOf(err) != codes.PermissionDenied {
 		t.Error(err)
 	}
@@ -156,9 +152,7 @@ func TestIDsAreNamesOfCertificates(t *testing.T) {
 			t.Errorf("%q: %v", id, err)
 		}
 		for _, without := range []*tls.ConnectionState{nil, {}} {
-			if _, err := g.Admit(t.Context(), Peer{ID: id, TLS: without}); err == nil {
-				t.Errorf("%q without a certificate was admitted", id)
-			}
+			testutil.Fails(t, testutil.Err(g.Admit(t.Context(), Peer{ID: id, TLS: without})), "%q without a certificate was admitted", id)
 		}
 	}
 }
@@ -183,9 +177,7 @@ func TestAllowFileReload(t *testing.T) {
 	if may("a.example") || !may("b.example") || !may("b.example") {
 		t.Fatal("a broken file must leave the old grants")
 	}
-	if n := len(hook.AllEntries()); n != 1 {
-		t.Errorf("%d lines about one broken file", n)
-	}
+	testutil.Equal(t, len(hook.AllEntries()), 1, "lines about one broken file")
 	testutil.NoError(t, os.Remove(file))
 	if !may("b.example") {
 		t.Fatal("a missing file must leave the old grants")
@@ -205,9 +197,7 @@ func TestBrokenAllowFileAtStart(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "allow")
 		testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-		if _, err := NewClaims(file, logging.Silent()); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%.20q: %v", text, err)
-		}
+		testutil.ErrorSays(t, testutil.Err(NewClaims(file, logging.Silent())), says, "%.20q", text)
 	}
 	if _, err := NewClaims("/nowhere/allow", logging.Silent()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)

@@ -95,12 +95,8 @@ func TestLookAtTokens(t *testing.T) {
 			"of dots":                          {"..", doubtful, doubtful},
 			"without a signature":              {"eyJhbGciOiJub25lIn0.e30.", doubtful, doubtful},
 		} {
-			if got := blind.lookAt(c.token).rank; got != c.blind {
-				t.Errorf("a token %s, without keys: %d, want %d", name, got, c.blind)
-			}
-			if got := seeing.lookAt(c.token).rank; got != c.seeing {
-				t.Errorf("a token %s, with keys: %d, want %d", name, got, c.seeing)
-			}
+			testutil.Equal(t, blind.lookAt(c.token).rank, c.blind, "a token %s, without keys", name)
+			testutil.Equal(t, seeing.lookAt(c.token).rank, c.seeing, "a token %s, with keys", name)
 		}
 	})
 }
@@ -228,9 +224,7 @@ func TestAgentsThatWereAcceptedComeFirst(t *testing.T) {
 			t.Error("after one was refused: others from there are not suspect")
 		}
 		time.Sleep(suspectFor)
-		if worth(api.token("c", nil)) != plausible {
-			t.Error("the suspicion does not end")
-		}
+		testutil.Equal(t, worth(api.token("c", nil)), plausible, "the suspicion does not end")
 		time.Sleep(provenFor)
 		if worth(old) == proven {
 			t.Error("the proof does not end")
@@ -265,17 +259,11 @@ func TestSigningKeysAreKeptFresh(t *testing.T) {
 			time.Sleep(keysAgain / 1000)
 		}
 		synctest.Wait()
-		if n := calls.Load(); n != 2 {
-			t.Errorf("%d readings, want 2", n)
-		}
-		if r := tokens.lookAt(second.token("b", nil)).rank; r != proven {
-			t.Errorf("the new key is not in use: rank %d", r)
-		}
+		testutil.Equal(t, calls.Load(), 2, "readings")
+		testutil.Equal(t, tokens.lookAt(second.token("b", nil)).rank, proven, "the new key is not in use: rank")
 		now.Store(nil)
 		time.Sleep(2 * keysEvery)
-		if r := tokens.lookAt(second.token("c", nil)).rank; r != proven {
-			t.Errorf("the keys are lost while the API is down: rank %d", r)
-		}
+		testutil.Equal(t, tokens.lookAt(second.token("c", nil)).rank, proven, "the keys are lost while the API is down: rank")
 		if n := calls.Load(); n > 2+int64(2*keysEvery/keysAgain) {
 			t.Errorf("%d readings while the API is down", n)
 		}

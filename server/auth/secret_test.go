@@ -37,9 +37,7 @@ func TestTokensStayOutOfLogsAtEveryLevel(t *testing.T) {
 		testutil.NoError(t, set.Parse(strings.Fields(args)))
 		testutil.Must(flags.New("test", out))(t)
 		reviews := testutil.Must(kubeapi.NewTokenReviews(&kubeapi.Config{URL: api.URL, Transport: transport.Config{BearerToken: "the-servers-own-hunter2"}}))(t)
-		if err := reviewed(NewTokens(TokensConfig{Reviews: reviews, Audience: "x"}), t.Context(), token, nil); err == nil {
-			t.Error("the token was accepted")
-		}
+		testutil.Fails(t, reviewed(NewTokens(TokensConfig{Reviews: reviews, Audience: "x"}), t.Context(), token, nil), "the token was accepted")
 		klog.Background().V(7).Info("still talking")
 		if said := out.String(); strings.Contains(said, "hunter2") {
 			t.Errorf("%s: a token is in the log: %.800s", args, said)

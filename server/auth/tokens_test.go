@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/testutil"
 )
 
 const agentUser = "system:serviceaccount:kube-system:konnectivity-agent"
@@ -71,9 +72,7 @@ func TestReviewVerdicts(t *testing.T) {
 		strings.Repeat("x", 17<<10): codes.Unauthenticated,
 	} {
 		err := reviewed(tokens, t.Context(), token, nil)
-		if codeOf(err) != want {
-			t.Errorf("%.20s: %v", token, err)
-		}
+		testutil.Equal(t, codeOf(err), want, "%.20s: %v", token, err)
 		if err != nil && (strings.Contains(err.Error(), "SECRET") || token != "" && strings.Contains(err.Error(), token+" ")) {
 			t.Errorf("%s: the refusal tells too much: %v", token, err)
 		}
@@ -205,9 +204,7 @@ func TestOneTokenIsReviewedOnce(t *testing.T) {
 		synctest.Wait()
 		close(hang)
 		wg.Wait()
-		if calls != 1 {
-			t.Errorf("%d calls", calls)
-		}
+		testutil.Equal(t, calls, 1, "calls")
 	})
 }
 
@@ -222,9 +219,7 @@ func TestFirstCallerThatLeavesDoesNotFailTheOthers(t *testing.T) {
 			}
 		}))
 		tokens.cfg.Called = func(_ time.Duration, err error) {
-			if err != nil {
-				t.Errorf("the API is blamed: %v", err)
-			}
+			testutil.Succeeds(t, err, "the API is blamed")
 		}
 		first, leave := context.WithCancel(t.Context())
 		var wg sync.WaitGroup

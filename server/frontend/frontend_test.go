@@ -102,12 +102,8 @@ func start(t *testing.T, network string, secure bool, settings ...setting) *rig 
 		if err := testutil.Receive(t, "Serve returns", r.served); err != nil {
 			t.Error(err)
 		}
-		if n := r.conns.Load(); n != 0 {
-			t.Errorf("%d connections are counted as open at the end", n)
-		}
-		if n := r.http.Load(); n != 0 {
-			t.Errorf("%d CONNECT requests are counted as open at the end", n)
-		}
+		testutil.Equal(t, r.conns.Load(), 0, "connections are counted as open at the end")
+		testutil.Equal(t, r.http.Load(), 0, "CONNECT requests are counted as open at the end")
 	})
 	return r
 }
@@ -425,9 +421,7 @@ func TestClientThatLeavesBeforeItAsks(t *testing.T) {
 			}
 		}
 		testutil.Eventually(t, "all are counted", func() bool { return r.count("closed")+r.count("protocol") == want })
-		if n := r.count("protocol"); n != 0 {
-			t.Errorf("%d of them as if they had asked for something", n)
-		}
+		testutil.Equal(t, r.count("protocol"), 0, "counted as if they had asked for something")
 	})
 }
 
@@ -579,16 +573,12 @@ func TestOnlyWhatIsServedIsOffered(t *testing.T) {
 	c = grpcOnly.dial("http/1.1")
 	send(t, c, request)
 	closed(t, c)
-	if grpcOnly.count("protocol") != 2 {
-		t.Errorf("counted: %v", grpcOnly.rejected)
-	}
+	testutil.Equal(t, grpcOnly.count("protocol"), 2, "counted: %v", grpcOnly.rejected)
 
 	linkOnly := start(t, "tcp", true, func(c *Config) { c.Link = named("link") })
 	closed(t, linkOnly.dial())
 
-	if _, err := New(Config{}); err == nil {
-		t.Error("a listener for nothing was made")
-	}
+	testutil.Fails(t, testutil.Err(New(Config{})), "a listener for nothing was made")
 }
 
 func TestClientWithoutACertificateIsRefused(t *testing.T) {
@@ -616,9 +606,7 @@ func TestConnectionLimit(t *testing.T) {
 	a := r.connected()
 	r.connected()
 	closed(t, r.asked(request))
-	if r.count("limit") != 1 {
-		t.Error("not counted")
-	}
+	testutil.Equal(t, r.count("limit"), 1, "counted for the limit")
 	a.Close()
 	testutil.Eventually(t, "a slot is free", func() bool { return r.conns.Load() == 1 })
 	r.connected()
@@ -704,9 +692,7 @@ func TestAcceptErrors(t *testing.T) {
 	expect(t, c, "connect Q")
 	defer c.Close()
 	_ = l.Close() // breaks under it, and is told though a connection is open
-	if err := <-served; err == nil || !strings.Contains(err.Error(), "the listener for clients on 127.0.0.1") {
-		t.Errorf("%v", err)
-	}
+	testutil.ErrorSays(t, <-served, "the listener for clients on 127.0.0.1", "Serve")
 }
 
 // TestManyAtOnce checks every byte of many concurrent requests.
@@ -764,9 +750,7 @@ func TestGoServesAfterTheHandler(t *testing.T) {
 	})
 	c := r.dial("test-link/1")
 	<-returned
-	if n := r.conns.Load(); n != 1 {
-		t.Errorf("%d connections are open", n)
-	}
+	testutil.Equal(t, r.conns.Load(), 1, "connections are open")
 	_ = c.Close()
 	<-served
 	if got := fmt.Sprint(said); got != "[EOF <nil> second first]" {

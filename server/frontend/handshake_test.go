@@ -43,9 +43,7 @@ func TestHandshakesComputeInTurns(t *testing.T) {
 		all.Go(func() { r.dial("http/1.1").Close() })
 	}
 	all.Wait()
-	if n := most.Load(); n != 1 {
-		t.Errorf("%d handshakes computed at once", n)
-	}
+	testutil.Equal(t, most.Load(), 1, "handshakes computed at once")
 }
 
 // stuckConn is to a peer that takes nothing.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -62,9 +63,7 @@ func TestReadConnect(t *testing.T) {
 				t.Errorf("%q: %q, %v, left %q", name, got.authority, err, rest)
 			}
 		case tc.status == 0:
-			if !errors.Is(err, io.EOF) {
-				t.Errorf("%q: %v", name, err)
-			}
+			testutil.ErrorIs(t, err, io.EOF, "%q", name)
 		default:
 			if bad == nil || bad.status != tc.status {
 				t.Errorf("%q: %q, %v, want %d", name, got.authority, err, tc.status)

@@ -76,9 +76,7 @@ func TestLongHandshakesAreCut(t *testing.T) {
 	c := r.raw()
 	_, _ = io.WriteString(c, unfinished(maxHandshake+1))
 	closed(t, c)
-	if r.count("tls") != 1 {
-		t.Errorf("counted: %v", r.rejected)
-	}
+	testutil.Equal(t, r.count("tls"), 1, "counted: %v", r.rejected)
 }
 
 // What a peer makes the process keep before it has begun counts.

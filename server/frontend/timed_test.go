@@ -13,10 +13,7 @@ import (
 // Timing a connection must not hide what a relay wants to know of it: that it
 // passes chunks, and which socket is under it.
 func TestTimedKeepsTheSinkWhole(t *testing.T) {
-	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer l.Close()
-	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
-	defer c.Close()
+	c, _ := testutil.Pair(t)
 	for what, conn := range map[string]tunnel.Conn{
 		"a socket": tunnel.Wrap(c),
 		"another":  tunnel.Wrap(struct{ net.Conn }{c}),

@@ -69,9 +69,7 @@ func (s *store) Get(_ context.Context, name string) (*kubeapi.Lease, error) {
 func (s *store) List(_ context.Context, opts kubeapi.ListOptions) (*kubeapi.List[*kubeapi.Lease], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if opts.Labels != "k8s-app=konnectivity-server" {
-		s.t.Errorf("listed by %q", opts.Labels)
-	}
+	testutil.Equal(s.t, opts.Labels, "k8s-app=konnectivity-server", "listed by")
 	list := new(kubeapi.List[*kubeapi.Lease])
 	for _, l := range s.leases {
 		list.Items = append(list.Items, l)
@@ -227,9 +225,7 @@ func TestRenew(t *testing.T) {
 	for range 3 {
 		testutil.NoError(t, c.renew(ctx))
 	}
-	if got := strings.Join(a.verbs, " "); got != "get create update update" {
-		t.Errorf("verbs %s", got)
-	}
+	testutil.Equal(t, strings.Join(a.verbs, " "), "get create update update", "verbs")
 	acquired := a.lease(c.name).Spec.AcquireTime
 
 	// Somebody else wrote to it: fails once, then works again.
@@ -239,9 +235,7 @@ func TestRenew(t *testing.T) {
 	if err := c.renew(ctx); kubeapi.ReasonOf(err) != kubeapi.Conflict || !strings.Contains(err.Error(), "--server-id") {
 		t.Errorf("want a conflict, got %v", err)
 	}
-	if err := c.renew(ctx); err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, c.renew(ctx))
 	if !a.lease(c.name).Spec.AcquireTime.Equal(acquired.Time) {
 		t.Error("a renewal is no new acquisition")
 	}
@@ -270,13 +264,9 @@ func TestCollect(t *testing.T) {
 		testutil.NoError(t, c.collect(t.Context(), now.Add(time.Hour)))
 		return c.Count()
 	}
-	if n := look(); n != 2 {
-		t.Errorf("%d live at first sight, want 2 with our own", n)
-	}
+	testutil.Equal(t, look(), 2, "live at first sight, with our own")
 	a.add("skewed", time.Hour) // renews
-	if n := look(); n != 3 {
-		t.Errorf("%d live once the skewed one renewed, want 3", n)
-	}
+	testutil.Equal(t, look(), 3, "live once the skewed one renewed")
 	// 30 s later by our clock, all but one have renewed:
 	for name, s := range c.seen {
 		if strings.HasSuffix(name, "dead") {
@@ -294,9 +284,7 @@ func TestCollect(t *testing.T) {
 	if err := c.collect(t.Context(), now.Add(time.Hour)); err == nil || c.Count() != 3 {
 		t.Errorf("an outage must leave the count: %d, %v", c.Count(), err)
 	}
-	if m.lists["503ServiceUnavailable"] != 1 {
-		t.Errorf("metrics: %v", m.lists)
-	}
+	testutil.Equal(t, m.lists["503ServiceUnavailable"], 1, "metrics: %v", m.lists)
 }
 
 // Each server says in its lease where others reach it, and finds those that live and say
@@ -308,9 +296,7 @@ func TestPeersAreFoundByTheirLeases(t *testing.T) {
 	c.cfg.Peer = netip.MustParseAddrPort("192.0.2.1:8097")
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.Peers(gone); err == nil {
-		t.Error("peers are known before leases were listed")
-	}
+	testutil.Fails(t, testutil.Err(c.Peers(gone)), "peers are known before leases were listed")
 	for id, says := range map[string]string{"a": "192.0.2.2:8097", "b": "[2001:db8::3]:8097", "old": "", "name": "example.com:8097"} {
 		l := leaseOf(id, time.Second)
 		l.Annotations = map[string]string{PeerAnnotation: says}
@@ -326,9 +312,7 @@ func TestPeersAreFoundByTheirLeases(t *testing.T) {
 	if want := "[192.0.2.2:8097 [2001:db8::3]:8097]"; err != nil || fmt.Sprint(found) != want {
 		t.Errorf("found %v, %v; want %s", found, err, want)
 	}
-	if got := a.lease(c.name).Annotations[PeerAnnotation]; got != "192.0.2.1:8097" {
-		t.Errorf("it says %q", got)
-	}
+	testutil.Equal(t, a.lease(c.name).Annotations[PeerAnnotation], "192.0.2.1:8097", "what it says")
 	c.cfg.Peer = netip.AddrPort{}
 	testutil.NoError(t, c.renew(t.Context()))
 	if at, says := a.lease(c.name).Annotations[PeerAnnotation]; says {
@@ -370,9 +354,7 @@ func TestDeleteYieldsToARenewal(t *testing.T) {
 	a.add("x", time.Hour)
 	old := *a.lease(NamePrefix + "x")
 	a.add("x", 0)
-	if err := c.delete(t.Context(), &old); err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, c.delete(t.Context(), &old))
 	if a.lease(NamePrefix+"x") == nil || m.deletes["409Conflict"] != 1 || len(m.culs) != 0 {
 		t.Errorf("metrics %v %v", m.deletes, m.culs)
 	}

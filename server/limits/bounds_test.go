@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 )
@@ -33,12 +34,8 @@ func TestBoundsOnConnections(t *testing.T) {
 		t.Error("a seat was given back that nobody had")
 	}
 	ended(first)
-	if why := b.take(third, tenant.Bounds{Connections: 2}, now); why != "" {
-		t.Errorf("a seat is free, and %q", why)
-	}
-	if why := b.take(&tunnel.Flow{}, tenant.Bounds{}, now); why != "" {
-		t.Errorf("no bound, and %q", why)
-	}
+	testutil.Equal(t, b.take(third, tenant.Bounds{Connections: 2}, now), "", "with a free seat")
+	testutil.Equal(t, b.take(&tunnel.Flow{}, tenant.Bounds{}, now), "", "without a bound")
 }
 
 func TestBoundsOnDials(t *testing.T) {
@@ -56,9 +53,7 @@ func TestBoundsOnDials(t *testing.T) {
 		want  int
 	}{{0, 10, 10}, {0, 10, 0}, {100 * time.Millisecond, 10, 1}, {time.Hour, 10, 10}, {time.Hour, 3, 3}} {
 		now = now.Add(step.after)
-		if n := dials(step.rate); n != step.want {
-			t.Errorf("after %v at %d a second: %d dials, want %d", step.after, step.rate, n, step.want)
-		}
+		testutil.Equal(t, dials(step.rate), step.want, "after %v at %d a second: dials", step.after, step.rate)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
@@ -52,9 +53,7 @@ func TestClientIsACertificateAtAnAddress(t *testing.T) {
 		"another key":     {client("192.0.2.1:1", "l", red), false},
 		"another address": {client("192.0.2.2:1", "k", red), false},
 	} {
-		if (c.who == was) != c.same {
-			t.Errorf("%s: the same client: %v", name, !c.same)
-		}
+		testutil.Equal(t, c.who == was, c.same, "%s: the same client", name)
 	}
 }
 
@@ -81,17 +80,13 @@ func TestClientsGoWithTheirConnections(t *testing.T) {
 	is, was = all.Tenant("b"), all.Own()
 	_, leave = is.Join("", nil, at(1))
 	leave()
-	if is.clients.Len()+was.clients.Len() != 0 {
-		t.Errorf("%d clients are left", is.clients.Len())
-	}
+	testutil.Equal(t, is.clients.Len()+was.clients.Len(), 0, "clients that are left")
 }
 
 // A client is told in words that its share is used up, and other programs read the
 // kind of failure from them, by CONNECT too.
 func TestShareIsNamedAsTheCause(t *testing.T) {
-	if got := tunnel.GuessFailure(ShareUsedUp); got != tunnel.FailExhausted {
-		t.Errorf("%q is read as %v", ShareUsedUp, got)
-	}
+	testutil.Equal(t, tunnel.GuessFailure(ShareUsedUp), tunnel.FailExhausted, "%q is read as", ShareUsedUp)
 }
 
 // A client whose dials have used up its share resumes its connections all the same.
@@ -104,9 +99,7 @@ func TestResumingHasAShareOfItsOwn(t *testing.T) {
 	if err := own.start(t, c, &tunnel.Resume{Window: time.Second}); tunnel.FailureOf(err) != tunnel.FailExhausted {
 		t.Errorf("a dial beyond the share: %v", err)
 	}
-	if err := own.start(t, c, &tunnel.Resume{Window: time.Second, Epoch: 1}); err != nil {
-		t.Errorf("a connection that exists is refused for dials that hang: %v", err)
-	}
+	testutil.Succeeds(t, own.start(t, c, &tunnel.Resume{Window: time.Second, Epoch: 1}), "a connection that exists is refused for dials that hang")
 }
 
 // Tenants have equal parts of what there is, however many clients they have.
@@ -165,13 +158,9 @@ func TestMemoryOfATenantIsBounded(t *testing.T) {
 	}
 	free, leaveFree := other.Join("", nil, at(1))
 	defer leaveFree()
-	if err := other.start(t, free, nil); err != nil {
-		t.Errorf("another tenant: %v", err)
-	}
+	testutil.Succeeds(t, other.start(t, free, nil), "another tenant")
 	bounded.SetBounds(tenant.Bounds{})
-	if err := bounded.start(t, c, nil); err != nil {
-		t.Errorf("without the bound: %v", err)
-	}
+	testutil.Succeeds(t, bounded.start(t, c, nil), "without the bound")
 }
 
 // An agent that asks for ever more connections leaves some for others, also where they

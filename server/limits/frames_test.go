@@ -85,16 +85,10 @@ func TestIncompleteMessagesAreBounded(t *testing.T) {
 		t.Errorf("%d bytes were taken of %d", used, most)
 	}
 	g.Received(10000)
-	if used := int(all.Used()); used != g.held {
-		t.Errorf("%d bytes are held, and %d counted", used, g.held)
-	}
+	testutil.Equal(t, int(all.Used()), g.held, "bytes held, and those counted")
 	end()
-	if used := all.Used(); used != 0 {
-		t.Errorf("%d bytes are held by a connection without streams", used)
-	}
+	testutil.Equal(t, all.Used(), 0, "bytes are held by a connection without streams")
 	g.Received(5) // late
 	g.Finish()
-	if used := all.Used(); used != 0 {
-		t.Errorf("%d bytes are held by a connection that has ended", used)
-	}
+	testutil.Equal(t, all.Used(), 0, "bytes are held by a connection that has ended")
 }

@@ -96,9 +96,7 @@ func TestDialsThatHangKeepNoTurn(t *testing.T) {
 		for range 1000 {
 			testutil.Must(turns.wait(t.Context(), a))(t)
 		}
-		if took := time.Since(start); took != 0 {
-			t.Errorf("a client alone waited %v", took)
-		}
+		testutil.Equal(t, time.Since(start), 0, "a client alone waited")
 		for range 10 {
 			testutil.Must(turns.wait(t.Context(), b))(t)
 		}
@@ -110,9 +108,7 @@ func TestDialsThatHangKeepNoTurn(t *testing.T) {
 			t.Fatal(err)
 		}
 		cancel()
-		if _, err := turns.wait(ctx, b); err == nil {
-			t.Error("a dial that was given up has its turn")
-		}
+		testutil.Fails(t, testutil.Err(turns.wait(ctx, b)), "a dial that was given up has its turn")
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if n, waiting := turns.queue.Working(); n != 0 || waiting {

@@ -12,11 +12,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -54,10 +55,7 @@ var kept = map[string]struct {
 
 func families(t *testing.T, reg prometheus.Gatherer) map[string]*dto.MetricFamily {
 	t.Helper()
-	list, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := testutil.Must(reg.Gather())(t)
 	out := make(map[string]*dto.MetricFamily)
 	for _, f := range list {
 		out[strings.TrimPrefix(f.GetName(), prefix)] = f
@@ -101,9 +99,7 @@ func TestUpstreamNamesAreKept(t *testing.T) {
 			t.Errorf("%s: help is %q", name, f.GetHelp())
 		}
 	}
-	if n := len(got["dial_failure_count"].Metric); n != 7 {
-		t.Errorf("dial_failure_count has %d reasons from the start, want 7", n)
-	}
+	testutil.Equal(t, len(got["dial_failure_count"].Metric), 7, "reasons of dial_failure_count from the start")
 	first := got["dial_duration_seconds"].Metric[0].Histogram.Bucket
 	if first[0].GetUpperBound() != 1e-6 || first[len(first)-1].GetUpperBound() != 12.5 {
 		t.Errorf("dial buckets %v", first)
@@ -117,10 +113,7 @@ func TestUpstreamNamesAreKept(t *testing.T) {
 // documented are the values that a table of docs/metrics.md explains.
 func documented(t *testing.T, heading string) (values []string) {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testutil.Must(os.ReadFile("../../docs/metrics.md"))(t)
 	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	if !found {
 		t.Fatalf("docs/metrics.md has no %q", heading)
@@ -159,9 +152,7 @@ func TestLabelsAreThereAndDocumented(t *testing.T) {
 			t.Errorf("%s begins with %q, and docs/metrics.md has %q", c.metric, values, want)
 		}
 	}
-	if n := len(got["stalled_connections_total"].GetMetric()); n != 2 {
-		t.Errorf("stalled_connections_total begins with %d segments", n)
-	}
+	testutil.Equal(t, len(got["stalled_connections_total"].GetMetric()), 2, "segments of stalled_connections_total from the start")
 }
 
 // TestOwnNamesPassTheLinter: ours follow Prometheus' naming.
@@ -172,10 +163,7 @@ func TestOwnNamesPassTheLinter(t *testing.T) {
 	m.Closed(new(tunnel.Flow), 0, errors.New("x"))
 	m.Stalled(legacy.FromAgent)
 	m.TokenReviewed("accepted", time.Second)
-	problems, err := testutil.GatherAndLint(reg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	problems := testutil.Must(promtest.GatherAndLint(reg))(t)
 	for _, p := range problems {
 		if _, old := kept[strings.TrimPrefix(p.Metric, prefix)]; !old {
 			t.Errorf("%s: %s", p.Metric, p.Text)
@@ -207,9 +195,7 @@ func TestDialFailureReasons(t *testing.T) {
 			if sample.Label[0].GetValue() == tc.want {
 				want = 1
 			}
-			if sample.Counter.GetValue() != want {
-				t.Errorf("%v: reason %s has %v", tc.err, sample.Label[0].GetValue(), sample.Counter.GetValue())
-			}
+			testutil.Equal(t, sample.Counter.GetValue(), want, "%v: reason %s has", tc.err, sample.Label[0].GetValue())
 		}
 	}
 }
@@ -218,11 +204,11 @@ func TestGaugesReturnToZero(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := New(reg)
 	m.Dialing(1)
-	seen := testutil.ToFloat64(m.pending)
+	seen := promtest.ToFloat64(m.pending)
 	m.Dialing(-1)
 	m.Opened(nil)
-	if seen != 1 || testutil.ToFloat64(m.pending) != 0 || testutil.ToFloat64(m.established) != 1 {
-		t.Errorf("pending %v while dialing, %v after; established %v", seen, testutil.ToFloat64(m.pending), testutil.ToFloat64(m.established))
+	if seen != 1 || promtest.ToFloat64(m.pending) != 0 || promtest.ToFloat64(m.established) != 1 {
+		t.Errorf("pending %v while dialing, %v after; established %v", seen, promtest.ToFloat64(m.pending), promtest.ToFloat64(m.established))
 	}
 	m.Closed(nil, time.Second, nil)
 	m.HTTPConnection(1)
@@ -237,9 +223,7 @@ func TestGaugesReturnToZero(t *testing.T) {
 	m.Connection("clients", -1)
 	for name, f := range families(t, reg) {
 		for _, sample := range f.Metric {
-			if sample.GetGauge().GetValue() != 0 {
-				t.Errorf("%s %v is %v", name, sample.Label, sample.Gauge.GetValue())
-			}
+			testutil.Equal(t, sample.GetGauge().GetValue(), 0, "%s %v", name, sample.Label)
 		}
 	}
 }
@@ -279,9 +263,7 @@ func TestResumedConnectionsAreNoFailures(t *testing.T) {
 	m.Closed(&tunnel.Flow{Request: tunnel.Request{Front: "link"}}, 0, &tunnel.ResetError{Code: tunnel.CodeLost})
 	m.Dialed(&tunnel.Flow{Request: tunnel.Request{Front: "link"}, Resume: &tunnel.Resume{Epoch: 1}}, 0, &tunnel.DialError{Failure: tunnel.FailAgentLost})
 	got := families(t, reg)
-	if n := got["interrupted_connections_total"].Metric[0].Counter.GetValue(); n != 1 {
-		t.Errorf("%v were interrupted, want 1", n)
-	}
+	testutil.Equal(t, got["interrupted_connections_total"].Metric[0].Counter.GetValue(), 1, "were interrupted")
 	resets, failures := 0.0, 0.0
 	for _, c := range got["connection_resets_total"].Metric {
 		resets += c.Counter.GetValue()

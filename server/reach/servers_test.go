@@ -37,9 +37,7 @@ func TestOneLinkToEachAddress(t *testing.T) {
 		}
 		now = now.Add(3 * time.Second)
 	}
-	if met != 1 {
-		t.Errorf("dialed the server that is there %d times", met)
-	}
+	testutil.Equal(t, met, 1, "how often it dialed the server that is there")
 }
 
 // found runs Servers that find these addresses, or not, and dial none, for a minute.
@@ -51,9 +49,7 @@ func found(t *testing.T, all []netip.AddrPort, err error) (s *Servers, lines int
 			Found: func(context.Context) ([]netip.AddrPort, error) { return all, err },
 			TLS:   func(string, ...string) *tls.Config { return nil }, Log: log,
 		})
-		if failed != nil {
-			t.Fatal(failed)
-		}
+		testutil.NoError(t, failed)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		s.Run(ctx)
@@ -134,9 +130,7 @@ func TestMissingBesideOneThatLeaves(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		time.AfterFunc(30*time.Second, func() {
-			if n := s.Missing(); n != 1 {
-				t.Errorf("%d others are missing, want 1", n)
-			}
+			testutil.Equal(t, s.Missing(), 1, "others that are missing")
 		})
 		s.Run(ctx)
 	})

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -32,32 +33,28 @@ func TestDialsWaitForAnAgentThatWasLost(t *testing.T) {
 		"meant to go":            {"10.0.0.1:1", func(f *fake) { f.drain(); cut(f) }, 0, "cidr=10.0.0.0/8", "no_agent", 0},
 		"it served others alone": {"192.0.2.1:1", cut, 0, "cidr=10.0.0.0/8", "no_agent", 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newSetup(t, "destCIDR")
-				f, leave := s.join("first", "a", "cidr=10.0.0.0/8")
-				defer leave()
-				c.end(f)
-				synctest.Wait()
-				time.Sleep(c.after)
-				if c.back != "" {
-					time.AfterFunc(outage, func() {
-						id := "a"
-						if c.want != "back" {
-							id = "b"
-						}
-						_, leave := s.join("back", id, c.back)
-						t.Cleanup(leave)
-					})
-				}
-				s.goes(c.address, c.want, c.took)
-				time.Sleep(2 * tunnel.BackTime)
-				s.mu.RLock()
-				defer s.mu.RUnlock()
-				if n := s.lost.present.Len(); n != 0 {
-					t.Errorf("%d are waited for, for ever", n)
-				}
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			s := newSetup(t, "destCIDR")
+			f, leave := s.join("first", "a", "cidr=10.0.0.0/8")
+			defer leave()
+			c.end(f)
+			synctest.Wait()
+			time.Sleep(c.after)
+			if c.back != "" {
+				time.AfterFunc(outage, func() {
+					id := "a"
+					if c.want != "back" {
+						id = "b"
+					}
+					_, leave := s.join("back", id, c.back)
+					t.Cleanup(leave)
+				})
+			}
+			s.goes(c.address, c.want, c.took)
+			time.Sleep(2 * tunnel.BackTime)
+			s.mu.RLock()
+			defer s.mu.RUnlock()
+			testutil.Equal(t, s.lost.present.Len(), 0, "are waited for, for ever")
 		})
 	}
 }
@@ -76,31 +73,29 @@ func TestFailedDialWaitsOnlyForItsOwnAgent(t *testing.T) {
 		"lost":                  {true, true, "back", outage},
 		"lost at the same time": {true, false, "back", outage},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newSetup(t, "default")
-				other, leave := s.join("other", "b", "")
-				defer leave()
-				other.end()
-				f, leave := s.join("first", "a", "")
-				defer leave()
-				synctest.Wait()
-				f.dial = func(context.Context) error {
-					if c.cut {
-						f.end()
-						if c.noticed {
-							synctest.Wait()
-						}
-						time.AfterFunc(outage, func() {
-							_, leave := s.join("back", "a", "")
-							t.Cleanup(leave)
-						})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			s := newSetup(t, "default")
+			other, leave := s.join("other", "b", "")
+			defer leave()
+			other.end()
+			f, leave := s.join("first", "a", "")
+			defer leave()
+			synctest.Wait()
+			f.dial = func(context.Context) error {
+				if c.cut {
+					f.end()
+					if c.noticed {
+						synctest.Wait()
 					}
-					return &tunnel.DialError{Failure: tunnel.FailExhausted}
+					time.AfterFunc(outage, func() {
+						_, leave := s.join("back", "a", "")
+						t.Cleanup(leave)
+					})
 				}
-				s.goes("10.0.0.1:1", c.want, c.took)
-				time.Sleep(2 * tunnel.BackTime)
-			})
+				return &tunnel.DialError{Failure: tunnel.FailExhausted}
+			}
+			s.goes("10.0.0.1:1", c.want, c.took)
+			time.Sleep(2 * tunnel.BackTime)
 		})
 	}
 }
@@ -125,16 +120,14 @@ func TestDialsWaitForNobodyWhoWasMeantToGo(t *testing.T) {
 		{&link.GoAwayError{Code: link.GoAwayShutdown}, 0},
 		{link.ErrClosed, 0},
 	} {
-		t.Run(c.err.Error(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newSetup(t, "default")
-				b := over{newFake("first"), c.err}
-				defer s.Join(Agent{ID: "a"}, b)()
-				b.end()
-				synctest.Wait()
-				s.goes("10.0.0.1:1", "no_agent", c.took)
-				time.Sleep(2 * tunnel.BackTime)
-			})
+		testutil.Bubble(t, c.err.Error(), func(t *testing.T) {
+			s := newSetup(t, "default")
+			b := over{newFake("first"), c.err}
+			defer s.Join(Agent{ID: "a"}, b)()
+			b.end()
+			synctest.Wait()
+			s.goes("10.0.0.1:1", "no_agent", c.took)
+			time.Sleep(2 * tunnel.BackTime)
 		})
 	}
 }

@@ -23,8 +23,7 @@ func (s *setup) peer(p *Peers, name, identifiers string) (f *fake, number int, l
 		if there {
 			op = routes.There
 		}
-		_, err := p.Learn(number, routes.Record{Op: op, Cluster: "red", Key: k})
-		testutil.NoError(s.t, err)
+		testutil.Must(p.Learn(number, routes.Record{Op: op, Cluster: "red", Key: k}))(s.t)
 	})
 	s.t.Cleanup(far.Join(Agent{ID: name, Identifiers: testutil.Must(ParseIdentifiers(identifiers))(s.t)}, newFake("")))
 	return f, number, leave
@@ -48,25 +47,17 @@ func shared(t *testing.T, strategies string) (*setup, *Peers, map[string]int) {
 // longer prefix wins wherever it is.
 func TestWhoIsAsked(t *testing.T) {
 	s, p, told := shared(t, "destHost,destCIDR,defaultRoute")
-	if err := s.Ready(); err == nil {
-		t.Error("ready without an agent anywhere")
-	}
+	testutil.Fails(t, s.Ready(), "ready without an agent anywhere")
 	s.peer(p, "far", "host=far.example&host=both.example&cidr=10.1.0.0/16&cidr=10.3.0.0/16&cidr=10.5.0.0/16&default-route=true")
-	if err := s.Ready(); err != nil {
-		t.Errorf("not ready, though another server has an agent: %v", err)
-	}
+	testutil.Succeeds(t, s.Ready(), "not ready, though another server has an agent")
 	near, _ := s.join("near", "a", "host=both.example&cidr=10.0.0.0/8&cidr=10.3.3.0/24&cidr=10.5.0.0/16")
 	for address, want := range map[string]string{
 		"far.example:1": "far", "both.example:1": "near", "10.1.0.1:1": "far", "10.2.0.1:1": "near", "10.3.3.1:1": "near", "10.3.4.1:1": "far", "10.5.0.1:1": "near",
 		"elsewhere.example:1": "far", "192.0.2.1:1": "far",
 	} {
-		if got := s.via(address); got != want {
-			t.Errorf("%s: via %s, want %s", address, got, want)
-		}
+		testutil.Equal(t, s.via(address), want, "%s: via", address)
 	}
-	if told["ok"] != 5 {
-		t.Errorf("dials by servers were told as %v", told)
-	}
+	testutil.Equal(t, told["ok"], 5, "dials by servers were told as %v", told)
 	forwarded := tunnel.NewFlow("tcp", "far.example:1")
 	forwarded.Origin = tunnel.Origin{Server: "another"}
 	if _, err := s.Dial(t.Context(), forwarded); tunnel.FailureOf(err) != tunnel.FailNoAgent {
@@ -75,9 +66,7 @@ func TestWhoIsAsked(t *testing.T) {
 	near.drain()
 	testutil.Eventually(t, "the agent here is seen to drain", func() bool { return s.Agents()[0].Draining })
 	for address, want := range map[string]string{"both.example:1": "far", "10.3.4.1:1": "far", "10.5.0.1:1": "far", "10.2.0.1:1": "near", "10.3.3.1:1": "near"} {
-		if got := s.via(address); got != want {
-			t.Errorf("%s while an agent leaves: via %s, want %s", address, got, want)
-		}
+		testutil.Equal(t, s.via(address), want, "%s while an agent leaves: via", address)
 	}
 	blue := New(nil, []Strategy{DestHost}, s.log)
 	blue.Share(p, "blue", func(routes.Key, bool) {})
@@ -154,19 +143,15 @@ func TestDialsWaitForAgentsOfAnotherServer(t *testing.T) {
 		"at another server": {func(s *setup, p *Peers) { s.peer(p, "next", "host=h") }, "next", outage},
 		"nowhere":           {func(*setup, *Peers) {}, "no_agent", tunnel.BackTime},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s, p, _ := shared(t, "destHost")
-				f, _, leave := s.peer(p, "far", "host=h")
-				f.end()
-				leave()
-				time.AfterFunc(outage, func() { c.back(s, p) })
-				s.goes("h:1", c.want, c.took)
-				time.Sleep(2 * tunnel.BackTime)
-				if got := s.via("other:1"); got != "no_agent" {
-					t.Errorf("%s serves what nobody does", got)
-				}
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			s, p, _ := shared(t, "destHost")
+			f, _, leave := s.peer(p, "far", "host=h")
+			f.end()
+			leave()
+			time.AfterFunc(outage, func() { c.back(s, p) })
+			s.goes("h:1", c.want, c.took)
+			time.Sleep(2 * tunnel.BackTime)
+			testutil.Equal(t, s.via("other:1"), "no_agent", "how it is served")
 		})
 	}
 }

@@ -330,9 +330,7 @@ func TestDrainingIsFallback(t *testing.T) {
 	c.drain()
 	testutil.Eventually(t, "c is seen to drain", func() bool { return other.Agents()[0].Draining })
 	other.always("x:1", "c")
-	if err := other.Ready(); err != nil {
-		t.Errorf("a draining agent still serves: %v", err)
-	}
+	testutil.Succeeds(t, other.Ready(), "a draining agent still serves")
 }
 
 func TestFirstConnectionOfAnAgentIsPreferred(t *testing.T) {
@@ -396,9 +394,7 @@ func TestRetryElsewhereOnce(t *testing.T) {
 			s.agent("good", "")
 			f := tunnel.NewFlow("tcp", "10.0.0.1:1")
 			f.Resume = &tunnel.Resume{Window: time.Minute}
-			if got := s.outcome(f); got != want {
-				t.Errorf("%v: via %s, want %s", failure, got, want)
-			}
+			testutil.Equal(t, s.outcome(f), want, "%v: via", failure)
 		}
 	})
 	t.Run("once", func(t *testing.T) {
@@ -409,16 +405,12 @@ func TestRetryElsewhereOnce(t *testing.T) {
 			f.dial = fail(tunnel.FailAgentLost)
 			all = append(all, f)
 		}
-		if got := s.via("x:1"); got != "agent_lost" {
-			t.Errorf("got %s", got)
-		}
+		testutil.Equal(t, s.via("x:1"), "agent_lost", "the outcome")
 		total := int64(0)
 		for _, f := range all {
 			total += f.dials.Load()
 		}
-		if total != 2 {
-			t.Errorf("%d dials, want 2", total)
-		}
+		testutil.Equal(t, total, 2, "dials")
 	})
 	t.Run("not for the destination's failures", func(t *testing.T) {
 		s := newSetup(t, "default")
@@ -459,9 +451,7 @@ func TestReady(t *testing.T) {
 			s.agent(fmt.Sprint(i), ids)
 		}
 		err := s.Ready()
-		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
-			t.Errorf("%s with %q: %v, want %q", tc.strategies, tc.agents, err, tc.want)
-		}
+		testutil.ErrorSays(t, err, tc.want, "%s with %q", tc.strategies, tc.agents)
 	}
 }
 
@@ -569,9 +559,7 @@ func TestAnIdIsNoProof(t *testing.T) {
 					t.Errorf("%s came first: of 200 dials %d went to the %s agent", order[0], n, who)
 				}
 			}
-			if !strings.Contains(lines.String(), "different certificates use the same id") {
-				t.Errorf("the log says %q", lines.String())
-			}
+			testutil.Contains(t, lines.String(), "different certificates use the same id", "the log says")
 		})
 	}
 }
@@ -586,9 +574,7 @@ func TestIdsOfTwo(t *testing.T) {
 		t.Errorf("x known: %v, y known: %v, %d agents", r.Knows("x"), r.Knows("y"), r.Counts().Agents)
 	}
 	for _, cert := range []string{"a", "b"} {
-		if c := r.index.first(Agent{ID: "x", Cert: cert}); c.agent.Cert != cert {
-			t.Errorf("the agent of certificate %s is %s", cert, c.agent.Cert)
-		}
+		testutil.Equal(t, r.index.first(Agent{ID: "x", Cert: cert}).agent.Cert, cert, "the agent of certificate %s is", cert)
 	}
 	leaveA()
 	if c := r.index.first(Agent{ID: "x", Cert: "a"}); c == nil || c.agent.Cert != "b" {
@@ -620,27 +606,25 @@ func TestTheAgentIsBlamedWhereItIsSilent(t *testing.T) {
 		"heard meanwhile":     {4 * time.Second, true, false},
 		"not known":           {0, false, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := &telling{fake: newFake("a1")}
-				b.dial = func(ctx context.Context) error {
-					<-ctx.Done()
-					return tunnel.AsDialError("a:1", ctx.Err())
-				}
-				if c.known {
-					b.last = time.Now().Add(c.heard)
-				}
-				s := newSetup(t, "default")
-				leave := s.Join(Agent{ID: "a1", Via: "link"}, b)
-				defer leave()
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-				defer cancel()
-				_, err := s.Dial(ctx, tunnel.NewFlow("tcp", "a:1"))
-				text := tunnel.AsDialError("", err).Text()
-				if tunnel.FailureOf(err) != tunnel.FailTimeout || strings.Contains(text, "the agent does not answer") != c.blamed {
-					t.Errorf("%v: %q", tunnel.FailureOf(err), text)
-				}
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			b := &telling{fake: newFake("a1")}
+			b.dial = func(ctx context.Context) error {
+				<-ctx.Done()
+				return tunnel.AsDialError("a:1", ctx.Err())
+			}
+			if c.known {
+				b.last = time.Now().Add(c.heard)
+			}
+			s := newSetup(t, "default")
+			leave := s.Join(Agent{ID: "a1", Via: "link"}, b)
+			defer leave()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			_, err := s.Dial(ctx, tunnel.NewFlow("tcp", "a:1"))
+			text := tunnel.AsDialError("", err).Text()
+			if tunnel.FailureOf(err) != tunnel.FailTimeout || strings.Contains(text, "the agent does not answer") != c.blamed {
+				t.Errorf("%v: %q", tunnel.FailureOf(err), text)
+			}
 		})
 	}
 }

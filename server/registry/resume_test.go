@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -31,26 +32,22 @@ func TestOlderLinkIsDoubted(t *testing.T) {
 		"ends":   {func(newer *fake, _ func()) { newer.end() }, 0},
 		"drains": {func(newer *fake, _ func()) { newer.drain() }, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newSetup(t, "default")
-				older, other := &doubting{fake: newFake("older")}, &doubting{fake: newFake("other")}
-				defer s.Join(Agent{ID: "a"}, older)()
-				defer s.Join(Agent{ID: "a", Cert: "another"}, other)()
-				newer := newFake("newer")
-				leave := s.Join(Agent{ID: "a"}, newer)
-				defer leave()
-				time.Sleep(stayTime - time.Millisecond)
-				if older.doubts.Load() != 0 {
-					t.Error("doubted before the newer one has stayed")
-				}
-				c.early(newer, leave)
-				time.Sleep(10 * stayTime)
-				synctest.Wait()
-				if got, others := int(older.doubts.Load()), other.doubts.Load(); got != c.want || others != 0 {
-					t.Errorf("the older link is doubted %d times, want %d, another agent's %d", got, c.want, others)
-				}
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			s := newSetup(t, "default")
+			older, other := &doubting{fake: newFake("older")}, &doubting{fake: newFake("other")}
+			defer s.Join(Agent{ID: "a"}, older)()
+			defer s.Join(Agent{ID: "a", Cert: "another"}, other)()
+			newer := newFake("newer")
+			leave := s.Join(Agent{ID: "a"}, newer)
+			defer leave()
+			time.Sleep(stayTime - time.Millisecond)
+			testutil.Equal(t, older.doubts.Load(), 0, "doubts before the newer one has stayed")
+			c.early(newer, leave)
+			time.Sleep(10 * stayTime)
+			synctest.Wait()
+			if got, others := int(older.doubts.Load()), other.doubts.Load(); got != c.want || others != 0 {
+				t.Errorf("the older link is doubted %d times, want %d, another agent's %d", got, c.want, others)
+			}
 		})
 	}
 }
@@ -75,9 +72,7 @@ func TestResumeAsksAllWhoMayHaveTheConnection(t *testing.T) {
 			}
 			f := tunnel.NewFlow("tcp", "10.0.0.1:1")
 			f.Resume = &tunnel.Resume{Epoch: 1, Route: Agent{ID: "same"}.route()}
-			if got := s.outcome(f); got != c.want {
-				t.Errorf("%s: %s, want %s", name, got, c.want)
-			}
+			testutil.Equal(t, s.outcome(f), c.want, "%s", name)
 		})
 	}
 }

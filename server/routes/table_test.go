@@ -96,9 +96,7 @@ func TestLongest(t *testing.T) {
 		t.Errorf("one that is gone: %b, waited for: %v", at, waited)
 	}
 	table.Sweep(5 + waitTime)
-	if len(table.lengths) != 3 {
-		t.Errorf("lengths %v are left", table.lengths)
-	}
+	testutil.Equal(t, len(table.lengths), 3, "lengths: %v", table.lengths)
 }
 
 // What one server tells is bounded, also what it tells and takes back.
