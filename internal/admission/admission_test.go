@@ -86,9 +86,7 @@ func TestSlotsTakeTheLongestWaiting(t *testing.T) {
 			t.Fatal("no room")
 		}
 	}
-	if err := s.Serve(a); err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, s.Serve(a))
 	if ok, _ := s.Take(c, nil); !ok || !b.abandoned || a.abandoned {
 		t.Errorf("c got in: %v, for b: %v, for a: %v", ok, b.abandoned, a.abandoned)
 	}
@@ -119,9 +117,7 @@ func TestServedConnectionsWaitBehindOlderOnes(t *testing.T) {
 	s.Await(a, func() bool { return false })
 	var order []*conn
 	s.Waiting(func(c *conn) { order = append(order, c) })
-	if !slices.Equal(order, []*conn{b, a}) {
-		t.Error("a, which waits anew, stands before b")
-	}
+	testutil.EqualSlices(t, order, []*conn{b, a}, "a, which waits anew, stands before b")
 }
 
 // Newcomers take the place of connections that wait for their next request, and not of each
@@ -171,13 +167,9 @@ func TestServedConnectionsAreBounded(t *testing.T) {
 		s.Take(conns[i], nil)
 	}
 	for i, want := range []error{nil, nil, ErrFull, ErrFull} {
-		if err := s.Serve(conns[i]); err != want {
-			t.Errorf("connection %d: %v, want %v", i, err, want)
-		}
+		testutil.Equal(t, s.Serve(conns[i]), want, "connection %d", i)
 	}
-	if err := s.Serve(conns[0]); err != nil {
-		t.Errorf("one that is served already: %v", err)
-	}
+	testutil.Succeeds(t, s.Serve(conns[0]), "one that is served already")
 	if waiting, _ := s.Held(); waiting != 2 || s.Count() != 4 {
 		t.Errorf("%d of %d wait", waiting, s.Count())
 	}
@@ -230,9 +222,7 @@ func TestSlotsHoldUnderContention(t *testing.T) {
 	}
 	wg.Wait()
 	s.Waiting(func(*conn) { t.Error("one that left waits") })
-	if s.Count() != 0 {
-		t.Errorf("%d slots are taken at the end", s.Count())
-	}
+	testutil.Equal(t, s.Count(), 0, "slots are taken at the end")
 }
 
 // scripted is a listener that fails as told, then waits for its end.
@@ -276,9 +266,7 @@ func TestAcceptorSurvivesShortages(t *testing.T) {
 			synctest.Wait()
 			time.Sleep(time.Minute)
 			cancel()
-			if err := <-done; err != nil {
-				t.Errorf("%v: %v", errno, err)
-			}
+			testutil.Succeeds(t, <-done, "%v", errno)
 			if len(taken) != 2 || rooms != 3 || len(hook.AllEntries()) != 1 || !strings.Contains(hook.LastEntry().Message, "guests") {
 				t.Fatalf("%v: took %d, asked for room %d times, logged %v", errno, len(taken), rooms, hook.AllEntries())
 			}
@@ -346,13 +334,7 @@ func TestAcceptorEndsWithABrokenListener(t *testing.T) {
 // watched is a client, and what the far end of its connection sees.
 func watched(t *testing.T, size int) (client net.Conn, w *Watch, br *bufio.Reader, ctx context.Context) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testutil.NoError(t, err)
-	defer l.Close()
-	client, err = net.Dial("tcp", l.Addr().String())
-	testutil.NoError(t, err)
-	far := testutil.Must(l.Accept())(t)
-	t.Cleanup(func() { client.Close(); far.Close() })
+	client, far := testutil.Pair(t)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	br = bufio.NewReaderSize(far, size)
 	return client, NewWatch(far, Buffer{br}, cancel), br, ctx
@@ -393,9 +375,7 @@ func TestWatch(t *testing.T) {
 		sent := strings.Repeat("x", 100)
 		_, _ = io.WriteString(client, sent)
 		<-w.done // it looks no further
-		if err := w.Stop(); err != nil {
-			t.Error(err)
-		}
+		testutil.NoError(t, w.Stop())
 		client.Close()
 		if got, err := io.ReadAll(br); string(got) != sent || err != nil {
 			t.Errorf("%d bytes, %v", len(got), err)

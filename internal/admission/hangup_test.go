@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -38,9 +39,7 @@ func TestDrainEnds(t *testing.T) {
 			})
 			began := time.Now()
 			Drain(tunnel.Wrap(halfPipe{near}))
-			if took := time.Since(began); took != want {
-				t.Errorf("with pauses of %v it is read for %v, want %v", pause, took, want)
-			}
+			testutil.Equal(t, time.Since(began), want, "with pauses of %v it is read for", pause)
 			_ = near.Close()
 			sending.Wait()
 		})

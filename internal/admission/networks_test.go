@@ -24,11 +24,8 @@ func TestNetworks(t *testing.T) {
 		"[fe80::1%eth0]:1":     true,
 		"[fe80::2%eth0]:1":     false,
 	} {
-		addr, err := net.ResolveTCPAddr("tcp", text)
-		testutil.NoError(t, err)
-		if n.Contains(addr) != want {
-			t.Errorf("%s: %v", text, !want)
-		}
+		addr := testutil.Must(net.ResolveTCPAddr("tcp", text))(t)
+		testutil.Equal(t, n.Contains(addr), want, "%s", text)
 	}
 	for _, addr := range []net.Addr{nil, &net.UnixAddr{Name: "/s", Net: "unix"}, &net.TCPAddr{}} {
 		if n.Contains(addr) {

@@ -133,9 +133,7 @@ func TestSlowClassLeavesRoom(t *testing.T) {
 	}
 	names, _ := play(u, "p2")
 	next, _ := u.next(now)
-	if names[next] != "p2" {
-		t.Error("the best class found no room")
-	}
+	testutil.Equal(t, names[next], "p2", "the best class found no room")
 	u.finish(&Ticket{Class: d})
 	if next, _ := u.next(now); next == nil || next.Class != d {
 		t.Error("the room that was left is not used")
@@ -205,9 +203,7 @@ func TestQueueGivesTurnsOneByOne(t *testing.T) {
 				u.Done(&Ticket{Class: classes[order[i]]})
 				synctest.Wait()
 			}
-			if got := strings.Join(order, ","); got != c.want {
-				t.Errorf("%s: turns went to %s, want %s", name, got, c.want)
-			}
+			testutil.Equal(t, strings.Join(order, ","), c.want, "%s: whom turns went to", name)
 		})
 	}
 }
@@ -245,9 +241,7 @@ func TestQueueEndsDisplacedWaits(t *testing.T) {
 		var order []string
 		start := time.Now()
 		waitInTurn(t, u, &order, "now,later", func() *Ticket { return &Ticket{Source: flood} })
-		if err := u.Wait(t.Context(), &Ticket{Source: flood}); err != ErrQueueFull {
-			t.Errorf("one too many: %v", err)
-		}
+		testutil.Equal(t, u.Wait(t.Context(), &Ticket{Source: flood}), ErrQueueFull, "one too many")
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if took := time.Since(start); !slices.Equal(order, []string{"now", "later"}) || took != time.Second {

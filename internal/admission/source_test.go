@@ -3,6 +3,8 @@ package admission
 import (
 	"net"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // text is an address of a type that this package does not know.
@@ -29,8 +31,6 @@ func TestSourceOf(t *testing.T) {
 		{(*net.TCPAddr)(nil), none},
 		{nil, none},
 	} {
-		if got := SourceOf(tc.addr).String(); got != tc.want {
-			t.Errorf("%v is of %s, want %s", tc.addr, got, tc.want)
-		}
+		testutil.Equal(t, SourceOf(tc.addr).String(), tc.want, "%v is of", tc.addr)
 	}
 }

@@ -8,28 +8,11 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 func at(address string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(address), Port: 1} }
-
-func TestSources(t *testing.T) {
-	for _, tc := range []struct {
-		a, b net.Addr
-		same bool
-	}{
-		{at("10.0.0.1"), at("10.0.0.1"), true},
-		{at("10.0.0.1"), at("10.0.0.2"), false},
-		{at("10.0.0.1"), at("::ffff:10.0.0.1"), true},
-		{at("2001:db8::1"), at("2001:db8::ffff:1"), true},
-		{at("2001:db8::1"), at("2001:db8:0:1::1"), false},
-		{&net.UnixAddr{Name: "@"}, nil, true},
-		{&net.UnixAddr{Name: "@"}, at("10.0.0.1"), false},
-	} {
-		if same := SourceOf(tc.a) == SourceOf(tc.b); same != tc.same {
-			t.Errorf("%v and %v are one source: %v", tc.a, tc.b, same)
-		}
-	}
-}
 
 // in is a waiting connection, by source, weight and seconds of age.
 type in struct {
@@ -78,9 +61,7 @@ func TestWaitListNext(t *testing.T) {
 				order = append(order, slices.Index(slots, next))
 				l.remove(next)
 			}
-			if !slices.Equal(order, tc.want) {
-				t.Errorf("%s: %v, want %v", tc.name, order, tc.want)
-			}
+			testutil.EqualSlices(t, order, tc.want, "%s", tc.name)
 			if l.count != 0 || l.weight != 0 || len(l.groups) != 0 || l.groupCount() != 0 {
 				t.Errorf("%s: left over: %+v", tc.name, l)
 			}
@@ -154,14 +135,10 @@ func TestShares(t *testing.T) {
 		1024:    {Unproven: 256, Clients: 512, Relayed: 256, Pooled: 64, Destinations: 768, Dialed: 896, Observers: 32},
 		1 << 20: {Unproven: 1 << 18, Clients: 1 << 19, Relayed: 1 << 18, Pooled: 1 << 16, Destinations: 3 << 18, Dialed: 7 << 17, Observers: 1 << 15},
 	} {
-		if got := ShareOut(descriptors); got != want {
-			t.Errorf("of %d: %+v, want %+v", descriptors, got, want)
-		}
+		testutil.Equal(t, ShareOut(descriptors), want, "ShareOut(%d)", descriptors)
 	}
 	for _, tc := range [][3]int{{0, 0, 0}, {5, 0, 5}, {0, 5, 5}, {3, 5, 3}, {5, 3, 3}} {
-		if got := AtMost(tc[0], tc[1]); got != tc[2] {
-			t.Errorf("of %d and %d: %d, want %d", tc[0], tc[1], got, tc[2])
-		}
+		testutil.Equal(t, AtMost(tc[0], tc[1]), tc[2], "AtMost(%d, %d)", tc[0], tc[1])
 	}
 	if Descriptors() < 0 {
 		t.Error("fewer than no descriptors")
@@ -240,9 +217,7 @@ func TestABurstIsNoFlood(t *testing.T) {
 			}
 			return gone
 		}
-		if gone := come(20); gone != 0 {
-			t.Errorf("%d of a burst had to go", gone)
-		}
+		testutil.Equal(t, come(20), 0, "of a burst had to go")
 		come(1)
 		if n, bytes := s.Held(); n != 10 || bytes != 100 {
 			t.Errorf("in a flood %d wait with %d bytes", n, bytes)
@@ -250,16 +225,13 @@ func TestABurstIsNoFlood(t *testing.T) {
 		time.Sleep(strictFor / 2)
 		come(1)
 		time.Sleep(strictFor / 2)
-		if come(2) != 0 {
-			t.Error("the newest had to go")
-		}
+		testutil.Equal(t, come(2), 0, "the newest had to go")
 		if n, _ := s.Held(); n != 10 {
 			t.Errorf("a flood that goes on is let have more: %d wait", n)
 		}
 		time.Sleep(strictFor + time.Second)
-		if come(10); s.Count() != 20 {
-			t.Errorf("after the flood %d wait", s.Count())
-		}
+		come(10)
+		testutil.Equal(t, s.Count(), 20, "after the flood wait")
 	})
 }
 
