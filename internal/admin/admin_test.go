@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/resources"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -115,9 +116,8 @@ func TestStallShowsWithinTwoSamples(t *testing.T) {
 		// The other side.
 		tr.all.Go(func() { _, _ = target.Write([]byte("answer")) })
 		time.Sleep(2*sampleEvery + time.Millisecond)
-		if c = get[Page[Connection]](t, h, "/api/v1/connections").Items[0]; c.StalledBy != "client" {
-			t.Errorf("%+v", c)
-		}
+		c = get[Page[Connection]](t, h, "/api/v1/connections").Items[0]
+		testutil.Equal(t, c.StalledBy, "client", "%+v", c)
 		client.Close()
 		target.Close()
 		tr.all.Wait()
@@ -170,15 +170,11 @@ func TestFailuresHaveHintsAndNoSecrets(t *testing.T) {
 	table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: "left", Address: "a.test:1"}}, cancelledAfter-1, &tunnel.ResetError{Code: tunnel.CodeCancelled})
 	before := table.failures.n
 	table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: "waited", Address: "a.test:1"}}, cancelledAfter, context.Canceled)
-	if table.failures.n != before+1 {
-		t.Error("a client that waited in vain does not show")
-	}
+	testutil.Equal(t, table.failures.n, before+1, "a client that waited in vain does not show")
 	for code, shown := range map[tunnel.Code]bool{tunnel.CodeLost: true, tunnel.CodePeerReset: false, tunnel.CodeCancelled: false} {
 		before = table.failures.n
 		table.Closed(&tunnel.Flow{}, time.Second, &tunnel.ResetError{Code: code})
-		if (table.failures.n > before) != shown {
-			t.Errorf("%v shown: %v", code, !shown)
-		}
+		testutil.Equal(t, table.failures.n > before, shown, "%v is shown", code)
 	}
 	p := get[Page[Failure]](t, h, "/api/v1/failures?limit=1000")
 	if len(p.Items) != keptFailures || p.Items[0].Failure != "lost" || p.Items[0].Hint == "" {
@@ -296,18 +292,14 @@ func TestPeersHaveTheRatesOfTheirConnections(t *testing.T) {
 func TestFiltersHoldTheLongestID(t *testing.T) {
 	id := strings.Repeat("a", 4096)
 	h := mounted(Source{Table: NewTable(), Peers: func() []Peer { return []Peer{{Role: RoleAgent, ID: id}, {Role: RoleAgent, ID: "b"}} }})
-	if p := get[Page[Peer]](t, h, "/api/v1/peers?filter="+id); p.Matched != 1 {
-		t.Errorf("%d peers", p.Matched)
-	}
+	testutil.Equal(t, get[Page[Peer]](t, h, "/api/v1/peers?filter="+id).Matched, 1, "peers")
 	bounds := regexp.MustCompile(`type="search"[^>]* maxlength="(\d+)"`).FindAllStringSubmatch(ask(h, "GET", "/").Body.String(), -1)
 	for _, b := range bounds {
 		if n, err := strconv.Atoi(b[1]); err != nil || n < len("agent ")+512 || n*len("€") > maxFilter {
 			t.Errorf("a filter on the page may have %s characters, and one of the API %d bytes", b[1], maxFilter)
 		}
 	}
-	if len(bounds) != 2 {
-		t.Errorf("%d filters on the page", len(bounds))
-	}
+	testutil.Equal(t, len(bounds), 2, "filters on the page")
 }
 
 func TestPageLoadsOwnFilesOnly(t *testing.T) {
@@ -331,9 +323,7 @@ func TestPageLoadsOwnFilesOnly(t *testing.T) {
 			}
 		}
 	}
-	if w := ask(h, "GET", "/other"); w.Code != 404 {
-		t.Errorf("/other: %d", w.Code)
-	}
+	testutil.Equal(t, ask(h, "GET", "/other").Code, 404, "/other")
 	if w := ask(h, "GET", "/api/v2/status"); w.Code != 404 || !strings.Contains(w.Body.String(), "/api/v1/") {
 		t.Errorf("another version: %d %s", w.Code, w.Body)
 	}

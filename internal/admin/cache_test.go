@@ -146,10 +146,6 @@ func TestHistoryHasAFixedSize(t *testing.T) {
 		now = now.Add(interval)
 		table.record(now, [2]int64{})
 	})
-	if grown != 0 {
-		t.Errorf("a point allocates %v times", grown)
-	}
-	if n := len(table.history.list()); n != points {
-		t.Errorf("%d points", n)
-	}
+	testutil.Equal(t, grown, 0, "allocations of a point")
+	testutil.Equal(t, len(table.history.list()), points, "points")
 }

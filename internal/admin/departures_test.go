@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/link"
 )
 
@@ -71,7 +72,5 @@ func TestSilentSeconds(t *testing.T) {
 			t.Errorf("heard %v ago: %v", last, s)
 		}
 	}
-	if s := SilentSeconds(time.Time{}); s != 0 {
-		t.Errorf("never heard: %v", s)
-	}
+	testutil.Equal(t, SilentSeconds(time.Time{}), 0, "never heard")
 }

@@ -2,8 +2,9 @@ package admin
 
 import (
 	"fmt"
-	"slices"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // A tenant's failures push out none but its own, and go with it.
@@ -22,13 +23,10 @@ func TestTenantFailuresAreSeparate(t *testing.T) {
 		want = append(want, Failure{Tenant: "loud", ID: fmt.Sprint(2*keptFailures - 1 - i)})
 	}
 	want = append(want, Failure{Tenant: "quiet", ID: "only"}, Failure{ID: "own"})
-	if !slices.Equal(all, want) {
-		t.Errorf("got %+v", all)
-	}
+	testutil.EqualSlices(t, all, want, "all failures")
 	table.Forget("loud")
-	if all = table.failures.list(""); len(all) != 3 {
-		t.Errorf("%d are left, want 3", len(all))
-	}
+	all = table.failures.list("")
+	testutil.Equal(t, len(all), 3, "are left")
 	(*Table)(nil).Forget("loud")
 }
 
@@ -50,14 +48,10 @@ func TestFailuresOfManyTenantsAreBounded(t *testing.T) {
 		t.Errorf("%d are kept, want %d at most", len(all), keptOfTenants)
 	}
 	for _, one := range all[:tenants] {
-		if latest[one.Tenant] != one.ID {
-			t.Errorf("the latest of %s is not %s", one.Tenant, one.ID)
-		}
+		testutil.Equal(t, latest[one.Tenant], one.ID, "the latest of %s", one.Tenant)
 		delete(latest, one.Tenant)
 	}
-	if len(latest) != 0 {
-		t.Errorf("nothing is kept of %d", len(latest))
-	}
+	testutil.Equal(t, len(latest), 0, "nothing is kept of")
 	for n := range tenants - 1 {
 		table.Forget(fmt.Sprint("t", n))
 	}

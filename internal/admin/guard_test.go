@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // request is one that came to a local address.
@@ -27,9 +29,7 @@ func TestHostOnLoopback(t *testing.T) {
 			r.Host = host
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
-			if (w.Code == http.StatusOK) != ok {
-				t.Errorf("%s asked as %s: %d", local, host, w.Code)
-			}
+			testutil.Equal(t, w.Code == http.StatusOK, ok, "%s asked as %s, answered by %d", local, host, w.Code)
 		}
 	}
 	for _, host := range []string{
@@ -39,9 +39,8 @@ func TestHostOnLoopback(t *testing.T) {
 			r := request("/", local)
 			r.Host = host
 			w := httptest.NewRecorder()
-			if h.ServeHTTP(w, r); w.Code != http.StatusMisdirectedRequest {
-				t.Errorf("Host %q at %s: %d", host, local, w.Code)
-			}
+			h.ServeHTTP(w, r)
+			testutil.Equal(t, w.Code, http.StatusMisdirectedRequest, "Host %q at %s", host, local)
 		}
 	}
 }
@@ -67,9 +66,8 @@ func TestGuardCoversAllHandlers(t *testing.T) {
 			r.Host = "localhost"
 			c.change(r)
 			w := httptest.NewRecorder()
-			if h.ServeHTTP(w, r); w.Code != c.code {
-				t.Errorf("%s by %s: %d, want %d", url, name, w.Code, c.code)
-			}
+			h.ServeHTTP(w, r)
+			testutil.Equal(t, w.Code, c.code, "%s by %s", url, name)
 		}
 	}
 }
@@ -92,9 +90,7 @@ func TestCrossSiteRequests(t *testing.T) {
 			r.Header.Set("Sec-Fetch-Mode", c.mode)
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
-			if w.Code != c.code {
-				t.Errorf("%s from %q by %q: %d, want %d", url, c.site, c.mode, w.Code, c.code)
-			}
+			testutil.Equal(t, w.Code, c.code, "%s from %q by %q", url, c.site, c.mode)
 			header := w.Header()
 			if header.Get("Access-Control-Allow-Origin") != "" || header.Get("Cross-Origin-Resource-Policy") != "same-origin" ||
 				header.Get("Content-Security-Policy") == "" {

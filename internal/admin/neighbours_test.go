@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -37,9 +38,7 @@ func TestFrontendsAreNeighbours(t *testing.T) {
 		"frontend unix socket grpc": 3, "frontend 10.0.0.0 connect": 2, "frontend 10.0.0.1 connect": 1, "frontend 127.0.0.1 socks5": 1,
 		"direct bypassing the tunnel tcp": 1, "destination b:1 tcp": 3,
 	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("got\n%v, want\n%v", got, want)
-	}
+	testutil.Equal(t, fmt.Sprint(got), fmt.Sprint(want), "neighbours")
 	if p := get[Page[Peer]](t, h, "/api/v1/peers"); p.Total != 0 {
 		t.Errorf("neighbours show as peers: %+v", p.Items)
 	}

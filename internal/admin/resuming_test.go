@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -45,9 +46,7 @@ func TestResumedConnectionInList(t *testing.T) {
 		t.Errorf("resumed: %+v", c)
 	}
 	for _, p := range get[Page[Peer]](t, h, "/api/v1/peers?role=server").Items {
-		if (p.Up > 0) != (p.ID == "b") {
-			t.Errorf("%s carries %v", p.ID, p.Up)
-		}
+		testutil.Equal(t, p.Up > 0, p.ID == "b", "%s carries %v bytes a second, which", p.ID, p.Up)
 	}
 }
 
@@ -65,9 +64,7 @@ func TestResumedConnectionIsNoFailure(t *testing.T) {
 		f := between()
 		table.Opened(f)
 		table.Closed(f, time.Second, &tunnel.ResetError{Code: tc.code})
-		if n := len(table.failures.list("")); n != tc.want {
-			t.Errorf("%v: %d failures", tc.code, n)
-		}
+		testutil.Equal(t, len(table.failures.list("")), tc.want, "%v: failures", tc.code)
 	}
 	f := between()
 	f.Resume.Epoch = 1

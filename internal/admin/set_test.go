@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // seen are a server with the crowd and two others, of which one tells nothing.
@@ -81,9 +83,8 @@ func TestOthersAreAskedSeldom(t *testing.T) {
 		for range 5 {
 			s.look(gone)
 		}
-		if time.Sleep(setAge); asked != 1 {
-			t.Errorf("asked %d times at once", asked)
-		}
+		time.Sleep(setAge)
+		testutil.Equal(t, asked, 1, "how often asked at once")
 		hang = true
 		start := time.Now()
 		var first sync.WaitGroup
@@ -96,13 +97,10 @@ func TestOthersAreAskedSeldom(t *testing.T) {
 			t.Errorf("waited %v, asked %d times", took, asked)
 		}
 		first.Wait()
-		if took := time.Since(start); took != setTime {
-			t.Errorf("asked for %v", took)
-		}
+		testutil.Equal(t, time.Since(start), setTime, "asked for")
 		time.Sleep(rest*setTime - 1)
-		if s.look(t.Context()); asked != 2 {
-			t.Error("what takes long is repeated at once")
-		}
+		s.look(t.Context())
+		testutil.Equal(t, asked, 2, "what takes long is repeated at once")
 	})
 }
 

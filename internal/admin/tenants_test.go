@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // crowd are tenants in each condition.
@@ -36,17 +38,13 @@ func TestTenantsList(t *testing.T) {
 		for _, item := range page.Items {
 			names = append(names, item.Name)
 		}
-		if got := strings.Join(names, " "); got != want {
-			t.Errorf("%s: %s, want %s", query, got, want)
-		}
+		testutil.Equal(t, strings.Join(names, " "), want, "%s", query)
 		if page.Total != 6 || page.Conditions["ready"] != 2 || page.Conditions["broken"] != 1 || page.Conditions["stalled"] != 1 || page.Conditions["not-ready"] != 1 || page.Conditions["stale"] != 1 {
 			t.Errorf("%s: %d, %v", query, page.Total, page.Conditions)
 		}
 	}
 	for _, query := range []string{"state=odd", "sort=odd"} {
-		if w := ask(h, http.MethodGet, "/api/v1/tenants?"+query); w.Code != http.StatusBadRequest {
-			t.Errorf("%s: %d", query, w.Code)
-		}
+		testutil.Equal(t, ask(h, http.MethodGet, "/api/v1/tenants?"+query).Code, http.StatusBadRequest, "%s", query)
 	}
 }
 
@@ -65,9 +63,7 @@ func TestTenantReadersAreSerialized(t *testing.T) {
 		}
 		asking.Go(func() { a.get(who("blue"), "blue", func() any { return 0 }) })
 		synctest.Wait()
-		if n := len(a.tenants.kept); n != 2 {
-			t.Errorf("%d wait where all wait", n)
-		}
+		testutil.Equal(t, len(a.tenants.kept), 2, "wait where all wait")
 		if a.get(who(""), "all", func() any { return 0 }) == nil {
 			t.Error("the operator is not answered")
 		}
@@ -78,9 +74,7 @@ func TestTenantReadersAreSerialized(t *testing.T) {
 		}
 		<-a.tenants.turn
 		asking.Wait()
-		if len(a.gates) != 0 {
-			t.Errorf("%d gates are left", len(a.gates))
-		}
+		testutil.Equal(t, len(a.gates), 0, "gates are left")
 		time.Sleep(time.Second)
 	})
 }

@@ -71,9 +71,7 @@ func TestTokenFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "token")
 		log, hook := logtest.NewNullLogger()
-		if _, err := OpenTokenFile(path, log); err == nil {
-			t.Error("there is no file")
-		}
+		testutil.Fails(t, testutil.Err(OpenTokenFile(path, log)), "there is no file")
 		write := func(text string) TokenDigest {
 			testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 			time.Sleep(tokenAge)
@@ -96,9 +94,7 @@ func TestTokenFile(t *testing.T) {
 			}
 			time.Sleep(tokenAge)
 		}
-		if len(hook.AllEntries()) != 1 {
-			t.Errorf("%d lines", len(hook.AllEntries()))
-		}
+		testutil.Equal(t, len(hook.AllEntries()), 1, "lines")
 		if f.Get(); !f.Get().Is(second) || write(strings.Repeat("3", minToken)) == second || f.Get().Is(second) {
 			t.Error("a good file does not count")
 		}

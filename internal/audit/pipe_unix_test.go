@@ -35,9 +35,7 @@ func TestPipe(t *testing.T) {
 	line += testutil.Must(bufio.NewReader(reader).ReadString('\n'))(t)
 	stop()
 	for i := range 2 {
-		if !strings.Contains(line, fmt.Sprintf(`"id":"%d"`, i)) {
-			t.Errorf("%d is missing in %s", i, line)
-		}
+		testutil.Contains(t, line, fmt.Sprintf(`"id":"%d"`, i), "%d is missing in", i)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"konnectivity/internal/testutil"
@@ -101,9 +100,7 @@ func TestOneRecordForAllCarriers(t *testing.T) {
 			closes(l, a, cut)
 			time.Sleep(29 * time.Second)
 			l.splices.mu.Lock()
-			if n := len(l.splices.by); n != 1 {
-				t.Errorf("%d connections wait within their window", n)
-			}
+			testutil.Equal(t, len(l.splices.by), 1, "connections wait within their window")
 			l.splices.mu.Unlock()
 			time.Sleep(2 * time.Second)
 		}, []string{"opened 1, false", "closed 1: lost, 10 bytes, 0 resumes, false, 1 s"}},
@@ -143,17 +140,15 @@ func TestOneRecordForAllCarriers(t *testing.T) {
 			closes(l, a, cut)
 		}, []string{"opened 1, false", "closed 1: lost, 10 bytes, 0 resumes, false, 0 s"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l, _ := openLog(t, Stdout)
-				c.do(l)
-				if got := told(t, l); !slices.Equal(got, c.want) {
-					t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
-				}
-				if len(l.splices.by) != 0 || l.splices.waiting%maxWaiting != 0 {
-					t.Errorf("%d are left, %d wait", len(l.splices.by), l.splices.waiting)
-				}
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			l, _ := openLog(t, Stdout)
+			c.do(l)
+			if got := told(t, l); !slices.Equal(got, c.want) {
+				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
+			}
+			if len(l.splices.by) != 0 || l.splices.waiting%maxWaiting != 0 {
+				t.Errorf("%d are left, %d wait", len(l.splices.by), l.splices.waiting)
+			}
 		})
 	}
 }

@@ -72,9 +72,7 @@ func TestBulkNoticesLostBytes(t *testing.T) {
 		}
 		return tunnel.With(c, tunnel.Parts{In: tunnel.CopySource(&cutter{from: c, left: 100 << 10})}), nil
 	})
-	if _, err := p.Bulk(t.Context(), bench.Down, 1, 1<<20); err == nil {
-		t.Error("a download that lost its end counts as good")
-	}
+	testutil.Fails(t, testutil.Err(p.Bulk(t.Context(), bench.Down, 1, 1<<20)), "a download that lost its end counts as good")
 }
 
 // cutter ends a connection in good order, but too early.
@@ -158,9 +156,7 @@ func TestProcesses(t *testing.T) {
 	if err != nil || u.Resident < 1<<20 {
 		t.Errorf("%+v, %v", u, err)
 	}
-	if _, err := bench.Processes(1 << 30); err == nil {
-		t.Error("a process that does not exist has no usage")
-	}
+	testutil.Fails(t, testutil.Err(bench.Processes(1<<30)), "a process that does not exist has no usage")
 }
 
 func TestRunFillsEveryRow(t *testing.T) {
@@ -173,9 +169,7 @@ func TestRunFillsEveryRow(t *testing.T) {
 	}
 	rep := testutil.Must(bench.Run(t.Context(), plan, []bench.Subject{{Path: p, PIDs: []int{os.Getpid()}}, {Path: other}}, func(string) {}))(t)
 	for _, row := range rep.Rows {
-		if n := len(row.Values["direct"]); n != 2 {
-			t.Errorf("%s has %d values, want one a round", row.Label, n)
-		}
+		testutil.Equal(t, len(row.Values["direct"]), 2, "%s: values, one a round", row.Label)
 	}
 	var text, md bytes.Buffer
 	testutil.NoError(t, errors.Join(rep.Table(&text, false), rep.Table(&md, true), rep.JSON(io.Discard)))
@@ -185,9 +179,7 @@ func TestRunFillsEveryRow(t *testing.T) {
 		}
 	}
 	plan.Tests = []string{"nonsense"}
-	if _, err := bench.Run(t.Context(), plan, nil, nil); err == nil {
-		t.Error("an unknown test was accepted")
-	}
+	testutil.Fails(t, testutil.Err(bench.Run(t.Context(), plan, nil, nil)), "an unknown test was accepted")
 }
 
 func TestMedian(t *testing.T) {
@@ -203,8 +195,6 @@ func TestRatio(t *testing.T) {
 	for pair, want := range map[[2]string]float64{
 		{"a", "b"}: 2, {"b", "a"}: 0.5, {"c", "b"}: 0.75, {"a", "d"}: 0, {"none", "b"}: 0, {"b", "none"}: 0,
 	} {
-		if got := row.Ratio(pair[0], pair[1]); got != want {
-			t.Errorf("%s ÷ %s is %v, want %v", pair[0], pair[1], got, want)
-		}
+		testutil.Equal(t, row.Ratio(pair[0], pair[1]), want, "%s ÷ %s is", pair[0], pair[1])
 	}
 }

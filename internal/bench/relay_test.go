@@ -29,13 +29,7 @@ func TestRelayChain(t *testing.T) {
 		}
 		return tunnel.Wrap(c), bench.AskHop(c, f.Address)
 	})}
-	if _, err := path.Bulk(t.Context(), bench.Up, 2, 1<<20); err != nil {
-		t.Error(err)
-	}
-	if _, err := path.Bulk(t.Context(), bench.Down, 2, 1<<20); err != nil {
-		t.Error(err)
-	}
-	if _, err := path.RoundTrip(t.Context(), 20*time.Millisecond); err != nil {
-		t.Error(err)
-	}
+	testutil.Must(path.Bulk(t.Context(), bench.Up, 2, 1<<20))(t)
+	testutil.Must(path.Bulk(t.Context(), bench.Down, 2, 1<<20))(t)
+	testutil.Must(path.RoundTrip(t.Context(), 20*time.Millisecond))(t)
 }

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/version"
 )
 
@@ -122,9 +123,7 @@ func TestSecondSignalExitsNow(t *testing.T) {
 		<-stuck // deaf to its context
 		return nil
 	}), signals)
-	if status != 1 {
-		t.Errorf("status %d", status)
-	}
+	testutil.Equal(t, status, 1, "status")
 	close(stuck)
 	<-joined
 }

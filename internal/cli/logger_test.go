@@ -8,6 +8,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestLogLimits(t *testing.T) {
@@ -15,9 +17,7 @@ func TestLogLimits(t *testing.T) {
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })
 	log, hook := test.NewNullLogger()
 	logLimits(log)
-	if len(hook.Entries) != 0 {
-		t.Error("told although debug logs are off")
-	}
+	testutil.Equal(t, len(hook.Entries), 0, "told although debug logs are off")
 	log.SetLevel(logrus.DebugLevel)
 	logLimits(log)
 	want := logrus.Fields{"memory_limit_bytes": int64(1 << 30), "processors": runtime.GOMAXPROCS(0)}
@@ -26,7 +26,5 @@ func TestLogLimits(t *testing.T) {
 	}
 	debug.SetMemoryLimit(math.MaxInt64)
 	logLimits(log)
-	if got := hook.LastEntry().Data["memory_limit_bytes"]; got != int64(0) {
-		t.Errorf("told %v where there is no limit", got)
-	}
+	testutil.Equal[any](t, hook.LastEntry().Data["memory_limit_bytes"], int64(0), "the limit that is told where there is none")
 }

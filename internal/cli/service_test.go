@@ -2,11 +2,12 @@ package cli
 
 import (
 	"os"
-	"slices"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // A service is asked to stop as by SIGTERM, once, and its manager hears of it until it has
@@ -19,9 +20,7 @@ func TestService(t *testing.T) {
 		status := make(chan int)
 		go func() {
 			program := func(signals <-chan os.Signal) int {
-				if got := <-signals; got != syscall.SIGTERM {
-					t.Errorf("the signal is %v", got)
-				}
+				testutil.Equal[os.Signal](t, <-signals, syscall.SIGTERM, "the signal")
 				time.Sleep(drains)
 				if len(signals) > 0 {
 					t.Error("a second signal would cut its connections")
@@ -32,24 +31,16 @@ func TestService(t *testing.T) {
 		}()
 		asked <- interrogate
 		time.Sleep(time.Hour)
-		if !slices.Equal(told, []phase{running}) {
-			t.Errorf("while it runs, its manager hears %v", told)
-		}
+		testutil.EqualSlices(t, told, []phase{running}, "while it runs, its manager hears")
 		asked <- stop
 		asked <- stop // the system ends too
-		if got := <-status; got != 7 {
-			t.Errorf("status %d", got)
-		}
-		if !slices.Equal(told, []phase{running, stopping, stopping, stopping}) {
-			t.Errorf("its manager hears %v", told)
-		}
+		testutil.Equal(t, <-status, 7, "status")
+		testutil.EqualSlices(t, told, []phase{running, stopping, stopping, stopping}, "its manager hears")
 	})
 }
 
 // One that fails by itself ends as a process does.
 func TestServiceThatFails(t *testing.T) {
 	never := make(chan string)
-	if got := serve(func(<-chan os.Signal) int { return ExitFailure }, never, nil, func(phase) {}); got != ExitFailure {
-		t.Errorf("status %d", got)
-	}
+	testutil.Equal(t, serve(func(<-chan os.Signal) int { return ExitFailure }, never, nil, func(phase) {}), ExitFailure, "status")
 }

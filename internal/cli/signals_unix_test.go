@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/testutil"
 )
 
 func TestMainHandlesSignals(t *testing.T) {
@@ -27,9 +28,7 @@ func TestMainHandlesSignals(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		}))
-		if status != 0 {
-			t.Errorf("%v: status %d", sent, status)
-		}
+		testutil.Equal(t, status, 0, "%v: status", sent)
 	}
 }
 

@@ -41,9 +41,7 @@ func TestWideLines(t *testing.T) {
 		"https://" + strings.Repeat("x", proseWidth), // has no place to wrap
 		wide,
 	}, "\n")
-	if got := wideLines(text); !slices.Equal(got, []int{1, 2, 10}) {
-		t.Errorf("wide lines are %v", got)
-	}
+	testutil.EqualSlices(t, wideLines(text), []int{1, 2, 10}, "wide lines are")
 }
 
 // markdown returns the paths of all documents, without those of what was made or
@@ -62,9 +60,7 @@ func markdown(t *testing.T) []string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	return docs
 }
 

@@ -113,9 +113,7 @@ func TestDocsNameTestsThatAreThere(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	named := map[bool]int{} // by whether the folder is named, too
 	for _, doc := range markdown(t) {
 		text := testutil.Must(os.ReadFile(doc))(t)

@@ -48,9 +48,7 @@ func readSources(t *testing.T, root string) []source {
 		all = append(all, parse(t, strings.TrimPrefix(filepath.ToSlash(relative), "."), p, string(text)))
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	return all
 }
 

@@ -26,9 +26,7 @@ var systems = flag.String("systems", "", "GOOS/GOARCH to type-check the module f
 func TestSystems(t *testing.T) {
 	for _, system := range strings.Fields(*systems) {
 		t.Run(system, func(t *testing.T) {
-			if err := typeCheck("../..", system); err != nil {
-				t.Error(err)
-			}
+			testutil.NoError(t, typeCheck("../..", system))
 		})
 	}
 }

@@ -23,9 +23,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestTokenFromAPipe(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "token")
 	testutil.NoError(t, syscall.Mkfifo(pipe, 0o600))
-	if _, err := Token(pipe)(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
-		t.Error(err)
-	}
+	testutil.ErrorSays(t, testutil.Err(Token(pipe)()), "not a regular file", "a pipe")
 }
 
 func TestRead(t *testing.T) {

@@ -47,9 +47,7 @@ func TestDrainCutsWhatOutlastsIt(t *testing.T) {
 					defer ended()
 					select {
 					case <-ctx.Done():
-						if tunnel.CodeOf(context.Cause(ctx)) != tunnel.CodeShutdown {
-							t.Errorf("cut for %v", context.Cause(ctx))
-						}
+						testutil.Equal(t, tunnel.CodeOf(context.Cause(ctx)), tunnel.CodeShutdown, "cut for %v", context.Cause(ctx))
 					case <-time.After(stays):
 					}
 				}()
@@ -85,12 +83,8 @@ guests_requests_total{kind="kind",outcome="ok"} 0
 		m.Refuse(ReasonLimit)
 		want := "# HELP guests_open_connections \n# TYPE guests_open_connections gauge\nguests_open_connections 2\n" +
 			"# HELP guests_refused_connections_total \n# TYPE guests_refused_connections_total counter\n" + c.want
-		if err := promtest.GatherAndCompare(r, strings.NewReader(want)); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if _, err := newMetrics(r, c.names, nil); err == nil {
-			t.Errorf("%s: registered twice", name)
-		}
+		testutil.Succeeds(t, promtest.GatherAndCompare(r, strings.NewReader(want)), "%s", name)
+		testutil.Fails(t, testutil.Err(newMetrics(r, c.names, nil)), "%s: registered twice", name)
 	}
 }
 

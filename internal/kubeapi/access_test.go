@@ -88,9 +88,7 @@ func TestAnswersWithoutEndAreNotRead(t *testing.T) {
 				_, _ = io.WriteString(w, good)
 			})
 			got, err := review(t, reviews)
-			if err == nil {
-				t.Errorf("%s without end, HTTP/2 %v: %+v", name, http2, got)
-			}
+			testutil.Fails(t, err, "%s without end, HTTP/2 %v: %+v", name, http2, got)
 			if sent.Load() >= end {
 				t.Errorf("%s, HTTP/2 %v: all of it was read", name, http2)
 			}
@@ -149,9 +147,7 @@ func TestConnectionsThatEndGiveTheirPlacesBack(t *testing.T) {
 				break
 			}
 		}
-		if err != nil {
-			t.Errorf("HTTP/2 %v: %v", http2, err)
-		}
+		testutil.Succeeds(t, err, "HTTP/2 %v", http2)
 	}
 }
 
@@ -165,8 +161,6 @@ func TestCertificatesFullOfNamesAreRefused(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, good)
 		}))
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%d names: %v", names, err)
-		}
+		testutil.ErrorSays(t, err, want, "%d names", names)
 	}
 }

@@ -55,12 +55,8 @@ func TestSecrets(t *testing.T) {
 	if want := "GET /api/v1/namespaces/ns/secrets?labelSelector=k%3Dv&limit=3"; (*asked)[0] != want {
 		t.Errorf("asked %q, want %q", *asked, want)
 	}
-	if config.Transport.UserAgent != "" {
-		t.Error("the caller's config was changed")
-	}
-	if secrets.String() != "ns" {
-		t.Errorf("they are in %s", secrets)
-	}
+	testutil.Equal(t, config.Transport.UserAgent, "", "the caller's config was changed")
+	testutil.Equal(t, secrets.String(), "ns", "where they are")
 }
 
 // A watch sends what changes until the API refuses to go on.
@@ -101,9 +97,7 @@ func TestWrongAnswers(t *testing.T) {
 		config, _ := api(t, body)
 		secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
 		err := secrets.Watch(t.Context(), kubeapi.WatchOptions{}, func() {}, func(kubeapi.Event, *kubeapi.Secret) {})
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("a watch of %.60q: %v", body, err)
-		}
+		testutil.ErrorSays(t, err, want, "a watch of %.60q", body)
 		secrets.CloseIdle()
 	}
 	for body, want := range map[string]string{
@@ -187,15 +181,9 @@ func TestWatchThatHangsUp(t *testing.T) {
 	defer srv.Close()
 	secrets := testutil.Must(kubeapi.NewSecrets(&kubeapi.Config{URL: srv.URL}, "ns"))(t)
 	defer secrets.CloseIdle()
-	if _, err := secrets.List(t.Context(), kubeapi.ListOptions{}); err == nil {
-		t.Error("a list of nothing")
-	}
-	if err := secrets.Watch(t.Context(), kubeapi.WatchOptions{}, func() { t.Error("a watch began") }, nil); err == nil {
-		t.Error("a watch of nothing")
-	}
-	if n := asked.Load(); n != 2 {
-		t.Errorf("it was asked %d times, want 2", n)
-	}
+	testutil.Fails(t, testutil.Err(secrets.List(t.Context(), kubeapi.ListOptions{})), "a list of nothing")
+	testutil.Fails(t, secrets.Watch(t.Context(), kubeapi.WatchOptions{}, func() { t.Error("a watch began") }, nil), "a watch of nothing")
+	testutil.Equal(t, asked.Load(), 2, "how often it was asked")
 }
 
 // Every call asks for its own object, in the namespace, by the right verb.
@@ -226,9 +214,7 @@ func TestRequests(t *testing.T) {
 		if err != nil || got.Name != "a" {
 			t.Errorf("%s: %+v, %v", c.want, got, err)
 		}
-		if last := (*asked)[len(*asked)-1]; last != c.want {
-			t.Errorf("asked %q, want %q", last, c.want)
-		}
+		testutil.Equal(t, (*asked)[len(*asked)-1], c.want, "asked for")
 	}
 }
 
@@ -249,15 +235,9 @@ func TestRefusal(t *testing.T) {
 
 func TestBadConfig(t *testing.T) {
 	bad := &kubeapi.Config{URL: "http://[::1"}
-	if _, err := kubeapi.NewLeases(bad, "ns"); err == nil {
-		t.Error("a client of leases of nowhere")
-	}
-	if _, err := kubeapi.NewTokenReviews(bad); err == nil {
-		t.Error("a client of reviews of nowhere")
-	}
-	if _, err := kubeapi.NewSecrets(bad, "ns"); err == nil {
-		t.Error("a client of secrets of nowhere")
-	}
+	testutil.Fails(t, testutil.Err(kubeapi.NewLeases(bad, "ns")), "a client of leases of nowhere")
+	testutil.Fails(t, testutil.Err(kubeapi.NewTokenReviews(bad)), "a client of reviews of nowhere")
+	testutil.Fails(t, testutil.Err(kubeapi.NewSecrets(bad, "ns")), "a client of secrets of nowhere")
 }
 
 // The package is there to leave out what client-go links: a quarter of a program.
@@ -278,13 +258,9 @@ func TestNothingElseIsLinked(t *testing.T) {
 // give.
 func TestConfig(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	if _, err := kubeapi.Load("", "--some-flag"); err == nil || !strings.Contains(err.Error(), "--some-flag needs --kubeconfig") {
-		t.Error(err)
-	}
+	testutil.ErrorSays(t, testutil.Err(kubeapi.Load("", "--some-flag")), "--some-flag needs --kubeconfig", "no file")
 	file := filepath.Join(t.TempDir(), "kubeconfig")
-	if _, err := kubeapi.Load(file, "--some-flag"); err == nil || !strings.Contains(err.Error(), "--kubeconfig="+file) {
-		t.Error(err)
-	}
+	testutil.ErrorSays(t, testutil.Err(kubeapi.Load(file, "--some-flag")), "--kubeconfig="+file, "a file that is none")
 	writeFile(t, file, `{"clusters": [{"name": "c", "cluster": {"server": "https://api.example:6443", "certificate-authority": "ca.crt"}}],
 		"users": [{"name": "u", "user": {"tokenFile": "token"}}],
 		"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x"}`)

@@ -92,9 +92,7 @@ func TestKubeconfigsThatCannotBeUsed(t *testing.T) {
 		"a missing CA":  {server + `, "certificate-authority": "absent"`, `"exec": {"command": "x", "provideClusterInfo": true}`, "absent"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if config, err := kubeapi.Load(kubeconfig(t, c.cluster, c.user), "--some-flag"); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%+v, %v, want %q", config, err, c.want)
-			}
+			testutil.ErrorSays(t, testutil.Err(kubeapi.Load(kubeconfig(t, c.cluster, c.user), "--some-flag")), c.want, "it is loaded")
 		})
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // shelf is a MirrorAPI without a network: names of Secrets, each with its
@@ -192,9 +194,7 @@ func has(m *Mirror[*Secret]) string {
 func wants(t *testing.T, m *Mirror[*Secret], want string) {
 	t.Helper()
 	synctest.Wait()
-	if got := has(m); got != want {
-		t.Errorf("it has %q, want %q", got, want)
-	}
+	testutil.Equal(t, has(m), want, "it has")
 }
 
 func TestMirrorFollowsChanges(t *testing.T) {
@@ -246,9 +246,7 @@ func TestMirrorRelistsAfterExpiry(t *testing.T) {
 		s.end()
 		time.Sleep(2 * mostPause)
 		wants(t, m, "b=2")
-		if s.lists != 2 {
-			t.Errorf("%d lists", s.lists)
-		}
+		testutil.Equal(t, s.lists, 2, "lists")
 	})
 }
 
@@ -264,9 +262,7 @@ func TestMirrorRelistsAfterARestore(t *testing.T) {
 			s.end()
 		}
 		time.Sleep(2 * mostPause)
-		if s.lists != 1 {
-			t.Errorf("%d lists while the API told something", s.lists)
-		}
+		testutil.Equal(t, s.lists, 1, "lists while the API told something")
 		s.mu.Lock()
 		s.version, s.held = 1, map[string]string{"a": "1", "c": "1"} // unseen
 		s.mu.Unlock()
@@ -318,9 +314,7 @@ func TestMirrorStartsLate(t *testing.T) {
 
 func TestMirrorBeforeTheFirstList(t *testing.T) {
 	m := NewMirror(newShelf("a"), "tenant", "")
-	if _, err := m.Names(); err == nil {
-		t.Error("it is known that there are none")
-	}
+	testutil.Fails(t, testutil.Err(m.Names()), "it is known that there are none")
 	if err := m.List(t.Context()); err != nil || has(m) != "a=1" {
 		t.Errorf("%v, %s", err, has(m))
 	}

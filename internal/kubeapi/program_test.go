@@ -98,9 +98,7 @@ func TestProgramForCertificates(t *testing.T) {
 		_, _ = io.WriteString(w, oneLease)
 	})
 	writeFile(t, filepath.Join(folder, "out"), string(out))
-	if _, err := leases.Get(t.Context(), "a"); err != nil {
-		t.Error(err)
-	}
+	testutil.Must(leases.Get(t.Context(), "a"))(t)
 }
 
 // A certificate belongs to its connection: once the API has refused it, or the program has
@@ -130,9 +128,7 @@ func TestProgramForCertificatesThatAreReplaced(t *testing.T) {
 	if _, err := leases.Get(t.Context(), "a"); !kubeapi.Denied(err) {
 		t.Errorf("an expired certificate: %v", err)
 	}
-	if _, err := leases.Get(t.Context(), "a"); err != nil {
-		t.Errorf("after the API has refused the first certificate: %v", err)
-	}
+	testutil.Succeeds(t, testutil.Err(leases.Get(t.Context(), "a")), "after the API has refused the first certificate")
 	if runs := testutil.Must(os.ReadFile(filepath.Join(folder, "runs")))(t); strings.Count(string(runs), "run") != 2 {
 		t.Errorf("the program ran %d times, want 2", strings.Count(string(runs), "run"))
 	}

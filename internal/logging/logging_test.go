@@ -147,9 +147,7 @@ func TestIneffectiveKlogFlags(t *testing.T) {
 	}
 	msg := lines[0]["msg"].(string)
 	for _, flag := range []string{"add-dir-header", "skip-headers", "skip-log-headers", "one-output", "log-backtrace-at", "log-dir", "alsologtostderr"} {
-		if !strings.Contains(msg, "--"+flag) {
-			t.Errorf("%q does not name --%s", msg, flag)
-		}
+		testutil.Contains(t, msg, "--"+flag, "%q does not name --%s", msg, flag)
 	}
 	if strings.Contains(msg, "max-size") || strings.Contains(msg, "stderrthreshold") {
 		t.Errorf("%q names flags that do act", msg)
@@ -165,9 +163,7 @@ func TestInvalidValuesAreRefused(t *testing.T) {
 		set := pflag.NewFlagSet("x", pflag.ContinueOnError)
 		f.AddTo(set)
 		name, _, _ := strings.Cut(arg, "=")
-		if err := set.Parse([]string{arg}); err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: %v", arg, err)
-		}
+		testutil.ErrorSays(t, set.Parse([]string{arg}), name, "%s", arg)
 	}
 }
 
@@ -201,12 +197,8 @@ func TestLogFileAndStandardError(t *testing.T) {
 	log, out := parseFlags(t, "--legacy-stderr-threshold-behavior=false", "--stderrthreshold=WARNING")
 	log.Info("i")
 	log.Warn("w")
-	if lines := out.lines(t); len(lines) != 1 {
-		t.Errorf("--stderrthreshold without files: %d lines", len(lines))
-	}
-	if _, err := logging.New(logging.Options{File: filepath.Join(dir, "no", "x.log")}); err == nil {
-		t.Error("a log file that cannot be opened is no error")
-	}
+	testutil.Equal(t, len(out.lines(t)), 1, "--stderrthreshold without files: lines")
+	testutil.Fails(t, testutil.Err(logging.New(logging.Options{File: filepath.Join(dir, "no", "x.log")})), "a log file that cannot be opened is no error")
 }
 
 // The largest sizes mean no limit, and do not overflow.
@@ -248,9 +240,7 @@ func TestLogFileThatOthersTruncate(t *testing.T) {
 			log.Info("a line")
 		}
 	}
-	if lines := parse(t, testutil.Must(os.ReadFile(path))(t)); len(lines) != 8 {
-		t.Errorf("%d lines of 8 are left", len(lines))
-	}
+	testutil.Equal(t, len(parse(t, testutil.Must(os.ReadFile(path))(t))), 8, "lines that are left")
 }
 
 func TestTextFormatAndDiscard(t *testing.T) {

@@ -28,20 +28,14 @@ func TestEqualWarningsAreBounded(t *testing.T) {
 		for i := range 3000 {
 			log.WithField("n", i).Warn("refused")
 		}
-		if n := lines(); n != sparseLines {
-			t.Errorf("%d lines of one warning", n)
-		}
+		testutil.Equal(t, lines(), sparseLines, "lines of one warning")
 		log.Error("another")
-		if n := lines(); n != 1 {
-			t.Errorf("%d lines of another", n)
-		}
+		testutil.Equal(t, lines(), 1, "lines of another")
 		for range 3000 {
 			log.Info("asked for")
 			log.Debug("asked for")
 		}
-		if n := lines(); n != 6000 {
-			t.Errorf("%d lines of information", n)
-		}
+		testutil.Equal(t, lines(), 6000, "lines of information")
 		time.Sleep(sparseWindow)
 		log.Warn("refused")
 		if !strings.Contains(out.String(), `"kept_back":2980`) {
@@ -71,9 +65,7 @@ func TestMessagesAreBounded(t *testing.T) {
 		for range 5 {
 			log.Warn("new")
 		}
-		if n := strings.Count(out.String(), "\n"); n != 5 {
-			t.Errorf("%d lines of a new wording", n)
-		}
+		testutil.Equal(t, strings.Count(out.String(), "\n"), 5, "lines of a new wording")
 	})
 }
 
@@ -93,13 +85,9 @@ func TestMessagesAreBoundedByTenant(t *testing.T) {
 		of("quiet").Warn("refused")
 		log.Warn("refused")
 		for who, want := range map[string]int{`"loud"`: sparseLines, `"wordy"`: tenantWordings + sparseLines, `"quiet"`: 1} {
-			if n := strings.Count(out.String(), `"tenant":`+who); n != want {
-				t.Errorf("%d lines of %s, want %d", n, who, want)
-			}
+			testutil.Equal(t, strings.Count(out.String(), `"tenant":`+who), want, "lines of %s", who)
 		}
-		if n := strings.Count(out.String(), "\n"); n != 2*sparseLines+tenantWordings+2 {
-			t.Errorf("%d lines", n)
-		}
+		testutil.Equal(t, strings.Count(out.String(), "\n"), 2*sparseLines+tenantWordings+2, "lines")
 	})
 }
 
@@ -123,9 +111,7 @@ func TestStaleTenantRecordsAreRemoved(t *testing.T) {
 		}
 		time.Sleep(keptTime)
 		fire("newer")
-		if len(s.seen) != 1 {
-			t.Errorf("%d tenants are remembered after an hour", len(s.seen))
-		}
+		testutil.Equal(t, len(s.seen), 1, "tenants are remembered after an hour")
 	})
 }
 

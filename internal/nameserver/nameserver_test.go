@@ -57,8 +57,6 @@ func TestServersAreCounted(t *testing.T) {
 		"": 0, "# nameserver 192.0.2.9\n; nameserver 192.0.2.8\nnameserver\nsearch nameserver 192.0.2.7": 0,
 		"nameserver 10.96.0.10\n\tnameserver\tfd00::a\noptions ndots:5\nnameserver fe80::1%eth0": 3,
 	} {
-		if n := servers([]byte(text)); n != want {
-			t.Errorf("%q has %d servers, want %d", text, n, want)
-		}
+		testutil.Equal(t, servers([]byte(text)), want, "servers in %q", text)
 	}
 }

@@ -82,7 +82,5 @@ konnectivity_tls_reloads_total{name="two",result="success"} 0
 # TYPE konnectivity_tls_revocations_expiry_timestamp_seconds gauge
 konnectivity_tls_revocations_expiry_timestamp_seconds{file=%q,name="three"} %d
 `, files.CRL, next.Unix())
-	if err := promtest.GatherAndCompare(registry, strings.NewReader(lists), "konnectivity_tls_revocations_expiry_timestamp_seconds"); err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, promtest.GatherAndCompare(registry, strings.NewReader(lists), "konnectivity_tls_revocations_expiry_timestamp_seconds"))
 }

@@ -5,10 +5,11 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil"
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/link"
 )
 
@@ -21,7 +22,7 @@ func TestFedMetric(t *testing.T) {
 	want := func(n string) {
 		t.Helper()
 		page := "# HELP packets_total H.\n# TYPE packets_total counter\npackets_total{kind=\"DATA\"} " + n + "\n"
-		if err := testutil.GatherAndCompare(reg, strings.NewReader(page)); err != nil {
+		if err := promtest.GatherAndCompare(reg, strings.NewReader(page)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -47,9 +48,7 @@ func TestFedCountersDoNotFall(t *testing.T) {
 	for _, step := range []struct{ total, counter float64 }{{5, 5}, {3, 5}, {4, 5}, {6, 6}} {
 		total = step.total
 		for i, want := range []float64{step.counter, step.total} {
-			if got := testutil.ToFloat64(fed[i]); got != want {
-				t.Errorf("at %v: %T is %v, want %v", total, fed[i].Collector, got, want)
-			}
+			testutil.Equal(t, promtest.ToFloat64(fed[i]), want, "at %v: %T is", total, fed[i].Collector)
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -69,9 +68,7 @@ func TestMetrics(t *testing.T) {
 	registry := observe.NewRegistry("test")
 	body := get(observe.Health{Metrics: registry}.Handler(), "/metrics").Body.String()
 	for _, name := range []string{"go_goroutines ", "process_open_fds ", `konnectivity_build_info{`, `component="test"`} {
-		if !strings.Contains(body, name) {
-			t.Errorf("/metrics lacks %s", name)
-		}
+		testutil.Contains(t, body, name, "/metrics lacks")
 	}
 	if problems, err := promtest.GatherAndLint(registry, "konnectivity_build_info"); err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
@@ -145,9 +142,7 @@ func finishes(t *testing.T) (finished bool, why string) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if _, err := net.Dial("tcp", l.Addr().String()); err == nil {
-		t.Error("still listening")
-	}
+	testutil.Fails(t, testutil.Err(net.Dial("tcp", l.Addr().String())), "still listening")
 	http.DefaultClient.CloseIdleConnections()
 	return string(body) == "finished" && err == nil, fmt.Sprintf("%q, %v", body, err)
 }
@@ -166,9 +161,7 @@ func TestServeCutsUnfinishedRequests(t *testing.T) {
 	cancel()
 	select {
 	case err := <-done:
-		if err != nil {
-			t.Error(err)
-		}
+		testutil.NoError(t, err)
 	case <-time.After(testutil.Patience):
 		t.Fatal("Serve waits for a request that never ends")
 	}
@@ -189,9 +182,7 @@ func TestServeReturnsListenerError(t *testing.T) {
 	if err := <-done; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("%v", err)
 	}
-	if _, err := io.Copy(io.Discard, c); err != nil {
-		t.Errorf("a connection outlives Serve: %v", err)
-	}
+	testutil.Succeeds(t, testutil.Err(io.Copy(io.Discard, c)), "a connection outlives Serve")
 }
 
 // Silent connections can take neither all descriptors nor the places of
@@ -225,9 +216,7 @@ func TestSilentConnectionsGiveWayToProbes(t *testing.T) {
 			closed++
 		}
 	}
-	if closed != silent-256+1 {
-		t.Errorf("%d of %d silent connections were closed", closed, silent-256+1)
-	}
+	testutil.Equal(t, closed, silent-256+1, "silent connections that were closed")
 	ask() // by the connection that was kept
 	cancel()
 	testutil.NoError(t, testutil.Receive(t, "the server ends beside silent connections", done))

@@ -55,9 +55,7 @@ func TestResumingMetricsStartAtZero(t *testing.T) {
 		t.Errorf("%d metrics with %q and %q", len(all), reasons, causes)
 	}
 	for _, r := range reasons {
-		if !strings.Contains(section, "\n| `"+r+"` |") {
-			t.Errorf("docs/metrics.md does not explain %q", r)
-		}
+		testutil.Contains(t, section, "\n| `"+r+"` |", "docs/metrics.md does not explain %q", r)
 	}
 }
 
@@ -78,8 +76,6 @@ func TestResumingMetrics(t *testing.T) {
 		"x_resumable_connections": 1, "x_detached_connections": 2, "x_replay_buffered_bytes": 3, "x_resumed_connections_total": 4,
 		"x_replayed_bytes_total": 5, "x_degraded_connections_total": 6, "x_unresumed_connections_total": 7, "x_resume_pause_seconds": 0.3,
 	} {
-		if got[name] != want {
-			t.Errorf("%s is %v, want %v", name, got[name], want)
-		}
+		testutil.Equal(t, got[name], want, "%s is", name)
 	}
 }

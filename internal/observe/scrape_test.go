@@ -102,9 +102,7 @@ func TestScrapesHaveTheCodingThatIsWanted(t *testing.T) {
 	for coding, want := range map[string]string{
 		"gzip": "gzip", "deflate, GZIP": "gzip", "": "", "br": "", "gzip;q=0": "", "gzip; q=0": "", "gzip ; q=0.000, identity": "",
 	} {
-		if got := scraped(t.Context(), h, coding).Header().Get("Content-Encoding"); got != want {
-			t.Errorf("%q: %q, want %q", coding, got, want)
-		}
+		testutil.Equal(t, scraped(t.Context(), h, coding).Header().Get("Content-Encoding"), want, "%q", coding)
 	}
 }
 
@@ -151,34 +149,30 @@ func TestFailedScrapes(t *testing.T) {
 		"an error": func() error { return errors.New("no metrics") },
 		"a panic":  func() error { panic("no metrics") },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := observe.Metrics(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-					time.Sleep(10 * time.Millisecond)
-					return nil, fails()
-				}))
-				var all sync.WaitGroup
-				var told atomic.Int64
-				for range 8 {
-					all.Go(func() {
-						defer func() {
-							if recover() != nil { // as net/http does, which hangs up then
-								told.Add(1)
-							}
-						}()
-						w := scraped(t.Context(), h, "")
-						if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "metrics") {
-							t.Errorf("%d %q", w.Code, w.Body)
+		testutil.Bubble(t, name, func(t *testing.T) {
+			h := observe.Metrics(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+				time.Sleep(10 * time.Millisecond)
+				return nil, fails()
+			}))
+			var all sync.WaitGroup
+			var told atomic.Int64
+			for range 8 {
+				all.Go(func() {
+					defer func() {
+						if recover() != nil { // as net/http does, which hangs up then
+							told.Add(1)
 						}
-						told.Add(1)
-					})
-				}
-				all.Wait()
-				if told.Load() != 8 {
-					t.Errorf("%d of 8 are told", told.Load())
-				}
-				time.Sleep(time.Second) // the rest of the last one
-			})
+					}()
+					w := scraped(t.Context(), h, "")
+					if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "metrics") {
+						t.Errorf("%d %q", w.Code, w.Body)
+					}
+					told.Add(1)
+				})
+			}
+			all.Wait()
+			testutil.Equal(t, told.Load(), 8, "of 8 are told")
+			time.Sleep(time.Second) // the rest of the last one
 		})
 	}
 }

@@ -46,23 +46,17 @@ func TestIncompleteHandshakesGiveWay(t *testing.T) {
 		defer c.Close()
 		_, _ = io.WriteString(c, "\x16\x03\x01\x02"[:i%5]) // the beginning of a handshake
 	}
-	if err := ask(); err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, ask())
 }
 
 // A client with too many certificates is cut off before they are parsed.
 func TestLongCertificateChainIsRefused(t *testing.T) {
 	pair := anyPair()
 	_, ask := serveTLS(t, pair)
-	if err := ask(pair); err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, ask(pair))
 	long := pair
 	for n := 0; n < 64<<10; n += len(pair.Certificate[0]) {
 		long.Certificate = append(long.Certificate, pair.Certificate[0])
 	}
-	if err := ask(long); err == nil {
-		t.Error("64 KiB of certificates are taken")
-	}
+	testutil.Fails(t, ask(long), "64 KiB of certificates are taken")
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // some is a policy with a choice of so many.
@@ -103,9 +105,7 @@ func TestAnotherTakesThePlace(t *testing.T) {
 	p.Leaving(old, now)
 	dials("as one is about to go", third)
 	meets(p, third, "3", 3, now)
-	if p.Active() != 2 {
-		t.Errorf("%d servers", p.Active())
-	}
+	testutil.Equal(t, p.Active(), 2, "servers")
 	p.Lost(old, now)
 	p.Done(first)
 	now = now.Add(2 * time.Second)

@@ -83,9 +83,7 @@ func TestUnlisted(t *testing.T) {
 			if got := state("b"); got != want || before[0].State() != Up {
 				t.Errorf("%s: an address that is gone: %d, in the earlier snapshot %d", name, got, before[0].State())
 			}
-			if got := state("a", "b"); got != Up {
-				t.Errorf("%s: an address that is back: %d", name, got)
-			}
+			testutil.Equal(t, state("a", "b"), Up, "%s: an address that is back", name)
 		})
 	}
 }

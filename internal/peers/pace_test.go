@@ -3,6 +3,8 @@ package peers
 import (
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // Each hit on a server that is connected already costs at most 100 ms, as long
@@ -35,23 +37,15 @@ func TestAllowance(t *testing.T) {
 		}
 		return n
 	}
-	if n := took(); n != SearchBurst {
-		t.Errorf("%d at first", n)
-	}
+	testutil.Equal(t, took(), SearchBurst, "at first")
 	_, next := a.take(now, SearchBurst, searchEvery)
 	if wait := next.Sub(now); wait <= 0 || wait > searchEvery {
 		t.Errorf("the next one in %v", wait)
 	}
 	now = next
-	if n := took(); n != 1 {
-		t.Errorf("%d after %v", n, searchEvery)
-	}
+	testutil.Equal(t, took(), 1, "after %v", searchEvery)
 	now = now.Add(10 * searchEvery)
-	if n := took(); n != 10 {
-		t.Errorf("%d after ten times as long", n)
-	}
+	testutil.Equal(t, took(), 10, "after ten times as long")
 	now = now.Add(10 * SearchBurst * searchEvery)
-	if n := took(); n != SearchBurst {
-		t.Errorf("%d after a long rest", n)
-	}
+	testutil.Equal(t, took(), SearchBurst, "after a long rest")
 }

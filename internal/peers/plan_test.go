@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -148,9 +150,7 @@ func TestServerThatGoesIsNotKeptWaiting(t *testing.T) {
 	next(p, now)
 	p.Done("a")
 	p.Failed("a", now)
-	if dial := next(p, now.Add(leavePause)); dial != "" {
-		t.Error("dials as often when nobody waits any more")
-	}
+	testutil.Equal(t, next(p, now.Add(leavePause)), "", "when nobody waits any more, it dials")
 }
 
 // An address that the names have no more is not dialed, and where a look-up
@@ -166,16 +166,12 @@ func TestAddressesComeAndGo(t *testing.T) {
 		p.Failed(address, noon)
 	}
 	p.List([]string{"c"}, false)
-	if got := next(p, noon.Add(time.Minute)); got != "a b c" {
-		t.Errorf("after a failed look-up dials %q", got)
-	}
+	testutil.Equal(t, next(p, noon.Add(time.Minute)), "a b c", "after a failed look-up, it dials")
 	for _, address := range []string{"a", "b", "c"} {
 		p.Done(address)
 	}
 	p.List([]string{"b"}, true)
-	if got := next(p, noon.Add(2*time.Minute)); got != "b" {
-		t.Errorf("with one left dials %q", got)
-	}
+	testutil.Equal(t, next(p, noon.Add(2*time.Minute)), "b", "with one left, it dials")
 }
 
 // A session outlives its address in the names. When the address comes back, the session
@@ -195,9 +191,7 @@ func TestAddressComesBack(t *testing.T) {
 			}
 		}
 		p.Lost(m, now)
-		if got := next(p, now.Add(time.Second)); got != "a" {
-			t.Errorf("%s: after the loss dials %q", name, got)
-		}
+		testutil.Equal(t, next(p, now.Add(time.Second)), "a", "%s: after the loss, it dials", name)
 	}
 }
 
@@ -206,17 +200,11 @@ func TestModestServer(t *testing.T) {
 	p := dialing(each, "a")
 	first := meets(p, "a", "1", 3, noon)
 	modest := p.Met("a", "2", 1, false, noon)
-	if got := p.Want(); got != 2 {
-		t.Errorf("wants %d of several servers behind one address", got)
-	}
+	testutil.Equal(t, p.Want(), 2, "servers it wants of several behind one address")
 	p.Lost(modest, noon.Add(time.Minute))
-	if got := next(p, noon.Add(2*time.Minute)); got != "a" {
-		t.Errorf("when the modest one is lost dials %q", got)
-	}
+	testutil.Equal(t, next(p, noon.Add(2*time.Minute)), "a", "when the modest one is lost, it dials")
 	p.Leaving(first, noon.Add(2*time.Minute))
-	if got := p.Want(); got != 1 {
-		t.Errorf("wants %d when nobody tells of several", got)
-	}
+	testutil.Equal(t, p.Want(), 1, "servers it wants when nobody tells of several")
 }
 
 // A session to an address that is gone is not the second of the only one left.
@@ -225,13 +213,9 @@ func TestSecondIsAtTheSameAddress(t *testing.T) {
 	meets(p, "a", "1", 2, noon)
 	meets(p, "b", "2", 2, noon)
 	p.List([]string{"b"}, true)
-	if got := next(p, noon.Add(time.Second)); got != "b" {
-		t.Errorf("dials %q", got)
-	}
+	testutil.Equal(t, next(p, noon.Add(time.Second)), "b", "dials")
 	p.List([]string{"c"}, true)
-	if got := next(p, noon.Add(2*time.Second)); got != "c" {
-		t.Errorf("a new address: dials %q", got)
-	}
+	testutil.Equal(t, next(p, noon.Add(2*time.Second)), "c", "a new address: it dials")
 }
 
 // wait is how long the only address of a plan is left alone from now on.
@@ -411,12 +395,8 @@ func TestWake(t *testing.T) {
 		p.Done("a")
 		p.Failed("a", noon)
 		_, wake := p.Next(noon)
-		if got := next(p, wake.Add(-time.Nanosecond)); got != "" {
-			t.Errorf("%s: %q is due before %v", name, got, wake)
-		}
-		if got := next(p, wake); got != "a" {
-			t.Errorf("%s: %q is due at %v", name, got, wake)
-		}
+		testutil.Equal(t, next(p, wake.Add(-time.Nanosecond)), "", "%s: due before %v", name, wake)
+		testutil.Equal(t, next(p, wake), "a", "%s: due at %v", name, wake)
 	}
 }
 

@@ -61,9 +61,7 @@ func TestSearchReplacesOneOfThoseWithoutAgents(t *testing.T) {
 			if m := s.toReplace(); m != nil {
 				got = m.Session.server
 			}
-			if got != c.want {
-				t.Errorf("it replaces %q, want %q", got, c.want)
-			}
+			testutil.Equal(t, got, c.want, "what it replaces")
 		})
 	}
 }
@@ -123,9 +121,7 @@ func TestSearch(t *testing.T) {
 					t.Errorf("states %v after %d searches, %d retired", states, searches, retired)
 				}
 				for i := range min(len(states), len(c.states)) {
-					if states[i] != c.states[i] {
-						t.Errorf("states %v", states)
-					}
+					testutil.Equal(t, states[i], c.states[i], "one of the states %v", states)
 				}
 				if kept := len(c.states) == 2; found != nil && tunnel.Closed(found.Done()) == kept {
 					t.Errorf("the session that was found is closed: %v", kept)

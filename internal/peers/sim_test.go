@@ -352,21 +352,15 @@ func TestRetry(t *testing.T) {
 			before := dials()
 			s.Retry()
 			time.Sleep(20 * time.Millisecond) // connect takes 10
-			if n := dials() - before; n != 1 {
-				t.Errorf("%s: %d attempts at once, want one at b", name, n)
-			}
+			testutil.Equal(t, dials()-before, 1, "%s: attempts at once, at b", name)
 			time.Sleep(policy.Base)
-			if n := dials() - before; n != 2 {
-				t.Errorf("%s: %d attempts soon, want another one", name, n)
-			}
+			testutil.Equal(t, dials()-before, 2, "%s: attempts soon", name)
 			w.mu.Lock()
 			w.up["2"] = true
 			w.mu.Unlock()
 			s.Retry()
 			time.Sleep(20 * time.Millisecond)
-			if got := w.live(s); !slices.Equal(got, []string{"1", "2"}) {
-				t.Errorf("%s: connected to %v", name, got)
-			}
+			testutil.EqualSlices(t, w.live(s), []string{"1", "2"}, "%s: connected to", name)
 		})
 	}
 }
@@ -405,9 +399,7 @@ func TestNowBesideAnAttempt(t *testing.T) {
 		if w.dials != 2 || len(got) != 1 {
 			t.Errorf("%d sessions of %d attempts: %v", len(got), w.dials, got)
 		}
-		if len(w.conns) != 1 {
-			t.Errorf("%d sessions are open", len(w.conns))
-		}
+		testutil.Equal(t, len(w.conns), 1, "sessions are open")
 	})
 }
 
@@ -455,9 +447,7 @@ func TestNowFails(t *testing.T) {
 		}
 		soon, stop := context.WithTimeout(t.Context(), time.Millisecond)
 		defer stop()
-		if _, err := s.Now(soon); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("one who gave up: %v", err)
-		}
+		testutil.ErrorIs(t, testutil.Err(s.Now(soon)), context.DeadlineExceeded, "one who gave up")
 		var asking sync.WaitGroup
 		asking.Go(func() {
 			time.Sleep(5 * time.Millisecond)
@@ -469,9 +459,7 @@ func TestNowFails(t *testing.T) {
 		cancel()
 		loop.Wait()
 		asking.Wait()
-		if _, err := s.Now(t.Context()); !errors.Is(err, errClosed) {
-			t.Errorf("after the end: %v", err)
-		}
+		testutil.ErrorIs(t, testutil.Err(s.Now(t.Context())), errClosed, "after the end")
 		w.up["1"], w.behind["a"] = true, []string{"1"}
 		c, _ := w.connect(t.Context(), "a")
 		s.Offer("a", c)
@@ -496,9 +484,7 @@ func TestOffer(t *testing.T) {
 		synctest.Wait()
 		s.Offer("b", c)
 		asking.Wait()
-		if got := w.live(s); !slices.Equal(got, []string{"1"}) {
-			t.Errorf("connected to %v", got)
-		}
+		testutil.EqualSlices(t, w.live(s), []string{"1"}, "connected to")
 	})
 }
 
@@ -509,9 +495,7 @@ func TestEndDuringAnAttempt(t *testing.T) {
 		s.Keep()
 		time.Sleep(5 * time.Millisecond) // connect takes 10
 	})
-	if w.dials != 1 {
-		t.Errorf("%d attempts", w.dials)
-	}
+	testutil.Equal(t, w.dials, 1, "attempts")
 }
 
 // A session that an attempt makes as the loop ends lives until Close, as all others do:

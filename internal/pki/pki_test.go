@@ -57,23 +57,13 @@ func TestIssuedPairsAuthenticateBothSides(t *testing.T) {
 	server := issue(t, ca, pki.Leaf{CommonName: "s", DNS: []string{"server.test"}, IPs: []net.IP{net.IPv6loopback}, Server: true})
 	client := issue(t, ca, pki.Leaf{CommonName: "c", Organization: "o", Client: true})
 	for _, name := range []string{"server.test", "::1"} {
-		if err := handshake(t, ca, server, client, name); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		testutil.Succeeds(t, handshake(t, ca, server, client, name), "%s", name)
 	}
-	if err := handshake(t, ca, server, client, "other.test"); err == nil {
-		t.Error("a name the certificate lacks was accepted")
-	}
-	if err := handshake(t, ca, server, server, "server.test"); err == nil {
-		t.Error("a server's certificate was accepted of a client")
-	}
-	if err := handshake(t, ca, client, client, "server.test"); err == nil {
-		t.Error("a client's certificate was accepted of a server")
-	}
+	testutil.Fails(t, handshake(t, ca, server, client, "other.test"), "a name the certificate lacks was accepted")
+	testutil.Fails(t, handshake(t, ca, server, server, "server.test"), "a server's certificate was accepted of a client")
+	testutil.Fails(t, handshake(t, ca, client, client, "server.test"), "a client's certificate was accepted of a server")
 	stranger := issue(t, newCA(t), pki.Leaf{CommonName: "c", Client: true})
-	if err := handshake(t, ca, server, stranger, "server.test"); err == nil {
-		t.Error("another CA's client was accepted")
-	}
+	testutil.Fails(t, handshake(t, ca, server, stranger, "server.test"), "another CA's client was accepted")
 	if leaf := client.TLS().Leaf; leaf.Subject.CommonName != "c" || leaf.Subject.Organization[0] != "o" {
 		t.Errorf("subject is %v", leaf.Subject)
 	}
@@ -108,15 +98,9 @@ func TestParseCA(t *testing.T) {
 	if _, err := leaf.TLS().Leaf.Verify(x509.VerifyOptions{Roots: ca.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
 		t.Errorf("signed by the parsed CA, refused by the original: %v", err)
 	}
-	if _, err := pki.ParseCA(leaf.CertPEM, leaf.KeyPEM); err == nil {
-		t.Error("a leaf was taken for a CA")
-	}
-	if _, err := pki.ParseCA(ca.CertPEM, leaf.KeyPEM); err == nil {
-		t.Error("another's key was taken")
-	}
-	if _, err := pki.ParseCA([]byte("junk"), nil); err == nil {
-		t.Error("junk was taken")
-	}
+	testutil.Fails(t, testutil.Err(pki.ParseCA(leaf.CertPEM, leaf.KeyPEM)), "a leaf was taken for a CA")
+	testutil.Fails(t, testutil.Err(pki.ParseCA(ca.CertPEM, leaf.KeyPEM)), "another's key was taken")
+	testutil.Fails(t, testutil.Err(pki.ParseCA([]byte("junk"), nil)), "junk was taken")
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

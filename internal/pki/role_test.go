@@ -93,9 +93,7 @@ func TestRoleRule(t *testing.T) {
 			uris = []string{c.uri}
 		}
 		err := c.rule.Check(bearing(t, uris...))
-		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%q under %+v: %v", c.uri, c.rule, err)
-		}
+		testutil.ErrorSays(t, err, c.says, "%q under %+v", c.uri, c.rule)
 	}
 }
 

@@ -36,9 +36,7 @@ func benchmark(b *testing.B, p *Policy, checks map[string]func(p *Policy) error)
 		b.Run("what="+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := check(p); err != nil {
-					b.Fatal(err)
-				}
+				testutil.NoError(b, check(p))
 			}
 		})
 	}

@@ -5,6 +5,8 @@ import (
 	"path"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // FuzzParse wants every rule that parses to keep its promises: as a deny rule it
@@ -59,8 +61,6 @@ func FuzzGlob(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if got := matchGlob(glob, host); got != want {
-			t.Errorf("matchGlob(%q, %q) = %v", glob, host, got)
-		}
+		testutil.Equal(t, matchGlob(glob, host), want, "matchGlob(%q, %q) =", glob, host)
 	})
 }

@@ -88,12 +88,8 @@ func FuzzAgainstTheSlow(f *testing.F) {
 						continue // which is the machine itself, too
 					}
 					want := s.resolved(host, to)
-					if got := p.AllowResolved(host, to) == nil; got != want {
-						t.Errorf("allow %q, deny %q: %s at %v: %v", allow, deny, host, to, got)
-					}
-					if got := told(host, to); got != want {
-						t.Errorf("allow %q, deny %q: %s at %v, as told: %v", allow, deny, host, to, got)
-					}
+					testutil.Equal(t, p.AllowResolved(host, to) == nil, want, "allow %q, deny %q: %s at %v", allow, deny, host, to)
+					testutil.Equal(t, told(host, to), want, "allow %q, deny %q: %s at %v, as told", allow, deny, host, to)
 				}
 			}
 		}
@@ -163,9 +159,7 @@ func TestFor(t *testing.T) {
 				got += fmt.Sprint(i)
 			}
 		}
-		if got != c.want {
-			t.Errorf("%q of %q reaches %q, want %q", c.who, c.tenant, got, c.want)
-		}
+		testutil.Equal(t, got, c.want, "%q of %q reaches", c.who, c.tenant)
 	}
 }
 
@@ -182,9 +176,7 @@ func TestTooManyToTell(t *testing.T) {
 	if rules, err := p.AskUnresolved("192.0.2.1", 1); err != nil || rules != "" {
 		t.Errorf("an address: %q, %v", rules, err)
 	}
-	if _, err := Told("a.example\n"); err == nil {
-		t.Error("a line that is no rule is taken for one")
-	}
+	testutil.Fails(t, testutil.Err(Told("a.example\n")), "a line that is no rule is taken for one")
 }
 
 // Rules for the ports of one network, and for addresses in it, take memory for each rule, and

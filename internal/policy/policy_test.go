@@ -209,9 +209,7 @@ func TestReasonHidesRules(t *testing.T) {
 	if text := tunnel.AsDialError("", err).Text(); strings.Contains(text, "10.11") {
 		t.Errorf("the client is told %q", text)
 	}
-	if !strings.Contains(err.Error(), `"10.11.0.0/16"`) {
-		t.Errorf("the log is not told the rule: %v", err)
-	}
+	testutil.Contains(t, err.Error(), `"10.11.0.0/16"`, "the log is not told the rule: %v", err)
 }
 
 func TestParseErrors(t *testing.T) {

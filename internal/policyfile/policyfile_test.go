@@ -48,9 +48,7 @@ func TestTheExampleOfTheDocumentation(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	for was, is := range map[string]string{`"cn:prometheus"]`: `"cn:x"]`, `"10.0.0.0/8:9100", `: "", `"10.9.0.0/16", `: ""} {
-		if _, err := Parse([]byte(strings.Replace(file, was, is, 1))); err == nil || !strings.Contains(err.Error(), "tests: number 1") {
-			t.Errorf("without %s: %v", was, err)
-		}
+		testutil.ErrorSays(t, testutil.Err(Parse([]byte(strings.Replace(file, was, is, 1)))), "tests: number 1", "without %s", was)
 	}
 }
 
@@ -80,9 +78,7 @@ func TestBadFiles(t *testing.T) {
 		head + "rules:\n- {name: a, action: allow, who: '*', where: ['*']}\n":                                    "rules.who: want a list",
 		head + rule + "---\n" + head + "rules:\n- {name: b, action: deny, who: ['*'], where: ['10.1.0.0/16']}\n": "several YAML documents",
 	} {
-		if _, err := Parse([]byte(file)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want it to say %q", file, err, want)
-		}
+		testutil.ErrorSays(t, testutil.Err(Parse([]byte(file))), want, "%q", file)
 	}
 }
 
@@ -169,9 +165,7 @@ x_policy_decisions_total{decision="allowed",rule=""} 2
 x_policy_decisions_total{decision="reported",rule=""} 1
 x_policy_decisions_total{decision="reported",rule="ten"} 1
 `
-	if err := promtest.GatherAndCompare(registry, strings.NewReader(want), "x_policy_decisions_total"); err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, promtest.GatherAndCompare(registry, strings.NewReader(want), "x_policy_decisions_total"))
 }
 
 // However often a file changes its rules' names, metrics have few.
@@ -262,9 +256,7 @@ func TestOpenConnectionsAreJudgedByWhatTheyReached(t *testing.T) {
 		}
 	}
 	f.Report = true
-	if err := l.StillServer(tunnel.NewFlow("tcp", "10.9.0.1:1"), "10.9.0.1", 1); err != nil {
-		t.Errorf("a file that only reports ends connections: %v", err)
-	}
+	testutil.Succeeds(t, l.StillServer(tunnel.NewFlow("tcp", "10.9.0.1:1"), "10.9.0.1", 1), "a file that only reports ends connections")
 }
 
 // BenchmarkOpened judges 10,000 open connections by 1,000 rules that are new: half of the

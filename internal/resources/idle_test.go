@@ -3,10 +3,11 @@ package resources
 import (
 	"context"
 	"runtime"
-	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestIdleDetector(t *testing.T) {
@@ -37,9 +38,7 @@ func TestIdleDetector(t *testing.T) {
 		cpu += step.used
 		now.allocated += step.bytes
 		now.live = step.live
-		if got := d.due(cpu, now); got != step.want {
-			t.Errorf("step %d: due %v, want %v", i, got, step.want)
-		}
+		testutil.Equal(t, d.due(cpu, now), step.want, "step %d: due", i)
 	}
 }
 
@@ -54,9 +53,7 @@ func TestIdleProcessReleasesWhatEnded(t *testing.T) {
 				got = append(got, check)
 			}
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("with %d bytes live it releases at the checks %v, want %v", live, got, want)
-		}
+		testutil.EqualSlices(t, got, want, "with %d bytes live it releases at the checks", live)
 	}
 }
 

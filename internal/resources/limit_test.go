@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"konnectivity/internal/testutil"
 )
 
 // tree is a file system with the files named: path, text, path, text, ...
@@ -56,9 +58,7 @@ func TestCgroup(t *testing.T) {
 		"nonsense":              {tree(self, "0::\n::::\nx\n\n0::relative\n", "sys/fs/cgroup/memory.max", "1\n"), 0},
 		"a limit that is none":  {tree(self, "0::/\n", "sys/fs/cgroup/memory.max", "-1\n", "sys/fs/cgroup/memory.high", "12 MB\n"), 0},
 	} {
-		if got := cgroup(c.root); got != c.want {
-			t.Errorf("%s: %d, want %d", name, got, c.want)
-		}
+		testutil.Equal(t, cgroup(c.root), c.want, "%s", name)
 	}
 }
 

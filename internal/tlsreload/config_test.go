@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
 
@@ -140,17 +141,13 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q: %x, %v", name, got, err)
 		}
 	}
-	if _, err := tlsreload.ParseVersion("TLS1.2"); err == nil {
-		t.Error("an unknown version passed")
-	}
+	testutil.Fails(t, testutil.Err(tlsreload.ParseVersion("TLS1.2")), "an unknown version passed")
 	ids, err := tlsreload.ParseCipherSuites([]string{"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"})
 	if len(ids) != 2 || err != nil {
 		t.Errorf("%v, %v", ids, err)
 	}
 	for _, bad := range []string{"TLS_RSA_WITH_RC4_128_SHA", "x", ""} {
-		if _, err := tlsreload.ParseCipherSuites([]string{bad}); err == nil {
-			t.Errorf("suite %q passed", bad)
-		}
+		testutil.Fails(t, testutil.Err(tlsreload.ParseCipherSuites([]string{bad})), "suite %q passed", bad)
 	}
 	if ids, err := tlsreload.ParseCipherSuites(nil); ids != nil || err != nil {
 		t.Error("no names are not the default")

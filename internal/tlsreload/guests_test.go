@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
 
@@ -139,9 +140,7 @@ func TestBareGuestsNeedNoCertificate(t *testing.T) {
 		"a stranger's": {[]tls.Certificate{issue(t, stranger, "x").TLS()}, false, false},
 	} {
 		o := handshake(t, server, trusting(0, c.certs...))
-		if (o.err() == nil) != c.in {
-			t.Errorf("%s: %v", what, o.err())
-		}
+		testutil.Equal(t, o.err() == nil, c.in, "%s: %v", what, o.err())
 		if o.err() == nil && s.Trusts(o.server.PeerCertificates) != c.own {
 			t.Errorf("%s: trusted as the Source's own: %v", what, !c.own)
 		}

@@ -97,10 +97,7 @@ func handshake(t *testing.T, server, client *tls.Config) outcome {
 // connect joins the two by TCP, without a handshake yet.
 func connect(t *testing.T, server, client *tls.Config) (*tls.Conn, *tls.Conn) {
 	t.Helper()
-	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer l.Close()
-	b := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
-	a := testutil.Must(l.Accept())(t)
+	b, a := testutil.Pair(t)
 	for _, c := range []net.Conn{a, b} {
 		_ = c.SetDeadline(time.Now().Add(testutil.Patience)) // no test may hang
 	}

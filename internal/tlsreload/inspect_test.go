@@ -6,6 +6,7 @@ import (
 	"os"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
 
@@ -38,7 +39,5 @@ func TestInspect(t *testing.T) {
 		}
 	}
 	d.write("ca.crt", nil)
-	if _, err := d.files().TrustedCAs(); !errors.Is(err, tlsreload.ErrNoCertificate) {
-		t.Errorf("an empty CA file: %v", err)
-	}
+	testutil.ErrorIs(t, testutil.Err(d.files().TrustedCAs()), tlsreload.ErrNoCertificate, "an empty CA file")
 }

@@ -30,8 +30,6 @@ func TestIssued(t *testing.T) {
 		"its server":                 {chain(own, pki.Leaf{CommonName: "s", DNS: []string{"s"}, Server: true}), now, false},
 		"another CA's client":        {chain(other, pki.Leaf{CommonName: "c", Client: true}), now, false},
 	} {
-		if got := tlsreload.Issued(c.chain, own.Pool(), c.at); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		testutil.Equal(t, tlsreload.Issued(c.chain, own.Pool(), c.at), c.want, "%s", name)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
 
@@ -62,9 +63,7 @@ func TestPeersAreJudged(t *testing.T) {
 						t.Errorf("the other side: %v", other)
 					}
 				}
-				if n := len(lines.AllEntries()); n != 1 {
-					t.Errorf("%d lines of three refusals", n)
-				}
+				testutil.Equal(t, len(lines.AllEntries()), 1, "lines of three refusals")
 				judge := map[string]*tlsreload.Source{"server": ss, "client": cs}[side]
 				if at := judge.RefusalLogged(); !strings.Contains(at, " m=") { // which a time of the clock lacks
 					t.Errorf("the time of the last refusal follows a clock that is set back: %s", at)
@@ -89,9 +88,7 @@ func TestOwnCertificateIsJudged(t *testing.T) {
 		return nil
 	}})
 	reload(t, s)
-	if n := len(lines.AllEntries()); n != 0 {
-		t.Errorf("%d lines of a good certificate", n)
-	}
+	testutil.Equal(t, len(lines.AllEntries()), 0, "lines of a good certificate")
 	d.put(issue(t, ca, "wrong"), ca)
 	reload(t, s)
 	reload(t, s)
@@ -101,9 +98,7 @@ func TestOwnCertificateIsJudged(t *testing.T) {
 			told++
 		}
 	}
-	if told != 1 {
-		t.Errorf("told %d times", told)
-	}
+	testutil.Equal(t, told, 1, "how often it is told")
 }
 
 // With Bare, a peer may show no certificate, and one that it shows is judged all the same.

@@ -80,9 +80,7 @@ func TestRevokedCertificatesAreRefused(t *testing.T) {
 	d.revoke(ca, time.Hour)
 	testutil.NoError(t, s.Reload())
 	mustPass(t, handshake(t, server, byBad))
-	if changed != 3 {
-		t.Errorf("%d changes were told, want 3", changed)
-	}
+	testutil.Equal(t, changed, 3, "changes were told")
 }
 
 // A list that is not to be trusted is no list: the program does not start with it, and goes
@@ -172,9 +170,7 @@ func TestAGuestsListsRefuseItsPeers(t *testing.T) {
 			}
 			mustPass(t, handshake(t, server, byGood))
 		}
-		if n := s.Stats().Refused; n != 2 {
-			t.Errorf("%s: %d refusals are counted, want 2", what, n)
-		}
+		testutil.Equal(t, s.Stats().Refused, 2, "%s: refusals are counted", what)
 	}
 }
 
@@ -186,9 +182,7 @@ func TestSidesHaveTheListsOfTheirOwnCAs(t *testing.T) {
 	text := slices.Concat(testutil.Must(a.Revoke(late, bad.TLS().Leaf))(t), testutil.Must(a.Revoke(soon))(t))
 	got := testutil.Must(tlsreload.ParseLists(text, []*x509.Certificate{a.Certificate()}, []*x509.Certificate{b.Certificate()}, nil))(t)
 	for i, want := range []error{tlsreload.ErrRevoked, nil, nil} {
-		if err := got[i].Check(chainOf(bad)); !errors.Is(err, want) {
-			t.Errorf("side %d: %v, want %v", i, err, want)
-		}
+		testutil.ErrorIs(t, got[i].Check(chainOf(bad)), want, "side %d", i)
 	}
 	if !got[0].Until.Equal(soon) || !got[1].Until.IsZero() {
 		t.Errorf("until %v and %v, want %v and never", got[0].Until, got[1].Until, soon)

@@ -85,9 +85,7 @@ func TestRunFollowsKubernetesMountsWithinAMinute(t *testing.T) {
 		mount("2", "second")
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if cn := s.Certificate().Leaf.Subject.CommonName; cn != "second" {
-			t.Errorf("after a minute the certificate is still %q", cn)
-		}
+		testutil.Equal(t, s.Certificate().Leaf.Subject.CommonName, "second", "the certificate after a minute")
 		cancel()
 		<-done
 	})
@@ -113,9 +111,7 @@ func TestOnChangeReportsChanges(t *testing.T) {
 	} {
 		step.do()
 		_ = s.Reload()
-		if told != step.want {
-			t.Errorf("%s: told %d times, want %d", step.what, told, step.want)
-		}
+		testutil.Equal(t, told, step.want, "%s: how often it is told", step.what)
 	}
 }
 
@@ -141,16 +137,12 @@ func TestBrokenFilesKeepOldOnesAndAreLoggedOnce(t *testing.T) {
 		f.do()
 		hook.Reset()
 		for range 3 {
-			if err := s.Reload(); err == nil || !strings.Contains(err.Error(), d.file(f.mention)) {
-				t.Errorf("%s: error %v does not name %s", f.name, err, f.mention)
-			}
+			testutil.ErrorSays(t, s.Reload(), d.file(f.mention), "%s", f.name)
 		}
 		if n := len(hook.AllEntries()); n != 1 || hook.LastEntry().Level != logrus.WarnLevel {
 			t.Errorf("%s: %d lines for three polls", f.name, n)
 		}
-		if o := mustPass(t, handshake(t, sc, cc)); serverCN(o) != "good" {
-			t.Errorf("%s: served %q", f.name, serverCN(o))
-		}
+		testutil.Equal(t, serverCN(mustPass(t, handshake(t, sc, cc))), "good", "%s: served", f.name)
 		wantStats(t, s, 0, i+1, true)
 	}
 	hook.Reset()
@@ -183,14 +175,10 @@ func TestStrictSourcesFailAtOnce(t *testing.T) {
 	d.put(issue(t, ca, "x"), ca)
 	files := d.files()
 	files.Key = ""
-	if _, err := tlsreload.New(files, tlsreload.Options{Lenient: true}); err == nil {
-		t.Error("a certificate without a key was taken")
-	}
+	testutil.Fails(t, testutil.Err(tlsreload.New(files, tlsreload.Options{Lenient: true})), "a certificate without a key was taken")
 	files = d.files()
 	files.CA = d.path
-	if _, err := tlsreload.New(files, tlsreload.Options{}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
-		t.Errorf("a directory as CA: %v", err)
-	}
+	testutil.ErrorSays(t, testutil.Err(tlsreload.New(files, tlsreload.Options{})), "not a regular file", "a directory as CA")
 }
 
 func TestLenientSourcesWaitForTheirFiles(t *testing.T) {
@@ -214,14 +202,10 @@ func TestLenientSourcesWaitForTheirFiles(t *testing.T) {
 	if s.Pool() != nil || s.Certificate() != nil {
 		t.Error("something came from nothing")
 	}
-	if n := len(hook.AllEntries()); n != 1 {
-		t.Errorf("%d lines about files that are not there yet", n)
-	}
+	testutil.Equal(t, len(hook.AllEntries()), 1, "lines about files that are not there yet")
 	d.put(issue(t, ca, "late"), ca)
 	reload(t, s)
-	if err := s.Ready(); err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, s.Ready())
 	mustPass(t, handshake(t, sc, other.Client("server.test")))
 	mustPass(t, handshake(t, other.Server(), cc))
 }
@@ -255,9 +239,7 @@ func TestCertificatesThatExpireInUseAreNamedOnce(t *testing.T) {
 		for want := range 3 {
 			reload(t, s)
 			reload(t, s)
-			if n := named(); n != want {
-				t.Errorf("%d lines about expired files, want %d", n, want)
-			}
+			testutil.Equal(t, named(), want, "lines about expired files")
 			if want == 1 {
 				d.put(issue(t, ca, "second"), ca)
 				reload(t, s)
@@ -326,9 +308,7 @@ func TestBadFilesOfDirectoriesAreLeftOut(t *testing.T) {
 		t.Errorf("said %v", lines.AllEntries())
 	}
 	reload(t, s)
-	if n := len(lines.AllEntries()); n != 1 {
-		t.Errorf("%d lines for what has not changed", n)
-	}
+	testutil.Equal(t, len(lines.AllEntries()), 1, "lines for what has not changed")
 	d.write("named.pem", append(bad, ca.CertPEM...))
 	if _, err := tlsreload.New(tlsreload.Files{MoreCAs: []string{d.file("named.pem")}}, tlsreload.Options{Name: "x"}); err == nil {
 		t.Error("a broken file that was named is taken")

@@ -243,9 +243,7 @@ func TestEndpoint(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"-0.1", "1.1", "NaN", "half"} {
-		if _, err := parseRatio(text); err == nil {
-			t.Errorf("ratio %s is accepted", text)
-		}
+		testutil.Fails(t, testutil.Err(parseRatio(text)), "ratio %s is accepted", text)
 	}
 	if e, err := New(Options{}); e != nil || err != nil {
 		t.Errorf("without an endpoint: %v, %v", e, err)

@@ -30,7 +30,5 @@ func TestPeerOf(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
 	defer b.Close()
-	if who := PeerOf(a); who != "" {
-		t.Errorf("a pipe: %q", who)
-	}
+	testutil.Equal(t, PeerOf(a), "", "a pipe")
 }

@@ -45,9 +45,7 @@ func TestMode(t *testing.T) {
 			l, err := listen()
 			syscall.Umask(old)
 			testutil.NoError(t, err)
-			if mode := rightsOf(t, path).mode; mode != want {
-				t.Errorf("umask %03o: mode %v, want %v", umask, mode, want)
-			}
+			testutil.Equal(t, rightsOf(t, path).mode, want, "umask %03o: mode", umask)
 			l.Close()
 		}
 	}
@@ -60,9 +58,7 @@ func TestModeSparesSymlinkTarget(t *testing.T) {
 	testutil.NoError(t, os.WriteFile(secret, nil, 0o600))
 	testutil.NoError(t, os.Symlink(secret, path))
 	_ = (&Options{Mode: 0o666}).open(path) // which on Linux is an error
-	if got := rightsOf(t, secret).mode; got != 0o600 {
-		t.Errorf("the mode of what the link leads to is %v", got)
-	}
+	testutil.Equal(t, rightsOf(t, secret).mode, 0o600, "the mode of what the link leads to")
 }
 
 func TestOwner(t *testing.T) {

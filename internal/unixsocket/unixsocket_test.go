@@ -48,18 +48,14 @@ func leave(t *testing.T, path string) {
 func TestListenOverExistingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	testutil.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
-	if _, err := Listen(path, Options{Replace: true}); err == nil || !strings.Contains(err.Error(), "not a socket") {
-		t.Errorf("regular file: %v", err)
-	}
+	testutil.ErrorSays(t, testutil.Err(Listen(path, Options{Replace: true})), "not a socket", "regular file")
 	if b, _ := os.ReadFile(path); string(b) != "precious" {
 		t.Fatal("the file was touched")
 	}
 	_ = os.Remove(path)
 
 	live := mustListen(t, path, Options{})
-	if _, err := Listen(path, Options{Replace: true}); err == nil || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("live socket: %v", err)
-	}
+	testutil.ErrorSays(t, testutil.Err(Listen(path, Options{Replace: true})), "another process", "live socket")
 	connects(t, path)
 	live.Close()
 
@@ -91,9 +87,7 @@ func TestListenRefusesBadPaths(t *testing.T) {
 		"@abstract":                                   "without a file",
 		filepath.Join(t.TempDir(), "no", "such", "s"): "no such",
 	} {
-		if _, err := Listen(path, Options{}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", path, err, want)
-		}
+		testutil.ErrorSays(t, testutil.Err(Listen(path, Options{})), want, "%s", path)
 	}
 }
 

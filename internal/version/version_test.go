@@ -2,11 +2,11 @@ package version_test
 
 import (
 	"runtime"
-	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/version"
 )
 
@@ -16,9 +16,7 @@ func TestEveryBuildHasAVersion(t *testing.T) {
 		t.Errorf("incomplete: %+v", i)
 	}
 	for _, part := range []string{i.Version, i.Commit, i.Go, runtime.GOARCH} {
-		if !strings.Contains(i.String(), part) {
-			t.Errorf("%q lacks %q", i, part)
-		}
+		testutil.Contains(t, i.String(), part, "%q lacks", i)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/observe/profiles"
+	"konnectivity/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,13 +26,9 @@ func TestMount(t *testing.T) {
 	if w := get(mux, "/debug/pprof/"); w.Code != 200 || !strings.Contains(w.Body.String(), "goroutine") {
 		t.Errorf("/debug/pprof/: %d", w.Code)
 	}
-	if w := get(mux, "/debug/pprof/heap"); w.Code != 200 {
-		t.Errorf("/debug/pprof/heap: %d", w.Code)
-	}
+	testutil.Equal(t, get(mux, "/debug/pprof/heap").Code, 200, "/debug/pprof/heap")
 	if w := get(mux, "/debug/pprof"); w.Code != 301 || w.Header().Get("Location") != "/debug/pprof/" {
 		t.Errorf("/debug/pprof: %d %v", w.Code, w.Header())
 	}
-	if w := get(http.NewServeMux(), "/debug/pprof/"); w.Code != 404 {
-		t.Error("profiles are served though nobody mounted them")
-	}
+	testutil.Equal(t, get(http.NewServeMux(), "/debug/pprof/").Code, 404, "profiles are served though nobody mounted them")
 }
