@@ -155,16 +155,7 @@ func echoing(ctx context.Context, address string) (tunnel.Conn, error) {
 }
 
 func tcpPair() (a, b tunnel.Conn) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
-	}
-	defer l.Close()
-	x, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		panic(err)
-	}
-	y, err := l.Accept()
+	x, y, err := testutil.Connected()
 	if err != nil {
 		panic(err)
 	}

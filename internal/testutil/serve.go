@@ -12,13 +12,29 @@ import (
 // closed when the test ends.
 func Pair(t testing.TB) (near, far *net.TCPConn) {
 	t.Helper()
-	l := Listen(t)
+	near, far, err := Connected()
+	NoError(t, err)
+	t.Cleanup(func() { _, _ = near.Close(), far.Close() })
+	return near, far
+}
+
+// Connected is Pair for code that knows of no test, and closes both ends itself.
+func Connected() (near, far *net.TCPConn, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
 	defer l.Close()
-	a := Must(net.Dial("tcp", l.Addr().String()))(t)
-	t.Cleanup(func() { _ = a.Close() })
-	b := Must(l.Accept())(t)
-	t.Cleanup(func() { _ = b.Close() })
-	return a.(*net.TCPConn), b.(*net.TCPConn)
+	a, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := l.Accept()
+	if err != nil {
+		_ = a.Close()
+		return nil, nil, err
+	}
+	return a.(*net.TCPConn), b.(*net.TCPConn), nil
 }
 
 // Listen listens on a free port of 127.0.0.1 until the test ends.

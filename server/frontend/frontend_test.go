@@ -184,16 +184,7 @@ func echo(greeting string) tunnel.DialerFunc {
 
 // pair is a connected pair over loopback, with half-close.
 func pair() (a, b tunnel.Conn, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	defer l.Close()
-	x, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		return nil, nil, err
-	}
-	y, err := l.Accept()
+	x, y, err := testutil.Connected()
 	if err != nil {
 		return nil, nil, err
 	}
