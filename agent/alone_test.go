@@ -3,6 +3,7 @@ package agent
 import (
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/link"
 )
 
@@ -18,8 +19,6 @@ func TestDetachedLimit(t *testing.T) {
 		{nil, 1024, 768},
 		{nil, 0, 0},
 	} {
-		if got := alone(c.budget, c.descriptors); got != c.want {
-			t.Errorf("%d bytes and %d descriptors: %d, want %d", c.budget.Max(), c.descriptors, got, c.want)
-		}
+		testutil.Equal(t, alone(c.budget, c.descriptors), c.want, "%d bytes and %d descriptors", c.budget.Max(), c.descriptors)
 	}
 }

@@ -91,9 +91,7 @@ func TestNodeReachesItsAPIServerOnceThereIsALink(t *testing.T) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !slices.Equal(s.asked, []string{link.NetworkAPI + " " + link.APIAddress}) {
-		t.Errorf("the server was asked for %q", s.asked)
-	}
+	testutil.EqualSlices(t, s.asked, []string{link.NetworkAPI + " " + link.APIAddress}, "the server was asked for")
 }
 
 // A server that has no API server, or knows of none, is passed over; an answer of the API
@@ -149,12 +147,8 @@ func TestDrainDoesNotWaitForNodesPrograms(t *testing.T) {
 	defer c.Close()
 	b := make([]byte, 3)
 	testutil.Must(io.ReadFull(c, b))(t)
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
-	if _, err := c.Read(b); err == nil {
-		t.Error("the connection goes on without an agent")
-	}
+	testutil.NoError(t, stop())
+	testutil.Fails(t, testutil.Err(c.Read(b)), "the connection goes on without an agent")
 }
 
 // What the node's programs have is counted apart from what servers ask for.
@@ -176,12 +170,8 @@ konnectivity_network_proxy_agent_api_bytes_total{direction="to_api"} 0
 # TYPE konnectivity_network_proxy_agent_api_requests_total counter
 konnectivity_network_proxy_agent_api_requests_total{outcome="ok"} 1
 `), "konnectivity_network_proxy_agent_api_bytes_total", "konnectivity_network_proxy_agent_api_requests_total")
-	if err != nil {
-		t.Error(err)
-	}
-	if n := a.metrics.open.Load(); n != 0 {
-		t.Errorf("%v connections to destinations", n)
-	}
+	testutil.NoError(t, err)
+	testutil.Equal(t, a.metrics.open.Load(), 0, "connections to destinations")
 }
 
 // outlived are two servers before one agent beside the API server, an agent of a node that
@@ -237,9 +227,7 @@ func TestNodesConnectionsOutliveServers(t *testing.T) {
 	o.echoes(t)
 	o.servers[o.by].close()
 	o.echoes(t)
-	if n := o.resumes(); n != 1 {
-		t.Errorf("%d resumes", n)
-	}
+	testutil.Equal(t, o.resumes(), 1, "resumes")
 	if s := (bothEnds{o.agent.ends, o.agent.set.opened}).Stats(); s.Resumes != 1 || s.Conns != 1 {
 		t.Errorf("its figures are %+v", s)
 	}
@@ -258,9 +246,7 @@ func TestNodesConnectionsMoveBeforeAServerLeaves(t *testing.T) {
 	o.echoes(t)
 	testutil.Eventually(t, "both servers are connected", func() bool { return len(o.agent.Servers()) == 2 })
 	time.Sleep(3 * firstMove)
-	if n := o.resumes(); n != 1 {
-		t.Errorf("%d resumes", n)
-	}
+	testutil.Equal(t, o.resumes(), 1, "resumes")
 }
 
 // What a node has open at its API server ends with its agent, and does not wait for the
@@ -299,12 +285,9 @@ func TestNodesAreWarnedOfOnce(t *testing.T) {
 			asks(t, at)
 		}
 		testutil.Eventually(t, "all have ended", func() bool { return a.api.Slots.Count() == 0 })
-		if lines() != round {
-			t.Errorf("%d lines in round %d", lines(), round)
-		}
-		if s.withAPI(nil); asks(t, at) != "s1" {
-			t.Error("it is not reached")
-		}
+		testutil.Equal(t, lines(), round, "lines in round %d", round)
+		s.withAPI(nil)
+		testutil.Equal(t, asks(t, at), "s1", "it is not reached")
 	}
 }
 
@@ -355,12 +338,8 @@ func TestNodesConnectionsAvoidAServerThatIsLeft(t *testing.T) {
 		t.Errorf("the next connection goes by %s, which is left", s.ServerID())
 	}
 	time.Sleep(2 * lastMove)
-	if n := accepted.Stats().Resumes; n != 1 {
-		t.Errorf("the connection was moved %d times", n)
-	}
-	if len(connected()) != 2 {
-		t.Error("the server's connection is cut")
-	}
+	testutil.Equal(t, accepted.Stats().Resumes, 1, "how often the connection was moved")
+	testutil.Equal(t, len(connected()), 2, "the server's connection is cut")
 }
 
 // refuseAll has a server refuse agents, and end the links that it has, unless err is nil.

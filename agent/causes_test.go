@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // Each cause is told once, also where two alternate, and again after it was away
@@ -54,9 +56,7 @@ func TestCausesAreBounded(t *testing.T) {
 		note("a", fmt.Sprintf("read tcp 10.0.0.1:%d->10.0.0.2:8091: connection reset by peer", 40000+i))
 		note("a", "certificate has expired: current time is "+now.UTC().Format(time.RFC3339))
 	}
-	if told != 2 {
-		t.Errorf("two causes were told %d times", told)
-	}
+	testutil.Equal(t, told, 2, "how often the two causes were told")
 	for i := range 100 {
 		note("b", strings.Repeat("x", i))
 	}
@@ -64,7 +64,6 @@ func TestCausesAreBounded(t *testing.T) {
 		t.Errorf("%d of a hundred were told, and %d are kept", told-2, len(c["b"]))
 	}
 	now = now.Add(causeTime)
-	if c.forget(now); len(c) != 0 {
-		t.Errorf("%d addresses are kept", len(c))
-	}
+	c.forget(now)
+	testutil.Equal(t, len(c), 0, "addresses are kept")
 }

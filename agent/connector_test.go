@@ -66,9 +66,7 @@ func TestNegotiation(t *testing.T) {
 				t.Errorf("the server met %+v", a)
 			}
 			wantEcho(t, a, echo)
-			if len(server.hellos) != 1 {
-				t.Errorf("%d TLS handshakes for one session", len(server.hellos))
-			}
+			testutil.Equal(t, len(server.hellos), 1, "TLS handshakes for one session")
 			if offer := server.hellos[0]; offer[len(offer)-1] != "konnectivity" {
 				t.Errorf("offered %v; the operator's protocol is missing", offer)
 			}
@@ -99,26 +97,11 @@ func TestServerName(t *testing.T) {
 			if err == nil {
 				_ = s.Close()
 			}
-			if trusted := name != "elsewhere.test"; trusted != (err == nil) {
-				t.Errorf("old %v: asked for %q: %v", old, name, err)
-			}
+			testutil.Equal(t, name != "elsewhere.test", err == nil, "old %v: asked for %q: %v", old, name, err)
 			server.mu.Lock()
-			if got := server.names[len(server.names)-1]; got != asked {
-				t.Errorf("old %v: asked for %q, want %q", old, got, asked)
-			}
+			testutil.Equal(t, server.names[len(server.names)-1], asked, "old %v: asked for", old)
 			server.mu.Unlock()
 		}
-	}
-}
-
-func TestServerThatEnds(t *testing.T) {
-	for _, old := range []bool{true, false} {
-		ca, config := newCA(t)
-		server := newTestServer(t, ca, "server-1", old)
-		s := testutil.Must(connectOnce(t, testOptions(config, server.address())))(t)
-		server.next()
-		server.close()
-		awaitEnd(t, s.Done(), "the end was not noticed")
 	}
 }
 
@@ -199,8 +182,7 @@ func TestNameUnknownToTheServer(t *testing.T) {
 // more.
 func TestSilentServer(t *testing.T) {
 	_, config := newCA(t)
-	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer l.Close()
+	l := testutil.Listen(t)
 	c := newConnector(testOptions(config, "x:1"), &tunnel.Forwarder{}, nil, nil)
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
@@ -228,9 +210,7 @@ func TestTokenRotates(t *testing.T) {
 			s, err := c.connect(ctx, address{dial: server.address(), host: "localhost"})
 			cancel()
 			testutil.NoError(t, err)
-			if a := server.next(); a.token != token {
-				t.Errorf("the server met token %q, want %q", a.token, token)
-			}
+			testutil.Equal(t, server.next().token, token, "the server met token")
 			_ = s.Close()
 		}
 	}
@@ -253,9 +233,7 @@ func TestTheLongestIntroduction(t *testing.T) {
 		if len(opts.Identifiers) != MaxIdentity {
 			t.Fatal("not the longest")
 		}
-		if _, err := connectOnce(t, opts); err != nil {
-			t.Errorf("old server %v: %.200s", old, err)
-		}
+		testutil.Succeeds(t, testutil.Err(connectOnce(t, opts)), "old server %v", old)
 	}
 }
 
@@ -284,9 +262,7 @@ func TestThroughProxy(t *testing.T) {
 		before := connects()
 		testutil.Must(connectOnce(t, opts))(t)
 		server.next()
-		if connects() != before+1 {
-			t.Errorf("%d CONNECTs", connects()-before)
-		}
+		testutil.Equal(t, connects(), before+1, "CONNECTs")
 	}
 }
 
@@ -295,17 +271,14 @@ func TestThroughProxy(t *testing.T) {
 func TestProxyTimeout(t *testing.T) {
 	defer func(was time.Duration) { dialTimeout = was }(dialTimeout)
 	dialTimeout = 0
-	far := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer far.Close()
+	far := testutil.Listen(t)
 	_, config := newCA(t)
 	proxy, _ := connectProxy(t)
 	c := newConnector(testOptions(config, "x:1"), &tunnel.Forwarder{}, nil, nil)
 	ctx := testutil.Context(t)
 	conn := testutil.Must(c.dial(ctx, address{dial: far.Addr().String(), proxy: &url.URL{Scheme: "http", Host: proxy}}))(t)
 	_ = conn.Close()
-	if _, err := c.dial(ctx, address{dial: far.Addr().String()}); err == nil {
-		t.Error("a server has no bound")
-	}
+	testutil.Fails(t, testutil.Err(c.dial(ctx, address{dial: far.Addr().String()})), "a server has no bound")
 }
 
 // A proxy that is not trusted, or wants authentication, is not mistaken for the
@@ -401,9 +374,7 @@ func TestProtocols(t *testing.T) {
 		{link.Require, nil, []string{link.ALPN}},
 		{"", []string{"h2", "x"}, []string{link.ALPN, "h2", "x"}},
 	} {
-		if got := protocols(c.mode, c.extra); !slices.Equal(got, c.want) {
-			t.Errorf("%q: %v", c.mode, got)
-		}
+		testutil.EqualSlices(t, protocols(c.mode, c.extra), c.want, "%q", c.mode)
 	}
 }
 

@@ -118,27 +118,25 @@ func TestManyAgentsAfterARestart(t *testing.T) {
 		{2 * time.Second, 8 * time.Second},
 		{time.Minute, 15 * time.Second},
 	} {
-		t.Run(fmt.Sprint("away for ", c.outage), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := &busyWorld{world: newWorld(), turns: admission.NewQueue(admission.QueueConfig{Precedence: [][]int{{0}}, Limit: atOnce}), takes: takes}
-				all := newCrowd(t, w, agents)
-				defer all.close()
-				all.back()
-				time.Sleep(time.Minute)
-				w.stop("a")
-				lost := time.Now()
-				synctest.Wait()
-				time.Sleep(c.outage)
-				tries := w.attemptsSince(lost)
-				w.begun, w.most = 0, 0
-				w.start("a")
-				took := all.back()
-				synctest.Wait()
-				t.Logf("%d tries while it was away; all were back after %v and %d handshakes", tries, took, w.begun)
-				if took > c.bound || w.begun > agents+looking || w.most > atOnce {
-					t.Errorf("all were back after %v and %d handshakes, %d of them at a time", took, w.begun, w.most)
-				}
-			})
+		testutil.Bubble(t, fmt.Sprint("away for ", c.outage), func(t *testing.T) {
+			w := &busyWorld{world: newWorld(), turns: admission.NewQueue(admission.QueueConfig{Precedence: [][]int{{0}}, Limit: atOnce}), takes: takes}
+			all := newCrowd(t, w, agents)
+			defer all.close()
+			all.back()
+			time.Sleep(time.Minute)
+			w.stop("a")
+			lost := time.Now()
+			synctest.Wait()
+			time.Sleep(c.outage)
+			tries := w.attemptsSince(lost)
+			w.begun, w.most = 0, 0
+			w.start("a")
+			took := all.back()
+			synctest.Wait()
+			t.Logf("%d tries while it was away; all were back after %v and %d handshakes", tries, took, w.begun)
+			if took > c.bound || w.begun > agents+looking || w.most > atOnce {
+				t.Errorf("all were back after %v and %d handshakes, %d of them at a time", took, w.begun, w.most)
+			}
 		})
 	}
 }

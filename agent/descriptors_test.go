@@ -39,9 +39,7 @@ func TestAClientLeavesDescriptorsToOthers(t *testing.T) {
 		"a client of an old server": func() (tunnel.Conn, error) { return dial(old.next(), 0) },
 	}
 	for who, dial := range others {
-		if _, err := dial(); err != nil {
-			t.Errorf("%s: %v", who, err)
-		}
+		testutil.Succeeds(t, testutil.Err(dial()), "%s", who)
 	}
 	for _, c := range held {
 		_ = c.Reset(nil)

@@ -333,9 +333,7 @@ func inWorld(t *testing.T, w *world, servers []string, tweak func(*Options), tes
 		synctest.Wait()
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.open != 0 {
-			t.Errorf("%d sessions were not closed", w.open)
-		}
+		testutil.Equal(t, w.open, 0, "sessions were not closed")
 	})
 }
 

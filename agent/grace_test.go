@@ -53,9 +53,7 @@ func TestDrainLetsDestinationsTakeTheRest(t *testing.T) {
 			go func() { _ = stop() }()
 			time.Sleep(3 * drainQuiet / 2)
 			close(release)
-			if n := <-took; n != int64(len(rest)) {
-				t.Errorf("the destination got %d bytes of %d", n, len(rest))
-			}
+			testutil.Equal(t, <-took, int64(len(rest)), "bytes that the destination got")
 		})
 	}
 }

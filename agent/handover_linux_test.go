@@ -168,9 +168,7 @@ func TestHandover(t *testing.T) {
 	open := s.open(3*handoverBatch + 1)
 	second := s.start()
 	first.end(t)
-	if n := first.logged("handed over", logrus.InfoLevel); n != 1 {
-		t.Errorf("it was logged %d times", n)
-	}
+	testutil.Equal(t, first.logged("handed over", logrus.InfoLevel), 1, "how often it was logged")
 	s.goOn(open)
 	second.end(t)
 }
@@ -214,9 +212,7 @@ func TestHandoverToASuccessorThatFails(t *testing.T) {
 		}
 		_ = c.Reset(nil)
 	}
-	if lost != handoverBatch {
-		t.Errorf("%d connections are lost, want those of the batch that was confirmed", lost)
-	}
+	testutil.Equal(t, lost, handoverBatch, "lost connections, as many as in the batch that was confirmed")
 	first.end(t)
 }
 
@@ -254,9 +250,7 @@ func TestHandoverWhileAnotherDrains(t *testing.T) {
 	open := s.open(1)
 	third := s.start()
 	second.end(t)
-	if second.logged("handed over", logrus.InfoLevel) != 1 {
-		t.Error("the second agent has handed nothing over")
-	}
+	testutil.Equal(t, second.logged("handed over", logrus.InfoLevel), 1, "lines of what the second agent has handed over")
 	s.goOn(open)
 	_ = held.Close()
 	first.end(t)
@@ -302,9 +296,7 @@ func TestRefusedSuccessors(t *testing.T) {
 		s.wantHangUp(w)
 	}
 	first.end(t)
-	if n := first.logged("refused", logrus.WarnLevel); n != 1 {
-		t.Errorf("%d warnings", n)
-	}
+	testutil.Equal(t, first.logged("refused", logrus.WarnLevel), 1, "warnings")
 }
 
 // A successor that cannot go on hangs up, so that the holder does not wait for its answer.

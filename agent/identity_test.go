@@ -22,9 +22,7 @@ func TestValidateIdentifiers(t *testing.T) {
 		"host=" + strings.Repeat("a", 10<<10): "more than",
 	} {
 		err := ValidateIdentifiers(identifiers)
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%.40q: %v, want %q", identifiers, err, want)
-		}
+		testutil.ErrorSays(t, err, want, "%.40q", identifiers)
 	}
 }
 
@@ -64,8 +62,6 @@ func TestOptions(t *testing.T) {
 	} {
 		o := good()
 		spoil(&o)
-		if _, err := New(o); err == nil {
-			t.Errorf("%s: accepted", name)
-		}
+		testutil.Fails(t, testutil.Err(New(o)), "%s: accepted", name)
 	}
 }

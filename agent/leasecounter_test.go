@@ -165,9 +165,8 @@ func TestLeasesWhileTheAPIIsDown(t *testing.T) {
 		after := func(lines, count int) {
 			t.Helper()
 			time.Sleep(15 * time.Second)
-			if c.want(count); c.log.count() != lines {
-				t.Errorf("%d log lines, want %d: %v", c.log.count(), lines, c.log.all)
-			}
+			c.want(count)
+			testutil.Equal(t, c.log.count(), lines, "log lines, want %d: %v", lines, c.log.all)
 		}
 		after(1, 0)
 		if n := promtest.ToFloat64(c.lists.WithLabelValues("403", "Forbidden")); n < 2 {
@@ -197,9 +196,7 @@ func TestValidLease(t *testing.T) {
 		"without a duration": {kubeapi.LeaseSpec{RenewTime: at(0)}, false},
 		"empty":              {kubeapi.LeaseSpec{}, false},
 	} {
-		if got := validLease(&kubeapi.Lease{Spec: c.spec}, now); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
+		testutil.Equal(t, validLease(&kubeapi.Lease{Spec: c.spec}, now), c.want, "%s", name)
 	}
 }
 
@@ -228,19 +225,15 @@ func TestWatchesThatEndAtOnce(t *testing.T) {
 		"after it began":  {func(began func()) error { began(); return nil }, 0},
 		"before it began": {func(func()) error { return io.EOF }, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				api := newLeaseAPI()
-				api.watch = c.watch
-				counter := counting(t, api)
-				time.Sleep(10 * time.Minute)
-				if n := api.asked.Load(); n < 10 || n > 80 {
-					t.Errorf("asked %d times in ten minutes", n)
-				}
-				if counter.log.count() != c.lines {
-					t.Errorf("%d lines of log: %v", counter.log.count(), counter.log.all)
-				}
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			api := newLeaseAPI()
+			api.watch = c.watch
+			counter := counting(t, api)
+			time.Sleep(10 * time.Minute)
+			if n := api.asked.Load(); n < 10 || n > 80 {
+				t.Errorf("asked %d times in ten minutes", n)
+			}
+			testutil.Equal(t, counter.log.count(), c.lines, "lines of log: %v", counter.log.all)
 		})
 	}
 }

@@ -103,9 +103,7 @@ func TestDialMetrics(t *testing.T) {
 		{m.dialErrors.WithLabelValues("denied"), 1},
 		{m.denials, 1},
 	} {
-		if got := promtest.ToFloat64(c.what); got != c.want {
-			t.Errorf("%v is %v, want %v", c.what, got, c.want)
-		}
+		testutil.Equal(t, promtest.ToFloat64(c.what), c.want, "%v is", c.what)
 	}
 }
 
@@ -117,16 +115,12 @@ func TestResetMetrics(t *testing.T) {
 	}
 	for code := range tunnel.Codes() {
 		cause, want := code.Label(), map[string]float64{"peer_reset": 1, "idle": 1, "other": 1}[code.Label()]
-		if got := promtest.ToFloat64(m.resets.WithLabelValues(cause)); got != want {
-			t.Errorf("%s is %v, want %v", cause, got, want)
-		}
+		testutil.Equal(t, promtest.ToFloat64(m.resets.WithLabelValues(cause)), want, "%s is", cause)
 	}
 	if n, want := promtest.CollectAndCount(m.resets), len(slices.Collect(tunnel.Codes())); n != want {
 		t.Errorf("%d causes for %d codes", n, want)
 	}
-	if got := m.open.Load(); got != 0 {
-		t.Errorf("%d connections are open", got)
-	}
+	testutil.Equal(t, m.open.Load(), 0, "connections are open")
 }
 
 func TestPacketMetrics(t *testing.T) {
@@ -135,12 +129,8 @@ func TestPacketMetrics(t *testing.T) {
 	m.Packet(legacy.ToAgent, client.PacketType(99)) // from a peer that sends anything
 	m.Packet(legacy.ToAgent, -1)
 	m.Packet(legacy.FromClient, client.PacketType_DATA) // not an agent's
-	if got := promtest.ToFloat64(m.packets.WithLabelValues("to_agent", "DATA")); got != 1 {
-		t.Errorf("DATA counted %v times", got)
-	}
-	if n := promtest.CollectAndCount(m.packets); n != 2*7 {
-		t.Errorf("%d series", n)
-	}
+	testutil.Equal(t, promtest.ToFloat64(m.packets.WithLabelValues("to_agent", "DATA")), 1, "how often DATA is counted")
+	testutil.Equal(t, promtest.CollectAndCount(m.packets), 2*7, "series")
 	m.StreamError(legacy.ToAgent, codes.Unavailable, client.PacketType_DATA)
 	m.StreamError(legacy.FromAgent, codes.Internal, legacy.NoPacket)
 	m.StreamError(legacy.FromAgent, codes.Canceled, legacy.NoPacket) // our own doing

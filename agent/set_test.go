@@ -3,7 +3,6 @@ package agent
 import (
 	"fmt"
 	"math"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +10,7 @@ import (
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
 	"konnectivity/internal/peers"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -207,9 +207,7 @@ func scale(t *testing.T, s *searches, behind, protocol string, settled time.Dura
 		w.setCount(2)
 		s.within(b, 30*time.Second, "a", "b")
 		time.Sleep(20 * time.Second)
-		if want := promtest.ToFloat64(b.agent.metrics.knownServers); want != 2 {
-			t.Errorf("believes in %v servers", want)
-		}
+		testutil.Equal(t, promtest.ToFloat64(b.agent.metrics.knownServers), 2, "servers it believes in")
 	})
 }
 
@@ -223,9 +221,7 @@ func TestBackoff(t *testing.T) {
 		if n < 3600/10 || n > 3600/5+10 {
 			t.Errorf("%d attempts in an hour", n)
 		}
-		if got := b.log.count(); got != 1 {
-			t.Errorf("%d log lines: %v", got, b.log.all)
-		}
+		testutil.Equal(t, b.log.count(), 1, "log lines: %v", b.log.all)
 		gaps := map[time.Duration]bool{}
 		for i := n - 10; i < n; i++ {
 			gaps[w.attempts[i].Sub(w.attempts[i-1]).Truncate(time.Millisecond)] = true
@@ -353,9 +349,7 @@ func TestDrainingServerWithSameID(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		close(w.first("a").draining)
 		time.Sleep(5 * time.Second)
-		if n := len(b.agent.Servers()); n != 2 {
-			t.Errorf("%d sessions, want the old and the new one", n)
-		}
+		testutil.Equal(t, len(b.agent.Servers()), 2, "sessions, the old and the new one")
 		w.first("a").end(nil)
 		b.within(time.Second, "a")
 	})
@@ -378,9 +372,7 @@ func TestDuplicateWithConnections(t *testing.T) {
 			if b.agent.set.peers.Members()[0].Session == session(s) { // both dial at once, and either may win
 				s = w.servers["a"].sessions[0]
 			}
-			if stays := !tunnel.Closed(s.Done()); stays != (protocol == protocolGRPC) {
-				t.Errorf("%s: the duplicate's connection was kept: %v", protocol, stays)
-			}
+			testutil.Equal(t, !tunnel.Closed(s.Done()), protocol == protocolGRPC, "%s: the duplicate's connection was kept", protocol)
 			s.setStreams(0)
 			time.Sleep(2 * drainQuiet)
 			if !s.drained && protocol == protocolGRPC || !tunnel.Closed(s.Done()) {
@@ -465,9 +457,7 @@ func TestNamesThatFail(t *testing.T) {
 		w.mu.Unlock()
 		before := b.log.count()
 		time.Sleep(10 * time.Minute)
-		if n := b.log.count() - before; n != 1 {
-			t.Errorf("%d log lines: %v", n, b.log.all[before:])
-		}
+		testutil.Equal(t, b.log.count()-before, 1, "log lines: %v", b.log.all[before:])
 		b.within(0, "a", "b")
 		w.stop("a")
 		w.start("a")
@@ -512,13 +502,9 @@ func TestReady(t *testing.T) {
 		}
 		w.stop("a")
 		synctest.Wait()
-		if err := b.agent.Ready(); err == nil {
-			t.Error("ready without a server")
-		}
+		testutil.Fails(t, b.agent.Ready(), "ready without a server")
 		time.Sleep(time.Minute)
-		if err := b.agent.Trouble(); err == nil || !strings.Contains(err.Error(), "10.0.0.1:8091") {
-			t.Errorf("it does not say what it tried: %v", err)
-		}
+		testutil.ErrorSays(t, b.agent.Trouble(), "10.0.0.1:8091", "it does not say what it tried")
 	})
 }
 
@@ -547,9 +533,7 @@ func TestWant(t *testing.T) {
 		{3, fixedCount{0, true}, CountDefault, 1},
 	} {
 		s := &set{opts: Options{Leases: c.leases, CountSource: c.source}}
-		if got := s.want(c.heard); got != c.want {
-			t.Errorf("%+v: %d", c, got)
-		}
+		testutil.Equal(t, s.want(c.heard), c.want, "%+v", c)
 	}
 }
 

@@ -129,9 +129,7 @@ func TestStoreWithoutCommit(t *testing.T) {
 	file := testutil.Must(writeOffers("agent-1", nil))(t)
 	defer file.Close()
 	testutil.NoError(t, unix.Sendmsg(pair[0], []byte{0}, unix.UnixRights(int(file.Fd())), nil, 0))
-	if err := OpenStore(logging.Silent()).take(pair[1]); err == nil {
-		t.Error("they were taken")
-	}
+	testutil.Fails(t, OpenStore(logging.Silent()).take(pair[1]), "they were taken")
 }
 
 // A socket that brings bytes without descriptors, perhaps for ever, is none that an agent has
@@ -152,9 +150,7 @@ func TestStoreWithoutRoom(t *testing.T) {
 	keeper := newStoreKeeper(t)
 	s, moves := OpenStore(logging.Silent()), []*resume.Move{{Snapshot: resume.Snapshot{Ended: true, Left: true}}}
 	testutil.NoError(t, s.put("agent-1", moves))
-	if err := s.put("agent-1", moves); err == nil {
-		t.Error("what was not kept counts as kept")
-	}
+	testutil.Fails(t, s.put("agent-1", moves), "what was not kept counts as kept")
 	kept := testutil.Receive(t, "the descriptor is kept", keeper.kept)
 	hup := []unix.PollFd{{Fd: int32(kept)}}
 	if n, err := unix.Poll(hup, 0); n != 0 || err != nil {
@@ -162,9 +158,7 @@ func TestStoreWithoutRoom(t *testing.T) {
 	}
 	next := OpenStore(logging.Silent())
 	testutil.NoError(t, next.take(kept))
-	if len(next.offers) != 1 {
-		t.Errorf("%d connections are left", len(next.offers))
-	}
+	testutil.Equal(t, len(next.offers), 1, "connections are left")
 }
 
 // Of connections that cannot all be read none is taken: sockets may belong to others.
@@ -172,9 +166,7 @@ func TestStoreThatIsCutShort(t *testing.T) {
 	keeper := newStoreKeeper(t)
 	s := OpenStore(logging.Silent())
 	testutil.NoError(t, s.put("agent-1", []*resume.Move{{Snapshot: resume.Snapshot{Ended: true, Left: true}}, {Snapshot: resume.Snapshot{From: 1, Ended: true, Left: true}}}))
-	if err := s.take(testutil.Receive(t, "the descriptor is kept", keeper.kept)); err == nil {
-		t.Error("no error")
-	}
+	testutil.Fails(t, s.take(testutil.Receive(t, "the descriptor is kept", keeper.kept)), "no error")
 	if len(s.offers) > 0 || s.ID() != "" {
 		t.Errorf("%d connections of agent %q are taken", len(s.offers), s.ID())
 	}

@@ -21,9 +21,7 @@ func TestBesideTheAPIServer(t *testing.T) {
 		if got := c.RemoteAddr().String(); got != up || api.Resolved != up {
 			t.Errorf("it is connected to %s, and says %s", got, api.Resolved)
 		}
-		if err := d.Allow(api, c.RemoteAddr()); err != nil {
-			t.Errorf("it may not be resumed: %v", err)
-		}
+		testutil.Succeeds(t, d.Allow(api, c.RemoteAddr()), "it may not be resumed")
 		_ = c.Close()
 	}
 	tcp := tunnel.NewFlow("tcp", up)

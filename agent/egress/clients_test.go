@@ -30,9 +30,7 @@ func TestClientsShareDescriptors(t *testing.T) {
 		}
 		return len(ends[of])
 	}
-	if n := fill(hog); n != 80 {
-		t.Errorf("a client alone has %d of 90", n)
-	}
+	testutil.Equal(t, fill(hog), 80, "connections that a client alone has, of 90")
 	wantFailure(t, opens(hog), tunnel.FailExhausted)
 	if text := opens(hog).Error(); !strings.Contains(text, "share is used up") || !strings.Contains(text, "80 connections") {
 		t.Errorf("it hears %q", text)

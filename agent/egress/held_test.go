@@ -49,8 +49,7 @@ func TestHeldTo(t *testing.T) {
 			rules: "-127.0.0.2\n", address: "127.0.0.1"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-			defer l.Close()
+			l := testutil.Listen(t)
 			port := l.Addr().(*net.TCPAddr).Port
 			at := netip.AddrPortFrom(netip.MustParseAddr(c.address), uint16(port))
 			c.options.resolver = names{"a.example": {c.address}}
@@ -90,9 +89,7 @@ func TestReportedOnce(t *testing.T) {
 x_policy_decisions_total{decision="allowed",rule=""} 0
 x_policy_decisions_total{decision="reported",rule="a"} %d
 `, n+1)), "x_policy_decisions_total")
-		if err != nil {
-			t.Errorf("%s: %v", host, err)
-		}
+		testutil.Succeeds(t, err, "%s", host)
 	}
 }
 
@@ -124,9 +121,7 @@ func TestTheRuleIsNoted(t *testing.T) {
 			} else {
 				testutil.NoError(t, d.Adopt(f, at))
 			}
-			if f.Rule != c.want {
-				t.Errorf("%s, %s: rule %q, want %q", what, done, f.Rule, c.want)
-			}
+			testutil.Equal(t, f.Rule, c.want, "%s, %s: rule", what, done)
 		}
 	}
 }

@@ -5,9 +5,9 @@ import (
 	"net"
 	"net/netip"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -38,18 +38,16 @@ func TestDNSIsBlamedForItself(t *testing.T) {
 			return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
 		}, tunnel.FailNoSuchHost, "no such host", 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				d := New(Options{resolver: c.resolver})
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-				defer cancel()
-				start := time.Now()
-				_, err := d.Dial(ctx, tunnel.NewFlow("tcp", "db.test:5432"))
-				typed := tunnel.AsDialError("", err)
-				if took := time.Since(start); typed.Failure != c.failure || typed.Text() != c.text || took != c.took {
-					t.Errorf("%v %q after %v", typed.Failure, typed.Text(), took)
-				}
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			d := New(Options{resolver: c.resolver})
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			start := time.Now()
+			_, err := d.Dial(ctx, tunnel.NewFlow("tcp", "db.test:5432"))
+			typed := tunnel.AsDialError("", err)
+			if took := time.Since(start); typed.Failure != c.failure || typed.Text() != c.text || took != c.took {
+				t.Errorf("%v %q after %v", typed.Failure, typed.Text(), took)
+			}
 		})
 	}
 }

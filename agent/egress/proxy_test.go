@@ -121,9 +121,7 @@ func TestProxyThatMisbehaves(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", testutil.Refusing(t)} {
 		_, err = dial(t, by(url.URL{Scheme: "socks5", Host: host}), "dest.example:443")
 		wantFailure(t, err, tunnel.FailUnavailable)
-		if !strings.Contains(err.Error(), "neither http nor https") {
-			t.Errorf("a SOCKS proxy: %v", err)
-		}
+		testutil.Contains(t, err.Error(), "neither http nor https", "a SOCKS proxy: %v", err)
 	}
 }
 
