@@ -83,9 +83,7 @@ func TestOtherTakesHTTP(t *testing.T) {
 	}
 	testutil.Eventually(t, "its slot is free", func() bool { return s.Slots.Count() == 0 })
 	_ = mustThrough(t, s, address)
-	if err := s.stop(); err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, s.stop())
 	if _, err := conn.Write([]byte("x")); err != nil {
 		t.Errorf("ended with the SOCKS5 front: %v", err)
 	}

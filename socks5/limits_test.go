@@ -191,9 +191,7 @@ func (b blockedCheck) Check(ctx context.Context, _ net.Addr, _, _ string) bool {
 func TestDrain(t *testing.T) {
 	t.Run("idle ends at once", func(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Drain: time.Hour}}, direct)
-		if err := s.stop(); err != nil {
-			t.Error(err)
-		}
+		testutil.NoError(t, s.stop())
 	})
 	t.Run("open connections finish", func(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Drain: time.Hour}}, direct)
@@ -212,16 +210,12 @@ func TestDrain(t *testing.T) {
 			t.Errorf("cut while draining: %v", err)
 		}
 		_ = c.Close()
-		if err := <-stopped; err != nil {
-			t.Error(err)
-		}
+		testutil.NoError(t, <-stopped)
 	})
 	t.Run("grace ends", func(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Drain: 50 * time.Millisecond}}, direct)
 		c := mustThrough(t, s, testutil.Echo(t))
-		if err := s.stop(); err != nil {
-			t.Error(err)
-		}
+		testutil.NoError(t, s.stop())
 		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("client read %v, want a reset", err)
 		}
@@ -232,9 +226,7 @@ func TestDrain(t *testing.T) {
 		c := connect(t, s.addr)
 		_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
 		_ = testutil.Receive(t, "dialing", dialing)
-		if err := s.stop(); err != nil {
-			t.Error(err)
-		}
+		testutil.NoError(t, s.stop())
 		_ = testutil.Receive(t, "cancelled", cancelled)
 		if got, _ := io.ReadAll(c); string(got) != ok+code(1) {
 			t.Errorf("heard %q", got)
@@ -253,9 +245,7 @@ func TestDrain(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Drain: time.Hour}, handshakeTimeout: time.Hour}, direct)
 		_ = connect(t, s.addr)
 		testutil.Eventually(t, "it is accepted", func() bool { return s.Slots.Count() == 1 })
-		if err := s.stop(); err != nil {
-			t.Error(err)
-		}
+		testutil.NoError(t, s.stop())
 	})
 }
 
