@@ -385,9 +385,7 @@ func TestAdminPortIsOff(t *testing.T) {
 		t.Error(code)
 	}
 	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, <-done)
 	p.close()
 }
 

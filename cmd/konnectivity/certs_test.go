@@ -231,9 +231,7 @@ func TestCertsForKubernetes(t *testing.T) {
 		data := testutil.Must(os.ReadFile(path))(t)
 		checkObjects(t, dir, data, want)
 	}
-	if err := load(t, dir, "server").VerifyHostname("konnectivity-server-local.clusters-a.svc"); err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, load(t, dir, "server").VerifyHostname("konnectivity-server-local.clusters-a.svc"))
 }
 
 // checkObjects decodes documents strictly and compares them with the files.

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/internal/admin"
@@ -180,6 +181,11 @@ func TestStatusWatches(t *testing.T) {
 			}
 			if format == "table" && (strings.Count(frame, "\n") > 23 || !strings.Contains(frame, "10 connections")) {
 				t.Errorf("a frame of %d lines:\n%s", 1+strings.Count(frame, "\n"), frame)
+			}
+			for line := range strings.Lines(strings.ReplaceAll(frame, "\x1b[K", "")) {
+				if columns := utf8.RuneCountInString(strings.TrimRight(line, "\n")); format == "table" && columns > 90 {
+					t.Errorf("a line of %d columns: %q", columns, line)
+				}
 			}
 		}
 	}

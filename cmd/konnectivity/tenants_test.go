@@ -419,9 +419,7 @@ func TestTenantsMakeByIdentity(t *testing.T) {
 		}
 		made = append(made, tenant)
 	}
-	if err := made[1].Conflict(made[0]); err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, made[1].Conflict(made[0]))
 	status, out, stderr := konnectivity("tenants", "check", filepath.Join(dir, "tenants", "c"))
 	if status != 0 || !strings.Contains(out, "clients on port 9101") || !strings.Contains(out, "clients on "+filepath.Join(dir, "c.socket")) || !strings.Contains(out, "spiffe://c/konnectivity/agent") {
 		t.Errorf("%d: %s%s", status, out, stderr)

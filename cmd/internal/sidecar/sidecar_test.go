@@ -113,9 +113,7 @@ func TestEveryFrontCarriesTraffic(t *testing.T) {
 					t.Errorf("%s: %q, %v\n%s", by, got, err, r.log.String())
 				}
 			}
-			if err := r.stop(); err != nil {
-				t.Error(err)
-			}
+			testutil.NoError(t, r.stop())
 		})
 	}
 }
@@ -275,9 +273,7 @@ func TestDrainLetsConnectionsFinish(t *testing.T) {
 	}
 	_ = near.Close()
 	_ = far.Close()
-	if err := <-stopped; err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, <-stopped)
 	if got, err := get("connect", next.uds, w.site()+"/next"); err != nil || got != "hello /next" {
 		t.Errorf("the next sidecar: %q, %v", got, err)
 	}
@@ -291,9 +287,7 @@ func TestDrainIsBounded(t *testing.T) {
 	d := testutil.Must(proxy.SOCKS5("tcp", r.addrs[SOCKS5], nil, nil))(w.t)
 	near := testutil.Must(d.Dial("tcp", ln.Addr().String()))(w.t)
 	defer near.Close()
-	if err := r.stop(); err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, r.stop())
 }
 
 // All fronts on all ports require the same credentials.

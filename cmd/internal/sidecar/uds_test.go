@@ -46,9 +46,7 @@ func TestUnixSocket(t *testing.T) {
 					}
 				}
 			}
-			if err := r.stop(); err != nil {
-				t.Error(err)
-			}
+			testutil.NoError(t, r.stop())
 			if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the socket outlived its sidecar: %v", err)
 			}

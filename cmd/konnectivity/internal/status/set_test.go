@@ -75,9 +75,7 @@ func TestSet(t *testing.T) {
 
 	out.Reset()
 	view = View{Limit: 1000, JSON: true, Services: []string{a, b}, Filter: "NO AGENT"}
-	if err := view.Show(t.Context(), &out, nil); err != nil {
-		t.Error(err)
-	}
+	testutil.NoError(t, view.Show(t.Context(), &out, nil))
 	var set Set
 	testutil.NoError(t, json.Unmarshal([]byte(out.String()), &set))
 	if set.Matched != 100 || len(set.Ill) != 100 || set.Tenants != 1000 || set.Conditions["broken"] != 1 || set.Ill[0].Name != "cluster-999" || set.Ill[0].Connections != 4 {
