@@ -12,6 +12,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // binaries are built once for all tests.
@@ -32,15 +33,7 @@ func newSuite(t *testing.T) *suite.Suite {
 }
 
 // must fails the test on err.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
+func must[T any](v T, err error) func(testing.TB) T { return testutil.Must(v, err) }
 
 // curl runs the real curl and returns what it printed.
 func curl(t testing.TB, args ...string) ([]byte, error) {

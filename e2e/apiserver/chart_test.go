@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // The chart of a release, and your image, as the chart's README has them.
@@ -26,9 +28,7 @@ func TestChartComesBack(t *testing.T) {
 	job := make(chan error, 1)
 	go func() { job <- i.runJob("my-control-plane", "konnectivity-certs") }()
 	i.follow(install)
-	if err := <-job; err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, <-job)
 	signer := i.signer()
 	i.follow("helm -n my-control-plane upgrade konnectivity charts/konnectivity --reuse-values --set server.replicas=5")
 	if got := i.do("get", "deployment", "-n", "my-control-plane", "konnectivity-server", "-o", "jsonpath={.spec.replicas}"); got != "5" {

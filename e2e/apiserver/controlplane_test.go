@@ -65,9 +65,7 @@ func (p *controlPlane) file(name string) string { return filepath.Join(p.suite.D
 // write makes a file and returns its path.
 func (p *controlPlane) write(name string, data []byte) string {
 	p.t.Helper()
-	if err := os.WriteFile(p.file(name), data, 0o600); err != nil {
-		p.t.Fatal(err)
-	}
+	testutil.NoError(p.t, os.WriteFile(p.file(name), data, 0o600))
 	return p.file(name)
 }
 
@@ -111,9 +109,7 @@ func (p *controlPlane) startEtcd() {
 	p.etcd = "http://" + suite.Loopback(port)
 	etcd := p.start("etcd", "--data-dir="+p.file("etcd"), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+p.etcd, "--advertise-client-urls="+p.etcd, "--listen-peer-urls=http://127.0.0.1:0")
-	if err := suite.WaitReady(etcd, p.etcd+"/health"); err != nil {
-		p.t.Fatal(err)
-	}
+	testutil.NoError(p.t, suite.WaitReady(etcd, p.etcd+"/health"))
 }
 
 // addAPI starts a kube-apiserver with an egress selector configuration.

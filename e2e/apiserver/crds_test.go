@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"os/exec"
 	"path/filepath"
+
+	"konnectivity/internal/testutil"
 )
 
 // kindsOfOthers are modules, in the versions whose types manifests/check decodes
@@ -19,9 +21,7 @@ func (p *controlPlane) define() {
 	for path, file := range kindsOfOthers {
 		out := must(exec.Command("go", "mod", "download", "-C", filepath.Join(manifests, "check"), "-json", path).Output())(p.t)
 		var module struct{ Dir string }
-		if err := json.Unmarshal(out, &module); err != nil {
-			p.t.Fatal(err)
-		}
+		testutil.NoError(p.t, json.Unmarshal(out, &module))
 		p.do("apply", "--server-side", "-f", filepath.Join(module.Dir, file))
 	}
 	p.do("wait", "crd", "--all", "--for=condition=Established", "--timeout=2m")

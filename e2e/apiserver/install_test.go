@@ -40,9 +40,7 @@ func TestInstall(t *testing.T) {
 		job := make(chan error, 1)
 		go func() { job <- i.runJob("my-control-plane", "konnectivity-certs") }()
 		i.follow(blocks[0], "203.0.113.7", "127.0.0.1")
-		if err := <-job; err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, <-job)
 		i.finish()
 	})
 	t.Run("kustomize", func(t *testing.T) {
@@ -183,9 +181,7 @@ func (i installer) finish() {
 func (i installer) template(name string) corev1.PodSpec {
 	i.t.Helper()
 	var w workload
-	if err := yaml.Unmarshal([]byte(i.build(live + name)[0]), &w); err != nil {
-		i.t.Fatal(err)
-	}
+	testutil.NoError(i.t, yaml.Unmarshal([]byte(i.build(live + name)[0]), &w))
 	return w.Spec.Template.Spec
 }
 
@@ -251,9 +247,7 @@ func (i installer) settings(namespace string, c corev1.Container) map[string]str
 // read decodes an object that the API has.
 func (i installer) read(into any, kind, name, namespace string) {
 	i.t.Helper()
-	if err := json.Unmarshal([]byte(i.do("get", kind, name, "-n", namespace, "-o", "json")), into); err != nil {
-		i.t.Fatal(err)
-	}
+	testutil.NoError(i.t, json.Unmarshal([]byte(i.do("get", kind, name, "-n", namespace, "-o", "json")), into))
 }
 
 // restartAPI has kube-apiserver do what its Deployment says by now: ask the

@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"konnectivity/internal/testutil"
 )
 
 // direct is an egress selector configuration without a tunnel.
@@ -112,9 +114,7 @@ var ofTheHost = regexp.MustCompile(`^(host namespaces|hostPort|hostPath volumes|
 func (p *controlPlane) admit(object string) {
 	p.t.Helper()
 	var w workload
-	if err := yaml.Unmarshal([]byte(object), &w); err != nil {
-		p.t.Fatal(err)
-	}
+	testutil.NoError(p.t, yaml.Unmarshal([]byte(object), &w))
 	spec := w.Spec.Template.Spec
 	if len(spec.Containers) == 0 {
 		spec = w.Spec.PodSpec

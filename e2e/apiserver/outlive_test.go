@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // A pump sends a block at a time, as an application that is at work all the
@@ -104,9 +106,7 @@ func (w *world) pumpExec() *pump {
 	cmd := w.kubectl(ctx, "", "exec", "-i", "-n", "apps", "hello", "--", "cat")
 	cmd.Stdin = nil
 	in, out := must(cmd.StdinPipe())(w.t), must(cmd.StdoutPipe())(w.t)
-	if err := cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.NoError(w.t, cmd.Start())
 	return newPump("exec", in, in.Close, out, cmd.Wait)
 }
 
@@ -116,9 +116,7 @@ func (w *world) pumpForward() *pump {
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := w.kubectl(ctx, "", "port-forward", "-n", "apps", "pod/hello", ":8080")
 	out := must(cmd.StdoutPipe())(w.t)
-	if err := cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.NoError(w.t, cmd.Start())
 	w.t.Cleanup(func() { cancel(); _ = cmd.Wait() })
 	line := must(bufio.NewReader(out).ReadString('\n'))(w.t)
 	c := must(net.Dial("tcp", strings.TrimPrefix(strings.Split(line, " -> ")[0], "Forwarding from ")))(w.t)

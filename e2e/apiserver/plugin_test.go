@@ -6,15 +6,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // kubectl finds the operator's tool under its name as a plugin, lists it, and hands over
 // arguments, output and exit status.
 func TestPlugin(t *testing.T) {
 	folder := t.TempDir()
-	if err := os.Symlink(binaries.Path("konnectivity"), filepath.Join(folder, "kubectl-konnectivity")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Symlink(binaries.Path("konnectivity"), filepath.Join(folder, "kubectl-konnectivity")))
 	kubectl := func(args ...string) (string, error) {
 		cmd := exec.Command(program("kubectl"), args...)
 		cmd.Env = []string{"PATH=" + folder, "HOME=" + folder}

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // reader follows the READMEs of the manifests, in a copy of them, with
@@ -34,12 +36,8 @@ func (r *reader) block(readme string, n int) string {
 func (r *reader) put(name, text string, mode os.FileMode) {
 	r.t.Helper()
 	path := filepath.Join(r.dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.NoError(r.t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testutil.NoError(r.t, os.WriteFile(path, []byte(text), mode))
 }
 
 // follow types commands into a shell, with the reader's own names in place of
@@ -66,9 +64,7 @@ func newReader(t *testing.T) *reader {
 	t.Helper()
 	r := &reader{newControlPlane(t), t.TempDir()}
 	a := r.addAPI(direct)
-	if err := os.CopyFS(r.dir+"/manifests", os.DirFS(manifests)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.CopyFS(r.dir+"/manifests", os.DirFS(manifests)))
 	admin := string(must(os.ReadFile(r.kubeconfig))(t))
 	r.put("etc/admin.conf", admin, 0o600)
 	r.put("root/nothing", "", 0o600)

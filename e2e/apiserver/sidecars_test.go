@@ -83,9 +83,7 @@ func (w *world) example(folder, kubeconfig string) {
 		}
 	}
 	p := w.run(folder, map[string]string{"/etc/konnectivity/hosted/kubeconfig": kubeconfig}, more...)
-	if err := suite.WaitReady(p, "http://"+health+"/readyz"); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.NoError(w.t, suite.WaitReady(p, "http://"+health+"/readyz"))
 	proxies := proxySetting.FindAllStringSubmatch(strings.Join(w.build(folder), "\n"), -1)
 	if len(proxies) == 0 && filepath.Base(folder) == "cluster-network-operator" {
 		proxies = append(proxies, builtIn)

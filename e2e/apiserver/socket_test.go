@@ -30,7 +30,5 @@ func (w *world) startSidecar() {
 	w.sidecar = w.run(besideAPI, map[string]string{"/run/konnectivity/": w.file("")},
 		"--konnectivity-hostname=127.0.0.1", "--konnectivity-port="+strconv.Itoa(w.service.port), "--health-address="+health,
 		"--ca-cert-path="+w.suite.PKI("ca.crt"), "--tls-cert-path="+w.suite.PKI("client.crt"), "--tls-key-path="+w.suite.PKI("client.key"))
-	if err := suite.WaitReady(w.sidecar, "http://"+health+"/healthz"); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.NoError(w.t, suite.WaitReady(w.sidecar, "http://"+health+"/healthz"))
 }

@@ -50,9 +50,7 @@ func newShared(t *testing.T, value string) installer {
 	go func() { job <- i.runJob(sharedNamespace, "konnectivity-certs") }()
 	i.follow("helm install konnectivity charts/konnectivity --namespace " + sharedNamespace + " --set '" + value + "'" +
 		" --set image.repository=registry.example.com/konnectivity,image.tag=v1.0.0 --set agent.enabled=false")
-	if err := <-job; err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, <-job)
 	return i
 }
 

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // everything goes by the tunnel, by kubectl and to the last byte.
@@ -76,18 +78,14 @@ func (w *world) forward() {
 	defer cancel()
 	cmd := w.kubectl(ctx, "", "port-forward", "-n", "apps", "pod/hello", ":8080")
 	out := must(cmd.StdoutPipe())(w.t)
-	if err := cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.NoError(w.t, cmd.Start())
 	defer func() { cancel(); _ = cmd.Wait() }()
 	line := must(bufio.NewReader(out).ReadString('\n'))(w.t)
 	address := strings.TrimPrefix(strings.Split(line, " -> ")[0], "Forwarding from ")
 	c := must(net.Dial("tcp", address))(w.t)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(patience))
-	if _, err := io.WriteString(c, "hello\n"); err != nil {
-		w.t.Fatal(err)
-	}
+	must(io.WriteString(c, "hello\n"))(w.t)
 	if got, err := bufio.NewReader(c).ReadString('\n'); got != "hello\n" || err != nil {
 		w.t.Errorf("kubectl port-forward: %q, %v", got, err)
 	}

@@ -55,9 +55,7 @@ func (p *controlPlane) ours(folder string) corev1.Container {
 	p.t.Helper()
 	for _, text := range p.build(folder) {
 		var w workload
-		if err := yaml.Unmarshal([]byte(text), &w); err != nil {
-			p.t.Fatal(err)
-		}
+		testutil.NoError(p.t, yaml.Unmarshal([]byte(text), &w))
 		all := append(w.Spec.Containers, w.Spec.Template.Spec.Containers...)
 		if i := slices.IndexFunc(all, func(c corev1.Container) bool { return slices.Contains(images, c.Image) }); i >= 0 {
 			return all[i]
@@ -121,9 +119,7 @@ func (p *controlPlane) startServer(s *server) {
 		"--agent-port=" + strconv.Itoa(s.AgentPort), "--agent-bind-address=127.0.0.1",
 		"--health-port=" + strconv.Itoa(s.HealthPort), "--health-bind-address=127.0.0.1", "--admin-port=" + strconv.Itoa(s.AdminPort)}
 	s.Process = p.run(s.folder, s.in, append(moved, s.more...)...)
-	if err := suite.WaitReady(s.Process, s.HealthURL("/healthz")); err != nil {
-		p.t.Fatal(err)
-	}
+	testutil.NoError(p.t, suite.WaitReady(s.Process, s.HealthURL("/healthz")))
 }
 
 // endpointLag is how long it takes until nodes have heard that a pod is, or is
@@ -163,9 +159,7 @@ func (p *controlPlane) startAgent(d *dataPlane, a *agent) {
 	p.t.Helper()
 	p.launchAgent(a)
 	d.zone.admit(a.PID())
-	if err := suite.WaitReady(a.Process, a.HealthURL("/readyz")); err != nil {
-		p.t.Fatal(err)
-	}
+	testutil.NoError(p.t, suite.WaitReady(a.Process, a.HealthURL("/readyz")))
 }
 
 // launchAgent starts an agent that may be refused.

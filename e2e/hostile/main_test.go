@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // duration is how long each attack lasts.
@@ -38,12 +39,4 @@ func newSuite(t *testing.T) *suite.Suite {
 }
 
 // must fails the test on err.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
+func must[T any](v T, err error) func(testing.TB) T { return testutil.Must(v, err) }

@@ -181,9 +181,7 @@ func (b *tab) call(method string, params any) json.RawMessage {
 		params = struct{}{}
 	}
 	_ = b.conn.SetDeadline(time.Now().Add(patience))
-	if err := websocket.JSON.Send(b.conn, map[string]any{"id": b.id, "method": method, "params": params}); err != nil {
-		b.t.Fatal(err)
-	}
+	testutil.NoError(b.t, websocket.JSON.Send(b.conn, map[string]any{"id": b.id, "method": method, "params": params}))
 	for {
 		var m message
 		if err := websocket.JSON.Receive(b.conn, &m); err != nil {

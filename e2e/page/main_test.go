@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // binaries are built once for all tests.
@@ -36,25 +37,13 @@ func (b *tab) picture(name string, whole bool) {
 		return
 	}
 	var out struct{ Data string }
-	if err := json.Unmarshal(b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": whole}), &out); err != nil {
-		b.t.Fatal(err)
-	}
+	testutil.NoError(b.t, json.Unmarshal(b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": whole}), &out))
 	data, err := base64.StdEncoding.DecodeString(out.Data)
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(*pictures, name+".png"), data, 0o644); err != nil {
-		b.t.Fatal(err)
-	}
+	testutil.NoError(b.t, os.WriteFile(filepath.Join(*pictures, name+".png"), data, 0o644))
 }
 
 // must fails the test on err.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
+func must[T any](v T, err error) func(testing.TB) T { return testutil.Must(v, err) }

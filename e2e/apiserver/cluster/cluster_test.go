@@ -14,6 +14,7 @@ import (
 	"konnectivity/e2e/apiserver"
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 // Addresses. Of the two machines, that of nodes lets nothing in that it has not
@@ -105,9 +106,7 @@ func newControlPlanes(t *testing.T, url, service string, flags ...string) *world
 	w.control, w.nodes = w.newCluster("control", controlURL), w.newCluster("nodes", url)
 	etcd := w.start("etcd", program("etcd"), "--data-dir="+w.dir+"/etcd", "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+etcdURL, "--advertise-client-urls="+etcdURL, "--listen-peer-urls=http://127.0.0.1:0")
-	if err := suite.WaitReady(etcd, etcdURL+"/health"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, suite.WaitReady(etcd, etcdURL+"/health"))
 	w.start("kube-apiserver", program("kube-apiserver"), w.control.apiFlags(w.control.dir, "/control", "10.96.0.0/16,fd00:96::/112", "--bind-address="+controlIP, "--advertise-address="+controlIP)...)
 	w.control.ready()
 	t.Cleanup(w.explain)

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // conformanceImages are Kubernetes' test images of programs that its own modules have.
@@ -106,9 +108,7 @@ func results(t *testing.T, path string) (passed []string) {
 			Failure                           struct{ Message string }
 		}
 	}
-	if err := json.Unmarshal(must(os.ReadFile(path))(t), &reports); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, json.Unmarshal(must(os.ReadFile(path))(t), &reports))
 	for _, report := range reports {
 		for _, spec := range report.SpecReports {
 			name := strings.Join(append(spec.ContainerHierarchyTexts, spec.LeafNodeText), " ")

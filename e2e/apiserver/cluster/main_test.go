@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // patience is how long anything may take on a machine that does other things
@@ -57,15 +59,7 @@ func isolate(t *testing.T) bool {
 func program(name string) string { return filepath.Join(*programs, name) }
 
 // must fails the test on err.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
+func must[T any](v T, err error) func(testing.TB) T { return testutil.Must(v, err) }
 
 // shell runs commands that must work.
 func shell(t *testing.T, commands string, args ...string) {
@@ -102,11 +96,7 @@ func lastLines(text string) string {
 
 func write(t *testing.T, path, text string) string {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 // machine is a node: containerd and kubelet, on a network.
@@ -170,9 +171,7 @@ func (m *machine) pack(image string, files map[string]string) string {
 	for name, path := range files {
 		m.add(tw, name, path, 0o755)
 	}
-	if err := tw.Close(); err != nil {
-		m.t.Fatal(err)
-	}
+	testutil.NoError(m.t, tw.Close())
 	_ = f.Close()
 	short, _, _ := strings.Cut(filepath.Base(image), ":")
 	config := must(json.Marshal(map[string]any{
@@ -189,9 +188,7 @@ func (m *machine) pack(image string, files map[string]string) string {
 	m.add(tw, "manifest.json", write(m.t, dir+"/manifest.json", string(manifest)), 0o644)
 	m.add(tw, "config.json", write(m.t, dir+"/config.json", string(config)), 0o644)
 	m.add(tw, "layer.tar", layer, 0o644)
-	if err := tw.Close(); err != nil {
-		m.t.Fatal(err)
-	}
+	testutil.NoError(m.t, tw.Close())
 	return archive
 }
 
@@ -199,17 +196,11 @@ func (m *machine) pack(image string, files map[string]string) string {
 func (m *machine) add(tw *tar.Writer, name, path string, mode int64) {
 	m.t.Helper()
 	if to, err := os.Readlink(path); err == nil {
-		if err := tw.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: to}); err != nil {
-			m.t.Fatal(err)
-		}
+		testutil.NoError(m.t, tw.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: to}))
 		return
 	}
 	f := must(os.Open(path))(m.t)
 	defer f.Close()
-	if err := tw.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: must(f.Stat())(m.t).Size()}); err != nil {
-		m.t.Fatal(err)
-	}
-	if _, err := io.Copy(tw, f); err != nil {
-		m.t.Fatal(err)
-	}
+	testutil.NoError(m.t, tw.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: must(f.Stat())(m.t).Size()}))
+	must(io.Copy(tw, f))(m.t)
 }

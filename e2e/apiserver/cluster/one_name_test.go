@@ -11,6 +11,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -237,9 +238,7 @@ func (w *world) readySince() string {
 func (w *world) killServers(does func(name string)) {
 	t := w.t
 	for i, pid := range serverPIDs(t) {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		began := time.Now()
 		does(fmt.Sprint("after-kill-", i))
 		fmt.Printf("%5.1f s  until it was done, after a server was killed\n", time.Since(began).Seconds())
@@ -259,9 +258,7 @@ func serverPIDs(t *testing.T) (found []int) {
 	out, _ := exec.Command("pgrep", "--full", "^/usr/bin/konnectivity-server").Output() // fails where there is none
 	for _, line := range strings.Fields(string(out)) {
 		var pid int
-		if _, err := fmt.Sscan(line, &pid); err != nil {
-			t.Fatal(err)
-		}
+		must(fmt.Sscan(line, &pid))(t)
 		found = append(found, pid)
 	}
 	return found

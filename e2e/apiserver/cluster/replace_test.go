@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/net/proxy"
+
+	"konnectivity/internal/testutil"
 )
 
 const (
@@ -130,9 +132,7 @@ func (w *world) press(d proxy.ContextDialer) *load {
 		cmd := exec.Command(program("kubectl"), "exec", "-i", "hello", "--", "/bin/sh", "-c", "while read -r l; do echo \"$l\"; done")
 		cmd.Env = []string{"KUBECONFIG=" + w.nodes.kubeconfig, "HOME=" + w.dir}
 		in, out := must(cmd.StdinPipe())(t), must(cmd.StdoutPipe())(t)
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, cmd.Start())
 		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 		l.count("kubectl exec", in, bufio.NewReader(out), in.Close, 64)
 	}
