@@ -28,7 +28,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // world is all that is around a sidecar: an agent, the network and the DNS behind
 // it, the hosted cluster's API, and the network and the resolver of the sidecar's

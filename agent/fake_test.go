@@ -22,7 +22,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // world is servers, the addresses that lead to them, and the names of those. Its
 // connect makes sessions of them. It stands for a network in tests of the set.

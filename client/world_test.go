@@ -22,6 +22,7 @@ import (
 	"konnectivity/agent/egress"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/server"
@@ -40,7 +41,7 @@ const socketPath = "server.sock"
 // world is what runs beside the tests.
 type world struct{ m *testing.M }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(world{m}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(world{m})) }
 
 // Run implements goleak.TestingM.
 func (w world) Run() int {

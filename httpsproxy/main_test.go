@@ -20,7 +20,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // maxWait is how long a test waits for what must happen; it is only ever used
 // up by a test that fails.

@@ -19,7 +19,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // tcpPair is two ends of one TCP connection over loopback.
 func tcpPair(t *testing.T) (near, far *net.TCPConn) { return testutil.Pair(t) }

@@ -20,7 +20,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 func services(t testing.TB, kubeconfig string) *Services {
 	s := New(Options{Kubeconfig: kubeconfig, UserAgent: "test", GetTime: testutil.Patience, Log: logging.Silent()})

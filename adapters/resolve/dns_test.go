@@ -21,7 +21,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // fakeDNS is a DNS server at the other end of in-memory connections, and the
 // Dialer that makes them.

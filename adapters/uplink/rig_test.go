@@ -20,7 +20,7 @@ import (
 	"konnectivity/tunnel/resume"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // names is a name server and a network: addresses of the server's name, and
 // what listens behind each.

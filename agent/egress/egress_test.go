@@ -23,7 +23,7 @@ import (
 	"konnectivity/tunnel/race"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // patience is how long may take what takes moments on an idle machine.
 const patience = time.Minute

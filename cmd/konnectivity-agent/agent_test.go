@@ -31,7 +31,7 @@ import (
 	"konnectivity/internal/tlsreload"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // parse returns the flags of a command line.
 func parse(t *testing.T, args ...string) (*flags, error) {

@@ -22,7 +22,7 @@ import (
 	"konnectivity/server"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // files writes a PKI and returns the flags that name it.
 func files(t *testing.T) map[string]string {

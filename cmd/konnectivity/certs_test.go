@@ -22,7 +22,7 @@ import (
 	"konnectivity/internal/tlsreload"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // konnectivity runs the program in process.
 func konnectivity(args ...string) (status int, stdout, stderr string) {

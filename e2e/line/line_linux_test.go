@@ -15,7 +15,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 func newLine(t *testing.T, cfg line.Config) *line.Line {
 	t.Helper()

@@ -25,7 +25,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // get asks handler in memory and decodes its answer.
 func get[T any](t *testing.T, h http.Handler, url string) (out T) {

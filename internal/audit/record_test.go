@@ -18,7 +18,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 var moment = time.Date(2026, 11, 25, 8, 30, 0, 123456000, time.UTC)
 

@@ -17,7 +17,7 @@ import (
 
 const root = "../.."
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 func TestImportsStayWithinTheirFences(t *testing.T) { checkSources(t, importFaults) }
 

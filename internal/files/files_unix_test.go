@@ -16,7 +16,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // A pipe in the place of the token's file holds up neither an attempt to connect nor
 // the end of the agent.

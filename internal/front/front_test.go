@@ -18,7 +18,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 var traits = Traits{Name: "test", Connections: "guests", MaxConns: 10, Waiting: 1, Metrics: Names{Prefix: "guests_"}}
 

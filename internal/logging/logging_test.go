@@ -25,7 +25,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // output is a log.
 type output struct{ testutil.Output }

@@ -14,7 +14,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // The last of the servers is asked, and has as long as each before, within the 5 s that
 // a sidecar has for a look-up.

@@ -21,7 +21,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // get asks handler in memory.
 func get(handler http.Handler, url string) *httptest.ResponseRecorder {

@@ -13,7 +13,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // all is a policy as an agent has it: every server once, by its id.
 var all = Policy{

@@ -103,4 +103,4 @@ func TestParseCA(t *testing.T) {
 	testutil.Fails(t, testutil.Err(pki.ParseCA([]byte("junk"), nil)), "junk was taken")
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }

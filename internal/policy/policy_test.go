@@ -13,7 +13,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 func mustParse(t testing.TB, allow, deny []string) *Policy {
 	t.Helper()

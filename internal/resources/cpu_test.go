@@ -5,9 +5,11 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"konnectivity/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 func TestCPUTimeGrowsWithWork(t *testing.T) {
 	before := CPUTime()

@@ -13,7 +13,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // local are addresses at which tests listen.
 var local = []string{"127.0.0.1", "127.0.0.2", "::1"}

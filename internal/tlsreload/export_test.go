@@ -5,9 +5,11 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"konnectivity/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // RefusalLogged is when a refused peer was last logged, with the clock that it is measured by.
 func (s *Source) RefusalLogged() string { return s.refusalLogged.Load().String() }

@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"konnectivity/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 func TestWaitsEndWithTheirContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 	"konnectivity/server/registry"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 func codeOf(err error) codes.Code {
 	if err == nil {

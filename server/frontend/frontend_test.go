@@ -30,7 +30,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // counter is a Metrics and a ConnectMetrics.
 type counter struct {

@@ -799,4 +799,4 @@ func TestATokenIsRevokedThoughTheRestIsWrong(t *testing.T) {
 	}
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }

@@ -17,7 +17,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // proxy runs script as the other end of a TCP connection and returns our end.
 func proxy(t testing.TB, script func(c *net.TCPConn)) tunnel.Conn {

@@ -18,7 +18,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // sink dials a place that takes everything, echo:1, or hangs:1, which never answers.
 var sink = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {

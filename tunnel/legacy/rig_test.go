@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // patience bounds everything a test waits for, and its streams: what they carry
 // takes its time under the race detector on a busy machine.

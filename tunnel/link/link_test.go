@@ -25,7 +25,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // transports are what every stream test runs over.
 var transports = map[string]func(testing.TB) (net.Conn, net.Conn){

@@ -15,10 +15,11 @@ import (
 
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // try is how one target behaves.
 type try struct {

@@ -9,7 +9,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // newEnds returns a Manager that ends with the test.
 func newEnds(t *testing.T) *Manager {

@@ -10,11 +10,12 @@ import (
 
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // fake is a stream that notes what it is called for.
 type fake struct {

@@ -21,7 +21,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // parse runs a command line through the real command, without serving.
 func parse(t *testing.T, front Front, args ...string) (o *Options, status int, said string) {

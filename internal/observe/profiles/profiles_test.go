@@ -12,7 +12,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 func get(mux *http.ServeMux, path string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()

@@ -10,9 +10,10 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 func prefixes(texts ...string) (all []netip.Prefix) {
 	for _, text := range texts {

@@ -22,7 +22,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // cluster is an API with the two kinds of objects. It lets a request be answered once.
 type cluster struct {

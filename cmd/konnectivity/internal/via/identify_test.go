@@ -64,4 +64,4 @@ func says(t *testing.T, text string) string {
 	})
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
