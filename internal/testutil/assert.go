@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// These fail t, and do not end it: a test says all that is wrong. Their message is what, a format
-// with its arguments, then what came and what was wanted.
+// The assertions of this file report a failure, and the test goes on. A message begins with
+// the format what and its args.
 
 // Equal fails t unless got is want.
 func Equal[T comparable](t testing.TB, got, want T, what string, args ...any) {

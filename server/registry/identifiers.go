@@ -25,7 +25,7 @@ const (
 	maxIdentifiers = 1024
 )
 
-// CheckID refuses an id that is too long; whose says what has it.
+// CheckID refuses an id that is too long; whose names its owner in the error.
 func CheckID(whose, id string) error {
 	if len(id) > MaxID {
 		return fmt.Errorf("the %s's id has %d bytes: at most %d are accepted", whose, len(id), MaxID)

@@ -143,7 +143,7 @@ func (f *folder) stamp(now time.Time) (stamp, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, bare(err)
 	}
-	cut := len(names) == 2*maxFiles // what is not among them may be any
+	cut := len(names) == 2*maxFiles // the listing is not complete
 	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, ".") })
 	slices.Sort(names)
 	s := folderStamp{self: lookOf(self), young: cut || len(names) > maxFiles, all: now.Sub(self.ModTime()) >= settled}

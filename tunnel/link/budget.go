@@ -85,7 +85,7 @@ func (c *Clients) share(who numbered, cluster string, whole *Budget) *Budget {
 func (c *Clients) forget(who numbered) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.known[who].Value() == nil { // or who has come again
+	if c.known[who].Value() == nil { // or a newer one has taken its place
 		delete(c.known, who)
 	}
 }

@@ -195,7 +195,7 @@ func TestClientHasOneShareOnAllLanes(t *testing.T) {
 	}
 	first, second := lane(), lane()
 	t.Cleanup(second.end)
-	t.Cleanup(first.end) // before it: whichever ends last gives back all
+	t.Cleanup(first.end) // before it; the last to end gives back all
 	open := func(r *rig, id uint64, client byte) (credit uint64) {
 		f := openFrame(id, "deaf:1")
 		f.payload = append(f.payload, fields(5, u64(uint64(client)))...)
