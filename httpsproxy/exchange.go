@@ -143,7 +143,7 @@ func (x *exchange) receive(resp *http.Response, out *http.Request, up upgrade) *
 	switch switched := resp.StatusCode == http.StatusSwitchingProtocols; {
 	case len(resp.Header) > maxFields:
 		bad = badAnswer("The destination's answer has too many header fields.")
-	case !x.client.keep(resp.Header):
+	case !x.client.keep(headerMemory(len(resp.Status), resp.Header)):
 		bad = headerRefusal
 	case switched && out.Header["Upgrade"] != nil:
 		up.resp = resp

@@ -63,6 +63,10 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		s.challenge(c, w, r)
 		return
 	}
+	if r.Method != http.MethodConnect && !c.keep(requestMemory(r)) { // while it still waits, so that what net/http keeps of it counts there
+		s.turnAway(c, w, r, headerRefusal)
+		return
+	}
 	switch why := s.Slots.Serve(c); {
 	case why == admission.ErrEvicted:
 		panic(http.ErrAbortHandler) // as its request arrived
@@ -75,10 +79,6 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	c.served.Store(true)
 	if r.Method == http.MethodConnect {
 		s.connect(c, w, r)
-		return
-	}
-	if !c.keep(r.Header) {
-		s.turnAway(c, w, r, headerRefusal)
 		return
 	}
 	x := s.newExchange(c, w, r)

@@ -1,8 +1,10 @@
 package httpsproxy
 
 import (
+	"bufio"
 	"fmt"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -66,5 +68,46 @@ func TestHeadersShareARoom(t *testing.T) {
 		} else {
 			_ = body(t, resp)
 		}
+	}
+}
+
+// A long first line counts as long fields do, be it the request's or the answer's.
+func TestLongFirstLinesCount(t *testing.T) {
+	long := strings.Repeat("a", 32<<10)
+	for name, lines := range map[string][2]string{"target": {"GET http://%s/" + long, "200"}, "method": {long + " http://%s/", "200"}, "status": {"GET http://%s/", "200 " + long}} {
+		t.Run(name, func(t *testing.T) {
+			asked := make(chan struct{})
+			origin := testutil.Serve(t, func(c *net.TCPConn) {
+				_, _ = http.ReadRequest(bufio.NewReaderSize(c, 64<<10))
+				_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\n\r\nx", lines[1])
+				<-asked
+			})
+			defer close(asked)
+			p := startProxy(t, nil)
+			w := dialWire(t, p.addr)
+			w.send(lines[0]+" HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+			if status := w.line(); !strings.HasPrefix(status, "HTTP/1.1 200") {
+				t.Fatalf("%.100q", status)
+			}
+			if used := p.headers.used.Load(); used < int64(len(long)) {
+				t.Errorf("%d bytes are counted", used)
+			}
+		})
+	}
+}
+
+// A request that there is no room for counts among those that wait, for as long as net/http
+// waits for its content.
+func TestRefusedHeadersWait(t *testing.T) {
+	p := startProxy(t, nil)
+	p.headers.max = 0
+	w := dialWire(t, p.addr)
+	long := fields(500)
+	w.send("POST http://x.test/ HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n%s\r\n", long)
+	if resp := w.response("POST"); resp.StatusCode != 503 {
+		t.Fatal(resp.Status)
+	}
+	if _, held := p.Slots.Held(); held < int64(len(long)) {
+		t.Errorf("%d bytes are held", held)
 	}
 }
