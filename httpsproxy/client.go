@@ -23,7 +23,7 @@ const (
 	// its response.
 	halfCloseTime = 3 * time.Second
 
-	// byteWeight is how often net/http holds what a client has sent of a header,
+	// byteWeight is how often net/http holds what has come of a header,
 	// which it parses as it arrives, and fieldWeight at least what each field takes
 	// beyond that: 64 KiB of fields of seven bytes take 1 MiB.
 	byteWeight  = 2
@@ -123,8 +123,13 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 
 // weigh counts what net/http keeps of a header that is on its way.
 func (c *client) weigh(read []byte) {
-	c.held += byteWeight*int64(len(read)) + fieldWeight*int64(bytes.Count(read, []byte("\n")))
+	c.held += weightOf(read)
 	c.server.Slots.Weigh(c, c.held)
+}
+
+// weightOf is what net/http takes for a part of a header.
+func weightOf(part []byte) int64 {
+	return byteWeight*int64(len(part)) + fieldWeight*int64(bytes.Count(part, []byte("\n")))
 }
 
 // leaving reports whether c must take no more requests.

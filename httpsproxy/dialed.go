@@ -24,7 +24,8 @@ const drainResponse = 5 * time.Second
 type dialed struct {
 	net.Conn // a tunnel.Conn
 	flow     *tunnel.Flow
-	received *progress // by reads; stopped after the last one
+	received *progress   // by reads; stopped after the last one
+	secure   atomic.Bool // there is TLS above, to a customer's proxy: what is read is no header
 
 	// exchange uses it now; nil: its response is over, or none has used it yet.
 	exchange atomic.Pointer[exchange]
@@ -37,6 +38,9 @@ func (d *dialed) NetConn() net.Conn { return d.Conn }
 func (d *dialed) Read(p []byte) (int, error) {
 	n, err := d.Conn.Read(p)
 	d.received.count.Add(1)
+	if x := d.exchange.Load(); x != nil && err == nil && !d.secure.Load() {
+		err = x.weigh(p[:n])
+	}
 	if err != nil {
 		d.received.stop()
 	}

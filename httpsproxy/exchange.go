@@ -49,6 +49,7 @@ type exchange struct {
 	mu       sync.Mutex
 	looking  *time.Timer // at the client; nil without content
 	interim  interim     // responses before the final one
+	partial  partial     // header of a response
 	answered bool        // no more interim responses
 	over     bool        // end was called
 }
@@ -123,12 +124,16 @@ func (x *exchange) roundTrip(r *http.Request) (*http.Response, error) {
 	})))
 	x.mu.Lock()
 	x.answered = true
+	room := x.weighed()
 	x.mu.Unlock()
 	if errors.Is(err, context.Canceled) && !x.content.whole() {
 		err = &clientError{err} // the client left in the middle of its content
 	}
 	if err != nil {
 		x.rec.err = err
+		if !room { // net/textproto may blame the line that it has half of
+			return x.refuse(headerRefusal), nil
+		}
 		if x.server.proxied(out) {
 			return x.refuse(proxyRefusalFor(err)), nil
 		}

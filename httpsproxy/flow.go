@@ -13,6 +13,7 @@ import (
 func (x *exchange) opened(conn net.Conn) {
 	d, ok := tunnel.Under[*dialed](conn)
 	if ok {
+		d.secure.Store(conn != net.Conn(d))
 		d.exchange.Store(x)
 		x.conn = d
 	}

@@ -1,6 +1,8 @@
 package httpsproxy
 
 import (
+	"bytes"
+	"errors"
 	"net/http"
 	"runtime/debug"
 	"sync/atomic"
@@ -61,6 +63,48 @@ func (room *headerRoom) take(n int64) bool {
 }
 
 func (room *headerRoom) give(n int64) { room.used.Add(-n) }
+
+// errHeaders ends an exchange whose destination's header finds no room.
+var errHeaders = errors.New("no room is left for the header of the destination's answer")
+
+// partial is what the transport keeps of an answer's header that is on its way.
+type partial struct {
+	ended bool  // it is whole, or there will be none
+	full  bool  // there was no room for it
+	held  int64 // what the header costs so far, usualHeader included
+	taken int64 // bytes that count in Server.headers
+}
+
+// weigh counts what was read of an answer, and fails if there is no room for it.
+func (x *exchange) weigh(read []byte) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p := &x.partial
+	if p.ended {
+		return nil
+	}
+	if end := bytes.Index(read, []byte("\r\n\r\n")); end >= 0 {
+		read = read[:end] // no content
+	}
+	p.held += weightOf(read)
+	if n := max(0, p.held-usualHeader) - p.taken; n > 0 {
+		if !x.server.headers.take(n) {
+			p.full = true
+			return errHeaders
+		}
+		p.taken += n
+	}
+	return nil
+}
+
+// weighed ends weigh, gives back what that has taken, and says whether there was room. x.mu
+// is held.
+func (x *exchange) weighed() bool {
+	p := &x.partial
+	x.server.headers.give(p.taken)
+	p.ended, p.taken = true, 0
+	return !p.full
+}
 
 // keep takes the memory of a header of the exchange that c has, and reports whether there
 // is room for it.

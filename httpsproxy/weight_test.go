@@ -3,6 +3,7 @@ package httpsproxy
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -110,4 +111,38 @@ func TestRefusedHeadersWait(t *testing.T) {
 	if _, held := p.Slots.Held(); held < int64(len(long)) {
 		t.Errorf("%d bytes are held", held)
 	}
+}
+
+// An answer's header counts while it is on its way, and what has no room is refused before it is
+// whole. A usual one needs none, with content behind it that has many lines.
+func TestUnfinishedHeadersCount(t *testing.T) {
+	long := fields(2000)
+	origin := testutil.Serve(t, func(c *net.TCPConn) {
+		_, _ = http.ReadRequest(bufio.NewReader(c))
+		_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\n%s", long)
+		_, _ = io.Copy(io.Discard, c)
+	})
+	lines := strings.Repeat("\n", 4000)
+	usual := testutil.Serve(t, func(c *net.TCPConn) {
+		_, _ = http.ReadRequest(bufio.NewReader(c))
+		_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n%s", lines)
+	})
+	p := startProxy(t, nil)
+	ask := func(to string) *wire {
+		w := dialWire(t, p.addr)
+		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", to)
+		return w
+	}
+	one := ask(origin)
+	testutil.Eventually(t, "it is counted", func() bool { return p.headers.used.Load() > int64(len(long)) })
+	p.headers.max = p.headers.used.Load()
+	if resp := ask(origin).response("GET"); resp.StatusCode != 503 {
+		t.Error(resp.Status)
+	}
+	if resp := ask(usual).response("GET"); resp.StatusCode != 200 || body(t, resp) != lines {
+		t.Error(resp.Status)
+	}
+	_ = one.SetLinger(0)
+	_ = one.Close()
+	testutil.Eventually(t, "an empty room", func() bool { return p.headers.used.Load() == 0 })
 }
