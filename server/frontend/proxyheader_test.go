@@ -243,10 +243,10 @@ func TestConnectionsBehindABalancerAreBoundedByTheirOwnAddress(t *testing.T) {
 	expect(t, c, "198.51.100.1:4711 198.51.100.1:4711\n")
 }
 
-// known waits until the header of the first connection is read, and those of all others have been.
+// known waits until the header of the first connection is being read, and those of all others have been.
 func (r *rig) known() {
 	r.t.Helper()
-	testutil.Eventually(r.t, "all headers are read", func() bool {
+	testutil.Eventually(r.t, "all headers are being read, and all but one have been", func() bool {
 		n, bytes := r.cfg.PreAuth.Held()
 		return n > 0 && bytes >= proxyWeight+int64(n-1)*tlsWeight
 	})
