@@ -141,7 +141,7 @@ var errNoAgentRoom = &auth.Refusal{
 }
 
 var errNoRoutes = &auth.Refusal{
-	Code: codes.Unavailable, Reason: "the server has no room for more identifiers of this cluster's agents: it can tell other servers of 229,376, divided among clusters",
+	Code: codes.Unavailable, Reason: fmt.Sprintf("the server has no room for more identifiers of this cluster's agents: it can tell other servers of %d, divided among clusters", maxTold),
 }
 
 // errChanged is why an agent is refused that was judged by what no longer holds.

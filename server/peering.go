@@ -71,15 +71,18 @@ type peering struct {
 	clients link.Clients
 }
 
-// maxToldRoutes is how many routes and identifiers all clusters' agents may have where there
-// are several clusters, or 0. The others end the link to a server that tells of more than
-// MaxRoutes, so that one cluster's agents would take it from all. An eighth is for what
-// is told of clusters themselves: up to four routes each.
-func maxToldRoutes(o *Options) int64 {
+// maxTold is how many routes and identifiers the agents of all clusters may have. An eighth
+// of MaxRoutes is for the clusters themselves: up to four routes each.
+const maxTold = routes.MaxRoutes / 8 * 7
+
+// toldRoutes is maxTold where there are several clusters, or 0: the others end the link to a
+// server that tells of more than MaxRoutes, so that one cluster's agents would take it from
+// all.
+func toldRoutes(o *Options) int64 {
 	if o.Peering == nil || o.Tenants == nil {
 		return 0
 	}
-	return routes.MaxRoutes / 8 * 7
+	return maxTold
 }
 
 func (s *Server) buildPeering() (err error) {

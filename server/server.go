@@ -69,7 +69,7 @@ func New(opts Options) (*Server, error) {
 		metrics: metrics.New(opts.Registry),
 		grpc:    grpc,
 		changes: newChanges(),
-		limits:  limits.New(opts.Budget, grpc.Budget, opts.AgentMemory, maxToldRoutes(&opts), admission.ShareOut(admission.Descriptors()).Relayed),
+		limits:  limits.New(opts.Budget, grpc.Budget, opts.AgentMemory, toldRoutes(&opts), admission.ShareOut(admission.Descriptors()).Relayed),
 
 		preAuth: frontend.NewPreAuth(admission.Descriptors()),
 		local:   frontend.NewLocalPreAuth(admission.Descriptors()),

@@ -22,7 +22,7 @@ func TestSilentDNSLeavesTimeToConnect(t *testing.T) {
 		}}
 		ask := func() time.Duration {
 			t.Helper()
-			ctx, cancel := context.WithTimeout(t.Context(), defaultConnectTimeout)
+			ctx, cancel := context.WithTimeout(t.Context(), DefaultConnectTimeout)
 			defer cancel()
 			start := time.Now()
 			if addrs, _, err := d.addresses(ctx, false); err != nil || len(addrs) != 1 {
@@ -33,8 +33,8 @@ func TestSilentDNSLeavesTimeToConnect(t *testing.T) {
 		ask()
 		silent = true
 		time.Sleep(refreshEvery)
-		if took := ask(); took > defaultConnectTimeout/2 {
-			t.Errorf("%v of %v are gone", took, defaultConnectTimeout)
+		if took := ask(); took > DefaultConnectTimeout/2 {
+			t.Errorf("%v of %v are gone", took, DefaultConnectTimeout)
 		}
 		if took := ask(); took > 0 {
 			t.Errorf("the next request waited %v", took)

@@ -28,9 +28,9 @@ type ClientTLS interface {
 	Client(serverName string, nextProtos ...string) *tls.Config
 }
 
-// defaultConnectTimeout leaves a request half of its time for the destination when
+// DefaultConnectTimeout leaves a request half of its time for the destination when
 // the server is slow to reach.
-const defaultConnectTimeout = tunnel.DefaultDialTimeout / 2
+const DefaultConnectTimeout = tunnel.DefaultDialTimeout / 2
 
 // Options says how the konnectivity server is reached. Address and TLS must be
 // given.
@@ -97,7 +97,7 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	o.ServerName = cmp.Or(o.ServerName, strings.TrimSuffix(host, "."))
 	if o.ConnectTimeout <= 0 {
-		o.ConnectTimeout = defaultConnectTimeout
+		o.ConnectTimeout = DefaultConnectTimeout
 	}
 	if o.Token == nil {
 		o.Token = func() (string, error) { return "", nil }

@@ -195,11 +195,12 @@ func (s *Servers) resolve(ctx context.Context) (all []address, err error) {
 
 // cut leaves maxAddresses of more, always the same: the order of a name's addresses changes.
 func (s *Servers) cut(all []address) []address {
-	if len(all) <= maxAddresses {
+	before := s.crowded
+	s.crowded = len(all) > maxAddresses
+	if !s.crowded {
 		return all
 	}
-	if !s.crowded {
-		s.crowded = true
+	if !before {
 		s.opts.Log.Warnf("there are %d addresses of other servers, and at most %d are linked; the rest are left out", len(all), maxAddresses)
 	}
 	slices.SortFunc(all, func(a, b address) int { return a.at.Compare(b.at) })

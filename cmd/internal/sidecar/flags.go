@@ -85,7 +85,7 @@ func (o *Options) listenFlags(set *pflag.FlagSet) {
 	set.BoolVar(&o.answerProbes, "answer-tcp-probes", false, "accept connections to the same ports at this host's other addresses, which kubelet's TCP probes use, and close them at once")
 	set.IntVar(&o.fronts.MaxConns, "max-connections", 0, fmt.Sprintf("maximum number of open client connections for each proxy; 0 means %d for SOCKS5 and redirected ones, and %d for HTTP(S), which costs more",
 		socks5.DefaultMaxConns, httpsproxy.DefaultMaxConns))
-	set.DurationVar(&o.dial, "dial-timeout", tunnel.DefaultDialTimeout, "how long a dial to a destination may take, half of which reaching the server may take")
+	set.DurationVar(&o.dial, "dial-timeout", tunnel.DefaultDialTimeout, "how long a dial to a destination may take, of which reaching the server may take half, 5s at least and 15s at most")
 	set.DurationVar(&o.bounds.Idle, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 disables it")
 	set.DurationVar(&o.fronts.Drain, "drain-timeout", defaultDrain, "how long open connections may go on after SIGTERM")
 }

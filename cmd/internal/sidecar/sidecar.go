@@ -9,6 +9,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/adapters"
+	"konnectivity/adapters/uplink"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/audit"
 	"konnectivity/internal/cli"
@@ -20,6 +21,7 @@ import (
 	"konnectivity/internal/traces"
 	"konnectivity/internal/version"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/resume"
 )
 
 // sidecar is a composed process.
@@ -117,7 +119,9 @@ func (s *sidecar) adapterOptions() adapters.Options {
 func (o *Options) Adapter(certs adapters.ClientTLS, log logrus.FieldLogger) adapters.Options {
 	out := o.Out
 	out.Server.Address, out.Server.TLS = tunnel.JoinAddress(o.ServerHost, o.ServerPort), certs
-	out.Server.ConnectTimeout = o.dial / 2 // the rest is for the destination
+	// The rest is for the destination. A server that says nothing must not hold up a resume
+	// until its window is over.
+	out.Server.ConnectTimeout = min(max(o.dial/2, uplink.DefaultConnectTimeout), resume.DefaultWindow/2)
 	if o.TokenFile != "" {
 		out.Server.Token = files.Token(o.TokenFile)
 	}
