@@ -231,14 +231,14 @@ func TestChartsContainersHaveRequestsAndLimits(t *testing.T) {
 	}
 }
 
-// Two agents in one node's network need two ports for their health.
-func TestChartMovesTheAgentsHealthPort(t *testing.T) {
+// Two agents in one node's network have no port in common.
+func TestChartMovesTheAgentsPorts(t *testing.T) {
 	for _, more := range []string{"handover: true", "handover: false", "kind: Deployment"} {
-		for _, p := range pods("chart", objectsOf(t, "{server: {enabled: false}, agent: {hostNetwork: true, healthPort: 18093, "+more+"}}")) {
+		for _, p := range pods("chart", objectsOf(t, "{server: {enabled: false}, agent: {hostNetwork: true, healthPort: 18093, adminPort: 18094, "+more+"}}")) {
 			c := p.spec.Containers[0]
 			checkProbe(t, p, c, c.LivenessProbe)
 			checkProbe(t, p, c, c.ReadinessProbe)
-			if c.ReadinessProbe.HTTPGet.Port.IntVal != 18093 || argument(c, "health-server-port") != "18093" {
+			if c.ReadinessProbe.HTTPGet.Port.IntVal != 18093 || argument(c, "health-server-port") != "18093" || argument(c, "admin-server-port") != "18094" {
 				t.Errorf("%s: %q, probed at %+v", more, c.Args, c.ReadinessProbe.HTTPGet)
 			}
 			all := append(p.spec.InitContainers, c)
@@ -254,7 +254,7 @@ func TestChartTakesValuesOfTheChartBefore(t *testing.T) {
 	added := map[string][]string{"image": {"digest"}}
 	pod := []string{"priorityClassName", "nodeSelector", "tolerations", "affinity", "topologySpreadConstraints", "podLabels", "podAnnotations", "extraVolumes", "extraVolumeMounts"}
 	added["pki"] = []string{"issuerRef"}
-	added["agent"] = append([]string{"terminationGracePeriodSeconds", "healthPort"}, pod...)
+	added["agent"] = append([]string{"terminationGracePeriodSeconds", "healthPort", "adminPort"}, pod...)
 	added["server"] = append([]string{"terminationGracePeriodSeconds", "extraEnv", "autoscaling"}, pod...)
 	added["signer"] = append([]string{"extraEnv"}, pod...)
 	added["controlPlaneAgent"] = append([]string{"terminationGracePeriodSeconds", "replicas", "policyConfigMap", "auditLog", "resources", "extraArgs", "extraEnv"}, pod...)
