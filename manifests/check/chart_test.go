@@ -350,6 +350,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"{agent: {apiBind: ['127.0.0.1:6443']}}":           "agent.hostNetwork=true",
 		"{agent: null}":                                    "missing property 'agent'",
 		"{image: {digest: v1.0.0}}":                        "digest",
+		"{server: {autoscaling: {targetMemory: 256K}}}":    "targetMemory",
 		"{agent: {healthPort: 8094}}":                      "are both 8094",
 	} {
 		if _, err := render(t, loadChart(t), values); err == nil || !strings.Contains(err.Error(), want) {
