@@ -350,6 +350,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"{agent: {apiBind: ['127.0.0.1:6443']}}":           "agent.hostNetwork=true",
 		"{agent: null}":                                    "missing property 'agent'",
 		"{image: {digest: v1.0.0}}":                        "digest",
+		"{agent: {terminationGracePeriodSeconds: 19}}":     "terminationGracePeriodSeconds",
 		"{server: {autoscaling: {targetMemory: 256K}}}":    "targetMemory",
 		"{agent: {healthPort: 8094}}":                      "are both 8094",
 	} {
