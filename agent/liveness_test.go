@@ -144,10 +144,11 @@ func TestOwnSilenceIsNotTheServers(t *testing.T) {
 	}
 	for name, looks := range map[string][]step{
 		"dead":                         {{5, 5, true, false, 5}, {10, 5, true, false, 5}, {15, 5, true, true, 0}},
-		"stopped before it asked":      {{30, 30, false, false, 5}, {35, 5, true, false, 5}, {2, 5, false, false, 3}, {5, 3, true, false, 5}},
+		"stopped before it asked":      {{30, 30, true, false, 5}, {2, 5, false, false, 3}, {5, 3, true, false, 5}},
 		"stopped after it asked":       {{5, 5, true, false, 5}, {40, 35, true, false, 5}, {4, 5, false, false, 1}},
-		"stopped, and dead":            {{30, 30, false, false, 5}, {35, 5, true, false, 5}, {40, 5, true, false, 5}, {45, 5, true, true, 0}},
-		"stopped beside one that says": {{1, 30, false, false, 5}, {6, 5, true, false, 5}},
+		"stopped, and dead":            {{30, 30, true, false, 5}, {35, 5, true, false, 5}, {40, 5, true, true, 0}},
+		"stopped beside one that says": {{1, 30, false, false, 4}, {5, 4, true, false, 5}},
+		"starved, and dead":            {{20, 20, true, false, 5}, {40, 20, true, false, 5}, {60, 20, true, true, 0}},
 		"starved a little":             {{7, 7, true, false, 5}, {14, 7, true, false, 1}, {16, 2, true, true, 0}},
 	} {
 		now := time.Now()
@@ -169,8 +170,11 @@ func TestShortStopAtLongKeepaliveLeavesNoServer(t *testing.T) {
 		stop := 12 * time.Second
 		start := time.Now()
 		s := silenceFrom(keepalive, start)
-		if asks, dead := look(&s, start.Add(keepalive+stop), start); dead {
-			t.Errorf("%v: given up after a stop of %v: asks %v, and was never asked before", keepalive, stop, asks)
+		if asks, dead := look(&s, start.Add(keepalive+stop), start); dead || !asks {
+			t.Errorf("%v: after a stop of %v: given up %v, asked %v, and was never asked before", keepalive, stop, dead, asks)
+		}
+		if _, dead := look(&s, start.Add(keepalive+stop+10*time.Second), start); !dead {
+			t.Errorf("%v: has not answered in 10 s after a stop of %v, and is not given up", keepalive, stop)
 		}
 		s = silenceFrom(keepalive, start)
 		_, _ = look(&s, start.Add(keepalive), start)

@@ -26,11 +26,13 @@ func TestLivenessCountsLooks(t *testing.T) {
 		"heard of now and then":      {idle(5, none, false), idle(5, none, false), idle(5, 1, false), idle(5, none, false), idle(5, none, false), idle(5, none, true)},
 		"looks that jitter":          {idle(5.2, none, false), idle(4.8, none, false), idle(5.1, none, true)},
 		"asleep for long":            {idle(5, none, false), idle(3600, none, false), idle(1, 0, false), idle(5, none, false)},
-		"asleep, and dead":           {idle(60, none, false), idle(5, none, false), idle(5, none, false), idle(5, none, true)},
-		"starved, and heard of late": {idle(20, none, false), idle(20, 19, false), idle(20, none, false), idle(5, none, false), idle(5, none, false), idle(5, none, true)},
+		"asleep, and dead":           {idle(60, none, false), idle(5, none, false), idle(5, none, true)},
+		"starved, and dead":          {idle(20, none, false), idle(20, none, false), idle(20, none, true)},
+		"starved, and heard of late": {idle(20, none, false), idle(20, 19, false), idle(20, none, false), idle(20, none, true)},
 		"takes nothing":              {busy(5, 0, false), busy(5, 0, false), busy(5, 0, true)},
 		"takes little":               {busy(5, 0, false), busy(5, 0, false), busy(5, 1, false), busy(5, 1, false), busy(5, 1, false), busy(5, 1, true)},
-		"asleep while it writes":     {busy(5, 0, false), busy(60, 0, false), busy(1, 1, false), busy(5, 1, false)},
+		"asleep while it writes":     {busy(5, 0, false), busy(5, 0, false), busy(60, 0, false), busy(1, 1, false), busy(5, 1, false)},
+		"starved, and takes nothing": {busy(20, 0, false), busy(20, 0, false), busy(20, 0, false), busy(20, 0, true)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			now := time.Unix(1000, 0)
