@@ -47,7 +47,7 @@ type client struct {
 	// Of the one goroutine that reads.
 	heard bool  // it has sent something
 	asked bool  // its request's header is complete
-	held  int64 // what it costs as long as that is not
+	held  int64 // what it costs as long as that is not; 0: nothing of it was read
 
 	// Of the goroutine that serves requests.
 	proven [32]byte  // hash of the credentials that were accepted
@@ -123,6 +123,9 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 
 // weigh counts what net/http keeps of a header that is on its way.
 func (c *client) weigh(read []byte) {
+	if c.held == 0 {
+		c.held = begunBytes
+	}
 	c.held += weightOf(read)
 	c.server.Slots.Weigh(c, c.held)
 }

@@ -33,6 +33,10 @@ const (
 	// waitingBytes is the cost of a connection before its first request.
 	waitingBytes = 20 << 10
 
+	// begunBytes is the cost of one that was idle and has begun another request, beyond the
+	// request's. It is enough to tell these from idle ones, in whose place newcomers come.
+	begunBytes = 4 << 10
+
 	// maxHeader bounds a request's header, at least as strictly as most
 	// servers.
 	maxHeader = 64 << 10

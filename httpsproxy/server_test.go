@@ -436,3 +436,19 @@ func TestSilentLineAllocatesNothing(t *testing.T) {
 	r := &record{kind: kindConnect, flow: &tunnel.Flow{Request: tunnel.Request{ID: "id", Address: "a:1"}}}
 	testutil.MaxAllocs(t, 0, func() { s.log(r) })
 }
+
+// A connection that has begun its next request is told from those that are idle, which go first.
+func TestBegunRequestsAreNotIdle(t *testing.T) {
+	p := startProxy(t, nil)
+	origin := startOrigin(t, hello)
+	w := dialWire(t, p.addr)
+	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+	_ = body(t, w.response("GET"))
+	held := func() int64 { _, bytes := p.Slots.Held(); return bytes }
+	testutil.Eventually(t, "an idle connection", func() bool { n, bytes := p.Slots.Held(); return n == 1 && bytes == 0 })
+	w.send("GET http://%s/ HTTP/1.1\r\n", origin)
+	testutil.Eventually(t, "the weight of a request", func() bool { return held() >= begunBytes })
+	w.send("Host: x\r\n\r\n")
+	_ = body(t, w.response("GET"))
+	testutil.Eventually(t, "an idle connection again", func() bool { n, bytes := p.Slots.Held(); return n == 1 && bytes == 0 })
+}

@@ -157,6 +157,28 @@ func TestIdleConnectionsMakeRoomForNewcomers(t *testing.T) {
 	}
 }
 
+// Of idle connections the oldest of the source that has most makes room, and not the only one of
+// another, or one that has begun its next request.
+func TestIdleConnectionsOfOneSourceMakeRoom(t *testing.T) {
+	s := NewSlots[*conn](Limits{Open: 12, Bytes: 1 << 20, Each: 20 << 10})
+	idle := func(address string) *conn {
+		c := &conn{}
+		_, _ = s.Take(c, at(address))
+		_ = s.Serve(c)
+		s.Await(c, func() bool { return false })
+		return c
+	}
+	alone, begun, oldest := idle("10.0.0.1"), idle("10.0.0.2"), idle("10.0.0.3")
+	for range 9 {
+		idle("10.0.0.3")
+	}
+	s.Weigh(begun, 4<<10)
+	_, _ = s.Take(&conn{}, at("10.0.0.4"))
+	if s.Evicted(alone) || s.Evicted(begun) || !s.Evicted(oldest) {
+		t.Errorf("the only one of a source goes: %v, the begun one: %v, the oldest: %v", s.Evicted(alone), s.Evicted(begun), s.Evicted(oldest))
+	}
+}
+
 // Those that are served may be so many, and who is beyond that waits on, to be
 // told so.
 func TestServedConnectionsAreBounded(t *testing.T) {

@@ -108,10 +108,10 @@ func (l *waitList) shift(g *group, weight int64) {
 
 // next returns the connection that has to go when there is no room: in the
 // class that has most of what is short, connections or their weight, and there
-// from the source that weighs most, the one that has waited longest. The class
-// comes first so that a flood from many addresses loses connections of its own
-// kind, and not the one peer that has come farther than all of them. nil: none
-// waits.
+// from the source that weighs most, or has most of those that weigh nothing, the
+// one that has waited longest. The class comes first so that a flood from many
+// addresses loses connections of its own kind, and not the one peer that has
+// come farther than all of them. nil: none waits.
 func (l *waitList) next(byWeight bool) *Slot {
 	most := &l.classes[0]
 	for i := range l.classes {
@@ -142,6 +142,9 @@ func (h groupHeap) Less(i, j int) bool {
 	a, b := h[i], h[j]
 	if a.weight != b.weight {
 		return a.weight > b.weight
+	}
+	if a.list.Len() != b.list.Len() { // idle connections weigh nothing
+		return a.list.Len() > b.list.Len()
 	}
 	first, second := a.first(), b.first()
 	return first != nil && second != nil && first.since.Before(second.since)
