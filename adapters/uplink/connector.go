@@ -217,8 +217,10 @@ func sameSet(a, b []netip.AddrPort) bool {
 }
 
 // race connects to the address that works first. It connects to all by TCP, since most may
-// lead nowhere, but makes race.MaxTries handshakes at once: further ones would only make servers
-// slower that are slow.
+// lead nowhere, but lets race.MaxTries handshakes begin at once: further ones would only make
+// servers slower that are slow. A handshake gives up its turn, and goes on, after half of the time
+// that the server has: frozen servers accept connections and never answer, and must not keep all
+// turns.
 func (c *connector) race(ctx context.Context, addrs []netip.AddrPort) (handshaken, error) {
 	turns := make(chan struct{}, race.MaxTries)
 	h, _, err := race.Any(ctx, addrs, func(ctx context.Context, addr netip.AddrPort) (handshaken, error) {
@@ -228,7 +230,12 @@ func (c *connector) race(ctx context.Context, addrs []netip.AddrPort) (handshake
 		}
 		select {
 		case turns <- struct{}{}:
-			defer func() { <-turns }()
+			late := time.AfterFunc(c.opt.ConnectTimeout/2, func() { <-turns })
+			defer func() {
+				if late.Stop() {
+					<-turns
+				}
+			}()
 			return c.admit(ctx, raw, addr)
 		case <-ctx.Done():
 			_ = raw.Close()
