@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -129,6 +130,8 @@ func (s *Signer) answerAll(ctx context.Context) error {
 	if fault != nil { // there may be requests that are not known
 		s.answers.WithLabelValues("failed").Inc()
 	}
+	// Those that have not failed come first, so that many that fail hold them up no more than few.
+	slices.SortFunc(names, func(a, b string) int { return s.retries[a].at.Compare(s.retries[b].at) })
 	failures, retries := 0, make(map[string]retry)
 	var failed error
 	for _, name := range names {

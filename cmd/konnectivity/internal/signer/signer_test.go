@@ -31,7 +31,7 @@ type cluster struct {
 	requests map[string]*kubeapi.PodCertificateRequest
 	changed  chan struct{} // closed, and made anew, by each change
 	bundle   *kubeapi.ClusterTrustBundle
-	refuses  string // the name of a request whose answers it refuses
+	refuses  string // what the names begin with of requests whose answers it refuses; "": of none
 	refused  int    // answers
 	writes   int
 	forbid   int // how many more calls about bundles are refused
@@ -143,7 +143,7 @@ func (c *cluster) answered(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewDecoder(r.Body).Decode(now)
 	was := c.requests[now.Name]
 	switch {
-	case now.Name == c.refuses || c.refuses == "all":
+	case c.refuses != "" && strings.HasPrefix(now.Name, c.refuses):
 		c.refused++
 		fail(w, http.StatusUnprocessableEntity, "Invalid")
 	case was == nil:
@@ -265,7 +265,7 @@ func TestRequestsAreAnswered(t *testing.T) {
 }
 
 // A request that cannot be answered is put off, and the signer goes on to look as often as
-// before. Where many cannot, it looks later, too.
+// before. Where many cannot, it looks later, too, and takes first what has not failed.
 func TestOnlyFailedRequestsWait(t *testing.T) {
 	c, ca := newCluster(), authority(t, time.Hour*1000)
 	c.refuses = "r0"
@@ -288,15 +288,18 @@ func TestOnlyFailedRequestsWait(t *testing.T) {
 		t.Errorf("%d tries of r0, and %d lines", tries, len(hook.AllEntries()))
 	}
 	testutil.Eventually(t, "another try", func() bool { _ = s.answerAll(t.Context()); return c.refusals() > tries })
-	c.refuses = "all"
-	for i := range mostFailures {
+	c.refuses = "s"
+	for i := range 8 * mostFailures {
 		r := asked(t, p256(t))
 		r.Name = fmt.Sprint("s", i)
 		c.put(r)
 	}
-	if look("s") == nil {
-		t.Error("it goes on as if nothing had happened")
+	testutil.Fails(t, look("s"), "a look at many that fail")
+	for i := range 8 * mostFailures {
+		s.retries[fmt.Sprint("s", i)] = retry{at: time.Now().Add(-time.Second), pause: leastPause} // all have failed
 	}
+	testutil.Fails(t, look("good"), "another look at them")
+	testutil.Equal(t, c.verdict("good"), "Issued", "a request beside many that fail")
 }
 
 // What the signer cannot sign now it signs once it can.
