@@ -97,7 +97,7 @@ func TestServerName(t *testing.T) {
 			if err == nil {
 				_ = s.Close()
 			}
-			testutil.Equal(t, name != "elsewhere.test", err == nil, "old %v: asked for %q: %v", old, name, err)
+			testutil.Equal(t, err == nil, name != "elsewhere.test", "trusted; old %v: asked for %q: %v", old, name, err)
 			server.mu.Lock()
 			testutil.Equal(t, server.names[len(server.names)-1], asked, "old %v: asked for", old)
 			server.mu.Unlock()
