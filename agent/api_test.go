@@ -287,7 +287,7 @@ func TestNodesAreWarnedOfOnce(t *testing.T) {
 		testutil.Eventually(t, "all have ended", func() bool { return a.api.Slots.Count() == 0 })
 		testutil.Equal(t, lines(), round, "lines in round %d", round)
 		s.withAPI(nil)
-		testutil.Equal(t, asks(t, at), "s1", "it is not reached")
+		testutil.Equal(t, asks(t, at), "s1", "who answers")
 	}
 }
 
@@ -339,7 +339,7 @@ func TestNodesConnectionsAvoidAServerThatIsLeft(t *testing.T) {
 	}
 	time.Sleep(2 * lastMove)
 	testutil.Equal(t, accepted.Stats().Resumes, 1, "how often the connection was moved")
-	testutil.Equal(t, len(connected()), 2, "the server's connection is cut")
+	testutil.Equal(t, len(connected()), 2, "servers that are connected")
 }
 
 // refuseAll has a server refuse agents, and end the links that it has, unless err is nil.

@@ -166,7 +166,7 @@ func TestLeasesWhileTheAPIIsDown(t *testing.T) {
 			t.Helper()
 			time.Sleep(15 * time.Second)
 			c.want(count)
-			testutil.Equal(t, c.log.count(), lines, "log lines, want %d: %v", lines, c.log.all)
+			testutil.Equal(t, c.log.count(), lines, "lines of the log %v", c.log.all)
 		}
 		after(1, 0)
 		if n := promtest.ToFloat64(c.lists.WithLabelValues("403", "Forbidden")); n < 2 {

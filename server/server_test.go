@@ -242,7 +242,7 @@ func TestAgentThatDiesBeforeItAnswers(t *testing.T) {
 			a = r.agent(agents, agentHello{id: "a1"}, refuse) // or the dial would wait for it
 			select {
 			case err := <-failed:
-				testutil.Fails(t, err, "%s: no error", kind)
+				testutil.Fails(t, err, "the dial by %s", kind)
 			case <-time.After(40 * time.Second): // some milliseconds are usual; by CONNECT, it gives up after a minute
 				t.Fatalf("%s through %s: the caller hangs", kind, agents)
 			}

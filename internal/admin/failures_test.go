@@ -26,7 +26,7 @@ func TestTenantFailuresAreSeparate(t *testing.T) {
 	testutil.EqualSlices(t, all, want, "all failures")
 	table.Forget("loud")
 	all = table.failures.list("")
-	testutil.Equal(t, len(all), 3, "are left")
+	testutil.Equal(t, len(all), 3, "failures that are left")
 	(*Table)(nil).Forget("loud")
 }
 

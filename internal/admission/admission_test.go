@@ -117,7 +117,7 @@ func TestServedConnectionsWaitBehindOlderOnes(t *testing.T) {
 	s.Await(a, func() bool { return false })
 	var order []*conn
 	s.Waiting(func(c *conn) { order = append(order, c) })
-	testutil.EqualSlices(t, order, []*conn{b, a}, "a, which waits anew, stands before b")
+	testutil.EqualSlices(t, order, []*conn{b, a}, "order of b and a, which waits anew")
 }
 
 // Newcomers take the place of connections that wait for their next request, and not of each

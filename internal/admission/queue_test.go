@@ -133,7 +133,7 @@ func TestSlowClassLeavesRoom(t *testing.T) {
 	}
 	names, _ := play(u, "p2")
 	next, _ := u.next(now)
-	testutil.Equal(t, names[next], "p2", "the best class found no room")
+	testutil.Equal(t, names[next], "p2", "who is let in next")
 	u.finish(&Ticket{Class: d})
 	if next, _ := u.next(now); next == nil || next.Class != d {
 		t.Error("the room that was left is not used")

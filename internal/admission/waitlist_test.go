@@ -217,7 +217,7 @@ func TestABurstIsNoFlood(t *testing.T) {
 			}
 			return gone
 		}
-		testutil.Equal(t, come(20), 0, "of a burst had to go")
+		testutil.Equal(t, come(20), 0, "connections of a burst that had to go")
 		come(1)
 		if n, bytes := s.Held(); n != 10 || bytes != 100 {
 			t.Errorf("in a flood %d wait with %d bytes", n, bytes)

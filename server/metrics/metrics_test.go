@@ -263,7 +263,7 @@ func TestResumedConnectionsAreNoFailures(t *testing.T) {
 	m.Closed(&tunnel.Flow{Request: tunnel.Request{Front: "link"}}, 0, &tunnel.ResetError{Code: tunnel.CodeLost})
 	m.Dialed(&tunnel.Flow{Request: tunnel.Request{Front: "link"}, Resume: &tunnel.Resume{Epoch: 1}}, 0, &tunnel.DialError{Failure: tunnel.FailAgentLost})
 	got := families(t, reg)
-	testutil.Equal(t, got["interrupted_connections_total"].Metric[0].Counter.GetValue(), 1, "were interrupted")
+	testutil.Equal(t, got["interrupted_connections_total"].Metric[0].Counter.GetValue(), 1, "interrupted connections")
 	resets, failures := 0.0, 0.0
 	for _, c := range got["connection_resets_total"].Metric {
 		resets += c.Counter.GetValue()

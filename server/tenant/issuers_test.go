@@ -130,7 +130,7 @@ func TestManyCAsOfOneName(t *testing.T) {
 	}
 	all := newIssuers(tenants, clientsOf)
 	keyed := []*x509.Certificate{last.peer(true)}
-	testutil.Equal(t, len(all.candidates(keyed)), 1, "are tried")
+	testutil.Equal(t, len(all.candidates(keyed)), 1, "candidates that are tried")
 	if found, err := all.Find(keyed); err != nil || found.Clients.Recheck(keyed) != nil {
 		t.Error(err)
 	}
