@@ -38,7 +38,7 @@ func TestHeadersShareARoom(t *testing.T) {
 	for name, header := range map[string]string{"of answers": "", "of requests, too": long} {
 		t.Run(name, func(t *testing.T) {
 			p := startProxy(t, nil)
-			p.headers.max = 1 << 20
+			empty := p.leaveRoom(1 << 20)
 			var open []*wire
 			for status := 200; status == 200; {
 				var w *wire
@@ -46,7 +46,7 @@ func TestHeadersShareARoom(t *testing.T) {
 					t.Fatal(status)
 				}
 				if open = append(open, w); len(open) > 20 {
-					t.Fatalf("%d exchanges are served, with %d bytes of headers", len(open), p.headers.used.Load())
+					t.Fatalf("%d exchanges are served, with %d bytes of headers", len(open), p.headers.used.Load()-empty)
 				}
 			}
 			if _, status := get(p, usual, ""); status != 200 {
@@ -56,11 +56,11 @@ func TestHeadersShareARoom(t *testing.T) {
 				_ = w.SetLinger(0) // a reset, so that nobody takes it for a half-close
 				_ = w.Close()
 			}
-			testutil.Eventually(t, "an empty room", func() bool { return p.headers.used.Load() == 0 })
+			testutil.Eventually(t, "an empty room", func() bool { return p.headers.used.Load() == empty })
 		})
 	}
 	p := startProxy(t, nil)
-	p.headers.max = 1 << 20
+	p.leaveRoom(1 << 20)
 	w := dialWire(t, p.addr)
 	for range 20 { // one after the other, on one connection
 		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n%s\r\n", usual, long)
@@ -101,7 +101,7 @@ func TestLongFirstLinesCount(t *testing.T) {
 // waits for its content.
 func TestRefusedHeadersWait(t *testing.T) {
 	p := startProxy(t, nil)
-	p.headers.max = 0
+	p.leaveRoom(0)
 	w := dialWire(t, p.addr)
 	long := fields(500)
 	w.send("POST http://x.test/ HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n%s\r\n", long)
@@ -135,7 +135,7 @@ func TestUnfinishedHeadersCount(t *testing.T) {
 	}
 	one := ask(origin)
 	testutil.Eventually(t, "it is counted", func() bool { return p.headers.used.Load() > int64(len(long)) })
-	p.headers.max = p.headers.used.Load()
+	empty := p.leaveRoom(0)
 	if resp := ask(origin).response("GET"); resp.StatusCode != 503 {
 		t.Error(resp.Status)
 	}
@@ -144,5 +144,13 @@ func TestUnfinishedHeadersCount(t *testing.T) {
 	}
 	_ = one.SetLinger(0)
 	_ = one.Close()
-	testutil.Eventually(t, "an empty room", func() bool { return p.headers.used.Load() == 0 })
+	testutil.Eventually(t, "an empty room", func() bool { return p.headers.used.Load() == empty })
+}
+
+// leaveRoom takes all room for headers but n bytes, besides what is taken already, and
+// returns how much that is.
+func (p *proxy) leaveRoom(n int64) (taken int64) {
+	taken = p.headers.max - n
+	p.headers.used.Add(taken)
+	return taken
 }
