@@ -34,11 +34,12 @@ type faulty struct {
 }
 
 // newFaulty starts a server, an agent and a SOCKS5 sidecar that work. The flags
-// are added to the server's and the agent's.
+// are added to the server's and the agent's. A dial may take as long as by default, which
+// check has patience for.
 func newFaulty(t *testing.T, serverArgs, agentArgs []string) *faulty {
 	t.Helper()
 	f := &faulty{Suite: newSuite(t), reachable: echoTarget(t)}
-	f.server = must(f.StartServer(append([]string{"--server-id=server-1"}, serverArgs...)...))(t)
+	f.server = must(f.StartServer(append([]string{"--server-id=server-1", "--backend-dial-timeout=10s"}, serverArgs...)...))(t)
 	f.agent = must(f.StartAgent(f.server, append([]string{"--agent-id=agent-1"}, agentArgs...)...))(t)
 	f.socksAt = suite.Loopback(testutil.Reserved(t))
 	f.socks = must(f.StartSOCKS5(f.server, "--admin-address="+f.socksAt))(t)
