@@ -23,7 +23,7 @@ const (
 	// its response.
 	halfCloseTime = 3 * time.Second
 
-	// byteWeight is how often net/http holds what has come of a header,
+	// byteWeight is how many copies net/http holds of the part of a header that was read,
 	// which it parses as it arrives, and fieldWeight at least what each field takes
 	// beyond that: 64 KiB of fields of seven bytes take 1 MiB.
 	byteWeight  = 2

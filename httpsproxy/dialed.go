@@ -25,7 +25,7 @@ type dialed struct {
 	net.Conn // a tunnel.Conn
 	flow     *tunnel.Flow
 	received *progress   // by reads; stopped after the last one
-	secure   atomic.Bool // there is TLS above, to a customer's proxy: what is read is no header
+	secure   atomic.Bool // TLS to a customer's proxy is above: reads return ciphertext, whose header is not seen
 
 	// exchange uses it now; nil: its response is over, or none has used it yet.
 	exchange atomic.Pointer[exchange]

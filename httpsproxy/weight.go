@@ -75,7 +75,7 @@ type partial struct {
 	taken int64 // bytes that count in Server.headers
 }
 
-// weigh counts what was read of an answer, and fails if there is no room for it.
+// weigh counts the bytes that a read of the answer returned. It fails if there is no room.
 func (x *exchange) weigh(read []byte) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -53,7 +53,7 @@ func TestHeadersShareARoom(t *testing.T) {
 				t.Errorf("a usual request meanwhile: %d", status)
 			}
 			for _, w := range open {
-				_ = w.SetLinger(0) // a reset, so that nobody takes it for a half-close
+				_ = w.SetLinger(0) // a reset: a FIN alone would be a half-close
 				_ = w.Close()
 			}
 			testutil.Eventually(t, "an empty room", func() bool { return p.headers.used.Load() == empty })
@@ -72,7 +72,7 @@ func TestHeadersShareARoom(t *testing.T) {
 	}
 }
 
-// A long first line counts as long fields do, be it the request's or the answer's.
+// A long first line of a request or of an answer counts, as long fields do.
 func TestLongFirstLinesCount(t *testing.T) {
 	long := strings.Repeat("a", 32<<10)
 	for name, lines := range map[string][2]string{"target": {"GET http://%s/" + long, "200"}, "method": {long + " http://%s/", "200"}, "status": {"GET http://%s/", "200 " + long}} {
@@ -113,8 +113,8 @@ func TestRefusedHeadersWait(t *testing.T) {
 	}
 }
 
-// An answer's header counts while it is on its way, and what has no room is refused before it is
-// whole. A usual one needs none, with content behind it that has many lines.
+// An answer's header counts from its first byte, and one that finds no room is refused before its
+// end. A usual one needs none, with content behind it that has many lines.
 func TestUnfinishedHeadersCount(t *testing.T) {
 	long := fields(2000)
 	origin := testutil.Serve(t, func(c *net.TCPConn) {
@@ -147,8 +147,8 @@ func TestUnfinishedHeadersCount(t *testing.T) {
 	testutil.Eventually(t, "an empty room", func() bool { return p.headers.used.Load() == empty })
 }
 
-// leaveRoom takes all room for headers but n bytes, besides what is taken already, and
-// returns how much that is.
+// leaveRoom takes bytes of the room for headers, so that n bytes are left to exchanges, and
+// returns how many bytes it took.
 func (p *proxy) leaveRoom(n int64) (taken int64) {
 	taken = p.headers.max - n
 	p.headers.used.Add(taken)

@@ -52,8 +52,8 @@ type Limits struct {
 
 // Slots limits the number of open connections, and the cost of those that wait for
 // their handshake or their next request. When there is no more room, it evicts the
-// longest waiting one from the group that takes most of what is short: connections of
-// one source that cost about the same. So neither silent connections, however many there
+// longest waiting one from the largest group, by number or by cost: connections of one
+// source that cost about the same. So neither silent connections, however many there
 // are, nor those of a flood, whatever they send, can keep others out. Its methods may be
 // called from any goroutine.
 type Slots[H Holder] struct {

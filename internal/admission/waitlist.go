@@ -107,8 +107,8 @@ func (l *waitList) shift(g *group, weight int64) {
 }
 
 // next returns the connection that has to go when there is no room: in the
-// class that has most of what is short, connections or their weight, and there
-// from the source that weighs most, or has most of those that weigh nothing, the
+// class with most connections, or with most weight if byWeight is set, and there
+// from the source of most weight (of equal ones, of most connections) the
 // one that has waited longest. The class comes first so that a flood from many
 // addresses loses connections of its own kind, and not the one peer that has
 // come farther than all of them. nil: none waits.

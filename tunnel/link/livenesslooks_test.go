@@ -67,8 +67,8 @@ func TestShortStopAtLongIntervalEndsNoLink(t *testing.T) {
 	}
 }
 
-// A probe of a peer has 2 s or more to be answered. A stop of half of that is not the peer's
-// silence, and less does not keep a dead link.
+// A probe has 2 s or more to be answered. Where this process stood still for half of that, the
+// peer is asked once more; a much shorter stop does not prolong a dead link.
 func TestStopsBehindProbes(t *testing.T) {
 	for stop, want := range map[time.Duration]bool{0: false, 100 * time.Millisecond: false, time.Second: true, 30 * time.Second: true} {
 		if late(probeTime+stop, probeTime, probeTime) != want {

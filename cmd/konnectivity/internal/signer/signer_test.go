@@ -265,7 +265,7 @@ func TestRequestsAreAnswered(t *testing.T) {
 }
 
 // A request that cannot be answered is put off, and the signer goes on to look as often as
-// before. Where many cannot, it looks later, too, and takes first what has not failed.
+// before. Where many cannot, its next look is later as well, and begins with those that have not failed.
 func TestOnlyFailedRequestsWait(t *testing.T) {
 	c, ca := newCluster(), authority(t, time.Hour*1000)
 	c.refuses = "r0"
