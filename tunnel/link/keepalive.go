@@ -32,7 +32,7 @@ func (ses *Session) look() {
 	if ses.alive.pingNow(now) {
 		ses.pingLocked(now)
 	}
-	ses.looks.Reset(ses.cfg.PingInterval)
+	ses.looks.Reset(ses.alive.Pause)
 }
 
 func (ses *Session) pingLocked(now time.Time) {

@@ -36,15 +36,18 @@ type liveness struct {
 	floor    rttFloor
 }
 
-// look reports whether the peer is dead. writes is how many writes the connection has
-// taken so far, and writing whether a writer waits for it to take more.
+// look reports whether the peer is dead, and has the next look come when it may be, if that
+// is sooner than usual. writes is how many writes the connection has taken so far, and
+// writing whether a writer waits for it to take more.
 func (l *liveness) look(now time.Time, writes uint64, writing bool) (dead bool) {
 	l.stuck += l.Look(now, l.heard)
 	if !writing || writes != l.wrote {
 		l.stuck = 0
 	}
 	l.wrote = writes
-	return max(l.Lasts, l.stuck) >= l.Dead
+	lasts := max(l.Lasts, l.stuck)
+	l.Pause = min(l.Ask, l.Dead-lasts)
+	return lasts >= l.Dead
 }
 
 // ping returns what the next PING carries. While one is not answered it is the

@@ -22,7 +22,7 @@ func TestLivenessCountsLooks(t *testing.T) {
 	}
 	for name, looks := range map[string][]look{
 		"silent":                     {idle(5, none, false), idle(5, none, false), idle(5, none, true)},
-		"heard of early in a step":   {idle(5, 4.9, false), idle(5, none, false), idle(5, none, false), idle(5, none, true)},
+		"heard of early in a step":   {idle(5, 4.9, false), idle(5, none, false), idle(5, none, false), idle(0.1, none, true)},
 		"heard of now and then":      {idle(5, none, false), idle(5, none, false), idle(5, 1, false), idle(5, none, false), idle(5, none, false), idle(5, none, true)},
 		"looks that jitter":          {idle(5.2, none, false), idle(4.8, none, false), idle(5.1, none, true)},
 		"asleep for long":            {idle(5, none, false), idle(3600, none, false), idle(1, 0, false), idle(5, none, false)},
@@ -47,6 +47,25 @@ func TestLivenessCountsLooks(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A silent peer is dead just when it may be, wherever between two looks it was heard last.
+func TestSilenceEndsInTime(t *testing.T) {
+	start := time.Now()
+	for _, ask := range []time.Duration{5 * time.Second, 30 * time.Second, time.Minute} {
+		dead := ask + 10*time.Second
+		for heard := time.Duration(0); heard <= ask; heard += ask / 7 {
+			l := liveness{Silence: NewSilence(ask, dead, start), heard: start.Add(heard)}
+			now := start
+			for ended := false; !ended; {
+				now = now.Add(l.Pause)
+				ended = l.look(now, 0, false)
+			}
+			if got := now.Sub(l.heard); got < dead || got > dead+time.Second {
+				t.Errorf("asked after %v: dead %v after the last frame, want %v", ask, got, dead)
+			}
+		}
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // Times of a link; the first two are defaults of the Config.
 const (
 	DefaultPingInterval = 5 * time.Second
-	DefaultDeadAfter    = 15 * time.Second // with the interval: noticed within 20 s
+	DefaultDeadAfter    = 15 * time.Second
 
 	// HandshakeTimeout bounds the exchange of HELLOs.
 	HandshakeTimeout = 10 * time.Second
