@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"cmp"
 	"container/heap"
 	"container/list"
 	"math/bits"
@@ -116,7 +117,11 @@ func (l *waitList) next(byWeight bool) *Slot {
 	most := &l.classes[0]
 	for i := range l.classes {
 		c := &l.classes[i]
-		if more := c.count - most.count; more > 0 && !byWeight || (more == 0 || byWeight) && c.weight > most.weight {
+		more := cmp.Compare(c.weight, most.weight)
+		if !byWeight {
+			more = cmp.Or(cmp.Compare(c.count, most.count), more)
+		}
+		if more > 0 {
 			most = c
 		}
 	}
