@@ -28,7 +28,8 @@ type Options struct {
 type Group struct {
 	opt  Options
 	line func(*link.Session) link.Line
-	wg   sync.WaitGroup // the monitor, and lanes until they are removed
+	bind func(ses *link.Session, rate uint64) // bounds what it sends
+	wg   sync.WaitGroup                       // the monitor, and lanes until they are removed
 
 	life, drains    context.Context // end with the last lane, and once the peer wants nothing new on any
 	end, startDrain context.CancelFunc
@@ -41,6 +42,7 @@ type Group struct {
 	closed   bool
 	monitors bool      // the monitor runs
 	sampled  time.Time // when the last sample was taken; owned by the monitor
+	pacer    pacer     // owned by the monitor
 	plan     plan
 	pause    time.Duration // from a failed attempt to add lanes to the next
 	notUntil time.Time     // when the next attempt may be made
@@ -71,7 +73,7 @@ func NewID() string {
 // New returns a Group of one link, to which others can be added. It lasts until its last
 // lane has ended, or until Close.
 func New(first *link.Session, opt Options) *Group {
-	g := &Group{opt: opt, line: (*link.Session).Line, plan: plan{max: min(opt.Max, MaxLanes), cores: runtime.GOMAXPROCS(0)}}
+	g := &Group{opt: opt, line: (*link.Session).Line, bind: (*link.Session).Pace, plan: plan{max: min(opt.Max, MaxLanes), cores: runtime.GOMAXPROCS(0)}}
 	g.life, g.end = context.WithCancel(context.Background())
 	g.drains, g.startDrain = context.WithCancel(context.Background())
 	g.mu.Lock()

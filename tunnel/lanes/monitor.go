@@ -55,6 +55,7 @@ func (g *Group) monitor() {
 	g.spread(seen)
 	for g.lasts(sampleEvery) {
 		s, seen := g.sample()
+		g.pace(s, seen)
 		add, drop, on := g.decide(time.Now(), s)
 		if !on {
 			return
@@ -84,7 +85,9 @@ func (g *Group) lasts(d time.Duration) bool {
 type carried struct {
 	on    *lane
 	bulk  []*link.Stream
-	small int // streams
+	small int           // streams
+	sent  uint64        // bytes per second
+	rtt   time.Duration // now
 }
 
 // sample samples every lane. After a quiet time, the first sample of a stream has all that
@@ -98,7 +101,7 @@ func (g *Group) sample() (s sample, seen []carried) {
 	for i, l := range lanes {
 		line := lineOf(l.ses)
 		sent, moved := l.ses.Moved()
-		c := carried{on: l}
+		c := carried{on: l, sent: uint64(float64(sent-l.sent) / past), rtt: line.SRTT}
 		if moved-l.moved >= bulkBytes {
 			c.bulk, c.small = l.ses.Bulk(bulkBytes)
 		}
@@ -107,7 +110,7 @@ func (g *Group) sample() (s sample, seen []carried) {
 		s.bulk += len(c.bulk)
 		s.lost = s.lost || line.Lost > l.lost
 		if rate := uint64(float64(moved-l.moved) / past); rate >= s.rate {
-			s.rate, s.fills = rate, fills(rate, uint64(float64(sent-l.sent)/past), line.Rate)
+			s.rate, s.fills = rate, fills(rate, c.sent, line.Rate)
 		}
 		if s.rtt == 0 || line.RTT > 0 && line.RTT < s.rtt {
 			s.rtt = line.RTT
@@ -119,6 +122,30 @@ func (g *Group) sample() (s sample, seen []carried) {
 	}
 	return s, seen
 }
+
+// pace bounds what the lanes that send bulk send from now on.
+func (g *Group) pace(s sample, seen []carried) {
+	g.mu.Lock()
+	bind := g.bind
+	g.mu.Unlock()
+	all := sending{least: s.rtt}
+	for _, c := range seen {
+		if c.sends() {
+			all.add(c.sent, c.rtt)
+		}
+	}
+	bound := g.pacer.update(g.sampled, all)
+	for _, c := range seen {
+		if c.sends() {
+			bind(c.on.ses, bound)
+		} else {
+			bind(c.on.ses, 0)
+		}
+	}
+}
+
+// sends reports whether this side sends bulk on the lane.
+func (c carried) sends() bool { return len(c.bulk) > 0 && c.sent >= bulkBytes }
 
 // spread moves bulk off the first lane to others, if there are any, and evens it out among
 // these.

@@ -61,7 +61,7 @@ func (c *congestion) due(now time.Time) bool {
 // begins says whether bulk has begun only now.
 func (c *congestion) begins(now time.Time) bool { return now.Sub(c.began) < bulkStart }
 
-// look paces a BBR that does not end its STARTUP, and begins one anew that has
+// look has a BBR paced that does not end its STARTUP, and begins one anew that has
 // forgotten the rate that bulk had.
 func (c *congestion) look(fd uintptr, now time.Time) {
 	c.next = now.Add(lookEvery)
@@ -70,9 +70,7 @@ func (c *congestion) look(fd uintptr, now time.Time) {
 		c.off = true
 		return
 	}
-	if rate, ok := c.startup.pace(b, now); ok {
-		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, rate)
-	}
+	c.startup.look(b, now)
 	if b.starts || c.begins(now) {
 		c.next = now.Add(lookAtStart)
 	}

@@ -82,7 +82,7 @@ func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
 		})
 		return info.Bw_lo == 0 && info.Bw_hi == 0 || info.Pacing_gain > startupGain // 0: nothing was acknowledged yet
 	}
-	s.beforeTurn(bulkTurn)
+	s.beforeTurn(bulkTurn, 0)
 	if c.off {
 		t.Skip("no BBR here")
 	}
@@ -99,7 +99,7 @@ func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
 		})
 		return info.Unacked == 0 && info.Notsent_bytes == 0
 	})
-	look := func(size int) { c.next = time.Time{}; s.beforeTurn(size) }
+	look := func(size int) { c.next = time.Time{}; s.beforeTurn(size, 0) }
 	if look(bulkTurn); starts() || c.best == 0 {
 		t.Errorf("bulk that goes well was begun anew; its rate is %d", c.best)
 	}

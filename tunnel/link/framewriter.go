@@ -16,6 +16,7 @@ type frameWriter struct {
 	scratch []byte // what small frames are put together in
 
 	writes atomic.Uint64 // writes that the connection has taken; any goroutine may read it
+	pace   atomic.Uint64 // bytes per second that it may send, 0: any; any goroutine may set it
 }
 
 func newFrameWriter(conn net.Conn) frameWriter {
@@ -61,7 +62,7 @@ func (w *frameWriter) flushBuffer() error {
 // writeTurn writes the frames in first, and then total bytes of src as DATA of a
 // stream. It narrows src by these, and returns how many frames they made.
 func (w *frameWriter) writeTurn(first []byte, id uint64, src []tunnel.Chunk, total int) (frames int, err error) {
-	w.socket.beforeTurn(total)
+	w.socket.beforeTurn(total, w.pace.Load())
 	if err := w.write(first); err != nil {
 		return 0, err
 	}

@@ -153,6 +153,7 @@ type Line struct {
 	// was sent earlier. Only whether it grows says anything.
 	Lost uint64
 	RTT  time.Duration // the least of the last minutes; 0: unknown
+	SRTT time.Duration // now, smoothed (RFC 6298 §2); 0: unknown
 
 	// Rate is what the connection can carry from this side, bytes per second, by
 	// BBR's estimate. It is 0 if another congestion control is in use.
@@ -161,3 +162,7 @@ type Line struct {
 
 // Line asks the kernel; what it cannot tell is zero.
 func (ses *Session) Line() Line { return ses.sender.socket.line() }
+
+// Pace bounds what the link sends, in bytes per second, from its next turn of bulk on; 0
+// lifts the bound. Only Linux can. It does not block, and any goroutine may call it.
+func (ses *Session) Pace(rate uint64) { ses.sender.pace.Store(rate) }

@@ -1,9 +1,13 @@
 package link
 
 import (
+	"cmp"
+	"math"
 	"net"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"konnectivity/tunnel"
 )
@@ -14,6 +18,8 @@ type socket struct {
 	looked     time.Time       // when unsent was adapted last
 	unsent     unsent
 	congestion congestion
+	bound      uint64 // of the last turn
+	pacing     pacing
 }
 
 const (
@@ -39,17 +45,19 @@ func newSocket(conn net.Conn) (s socket) {
 	return s
 }
 
-// beforeTurn is called with the size of each turn.
-func (s *socket) beforeTurn(size int) {
+// beforeTurn is called with the size of each turn, and with a bound on what the link may
+// send, in bytes per second; 0: none.
+func (s *socket) beforeTurn(size int, bound uint64) {
 	if size < bulkTurn || s.raw == nil {
 		return
 	}
 	now := time.Now()
 	since := now.Sub(s.looked)
 	unsent, line := since >= lookEvery, s.congestion.due(now)
-	if !unsent && !line {
+	if !unsent && !line && bound == s.bound {
 		return
 	}
+	s.bound = bound
 	_ = s.raw.Control(func(fd uintptr) {
 		if unsent {
 			s.looked = now
@@ -58,5 +66,29 @@ func (s *socket) beforeTurn(size int) {
 		if line {
 			s.congestion.look(fd, now)
 		}
+		s.pacing.set(fd, s.congestion.startup.bound, bound)
 	})
+}
+
+// pacing is the rate at which the kernel may send (SO_MAX_PACING_RATE), bytes per second; 0:
+// any.
+type pacing uint64
+
+// maxPacing is the highest that can be set.
+const maxPacing = math.MaxInt32
+
+// set sets it to the lower of two bounds; 0 is none.
+func (p *pacing) set(fd uintptr, a, b uint64) {
+	rate := min(a, b)
+	if rate == 0 {
+		rate = max(a, b)
+	}
+	if rate > maxPacing {
+		rate = 0
+	}
+	if pacing(rate) == *p {
+		return
+	}
+	*p = pacing(rate)
+	_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, cmp.Or(int(rate), -1))
 }

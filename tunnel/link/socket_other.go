@@ -7,6 +7,6 @@ import "net"
 // socket has nothing to look after where the kernel says nothing of the line.
 type socket struct{}
 
-func newSocket(net.Conn) socket { return socket{} }
-func (*socket) beforeTurn(int)  {}
-func (*socket) line() Line      { return Line{} }
+func newSocket(net.Conn) socket        { return socket{} }
+func (*socket) beforeTurn(int, uint64) {}
+func (*socket) line() Line             { return Line{} }

@@ -12,9 +12,9 @@ import "time"
 // full. Paced below the line's rate for some round trips, fewer bytes are in flight, some
 // are unsent, and BBR counts.
 type startup struct {
-	rate   uint64    // the last from which it had moved by a quarter, bytes per second
-	since  time.Time // when it was that, or when pacing began or ended
-	paced  bool
+	rate   uint64        // the last from which it had moved by a quarter, bytes per second
+	since  time.Time     // when it was that, or when pacing began or ended
+	bound  uint64        // to which it is paced, bytes per second; 0: it is not
 	rounds time.Duration // how long to pace, or to wait until it is tried again
 }
 
@@ -38,9 +38,6 @@ const (
 	// fullPart is the part of a full send buffer that is payload in flight: the rest
 	// is overhead, and room that is freed before more is taken.
 	fullPart = 3
-
-	// unpaced lifts SO_MAX_PACING_RATE.
-	unpaced = -1
 )
 
 // bbr is what the kernel tells of a socket.
@@ -51,23 +48,17 @@ type bbr struct {
 	rtt, leastRTT time.Duration
 }
 
-// pace says to which rate BBR is to be paced from now on, or unpaced; ok is false if
-// that stays as it is.
-func (s *startup) pace(b bbr, now time.Time) (rate int, ok bool) {
-	switch {
-	case s.paced && (!b.starts || now.Sub(s.since) >= s.rounds):
-		s.paced, s.since, s.rounds = false, now, pacedRest
-		return unpaced, true
-	case s.paced:
-		return 0, false
+// look takes in what the kernel tells, and sets or lifts the bound.
+func (s *startup) look(b bbr, now time.Time) {
+	switch since := now.Sub(s.since); {
+	case s.bound > 0 && (!b.starts || since >= s.rounds):
+		s.bound, s.since, s.rounds = 0, now, pacedRest
+	case s.bound > 0:
 	case !b.starts || b.rate >= s.rate+s.rate/4 || b.rate < s.rate-s.rate/4:
 		s.rate, s.since, s.rounds = b.rate, now, fullRounds*b.rtt
-		return 0, false
-	case now.Sub(s.since) < s.rounds || !b.queued() || b.rate > 1<<30:
-		return 0, false
+	case since >= s.rounds && b.queued():
+		s.bound, s.since, s.rounds = b.rate-b.rate/4, now, pacedRounds*b.rtt
 	}
-	s.paced, s.since, s.rounds = true, now, pacedRounds*b.rtt
-	return int(b.rate - b.rate/4), true
 }
 
 // queued reports whether sent bytes wait on the line. A longer round trip alone does not

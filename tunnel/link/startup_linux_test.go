@@ -1,12 +1,14 @@
 package link
 
 import (
+	"io"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
 )
 
 // A BBR that starts is paced once its rate has stood still for three round trips
@@ -18,15 +20,15 @@ func TestBBRThatDoesNotEndItsStartIsPaced(t *testing.T) {
 	type look struct {
 		at   time.Duration
 		b    bbr
-		rate int // that it is paced to; 0: as before
+		rate uint64 // that it is paced to from then on; 0: not
 	}
 	for name, looks := range map[string][]look{
 		"ends its start": {
 			{0, queue, 0},
 			{299 * ms, queue, 0},
 			{300 * ms, queue, 750},
-			{500 * ms, queue, 0},
-			{700 * ms, with(func(b *bbr) { b.starts = false }), unpaced},
+			{500 * ms, queue, 750},
+			{700 * ms, with(func(b *bbr) { b.starts = false }), 0},
 			{900 * ms, with(func(b *bbr) { b.starts = false }), 0},
 		},
 		"grows": {
@@ -53,15 +55,11 @@ func TestBBRThatDoesNotEndItsStartIsPaced(t *testing.T) {
 			{0, queue, 0},
 			{300 * ms, with(func(b *bbr) { b.rtt, b.leastRTT = 5*ms, ms }), 0},
 		},
-		"is beyond what can be set": {
-			{0, with(func(b *bbr) { b.rate = 1 << 40 }), 0},
-			{300 * ms, with(func(b *bbr) { b.rate = 1 << 40 }), 0},
-		},
 		"goes on starting": {
 			{0, queue, 0},
 			{300 * ms, queue, 750},
-			{1499 * ms, queue, 0},
-			{1500 * ms, queue, unpaced},
+			{1499 * ms, queue, 750},
+			{1500 * ms, queue, 0},
 			{11499 * ms, queue, 0},
 			{11500 * ms, queue, 750},
 		},
@@ -69,9 +67,8 @@ func TestBBRThatDoesNotEndItsStartIsPaced(t *testing.T) {
 		var s startup
 		t0 := time.Now()
 		for i, l := range looks {
-			rate, ok := s.pace(l.b, t0.Add(l.at))
-			if ok != (l.rate != 0) || rate != l.rate {
-				t.Errorf("BBR that %s, look %d: %d %v, want %d", name, i, rate, ok, l.rate)
+			if s.look(l.b, t0.Add(l.at)); s.bound != l.rate {
+				t.Errorf("BBR that %s, look %d: paced to %d, want %d", name, i, s.bound, l.rate)
 			}
 		}
 	}
@@ -97,12 +94,50 @@ func TestPaceIsLifted(t *testing.T) {
 	if got := pace(); got != 1<<20 {
 		t.Skipf("paced to %d", got)
 	}
-	c.startup = startup{paced: true, since: time.Now().Add(-time.Hour)}
-	s.beforeTurn(bulkTurn)
+	s.pacing, c.startup = 1<<20, startup{bound: 1 << 20, since: time.Now().Add(-time.Hour)}
+	s.beforeTurn(bulkTurn, 0)
 	if c.off {
 		t.Skip("no BBR here")
 	}
 	if got := pace(); got != free {
 		t.Errorf("paced to %d after an hour, want %d", got, free)
+	}
+}
+
+// A link is paced from its next turn of bulk on, to the lower of two bounds.
+func TestLinkIsPaced(t *testing.T) {
+	near, far := testutil.Pair(t)
+	defer near.Close()
+	go func() { defer far.Close(); _, _ = io.Copy(io.Discard, far) }()
+	ses := new(Session)
+	ses.sender.frameWriter = newFrameWriter(near)
+	s := &ses.sender.socket
+	s.congestion.off = true
+	pace := func() int {
+		return ask(t, *s, func(fd int) (int, error) { return unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE) })
+	}
+	free := pace()
+	for i, turn := range []struct {
+		size           int
+		lanes, startup uint64
+		want           int
+	}{
+		{bulkTurn, 1 << 20, 0, 1 << 20},
+		{bulkTurn, 1 << 20, 1 << 22, 1 << 20},
+		{bulkTurn, 1 << 21, 1 << 19, 1 << 19},
+		{bulkTurn - 1, 0, 0, 1 << 19},
+		{bulkTurn, 0, 0, free},
+		{bulkTurn, maxPacing, 0, maxPacing},
+		{bulkTurn, maxPacing + 1, 0, free},
+	} {
+		s.congestion.startup.bound = turn.startup
+		ses.Pace(turn.lanes)
+		data := []tunnel.Chunk{tunnel.NewChunk(turn.size)}
+		if _, err := ses.sender.writeTurn(nil, 1, data, turn.size); err != nil {
+			t.Fatal(err)
+		}
+		if got := pace(); got != turn.want {
+			t.Errorf("turn %d: paced to %d, want %d", i, got, turn.want)
+		}
 	}
 }

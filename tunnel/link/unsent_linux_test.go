@@ -50,16 +50,16 @@ func TestOnlyBulkThatLastsIsBoundByTheRate(t *testing.T) {
 	}
 	_ = s.raw.Control(func(fd uintptr) { s.unsent.set(fd, minUnsent) })
 	s.looked = time.Now()
-	s.beforeTurn(bulkTurn)
+	s.beforeTurn(bulkTurn, 0)
 	if got := bound(); got != minUnsent {
 		t.Errorf("%d within a second, want it as it was", got)
 	}
 	s.looked = time.Now().Add(-2 * lookEvery)
-	s.beforeTurn(bulkTurn - 1)
+	s.beforeTurn(bulkTurn-1, 0)
 	if got := bound(); got != minUnsent {
 		t.Errorf("%d after a small message, want it as it was", got)
 	}
-	s.beforeTurn(bulkTurn)
+	s.beforeTurn(bulkTurn, 0)
 	if got := bound(); got != maxUnsent {
 		t.Errorf("%d where bulk begins, want %d", got, maxUnsent)
 	}

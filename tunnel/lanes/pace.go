@@ -1,0 +1,92 @@
+package lanes
+
+import "time"
+
+// pacer bounds the rate at which lanes send, so that they keep no queue on their line: a
+// small message on the first lane would wait behind it. BBR finds out by a queue whether the
+// line carries more, and each lane has a BBR of its own, so together they keep one or two
+// bandwidth-delay products there. No I/O or clock.
+//
+// Lanes are free, bound, or at rest. Free lanes are bound when two samples in a row see a
+// queue and the rate has stopped growing. They are free again once a bound that is a quarter
+// higher has met no queue. They rest, without a bound, when half of the rate still meets one:
+// it is somebody else's, to whom they would lose their part of the line.
+type pacer struct {
+	line  uint64    // what the line carries, bytes per second; 0: free, or at rest
+	full  uint64    // line at the last queue; while free, the rate at a queue just seen, or 0
+	least uint64    // half of the most that line was
+	rest  time.Time // when a rest ends
+}
+
+const (
+	// leastQueue is the shortest queue, as time to drain it. A shorter one may be a processor
+	// that was busy, and hardly delays a message.
+	leastQueue = 10 * time.Millisecond
+
+	// queuePart is the part of the least round trip that a queue exceeds, if that is longer.
+	queuePart = 8
+
+	// pacerStep is the part of line by which it changes at each sample.
+	pacerStep = 32
+
+	// deepestCut is the part of line that is left free at most to drain the queue.
+	deepestCut = 1.0 / 8
+
+	// pacerRest is several times as long as it takes from the first bound to a rest.
+	pacerRest = time.Minute
+)
+
+// sending is what lanes with bulk sent since the sample before.
+type sending struct {
+	lanes int
+	rate  uint64        // bytes per second, of all
+	least time.Duration // round trip, shortest of the last minutes; 0: unknown
+	rtt   time.Duration // now, on the lane where it is shortest; 0: unknown
+}
+
+// add counts a lane.
+func (s *sending) add(rate uint64, rtt time.Duration) {
+	if s.lanes == 0 || rtt < s.rtt {
+		s.rtt = rtt
+	}
+	s.lanes++
+	s.rate += rate
+}
+
+// queue is how long what waits on the line takes to drain.
+func (s sending) queue() time.Duration { return max(0, s.rtt-s.least) }
+
+func (s sending) queued() bool { return s.queue() > max(s.least/queuePart, leastQueue) }
+
+// update takes in what lanes sent, and returns how much each of them may, in bytes per
+// second; 0: as much as it can.
+func (p *pacer) update(now time.Time, s sending) uint64 {
+	if s.lanes < 2 || s.least < far || now.Before(p.rest) {
+		p.line, p.full = 0, 0
+		return 0
+	}
+	queued := s.queued()
+	switch {
+	case p.line == 0 && !queued:
+		p.full = 0
+	case p.line == 0 && (p.full == 0 || s.rate > p.full+p.full/8): // may grow yet
+		p.full = s.rate
+	case p.line == 0:
+		p.line = max(s.rate, p.full)
+		p.full, p.least = p.line, p.line/2
+	case queued:
+		p.line -= p.line / pacerStep
+		p.full = p.line
+		if p.line < p.least {
+			p.line, p.full, p.rest = 0, 0, now.Add(pacerRest)
+		}
+	default:
+		p.line += p.line / pacerStep
+		p.least = max(p.least, p.line/2)
+		if p.line > p.full+p.full/4 {
+			p.line, p.full = 0, 0
+		}
+	}
+	cut := min(s.queue().Seconds()/sampleEvery.Seconds(), deepestCut)
+	return uint64(float64(p.line)*(1-cut)) / uint64(s.lanes)
+}
