@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,14 +185,18 @@ func TestBoundThatNothingNeedsIsLifted(t *testing.T) {
 // The lanes that send bulk are bound, and free again once they do not.
 func TestLanesThatSendBulkArePaced(t *testing.T) {
 	withGroup(t, 3, Options{}, func(t *testing.T, r *rig, g *Group) {
-		bounds := map[*link.Session]uint64{}
+		var bounds sync.Map
 		g.mu.Lock()
 		g.line = func(*link.Session) link.Line {
 			return link.Line{RTT: 50 * time.Millisecond, SRTT: 100 * time.Millisecond}
 		}
-		g.bind = func(ses *link.Session, rate uint64) { bounds[ses] = rate }
+		g.bind = func(ses *link.Session, rate uint64) { bounds.Store(ses, rate) }
 		g.mu.Unlock()
 		lanes := g.Sessions()
+		boundOf := func(ses *link.Session) uint64 {
+			rate, _ := bounds.Load(ses)
+			return rate.(uint64)
+		}
 		var bulk []tunnel.Conn
 		for _, ses := range lanes[1:] {
 			c, err := ses.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80"))
@@ -209,14 +214,14 @@ func TestLanesThatSendBulkArePaced(t *testing.T) {
 		}
 		synctest.Wait()
 		for i, ses := range lanes {
-			if got := bounds[ses]; (got > 0) != (i > 0) {
+			if got := boundOf(ses); (got > 0) != (i > 0) {
 				t.Errorf("lane %d is bound to %d B/s", i, got)
 			}
 		}
 		time.Sleep(2 * sampleEvery)
 		synctest.Wait()
 		for i, ses := range lanes {
-			if got := bounds[ses]; got != 0 {
+			if got := boundOf(ses); got != 0 {
 				t.Errorf("lane %d, which sends nothing any more, is bound to %d B/s", i, got)
 			}
 		}
