@@ -79,6 +79,20 @@ func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) 
 	return x
 }
 
+// transport returns what sends the request. A server closes idle connections, and a request
+// may cross that. http.Transport then sends it again, but only if it has no content and a safe
+// method (RFC 9110 §9.2.2). Any other client would be told that the destination failed, which
+// is well; so such requests use connections that servers do not yet close.
+func (x *exchange) transport() *http.Transport {
+	switch x.req.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		if x.content == nil {
+			return x.server.transport
+		}
+	}
+	return x.server.brief
+}
+
 // check returns the refusal of a request that must not be forwarded, or nil.
 func (x *exchange) check() *http.Response {
 	destination, refused := forwardTarget(x.client, x.req)
@@ -118,7 +132,7 @@ func (x *exchange) roundTrip(r *http.Request) (*http.Response, error) {
 		cleanTrailer(out.Trailer, r.Header["Connection"])
 		x.content.trailer = out.Trailer
 	}
-	resp, err := x.server.transport.RoundTrip(out.WithContext(httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{
+	resp, err := x.transport().RoundTrip(out.WithContext(httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{
 		GotConn:        func(info httptrace.GotConnInfo) { up.conn = info.Conn; x.opened(info.Conn) },
 		Got1xxResponse: x.inform,
 	})))

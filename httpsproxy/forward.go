@@ -17,10 +17,14 @@ const (
 	// tlsTimeout bounds a TLS handshake with a customer's proxy.
 	tlsTimeout = 10 * time.Second
 
-	// idleTimeout closes an unused connection to a destination before most
-	// servers would: a request that crosses the server's close fails if it
-	// cannot be repeated.
+	// idleTimeout closes an unused connection to a destination before most servers
+	// would. A request that crosses the server's close fails, and is sent again if it
+	// may be.
 	idleTimeout = 30 * time.Second
+
+	// briefTime is idleTimeout for requests that are not sent again. It is less than
+	// the shortest time for which servers keep connections, 2 s of gunicorn.
+	briefTime = time.Second
 
 	// maxIdle and maxIdlePerHost bound the connections kept for reuse, which take
 	// descriptors where they go direct. Most traffic of one sidecar goes to a few
@@ -49,6 +53,14 @@ func (s *Server) newTransport() *http.Transport {
 	t.MaxResponseHeaderBytes = maxResponseHeader
 	t.DisableCompression = true // adds no Accept-Encoding to requests
 	t.ForceAttemptHTTP2 = false
+	return t
+}
+
+// newBriefTransport is t with connections that are unused for briefTime at most.
+func newBriefTransport(t *http.Transport) *http.Transport {
+	t = t.Clone()
+	t.IdleConnTimeout = briefTime
+	t.MaxIdleConns = max(1, t.MaxIdleConns/8)
 	return t
 }
 

@@ -298,7 +298,7 @@ func TestExpectContinueEndToEnd(t *testing.T) {
 		_, _ = w.Write(b)
 	})
 	p := startProxy(t, nil)
-	p.transport.ExpectContinueTimeout = 2 * maxWait // it is not that which lets the client go on
+	p.brief.ExpectContinueTimeout = 2 * maxWait // it is not that which lets the client go on
 	w := dialWire(t, p.addr)
 	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
 	receive(t, "the request", asked)
@@ -320,7 +320,7 @@ func TestExpectContinueEndToEnd(t *testing.T) {
 func TestExpectContinueRefusedByOrigin(t *testing.T) {
 	origin := startOrigin(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
 	p := startProxy(t, nil)
-	p.transport.ExpectContinueTimeout = 2 * maxWait
+	p.brief.ExpectContinueTimeout = 2 * maxWait
 	w := dialWire(t, p.addr)
 	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
 	if status, _ := w.head(); status != "HTTP/1.1 401 Unauthorized" {
@@ -337,7 +337,7 @@ func TestExpectContinueIgnoredByOrigin(t *testing.T) {
 		_, _ = io.WriteString(c, "HTTP/1.0 200 OK\r\n\r\nthanks")
 	})
 	p := startProxy(t, func(*Options) {})
-	p.transport.ExpectContinueTimeout = 20 * time.Millisecond
+	p.brief.ExpectContinueTimeout = 20 * time.Millisecond
 	w := dialWire(t, p.addr)
 	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
 	if status, _ := w.head(); status != "HTTP/1.1 100 Continue" {

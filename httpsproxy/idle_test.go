@@ -208,6 +208,27 @@ func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
 	})
 }
 
+// A destination closes an idle connection as the next request arrives on it. One that
+// must not be sent twice does not meet that.
+func TestRequestsThatAreNotRepeatedAvoidOldConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := piped(t, &tunnel.Forwarder{}, func(conn net.Conn, r *bufio.Reader) {
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+			_, _ = r.ReadByte()
+		})
+		r := bufio.NewReader(client)
+		for _, method := range []string{"GET", "POST", "DELETE", "PUT"} {
+			fmt.Fprintf(client, "%s http://x:1/ HTTP/1.1\r\nHost: x\r\n\r\n", method)
+			resp := testutil.Must(http.ReadResponse(r, nil))(t)
+			if got := body(t, resp); resp.StatusCode != http.StatusOK {
+				t.Errorf("%s: %s %q", method, resp.Status, got)
+			}
+			time.Sleep(briefTime)
+			synctest.Wait()
+		}
+	})
+}
+
 // Connections that wait for the next request leave descriptors to others.
 func TestIdleConnectionsLeaveDescriptors(t *testing.T) {
 	dial := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, io.EOF })
@@ -215,6 +236,9 @@ func TestIdleConnectionsLeaveDescriptors(t *testing.T) {
 		s := newServer(t, front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial}, Descriptors: descriptors})
 		if got := s.transport.MaxIdleConns; got != want {
 			t.Errorf("%d of %d descriptors may be idle, want %d", got, descriptors, want)
+		}
+		if got := s.brief.MaxIdleConns; got < 1 || got > max(1, want/8) { // 0 would be no bound
+			t.Errorf("%d of %d descriptors may be idle for a moment", got, descriptors)
 		}
 	}
 }

@@ -84,6 +84,7 @@ type Server struct {
 	*front.Shell[*client]
 	opts      Options
 	transport *http.Transport
+	brief     *http.Transport // the same, for requests that it would not send again
 	forward   http.Handler
 	http      *http.Server
 	headers   *headerRoom // of exchanges
@@ -106,6 +107,7 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{Shell: shell, opts: o, pseudonym: "konnectivity-" + tunnel.NewID(), headers: newHeaderRoom()}
 	s.transport = s.newTransport()
+	s.brief = newBriefTransport(s.transport)
 	s.forward = s.newForward()
 	s.http = s.newHTTP()
 	return s, nil
@@ -127,13 +129,16 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		hurry = time.AfterFunc(front.DrainHandshake, func() { s.dismiss(drained, true) })
 	})
 	hurry.Stop()
-	s.transport.CloseIdleConnections()
+	s.CloseIdle()
 	return err
 }
 
 // CloseIdle closes idle connections to destinations; those in use continue. Any
 // goroutine may call it.
-func (s *Server) CloseIdle() { s.transport.CloseIdleConnections() }
+func (s *Server) CloseIdle() {
+	s.transport.CloseIdleConnections()
+	s.brief.CloseIdleConnections()
+}
 
 // dismiss closes the connections of a drained listener that wait for a request:
 // those that have had one already or, if fresh, the others.
