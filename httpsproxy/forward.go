@@ -11,8 +11,9 @@ import (
 const (
 	// expectTimeout is how long a client that asked for 100 (Continue) waits
 	// for the destination's. Then this proxy sends it, since destinations that
-	// do not know Expect wait for the content.
-	expectTimeout = 5 * time.Second
+	// do not know Expect wait for the content. curl and Go's clients wait as long,
+	// and the content that they then send is read no sooner.
+	expectTimeout = time.Second
 
 	// tlsTimeout bounds a TLS handshake with a customer's proxy.
 	tlsTimeout = 10 * time.Second

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"konnectivity/internal/testutil"
@@ -328,25 +329,30 @@ func TestExpectContinueRefusedByOrigin(t *testing.T) {
 	}
 }
 
-// An origin that knows no Expect waits for content that the client holds back.
+// An origin that knows no Expect waits for content that the client holds back. The client is
+// told to go on no later than curl and Go's clients would by themselves.
 func TestExpectContinueIgnoredByOrigin(t *testing.T) {
-	origin := testutil.Serve(t, func(c *net.TCPConn) {
-		w := newWire(t, c)
-		w.head()
-		w.expect("data")
-		_, _ = io.WriteString(c, "HTTP/1.0 200 OK\r\n\r\nthanks")
+	synctest.Test(t, func(t *testing.T) {
+		client := piped(t, &tunnel.Forwarder{}, func(conn net.Conn, r *bufio.Reader) {
+			data := make([]byte, 4)
+			_, _ = io.ReadFull(r, data)
+			_, _ = fmt.Fprintf(conn, "HTTP/1.0 200 OK\r\n\r\nthanks for %s", data)
+		})
+		began := time.Now()
+		_, _ = io.WriteString(client, "PUT http://x:1/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n")
+		r := bufio.NewReader(client)
+		if line, _ := r.ReadString('\n'); line != "HTTP/1.1 100 Continue\r\n" {
+			t.Fatalf("read %q", line)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("told to go on after %v", took)
+		}
+		_, _ = r.ReadString('\n')
+		_, _ = io.WriteString(client, "data")
+		if got := body(t, testutil.Must(http.ReadResponse(r, nil))(t)); got != "thanks for data" {
+			t.Errorf("content %q", got)
+		}
 	})
-	p := startProxy(t, func(*Options) {})
-	p.brief.ExpectContinueTimeout = 20 * time.Millisecond
-	w := dialWire(t, p.addr)
-	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
-	if status, _ := w.head(); status != "HTTP/1.1 100 Continue" {
-		t.Fatal(status)
-	}
-	w.send("data")
-	if got := body(t, w.response("PUT")); got != "thanks" {
-		t.Errorf("content %q", got)
-	}
 }
 
 func TestHTTP10Client(t *testing.T) {
