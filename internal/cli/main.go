@@ -162,7 +162,11 @@ func onRun(cmd *cobra.Command, f func()) {
 // them. cobra would show help, and succeed: a script would take a check for done.
 func unknown(root *cobra.Command, args []string) (*cobra.Command, error) {
 	cmd, rest, err := root.Find(args)
-	if err != nil || !cmd.HasParent() || cmd.Runnable() || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {
+	separated := len(rest) > 0 && rest[0] == "--" // no flags follow, and no command that cobra looks for
+	if separated {
+		rest = rest[1:]
+	}
+	if err != nil || cmd.Runnable() || len(rest) == 0 || !separated && strings.HasPrefix(rest[0], "-") {
 		return nil, nil
 	}
 	return cmd, Usagef("unknown command %q for %q", rest[0], cmd.CommandPath())
