@@ -85,8 +85,10 @@ func (o *explainOptions) run(args []string, out io.Writer) error {
 		return fmt.Errorf("denied: %w", d.Denied)
 	case d.Depends != "":
 		_, err = fmt.Fprintf(out, "allowed if the address that the name has at the agent matches none of the lines with -, and one of those with +, if there are any:\n%s", d.Depends)
+	case d.Rule != "":
+		_, err = fmt.Fprintf(out, "allowed by rule %q\n", d.Rule)
 	default:
-		_, err = fmt.Fprintln(out, "allowed")
+		_, err = fmt.Fprintln(out, "allowed: no rule denies it, and the file has none that allows")
 	}
 	return err
 }

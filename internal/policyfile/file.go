@@ -234,6 +234,7 @@ func shown(who tunnel.Identity) string {
 type Decision struct {
 	Bad     error  // the destination is none
 	Denied  error  // why not; nil: it is allowed
+	Rule    string // the one that allows it; "": none has to
 	Depends string // of a name: the rules by address that the agent holds it to, one a line
 }
 
@@ -245,8 +246,11 @@ func (f *File) Explain(who tunnel.Identity, tenant, address string) (d Decision)
 		return d
 	}
 	var dial *tunnel.DialError
-	if d.Depends, err = f.For(who, tenant).AskUnresolved(host, port); errors.As(err, &dial) {
+	rules := f.For(who, tenant)
+	if d.Depends, err = rules.AskUnresolved(host, port); errors.As(err, &dial) {
 		d.Denied = dial.Err
+	} else {
+		d.Rule = rules.AllowedBy(host, port, netip.Addr{})
 	}
 	return d
 }

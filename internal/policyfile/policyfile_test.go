@@ -44,6 +44,9 @@ func TestTheExampleOfTheDocumentation(t *testing.T) {
 	if d := f.Explain(prometheus, "", "10.9.0.1:9100"); d.Denied == nil || !strings.Contains(d.Denied.Error(), `"databases"`) {
 		t.Errorf("the rule that denies is not named: %+v", d)
 	}
+	if d := f.Explain(prometheus, "", "10.1.2.3:9100"); d.Denied != nil || d.Rule != "monitoring" {
+		t.Errorf("the rule that allows is not named: %+v", d)
+	}
 	if d := f.Explain(prometheus, "", "a.svc:9090"); d.Denied != nil || d.Depends != "-10.9.0.0/16\n" {
 		t.Errorf("%+v", d)
 	}
