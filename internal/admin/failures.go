@@ -161,7 +161,7 @@ var dialHints = map[tunnel.Failure]string{
 	tunnel.FailNetUnreach:  "The agent's network has no route to that network, or no address of that family (IPv4 or IPv6).",
 	tunnel.FailNoSuchHost:  "The name does not exist where it was looked up. Check its spelling, and which DNS is asked.",
 	tunnel.FailResolve:     "DNS did not answer. Check the DNS service where the name is looked up: the guest cluster's, or the agent's.",
-	tunnel.FailDenied:      "A policy forbids the destination. See --allow-destination, --deny-destination and --policy-file of the agent and the server.",
+	tunnel.FailDenied:      "A policy forbids the destination, or it is the proxy itself. See --allow-destination, --deny-destination and --policy-file of the agent and the server, and the tenant's rules.",
 	tunnel.FailBadAddress:  "The client asked for something that is not host:port.",
 	tunnel.FailNoAgent:     "No agent that could serve it is connected. Check that agents run, their logs, and --proxy-strategies against their identifiers.",
 	tunnel.FailAgentLost:   "The agent went away during the dial. Check whether it restarts, and the network between agent and server.",
