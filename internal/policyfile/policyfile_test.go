@@ -287,7 +287,7 @@ func BenchmarkOpened(b *testing.B) {
 		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) {
 			l := new(Live)
 			for b.Loop() {
-				l.now.Store(&File{rules: file.rules, cached: map[client]*policy.Policy{}})
+				l.now.Store(&File{rules: file.rules, cached: map[client]*policy.Policy{}, most: file.most})
 				for _, f := range flows {
 					host, port, _ := tunnel.SplitAddress(f.Address)
 					_ = l.StillServer(f, host, port)
