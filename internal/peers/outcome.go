@@ -103,7 +103,12 @@ func (p *Plan) Lost(m *Peer, now time.Time) (succeeded bool) {
 		return true
 	}
 	delete(p.peers, m.id)
-	if !m.leaving {
+	switch {
+	case !m.leaving:
+		p.redial(m, now)
+	case !p.covered(m.at) && now.Sub(m.since) >= p.policy.ShortLife:
+		// A server that goes refuses all that is new. What failed for that reason says
+		// nothing about the one that starts in its place now.
 		p.redial(m, now)
 	}
 	return false

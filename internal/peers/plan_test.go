@@ -147,10 +147,55 @@ func TestServerThatGoesIsNotKeptWaiting(t *testing.T) {
 		now = now.Add(leavePause)
 	}
 	p.Lost(m, now)
-	next(p, now)
-	p.Done("a")
-	p.Failed("a", now)
-	testutil.Equal(t, next(p, now.Add(leavePause)), "", "when nobody waits any more, it dials")
+	for now = now.Add(each.Spread); next(p, now) == "a"; now = now.Add(leavePause) {
+		p.Done("a")
+		if p.Failed("a", now); now.After(noon.Add(2 * time.Hour)) {
+			t.Fatal("when nobody waits any more, it dials every second")
+		}
+	}
+}
+
+// While a server goes it refuses all attempts. Once it has gone, its successor is
+// looked for as soon as that of one that was cut, however many have failed.
+func TestSuccessorOfAServerThatHasGone(t *testing.T) {
+	for name, policy := range policies {
+		t.Run(name, func(t *testing.T) {
+			p, now := planOfOne(t, policy)
+			m := p.Met("a", "1", 1, false, now)
+			now = now.Add(policy.ShortLife)
+			p.Leaving(m, now)
+			for range 8 {
+				now = now.Add(wait(t, p, now))
+				p.Failed("a", now)
+			}
+			p.Lost(m, now)
+			for i, most := range []time.Duration{policy.Spread, 2 * policy.Spread, 4 * policy.Spread} {
+				pause := wait(t, p, now)
+				if most = min(most, policy.Base) + 5*time.Millisecond; pause > most {
+					t.Errorf("pause %d is %v, want up to %v", i, pause, most)
+				}
+				now = now.Add(pause)
+				p.Failed("a", now)
+			}
+		})
+	}
+}
+
+// One that says at each connect that it is about to go, and hangs up, is a failure.
+func TestServerThatAlwaysGoesIsNotStormed(t *testing.T) {
+	for name, policy := range policies {
+		p, now := planOfOne(t, policy)
+		for range 20 {
+			m := p.Met("a", "1", 1, false, now)
+			p.Leaving(m, now)
+			p.Lost(m, now)
+			pause := wait(t, p, now)
+			if pause < policy.Base/2 {
+				t.Fatalf("%s: dialed after %v", name, pause)
+			}
+			now = now.Add(pause)
+		}
+	}
 }
 
 // An address that the names have no more is not dialed, and where a look-up
