@@ -79,16 +79,29 @@ func (s *Slots[H]) Take(h H, from net.Addr) (ok, warn bool) {
 		if s.evict() {
 			continue
 		}
-		if warn = time.Since(s.warned) > warnEvery; warn {
-			s.warned = time.Now()
-		}
-		return false, warn
+		return false, s.warn()
 	}
 	s.open++
 	slot := h.slot()
 	slot.holder, slot.source = h, SourceOf(from)
 	s.waiting.add(slot, slot.source, s.limits.Each)
 	return true, false
+}
+
+// Warn reports whether a connection that Serve refused is worth a log line. There is one
+// a minute, together with those of Take.
+func (s *Slots[H]) Warn() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.warn()
+}
+
+func (s *Slots[H]) warn() bool {
+	if time.Since(s.warned) <= warnEvery {
+		return false
+	}
+	s.warned = time.Now()
+	return true
 }
 
 // room reports whether there is room for one more.

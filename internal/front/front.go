@@ -147,8 +147,11 @@ func (s *Shell[H]) Admit(h H, from net.Addr) bool {
 	return ok
 }
 
-// WarnFull logs that a client is refused because of Options.Descriptors.
+// WarnFull logs that a client is refused because of Options.Descriptors, once a minute.
 func (s *Shell[H]) WarnFull() {
+	if !s.Slots.Warn() {
+		return
+	}
 	s.Log.WithField("limit", admission.ShareOut(s.Descriptors).Relayed).
 		Warn("as many " + s.traits.Connections + " are served as descriptors (ulimit -n) allow; refusing more")
 }

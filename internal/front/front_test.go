@@ -106,3 +106,15 @@ func TestDescriptorsBoundFrontsWithoutHandshakes(t *testing.T) {
 		t.Errorf("%d, %v", s.MaxConns, err)
 	}
 }
+
+// Clients that are refused one after the other are worth one line, not one each.
+func TestRefusalsForWantOfDescriptorsAreLoggedOnce(t *testing.T) {
+	log, hook := test.NewNullLogger()
+	s := newShell(t, Options{Descriptors: 64, Log: log})
+	for range 100 {
+		s.WarnFull()
+	}
+	if lines := hook.AllEntries(); len(lines) != 1 || lines[0].Data["limit"] != 16 {
+		t.Errorf("%d lines, want one, with the limit of 16", len(lines))
+	}
+}
