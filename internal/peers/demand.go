@@ -3,7 +3,13 @@ package peers
 import (
 	"context"
 	"errors"
+	"time"
 )
+
+// rushPause is how long after a Rush that failed the next one begins. Callers wait for it,
+// so that those that come without a pause, to a server that refuses us, do not cost it a
+// handshake each.
+const rushPause = 100 * time.Millisecond
 
 // errClosed is the answer of a Set that runs no more.
 var errClosed = errors.New("shutting down")
@@ -58,26 +64,42 @@ func (s *Set[A, S]) demand(reply chan<- answer[S]) {
 		return
 	}
 	s.rushing = true
+	pause := time.Until(s.nextRush)
 	s.background(func() func() {
-		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.ConnectTimeout)
-		defer cancel()
-		address, session, err := s.cfg.Rush(ctx)
+		address, session, err := s.rush(pause)
 		return func() { s.rushed(address, session, err) }
 	})
+}
+
+// rush is a Rush after a pause.
+func (s *Set[A, S]) rush(pause time.Duration) (address A, session S, err error) {
+	if pause > 0 {
+		select {
+		case <-time.After(pause):
+		case <-s.ctx.Done():
+			return address, session, errClosed
+		}
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.ConnectTimeout)
+	defer cancel()
+	return s.cfg.Rush(ctx)
 }
 
 // rushed takes in how a Rush went.
 func (s *Set[A, S]) rushed(address A, session S, err error) {
 	s.rushing = false
-	switch {
-	case err == nil:
+	if err == nil {
 		s.joinWanted(address, session)
-	case len(s.waiting) > 0: // else a session came by another way
-		if s.cfg.Events.Rushed != nil {
-			s.cfg.Events.Rushed(err)
-		}
-		s.release(answer[S]{err: err})
+		return
 	}
+	s.nextRush = time.Now().Add(rushPause)
+	if len(s.waiting) == 0 { // a session came by another way
+		return
+	}
+	if s.cfg.Events.Rushed != nil {
+		s.cfg.Events.Rushed(err)
+	}
+	s.release(answer[S]{err: err})
 }
 
 // usable is a member that stays; nil if there is none.

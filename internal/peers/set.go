@@ -98,6 +98,7 @@ type Set[A any, S Session] struct {
 	resolving bool
 	lookAgain time.Time
 	rushing   bool
+	nextRush  time.Time          // no Rush before
 	waiting   []chan<- answer[S] // for a Rush
 	searches  searchPace
 }

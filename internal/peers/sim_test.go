@@ -384,6 +384,28 @@ func TestNowIsShared(t *testing.T) {
 	})
 }
 
+// Callers that come back without a pause, while nothing can be reached, do not cost the
+// servers an attempt each.
+func TestNowIsNoStorm(t *testing.T) {
+	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{}}
+	running(t, w, each, func(t *testing.T, s *Set[string, *conn]) {
+		var asking sync.WaitGroup
+		for range 8 {
+			asking.Go(func() {
+				for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+					if _, err := s.Now(t.Context()); err == nil {
+						t.Error("there is a session")
+					}
+				}
+			})
+		}
+		asking.Wait()
+		if most := 1 + int(10*time.Second/rushPause); w.dials > most || w.dials < most/2 {
+			t.Errorf("%d attempts, want up to %d", w.dials, most)
+		}
+	})
+}
+
 // A caller of Now during an attempt of the plan gets the first session of the two; the
 // other one is closed, where there is to be one at each address.
 func TestNowBesideAnAttempt(t *testing.T) {
