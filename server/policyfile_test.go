@@ -95,3 +95,21 @@ func TestAgentsAreToldRules(t *testing.T) {
 		}
 	}
 }
+
+// While agents are upgraded, a name whose address matters goes by one that takes rules, also
+// if the server would rather use one that does not.
+func TestNamesGoByAgentsThatTakeRules(t *testing.T) {
+	for _, old := range agentKinds {
+		t.Run(old, func(t *testing.T) {
+			set, _ := withPolicy(t, rulesForAll)
+			r := startServer(t, set)
+			hello := link.Hello{Role: link.RoleAgent, ID: "new", Features: []string{link.FeatureRules}}
+			reach := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) { return echoing(ctx, f.Address) })
+			testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), link.Config{Hello: hello, Clients: new(link.Clients), Forwarder: &tunnel.Forwarder{Dialer: reach}}))(t)
+			r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Connections == 1 })
+			defer r.mustDial("connect-tls", "10.1.0.1:1").Close() // so that it is busier than the next
+			r.agent(old, agentHello{id: "old"}, echoing)
+			r.mustDial("connect-tls", "a.example:1").Close()
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"errors"
 	"net"
 	"sync/atomic"
 	"time"
@@ -172,10 +173,17 @@ func (f *Flow) Tenant() string {
 	return f.Client.Tenant
 }
 
+// errUnjudged is the cause of the error of Unjudged.
+var errUnjudged = errors.New("destination not allowed by policy: the rules are about addresses, and the agent cannot judge by them which address the name has")
+
 // Unjudged is the error of a dial with Rules that a peer does not know.
 func (f *Flow) Unjudged() error {
-	return &DialError{Failure: FailDenied, Address: f.Address, Reason: "destination not allowed by policy: the rules are about addresses, and the agent cannot judge by them which address the name has"}
+	return &DialError{Failure: FailDenied, Address: f.Address, Reason: errUnjudged.Error(), Err: errUnjudged}
 }
+
+// IsUnjudged says that a dial failed by Unjudged in this process, so that the peer was not
+// asked.
+func IsUnjudged(err error) bool { return errors.Is(err, errUnjudged) }
 
 // Who returns the client that the connection is for, as proved at the first hop; "" where it
 // is not known.

@@ -110,7 +110,11 @@ func (r *Registry) find(ctx context.Context, host string, t *tries) (*conn, Stra
 // retriable says whether a dial that has failed on the way may be tried by
 // another connection. If it is to outlive its carriers, and lost the first
 // before it was answered, repeating it is up to its opener, who numbers the
-// attempts.
+// attempts. Of agents of several versions, another one may know rules that the first
+// does not.
 func retriable(f *tunnel.Flow, err error) bool {
+	if tunnel.IsUnjudged(err) {
+		return true
+	}
 	return tunnel.FailureOf(err).Retryable() && (f.Resume == nil || !tunnel.LostInFlight(err))
 }
