@@ -21,13 +21,20 @@ type accounting struct {
 
 	lost     atomic.Int64
 	resumes  [tunnel.LossCauses]atomic.Int64 // by why the carrier before was lost
+	moves    atomic.Int64                    // of these, those of bulk to another lane
 	degraded atomic.Int64
 	replayed atomic.Int64 // bytes
 	ends     [Lives]atomic.Int64
 
 	onResume atomic.Pointer[func(pause time.Duration)] // nil: no one listens
-	logged   atomic.Pointer[Stats]                     // in the last line of the log
+	logged   atomic.Pointer[logged]                    // in the last line of the log
 	logging  atomic.Bool                               // a line is to come
+}
+
+// logged are figures of which the log has told, without bulk that has moved to another lane:
+// that has lost nothing.
+type logged struct {
+	lost, resumed, givenUp int64
 }
 
 // Stats are figures for metrics; counters are since the start.
@@ -113,9 +120,12 @@ func (m *Manager) countLoss() {
 	m.logSoon()
 }
 
-// countResume counts a connection that has a carrier again, and why it had lost the one
-// before.
-func (m *Manager) countResume(cause tunnel.LossCause, pause time.Duration) {
+// countResume counts a connection that has a carrier again, why it had lost the one before,
+// and whether it is bulk that has moved to another lane.
+func (m *Manager) countResume(cause tunnel.LossCause, moved bool, pause time.Duration) {
+	if moved {
+		m.figures.moves.Add(1)
+	}
 	m.figures.resumes[cause].Add(1)
 	if f := m.figures.onResume.Load(); f != nil {
 		(*f)(pause)
@@ -135,23 +145,40 @@ func (m *Manager) logSoon() {
 	}
 }
 
+// log logs what has changed since the last line, if anything has. The end that has accepted a
+// connection knows only once it has moved that it was to move, so one that has been without a
+// carrier for less than logAfter counts as lost in a later line, or not at all.
 func (m *Manager) log() {
-	m.figures.logging.Store(false)
-	now := m.Stats()
-	last := m.figures.logged.Swap(&now)
-	if last == nil {
-		last = &Stats{}
+	n := &m.figures
+	n.logging.Store(false)
+	s, moves := m.Stats(), n.moves.Load()
+	now, last := &logged{resumed: s.Resumes - moves, givenUp: s.givenUp()}, cmp.Or(n.logged.Load(), &logged{})
+	long := m.detachedFor(logAfter)
+	now.lost = now.resumed + now.givenUp + long
+	n.logged.Store(now)
+	if long < s.Detached {
+		m.logSoon()
 	}
-	lost, resumed, givenUp := now.Lost-last.Lost, now.Resumes-last.Resumes, now.givenUp()-last.givenUp()
-	log := m.opt.Log.WithFields(logrus.Fields{"lost": lost, "resumed": resumed, "given_up": givenUp, "waiting": now.Detached})
+	lost, resumed, givenUp := max(0, now.lost-last.lost), now.resumed-last.resumed, now.givenUp-last.givenUp
+	log := m.opt.Log.WithFields(logrus.Fields{"lost": lost, "resumed": resumed, "given_up": givenUp, "waiting": s.Detached})
 	switch {
 	case givenUp > 0:
 		log.Warn("connections were given up that could not be resumed")
 	case lost > 0:
 		log.Info("connections lost their link")
-	default:
+	case resumed > 0:
 		log.Info("connections were resumed")
 	}
+}
+
+// detachedFor is how many connections have been without a carrier for so long.
+func (m *Manager) detachedFor(least time.Duration) (n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for e := m.detached.Front(); e != nil && time.Since(e.Value.(*Conn).ResumeStatus().Lost) >= least; e = e.Next() {
+		n++
+	}
+	return n
 }
 
 // filling reports whether memory is about to be scarce.

@@ -2,6 +2,7 @@ package resume
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +24,7 @@ func TestOneLineForAllOfALink(t *testing.T) {
 		}
 		time.Sleep(logAfter / 2)
 		for i := range conns[1:] {
-			e.resumed(&conns[i+1], tunnel.ResumeStatus{Lost: time.Now()})
+			e.resumed(&conns[i+1], tunnel.ResumeStatus{Lost: time.Now()}, false)
 		}
 		time.Sleep(time.Hour)
 		e.lost(new(Conn))
@@ -40,6 +41,43 @@ func TestOneLineForAllOfALink(t *testing.T) {
 		}
 		if entries[1].Data["lost"] != int64(1) || entries[1].Data["resumed"] != int64(0) {
 			t.Errorf("the second tells of the first again: %v", entries[1].Data)
+		}
+	})
+}
+
+// Bulk that moves to another lane has lost nothing, at whichever instant the line would come.
+func TestNoLineForBulkThatMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, hook := test.NewNullLogger()
+		e := New(Options{Window: time.Minute, Log: log})
+		lose := func() *Conn {
+			c := new(Conn)
+			c.status.Store(&tunnel.ResumeStatus{Lost: time.Now()})
+			e.lost(c)
+			return c
+		}
+		for range 10 { // every 300 ms, of which 200 without a lane
+			c := lose()
+			time.Sleep(200 * time.Millisecond)
+			e.resumed(c, c.ResumeStatus(), true)
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		if n := len(hook.AllEntries()); n > 0 {
+			t.Fatalf("%d lines for bulk that moved: %v", n, hook.LastEntry().Data)
+		}
+		moved, lost := lose(), lose()
+		e.resumed(moved, moved.ResumeStatus(), true)
+		time.Sleep(2 * time.Second)
+		e.resumed(lost, lost.ResumeStatus(), false)
+		time.Sleep(time.Minute)
+		var told []any
+		for _, line := range hook.AllEntries() {
+			told = append(told, line.Message, line.Data["lost"], line.Data["resumed"])
+		}
+		want := []any{"connections lost their link", int64(1), int64(0), "connections were resumed", int64(0), int64(1)}
+		if !slices.Equal(told, want) {
+			t.Errorf("lines %v, want %v", told, want)
 		}
 	})
 }

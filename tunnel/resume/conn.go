@@ -264,7 +264,11 @@ func (c *Conn) attach(st Carrier, f *tunnel.Flow) {
 	c.st = st
 	c.used = tunnel.Now()
 	if before := c.ResumeStatus(); !before.Lost.IsZero() {
-		c.manager.resumed(c, before)
+		moved := f.Resume != nil && f.Resume.Bulk
+		if moved {
+			before.Loss = tunnel.LossReplaced // which only the opener knew
+		}
+		c.manager.resumed(c, before, moved)
 		now := tunnel.ResumeStatus{Resumes: before.Resumes + 1, Loss: before.Loss, Hop: f.Hop}
 		if f.Source != nil {
 			now.Source = f.Source.String()

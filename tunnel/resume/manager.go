@@ -175,9 +175,10 @@ func (m *Manager) longestLocked() *Conn {
 	return nil
 }
 
-// resumed notes that c, whose status was before, has a carrier again.
-func (m *Manager) resumed(c *Conn, before tunnel.ResumeStatus) {
-	m.countResume(before.Loss, time.Since(before.Lost))
+// resumed notes that c, whose status was before, has a carrier again, and whether it is bulk
+// that has moved to another lane.
+func (m *Manager) resumed(c *Conn, before tunnel.ResumeStatus, moved bool) {
+	m.countResume(before.Loss, moved, time.Since(before.Lost))
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.attachedLocked(c)

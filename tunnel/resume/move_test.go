@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -39,7 +40,11 @@ func TestMoveAsksTheSameServerFirst(t *testing.T) {
 			t.Errorf("asked for %+v, want %+v", got, want)
 		}
 	}
-	(<-by).Lost(&tunnel.ResetError{Code: tunnel.CodeLost})
+	again := <-by
+	testutil.Eventually(t, "both ends know why it was resumed", func() bool {
+		return w.opener.Stats().ByCause[tunnel.LossReplaced] == 1 && w.agent.Stats().ByCause[tunnel.LossReplaced] == 1
+	})
+	again.Lost(&tunnel.ResetError{Code: tunnel.CodeLost})
 	if got := <-asked; got != (asking{}) {
 		t.Errorf("after a loss, asked for %+v", got)
 	}
