@@ -164,5 +164,6 @@ type Line struct {
 func (ses *Session) Line() Line { return ses.sender.socket.line() }
 
 // Pace bounds what the link sends, in bytes per second, from its next turn of bulk on; 0
-// lifts the bound. Only Linux can. It does not block, and any goroutine may call it.
+// lifts the bound before its next turn. It does nothing but on Linux. It does not block, and
+// any goroutine may call it.
 func (ses *Session) Pace(rate uint64) { ses.sender.pace.Store(rate) }

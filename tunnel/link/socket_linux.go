@@ -46,14 +46,16 @@ func newSocket(conn net.Conn) (s socket) {
 }
 
 // beforeTurn is called with the size of each turn, and with a bound on what the link may
-// send, in bytes per second; 0: none.
+// send, in bytes per second; 0: none. A bound holds from the next turn of bulk on, but is
+// lifted before any turn: there may be no bulk any more, and many small turns.
 func (s *socket) beforeTurn(size int, bound uint64) {
-	if size < bulkTurn || s.raw == nil {
+	bulk, lifted := size >= bulkTurn, bound == 0 && s.bound > 0
+	if s.raw == nil || !bulk && !lifted {
 		return
 	}
 	now := time.Now()
 	since := now.Sub(s.looked)
-	unsent, line := since >= lookEvery, s.congestion.due(now)
+	unsent, line := bulk && since >= lookEvery, bulk && s.congestion.due(now)
 	if !unsent && !line && bound == s.bound {
 		return
 	}

@@ -104,7 +104,8 @@ func TestPaceIsLifted(t *testing.T) {
 	}
 }
 
-// A link is paced from its next turn of bulk on, to the lower of two bounds.
+// A link is paced from its next turn of bulk on, to the lower of two bounds. Any turn lifts
+// the bound of lanes.
 func TestLinkIsPaced(t *testing.T) {
 	near, far := testutil.Pair(t)
 	defer near.Close()
@@ -125,7 +126,12 @@ func TestLinkIsPaced(t *testing.T) {
 		{bulkTurn, 1 << 20, 0, 1 << 20},
 		{bulkTurn, 1 << 20, 1 << 22, 1 << 20},
 		{bulkTurn, 1 << 21, 1 << 19, 1 << 19},
-		{bulkTurn - 1, 0, 0, 1 << 19},
+		{bulkTurn - 1, 1 << 18, 0, 1 << 19},
+		{bulkTurn - 1, 0, 1 << 20, 1 << 20},
+		{bulkTurn - 1, 0, 0, 1 << 20},
+		{bulkTurn, 1 << 20, 0, 1 << 20},
+		{bulkTurn - 1, 0, 0, free},
+		{bulkTurn, 1 << 20, 0, 1 << 20},
 		{bulkTurn, 0, 0, free},
 		{bulkTurn, maxPacing, 0, maxPacing},
 		{bulkTurn, maxPacing + 1, 0, free},
