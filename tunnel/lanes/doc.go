@@ -5,8 +5,8 @@
 // Pure code decides how many lanes there should be (plan.go), which lane a stream goes to
 // (placement.go), and how fast lanes may send (pace.go). A Group is the lanes (group.go).
 // While they carry bulk, it samples them and carries decisions out (monitor.go): it adds
-// lanes (growth.go), drops and paces them, and asks streams to move. It opens streams (dial.go) and has the methods of a
-// link.Session that its users need (session.go).
+// lanes (growth.go), drops and paces them, and asks streams to move. It opens streams
+// (dial.go) and has the methods of a link.Session that its users need (session.go).
 //
 // A lane is open, draining by its peer's wish, dropped by this side's, or ended. A Group
 // lasts until its last lane has ended, or until Close.

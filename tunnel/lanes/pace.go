@@ -1,6 +1,9 @@
 package lanes
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // pacer bounds the rate at which lanes send, so that they keep no queue on their line: a
 // small message on the first lane would wait behind it. BBR finds out by a queue whether the
@@ -38,19 +41,40 @@ const (
 
 // sending is what lanes with bulk sent since the sample before.
 type sending struct {
-	lanes int
-	rate  uint64        // bytes per second, of all
+	rates []uint64      // of each lane, bytes per second
 	least time.Duration // round trip, shortest of the last minutes; 0: unknown
 	rtt   time.Duration // now, on the lane where it is shortest; 0: unknown
 }
 
 // add counts a lane.
 func (s *sending) add(rate uint64, rtt time.Duration) {
-	if s.lanes == 0 || rtt < s.rtt {
+	if len(s.rates) == 0 || rtt < s.rtt {
 		s.rtt = rtt
 	}
-	s.lanes++
-	s.rate += rate
+	s.rates = append(s.rates, rate)
+}
+
+// rate is that of all lanes.
+func (s sending) rate() (all uint64) {
+	for _, rate := range s.rates {
+		all += rate
+	}
+	return all
+}
+
+// part is how much of line each lane may send: equal parts, but what a slow lane leaves of
+// its own goes to the others. A lane is slow if it sends less than half of its part; a lane
+// that lost a segment may send little less than that in one sample.
+func (s sending) part(line uint64) (part uint64) {
+	rates := slices.Sorted(slices.Values(s.rates))
+	for i, rate := range rates {
+		part = line / uint64(len(rates)-i)
+		if rate >= part/2 {
+			break
+		}
+		line -= rate
+	}
+	return part
 }
 
 // queue is how long what waits on the line takes to drain.
@@ -61,18 +85,18 @@ func (s sending) queued() bool { return s.queue() > max(s.least/queuePart, least
 // update takes in what lanes sent, and returns how much each of them may, in bytes per
 // second; 0: as much as it can.
 func (p *pacer) update(now time.Time, s sending) uint64 {
-	if s.lanes < 2 || s.least < far || now.Before(p.rest) {
+	if len(s.rates) < 2 || s.least < far || now.Before(p.rest) {
 		p.line, p.full = 0, 0
 		return 0
 	}
-	queued := s.queued()
+	queued, rate := s.queued(), s.rate()
 	switch {
 	case p.line == 0 && !queued:
 		p.full = 0
-	case p.line == 0 && (p.full == 0 || s.rate > p.full+p.full/8): // may grow yet
-		p.full = s.rate
+	case p.line == 0 && (p.full == 0 || rate > p.full+p.full/8): // may grow yet
+		p.full = rate
 	case p.line == 0:
-		p.line = max(s.rate, p.full)
+		p.line = max(rate, p.full)
 		p.full, p.least = p.line, p.line/2
 	case queued:
 		p.line -= p.line / pacerStep
@@ -88,5 +112,5 @@ func (p *pacer) update(now time.Time, s sending) uint64 {
 		}
 	}
 	cut := min(s.queue().Seconds()/sampleEvery.Seconds(), deepestCut)
-	return uint64(float64(p.line)*(1-cut)) / uint64(s.lanes)
+	return s.part(uint64(float64(p.line) * (1 - cut)))
 }

@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -26,6 +27,11 @@ const (
 	paceRTT   = 100 * time.Millisecond
 )
 
+// even is a rate of all lanes in equal parts.
+func even(lanes int, rate uint64) []uint64 {
+	return slices.Repeat([]uint64{rate / uint64(lanes)}, lanes)
+}
+
 func newPaceLine() *paceLine {
 	return &paceLine{now: time.Unix(1000, 0), carries: 20e6, wants: 30e6}
 }
@@ -44,7 +50,7 @@ func (l *paceLine) sample() float64 {
 	}
 	l.queue = min(max(0, l.queue+grows), paceRTT)
 	l.now = l.now.Add(sampleEvery)
-	l.bound = l.pacer.update(l.now, sending{lanes: paceLanes, rate: uint64(carried), least: paceRTT, rtt: paceRTT + l.queue + l.other})
+	l.bound = l.pacer.update(l.now, sending{rates: even(paceLanes, uint64(carried)), least: paceRTT, rtt: paceRTT + l.queue + l.other})
 	return carried / l.carries
 }
 
@@ -109,21 +115,23 @@ func TestPacedLanesKeepTheirPart(t *testing.T) {
 // What lanes send is bound only while a queue on a far line is theirs.
 func TestLanesArePacedForAQueueOnly(t *testing.T) {
 	const ms = time.Millisecond
-	queue := sending{lanes: 4, rate: 8e6, least: 100 * ms, rtt: 200 * ms}
+	queue := sending{rates: even(4, 8e6), least: 100 * ms, rtt: 200 * ms}
 	with := func(change func(*sending)) sending { s := queue; change(&s); return s }
-	at := func(rate uint64) sending { return with(func(s *sending) { s.rate = rate }) }
+	at := func(rate uint64) sending { return with(func(s *sending) { s.rates = even(4, rate) }) }
 	none := with(func(s *sending) { s.rtt = s.least + s.least/queuePart })
+	slow := with(func(s *sending) { s.rates = []uint64{1e5, 77e5, 1e5, 1e5} })
 	const each = 8e6 * (1 - deepestCut) / 4
 	for name, samples := range map[string][]struct {
 		s    sending
 		want uint64
 	}{
 		"a queue":                          {{queue, 0}, {queue, each}},
+		"slow lanes":                       {{slow, 0}, {slow, 8e6*(1-deepestCut) - 3e5}},
 		"one that goes meanwhile":          {{queue, 0}, {none, 0}, {queue, 0}, {queue, each}},
 		"a short one":                      {{none, 0}, {none, 0}, {none, 0}},
 		"a busy processor":                 {{with(func(s *sending) { s.least, s.rtt = 20*ms, 30*ms }), 0}, {with(func(s *sending) { s.least, s.rtt = 20*ms, 30*ms }), 0}},
 		"a rate that grows":                {{at(4e6), 0}, {at(6e6), 0}, {queue, 0}, {queue, each}},
-		"one lane":                         {{with(func(s *sending) { s.lanes = 1 }), 0}, {with(func(s *sending) { s.lanes = 1 }), 0}},
+		"one lane":                         {{with(func(s *sending) { s.rates = even(1, 8e6) }), 0}, {with(func(s *sending) { s.rates = even(1, 8e6) }), 0}},
 		"no lane":                          {{sending{least: 100 * ms}, 0}, {sending{least: 100 * ms}, 0}},
 		"a near line":                      {{with(func(s *sending) { s.least = far - 1 }), 0}, {with(func(s *sending) { s.least = far - 1 }), 0}},
 		"a line of which nothing is known": {{with(func(s *sending) { s.least, s.rtt = 0, 0 }), 0}, {with(func(s *sending) { s.least, s.rtt = 0, 0 }), 0}},
@@ -139,6 +147,31 @@ func TestLanesArePacedForAQueueOnly(t *testing.T) {
 	}
 }
 
+// What a slow lane does not use of its part goes to the others.
+func TestSlowLanesLeaveTheirPart(t *testing.T) {
+	for _, c := range []struct {
+		rates []uint64
+		want  uint64 // of 800
+	}{
+		{[]uint64{200, 200, 200, 200}, 200},
+		{[]uint64{100, 160, 175, 200}, 200},
+		{[]uint64{700, 10, 10, 10}, 770},
+		{[]uint64{10, 300, 100, 300}, 345},
+		{[]uint64{10, 300, 140, 300}, 263},
+		{[]uint64{99, 200, 200, 200}, 233},
+		{[]uint64{10, 10, 10, 10}, 770},
+		{[]uint64{0, 0}, 800},
+		{[]uint64{5000, 1}, 799},
+	} {
+		if got := (sending{rates: c.rates}).part(800); got != c.want {
+			t.Errorf("%v: %d for each lane, want %d", c.rates, got, c.want)
+		}
+		if (sending{rates: c.rates}).part(0) != 0 {
+			t.Errorf("%v: bound by no line", c.rates)
+		}
+	}
+}
+
 // The queue is the one that all lanes have: one whose segments were late has a longer round
 // trip.
 func TestQueueIsTheShortest(t *testing.T) {
@@ -146,8 +179,8 @@ func TestQueueIsTheShortest(t *testing.T) {
 	for _, rtt := range []time.Duration{90, 70, 80} {
 		s.add(1000, rtt*time.Millisecond)
 	}
-	if s.queue() != 20*time.Millisecond || s.rate != 3000 || s.lanes != 3 {
-		t.Errorf("%v of queue, %d B/s, %d lanes", s.queue(), s.rate, s.lanes)
+	if s.queue() != 20*time.Millisecond || s.rate() != 3000 || len(s.rates) != 3 {
+		t.Errorf("%v of queue, %d B/s, %d lanes", s.queue(), s.rate(), len(s.rates))
 	}
 }
 
