@@ -86,7 +86,8 @@ type carried struct {
 	on    *lane
 	bulk  []*link.Stream
 	small int           // streams
-	sent  uint64        // bytes per second
+	rate  uint64        // bytes per second, both ways
+	sent  uint64        // and those of them that went from here
 	rtt   time.Duration // now
 }
 
@@ -101,7 +102,7 @@ func (g *Group) sample() (s sample, seen []carried) {
 	for i, l := range lanes {
 		line := lineOf(l.ses)
 		sent, moved := l.ses.Moved()
-		c := carried{on: l, sent: uint64(float64(sent-l.sent) / past), rtt: line.SRTT}
+		c := carried{on: l, rate: uint64(float64(moved-l.moved) / past), sent: uint64(float64(sent-l.sent) / past), rtt: line.SRTT}
 		if moved-l.moved >= bulkBytes {
 			c.bulk, c.small = l.ses.Bulk(bulkBytes)
 		}
@@ -109,8 +110,8 @@ func (g *Group) sample() (s sample, seen []carried) {
 		s.held = s.held || i == 0 && len(c.bulk) > 0 && c.small > 0
 		s.bulk += len(c.bulk)
 		s.lost = s.lost || line.Lost > l.lost
-		if rate := uint64(float64(moved-l.moved) / past); rate >= s.rate {
-			s.rate, s.fills = rate, fills(rate, c.sent, line.Rate)
+		if c.rate >= s.rate {
+			s.rate, s.fills = c.rate, fills(c.rate, c.sent, line.Rate)
 		}
 		if s.rtt == 0 || line.RTT > 0 && line.RTT < s.rtt {
 			s.rtt = line.RTT
@@ -144,8 +145,11 @@ func (g *Group) pace(s sample, seen []carried) {
 	}
 }
 
-// sends reports whether this side sends bulk on the lane.
-func (c carried) sends() bool { return len(c.bulk) > 0 && c.sent >= bulkBytes }
+// sends reports whether this side sends bulk on the lane. Where it receives more than three
+// times as much, the queue is on the way to it, and what it sends may be requests.
+func (c carried) sends() bool {
+	return len(c.bulk) > 0 && c.sent >= bulkBytes && c.sent >= c.rate/4
+}
 
 // spread moves bulk off the first lane to others, if there are any, and evens it out among
 // these.

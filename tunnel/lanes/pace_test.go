@@ -184,17 +184,19 @@ func TestQueueIsTheShortest(t *testing.T) {
 	}
 }
 
-// A lane counts as one that sends if it has bulk, most of which does not come in. Small
-// streams are not bound, however many they are.
+// A lane counts as one that sends if it has bulk, and a quarter of it went from here. Small
+// streams are not bound, however many there are.
 func TestLaneThatSends(t *testing.T) {
 	bulk := make([]*link.Stream, 1)
 	for _, c := range []struct {
 		on   carried
 		want bool
 	}{
-		{carried{bulk: bulk, sent: bulkBytes}, true},
-		{carried{bulk: bulk, sent: bulkBytes - 1}, false},
-		{carried{small: 100, sent: 10 * bulkBytes}, false},
+		{carried{bulk: bulk, rate: bulkBytes, sent: bulkBytes}, true},
+		{carried{bulk: bulk, rate: bulkBytes, sent: bulkBytes - 1}, false},
+		{carried{bulk: bulk, rate: 8 * bulkBytes, sent: 2 * bulkBytes}, true},
+		{carried{bulk: bulk, rate: 8 * bulkBytes, sent: 2*bulkBytes - 1}, false},
+		{carried{small: 100, rate: 10 * bulkBytes, sent: 10 * bulkBytes}, false},
 	} {
 		if c.on.sends() != c.want {
 			t.Errorf("%+v: want %v", c.on, c.want)
