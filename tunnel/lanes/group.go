@@ -48,8 +48,8 @@ type Group struct {
 	notUntil time.Time     // when the next attempt may be made
 }
 
-// lane is one link of a Group. Group.mu guards it, but for moved, sent and lost, which only
-// the monitor uses.
+// lane is one link of a Group. Group.mu guards it, but for moved, sent, lost and acked,
+// which only the monitor uses.
 type lane struct {
 	ses    *link.Session
 	bulk   int    // streams that were bulk at the last sample
@@ -57,6 +57,7 @@ type lane struct {
 	moved  uint64 // payload bytes carried by the last sample
 	sent   uint64 // and those of them that went from here
 	lost   uint64 // segments lost by the last sample
+	acked  uint64 // bytes acknowledged by the last sample
 	drops  bool   // this side wants no new streams on it, and closes it once it is idle
 }
 

@@ -88,6 +88,7 @@ type carried struct {
 	small int           // streams
 	rate  uint64        // bytes per second, both ways
 	sent  uint64        // and those of them that went from here
+	acked uint64        // and what the line has carried of these
 	rtt   time.Duration // now
 }
 
@@ -102,7 +103,8 @@ func (g *Group) sample() (s sample, seen []carried) {
 	for i, l := range lanes {
 		line := lineOf(l.ses)
 		sent, moved := l.ses.Moved()
-		c := carried{on: l, rate: uint64(float64(moved-l.moved) / past), sent: uint64(float64(sent-l.sent) / past), rtt: line.SRTT}
+		perSecond := func(bytes uint64) uint64 { return uint64(float64(bytes) / past) }
+		c := carried{on: l, rate: perSecond(moved - l.moved), sent: perSecond(sent - l.sent), acked: perSecond(line.Acked - l.acked), rtt: line.SRTT}
 		if moved-l.moved >= bulkBytes {
 			c.bulk, c.small = l.ses.Bulk(bulkBytes)
 		}
@@ -116,7 +118,7 @@ func (g *Group) sample() (s sample, seen []carried) {
 		if s.rtt == 0 || line.RTT > 0 && line.RTT < s.rtt {
 			s.rtt = line.RTT
 		}
-		l.moved, l.sent, l.lost = moved, sent, line.Lost
+		l.moved, l.sent, l.lost, l.acked = moved, sent, line.Lost, line.Acked
 		g.mu.Lock()
 		l.bulk, l.placed = len(c.bulk), 0
 		g.mu.Unlock()
@@ -132,7 +134,7 @@ func (g *Group) pace(s sample, seen []carried) {
 	all := sending{least: s.rtt}
 	for _, c := range seen {
 		if c.sends() {
-			all.add(c.sent, c.rtt)
+			all.add(c.acked, c.rtt)
 		}
 	}
 	bound := g.pacer.update(g.sampled, all)

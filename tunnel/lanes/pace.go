@@ -39,9 +39,9 @@ const (
 	pacerRest = time.Minute
 )
 
-// sending is what lanes with bulk sent since the sample before.
+// sending is what the line has carried of lanes that send bulk, since the sample before.
 type sending struct {
-	rates []uint64      // of each lane, bytes per second
+	rates []uint64      // of each lane, bytes acknowledged per second
 	least time.Duration // round trip, shortest of the last minutes; 0: unknown
 	rtt   time.Duration // now, on the lane where it is shortest; 0: unknown
 }

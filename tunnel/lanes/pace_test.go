@@ -222,8 +222,9 @@ func TestLanesThatSendBulkArePaced(t *testing.T) {
 	withGroup(t, 3, Options{}, func(t *testing.T, r *rig, g *Group) {
 		var bounds sync.Map
 		g.mu.Lock()
-		g.line = func(*link.Session) link.Line {
-			return link.Line{RTT: 50 * time.Millisecond, SRTT: 100 * time.Millisecond}
+		g.line = func(ses *link.Session) link.Line {
+			sent, _ := ses.Moved()
+			return link.Line{RTT: 50 * time.Millisecond, SRTT: 100 * time.Millisecond, Acked: sent}
 		}
 		g.bind = func(ses *link.Session, rate uint64) { bounds.Store(ses, rate) }
 		g.mu.Unlock()

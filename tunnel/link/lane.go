@@ -152,6 +152,9 @@ type Line struct {
 	// Lost counts segments that were sent again, or that arrived before one that
 	// was sent earlier. Only whether it grows says anything.
 	Lost uint64
+
+	Acked uint64 // bytes that the peer's kernel has acknowledged
+
 	RTT  time.Duration // the least of the last minutes; 0: unknown
 	SRTT time.Duration // now, smoothed (RFC 6298 §2); 0: unknown
 
