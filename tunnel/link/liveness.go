@@ -45,8 +45,11 @@ func (l *liveness) look(now time.Time, writes uint64, writing bool) (dead bool) 
 		l.stuck = 0
 	}
 	l.wrote = writes
-	lasts := max(l.Lasts, l.stuck)
+	lasts, half := max(l.Lasts, l.stuck), (l.Dead-l.Ask)/2
 	l.Pause = min(l.Ask, l.Dead-lasts)
+	if lasts+l.Pause >= l.Dead && l.Pause > half {
+		l.Pause -= half // one more look: what came during a stop may be yet to be read
+	}
 	return lasts >= l.Dead
 }
 

@@ -81,8 +81,12 @@ func TestShortStopAtLongIntervalEndsNoLink(t *testing.T) {
 	if l.look(start.Add(30*time.Second), 0, false) || l.look(start.Add(75*time.Second), 0, false) {
 		t.Error("dead after a stop right behind a PING, whose answer is yet to be read")
 	}
-	if !l.look(start.Add(105*time.Second), 0, false) {
-		t.Error("not dead, and has not answered")
+	if l.look(start.Add(80*time.Second), 0, false) || !l.look(start.Add(85*time.Second), 0, false) {
+		t.Error("not dead 10 s after the stop, and has not answered")
+	}
+	l = liveness{Silence: NewSilence(30*time.Second, 40*time.Second, start), heard: start}
+	if l.look(start.Add(30*time.Second), 0, false) || l.look(start.Add(42*time.Second), 0, false) {
+		t.Error("dead after a short stop right behind a PING, whose answer is yet to be read")
 	}
 }
 
