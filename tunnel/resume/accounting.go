@@ -21,19 +21,18 @@ type accounting struct {
 
 	lost     atomic.Int64
 	resumes  [tunnel.LossCauses]atomic.Int64 // by why the carrier before was lost
-	moves    atomic.Int64                    // of these, those of bulk to another lane
 	degraded atomic.Int64
 	replayed atomic.Int64 // bytes
 	ends     [Lives]atomic.Int64
 
 	onResume atomic.Pointer[func(pause time.Duration)] // nil: no one listens
-	logged   atomic.Pointer[logged]                    // in the last line of the log
+	news     news                                      // Manager.mu guards it
 	logging  atomic.Bool                               // a line is to come
 }
 
-// logged are figures of which the log has told, without bulk that has moved to another lane:
+// news are what the next line of the log tells, without bulk that has moved to another lane:
 // that has lost nothing.
-type logged struct {
+type news struct {
 	lost, resumed, givenUp int64
 }
 
@@ -91,46 +90,20 @@ func (s Stats) Plus(o Stats) Stats {
 	return s
 }
 
-// givenUp is how many connections that were in use ended because they were not
-// resumed.
-func (s Stats) givenUp() (n int64) {
-	for reason, of := range s.GivenUp {
-		if reason != Unconfirmed.Label() {
-			n += of
-		}
-	}
-	return n
-}
-
 // OnResume calls f for every pause that ended with a new carrier; f must not
 // block.
 func (m *Manager) OnResume(f func(pause time.Duration)) { m.figures.onResume.Store(&f) }
 
 // countEnd counts a connection that is over.
-func (m *Manager) countEnd(l Life) {
-	m.figures.ends[l].Add(1)
-	if l >= Expired {
-		m.logSoon()
-	}
-}
+func (m *Manager) countEnd(l Life) { m.figures.ends[l].Add(1) }
 
-// countLoss counts a connection that has lost its carrier.
-func (m *Manager) countLoss() {
-	m.figures.lost.Add(1)
-	m.logSoon()
-}
-
-// countResume counts a connection that has a carrier again, why it had lost the one before,
-// and whether it is bulk that has moved to another lane.
-func (m *Manager) countResume(cause tunnel.LossCause, moved bool, pause time.Duration) {
-	if moved {
-		m.figures.moves.Add(1)
-	}
+// countResume counts a connection that has a carrier again, and why it had lost the one
+// before.
+func (m *Manager) countResume(cause tunnel.LossCause, pause time.Duration) {
 	m.figures.resumes[cause].Add(1)
 	if f := m.figures.onResume.Load(); f != nil {
 		(*f)(pause)
 	}
-	m.logSoon()
 }
 
 // logAfter is for how long losses and resumes are gathered for one line of the log: a
@@ -149,36 +122,62 @@ func (m *Manager) logSoon() {
 // connection knows only once it has moved that it was to move, so one that has been without a
 // carrier for less than logAfter counts as lost in a later line, or not at all.
 func (m *Manager) log() {
-	n := &m.figures
-	n.logging.Store(false)
-	s, moves := m.Stats(), n.moves.Load()
-	now, last := &logged{resumed: s.Resumes - moves, givenUp: s.givenUp()}, cmp.Or(n.logged.Load(), &logged{})
-	long := m.detachedFor(logAfter)
-	now.lost = now.resumed + now.givenUp + long
-	n.logged.Store(now)
-	if long < s.Detached {
-		m.logSoon()
-	}
-	lost, resumed, givenUp := max(0, now.lost-last.lost), now.resumed-last.resumed, now.givenUp-last.givenUp
-	log := m.opt.Log.WithFields(logrus.Fields{"lost": lost, "resumed": resumed, "given_up": givenUp, "waiting": s.Detached})
+	m.figures.logging.Store(false)
+	n, waiting := m.takeNews()
+	log := m.opt.Log.WithFields(logrus.Fields{"lost": n.lost, "resumed": n.resumed, "given_up": n.givenUp, "waiting": waiting})
 	switch {
-	case givenUp > 0:
+	case n.givenUp > 0:
 		log.Warn("connections were given up that could not be resumed")
-	case lost > 0:
+	case n.lost > 0:
 		log.Info("connections lost their link")
-	case resumed > 0:
+	case n.resumed > 0:
 		log.Info("connections were resumed")
 	}
 }
 
-// detachedFor is how many connections have been without a carrier for so long.
-func (m *Manager) detachedFor(least time.Duration) (n int64) {
+// takeNews returns the news, and how many connections have no carrier. If some have had none
+// for less than logAfter, another line is to come.
+func (m *Manager) takeNews() (n news, waiting int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for e := m.detached.Front(); e != nil && time.Since(e.Value.(*Conn).ResumeStatus().Lost) >= least; e = e.Next() {
-		n++
+	for e := m.detached.Front(); e != nil; e = e.Next() {
+		c := e.Value.(*Conn)
+		if time.Since(c.ResumeStatus().Lost) < logAfter {
+			m.logSoon()
+			break
+		}
+		m.noteLossLocked(c)
 	}
-	return n
+	n, m.figures.news = m.figures.news, news{}
+	return n, m.detached.Len()
+}
+
+// noteLossLocked has the log tell of the loss of c's carrier, once.
+func (m *Manager) noteLossLocked(c *Conn) {
+	if !c.told {
+		c.told = true
+		m.figures.news.lost++
+	}
+}
+
+// noteResumeLocked has the log tell that c has a carrier again, unless c has moved before the
+// log told of a loss.
+func (m *Manager) noteResumeLocked(c *Conn, moved bool) {
+	if !moved || c.told {
+		m.noteLossLocked(c)
+		m.figures.news.resumed++
+		m.logSoon()
+	}
+	c.told = false
+}
+
+// noteEndLocked has the log tell that c is over, if it was given up.
+func (m *Manager) noteEndLocked(c *Conn) {
+	if c.m.life >= Expired {
+		m.noteLossLocked(c)
+		m.figures.news.givenUp++
+		m.logSoon()
+	}
 }
 
 // filling reports whether memory is about to be scarce.

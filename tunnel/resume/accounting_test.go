@@ -33,7 +33,7 @@ func TestOneLineForAllOfALink(t *testing.T) {
 		if len(entries) != 2 {
 			t.Fatalf("%d lines", len(entries))
 		}
-		want := logrus.Fields{"lost": int64(1000), "resumed": int64(999), "given_up": int64(0), "waiting": int64(1)}
+		want := logrus.Fields{"lost": int64(1000), "resumed": int64(999), "given_up": int64(0), "waiting": 1}
 		for name, n := range want {
 			if entries[0].Data[name] != n {
 				t.Errorf("%s is %v, want %v", name, entries[0].Data[name], n)
@@ -78,6 +78,40 @@ func TestNoLineForBulkThatMoves(t *testing.T) {
 		want := []any{"connections lost their link", int64(1), int64(0), "connections were resumed", int64(0), int64(1)}
 		if !slices.Equal(told, want) {
 			t.Errorf("lines %v, want %v", told, want)
+		}
+	})
+}
+
+// Losses that the log has told of are not taken from those that come later, however their
+// connections end.
+func TestEveryLossHasItsLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, hook := test.NewNullLogger()
+		e := New(Options{Window: time.Minute, Log: log})
+		lose := func() *Conn {
+			c := new(Conn)
+			c.status.Store(&tunnel.ResumeStatus{Lost: time.Now()})
+			e.lost(c)
+			time.Sleep(2 * logAfter)
+			return c
+		}
+		reset := lose()
+		reset.m.life = Ended // by the destination, while it had no carrier
+		e.remove(reset)
+		slow := lose()
+		e.resumed(slow, slow.ResumeStatus(), true) // it has moved, but the log told of a loss
+		expired := lose()
+		expired.m.life = Expired
+		e.remove(expired)
+		time.Sleep(time.Minute)
+		var told [][3]any
+		for _, line := range hook.AllEntries() {
+			told = append(told, [3]any{line.Data["lost"], line.Data["resumed"], line.Data["given_up"]})
+		}
+		zero, one := any(int64(0)), any(int64(1))
+		want := [][3]any{{one, zero, zero}, {one, zero, zero}, {one, one, zero}, {zero, zero, one}}
+		if !slices.Equal(told, want) {
+			t.Errorf("lost, resumed and given up are %v, want %v", told, want)
 		}
 	})
 }

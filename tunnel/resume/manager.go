@@ -141,6 +141,7 @@ func (m *Manager) remove(c *Conn) {
 	m.countEnd(c.m.life)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.noteEndLocked(c)
 	m.attachedLocked(c)
 	if m.conns[c.token] == c {
 		delete(m.conns, c.token)
@@ -151,9 +152,10 @@ func (m *Manager) remove(c *Conn) {
 // waited longest ends: most openers come within moments, and an opener that makes
 // connections to leave them pushes out its own.
 func (m *Manager) lost(c *Conn) {
-	m.countLoss()
+	m.figures.lost.Add(1)
 	m.mu.Lock()
 	c.detached = m.detached.PushBack(c)
+	m.logSoon()
 	var longest *Conn
 	if most := m.opt.MaxDetached; c.opening == nil && most > 0 && m.detached.Len() > most {
 		longest = m.longestLocked()
@@ -178,9 +180,10 @@ func (m *Manager) longestLocked() *Conn {
 // resumed notes that c, whose status was before, has a carrier again, and whether it is bulk
 // that has moved to another lane.
 func (m *Manager) resumed(c *Conn, before tunnel.ResumeStatus, moved bool) {
-	m.countResume(before.Loss, moved, time.Since(before.Lost))
+	m.countResume(before.Loss, time.Since(before.Lost))
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.noteResumeLocked(c, moved)
 	m.attachedLocked(c)
 }
 
