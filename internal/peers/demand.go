@@ -65,24 +65,31 @@ func (s *Set[A, S]) demand(reply chan<- answer[S]) {
 	}
 	s.rushing = true
 	pause := time.Until(s.nextRush)
+	if pause <= 0 {
+		s.rush()
+		return
+	}
 	s.background(func() func() {
-		address, session, err := s.rush(pause)
-		return func() { s.rushed(address, session, err) }
-	})
-}
-
-// rush is a Rush after a pause.
-func (s *Set[A, S]) rush(pause time.Duration) (address A, session S, err error) {
-	if pause > 0 {
 		select {
 		case <-time.After(pause):
 		case <-s.ctx.Done():
-			return address, session, errClosed
 		}
+		return s.rush
+	})
+}
+
+// rush begins a Rush, unless a session came by another way during the pause before it.
+func (s *Set[A, S]) rush() {
+	if len(s.waiting) == 0 {
+		s.rushing = false
+		return
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, s.cfg.ConnectTimeout)
-	defer cancel()
-	return s.cfg.Rush(ctx)
+	s.background(func() func() {
+		ctx, cancel := context.WithTimeout(s.ctx, s.cfg.ConnectTimeout)
+		defer cancel()
+		address, session, err := s.cfg.Rush(ctx)
+		return func() { s.rushed(address, session, err) }
+	})
 }
 
 // rushed takes in how a Rush went.

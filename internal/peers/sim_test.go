@@ -406,6 +406,33 @@ func TestNowIsNoStorm(t *testing.T) {
 	})
 }
 
+// A session that comes during the pause before an attempt makes the attempt needless.
+func TestNowNeedsNoAttemptOnceThereIsASession(t *testing.T) {
+	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{}, links: true}
+	running(t, w, each, func(t *testing.T, s *Set[string, *conn]) {
+		if _, err := s.Now(t.Context()); err == nil {
+			t.Fatal("there is a session")
+		}
+		began := time.Now()
+		time.AfterFunc(rushPause/4, func() {
+			w.mu.Lock()
+			w.up["1"] = true
+			w.mu.Unlock()
+			c, err := w.connect(t.Context(), "a")
+			testutil.NoError(t, err)
+			s.Offer("a", c)
+		})
+		testutil.Must(s.Now(t.Context()))(t)
+		if took := time.Since(began); took >= rushPause {
+			t.Errorf("it took %v", took)
+		}
+		time.Sleep(time.Second)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		testutil.Equal(t, w.dials, 2, "attempts were made")
+	})
+}
+
 // A caller of Now during an attempt of the plan gets the first session of the two; the
 // other one is closed, where there is to be one at each address.
 func TestNowBesideAnAttempt(t *testing.T) {
