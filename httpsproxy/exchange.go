@@ -80,9 +80,10 @@ func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) 
 }
 
 // transport returns what sends the request. A server closes idle connections, and a request
-// may cross that. http.Transport then sends it again, but only if it has no content and a safe
-// method (RFC 9110 §9.2.2). Any other client would be told that the destination failed, which
-// is well; so such requests use connections that servers do not yet close.
+// may cross that on its way. http.Transport then sends it again, but only if it has no content
+// and a safe method (RFC 9110 §9.2.2). The client of any other request would be told that the
+// destination failed, though it works; such requests use connections that servers do not close
+// yet.
 func (x *exchange) transport() *http.Transport {
 	switch x.req.Method {
 	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:

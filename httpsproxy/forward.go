@@ -11,8 +11,8 @@ import (
 const (
 	// expectTimeout is how long a client that asked for 100 (Continue) waits
 	// for the destination's. Then this proxy sends it, since destinations that
-	// do not know Expect wait for the content. curl and Go's clients wait as long,
-	// and the content that they then send is read no sooner.
+	// do not know Expect wait for the content. curl and Go's clients wait as long:
+	// what they send then is not read before this proxy's wait is over.
 	expectTimeout = time.Second
 
 	// tlsTimeout bounds a TLS handshake with a customer's proxy.
@@ -24,7 +24,7 @@ const (
 	idleTimeout = 30 * time.Second
 
 	// briefTime is idleTimeout for requests that are not sent again. It is less than
-	// the shortest time for which servers keep connections, 2 s of gunicorn.
+	// the shortest time for which common servers keep connections: gunicorn's 2 s.
 	briefTime = time.Second
 
 	// maxIdle and maxIdlePerHost bound the connections kept for reuse, which take
@@ -57,7 +57,7 @@ func (s *Server) newTransport() *http.Transport {
 	return t
 }
 
-// newBriefTransport is t with connections that are unused for briefTime at most.
+// newBriefTransport is t with connections of its own, which it keeps for briefTime.
 func newBriefTransport(t *http.Transport) *http.Transport {
 	t = t.Clone()
 	t.IdleConnTimeout = briefTime
