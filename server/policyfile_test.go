@@ -14,6 +14,7 @@ import (
 	"konnectivity/internal/policyfile"
 	"konnectivity/internal/testutil"
 	"konnectivity/server/metrics"
+	"konnectivity/server/registry"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -103,13 +104,39 @@ func TestNamesGoByAgentsThatTakeRules(t *testing.T) {
 		t.Run(old, func(t *testing.T) {
 			set, _ := withPolicy(t, rulesForAll)
 			r := startServer(t, set)
-			hello := link.Hello{Role: link.RoleAgent, ID: "new", Features: []string{link.FeatureRules}}
-			reach := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) { return echoing(ctx, f.Address) })
-			testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), link.Config{Hello: hello, Clients: new(link.Clients), Forwarder: &tunnel.Forwarder{Dialer: reach}}))(t)
-			r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Connections == 1 })
+			r.agentWithRules()
 			defer r.mustDial("connect-tls", "10.1.0.1:1").Close() // so that it is busier than the next
 			r.agent(old, agentHello{id: "old"}, echoing)
 			r.mustDial("connect-tls", "a.example:1").Close()
 		})
 	}
+}
+
+// Where an agent is picked because it has the name, an agent with the default route is none
+// instead: it may know something else by that name.
+func TestNamesKeepToTheirAgents(t *testing.T) {
+	for _, old := range agentKinds {
+		t.Run(old, func(t *testing.T) {
+			set, _ := withPolicy(t, rulesForAll)
+			r := startServer(t, set, func(o *Options) {
+				o.Strategies = []registry.Strategy{registry.DestHost, registry.Default}
+			})
+			r.agentWithRules()
+			r.mustDial("connect-tls", "a.example:1").Close()
+			r.agent(old, agentHello{id: "old", identifiers: "host=a.example"}, echoing)
+			if c, err := r.dial("connect-tls", "a.example:1"); err == nil {
+				c.Close()
+				t.Error("another agent was asked")
+			}
+		})
+	}
+}
+
+// agentWithRules connects an agent that takes rules, and dials all.
+func (r *rig) agentWithRules() {
+	r.t.Helper()
+	hello := link.Hello{Role: link.RoleAgent, ID: "new", Features: []string{link.FeatureRules}}
+	reach := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) { return echoing(ctx, f.Address) })
+	testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), link.Config{Hello: hello, Clients: new(link.Clients), Forwarder: &tunnel.Forwarder{Dialer: reach}}))(r.t)
+	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Connections == 1 })
 }

@@ -27,11 +27,15 @@ func (r *Registry) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 		return r.resume(ctx, f)
 	}
 	t := tries{local: f.Origin.Server != ""}
+	var strategy Strategy
 	for {
-		c, strategy := r.find(ctx, host, &t)
-		if c == nil {
+		c, s := r.find(ctx, host, &t)
+		// An agent that does not take rules is not replaced by one of another strategy, which
+		// may know something else by the same name.
+		if c == nil || tunnel.IsUnjudged(err) && s != strategy {
 			return nil, cmp.Or(err, r.noAgent(f.Address))
 		}
+		strategy = s
 		var far tunnel.Conn
 		if far, err = r.dialVia(ctx, c, strategy, f); err == nil || !t.again(ctx, c, f, err) {
 			return far, err
