@@ -107,8 +107,8 @@ func (p *Plan) Lost(m *Peer, now time.Time) (succeeded bool) {
 	case !m.leaving:
 		p.redial(m, now)
 	case !p.covered(m.at) && now.Sub(m.since) >= p.policy.ShortLife:
-		// A server that goes refuses all that is new. What failed for that reason says
-		// nothing about the one that starts in its place now.
+		// A draining server refuses new sessions. These failures do not count against the
+		// server that starts at the same address.
 		p.redial(m, now)
 	}
 	return false

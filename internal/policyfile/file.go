@@ -234,7 +234,7 @@ func shown(who tunnel.Identity) string {
 type Decision struct {
 	Bad     error  // the destination is none
 	Denied  error  // why not; nil: it is allowed
-	Rule    string // the one that allows it; "": none has to
+	Rule    string // name of the rule that allows it; "": there is none, and none is needed
 	Depends string // of a name: the rules by address that the agent holds it to, one a line
 }
 

@@ -12,8 +12,8 @@ import (
 //
 // Lanes are free, bound, or at rest. Free lanes are bound when two samples in a row see a
 // queue and the rate has stopped growing. They are free again once a bound that is a quarter
-// higher has met no queue. They rest, without a bound, when half of the rate still meets one:
-// it is somebody else's, to whom they would lose their part of the line.
+// higher has met no queue. When half of the rate still meets one, it is that of other
+// traffic, which would take what lanes give up: they rest, without a bound.
 type pacer struct {
 	line  uint64    // what the line carries, bytes per second; 0: free, or at rest
 	full  uint64    // line at the last queue; while free, the rate at a queue just seen, or 0
@@ -29,7 +29,7 @@ const (
 	// queuePart is the part of the least round trip that a queue exceeds, if that is longer.
 	queuePart = 8
 
-	// pacerStep is the part of line by which it changes at each sample.
+	// line changes by a 32nd at each sample.
 	pacerStep = 32
 
 	// deepestCut is the part of line that is left free at most to drain the queue.

@@ -172,8 +172,8 @@ func TestSlowLanesLeaveTheirPart(t *testing.T) {
 	}
 }
 
-// The queue is the one that all lanes have: one whose segments were late has a longer round
-// trip.
+// The lane with the shortest round trip tells the queue. Late segments lengthen that of
+// others.
 func TestQueueIsTheShortest(t *testing.T) {
 	s := sending{least: 50 * time.Millisecond}
 	for _, rtt := range []time.Duration{90, 70, 80} {

@@ -36,8 +36,8 @@ type liveness struct {
 	floor    rttFloor
 }
 
-// look reports whether the peer is dead, and has the next look come when it may be, if that
-// is sooner than usual. writes is how many writes the connection has taken so far, and
+// look reports whether the peer is dead. It sets Pause: to Ask, or to less if the peer may be
+// dead sooner. writes is how many writes the connection has taken so far, and
 // writing whether a writer waits for it to take more.
 func (l *liveness) look(now time.Time, writes uint64, writing bool) (dead bool) {
 	l.stuck += l.Look(now, l.heard)
@@ -48,7 +48,7 @@ func (l *liveness) look(now time.Time, writes uint64, writing bool) (dead bool) 
 	lasts, half := max(l.Lasts, l.stuck), (l.Dead-l.Ask)/2
 	l.Pause = min(l.Ask, l.Dead-lasts)
 	if lasts+l.Pause >= l.Dead && l.Pause > half {
-		l.Pause -= half // one more look: what came during a stop may be yet to be read
+		l.Pause -= half // one look in between: after a stop, what has come is yet to be read
 	}
 	return lasts >= l.Dead
 }

@@ -118,9 +118,9 @@ func (m *Manager) logSoon() {
 	}
 }
 
-// log logs what has changed since the last line, if anything has. The end that has accepted a
-// connection knows only once it has moved that it was to move, so one that has been without a
-// carrier for less than logAfter counts as lost in a later line, or not at all.
+// log logs what has changed since the last line, if anything has. An acceptor learns that a
+// connection moves only when it is resumed. So a connection counts as lost once it has had no
+// carrier for logAfter, or is resumed without having moved.
 func (m *Manager) log() {
 	m.figures.logging.Store(false)
 	n, waiting := m.takeNews()

@@ -45,17 +45,20 @@ func TestOneLineForAllOfALink(t *testing.T) {
 	})
 }
 
-// Bulk that moves to another lane has lost nothing, at whichever instant the line would come.
+// losing returns a connection of m that has lost its carrier now.
+func losing(m *Manager) *Conn {
+	c := new(Conn)
+	c.status.Store(&tunnel.ResumeStatus{Lost: time.Now()})
+	m.lost(c)
+	return c
+}
+
+// No line tells of bulk that moves to another lane, whenever the line is due.
 func TestNoLineForBulkThatMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, hook := test.NewNullLogger()
 		e := New(Options{Window: time.Minute, Log: log})
-		lose := func() *Conn {
-			c := new(Conn)
-			c.status.Store(&tunnel.ResumeStatus{Lost: time.Now()})
-			e.lost(c)
-			return c
-		}
+		lose := func() *Conn { return losing(e) }
 		for range 10 { // every 300 ms, of which 200 without a lane
 			c := lose()
 			time.Sleep(200 * time.Millisecond)
@@ -89,11 +92,8 @@ func TestEveryLossHasItsLine(t *testing.T) {
 		log, hook := test.NewNullLogger()
 		e := New(Options{Window: time.Minute, Log: log})
 		lose := func() *Conn {
-			c := new(Conn)
-			c.status.Store(&tunnel.ResumeStatus{Lost: time.Now()})
-			e.lost(c)
-			time.Sleep(2 * logAfter)
-			return c
+			defer time.Sleep(2 * logAfter)
+			return losing(e)
 		}
 		reset := lose()
 		reset.m.life = Ended // by the destination, while it had no carrier
