@@ -42,13 +42,13 @@ type Group struct {
 	closed   bool
 	monitors bool      // the monitor runs
 	sampled  time.Time // when the last sample was taken; owned by the monitor
-	pacer    pacer     // owned by the monitor
+	pacing   pacing    // owned by the monitor
 	plan     plan
 	pause    time.Duration // from a failed attempt to add lanes to the next
 	notUntil time.Time     // when the next attempt may be made
 }
 
-// lane is one link of a Group. Group.mu guards it, but for moved, sent, lost and acked,
+// lane is one link of a Group. Group.mu guards it, but for moved, sent, lost and delivered,
 // which only the monitor uses.
 type lane struct {
 	ses    *link.Session
@@ -57,8 +57,9 @@ type lane struct {
 	moved  uint64 // payload bytes carried by the last sample
 	sent   uint64 // and those of them that went from here
 	lost   uint64 // segments lost by the last sample
-	acked  uint64 // bytes acknowledged by the last sample
-	drops  bool   // this side wants no new streams on it, and closes it once it is idle
+
+	delivered uint32 // segments delivered by the last look of pacing
+	drops     bool   // this side wants no new streams on it, and closes it once it is idle
 }
 
 // drains reports whether the peer wants no new streams on the lane.

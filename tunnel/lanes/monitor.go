@@ -53,9 +53,8 @@ func (g *Group) monitor() {
 	}
 	_, seen := g.sample()
 	g.spread(seen)
-	for g.lasts(sampleEvery) {
+	for g.untilSample() {
 		s, seen := g.sample()
-		g.pace(s, seen)
 		add, drop, on := g.decide(time.Now(), s)
 		if !on {
 			return
@@ -67,6 +66,7 @@ func (g *Group) monitor() {
 		if add > 0 {
 			g.add(add)
 			g.spread(seen)
+			g.choose(sends(seen))
 		}
 	}
 }
@@ -81,15 +81,25 @@ func (g *Group) lasts(d time.Duration) bool {
 	}
 }
 
+// untilSample waits for the next sample, and says whether the monitor is still wanted. Lanes
+// that send bulk are paced meanwhile.
+func (g *Group) untilSample() bool {
+	for end := time.Now().Add(sampleEvery); time.Now().Before(end); {
+		if !g.lasts(g.pacing.wait()) {
+			return false
+		}
+		g.pace(time.Now())
+	}
+	return true
+}
+
 // carried is what carried something on a lane since the last sample.
 type carried struct {
 	on    *lane
 	bulk  []*link.Stream
-	small int           // streams
-	rate  uint64        // bytes per second, both ways
-	sent  uint64        // and those of them that went from here
-	acked uint64        // and what the line has carried of these
-	rtt   time.Duration // now
+	small int    // streams
+	rate  uint64 // bytes per second, both ways
+	sent  uint64 // and those of them that went from here
 }
 
 // sample samples every lane. After a quiet time, the first sample of a stream has all that
@@ -99,12 +109,12 @@ func (g *Group) sample() (s sample, seen []carried) {
 	lanes, lineOf := slices.Clone(g.lanes), g.line
 	g.mu.Unlock()
 	past := max(time.Since(g.sampled), sampleEvery).Seconds() // more after lanes were added
+	perSecond := func(bytes uint64) uint64 { return uint64(float64(bytes) / past) }
 	g.sampled = time.Now()
 	for i, l := range lanes {
 		line := lineOf(l.ses)
 		sent, moved := l.ses.Moved()
-		perSecond := func(bytes uint64) uint64 { return uint64(float64(bytes) / past) }
-		c := carried{on: l, rate: perSecond(moved - l.moved), sent: perSecond(sent - l.sent), acked: perSecond(line.Acked - l.acked), rtt: line.SRTT}
+		c := carried{on: l, rate: perSecond(moved - l.moved), sent: perSecond(sent - l.sent)}
 		if moved-l.moved >= bulkBytes {
 			c.bulk, c.small = l.ses.Bulk(bulkBytes)
 		}
@@ -118,39 +128,13 @@ func (g *Group) sample() (s sample, seen []carried) {
 		if s.rtt == 0 || line.RTT > 0 && line.RTT < s.rtt {
 			s.rtt = line.RTT
 		}
-		l.moved, l.sent, l.lost, l.acked = moved, sent, line.Lost, line.Acked
+		l.moved, l.sent, l.lost, l.delivered = moved, sent, line.Lost, line.Delivered
 		g.mu.Lock()
 		l.bulk, l.placed = len(c.bulk), 0
 		g.mu.Unlock()
 	}
+	g.choose(sends(seen))
 	return s, seen
-}
-
-// pace bounds what the lanes that send bulk send from now on.
-func (g *Group) pace(s sample, seen []carried) {
-	g.mu.Lock()
-	bind := g.bind
-	g.mu.Unlock()
-	all := sending{least: s.rtt}
-	for _, c := range seen {
-		if c.sends() {
-			all.add(c.acked, c.rtt)
-		}
-	}
-	bound := g.pacer.update(g.sampled, all)
-	for _, c := range seen {
-		if c.sends() {
-			bind(c.on.ses, bound)
-		} else {
-			bind(c.on.ses, 0)
-		}
-	}
-}
-
-// sends reports whether this side sends bulk on the lane. Where it receives more than three
-// times as much, the queue is on the way to it, and what it sends may be requests.
-func (c carried) sends() bool {
-	return len(c.bulk) > 0 && c.sent >= bulkBytes && c.sent >= c.rate/4
 }
 
 // spread moves bulk off the first lane to others, if there are any, and evens it out among

@@ -3,6 +3,8 @@ package lanes
 import (
 	"slices"
 	"time"
+
+	"konnectivity/tunnel/link"
 )
 
 // pacer bounds the rate at which lanes send, so that they keep no queue on their line: a
@@ -10,18 +12,23 @@ import (
 // line carries more, and each lane has a BBR of its own, so together they keep one or two
 // bandwidth-delay products there. No I/O or clock.
 //
-// Lanes are free, bound, or at rest. Free lanes are bound when two samples in a row see a
+// Lanes are free, bound, or at rest. Free lanes are bound when two looks in a row see a
 // queue and the rate has stopped growing. They are free again once a bound that is a quarter
 // higher has met no queue. When half of the rate still meets one, it is that of other
 // traffic, which would take what lanes give up: they rest, without a bound.
 type pacer struct {
-	line  uint64    // what the line carries, bytes per second; 0: free, or at rest
-	full  uint64    // line at the last queue; while free, the rate at a queue just seen, or 0
-	least uint64    // half of the most that line was
-	rest  time.Time // when a rest ends
+	line  uint64        // what the line carries, bytes per second; 0: free, or at rest
+	full  uint64        // line at the last queue; while free, the rate at a queue just seen, or 0
+	least uint64        // half of the most that line was
+	rest  time.Time     // when a rest ends
+	rtt   time.Duration // least round trip
 }
 
 const (
+	// leastLook is the time between two looks on most lines. Free lanes fill the queue of a
+	// line within a round trip or two, and then lose what it cannot hold.
+	leastLook = 100 * time.Millisecond
+
 	// leastQueue is the shortest queue, as time to drain it. A shorter one may be a processor
 	// that was busy, and hardly delays a message.
 	leastQueue = 10 * time.Millisecond
@@ -29,29 +36,41 @@ const (
 	// queuePart is the part of the least round trip that a queue exceeds, if that is longer.
 	queuePart = 8
 
-	// line changes by a 32nd at each sample.
-	pacerStep = 32
+	// pacerTime is how long line would take to change by as much as it is.
+	pacerTime = 16 * time.Second
+
+	// drainTime is how long a queue takes to drain, unless deepestCut is too little.
+	drainTime = 500 * time.Millisecond
 
 	// deepestCut is the part of line that is left free at most to drain the queue.
-	deepestCut = 1.0 / 8
+	deepestCut = 1.0 / 4
 
 	// pacerRest is several times as long as it takes from the first bound to a rest.
 	pacerRest = time.Minute
 )
 
-// sending is what the line has carried of lanes that send bulk, since the sample before.
+// every is the time to the next look: at least half a round trip, in which a BBR that starts
+// sends 1.4 times as much as in the one before.
+func (p *pacer) every() time.Duration { return min(max(leastLook, p.rtt/2), sampleEvery) }
+
+// sending is what the line has carried of lanes that send bulk, since the look before.
 type sending struct {
-	rates []uint64      // of each lane, bytes acknowledged per second
+	past  time.Duration // since then
+	rates []uint64      // of each lane, bytes delivered per second
 	least time.Duration // round trip, shortest of the last minutes; 0: unknown
 	rtt   time.Duration // now, on the lane where it is shortest; 0: unknown
 }
 
-// add counts a lane.
-func (s *sending) add(rate uint64, rtt time.Duration) {
-	if len(s.rates) == 0 || rtt < s.rtt {
-		s.rtt = rtt
+// add counts a lane, and segments of it.
+func (s *sending) add(line link.Line, segments uint32) {
+	if len(s.rates) == 0 || line.SRTT < s.rtt {
+		s.rtt = line.SRTT
 	}
-	s.rates = append(s.rates, rate)
+	if s.least == 0 || line.RTT > 0 && line.RTT < s.least {
+		s.least = line.RTT
+	}
+	bytes := uint64(segments) * uint64(line.Segment)
+	s.rates = append(s.rates, uint64(float64(bytes)/s.past.Seconds()))
 }
 
 // rate is that of all lanes.
@@ -85,11 +104,13 @@ func (s sending) queued() bool { return s.queue() > max(s.least/queuePart, least
 // update takes in what lanes sent, and returns how much each of them may, in bytes per
 // second; 0: as much as it can.
 func (p *pacer) update(now time.Time, s sending) uint64 {
+	p.rtt = s.least
 	if len(s.rates) < 2 || s.least < far || now.Before(p.rest) {
 		p.line, p.full = 0, 0
 		return 0
 	}
 	queued, rate := s.queued(), s.rate()
+	step := uint64(float64(p.line) * s.past.Seconds() / pacerTime.Seconds())
 	switch {
 	case p.line == 0 && !queued:
 		p.full = 0
@@ -99,18 +120,18 @@ func (p *pacer) update(now time.Time, s sending) uint64 {
 		p.line = max(rate, p.full)
 		p.full, p.least = p.line, p.line/2
 	case queued:
-		p.line -= p.line / pacerStep
+		p.line -= step
 		p.full = p.line
 		if p.line < p.least {
 			p.line, p.full, p.rest = 0, 0, now.Add(pacerRest)
 		}
 	default:
-		p.line += p.line / pacerStep
+		p.line += step
 		p.least = max(p.least, p.line/2)
 		if p.line > p.full+p.full/4 {
 			p.line, p.full = 0, 0
 		}
 	}
-	cut := min(s.queue().Seconds()/sampleEvery.Seconds(), deepestCut)
+	cut := min(s.queue().Seconds()/drainTime.Seconds(), deepestCut)
 	return s.part(uint64(float64(p.line) * (1 - cut)))
 }

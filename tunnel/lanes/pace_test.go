@@ -36,42 +36,44 @@ func newPaceLine() *paceLine {
 	return &paceLine{now: time.Unix(1000, 0), carries: 20e6, wants: 30e6}
 }
 
-// sample lets time pass until the next one, and returns what part of the line was used. The
-// queue has room for a round trip.
-func (l *paceLine) sample() float64 {
+// look lets time pass until the next one, and returns what part of the line was used. The
+// queue has room for a round trip, and is seen a look late.
+func (l *paceLine) look() float64 {
 	sends := l.wants
 	if l.bound > 0 {
 		sends = min(sends, float64(l.bound)*paceLanes)
 	}
-	grows := time.Duration(float64(sampleEvery) * (sends/l.carries - 1))
-	carried := min(sends, l.carries)
+	past := l.pacer.every()
+	grows := time.Duration(float64(past) * (sends/l.carries - 1))
+	carried, seen := min(sends, l.carries), l.queue
 	if l.queue > 0 {
 		carried = l.carries
 	}
 	l.queue = min(max(0, l.queue+grows), paceRTT)
-	l.now = l.now.Add(sampleEvery)
-	l.bound = l.pacer.update(l.now, sending{rates: even(paceLanes, uint64(carried)), least: paceRTT, rtt: paceRTT + l.queue + l.other})
+	l.now = l.now.Add(past)
+	l.bound = l.pacer.update(l.now, sending{past: past, rates: even(paceLanes, uint64(carried)), least: paceRTT, rtt: paceRTT + seen + l.other})
 	return carried / l.carries
 }
 
-// run returns the mean part of the line, and the mean queue, of so many samples.
-func (l *paceLine) run(samples int) (used float64, queue time.Duration) {
-	for range samples {
-		used += l.sample()
+// run lets d pass, and returns the mean part of the line and the mean queue.
+func (l *paceLine) run(d time.Duration) (used float64, queue time.Duration) {
+	looks := 0
+	for end := l.now.Add(d); l.now.Before(end); looks++ {
+		used += l.look()
 		queue += l.queue
 	}
-	return used / float64(samples), queue / time.Duration(samples)
+	return used / float64(looks), queue / time.Duration(looks)
 }
 
 // Lanes that would keep a round trip of bytes on their line keep little there, and use
 // nearly all of it, also once it carries less, or more.
 func TestPacedLanesKeepNoQueue(t *testing.T) {
 	l := newPaceLine()
-	l.run(10)
+	l.run(5 * time.Second)
 	for _, carries := range []float64{20e6, 14e6, 24e6} {
 		l.carries = carries
-		l.run(12)
-		if used, queue := l.run(100); used < 0.95 || queue > paceRTT/5 {
+		l.run(6 * time.Second)
+		if used, queue := l.run(50 * time.Second); used < 0.95 || queue > paceRTT/5 {
 			t.Errorf("on a line of %.0f MB/s: %.2f of it is used, the queue lasts %v", carries/1e6, used, queue)
 		}
 	}
@@ -82,15 +84,15 @@ func TestPacedLanesKeepNoQueue(t *testing.T) {
 func TestPacedLanesKeepTheirPart(t *testing.T) {
 	l := newPaceLine()
 	for range 12 { // half of the most that there was counts
-		l.run(20)
+		l.run(10 * time.Second)
 		l.carries *= 1.1
 		l.wants *= 1.1
 	}
 	l.other = paceRTT
-	bound, began := 0, l.now
+	bound, looks, began := 0, 0, l.now
 	var rest time.Time
-	for l.now.Sub(began) < 3*time.Minute {
-		l.sample()
+	for ; l.now.Sub(began) < 3*time.Minute; looks++ {
+		l.look()
 		switch {
 		case l.bound == 0:
 			if bound > 0 && rest.IsZero() {
@@ -107,8 +109,8 @@ func TestPacedLanesKeepTheirPart(t *testing.T) {
 			t.Fatalf("%d B/s for each lane, of %.0f", l.bound, l.carries)
 		}
 	}
-	if all := int(3 * time.Minute / sampleEvery); bound == 0 || bound > all/3 {
-		t.Errorf("bound in %d samples of %d", bound, all)
+	if bound == 0 || bound > looks/3 {
+		t.Errorf("bound in %d looks of %d", bound, looks)
 	}
 }
 
@@ -120,13 +122,13 @@ func TestLanesArePacedForAQueueOnly(t *testing.T) {
 	at := func(rate uint64) sending { return with(func(s *sending) { s.rates = even(4, rate) }) }
 	none := with(func(s *sending) { s.rtt = s.least + s.least/queuePart })
 	slow := with(func(s *sending) { s.rates = []uint64{1e5, 77e5, 1e5, 1e5} })
-	const each = 8e6 * (1 - deepestCut) / 4
-	for name, samples := range map[string][]struct {
+	const each = 8e6 * (1 - 0.2) / 4 // a fifth drains 100 ms in drainTime
+	for name, looks := range map[string][]struct {
 		s    sending
 		want uint64
 	}{
 		"a queue":                          {{queue, 0}, {queue, each}},
-		"slow lanes":                       {{slow, 0}, {slow, 8e6*(1-deepestCut) - 3e5}},
+		"slow lanes":                       {{slow, 0}, {slow, 8e6*(1-0.2) - 3e5}},
 		"one that goes meanwhile":          {{queue, 0}, {none, 0}, {queue, 0}, {queue, each}},
 		"a short one":                      {{none, 0}, {none, 0}, {none, 0}},
 		"a busy processor":                 {{with(func(s *sending) { s.least, s.rtt = 20*ms, 30*ms }), 0}, {with(func(s *sending) { s.least, s.rtt = 20*ms, 30*ms }), 0}},
@@ -138,10 +140,10 @@ func TestLanesArePacedForAQueueOnly(t *testing.T) {
 	} {
 		var p pacer
 		now := time.Unix(1000, 0)
-		for i, sample := range samples {
-			now = now.Add(sampleEvery)
-			if got := p.update(now, sample.s); got != sample.want {
-				t.Errorf("%s, sample %d: %d B/s, want %d", name, i, got, sample.want)
+		for i, look := range looks {
+			now = now.Add(leastLook)
+			if got := p.update(now, look.s); got != look.want {
+				t.Errorf("%s, look %d: %d B/s, want %d", name, i, got, look.want)
 			}
 		}
 	}
@@ -172,35 +174,41 @@ func TestSlowLanesLeaveTheirPart(t *testing.T) {
 	}
 }
 
-// The lane with the shortest round trip tells the queue. Late segments lengthen that of
-// others.
+// The lane with the shortest round trip tells the queue: late segments lengthen that of
+// others. The least of all round trips is the line's.
 func TestQueueIsTheShortest(t *testing.T) {
-	s := sending{least: 50 * time.Millisecond}
+	const ms = time.Millisecond
+	s := sending{past: sampleEvery}
 	for _, rtt := range []time.Duration{90, 70, 80} {
-		s.add(1000, rtt*time.Millisecond)
+		s.add(link.Line{RTT: rtt * 2 / 3 * ms, SRTT: rtt * ms, Segment: 100}, 5)
 	}
-	if s.queue() != 20*time.Millisecond || s.rate() != 3000 || len(s.rates) != 3 {
+	s.add(link.Line{SRTT: 75 * ms}, 5)
+	if s.queue() != 70*ms-46*ms || s.rate() != 3000 || len(s.rates) != 4 {
 		t.Errorf("%v of queue, %d B/s, %d lanes", s.queue(), s.rate(), len(s.rates))
 	}
 }
 
-// A lane counts as one that sends if it has bulk, and a quarter of it went from here. Small
-// streams are not bound, however many there are.
-func TestLaneThatSends(t *testing.T) {
+// A side sends bulk if a quarter of it went from here. Small streams do not count, however
+// many there are.
+func TestSideThatSendsBulk(t *testing.T) {
 	bulk := make([]*link.Stream, 1)
+	small := carried{small: 100, rate: 100 * bulkBytes, sent: 100 * bulkBytes}
 	for _, c := range []struct {
-		on   carried
-		want bool
+		rate, sent uint64
+		want       bool
 	}{
-		{carried{bulk: bulk, rate: bulkBytes, sent: bulkBytes}, true},
-		{carried{bulk: bulk, rate: bulkBytes, sent: bulkBytes - 1}, false},
-		{carried{bulk: bulk, rate: 8 * bulkBytes, sent: 2 * bulkBytes}, true},
-		{carried{bulk: bulk, rate: 8 * bulkBytes, sent: 2*bulkBytes - 1}, false},
-		{carried{small: 100, rate: 10 * bulkBytes, sent: 10 * bulkBytes}, false},
+		{bulkBytes, bulkBytes, true},
+		{bulkBytes, bulkBytes - 1, false},
+		{8 * bulkBytes, 2 * bulkBytes, true},
+		{8 * bulkBytes, 2*bulkBytes - 1, false},
 	} {
-		if c.on.sends() != c.want {
-			t.Errorf("%+v: want %v", c.on, c.want)
+		seen := []carried{small, {bulk: bulk, rate: c.rate / 2, sent: c.sent}, {bulk: bulk, rate: c.rate / 2}}
+		if sends(seen) != c.want {
+			t.Errorf("%+v: want %v", c, c.want)
 		}
+	}
+	if sends([]carried{small}) {
+		t.Error("small streams count")
 	}
 }
 
@@ -208,25 +216,31 @@ func TestLaneThatSends(t *testing.T) {
 // is raised.
 func TestBoundThatNothingNeedsIsLifted(t *testing.T) {
 	l := newPaceLine()
-	if l.run(10); l.bound == 0 {
+	if l.run(5 * time.Second); l.bound == 0 {
 		t.Fatal("not bound")
 	}
 	l.wants = l.carries / 2
-	if l.run(20); l.bound != 0 {
+	if l.run(10 * time.Second); l.bound != 0 {
 		t.Errorf("%d B/s for each lane", l.bound)
 	}
 }
 
-// The lanes that send bulk are bound, and free again once they do not.
+// The lanes that send bulk are bound soon after they fill the queue, and free again once they
+// send none.
 func TestLanesThatSendBulkArePaced(t *testing.T) {
 	withGroup(t, 3, Options{}, func(t *testing.T, r *rig, g *Group) {
 		var bounds sync.Map
 		g.mu.Lock()
 		g.line = func(ses *link.Session) link.Line {
 			sent, _ := ses.Moved()
-			return link.Line{RTT: 50 * time.Millisecond, SRTT: 100 * time.Millisecond, Acked: sent}
+			return link.Line{RTT: 50 * time.Millisecond, SRTT: 100 * time.Millisecond, Delivered: uint32(sent), Segment: 1}
 		}
-		g.bind = func(ses *link.Session, rate uint64) { bounds.Store(ses, rate) }
+		began, bound := time.Now(), sync.OnceValue(time.Now)
+		g.bind = func(ses *link.Session, rate uint64) {
+			if bounds.Store(ses, rate); rate > 0 {
+				bound()
+			}
+		}
 		g.mu.Unlock()
 		lanes := g.Sessions()
 		boundOf := func(ses *link.Session) uint64 {
@@ -249,6 +263,9 @@ func TestLanesThatSendBulkArePaced(t *testing.T) {
 			time.Sleep(sampleEvery)
 		}
 		synctest.Wait()
+		if took := bound().Sub(began); took > firstSample+2*sampleEvery {
+			t.Errorf("bound %v after the second lane", took)
+		}
 		for i, ses := range lanes {
 			if got := boundOf(ses); (got > 0) != (i > 0) {
 				t.Errorf("lane %d is bound to %d B/s", i, got)

@@ -153,7 +153,9 @@ type Line struct {
 	// was sent earlier. Only whether it grows says anything.
 	Lost uint64
 
-	Acked uint64 // bytes that the peer's kernel has acknowledged
+	// Delivered counts segments that have reached the peer's kernel, also those behind a
+	// lost one, and wraps around. Segment is the size of one, in bytes.
+	Delivered, Segment uint32
 
 	RTT  time.Duration // the least of the last minutes; 0: unknown
 	SRTT time.Duration // now, smoothed (RFC 6298 §2); 0: unknown

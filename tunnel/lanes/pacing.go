@@ -1,0 +1,66 @@
+package lanes
+
+import "time"
+
+// pacing paces the lanes of a Group that send bulk. The monitor owns it.
+type pacing struct {
+	lanes  []*lane // that send bulk
+	looked time.Time
+	pacer  pacer
+}
+
+// wait is the time to the next look.
+func (p *pacing) wait() time.Duration {
+	if len(p.lanes) < 2 {
+		return sampleEvery
+	}
+	return p.pacer.every()
+}
+
+// sends says whether this side sends bulk. Where it receives more than three times as much,
+// the queue is on the way to it, and what it sends may be requests.
+func sends(seen []carried) bool {
+	var sent, both uint64
+	for _, c := range seen {
+		if len(c.bulk) > 0 {
+			sent, both = sent+c.sent, both+c.rate
+		}
+	}
+	return sent >= bulkBytes && sent >= both/4
+}
+
+// choose says which lanes are paced from now on: if this side sends bulk, all others than
+// the first, which has small messages, and that one too while it has bulk.
+func (g *Group) choose(sends bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pacing.lanes, g.pacing.looked = nil, g.sampled
+	for i, l := range g.lanes {
+		if sends && (i > 0 || l.bulk > 0) {
+			g.pacing.lanes = append(g.pacing.lanes, l)
+		} else {
+			g.bind(l.ses, 0)
+		}
+	}
+}
+
+// pace looks at the lanes that send bulk, and bounds what they send from now on.
+func (g *Group) pace(now time.Time) {
+	g.mu.Lock()
+	lineOf, bind := g.line, g.bind
+	g.mu.Unlock()
+	p := &g.pacing
+	s := sending{past: now.Sub(p.looked)}
+	for _, l := range p.lanes {
+		line := lineOf(l.ses)
+		if line.SRTT > 0 { // else the lane has just ended
+			s.add(line, line.Delivered-l.delivered)
+		}
+		l.delivered = line.Delivered
+	}
+	p.looked = now
+	bound := p.pacer.update(now, s)
+	for _, l := range p.lanes {
+		bind(l.ses, bound)
+	}
+}
