@@ -17,7 +17,6 @@ import (
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
-	"konnectivity/tunnel/splice"
 )
 
 // Links are lanes of one group only if everything is the same that their agent
@@ -119,7 +118,7 @@ func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
 		return tunnel.Wrap(near), nil
 	})
 	agents, endAgents := groupOf(t, toAgent, link.RoleServer, link.RoleAgent, agent.Forwarder(&tunnel.Forwarder{Dialer: echo}))
-	sidecar, endSidecar := groupOf(t, toServer, link.RoleClient, link.RoleServer, splice.Forwarder(&tunnel.Forwarder{Dialer: agents}))
+	sidecar, endSidecar := groupOf(t, toServer, link.RoleClient, link.RoleServer, resume.Splice(&tunnel.Forwarder{Dialer: agents}))
 	defer func() {
 		opener.Close()
 		agent.Close()

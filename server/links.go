@@ -9,7 +9,7 @@ import (
 	"konnectivity/server/frontend"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/splice"
+	"konnectivity/tunnel/resume"
 )
 
 // linkWeight is what a link costs before its HELLO, for which it allocates as
@@ -38,7 +38,7 @@ func (s *Server) linkConfig() link.Config {
 func (cl *cluster) linkConfig(next tunnel.Handler, budget *link.Budget, keepalive time.Duration, features ...string) link.Config {
 	cfg := cl.server.linkConfig()
 	cfg.Hello.Features = append(cfg.Hello.Features, features...)
-	cfg.Forwarder = splice.Forwarder(next)
+	cfg.Forwarder = resume.Splice(next)
 	cfg.Budget = budget
 	cfg.Hold = cl.held()
 	cfg.Log = cl.log

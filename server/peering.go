@@ -27,7 +27,7 @@ import (
 	"konnectivity/server/routes"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/splice"
+	"konnectivity/tunnel/resume"
 )
 
 // maxPeerConns is how many connections other servers may have: they are few.
@@ -169,7 +169,7 @@ func (s *Server) linkedToPeer(session *link.Session) (ended func()) {
 func (s *Server) peerLink() link.Config {
 	cfg := s.linkConfig()
 	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureIdentity, link.FeatureRules)
-	cfg.Forwarder = splice.Forwarder(&forwarded{server: s})
+	cfg.Forwarder = resume.Splice(&forwarded{server: s})
 	cfg.Budget, cfg.Clients = s.opts.Budget, &s.peering.clients
 	cfg.Log = s.opts.Log
 	return cfg

@@ -29,7 +29,6 @@ var rules = []rule{
 	{folder: "tunnel/connect", own: []string{"tunnel"}},
 	{folder: "tunnel/link", own: []string{"tunnel", "tunnel/shares"}, third: []string{
 		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
-	{folder: "tunnel/splice", own: []string{"tunnel", "tunnel/link"}},
 	{folder: "tunnel/resume", own: []string{"tunnel", "tunnel/link"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "tunnel/lanes", own: []string{"tunnel", "tunnel/link"}},
 	{folder: "tunnel/legacy", own: []string{"tunnel", "tunnel/shares"}, third: []string{

@@ -50,7 +50,7 @@ type Watcher interface {
 }
 
 // Joint is the Watcher in a process between the ends: it joins the stream to another
-// one of the connection (package splice). Its Lost differs: it is called only for a
+// one of the connection (resume.Splice). Its Lost differs: it is called only for a
 // connection that outlives the stream and whose peer has ended its direction, because
 // until then a relay reads from the stream and sees the failure; also after this side
 // has closed the stream; and on a goroutine, which Session.Close waits for. Its Move

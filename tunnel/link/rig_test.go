@@ -13,7 +13,7 @@ import (
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/splice"
+	"konnectivity/tunnel/resume"
 )
 
 // destinations is a Dialer with ends of every kind.
@@ -221,7 +221,7 @@ func noLeaks(t *testing.T) {
 
 // joinedTo serves streams by opening others on to.
 func joinedTo(to *link.Session) tunnel.Handler {
-	return splice.Forwarder(&tunnel.Forwarder{Dialer: to})
+	return resume.Splice(&tunnel.Forwarder{Dialer: to})
 }
 
 // resumes introduces a process that takes part in resuming.

@@ -9,7 +9,7 @@ import (
 
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/splice"
+	"konnectivity/tunnel/resume"
 )
 
 // middle is a process between the ends of connections that outlive their links: the
@@ -108,7 +108,7 @@ func TestTakeDuringAResetCountsOnce(t *testing.T) {
 			l := &leaver{end: func() { _ = toD.Close() }, kept: kept, turns: make(chan struct{}, 2)}
 			r, c, d := middle(t, holder{true}, func(c *link.Session) tunnel.Handler {
 				toD = c
-				return splice.Forwarder(&deliverer{c, l})
+				return resume.Splice(&deliverer{c, l})
 			})
 			r.begin(2)
 			r.wantType(tData, 2) // the end

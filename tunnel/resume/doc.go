@@ -48,7 +48,8 @@
 // Conn has the lock, the stream and the waits of the application, and carries out the
 // actions of its Machine. While it is attached, it has no goroutine. Redials have
 // a redialQueue, figures and memory an accounting, the turn to read a readToken, and an
-// acceptor's dials a dial.
+// acceptor's dials a dial. In a process between the ends, which has no Conn, Splice joins the
+// two streams of a connection.
 //
 // Locks are taken in this order: Conn.mu, a link's, readToken.mu, taskQueue.mu and
 // Manager.mu. What a link calls with its own lock held (Ready, Fail, Lost, Move)

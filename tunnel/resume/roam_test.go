@@ -16,7 +16,6 @@ import (
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
-	"konnectivity/tunnel/splice"
 )
 
 // memory is the budget of each end, more than a test needs.
@@ -135,7 +134,7 @@ func (w *world) pipe() (net.Conn, net.Conn) {
 
 func (s *server) linkNear() {
 	ca, cb := s.w.pipe()
-	s.set(toOpener, newHop(ca, cb, nil, splice.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.dialFar)})))
+	s.set(toOpener, newHop(ca, cb, nil, resume.Splice(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.dialFar)})))
 }
 
 func (s *server) linkFar() {

@@ -1,4 +1,4 @@
-package splice
+package resume
 
 import (
 	"context"
@@ -8,33 +8,28 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
-	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
-
-// fake is a stream that notes what it is called for.
-type fake struct {
+// splicedFake is a stream that notes what it is called for.
+type splicedFake struct {
 	before link.Joined
 	joint  link.Joint
 	calls  []string
 	slow   func() // runs in the first Acknowledge
 }
 
-func (f *fake) note(format string, args ...any) {
+func (f *splicedFake) note(format string, args ...any) {
 	f.calls = append(f.calls, fmt.Sprintf(format, args...))
 }
 
-func (f *fake) Join(j link.Joint) link.Joined {
+func (f *splicedFake) Join(j link.Joint) link.Joined {
 	f.joint = j
 	return f.before
 }
 
-func (f *fake) Acknowledge(a link.Ack) {
+func (f *splicedFake) Acknowledge(a link.Ack) {
 	if slow := f.slow; slow != nil {
 		f.slow = nil
 		slow()
@@ -42,15 +37,15 @@ func (f *fake) Acknowledge(a link.Ack) {
 	f.note("ACK %d", a.Offset)
 }
 
-func (f *fake) BoundCredit(limit uint64) bool {
+func (f *splicedFake) BoundCredit(limit uint64) bool {
 	f.note("bound %d", limit)
 	return limit < 100
 }
 
-func (f *fake) ResetBehind(cause error) { f.note("reset %d", tunnel.CodeOf(cause)) }
-func (f *fake) SendMove()               { f.note("MOVE") }
+func (f *splicedFake) ResetBehind(cause error) { f.note("reset %d", tunnel.CodeOf(cause)) }
+func (f *splicedFake) SendMove()               { f.note("MOVE") }
 
-func (f *fake) want(t *testing.T, calls ...string) {
+func (f *splicedFake) want(t *testing.T, calls ...string) {
 	t.Helper()
 	if !slices.Equal(f.calls, calls) {
 		t.Errorf("called for %q, want %q", f.calls, calls)
@@ -61,8 +56,8 @@ func (f *fake) want(t *testing.T, calls ...string) {
 // What happens on one stream is done on the other, also what has happened before the
 // two were joined.
 func TestStreamsShareTheirFate(t *testing.T) {
-	a := &fake{before: link.Joined{Ack: &link.Ack{Offset: 7}, Limit: 10, Move: true}}
-	b := &fake{before: link.Joined{Limit: 20, Failed: &tunnel.ResetError{Code: tunnel.CodeMemory}}}
+	a := &splicedFake{before: link.Joined{Ack: &link.Ack{Offset: 7}, Limit: 10, Move: true}}
+	b := &splicedFake{before: link.Joined{Limit: 20, Failed: &tunnel.ResetError{Code: tunnel.CodeMemory}}}
 	join(a, b)
 	b.want(t, "ACK 7", "bound 10", "MOVE")
 	a.want(t, "bound 20", "reset 8")
@@ -80,8 +75,8 @@ func TestStreamsShareTheirFate(t *testing.T) {
 // the last that is sent counts.
 func TestAcknowledgementsKeepTheirOrder(t *testing.T) {
 	passed := make(chan struct{})
-	from, to := &fake{before: link.Joined{Ack: &link.Ack{Offset: 1}}}, new(fake)
-	h := &half{to: to}
+	from, to := &splicedFake{before: link.Joined{Ack: &link.Ack{Offset: 1}}}, new(splicedFake)
+	h := &joint{to: to}
 	to.slow = func() {
 		go func() { h.Acked(link.Ack{Offset: 2}); close(passed) }()
 		time.Sleep(20 * time.Millisecond)
@@ -106,13 +101,13 @@ func TestOthersAreLeftAlone(t *testing.T) {
 		"refused by peer": {far: new(link.Stream), resume: new(tunnel.Resume), answerErr: failed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dial := carrierFunc(func(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
+			dial := handlerFunc(func(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
 				_, err := answer(c.far, c.err)
 				return err
 			})
 			flow := tunnel.NewFlow("tcp", "x:1")
 			flow.Resume = c.resume
-			err := Forwarder(dial).Forward(t.Context(), flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+			err := Splice(dial).Forward(t.Context(), flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 				if far != c.far || err != c.err {
 					t.Errorf("answered with %v, %v", far, err)
 				}
@@ -125,8 +120,8 @@ func TestOthersAreLeftAlone(t *testing.T) {
 	}
 }
 
-type carrierFunc func(context.Context, *tunnel.Flow, tunnel.Answer) error
+type handlerFunc func(context.Context, *tunnel.Flow, tunnel.Answer) error
 
-func (f carrierFunc) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
+func (f handlerFunc) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
 	return f(ctx, flow, answer)
 }

@@ -1,0 +1,94 @@
+package resume
+
+import (
+	"context"
+	"sync"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// Splice returns a Handler for link.Config in a process between the ends, which the server
+// is. It forwards by next. If a connection may outlive its link, it joins the connection's
+// stream to the stream that next has dialed. A relay carries the bytes; what is joined here
+// passes on the rest:
+//
+//	acknowledgements  ACK on one stream is sent on the other, unchanged
+//	credit            one stream is granted little more than the other may send, until
+//	                  its window has grown
+//	fate              a stream that fails after its peer has ended its direction, when
+//	                  no relay reads from it any more, has the other one reset
+//	moves             MOVE goes toward the connection's opener
+//
+// It keeps nothing of a connection but which two streams belong together.
+func Splice(next tunnel.Handler) tunnel.Handler { return splicer{next} }
+
+type splicer struct{ next tunnel.Handler }
+
+// Forward implements tunnel.Handler.
+func (f splicer) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
+	return f.next.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+		near, answerErr := answer(far, err)
+		dialed, ok := far.(*link.Stream)
+		if err == nil && answerErr == nil && ok && flow.Resume != nil {
+			join(near.(*link.Stream), dialed)
+		}
+		return near, answerErr
+	})
+}
+
+// spliced is the part of a *link.Stream that join needs.
+type spliced interface {
+	Join(link.Joint) link.Joined
+	Acknowledge(link.Ack)
+	BoundCredit(limit uint64) (bound bool)
+	ResetBehind(cause error)
+	SendMove()
+}
+
+// join joins two streams for the rest of their lives.
+func join(a, b spliced) {
+	joints := [2]joint{{to: b}, {to: a}}
+	joints[0].attach(a)
+	joints[1].attach(b)
+}
+
+// joint is the link.Joint of one stream. to is the connection's other stream.
+type joint struct {
+	to spliced
+
+	mu sync.Mutex // keeps acknowledgements in order; taken before the lock of a link
+}
+
+// attach passes on the events of from, the past ones first.
+func (j *joint) attach(from spliced) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	before := from.Join(j)
+	if before.Ack != nil {
+		j.to.Acknowledge(*before.Ack)
+	}
+	j.to.BoundCredit(before.Limit)
+	if before.Move {
+		j.to.SendMove()
+	}
+	if before.Failed != nil {
+		j.to.ResetBehind(before.Failed)
+	}
+}
+
+// Acked implements link.Watcher.
+func (j *joint) Acked(a link.Ack) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.to.Acknowledge(a)
+}
+
+// Lost implements link.Joint.
+func (j *joint) Lost(cause error) { j.to.ResetBehind(cause) }
+
+// Move implements link.Joint.
+func (j *joint) Move() { j.to.SendMove() }
+
+// Credited implements link.Joint.
+func (j *joint) Credited(limit uint64) (again bool) { return j.to.BoundCredit(limit) }
