@@ -24,23 +24,13 @@ import (
 // maxAPIConns bounds what programs on the node and its pods can have the agent hold.
 const maxAPIConns = 10000
 
-// apiAhead is how much a client may send before its connection is there: a TLS
-// ClientHello. It fits the smallest block of memory that is kept for reuse.
-const apiAhead = 2<<10 - tunnel.Headroom
-
 // apiFront takes connections of the node's programs, which are carried to the API server
 // by a link (docs/link-protocol.md §13).
 type apiFront struct {
-	*front.Shell[*apiClient]
+	*front.Bare
 	set    *set
 	totals tunnel.Totals // Up is to the API server
 	warned atomic.Bool   // that it is not reached, since it was
-}
-
-// apiClient is one connection.
-type apiClient struct {
-	front.Client
-	ahead *admission.Lookahead // nil once answered
 }
 
 // newAPIFront makes the front where opts ask for it; nil: they do not.
@@ -50,7 +40,7 @@ func newAPIFront(opts Options, s *set) (*apiFront, error) {
 	}
 	a := &apiFront{set: s}
 	s.opened = resume.New(resume.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log})
-	shell, err := front.New[*apiClient](front.Options{
+	bare, err := front.NewBare(front.Options{
 		Forwarder: &tunnel.Forwarder{
 			Dialer: s.opened.Dialer(tunnel.DialerFunc(a.dial)), DialTimeout: opts.DialTimeout, Total: &a.totals, Observers: opts.Observers,
 		},
@@ -67,7 +57,9 @@ func newAPIFront(opts Options, s *set) (*apiFront, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.Shell = shell
+	a.Bare = bare
+	a.To = func(net.Conn) (network, address string, err error) { return link.NetworkAPI, link.APIAddress, nil }
+	a.Dialed = a.dialed
 	carried := observe.NewFigures(MetricsPrefix, func() *tunnel.Totals { return &a.totals })
 	carried.Add(prometheus.CounterValue, "api_bytes_total", "Payload carried to and from the API server, by direction.", func(n *tunnel.Totals, tell observe.Tell) {
 		tell(float64(n.Up.Load()), "to_api")
@@ -82,7 +74,7 @@ func (a *apiFront) serve(ctx context.Context, listeners []net.Listener, log logr
 	var serving sync.WaitGroup
 	for _, l := range listeners {
 		serving.Go(func() {
-			if err := a.Serve(ctx, l, a.start, func() {}); err != nil {
+			if err := a.Serve(ctx, l); err != nil {
 				log.WithError(err).WithField("address", l.Addr().String()).Error("--api-bind: the node's programs do not reach their API server here any more")
 			}
 		})
@@ -90,48 +82,18 @@ func (a *apiFront) serve(ctx context.Context, listeners []net.Listener, log logr
 	return serving.Wait
 }
 
-// start serves conn on a goroutine of its own, and calls ended when it is closed.
-func (a *apiFront) start(ctx context.Context, conn net.Conn, ended func()) {
-	c := &apiClient{}
-	c.Conn = tunnel.Wrap(conn)
-	if !a.Admit(c, conn.RemoteAddr()) {
-		ended()
-		return
-	}
-	_ = a.Slots.Serve(c)
-	go func() {
-		c.ahead = admission.NewLookahead(c.Conn, apiAhead, nil)
-		c.Ask(ctx, "api", link.APIAddress, c.ahead)
-		c.Flow.Network = link.NetworkAPI
-		a.Forward(c, &c.Client, func(_ tunnel.Conn, err error) (tunnel.Conn, error) { return a.answer(c, err) }, ended)
-	}()
-}
-
-// answer implements tunnel.Answer. The client waits for none, and learns of a failure by a
-// reset.
-func (a *apiFront) answer(c *apiClient, err error) (tunnel.Conn, error) {
-	gone := a.Answered(&c.Client, err)
-	ahead := c.ahead
-	c.ahead = nil // the relay does not need it
-	if gone != nil {
-		ahead.Drop()
-		_ = c.Conn.Reset(gone)
-		if !errors.Is(gone, admission.ErrLeft) {
-			a.warn(gone)
+// dialed logs why the API server is not reached, once until it is: clients try again for ever.
+func (a *apiFront) dialed(err error) {
+	switch {
+	case err == nil:
+		a.warned.Store(false)
+	case !errors.Is(err, admission.ErrLeft):
+		level := logrus.WarnLevel
+		if a.warned.Swap(true) {
+			level = logrus.DebugLevel
 		}
-		return nil, gone
+		a.Log.WithError(err).Log(level, "--api-bind: the API server was not reached")
 	}
-	a.warned.Store(false)
-	return ahead.Rest(), nil
-}
-
-// warn logs why the API server is not reached, once until it is: clients try again for ever.
-func (a *apiFront) warn(why error) {
-	level := logrus.WarnLevel
-	if a.warned.Swap(true) {
-		level = logrus.DebugLevel
-	}
-	a.Log.WithError(why).Log(level, "--api-bind: the API server was not reached")
 }
 
 // dial implements tunnel.Dialer. Each server is asked once, and all are waited for while

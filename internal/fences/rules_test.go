@@ -41,11 +41,10 @@ var rules = []rule{
 	{folder: "client", own: []string{"tunnel/...", "adapters/uplink", "internal/tlsreload", "internal/files", "internal/pki", "internal/logging"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/files", "internal/logging", "internal/wait"}, third: anyModule},
 	{folder: "httpsproxy", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/logging"}, third: anyModule},
-	{folder: "transparent", own: []string{"tunnel", "internal/front", "internal/admission"}, third: []string{
-		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 
 	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},
-	{folder: "internal/front", own: []string{"tunnel", "internal/admission", "internal/logging"}, third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
+	{folder: "internal/front", own: []string{"tunnel", "internal/admission", "internal/logging"}, third: []string{
+		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 	{folder: "internal/admission", own: []string{"tunnel", "internal/wait"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/cli", own: []string{"internal/version", "internal/logging", "internal/nameserver", "internal/resources", "internal/pki"}, third: anyModule},
 	{folder: "internal/files"},

@@ -1,9 +1,10 @@
-// Package front is what the sidecars' fronts have in common (socks5, httpsproxy
-// and transparent): it accepts connections and bounds them, ends them at a
-// shutdown, and counts and logs how they ended.
+// Package front is what fronts of sidecars and agents have in common: it accepts
+// connections and bounds them, ends them at a shutdown, and counts and logs how they
+// ended.
 //
-// A front makes a [Shell] and adds its protocol. The Shell owns the slots and the
-// metrics; the connections remain the front's.
+// A front with a protocol (socks5, httpsproxy) makes a [Shell] and adds it. The Shell owns
+// the slots and the metrics; the connections remain the front's. One without is a [Bare]:
+// that of redirected connections, and an agent's for its API server.
 package front
 
 import (

@@ -9,7 +9,7 @@ import (
 	"syscall"
 
 	"konnectivity/internal/cli"
-	"konnectivity/transparent"
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -18,7 +18,7 @@ func (o *Options) checkTransparent() error {
 	switch port := o.transparentPort; {
 	case port == 0:
 		return nil
-	case !transparent.Supported:
+	case !front.Redirects:
 		return cli.Usagef("--transparent-port: only Linux tells where a redirected connection was to go, and this is %s; remove the flag", runtime.GOOS)
 	case port == o.ServingPort:
 		return cli.Usagef("--transparent-port and --serving-port are both %d", port)
@@ -40,7 +40,7 @@ func (s *sidecar) openTransparent() error {
 	if err != nil {
 		return err
 	}
-	front, err := transparent.New(common)
+	redirected, err := front.NewRedirected(common)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func (s *sidecar) openTransparent() error {
 			return err
 		}
 		s.self.add(ln)
-		s.fronts = append(s.fronts, frontListener{Transparent, ln, front.Serve, nil})
+		s.fronts = append(s.fronts, frontListener{Transparent, ln, redirected.Serve, nil})
 	}
 	return nil
 }

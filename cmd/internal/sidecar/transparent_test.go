@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/front"
 	"konnectivity/internal/testutil"
-	"konnectivity/transparent"
 	"konnectivity/tunnel"
 )
 
@@ -25,7 +25,7 @@ func TestTransparentPortFlags(t *testing.T) {
 		"--transparent-port=8096 --socks5-credentials-file=/etc/passwords": "cannot be asked for the password",
 		"--transparent-port=8096 --http-serving-port=8091":                 "",
 	} {
-		if !transparent.Supported && !strings.Contains(args, "70000") {
+		if !front.Redirects && !strings.Contains(args, "70000") {
 			want = "only Linux"
 		}
 		_, status, said := parse(t, SOCKS5, strings.Fields(args)...)
@@ -38,7 +38,7 @@ func TestTransparentPortFlags(t *testing.T) {
 // The port is for netfilter alone, which redirects to loopback: it is open there
 // whatever else the sidecar serves, and of no use to others.
 func TestTransparentPortListensOnLoopback(t *testing.T) {
-	if !transparent.Supported {
+	if !front.Redirects {
 		t.Skip("only Linux has it")
 	}
 	w := newWorld(t)

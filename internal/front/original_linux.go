@@ -1,4 +1,4 @@
-package transparent
+package front
 
 import (
 	"encoding/binary"
@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Supported says whether this system tells where a redirected connection was to
-// go.
-const Supported = true
+// Redirects says whether this system tells where a redirected connection was to go.
+const Redirects = true
 
 // original returns where a connection was to go before netfilter redirected it.
 // Of one that was not redirected, that is its local address, or an error if the

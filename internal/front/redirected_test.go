@@ -1,4 +1,4 @@
-package transparent
+package front
 
 import (
 	"bytes"
@@ -16,35 +16,30 @@ import (
 
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
-	"go.uber.org/goleak"
 
-	"konnectivity/internal/front"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 // meant is where clients of these tests mean to connect.
 const meant = "192.0.2.1:80"
 
 // serving is a server on a loopback port to which everything was redirected.
 type serving struct {
-	*Server
+	*Bare
 	addr string
 	stop func() error // cancels and returns what Serve returned; may be called again
 }
 
-func serve(t *testing.T, o front.Options, d tunnel.DialerFunc) *serving {
+func serve(t *testing.T, o Options, d tunnel.DialerFunc) *serving {
 	t.Helper()
 	return serveFrom(t, func(net.Conn) (netip.AddrPort, error) { return netip.MustParseAddrPort(meant), nil }, o, d)
 }
 
-func serveFrom(t *testing.T, original func(net.Conn) (netip.AddrPort, error), o front.Options, d tunnel.DialerFunc) *serving {
+func serveFrom(t *testing.T, original func(net.Conn) (netip.AddrPort, error), o Options, d tunnel.DialerFunc) *serving {
 	t.Helper()
 	o.Forwarder = &tunnel.Forwarder{Dialer: d}
-	s := testutil.Must(New(o))(t)
-	s.original = original
+	s := testutil.Must(newRedirected(o, original))(t)
 	ln := testutil.Listen(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -55,7 +50,7 @@ func serveFrom(t *testing.T, original func(net.Conn) (netip.AddrPort, error), o 
 			t.Errorf("Serve: %v", err)
 		}
 	})
-	return &serving{Server: s, addr: ln.Addr().String(), stop: stop}
+	return &serving{Bare: s, addr: ln.Addr().String(), stop: stop}
 }
 
 func connect(t *testing.T, s *serving) *net.TCPConn {
@@ -114,9 +109,9 @@ func isReset(c net.Conn) bool {
 // whether it fits what is read ahead or not, and the end of either direction
 // passes.
 func TestRelaysToTheOriginalDestination(t *testing.T) {
-	for _, size := range []int{1, readAhead, readAhead + 1, 300_000} {
+	for _, size := range []int{1, bareAhead, bareAhead + 1, 300_000} {
 		for _, delay := range []time.Duration{0, 40 * time.Millisecond} {
-			s := serve(t, front.Options{Drain: testutil.Patience}, echoing(delay))
+			s := serve(t, Options{Drain: testutil.Patience}, echoing(delay))
 			payload := bytes.Repeat([]byte("0123456789"), size/10+1)[:size]
 			c := connect(t, s)
 			go func() { _, _ = c.Write(payload); time.Sleep(delay / 2); _ = c.CloseWrite() }()
@@ -137,7 +132,7 @@ func TestConnectionsThatWereNotRedirectedAreRefused(t *testing.T) {
 		"the port itself":  func(c net.Conn) (netip.AddrPort, error) { return localAddress(c), nil },
 		"one not kept for": func(net.Conn) (netip.AddrPort, error) { return netip.AddrPort{}, syscall.ENOENT },
 	} {
-		s := serveFrom(t, original, front.Options{}, dialed)
+		s := serveFrom(t, original, Options{}, dialed)
 		if !refuses(s) {
 			t.Errorf("%s: the connection was not reset", name)
 		}
@@ -153,7 +148,7 @@ func TestFailedDialResetsTheClient(t *testing.T) {
 	log := logrus.New()
 	log.SetFormatter(&logrus.JSONFormatter{})
 	log.SetOutput(&lines)
-	s := serve(t, front.Options{AccessLog: true, Log: log}, func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+	s := serve(t, Options{AccessLog: true, Log: log}, func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
 	})
 	if !refuses(s) {
@@ -175,7 +170,7 @@ func TestFailedDialResetsTheClient(t *testing.T) {
 // One who leaves during the dial takes the dial along.
 func TestDialEndsWithItsClient(t *testing.T) {
 	dialing, left := make(chan struct{}), make(chan error, 1)
-	s := serve(t, front.Options{}, func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
+	s := serve(t, Options{}, func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 		close(dialing)
 		<-ctx.Done()
 		left <- context.Cause(ctx)
@@ -193,7 +188,7 @@ func TestDialEndsWithItsClient(t *testing.T) {
 }
 
 func TestLimitOfOpenConnections(t *testing.T) {
-	s := serve(t, front.Options{Descriptors: 8}, echoing(0)) // which allow two
+	s := serve(t, Options{Descriptors: 8}, echoing(0)) // which allow two
 	open := []*net.TCPConn{connect(t, s), connect(t, s)}
 	testutil.Eventually(t, "two are open", func() bool { return s.Slots.Count() == 2 })
 	for range 3 {
@@ -201,7 +196,7 @@ func TestLimitOfOpenConnections(t *testing.T) {
 			t.Fatal("a third connection got in")
 		}
 	}
-	if n := promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)); n != 3 {
+	if n := promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(ReasonLimit)); n != 3 {
 		t.Errorf("%v were counted", n)
 	}
 	_, _ = open[0].Write([]byte("x"))

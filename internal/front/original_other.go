@@ -1,6 +1,6 @@
 //go:build !linux
 
-package transparent
+package front
 
 import (
 	"errors"
@@ -8,9 +8,8 @@ import (
 	"net/netip"
 )
 
-// Supported says whether this system tells where a redirected connection was to
-// go.
-const Supported = false
+// Redirects says whether this system tells where a redirected connection was to go.
+const Redirects = false
 
 func original(net.Conn) (netip.AddrPort, error) {
 	return netip.AddrPort{}, errors.ErrUnsupported
