@@ -120,19 +120,19 @@ func (cl *cluster) joinAgent(life context.Context, at side, of *registry.Registr
 // joinLinked makes an agent known that has one or more links, until leave.
 func (cl *cluster) joinLinked(life context.Context, of *registry.Registry, agent registry.Agent, g *lanes.Group) (leave func()) {
 	s := cl.server
-	s.metrics.Links.Add(admin.RoleAgent, g)
-	s.metrics.AgentLink(1)
+	s.metrics.links.Add(admin.RoleAgent, g)
+	s.metrics.agentLink(1)
 	leaveAll := cl.join(life, of, agent, g, &peer{drain: g.Drain, count: g.SetServerCount})
 	return func() {
 		if g.Err() != nil {
 			<-g.Done() // which is about to be closed
 			if lost(cl.whyGone(life, g)) {
-				s.metrics.AgentLinkLost()
+				s.metrics.agentLinkLost()
 			}
 		}
 		leaveAll()
-		s.metrics.AgentLink(-1)
-		s.metrics.Links.Remove(admin.RoleAgent, g)
+		s.metrics.agentLink(-1)
+		s.metrics.links.Remove(admin.RoleAgent, g)
 	}
 }
 
@@ -166,7 +166,7 @@ func (cl *cluster) judgeAgent(ctx, life context.Context, who auth.Peer, via stri
 		give, err = cl.takeAgent(ids.Len(), limits.CertMemory(who.TLS)+extraMetadata(ctx))
 	}
 	if err != nil {
-		cl.server.metrics.AgentRefused(label(err))
+		cl.server.metrics.agentRefused(label(err))
 		cl.traffic.refused.Add(1)
 		cl.log.WithFields(agentFields(agent)).WithFields(logrus.Fields{"error": err.Error(), "cause": errors.Unwrap(err)}).Warn("an agent was refused")
 		return agent, give, err
@@ -203,11 +203,11 @@ func label(err error) string {
 func (s *Server) tokenReviewed(took time.Duration, err error) {
 	switch {
 	case err == nil:
-		s.metrics.TokenReviewed("accepted", took)
+		s.metrics.tokenReviewed("accepted", took)
 	case label(err) == "unavailable":
-		s.metrics.TokenReviewed("unavailable", took)
+		s.metrics.tokenReviewed("unavailable", took)
 	default:
-		s.metrics.TokenReviewed("refused", took)
+		s.metrics.tokenReviewed("refused", took)
 	}
 }
 

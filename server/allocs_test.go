@@ -9,8 +9,9 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/testutil"
-	"konnectivity/server/metrics"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
 // What is called for each connection while nobody reads debug lines.
@@ -19,7 +20,7 @@ func TestObserversAllocateNothing(t *testing.T) {
 	log.SetOutput(io.Discard)
 	flow := &tunnel.Flow{Request: tunnel.Request{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}}
 	for name, o := range map[string]tunnel.Observer{
-		"log": connectionLog{log.WithField("component", "server")}, "metrics": metrics.New(prometheus.NewRegistry()),
+		"log": connectionLog{log.WithField("component", "server")}, "metrics": newMetrics(prometheus.NewRegistry()),
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.MaxAllocs(t, 0, func() {
@@ -28,5 +29,19 @@ func TestObserversAllocateNothing(t *testing.T) {
 				o.Closed(flow, time.Second, nil)
 			})
 		})
+	}
+}
+
+// Counting packets and bytes allocates nothing. Counting a connection may.
+func TestDataPathAllocatesNothing(t *testing.T) {
+	m := newMetrics(prometheus.NewRegistry())
+	for name, f := range map[string]func(){
+		"packet":         func() { m.Packet(legacy.FromAgent, client.PacketType_DATA) },
+		"unknown-packet": func() { m.Packet(legacy.FromAgent, legacy.NoPacket) },
+		"frontend-write": func() { m.FrontendWrite(time.Millisecond) },
+		"full":           func() { m.Full(legacy.FromAgent, 1); m.Full(legacy.FromAgent, -1) },
+		"bytes":          func() { m.totals.Up.Add(1) },
+	} {
+		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
 	}
 }

@@ -51,7 +51,7 @@ func (a *fromAgent) serve(session *link.Session, who limits.Agent) (leave func()
 func (a *fromAgent) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	cl := a.cluster
 	if a.client == nil || f.Network != link.NetworkAPI {
-		cl.server.metrics.APIRefused(refusedOther)
+		cl.server.metrics.apiRefused(refusedOther)
 		cl.log.WithField("network", f.Network).Warn("an agent asked for something other than its API server and was refused")
 		err := &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "agents may ask for their API server alone"}
 		_, _ = answer(nil, err)
@@ -116,7 +116,7 @@ func (cl *cluster) permitAPI(f *tunnel.Flow) error {
 	config := cl.config.Load()
 	switch {
 	case len(config.api) == 0:
-		cl.server.metrics.APIRefused(refusedUnset)
+		cl.server.metrics.apiRefused(refusedUnset)
 		return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
 			Reason: "no API server is named on the server for this cluster: --api-server, or apiServers of the tenant"}
 	case f.Resume.Again() && !config.byAgent():
@@ -153,7 +153,7 @@ func (cl *cluster) dialBeside(ctx context.Context, f *tunnel.Flow) (tunnel.Conn,
 		}
 		return far, err
 	}
-	cl.server.metrics.APIRefused(refusedAlone)
+	cl.server.metrics.apiRefused(refusedAlone)
 	alone := &tunnel.DialError{Failure: tunnel.FailNoAgent, Address: f.Address,
 		Reason: "no agent beside the API server (konnectivity-agent --api-server) is connected to this server for this cluster"}
 	if !cl.beside.warned.Swap(true) {

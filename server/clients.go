@@ -59,7 +59,7 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *clus
 func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tunnel.Client) (session *link.Session, who tunnel.Identity, giveBack func()) {
 	s := cl.server
 	asks := &requests{cl.forwarder, client}
-	cfg := cl.linkConfig(s.metrics.LinkRequests(asks), client.Budget, s.opts.ClientKeepalive, cl.apiFeatures()...)
+	cfg := cl.linkConfig(s.metrics.countRequests(asks), client.Budget, s.opts.ClientKeepalive, cl.apiFeatures()...)
 	cfg.Hello.Serving = cl.serving()
 	taken := false
 	cfg.Verify = func(ctx context.Context, peer link.Hello) (err error) {
@@ -95,13 +95,13 @@ func (cl *cluster) joinClient(c *frontend.Conn, who tunnel.Identity, session *li
 	first := false
 	begin := func(g *lanes.Group) (leave func()) {
 		first = true
-		s.metrics.Links.Add(admin.RoleClient, g)
+		s.metrics.links.Add(admin.RoleClient, g)
 		leavePeers := cl.peers.join(&peer{
 			drain: g.Drain, count: g.SetServerCount, serving: g.SetServing, client: sidecarLink{g, remote, who, time.Now()},
 		})
 		return func() {
 			leavePeers()
-			s.metrics.Links.Remove(admin.RoleClient, g)
+			s.metrics.links.Remove(admin.RoleClient, g)
 		}
 	}
 	key := laneKey{session.Peer().Group, session.Peer().ID, cmp.Or(auth.CertDigest(c.TLS()), string(who)), ""}

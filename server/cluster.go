@@ -91,7 +91,7 @@ func (s *Server) newCluster(name string, has *limits.Tenant, strategies []regist
 	cl.forwarder = &tunnel.Forwarder{
 		Dialer:      cl.newDialer(),
 		DialTimeout: s.opts.DialTimeout,
-		Total:       &s.metrics.Totals,
+		Total:       &s.metrics.totals,
 		Observers:   append([]tunnel.Observer{s.metrics, connectionLog{cl.log}}, s.opts.Observers...),
 		Flows:       &tunnel.Flows{Judge: cl.judge},
 	}

@@ -44,8 +44,8 @@ func (d *dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 		return nil, err
 	}
 	defer done()
-	cl.server.metrics.Dialing(1)
-	defer cl.server.metrics.Dialing(-1)
+	cl.server.metrics.dialing(1)
+	defer cl.server.metrics.dialing(-1)
 	if err := d.review(ctx, f); err != nil {
 		return nil, err
 	}

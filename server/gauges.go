@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"konnectivity/internal/observe"
-	"konnectivity/server/metrics"
 	"konnectivity/server/registry"
 )
 
@@ -31,7 +30,7 @@ func (s *Server) agentFigures() agentFigures {
 
 // gauges makes the metrics whose values are read at each scrape.
 func (s *Server) gauges() prometheus.Collector {
-	all := observe.NewFigures(metrics.Prefix, s.agentFigures)
+	all := observe.NewFigures(MetricsPrefix, s.agentFigures)
 	gauge := func(name, help string, value func() float64) {
 		all.Gauge(name, help, func(agentFigures) float64 { return value() })
 	}

@@ -90,7 +90,7 @@ func (s *Server) buildPeering() (err error) {
 	if o == nil {
 		return nil
 	}
-	p := &peering{known: registry.NewPeers(s.metrics.PeerDialed), clients: link.Clients{Of: s.budgetOf}}
+	p := &peering{known: registry.NewPeers(s.metrics.peerDialed), clients: link.Clients{Of: s.budgetOf}}
 	var found func(context.Context) ([]netip.AddrPort, error)
 	if o.ByLeases {
 		found = s.leases.Peers
@@ -98,7 +98,7 @@ func (s *Server) buildPeering() (err error) {
 	p.Servers, err = reach.New(reach.Options{
 		ID: s.opts.ID, Addresses: o.Addresses, Found: found, ServerName: o.ServerName, TLS: o.TLS, Link: s.peerLink,
 		Admitted: s.admitServer,
-		Known:    p.known, TellAll: s.tellRoutes, Changed: s.routesChanged, Fault: s.metrics.PeerFault, Linked: s.linkedToPeer, Log: s.opts.Log,
+		Known:    p.known, TellAll: s.tellRoutes, Changed: s.routesChanged, Fault: s.metrics.peerFault, Linked: s.linkedToPeer, Log: s.opts.Log,
 	})
 	if err != nil {
 		return err
@@ -158,11 +158,11 @@ func (s *Server) routesChanged() {
 }
 
 func (s *Server) linkedToPeer(session *link.Session) (ended func()) {
-	s.metrics.Links.Add(admin.RoleServer, session)
+	s.metrics.links.Add(admin.RoleServer, session)
 	if s.drains.Err() != nil {
 		session.Drain()
 	}
-	return func() { s.metrics.Links.Remove(admin.RoleServer, session) }
+	return func() { s.metrics.links.Remove(admin.RoleServer, session) }
 }
 
 // peerLink is for a link to another server, either side's.
@@ -262,7 +262,7 @@ func (w *forwarded) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.A
 	}
 	cl := w.server.clusterNamed(f.Origin.Cluster)
 	if cl == nil || !cl.stay() {
-		w.server.metrics.PeerFault("tenant")
+		w.server.metrics.peerFault("tenant")
 		return refuseForwarded(f, answer, tunnel.FailNoAgent, fmt.Sprintf("the server %.100q does not serve the tenant %.100q", w.server.opts.ID, f.Origin.Cluster))
 	}
 	f.AtEnd(cl.left.Done)
@@ -316,8 +316,8 @@ func (d local) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		return nil, err
 	}
 	defer done()
-	d.cluster.server.metrics.Dialing(1)
-	defer d.cluster.server.metrics.Dialing(-1)
+	d.cluster.server.metrics.dialing(1)
+	defer d.cluster.server.metrics.dialing(-1)
 	if f.Network == link.NetworkAPI {
 		return d.cluster.beside.Dial(ctx, f)
 	}

@@ -13,7 +13,6 @@ import (
 
 	"konnectivity/internal/policyfile"
 	"konnectivity/internal/testutil"
-	"konnectivity/server/metrics"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -37,7 +36,7 @@ func withPolicy(t *testing.T, text string) (set func(*Options), follow func(text
 	write(text)
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	live := testutil.Must(policyfile.Open(path, metrics.Prefix, prometheus.NewRegistry(), log))(t)
+	live := testutil.Must(policyfile.Open(path, MetricsPrefix, prometheus.NewRegistry(), log))(t)
 	return func(o *Options) { o.PolicyFile = live }, func(text string) { write(text); live.Reload() }
 }
 

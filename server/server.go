@@ -17,7 +17,6 @@ import (
 	"konnectivity/server/frontend"
 	"konnectivity/server/lease"
 	"konnectivity/server/limits"
-	"konnectivity/server/metrics"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/shares"
@@ -26,7 +25,7 @@ import (
 // Server is a konnectivity server. Make it with New and call Run once.
 type Server struct {
 	opts    Options
-	metrics *metrics.Server
+	metrics *metrics
 	own     *cluster // that of the flags
 
 	clientTokens *auth.Tokens // of its clients; nil: they have certificates
@@ -66,7 +65,7 @@ func New(opts Options) (*Server, error) {
 	grpc := legacy.Limits{Budget: shares.NewBudget(legacy.DefaultBudget)}
 	s := &Server{
 		opts:    opts,
-		metrics: metrics.New(opts.Registry),
+		metrics: newMetrics(opts.Registry),
 		grpc:    grpc,
 		changes: newChanges(),
 		limits:  limits.New(opts.Budget, grpc.Budget, opts.AgentMemory, toldRoutes(&opts), admission.ShareOut(admission.Descriptors()).Relayed),
@@ -89,18 +88,18 @@ func New(opts Options) (*Server, error) {
 	}
 	s.clientTokens = s.newTokens(opts.ClientTokens, opts.Log)
 	if opts.AccessReviews != nil {
-		s.access = auth.NewAccess(opts.AccessReviews, s.metrics.AccessReviewed)
+		s.access = auth.NewAccess(opts.AccessReviews, s.metrics.accessReviewed)
 	}
 	s.own = s.newCluster("", s.limits.Own(), opts.Strategies)
 	s.own.config.Store(&config{api: opts.APIServers, gate: auth.Gate{Claims: opts.Claims, OwnIDs: opts.OwnIDs, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
 	if opts.Tenants != nil {
 		s.tenants = newTenants(s, opts.Tenants)
-		s.metrics.More = s.tenants.carried
+		s.metrics.more = s.tenants.carried
 	}
 	if err := opts.Registry.Register(s.gauges()); err != nil {
 		return nil, err
 	}
-	if err := observe.Resuming(opts.Registry, metrics.Prefix, resuming{s}); err != nil {
+	if err := observe.Resuming(opts.Registry, MetricsPrefix, resuming{s}); err != nil {
 		return nil, err
 	}
 	if opts.Admin != nil {

@@ -8,7 +8,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"konnectivity/server/metrics"
 	"konnectivity/server/tenant"
 )
 
@@ -98,7 +97,7 @@ func (t *tenants) stateFamily() *dto.MetricFamily {
 }
 
 func newFamily(name, help string, kind dto.MetricType) *dto.MetricFamily {
-	name = metrics.Prefix + name
+	name = MetricsPrefix + name
 	return &dto.MetricFamily{Name: &name, Help: &help, Type: &kind}
 }
 

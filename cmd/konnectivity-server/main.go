@@ -36,7 +36,6 @@ import (
 	"konnectivity/internal/version"
 	"konnectivity/server"
 	"konnectivity/server/auth"
-	"konnectivity/server/metrics"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel/link"
 )
@@ -132,7 +131,7 @@ func (p *process) settings() (err error) {
 		return err
 	}
 	if f.policyFile != "" {
-		if o.PolicyFile, err = policyfile.Open(f.policyFile, metrics.Prefix, p.registry, p.log); err != nil {
+		if o.PolicyFile, err = policyfile.Open(f.policyFile, server.MetricsPrefix, p.registry, p.log); err != nil {
 			return fmt.Errorf("--policy-file: %w", err)
 		}
 		o.Background = append(o.Background, o.PolicyFile.Run)

@@ -1,4 +1,4 @@
-package metrics
+package server
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 
 	"konnectivity/internal/testutil"
@@ -22,10 +21,6 @@ import (
 	"konnectivity/tunnel/legacy"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
-
-const prefix = "konnectivity_network_proxy_server_"
 
 // kept is what upstream's dashboards and tests read (pkg/server/metrics): type,
 // labels, and help where those tests compare it. Gauges must be there with 0.
@@ -58,7 +53,7 @@ func families(t *testing.T, reg prometheus.Gatherer) map[string]*dto.MetricFamil
 	list := testutil.Must(reg.Gather())(t)
 	out := make(map[string]*dto.MetricFamily)
 	for _, f := range list {
-		out[strings.TrimPrefix(f.GetName(), prefix)] = f
+		out[strings.TrimPrefix(f.GetName(), MetricsPrefix)] = f
 	}
 	return out
 }
@@ -74,7 +69,7 @@ func labelNames(m *dto.Metric) string {
 
 func TestUpstreamNamesAreKept(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	m := New(reg)
+	m := newMetrics(reg)
 	for name, f := range families(t, reg) {
 		for _, sample := range f.Metric {
 			if sample.GetGauge().GetValue() != 0 || sample.GetCounter().GetValue() != 0 {
@@ -113,7 +108,7 @@ func TestUpstreamNamesAreKept(t *testing.T) {
 // documented are the values that a table of docs/metrics.md explains.
 func documented(t *testing.T, heading string) (values []string) {
 	t.Helper()
-	text := testutil.Must(os.ReadFile("../../docs/metrics.md"))(t)
+	text := testutil.Must(os.ReadFile("../docs/metrics.md"))(t)
 	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	if !found {
 		t.Fatalf("docs/metrics.md has no %q", heading)
@@ -132,7 +127,7 @@ func documented(t *testing.T, heading string) (values []string) {
 // Every value is there with 0 from the start, and is explained to operators.
 func TestLabelsAreThereAndDocumented(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	New(reg)
+	newMetrics(reg)
 	got := families(t, reg)
 	for _, c := range []struct{ metric, label, heading string }{
 		{"connection_resets_total", "cause", "Causes of resets"},
@@ -158,14 +153,14 @@ func TestLabelsAreThereAndDocumented(t *testing.T) {
 // TestOwnNamesPassTheLinter: ours follow Prometheus' naming.
 func TestOwnNamesPassTheLinter(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	m := New(reg)
+	m := newMetrics(reg)
 	m.Dialed(&tunnel.Flow{Request: tunnel.Request{Front: "connect"}}, 0, nil)
 	m.Closed(new(tunnel.Flow), 0, errors.New("x"))
 	m.Stalled(legacy.FromAgent)
-	m.TokenReviewed("accepted", time.Second)
+	m.tokenReviewed("accepted", time.Second)
 	problems := testutil.Must(promtest.GatherAndLint(reg))(t)
 	for _, p := range problems {
-		if _, old := kept[strings.TrimPrefix(p.Metric, prefix)]; !old {
+		if _, old := kept[strings.TrimPrefix(p.Metric, MetricsPrefix)]; !old {
 			t.Errorf("%s: %s", p.Metric, p.Text)
 		}
 	}
@@ -189,7 +184,7 @@ func TestDialFailureReasons(t *testing.T) {
 		{fail(tunnel.FailBadAddress), ""},
 	} {
 		reg := prometheus.NewPedanticRegistry()
-		New(reg).Dialed(&tunnel.Flow{Request: tunnel.Request{Front: "grpc"}}, time.Second, tc.err)
+		newMetrics(reg).Dialed(&tunnel.Flow{Request: tunnel.Request{Front: "grpc"}}, time.Second, tc.err)
 		for _, sample := range families(t, reg)["dial_failure_count"].Metric {
 			want := 0.0
 			if sample.Label[0].GetValue() == tc.want {
@@ -202,10 +197,10 @@ func TestDialFailureReasons(t *testing.T) {
 
 func TestGaugesReturnToZero(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	m := New(reg)
-	m.Dialing(1)
+	m := newMetrics(reg)
+	m.dialing(1)
 	seen := promtest.ToFloat64(m.pending)
-	m.Dialing(-1)
+	m.dialing(-1)
 	m.Opened(nil)
 	if seen != 1 || promtest.ToFloat64(m.pending) != 0 || promtest.ToFloat64(m.established) != 1 {
 		t.Errorf("pending %v while dialing, %v after; established %v", seen, promtest.ToFloat64(m.pending), promtest.ToFloat64(m.established))
@@ -231,7 +226,7 @@ func TestGaugesReturnToZero(t *testing.T) {
 // TestCardinalityIsBounded: whatever peers send, the number of series stays.
 func TestCardinalityIsBounded(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	m := New(reg)
+	m := newMetrics(reg)
 	for i := range 1000 {
 		m.Packet(legacy.FromClient, client.PacketType(i))
 		m.StreamError(legacy.FromClient, codes.Unknown, client.PacketType(i))
@@ -245,7 +240,7 @@ func TestCardinalityIsBounded(t *testing.T) {
 	if total > 200 {
 		t.Errorf("%d series", total)
 	}
-	m.Totals.Up.Add(5)
+	m.totals.Up.Add(5)
 	for _, sample := range families(t, reg)["forwarded_bytes_total"].Metric {
 		if want := map[string]float64{"to_destination": 5}[sample.Label[0].GetValue()]; sample.Counter.GetValue() != want {
 			t.Errorf("%v", sample)
@@ -256,7 +251,7 @@ func TestCardinalityIsBounded(t *testing.T) {
 // What its ends resume is no failure of this server, however often they try.
 func TestResumedConnectionsAreNoFailures(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	m := New(reg)
+	m := newMetrics(reg)
 	lasts := &tunnel.Flow{Request: tunnel.Request{Front: "link"}, Resume: &tunnel.Resume{Granted: tunnel.Grant{Window: time.Second}}}
 	m.Closed(lasts, 0, &tunnel.ResetError{Code: tunnel.CodeLost})
 	m.Closed(lasts, 0, &tunnel.ResetError{Code: tunnel.CodePeerReset})

@@ -1,4 +1,4 @@
-package metrics
+package server
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
+	"konnectivity/internal/admin"
 	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
@@ -16,19 +17,12 @@ import (
 // What native links mean to upstream's metrics, so that its dashboards show the
 // same whatever peers speak.
 
-// The kinds of peers that Links has.
-const (
-	linkAgent  = "agent"
-	linkClient = "client"
-	linkServer = "server" // another that forwards
-)
-
 // linked registers what links have a part in, and asks them at each scrape.
-func (m *Server) linked(packets *prometheus.CounterVec, full *prometheus.GaugeVec) {
+func (m *metrics) linked(packets *prometheus.CounterVec, full *prometheus.GaugeVec) {
 	m.reg.MustRegister(
 		observe.Feed(packets, func(tell func(observe.Adder, float64)) {
-			toAgent, fromAgent := observe.Packets(m.Links.Sum(linkAgent), true)
-			fromClient, toClient := observe.Packets(m.Links.Sum(linkClient), false)
+			toAgent, fromAgent := observe.Packets(m.links.Sum(admin.RoleAgent), true)
+			fromClient, toClient := observe.Packets(m.links.Sum(admin.RoleClient), false)
 			for segment, counts := range map[legacy.Segment]map[client.PacketType]uint64{
 				legacy.ToAgent: toAgent, legacy.FromAgent: fromAgent, legacy.FromClient: fromClient, legacy.ToClient: toClient,
 			} {
@@ -38,27 +32,27 @@ func (m *Server) linked(packets *prometheus.CounterVec, full *prometheus.GaugeVe
 			}
 		}),
 		observe.Feed(full, func(tell func(observe.Adder, float64)) {
-			tell(m.full[legacy.FromAgent], float64(m.Links.Sum(linkAgent).Stalled))
-			tell(m.full[legacy.FromClient], float64(m.Links.Sum(linkClient).Stalled))
+			tell(m.full[legacy.FromAgent], float64(m.links.Sum(admin.RoleAgent).Stalled))
+			tell(m.full[legacy.FromClient], float64(m.links.Sum(admin.RoleClient).Stalled))
 		}))
 }
 
-// AgentLink is told +1 and -1 as an agent's link begins and ends: it stands for
+// agentLink is told +1 and -1 as an agent's link begins and ends: it stands for
 // the stream of the method Connect that older agents have.
-func (m *Server) AgentLink(delta int) { m.Stream("Connect", delta) }
+func (m *metrics) agentLink(delta int) { m.Stream("Connect", delta) }
 
-// AgentLinkLost counts an agent's link that did not end in order.
-func (m *Server) AgentLinkLost() {
+// agentLinkLost counts an agent's link that did not end in order.
+func (m *metrics) agentLinkLost() {
 	m.StreamError(legacy.FromAgent, codes.Unavailable, legacy.NoPacket)
 }
 
-// LinkRequests counts next's requests as HTTP connections: without a link, a
+// countRequests counts next's requests as HTTP connections: without a link, a
 // sidecar makes a CONNECT of each.
-func (m *Server) LinkRequests(next tunnel.Handler) tunnel.Handler { return linkRequests{next, m} }
+func (m *metrics) countRequests(next tunnel.Handler) tunnel.Handler { return linkRequests{next, m} }
 
 type linkRequests struct {
 	next tunnel.Handler
-	m    *Server
+	m    *metrics
 }
 
 // Forward implements tunnel.Handler.

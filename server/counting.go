@@ -1,4 +1,4 @@
-package metrics
+package server
 
 import (
 	"context"
@@ -17,11 +17,11 @@ import (
 // dialFailureReasons are upstream's values of dial_failure_count's label.
 var dialFailureReasons = []string{"no_agent", "error_response", "unrecognized_response", "send_rsp", "backend_close", "backend_dial_timeout", "frontend_close"}
 
-// Dialing is told +1 and -1 as a dial begins and ends.
-func (m *Server) Dialing(delta int) { m.pending.Add(float64(delta)) }
+// dialing is told +1 and -1 as a dial begins and ends.
+func (m *metrics) dialing(delta int) { m.pending.Add(float64(delta)) }
 
 // Dialed implements tunnel.Observer.
-func (m *Server) Dialed(f *tunnel.Flow, took time.Duration, err error) {
+func (m *metrics) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	if f.Resume.Again() { // a try of many, about a connection that was counted when it began
 		m.requests.WithLabelValues("resume", outcome(err)).Inc()
 		return
@@ -64,17 +64,17 @@ func dialFailureReason(failure tunnel.Failure, err error) string {
 }
 
 // Unanswered implements tunnel.Observer.
-func (m *Server) Unanswered(f *tunnel.Flow, _ time.Duration, _ error) {
+func (m *metrics) Unanswered(f *tunnel.Flow, _ time.Duration, _ error) {
 	if !f.Resume.Again() {
 		m.dialFailures.WithLabelValues("send_rsp").Inc()
 	}
 }
 
 // Opened implements tunnel.Observer.
-func (m *Server) Opened(*tunnel.Flow) { m.established.Inc() }
+func (m *metrics) Opened(*tunnel.Flow) { m.established.Inc() }
 
 // Closed implements tunnel.Observer.
-func (m *Server) Closed(f *tunnel.Flow, took time.Duration, err error) {
+func (m *metrics) Closed(f *tunnel.Flow, took time.Duration, err error) {
 	m.established.Dec()
 	m.connDuration.Observe(took.Seconds())
 	switch {
@@ -87,7 +87,7 @@ func (m *Server) Closed(f *tunnel.Flow, took time.Duration, err error) {
 }
 
 // Packet implements legacy.Metrics.
-func (m *Server) Packet(s legacy.Segment, kind client.PacketType) {
+func (m *metrics) Packet(s legacy.Segment, kind client.PacketType) {
 	c, ok := m.packets[s][kind]
 	if !ok {
 		c = m.packets[s][legacy.NoPacket]
@@ -96,7 +96,7 @@ func (m *Server) Packet(s legacy.Segment, kind client.PacketType) {
 }
 
 // StreamError implements legacy.Metrics.
-func (m *Server) StreamError(s legacy.Segment, code codes.Code, kind client.PacketType) {
+func (m *metrics) StreamError(s legacy.Segment, code codes.Code, kind client.PacketType) {
 	name, ok := client.PacketType_name[int32(kind)]
 	if !ok {
 		name = "Unknown"
@@ -105,75 +105,75 @@ func (m *Server) StreamError(s legacy.Segment, code codes.Code, kind client.Pack
 }
 
 // Full implements legacy.Metrics.
-func (m *Server) Full(s legacy.Segment, delta int) {
+func (m *metrics) Full(s legacy.Segment, delta int) {
 	m.full[s].Add(float64(delta))
 }
 
 // Stalled implements legacy.Metrics.
-func (m *Server) Stalled(s legacy.Segment) { m.stalled.WithLabelValues(s.String()).Inc() }
+func (m *metrics) Stalled(s legacy.Segment) { m.stalled.WithLabelValues(s.String()).Inc() }
 
 // UnknownDialResponse implements legacy.Metrics.
-func (m *Server) UnknownDialResponse() {
+func (m *metrics) UnknownDialResponse() {
 	m.dialFailures.WithLabelValues("unrecognized_response").Inc()
 }
 
 // Stream implements legacy.Metrics.
-func (m *Server) Stream(method string, delta int) {
+func (m *metrics) Stream(method string, delta int) {
 	m.grpcConns.WithLabelValues(method).Add(float64(delta))
 }
 
 // LeaseListed implements lease.Metrics.
-func (m *Server) LeaseListed(code int, reason string, took time.Duration) {
+func (m *metrics) LeaseListed(code int, reason string, took time.Duration) {
 	m.leaseLists.WithLabelValues(strconv.Itoa(code), reason).Inc()
 	m.leaseListT.WithLabelValues(strconv.Itoa(code)).Observe(took.Seconds())
 }
 
 // LeaseDeleted implements lease.Metrics.
-func (m *Server) LeaseDeleted(code int, reason string, took time.Duration) {
+func (m *metrics) LeaseDeleted(code int, reason string, took time.Duration) {
 	m.leaseDeletes.WithLabelValues(strconv.Itoa(code), reason).Inc()
 	m.leaseDeleteT.WithLabelValues(strconv.Itoa(code)).Observe(took.Seconds())
 }
 
 // LeaseCulled implements lease.Metrics.
-func (m *Server) LeaseCulled() { m.culled.Inc() }
+func (m *metrics) LeaseCulled() { m.culled.Inc() }
 
-// PeerDialed is told how a dial by another server went.
-func (m *Server) PeerDialed(err error) { m.peerDials.WithLabelValues(outcome(err)).Inc() }
+// peerDialed is told how a dial by another server went.
+func (m *metrics) peerDialed(err error) { m.peerDials.WithLabelValues(outcome(err)).Inc() }
 
-// PeerFault counts a fault of another server, by reason.
-func (m *Server) PeerFault(reason string) { m.peerFaults.WithLabelValues(reason).Inc() }
+// peerFault counts a fault of another server, by reason.
+func (m *metrics) peerFault(reason string) { m.peerFaults.WithLabelValues(reason).Inc() }
 
-// APIRefused counts a request of an agent that was refused, by reason.
-func (m *Server) APIRefused(reason string) { m.apiRefusals.WithLabelValues(reason).Inc() }
+// apiRefused counts a request of an agent that was refused, by reason.
+func (m *metrics) apiRefused(reason string) { m.apiRefusals.WithLabelValues(reason).Inc() }
 
 // HTTPConnection is told +1 and -1 as a CONNECT request begins and ends.
-func (m *Server) HTTPConnection(delta int) { m.httpConns.Add(float64(delta)) }
+func (m *metrics) HTTPConnection(delta int) { m.httpConns.Add(float64(delta)) }
 
 // FrontendWrite is told how long a write to a client took.
-func (m *Server) FrontendWrite(took time.Duration) { m.writeDuration.Observe(took.Seconds()) }
+func (m *metrics) FrontendWrite(took time.Duration) { m.writeDuration.Observe(took.Seconds()) }
 
-// AgentRefused counts a refused agent; reason is one of auth.Refusal's labels.
-func (m *Server) AgentRefused(reason string) { m.refusals.WithLabelValues(reason).Inc() }
+// agentRefused counts a refused agent; reason is one of auth.Refusal's labels.
+func (m *metrics) agentRefused(reason string) { m.refusals.WithLabelValues(reason).Inc() }
 
-// TokenReviewed records a TokenReview call: its verdict (accepted, refused or
+// tokenReviewed records a TokenReview call: its verdict (accepted, refused or
 // unavailable) and duration.
-func (m *Server) TokenReviewed(verdict string, took time.Duration) {
+func (m *metrics) tokenReviewed(verdict string, took time.Duration) {
 	m.reviews.WithLabelValues(verdict).Observe(took.Seconds())
 }
 
-// AccessReviewed records a SubjectAccessReview call: its verdict (allowed, denied or
+// accessReviewed records a SubjectAccessReview call: its verdict (allowed, denied or
 // unavailable) and duration.
-func (m *Server) AccessReviewed(verdict string, took time.Duration) {
+func (m *metrics) accessReviewed(verdict string, took time.Duration) {
 	m.access.WithLabelValues(verdict).Observe(took.Seconds())
 }
 
 // Connection is told +1 and -1 as a listener ("clients", "agents") accepts a
 // connection and as it ends.
-func (m *Server) Connection(listener string, delta int) {
+func (m *metrics) Connection(listener string, delta int) {
 	m.clientConns.WithLabelValues(listener).Add(float64(delta))
 }
 
 // Rejected counts a connection that never became a request.
-func (m *Server) Rejected(listener, reason string) {
+func (m *metrics) Rejected(listener, reason string) {
 	m.rejected.WithLabelValues(listener, reason).Inc()
 }

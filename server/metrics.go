@@ -1,26 +1,22 @@
-// Package metrics is what a server tells Prometheus of itself. Names, labels,
-// types and help texts that upstream has (pkg/server/metrics/metrics.go) are
-// kept, since dashboards and alerts read them; ours stand beside them.
-//
-// The server makes one, and hands it as Observer or Metrics to whatever counts.
-package metrics
+package server
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
+	"konnectivity/internal/admin"
 	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 )
 
 const (
-	namespace = "konnectivity_network_proxy"
-	subsystem = "server"
+	metricsNamespace = "konnectivity_network_proxy"
+	metricsSubsystem = "server"
 
-	// Prefix is what the names of all begin with.
-	Prefix = namespace + "_" + subsystem + "_"
+	// MetricsPrefix is what the names of a server's metrics begin with.
+	MetricsPrefix = metricsNamespace + "_" + metricsSubsystem + "_"
 )
 
 var (
@@ -28,10 +24,13 @@ var (
 	durationBuckets = []float64{1, 5, 15, 30, 60, 300, 900, 1800, 3600, 14400, 43200, 86400}
 )
 
-// Server is one server's metrics. It is a tunnel.Observer, a legacy.Metrics and
-// a lease.Metrics. Its methods may be called from any goroutine and never
-// block.
-type Server struct {
+// metrics are what a server tells Prometheus of itself. Names, labels, types and help texts
+// that upstream has (pkg/server/metrics/metrics.go) are kept, since dashboards and alerts
+// read them; ours stand beside them.
+//
+// It is a tunnel.Observer, a legacy.Metrics and a lease.Metrics. Its methods may be called
+// from any goroutine and never block.
+type metrics struct {
 	reg prometheus.Registerer
 
 	// Upstream's.
@@ -67,26 +66,25 @@ type Server struct {
 	access      *prometheus.HistogramVec
 	reviews     *prometheus.HistogramVec
 
-	// Links is where links to agents and clients are added.
-	Links *observe.Links
+	links *observe.Links // to agents, clients and other servers
 
-	// Totals is where relays add the bytes they carry, and More, where set, what
+	// totals is where relays add the bytes they carry, and more, where set, what
 	// others have counted. It is set before the first scrape.
-	Totals tunnel.Totals
-	More   func() (up, down int64)
+	totals tunnel.Totals
+	more   func() (up, down int64)
 }
 
-// New registers a server's metrics on reg, where there may be one set only. All
+// newMetrics registers a server's metrics on reg, where there may be one set only. All
 // gauges, and all counters whose labels are known, are there with 0.
-func New(reg prometheus.Registerer) *Server {
-	m := &Server{reg: reg, Links: observe.NewLinks(Prefix+"link_", linkAgent, linkClient, linkServer)}
-	m.reg.MustRegister(m.Links)
+func newMetrics(reg prometheus.Registerer) *metrics {
+	m := &metrics{reg: reg, links: observe.NewLinks(MetricsPrefix+"link_", admin.RoleAgent, admin.RoleClient, admin.RoleServer)}
+	m.reg.MustRegister(m.links)
 	m.upstream()
 	m.own()
 	return m
 }
 
-func (m *Server) upstream() {
+func (m *metrics) upstream() {
 	m.dialDuration = m.histogram("dial_duration_seconds", "Latency of dial to the remote endpoint in seconds", latencyBuckets).WithLabelValues()
 	m.writeDuration = m.histogram("frontend_write_duration_seconds", "Latency of write to the frontend in seconds", latencyBuckets).WithLabelValues()
 	m.connDuration = m.histogram("connection_duration_seconds", "Duration in seconds a proxied end-to-end connection was established (post-dial) before being closed.", durationBuckets).WithLabelValues()
@@ -121,7 +119,7 @@ func (m *Server) upstream() {
 	m.leaseLists = m.counter("lease_list_total", "Count of lease deletion calls by the garbage collection controller. Labeled by HTTP status code and reason.", "http_status_code", "reason")
 }
 
-func (m *Server) own() {
+func (m *metrics) own() {
 	m.requests = m.counter("requests_total", "Count of requested connections, by client protocol (connect, grpc, link; server: another server forwards one; api: an agent asks for its API server; resume: to go on with one) and outcome: ok, or why the dial failed.", "front", "outcome")
 	m.resets = m.counter("connection_resets_total", "Count of established connections that ended abnormally, by cause.", "cause")
 	for code := range tunnel.Codes() {
@@ -149,8 +147,8 @@ func (m *Server) own() {
 		"unset", "alone", "other")
 	m.access = m.histogram("access_review_duration_seconds", "Latency of SubjectAccessReview calls in seconds, by verdict: allowed, denied, unavailable.", prometheus.DefBuckets, "verdict")
 	m.reviews = m.histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
-	carried := observe.NewFigures(Prefix, func() *Server { return m })
-	carried.Add(prometheus.CounterValue, "forwarded_bytes_total", "Count of payload bytes carried, by direction.", func(m *Server, tell observe.Tell) {
+	carried := observe.NewFigures(MetricsPrefix, func() *metrics { return m })
+	carried.Add(prometheus.CounterValue, "forwarded_bytes_total", "Count of payload bytes carried, by direction.", func(m *metrics, tell observe.Tell) {
 		up, down := m.carried()
 		tell(float64(up), "to_destination")
 		tell(float64(down), "to_client")
@@ -159,37 +157,37 @@ func (m *Server) own() {
 }
 
 // carried is the payload bytes since the start.
-func (m *Server) carried() (up, down int64) {
-	up, down = m.Totals.Up.Load(), m.Totals.Down.Load()
-	if m.More != nil {
-		moreUp, moreDown := m.More()
+func (m *metrics) carried() (up, down int64) {
+	up, down = m.totals.Up.Load(), m.totals.Down.Load()
+	if m.more != nil {
+		moreUp, moreDown := m.more()
 		up, down = up+moreUp, down+moreDown
 	}
 	return up, down
 }
 
-func (m *Server) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help, Buckets: buckets}, labels)
+func (m *metrics) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help, Buckets: buckets}, labels)
 	m.reg.MustRegister(v)
 	return v
 }
 
-func (m *Server) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+func (m *metrics) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
 	v := newGauge(name, help, labels...)
 	m.reg.MustRegister(v)
 	return v
 }
 
 func newGauge(name, help string, labels ...string) *prometheus.GaugeVec {
-	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help}, labels)
 }
 
-func (m *Server) counter(name, help string, labels ...string) *prometheus.CounterVec {
+func (m *metrics) counter(name, help string, labels ...string) *prometheus.CounterVec {
 	v := newCounter(name, help, labels...)
 	m.reg.MustRegister(v)
 	return v
 }
 
 func newCounter(name, help string, labels ...string) *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help}, labels)
 }
