@@ -42,7 +42,7 @@ type metrics struct {
 
 	dialErrors      *prometheus.CounterVec // failure
 	denials         prometheus.Counter
-	reconnects      *prometheus.CounterVec // reason
+	disconnects     *prometheus.CounterVec // reason
 	connectFailures *prometheus.CounterVec // reason
 	resets          *prometheus.CounterVec // cause
 	stalled         prometheus.Counter
@@ -75,11 +75,11 @@ func gauge(name, help string) prometheus.Gauge {
 
 func newMetrics(opts Options) (*metrics, error) {
 	m := &metrics{log: opts.Log}
-	m.makeKept()
-	m.makeNew()
+	m.upstream()
+	m.own()
 	for _, c := range []prometheus.Collector{
 		m.dialLatency, m.serverFailures, m.dialFailures, m.serverConnections, m.knownServers, m.allPackets(),
-		m.streamErrors, m.dialErrors, m.denials, m.reconnects, m.connectFailures, m.resets, m.stalled, m.links, m.figures(opts),
+		m.streamErrors, m.dialErrors, m.denials, m.disconnects, m.connectFailures, m.resets, m.stalled, m.links, m.figures(opts),
 	} {
 		if err := opts.Registerer.Register(c); err != nil {
 			return nil, err
@@ -88,8 +88,8 @@ func newMetrics(opts Options) (*metrics, error) {
 	return m, nil
 }
 
-// makeKept makes what upstream has; the two vectors of leases are in leasecounter.go.
-func (m *metrics) makeKept() {
+// upstream makes what upstream has, but for that of leases (leasecounter.go).
+func (m *metrics) upstream() {
 	m.dialLatency = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "dial_duration_seconds",
 		Help: "Latency of dial to the remote endpoint in seconds", Buckets: latencyBuckets,
@@ -111,15 +111,15 @@ func (m *metrics) makeKept() {
 	}
 }
 
-// makeNew makes ours, with 0 for every label from the start: an alert on an
+// own makes ours, with 0 for every label from the start: an alert on an
 // increase does not see the first of a series that begins with 1.
-func (m *metrics) makeNew() {
+func (m *metrics) own() {
 	m.dialErrors = counterVec("endpoint_dial_errors_total", "Number of failed dials to destinations, by failure (example: refused).", "failure")
 	for f := range tunnel.Failures() {
 		m.dialErrors.WithLabelValues(f.Label())
 	}
 	m.denials = prometheus.NewCounter(counterOpts("policy_denials_total", "Number of dials that the destination policy refused."))
-	m.reconnects = observe.FromZero(counterVec("server_disconnects_total", "Number of connections to servers that ended, by reason (lost, closed, draining).", "reason"),
+	m.disconnects = observe.FromZero(counterVec("server_disconnects_total", "Number of connections to servers that ended, by reason (lost, closed, draining).", "reason"),
 		"lost", "closed", "draining")
 	m.connectFailures = observe.FromZero(counterVec("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, token, refused, other).", "reason"),
 		"dial", "tls", "token", "refused", "other")
@@ -271,5 +271,5 @@ func (m *metrics) sessionEnded(session session, leaving bool) {
 		// What a broken stream is to the old protocol, which counts its own.
 		m.StreamError(legacy.ToAgent, codes.Unavailable, legacy.NoPacket)
 	}
-	m.reconnects.WithLabelValues(reason).Inc()
+	m.disconnects.WithLabelValues(reason).Inc()
 }

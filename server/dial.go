@@ -56,7 +56,7 @@ func (d *dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 // review asks the Kubernetes API about a new connection, where that has a say. One that is
 // resumed has been allowed before, and goes on where it was.
 func (d *dialer) review(ctx context.Context, f *tunnel.Flow) error {
-	if d.access == nil || f.Resume != nil && f.Resume.Epoch > 0 {
+	if d.access == nil || f.Resume.Again() {
 		return nil
 	}
 	host, port, err := tunnel.SplitAddress(f.Address)
