@@ -2,7 +2,9 @@ package tenant
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -88,6 +90,30 @@ func TestNamesAreKnownEvenIfTheRestIsWrong(t *testing.T) {
 			t.Errorf("%q: got %q, %v", text, s.ServerNames, err)
 		}
 	}
+}
+
+// The example in docs/tenants.md can be used, and has every field.
+func TestSettingsAreDocumented(t *testing.T) {
+	page := string(testutil.Must(os.ReadFile("../../docs/tenants.md"))(t))
+	_, example, _ := strings.Cut(page, "```yaml\nserverNames:")
+	example, _, found := strings.Cut("serverNames:"+example, "```")
+	if !found {
+		t.Fatal("docs/tenants.md has no example")
+	}
+	s := testutil.Must(ParseSettings([]byte(example)))(t)
+	var check func(name string, v reflect.Value)
+	check = func(name string, v reflect.Value) {
+		if v = reflect.Indirect(v); v.Kind() != reflect.Struct {
+			if !v.IsValid() || v.IsZero() {
+				t.Errorf("the example has no %s", name)
+			}
+			return
+		}
+		for i := range v.NumField() {
+			check(name+"."+v.Type().Field(i).Name, v.Field(i))
+		}
+	}
+	check("Settings", reflect.ValueOf(s))
 }
 
 func TestTenantNames(t *testing.T) {
