@@ -94,7 +94,7 @@ func newSet(opts Options, connect func(context.Context, address) (session, error
 		Retire:       s.retire,
 		Events: peers.Events[address, session]{
 			Joined: s.joined, Duplicate: s.duplicate, Failed: s.failed,
-			Leaving: s.leaving, Lost: s.lost, Resolved: s.resolved, Changed: s.changed,
+			Leaving: s.leaving, Ended: s.ended, Resolved: s.resolved, Changed: s.changed,
 		},
 	})
 	return s
@@ -251,7 +251,7 @@ func (s *set) leaving(m member) {
 	}
 }
 
-func (s *set) lost(m member, was peers.State) {
+func (s *set) ended(m member, was peers.State) {
 	left := was == peers.Leaving || was == peers.Replaced
 	s.metrics.sessionEnded(m.Session, left)
 	if was == peers.Replaced {

@@ -53,7 +53,7 @@ func New(opt Options) (*Server, error) {
 		Server:       serverOf,
 		Replace:      s.connector.linkAt,
 		Retire:       s.retire,
-		Events:       peers.Events[netip.AddrPort, session]{Joined: s.joined, Failed: s.attemptFailed, Rushed: s.health.note, Resolved: s.resolved, Lost: s.sessionLost},
+		Events:       peers.Events[netip.AddrPort, session]{Joined: s.joined, Failed: s.attemptFailed, Rushed: s.health.note, Resolved: s.resolved, Ended: s.sessionEnded},
 	})
 	s.connector.offer = func(l *linkSession) { s.set.Offer(l.addr, l) }
 	s.dialer = s.ends.Dialer(tunnel.DialerFunc(s.dial))
@@ -102,8 +102,8 @@ func (s *Server) resolved(_ []netip.AddrPort, err error) {
 	}
 }
 
-// sessionLost counts a link that has ended without having been asked to.
-func (s *Server) sessionLost(m peers.Member[netip.AddrPort, session], was peers.State) {
+// sessionEnded counts a link that has ended without having been asked to.
+func (s *Server) sessionEnded(m peers.Member[netip.AddrPort, session], was peers.State) {
 	if l, linked := m.Session.(*linkSession); linked && was < peers.Leaving {
 		s.lost.Add(1)
 		s.opt.Log.WithField("server", m.Address).WithFields(link.LossFields(l.Err())).Debug("lost a link")

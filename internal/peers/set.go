@@ -64,7 +64,7 @@ type Events[A any, S Session] struct {
 	Failed    func(f Failure[A])
 	Rushed    func(err error) // a Rush failed, and callers wait
 	Leaving   func(m Member[A, S])
-	Lost      func(m Member[A, S], was State) // it has ended
+	Ended     func(m Member[A, S], was State) // in order, lost, or closed here
 	Resolved  func(known []A, err error)      // those that are dialed, in no order
 	Changed   func(connected, wanted int)     // after each look
 }
@@ -339,8 +339,8 @@ func (s *Set[A, S]) look(m *member[A, S], now time.Time) (ended bool) {
 	m.state = m.State()
 	switch {
 	case m.state == Ended:
-		if succeeded := s.plan.Lost(m.peer, now); !succeeded && s.cfg.Events.Lost != nil {
-			s.cfg.Events.Lost(m.Member, was)
+		if succeeded := s.plan.Lost(m.peer, now); !succeeded && s.cfg.Events.Ended != nil {
+			s.cfg.Events.Ended(m.Member, was)
 		}
 		return true
 	case m.state == Leaving && was != Leaving:
