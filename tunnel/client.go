@@ -9,7 +9,6 @@ import "konnectivity/tunnel/shares"
 type Client struct {
 	Tenant string   // name of its cluster; "": the server's own
 	Who    Identity // as proved at its first hop
-	Names  []string // of Who
 
 	Budget *shares.Budget // memory of its connections, and of what they leave unread on links; nil: no bound
 	GRPC   *shares.Budget // memory of what its connections leave unread by gRPC; nil: no bound of its own

@@ -85,7 +85,7 @@ func (t *Tenant) join(key clientKey, who tunnel.Identity) (_ *tunnel.Client, lea
 	c := t.clients.Get(key)
 	if c == nil {
 		c = &client{Client: &tunnel.Client{
-			Tenant: t.name, Who: who, Names: who.Names(),
+			Tenant: t.name, Who: who,
 			Dials: t.parts.dials.Share(), Resumes: t.parts.resumes.Share(), Budget: t.parts.budget.Share(), GRPC: t.parts.grpc.Share(),
 			Sockets: t.parts.sockets.Share(),
 		}}

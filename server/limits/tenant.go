@@ -28,8 +28,8 @@ type Tenant struct {
 	mu      sync.Mutex
 	clients small.Map[clientKey, *client] // that are connected
 	open    int                           // connections that are open, or being dialed
-	dials   bucket                        // what dialsPerSecond leaves at the moment
-	vain    bucket                        // the same of resumptions that found no connection; below 0 they have to wait
+	fresh   bucket                        // what dialsPerSecond leaves of new connections
+	vain    bucket                        // and of resumptions that found no connection; below 0 all wait
 }
 
 // parts are the resources that are divided.
@@ -96,11 +96,11 @@ func (t *Tenant) take(f *tunnel.Flow, to tenant.Bounds, now time.Time) (refusal 
 		return fmt.Sprintf("bound reached: this cluster may have %d connections at once on one server", to.Connections)
 	}
 	if to.DialsPerSecond > 0 {
-		t.dials.fill(to.DialsPerSecond, now)
-		if t.dials.level < 1 {
+		t.fresh.fill(to.DialsPerSecond, now)
+		if t.fresh.level < 1 {
 			return fmt.Sprintf("bound reached: this cluster may make %d dials a second on one server", to.DialsPerSecond)
 		}
-		t.dials.level--
+		t.fresh.level--
 	}
 	t.open++
 	f.AtEnd(t.end)

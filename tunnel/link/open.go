@@ -30,7 +30,7 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	if f.Resume.Again() && !ses.resumes {
 		return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: address, Reason: "the peer does not resume connections"}
 	}
-	st := ses.openLocked(ctx, f)
+	st := ses.openLocked(f)
 	defer context.AfterFunc(ctx, waker(&st.recv.cond))()
 	for st.state == opening && ctx.Err() == nil {
 		st.recv.cond.Wait()
@@ -45,7 +45,7 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 }
 
 // openLocked sends OPEN.
-func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
+func (ses *Session) openLocked(f *tunnel.Flow) *Stream {
 	budget := ses.cfg.Budget
 	if f.Client != nil { // one link carries many
 		budget = f.Client.Budget
