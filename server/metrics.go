@@ -166,16 +166,17 @@ func (m *metrics) carried() (up, down int64) {
 	return up, down
 }
 
+func registered[C prometheus.Collector](m *metrics, c C) C {
+	m.reg.MustRegister(c)
+	return c
+}
+
 func (m *metrics) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help, Buckets: buckets}, labels)
-	m.reg.MustRegister(v)
-	return v
+	return registered(m, prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help, Buckets: buckets}, labels))
 }
 
 func (m *metrics) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
-	v := newGauge(name, help, labels...)
-	m.reg.MustRegister(v)
-	return v
+	return registered(m, newGauge(name, help, labels...))
 }
 
 func newGauge(name, help string, labels ...string) *prometheus.GaugeVec {
@@ -183,9 +184,7 @@ func newGauge(name, help string, labels ...string) *prometheus.GaugeVec {
 }
 
 func (m *metrics) counter(name, help string, labels ...string) *prometheus.CounterVec {
-	v := newCounter(name, help, labels...)
-	m.reg.MustRegister(v)
-	return v
+	return registered(m, newCounter(name, help, labels...))
 }
 
 func newCounter(name, help string, labels ...string) *prometheus.CounterVec {

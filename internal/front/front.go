@@ -57,7 +57,7 @@ type Checker interface {
 
 // Traits distinguish one front from another.
 type Traits struct {
-	Name        string // of its package, for errors
+	Name        string // for errors; of a Bare also the Front of its Flows
 	Connections string // for the log: "SOCKS5 connections"
 	MaxConns    int    // default of Options.MaxConns
 	Waiting     int64  // cost in bytes of a connection that has sent no request; 0: none waits for one
