@@ -14,27 +14,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-const (
-	// leastKeepalive keeps a tiny --keepalive-time from pinging all the time; the
-	// replaced agent's gRPC has such a bound too, of 10 s.
-	leastKeepalive = time.Second
-	// keepaliveGrace is how long a server has to answer where the operator
-	// chose the silence before the question.
-	keepaliveGrace = 10 * time.Second
-)
-
 var errSilent = errors.New("the server has been silent for too long and is considered dead")
-
-// keepaliveTimes are the silences after which a server is asked whether it lives, and given
-// up, for an operator's --keepalive-time; 0 is none. Either protocol then notices a server
-// that is gone without a word within 20 s.
-func keepaliveTimes(keepalive time.Duration) (ask, dead time.Duration) {
-	if keepalive <= 0 {
-		return link.DefaultPingInterval, link.DefaultDeadAfter
-	}
-	keepalive = max(keepalive, leastKeepalive)
-	return keepalive, keepalive + keepaliveGrace
-}
 
 // liveness notices that a gRPC server is gone without a word.
 //
