@@ -278,7 +278,7 @@ func (a *Agent) open(store bool) int {
 	}
 	streams := a.set.streams() - movable
 	if a.api != nil {
-		streams -= a.api.Slots.Count() // which do not end by themselves
+		streams -= a.api.front.Slots.Count() // which do not end by themselves
 	}
 	return max(streams, a.ends.Len()-movable, int(a.metrics.open.Load())-connected)
 }

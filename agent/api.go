@@ -27,7 +27,7 @@ const maxAPIConns = 10000
 // apiFront takes connections of the node's programs, which are carried to the API server
 // by a link (docs/link-protocol.md §13).
 type apiFront struct {
-	*front.Bare
+	front  *front.Bare
 	set    *set
 	totals tunnel.Totals // Up is to the API server
 	warned atomic.Bool   // that it is not reached, since it was
@@ -57,9 +57,9 @@ func newAPIFront(opts Options, s *set) (*apiFront, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.Bare = bare
-	a.To = func(net.Conn) (network, address string, err error) { return link.NetworkAPI, link.APIAddress, nil }
-	a.Dialed = a.dialed
+	a.front = bare
+	bare.To = func(net.Conn) (network, address string, err error) { return link.NetworkAPI, link.APIAddress, nil }
+	bare.Dialed = a.dialed
 	carried := observe.NewFigures(MetricsPrefix, func() *tunnel.Totals { return &a.totals })
 	carried.Add(prometheus.CounterValue, "api_bytes_total", "Payload carried to and from the API server, by direction.", func(n *tunnel.Totals, tell observe.Tell) {
 		tell(float64(n.Up.Load()), "to_api")
@@ -74,7 +74,7 @@ func (a *apiFront) serve(ctx context.Context, listeners []net.Listener, log logr
 	var serving sync.WaitGroup
 	for _, l := range listeners {
 		serving.Go(func() {
-			if err := a.Serve(ctx, l); err != nil {
+			if err := a.front.Serve(ctx, l); err != nil {
 				log.WithError(err).WithField("address", l.Addr().String()).Error("--api-bind: the node's programs do not reach their API server here any more")
 			}
 		})
@@ -92,7 +92,7 @@ func (a *apiFront) dialed(err error) {
 		if a.warned.Swap(true) {
 			level = logrus.DebugLevel
 		}
-		a.Log.WithError(err).Log(level, "--api-bind: the API server was not reached")
+		a.front.Log.WithError(err).Log(level, "--api-bind: the API server was not reached")
 	}
 }
 

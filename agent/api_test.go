@@ -82,7 +82,7 @@ func TestNodeReachesItsAPIServerOnceThereIsALink(t *testing.T) {
 	a, _ := runAgent(t, opts)
 	early := make(chan string, 1)
 	go func() { early <- asks(t, at) }()
-	testutil.Eventually(t, "the early one waits", func() bool { return a.api.Slots.Count() == 1 })
+	testutil.Eventually(t, "the early one waits", func() bool { return a.api.front.Slots.Count() == 1 })
 	s.mu.Lock()
 	s.refuse = nil
 	s.mu.Unlock()
@@ -161,7 +161,7 @@ func TestNodesProgramsAreCounted(t *testing.T) {
 	at := onNode(t, &opts)
 	a, _ := runAgent(t, opts)
 	asks(t, at)
-	testutil.Eventually(t, "it has ended", func() bool { return a.api.Slots.Count() == 0 })
+	testutil.Eventually(t, "it has ended", func() bool { return a.api.front.Slots.Count() == 0 })
 	err := promtest.GatherAndCompare(r, strings.NewReader(`# HELP konnectivity_network_proxy_agent_api_bytes_total Payload carried to and from the API server, by direction.
 # TYPE konnectivity_network_proxy_agent_api_bytes_total counter
 konnectivity_network_proxy_agent_api_bytes_total{direction="from_api"} 3
@@ -284,7 +284,7 @@ func TestNodesAreWarnedOfOnce(t *testing.T) {
 		for range 3 {
 			asks(t, at)
 		}
-		testutil.Eventually(t, "all have ended", func() bool { return a.api.Slots.Count() == 0 })
+		testutil.Eventually(t, "all have ended", func() bool { return a.api.front.Slots.Count() == 0 })
 		testutil.Equal(t, lines(), round, "lines in round %d", round)
 		s.withAPI(nil)
 		testutil.Equal(t, asks(t, at), "s1", "who answers")
