@@ -72,10 +72,11 @@ func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepali
 // look says whether the server is to be asked, or is dead, and sets the pause.
 func look(s *link.Silence, now, heard time.Time) (asks, dead bool) {
 	s.Look(now, heard)
-	asks = s.Lasts >= s.Ask
-	if s.Pause = s.Ask - s.Lasts; asks {
-		s.Pause = min(s.Ask, s.Dead-s.Lasts)
+	next := s.Ask - s.Lasts // when the server is due to be asked
+	if asks = next <= 0; asks {
+		next = s.Ask
 	}
+	s.Rest(next, s.Lasts)
 	return asks, s.Lasts >= s.Dead
 }
 

@@ -173,13 +173,18 @@ func TestShortStopAtLongKeepaliveLeavesNoServer(t *testing.T) {
 		if asks, dead := look(&s, start.Add(keepalive+stop), start); dead || !asks {
 			t.Errorf("%v: after a stop of %v: given up %v, asked %v, and was never asked before", keepalive, stop, dead, asks)
 		}
+		if _, dead := look(&s, start.Add(keepalive+stop+5*time.Second), start); dead {
+			t.Errorf("%v: given up 5 s after it was asked", keepalive)
+		}
 		if _, dead := look(&s, start.Add(keepalive+stop+10*time.Second), start); !dead {
 			t.Errorf("%v: has not answered in 10 s after a stop of %v, and is not given up", keepalive, stop)
 		}
-		s = silenceFrom(keepalive, start)
-		_, _ = look(&s, start.Add(keepalive), start)
-		if _, dead := look(&s, start.Add(keepalive+10*time.Second+stop), start); dead {
-			t.Errorf("%v: given up after a stop of %v behind the question", keepalive, stop)
+		for _, stop := range []time.Duration{10 * time.Second, 12 * time.Second, 22 * time.Second} {
+			s = silenceFrom(keepalive, start)
+			_, _ = look(&s, start.Add(keepalive), start)
+			if _, dead := look(&s, start.Add(keepalive+stop), start); dead {
+				t.Errorf("%v: given up after a stop of %v right behind the question", keepalive, stop)
+			}
 		}
 	}
 }

@@ -36,20 +36,16 @@ type liveness struct {
 	floor    rttFloor
 }
 
-// look reports whether the peer is dead. It sets Pause: to Ask, or to less if the peer may be
-// dead sooner. writes is how many writes the connection has taken so far, and
-// writing whether a writer waits for it to take more.
+// look reports whether the peer is dead, and sets Pause. writes is how many writes the
+// connection has taken so far, and writing whether a writer waits for it to take more.
 func (l *liveness) look(now time.Time, writes uint64, writing bool) (dead bool) {
 	l.stuck += l.Look(now, l.heard)
 	if !writing || writes != l.wrote {
 		l.stuck = 0
 	}
 	l.wrote = writes
-	lasts, half := max(l.Lasts, l.stuck), (l.Dead-l.Ask)/2
-	l.Pause = min(l.Ask, l.Dead-lasts)
-	if lasts+l.Pause >= l.Dead && l.Pause > half {
-		l.Pause -= half // one look in between: after a stop, what has come is yet to be read
-	}
+	lasts := max(l.Lasts, l.stuck)
+	l.Rest(l.Ask, lasts)
 	return lasts >= l.Dead
 }
 

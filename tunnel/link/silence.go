@@ -47,3 +47,14 @@ func (s *Silence) Look(now, heard time.Time) time.Duration {
 	s.looked = now
 	return counts
 }
+
+// Rest sets Pause: to next, or to less if the peer, silent for lasts, may be dead sooner. A look
+// comes in between before it is: after a stop right behind a question, the answer is yet to be
+// read.
+func (s *Silence) Rest(next, lasts time.Duration) {
+	half := (s.Dead - s.Ask) / 2
+	s.Pause = min(next, s.Dead-lasts)
+	if lasts+s.Pause >= s.Dead && s.Pause > half {
+		s.Pause -= half
+	}
+}
