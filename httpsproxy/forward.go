@@ -40,16 +40,17 @@ const (
 	maxFields         = 1000
 )
 
-// newTransport is Options.Transport with this front's own limits.
-func (s *Server) newTransport() *http.Transport {
+// newTransport is Options.Transport with this front's own limits. It keeps as many as keep idle
+// connections, 1 or more, each for idle.
+func (s *Server) newTransport(keep int, idle time.Duration) *http.Transport {
 	o := s.opts
 	t := o.Transport.Clone()
 	t.DialContext = s.dial
 	t.ResponseHeaderTimeout = o.responseTimeout
 	t.ExpectContinueTimeout = expectTimeout
 	t.TLSHandshakeTimeout = tlsTimeout
-	t.IdleConnTimeout = idleTimeout
-	t.MaxIdleConns = admission.AtMost(maxIdle, admission.ShareOut(o.Descriptors).Pooled)
+	t.IdleConnTimeout = idle
+	t.MaxIdleConns = keep
 	t.MaxIdleConnsPerHost = maxIdlePerHost
 	t.MaxResponseHeaderBytes = maxResponseHeader
 	t.DisableCompression = true // adds no Accept-Encoding to requests
@@ -57,12 +58,13 @@ func (s *Server) newTransport() *http.Transport {
 	return t
 }
 
-// newBriefTransport is t with connections of its own, which it keeps for briefTime.
-func newBriefTransport(t *http.Transport) *http.Transport {
-	t = t.Clone()
-	t.IdleConnTimeout = briefTime
-	t.MaxIdleConns = max(1, t.MaxIdleConns/8)
-	return t
+// newTransports returns the two that share the connections kept: one for requests that it may
+// send again, and brief, with an eighth. They have a pool each, since net/http judges the age of
+// an idle connection by its Transport, not by the request.
+func (s *Server) newTransports() (repeating, brief *http.Transport) {
+	pooled := admission.AtMost(maxIdle, admission.ShareOut(s.opts.Descriptors).Pooled)
+	eighth := max(1, pooled/8)
+	return s.newTransport(pooled-eighth, idleTimeout), s.newTransport(eighth, briefTime)
 }
 
 // serveHTTP is what net/http calls for every request.

@@ -106,8 +106,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{Shell: shell, opts: o, pseudonym: "konnectivity-" + tunnel.NewID(), headers: newHeaderRoom()}
-	s.transport = s.newTransport()
-	s.brief = newBriefTransport(s.transport)
+	s.transport, s.brief = s.newTransports()
 	s.forward = s.newForward()
 	s.http = s.newHTTP()
 	return s, nil

@@ -7,7 +7,7 @@ type Shares struct {
 	Unproven     int // connections that have yet to prove themselves
 	Clients      int // connections of clients that have proved themselves
 	Relayed      int // the same where each may need another one for its way on
-	Pooled       int // connections that are kept for later requests, beside those of Relayed
+	Pooled       int // connections that are kept for later requests, beside those of Relayed; 2 or more
 	Destinations int // connections that an agent makes for clients
 	Dialed       int // open descriptors of the process above which clients' dials are refused
 	Observers    int // connections of one port for health, metrics or status
@@ -29,7 +29,7 @@ func ShareOut(descriptors int) Shares {
 		Unproven:     max(1, descriptors/4),
 		Clients:      max(1, descriptors/2),
 		Relayed:      max(1, descriptors/4),
-		Pooled:       max(1, descriptors/16),
+		Pooled:       max(2, descriptors/16),
 		Destinations: max(1, descriptors/4*3),
 		Dialed:       descriptors - descriptors/8,
 		Observers:    max(minObservers, descriptors/32),

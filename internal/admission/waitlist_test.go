@@ -130,7 +130,7 @@ func TestWaitListMatchesModel(t *testing.T) {
 func TestShares(t *testing.T) {
 	for descriptors, want := range map[int]Shares{
 		0:       {},
-		16:      {Unproven: 4, Clients: 8, Relayed: 4, Pooled: 1, Destinations: 12, Dialed: 14, Observers: 4},
+		16:      {Unproven: 4, Clients: 8, Relayed: 4, Pooled: 2, Destinations: 12, Dialed: 14, Observers: 4},
 		256:     {Unproven: 64, Clients: 128, Relayed: 64, Pooled: 16, Destinations: 192, Dialed: 224, Observers: 8},
 		1024:    {Unproven: 256, Clients: 512, Relayed: 256, Pooled: 64, Destinations: 768, Dialed: 896, Observers: 32},
 		1 << 20: {Unproven: 1 << 18, Clients: 1 << 19, Relayed: 1 << 18, Pooled: 1 << 16, Destinations: 3 << 18, Dialed: 7 << 17, Observers: 1 << 15},
