@@ -14,12 +14,17 @@ type content struct {
 	exchange *exchange
 	origin   *http.Request // net/http's; its Trailer is filled in at the end
 	trailer  http.Header   // where trailers go
+	held     bool          // until the client is told to go on
 	ended    atomic.Bool
 }
 
 // Read is called by the transport, on a goroutine of its own. What it has read
 // waits for the destination until it reads more.
 func (c *content) Read(p []byte) (int, error) {
+	if c.held {
+		c.held = false
+		c.exchange.goOn()
+	}
 	c.exchange.rec.flow.Hold(true, false)
 	n, err := c.ReadCloser.Read(p)
 	c.exchange.rec.flow.Carry(true, n)

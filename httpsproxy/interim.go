@@ -41,10 +41,8 @@ func (i *interim) admit(header textproto.MIMEHeader) bool {
 	return i.responses <= maxInterim && i.bytes <= maxInterimHeader
 }
 
-// inform forwards an interim response (RFC 9110 §15.2). net/http sends 100
-// (Continue) when the transport, having received it, first reads the content;
-// so as not to interfere, nothing else is sent to a client that waits for it.
-// An error ends the exchange.
+// inform forwards an interim response (RFC 9110 §15.2); 100 (Continue) goes by goOn. An error
+// ends the exchange.
 func (x *exchange) inform(code int, header textproto.MIMEHeader) error {
 	x.moved()
 	x.mu.Lock()
@@ -52,14 +50,29 @@ func (x *exchange) inform(code int, header textproto.MIMEHeader) error {
 	if !x.interim.admit(header) {
 		return errInterim
 	}
-	if x.answered || x.ctx.Err() != nil || code == http.StatusContinue || !x.req.ProtoAtLeast(1, 1) || x.req.Header["Expect"] != nil {
-		return nil
+	if code != http.StatusContinue {
+		h := http.Header(header).Clone()
+		dropHopByHop(h)
+		x.informLocked(code, h)
 	}
-	h := http.Header(header).Clone()
-	dropHopByHop(h)
+	return nil
+}
+
+// goOn sends 100 (Continue) as the transport first reads content that the client holds back.
+// net/http would send it by itself, in the middle of another interim response.
+func (x *exchange) goOn() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.informLocked(http.StatusContinue, nil)
+}
+
+func (x *exchange) informLocked(code int, header http.Header) {
+	if x.answered || x.ctx.Err() != nil || !x.req.ProtoAtLeast(1, 1) {
+		return
+	}
 	// net/http would keep the fields of one interim response for the next.
 	clear(x.Header())
-	maps.Copy(x.Header(), h)
+	maps.Copy(x.Header(), header)
 	defer clear(x.Header())
 	// giveUp waits for mu, so the write is bounded here.
 	bound := replyTimeout
@@ -69,5 +82,4 @@ func (x *exchange) inform(code int, header textproto.MIMEHeader) error {
 	_ = x.rc.SetWriteDeadline(time.Now().Add(bound))
 	x.ResponseWriter.WriteHeader(code)
 	_ = x.rc.SetWriteDeadline(time.Time{})
-	return nil
 }

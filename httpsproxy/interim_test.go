@@ -3,6 +3,7 @@ package httpsproxy
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -37,6 +38,45 @@ func TestInterimResponses(t *testing.T) {
 	old.send("GET http://%s/ HTTP/1.0\r\n\r\n", origin)
 	if status, _ := old.head(); !strings.Contains(status, " 204 ") {
 		t.Errorf("an HTTP/1.0 client got %q", status)
+	}
+}
+
+// A client that waits for 100 (Continue) gets what comes before and after it, too, each whole,
+// even if it is this proxy that lets it go on in the middle.
+func TestInterimResponsesAroundContinue(t *testing.T) {
+	const early = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+	for name, says100 := range map[string]string{"from the destination": "HTTP/1.1 100 Continue\r\n\r\n", "from the proxy": ""} {
+		t.Run(name, func(t *testing.T) {
+			origin := testutil.Serve(t, func(c *net.TCPConn) {
+				r, err := http.ReadRequest(bufio.NewReader(c))
+				if err != nil {
+					return
+				}
+				_, _ = io.WriteString(c, strings.Repeat(early, 40)+says100+strings.Repeat(early, 40))
+				_, _ = io.ReadFull(r.Body, make([]byte, 4))
+				_, _ = io.WriteString(c, early+"HTTP/1.1 204 No Content\r\n\r\n")
+			})
+			p := startProxy(t, nil)
+			p.brief.ExpectContinueTimeout = 100 * time.Microsecond
+			if says100 != "" {
+				p.brief.ExpectContinueTimeout = 2 * maxWait
+			}
+			w := dialWire(t, p.addr)
+			w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
+			got := make(map[string]int)
+			for got["HTTP/1.1 204 No Content"] == 0 {
+				status, header := w.head()
+				if strings.Contains(status, " 103 ") {
+					sameLines(t, header, []string{"Link: </a>"})
+				}
+				if got[status]++; strings.Contains(status, " 100 ") {
+					w.send("data")
+				}
+			}
+			if len(got) != 3 || got["HTTP/1.1 103 Early Hints"] != 81 || got["HTTP/1.1 100 Continue"] != 1 {
+				t.Errorf("received %v", got)
+			}
+		})
 	}
 }
 
