@@ -65,6 +65,8 @@ func TestUsageErrors(t *testing.T) {
 		"redirect 10.0.0.0/8 --uid=-1":                     "--uid",
 		"policy chekc /f":                                  `unknown command "chekc" for "konnectivity policy" (see konnectivity policy --help)`,
 		"policy -- chekc /f":                               `unknown command "chekc" for "konnectivity policy"`,
+		"policy --help=false -- chekc":                     `unknown command "chekc" for "konnectivity policy"`,
+		"policy --log-level=debug -- chekc":                "unknown flag: --log-level",
 		"tenants -- -x":                                    `unknown command "-x" for "konnectivity tenants"`,
 		"-- policy":                                        `unknown command "policy" for "konnectivity"`,
 		"tenants delete x":                                 `unknown command "delete" for "konnectivity tenants"`,

@@ -162,14 +162,17 @@ func onRun(cmd *cobra.Command, f func()) {
 // them. cobra would show help, and succeed: a script would take a check for done.
 func unknown(root *cobra.Command, args []string) (*cobra.Command, error) {
 	cmd, rest, err := root.Find(args)
-	separated := len(rest) > 0 && rest[0] == "--" // no flags follow, and no command that cobra looks for
-	if separated {
-		rest = rest[1:]
-	}
-	if err != nil || cmd.Runnable() || len(rest) == 0 || !separated && strings.HasPrefix(rest[0], "-") {
+	if err != nil || cmd.Runnable() {
 		return nil, nil
 	}
-	return cmd, Usagef("unknown command %q for %q", rest[0], cmd.CommandPath())
+	cmd.InitDefaultHelpFlag()
+	if cmd.ParseFlags(rest) != nil { // cobra says why
+		return nil, nil
+	}
+	if help, _ := cmd.Flags().GetBool("help"); help || cmd.Flags().NArg() == 0 {
+		return nil, nil
+	}
+	return cmd, Usagef("unknown command %q for %q", cmd.Flags().Arg(0), cmd.CommandPath())
 }
 
 // NoArgs accepts no argument. cobra's own function would call one an unknown
