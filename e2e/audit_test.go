@@ -122,6 +122,24 @@ func TestAuditFollowsAConnection(t *testing.T) {
 	}
 }
 
+// While records cannot be written, konnectivity status says so of every program.
+func TestAuditFaultIsShown(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "log")
+	testutil.NoError(t, os.Mkdir(dir, 0o700))
+	log := func(name string) string { return "--audit-log=" + filepath.Join(dir, name) }
+	f := newFaulty(t, []string{log("server")}, []string{log("agent")})
+	at := suite.Loopback(testutil.Reserved(t))
+	https := must(f.StartHTTPS(f.server, log("https"), "--admin-address="+at))(t)
+	testutil.NoError(t, os.RemoveAll(dir))
+	c := must(net.Dial("tcp", https.Address()))(t)
+	t.Cleanup(func() { _ = c.Close() })
+	testutil.Must(fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\n\r\n", f.reachable))(t)
+	for _, at := range []string{f.serverAt(), agentAt(f.agent), at} {
+		f.statusTells(t, patience, at, "records of the audit log cannot be written", "no such file")
+	}
+}
+
 // A plain HTTP request is a connection to the records of its sidecar.
 func TestAuditOfPlainRequests(t *testing.T) {
 	t.Parallel()

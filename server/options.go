@@ -143,6 +143,10 @@ type Options struct {
 	// Observers are told of every connection, beside the metrics.
 	Observers []tunnel.Observer
 
+	// Audit says why the audit log among them cannot be written, "" if it can; nil: there is
+	// none.
+	Audit func() string
+
 	Profiles, ContentionProfiles bool // on the admin port
 
 	// Background runs with the server and is joined, such as certificates'

@@ -101,6 +101,7 @@ type process struct {
 	background    []func(context.Context) // beside the agent, and while it drains
 	id            string
 	table         *admin.Table // for the admin port; nil if it is off
+	audit         *audit.Log   // nil: none
 }
 
 // listen opens the ports first, so that one in use is an error before anything starts. Those
@@ -201,12 +202,12 @@ func (p *process) build() error {
 		opts.Observers, p.background = append(opts.Observers, p.table), append(p.background, p.table.Run)
 	}
 	if f.auditLog != "" {
-		l, err := audit.Open(audit.Options{Path: f.auditLog, Component: component, Name: p.id, Log: p.log, Registerer: p.registry})
-		if err != nil {
+		var err error
+		if p.audit, err = audit.Open(audit.Options{Path: f.auditLog, Component: component, Name: p.id, Log: p.log, Registerer: p.registry}); err != nil {
 			return err
 		}
-		opts.Observers = append(opts.Observers, l)
-		p.background = append(p.background, l.Run)
+		opts.Observers = append(opts.Observers, p.audit)
+		p.background = append(p.background, p.audit.Run)
 	}
 	spans, err := traces.New(traces.Options{Flags: f.traces, Component: component, Name: p.id, Log: p.log, Registerer: p.registry})
 	if err != nil {
@@ -318,7 +319,7 @@ func (p *process) adminHandler() http.Handler {
 // adminSource describes the agent to the admin API.
 func (p *process) adminSource() admin.Source {
 	return admin.Source{
-		Component: component, ID: p.id, Table: p.table, Ready: p.agent.Trouble, Peers: p.adminPeers,
+		Component: component, ID: p.id, Table: p.table, Ready: p.agent.Trouble, Peers: p.adminPeers, Audit: p.audit.Trouble,
 		More: func(s *admin.Status) { s.Peers[admin.RoleServer] = len(p.agent.Servers()) },
 	}
 }

@@ -247,6 +247,7 @@ func (p *process) audit() error {
 	}
 	p.options.Observers = append(p.options.Observers, l)
 	p.options.Background = append(p.options.Background, l.Run)
+	p.options.Audit = l.Trouble
 	return nil
 }
 

@@ -35,6 +35,9 @@ type Status struct {
 	// Unlinked are the other servers to which there is no link: of a server that forwards.
 	Unlinked []Unlinked `json:"unlinked,omitempty"`
 
+	// AuditError says why records of the audit log cannot be written; "" if they can.
+	AuditError string `json:"auditError,omitempty"`
+
 	// Tenants is the number of tenants by state: serving, stale, broken. Only a
 	// server with tenants sets it.
 	Tenants map[string]int `json:"tenants,omitempty"`

@@ -22,6 +22,7 @@ type Source struct {
 	Ready     func() error  // nil means always
 	Peers     func() []Peer // without rates; nil means none
 	More      func(*Status) // fills in the fields of this program; nil means none
+	Audit     func() string // why audit records cannot be written, "" if they can; nil: it is not shown
 
 	// Tenants lists the clusters of a server, without the figures of the Table; nil
 	// where there is one cluster.
@@ -145,6 +146,9 @@ func (h *Site) status() Status {
 		if err := h.Ready(); err != nil {
 			s.Ready, s.Reason = false, err.Error()
 		}
+	}
+	if h.Audit != nil {
+		s.AuditError = h.Audit()
 	}
 	if h.More != nil {
 		h.More(&s)

@@ -53,7 +53,7 @@ type Log struct {
 	// Figures beside those of queue.
 
 	written atomic.Int64
-	failing atomic.Bool
+	trouble atomic.Pointer[string] // nil: records can be written
 }
 
 // Open opens the file. An error says which flag is wrong.
@@ -75,12 +75,23 @@ func Open(o Options) (*Log, error) {
 // register registers the metrics.
 func (l *Log) register(r prometheus.Registerer) error {
 	figures := observe.NewFigures("konnectivity_audit_", func() *Log { return l })
-	figures.Gauge("failing", "1 while audit records cannot be written, 0 otherwise.", func(l *Log) float64 { return observe.Flag(l.failing.Load()) })
+	figures.Gauge("failing", "1 while audit records cannot be written, 0 otherwise.", func(l *Log) float64 { return observe.Flag(l.trouble.Load() != nil) })
 	figures.Add(prometheus.CounterValue, "records_total", "Audit records, by whether they were written.", func(l *Log, tell observe.Tell) {
 		tell(float64(l.written.Load()), "written")
 		tell(float64(l.queue.lost()), "dropped")
 	}, "result")
 	return r.Register(figures)
+}
+
+// Trouble says why records cannot be written now, in words; "" if they can, or l is nil.
+func (l *Log) Trouble() string {
+	if l == nil {
+		return ""
+	}
+	if why := l.trouble.Load(); why != nil {
+		return *why
+	}
+	return ""
 }
 
 // Close closes the file of a Log that has not run; Run closes it by itself.

@@ -41,7 +41,7 @@ func (l *Log) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-l.queue.dropped:
-			if !l.failing.Load() {
+			if l.trouble.Load() == nil {
 				l.log.Warn("audit records are dropped, since they are not written as fast as connections come and go; traffic goes on")
 			}
 		}
@@ -127,13 +127,13 @@ func (l *Log) writeSome(lines []byte) (rest []byte, err error) {
 }
 
 func (l *Log) failed(err error) {
-	if !l.failing.Swap(true) {
+	if why := err.Error(); l.trouble.Swap(&why) == nil {
 		l.log.WithError(err).Warnf("audit records cannot be written; traffic goes on, up to %d MiB of records wait, and more are dropped", queueMax>>20)
 	}
 }
 
 func (l *Log) recovered() {
-	if l.failing.Swap(false) {
+	if l.trouble.Swap(nil) != nil {
 		l.log.WithField("dropped", l.queue.lost()).Info("audit records are written again")
 	}
 }

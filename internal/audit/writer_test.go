@@ -161,15 +161,15 @@ func TestFolderRemoved(t *testing.T) {
 		stop := run(t, l)
 		open(l, 0, 1000)
 		testutil.Eventually(t, "a line", func() bool { return strings.Contains(said.String(), "cannot be written") })
-		if !l.failing.Load() {
-			t.Error("the metric does not tell")
+		if l.Trouble() == "" {
+			t.Error("metric and status page do not tell")
 		}
 		testutil.NoError(t, os.Mkdir(dir, 0o700))
 		testutil.Eventually(t, "records", func() bool { return has(path, `"id":"999"`) })
 		testutil.Eventually(t, "another line", func() bool { return strings.Contains(said.String(), "written again") })
 		stop()
 		wantIDs(t, read(t, path), 0, 1000)
-		if n := strings.Count(said.String(), "\n"); n != 2 || l.failing.Load() {
+		if n := strings.Count(said.String(), "\n"); n != 2 || l.Trouble() != "" {
 			t.Error(said)
 		}
 	})
@@ -187,7 +187,7 @@ func TestFull(t *testing.T) {
 		l, said := openLog(t, path)
 		stop := run(t, l)
 		open(l, 0, 1)
-		testutil.Eventually(t, "a write that fails", l.failing.Load)
+		testutil.Eventually(t, "a write that fails", func() bool { return l.Trouble() != "" })
 		n := 1
 		for ; l.queue.lost() < 1000; n++ { // at no time does it block
 			open(l, n, 1)

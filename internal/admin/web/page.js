@@ -43,8 +43,10 @@ function showStatus(s) {
   const ready = $('ready');
   ready.className = 'pill ' + (s.ready ? 'good' : 'bad');
   set(ready, s.ready ? '✓ ready' : '✕ not ready');
-  $('reason').hidden = s.ready;
-  set($('reason'), s.ready ? '' : 'Not ready: ' + (s.reason || 'it does not say why') + '.');
+  const reason = [s.ready ? '' : 'Not ready: ' + (s.reason || 'it does not say why') + '.',
+    s.auditError ? 'Audit records cannot be written: ' + s.auditError + '.' : ''].filter(Boolean).join(' ');
+  $('reason').hidden = !reason;
+  set($('reason'), reason);
   showOpen(s.connections);
   showSelf(s);
 }

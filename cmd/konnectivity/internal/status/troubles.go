@@ -29,6 +29,7 @@ func troubles(r Report) []string {
 	say(RecentlyLost(r))
 	say(unlinked(s.Unlinked))
 	say(unusableTenants(s.Tenants))
+	say(unaudited(s.AuditError))
 	for _, role := range []string{admin.RoleAgent, admin.RoleServer, admin.RoleClient} {
 		if silent := SilentPeers(r.Peers, role); len(silent) > 0 {
 			say(JoinSilent(silent))
@@ -81,6 +82,14 @@ func unusableTenants(states map[string]int) string {
 		return ""
 	}
 	return "tenants whose settings cannot be used: " + strings.Join(words, ", ") + "; konnectivity tenants list tells why"
+}
+
+// unaudited says that connections are made of which there may be no record.
+func unaudited(why string) string {
+	if why == "" {
+		return ""
+	}
+	return "records of the audit log cannot be written, and may be lost: " + why
 }
 
 // lostFor is the time for which a lost peer is reported.
