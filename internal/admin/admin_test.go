@@ -177,7 +177,7 @@ func TestFailuresHaveHintsAndNoSecrets(t *testing.T) {
 		testutil.Equal(t, table.failures.n > before, shown, "%v is shown", code)
 	}
 	p := get[Page[Failure]](t, h, "/api/v1/failures?limit=1000")
-	if len(p.Items) != keptFailures || p.Items[0].Failure != "lost" || p.Items[0].Hint == "" {
+	if len(p.Items) != KeptFailures || p.Items[0].Failure != "lost" || p.Items[0].Hint == "" {
 		t.Fatalf("%d, newest %+v", len(p.Items), p.Items[0])
 	}
 	if f := p.Items[3]; f.ID != "r299" || f.Stage != "dial" || f.Failure != "denied" || f.Cause != "destination not allowed" || f.Hint == "" || f.Seconds != 1 {

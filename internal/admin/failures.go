@@ -9,12 +9,12 @@ import (
 	"konnectivity/tunnel"
 )
 
-// keptFailures is the number of failures kept without a tenant: enough to show a
+// KeptFailures is the number of failures kept without a tenant: enough to show a
 // pattern, and 64 KiB at most in practice. Each tenant keeps some of its own, so that
 // one cannot displace those of others: fewer if many tenants have failures, but one at
 // least.
 const (
-	keptFailures  = 200
+	KeptFailures  = 200
 	keptOfATenant = 20
 	keptOfTenants = 4000 // of all tenants together, 6 MiB at most
 )
@@ -73,7 +73,7 @@ func (f *failures) addTenant(tenant string) {
 // kept is the number of failures that are kept of a tenant.
 func (f *failures) kept(tenant string) int {
 	if tenant == "" {
-		return keptFailures
+		return KeptFailures
 	}
 	return max(1, min(keptOfATenant, keptOfTenants/max(1, len(f.lists))))
 }

@@ -13,14 +13,14 @@ func TestTenantFailuresAreSeparate(t *testing.T) {
 	add := func(tenant, id string) { table.failures.add(Failure{Tenant: tenant, ID: id}) }
 	add("", "own")
 	add("quiet", "only")
-	for i := range 2 * keptFailures {
+	for i := range 2 * KeptFailures {
 		add("loud", fmt.Sprint(i))
 	}
 	add("quiet", "last")
 	all := table.failures.list("")
 	want := []Failure{{Tenant: "quiet", ID: "last"}}
 	for i := range keptOfATenant {
-		want = append(want, Failure{Tenant: "loud", ID: fmt.Sprint(2*keptFailures - 1 - i)})
+		want = append(want, Failure{Tenant: "loud", ID: fmt.Sprint(2*KeptFailures - 1 - i)})
 	}
 	want = append(want, Failure{Tenant: "quiet", ID: "only"}, Failure{ID: "own"})
 	testutil.EqualSlices(t, all, want, "all failures")

@@ -106,7 +106,7 @@ func TestFailureTextsAreBounded(t *testing.T) {
 	for i := range long {
 		long[i] = "ä"[i%2]
 	}
-	for range 2 * keptFailures {
+	for range 2 * KeptFailures {
 		table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: string(long), Address: string(long)}}, time.Second, &tunnel.DialError{Failure: tunnel.FailBadAddress})
 	}
 	for _, f := range table.failures.list("") {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"konnectivity/cmd/konnectivity/internal/status"
+	"konnectivity/internal/admin"
 )
 
 // API is the way of a node's programs to their API server.
@@ -82,8 +83,8 @@ func (a *API) why(ctx context.Context, began time.Time, err error) string {
 	}
 	defer client.Close()
 	report := status.Report{Address: a.AgentAdmin}
-	// 200 are all that an agent keeps: many others may have failed since.
-	if wrong := client.Report(ctx, &report, "", 200); wrong != nil {
+	// all that an agent keeps: many others may have failed since
+	if wrong := client.Report(ctx, &report, "", admin.KeptFailures); wrong != nil {
 		return fmt.Sprintf("%v (and of the agent's admin port: %v)", err, wrong)
 	}
 	since := report.Status.Now.Add(-time.Since(began)) // by the agent's clock

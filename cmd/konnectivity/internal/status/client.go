@@ -33,10 +33,6 @@ const (
 	// maxTokenFile bounds the file of a token, in bytes.
 	maxTokenFile = 64 << 10
 
-	// summedFailures is the number of failures that are summed up, even if fewer are
-	// shown: all that a process keeps.
-	summedFailures = 200
-
 	// maxAnswer bounds an answer of the API, in bytes.
 	maxAnswer = 8 << 20
 )
@@ -176,7 +172,7 @@ func (c *Client) Report(ctx context.Context, r *Report, filter string, limit int
 	if err := c.get(ctx, r.Address, "connections", q, &conns); err != nil {
 		return err
 	}
-	q.Set("limit", strconv.Itoa(max(limit, summedFailures)))
+	q.Set("limit", strconv.Itoa(max(limit, admin.KeptFailures))) // to sum up all, even if fewer are shown
 	if err := c.get(ctx, r.Address, "failures", q, &failures); err != nil {
 		return err
 	}

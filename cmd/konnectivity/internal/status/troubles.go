@@ -194,7 +194,7 @@ func recentFailures(now time.Time, failures []admin.Failure) string {
 		by = " by " + f.Next
 	}
 	atLeast := ""
-	if len(failures) >= summedFailures && now.Sub(failures[len(failures)-1].Time) <= lately {
+	if len(failures) >= admin.KeptFailures && now.Sub(failures[len(failures)-1].Time) <= lately {
 		atLeast = "at least " // the process does not keep older ones
 	}
 	return fmt.Sprintf("failed dials in the last minute: %s%s; %s%s: %s", atLeast, strings.Join(words, ", "), f.Destination, by, f.Cause)
