@@ -35,6 +35,10 @@ const (
 
 	// maxAddresses bounds how many servers are linked to: each may link back.
 	maxAddresses = routes.MaxServers / 2
+
+	// quietTime is how long a server may be away before that is logged: a replaced one's
+	// address is gone by then, and one that restarts is back.
+	quietTime = 10 * time.Second
 )
 
 // policy keeps a link to each address. The pauses stay short, since dials wait only
@@ -93,10 +97,10 @@ type Servers struct {
 
 	mu      sync.Mutex
 	links   map[*Link]struct{}
-	own     map[string]bool          // keys of links that were accepted from this server's id
-	drains  bool                     // Drain was called
-	missing int                      // servers
-	failing map[netip.AddrPort]error // why there is no link; nothing of addresses that are gone
+	own     map[string]bool           // keys of links that were accepted from this server's id
+	drains  bool                      // Drain was called
+	missing int                       // servers
+	failing map[netip.AddrPort]*fault // nothing of addresses that are gone
 
 	// Of the loop of set.
 	known    []address       // of the others
@@ -112,9 +116,16 @@ type address struct {
 	name string // that its certificate must have
 }
 
+// fault is why there is no link to an address.
+type fault struct {
+	err    error     // of the newest attempt
+	since  time.Time // when an attempt failed first
+	logged bool
+}
+
 // New returns Servers that do nothing yet.
 func New(opts Options) (*Servers, error) {
-	s := &Servers{opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), lookup: lookup, feeds: feeds{open: make(map[*feed]struct{})}, own: make(map[string]bool), links: make(map[*Link]struct{}), failing: make(map[netip.AddrPort]error)}
+	s := &Servers{opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), lookup: lookup, feeds: feeds{open: make(map[*feed]struct{})}, own: make(map[string]bool), links: make(map[*Link]struct{}), failing: make(map[netip.AddrPort]*fault)}
 	if opts.Found != nil {
 		s.tls[opts.ServerName] = opts.TLS(opts.ServerName, link.ALPN)
 	}
@@ -220,7 +231,7 @@ func (s *Servers) resolved(known []address, err error) {
 	}
 	s.known, s.unlooked = known, err != nil
 	s.mu.Lock()
-	maps.DeleteFunc(s.failing, func(at netip.AddrPort, _ error) bool {
+	maps.DeleteFunc(s.failing, func(at netip.AddrPort, _ *fault) bool {
 		return !slices.ContainsFunc(known, func(a address) bool { return a.at == at })
 	})
 	s.mu.Unlock()
@@ -243,15 +254,33 @@ func (s *Servers) joined(m peers.Member[address, *session]) {
 
 func (s *Servers) failed(f peers.Failure[address]) {
 	s.heard(f.Address)
-	s.mu.Lock()
-	s.failing[f.Address.at] = f.Err
-	s.mu.Unlock()
 	log := s.opts.Log.WithError(f.Err).WithField("server", f.Address.at.String())
-	if f.First {
-		log.Warn("another server cannot be linked; retrying")
+	const text = "another server cannot be linked; retrying"
+	if unlinked := s.noteFault(f.Address.at, f.Err); unlinked > 0 {
+		log.WithField("unlinked", unlinked).Warn(text)
 	} else {
-		log.Debug("another server cannot be linked; retrying")
+		log.Debug(text)
 	}
+}
+
+// noteFault notes why an address could not be linked. If that is to be logged, it returns to how
+// many there is no link now: one line counts for all of them.
+func (s *Servers) noteFault(at netip.AddrPort, err error) (unlinked int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.failing[at]
+	if f == nil {
+		f = &fault{since: time.Now()}
+		s.failing[at] = f
+	}
+	f.err = err
+	if f.logged || time.Since(f.since) < quietTime {
+		return 0
+	}
+	for _, f := range s.failing {
+		f.logged = true
+	}
+	return len(s.failing)
 }
 
 // heard notes that an attempt at an address has ended.
@@ -287,7 +316,11 @@ func (s *Servers) counted(int, int) {
 func (s *Servers) Failing() map[netip.AddrPort]error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maps.Clone(s.failing)
+	all := make(map[netip.AddrPort]error, len(s.failing))
+	for at, f := range s.failing {
+		all[at] = f.err
+	}
+	return all
 }
 
 // Missing is to how many addresses of other servers there is no link.

@@ -135,3 +135,39 @@ func TestMissingBesideOneThatLeaves(t *testing.T) {
 		s.Run(ctx)
 	})
 }
+
+// Servers that are away for a moment, as in a rollout, are not logged, and those that stay away by
+// one line that counts them.
+func TestServersThatAreAwayAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, said := logtest.NewNullLogger()
+		s := testutil.Must(New(Options{TLS: func(string, ...string) *tls.Config { return nil }, Log: log}))(t)
+		var away []address
+		for i := range 5 {
+			away = append(away, address{at: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 1)})
+		}
+		fail := func(all []address, looks int) {
+			for i := range looks * len(all) {
+				a := all[i%len(all)]
+				s.failed(peers.Failure[address]{Address: a, Err: errors.New("refused"), First: i < len(all)})
+				time.Sleep(2 * time.Second / time.Duration(len(all)))
+			}
+		}
+		s.resolved(away, nil)
+		fail(away, 4)
+		s.joined(peers.Member[address, *session]{Address: away[0]})
+		s.resolved(away[:4], nil) // a replaced one is gone
+		if lines := said.AllEntries(); len(lines) != 0 {
+			t.Errorf("after 8 s it logs %v", lines)
+		}
+		fail(away[1:4], 10)
+		if lines := said.AllEntries(); len(lines) != 1 || lines[0].Data["unlinked"] != 3 {
+			t.Errorf("of 3 that stay away it logs %v", lines)
+		}
+		fail(away[:1], 10)
+		if lines := said.AllEntries(); len(lines) != 2 {
+			t.Errorf("of one that is away later it logs %v", lines)
+		}
+		testutil.Equal(t, len(s.Failing()), 4, "unlinked servers")
+	})
+}
