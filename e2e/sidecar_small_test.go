@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -14,20 +13,13 @@ import (
 )
 
 const (
-	// maxStart bounds the time from start to the first served request, less the waits
-	// for a processor. One of maxStarts starts must be as quick: during the others,
-	// this machine may do other work.
-	maxStart  = 100 * time.Millisecond
-	maxStarts = 50
+	// maxStartWork bounds the processor time that a sidecar takes from its start to its first
+	// served request, and maxStart the whole time, with what other work of this machine adds.
+	// One of maxStarts starts must keep to each.
+	maxStartWork = 150 * time.Millisecond
+	maxStart     = time.Second
+	maxStarts    = 50
 )
-
-// processorWaits is how long this process has waited for a processor.
-func processorWaits(t *testing.T) time.Duration {
-	t.Helper()
-	_, waited, err := suite.Processor(os.Getpid())
-	testutil.NoError(t, err)
-	return waited
-}
 
 // Sidecars run beside every component of every control plane: they must be
 // small, and not what a pod's start waits for. Measured as `make build` makes
@@ -36,23 +28,24 @@ func TestSidecarsAreSmallAndStartFast(t *testing.T) {
 	d := newDeployment(t)
 	for _, program := range []string{"konnectivity-socks5-proxy", "konnectivity-https-proxy"} {
 		t.Run(program, func(t *testing.T) {
-			var starts []time.Duration
+			var work, starts []time.Duration
 			for last := false; !last; {
 				port, health := testutil.Reserved(t), testutil.ReservedAddress(t)
 				scheme := "socks5://"
 				if strings.Contains(program, "https") {
 					scheme = "http://"
 				}
-				begin, took, waited := time.Now(), stopwatch(d.Suite), processorWaits(t)
+				begin := time.Now()
 				p := must(suite.Start(program, binaries.Path(program), append(d.sidecarArgs(d.server.ClientPort),
 					fmt.Sprintf("--serving-port=%d", port), "--health-address="+health), d.env))(t)
 				t.Cleanup(p.Kill)
 				for end := begin.Add(patience); ; time.Sleep(time.Millisecond) {
 					res, err := clientBy(scheme + suite.Loopback(port)).Get("http://" + d.hosted.ip + ":" + d.web.plain + "/x")
 					if err == nil && res.StatusCode == http.StatusOK {
-						_, own, err := p.Processor()
+						starts = append(starts, time.Since(begin))
+						ran, _, err := p.Processor()
 						testutil.NoError(t, err)
-						starts = append(starts, took()-own-(processorWaits(t)-waited))
+						work = append(work, ran)
 						res.Body.Close()
 						break
 					}
@@ -63,7 +56,7 @@ func TestSidecarsAreSmallAndStartFast(t *testing.T) {
 						t.Fatal("never served", err, p.Output())
 					}
 				}
-				last = len(starts) >= 5 && slices.Min(starts) <= maxStart || len(starts) == maxStarts
+				last = len(starts) >= 5 && slices.Min(work) <= maxStartWork && slices.Min(starts) <= maxStart || len(starts) == maxStarts
 				if last {
 					// It comes to be idle, with its link and health up.
 					isSmall(t, p, maxSidecarFile, maxSidecarOwn)
@@ -71,9 +64,10 @@ func TestSidecarsAreSmallAndStartFast(t *testing.T) {
 				p.Kill()
 			}
 			slices.Sort(starts)
-			t.Logf("first request after %v", starts)
-			if starts[0] > maxStart {
-				t.Errorf("the first request is served after %v at best, want %v", starts[0], maxStart)
+			slices.Sort(work)
+			t.Logf("first request after %v, of which it works for %v", starts, work)
+			if starts[0] > maxStart || work[0] > maxStartWork {
+				t.Errorf("the first request is served after %v at best, want %v, and takes %v of a processor, want %v", starts[0], maxStart, work[0], maxStartWork)
 			}
 		})
 	}
