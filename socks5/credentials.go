@@ -79,7 +79,8 @@ func (c *Credentials) Check(ctx context.Context, client net.Addr, user, password
 		wait.For(ctx, guessRefuse)
 		return false
 	}
-	if pause > 0 && !wait.For(ctx, pause) {
+	if pause > 0 && !wait.For(ctx, pause) { // the client left, or is to leave
+		c.guesses.withdraw(from, time.Now())
 		return false
 	}
 	right := c.valid(user, password)

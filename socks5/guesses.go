@@ -60,7 +60,7 @@ func (t *turns) take(now time.Time, every time.Duration, burst int) (wait time.D
 func (t *turns) giveBack(every time.Duration) { t.full = t.full.Add(-every) }
 
 // ask returns how long a check for source has to wait; false means too long.
-// The caller then calls answer with the outcome.
+// The caller then calls answer with the outcome, or withdraw if nothing was checked.
 func (g *guesses) ask(source netip.Prefix, now time.Time) (wait time.Duration, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -86,6 +86,13 @@ func (g *guesses) answer(source netip.Prefix, right bool, now time.Time) {
 	s := g.of(source, now)
 	g.undo(s)
 	s.right = true
+}
+
+// withdraw gives back the turn of a check that was not made: that guessed nothing.
+func (g *guesses) withdraw(source netip.Prefix, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.undo(g.of(source, now))
 }
 
 func (g *guesses) undo(s *guesser) {

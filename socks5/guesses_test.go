@@ -130,6 +130,10 @@ func TestCheckEndsWithItsContext(t *testing.T) {
 		if took := time.Since(start); took > 0 {
 			t.Errorf("they went on for %v", took)
 		}
+		// Those that left guessed nothing, and nobody waits for their turns.
+		if !c.Check(t.Context(), from("10.0.0.1:1"), "anna", "secret") || time.Since(start) > guessEvery {
+			t.Errorf("the next one waits for %v", time.Since(start))
+		}
 	})
 }
 
