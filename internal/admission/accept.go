@@ -38,7 +38,7 @@ type Acceptor struct {
 	// reports whether it freed one. nil frees none.
 	MakeRoom func() bool
 
-	warned time.Time
+	warned rarely
 }
 
 // Run hands every connection of ln to take, which must not block, until ctx or
@@ -83,8 +83,7 @@ func (a *Acceptor) Accept(ctx context.Context, ln net.Listener) (net.Conn, error
 		if err == nil || ctx.Err() != nil || !isSurvivable(err) {
 			return conn, err
 		}
-		if time.Since(a.warned) > warnEvery {
-			a.warned = time.Now()
+		if a.warned.due() {
 			a.Log.WithError(err).Warn("cannot accept " + a.What + " at the moment; retrying")
 		}
 		if a.MakeRoom != nil && a.MakeRoom() {
@@ -98,3 +97,15 @@ func (a *Acceptor) Accept(ctx context.Context, ln net.Listener) (net.Conn, error
 }
 
 func isSurvivable(err error) bool { return tunnel.IsErrno(err, survivable...) }
+
+// rarely is when a line was logged that may come once in warnEvery; zero: never.
+type rarely time.Time
+
+// due reports whether the next one may come, and notes that it does.
+func (r *rarely) due() bool {
+	if time.Since(time.Time(*r)) <= warnEvery {
+		return false
+	}
+	*r = rarely(time.Now())
+	return true
+}

@@ -62,9 +62,10 @@ type Slots[H Holder] struct {
 	mu      sync.Mutex
 	open    int
 	waiting waitList
-	warned  time.Time
 	crowded time.Time // of the last eviction
 	lost    []Holder  // that have been evicted, and not yet abandoned
+
+	taken, unserved rarely // lines of the log, about refusals of Take and of Serve
 }
 
 // NewSlots has room for what limits say.
@@ -79,7 +80,7 @@ func (s *Slots[H]) Take(h H, from net.Addr) (ok, warn bool) {
 		if s.evict() {
 			continue
 		}
-		return false, s.warn()
+		return false, s.taken.due()
 	}
 	s.open++
 	slot := h.slot()
@@ -88,20 +89,11 @@ func (s *Slots[H]) Take(h H, from net.Addr) (ok, warn bool) {
 	return true, false
 }
 
-// Warn reports whether a connection that Serve refused is worth a log line. There is one
-// a minute, together with those of Take.
+// Warn reports whether a connection that Serve refused is worth a log line, once a minute.
 func (s *Slots[H]) Warn() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.warn()
-}
-
-func (s *Slots[H]) warn() bool {
-	if time.Since(s.warned) <= warnEvery {
-		return false
-	}
-	s.warned = time.Now()
-	return true
+	return s.unserved.due()
 }
 
 // room reports whether there is room for one more.

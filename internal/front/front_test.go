@@ -107,14 +107,21 @@ func TestDescriptorsBoundFrontsWithoutHandshakes(t *testing.T) {
 	}
 }
 
-// Clients that are refused one after the other are worth one line, not one each.
-func TestRefusalsForWantOfDescriptorsAreLoggedOnce(t *testing.T) {
+// Clients that are refused one after the other are worth one line for each cause, not one each.
+func TestRefusalsAreLoggedOnceForEachCause(t *testing.T) {
 	log, hook := test.NewNullLogger()
-	s := newShell(t, Options{Descriptors: 64, Log: log})
+	s := newShell(t, Options{Descriptors: 64, MaxConns: 1, Log: log})
+	near, far := net.Pipe()
+	defer near.Close()
+	first := &Client{Conn: tunnel.Wrap(far)}
+	if !s.Admit(first, nil) || s.Slots.Serve(first) != nil {
+		t.Fatal("the first is refused")
+	}
 	for range 100 {
+		s.Admit(&Client{Conn: tunnel.Wrap(far)}, nil)
 		s.WarnFull()
 	}
-	if lines := hook.AllEntries(); len(lines) != 1 || lines[0].Data["limit"] != 16 {
-		t.Errorf("%d lines, want one, with the limit of 16", len(lines))
+	if lines := hook.AllEntries(); len(lines) != 2 || lines[0].Data["limit"] != 1 || lines[1].Data["limit"] != 16 {
+		t.Errorf("%d lines, want one of each limit, 1 and 16", len(lines))
 	}
 }
