@@ -193,6 +193,8 @@ func newBenchTarget() *cobra.Command {
 			return bench.ServeTarget(cmd.Context(), l)
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "address to listen on; it is printed")
+	cli.AddFlags(cmd, "Target flags", func(f *pflag.FlagSet) {
+		f.StringVar(&listen, "listen", "127.0.0.1:0", "address to listen on; it is printed")
+	})
 	return cmd
 }

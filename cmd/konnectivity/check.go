@@ -36,8 +36,8 @@ func newCheck() *cobra.Command {
 			"each step whether it works, or why not and what to do: files, certificates, the server\n" +
 			"and its protocol, its agents, names, and with HOST:PORT a connection there, also through\n" +
 			"sidecars that run here. With --api it follows the path of a node's programs to their API\n" +
-			"server instead, and needs no other flag. It changes nothing. The exit status is 1 if a step failed;\n" +
-			"warnings do not count.",
+			"server instead, and needs no other flag. It changes nothing. The exit status is 1 if a\n" +
+			"step failed; warnings do not count.",
 		Example: "  konnectivity check --konnectivity-hostname=proxy.example.com --konnectivity-port=8090 \\\n" +
 			"      --ca-cert-path=ca.crt --tls-cert-path=client.crt --tls-key-path=client.key kubernetes.default.svc:443",
 		Args: cobra.MaximumNArgs(1),
@@ -55,6 +55,7 @@ func newCheck() *cobra.Command {
 		f.DurationVar(&o.what.Timeout, "timeout", stepTimeout, "how long each step may take; the default is longer than a server's own limit, so that its answer arrives")
 	})
 	o.what.Sidecar.AddFlags(cmd)
+	cmd.Flags().Lookup("serving-port").Usage = "port of a sidecar of either kind that runs here, to try it too; 0: none"
 	cli.Choices(cmd, "link", "auto", "off", "require")
 	o.what.Given = cmd.Flags().Changed
 	return cmd

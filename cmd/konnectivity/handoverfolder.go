@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"konnectivity/internal/cli"
 )
@@ -37,7 +38,7 @@ func newHandoverFolder() *cobra.Command {
 			return handOverFolder(args[0], int(uid), cmd.ErrOrStderr())
 		},
 	}
-	cmd.Flags().Uint32Var(&uid, "uid", defaultUID, "user that the agents run as")
+	cli.AddFlags(cmd, "Folder flags", func(f *pflag.FlagSet) { f.Uint32Var(&uid, "uid", defaultUID, "user that the agents run as") })
 	return cmd
 }
 

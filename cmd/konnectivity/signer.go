@@ -45,7 +45,7 @@ func newSigner() *cobra.Command {
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
 	cli.AddFlags(cmd, "Signer flags", func(set *pflag.FlagSet) {
-		set.StringVar(&f.kubeconfig, "kubeconfig", "", "file that leads to the Kubernetes API of the agents' cluster (default: the pod's service account)")
+		set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file of the agents' cluster (default: the pod's service account)")
 		set.StringVar(&f.name, "signer-name", "konnectivity.internal/agent", "name of this signer, DOMAIN/NAME, as the agents' podCertificate volumes have it")
 		set.StringVar(&f.namespace, "agent-namespace", "kube-system", "namespace of agents: pods of others get no answer")
 		set.StringVar(&f.terms.ServiceAccount, "agent-service-account", "konnectivity-agent", "service account of agents: pods with another are denied")

@@ -85,13 +85,13 @@ func (o *Options) listenFlags(set *pflag.FlagSet) {
 	set.BoolVar(&o.answerProbes, "answer-tcp-probes", false, "accept connections to the same ports at this host's other addresses, which kubelet's TCP probes use, and close them at once")
 	set.IntVar(&o.fronts.MaxConns, "max-connections", 0, fmt.Sprintf("maximum number of open client connections for each proxy; 0 means %d for SOCKS5 and redirected ones, and %d for HTTP(S), which costs more",
 		socks5.DefaultMaxConns, httpsproxy.DefaultMaxConns))
-	set.DurationVar(&o.dial, "dial-timeout", tunnel.DefaultDialTimeout, "how long a dial to a destination may take, of which reaching the server may take half, 5s at least and 15s at most")
+	set.DurationVar(&o.dial, "dial-timeout", tunnel.DefaultDialTimeout, "how long a dial to a destination may take; reaching the server may take half of that, but at least 5s and at most 15s")
 	set.DurationVar(&o.bounds.Idle, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 disables it")
 	set.DurationVar(&o.fronts.Drain, "drain-timeout", defaultDrain, "how long open connections may go on after SIGTERM")
 }
 
 func (o *Options) hostedFlags(set *pflag.FlagSet) {
-	set.StringVar(&o.Out.Hosted.Kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig of the hosted cluster, to look up its services; default is the environment's KUBECONFIG")
+	set.StringVar(&o.Out.Hosted.Kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig file of the hosted cluster, to look up its services (default: the environment's KUBECONFIG)")
 	set.StringVar(&o.Out.Hosted.GuestDNSService, "guest-dns-service", adapters.DefaultGuestDNSService, "NAMESPACE/NAME of the hosted cluster's DNS service")
 	set.BoolVar(&o.Out.Hosted.PreferIPv4, "prefer-ipv4", false, "try a name's IPv4 addresses first")
 }
@@ -111,7 +111,7 @@ func (o *Options) socks5Flags(set *pflag.FlagSet) {
 func (o *Options) httpFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.Out.HTTPS.HTTPProxy, "http-proxy", "", "URL of the proxy, behind the tunnel, for plain HTTP requests")
 	set.StringVar(&o.Out.HTTPS.HTTPSProxy, "https-proxy", "", "URL of the proxy, behind the tunnel, for CONNECT requests")
-	set.StringVar(&o.Out.HTTPS.NoProxy, "no-proxy", "", "hosts for which neither is used: comma-separated names, suffixes, CIDRs, host:port or *")
+	set.StringVar(&o.Out.HTTPS.NoProxy, "no-proxy", "", "hosts that are reached without --http-proxy and --https-proxy: comma-separated names, suffixes, CIDRs, host:port or *")
 	set.StringSliceVar(&o.Out.HTTPS.CACertPaths, "proxy-ca-cert-path", nil, "CA bundle, or directory of bundles, for https:// proxies, in addition to the system's; repeatable; reread when it changes")
 }
 

@@ -17,8 +17,8 @@ import (
 	"konnectivity/tunnel/connect"
 )
 
-// Kinds lists the paths for help and errors.
-const Kinds = "direct, socks5://HOST:PORT, http://HOST:PORT, http:///SOCKET, https://HOST:PORT, link://HOST:PORT or grpc:///SOCKET"
+// Kinds lists the paths for help, in two lines, and for usage errors, which cli joins to one.
+const Kinds = "direct, socks5://HOST:PORT, http://HOST:PORT, http:///SOCKET, https://HOST:PORT,\nlink://HOST:PORT or grpc:///SOCKET"
 
 // TLS configures connections to servers.
 type TLS struct {
