@@ -73,6 +73,7 @@ func asks(t *testing.T, address string) string {
 // A program of the node that connects before the agent has a link waits for it, and
 // reaches the API server once it is there. The agent has named no address.
 func TestNodeReachesItsAPIServerOnceThereIsALink(t *testing.T) {
+	t.Parallel() // it waits
 	ca, config := newCA(t)
 	s := newTestServer(t, ca, "s1", false).withAPI(nil)
 	s.refuse = errRefusal
@@ -97,6 +98,7 @@ func TestNodeReachesItsAPIServerOnceThereIsALink(t *testing.T) {
 // A server that has no API server, or knows of none, is passed over; an answer of the API
 // server's own is not.
 func TestServersStandInForEachOther(t *testing.T) {
+	t.Parallel() // it waits
 	none := &tunnel.DialError{Failure: tunnel.FailUnavailable}
 	down := &tunnel.DialError{Failure: tunnel.FailRefused}
 	for name, c := range map[string]struct {
@@ -115,6 +117,7 @@ func TestServersStandInForEachOther(t *testing.T) {
 		"it is down": {func(ca *pki.CA) []*testServer { return []*testServer{newTestServer(t, ca, "s1", false).withAPI(down)} }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			ca, config := newCA(t)
 			servers := c.servers(ca)
 			opts := testOptions(config)
@@ -137,6 +140,7 @@ func TestServersStandInForEachOther(t *testing.T) {
 // While an agent drains, its node reaches the API server, and that does not hold up the
 // drain.
 func TestDrainDoesNotWaitForNodesPrograms(t *testing.T) {
+	t.Parallel() // it waits
 	ca, config := newCA(t)
 	s := newTestServer(t, ca, "s1", false).withAPI(nil)
 	opts := testOptions(config, s.address())
@@ -153,6 +157,7 @@ func TestDrainDoesNotWaitForNodesPrograms(t *testing.T) {
 
 // What the node's programs have is counted apart from what servers ask for.
 func TestNodesProgramsAreCounted(t *testing.T) {
+	t.Parallel() // it waits
 	ca, config := newCA(t)
 	s := newTestServer(t, ca, "s1", false).withAPI(nil)
 	opts := testOptions(config, s.address())
@@ -223,6 +228,7 @@ func (o *outlived) resumes() int64 { return o.accepted.Stats().Resumes }
 // Where the other end of a node's connection is an agent, the connection outlives the
 // server that it goes through.
 func TestNodesConnectionsOutliveServers(t *testing.T) {
+	t.Parallel() // it waits
 	o := newOutlived(t)
 	o.echoes(t)
 	o.servers[o.by].close()
@@ -235,6 +241,7 @@ func TestNodesConnectionsOutliveServers(t *testing.T) {
 
 // A server that says that it goes is left before it does.
 func TestNodesConnectionsMoveBeforeAServerLeaves(t *testing.T) {
+	t.Parallel() // it waits
 	o := newOutlived(t)
 	s := o.servers[o.by]
 	s.mu.Lock()
@@ -252,6 +259,7 @@ func TestNodesConnectionsMoveBeforeAServerLeaves(t *testing.T) {
 // What a node has open at its API server ends with its agent, and does not wait for the
 // agent to come back.
 func TestNodesConnectionsEndWithTheirAgent(t *testing.T) {
+	t.Parallel() // it waits
 	o := newOutlived(t)
 	testutil.NoError(t, o.stop())
 	testutil.Eventually(t, "the API server is told", func() bool { return o.accepted.Len() == 0 })
@@ -262,6 +270,7 @@ func TestNodesConnectionsEndWithTheirAgent(t *testing.T) {
 
 // That the API server is not reached is logged once, until it is reached.
 func TestNodesAreWarnedOfOnce(t *testing.T) {
+	t.Parallel() // it waits
 	ca, config := newCA(t)
 	none := &tunnel.DialError{Failure: tunnel.FailNoAgent}
 	s := newTestServer(t, ca, "s1", false).withAPI(none)

@@ -312,6 +312,7 @@ func TestProxyTroubleIsToldApart(t *testing.T) {
 // Asking an old server whether it lives must not make it drop the agent for too
 // many pings (it allows one in 30 s).
 func TestAskingOldServerOften(t *testing.T) {
+	t.Parallel() // it waits
 	ca, config := newCA(t)
 	server := newTestServer(t, ca, "server-1", true)
 	opts := testOptions(config, server.address())
@@ -329,6 +330,7 @@ func TestAskingOldServerOften(t *testing.T) {
 // The whole agent against three servers, two of them old: it connects to all,
 // serves dials, comes back after a restart, drains.
 func TestAgent(t *testing.T) {
+	t.Parallel() // it waits
 	ca, config := newCA(t)
 	servers := []*testServer{newTestServer(t, ca, "a", true), newTestServer(t, ca, "b", false), newTestServer(t, ca, "c", true)}
 	var addresses []string

@@ -22,8 +22,10 @@ func TestDefaultDrainFitsAPod(t *testing.T) {
 // What a destination has yet to take is not cut as the agent goes, though the stream
 // that it came by has ended.
 func TestDrainLetsDestinationsTakeTheRest(t *testing.T) {
+	t.Parallel() // it waits
 	for protocol, old := range map[string]bool{protocolLink: false, protocolGRPC: true} {
 		t.Run(protocol, func(t *testing.T) {
+			t.Parallel()
 			ca, config := newCA(t)
 			s := newTestServer(t, ca, "s", old)
 			release, took := make(chan struct{}), make(chan int64, 1)

@@ -163,6 +163,7 @@ func (s *succession) wantHangUp(w wire) {
 
 // Connections go on at the next agent, batch after batch.
 func TestHandover(t *testing.T) {
+	t.Parallel() // it waits
 	s := newSuccession(t, false)
 	first := s.start()
 	open := s.open(3*handoverBatch + 1)
@@ -176,6 +177,7 @@ func TestHandover(t *testing.T) {
 // A successor that hangs up with a batch in its hands leaves that, and the next, which was
 // taken out of use meanwhile, to the holder.
 func TestHandoverToASuccessorThatFails(t *testing.T) {
+	t.Parallel() // it waits
 	s := newSuccession(t, false)
 	first := s.start()
 	open := s.open(3 * handoverBatch)
@@ -218,6 +220,7 @@ func TestHandoverToASuccessorThatFails(t *testing.T) {
 
 // A successor that is admitted as the holder begins to drain gets the connections, too.
 func TestHandoverToALateSuccessor(t *testing.T) {
+	t.Parallel() // it waits
 	s := newSuccession(t, false)
 	first := s.start()
 	open := s.open(1)
@@ -240,6 +243,7 @@ func TestHandoverToALateSuccessor(t *testing.T) {
 
 // An agent that appears while the first one drains succeeds the second.
 func TestHandoverWhileAnotherDrains(t *testing.T) {
+	t.Parallel() // it waits
 	s := newSuccession(t, false)
 	first := s.start()
 	held := testutil.Must(first.link.Dial(t.Context(), tunnel.NewFlow("tcp", testutil.Echo(t))))(t) // does not outlive its link
@@ -259,6 +263,7 @@ func TestHandoverWhileAnotherDrains(t *testing.T) {
 
 // An agent with nothing that could be handed over does not wait for its successor.
 func TestHandoverOfNothing(t *testing.T) {
+	t.Parallel() // it waits
 	s := newSuccession(t, true)
 	first := s.start()
 	w := s.visit()
@@ -274,6 +279,7 @@ func TestHandoverOfNothing(t *testing.T) {
 
 // A successor that sends what the holder does not wait for does not delay it.
 func TestHandoverToAChatterer(t *testing.T) {
+	t.Parallel() // it waits
 	s := newSuccession(t, false)
 	first := s.start()
 	w := s.visit()
@@ -286,6 +292,7 @@ func TestHandoverToAChatterer(t *testing.T) {
 
 // Why a successor is refused is not warned of each time that it asks.
 func TestRefusedSuccessors(t *testing.T) {
+	t.Parallel() // it waits
 	s := newSuccession(t, false)
 	first := s.start()
 	_ = s.visit().conn.Close() // it only looks whether the path is served
@@ -301,6 +308,7 @@ func TestRefusedSuccessors(t *testing.T) {
 
 // A successor that cannot go on hangs up, so that the holder does not wait for its answer.
 func TestHandoverFromAHolderThatIsUnknown(t *testing.T) {
+	t.Parallel() // it waits
 	s := newSuccession(t, false)
 	socket := testutil.Must(net.Listen("unix", s.path))(t)
 	defer socket.Close()

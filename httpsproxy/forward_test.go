@@ -621,6 +621,7 @@ func TestHTTPSURIIsRefused(t *testing.T) {
 
 // A client that leaves ends its dial, and its request at the origin.
 func TestForwardClientLeaves(t *testing.T) {
+	t.Parallel() // it waits
 	t.Run("during the dial", func(t *testing.T) {
 		t.Parallel()
 		dialing, ended := make(chan struct{}), make(chan struct{})

@@ -91,6 +91,7 @@ func flood(w *wire) {
 // Nobody reads from a side while the other takes nothing. Its reset must be
 // noticed all the same.
 func TestResetsBehindAStallAreNoticed(t *testing.T) {
+	t.Parallel() // it waits
 	for side, stall := range map[string]func(t *testing.T, p *proxy, silent chan struct{}){
 		"the client's": func(t *testing.T, p *proxy, silent chan struct{}) {
 			w := dialWire(t, p.addr)

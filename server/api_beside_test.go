@@ -253,6 +253,7 @@ func (h hanging) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answ
 
 // A server that stops does not wait for nodes that cannot go on elsewhere.
 func TestAServerLeavesNodesWithoutAnother(t *testing.T) {
+	t.Parallel() // it waits
 	r := startServer(t, byAgent, func(o *Options) { o.Grace, o.ResumeWindow = time.Hour, time.Minute })
 	newBeside("b").at(r)
 	c := testutil.Must(r.fromNode("node"))(t)

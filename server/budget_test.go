@@ -142,6 +142,7 @@ func fullOfNames(ctx context.Context) context.Context {
 // TestMetadataTakesOfTheBudget: a stream's header counts as the memory that it takes,
 // which may be much more than the stream.
 func TestMetadataTakesOfTheBudget(t *testing.T) {
+	t.Parallel() // it waits
 	const max = 2 << 20
 	r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(max) })
 	refused := r.streamsBy(fullOfNames(t.Context()), 50)

@@ -203,6 +203,7 @@ func (s *sharers) asked(secure *tls.Config) bool {
 // Whoever knows the token of another cluster's connection cannot go on with it:
 // not a byte of it comes or goes.
 func TestATokenOfAnotherClusterLeadsNowhere(t *testing.T) {
+	t.Parallel() // it waits
 	s := startSharers(t, func(o *Options) { o.ResumeWindow = 30 * time.Second })
 	red, blue := s.add("red", ""), s.add("blue", "")
 	for _, c := range []*sharer{red, blue} {

@@ -191,6 +191,7 @@ func groupOf(t *testing.T, n int, near, far link.Role, serve tunnel.Handler) (g 
 // A sidecar's links of one group count as one client; those of another process, or
 // by another certificate, or without lanes, as their own.
 func TestLanesOfASidecar(t *testing.T) {
+	t.Parallel() // it waits
 	r := startServer(t)
 	r.agent("link", agentHello{id: "a1"}, echoing)
 	own := r.tls(link.ALPN)

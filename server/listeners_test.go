@@ -216,6 +216,7 @@ func (c *sharer) listed() (found admin.Tenant) {
 // What a cluster asks to listen on and cannot have harms that cluster alone, and is
 // tried again; of two clusters, the first keeps a port.
 func TestAPortThatCannotBeHad(t *testing.T) {
+	t.Parallel() // it waits
 	s := startSharers(t, placed)
 	p := newPorts(t)
 	red := s.addAt(p, "red", "")

@@ -49,6 +49,7 @@ func between(t *testing.T, to, header string) (at string, freeze func()) {
 // TestSilentAgentIsNoticed: an agent that is gone without a word is out, by the keepalive,
 // before the caller gives up, and what waits for it fails then.
 func TestSilentAgentIsNoticed(t *testing.T) {
+	t.Parallel() // it waits
 	for _, kind := range agentKinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

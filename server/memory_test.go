@@ -27,9 +27,11 @@ import (
 // Agents' connections take memory by being there, as do their identifiers; one that
 // there is none left for hears so, and all is given back.
 func TestAgentsTakeOfTheirRoom(t *testing.T) {
+	t.Parallel() // it waits
 	const max = 20 * limits.AgentMemory
 	for _, kind := range []string{"link", "grpc"} {
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			r := startServer(t, func(o *Options) { o.AgentMemory = max })
 			var many strings.Builder
 			for i := range max / limits.IdentifierMemory {

@@ -483,6 +483,7 @@ func TestResumedByAnotherServer(t *testing.T) {
 // Two servers serve the same tenants. A client at one reaches the agent of its own cluster
 // at the other, and no agent of another cluster.
 func TestTenantsStayApartAmongServers(t *testing.T) {
+	t.Parallel() // it waits
 	c := newCrew(t, 2)
 	first := startSharers(t, c.join(0))
 	second := startSharers(t, c.join(1))
@@ -515,6 +516,7 @@ func TestTenantsStayApartAmongServers(t *testing.T) {
 // A cluster's agents that have more identifiers than one server may tell another of do not
 // take the link between them from other clusters. An agent that leaves makes room for another.
 func TestATenantsIdentifiersLeaveOthersTheLink(t *testing.T) {
+	t.Parallel() // it waits
 	if testing.Short() {
 		t.Skip("it takes a quarter of a million identifiers")
 	}

@@ -116,6 +116,7 @@ func TestManyConcurrentConnections(t *testing.T) {
 }
 
 func TestFailuresAsClientsSeeThem(t *testing.T) {
+	t.Parallel() // it waits
 	for _, agents := range agentKinds {
 		t.Run(agents, func(t *testing.T) {
 			t.Parallel() // it waits

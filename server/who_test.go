@@ -27,6 +27,7 @@ func hears(r *rig, at *rig, told chan tunnel.Identity) {
 // Whatever its client speaks, an agent hears who that is by its certificate, or by the
 // socket that it came by; the admin API and an agent that is not told show no more.
 func TestAgentsHearWhoTheClientIs(t *testing.T) {
+	t.Parallel() // it waits
 	r := startServer(t)
 	told := make(chan tunnel.Identity, 1)
 	hears(r, r, told)

@@ -137,6 +137,7 @@ func stalled(t *testing.T, wrap func(net.Conn) tunnel.Conn) (client, target *net
 // noticed all the same, also under TLS and behind bytes that were read ahead,
 // and the destination told that this is why.
 func TestRelayNoticesResetBehindStalledDestination(t *testing.T) {
+	t.Parallel() // it waits
 	for name, wrap := range map[string]func(net.Conn) tunnel.Conn{
 		"socket":       tunnel.Wrap,
 		"read ahead":   func(c net.Conn) tunnel.Conn { return tunnel.Unread(tunnel.Wrap(c), []byte("GET")) },
@@ -168,6 +169,7 @@ func TestRelayNoticesResetBehindStalledDestination(t *testing.T) {
 // long as the target reads now and then; the reset that follows overtakes what
 // the kernel has not sent by then, as any reset does.
 func TestRelayDeliversToSlowDestination(t *testing.T) {
+	t.Parallel() // it waits
 	const pause = 3 * time.Second // more than one look at the source, less than is granted after a reset
 	t.Run("after FIN", func(t *testing.T) {
 		t.Parallel()

@@ -457,6 +457,7 @@ func (r *rig) connectedInTime() net.Conn {
 }
 
 func TestSilentAndSlowClientsAreClosed(t *testing.T) {
+	t.Parallel() // it waits
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		t.Parallel()
 		r := start(connecting(echo("")), quick)
@@ -495,6 +496,7 @@ func TestSilentAndSlowClientsAreClosed(t *testing.T) {
 // TestEstablishedConnectionOutlivesTheHandshakeBound fails where the deadline
 // of the handshake is not lifted.
 func TestEstablishedConnectionOutlivesTheHandshakeBound(t *testing.T) {
+	t.Parallel() // it waits
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		t.Parallel()
 		r := start(connecting(echo("")), quick)
@@ -604,6 +606,7 @@ func TestConnectionLimit(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
+	t.Parallel() // it waits
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		t.Parallel()
 		r := start(connecting(echo("")), func(c *Config) { c.handshakeTimeout = time.Hour })

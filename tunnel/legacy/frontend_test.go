@@ -145,6 +145,7 @@ func TestRealClientCarriesBytes(t *testing.T) {
 // the server waits, 100 ms, makes it do so, and a busy one does that often. That the
 // server waits is shown by TestDataWaitsForTheClientsDial.
 func TestRealClientReceivesBanner(t *testing.T) {
+	t.Parallel() // it waits
 	viaAgents(t, func(t *testing.T, r *rig) {
 		t.Parallel()
 		addr := target(t, func(c *net.TCPConn) {

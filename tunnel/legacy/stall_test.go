@@ -19,6 +19,7 @@ import (
 // agent go on, at the latest once the stalled one is reset, new dials succeed,
 // and memory stays within the budget.
 func TestStalledConnectionDoesNotBlockOthers(t *testing.T) {
+	t.Parallel() // it waits
 	t.Run("client never reads", func(t *testing.T) { t.Parallel(); stalledBesideActive(t, false) })
 	t.Run("target never reads", func(t *testing.T) { t.Parallel(); stalledBesideActive(t, true) })
 }
