@@ -121,6 +121,7 @@ func (c counting) Write(p []byte) (int, error) {
 // With an agent beside the API server, watches of a node's programs outlive every server:
 // those are killed and replaced in turn, and then told to stop.
 func TestWatchesOutliveServers(t *testing.T) {
+	t.Parallel() // it waits
 	n := newNodeOf(t)
 	api, conns := watchServer(t, n.api.ca)
 	n.startBeside(t, api)
@@ -162,6 +163,7 @@ func (n *node) replaceServers(t *testing.T, times int, harm, gone func()) {
 // Transfers of all kinds between a node and its API server, and connections that are made
 // meanwhile, outlive servers: none of them fails.
 func TestTransfersOfNodesOutliveServers(t *testing.T) {
+	t.Parallel() // it waits
 	n, v := newNodeOf(t), newVault(t)
 	n.startBeside(t, v.address)
 	s := startStorm(t, v, scaled(6*time.Second, 30*time.Second), halves, viaNode(n.port))
@@ -201,6 +203,7 @@ func TestNodesWayBesideIsAsFastAsTheOther(t *testing.T) {
 // Without an agent beside the API server, programs are told at once that there is none,
 // the server's log once; and they reach it as soon as there is one.
 func TestNodesWithoutAnAgentBesideTheAPIServer(t *testing.T) {
+	t.Parallel() // it waits
 	n := newNodeOf(t)
 	n.start(t, "agent")
 	for range 3 {
@@ -225,6 +228,7 @@ func TestNodesWithoutAnAgentBesideTheAPIServer(t *testing.T) {
 // The nodes of a tenant reach its own API server by the agent beside that, and no other's
 // where its own has none.
 func TestNodesOfTenantsReachTheirOwnAPIServer(t *testing.T) {
+	t.Parallel() // it waits
 	h := &hosting{Suite: newSuite(t), dir: t.TempDir()}
 	names := []string{"a", "b"}
 	var tenants []*clusterOfMany

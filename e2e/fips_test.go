@@ -11,6 +11,7 @@ import (
 // In FIPS 140-3 mode the suite uses approved algorithms alone: it works, and refuses peers
 // that have others only, which it serves in its usual mode.
 func TestFIPS(t *testing.T) {
+	t.Parallel() // it waits
 	for _, mode := range []string{"off", "on", "only"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

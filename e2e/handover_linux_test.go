@@ -47,6 +47,7 @@ func TestConnectionsOutliveTheirAgent(t *testing.T) {
 
 // Watches of nodes outlive the agent beside the API server as well, where it hands over.
 func TestWatchesOutliveTheAgentBesideTheAPIServer(t *testing.T) {
+	t.Parallel() // it waits
 	n := newNodeOf(t)
 	api, conns := watchServer(t, n.api.ca)
 	flags := []string{"--agent-id=beside", "--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--graceful-shutdown-timeout=10m"}
@@ -69,6 +70,7 @@ func TestWatchesOutliveTheAgentBesideTheAPIServer(t *testing.T) {
 // An agent that is killed while it hands over, or takes over, may end connections; but each
 // has one owner at every moment: no byte of those that go on is lost, or comes twice.
 func TestHandoverIsCutShort(t *testing.T) {
+	t.Parallel() // it waits
 	for round := range scaled(2, 50) {
 		for _, victim := range []string{"holder", "successor"} {
 			t.Run(fmt.Sprint(victim, round), func(t *testing.T) {

@@ -60,6 +60,7 @@ const frozenWindow = 2 * time.Second
 // bound and the window are over, the other agent carries on, and the frozen one
 // heals.
 func TestFrozenAgent(t *testing.T) {
+	t.Parallel() // it waits
 	for _, mode := range []string{"auto", "off"} {
 		t.Run("link "+mode, func(t *testing.T) {
 			t.Parallel() // most of it is waiting for the bound

@@ -29,6 +29,7 @@ func ended(t *testing.T, what string, c net.Conn) {
 // A connection ends with either of its ends: the other hears of it within a
 // window, and does not take it for the end of the data.
 func TestConnectionsEndWithTheirEnds(t *testing.T) {
+	t.Parallel() // it waits
 	for name, kill := range map[string]func(*fleet){
 		"agent":   func(f *fleet) { f.agent.Kill() },
 		"sidecar": func(f *fleet) { f.socks.Kill() },
@@ -67,6 +68,7 @@ func TestConnectionsEndWithTheirEnds(t *testing.T) {
 // Where one of the programs does not take part, all works as ever: connections
 // are carried, and end with the sidecar's link.
 func TestConnectionsArePlainWhereOneSideIs(t *testing.T) {
+	t.Parallel() // it waits
 	off := []string{"--resume-window=0"}
 	for name, more := range map[string]flags{"server": {server: off}, "agent": {agent: off}, "sidecars": {sidecars: off}} {
 		t.Run(name, func(t *testing.T) {

@@ -187,6 +187,7 @@ func readAnswer(res *http.Response) (string, error) {
 // tinyproxy is another proxy that customers have, here with Basic and in front
 // of another one, which knows the names.
 func TestSidecarCustomerTinyproxy(t *testing.T) {
+	t.Parallel() // it waits
 	w := newCustomerWorld(t)
 	port := testutil.Reserved(t)
 	conf := fmt.Sprintf("Port %d\nListen %s\nTimeout 30\nMaxClients 20\nBasicAuth anna secret\nUpstream http %s:%d\n",

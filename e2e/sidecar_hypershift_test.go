@@ -120,6 +120,7 @@ func TestSidecarForOpenshiftAPIServer(t *testing.T) {
 // The bypass and the pod's own proxy: cloud APIs go by HTTPS_PROXY unless
 // NO_PROXY has them, all else by the tunnel.
 func TestSidecarsForOAuthOpenshift(t *testing.T) {
+	t.Parallel() // it waits
 	d := newDeployment(t)
 	cloud := newSourceSite(t, d.hosted.ip)
 	pod := newSquid(t, loopbackIP(), map[string]string{"login.microsoftonline.com": d.hosted.ip, "sts.no-proxy.invalid": d.hosted.ip})
