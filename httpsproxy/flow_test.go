@@ -143,7 +143,7 @@ func TestPlainRequestsThatFailAreObserved(t *testing.T) {
 
 // A side that does not read shows, in both directions, and only while it lasts.
 func TestPlainRequestsThatStallAreObserved(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel()          // it waits
 	const much = 32 << 20 // more than sockets hold
 	read := make(chan struct{})
 	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {

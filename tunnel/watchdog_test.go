@@ -169,7 +169,7 @@ func TestRelayNoticesResetBehindStalledDestination(t *testing.T) {
 // long as the target reads now and then; the reset that follows overtakes what
 // the kernel has not sent by then, as any reset does.
 func TestRelayDeliversToSlowDestination(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel()                  // it waits
 	const pause = 3 * time.Second // more than one look at the source, less than is granted after a reset
 	t.Run("after FIN", func(t *testing.T) {
 		t.Parallel()
