@@ -133,6 +133,7 @@ func (g *Group) sample() (s sample, seen []carried) {
 		l.bulk, l.placed = len(c.bulk), 0
 		g.mu.Unlock()
 	}
+	g.pacing.least = s.rtt // the first lane may have met the line before its queue
 	g.choose(sends(seen))
 	return s, seen
 }

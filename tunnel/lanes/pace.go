@@ -57,20 +57,19 @@ func (p *pacer) every() time.Duration { return min(max(leastLook, p.rtt/2), samp
 type sending struct {
 	past  time.Duration // since then
 	rates []uint64      // of each lane, bytes delivered per second
-	least time.Duration // round trip, shortest of the last minutes; 0: unknown
+	least time.Duration // round trip of the line, shortest of the last minutes; 0: unknown
 	rtt   time.Duration // now, on the lane where it is shortest; 0: unknown
 }
 
-// add counts a lane, and segments of it.
+// add counts a lane, and segments of it. The kernel measures no round trip while a lane is
+// idle: it has one from before the queue, which would hide that.
 func (s *sending) add(line link.Line, segments uint32) {
-	if len(s.rates) == 0 || line.SRTT < s.rtt {
+	bytes := uint64(segments) * uint64(line.Segment)
+	rate := uint64(float64(bytes) / s.past.Seconds())
+	if rate >= bulkBytes && (s.rtt == 0 || line.SRTT < s.rtt) {
 		s.rtt = line.SRTT
 	}
-	if s.least == 0 || line.RTT > 0 && line.RTT < s.least {
-		s.least = line.RTT
-	}
-	bytes := uint64(segments) * uint64(line.Segment)
-	s.rates = append(s.rates, uint64(float64(bytes)/s.past.Seconds()))
+	s.rates = append(s.rates, rate)
 }
 
 // rate is that of all lanes.

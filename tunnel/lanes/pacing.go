@@ -6,6 +6,7 @@ import "time"
 type pacing struct {
 	lanes  []*lane // that send bulk
 	looked time.Time
+	least  time.Duration // round trip of all lanes, shortest of the last minutes; 0: unknown
 	pacer  pacer
 }
 
@@ -50,7 +51,7 @@ func (g *Group) pace(now time.Time) {
 	lineOf, bind := g.line, g.bind
 	g.mu.Unlock()
 	p := &g.pacing
-	s := sending{past: now.Sub(p.looked)}
+	s := sending{past: now.Sub(p.looked), least: p.least}
 	for _, l := range p.lanes {
 		line := lineOf(l.ses)
 		if line.SRTT > 0 { // else the lane has just ended
