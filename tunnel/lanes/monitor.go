@@ -34,10 +34,17 @@ func (g *Group) startMonitor() {
 // bulk; that lane starts it again.
 func (g *Group) goesOn(bulk bool) bool {
 	g.monitors = !g.closed && (len(g.lanes) > 1 || bulk && g.grows())
-	if !g.monitors && g.grows() {
+	if g.monitors {
+		return true
+	}
+	for _, l := range g.lanes {
+		g.bind(l.ses, 0) // nobody else would lift its bound
+	}
+	g.pacing = pacing{}
+	if g.grows() {
 		g.lanes[0].ses.WakeAfter(wakeBytes, g.wake)
 	}
-	return g.monitors
+	return false
 }
 
 // grows reports whether more lanes may be added to the only one.

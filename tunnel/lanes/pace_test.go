@@ -3,10 +3,12 @@ package lanes
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -286,6 +288,55 @@ func TestLanesThatSendBulkArePaced(t *testing.T) {
 			if got := boundOf(ses); got != 0 {
 				t.Errorf("lane %d, which sends nothing any more, is bound to %d B/s", i, got)
 			}
+		}
+	})
+}
+
+// A lane whose others end right before a sample, at which a server's monitor ends too, is
+// bound no longer.
+func TestLastLaneIsNotBound(t *testing.T) {
+	withGroup(t, 3, Options{}, func(t *testing.T, r *rig, g *Group) {
+		lanes := g.Sessions()
+		var looks, bound atomic.Uint64
+		ends := func() {
+			for _, ses := range []*link.Session{lanes[0], lanes[2]} {
+				go func() { _ = ses.Close() }()
+			}
+			for len(g.Sessions()) > 1 {
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(sampleEvery) // so that this look was the last before the sample
+		}
+		g.mu.Lock()
+		g.line = func(ses *link.Session) link.Line {
+			sent, _ := ses.Moved()
+			return link.Line{RTT: 50 * time.Millisecond, SRTT: 100 * time.Millisecond, Delivered: uint32(sent), Segment: 1}
+		}
+		g.bind = func(ses *link.Session, rate uint64) {
+			switch {
+			case ses == lanes[1]:
+				bound.Store(rate)
+			case ses == lanes[2] && rate > 0 && looks.Add(1) == 5:
+				ends()
+			}
+		}
+		g.mu.Unlock()
+		var bulk []tunnel.Conn
+		for _, ses := range lanes[1:] {
+			bulk = append(bulk, testutil.Must(ses.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))(t))
+		}
+		time.Sleep(firstSample + leastLook/2) // not at the instant of a look
+		for len(g.Sessions()) > 1 {
+			for _, c := range bulk {
+				_, _ = c.Write(make([]byte, bulkBytes)) // it may just have ended
+			}
+			time.Sleep(leastLook)
+		}
+		wasBound := bound.Load() > 0
+		time.Sleep(2 * sampleEvery)
+		synctest.Wait()
+		if got := bound.Load(); !wasBound || got != 0 {
+			t.Errorf("the lane was bound: %v; and is to %d B/s", wasBound, got)
 		}
 	})
 }
