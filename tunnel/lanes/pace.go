@@ -109,7 +109,8 @@ func (p *pacer) update(now time.Time, s sending) uint64 {
 		return 0
 	}
 	queued, rate := s.queued(), s.rate()
-	step := uint64(float64(p.line) * s.past.Seconds() / pacerTime.Seconds())
+	past := min(s.past, sampleEvery) // a look comes late where lanes were added, or the process was stopped
+	step := uint64(float64(p.line) * past.Seconds() / pacerTime.Seconds())
 	switch {
 	case p.line == 0 && !queued:
 		p.full = 0

@@ -81,6 +81,19 @@ func TestPacedLanesKeepNoQueue(t *testing.T) {
 	}
 }
 
+// A look that comes late changes no more than one in time.
+func TestLateLook(t *testing.T) {
+	for past, queue := range map[time.Duration]time.Duration{9 * time.Second: paceRTT, 10 * time.Second: 0, time.Minute: paceRTT} {
+		l := newPaceLine()
+		l.run(5 * time.Second)
+		was := l.pacer.line
+		l.pacer.update(l.now.Add(past), sending{past: past, rates: even(paceLanes, 20e6), least: paceRTT, rtt: paceRTT + queue})
+		if is := l.pacer.line; is < was-was/32 || is > was+was/32 {
+			t.Errorf("%v late: line is %d after %d", past, is, was)
+		}
+	}
+}
+
 // A queue that does not go is another's: lanes leave it at most half of the line, and then a
 // minute passes before they leave any again.
 func TestPacedLanesKeepTheirPart(t *testing.T) {
