@@ -17,11 +17,10 @@ import (
 // higher has met no queue. When half of the rate still meets one, it is that of other
 // traffic, which would take what lanes give up: they rest, without a bound.
 type pacer struct {
-	line  uint64        // what the line carries, bytes per second; 0: free, or at rest
-	full  uint64        // line at the last queue; while free, the rate at a queue just seen, or 0
-	least uint64        // half of the most that line was
-	rest  time.Time     // when a rest ends
-	rtt   time.Duration // least round trip
+	line  uint64    // what the line carries, bytes per second; 0: free, or at rest
+	full  uint64    // line at the last queue; while free, the rate at a queue just seen, or 0
+	least uint64    // half of the most that line was
+	rest  time.Time // when a rest ends
 }
 
 const (
@@ -49,9 +48,15 @@ const (
 	pacerRest = time.Minute
 )
 
-// every is the time to the next look: at least half a round trip, in which a BBR that starts
-// sends 1.4 times as much as in the one before.
-func (p *pacer) every() time.Duration { return min(max(leastLook, p.rtt/2), sampleEvery) }
+// untilLook is the time to the next look, by the line's least round trip: half of that, in
+// which a BBR that starts sends 1.4 times as much as in the one before, but at least leastLook.
+// Lanes on a near line are not paced.
+func untilLook(least time.Duration) time.Duration {
+	if least < far {
+		return sampleEvery
+	}
+	return min(max(leastLook, least/2), sampleEvery)
+}
 
 // sending is what the line has carried of lanes that send bulk, since the look before.
 type sending struct {
@@ -103,7 +108,6 @@ func (s sending) queued() bool { return s.queue() > max(s.least/queuePart, least
 // update takes in what lanes sent, and returns how much each of them may, in bytes per
 // second; 0: as much as it can.
 func (p *pacer) update(now time.Time, s sending) uint64 {
-	p.rtt = s.least
 	if len(s.rates) < 2 || s.least < far || now.Before(p.rest) {
 		p.line, p.full = 0, 0
 		return 0

@@ -45,7 +45,7 @@ func (l *paceLine) look() float64 {
 	if l.bound > 0 {
 		sends = min(sends, float64(l.bound)*paceLanes)
 	}
-	past := l.pacer.every()
+	past := untilLook(paceRTT)
 	grows := time.Duration(float64(past) * (sends/l.carries - 1))
 	carried, seen := min(sends, l.carries), l.queue
 	if l.queue > 0 {
@@ -78,6 +78,17 @@ func TestPacedLanesKeepNoQueue(t *testing.T) {
 		if used, queue := l.run(50 * time.Second); used < 0.95 || queue > paceRTT/5 {
 			t.Errorf("on a line of %.0f MB/s: %.2f of it is used, the queue lasts %v", carries/1e6, used, queue)
 		}
+	}
+}
+
+// Far lines are looked at more often than they are sampled, but not more than twice a round
+// trip.
+func TestUntilLook(t *testing.T) {
+	const ms = time.Millisecond
+	for least, want := range map[time.Duration]time.Duration{
+		0: sampleEvery, far - 1: sampleEvery, far: leastLook, 150 * ms: leastLook, 300 * ms: 150 * ms, 2 * time.Second: sampleEvery,
+	} {
+		testutil.Equal(t, untilLook(least), want, "on a line of %v", least)
 	}
 }
 

@@ -15,7 +15,7 @@ func (p *pacing) wait() time.Duration {
 	if len(p.lanes) < 2 {
 		return sampleEvery
 	}
-	return p.pacer.every()
+	return untilLook(p.least)
 }
 
 // sends says whether this side sends bulk. Where it receives more than three times as much,
