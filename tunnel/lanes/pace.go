@@ -58,7 +58,7 @@ func untilLook(least time.Duration) time.Duration {
 	return min(max(leastLook, least/2), sampleEvery)
 }
 
-// sending is what the line has carried of lanes that send bulk, since the look before.
+// sending is what the line has carried of paced lanes, since the look before.
 type sending struct {
 	past  time.Duration // since then
 	rates []uint64      // of each lane, bytes delivered per second

@@ -2,9 +2,9 @@ package lanes
 
 import "time"
 
-// pacing paces the lanes of a Group that send bulk. The monitor owns it.
+// pacing paces lanes of a Group while this side sends bulk. The monitor owns it.
 type pacing struct {
-	lanes  []*lane // that send bulk
+	lanes  []*lane // that are paced, see choose
 	looked time.Time
 	least  time.Duration // round trip of all lanes, shortest of the last minutes; 0: unknown
 	pacer  pacer
@@ -30,8 +30,8 @@ func sends(seen []carried) bool {
 	return sent >= bulkBytes && sent >= both/4
 }
 
-// choose says which lanes are paced from now on: if this side sends bulk, all others than
-// the first, which has small messages, and that one too while it has bulk.
+// choose says which lanes are paced from now on: while this side sends bulk, all but the
+// first, which has small messages, and the first too while it has bulk.
 func (g *Group) choose(sends bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -45,7 +45,7 @@ func (g *Group) choose(sends bool) {
 	}
 }
 
-// pace looks at the lanes that send bulk, and bounds what they send from now on.
+// pace looks at the paced lanes, and bounds what they send from now on.
 func (g *Group) pace(now time.Time) {
 	g.mu.Lock()
 	lineOf, bind := g.line, g.bind
