@@ -87,7 +87,7 @@ func (s sending) rate() (all uint64) {
 
 // part is how much of line each lane may send: equal parts, but what a slow lane leaves of
 // its own goes to the others. A lane is slow if it sends less than half of its part; a lane
-// that lost a segment may send little less than that in one sample.
+// that lost a segment may send little less than that in one look.
 func (s sending) part(line uint64) (part uint64) {
 	rates := slices.Sorted(slices.Values(s.rates))
 	for i, rate := range rates {
