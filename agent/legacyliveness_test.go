@@ -166,7 +166,7 @@ func TestOwnSilenceIsNotTheServers(t *testing.T) {
 // A process that was stopped for less than half of its --keepalive-time, but for longer than
 // the server has to answer, does not leave it unasked.
 func TestShortStopAtLongKeepaliveLeavesNoServer(t *testing.T) {
-	for _, keepalive := range []time.Duration{30 * time.Second, time.Hour} { // HyperShift's, and upstream's default
+	for _, keepalive := range []time.Duration{8 * time.Second, 30 * time.Second, time.Hour} { // the latter are HyperShift's, and upstream's default
 		stop := 12 * time.Second
 		start := time.Now()
 		s := silenceFrom(keepalive, start)

@@ -53,7 +53,7 @@ func TestLivenessCountsLooks(t *testing.T) {
 // A silent peer is dead just when it may be, wherever between two looks it was heard last.
 func TestSilenceEndsInTime(t *testing.T) {
 	start := time.Now()
-	for _, ask := range []time.Duration{5 * time.Second, 30 * time.Second, time.Minute} {
+	for _, ask := range []time.Duration{5 * time.Second, 8 * time.Second, 30 * time.Second, time.Minute} {
 		dead := ask + 10*time.Second
 		for heard := time.Duration(0); heard <= ask; heard += ask / 7 {
 			l := liveness{Silence: NewSilence(ask, dead, start), heard: start.Add(heard)}
@@ -87,6 +87,10 @@ func TestShortStopAtLongIntervalEndsNoLink(t *testing.T) {
 	l = liveness{Silence: NewSilence(30*time.Second, 40*time.Second, start), heard: start}
 	if l.look(start.Add(30*time.Second), 0, false) || l.look(start.Add(42*time.Second), 0, false) {
 		t.Error("dead after a short stop right behind a PING, whose answer is yet to be read")
+	}
+	l = liveness{Silence: NewSilence(8*time.Second, 18*time.Second, start), heard: start}
+	if l.look(start.Add(8*time.Second), 0, false) || l.look(start.Add(18*time.Second), 0, false) {
+		t.Error("dead after a stop right behind a PING that is short by this interval, too")
 	}
 }
 

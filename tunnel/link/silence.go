@@ -48,13 +48,14 @@ func (s *Silence) Look(now, heard time.Time) time.Duration {
 	return counts
 }
 
-// Rest sets Pause: to next, or to less if the peer, silent for lasts, may be dead sooner. A look
-// comes in between before it is: after a stop right behind a question, the answer is yet to be
-// read.
+// Rest sets Pause: to next, or to less if the next look, even one that is not late yet, could find
+// that the peer, silent for lasts, is dead. Then there is another look before that: after a stop
+// right behind a question, the answer is yet to be read.
 func (s *Silence) Rest(next, lasts time.Duration) {
-	half := (s.Dead - s.Ask) / 2
+	answer := s.Dead - s.Ask
+	half := answer / 2
 	s.Pause = min(next, s.Dead-lasts)
-	if lasts+s.Pause >= s.Dead && s.Pause > half {
-		s.Pause -= half
+	if s.Pause > half && lasts+s.Pause+answer/4 >= s.Dead {
+		s.Pause = s.Dead - lasts - half
 	}
 }
