@@ -120,7 +120,7 @@ type address struct {
 type fault struct {
 	err    error     // of the newest attempt
 	since  time.Time // when an attempt failed first
-	logged bool
+	logged bool      // by its own line, or counted in that of another
 }
 
 // New returns Servers that do nothing yet.
@@ -263,8 +263,9 @@ func (s *Servers) failed(f peers.Failure[address]) {
 	}
 }
 
-// noteFault notes why an address could not be linked. If that is to be logged, it returns to how
-// many there is no link now: one line counts for all of them.
+// noteFault notes why an address could not be linked. If that is to be logged, it returns how many
+// servers stay away: one line counts for all of them. One that has failed only now is not among
+// them, and has a line of its own if it stays away.
 func (s *Servers) noteFault(at netip.AddrPort, err error) (unlinked int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -278,9 +279,12 @@ func (s *Servers) noteFault(at netip.AddrPort, err error) (unlinked int) {
 		return 0
 	}
 	for _, f := range s.failing {
-		f.logged = true
+		if time.Since(f.since) >= quietTime/2 { // those that fail for one reason do so within seconds
+			f.logged = true
+			unlinked++
+		}
 	}
-	return len(s.failing)
+	return unlinked
 }
 
 // heard notes that an attempt at an address has ended.

@@ -169,5 +169,16 @@ func TestServersThatAreAwayAreCounted(t *testing.T) {
 			t.Errorf("of one that is away later it logs %v", lines)
 		}
 		testutil.Equal(t, len(s.Failing()), 4, "unlinked servers")
+		// One that has failed only now is not counted, and is named if it stays away.
+		said.Reset()
+		s.resolved(nil, nil)
+		fail(away[:1], 5)
+		fail(away[1:2], 1)
+		fail(away[:1], 1)
+		fail(away[1:2], 5)
+		lines := said.AllEntries()
+		if len(lines) != 2 || lines[0].Data["unlinked"] != 1 || lines[1].Data["unlinked"] != 2 || lines[1].Data["server"] != away[1].at.String() {
+			t.Errorf("of one that fails when another is logged it logs %v", lines)
+		}
 	})
 }
