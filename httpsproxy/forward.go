@@ -40,8 +40,8 @@ const (
 	maxFields         = 1000
 )
 
-// newTransport is Options.Transport with this front's own limits. It keeps as many as keep idle
-// connections, 1 or more, each for idle.
+// newTransport returns a copy of Options.Transport with this front's own limits. Up to keep unused
+// connections, 1 or more, stay open for later requests, each for as long as idle.
 func (s *Server) newTransport(keep int, idle time.Duration) *http.Transport {
 	o := s.opts
 	t := o.Transport.Clone()
