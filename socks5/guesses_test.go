@@ -131,6 +131,9 @@ func TestCheckEndsWithItsContext(t *testing.T) {
 			t.Errorf("they went on for %v", took)
 		}
 		// Those that left guessed nothing, and nobody waits for their turns.
+		if ahead := c.guesses.all.full.Sub(start); ahead != guessBurst*guessEvery/guessAll {
+			t.Errorf("the turns of all addresses together are %v ahead, want those of %d guesses", ahead, guessBurst)
+		}
 		if !c.Check(t.Context(), from("10.0.0.1:1"), "anna", "secret") || time.Since(start) > guessEvery {
 			t.Errorf("the next one waits for %v", time.Since(start))
 		}
