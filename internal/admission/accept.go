@@ -98,7 +98,7 @@ func (a *Acceptor) Accept(ctx context.Context, ln net.Listener) (net.Conn, error
 
 func isSurvivable(err error) bool { return tunnel.IsErrno(err, survivable...) }
 
-// rarely is when a line was logged that may come once in warnEvery; zero: never.
+// rarely is when a line that is logged once in warnEvery at most was logged last; zero: never.
 type rarely time.Time
 
 // due reports whether the next one may come, and notes that it does.
