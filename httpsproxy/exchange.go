@@ -69,7 +69,7 @@ func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) 
 	x.ctx, x.cancel = context.WithCancelCause(r.Context())
 	x.req = r.WithContext(context.WithValue(x.ctx, exchangeKey{}, x))
 	if r.ContentLength != 0 {
-		x.content = &content{ReadCloser: r.Body, exchange: x, origin: r, held: r.Header["Expect"] != nil}
+		x.content = &content{ReadCloser: r.Body, exchange: x, origin: r, held: r.Header.Get("Expect") != ""}
 		x.req.Body = x.content
 		x.lookLater()
 	}

@@ -80,6 +80,21 @@ func TestInterimResponsesAroundContinue(t *testing.T) {
 	}
 }
 
+// A client that sends its content without being told to is sent no 100 (Continue).
+func TestEmptyExpectExpectsNothing(t *testing.T) {
+	origin := testutil.Serve(t, func(c *net.TCPConn) {
+		if r, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			_, _ = io.Copy(io.Discard, r.Body)
+			_, _ = io.WriteString(c, "HTTP/1.1 204 No Content\r\n\r\n")
+		}
+	})
+	w := dialProxy(t, nil)
+	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect:\r\n\r\ndata", origin)
+	if status, _ := w.head(); !strings.Contains(status, " 204 ") {
+		t.Errorf("received %q", status)
+	}
+}
+
 // A destination that goes on sending interim responses is cut off, be they many,
 // large, or of a kind that is not passed on.
 func TestInterimResponsesAreBounded(t *testing.T) {
