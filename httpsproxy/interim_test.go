@@ -41,8 +41,8 @@ func TestInterimResponses(t *testing.T) {
 	}
 }
 
-// A client that waits for 100 (Continue) gets what comes before and after it, too, each whole,
-// even if it is this proxy that lets it go on in the middle.
+// A client that waits for 100 (Continue) also gets the interim responses before and after it.
+// Each is whole, even where the proxy itself sends the 100 between two of them.
 func TestInterimResponsesAroundContinue(t *testing.T) {
 	const early = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
 	for name, says100 := range map[string]string{"from the destination": "HTTP/1.1 100 Continue\r\n\r\n", "from the proxy": ""} {

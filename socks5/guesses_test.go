@@ -130,7 +130,7 @@ func TestCheckEndsWithItsContext(t *testing.T) {
 		if took := time.Since(start); took > 0 {
 			t.Errorf("they went on for %v", took)
 		}
-		// Those that left guessed nothing, and nobody waits for their turns.
+		// Clients that left have guessed nothing, so their turns are free again.
 		if ahead := c.guesses.all.full.Sub(start); ahead != guessBurst*guessEvery/guessAll {
 			t.Errorf("the turns of all addresses together are %v ahead, want those of %d guesses", ahead, guessBurst)
 		}

@@ -38,7 +38,7 @@ func (g *Group) goesOn(bulk bool) bool {
 		return true
 	}
 	for _, l := range g.lanes {
-		g.bind(l.ses, 0) // nobody else would lift its bound
+		g.bind(l.ses, 0) // without a monitor, the bound would stay
 	}
 	g.pacing = pacing{}
 	if g.grows() {

@@ -10,8 +10,8 @@ import (
 
 // Splice returns a Handler for link.Config in a process between the ends, which the server
 // is. It forwards by next. If a connection may outlive its link, it joins the connection's
-// stream to the stream that next has dialed. A relay carries the bytes; what is joined here
-// passes on the rest:
+// stream to the one that next dials. A relay carries the bytes, and the Handler passes on the
+// rest:
 //
 //	acknowledgements  ACK on one stream is sent on the other, unchanged
 //	credit            one stream is granted little more than the other may send, until
