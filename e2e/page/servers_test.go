@@ -44,6 +44,7 @@ func several(t *testing.T) *scene {
 	s.source.More = func(status *admin.Status) {
 		more(status)
 		status.Peers[admin.RoleServer] = 2
+		status.AuditError = "no space left on device"
 	}
 	s.serve()
 	return s
@@ -64,7 +65,8 @@ func TestServersOfASet(t *testing.T) {
 	b.open(s.url())
 	b.until("the servers, the ill ones first", `document.querySelector('#servers-count').textContent === '4 servers, 3 with problems' &&
 		[...document.querySelectorAll('#servers-list strong')].map(e => e.textContent).join(' ') === 'server-1 server-3 10.0.3.4:8096 server-2'`)
-	b.until("why", `['1 connection stalled', 'the server is shutting down▲ no link to 10.0.3.4:8096: no route to host', 'there is no link to it: no route to host', '✓ ready'].every((w, i) => document.querySelectorAll('#servers-list li')[i].textContent.includes(w))`)
+	b.until("what is wrong with this one", `document.querySelector('#reason').textContent === 'Audit records cannot be written: no space left on device.'`)
+	b.until("why", `['audit records cannot be written: no space left on device▲ 1 connection stalled', 'the server is shutting down▲ no link to 10.0.3.4:8096: no route to host', 'there is no link to it: no route to host', '✓ ready'].every((w, i) => document.querySelectorAll('#servers-list li')[i].textContent.includes(w))`)
 	b.until("the tenants that are ill anywhere", firstTenants(3)+` === 'cluster-0007 cluster-0500 cluster-0613' &&
 		['on server-3: other servers have it', 'on server-2: agents-ca.crt: no certificate', 'tenant.yaml: bounds.connections: want a whole number'].every((w, i) => document.querySelectorAll('#tenants-rows td.c-wrong')[i].textContent === w)`)
 	b.until("how many are what", `document.querySelector('#tenants-conditions').textContent === 'all 1,000missing 1broken 2stale 2not ready 6stalled 1ready 988'`)
