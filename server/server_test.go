@@ -193,11 +193,11 @@ func TestPolicy(t *testing.T) {
 func TestAgentsAreLoggedOnce(t *testing.T) {
 	for _, kind := range agentKinds {
 		log, said := logtest.NewNullLogger()
+		log.SetLevel(logrus.DebugLevel)
 		r := startServer(t, func(o *Options) { o.Log = log })
-		count := func() (n int) {
-			r.t.Helper()
+		count := func(text string, most logrus.Level) (n int) {
 			for _, e := range said.AllEntries() {
-				if strings.HasPrefix(e.Message, "agent ") {
+				if e.Message == text && e.Level <= most {
 					n++
 				}
 			}
@@ -205,14 +205,14 @@ func TestAgentsAreLoggedOnce(t *testing.T) {
 		}
 		first := r.agent(kind, agentHello{id: "a1"}, echoing)
 		second := r.agent(kind, agentHello{id: "a1"}, echoing)
-		first.Close()
-		r.eventually("the first is gone", func() bool { return r.own.agents.Counts().Connections == 1 })
 		third := r.agent(kind, agentHello{id: "a1"}, echoing)
-		testutil.Equal(t, count(), 1, "%s: lines while it was connected", kind)
-		second.Close()
-		r.eventually("the second is gone", func() bool { return r.own.agents.Counts().Connections == 1 })
-		third.Close()
-		r.eventually("it is logged", func() bool { return count() == 2 })
+		for i, c := range []agent{first, second, third} {
+			testutil.Equal(t, count("agent gone", logrus.InfoLevel), 0, "%s: lines about its end while it is connected", kind)
+			c.Close()
+			r.eventually("one more has gone", func() bool { return count("agent gone", logrus.DebugLevel) == i+1 })
+		}
+		testutil.Equal(t, count("agent connected", logrus.InfoLevel), 1, "%s: lines about its start", kind)
+		testutil.Equal(t, count("agent gone", logrus.InfoLevel), 1, "%s: lines about its end", kind)
 	}
 }
 
