@@ -118,7 +118,7 @@ func (m *Manager) logSoon() {
 	}
 }
 
-// log logs what has changed since the last line, if anything has. An acceptor learns that a
+// log writes a line if anything has changed since the last one. An acceptor learns that a
 // connection moves only when it is resumed. So a connection counts as lost once it has had no
 // carrier for logAfter, or is resumed without having moved.
 func (m *Manager) log() {

@@ -8,10 +8,10 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// Splice returns a Handler for link.Config in a process between the ends, which the server
-// is. It forwards by next. If a connection may outlive its link, it joins the connection's
-// stream to the one that next dials. A relay carries the bytes, and the Handler passes on the
-// rest:
+// Splice returns a Handler for link.Config in a process between the ends, such as a server.
+// It forwards by next. Where a connection may outlive its link, its stream is joined to
+// the stream that next dialed. A relay carries the bytes, and the Handler everything else
+// that one end has to know of the other:
 //
 //	acknowledgements  ACK on one stream is sent on the other, unchanged
 //	credit            one stream is granted little more than the other may send, until
