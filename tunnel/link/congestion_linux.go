@@ -82,15 +82,18 @@ func (c *congestion) look(fd uintptr, now time.Time) {
 
 // forgot takes in BBR's rate after STARTUP, and says whether BBR is to begin anew: with
 // less than a quarter of the rate that bulk had, or half while bulk begins. Half may be
-// what an equal competitor leaves; as bulk begins, one new start is the price, since
-// nothing is known afterwards.
+// what an equal competitor leaves, and a STARTUP may end at far less than the line carries.
+// So each new start halves what the next one is judged by.
 func (c *congestion) forgot(rate uint64, now time.Time) bool {
+	if rate == 0 { // nothing was acknowledged since the last start
+		return false
+	}
 	least, kept := c.best/4, c.best-c.best/16
 	if c.begins(now) {
 		least, kept = c.best/2, c.best
 	}
 	if rate < least {
-		c.best = 0
+		c.best /= 2
 		return true
 	}
 	c.best = max(kept, rate)

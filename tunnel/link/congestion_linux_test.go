@@ -45,22 +45,25 @@ func TestRateOfBulk(t *testing.T) {
 		begins bool
 		best   uint64
 		rate   uint64
-		want   uint64 // best from then on; 0: BBR begins anew
+		want   uint64 // best from then on
+		anew   bool
 	}{
-		{"the first rate", true, 0, 1600, 1600},
-		{"a better one", true, 800, 1600, 1600},
-		{"half as bulk begins", true, 1600, 800, 1600},
-		{"less as bulk begins", true, 1600, 799, 0},
-		{"a quarter later", false, 1600, 400, 1500},
-		{"less later", false, 1600, 399, 0},
-		{"a better one later", false, 1600, 1700, 1700},
+		{"the first rate", true, 0, 1600, 1600, false},
+		{"a better one", true, 800, 1600, 1600, false},
+		{"half as bulk begins", true, 1600, 800, 1600, false},
+		{"less as bulk begins", true, 1600, 799, 800, true},
+		{"none as bulk begins", true, 1600, 0, 1600, false},
+		{"a quarter later", false, 1600, 400, 1500, false},
+		{"less later", false, 1600, 399, 800, true},
+		{"none later", false, 1600, 0, 1600, false},
+		{"a better one later", false, 1600, 1700, 1700, false},
 	} {
 		now := time.Now()
 		bulk := congestion{best: c.best, began: now.Add(-bulkStart)}
 		if c.begins {
 			bulk.began = now
 		}
-		if forgot := bulk.forgot(c.rate, now); forgot != (c.want == 0) || bulk.best != c.want {
+		if forgot := bulk.forgot(c.rate, now); forgot != c.anew || bulk.best != c.want {
 			t.Errorf("%s: best %d, forgot %v, want %d", c.name, bulk.best, forgot, c.want)
 		}
 	}
