@@ -317,21 +317,22 @@ func TestBulkAloneHasOneLane(t *testing.T) {
 func TestBulkThatFillsItsLineHasOneLane(t *testing.T) {
 	const rtt = sampleEvery * (lossyTrip / (2 * bulkBytes)) // in which two streams send lossyTrip
 	for _, c := range []struct {
-		name     string
-		address  string
-		rtt      time.Duration
-		estimate uint64 // of the line, bytes per second
-		lanes    int
+		name          string
+		address       string
+		rtt           time.Duration
+		before, after uint64 // estimates of the line, at the first sample and later, bytes per second
+		lanes         int
 	}{
-		{"fills the line", "example.test:80", rtt, 4 * bulkBytes, 1},
-		{"does not", "example.test:80", rtt, 8 * bulkBytes, 3},
-		{"on a line without an estimate", "example.test:80", rtt, 0, 3},
-		{"comes back", "echo:1", rtt / 2, 4 * bulkBytes, 3},
+		{"fills the line", "example.test:80", rtt, 4 * bulkBytes, 4 * bulkBytes, 1},
+		{"does not", "example.test:80", rtt, 8 * bulkBytes, 8 * bulkBytes, 3},
+		{"does not, by an estimate that a loss has cut", "example.test:80", rtt, 8 * bulkBytes, 4 * bulkBytes, 3},
+		{"on a line without an estimate", "example.test:80", rtt, 0, 0, 3},
+		{"comes back", "echo:1", rtt / 2, 4 * bulkBytes, 4 * bulkBytes, 3},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, g := newGroup(t, 1, Options{Max: 3})
-				lossyAt(g, link.Line{RTT: c.rtt, Rate: c.estimate})
+				lossyAt(g, link.Line{RTT: c.rtt, Rate: c.before})
 				var bulk []tunnel.Conn
 				for range 2 {
 					conn := testutil.Must(g.Dial(t.Context(), tunnel.NewFlow("tcp", c.address)))(t)
@@ -340,6 +341,7 @@ func TestBulkThatFillsItsLineHasOneLane(t *testing.T) {
 				}
 				r.wake(bulk[0])
 				time.Sleep(sampleEvery / 2) // not at the instant of a look
+				lossyAt(g, link.Line{RTT: c.rtt, Rate: c.after})
 				for range 10 {
 					for _, conn := range bulk {
 						carry(t, conn)
