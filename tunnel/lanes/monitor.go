@@ -37,9 +37,7 @@ func (g *Group) goesOn(bulk bool) bool {
 	if g.monitors {
 		return true
 	}
-	for _, l := range g.lanes {
-		g.bind(l.ses, 0) // without a monitor, the bound would stay
-	}
+	g.chooseLocked(false) // without a monitor, bounds would stay
 	g.pacing = pacing{}
 	if g.grows() {
 		g.lanes[0].ses.WakeAfter(wakeBytes, g.wake)
@@ -73,7 +71,6 @@ func (g *Group) monitor() {
 		if add > 0 {
 			g.add(add)
 			g.spread(seen)
-			g.choose(sends(seen))
 		}
 	}
 }
@@ -142,7 +139,9 @@ func (g *Group) sample() (s sample, seen []carried) {
 		g.mu.Unlock()
 	}
 	g.pacing.least = s.rtt // the first lane may have met the line before its queue
-	g.choose(sends(seen))
+	g.mu.Lock()
+	g.chooseLocked(sends(seen))
+	g.mu.Unlock()
 	return s, seen
 }
 

@@ -19,6 +19,7 @@ import (
 type pacer struct {
 	line  uint64    // what the line carries, bytes per second; 0: free, or at rest
 	full  uint64    // line at the last queue; while free, the rate at a queue just seen, or 0
+	peak  uint64    // the most that free lanes sent lately
 	least uint64    // half of the most that line was
 	rest  time.Time // when a rest ends
 }
@@ -37,6 +38,9 @@ const (
 
 	// pacerTime is how long line would take to change by as much as it is.
 	pacerTime = 16 * time.Second
+
+	// peakTime is how long peak would take to fall to 0.
+	peakTime = 4 * time.Second
 
 	// drainTime is how long a queue takes to drain, unless deepestCut is too little.
 	drainTime = 500 * time.Millisecond
@@ -109,11 +113,12 @@ func (s sending) queued() bool { return s.queue() > max(s.least/queuePart, least
 // second; 0: as much as it can.
 func (p *pacer) update(now time.Time, s sending) uint64 {
 	if len(s.rates) < 2 || s.least < far || now.Before(p.rest) {
-		p.line, p.full = 0, 0
+		p.line, p.full, p.peak = 0, 0, 0
 		return 0
 	}
 	queued, rate := s.queued(), s.rate()
 	past := min(s.past, sampleEvery) // a look comes late where lanes were added, or the process was stopped
+	p.peak = max(rate, p.peak-uint64(float64(p.peak)*past.Seconds()/peakTime.Seconds()))
 	step := uint64(float64(p.line) * past.Seconds() / pacerTime.Seconds())
 	switch {
 	case p.line == 0 && !queued:
@@ -121,7 +126,7 @@ func (p *pacer) update(now time.Time, s sending) uint64 {
 	case p.line == 0 && (p.full == 0 || rate > p.full+p.full/8): // may grow yet
 		p.full = rate
 	case p.line == 0:
-		p.line = max(rate, p.full)
+		p.line = p.peak
 		p.full, p.least = p.line, p.line/2
 	case queued:
 		p.line -= step

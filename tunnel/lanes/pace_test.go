@@ -81,6 +81,20 @@ func TestPacedLanesKeepNoQueue(t *testing.T) {
 	}
 }
 
+// A line that stands nearly still for a moment, as its processors are busy, keeps most of what
+// it carried before.
+func TestPacedLanesOutliveAStall(t *testing.T) {
+	l := newPaceLine()
+	l.wants = l.carries
+	l.run(2 * time.Second)
+	l.carries /= 4
+	l.run(500 * time.Millisecond)
+	l.carries *= 4
+	if used, _ := l.run(2 * time.Second); used < 0.75 {
+		t.Errorf("%.2f of the line is used right after", used)
+	}
+}
+
 // Far lines are looked at more often than they are sampled, but not more than twice a round
 // trip.
 func TestUntilLook(t *testing.T) {

@@ -30,11 +30,9 @@ func sends(seen []carried) bool {
 	return sent >= bulkBytes && sent >= both/4
 }
 
-// choose says which lanes are paced from now on: while this side sends bulk, all but the
-// first, which has small messages, and the first too while it has bulk.
-func (g *Group) choose(sends bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+// chooseLocked says which lanes are paced from now on: while this side sends bulk, all but
+// the first, which has small messages, and the first too while it has bulk.
+func (g *Group) chooseLocked(sends bool) {
 	g.pacing.lanes, g.pacing.looked = nil, g.sampled
 	for i, l := range g.lanes {
 		if sends && (i > 0 || l.bulk > 0) {
