@@ -1,6 +1,7 @@
 package tlsreload
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -63,14 +64,11 @@ func (f Files) readPair() (cert, key blob, err error) {
 }
 
 // certificates parses as many of the file's certificates as possible; an error
-// is about one that cannot be parsed, or about there being none.
+// is about one that cannot be parsed or is not whole, or about there being none.
 func (b blob) certificates() (certs []*x509.Certificate, broken error) {
-	for rest := b.data; ; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			break
-		}
-		if block.Type != "CERTIFICATE" {
+	blocks := 0
+	for block, rest := pem.Decode(b.data); block != nil; block, rest = pem.Decode(rest) {
+		if blocks++; block.Type != "CERTIFICATE" {
 			continue
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
@@ -80,8 +78,21 @@ func (b blob) certificates() (certs []*x509.Certificate, broken error) {
 		}
 		certs = append(certs, cert)
 	}
-	if len(certs) == 0 && broken == nil {
-		broken = &FileError{What: b.what, Path: b.path, Err: ErrNoCertificate}
+	err := Whole(b.data, blocks)
+	if err == nil && len(certs) == 0 {
+		err = ErrNoCertificate
+	}
+	if err != nil && broken == nil {
+		broken = &FileError{What: b.what, Path: b.path, Err: err}
 	}
 	return certs, broken
+}
+
+// Whole is an error if a text has more PEM blocks than were decoded. pem.Decode leaves out a
+// block that is cut short: the peers of a CA that is left out would be refused.
+func Whole(text []byte, blocks int) error {
+	if blocks == bytes.Count(append([]byte("\n"), text...), []byte("\n-----BEGIN")) {
+		return nil
+	}
+	return errors.New("not all that begins with -----BEGIN is a whole PEM block; is the file cut short?")
 }

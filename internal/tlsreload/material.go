@@ -157,6 +157,9 @@ func (c contents) parse(systemRoots bool) (*material, error) {
 		if err != nil {
 			return nil, fmt.Errorf("certificate %s with private key %s: %w", c.cert.path, c.key.path, tidy(err))
 		}
+		if _, err := c.cert.certificates(); err != nil {
+			return nil, err
+		}
 		m.cert = &pair
 		m.first[c.cert.path] = pair.Leaf
 	}

@@ -125,8 +125,5 @@ func parseLists(data []byte) (lists []*x509.RevocationList, err error) {
 		}
 		lists = append(lists, list)
 	}
-	if len(lists) != bytes.Count(data, []byte("-----BEGIN")) {
-		return nil, errors.New("not all that begins with -----BEGIN is a whole PEM block; is the file cut short?")
-	}
-	return lists, nil
+	return lists, Whole(data, len(lists))
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -131,6 +132,8 @@ func TestBrokenFilesKeepOldOnesAndAreLoggedOnce(t *testing.T) {
 		{"certificate that is no PEM", func() { d.write("tls.crt", []byte("junk")) }, "tls.crt"},
 		{"key of another", func() { d.put(good, ca); d.write("tls.key", issue(t, ca, "other").KeyPEM) }, "tls.key"},
 		{"empty CA", func() { d.put(good, ca); d.write("ca.crt", nil) }, "ca.crt"},
+		{"CA bundle cut short", func() { d.write("ca.crt", append(slices.Clone(ca.CertPEM), newCA(t).CertPEM[:300]...)) }, "ca.crt"},
+		{"chain cut short", func() { d.put(good, ca); d.write("tls.crt", append(slices.Clone(good.CertPEM), ca.CertPEM[:300]...)) }, "tls.crt"},
 		{"missing key", func() { d.put(good, ca); os.Remove(d.file("tls.key")) }, "tls.key"},
 	}
 	for i, f := range faults {

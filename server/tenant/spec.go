@@ -270,8 +270,8 @@ func parseCAs(file string, read reader) (*CAs, error) {
 		}
 		certs = append(certs, cert)
 	}
-	if blocks != bytes.Count(append([]byte("\n"), data...), []byte("\n-----BEGIN")) {
-		return nil, wrong(errors.New("not all that begins with -----BEGIN is a whole PEM block; is the file cut short?"))
+	if err := tlsreload.Whole(data, blocks); err != nil {
+		return nil, wrong(err)
 	}
 	if len(certs) == 0 {
 		return nil, wrong(errors.New("no PEM certificate in it"))
