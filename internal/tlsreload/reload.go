@@ -60,7 +60,7 @@ func (s *Source) use(m *material) {
 		log.Info("certificate files are good again")
 	}
 	if old.material != m {
-		s.expired = make(map[string]bool)
+		s.expired, s.early = make(map[string]bool), make(map[string]bool)
 		if m.cert != nil {
 			s.warnOfOwn(m.cert.Leaf)
 		}
@@ -88,9 +88,10 @@ func (s *Source) fail(err error) {
 }
 
 // warnExpired logs certificates that peers will refuse, each once: those that had
-// expired when they came into use, and those that do so in use. They are used
-// nevertheless: it may be our clock that is wrong. So are revocation lists that are out of
-// date: if these refused all peers, an outage of their publisher would stop the tunnel.
+// expired or were not valid yet when they came into use, and those that expire in use.
+// They are used nevertheless: it may be our clock that is wrong. So are revocation lists
+// that are out of date: if these refused all peers, an outage of their publisher would
+// stop the tunnel.
 func (s *Source) warnExpired(log logrus.FieldLogger, m *material) {
 	old := func(file string, end time.Time, say string) {
 		if !s.expired[file] && !end.IsZero() && time.Now().After(end) {
@@ -99,6 +100,11 @@ func (s *Source) warnExpired(log logrus.FieldLogger, m *material) {
 		}
 	}
 	for file, cert := range m.first {
+		if begin := cert.NotBefore; !s.early[file] && time.Now().Before(begin) {
+			s.early[file] = true
+			log.WithField("file", file).WithField("valid_from", begin.UTC().Format(time.RFC3339)).
+				Warn("certificate is not valid yet; replace it, or correct this machine's clock")
+		}
 		old(file, cert.NotAfter, "certificate has expired; replace it")
 	}
 	if m.lists != nil {

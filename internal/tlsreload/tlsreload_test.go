@@ -252,6 +252,25 @@ func TestCertificatesThatExpireInUseAreNamedOnce(t *testing.T) {
 	})
 }
 
+// Those that are not valid yet are named as well, each once: one clock or the other is wrong.
+func TestCertificatesOfLaterAreNamedOnce(t *testing.T) {
+	ca, d := newCA(t), newDir(t)
+	d.put(issue(t, ca, "now"), ca)
+	synctest.Test(t, func(t *testing.T) { // whose time began in 2000
+		log, hook := logtest.NewNullLogger()
+		s := source(t, d.files(), tlsreload.Options{Name: "x", Log: log})
+		reload(t, s)
+		named := map[any]int{}
+		for _, e := range hook.AllEntries() {
+			named[e.Data["file"]]++
+			testutil.Equal(t, e.Message, "certificate is not valid yet; replace it, or correct this machine's clock", "said")
+		}
+		if named[d.file("tls.crt")] != 1 || named[d.file("ca.crt")] != 1 || len(named) != 2 {
+			t.Errorf("named %v", named)
+		}
+	})
+}
+
 func TestMoreCAsAreFilesAndDirectoriesThatMayComeLater(t *testing.T) {
 	ca, later, d := newCA(t), newCA(t), newDir(t)
 	files := tlsreload.Files{MoreCAs: []string{d.file("a.crt"), d.file("bundles")}}
