@@ -38,7 +38,8 @@ type Options struct {
 
 // New returns a logger, which is safe for concurrent use. It writes at most 20 warnings
 // and errors with the same message a minute, for each tenant (the field "tenant")
-// separately; the next line has the number of dropped ones. It changes no global state.
+// separately; the next line has the number of dropped ones. Where lines cannot be written for a
+// second, those that follow are dropped until they can. It changes no global state.
 // It fails only if the file cannot be opened, with a *fs.PathError.
 func New(o Options) (*logrus.Entry, error) {
 	if o.Out == nil {
@@ -49,20 +50,34 @@ func New(o Options) (*logrus.Entry, error) {
 	logger.SetLevel(o.Level)
 	logger.SetFormatter(sparseFormatter{formatter(o.Format)})
 	logger.AddHook(&sparse{seen: map[string]map[string]*wording{}})
+	entry := logger.WithField("component", o.Component)
+	out := &patient{out: o.Out, note: noteOf(entry)}
 	if o.File != "" {
-		file, err := openFile(o.File, o.FileMaxBytes, o.Out)
+		file, err := openFile(o.File, o.FileMaxBytes, out)
 		if err != nil {
 			return nil, err
 		}
-		logger.SetOutput(file)
+		logger.SetOutput(&patient{out: file, note: noteOf(entry)})
 	}
 	switch {
 	case o.OutLevel != 0:
-		logger.AddHook(&levelWriter{out: o.Out, least: o.OutLevel})
+		logger.AddHook(&levelWriter{out: out, least: o.OutLevel})
 	case o.File == "":
-		logger.SetOutput(o.Out)
+		logger.SetOutput(out)
 	}
-	return logger.WithField("component", o.Component), nil
+	return entry, nil
+}
+
+// noteOf returns a function that renders a line about dropped ones as those of log.
+func noteOf(log *logrus.Entry) func(lost int) []byte {
+	format := log.Logger.Formatter.Format // Entry.Bytes takes the lock that writers are called with
+	return func(lost int) []byte {
+		note := log.WithField("lines", lost)
+		note.Time, note.Level = time.Now(), logrus.WarnLevel
+		note.Message = "lines of this log were dropped, since they could not be written"
+		line, _ := format(note) // fails for fields of odd types alone
+		return line
+	}
 }
 
 // formatter returns the formatter of a format.

@@ -1,0 +1,65 @@
+package logging
+
+import (
+	"bytes"
+	"io"
+	"sync"
+	"time"
+)
+
+// patience is how long a line waits to be written. A reader that is only slow takes less.
+const patience = time.Second
+
+// patient writes to what may take nothing for long: a pipe whose reader has stopped, a terminal
+// that is paused, a network file system. Whoever logs goes on then: lines are dropped until the
+// write that hangs has ended.
+type patient struct {
+	out  io.Writer
+	note func(lost int) []byte // a line about dropped ones
+
+	mu   sync.Mutex
+	hung chan error // of the write that hangs; nil: none does
+	lost int        // lines dropped since the last note
+}
+
+// Write implements io.Writer; one call is one line. A line that is dropped is no error.
+func (p *patient) Write(line []byte) (int, error) {
+	if len(line) == 0 { // dropped by sparse
+		return 0, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.hung:
+		p.hung = nil
+	default:
+	}
+	if p.hung == nil && p.lost > 0 {
+		_ = p.write(p.note(p.lost)) // the line that follows fares no better
+		p.lost = 0
+	}
+	if p.hung != nil {
+		p.lost++
+		return len(line), nil
+	}
+	return len(line), p.write(line)
+}
+
+// write waits for a write, but no longer than patience. The line is its caller's, who reuses it.
+func (p *patient) write(line []byte) error {
+	line = bytes.Clone(line)
+	done := make(chan error, 1)
+	go func() {
+		_, err := p.out.Write(line)
+		done <- err
+	}()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		p.hung = done
+		return nil
+	}
+}

@@ -1,0 +1,45 @@
+package logging_test
+
+import (
+	"bufio"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/logging"
+	"konnectivity/internal/testutil"
+)
+
+// A reader that has stopped holds up one line, for a second, and nobody for good. Once it goes
+// on, it gets that line, how many were dropped since, and all later ones.
+func TestAReaderThatStopsHoldsUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w := io.Pipe()
+		log := testutil.Must(logging.New(logging.Options{Component: "x", Level: logrus.InfoLevel, Out: w}))(t)
+		start := time.Now()
+		for range 5 {
+			log.Info("dropped but for one")
+		}
+		testutil.Equal(t, time.Since(start), time.Second, "five lines took")
+
+		lines := bufio.NewScanner(r)
+		next := func(want ...string) {
+			t.Helper()
+			lines.Scan()
+			for _, text := range want {
+				if !strings.Contains(lines.Text(), text) {
+					t.Errorf("%q, want %q", lines.Text(), text)
+				}
+			}
+		}
+		next("dropped but for one")
+		synctest.Wait()
+		go log.Warn("after")
+		next("were dropped", `"lines":4`, `"component":"x"`, `"level":"warning"`, `"time":"2000-`)
+		next("after")
+	})
+}
