@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"runtime"
 	"strings"
@@ -43,6 +44,15 @@ func execute(cmd *cobra.Command, signals chan os.Signal, args ...string) (status
 	cmd.SetOut(&out)
 	status = cli.Run(cmd, args, &err, signals)
 	return status, out.String(), err.String()
+}
+
+// A program that fails exits even if standard error is a pipe that nobody reads.
+func TestAFailureEndsWithoutAReader(t *testing.T) {
+	reader, stderr := io.Pipe()
+	defer reader.Close() // which ends the write
+	fail := func(context.Context) error { return errors.New("no port") }
+	testutil.Equal(t, cli.Run(program(fail), nil, stderr, nil), cli.ExitFailure, "status")
+	testutil.Equal(t, cli.Run(program(fail), []string{"--nonsense"}, stderr, nil), cli.ExitUsage, "status of a wrong flag")
 }
 
 func TestExitStatusAndOneLine(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -118,11 +119,24 @@ func status(cmd *cobra.Command, err error, started, stopping bool, stderr io.Wri
 	name := cmd.Root().DisplayName()
 	if _, usage := errors.AsType[*UsageError](err); usage || !started { // cobra's own errors precede the run
 		text := Printable(strings.Join(strings.Fields(err.Error()), " ")) // cobra's suggestions are indented lines
-		fmt.Fprintf(stderr, "%s: %s (see %s --help)\n", name, text, cmd.CommandPath())
+		say(stderr, "%s: %s (see %s --help)\n", name, text, cmd.CommandPath())
 		return ExitUsage
 	}
-	fmt.Fprintf(stderr, "%s: %s\n", name, Printable(strings.TrimSpace(strings.ReplaceAll(err.Error(), "\n", " "))))
+	say(stderr, "%s: %s\n", name, Printable(strings.TrimSpace(strings.ReplaceAll(err.Error(), "\n", " "))))
 	return ExitFailure
+}
+
+// say writes the last line of a process, which ends although the reader of stderr has stopped.
+func say(stderr io.Writer, format string, args ...any) {
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		fmt.Fprintf(stderr, format, args...)
+	}()
+	select {
+	case <-written:
+	case <-time.After(time.Second):
+	}
 }
 
 // Around runs front, and beside it, until it has ended, background and parts: connections need

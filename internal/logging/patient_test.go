@@ -14,8 +14,8 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// A reader that has stopped holds up one line, for a second, and nobody for good. Once it goes
-// on, it gets that line, how many were dropped since, and all later ones.
+// A reader that stops delays one line by a second, and no later one. Once it reads again, it
+// gets that line, the number of dropped ones, and all that follow.
 func TestAReaderThatStopsHoldsUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
