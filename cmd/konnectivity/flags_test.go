@@ -63,7 +63,7 @@ func TestUsageErrors(t *testing.T) {
 		"redirect 10.0.0.0/8 --transparent-port=70000":     "--transparent-port",
 		"redirect 10.0.0.0/8 --uid=root":                   "--uid",
 		"redirect 10.0.0.0/8 --uid=-1":                     "--uid",
-		"policy chekc /f":                                  `unknown command "chekc" for "konnectivity policy" (see konnectivity policy --help)`,
+		"policy chekc /f":                                  `unknown command "chekc" for "konnectivity policy": did you mean check? (see konnectivity policy --help)`,
 		"policy -- chekc /f":                               `unknown command "chekc" for "konnectivity policy"`,
 		"policy --help=false -- chekc":                     `unknown command "chekc" for "konnectivity policy"`,
 		"policy --log-level=debug -- chekc":                "unknown flag: --log-level",

@@ -247,4 +247,36 @@ func TestSubcommands(t *testing.T) {
 	}
 }
 
+// An unknown topic is an error, also below a command and in a program without others.
+func TestHelpTopics(t *testing.T) {
+	tree := func() *cobra.Command {
+		root, sub := &cobra.Command{Use: "prog", Short: "A program"}, &cobra.Command{Use: "sub", Short: "has one below"}
+		leaf := program(nothing)
+		leaf.Use = "leaf"
+		sub.AddCommand(leaf)
+		root.AddCommand(sub)
+		return root
+	}
+	for _, c := range []struct {
+		root   *cobra.Command
+		args   string
+		status int
+		says   string // on standard error; "": help is on standard output
+	}{
+		{tree(), "help", 0, ""},
+		{tree(), "help sub leaf", 0, ""},
+		{tree(), "help suv", 1, "prog: unknown help topic \"suv\" for \"prog\": did you mean sub?\n"},
+		{tree(), "help sub laef", 1, "prog: unknown help topic \"laef\" for \"prog sub\": did you mean leaf?\n"},
+		{tree(), "help sub leaf FILE", 1, "prog: unknown help topic \"FILE\" for \"prog sub leaf\"\n"},
+		{tree(), "sub laef", 2, "prog: unknown command \"laef\" for \"prog sub\": did you mean leaf? (see prog sub --help)\n"},
+		{program(nothing), "help version", 0, ""},
+		{program(nothing), "help stray", 1, "prog: unknown help topic \"stray\" for \"prog\"\n"},
+	} {
+		status, stdout, stderr := execute(c.root, nil, strings.Fields(c.args)...)
+		if status != c.status || stderr != c.says || (c.says == "") != strings.Contains(stdout, "Usage:") {
+			t.Errorf("%s: %d %q, want %d %q; help:\n%s", c.args, status, stderr, c.status, c.says, stdout)
+		}
+	}
+}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }

@@ -51,6 +51,33 @@ func prepare(root *cobra.Command) {
 	root.SetUsageFunc(usage)
 	root.CompletionOptions.DisableDefaultCmd = true // it skips roots without subcommands
 	root.AddCommand(newCompletion(root), newVersion(root))
+	refuseTopics(root)
+}
+
+// refuseTopics makes help of anything but a command an error. cobra shows the help of the command
+// above it, and succeeds.
+func refuseTopics(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	help, _, _ := root.Find([]string{"help"}) // no error: it was just added
+	show := help.Run
+	help.RunE = func(cmd *cobra.Command, topic []string) error {
+		above, rest, _ := root.Find(topic)
+		if len(rest) > 0 {
+			return fmt.Errorf("unknown help topic %q for %q%s", rest[0], above.CommandPath(), similar(above, rest[0]))
+		}
+		show(cmd, topic)
+		return nil
+	}
+}
+
+// similar names the commands below cmd that an unknown one may be meant for, as the end of an
+// error.
+func similar(cmd *cobra.Command, name string) string {
+	cmd.SuggestionsMinimumDistance = 2 // cobra's default, which only its own errors set
+	if names := cmd.SuggestionsFor(name); len(names) > 0 {
+		return ": did you mean " + strings.Join(names, " or ") + "?"
+	}
+	return ""
 }
 
 // dashes accepts underscores in flags, as in those of klog.

@@ -186,7 +186,8 @@ func unknown(root *cobra.Command, args []string) (*cobra.Command, error) {
 	if help, _ := cmd.Flags().GetBool("help"); help || cmd.Flags().NArg() == 0 {
 		return nil, nil
 	}
-	return cmd, Usagef("unknown command %q for %q", cmd.Flags().Arg(0), cmd.CommandPath())
+	name := cmd.Flags().Arg(0)
+	return cmd, Usagef("unknown command %q for %q%s", name, cmd.CommandPath(), similar(cmd, name))
 }
 
 // NoArgs accepts no argument. cobra's own function would call one an unknown
