@@ -105,8 +105,8 @@ func addLink(p *admin.Peer, session interface {
 	Stats() link.Stats
 }) {
 	stats := session.Stats()
-	p.Software, p.Streams, p.RoundTrip = session.Peer().Software, stats.Streams, stats.RTT.Seconds()
-	p.Window, p.Unread, p.Lanes = stats.LargestWindow, stats.Unread, stats.Lanes
+	p.Software, p.Streams = session.Peer().Software, stats.Streams
+	p.Measure(stats)
 }
 
 // maxIdentifiersText keeps an agent with a thousand addresses from filling the

@@ -43,7 +43,7 @@ func TestLanesAreOneLink(t *testing.T) {
 	if got := s.Stats(); got.Links != 1 || got.Lanes != 2 {
 		t.Errorf("%+v", got)
 	}
-	if links := s.Links(); len(links) != 1 || links[0].Stats.Lanes != 2 {
+	if links := s.Links(); len(links) != 1 || links[0].Stats.Lanes != 2 || links[0].Heard.IsZero() {
 		t.Errorf("%+v", links)
 	}
 	_ = l.Sessions()[0].Close()

@@ -68,6 +68,7 @@ type Link struct {
 	Peer     link.Hello // without its token
 	Address  netip.AddrPort
 	Since    time.Time
+	Heard    time.Time // when the server last sent anything
 	Draining bool
 	Stats    link.Stats
 }

@@ -112,7 +112,7 @@ func (ss sessions) serving() error {
 func (ss sessions) list() []Link {
 	var out []Link
 	for l, state := range ss.links() {
-		out = append(out, Link{Peer: l.Peer(), Address: l.addr, Since: l.since, Draining: !state.Stays(), Stats: l.Stats()})
+		out = append(out, Link{Peer: l.Peer(), Address: l.addr, Since: l.since, Heard: l.Heard(), Draining: !state.Stays(), Stats: l.Stats()})
 	}
 	return out
 }

@@ -328,11 +328,12 @@ func (p *process) adminSource() admin.Source {
 func (p *process) adminPeers() []admin.Peer {
 	var out []admin.Peer
 	for _, s := range p.agent.Servers() {
-		out = append(out, admin.Peer{
+		p := admin.Peer{
 			Role: admin.RoleServer, ID: s.ID, Software: s.Software, Protocol: s.Protocol, Remote: s.Address, Since: s.Since,
 			Draining: s.Draining, Streams: s.Streams, Silent: admin.SilentSeconds(s.Heard),
-			RoundTrip: s.Link.RTT.Seconds(), Window: s.Link.LargestWindow, Unread: s.Link.Unread, Lanes: s.Link.Lanes,
-		})
+		}
+		p.Measure(s.Link)
+		out = append(out, p)
 	}
 	return out
 }

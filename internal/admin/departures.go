@@ -76,6 +76,11 @@ func departure(err error) string {
 	}
 }
 
+// Measure sets what the figures of a peer's link say.
+func (p *Peer) Measure(s link.Stats) {
+	p.RoundTrip, p.Window, p.Unread, p.Lanes = s.RTT.Seconds(), s.LargestWindow, s.Unread, s.Lanes
+}
+
 // SilentSeconds returns the value of Peer.Silent: the seconds since the peer was last
 // heard, or 0 if a healthy peer may be silent so long, or if last is zero, which means
 // unknown.

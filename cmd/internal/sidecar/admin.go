@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 
+	"konnectivity/adapters/uplink"
 	"konnectivity/internal/admin"
 )
 
@@ -37,11 +38,17 @@ func (s *sidecar) ready() error {
 func (s *sidecar) adminPeers() []admin.Peer {
 	var out []admin.Peer
 	for _, l := range s.adapter.Links() {
-		out = append(out, admin.Peer{
-			Role: admin.RoleServer, ID: l.Peer.ID, Software: l.Peer.Software, Protocol: "link", Remote: l.Address.String(), Since: l.Since,
-			Draining: l.Draining, Streams: l.Stats.Streams,
-			RoundTrip: l.Stats.RTT.Seconds(), Window: l.Stats.LargestWindow, Unread: l.Stats.Unread, Lanes: l.Stats.Lanes,
-		})
+		out = append(out, peerAt(l))
 	}
 	return out
+}
+
+// peerAt is the server at the other end of a link.
+func peerAt(l uplink.Link) admin.Peer {
+	p := admin.Peer{
+		Role: admin.RoleServer, ID: l.Peer.ID, Software: l.Peer.Software, Protocol: "link", Remote: l.Address.String(), Since: l.Since,
+		Draining: l.Draining, Streams: l.Stats.Streams, Silent: admin.SilentSeconds(l.Heard),
+	}
+	p.Measure(l.Stats)
+	return p
 }

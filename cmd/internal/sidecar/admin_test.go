@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"net"
 	"testing"
+	"time"
 
+	"konnectivity/adapters/uplink"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
@@ -15,6 +17,14 @@ func TestAdminAddressDefaultsToLoopback(t *testing.T) {
 		if got := loopback(given); got != want {
 			t.Errorf("%s: %s, want %s", given, got, want)
 		}
+	}
+}
+
+// A server that no longer answers is shown as silent before its link is given up.
+func TestAdminShowsSilence(t *testing.T) {
+	for heard, silent := range map[time.Duration]bool{time.Second: false, time.Hour: true} {
+		p := peerAt(uplink.Link{Heard: time.Now().Add(-heard)})
+		testutil.Equal(t, p.Silent > 0, silent, "heard %v ago", heard)
 	}
 }
 
