@@ -7,7 +7,6 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -92,11 +91,15 @@ func (o *benchOptions) run(ctx context.Context, out, progress io.Writer) error {
 		}
 	}
 	o.plan.Size = o.sizeMiB << 20
-	target, stop, err := o.startTarget(ctx)
-	if err != nil {
-		return err
+	target := o.target
+	if target == "" {
+		at, stop, err := bench.StartTarget(ctx)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		target = at
 	}
-	defer stop()
 	subjects, closeAll, err := o.subjects(target)
 	defer closeAll()
 	if err != nil {
@@ -110,21 +113,6 @@ func (o *benchOptions) run(ctx context.Context, out, progress io.Writer) error {
 		return rep.JSON(out)
 	}
 	return rep.Table(out, o.md)
-}
-
-// startTarget runs a target on loopback unless --target is given.
-func (o *benchOptions) startTarget(ctx context.Context) (address string, stop func(), err error) {
-	if o.target != "" {
-		return o.target, func() {}, nil
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = bench.ServeTarget(ctx, l) })
-	return l.Addr().String(), func() { cancel(); serving.Wait() }, nil
 }
 
 func (o *benchOptions) subjects(target string) (_ []bench.Subject, closeAll func(), _ error) {

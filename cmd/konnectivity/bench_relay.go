@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -69,7 +68,5 @@ func relayHop(role, pki, next string) (bench.Hop, error) {
 
 // pairOf loads a certificate from a folder of `konnectivity certs`.
 func pairOf(dir, name string) (*tlsreload.Source, error) {
-	return tlsreload.New(tlsreload.Files{
-		CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key"),
-	}, tlsreload.Options{Name: name})
+	return tlsreload.New(tlsreload.FilesIn(dir, name), tlsreload.Options{Name: name})
 }

@@ -56,7 +56,6 @@ func newCheck() *cobra.Command {
 	})
 	o.what.Sidecar.AddFlags(cmd)
 	cmd.Flags().Lookup("serving-port").Usage = "port of a sidecar of either kind that runs here, to try it too; 0: none"
-	cli.Choices(cmd, "link", "auto", "off", "require")
 	o.what.Given = cmd.Flags().Changed
 	return cmd
 }

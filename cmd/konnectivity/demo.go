@@ -23,6 +23,7 @@ import (
 	"konnectivity/internal/admission"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/front"
+	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
@@ -107,10 +108,7 @@ func (d *demo) makeCertificates() error {
 }
 
 // files are the certificate files of the demo.
-func (d *demo) files() tlsreload.Files {
-	in := func(name string) string { return filepath.Join(d.dir, name) }
-	return tlsreload.Files{CA: in("ca.crt"), Cert: in("client.crt"), Key: in("client.key")}
-}
+func (d *demo) files() tlsreload.Files { return tlsreload.FilesIn(d.dir, "client") }
 
 func (d *demo) socket() string { return filepath.Join(d.dir, demoSocket) }
 
@@ -179,19 +177,10 @@ const demoGreeting = "hello through the tunnel\n"
 // plane's services.
 func (d *demo) makeTarget() error {
 	web := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, demoGreeting) })
-	secure := tls.NewListener(d.ports.secure, &tls.Config{Certificates: []tls.Certificate{d.cert}, MinVersion: tls.VersionTLS12})
-	for _, l := range []net.Listener{d.ports.web, secure} {
-		d.services = append(d.services, func(ctx context.Context) error { return serveHTTP(ctx, l, web) })
-	}
-	return nil
-}
-
-func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
-	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
-	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
-	if err := srv.Serve(l); ctx.Err() == nil {
-		return fmt.Errorf("demo target: %w", err)
-	}
+	secure := &tls.Config{Certificates: []tls.Certificate{d.cert}, MinVersion: tls.VersionTLS12}
+	d.services = append(d.services,
+		func(ctx context.Context) error { return observe.Serve(ctx, d.ports.web, web, d.log) },
+		func(ctx context.Context) error { return observe.ServeTLS(ctx, d.ports.secure, secure, web, d.log) })
 	return nil
 }
 

@@ -53,7 +53,7 @@ func TestUsageErrors(t *testing.T) {
 		"bench --tests=down,fly":                           `--tests=down,fly: no test "fly": want some of down,up`,
 		"bench --pids=direct":                              "--pids",
 		"bench --via=x://y":                                "--via",
-		"handover-folder":                                  "want the folder",
+		"handover-folder":                                  "want one argument, PATH, and got 0",
 		"handover-folder /x --uid=-1":                      "--uid",
 		"redirect":                                         "want the networks to redirect",
 		"redirect 10.0.0.1/8":                              "did you mean 10.0.0.0/8?",

@@ -28,12 +28,7 @@ func newHandoverFolder() *cobra.Command {
 			"does this, as root with CAP_CHOWN. Where it may not, it says so and succeeds: the\n" +
 			"agent then runs without the socket.",
 		Example: "  konnectivity handover-folder /run/konnectivity-agents",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return cli.Usagef("want the folder")
-			}
-			return nil
-		},
+		Args:    cli.OneArg("PATH"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return handOverFolder(args[0], int(uid), cmd.ErrOrStderr())
 		},

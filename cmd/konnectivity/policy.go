@@ -29,10 +29,8 @@ func newPolicyCheck() *cobra.Command {
 		Short:   "Read a policy file and run its tests",
 		Long:    "Check reads a policy file as --policy-file of a server and an agent does, and runs its tests.\nIt exits with 1 if they would refuse it.",
 		Example: "  konnectivity policy check policy.yaml",
+		Args:    cli.OneArg("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return cli.Usagef("want one FILE")
-			}
 			if _, err := readPolicy(args[0]); err != nil {
 				return err
 			}

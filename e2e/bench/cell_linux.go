@@ -310,9 +310,7 @@ func rawTLS(w *world, serve func(*tls.Config) (string, error)) (bench.Path, erro
 }
 
 func source(w *world, name string) (*tlsreload.Source, error) {
-	return tlsreload.New(tlsreload.Files{
-		CA: w.PKI("ca.crt"), Cert: w.PKI(name + ".crt"), Key: w.PKI(name + ".key"),
-	}, tlsreload.Options{Name: name})
+	return tlsreload.New(tlsreload.FilesIn(w.PKI(""), name), tlsreload.Options{Name: name})
 }
 
 // pathTime bounds the time until connections get through programs that were started.

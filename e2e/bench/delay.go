@@ -92,10 +92,11 @@ func (o options) measureLong(ctx context.Context, bin suite.Binaries, rep *bench
 	if w.agent, err = w.StartAgent(w.server, fmt.Sprintf("--proxy-server-port=%d", l.Addr().(*net.TCPAddr).Port)); err != nil {
 		return err
 	}
-	target, err := w.serveTarget(ctx)
+	target, stop, err := bench.StartTarget(ctx)
 	if err != nil {
 		return err
 	}
+	defer stop()
 	ours := w.subject("ours", target)
 	for range o.plan.Runs {
 		for _, d := range []bench.Direction{bench.Down, bench.Up} {

@@ -141,12 +141,11 @@ func (o options) onFresh(ctx context.Context, bin suite.Binaries, plan bench.Pla
 	if profiled {
 		go w.profile(o.profile, "")
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	target, err := w.serveTarget(ctx)
+	target, stop, err := bench.StartTarget(ctx)
 	if err != nil {
 		return err
 	}
+	defer stop()
 	subjects := w.subjects(target)
 	if o.beside != "" {
 		other, err := start(bin, strings.Fields(o.beside)...)

@@ -198,7 +198,7 @@ func (s *scale) grow(ctx context.Context, name, title string, srv *suite.Server,
 		was = now
 	}
 	s.write(t)
-	return saveProfiles(ctx, srv, s.profiles, strings.ReplaceAll(name, " ", "-")+"-", "heap", "goroutine", "profile")
+	return saveProfiles(ctx, srv.AdminPort, s.profiles, strings.ReplaceAll(name, " ", "-")+"-", "heap", "goroutine", "profile")
 }
 
 // nothing is for grow where there are no further cells.

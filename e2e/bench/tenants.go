@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,7 +20,7 @@ const (
 	// memory that it does not use after 15 s.
 	restTime = 20 * time.Second
 
-	// cpuProfileTime is the length of a CPU profile.
+	// cpuProfileTime is the length of a CPU profile: long enough for the first bulk tests.
 	cpuProfileTime = 15 * time.Second
 )
 
@@ -161,9 +160,9 @@ func benchChurn(ctx context.Context, args []string) error {
 	return g.print(fmt.Sprintf("%d tenants, changed at random", *count))
 }
 
-// saveProfiles writes profiles of a server to a folder, as names that begin with prefix;
-// "" is no folder.
-func saveProfiles(ctx context.Context, srv *suite.Server, folder, prefix string, names ...string) error {
+// saveProfiles writes profiles of the program with that admin port to a folder, as names that
+// begin with prefix; "" is no folder.
+func saveProfiles(ctx context.Context, adminPort int, folder, prefix string, names ...string) error {
 	for _, name := range names {
 		if folder == "" {
 			break
@@ -172,7 +171,7 @@ func saveProfiles(ctx context.Context, srv *suite.Server, folder, prefix string,
 		if name == "profile" {
 			page += fmt.Sprintf("?seconds=%d", int(cpuProfileTime.Seconds()))
 		}
-		if err := download(ctx, adminURL(srv.AdminPort, page), filepath.Join(folder, prefix+name+".prof")); err != nil {
+		if err := download(ctx, adminURL(adminPort, page), filepath.Join(folder, prefix+name+".prof")); err != nil {
 			return err
 		}
 	}
@@ -192,22 +191,9 @@ func download(ctx context.Context, url, file string) error {
 	return errors.Join(err, f.Close())
 }
 
-// get copies a page, and returns its size in bytes.
+// get is suite.Get within roundTime.
 func get(ctx context.Context, url string, to io.Writer) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, roundTime)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return 0, err
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err
-	}
-	defer res.Body.Close()
-	n, err := io.Copy(to, res.Body)
-	if err == nil && res.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s answers %s", url, res.Status)
-	}
-	return n, err
+	return suite.Get(ctx, url, to)
 }

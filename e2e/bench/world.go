@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"golang.org/x/net/proxy"
@@ -87,15 +86,6 @@ func (w *world) residents(rep *bench.Report) error {
 	return nil
 }
 
-func (w *world) serveTarget(ctx context.Context) (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	go func() { _ = bench.ServeTarget(ctx, l) }()
-	return l.Addr().String(), nil
-}
-
 // subject is our own programs.
 func (w *world) subject(name, target string) bench.Subject {
 	path := bench.Path{Name: name, Dialer: socks5(w.socks.Address()), Target: target}
@@ -154,16 +144,12 @@ func greetSOCKS5(ctx context.Context, c net.Conn, f *tunnel.Flow) (tunnel.Conn, 
 	return tunnel.Wrap(c), nil
 }
 
-// profileSeconds is long enough for the first bulk tests.
-const profileSeconds = 10
-
-// profile fetches CPU profiles of server and agent at work, into files of that name.
+// profile saves CPU profiles of server and agent at work.
 func (w *world) profile(dir, more string) {
 	time.Sleep(time.Second) // until the tests have begun
 	for name, port := range map[string]int{"server": w.server.AdminPort, "agent": w.agent.AdminPort} {
 		go func() {
-			url := adminURL(port, fmt.Sprintf("/debug/pprof/profile?seconds=%d", profileSeconds))
-			if err := download(context.Background(), url, filepath.Join(dir, name+more+".prof")); err != nil {
+			if err := saveProfiles(context.Background(), port, dir, name+more+"-", "profile"); err != nil {
 				fmt.Fprintln(os.Stderr, "profile:", err)
 			}
 		}()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -141,20 +142,26 @@ func WaitReady(p *Process, url string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return waitFor(ctx, p, func() error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-		if err != nil {
-			return err
-		}
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			return err
-		}
-		defer res.Body.Close()
-		if res.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s answers %s", url, res.Status)
-		}
-		return nil
+		_, err := Get(ctx, url, io.Discard)
+		return err
 	})
+}
+
+// Get copies a page, and returns its size in bytes. A status other than 200 is an error.
+func Get(ctx context.Context, url string, to io.Writer) (int64, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("%s answers %s", url, res.Status)
+	}
+	return io.Copy(to, res.Body)
 }
 
 // WaitListening waits until something accepts connections at address.

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -32,6 +33,17 @@ const (
 // they have ended.
 func ServeTarget(ctx context.Context, l net.Listener) error {
 	return Accept(ctx, l, func(c net.Conn) { _ = Serve(tunnel.Wrap(c), "") })
+}
+
+// StartTarget serves a free port of loopback until stop is called.
+func StartTarget(ctx context.Context) (address string, stop func(), err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := wait.Go(func() { _ = ServeTarget(ctx, l) })
+	return l.Addr().String(), func() { cancel(); <-ended }, nil
 }
 
 // Accept calls serve for every connection of l, each on a goroutine, until ctx ends.

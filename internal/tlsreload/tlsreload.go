@@ -16,6 +16,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,6 +47,12 @@ type Files struct {
 	// it appears. What a directory has that is of no use is left out, with one
 	// line of log; a file named here that is of no use is an error.
 	MoreCAs []string
+}
+
+// FilesIn are those of a certificate, by its name, that konnectivity certs wrote into a folder.
+func FilesIn(dir, name string) Files {
+	in := func(file string) string { return filepath.Join(dir, file) }
+	return Files{CA: in("ca.crt"), Cert: in(name + ".crt"), Key: in(name + ".key")}
 }
 
 // Options tune a Source. Only Name must be given.

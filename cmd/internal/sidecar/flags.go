@@ -55,7 +55,7 @@ func (o *Options) serverFlags(set *pflag.FlagSet) {
 	set.DurationVar(&o.Out.Server.ResumeWindow, "resume-window", resume.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
 	set.IntVar(&o.Out.Server.Lanes, "link-lanes", lanes.MaxLanes, fmt.Sprintf("how many TCP connections a link to a server may have where one is not enough: on a far line, or for more bulk than one core decrypts; at most %d; 1: only one", lanes.MaxLanes))
 	set.IntVar(&o.Out.Server.MaxServers, "max-servers", 0, "to how many servers to keep links where the name has more addresses, each sidecar to a choice of its own; only where servers forward to one another (--peer-servers), since others do not reach all agents; 0: to all")
-	cli.Var(set, &o.Out.Server.Mode, parseLink, "link", "mode", "auto", "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
+	cli.Choice(set, &o.Out.Server.Mode, "link", link.Auto, "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require", link.Auto, link.Off, link.Require)
 }
 
 // fromEnvironment sets the flags of the server that were not given and have a variable. Its
@@ -148,11 +148,4 @@ func parsePort(text string) (uint16, error) {
 		return 0, errors.New("want a port from 0 to 65535")
 	}
 	return uint16(n), nil
-}
-
-func parseLink(text string) (link.Mode, error) {
-	if mode := link.Mode(text); mode.Valid() {
-		return mode, nil
-	}
-	return "", errors.New("want auto, off or require")
 }

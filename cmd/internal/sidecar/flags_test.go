@@ -58,7 +58,7 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("status %d, %s%s:%d, %+v", status, said, o.ServerHost, o.ServerPort, server)
 	}
 	t.Setenv("KONNECTIVITY_LINK", "maybe")
-	if _, status, said := parse(t, HTTP); status != cli.ExitUsage || !strings.Contains(said, "KONNECTIVITY_LINK: ") || !strings.Contains(said, "want auto, off or require") {
+	if _, status, said := parse(t, HTTP); status != cli.ExitUsage || !strings.Contains(said, "KONNECTIVITY_LINK: ") || !strings.Contains(said, "must be one of auto, off, require") {
 		t.Errorf("status %d, %q", status, said)
 	}
 }
@@ -149,7 +149,7 @@ func TestUsageErrors(t *testing.T) {
 		"--peer-trust-domain=":           "--peer-trust-domain is empty",
 		"--server-name=10.0.0.1":         "--server-name=10.0.0.1: TLS asks for names",
 		"--server-name=a:8090":           "--server-name=\"a:8090\": want a DNS name",
-		"--link=maybe":                   "--link\" flag: want auto, off or require",
+		"--link=maybe":                   "--link\" flag: must be one of auto, off, require",
 		"--serving-address=example.com":  "--serving-address: want an IP address",
 		"--max-connections=-1":           "--max-connections: want 0 for the default",
 		"--idle-timeout=-1s":             "--idle-timeout: want 0",
