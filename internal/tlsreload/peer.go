@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"reflect"
 	"time"
 )
 
@@ -79,10 +80,23 @@ func RefusedByPeer(err error) bool { return alerted(err, badCertificate) }
 // server name.
 func NameUnknown(err error) bool { return alerted(err, unrecognizedName) }
 
-// alerted reports whether the peer ended a connection by this alert.
 func alerted(err error, by tls.AlertError) bool {
-	var alert *net.OpError
-	return errors.As(err, &alert) && alert.Op == "remote error" && alert.Err != nil && alert.Err.Error() == by.Error()
+	alert, ok := AlertOf(err)
+	return ok && alert == by
+}
+
+// AlertOf returns the alert by which the peer ended a connection, if it did. crypto/tls does not
+// export the type that it has there, which is a uint8.
+func AlertOf(err error) (alert tls.AlertError, ok bool) {
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Op != "remote error" { // crypto/tls's name for an alert
+		return 0, false
+	}
+	number := reflect.ValueOf(op.Err)
+	if number.Kind() != reflect.Uint8 {
+		return 0, false
+	}
+	return tls.AlertError(number.Uint()), true
 }
 
 // Issued says whether a client's certificate, followed by its intermediates, chained

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"reflect"
 	"strings"
 	"time"
 
@@ -198,10 +197,10 @@ func (c *pathChecker) distrust(err error) (cause, hint string) {
 		"Give the CA that issued the server's certificate as --ca-cert-path; a CA of the same name but another key does not do."
 }
 
-const unknownCA = 48
+const unknownCA tls.AlertError = 48
 
 // alerts describe the TLS alerts of a server (RFC 8446 §6.2), with what to do.
-var alerts = map[uint64][2]string{
+var alerts = map[tls.AlertError][2]string{
 	42:        {"the server refuses our client certificate", "The server may trust another CA for clients (its --server-ca-cert), or want the role client in its name (its --require-peer-role), or this is its port for agents, which refuses clients. Its log says which."},
 	43:        {"the server does not take our kind of client certificate", "Issue one with another key type."},
 	44:        {"the server says that our client certificate was revoked", "Issue a new one."},
@@ -214,18 +213,13 @@ var alerts = map[uint64][2]string{
 	120:       {"the server speaks neither links nor HTTP CONNECT on this port", "Check --konnectivity-port: it may be the port for agents, or a gRPC-only server (--mode=grpc)."},
 }
 
-// failAlert fails the step for an alert of the server. crypto/tls does not export its type,
-// which is a uint8.
-func (c *pathChecker) failAlert(step string, err error) bool {
-	number := uint64(0)
-	if v := reflect.ValueOf(err); v.Kind() == reflect.Uint8 {
-		number = v.Uint()
-	}
-	words, ok := alerts[number]
+// failAlert fails the step for an alert of the server.
+func (c *pathChecker) failAlert(step string, alert tls.AlertError) bool {
+	words, ok := alerts[alert]
 	switch {
 	case !ok:
-		return c.fail(step, "the server ended it: "+err.Error(), "Look at the server's log.")
-	case number == unknownCA && c.source.Certificate() != nil:
+		return c.fail(step, "the server ended it: "+alert.Error(), "Look at the server's log.")
+	case alert == unknownCA && c.source.Certificate() != nil:
 		return c.fail(step, "the server does not accept client certificates issued by "+pki.NameOf(c.source.Certificate().Leaf.Issuer), words[1])
 	default:
 		return c.fail(step, words[0], words[1])
@@ -234,10 +228,10 @@ func (c *pathChecker) failAlert(step string, err error) bool {
 
 // failHandshake fails the step for why TLS failed.
 func (c *pathChecker) failHandshake(step string, err error) bool {
-	var op *net.OpError
+	alert, alerted := tlsreload.AlertOf(err)
 	switch {
-	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls's name for an alert
-		return c.failAlert(step, op.Err)
+	case alerted:
+		return c.failAlert(step, alert)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return c.fail(step, "the server accepted the connection and then said nothing", "It hangs or is overloaded, or a load balancer has no server behind it.")
 	default:

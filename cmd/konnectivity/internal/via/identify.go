@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -138,8 +139,7 @@ func identifyTLS(ctx context.Context, at string) (Answer, bool) {
 		},
 	})
 	err = client.HandshakeContext(ctx)
-	var op *net.OpError
-	if err == nil || shown != "" || errors.As(err, &op) && op.Op == "remote error" { // crypto/tls's name for an alert
+	if _, alerted := tlsreload.AlertOf(err); err == nil || shown != "" || alerted {
 		return Answer{Kind: SpeaksTLS, Who: "a TLS server" + shown}, true
 	}
 	return Answer{}, false
