@@ -16,7 +16,7 @@ import (
 func (s *Server) healthHandler() http.Handler {
 	// Status and body are upstream's (cmd/server/app/server.go).
 	return observe.Health{
-		Metrics: s.gatherer(), Checks: []observe.Check{{Name: "agents", Do: s.Ready}}, FailureStatus: http.StatusInternalServerError, Brief: true,
+		Metrics: s.gatherer(), Checks: []observe.Check{{Name: "agents", Do: s.Ready}}, Server: true,
 	}.Handler()
 }
 

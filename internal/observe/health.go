@@ -2,7 +2,6 @@ package observe
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"net/http"
 
@@ -15,13 +14,10 @@ type Health struct {
 	Metrics prometheus.Gatherer
 	Checks  []Check // of /readyz and /ready
 
-	// FailureStatus is the HTTP status of a failed check. 0 is 503, the
-	// agent's; upstream's server answers 500 (cmd/server/app/server.go).
-	FailureStatus int
-	// Brief answers a failure with one line for each reason, like upstream's
-	// server. Otherwise every check has a line, "[+]name ok" or "[-]name failed:
-	// reason", like the agent and Kubernetes.
-	Brief bool
+	// Server answers a failure like upstream's server (cmd/server/app/server.go): by the HTTP
+	// status 500, and one line for each reason. Otherwise, as of the agent, it is 503, and every
+	// check has a line, "[+]name ok" or "[-]name failed: reason", as in Kubernetes.
+	Server bool
 }
 
 // Check is a named check. Do returns nil, or a sentence about the missing part, and must not
@@ -62,8 +58,12 @@ func (h Health) answer(w http.ResponseWriter, r *http.Request, checks ...Check) 
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Cache-Control", "no-store")
 	if failed := reasons.Len() > 0; failed {
-		w.WriteHeader(cmp.Or(h.FailureStatus, http.StatusServiceUnavailable))
-		if h.Brief && !verbose {
+		status := http.StatusServiceUnavailable
+		if h.Server {
+			status = http.StatusInternalServerError
+		}
+		w.WriteHeader(status)
+		if h.Server && !verbose {
 			all = reasons
 		}
 	} else if verbose {

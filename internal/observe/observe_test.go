@@ -35,7 +35,7 @@ func TestHealthMatchesUpstream(t *testing.T) {
 	check := func() error { return broken }
 	agent := observe.Health{Metrics: observe.NewRegistry("agent"), Checks: []observe.Check{{Name: "server-connected", Do: check}}}
 	bare := observe.Health{Metrics: observe.NewRegistry("test")}
-	server := observe.Health{Metrics: observe.NewRegistry("server"), Checks: []observe.Check{{Name: "agents", Do: check}}, FailureStatus: 500, Brief: true}
+	server := observe.Health{Metrics: observe.NewRegistry("server"), Checks: []observe.Check{{Name: "agents", Do: check}}, Server: true}
 	for _, c := range []struct {
 		health observe.Health
 		broken error
