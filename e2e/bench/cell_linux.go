@@ -182,7 +182,7 @@ func (m *measurement) start(ctx context.Context) ([]subject, error) {
 		}
 		subjects = append(subjects, subject{p, each})
 	}
-	if err := m.startChain(w); err != nil {
+	if err := w.startChain(line.AddrB.String(), m.far.Do); err != nil { // for either leg: the hops are alike
 		return nil, err
 	}
 	chain := bench.Path{Name: "relay chain", Dialer: through("tcp", w.front, greetHop), Target: plain}
@@ -223,9 +223,11 @@ func (m *measurement) startWorld(ctx context.Context, bin suite.Binaries, target
 
 // startFarAgent puts the line between server and agent.
 func (m *measurement) startFarAgent(w *world, more []string) (err error) {
-	if w.server, err = w.StartServerAt(line.AddrA.String()); err != nil {
+	near := line.AddrA.String()
+	if w.server, err = w.StartServer("--agent-bind-address=" + near); err != nil {
 		return err
 	}
+	more = append(more, "--proxy-server-host="+near)
 	if err := m.far.Do(func() (err error) { w.agent, err = w.LaunchAgent(w.server, more...); return err }); err != nil {
 		return err
 	}
@@ -245,21 +247,6 @@ func (m *measurement) startFarServer(w *world, more []string) error {
 		return err
 	}
 	w.socks, err = w.StartSOCKS5(w.server, append(more, "--konnectivity-hostname="+line.AddrB.String())...)
-	return err
-}
-
-// startChain runs the relay chain with its last process at the far end, for either
-// leg: the hops are alike.
-func (m *measurement) startChain(w *world) error {
-	var end, middle string
-	err := m.far.Do(func() (err error) { _, end, err = w.StartHop("end", line.AddrB.String(), ""); return err })
-	if err != nil {
-		return err
-	}
-	if _, middle, err = w.StartHop("middle", "127.0.0.1", end); err != nil {
-		return err
-	}
-	_, w.front, err = w.StartHop("front", "127.0.0.1", middle)
 	return err
 }
 

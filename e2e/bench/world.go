@@ -58,8 +58,23 @@ func start(bin suite.Binaries, more ...string) (w *world, err error) {
 	if w.socks, err = w.StartSOCKS5(w.server, more...); err != nil {
 		return w, err
 	}
-	w.front, w.chain, err = w.StartChain()
-	return w, err
+	return w, w.startChain("127.0.0.1", func(start func() error) error { return start() })
+}
+
+// startChain runs the relay chain, whose last process listens at end, and is started by there.
+func (w *world) startChain(end string, there func(func() error) error) error {
+	hop := func(role, host string) error {
+		p, address, err := w.StartHop(role, host, w.front)
+		w.front, w.chain = address, append(w.chain, p)
+		return err
+	}
+	err := there(func() error { return hop("end", end) })
+	for _, role := range []string{"middle", "front"} {
+		if err == nil {
+			err = hop(role, "127.0.0.1")
+		}
+	}
+	return err
 }
 
 func (w *world) close() {

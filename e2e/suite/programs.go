@@ -1,7 +1,6 @@
 package suite
 
 import (
-	"cmp"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -14,15 +13,12 @@ type Server struct {
 	*Process
 	ClientPort, AgentPort, HealthPort, AdminPort int
 	UDS                                          string // "" without
-	AgentHost                                    string // where agents reach it; "": loopback
 }
 
 // HealthURL returns the URL of a page of the health port.
 func (s *Server) HealthURL(path string) string {
 	return fmt.Sprintf("http://%s%s", Loopback(s.HealthPort), path)
 }
-
-func (s *Server) agentHost() string { return cmp.Or(s.AgentHost, "127.0.0.1") }
 
 // DialBound is how long a dial may take where a test does not set it: a busy machine
 // can need more than the 10 s of a server and agent left to themselves.
@@ -31,35 +27,23 @@ const DialBound = time.Minute
 // StartServer runs a server with mTLS for clients and agents and a unix socket,
 // all on ports of its own, and waits until it listens. more is appended to the
 // flags, so it can override them.
-func (s *Suite) StartServer(more ...string) (*Server, error) { return s.StartServerAt("", more...) }
-
-// StartServerAt is StartServer where agents reach the server at an address of
-// their own.
-func (s *Suite) StartServerAt(agentHost string, more ...string) (*Server, error) {
-	srv, err := s.newServer(agentHost)
+func (s *Suite) StartServer(more ...string) (*Server, error) {
+	srv, err := s.LaunchServer(more...)
 	if err != nil {
 		return nil, err
 	}
-	return srv, s.RunServer(srv, more...)
-}
-
-// newServer is one that does not run yet, with ports of its own.
-func (s *Suite) newServer(agentHost string) (*Server, error) {
-	ports, err := s.Reserve(4)
-	if err != nil {
-		return nil, err
-	}
-	return &Server{ClientPort: ports[0], AgentPort: ports[1], HealthPort: ports[2], AdminPort: ports[3],
-		UDS: filepath.Join(s.Dir, "srv"+strconv.Itoa(ports[0])), AgentHost: agentHost}, nil
+	return srv, srv.ready()
 }
 
 // LaunchServer is StartServer without waiting for the server, for one in a network
 // that this process is not in.
 func (s *Suite) LaunchServer(more ...string) (*Server, error) {
-	srv, err := s.newServer("")
+	ports, err := s.Reserve(4)
 	if err != nil {
 		return nil, err
 	}
+	srv := &Server{ClientPort: ports[0], AgentPort: ports[1], HealthPort: ports[2], AdminPort: ports[3],
+		UDS: filepath.Join(s.Dir, "srv"+strconv.Itoa(ports[0]))}
 	return srv, s.launch(srv, more)
 }
 
@@ -68,14 +52,17 @@ func (s *Suite) RunServer(srv *Server, more ...string) error {
 	if err := s.launch(srv, more); err != nil {
 		return err
 	}
-	return WaitReady(srv.Process, srv.HealthURL("/healthz"))
+	return srv.ready()
 }
+
+// ready waits until the server listens.
+func (s *Server) ready() error { return WaitReady(s.Process, s.HealthURL("/healthz")) }
 
 // launch starts the program.
 func (s *Suite) launch(srv *Server, more []string) error {
 	args := []string{
 		"--server-port=" + strconv.Itoa(srv.ClientPort), "--server-bind-address=127.0.0.1",
-		"--agent-port=" + strconv.Itoa(srv.AgentPort), "--agent-bind-address=" + srv.agentHost(),
+		"--agent-port=" + strconv.Itoa(srv.AgentPort), "--agent-bind-address=127.0.0.1",
 		"--health-port=" + strconv.Itoa(srv.HealthPort), "--health-bind-address=127.0.0.1",
 		"--admin-port=" + strconv.Itoa(srv.AdminPort), "--uds-name=" + srv.UDS,
 		"--server-ca-cert=" + s.PKI("ca.crt"), "--server-cert=" + s.PKI("server.crt"), "--server-key=" + s.PKI("server.key"),
@@ -118,7 +105,7 @@ func (s *Suite) LaunchAgent(srv *Server, more ...string) (*Agent, error) {
 	}
 	a := &Agent{HealthPort: ports[0], AdminPort: ports[1]}
 	args := []string{
-		"--proxy-server-host=" + srv.agentHost(), "--proxy-server-port=" + strconv.Itoa(srv.AgentPort),
+		"--proxy-server-host=127.0.0.1", "--proxy-server-port=" + strconv.Itoa(srv.AgentPort),
 		"--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(a.HealthPort),
 		"--admin-server-port=" + strconv.Itoa(a.AdminPort),
 		"--ca-cert=" + s.PKI("ca.crt"), "--agent-cert=" + s.PKI("agent.crt"), "--agent-key=" + s.PKI("agent.key"),
@@ -166,22 +153,8 @@ func (s *Suite) startSidecar(program string, srv *Server, env []string, more ...
 	return &Sidecar{Process: p, Port: port}, WaitListening(p, "tcp", Loopback(port))
 }
 
-// StartChain runs the plain relay chain of benchmarks and returns the address
-// of its SOCKS5 front.
-func (s *Suite) StartChain() (front string, procs []*Process, err error) {
-	next := ""
-	for _, role := range []string{"end", "middle", "front"} {
-		p, address, err := s.StartHop(role, "127.0.0.1", next)
-		if err != nil {
-			return "", nil, err
-		}
-		procs, next = append(procs, p), address
-	}
-	return next, procs, nil
-}
-
-// StartHop runs one process of that chain, which listens at host and passes on
-// to next, and waits until it listens.
+// StartHop runs one process of the plain relay chain of benchmarks, which listens at host and
+// passes on to next, and waits until it listens.
 func (s *Suite) StartHop(role, host, next string) (p *Process, address string, err error) {
 	ports, err := s.Reserve(1)
 	if err != nil {
