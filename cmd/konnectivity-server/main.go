@@ -71,7 +71,7 @@ func run(ctx context.Context, f *flags) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
-	log, err := cli.NewLogger(&f.logging, component)
+	log, err := f.logging.New(component, os.Stderr)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/pem"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -95,7 +96,7 @@ func (f *signerFlags) run(cmd *cobra.Command) error {
 	if err := f.validate(cmd.Flags()); err != nil {
 		return err
 	}
-	log, err := cli.NewLogger(&f.logging, "konnectivity-signer")
+	log, err := f.logging.New("konnectivity-signer", os.Stderr)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -93,6 +92,7 @@ func (f *LogFlags) New(component string, out io.Writer) (*logrus.Entry, error) {
 		return nil, err
 	}
 	f.warnIneffective(log)
+	logLimits(log)
 	return log, nil
 }
 
@@ -197,16 +197,6 @@ func parseVmodule(text string) (string, error) {
 		}
 	}
 	return text, nil
-}
-
-// NewLogger returns the logger of the program component, configured by flags.
-func NewLogger(flags *LogFlags, component string) (*logrus.Entry, error) {
-	log, err := flags.New(component, os.Stderr)
-	if err != nil {
-		return nil, err
-	}
-	logLimits(log)
-	return log, nil
 }
 
 // logLimits logs the limits of the runtime at debug level: memory in bytes, 0

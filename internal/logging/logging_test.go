@@ -82,6 +82,7 @@ func TestLevels(t *testing.T) {
 
 func TestLibrariesLogIntoOneStream(t *testing.T) {
 	log, out := parseFlags(t, "-v=5")
+	out.Take() // the limits of the process
 	for _, c := range []struct {
 		name, level, msg, library string
 		write                     func()

@@ -1,6 +1,8 @@
 package sidecar
 
 import (
+	"os"
+
 	"github.com/spf13/cobra"
 
 	"konnectivity/internal/cli"
@@ -34,7 +36,7 @@ func NewCommand(front Front) *cobra.Command {
 			"  curl --proxy " + p.proxy + " https://kubernetes.default.svc",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := cli.NewLogger(logs, p.name)
+			log, err := logs.New(p.name, os.Stderr)
 			if err != nil {
 				return err
 			}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/wait"
 )
@@ -74,12 +75,9 @@ func (r retry) next() retry {
 
 // New returns a signer that has not begun.
 func New(opts Options) *Signer {
-	s := &Signer{opts: opts, answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+	s := &Signer{opts: opts, answers: observe.FromZero(prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "konnectivity_signer_requests_total", Help: "Requests for certificates, by how they were answered: issued or denied. failed counts attempts that failed: to answer a request, or to ask the API for requests.",
-	}, []string{"result"})}
-	for _, result := range []string{"issued", "denied", "failed"} {
-		s.answers.WithLabelValues(result)
-	}
+	}, []string{"result"}), "issued", "denied", "failed")}
 	opts.Registerer.MustRegister(s.answers)
 	s.requests = kubeapi.NewMirror(opts.Requests, "", fields.OneTermEqualSelector("spec.signerName", opts.Name).String())
 	return s

@@ -178,7 +178,8 @@ func (c *Client) Report(ctx context.Context, r *Report, filter string, limit int
 	}
 	r.Peers, r.Connections, r.Matched, r.Failures = peers.Items, conns.Items, conns.Matched, failures.Items
 	if lost, ok := lostPeer(*r); ok {
-		r.back = c.connected(ctx, r.Address, lost)
+		role, id, _ := strings.Cut(lost.Destination, " ")
+		r.back = c.peer(ctx, r.Address, lost.Tenant, role, id) != nil
 	}
 	seen := *r
 	if seen.Peers, err = c.withSilent(ctx, r.Address, filter, peers); err != nil {
@@ -303,12 +304,6 @@ func (c *Client) FailedBy(ctx context.Context, address, id string) string {
 		return ""
 	}
 	return page.Items[0].Next
-}
-
-// connected reports whether a lost peer is connected again.
-func (c *Client) connected(ctx context.Context, address string, lost admin.Failure) bool {
-	role, id, _ := strings.Cut(lost.Destination, " ")
-	return c.peer(ctx, address, lost.Tenant, role, id) != nil
 }
 
 // Agent finds the agent of a tenant by its id; nil if it is not connected there.
