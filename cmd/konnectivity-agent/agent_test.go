@@ -23,9 +23,9 @@ import (
 	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
 
+	"konnectivity/cmd/internal/program"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/cli"
-	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
@@ -311,7 +311,7 @@ func TestInvalidProxyOfTheEnvironment(t *testing.T) {
 		t.Setenv("HTTPS_PROXY", text)
 		for _, egress := range []bool{false, true} {
 			log, lines := logrustest.NewNullLogger()
-			p := &process{flags: &flags{egressProxy: egress}, log: log}
+			p := &process{flags: &flags{egressProxy: egress}, Base: program.Base{Log: log}}
 			_, err := p.environmentProxy()
 			said := ""
 			if err != nil {
@@ -369,7 +369,7 @@ func TestAdminPortIsOff(t *testing.T) {
 		err = f.validate()
 	}
 	testutil.NoError(t, err)
-	p := &process{flags: f, log: logrus.New(), registry: observe.NewRegistry(component)}
+	p := &process{flags: f, Base: program.New(component, logrus.New())}
 	f.health.Host, f.health.Number = "127.0.0.1", testutil.Reserved(t)
 	testutil.NoError(t, p.listen())
 	if p.admin != nil {
@@ -473,7 +473,7 @@ func TestPortsAreWaitedForWithoutTheSocket(t *testing.T) {
 	}
 	busy := testutil.Listen(t)
 	log, _ := logrustest.NewNullLogger()
-	p := &process{log: log, flags: testutil.Must(parse(t, "--handover-socket=/dev/pts/handover", "--health-server-host=127.0.0.1", "--admin-server-port=0",
+	p := &process{Base: program.Base{Log: log}, flags: testutil.Must(parse(t, "--handover-socket=/dev/pts/handover", "--health-server-host=127.0.0.1", "--admin-server-port=0",
 		"--health-server-port="+strconv.Itoa(busy.Addr().(*net.TCPAddr).Port)))(t)}
 	testutil.NoError(t, p.listen())
 	defer p.close()

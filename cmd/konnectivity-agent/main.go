@@ -16,16 +16,14 @@ import (
 	"syscall"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"golang.org/x/net/http/httpproxy"
 
 	"konnectivity/agent"
 	"konnectivity/agent/egress"
+	"konnectivity/cmd/internal/program"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/admission"
-	"konnectivity/internal/audit"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/files"
 	"konnectivity/internal/kubeapi"
@@ -35,7 +33,6 @@ import (
 	"konnectivity/internal/policy"
 	"konnectivity/internal/policyfile"
 	"konnectivity/internal/tlsreload"
-	"konnectivity/internal/traces"
 	"konnectivity/tunnel/connect"
 	"konnectivity/tunnel/link"
 )
@@ -73,7 +70,7 @@ func run(ctx context.Context, f *flags) error {
 	for _, note := range f.notes() {
 		log.Warn(note)
 	}
-	p := &process{flags: f, log: log, registry: observe.NewRegistry(component), store: agent.OpenStore(log)}
+	p := &process{flags: f, Base: program.New(component, log), store: agent.OpenStore(log)}
 	if err := p.listen(); err != nil {
 		return err
 	}
@@ -86,9 +83,8 @@ func run(ctx context.Context, f *flags) error {
 
 // process holds the parts of a running agent.
 type process struct {
-	flags    *flags
-	log      logrus.FieldLogger
-	registry *prometheus.Registry
+	program.Base
+	flags *flags
 
 	store         *agent.Store    // nil: off
 	handover      *agent.Handover // nil: off
@@ -98,21 +94,19 @@ type process struct {
 	certificates  *tlsreload.Source
 	policy        *policyfile.Live // nil: no file
 	agent         *agent.Agent
-	background    []func(context.Context) // beside the agent, and while it drains
 	id            string
 	table         *admin.Table // for the admin port; nil if it is off
-	audit         *audit.Log   // nil: none
 }
 
 // listen opens the ports first, so that one in use is an error before anything starts. Those
 // of the agent before are asked for.
 func (p *process) listen() (err error) {
 	if f := p.flags; f.handover != "" {
-		p.handover, err = agent.OpenHandover(f.handover, f.agentID(), f.options.Servers, p.log)
+		p.handover, err = agent.OpenHandover(f.handover, f.agentID(), f.options.Servers, p.Log)
 		switch {
 		case errors.Is(err, fs.ErrPermission): // as SELinux has it, too: better an agent without than none
 			p.handover = nil
-			p.log.WithError(err).Warn("--handover-socket: connections end with this agent")
+			p.Log.WithError(err).Warn("--handover-socket: connections end with this agent")
 		case err != nil:
 			return fmt.Errorf("--handover-socket: %w", err)
 		}
@@ -122,7 +116,7 @@ func (p *process) listen() (err error) {
 	// where there is no socket.
 	if errors.Is(err, syscall.EADDRINUSE) && p.flags.handover != "" {
 		if p.handover.TakePorts() != nil {
-			p.log.WithError(err).Warn("this agent answers there once the port is free; the agent before may have it")
+			p.Log.WithError(err).Warn("this agent answers there once the port is free; the agent before may have it")
 		}
 		err = p.openPorts(true)
 	}
@@ -176,47 +170,30 @@ func (p *process) close() {
 func (p *process) build() error {
 	f := p.flags
 	var err error
-	p.certificates, err = tlsreload.New(f.files,
-		tlsreload.Options{Name: "agent", Peer: f.peers.Peer(pki.RoleServer), Own: cli.Own(f.role()), Log: p.log})
+	p.certificates, err = p.Certificates(f.files, tlsreload.Options{Name: "agent", Peer: f.peers.Peer(pki.RoleServer), Own: cli.Own(f.role())})
 	if err != nil {
-		return err
-	}
-	if err := observe.Certificates(p.registry, p.certificates); err != nil {
 		return err
 	}
 	opts, err := p.options()
 	if err != nil {
 		return err
 	}
-	p.background = append(p.background, p.certificates.Run)
 	if f.countLeases {
 		leases, err := p.countLeases()
 		if err != nil {
 			return err
 		}
-		opts.Leases, p.background = leases, append(p.background, leases.Run)
+		opts.Leases, p.Background = leases, append(p.Background, leases.Run)
 	}
 	p.id = opts.ID
 	if p.admin != nil {
 		p.table = admin.NewTable()
-		opts.Observers, p.background = append(opts.Observers, p.table), append(p.background, p.table.Run)
+		p.Observe(p.table)
 	}
-	if f.auditLog != "" {
-		var err error
-		if p.audit, err = audit.Open(audit.Options{Path: f.auditLog, Component: component, Name: p.id, Log: p.log, Registerer: p.registry}); err != nil {
-			return err
-		}
-		opts.Observers = append(opts.Observers, p.audit)
-		p.background = append(p.background, p.audit.Run)
-	}
-	spans, err := traces.New(traces.Options{Flags: f.traces, Component: component, Name: p.id, Log: p.log, Registerer: p.registry})
-	if err != nil {
+	if err := p.Record(p.id, f.auditLog, f.traces); err != nil {
 		return err
 	}
-	if spans != nil {
-		opts.Observers = append(opts.Observers, spans)
-		p.background = append(p.background, spans.Run)
-	}
+	opts.Observers = p.Observers
 	if p.agent, err = agent.New(opts); err == nil {
 		p.certificates.OnChange(p.agent.Retry)
 		p.policy.OnChange(p.agent.Rejudge)
@@ -235,11 +212,8 @@ func (p *process) options() (agent.Options, error) {
 	if err != nil {
 		return opts, err
 	}
-	if f.policyFile != "" {
-		if p.policy, err = policyfile.Open(f.policyFile, agent.MetricsPrefix, p.registry, p.log); err != nil {
-			return opts, fmt.Errorf("--policy-file: %w", err)
-		}
-		p.background = append(p.background, p.policy.Run)
+	if p.policy, err = p.Policy(f.policyFile, agent.MetricsPrefix); err != nil {
+		return opts, err
 	}
 	reach := egress.Options{Policy: rules, File: p.policy, Descriptors: admission.Descriptors(), APIServers: f.apiServers}
 	if f.egressProxy {
@@ -249,7 +223,7 @@ func (p *process) options() (agent.Options, error) {
 	opts.ID = cmp.Or(f.agentID(), p.handover.ID(), p.store.ID(), uuid.NewString())
 	opts.TLS, opts.Proxy = p.certificates.Client, environment
 	opts.Budget, opts.Dialer = link.NewBudget(f.budgetMiB<<20), egress.New(reach)
-	opts.Log, opts.Registerer = p.log, p.registry
+	opts.Log, opts.Registerer = p.Log, p.Registry
 	if opts.Grace == 0 {
 		opts.Grace = -1
 	}
@@ -274,9 +248,9 @@ func (p *process) environmentProxy() (func(*url.URL) (*url.URL, error), error) {
 	case p.flags.egressProxy:
 		return nil, fmt.Errorf("--egress-proxy-from-environment: HTTPS_PROXY: %w", wrong)
 	case used == nil:
-		p.log.Warnf("HTTPS_PROXY of the environment: %v; it is ignored, and servers are reached without a proxy", wrong)
+		p.Log.Warnf("HTTPS_PROXY of the environment: %v; it is ignored, and servers are reached without a proxy", wrong)
 	default:
-		p.log.Warnf("HTTPS_PROXY of the environment: %v; servers cannot be reached through it", wrong)
+		p.Log.Warnf("HTTPS_PROXY of the environment: %v; servers cannot be reached through it", wrong)
 	}
 	return environment.ProxyFunc(), nil
 }
@@ -292,19 +266,19 @@ func (p *process) countLeases() (*agent.LeaseCounter, error) {
 	}
 	return agent.NewLeaseCounter(agent.LeaseOptions{
 		Client: client, Selector: p.flags.leaseSelector,
-		Log: p.log, Registerer: p.registry,
+		Log: p.Log, Registerer: p.Registry,
 	})
 }
 
 // serve runs until ctx ends and the agent has drained, or a listener fails.
 // Health and metrics stay up while it drains.
 func (p *process) serve(ctx context.Context) error {
-	health := observe.Health{Metrics: p.registry, Checks: []observe.Check{{Name: "server-connected", Do: p.agent.Ready}}}
-	parts := []func(context.Context) error{func(ctx context.Context) error { return observe.Serve(ctx, p.health, health.Handler(), p.log) }}
+	health := observe.Health{Metrics: p.Registry, Checks: []observe.Check{{Name: "server-connected", Do: p.agent.Ready}}}
+	parts := []func(context.Context) error{func(ctx context.Context) error { return observe.Serve(ctx, p.health, health.Handler(), p.Log) }}
 	if p.admin != nil {
-		parts = append(parts, func(ctx context.Context) error { return observe.Serve(ctx, p.admin, p.adminHandler(), p.log) })
+		parts = append(parts, func(ctx context.Context) error { return observe.Serve(ctx, p.admin, p.adminHandler(), p.Log) })
 	}
-	return cli.Around(ctx, p.agent.Run, p.background, parts...)
+	return cli.Around(ctx, p.agent.Run, p.Background, parts...)
 }
 
 func (p *process) adminHandler() http.Handler {
@@ -319,7 +293,7 @@ func (p *process) adminHandler() http.Handler {
 // adminSource describes the agent to the admin API.
 func (p *process) adminSource() admin.Source {
 	return admin.Source{
-		Component: component, ID: p.id, Table: p.table, Ready: p.agent.Trouble, Peers: p.adminPeers, Audit: p.audit.Trouble,
+		Component: component, ID: p.id, Table: p.table, Ready: p.agent.Trouble, Peers: p.adminPeers, Audit: p.Audit.Trouble,
 		More: func(s *admin.Status) { s.Peers[admin.RoleServer] = len(p.agent.Servers()) },
 	}
 }

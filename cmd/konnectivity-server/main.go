@@ -16,22 +16,18 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"konnectivity/cmd/internal/program"
 	"konnectivity/internal/admin"
-	"konnectivity/internal/audit"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
-	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
-	"konnectivity/internal/policyfile"
 	"konnectivity/internal/resources"
 	"konnectivity/internal/tlsreload"
-	"konnectivity/internal/traces"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/internal/version"
 	"konnectivity/server"
@@ -75,7 +71,7 @@ func run(ctx context.Context, f *flags) error {
 	if err != nil {
 		return err
 	}
-	p := &process{flags: f, log: log, registry: observe.NewRegistry(component)}
+	p := &process{flags: f, Base: program.New(component, log)}
 	srv, err := p.build(ctx)
 	if err != nil {
 		p.close()
@@ -90,23 +86,23 @@ func run(ctx context.Context, f *flags) error {
 
 // process holds the parts of a server.
 type process struct {
-	flags    *flags
-	log      logrus.FieldLogger
-	registry *prometheus.Registry
-	options  server.Options
-	open     []net.Listener
-	sources  []*tlsreload.Source // of all ports
+	program.Base
+	flags   *flags
+	options server.Options
+	open    []net.Listener
+	sources []*tlsreload.Source // of all ports
 }
 
 // build reads every file and opens every port, so that an error comes before anything is
 // served. ctx bounds the wait for tenants' Secrets.
 func (p *process) build(ctx context.Context) (*server.Server, error) {
 	tenants := func() error { return p.tenants(ctx) }
-	for _, step := range []func() error{p.settings, p.agentAuth, p.clientAuth, p.leases, p.listenClients, p.listenAgents, p.listenServers, p.listenOthers, p.audit, p.traces, tenants} {
+	for _, step := range []func() error{p.settings, p.agentAuth, p.clientAuth, p.leases, p.listenClients, p.listenAgents, p.listenServers, p.listenOthers, p.record, tenants} {
 		if err := step(); err != nil {
 			return nil, err
 		}
 	}
+	p.options.Observers, p.options.Background = p.Observers, p.Background
 	srv, err := server.New(p.options)
 	if err == nil {
 		for _, s := range p.sources {
@@ -130,17 +126,14 @@ func (p *process) settings() (err error) {
 	if o.Policy, err = policy.Parse(f.allow, f.deny); err != nil {
 		return err
 	}
-	if f.policyFile != "" {
-		if o.PolicyFile, err = policyfile.Open(f.policyFile, server.MetricsPrefix, p.registry, p.log); err != nil {
-			return fmt.Errorf("--policy-file: %w", err)
-		}
-		o.Background = append(o.Background, o.PolicyFile.Run)
+	if o.PolicyFile, err = p.Policy(f.policyFile, server.MetricsPrefix); err != nil {
+		return err
 	}
 	o.ID = cmp.Or(f.serverID(), uuid.NewString())
 	o.NoConnect, o.NoGRPC = f.mode == modeGRPC, f.mode == modeConnect
 	o.NoLink, o.AgentsNeedLink = f.link == link.Off, f.link == link.Require
 	o.Settle, o.Budget, o.AgentMemory = server.DefaultSettle, link.NewBudget(f.budgetMiB<<20), resources.MemoryLimit()/2
-	o.Log, o.Registry = p.log, p.registry
+	o.Log, o.Registry = p.Log, p.Registry
 	if o.Grace == 0 {
 		o.Grace = -1
 	}
@@ -155,7 +148,7 @@ func (p *process) agentAuth() error {
 	f := p.flags
 	p.options.OwnIDs = f.idPolicy == tenant.NamesOfCertificate
 	if f.identifierPolicy == tenant.NamesOfCertificate {
-		claims, err := auth.NewClaims(f.identifierFile, p.log)
+		claims, err := auth.NewClaims(f.identifierFile, p.Log)
 		if err != nil {
 			return fmt.Errorf("--agent-identifier-allow-file: %w", err)
 		}
@@ -236,28 +229,10 @@ func (p *process) leases() error {
 	return nil
 }
 
-// audit opens the audit log.
-func (p *process) audit() error {
-	if p.flags.auditLog == "" {
-		return nil
-	}
-	l, err := audit.Open(audit.Options{Path: p.flags.auditLog, Component: component, Name: p.options.ID, Log: p.log, Registerer: p.registry})
-	if err != nil {
-		return err
-	}
-	p.options.Observers = append(p.options.Observers, l)
-	p.options.Background = append(p.options.Background, l.Run)
-	p.options.Audit = l.Trouble
-	return nil
-}
-
-// traces opens the way to the collector of spans.
-func (p *process) traces() error {
-	e, err := traces.New(traces.Options{Flags: p.flags.traces, Component: component, Name: p.options.ID, Log: p.log, Registerer: p.registry})
-	if e != nil {
-		p.options.Observers = append(p.options.Observers, e)
-		p.options.Background = append(p.options.Background, e.Run)
-	}
+// record opens the audit log, and the way to the collector of spans.
+func (p *process) record() error {
+	err := p.Record(p.options.ID, p.flags.auditLog, p.flags.traces)
+	p.options.Audit = p.Audit.Trouble
 	return err
 }
 
@@ -266,7 +241,7 @@ func (p *process) tenants(ctx context.Context) (err error) {
 	f := p.flags
 	switch {
 	case f.tenantsDir != "":
-		if p.options.Tenants, err = tenant.Open(f.tenantsDir, p.log); err != nil {
+		if p.options.Tenants, err = tenant.Open(f.tenantsDir, p.Log); err != nil {
 			return fmt.Errorf("--tenants-dir: %w", err)
 		}
 	case f.tenantsNamespace != "":
@@ -295,8 +270,8 @@ func (p *process) tenantSecrets(ctx context.Context) (*tenant.Dir, error) {
 	ctx, cancel := context.WithTimeout(ctx, tenantsWait)
 	defer cancel()
 	_ = mirror.List(ctx) // tenant.Dir reports the error too
-	p.options.Background = append(p.options.Background, mirror.Run)
-	return tenant.OpenSecrets(mirror, p.log), nil
+	p.Background = append(p.Background, mirror.Run)
+	return tenant.OpenSecrets(mirror, p.Log), nil
 }
 
 // tenantTokens configures the review of a tenant's tokens by its own API. An error is
@@ -390,7 +365,7 @@ func (p *process) listenOthers() (err error) {
 		}
 	}
 	if f.adminToken != "" {
-		token, err := admin.OpenTokenFile(f.adminToken, p.log)
+		token, err := admin.OpenTokenFile(f.adminToken, p.Log)
 		if err != nil {
 			return fmt.Errorf("--admin-token-file: %w", err)
 		}
@@ -440,15 +415,8 @@ func (p *process) source(name string, files tlsreload.Files, judge func(*x509.Ce
 	options := p.flags.tls
 	options.Bare = name == "server" && len(p.flags.clientTokens.Accounts) > 0
 	options.Name, options.Peer, options.Own = name, judge, cli.Own(pki.RoleServer)
-	options.Log, options.Interval = p.log, time.Second // a revoked peer is disconnected within 2 s
-	s, err := tlsreload.New(files, options)
-	if err != nil {
-		return nil, err
-	}
-	if err := observe.Certificates(p.registry, s); err != nil {
-		return nil, err
-	}
-	p.options.Background = append(p.options.Background, s.Run)
+	options.Interval = time.Second // a revoked peer is disconnected within 2 s
+	s, err := p.Certificates(files, options)
 	p.sources = append(p.sources, s)
-	return s, nil
+	return s, err
 }

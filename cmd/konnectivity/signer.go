@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"konnectivity/cmd/internal/program"
 	"konnectivity/cmd/konnectivity/internal/signer"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
@@ -100,18 +101,15 @@ func (f *signerFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	registry := observe.NewRegistry("konnectivity-signer")
-	ca, err := tlsreload.New(f.ca, tlsreload.Options{Name: "ca", Log: log})
+	base := program.New("konnectivity-signer", log)
+	ca, err := base.Certificates(f.ca, tlsreload.Options{Name: "ca"})
 	if err != nil {
 		return err
 	}
 	if _, err := pki.CAOf(*ca.Certificate()); err != nil {
 		return fmt.Errorf("--ca-cert=%s: %w", f.ca.Cert, err)
 	}
-	if err := observe.Certificates(registry, ca); err != nil {
-		return err
-	}
-	opts := signer.Options{Name: f.name, Terms: f.terms, CA: ca.Certificate, Log: log, Registerer: registry}
+	opts := signer.Options{Name: f.name, Terms: f.terms, CA: ca.Certificate, Log: log, Registerer: base.Registry}
 	if f.ca.CA != "" {
 		opts.Trust = f.published
 	}
@@ -123,10 +121,10 @@ func (f *signerFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	health := observe.Health{Metrics: registry, Checks: []observe.Check{{Name: "requests", Do: s.Ready}}}
+	health := observe.Health{Metrics: base.Registry, Checks: []observe.Check{{Name: "requests", Do: s.Ready}}}
 	log.WithFields(logrus.Fields{"signer": f.name, "namespace": f.namespace}).Info("issuing certificates")
 	serve := func(ctx context.Context) error { return observe.Serve(ctx, l, health.Handler(), log) }
-	return cli.Around(cmd.Context(), serve, []func(context.Context){ca.Run, s.Run})
+	return cli.Around(cmd.Context(), serve, append(base.Background, s.Run))
 }
 
 // clients makes the clients of the API.

@@ -20,7 +20,7 @@ func loopback(address string) string {
 // adminHandler serves the status page and its API.
 func (s *sidecar) adminHandler() http.Handler {
 	return admin.Handler(http.NewServeMux(), admin.Source{
-		Component: s.opts.Program, ID: s.adapter.ID(), Table: s.table, Ready: s.ready, Peers: s.adminPeers, Audit: s.audit.Trouble,
+		Component: s.opts.Program, ID: s.adapter.ID(), Table: s.table, Ready: s.ready, Peers: s.adminPeers, Audit: s.Audit.Trouble,
 		More: func(status *admin.Status) { status.Peers[admin.RoleServer] = len(s.adapter.Links()) },
 	})
 }

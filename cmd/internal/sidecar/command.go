@@ -8,15 +8,15 @@ import (
 	"konnectivity/internal/cli"
 )
 
-// program describes a sidecar in its help.
-type program struct {
+// about describes a sidecar in its help.
+type about struct {
 	name   string
 	short  string // completes "Reach a konnectivity server's agents by"
 	speaks string
 	proxy  string // for curl
 }
 
-var programs = map[Front]program{
+var programs = map[Front]about{
 	SOCKS5: {"konnectivity-socks5-proxy", "SOCKS5", "SOCKS5", "socks5h://127.0.0.1:8090"},
 	HTTP:   {"konnectivity-https-proxy", "HTTP proxy", "HTTP and HTTPS proxy requests", "http://127.0.0.1:8090"},
 }

@@ -65,7 +65,7 @@ func (s *sidecar) loadCredentials() error {
 	if s.opts.credentialsFile == "" {
 		return nil
 	}
-	loaded, err := socks5.LoadCredentials(s.opts.credentialsFile, s.log)
+	loaded, err := socks5.LoadCredentials(s.opts.credentialsFile, s.Log)
 	if err != nil {
 		return fmt.Errorf("--socks5-credentials-file: %w", err)
 	}
@@ -109,12 +109,12 @@ func (s *sidecar) addHTTP(lns []net.Listener) error {
 // its traffic as metrics, limits and logs.
 func (s *sidecar) common(kind Front, d tunnel.Dialer) (front.Options, error) {
 	total := new(tunnel.Totals)
-	if err := registerTraffic(s.registry, kind, total); err != nil {
+	if err := registerTraffic(s.Registry, kind, total); err != nil {
 		return front.Options{}, err
 	}
 	o := s.opts.fronts
-	o.Forwarder = &tunnel.Forwarder{Dialer: d, Bounds: s.opts.bounds, DialTimeout: s.opts.dial, Total: total, Observers: s.observers}
-	o.Descriptors, o.Log, o.Registerer = s.opts.descriptors(admission.Descriptors()), s.log, s.registry
+	o.Forwarder = &tunnel.Forwarder{Dialer: d, Bounds: s.opts.bounds, DialTimeout: s.opts.dial, Total: total, Observers: s.Observers}
+	o.Descriptors, o.Log, o.Registerer = s.opts.descriptors(admission.Descriptors()), s.Log, s.Registry
 	return o, nil
 }
 

@@ -47,13 +47,13 @@ func (s *sidecar) openProbesBeside(port uint16, addresses []netip.Addr) error {
 			failed = append(failed, err)
 			continue
 		}
-		s.probes, s.background = append(s.probes, ln), append(s.background, func(context.Context) { answerProbes(ln) })
+		s.probes, s.Background = append(s.probes, ln), append(s.Background, func(context.Context) { answerProbes(ln) })
 	}
 	if len(failed) > 0 && len(failed) == len(addresses) {
 		return errors.Join(failed...)
 	}
 	for _, err := range failed {
-		s.log.WithError(err).Warn("TCP probes of one address will not be answered")
+		s.Log.WithError(err).Warn("TCP probes of one address will not be answered")
 	}
 	return nil
 }

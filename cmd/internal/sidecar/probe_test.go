@@ -11,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/cmd/internal/program"
 	"konnectivity/internal/testutil"
 )
 
@@ -20,7 +21,7 @@ func probed(t *testing.T, own string, answer bool) (_ *sidecar, port string) {
 	t.Helper()
 	proxy := testutil.Must(net.Listen("tcp", own))(t)
 	t.Cleanup(func() { _ = proxy.Close() })
-	s := &sidecar{opts: &Options{answerProbes: answer}, log: logrus.New()}
+	s := &sidecar{opts: &Options{answerProbes: answer}, Base: program.Base{Log: logrus.New()}}
 	s.self.add(proxy)
 	pod := func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("127.0.0.2")}, nil }
 	testutil.NoError(t, s.openProbes(pod))
@@ -71,7 +72,7 @@ func TestProbesWithUnusableAddress(t *testing.T) {
 		{[]netip.Addr{absent}, 0, true},
 		{nil, 0, false},
 	} {
-		s := &sidecar{opts: &Options{answerProbes: true}, log: logrus.New()}
+		s := &sidecar{opts: &Options{answerProbes: true}, Base: program.Base{Log: logrus.New()}}
 		err := s.openProbesBeside(0, c.addresses)
 		if (err != nil) != c.fails || len(s.probes) != c.open {
 			t.Errorf("%v: %d listeners, %v", c.addresses, len(s.probes), err)

@@ -16,26 +16,26 @@ import (
 func (s *sidecar) run(ctx context.Context) error {
 	parts := []func(context.Context) error{s.adapter.Run}
 	if s.health != nil {
-		s.log.WithField("address", s.health.Addr().String()).Info("serving health and metrics")
-		parts = append(parts, func(ctx context.Context) error { return observe.Serve(ctx, s.health, s.observed(), s.log) })
+		s.Log.WithField("address", s.health.Addr().String()).Info("serving health and metrics")
+		parts = append(parts, func(ctx context.Context) error { return observe.Serve(ctx, s.health, s.observed(), s.Log) })
 	}
 	if s.admin != nil {
-		s.log.WithField("address", s.admin.Addr().String()).Info("serving the status page")
-		parts = append(parts, func(ctx context.Context) error { return observe.Serve(ctx, s.admin, s.adminHandler(), s.log) })
+		s.Log.WithField("address", s.admin.Addr().String()).Info("serving the status page")
+		parts = append(parts, func(ctx context.Context) error { return observe.Serve(ctx, s.admin, s.adminHandler(), s.Log) })
 	}
-	return cli.Around(ctx, s.serve, s.background, parts...)
+	return cli.Around(ctx, s.serve, s.Background, parts...)
 }
 
 // serve runs the fronts, and ends the answers to probes when these stop.
 func (s *sidecar) serve(ctx context.Context) error {
 	fronts, stopping := errgroup.WithContext(ctx)
 	for _, f := range s.fronts {
-		s.log.WithFields(logrus.Fields{"front": f.front, "address": f.ln.Addr().String()}).Info("serving")
+		s.Log.WithFields(logrus.Fields{"front": f.front, "address": f.ln.Addr().String()}).Info("serving")
 		fronts.Go(func() error { return f.serve(stopping, f.ln) })
 	}
 	<-stopping.Done()
 	s.draining.Store(true)
-	s.log.WithField("timeout", s.opts.fronts.Drain.String()).Info("stopping; open connections may finish")
+	s.Log.WithField("timeout", s.opts.fronts.Drain.String()).Info("stopping; open connections may finish")
 	for _, ln := range s.probes {
 		_ = ln.Close() // probes must fail like connections to a proxy that stops
 	}
@@ -50,5 +50,5 @@ func (s *sidecar) observed() http.Handler {
 		}
 		return nil
 	}
-	return observe.Health{Metrics: s.registry, Checks: []observe.Check{{Name: "server", Do: s.adapter.Ready}, {Name: "draining", Do: draining}}}.Handler()
+	return observe.Health{Metrics: s.Registry, Checks: []observe.Check{{Name: "server", Do: s.adapter.Ready}, {Name: "draining", Do: draining}}}.Handler()
 }

@@ -5,20 +5,17 @@ import (
 	"net"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/adapters"
 	"konnectivity/adapters/uplink"
+	"konnectivity/cmd/internal/program"
 	"konnectivity/internal/admin"
-	"konnectivity/internal/audit"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/files"
 	"konnectivity/internal/front"
-	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
-	"konnectivity/internal/traces"
 	"konnectivity/internal/version"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
@@ -26,22 +23,17 @@ import (
 
 // sidecar is a composed process.
 type sidecar struct {
-	opts     *Options
-	log      logrus.FieldLogger
-	registry *prometheus.Registry // served with --health-address
-	certs    *tlsreload.Source
-	adapter  *adapters.Adapter
-	self     selfCheck
-	fronts   []frontListener
-	health   net.Listener // nil if off
-	admin    net.Listener // nil if off
-	probes   []net.Listener
-	table    *admin.Table // nil if admin is
-	audit    *audit.Log   // nil if it is off
-	draining atomic.Bool
-
-	observers  []tunnel.Observer       // of the connections of all fronts
-	background []func(context.Context) // beside the fronts, and while they drain
+	program.Base // its Registry is served with --health-address
+	opts         *Options
+	certs        *tlsreload.Source
+	adapter      *adapters.Adapter
+	self         selfCheck
+	fronts       []frontListener
+	health       net.Listener // nil if off
+	admin        net.Listener // nil if off
+	probes       []net.Listener
+	table        *admin.Table // nil if admin is
+	draining     atomic.Bool
 
 	credentials front.Checker // of clients of SOCKS5 and HTTP; nil if there are none
 }
@@ -62,45 +54,29 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 		return nil, err
 	}
 	o.warnIneffective(log)
-	s := &sidecar{opts: o, log: log, registry: observe.NewRegistry(o.Program)}
+	s := &sidecar{opts: o, Base: program.New(o.Program, log)}
 	if o.adminAddress != "" {
 		s.table = admin.NewTable()
-		s.observers, s.background = append(s.observers, s.table), append(s.background, s.table.Run)
+		s.Observe(s.table)
 	}
-	s.certs, err = tlsreload.New(o.Files, tlsreload.Options{
+	s.certs, err = s.Certificates(o.Files, tlsreload.Options{
 		Name: "konnectivity", Lenient: true, Peer: o.Peers.Peer(pki.RoleServer), Own: cli.Own(pki.RoleClient),
-		Log: log,
 	})
 	if err != nil {
-		return nil, err
-	}
-	s.background = append(s.background, s.certs.Run)
-	if err := observe.Certificates(s.registry, s.certs); err != nil {
 		return nil, err
 	}
 	if s.adapter, err = adapters.New(s.adapterOptions()); err != nil {
 		return nil, usageError(err)
 	}
 	s.certs.OnChange(s.adapter.Retry)
-	spans, err := traces.New(traces.Options{Flags: o.traces, Component: o.Program, Name: s.adapter.ID(), Log: log, Registerer: s.registry})
-	if err != nil {
-		return nil, err
-	}
-	if spans != nil {
-		s.observers, s.background = append(s.observers, spans), append(s.background, spans.Run)
-	}
-	if o.auditLog != "" {
-		s.audit, err = audit.Open(audit.Options{Path: o.auditLog, Component: o.Program, Name: s.adapter.ID(), Log: log, Registerer: s.registry})
-		if err != nil {
-			return nil, err
-		}
-		s.observers, s.background = append(s.observers, s.audit), append(s.background, s.audit.Run)
-	}
 	defer func() {
 		if err != nil {
 			s.close()
 		}
 	}()
+	if err = s.Record(s.adapter.ID(), o.auditLog, o.traces); err != nil {
+		return nil, err
+	}
 	if err = s.open(); err != nil {
 		return nil, err
 	}
@@ -108,10 +84,10 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 }
 
 func (s *sidecar) adapterOptions() adapters.Options {
-	o := s.opts.Adapter(s.certs, s.log)
+	o := s.opts.Adapter(s.certs, s.Log)
 	o.Self, o.Direct.Refuse = s.self.names, s.self.is
 	o.Server.Leave = s.closeIdle
-	o.Registerer = s.registry
+	o.Registerer = s.Registry
 	return o
 }
 
@@ -161,7 +137,7 @@ func (s *sidecar) open() error {
 
 // close closes all listeners and files.
 func (s *sidecar) close() {
-	s.audit.Close()
+	s.Audit.Close()
 	for _, f := range s.fronts {
 		_ = f.ln.Close()
 	}

@@ -47,7 +47,7 @@ func (s *sidecar) openTransparent() error {
 	for _, ip := range []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback} {
 		ln, err := cli.Listen("transparent-port", tunnel.JoinAddress(ip.String(), s.opts.transparentPort))
 		if ip.To4() == nil && tunnel.IsErrno(err, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT) {
-			s.log.Info("this machine has no IPv6, so none is redirected to the transparent port")
+			s.Log.Info("this machine has no IPv6, so none is redirected to the transparent port")
 			continue
 		}
 		if err != nil {
@@ -68,7 +68,7 @@ func (s *sidecar) refuseServer(d tunnel.Dialer) tunnel.Dialer {
 		if err != nil || !s.adapter.IsServer(to) {
 			return d.Dial(ctx, f)
 		}
-		s.log.WithField("destination", f.Address).Warnf("a connection to the konnectivity server was redirected to --transparent-port and is refused; "+
+		s.Log.WithField("destination", f.Address).Warnf("a connection to the konnectivity server was redirected to --transparent-port and is refused; "+
 			"if it is this sidecar's own, run `konnectivity redirect` with --uid=%d, its user", os.Getuid())
 		return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Address: f.Address, Reason: "the destination is the konnectivity server itself"}
 	})
