@@ -85,8 +85,8 @@ func alerted(err error, by tls.AlertError) bool {
 	return ok && alert == by
 }
 
-// AlertOf returns the alert by which the peer ended a connection, if it did. crypto/tls does not
-// export the type that it has there, which is a uint8.
+// AlertOf returns the alert by which the peer ended a connection; ok is false if it did not. The
+// type of alerts in crypto/tls is a uint8 that is not exported.
 func AlertOf(err error) (alert tls.AlertError, ok bool) {
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Op != "remote error" { // crypto/tls's name for an alert
