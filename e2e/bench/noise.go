@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"sync"
 	"time"
 
 	"konnectivity/e2e/suite"
@@ -261,7 +262,7 @@ type running struct {
 	transfers []*bench.Transfer
 	reported  int64 // bytes
 	dials     dials
-	dialing   chan struct{} // closed when no more are made; nil without any
+	dialing   sync.WaitGroup
 }
 
 // start begins with the load.
@@ -290,11 +291,7 @@ func (r *running) start(ctx context.Context) error {
 		r.transfers = append(r.transfers, t)
 	}
 	if r.Rate > 0 {
-		r.dialing = make(chan struct{})
-		go func() {
-			defer close(r.dialing)
-			r.dials.run(ctx, r.Rate, r.dial)
-		}()
+		r.dialing.Go(func() { r.dials.run(ctx, r.Rate, r.dial) })
 	}
 	return nil
 }
@@ -334,7 +331,5 @@ func (r *running) close() {
 	for _, t := range r.transfers {
 		t.Stop()
 	}
-	if r.dialing != nil {
-		<-r.dialing
-	}
+	r.dialing.Wait()
 }
