@@ -85,7 +85,7 @@ func alerted(err error, by tls.AlertError) bool {
 	return ok && alert == by
 }
 
-// AlertOf returns the alert by which the peer ended a connection; ok is false if it did not. The
+// AlertOf returns the alert by which the peer ended a connection; ok is false without one. The
 // type of alerts in crypto/tls is a uint8 that is not exported.
 func AlertOf(err error) (alert tls.AlertError, ok bool) {
 	var op *net.OpError

@@ -1,7 +1,7 @@
 // Package program has what all programs make of the same flags: metrics, certificates that
 // rotate, a policy file, and what observes connections.
 //
-// Server, agent, sidecars and the signer each have a Base, and run what is in its Background.
+// Server, agent, sidecars and the signer each have a Base, and run its Background.
 package program
 
 import (
