@@ -86,8 +86,17 @@ help: ## Show this list
 build: ## Build static binaries of all programs into bin/
 	$(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
 
+# What black-box tests start, linked once for all of them: the go command links again only
+# what has changed.
+.PHONY: programs
+programs:
+	$(COMPILE) build -ldflags '-s -w' -o $(BIN)/programs/ ./cmd/...
+
+test alerts chart e2e hostile e2e-page e2e-kube e2e-apiserver e2e-cluster e2e-install: \
+	export KONNECTIVITY_PROGRAMS := $(CURDIR)/$(BIN)/programs
+
 .PHONY: test
-test: ## Run all tests that need nothing but Go
+test: programs ## Run all tests that need nothing but Go
 	$(COMPILE) test $(USUAL_GC) $(TESTS) -timeout 10m $(UNITS)
 	$(COMPILE) test -C manifests/check $(USUAL_GC) -timeout 5m ./...
 
@@ -98,33 +107,33 @@ race: ## Run them with the race detector
 	CGO_ENABLED=1 $(COMPILE) test $(USUAL_GC) $(TESTS) -race -short -timeout 10m $(RACY)
 
 .PHONY: e2e
-e2e: ## Run the black-box tests: real programs, real clients
+e2e: programs ## Run the black-box tests: real programs, real clients
 	$(COMPILE) test $(USUAL_GC) -parallel 8 -count=1 -timeout 18m $(filter-out %/e2e/page %/e2e/hostile,$(shell $(GO) list ./e2e/...))
 	$(COMPILE) test $(USUAL_GC) -count=1 -timeout 5m ./e2e/hostile
 
 .PHONY: hostile
-hostile: ## Attack the programs, a minute each, and print what it costs them: make hostile ARGS='-for=10s -run=Silence'
+hostile: programs ## Attack the programs, a minute each, and print what it costs them: make hostile ARGS='-for=10s -run=Silence'
 	$(GO) test -count=1 -timeout 1h -v ./e2e/hostile -for=60s $(ARGS)
 
 .PHONY: e2e-page
-e2e-page: ## Look at the status page in chromium: make e2e-page ARGS=-pictures=/tmp
+e2e-page: programs ## Look at the status page in chromium: make e2e-page ARGS=-pictures=/tmp
 	$(COMPILE) test $(USUAL_GC) -count=1 -timeout 10m -v ./e2e/page $(ARGS)
 
 .PHONY: e2e-kube
-e2e-kube: ## Run kube-apiserver's own egress selector against the programs
+e2e-kube: programs ## Run kube-apiserver's own egress selector against the programs
 	$(COMPILE) test -C e2e/kube $(USUAL_GC) -count=1 -timeout 10m ./...
 
 .PHONY: e2e-apiserver
-e2e-apiserver: kube ## Run a kube-apiserver on etcd through the programs; compiles both first (10 min): make e2e-apiserver KUBERNETES=1.36
+e2e-apiserver: kube programs ## Run a kube-apiserver on etcd through the programs; compiles both first (10 min): make e2e-apiserver KUBERNETES=1.36
 	$(GO) test -C e2e/apiserver -count=1 -timeout 20m $(ARGS) . -programs='$(CURDIR)/$(KUBE)'
 
 .PHONY: e2e-cluster
-e2e-cluster: kube $(KUBE)/node ## Install a release in two real clusters by the README, and take the time; as root on Debian
+e2e-cluster: kube $(KUBE)/node programs ## Install a release in two real clusters by the README, and take the time; as root on Debian
 	$(MAKE) release UNCOMMITTED=yes VERSION=v1.0.0 DIST=$(BIN)/cluster SYSTEMS='$(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)'
 	$(GO) test -C e2e/apiserver -count=1 -timeout 30m -v $(ARGS) ./cluster -programs='$(CURDIR)/$(KUBE)' -dist='$(CURDIR)/$(BIN)/cluster'
 
 .PHONY: e2e-install
-e2e-install: kube ## Install the chart by Helm, and the kustomizations, in a kube-apiserver, by the README's commands
+e2e-install: kube programs ## Install the chart by Helm, and the kustomizations, in a kube-apiserver, by the README's commands
 	$(COMPILE) test -C e2e/apiserver $(USUAL_GC) -count=1 -timeout 15m -run '^TestInstall$$' $(ARGS) . -programs='$(CURDIR)/$(KUBE)'
 
 .PHONY: kube
@@ -162,11 +171,11 @@ $(KUBE)/helm: manifests/check/go.mod
 	$(COMPILE) build -C $(<D) -ldflags '-s -w' -o '$(CURDIR)/$@' helm.sh/helm/v3/cmd/helm
 
 .PHONY: alerts
-alerts: ## Test the alert rules and the dashboard with promtool
+alerts: programs ## Test the alert rules and the dashboard with promtool
 	$(COMPILE) test -C manifests/check $(USUAL_GC) -count=1 -run TestPromtool . -promtool=promtool
 
 .PHONY: chart
-chart: ## Test Helm's chart by Helm itself, whose libraries are compiled first
+chart: programs ## Test Helm's chart by Helm itself, whose libraries are compiled first
 	$(COMPILE) test -C manifests/check $(USUAL_GC) -tags='$(TAGS),helm' -count=1 -timeout 5m -run Chart . $(ARGS)
 
 .PHONY: lint

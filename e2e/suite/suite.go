@@ -31,9 +31,16 @@ func buildFlags() []string {
 	return []string{"-trimpath", "-tags=grpcnotrace", "-ldflags=-s -w"}
 }
 
-// Build compiles every command of the module into dir, as make build does.
-// moduleRoot is the folder of go.mod.
+// ProgramsEnv names a folder with the suite's programs, which make has built once for all
+// tests that start them.
+const ProgramsEnv = "KONNECTIVITY_PROGRAMS"
+
+// Build compiles every command of the module into dir, as make build does, or returns the
+// folder of ProgramsEnv, if that is set. moduleRoot is the folder of go.mod.
 func Build(moduleRoot, dir string) (Binaries, error) {
+	if built := os.Getenv(ProgramsEnv); built != "" {
+		return Binaries(built), nil
+	}
 	args := append([]string{"build", "-o", dir + string(filepath.Separator)}, buildFlags()...)
 	cmd := exec.Command("go", append(args, "./cmd/...")...)
 	cmd.Dir = moduleRoot
