@@ -10,7 +10,7 @@ import (
 var (
 	SimulateFor  = flag.Duration("simulate", 0, "how long to simulate; 0: -faults of the pure part, -runs of connections")
 	SimulateSeed = flag.Uint64("seed", 0, "the first seed; 0: random, and printed")
-	simCount     = flag.Int("faults", 1_000_000, "how many faults a run without -simulate makes at least")
+	simCount     = flag.Int("faults", 200_000, "how many faults a run without -simulate makes at least")
 )
 
 // seeds are runs that failed once.
@@ -35,7 +35,7 @@ func TestSimulateMachine(t *testing.T) {
 	}
 	most := *simCount
 	if testing.Short() {
-		most /= 200
+		most /= 40
 	}
 	start, done := time.Now(), tally{}
 	for ; *SimulateFor > 0 && time.Since(start) < *SimulateFor || *SimulateFor == 0 && done.faults < most; seed++ {

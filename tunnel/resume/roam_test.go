@@ -307,7 +307,11 @@ func (w *world) calm(stop <-chan struct{}) {
 // TestTransfersOutliveLinks sends both ways, through relays as the programs
 // have them, while links are cut.
 func TestTransfersOutliveLinks(t *testing.T) {
-	const size, conns = 24 << 20, 8
+	const conns = 8
+	size := int64(24 << 20)
+	if testing.Short() {
+		size /= 2
+	}
 	w := newWorld(t, 2, 8*time.Second) // an end whose last acknowledgement was lost waits for it
 	w.dest = hashEcho(t)
 	front := tunnel.Forwarder{Dialer: w.opener.Dialer(w)}
