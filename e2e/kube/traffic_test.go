@@ -174,7 +174,7 @@ func (a *apiserver) watch(ctx context.Context, begun *atomic.Int32) error {
 }
 
 // logStreams is how many follow logs at once.
-const logStreams = 500
+const logStreams = 200
 
 // TestAbandonedLogs is many an operator's Ctrl-C: streams in full flow are
 // left at random, some without a single read, and nothing may remain. It takes
