@@ -131,7 +131,7 @@ func (d *direct) dialAddrs(ctx context.Context, f *tunnel.Flow, port uint16, add
 		}
 		return tunnel.Wrap(c), nil
 	}
-	c, ip, err := race.Dial(ctx, addrs, dial, func(c tunnel.Conn) { _ = c.Close() })
+	c, ip, err := race.Dial(ctx, addrs, dial)
 	if err == nil {
 		f.Resolved = netip.AddrPortFrom(ip, port).String()
 		return c, nil

@@ -136,7 +136,7 @@ func (p *path) reach(ctx context.Context, f *tunnel.Flow, port uint16, answer re
 	for i := range tries {
 		tries[i] = f.To(netip.AddrPortFrom(answer.Addrs[i], port).String())
 	}
-	c, try, err := race.Dial(ctx, tries, p.server.Dial, func(c tunnel.Conn) { _ = c.Close() })
+	c, try, err := race.Dial(ctx, tries, p.server.Dial)
 	f.Adopt(try)
 	f.Resolved = try.Address // also of a try that got nowhere
 	return c, err

@@ -135,7 +135,7 @@ func (cl *cluster) dialAPI(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, er
 	if err := limits.TakeSocket(f); err != nil {
 		return nil, err
 	}
-	far, _, err := race.Any(ctx, config.api, dialTCP, func(c tunnel.Conn) { _ = c.Close() })
+	far, _, err := race.Any(ctx, config.api, dialTCP)
 	if err != nil {
 		return nil, tunnel.AsDialError(f.Address, err)
 	}

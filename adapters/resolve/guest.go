@@ -265,7 +265,7 @@ func (g *Guest) dial(ctx context.Context) (*dnsConn, error) {
 	dial := func(ctx context.Context, addr netip.Addr) (tunnel.Conn, error) {
 		return g.opt.Dialer.Dial(ctx, tunnel.NewFlow("tcp", netip.AddrPortFrom(addr, dnsPort).String()))
 	}
-	c, _, err := race.Dial(ctx, servers, dial, func(c tunnel.Conn) { _ = c.Close() })
+	c, _, err := race.Dial(ctx, servers, dial)
 	if err != nil {
 		return nil, err
 	}

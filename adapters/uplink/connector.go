@@ -241,7 +241,7 @@ func (c *connector) race(ctx context.Context, addrs []netip.AddrPort) (handshake
 			_ = raw.Close()
 			return handshaken{}, ctx.Err()
 		}
-	}, func(h handshaken) { _ = h.Close() })
+	})
 	return h, err
 }
 

@@ -24,7 +24,7 @@ func (d *Dialer) reach(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error)
 	for i, address := range d.opts.APIServers {
 		tries[i] = ownTry(f, address)
 	}
-	conn, try, err := race.Any(ctx, tries, d.dial, func(c tunnel.Conn) { _ = c.Close() })
+	conn, try, err := race.Any(ctx, tries, d.dial)
 	if err == nil {
 		f.Adopt(try)
 		f.Resolved = conn.RemoteAddr().String()

@@ -15,7 +15,7 @@ import (
 func (d *Dialer) race(ctx context.Context, hold held, addrs []netip.AddrPort) (tunnel.Conn, error) {
 	conn, _, err := race.All(ctx, addrs, func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 		return d.connect(ctx, hold, to)
-	}, func(late net.Conn) { _ = late.Close() })
+	})
 	if err != nil {
 		return nil, err
 	}

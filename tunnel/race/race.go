@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"syscall"
@@ -41,26 +42,25 @@ func CheckTargets(addresses []string) error {
 
 // Any is All for targets that stand in for each other, in random order, so that those who
 // dial spread.
-func Any[T, C any](ctx context.Context, targets []T, dial func(context.Context, T) (C, error), discard func(C)) (conn C, target T, err error) {
+func Any[T any, C io.Closer](ctx context.Context, targets []T, dial func(context.Context, T) (C, error)) (conn C, target T, err error) {
 	targets = slices.Clone(targets)
 	rand.Shuffle(len(targets), func(i, j int) { targets[i], targets[j] = targets[j], targets[i] })
-	return All(ctx, targets, dial, discard)
+	return All(ctx, targets, dial)
 }
 
 // Dial is All for the first MaxTries targets.
-func Dial[T, C any](ctx context.Context, targets []T, dial func(context.Context, T) (C, error), discard func(C)) (conn C, target T, err error) {
-	return All(ctx, targets[:min(len(targets), MaxTries)], dial, discard)
+func Dial[T any, C io.Closer](ctx context.Context, targets []T, dial func(context.Context, T) (C, error)) (conn C, target T, err error) {
+	return All(ctx, targets[:min(len(targets), MaxTries)], dial)
 }
 
 // All calls dial for the targets, each Stagger after the one before or as soon
 // as that one has failed, and returns the first connection and its target. The
-// others are cancelled and what they still bring is handed to discard. It
-// returns once all its goroutines have; dial must heed its context, which ends
-// when another target has won. If all fail, the error and target are those that
-// tell most, and of those that tell as much the first. Where
-// this process is short of descriptors or memory, it is so whatever the target, and
-// that ends the race.
-func All[T, C any](ctx context.Context, targets []T, dial func(context.Context, T) (C, error), discard func(C)) (conn C, target T, err error) {
+// others are cancelled, and what they still bring is closed. It returns once all its
+// goroutines have; dial must heed its context, which ends when another target has won.
+// If all fail, the error and target are those that tell most, and of those that tell as
+// much the first. Where this process is short of descriptors or memory, it is so whatever the target,
+// and that ends the race.
+func All[T any, C io.Closer](ctx context.Context, targets []T, dial func(context.Context, T) (C, error)) (conn C, target T, err error) {
 	switch len(targets) {
 	case 0:
 		return conn, target, &tunnel.DialError{Failure: tunnel.FailNoSuchHost}
@@ -80,7 +80,7 @@ func All[T, C any](ctx context.Context, targets []T, dial func(context.Context, 
 		case late.err == nil && won == nil: // it was done before it heard of the end
 			won = &late
 		case late.err == nil:
-			discard(late.conn)
+			_ = late.conn.Close()
 		}
 	}
 	if won == nil {
@@ -98,7 +98,7 @@ type result[C any] struct {
 
 // running is the state of one call of All. It belongs to the goroutine that
 // made the call.
-type running[T, C any] struct {
+type running[T any, C io.Closer] struct {
 	targets []T
 	dial    func(context.Context, T) (C, error)
 	results chan result[C] // room for all, so that no sender ever waits

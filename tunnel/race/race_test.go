@@ -34,6 +34,17 @@ type record struct {
 	discarded []int
 }
 
+// conn is the connection to a target.
+type conn struct {
+	target int
+	*record
+}
+
+func (c conn) Close() error {
+	c.discarded = append(c.discarded, c.target)
+	return nil
+}
+
 func run(t *testing.T, tries []try) (won int, rec *record, took time.Duration, err error) {
 	t.Helper()
 	rec = new(record)
@@ -42,22 +53,22 @@ func run(t *testing.T, tries []try) (won int, rec *record, took time.Duration, e
 	for i := range targets {
 		targets[i] = i
 	}
-	dial := func(ctx context.Context, i int) (int, error) {
+	dial := func(ctx context.Context, i int) (conn, error) {
 		rec.mu.Lock()
 		rec.started = append(rec.started, time.Since(start))
 		rec.mu.Unlock()
 		if tries[i].deaf {
 			time.Sleep(tries[i].after)
-			return i, tries[i].err
+			return conn{i, rec}, tries[i].err
 		}
 		select {
 		case <-time.After(tries[i].after):
-			return i, tries[i].err
+			return conn{i, rec}, tries[i].err
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			return conn{}, ctx.Err()
 		}
 	}
-	_, won, err = Dial(t.Context(), targets, dial, func(i int) { rec.discarded = append(rec.discarded, i) })
+	_, won, err = Dial(t.Context(), targets, dial)
 	return won, rec, time.Since(start), err
 }
 
@@ -134,7 +145,7 @@ func TestMostTellingError(t *testing.T) {
 }
 
 func TestDialNothing(t *testing.T) {
-	if _, _, err := Dial(t.Context(), nil, func(context.Context, int) (int, error) { return 1, nil }, nil); err == nil {
+	if _, _, err := Dial(t.Context(), nil, func(context.Context, int) (conn, error) { return conn{}, nil }); err == nil {
 		t.Error("no target is no success")
 	}
 }
