@@ -240,7 +240,7 @@ func (cl *cluster) join(life context.Context, of *registry.Registry, agent regis
 // is the loss that ended its connection, or nil.
 func (cl *cluster) logAgent(agent registry.Agent, known bool, what string, why error) {
 	log := cl.log.WithFields(agentFields(agent))
-	if cause := link.LossOf(why); cause != tunnel.LossUnknown {
+	if cause := tunnel.LossOf(why); cause != tunnel.LossUnknown {
 		log = log.WithField("cause", cause.Label())
 	}
 	if known {

@@ -101,6 +101,9 @@ func (e *ResetError) Error() string {
 	return text
 }
 
+// LossCause implements Loss.
+func (e *ResetError) LossCause() LossCause { return e.Loss }
+
 // Unwrap returns Err.
 func (e *ResetError) Unwrap() error { return e.Err }
 

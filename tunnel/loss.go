@@ -66,11 +66,17 @@ func Lost(c LossCause) *ResetError {
 	return lost[LossUnknown]
 }
 
-// LossOf finds why a link was lost in the error that ended a connection on it;
+// Loss is an error that tells why a link was lost.
+type Loss interface {
+	error
+	LossCause() LossCause
+}
+
+// LossOf finds why a link was lost in the error that ended it, or a connection on it;
 // LossUnknown if err is of no loss, or does not tell.
 func LossOf(err error) LossCause {
-	if reset, ok := errors.AsType[*ResetError](err); ok {
-		return reset.Loss
+	if loss, ok := errors.AsType[Loss](err); ok {
+		return loss.LossCause()
 	}
 	return LossUnknown
 }

@@ -138,12 +138,6 @@ func (c GoAwayCode) String() string {
 // maxText bounds what a peer may make us keep or log of its prose (§14).
 const maxText = 1024
 
-func cut(s string) string {
-	if len(s) > maxText {
-		return s[:maxText]
-	}
-	return s
-}
-
-// clip is cut for what a peer has sent: nothing keeps the rest of it in memory.
-func clip(b []byte) string { return string(b[:min(len(b), maxText)]) }
+// cut returns the beginning of a text. What a peer has sent is bytes: nothing keeps the rest
+// of them in memory.
+func cut[T string | []byte](text T) string { return string(text[:min(len(text), maxText)]) }

@@ -104,7 +104,7 @@ func (hs *handshake) hearHello(ctx context.Context) error {
 		if len(payload) < 2 {
 			return errShort
 		}
-		return &GoAwayError{Code: GoAwayCode(binary.BigEndian.Uint16(payload)), Text: clip(payload[2:])}
+		return &GoAwayError{Code: GoAwayCode(binary.BigEndian.Uint16(payload)), Text: cut(payload[2:])}
 	}
 	if err := hs.peer.decode(payload); err != nil {
 		return hs.refuse(GoAwayProtocol, violation("HELLO: "+err.Error()))

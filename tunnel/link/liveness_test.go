@@ -52,7 +52,7 @@ func (s *still) wantDead(failure tunnel.Failure) {
 	if took < link.DefaultDeadAfter || took > 20*time.Second {
 		t.Errorf("noticed after %v, want 15 s to 20 s", took)
 	}
-	if err := s.ses.Err(); !errors.Is(err, link.ErrDead) || link.LossOf(err) != tunnel.LossSilent {
+	if err := s.ses.Err(); !errors.Is(err, link.ErrDead) || tunnel.LossOf(err) != tunnel.LossSilent {
 		t.Errorf("the session ended with %v", err)
 	}
 	for range 3 {

@@ -56,8 +56,8 @@ func TestLostLinkTellsItsCause(t *testing.T) {
 			if err := r.ses.Err(); errors.As(err, &bye) != (c.code != 0) || bye != nil && (bye.Code != c.code || bye.Text != "text") {
 				t.Errorf("the link ended with %v, want the peer's goodbye %v", err, c.code)
 			}
-			if err := r.ses.Err(); link.LossOf(err) != c.want || link.LossFields(err)["cause"] != c.want.Label() {
-				t.Errorf("the link ended with %v, which tells of %v", err, link.LossOf(err))
+			if err := r.ses.Err(); tunnel.LossOf(err) != c.want || link.LossFields(err)["cause"] != c.want.Label() {
+				t.Errorf("the link ended with %v, which tells of %v", err, tunnel.LossOf(err))
 			}
 			var once link.Losses
 			once[c.want] = 1
@@ -75,7 +75,7 @@ func TestLostLinkTellsItsCause(t *testing.T) {
 // What no link has ended with has no cause, nor has a link that is up.
 func TestNoCauseWithoutALoss(t *testing.T) {
 	for _, err := range []error{nil, io.EOF, errors.New("rpc error"), &tunnel.ResetError{Code: tunnel.CodeLost}} {
-		if cause := link.LossOf(err); cause != tunnel.LossUnknown {
+		if cause := tunnel.LossOf(err); cause != tunnel.LossUnknown {
 			t.Errorf("%v has the cause %v", err, cause)
 		}
 		if _, told := link.LossFields(err)["cause"]; told {

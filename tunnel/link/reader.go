@@ -64,7 +64,7 @@ func (r *frameReader) read() error {
 			return perr
 		}
 		if err != nil {
-			return err
+			return cutOff(err)
 		}
 		if r.rests() {
 			return errRests
@@ -259,7 +259,7 @@ func (r *frameReader) handlePing(h header, payload []byte) {
 func (r *frameReader) handleGoAway(payload []byte) error {
 	code := GoAwayCode(binary.BigEndian.Uint16(payload))
 	if code != GoAwayDrain {
-		return &GoAwayError{Code: code, Text: clip(payload[2:])}
+		return &GoAwayError{Code: code, Text: cut(payload[2:])}
 	}
 	r.ses.drain()
 	return nil

@@ -270,7 +270,7 @@ func (s *sender) passTurn(frames int, err error, goOn bool) (pending []byte, min
 		s.queue.dataFrames += uint64(frames)
 	}
 	if err != nil {
-		s.fail(err)
+		s.fail(cutOff(err))
 	}
 	switch {
 	case s.passToNextLocked():

@@ -226,7 +226,7 @@ func (ses *Session) Done() <-chan struct{} { return ses.ctx.Done() }
 // Life ends with the session.
 func (ses *Session) Life() context.Context { return ses.ctx }
 
-// Err is why the session ended, nil while it has not. LossOf names its cause.
+// Err is why the session ended, nil while it has not. tunnel.LossOf names its cause.
 func (ses *Session) Err() error {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -390,11 +390,8 @@ func (ses *Session) failLocked(cause error) {
 	if ses.sender.cause != nil {
 		cause = ses.sender.cause // not that the farewell failed
 	}
-	if LossOf(cause) == tunnel.LossUnknown {
-		cause = &cutError{cause}
-	}
 	ses.err = cause
-	lost := tunnel.Lost(LossOf(cause))
+	lost := tunnel.Lost(tunnel.LossOf(cause))
 	ses.cancel(lost)
 	for _, st := range ses.streams.byID {
 		st.loseLocked(lost)

@@ -79,7 +79,7 @@ func (ses *Session) Stats() Stats {
 		DataSent: ses.sender.queue.dataFrames, DataReceived: c.dataReceived,
 	}
 	if ses.err != nil {
-		s.Lost[LossOf(ses.err)]++
+		s.Lost[tunnel.LossOf(ses.err)]++
 	}
 	for _, st := range ses.streams.byID {
 		if st.state.established() {
