@@ -72,18 +72,13 @@ type bothEnds struct{ accepted, opened *resume.Manager }
 
 // Stats is the sum of both.
 func (b bothEnds) Stats() resume.Stats {
-	if b.opened == nil {
-		return b.accepted.Stats()
-	}
 	return b.accepted.Stats().Plus(b.opened.Stats())
 }
 
 // OnResume has f told of the pauses of both.
 func (b bothEnds) OnResume(f func(pause time.Duration)) {
 	b.accepted.OnResume(f)
-	if b.opened != nil {
-		b.opened.OnResume(f)
-	}
+	b.opened.OnResume(f)
 }
 
 // judge is a Dialer that judges connections which are there already.

@@ -18,7 +18,6 @@ import (
 	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/resume"
 )
 
 // maxAPIConns bounds what programs on the node and its pods can have the agent hold.
@@ -39,7 +38,6 @@ func newAPIFront(opts Options, s *set) (*apiFront, error) {
 		return nil, nil
 	}
 	a := &apiFront{set: s}
-	s.opened = resume.New(resume.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log})
 	bare, err := front.NewBare(front.Options{
 		Forwarder: &tunnel.Forwarder{
 			Dialer: s.opened.Dialer(tunnel.DialerFunc(a.dial)), DialTimeout: opts.DialTimeout, Total: &a.totals, Observers: opts.Observers,

@@ -73,7 +73,7 @@ type set struct {
 	end      context.CancelFunc
 	busy     atomic.Int32                  // duplicates that have not ended
 	joins    atomic.Pointer[chan struct{}] // its channel is closed, and replaced, when a session joins
-	opened   *resume.Manager               // of the node's connections to its API server that an agent beside that has dialed; nil: none
+	opened   *resume.Manager               // of the node's connections to its API server that an agent beside that has dialed
 
 	mu    sync.Mutex
 	fault error // for status: why the last attempt failed; nil: it worked
@@ -83,6 +83,11 @@ func newSet(opts Options, connect func(context.Context, address) (session, error
 	s := &set{opts: opts, log: opts.Log, connect: connect, resolver: newResolver(opts), metrics: m, causes: make(causes)}
 	joins := make(chan struct{})
 	s.joins.Store(&joins)
+	opened := resume.Options{Budget: opts.Budget, Log: opts.Log}
+	if len(opts.API) > 0 {
+		opened.Window = opts.ResumeWindow
+	}
+	s.opened = resume.New(opened)
 	s.ending, s.end = context.WithCancel(context.Background())
 	s.peers = peers.New(peers.Config[address, session]{
 		Policy: s.policy(), ConnectTimeout: connectTimeout,

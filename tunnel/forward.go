@@ -41,6 +41,14 @@ type Handler interface {
 	Forward(ctx context.Context, flow *Flow, answer Answer) error
 }
 
+// HandlerFunc is a function that is a Handler.
+type HandlerFunc func(ctx context.Context, flow *Flow, answer Answer) error
+
+// Forward calls h.
+func (h HandlerFunc) Forward(ctx context.Context, flow *Flow, answer Answer) error {
+	return h(ctx, flow, answer)
+}
+
 // Forwarder does what every front does with a request: dial the destination,
 // answer the client in the front's own protocol, relay until both are done.
 // Its fields must not change while it is in use; it may serve any number of

@@ -8,31 +8,23 @@ import (
 )
 
 // Forwarder returns a Handler that makes the connections that next serves outlive their
-// links, if their openers ask for it.
+// links, if their openers ask for it. Forward returns once the dial was answered; a connection
+// that outlives its link is served on a goroutine of the Manager.
 func (m *Manager) Forwarder(next tunnel.Handler) tunnel.Handler {
 	if !m.Enabled() {
 		return next
 	}
-	return &forwarder{m, next}
-}
-
-type forwarder struct {
-	manager *Manager
-	next    tunnel.Handler
-}
-
-// Forward implements tunnel.Handler. It returns once the dial was answered; a connection
-// that outlives its link is served on a goroutine of the Manager.
-func (f *forwarder) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
-	switch r := flow.Resume; {
-	case r.Again():
-		return f.manager.resume(flow, answer)
-	case r == nil || r.Window <= 0 || f.manager.figures.budget.Scarce() && !f.manager.known(r.Token):
-		flow.Resume = nil
-		return f.next.Forward(ctx, flow, answer)
-	default:
-		return f.manager.begin(ctx, f.next, flow, answer)
-	}
+	return tunnel.HandlerFunc(func(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
+		switch r := flow.Resume; {
+		case r.Again():
+			return m.resume(flow, answer)
+		case r == nil || r.Window <= 0 || m.figures.budget.Scarce() && !m.known(r.Token):
+			flow.Resume = nil
+			return next.Forward(ctx, flow, answer)
+		default:
+			return m.begin(ctx, next, flow, answer)
+		}
+	})
 }
 
 // begin serves a new connection on a goroutine that does not end with the link.

@@ -267,16 +267,10 @@ func (c *Conn) seized() bool { return c.m.life == Moving && c.served.socket != n
 
 // await waits until done, or until the connection is over or it is too late.
 func (c *Conn) await(until time.Time, done func() bool) {
-	if done() {
-		return
-	}
-	wake := time.AfterFunc(time.Until(until), func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.changed.Broadcast()
-	})
-	defer wake.Stop()
-	for !done() && c.m.life == Moving && time.Now().Before(until) {
+	var late tunnel.Deadline
+	late.Set(until, &c.changed)
+	defer late.Stop()
+	for !done() && c.m.life == Moving && !late.Passed() {
 		c.changed.Wait()
 	}
 }

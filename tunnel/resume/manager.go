@@ -103,7 +103,7 @@ func (c *Conn) due(kind EventKind) {
 	c.step(Event{Kind: kind})
 }
 
-// Enabled reports whether connections outlive their carriers at all.
+// Enabled reports whether connections outlive their carriers at all; nil: they do not.
 func (m *Manager) Enabled() bool { return m != nil && m.opt.Window > 0 }
 
 // Features is what HELLO names of this.
@@ -237,17 +237,12 @@ func (m *Manager) open() bool {
 // Wait returns when nothing runs any more after Close; the links must be closed
 // in between.
 func (m *Manager) Wait() {
-	if m != nil {
-		m.wg.Wait()
-	}
+	m.wg.Wait()
 }
 
 // Close ends all connections, and no other begins. Those that linger with a carrier are
 // given a moment to deliver what they have.
 func (m *Manager) Close() {
-	if m == nil {
-		return
-	}
 	for end := time.Now().Add(lastTime); m.delivers() && time.Now().Before(end); {
 		time.Sleep(lastLook)
 	}
@@ -277,9 +272,6 @@ func (m *Manager) delivers() bool {
 
 // Len is how many connections there are, with a carrier or without.
 func (m *Manager) Len() int {
-	if m == nil {
-		return 0
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.conns)

@@ -21,19 +21,16 @@ import (
 //	moves             MOVE goes toward the connection's opener
 //
 // It keeps nothing of a connection but which two streams belong together.
-func Splice(next tunnel.Handler) tunnel.Handler { return splicer{next} }
-
-type splicer struct{ next tunnel.Handler }
-
-// Forward implements tunnel.Handler.
-func (f splicer) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
-	return f.next.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
-		near, answerErr := answer(far, err)
-		dialed, ok := far.(*link.Stream)
-		if err == nil && answerErr == nil && ok && flow.Resume != nil {
-			join(near.(*link.Stream), dialed)
-		}
-		return near, answerErr
+func Splice(next tunnel.Handler) tunnel.Handler {
+	return tunnel.HandlerFunc(func(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
+		return next.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+			near, answerErr := answer(far, err)
+			dialed, ok := far.(*link.Stream)
+			if err == nil && answerErr == nil && ok && flow.Resume != nil {
+				join(near.(*link.Stream), dialed)
+			}
+			return near, answerErr
+		})
 	})
 }
 

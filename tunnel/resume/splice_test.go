@@ -101,7 +101,7 @@ func TestOthersAreLeftAlone(t *testing.T) {
 		"refused by peer": {far: new(link.Stream), resume: new(tunnel.Resume), answerErr: failed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dial := handlerFunc(func(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
+			dial := tunnel.HandlerFunc(func(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
 				_, err := answer(c.far, c.err)
 				return err
 			})
@@ -118,10 +118,4 @@ func TestOthersAreLeftAlone(t *testing.T) {
 			}
 		})
 	}
-}
-
-type handlerFunc func(context.Context, *tunnel.Flow, tunnel.Answer) error
-
-func (f handlerFunc) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
-	return f(ctx, flow, answer)
 }
