@@ -3,7 +3,6 @@ package legacy
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -63,9 +62,6 @@ type AgentSession struct {
 // caller's to close, after the session. Errors carry a gRPC status where the
 // server gave one (status.Code).
 func ConnectAgent(ctx context.Context, conn grpc.ClientConnInterface, cfg AgentConfig) (*AgentSession, error) {
-	if cfg.ID == "" || cfg.Forwarder == nil {
-		return nil, errors.New("legacy: an agent needs an id and a forwarder")
-	}
 	cfg.Limits = cfg.Limits.withDefaults()
 	cfg.Metrics = cmp.Or(cfg.Metrics, Metrics(NoMetrics{}))
 	if cfg.Log == nil {
@@ -197,7 +193,7 @@ func (s *AgentSession) Close() error {
 // run serves the stream until it ends, then everything that hung on it.
 func (s *AgentSession) run(stream grpc.ClientStream) {
 	defer close(s.ended)
-	s.running.Go(func() { _ = s.mux.sender.run() })
+	s.running.Go(s.mux.sender.run)
 	err := s.mux.read(stream.RecvMsg, s.handle, s.unknown)
 	s.hangUp()
 	s.finish(err)

@@ -231,7 +231,7 @@ func (p *AgentPeer) claim(random int64) *pendingDial {
 // them only after the handler has returned.
 func (p *AgentPeer) serve(stream grpc.ServerStream, g *group) error {
 	read := make(chan error, 1)
-	g.wg.Go(func() { _ = p.mux.sender.run() })
+	g.wg.Go(p.mux.sender.run)
 	g.wg.Go(func() { read <- p.mux.read(stream.RecvMsg, p.handle, p.unknown) })
 	select {
 	case err := <-read:

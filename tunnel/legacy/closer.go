@@ -27,10 +27,6 @@ const (
 	states
 )
 
-var stateNames = [states]string{"open", "awaiting", "answered", "settling", "closing", "halfClosed", "answering", "finishing", "unheard", "lingering", "resetting", "dropping", "delivering", "over"}
-
-func (s state) String() string { return stateNames[s] }
-
 // event is what changes a state.
 type event uint8
 
@@ -48,10 +44,6 @@ const (
 	events
 )
 
-var eventNames = [events]string{"CloseWrite", "Close", "Reset", "hasten", "DATA", "peer ends", "peer resets", "sent", "due", "orphaned"}
-
-func (e event) String() string { return eventNames[e] }
-
 // action is a set of what a transition does.
 type action uint8
 
@@ -64,8 +56,6 @@ const (
 	forget                        // the mux forgets the connection
 	cancel                        // the relay is ended
 )
-
-var actionNames = []string{"queue close", "queue reset", "drop", "discard", "mute", "forget", "cancel"}
 
 const (
 	// answerWait is how long CloseWrite holds CLOSE_REQ back for the first byte of an

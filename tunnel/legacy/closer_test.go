@@ -22,6 +22,16 @@ var roles = []struct {
 	{"Server, old peer", oldServer}, {"Server, peer with half-close", duplexServer},
 }
 
+var stateNames = [states]string{"open", "awaiting", "answered", "settling", "closing", "halfClosed", "answering", "finishing", "unheard", "lingering", "resetting", "dropping", "delivering", "over"}
+
+func (s state) String() string { return stateNames[s] }
+
+var eventNames = [events]string{"CloseWrite", "Close", "Reset", "hasten", "DATA", "peer ends", "peer resets", "sent", "due", "orphaned"}
+
+func (e event) String() string { return eventNames[e] }
+
+var actionNames = []string{"queue close", "queue reset", "drop", "discard", "mute", "forget", "cancel"}
+
 // doc.go has the rules as tables, so that a reader need not decode them.
 func TestRulesAreDocumented(t *testing.T) {
 	doc := testutil.Must(os.ReadFile("doc.go"))(t)

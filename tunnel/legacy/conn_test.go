@@ -25,7 +25,7 @@ type wire struct {
 
 func newWire(limits Limits) *wire {
 	w := &wire{mux: newMux(func(any) error { return nil }, FromAgent, ToAgent, limits.withDefaults(), NoMetrics{}, logging.Silent())}
-	w.wg.Go(func() { _ = w.sender.run() })
+	w.wg.Go(w.sender.run)
 	return w
 }
 

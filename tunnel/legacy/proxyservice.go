@@ -106,7 +106,7 @@ func (s *ProxyService) proxy(stream grpc.ServerStream) error {
 	sent, read := make(chan struct{}), make(chan error, 1)
 	s.wg.Go(func() {
 		defer close(sent)
-		_ = f.mux.sender.run()
+		f.mux.sender.run()
 	})
 	s.wg.Go(func() { read <- f.mux.read(s.receiving(stream), f.handle, f.unknown) })
 	err = f.wait(s.closing.Done(), read)

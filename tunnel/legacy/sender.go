@@ -59,11 +59,11 @@ func newSender(send func(any) error, segment Segment, limits *Limits, metrics Me
 }
 
 // run sends until stop or finish was called or the stream fails.
-func (s *sender) run() error {
+func (s *sender) run() {
 	for {
 		m, kind, q, sent := s.next()
 		if m == nil {
-			return s.failure()
+			return
 		}
 		s.metrics.Packet(s.segment, kind)
 		err := s.send(m)
@@ -78,7 +78,7 @@ func (s *sender) run() error {
 				s.metrics.StreamError(s.segment, status.Code(err), kind)
 			}
 			s.stop(err)
-			return err
+			return
 		}
 		if sent != nil {
 			sent()

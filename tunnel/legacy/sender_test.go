@@ -35,7 +35,8 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	}
 	_ = small.put(tunnel.CopyChunk([]byte("x")))
 	s.finish()
-	testutil.NoError(t, s.run())
+	s.run()
+	testutil.NoError(t, s.failure())
 	for i, id := range order {
 		if id != 1 && i > 2 {
 			t.Errorf("a small one came after %d chunks", i)
@@ -74,7 +75,8 @@ func TestFailedStreamLosesNoBudget(t *testing.T) {
 	q := newTestSendQueue(s, 1)
 	_ = q.put(tunnel.NewChunk(4000))
 	_ = q.put(tunnel.NewChunk(4000))
-	if err := s.run(); err != broken {
+	s.run()
+	if err := s.failure(); err != broken {
 		t.Fatal(err)
 	}
 	q.fail(broken)

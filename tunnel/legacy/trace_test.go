@@ -26,7 +26,7 @@ type traced struct {
 func newTraced(name string) *traced {
 	c := &traced{start: time.Now()}
 	c.mux = newMux(c.send, FromAgent, ToAgent, Limits{}.withDefaults(), NoMetrics{}, nil)
-	c.wg.Go(func() { _ = c.sender.run() })
+	c.wg.Go(c.sender.run)
 	duplex := !strings.HasPrefix(name, "old-")
 	if strings.HasSuffix(name, "opener") {
 		c.conn = newOpener(c.mux, 7, 9, duplex, "a:1")
