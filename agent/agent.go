@@ -27,12 +27,10 @@ type Agent struct {
 	judge     judge            // nil: all may go on
 }
 
-// New checks opts and returns an agent that does nothing yet. The error is a
-// sentence.
+// New returns an agent that does nothing yet. An error is that of a metric which cannot be
+// registered.
 func New(opts Options) (*Agent, error) {
-	if err := opts.check(); err != nil {
-		return nil, err
-	}
+	opts.fill()
 	m, err := newMetrics(opts)
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,10 +32,10 @@ type LeaseCounter struct {
 	lists   *prometheus.CounterVec   // http_response_code, reason
 	watches *prometheus.CounterVec   // the same
 	latency *prometheus.HistogramVec // http_response_code
+	broken  atomic.Bool              // the API failed, and that was logged
 
-	mu     sync.Mutex
-	last   int  // the last count that was not 0
-	broken bool // the API failed, and that was logged
+	mu   sync.Mutex
+	last int // the last count that was not 0
 }
 
 // NewLeaseCounter registers its metrics and returns a counter that knows nothing
@@ -132,11 +133,7 @@ func (c *LeaseCounter) note(ctx context.Context, err error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return // the agent stops
 	}
-	c.mu.Lock()
-	was := c.broken
-	c.broken = err != nil
-	c.mu.Unlock()
-	switch {
+	switch was := c.broken.Swap(err != nil); {
 	case err != nil && !was:
 		c.opts.Log.WithError(err).Warn("servers cannot be counted by their leases; using what is known")
 	case err == nil && was:

@@ -27,7 +27,7 @@ func (c *connector) connectLegacy(ctx context.Context, conn *tls.Conn, to addres
 	heard := newHeardConn(conn)
 	client, err := grpc.NewClient("passthrough:///server", // only a name: the connection is there
 		grpc.WithContextDialer(once(heard)),
-		grpc.WithTransportCredentials(overTLS{conn.ConnectionState()}),
+		grpc.WithTransportCredentials(overTLS{credentials.NewTLS(nil), conn.ConnectionState()}),
 		grpc.WithAuthority(c.serverName(to)),
 		grpc.WithNoProxy(), // the proxy is behind us
 		grpc.WithDisableServiceConfig(),
@@ -72,10 +72,12 @@ func (s *legacySession) Close() error {
 // CloseDuplicate implements session; the packet protocol cannot say why.
 func (s *legacySession) CloseDuplicate() error { return s.Close() }
 
-// overTLS are gRPC credentials for a connection whose TLS handshake is done:
-// the protocol is known only then, and a second handshake would cost a round
-// trip.
-type overTLS struct{ state tls.ConnectionState }
+// overTLS are gRPC's own credentials, but for a connection whose TLS handshake is done: the
+// protocol is known only then, and a second handshake would cost a round trip.
+type overTLS struct {
+	credentials.TransportCredentials
+	state tls.ConnectionState
+}
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (h overTLS) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -85,21 +87,8 @@ func (h overTLS) ClientHandshake(_ context.Context, _ string, conn net.Conn) (ne
 	}, nil
 }
 
-// ServerHandshake implements credentials.TransportCredentials.
-func (overTLS) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("these credentials are a client's")
-}
-
-// Info implements credentials.TransportCredentials.
-func (overTLS) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
-}
-
 // Clone implements credentials.TransportCredentials.
 func (h overTLS) Clone() credentials.TransportCredentials { return h }
-
-// OverrideServerName implements credentials.TransportCredentials.
-func (overTLS) OverrideServerName(string) error { return nil }
 
 // once is a dialer that returns conn for the first dial only. gRPC dials again when
 // a connection breaks; by then the session on it is over.

@@ -259,17 +259,9 @@ func (m *metrics) connectFailed(err error) {
 	m.connectFailures.WithLabelValues(reason).Inc()
 }
 
-// sessionEnded counts a session that is over.
-func (m *metrics) sessionEnded(session session, leaving bool) {
-	reason := "lost"
-	switch {
-	case leaving:
-		reason = "draining"
-	case session.Err() == nil:
-		reason = "closed"
-	case session.Protocol() == protocolLink && !errors.As(session.Err(), new(*link.GoAwayError)):
-		// What a broken stream is to the old protocol, which counts its own.
+// linkLost counts a link that broke as the old protocol counts its streams itself.
+func (m *metrics) linkLost(err error) {
+	if !errors.As(err, new(*link.GoAwayError)) {
 		m.StreamError(legacy.ToAgent, codes.Unavailable, legacy.NoPacket)
 	}
-	m.disconnects.WithLabelValues(reason).Inc()
 }

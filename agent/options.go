@@ -3,7 +3,6 @@ package agent
 import (
 	"cmp"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -14,7 +13,6 @@ import (
 
 	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/shares"
@@ -57,7 +55,8 @@ type Port interface {
 	Reclaim() // takes it back, unless another process has it
 }
 
-// Options are what an Agent needs. Required are ID, Servers, TLS and Dialer.
+// Options are what an Agent needs. Required are ID, Servers, TLS and Dialer. The flags of
+// konnectivity-agent refuse what cannot work.
 type Options struct {
 	// ID is this agent's id, unique among agents; at most MaxIdentity bytes.
 	ID string
@@ -159,52 +158,13 @@ func CheckMaxServers(n int) error {
 	return nil
 }
 
-// check refuses what cannot work, and fills in defaults.
-func (o *Options) check() error {
-	switch {
-	case o.ID == "":
-		return errors.New("the agent has no id")
-	case len(o.ID) > MaxIdentity:
-		return fmt.Errorf("the agent's id has %d bytes, more than %d", len(o.ID), MaxIdentity)
-	case len(o.Servers) == 0:
-		return errors.New("no server to connect to")
-	case o.TLS == nil || o.Dialer == nil:
-		return errors.New("agent.Options needs TLS and Dialer")
-	}
-	if err := ValidateIdentifiers(o.Identifiers); err != nil {
-		return err
-	}
-	if err := CheckMaxServers(o.MaxServers); err != nil {
-		return fmt.Errorf("at most %d servers: %w", o.MaxServers, err)
-	}
-	for _, address := range o.Servers {
-		if _, _, err := tunnel.SplitAddress(address); err != nil {
-			return fmt.Errorf("server address %q: %w", address, err)
-		}
-	}
-	if o.Link != "" && !o.Link.Valid() {
-		return fmt.Errorf("link mode %q is not auto, off or require", o.Link)
-	}
-	if err := lanes.CheckMax(o.Lanes); o.Lanes != 0 && err != nil {
-		return fmt.Errorf("%d lanes: %w", o.Lanes, err)
-	}
-	switch o.CountSource {
-	case "", CountDefault, CountMax:
-	default:
-		return fmt.Errorf("server count source %q is not default or max", o.CountSource)
-	}
-	return o.fill()
-}
-
-func (o *Options) fill() error {
+// fill fills in defaults.
+func (o *Options) fill() {
 	if o.SyncInterval <= 0 {
 		o.SyncInterval = DefaultSyncInterval
 	}
 	if o.SyncIntervalCap <= 0 {
 		o.SyncIntervalCap = max(DefaultSyncIntervalCap, o.SyncInterval)
-	}
-	if o.SyncInterval > o.SyncIntervalCap {
-		return fmt.Errorf("the sync interval %v is longer than its cap %v", o.SyncInterval, o.SyncIntervalCap)
 	}
 	if o.Budget == nil {
 		o.Budget = link.NewBudget(0)
@@ -217,5 +177,4 @@ func (o *Options) fill() error {
 	if o.Registerer == nil {
 		o.Registerer = prometheus.NewRegistry()
 	}
-	return nil
 }

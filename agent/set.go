@@ -74,15 +74,14 @@ type set struct {
 	busy     atomic.Int32                  // duplicates that have not ended
 	joins    atomic.Pointer[chan struct{}] // its channel is closed, and replaced, when a session joins
 	opened   *resume.Manager               // of the node's connections to its API server that an agent beside that has dialed
-
-	mu    sync.Mutex
-	fault error // for status: why the last attempt failed; nil: it worked
+	fault    atomic.Pointer[error]         // for status: why the last attempt failed; nil: it worked
 }
 
 func newSet(opts Options, connect func(context.Context, address) (session, error), m *metrics) *set {
 	s := &set{opts: opts, log: opts.Log, connect: connect, resolver: newResolver(opts), metrics: m, causes: make(causes)}
 	joins := make(chan struct{})
 	s.joins.Store(&joins)
+	s.setFault(nil)
 	opened := resume.Options{Budget: opts.Budget, Log: opts.Log}
 	if len(opts.API) > 0 {
 		opened.Window = opts.ResumeWindow
@@ -257,15 +256,23 @@ func (s *set) leaving(m member) {
 }
 
 func (s *set) ended(m member, was peers.State) {
-	left := was == peers.Leaving || was == peers.Replaced
-	s.metrics.sessionEnded(m.Session, left)
-	if was == peers.Replaced {
-		s.about(m).Info("left a server: there are others, which are preferred")
-	} else if left || m.Session.Err() == nil {
-		s.about(m).Info("server closed the connection")
-	} else {
-		s.about(m).WithFields(link.LossFields(m.Session.Err())).Warn("connection to server lost")
+	reason, log, err := "draining", s.about(m), m.Session.Err()
+	switch {
+	case was == peers.Replaced:
+		log.Info("left a server: there are others, which are preferred")
+	case was == peers.Leaving:
+		log.Info("server closed the connection")
+	case err == nil:
+		reason = "closed"
+		log.Info("server closed the connection")
+	default:
+		reason = "lost"
+		log.WithFields(link.LossFields(err)).Warn("connection to server lost")
+		if m.Session.Protocol() == protocolLink {
+			s.metrics.linkLost(err)
+		}
 	}
+	s.metrics.disconnects.WithLabelValues(reason).Inc()
 }
 
 // resolved takes in how a look-up went.
@@ -305,17 +312,9 @@ func (s *set) status() []ServerStatus {
 
 // trouble is why the last attempt to connect failed; nil if none has since one
 // worked. It may be called from any goroutine.
-func (s *set) trouble() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.fault
-}
+func (s *set) trouble() error { return *s.fault.Load() }
 
-func (s *set) setFault(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.fault = err
-}
+func (s *set) setFault(err error) { s.fault.Store(&err) }
 
 // drain tells every server; it returns how many streams are open.
 func (s *set) drain() int {
