@@ -196,7 +196,7 @@ func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *connect.Proxy) {
 	a.httpProxyTLS = a.cas.client(httpProxy)
 	if httpsProxy != nil {
 		a.connect.noProxy = a.httpNoProxy
-		a.connect.customer = &proxyDialer{Proxy: httpsProxy, Who: "customer proxy", Via: tunnel.DialerFunc(a.connect.tunnel), TLS: a.cas.client(httpsProxy)}
+		a.connect.customer = &proxyDialer{connect.Dialer{Proxy: httpsProxy, Via: tunnel.DialerFunc(a.connect.tunnel), TLS: a.cas.client(httpsProxy)}, "customer proxy"}
 	}
 }
 

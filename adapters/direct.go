@@ -45,7 +45,7 @@ func podProxy(getenv func(string) string) (p *connect.Proxy, noProxy *exemptions
 // use makes d go by the pod's proxy.
 func (d *direct) use(p *connect.Proxy, noProxy *exemptions, certs *tls.Config) {
 	d.noProxy = noProxy
-	d.proxy = &proxyDialer{Proxy: p, Who: "this pod's proxy", Via: tunnel.DialerFunc(d.dialTCP), TLS: certs}
+	d.proxy = &proxyDialer{connect.Dialer{Proxy: p, Via: tunnel.DialerFunc(d.dialTCP), TLS: certs}, "this pod's proxy"}
 }
 
 // proxyFor is the pod's proxy for u, as http.Transport wants it.

@@ -12,23 +12,20 @@ import (
 	"konnectivity/tunnel/connect"
 )
 
-// proxyDialer is how a Proxy is used.
+// proxyDialer goes by a proxy, and explains its errors to clients.
 type proxyDialer struct {
-	Proxy *connect.Proxy
-	Who   string        // what it is called to clients: "customer proxy"
-	Via   tunnel.Dialer // reaches the proxy
-	TLS   *tls.Config   // for a Proxy with TLS: verifies Proxy.Host
+	connect.Dialer
+	who string // what the proxy is called to clients: "customer proxy"
 }
 
 // Dial implements tunnel.Dialer by CONNECT to the proxy. Only ctx bounds it.
 func (w *proxyDialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	address := f.Address
-	if _, _, err := tunnel.SplitAddress(address); err != nil {
+	if _, _, err := tunnel.SplitAddress(f.Address); err != nil {
 		return nil, err
 	}
-	c, err := (&connect.Dialer{Proxy: w.Proxy, Via: w.Via, TLS: w.TLS}).Dial(ctx, f)
+	c, err := w.Dialer.Dial(ctx, f)
 	if err != nil {
-		return nil, w.failed(address, err)
+		return nil, w.failed(f.Address, err)
 	}
 	return c, nil
 }
@@ -44,31 +41,31 @@ func (w *proxyDialer) failed(address string, err error) error {
 	switch {
 	case errors.As(err, &status):
 		out.Failure = connect.ProxyFailure(status)
-		out.Reason = fmt.Sprintf("%s answered %d", w.Who, status.Status)
+		out.Reason = fmt.Sprintf("%s answered %d", w.who, status.Status)
 		if out.Failure == tunnel.FailAuth {
-			out.Reason = w.Who + " wants authentication"
+			out.Reason = w.who + " wants authentication"
 		}
 		out.Err = fmt.Errorf("%s answered %d", w.Proxy, status.Status) // its page may contain anything
 	case errors.As(err, &dial):
-		out.Failure, out.Reason = dial.Failure, w.Who+": "+dial.Text()
+		out.Failure, out.Reason = dial.Failure, w.who+": "+dial.Text()
 	case errors.As(err, &files):
-		out.Failure, out.Reason = tunnel.FailUnavailable, "the CAs to check the certificate of "+w.Who+" cannot be read"
+		out.Failure, out.Reason = tunnel.FailUnavailable, "the CAs to check the certificate of "+w.who+" cannot be read"
 	case errors.As(err, &cert):
-		out.Failure, out.Reason = tunnel.FailUnavailable, w.Who+" shows a certificate that is not trusted; add its CA"
+		out.Failure, out.Reason = tunnel.FailUnavailable, w.who+" shows a certificate that is not trusted; add its CA"
 	case errors.Is(err, connect.ErrMalformed):
-		out.Failure, out.Reason = tunnel.FailUnavailable, w.Who+" does not speak HTTP"
+		out.Failure, out.Reason = tunnel.FailUnavailable, w.who+" does not speak HTTP"
 	case errors.As(err, &noTLS):
-		out.Failure, out.Reason = tunnel.FailUnavailable, w.Who+" does not speak TLS; its URL may have to begin with http://"
+		out.Failure, out.Reason = tunnel.FailUnavailable, w.who+" does not speak TLS; its URL may have to begin with http://"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), tunnel.CodeOf(err) == tunnel.CodePeerReset:
-		out.Failure, out.Reason = tunnel.FailUnavailable, w.Who+" hung up"
+		out.Failure, out.Reason = tunnel.FailUnavailable, w.who+" hung up"
 	default:
 		out.Failure = tunnel.FailureOf(err)
 		if out.Failure == tunnel.FailInternal {
 			out.Failure = tunnel.FailUnavailable
 		}
-		out.Reason = w.Who + ": " + out.Failure.String()
+		out.Reason = w.who + ": " + out.Failure.String()
 		if out.Failure == tunnel.FailTimeout {
-			out.Reason = w.Who + " does not answer in time"
+			out.Reason = w.who + " does not answer in time"
 		}
 	}
 	return out

@@ -166,7 +166,7 @@ func TestProxyDialerFailures(t *testing.T) {
 			if c.proxy != nil {
 				real = c.proxy.start(t)
 			}
-			w := &proxyDialer{Proxy: p, Who: "customer proxy", Via: tcp(real), TLS: &tls.Config{RootCAs: ca.Pool(), ServerName: p.Host}}
+			w := &proxyDialer{connect.Dialer{Proxy: p, Via: tcp(real), TLS: &tls.Config{RootCAs: ca.Pool(), ServerName: p.Host}}, "customer proxy"}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if c.failure == tunnel.FailTimeout {
@@ -189,7 +189,7 @@ func TestProxyDialerFailures(t *testing.T) {
 
 func TestProxyDialerCancelled(t *testing.T) {
 	p, _ := connect.ParseProxy("http://p:1")
-	w := &proxyDialer{Proxy: p, Who: "customer proxy", Via: tcp((&customer{script: mute}).start(t))}
+	w := &proxyDialer{connect.Dialer{Proxy: p, Via: tcp((&customer{script: mute}).start(t))}, "customer proxy"}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	if _, err := w.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailCancelled {

@@ -39,3 +39,22 @@ func (h *Handover) start(context.Context, *Agent) (stop func()) { return func() 
 func (h *Handover) give(*Agent) {}
 
 func (h *Handover) finish() {}
+
+// errRestart is the cause of no context.
+var errRestart = errors.New("the service is restarted")
+
+// Store is nil on this system.
+type Store struct{}
+
+// OpenStore returns nil: there is no systemd.
+func OpenStore(logrus.FieldLogger) *Store { return nil }
+
+// ID returns "".
+func (s *Store) ID() string { return "" }
+
+// WatchRestart returns ctx.
+func WatchRestart(ctx context.Context) (_ context.Context, stop func()) { return ctx, func() {} }
+
+func (s *Store) adopt(*Agent) {}
+
+func (s *Store) keep(*Agent) bool { return false }

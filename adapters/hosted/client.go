@@ -61,45 +61,40 @@ type client struct {
 	connectTime time.Duration
 
 	mu     sync.Mutex
-	access *access
-	http   *http.Client
-	number int       // of access; each has its own
+	access *access   // nil: there is none yet
 	read   time.Time // when the files were compared last
 	fault  string    // their error, as logged last; "" if there is none
 }
 
-// current returns what to use now. A broken new kubeconfig leaves the old one
-// in use.
-func (c *client) current() (*access, *http.Client, error) {
+// current returns what to use now; it is another one once the kubeconfig has changed. A
+// broken new kubeconfig leaves the old one in use.
+func (c *client) current() (*access, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.access != nil && time.Since(c.read) < rereadEvery {
-		return c.access, c.http, nil
+		return c.access, nil
 	}
 	fresh, err := load(c.path)
 	c.note(err)
 	if err != nil && c.access == nil {
-		return nil, nil, &configError{err}
+		return nil, &configError{err}
 	}
 	c.read = time.Now()
 	if err != nil {
-		return c.access, c.http, nil
+		return c.access, nil
 	}
 	if c.access == nil || c.access.digest != fresh.digest {
 		c.closeIdle()
-		c.access, c.http = fresh, c.newHTTP(fresh)
-		c.number++
+		fresh.http = c.newHTTP(fresh)
+		c.access = fresh
 	}
-	return c.access, c.http, nil
+	return c.access, nil
 }
 
-// inUse returns the number of the present access, which changes with it; 0 while there
-// is none.
-func (c *client) inUse() int {
-	_, _, _ = c.current()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.number
+// inUse is current; nil: there is none.
+func (c *client) inUse() *access {
+	access, _ := c.current()
+	return access
 }
 
 // note logs the kubeconfig's error when it appears, changes or goes. The caller holds
@@ -146,8 +141,8 @@ func (c *client) newHTTP(a *access) *http.Client {
 }
 
 func (c *client) closeIdle() {
-	if c.http != nil {
-		c.http.CloseIdleConnections()
+	if c.access != nil {
+		c.access.http.CloseIdleConnections()
 	}
 }
 
@@ -159,7 +154,7 @@ func (c *client) close() {
 
 // get requests path and returns the body of a 200, which the caller must close.
 func (c *client) get(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
-	access, httpClient, err := c.current()
+	access, err := c.current()
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +172,7 @@ func (c *client) get(ctx context.Context, path string, query url.Values) (io.Rea
 	case access.username != "":
 		req.SetBasicAuth(access.username, access.password)
 	}
-	res, err := httpClient.Do(req)
+	res, err := access.http.Do(req)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -77,6 +78,7 @@ type access struct {
 	username string
 	password string
 	digest   [sha256.Size]byte // of all files that went into it
+	http     *http.Client      // by all of that; set by client
 }
 
 // reader reads files and remembers their contents, so that a change of any of

@@ -200,7 +200,7 @@ func (s *Services) list(ctx context.Context) (map[string][]netip.Addr, string, e
 // watch follows changes from version on until the API ends the watch in order,
 // and returns the version to go on from. It ends soon after another access than the
 // one given is in use.
-func (s *Services) watch(ctx context.Context, access int, version string) (string, error) {
+func (s *Services) watch(ctx context.Context, access *access, version string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, watchTime+watchGrace)
 	var looking sync.WaitGroup
 	defer looking.Wait()
@@ -247,7 +247,7 @@ func (s *Services) watch(ctx context.Context, access int, version string) (strin
 }
 
 // awaitOther returns once another access is in use, or ctx has ended.
-func (s *Services) awaitOther(ctx context.Context, access int) {
+func (s *Services) awaitOther(ctx context.Context, access *access) {
 	for s.client.inUse() == access && wait.For(ctx, s.look) {
 	}
 }

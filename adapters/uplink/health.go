@@ -33,7 +33,10 @@ func (h *health) note(err error) {
 	if err != nil && h.closing.Err() != nil {
 		return
 	}
-	before, known := h.set(err)
+	h.mu.Lock()
+	before, known := h.fault, h.fault != nil || h.worked
+	h.fault, h.worked = err, h.worked || err == nil
+	h.mu.Unlock()
 	if err != nil {
 		h.failures.Add(1)
 		if before == nil || reason(before) != reason(err) {
@@ -52,19 +55,6 @@ func (h *health) note(err error) {
 func (h *health) noteBehind(err error) {
 	h.failures.Add(1)
 	h.log.WithError(err).Debug("no link to one of the server's addresses; retrying")
-}
-
-// set takes in how a handshake went and returns why the one before failed, and
-// whether there was one at all.
-func (h *health) set(err error) (before error, known bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	before, known = h.fault, h.fault != nil || h.worked
-	h.fault = err
-	if err == nil {
-		h.worked = true
-	}
-	return before, known
 }
 
 // good says that the last handshake worked.

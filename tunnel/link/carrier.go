@@ -111,9 +111,9 @@ func (ses *Session) Resumes() bool { return ses.resumes }
 func (st *Stream) Session() *Session { return st.ses }
 
 // Watch sets the stream's Watcher, which is to be an end. It returns the newest
-// acknowledgement that came before, if any did. Where the stream has failed by then,
+// acknowledgement that came before; nil: none did. Where the stream has failed by then,
 // or was asked to move, the Watcher is told before Watch returns.
-func (st *Stream) Watch(w Watcher) (acked Ack, some bool) {
+func (st *Stream) Watch(w Watcher) (acked *Ack) {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	st.carrier.watcher = w
@@ -124,10 +124,7 @@ func (st *Stream) Watch(w Watcher) (acked Ack, some bool) {
 	if st.carrier.moveWanted {
 		w.Move()
 	}
-	if early := st.carrier.takeEarly(); early != nil {
-		return *early, true
-	}
-	return Ack{}, false
+	return st.carrier.takeEarly()
 }
 
 // Joined is the state of a stream at the moment it is joined.

@@ -422,8 +422,11 @@ func traceEnd(t *testing.T, tr *tracer) {
 			all = append(all, st)
 			if tr.IntN(2) == 0 {
 				told[st] = new(watched)
-				acked, some := st.Watch(told[st])
-				told[st].note("watched, acked before: %v %v", acked, some)
+				acked, early := link.Ack{}, st.Watch(told[st])
+				if early != nil {
+					acked = *early
+				}
+				told[st].note("watched, acked before: %v %v", acked, early != nil)
 			}
 		}
 		for i, st := range all {

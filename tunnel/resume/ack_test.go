@@ -35,7 +35,7 @@ func (o *overheard) Acknowledge(a link.Ack) {
 	o.Stream.Acknowledge(a)
 }
 
-func (o *overheard) Watch(w link.Watcher) (link.Ack, bool) {
+func (o *overheard) Watch(w link.Watcher) *link.Ack {
 	if o.watches != nil {
 		o.watches(w)
 	}

@@ -77,9 +77,9 @@ func TestChurn(t *testing.T) {
 // brief is a carrier that is lost as soon as it is used.
 type brief struct{ lean }
 
-func (brief) Watch(w link.Watcher) (_ link.Ack, _ bool) {
+func (brief) Watch(w link.Watcher) *link.Ack {
 	go w.Lost(errLost)
-	return
+	return nil
 }
 
 // A Conn keeps to the waits of its machine: it dials no more often, and over as long a time.

@@ -16,8 +16,8 @@ import (
 type Carrier interface {
 	tunnel.Conn
 	// Watch tells w of acknowledgements and of the carrier's failure, and
-	// returns the newest acknowledgement that came before.
-	Watch(w link.Watcher) (acked link.Ack, some bool)
+	// returns the newest acknowledgement that came before; nil: none did.
+	Watch(w link.Watcher) (acked *link.Ack)
 	// Acknowledge sends a to the other end.
 	Acknowledge(a link.Ack)
 	// Detach ends the carrier but not the connection; nothing more comes out
@@ -299,8 +299,8 @@ func (c *Conn) resumeBy(e Event) Actions {
 // watch passes acknowledgements and the loss of st to the machine.
 func (c *Conn) watch(st Carrier) {
 	w := watcher{c, st, c.m.epoch}
-	if acked, some := st.Watch(w); some {
-		w.acked(acked)
+	if acked := st.Watch(w); acked != nil {
+		w.acked(*acked)
 	}
 }
 

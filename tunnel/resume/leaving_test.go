@@ -85,8 +85,8 @@ func TestResumedBehindACarrierThatCameMeanwhile(t *testing.T) {
 // eager is a carrier by which the peer has acknowledged all before anybody listened.
 type eager struct{ lean }
 
-func (eager) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{Offset: 1}, true }
-func (eager) Close() error                        { return nil }
+func (eager) Watch(link.Watcher) *link.Ack { return &link.Ack{Offset: 1} }
+func (eager) Close() error                 { return nil }
 
 // A connection that turns out to be over as it is resumed is without a carrier no more.
 func TestOverAsItIsResumed(t *testing.T) {
@@ -114,9 +114,9 @@ type lying struct {
 	why error
 }
 
-func (l *lying) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{Offset: 1000}, true }
-func (l *lying) Reset(why error) error               { l.why = why; return nil }
-func (l *lying) Acknowledge(link.Ack)                { panic("a carrier that was reset is used") }
+func (l *lying) Watch(link.Watcher) *link.Ack { return &link.Ack{Offset: 1000} }
+func (l *lying) Reset(why error) error        { l.why = why; return nil }
+func (l *lying) Acknowledge(link.Ack)         { panic("a carrier that was reset is used") }
 
 // A lie ends the connection, too, that comes before it is heard: at an acceptor; at an opener
 // whose dial was repeated, and at an end that has taken all, which both have something to
