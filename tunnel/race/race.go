@@ -58,8 +58,8 @@ func Dial[T any, C io.Closer](ctx context.Context, targets []T, dial func(contex
 // others are cancelled, and what they still bring is closed. It returns once all its
 // goroutines have; dial must heed its context, which ends when another target has won.
 // If all fail, the error and target are those that tell most, and of those that tell as
-// much the first. Where this process is short of descriptors or memory, it is so whatever the target,
-// and that ends the race.
+// much the first. Where this process is short of descriptors or memory, it is so
+// whatever the target, and that ends the race.
 func All[T any, C io.Closer](ctx context.Context, targets []T, dial func(context.Context, T) (C, error)) (conn C, target T, err error) {
 	switch len(targets) {
 	case 0:
