@@ -216,38 +216,37 @@ func (s *Server) tokenReviewed(took time.Duration, err error) {
 // more to find out whether a load balancer leads them to another server, and drop them
 // otherwise.
 func (cl *cluster) join(life context.Context, of *registry.Registry, agent registry.Agent, backend registry.Backend, who *peer) (leave func()) {
-	known := of.Knows(agent.ID)
-	leaveRegistry := of.Join(agent, backend)
+	joined := of.Join(agent, backend)
 	cl.peers.tellServing(cl.serving)
 	leavePeers := cl.peers.join(who)
-	cl.logAgent(agent, known, "agent connected", nil)
+	cl.logAgent(agent, joined.First, "agent connected", nil)
 	since := time.Now()
 	return func() {
 		leavePeers()
-		leaveRegistry()
+		last := joined.Leave()
 		cl.peers.tellServing(cl.serving)
-		why, known := cl.whyGone(life, backend), of.Knows(agent.ID)
-		cl.logAgent(agent, known, "agent gone", why)
-		if !known {
+		why := cl.whyGone(life, backend)
+		cl.logAgent(agent, last, "agent gone", why)
+		if last {
 			gone := admin.Departure{Tenant: cl.name, Role: admin.RoleAgent, ID: agent.ID, Remote: agent.Remote}
 			cl.server.table.Gone(gone, since, why)
 		}
 	}
 }
 
-// logAgent logs what an agent has done; one that was known does nothing new. The line's
-// fields are not kept meanwhile: they take as much as all else of an agent here. why
-// is the loss that ended its connection, or nil.
-func (cl *cluster) logAgent(agent registry.Agent, known bool, what string, why error) {
+// logAgent logs what an agent has done; it is news if no other connection of the agent is
+// there. The line's fields are not kept meanwhile: they take as much as all else of an agent
+// here. why is the loss that ended its connection, or nil.
+func (cl *cluster) logAgent(agent registry.Agent, news bool, what string, why error) {
 	log := cl.log.WithFields(agentFields(agent))
 	if cause := tunnel.LossOf(why); cause != tunnel.LossUnknown {
 		log = log.WithField("cause", cause.Label())
 	}
-	if known {
-		log.Debug(what)
-		return
+	level := logrus.DebugLevel
+	if news {
+		level = logrus.InfoLevel
 	}
-	log.Info(what)
+	log.Log(level, what)
 }
 
 // whyGone returns why an agent's connection ended; nil if either side wanted the end.

@@ -216,6 +216,43 @@ func TestAgentsAreLoggedOnce(t *testing.T) {
 	}
 }
 
+// lively is an agentInMemory whose connection ends with its life.
+type lively struct {
+	agentInMemory
+	life context.Context
+}
+
+func (a lively) Life() context.Context { return a.life }
+
+// Of an agent's connections that come, or end, at the same instant, one is logged.
+func TestAgentsThatEndAtOnceAreLoggedOnce(t *testing.T) {
+	log, said := logtest.NewNullLogger()
+	r := startServer(t, func(o *Options) { o.Log = log })
+	life, end := context.WithCancel(t.Context())
+	leave := make([]func(), 8)
+	var joining sync.WaitGroup
+	for i := range leave {
+		joining.Go(func() {
+			leave[i] = r.own.join(life, r.own.agents, registry.Agent{ID: "a"}, lively{life: life}, &peer{drain: func() {}})
+		})
+	}
+	joining.Wait()
+	end()
+	r.eventually("all are out of the registry", func() bool { return r.own.agents.Counts().Connections == 0 })
+	for _, leave := range leave {
+		leave()
+	}
+	for _, text := range []string{"agent connected", "agent gone"} {
+		n := 0
+		for _, e := range said.AllEntries() {
+			if e.Message == text {
+				n++
+			}
+		}
+		testutil.Equal(t, n, 1, "lines %q", text)
+	}
+}
+
 // TestAgentThatDiesBeforeItAnswers: callers hear of it, long before their dials
 // run out of time, or another agent serves them.
 func TestAgentThatDiesBeforeItAnswers(t *testing.T) {

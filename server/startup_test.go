@@ -54,7 +54,8 @@ func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {
 				}
 				parsed, err := registry.ParseIdentifiers(identifiers)
 				testutil.NoError(t, err)
-				t.Cleanup(agents.Join(registry.Agent{ID: identifiers, Identifiers: parsed}, agentInMemory{}))
+				joined := agents.Join(registry.Agent{ID: identifiers, Identifiers: parsed}, agentInMemory{})
+				t.Cleanup(func() { joined.Leave() })
 			}
 			join(c.before)
 			time.AfterFunc(3*time.Second, func() { join(c.after) })

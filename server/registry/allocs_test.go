@@ -17,7 +17,8 @@ func crowd(t testing.TB, n int) *Registry {
 		ids := testutil.Must(ParseIdentifiers(fmt.Sprintf("ipv4=10.%d.%d.1&cidr=10.%d.%d.0/24&cidr=fd00:%x::/64", i/250, i%250, i/250, i%250, i)))(t)
 		f := newFake("x")
 		f.streams.Store(int64(i % 17))
-		t.Cleanup(r.Join(Agent{ID: fmt.Sprint(i), Identifiers: ids}, f))
+		joined := r.Join(Agent{ID: fmt.Sprint(i), Identifiers: ids}, f)
+		t.Cleanup(func() { joined.Leave() })
 	}
 	return r
 }

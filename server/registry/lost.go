@@ -17,20 +17,23 @@ const stayTime = time.Second
 // over says that a connection has ended, which its dials learn before the registry does.
 func (c *conn) over() bool { return c.backend.Life().Err() != nil || c.backend.Err() != nil }
 
-// leave forgets a connection, which may have been forgotten before. An agent that
-// went without a word may come back: dials wait for it, for a time.
-func (r *Registry) leave(c *conn) {
+// leave forgets a connection, which may have been forgotten before, and reports whether its
+// agent's id went with it. An agent that went without a word may come back: dials wait for it,
+// for a time.
+func (r *Registry) leave(c *conn) (last bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.index.present.Get(c) {
-		return
+		return c.last
 	}
 	r.index.leave(c)
+	c.last = r.index.first(c.agent) == nil
 	if c.wasLost() && !r.index.knows(c.agent) {
 		r.lost.join(c)
 		time.AfterFunc(tunnel.BackTime, func() { r.giveUp(c) })
 	}
 	r.wakeWaiters() // dials that failed with it can tell now whether to wait for its agent
+	return c.last
 }
 
 // giveUp ends the wait for an agent.

@@ -123,7 +123,7 @@ func TestDialsWaitForNobodyWhoWasMeantToGo(t *testing.T) {
 		testutil.Bubble(t, c.err.Error(), func(t *testing.T) {
 			s := newSetup(t, "default")
 			b := over{newFake("first"), c.err}
-			defer s.Join(Agent{ID: "a"}, b)()
+			defer s.Join(Agent{ID: "a"}, b).Leave()
 			b.end()
 			synctest.Wait()
 			s.goes("10.0.0.1:1", "no_agent", c.took)

@@ -25,7 +25,8 @@ func (s *setup) peer(p *Peers, name, identifiers string) (f *fake, number int, l
 		}
 		testutil.Must(p.Learn(number, routes.Record{Op: op, Cluster: "red", Key: k}))(s.t)
 	})
-	s.t.Cleanup(far.Join(Agent{ID: name, Identifiers: testutil.Must(ParseIdentifiers(identifiers))(s.t)}, newFake("")))
+	joined := far.Join(Agent{ID: name, Identifiers: testutil.Must(ParseIdentifiers(identifiers))(s.t)}, newFake(""))
+	s.t.Cleanup(func() { joined.Leave() })
 	return f, number, leave
 }
 

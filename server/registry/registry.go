@@ -75,7 +75,8 @@ type conn struct {
 	since   time.Time
 	load    load
 
-	draining bool // guarded by Registry.mu
+	draining bool // guarded by Registry.mu; last is, too
+	last     bool // it has left, and its agent's id with it
 }
 
 func (c *conn) cost(now tunnel.Moment) int64 { return c.load.cost(c.backend.Streams(), now) }
@@ -105,14 +106,24 @@ func (r *Registry) SetStrategies(strategies []Strategy) {
 // order is the strategies in their order.
 func (r *Registry) order() []Strategy { return *r.strategies.Load() }
 
-// Join adds a connection. It takes dials until leave is called, which its
-// owner must do once the backend is done; leave may be called more than once
-// and returns when the connection takes no dials any more. A second connection
-// of the same agent, by id and certificate, is kept behind the first.
-func (r *Registry) Join(a Agent, b Backend) (leave func()) {
+// Joined is a connection that was added to a Registry.
+type Joined struct {
+	First bool // no other agent had its id then
+
+	// Leave ends its dials, and reports whether its agent's id has gone with it. Its owner
+	// must call it once the backend is done, and may call it again. It returns when the
+	// connection takes no dials any more.
+	Leave func() (last bool)
+}
+
+// Join adds a connection, which takes dials until it leaves. A second connection of the same
+// agent, by id and certificate, is kept behind the first. Of several that come and go at the
+// same time, one is the First, and one the last, of their id.
+func (r *Registry) Join(a Agent, b Backend) Joined {
 	c := &conn{agent: a, route: a.route(), backend: b, since: time.Now()}
 	r.mu.Lock()
-	if other := r.index.first(a); other != nil {
+	other := r.index.first(a)
+	if other != nil {
 		r.warnOfTwo(a, other.agent)
 	}
 	before := r.index.of(a)
@@ -125,12 +136,13 @@ func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 	ended := tunnel.After(b.Life(), func() { r.leave(c) }) // even if its owner is slow to call leave
 	drained := tunnel.After(b.Drains(), func() { r.drains(c) })
 	stop := r.doubtLater(c, before)
-	return sync.OnceFunc(func() {
+	return Joined{other == nil, sync.OnceValue(func() (last bool) {
 		stop()
-		r.leave(c)
+		last = r.leave(c)
 		drained()
 		ended()
-	})
+		return last
+	})}
 }
 
 // wakeWaiters wakes the dials that wait for an agent.
@@ -148,13 +160,6 @@ func (r *Registry) warnOfTwo(a, other Agent) {
 	case !sameHost(other.Remote, a.Remote):
 		log.Warn("two agents on different hosts use the same id; the second is used only when the first is gone: give each its own --agent-id")
 	}
-}
-
-// Knows says whether an agent with this id is connected.
-func (r *Registry) Knows(id string) bool {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return r.index.first(Agent{ID: id}) != nil
 }
 
 // drains marks a connection whose agent asked for no new dials.

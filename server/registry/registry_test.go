@@ -85,7 +85,8 @@ func (s *setup) join(name, id, identifiers string) (*fake, func()) {
 	s.t.Helper()
 	ids := testutil.Must(ParseIdentifiers(identifiers))(s.t)
 	f := newFake(name)
-	return f, s.Join(Agent{ID: id, Identifiers: ids, Via: "test", Remote: "192.0.2.1:1"}, f)
+	joined := s.Join(Agent{ID: id, Identifiers: ids, Via: "test", Remote: "192.0.2.1:1"}, f)
+	return f, func() { joined.Leave() }
 }
 
 // via says whose backend served a dial, or the failure's label.
@@ -339,9 +340,6 @@ func TestFirstConnectionOfAnAgentIsPreferred(t *testing.T) {
 	_, leaveSecond := s.join("second", "same", "")
 	defer leaveSecond()
 	s.always("x:1", "first")
-	if !s.Knows("same") || s.Knows("second") {
-		t.Error("Knows goes by the id")
-	}
 	if c := s.Counts(); c.Agents != 1 || c.Connections != 2 || c.By[Default] != 1 {
 		t.Errorf("counts %+v, want one agent with two connections", c)
 	}
@@ -549,7 +547,7 @@ func TestAnIdIsNoProof(t *testing.T) {
 			backends := map[string]*fake{}
 			for _, who := range order {
 				backends[who] = newFake(who)
-				defer r.Join(Agent{ID: "node-1", Cert: who, Remote: "192.0.2.1:1"}, backends[who])()
+				defer r.Join(Agent{ID: "node-1", Cert: who, Remote: "192.0.2.1:1"}, backends[who]).Leave()
 			}
 			for range 200 {
 				testutil.Must(r.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
@@ -568,20 +566,20 @@ func TestAnIdIsNoProof(t *testing.T) {
 // forgets an id with its last agent.
 func TestIdsOfTwo(t *testing.T) {
 	r := New(nil, []Strategy{Default}, logging.Silent())
-	leaveA := r.Join(Agent{ID: "x", Cert: "a"}, newFake("a"))
-	leaveB := r.Join(Agent{ID: "x", Cert: "b"}, newFake("b"))
-	if !r.Knows("x") || r.Knows("y") || r.Counts().Agents != 2 {
-		t.Errorf("x known: %v, y known: %v, %d agents", r.Knows("x"), r.Knows("y"), r.Counts().Agents)
+	a, b := r.Join(Agent{ID: "x", Cert: "a"}, newFake("a")), r.Join(Agent{ID: "x", Cert: "b"}, newFake("b"))
+	if other := r.Join(Agent{ID: "y"}, newFake("y")); !a.First || b.First || !other.First || r.Counts().Agents != 3 || !other.Leave() {
+		t.Errorf("first: %v, %v, another: %v, %d agents", a.First, b.First, other.First, r.Counts().Agents)
 	}
 	for _, cert := range []string{"a", "b"} {
 		testutil.Equal(t, r.index.first(Agent{ID: "x", Cert: cert}).agent.Cert, cert, "the agent of certificate %s is", cert)
 	}
-	leaveA()
+	if a.Leave() {
+		t.Error("an id has gone that another agent has")
+	}
 	if c := r.index.first(Agent{ID: "x", Cert: "a"}); c == nil || c.agent.Cert != "b" {
 		t.Error("the other with this id is not found")
 	}
-	leaveB()
-	if r.Knows("x") || r.index.keyed.Len() > 0 {
+	if !b.Leave() || !b.Leave() || r.index.keyed.Len() > 0 {
 		t.Errorf("%d keys are remembered", r.index.keyed.Len())
 	}
 }
@@ -616,8 +614,7 @@ func TestTheAgentIsBlamedWhereItIsSilent(t *testing.T) {
 				b.last = time.Now().Add(c.heard)
 			}
 			s := newSetup(t, "default")
-			leave := s.Join(Agent{ID: "a1", Via: "link"}, b)
-			defer leave()
+			defer s.Join(Agent{ID: "a1", Via: "link"}, b).Leave()
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			_, err := s.Dial(ctx, tunnel.NewFlow("tcp", "a:1"))

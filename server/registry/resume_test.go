@@ -24,21 +24,21 @@ func (d *doubting) Probe() { d.doubts.Add(1) }
 // the newer one was only to see who is there.
 func TestOlderLinkIsDoubted(t *testing.T) {
 	for name, c := range map[string]struct {
-		early func(newer *fake, leave func()) // before stayTime is over
+		early func(newer *fake, leave func() bool) // before stayTime is over
 		want  int
 	}{
-		"stays":  {func(*fake, func()) {}, 1},
-		"leaves": {func(_ *fake, leave func()) { leave() }, 0},
-		"ends":   {func(newer *fake, _ func()) { newer.end() }, 0},
-		"drains": {func(newer *fake, _ func()) { newer.drain() }, 0},
+		"stays":  {func(*fake, func() bool) {}, 1},
+		"leaves": {func(_ *fake, leave func() bool) { leave() }, 0},
+		"ends":   {func(newer *fake, _ func() bool) { newer.end() }, 0},
+		"drains": {func(newer *fake, _ func() bool) { newer.drain() }, 0},
 	} {
 		testutil.Bubble(t, name, func(t *testing.T) {
 			s := newSetup(t, "default")
 			older, other := &doubting{fake: newFake("older")}, &doubting{fake: newFake("other")}
-			defer s.Join(Agent{ID: "a"}, older)()
-			defer s.Join(Agent{ID: "a", Cert: "another"}, other)()
+			defer s.Join(Agent{ID: "a"}, older).Leave()
+			defer s.Join(Agent{ID: "a", Cert: "another"}, other).Leave()
 			newer := newFake("newer")
-			leave := s.Join(Agent{ID: "a"}, newer)
+			leave := s.Join(Agent{ID: "a"}, newer).Leave
 			defer leave()
 			time.Sleep(stayTime - time.Millisecond)
 			testutil.Equal(t, older.doubts.Load(), 0, "doubts before the newer one has stayed")
