@@ -46,7 +46,7 @@ type Log struct {
 	log     logrus.FieldLogger
 	head    []byte // the fields of every record that name the process
 	queue   queue
-	splices splices
+	spliced splicedConns
 	out     output
 	runs    atomic.Bool
 
@@ -60,7 +60,7 @@ type Log struct {
 func Open(o Options) (*Log, error) {
 	l := &Log{log: o.Log, head: appendHead(nil, o.Component, o.Name), out: output{path: o.Path}}
 	l.queue.init()
-	l.splices.init(l)
+	l.spliced.init(l)
 	if _, _, err := l.out.file(); err != nil {
 		return nil, fmt.Errorf("--audit-log: %w", err)
 	}
@@ -119,8 +119,8 @@ func (l *Log) Unanswered(f *tunnel.Flow, took time.Duration, _ error) {
 
 // Opened implements tunnel.Observer.
 func (l *Log) Opened(f *tunnel.Flow) {
-	if spliced(f) {
-		l.splices.opened(f)
+	if isSpliced(f) {
+		l.spliced.opened(f)
 		return
 	}
 	l.add(&record{event: opened, at: f.Opened, flow: f, resumed: f.Adopted})
@@ -133,8 +133,8 @@ func (l *Log) Closed(f *tunnel.Flow, took time.Duration, err error) {
 	if f.Resumable != nil {
 		r.resumes = f.Resumable.ResumeStatus().Resumes
 	}
-	if spliced(f) {
-		l.splices.closed(&r)
+	if isSpliced(f) {
+		l.spliced.closed(&r)
 		return
 	}
 	l.add(&r)

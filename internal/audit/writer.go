@@ -46,7 +46,7 @@ func (l *Log) Run(ctx context.Context) {
 			}
 		}
 	}
-	l.splices.end()
+	l.spliced.end()
 	stop()
 	select {
 	case <-done:

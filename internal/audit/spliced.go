@@ -22,37 +22,37 @@ const (
 	maxPast = 4096
 )
 
-// spliced reports whether a flow is one of several that may carry one connection through a
+// isSpliced reports whether a flow is one of several that may carry one connection through a
 // server, one after the other, each from a link to another (docs/link-protocol.md §9).
-func spliced(f *tunnel.Flow) bool {
+func isSpliced(f *tunnel.Flow) bool {
 	return f.Resumable == nil && f.Resume != nil && f.Resume.Granted.Window > 0
 }
 
-// splices joins such flows, so that the connection has one record of its opening and one
+// splicedConns joins such flows, so that the connection has one record of its opening and one
 // of its end.
-type splices struct {
+type splicedConns struct {
 	log *Log
 
 	mu      sync.Mutex
-	by      map[spliceKey]*splice
+	conns   map[connKey]*splicedConn
 	waiting int
 	ended   bool // none waits any more
 
-	past     [maxPast]spliceKey // a ring of those that have ended
+	past     [maxPast]connKey // a ring of those that have ended
 	pastNext int
 }
 
-// spliceKey names a connection. Tokens are secret, so no other client's is the same. A client
+// connKey names a connection. Tokens are secret, so no other client's is the same. A client
 // may use one token for several connections, so the destination is part of the key: the end
 // that has a connection does not resume it for another.
-type spliceKey struct {
+type connKey struct {
 	tenant      string
 	token       [16]byte
 	destination string
 }
 
-// splice is a connection.
-type splice struct {
+// splicedConn is such a connection.
+type splicedConn struct {
 	flows   int // open ones
 	since   time.Time
 	resumed bool // the first flow went on with what another process had
@@ -60,27 +60,27 @@ type splice struct {
 	up      int64
 	down    int64
 
-	tail  bool        // it has ended before, and its ends only tell each other that they have all
+	echo  bool        // it has ended before, and its ends only tell each other that they have all
 	over  bool        // a flow has ended, and not because a link was lost
 	last  record      // of the flow that ended last, or that made it over
 	timer *time.Timer // while there is no flow; else nil
 }
 
-func (s *splices) init(l *Log) { s.log, s.by = l, make(map[spliceKey]*splice) }
+func (s *splicedConns) init(l *Log) { s.log, s.conns = l, make(map[connKey]*splicedConn) }
 
-func keyOf(f *tunnel.Flow) spliceKey { return spliceKey{f.Tenant(), f.Resume.Token, f.Address} }
+func keyOf(f *tunnel.Flow) connKey { return connKey{f.Tenant(), f.Resume.Token, f.Address} }
 
 // opened counts a flow in, which must be spliced.
-func (s *splices) opened(f *tunnel.Flow) {
+func (s *splicedConns) opened(f *tunnel.Flow) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := keyOf(f)
-	c := s.by[key]
+	c := s.conns[key]
 	if c == nil {
-		c = &splice{flows: 1, since: f.Opened, resumed: f.Resume.Again()}
-		c.tail = c.resumed && slices.Contains(s.past[:], key)
-		s.by[key] = c
-		if !c.tail {
+		c = &splicedConn{flows: 1, since: f.Opened, resumed: f.Resume.Again()}
+		c.echo = c.resumed && slices.Contains(s.past[:], key)
+		s.conns[key] = c
+		if !c.echo {
 			s.log.add(&record{event: opened, at: f.Opened, flow: f, resumed: c.resumed})
 		}
 		return
@@ -92,11 +92,11 @@ func (s *splices) opened(f *tunnel.Flow) {
 
 // closed counts a flow out. The connection ends with the last one, unless that lost its
 // link and another may come.
-func (s *splices) closed(r *record) {
+func (s *splicedConns) closed(r *record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := keyOf(r.flow)
-	c := s.by[key]
+	c := s.conns[key]
 	if c == nil {
 		return
 	}
@@ -119,15 +119,15 @@ func (s *splices) closed(r *record) {
 }
 
 // expire ends a connection that was not resumed here.
-func (s *splices) expire(key spliceKey, c *splice) {
+func (s *splicedConns) expire(key connKey, c *splicedConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.timer != nil && s.by[key] == c {
+	if c.timer != nil && s.conns[key] == c {
 		s.endLocked(key, c)
 	}
 }
 
-func (s *splices) awakeLocked(c *splice) {
+func (s *splicedConns) awakeLocked(c *splicedConn) {
 	if c.timer != nil {
 		c.timer.Stop()
 		c.timer = nil
@@ -135,10 +135,10 @@ func (s *splices) awakeLocked(c *splice) {
 	}
 }
 
-func (s *splices) endLocked(key spliceKey, c *splice) {
+func (s *splicedConns) endLocked(key connKey, c *splicedConn) {
 	s.awakeLocked(c)
-	delete(s.by, key)
-	if c.tail {
+	delete(s.conns, key)
+	if c.echo {
 		return
 	}
 	if c.over {
@@ -151,11 +151,11 @@ func (s *splices) endLocked(key spliceKey, c *splice) {
 }
 
 // end ends all connections that wait, and those whose last flow ends from now on.
-func (s *splices) end() {
+func (s *splicedConns) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
-	for key, c := range s.by {
+	for key, c := range s.conns {
 		if c.flows == 0 {
 			s.endLocked(key, c)
 		}

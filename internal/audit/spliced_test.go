@@ -99,9 +99,9 @@ func TestOneRecordForAllCarriers(t *testing.T) {
 			time.Sleep(time.Second)
 			closes(l, a, cut)
 			time.Sleep(29 * time.Second)
-			l.splices.mu.Lock()
-			testutil.Equal(t, len(l.splices.by), 1, "connections wait within their window")
-			l.splices.mu.Unlock()
+			l.spliced.mu.Lock()
+			testutil.Equal(t, len(l.spliced.conns), 1, "connections wait within their window")
+			l.spliced.mu.Unlock()
 			time.Sleep(2 * time.Second)
 		}, []string{"opened 1, false", "closed 1: lost, 10 bytes, 0 resumes, false, 1 s"}},
 		"from elsewhere": {func(l *Log) {
@@ -114,7 +114,7 @@ func TestOneRecordForAllCarriers(t *testing.T) {
 			l.Opened(a)
 			l.Opened(b)
 			closes(l, a, cut)
-			l.splices.end()
+			l.spliced.end()
 			closes(l, b, &tunnel.ResetError{Code: tunnel.CodeShutdown})
 		}, []string{"opened 1, false", "opened 2, false", "closed 1: lost, 10 bytes, 0 resumes, false, 0 s", "closed 2: shutdown, 10 bytes, 0 resumes, false, 0 s"}},
 		"by chance the same token, of another tenant": {func(l *Log) {
@@ -134,7 +134,7 @@ func TestOneRecordForAllCarriers(t *testing.T) {
 			closes(l, a, nil)
 		}, []string{"opened 1, false", "opened 2, false", "closed 2: complete, 10 bytes, 0 resumes, false, 0 s", "closed 1: complete, 10 bytes, 0 resumes, false, 0 s"}},
 		"more than may wait": {func(l *Log) {
-			l.splices.waiting = maxWaiting
+			l.spliced.waiting = maxWaiting
 			a := carrier(1, 0)
 			l.Opened(a)
 			closes(l, a, cut)
@@ -146,8 +146,8 @@ func TestOneRecordForAllCarriers(t *testing.T) {
 			if got := told(t, l); !slices.Equal(got, c.want) {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
-			if len(l.splices.by) != 0 || l.splices.waiting%maxWaiting != 0 {
-				t.Errorf("%d are left, %d wait", len(l.splices.by), l.splices.waiting)
+			if len(l.spliced.conns) != 0 || l.spliced.waiting%maxWaiting != 0 {
+				t.Errorf("%d are left, %d wait", len(l.spliced.conns), l.spliced.waiting)
 			}
 		})
 	}
