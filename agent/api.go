@@ -109,7 +109,7 @@ func (a *apiFront) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 				f.Resume.Repeat()
 			}
 			tried = append(tried, s)
-			f.Hop = tunnel.Hop{Role: "server", ID: s.ServerID()}
+			f.Hop = tunnel.Hop{Role: tunnel.RoleServer, ID: s.ServerID()}
 			c, err := s.Dial(ctx, f)
 			if err == nil || ctx.Err() != nil || !tunnel.Elsewhere(err) {
 				return c, err

@@ -120,10 +120,17 @@ type Totals struct {
 	Up, Down atomic.Int64
 }
 
+// The roles of processes, as words.
+const (
+	RoleAgent  = "agent"
+	RoleClient = "client" // a sidecar, linked to a server
+	RoleServer = "server"
+)
+
 // Hop is the process that a dial was handed to next. The zero Hop is unknown, or the
 // destination itself.
 type Hop struct {
-	Role string // "agent", "server" or "direct"
+	Role string // RoleAgent, RoleServer or that of Direct
 	ID   string // of the agent or server; its address where it has told no id
 }
 

@@ -90,7 +90,7 @@ func (s *connectSession) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn,
 
 // request asks for f.Address on h, which it takes over.
 func (s *connectSession) request(ctx context.Context, h handshaken, f *tunnel.Flow) (tunnel.Conn, error) {
-	f.Hop = tunnel.Hop{Role: "server", ID: h.addr.String()} // its id is not known
+	f.Hop = tunnel.Hop{Role: tunnel.RoleServer, ID: h.addr.String()} // its id is not known
 	token, err := s.opt.Token()
 	if err != nil {
 		_ = h.Close()

@@ -32,7 +32,7 @@ func (l *linkSession) ServerID() string { return l.id }
 
 // Dial implements tunnel.Dialer.
 func (l *linkSession) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	f.Hop = tunnel.Hop{Role: "server", ID: l.Peer().ID}
+	f.Hop = tunnel.Hop{Role: tunnel.RoleServer, ID: l.Peer().ID}
 	return l.Group.Dial(ctx, f)
 }
 

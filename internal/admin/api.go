@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"konnectivity/internal/version"
+	"konnectivity/tunnel"
 )
 
 // Version is the version of the API. Fields may be added within a version; existing
@@ -99,9 +100,9 @@ type Page[T any] struct {
 
 // Roles of peers.
 const (
-	RoleClient = "client" // a sidecar, linked to a server
-	RoleServer = "server"
-	RoleAgent  = "agent"
+	RoleClient = tunnel.RoleClient
+	RoleServer = tunnel.RoleServer
+	RoleAgent  = tunnel.RoleAgent
 )
 
 // Peer is a connection to another process of the suite.

@@ -14,7 +14,7 @@ import (
 )
 
 // viaServer is the Via of other servers, which are asked as if they were agents.
-const viaServer = "server"
+const viaServer = tunnel.RoleServer
 
 // ErrManyServers is about more servers than a routes.Table has room for.
 var ErrManyServers = errors.New("there are too many links to other servers: at most 64 are used")
@@ -242,7 +242,7 @@ func (c *conn) verdict(err error) error {
 // role is its agent's, or the server's.
 func (c *conn) role() string {
 	if c.far() {
-		return viaServer
+		return tunnel.RoleServer
 	}
-	return "agent"
+	return tunnel.RoleAgent
 }

@@ -20,7 +20,7 @@ const (
 	RoleServer Role = 3
 )
 
-var roleWords = [...]string{RoleAgent: "agent", RoleClient: "client", RoleServer: "server"}
+var roleWords = [...]string{RoleAgent: tunnel.RoleAgent, RoleClient: tunnel.RoleClient, RoleServer: tunnel.RoleServer}
 
 func (r Role) String() string {
 	if r >= RoleAgent && r <= RoleServer {
