@@ -123,13 +123,6 @@ func (q *Queue) Spend() {
 	q.spend(time.Now())
 }
 
-// Idle reports whether no work is in progress and none waits.
-func (q *Queue) Idle() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.total == 0 && q.waiting == 0
-}
-
 // grant wakes all whose turn it is now. Callers hold mu, like those of all below.
 func (q *Queue) grant() {
 	for {
