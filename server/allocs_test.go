@@ -20,7 +20,7 @@ func TestObserversAllocateNothing(t *testing.T) {
 	log.SetOutput(io.Discard)
 	flow := &tunnel.Flow{Request: tunnel.Request{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}}
 	for name, o := range map[string]tunnel.Observer{
-		"log": connectionLog{log.WithField("component", "server")}, "metrics": newMetrics(prometheus.NewRegistry()),
+		"log": connectionLog{log.WithField("component", "server")}, "metrics": newMetrics(prometheus.NewRegistry(), noDials),
 	} {
 		t.Run(name, func(t *testing.T) {
 			testutil.MaxAllocs(t, 0, func() {
@@ -34,7 +34,7 @@ func TestObserversAllocateNothing(t *testing.T) {
 
 // Counting packets and bytes allocates nothing. Counting a connection may.
 func TestDataPathAllocatesNothing(t *testing.T) {
-	m := newMetrics(prometheus.NewRegistry())
+	m := newMetrics(prometheus.NewRegistry(), noDials)
 	for name, f := range map[string]func(){
 		"packet":         func() { m.Packet(legacy.FromAgent, client.PacketType_DATA) },
 		"unknown-packet": func() { m.Packet(legacy.FromAgent, legacy.NoPacket) },

@@ -108,7 +108,7 @@ func (cl *cluster) serveBeside(ctx context.Context, c *frontend.Conn, who tunnel
 
 // newAPIDialer is how the cluster's agents reach its API server.
 func (cl *cluster) newAPIDialer() *dialer {
-	return &dialer{cluster: cl, permit: cl.permitAPI, next: tunnel.DialerFunc(cl.dialAPI)}
+	return &dialer{cluster: cl, bounds: &cl.limits.Nodes, permit: cl.permitAPI, next: tunnel.DialerFunc(cl.dialAPI)}
 }
 
 // permitAPI is an error unless an API server is named for the cluster.

@@ -158,7 +158,7 @@ func TestNodesWaitForAnAgentBesideTheAPIServer(t *testing.T) {
 			}
 			answered <- err
 		}()
-		r.eventually("it waits", func() bool { return r.limits.Own().PendingDials() == 1 })
+		r.eventually("it waits", func() bool { return r.limits.PendingDials() == 1 })
 		return answered
 	}
 	first := asks()

@@ -17,9 +17,6 @@ import (
 // dialFailureReasons are upstream's values of dial_failure_count's label.
 var dialFailureReasons = []string{"no_agent", "error_response", "unrecognized_response", "send_rsp", "backend_close", "backend_dial_timeout", "frontend_close"}
 
-// dialing is told +1 and -1 as a dial begins and ends.
-func (m *metrics) dialing(delta int) { m.pending.Add(float64(delta)) }
-
 // Dialed implements tunnel.Observer.
 func (m *metrics) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	if f.Resume.Again() { // a try of many, about a connection that was counted when it began

@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"konnectivity/server/auth"
+	"konnectivity/server/limits"
 	"konnectivity/tunnel"
 )
 
@@ -13,18 +14,20 @@ import (
 // counted and told like any dial that failed.
 type dialer struct {
 	cluster *cluster
+	bounds  *limits.Gate
 	permit  func(*tunnel.Flow) error
 	access  *auth.Access // nil: permit alone refuses
 	next    tunnel.Dialer
 }
 
 func (cl *cluster) newDialer() *dialer {
-	return &dialer{cl, cl.permit, cl.server.access, cl.ends.Dialer(cl.agents)}
+	return &dialer{cl, &cl.limits.Clients, cl.permit, cl.server.access, cl.ends.Dialer(cl.agents)}
 }
 
-// Dial implements tunnel.Dialer.
+// Dial implements tunnel.Dialer. Bounds come before rules: a dial that these refuse costs the
+// server a look-up, a line of the log and a record, and perhaps a call of an API.
 func (d *dialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	answered, err := d.cluster.limits.Admit(f)
+	answered, err := d.bounds.Admit(f)
 	if err != nil {
 		return nil, err
 	}
@@ -44,8 +47,6 @@ func (d *dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 		return nil, err
 	}
 	defer done()
-	cl.server.metrics.dialing(1)
-	defer cl.server.metrics.dialing(-1)
 	if err := d.review(ctx, f); err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // asked is how a client asks cl for a dial, of a connection that exists if it is to be
@@ -43,6 +44,45 @@ func TestDialsThatAreResumedInVain(t *testing.T) {
 			t.Errorf("%q: %d of 100 were dialed", cl.name, dialed)
 		}
 	}
+}
+
+// What a tenant's clients have of its bounds keeps no node from its API server, nor the other way
+// round, and the metrics say which bound refused. The rate of dials is for all that are asked for,
+// also those that rules refuse, since these cost the server as much.
+func TestBoundsOfClientsAndNodes(t *testing.T) {
+	s := startSharers(t)
+	const most = 3
+	api := "\napiServers: [" + apiServer(t, "api") + "]"
+	red, blue := s.addServed("red", fmt.Sprintf("bounds: {connections: %d}", most)+api), s.addServed("blue", "bounds: {dialsPerSecond: 1}\npolicy: {deny: [denied]}"+api)
+	dials := map[*sharer]map[string]func() (tunnel.Conn, error){}
+	for _, c := range []*sharer{red, blue} {
+		agent := apiAgent("node")
+		agent.Forwarder = forwarder(c.network)
+		node := testutil.Must(s.linked(s.agentAt, secureFor(c.serverName(), c.cert, link.ALPN), agent))(t)
+		c.has(1)
+		client := testutil.Must(c.clientLink())(t)
+		dials[c] = map[string]func() (tunnel.Conn, error){
+			"client": func() (tunnel.Conn, error) { return client.Dial(t.Context(), tunnel.NewFlow("tcp", "denied:1")) },
+			"node":   func() (tunnel.Conn, error) { return askAPI(t, node) },
+		}
+	}
+	for who, dial := range dials[red] {
+		for range most {
+			testutil.Must(dial())(t)
+		}
+		failedAs(t, testutil.Err(dial()), tunnel.FailBound, "one more of a %s", who)
+	}
+	failed := map[tunnel.Failure]int{}
+	for range 100 {
+		failed[tunnel.FailureOf(testutil.Err(dials[blue]["client"]()))]++
+	}
+	bound := failed[tunnel.FailBound]
+	if bound == 0 || failed[tunnel.FailDenied]+bound != 100 {
+		t.Errorf("dials that rules refuse fail by %v", failed)
+	}
+	testutil.Must(dials[blue]["node"]())(t)
+	s.hasMetrics(`tenant_bound_refusals_total{bound="connections",tenant="red"} 2`, `tenant_bound_refusals_total{bound="memoryMiB",tenant="red"} 0`,
+		fmt.Sprintf(`tenant_bound_refusals_total{bound="dialsPerSecond",tenant="blue"} %d`, bound))
 }
 
 // A dial is pending while it waits for what other servers have, and no agent is picked before.

@@ -359,6 +359,7 @@ func TestTheBoundOnMemoryIsNamed(t *testing.T) {
 	for _, kind := range sharedClients {
 		blue.reaches(kind, "a:1")
 	}
+	s.hasMetrics(`tenant_bound_refusals_total{bound="memoryMiB",tenant="red"} 1`, `tenant_bound_refusals_total{bound="memoryMiB",tenant="blue"} 0`)
 }
 
 // What the log says of a connection names the tenant that it is of.

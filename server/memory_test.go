@@ -40,7 +40,7 @@ func TestAgentsTakeOfTheirRoom(t *testing.T) {
 			if _, err := r.tryAgent(kind, agentHello{id: "a", identifiers: many.String()}, echoing); err == nil || !strings.Contains(err.Error(), errNoAgentRoom.Reason) {
 				t.Errorf("an agent with many identifiers: %v", err)
 			}
-			testutil.Equal(t, r.limits.AgentMemory(), 0, "bytes that one who was refused keeps")
+			testutil.Equal(t, r.limits.Agents.Used(), 0, "bytes that one who was refused keeps")
 			in := 0
 			for i := range 24 {
 				if _, err := r.tryAgent(kind, agentHello{id: fmt.Sprint("a", i)}, echoing); err == nil {
@@ -51,7 +51,7 @@ func TestAgentsTakeOfTheirRoom(t *testing.T) {
 				t.Errorf("%d agents got in, of %d that there is room for", in, max/limits.AgentMemory)
 			}
 			r.roundTrip(r.mustDial("link", "echo:1"), 100)
-			r.givesBack(r.limits.AgentMemory)
+			r.givesBack(r.limits.Agents.Used)
 		})
 	}
 }
@@ -67,11 +67,11 @@ func TestAgentsHeadersTakeOfTheirRoom(t *testing.T) {
 	testutil.NoError(t, err)
 	defer conn.Close()
 	s := testutil.Must(legacy.ConnectAgent(t.Context(), conn, legacy.AgentConfig{ID: "a", Forwarder: forwarder(echoing)}))(t)
-	if used := r.limits.AgentMemory(); used < limits.AgentMemory+128<<10 {
+	if used := r.limits.Agents.Used(); used < limits.AgentMemory+128<<10 {
 		t.Errorf("an agent whose header is full takes %d bytes", used)
 	}
 	_ = s.Close()
-	r.eventually("all is given back", func() bool { return r.limits.AgentMemory() == 0 })
+	r.eventually("all is given back", func() bool { return r.limits.Agents.Used() == 0 })
 }
 
 // stuffed is a certificate that is full of names.

@@ -39,7 +39,6 @@ type metrics struct {
 	connDuration  prometheus.Observer
 	grpcConns     *prometheus.GaugeVec
 	httpConns     prometheus.Gauge
-	pending       prometheus.Gauge
 	established   prometheus.Gauge
 	full          [legacy.Segments]prometheus.Gauge
 	dialFailures  *prometheus.CounterVec
@@ -75,22 +74,25 @@ type metrics struct {
 }
 
 // newMetrics registers a server's metrics on reg, where there may be one set only. All
-// gauges, and all counters whose labels are known, are there with 0.
-func newMetrics(reg prometheus.Registerer) *metrics {
+// gauges, and all counters whose labels are known, are there with 0. pending is how many dials
+// are under way.
+func newMetrics(reg prometheus.Registerer, pending func() int64) *metrics {
 	m := &metrics{reg: reg, links: observe.NewLinks(MetricsPrefix+"link_", admin.RoleAgent, admin.RoleClient, admin.RoleServer)}
 	m.reg.MustRegister(m.links)
-	m.upstream()
+	m.upstream(pending)
 	m.own()
 	return m
 }
 
-func (m *metrics) upstream() {
+func (m *metrics) upstream(pending func() int64) {
 	m.dialDuration = m.histogram("dial_duration_seconds", "Latency of dial to the remote endpoint in seconds", latencyBuckets).WithLabelValues()
 	m.writeDuration = m.histogram("frontend_write_duration_seconds", "Latency of write to the frontend in seconds", latencyBuckets).WithLabelValues()
 	m.connDuration = m.histogram("connection_duration_seconds", "Duration in seconds a proxied end-to-end connection was established (post-dial) before being closed.", durationBuckets).WithLabelValues()
 	m.grpcConns = m.gauge("grpc_connections", "Number of current grpc connections, partitioned by service method.", "service_method")
 	m.httpConns = m.gauge("http_connections", "Number of current HTTP CONNECT connections").WithLabelValues()
-	m.pending = m.gauge("pending_backend_dials", "Current number of pending backend dial requests").WithLabelValues()
+	dials := observe.NewFigures(MetricsPrefix, pending)
+	dials.Gauge("pending_backend_dials", "Current number of pending backend dial requests", func(n int64) float64 { return float64(n) })
+	m.reg.MustRegister(dials)
 	m.established = m.gauge("established_connections", "Current number of established end-to-end connections (post-dial).").WithLabelValues()
 	full := newGauge("full_receive_channels", "Number of current connections blocked by a full receive channel, partitioned by service method.", "service_method")
 	for _, method := range []string{"Proxy", "Connect"} {

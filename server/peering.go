@@ -316,8 +316,6 @@ func (d local) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		return nil, err
 	}
 	defer done()
-	d.cluster.server.metrics.dialing(1)
-	defer d.cluster.server.metrics.dialing(-1)
 	if f.Network == link.NetworkAPI {
 		return d.cluster.beside.Dial(ctx, f)
 	}

@@ -63,12 +63,13 @@ func New(opts Options) (*Server, error) {
 		return nil, err
 	}
 	grpc := legacy.Limits{Budget: shares.NewBudget(legacy.DefaultBudget)}
+	all := limits.New(opts.Budget, grpc.Budget, opts.AgentMemory, toldRoutes(&opts), admission.ShareOut(admission.Descriptors()).Relayed)
 	s := &Server{
 		opts:    opts,
-		metrics: newMetrics(opts.Registry),
+		metrics: newMetrics(opts.Registry, all.PendingDials),
 		grpc:    grpc,
 		changes: newChanges(),
-		limits:  limits.New(opts.Budget, grpc.Budget, opts.AgentMemory, toldRoutes(&opts), admission.ShareOut(admission.Descriptors()).Relayed),
+		limits:  all,
 
 		preAuth: frontend.NewPreAuth(admission.Descriptors()),
 		local:   frontend.NewLocalPreAuth(admission.Descriptors()),

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"konnectivity/server/limits"
 	"konnectivity/server/tenant"
 )
 
@@ -47,13 +48,20 @@ var tenantFamilies = []tenantFamily{
 		func(cl *cluster) float64 { return float64(cl.traffic.totals.Up.Load()) },
 		func(cl *cluster) float64 { return float64(cl.traffic.totals.Down.Load()) })},
 	{"tenant_agent_refusals_total", "Count of agents refused, by tenant.", counter, one(func(cl *cluster) float64 { return float64(cl.traffic.refused.Load()) })},
-	{"tenant_bound_refusals_total", "Count of requested connections that were refused by a bound, by tenant.", counter, one(func(cl *cluster) float64 { return float64(cl.traffic.bound.Load()) })},
+	{"tenant_bound_refusals_total", "Count of requested connections that were refused by a bound, by tenant and bound.", counter, byBound()},
 	{"tenant_bandwidth_wait_seconds_total", "Seconds that connections, taken together, have waited for bounds.mbitPerSecond, by tenant and direction.", counter, directions(
 		func(cl *cluster) float64 { return cl.limits.Paces.Up.Held().Seconds() },
 		func(cl *cluster) float64 { return cl.limits.Paces.Down.Held().Seconds() })},
 }
 
 func one(value func(*cluster) float64) []tenantSeries { return []tenantSeries{{nil, value}} }
+
+func byBound() (all []tenantSeries) {
+	for b := range limits.Bound(limits.Bounds) {
+		all = append(all, tenantSeries{pair("bound", b.String()), func(cl *cluster) float64 { return float64(cl.traffic.bounds[b].Load()) }})
+	}
+	return all
+}
 
 func directions(up, down func(*cluster) float64) []tenantSeries {
 	return []tenantSeries{{pair("direction", "to_destination"), up}, {pair("direction", "to_client"), down}}

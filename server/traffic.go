@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admin"
+	"konnectivity/server/limits"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 )
@@ -14,7 +15,7 @@ type traffic struct {
 	totals  tunnel.Totals
 	dialed  atomic.Int64 // with success
 	failed  atomic.Int64
-	bound   atomic.Int64 // of those that failed
+	bounds  [limits.Bounds]atomic.Int64 // of those that failed, by the bound that refused them
 	opened  atomic.Int64
 	closed  atomic.Int64
 	refused atomic.Int64 // agents
@@ -31,7 +32,7 @@ func (t *traffic) Dialed(f *tunnel.Flow, _ time.Duration, err error) {
 	}
 	t.failed.Add(1)
 	if tunnel.FailureOf(err) == tunnel.FailBound {
-		t.bound.Add(1)
+		t.bounds[limits.BoundOf(err)].Add(1)
 	}
 }
 
@@ -54,8 +55,10 @@ func (t *traffic) open() int64 {
 func (t *traffic) fill(v *admin.Tenant) {
 	v.Connections.Open, v.Connections.Total = int(t.open()), t.opened.Load()
 	v.Dials = admin.Dials{Total: t.dialed.Load() + t.failed.Load(), Failed: t.failed.Load(), Failures: map[string]int64{}}
-	if n := t.bound.Load(); n > 0 {
-		v.Dials.Failures[tunnel.FailBound.Label()] = n
+	for b := range t.bounds {
+		if n := t.bounds[b].Load(); n > 0 {
+			v.Dials.Failures[tunnel.FailBound.Label()] += n
+		}
 	}
 	v.Refused = t.refused.Load()
 	v.UpBytes, v.DownBytes = t.totals.Up.Load(), t.totals.Down.Load()

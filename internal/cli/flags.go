@@ -63,7 +63,7 @@ func refuseTopics(root *cobra.Command) {
 	help.RunE = func(cmd *cobra.Command, topic []string) error {
 		above, rest, _ := root.Find(topic)
 		if len(rest) > 0 {
-			return fmt.Errorf("unknown help topic %q for %q%s", rest[0], above.CommandPath(), similar(above, rest[0]))
+			return Usagef("unknown help topic %q for %q%s", rest[0], above.CommandPath(), similar(above, rest[0]))
 		}
 		show(cmd, topic)
 		return nil

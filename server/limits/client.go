@@ -82,21 +82,21 @@ func TakeSocket(f *tunnel.Flow) error {
 func (t *Tenant) join(key clientKey, who tunnel.Identity) (_ *tunnel.Client, leave func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := t.clients.Get(key)
+	c := t.connected.Get(key)
 	if c == nil {
 		c = &client{Client: &tunnel.Client{
 			Tenant: t.name, Who: who,
 			Dials: t.parts.dials.Share(), Resumes: t.parts.resumes.Share(), Budget: t.parts.budget.Share(), GRPC: t.parts.grpc.Share(),
 			Sockets: t.parts.sockets.Share(),
 		}}
-		t.clients.Set(key, c)
+		t.connected.Set(key, c)
 	}
 	c.conns++
 	return c.Client, func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if c.conns--; c.conns == 0 {
-			t.clients.Delete(key)
+			t.connected.Delete(key)
 		}
 	}
 }

@@ -80,7 +80,7 @@ func TestClientsGoWithTheirConnections(t *testing.T) {
 	is, was = all.Tenant("b"), all.Own()
 	_, leave = is.Join("", nil, at(1))
 	leave()
-	testutil.Equal(t, is.clients.Len()+was.clients.Len(), 0, "clients that are left")
+	testutil.Equal(t, is.connected.Len()+was.connected.Len(), 0, "clients that are left")
 }
 
 // A client is told in words that its share is used up, and other programs read the

@@ -16,7 +16,7 @@ const maxDials = link.MaxDials / 8 * 7
 // Limits are those of a server. Any goroutine may use them.
 type Limits struct {
 	own    *Tenant
-	agents *shares.Pool // memory of agents' connections; nil: no bound
+	Agents *shares.Pool // memory of agents' connections; nil: no bound
 	routes *shares.Pool // what other servers are told of agents; nil: no bound
 	turns  *turns
 }
@@ -27,7 +27,7 @@ type Limits struct {
 func New(budget, grpc *shares.Budget, agentMemory, routes int64, sockets int) *Limits {
 	l := &Limits{turns: newTurns()}
 	if agentMemory > 0 {
-		l.agents = shares.NewPool(agentMemory)
+		l.Agents = shares.NewPool(agentMemory)
 	}
 	if routes > 0 {
 		l.routes = shares.NewPool(routes)
@@ -39,13 +39,8 @@ func New(budget, grpc *shares.Budget, agentMemory, routes int64, sockets int) *L
 // Own returns the part of the server's own cluster. Without tenants, that is all.
 func (l *Limits) Own() *Tenant { return l.own }
 
-// AgentMemory returns how many bytes the connections of agents hold.
-func (l *Limits) AgentMemory() int64 {
-	if l.agents == nil {
-		return 0
-	}
-	return l.agents.Used()
-}
+// PendingDials returns how many dials of all clients are under way, or wait for their turn.
+func (l *Limits) PendingDials() int64 { return l.own.parts.dials.Used() + l.own.parts.resumes.Used() }
 
 // Tenant returns the part of one more tenant. All is divided among tenants first, so
 // that a tenant with many clients has no more than others.
@@ -56,8 +51,8 @@ func (l *Limits) Tenant(name string) *Tenant {
 
 func (l *Limits) newTenant(name string, has parts) *Tenant {
 	t := &Tenant{name: name, parts: has, turns: l.turns}
-	if l.agents != nil {
-		t.agents = l.agents.Share()
+	if l.Agents != nil {
+		t.agents = l.Agents.Share()
 	}
 	if l.routes != nil {
 		t.routes = l.routes.Share()

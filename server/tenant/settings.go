@@ -2,6 +2,7 @@ package tenant
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -264,18 +265,20 @@ func CheckAPIServers(all []string) error {
 
 func (b Bounds) check() error {
 	for _, n := range []struct {
-		field string
-		value int
-	}{{"connections", b.Connections}, {"dialsPerSecond", b.DialsPerSecond}, {"memoryMiB", b.MemoryMiB}, {"mbitPerSecond", b.MbitPerSecond}} {
+		field       string
+		value, most int
+	}{
+		{"connections", b.Connections, math.MaxInt},
+		{"dialsPerSecond", b.DialsPerSecond, math.MaxInt},
+		{"memoryMiB", b.MemoryMiB, maxMemoryMiB},
+		{"mbitPerSecond", b.MbitPerSecond, maxMbitPerSecond},
+	} {
 		if n.value < 0 {
 			return fieldError("bounds."+n.field, "%d: want a number from 1, or leave it out for no bound", n.value)
 		}
-	}
-	if b.MemoryMiB > maxMemoryMiB {
-		return fieldError("bounds.memoryMiB", "%d: want %d at most, or leave it out for no bound", b.MemoryMiB, maxMemoryMiB)
-	}
-	if b.MbitPerSecond > maxMbitPerSecond {
-		return fieldError("bounds.mbitPerSecond", "%d: want %d at most, or leave it out for no bound", b.MbitPerSecond, maxMbitPerSecond)
+		if n.value > n.most {
+			return fieldError("bounds."+n.field, "%d: want %d at most, or leave it out for no bound", n.value, n.most)
+		}
 	}
 	return nil
 }
