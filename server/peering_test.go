@@ -9,10 +9,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
@@ -98,6 +102,18 @@ func (c *crew) known(t *testing.T, n int) {
 			}
 		}
 		return true
+	})
+}
+
+// A link that the other side ends again and again is logged, though it is back at once.
+func TestServersThatFlapAreLogged(t *testing.T) {
+	log, said := logtest.NewNullLogger()
+	c := startCrew(t, 2, func(o *Options) { o.Log = log })
+	testutil.Eventually(t, "that is logged", func() bool {
+		for _, l := range c.servers[0].peering.Links() {
+			_ = l.Close()
+		}
+		return slices.ContainsFunc(said.AllEntries(), func(e *logrus.Entry) bool { return e.Data["flapping"] != nil })
 	})
 }
 

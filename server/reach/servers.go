@@ -106,6 +106,7 @@ type Servers struct {
 	known    []address       // of the others
 	unheard  map[string]bool // addresses that are to be heard of until settled; nil: not known yet
 	unlooked bool            // addresses could not all be looked up, and that was logged
+	flaps    flaps
 
 	crowded bool // of resolve: there were more than maxAddresses, and that was logged
 }
@@ -125,7 +126,8 @@ type fault struct {
 
 // New returns Servers that do nothing yet.
 func New(opts Options) (*Servers, error) {
-	s := &Servers{opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), lookup: lookup, feeds: feeds{open: make(map[*feed]struct{})}, own: make(map[string]bool), links: make(map[*Link]struct{}), failing: make(map[netip.AddrPort]*fault)}
+	s := &Servers{opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), lookup: lookup, feeds: feeds{open: make(map[*feed]struct{})}, own: make(map[string]bool), links: make(map[*Link]struct{}), failing: make(map[netip.AddrPort]*fault),
+		flaps: flaps{make(map[netip.AddrPort]*ends), make(map[tunnel.LossCause]time.Time)}}
 	if opts.Found != nil {
 		s.tls[opts.ServerName] = opts.TLS(opts.ServerName, link.ALPN)
 	}
@@ -148,6 +150,11 @@ func New(opts Options) (*Servers, error) {
 			Joined:   s.joined,
 			Failed:   s.failed,
 			Changed:  s.counted,
+			Ended: func(m peers.Member[address, *session], _ peers.State) {
+				if ses := m.Session.Session; ses != nil {
+					s.ended(m.Address.at, ses.Err())
+				}
+			},
 		},
 	})
 	return s, nil
@@ -230,10 +237,12 @@ func (s *Servers) resolved(known []address, err error) {
 		s.opts.Log.WithError(err).Warn("the addresses of other servers could not all be looked up; retrying")
 	}
 	s.known, s.unlooked = known, err != nil
-	s.mu.Lock()
-	maps.DeleteFunc(s.failing, func(at netip.AddrPort, _ *fault) bool {
+	gone := func(at netip.AddrPort) bool {
 		return !slices.ContainsFunc(known, func(a address) bool { return a.at == at })
-	})
+	}
+	maps.DeleteFunc(s.flaps.ends, func(at netip.AddrPort, _ *ends) bool { return gone(at) })
+	s.mu.Lock()
+	maps.DeleteFunc(s.failing, func(at netip.AddrPort, _ *fault) bool { return gone(at) })
 	s.mu.Unlock()
 	if s.unheard != nil {
 		return

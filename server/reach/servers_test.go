@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"konnectivity/internal/logging"
 	"konnectivity/internal/peers"
 	"konnectivity/internal/testutil"
+	"konnectivity/tunnel/link"
 )
 
 // While a server is away, no second link is made to another one: it would stay for good.
@@ -180,5 +182,55 @@ func TestServersThatAreAwayAreCounted(t *testing.T) {
 		if len(lines) != 2 || lines[0].Data["unlinked"] != 1 || lines[1].Data["unlinked"] != 2 || lines[1].Data["server"] != away[1].at.String() {
 			t.Errorf("of one that fails when another is logged it logs %v", lines)
 		}
+	})
+}
+
+// Links that end again and again are logged, though none is away for long: one line for each cause
+// in ten minutes, however many links do. Those of a rollout, and of addresses that are gone, are not.
+func TestLinksThatFlapAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, said := logtest.NewNullLogger()
+		s := testutil.Must(New(Options{TLS: func(string, ...string) *tls.Config { return nil }, Log: log}))(t)
+		var all []address
+		for i := range 5 {
+			all = append(all, address{at: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 1)})
+		}
+		end := func(which []address, times int, why error) {
+			for range times {
+				time.Sleep(8 * time.Second)
+				for _, a := range which {
+					s.ended(a.at, why)
+				}
+			}
+		}
+		lines := func(what string, want ...int) {
+			t.Helper()
+			var got []int
+			for _, e := range said.AllEntries() {
+				got = append(got, e.Data["flapping"].(int))
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: lines about %v flapping links, want %v", what, got, want)
+			}
+			said.Reset()
+		}
+		s.resolved(all, nil)
+		end(all, flapEnds-1, link.ErrDead)
+		lines("a rollout")
+		s.resolved(all[3:], nil)
+		time.Sleep(flapTime)
+		s.resolved(all, nil)
+		for range 5 * flapTime / (60 * time.Second) {
+			end(all[:1], 1, link.ErrDead)
+			time.Sleep(52 * time.Second)
+		}
+		lines("once a minute", 1)
+		end(all[:4], 20, io.ErrUnexpectedEOF)
+		lines("another cause", 1)
+		time.Sleep(flapQuiet)
+		end(all[:4], 20, io.ErrUnexpectedEOF)
+		lines("ten minutes later", 1)
+		end(all, 20, io.ErrUnexpectedEOF)
+		lines("at once")
 	})
 }
