@@ -2,7 +2,6 @@ package limits
 
 import (
 	"cmp"
-	"math"
 
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/shares"
@@ -13,26 +12,25 @@ import (
 // agent has not let go of yet. At some 13 KiB each they take 45 MiB.
 const maxDials = link.MaxDials / 8 * 7
 
+// unbounded is more than anything that is counted here, and little enough for shares to
+// multiply it.
+const unbounded = 1 << 50
+
 // Limits are those of a server. Any goroutine may use them.
 type Limits struct {
 	own    *Tenant
-	Agents *shares.Pool // memory of agents' connections; nil: no bound
-	routes *shares.Pool // what other servers are told of agents; nil: no bound
+	Agents *shares.Pool // memory of agents' connections
+	routes *shares.Pool // what other servers are told of agents
 	turns  *turns
 }
 
-// New returns limits that divide a budget for links, one for gRPC and sockets, of which 0
-// means any number, and, where they are not 0, so many bytes for the connections of agents,
-// and so many routes of agents that other servers are told of.
+// New returns limits that divide a budget for links, one for gRPC, so many bytes for the
+// connections of agents, so many routes of agents that other servers are told of, and so many
+// sockets; 0: any number.
 func New(budget, grpc *shares.Budget, agentMemory, routes int64, sockets int) *Limits {
-	l := &Limits{turns: newTurns()}
-	if agentMemory > 0 {
-		l.Agents = shares.NewPool(agentMemory)
-	}
-	if routes > 0 {
-		l.routes = shares.NewPool(routes)
-	}
-	l.own = l.newTenant("", parts{shares.NewPool(maxDials), shares.NewPool(maxDials), budget, grpc, shares.NewPool(cmp.Or(int64(sockets), math.MaxInt32))})
+	pool := func(most int64) *shares.Pool { return shares.NewPool(cmp.Or(most, unbounded)) }
+	l := &Limits{Agents: pool(agentMemory), routes: pool(routes), turns: newTurns()}
+	l.own = l.newTenant("", parts{pool(maxDials), pool(maxDials), budget, grpc, pool(int64(sockets))})
 	return l
 }
 
@@ -50,12 +48,5 @@ func (l *Limits) Tenant(name string) *Tenant {
 }
 
 func (l *Limits) newTenant(name string, has parts) *Tenant {
-	t := &Tenant{name: name, parts: has, turns: l.turns}
-	if l.Agents != nil {
-		t.agents = l.Agents.Share()
-	}
-	if l.routes != nil {
-		t.routes = l.routes.Share()
-	}
-	return t
+	return &Tenant{name: name, parts: has, agents: l.Agents.Share(), routes: l.routes.Share(), turns: l.turns}
 }

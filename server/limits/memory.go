@@ -48,11 +48,8 @@ func (t *Tenant) TakeRoutes(identifiers int) (give func(), ok bool) {
 	return take(t.routes, int64(1+identifiers))
 }
 
-// take takes n of a share until give; nil is a share without a bound.
+// take takes n of a share until give.
 func take(of *shares.Share, n int64) (give func(), ok bool) {
-	if of == nil {
-		return func() {}, true
-	}
 	if !of.Take(n) {
 		return func() {}, false
 	}

@@ -16,8 +16,8 @@ import (
 type Tenant struct {
 	name   string
 	parts  parts
-	agents *shares.Share // memory of agents' connections; nil: no bound
-	routes *shares.Share // what other servers are told of its agents; nil: no bound
+	agents *shares.Share // memory of agents' connections
+	routes *shares.Share // what other servers are told of its agents
 	turns  *turns
 
 	Clients, Nodes Gate         // of what clients dial, and what nodes do: their API server
