@@ -119,7 +119,7 @@ func (cl *cluster) joinClient(c *frontend.Conn, who tunnel.Identity, session *li
 
 // byToken reports whether a client has to prove by a token who it is: it came by TLS and
 // showed no certificate.
-func byToken(c *frontend.Conn) bool { return c.TLS() != nil && len(c.TLS().PeerCertificates) == 0 }
+func byToken(c *frontend.Conn) bool { return c.TLS() != nil && auth.CertOf(c.TLS()) == nil }
 
 // proven returns client or, if it came without a certificate where tokens are accepted, the
 // client that its token shows it to be. An error is fit for the peer. It blocks while the

@@ -9,6 +9,7 @@ import (
 
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
+	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
 	"konnectivity/server/limits"
 	"konnectivity/server/tenant"
@@ -115,14 +116,13 @@ func (e entrance) enter(ctx context.Context, from *frontend.Conn) (life context.
 
 // identityOf returns the identity that the peer has proved.
 func identityOf(c *frontend.Conn) tunnel.Identity {
-	switch state := c.TLS(); {
-	case state == nil:
+	if c.TLS() == nil {
 		return unixsocket.PeerOf(c.Conn)
-	case len(state.PeerCertificates) == 0:
-		return ""
-	default:
-		return tenant.IdentityOf(state.PeerCertificates[0])
 	}
+	if cert := auth.CertOf(c.TLS()); cert != nil {
+		return tenant.IdentityOf(cert)
+	}
+	return ""
 }
 
 // unsettled reports whether CAs or revocation lists changed so lately that a peer that is

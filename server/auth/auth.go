@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"net/url"
@@ -35,14 +36,22 @@ type Peer struct {
 	Remote      net.Addr // its address; nil if unknown
 }
 
+// CertOf returns a peer's certificate; nil: it has shown none.
+func CertOf(state *tls.ConnectionState) *x509.Certificate {
+	if state == nil || len(state.PeerCertificates) == 0 {
+		return nil
+	}
+	return state.PeerCertificates[0]
+}
+
 // CertDigest stands for who a peer is by its certificate: the subject and the names
 // in it, which stay the same in a renewal while the key changes. "" means no
 // certificate.
 func CertDigest(state *tls.ConnectionState) string {
-	if state == nil || len(state.PeerCertificates) == 0 {
+	cert := CertOf(state)
+	if cert == nil {
 		return ""
 	}
-	cert := state.PeerCertificates[0]
 	h := sha256.New()
 	fmt.Fprintf(h, "%x %q %q %q %q", cert.RawSubject, cert.DNSNames, cert.IPAddresses, cert.URIs, cert.EmailAddresses)
 	return string(h.Sum(nil))
@@ -51,8 +60,8 @@ func CertDigest(state *tls.ConnectionState) string {
 // Who returns who an agent that was admitted has proved to be.
 func (g *Gate) Who(state *tls.ConnectionState) tunnel.Identity {
 	var names []string
-	if state != nil && len(state.PeerCertificates) > 0 {
-		names = tenant.IdentityOf(state.PeerCertificates[0]).Names()
+	if cert := CertOf(state); cert != nil {
+		names = tenant.IdentityOf(cert).Names()
 	}
 	if g.Tokens != nil {
 		names = append(names, g.Tokens.cfg.Accounts[0].Identity())
@@ -134,8 +143,7 @@ func (g *Gate) Admit(ctx context.Context, p Peer) (registry.Identifiers, error) 
 // checkOwnID refuses, as a *Refusal, an id that is no name of the certificate: neither its
 // common name nor one of its DNS names or URIs.
 func checkOwnID(state *tls.ConnectionState, id string) error {
-	if state != nil && len(state.PeerCertificates) > 0 {
-		cert := state.PeerCertificates[0]
+	if cert := CertOf(state); cert != nil {
 		is := func(uri *url.URL) bool { return uri.String() == id }
 		if cert.Subject.CommonName == id || slices.Contains(cert.DNSNames, id) || slices.ContainsFunc(cert.URIs, is) {
 			return nil

@@ -62,10 +62,7 @@ func OwnClaims() *Claims { return &Claims{} }
 // check returns nil if the holder of the certificate may claim ids, else a
 // *Refusal that names the first one it may not.
 func (c *Claims) check(state *tls.ConnectionState, ids registry.Identifiers) error {
-	var cert *x509.Certificate
-	if state != nil && len(state.PeerCertificates) > 0 {
-		cert = state.PeerCertificates[0]
-	}
+	cert := CertOf(state)
 	granted := c.grantsFor(cert)
 	for _, addr := range ids.Addrs {
 		if !certHasAddr(cert, addr) && !grantsPrefix(granted, netip.PrefixFrom(addr.WithZone(""), addr.BitLen())) {

@@ -23,11 +23,9 @@ type clientKey struct {
 
 func clientKeyOf(who tunnel.Identity, state *tls.ConnectionState, from net.Addr) clientKey {
 	key := clientKey{from: admission.SourceOf(from)}
-	switch {
-	case state != nil && len(state.PeerCertificates) > 0:
-		cert := state.PeerCertificates[0]
+	if cert := auth.CertOf(state); cert != nil {
 		key.cert = sha256.Sum256(append([]byte(auth.CertDigest(state)), cert.RawSubjectPublicKeyInfo...))
-	case who != "":
+	} else if who != "" {
 		key.cert = sha256.Sum256([]byte(who))
 	}
 	return key
