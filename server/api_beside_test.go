@@ -118,14 +118,7 @@ func second(_ *link.Session, err error) error { return err }
 func TestNoAgentIsBesideTheAPIServer(t *testing.T) {
 	log, said := logtest.NewNullLogger()
 	r := startServer(t, byAgent, func(o *Options) { o.Log = log })
-	lines := func() (n int) {
-		for _, e := range said.AllEntries() {
-			if e.Message == "nodes do not reach their API server" {
-				n++
-			}
-		}
-		return n
-	}
+	lines := func() int { return linesOf(said, "nodes do not reach their API server") }
 	node := testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), apiAgent("node")))(t)
 	for round := 1; round <= 2; round++ {
 		for range 3 {

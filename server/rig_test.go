@@ -19,6 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -422,6 +423,16 @@ func grep(page, text string) string {
 		}
 	}
 	return strings.Join(out, "")
+}
+
+// linesOf counts the lines of a log with a text, on all levels or on these.
+func linesOf(said *logtest.Hook, text string, levels ...logrus.Level) (n int) {
+	for _, e := range said.AllEntries() {
+		if e.Message == text && (len(levels) == 0 || slices.Contains(levels, e.Level)) {
+			n++
+		}
+	}
+	return n
 }
 
 func (r *rig) eventually(what string, ok func() bool) {

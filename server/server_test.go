@@ -195,24 +195,16 @@ func TestAgentsAreLoggedOnce(t *testing.T) {
 		log, said := logtest.NewNullLogger()
 		log.SetLevel(logrus.DebugLevel)
 		r := startServer(t, func(o *Options) { o.Log = log })
-		count := func(text string, most logrus.Level) (n int) {
-			for _, e := range said.AllEntries() {
-				if e.Message == text && e.Level <= most {
-					n++
-				}
-			}
-			return n
-		}
 		first := r.agent(kind, agentHello{id: "a1"}, echoing)
 		second := r.agent(kind, agentHello{id: "a1"}, echoing)
 		third := r.agent(kind, agentHello{id: "a1"}, echoing)
 		for i, c := range []agent{first, second, third} {
-			testutil.Equal(t, count("agent gone", logrus.InfoLevel), 0, "%s: lines about its end while it is connected", kind)
+			testutil.Equal(t, linesOf(said, "agent gone", logrus.InfoLevel), 0, "%s: lines about its end while it is connected", kind)
 			c.Close()
-			r.eventually("one more has gone", func() bool { return count("agent gone", logrus.DebugLevel) == i+1 })
+			r.eventually("one more has gone", func() bool { return linesOf(said, "agent gone") == i+1 })
 		}
-		testutil.Equal(t, count("agent connected", logrus.InfoLevel), 1, "%s: lines about its start", kind)
-		testutil.Equal(t, count("agent gone", logrus.InfoLevel), 1, "%s: lines about its end", kind)
+		testutil.Equal(t, linesOf(said, "agent connected", logrus.InfoLevel), 1, "%s: lines about its start", kind)
+		testutil.Equal(t, linesOf(said, "agent gone", logrus.InfoLevel), 1, "%s: lines about its end", kind)
 	}
 }
 
@@ -243,13 +235,7 @@ func TestAgentsThatEndAtOnceAreLoggedOnce(t *testing.T) {
 		leave()
 	}
 	for _, text := range []string{"agent connected", "agent gone"} {
-		n := 0
-		for _, e := range said.AllEntries() {
-			if e.Message == text {
-				n++
-			}
-		}
-		testutil.Equal(t, n, 1, "lines %q", text)
+		testutil.Equal(t, linesOf(said, text), 1, "lines %q", text)
 	}
 }
 
