@@ -265,12 +265,12 @@ func TestHelpTopics(t *testing.T) {
 	}{
 		{tree(), "help", 0, ""},
 		{tree(), "help sub leaf", 0, ""},
-		{tree(), "help suv", 2, "prog: unknown help topic \"suv\" for \"prog\": did you mean sub?\n"},
-		{tree(), "help sub laef", 2, "prog: unknown help topic \"laef\" for \"prog sub\": did you mean leaf?\n"},
-		{tree(), "help sub leaf FILE", 2, "prog: unknown help topic \"FILE\" for \"prog sub leaf\"\n"},
+		{tree(), "help suv", 2, "prog: unknown help topic \"suv\" for \"prog\": did you mean sub? (see prog --help)\n"},
+		{tree(), "help sub laef", 2, "prog: unknown help topic \"laef\" for \"prog sub\": did you mean leaf? (see prog --help)\n"},
+		{tree(), "help sub leaf FILE", 2, "prog: unknown help topic \"FILE\" for \"prog sub leaf\" (see prog --help)\n"},
 		{tree(), "sub laef", 2, "prog: unknown command \"laef\" for \"prog sub\": did you mean leaf? (see prog sub --help)\n"},
 		{program(nothing), "help version", 0, ""},
-		{program(nothing), "help stray", 2, "prog: unknown help topic \"stray\" for \"prog\"\n"},
+		{program(nothing), "help stray", 2, "prog: unknown help topic \"stray\" for \"prog\" (see prog --help)\n"},
 	} {
 		status, stdout, stderr := execute(c.root, nil, strings.Fields(c.args)...)
 		if status != c.status || stderr != c.says || (c.says == "") != strings.Contains(stdout, "Usage:") {

@@ -119,7 +119,8 @@ func status(cmd *cobra.Command, err error, started, stopping bool, stderr io.Wri
 	name := cmd.Root().DisplayName()
 	if _, usage := errors.AsType[*UsageError](err); usage || !started { // cobra's own errors precede the run
 		text := Printable(strings.Join(strings.Fields(err.Error()), " ")) // cobra's suggestions are indented lines
-		say(stderr, "%s: %s (see %s --help)\n", name, text, cmd.CommandPath())
+		path := strings.TrimSuffix(cmd.CommandPath(), " help")            // whose own help says nothing of topics
+		say(stderr, "%s: %s (see %s --help)\n", name, text, path)
 		return ExitUsage
 	}
 	say(stderr, "%s: %s\n", name, Printable(strings.TrimSpace(strings.ReplaceAll(err.Error(), "\n", " "))))

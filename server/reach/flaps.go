@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/link"
 )
 
 const (
@@ -55,7 +54,7 @@ func (f *flaps) flapped(at netip.AddrPort, cause tunnel.LossCause) (flapping int
 
 // ended notes that a link to an address has ended.
 func (s *Servers) ended(at netip.AddrPort, why error) {
-	cause := link.LossOf(why)
+	cause := tunnel.LossOf(why)
 	if flapping := s.flaps.flapped(at, cause); flapping > 0 {
 		s.opts.Log.WithError(why).WithField("server", at.String()).WithField("cause", cause.Label()).WithField("flapping", flapping).
 			Warn("the link to another server ends again and again")
