@@ -218,8 +218,10 @@ func TestLinksThatFlapAreLogged(t *testing.T) {
 		end(all, flapEnds-1, link.ErrDead)
 		lines("a rollout")
 		s.resolved(all[3:], nil)
-		time.Sleep(flapTime)
 		s.resolved(all, nil)
+		end(all[:3], 1, link.ErrDead)
+		lines("addresses that were gone")
+		time.Sleep(flapTime)
 		for range 5 * flapTime / (60 * time.Second) {
 			end(all[:1], 1, link.ErrDead)
 			time.Sleep(52 * time.Second)
