@@ -186,7 +186,8 @@ func TestServersThatAreAwayAreCounted(t *testing.T) {
 }
 
 // Links that end again and again are logged, though none is away for long: one line for each cause
-// in ten minutes, however many links do. Those of a rollout, and of addresses that are gone, are not.
+// in ten minutes, however many links do. Those of a rollout, and of addresses that are gone, are
+// not.
 func TestLinksThatFlapAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, said := logtest.NewNullLogger()
