@@ -63,6 +63,8 @@ func New(o Options) (*logrus.Entry, error) {
 	case o.OutLevel != 0:
 		logger.AddHook(&levelWriter{out: out, least: o.OutLevel})
 	case o.File == "":
+		logger.SetOutput(o.Out)
+		_, _ = logger.Formatter.Format(entry) // of text: colours if it sees a terminal the first time
 		logger.SetOutput(out)
 	}
 	return entry, nil
