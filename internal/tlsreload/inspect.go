@@ -88,11 +88,26 @@ func (b blob) certificates() (certs []*x509.Certificate, broken error) {
 	return certs, broken
 }
 
+// whole is an error if a PEM block of the file is not whole. It parses no certificate: peers may
+// know what Go does not, such as the curve of an issuer's key.
+func (b blob) whole() error {
+	blocks := 0
+	for block, rest := pem.Decode(b.data); block != nil; block, rest = pem.Decode(rest) {
+		blocks++
+	}
+	if err := Whole(b.data, blocks); err != nil {
+		return &FileError{What: b.what, Path: b.path, Err: err}
+	}
+	return nil
+}
+
+var errCut = errors.New("not all that begins with -----BEGIN is a whole PEM block; is the file cut short?")
+
 // Whole is an error if a text has more PEM blocks than were decoded. pem.Decode leaves out a
 // block that is cut short: the peers of a CA that is left out would be refused.
 func Whole(text []byte, blocks int) error {
 	if blocks == bytes.Count(append([]byte("\n"), text...), []byte("\n-----BEGIN")) {
 		return nil
 	}
-	return errors.New("not all that begins with -----BEGIN is a whole PEM block; is the file cut short?")
+	return errCut
 }

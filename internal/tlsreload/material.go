@@ -157,7 +157,7 @@ func (c contents) parse(systemRoots bool) (*material, error) {
 		if err != nil {
 			return nil, fmt.Errorf("certificate %s with private key %s: %w", c.cert.path, c.key.path, tidy(err))
 		}
-		if _, err := c.cert.certificates(); err != nil {
+		if err := c.cert.whole(); err != nil {
 			return nil, err
 		}
 		m.cert = &pair
