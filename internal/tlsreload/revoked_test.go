@@ -107,6 +107,7 @@ func TestListsThatCannotBeUsed(t *testing.T) {
 		"cut":      {der(good)[:40], "no revocation list"},
 		"no bytes": {nil, "no revocation list"},
 		"cut PEM":  {slices.Concat(good, good[:len(good)/2]), "cut short"},
+		"marked":   {slices.Concat(good, []byte("\ufeff"), good), "cut short"}, // a byte order mark hides the second
 		"garbage":  {pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: []byte("x")}), "version 2 is needed"},
 	} {
 		d.write("ca.crl", c.list)
