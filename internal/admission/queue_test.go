@@ -234,6 +234,26 @@ func TestQueueEndsWaits(t *testing.T) {
 	})
 }
 
+// A turn that comes while its waiter goes is not lost.
+func TestQueueKeepsTheTurnOfOneWhoGoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := handshakes()
+		first, second := &Ticket{Source: flood}, &Ticket{Source: flood}
+		testutil.NoError(t, u.Wait(t.Context(), first))
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- u.Wait(ctx, second) }()
+		synctest.Wait()
+		u.mu.Lock() // the waiter is awake, and has yet to leave
+		cancel()
+		u.finish(first)
+		u.grant()
+		u.mu.Unlock()
+		testutil.Fails(t, <-ended, "the wait went on")
+		testutil.Equal(t, u.total+u.waiting, 0, "turns that are taken or waited for")
+	})
+}
+
 // A displaced ticket is told so while it waits, and time gives turns by itself.
 func TestQueueEndsDisplacedWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
