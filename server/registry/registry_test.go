@@ -579,9 +579,10 @@ func TestIdsOfTwo(t *testing.T) {
 	if c := r.index.first(Agent{ID: "x", Cert: "a"}); c == nil || c.agent.Cert != "b" {
 		t.Error("the other with this id is not found")
 	}
-	if !b.Leave() || !b.Leave() || r.index.keyed.Len() > 0 {
-		t.Errorf("%d keys are remembered", r.index.keyed.Len())
+	for _, call := range []string{"first", "second"} {
+		testutil.Equal(t, b.Leave(), true, "the %s call says that the last has left:", call)
 	}
+	testutil.Equal(t, r.index.keyed.Len(), 0, "keys that are remembered:")
 }
 
 // telling is a backend that knows when its agent was heard last.
