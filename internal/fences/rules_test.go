@@ -53,7 +53,6 @@ var rules = []rule{
 	{folder: "internal/pki"},
 	{folder: "internal/peers", own: []string{"tunnel"}},
 	{folder: "internal/tlsreload", own: []string{"internal/files", "internal/logging", "internal/wait"}, third: []string{"github.com/sirupsen/logrus"}},
-	{folder: "internal/strictyaml", third: []string{"sigs.k8s.io/yaml"}},
 	{folder: "internal/version"},
 	{folder: "internal/wait"},
 

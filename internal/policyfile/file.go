@@ -1,5 +1,6 @@
 // Package policyfile reads policy files (docs/policy.md): which client may reach which
-// destination. It follows them, and counts what they decide.
+// destination. It follows them, and counts what they decide. Settings of tenants are YAML as strict,
+// by DecodeYAML.
 //
 // The rules themselves are those of package policy. Server and agent have a Live each.
 package policyfile
@@ -14,7 +15,6 @@ import (
 	"sync"
 
 	"konnectivity/internal/policy"
-	"konnectivity/internal/strictyaml"
 	"konnectivity/tunnel"
 )
 
@@ -82,7 +82,7 @@ type client struct {
 // is wrong.
 func Parse(data []byte) (*File, error) {
 	var t text
-	field, err := strictyaml.Decode(data, MaxSize, &t)
+	field, err := DecodeYAML(data, MaxSize, &t)
 	switch {
 	case field != "":
 		return nil, fmt.Errorf("%s: %w", field, err)

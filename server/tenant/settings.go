@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"konnectivity/internal/policy"
-	"konnectivity/internal/strictyaml"
+	"konnectivity/internal/policyfile"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel/race"
 )
@@ -149,7 +149,7 @@ const maxYAML = 256 << 10
 
 // decodeStrict decodes YAML in which every field is known and given once.
 func decodeStrict(file string, text []byte, into any) error {
-	if field, err := strictyaml.Decode(text, maxYAML, into); err != nil {
+	if field, err := policyfile.DecodeYAML(text, maxYAML, into); err != nil {
 		return &FieldError{File: file, Field: field, Err: err}
 	}
 	return nil

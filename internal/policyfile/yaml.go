@@ -1,6 +1,4 @@
-// Package strictyaml decodes files of settings: a policy's, a tenant's. What a file has that
-// would have no effect is an error, since its writer believes that it has one.
-package strictyaml
+package policyfile
 
 import (
 	"bytes"
@@ -12,9 +10,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Decode decodes one YAML document of at most so many bytes, in which every field is known and
-// given once. field is where an error is; "": the file as a whole.
-func Decode(text []byte, most int, into any) (field string, err error) {
+// DecodeYAML decodes one YAML document of at most so many bytes, in which every field is known
+// and given once: what would have no effect is an error, since its writer believes that it has
+// one. field is where an error is; "": the file as a whole.
+func DecodeYAML(text []byte, most int, into any) (field string, err error) {
 	switch {
 	case len(text) > most:
 		return "", fmt.Errorf("it has %d bytes: want %d at most", len(text), most)
