@@ -11,6 +11,7 @@ import (
 	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/admin"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // checkAdmin checks the agents through the admin port, or by the link if there is none.
@@ -122,7 +123,7 @@ func (c *pathChecker) silentAgents(r status.Report) {
 	}
 	c.reportedAgents = true
 	c.fail("agents that answer", status.JoinSilent(silent),
-		"It or its machine is frozen, or the network in between is cut. Dials through it fail until the server drops it, after 20 s.")
+		fmt.Sprintf("It or its machine is frozen, or the network in between is cut. Dials through it fail until the server drops it, after %.0f s.", link.DefaultDeadAfter.Seconds()))
 }
 
 // stalls reports readers that do not read, and whether they fill the memory.

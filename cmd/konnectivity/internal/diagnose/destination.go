@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -205,8 +206,11 @@ func (o *Subject) fronts() iter.Seq2[string, string] {
 				return
 			}
 		}
-		if o.Sidecar.ServingUDS != "" {
-			yield("serving-uds", o.Sidecar.ServingUDS)
+		if path := o.Sidecar.ServingUDS; path != "" {
+			if whole, err := filepath.Abs(path); err == nil { // a relative one would be taken for a host
+				path = whole
+			}
+			yield("serving-uds", path)
 		}
 	}
 }
