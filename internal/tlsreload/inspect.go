@@ -66,9 +66,9 @@ func (f Files) readPair() (cert, key blob, err error) {
 // certificates parses as many of the file's certificates as possible; an error
 // is about one that cannot be parsed or is not whole, or about there being none.
 func (b blob) certificates() (certs []*x509.Certificate, broken error) {
-	blocks := 0
-	for block, rest := pem.Decode(b.data); block != nil; block, rest = pem.Decode(rest) {
-		if blocks++; block.Type != "CERTIFICATE" {
+	blocks, err := Blocks(b.data)
+	for _, block := range blocks {
+		if block.Type != "CERTIFICATE" {
 			continue
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
@@ -78,7 +78,6 @@ func (b blob) certificates() (certs []*x509.Certificate, broken error) {
 		}
 		certs = append(certs, cert)
 	}
-	err := Whole(b.data, blocks)
 	if err == nil && len(certs) == 0 {
 		err = ErrNoCertificate
 	}
@@ -91,11 +90,7 @@ func (b blob) certificates() (certs []*x509.Certificate, broken error) {
 // whole is an error if a PEM block of the file is not whole. It parses no certificate: peers may
 // know what Go does not, such as the curve of an issuer's key.
 func (b blob) whole() error {
-	blocks := 0
-	for block, rest := pem.Decode(b.data); block != nil; block, rest = pem.Decode(rest) {
-		blocks++
-	}
-	if err := Whole(b.data, blocks); err != nil {
+	if _, err := Blocks(b.data); err != nil {
 		return &FileError{What: b.what, Path: b.path, Err: err}
 	}
 	return nil
@@ -103,11 +98,15 @@ func (b blob) whole() error {
 
 var errCut = errors.New("not all that begins with -----BEGIN is a whole PEM block; is the file cut short?")
 
-// Whole is an error if a text has more PEM blocks than were decoded. pem.Decode leaves out a
-// block that is cut short: the peers of a CA that is left out would be refused.
-func Whole(text []byte, blocks int) error {
-	if blocks == bytes.Count(append([]byte("\n"), text...), []byte("\n-----BEGIN")) {
-		return nil
+// Blocks decodes the PEM blocks of a text. It is an error if more begin there than are whole:
+// pem.Decode leaves out a block that is cut short, and the peers of a CA that is left out would be
+// refused.
+func Blocks(text []byte) (blocks []*pem.Block, err error) {
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		blocks = append(blocks, block)
 	}
-	return errCut
+	if len(blocks) != bytes.Count(append([]byte("\n"), text...), []byte("\n-----BEGIN")) {
+		return blocks, errCut
+	}
+	return blocks, nil
 }

@@ -85,8 +85,8 @@ func alerted(err error, by tls.AlertError) bool {
 	return ok && alert == by
 }
 
-// AlertOf returns the alert by which the peer ended a connection; ok is false without one. The
-// type of alerts in crypto/tls is a uint8 that is not exported.
+// AlertOf returns the TLS alert with which the peer ended a connection, and whether it sent one.
+// crypto/tls does not export the type of its alerts, a uint8.
 func AlertOf(err error) (alert tls.AlertError, ok bool) {
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Op != "remote error" { // crypto/tls's name for an alert

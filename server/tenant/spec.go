@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"hash"
@@ -259,9 +258,9 @@ func parseCAs(file string, read reader) (*CAs, error) {
 	}
 	wrong := func(err error) error { return &FieldError{File: file, Err: err} }
 	var certs []*x509.Certificate
-	blocks := 0
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		if blocks++; block.Type != "CERTIFICATE" {
+	blocks, cut := tlsreload.Blocks(data)
+	for _, block := range blocks {
+		if block.Type != "CERTIFICATE" {
 			continue
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
@@ -270,8 +269,8 @@ func parseCAs(file string, read reader) (*CAs, error) {
 		}
 		certs = append(certs, cert)
 	}
-	if err := tlsreload.Whole(data, blocks); err != nil {
-		return nil, wrong(err)
+	if cut != nil {
+		return nil, wrong(cut)
 	}
 	if len(certs) == 0 {
 		return nil, wrong(errors.New("no PEM certificate in it"))
