@@ -47,7 +47,7 @@ func execute(cmd *cobra.Command, signals chan os.Signal, args ...string) (status
 	return status, out.String(), err.String()
 }
 
-// A program that fails exits even if standard error is a pipe that nobody reads.
+// A program that fails exits though nobody reads its standard error.
 func TestAFailureEndsWithoutAReader(t *testing.T) {
 	fail := func(context.Context) error { return errors.New("no port") }
 	for want, args := range map[int][]string{cli.ExitFailure: nil, cli.ExitUsage: {"--nonsense"}} {

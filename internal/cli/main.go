@@ -15,11 +15,11 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"konnectivity/internal/logging"
 	"konnectivity/internal/nameserver"
 	"konnectivity/internal/resources"
 )
@@ -117,27 +117,15 @@ func status(cmd *cobra.Command, err error, started, stopping bool, stderr io.Wri
 		return ExitOK
 	}
 	name := cmd.Root().DisplayName()
+	stderr = logging.Patient(stderr)                                    // the process ends, though nobody reads this
 	if _, usage := errors.AsType[*UsageError](err); usage || !started { // cobra's own errors precede the run
 		text := Printable(strings.Join(strings.Fields(err.Error()), " ")) // cobra's suggestions are indented lines
 		path := strings.TrimSuffix(cmd.CommandPath(), " help")            // whose own help says nothing of topics
-		say(stderr, "%s: %s (see %s --help)\n", name, text, path)
+		fmt.Fprintf(stderr, "%s: %s (see %s --help)\n", name, text, path)
 		return ExitUsage
 	}
-	say(stderr, "%s: %s\n", name, Printable(strings.TrimSpace(strings.ReplaceAll(err.Error(), "\n", " "))))
+	fmt.Fprintf(stderr, "%s: %s\n", name, Printable(strings.TrimSpace(strings.ReplaceAll(err.Error(), "\n", " "))))
 	return ExitFailure
-}
-
-// say writes the last line of a process, which ends although the reader of stderr has stopped.
-func say(stderr io.Writer, format string, args ...any) {
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		fmt.Fprintf(stderr, format, args...)
-	}()
-	select {
-	case <-written:
-	case <-time.After(time.Second):
-	}
 }
 
 // Around runs front, and beside it, until it has ended, background and parts: connections need

@@ -22,6 +22,12 @@ type patient struct {
 	lost int        // lines dropped since the last note
 }
 
+// Patient returns a writer of lines to out, for concurrent use, which waits a second for one that
+// hangs, and then drops all until that is written. Lines that are dropped are not counted.
+func Patient(out io.Writer) io.Writer {
+	return &patient{out: out, note: func(int) []byte { return nil }}
+}
+
 // Write implements io.Writer; one call is one line. A line that is dropped is no error.
 func (p *patient) Write(line []byte) (int, error) {
 	if len(line) == 0 { // dropped by sparse
