@@ -57,7 +57,6 @@ type lane struct {
 	moved  uint64 // payload bytes carried by the last sample
 	sent   uint64 // and those of them that went from here
 	lost   uint64 // segments lost by the last sample
-	line   uint64 // what its line has carried by its sender's estimates, bytes per second; 0: unknown
 
 	delivered uint32 // segments delivered by the last look of pacing
 	drops     bool   // this side wants no new streams on it, and closes it once it is idle

@@ -312,50 +312,6 @@ func TestBulkAloneHasOneLane(t *testing.T) {
 	})
 }
 
-// Bulk that fills a lossy line gets no lanes of its own, which would only keep more of it
-// waiting there; bulk that the send buffer holds up does.
-func TestBulkThatFillsItsLineHasOneLane(t *testing.T) {
-	const rtt = sampleEvery * (lossyTrip / (2 * bulkBytes)) // in which two streams send lossyTrip
-	for _, c := range []struct {
-		name          string
-		address       string
-		rtt           time.Duration
-		before, after uint64 // estimates of the line, at the first sample and later, bytes per second
-		lanes         int
-	}{
-		{"fills the line", "example.test:80", rtt, 4 * bulkBytes, 4 * bulkBytes, 1},
-		{"does not", "example.test:80", rtt, 8 * bulkBytes, 8 * bulkBytes, 3},
-		{"does not, by an estimate that a loss has cut", "example.test:80", rtt, 8 * bulkBytes, 4 * bulkBytes, 3},
-		{"on a line without an estimate", "example.test:80", rtt, 0, 0, 3},
-		{"comes back", "echo:1", rtt / 2, 4 * bulkBytes, 4 * bulkBytes, 3},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r, g := newGroup(t, 1, Options{Max: 3})
-				lossyAt(g, link.Line{RTT: c.rtt, Rate: c.before})
-				var bulk []tunnel.Conn
-				for range 2 {
-					conn := testutil.Must(g.Dial(t.Context(), tunnel.NewFlow("tcp", c.address)))(t)
-					go func() { _, _ = io.Copy(io.Discard, conn) }()
-					bulk = append(bulk, conn)
-				}
-				r.wake(bulk[0])
-				time.Sleep(sampleEvery / 2) // not at the instant of a look
-				lossyAt(g, link.Line{RTT: c.rtt, Rate: c.after})
-				for range 10 {
-					for _, conn := range bulk {
-						carry(t, conn)
-					}
-					time.Sleep(sampleEvery)
-				}
-				if n := len(g.Sessions()); n != c.lanes {
-					t.Fatalf("%d lanes, want %d", n, c.lanes)
-				}
-			})
-		})
-	}
-}
-
 // full has a group find its lanes full, with what bulk carries in these tests.
 func full(g *Group) {
 	g.mu.Lock()

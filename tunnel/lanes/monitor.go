@@ -126,10 +126,7 @@ func (g *Group) sample() (s sample, seen []carried) {
 		s.held = s.held || i == 0 && len(c.bulk) > 0 && c.small > 0
 		s.bulk += len(c.bulk)
 		s.lost = s.lost || line.Lost > l.lost
-		l.line = max(line.Rate, l.line-l.line/16) // a stall or a new start cuts the estimate
-		if c.rate >= s.rate {
-			s.rate, s.fills = c.rate, fills(c.rate, c.sent, l.line)
-		}
+		s.rate = max(s.rate, c.rate)
 		if s.rtt == 0 || line.RTT > 0 && line.RTT < s.rtt {
 			s.rtt = line.RTT
 		}

@@ -27,8 +27,8 @@ const (
 	fullTrip = 2 << 20
 
 	// lossyTrip is the same where segments are lost: the bytes behind a lost segment
-	// stay in the buffer until it has been sent again. The line itself may carry no
-	// more, and more lanes would only lengthen its queue.
+	// stay in the buffer until it has been sent again, and where that is lost, too, the
+	// buffer fills up.
 	lossyTrip = 1 << 20
 
 	// fastRate is what a lane carries at least, in bytes per second, that may be
@@ -53,27 +53,17 @@ func CheckMax(n int) error {
 
 // sample describes all lanes together since the sample before.
 type sample struct {
-	bulk  int           // streams that were bulk
-	held  bool          // others carried something beside bulk on the first lane
-	lost  bool          // segments were lost since
-	rate  uint64        // bytes per second, of the lane that carried most
-	fills bool          // what this side sent on that lane is what its line carries
-	rtt   time.Duration // shortest of all lanes; 0: unknown
+	bulk int           // streams that were bulk
+	held bool          // others carried something beside bulk on the first lane
+	lost bool          // segments were lost since
+	rate uint64        // bytes per second, of the lane that carried most
+	rtt  time.Duration // shortest of all lanes; 0: unknown
 }
 
 // full says whether a lane had as much under way as a socket can send.
 func (s sample) full() bool {
 	trip := float64(s.rate) * s.rtt.Seconds()
-	return s.rtt >= far && (trip >= fullTrip || s.lost && !s.fills && trip >= lossyTrip)
-}
-
-// fills says whether what a lane sent is at least three quarters of what its line carries,
-// by an estimate of the sender. All are bytes per second; rate is of both directions. BBR
-// estimates by the rounds in which nothing waited for a lost segment, so a lane that sends
-// much less has waited. The estimate tells nothing where the lane has mostly received, nor
-// where it has sent more than twice as much: BBR has begun anew (0: it is unknown).
-func fills(rate, sent, estimate uint64) bool {
-	return sent > rate/2 && sent >= estimate-estimate/4 && sent <= 2*estimate
+	return s.rtt >= far && (trip >= fullTrip || s.lost && trip >= lossyTrip)
 }
 
 // fast says whether a lane may have had all that its core can do.

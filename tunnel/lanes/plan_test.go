@@ -46,9 +46,6 @@ func TestPlan(t *testing.T) {
 		{"not quite full", 8, twice(with(full, func(s *sample) { s.rate-- }), 1)},
 		{"full for a line that loses segments", 8, lossy(with(full, func(s *sample) { s.rate, s.lost = 20*lossyTrip, true }), 4)},
 		{"not quite", 8, lossy(with(full, func(s *sample) { s.rate, s.lost = 20*lossyTrip-1, true }), 1)},
-		{"fills a line that loses segments", 8, lossy(with(full, func(s *sample) { s.rate, s.lost, s.fills = 20*lossyTrip, true, true }), 1)},
-		{"fills it beside small", 8, lossy(with(bad, func(s *sample) { s.bulk, s.rate, s.fills = 8, 20*lossyTrip, true }), 2)},
-		{"fills it, and the send buffer", 8, twice(with(full, func(s *sample) { s.lost, s.fills = true, true }), 4)},
 		{"full, and alone", 8, twice(with(full, func(s *sample) { s.bulk = 1 }), 1)},
 		{"full and near", 8, twice(with(full, func(s *sample) { s.rtt = 4 * ms }), 1)},
 		{"switched off", 1, lossy(bad, 1)},
@@ -74,28 +71,6 @@ func TestPlan(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A lane that sends three quarters of what its line carries fills it.
-func TestFills(t *testing.T) {
-	for _, c := range []struct {
-		name                 string
-		rate, sent, estimate uint64
-		want                 bool
-	}{
-		{"all of it", 100, 100, 100, true},
-		{"three quarters", 75, 75, 100, true},
-		{"less", 74, 74, 100, false},
-		{"twice the estimate", 100, 100, 50, true},
-		{"more", 101, 101, 50, false},
-		{"unknown", 100, 100, 0, false},
-		{"received, with an estimate of acknowledgements", 100, 1, 1, false},
-		{"half received", 100, 50, 10, false},
-	} {
-		if got := fills(c.rate, c.sent, c.estimate); got != c.want {
-			t.Errorf("%s: %v", c.name, got)
-		}
 	}
 }
 

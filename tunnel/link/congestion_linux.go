@@ -1,6 +1,7 @@
 package link
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -108,33 +109,22 @@ func restart(fd uintptr) {
 	}
 }
 
-// bbrModel is what the kernel tells of BBR's model of the line, if a socket has BBR.
-func bbrModel(fd uintptr) (model *unix.TCPBBRInfo, ok bool) {
-	name, err := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
-	if err != nil || name != "bbr" {
-		return nil, false
-	}
-	model, err = unix.GetsockoptTCPCCBBRInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_CC_INFO)
-	return model, err == nil
-}
-
-// rateOf is the line's rate by that model, bytes per second.
-func rateOf(model *unix.TCPBBRInfo) uint64 {
-	return uint64(model.Bw_hi)<<32 | uint64(model.Bw_lo)
-}
-
 // askBBR is what the kernel tells of BBR on a socket, if it has BBR.
 func askBBR(fd uintptr) (b bbr, ok bool) {
-	model, ok := bbrModel(fd)
-	info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-	buffer, err2 := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
-	if !ok || err != nil || err2 != nil {
+	name, _ := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+	if name != "bbr" {
+		return b, false
+	}
+	model, err := unix.GetsockoptTCPCCBBRInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_CC_INFO)
+	info, err2 := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+	buffer, err3 := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
+	if errors.Join(err, err2, err3) != nil {
 		return b, false
 	}
 	return bbr{
 		full:     int(info.Unacked)*int(info.Snd_mss) >= buffer/fullPart,
 		starts:   model.Pacing_gain > startupGain,
-		rate:     rateOf(model),
+		rate:     uint64(model.Bw_hi)<<32 | uint64(model.Bw_lo),
 		rtt:      time.Duration(info.Rtt) * time.Microsecond,
 		leastRTT: time.Duration(model.Min_rtt) * time.Microsecond,
 	}, true

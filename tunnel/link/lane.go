@@ -159,10 +159,6 @@ type Line struct {
 
 	RTT  time.Duration // the least of the last minutes; 0: unknown
 	SRTT time.Duration // now, smoothed (RFC 6298 §2); 0: unknown
-
-	// Rate is what the connection can carry from this side, bytes per second, by
-	// BBR's estimate. It is 0 if another congestion control is in use.
-	Rate uint64
 }
 
 // Line asks the kernel; what it cannot tell is zero.

@@ -21,9 +21,6 @@ func (s *socket) line() (l Line) {
 			l.SRTT = time.Duration(info.Rtt) * time.Microsecond
 			l.Lost = uint64(info.Total_retrans) + uint64(info.Rcv_ooopack)
 		}
-		if model, ok := bbrModel(fd); ok {
-			l.Rate = rateOf(model)
-		}
 	})
 	return l
 }
