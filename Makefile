@@ -280,10 +280,6 @@ bench-tenants: ## Measure a server that 1,000 clusters share (3 min)
 bench-noise: ## Measure what a cluster that makes noise leaves to a quiet one (5 min)
 	$(GO) run ./e2e/bench noise $(ARGS)
 
-.PHONY: bench-churn
-bench-churn: ## Change clusters of a server at random, and check the others' connections (10 min): make bench-churn ARGS='-tenants=60 -for=1m'
-	$(GO) run ./e2e/bench churn $(ARGS)
-
 .PHONY: scale
 scale: ## Measure what thousands of tenants, agents, sidecars and connections cost, into docs/scale.md, as root (30 min)
 	$(GO) run ./e2e/bench scale -write docs/scale.md $(ARGS)

@@ -159,15 +159,19 @@ func (w *town) revokeClient() {
 	config.Certificates[0] = pair.TLS()
 	library := must(client.New(client.Options{Address: at, CAFile: w.PKI("ca.crt"), CertFile: cert, KeyFile: key}))(w.t)
 	defer library.Close()
-	byLink := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	w.strike(w.echo, true, func() { w.revoke(pair.TLS().Leaf) }, viaConnect("tcp", at, config), viaLibrary(library))
+	w.revoke()
+}
+
+// viaLibrary dials as a Go program does.
+func viaLibrary(library *client.Client) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		c, err := library.DialContext(ctx, f.Network, f.Address)
 		if err != nil {
 			return nil, err
 		}
 		return tunnel.Wrap(c), nil
 	})
-	w.strike(w.echo, true, func() { w.revoke(pair.TLS().Leaf) }, viaConnect("tcp", at, config), byLink)
-	w.revoke()
 }
 
 // deny has a policy file deny the victims' destination for a while.
@@ -206,23 +210,4 @@ func (w *town) rotateAudit() {
 		})
 		testutil.NoError(w.t, os.Remove(path+".1"))
 	}
-}
-
-// passingTenant adds a tenant with an agent, and removes it with what it carries.
-func (w *town) passingTenant() {
-	c := w.tenants.tenant(w.t, "passing")
-	agent := w.tenants.agent(w.t, c)
-	conn, status, err := w.tenants.connect(w.t, c.serverName(), c.client, c.target)
-	if err != nil || status != 200 {
-		w.t.Fatalf("a tenant's client: %d, %v", status, err)
-	}
-	pingPong(w.t, conn, "a tenant")
-	testutil.NoError(w.t, os.Rename(filepath.Join(w.tenants.dir, "passing"), w.file("gone")))
-	testutil.NoError(w.t, os.RemoveAll(w.file("gone")))
-	_ = conn.SetReadDeadline(time.Now().Add(tenantBound + slack))
-	if _, err := conn.Read(make([]byte, 1)); err == nil || isTimeout(err) {
-		w.t.Errorf("a tenant that is removed is served: %v", err)
-	}
-	w.ended++
-	agent.Kill()
 }

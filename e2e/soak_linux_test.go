@@ -23,7 +23,8 @@ type fault struct {
 	early bool // only while the town warms up: it ends the processes that are to last
 }
 
-// faults are one table: those of links for each kind of link, and the others.
+// faults are one table: those of links for each kind of link, of tenants for each change, and
+// the others.
 func faults() (all []fault) {
 	for _, leg := range []struct {
 		name string
@@ -40,6 +41,9 @@ func faults() (all []fault) {
 			fault{name: "stop " + leg.name, do: func(w *town) { standStill(leg.any(w), w.r, longStop) }},
 			fault{name: "garbage in " + leg.name, do: func(w *town) { leg.any(w).garble(w.r.IntN(2) == 0, []byte("garbage\x00\xff")) }},
 		)
+	}
+	for _, k := range tenantChanges {
+		all = append(all, fault{name: k.name, do: func(w *town) { w.changeTenant(k) }})
 	}
 	return append(all, []fault{
 		{name: "kill a server", do: func(w *town) { w.end((*suite.Process).Kill, w.anyServer()) }},
@@ -65,7 +69,6 @@ func faults() (all []fault) {
 		{name: "change the agent's policy", do: func(w *town) { w.deny(w.agentPolicy) }},
 		{name: "replace a token", do: (*town).replaceToken},
 		{name: "rotate the audit logs", do: (*town).rotateAudit},
-		{name: "add a tenant and remove it", do: (*town).passingTenant},
 	}...)
 }
 
@@ -150,6 +153,9 @@ func (w *town) shuffled() []fault {
 func (w *town) recovers() {
 	for _, a := range []*suite.Agent{w.agent, w.beside, w.node, w.mortal} {
 		connected(w.t, a, len(w.servers), time.Minute)
+	}
+	for _, a := range w.guests {
+		connected(w.t, a, 1, time.Minute)
 	}
 	eventually(w.t, 2*time.Minute, "connections without a carrier", func() (bool, any) {
 		n := metric(w.agent.HealthURL("/metrics"), "agent_detached_connections")

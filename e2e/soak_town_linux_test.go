@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,6 +31,8 @@ type town struct {
 	ca                        *pki.CA
 	reviews                   *kubeAPI
 	tenants                   *hosting
+	changing, neighbour       *clusterOfMany // tenants
+	guests                    []*suite.Agent // of tenants
 	serverPolicy, agentPolicy string
 	token                     string
 	toBeside                  []*balancer
@@ -96,6 +99,7 @@ func newTown(t *testing.T, r *rand.Rand) *town {
 	w.beside = w.newBeside()
 	w.plays("agent beside", w.beside)
 	w.mortal = w.newMortal()
+	w.residents()
 	return w
 }
 
@@ -143,21 +147,28 @@ func (w *town) tell(address string) {
 	for _, srv := range w.servers {
 		at = append(at, suite.Loopback(srv.AdminPort))
 	}
-	items := func(admin, filter string) []map[string]any {
-		var list struct{ Items []map[string]any }
-		body, _ := page("http://" + admin + "/api/v1/connections?filter=" + filter)
-		_ = json.Unmarshal([]byte(body), &list)
-		return list.Items
-	}
 	id := "" // by its address where it enters
 	for _, admin := range at {
-		for _, item := range items(admin, address) {
+		items, _ := listed(admin, "connections?filter="+address)
+		for _, item := range items {
 			id, _ = item["id"].(string)
 		}
 	}
 	for _, admin := range at {
-		for _, item := range items(admin, id) {
+		items, _ := listed(admin, "connections?filter="+id)
+		for _, item := range items {
 			w.t.Logf("%s at %s: %v", address, admin, item)
 		}
 	}
+}
+
+// listed are the items of a list of the API.
+func listed(admin, list string) ([]map[string]any, error) {
+	var got struct{ Items []map[string]any }
+	body, status := page("http://" + admin + "/api/v1/" + list)
+	if status != http.StatusOK {
+		return nil, fmt.Errorf("%s: status %d", list, status)
+	}
+	err := json.Unmarshal([]byte(body), &got)
+	return got.Items, err
 }

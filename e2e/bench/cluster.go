@@ -117,9 +117,6 @@ func (i identity) tls(pair pki.Pair) (*tls.Config, error) {
 type cluster struct {
 	identity
 	agent, client *peer
-
-	changing sync.Mutex   // held while the tenant is changed
-	cuts     atomic.Int64 // odd while the cluster's own connections may be cut
 }
 
 // fleet is clusters that are connected to servers.
@@ -181,7 +178,7 @@ func namedTarget(name string) tunnel.Dialer {
 }
 
 const (
-	// connectTime bounds the wait for all links.
+	// connectTime bounds the wait for links.
 	connectTime = 5 * time.Minute
 
 	// lookInterval is the pause between two looks at something that is waited for.
@@ -378,10 +375,10 @@ func (c *cluster) open(ctx context.Context) (_ tunnel.Conn, took time.Duration, 
 	return conn, took, nil
 }
 
-// await waits for at most limit until connections can be opened, and the agent knows its link:
-// the server may have used it before.
-func (c *cluster) await(ctx context.Context, limit time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// await waits until connections can be opened, and the agent knows its link: the server may have
+// used it before.
+func (c *cluster) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTime)
 	defer cancel()
 	for {
 		conn, _, err := c.open(ctx)

@@ -3,7 +3,6 @@
 //	bench           end to end, beside the plain relay chain (make bench-e2e)
 //	bench line      over lines that are far, narrow or lossy (make bench-line)
 //	bench noise     a quiet cluster on a server beside one that makes noise (make bench-noise)
-//	bench churn     clusters of a server that are changed at random (make bench-churn)
 //	bench scale     thousands of tenants, agents, sidecars and connections (make scale)
 //
 // The first two write their tables into docs/performance.md, the last one into
@@ -42,8 +41,6 @@ func run(ctx context.Context) error {
 			return benchCell(ctx, os.Stdin, os.Stdout)
 		case "noise":
 			return benchNoise(ctx, os.Args[2:])
-		case "churn":
-			return benchChurn(ctx, os.Args[2:])
 		case "scale":
 			return benchScale(ctx, os.Args[2:])
 		case loadCommand: // a child process of benchNoise: the peers of one cluster

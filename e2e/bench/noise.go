@@ -268,7 +268,7 @@ type running struct {
 // start begins with the load.
 func (r *running) start(ctx context.Context) error {
 	// The server registers agents a moment after their links are made.
-	if err := r.cluster(0).await(ctx, connectTime); err != nil {
+	if err := r.cluster(0).await(ctx); err != nil {
 		return err
 	}
 	for i := range r.Stalled {

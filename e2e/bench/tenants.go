@@ -138,28 +138,6 @@ func benchNoise(ctx context.Context, args []string) error {
 	return n.print("a quiet cluster beside one that makes noise")
 }
 
-// benchChurn is `bench churn`.
-func benchChurn(ctx context.Context, args []string) error {
-	g := &changes{figures: newFigures(), rest: restTime}
-	set := flag.NewFlagSet("bench churn", flag.ExitOnError)
-	count := set.Int("tenants", 240, "number of clusters")
-	set.DurationVar(&g.length, "for", 10*time.Minute, "how long tenants are changed")
-	if err := set.Parse(args); err != nil {
-		return err
-	}
-	if *count < 1 {
-		return errors.New("-tenants must be positive")
-	}
-	err := withSuite(func(s *suite.Suite) error {
-		s.Descriptors = 4**count + 1024
-		return g.measure(ctx, s, *count)
-	})
-	if err != nil {
-		return err
-	}
-	return g.print(fmt.Sprintf("%d tenants, changed at random", *count))
-}
-
 // saveProfiles writes profiles of the program with that admin port to a folder, as names that
 // begin with prefix; "" is no folder.
 func saveProfiles(ctx context.Context, adminPort int, folder, prefix string, names ...string) error {

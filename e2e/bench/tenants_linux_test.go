@@ -63,14 +63,6 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// Tenants are changed and removed at random: no connection of the others fails, and
-// the server has as many goroutines as before.
-func TestTenantChanges(t *testing.T) {
-	checkGoroutines(t)
-	g := changes{figures: quiet(t), length: 3 * time.Second, rest: 300 * time.Millisecond}
-	testutil.NoError(t, g.measure(t.Context(), suite.ForTest(t, binaries), 24))
-}
-
 // checkGoroutines fails the test if goroutines are left when the programs have ended.
 func checkGoroutines(t *testing.T) {
 	t.Cleanup(func() {
