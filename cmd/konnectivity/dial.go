@@ -39,7 +39,7 @@ func newDial() *cobra.Command {
 			"      --tls-cert-path pki/client.crt --tls-key-path pki/client.key 10.0.0.1:6443",
 		Args: cli.OneArg("HOST:PORT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.run(cmd.Context(), args[0], stdioConn(cmd.InOrStdin(), cmd.OutOrStdout()), cmd.ErrOrStderr())
+			return o.run(cmd.Context(), args[0], newStdio(cmd.InOrStdin(), cmd.OutOrStdout()), cmd.ErrOrStderr())
 		},
 	}
 	cli.AddFlags(cmd, "Dial flags", func(f *pflag.FlagSet) {
@@ -56,7 +56,7 @@ func newDial() *cobra.Command {
 
 // run dials address, and carries bytes between it and near until both directions have
 // ended. With --verbose it describes the path on log.
-func (o *dialOptions) run(ctx context.Context, address string, near tunnel.Conn, log io.Writer) error {
+func (o *dialOptions) run(ctx context.Context, address string, near *stdio, log io.Writer) error {
 	if _, _, err := tunnel.SplitAddress(address); err != nil {
 		return cli.Usagef("%q: %s", address, tunnel.AsDialError("", err).Text())
 	}
@@ -77,8 +77,11 @@ func (o *dialOptions) run(ctx context.Context, address string, near tunnel.Conn,
 		return err
 	}
 	start := time.Now()
-	err = (&tunnel.Relay{A: near, B: far, Flow: flow}).Run(ctx)
+	err = (&tunnel.Relay{A: tunnel.Wrap(near), B: far, Flow: flow}).Run(ctx)
 	if o.verbose {
+		if near.midLine { // a terminal shows both outputs
+			fmt.Fprintln(log)
+		}
 		up, down := flow.Sent()
 		fmt.Fprintf(log, "ended after %s: sent %s, received %s\n", status.Span(time.Since(start)), status.Bytes(float64(up)), status.Bytes(float64(down)))
 	}

@@ -4,8 +4,6 @@ import (
 	"io"
 	"net"
 	"sync"
-
-	"konnectivity/tunnel"
 )
 
 // stdio is standard input and output as a connection.
@@ -14,22 +12,30 @@ type stdio struct {
 	in       *io.PipeReader
 	out      io.Writer
 	once     sync.Once
+	midLine  bool // whether the last line of out has no end
 }
 
-// stdioConn returns a Conn that reads from in and writes to out. The goroutine that
+// newStdio returns a connection that reads from in and writes to out. The goroutine that
 // reads in is not joined: a read from a terminal cannot be interrupted, and the
-// process ends soon after the Conn is closed.
-func stdioConn(in io.Reader, out io.Writer) tunnel.Conn {
+// process ends soon after the connection is closed.
+func newStdio(in io.Reader, out io.Writer) *stdio {
 	r, w := io.Pipe()
 	go func() {
 		_, err := io.Copy(w, in)
 		_ = w.CloseWithError(err) // nil is EOF
 	}()
-	return tunnel.Wrap(&stdio{in: r, out: out})
+	return &stdio{in: r, out: out}
 }
 
-func (c *stdio) Read(p []byte) (int, error)  { return c.in.Read(p) }
-func (c *stdio) Write(p []byte) (int, error) { return c.out.Write(p) }
+func (c *stdio) Read(p []byte) (int, error) { return c.in.Read(p) }
+
+func (c *stdio) Write(p []byte) (int, error) {
+	n, err := c.out.Write(p)
+	if n > 0 {
+		c.midLine = p[n-1] != '\n'
+	}
+	return n, err
+}
 
 // CloseWrite closes standard output, so that a program that reads it through a pipe
 // sees the end.

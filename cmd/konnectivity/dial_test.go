@@ -157,3 +157,22 @@ func TestDialVerbose(t *testing.T) {
 		}
 	}
 }
+
+// The words of -v begin a line of their own, whether or not the answer ends its last.
+func TestDialSaysTheEndOnALineOfItsOwn(t *testing.T) {
+	for answer, want := range map[string]string{"": "s\nended after ", "answer": "s\n\nended after ", "answer\n": "s\nended after "} {
+		target := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.WriteString(c, answer) })
+		status, out, stderr := dial(strings.NewReader(""), "--via=direct", "-v", target)
+		if status != 0 || out != answer || !strings.Contains(stderr, want) {
+			t.Errorf("%q: %d %q %q", answer, status, out, stderr)
+		}
+	}
+}
+
+func TestDialSaysThatASocketIsMissing(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	status, _, stderr := dial(strings.NewReader(""), "--via=http://"+missing, "10.0.0.1:443")
+	if want := "konnectivity: dial " + missing + ": there is no such socket\n"; status != 1 || stderr != want {
+		t.Errorf("%d %q, want %q", status, stderr, want)
+	}
+}

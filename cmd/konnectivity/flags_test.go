@@ -92,7 +92,7 @@ func TestUsageErrors(t *testing.T) {
 		"tenants make":                                                                "NAME",
 		"tenants make Cluster_A --server-name=a.example":                              "is no name for a tenant",
 		"tenants make .. --server-name=a.example":                                     "is no name for a tenant",
-		"tenants make a":                                                              "--server-name: a tenant needs a name",
+		"tenants make a":                                                              "--server-name: the certificate of the server needs a name",
 		"tenants make a --server-name=10.0.0.1":                                       "--server-name: \"10.0.0.1\" is an address",
 		"tenants make a --server-name=*.example":                                      "--server-name: \"*.example\": wildcards",
 		"tenants make a --server-name=a.example --agents-at=x":                        "--agents-at=x: want HOST:PORT",

@@ -101,6 +101,9 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 	if err := checkNamespace("server-namespace", t.ServerNamespace); err != nil {
 		return nil, err
 	}
+	if len(t.ServerNames) == 0 { // settings go without, if ports are the tenant's own
+		return nil, cli.Usagef("--server-name: the certificate of the server needs a name, and agents and clients ask for it")
+	}
 	told, err := o.identities()
 	if err != nil {
 		return nil, err
@@ -113,9 +116,7 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 	if err != nil {
 		return nil, cli.Usagef("%s: %w", flagOf(err), errors.Unwrap(err))
 	}
-	if t.ServerNames = parsed.ServerNames; len(t.ServerNames) == 0 {
-		return nil, cli.Usagef("--server-name: the certificate of the server needs a name, and agents and clients ask for it")
-	}
+	t.ServerNames = parsed.ServerNames
 	for _, at := range []struct {
 		flag, port string
 		own        int

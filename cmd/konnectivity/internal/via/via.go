@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/url"
 	"strings"
@@ -76,6 +77,9 @@ func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 
 func dialNetwork(ctx context.Context, network, address string) (tunnel.Conn, error) {
 	c, err := new(net.Dialer).DialContext(ctx, network, address)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: address, Reason: "there is no such socket"}
+	}
 	if err != nil {
 		return nil, tunnel.AsDialError(address, err)
 	}
