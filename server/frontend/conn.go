@@ -299,7 +299,11 @@ func (c *Conn) recognise() (Handler, error) {
 		return c.sniff()
 	}
 	state, err := c.shakeHands()
-	if err != nil {
+	switch {
+	case speaksHTTP(err):
+		c.Conn = c.raw
+		return refuseHTTP, nil
+	case err != nil:
 		return nil, err
 	}
 	switch proto := state.NegotiatedProtocol; {

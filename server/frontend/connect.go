@@ -2,11 +2,13 @@ package frontend
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -83,6 +85,19 @@ func servingValue(err error) string {
 		return "yes"
 	}
 	return "no; " + tunnel.OneLine(err.Error())
+}
+
+// speaksHTTP reports whether a TLS handshake failed since the peer sent a request instead.
+func speaksHTTP(err error) bool {
+	notTLS, ok := errors.AsType[tls.RecordHeaderError](err)
+	return ok && slices.Contains([]string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO", "CONNE"}, string(notTLS.RecordHeader[:]))
+}
+
+// refuseHTTP answers HTTP at a port with TLS in the words of net/http, which many know.
+func refuseHTTP(_ context.Context, c *Conn) {
+	const why = "Client sent an HTTP request to an HTTPS server."
+	c.reject(errors.New(why))
+	c.answerError(http.StatusBadRequest, why)
 }
 
 // connect dials what a CONNECT request asks for, answers and relays.

@@ -594,6 +594,31 @@ func TestClientWithoutACertificateIsRefused(t *testing.T) {
 	}
 }
 
+func TestHTTPAtAPortWithTLSIsAnswered(t *testing.T) {
+	log, hook := logtest.NewNullLogger()
+	log.SetLevel(logrus.DebugLevel)
+	r := start(t, "tcp", true, connecting(echo("")), func(c *Config) { c.Log = log })
+	for _, asked := range []string{request, "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "POST / HTTP/1.1\r\n\r\n" + strings.Repeat("x", 30<<10)} {
+		c := r.raw()
+		send(t, c, asked)
+		got, err := io.ReadAll(c)
+		if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 400 Bad Request\r\n") || !strings.HasSuffix(string(got), "\r\n\r\nClient sent an HTTP request to an HTTPS server.\n") {
+			t.Errorf("to %.7q: %q, %v", asked, got, err)
+		}
+	}
+	c := r.raw()
+	send(t, c, "something else\r\n\r\n")
+	if got, err := io.ReadAll(c); len(got) > 0 {
+		t.Errorf("what is no HTTP is answered %q, %v", got, err)
+	}
+	testutil.Eventually(t, "counted", func() bool { return r.count("protocol") == 3 && r.count("tls") == 1 })
+	for _, e := range hook.AllEntries() {
+		if want := map[bool]logrus.Level{true: logrus.DebugLevel, false: logrus.WarnLevel}[strings.HasSuffix(e.Message, "came to nothing")]; e.Level != want {
+			t.Errorf("%v %q", e.Level, e.Message)
+		}
+	}
+}
+
 func TestConnectionLimit(t *testing.T) {
 	r := start(t, "tcp", false, connecting(echo("")), func(c *Config) { c.MaxConns = 2 })
 	a := r.connected()
