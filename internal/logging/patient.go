@@ -18,8 +18,8 @@ type patient struct {
 	note func(lost int) []byte // a line about dropped ones
 
 	mu   sync.Mutex
-	hung chan error // of the write that hangs; nil: none does
-	lost int        // lines dropped since the last note
+	hung bool // a write hangs
+	lost int  // lines dropped since
 }
 
 // Patient returns a writer of lines to out, for concurrent use, which waits a second for one that
@@ -35,16 +35,7 @@ func (p *patient) Write(line []byte) (int, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	select {
-	case <-p.hung:
-		p.hung = nil
-	default:
-	}
-	if p.hung == nil && p.lost > 0 {
-		_ = p.write(p.note(p.lost)) // the line that follows fares no better
-		p.lost = 0
-	}
-	if p.hung != nil {
+	if p.hung {
 		p.lost++
 		return len(line), nil
 	}
@@ -54,10 +45,14 @@ func (p *patient) Write(line []byte) (int, error) {
 // write waits for a write, but no longer than patience. The line is its caller's, who reuses it.
 func (p *patient) write(line []byte) error {
 	line = bytes.Clone(line)
-	done := make(chan error, 1)
+	done, late := make(chan error), make(chan struct{})
 	go func() {
 		_, err := p.out.Write(line)
-		done <- err
+		select {
+		case done <- err:
+		case <-late:
+			p.goOn()
+		}
 	}()
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -65,7 +60,20 @@ func (p *patient) write(line []byte) error {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		p.hung = done
+		p.hung = true
+		close(late)
 		return nil
+	}
+}
+
+// goOn says at once how many lines were dropped while a write hung: it may be long until the next.
+func (p *patient) goOn() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.hung = false
+	if p.lost > 0 {
+		note := p.note(p.lost)
+		p.lost = 0
+		_ = p.write(note)
 	}
 }

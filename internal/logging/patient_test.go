@@ -15,7 +15,7 @@ import (
 )
 
 // A reader that stops delays one line by a second, and no later one. Once it reads again, it
-// gets that line, the number of dropped ones, and all that follow.
+// gets that line, at once the number of dropped ones, and all that follow.
 func TestAReaderThatStopsHoldsUpNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
@@ -37,9 +37,8 @@ func TestAReaderThatStopsHoldsUpNobody(t *testing.T) {
 			}
 		}
 		next("dropped but for one")
-		synctest.Wait()
-		go log.Warn("after")
 		next("were dropped", `"lines":4`, `"component":"x"`, `"level":"warning"`, `"time":"2000-`)
+		go log.Warn("after")
 		next("after")
 	})
 }
