@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// A link that ends flapEnds times within flapTime flaps: a server that is replaced or
-	// restarted ends it once or twice.
+	// A link that ends flapEnds times, each within flapTime of the one before, flaps: a server
+	// that is replaced or restarted ends it once or twice.
 	flapEnds = 3
 	flapTime = 2 * time.Minute
 
@@ -26,8 +26,8 @@ type flaps struct {
 
 // ends counts those of the links to one address.
 type ends struct {
-	since time.Time // of the first that counts
-	n     int
+	last time.Time
+	n    int // so close to one another
 }
 
 // flapped notes that a link has ended. If that is to be logged, it returns how many links flap:
@@ -35,17 +35,18 @@ type ends struct {
 func (f *flaps) flapped(at netip.AddrPort, cause tunnel.LossCause) (flapping int) {
 	now := time.Now()
 	e := f.ends[at]
-	if e == nil || now.Sub(e.since) > flapTime {
-		e = &ends{since: now}
+	if e == nil || now.Sub(e.last) > flapTime {
+		e = new(ends)
 		f.ends[at] = e
 	}
+	e.last = now
 	last, known := f.logged[cause]
 	if e.n++; e.n < flapEnds || known && now.Sub(last) < flapQuiet {
 		return 0
 	}
 	f.logged[cause] = now
 	for _, e := range f.ends {
-		if e.n >= flapEnds && now.Sub(e.since) <= flapTime {
+		if e.n >= flapEnds && now.Sub(e.last) <= flapTime {
 			flapping++
 		}
 	}
