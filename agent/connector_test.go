@@ -225,7 +225,7 @@ func TestTheLongestIntroduction(t *testing.T) {
 		opts := testOptions(config, server.address())
 		opts.ID = strings.Repeat("i", MaxIdentity)
 		if old {
-			opts.ID = opts.ID[:1024] // registry.MaxID, which this server asks for
+			opts.ID = opts.ID[:1024] // link.MaxID, which this server asks for
 		}
 		opts.Identifiers = strings.Repeat("host=a&", MaxIdentity/len("host=a&")) + "&"
 		opts.Lanes = lanes.MaxLanes

@@ -12,7 +12,6 @@ import (
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
 	"konnectivity/server/limits"
-	"konnectivity/server/registry"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
@@ -72,7 +71,7 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 		if peer.Role == link.RoleAgent && byToken(c) {
 			return errors.New("an agent beside the API server needs a certificate")
 		}
-		if err := registry.CheckID("client", peer.ID); err != nil { // it is listed with every link
+		if err := peer.CheckID(); err != nil { // it is listed with every link
 			return err
 		}
 		if taken = client.Budget.Take(limits.ClientMemory); !taken {

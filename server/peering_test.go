@@ -428,7 +428,7 @@ func TestForwardedOnce(t *testing.T) {
 // A server that has this one's id, or one that is too long, is not linked, which shows with the
 // reason. The server's own address is no such one.
 func TestIDsOfServers(t *testing.T) {
-	for id, want := range map[string]string{"server-0": "this server's own id, \"server-0\"", strings.Repeat("x", registry.MaxID+1): "has 513 bytes"} {
+	for id, want := range map[string]string{"server-0": "this server's own id, \"server-0\"", strings.Repeat("x", link.MaxID+1): "has 513 bytes"} {
 		c := newCrew(t, 2)
 		r := startServer(t, c.join(0))
 		startServer(t, c.join(1), func(o *Options) { o.ID = id })

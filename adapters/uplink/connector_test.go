@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -63,6 +64,22 @@ func TestConnectorSessions(t *testing.T) {
 	testutil.NoError(t, err)
 	defer far.Close()
 	says(t, far, "by CONNECT")
+}
+
+// A server's id is in lines of the log and on the status page.
+func TestLongIDsOfServersAreRefused(t *testing.T) {
+	p := newPKI(t)
+	for more, ok := range []bool{true, false} {
+		server := newFake(p)
+		server.ID = strings.Repeat("i", link.MaxID+more)
+		_, s, err := newTestConnector(t, at("192.0.2.1", server.Start(t).Addr()), p).rush(t.Context())
+		if err == nil {
+			_ = s.Close()
+		}
+		if (err == nil) != ok {
+			t.Errorf("%d bytes too many: %v", more, err)
+		}
+	}
 }
 
 // Of a name's many addresses most may lead nowhere: all of one family, or those of servers

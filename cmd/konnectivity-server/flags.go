@@ -321,7 +321,7 @@ func (f *flags) checkValues() error {
 // of one.
 func (f *flags) checkID() error {
 	id := f.serverID()
-	if err := cli.CheckID("server-id", id, registry.MaxID); err != nil {
+	if err := cli.CheckID("server-id", id, link.MaxID); err != nil {
 		return err
 	}
 	if !f.leases {

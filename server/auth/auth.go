@@ -25,6 +25,7 @@ import (
 	"konnectivity/server/registry"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // Peer is an agent that asks to be accepted, as it introduced itself.
@@ -158,8 +159,8 @@ func CheckID(id string) error {
 	switch {
 	case id == "":
 		return refuse(codes.InvalidArgument, "the agent sent no id: set --agent-id")
-	case len(id) > registry.MaxID:
-		return refuse(codes.InvalidArgument, "the agent's id has %d bytes: at most %d are accepted", len(id), registry.MaxID)
+	case len(id) > link.MaxID:
+		return refuse(codes.InvalidArgument, "the agent's id has %d bytes: at most %d are accepted", len(id), link.MaxID)
 	case !utf8.ValidString(id), strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsPrint(r) }):
 		return refuse(codes.InvalidArgument, "the agent's id has unprintable characters")
 	}

@@ -91,7 +91,7 @@ func (s *Servers) connect(ctx context.Context, to address) (*session, error) {
 		if !peer.FromServer() {
 			return errNoServer
 		}
-		return registry.CheckID("server", peer.ID)
+		return peer.CheckID()
 	}
 	ses, err := link.Connect(ctx, conn, cfg)
 	if err != nil {

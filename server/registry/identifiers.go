@@ -12,10 +12,6 @@ import (
 )
 
 const (
-	// MaxID bounds a peer's id. Node names (253) and UUIDs fit with room;
-	// an id is repeated in every log line about its peer.
-	MaxID = 512
-
 	// MaxIdentifiersText bounds the text of an agent's identifiers; 600 IPv6
 	// addresses fit. It is parsed before the agent is trusted with anything.
 	MaxIdentifiersText = 32 << 10
@@ -24,14 +20,6 @@ const (
 	// cannot fill the index.
 	maxIdentifiers = 1024
 )
-
-// CheckID refuses an id that is too long; whose names its owner in the error.
-func CheckID(whose, id string) error {
-	if len(id) > MaxID {
-		return fmt.Errorf("the %s's id has %d bytes: at most %d are accepted", whose, len(id), MaxID)
-	}
-	return nil
-}
 
 // Identifiers are what an agent says it can reach, parsed. Addresses are in
 // their one canonical form: IPv4-mapped IPv6 is IPv4, hosts are lower case
