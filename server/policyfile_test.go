@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
@@ -32,6 +33,7 @@ func withPolicy(t *testing.T, text string) (set func(*Options), follow func(text
 	path := filepath.Join(t.TempDir(), "policy.yaml")
 	write := func(text string) {
 		testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		testutil.NoError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour))) // it is whole
 	}
 	write(text)
 	log := logrus.New()

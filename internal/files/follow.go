@@ -2,6 +2,8 @@ package files
 
 import (
 	"crypto/sha256"
+	"errors"
+	"os"
 	"sync"
 	"time"
 )
@@ -14,6 +16,7 @@ type Followed[T any] struct {
 	every  time.Duration
 	parse  func(text []byte) (T, error)
 	broken func(error)
+	settle time.Duration // see Settle
 
 	mu     sync.Mutex
 	read   time.Time
@@ -32,6 +35,26 @@ func Follow[T any](path string, most int, every time.Duration, parse func(text [
 	return f, f.load()
 }
 
+// Settle has a changed file used only once it has not changed for so long: of one that is
+// overwritten in place, half may be there. Where its time is ahead of the clock, it does nothing.
+// It is called before Get.
+func (f *Followed[T]) Settle(d time.Duration) { f.settle = d }
+
+var errYoung = errors.New("the file may be half written")
+
+// young says that the file changed a moment ago. It is asked once the file has been read.
+func (f *Followed[T]) young() bool {
+	if f.settle == 0 {
+		return false
+	}
+	info, err := os.Stat(f.path)
+	if err != nil {
+		return false
+	}
+	age := time.Since(info.ModTime())
+	return age >= 0 && age < f.settle
+}
+
 // Get returns the value of the file as it is now, or the last good one. It may be
 // called from any goroutine.
 func (f *Followed[T]) Get() T {
@@ -41,6 +64,7 @@ func (f *Followed[T]) Get() T {
 		return f.value
 	}
 	switch err := f.load(); {
+	case errors.Is(err, errYoung):
 	case err == nil:
 		f.fault = ""
 	case err.Error() != f.fault:
@@ -69,6 +93,9 @@ func (f *Followed[T]) load() error {
 		return nil
 	case f.bad:
 		return f.failed
+	}
+	if f.young() {
+		return errYoung
 	}
 	value, err := f.parse(text)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"konnectivity/internal/files"
 	"konnectivity/internal/testutil"
@@ -38,5 +39,40 @@ func TestFollowParsesEachTextOnce(t *testing.T) {
 	}
 	if parsed != 3 || told != 2 {
 		t.Errorf("parsed %d times, told of %d faults", parsed, told)
+	}
+}
+
+// Of a file that is overwritten in place, a half is not used: not while it changes. One whose
+// time is ahead is used at once.
+func TestHalfAFileIsNotUsed(t *testing.T) {
+	const settle = time.Hour
+	path := filepath.Join(t.TempDir(), "file")
+	write := func(text string, age time.Duration) {
+		testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		at := time.Now().Add(-age)
+		testutil.NoError(t, os.Chtimes(path, at, at))
+	}
+	told := 0
+	write("one", 0)
+	f := testutil.Must(files.Follow(path, 10, 0, func(text []byte) (string, error) {
+		if len(text) == 0 {
+			return "", errors.New("empty")
+		}
+		return string(text), nil
+	}, func(error) { told++ }))(t)
+	f.Settle(settle)
+	for _, now := range []struct {
+		text string
+		age  time.Duration
+		want string
+	}{{"", 0, "one"}, {"t", settle / 2, "one"}, {"two", 2 * settle, "two"}, {"three", -settle, "three"}, {"", 0, "three"}} {
+		write(now.text, now.age)
+		if got := f.Get(); got != now.want || f.Broken() || told > 0 {
+			t.Errorf("%q, %v old: %q; broken: %v", now.text, now.age, got, f.Broken())
+		}
+	}
+	write("", 2*settle)
+	if got := f.Get(); got != "three" || !f.Broken() || told != 1 {
+		t.Errorf("empty for long: %q; broken: %v", got, f.Broken())
 	}
 }

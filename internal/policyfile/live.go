@@ -21,6 +21,10 @@ import (
 // look is how often the file is read again.
 const look = time.Second
 
+// settle is for how long it must not have changed to be used. Who overwrites it writes the next
+// part much sooner.
+const settle = 100 * time.Millisecond
+
 // maxLabels bounds the rules that metrics tell apart, in the life of a process. The rest is
 // "other".
 const maxLabels = 100
@@ -59,6 +63,7 @@ func Open(path, prefix string, registry prometheus.Registerer, log logrus.FieldL
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	l.followed.Settle(settle)
 	l.now.Store(l.followed.Get())
 	return l, errors.Join(registry.Register(l.decisions), registry.Register(broken))
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
@@ -106,6 +107,7 @@ func opened(t *testing.T, text string) (*Live, *prometheus.Registry, func(string
 	write := func(text string) {
 		t.Helper()
 		testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		testutil.NoError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour))) // it is whole
 	}
 	write(text)
 	log := logrus.New()
