@@ -34,8 +34,9 @@ type LeaseCounter struct {
 	latency *prometheus.HistogramVec // http_response_code
 	broken  atomic.Bool              // the API failed, and that was logged
 
-	mu   sync.Mutex
-	last int // the last count that was not 0
+	mu       sync.Mutex
+	last     int       // the last count that was not 0
+	api, own time.Time // of the last list that says its time, by the API's clock and by ours
 }
 
 // NewLeaseCounter registers its metrics and returns a counter that knows nothing
@@ -70,7 +71,7 @@ func (c *LeaseCounter) Count() (int, bool) {
 	names, _ := c.leases.Names() // which have been logged
 	n := 0
 	for _, name := range names {
-		if lease, found := c.leases.Get(name); found && validLease(lease, time.Now()) {
+		if lease, found := c.leases.Get(name); found && validLease(lease, c.now()) {
 			n++
 		}
 	}
@@ -78,6 +79,15 @@ func (c *LeaseCounter) Count() (int, bool) {
 		c.last = n
 	}
 	return c.last, c.last > 0
+}
+
+// now is the time by the clock of the API, which is near the servers: a node's may be minutes off,
+// and may be set meanwhile.
+func (c *LeaseCounter) now() time.Time {
+	if c.api.IsZero() {
+		return time.Now()
+	}
+	return c.api.Add(time.Since(c.own))
 }
 
 // validLease says that a lease was renewed, or at least taken, less than its
@@ -106,8 +116,14 @@ func (c *LeaseCounter) List(ctx context.Context, opts kubeapi.ListOptions) (*kub
 	c.latency.WithLabelValues(code).Observe(time.Since(start).Seconds())
 	if err != nil {
 		c.note(ctx, err)
+		return nil, err
 	}
-	return list, err
+	if !list.Time.IsZero() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.api, c.own = list.Time, time.Now()
+	}
+	return list, nil
 }
 
 // Watch implements kubeapi.MirrorAPI.

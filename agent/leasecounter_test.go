@@ -25,6 +25,8 @@ type leaseAPI struct {
 	events chan leaseEvent
 	asked  atomic.Int32 // so often
 
+	ahead  time.Duration            // its clock, of ours; 0: it does not say the time
+
 	mu   sync.Mutex
 	held []*kubeapi.Lease
 	down *kubeapi.Error // its answer to all; nil: it is up
@@ -65,7 +67,11 @@ func (a *leaseAPI) List(_ context.Context, opts kubeapi.ListOptions) (*kubeapi.L
 	case opts.Labels != leaseSelector:
 		return nil, fmt.Errorf("listed by %+v", opts)
 	default:
-		return &kubeapi.List[*kubeapi.Lease]{Metadata: kubeapi.ListMetadata{ResourceVersion: "7"}, Items: held}, nil
+		list := &kubeapi.List[*kubeapi.Lease]{Metadata: kubeapi.ListMetadata{ResourceVersion: "7"}, Items: held}
+		if a.ahead != 0 {
+			list.Time = time.Now().Add(a.ahead)
+		}
+		return list, nil
 	}
 }
 
@@ -157,6 +163,20 @@ func TestLeaseCounter(t *testing.T) {
 }
 
 // While the API is down the last count holds, and one line says so.
+// A node's clock does not matter: leases hold by that of the API.
+func TestLeasesByTheClockOfTheAPI(t *testing.T) {
+	for _, ahead := range []time.Duration{10 * time.Minute, -10 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			api := newLeaseAPI(lease("renewed", 10*time.Second-ahead), lease("expired", 40*time.Second-ahead), lease("late", time.Second-ahead))
+			api.ahead = ahead
+			c := counting(t, api)
+			c.want(2)
+			time.Sleep(25 * time.Second)
+			c.want(1)
+		})
+	}
+}
+
 func TestLeasesWhileTheAPIIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := newLeaseAPI()

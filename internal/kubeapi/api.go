@@ -67,9 +67,10 @@ func paceOf(c *Config) *rate.Limiter {
 type request struct {
 	method, path string
 	query        url.Values
-	accept       string // "": JSON
-	body         any    // nil: none
-	retries      int    // how often to ask again where the API says when
+	accept       string     // "": JSON
+	body         any        // nil: none
+	retries      int        // how often to ask again where the API says when
+	time         *time.Time // if not nil, set to that of the answer
 }
 
 // send returns a successful answer, which the caller closes. A refusal is an Error.
@@ -99,6 +100,9 @@ func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 			req.Header.Set("Content-Type", "application/json")
 		}
 		resp, err := a.http.Do(req)
+		if err == nil && r.time != nil {
+			*r.time, _ = http.ParseTime(resp.Header.Get("Date"))
+		}
 		if err != nil || resp.StatusCode >= 200 && resp.StatusCode <= 206 {
 			return resp, err
 		}

@@ -49,7 +49,7 @@ func TestSecrets(t *testing.T) {
 	secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
 	defer secrets.CloseIdle()
 	list, err := secrets.List(t.Context(), kubeapi.ListOptions{Labels: "k=v", Limit: 3})
-	if err != nil || list.Metadata.ResourceVersion != "7" || len(list.Items) != 1 || list.Items[0].Name != "a" || string(list.Items[0].Data["k"]) != "v" {
+	if err != nil || list.Metadata.ResourceVersion != "7" || len(list.Items) != 1 || list.Items[0].Name != "a" || string(list.Items[0].Data["k"]) != "v" || list.Time.IsZero() {
 		t.Errorf("%+v, %v", list, err)
 	}
 	if want := "GET /api/v1/namespaces/ns/secrets?labelSelector=k%3Dv&limit=3"; (*asked)[0] != want {

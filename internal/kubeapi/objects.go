@@ -49,6 +49,7 @@ type List[T Object] struct {
 	Kind     string       `json:"kind,omitempty"`
 	Metadata ListMetadata `json:"metadata"`
 	Items    []T          `json:"items"`
+	Time     time.Time    `json:"-"` // of the answer, by the API's clock; zero: it does not say
 }
 
 // ListMetadata says where a watch goes on from a list, or the next page from this one.
@@ -130,6 +131,7 @@ func (o Objects[T]) at(method string, name ...string) request {
 // List reads the objects that opts select, or a page of them.
 func (o Objects[T]) List(ctx context.Context, opts ListOptions) (*List[T], error) {
 	r, out := o.at(http.MethodGet), &List[T]{}
+	r.time = &out.Time
 	r.query = selectors(opts.Labels, opts.Fields)
 	if opts.Limit > 0 {
 		r.query.Set("limit", strconv.Itoa(opts.Limit))
