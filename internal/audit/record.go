@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"konnectivity/internal/logging"
 	"konnectivity/internal/policy"
 	"konnectivity/tunnel"
 )
@@ -219,36 +220,32 @@ func appendText[T string | []byte](b []byte, name string, value T) []byte {
 	return appendQuoted(b, value[:min(len(value), maxText)])
 }
 
-// appendQuoted appends s as a JSON string. Bytes that are no
-// UTF-8 become U+FFFD, as encoding/json has it.
+// appendQuoted appends s as a JSON string. Invisible characters, which could control the
+// terminal that shows the record, are escaped. Bytes that are no UTF-8 become U+FFFD, as
+// encoding/json has it.
 func appendQuoted[T string | []byte](b []byte, s T) []byte {
 	b = append(b, '"')
 	plain := 0 // of s, what needs no escape and has yet to be appended
 	for i := 0; i < len(s); {
 		c := s[i]
-		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
+		if c >= ' ' && c <= '~' && c != '"' && c != '\\' {
 			i++
 			continue
 		}
-		size := 1
+		r, size := rune(c), 1
 		if c >= utf8.RuneSelf {
 			var end = min(len(s), i+utf8.UTFMax)
-			var r rune
-			if r, size = utf8.DecodeRuneInString(string(s[i:end])); r != utf8.RuneError || size > 1 {
+			r, size = utf8.DecodeRuneInString(string(s[i:end]))
+			if (r != utf8.RuneError || size > 1) && !logging.Hidden(r) {
 				i += size
 				continue
 			}
 		}
 		b = append(b, s[plain:i]...)
-		switch {
-		case c == '"' || c == '\\':
+		if c == '"' || c == '\\' {
 			b = append(b, '\\', c)
-		case c >= utf8.RuneSelf:
-			b = append(b, `\ufffd`...)
-		default:
-			const hex = "0123456789abcdef"
-			b = append(b, `\u00`...)
-			b = append(b, hex[c>>4], hex[c&15])
+		} else {
+			b = logging.AppendEscape(b, r)
 		}
 		i += size
 		plain = i

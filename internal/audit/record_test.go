@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"go.uber.org/goleak"
 
@@ -160,7 +161,7 @@ func TestSchema(t *testing.T) {
 
 // Whatever a peer calls itself, a record is one line of valid JSON within its bound.
 func FuzzRecord(f *testing.F) {
-	for _, s := range []string{"", "a", "a\"b\\c", "\x00\x1f\x7f\n\r\t", "ä€😀", "\xff\xc3", "\xed\xa0\x80", "\u2028", strings.Repeat("ä", 600), strings.Repeat("\x01", 2000)} {
+	for _, s := range []string{"", "a", "a\"b\\c", "\x00\x1f\x7f\n\r\t", "ä€😀", "\xff\xc3", "\xed\xa0\x80", "\u2028", "\u009b31m\x7f\u202e\U000e0041", strings.Repeat("ä", 600), strings.Repeat("\x01", 2000)} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -178,6 +179,9 @@ func FuzzRecord(f *testing.F) {
 		}
 		if len(got) > chunkSize || strings.Count(got, "\n") != 1 || !strings.HasSuffix(got, "\n") {
 			t.Errorf("%d bytes: %s", len(got), got)
+		}
+		if at := strings.IndexFunc(got, func(r rune) bool { return !unicode.IsPrint(r) }); at != len(got)-1 { // the line's end
+			t.Errorf("a terminal would read %q", got[at:])
 		}
 		want := string([]rune(s[:min(len(s), maxText)])) // with U+FFFD for bytes that are not UTF-8
 		if r.ID != want || len(r.Identity) != len(flow.Who().Names()) {

@@ -148,26 +148,31 @@ func (f sparseFormatter) Format(entry *logrus.Entry) ([]byte, error) {
 // escapeHidden returns a JSON text with invisible characters escaped, which could
 // control the terminal that shows it. Its meaning stays the same.
 func escapeHidden(text []byte) []byte {
-	if !bytes.ContainsFunc(text, hidden) {
+	if !bytes.ContainsFunc(text, Hidden) {
 		return text
 	}
 	out := make([]byte, 0, len(text)+64)
 	for len(text) > 0 {
 		r, n := utf8.DecodeRune(text)
-		switch {
-		case !hidden(r):
+		if Hidden(r) {
+			out = AppendEscape(out, r)
+		} else {
 			out = append(out, text[:n]...)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
-		default:
-			out = fmt.Appendf(out, `\u%04x`, r)
 		}
 		text = text[n:]
 	}
 	return out
 }
 
-// hidden reports whether r is an invisible character that encoding/json does not
+// AppendEscape appends r as strings of JSON can escape any character.
+func AppendEscape(b []byte, r rune) []byte {
+	if r > 0xffff {
+		high, low := utf16.EncodeRune(r)
+		return fmt.Appendf(b, `\u%04x\u%04x`, high, low)
+	}
+	return fmt.Appendf(b, `\u%04x`, r)
+}
+
+// Hidden reports whether r is an invisible character that encoding/json does not
 // escape. It escapes those below the space, except for line ends between values.
-func hidden(r rune) bool { return r > '~' && !unicode.IsPrint(r) }
+func Hidden(r rune) bool { return r > '~' && !unicode.IsPrint(r) }
