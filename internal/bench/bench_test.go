@@ -198,3 +198,15 @@ func TestRatio(t *testing.T) {
 		testutil.Equal(t, row.Ratio(pair[0], pair[1]), want, "%s ÷ %s is", pair[0], pair[1])
 	}
 }
+
+// A run that is interrupted says so, and not what that broke.
+func TestInterruptedRun(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	breaks := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		cancel()
+		return nil, net.ErrClosed
+	})
+	plan := bench.Plan{Tests: []string{"rtt"}, Runs: 1, Duration: time.Minute}
+	_, err := bench.Run(ctx, plan, []bench.Subject{{Path: bench.Path{Target: "x:1", Dialer: breaks}}}, func(string) {})
+	testutil.ErrorIs(t, err, context.Canceled, "the run")
+}

@@ -61,7 +61,7 @@ func CheckTests(names []string) error {
 
 // Run carries out the plan: in each round every test, and in each test every
 // subject in turn, so that changes of the machine's speed affect all alike.
-// progress is called with what begins.
+// progress is called with what begins. Once ctx has ended, its error is returned.
 func Run(ctx context.Context, plan Plan, subjects []Subject, progress func(string)) (*Report, error) {
 	if err := CheckTests(plan.Tests); err != nil {
 		return nil, err
@@ -71,7 +71,11 @@ func Run(ctx context.Context, plan Plan, subjects []Subject, progress func(strin
 		for _, name := range plan.Tests {
 			for _, s := range subjects {
 				progress(fmt.Sprintf("round %d of %d: %s over %s", round+1, plan.Runs, name, s.Name))
-				if err := tests[name](s, ctx, plan, rep); err != nil {
+				err := tests[name](s, ctx, plan, rep)
+				switch {
+				case ctx.Err() != nil: // whatever that broke
+					return rep, ctx.Err()
+				case err != nil:
 					return rep, fmt.Errorf("%s: %w", name, err)
 				}
 			}

@@ -33,8 +33,9 @@ const (
 	// maxTokenFile bounds the file of a token, in bytes.
 	maxTokenFile = 64 << 10
 
-	// maxAnswer bounds an answer of the API, in bytes.
-	maxAnswer = 8 << 20
+	// maxAnswer bounds an answer of the API, in bytes, and maxRefusal one that is an error.
+	maxAnswer  = 8 << 20
+	maxRefusal = 4 << 10
 )
 
 // Report is the state of one process.
@@ -161,6 +162,9 @@ func (c *Client) Report(ctx context.Context, r *Report, filter string, limit int
 	if err := c.get(ctx, r.Address, "status", nil, &r.Status); err != nil {
 		return err
 	}
+	if v := r.Status.APIVersion; v != admin.Version {
+		return fmt.Errorf("%s: its apiVersion is %.20q, want %q", errForeign, v, admin.Version)
+	}
 	var peers admin.Page[admin.Peer]
 	var conns admin.Page[admin.Connection]
 	var failures admin.Page[admin.Failure]
@@ -238,21 +242,39 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 		return fmt.Errorf("%s answers there, which is no admin API", via.Identify(ctx, address).Who)
 	}
 	defer res.Body.Close()
-	body := io.LimitReader(res.Body, maxAnswer)
 	if res.StatusCode != http.StatusOK {
-		return refusal(res, body, name, secure)
+		return refusal(res, name, secure)
 	}
-	if err := json.NewDecoder(body).Decode(to); err != nil {
-		return fmt.Errorf("the answer is not the admin API's: %w", err)
+	if err := decode(res.Body, to); err != nil {
+		return err
 	}
 	cli.MakePrintable(to) // peers choose their names
 	return nil
 }
 
+// errForeign is the error for what is no answer of an admin API.
+const errForeign = "the answer is not the admin API's"
+
+// decode reads a resource.
+func decode(from io.Reader, to any) error {
+	body := &io.LimitedReader{R: from, N: maxAnswer}
+	err := json.NewDecoder(body).Decode(to)
+	switch failure := tunnel.FailureOf(err); {
+	case err == nil:
+		return nil
+	case body.N == 0:
+		return fmt.Errorf("%s: it has more than %d MiB", errForeign, maxAnswer>>20)
+	case failure == tunnel.FailTimeout, failure == tunnel.FailCancelled:
+		return fmt.Errorf("the admin API began to answer, and did not end: %s", failure)
+	default:
+		return fmt.Errorf("%s: %w", errForeign, err)
+	}
+}
+
 // refusal says what to do about an answer that is not the resource of that name.
-func refusal(res *http.Response, body io.Reader, name string, secure bool) error {
+func refusal(res *http.Response, name string, secure bool) error {
 	var said struct{ Error string } // as an admin API puts it
-	_ = json.NewDecoder(body).Decode(&said)
+	_ = json.NewDecoder(io.LimitReader(res.Body, maxRefusal)).Decode(&said)
 	switch code := res.StatusCode; {
 	case code == http.StatusNotFound && said.Error != "" && name == "tenants":
 		return errors.New("it has no tenants: give the admin port of a server with --tenants-dir or --tenants-namespace")

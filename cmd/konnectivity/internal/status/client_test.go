@@ -1,6 +1,7 @@
 package status
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -219,3 +221,48 @@ func TestAllSilentPeersAreCounted(t *testing.T) {
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
+
+// Whatever answers at an address, the question ends, and its error is short.
+func TestForeignAnswers(t *testing.T) {
+	for want, answer := range map[string]http.HandlerFunc{
+		`its apiVersion is "", want "v1"`: func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{}`) },
+		"it has more than 8 MiB": func(w http.ResponseWriter, _ *http.Request) {
+			_, err := io.WriteString(w, `{"id":"`)
+			for some := strings.Repeat("a", 1<<20); err == nil; {
+				_, err = io.WriteString(w, some)
+			}
+		},
+		"the admin API answers 500": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = fmt.Fprintf(w, `{"error": "%s"}`, strings.Repeat("a", 1<<20))
+		},
+	} {
+		s := httptest.NewServer(answer)
+		defer s.Close()
+		err := newClient(t).Report(t.Context(), &Report{Address: s.Listener.Addr().String()}, "", 1)
+		if testutil.ErrorSays(t, err, want, "an answer"); err != nil && len(err.Error()) > 200 {
+			t.Errorf("the error has %d bytes", len(err.Error()))
+		}
+	}
+	begun := io.MultiReader(strings.NewReader("{"), iotest.ErrReader(context.DeadlineExceeded))
+	testutil.ErrorSays(t, decode(begun, new(any)), "began to answer, and did not end", "an answer that hangs")
+}
+
+// A list of tenants that goes on and on is given up.
+func TestEndlessTenants(t *testing.T) {
+	pages := 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if pages++; pages > 1000 {
+			t.Error("it is asked on and on")
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		_, _ = io.WriteString(w, `{"total": 4611686018427387904, "matched": 4611686018427387904, "items": [{"name": "a"}, {"name": "b"}]}`)
+	}))
+	defer s.Close()
+	c, address := newClient(t), s.Listener.Addr().String()
+	_, err := c.tenants(t.Context(), address, &Tenants{})
+	testutil.ErrorSays(t, err, "more than any server has", "a list without end")
+	page, err := c.tenants(t.Context(), address, &Tenants{Limit: 3})
+	testutil.Succeeds(t, err, "three tenants")
+	testutil.Equal(t, len(page.Items), 4, "tenants where three were asked for, two at a time")
+}

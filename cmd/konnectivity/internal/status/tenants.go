@@ -12,8 +12,13 @@ import (
 	"konnectivity/internal/admin"
 )
 
-// pageSize is the number of items of a request: the most that the API allows.
-const pageSize = 1000
+const (
+	// pageSize is the number of items of a request: the most that the API allows.
+	pageSize = 1000
+
+	// maxPages bounds the pages of one list. A server has at most 20,000 tenants.
+	maxPages = 32
+)
 
 // Tenants is a view of a server's tenants.
 type Tenants struct {
@@ -45,7 +50,7 @@ func (v *Tenants) Show(ctx context.Context, out io.Writer, address string) error
 // tenants reads the tenants of v, page by page.
 func (c *Client) tenants(ctx context.Context, address string, v *Tenants) (all admin.Page[admin.Tenant], err error) {
 	all.Items = []admin.Tenant{}
-	for {
+	for range maxPages {
 		limit := pageSize
 		if v.Limit > 0 {
 			limit = min(limit, v.Limit-len(all.Items))
@@ -56,10 +61,11 @@ func (c *Client) tenants(ctx context.Context, address string, v *Tenants) (all a
 			return all, err
 		}
 		all.Total, all.Matched, all.Items = page.Total, page.Matched, append(all.Items, page.Items...)
-		if len(page.Items) == 0 || len(all.Items) >= page.Matched || len(all.Items) == v.Limit {
+		if len(page.Items) == 0 || len(all.Items) >= page.Matched || v.Limit > 0 && len(all.Items) >= v.Limit {
 			return all, nil
 		}
 	}
+	return all, fmt.Errorf("%s: it tells of %d tenants, more than any server has", errForeign, all.Matched)
 }
 
 // Tenant returns one of a server's tenants; nil if there is none of that name.
