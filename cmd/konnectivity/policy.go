@@ -78,7 +78,7 @@ func (o *explainOptions) run(args []string, out io.Writer) error {
 	}
 	switch d := f.Explain(who, o.tenant, args[1]); {
 	case d.Bad != nil:
-		return d.Bad
+		return cli.Usagef("%q: %s", args[1], tunnel.AsDialError("", d.Bad).Text())
 	case d.Denied != nil:
 		return fmt.Errorf("denied: %w", d.Denied)
 	case d.Depends != "":

@@ -10,7 +10,8 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// explain names the rule that decides, whether it allows or denies.
+// explain names the rule that decides, whether it allows or denies. An argument that is not HOST:PORT
+// has an exit status of its own.
 func TestExplainNamesTheRule(t *testing.T) {
 	const deny = "version: 1\nmode: enforce\nrules:\n" +
 		"- {name: databases, action: deny, who: ['*'], where: [10.9.0.0/16]}\n"
@@ -23,6 +24,7 @@ func TestExplainNamesTheRule(t *testing.T) {
 		{both, "10.9.2.3:22", "konnectivity: denied: denied by rule \"databases\" (10.9.0.0/16)\n", cli.ExitFailure},
 		{both, "11.1.2.3:22", "konnectivity: denied: no allow rule matches\n", cli.ExitFailure},
 		{deny, "11.1.2.3:22", "allowed: no rule denies it, and the file has none that allows\n", cli.ExitOK},
+		{deny, "11.1.2.3", "konnectivity: \"11.1.2.3\": bad address: want host:port (see konnectivity policy explain --help)\n", cli.ExitUsage},
 	} {
 		path := filepath.Join(t.TempDir(), "policy.yaml")
 		testutil.NoError(t, os.WriteFile(path, []byte(c.file), 0o600))

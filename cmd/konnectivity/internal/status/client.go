@@ -252,7 +252,7 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 	return nil
 }
 
-// errForeign is the error for what is no answer of an admin API.
+// errForeign begins the error about an answer that no admin API gives.
 const errForeign = "the answer is not the admin API's"
 
 // decode reads a resource.
