@@ -26,6 +26,11 @@ const ackTime = 10 * time.Minute
 // ends unacknowledged, and cannot fill an agent's link that others use.
 const endedMemory = 5 << 10
 
+// hurriedAckTime is ackTime where memory is scarce for the client of such a stream: else one
+// agent that acknowledges nothing would take the memory for all that its clients dial. A link
+// that is lost is noticed by then, and its connections are resumed.
+const hurriedAckTime = 20 * time.Second
+
 // Ack acknowledges bytes of a connection to its other end (§9).
 type Ack struct {
 	Offset uint64 // all before it was taken
@@ -218,6 +223,21 @@ func (st *Stream) awaitsAcksLocked() bool {
 		st.budget.Hold(endedMemory)
 	}
 	return true
+}
+
+// endWaitsLocked closes the streams that have waited long enough for acknowledgements. Where
+// that was cut short for lack of memory, both ends are told, since they would wait on. The
+// stream that each is joined to gives its memory back in a moment, so a few more may go than
+// need to.
+func (ses *Session) endWaitsLocked(now time.Time) {
+	for _, st := range ses.streams.overdue(now, ackTime) {
+		st.onLocked(acknowledged)
+	}
+	for _, st := range ses.streams.overdue(now, hurriedAckTime) {
+		if st.carrier.held && st.budget.Scarce() {
+			st.faultLocked(tunnel.CodeMemory)
+		}
+	}
 }
 
 // releaseMemory gives back what awaitsAcksLocked took.

@@ -83,3 +83,35 @@ func TestEndedStreamsTakeMemoryUntilAcknowledged(t *testing.T) {
 		})
 	}
 }
+
+// Where a peer acknowledges nothing, memory for its clients does not run out: once it is
+// scarce, connections that have ended make room, and both of their ends are told.
+func TestEndedStreamsMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, each = 50, 10 << 10
+		budget, far := link.NewBudget(n*each*6/5), &acceptor{}
+		all := between(t, resumes, budget, far, joinedTo)
+		for i := range n {
+			f := tunnel.NewFlow("tcp", "x:1")
+			f.Resume = &tunnel.Resume{Token: [16]byte{byte(i), 1}, Window: time.Minute}
+			c := testutil.Must(all[0].Dial(t.Context(), f))(t)
+			_ = c.CloseWrite()
+			testutil.Must(io.Copy(io.Discard, c))(t)
+			testutil.NoError(t, c.Close())
+		}
+		synctest.Wait()
+		testutil.Equal(t, budget.Used(), n*each, "bytes at first")
+		testutil.Equal(t, budget.Scarce(), true, "memory is scarce")
+		time.Sleep(time.Minute)
+		kept := int(budget.Used() / each)
+		if budget.Scarce() {
+			t.Errorf("of %d connections that have ended, %d are kept", n, kept)
+		}
+		for _, end := range []*link.Session{all[0], all[3]} {
+			testutil.Equal(t, end.Streams(), kept, "streams at an end")
+		}
+		for _, s := range all {
+			_ = s.Close()
+		}
+	})
+}

@@ -25,9 +25,7 @@ func (ses *Session) look() {
 		ses.failLocked(ErrDead)
 		return
 	}
-	for _, st := range ses.streams.overdue(now) {
-		st.onLocked(acknowledged)
-	}
+	ses.endWaitsLocked(now)
 	ses.sender.flushes = !ses.streams.empty()
 	if ses.alive.pingNow(now) {
 		ses.pingLocked(now)

@@ -39,7 +39,7 @@ func TestAcknowledgementsAreAwaitedForATime(t *testing.T) {
 	} {
 		now = now.Add(step.after)
 		step.before()
-		late := s.overdue(now)
+		late := s.overdue(now, ackTime)
 		for _, st := range late {
 			s.remove(st)
 		}
