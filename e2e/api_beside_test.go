@@ -136,9 +136,7 @@ func TestWatchesOutliveServers(t *testing.T) {
 	pauses, all := n.agent.HealthURL("/metrics"), `agent_resume_pause_seconds_`
 	t.Logf("%d watches carried %d bytes each way, and were resumed %v times, after %.3f s in the mean", count, sum,
 		metric(pauses, all+"count"), metric(pauses, all+"sum")/metric(pauses, all+"count"))
-	if conns.Load() != count {
-		t.Errorf("%d connections were made for %d watches", conns.Load(), count)
-	}
+	testutil.Equal(t, conns.Load(), count, "connections for as many watches")
 }
 
 // replaceServers replaces one server after the other so many times: two are killed, and then
@@ -217,9 +215,7 @@ func TestNodesWithoutAnAgentBesideTheAPIServer(t *testing.T) {
 		}
 		const line = "nodes do not reach their API server"
 		logged(t, srv.Process, patience, line)
-		if got := strings.Count(srv.Process.Output(), line); got != 1 {
-			t.Errorf("the log says so %d times", got)
-		}
+		testutil.Equal(t, strings.Count(srv.Process.Output(), line), 1, "times that the log says so")
 	}
 	n.agentBeside(t, n.api.secure.Listener.Addr().String())
 	n.asks(t, 5<<20+3)
@@ -256,16 +252,10 @@ func TestNodesOfTenantsReachTheirOwnAPIServer(t *testing.T) {
 	}
 	for range 10 {
 		for _, name := range names {
-			if got := says(name); got != name {
-				t.Errorf("a node of %s reaches %q", name, got)
-			}
+			testutil.Equal(t, says(name), name, "a node of %s reaches", name)
 		}
 	}
 	stopInOrder(t, beside["a"].Process)
-	if got := says("a"); got != "" {
-		t.Errorf("a node of a reaches %q, though its own API server has no agent", got)
-	}
-	if got := says("b"); got != "b" {
-		t.Errorf("a node of b reaches %q", got)
-	}
+	testutil.Equal(t, says("a"), "", "though its own API server has no agent, a node of a reaches")
+	testutil.Equal(t, says("b"), "b", "a node of b reaches")
 }

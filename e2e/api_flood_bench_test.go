@@ -148,9 +148,7 @@ func besideEachOther(b *testing.B, ways ...string) (first, second []time.Duratio
 		time.Sleep(time.Until(began.Add(time.Duration((float64(i) + rand.Float64()) * float64(time.Second) / (2 * perSecond)))))
 		working.Go(func() {
 			start := time.Now()
-			if err := fetchSize(ways[i%2], 100); err != nil {
-				b.Error(err)
-			}
+			testutil.Succeeds(b, fetchSize(ways[i%2], 100), "a request")
 			took[i%2][i/2] = time.Since(start)
 		})
 	}

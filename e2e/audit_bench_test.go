@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -46,9 +47,7 @@ func BenchmarkAuditLog(b *testing.B) {
 		spent := func() (sum time.Duration) {
 			for _, p := range w.procs {
 				ran, _, err := p.Processor()
-				if err != nil {
-					b.Fatal(err)
-				}
+				testutil.NoError(b, err)
 				sum += ran
 			}
 			return sum

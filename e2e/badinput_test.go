@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -63,9 +64,7 @@ func TestBadClientsAreClosedAndHarmNobody(t *testing.T) {
 	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 	routes := w.routes(t)
 	for _, r := range routes {
-		if o := echoOnce(r, target); o.err != nil {
-			t.Fatal(o.err)
-		}
+		testutil.NoError(t, echoOnce(r, target).err)
 	}
 	base := w.atRest(t)
 

@@ -37,9 +37,7 @@ func (w *whole) dialWays() []string {
 func sshServer(t *testing.T, dir string) (port string, flags []string) {
 	t.Helper()
 	for _, name := range []string{"host", "id"} {
-		if out, err := command(t, nil, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, name)); err != nil {
-			t.Fatal(err, out)
-		}
+		must(command(t, nil, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, name)))(t)
 	}
 	if os.Getuid() == 0 {
 		_ = os.MkdirAll("/run/sshd", 0o755) // where sshd, as root, wants to be
@@ -80,12 +78,8 @@ func TestDialCarriesSSH(t *testing.T) {
 		}
 		there, back := filepath.Join(w.Dir, "there"), filepath.Join(w.Dir, "back")
 		start := time.Now()
-		if out, err := command(t, nil, "scp", append(args, "-q", "-P", port, original, me+"@127.0.0.1:"+there)...); err != nil {
-			t.Errorf("%s: %v %s", way, err, out)
-		}
-		if out, err := command(t, nil, "scp", append(args, "-q", "-P", port, me+"@127.0.0.1:"+there, back)...); err != nil {
-			t.Errorf("%s: %v %s", way, err, out)
-		}
+		testutil.Succeeds(t, testutil.Err(command(t, nil, "scp", append(args, "-q", "-P", port, original, me+"@127.0.0.1:"+there)...)), "%s", way)
+		testutil.Succeeds(t, testutil.Err(command(t, nil, "scp", append(args, "-q", "-P", port, me+"@127.0.0.1:"+there, back)...)), "%s", way)
 		if fileHash(t, there) != want || fileHash(t, back) != want {
 			t.Errorf("%s: what arrived is not what was sent", way)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // In FIPS 140-3 mode the suite uses approved algorithms alone: it works, and refuses peers
@@ -21,9 +22,7 @@ func TestFIPS(t *testing.T) {
 			must(s.StartAgent(server))(t)
 			ready(t, server, 1, patience)
 			socks, target := must(s.StartSOCKS5(server))(t), echoTarget(t)
-			if o := echoOnce(viaSOCKS5(socks.Address()), target); o.err != nil {
-				t.Error(o.err)
-			}
+			testutil.Succeeds(t, echoOnce(viaSOCKS5(socks.Address()), target).err, "an echo")
 			for what, limit := range map[string]func(*tls.Config){
 				"X25519 alone": func(c *tls.Config) { c.CurvePreferences = []tls.CurveID{tls.X25519} },
 				"ChaCha20-Poly1305 alone": func(c *tls.Config) {
@@ -36,9 +35,7 @@ func TestFIPS(t *testing.T) {
 				if err == nil {
 					_ = conn.Close()
 				}
-				if refused := err != nil && strings.Contains(err.Error(), "handshake failure"); refused != (mode != "off") {
-					t.Errorf("%s: %v", what, err)
-				}
+				testutil.Equal(t, err != nil && strings.Contains(err.Error(), "handshake failure"), mode != "off", "%s is refused: %v", what, err)
 			}
 			shown := must(s.Run("konnectivity", nil, "version"))(t)
 			if _, err := shown.Wait(patience); err != nil || strings.Contains(shown.Output(), "FIPS 140-3 mode") != (mode != "off") {

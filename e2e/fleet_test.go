@@ -112,9 +112,7 @@ func (f *fleet) ways() []tunnel.Dialer {
 // restart starts a server again that is gone.
 func (f *fleet) restart(srv *suite.Server) {
 	f.toClients.restarted(srv.ClientPort)
-	if err := f.RunServer(srv, f.flags.of(slices.Index(f.servers, srv))...); err != nil {
-		f.t.Error(err)
-	}
+	testutil.Succeeds(f.t, f.RunServer(srv, f.flags.of(slices.Index(f.servers, srv))...), "restart")
 }
 
 // kill has a server die and start again.
@@ -160,9 +158,7 @@ func (f *fleet) rests() holdings {
 	f.t.Helper()
 	for i, way := range f.ways() {
 		c := must(way.Dial(within(f.t, patience), tunnel.NewFlow("tcp", f.vault.address)))(f.t)
-		if err := transfer(c, order{Kind: halves[i], Size: 1 << 20}, true); err != nil {
-			f.t.Error(err)
-		}
+		testutil.Succeeds(f.t, transfer(c, order{Kind: halves[i], Size: 1 << 20}, true), "a transfer at rest")
 		_ = c.Close()
 	}
 	time.Sleep(time.Second)

@@ -7,7 +7,6 @@ import (
 	"net"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -33,9 +32,7 @@ func TestConnectionsOutliveTheirAgent(t *testing.T) {
 		began := time.Now()
 		stopInOrder(t, before.Process)
 		t.Logf("an agent left in %v", time.Since(began).Round(time.Millisecond))
-		if !strings.Contains(before.Output(), "handed over the connections of this agent") {
-			t.Errorf("it handed nothing over:\n%s", before.Output())
-		}
+		testutil.Contains(t, before.Output(), "handed over the connections of this agent", "what it says")
 		if took := time.Since(began); took > patience { // 10 minutes are granted
 			t.Errorf("it took %v to leave", took)
 		}
@@ -62,9 +59,7 @@ func TestWatchesOutliveTheAgentBesideTheAPIServer(t *testing.T) {
 	for _, w := range watches {
 		w.end(t)
 	}
-	if conns.Load() != 8 {
-		t.Errorf("%d connections were made for 8 watches", conns.Load())
-	}
+	testutil.Equal(t, conns.Load(), 8, "connections for 8 watches")
 }
 
 // An agent that is killed while it hands over, or takes over, may end connections; but each
@@ -173,9 +168,7 @@ func TestHandoverKeepsToTheBudget(t *testing.T) {
 		t.Errorf("both had %.1f MiB, want %.1f MiB at most", mib(together), mib(most))
 	}
 	for i, c := range open {
-		if err := orders[i].carry(patient{tunnel.Wrap(c)}, true); err != nil {
-			t.Errorf("download %d: %v", i, err)
-		}
+		testutil.Succeeds(t, orders[i].carry(patient{tunnel.Wrap(c)}, true), "download %d", i)
 	}
 }
 

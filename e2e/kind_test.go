@@ -77,9 +77,7 @@ func TestInstallOnKind(t *testing.T) {
 		"two/etc/kubernetes/patches/kube-apiserver0+strategic.yaml": "image: docker.io/library/konnectivity:v1.2.3\n",
 		"two/etc/kubernetes/kubeadm.yaml":                           "advertiseAddress: 192.0.2.9\n",
 	} {
-		if text := readText(t, world, file); !strings.Contains(text, has) {
-			t.Errorf("%s lacks %q:\n%s", file, has, text)
-		}
+		testutil.Contains(t, readText(t, world, file), has, "%s", file)
 	}
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM([]byte(readText(t, world, "one/etc/kubernetes/konnectivity/pki/ca.crt")))
@@ -87,9 +85,7 @@ func TestInstallOnKind(t *testing.T) {
 		block, _ := pem.Decode([]byte(readText(t, world, node+"/etc/kubernetes/konnectivity/pki/cluster.crt")))
 		cert := must(x509.ParseCertificate(block.Bytes))(t)
 		for _, address := range []string{"192.0.2.1", "192.0.2.2"} {
-			if _, err := cert.Verify(x509.VerifyOptions{Roots: pool, DNSName: address}); err != nil {
-				t.Errorf("the certificate of %s: %v", node, err)
-			}
+			testutil.Succeeds(t, testutil.Err(cert.Verify(x509.VerifyOptions{Roots: pool, DNSName: address})), "the certificate of %s", node)
 		}
 	}
 	if left, _ := filepath.Glob(filepath.Join(world, "*/konnectivity/ca")); left != nil {

@@ -24,9 +24,7 @@ func TestProgramsOutliveTheReaderOfTheirLog(t *testing.T) {
 		"--agent-cert=" + w.PKI("agent.crt"), "--agent-key=" + w.PKI("agent.key"), "-v=5",
 	}
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	cmd := exec.Command(w.Bin.Path("konnectivity-agent"), args...)
 	cmd.Stdout, cmd.Stderr = write, write
 	testutil.NoError(t, cmd.Start())

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -116,15 +117,11 @@ func (w *whole) freeze(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d requests, %d failed, the slowest after %v", sent.Load(), failed.Load(), time.Duration(slowest.Load()).Round(10*time.Millisecond))
 	for range 40 {
-		if o := echoOnce(routes[0], target); o.err != nil {
-			t.Fatalf("with the other agent alone: %v", o.err)
-		}
+		testutil.NoError(t, echoOnce(routes[0], target).err) // by the other agent alone
 	}
 	_ = w.agent.Signal(suite.Thaw)
 	ready(t, w.server, 2, patience)
 	for range 40 {
-		if o := echoOnce(routes[0], target); o.err != nil {
-			t.Fatalf("after the frozen agent is back: %v", o.err)
-		}
+		testutil.NoError(t, echoOnce(routes[0], target).err) // also by the one that is back
 	}
 }

@@ -202,9 +202,7 @@ func checkMetrics(t *testing.T, url, prefix string, old []kept, own string) {
 		}
 	}
 	problems, err := promlint.New(strings.NewReader(text)).Lint()
-	if err != nil {
-		t.Error(err)
-	}
+	testutil.Succeeds(t, err, "lint")
 	for _, p := range problems {
 		if !isOld[p.Metric] && strings.HasPrefix(p.Metric, "konnectivity_") {
 			t.Errorf("%s: %s", p.Metric, p.Text)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // Every combination of --link on server, agent and sidecar works, or the side
@@ -61,8 +62,6 @@ func refusedAgent(t *testing.T, s *suite.Suite, srv *suite.Server, mode string) 
 	eventually(t, patience, fmt.Sprintf("agent with --link=%s says why", mode), func() (bool, any) {
 		return strings.Contains(p.Output(), "link=require"), p.Output()
 	})
-	if n := metric(srv.HealthURL("/metrics"), "server_ready_backend_connections"); n != 0 {
-		t.Errorf("agent with --link=%s: the server counts %v", mode, n)
-	}
+	testutil.Equal(t, metric(srv.HealthURL("/metrics"), "server_ready_backend_connections"), 0, "agents with --link=%s that the server counts", mode)
 	must(p.Stop())(t)
 }

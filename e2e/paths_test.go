@@ -83,12 +83,8 @@ func TestCurlReachesTheTargetByEveryWay(t *testing.T) {
 	for _, wy := range w.ways(t) {
 		t.Run(wy.name, func(t *testing.T) {
 			got, err := curl(t, append(wy.args, w.url(wy, fmt.Sprintf("/1/%d", size)))...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if h, _ := hashOf(bytes.NewReader(got)); h != sum(1, size) {
-				t.Errorf("the download of %d bytes differs", len(got))
-			}
+			testutil.NoError(t, err)
+			testutil.Equal(t, testutil.Must(hashOf(bytes.NewReader(got)))(t), sum(1, size), "the hash of the download of %d bytes", len(got))
 			got, err = curl(t, append(wy.args, "--upload-file", upload, w.url(wy, "/"))...)
 			if err != nil || string(got) != sum(2, size) {
 				t.Errorf("the target's hash of the upload is %q, %v", got, err)
@@ -112,9 +108,7 @@ func TestCurlHearsWhy(t *testing.T) {
 		{"refused by the HTTPS sidecar", []string{"--proxy", "http://" + w.https.Address(), "http://" + closed}, "502"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if _, err := curl(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want %s in it", err, c.want)
-			}
+			testutil.ErrorSays(t, testutil.Err(curl(t, c.args...)), c.want, "curl")
 		})
 	}
 }

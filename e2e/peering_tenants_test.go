@@ -238,9 +238,7 @@ func TestServersThatDisagree(t *testing.T) {
 		return err == nil
 	}
 	for server, serves := range []bool{true, true, false} {
-		if got := reached(red, server); got != serves {
-			t.Errorf("red is reached by server %d: %v, want %v", server, got, serves)
-		}
+		testutil.Equal(t, reached(red, server), serves, "red is reached by server %d", server)
 		if !reached(blue, server) {
 			t.Errorf("blue is not reached by server %d", server)
 		}

@@ -80,9 +80,7 @@ func TestAnyServerWillDo(t *testing.T) {
 	}
 	began, dials := time.Now(), scaled(300, 10000)
 	for i := range dials {
-		if o := echoOnce(ways[i%len(ways)], c.targets[i/len(ways)%3]); o.err != nil {
-			t.Fatal(o.err)
-		}
+		testutil.NoError(t, echoOnce(ways[i%len(ways)], c.targets[i/len(ways)%3]).err)
 	}
 	t.Logf("%d dials in %v", dials, time.Since(began))
 
@@ -135,17 +133,13 @@ func TestServersFoundByLeases(t *testing.T) {
 		t.Helper()
 		for _, srv := range c.servers {
 			for _, target := range c.targets {
-				if o := echoOnce(viaConnect("unix", srv.UDS, nil), target); o.err != nil {
-					t.Error(o.err)
-				}
+				testutil.Succeeds(t, echoOnce(viaConnect("unix", srv.UDS, nil), target).err, "an echo")
 			}
 		}
 	}
 	reached()
 	c.servers[0].Kill()
-	if err := c.RunServer(c.servers[0], append(c.flags[0], fmt.Sprint("--peer-port=", testutil.Reserved(t)))...); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, c.RunServer(c.servers[0], append(c.flags[0], fmt.Sprint("--peer-port=", testutil.Reserved(t)))...))
 	c.linked(t)
 	reached()
 }
@@ -184,9 +178,7 @@ func TestAServerStandsStill(t *testing.T) {
 	stop() // dials by other servers meanwhile
 	testutil.NoError(t, frozen.Signal(suite.Thaw))
 	c.linked(t)
-	if o := echoOnce(way, c.targets[2]); o.err != nil {
-		t.Error(o.err)
-	}
+	testutil.Succeeds(t, echoOnce(way, c.targets[2]).err, "an echo")
 }
 
 // Three servers, each agent and the sidecar linked to one of them only. Servers leave in

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // Both the server and the agent refuse destinations by policy, cloud metadata
@@ -50,16 +52,10 @@ func TestPolicyIsKeptByServerAndAgent(t *testing.T) {
 		{"a name that leads to it", "localhost:22", "agent"},
 	} {
 		before := denials(c.by)
-		if code := status(c.address); code != http.StatusForbidden {
-			t.Errorf("%s, %s: status %d, want 403", c.name, c.address, code)
-		}
-		if n := denials(c.by) - before; n != 1 {
-			t.Errorf("%s: the %s counted %v denials, want 1", c.name, c.by, n)
-		}
+		testutil.Equal(t, status(c.address), http.StatusForbidden, "%s, %s", c.name, c.address)
+		testutil.Equal(t, denials(c.by)-before, 1, "%s: denials that the %s counts", c.name, c.by)
 	}
 	logged(t, srv.Process, patience, "refused by policy")
 	logged(t, a.Process, patience, "denied by policy")
-	if code := status(net.JoinHostPort(host, port)); code != http.StatusOK {
-		t.Errorf("what no rule denies: status %d", code)
-	}
+	testutil.Equal(t, status(net.JoinHostPort(host, port)), http.StatusOK, "what no rule denies")
 }

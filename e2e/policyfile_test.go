@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -24,9 +25,7 @@ func policyFile(t *testing.T, rules string) string {
 func writePolicy(t testing.TB, path, rules string) {
 	t.Helper()
 	next := path + ".next"
-	if err := errors.Join(os.WriteFile(next, []byte("version: 1\nmode: enforce\n"+rules), 0o600), os.Rename(next, path)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, errors.Join(os.WriteFile(next, []byte("version: 1\nmode: enforce\n"+rules), 0o600), os.Rename(next, path)))
 }
 
 // Two clients and four destinations, by every front: each client reaches what the server's
@@ -98,9 +97,7 @@ func TestPolicyFile(t *testing.T) {
 	writePolicy(t, path, "rules: []\n")
 	reaches(t, patience, srv.HealthURL("/metrics"), "server_policy_file_broken", 1)
 	logged(t, srv.Process, patience, "policy file cannot be used")
-	if got := reached(fronts[0]); got != want(0) {
-		t.Errorf("with a file that cannot be used, %q is reached", got)
-	}
+	testutil.Equal(t, reached(fronts[0]), want(0), "what is reached with a file that cannot be used")
 }
 
 // A program does not start with a file that it cannot use. It names the flag.

@@ -157,9 +157,7 @@ func TestRedirect(t *testing.T) {
 	t.Parallel() // it waits for its programs to start
 	r := newRedirected(t)
 	resolvConf := filepath.Join(r.dir, "resolv.conf")
-	if err := os.WriteFile(resolvConf, []byte("search svc.cluster.local\nnameserver "+farIP+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(resolvConf, []byte("search svc.cluster.local\nnameserver "+farIP+"\n"), 0o600))
 	r.expect(otherUID, hostedIP, podIP)
 
 	args := []string{"10.0.0.0/8", "fd00::/8", "--except=10.128.9.0/24", "--resolv-conf=" + resolvConf}
@@ -189,9 +187,7 @@ func TestRedirect(t *testing.T) {
 
 	r.mustRedirect("--remove")
 	r.mustRedirect("--remove")
-	if left := r.rules(); left != "" {
-		t.Errorf("rules are left:\n%s", left)
-	}
+	testutil.Equal(t, r.rules(), "", "rules that are left")
 	r.expect(otherUID, hostedIP, podIP)
 }
 
@@ -234,9 +230,7 @@ func TestRedirectedSidecarDoesNotLoop(t *testing.T) {
 	r.mustRedirect("10.0.0.0/8", "--uid=1", "--transparent-port=8097")
 	looped := r.startSidecar("--serving-port=8099", "--transparent-port=8097", "--link=off", "--health-address=127.0.0.1:8100")
 	r.pod.awaitOK(t, looped, "http://127.0.0.1:8100/healthz")
-	if got, err := r.seenAs(otherUID, hostedIP); err == nil {
-		t.Errorf("it was reached as %q", got)
-	}
+	testutil.Fails(t, testutil.Err(r.seenAs(otherUID, hostedIP)), "a way to the hosted cluster")
 	logged(t, looped, patience, "--uid="+sidecarUID)
 	for _, line := range []string{"konnectivity_transparent_open_connections 0", `konnectivity_transparent_requests_total{outcome="denied"} `} {
 		eventually(t, patience, fmt.Sprintf("metrics have %q", line), func() (bool, any) {
@@ -263,7 +257,5 @@ func TestRedirectNeedsItsRight(t *testing.T) {
 			}
 		}
 	}
-	if left := r.rules(); left != "" {
-		t.Errorf("there are rules:\n%s", left)
-	}
+	testutil.Equal(t, r.rules(), "", "rules")
 }

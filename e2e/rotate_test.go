@@ -15,6 +15,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -73,9 +74,7 @@ func TestRotationDropsNothing(t *testing.T) {
 	client := must(tls.LoadX509KeyPair(w.PKI("client.crt"), w.PKI("client.key")))(t)
 	for _, port := range []int{w.server.ClientPort, w.server.AgentPort} {
 		shown := handshake(t, port, client)
-		if _, err := shown.Verify(x509.VerifyOptions{Roots: next.Pool()}); err != nil {
-			t.Errorf("port %d shows a certificate of the old CA: %v", port, err)
-		}
+		testutil.Succeeds(t, testutil.Err(shown.Verify(x509.VerifyOptions{Roots: next.Pool()})), "the certificate of port %d, by the new CA", port)
 	}
 
 	direct(t)

@@ -110,9 +110,7 @@ func TestScalingByLeases(t *testing.T) {
 	lb.set(agentSide(servers[:2]...)...)
 	for i, srv := range servers[2:] {
 		stopInOrder(t, srv.Process)
-		if api.lease(fmt.Sprintf("srv-%d", i+2)) != nil {
-			t.Errorf("server %d left its lease behind", i+2)
-		}
+		testutil.Equal(t, api.lease(fmt.Sprintf("srv-%d", i+2)), nil, "the lease of server %d, which has left", i+2)
 	}
 	right(2, 30*time.Second)
 	if scaled(false, true) {
@@ -120,9 +118,7 @@ func TestScalingByLeases(t *testing.T) {
 		servers[1].Kill()
 		lb.set(agentSide(servers[0])...)
 		right(1, 75*time.Second)
-		if n := metric(servers[0].HealthURL("/metrics"), "server_culled_leases_count"); n != 1 {
-			t.Errorf("%v leases were collected, want 1", n)
-		}
+		testutil.Equal(t, metric(servers[0].HealthURL("/metrics"), "server_culled_leases_count"), 1, "leases that were collected")
 	}
 	for _, a := range agents {
 		if strings.Contains(a.Output(), "level\":\"error") {

@@ -51,27 +51,21 @@ func (d *deployment) searchLDAP(t *testing.T, socks *observed) {
 		os.WriteFile(filepath.Join(dir, "anna.ldif"), fmt.Appendf(nil, directoryLDIF, strings.Repeat("x", 20_000)), 0o644),
 		os.WriteFile(filepath.Join(dir, "proxychains.conf"), fmt.Appendf(nil, "strict_chain\nquiet_mode\nproxy_dns\n[ProxyList]\nsocks5 127.0.0.1 %d\n", socks.Port), 0o644),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 	}
 	port := testutil.Reserved(t)
 	address := net.JoinHostPort(d.hosted.ip, fmt.Sprint(port))
 	p := external(t, "slapd", "-d", "0", "-f", filepath.Join(dir, "slapd.conf"), "-h", "ldap://"+address)
 	testutil.NoError(t, suite.WaitListening(p, "tcp", address))
 	bind := []string{"-x", "-D", "cn=admin,dc=guest,dc=test", "-w", "secret", "-H"}
-	if out, err := command(t, nil, "ldapadd", append(bind, "ldap://"+address, "-f", filepath.Join(dir, "anna.ldif"))...); err != nil {
-		t.Fatal(out, err)
-	}
+	must(command(t, nil, "ldapadd", append(bind, "ldap://"+address, "-f", filepath.Join(dir, "anna.ldif"))...))(t)
 	before := socks.dials(t, "tunnel")
 	args := append([]string{"-f", filepath.Join(dir, "proxychains.conf"), "ldapsearch", "-LLL", "-o", "ldif-wrap=no"}, bind...)
 	out, err := command(t, nil, "proxychains4", append(args, fmt.Sprintf("ldap://app.guest.test:%d", port), "-b", "dc=guest,dc=test", "(cn=anna)")...)
 	if err != nil || !strings.Contains(out, "sn: "+strings.Repeat("x", 20_000)+"\n") {
 		t.Errorf("ldapsearch: %.500q, %v", out, err)
 	}
-	if socks.dials(t, "tunnel") != before+1 {
-		t.Error("ldapsearch did not go through the tunnel")
-	}
+	testutil.Equal(t, socks.dials(t, "tunnel"), before+1, "dials through the tunnel, with that of ldapsearch")
 }
 
 func TestSidecarCarriesLargeFetches(t *testing.T) {
@@ -81,9 +75,7 @@ func TestSidecarCarriesLargeFetches(t *testing.T) {
 	dir := openDir(t)
 	site, checkout := filepath.Join(dir, "site"), filepath.Join(dir, "checkout")
 	git := func(args ...string) {
-		if out, err := command(t, nil, "git", append([]string{"-c", "user.name=e2e", "-c", "user.email=e2e@guest.test", "-c", "core.compression=0"}, args...)...); err != nil {
-			t.Fatal(out, err)
-		}
+		must(command(t, nil, "git", append([]string{"-c", "user.name=e2e", "-c", "user.email=e2e@guest.test", "-c", "core.compression=0"}, args...)...))(t)
 	}
 	git("init", "-q", checkout)
 	f := must(os.Create(filepath.Join(checkout, "big")))(t)
@@ -106,15 +98,11 @@ func TestSidecarCarriesLargeFetches(t *testing.T) {
 		}
 	}
 	byWget := filepath.Join(dir, "by-wget")
-	if out, err := command(t, proxied(nil, web), "wget", "-q", "-O", byWget, base+"/checkout/big"); err != nil {
-		t.Fatal(out, err)
-	}
+	must(command(t, proxied(nil, web), "wget", "-q", "-O", byWget, base+"/checkout/big"))(t)
 	check("wget", byWget)
 	for name, env := range map[string][]string{"HTTP": proxied(nil, web), "SOCKS5": proxied(socks, nil)} {
 		clone := filepath.Join(dir, name)
-		if out, err := command(t, env, "git", "clone", "-q", base+"/site", clone); err != nil {
-			t.Fatal(out, err)
-		}
+		must(command(t, env, "git", "clone", "-q", base+"/site", clone))(t)
 		check("git by "+name, filepath.Join(clone, "big"))
 	}
 }
@@ -208,8 +196,6 @@ func TestSidecarServesAllOnOnePort(t *testing.T) {
 		wantHello(t, path, string(got), err)
 	}
 	for _, version := range []string{"4", "4a"} {
-		if _, err := curl(t, "--socks"+version, s.Address(), "http://127.0.0.1:"+d.web.plain); err == nil {
-			t.Errorf("SOCKS%s got an answer", version)
-		}
+		testutil.Fails(t, testutil.Err(curl(t, "--socks"+version, s.Address(), "http://127.0.0.1:"+d.web.plain)), "SOCKS%s", version)
 	}
 }

@@ -47,9 +47,7 @@ func TestSidecarWithFewDescriptors(t *testing.T) {
 			t.Fatalf("after %d: %v", served, err)
 		}
 	}
-	if served != descriptors/4 {
-		t.Errorf("%d clients are served", served)
-	}
+	testutil.Equal(t, served, descriptors/4, "clients that are served")
 	socks.leavesDescriptors(t)
 }
 

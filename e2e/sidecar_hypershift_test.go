@@ -132,9 +132,7 @@ func TestSidecarsForOAuthOpenshift(t *testing.T) {
 	wantHello(t, "idp", got, err)
 	got, err = fetch(t, d.web.ca, proxied(socks, nil), "https://app.guest.test:"+d.web.secure+"/ldap")
 	wantHello(t, "ldap", got, err)
-	if n := socks.dials(t, "tunnel"); n != 1 {
-		t.Errorf("%v dials of the SOCKS5 sidecar went through the tunnel", n)
-	}
+	testutil.Equal(t, socks.dials(t, "tunnel"), 1, "dials of the SOCKS5 sidecar through the tunnel")
 	got, err = command(t, nil, "curl", "-sS", "--max-time", "60", "--proxytunnel", "--proxy", "http://"+web.Address(), "http://login.microsoftonline.com:"+cloud)
 	if err != nil || got != pod.source || web.dials(t, "direct") != 1 {
 		t.Errorf("a cloud API: from %q, %v, %v direct dials; want by the pod's proxy", got, err, web.dials(t, "direct"))
@@ -153,17 +151,11 @@ func TestSidecarForNetworkOperator(t *testing.T) {
 	s := d.sidecar(t, "konnectivity-socks5-proxy", d.env, "--disable-resolver=true")
 	tg := newTarget(t)
 	_, port, _ := net.SplitHostPort(tg.plain.Listener.Addr().String())
-	if _, err := fetch(t, d.web.ca, proxied(s, nil), "http://localhost:"+port+"/1/1000"); err != nil {
-		t.Error(err)
-	}
-	if got, err := fetch(t, d.web.ca, proxied(s, nil), "http://app.guest.test:"+d.web.plain+"/"); err == nil {
-		t.Errorf("a name that the agent cannot know: %q", got)
-	}
+	testutil.Succeeds(t, testutil.Err(fetch(t, d.web.ca, proxied(s, nil), "http://localhost:"+port+"/1/1000")), "a name that the agent knows")
+	testutil.Fails(t, testutil.Err(fetch(t, d.web.ca, proxied(s, nil), "http://app.guest.test:"+d.web.plain+"/")), "a name that the agent cannot know")
 	d.hosted.api.mu.Lock()
 	defer d.hosted.api.mu.Unlock()
-	if d.hosted.api.asked != 0 {
-		t.Errorf("the API was asked for %d Services", d.hosted.api.asked)
-	}
+	testutil.Equal(t, d.hosted.api.asked, 0, "Services that the API was asked for")
 }
 
 // OLM dials catalogs by GRPC_PROXY, with golang.org/x/net/proxy.

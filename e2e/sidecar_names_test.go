@@ -90,9 +90,7 @@ func TestSidecarFallsBackAndReturns(t *testing.T) {
 	testutil.NoError(t, d.agent.Signal(suite.Freeze))
 	time.Sleep(6 * time.Second) // the DNS connection that is kept, and the name's absence, expire
 	took := stopwatch(d.Suite)
-	if err := get(); err != nil {
-		t.Errorf("with the tunnel frozen: %v", err)
-	}
+	testutil.Succeeds(t, get(), "with the tunnel frozen")
 	if took := took(); took > 7*time.Second { // the verdict is due in 2 s; a dial is given up much later
 		t.Errorf("the verdict took %v", took)
 	}
@@ -101,9 +99,7 @@ func TestSidecarFallsBackAndReturns(t *testing.T) {
 	}
 	took = stopwatch(d.Suite)
 	for range 20 {
-		if err := get(); err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, get(), "while the tunnel is deemed down")
 	}
 	if took := took(); took > 10*time.Second { // a verdict each would take 40 s
 		t.Errorf("20 requests while it is down took %v", took)

@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -104,9 +103,7 @@ func (l *lateSidecar) fails(t *testing.T, host, port string, want ...string) {
 	if !ok {
 		t.Errorf("%s by http: %v; want one of %q", host, err, want)
 	}
-	if err := l.get(t, "socks5", host, port); err == nil || !strings.Contains(err.Error(), "socks connect") {
-		t.Errorf("%s by socks5: %v; want a SOCKS reply", host, err)
-	}
+	testutil.ErrorSays(t, l.get(t, "socks5", host, port), "socks connect", "%s by socks5", host)
 }
 
 // Both start with nothing in place, say what is missing, and work step by step
@@ -125,12 +122,8 @@ func TestSidecarStartsBeforeAllElse(t *testing.T) {
 
 			l.fails(t, ip, web.plain, "503")
 			l.fails(t, "app.guest.test", web.plain, "502", "503", "504")
-			if _, err := curl(t, "http://"+l.health+"/healthz"); err != nil {
-				t.Error(err)
-			}
-			if _, err := curl(t, "http://"+l.health+"/readyz"); err == nil {
-				t.Error("ready without anything")
-			}
+			testutil.Succeeds(t, testutil.Err(curl(t, "http://"+l.health+"/healthz")), "health")
+			testutil.Fails(t, testutil.Err(curl(t, "http://"+l.health+"/readyz")), "readiness without anything")
 
 			l.certificates(t, s.PKI(""))
 			l.fails(t, ip, web.plain, "503")
@@ -186,19 +179,13 @@ func TestSidecarFollowsRotation(t *testing.T) {
 	l.comes(t, patience, "new.apps.svc", d.web.plain)
 
 	pki2 := filepath.Join(openDir(t), "pki")
-	if out, err := exec.Command(string(d.Bin.Path("konnectivity")), "certs", pki2).CombinedOutput(); err != nil {
-		t.Fatal(err, string(out))
-	}
+	must(command(t, nil, d.Bin.Path("konnectivity"), "certs", pki2))(t)
 	if code, err := d.server.Stop(); err != nil || code != 0 {
 		t.Fatal(code, err)
 	}
 	file := func(name string) string { return filepath.Join(pki2, name) }
-	if err := d.RunServer(d.server, "--server-ca-cert="+file("ca.crt"), "--server-cert="+file("server.crt"), "--server-key="+file("server.key")); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.get(t, "http", d.hosted.ip, d.web.plain); err == nil {
-		t.Error("the old CA vouches for the new server")
-	}
+	testutil.NoError(t, d.RunServer(d.server, "--server-ca-cert="+file("ca.crt"), "--server-cert="+file("server.crt"), "--server-key="+file("server.key")))
+	testutil.Fails(t, l.get(t, "http", d.hosted.ip, d.web.plain), "the new server, by the old CA")
 	l.certificates(t, pki2)
 	l.comes(t, 2*patience, d.hosted.ip, d.web.plain)
 }

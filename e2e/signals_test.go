@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -92,9 +93,7 @@ func TestSIGTERM(t *testing.T) {
 				_ = s.proc(w).Signal(syscall.SIGTERM)
 				exits(t, s.proc(w), 0)
 				_ = c.SetReadDeadline(time.Now().Add(quick))
-				if _, err := c.Read(make([]byte, 1)); err == nil {
-					t.Error("the connection outlived the program")
-				}
+				testutil.Fails(t, testutil.Err(c.Read(make([]byte, 1))), "read of a connection through what has ended")
 			})
 			t.Run("second signal: exits 1 at once", func(t *testing.T) {
 				t.Parallel()

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"syscall"
 	"time"
@@ -43,13 +42,9 @@ func (w *town) end(how func(*suite.Process), servers ...*suite.Server) {
 
 // freeze stops a process, as a machine that hangs.
 func (w *town) freeze(p *suite.Process, longest time.Duration) {
-	if err := p.Signal(suite.Freeze); err != nil {
-		w.t.Error(err)
-	}
+	testutil.Succeeds(w.t, p.Signal(suite.Freeze), "freeze")
 	time.Sleep(time.Duration(w.r.Int64N(int64(longest))))
-	if err := p.Signal(suite.Thaw); err != nil {
-		w.t.Error(err)
-	}
+	testutil.Succeeds(w.t, p.Signal(suite.Thaw), "thaw")
 }
 
 // handOver replaces an agent by another that has its connections.
@@ -115,9 +110,7 @@ func (w *town) dialByPeers() {
 	reaches(w.t, time.Minute, srv.HealthURL("/metrics"), "server_ready_backend_connections", 0)
 	for n, kind := range halves {
 		c := must(again(viaConnect("unix", srv.UDS, nil)).Dial(within(w.t, patience), tunnel.NewFlow("tcp", w.vault.address)))(w.t)
-		if err := transfer(patient{c}, order{Kind: kind, Seed: uint8(n), Size: 1 << 20}, true); err != nil {
-			w.t.Errorf("by a server without agents: transfer %c: %v", kind, err)
-		}
+		testutil.Succeeds(w.t, transfer(patient{c}, order{Kind: kind, Seed: uint8(n), Size: 1 << 20}, true), "by a server without agents: transfer %c", kind)
 		_ = c.Close()
 	}
 	leg.set(agentSide(srv)...)
@@ -127,9 +120,7 @@ func (w *town) dialByPeers() {
 func (w *town) renewCertificates() {
 	w.times++
 	next := w.file(fmt.Sprint("pki", w.times))
-	if out, err := exec.Command(w.Bin.Path("konnectivity"), "certs", next, "--from="+w.PKI("")).CombinedOutput(); err != nil {
-		w.t.Fatalf("%v\n%s", err, out)
-	}
+	must(command(w.t, nil, w.Bin.Path("konnectivity"), "certs", next, "--from="+w.PKI("")))(w.t)
 	shown := map[int]*x509.Certificate{}
 	for name, port := range map[string]int{"server": w.servers[0].ClientPort, "cluster": w.servers[0].AgentPort, "client": 0, "agent": 0} {
 		cert, key := filepath.Join(next, name+".crt"), filepath.Join(next, name+".key")

@@ -17,9 +17,7 @@ import (
 func rejected(t *testing.T, a *suite.Agent, why string) {
 	t.Helper()
 	logged(t, a.Process, patience, why)
-	if n := metric(a.HealthURL("/metrics"), "agent_open_server_connections"); n != 0 {
-		t.Errorf("an agent that is to be refused has %v connections", n)
-	}
+	testutil.Equal(t, metric(a.HealthURL("/metrics"), "agent_open_server_connections"), 0, "connections of an agent that is to be refused")
 }
 
 // agentAccount is whose tokens agents are to have.
@@ -124,9 +122,7 @@ func TestClientsAuthenticateByToken(t *testing.T) {
 		api.allow(secret+name, identity{"system:serviceaccount:control:" + name, "konnectivity"})
 	}
 	policy := filepath.Join(s.Dir, "policy.yaml")
-	if err := os.WriteFile(policy, []byte("version: 1\nmode: enforce\nrules:\n- {name: oauth, action: allow, who: ['serviceaccount:control/oauth'], where: ['127.0.0.0/8']}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writePolicy(t, policy, "rules:\n- {name: oauth, action: allow, who: ['serviceaccount:control/oauth'], where: ['127.0.0.0/8']}\n")
 	srv := must(s.StartServer("--client-service-accounts=control/oauth,control/metrics", "--client-authentication-audience=konnectivity",
 		"--client-kubeconfig="+api.kubeconfig, "--policy-file="+policy))(t)
 	must(s.StartAgent(srv))(t)

@@ -84,9 +84,7 @@ func TestOneIDOnEveryHop(t *testing.T) {
 			w.logs(t, trace, w.https.Process, w.server.Process, w.agent.Process)
 
 			// The SOCKS5 sidecar makes the id, since SOCKS5 has no room for one.
-			if o := echoOnce(viaSOCKS5(w.socks.Address()), target); o.err != nil {
-				t.Fatal(o.err)
-			}
+			testutil.NoError(t, echoOnce(viaSOCKS5(w.socks.Address()), target).err)
 			made := ""
 			eventually(t, patience, "a line of the SOCKS5 sidecar", func() (bool, any) {
 				ids := idsOf(w.socks.Process, "connection ended")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -42,4 +43,20 @@ func withOutput(err error, out string) error {
 		return nil
 	}
 	return fmt.Errorf("%w\n%s", err, out)
+}
+
+// equal fails t unless got is want. The message begins with the format what and its args.
+func equal[T comparable](t *testing.T, got, want T, what string, args ...any) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %#v, want %#v", fmt.Sprintf(what, args...), got, want)
+	}
+}
+
+// contains fails t unless text has part in it.
+func contains(t *testing.T, text, part, what string, args ...any) {
+	t.Helper()
+	if !strings.Contains(text, part) {
+		t.Errorf("%s: no %q in\n%s", fmt.Sprintf(what, args...), part, text)
+	}
 }

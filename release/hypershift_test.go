@@ -178,13 +178,9 @@ func (w *world) onHyperShiftsOwn() {
 	w.write(original, "#!/bin/sh\necho HyperShift does $*\n")
 	noError(w.t, os.Chmod(filepath.Join(w.folder, original), 0o755))
 	mount := "type=bind,src=" + filepath.Join(w.folder, original) + ",dst=/usr/bin/" + original + ",options=rbind:ro"
-	if out := w.saysWith([]string{"--mount", mount}, "konnectivity-hypershift", "original", "/usr/bin/control-plane-operator", "kas-bootstrap", "--x=1"); out != "HyperShift does kas-bootstrap --x=1\n" {
-		w.t.Errorf("what is HyperShift's: %q", out)
-	}
+	equal(w.t, w.saysWith([]string{"--mount", mount}, "konnectivity-hypershift", "original", "/usr/bin/control-plane-operator", "kas-bootstrap", "--x=1"), "HyperShift does kas-bootstrap --x=1\n", "what is HyperShift's")
 	out := w.saysWith([]string{"--mount", mount}, "konnectivity-hypershift", "replaced", "/usr/bin/control-plane-operator", "konnectivity-socks5-proxy", "--version")
-	if !strings.Contains(out, "konnectivity-socks5-proxy version "+w.version) {
-		w.t.Errorf("what is ours: %q", out)
-	}
+	contains(w.t, out, "konnectivity-socks5-proxy version "+w.version, "what is ours")
 }
 
 // consume starts a pod's sidecars, waits for a startup probe by TCP at the pod's
@@ -223,7 +219,5 @@ func (w *world) preStop(server string) {
 	if time.Since(start) < 2*time.Second {
 		w.t.Errorf("the preStop hook ended at once: %s", out)
 	}
-	if out := w.ctr("task", "exec", "--exec-id", "short", server, "/bin/sh", "-c", "sleep 0.1 && echo slept"); out != "slept\n" {
-		w.t.Errorf("a shell in the image: %q", out)
-	}
+	equal(w.t, w.ctr("task", "exec", "--exec-id", "short", server, "/bin/sh", "-c", "sleep 0.1 && echo slept"), "slept\n", "a shell in the image")
 }

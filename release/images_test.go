@@ -213,13 +213,9 @@ func TestLeanImage(t *testing.T) {
 	for i, path := range []string{"/proxy-server", "/proxy-agent", "/usr/bin/konnectivity", "/usr/bin/konnectivity-server",
 		"/usr/bin/konnectivity-agent", "/usr/bin/konnectivity-socks5-proxy", "/usr/bin/konnectivity-https-proxy"} {
 		out := r.says("konnectivity", fmt.Sprint("v", i), path, "--version")
-		if !strings.Contains(out, " version "+r.version+" ") {
-			t.Errorf("%s --version: %q", path, out)
-		}
+		contains(t, out, " version "+r.version+" ", "%s --version", path)
 	}
-	if out := r.says("konnectivity-agent", "agent", "/proxy-agent", "--version"); !strings.Contains(out, "konnectivity-agent version "+r.version+" ") {
-		t.Errorf("the agent's image: %q", out)
-	}
+	contains(t, r.says("konnectivity-agent", "agent", "/proxy-agent", "--version"), "konnectivity-agent version "+r.version+" ", "the agent's image")
 }
 
 func TestSkopeoReadsImages(t *testing.T) {

@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -26,8 +25,6 @@ func TestKrew(t *testing.T) {
 		"version: v1.2.3\n", "{os: windows, arch: arm64}", "uri: https://example.com/v1.2.3/konnectivity_1.2.3_linux_amd64.tar.gz\n", "konnectivity_1.2.3_windows_arm64.zip\n",
 		"sha256: 2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824\n", "bin: konnectivity.exe\n", "{from: konnectivity_1.2.3_linux_amd64/konnectivity, to: .}",
 	} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
-		}
+		contains(t, text, want, "the manifest")
 	}
 }

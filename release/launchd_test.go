@@ -45,9 +45,7 @@ func TestLaunchd(t *testing.T) {
 	for _, word := range words {
 		if name, _, ok := strings.Cut(word, "="); ok {
 			count++
-			if !strings.Contains(flags, "| `"+name+"` |") {
-				t.Errorf("the agent has no flag %s", name)
-			}
+			contains(t, flags, "| `"+name+"` |", "the agent's flags")
 		}
 	}
 	if count != 5 || words[1] != "/usr/local/bin/konnectivity-agent" {

@@ -145,9 +145,7 @@ func (m *machine) listens() {
 	}
 	m.do("printf '[Service]\\nExecStart=/bin/true\\n' > /etc/systemd/system/kubelet.service; " + blocks[0][1])
 	for _, what := range []string{"After", "Wants"} {
-		if units := m.do("systemctl show --value -p " + what + " kubelet"); !strings.Contains(units, "konnectivity-agent.service") {
-			m.t.Errorf("kubelet's %s: %s", what, units)
-		}
+		contains(m.t, m.do("systemctl show --value -p "+what+" kubelet"), "konnectivity-agent.service", "kubelet's %s", what)
 	}
 	m.do("rm -r /etc/systemd/system/kubelet.service*; systemctl daemon-reload") // the name is used once more
 }
@@ -212,9 +210,7 @@ func TestBareMetal(t *testing.T) {
 			_, err := control.try("systemctl show -p SubState " + unit + " | grep exited")
 			return err
 		})
-		if there, here := node.do("sha256sum < kubelet/big"), control.do("sha256sum < "+file); there != here {
-			t.Errorf("a download of %s brought %s", there, here)
-		}
+		equal(t, control.do("sha256sum < "+file), node.do("sha256sum < kubelet/big"), "the sum of a download")
 	}
 	if out := node.do("journalctl --no-pager --unit=konnectivity-agent"); strings.Count(out, `"connections":1,"level":"info","msg":"took over`) != 2 {
 		t.Errorf("connections were not left to the next process twice:\n%s", out)
@@ -232,15 +228,11 @@ func TestBareMetal(t *testing.T) {
 		return nil
 	})
 	node.do("systemctl restart konnectivity-agent")
-	if out := node.do("stat --format=%i /run/konnectivity-agent"); out != directory {
-		t.Errorf("the agent's runtime directory was inode %s and is %s", directory, out)
-	}
+	equal(t, node.do("stat --format=%i /run/konnectivity-agent"), directory, "the agent's runtime directory is inode")
 	control.works(blocks[5])
 	for m, service := range map[*machine]string{control: "konnectivity-server", node: "konnectivity-agent"} {
 		m.do("systemctl stop " + service)
-		if out := m.do("systemctl show --value -p Result " + service); out != "success\n" {
-			t.Errorf("%s ended with %s", service, out)
-		}
+		equal(t, m.do("systemctl show --value -p Result "+service), "success\n", "the end of %s", service)
 	}
 }
 

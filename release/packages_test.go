@@ -67,16 +67,12 @@ func (r *root) checkServices() {
 			continue
 		}
 		unit := "/usr/lib/systemd/system/" + p.name + ".service"
-		if out := r.inside("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit); out != "" {
-			r.t.Errorf("%s: %s", unit, out)
-		}
+		equal(r.t, r.inside("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit), "", "complaints about %s", unit)
 		if out, err := try(r.t, "chroot", r.merged, "systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", unit); err != nil {
 			r.t.Errorf("%s is exposed by more than 2.0: %v\n%s", unit, err, out)
 		}
 		folder := filepath.Dir(p.config())
-		if got := strings.TrimSpace(r.inside("stat", "--format=%U %G %a", folder)); got != "root "+p.name+" 750" {
-			r.t.Errorf("%s: %s", folder, got)
-		}
+		equal(r.t, strings.TrimSpace(r.inside("stat", "--format=%U %G %a", folder)), "root "+p.name+" 750", "%s", folder)
 	}
 }
 
@@ -180,18 +176,12 @@ func TestDebianPackages(t *testing.T) {
 	r.checked(network)
 	r.inside("test", "-s", "/usr/share/doc/konnectivity-agent/"+thirdParty)
 	r.completes()
-	if out := r.inside(plugin, "version", "--help"); !strings.Contains(out, "kubectl konnectivity version") {
-		t.Errorf("as a plugin: %s", out)
-	}
+	contains(t, r.inside(plugin, "version", "--help"), "kubectl konnectivity version", "as a plugin")
 	configured := r.inside("cat", "/etc/konnectivity/agent/env")
 	r.inside("systemctl", "enable", "--quiet", "konnectivity-agent")
 	r.inside("dpkg", "--install", r.upgrade("deb"))
-	if got := r.inside("cat", "/etc/konnectivity/agent/env"); got != configured {
-		t.Errorf("the upgrade changed the configuration: %s", got)
-	}
-	if got := r.inside("systemctl", "is-enabled", "konnectivity-agent"); got != "enabled\n" {
-		t.Errorf("after the upgrade the service is %s", got)
-	}
+	equal(t, r.inside("cat", "/etc/konnectivity/agent/env"), configured, "the configuration after the upgrade")
+	equal(t, r.inside("systemctl", "is-enabled", "konnectivity-agent"), "enabled\n", "the service after the upgrade")
 	r.inside("dpkg", "--remove", "konnectivity-agent")
 	if _, err := os.Stat(r.file("/usr/bin/konnectivity-agent")); !os.IsNotExist(err) {
 		t.Errorf("the agent is still there: %v", err)
@@ -208,9 +198,7 @@ func TestDebianPackages(t *testing.T) {
 	}
 	r.inside("rm", "-r", "/etc/konnectivity")
 	r.inside("dpkg", "--purge", "konnectivity", "konnectivity-server", "konnectivity-socks5-proxy", "konnectivity-https-proxy")
-	if out := r.leftovers("*konnectivity*"); out != "" {
-		t.Errorf("purging left\n%s", out)
-	}
+	equal(t, r.leftovers("*konnectivity*"), "", "what purging left")
 }
 
 // As an administrator of a system with neither does it: by docs/install.md, in an
@@ -228,9 +216,7 @@ func TestArchiveInstallsServices(t *testing.T) {
 	}
 	r.checkServices()
 	for _, p := range programs {
-		if out := r.inside(p.name, "--version"); !strings.Contains(out, p.name+" version v") {
-			t.Errorf("%s --version: %q", p.name, out)
-		}
+		contains(t, r.inside(p.name, "--version"), p.name+" version v", "%s --version", p.name)
 	}
 }
 
@@ -274,19 +260,13 @@ func TestRPMPackages(t *testing.T) {
 	for _, p := range programs {
 		r.inside("test", "-s", "/usr/share/doc/"+p.name+"/"+thirdParty)
 		r.inside("rpm", "--verify", "--nodeps", "--nogroup", p.name)
-		if out := r.inside(p.name, "--version"); !strings.Contains(out, p.name+" version v") {
-			t.Errorf("%s --version: %q", p.name, out)
-		}
+		contains(t, r.inside(p.name, "--version"), p.name+" version v", "%s --version", p.name)
 	}
 	r.inside("sh", "-c", "echo '# mine' >> /etc/konnectivity/agent/env && touch /etc/konnectivity/agent/agent.key")
 	r.inside("systemctl", "enable", "--quiet", "konnectivity-agent")
 	r.inside("rpm", "--upgrade", "--nodeps", "--nosignature", r.upgrade("rpm"))
-	if got := r.inside("tail", "-n1", "/etc/konnectivity/agent/env"); got != "# mine\n" {
-		t.Errorf("the upgrade changed the configuration: %s", got)
-	}
-	if got := r.inside("systemctl", "is-enabled", "konnectivity-agent"); got != "enabled\n" {
-		t.Errorf("after the upgrade the service is %s", got)
-	}
+	equal(t, r.inside("tail", "-n1", "/etc/konnectivity/agent/env"), "# mine\n", "the configuration after the upgrade")
+	equal(t, r.inside("systemctl", "is-enabled", "konnectivity-agent"), "enabled\n", "the service after the upgrade")
 	r.inside("rpm", "--erase", "--nodeps", "konnectivity-agent", "konnectivity-server")
 	for path, stays := range map[string]bool{"agent/env.rpmsave": true, "agent/env": false, "agent/agent.key": true, "server": false} {
 		if _, err := os.Stat(r.file("/etc/konnectivity/" + path)); (err == nil) != stays {
@@ -298,7 +278,5 @@ func TestRPMPackages(t *testing.T) {
 	}
 	r.inside("rm", "-r", "/etc/konnectivity/agent")
 	r.inside("rpm", "--erase", "--nodeps", "konnectivity", "konnectivity-socks5-proxy", "konnectivity-https-proxy")
-	if out := r.leftovers("*konnectivity*"); out != "" {
-		t.Errorf("removal left\n%s", out)
-	}
+	equal(t, r.leftovers("*konnectivity*"), "", "what removal left")
 }

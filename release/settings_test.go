@@ -29,9 +29,7 @@ func tinyModule(t *testing.T) string {
 func TestFIPS(t *testing.T) {
 	r, s := &release{work: t.TempDir(), out: t.TempDir(), fips: "v1.0.0"}, system{"linux", "amd64"}
 	noError(t, r.provenance())
-	if text := string(must(os.ReadFile(r.provenanceFile()))(t)); !strings.Contains(text, `"fips": "v1.0.0"`) {
-		t.Errorf("the provenance does not tell of FIPS: %s", text)
-	}
+	contains(t, string(must(os.ReadFile(r.provenanceFile()))(t)), `"fips": "v1.0.0"`, "the provenance")
 	noError(t, r.compile(s, tinyModule(t), "."))
 	info := must(buildinfo.ReadFile(r.binary(s, "tiny")))(t)
 	if !slices.Contains(info.Settings, debug.BuildSetting{Key: "DefaultGODEBUG", Value: "fips140=on"}) {
@@ -60,15 +58,11 @@ func TestSettingsOfTheBuilderAreIgnored(t *testing.T) {
 		}
 		want := map[string]string{"-buildmode": "exe", "-compiler": "gc", "-trimpath": "true", "CGO_ENABLED": "0", "GOOS": "linux", "GOARCH": arch}
 		for _, key := range []string{"-tags", "-gcflags", "GOEXPERIMENT", "GOFIPS140"} {
-			if got[key] != "" {
-				t.Errorf("%s: %s=%s has been the builder's", arch, key, got[key])
-			}
+			equal(t, got[key], "", "%s: the builder's %s", arch, key)
 		}
 		want[name] = map[string]string{"amd64": "v1", "arm64": "v8.0", "arm": "7"}[arch]
 		for key, value := range want {
-			if got[key] != value {
-				t.Errorf("%s: %s=%s, want %s", arch, key, got[key], value)
-			}
+			equal(t, got[key], value, "%s: %s", arch, key)
 		}
 	}
 }

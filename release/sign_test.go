@@ -115,9 +115,7 @@ func checkStatement(t *testing.T, folder string, text []byte) {
 		if f.IsDir() || f.Name() == checksumsName || strings.Contains(f.Name(), "_provenance.") || strings.HasSuffix(f.Name(), ".sig") {
 			continue
 		}
-		if want := must(sumOf(filepath.Join(folder, f.Name())))(t); subjects[f.Name()] != want {
-			t.Errorf("%s has the sum %q in the provenance, not %s", f.Name(), subjects[f.Name()], want)
-		}
+		equal(t, subjects[f.Name()], must(sumOf(filepath.Join(folder, f.Name())))(t), "the sum of %s in the provenance", f.Name())
 	}
 	if _, err := os.Stat(filepath.Join(folder, "oci", "konnectivity")); err == nil && subjects["oci/konnectivity"] == "" {
 		t.Errorf("the image is not in the provenance: %v", subjects)
@@ -139,14 +137,10 @@ func TestSignaturesAreAllThatAKeyAdds(t *testing.T) {
 		t.Errorf("%d files without a key and %d with one, want 3 and 5", len(bare), len(once))
 	}
 	for name, text := range bare {
-		if once[name] != text {
-			t.Errorf("the key changes %s", name)
-		}
+		equal(t, once[name], text, "%s with a key", name)
 	}
 	for name, text := range once {
-		if twice[name] != text {
-			t.Errorf("%s is not the same again", name)
-		}
+		equal(t, twice[name], text, "%s once more", name)
 	}
 }
 
@@ -183,8 +177,6 @@ func TestVerifyByTheDocument(t *testing.T) {
 			command(t, "sh", "-euc", "cd "+folder+"; "+block[1])
 		}
 	}
-	if ran != 1 {
-		t.Errorf("%d blocks verify, want 1", ran)
-	}
+	equal(t, ran, 1, "blocks that verify")
 	checkSignatures(t, *dist, must(cryptoutils.UnmarshalPEMToPublicKey(public))(t))
 }

@@ -42,9 +42,7 @@ func database(t *testing.T, all map[string][2]string) (folder string) {
 func TestOpenVEX(t *testing.T) {
 	r := &release{root: must(filepath.Abs(".."))(t), out: t.TempDir(), work: t.TempDir(), systems: []system{{"linux", "amd64"}, {"windows", "amd64"}, {"linux", "arm64"}}, version: "v1.2.3", tags: "grpcnotrace", time: time.Unix(1, 0).UTC()}
 	noError(t, r.vulnerabilities())
-	if files := must(os.ReadDir(r.out))(t); len(files) != 0 {
-		t.Errorf("without a database there is %v", files)
-	}
+	equal(t, len(must(os.ReadDir(r.out))(t)), 0, "files without a database")
 	r.vulndb = database(t, map[string][2]string{
 		"github.com/elazarl/goproxy": {"github.com/elazarl/goproxy", "NewProxyHttpServer"},
 		"golang.org/x/net":           {"golang.org/x/net/webdav", "Handler.ServeHTTP"},

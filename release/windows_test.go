@@ -20,9 +20,7 @@ func TestWindowsServices(t *testing.T) {
 		t.Fatal("the script names no programs")
 	}
 	names := strings.Split(strings.ReplaceAll(list[1], "'", ""), ", ")
-	if len(files) != len(names)+1 {
-		t.Errorf("%d files for %q", len(files), names)
-	}
+	equal(t, len(files), len(names)+1, "files for %q", names)
 	documented := string(must(os.ReadFile("../docs/flags.md"))(t)) + string(must(os.ReadFile("../docs/sidecars.md"))(t))
 	known := func(flag string) bool {
 		return regexp.MustCompile(`(?m)^\| [^|]*` + "`" + regexp.QuoteMeta(flag) + "`").MatchString(documented)

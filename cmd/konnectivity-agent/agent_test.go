@@ -147,9 +147,7 @@ func TestValidation(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("got %v, want it to say %q", err, c.want)
 			}
-			if isUsage != (c.exit == cli.ExitUsage) {
-				t.Errorf("usage error: %v", isUsage)
-			}
+			testutil.Equal(t, isUsage, c.exit == cli.ExitUsage, "a usage error")
 		})
 	}
 }
@@ -218,21 +216,15 @@ func TestLeaseLabelIsAnAlias(t *testing.T) {
 		{"--lease-label-selector=c=d --lease-label=a=b", "a=b"},
 	} {
 		f := testutil.Must(parse(t, strings.Fields(c.args)...))(t)
-		if f.leaseSelector != c.want {
-			t.Errorf("%s counts leases by %q, want %q", c.args, f.leaseSelector, c.want)
-		}
+		testutil.Equal(t, f.leaseSelector, c.want, "by %s, leases are counted by", c.args)
 	}
 }
 
 func TestNotes(t *testing.T) {
 	f, _ := parse(t)
-	if notes := f.notes(); len(notes) != 0 {
-		t.Errorf("without flags: %q", notes)
-	}
+	testutil.Equal(t, len(f.notes()), 0, "notes without flags")
 	f, _ = parse(t, "--probe-interval=1s", "--xfr-channel-size=9", "--warn-on-channel-limit", "--lease-label=a=b")
-	if notes := f.notes(); len(notes) != 4 {
-		t.Errorf("%q", notes)
-	}
+	testutil.Equal(t, len(f.notes()), 4, "notes")
 }
 
 // started runs the program until stop is called, at the end of the test at the latest.
@@ -433,9 +425,7 @@ func TestStartErrors(t *testing.T) {
 		}
 	}
 	var stderr bytes.Buffer
-	if status := cli.Run(newCommand(), []string{"--no-such-flag"}, &stderr, nil); status != cli.ExitUsage {
-		t.Errorf("unknown flag: status %d, %q", status, stderr.String())
-	}
+	testutil.Equal(t, cli.Run(newCommand(), []string{"--no-such-flag"}, &stderr, nil), cli.ExitUsage, "an unknown flag")
 }
 
 // The ports go to the next agent as it starts, and come back if that ends first.

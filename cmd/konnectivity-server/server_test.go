@@ -114,9 +114,7 @@ func TestValidFlags(t *testing.T) {
 		// As kubeadm users do, with a service account:
 		"--uds-name={dir}/s --delete-existing-uds-file --server-port=0 --agent-port=8132 --admin-port=8133 --health-port=8134 --mode=grpc --agent-namespace=kube-system --agent-service-account=konnectivity-agent --kubeconfig={cert} --authentication-audience=system:konnectivity-server --cluster-cert={cert} --cluster-key={key} --logtostderr=true",
 	} {
-		if _, err := parse(t, expand(args, files)); err != nil {
-			t.Errorf("%s\n%v", args, err)
-		}
+		testutil.Succeeds(t, testutil.Err(parse(t, expand(args, files))), "%s", args)
 	}
 }
 
@@ -240,9 +238,7 @@ func TestRevocationOfOtherServers(t *testing.T) {
 		peers: agents, peers + "--peer-ca-cert={ca}": agents, peers + "--peer-ca-cert={cert}": "",
 		peers + "--peer-ca-crl={key}": own, peers + "--peer-ca-cert={ca} --peer-ca-crl={key}": own,
 	} {
-		if f := testutil.Must(parse(t, expand(args, files)))(t); f.peer.CRL != want {
-			t.Errorf("%s: %q, want %q", args, f.peer.CRL, want)
-		}
+		testutil.Equal(t, testutil.Must(parse(t, expand(args, files)))(t).peer.CRL, want, "%s", args)
 	}
 }
 
@@ -331,15 +327,11 @@ func TestProgramStartsAndStops(t *testing.T) {
 	} else {
 		resp.Body.Close()
 	}
-	if _, err := os.Stat(files["dir"] + "/s"); err != nil {
-		t.Error(err)
-	}
+	testutil.Succeeds(t, testutil.Err(os.Stat(files["dir"]+"/s")), "the socket")
 	if status, said := stop(); status != 0 {
 		t.Errorf("exit status %d: %s", status, said)
 	}
-	if _, err := os.Stat(files["dir"] + "/s"); err == nil {
-		t.Error("the socket is left behind")
-	}
+	testutil.ErrorIs(t, testutil.Err(os.Stat(files["dir"]+"/s")), os.ErrNotExist, "a socket that is left behind")
 }
 
 func TestStartErrors(t *testing.T) {
@@ -404,9 +396,7 @@ func TestTLSFlagsAct(t *testing.T) {
 		return err
 	}
 	testutil.Eventually(t, "a handshake of TLS 1.3", func() bool { return dial(tls.VersionTLS13) == nil })
-	if err := dial(tls.VersionTLS12); err == nil || !strings.Contains(err.Error(), "version") {
-		t.Errorf("TLS 1.2: %v", err)
-	}
+	testutil.ErrorSays(t, dial(tls.VersionTLS12), "version", "TLS 1.2")
 }
 
 // TestAdminFlagsAct: the admin port speaks TLS, and asks for a certificate that is not revoked,

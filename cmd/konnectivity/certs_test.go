@@ -70,13 +70,9 @@ func TestCertsFitTogether(t *testing.T) {
 		"agent":   {[]string{"10.0.0.9"}, x509.ExtKeyUsageClientAuth},
 	} {
 		leaf := load(t, dir, name)
-		if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{want.usage}}); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		testutil.Succeeds(t, testutil.Err(leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{want.usage}})), "%s", name)
 		for _, n := range want.names {
-			if err := leaf.VerifyHostname(n); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+			testutil.Succeeds(t, leaf.VerifyHostname(n), "%s", name)
 		}
 		if d := time.Until(leaf.NotAfter); d < 719*time.Hour || d > 720*time.Hour {
 			t.Errorf("%s lives %v", name, d)
@@ -86,9 +82,7 @@ func TestCertsFitTogether(t *testing.T) {
 				t.Errorf("%s: %v, %v", file, info.Mode(), err)
 			}
 		}
-		if strings.Count(stdout, filepath.Join(dir, name+".key")) == 0 {
-			t.Errorf("the summary does not say where %s.key goes:\n%s", name, stdout)
-		}
+		testutil.Contains(t, stdout, filepath.Join(dir, name+".key"), "the summary, of where the key goes")
 	}
 }
 
@@ -100,9 +94,7 @@ func TestCertsNamesAreUnique(t *testing.T) {
 		"cluster": "konnectivity-server, konnectivity-server.kube-system.svc, konnectivity-server.kube-system.svc.cluster.local, localhost, 127.0.0.1, ::1, 10.0.0.1",
 		"agent":   "a.test",
 	} {
-		if got := tlsreload.GoodFor(load(t, dir, name)); got != want {
-			t.Errorf("%s is for %s", name, got)
-		}
+		testutil.Equal(t, tlsreload.GoodFor(load(t, dir, name)), want, "%s is for", name)
 	}
 }
 
@@ -129,9 +121,7 @@ func TestCAsAreNamed(t *testing.T) {
 	if signer("own") == signer("again") {
 		t.Errorf("two CAs are called %q", signer("own"))
 	}
-	if got := signer("clusters/old"); got != signer("own") {
-		t.Errorf("a CA that was there signs as %q", got)
-	}
+	testutil.Equal(t, signer("clusters/old"), signer("own"), "a CA that was there signs as")
 }
 
 func TestCertsHaveRoles(t *testing.T) {
@@ -142,9 +132,7 @@ func TestCertsHaveRoles(t *testing.T) {
 		if got, err := pki.HolderOf(load(t, dir+"/pki", name)); got != want || err != nil {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
-		if !strings.Contains(stdout, want.URI().String()) {
-			t.Errorf("the summary does not name %s:\n%s", want.URI(), stdout)
-		}
+		testutil.Contains(t, stdout, want.URI().String(), "the summary")
 	}
 }
 
@@ -155,12 +143,8 @@ func TestCertsNeverOverwrites(t *testing.T) {
 	if status != 1 || !strings.Contains(stderr, "agent.key exists already") {
 		t.Errorf("%d %q", status, stderr)
 	}
-	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
-		t.Errorf("half a PKI was written: %v", entries)
-	}
-	if data, _ := os.ReadFile(filepath.Join(dir, "agent.key")); string(data) != "precious" {
-		t.Error("the key was changed")
-	}
+	testutil.Equal(t, len(testutil.Must(os.ReadDir(dir))(t)), 1, "files, of which half a PKI would be some")
+	testutil.Equal(t, string(testutil.Must(os.ReadFile(filepath.Join(dir, "agent.key")))(t)), "precious", "the key")
 }
 
 func TestCertsFromExistingCA(t *testing.T) {
@@ -169,12 +153,8 @@ func TestCertsFromExistingCA(t *testing.T) {
 	succeed(t, "certs", second, "--from", first)
 	roots := x509.NewCertPool()
 	roots.AddCert(load(t, first, "ca"))
-	if _, err := load(t, second, "agent").Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
-		t.Error(err)
-	}
-	if _, err := os.Stat(filepath.Join(second, "ca.key")); err == nil {
-		t.Error("the CA's key was copied")
-	}
+	testutil.Succeeds(t, testutil.Err(load(t, second, "agent").Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})), "verify")
+	testutil.ErrorIs(t, testutil.Err(os.Stat(filepath.Join(second, "ca.key"))), os.ErrNotExist, "a copy of the CA's key")
 }
 
 // An expired CA signs nothing.
@@ -206,9 +186,7 @@ func TestCertsFileErrors(t *testing.T) {
 			t.Errorf("%v: %d %q", args, status, stderr)
 		}
 	}
-	if entries, _ := os.ReadDir(dir); len(entries) != 0 {
-		t.Errorf("something was written: %v", entries)
-	}
+	testutil.Equal(t, len(testutil.Must(os.ReadDir(dir))(t)), 0, "files that were written")
 }
 
 func TestCertsForKubernetes(t *testing.T) {
@@ -225,9 +203,7 @@ func TestCertsForKubernetes(t *testing.T) {
 		if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
 			t.Errorf("%s holds keys: %v, %v", file, info.Mode(), err)
 		}
-		if !strings.Contains(stdout, "kubectl apply -f "+path) {
-			t.Errorf("the summary does not mention %s", file)
-		}
+		testutil.Contains(t, stdout, "kubectl apply -f "+path, "the summary")
 		data := testutil.Must(os.ReadFile(path))(t)
 		checkObjects(t, dir, data, want)
 	}
@@ -239,9 +215,7 @@ func checkObjects(t *testing.T, dir string, data []byte, want map[string]string)
 	t.Helper()
 	ca := testutil.Must(os.ReadFile(filepath.Join(dir, "ca.crt")))(t)
 	documents := strings.Split(strings.TrimPrefix(string(data), "---\n"), "\n---\n")
-	if len(documents) != len(want) {
-		t.Errorf("%d objects, want %d", len(documents), len(want))
-	}
+	testutil.Equal(t, len(documents), len(want), "objects")
 	for _, d := range documents {
 		var s corev1.Secret
 		var m corev1.ConfigMap

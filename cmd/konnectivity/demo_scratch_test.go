@@ -31,9 +31,7 @@ func TestScratchTakesFirstUsablePlace(t *testing.T) {
 		t.Fatal("it found a place where there is none")
 	}
 	for _, part := range []string{missing + " (", "no such file or directory", "at most 107 bytes", "TMPDIR"} {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("%q does not say %q", err, part)
-		}
+		testutil.Contains(t, err.Error(), part, "the error")
 	}
 }
 

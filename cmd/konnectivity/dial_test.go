@@ -140,9 +140,7 @@ func TestDialEndsWithDestination(t *testing.T) {
 		ended <- status
 	}()
 	_, _ = io.WriteString(w, "hello")
-	if status := testutil.Receive(t, "the end, though more input may come", ended); status != 1 {
-		t.Errorf("a reset counts as success: %d", status)
-	}
+	testutil.Equal(t, testutil.Receive(t, "the end, though more input may come", ended), 1, "status after a reset")
 }
 
 func TestDialVerbose(t *testing.T) {

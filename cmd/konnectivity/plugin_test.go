@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/testutil"
 )
 
 // As a plugin, the program calls itself as it was called: in usage, examples and errors.
@@ -21,13 +22,9 @@ func TestPlugin(t *testing.T) {
 	for _, args := range []string{"--help", "status --help", "dial --help", "tenants list --help"} {
 		out, _ := run(strings.Fields(args)...)
 		command := strings.TrimSuffix(strings.TrimSuffix("kubectl konnectivity "+args, "--help"), " ")
-		if !strings.Contains(out, "\n  "+command) {
-			t.Errorf("%s: %s", args, out)
-		}
+		testutil.Contains(t, out, "\n  "+command, "%s", args)
 		_, rest, _ := strings.Cut(out, "Usage:")
-		if name := ownName.FindString(strings.ReplaceAll(rest, "kubectl konnectivity ", "")); name != "" {
-			t.Errorf("%s: %q is left in %s", args, name, out)
-		}
+		testutil.Equal(t, ownName.FindString(strings.ReplaceAll(rest, "kubectl konnectivity ", "")), "", "%s: what is left of the program's own name", args)
 	}
 	if _, said := run("dial"); !strings.HasPrefix(said, "kubectl konnectivity: want one argument") || !strings.Contains(said, "(see kubectl konnectivity dial --help)") {
 		t.Errorf("%q", said)

@@ -43,31 +43,23 @@ func TestTenantsMake(t *testing.T) {
 		t.Errorf("it has the names %v and the certificate %v", made.ServerNames, made.Cert)
 	}
 	for name, ca := range map[string]*tenant.CAs{"agent": made.Agents, "client": made.Clients} {
-		if ca.Recheck([]*x509.Certificate{load(t, cluster, name)}) != nil {
-			t.Errorf("the certificate of the %s is not trusted", name)
-		}
+		testutil.Succeeds(t, ca.Recheck([]*x509.Certificate{load(t, cluster, name)}), "the certificate of the %s", name)
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(load(t, cluster, "ca"))
 	for _, name := range made.ServerNames {
-		if _, err := made.Cert.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots}); err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, testutil.Err(made.Cert.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots})), "verify")
 	}
 	for _, want := range []string{
 		"--tenants-dir=" + filepath.Dir(folder), "--proxy-server-host=203.0.113.7 --proxy-server-port=443 --server-name=cluster-a.example.com",
 		"--konnectivity-hostname=a2.example.com --konnectivity-port=8090 \\", "url: https://a2.example.com:8090\n", "--agent-key=" + filepath.Join(cluster, "agent.key"),
 	} {
-		if !strings.Contains(said, want) {
-			t.Errorf("%q was not said:\n%s", want, said)
-		}
+		testutil.Contains(t, said, want, "what is said")
 	}
 	if info, err := os.Stat(filepath.Join(folder, "server.key")); err != nil || info.Mode() != 0o600 {
 		t.Errorf("mode of the key: %v, %v", info.Mode(), err)
 	}
-	if entries, _ := os.ReadDir(filepath.Dir(folder)); len(entries) != 1 {
-		t.Errorf("something was left beside it: %v", entries)
-	}
+	testutil.Equal(t, len(testutil.Must(os.ReadDir(filepath.Dir(folder)))(t)), 1, "folders, none beside it")
 	if status, _, stderr := konnectivity("tenants", "make", "cluster-a", "--dir="+dir, "--server-name=x.example.com"); status != 1 || !strings.Contains(stderr, "exists already and nothing was written") {
 		t.Errorf("made twice: %d %q", status, stderr)
 	}
@@ -76,9 +68,7 @@ func TestTenantsMake(t *testing.T) {
 	if err != nil || renewed.Agents.Digest != made.Agents.Digest {
 		t.Errorf("renewed by another CA: %v", err)
 	}
-	if _, err := os.Stat(filepath.Join(newCluster, "ca.key")); err == nil {
-		t.Error("the CA's key was copied")
-	}
+	testutil.ErrorIs(t, testutil.Err(os.Stat(filepath.Join(newCluster, "ca.key"))), fs.ErrNotExist, "a copy of the CA's key")
 }
 
 // A tenant that cannot be written whole is not there at all, and can be made again.
@@ -91,9 +81,7 @@ func TestTenantFoldersAreAtomic(t *testing.T) {
 		t.Fatalf("status %d %q", status, stderr)
 	}
 	testutil.NoError(t, os.Remove(filepath.Join(dir, "tenants")))
-	if status, _, stderr := konnectivity("certs", dir, "--tenant=red", "--server-name=red.example.com"); status != 0 {
-		t.Errorf("status %d %q", status, stderr)
-	}
+	succeed(t, "certs", dir, "--tenant=red", "--server-name=red.example.com")
 }
 
 // certs --tenant is the same.
@@ -107,16 +95,12 @@ func TestCertsOfTenant(t *testing.T) {
 	} {
 		path := filepath.Join(dir, "clusters", "b", file)
 		data := testutil.Must(os.ReadFile(path))(t)
-		if !strings.Contains(said, "kubectl apply -f "+path) {
-			t.Errorf("the summary does not mention %s", file)
-		}
+		testutil.Contains(t, said, "kubectl apply -f "+path, "the summary")
 		for name, namespace := range want {
 			if file == "kubernetes-server.yaml" && !strings.Contains(string(data), "labels:\n    "+tenant.SecretLabel+": b\n") {
 				t.Errorf("a server that watches Secrets does not find it:\n%s", data)
 			}
-			if !strings.Contains(string(data), "name: "+name+"\n  namespace: "+namespace+"\n") {
-				t.Errorf("%s lacks %s of %s:\n%s", file, name, namespace, data)
-			}
+			testutil.Contains(t, string(data), "name: "+name+"\n  namespace: "+namespace+"\n", "%s", file)
 		}
 	}
 }
@@ -301,9 +285,7 @@ func TestTenantsList(t *testing.T) {
 		t.Fatalf("%d, %d lines: %.600s%s", status, len(lines), out, stderr)
 	}
 	for _, want := range []string{"broken: tenant.yaml: serverNames:", "not ready: no agent is connected", "quiet.example.com", "1003 of 1003 tenants"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("%q is missing", want)
-		}
+		testutil.Contains(t, out, want, "the list")
 	}
 	if strings.Contains(out, "\x1b") {
 		t.Error("a control character of a tenant reached the terminal")
@@ -409,13 +391,9 @@ func TestTenantsMakeByIdentity(t *testing.T) {
 		if tenant.Agents.Recheck([]*x509.Certificate{load(t, cluster, "agent")}) != nil || tenant.Clients.Recheck([]*x509.Certificate{load(t, cluster, "client")}) != nil {
 			t.Error("its own certificates are not trusted")
 		}
-		if tenant.Agents.Recheck([]*x509.Certificate{load(t, shared, "agent")}) == nil {
-			t.Error("that of another is trusted")
-		}
+		testutil.Fails(t, tenant.Agents.Recheck([]*x509.Certificate{load(t, shared, "agent")}), "that of another")
 		for _, want := range []string{fmt.Sprintf("--proxy-server-port=%d", 9000+i), fmt.Sprintf("--konnectivity-port=%d", 9100+i), "udsName: " + socket + "\n"} {
-			if !strings.Contains(said, want) {
-				t.Errorf("%q was not said:\n%s", want, said)
-			}
+			testutil.Contains(t, said, want, "what is said")
 		}
 		made = append(made, tenant)
 	}

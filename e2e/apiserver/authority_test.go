@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // tokens checks that reviews of this API admit tokens with the manifests' service
@@ -49,9 +51,7 @@ func (w *world) leases(t *testing.T) {
 			return true
 		})
 		leases := strings.Fields(w.do("get", "leases", "-n", namespace, "-l", "k8s-app=konnectivity-server", "-o", "name"))
-		if len(leases) != n {
-			t.Errorf("the leases of %d servers are %v", n, leases)
-		}
+		testutil.Equal(t, len(leases), n, "the leases %v", leases)
 	}
 	counted(2)
 	stop(t, w.servers[1].Process)
@@ -72,9 +72,8 @@ func (w *world) may(user string, all allowed) {
 		if len(f) == 3 {
 			args = append(args, "-n", f[2])
 		}
-		if _, err := w.try("", args...); (err == nil) != want {
-			w.t.Errorf("may %s %s: %v, want %v", user, question, err == nil, want)
-		}
+		_, err := w.try("", args...)
+		testutil.Equal(w.t, err == nil, want, "may %s %s", user, question)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -31,9 +32,7 @@ type balancer struct {
 func newBalancer(t *testing.T, service bool) *balancer {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	b := &balancer{port: l.Addr().(*net.TCPAddr).Port, service: service}
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup

@@ -31,14 +31,10 @@ func TestChartComesBack(t *testing.T) {
 	testutil.NoError(t, <-job)
 	signer := i.signer()
 	i.follow("helm -n my-control-plane upgrade konnectivity charts/konnectivity --reuse-values --set server.replicas=5")
-	if got := i.do("get", "deployment", "-n", "my-control-plane", "konnectivity-server", "-o", "jsonpath={.spec.replicas}"); got != "5" {
-		t.Errorf("after an upgrade to 5 servers there are to be %s", got)
-	}
+	testutil.Equal(t, i.do("get", "deployment", "-n", "my-control-plane", "konnectivity-server", "-o", "jsonpath={.spec.replicas}"), "5", "servers after an upgrade")
 
 	i.follow("helm -n my-control-plane uninstall konnectivity")
-	if left := i.workloads(); left != "" {
-		t.Errorf("uninstalling leaves %s", left)
-	}
+	testutil.Equal(t, i.workloads(), "", "what uninstalling leaves")
 	i.follow(install) // without the Job, which no controller runs here
 	if i.workloads() == "" || i.signer() != signer {
 		t.Error("installing again changes the certificates, or installs nothing")

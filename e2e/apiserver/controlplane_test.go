@@ -46,9 +46,7 @@ type kubeAPI struct {
 func newControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "k") // short: unix sockets live in it
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	p := &controlPlane{t: t, whole: t}
 	p.suite = must(suite.New(binaries, dir))(t)

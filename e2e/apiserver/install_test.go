@@ -79,9 +79,7 @@ type installer struct{ *reader }
 func newInstaller(t *testing.T) installer {
 	t.Helper()
 	i := installer{newReader(t)}
-	if err := os.CopyFS(i.dir+"/charts", os.DirFS("../../charts")); err != nil { // with its link to the manifests
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.CopyFS(i.dir+"/charts", os.DirFS("../../charts"))) // with its link to the manifests
 	i.apply(controlPlaneNamespace + APIServerPod([]string{"kube-apiserver", "--secure-port=6443"}))
 	return i
 }
@@ -162,9 +160,7 @@ func (i installer) finish() {
 	for name, value := range i.settings("kube-system", template.Containers[0]) {
 		in["$("+name+")"] = value
 	}
-	if in["$(SERVER_HOST)"] != "127.0.0.1" {
-		i.t.Errorf("agents go to %q", in["$(SERVER_HOST)"])
-	}
+	testutil.Equal(i.t, in["$(SERVER_HOST)"], "127.0.0.1", "agents go to")
 	in["$(AGENT_ID)"], in["$(SERVER_PORT)"] = "konnectivity-agent-0", strconv.Itoa(s.AgentPort)
 	i.startAgent(d, &agent{folder: live + daemonSet, in: in})
 	i.join(s)

@@ -95,9 +95,7 @@ func TestHostedREADME(t *testing.T) {
 	r.follow(r.block("server/hosted/README.md", 0))
 	r.put("my/kustomization.yaml", strings.ReplaceAll(r.block("README.md", 0), "path/to/", "../"), 0o600)
 	r.follow("kubectl -n my-control-plane apply --validate=strict -k my")
-	if image := r.do("get", "deployment", "-n", "my-control-plane", "konnectivity-server", "-o", "jsonpath={..image}"); image != "registry.example.com/konnectivity:v1.0.0" {
-		t.Errorf("the server's image is %s", image)
-	}
+	testutil.Equal(t, r.do("get", "deployment", "-n", "my-control-plane", "konnectivity-server", "-o", "jsonpath={..image}"), "registry.example.com/konnectivity:v1.0.0", "the server's image")
 }
 
 // TestStaticPodREADME ends with a server and an agent that run with what the
@@ -112,9 +110,7 @@ func TestStaticPodREADME(t *testing.T) {
 	written := string(must(os.ReadFile(r.dir + "/pods/kube-apiserver.yaml"))(t))
 	for _, want := range []string{"    image: registry.example.com/konnectivity:v1.0.0\n", "    - --egress-selector-config-file=", "    - --advertise-address=192.0.2.1\n",
 		fmt.Sprintf("    - --secure-port=%d\n", r.apis[0].port)} {
-		if !strings.Contains(written, want) {
-			t.Errorf("the pod that kubeadm writes lacks %q:\n%s", want, written)
-		}
+		testutil.Contains(t, written, want, "the pod that kubeadm writes")
 	}
 
 	in := map[string]string{"$(NODE_NAME)": "master-0", "/etc/kubernetes/": r.dir + "/etc/", "/run/konnectivity/": r.suite.Dir + "/"}
@@ -129,7 +125,5 @@ func TestStaticPodREADME(t *testing.T) {
 	// The second node signs with the same CA.
 	r.follow("mkdir ca; cp /etc/kubernetes/konnectivity/pki/ca.crt ca/; cp /root/konnectivity-ca.key ca/ca.key")
 	r.follow(r.block(readme, 3), "/etc/kubernetes/konnectivity/pki", r.dir+"/second/pki")
-	if _, err := os.Stat(r.dir + "/second/pki/cluster.crt"); err != nil {
-		t.Error(err)
-	}
+	testutil.Succeeds(t, testutil.Err(os.Stat(r.dir+"/second/pki/cluster.crt")), "the second node's certificate")
 }

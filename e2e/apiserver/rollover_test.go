@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 const (
@@ -102,9 +103,7 @@ func checkFollowers(t *testing.T, followers []*follower, endings []ending) {
 		runs := f.runs()
 		f.stop()
 		<-f.done
-		if f.err != nil {
-			t.Error(f.err)
-		}
+		testutil.Succeeds(t, f.err, "a follower")
 		if !runs && !atEndOfAny(f.ended, endings) {
 			t.Errorf("follower %d ended after %d lines, and nothing that carried it had", i, f.lines)
 		}

@@ -25,9 +25,7 @@ func TestChartOfManyClusters(t *testing.T) {
 		i := newShared(t, "server.tenants={"+strings.Join(tenants, ",")+"}")
 		for _, name := range tenants {
 			i.addTenant(name)
-			if port := i.do("get", "service", "-n", sharedNamespace, name, "-o", "jsonpath={.spec.ports[0].port}"); port != "8090" {
-				t.Errorf("clients of %s find port %s", name, port)
-			}
+			testutil.Equal(t, i.do("get", "service", "-n", sharedNamespace, name, "-o", "jsonpath={.spec.ports[0].port}"), "8090", "the port for clients of %s", name)
 		}
 		i.serveTenants(i.startShared())
 	})

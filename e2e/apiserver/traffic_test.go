@@ -26,16 +26,12 @@ func (w *world) everything(t *testing.T) {
 	w.exec()
 	w.forward()
 	w.do("wait", "apiservice/v1.example.test", "--for=condition=Available", "--timeout=2m")
-	if out := w.do("get", "widgets.example.test", "-n", "apps", "-o", "name"); out != "widget.example.test/first\n" {
-		t.Errorf("kubectl get widgets printed %q", out)
-	}
+	testutil.Equal(t, w.do("get", "widgets.example.test", "-n", "apps", "-o", "name"), "widget.example.test/first\n", "kubectl get widgets")
 	w.webhook()
 	if w.zone.taken.Load() == before {
 		t.Error("no agent opened a connection")
 	}
-	if n := w.zone.refused.Load(); n != 0 {
-		t.Errorf("%d connections went past the agents", n)
-	}
+	testutil.Equal(t, w.zone.refused.Load(), 0, "connections that went past the agents")
 }
 
 func (w *world) logs() {
@@ -95,12 +91,8 @@ func (w *world) forward() {
 func (w *world) webhook() {
 	w.t.Helper()
 	const object = `{apiVersion: v1, kind: ConfigMap, metadata: {generateName: judged-, namespace: apps, labels: {judged: "true"}}, data: {verdict: `
-	if _, err := w.try(object+"allow}}", "create", "-f", "-"); err != nil {
-		w.t.Error(err)
-	}
-	if _, err := w.try(object+"deny}}", "create", "-f", "-"); err == nil || !strings.Contains(err.Error(), "the judge said no") {
-		w.t.Errorf("a config map that the webhook denies: %v", err)
-	}
+	testutil.Succeeds(w.t, testutil.Err(w.try(object+"allow}}", "create", "-f", "-")), "a config map that the webhook allows")
+	testutil.ErrorSays(w.t, testutil.Err(w.try(object+"deny}}", "create", "-f", "-")), "the judge said no", "a config map that the webhook denies")
 }
 
 // TestZone shows that only agents reach the zone, which the other tests rely on.

@@ -185,8 +185,6 @@ func stop(t *testing.T, p *suite.Process) {
 func replaced(t *testing.T, file string, in ...string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(manifests, file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	return strings.NewReplacer(in...).Replace(string(data))
 }

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // zone is the nodes' network. Its listeners take connections that processes of the
@@ -36,9 +38,7 @@ func (z *zone) admit(pid int) {
 func (z *zone) listen(t *testing.T, ip string) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp4", net.JoinHostPort(ip, "0"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	return &gate{l, z}
 }
 

@@ -108,9 +108,7 @@ func TestOther(t *testing.T) {
 	for _, via := range []string{"tcp front.sock", "connect front.sock\n"} {
 		t.Run(strings.Fields(via)[0], func(t *testing.T) {
 			p, atFar, err := startPeer(t, t.Context(), folder(t, self, self, via))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, err)
 			if p.Name != "peer" || atFar != 1 {
 				t.Errorf("the path is %q and %d programs are at the far end, want peer and 1", p.Name, atFar)
 			}
@@ -155,9 +153,7 @@ func TestReadOthers(t *testing.T) {
 		plain:                              "want executables near and far",
 		good + "," + good:                  `there is another "peer"`,
 	} {
-		if _, err := readOthers(strings.Split(dirs, ",")); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %q", dirs, err, want)
-		}
+		testutil.ErrorSays(t, testutil.Err(readOthers(strings.Split(dirs, ","))), want, "%s", dirs)
 	}
 	ls := testutil.Must(parseLines([]string{"-subjects=ours", "-other=" + good}))(t)
 	if !maps.Equal(ls.order.Subjects, map[string]bool{"ours": true, "peer": true}) || !slices.Equal(ls.order.Others, []string{good}) {

@@ -37,9 +37,7 @@ func TestMain(m *testing.M) {
 func TestNoise(t *testing.T) {
 	n := noise{figures: quiet(t), period: 300 * time.Millisecond, settle: 100 * time.Millisecond}
 	testutil.NoError(t, n.measure(t.Context(), suite.ForTest(t, binaries)))
-	if len(n.rep.Rows) != 2*3+2*9 {
-		t.Errorf("%d rows: %+v", len(n.rep.Rows), n.rep.Rows)
-	}
+	testutil.Equal(t, len(n.rep.Rows), 2*3+2*9, "rows")
 }
 
 // quiet are figures that the test's log says.

@@ -92,9 +92,7 @@ func dial(t *testing.T, network, address string) net.Conn {
 // unharmed fails the test if a process has ended, or has said that it panicked.
 func unharmed(t *testing.T, p *suite.Process, healthURL string) {
 	t.Helper()
-	if err := ask(healthURL); err != nil {
-		t.Errorf("%s: %v", p.Name, err)
-	}
+	testutil.Succeeds(t, ask(healthURL), "%s", p.Name)
 	if out := p.Output(); strings.Contains(out, "panic") || strings.Contains(out, adminToken) {
 		t.Errorf("%s says:\n%s", p.Name, out)
 	}
@@ -199,17 +197,13 @@ func TestOddSuccessors(t *testing.T) {
 	if now := files(); now > before+5 {
 		t.Errorf("%d descriptors are left open", now-before)
 	}
-	if err := roundTrip(held); err != nil {
-		t.Errorf("a connection of the agent: %v", err)
-	}
+	testutil.Succeeds(t, roundTrip(held), "a connection of the agent")
 	unharmed(t, agent.Process, agent.HealthURL("/healthz"))
 	must(s.StartAgent(srv, flags...))(t)
 	if code, err := agent.Process.Stop(); code != 0 || err != nil {
 		t.Errorf("the agent ended with %d, %v", code, err)
 	}
-	if err := roundTrip(held); err != nil {
-		t.Errorf("a connection that was handed over: %v", err)
-	}
+	testutil.Succeeds(t, roundTrip(held), "a connection that was handed over")
 }
 
 // TestOddFlags gives each flag of server and agent values that it should not have. Each run

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // What a server may cost beside its idle self, and what others may notice.
@@ -76,14 +77,10 @@ func watch(t *testing.T, p *suite.Process, healthURL string) (stop func() figure
 func crowding(t *testing.T, pid int) (since func() float64) {
 	t.Helper()
 	ranBefore, waitedBefore, err := suite.Processor(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	return func() float64 {
 		ran, waited, err := suite.Processor(pid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		return 1 + float64(waited-waitedBefore)/float64(max(ran-ranBefore, 1))
 	}
 }

@@ -88,9 +88,7 @@ func TestServerRestarts(t *testing.T) {
 		if metric(t, c.server.HealthURL("/metrics"), "konnectivity_network_proxy_server_requests_total") == 0 {
 			t.Error("requests went past the new server")
 		}
-		if err := api.put(t.Context(), noise(1<<20)); err != nil {
-			t.Errorf("after %d failures: %v", failed, err)
-		}
+		testutil.Succeeds(t, api.put(t.Context(), noise(1<<20)), "after %d failures", failed)
 		api.rest()
 		c.settle(t, base)
 	})

@@ -191,9 +191,7 @@ func TestAbandonedLogs(t *testing.T) {
 		testutil.NoError(t, all.Wait())
 		ctx, cancel := context.WithTimeout(t.Context(), patience/2)
 		defer cancel()
-		if err := api.exec(ctx, 1); err != nil {
-			t.Errorf("exec right after: %v", err)
-		}
+		testutil.Succeeds(t, api.exec(ctx, 1), "exec right after")
 		api.rest()
 		c.settle(t, base)
 	})

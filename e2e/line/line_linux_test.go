@@ -25,9 +25,7 @@ func newLine(t *testing.T, cfg line.Config) *line.Line {
 	}
 	l := testutil.Must(line.New(cfg))(t)
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, l.Close(), "close")
 	})
 	return l
 }
@@ -40,9 +38,7 @@ func listen(t *testing.T, n *line.Namespace, address netip.Addr) *net.UDPConn {
 		c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(address, 0)))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	_ = c.SetDeadline(time.Now().Add(3 * time.Minute))
 	t.Cleanup(func() { c.Close() })
 	return c

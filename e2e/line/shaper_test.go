@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/line"
+	"konnectivity/internal/testutil"
 )
 
 const packet = 1500
@@ -56,15 +57,11 @@ func TestShaperQueues(t *testing.T) {
 			t.Fatalf("verdict %v", v)
 		}
 	}
-	if waits != 100 {
-		t.Errorf("%d packets wait, want 100", waits)
-	}
+	testutil.Equal(t, waits, 100, "packets that wait")
 	// Ten are sent in 10 ms, and make room for as many.
 	for i := range 11 {
 		_, v := s.Admit(start.Add(10*time.Millisecond), packet)
-		if (v == line.Carried) != (i < 10) {
-			t.Errorf("packet %d behind a full queue: %v", i, v)
-		}
+		testutil.Equal(t, v == line.Carried, i < 10, "packet %d behind a full queue is carried", i)
 	}
 }
 
@@ -108,9 +105,7 @@ func TestShaperIsCut(t *testing.T) {
 }
 
 func TestDefaultQueueIsTheBandwidthDelayProduct(t *testing.T) {
-	if got := (line.Config{Rate: 200e6, Delay: 25 * time.Millisecond}).DefaultQueue(); got != 1_250_000 {
-		t.Errorf("200 Mbit/s × 50 ms: %d bytes", got)
-	}
+	testutil.Equal(t, (line.Config{Rate: 200e6, Delay: 25 * time.Millisecond}).DefaultQueue(), 1_250_000, "200 Mbit/s × 50 ms")
 	if got := (line.Config{}).DefaultQueue(); got <= 0 {
 		t.Errorf("a line without delay queues %d bytes", got)
 	}

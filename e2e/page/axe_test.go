@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/testutil"
 )
 
 // axe-core is Deque's; it is fetched for the test and never kept.
@@ -79,9 +80,7 @@ func TestAxeFindsNothing(t *testing.T) {
 		b.eval(`Promise.all(document.getAnimations().map(a => a.effect.getTiming().iterations === Infinity ? 0 : a.finished.catch(() => 0))).then(() => 0)`)
 		found := b.eval(`axe.run(document).then(r => (r.passes.length > 15 ? '' : 'axe-core looked at too little') + r.violations.map(v => v.id + ' (' + v.help + '): ' +
 			v.nodes.slice(0, 5).map(n => n.html + ' ' + n.any.concat(n.all).map(c => c.message).join('; ')).join(' | ')).join('\n'))`)
-		if found != "" {
-			t.Errorf("%s: %s", state, found)
-		}
+		testutil.Equal(t, found, "", "%s", state)
 	}
 	for _, dark := range []bool{false, true} {
 		for _, width := range []int{1280, 375} {

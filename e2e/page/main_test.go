@@ -39,9 +39,7 @@ func (b *tab) picture(name string, whole bool) {
 	var out struct{ Data string }
 	testutil.NoError(b.t, json.Unmarshal(b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": whole}), &out))
 	data, err := base64.StdEncoding.DecodeString(out.Data)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	testutil.NoError(b.t, err)
 	testutil.NoError(b.t, os.WriteFile(filepath.Join(*pictures, name+".png"), data, 0o644))
 }
 

@@ -63,9 +63,7 @@ func stalled(t *testing.T, address string, known map[string]bool) (id string, to
 		var page admin.Page[admin.Connection]
 		err = json.NewDecoder(res.Body).Decode(&page)
 		_ = res.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		for _, c := range page.Items {
 			if !known[c.ID] {
 				known[c.ID] = true

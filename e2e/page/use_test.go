@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -38,9 +39,7 @@ func (b *tab) useTenThousand(url string) (task, frame float64) {
 	b.t.Helper()
 	b.open(url)
 	b.until("the list", `document.querySelector('#count').textContent === '10,000 open'`)
-	if rows := b.eval(`document.querySelectorAll('#rows tr').length < 200`); rows != "true" {
-		b.t.Error("the document holds all rows")
-	}
+	testutil.Equal(b.t, b.eval(`document.querySelectorAll('#rows tr').length < 200`), "true", "the document holds few of the rows")
 	b.eval(`longest.task = longest.frame = 0`)
 	b.t.Log("sorted by id, descending:", b.sort("id", 2, "id-09999"))
 	b.t.Log("sorted by id, ascending:", b.sort("id", 1, "id-00000"))
@@ -49,9 +48,7 @@ func (b *tab) useTenThousand(url string) (task, frame float64) {
 	b.eval(`document.querySelector('#filter').focus()`)
 	b.write("HOST-77.")
 	b.t.Log("filtered:", b.until("the filter", `document.querySelector('#count').textContent === '20 of 10,000 open'`))
-	if first := b.eval(`document.querySelector('#scroll').scrollTop`); first != "0" {
-		b.t.Errorf("a new filter leaves the list at %s", first)
-	}
+	testutil.Equal(b.t, b.eval(`document.querySelector('#scroll').scrollTop`), "0", "where a new filter leaves the list")
 	b.eval(`document.querySelector('#filter').select()`)
 	b.write("no such host")
 	b.until("word of none", `document.querySelector('#empty').textContent.includes('No connection matches')`)
@@ -77,9 +74,7 @@ func (b *tab) sort(key string, clicks int, first string) time.Duration {
 func (b *tab) focused() string {
 	b.t.Helper()
 	name := b.eval(`(e => e.id || e.closest('th')?.dataset.key || (e.closest('tbody') ? 'row ' + e.closest('tr').getAttribute('aria-rowindex') : e.textContent.trim()))(document.activeElement)`)
-	if b.eval(`(s => s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2)(getComputedStyle(document.activeElement))`) != "true" {
-		b.t.Errorf("the focus on %q cannot be seen", name)
-	}
+	testutil.Equal(b.t, b.eval(`(s => s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2)(getComputedStyle(document.activeElement))`), "true", "the focus on %q can be seen", name)
 	return name
 }
 
@@ -99,9 +94,7 @@ func TestKeyboardAlone(t *testing.T) {
 		b.press("Tab")
 		got = append(got, b.focused())
 	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("Tab goes\n%q, want\n%q", got, want)
-	}
+	testutil.EqualSlices(t, got, want, "Tab goes")
 
 	// Sort by a head, go through the rows, open one and come back.
 	b.eval(`document.querySelector('th[data-key=state] button').focus()`)
@@ -115,19 +108,13 @@ func TestKeyboardAlone(t *testing.T) {
 	}
 	b.press("ArrowDown")
 	b.press("ArrowDown")
-	if at := b.focused(); at != "row 4" {
-		t.Errorf("two steps down is %q", at)
-	}
+	testutil.Equal(t, b.focused(), "row 4", "two steps down")
 	b.press("End")
 	b.until("the last row", `document.activeElement.closest('tr')?.getAttribute('aria-rowindex') === '301'`)
-	if b.eval(`(r => r.top >= 0 && r.bottom <= document.querySelector('#scroll').getBoundingClientRect().bottom + 1)(document.activeElement.getBoundingClientRect())`) != "true" {
-		t.Error("the last row has the focus and is not to be seen")
-	}
+	testutil.Equal(t, b.eval(`(r => r.top >= 0 && r.bottom <= document.querySelector('#scroll').getBoundingClientRect().bottom + 1)(document.activeElement.getBoundingClientRect())`), "true", "the last row, which has the focus, is to be seen")
 	id := b.eval(`document.activeElement.closest('tr').dataset.id`)
 	time.Sleep(time.Second) // the list is drawn anew meanwhile
-	if again := b.eval(`document.activeElement.closest('tr')?.dataset.id`); again != id {
-		t.Errorf("the focus went from %s to %s by itself", id, again)
-	}
+	testutil.Equal(t, b.eval(`document.activeElement.closest('tr')?.dataset.id`), id, "the focus, a second later")
 	b.press("Enter")
 	b.until("the connection", `document.querySelector('#detail').open && document.querySelector('#facts').textContent.includes('`+id+`')`)
 	b.press("Escape")
@@ -135,9 +122,7 @@ func TestKeyboardAlone(t *testing.T) {
 	b.press("Home")
 	b.until("the first row", `document.activeElement.closest('tr')?.getAttribute('aria-rowindex') === '2'`)
 	b.press("/")
-	if at := b.focused(); at != "filter" {
-		t.Errorf("/ leads to %q", at)
-	}
+	testutil.Equal(t, b.focused(), "filter", "/ leads to")
 	b.quiet(s.url())
 }
 
@@ -177,21 +162,15 @@ func TestHostileNames(t *testing.T) {
 			b.until("the hops", `document.querySelectorAll('#hops li').length >= 3`)
 			b.eval(`document.querySelector('#detail').close()`)
 		}
-		if b.eval(`window.hacked === undefined && document.querySelectorAll('main script, main img, svg[onload], a[href^=javascript]').length === 0`) != "true" {
-			t.Error("a name became part of the page")
-		}
+		testutil.Equal(t, b.eval(`window.hacked === undefined && document.querySelectorAll('main script, main img, svg[onload], a[href^=javascript]').length === 0`), "true", "no name became part of the page")
 		text := b.eval(`document.body.textContent`)
 		for _, shown := range []string{names[0], `\u202egnp.exe`, `zero\u200bwidth`, `tag\udb40\udc41`, `nul\u0000and\u001b[31mred`, "bücher.test", "日本語.test"} {
-			if !strings.Contains(text, shown) {
-				t.Errorf("%q does not show", shown)
-			}
+			testutil.Contains(t, text, shown, "the page")
 		}
 		if strings.ContainsAny(text, "\u202e\u200b\U000e0041\x00\x1b") {
 			t.Error("characters that cannot be seen are on the page")
 		}
-		if wide := b.eval(`document.documentElement.scrollWidth`); wide != fmt.Sprint(width) {
-			t.Errorf("long names make the page %s px wide, the window is %d", wide, width)
-		}
+		testutil.Equal(t, b.eval(`document.documentElement.scrollWidth`), fmt.Sprint(width), "the page's width, with long names")
 		b.picture(fmt.Sprint("hostile-", width), true)
 		b.quiet(s.url())
 	}
@@ -203,12 +182,8 @@ func TestThePolicyHolds(t *testing.T) {
 	b := openTab(t)
 	b.open(s.url())
 	b.eval(`(() => { const s = document.createElement('script'); s.textContent = 'window.hacked = 1'; document.body.append(s); document.body.setAttribute('onclick', 'window.hacked = 1'); document.body.click(); })()`)
-	if got := b.eval(`String(window.hacked)`); got != "undefined" {
-		t.Error("an inline script ran")
-	}
-	if got := b.eval(`fetch('http://127.0.0.1:1/').then(() => 'asked', e => 'refused')`); got != "refused" {
-		t.Error(got)
-	}
+	testutil.Equal(t, b.eval(`String(window.hacked)`), "undefined", "what an inline script sets")
+	testutil.Equal(t, b.eval(`fetch('http://127.0.0.1:1/').then(() => 'asked', e => 'refused')`), "refused", "a request to elsewhere")
 	if len(b.faults) < 3 || !strings.Contains(strings.Join(b.faults, ""), "Content Security Policy") {
 		t.Errorf("the browser did not refuse by the policy: %q", b.faults)
 	}

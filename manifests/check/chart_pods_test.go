@@ -73,9 +73,7 @@ func TestChartStartsNoSecondPodForAPortOfTheNode(t *testing.T) {
 				t.Errorf("%s: %s has %d ports of the node, and %d pods more than nodes may be needed", values, p.name, ports, n)
 			}
 		}
-		if inNode != 1 {
-			t.Errorf("%s: %d kinds of pods are in the node's network, want the agents", values, inNode)
-		}
+		testutil.Equal(t, inNode, 1, "%s: kinds of pods in the node's network: the agents", values)
 	}
 }
 
@@ -150,9 +148,7 @@ func TestChartDrainsWithinThePodsTime(t *testing.T) {
 			if s := p.spec.TerminationGracePeriodSeconds; s == nil || *s != seconds {
 				t.Errorf("%s has %v s to end, want %d", p.name, s, seconds)
 			}
-			if got, want := argument(p.spec.Containers[0], "graceful-shutdown-timeout"), fmt.Sprintf("%ds", seconds-15); got != want {
-				t.Errorf("of %d s, %s drains for %s, want %s", seconds, p.name, got, want)
-			}
+			testutil.Equal(t, argument(p.spec.Containers[0], "graceful-shutdown-timeout"), fmt.Sprintf("%ds", seconds-15), "of %d s, %s drains for", seconds, p.name)
 		}
 	}
 }
@@ -169,9 +165,7 @@ func TestChartHasNoObjectOfAnotherNamespacesRelease(t *testing.T) {
 				}
 				o := decode(t, name, []byte(document))
 				key := o.Kind + " " + o.Name
-				if other := owner[key]; other != "" {
-					t.Errorf("the releases in %s and %s both have %s", other, namespace, key)
-				}
+				testutil.Equal(t, owner[key], "", "the release in %s has %s as well as that in", namespace, key)
 				owner[key] = namespace
 				if b, ok := o.value.(*rbacv1.ClusterRoleBinding); ok && owner["ClusterRole "+b.RoleRef.Name] != namespace {
 					t.Errorf("%s is for %s, which is not of this release", key, b.RoleRef.Name)
@@ -179,24 +173,18 @@ func TestChartHasNoObjectOfAnotherNamespacesRelease(t *testing.T) {
 			}
 		}
 	}
-	if len(owner) != 4 {
-		t.Errorf("objects of the cluster are %v, want a role and a binding of each release", owner)
-	}
+	testutil.Equal(t, len(owner), 4, "objects of the cluster, a role and a binding of each release: %v", owner)
 }
 
 // A tenant's Service has the tenant's name, which none of the servers' own may have.
 func TestChartRefusesTenantsWithNamesOfServices(t *testing.T) {
 	services := each[corev1.Service](objectsOf(t, "{server: {peers: {enabled: true}}}"))
-	if len(services) != 4 {
-		t.Errorf("%d Services", len(services))
-	}
+	testutil.Equal(t, len(services), 4, "Services")
 	c := loadChart(t)
 	for _, s := range services {
 		for _, more := range []string{"", ", watchTenants: true", ", peers: {enabled: true}"} {
 			values := "{server: {tenants: [a, " + s.Name + "]" + more + "}}"
-			if _, err := render(t, c, values); err == nil || !strings.Contains(err.Error(), s.Name+" is a Service of the servers themselves") {
-				t.Errorf("%s: %v", values, err)
-			}
+			testutil.ErrorSays(t, testutil.Err(render(t, c, values)), s.Name+" is a Service of the servers themselves", "%s", values)
 		}
 	}
 }
@@ -318,7 +306,5 @@ func TestChartsCertificatesAreOfAnIssuer(t *testing.T) {
 			t.Errorf("%s is of %+v", c.Name, r)
 		}
 	}
-	if _, err := render(t, loadChart(t), "{pki: {mode: cert-manager, issuerRef: {kind: ClusterIssuer}}}"); err == nil || !strings.Contains(err.Error(), "name") {
-		t.Errorf("an issuer without a name: %v", err)
-	}
+	testutil.ErrorSays(t, testutil.Err(render(t, loadChart(t), "{pki: {mode: cert-manager, issuerRef: {kind: ClusterIssuer}}}")), "name", "an issuer without a name")
 }

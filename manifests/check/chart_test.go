@@ -354,9 +354,7 @@ func TestChartRefusesWrongValues(t *testing.T) {
 		"{server: {autoscaling: {targetMemory: 256K}}}":    "targetMemory",
 		"{agent: {healthPort: 8094}}":                      "are both 8094",
 	} {
-		if _, err := render(t, loadChart(t), values); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", values, err)
-		}
+		testutil.ErrorSays(t, testutil.Err(render(t, loadChart(t), values)), want, "%s", values)
 	}
 }
 
@@ -395,9 +393,7 @@ func TestChartTakesNulls(t *testing.T) {
 			got, err := render(t, c, string(testutil.Must(yaml.Marshal(given))(t)), here)
 			switch {
 			case err != nil:
-				if !strings.Contains(err.Error(), "missing property") {
-					t.Errorf("%s: null in {%s}: %v", path, base, err)
-				}
+				testutil.ErrorSays(t, err, "missing property", "%s: null in {%s}", path, base)
 			case slices.Contains([]string{"<nil>", "", "false", "[]", "map[]"}, fmt.Sprint(value)):
 				for name := range want {
 					if got[name] != want[name] {
@@ -447,9 +443,7 @@ func TestChartLeavesUsersToOpenShift(t *testing.T) {
 		files := testutil.Must(renderIn(t, loadChart(t), test.values, test.namespace, test.capabilities))(t)
 		text := strings.Join(slices.Collect(maps.Values(files)), "\n")
 		for _, field := range []string{"runAsUser: ", "runAsGroup: ", "fsGroup: "} {
-			if n := strings.Count(text, field); n != test.pods {
-				t.Errorf("%s in %s: %d pods have %s, want %d", test.values, test.namespace, n, field, test.pods)
-			}
+			testutil.Equal(t, strings.Count(text, field), test.pods, "%s in %s: pods with %s", test.values, test.namespace, field)
 		}
 	}
 }
@@ -491,9 +485,7 @@ func TestChartsJobLeavesWhatIsThereAlone(t *testing.T) {
 				t.Errorf("%s has %v, and %s is not said to be missing: %v", test.namespace, test.names, name, err)
 			}
 		}
-		if job := strings.Contains(files["konnectivity/templates/certs-job.yaml"], "kind: Job"); job != test.job {
-			t.Errorf("%s has %v: a job is %v", test.namespace, test.names, job)
-		}
+		testutil.Equal(t, strings.Contains(files["konnectivity/templates/certs-job.yaml"], "kind: Job"), test.job, "%s has %v: a job", test.namespace, test.names)
 	}
 }
 
@@ -506,13 +498,9 @@ func TestChartPullsEveryImageByItsSecrets(t *testing.T) {
 			continue
 		}
 		pods++
-		if !strings.Contains(string(text), `"imagePullSecrets":[{"name":"a"},{"name":"b"}]`) {
-			t.Errorf("%s: %s", name, text)
-		}
+		testutil.Contains(t, string(text), `"imagePullSecrets":[{"name":"a"},{"name":"b"}]`, "%s", name)
 	}
-	if pods != 4 {
-		t.Errorf("%d kinds of pods, want servers, agents, the control plane's agents, and the job", pods)
-	}
+	testutil.Equal(t, pods, 4, "kinds of pods: servers, agents, the control plane's agents, and the job")
 }
 
 // A new address for agents: what the notes say works, with the CA that is there.
@@ -524,9 +512,7 @@ func TestChartsNotesSignForANewAddress(t *testing.T) {
 		`kubectl -n ` + controlPlane + ` get secret konnectivity-signer -o 'jsonpath={.data.ca\.key}' | base64 -d > ca/ca.key`,
 		"kubectl apply -f pki/kubernetes-control-plane.yaml",
 	} {
-		if !strings.Contains(notes, want) {
-			t.Errorf("the notes lack %q:\n%s", want, notes)
-		}
+		testutil.Contains(t, notes, want, "the notes")
 	}
 	dir := t.TempDir()
 	ca := filepath.Join(dir, "ca")
@@ -543,9 +529,7 @@ func TestChartsNotesSignForANewAddress(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(secret["ca.crt"])
 	for _, name := range []string{"203.0.113.7", "konnectivity-server." + controlPlane + ".svc"} {
-		if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots}); err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, testutil.Err(pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots})), "verify")
 	}
 }
 
@@ -601,9 +585,7 @@ func TestChartsNotesSayTheNextStep(t *testing.T) {
 		notes := strings.TrimSpace(files["konnectivity/templates/NOTES.txt"]) + "\n" // as Helm prints them
 		t.Logf("%s\n%s", test.values, notes)
 		for _, want := range test.want {
-			if !strings.Contains(notes, want) {
-				t.Errorf("%s: the notes lack %q:\n%s", test.values, want, notes)
-			}
+			testutil.Contains(t, notes, want, "%s: the notes", test.values)
 		}
 		for _, lack := range append(test.lack, "\n\n\n", " \n", "<no value>") {
 			if strings.Contains(notes, lack) {
@@ -638,9 +620,7 @@ func TestChartsREADMEInjectsASidecar(t *testing.T) {
 	}
 	made := strings.Join(kustomize(t, filepath.Join(dir, "sidecar")), "---\n")
 	for _, want := range []string{"command:\n        - /usr/bin/konnectivity-socks5-proxy", "image: registry.example.com/konnectivity:v0.2.0", "value: socks5://127.0.0.1:8090", "image: my-app:v1"} {
-		if !strings.Contains(made, want) {
-			t.Errorf("no %q in\n%s", want, made)
-		}
+		testutil.Contains(t, made, want, "what is made")
 	}
 }
 
@@ -662,9 +642,7 @@ func TestPackedChart(t *testing.T) {
 		if !maps.Equal(packed, want) {
 			t.Errorf("by %s, what is packed makes other objects than its source", mode)
 		}
-		if !strings.Contains(packed["konnectivity/templates/server.yaml"], "image: konnectivity:"+c.AppVersion()) {
-			t.Errorf("the image is not of %s", c.AppVersion())
-		}
+		testutil.Contains(t, packed["konnectivity/templates/server.yaml"], "image: konnectivity:"+c.AppVersion(), "the server")
 	}
 	if !slices.ContainsFunc(c.Files, func(f *chart.File) bool { return f.Name == "LICENSE" }) {
 		t.Error("the chart has no licence")

@@ -54,9 +54,7 @@ func TestEgressBySidecar(t *testing.T) {
 	for _, folder := range besideAPI {
 		p, sidecar := only(t, folder)
 		socket := argument(sidecar, "serving-uds")
-		if uds := clusterEgress(t, egressConfig(t, p)).UDS; uds.UDSName != socket {
-			t.Errorf("%s: kube-apiserver asks %s, the sidecar listens on %s", folder, uds.UDSName, socket)
-		}
+		testutil.Equal(t, clusterEgress(t, egressConfig(t, p)).UDS.UDSName, socket, "%s: kube-apiserver asks", folder)
 		if host, path := socketFolder(t, p, "kube-apiserver"); host != nil || path != filepath.Dir(socket) {
 			t.Errorf("%s: kube-apiserver has the socket's folder at %s, from %v", folder, path, host)
 		}

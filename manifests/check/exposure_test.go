@@ -89,9 +89,7 @@ func checkExample(t *testing.T, folder string, objects []object) {
 	const host = "agents.example.com"
 	switch folder {
 	case "server/hosted-route":
-		if r := one[route.Route](t, objects, "konnectivity-server"); r.Spec.Host != host {
-			t.Errorf("the route's host is %s", r.Spec.Host)
-		}
+		testutil.Equal(t, one[route.Route](t, objects, "konnectivity-server").Spec.Host, host, "the route's host")
 	case "server/hosted-tls-route":
 		r := one[gateway.TLSRoute](t, objects, "konnectivity-server")
 		if len(r.Spec.Hostnames) != 1 || r.Spec.Hostnames[0] != host || len(r.Spec.ParentRefs) != 1 || r.Spec.ParentRefs[0].Name != "my-gateway" {

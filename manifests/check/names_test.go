@@ -58,9 +58,7 @@ func TestServicesLeadToPods(t *testing.T) {
 			t.Fatalf("service %s selects %d workloads", s.Name, len(found))
 		}
 		for _, port := range s.Spec.Ports {
-			if number := portNamed(found[0].ours()[0], port.TargetPort.StrVal); number != port.Port {
-				t.Errorf("service %s: %s is %d there and %d in the pod", s.Name, port.Name, port.Port, number)
-			}
+			testutil.Equal(t, portNamed(found[0].ours()[0], port.TargetPort.StrVal), port.Port, "service %s: %s in the pod", s.Name, port.Name)
 		}
 		// Single stack where the cluster has only one; both where it has two, except
 		// for Prometheus, which would scrape each address of a server, and for servers,
@@ -97,13 +95,9 @@ func TestMonitorsBearTheRelease(t *testing.T) {
 	for _, r := range each[monitoring.PrometheusRule](objects) {
 		found[r.Name] = r.Labels["release"]
 	}
-	if len(found) != 5 {
-		t.Errorf("found %v, want a rule and four monitors", found)
-	}
+	testutil.Equal(t, len(found), 5, "a rule and four monitors, of %v", found)
 	for name, label := range found {
-		if label != release {
-			t.Errorf("%s bears release=%q, want %q", name, label, release)
-		}
+		testutil.Equal(t, label, release, "%s bears the release", name)
 	}
 }
 
@@ -111,9 +105,7 @@ func TestPoliciesMeanTheServer(t *testing.T) {
 	hosted := build(t, hostedPeers)
 	server := pods(hostedPeers, hosted)
 	for _, b := range each[policyv1.PodDisruptionBudget](hosted) {
-		if len(selects(t, server, selectorOf(t, *b.Spec.Selector))) != 1 {
-			t.Errorf("the disruption budget selects nothing")
-		}
+		testutil.Equal(t, len(selects(t, server, selectorOf(t, *b.Spec.Selector))), 1, "pods that the disruption budget selects")
 	}
 	policies := each[networkingv1.NetworkPolicy](hosted)
 	if len(policies) != 1 || len(selects(t, server, selectorOf(t, policies[0].Spec.PodSelector))) != 1 {
@@ -236,9 +228,7 @@ func TestVolumesHaveSources(t *testing.T) {
 	certs.runTenant(t, tenant)
 	for _, p := range allPods(t) {
 		for _, v := range p.spec.Volumes {
-			if err := certs.checkVolume(p, v); err != nil {
-				t.Errorf("%s: volume %s: %v", p.folder, v.Name, err)
-			}
+			testutil.Succeeds(t, certs.checkVolume(p, v), "%s: volume %s", p.folder, v.Name)
 		}
 		for _, c := range append(p.beside(), p.spec.Containers...) {
 			for _, m := range c.VolumeMounts {
@@ -352,12 +342,8 @@ func TestTokensAreForTheServer(t *testing.T) {
 			t.Errorf("%s is %s/%s, the server knows %v", folder, agent.namespace, agent.spec.ServiceAccountName, server.Args)
 		}
 		token := agent.spec.Volumes[0].Projected.Sources[0].ServiceAccountToken
-		if token.Audience != argument(server, "authentication-audience") {
-			t.Errorf("%s: audience %s", folder, token.Audience)
-		}
-		if argument(c, "service-account-token-path") != c.VolumeMounts[0].MountPath+"/"+token.Path {
-			t.Errorf("%s: the token is not where it is looked for", folder)
-		}
+		testutil.Equal(t, token.Audience, argument(server, "authentication-audience"), "%s: audience", folder)
+		testutil.Equal(t, argument(c, "service-account-token-path"), c.VolumeMounts[0].MountPath+"/"+token.Path, "%s: where the token is looked for", folder)
 	}
 }
 
@@ -403,9 +389,7 @@ func TestEgressSelectorOfTheHosted(t *testing.T) {
 	}
 	files := []string{tcp.TLSConfig.CABundle, tcp.TLSConfig.ClientCert, tcp.TLSConfig.ClientKey}
 	for i, name := range []string{"ca.crt", "tls.crt", "tls.key"} {
-		if filepath.Base(files[i]) != name {
-			t.Errorf("%s is no file of the secret", files[i])
-		}
+		testutil.Equal(t, filepath.Base(files[i]), name, "a file of the secret")
 	}
 }
 
@@ -413,9 +397,7 @@ func TestEgressSelectorOfTheStaticPod(t *testing.T) {
 	data := testutil.Must(os.ReadFile(filepath.Join(manifests, "server/static-pod/egress-selector-configuration.yaml")))(t)
 	p, server := only(t, staticPod)
 	socket := argument(server, "uds-name")
-	if uds := clusterEgress(t, data).UDS; uds.UDSName != socket {
-		t.Errorf("kube-apiserver asks %s, the server listens on %s", uds.UDSName, socket)
-	}
+	testutil.Equal(t, clusterEgress(t, data).UDS.UDSName, socket, "kube-apiserver asks")
 	c := p.container(t, "kube-apiserver")
 	mounted := func(path string) bool {
 		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == path })
@@ -452,14 +434,10 @@ func TestMonitorsFindEverything(t *testing.T) {
 			for _, s := range each[corev1.Service](build(t, folder)) {
 				if selectorOf(t, m.Spec.Selector).Matches(labels.Set(s.Labels)) {
 					found++
-					if s.Spec.Ports[0].Name != m.Spec.Endpoints[0].Port {
-						t.Errorf("%s: no port %s", s.Name, m.Spec.Endpoints[0].Port)
-					}
+					testutil.Equal(t, s.Spec.Ports[0].Name, m.Spec.Endpoints[0].Port, "the port of %s", s.Name)
 				}
 			}
-			if found != 1 {
-				t.Errorf("%s finds %d services of %s", m.Name, found, folder)
-			}
+			testutil.Equal(t, found, 1, "services of %s that %s finds", folder, m.Name)
 		}
 	}
 	for _, m := range each[monitoring.PodMonitor](monitors) {

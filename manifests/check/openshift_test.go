@@ -36,9 +36,7 @@ func TestOpenShiftChoosesUsers(t *testing.T) {
 			if s := p.spec.SecurityContext; s != nil && (s.RunAsUser != nil || s.RunAsGroup != nil || s.FSGroup != nil) {
 				t.Errorf("%s: %s asks for a user or a group: %+v", folder, p.name, s)
 			}
-			if len(p.ours()) != 1 {
-				t.Errorf("%s: %s has %d of our containers, want 1", folder, p.name, len(p.ours()))
-			}
+			testutil.Equal(t, len(p.ours()), 1, "%s: our containers of %s", folder, p.name)
 			for _, c := range p.ours() {
 				if s := c.SecurityContext; s.RunAsUser != nil || s.RunAsGroup != nil {
 					t.Errorf("%s: %s asks for a user or a group: %+v", folder, c.Name, s)

@@ -52,9 +52,7 @@ func argument(c corev1.Container, name string) string {
 
 func TestEveryPodRunsOurs(t *testing.T) {
 	for _, p := range allPods(t) {
-		if len(p.ours()) != 1 {
-			t.Errorf("%s: %s has %d of our containers, want 1", p.folder, p.name, len(p.ours()))
-		}
+		testutil.Equal(t, len(p.ours()), 1, "%s: our containers of %s", p.folder, p.name)
 	}
 }
 
@@ -179,13 +177,9 @@ func TestProbesAndPorts(t *testing.T) {
 			}
 			checkProbe(t, p, c, c.LivenessProbe)
 			sidecar := strings.HasPrefix(p.folder, byKubeadm) || strings.HasPrefix(p.folder, "sidecars/")
-			if (c.ReadinessProbe == nil) != sidecar {
-				t.Errorf("%s: %s: readiness probes are for pods of our own, and for all of them", p.folder, c.Name)
-			}
+			testutil.Equal(t, c.ReadinessProbe == nil, sidecar, "%s: %s, of no pod of our own, lacks a readiness probe", p.folder, c.Name)
 			if c.ReadinessProbe != nil {
-				if c.ReadinessProbe.HTTPGet.Path != "/readyz" {
-					t.Errorf("%s: %s: readiness is asked of %s", p.folder, c.Name, c.ReadinessProbe.HTTPGet.Path)
-				}
+				testutil.Equal(t, c.ReadinessProbe.HTTPGet.Path, "/readyz", "%s: %s: readiness is asked of", p.folder, c.Name)
 				checkProbe(t, p, c, c.ReadinessProbe)
 			}
 		}
@@ -243,9 +237,7 @@ func TestServersAreReplicated(t *testing.T) {
 			t.Errorf("%s has %d replicas, affinity %v", d.Name, *d.Spec.Replicas, a)
 		}
 		// The new pod is not ready before an agent found it: none may go first.
-		if d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntVal != 0 {
-			t.Error("a rollout may take a server away before its successor is ready")
-		}
+		testutil.Equal(t, d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntVal, 0, "servers that a rollout may take away before their successors are ready")
 	}
 }
 
@@ -301,13 +293,9 @@ func TestAgentsHandOver(t *testing.T) {
 		if update.MaxUnavailable.String() != "0" || update.MaxSurge.String() != "10%" {
 			t.Errorf("%s: %v", p.folder, update)
 		}
-		if len(c.Ports) != 0 {
-			t.Errorf("%s: two pods cannot both have %v", p.folder, c.Ports)
-		}
+		testutil.Equal(t, len(c.Ports), 0, "%s: ports, which two pods cannot both have", p.folder)
 		env := c.Env[slices.IndexFunc(c.Env, func(e corev1.EnvVar) bool { return "$("+e.Name+")" == argument(c, "agent-id") })]
-		if env.ValueFrom.FieldRef.FieldPath != "spec.nodeName" {
-			t.Errorf("%s: the agent's id is %v", p.folder, env.ValueFrom)
-		}
+		testutil.Equal(t, env.ValueFrom.FieldRef.FieldPath, "spec.nodeName", "%s: the agent's id", p.folder)
 		socket := argument(c, "handover-socket")
 		if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
 			return "$("+e.Name+")" == path.Base(socket) && e.ValueFrom.FieldRef.FieldPath == "metadata.namespace"

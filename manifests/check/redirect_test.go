@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // proxyless is the example of an application without a proxy setting.
@@ -38,9 +39,7 @@ func TestRedirectingExample(t *testing.T) {
 	if port := argument(sidecar, "transparent-port"); port == "" || port != argument(redirect, "transparent-port") {
 		t.Errorf("connections go to port %s, the sidecar has %s", argument(redirect, "transparent-port"), port)
 	}
-	if uid := strconv.FormatInt(*sidecar.SecurityContext.RunAsUser, 10); uid != argument(redirect, "uid") {
-		t.Errorf("user %s is left alone, the sidecar is %s", argument(redirect, "uid"), uid)
-	}
+	testutil.Equal(t, argument(redirect, "uid"), strconv.FormatInt(*sidecar.SecurityContext.RunAsUser, 10), "the user that is left alone, which is the sidecar")
 	for _, c := range p.spec.Containers {
 		if s := c.SecurityContext; s == nil || s.RunAsUser == nil || *s.RunAsUser == *sidecar.SecurityContext.RunAsUser {
 			t.Errorf("%s may run as the sidecar's user, so nothing of it is redirected", c.Name)

@@ -128,9 +128,7 @@ func productSources(t *testing.T) string {
 			all.Write(data)
 			return err
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 	}
 	return all.String()
 }
@@ -140,12 +138,8 @@ func TestEveryAlertIsExplainedAndTested(t *testing.T) {
 	tests := testutil.Must(os.ReadFile(filepath.Join(manifests, "monitoring/rules_test.yaml")))(t)
 	for _, g := range rules(t).Groups {
 		for _, r := range g.Rules {
-			if !strings.Contains(string(manual), "### "+r.Alert+"\n") {
-				t.Errorf("docs/operations.md does not say what to do about %s", r.Alert)
-			}
-			if !strings.Contains(string(tests), "alertname: "+r.Alert+"\n") {
-				t.Errorf("rules_test.yaml does not test %s", r.Alert)
-			}
+			testutil.Contains(t, string(manual), "### "+r.Alert+"\n", "docs/operations.md")
+			testutil.Contains(t, string(tests), "alertname: "+r.Alert+"\n", "rules_test.yaml")
 			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" || r.Labels["severity"] == "" {
 				t.Errorf("%s lacks a summary, a description or a severity", r.Alert)
 			}
@@ -168,9 +162,7 @@ func TestPromtool(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "rules_test.yaml"), tests, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	for _, args := range [][]string{{"check", "rules", "rules.generated.yaml"}, {"check", "rules", "dashboard.yaml"}, {"test", "rules", "rules_test.yaml"}} {
 		run := exec.Command(*promtool, args...)
 		run.Dir = dir
@@ -186,7 +178,5 @@ func writeYAML(t *testing.T, dir, name string, value any) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, name), data, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 }

@@ -41,9 +41,7 @@ func TestSharedServerServesItsTenant(t *testing.T) {
 	agent, err := w.suite.Run("konnectivity-agent", nil, "--proxy-server-host=127.0.0.1", "--proxy-server-port="+strconv.Itoa(s.AgentPort), "--server-name=cluster-a.konnectivity.example.com", "--agent-identifiers=default-route=true",
 		"--ca-cert="+filepath.Join(cluster, "ca.crt"), "--agent-cert="+filepath.Join(cluster, "agent.crt"), "--agent-key="+filepath.Join(cluster, "agent.key"),
 		"--health-server-host=127.0.0.1", "--health-server-port="+strconv.Itoa(port), "--admin-server-port=0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	testutil.NoError(t, suite.WaitReady(agent, "http://"+suite.Loopback(port)+"/readyz"))
 	out, err := exec.Command(programs.Path("konnectivity"), "tenants", "check", filepath.Join(w.certs.dir, "tenants", tenant), "--server-admin="+suite.Loopback(s.AdminPort)).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "1 agent and 0 sidecars are connected") {
@@ -99,9 +97,7 @@ func TestSharedServer(t *testing.T) {
 			}
 		}
 		for _, s := range server.spec.TopologySpreadConstraints {
-			if len(selects(t, found, selectorOf(t, *s.LabelSelector))) != 1 {
-				t.Errorf("%s: %s spreads nothing", folder, s.TopologyKey)
-			}
+			testutil.Equal(t, len(selects(t, found, selectorOf(t, *s.LabelSelector))), 1, "%s: what %s spreads", folder, s.TopologyKey)
 		}
 		policy := one[networkingv1.NetworkPolicy](t, objects, "konnectivity-server").Spec
 		if len(selects(t, found, selectorOf(t, policy.PodSelector))) != 1 || len(policy.Ingress) != 3 || len(policy.Ingress[0].From) != 1 ||
@@ -131,9 +127,7 @@ func TestTenantService(t *testing.T) {
 	}
 	text := testutil.Must(os.ReadFile(filepath.Join(manifests, "shared/README.md")))(t)
 	for _, want := range []string{"--tenant=" + tenant + " ", "--server-name=" + service.Name + ".konnectivity.svc ", "--clients-at=" + service.Name + ".konnectivity.svc:8090"} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("the README does not say %q", want)
-		}
+		testutil.Contains(t, string(text), want, "the README")
 	}
 }
 

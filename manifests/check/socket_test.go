@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"konnectivity/internal/testutil"
 )
 
 // socketVolume is the volume of the server's socket, in every pod that has one.
@@ -42,9 +44,7 @@ func TestSocketClient(t *testing.T) {
 		t.Fatalf("the client has the socket's folder from %v, the server from %v", from, to)
 	}
 	named := client.spec.Containers[0].Env[0].Value
-	if strings.Replace(named, mounted, folder, 1) != argument(server, "uds-name") {
-		t.Errorf("the client dials %s, the server listens on %s", named, argument(server, "uds-name"))
-	}
+	testutil.Equal(t, strings.Replace(named, mounted, folder, 1), argument(server, "uds-name"), "the client dials")
 	if groups := client.spec.SecurityContext.SupplementalGroups; !slices.Contains(groups, *server.SecurityContext.RunAsGroup) {
 		t.Errorf("a client in the groups %v may not open the server's socket", groups)
 	}

@@ -14,9 +14,7 @@ import (
 
 func TestAdminAddressDefaultsToLoopback(t *testing.T) {
 	for given, want := range map[string]string{":8096": "127.0.0.1:8096", "0.0.0.0:8096": "0.0.0.0:8096", "[::]:1": "[::]:1", "localhost:1": "localhost:1"} {
-		if got := loopback(given); got != want {
-			t.Errorf("%s: %s, want %s", given, got, want)
-		}
+		testutil.Equal(t, loopback(given), want, "%s", given)
 	}
 }
 
@@ -42,9 +40,7 @@ func TestAdminPort(t *testing.T) {
 	s.close()
 
 	r := w.start(w.options(SOCKS5, "--admin-address=127.0.0.1:0"))
-	if _, err := get("socks5", r.addrs[SOCKS5], "http://"+testutil.ReservedAddress(t)); err == nil {
-		t.Error("a port that nobody has answers")
-	}
+	testutil.Fails(t, testutil.Err(get("socks5", r.addrs[SOCKS5], "http://"+testutil.ReservedAddress(t))), "a port that nobody has")
 	text := testutil.Must(get("", "", "http://"+r.admin+"/api/v1/failures"))(t)
 	var page admin.Page[admin.Failure]
 	testutil.NoError(t, json.Unmarshal([]byte(text), &page))

@@ -233,12 +233,8 @@ func TestHandOff(t *testing.T) {
 	got := testutil.Must(h.Accept())(t)
 	_ = h.Close()
 	_ = h.Close()
-	if _, err := h.Accept(); err != net.ErrClosed {
-		t.Errorf("accepted from a closed listener: %v", err)
-	}
+	testutil.ErrorIs(t, testutil.Err(h.Accept()), net.ErrClosed, "accept from a closed listener")
 	give(tunnel.Wrap(b)) // must not block, and must close it
-	if _, err := got.Read(make([]byte, 1)); err == nil {
-		t.Error("a connection that came too late was not closed")
-	}
+	testutil.Fails(t, testutil.Err(got.Read(make([]byte, 1))), "read of a connection that came too late")
 	_ = got.Close()
 }

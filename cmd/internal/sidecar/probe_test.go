@@ -51,12 +51,10 @@ func TestProbesAreAnswered(t *testing.T) {
 }
 
 func TestProbesAreOffByDefault(t *testing.T) {
-	if s, _ := probed(t, "127.0.0.1:0", false); len(s.probes) != 0 {
-		t.Error("probes are answered without --answer-tcp-probes")
-	}
-	if s, _ := probed(t, "0.0.0.0:0", true); len(s.probes) != 0 {
-		t.Error("a proxy that listens everywhere is given a second listener")
-	}
+	byDefault, _ := probed(t, "127.0.0.1:0", false)
+	testutil.Equal(t, len(byDefault.probes), 0, "listeners without --answer-tcp-probes")
+	everywhere, _ := probed(t, "0.0.0.0:0", true)
+	testutil.Equal(t, len(everywhere.probes), 0, "second listeners of a proxy that listens everywhere")
 }
 
 // One address that this machine does not have, or not yet, keeps no sidecar from

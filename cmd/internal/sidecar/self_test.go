@@ -34,9 +34,7 @@ func TestSelfCheck(t *testing.T) {
 		},
 	} {
 		for address, want := range addresses {
-			if got := check.names(address); got != want {
-				t.Errorf("%s with %v: %v", address, check.own, got)
-			}
+			testutil.Equal(t, check.names(address), want, "%s with %v", address, check.own)
 		}
 	}
 }
@@ -79,9 +77,7 @@ func TestPlainRequestsRefuseOwnSidecar(t *testing.T) {
 		for _, host := range []string{"127.0.0.1", "[::ffff:127.0.0.1]", "0.0.0.0"} {
 			resp := testutil.Must(client.Get("http://" + host + ":" + port + "/"))(w.t)
 			_ = resp.Body.Close()
-			if resp.StatusCode != want {
-				t.Errorf("%s at %s: %s, want %d", front, host, resp.Status, want)
-			}
+			testutil.Equal(t, resp.StatusCode, want, "%s at %s", front, host)
 		}
 	}
 }

@@ -125,33 +125,25 @@ func TestStartBeforeServer(t *testing.T) {
 	r := w.start(w.options(SOCKS5, "--health-address=127.0.0.1:0"))
 	site := w.site()
 	start := time.Now()
-	if _, err := get("socks5", r.addrs[SOCKS5], site); err == nil || !strings.Contains(err.Error(), "general SOCKS server failure") {
-		t.Errorf("without a server: %v", err)
-	}
+	testutil.ErrorSays(t, testutil.Err(get("socks5", r.addrs[SOCKS5], site)), "general SOCKS server failure", "without a server")
 	if took := time.Since(start); took > 12*time.Second {
 		t.Errorf("the answer took %v", took)
 	}
 	if got, err := get("", "", r.check+"/healthz"); err != nil || got != "ok" {
 		t.Errorf("healthz: %q, %v", got, err)
 	}
-	if _, err := get("", "", r.check+"/readyz"); err == nil || !strings.Contains(err.Error(), "503") {
-		t.Errorf("readyz without a server: %v", err)
-	}
+	testutil.ErrorSays(t, testutil.Err(get("", "", r.check+"/readyz")), "503", "readyz without a server")
 	w.startServer()
 	testutil.Eventually(t, "traffic goes through", func() bool {
 		got, err := get("socks5", r.addrs[SOCKS5], site+"/late")
 		return err == nil && got == "hello /late"
 	})
-	if got, err := get("", "", r.check+"/readyz"); err != nil {
-		t.Errorf("readyz with a server: %q, %v", got, err)
-	}
+	testutil.Succeeds(t, testutil.Err(get("", "", r.check+"/readyz")), "readyz with a server")
 	got, err := get("", "", r.check+"/metrics")
 	for _, metric := range []string{
 		`konnectivity_sidecar_relayed_bytes_total{direction="up",front="socks5"}`, "konnectivity_socks5_requests_total", "konnectivity_build_info",
 	} {
-		if !strings.Contains(got, metric) {
-			t.Errorf("no %s in the metrics (%v)", metric, err)
-		}
+		testutil.Contains(t, got, metric, "the metrics (%v)", err)
 	}
 }
 
@@ -161,9 +153,7 @@ func TestDialTimeout(t *testing.T) {
 	testutil.ServeAt(t, w.addr, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
 	r := w.start(w.options(SOCKS5, "--dial-timeout=200ms"))
 	start := time.Now()
-	if _, err := get("socks5", r.addrs[SOCKS5], "http://10.0.0.1"); err == nil {
-		t.Error("want an error")
-	}
+	testutil.Fails(t, testutil.Err(get("socks5", r.addrs[SOCKS5], "http://10.0.0.1")), "a server that says nothing")
 	if took := time.Since(start); took >= tunnel.DefaultDialTimeout/2 {
 		t.Errorf("the answer took %v", took)
 	}
@@ -173,12 +163,8 @@ func TestStartWithoutCertificates(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	r := w.start(w.options(SOCKS5, "--tls-cert-path=/nowhere/tls.crt", "--tls-key-path=/nowhere/tls.key", "--ca-cert-path=/nowhere/ca.crt"))
-	if _, err := get("socks5", r.addrs[SOCKS5], w.site()); err == nil || !strings.Contains(err.Error(), "general SOCKS server failure") {
-		t.Errorf("without certificates: %v", err)
-	}
-	if !strings.Contains(r.log.String(), "/nowhere/tls.crt") {
-		t.Errorf("the log does not name the missing file:\n%s", r.log.String())
-	}
+	testutil.ErrorSays(t, testutil.Err(get("socks5", r.addrs[SOCKS5], w.site())), "general SOCKS server failure", "without certificates")
+	testutil.Contains(t, r.log.String(), "/nowhere/tls.crt", "the log")
 }
 
 func TestPortsInUse(t *testing.T) {
@@ -263,9 +249,7 @@ func TestDrainLetsConnectionsFinish(t *testing.T) {
 	testutil.Eventually(t, "the socket is gone during the drain", func() bool { _, err := os.Lstat(r.uds); return errors.Is(err, os.ErrNotExist) })
 	next := w.start(options)
 	_, _ = far.Write([]byte("late"))
-	if _, err := io.ReadFull(near, make([]byte, 4)); err != nil {
-		t.Errorf("cut while draining: %v", err)
-	}
+	testutil.Succeeds(t, testutil.Err(io.ReadFull(near, make([]byte, 4))), "read while draining")
 	select {
 	case err := <-stopped:
 		t.Fatalf("stopped under an open connection: %v", err)

@@ -58,9 +58,7 @@ func TestTransparentPortListensOnLoopback(t *testing.T) {
 			_, err = io.ReadAll(c)
 			_ = c.Close()
 		}
-		if err == nil || !strings.Contains(err.Error(), "reset") {
-			t.Errorf("%s: a connection that nobody redirected ended with %v, want a reset", host, err)
-		}
+		testutil.ErrorSays(t, err, "reset", "%s: a connection that nobody redirected", host)
 	}
 	others := testutil.Must(reachable())(w.t)
 	for _, a := range others {
@@ -69,9 +67,7 @@ func TestTransparentPortListensOnLoopback(t *testing.T) {
 			t.Errorf("the port is open at %s", a)
 		}
 	}
-	if _, err := dialConnect(t.Context(), strings.Replace(r.addrs[HTTP], "[::]", "127.0.0.1", 1), tunnel.JoinAddress("127.0.0.1", uint16(port))); err == nil || !strings.Contains(err.Error(), " 403 ") {
-		t.Errorf("by the other front: %v", err)
-	}
+	testutil.ErrorSays(t, testutil.Err(dialConnect(t.Context(), strings.Replace(r.addrs[HTTP], "[::]", "127.0.0.1", 1), tunnel.JoinAddress("127.0.0.1", uint16(port)))), " 403 ", "by the other front")
 }
 
 // If the sidecar's own connections are redirected to it, the one to the server is refused,
@@ -96,14 +92,10 @@ func TestTransparentFrontRefusesTheServer(t *testing.T) {
 	}
 	mapped := netip.MustParseAddrPort(w.addr)
 	for _, address := range []string{w.addr, "[::ffff:" + mapped.Addr().String() + "]:" + strconv.Itoa(int(mapped.Port()))} {
-		if err := dial(address); tunnel.FailureOf(err) != tunnel.FailDenied {
-			t.Errorf("%s: %v", address, err)
-		}
+		testutil.Equal(t, tunnel.FailureOf(dial(address)), tunnel.FailDenied, "%s", address)
 	}
 	for _, address := range []string{"127.0.0.1:1", tunnel.JoinAddress("192.0.2.1", mapped.Port())} {
-		if err := dial(address); err != through {
-			t.Errorf("%s: %v", address, err)
-		}
+		testutil.Equal(t, dial(address), through, "%s", address)
 	}
 	if said := log.String(); !strings.Contains(said, "konnectivity redirect") || !strings.Contains(said, "--uid=") {
 		t.Errorf("the log says %s", said)

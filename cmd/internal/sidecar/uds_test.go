@@ -59,14 +59,10 @@ func TestUnixSocketInUse(t *testing.T) {
 	w := newWorld(t)
 	path := filepath.Join(t.TempDir(), "s")
 	other := testutil.Must(net.Listen("unix", path))(w.t)
-	if err := attempt(t, w.options(HTTP, "--serving-uds="+path)); err == nil || !strings.Contains(err.Error(), "--serving-uds: "+path+" is the socket of another process") {
-		t.Errorf("a socket in use: %v", err)
-	}
+	testutil.ErrorSays(t, attempt(t, w.options(HTTP, "--serving-uds="+path)), "--serving-uds: "+path+" is the socket of another process", "a socket in use")
 	other.(*net.UnixListener).SetUnlinkOnClose(false)
 	testutil.NoError(w.t, other.Close())
-	if err := attempt(t, w.options(HTTP, "--serving-uds="+path)); err != nil {
-		t.Errorf("a socket that was left: %v", err)
-	}
+	testutil.Succeeds(t, attempt(t, w.options(HTTP, "--serving-uds="+path)), "a socket that was left")
 }
 
 func TestUnixSocketPermissions(t *testing.T) {

@@ -146,9 +146,7 @@ func (w *world) start(o *Options) *running {
 		}
 	})
 	w.t.Cleanup(func() {
-		if err := r.stop(); err != nil {
-			w.t.Errorf("run: %v", err)
-		}
+		testutil.Succeeds(w.t, r.stop(), "run")
 	})
 	return r
 }

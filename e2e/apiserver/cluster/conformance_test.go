@@ -64,9 +64,7 @@ func TestConformance(t *testing.T) {
 				"-ginkgo.focus="+focus, "-ginkgo.skip="+notHere, "-ginkgo.json-report="+out+".json", "-ginkgo.timeout=50m")
 			cmd.Env = append(os.Environ(), "HOME="+w.dir)
 			cmd.Stdout, cmd.Stderr = log, log
-			if err := cmd.Run(); err != nil {
-				t.Errorf("%s: %v", focus, err)
-			}
+			testutil.Succeeds(t, cmd.Run(), "%s", focus)
 		})
 	}
 	running.Wait()
@@ -75,9 +73,7 @@ func TestConformance(t *testing.T) {
 		passed = append(passed, results(t, fmt.Sprint(w.dir, "/conformance-", i, ".json"))...)
 	}
 	slices.Sort(passed)
-	if list := "```\n" + strings.Join(passed, "\n") + "\n```\n"; !strings.Contains(source(t, "docs/conformance.md"), list) {
-		t.Errorf("docs/conformance.md does not list what passed:\n%s", list)
-	}
+	testutil.Contains(t, source(t, "docs/conformance.md"), "```\n"+strings.Join(passed, "\n")+"\n```\n", "docs/conformance.md")
 }
 
 // loadConformance brings Kubernetes' test images there, each with busybox.

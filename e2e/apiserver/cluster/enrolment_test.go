@@ -14,6 +14,7 @@ import (
 
 	"konnectivity/e2e/apiserver"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 // serverDemandsIDs has the servers of the README take the ids of certificates only.
@@ -75,9 +76,7 @@ func TestEnrolment(t *testing.T) {
 		}
 		return err
 	})
-	if secrets := w.nodes.do("", "-n", "kube-system", "get", "secrets", "-o", "name"); secrets != "" {
-		t.Errorf("the nodes' cluster has %s", secrets)
-	}
+	testutil.Equal(t, w.nodes.do("", "-n", "kube-system", "get", "secrets", "-o", "name"), "", "secrets of the nodes' cluster")
 	w.nodes.do(notAnAgent, "apply", "-f", "-")
 	wait(t, "the stranger is denied", func() error {
 		const verdicts = `{range .items[?(@.spec.podName=="stranger")]}{.status.conditions[*].type} {.status.conditions[*].reason} {end}`

@@ -70,18 +70,12 @@ func TestNodeBootsByTheTunnel(t *testing.T) {
 	w.rolledOut()
 	ready := w.readySince()
 	w.killServers(w.lists)
-	if now := w.readySince(); now != ready {
-		t.Errorf("the node was ready since %s, and is since %s", ready, now)
-	}
+	testutil.Equal(t, w.readySince(), ready, "the node is ready since")
 	for _, url := range []string{w.nodes.url, controlURL} {
-		if err := node.asks(url); err == nil {
-			t.Errorf("the node reaches %s without the tunnel", url)
-		}
+		testutil.Fails(t, node.asks(url), "the node asks %s without the tunnel", url)
 	}
 	const public = `{range .items[?(@.spec.type=="LoadBalancer")]}{.metadata.name} {.spec.ports[*].port}{end}`
-	if got := w.control.do("", "get", "services", "--all-namespaces", "-o", "jsonpath="+public); got != "konnectivity-server 8091" {
-		t.Errorf("load balancers: %s", got)
-	}
+	testutil.Equal(t, w.control.do("", "get", "services", "--all-namespaces", "-o", "jsonpath="+public), "konnectivity-server 8091", "load balancers")
 }
 
 // TestWatchesOutliveServers has an agent beside kube-apiserver. Watches of the node's programs
@@ -128,9 +122,7 @@ func TestWatchesOutliveServers(t *testing.T) {
 	})
 	w.killServers(seen)
 	for i, p := range watches { // kubectl ends with its watch
-		if got := strings.Count(p.Output(), "configmap/after-kill-"); got != 3 {
-			t.Errorf("watch %d told of %d of 3: %s", i, got, lastLines(p.Output()))
-		}
+		testutil.Equal(t, strings.Count(p.Output(), "configmap/after-kill-"), 3, "what watch %d told of: %s", i, lastLines(p.Output()))
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"konnectivity/internal/testutil"
 )
 
 // A rule that leaves a connection alone comes before those that redirect: of the user, to this
@@ -17,9 +19,7 @@ func TestRuleOrder(t *testing.T) {
 	p := &Plan{To: prefixes("10.0.0.0/8", "::/0"), Except: prefixes("10.1.0.0/16"), Port: 1}
 	for i, rule := range p.rules() {
 		last := fmt.Sprintf("%T", rule[len(rule)-1])
-		if leaves := i < 5; leaves != (last == "*expr.Verdict") {
-			t.Errorf("rule %d ends with %s", i, last)
-		}
+		testutil.Equal(t, last == "*expr.Verdict", i < 5, "rule %d, which ends with %s, leaves a connection alone", i, last)
 	}
 }
 

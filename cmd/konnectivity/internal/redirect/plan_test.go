@@ -53,9 +53,7 @@ func TestNetworks(t *testing.T) {
 			t.Errorf("%q: %v, %v, want %q", text, got, err, want)
 		}
 	}
-	if _, err := Networks(slices.Repeat([]string{"10.0.0.0/8"}, maxNetworks+1)); err == nil || !strings.Contains(err.Error(), "64 is the most") {
-		t.Errorf("too many: %v", err)
-	}
+	testutil.ErrorSays(t, testutil.Err(Networks(slices.Repeat([]string{"10.0.0.0/8"}, maxNetworks+1))), "64 is the most", "too many")
 }
 
 // FuzzNetworks checks that accepted networks have no bits beyond their mask and can be
@@ -107,11 +105,7 @@ func FuzzNameservers(f *testing.F) {
 
 func TestPlanString(t *testing.T) {
 	p := &Plan{To: prefixes("10.0.0.0/8", "fd00::/8"), UID: 7, Port: 8096}
-	if got, want := p.String(), "TCP connections to 10.0.0.0/8, fd00::/8 now go to port 8096 of loopback; not those of user 7, to link-local addresses, and to this machine itself"; got != want {
-		t.Errorf("%s\nwant %s", got, want)
-	}
+	testutil.Equal(t, p.String(), "TCP connections to 10.0.0.0/8, fd00::/8 now go to port 8096 of loopback; not those of user 7, to link-local addresses, and to this machine itself", "the plan")
 	p.DNS, p.Except = []netip.Addr{netip.MustParseAddr("10.96.0.10")}, prefixes("10.1.0.0/16")
-	if got, want := p.String(), "not those of user 7, to DNS at 10.96.0.10, to 10.1.0.0/16, to link-local addresses, and to this machine itself"; !strings.Contains(got, want) {
-		t.Errorf("%s\nwant %s", got, want)
-	}
+	testutil.Contains(t, p.String(), "not those of user 7, to DNS at 10.96.0.10, to 10.1.0.0/16, to link-local addresses, and to this machine itself", "the plan")
 }

@@ -317,9 +317,7 @@ func TestRequestsWaitForARenewedCA(t *testing.T) {
 		}
 		return false
 	})
-	if got := c.verdict("r"); got != "" {
-		t.Errorf("it is %s", got)
-	}
+	testutil.Equal(t, c.verdict("r"), "", "its verdict")
 	mu.Lock()
 	ca = authority(t, time.Hour*1000)
 	mu.Unlock()
@@ -334,14 +332,10 @@ func TestCAsArePublished(t *testing.T) {
 	const want = "konnectivity.internal:agent:servers of konnectivity.internal/agent="
 	testutil.Eventually(t, "a bundle", func() bool { return c.bundled() == want+"CAS" })
 	testutil.NoError(t, s.publish(t.Context()))
-	if c.writes != 1 {
-		t.Errorf("%d writes of what has not changed", c.writes-1)
-	}
+	testutil.Equal(t, c.writes, 1, "writes, of which the second has nothing to change")
 	s.opts.Trust = func() (string, error) { return "NEWER", nil }
 	testutil.NoError(t, s.publish(t.Context()))
-	if got := c.bundled(); got != want+"NEWER" {
-		t.Error(got)
-	}
+	testutil.Equal(t, c.bundled(), want+"NEWER", "the bundle")
 }
 
 // A signer that does not reach its API is not ready, counts that, and stops at once.

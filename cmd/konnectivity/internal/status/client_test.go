@@ -83,9 +83,7 @@ func TestStatusOfUsualPorts(t *testing.T) {
 			t.Errorf("%s: %v\n%s", name, err, out.String())
 		}
 		for _, want := range c.shown {
-			if !strings.Contains(out.String(), want) {
-				t.Errorf("%s: no %q in\n%s", name, want, out.String())
-			}
+			testutil.Contains(t, out.String(), want, "%s", name)
 		}
 	}
 }
@@ -98,9 +96,7 @@ func TestHungHandshakeIsClosed(t *testing.T) {
 	c.http.Timeout = 500 * time.Millisecond
 	var hung net.Conn
 	testutil.Eventually(t, "a connection", func() bool { // for which a busy machine may need longer
-		if err := c.Report(t.Context(), &Report{Address: Secure + l.Addr().String()}, "", 1); err == nil {
-			t.Error("it was answered")
-		}
+		testutil.Fails(t, c.Report(t.Context(), &Report{Address: Secure + l.Addr().String()}, "", 1), "a question that hangs")
 		_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(time.Second))
 		var err error
 		hung, err = l.Accept()
@@ -108,9 +104,7 @@ func TestHungHandshakeIsClosed(t *testing.T) {
 	})
 	defer hung.Close()
 	_ = hung.SetReadDeadline(time.Now().Add(testutil.Patience))
-	if _, err := io.Copy(io.Discard, hung); err != nil {
-		t.Errorf("the connection is still open: %v", err)
-	}
+	testutil.Succeeds(t, testutil.Err(io.Copy(io.Discard, hung)), "the end of the connection")
 }
 
 // One that is back is not missed, however few are listed.
@@ -163,9 +157,7 @@ func TestRefusals(t *testing.T) {
 		{Secure + api, "status", "over TLS: it speaks none: leave out https://"},
 	} {
 		err := c.get(t.Context(), r.address, r.resource, nil, new(any))
-		if r.want == "" && err != nil || r.want != "" && (err == nil || !strings.Contains(err.Error(), r.want)) {
-			t.Errorf("%s of %s: %v, want %q", r.resource, r.address, err, r.want)
-		}
+		testutil.ErrorSays(t, err, r.want, "%s of %s", r.resource, r.address)
 	}
 }
 
@@ -196,9 +188,7 @@ func TestAgesUseClockOfProcess(t *testing.T) {
 	var out strings.Builder
 	p := &printer{out: &out}
 	p.report(Report{Status: admin.Status{Now: now}, Connections: []admin.Connection{{ID: "a", Since: now.Add(-5 * time.Minute)}}})
-	if !strings.Contains(out.String(), " 5 min ") {
-		t.Error(out.String())
-	}
+	testutil.Contains(t, out.String(), " 5 min ", "an age")
 }
 
 // All that are silent count, however few are listed.

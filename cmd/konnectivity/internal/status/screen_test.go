@@ -5,6 +5,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestWrap(t *testing.T) {
@@ -19,27 +21,19 @@ func TestWrap(t *testing.T) {
 		{"a-word-that-is-longer-than-that b", 10, "a-word-that-is-longer-than-that\n  b"},
 		{"", 10, ""},
 	} {
-		if got := Wrap(c.text, c.columns, 2, "  "); got != c.want {
-			t.Errorf("%q in %d: %q, want %q", c.text, c.columns, got, c.want)
-		}
+		testutil.Equal(t, Wrap(c.text, c.columns, 2, "  "), c.want, "%q in %d", c.text, c.columns)
 	}
 }
 
 func TestSizeFromEnvironment(t *testing.T) {
 	t.Setenv("COLUMNS", "")
 	t.Setenv("LINES", "x")
-	if s := SizeOf(new(bytes.Buffer)); s != (Size{}) {
-		t.Errorf("a pipe has %+v", s)
-	}
+	testutil.Equal(t, SizeOf(new(bytes.Buffer)), Size{}, "a pipe")
 	t.Setenv("COLUMNS", "90")
 	t.Setenv("LINES", "24")
-	if s := SizeOf(new(bytes.Buffer)); s != (Size{90, 24}) {
-		t.Errorf("%+v", s)
-	}
+	testutil.Equal(t, SizeOf(new(bytes.Buffer)), Size{90, 24}, "by the environment")
 	t.Setenv("COLUMNS", "3")
-	if s := SizeOf(os.Stdout); s.Columns != minColumns {
-		t.Errorf("%+v", s)
-	}
+	testutil.Equal(t, SizeOf(os.Stdout).Columns, minColumns, "columns")
 }
 
 func TestFigures(t *testing.T) {
@@ -48,9 +42,7 @@ func TestFigures(t *testing.T) {
 		Span(0): "0.0 s", Span(90 * time.Second): "90 s", Span(30 * time.Minute): "30 min", Span(72 * time.Hour): "3 d", Span(-time.Hour): "0.0 s",
 		Duration(0): "-", Duration(0.00123): "1.23 ms", Duration(2.5): "2.5 s", Duration(.9994): "999 ms", Duration(.9996): "1.0 s", Cut("agent-1", 4): "age…", Plural(1, "agent"): "1 agent", Plural(0, "agent"): "0 agents",
 	} {
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		testutil.Equal(t, got, want, "a figure")
 	}
 }
 
@@ -61,7 +53,5 @@ func TestColoursTakeNoColumns(t *testing.T) {
 		text += c.Bold + "word" + c.Off + " " + c.Green + "ready" + c.Off + ", "
 	}
 	plain := uncoloured.Replace(text)
-	if got, want := uncoloured.Replace(Wrap(text, 40, 2, "  ")), Wrap(plain, 40, 2, "  "); got != want {
-		t.Errorf("got\n%s\nwant\n%s", got, want)
-	}
+	testutil.Equal(t, uncoloured.Replace(Wrap(text, 40, 2, "  ")), Wrap(plain, 40, 2, "  "), "without colours")
 }

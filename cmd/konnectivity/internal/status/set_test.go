@@ -53,9 +53,7 @@ func TestSet(t *testing.T) {
 	down := testutil.Refusing(t)
 	var out strings.Builder
 	view := View{Limit: 5, Services: []string{a, b, down, "127.0.0.1:" + portOf(a)}}
-	if err := view.Show(t.Context(), &out, nil); err != errNoAnswer {
-		t.Error(err)
-	}
+	testutil.Equal(t, view.Show(t.Context(), &out, nil), error(errNoAnswer), "show")
 	text := out.String()
 	at := 0
 	for _, want := range []string{ // in this order
@@ -100,9 +98,7 @@ func TestSetOfManyServers(t *testing.T) {
 	var out strings.Builder
 	set.print(&printer{out: &out})
 	for _, want := range []string{"22 servers, 3 with problems\n", "10.0.0.99", "10.0.0.98", "server-12, not ready: no agent", "server-0, ready", "and 18 more"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no %q in\n%s", want, out.String())
-		}
+		testutil.Contains(t, out.String(), want, "the set")
 	}
 }
 
@@ -119,7 +115,5 @@ func TestServicesAreLookedUp(t *testing.T) {
 	for i := range maxSet + 1 {
 		many = append(many, fmt.Sprint("10.0.0.", i))
 	}
-	if _, err := c.lookUp(t.Context(), many); err == nil || !strings.Contains(err.Error(), "want 64 at most") {
-		t.Error(err)
-	}
+	testutil.ErrorSays(t, testutil.Err(c.lookUp(t.Context(), many)), "want 64 at most", "too many")
 }

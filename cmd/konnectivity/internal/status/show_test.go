@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/testutil"
 )
 
 // busy is what a process with much to tell says.
@@ -48,9 +49,7 @@ func TestStatusFitsTheScreen(t *testing.T) {
 		top := strings.Join(strings.Fields(strings.Join(lines[:min(20, len(lines))], " ")), " ")
 		for _, want := range []string{"1000 connections, 10 stalled", "does not answer", "the memory for bytes in flight by link is full", "10 connections wait for a side that does not read",
 			"failed dials in the last minute: 10 timeout; db.prod.svc:5432 by agent agent-7: i/o timeout"} {
-			if !strings.Contains(top, want) {
-				t.Errorf("%d columns: no %q at the top of\n%s", columns, want, out.String())
-			}
+			testutil.Contains(t, top, want, "at the top of %d columns", columns)
 		}
 		if !strings.Contains(out.String(), "stalled 12 s by client") || !strings.Contains(out.String(), "silent 9.0 s") {
 			t.Errorf("%d columns: states are cut\n%s", columns, out.String())
@@ -64,18 +63,13 @@ func TestWatchFitsTheScreen(t *testing.T) {
 	if n := strings.Count(got, "\n"); n != 23 || !strings.HasPrefix(got, "\x1b[Hline\x1b[K\n") || !strings.HasSuffix(got, "\x1b[K\x1b[J") || !strings.Contains(got, "more than fits") {
 		t.Errorf("%d line ends in %q", n, got)
 	}
-	if got := string(inPlace([]byte("a\nb\n"), 24)); got != "\x1b[Ha\x1b[K\nb\x1b[K\x1b[J" {
-		t.Errorf("%q", got)
-	}
+	testutil.Equal(t, string(inPlace([]byte("a\nb\n"), 24)), "\x1b[Ha\x1b[K\nb\x1b[K\x1b[J", "in place")
 	o := &View{Watch: true, Limit: 10}
 	for rows, want := range map[int]int{0: 10, 24: 4, 100: 10, 5: minListed} {
-		if n := o.fitting(rows); n != want {
-			t.Errorf("%d rows: lists of %d, want %d", rows, n, want)
-		}
+		testutil.Equal(t, o.fitting(rows), want, "of %d rows, lists of", rows)
 	}
-	if o.Exactly = true; o.fitting(24) != 10 {
-		t.Error("--limit does not count")
-	}
+	o.Exactly = true
+	testutil.Equal(t, o.fitting(24), 10, "with --limit, lists of")
 }
 
 func TestResumedConnectionsAreShown(t *testing.T) {
@@ -86,9 +80,7 @@ func TestResumedConnectionsAreShown(t *testing.T) {
 		Connections: []admin.Connection{{ID: "a", State: admin.StateResuming, ResumingFor: 2.5}, {ID: "b", State: admin.StateActive, Resumes: 3}},
 	})
 	for _, want := range []string{"2 connections, 1 resuming", "resuming 2.5 s\n", "active, resumed 3×"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no %q in %s", want, out.String())
-		}
+		testutil.Contains(t, out.String(), want, "status")
 	}
 }
 
@@ -117,9 +109,7 @@ func TestTroubles(t *testing.T) {
 		"all serve": {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now, Tenants: map[string]int{"serving": 7}}}, nil},
 		"some full": {Report{Status: admin.Status{Peers: one, Now: now, Buffers: map[string]admin.Buffer{"grpc": {Used: 75, Limit: 100}, "link": {Used: 74, Limit: 100}}}}, []string{"the memory for bytes in flight by grpc is full, 75 B of 100 B: 0 connections wait for a side that does not read"}},
 	} {
-		if got := troubles(c.r); fmt.Sprint(got) != fmt.Sprint(c.want) {
-			t.Errorf("%s: %q, want %q", name, got, c.want)
-		}
+		testutil.EqualSlices(t, troubles(c.r), c.want, "%s", name)
 	}
 	var silent []admin.Peer
 	for i := range 9 {
@@ -157,17 +147,13 @@ func TestTenantsTableWithLongError(t *testing.T) {
 		p.tenants(page)
 		words := strings.Join(strings.Fields(out.String()), " ")
 		for _, want := range []string{"cluster-in-", "broken: tenant.yaml", " ready"} {
-			if !strings.Contains(words, want) {
-				t.Errorf("%d columns: no %q in\n%s", columns, want, out.String())
-			}
+			testutil.Contains(t, words, want, "%d columns", columns)
 		}
 		for line := range strings.Lines(out.String()) {
 			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); columns > 0 && n > columns {
 				t.Errorf("%d columns: a line has %d", columns, n)
 			}
 		}
-		if strings.Count(words, "wrong;") != 9 {
-			t.Errorf("%d columns: not all is told\n%s", columns, out.String())
-		}
+		testutil.Equal(t, strings.Count(words, "wrong;"), 9, "of %d columns, parts of the error", columns)
 	}
 }

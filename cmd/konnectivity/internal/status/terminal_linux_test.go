@@ -22,11 +22,7 @@ func TestSizeOfATerminal(t *testing.T) {
 	at, _ := testutil.Terminal(t)
 	for name, value := range map[string]string{"TERM": "xterm", "NO_COLOR": "1"} {
 		t.Setenv(name, value)
-		if s := SizeOf(at); s != (Size{100, 30}) {
-			t.Errorf("%s=%s: %+v", name, value, s)
-		}
+		testutil.Equal(t, SizeOf(at), Size{100, 30}, "%s=%s", name, value)
 	}
-	if s := SizeOf(null(t)); s != (Size{}) {
-		t.Errorf("what is no terminal has %+v", s)
-	}
+	testutil.Equal(t, SizeOf(null(t)), Size{}, "what is no terminal")
 }
