@@ -24,7 +24,6 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/cmd/internal/program"
-	"konnectivity/internal/admin"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
@@ -170,9 +169,7 @@ func TestPortOfServers(t *testing.T) {
 func TestServerName(t *testing.T) {
 	f := testutil.Must(parse(t, "--server-name=cluster-a.example.com"))(t)
 	p := &process{flags: f, certificates: new(tlsreload.Source)}
-	if opts, err := p.options(); err != nil || opts.ServerName != "cluster-a.example.com" {
-		t.Errorf("the agent asks for %q: %v", opts.ServerName, err)
-	}
+	testutil.Equal(t, testutil.Must(p.options())(t).ServerName, "cluster-a.example.com", "what the agent asks for")
 }
 
 func TestServers(t *testing.T) {
@@ -379,15 +376,6 @@ func TestAdminPortIsOff(t *testing.T) {
 	cancel()
 	testutil.NoError(t, <-done)
 	p.close()
-}
-
-func TestProfilingIsOff(t *testing.T) {
-	p := &process{flags: &flags{}, table: admin.NewTable()}
-	w := httptest.NewRecorder()
-	p.adminHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/debug/pprof/", nil))
-	if w.Code != http.StatusNotFound {
-		t.Errorf("pprof without its flag: %d", w.Code)
-	}
 }
 
 // What cannot start says why, naming the flag or the file.

@@ -351,6 +351,7 @@ func TestStartErrors(t *testing.T) {
 		{right + ports + fmt.Sprintf("--admin-port=%d", port), 1, "--admin-port"},
 		{right + ports + "--server-key={otherkey}", 1, "otherkey"},
 		{right + ports + "--cluster-ca-cert={broken}", 1, "broken"},
+		{right + ports + "--policy-file={broken}", 1, "--policy-file: "},
 		{right + ports + "--uds-name={ca}", 1, "not a socket"},
 		{right + ports + "--agent-identifier-policy=certificate --agent-identifier-allow-file={badallow}", 1, "line 1"},
 		{clients + tokens + ports, 1, "--kubeconfig"},
@@ -367,9 +368,7 @@ func TestStartErrors(t *testing.T) {
 			t.Errorf("%s\nexit status %d: %s\nwant %d, %q", tc.args, status, said, tc.status, tc.says)
 		}
 	}
-	if b, err := os.ReadFile(files["ca"]); err != nil || !bytes.Contains(b, []byte("CERTIFICATE")) {
-		t.Error("a file given as --uds-name was touched")
-	}
+	testutil.Contains(t, string(testutil.Must(os.ReadFile(files["ca"]))(t)), "CERTIFICATE", "a file given as --uds-name")
 	// Nothing of all this is still listening.
 	for arg := range strings.FieldsSeq(ports) {
 		name, value, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")

@@ -44,6 +44,15 @@ func succeed(t *testing.T, args ...string) (stdout string) {
 }
 
 // load reads a pair and checks that key and certificate match.
+// expect runs the command and wants this status and text.
+func expect(t *testing.T, status int, text string, args ...string) {
+	t.Helper()
+	got, stdout, stderr := konnectivity(args...)
+	if said := stdout + stderr; got != status || !strings.Contains(said, text) {
+		t.Errorf("%q: status %d, want %d and %q:\n%s", args, got, status, text, said)
+	}
+}
+
 func load(t *testing.T, dir, name string) *x509.Certificate {
 	t.Helper()
 	pair := testutil.Must(tls.LoadX509KeyPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")))(t)
@@ -78,9 +87,7 @@ func TestCertsFitTogether(t *testing.T) {
 			t.Errorf("%s lives %v", name, d)
 		}
 		for file, mode := range map[string]os.FileMode{name + ".crt": 0o644, name + ".key": 0o600} {
-			if info, err := os.Stat(filepath.Join(dir, file)); err != nil || info.Mode() != mode {
-				t.Errorf("%s: %v, %v", file, info.Mode(), err)
-			}
+			testutil.Equal(t, testutil.Must(os.Stat(filepath.Join(dir, file)))(t).Mode(), mode, "%s", file)
 		}
 		testutil.Contains(t, stdout, filepath.Join(dir, name+".key"), "the summary, of where the key goes")
 	}
@@ -129,9 +136,7 @@ func TestCertsHaveRoles(t *testing.T) {
 	stdout := succeed(t, "certs", dir+"/pki", "--trust-domain=prod.test")
 	for name, role := range map[string]pki.Role{"server": pki.RoleServer, "cluster": pki.RoleServer, "client": pki.RoleClient, "agent": pki.RoleAgent} {
 		want := pki.Holder{Role: role, TrustDomain: "prod.test"}
-		if got, err := pki.HolderOf(load(t, dir+"/pki", name)); got != want || err != nil {
-			t.Errorf("%s: %v, %v", name, got, err)
-		}
+		testutil.Equal(t, testutil.Must(pki.HolderOf(load(t, dir+"/pki", name)))(t), want, "%s", name)
 		testutil.Contains(t, stdout, want.URI().String(), "the summary")
 	}
 }
@@ -139,10 +144,7 @@ func TestCertsHaveRoles(t *testing.T) {
 func TestCertsNeverOverwrites(t *testing.T) {
 	dir := t.TempDir()
 	testutil.NoError(t, os.WriteFile(filepath.Join(dir, "agent.key"), []byte("precious"), 0o600))
-	status, _, stderr := konnectivity("certs", dir)
-	if status != 1 || !strings.Contains(stderr, "agent.key exists already") {
-		t.Errorf("%d %q", status, stderr)
-	}
+	expect(t, 1, "agent.key exists already", "certs", dir)
 	testutil.Equal(t, len(testutil.Must(os.ReadDir(dir))(t)), 1, "files, of which half a PKI would be some")
 	testutil.Equal(t, string(testutil.Must(os.ReadFile(filepath.Join(dir, "agent.key")))(t)), "precious", "the key")
 }
@@ -172,9 +174,7 @@ func TestCertsOfExpiredCA(t *testing.T) {
 			_ = os.RemoveAll(dir)
 		}
 	}
-	if status, _, stderr := konnectivity("certs", dir, "--lifetime=1ns"); status == 0 || !strings.Contains(stderr, "expired") {
-		t.Errorf("certificates that are over as they are made: status %d, %q", status, stderr)
-	}
+	expect(t, 1, "expired", "certs", dir, "--lifetime=1ns") // over as they are made
 }
 
 // A file that cannot be read or written is named.
@@ -200,9 +200,7 @@ func TestCertsForKubernetes(t *testing.T) {
 		"kubernetes-data-plane.yaml": {"konnectivity-agent": "kube-system", "konnectivity-ca-bundle": "kube-system"},
 	} {
 		path := filepath.Join(dir, file)
-		if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
-			t.Errorf("%s holds keys: %v, %v", file, info.Mode(), err)
-		}
+		testutil.Equal(t, testutil.Must(os.Stat(path))(t).Mode(), 0o600, "%s holds keys: its mode", file)
 		testutil.Contains(t, stdout, "kubectl apply -f "+path, "the summary")
 		data := testutil.Must(os.ReadFile(path))(t)
 		checkObjects(t, dir, data, want)

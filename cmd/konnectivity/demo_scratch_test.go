@@ -19,12 +19,8 @@ func TestScratchTakesFirstUsablePlace(t *testing.T) {
 	if err != nil || filepath.Dir(dir) != good {
 		t.Fatalf("made %q, %v; want one in %s", dir, err, good)
 	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-		t.Errorf("it holds %v, %v", left, err)
-	}
-	if left, err := os.ReadDir(long); err != nil || len(left) != 0 {
-		t.Errorf("left behind in a place that does not do: %v, %v", left, err)
-	}
+	testutil.Equal(t, len(testutil.Must(os.ReadDir(dir))(t)), 0, "files in it")
+	testutil.Equal(t, len(testutil.Must(os.ReadDir(long))(t)), 0, "what is left behind in a place that does not do")
 
 	_, err = makeScratch([]string{missing, long})
 	if err == nil {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // Only the user can enter the folder, also after a second call. Without the permission to
@@ -16,14 +18,10 @@ func TestHandoverFolder(t *testing.T) {
 		if status, _, stderr := konnectivity("handover-folder", dir, own); status != 0 || stderr != "" {
 			t.Fatalf("status %d: %s", status, stderr)
 		}
-		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != handoverFolderMode {
-			t.Errorf("%v, %v", info, err)
-		}
+		testutil.Equal(t, testutil.Must(os.Stat(dir))(t).Mode().Perm(), handoverFolderMode, "mode")
 		_ = os.Chmod(dir, 0o755)
 	}
-	if status, _, _ := konnectivity("handover-folder", filepath.Join(dir, "a", "b"), own); status != 1 {
-		t.Errorf("without the folder above it: status %d", status)
-	}
+	expect(t, 1, "", "handover-folder", filepath.Join(dir, "a", "b"), own) // without the folder above it
 	if os.Getuid() == 0 {
 		return
 	}

@@ -239,10 +239,6 @@ func TestStatusOfPort(t *testing.T) {
 	l := newLab(t)
 	l.start()
 	_, port, _ := net.SplitHostPort(l.admin)
-	if code, out, stderr := konnectivity("status", ":"+port); code != 0 || !strings.Contains(out, "ready") {
-		t.Errorf("%d %q %q", code, out, stderr)
-	}
-	if code, out, _ := konnectivity("status", l.closed); code != 1 || !strings.Contains(out, l.closed+": no answer from the admin API: connection refused") {
-		t.Errorf("a port where nothing listens: %d %q", code, out)
-	}
+	expect(t, 0, "ready", "status", ":"+port)
+	expect(t, 1, l.closed+": no answer from the admin API: connection refused", "status", l.closed)
 }

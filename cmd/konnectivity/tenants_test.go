@@ -56,13 +56,9 @@ func TestTenantsMake(t *testing.T) {
 	} {
 		testutil.Contains(t, said, want, "what is said")
 	}
-	if info, err := os.Stat(filepath.Join(folder, "server.key")); err != nil || info.Mode() != 0o600 {
-		t.Errorf("mode of the key: %v, %v", info.Mode(), err)
-	}
+	testutil.Equal(t, testutil.Must(os.Stat(filepath.Join(folder, "server.key")))(t).Mode(), 0o600, "mode of the key")
 	testutil.Equal(t, len(testutil.Must(os.ReadDir(filepath.Dir(folder)))(t)), 1, "folders, none beside it")
-	if status, _, stderr := konnectivity("tenants", "make", "cluster-a", "--dir="+dir, "--server-name=x.example.com"); status != 1 || !strings.Contains(stderr, "exists already and nothing was written") {
-		t.Errorf("made twice: %d %q", status, stderr)
-	}
+	expect(t, 1, "exists already and nothing was written", "tenants", "make", "cluster-a", "--dir="+dir, "--server-name=x.example.com")
 	newFolder, newCluster, _ := makeTenant(t, t.TempDir(), "cluster-a", "--from="+cluster)
 	renewed, err := tenant.Load("cluster-a", newFolder)
 	if err != nil || renewed.Agents.Digest != made.Agents.Digest {
@@ -170,10 +166,7 @@ func TestTenantsCheck(t *testing.T) {
 				}
 				testutil.NoError(t, os.WriteFile(path, data, 0o600))
 			})
-			status, out, stderr := konnectivity("tenants", "check", folder)
-			if status != c.status || !strings.Contains(out, c.want) {
-				t.Errorf("%d, want %d and %q:\n%s%s", status, c.status, c.want, out, stderr)
-			}
+			expect(t, c.status, c.want, "tenants", "check", folder)
 		})
 	}
 }
@@ -189,7 +182,7 @@ func TestTenantsCheckReadsSecrets(t *testing.T) {
 		return string(text)
 	}
 	one, others := read("a", "kubernetes-server.yaml"), read("b", "kubernetes-control-plane.yaml")
-	for what, c := range map[string]struct {
+	for _, c := range map[string]struct {
 		text   string
 		status int
 		want   string
@@ -206,9 +199,7 @@ func TestTenantsCheckReadsSecrets(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "secrets.yaml")
 		testutil.NoError(t, os.WriteFile(file, []byte(c.text), 0o600))
-		if status, out, stderr := konnectivity("tenants", "check", file); status != c.status || !strings.Contains(out+stderr, c.want) {
-			t.Errorf("%s: %d, want %d and %q:\n%s%s", what, status, c.status, c.want, out, stderr)
-		}
+		expect(t, c.status, c.want, "tenants", "check", file)
 	}
 }
 
@@ -247,16 +238,10 @@ func TestTenantsCheckModes(t *testing.T) {
 		{"", 0o777, 1, "everybody may write"},
 	} {
 		testutil.NoError(t, os.Chmod(filepath.Join(folder, c.file), c.mode))
-		if status, out, _ := konnectivity("tenants", "check", folder); status != c.status || !strings.Contains(out, c.want) {
-			t.Errorf("%s %v: %d\n%s", c.file, c.mode, status, out)
-		}
+		expect(t, c.status, c.want, "tenants", "check", folder)
 	}
-	if status, out, _ := konnectivity("tenants", "check", folder+"/none"); status != 1 || !strings.Contains(out, "does not exist") {
-		t.Errorf("no folder: %d %s", status, out)
-	}
-	if status, out, _ := konnectivity("tenants", "check", folder, "-o", "json"); status != 1 || !strings.Contains(out, `"step": "modes"`) {
-		t.Errorf("%d %s", status, out)
-	}
+	expect(t, 1, "does not exist", "tenants", "check", folder+"/none")
+	expect(t, 1, `"step": "modes"`, "tenants", "check", folder, "-o", "json")
 }
 
 // adminOf serves an admin API that has these tenants.
@@ -290,15 +275,11 @@ func TestTenantsList(t *testing.T) {
 	if strings.Contains(out, "\x1b") {
 		t.Error("a control character of a tenant reached the terminal")
 	}
-	if _, out, _ := konnectivity("tenants", "list", address, "--filter=quiet", "--sort=name"); !strings.Contains(out, "1 of 1003 tenants") {
-		t.Error(out)
-	}
+	expect(t, 0, "1 of 1003 tenants", "tenants", "list", address, "--filter=quiet", "--sort=name")
 	if _, out, _ := konnectivity("tenants", "list", address, "--limit=2", "-o", "json"); strings.Count(out, `"name":`) != 2 || !strings.Contains(out, `"matched": 1003`) {
 		t.Error(out)
 	}
-	if status, _, stderr := konnectivity("tenants", "list", "127.0.0.1:1"); status != 1 || stderr == "" {
-		t.Errorf("%d %q", status, stderr)
-	}
+	expect(t, 1, "127.0.0.1:1", "tenants", "list", "127.0.0.1:1")
 }
 
 func TestTenantsCheckAsksTheServer(t *testing.T) {
@@ -315,9 +296,7 @@ func TestTenantsCheckAsksTheServer(t *testing.T) {
 			t.Errorf("%d, want %q:\n%s", status, want, out)
 		}
 	}
-	if status, out, _ := konnectivity("tenants", "check", folder, "--server-admin=127.0.0.1:1"); status != 1 || !strings.Contains(out, "no answer") {
-		t.Errorf("%d %s", status, out)
-	}
+	expect(t, 1, "no answer", "tenants", "check", folder, "--server-admin=127.0.0.1:1")
 }
 
 // An admin port over TLS is asked with the server's CA and a certificate; errors are
@@ -398,8 +377,7 @@ func TestTenantsMakeByIdentity(t *testing.T) {
 		made = append(made, tenant)
 	}
 	testutil.NoError(t, made[1].Conflict(made[0]))
-	status, out, stderr := konnectivity("tenants", "check", filepath.Join(dir, "tenants", "c"))
-	if status != 0 || !strings.Contains(out, "clients on port 9101") || !strings.Contains(out, "clients on "+filepath.Join(dir, "c.socket")) || !strings.Contains(out, "spiffe://c/konnectivity/agent") {
-		t.Errorf("%d: %s%s", status, out, stderr)
+	for _, want := range []string{"clients on port 9101", "clients on " + filepath.Join(dir, "c.socket"), "spiffe://c/konnectivity/agent"} {
+		expect(t, 0, want, "tenants", "check", filepath.Join(dir, "tenants", "c"))
 	}
 }

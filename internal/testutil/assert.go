@@ -1,6 +1,7 @@
 package testutil
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -67,6 +68,22 @@ func ErrorSays(t testing.TB, err error, text, what string, args ...any) {
 		Succeeds(t, err, what, args...)
 	case err == nil || !strings.Contains(err.Error(), text):
 		t.Errorf("%s: got %v, want an error that says %q", fmt.Sprintf(what, args...), err, text)
+	}
+}
+
+// AtMost fails t if got is more than bound.
+func AtMost[T cmp.Ordered](t testing.TB, got, bound T, what string, args ...any) {
+	t.Helper()
+	if got > bound {
+		t.Errorf("%s: got %v, want at most %v", fmt.Sprintf(what, args...), got, bound)
+	}
+}
+
+// AtLeast fails t if got is less than bound.
+func AtLeast[T cmp.Ordered](t testing.TB, got, bound T, what string, args ...any) {
+	t.Helper()
+	if got < bound {
+		t.Errorf("%s: got %v, want at least %v", fmt.Sprintf(what, args...), got, bound)
 	}
 }
 

@@ -87,7 +87,7 @@ func TestEveryFrontCarriesTraffic(t *testing.T) {
 	site := w.site()
 	_, port, _ := net.SplitHostPort(testutil.ReservedAddress(t))
 	for name, o := range map[string]*Options{
-		"socks5 alone":               w.options(SOCKS5),
+		"socks5 alone":               w.options(SOCKS5, "--health-address=127.0.0.1:0"),
 		"http alone":                 w.options(HTTP),
 		"socks5 and http":            w.options(SOCKS5, "--http-serving-port="+port),
 		"http and socks5":            w.options(HTTP, "--socks5-serving-port="+port),
@@ -113,37 +113,16 @@ func TestEveryFrontCarriesTraffic(t *testing.T) {
 					t.Errorf("%s: %q, %v\n%s", by, got, err, r.log.String())
 				}
 			}
+			if name == "socks5 alone" {
+				page := testutil.Must(get("", "", r.check+"/metrics"))(t)
+				for _, metric := range []string{
+					`konnectivity_sidecar_relayed_bytes_total{direction="up",front="socks5"}`, "konnectivity_socks5_requests_total", "konnectivity_build_info",
+				} {
+					testutil.Contains(t, page, metric, "the metrics")
+				}
+			}
 			testutil.NoError(t, r.stop())
 		})
-	}
-}
-
-// The sidecar starts before everything else, reports missing parts, and works as soon as
-// they are there.
-func TestStartBeforeServer(t *testing.T) {
-	w := newWorld(t)
-	r := w.start(w.options(SOCKS5, "--health-address=127.0.0.1:0"))
-	site := w.site()
-	start := time.Now()
-	testutil.ErrorSays(t, testutil.Err(get("socks5", r.addrs[SOCKS5], site)), "general SOCKS server failure", "without a server")
-	if took := time.Since(start); took > 12*time.Second {
-		t.Errorf("the answer took %v", took)
-	}
-	if got, err := get("", "", r.check+"/healthz"); err != nil || got != "ok" {
-		t.Errorf("healthz: %q, %v", got, err)
-	}
-	testutil.ErrorSays(t, testutil.Err(get("", "", r.check+"/readyz")), "503", "readyz without a server")
-	w.startServer()
-	testutil.Eventually(t, "traffic goes through", func() bool {
-		got, err := get("socks5", r.addrs[SOCKS5], site+"/late")
-		return err == nil && got == "hello /late"
-	})
-	testutil.Succeeds(t, testutil.Err(get("", "", r.check+"/readyz")), "readyz with a server")
-	got, err := get("", "", r.check+"/metrics")
-	for _, metric := range []string{
-		`konnectivity_sidecar_relayed_bytes_total{direction="up",front="socks5"}`, "konnectivity_socks5_requests_total", "konnectivity_build_info",
-	} {
-		testutil.Contains(t, got, metric, "the metrics (%v)", err)
 	}
 }
 
@@ -258,9 +237,7 @@ func TestDrainLetsConnectionsFinish(t *testing.T) {
 	_ = near.Close()
 	_ = far.Close()
 	testutil.NoError(t, <-stopped)
-	if got, err := get("connect", next.uds, w.site()+"/next"); err != nil || got != "hello /next" {
-		t.Errorf("the next sidecar: %q, %v", got, err)
-	}
+	testutil.Equal(t, testutil.Must(get("connect", next.uds, w.site()+"/next"))(t), "hello /next", "the next sidecar")
 }
 
 func TestDrainIsBounded(t *testing.T) {

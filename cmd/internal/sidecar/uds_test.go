@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -47,9 +46,7 @@ func TestUnixSocket(t *testing.T) {
 				}
 			}
 			testutil.NoError(t, r.stop())
-			if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("the socket outlived its sidecar: %v", err)
-			}
+			testutil.ErrorIs(t, testutil.Err(os.Lstat(path)), os.ErrNotExist, "the socket of a sidecar that has ended")
 		})
 	}
 }
@@ -72,9 +69,7 @@ func TestUnixSocketPermissions(t *testing.T) {
 	w := newWorld(t)
 	for flag, want := range map[string]os.FileMode{"--serving-uds-owner=" + strconv.Itoa(os.Getuid()): 0o770, "--serving-uds-mode=0666": 0o666} {
 		r := w.start(w.options(HTTP, "--serving-uds="+filepath.Join(t.TempDir(), "s"), flag))
-		if info, err := os.Lstat(r.uds); err != nil || info.Mode().Perm() != want {
-			t.Errorf("%s: %v, %v", flag, info, err)
-		}
+		testutil.Equal(t, testutil.Must(os.Lstat(r.uds))(t).Mode().Perm(), want, "%s", flag)
 		testutil.NoError(w.t, r.stop())
 	}
 }

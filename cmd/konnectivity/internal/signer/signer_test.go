@@ -348,8 +348,6 @@ func TestAPIThatIsAway(t *testing.T) {
 		e := hook.LastEntry()
 		return e != nil && strings.Contains(fmt.Sprint(e.Data["error"]), "refused")
 	})
-	if s.Ready() == nil {
-		t.Error("it is ready")
-	}
+	testutil.Fails(t, s.Ready(), "readiness")
 	testutil.Eventually(t, "an alert can tell of it", func() bool { return promtest.ToFloat64(s.answers.WithLabelValues("failed")) > 0 })
 }

@@ -42,9 +42,7 @@ func TestStatusFitsTheScreen(t *testing.T) {
 		p.report(busy(10, 10, 10))
 		lines := strings.Split(out.String(), "\n")
 		for _, line := range lines {
-			if n := utf8.RuneCountInString(line); n > columns {
-				t.Errorf("%d columns: %q has %d", columns, line, n)
-			}
+			testutil.AtMost(t, utf8.RuneCountInString(line), columns, "columns of %q", line)
 		}
 		top := strings.Join(strings.Fields(strings.Join(lines[:min(20, len(lines))], " ")), " ")
 		for _, want := range []string{"1000 connections, 10 stalled", "does not answer", "the memory for bytes in flight by link is full", "10 connections wait for a side that does not read",

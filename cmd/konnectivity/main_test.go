@@ -2,12 +2,40 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"konnectivity/cmd/konnectivity/internal/diagnose"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/testutil"
 )
+
+var errNoSpace = errors.New("no space left on device")
+
+// full is a disk without room.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errNoSpace }
+
+// What was not written was not done.
+func TestFullDisk(t *testing.T) {
+	testutil.ErrorIs(t, printFindings(full{}, []diagnose.Finding{{Result: diagnose.OK}}, false), errNoSpace, "findings")
+	for _, args := range [][]string{
+		{"certs", filepath.Join(t.TempDir(), "pki")},
+		{"version"},
+		{"quickstart", "--once"},
+		{"quickstart", "--once", "--json"},
+	} {
+		var stderr bytes.Buffer
+		root := newRoot()
+		root.SetOut(full{})
+		if status := cli.Run(root, args, &stderr, nil); status != cli.ExitFailure || !bytes.Contains(stderr.Bytes(), []byte(errNoSpace.Error())) {
+			t.Errorf("%v: status %d, %q", args, status, stderr.String())
+		}
+	}
+}
 
 // As a plugin, the program calls itself as it was called: in usage, examples and errors.
 func TestPlugin(t *testing.T) {
