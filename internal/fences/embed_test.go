@@ -153,24 +153,3 @@ func nameOf(s source, pkg string, t ast.Expr) embedded {
 	}
 	return embedded{}
 }
-
-func TestTheFenceAroundConnsHolds(t *testing.T) {
-	const tunnelToo = `import ("net"; "crypto/tls"; "konnectivity/tunnel"); `
-	for text, want := range map[string]int{
-		`type t struct{ tunnel.Conn }`:                                                      1,
-		`type t struct{ conn tunnel.Conn }`:                                                 0,
-		`type t struct{ *tls.Conn }`:                                                        0,
-		`type t struct{ net.Conn }; func (t) Read(){}`:                                      0,
-		`type t struct{ net.Conn }; func (t) Reset(){}; func (*t) In(){}; func (t) Out(){}`: 1,
-		`type raw interface{ net.Conn }; type t struct{ raw }; func (t) Reset(){}; func (t) In(){}; func (t) Out(){}`: 1,
-		`type c struct{}; func (*c) Reset(){}; func (*c) In(){}; func (*c) Out(){}; type t struct{ *c }`:              1,
-		`type c struct{ tunnel.Conn }; type t struct{ *c }`:                                                           2,
-		`type wide interface{ tunnel.Conn; F() }; type t struct{ wide }`:                                              1,
-		`func f() { type t struct{ tunnel.Conn } }`:                                                                   1,
-	} {
-		s := parse(t, "x", "x.go", "package x\n"+tunnelToo+text)
-		if faults := embedFaults([]source{s}); len(faults) != want {
-			t.Errorf("%s: %d faults, want %d: %v", text, len(faults), want, faults)
-		}
-	}
-}

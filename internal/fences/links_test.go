@@ -31,9 +31,7 @@ func TestBrokenLinks(t *testing.T) {
 		"[gone](b.md) [thrice](#twice-2) [code](#no-heading-no-linknone)",
 	}, "\n")
 	testutil.NoError(t, os.WriteFile(doc, []byte(text), 0o600))
-	if got, want := brokenLinks(doc, text), []string{"b.md", "#twice-2", "#no-heading-no-linknone"}; !slices.Equal(got, want) {
-		t.Errorf("%q, want %q", got, want)
-	}
+	testutil.EqualSlices(t, brokenLinks(doc, text), []string{"b.md", "#twice-2", "#no-heading-no-linknone"}, "broken links")
 }
 
 // links are those within a document, and to other files.

@@ -22,17 +22,6 @@ var capitalized = regexp.MustCompile(`^[A-Z]([a-z]|\s)`)
 // not know which of them begin with a capital.
 func TestLogLinesBeginInLowerCase(t *testing.T) { checkSources(t, logFaults) }
 
-func TestLogFaults(t *testing.T) {
-	for text, faults := range map[string]int{
-		`l.Info("serving")`: 0, `l.Info("TLS fails")`: 0, `l.WithField("Key", 1).Info("serving")`: 0, `l.Info(text)`: 0,
-		`l.Info("Serving")`: 1, `l.Warnf("A peer of %s", x)`: 1, `l.WithError(err).Debug("Cannot " + what)`: 1,
-	} {
-		if found := logFaults(parse(t, "server", "x.go", "package x\nfunc f() { "+text+" }")); len(found) != faults {
-			t.Errorf("%s: %v", text, found)
-		}
-	}
-}
-
 // logFaults are the log lines of s that begin with a capital.
 func logFaults(s source) []string {
 	if s.isTestHelper() {

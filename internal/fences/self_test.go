@@ -1,9 +1,13 @@
 package fences
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // TestTheFencesHold proves that each rule refuses what it is there to refuse.
 func TestTheFencesHold(t *testing.T) {
+	const ofConns = `import ("net"; "crypto/tls"; "konnectivity/tunnel"); `
 	for _, c := range []struct {
 		folder, text string
 		faults       int
@@ -41,9 +45,23 @@ func TestTheFencesHold(t *testing.T) {
 		{"server", `func f() { defer func() { _ = recover() }() }`, 1},
 		{"server", `func init() {}`, 1},
 		{"server", `type t struct{}; func (t) init() {}`, 0},
+
+		{"server", `func f() { l.Info("serving"); l.Info("TLS fails"); l.Info(text); l.WithField("Key", 1).Info("x") }`, 0},
+		{"server", `func f() { l.Info("Serving"); l.Warnf("A peer of %s", x); l.Debug("Cannot " + what) }`, 3},
+
+		{"server", ofConns + `type t struct{ tunnel.Conn }`, 1},
+		{"server", ofConns + `type t struct{ conn tunnel.Conn }`, 0},
+		{"server", ofConns + `type t struct{ *tls.Conn }`, 0},
+		{"server", ofConns + `type t struct{ net.Conn }; func (t) Read(){}`, 0},
+		{"server", ofConns + `type t struct{ net.Conn }; func (t) Reset(){}; func (*t) In(){}; func (t) Out(){}`, 1},
+		{"server", ofConns + `type raw interface{ net.Conn }; type t struct{ raw }; func (t) Reset(){}; func (t) In(){}; func (t) Out(){}`, 1},
+		{"server", ofConns + `type c struct{}; func (*c) Reset(){}; func (*c) In(){}; func (*c) Out(){}; type t struct{ *c }`, 1},
+		{"server", ofConns + `type c struct{ tunnel.Conn }; type t struct{ *c }`, 2},
+		{"server", ofConns + `type wide interface{ tunnel.Conn; F() }; type t struct{ wide }`, 1},
+		{"server", ofConns + `func f() { type t struct{ tunnel.Conn } }`, 1},
 	} {
 		s := parse(t, c.folder, "x.go", "package x\n"+c.text)
-		if faults := append(importFaults(s), callFaults(s)...); len(faults) != c.faults {
+		if faults := slices.Concat(importFaults(s), callFaults(s), logFaults(s), embedFaults([]source{s})); len(faults) != c.faults {
 			t.Errorf("%s in %s: %d faults, want %d: %v", c.text, c.folder, len(faults), c.faults, faults)
 		}
 	}
