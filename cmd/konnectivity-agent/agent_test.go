@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -151,41 +150,30 @@ func TestValidation(t *testing.T) {
 	}
 }
 
-// By default, an agent beside the API server asks for the servers' port for clients.
-func TestPortOfServers(t *testing.T) {
-	for args, want := range map[string]string{
-		"--api-server=a:1":                             "s:8090",
-		"--api-server=a:1 --proxy-server-port=8091":    "s:8091",
-		"--api-bind=127.0.0.1:6443":                    "s:8091",
-		"--api-server=a:1 --proxy-server-host=other:1": "s:8090 other:1",
-	} {
-		f, err := parse(t, strings.Split("--proxy-server-host=s "+args, " ")...)
-		if err = cmp.Or(err, f.validate()); err != nil || strings.Join(f.options.Servers, " ") != want {
-			t.Errorf("%s: %q, %v", args, f.options.Servers, err)
-		}
-	}
-}
-
 func TestServerName(t *testing.T) {
 	f := testutil.Must(parse(t, "--server-name=cluster-a.example.com"))(t)
 	p := &process{flags: f, certificates: new(tlsreload.Source)}
 	testutil.Equal(t, testutil.Must(p.options())(t).ServerName, "cluster-a.example.com", "what the agent asks for")
 }
 
+// Where the agent looks for servers. By default, one beside the API server asks for their port
+// for clients.
 func TestServers(t *testing.T) {
-	for hosts, want := range map[string]string{
+	for args, want := range map[string]string{
 		"a.example":             "a.example:8091",
 		"a.example:9":           "a.example:9",
 		"192.0.2.1,192.0.2.2:9": "192.0.2.1:8091 192.0.2.2:9",
 		"2001:db8::1":           "[2001:db8::1]:8091",
 		"[2001:db8::1]":         "[2001:db8::1]:8091",
 		"[2001:db8::1]:9":       "[2001:db8::1]:9",
+		"s --api-server=a:1":    "s:8090",
+		"s --api-server=a:1 --proxy-server-port=8091":    "s:8091",
+		"s --api-bind=127.0.0.1:6443":                    "s:8091",
+		"s --api-server=a:1 --proxy-server-host=other:1": "s:8090 other:1",
 	} {
-		f := testutil.Must(parse(t, "--proxy-server-host="+hosts))(t)
-		got, err := f.servers()
-		if err != nil || strings.Join(got, " ") != want {
-			t.Errorf("%s: %v, %v; want %s", hosts, got, err, want)
-		}
+		f := testutil.Must(parse(t, strings.Fields("--proxy-server-host="+args)...))(t)
+		testutil.Succeeds(t, f.validate(), "%s", args)
+		testutil.Equal(t, strings.Join(f.options.Servers, " "), want, "%s", args)
 	}
 }
 
@@ -323,31 +311,31 @@ func TestEndpoints(t *testing.T) {
 	stop := started(t,
 		"--proxy-server-host=127.0.0.1", "--proxy-server-port="+strconv.Itoa(testutil.Reserved(t)), "--health-server-host=127.0.0.1",
 		"--health-server-port="+strconv.Itoa(health), "--admin-server-port="+strconv.Itoa(adminPort), "--enable-profiling", "--log-level=error")
-	if code, body, _ := get(t, health, "/healthz"); code != 200 || body != "ok" {
-		t.Errorf("/healthz: %d %q", code, body)
-	}
-	for _, path := range []string{"/readyz", "/ready"} {
-		code, body, _ := get(t, health, path)
-		if want := "[+]ping ok\n[-]server-connected failed: no servers connected\n"; code != 503 || body != want {
-			t.Errorf("%s: %d %q", path, code, body)
-		}
-	}
-	if _, body, _ := get(t, health, "/metrics"); !strings.Contains(body, "konnectivity_network_proxy_agent_open_server_connections 0") {
-		t.Error("/metrics has no metrics of the agent")
+	const unready = "[+]ping ok\n[-]server-connected failed: no servers connected\n"
+	for _, c := range []struct {
+		port int
+		path string
+		code int
+		says string
+	}{
+		{health, "/healthz", 200, "ok"},
+		{health, "/readyz", 503, unready},
+		{health, "/ready", 503, unready},
+		{health, "/metrics", 200, "konnectivity_network_proxy_agent_open_server_connections 0"},
+		{health, "/api/v1/status", 404, ""}, // who connects whereto
+		{adminPort, "/debug/pprof/", 200, ""},
+	} {
+		code, body, _ := get(t, c.port, c.path)
+		testutil.Equal(t, code, c.code, "%s", c.path)
+		testutil.Contains(t, body, c.says, "%s", c.path)
 	}
 	if code, _, header := get(t, adminPort, "/metrics"); code != 301 || header.Get("Location") != fmt.Sprintf("http://127.0.0.1:%d/metrics", health) {
 		t.Errorf("admin /metrics: %d %v", code, header)
-	}
-	if code, _, _ := get(t, adminPort, "/debug/pprof/"); code != 200 {
-		t.Errorf("pprof: %d", code)
 	}
 	testutil.Eventually(t, "the status tells of an attempt that failed", func() bool {
 		code, body, _ := get(t, adminPort, "/api/v1/status")
 		return code == 200 && strings.Contains(body, `"reason":"no servers connected: 127.0.0.1:`)
 	})
-	if code, _, _ := get(t, health, "/api/v1/status"); code != 404 {
-		t.Errorf("the health port tells who connects whereto: %d", code)
-	}
 	stop()
 }
 
