@@ -235,11 +235,3 @@ func allPods(t *testing.T) (all []pod) {
 	}
 	return all
 }
-
-func TestEverythingBuildsAndDecodes(t *testing.T) {
-	for _, folder := range folders(t) {
-		if len(build(t, folder)) == 0 {
-			t.Errorf("%s makes nothing", folder)
-		}
-	}
-}

@@ -71,9 +71,7 @@ func TestEgressBySidecar(t *testing.T) {
 		}
 		before := dialed(t, agent)
 		all.askBySocket(t, w.egress)
-		if dialed(t, agent) == before {
-			t.Errorf("%s: it went past the tunnel", folder)
-		}
+		testutil.AtLeast(t, dialed(t, agent), before+1, "%s: dials by the tunnel", folder)
 		w.stop(process)
 	}
 }

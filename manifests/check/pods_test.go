@@ -161,9 +161,7 @@ func checkDrain(t *testing.T, p pod) {
 		if l := c.Lifecycle; l != nil {
 			drain.value += time.Duration(l.PreStop.Sleep.Seconds) * time.Second
 		}
-		if grace < drain.value+5*time.Second {
-			t.Errorf("%s: %s takes %v to end, and its pod is killed after %v", p.folder, c.Name, drain.value, grace)
-		}
+		testutil.AtLeast(t, grace, drain.value+5*time.Second, "%s: the time until %s is killed", p.folder, c.Name)
 	}
 }
 
@@ -274,9 +272,7 @@ func TestAgentsOnNodesAreCritical(t *testing.T) {
 			}
 		}
 	}
-	if seen < 4 {
-		t.Errorf("%d DaemonSets seen", seen)
-	}
+	testutil.AtLeast(t, seen, 4, "DaemonSets")
 }
 
 // Agents in the nodes' network hand over: the next one starts beside its predecessor, which
@@ -320,7 +316,5 @@ func TestAgentsHandOver(t *testing.T) {
 			t.Errorf("%s: %v", p.folder, s)
 		}
 	}
-	if found < 3 {
-		t.Errorf("%d hand over", found)
-	}
+	testutil.AtLeast(t, found, 3, "pods that hand over")
 }

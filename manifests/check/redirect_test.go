@@ -1,7 +1,6 @@
 package check
 
 import (
-	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -54,9 +53,7 @@ func TestRedirectingExample(t *testing.T) {
 	}
 	s = s.DeepCopy() // but for these two, it is as restricted as others
 	s.RunAsNonRoot, s.Capabilities.Add = sidecar.SecurityContext.RunAsNonRoot, nil
-	if faults := unsafe(nil, s); len(faults) > 0 {
-		t.Errorf("it %v", faults)
-	}
+	testutil.Equal(t, len(unsafe(nil, s)), 0, "faults, of %v", unsafe(nil, s))
 
 	w := newWorld(t)
 	server := w.server("server/hosted")
@@ -68,9 +65,7 @@ func TestRedirectingExample(t *testing.T) {
 		_, err = c.Read(make([]byte, 1))
 		_ = c.Close()
 	}
-	if !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("%s does not refuse who was not redirected: %v", front, err)
-	}
+	testutil.ErrorIs(t, err, syscall.ECONNRESET, "%s, of who was not redirected", front)
 	w.stop(process)
 	w.stop(server.Process)
 }

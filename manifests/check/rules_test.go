@@ -75,9 +75,7 @@ func TestDashboardPanels(t *testing.T) {
 			}
 		}
 	}
-	if len(ids) < 20 {
-		t.Errorf("%d panels", len(ids))
-	}
+	testutil.AtLeast(t, len(ids), 20, "panels")
 }
 
 // metricName finds metrics in an expression.
@@ -100,9 +98,7 @@ func TestMetricsExist(t *testing.T) {
 			seen[name] = true
 		}
 	}
-	if len(seen) < 20 {
-		t.Errorf("only %d metrics are used", len(seen))
-	}
+	testutil.AtLeast(t, len(seen), 20, "metrics that are used")
 	for name := range seen {
 		whole := strings.TrimSuffix(name, "_bucket")
 		bare := whole

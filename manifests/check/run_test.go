@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	authentication "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -323,18 +322,6 @@ func TestServersForward(t *testing.T) {
 	w.agent("agent/daemonset", servers[0])
 	for _, s := range servers {
 		w.ready(s.Process, c.ReadinessProbe, s.HealthPort)
-	}
-}
-
-// TestWrongFlagsAreNoticed is why the tests above can be believed.
-func TestWrongFlagsAreNoticed(t *testing.T) {
-	w := newWorld(t)
-	p, c := only(t, "server/hosted")
-	for _, wrong := range []string{"--no-such-flag", "--mode=http", "--graceful-shutdown-timeout=30"} {
-		process := w.run(p, c, func(*strings.Replacer) []string { return []string{wrong} })
-		if code, err := process.Wait(time.Minute); code != 2 || err != nil {
-			t.Errorf("%s: %d, %v", wrong, code, err)
-		}
 	}
 }
 

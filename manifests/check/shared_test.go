@@ -82,9 +82,7 @@ func TestSharedServer(t *testing.T) {
 			t.Errorf("%s: %d replicas, which undoes what the autoscaler says", folder, *n)
 		}
 		// It is ready without agents, and 17 s is how long a thousand have taken.
-		if n := deployment.MinReadySeconds; n < 20 {
-			t.Errorf("%s: %d s after a server the next one goes, and agents have yet to find the first", folder, n)
-		}
+		testutil.AtLeast(t, deployment.MinReadySeconds, 20, "%s: seconds from one server to the next, in which agents find the first", folder)
 		scaler := one[autoscalingv2.HorizontalPodAutoscaler](t, objects, "konnectivity-server").Spec
 		if scaler.ScaleTargetRef.Name != server.name || *scaler.MinReplicas < 3 || c.Resources.Requests.Cpu().IsZero() {
 			t.Errorf("%s: the autoscaler is %+v", folder, scaler)

@@ -60,9 +60,7 @@ func TestSocketClient(t *testing.T) {
 	if out, err := dial.CombinedOutput(); err != nil || !strings.Contains(string(out), "404 Not Found") {
 		t.Errorf("%v: %s", err, out)
 	}
-	if dialed(t, agent) == before {
-		t.Error("the client went past the tunnel")
-	}
+	testutil.AtLeast(t, dialed(t, agent), before+1, "dials by the tunnel")
 	for _, process := range slices.Backward(w.suite.Processes()) {
 		w.stop(process)
 	}
