@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -58,5 +59,14 @@ func contains(t *testing.T, text, part, what string, args ...any) {
 	t.Helper()
 	if !strings.Contains(text, part) {
 		t.Errorf("%s: no %q in\n%s", fmt.Sprintf(what, args...), part, text)
+	}
+}
+
+// there wants a file to be there, or not to be.
+func there(t *testing.T, path string, want bool) {
+	t.Helper()
+	_, err := os.Stat(path)
+	if (err == nil) != want || err != nil && !os.IsNotExist(err) {
+		t.Errorf("%s: %v, want it to be there: %v", path, err, want)
 	}
 }

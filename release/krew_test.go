@@ -15,9 +15,7 @@ func TestKrew(t *testing.T) {
 	}
 	file := filepath.Join(r.out, "konnectivity_1.2.3_krew.yaml")
 	noError(t, r.krew())
-	if _, err := os.Stat(file); !os.IsNotExist(err) {
-		t.Errorf("there is one: %v", err)
-	}
+	there(t, file, false)
 	r.downloads = "https://example.com/v1.2.3/"
 	noError(t, r.krew())
 	text := string(must(os.ReadFile(file))(t))

@@ -183,19 +183,11 @@ func TestDebianPackages(t *testing.T) {
 	equal(t, r.inside("cat", "/etc/konnectivity/agent/env"), configured, "the configuration after the upgrade")
 	equal(t, r.inside("systemctl", "is-enabled", "konnectivity-agent"), "enabled\n", "the service after the upgrade")
 	r.inside("dpkg", "--remove", "konnectivity-agent")
-	if _, err := os.Stat(r.file("/usr/bin/konnectivity-agent")); !os.IsNotExist(err) {
-		t.Errorf("the agent is still there: %v", err)
-	}
-	if _, err := os.Stat(r.file("/etc/konnectivity/agent/env")); err != nil {
-		t.Errorf("removing took the configuration: %v", err)
-	}
+	there(t, r.file("/usr/bin/konnectivity-agent"), false)
+	there(t, r.file("/etc/konnectivity/agent/env"), true)
 	r.inside("dpkg", "--purge", "konnectivity-agent")
-	if _, err := os.Stat(r.file("/etc/konnectivity/agent/env")); !os.IsNotExist(err) {
-		t.Errorf("purging left the configuration: %v", err)
-	}
-	if _, err := os.Stat(r.file("/etc/konnectivity/agent/agent.key")); err != nil {
-		t.Errorf("purging took a key: %v", err)
-	}
+	there(t, r.file("/etc/konnectivity/agent/env"), false)
+	there(t, r.file("/etc/konnectivity/agent/agent.key"), true)
 	r.inside("rm", "-r", "/etc/konnectivity")
 	r.inside("dpkg", "--purge", "konnectivity", "konnectivity-server", "konnectivity-socks5-proxy", "konnectivity-https-proxy")
 	equal(t, r.leftovers("*konnectivity*"), "", "what purging left")
@@ -269,13 +261,9 @@ func TestRPMPackages(t *testing.T) {
 	equal(t, r.inside("systemctl", "is-enabled", "konnectivity-agent"), "enabled\n", "the service after the upgrade")
 	r.inside("rpm", "--erase", "--nodeps", "konnectivity-agent", "konnectivity-server")
 	for path, stays := range map[string]bool{"agent/env.rpmsave": true, "agent/env": false, "agent/agent.key": true, "server": false} {
-		if _, err := os.Stat(r.file("/etc/konnectivity/" + path)); (err == nil) != stays {
-			t.Errorf("/etc/konnectivity/%s after removal: %v; want it to stay: %v", path, err, stays)
-		}
+		there(t, r.file("/etc/konnectivity/"+path), stays)
 	}
-	if _, err := os.Stat(r.file("/usr/lib/systemd/system/konnectivity-agent.service")); !os.IsNotExist(err) {
-		t.Errorf("the agent's unit is still there: %v", err)
-	}
+	there(t, r.file("/usr/lib/systemd/system/konnectivity-agent.service"), false)
 	r.inside("rm", "-r", "/etc/konnectivity/agent")
 	r.inside("rpm", "--erase", "--nodeps", "konnectivity", "konnectivity-socks5-proxy", "konnectivity-https-proxy")
 	equal(t, r.leftovers("*konnectivity*"), "", "what removal left")
