@@ -108,9 +108,7 @@ func besideNeighbour(t *testing.T, name string) {
 	stop()
 	t.Logf("%v; a neighbour has %.0f dials a second, alone %.0f (%.2f); %d of its connections were hurt, %d dials failed",
 		got, beside, alone, beside/alone, n.hurt.Load(), n.failed.Load())
-	if bound := int64(linkBudget + grpcBudget + maxGrowth); got.peak > bound {
-		t.Errorf("%.1f MiB of its own, want at most %.0f", mib(got.peak), mib(bound))
-	}
+	testutil.AtMost(t, mib(got.peak), mib(linkBudget+grpcBudget+maxGrowth), "MiB of its own")
 	fair := someDials
 	if *duration >= time.Minute {
 		fair = fairDials
@@ -118,9 +116,7 @@ func besideNeighbour(t *testing.T, name string) {
 	// alone was measured before: what others on the machine have taken since is no doing
 	// of the attack's, which slows those that a dial goes through usualCrowding times.
 	fair *= usualCrowding / max(usualCrowding, got.crowding, most)
-	if beside < fair*alone {
-		t.Errorf("the neighbour has %.0f dials a second, alone %.0f", beside, alone)
-	}
+	testutil.AtLeast(t, beside, fair*alone, "the neighbour's dials a second; alone it has %.0f", alone)
 	if n.hurt.Load() > 0 || n.failed.Load() > 0 {
 		t.Errorf("%d of the neighbour's connections were hurt, %d of its dials failed", n.hurt.Load(), n.failed.Load())
 	}

@@ -2,18 +2,18 @@ package hostile
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"net"
-	"net/netip"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"golang.org/x/net/proxy"
+
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/connect"
 )
 
 // maxDestination is what each process may hold for a hostile destination.
@@ -45,54 +45,22 @@ var misbehaviours = []misbehaviour{
 	}, client: func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
 }
 
-// proxied connects by a sidecar: by a minimal client, so that little of what is
-// measured is the client's.
+// proxied connects by a sidecar.
 func proxied(kind, at, address string) (net.Conn, error) {
-	c, err := net.DialTimeout("tcp", at, time.Minute)
-	if err != nil {
-		return nil, err
-	}
-	_ = c.SetDeadline(time.Now().Add(time.Minute))
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
 	if kind == "socks5" {
-		err = socks5(c, netip.MustParseAddrPort(address))
-	} else {
-		err = connect(c, address)
+		client, err := proxy.SOCKS5("tcp", at, nil, &net.Dialer{})
+		if err != nil {
+			return nil, err
+		}
+		return client.(proxy.ContextDialer).DialContext(ctx, "tcp", address)
 	}
+	c, err := net.Dial("tcp", at)
 	if err != nil {
-		c.Close()
 		return nil, err
 	}
-	return c, c.SetDeadline(time.Time{})
-}
-
-func socks5(c net.Conn, to netip.AddrPort) error {
-	request := append([]byte{5, 1, 0, 5, 1, 0, 1}, to.Addr().AsSlice()...)
-	if _, err := c.Write(append(request, byte(to.Port()>>8), byte(to.Port()))); err != nil {
-		return err
-	}
-	reply := make([]byte, 2+10)
-	if _, err := io.ReadFull(c, reply); err != nil {
-		return err
-	}
-	if reply[3] != 0 {
-		return fmt.Errorf("SOCKS reply %d", reply[3])
-	}
-	return nil
-}
-
-func connect(c net.Conn, address string) error {
-	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", address, address)
-	var head strings.Builder
-	for b := make([]byte, 1); !strings.HasSuffix(head.String(), "\r\n\r\n"); {
-		if _, err := c.Read(b); err != nil {
-			return err
-		}
-		head.Write(b)
-	}
-	if !strings.HasPrefix(head.String(), "HTTP/1.1 200 ") {
-		return errors.New(head.String())
-	}
-	return nil
+	return connect.Handshake(ctx, tunnel.Wrap(c), connect.Request{Address: address})
 }
 
 // TestHostileDestinations: each costs its own connection and at most

@@ -32,10 +32,7 @@ func (f *flood) start(t testing.TB) (stop func()) {
 		conns.Go(func() {
 			for ctx.Err() == nil {
 				f.connect(ctx, i)
-				select {
-				case <-time.After(again):
-				case <-ctx.Done():
-				}
+				pace(ctx, again)
 			}
 		})
 	}

@@ -296,9 +296,7 @@ func TestOddFrames(t *testing.T) {
 	for i, now := range owned(t, s) {
 		p := s.Processes()[i]
 		t.Logf("%s: %.1f MiB before, %.1f MiB now", p.Name, mib(before[i]), mib(now))
-		if now-before[i] > maxGrowth {
-			t.Errorf("%s holds %.1f MiB more", p.Name, mib(now-before[i]))
-		}
+		testutil.AtMost(t, mib(now-before[i]), mib(maxGrowth), "MiB more that %s holds", p.Name)
 	}
 	if n.hurt.Load() > 0 || n.failed.Load() > 0 {
 		t.Errorf("%d of the neighbour's connections were hurt, %d of its dials failed", n.hurt.Load(), n.failed.Load())

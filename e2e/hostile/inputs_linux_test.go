@@ -138,9 +138,7 @@ func TestOddAdminRequests(t *testing.T) {
 	})
 	f := stop()
 	t.Logf("%d requests; %v", n, f)
-	if f.peak-f.idle > maxGrowth {
-		t.Errorf("its memory grew by %.1f MiB", mib(f.peak-f.idle))
-	}
+	testutil.AtMost(t, mib(f.peak-f.idle), mib(maxGrowth), "MiB by which its memory grew")
 	unharmed(t, srv.Process, srv.HealthURL("/healthz"))
 }
 
@@ -194,9 +192,7 @@ func TestOddSuccessors(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	t.Logf("%d successors; %d descriptors before, %d now", count, before, files())
-	if now := files(); now > before+5 {
-		t.Errorf("%d descriptors are left open", now-before)
-	}
+	testutil.AtMost(t, files(), before+5, "descriptors")
 	testutil.Succeeds(t, roundTrip(held), "a connection of the agent")
 	unharmed(t, agent.Process, agent.HealthURL("/healthz"))
 	must(s.StartAgent(srv, flags...))(t)

@@ -118,19 +118,13 @@ func joinUntil(t *testing.T, s *suite.Suite, srv *suite.Server, end time.Time, m
 func (f figures) within(t *testing.T) {
 	t.Helper()
 	t.Log(f)
-	if f.peak-f.idle > maxGrowth {
-		t.Errorf("its memory grew by %.1f MiB, want at most %.0f", mib(f.peak-f.idle), mib(maxGrowth))
-	}
-	if most := f.slowed(maxHealth); f.health > most {
-		t.Errorf("/healthz took %v, want at most %v", f.health, most)
-	}
+	testutil.AtMost(t, mib(f.peak-f.idle), mib(maxGrowth), "MiB by which its memory grew")
+	testutil.AtMost(t, f.health, f.slowed(maxHealth), "the time of /healthz")
 	most := f.slowed(maxJoin)
 	if *duration < time.Minute { // too short to tell one unlucky try, of 10 s, from many
 		most += handshakeTime
 	}
-	if f.join > most {
-		t.Errorf("an agent took %v to get in, want at most %v", f.join, most)
-	}
+	testutil.AtMost(t, f.join, most, "the time that an agent took to get in")
 }
 
 func (f figures) slowed(bound time.Duration) time.Duration {

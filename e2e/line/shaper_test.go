@@ -92,18 +92,6 @@ func TestShaperLoses(t *testing.T) {
 	}
 }
 
-func TestShaperIsCut(t *testing.T) {
-	s := line.NewShaper(line.Config{}, 0)
-	s.SetCut(true)
-	if _, v := s.Admit(start, packet); v != line.Cut {
-		t.Errorf("a cut line: %v", v)
-	}
-	s.SetCut(false)
-	if _, v := s.Admit(start, packet); v != line.Carried {
-		t.Errorf("a line that is whole again: %v", v)
-	}
-}
-
 func TestDefaultQueueIsTheBandwidthDelayProduct(t *testing.T) {
 	testutil.Equal(t, (line.Config{Rate: 200e6, Delay: 25 * time.Millisecond}).DefaultQueue(), 1_250_000, "200 Mbit/s × 50 ms")
 	if got := (line.Config{}).DefaultQueue(); got <= 0 {
