@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -60,4 +61,28 @@ func (p *controlPlane) do(args ...string) string {
 func (p *controlPlane) apply(objects string) {
 	p.t.Helper()
 	must(p.try(objects, "apply", "--validate=strict", "-f", "-"))(p.t)
+}
+
+// kubectl finds the operator's tool under its name as a plugin, lists it, and hands over
+// arguments, output and exit status.
+func TestPlugin(t *testing.T) {
+	folder := t.TempDir()
+	testutil.NoError(t, os.Symlink(binaries.Path("konnectivity"), filepath.Join(folder, "kubectl-konnectivity")))
+	kubectl := func(args ...string) (string, error) {
+		cmd := exec.Command(program("kubectl"), args...)
+		cmd.Env = []string{"PATH=" + folder, "HOME=" + folder}
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	for args, want := range map[string]string{
+		"plugin list":                folder + "/kubectl-konnectivity",
+		"konnectivity version":       "version",
+		"konnectivity status --help": "\n  kubectl konnectivity status [ADDRESS...]",
+	} {
+		testutil.Contains(t, testutil.Must(kubectl(strings.Fields(args)...))(t), want, "kubectl %s", args)
+	}
+	out, err := kubectl("konnectivity", "dial")
+	if code, ok := err.(*exec.ExitError); !ok || code.ExitCode() != 2 || !strings.HasPrefix(out, "kubectl konnectivity: want one argument") {
+		t.Errorf("%v: %s", err, out)
+	}
 }

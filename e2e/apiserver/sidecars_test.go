@@ -88,9 +88,7 @@ func (w *world) example(folder, kubeconfig string) {
 	if len(proxies) == 0 && filepath.Base(folder) == "cluster-network-operator" {
 		proxies = append(proxies, builtIn)
 	}
-	if len(proxies) == 0 {
-		w.t.Error("the application is told of no proxy")
-	}
+	testutil.AtLeast(w.t, len(proxies), 1, "proxies that the application is told of")
 	host := "judge.apps.svc"
 	if slices.Contains(c.Args, "--disable-resolver") {
 		host = judgeIP // agents know no Services
@@ -117,7 +115,5 @@ func (w *world) askBy(proxy, host string) {
 	if body, err := io.ReadAll(res.Body); err != nil || string(body) != "no review\n" {
 		w.t.Errorf("by %s: %s, %q, %v", proxy, res.Status, body, err)
 	}
-	if w.zone.taken.Load() == before {
-		w.t.Errorf("by %s it went past the tunnel", proxy)
-	}
+	testutil.AtLeast(w.t, w.zone.taken.Load(), before+1, "connections by %s through the tunnel", proxy)
 }

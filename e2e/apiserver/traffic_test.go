@@ -28,9 +28,7 @@ func (w *world) everything(t *testing.T) {
 	w.do("wait", "apiservice/v1.example.test", "--for=condition=Available", "--timeout=2m")
 	testutil.Equal(t, w.do("get", "widgets.example.test", "-n", "apps", "-o", "name"), "widget.example.test/first\n", "kubectl get widgets")
 	w.webhook()
-	if w.zone.taken.Load() == before {
-		t.Error("no agent opened a connection")
-	}
+	testutil.AtLeast(t, w.zone.taken.Load(), before+1, "connections by agents")
 	testutil.Equal(t, w.zone.refused.Load(), 0, "connections that went past the agents")
 }
 
@@ -82,9 +80,7 @@ func (w *world) forward() {
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(patience))
 	must(io.WriteString(c, "hello\n"))(w.t)
-	if got, err := bufio.NewReader(c).ReadString('\n'); got != "hello\n" || err != nil {
-		w.t.Errorf("kubectl port-forward: %q, %v", got, err)
-	}
+	testutil.Equal(w.t, testutil.Must(bufio.NewReader(c).ReadString('\n'))(w.t), "hello\n", "kubectl port-forward")
 }
 
 // webhook has it forbid one config map and allow another.
@@ -93,29 +89,6 @@ func (w *world) webhook() {
 	const object = `{apiVersion: v1, kind: ConfigMap, metadata: {generateName: judged-, namespace: apps, labels: {judged: "true"}}, data: {verdict: `
 	testutil.Succeeds(w.t, testutil.Err(w.try(object+"allow}}", "create", "-f", "-")), "a config map that the webhook allows")
 	testutil.ErrorSays(w.t, testutil.Err(w.try(object+"deny}}", "create", "-f", "-")), "the judge said no", "a config map that the webhook denies")
-}
-
-// TestZone shows that only agents reach the zone, which the other tests rely on.
-func TestZone(t *testing.T) {
-	z := newZone()
-	l := z.listen(t, nodeIP)
-	accepted := make(chan struct{})
-	go func() {
-		defer close(accepted)
-		for {
-			if _, err := l.Accept(); err != nil {
-				return
-			}
-		}
-	}()
-	c := must(net.Dial("tcp", l.Addr().String()))(t)
-	_ = c.SetDeadline(time.Now().Add(patience))
-	if _, err := c.Read(make([]byte, 1)); err == nil || z.refused.Load() != 1 || z.taken.Load() != 0 {
-		t.Errorf("%v, %d refused, %d taken", err, z.refused.Load(), z.taken.Load())
-	}
-	_ = c.Close()
-	_ = l.Close()
-	<-accepted
 }
 
 // servers is how many servers an agent is connected to, and how many it knows of.

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"konnectivity/internal/testutil"
 )
@@ -116,4 +117,19 @@ func holds(pid int, inode string) bool {
 		}
 	}
 	return false
+}
+
+// TestZone shows that only agents reach the zone, which the other tests rely on.
+func TestZone(t *testing.T) {
+	z := newZone()
+	l := z.listen(t, nodeIP)
+	var accepting sync.WaitGroup
+	accepting.Go(func() { _, _ = l.Accept() }) // until it is closed
+	c := must(net.Dial("tcp", l.Addr().String()))(t)
+	_ = c.SetDeadline(time.Now().Add(patience))
+	testutil.Fails(t, testutil.Err(c.Read(make([]byte, 1))), "a read")
+	_, _ = c.Close(), l.Close()
+	accepting.Wait()
+	testutil.Equal(t, z.refused.Load(), 1, "connections that are refused")
+	testutil.Equal(t, z.taken.Load(), 0, "connections that are taken")
 }

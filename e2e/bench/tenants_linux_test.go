@@ -56,9 +56,7 @@ func TestScale(t *testing.T) {
 	if tables, rows := strings.Count(o.out.String(), "\n|---|"), strings.Count(o.out.String(), "\n|"); tables != 7 || rows != 7*2+5*steps+3+4 {
 		t.Errorf("%d tables with %d lines:\n%s", tables, rows, o.out.String())
 	}
-	if o.failed > 0 {
-		t.Errorf("%d dials failed", o.failed)
-	}
+	testutil.Equal(t, o.failed, 0, "dials that failed")
 }
 
 // checkGoroutines fails the test if goroutines are left when the programs have ended.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // hello is the pod whose log is read, and Services of it, one of which has no IPv4 address.
@@ -132,15 +134,11 @@ func (w *world) install(commands string, kustomizations map[string]string) {
 		}
 		return err
 	})
-	if count > mostCommands {
-		t.Errorf("the README takes %d commands", count)
-	}
+	testutil.AtMost(t, count, mostCommands, "commands of the README")
 	fmt.Printf("%5.1f s  until kubectl logs, by %d commands\n", time.Since(begin).Seconds(), count)
 	w.rolledOut()
 	for range 5 {
-		if out, err := w.logs(); err != nil || out != line {
-			t.Errorf("at the end: %q, %v", out, err)
-		}
+		testutil.Equal(t, testutil.Must(w.logs())(t), line, "at the end")
 	}
 	w.subresources()
 }
