@@ -22,6 +22,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
 )
 
 // recipe is what another project starts server and agent with: the arguments that
@@ -138,7 +139,10 @@ func TestRecipes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := &whole{Suite: newSuite(t), target: newTarget(t)}
-			transport := &http.Transport{DisableKeepAlives: true, DialContext: w.follow(t, r)}
+			by := w.follow(t, r)
+			transport := &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				return by.Dial(ctx, tunnel.NewFlow(network, address))
+			}}
 			_, port, _ := net.SplitHostPort(w.target.plain.Listener.Addr().String())
 			const size = 300_000
 			res, err := (&http.Client{Timeout: patience, Transport: transport}).
@@ -147,15 +151,13 @@ func TestRecipes(t *testing.T) {
 				t.Fatalf("%v\nthe command lines are those of %s", err, r.source)
 			}
 			defer res.Body.Close()
-			if got, err := hashOf(res.Body); err != nil || got != sum(4, size) {
-				t.Errorf("the body differs, %v", err)
-			}
+			testutil.Equal(t, must(hashOf(res.Body))(t), sum(4, size), "the hash of the body")
 		})
 	}
 }
 
 // follow starts server and agent by a recipe, and returns the way of its clients.
-func (w *whole) follow(t *testing.T, r recipe) func(ctx context.Context, network, address string) (net.Conn, error) {
+func (w *whole) follow(t *testing.T, r recipe) tunnel.Dialer {
 	t.Helper()
 	socket, token, ports := filepath.Join(w.Dir, "uds"), filepath.Join(w.Dir, "token"), must(w.Reserve(6))(t)
 	api := newKubeAPI(t, w.Suite)
@@ -175,9 +177,7 @@ func (w *whole) follow(t *testing.T, r recipe) func(ctx context.Context, network
 		"--service-account-token-path": token,
 	})
 	ready := func(p *suite.Process, port int, path string) {
-		if err := suite.WaitReady(p, "http://"+suite.Loopback(port)+path); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, suite.WaitReady(p, "http://"+suite.Loopback(port)+path))
 	}
 	p := must(w.Run("konnectivity-server", nil, server...))(t)
 	ready(p, ports[2], "/healthz")
@@ -189,7 +189,7 @@ func (w *whole) follow(t *testing.T, r recipe) func(ctx context.Context, network
 		config.NextProtos = nil
 		return overGRPC(suite.Loopback(ports[0]), credentials.NewTLS(config))
 	}
-	return overGRPC("unix://"+socket, insecure.NewCredentials())
+	return viaGRPC(socket)
 }
 
 // fit replaces files, ports and hosts of a command line by those of this machine, and
@@ -227,7 +227,7 @@ func TestOpenLocal(t *testing.T) {
 	for mode, dial := range map[string]func(context.Context, string) (net.Conn, error){
 		"http-connect": w.openLocalConnect(t),
 		"grpc": func(ctx context.Context, address string) (net.Conn, error) {
-			return overGRPC("unix://"+w.server.UDS, insecure.NewCredentials())(ctx, "tcp", address)
+			return viaGRPC(w.server.UDS).Dial(ctx, tunnel.NewFlow("tcp", address))
 		},
 	} {
 		for range 20 {

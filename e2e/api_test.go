@@ -79,9 +79,7 @@ func TestNodesReachTheirAPIServer(t *testing.T) {
 		from := metric(n.agent.HealthURL("/metrics"), `agent_api_bytes_total{direction="from_api"}`)
 		return from > 10<<20, from
 	})
-	if n := metric(n.servers[1].HealthURL("/metrics"), `server_requests_total{front="api",outcome="ok"}`); n < 1 {
-		t.Errorf("the server that is left has carried %v connections", n)
-	}
+	testutil.AtLeast(t, metric(n.servers[1].HealthURL("/metrics"), `server_requests_total{front="api",outcome="ok"}`), 1, "connections by the server that is left")
 }
 
 // check says which step of that way fails, and why.

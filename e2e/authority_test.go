@@ -5,8 +5,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"testing"
@@ -59,20 +57,6 @@ func replace(t *testing.T, path string, content []byte) {
 	t.Helper()
 	testutil.NoError(t, os.WriteFile(path+".new", content, 0o600))
 	testutil.NoError(t, os.Rename(path+".new", path))
-}
-
-// reach asks a web server behind the agents, over the unix socket.
-func reach(srv *suite.Server) (int, error) {
-	target := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	defer target.Close()
-	c := overUDS(srv.UDS)
-	c.Timeout = patience
-	res, err := c.Get(target.URL)
-	if err != nil {
-		return 0, err
-	}
-	res.Body.Close()
-	return res.StatusCode, nil
 }
 
 // files are where one certificate of an authority and its key are.

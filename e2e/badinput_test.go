@@ -1,21 +1,18 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"sync"
 	"testing"
 	"time"
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
-	"konnectivity/tunnel"
 )
 
 // handshakeBound is the time every client has to say what it wants.
@@ -61,7 +58,7 @@ func TestBadClientsAreClosedAndHarmNobody(t *testing.T) {
 	t.Parallel() // most of it is waiting for the bound
 	health := "127.0.0.1:" + anyPort(t)
 	w := newWholeOf(t, flags{server: profiled, agent: profiled, socks: []string{"--health-address=" + health}})
-	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	target := echoTarget(t)
 	routes := w.routes(t)
 	for _, r := range routes {
 		testutil.NoError(t, echoOnce(r, target).err)
@@ -123,48 +120,4 @@ func beBad(t *testing.T, p port, name, text string, inTLS bool) {
 func isTimeout(err error) bool {
 	var n net.Error
 	return errors.As(err, &n) && n.Timeout()
-}
-
-type tunnelFront struct {
-	network, address string
-	tls              *tls.Config
-}
-
-// ask sends a request as it is and returns the status of the answer.
-func (f tunnelFront) ask(request string) (int, error) {
-	raw, err := net.DialTimeout(f.network, f.address, patience)
-	if err != nil {
-		return 0, err
-	}
-	defer raw.Close()
-	_ = raw.SetDeadline(time.Now().Add(patience))
-	c := tunnel.Wrap(raw)
-	if f.tls != nil {
-		c = tunnel.Wrap(tls.Client(raw, f.tls))
-	}
-	// A refusal may come before all was taken.
-	go func() { _, _ = io.WriteString(c, request) }()
-	res, err := http.ReadResponse(bufio.NewReader(c), nil)
-	if err != nil {
-		return 0, err
-	}
-	res.Body.Close()
-	return res.StatusCode, nil
-}
-
-func socksReply(front, request string) (byte, error) {
-	c, err := net.DialTimeout("tcp", front, patience)
-	if err != nil {
-		return 0, err
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
-	if _, err := io.WriteString(c, "\x05\x01\x00"+request); err != nil {
-		return 0, err
-	}
-	answer := make([]byte, 4)
-	if _, err := io.ReadFull(c, answer); err != nil {
-		return 0, err
-	}
-	return answer[3], nil
 }

@@ -115,10 +115,7 @@ func (b *balancer) watch(ctx context.Context) {
 			b.down[to.port] = err != nil || res.StatusCode != http.StatusOK
 			b.mu.Unlock()
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(balancerPoll):
-		}
+		pause(ctx, balancerPoll)
 	}
 }
 
@@ -128,17 +125,8 @@ func (b *balancer) order() []backend {
 	defer b.mu.Unlock()
 	all := slices.Clone(b.backends)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	slices.SortStableFunc(all, func(x, y backend) int {
-		switch {
-		case b.down[x.port] == b.down[y.port]:
-			return 0
-		case b.down[y.port]:
-			return -1
-		default:
-			return 1
-		}
-	})
-	return all
+	down := slices.DeleteFunc(slices.Clone(all), func(to backend) bool { return !b.down[to.port] })
+	return append(slices.DeleteFunc(all, func(to backend) bool { return b.down[to.port] }), down...)
 }
 
 func (b *balancer) serve(ctx context.Context) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -14,10 +13,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
@@ -104,30 +99,11 @@ func (h holdings) within(base holdings) bool {
 	return true
 }
 
-// viaGRPC is kube-apiserver's gRPC mode by the real client.
-func viaGRPC(uds string) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		life, end := context.WithCancel(context.Background())
-		t, err := client.CreateSingleUseGrpcTunnelWithContext(ctx, life, "unix://"+uds,
-			grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			end()
-			return nil, err
-		}
-		c, err := t.DialContext(ctx, f.Network, f.Address)
-		if err != nil {
-			end()
-			return nil, err
-		}
-		return tunnel.With(tunnel.Wrap(c), tunnel.Parts{Ended: end}), nil
-	})
-}
-
 // Dials that are given up at any moment, before, while or after they succeed,
 // leave nothing behind in any process.
 func TestCancelledDialsLeaveNothing(t *testing.T) {
 	w := newWholeOf(t, flags{server: profiled, agent: profiled})
-	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	target := echoTarget(t)
 	routes := append(w.routes(t), route{"grpc", viaGRPC(w.server.UDS)})
 	for _, r := range routes { // what is lazily made, is
 		testutil.NoError(t, try(t, r, target))

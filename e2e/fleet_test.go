@@ -157,7 +157,7 @@ func (f *fleet) held() (h holdings, err error) {
 func (f *fleet) rests() holdings {
 	f.t.Helper()
 	for i, way := range f.ways() {
-		c := must(way.Dial(within(f.t, patience), tunnel.NewFlow("tcp", f.vault.address)))(f.t)
+		c := dialed(f.t, way, f.vault.address)
 		testutil.Succeeds(f.t, transfer(c, order{Kind: halves[i], Size: 1 << 20}, true), "a transfer at rest")
 		_ = c.Close()
 	}
@@ -194,7 +194,5 @@ func (f *fleet) settles(base holdings) {
 	})
 	settled = true
 	f.t.Logf("nothing is left after %v", time.Since(began).Round(time.Millisecond))
-	if n := f.vault.failed.Load(); n > 0 {
-		f.t.Errorf("%d transfers failed at the vault", n)
-	}
+	testutil.Equal(f.t, f.vault.failed.Load(), 0, "transfers that failed at the vault")
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -88,14 +87,11 @@ func resetByTarget(t *testing.T, d tunnel.Dialer) {
 		_, _ = c.Read(make([]byte, 1))
 		_ = c.SetLinger(0)
 	})
-	c := must(d.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
-	defer c.Close()
+	c := dialed(t, d, target)
 	_ = c.SetDeadline(time.Now().Add(patience))
 	testutil.Must(io.ReadFull(c, make([]byte, 1)))(t)
 	testutil.Must(c.Write([]byte("x")))(t)
-	if _, err := io.ReadAll(c); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("the client reads %v, want a reset", err)
-	}
+	testutil.ErrorIs(t, testutil.Err(io.ReadAll(c)), syscall.ECONNRESET, "the client reads")
 }
 
 func resetByClient(t *testing.T, d tunnel.Dialer) {
@@ -104,14 +100,12 @@ func resetByClient(t *testing.T, d tunnel.Dialer) {
 		_, err := io.Copy(io.Discard, c)
 		heard <- err
 	})
-	c := must(d.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
+	c := dialed(t, d, target)
 	testutil.Must(c.Write([]byte("x")))(t)
 	_ = c.Reset(nil)
 	select {
 	case err := <-heard:
-		if !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("the target reads %v, want a reset", err)
-		}
+		testutil.ErrorIs(t, err, syscall.ECONNRESET, "the target reads")
 	case <-time.After(patience):
 		t.Error("the target never heard of the client's reset")
 	}

@@ -33,9 +33,7 @@ func TestConnectionsOutliveTheirAgent(t *testing.T) {
 		stopInOrder(t, before.Process)
 		t.Logf("an agent left in %v", time.Since(began).Round(time.Millisecond))
 		testutil.Contains(t, before.Output(), "handed over the connections of this agent", "what it says")
-		if took := time.Since(began); took > patience { // 10 minutes are granted
-			t.Errorf("it took %v to leave", took)
-		}
+		testutil.AtMost(t, time.Since(began), patience, "the time it took to leave") // 10 minutes are granted
 		time.Sleep(scaled(500*time.Millisecond, time.Second))
 	}
 	s.end()
@@ -164,9 +162,7 @@ func TestHandoverKeepsToTheBudget(t *testing.T) {
 	took, _, together := f.handOver(holder)
 	t.Logf("in %v; the holder had %.1f MiB and has %.1f MiB, the successor keeps %.1f MiB; both together had at most %.1f MiB",
 		took.Round(time.Millisecond), mib(before.Own), mib(must(holder.Memory())(t).Own), kept()/(1<<20), mib(together))
-	if most := 2*idle.Own + budget*11/10; together > most {
-		t.Errorf("both had %.1f MiB, want %.1f MiB at most", mib(together), mib(most))
-	}
+	testutil.AtMost(t, mib(together), mib(2*idle.Own+budget*11/10), "MiB of both")
 	for i, c := range open {
 		testutil.Succeeds(t, orders[i].carry(patient{tunnel.Wrap(c)}, true), "download %d", i)
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -68,9 +67,7 @@ func TestInstallOnKind(t *testing.T) {
 		"here: kubectl --context kind-mine -n kube-system rollout status ds/konnectivity-agent --timeout=5m",
 		"one: kubectl -n kube-system logs ds/konnectivity-agent",
 	}
-	if !slices.Equal(log, want) {
-		t.Errorf("it did\n%s\nwant\n%s", strings.Join(log, "\n"), strings.Join(want, "\n"))
-	}
+	testutil.EqualSlices(t, log, want, "what it did")
 	for file, has := range map[string]string{
 		"one/konnectivity/agents/kustomization.yaml":                `"server-host=192.0.2.1,192.0.2.2"`,
 		"one/etc/kubernetes/patches/kube-apiserver0+strategic.yaml": "image: docker.io/library/konnectivity:v1.2.3\n",

@@ -19,7 +19,6 @@ import (
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
-	"konnectivity/tunnel"
 )
 
 // farLine is one that has more under way than a socket can send, so that one connection
@@ -49,7 +48,7 @@ func TestLanesOnAFarLine(t *testing.T) {
 	defer all.Wait()
 	defer cancel()
 	for i := range transfers {
-		c := must(viaConnect("unix", front, nil).Dial(t.Context(), tunnel.NewFlow("tcp", source.Addr().String())))(t)
+		c := dialed(t, viaConnect("unix", front, nil), source.Addr().String())
 		all.Go(func() {
 			defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 			if err := readPayload(c, &got[i]); ctx.Err() == nil {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"maps"
 	"os"
 	"regexp"
@@ -12,6 +11,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
@@ -86,53 +88,17 @@ func promised(t *testing.T, prefix, own string) map[string]bool {
 	return all
 }
 
-// family is a metric on a page.
-type family struct {
-	kind, help string
-	labels     map[string]string // of any series: names, comma-separated
-	series     int
-}
-
-var (
-	sample = regexp.MustCompile(`^([a-z_0-9]+?)(_bucket|_sum|_count)?(\{.*\})? `)
-	label  = regexp.MustCompile(`([a-z_]+)="(?:[^"\\]|\\.)*"`)
-)
-
-func families(text string) map[string]*family {
-	all := map[string]*family{}
-	get := func(name string) *family {
-		if all[name] == nil {
-			all[name] = &family{labels: map[string]string{}}
+// labelsOf are the names that any series of f has, comma-separated.
+func labelsOf(f *dto.MetricFamily) string {
+	all := map[string]bool{}
+	for _, series := range f.Metric {
+		var names []string
+		for _, l := range series.Label {
+			names = append(names, l.GetName())
 		}
-		return all[name]
+		all[strings.Join(names, ",")] = true
 	}
-	for line := range strings.Lines(text) {
-		f := strings.SplitN(strings.TrimSpace(line), " ", 4)
-		switch {
-		case len(f) == 4 && f[1] == "HELP":
-			get(f[2]).help = f[3]
-		case len(f) == 4 && f[1] == "TYPE":
-			get(f[2]).kind = f[3]
-		default:
-			m := sample.FindStringSubmatch(line)
-			if m == nil {
-				continue
-			}
-			name := m[1]
-			if all[name] == nil || all[name].kind != "histogram" {
-				name += m[2] // a suffix that is part of the name
-			}
-			labels := map[string]bool{}
-			for _, l := range label.FindAllStringSubmatch(m[3], -1) {
-				if l[1] != "le" {
-					labels[l[1]] = true
-				}
-			}
-			get(name).labels[strings.Join(slices.Sorted(maps.Keys(labels)), ",")] = ""
-			get(name).series++
-		}
-	}
-	return all
+	return strings.Join(slices.Sorted(maps.Keys(all)), " and ")
 }
 
 // The pages of built programs, after all has happened once that makes a metric
@@ -147,10 +113,9 @@ func TestMetricsOfServerAndAgent(t *testing.T) {
 	srv := must(s.StartServer(append(api.apiArgs(), "--enable-lease-controller", "--server-id=a", "--tenants-dir="+many.dir, rules)...))(t)
 	a := must(s.StartAgent(srv, append(api.apiArgs(), "--count-server-leases", rules, "--api-bind="+suite.Loopback(testutil.Reserved(t)))...))(t)
 	old := must(s.StartAgent(srv, "--link=off"))(t)
-	if code, err := reach(srv); err != nil || code != 200 {
-		t.Fatal(code, err)
-	}
-	_, _ = overUDS(srv.UDS).Get("http://" + suite.Loopback(1)) // refused
+	uds := viaConnect("unix", srv.UDS, nil)
+	testutil.NoError(t, echoOnce(uds, echoTarget(t)).err)
+	refused(t, "nobody listens there", uds, suite.Loopback(1))
 	frozen := must(s.StartAgent(srv, "--link=off"))(t)
 	_ = frozen.Signal(syscall.SIGKILL) // its stream breaks
 
@@ -209,19 +174,18 @@ func checkMetrics(t *testing.T, url, prefix string, old []kept, own string) {
 		}
 	}
 	for name, f := range got {
-		if f.series > 150 {
-			t.Errorf("%s has %d series", name, f.series)
-		}
+		testutil.AtMost(t, len(f.Metric), 150, "series of %s", name)
 	}
 }
 
 // withAll is what is on a page once all these are, or soon should have been: who
 // asks says what is missing.
-func withAll(t *testing.T, url string, names ...string) (got map[string]*family) {
+func withAll(t *testing.T, url string, names ...string) (got map[string]*dto.MetricFamily) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		text, _ := page(url)
-		got = families(text)
+		parser := expfmt.NewTextParser(model.LegacyValidation)
+		got, _ = parser.TextToMetricFamilies(strings.NewReader(text))
 		if !slices.ContainsFunc(names, func(name string) bool { return got[name] == nil }) || time.Now().After(end) {
 			return got
 		}
@@ -237,14 +201,12 @@ var appearsLate = map[string]bool{
 	"tenant_revocations_expiry_timestamp_seconds": true, // only of tenants with lists
 }
 
-func same(t *testing.T, got map[string]*family, prefix string, want kept) {
+func same(t *testing.T, got map[string]*dto.MetricFamily, prefix string, want kept) {
 	t.Helper()
 	f := got[prefix+want.name]
 	if f == nil {
 		t.Errorf("%s%s is missing", prefix, want.name)
 		return
 	}
-	if labels := fmt.Sprint(slices.Collect(maps.Keys(f.labels))); f.kind != want.kind || f.help != want.help || labels != "["+want.labels+"]" {
-		t.Errorf("%s%s is a %s with labels %s and help %q, want %+v", prefix, want.name, f.kind, labels, f.help, want)
-	}
+	testutil.Equal(t, kept{want.name, strings.ToLower(f.GetType().String()), labelsOf(f), f.GetHelp()}, want, "of %s", prefix)
 }

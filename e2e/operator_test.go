@@ -2,10 +2,17 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
+	"unicode/utf8"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
 )
 
 // Quickstart goes by every path once. An image may have no folder for temporary files.
@@ -27,6 +34,94 @@ func TestQuickstartOnce(t *testing.T) {
 	for _, p := range paths {
 		if p.Error != "" || p.Milliseconds <= 0 {
 			t.Errorf("%+v", p)
+		}
+	}
+}
+
+var programs = []string{"konnectivity", "konnectivity-server", "konnectivity-agent", "konnectivity-socks5-proxy", "konnectivity-https-proxy"}
+
+// The script for each shell loads there without a word, and completes.
+func TestCompletionLoads(t *testing.T) {
+	t.Parallel()
+	for shell, c := range map[string]struct{ script, says string }{
+		// What bash does when TAB is pressed behind "--lo".
+		"bash": {`set -e
+			. /usr/share/bash-completion/bash_completion
+			source <("$1" completion bash)
+			COMP_LINE="$2 --lo" COMP_POINT=${#COMP_LINE} COMP_WORDS=("$2" --lo) COMP_CWORD=1 COMP_TYPE=9 COMP_KEY=9
+			"__start_$2" "$2" --lo "$2" && echo "completes ${COMPREPLY[*]}"`, "completes --lo"},
+		"zsh": {`set -e
+			autoload -U compinit && compinit -u -d "$HOME/zcompdump"
+			source <("$1" completion zsh)
+			whence -w "_$2"`, ": function"},
+		"fish": {`set p $argv[1]; set n $argv[2]; $p completion fish | source; and set -x PATH (dirname $p) $PATH; complete -C "$n --lo"`, "--lo"},
+	} {
+		for _, program := range programs {
+			t.Run(shell+" "+program, func(t *testing.T) {
+				if program == "konnectivity" {
+					c.script, c.says = strings.ReplaceAll(c.script, "--lo", "--ve"), strings.ReplaceAll(c.says, "--lo", "--ve")
+				}
+				path := binaries.Path(program)
+				args := map[string][]string{
+					"bash": {"--norc", "-c", c.script, "bash", path, program},
+					"zsh":  {"-f", "-c", c.script, "zsh", path, program},
+					"fish": {"--no-config", "-c", c.script, path, program},
+				}[shell]
+				env := []string{"PATH=" + string(binaries) + ":" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+				out, err := command(t, env, shell, args...)
+				if err != nil || !strings.Contains(out, c.says) || strings.Contains(out, "`") || strings.Contains(out, "not found") || strings.Count(out, "\n") > 3 {
+					t.Errorf("%v: %q, want %q", err, out, c.says)
+				}
+			})
+		}
+	}
+}
+
+// Help is for people: no markup, no line that a terminal would break, and each
+// command with an example where an argument is not obvious.
+func TestHelpReadsWell(t *testing.T) {
+	for _, args := range [][]string{
+		{"konnectivity"}, {"konnectivity", "check"}, {"konnectivity", "dial"}, {"konnectivity", "status"}, {"konnectivity", "certs"}, {"konnectivity", "bench"}, {"konnectivity", "quickstart"}, {"konnectivity", "version"},
+		{"konnectivity", "completion"}, {"konnectivity-server"}, {"konnectivity-agent"}, {"konnectivity-socks5-proxy"}, {"konnectivity-https-proxy"},
+	} {
+		out, err := command(t, nil, binaries.Path(args[0]), append(args[1:], "--help")...)
+		if err != nil || strings.Contains(out, "`") || !strings.Contains(out, "Usage:") {
+			t.Errorf("%q: %v\n%s", args, err, out)
+		}
+		for line := range strings.Lines(out) {
+			testutil.AtMost(t, len([]rune(line)), 140, "%q: characters of the line %s", args, line)
+		}
+	}
+}
+
+var escapes = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
+
+// --watch in a real terminal stays within it, frame by frame.
+func TestStatusWatchInATerminal(t *testing.T) {
+	t.Parallel()
+	w := newWhole(t)
+	// script (bsdutils, which every Debian has) makes the terminal; its size is
+	// set from inside.
+	line := fmt.Sprintf("stty rows 20 cols 80; %s status --watch --interval=300ms %s %s", w.Bin.Path("konnectivity"),
+		suite.Loopback(w.server.AdminPort), agentAt(w.agent))
+	p := must(suite.Start("script", programPath(t, "script"), []string{"-qec", line, "/dev/null"}, []string{"TERM=xterm"}))(t)
+	t.Cleanup(p.Kill) // which hangs the terminal up
+	var frames []string
+	eventually(t, patience, "frames", func() (bool, any) {
+		out := p.Output()
+		frames = strings.Split(out, "\x1b[H")
+		return len(frames) > 8, out
+	})
+	if frames = frames[1:]; !strings.Contains(frames[1], "\x1b[1m") {
+		t.Fatalf("no colour:\n%q", frames)
+	}
+	for _, frame := range frames[:len(frames)-1] { // the last one may be cut short
+		rows := strings.Split(strings.ReplaceAll(escapes.ReplaceAllString(frame, ""), "\r", ""), "\n")
+		if len(rows) > 20 || !strings.Contains(frame, "konnectivity-server") {
+			t.Errorf("%d rows:\n%s", len(rows), frame)
+		}
+		for _, row := range rows {
+			testutil.AtMost(t, utf8.RuneCountInString(row), 80, "columns of the row %q", row)
 		}
 	}
 }

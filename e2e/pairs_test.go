@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"io"
-	"net"
 	"strings"
 	"testing"
 
@@ -16,7 +14,7 @@ import (
 // agents alone.
 func TestLinkModes(t *testing.T) {
 	t.Parallel()
-	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	target := echoTarget(t)
 	modes := []string{"auto", "off", "require"}
 	for _, server := range modes {
 		t.Run("server "+server, func(t *testing.T) {
@@ -38,9 +36,7 @@ func TestLinkModes(t *testing.T) {
 				for mode, sidecar := range sidecars {
 					o := echoOnce(viaSOCKS5(sidecar.Address()), target)
 					if refused := server == "off" && mode == "require"; refused {
-						if o.err == nil {
-							t.Errorf("agent %s, sidecar %s: works", agent, mode)
-						}
+						testutil.Fails(t, o.err, "agent %s, sidecar %s", agent, mode)
 						logged(t, sidecar.Process, patience, "none of the protocols that --link allows")
 					} else if o.err != nil {
 						t.Errorf("agent %s, sidecar %s: %v", agent, mode, o.err)

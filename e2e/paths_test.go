@@ -73,7 +73,8 @@ func (w *whole) url(wy way, path string) string {
 	return strings.Replace(base, "127.0.0.1", "localhost", 1) + path
 }
 
-func TestCurlReachesTheTargetByEveryWay(t *testing.T) {
+// curl reaches the target by every way, and hears why it does not reach others.
+func TestCurl(t *testing.T) {
 	w := newWhole(t)
 	const size = 5<<20 + 3
 	upload := filepath.Join(w.Dir, "upload")
@@ -86,15 +87,10 @@ func TestCurlReachesTheTargetByEveryWay(t *testing.T) {
 			testutil.NoError(t, err)
 			testutil.Equal(t, testutil.Must(hashOf(bytes.NewReader(got)))(t), sum(1, size), "the hash of the download of %d bytes", len(got))
 			got, err = curl(t, append(wy.args, "--upload-file", upload, w.url(wy, "/"))...)
-			if err != nil || string(got) != sum(2, size) {
-				t.Errorf("the target's hash of the upload is %q, %v", got, err)
-			}
+			testutil.NoError(t, err)
+			testutil.Equal(t, string(got), sum(2, size), "the target's hash of the upload")
 		})
 	}
-}
-
-func TestCurlHearsWhy(t *testing.T) {
-	w := newWhole(t)
 	closed := testutil.Refusing(t)
 	connect := w.ways(t)[5].args
 	for _, c := range []struct {

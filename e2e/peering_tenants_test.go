@@ -206,7 +206,7 @@ func (a *servedAlike) roundTrips(t *testing.T, n int) (direct, forwarded time.Du
 	}
 	for i := range 2 * n {
 		began := time.Now()
-		says(t, conns[i%2], "ping")
+		pingPong(t, conns[i%2], "ping")
 		took[i%2] = append(took[i%2], time.Since(began))
 	}
 	for i := range took {

@@ -138,9 +138,7 @@ func (r *redirected) seenAs(uid, target string) (string, error) {
 
 func (r *redirected) expect(uid, target, want string) {
 	r.t.Helper()
-	if got, err := r.seenAs(uid, target); err != nil || got != want {
-		r.t.Errorf("user %s is seen at %s as %q, want %q: %v", uid, target, got, want, err)
-	}
+	testutil.Equal(r.t, must(r.seenAs(uid, target))(r.t), want, "user %s is seen at %s as", uid, target)
 }
 
 // rules is what nft(8) makes of the pod's rules.

@@ -17,6 +17,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -55,7 +56,7 @@ func (l *load) close() {
 // add opens a connection to an echo that carries bytes from now on.
 func (l *load) add(t *testing.T, what string, by tunnel.Dialer, target string, denied bool) {
 	t.Helper()
-	c := &carried{what: what, denied: denied, conn: must(by.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)}
+	c := &carried{what: what, denied: denied, conn: dialed(t, by, target)}
 	l.conns = append(l.conns, c)
 	l.running.Go(func() {
 		sent, got := make([]byte, 1000), make([]byte, 1000)
@@ -283,9 +284,15 @@ func reachable(t *testing.T, by tunnel.Dialer, target string) {
 // refused fails the test with that complaint if a target is reached.
 func refused(t *testing.T, what string, by tunnel.Dialer, target string) {
 	t.Helper()
-	if try(t, by, target) == nil {
-		t.Error(what)
-	}
+	testutil.Fails(t, try(t, by, target), "%s", what)
+}
+
+// dialed is a connection to a target, which ends with the test.
+func dialed(t testing.TB, by tunnel.Dialer, target string) tunnel.Conn {
+	t.Helper()
+	c := must(by.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
+	t.Cleanup(func() { _ = c.Close() })
+	return c
 }
 
 // try dials a target and hangs up.

@@ -2,9 +2,20 @@ package e2e
 
 import (
 	"context"
+	"io"
 	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
 )
 
 // pause waits, unless it is over before.
@@ -104,4 +115,177 @@ func TestConnectionsOutliveTheOnlyServer(t *testing.T) {
 		connected(t, f.agent, 1, patience)
 	}
 	s.end()
+}
+
+// window is that of tests in which nothing comes back.
+const window = 2 * time.Second
+
+// ended wants c to be reset, and not ended in order, soon after a window.
+func ended(t *testing.T, what string, c net.Conn) {
+	t.Helper()
+	began := time.Now()
+	_ = c.SetReadDeadline(began.Add(window + slack))
+	_, err := io.Copy(io.Discard, c)
+	t.Logf("%s: %v after %v", what, err, time.Since(began).Round(time.Millisecond))
+	testutil.ErrorIs(t, err, syscall.ECONNRESET, "%s", what)
+}
+
+// A connection ends with either of its ends: the other hears of it within a
+// window, and does not take it for the end of the data.
+func TestConnectionsEndWithTheirEnds(t *testing.T) {
+	t.Parallel() // it waits
+	for name, kill := range map[string]func(*fleet){
+		"agent":   func(f *fleet) { f.agent.Kill() },
+		"sidecar": func(f *fleet) { f.socks.Kill() },
+		"agent that comes back": func(f *fleet) {
+			f.agent.Kill()
+			f.startAgent()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			short := []string{"--resume-window=" + window.String()}
+			f := newFleet(t, 2, flags{server: short, agent: append([]string{"--agent-id=agent-1"}, short...), sidecars: short})
+			far := make(chan net.Conn, 1)
+			target := listen(t, func(c *net.TCPConn) {
+				far <- c
+				<-t.Context().Done()
+			})
+			near := dialed(t, f.ways()[0], target)
+			other := <-far
+			for _, c := range []net.Conn{near, other} { // both ways are in use
+				must(c.Write([]byte("x")))(t)
+			}
+			must(io.ReadFull(near, make([]byte, 1)))(t)
+			must(io.ReadFull(other, make([]byte, 1)))(t)
+			kill(f)
+			left := other
+			if name != "sidecar" {
+				left = near
+			}
+			ended(t, "the other side", left)
+		})
+	}
+}
+
+// Where one of the programs does not take part, all works as ever: connections
+// are carried, and end with the sidecar's link.
+func TestConnectionsArePlainWhereOneSideIs(t *testing.T) {
+	t.Parallel() // it waits
+	off := []string{"--resume-window=0"}
+	for name, more := range map[string]flags{"server": {server: off}, "agent": {agent: off}, "sidecars": {sidecars: off}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, 1, more)
+			s := startStorm(t, f.vault, scaled(time.Second, 10*time.Second), halves, f.ways()...)
+			s.end()
+			target := echoTarget(t)
+			var conns []net.Conn
+			for _, way := range f.ways() {
+				c := dialed(t, way, target)
+				must(c.Write([]byte("x")))(t)
+				must(io.ReadFull(c, make([]byte, 1)))(t)
+				conns = append(conns, c)
+			}
+			f.toClients.cut() // of a sidecar's that does not take part the server is an end
+			for _, c := range conns {
+				ended(t, "after a cut", c)
+			}
+		})
+	}
+}
+
+// Connections that end in the server, for kube-apiserver, outlive the agent's
+// link.
+func TestConnectionsOfTheServerOutliveLinks(t *testing.T) {
+	t.Parallel()
+	t.Run("CONNECT", func(t *testing.T) {
+		t.Parallel()
+		f := newFleet(t, 1, flags{})
+		tls := (&whole{Suite: f.Suite}).clientTLS(t)
+		f.cutAgent(t, halves, viaConnect("tcp", suite.Loopback(f.servers[0].ClientPort), tls), viaConnect("unix", f.servers[0].UDS, nil))
+	})
+	t.Run("gRPC", func(t *testing.T) {
+		t.Parallel()
+		f := newFleet(t, 1, flags{})
+		f.cutAgent(t, wholes, viaGRPC(f.servers[0].UDS))
+	})
+}
+
+func (f *fleet) cutAgent(t *testing.T, kinds []byte, ways ...tunnel.Dialer) {
+	for _, way := range ways { // what is lazily made, is
+		testutil.NoError(t, try(t, way, f.vault.address))
+	}
+	base := f.rests()
+	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), kinds, ways...)
+	for range scaled(10, 100) {
+		f.toAgents[0].linked(t)
+		s.harm()
+		f.toAgents[0].cut()
+		time.Sleep(rand.N(500 * time.Millisecond))
+	}
+	s.end()
+	f.settles(base)
+}
+
+// dialing dials by some ways, so many times a second, until stop is called; each
+// connection carries a byte there and back. On a machine that is too busy for that, they are
+// fewer: 15 are under way at most. stop tells how many were made, and fails the test
+// for those that went wrong.
+func dialing(t *testing.T, ways []tunnel.Dialer, target string, perSecond int) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var made, failed atomic.Int64
+	var work errgroup.Group
+	work.SetLimit(16)
+	work.Go(func() error {
+		began := time.Now()
+		for i := 0; ctx.Err() == nil; i++ {
+			pause(ctx, time.Until(began.Add(time.Duration(i)*time.Second/time.Duration(perSecond))))
+			work.Go(func() error {
+				o := echoOnce(ways[i%len(ways)], target)
+				made.Add(1)
+				if o.err != nil && failed.Add(1) <= 10 {
+					t.Error(o.err)
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	stop = sync.OnceFunc(func() {
+		cancel()
+		_ = work.Wait()
+		t.Logf("%d dials, %d failed", made.Load(), failed.Load())
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// Servers are replaced one after the other: no connection is lost, no dial
+// fails, and a server that goes does not wait for what others can carry.
+func TestConnectionsMoveBeforeAServerLeaves(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 2, flags{server: []string{"--graceful-shutdown-timeout=2m"}})
+	base := f.rests()
+	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), halves, f.ways()...)
+	stop := dialing(t, f.ways(), echoTarget(t), scaled(50, 200))
+	for range scaled(1, 10) {
+		for _, srv := range f.servers {
+			s.harm()
+			began := time.Now()
+			stopInOrder(t, srv.Process)
+			// 2 minutes are granted, and as long would it wait for the storm's probes.
+			if took := time.Since(began); took > patience {
+				t.Errorf("a server took %v to leave", took)
+			} else {
+				t.Logf("a server left in %v", took)
+			}
+			f.restart(srv)
+			connected(t, f.agent, 2, patience)
+			time.Sleep(scaled(500*time.Millisecond, time.Second))
+		}
+	}
+	stop()
+	s.end()
+	f.settles(base)
 }

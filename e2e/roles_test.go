@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"net"
 	"os"
@@ -14,7 +13,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
@@ -48,7 +46,7 @@ func pairFlags(t *testing.T, s *suite.Suite, p pki.Pair, cert, key string) []str
 }
 
 // ways are all by which a peer with a certificate comes to a server.
-func ways(srv *suite.Server, target string) map[string]func(context.Context, *tls.Config) error {
+func ways(t *testing.T, srv *suite.Server, target string) map[string]func(context.Context, *tls.Config) error {
 	byLink := func(role link.Role, port int) func(context.Context, *tls.Config) error {
 		return func(ctx context.Context, config *tls.Config) error {
 			config.NextProtos = []string{link.ALPN}
@@ -65,23 +63,11 @@ func ways(srv *suite.Server, target string) map[string]func(context.Context, *tl
 		}
 	}
 	return map[string]func(context.Context, *tls.Config) error{
-		"client CONNECT": func(ctx context.Context, config *tls.Config) error {
-			c, err := viaConnect("tcp", suite.Loopback(srv.ClientPort), config).Dial(ctx, tunnel.NewFlow("tcp", target))
-			if err == nil {
-				c.Close()
-			}
-			return err
+		"client CONNECT": func(_ context.Context, config *tls.Config) error {
+			return try(t, viaConnect("tcp", suite.Loopback(srv.ClientPort), config), target)
 		},
-		"client gRPC": func(ctx context.Context, config *tls.Config) error {
-			t, err := client.CreateSingleUseGrpcTunnelWithContext(ctx, ctx, suite.Loopback(srv.ClientPort), grpc.WithTransportCredentials(credentials.NewTLS(config)))
-			if err != nil {
-				return err
-			}
-			c, err := t.DialContext(ctx, "tcp", target)
-			if err == nil {
-				c.Close()
-			}
-			return err
+		"client gRPC": func(_ context.Context, config *tls.Config) error {
+			return try(t, overGRPC(suite.Loopback(srv.ClientPort), credentials.NewTLS(config)), target)
 		},
 		"client link": byLink(link.RoleClient, srv.ClientPort),
 		"agent gRPC": func(ctx context.Context, config *tls.Config) error {
@@ -105,8 +91,6 @@ func ways(srv *suite.Server, target string) map[string]func(context.Context, *tl
 func TestPortsTakeOnlyTheirRole(t *testing.T) {
 	s := newSuite(t)
 	ca, target := roleCA(t, s), echoTarget(t)
-	pool := x509.NewCertPool()
-	pool.AddCert(ca.Certificate())
 	pairs := map[pki.Role]tls.Certificate{}
 	for _, role := range []pki.Role{"", pki.RoleAgent, pki.RoleClient, pki.RoleServer} {
 		pairs[role] = holder(t, ca, role, "cluster.local").TLS()
@@ -120,10 +104,10 @@ func TestPortsTakeOnlyTheirRole(t *testing.T) {
 		}
 		must(s.StartAgent(srv, agentFlags...))(t)
 		refused := 0
-		for name, way := range ways(srv, target) {
+		for name, way := range ways(t, srv, target) {
 			for role, pair := range pairs {
 				want := mode != "trust domain" && strings.HasPrefix(name, string(role)+" ") || role == "" && mode != "required"
-				config := &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool, ServerName: "127.0.0.1"}
+				config := &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: ca.Pool(), ServerName: "127.0.0.1"}
 				err := way(within(t, patience), config)
 				if (err == nil) != want {
 					t.Errorf("%s, %s with the role %q: %v", mode, name, role, err)
@@ -142,9 +126,7 @@ func TestPortsTakeOnlyTheirRole(t *testing.T) {
 		})
 		const line = "a peer was refused" // by each of two ports, once a minute
 		logged(t, srv.Process, patience, line)
-		if said := strings.Count(srv.Output(), line); said > 2*(1+int(time.Since(began)/time.Minute)) {
-			t.Errorf("%s: %d refusals were logged", mode, said)
-		}
+		testutil.AtMost(t, strings.Count(srv.Output(), line), 2*(1+int(time.Since(began)/time.Minute)), "%s: refusals in the log", mode)
 	}
 }
 

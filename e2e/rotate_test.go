@@ -87,7 +87,7 @@ func TestRotationDropsNothing(t *testing.T) {
 	logged(t, w.server.Process, patience, "peers were disconnected")
 	_ = must(w.StartAgent(w.server))(t)
 	socks := must(w.StartSOCKS5(w.server))(t)
-	newcomer := must(viaSOCKS5(socks.Address()).Dial(within(t, patience), tunnel.NewFlow("tcp", echoTarget(t))))(t)
+	newcomer := dialed(t, viaSOCKS5(socks.Address()), echoTarget(t))
 	pingPong(t, newcomer, "new certificates")
 
 	// Garbage changes nothing but a metric and a line.
@@ -104,9 +104,7 @@ func TestRotationDropsNothing(t *testing.T) {
 	handshake(t, w.server.ClientPort, client)
 	streams(t)
 	pingPong(t, newcomer, "broken files")
-	if n := metric(w.agent.HealthURL("/metrics"), `agent_server_disconnects_total{reason="lost"}`); n > 0 {
-		t.Errorf("the agent lost its server %v times", n)
-	}
+	testutil.Equal(t, metric(w.agent.HealthURL("/metrics"), `agent_server_disconnects_total{reason="lost"}`), 0, "servers that the agent lost")
 }
 
 // handshake returns the certificate that a port shows.
@@ -133,9 +131,7 @@ func (w *whole) holdStreams(t *testing.T, n int, routes ...string) (check func(t
 			continue
 		}
 		for range n {
-			c := must(r.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
-			t.Cleanup(func() { _ = c.Close() })
-			held[r.name] = append(held[r.name], c)
+			held[r.name] = append(held[r.name], dialed(t, r, target))
 		}
 	}
 	round := 0

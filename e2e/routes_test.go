@@ -16,6 +16,10 @@ import (
 	"time"
 
 	"golang.org/x/net/proxy"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
@@ -85,6 +89,28 @@ func viaConnect(network, front string, config *tls.Config) tunnel.Dialer {
 	})
 }
 
+// viaGRPC is kube-apiserver's gRPC mode by the real client: a tunnel for each connection.
+func viaGRPC(uds string) tunnel.Dialer {
+	return overGRPC("unix://"+uds, insecure.NewCredentials())
+}
+
+func overGRPC(server string, creds credentials.TransportCredentials) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		life, end := context.WithCancel(context.Background()) // which must not end with the dial's context
+		t, err := client.CreateSingleUseGrpcTunnelWithContext(ctx, life, server, grpc.WithTransportCredentials(creds))
+		if err != nil {
+			end()
+			return nil, err
+		}
+		c, err := t.DialContext(ctx, f.Network, f.Address)
+		if err != nil {
+			end()
+			return nil, err
+		}
+		return tunnel.With(tunnel.Wrap(c), tunnel.Parts{Ended: end}), nil
+	})
+}
+
 // open dials the front and runs a handshake that ends, with the connection,
 // when ctx does.
 func open(ctx context.Context, network, front string, handshake func(net.Conn) (tunnel.Conn, error)) (tunnel.Conn, error) {
@@ -113,9 +139,9 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("status %d: %s", e.status, e.body) }
 
-// connect reads no byte beyond the answer, so what follows is the tunnel's.
-func connect(c net.Conn, address string) error {
-	if _, err := fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", address, address); err != nil {
+// connect reads no byte beyond the answer, so what follows is the tunnel's. Headers end with CRLF.
+func connect(c net.Conn, address string, headers ...string) error {
+	if _, err := fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\n%s\r\n", address, strings.Join(headers, "")); err != nil {
 		return err
 	}
 	var head []byte

@@ -93,9 +93,7 @@ func TestSidecarCarriesLargeFetches(t *testing.T) {
 	check := func(what, path string) {
 		f := must(os.Open(path))(t)
 		defer f.Close()
-		if h, err := hashOf(f); err != nil || h != sum(4, size) {
-			t.Errorf("%s: the file differs, %v", what, err)
-		}
+		testutil.Equal(t, must(hashOf(f))(t), sum(4, size), "%s: the hash of the file", what)
 	}
 	byWget := filepath.Join(dir, "by-wget")
 	must(command(t, proxied(nil, web), "wget", "-q", "-O", byWget, base+"/checkout/big"))(t)
@@ -192,8 +190,7 @@ func TestSidecarServesAllOnOnePort(t *testing.T) {
 	} {
 		path := fmt.Sprint(i)
 		args[len(args)-1] += path
-		got, err := curl(t, append([]string{"--cacert", d.web.ca}, args...)...)
-		wantHello(t, path, string(got), err)
+		wantHello(t, path, string(must(curl(t, append([]string{"--cacert", d.web.ca}, args...)...))(t)))
 	}
 	for _, version := range []string{"4", "4a"} {
 		testutil.Fails(t, testutil.Err(curl(t, "--socks"+version, s.Address(), "http://127.0.0.1:"+d.web.plain)), "SOCKS%s", version)

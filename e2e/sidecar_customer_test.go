@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net"
@@ -142,9 +143,7 @@ func TestSidecarCustomerProxy(t *testing.T) {
 				}
 			}
 			route := map[bool]string{true: "customer_proxy", false: "tunnel"}[c.byProxy]
-			if s.dials(t, route) == 0 {
-				t.Errorf("no dial by route %s was counted", route)
-			}
+			testutil.AtLeast(t, s.dials(t, route), 1, "dials by route %s", route)
 		})
 	}
 }
@@ -152,11 +151,7 @@ func TestSidecarCustomerProxy(t *testing.T) {
 // ask is one request by the sidecar.
 func ask(s *observed, method, address string) (string, error) {
 	if method == "GET" {
-		res, err := clientBy("http://" + s.Address()).Get("http://" + address + "/")
-		if err != nil {
-			return "", err
-		}
-		return readAnswer(res)
+		return getBy("http://"+s.Address(), "http://"+address+"/")
 	}
 	c, err := net.Dial("tcp", s.Address())
 	if err != nil {
@@ -168,7 +163,16 @@ func ask(s *observed, method, address string) (string, error) {
 		return "", err
 	}
 	fmt.Fprintf(c, "GET / HTTP/1.0\r\nHost: %s\r\n\r\n", address)
-	res, err := http.ReadResponse(bufioReader(c), nil)
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return "", err
+	}
+	return readAnswer(res)
+}
+
+// getBy is the answer to a GET by a proxy.
+func getBy(proxy, url string) (string, error) {
+	res, err := clientBy(proxy).Get(url)
 	if err != nil {
 		return "", err
 	}
@@ -201,11 +205,7 @@ func TestSidecarCustomerTinyproxy(t *testing.T) {
 	s := w.sidecar(t, "konnectivity-https-proxy", w.env, "--http-proxy="+u, "--https-proxy="+u)
 	for _, args := range [][]string{{}, {"--http1.0"}, {"--proxytunnel"}, {"--proxytunnel", "--http1.0"}} {
 		args = append(append([]string{"--proxy", "http://" + s.Address()}, args...), "http://app.guest.test:"+w.site)
-		if got, err := curl(t, args...); err != nil || string(got) != w.squid.source {
-			t.Errorf("curl %q: from %q, %v", args, got, err)
-		}
+		testutil.Equal(t, string(must(curl(t, args...))(t)), w.squid.source, "curl %q: from", args)
 	}
-	if n := s.dials(t, "customer_proxy"); n < 3 { // the two plain requests may share one
-		t.Errorf("%v dials by tinyproxy", n)
-	}
+	testutil.AtLeast(t, s.dials(t, "customer_proxy"), 3, "dials by tinyproxy") // the two plain requests may share one
 }

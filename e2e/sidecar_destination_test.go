@@ -51,9 +51,7 @@ func TestHostileDestinations(t *testing.T) {
 				if timeout, ok := err.(net.Error); ok && timeout.Timeout() {
 					t.Error("the exchange does not end")
 				}
-				if n > 1<<20 {
-					t.Errorf("the client got %d bytes", n)
-				}
+				testutil.AtMost(t, n, 1<<20, "bytes that the client got")
 			}
 			ask() // fills pools
 			idle := must(p.Memory())(t).MostOwn()
@@ -66,9 +64,7 @@ func TestHostileDestinations(t *testing.T) {
 			all.Wait()
 			grown := must(p.Memory())(t).MostOwn() - idle
 			t.Logf("%d destinations: %d KiB on top of %d", destinations, grown>>10, idle>>10)
-			if grown > destinations<<20+slack {
-				t.Errorf("%d destinations cost %d KiB", destinations, grown>>10)
-			}
+			testutil.AtMost(t, grown, destinations<<20+slack, "bytes that %d destinations cost", destinations)
 		})
 	}
 }
@@ -84,4 +80,61 @@ func newHostileOrigin(t *testing.T, first, again string) (address string) {
 			_, err = io.WriteString(c, again)
 		}
 	})
+}
+
+// Ten thousand clients that begin and do not go on: those who want something
+// are served all the while, memory stays within a bound, and the ten thousand
+// are gone when their time is over.
+func TestSidecarsBoundHalfOpenHandshakes(t *testing.T) {
+	d := newDeployment(t)
+	for program, first := range map[string]string{
+		"konnectivity-socks5-proxy": "\x05\x02\x00",
+		"konnectivity-https-proxy":  "CONNECT app.guest.test:443 HTTP/1.1\r\nHost: ap",
+	} {
+		t.Run(program, func(t *testing.T) {
+			s := d.sidecar(t, program, d.env)
+			const clients = 10_000
+			// 53 MiB for 10,000 of SOCKS5, and for the 4,096 that HTTP keeps.
+			const maxOwn = 100 << 20
+			conns := make(chan net.Conn, clients)
+			var wg sync.WaitGroup
+			for range 50 {
+				wg.Go(func() {
+					for range clients / 50 {
+						if c, err := net.Dial("tcp", s.Address()); err == nil {
+							_, _ = io.WriteString(c, first)
+							conns <- c
+						}
+					}
+				})
+			}
+			proxy := "socks5://" + s.Address()
+			if program == "konnectivity-https-proxy" {
+				proxy = "http://" + s.Address()
+			}
+			served := func(when string) {
+				took := stopwatch(d.Suite)
+				got, err := getBy(proxy, "http://"+d.hosted.ip+":"+d.web.plain+"/x")
+				testutil.Succeeds(t, err, "%s", when)
+				wantHello(t, "x", got)
+				testutil.AtMost(t, took(), 10*time.Second, "%s: the time it took", when)
+			}
+			served("while they come")
+			wg.Wait()
+			close(conns)
+			if len(conns) < clients*9/10 {
+				t.Fatalf("only %d of %d could connect", len(conns), clients)
+			}
+			for range 10 {
+				served("while they are there")
+			}
+			m := must(s.Memory())(t)
+			t.Logf("%d half-open handshakes: %d KiB of its own, %d at most", len(conns), m.Own>>10, m.MostOwn()>>10)
+			testutil.AtMost(t, m.Own, maxOwn, "bytes of its own")
+			for c := range conns {
+				_ = c.Close()
+			}
+			served("after they left")
+		})
+	}
 }

@@ -21,7 +21,6 @@ import (
 
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
-	"konnectivity/tunnel"
 )
 
 // deployment is a control plane with its hosted cluster, as HyperShift makes
@@ -83,11 +82,9 @@ func fetch(t *testing.T, ca string, env []string, url string) (string, error) {
 	return command(t, env, "curl", "--silent", "--show-error", "--fail", "--max-time", "60", "--cacert", ca, url)
 }
 
-func wantHello(t *testing.T, what, got string, err error) {
+func wantHello(t *testing.T, what, got string) {
 	t.Helper()
-	if err != nil || got != "hello /"+what {
-		t.Errorf("%s: %q, %v", what, got, err)
-	}
+	testutil.Equal(t, got, "hello /"+what, "the answer")
 }
 
 // proxied is the environment of a container that uses a sidecar.
@@ -107,14 +104,10 @@ func TestSidecarForOpenshiftAPIServer(t *testing.T) {
 	d.hosted.api.set("apps", "web", d.hosted.ip)
 	s := d.sidecar(t, "konnectivity-https-proxy", d.env)
 	for _, host := range []string{"web.apps.svc", "web.apps.svc.cluster.local", "app.guest.test"} {
-		got, err := fetch(t, d.web.ca, proxied(nil, s), "https://"+host+":"+d.web.secure+"/"+host)
-		wantHello(t, host, got, err)
-		got, err = fetch(t, d.web.ca, proxied(nil, s), "http://"+host+":"+d.web.plain+"/"+host)
-		wantHello(t, host, got, err)
+		wantHello(t, host, must(fetch(t, d.web.ca, proxied(nil, s), "https://"+host+":"+d.web.secure+"/"+host))(t))
+		wantHello(t, host, must(fetch(t, d.web.ca, proxied(nil, s), "http://"+host+":"+d.web.plain+"/"+host))(t))
 	}
-	if n := s.dials(t, "tunnel"); n < 6 {
-		t.Errorf("only %v dials went through the tunnel", n)
-	}
+	testutil.AtLeast(t, s.dials(t, "tunnel"), 6, "dials through the tunnel")
 }
 
 // The bypass and the pod's own proxy: cloud APIs go by HTTPS_PROXY unless
@@ -128,16 +121,14 @@ func TestSidecarsForOAuthOpenshift(t *testing.T) {
 	web := d.sidecar(t, "konnectivity-https-proxy", env, "--connect-directly-to-cloud-apis=true", "--direct-suffix=no-proxy.invalid")
 	socks := d.sidecar(t, "konnectivity-socks5-proxy", env, "--resolve-from-guest-cluster-dns=true", "--resolve-from-management-cluster-dns=true")
 
-	got, err := fetch(t, d.web.ca, proxied(socks, web), "https://app.guest.test:"+d.web.secure+"/idp")
-	wantHello(t, "idp", got, err)
-	got, err = fetch(t, d.web.ca, proxied(socks, nil), "https://app.guest.test:"+d.web.secure+"/ldap")
-	wantHello(t, "ldap", got, err)
+	wantHello(t, "idp", must(fetch(t, d.web.ca, proxied(socks, web), "https://app.guest.test:"+d.web.secure+"/idp"))(t))
+	wantHello(t, "ldap", must(fetch(t, d.web.ca, proxied(socks, nil), "https://app.guest.test:"+d.web.secure+"/ldap"))(t))
 	testutil.Equal(t, socks.dials(t, "tunnel"), 1, "dials of the SOCKS5 sidecar through the tunnel")
-	got, err = command(t, nil, "curl", "-sS", "--max-time", "60", "--proxytunnel", "--proxy", "http://"+web.Address(), "http://login.microsoftonline.com:"+cloud)
+	got, err := command(t, nil, "curl", "-sS", "--max-time", "60", "--proxytunnel", "--proxy", "http://"+web.Address(), "http://login.microsoftonline.com:"+cloud)
 	if err != nil || got != pod.source || web.dials(t, "direct") != 1 {
 		t.Errorf("a cloud API: from %q, %v, %v direct dials; want by the pod's proxy", got, err, web.dials(t, "direct"))
 	}
-	_, err = viaConnect("tcp", web.Address(), nil).Dial(within(t, patience), tunnel.NewFlow("tcp", "sts.no-proxy.invalid:"+cloud))
+	err = try(t, viaConnect("tcp", web.Address(), nil), "sts.no-proxy.invalid:"+cloud)
 	// Where this machine has no DNS at all, it cannot know either, or waits for it.
 	if err == nil || !regexp.MustCompile(`No such host|could not be looked up|status 504`).MatchString(err.Error()) {
 		t.Errorf("a name that NO_PROXY keeps from the pod's proxy, and that nobody knows here: %v", err)

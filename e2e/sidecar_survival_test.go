@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,14 +68,8 @@ func (l *lateSidecar) get(t *testing.T, front, host, port string) error {
 		proxy = "socks5://" + l.socks
 	}
 	took := stopwatch(l.suite)
-	res, err := clientBy(proxy).Get("http://" + host + ":" + port + "/late")
-	var got string
-	if err == nil {
-		got, err = readAnswer(res)
-	}
-	if took := took(); took > answerTime {
-		t.Errorf("%s by %s: the answer took %v", host, front, took)
-	}
+	got, err := getBy(proxy, "http://"+host+":"+port+"/late")
+	testutil.AtMost(t, took(), answerTime, "%s by %s: the time of the answer", host, front)
 	if err == nil && got != "hello /late" {
 		err = fmt.Errorf("got %q", got)
 	}
@@ -96,11 +91,7 @@ func (l *lateSidecar) comes(t *testing.T, bound time.Duration, host, port string
 func (l *lateSidecar) fails(t *testing.T, host, port string, want ...string) {
 	t.Helper()
 	err := l.get(t, "http", host, port)
-	ok := false
-	for _, w := range want {
-		ok = ok || err != nil && strings.Contains(err.Error(), w)
-	}
-	if !ok {
+	if err == nil || !slices.ContainsFunc(want, func(w string) bool { return strings.Contains(err.Error(), w) }) {
 		t.Errorf("%s by http: %v; want one of %q", host, err, want)
 	}
 	testutil.ErrorSays(t, l.get(t, "socks5", host, port), "socks connect", "%s by socks5", host)
@@ -152,9 +143,7 @@ func TestSidecarStartsBeforeAllElse(t *testing.T) {
 			// An operator can read what it said meanwhile.
 			lines := strings.Count(l.Output(), "\n")
 			t.Logf("%d lines of log", lines)
-			if lines > 30 {
-				t.Errorf("%d lines of log:\n%s", lines, l.Output())
-			}
+			testutil.AtMost(t, lines, 30, "lines of log\n%s", l.Output())
 		})
 	}
 }
@@ -197,9 +186,6 @@ func TestSidecarLetsServersGo(t *testing.T) {
 	srv := must(d.StartServer("--graceful-shutdown-timeout=1h"))(t)
 	must(d.StartAgent(srv))(t)
 	s := d.sidecarOf(t, srv.ClientPort, "konnectivity-https-proxy", d.env)
-	got, err := curl(t, "--proxy", "http://"+s.Address(), "http://app.guest.test:"+d.web.plain+"/kept")
-	wantHello(t, "kept", string(got), err)
-	if code, err := srv.Stop(); err != nil || code != 0 {
-		t.Errorf("the server waits for connections that nobody uses: exit status %d, %v", code, err)
-	}
+	wantHello(t, "kept", string(must(curl(t, "--proxy", "http://"+s.Address(), "http://app.guest.test:"+d.web.plain+"/kept"))(t)))
+	stopInOrder(t, srv.Process)
 }

@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -217,5 +215,3 @@ func clientBy(proxy string) *http.Client {
 func serverTLS(pair pki.Pair) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{"h2", "http/1.1"}}
 }
-
-func bufioReader(r io.Reader) *bufio.Reader { return bufio.NewReader(r) }

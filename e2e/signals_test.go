@@ -45,8 +45,7 @@ func (w *whole) through(t *testing.T, name string) tunnel.Conn {
 	t.Helper()
 	for _, r := range w.routes(t) {
 		if r.name == name {
-			c := must(r.Dial(within(t, quick), tunnel.NewFlow("tcp", echoTarget(t))))(t)
-			t.Cleanup(func() { _ = c.Close() })
+			c := dialed(t, r, echoTarget(t))
 			pingPong(t, c, "open")
 			return c
 		}

@@ -109,7 +109,7 @@ func (w *town) dialByPeers() {
 	leg.cut()
 	reaches(w.t, time.Minute, srv.HealthURL("/metrics"), "server_ready_backend_connections", 0)
 	for n, kind := range halves {
-		c := must(again(viaConnect("unix", srv.UDS, nil)).Dial(within(w.t, patience), tunnel.NewFlow("tcp", w.vault.address)))(w.t)
+		c := dialed(w.t, again(viaConnect("unix", srv.UDS, nil)), w.vault.address)
 		testutil.Succeeds(w.t, transfer(patient{c}, order{Kind: kind, Seed: uint8(n), Size: 1 << 20}, true), "by a server without agents: transfer %c", kind)
 		_ = c.Close()
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"konnectivity/internal/bench"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -107,12 +108,8 @@ func (w *whole) beside(t *testing.T, r route, s stall, n int) {
 	}
 	t.Logf("%-5s %3d %s: p50 %v beside %v alone, p99 %v beside %v alone (%.2f times), %d MiB more",
 		r.name, n, s.name, among.P50, alone.P50, among.P99, alone.P99, float64(among.P99)/float64(alone.P99), grown>>20)
-	if among.P99 > bound {
-		t.Errorf("p99 of round trips beside %d stalled is %v, alone %v, want at most %v", n, among.P99, alone.P99, bound)
-	}
-	if grown > stallGrowth {
-		t.Errorf("%d stalled hold %d MiB, want at most %d", n, grown>>20, stallGrowth>>20)
-	}
+	testutil.AtMost(t, among.P99, bound, "p99 of round trips beside %d stalled; alone it is %v", n, alone.P99)
+	testutil.AtMost(t, grown, stallGrowth, "bytes that %d stalled hold", n)
 }
 
 // besideBound is what a round trip may take beside stalled connections. It is

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -232,9 +233,7 @@ func (s *storm) end() {
 	for why, n := range s.reasons {
 		s.t.Logf("%d dials: %s", n, why)
 	}
-	if n := s.vault.failed.Load(); n > 0 {
-		s.t.Errorf("%d transfers failed at the vault", n)
-	}
+	testutil.Equal(s.t, s.vault.failed.Load(), 0, "transfers that failed at the vault")
 	if p := s.pauses(); len(p) > 0 {
 		s.t.Logf("%d harms, which struck %d times one of the probes: pauses p50 %v, p99 %v, at most %v",
 			len(s.harms), len(p), at(p, 0.50), at(p, 0.99), p[len(p)-1])

@@ -1,17 +1,16 @@
 package e2e
 
 import (
-	"bufio"
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
 )
 
 // tenantBound is the promise: what is taken away is cut that soon.
@@ -125,23 +125,17 @@ func (h *hosting) agentFor(t *testing.T, c *clusterOfMany, more ...string) *suit
 // certificate; an error: there was no answer.
 func (h *hosting) connect(t *testing.T, serverName string, cert tls.Certificate, target string) (net.Conn, int, error) {
 	t.Helper()
-	dialer := &net.Dialer{Timeout: patience}
-	c, err := tls.DialWithDialer(dialer, "tcp", suite.Loopback(h.server.ClientPort), &tls.Config{
+	c, err := viaConnect("tcp", suite.Loopback(h.server.ClientPort), &tls.Config{
 		ServerName: serverName, InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"},
-	})
+	}).Dial(within(t, patience), tunnel.NewFlow("tcp", target))
+	if answer := (*statusError)(nil); errors.As(err, &answer) {
+		return nil, answer.status, nil
+	}
 	if err != nil {
 		return nil, 0, err
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(patience))
-	if _, err := fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", target, target); err != nil {
-		return nil, 0, err
-	}
-	resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: http.MethodConnect})
-	if err != nil {
-		return nil, 0, err
-	}
-	return c, resp.StatusCode, nil
+	return c, http.StatusOK, nil
 }
 
 // reaches waits until a client of c gets this status: 200 once it reaches its target.
@@ -216,9 +210,7 @@ func TestClustersOfOneServerNeverMeet(t *testing.T) {
 	// One is added, and what others have stays.
 	heldA, heldB := h.hold(t, a), h.hold(t, b)
 	h.reaches(t, h.tenant(t, "c"), http.StatusServiceUnavailable) // it has no agent
-	if states := h.states(t); states["a"] != "serving 1" || states["b"] != "serving 1" || states["c"] != "serving 0" {
-		t.Errorf("the API has %v", states)
-	}
+	testutil.Equal(t, fmt.Sprint(h.states(t)), "map[a:serving 1 b:serving 1 c:serving 0]", "the API has")
 
 	// One is broken and harms nobody, itself included.
 	replace(t, filepath.Join(h.dir, "c", "tenant.yaml"), []byte("serverNames: [c.example]\nbound: 1\n"))
@@ -286,35 +278,22 @@ func TestABoundIsToldThroughTheChain(t *testing.T) {
 	for _, c := range []*clusterOfMany{a, b} {
 		h.agent(t, c)
 	}
-	type sidecars struct{ socks, web *suite.Sidecar }
-	fronts := make(map[*clusterOfMany]sidecars)
-	for _, c := range []*clusterOfMany{a, b} {
-		issuer := authority{CA: c.ca}
-		issuer.write(t, pki.Leaf{CommonName: "client", Client: true}, h.PKI(c.name+"-client.crt"), h.PKI(c.name+"-client.key"))
-		flags := []string{
-			"--server-name=" + c.serverName(), "--ca-cert-path=" + h.PKI(c.name+"-ca.crt"),
-			"--tls-cert-path=" + h.PKI(c.name+"-client.crt"), "--tls-key-path=" + h.PKI(c.name+"-client.key"),
-		}
-		fronts[c] = sidecars{must(h.StartSOCKS5(h.server, flags...))(t), must(h.StartHTTPS(h.server, flags...))(t)}
+	issuer := authority{CA: a.ca}
+	issuer.write(t, pki.Leaf{CommonName: "client", Client: true}, h.PKI("a-client.crt"), h.PKI("a-client.key"))
+	flags := []string{
+		"--server-name=" + a.serverName(), "--ca-cert-path=" + h.PKI("a-ca.crt"),
+		"--tls-cert-path=" + h.PKI("a-client.crt"), "--tls-key-path=" + h.PKI("a-client.key"),
 	}
-	// ask is what each front answers that is asked for a cluster's target.
-	ask := func(c *clusterOfMany) [3]int {
-		t.Helper()
-		host, port, _ := net.SplitHostPort(c.target)
-		n := must(strconv.Atoi(port))(t)
-		request := append([]byte("\x05\x01\x00\x01"), net.ParseIP(host).To4()...)
-		reply := must(socksReply(fronts[c].socks.Address(), string(append(request, byte(n>>8), byte(n)))))(t)
-		connect := must(tunnelFront{network: "tcp", address: fronts[c].web.Address()}.ask("CONNECT " + c.target + " HTTP/1.1\r\nHost: " + c.target + "\r\n\r\n"))(t)
-		plain := must(tunnelFront{network: "tcp", address: fronts[c].web.Address()}.ask("GET http://" + c.target + "/ HTTP/1.1\r\nHost: " + c.target + "\r\nConnection: close\r\n\r\n"))(t)
-		return [3]int{int(reply), connect, plain}
-	}
+	socks, web := must(h.StartSOCKS5(h.server, flags...))(t).Address(), must(h.StartHTTPS(h.server, flags...))(t).Address()
 	held := h.hold(t, a)
 	if _, status, err := h.connect(t, a.serverName(), a.client, a.target); status != http.StatusTooManyRequests {
 		t.Errorf("a client of the server is told %d, %v", status, err)
 	}
-	if got, want := ask(a), [3]int{1, http.StatusTooManyRequests, http.StatusTooManyRequests}; got != want {
-		t.Errorf("SOCKS5, CONNECT and HTTP say %v, want %v", got, want)
-	}
+	testutil.ErrorSays(t, try(t, viaSOCKS5(socks), a.target), "general SOCKS server failure", "SOCKS5")
+	testutil.ErrorSays(t, try(t, viaConnect("tcp", web, nil), a.target), "status 429", "CONNECT")
+	plain := must(clientBy("http://" + web).Get("http://" + a.target))(t)
+	plain.Body.Close()
+	testutil.Equal(t, plain.StatusCode, http.StatusTooManyRequests, "HTTP")
 	pingPong(t, held, "still there")
 	if _, status, err := h.connect(t, b.serverName(), b.client, b.target); status != http.StatusOK {
 		t.Errorf("a client of the other is told %d, %v", status, err)

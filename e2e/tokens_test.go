@@ -9,7 +9,6 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
-	"konnectivity/tunnel"
 )
 
 // rejected waits until an agent says that the server refused it, and sees to it
@@ -66,9 +65,7 @@ func TestAgentsAuthenticateByToken(t *testing.T) {
 		for _, a := range bad {
 			rejected(t, a, "the server refused this agent")
 		}
-		if n := refusals("unauthenticated") + refusals("denied") - before; n < 4 {
-			t.Errorf("%v refusals were counted, want at least 4", n)
-		}
+		testutil.AtLeast(t, refusals("unauthenticated")+refusals("denied")-before, 4, "refusals")
 		// A token file is read anew at every attempt.
 		with("good", "expired-"+mode)
 		connected(t, bad[0], 1, patience)
@@ -83,9 +80,7 @@ func TestAgentsAuthenticateByToken(t *testing.T) {
 		late := must(s.LaunchAgent(srv, append(with("late-"+mode, "late-"+mode), link)...))(t)
 		rejected(t, late, "could not be reviewed")
 		connected(t, good, 1, patience)
-		if code, err := reach(srv); err != nil || code != 200 {
-			t.Errorf("with the API down: %d, %v", code, err)
-		}
+		testutil.Succeeds(t, echoOnce(viaConnect("unix", srv.UDS, nil), echoTarget(t)).err, "with the API down")
 		api.setDown(false)
 		connected(t, late, 1, patience)
 		late.Kill()
@@ -107,7 +102,7 @@ func TestTwoCAsKeepClientsAndAgentsApart(t *testing.T) {
 	config := w.clientTLS(t)
 	pair := must(tls.LoadX509KeyPair(strings.TrimPrefix(node[0], "--agent-cert="), strings.TrimPrefix(node[1], "--agent-key=")))(t)
 	target := echoTarget(t)
-	pingPong(t, must(viaConnect("tcp", suite.Loopback(two.ClientPort), config).Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t), "a client")
+	pingPong(t, dialed(t, viaConnect("tcp", suite.Loopback(two.ClientPort), config), target), "a client")
 	config.Certificates = []tls.Certificate{pair}
 	refused(t, "an agent's certificate opened the clients' port", viaConnect("tcp", suite.Loopback(two.ClientPort), config), target)
 }
@@ -141,7 +136,7 @@ func TestClientsAuthenticateByToken(t *testing.T) {
 		failing("an account that is not accepted")
 		write("oauth")
 		reachable(t, viaSOCKS5(front.Address()), target)
-		pingPong(t, must(viaSOCKS5(front.Address()).Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t), "oauth")
+		pingPong(t, dialed(t, viaSOCKS5(front.Address()), target), "oauth")
 		front.Kill()
 		write("metrics")
 		front = must(s.StartSOCKS5(srv, "--tls-cert-path=", "--tls-key-path=", "--token-path="+path, "--link="+link))(t)

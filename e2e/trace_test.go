@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strings"
@@ -31,15 +29,22 @@ func newTraced(t *testing.T, link string) *traced {
 	return w
 }
 
-// lines are the messages that a process has logged under an id.
-func lines(p *suite.Process, id string) (out []string) {
-	for line := range bytes.Lines([]byte(p.Output())) {
+// clientSpan is that of clients that send a traceparent.
+const clientSpan = "00f067aa0ba902b7"
+
+func traceparent(id string) (header string) {
+	return "traceparent: 00-" + id + "-" + clientSpan + "-01\r\n"
+}
+
+// idsOf are the ids of all lines of a log with a message; "" is any.
+func idsOf(p *suite.Process, message string) (ids []string) {
+	for line := range strings.Lines(p.Output()) {
 		var fields struct{ ID, Msg string }
-		if json.Unmarshal(line, &fields) == nil && fields.ID == id {
-			out = append(out, fields.Msg)
+		if json.Unmarshal([]byte(line), &fields) == nil && (message == "" || fields.Msg == message) && fields.ID != "" {
+			ids = append(ids, fields.ID)
 		}
 	}
-	return out
+	return ids
 }
 
 // logs waits until every process has a line with the id.
@@ -47,8 +52,7 @@ func (w *traced) logs(t *testing.T, id string, all ...*suite.Process) {
 	t.Helper()
 	for _, p := range all {
 		eventually(t, patience, fmt.Sprintf("a line of %s with the id %s", p.Name, id), func() (bool, any) {
-			found := lines(p, id)
-			return len(found) > 0, "\n" + p.Output()
+			return slices.Contains(idsOf(p, ""), id), "\n" + p.Output()
 		})
 	}
 }
@@ -74,11 +78,7 @@ func TestOneIDOnEveryHop(t *testing.T) {
 			const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 			c := must(net.Dial("tcp", w.https.Address()))(t)
 			defer c.Close()
-			fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\ntraceparent: 00-%s-00f067aa0ba902b7-01\r\n\r\n", target, trace)
-			line := make([]byte, len("HTTP/1.1 200"))
-			if _, err := io.ReadFull(c, line); err != nil || string(line) != "HTTP/1.1 200" {
-				t.Fatal(string(line), err)
-			}
+			testutil.NoError(t, connect(c, target, traceparent(trace)))
 			w.shown(t, trace, w.httpsAt, server, agent)
 			c.Close()
 			w.logs(t, trace, w.https.Process, w.server.Process, w.agent.Process)
@@ -98,8 +98,7 @@ func TestOneIDOnEveryHop(t *testing.T) {
 			// kube-apiserver's CONNECT, with and without a trace.
 			const direct = "0af7651916cd43dd8448eb211c80319c"
 			uds := must(net.Dial("unix", w.server.UDS))(t)
-			fmt.Fprintf(uds, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\ntraceparent: 00-%s-b7ad6b7169203331-01\r\n\r\n", target, direct)
-			_, _ = io.ReadFull(uds, line)
+			testutil.NoError(t, connect(uds, target, traceparent(direct)))
 			uds.Close()
 			w.logs(t, direct, w.server.Process, w.agent.Process)
 
@@ -108,20 +107,9 @@ func TestOneIDOnEveryHop(t *testing.T) {
 			testutil.NoError(t, try(t, viaGRPC(w.server.UDS), target))
 			eventually(t, patience, "the agent knows the server's id", func() (bool, any) {
 				ids := idsOf(w.server.Process, "connection ended")
-				ids = slices.DeleteFunc(ids, func(id string) bool { return known[id] || len(lines(w.agent.Process, id)) == 0 })
+				ids = slices.DeleteFunc(ids, func(id string) bool { return known[id] || !slices.Contains(idsOf(w.agent.Process, ""), id) })
 				return len(ids) > 0, w.server.Output()
 			})
 		})
 	}
-}
-
-// idsOf are the ids of all lines with a message.
-func idsOf(p *suite.Process, message string) (ids []string) {
-	for line := range bytes.Lines([]byte(p.Output())) {
-		var fields struct{ ID, Msg string }
-		if json.Unmarshal(line, &fields) == nil && fields.Msg == message && fields.ID != "" {
-			ids = append(ids, fields.ID)
-		}
-	}
-	return ids
 }

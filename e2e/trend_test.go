@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/bench"
+	"konnectivity/internal/testutil"
 )
 
 // trend is how a series goes, in its own unit and hours.
@@ -143,9 +144,7 @@ func TestTrend(t *testing.T) {
 				}
 			}
 			t.Logf("%d of 500 are judged wrong", wrong)
-			if wrong > 5 {
-				t.Error("more than 1 in 100 is")
-			}
+			testutil.AtMost(t, wrong, 5, "wrong verdicts of 500")
 		})
 	}
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -15,7 +16,42 @@ import (
 	"golang.org/x/net/proxy"
 
 	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
 )
+
+// TestAgentWithFewDescriptors: connections leave some to probes and to links, also
+// where they go on without a link, and who is refused hears why.
+func TestAgentWithFewDescriptors(t *testing.T) {
+	t.Parallel()
+	s := newSuite(t)
+	srv := must(s.StartServer())(t)
+	s.Descriptors = descriptors
+	agent := must(s.StartAgent(srv, "--resume-window=10m"))(t)
+	s.Descriptors = 0
+	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	front := viaConnect("unix", srv.UDS, nil)
+	served := 0
+	for range descriptors {
+		c, err := front.Dial(within(t, patience), tunnel.NewFlow("tcp", target))
+		var refused *statusError
+		if err == nil {
+			served++
+			t.Cleanup(func() { _ = c.Close() })
+		} else if !errors.As(err, &refused) || refused.status != http.StatusServiceUnavailable {
+			t.Fatalf("after %d: %v", served, err)
+		}
+	}
+	testutil.AtLeast(t, served, descriptors/2, "clients that are served")
+	testutil.AtMost(t, len(must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", agent.PID())))(t)), descriptors-descriptors/16, "descriptors that are taken") // a probe or two may be there
+	srv.Kill()
+	testutil.NoError(t, s.RunServer(srv))
+	ready(t, srv, 1, patience)
+	// The server may count the agent before the agent counts the server.
+	eventually(t, patience, "readiness", func() (bool, any) {
+		answer, status := page(agent.HealthURL("/readyz"))
+		return status == http.StatusOK, answer
+	})
+}
 
 // descriptors are those of a program that has few.
 const descriptors = 128
@@ -81,9 +117,7 @@ func TestHTTPSidecarWithFewDescriptors(t *testing.T) {
 			_ = c.Close()
 		}
 	}
-	if served < descriptors/4 {
-		t.Errorf("%d clients are served", served)
-	}
+	testutil.AtLeast(t, served, descriptors/4, "clients that are served")
 	https.leavesDescriptors(t)
 }
 
@@ -94,7 +128,5 @@ func (s *observed) leavesDescriptors(t *testing.T) {
 	testutil.Within(t, 25*time.Second, "24 descriptors are free", func() bool {
 		return len(must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.PID())))(t)) <= descriptors-24
 	})
-	if answer, err := curl(t, "http://"+s.health+"/healthz"); err != nil || len(answer) == 0 {
-		t.Errorf("health: %q, %v", answer, err)
-	}
+	testutil.Contains(t, string(must(curl(t, "http://"+s.health+"/healthz"))(t)), "ok", "health")
 }
