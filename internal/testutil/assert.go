@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The assertions of this file report a failure, and the test goes on. A message begins with
-// the format what and its args.
+// The assertions of this file report a failure, and the test goes on; Requires ends it. A message
+// begins with the format what and its args.
 
 // Equal fails t unless got is want.
 func Equal[T comparable](t testing.TB, got, want T, what string, args ...any) {
@@ -26,6 +26,45 @@ func EqualSlices[T comparable](t testing.TB, got, want []T, what string, args ..
 	if !slices.Equal(got, want) {
 		t.Errorf("%s: got %s, want %s", fmt.Sprintf(what, args...), show(got), show(want))
 	}
+}
+
+// Holds fails t unless a condition holds.
+func Holds(t testing.TB, condition bool, what string, args ...any) {
+	t.Helper()
+	if !condition {
+		t.Errorf(what, args...)
+	}
+}
+
+// Requires is Holds that ends the test.
+func Requires(t testing.TB, condition bool, what string, args ...any) {
+	t.Helper()
+	if !condition {
+		t.Fatalf(what, args...)
+	}
+}
+
+// AtMost fails t if got is more than most.
+func AtMost[T cmp.Ordered](t testing.TB, got, most T, what string, args ...any) {
+	t.Helper()
+	if got > most {
+		t.Errorf("%s: got %s, want %s at most", fmt.Sprintf(what, args...), show(got), show(most))
+	}
+}
+
+// AtLeast fails t if got is less than least.
+func AtLeast[T cmp.Ordered](t testing.TB, got, least T, what string, args ...any) {
+	t.Helper()
+	if got < least {
+		t.Errorf("%s: got %s, want %s at least", fmt.Sprintf(what, args...), show(got), show(least))
+	}
+}
+
+// Between fails t unless got is from least to most.
+func Between[T cmp.Ordered](t testing.TB, got, least, most T, what string, args ...any) {
+	t.Helper()
+	AtLeast(t, got, least, what, args...)
+	AtMost(t, got, most, what, args...)
 }
 
 // Contains fails t unless text has part in it.
@@ -68,22 +107,6 @@ func ErrorSays(t testing.TB, err error, text, what string, args ...any) {
 		Succeeds(t, err, what, args...)
 	case err == nil || !strings.Contains(err.Error(), text):
 		t.Errorf("%s: got %v, want an error that says %q", fmt.Sprintf(what, args...), err, text)
-	}
-}
-
-// AtMost fails t if got is more than bound.
-func AtMost[T cmp.Ordered](t testing.TB, got, bound T, what string, args ...any) {
-	t.Helper()
-	if got > bound {
-		t.Errorf("%s: got %v, want at most %v", fmt.Sprintf(what, args...), got, bound)
-	}
-}
-
-// AtLeast fails t if got is less than bound.
-func AtLeast[T cmp.Ordered](t testing.TB, got, bound T, what string, args ...any) {
-	t.Helper()
-	if got < bound {
-		t.Errorf("%s: got %v, want at least %v", fmt.Sprintf(what, args...), got, bound)
 	}
 }
 

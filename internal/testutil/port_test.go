@@ -61,18 +61,9 @@ func TestReservedIsListenedOnAgain(t *testing.T) {
 			if noIPv6(err) {
 				break
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if second, err := net.Listen("tcp", at); err == nil {
-				second.Close()
-				t.Error("two listen on one port")
-			}
-			c, err := net.Dial("tcp", at)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c.Close()
+			testutil.NoError(t, err)
+			testutil.Fails(t, testutil.Err(net.Listen("tcp", at)), "two listen on one port")
+			testutil.NoError(t, testutil.Must(net.Dial("tcp", at))(t).Close())
 			l.Close()
 		}
 	}
@@ -90,22 +81,11 @@ func TestHeldPortIsNotPicked(t *testing.T) {
 			held[address] = true
 		}
 	}
-	target := listen(t)
-	defer target.Close()
 	for range 3000 {
-		l := listen(t)
-		l.Close()
-		c, err := net.Dial("tcp", target.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		far, err := target.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		far.Close()
-		c.Close()
-		for _, given := range []net.Addr{l.Addr(), c.LocalAddr()} {
+		near, far, err := testutil.Connected()
+		testutil.NoError(t, err)
+		_, _ = near.Close(), far.Close()
+		for _, given := range []net.Addr{near.LocalAddr(), near.RemoteAddr()} {
 			if held[given.String()] {
 				t.Fatalf("%s is held, and was given to another", given)
 			}
@@ -113,17 +93,8 @@ func TestHeldPortIsNotPicked(t *testing.T) {
 	}
 }
 
-func listen(t *testing.T) net.Listener {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 func TestPortsAreReleasedWithTheTest(t *testing.T) {
-	listen(t).Close() // opens what the runtime keeps
+	testutil.Listen(t).Close() // opens what the runtime keeps
 	open := func() int {
 		all, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -135,11 +106,7 @@ func TestPortsAreReleasedWithTheTest(t *testing.T) {
 	t.Run("held", func(t *testing.T) {
 		testutil.Refusing(t)
 		testutil.Reserved(t)
-		if now := open(); now != before+2 {
-			t.Errorf("%d open files, and %d with two ports held", before, now)
-		}
+		testutil.Equal(t, open(), before+2, "open files with two ports held")
 	})
-	if now := open(); now != before {
-		t.Errorf("%d open files before, %d after", before, now)
-	}
+	testutil.Equal(t, open(), before, "open files afterwards")
 }
