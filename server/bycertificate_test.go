@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
@@ -66,13 +67,9 @@ func TestACAOfTwoClustersIsRefused(t *testing.T) {
 	if got := blue.state(); got.State != tenant.StateStale || !strings.Contains(got.Error, `agents-ca.crt: with byCertificate, "CN=ca" is a CA of the tenant "red" already`) || strings.Contains(got.Told, "red") {
 		t.Errorf("%+v", got)
 	}
-	if got := red.state(); got.State != tenant.StateServing {
-		t.Errorf("%+v", got)
-	}
+	testutil.Equal(t, red.state().State, tenant.StateServing, "the first is")
 	blue.write("") // by name alone it may
-	if got := blue.state(); got.State != tenant.StateServing {
-		t.Errorf("%+v", got)
-	}
+	testutil.Equal(t, blue.state().State, tenant.StateServing, "by name alone, the second is")
 	testutil.Must(red.unnamed(link.RoleAgent, ""))(t)
 	red.has(1)
 	blue.has(0)
@@ -117,9 +114,7 @@ func TestACAThatIsGoneTellsNobodyAnyMore(t *testing.T) {
 			if in, _ := resumed("", old); in {
 				t.Error("a session of a CA that is gone is good")
 			}
-			if tunnel.Closed(links[1].Done()) {
-				t.Error("blue's agent was cut")
-			}
+			testutil.Holds(t, !tunnel.Closed(links[1].Done()), "blue's agent was cut")
 		})
 	}
 }
@@ -143,12 +138,8 @@ func TestNobodyIsToldOfCAs(t *testing.T) {
 		cas = info.AcceptableCAs
 		return new(tls.Certificate), nil
 	}}
-	if s.asked(secure) {
-		t.Error("one without a certificate is let in")
-	}
-	if len(cas) > 0 {
-		t.Errorf("%d CAs are named", len(cas))
-	}
+	testutil.Holds(t, !s.asked(secure), "one without a certificate is let in")
+	testutil.Equal(t, len(cas), 0, "CAs are named")
 }
 
 // Clusters whose CAs and certificates have the same names are told apart by who issued
@@ -176,9 +167,7 @@ func testACertificateTellsWhoseAPeerIs(t *testing.T, kind string) {
 	for _, c := range []*sharer{red, blue} {
 		for i, name := range commonNames { // of which each agent asks for another
 			a, err := join(c, name, fmt.Sprint("agent-", i))
-			if err != nil {
-				t.Fatalf("%s under %q: %v", c.name, name, err)
-			}
+			testutil.Requires(t, err == nil, "%s under %q: %v", c.name, name, err)
 			agents[c] = append(agents[c], a)
 		}
 		c.has(len(commonNames))
@@ -203,4 +192,125 @@ func testACertificateTellsWhoseAPeerIs(t *testing.T, kind string) {
 	red.has(0)
 	blue.has(len(commonNames))
 	refused(red, "")
+}
+
+// identified has a cluster's peers told by the name that named gives them, of a CA
+// that others share.
+func identified(name string) string {
+	id := "[" + name + ".peers.example]"
+	return told + "identities: {agents: " + id + ", clients: " + id + "}\n"
+}
+
+// named is a certificate of a CA for the peers of these clusters.
+func named(t *testing.T, ca *pki.CA, clusters ...string) tls.Certificate {
+	leaf := pki.Leaf{CommonName: "peer", Client: true}
+	for _, name := range clusters {
+		leaf.DNS = append(leaf.DNS, name+".peers.example")
+	}
+	return issue(t, ca, leaf)
+}
+
+// share makes a cluster of the server's that has the CA of others.
+func (s *sharers) share(ca *pki.CA, name string) *sharer {
+	c := &sharer{of: s, name: name, ca: ca, cert: named(s.t, ca, name)}
+	c.write(identified(name))
+	got := c.state()
+	testutil.Requires(s.t, got.State == tenant.StateServing, "%+v", got)
+	return c
+}
+
+// with is the cluster as seen by the holder of another certificate.
+func (c *sharer) with(cert tls.Certificate) *sharer {
+	return &sharer{of: c.of, name: c.name, ca: c.ca, cert: cert}
+}
+
+// Clusters of one CA are told apart by what their folders list, under every name and
+// by every protocol.
+func TestIdentitiesTellClustersOfOneCAApart(t *testing.T) {
+	s := startSharers(t)
+	ca := testutil.Must(pki.NewCA("ca"))(t)
+	red, blue := s.share(ca, "red"), s.share(ca, "blue")
+	for _, c := range []*sharer{red, blue} {
+		testutil.Must(c.unnamed(link.RoleAgent, ""))(t)
+		testutil.Must(s.agentBy(secureFor("", c.cert), agentHello{id: "two"}, c.network))(t)
+		c.has(2)
+	}
+	for _, c := range []*sharer{red, blue} {
+		c.reachesItsOwn(s.tcp, "link", "grpc")
+	}
+	before := red.dialed.Load() + blue.dialed.Load()
+	for what, wrong := range map[string]struct {
+		cert  tls.Certificate
+		names []string
+	}{
+		"red's":          {red.cert, []string{blue.serverName()}},
+		"blue's":         {blue.cert, []string{red.serverName()}},
+		"one of both":    {named(t, ca, "red", "blue"), append([]string{red.serverName(), blue.serverName()}, commonNames...)},
+		"one of neither": {named(t, ca, "green"), append([]string{red.serverName(), blue.serverName()}, commonNames...)},
+	} {
+		for _, name := range wrong.names {
+			c := red.with(wrong.cert)
+			for _, role := range []link.Role{link.RoleAgent, link.RoleClient} {
+				testutil.Fails(t, testutil.Err(c.unnamed(role, name)), "%s is let in as %v under %q", what, role, name)
+			}
+			testutil.Holds(t, !s.asked(secureFor(name, wrong.cert, "http/1.1")),
+				"%s is let in by CONNECT under %q", what, name)
+			testutil.Fails(t, testutil.Err(s.agentBy(secureFor(name, wrong.cert), agentHello{id: "one"}, c.network)),
+				"%s is let in as an agent by gRPC under %q", what, name)
+			testutil.Fails(t, testutil.Err(c.dialAt("grpc", s.tcp, name, "10.0.0.1:443")), "%s is let in by gRPC under %q", what, name)
+		}
+	}
+	testutil.Equal(t, red.dialed.Load()+blue.dialed.Load()-before, 0, "dials for certificates that are nobody's")
+	red.has(2)
+	blue.has(2)
+}
+
+// An identity that is taken away cuts those who have it, and nobody else; the sessions
+// that they began lead nowhere. The one who claimed it later has it then.
+func TestAnIdentityThatIsGone(t *testing.T) {
+	s := startSharers(t)
+	ca, err := pki.NewCA("ca")
+	testutil.NoError(t, err)
+	red, blue := s.share(ca, "red"), s.share(ca, "blue")
+	blue.write(strings.Replace(identified("blue"), "blue.peers.example", "blue.peers.example, red.peers.example", 1))
+	if got := blue.state(); got.State != tenant.StateStale || !strings.Contains(got.Error, `tenant.yaml: identities.agents: "red.peers.example" is an identity of the tenant "red" already`) {
+		t.Fatalf("%+v", got)
+	}
+	links := make(map[*sharer]*link.Session)
+	for _, c := range []*sharer{red, blue} {
+		if links[c], err = c.unnamed(link.RoleAgent, ""); err != nil {
+			t.Fatal(err)
+		}
+		c.has(1)
+	}
+	session := new(sameSession)
+	again := secureFor(red.serverName(), red.cert, "http/1.1")
+	again.ClientSessionCache = session
+	testutil.Requires(t, s.asked(again) && session.state.Load() != nil,
+		"there is no session to go on with")
+	red.write(identified("crimson"))
+	s.ends("the end of red's agent", links[red].Done())
+	testutil.Holds(t, !s.asked(again), "a session of an identity that is gone is good")
+	testutil.Equal(t, blue.state().State, tenant.StateServing, "the one that takes what red gave up is")
+	testutil.Succeeds(t, testutil.Err(blue.with(red.cert).unnamed(link.RoleAgent, "")), "whose identity is blue's now is not let in")
+	blue.has(2)
+	testutil.Holds(t, !tunnel.Closed(links[blue].Done()), "blue's agent was cut")
+}
+
+// A certificate that becomes one of two clusters is refused from then on. What its
+// holder has open stays.
+func TestACertificateThatBecomesOneOfTwo(t *testing.T) {
+	s := startSharers(t)
+	ca := testutil.Must(pki.NewCA("ca"))(t)
+	red := s.share(ca, "red")
+	both := red.with(named(t, ca, "red", "blue"))
+	open := testutil.Must(both.unnamed(link.RoleAgent, ""))(t)
+	red.has(1)
+	blue := s.share(ca, "blue")
+	for _, name := range []string{"", red.serverName(), blue.serverName()} {
+		testutil.Fails(t, testutil.Err(both.unnamed(link.RoleClient, name)), "it is let in under %q", name)
+	}
+	red.write(identified("red") + "bounds: {connections: 100}\n") // which looks at all it has
+	red.has(1)
+	testutil.Holds(t, !tunnel.Closed(open.Done()), "its connection was cut")
 }

@@ -69,22 +69,17 @@ func (r *rig) asks(config *tls.Config, line, token string) (*http.Response, stri
 func TestClientsAreKnownByTheirTokens(t *testing.T) {
 	r := startWithTokens(t)
 	told := make(chan tunnel.Identity, 1)
-	hears(r, r, told)
-	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Agents == 1 })
+	r.hears(told)
 	hello := link.Hello{Role: link.RoleClient, ID: "sidecar"}
 	for token, want := range map[string]string{"a:one": "serviceaccount:a/one", "b:two": "serviceaccount:b/two"} {
 		hello.Token = token
 		ses := testutil.Must(r.clientLinkAs(r.bare(link.ALPN), hello))(t)
 		testutil.Must(ses.Dial(testutil.Context(t), tunnel.NewFlow("tcp", "echo:1")))(t).Close()
-		if who := <-told; who != tunnel.NewIdentity(want) {
-			t.Errorf("link: the agent hears %q, want %q", who, want)
-		}
+		testutil.Equal(t, <-told, tunnel.NewIdentity(want), "link: the agent hears")
 		if resp, body := r.asks(r.bare(), "CONNECT echo:1", token); resp.StatusCode != http.StatusOK {
 			t.Errorf("CONNECT: %s %s", resp.Status, body)
 		}
-		if who := <-told; who != tunnel.NewIdentity(want) {
-			t.Errorf("CONNECT: the agent hears %q, want %q", who, want)
-		}
+		testutil.Equal(t, <-told, tunnel.NewIdentity(want), "CONNECT: the agent hears")
 	}
 	if resp, body := r.asks(r.tls(), "CONNECT echo:1", "b:two"); resp.StatusCode != http.StatusOK {
 		t.Errorf("with a certificate: %s %s", resp.Status, body)
@@ -113,9 +108,8 @@ func TestClientsWithoutProofAreRefused(t *testing.T) {
 	c := testutil.Must(tls.Dial("tcp", r.tcp, r.bare("h2")))(t)
 	defer c.Close()
 	testutil.Must(io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"))(t)
-	if text, err := io.ReadAll(c); len(text) != 0 {
-		t.Errorf("by gRPC it hears %q, %v", text, err)
-	}
+	text, err := io.ReadAll(c)
+	testutil.Holds(t, len(text) == 0, "by gRPC it hears %q, %v", text, err)
 	if resp, _ := r.asks(r.tls(), "GET /", ""); resp.Header.Get("Konnectivity-Serving") != "yes" {
 		t.Errorf("a client with a certificate hears %v", resp.Header)
 	}

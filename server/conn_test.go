@@ -95,9 +95,7 @@ func TestAListCutsWhomItNames(t *testing.T) {
 	named.Digest[0]++
 	other.Digest[1]++
 	cl.change(&tenant.Spec{Agents: &other, Clients: &named}, &config{})
-	if causes[agents] != nil || causes[clients] != errRevoked {
-		t.Errorf("cut for %v", causes)
-	}
+	testutil.Holds(t, causes[agents] == nil && causes[clients] == errRevoked, "cut for %v", causes)
 }
 
 // One that was cut while it was judged does not become an agent.
@@ -166,9 +164,8 @@ func TestFailuresGoWithTheirTenant(t *testing.T) {
 	for _, name := range []string{"", "red"} {
 		s.table.Gone(admin.Departure{Tenant: name, Role: admin.RoleAgent}, time.Now(), io.EOF)
 	}
-	if n := failed(); n != 2 {
-		t.Fatalf("%d failures", n)
-	}
+	n := failed()
+	testutil.Requires(t, n == 2, "%d failures", n)
 	red.remove()
 	s.eventually("one failure less", func() bool { return failed() == 1 })
 }
@@ -212,7 +209,6 @@ func TestAnAgentOfSeveralLanesThatIsCutIsNotLost(t *testing.T) {
 		return strings.Contains(status, "lastGone")
 	})
 	testutil.Contains(t, status, `"ordered":true`, "the status is")
-	if _, list := s.get(s.admin, "/api/v1/failures?tenant=red"); !strings.Contains(list, `"matched":0`) {
-		t.Errorf("the failures are %s", list)
-	}
+	_, list := s.get(s.admin, "/api/v1/failures?tenant=red")
+	testutil.Holds(t, strings.Contains(list, `"matched":0`), "the failures are %s", list)
 }

@@ -93,9 +93,7 @@ func TestFairness(t *testing.T) {
 			for name, least := range c.least {
 				got := carried[name] / 1e6 / period.Seconds()
 				t.Logf("%s, delay %v: %s carried %.0f MB/s", c.what, delay, name, got)
-				if got < least*0.999 {
-					t.Errorf("%s, delay %v: %s carried %.0f MB/s, want %.0f", c.what, delay, name, got, least)
-				}
+				testutil.AtLeast(t, got, least*0.999, "%s, delay %v: MB/s of %s", c.what, delay, name)
 			}
 		}
 	}
@@ -139,9 +137,7 @@ func TestFairnessLooksAnew(t *testing.T) {
 		now = now.Add(holdFirst + freeTime)
 		f.note(map[string]int64{"blue": 2e6}, map[string]int64{"red": 4e6, "blue": 0.4e6}, holdFirst, freeTime, now)
 	}
-	if after := now.Sub(began); after < unheldFor || after > unheldFor+time.Second {
-		t.Errorf("holds end after %v, want %v", after, unheldFor)
-	}
+	testutil.Between(t, now.Sub(began), unheldFor, unheldFor+time.Second, "holds end after")
 	if f.begin(map[string]int64{"red": 100e6, "blue": 10e6}, fairLook, now); !f.held("red") {
 		t.Error("nobody is held up after the look")
 	}
@@ -152,13 +148,10 @@ func TestFairnessEndsWithTheBulk(t *testing.T) {
 	var f fairness
 	look := map[string]int64{"red": 100e6, "blue": 10e6}
 	f.begin(look, fairLook, time.Unix(0, 0))
-	if !f.held("red") || f.held("blue") {
-		t.Fatalf("roles %v", f.roles)
-	}
+	testutil.Requires(t, f.held("red") && !f.held("blue"), "roles %v", f.roles)
 	for range trialRounds * trialsInVain {
 		f.note(map[string]int64{}, map[string]int64{"red": 4e6}, holdFirst, freeTime, time.Unix(0, 0))
 	}
-	if f.active() || f.held("red") {
-		t.Errorf("roles %v after the other has stopped", f.roles)
-	}
+	testutil.Holds(t, !f.active() && !f.held("red"),
+		"roles %v after the other has stopped", f.roles)
 }

@@ -93,9 +93,8 @@ func TestClaimsLeadNobodyIntoAnotherCluster(t *testing.T) {
 				t.Errorf("%s to %s: %v", kind, address, err)
 				continue
 			}
-			if !red.greets(conn) {
-				t.Errorf("%s to %s: red's client did not come to red", kind, address)
-			}
+			testutil.Holds(t, red.greets(conn),
+				"%s to %s: red's client did not come to red", kind, address)
 			conn.Close()
 		}
 	}
@@ -107,9 +106,7 @@ func TestClaimsLeadNobodyIntoAnotherCluster(t *testing.T) {
 		if err != nil {
 			continue // by an agent that claims what it cannot serve
 		}
-		if !blue.greets(conn) {
-			t.Errorf("%s: blue's client did not come to blue", address)
-		}
+		testutil.Holds(t, blue.greets(conn), "%s: blue's client did not come to blue", address)
 		conn.Close()
 	}
 	testutil.Equal(t, red.dialed.Load()-before, 0, "red's agents were asked for connections of blue's clients")
@@ -150,9 +147,8 @@ func TestCertificatesAreGoodUnderTheirOwnNamesAlone(t *testing.T) {
 					own := secureFor(holder.serverName(), holder.cert, "http/1.1")
 					own.ClientSessionCache = with
 					s.asked(own)
-					if with.state.Load() == nil {
-						t.Fatal("there is no session to go on with")
-					}
+					testutil.Requires(t, with.state.Load() != nil,
+						"there is no session to go on with")
 					client.ClientSessionCache, worker.ClientSessionCache = with, with
 				}
 				what := fmt.Sprintf("%s's certificate under %q (with a session: %v)", holder.name, name, with != nil)
@@ -224,15 +220,13 @@ func TestATokenOfAnotherClusterLeadsNowhere(t *testing.T) {
 	conn, f, err := open(red, tunnel.Resume{Token: token, Window: 30 * time.Second})
 	testutil.NoError(t, err)
 	granted := f.Resume.Granted
-	if granted.Window <= 0 || !red.greets(conn) {
-		t.Fatalf("red's connection does not outlive its link: %+v", granted)
-	}
+	testutil.Requires(t, granted.Window > 0 && red.greets(conn),
+		"red's connection does not outlive its link: %+v", granted)
 	for _, route := range []string{granted.Route, "", "one", "red/one"} {
 		for _, epoch := range []uint32{1, 2, 1 << 31} {
 			again, _, err := open(blue, tunnel.Resume{Token: token, Window: 30 * time.Second, Epoch: epoch, Route: route, Taken: 4})
-			if err == nil {
-				t.Fatalf("epoch %d by route %q: blue goes on with red's connection, %v", epoch, route, again)
-			}
+			testutil.Requires(t, err != nil,
+				"epoch %d by route %q: blue goes on with red's connection, %v", epoch, route, again)
 			if route == granted.Route && tunnel.FailureOf(err) != tunnel.FailGone { // it is blue's agent that was asked
 				t.Errorf("epoch %d by the same route: %v", epoch, err)
 			}
@@ -288,9 +282,7 @@ func TestOtherTokensCutTheAgentsThatUsedThem(t *testing.T) {
 	stay := func(what string, all ...agent) {
 		t.Helper()
 		for i, a := range all {
-			if tunnel.Closed(a.Done()) {
-				t.Errorf("%s: %d was cut", what, i)
-			}
+			testutil.Holds(t, !tunnel.Closed(a.Done()), "%s: %d was cut", what, i)
 		}
 	}
 
@@ -377,9 +369,8 @@ func TestLinesAboutConnectionsNameTheTenant(t *testing.T) {
 		})
 		said.Reset()
 	}
-	if s.asked(secureFor(red.serverName(), blue.cert, "http/1.1")) {
-		t.Fatal("blue's client is let in")
-	}
+	testutil.Requires(t, !s.asked(secureFor(red.serverName(), blue.cert, "http/1.1")),
+		"blue's client is let in")
 	names("a TLS handshake of clients failed")
 	if _, err := red.dial("grpc", "a.example:1"); err == nil {
 		t.Fatal("there is an agent")

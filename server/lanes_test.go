@@ -44,20 +44,16 @@ func TestWhichLinksAreLanes(t *testing.T) {
 			begin := func(*lanes.Group) func() { groups++; return func() { left++ } }
 			first, leaveFirst, endFirst := joinLane(t, &books, c.first, false, begin)
 			second, leaveSecond, endSecond := joinLane(t, &books, c.second, c.old, begin)
-			if groups != c.groups || (first == second) != (c.groups == 1) {
-				t.Fatalf("%d groups, want %d", groups, c.groups)
-			}
+			testutil.Requires(t, groups == c.groups && (first == second) == (c.groups == 1),
+				"%d groups, want %d", groups, c.groups)
 			testutil.Equal(t, leaveFirst(), c.groups == 2, "the first link was the last of its group")
-			if !leaveSecond() || left != c.groups {
-				t.Errorf("%d of %d groups have left", left, c.groups)
-			}
+			testutil.Holds(t, leaveSecond() && left == c.groups,
+				"%d of %d groups have left", left, c.groups)
 			endFirst()
 			endSecond()
 			_, _ = first.Close(), second.Close()
 			third, leaveThird, endThird := joinLane(t, &books, c.first, false, begin)
-			if third == first {
-				t.Error("a group that has ended took a link in")
-			}
+			testutil.Holds(t, third != first, "a group that has ended took a link in")
 			leaveThird()
 			endThird()
 			_ = third.Close()
@@ -85,9 +81,7 @@ func linkOf(t *testing.T, near, far link.Config) (a, b *link.Session) {
 	accepted := make(chan *link.Session)
 	go func() {
 		ses, err := link.Accept(context.Background(), cb, far)
-		if err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, err, "Accept")
 		accepted <- ses
 	}()
 	a = testutil.Must(link.Connect(context.Background(), ca, near))(t)
@@ -133,9 +127,8 @@ func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
 	small, smallFlow := open()
 	bulk, bulkFlow := open()
 	for _, g := range []*lanes.Group{sidecar, agents} {
-		if n := g.Sessions()[0].Streams(); n != 2 {
-			t.Fatalf("%d of two new streams are on the first lane", n)
-		}
+		n := g.Sessions()[0].Streams()
+		testutil.Requires(t, n == 2, "%d of two new streams are on the first lane", n)
 	}
 	message := make([]byte, 512<<10)
 	random := rand.NewChaCha8([32]byte{})
@@ -157,9 +150,7 @@ func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
 			t.Errorf("%d streams on the first lane, %d on the second; want one on each", all[0].Streams(), all[1].Streams())
 		}
 	}
-	if n := bulkFlow.Resumable.ResumeStatus().Resumes; n < 1 || n > moves {
-		t.Errorf("bulk moved %d times, want %d", n, moves)
-	}
+	testutil.Between(t, bulkFlow.Resumable.ResumeStatus().Resumes, 1, moves, "how often bulk moved")
 	testutil.Equal(t, smallFlow.Resumable.ResumeStatus().Resumes, 0, "how often the small one moved")
 	_, _ = small.Close(), bulk.Close()
 }
@@ -202,9 +193,7 @@ func TestLanesOfASidecar(t *testing.T) {
 		return testutil.Must(r.clientLinkAs(config, hello))(t)
 	}
 	first, second := lane(own, key), lane(own, key)
-	if !first.Lanes() {
-		t.Fatal("the server takes no part in lanes")
-	}
+	testutil.Requires(t, first.Lanes(), "the server takes no part in lanes")
 	has := func(clients, lanes int) {
 		t.Helper()
 		r.eventually(fmt.Sprintf("%d clients, %d lanes of the first", clients, lanes), func() bool {

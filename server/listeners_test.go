@@ -99,9 +99,8 @@ func TestAPortIsOneClustersAlone(t *testing.T) {
 	red, blue := s.addAt(at["red"], "red", byAddress), s.addAt(at["blue"], "blue", byAddress)
 	for _, c := range []*sharer{red, blue} {
 		for i, name := range append([]string{c.serverName()}, commonNames...) {
-			if _, err := c.joins(at[c.name].agents, name, fmt.Sprint("agent-", i)); err != nil {
-				t.Fatalf("%s under %q: %v", c.name, name, err)
-			}
+			_, err := c.joins(at[c.name].agents, name, fmt.Sprint("agent-", i))
+			testutil.Requires(t, err == nil, "%s under %q: %v", c.name, name, err)
 		}
 		c.has(len(commonNames) + 1)
 	}
@@ -122,9 +121,7 @@ func TestAPortIsOneClustersAlone(t *testing.T) {
 		}
 		testutil.Fails(t, testutil.Err(c.joins(at[c.name].clients, "", "agent-0")), "an agent of %s is let in by the port for clients", c.name)
 	}
-	if n := red.dialed.Load() + blue.dialed.Load() - before; n != 0 {
-		t.Errorf("agents were asked for %d connections of those who are nobody's", n)
-	}
+	testutil.Equal(t, red.dialed.Load()+blue.dialed.Load()-before, 0, "dials for those who are nobody's")
 	red.has(len(commonNames) + 1)
 	blue.has(len(commonNames) + 1)
 }
@@ -148,13 +145,9 @@ func TestPortsFollowTheirClusters(t *testing.T) {
 	})
 	blue.has(1)
 	testutil.Fails(t, testutil.Err(red.joins(p.agents, "", "two")), "red's agent is let in by what is blue's")
-	if tunnel.Closed(first.Done()) {
-		t.Error("red's agent was cut")
-	}
+	testutil.Holds(t, !tunnel.Closed(first.Done()), "red's agent was cut")
 	for _, c := range []*sharer{red, blue} {
-		if got := s.tenants.now.Load().status(c.state()); got.State != tenant.StateServing {
-			t.Errorf("%+v", got)
-		}
+		testutil.Equal(t, s.tenants.now.Load().status(c.state()).State, tenant.StateServing, "%s is", c.name)
 	}
 
 	blue.remove()
@@ -194,9 +187,8 @@ func TestPortsDoWithoutNames(t *testing.T) {
 	testutil.Must(red.joins(p.agents, "anything.example", "one"))(t)
 	testutil.Must(red.joins(p.agents, red.serverName(), "two"))(t) // which it had, and its peers may still dial
 	red.has(2)
-	if conn, err := red.dialAt("link", loopback(p.clients), "", "10.0.0.1:443"); err != nil || !red.greets(conn) {
-		t.Error(err)
-	}
+	conn, err := red.dialAt("link", loopback(p.clients), "", "10.0.0.1:443")
+	testutil.Holds(t, err == nil && red.greets(conn), "%v", err)
 
 	blue := s.addServed("blue", "")
 	blue.remove()
@@ -234,9 +226,7 @@ func TestAPortThatCannotBeHad(t *testing.T) {
 	})
 	testutil.Equal(t, s.tenants.states()[tenant.StateStale], 1, "are counted as stale")
 	testutil.Succeeds(t, testutil.Err(blue.unnamed(link.RoleAgent, "blue.example")), "by name it is not served either")
-	if got := red.listed(); got.State != tenant.StateServing {
-		t.Errorf("%+v", got)
-	}
+	testutil.Equal(t, red.listed().State, tenant.StateServing, "the first is")
 	testutil.Must(red.joins(p.agents, "", "one"))(t)
 	other.Close()
 	s.eventually("it is had at last", func() bool { return blue.listed().State == tenant.StateServing })
@@ -261,9 +251,8 @@ func TestASocketIsOneClustersAlone(t *testing.T) {
 			t.Fatalf("%s does not come to its own: %v", c.name, err)
 		}
 		grpc, err := s.tunnel("10.0.0.1:443", "unix://"+path(c.name), insecure.NewCredentials())
-		if err != nil || !c.greets(grpc) {
-			t.Errorf("%s by gRPC does not come to its own: %v", c.name, err)
-		}
+		testutil.Holds(t, err == nil && c.greets(grpc),
+			"%s by gRPC does not come to its own: %v", c.name, err)
 	}
 	red.write("")
 	s.silent("unix", path("red"))
@@ -304,9 +293,7 @@ func TestPlacesAreOpenedAtOnce(t *testing.T) {
 	life, end := context.WithCancel(t.Context())
 	k := &listeners{tenants: s.tenants, side: clients, life: life, open: make(map[address]*door)}
 	for i, err := range k.openAll(places) {
-		if err != nil || k.open[places[i]] == nil {
-			t.Errorf("%s: %v", places[i].tenant, err)
-		}
+		testutil.Holds(t, err == nil && k.open[places[i]] != nil, "%s: %v", places[i].tenant, err)
 	}
 	end()
 	k.running.Wait()
@@ -320,9 +307,8 @@ func TestPortsShareRoom(t *testing.T) {
 		l := testutil.Must(s.opts.TenantListener(at))(t)
 		defer l.Close()
 		k := &listeners{tenants: s.tenants, side: side}
-		if f, err := k.front(address{"red", at}, l); err != nil || f.Room() != front.Room() {
-			t.Errorf("%v have room of their own: %v", side, err)
-		}
+		testutil.Equal(t, testutil.Must(k.front(address{"red", at}, l))(t).Room(), front.Room(),
+			"%v have room of their own", side)
 	}
 }
 
@@ -339,9 +325,7 @@ func TestWhatATenantHasGivenUpIsRefused(t *testing.T) {
 	defer far.Close()
 	for _, name := range []string{"red", "nobody"} { // of which one has no port any more
 		g, err := s.tenants.chooserAt(clients, name)(&tls.ClientHelloInfo{ServerName: "localhost", Conn: conn})
-		if g != nil || err == nil {
-			t.Errorf("%s: %v, %v", name, g, err)
-		}
+		testutil.Holds(t, g == nil && err != nil, "%s: %v, %v", name, g, err)
 	}
 	if who, err := s.tenants.named("nobody"); who != nil || err == nil {
 		t.Errorf("%v, %v", who, err)
@@ -356,9 +340,7 @@ func TestWhatATenantHasGivenUpIsRefused(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- front.Serve(ctx, l) }()
 	_, err = tls.Dial("tcp", loopback(at.Port), secureFor("localhost", red.cert, "http/1.1"))
-	if !tlsreload.NameUnknown(err) {
-		t.Errorf("whoever comes by it hears %v", err)
-	}
+	testutil.Holds(t, tlsreload.NameUnknown(err), "whoever comes by it hears %v", err)
 	cancel()
 	testutil.NoError(t, <-served)
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,9 +53,7 @@ func TestAHeldTenantsAgentsAreNotRead(t *testing.T) {
 // A server without tenants holds up nobody.
 func TestNoHoldWithoutTenants(t *testing.T) {
 	s := startServer(t)
-	if s.own.held() != nil {
-		t.Error("its links have a hold")
-	}
+	testutil.Holds(t, s.own.held() == nil, "its links have a hold")
 }
 
 // The meter sees what passes, between looks only of those who carried something
@@ -68,9 +67,8 @@ func TestTheMeter(t *testing.T) {
 	m.look()
 	expect := func(what string, read func() (map[string]int64, time.Duration), want map[string]int64) {
 		t.Helper()
-		if carried, _ := read(); !maps.Equal(carried, want) {
-			t.Errorf("%s: carried %v, want %v", what, carried, want)
-		}
+		carried, _ := read()
+		testutil.Holds(t, maps.Equal(carried, want), "%s: carried %v, want %v", what, carried, want)
 	}
 	red.forwarder.Total.Down.Add(3)
 	red.forwarder.Total.Up.Add(4)
@@ -81,4 +79,43 @@ func TestTheMeter(t *testing.T) {
 	expect("another look", m.look, map[string]int64{"blue": 2})
 	expect("nothing more", m.look, map[string]int64{})
 	testutil.Equal(t, len(m.busy), 0, "clusters are read in rounds")
+}
+
+// A tenant's bytes take the time that its bound has them take, by whatever
+// protocols they pass, and come whole; another's take none.
+func TestBandwidthIsBounded(t *testing.T) {
+	const size, least = 500_000, 200 * time.Millisecond // at 1 MB a second, which any machine is faster than
+	s := startSharers(t)
+	red, blue := s.add("red", "bounds: {mbitPerSecond: 8}"), s.add("blue", "")
+	red.hasAgent()
+	blue.hasAgent()
+	send := func(c *sharer, kind string) time.Duration {
+		t.Helper()
+		conn := c.reaches(kind, "a:1")
+		had, began := c.got.Load(), time.Now()
+		testutil.Must(conn.Write([]byte(strings.Repeat("x", size))))(t)
+		conn.Close()
+		s.eventually("all bytes", func() bool { return c.got.Load() == had+size })
+		return time.Since(began)
+	}
+	for _, kind := range sharedClients {
+		testutil.AtLeast(t, send(red, kind), least, "%s: %d bytes take", kind, size)
+		send(blue, kind)
+	}
+	_, page := s.get(s.health, "/metrics")
+	waited := grep(page, "tenant_bandwidth_wait_seconds_total{")
+	if !strings.Contains(waited, `{direction="to_destination",tenant="blue"} 0`) || strings.Contains(waited, `{direction="to_destination",tenant="red"} 0`+"\n") {
+		t.Errorf("who waited: %s", waited)
+	}
+
+	// Another bound holds for what is open, too.
+	conn := red.reaches("link", "a:1")
+	had := red.got.Load()
+	red.write("")
+	testutil.Requires(t, red.cluster().spec.Bounds.MbitPerSecond == 0, "the bound was not lifted")
+	before := red.cluster().limits.Paces.Up.Held()
+	testutil.Must(conn.Write([]byte(strings.Repeat("x", size))))(t)
+	conn.Close()
+	s.eventually("all bytes", func() bool { return red.got.Load() == had+size })
+	testutil.Equal(t, red.cluster().limits.Paces.Up.Held()-before, 0, "without a bound, it waited for")
 }

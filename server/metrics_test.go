@@ -15,11 +15,11 @@ import (
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/grpc/codes"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
 // kept is what upstream's dashboards and tests read (pkg/server/metrics): type,
@@ -70,11 +70,17 @@ func labelNames(m *dto.Metric) string {
 func TestUpstreamNamesAreKept(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := newMetrics(reg, noDials)
+	for _, delta := range []int{1, -1} { // gauges return to 0
+		m.HTTPConnection(delta)
+		m.Stream("Proxy", delta)
+		m.Full(legacy.FromAgent, delta)
+		m.Full(legacy.FromClient, delta)
+		m.Connection("clients", delta)
+	}
 	for name, f := range families(t, reg) {
 		for _, sample := range f.Metric {
-			if sample.GetGauge().GetValue() != 0 || sample.GetCounter().GetValue() != 0 {
-				t.Errorf("%s does not start at 0", name)
-			}
+			testutil.Holds(t, sample.GetGauge().GetValue() == 0 && sample.GetCounter().GetValue() == 0,
+				"%s does not start at 0", name)
 		}
 	}
 	m.StreamError(legacy.FromAgent, codes.Unavailable, client.PacketType_DIAL_RSP)
@@ -87,22 +93,19 @@ func TestUpstreamNamesAreKept(t *testing.T) {
 			t.Errorf("%s is missing", name)
 			continue
 		}
-		if f.GetType() != want.kind || labelNames(f.Metric[0]) != want.labels {
-			t.Errorf("%s is a %v with labels %q", name, f.GetType(), labelNames(f.Metric[0]))
-		}
+		testutil.Holds(t, f.GetType() == want.kind && labelNames(f.Metric[0]) == want.labels,
+			"%s is a %v with labels %q", name, f.GetType(), labelNames(f.Metric[0]))
 		if want.help != "" && f.GetHelp() != want.help {
 			t.Errorf("%s: help is %q", name, f.GetHelp())
 		}
 	}
 	testutil.Equal(t, len(got["dial_failure_count"].Metric), 7, "reasons of dial_failure_count from the start")
 	first := got["dial_duration_seconds"].Metric[0].Histogram.Bucket
-	if first[0].GetUpperBound() != 1e-6 || first[len(first)-1].GetUpperBound() != 12.5 {
-		t.Errorf("dial buckets %v", first)
-	}
+	testutil.Holds(t, first[0].GetUpperBound() == 1e-6 && first[len(first)-1].GetUpperBound() == 12.5,
+		"dial buckets %v", first)
 	long := got["connection_duration_seconds"].Metric[0].Histogram.Bucket
-	if long[0].GetUpperBound() != 1 || long[len(long)-1].GetUpperBound() != 86400 {
-		t.Errorf("connection buckets %v", long)
-	}
+	testutil.Holds(t, long[0].GetUpperBound() == 1 && long[len(long)-1].GetUpperBound() == 86400,
+		"connection buckets %v", long)
 }
 
 // documented are the values that a table of docs/metrics.md explains.
@@ -110,9 +113,7 @@ func documented(t *testing.T, heading string) (values []string) {
 	t.Helper()
 	text := testutil.Must(os.ReadFile("../docs/metrics.md"))(t)
 	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
-	if !found {
-		t.Fatalf("docs/metrics.md has no %q", heading)
-	}
+	testutil.Requires(t, found, "docs/metrics.md has no %q", heading)
 	section, _, _ = strings.Cut(section, "\n## ")
 	for line := range strings.Lines(section) {
 		if value, ok := strings.CutPrefix(line, "| `"); ok {
@@ -160,9 +161,8 @@ func TestOwnNamesPassTheLinter(t *testing.T) {
 	m.tokenReviewed("accepted", time.Second)
 	problems := testutil.Must(promtest.GatherAndLint(reg))(t)
 	for _, p := range problems {
-		if _, old := kept[strings.TrimPrefix(p.Metric, MetricsPrefix)]; !old {
-			t.Errorf("%s: %s", p.Metric, p.Text)
-		}
+		_, old := kept[strings.TrimPrefix(p.Metric, MetricsPrefix)]
+		testutil.Holds(t, old, "%s: %s", p.Metric, p.Text)
 	}
 }
 
@@ -198,29 +198,6 @@ func TestDialFailureReasons(t *testing.T) {
 // noDials are the pending ones of a server that has none.
 func noDials() int64 { return 0 }
 
-func TestGaugesReturnToZero(t *testing.T) {
-	reg := prometheus.NewPedanticRegistry()
-	m := newMetrics(reg, noDials)
-	m.Opened(nil)
-	testutil.Equal(t, promtest.ToFloat64(m.established), 1, "established connections")
-	m.Closed(nil, time.Second, nil)
-	m.HTTPConnection(1)
-	m.HTTPConnection(-1)
-	m.Stream("Proxy", 1)
-	m.Stream("Proxy", -1)
-	m.Full(legacy.FromAgent, 1)
-	m.Full(legacy.FromAgent, -1)
-	m.Full(legacy.FromClient, 1)
-	m.Full(legacy.FromClient, -1)
-	m.Connection("clients", 1)
-	m.Connection("clients", -1)
-	for name, f := range families(t, reg) {
-		for _, sample := range f.Metric {
-			testutil.Equal(t, sample.GetGauge().GetValue(), 0, "%s %v", name, sample.Label)
-		}
-	}
-}
-
 // TestCardinalityIsBounded: whatever peers send, the number of series stays.
 func TestCardinalityIsBounded(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
@@ -235,14 +212,11 @@ func TestCardinalityIsBounded(t *testing.T) {
 	for _, f := range families(t, reg) {
 		total += len(f.Metric)
 	}
-	if total > 200 {
-		t.Errorf("%d series", total)
-	}
+	testutil.AtMost(t, total, 200, "series")
 	m.totals.Up.Add(5)
 	for _, sample := range families(t, reg)["forwarded_bytes_total"].Metric {
-		if want := map[string]float64{"to_destination": 5}[sample.Label[0].GetValue()]; sample.Counter.GetValue() != want {
-			t.Errorf("%v", sample)
-		}
+		want := map[string]float64{"to_destination": 5}[sample.Label[0].GetValue()]
+		testutil.Holds(t, sample.Counter.GetValue() == want, "%v", sample)
 	}
 }
 
@@ -264,10 +238,32 @@ func TestResumedConnectionsAreNoFailures(t *testing.T) {
 	for _, c := range got["dial_failure_count"].Metric {
 		failures += c.Counter.GetValue()
 	}
-	if resets != 2 || failures != 0 {
-		t.Errorf("%v resets, want 2; %v failed dials, want 0", resets, failures)
+	testutil.Holds(t, resets == 2 && failures == 0,
+		"%v resets, want 2; %v failed dials, want 0", resets, failures)
+	r := got["requests_total"].Metric
+	testutil.Holds(t, len(r) == 1 && r[0].Label[0].GetValue() == "resume", "requests are %v", r)
+}
+
+// What is called for each connection while nobody reads debug lines, and for packets and bytes.
+func TestObserversAllocateNothing(t *testing.T) {
+	m := newMetrics(prometheus.NewRegistry(), noDials)
+	observes := func(o tunnel.Observer) func() {
+		flow := &tunnel.Flow{Request: tunnel.Request{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}}
+		return func() {
+			o.Dialed(flow, time.Millisecond, nil)
+			o.Opened(flow)
+			o.Closed(flow, time.Second, nil)
+		}
 	}
-	if r := got["requests_total"].Metric; len(r) != 1 || r[0].Label[0].GetValue() != "resume" {
-		t.Errorf("requests are %v", r)
+	for name, f := range map[string]func(){
+		"log":            observes(connectionLog{quietLog()}),
+		"metrics":        observes(m),
+		"packet":         func() { m.Packet(legacy.FromAgent, client.PacketType_DATA) },
+		"unknown-packet": func() { m.Packet(legacy.FromAgent, legacy.NoPacket) },
+		"frontend-write": func() { m.FrontendWrite(time.Millisecond) },
+		"full":           func() { m.Full(legacy.FromAgent, 1); m.Full(legacy.FromAgent, -1) },
+		"bytes":          func() { m.totals.Up.Add(1) },
+	} {
+		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
 	}
 }

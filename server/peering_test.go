@@ -210,9 +210,7 @@ func TestServersTellTheirState(t *testing.T) {
 		if len(got) == 3 && got[0] == "fake it does not tell its state in time" && got[1] == "server-1: ready true, map[agent:1 client:0 server:2]" && strings.Contains(got[2], "it has no admin port") {
 			break
 		}
-		if patience > time.Minute {
-			t.Fatalf("%q", got)
-		}
+		testutil.Requires(t, patience <= time.Minute, "%q", got)
 	}
 
 	again := func() (tunnel.Conn, error) { return fake.Dial(t.Context(), tunnel.NewFlow(link.NetworkState, "x:1")) }
@@ -386,9 +384,8 @@ func TestAServerThatIsFrozen(t *testing.T) {
 		return nil, ctx.Err()
 	}}).link(t, c)
 	r.eventually("it is believed", func() bool { return r.Ready() == nil })
-	if conn, err := testutil.Must(r.clientLink())(t).Dial(asking, tunnel.NewFlow("tcp", "x:1")); err == nil {
-		t.Errorf("dialed %v", conn.RemoteAddr())
-	}
+	_, err := testutil.Must(r.clientLink())(t).Dial(asking, tunnel.NewFlow("tcp", "x:1"))
+	testutil.Fails(t, err, "a dial by a server that is frozen")
 	r.ends("the dial at the frozen server", given)
 }
 
@@ -419,8 +416,7 @@ func TestForwardedOnce(t *testing.T) {
 	r.agent("link", agentHello{id: "a"}, echoing)
 	testutil.NoError(t, ask(""))
 	r.hasMetrics(`requests_total{front="server",outcome="ok"} 1`)
-	again, err := fake.Dial(t.Context(), tunnel.NewFlow(link.NetworkRoutes, "x:1"))
-	testutil.NoError(t, err)
+	again := testutil.Must(fake.Dial(t.Context(), tunnel.NewFlow(link.NetworkRoutes, "x:1")))(t)
 	defer again.Close()
 	failedAs(t, testutil.Err(fake.Dial(t.Context(), tunnel.NewFlow(link.NetworkRoutes, "x:1"))), tunnel.FailExhausted, "routes are told twice on one link")
 }
@@ -437,9 +433,7 @@ func TestIDsOfServers(t *testing.T) {
 			out = r.peering.unlinked()
 			return len(out) > 0 && strings.Contains(out[0].Cause, want)
 		})
-		if len(out) != 1 || out[0].Address != c.at[1] {
-			t.Errorf("%v", out)
-		}
+		testutil.Holds(t, len(out) == 1 && out[0].Address == c.at[1], "%v", out)
 	}
 }
 
@@ -451,9 +445,8 @@ func TestOnlyServersAreLinked(t *testing.T) {
 		{Role: link.RoleAgent, ID: "agent", Features: []string{link.FeatureForward}},
 		{Role: link.RoleClient, ID: "client", Features: []string{link.FeatureForward}},
 	} {
-		if ses, err := c.servers[0].linked(c.at[0], c.client("server", link.ALPN), link.Config{Hello: hello}); err == nil {
-			t.Errorf("%v is linked", ses.Peer())
-		}
+		_, err := c.servers[0].linked(c.at[0], c.client("server", link.ALPN), link.Config{Hello: hello})
+		testutil.Fails(t, err, "%+v is linked", hello)
 	}
 }
 
@@ -491,9 +484,7 @@ func TestResumedByAnotherServer(t *testing.T) {
 	agentAt(1)
 	_ = at2.Close()
 	r.roundTrip(conn, 100<<10)
-	if n := acceptor.Stats(); n.Resumes < 2 {
-		t.Errorf("%+v", n)
-	}
+	testutil.AtLeast(t, acceptor.Stats().Resumes, 2, "resumes")
 }
 
 // Two servers serve the same tenants. A client at one reaches the agent of its own cluster
@@ -517,9 +508,8 @@ func TestTenantsStayApartAmongServers(t *testing.T) {
 	first.eventually("red's agent is known", func() bool { return red.cluster().agents.Ready() == nil })
 	for _, kind := range sharedClients {
 		conn, err := red.dial(kind, "x:1")
-		if err != nil || !there[0].greets(conn) {
-			t.Errorf("%s: red's client does not come to red: %v", kind, err)
-		}
+		testutil.Holds(t, err == nil && there[0].greets(conn),
+			"%s: red's client does not come to red: %v", kind, err)
 		testutil.Fails(t, testutil.Err(blue.dial(kind, "x:1")), "%s: blue's client comes to red", kind)
 	}
 	testutil.Fails(t, blue.cluster().agents.Ready(), "blue is ready by red's agent")
@@ -559,9 +549,8 @@ func TestATenantsIdentifiersLeaveOthersTheLink(t *testing.T) {
 			last = ses
 			continue
 		}
-		if !strings.Contains(err.Error(), errNoRoutes.Reason) {
-			t.Fatalf("with %d identifiers: %v", n, err)
-		}
+		testutil.Requires(t, strings.Contains(err.Error(), errNoRoutes.Reason),
+			"with %d identifiers: %v", n, err)
 		_ = last.Close()
 		first.eventually("there is room for another", func() bool { _, err := agent(n); return err == nil })
 		break

@@ -1,8 +1,6 @@
 package server
 
 import (
-	"context"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,7 +8,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/policyfile"
 	"konnectivity/internal/testutil"
@@ -36,9 +33,7 @@ func withPolicy(t *testing.T, text string) (set func(*Options), follow func(text
 		testutil.NoError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour))) // it is whole
 	}
 	write(text)
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	live := testutil.Must(policyfile.Open(path, MetricsPrefix, prometheus.NewRegistry(), log))(t)
+	live := testutil.Must(policyfile.Open(path, MetricsPrefix, prometheus.NewRegistry(), quietLog()))(t)
 	return func(o *Options) { o.PolicyFile = live }, func(text string) { write(text); live.Reload() }
 }
 
@@ -82,13 +77,8 @@ func TestAgentsAreToldRules(t *testing.T) {
 	set, _ := withPolicy(t, rulesForAll)
 	c := startCrew(t, 2, set)
 	told := make(chan string, 1)
-	hello := link.Hello{Role: link.RoleAgent, ID: "a", Features: []string{link.FeatureIdentity, link.FeatureRules}}
-	reach := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		told <- f.Rules
-		return echoing(ctx, f.Address)
-	})
-	at := c.servers[1]
-	testutil.Must(at.linked(at.agentAt, at.tls(link.ALPN), link.Config{Hello: hello, Clients: new(link.Clients), Forwarder: &tunnel.Forwarder{Dialer: reach}}))(t)
+	features := []string{link.FeatureIdentity, link.FeatureRules}
+	c.servers[1].agentReaching("a", features, func(f *tunnel.Flow) { told <- f.Rules })
 	c.known(t, 1)
 	for _, r := range c.servers {
 		for address, want := range map[string]string{"a.example:1": "-10.9.0.0/16\n", "a.test:1": "-10.9.0.0/16\n+10.0.0.0/8\n", "10.1.0.1:1": ""} {
@@ -136,8 +126,5 @@ func TestNamesKeepToTheirAgents(t *testing.T) {
 // agentWithRules connects an agent that takes rules, and dials all.
 func (r *rig) agentWithRules() {
 	r.t.Helper()
-	hello := link.Hello{Role: link.RoleAgent, ID: "new", Features: []string{link.FeatureRules}}
-	reach := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) { return echoing(ctx, f.Address) })
-	testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), link.Config{Hello: hello, Clients: new(link.Clients), Forwarder: &tunnel.Forwarder{Dialer: reach}}))(r.t)
-	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Connections == 1 })
+	r.agentReaching("new", []string{link.FeatureRules}, func(*tunnel.Flow) {})
 }

@@ -46,9 +46,8 @@ func (r *rig) reset(what string, c tunnel.Conn) {
 	r.t.Helper()
 	defer c.Close()
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if _, err := c.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-		r.t.Errorf("%s reads %v, want a reset", what, err)
-	}
+	testutil.Equal(r.t, tunnel.CodeOf(testutil.Err(c.Read(make([]byte, 1)))), tunnel.CodePeerReset,
+		"%s reads, want a reset", what)
 }
 
 // What a client with a revoked certificate has open ends at the destination, however it
@@ -167,9 +166,7 @@ func TestNewRulesReachOpenConnections(t *testing.T) {
 			continue
 		}
 		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
-		if _, err := c.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePolicy {
-			t.Errorf("%s: %v", at, err)
-		}
+		testutil.Equal(t, tunnel.CodeOf(testutil.Err(c.Read(make([]byte, 1)))), tunnel.CodePolicy, "%s: it ends by", at)
 	}
 	for _, at := range []string{"far.example:1", "10.1.0.2:1"} {
 		r.roundTrip(open[at], 100)
@@ -199,9 +196,7 @@ func TestATenantsNewRulesReachOpenConnections(t *testing.T) {
 	all[0].of.write("policy: {deny: [10.9.0.0/16]}\n")
 	for _, c := range all {
 		if !c.denied {
-			if !c.of.greets(c) {
-				t.Errorf("a connection of %s has ended", c.of.name)
-			}
+			testutil.Holds(t, c.of.greets(c), "a connection of %s has ended", c.of.name)
 			continue
 		}
 		s.isCut("what is denied", c)

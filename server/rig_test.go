@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
@@ -31,8 +32,6 @@ import (
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
-
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
@@ -85,9 +84,7 @@ func startServer(t *testing.T, settings ...func(*Options)) *rig {
 	go func() { r.result <- r.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := r.wait(30 * time.Second); err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, r.wait(30*time.Second), "the server ends")
 	})
 	return r
 }
@@ -337,18 +334,15 @@ func (r *rig) tunnel(address, server string, creds credentials.TransportCredenti
 func (r *rig) mustDial(kind, address string) net.Conn {
 	r.t.Helper()
 	c, err := r.dial(kind, address)
-	if err != nil {
-		r.t.Fatalf("%s to %s: %v", kind, address, err)
-	}
+	testutil.Requires(r.t, err == nil, "%s to %s: %v", kind, address, err)
 	return c
 }
 
 // failedAs fails t unless err is a dial's failure of that kind.
 func failedAs(t testing.TB, err error, want tunnel.Failure, what string, args ...any) {
 	t.Helper()
-	if tunnel.FailureOf(err) != want {
-		t.Errorf("%s: got %v, want %v", fmt.Sprintf(what, args...), err, want)
-	}
+	testutil.Holds(t, tunnel.FailureOf(err) == want,
+		"%s: got %v, want %v", fmt.Sprintf(what, args...), err, want)
 }
 
 // roundTrip fails unless every byte comes back.

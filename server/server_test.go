@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"google.golang.org/grpc/codes"
@@ -71,9 +72,8 @@ func TestLinksFeedUpstreamsMetrics(t *testing.T) {
 			packets("DIAL_REQ", "from_agent")+"0", "http_connections 0")
 	})
 	for _, segment := range []string{"from_client", "to_client", "from_agent", "to_agent"} {
-		if r.metric(packets("DATA", segment) + "0") {
-			t.Errorf("no DATA %s after 1 MiB each way", segment)
-		}
+		testutil.Holds(t, !r.metric(packets("DATA", segment)+"0"),
+			"no DATA %s after 1 MiB each way", segment)
 	}
 	a.Close() // says goodbye
 	r.eventually("the agent is gone", func() bool { return r.metric(`grpc_connections{service_method="Connect"} 0`) })
@@ -96,6 +96,7 @@ func TestLinksHearWhetherAgentsServe(t *testing.T) {
 	r.eventually("its going is told of", func() bool { return ses.Serving().Why != "" })
 }
 
+// Agents of both kinds carry the bytes of many clients at once.
 func TestManyConcurrentConnections(t *testing.T) {
 	r := startServer(t)
 	r.agent("link", agentHello{id: "a1"}, echoing)
@@ -104,12 +105,10 @@ func TestManyConcurrentConnections(t *testing.T) {
 	for range 100 {
 		wg.Go(func() {
 			c, err := r.dial("connect-uds", "a.example:80")
-			if err != nil {
-				t.Error(err)
-				return
+			if testutil.Holds(t, err == nil, "%v", err); err == nil {
+				defer c.Close()
+				r.roundTrip(c, 64<<10)
 			}
-			defer c.Close()
-			r.roundTrip(c, 64<<10)
 		})
 	}
 	wg.Wait()
@@ -121,9 +120,8 @@ func TestFailuresAsClientsSeeThem(t *testing.T) {
 		t.Run(agents, func(t *testing.T) {
 			t.Parallel() // it waits
 			r := startServer(t)
-			if _, err := r.dial("connect-uds", "x:1"); !isStatus(err, 503, "no agent") {
-				t.Errorf("without an agent: %v", err)
-			}
+			_, err := r.dial("connect-uds", "x:1")
+			testutil.Holds(t, isStatus(err, 503, "no agent"), "without an agent: %v", err)
 			r.agent(agents, agentHello{id: "a1"}, echoing)
 			for _, tc := range []struct {
 				address string
@@ -342,9 +340,7 @@ func TestModes(t *testing.T) {
 				if !want && protocol == "grpc" {
 					continue // the real client waits for its connection without end
 				}
-				if _, err := r.dial(kind, "x:1"); (err == nil) != want {
-					t.Errorf("%s: %v", kind, err)
-				}
+				testutil.Equal(t, testutil.Err(r.dial(kind, "x:1")) == nil, want, "%s: it is served", kind)
 			}
 			if c.refuses == "" {
 				return
@@ -415,9 +411,8 @@ func TestTokens(t *testing.T) {
 		r.agent(kind, agentHello{id: "good-" + kind, token: "good"}, echoing)
 		for _, token := range []string{"", "bad"} {
 			_, err := r.tryAgent(kind, agentHello{id: "x", token: token}, echoing)
-			if err == nil || strings.Contains(err.Error(), "good") {
-				t.Errorf("%s with token %q: %v", kind, token, err)
-			}
+			testutil.Holds(t, err != nil && !strings.Contains(err.Error(), "good"),
+				"%s with token %q: %v", kind, token, err)
 			if kind == "grpc" && status.Code(err) != codes.Unauthenticated {
 				t.Errorf("token %q: status %v", token, status.Code(err))
 			}
@@ -507,39 +502,13 @@ func TestRefusalsDoNotFloodTheLog(t *testing.T) {
 
 // An agent that is refused is counted so, and not as one that said nothing in time.
 func TestARefusedAgentIsNoTimeout(t *testing.T) {
-	for _, kind := range []string{"link", "grpc"} {
-		t.Run(kind, func(t *testing.T) {
-			r := startServer(t)
-			if _, err := r.tryAgent(kind, agentHello{id: "a", identifiers: "%zz"}, echoing); err == nil {
-				t.Fatal("it is admitted")
-			}
-			r.stop() // which ends what gRPC still has open
-			r.ended()
-			if got := r.rejections("agents"); len(got) != 1 || got["refused"] != 1 {
-				t.Errorf("rejected: %v", got)
-			}
-		})
-	}
-}
-
-// rejections are how many connections of a port were rejected, by reason.
-func (r *rig) rejections(listener string) map[string]float64 {
-	r.t.Helper()
-	all := testutil.Must(r.opts.Registry.Gather())(r.t)
-	out := make(map[string]float64)
-	for _, family := range all {
-		if family.GetName() != "konnectivity_network_proxy_server_rejected_connections_total" {
-			continue
-		}
-		for _, m := range family.Metric {
-			labels := make(map[string]string)
-			for _, l := range m.Label {
-				labels[l.GetName()] = l.GetValue()
-			}
-			if n := m.Counter.GetValue(); labels["listener"] == listener && n > 0 {
-				out[labels["reason"]] += n
-			}
+	for _, kind := range agentKinds {
+		r := startServer(t)
+		testutil.Fails(t, testutil.Err(r.tryAgent(kind, agentHello{id: "a", identifiers: "%zz"}, echoing)), "%s: it is admitted", kind)
+		r.stopped() // which ends what gRPC still has open
+		for reason, want := range map[string]float64{"refused": 1, "timeout": 0, "protocol": 0, "closed": 0} {
+			got := promtest.ToFloat64(r.metrics.rejected.WithLabelValues("agents", reason))
+			testutil.Equal(t, got, want, "%s: connections that are rejected as %s", kind, reason)
 		}
 	}
-	return out
 }

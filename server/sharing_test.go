@@ -184,9 +184,8 @@ func (c *sharer) greets(conn net.Conn) bool {
 func (c *sharer) reaches(kind, address string) net.Conn {
 	c.of.t.Helper()
 	conn, err := c.dial(kind, address)
-	if err != nil || !c.greets(conn) {
-		c.of.t.Fatalf("%s's client by %s: %v", c.name, kind, err)
-	}
+	testutil.Requires(c.of.t, err == nil && c.greets(conn),
+		"%s's client by %s: %v", c.name, kind, err)
 	return conn
 }
 
@@ -252,9 +251,8 @@ func (c *sharer) reachesItsOwn(at string, kinds ...string) {
 	for _, name := range append([]string{c.serverName()}, commonNames...) {
 		for _, kind := range kinds {
 			conn, err := c.dialAt(kind, at, name, "10.0.0.1:443")
-			if err != nil || !c.greets(conn) {
-				c.of.t.Errorf("%s by %s under %q does not come to its own: %v", c.name, kind, name, err)
-			}
+			testutil.Holds(c.of.t, err == nil && c.greets(conn),
+				"%s by %s under %q does not come to its own: %v", c.name, kind, name, err)
 		}
 	}
 }

@@ -6,7 +6,13 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
+	"konnectivity/server/auth"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -32,13 +38,9 @@ func TestTenantsChangeUnderLoad(t *testing.T) {
 	}
 	for i := range 10 {
 		comes.write(fmt.Sprintf("bounds: {connections: %d}", i+1))
-		if !answers(comes) {
-			t.Error("one that has come is not served")
-		}
+		testutil.Holds(t, answers(comes), "one that has come is not served")
 		comes.remove()
-		if answers(comes) {
-			t.Error("one that was removed is served")
-		}
+		testutil.Holds(t, !answers(comes), "one that was removed is served")
 	}
 	close(stop)
 	asking.Wait()
@@ -73,9 +75,37 @@ func TestWhoTakesATenantsNameIsNotShownItsPast(t *testing.T) {
 			if _, status := s.get(s.admin, "/api/v1/status?tenant=red"); !strings.Contains(status, `"tenant":"red"`) || strings.Contains(status, "lastGone") {
 				t.Errorf("the status is %s", status)
 			}
-			if _, list := s.get(s.admin, "/api/v1/failures?tenant=red"); !strings.Contains(list, `"matched":0`) {
-				t.Errorf("the failures are %s", list)
-			}
+			_, list := s.get(s.admin, "/api/v1/failures?tenant=red")
+			testutil.Holds(t, strings.Contains(list, `"matched":0`), "the failures are %s", list)
 		})
 	}
+}
+
+// crowdedServer is a server of so many tenants that does not run, so that nothing
+// but what is measured allocates.
+func crowdedServer(t *testing.T, crowd int) *Server {
+	log, _ := logtest.NewNullLogger()
+	folder, ca := t.TempDir(), testutil.Must(pki.NewCA("ca"))(t)
+	for i := range crowd {
+		writeTenant(t, folder, fmt.Sprintf("tenant-%d", i), fmt.Sprintf("serverNames: [t%d.example]", i), ca)
+	}
+	dir := testutil.Must(tenant.Open(folder, log))(t)
+	plain := []Listener{{Listener: testutil.Listen(t)}}
+	s := testutil.Must(New(Options{
+		ID: "server", Clients: plain, Agents: plain, Log: log, Registry: prometheus.NewRegistry(),
+		Tenants: dir, TenantTokens: func(*tenant.Tokens) *auth.TokensConfig { return nil },
+	}))(t)
+	dir.OnChange(s.tenants.apply)
+	return s
+}
+
+// Of many tenants, a scrape costs little more than the series that each has.
+func TestAScrapeOfManyTenantsIsCheap(t *testing.T) {
+	const crowd = 100
+	s := crowdedServer(t, crowd)
+	scrape := func() {
+		testutil.Succeeds(t, testutil.Err(s.gatherer().Gather()), "a scrape")
+	}
+	const alone, perTenant = 1500, 15
+	testutil.AtMost(t, testing.AllocsPerRun(5, scrape), alone+crowd*perTenant, "allocations")
 }

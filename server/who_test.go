@@ -13,15 +13,24 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// hears is an agent that is told who clients are.
-func hears(r *rig, at *rig, told chan tunnel.Identity) {
+// agentReaching connects an agent with these features, and waits until it is known. Its dials go
+// to reach first, and then echo.
+func (r *rig) agentReaching(id string, features []string, reach func(*tunnel.Flow)) {
 	r.t.Helper()
-	hello := link.Hello{Role: link.RoleAgent, ID: "a", Features: []string{link.FeatureIdentity}}
-	reach := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		told <- f.Who()
+	dial := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		reach(f)
 		return echoing(ctx, f.Address)
 	})
-	testutil.Must(r.linked(at.agentAt, at.tls(link.ALPN), link.Config{Hello: hello, Clients: new(link.Clients), Forwarder: &tunnel.Forwarder{Dialer: reach}}))(r.t)
+	hello := link.Hello{Role: link.RoleAgent, ID: id, Features: features}
+	cfg := link.Config{Hello: hello, Clients: new(link.Clients), Forwarder: &tunnel.Forwarder{Dialer: dial}}
+	testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), cfg))(r.t)
+	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Agents == 1 })
+}
+
+// hears connects an agent that is told who clients are.
+func (r *rig) hears(told chan<- tunnel.Identity) {
+	r.t.Helper()
+	r.agentReaching("a", []string{link.FeatureIdentity}, func(f *tunnel.Flow) { told <- f.Who() })
 }
 
 // Whatever its client speaks, an agent hears who that is by its certificate, or by the
@@ -30,8 +39,7 @@ func TestAgentsHearWhoTheClientIs(t *testing.T) {
 	t.Parallel() // it waits
 	r := startServer(t)
 	told := make(chan tunnel.Identity, 1)
-	hears(r, r, told)
-	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Agents == 1 })
+	r.hears(told)
 	bySocket := tunnel.NewIdentity("socket:" + r.uds)
 	if runtime.GOOS == "linux" {
 		bySocket = tunnel.NewIdentity("socket:"+r.uds, fmt.Sprint("uid:", os.Getuid()))
@@ -59,8 +67,7 @@ func TestAgentsHearWhoTheClientIs(t *testing.T) {
 func TestClientsCannotSayWhoTheyAre(t *testing.T) {
 	r := startServer(t)
 	told := make(chan tunnel.Identity, 1)
-	hears(r, r, told)
-	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Agents == 1 })
+	r.hears(told)
 	ses := testutil.Must(r.clientLinkAs(r.tls(link.ALPN), link.Hello{Role: link.RoleClient, ID: "sidecar", Features: []string{link.FeatureIdentity}}))(t)
 	f := tunnel.NewFlow("tcp", "echo:1")
 	f.Origin.Who = tunnel.NewIdentity("cn:admin")
@@ -72,7 +79,7 @@ func TestClientsCannotSayWhoTheyAre(t *testing.T) {
 func TestForwardedClientsAreKnown(t *testing.T) {
 	c := startCrew(t, 2)
 	told := make(chan tunnel.Identity, 1)
-	hears(c.servers[0], c.servers[1], told)
+	c.servers[1].hears(told)
 	c.known(t, 1)
 	c.servers[0].mustDial("connect-tls", "echo:1").Close()
 	testutil.Equal(t, <-told, tunnel.NewIdentity("cn:peer"), "the agent hears")

@@ -95,9 +95,8 @@ func TestWhatAReviewAsks(t *testing.T) {
 			continue
 		}
 		r.set(tc.want, true, nil)
-		if err := newAccess(r).Allow(t.Context(), tunnel.CheckIdentity(tc.who), nil, tc.host, 443); err != nil {
-			t.Errorf("%s, %s with %q: %v", tc.who, tc.host, tc.want, err)
-		}
+		testutil.Succeeds(t, newAccess(r).Allow(t.Context(), tunnel.CheckIdentity(tc.who), nil, tc.host, 443),
+			"%s, %s with %q", tc.who, tc.host, tc.want)
 	}
 }
 
@@ -107,9 +106,8 @@ func TestGroups(t *testing.T) {
 		"serviceaccount:ns/name": "system:serviceaccounts system:serviceaccounts:ns system:authenticated",
 		"socket:/s":              "system:authenticated",
 	} {
-		if _, groups := subjectOf(tunnel.CheckIdentity(who)); strings.Join(groups, " ") != want {
-			t.Errorf("%q is in %q", who, groups)
-		}
+		_, groups := subjectOf(tunnel.CheckIdentity(who))
+		testutil.Holds(t, strings.Join(groups, " ") == want, "%q is in %q", who, groups)
 	}
 }
 
@@ -194,15 +192,11 @@ func TestAClientThatLeavesDuringItsReview(t *testing.T) {
 			dials.Go(func() {
 				ctx, cancel := context.WithCancel(t.Context())
 				time.AfterFunc(r.slow/2, cancel)
-				if err := a.Allow(ctx, "cn:a", nil, "h", 1); tunnel.FailureOf(err) != tunnel.FailCancelled {
-					t.Error(err)
-				}
+				testutil.Equal(t, tunnel.FailureOf(a.Allow(ctx, "cn:a", nil, "h", 1)), tunnel.FailCancelled, "one that left")
 			})
 		}
 		dials.Wait()
-		if len(verdicts) > 0 {
-			t.Errorf("counted: %v", verdicts)
-		}
+		testutil.Equal(t, len(verdicts), 0, "counted: %v", verdicts)
 	})
 }
 
@@ -217,9 +211,7 @@ func TestStormsOfReviews(t *testing.T) {
 		var dials sync.WaitGroup
 		for range 10_000 {
 			dials.Go(func() {
-				if err := a.Allow(t.Context(), "cn:a", nil, "h", 1); err != nil {
-					t.Error(err)
-				}
+				testutil.Succeeds(t, a.Allow(t.Context(), "cn:a", nil, "h", 1), "one of many")
 			})
 		}
 		dials.Wait()
@@ -248,9 +240,8 @@ func TestStormsDelayTheirOwnSource(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		err := a.Allow(t.Context(), "cn:b", &net.TCPAddr{IP: net.IPv4(192, 0, 2, 2)}, "h", 1)
-		if took := time.Since(began); err != nil || took > 2*r.slow {
-			t.Errorf("beside a storm: %v after %v", err, took)
-		}
+		took := time.Since(began)
+		testutil.Holds(t, err == nil && took <= 2*r.slow, "beside a storm: %v after %v", err, took)
 		dials.Wait()
 	})
 }

@@ -117,9 +117,7 @@ func TestClaims(t *testing.T) {
 	} {
 		ids, err := registry.ParseIdentifiers(tc.claims)
 		if err != nil {
-			if tc.ok {
-				t.Fatal(err)
-			}
+			testutil.Requires(t, !tc.ok, "%v", err)
 			continue
 		}
 		err = claims.check(tc.who, ids)
@@ -134,9 +132,8 @@ func TestClaimsWithoutFile(t *testing.T) {
 	g := &Gate{Claims: claims}
 	state := certState(t, "n", nil, "10.0.0.1")
 	testutil.Must(g.Admit(t.Context(), Peer{ID: "n", Identifiers: "ipv4=10.0.0.1", TLS: state}))(t)
-	if _, err := g.Admit(t.Context(), Peer{ID: "n", Identifiers: "ipv4=10.0.0.2", TLS: state}); codeOf(err) != codes.PermissionDenied {
-		t.Error(err)
-	}
+	_, err := g.Admit(t.Context(), Peer{ID: "n", Identifiers: "ipv4=10.0.0.2", TLS: state})
+	testutil.Holds(t, codeOf(err) == codes.PermissionDenied, "%v", err)
 }
 
 func TestIDsAreNamesOfCertificates(t *testing.T) {
@@ -166,26 +163,17 @@ func TestAllowFileReload(t *testing.T) {
 	log, hook := test.NewNullLogger()
 	claims := testutil.Must(NewClaims(file, log))(t)
 	may := func(host string) bool { return claims.check(nil, registry.Identifiers{Hosts: []string{host}}) == nil }
-	if !may("a.example") || may("b.example") {
-		t.Fatal("first grants")
-	}
+	testutil.Requires(t, may("a.example") && !may("b.example"), "first grants")
 	write("* host=b.example")
-	if may("a.example") || !may("b.example") {
-		t.Fatal("changed grants")
-	}
+	testutil.Requires(t, !may("a.example") && may("b.example"), "changed grants")
 	write("* ipv4=broken")
-	if may("a.example") || !may("b.example") || !may("b.example") {
-		t.Fatal("a broken file must leave the old grants")
-	}
+	testutil.Requires(t, !may("a.example") && may("b.example") && may("b.example"),
+		"a broken file must leave the old grants")
 	testutil.Equal(t, len(hook.AllEntries()), 1, "lines about one broken file")
 	testutil.NoError(t, os.Remove(file))
-	if !may("b.example") {
-		t.Fatal("a missing file must leave the old grants")
-	}
+	testutil.Requires(t, may("b.example"), "a missing file must leave the old grants")
 	write("* host=c.example")
-	if !may("c.example") || may("b.example") {
-		t.Fatal("grants after the repair")
-	}
+	testutil.Requires(t, may("c.example") && !may("b.example"), "grants after the repair")
 }
 
 func TestBrokenAllowFileAtStart(t *testing.T) {
@@ -199,9 +187,8 @@ func TestBrokenAllowFileAtStart(t *testing.T) {
 		testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		testutil.ErrorSays(t, testutil.Err(NewClaims(file, logging.Silent())), says, "%.20q", text)
 	}
-	if _, err := NewClaims("/nowhere/allow", logging.Silent()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%v", err)
-	}
+	testutil.ErrorIs(t, testutil.Err(NewClaims("/nowhere/allow", logging.Silent())), os.ErrNotExist,
+		"a file that is not there")
 }
 
 func FuzzParseGrants(f *testing.F) {

@@ -17,15 +17,15 @@ import (
 	"testing/synctest"
 	"time"
 
-	"konnectivity/internal/admission"
-	"konnectivity/internal/kubeapi"
-	"konnectivity/internal/testutil"
-
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
 	"google.golang.org/grpc/codes"
+
+	"konnectivity/internal/admission"
+	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/testutil"
 )
 
 // signer makes tokens as an API server does.
@@ -211,24 +211,20 @@ func TestAgentsThatWereAcceptedComeFirst(t *testing.T) {
 		worth := func(token string) rank {
 			return tokens.rank(tokens.lookAt(token), tokenKeyOf(token), admission.SourceOf(at("192.0.2.1")))
 		}
-		if worth(old) != plausible || worth(renewed) != plausible {
-			t.Error("agents are proven before they were accepted")
-		}
+		testutil.Holds(t, worth(old) == plausible && worth(renewed) == plausible,
+			"agents are proven before they were accepted")
 		_ = reviewed(tokens, t.Context(), old, at("192.0.2.1"))
 		if worth(old) != proven || worth(renewed) != proven || worth(api.token("c", nil)) != plausible {
 			t.Error("after one was accepted: not it and its pod alone are proven")
 		}
 		verdict = answer("expired")
 		_ = reviewed(tokens, t.Context(), renewed, at("192.0.2.1"))
-		if worth(renewed) != suspect || worth(api.token("c", nil)) != suspect {
-			t.Error("after one was refused: others from there are not suspect")
-		}
+		testutil.Holds(t, worth(renewed) == suspect && worth(api.token("c", nil)) == suspect,
+			"after one was refused: others from there are not suspect")
 		time.Sleep(suspectFor)
 		testutil.Equal(t, worth(api.token("c", nil)), plausible, "the suspicion does not end")
 		time.Sleep(provenFor)
-		if worth(old) == proven {
-			t.Error("the proof does not end")
-		}
+		testutil.Holds(t, worth(old) != proven, "the proof does not end")
 	})
 }
 
@@ -264,21 +260,15 @@ func TestSigningKeysAreKeptFresh(t *testing.T) {
 		now.Store(nil)
 		time.Sleep(2 * keysEvery)
 		testutil.Equal(t, tokens.lookAt(second.token("c", nil)).rank, proven, "the keys are lost while the API is down: rank")
-		if n := calls.Load(); n > 2+int64(2*keysEvery/keysAgain) {
-			t.Errorf("%d readings while the API is down", n)
-		}
+		testutil.AtMost(t, calls.Load(), 2+int64(2*keysEvery/keysAgain), "readings while the API is down")
 		stop()
 		<-done
 		lines := said.AllEntries()
-		if len(lines) != 2 {
-			t.Fatalf("%d lines are logged", len(lines))
-		}
-		if err, ok := lines[0].Data[logrus.ErrorKey]; ok {
-			t.Errorf("that keys are read is logged with the error %v", err)
-		}
-		if lines[1].Data[logrus.ErrorKey] == nil {
-			t.Error("that they cannot be is logged without the cause")
-		}
+		testutil.Requires(t, len(lines) == 2, "%d lines are logged", len(lines))
+		err, ok := lines[0].Data[logrus.ErrorKey]
+		testutil.Holds(t, !ok, "that keys are read is logged with the error %v", err)
+		testutil.Holds(t, lines[1].Data[logrus.ErrorKey] != nil,
+			"that they cannot be is logged without the cause")
 	})
 }
 
@@ -298,9 +288,7 @@ func TestTurnOfALeavingCallerIsNotLost(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if err := reviewed(tokens, t.Context(), "good", at("192.0.2.1")); codeOf(err) != codes.OK {
-			t.Error(err)
-		}
+		testutil.Equal(t, codeOf(reviewed(tokens, t.Context(), "good", at("192.0.2.1"))), codes.OK, "the next one")
 	})
 }
 
@@ -310,8 +298,7 @@ func FuzzLookAt(f *testing.F) {
 	f.Add("opaque")
 	tokens := newTokens(nil)
 	f.Fuzz(func(t *testing.T, token string) {
-		if l := tokens.lookAt(token); l.rank == proven {
-			t.Errorf("%q is proven without a key", token)
-		}
+		l := tokens.lookAt(token)
+		testutil.Holds(t, l.rank != proven, "%q is proven without a key", token)
 	})
 }

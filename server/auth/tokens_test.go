@@ -23,9 +23,8 @@ const agentUser = "system:serviceaccount:kube-system:konnectivity-agent"
 // answering is an API that answers at once, and checks what it is asked for.
 func answering(t *testing.T) reviewFunc {
 	return func(_ context.Context, r kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
-		if len(r.Audiences) != 1 || r.Audiences[0] != "konnectivity" {
-			t.Errorf("audiences %q", r.Audiences)
-		}
+		testutil.Holds(t, len(r.Audiences) == 1 && r.Audiences[0] == "konnectivity",
+			"audiences %q", r.Audiences)
 		return answer(r.Token), nil
 	}
 }
@@ -91,9 +90,7 @@ func TestReviewIsCachedForABoundedTime(t *testing.T) {
 			for range 5 {
 				_ = reviewed(tokens, t.Context(), token, nil)
 			}
-			if calls != want {
-				t.Fatalf("%d calls, want %d", calls, want)
-			}
+			testutil.Requires(t, calls == want, "%d calls, want %d", calls, want)
 		}
 		ask("good", 1)
 		ask("expired", 2)
@@ -122,15 +119,12 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		m.put(100, "long", time.Hour)
-		if m.has(0) || !m.has(50) || !m.has(100) || len(m.entries) != 51 {
-			t.Errorf("what has expired should go first: %d entries", len(m.entries))
-		}
+		testutil.Holds(t, !m.has(0) && m.has(50) && m.has(100) && len(m.entries) == 51,
+			"what has expired should go first: %d entries", len(m.entries))
 		for i := range 1000 {
 			m.put(i, "long", time.Hour)
 		}
-		if len(m.entries) != 100 || !m.has(999) {
-			t.Errorf("%d entries", len(m.entries))
-		}
+		testutil.Holds(t, len(m.entries) == 100 && m.has(999), "%d entries", len(m.entries))
 	})
 }
 
@@ -167,21 +161,15 @@ func TestReconnectStorm(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if later.Load() == 0 {
-			t.Error("nobody had to come again: the test shows nothing")
-		}
+		testutil.Holds(t, later.Load() != 0, "nobody had to come again: the test shows nothing")
 		for i := range at {
 			n := 0
 			for j := i; j < len(at) && at[j].Sub(at[i]) < time.Second; j++ {
 				n++
 			}
-			if n > 50 {
-				t.Fatalf("%d calls in one second", n)
-			}
+			testutil.Requires(t, n <= 50, "%d calls in one second", n)
 		}
-		if took := at[len(at)-1].Sub(at[0]); took > 3*time.Minute {
-			t.Errorf("the last agent was back after %v", took)
-		}
+		testutil.AtMost(t, at[len(at)-1].Sub(at[0]), 3*time.Minute, "the last agent is back after")
 	})
 }
 
@@ -196,9 +184,7 @@ func TestOneTokenIsReviewedOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 50 {
 			wg.Go(func() {
-				if err := reviewed(tokens, t.Context(), "good", nil); err != nil {
-					t.Error(err)
-				}
+				testutil.Succeeds(t, reviewed(tokens, t.Context(), "good", nil), "one of many")
 			})
 		}
 		synctest.Wait()
@@ -224,16 +210,12 @@ func TestFirstCallerThatLeavesDoesNotFailTheOthers(t *testing.T) {
 		first, leave := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if err := reviewed(tokens, first, "good", nil); codeOf(err) != codes.Unavailable {
-				t.Error(err)
-			}
+			testutil.Equal(t, codeOf(reviewed(tokens, first, "good", nil)), codes.Unavailable, "the first")
 		})
 		synctest.Wait()
 		for range 5 {
 			wg.Go(func() {
-				if err := reviewed(tokens, t.Context(), "good", nil); err != nil {
-					t.Error(err)
-				}
+				testutil.Succeeds(t, reviewed(tokens, t.Context(), "good", nil), "another one")
 			})
 		}
 		synctest.Wait()
@@ -261,9 +243,7 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 			t.Errorf("took %v, told of %d calls", took, seen.Load())
 		}
 		// No verdict is remembered as none.
-		if len(tokens.known.known.entries)+len(tokens.known.flights) != 0 {
-			t.Error("something stayed")
-		}
+		testutil.Equal(t, len(tokens.known.known.entries)+len(tokens.known.flights), 0, "verdicts that are remembered")
 	})
 	forbids := reviewFunc(func(context.Context, kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
 		return kubeapi.TokenReviewStatus{}, &kubeapi.Error{Code: 403, Reason: kubeapi.Forbidden}
@@ -298,12 +278,8 @@ func TestMemoryForgetsWhatHasExpired(t *testing.T) {
 			m.put(i, "bad", badFor)
 			time.Sleep(badFor / live)
 		}
-		if n := len(m.entries); n > 3*live {
-			t.Errorf("%d entries are kept, of which %d have not expired", n, live)
-		}
-		if m.has(19*live-1) || !m.has(20*live-1) {
-			t.Error("the wrong ones are kept")
-		}
+		testutil.AtMost(t, len(m.entries), 3*live, "entries, of which %d have not expired", live)
+		testutil.Holds(t, !m.has(19*live-1) && m.has(20*live-1), "the wrong ones are kept")
 	})
 }
 
@@ -321,9 +297,7 @@ func TestAccountsAreToldApart(t *testing.T) {
 	tokens := NewTokens(TokensConfig{Reviews: api, Clients: true, Accounts: []Account{{"a", "one"}, {"b", "one"}}, Audience: "konnectivity", PerSecond: 1000, Burst: 1000})
 	for range 2 {
 		for token, want := range map[string]string{"a:one": "serviceaccount:a/one", "b:one": "serviceaccount:b/one"} {
-			if account, err := tokens.Review(t.Context(), token, nil); err != nil || account.Identity() != want {
-				t.Errorf("%s: %v, %v", token, account, err)
-			}
+			testutil.Equal(t, testutil.Must(tokens.Review(t.Context(), token, nil))(t).Identity(), want, "%s", token)
 		}
 		for token, says := range map[string]string{"c:one": `the client's token belongs to "system:serviceaccount:c:one"`, "a:two": "none of the accounts", "": "neither a certificate nor a token"} {
 			if account, err := tokens.Review(t.Context(), token, nil); err == nil || !strings.Contains(err.Error(), says) || account != (Account{}) {
@@ -343,7 +317,6 @@ func TestRefusalCountsThoughThePeerHasLeft(t *testing.T) {
 	var called []error
 	tokens.cfg.Called = func(_ time.Duration, err error) { called = append(called, err) }
 	_ = reviewed(tokens, ctx, "bad", nil)
-	if len(called) != 1 || codeOf(called[0]) != codes.Unauthenticated {
-		t.Errorf("it counted as %v", called)
-	}
+	testutil.Holds(t, len(called) == 1 && codeOf(called[0]) == codes.Unauthenticated,
+		"it counted as %v", called)
 }

@@ -99,9 +99,7 @@ func start(t *testing.T, network string, secure bool, settings ...setting) *rig 
 	go func() { r.served <- f.Serve(ctx, l) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := testutil.Receive(t, "Serve returns", r.served); err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, testutil.Receive(t, "Serve returns", r.served), "Serve")
 		testutil.Equal(t, r.conns.Load(), 0, "connections are counted as open at the end")
 		testutil.Equal(t, r.http.Load(), 0, "CONNECT requests are counted as open at the end")
 	})
@@ -205,9 +203,8 @@ func send(t *testing.T, c net.Conn, s string) {
 func expect(t *testing.T, c io.Reader, want string) {
 	t.Helper()
 	b := make([]byte, len(want))
-	if n, err := io.ReadFull(c, b); err != nil || string(b) != want {
-		t.Fatalf("read %q, %v, want %q", b[:n], err, want)
-	}
+	n, err := io.ReadFull(c, b)
+	testutil.Requires(t, err == nil && string(b) == want, "read %q, %v, want %q", b[:n], err, want)
 }
 
 // closed fails unless the peer has closed or reset c.
@@ -239,19 +236,15 @@ func TestConnect(t *testing.T) {
 		c := r.connected()
 		// Nothing may follow before there is data.
 		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
-			t.Fatal("something followed the answer")
-		}
+		n, err := c.Read(make([]byte, 1))
+		testutil.Requires(t, n == 0 && err != nil, "something followed the answer")
 		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 		send(t, c, "hello")
 		expect(t, c, "hello")
-		if r.http.Load() != 1 || r.writes.Load() == 0 {
-			t.Errorf("http_connections %d, writes seen %d", r.http.Load(), r.writes.Load())
-		}
+		testutil.Holds(t, r.http.Load() == 1 && r.writes.Load() != 0,
+			"http_connections %d, writes seen %d", r.http.Load(), r.writes.Load())
 		_ = tunnel.Wrap(c).CloseWrite()
-		if rest, err := io.ReadAll(c); err != nil || len(rest) != 0 {
-			t.Errorf("after half-close: %q, %v", rest, err)
-		}
+		testutil.Equal(t, len(testutil.Must(io.ReadAll(c))(t)), 0, "after half-close")
 	})
 }
 
@@ -281,9 +274,7 @@ func TestRequestThenHalfCloseDuringTheDial(t *testing.T) {
 		c := r.asked(request + "ping")
 		_ = tunnel.Wrap(c).CloseWrite()
 		got, _ := io.ReadAll(c)
-		if want := established + "greetingping"; string(got) != want {
-			t.Errorf("got %q", got)
-		}
+		testutil.Equal(t, string(got), established+"greetingping", "the client gets")
 	})
 }
 
@@ -299,9 +290,7 @@ func TestClientThatLeavesCancelsTheDial(t *testing.T) {
 		c := r.asked(request)
 		<-dialing
 		c.Close()
-		if err := testutil.Receive(t, "the dial ends", cancelled); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		testutil.ErrorIs(t, testutil.Receive(t, "the dial ends", cancelled), context.Canceled, "the dial ends")
 	})
 }
 
@@ -324,9 +313,7 @@ func TestLateSuccessIsReset(t *testing.T) {
 	close(leave)
 	testutil.Eventually(t, "the request ends", func() bool { return r.conns.Load() == 0 })
 	_ = far.SetReadDeadline(time.Now().Add(5 * time.Second))
-	if _, err := far.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("the far end reads %v, want a reset", err)
-	}
+	testutil.ErrorIs(t, testutil.Err(far.Read(make([]byte, 1))), syscall.ECONNRESET, "the far end reads")
 	far.Close()
 }
 
@@ -377,9 +364,8 @@ func TestBadRequestsAreAnswered(t *testing.T) {
 			c := r.dial()
 			go io.WriteString(c, request) // the answer may come before all is sent
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err != nil || resp.StatusCode != status {
-				t.Errorf("%.40q: %v, %v, want %d", request, resp, err, status)
-			}
+			testutil.Holds(t, err == nil && resp.StatusCode == status,
+				"%.40q: %v, %v, want %d", request, resp, err, status)
 			if status == 405 && err == nil && resp.Header.Get(ServingHeader) != "no; no agent  is there" {
 				t.Errorf("%q of agents", resp.Header.Get(ServingHeader))
 			}
@@ -388,9 +374,7 @@ func TestBadRequestsAreAnswered(t *testing.T) {
 			}
 			c.Close()
 		}
-		if n := r.count("protocol"); n < 11 {
-			t.Errorf("%d counted as rejected", n)
-		}
+		testutil.AtLeast(t, r.count("protocol"), 11, "counted as rejected")
 	})
 }
 
@@ -450,9 +434,8 @@ func (r *rig) connectedInTime() net.Conn {
 		if string(answer) == established {
 			return c
 		}
-		if time.Since(began) < quickBound {
-			r.t.Fatalf("read %q, %v, want %q", answer, err, established)
-		}
+		testutil.Requires(r.t, time.Since(began) >= quickBound,
+			"read %q, %v, want %q", answer, err, established)
 	}
 }
 
@@ -485,9 +468,8 @@ func TestSilentAndSlowClientsAreClosed(t *testing.T) {
 		for _, c := range silent {
 			closed(t, c)
 		}
-		if n := r.count("timeout") + r.count("tls") + r.count("protocol"); n < 60 {
-			t.Errorf("%d of %d silent connections counted: %v", n, len(silent), r.rejected)
-		}
+		testutil.AtLeast(t, r.count("timeout")+r.count("tls")+r.count("protocol"), 60,
+			"of %d silent connections counted: %v", len(silent), r.rejected)
 		send(t, c, "still here")
 		expect(t, c, "still here")
 	})
@@ -581,9 +563,8 @@ func TestClientWithoutACertificateIsRefused(t *testing.T) {
 		s := tls.Client(r.raw(), &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost"})
 		_ = s.Handshake()
 		_, _ = io.WriteString(s, request)
-		if b, err := io.ReadAll(s); err == nil || len(b) > 0 {
-			t.Fatalf("got %q, %v", b, err)
-		}
+		b, err := io.ReadAll(s)
+		testutil.Requires(t, err != nil && len(b) <= 0, "got %q, %v", b, err)
 	}
 	testutil.Eventually(t, "counted", func() bool { return r.count("tls") == 5 })
 	testutil.Eventually(t, "logged", func() bool { return len(hook.AllEntries()) == 5 })
@@ -757,9 +738,7 @@ func TestGoServesAfterTheHandler(t *testing.T) {
 			defer close(returned)
 			c.AtEnd(func() { said = append(said, "first"); close(served) })
 			c.AtEnd(func() { said = append(said, "second") })
-			if !c.Begin() {
-				t.Error("no room")
-			}
+			testutil.Holds(t, c.Begin(), "no room")
 			c.Go(func() {
 				<-returned
 				_, err := c.Conn.Read(make([]byte, 1))
@@ -772,9 +751,7 @@ func TestGoServesAfterTheHandler(t *testing.T) {
 	testutil.Equal(t, r.conns.Load(), 1, "connections are open")
 	_ = c.Close()
 	<-served
-	if got := fmt.Sprint(said); got != "[EOF <nil> second first]" {
-		t.Error(got)
-	}
+	testutil.Equal(t, fmt.Sprint(said), "[EOF <nil> second first]", "in this order it is said")
 }
 
 // What Go serves begins with the stack that any goroutine begins with, whatever the
@@ -831,13 +808,10 @@ func TestOwnerOfAPlainConnection(t *testing.T) {
 		closed(t, c)
 		select {
 		case whose := <-got:
-			if refusal != nil || whose != "red" {
-				t.Errorf("it is served as %v's, with %v", whose, refusal)
-			}
+			testutil.Holds(t, refusal == nil && whose == "red",
+				"it is served as %v's, with %v", whose, refusal)
 		default:
-			if refusal == nil {
-				t.Error("it is not served")
-			}
+			testutil.Holds(t, refusal != nil, "it is not served")
 		}
 	}
 }

@@ -88,9 +88,7 @@ func TestAStuckHandshakeKeepsNoTurn(t *testing.T) {
 	go func() { served <- r.Serve(ctx, stuckListener{l, writes}) }()
 	defer func() {
 		cancel()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, <-served, "Serve")
 	}()
 	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	var client sync.WaitGroup
@@ -124,9 +122,8 @@ func TestQueuedHandshakesWeighLittle(t *testing.T) {
 			f.take(t.Context(), near, &served)
 			peers.Go(func() {
 				defer far.Close()
-				if err := tls.Client(far, &tls.Config{ServerName: "localhost", RootCAs: ca.Pool()}).Handshake(); err != nil {
-					t.Error(err)
-				}
+				err := tls.Client(far, &tls.Config{ServerName: "localhost", RootCAs: ca.Pool()}).Handshake()
+				testutil.Holds(t, err == nil, "%v", err)
 			})
 		}
 		synctest.Wait() // until one computes, and all others wait

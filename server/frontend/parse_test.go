@@ -59,15 +59,13 @@ func TestReadConnect(t *testing.T) {
 		switch {
 		case tc.want != "":
 			rest, _ := io.ReadAll(r)
-			if err != nil || got.authority != tc.want || string(rest) != tc.rest {
-				t.Errorf("%q: %q, %v, left %q", name, got.authority, err, rest)
-			}
+			testutil.Holds(t, err == nil && got.authority == tc.want && string(rest) == tc.rest,
+				"%q: %q, %v, left %q", name, got.authority, err, rest)
 		case tc.status == 0:
 			testutil.ErrorIs(t, err, io.EOF, "%q", name)
 		default:
-			if bad == nil || bad.status != tc.status {
-				t.Errorf("%q: %q, %v, want %d", name, got.authority, err, tc.status)
-			}
+			testutil.Holds(t, bad != nil && bad.status == tc.status,
+				"%q: %q, %v, want %d", name, got.authority, err, tc.status)
 		}
 	}
 }
@@ -102,9 +100,8 @@ func TestConnectReadsATokenOnly(t *testing.T) {
 	} {
 		for _, line := range []string{"CONNECT a:1 HTTP/1.1", "GET / HTTP/1.1"} {
 			got, err := readConnect(bufio.NewReaderSize(strings.NewReader(line+"\r\n"+fields+"\r\n"), readAhead))
-			if got.token != want || (err == nil) != strings.HasPrefix(line, "CONNECT") {
-				t.Errorf("%s, %.60q: %q, %v", line, fields, got.token, err)
-			}
+			testutil.Holds(t, got.token == want && (err == nil) == strings.HasPrefix(line, "CONNECT"),
+				"%s, %.60q: %q, %v", line, fields, got.token, err)
 		}
 	}
 }
@@ -128,17 +125,13 @@ func FuzzReadConnect(f *testing.F) {
 			return
 		}
 		authority := got.authority
-		if tunnel.CleanID(got.id) != got.id {
-			t.Fatalf("id %q", got.id)
-		}
+		testutil.Requires(t, tunnel.CleanID(got.id) == got.id, "id %q", got.id)
 		if _, _, err := tunnel.SplitAddress(authority); err != nil {
 			t.Fatalf("accepted %q: %v", authority, err)
 		}
 		rest, _ := io.ReadAll(r)
 		head := data[:len(data)-len(rest)]
-		if !bytes.HasSuffix(head, []byte("\n")) {
-			t.Fatalf("the header ends in %q", head)
-		}
+		testutil.Requires(t, bytes.HasSuffix(head, []byte("\n")), "the header ends in %q", head)
 		if req, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(data))); err == nil && req.RequestURI != authority {
 			t.Fatalf("net/http reads %q, we %q", req.RequestURI, authority)
 		}

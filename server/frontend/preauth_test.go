@@ -196,9 +196,7 @@ func TestBeginIsDoneOnce(t *testing.T) {
 	for range 3 { // the place is given back
 		c := r.dial("h2")
 		for range cap(begin) {
-			if !<-begin {
-				t.Fatal("no room for one")
-			}
+			testutil.Requires(t, <-begin, "no room for one")
 		}
 		c.Close()
 		testutil.Eventually(t, "it has ended", func() bool { return r.conns.Load() == 0 })

@@ -105,9 +105,8 @@ func TestProxyHeadersInPieces(t *testing.T) {
 		for _, from := range []string{"192.0.2.7:4711", "[2001:db8::7]:4711"} {
 			pieces := iotest.OneByteReader(strings.NewReader(header(t, version, from, from) + rest))
 			got, ahead, err := readProxyHeader(pieces)
-			if err != nil || got.String() != from || len(ahead) != 0 {
-				t.Errorf("version %d of %s: %v, %q, %v", version, from, got, ahead, err)
-			}
+			testutil.Holds(t, err == nil && got.String() == from && len(ahead) == 0,
+				"version %d of %s: %v, %q, %v", version, from, got, ahead, err)
 		}
 	}
 	longest := "PROXY UNKNOWN " + strings.Repeat("f", maxProxyLine-16) + "\r\n"
@@ -265,22 +264,19 @@ func FuzzProxyHeader(f *testing.F) {
 		all := append(bytes.Clone(head), after...)
 		r := bytes.NewReader(all)
 		from, rest, err := readProxyHeader(r)
-		if read := len(all) - r.Len(); read > maxProxyHeader+proxyReadAhead {
-			t.Fatalf("%d bytes were read", read)
-		}
+		read := len(all) - r.Len()
+		testutil.Requires(t, read <= maxProxyHeader+proxyReadAhead, "%d bytes were read", read)
 		if err != nil {
 			return
 		}
-		if !bytes.HasSuffix(all[:len(all)-r.Len()], rest) {
-			t.Fatalf("%q is put back, which was not what came last", rest)
-		}
+		testutil.Requires(t, bytes.HasSuffix(all[:len(all)-r.Len()], rest),
+			"%q is put back, which was not what came last", rest)
 		if from != nil && !from.AddrPort().IsValid() {
 			t.Fatalf("an address that is none: %v", from)
 		}
 		length := len(all) - r.Len() - len(rest)
 		again, none, err := readProxyHeader(bytes.NewReader(all[:length]))
-		if err != nil || len(none) != 0 || again.String() != from.String() {
-			t.Fatalf("the header alone is %v, %q, %v", again, none, err)
-		}
+		testutil.Requires(t, err == nil && len(none) == 0 && again.String() == from.String(),
+			"the header alone is %v, %q, %v", again, none, err)
 	})
 }

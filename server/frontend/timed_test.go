@@ -19,15 +19,11 @@ func TestTimedKeepsTheSinkWhole(t *testing.T) {
 		"another":  tunnel.Wrap(struct{ net.Conn }{c}),
 	} {
 		timed := timed(conn, func(time.Duration) {})
-		if timed.Out().Nonblocking() != conn.Out().Nonblocking() {
-			t.Errorf("%s: whether it takes bytes on the spot is hidden", what)
-		}
-		if timed.In() != conn.In() {
-			t.Errorf("%s: how it is read has changed", what)
-		}
-		if next, ok := timed.(interface{ NetConn() net.Conn }); !ok || next.NetConn() != conn {
-			t.Errorf("%s: its connection is hidden", what)
-		}
+		testutil.Equal(t, timed.Out().Nonblocking(), conn.Out().Nonblocking(),
+			"%s: whether it takes bytes on the spot is hidden", what)
+		testutil.Equal(t, timed.In(), conn.In(), "%s: how it is read", what)
+		next, ok := timed.(interface{ NetConn() net.Conn })
+		testutil.Holds(t, ok && next.NetConn() == conn, "%s: its connection is hidden", what)
 	}
 }
 

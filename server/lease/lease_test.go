@@ -194,27 +194,19 @@ func TestRunCreatesAndDeletes(t *testing.T) {
 		c := controller(a, new(counts), logging.Silent())
 		c.cfg.Changed = func(n int) { changed = append(changed, n) }
 		run(t, c, func() {
-			if c.Count() != 2 {
-				t.Fatalf("counted %d servers, want 2", c.Count())
-			}
+			testutil.Requires(t, c.Count() == 2, "counted %d servers, want 2", c.Count())
 			l := a.lease("konnectivity-proxy-server-me")
 			if l == nil || *l.Spec.HolderIdentity != "me" || *l.Spec.LeaseDurationSeconds != 30 || l.Spec.RenewTime == nil ||
 				l.Spec.AcquireTime == nil || l.Labels["k8s-app"] != "konnectivity-server" {
 				t.Errorf("own lease: %+v", l)
 			}
-			if a.lease(NamePrefix+"dead") == nil {
-				t.Error("deleted at first sight, though clocks may differ")
-			}
+			testutil.Holds(t, a.lease(NamePrefix+"dead") != nil,
+				"deleted at first sight, though clocks may differ")
 		})
-		if a.lease("konnectivity-proxy-server-me") != nil {
-			t.Error("the lease outlived the server")
-		}
-		if a.lease(NamePrefix+"other") == nil {
-			t.Error("another's live lease was deleted")
-		}
-		if len(changed) != 1 || changed[0] != 2 {
-			t.Errorf("told of %v", changed)
-		}
+		testutil.Holds(t, a.lease("konnectivity-proxy-server-me") == nil,
+			"the lease outlived the server")
+		testutil.Holds(t, a.lease(NamePrefix+"other") != nil, "another's live lease was deleted")
+		testutil.Holds(t, len(changed) == 1 && changed[0] == 2, "told of %v", changed)
 	})
 }
 
@@ -236,17 +228,14 @@ func TestRenew(t *testing.T) {
 		t.Errorf("want a conflict, got %v", err)
 	}
 	testutil.NoError(t, c.renew(ctx))
-	if !a.lease(c.name).Spec.AcquireTime.Equal(acquired.Time) {
-		t.Error("a renewal is no new acquisition")
-	}
+	testutil.Holds(t, a.lease(c.name).Spec.AcquireTime.Equal(acquired.Time),
+		"a renewal is no new acquisition")
 
 	// It was deleted under us.
 	a.mu.Lock()
 	delete(a.leases, c.name)
 	a.mu.Unlock()
-	if err := c.renew(ctx); kubeapi.ReasonOf(err) != kubeapi.NotFound {
-		t.Errorf("want not found, got %v", err)
-	}
+	testutil.Equal(t, kubeapi.ReasonOf(c.renew(ctx)), kubeapi.NotFound, "the reason")
 	if err := c.renew(ctx); err != nil || a.lease(c.name) == nil {
 		t.Errorf("not created again: %v", err)
 	}
@@ -277,9 +266,8 @@ func TestCollect(t *testing.T) {
 	if n := look(); n != 3 || a.lease(NamePrefix+"dead") != nil || a.lease(NamePrefix+"skewed") == nil || a.lease(NamePrefix+"live") == nil {
 		t.Errorf("%d live; left: %v", n, a.leases)
 	}
-	if m.culs["0"] != 1 || m.deletes["200"] != 1 || m.lists["200"] != 3 {
-		t.Errorf("metrics: %v %v %v", m.culs, m.deletes, m.lists)
-	}
+	testutil.Holds(t, m.culs["0"] == 1 && m.deletes["200"] == 1 && m.lists["200"] == 3,
+		"metrics: %v %v %v", m.culs, m.deletes, m.lists)
 	a.become(false, &kubeapi.Error{Code: 503, Reason: "ServiceUnavailable", Message: "down"})
 	if err := c.collect(t.Context(), now.Add(time.Hour)); err == nil || c.Count() != 3 {
 		t.Errorf("an outage must leave the count: %d, %v", c.Count(), err)
@@ -340,9 +328,7 @@ func TestALeaseFromTheFutureIsLiveWhileItIsRenewed(t *testing.T) {
 			}
 			time.Sleep(leaseDuration - time.Second)
 			testutil.NoError(t, c.collect(t.Context(), time.Now().Add(time.Hour)))
-			if n := c.Count(); n != step.live {
-				t.Errorf("%d live a moment before the end, want %d", n, step.live)
-			}
+			testutil.Equal(t, c.Count(), step.live, "live a moment before the end")
 			time.Sleep(time.Second)
 		}
 	})
@@ -382,15 +368,10 @@ func TestOutageIsRetriedBeforeTheLeaseRunsOutAndLoggedOnce(t *testing.T) {
 		if gap := a.renewed[2].Sub(a.renewed[1]); len(a.renewed) < 4 || gap > leaseDuration {
 			t.Errorf("renewed at %v: the lease ran out in an outage of 20 s", a.renewed)
 		}
-		if last := a.renewed[len(a.renewed)-1]; time.Since(last) > 10*time.Second {
-			t.Errorf("not renewed after calls that hung: %v", a.renewed)
-		}
-		if a.lease(NamePrefix+"me") != nil {
-			t.Error("not deleted")
-		}
-		if n := len(hook.AllEntries()); n > 8 {
-			t.Errorf("%d log lines for two outages", n)
-		}
+		testutil.AtMost(t, time.Since(a.renewed[len(a.renewed)-1]), 10*time.Second,
+			"not renewed after calls that hung: %v", a.renewed)
+		testutil.Holds(t, a.lease(NamePrefix+"me") == nil, "not deleted")
+		testutil.AtMost(t, len(hook.AllEntries()), 8, "log lines for two outages")
 	})
 }
 
@@ -414,9 +395,8 @@ func TestWhatFailsIsSaidByItsName(t *testing.T) {
 				}
 			}
 		})
-		if len(said[0]) != 1 || !strings.HasPrefix(said[0][0], "cannot delete ") {
-			t.Errorf("a deletion fails: %q", said[0])
-		}
+		testutil.Holds(t, len(said[0]) == 1 && strings.HasPrefix(said[0][0], "cannot delete "),
+			"a deletion fails: %q", said[0])
 		if !slices.ContainsFunc(said[1], func(line string) bool { return strings.HasPrefix(line, "cannot list ") }) {
 			t.Errorf("the API is away: %q", said[1])
 		}
@@ -434,13 +414,11 @@ func TestManyExpiredLeasesHoldUpNoRenewal(t *testing.T) {
 		}
 		run(t, controller(a, new(counts), logging.Silent()), func() { time.Sleep(5 * time.Minute) })
 		for i := 1; i < len(a.renewed); i++ {
-			if gap := a.renewed[i].Sub(a.renewed[i-1]); gap >= renewInterval+callTimeout {
-				t.Errorf("not renewed for %v", gap)
-			}
+			gap := a.renewed[i].Sub(a.renewed[i-1])
+			testutil.Holds(t, gap < renewInterval+callTimeout, "not renewed for %v", gap)
 		}
-		if len(a.renewed) < 10 || len(a.leases) > 0 {
-			t.Errorf("%d renewals; %d are left", len(a.renewed), len(a.leases))
-		}
+		testutil.Holds(t, len(a.renewed) >= 10 && len(a.leases) <= 0,
+			"%d renewals; %d are left", len(a.renewed), len(a.leases))
 	})
 }
 

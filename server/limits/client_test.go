@@ -66,9 +66,8 @@ func TestClientsGoWithTheirConnections(t *testing.T) {
 	again, leaveAgain := is.Join("", nil, at(1))
 	other, leaveOther := is.Join("", nil, at(2))
 	old, leaveOld := was.Join("", nil, at(1))
-	if first != again || first == other || first == old || first.Tenant != "a" {
-		t.Error("clients and connections do not match")
-	}
+	testutil.Holds(t, first == again && first != other && first != old && first.Tenant == "a",
+		"clients and connections do not match")
 	for _, f := range []func(){leave, leaveAgain, leaveOther, leaveOld} {
 		if again, leave := is.Join("", nil, at(1)); again != first {
 			t.Error("a client has another Client while it is connected")
@@ -96,9 +95,8 @@ func TestResumingHasAShareOfItsOwn(t *testing.T) {
 	defer leave()
 	for c.Dials.Take(1) {
 	}
-	if err := own.start(t, c, &tunnel.Resume{Window: time.Second}); tunnel.FailureOf(err) != tunnel.FailExhausted {
-		t.Errorf("a dial beyond the share: %v", err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(own.start(t, c, &tunnel.Resume{Window: time.Second})), tunnel.FailExhausted,
+		"a dial beyond the share")
 	testutil.Succeeds(t, own.start(t, c, &tunnel.Resume{Window: time.Second, Epoch: 1}), "a connection that exists is refused for dials that hang")
 }
 
@@ -134,9 +132,8 @@ func TestTenantsShareFirst(t *testing.T) {
 				}
 			}
 		}
-		if hundred > one*5/4 || one > hundred*5/4 {
-			t.Errorf("%s: a hundred clients have %d, one has %d", what, hundred, one)
-		}
+		testutil.Holds(t, hundred <= one*5/4 && one <= hundred*5/4,
+			"%s: a hundred clients have %d, one has %d", what, hundred, one)
 	}
 }
 
@@ -179,9 +176,8 @@ func TestAgentsShareSockets(t *testing.T) {
 		return n - 1, err
 	}
 	greedy, err := take(crowded, "greedy")
-	if tunnel.FailureOf(err) != tunnel.FailExhausted || greedy < 50 || greedy > 95 {
-		t.Errorf("one alone has %d, then: %v", greedy, err)
-	}
+	testutil.Holds(t, tunnel.FailureOf(err) == tunnel.FailExhausted && greedy >= 50 && greedy <= 95,
+		"one alone has %d, then: %v", greedy, err)
 	for _, of := range []*Tenant{crowded, calm} {
 		if n, _ := take(of, "modest"); n < 1 {
 			t.Errorf("another agent of the tenant %s has %d", of.name, n)

@@ -49,9 +49,7 @@ func TestFrameWalk(t *testing.T) {
 			got += w.payload(rest[:n])
 			rest = rest[n:]
 		}
-		if got != 1+16384+9+5000 {
-			t.Fatalf("seed %d: %d bytes", seed, got)
-		}
+		testutil.Requires(t, got == 1+16384+9+5000, "seed %d: %d bytes", seed, got)
 	}
 }
 
@@ -78,12 +76,8 @@ func TestIncompleteMessagesAreBounded(t *testing.T) {
 	g := NewFrames(conn, all.Share())
 	end := g.Begin()
 	_, err := io.Copy(io.Discard, struct{ io.Reader }{g})
-	if !errors.Is(err, errIncomplete) || !conn.closed {
-		t.Errorf("it goes on: %v", err)
-	}
-	if used := all.Used(); used < most/2 || used > most {
-		t.Errorf("%d bytes were taken of %d", used, most)
-	}
+	testutil.Holds(t, errors.Is(err, errIncomplete) && conn.closed, "it goes on: %v", err)
+	testutil.Between(t, all.Used(), most/2, most, "bytes were taken of %d", most)
 	g.Received(10000)
 	testutil.Equal(t, int(all.Used()), g.held, "bytes held, and those counted")
 	end()

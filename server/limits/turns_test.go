@@ -2,12 +2,13 @@ package limits
 
 import (
 	"context"
-	"konnectivity/internal/testutil"
-	"konnectivity/tunnel"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
 )
 
 // work is what dials cost: one processor serves them in order.
@@ -57,6 +58,13 @@ func (w *work) dials(ctx context.Context, t *turns, who *tunnel.Client, n int, w
 	return count
 }
 
+// wantIdle fails t unless all turns were given back, and nobody waits for one.
+func wantIdle(t *testing.T, turns *turns) {
+	t.Helper()
+	n, waiting := turns.queue.Working()
+	testutil.Holds(t, n == 0 && !waiting, "%d turns are not given back; others wait: %v", n, waiting)
+}
+
 // TestAStormLeavesOthersTheirTurns: beside a client with five hundred dials at
 // a time, one with four keeps half of what it has alone.
 func TestAStormLeavesOthersTheirTurns(t *testing.T) {
@@ -79,9 +87,7 @@ func TestAStormLeavesOthersTheirTurns(t *testing.T) {
 			if all := 30000; *got < all/(hogs+1)*4/5 {
 				t.Errorf("beside %d storms of dials a client has %d of %d", hogs, *got, all)
 			}
-			if n, waiting := turns.queue.Working(); n != 0 || waiting {
-				t.Errorf("%d turns are not given back; others wait: %v", n, waiting)
-			}
+			wantIdle(t, turns)
 		})
 	}
 }
@@ -100,9 +106,7 @@ func TestDialsThatHangKeepNoTurn(t *testing.T) {
 		for range 10 {
 			testutil.Must(turns.wait(t.Context(), b))(t)
 		}
-		if took := time.Since(start); took > 10*youngFor {
-			t.Errorf("dials of another waited %v", took)
-		}
+		testutil.AtMost(t, time.Since(start), 10*youngFor, "dials of another waited")
 		ctx, cancel := context.WithCancel(t.Context())
 		if _, err := turns.wait(ctx, b); err != nil { // its part, for now
 			t.Fatal(err)
@@ -111,9 +115,7 @@ func TestDialsThatHangKeepNoTurn(t *testing.T) {
 		testutil.Fails(t, testutil.Err(turns.wait(ctx, b)), "a dial that was given up has its turn")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if n, waiting := turns.queue.Working(); n != 0 || waiting {
-			t.Errorf("%d turns are not given back; others wait: %v", n, waiting)
-		}
+		wantIdle(t, turns)
 	})
 }
 
@@ -149,11 +151,7 @@ func TestPartsThatNobodyUsesAreGivenToWhoWaits(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if most := int(time.Second / youngFor * 8); count < most*9/10 {
-			t.Errorf("a busy client made %d dials of %d that there was room for", count, most)
-		}
-		if n, waiting := turns.queue.Working(); n != 0 || waiting {
-			t.Errorf("%d turns are not given back; others wait: %v", n, waiting)
-		}
+		testutil.AtLeast(t, count, int(time.Second/youngFor*8)*9/10, "dials of a busy client")
+		wantIdle(t, turns)
 	})
 }

@@ -109,9 +109,8 @@ func TestMoreAddressesThanAreLinked(t *testing.T) {
 		if first == nil {
 			first = got
 		}
-		if len(got) != maxAddresses || !slices.Equal(got, first) {
-			t.Errorf("%v; before, it was %v", got, first)
-		}
+		testutil.Holds(t, len(got) == maxAddresses && slices.Equal(got, first),
+			"%v; before, it was %v", got, first)
 	}
 	if lines := said.AllEntries(); len(lines) != 1 || !strings.Contains(lines[0].Message, "33 addresses") {
 		t.Errorf("it logs %v", lines)
@@ -159,17 +158,13 @@ func TestServersThatAreAwayAreCounted(t *testing.T) {
 		fail(away, 4)
 		s.joined(peers.Member[address, *session]{Address: away[0]})
 		s.resolved(away[:4], nil) // a replaced one is gone
-		if lines := said.AllEntries(); len(lines) != 0 {
-			t.Errorf("after 8 s it logs %v", lines)
-		}
+		testutil.Equal(t, len(said.AllEntries()), 0, "lines after 8 s")
 		fail(away[1:4], 10)
 		if lines := said.AllEntries(); len(lines) != 1 || lines[0].Data["unlinked"] != 3 {
 			t.Errorf("of 3 that stay away it logs %v", lines)
 		}
 		fail(away[:1], 10)
-		if lines := said.AllEntries(); len(lines) != 2 {
-			t.Errorf("of one that is away later it logs %v", lines)
-		}
+		testutil.Equal(t, len(said.AllEntries()), 2, "lines once one is away later")
 		testutil.Equal(t, len(s.Failing()), 4, "unlinked servers")
 		// One that has failed only now is not counted, and is named if it stays away.
 		said.Reset()
@@ -210,9 +205,7 @@ func TestLinksThatFlapAreLogged(t *testing.T) {
 			for _, e := range said.AllEntries() {
 				got = append(got, e.Data["flapping"].(int))
 			}
-			if !slices.Equal(got, want) {
-				t.Errorf("%s: lines about %v flapping links, want %v", what, got, want)
-			}
+			testutil.EqualSlices(t, got, want, "%s: lines are about so many flapping links", what)
 			said.Reset()
 		}
 		s.resolved(all, nil)

@@ -36,9 +36,8 @@ func BenchmarkPick(b *testing.B) {
 			b.Run(fmt.Sprintf("agents=%d/strategy=%s", agents, d.strategy), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					if c, _, _ := r.pick(d.host, &none); c == nil {
-						b.Fatal("nobody")
-					}
+					c, _, _ := r.pick(d.host, &none)
+					testutil.Requires(b, c != nil, "nobody")
 				}
 			})
 		}

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestParseStrategies(t *testing.T) {
@@ -51,9 +53,8 @@ func TestParseIdentifiers(t *testing.T) {
 	} {
 		for name, parse := range map[string]func(string) (Identifiers, error){"agent": ParseIdentifiers, "grant": ParseGrants} {
 			got, err := parse(text)
-			if err != nil || !reflect.DeepEqual(normal(got), normal(want)) {
-				t.Errorf("%s %q: %+v, %v", name, text, got, err)
-			}
+			testutil.Holds(t, err == nil && reflect.DeepEqual(normal(got), normal(want)),
+				"%s %q: %+v, %v", name, text, got, err)
 		}
 	}
 	for text, says := range map[string]string{
@@ -63,9 +64,8 @@ func TestParseIdentifiers(t *testing.T) {
 		strings.Repeat("&host=a", 1025): "more than 1024",
 	} {
 		got, err := ParseIdentifiers(text)
-		if err == nil || !strings.Contains(err.Error(), says) || len(err.Error()) > 300 {
-			t.Errorf("%.60q: %+v, %v, want an error with %q", text, got, err, says)
-		}
+		testutil.Holds(t, err != nil && strings.Contains(err.Error(), says) && len(err.Error()) <= 300,
+			"%.60q: %+v, %v, want an error with %q", text, got, err, says)
 	}
 }
 
@@ -88,13 +88,11 @@ func TestParseIdentifiersOfNoUse(t *testing.T) {
 		"a=1&ipv4=nonsense&b=22":            "nonsense",
 	} {
 		got, err := ParseIdentifiers(text + "&ipv4=10.0.0.1&default-route=t")
-		if err != nil || got.Len() != 1 || !got.DefaultRoute {
-			t.Errorf("agent %.60q: %+v, %v, want the rest", text, got, err)
-		}
+		testutil.Holds(t, err == nil && got.Len() == 1 && got.DefaultRoute,
+			"agent %.60q: %+v, %v, want the rest", text, got, err)
 		got, err = ParseGrants(text + "&ipv4=10.0.0.1")
-		if err == nil || !strings.Contains(err.Error(), says) || len(err.Error()) > 300 {
-			t.Errorf("grant %.60q: %+v, %v, want an error with %q", text, got, err, says)
-		}
+		testutil.Holds(t, err != nil && strings.Contains(err.Error(), says) && len(err.Error()) <= 300,
+			"grant %.60q: %+v, %v, want an error with %q", text, got, err, says)
 	}
 }
 
@@ -127,9 +125,8 @@ func FuzzParseIdentifiers(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(ids.Addrs)+len(ids.Hosts)+len(ids.CIDRs) > maxIdentifiers {
-			t.Fatal("too many")
-		}
+		testutil.Requires(t, len(ids.Addrs)+len(ids.Hosts)+len(ids.CIDRs) <= maxIdentifiers,
+			"too many")
 		v := url.Values{}
 		for _, a := range ids.Addrs {
 			key := "ipv6"
@@ -151,8 +148,7 @@ func FuzzParseIdentifiers(f *testing.F) {
 			return // escaping made it longer
 		}
 		again, err := ParseIdentifiers(v.Encode())
-		if err != nil || !reflect.DeepEqual(normal(again), normal(ids)) {
-			t.Fatalf("%+v read again is %+v, %v", ids, again, err)
-		}
+		testutil.Requires(t, err == nil && reflect.DeepEqual(normal(again), normal(ids)),
+			"%+v read again is %+v, %v", ids, again, err)
 	})
 }

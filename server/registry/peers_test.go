@@ -61,9 +61,8 @@ func TestWhoIsAsked(t *testing.T) {
 	testutil.Equal(t, told["ok"], 5, "dials by servers were told as %v", told)
 	forwarded := tunnel.NewFlow("tcp", "far.example:1")
 	forwarded.Origin = tunnel.Origin{Server: "another"}
-	if _, err := s.Dial(t.Context(), forwarded); tunnel.FailureOf(err) != tunnel.FailNoAgent {
-		t.Errorf("what another server forwarded is forwarded: %v", err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), forwarded))), tunnel.FailNoAgent,
+		"what another server forwarded is forwarded")
 	near.drain()
 	testutil.Eventually(t, "the agent here is seen to drain", func() bool { return s.Agents()[0].Draining })
 	for address, want := range map[string]string{"both.example:1": "far", "10.3.4.1:1": "far", "10.5.0.1:1": "far", "10.2.0.1:1": "near", "10.3.3.1:1": "near"} {

@@ -112,9 +112,8 @@ func (s *setup) goes(address, want string, after time.Duration) {
 func (s *setup) always(address, want string) {
 	s.t.Helper()
 	for range 20 {
-		if got := s.via(address); got != want {
-			s.t.Fatalf("%s went via %s, want %s", address, got, want)
-		}
+		got := s.via(address)
+		testutil.Requires(s.t, got == want, "%s went via %s, want %s", address, got, want)
 	}
 }
 
@@ -194,9 +193,7 @@ func TestEveryAgentGetsDials(t *testing.T) {
 			got[s.via("x:1")]++
 		}
 		for i := range 10 {
-			if n := got[fmt.Sprint("a", i)]; n < 50 {
-				t.Errorf("agent a%d got %d of 2000 dials", i, n)
-			}
+			testutil.AtLeast(t, got[fmt.Sprint("a", i)], 50, "dials of agent %d", i)
 		}
 	})
 }
@@ -257,9 +254,7 @@ func TestDenyingAgentIsNotPreferred(t *testing.T) {
 		denying.dial = nil
 		before := denying.dials.Load()
 		ask(maxDenialTime + time.Second)
-		if denying.dials.Load() < before+10 {
-			t.Error("it is avoided for ever")
-		}
+		testutil.AtLeast(t, denying.dials.Load(), before+10, "dials of one that denies no more")
 		for _, f := range []*fake{denying, serving} {
 			f.dial = func(context.Context) error { return &tunnel.DialError{Failure: tunnel.FailDenied} }
 			f.streams.Store(0)
@@ -267,9 +262,8 @@ func TestDenyingAgentIsNotPreferred(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute) // until both are as quick as can be
 		ask(10 * time.Second)
-		if a, b := denying.dials.Load(), serving.dials.Load(); a < 100 || b < 100 {
-			t.Errorf("where both deny, they get %d and %d dials", a, b)
-		}
+		a, b := denying.dials.Load(), serving.dials.Load()
+		testutil.Holds(t, a >= 100 && b >= 100, "where both deny, they get %d and %d dials", a, b)
 	})
 }
 
@@ -283,9 +277,8 @@ func TestAClockThatIsSetChangesNothing(t *testing.T) {
 	s.via("x:1")
 	l := &s.index.first(Agent{ID: "a"}).load
 	for what, at := range map[string]int64{"an answer": l.updated.Load(), "a denial": l.denied.Load()} {
-		if at <= 0 || tunnel.Moment(at) > tunnel.Now() {
-			t.Errorf("%s came at the moment %d", what, at)
-		}
+		testutil.Holds(t, at > 0 && tunnel.Moment(at) <= tunnel.Now(),
+			"%s came at the moment %d", what, at)
 	}
 }
 
@@ -311,9 +304,7 @@ func TestFrozenAgentIsAvoided(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		wg.Wait()
-		if n := failed.Load(); n > 10 {
-			t.Errorf("%d of 1000 dials went to a frozen agent", n)
-		}
+		testutil.AtMost(t, failed.Load(), 10, "of 1000 dials, a frozen agent got")
 	})
 }
 
@@ -453,29 +444,6 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// TestIndexIsEmptyInTheEnd would see any key that joining and leaving forgets.
-func TestIndexIsEmptyInTheEnd(t *testing.T) {
-	s := newSetup(t, "default")
-	var leaves []func()
-	for i := range 50 {
-		f, leave := s.join("x", fmt.Sprint(i%7), fmt.Sprintf("ipv4=10.0.0.%d&host=h%d&cidr=10.%d.0.0/%d&default-route=true", i%5, i%3, i%4, 10+i%6))
-		if i%2 == 0 {
-			f.drain()
-		}
-		if i%5 == 0 {
-			f.end()
-		}
-		leaves = append(leaves, leave)
-	}
-	for _, leave := range leaves {
-		leave()
-	}
-	x := &s.index
-	if x.present.Len()+x.keyed.Len()+len(x.lengths)+x.all.count()+len(x.all.serving)+len(x.all.rest) != 0 {
-		t.Errorf("left over: %+v", x)
-	}
-}
-
 // TestNoLockOverDial fails (by hanging) if a dial held the registry's lock.
 func TestNoLockOverDial(t *testing.T) {
 	s := newSetup(t, "default")
@@ -490,15 +458,20 @@ func TestNoLockOverDial(t *testing.T) {
 	wg.Wait()
 }
 
+// However agents come and go at the same time, nothing of them is left in the end.
 func TestConcurrentUse(t *testing.T) {
 	s := newSetup(t, "destHost,destCIDR,defaultRoute,default")
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
 			for j := range 200 {
-				f, leave := s.join("x", fmt.Sprint(i, j%3), "ipv4=10.0.0.1&cidr=10.0.0.0/8&default-route=true")
+				f, leave := s.join("x", fmt.Sprint(i, j%3), fmt.Sprintf(
+					"ipv4=10.0.0.%d&host=h%d&cidr=10.%d.0.0/%d&default-route=true", j%5, j%3, j%4, 10+j%6))
 				if j%2 == 0 {
 					f.drain()
+				}
+				if j%5 == 0 {
+					f.end()
 				}
 				s.via(net.JoinHostPort("10.0.0.1", "80"))
 				s.via("name:80")
@@ -509,9 +482,9 @@ func TestConcurrentUse(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if c := s.Counts(); c.Connections != 0 {
-		t.Errorf("%+v", c)
-	}
+	x := &s.index
+	testutil.Equal(t, x.present.Len()+x.keyed.Len()+len(x.lengths)+x.all.count()+len(x.all.serving)+len(x.all.rest), 0,
+		"left over: %+v", x)
 }
 
 // TestPickLooksAtTwo: how many agents there are must not tell in a dial's time,
@@ -530,9 +503,7 @@ func TestPickLooksAtTwo(t *testing.T) {
 	for _, f := range all {
 		looks += f.looks.Load()
 	}
-	if looks > 2*picks {
-		t.Errorf("%d picks looked at %d agents", picks, looks)
-	}
+	testutil.AtMost(t, looks, 2*picks, "agents that were looked at")
 }
 
 // TestAnIdIsNoProof: an agent that calls itself like another but is somebody
@@ -553,9 +524,7 @@ func TestAnIdIsNoProof(t *testing.T) {
 				testutil.Must(r.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 			}
 			for who, b := range backends {
-				if n := b.dials.Load(); n < 40 {
-					t.Errorf("%s came first: of 200 dials %d went to the %s agent", order[0], n, who)
-				}
+				testutil.AtLeast(t, b.dials.Load(), 40, "%s came first: dials of the %s agent", order[0], who)
 			}
 			testutil.Contains(t, lines.String(), "different certificates use the same id", "the log says")
 		})
@@ -573,12 +542,9 @@ func TestIdsOfTwo(t *testing.T) {
 	for _, cert := range []string{"a", "b"} {
 		testutil.Equal(t, r.index.first(Agent{ID: "x", Cert: cert}).agent.Cert, cert, "the agent of certificate %s is", cert)
 	}
-	if a.Leave() {
-		t.Error("an id has gone that another agent has")
-	}
-	if c := r.index.first(Agent{ID: "x", Cert: "a"}); c == nil || c.agent.Cert != "b" {
-		t.Error("the other with this id is not found")
-	}
+	testutil.Holds(t, !a.Leave(), "an id has gone that another agent has")
+	c := r.index.first(Agent{ID: "x", Cert: "a"})
+	testutil.Holds(t, c != nil && c.agent.Cert == "b", "the other with this id is not found")
 	for _, call := range []string{"first", "second"} {
 		testutil.Equal(t, b.Leave(), true, "the %s call says that the last has left:", call)
 	}

@@ -62,9 +62,7 @@ func TestFind(t *testing.T) {
 	}
 	say(t, &table, 1, There, "red", Key{Kind: 9}, 0)
 	say(t, &table, 1, 7, "red", host, 0)
-	if len(table.keys) > 0 {
-		t.Error("what a later version tells is not skipped")
-	}
+	testutil.Equal(t, len(table.keys), 0, "what a later version tells is not skipped")
 }
 
 // The longest prefix wins, and those of IPv6 have no IPv4 addresses.
@@ -105,9 +103,8 @@ func TestTableIsBounded(t *testing.T) {
 	k := Key{Kind: Agent}
 	for i := range 3 * MaxRoutes {
 		k.Value = [16]byte{byte(i), byte(i >> 8), byte(i >> 16)}
-		if err := table.Learn(0, Record{There, "", k}, 0); (err == nil) != (i < MaxRoutes) {
-			t.Fatalf("key %d: %v", i, err)
-		}
+		err := table.Learn(0, Record{There, "", k}, 0)
+		testutil.Requires(t, (err == nil) == (i < MaxRoutes), "key %d: %v", i, err)
 		if i == MaxRoutes {
 			break
 		}
@@ -118,9 +115,8 @@ func TestTableIsBounded(t *testing.T) {
 		say(t, &table, 1, There, "", k, 0)
 		say(t, &table, 1, Gone, "", k, 0)
 	}
-	if len(table.keys) > MaxRoutes || len(table.waits) > MaxRoutes {
-		t.Errorf("%d keys, %d waits", len(table.keys), len(table.waits))
-	}
+	testutil.Holds(t, len(table.keys) <= MaxRoutes && len(table.waits) <= MaxRoutes,
+		"%d keys, %d waits", len(table.keys), len(table.waits))
 }
 
 // A peer is told the last of several changes, and when that was all.
@@ -138,9 +134,8 @@ func TestFeed(t *testing.T) {
 		if len(piece) == 0 {
 			break
 		}
-		if len(piece) > 4096+300 || pieces > 20 {
-			t.Fatalf("piece %d has %d bytes", pieces, len(piece))
-		}
+		testutil.Requires(t, len(piece) <= 4096+300 && pieces <= 20,
+			"piece %d has %d bytes", pieces, len(piece))
 		all = append(all, piece...)
 	}
 	var table Table
@@ -163,9 +158,7 @@ func TestFeed(t *testing.T) {
 	for i := range MaxRoutes {
 		f.Put("", Key{Kind: Agent, Value: [16]byte{byte(i), byte(i >> 8), byte(i >> 16)}}, true)
 	}
-	if f.Put("", Key{Kind: AnyAgent}, true) {
-		t.Error("what waits for a peer is not bounded")
-	}
+	testutil.Holds(t, !f.Put("", Key{Kind: AnyAgent}, true), "what waits for a peer is not bounded")
 }
 
 // Whatever comes, Read returns it or an error.

@@ -33,17 +33,20 @@ type world struct {
 	said *logtest.Hook
 }
 
-func newWorld(t *testing.T) *world {
-	ca := newCA(t)
+// newWorld has whole tenants of these names, each with its own server name.
+func newWorld(t *testing.T, tenants ...string) *world {
 	log, hook := logtest.NewNullLogger()
-	return &world{t: t, path: t.TempDir(), ca: ca, log: log, said: hook}
+	w := &world{t: t, path: t.TempDir(), ca: newCA(t), log: log, said: hook}
+	for _, name := range tenants {
+		w.tenant(name, name+".example")
+	}
+	return w
 }
 
 // newDirOf is the directory of a world with one tenant, a.
 func newDirOf(t *testing.T) (*world, *Dir) {
 	t.Helper()
-	w := newWorld(t)
-	w.tenant("a", "a.example")
+	w := newWorld(t, "a")
 	return w, w.open()
 }
 
@@ -123,17 +126,13 @@ func TestTenantsComeChangeAndGo(t *testing.T) {
 	w.tenant("b", "b.example")
 	d.Look()
 	w.finds(d, "b.example", "b")
-	if d.Table().Tenant("a") != first {
-		t.Error("a tenant that has not changed is another")
-	}
+	testutil.Equal(t, d.Table().Tenant("a"), first, "a tenant that has not changed")
 
 	w.put("b", SettingsFile, "serverNames: [b2.example]\nbounds: {connections: 3}")
 	d.Look()
 	w.finds(d, "b2.example", "b")
 	w.finds(d, "b.example", "refused")
-	if d.Table().Tenant("b").Bounds.Connections != 3 {
-		t.Error("a change was not read")
-	}
+	testutil.Equal(t, d.Table().Tenant("b").Bounds.Connections, 3, "the bound of a change")
 
 	testutil.NoError(t, os.RemoveAll(filepath.Join(w.path, "b")))
 	d.Look()
@@ -147,9 +146,7 @@ func TestTenantsComeChangeAndGo(t *testing.T) {
 }
 
 func TestOneThatIsBrokenHarmsNobodyElse(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
-	w.tenant("bad", "bad.example")
+	w := newWorld(t, "a", "bad")
 	w.put("bad", ClientsCAFile, "nothing")
 	w.tenant("Wrong", "wrong.example")
 	d := w.open()
@@ -172,9 +169,7 @@ func TestAChangeThatIsBrokenLeavesWhatWas(t *testing.T) {
 	w.put("a", AgentsCAFile, string(w.ca.CertPEM))
 	d.Look()
 	w.is(d, "a", StateServing, "")
-	if served != was || d.Table().Tenant("a") != was {
-		t.Error("it is another")
-	}
+	testutil.Holds(t, served == was && d.Table().Tenant("a") == was, "it is another")
 }
 
 // A reading of what changes meanwhile is of no state that was meant.
@@ -243,8 +238,7 @@ const tokensSpec = "serverNames: [a.example]\ntokens: {kubeconfig: kubeconfig, n
 
 // With tokens, agents need no CA; but to lose it opens nothing by itself.
 func TestTheAgentsCAIsNotLostUnnoticed(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
+	w := newWorld(t, "a")
 	w.put("a", SettingsFile, tokensSpec)
 	w.put("a", "kubeconfig", kubeconfigOf("server: 'https://api'", "token: x"))
 	d := w.open()
@@ -252,9 +246,7 @@ func TestTheAgentsCAIsNotLostUnnoticed(t *testing.T) {
 	testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", AgentsCAFile)))
 	d.Look()
 	w.is(d, "a", StateStale, "")
-	if d.Table().Tenant("a") != was {
-		t.Error("it is another")
-	}
+	testutil.Equal(t, d.Table().Tenant("a"), was, "the tenant")
 	for range 3 {
 		d.Look()
 		w.finds(d, "a.example", "refused")
@@ -263,9 +255,7 @@ func TestTheAgentsCAIsNotLostUnnoticed(t *testing.T) {
 	w.put("a", SettingsFile, tokensSpec+"# by token alone\n")
 	d.Look()
 	w.finds(d, "a.example", "a")
-	if d.Table().Tenant("a").Agents != nil {
-		t.Error("it has CAs of agents")
-	}
+	testutil.Holds(t, d.Table().Tenant("a").Agents == nil, "it has CAs of agents")
 }
 
 // A file that tenant.yaml newly names may come after it.
@@ -279,9 +269,8 @@ func TestWhatIsAddedAndMissingRemovesNobody(t *testing.T) {
 	w.is(d, "a", StateStale, "kubeconfig: ")
 	w.put("a", "kubeconfig", kubeconfigOf("server: 'https://api'", "token: x"))
 	d.Look()
-	if s := w.state(d, "a"); s.State != StateServing || s.Spec.Tokens == nil {
-		t.Errorf("got %+v", s)
-	}
+	s := w.state(d, "a")
+	testutil.Holds(t, s.State == StateServing && s.Spec.Tokens != nil, "got %+v", s)
 }
 
 // What cannot be read just now was not removed.
@@ -323,8 +312,7 @@ func TestALinkInCirclesRemovesNobody(t *testing.T) {
 }
 
 func TestNothingOutsideOfTheFolderIsRead(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
+	w := newWorld(t, "a")
 	outside := filepath.Join(t.TempDir(), "ca")
 	testutil.NoError(t, os.WriteFile(outside, w.ca.CertPEM, 0o644))
 	file := filepath.Join(w.path, "a", ClientsCAFile)
@@ -351,29 +339,10 @@ func TestWhoHasAServerNameKeepsIt(t *testing.T) {
 	w.finds(d, "three.example", "b")
 }
 
-// Tools that copy keep the time, and certificates often have the same size.
-func TestAFileThatKeepsItsSizeAndTime(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "one.example")
-	file := filepath.Join(w.path, "a", SettingsFile)
-	old := time.Now().Add(-time.Hour)
-	testutil.NoError(t, os.Chtimes(file, old, old))
-	d := w.open()
-	other := filepath.Join(t.TempDir(), "new")
-	testutil.NoError(t, os.WriteFile(other, []byte("serverNames: [two.example]"), 0o644))
-	testutil.NoError(t, os.Chtimes(other, old, old))
-	if err := os.Rename(other, file); err != nil {
-		t.Skip(err)
-	}
-	d.Look()
-	w.finds(d, "two.example", "a")
-}
-
 // Files that do not count, as editors leave behind, hide no change of those that do, however many
 // there are.
 func TestManyDotFilesHideNoChange(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
+	w := newWorld(t, "a")
 	for i := range 8 * maxFiles {
 		w.put("a", "."+strconv.Itoa(i), "")
 	}
@@ -384,9 +353,8 @@ func TestManyDotFilesHideNoChange(t *testing.T) {
 	// that is read. The stamp tells in any order that this is not all.
 	f := testutil.Must(openFolder(folder))(t)
 	defer f.close()
-	if testutil.Must(f.stamp(time.Now()))(t).holds(0) {
-		t.Error("a part of the folder is taken for all of it")
-	}
+	testutil.Holds(t, !testutil.Must(f.stamp(time.Now()))(t).holds(0),
+		"a part of the folder is taken for all of it")
 	w.put("a", ".new", "serverNames: [b.example]")
 	testutil.NoError(t, os.Rename(filepath.Join(folder, ".new"), filepath.Join(folder, SettingsFile)))
 	d.entries["a"].read = time.Now() // or else its turn to be read again may have come
@@ -413,22 +381,19 @@ func TestTooManyNamesAreSaidOnce(t *testing.T) {
 			lines++
 		}
 	}
-	if lines != 1 || !d.Table().Closed() || len(d.served) != maxRefused+1 {
-		t.Errorf("%d lines; closed: %v; %d names are remembered", lines, d.Table().Closed(), len(d.served))
-	}
+	testutil.Holds(t, lines == 1 && d.Table().Closed() && len(d.served) == maxRefused+1,
+		"%d lines; closed: %v; %d names are remembered", lines, d.Table().Closed(), len(d.served))
 }
 
 func TestFailuresAreLoggedOnce(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
+	w := newWorld(t, "a")
 	w.put("a", SettingsFile, "x: 1")
 	d := w.open()
 	for range 3 {
 		d.Look()
 	}
-	if n := len(w.said.AllEntries()); n != 1 || w.said.LastEntry().Data["tenant"] != "a" {
-		t.Errorf("%d lines", n)
-	}
+	n := len(w.said.AllEntries())
+	testutil.Holds(t, n == 1 && w.said.LastEntry().Data["tenant"] == "a", "%d lines", n)
 }
 
 func TestOpenNamesTheFolderThatIsMissing(t *testing.T) {
@@ -494,9 +459,8 @@ func TestTrustIsByChainAndNotByFile(t *testing.T) {
 	if !slices.ContainsFunc(short, func(c *x509.Certificate) bool { return c.NotAfter.Before(time.Now()) }) {
 		t.Skip("it has not expired yet")
 	}
-	if cas(one).Recheck(short) != nil {
-		t.Error("one that has expired since counts as of another CA")
-	}
+	testutil.Holds(t, cas(one).Recheck(short) == nil,
+		"one that has expired since counts as of another CA")
 }
 
 // A folder at rest is not opened at each look, and whatever changes in it is seen,
@@ -547,13 +511,10 @@ func TestAFolderAtRestIsNotOpened(t *testing.T) {
 			w.aged(folder)
 			d := w.open()
 			read := d.entries[name].stamp
-			if read == nil || !d.source.still(name, read, true) {
-				t.Fatal("it is opened though nothing has changed")
-			}
+			testutil.Requires(t, read != nil && d.source.still(name, read, true),
+				"it is opened though nothing has changed")
 			testutil.NoError(t, change(w, folder))
-			if d.source.still(name, read, true) {
-				t.Error("it is not opened")
-			}
+			testutil.Holds(t, !d.source.still(name, read, true), "it is not opened")
 		})
 	}
 }
@@ -561,8 +522,7 @@ func TestAFolderAtRestIsNotOpened(t *testing.T) {
 // A link that leads nowhere may lead somewhere at the next look, of which the
 // folder that it is in shows nothing.
 func TestALinkThatLeadsNowhereIsFollowed(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
+	w := newWorld(t, "a")
 	folder := filepath.Join(w.path, "a")
 	testutil.NoError(t, errors.Join(os.MkdirAll(filepath.Join(folder, "sub", "sub"), 0o755), os.Symlink("sub/sub/key", filepath.Join(folder, KeyFile))))
 	old := time.Now().Add(-time.Hour)
@@ -578,17 +538,13 @@ func TestALinkThatLeadsNowhereIsFollowed(t *testing.T) {
 
 // Most tenants have one CA for both sides, which is kept once.
 func TestOneCAForBothSidesIsKeptOnce(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
-	w.tenant("b", "b.example")
+	w := newWorld(t, "a", "b")
 	w.put("b", AgentsCAFile, string(newCA(t).CertPEM))
 	d := w.open()
-	if a := d.Table().Tenant("a"); a.Agents != a.Clients {
-		t.Error("the same CA is there twice")
-	}
-	if b := d.Table().Tenant("b"); b.Agents == b.Clients {
-		t.Error("another CA is taken for the same")
-	}
+	a := d.Table().Tenant("a")
+	testutil.Holds(t, a.Agents == a.Clients, "the same CA is there twice")
+	b := d.Table().Tenant("b")
+	testutil.Holds(t, b.Agents != b.Clients, "another CA is taken for the same")
 }
 
 // Folders that have all changed in one look are not all read again in one.
@@ -602,15 +558,11 @@ func TestRereadsAreSpread(t *testing.T) {
 	for _, what := range []string{"at first", "after a change of all"} {
 		var reads []time.Time
 		for name, e := range d.entries {
-			if age := time.Since(e.read); age < 0 || age > 2*rereadEvery {
-				t.Errorf("%s: counts as read %v ago", name, age)
-			}
+			testutil.Between(t, time.Since(e.read), 0, 2*rereadEvery, "%s: it counts as read, after", name)
 			reads = append(reads, e.read)
 		}
 		slices.SortFunc(reads, time.Time.Compare)
-		if all := reads[crowd-1].Sub(reads[0]); all < rereadEvery/4 {
-			t.Errorf("%s, %d folders are due within %v", what, crowd, all)
-		}
+		testutil.AtLeast(t, reads[crowd-1].Sub(reads[0]), rereadEvery/4, "%s: %d folders are due within", what, crowd)
 		for i := range crowd {
 			w.put(fmt.Sprint(i), SettingsFile, fmt.Sprintf("serverNames: [changed%d.example]", i))
 		}
@@ -622,17 +574,13 @@ func TestRereadsAreSpread(t *testing.T) {
 // multiple: every ten minutes all of a thousand tenants are read. Whatever has changed is,
 // and so is what cannot be read.
 func TestARereadParsesOnlyWhatHasChanged(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
+	w := newWorld(t, "a")
 	tenant := w.open().Table().Tenant("a")
 	f := testutil.Must(openFolder(filepath.Join(w.path, "a")))(t)
 	defer f.close()
-	if !tenant.unchanged(f.read) {
-		t.Error("files at rest count as changed")
-	}
-	if (*Spec)(nil).unchanged(f.read) {
-		t.Error("a tenant that was never read counts as unchanged")
-	}
+	testutil.Holds(t, tenant.unchanged(f.read), "files at rest count as changed")
+	testutil.Holds(t, !(*Spec)(nil).unchanged(f.read),
+		"a tenant that was never read counts as unchanged")
 	for _, file := range []string{SettingsFile, ClientsCAFile, AgentsCAFile, CertFile, KeyFile, ReaderFile} {
 		for what, outcome := range map[string]struct {
 			data []byte
@@ -644,16 +592,13 @@ func TestARereadParsesOnlyWhatHasChanged(t *testing.T) {
 				}
 				return f.read(name)
 			}
-			if tenant.unchanged(now) {
-				t.Errorf("%s %s, and the tenant counts as unchanged", file, what)
-			}
+			testutil.Holds(t, !tenant.unchanged(now),
+				"%s %s, and the tenant counts as unchanged", file, what)
 		}
 	}
 	parse := testing.AllocsPerRun(10, func() { _, _ = parse("a", f.read) })
 	reread := testing.AllocsPerRun(10, func() { tenant.unchanged(f.read) })
-	if reread > parse/3 {
-		t.Errorf("%.0f allocations to read it again, %.0f to parse it", reread, parse)
-	}
+	testutil.AtMost(t, reread, parse/3, "allocations to read it again, beside %.0f to parse it", parse)
 }
 
 // The state of each tenant is found by its name, also of one that is broken.
@@ -708,8 +653,7 @@ func (s flakyStore) stamp(now time.Time) (stamp, error) {
 func TestATransientErrorIsOverAtTheNextLook(t *testing.T) {
 	for what, fails := range map[string]flaky{"open": {opening: syscall.EIO}, "list": {listing: syscall.EMFILE}} {
 		t.Run(what, func(t *testing.T) {
-			w := newWorld(t)
-			w.tenant("a", "a.example")
+			w := newWorld(t, "a")
 			w.aged(filepath.Join(w.path, "a"))
 			d := w.open()
 			good := d.source
@@ -772,9 +716,7 @@ func TestATokenIsRevokedThoughTheRestIsWrong(t *testing.T) {
 		"name":     func(w *world) { w.put("a", SettingsFile, "serverNames: [b.example]") },
 	} {
 		t.Run(what, func(t *testing.T) {
-			w := newWorld(t)
-			w.tenant("a", "a.example")
-			w.tenant("b", "b.example")
+			w := newWorld(t, "a", "b")
 			w.put("a", ReaderFile, first)
 			d := w.open()
 			shows := func(when, token string, want bool) {

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // named is a tenant.yaml with one name.
@@ -76,9 +78,8 @@ func TestTenantsExchangeWhatTheyHave(t *testing.T) {
 				case strings.Contains(c.stale, s.Name):
 					want = StateStale
 				}
-				if s.State != want || (s.Error == "") != (want == StateServing) {
-					t.Errorf("%s is %s, not %s: %s", s.Name, s.State, want, s.Error)
-				}
+				testutil.Holds(t, s.State == want && (s.Error == "") == (want == StateServing),
+					"%s is %s, not %s: %s", s.Name, s.State, want, s.Error)
 				if changes := want == StateServing && c.after[s.Name] != ""; changes == (s.Spec == before[s.Name]) {
 					t.Errorf("%s is served by its new files: %v", s.Name, !changes)
 				}

@@ -136,9 +136,7 @@ func TestWhatIsTakenAwayIsKnownInTime(t *testing.T) {
 				defer func() { stop(); <-done }()
 				time.Sleep(time.Minute + turn*lookEvery + time.Millisecond) // at rest, and just after a look
 				d.looking.Lock()
-				if d.entries["a"].stamp == nil {
-					t.Error("it is not at rest")
-				}
+				testutil.Holds(t, d.entries["a"].stamp != nil, "it is not at rest")
 				d.looking.Unlock()
 				began := time.Now()
 				testutil.NoError(t, c.change(w, filepath.Join(w.path, "a")))

@@ -21,14 +21,11 @@ func TestIdentitiesHaveOneSpelling(t *testing.T) {
 		"Red.Example.":                     "red.example",
 		"CN=Red: the first":                "CN=Red: the first",
 	} {
-		if got, err := parseIdentity(text); err != nil || got != want {
-			t.Errorf("%q: %q, %v", text, got, err)
-		}
+		testutil.Equal(t, testutil.Must(parseIdentity(text))(t), want, "%q", text)
 	}
 	for _, text := range []string{"", "CN=", ":x", "://x", "*.example", "10.0.0.1", "a b", "O=red", strings.Repeat("a.", 2000)} {
-		if got, err := parseIdentity(text); err == nil {
-			t.Errorf("%q is taken as %q", text, got)
-		}
+		got, err := parseIdentity(text)
+		testutil.Holds(t, err != nil, "%q is taken as %q", text, got)
 	}
 }
 
@@ -39,13 +36,10 @@ func TestNoIdentityIsOneOfAnotherKind(t *testing.T) {
 		DNSNames: []string{"spiffe://red/agent", "CN=red", "*.example", "10.0.0.1", "dns.example"},
 		URIs:     []*url.URL{{Path: "uri.example"}, {Path: "CN=red"}, {Scheme: "spiffe", Host: "Blue", Path: "/agent"}},
 	}
-	if got, want := NamesOf(cert), []string{"CN=cn.example", "dns.example", "spiffe://blue/agent"}; !slices.Equal(got, want) {
-		t.Errorf("got %q", got)
-	}
+	got, want := NamesOf(cert), []string{"CN=cn.example", "dns.example", "spiffe://blue/agent"}
+	testutil.Holds(t, slices.Equal(got, want), "got %q", got)
 	cert.DNSNames = make([]string, maxIdentities)
-	if got := NamesOf(cert); len(got) > 0 {
-		t.Errorf("of a certificate with too many names: %q", got)
-	}
+	testutil.Equal(t, len(NamesOf(cert)), 0, "names of a certificate with too many")
 }
 
 // named is one of the signer's with a name in DNS.
@@ -156,8 +150,7 @@ func TestAnIdentityIsOfOneTenant(t *testing.T) {
 		{"one side whole", "byCertificate: true\nidentities: {agents: [CN=a]}\n", identified(told, "CN=b"), `"CN=ca" is a CA of the tenant "a" already`},
 	} {
 		t.Run(c.what, func(t *testing.T) {
-			w := newWorld(t)
-			w.tenant("a", "a.example")
+			w := newWorld(t, "a")
 			w.put("a", SettingsFile, "serverNames: [a.example]\n"+c.first)
 			d := w.open()
 			w.tenant("b", "b.example")
@@ -168,9 +161,7 @@ func TestAnIdentityIsOfOneTenant(t *testing.T) {
 			if c.want == "" && s.State != StateServing || c.want != "" && (s.State != StateBroken || !strings.HasSuffix(s.Error, c.want)) {
 				t.Fatalf("the later one: %+v", s)
 			}
-			if strings.Contains(s.Told, `"a"`) {
-				t.Errorf("its reader is told %q", s.Told)
-			}
+			testutil.Holds(t, !strings.Contains(s.Told, `"a"`), "its reader is told %q", s.Told)
 			w.put("a", SettingsFile, "serverNames: [a.example]\n"+identified("byCertificate: true\n", "CN=z"))
 			d.Look()
 			d.Look()
@@ -187,9 +178,8 @@ func TestIdentitiesNeedACA(t *testing.T) {
 	w.put("a", ClientsCAFile, string(w.ca.CertPEM))
 	w.put("a", "k", "")
 	w.put("a", SettingsFile, "serverNames: [a.example]\nidentities: {agents: [CN=a]}\ntokens: {kubeconfig: k, namespace: ns, serviceAccount: sa, audience: a}")
-	if s := w.state(w.open(), "a"); !strings.Contains(s.Error, "tenant.yaml: identities.agents: there is no agents-ca.crt") {
-		t.Errorf("%+v", s)
-	}
+	testutil.Contains(t, w.state(w.open(), "a").Error, "tenant.yaml: identities.agents: there is no agents-ca.crt",
+		"the error")
 }
 
 // Recheck, by which connections are judged again, asks for an identity too.
@@ -199,12 +189,10 @@ func TestRecheckAsksForAnIdentity(t *testing.T) {
 	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "a", Client: true}))(t)
 	chain := []*x509.Certificate{pair.TLS().Leaf}
 	a, b := c.narrow([]string{"CN=a"}), c.narrow([]string{"CN=b"})
-	if c.Recheck(chain) != nil || a.Recheck(chain) != nil || b.Recheck(chain) == nil {
-		t.Error("it does not")
-	}
-	if a.Same(b) || a.Same(c) || !a.Same(c.narrow([]string{"CN=a", "CN=a"})) {
-		t.Error("other identities are taken for the same")
-	}
+	testutil.Holds(t, c.Recheck(chain) == nil && a.Recheck(chain) == nil && b.Recheck(chain) != nil,
+		"it does not")
+	testutil.Holds(t, !a.Same(b) && !a.Same(c) && a.Same(c.narrow([]string{"CN=a", "CN=a"})),
+		"other identities are taken for the same")
 }
 
 // No name of a certificate passes for one of another kind, and a certificate with too many

@@ -114,9 +114,8 @@ func TestACertificateIsOfTheTenantWhoseCAIssuedIt(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.what, got, c.want)
 		}
 	}
-	if newIssuers(tenants, agentsOf) != nil {
-		t.Error("agents are told by certificate of tenants that have no CA for them")
-	}
+	testutil.Holds(t, newIssuers(tenants, agentsOf) == nil,
+		"agents are told by certificate of tenants that have no CA for them")
 }
 
 // However many CAs have the same name, a few are tried.

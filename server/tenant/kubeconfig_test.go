@@ -78,21 +78,16 @@ func TestWhoeverWasAdmittedUnderOtherTokensIsNotTheSame(t *testing.T) {
 	base := Tokens{Namespace: "n", ServiceAccount: "s", Audience: "a", API: kubeapi.Access{Server: "https://a", Token: "1"}}
 	renewed := base
 	renewed.API.Token = "2"
-	if !base.Same(&renewed) {
-		t.Error("the server's own credentials count")
-	}
+	testutil.Holds(t, base.Same(&renewed), "the server's own credentials count")
 	for _, change := range []func(*Tokens){
 		func(t *Tokens) { t.Namespace = "m" }, func(t *Tokens) { t.ServiceAccount = "m" }, func(t *Tokens) { t.Audience = "m" },
 		func(t *Tokens) { t.API.Server = "https://b" }, func(t *Tokens) { t.API.CA = []byte("x") }, func(t *Tokens) { t.API.Insecure = true },
 	} {
 		other := base
 		change(&other)
-		if base.Same(&other) {
-			t.Errorf("%+v is the same", other)
-		}
+		testutil.Holds(t, !base.Same(&other), "%+v is the same", other)
 	}
 	var none *Tokens
-	if none.Same(&base) || base.Same(none) || !none.Same(nil) {
-		t.Error("no tokens are the same as some")
-	}
+	testutil.Holds(t, !none.Same(&base) && !base.Same(none) && none.Same(nil),
+		"no tokens are the same as some")
 }

@@ -32,9 +32,8 @@ func refused(t *testing.T, d *Dir, name string, cert *x509.Certificate) bool {
 	t.Helper()
 	spec, chain := d.Table().Tenant(name), []*x509.Certificate{cert}
 	agents, clients := spec.Agents.Recheck(chain), spec.Clients.Recheck(chain)
-	if errors.Is(agents, tlsreload.ErrRevoked) != errors.Is(clients, tlsreload.ErrRevoked) {
-		t.Errorf("of one CA, agents are judged %v and clients %v", agents, clients)
-	}
+	testutil.Equal(t, errors.Is(agents, tlsreload.ErrRevoked), errors.Is(clients, tlsreload.ErrRevoked),
+		"of one CA, agents are judged %v and clients %v", agents, clients)
 	return errors.Is(clients, tlsreload.ErrRevoked)
 }
 
@@ -49,9 +48,7 @@ func TestListsThatCannotBeUsed(t *testing.T) {
 		"too large":     {strings.Repeat("#", maxFile+1), "ca.crl: larger than"},
 		"broken":        {string(pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: []byte("x")})), "ca.crl: "},
 	} {
-		w := newWorld(t)
-		w.tenant("a", "a.example")
-		w.tenant("b", "b.example")
+		w := newWorld(t, "a", "b")
 		bad := peer(t, w.ca)
 		w.put("a", ListsFile, listOf(t, w.ca, time.Hour, bad))
 		w.put("b", ListsFile, listOf(t, w.ca, time.Hour))
@@ -80,8 +77,7 @@ func TestListsThatCannotBeUsed(t *testing.T) {
 
 // A list that vanishes opens nothing, unless tenant.yaml has changed too.
 func TestListsAreNotLostUnnoticed(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
+	w := newWorld(t, "a")
 	bad := peer(t, w.ca)
 	w.put("a", ListsFile, listOf(t, w.ca, time.Hour, bad))
 	d := w.open()
@@ -90,21 +86,16 @@ func TestListsAreNotLostUnnoticed(t *testing.T) {
 		d.Look()
 	}
 	w.is(d, "a", StateStale, "ca.crl: file does not exist; to admit again what it names, change tenant.yaml too")
-	if !refused(t, d, "a", bad) {
-		t.Error("what it named is admitted")
-	}
+	testutil.Holds(t, refused(t, d, "a", bad), "what it named is admitted")
 	w.put("a", SettingsFile, "serverNames: [a.example] # without lists\n")
 	d.Look()
 	w.is(d, "a", StateServing, "")
-	if refused(t, d, "a", bad) {
-		t.Error("it is refused still")
-	}
+	testutil.Holds(t, !refused(t, d, "a", bad), "it is refused still")
 }
 
 // A list out of date counts, which is logged once; the next one is logged again.
 func TestListsOutOfDate(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
+	w := newWorld(t, "a")
 	bad := peer(t, w.ca)
 	w.put("a", ListsFile, listOf(t, w.ca, -time.Minute, bad))
 	d := w.open()
@@ -123,8 +114,7 @@ func TestListsOutOfDate(t *testing.T) {
 // A list counts for the side whose CA has signed it, though the other's has the same name, and
 // beside identities. A reader whose certificate it names sees nothing.
 func TestAListIsOfOneSide(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
+	w := newWorld(t, "a")
 	agents := newCA(t)
 	w.put("a", AgentsCAFile, string(agents.CertPEM))
 	w.put("a", SettingsFile, "serverNames: [a.example]\nidentities: {clients: [CN=peer]}\n")
@@ -159,13 +149,9 @@ func TestListsInASecret(t *testing.T) {
 	d := w.open()
 	w.whole("a", "a.example", ListsFile, listOf(t, w.ca, time.Hour, bad))
 	d.Look()
-	if !refused(t, d, "a", bad) {
-		t.Error("it does not count")
-	}
+	testutil.Holds(t, refused(t, d, "a", bad), "it does not count")
 	w.whole("a", "a.example", ListsFile, "x")
 	d.Look()
 	w.is(d, "a", StateStale, "ns/a: ca.crl: it has no revocation list")
-	if !refused(t, d, "a", bad) {
-		t.Error("the list before does not count any more")
-	}
+	testutil.Holds(t, refused(t, d, "a", bad), "the list before does not count any more")
 }

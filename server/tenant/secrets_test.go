@@ -81,14 +81,11 @@ func TestASecretIsReadOnce(t *testing.T) {
 	was := d.Table().Tenant("a")
 	d.entries["a"].read = time.Time{}
 	d.Look()
-	if !d.entries["a"].read.IsZero() {
-		t.Error("it was read again")
-	}
+	testutil.Holds(t, d.entries["a"].read.IsZero(), "it was read again")
 	w.whole("a", "a.example")
 	d.Look()
-	if d.entries["a"].read.IsZero() || d.Table().Tenant("a") != was {
-		t.Error("a new version was not read, or is another tenant")
-	}
+	testutil.Holds(t, !d.entries["a"].read.IsZero() && d.Table().Tenant("a") == was,
+		"a new version was not read, or is another tenant")
 }
 
 func TestASecretThatIsWrong(t *testing.T) {
@@ -162,9 +159,8 @@ func TestSecretsThatCannotBeListedYet(t *testing.T) {
 	d.OnChange(func(*Table) { told++ })
 	w.err = nil
 	d.Look()
-	if !d.Table().Listed() || told != 2 {
-		t.Errorf("it is not known that there are none: %d tables were told", told)
-	}
+	testutil.Holds(t, d.Table().Listed() && told == 2,
+		"it is not known that there are none: %d tables were told", told)
 	w.whole("a", "a.example")
 	d.Look()
 	w.finds(d, "a.example", "a")

@@ -64,9 +64,8 @@ func TestSpecNamesFileAndField(t *testing.T) {
 				t.Errorf("the error has %d bytes", len(err.Error()))
 			}
 			for range 10 { // each that differs would be a line in the log
-				if _, again := ParseSettings([]byte(test.text)); fmt.Sprint(again) != fmt.Sprint(err) {
-					t.Fatalf("then %v", again)
-				}
+				_, again := ParseSettings([]byte(test.text))
+				testutil.Requires(t, fmt.Sprint(again) == fmt.Sprint(err), "then %v", again)
 			}
 		})
 	}
@@ -74,9 +73,8 @@ func TestSpecNamesFileAndField(t *testing.T) {
 
 func TestServerNamesHaveOneSpelling(t *testing.T) {
 	s, err := ParseSettings([]byte("serverNames: [A.Example., a.example, b.example]"))
-	if err != nil || !slices.Equal(s.ServerNames, []string{"a.example", "b.example"}) {
-		t.Errorf("got %q, %v", s.ServerNames, err)
-	}
+	testutil.Holds(t, err == nil && slices.Equal(s.ServerNames, []string{"a.example", "b.example"}),
+		"got %q, %v", s.ServerNames, err)
 }
 
 // Else the peers of a tenant whose settings have a mistake would pass for
@@ -86,9 +84,8 @@ func TestNamesAreKnownEvenIfTheRestIsWrong(t *testing.T) {
 		"serverNames: [A.example]\nunknown: 1", "serverNames: [a.example]\nbounds: {connections: x}", "serverNames: [a.example]\nstrategies: [x]",
 	} {
 		s, err := ParseSettings([]byte(text))
-		if err == nil || !slices.Equal(s.ServerNames, []string{"a.example"}) {
-			t.Errorf("%q: got %q, %v", text, s.ServerNames, err)
-		}
+		testutil.Holds(t, err != nil && slices.Equal(s.ServerNames, []string{"a.example"}),
+			"%q: got %q, %v", text, s.ServerNames, err)
 	}
 }
 
@@ -97,16 +94,12 @@ func TestSettingsAreDocumented(t *testing.T) {
 	page := string(testutil.Must(os.ReadFile("../../docs/tenants.md"))(t))
 	_, example, _ := strings.Cut(page, "```yaml\nserverNames:")
 	example, _, found := strings.Cut("serverNames:"+example, "```")
-	if !found {
-		t.Fatal("docs/tenants.md has no example")
-	}
+	testutil.Requires(t, found, "docs/tenants.md has no example")
 	s := testutil.Must(ParseSettings([]byte(example)))(t)
 	var check func(name string, v reflect.Value)
 	check = func(name string, v reflect.Value) {
 		if v = reflect.Indirect(v); v.Kind() != reflect.Struct {
-			if !v.IsValid() || v.IsZero() {
-				t.Errorf("the example has no %s", name)
-			}
+			testutil.Holds(t, v.IsValid() && !v.IsZero(), "the example has no %s", name)
 			return
 		}
 		for i := range v.NumField() {
@@ -118,13 +111,9 @@ func TestSettingsAreDocumented(t *testing.T) {
 
 func TestTenantNames(t *testing.T) {
 	for _, name := range []string{"a", "a-1", strings.Repeat("a", 63)} {
-		if err := CheckName(name); err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, CheckName(name), "%q", name)
 	}
 	for _, name := range []string{"", "A", "a.b", "-a", "a-", "a/b", strings.Repeat("a", 64), "a\n"} {
-		if CheckName(name) == nil {
-			t.Errorf("%q is accepted", name)
-		}
+		testutil.Holds(t, CheckName(name) != nil, "%q is accepted", name)
 	}
 }

@@ -13,17 +13,15 @@ import (
 
 // A look at a folder at rest allocates the paths that it looks at, and no more.
 func TestALookAllocatesPathsAlone(t *testing.T) {
-	w := newWorld(t)
-	w.tenant("a", "a.example")
+	w := newWorld(t, "a")
 	folder := filepath.Join(w.path, "a")
 	files := []string{AgentsCAFile, ClientsCAFile, SettingsFile}
 	w.aged(folder)
 	d := w.open()
 	read := d.entries["a"].stamp
 	allocs := testing.AllocsPerRun(100, func() {
-		if !d.source.still("a", read, true) {
-			t.Error("it is opened though nothing has changed")
-		}
+		testutil.Holds(t, d.source.still("a", read, true),
+			"it is opened though nothing has changed")
 	})
 	if most := float64(2 * (len(files) + 1)); allocs > most { // each twice: for Go and for the kernel
 		t.Errorf("%.0f allocations for %d files and their folder, want %.0f at most", allocs, len(files), most)
