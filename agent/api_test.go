@@ -50,7 +50,7 @@ func (s *testServer) withAPI(err error) *testServer {
 // onNode is where an agent's node reaches its API server.
 func onNode(t *testing.T, opts *Options) (address string) {
 	t.Helper()
-	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	l := testutil.Listen(t)
 	opts.API = append(opts.API, l)
 	return l.Addr().String()
 }
@@ -87,9 +87,7 @@ func TestNodeReachesItsAPIServerOnceThereIsALink(t *testing.T) {
 	s.mu.Lock()
 	s.refuse = nil
 	s.mu.Unlock()
-	if got := testutil.Receive(t, "an answer", early); got != "s1" {
-		t.Errorf("%q", got)
-	}
+	testutil.Equal(t, testutil.Receive(t, "an answer", early), "s1", "who answers")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	testutil.EqualSlices(t, s.asked, []string{link.NetworkAPI + " " + link.APIAddress}, "the server was asked for")
@@ -129,9 +127,7 @@ func TestServersStandInForEachOther(t *testing.T) {
 			a, _ := runAgent(t, opts)
 			testutil.Eventually(t, "all are connected", func() bool { return len(a.Servers()) == len(servers) })
 			for range 4 {
-				if got := asks(t, at); got != c.want {
-					t.Errorf("%q", got)
-				}
+				testutil.Equal(t, asks(t, at), c.want, "who answers")
 			}
 		})
 	}
@@ -186,11 +182,13 @@ type outlived struct {
 	accepted *resume.Manager
 	agent    *Agent
 	stop     func() error
+	at       string // where the node's programs connect
 	conn     net.Conn
 	by       string // the server that it went through first
 }
 
-func newOutlived(t *testing.T) *outlived {
+// newOutlived has no connection yet.
+func newOutlived(t *testing.T, settings ...func(*Options)) *outlived {
 	ca, config := newCA(t)
 	o := &outlived{servers: map[string]*testServer{}, accepted: resume.New(resume.Options{Window: time.Minute})}
 	t.Cleanup(func() { o.accepted.Close(); o.accepted.Wait() })
@@ -200,11 +198,20 @@ func newOutlived(t *testing.T) *outlived {
 		s.count, s.accepted = 2, o.accepted
 		o.servers[id], opts.Servers = s, append(opts.Servers, s.address())
 	}
-	opts.ResumeWindow = time.Minute
-	at := onNode(t, &opts)
+	opts.ResumeWindow, opts.MaxServers = time.Minute, 2
+	for _, set := range settings {
+		set(&opts)
+	}
+	o.at = onNode(t, &opts)
 	o.agent, o.stop = runAgent(t, opts)
-	testutil.Eventually(t, "both are connected", func() bool { return len(o.agent.Servers()) == 2 })
-	o.conn = testutil.Must(net.Dial("tcp", at))(t)
+	testutil.Eventually(t, "all are connected", func() bool { return len(o.agent.Servers()) == opts.MaxServers })
+	return o
+}
+
+// connected has a connection.
+func (o *outlived) connected(t *testing.T) *outlived {
+	t.Helper()
+	o.conn = testutil.Must(net.Dial("tcp", o.at))(t)
 	t.Cleanup(func() { _ = o.conn.Close() })
 	_ = o.conn.SetDeadline(time.Now().Add(patience))
 	id := make([]byte, len("s1\n"))
@@ -218,9 +225,8 @@ func (o *outlived) echoes(t *testing.T) {
 	t.Helper()
 	sent, got := strings.Repeat("watch", 50000), make([]byte, 250000)
 	go func() { _, _ = io.WriteString(o.conn, sent) }()
-	if _, err := io.ReadFull(o.conn, got); err != nil || string(got) != sent {
-		t.Errorf("it does not come back: %v", err)
-	}
+	_, err := io.ReadFull(o.conn, got)
+	testutil.Holds(t, err == nil && string(got) == sent, "it does not come back: %v", err)
 }
 
 func (o *outlived) resumes() int64 { return o.accepted.Stats().Resumes }
@@ -229,20 +235,19 @@ func (o *outlived) resumes() int64 { return o.accepted.Stats().Resumes }
 // server that it goes through.
 func TestNodesConnectionsOutliveServers(t *testing.T) {
 	t.Parallel() // it waits
-	o := newOutlived(t)
+	o := newOutlived(t).connected(t)
 	o.echoes(t)
 	o.servers[o.by].close()
 	o.echoes(t)
 	testutil.Equal(t, o.resumes(), 1, "resumes")
-	if s := (bothEnds{o.agent.ends, o.agent.set.opened}).Stats(); s.Resumes != 1 || s.Conns != 1 {
-		t.Errorf("its figures are %+v", s)
-	}
+	s := (bothEnds{o.agent.ends, o.agent.set.opened}).Stats()
+	testutil.Holds(t, s.Resumes == 1 && s.Conns == 1, "its figures are %+v", s)
 }
 
 // A server that says that it goes is left before it does.
 func TestNodesConnectionsMoveBeforeAServerLeaves(t *testing.T) {
 	t.Parallel() // it waits
-	o := newOutlived(t)
+	o := newOutlived(t).connected(t)
 	s := o.servers[o.by]
 	s.mu.Lock()
 	for _, l := range s.links {
@@ -268,12 +273,11 @@ func TestNodesConnectionsMoveBeforeAServerLeaves(t *testing.T) {
 // agent to come back.
 func TestNodesConnectionsEndWithTheirAgent(t *testing.T) {
 	t.Parallel() // it waits
-	o := newOutlived(t)
+	o := newOutlived(t).connected(t)
 	testutil.NoError(t, o.stop())
 	testutil.Eventually(t, "the API server is told", func() bool { return o.accepted.Len() == 0 })
-	if n, err := o.conn.Read(make([]byte, 1)); err == nil {
-		t.Errorf("%d bytes come of it", n)
-	}
+	n, err := o.conn.Read(make([]byte, 1))
+	testutil.Holds(t, err != nil, "%d bytes come of it", n)
 }
 
 // That the API server is not reached is logged once, until it is reached.
@@ -313,29 +317,17 @@ func TestNodesAreWarnedOfOnce(t *testing.T) {
 // connections there.
 func TestNodesConnectionsAvoidAServerThatIsLeft(t *testing.T) {
 	t.Parallel() // it waits
-	ca, config := newCA(t)
-	accepted := resume.New(resume.Options{Window: time.Minute})
-	t.Cleanup(func() { accepted.Close(); accepted.Wait() })
-	servers := map[string]*testServer{}
-	opts := testOptions(config)
-	for _, id := range []string{"s1", "s2"} {
-		s := newTestServer(t, ca, id, false).withAPI(nil)
-		s.count, s.accepted = 2, accepted
-		servers[id], opts.Servers = s, append(opts.Servers, s.address())
-	}
-	opts.MaxServers, opts.ResumeWindow = 1, time.Minute
-	opts.SyncInterval, opts.SyncIntervalCap = 10*time.Millisecond, 100*time.Millisecond
-	at := onNode(t, &opts)
-	a, _ := runAgent(t, opts)
+	o := newOutlived(t, func(opts *Options) {
+		opts.MaxServers, opts.SyncInterval, opts.SyncIntervalCap = 1, 10*time.Millisecond, 100*time.Millisecond
+	})
 	connected := func() (ids []string) {
-		for _, s := range a.Servers() {
+		for _, s := range o.agent.Servers() {
 			ids = append(ids, s.ID)
 		}
 		return ids
 	}
-	testutil.Eventually(t, "one is connected", func() bool { return len(connected()) == 1 })
-	preferred := servers[connected()[0]]
-	left := servers[map[string]string{"s1": "s2", "s2": "s1"}[preferred.id]]
+	preferred := o.servers[connected()[0]]
+	left := o.servers[map[string]string{"s1": "s2", "s2": "s1"}[preferred.id]]
 	preferred.next() // and has a link to close
 
 	preferred.refuseAll(errRefusal)
@@ -343,19 +335,16 @@ func TestNodesConnectionsAvoidAServerThatIsLeft(t *testing.T) {
 	link := left.next().peer
 	held := testutil.Must(link.Dial(testutil.Context(t), tunnel.NewFlow("tcp", testutil.Echo(t))))(t)
 	defer held.Close()
-	c := testutil.Must(net.Dial("tcp", at))(t)
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
-	testutil.Must(io.ReadFull(c, make([]byte, len("s1\n"))))(t)
+	o.connected(t)
 	preferred.refuseAll(nil)
 	awaitEnd(t, link.Drains().Done(), "the server is not left")
-	testutil.Eventually(t, "the connection goes on elsewhere", func() bool { return accepted.Stats().Resumes > 0 })
+	testutil.Eventually(t, "the connection goes on elsewhere", func() bool { return o.resumes() > 0 })
 	near := &tunnel.Flow{Resume: &tunnel.Resume{First: left.id}} // as the one with the shortest round trip is
-	if s, _, _ := pickAPI(a.set.peers.Members(), nil, near); s.ServerID() != preferred.id {
+	if s, _, _ := pickAPI(o.agent.set.peers.Members(), nil, near); s.ServerID() != preferred.id {
 		t.Errorf("the next connection goes by %s, which is left", s.ServerID())
 	}
 	time.Sleep(2 * lastMove)
-	testutil.Equal(t, accepted.Stats().Resumes, 1, "how often the connection was moved")
+	testutil.Equal(t, o.resumes(), 1, "how often the connection was moved")
 	testutil.Equal(t, len(connected()), 2, "servers that are connected")
 }
 

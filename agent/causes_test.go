@@ -18,9 +18,9 @@ func TestEachCauseOfFailureIsLogged(t *testing.T) {
 		told := func(after time.Duration, want int, last string) {
 			t.Helper()
 			time.Sleep(after)
-			if n := b.log.count(); n != want || !strings.Contains(b.log.all[n-1], last) {
-				t.Errorf("%d log lines, want %d, the last about %q: %v", n, want, last, b.log.all)
-			}
+			all := b.log.since(0)
+			testutil.Equal(t, len(all), want, "log lines: %v", all)
+			testutil.Contains(t, all[len(all)-1], last, "the last line")
 		}
 		told(time.Minute, 1, "nobody there")
 		w.balance(address, "a") // which is down
@@ -60,9 +60,8 @@ func TestCausesAreBounded(t *testing.T) {
 	for i := range 100 {
 		note("b", strings.Repeat("x", i))
 	}
-	if told != 2+maxCauses || len(c["b"]) != maxCauses {
-		t.Errorf("%d of a hundred were told, and %d are kept", told-2, len(c["b"]))
-	}
+	testutil.Holds(t, told == 2+maxCauses && len(c["b"]) == maxCauses,
+		"%d of a hundred were told, and %d are kept", told-2, len(c["b"]))
 	now = now.Add(causeTime)
 	c.forget(now)
 	testutil.Equal(t, len(c), 0, "addresses are kept")

@@ -52,9 +52,7 @@ func TestNegotiation(t *testing.T) {
 			opts.Token = func() (string, error) { return "t0ken", nil }
 			s, err := connectOnce(t, opts)
 			if c.want == "" {
-				if err == nil {
-					t.Fatal("connected")
-				}
+				testutil.Requires(t, err != nil, "connected")
 				return
 			}
 			testutil.NoError(t, err)
@@ -70,16 +68,13 @@ func TestNegotiation(t *testing.T) {
 			if offer := server.hellos[0]; offer[len(offer)-1] != "konnectivity" {
 				t.Errorf("offered %v; the operator's protocol is missing", offer)
 			}
-			if offered := slices.Contains(server.hellos[0], link.ALPN); offered != (c.mode != link.Off) {
-				t.Errorf("mode %q offered %v", c.mode, server.hellos[0])
-			}
+			testutil.Equal(t, slices.Contains(server.hellos[0], link.ALPN), c.mode != link.Off,
+				"mode %q offered %v", c.mode, server.hellos[0])
 			s.Drain()
 			awaitEnd(t, a.Drains().Done(), "the server was not told of the drain")
 			_ = s.Close()
 			awaitEnd(t, a.Life().Done(), "the server did not see the end")
-			if s.Err() != nil {
-				t.Errorf("closed in order, but %v", s.Err())
-			}
+			testutil.Holds(t, s.Err() == nil, "closed in order, but %v", s.Err())
 		})
 	}
 }
@@ -146,9 +141,8 @@ func TestConnectFailures(t *testing.T) {
 				opts.Link, opts.Token = mode, c.token
 				_, err := connectOnce(t, opts)
 				var typed *connectError
-				if !errors.As(err, &typed) || typed.stage != c.stage {
-					t.Errorf("mode %s: got %v, want stage %s", mode, err, c.stage)
-				}
+				testutil.Holds(t, errors.As(err, &typed) && typed.stage == c.stage,
+					"mode %s: got %v, want stage %s", mode, err, c.stage)
 			}
 		})
 	}
@@ -187,12 +181,9 @@ func TestSilentServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	if _, err := c.connect(ctx, address{dial: l.Addr().String(), host: "localhost"}); err == nil {
-		t.Fatal("connected")
-	}
-	if took := time.Since(start); took > patience/2 {
-		t.Errorf("took %v", took)
-	}
+	_, err := c.connect(ctx, address{dial: l.Addr().String(), host: "localhost"})
+	testutil.Requires(t, err != nil, "connected")
+	testutil.AtMost(t, time.Since(start), patience/2, "an attempt took")
 }
 
 // The token is read at each connect.
@@ -230,9 +221,7 @@ func TestTheLongestIntroduction(t *testing.T) {
 		opts.Identifiers = strings.Repeat("host=a&", MaxIdentity/len("host=a&")) + "&"
 		opts.Lanes = lanes.MaxLanes
 		opts.Token = func() (string, error) { return token, nil }
-		if len(opts.Identifiers) != MaxIdentity {
-			t.Fatal("not the longest")
-		}
+		testutil.Requires(t, len(opts.Identifiers) == MaxIdentity, "not the longest")
 		testutil.Succeeds(t, testutil.Err(connectOnce(t, opts)), "old server %v", old)
 	}
 }
@@ -243,9 +232,8 @@ func TestTheLongestServerID(t *testing.T) {
 	for _, old := range []bool{true, false} {
 		for more, ok := range []bool{true, false} {
 			server := newTestServer(t, ca, strings.Repeat("i", MaxIdentity+more), old)
-			if _, err := connectOnce(t, testOptions(config, server.address())); (err == nil) != ok {
-				t.Errorf("old server %v, %d bytes too many: %.200v", old, more, err)
-			}
+			testutil.Equal(t, testutil.Err(connectOnce(t, testOptions(config, server.address()))) == nil, ok,
+				"old server %v, %d bytes too many", old, more)
 		}
 	}
 }
@@ -351,9 +339,7 @@ func TestAgent(t *testing.T) {
 	testutil.Eventually(t, "three servers again", func() bool { return len(a.Servers()) == 3 })
 
 	testutil.NoError(t, stop())
-	if a.Ready() == nil {
-		t.Error("ready after the end")
-	}
+	testutil.Holds(t, a.Ready() != nil, "ready after the end")
 }
 
 // newReplacement is a new server at the address of one that was closed.

@@ -134,9 +134,8 @@ func TestManyAgentsAfterARestart(t *testing.T) {
 			took := all.back()
 			synctest.Wait()
 			t.Logf("%d tries while it was away; all were back after %v and %d handshakes", tries, took, w.begun)
-			if took > c.bound || w.begun > agents+looking || w.most > atOnce {
-				t.Errorf("all were back after %v and %d handshakes, %d of them at a time", took, w.begun, w.most)
-			}
+			testutil.Holds(t, took <= c.bound && w.begun <= agents+looking && w.most <= atOnce,
+				"all were back after %v and %d handshakes, %d of them at a time", took, w.begun, w.most)
 		})
 	}
 }

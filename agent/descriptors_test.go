@@ -30,9 +30,8 @@ func TestAClientLeavesDescriptorsToOthers(t *testing.T) {
 	for ; err == nil; c, err = dial(server, 1) {
 		held = append(held, c)
 	}
-	if tunnel.FailureOf(err) != tunnel.FailExhausted || len(held) < 128 {
-		t.Errorf("a client alone has %d connections, then %v", len(held), err)
-	}
+	testutil.Holds(t, tunnel.FailureOf(err) == tunnel.FailExhausted && len(held) >= 128,
+		"a client alone has %d connections, then %v", len(held), err)
 	others := map[string]func() (tunnel.Conn, error){
 		"another client":            func() (tunnel.Conn, error) { return dial(server, 2) },
 		"another server's client":   func() (tunnel.Conn, error) { return dial(second.next(), 1) },

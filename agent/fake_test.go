@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/testutil"
@@ -274,25 +274,17 @@ func (s *fakeSession) Close() error {
 	return nil
 }
 
-// lines counts log lines at info and above.
-type lines struct {
-	mu  sync.Mutex
-	all []string
-}
+// lines are what an agent logs at info and above.
+type lines struct{ *logtest.Hook }
 
-func (l *lines) Levels() []logrus.Level { return logrus.AllLevels }
+func (l lines) count() int { return len(l.AllEntries()) }
 
-func (l *lines) Fire(e *logrus.Entry) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = append(l.all, fmt.Sprint(e.Level, ": ", e.Message, " ", e.Data))
-	return nil
-}
-
-func (l *lines) count() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.all)
+// since are the lines behind the first n.
+func (l lines) since(n int) (all []string) {
+	for _, e := range l.AllEntries()[n:] {
+		all = append(all, fmt.Sprint(e.Level, ": ", e.Message, " ", e.Data))
+	}
+	return all
 }
 
 // bench is an agent in a world, running in a synctest bubble.
@@ -300,7 +292,7 @@ type bench struct {
 	t     *testing.T
 	world *world
 	agent *Agent
-	log   *lines
+	log   lines
 	stop  func()
 }
 
@@ -308,10 +300,7 @@ type bench struct {
 func inWorld(t *testing.T, w *world, servers []string, tweak func(*Options), test func(*bench)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		log := &lines{}
-		logger := logrus.New()
-		logger.SetOutput(io.Discard)
-		logger.AddHook(log)
+		logger, hook := logtest.NewNullLogger()
 		opts := Options{
 			ID: "agent", Servers: servers, Log: logger,
 			TLS:    func(string, ...string) *tls.Config { return nil },
@@ -326,7 +315,7 @@ func inWorld(t *testing.T, w *world, servers []string, tweak func(*Options), tes
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() { defer close(done); _ = a.Run(ctx) }()
-		b := &bench{t: t, world: w, agent: a, log: log, stop: func() { cancel(); <-done }}
+		b := &bench{t: t, world: w, agent: a, log: lines{hook}, stop: func() { cancel(); <-done }}
 		defer b.stop()
 		test(b)
 		b.stop()
@@ -354,8 +343,7 @@ func (b *bench) within(bound time.Duration, want ...string) time.Duration {
 		if slices.Equal(b.connected(), want) {
 			return time.Since(start)
 		}
-		if time.Since(start) > bound {
-			b.t.Fatalf("after %v connected to %v, want %v; log:\n%v", bound, b.connected(), want, b.log.all)
-		}
+		testutil.Requires(b.t, time.Since(start) <= bound,
+			"after %v connected to %v, want %v; log:\n%v", bound, b.connected(), want, b.log.since(0))
 	}
 }

@@ -14,9 +14,7 @@ import (
 // A pod is killed 30 s after it was asked to end, unless its manifest says
 // otherwise. The longest drain, and the cleanup behind it, end within that time.
 func TestDefaultDrainFitsAPod(t *testing.T) {
-	if DefaultGrace > 25*time.Second {
-		t.Errorf("it lasts %v", DefaultGrace)
-	}
+	testutil.AtMost(t, DefaultGrace, 25*time.Second, "it lasts")
 }
 
 // What a destination has yet to take is not cut as the agent goes, though the stream

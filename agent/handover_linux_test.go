@@ -96,27 +96,30 @@ func (h *heir) holds() bool {
 }
 
 // open makes connections through the newest agent.
-func (s *succession) open(n int) (open []tunnel.Conn) {
-	s.t.Helper()
-	address := testutil.Echo(s.t)
+func (s *succession) open(n int) []tunnel.Conn { return opened(s.t, s.dialer, n) }
+
+// opened makes connections.
+func opened(t *testing.T, dialer tunnel.Dialer, n int) (open []tunnel.Conn) {
+	t.Helper()
+	address := testutil.Echo(t)
 	for range n {
-		c := testutil.Must(s.dialer.Dial(s.t.Context(), tunnel.NewFlow("tcp", address)))(s.t)
-		s.t.Cleanup(func() { _ = c.Close() })
-		testutil.Must(io.WriteString(c, "one"))(s.t)
+		c := testutil.Must(dialer.Dial(t.Context(), tunnel.NewFlow("tcp", address)))(t)
+		t.Cleanup(func() { _ = c.Close() })
+		testutil.Must(io.WriteString(c, "one"))(t)
 		open = append(open, c)
 	}
 	return open
 }
 
-// goOn checks that no byte was lost on connections that open has made, and ends them.
-func (s *succession) goOn(open []tunnel.Conn) {
-	s.t.Helper()
+// goOn checks that no byte was lost on connections that opened has made, and ends them.
+func goOn(t *testing.T, open []tunnel.Conn) {
+	t.Helper()
 	for i, c := range open {
 		_ = c.SetDeadline(time.Now().Add(patience))
-		testutil.Must(io.WriteString(c, "two"))(s.t)
+		testutil.Must(io.WriteString(c, "two"))(t)
 		got := make([]byte, 6)
 		if _, err := io.ReadFull(c, got); err != nil || string(got) != "onetwo" {
-			s.t.Fatalf("connection %d: %q, %v", i, got, err)
+			t.Fatalf("connection %d: %q, %v", i, got, err)
 		}
 		_ = c.Close()
 	}
@@ -170,7 +173,7 @@ func TestHandover(t *testing.T) {
 	second := s.start()
 	first.end(t)
 	testutil.Equal(t, first.logged("handed over", logrus.InfoLevel), 1, "how often it was logged")
-	s.goOn(open)
+	goOn(t, open)
 	second.end(t)
 }
 
@@ -237,7 +240,7 @@ func TestHandoverToALateSuccessor(t *testing.T) {
 	s.say(w, msgReady)
 	s.want(w, msgOffer, msgEnd)
 	_ = w.conn.Close()
-	s.goOn(open)
+	goOn(t, open)
 	first.end(t)
 }
 
@@ -255,7 +258,7 @@ func TestHandoverWhileAnotherDrains(t *testing.T) {
 	third := s.start()
 	second.end(t)
 	testutil.Equal(t, second.logged("handed over", logrus.InfoLevel), 1, "lines of what the second agent has handed over")
-	s.goOn(open)
+	goOn(t, open)
 	_ = held.Close()
 	first.end(t)
 	third.end(t)
@@ -272,9 +275,7 @@ func TestHandoverOfNothing(t *testing.T) {
 	first.told()
 	s.want(w, msgDone)
 	first.end(t)
-	if first.logged("not ready", logrus.WarnLevel) > 0 {
-		t.Error("it has waited")
-	}
+	testutil.Equal(t, first.logged("not ready", logrus.WarnLevel), 0, "how often it has waited")
 }
 
 // A successor that sends what the holder does not wait for does not delay it.

@@ -36,9 +36,8 @@ func FuzzHandoverMessage(f *testing.F) {
 		}
 		again := sent(t, m)
 		back := testutil.Must(decode(again[:headSize], bytes.NewReader(again[headSize:])))(t)
-		if more := sent(t, back); !bytes.Equal(more, again) {
-			t.Errorf("%q came back as %q", again, more)
-		}
+		more := sent(t, back)
+		testutil.Holds(t, bytes.Equal(more, again), "%q came back as %q", again, more)
 	})
 }
 

@@ -35,8 +35,6 @@ func TestIdentifierWarnings(t *testing.T) {
 		"default-route=True&default-route=maybe":                                          1,
 		"host=%zz":                                                                        0,
 	} {
-		if got := identifierWarnings(identifiers); len(got) != want {
-			t.Errorf("%q: %q, want %d", identifiers, got, want)
-		}
+		testutil.Equal(t, len(identifierWarnings(identifiers)), want, "%q", identifiers)
 	}
 }

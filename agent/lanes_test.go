@@ -16,9 +16,8 @@ func TestLanesOfOneLink(t *testing.T) {
 	testutil.Must(connectOnce(t, opts))(t)
 	first := server.next().peer.(*link.Session)
 	group := first.Peer().Group
-	if len(group) != link.GroupSize || !first.Lanes() {
-		t.Fatalf("the first link's group is %q", group)
-	}
+	testutil.Requires(t, len(group) == link.GroupSize && first.Lanes(),
+		"the first link's group is %q", group)
 	opts.Registerer = nil
 	a := testutil.Must(New(opts))(t)
 	c := newConnector(a.opts, a.forwarder, a.metrics, a.ends)

@@ -13,7 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/testutil"
@@ -112,15 +112,13 @@ type counted struct {
 	*LeaseCounter
 	t   *testing.T
 	api *leaseAPI
-	log *lines
+	log lines
 }
 
 func counting(t *testing.T, api *leaseAPI) *counted {
 	t.Helper()
-	c := &counted{t: t, api: api, log: &lines{}}
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	log.AddHook(c.log)
+	log, hook := logtest.NewNullLogger()
+	c := &counted{t: t, api: api, log: lines{hook}}
 	c.LeaseCounter = testutil.Must(NewLeaseCounter(LeaseOptions{Client: api, Selector: leaseSelector, Log: log, Registerer: prometheus.NewRegistry()}))(t)
 	go c.Run(t.Context())
 	return c
@@ -137,9 +135,8 @@ func (c *counted) endWatch() { c.api.events <- leaseEvent{} }
 func (c *counted) want(want int) {
 	c.t.Helper()
 	synctest.Wait()
-	if n, known := c.Count(); n != want || known != (want > 0) {
-		c.t.Errorf("counted %d, %v, want %d", n, known, want)
-	}
+	n, known := c.Count()
+	testutil.Holds(c.t, n == want && known == (want > 0), "counted %d, %v, want %d", n, known, want)
 }
 
 func TestLeaseCounter(t *testing.T) {
@@ -186,12 +183,10 @@ func TestLeasesWhileTheAPIIsDown(t *testing.T) {
 			t.Helper()
 			time.Sleep(15 * time.Second)
 			c.want(count)
-			testutil.Equal(t, c.log.count(), lines, "lines of the log %v", c.log.all)
+			testutil.Equal(t, c.log.count(), lines, "lines of the log %v", c.log.since(0))
 		}
 		after(1, 0)
-		if n := promtest.ToFloat64(c.lists.WithLabelValues("403", "Forbidden")); n < 2 {
-			t.Errorf("%v lists are forbidden", n)
-		}
+		testutil.AtLeast(t, promtest.ToFloat64(c.lists.WithLabelValues("403", "Forbidden")), 2, "forbidden lists")
 		api.become(nil, lease("a", 0))
 		after(2, 1)
 		api.become(&kubeapi.Error{Code: http.StatusInternalServerError})
@@ -229,9 +224,8 @@ func TestAllLeasesExpired(t *testing.T) {
 		c.want(1)
 		c.tell(kubeapi.Modified, lease("b", time.Hour))
 		c.want(1)
-		if b, _ := c.leases.Get("b"); validLease(b, time.Now()) {
-			t.Error("b has not expired")
-		}
+		b, _ := c.leases.Get("b")
+		testutil.Holds(t, !validLease(b, time.Now()), "b has not expired")
 	})
 }
 
@@ -250,10 +244,8 @@ func TestWatchesThatEndAtOnce(t *testing.T) {
 			api.watch = c.watch
 			counter := counting(t, api)
 			time.Sleep(10 * time.Minute)
-			if n := api.asked.Load(); n < 10 || n > 80 {
-				t.Errorf("asked %d times in ten minutes", n)
-			}
-			testutil.Equal(t, counter.log.count(), c.lines, "lines of log: %v", counter.log.all)
+			testutil.Between(t, api.asked.Load(), 10, 80, "how often it asked in ten minutes")
+			testutil.Equal(t, counter.log.count(), c.lines, "lines of log: %v", counter.log.since(0))
 		})
 	}
 }

@@ -69,9 +69,7 @@ func TestKeptMetrics(t *testing.T) {
 				t.Errorf("%s is a %s by %v: %s", want.name, family.GetType(), labels, family.GetHelp())
 			}
 		}
-		if !found {
-			t.Errorf("%s is not there", want.name)
-		}
+		testutil.Holds(t, found, "%s is not there", want.name)
 	}
 }
 
@@ -137,7 +135,24 @@ func TestPacketMetrics(t *testing.T) {
 	if promtest.ToFloat64(m.serverFailures.WithLabelValues("from_server")) != 1 || promtest.ToFloat64(m.serverFailures.WithLabelValues("to_server")) != 1 {
 		t.Error("directions are mixed up")
 	}
-	if promtest.ToFloat64(m.streamErrors.WithLabelValues("from_agent", "Internal", "Unknown")) != 1 {
-		t.Error("an error without a packet is not counted as Unknown")
+	testutil.Equal(t, promtest.ToFloat64(m.streamErrors.WithLabelValues("from_agent", "Internal", "Unknown")), 1,
+		"an error without a packet is not counted as Unknown")
+}
+
+// What is called for each packet, and for each connection while nobody reads
+// debug lines.
+func TestMetricsAllocateNothing(t *testing.T) {
+	m := mustMetrics(t)
+	flow := &tunnel.Flow{Request: tunnel.Request{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}}
+	for name, f := range map[string]func(){
+		"packet":         func() { m.Packet(legacy.ToAgent, client.PacketType_DATA) },
+		"unknown packet": func() { m.Packet(legacy.ToAgent, legacy.NoPacket) },
+		"full":           func() { m.Full(legacy.ToAgent, 1); m.Full(legacy.ToAgent, -1) },
+		"bytes":          func() { m.totals.Up.Add(1) },
+		"dialed":         func() { m.Dialed(flow, time.Millisecond, nil) },
+		"opened":         func() { m.Opened(flow) },
+		"closed":         func() { m.Closed(flow, time.Second, nil) },
+	} {
+		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
+
+	"konnectivity/internal/testutil"
 )
 
 // NO_PROXY holds for a server however its name is written.
@@ -21,9 +23,8 @@ func TestServersOfNoProxy(t *testing.T) {
 		"a.example.:8092": false, "other.example.:8091": false, "[2001:db8::8]:8091": false,
 	} {
 		found, err := r.resolveOne(t.Context(), server)
-		if err != nil || len(found) != 1 || (found[0].proxy == nil) != direct {
-			t.Errorf("%s: %v, %v; direct should be %v", server, found, err, direct)
-		}
+		testutil.Holds(t, err == nil && len(found) == 1 && (found[0].proxy == nil) == direct,
+			"%s: %v, %v; direct should be %v", server, found, err, direct)
 	}
 }
 
@@ -38,9 +39,8 @@ func TestSlowNameDelaysNoOther(t *testing.T) {
 			return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ctx.Err()
 		}}
 		found, err := r.resolve(t.Context())
-		if len(found) != 1 || found[0].host != "up.example" || err == nil {
-			t.Errorf("%v, %v", found, err)
-		}
+		testutil.Holds(t, len(found) == 1 && found[0].host == "up.example" && err != nil,
+			"%v, %v", found, err)
 	})
 }
 
@@ -55,8 +55,6 @@ func TestLookUpReachesTheSecondRound(t *testing.T) {
 				return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil
 			}
 		}}
-		if found, err := r.resolve(t.Context()); len(found) != 1 || err != nil {
-			t.Errorf("%v, %v", found, err)
-		}
+		testutil.Equal(t, len(testutil.Must(r.resolve(t.Context()))(t)), 1, "servers that are found")
 	})
 }

@@ -44,11 +44,23 @@ func TestResumesPassThePolicy(t *testing.T) {
 		testutil.NoError(t, open(epoch))
 	}
 	dialer.forbids.Store(true)
-	if err := open(2); tunnel.FailureOf(err) != tunnel.FailDenied {
-		t.Errorf("resumed where a policy forbids it: %v", err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(open(2)), tunnel.FailDenied, "resumed where a policy forbids it")
 	dialer.forbids.Store(false)
-	if err := open(3); tunnel.FailureOf(err) != tunnel.FailGone {
-		t.Errorf("it has not ended: %v", err)
+	testutil.Equal(t, tunnel.FailureOf(open(3)), tunnel.FailGone, "it has not ended")
+}
+
+func TestDetachedLimit(t *testing.T) {
+	for _, c := range []struct {
+		budget      *link.Budget
+		descriptors int
+		want        int
+	}{
+		{link.NewBudget(256 << 20), 0, 65536},
+		{link.NewBudget(256 << 20), 20000, 15000},
+		{link.NewBudget(16 << 20), 20000, 4096},
+		{nil, 1024, 768},
+		{nil, 0, 0},
+	} {
+		testutil.Equal(t, alone(c.budget, c.descriptors), c.want, "%d bytes and %d descriptors", c.budget.Max(), c.descriptors)
 	}
 }

@@ -267,9 +267,7 @@ func connectOnce(t *testing.T, opts Options) (session, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel() // a session outlives it
 	addresses, err := a.set.resolver.resolve(ctx)
-	if err != nil || len(addresses) == 0 {
-		t.Fatalf("resolve: %v, %v", addresses, err)
-	}
+	testutil.Requires(t, err == nil && len(addresses) != 0, "resolve: %v, %v", addresses, err)
 	s, err := a.set.connect(ctx, addresses[0])
 	if err == nil {
 		t.Cleanup(func() { _ = s.Close() })
@@ -310,9 +308,8 @@ func wantEcho(t *testing.T, d tunnel.Dialer, address string) {
 	_ = c.SetDeadline(time.Now().Add(patience))
 	testutil.Must(io.WriteString(c, "hello"))(t)
 	got := make([]byte, 5)
-	if _, err := io.ReadFull(c, got); err != nil || string(got) != "hello" {
-		t.Fatalf("echo gave %q, %v", got, err)
-	}
+	_, err := io.ReadFull(c, got)
+	testutil.Requires(t, err == nil && string(got) == "hello", "echo gave %q, %v", got, err)
 }
 
 // connectProxy is an HTTP proxy that counts its CONNECTs.

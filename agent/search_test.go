@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"konnectivity/internal/peers"
+	"konnectivity/internal/testutil"
 )
 
 // attemptsIn counts the attempts of a while, in fake time.
@@ -32,18 +33,14 @@ func TestSearchBoundsAnyCount(t *testing.T) {
 				inWorld(t, w, servers, nil, func(b *bench) {
 					begin := time.Now()
 					b.within(time.Second, "a")
-					if n := attemptsIn(w, time.Minute); n > peers.SearchBurst+60 {
-						t.Errorf("%d attempts in the first minute", n)
-					}
+					testutil.AtMost(t, attemptsIn(w, time.Minute), peers.SearchBurst+60, "attempts in the first minute")
 					time.Sleep(30 * time.Minute)
-					if n := attemptsIn(w, 10*time.Minute); n > 100*addresses {
-						t.Errorf("%d attempts in ten minutes after half an hour in vain", n)
-					}
+					testutil.AtMost(t, attemptsIn(w, 10*time.Minute), 100*addresses,
+						"attempts in ten minutes after half an hour in vain")
 					// One stretch alone may also use an earlier allowance.
 					seconds := int(time.Since(begin) / time.Second)
-					if n := w.attemptsSince(begin); n > peers.SearchBurst+seconds+addresses {
-						t.Errorf("%d attempts in %d seconds", n, seconds)
-					}
+					testutil.AtMost(t, w.attemptsSince(begin), peers.SearchBurst+seconds+addresses,
+						"attempts in %d seconds", seconds)
 				})
 			})
 		}
@@ -63,9 +60,7 @@ func TestSearchRateIsBounded(t *testing.T) {
 				w.setCount(1 + 1000*(i%2))
 				time.Sleep(time.Second)
 			}
-			if n := w.attemptsSince(start); n > peers.SearchBurst+600 {
-				t.Errorf("%d attempts in ten minutes", n)
-			}
+			testutil.AtMost(t, w.attemptsSince(start), peers.SearchBurst+600, "attempts in ten minutes")
 		})
 	})
 	t.Run("ids", func(t *testing.T) {
@@ -82,13 +77,9 @@ func TestSearchRateIsBounded(t *testing.T) {
 				w.stop(ids...)
 				w.start(ids...)
 			}
-			if n := w.attemptsSince(start); n > peers.SearchBurst+600+60 {
-				t.Errorf("%d attempts in ten minutes", n)
-			}
+			testutil.AtMost(t, w.attemptsSince(start), peers.SearchBurst+600+60, "attempts in ten minutes")
 			time.Sleep(time.Hour)
-			if n := len(b.agent.Servers()); n > maxServers+maxSearch {
-				t.Errorf("%d servers are connected", n)
-			}
+			testutil.AtMost(t, len(b.agent.Servers()), maxServers+maxSearch, "servers are connected")
 		})
 	})
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,9 +42,7 @@ func TestEveryAddressGetsASession(t *testing.T) {
 	servers := direct(w, "a", "b", "c", "d", "e")
 	w.count = 1 // not even told
 	inWorld(t, w, servers, nil, func(b *bench) {
-		if took := b.within(5*time.Second, "a", "b", "c", "d", "e"); took > time.Second {
-			t.Errorf("took %v", took)
-		}
+		testutil.AtMost(t, b.within(5*time.Second, "a", "b", "c", "d", "e"), time.Second, "it took")
 	})
 }
 
@@ -58,9 +57,7 @@ func TestTwoAddressesOneServer(t *testing.T) {
 		b.within(time.Second, "a")
 		start := time.Now()
 		time.Sleep(time.Minute)
-		if n := w.attemptsSince(start); n > 12 {
-			t.Errorf("%d attempts in a minute with nothing missing", n)
-		}
+		testutil.AtMost(t, w.attemptsSince(start), 12, "attempts in a minute with nothing missing")
 		b.within(0, "a")
 	})
 }
@@ -88,9 +85,7 @@ func TestLoadBalancer(t *testing.T) {
 		})
 	}
 	t.Logf("%d of %d searches took longer than 3 s", late, 2*runs)
-	if late > 2*runs/25 {
-		t.Errorf("%d of %d searches took longer than 3 s", late, 2*runs)
-	}
+	testutil.AtMost(t, late, 2*runs/25, "of %d searches, so many took longer than 3 s", 2*runs)
 }
 
 // searches counts waits for servers that are found by chance, behind a balancer: some in
@@ -117,9 +112,7 @@ func (s *searches) judge(t *testing.T, behind string) {
 	if behind == "balancer" {
 		most = s.all / 25
 	}
-	if s.late > most {
-		t.Errorf("%d of %d searches were late, want at most %d", s.late, s.all, most)
-	}
+	testutil.AtMost(t, s.late, most, "of %d searches, so many were late", s.all)
 }
 
 // Each of three servers is replaced in turn: 3 of 3 within 15 s of its coming.
@@ -218,17 +211,13 @@ func TestBackoff(t *testing.T) {
 	inWorld(t, w, []string{"10.0.0.1:8091"}, nil, func(b *bench) {
 		time.Sleep(time.Hour)
 		n := w.attemptsSince(time.Time{})
-		if n < 3600/10 || n > 3600/5+10 {
-			t.Errorf("%d attempts in an hour", n)
-		}
-		testutil.Equal(t, b.log.count(), 1, "log lines: %v", b.log.all)
+		testutil.Between(t, n, 3600/10, 3600/5+10, "attempts in an hour")
+		testutil.Equal(t, b.log.count(), 1, "log lines: %v", b.log.since(0))
 		gaps := map[time.Duration]bool{}
 		for i := n - 10; i < n; i++ {
 			gaps[w.attempts[i].Sub(w.attempts[i-1]).Truncate(time.Millisecond)] = true
 		}
-		if len(gaps) < 5 {
-			t.Errorf("the pauses have no jitter: %v", gaps)
-		}
+		testutil.AtLeast(t, len(gaps), 5, "different pauses: %v", gaps)
 		w.start("a")
 		b.within(11*time.Second, "a")
 	})
@@ -246,9 +235,7 @@ func TestFlapping(t *testing.T) {
 			flap(w.servers["a"])
 			inWorld(t, w, servers, func(o *Options) { o.Grace = -1 }, func(b *bench) {
 				time.Sleep(time.Minute)
-				if n := w.attemptsSince(time.Time{}); n > 130 {
-					t.Errorf("%d attempts in a minute", n)
-				}
+				testutil.AtMost(t, w.attemptsSince(time.Time{}), 130, "attempts in a minute")
 			})
 		})
 	}
@@ -265,12 +252,8 @@ func TestIdle(t *testing.T) {
 				b.within(5*time.Second, "a", "b", "c")
 				start, before := time.Now(), b.log.count()
 				time.Sleep(time.Hour)
-				if n := w.attemptsSince(start); n > most {
-					t.Errorf("%d attempts in an hour", n)
-				}
-				if n := b.log.count() - before; n > 0 {
-					t.Errorf("%d log lines while idle: %v", n, b.log.all[before:])
-				}
+				testutil.AtMost(t, w.attemptsSince(start), most, "attempts in an hour")
+				testutil.Equal(t, b.log.count()-before, 0, "log lines while idle: %v", b.log.since(before))
 				b.within(0, "a", "b", "c")
 			})
 		})
@@ -288,13 +271,9 @@ func TestAwayServerCostsOthersLittle(t *testing.T) {
 		w.stop("b")
 		start := time.Now()
 		time.Sleep(2 * time.Second)
-		if n := w.attemptsSince(start); n > 5 {
-			t.Errorf("%d attempts in the first seconds", n)
-		}
+		testutil.AtMost(t, w.attemptsSince(start), 5, "attempts in the first seconds")
 		time.Sleep(time.Minute)
-		if n := w.attemptsSince(start); n > 200 {
-			t.Errorf("%d attempts in a minute", n)
-		}
+		testutil.AtMost(t, w.attemptsSince(start), 200, "attempts in a minute")
 	})
 }
 
@@ -309,9 +288,7 @@ func TestBalancerWithADeadEnd(t *testing.T) {
 			b.within(10*time.Minute, "a", "b") // a third of the attempts, picked at random, go nowhere
 			before := b.log.count()
 			time.Sleep(time.Hour)
-			if n := b.log.count() - before; n > 1 {
-				t.Errorf("%s missing: %d log lines in an hour: %v", missing, n, b.log.all[before:])
-			}
+			testutil.AtMost(t, b.log.count()-before, 1, "%s missing: log lines in an hour: %v", missing, b.log.since(before))
 			b.within(0, "a", "b")
 		})
 	}
@@ -332,9 +309,8 @@ func TestDrainingServer(t *testing.T) {
 		w.setNames("servers.example", "10.0.0.2", "10.0.0.3")
 		b.within(15*time.Second, "a", "b", "c")
 		time.Sleep(10 * time.Second)
-		if tunnel.Closed(old.Done()) {
-			t.Error("the draining session was closed by the agent")
-		}
+		testutil.Holds(t, !tunnel.Closed(old.Done()),
+			"the draining session was closed by the agent")
 		old.end(nil)
 		b.within(time.Second, "b", "c")
 	})
@@ -388,9 +364,7 @@ func (b *bench) wantLeaving() {
 	synctest.Wait()
 	b.world.mu.Lock()
 	defer b.world.mu.Unlock()
-	if n := b.world.open; n < maxLeaving || n > maxLeaving+10 {
-		b.t.Errorf("%d sessions, want some %d", n, maxLeaving)
-	}
+	testutil.Between(b.t, b.world.open, maxLeaving, maxLeaving+10, "sessions")
 }
 
 // A server whose connections through duplicates never end.
@@ -457,7 +431,7 @@ func TestNamesThatFail(t *testing.T) {
 		w.mu.Unlock()
 		before := b.log.count()
 		time.Sleep(10 * time.Minute)
-		testutil.Equal(t, b.log.count()-before, 1, "log lines: %v", b.log.all[before:])
+		testutil.Equal(t, b.log.count()-before, 1, "log lines: %v", b.log.since(before))
 		b.within(0, "a", "b")
 		w.stop("a")
 		w.start("a")
@@ -486,9 +460,7 @@ func TestStopWhileConnecting(t *testing.T) {
 		time.Sleep(time.Second)
 		start := time.Now()
 		b.stop()
-		if took := time.Since(start); took > 2*time.Second {
-			t.Errorf("stopping took %v", took)
-		}
+		testutil.AtMost(t, time.Since(start), 2*time.Second, "stopping took")
 	})
 }
 
@@ -497,9 +469,7 @@ func TestReady(t *testing.T) {
 	servers := direct(w, "a")
 	inWorld(t, w, servers, nil, func(b *bench) {
 		b.within(time.Second, "a")
-		if err := b.agent.Ready(); err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, b.agent.Ready(), "with a server")
 		w.stop("a")
 		synctest.Wait()
 		testutil.Fails(t, b.agent.Ready(), "ready without a server")
@@ -555,46 +525,32 @@ func TestDrain(t *testing.T) {
 			if !s.drained && grace >= 0 {
 				t.Error("the server was not told")
 			}
-			if !tunnel.Closed(s.Done()) {
-				t.Error("the session was left open")
-			}
+			testutil.Holds(t, tunnel.Closed(s.Done()), "the session was left open")
 		})
 		return took
 	}
-	t.Run("idle", func(t *testing.T) {
-		took := run(t, 0, func(s *fakeSession) { time.Sleep(5 * time.Second); s.setStreams(0) })
-		if took < 5*time.Second || took > 7*time.Second {
-			t.Errorf("took %v", took)
-		}
-	})
-	t.Run("late dial", func(t *testing.T) { // crossed the DRAIN on its way
-		took := run(t, 0, func(s *fakeSession) {
+	for name, c := range map[string]struct {
+		grace       time.Duration
+		during      func(*fakeSession)
+		least, most time.Duration
+	}{
+		"idle": {0, func(s *fakeSession) { time.Sleep(5 * time.Second); s.setStreams(0) }, 5 * time.Second, 7 * time.Second},
+		"a dial that crossed the DRAIN on its way": {0, func(s *fakeSession) {
 			s.setStreams(0)
 			time.Sleep(drainQuiet / 2)
 			s.setStreams(1)
 			time.Sleep(5 * time.Second)
 			s.setStreams(0)
+		}, 6 * time.Second, DefaultGrace},
+		"grace": {10 * time.Second, nil, 9 * time.Second, 11 * time.Second},
+		"a server that goes once it was told": {
+			0, func(s *fakeSession) { time.Sleep(drainQuiet / 2); s.end(nil) }, 0, 2 * time.Second},
+		"no grace": {-1, nil, 0, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testutil.Between(t, run(t, c.grace, c.during), c.least, c.most, "it took")
 		})
-		if took < 6*time.Second {
-			t.Errorf("took %v and cut a dial", took)
-		}
-	})
-	t.Run("grace", func(t *testing.T) {
-		if took := run(t, 10*time.Second, nil); took < 9*time.Second || took > 11*time.Second {
-			t.Errorf("took %v", took)
-		}
-	})
-	t.Run("server gone", func(t *testing.T) {
-		gone := func(s *fakeSession) { time.Sleep(drainQuiet / 2); s.end(nil) } // once it was told
-		if took := run(t, 0, gone); took > 2*time.Second {
-			t.Errorf("took %v", took)
-		}
-	})
-	t.Run("no grace", func(t *testing.T) {
-		if took := run(t, -1, nil); took > time.Second {
-			t.Errorf("took %v", took)
-		}
-	})
+	}
 }
 
 // A cap that means never is one, and no panic for times that are longer than any.
@@ -608,4 +564,36 @@ func TestTheLongestSyncInterval(t *testing.T) {
 			}
 		}
 	}
+}
+
+// An agent that keeps to two of four servers is connected to another when one goes, and
+// back once that has come back for a while. The server that it leaves is asked to use
+// other agents, and open connections end by themselves.
+func TestSomeServers(t *testing.T) {
+	w := newWorld()
+	all := []string{"a", "b", "c", "d"}
+	servers := direct(w, all...)
+	inWorld(t, w, servers, func(o *Options) { o.MaxServers = 2 }, func(b *bench) {
+		time.Sleep(time.Minute)
+		preferred := b.connected()
+		testutil.Requires(t, len(preferred) == 2, "connected to %v", preferred)
+		w.stop(preferred[0])
+		time.Sleep(10 * time.Second)
+		now := b.connected()
+		other := slices.DeleteFunc(slices.Clone(now), func(id string) bool { return slices.Contains(preferred, id) })
+		testutil.Requires(t, len(now) == 2 && len(other) == 1,
+			"connected to %v, before to %v", now, preferred)
+		left := w.first(other[0])
+		left.setStreams(1)
+		w.start(preferred[0])
+		b.within(20*time.Second, append(slices.Clone(preferred), other...)...)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		left.mu.Lock()
+		told, cut := left.drained, left.over
+		left.mu.Unlock()
+		testutil.Holds(t, told && !cut, "told to dial by others: %v, cut: %v", told, cut)
+		left.setStreams(0)
+		b.within(2*drainQuiet, preferred...)
+	})
 }

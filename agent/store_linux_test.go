@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"io"
 	"net"
 	"path/filepath"
 	"strings"
@@ -67,7 +66,7 @@ func TestConnectionsOutliveARestart(t *testing.T) {
 	const conns = maxRights + 10
 	keeper := newStoreKeeper(t)
 	ca, config := newCA(t)
-	server, address := newTestServer(t, ca, "server-1", false), testutil.Echo(t)
+	server := newTestServer(t, ca, "server-1", false)
 	var link atomic.Pointer[arrival]
 	opener := resume.New(resume.Options{Window: time.Minute})
 	defer opener.Wait()
@@ -90,28 +89,14 @@ func TestConnectionsOutliveARestart(t *testing.T) {
 		}
 	}
 	restart := start(OpenStore(logging.Silent()))
-	var open []tunnel.Conn
-	for range conns {
-		c := testutil.Must(dialer.Dial(t.Context(), tunnel.NewFlow("tcp", address)))(t)
-		defer c.Close()
-		testutil.Must(io.WriteString(c, "one"))(t)
-		open = append(open, c)
-	}
+	open := opened(t, dialer, conns)
 	restart()
 	next := OpenStore(logging.Silent())
 	testutil.NoError(t, next.take(testutil.Receive(t, "the descriptor is kept", keeper.kept)))
-	if len(next.offers) != conns || next.ID() != "agent-1" {
-		t.Fatalf("%d connections of agent %q are left", len(next.offers), next.ID())
-	}
+	testutil.Requires(t, len(next.offers) == conns && next.ID() == "agent-1",
+		"%d connections of agent %q are left", len(next.offers), next.ID())
 	defer start(next)()
-	for _, c := range open {
-		_ = c.SetDeadline(time.Now().Add(patience))
-		testutil.Must(io.WriteString(c, "two"))(t)
-		got := make([]byte, 6)
-		if _, err := io.ReadFull(c, got); err != nil || string(got) != "onetwo" {
-			t.Fatalf("%q, %v", got, err)
-		}
-	}
+	goOn(t, open)
 	for range 4 { // FDSTORE, FDSTOREREMOVE, and a barrier after each
 		state := testutil.Receive(t, "the service manager is told", keeper.told)
 		if strings.Contains(state, "FDNAME") && !strings.HasSuffix(state, "FDNAME="+storeName) {
@@ -153,9 +138,7 @@ func TestStoreWithoutRoom(t *testing.T) {
 	testutil.Fails(t, s.put("agent-1", moves), "what was not kept counts as kept")
 	kept := testutil.Receive(t, "the descriptor is kept", keeper.kept)
 	hup := []unix.PollFd{{Fd: int32(kept)}}
-	if n, err := unix.Poll(hup, 0); n != 0 || err != nil {
-		t.Errorf("the service manager sees %v, and drops it", hup)
-	}
+	testutil.Equal(t, testutil.Must(unix.Poll(hup, 0))(t), 0, "the service manager sees %v, and drops it", hup)
 	next := OpenStore(logging.Silent())
 	testutil.NoError(t, next.take(kept))
 	testutil.Equal(t, len(next.offers), 1, "connections are left")
@@ -167,7 +150,6 @@ func TestStoreThatIsCutShort(t *testing.T) {
 	s := OpenStore(logging.Silent())
 	testutil.NoError(t, s.put("agent-1", []*resume.Move{{Snapshot: resume.Snapshot{Ended: true, Left: true}}, {Snapshot: resume.Snapshot{From: 1, Ended: true, Left: true}}}))
 	testutil.Fails(t, s.take(testutil.Receive(t, "the descriptor is kept", keeper.kept)), "no error")
-	if len(s.offers) > 0 || s.ID() != "" {
-		t.Errorf("%d connections of agent %q are taken", len(s.offers), s.ID())
-	}
+	testutil.Holds(t, len(s.offers) <= 0 && s.ID() == "",
+		"%d connections of agent %q are taken", len(s.offers), s.ID())
 }

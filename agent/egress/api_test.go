@@ -25,12 +25,9 @@ func TestBesideTheAPIServer(t *testing.T) {
 		_ = c.Close()
 	}
 	tcp := tunnel.NewFlow("tcp", up)
-	if _, err := d.Dial(testutil.Context(t), tcp); tunnel.FailureOf(err) != tunnel.FailDenied {
-		t.Errorf("another network: %v", err)
-	}
-	if _, err := New(Options{}).Dial(testutil.Context(t), api); tunnel.FailureOf(err) != tunnel.FailBadAddress {
-		t.Errorf("an agent of a node: %v", err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(testutil.Err(d.Dial(testutil.Context(t), tcp))), tunnel.FailDenied, "another network")
+	_, err := New(Options{}).Dial(testutil.Context(t), api)
+	testutil.Holds(t, tunnel.FailureOf(err) == tunnel.FailBadAddress, "an agent of a node: %v", err)
 }
 
 // The policy of the flags holds beside the API server as well.
@@ -39,10 +36,6 @@ func TestThePolicyHoldsBesideTheAPIServer(t *testing.T) {
 	rules := testutil.Must(policy.Parse(nil, []string{"127.0.0.0/8"}))(t)
 	d := New(Options{APIServers: []string{up}, Policy: rules})
 	api := tunnel.NewFlow(link.NetworkAPI, link.APIAddress)
-	if _, err := d.Dial(testutil.Context(t), api); tunnel.FailureOf(err) != tunnel.FailDenied {
-		t.Errorf("it is dialed: %v", err)
-	}
-	if err := d.Allow(api, tunnel.Addr{Net: "tcp", Text: up}); tunnel.FailureOf(err) != tunnel.FailDenied {
-		t.Errorf("it is resumed: %v", err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(testutil.Err(d.Dial(testutil.Context(t), api))), tunnel.FailDenied, "it is dialed")
+	testutil.Equal(t, tunnel.FailureOf(d.Allow(api, tunnel.Addr{Net: "tcp", Text: up})), tunnel.FailDenied, "it is resumed")
 }

@@ -35,18 +35,16 @@ func TestClientsShareDescriptors(t *testing.T) {
 	if text := opens(hog).Error(); !strings.Contains(text, "share is used up") || !strings.Contains(text, "80 connections") {
 		t.Errorf("it hears %q", text)
 	}
-	if n, m := fill(other), fill(elsewhere); n == 0 || m == 0 {
-		t.Errorf("others have %d and %d beside it", n, m)
-	}
+	n, m := fill(other), fill(elsewhere)
+	testutil.Holds(t, n != 0 && m != 0, "others have %d and %d beside it", n, m)
 	for of, flows := range ends {
 		for _, f := range flows {
 			end(t, f)
 		}
 		ends[of] = nil
 	}
-	if len(c.known) != 0 || c.pool.Used() != 0 {
-		t.Errorf("%d clients and %d connections are left", len(c.known), c.pool.Used())
-	}
+	testutil.Holds(t, len(c.known) == 0 && c.pool.Used() == 0,
+		"%d clients and %d connections are left", len(c.known), c.pool.Used())
 }
 
 // end ends a flow, as a Forwarder does whose dial has failed.

@@ -90,20 +90,16 @@ func wantEcho(t *testing.T, c tunnel.Conn) {
 	_ = c.SetDeadline(time.Now().Add(patience))
 	testutil.Must(c.Write([]byte("hello")))(t)
 	testutil.NoError(t, c.CloseWrite())
-	if got, err := io.ReadAll(c); err != nil || string(got) != "hello" {
-		t.Fatalf("echo gave %q, %v", got, err)
-	}
+	got, err := io.ReadAll(c)
+	testutil.Requires(t, err == nil && string(got) == "hello", "echo gave %q, %v", got, err)
 }
 
 func wantFailure(t *testing.T, err error, want tunnel.Failure) {
 	t.Helper()
 	var typed *tunnel.DialError
-	if !errors.As(err, &typed) || typed.Failure != want {
-		t.Fatalf("got %v, want a DialError: %v", err, want)
-	}
-	if typed.Address == "" {
-		t.Errorf("the error names no address: %v", err)
-	}
+	testutil.Requires(t, errors.As(err, &typed) && typed.Failure == want,
+		"got %v, want a DialError: %v", err, want)
+	testutil.Holds(t, typed.Address != "", "the error names no address: %v", err)
 }
 
 func TestDial(t *testing.T) {
@@ -111,9 +107,7 @@ func TestDial(t *testing.T) {
 	d := New(Options{resolver: names{"a.example": {"127.0.0.1"}}})
 	for _, host := range []string{"127.0.0.1", "a.example", "[::ffff:127.0.0.1]"} {
 		c, err := dial(t, d, host+":"+port)
-		if err != nil {
-			t.Fatalf("%s: %v", host, err)
-		}
+		testutil.Requires(t, err == nil, "%s: %v", host, err)
 		wantEcho(t, c)
 	}
 }
@@ -200,11 +194,7 @@ func TestCancelLeavesNothing(t *testing.T) {
 		}
 		cancel()
 	}
-	for end := time.Now().Add(patience); openFiles(t) > before; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d files open, %d before", openFiles(t), before)
-		}
-	}
+	testutil.Eventually(t, "all files are closed", func() bool { return openFiles(t) <= before })
 }
 
 func openFiles(t *testing.T) int {
@@ -223,9 +213,7 @@ func TestPolicyOnResolvedAddress(t *testing.T) {
 		"mixed.example": {"127.0.0.2", "127.0.0.1"}, "denied.example": {"127.0.0.2"}, "named.example": {"127.0.0.1"}, "meta.example": {"169.254.169.254"},
 	}})
 	c, err := dial(t, d, fmt.Sprintf("mixed.example:%d", port))
-	if err != nil {
-		t.Fatalf("the allowed one of two addresses: %v", err)
-	}
+	testutil.Requires(t, err == nil, "the allowed one of two addresses: %v", err)
 	wantEcho(t, c)
 	for _, host := range []string{"denied.example", "named.example", "meta.example", "127.0.0.2"} {
 		_, err := dial(t, d, fmt.Sprintf("%s:%d", host, port))
@@ -236,8 +224,7 @@ func TestPolicyOnResolvedAddress(t *testing.T) {
 // A connection that is to be resumed is judged as a dial is: by its name and by the address
 // that it is connected to, or by its name alone where a proxy resolves that.
 func TestAllow(t *testing.T) {
-	rules, err := policy.Parse(nil, []string{"127.0.0.2/32", "named.example"})
-	testutil.NoError(t, err)
+	rules := testutil.Must(policy.Parse(nil, []string{"127.0.0.2/32", "named.example"}))(t)
 	d := New(Options{Policy: rules, Proxy: func(u *url.URL) (*url.URL, error) {
 		if strings.HasPrefix(u.Hostname(), "far") {
 			return &url.URL{Scheme: "http", Host: "127.0.0.2:3128"}, nil
@@ -259,11 +246,7 @@ func TestAllow(t *testing.T) {
 	} {
 		t.Run(c.address+" at "+c.connected, func(t *testing.T) {
 			err := d.Allow(tunnel.NewFlow("tcp", c.address), &net.TCPAddr{IP: net.ParseIP(c.connected), Port: 80})
-			if c.denied {
-				wantFailure(t, err, tunnel.FailDenied)
-			} else if err != nil {
-				t.Error(err)
-			}
+			testutil.Equal(t, tunnel.FailureOf(err) == tunnel.FailDenied, c.denied, "%v: it is denied", err)
 		})
 	}
 }
@@ -278,10 +261,7 @@ func TestPolicyAtTheSocket(t *testing.T) {
 	d := New(Options{Policy: rules})
 	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port))
 	_, err = d.race(context.Background(), held{flow: tunnel.NewFlow("tcp", "rebind.example:80"), host: "rebind.example", flags: rules}, []netip.AddrPort{to})
-	var typed *tunnel.DialError
-	if !errors.As(err, &typed) || typed.Failure != tunnel.FailDenied {
-		t.Fatalf("got %v", err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailDenied, "%v: it", err)
 }
 
 type flipping struct{ calls atomic.Int64 }
@@ -314,7 +294,5 @@ func TestManyAddressesAreCapped(t *testing.T) {
 	}
 	d := New(Options{resolver: names{"huge.example": all}})
 	addrs, err := d.resolve(context.Background(), held{host: "huge.example", port: 80}, "ip")
-	if err != nil || len(addrs) != maxAddresses {
-		t.Errorf("%d addresses, %v", len(addrs), err)
-	}
+	testutil.Holds(t, err == nil && len(addrs) == maxAddresses, "%d addresses, %v", len(addrs), err)
 }

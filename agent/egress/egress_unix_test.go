@@ -35,8 +35,6 @@ func TestKeepAliveIsOn(t *testing.T) {
 	raw := testutil.Must(c.(syscall.Conn).SyscallConn())(t)
 	_ = raw.Control(func(fd uintptr) {
 		on, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_KEEPALIVE)
-		if err != nil || on == 0 {
-			t.Errorf("keepalive is %d, %v", on, err)
-		}
+		testutil.Holds(t, err == nil && on != 0, "keepalive is %d, %v", on, err)
 	})
 }

@@ -21,13 +21,20 @@ import (
 	"konnectivity/tunnel/link"
 )
 
+// live is a policy file with these rules, in mode enforce or report.
+func live(t *testing.T, mode, rules string, registry *prometheus.Registry) *policyfile.Live {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	text := "version: 1\nmode: " + mode + "\nrules:\n" + rules
+	testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+	return testutil.Must(policyfile.Open(path, "x_", registry, logging.Silent()))(t)
+}
+
 // What a server tells, and the agent's own file, hold for the address that a name has, for a
 // connection that is dialed, resumed or handed over.
 func TestHeldTo(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "policy.yaml")
-	file := "version: 1\nmode: enforce\nrules:\n- {name: a, action: allow, who: ['cn:a'], where: ['127.0.0.0/8']}\n- {name: b, action: deny, who: ['*'], where: ['127.0.0.2']}\n"
-	testutil.NoError(t, os.WriteFile(path, []byte(file), 0o600))
-	live := testutil.Must(policyfile.Open(path, "x_", prometheus.NewRegistry(), logging.Silent()))(t)
+	live := live(t, "enforce", "- {name: a, action: allow, who: ['cn:a'], where: ['127.0.0.0/8']}\n"+
+		"- {name: b, action: deny, who: ['*'], where: ['127.0.0.2']}\n", prometheus.NewRegistry())
 	for what, c := range map[string]struct {
 		options Options
 		rules   string
@@ -60,15 +67,10 @@ func TestHeldTo(t *testing.T) {
 			if err == nil {
 				conn.Close()
 			}
-			if denied := tunnel.FailureOf(err) == tunnel.FailDenied; denied == c.allowed {
-				t.Errorf("dialed: %v", err)
-			}
-			if err := d.Allow(f, net.TCPAddrFromAddrPort(at)); (err == nil) != c.allowed {
-				t.Errorf("resumed: %v", err)
-			}
-			if err := d.Adopt(f, net.TCPAddrFromAddrPort(at)); (err == nil) != c.allowed {
-				t.Errorf("handed over: %v", err)
-			}
+			denied := tunnel.FailureOf(err) == tunnel.FailDenied
+			testutil.Holds(t, denied != c.allowed, "dialed: %v", err)
+			testutil.Equal(t, d.Allow(f, net.TCPAddrFromAddrPort(at)) == nil, c.allowed, "it is resumed")
+			testutil.Equal(t, d.Adopt(f, net.TCPAddrFromAddrPort(at)) == nil, c.allowed, "it is handed over")
 		})
 	}
 }
@@ -76,11 +78,9 @@ func TestHeldTo(t *testing.T) {
 // A dial that the file would refuse, but only reports, is judged by its host, by each address
 // and again as it connects, and is counted once.
 func TestReportedOnce(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "policy.yaml")
-	file := "version: 1\nmode: report\nrules:\n- {name: a, action: deny, who: ['*'], where: ['127.0.0.0/8']}\n"
-	testutil.NoError(t, os.WriteFile(path, []byte(file), 0o600))
 	registry := prometheus.NewRegistry()
-	d := New(Options{File: testutil.Must(policyfile.Open(path, "x_", registry, logging.Silent()))(t), resolver: names{"a.example": {"127.0.0.1", "127.0.0.2"}}})
+	live := live(t, "report", "- {name: a, action: deny, who: ['*'], where: ['127.0.0.0/8']}\n", registry)
+	d := New(Options{File: live, resolver: names{"a.example": {"127.0.0.1", "127.0.0.2"}}})
 	for n, host := range []string{"127.0.0.1", "a.example"} {
 		c := testutil.Must(dial(t, d, fmt.Sprint(host, ":", echo(t, "127.0.0.1", 0))))(t)
 		c.Close()
@@ -96,10 +96,8 @@ x_policy_decisions_total{decision="reported",rule="a"} %d
 // The rule that allows a connection is noted, also where a proxy resolves its name, and where
 // another process has dialed it.
 func TestTheRuleIsNoted(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "policy.yaml")
-	file := "version: 1\nmode: enforce\nrules:\n- {name: named, action: allow, who: ['*'], where: ['*.example']}\n- {name: own, action: allow, who: ['*'], where: ['127.0.0.0/8']}\n"
-	testutil.NoError(t, os.WriteFile(path, []byte(file), 0o600))
-	live := testutil.Must(policyfile.Open(path, "x_", prometheus.NewRegistry(), logging.Silent()))(t)
+	live := live(t, "enforce", "- {name: named, action: allow, who: ['*'], where: ['*.example']}\n"+
+		"- {name: own, action: allow, who: ['*'], where: ['127.0.0.0/8']}\n", prometheus.NewRegistry())
 	up := fmt.Sprint("127.0.0.1:", echo(t, "127.0.0.1", 0))
 	at := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(up))
 	proxy := fakeProxy(t, nil, func(*http.Request) (string, bool) { return established, true })

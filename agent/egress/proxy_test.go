@@ -66,17 +66,13 @@ func TestProxy(t *testing.T) {
 	defer c.Close()
 	_, _ = io.WriteString(c, "hello")
 	_ = c.CloseWrite()
-	if got, err := io.ReadAll(c); err != nil || string(got) != "early hello" {
-		t.Errorf("got %q, %v", got, err)
-	}
+	testutil.Equal(t, string(testutil.Must(io.ReadAll(c))(t)), "early hello", "what comes back")
 
 	port := echo(t, "127.0.0.1", 0)
 	for _, host := range []string{"127.0.0.1", "a.direct.example", "a.direct.example."} {
 		d.opts.resolver = names{"a.direct.example": {"127.0.0.1"}, "a.direct.example.": {"127.0.0.1"}}
 		c, err := dial(t, d, fmt.Sprintf("%s:%d", host, port))
-		if err != nil {
-			t.Fatalf("NO_PROXY for %s: %v", host, err)
-		}
+		testutil.Requires(t, err == nil, "NO_PROXY for %s: %v", host, err)
 		wantEcho(t, c)
 	}
 }
@@ -104,19 +100,15 @@ func TestProxyThatMisbehaves(t *testing.T) {
 	} {
 		addr := fakeProxy(t, nil, func(*http.Request) (string, bool) { return answer, false })
 		_, err := dial(t, proxyAt(addr), "dest.example:443")
-		if err == nil {
-			t.Fatalf("%s was taken for an answer", name)
-		}
+		testutil.Requires(t, err != nil, "%s was taken for an answer", name)
 		wantFailure(t, err, tunnel.FailUnavailable)
-		if strings.Contains(err.Error(), secret) {
-			t.Errorf("the error tells the password: %v", err)
-		}
+		testutil.Holds(t, !strings.Contains(err.Error(), secret),
+			"the error tells the password: %v", err)
 	}
 	_, err := dial(t, proxyAt(testutil.Refusing(t)), "dest.example:443")
 	wantFailure(t, err, tunnel.FailUnavailable)
-	if strings.Contains(err.Error(), secret) {
-		t.Errorf("the error tells the password: %v", err)
-	}
+	testutil.Holds(t, !strings.Contains(err.Error(), secret),
+		"the error tells the password: %v", err)
 
 	for _, host := range []string{"127.0.0.1", testutil.Refusing(t)} {
 		_, err = dial(t, by(url.URL{Scheme: "socks5", Host: host}), "dest.example:443")
@@ -143,9 +135,7 @@ func TestProxyAndPolicy(t *testing.T) {
 	for address, allowed := range map[string]bool{"ok.example:443": true, "10.0.0.1:443": true, "10.1.0.1:443": false, "other.example:443": false, "169.254.169.254:80": false} {
 		c, err := dial(t, d, address)
 		if allowed {
-			if err != nil {
-				t.Fatalf("%s: %v", address, err)
-			}
+			testutil.Requires(t, err == nil, "%s: %v", address, err)
 			wantEcho(t, c)
 		} else {
 			wantFailure(t, err, tunnel.FailDenied)

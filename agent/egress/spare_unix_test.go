@@ -33,9 +33,8 @@ func TestDialsLeaveDescriptors(t *testing.T) {
 		}
 	}
 	wantFailure(t, err, tunnel.FailExhausted)
-	if !errors.Is(err, syscall.EMFILE) || len(open) == 0 {
-		t.Errorf("after %d: %v", len(open), err)
-	}
+	testutil.Holds(t, errors.Is(err, syscall.EMFILE) && len(open) != 0,
+		"after %d: %v", len(open), err)
 	_ = open[0].Close()
 	if open[0], err = dial(t, d, l.Addr().String()); err != nil {
 		t.Errorf("with a free one: %v", err)
@@ -45,9 +44,7 @@ func TestDialsLeaveDescriptors(t *testing.T) {
 	}
 	without := New(Options{Descriptors: 1})
 	names, ok := without.opts.resolver.(*net.Resolver)
-	if !ok {
-		t.Fatal("names are looked up by something else")
-	}
+	testutil.Requires(t, ok, "names are looked up by something else")
 	if _, err := names.Dial(t.Context(), "udp", "127.0.0.1:53"); tunnel.FailureOf(err) != tunnel.FailExhausted {
 		t.Errorf("a look-up: %v", err)
 	}
