@@ -31,12 +31,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 func get[T any](t *testing.T, h http.Handler, url string) (out T) {
 	t.Helper()
 	w := ask(h, http.MethodGet, url)
-	if w.Code != http.StatusOK {
-		t.Fatalf("%s: %d %s", url, w.Code, w.Body)
-	}
-	if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil {
-		t.Fatalf("%s: %v in %s", url, err, w.Body)
-	}
+	testutil.Requires(t, w.Code == http.StatusOK, "%s: %d %s", url, w.Code, w.Body)
+	err := json.Unmarshal(w.Body.Bytes(), &out)
+	testutil.Requires(t, err == nil, "%s: %v in %s", url, err, w.Body)
 	return out
 }
 
@@ -110,9 +107,8 @@ func TestStallShowsWithinTwoSamples(t *testing.T) {
 		if c = get[Page[Connection]](t, h, "/api/v1/connections").Items[0]; c.State != StateActive || c.Up == 0 {
 			t.Errorf("read again, and yet %+v", c)
 		}
-		if s := get[Status](t, h, "/api/v1/status"); s.Rates.Up != c.Up {
-			t.Errorf("the whole is %v, its only part %v", s.Rates.Up, c.Up)
-		}
+		testutil.Equal(t, get[Status](t, h, "/api/v1/status").Rates.Up, c.Up,
+			"the rate of the whole, beside that of its only part")
 		// The other side.
 		tr.all.Go(func() { _, _ = target.Write([]byte("answer")) })
 		time.Sleep(2*sampleEvery + time.Millisecond)
@@ -122,9 +118,8 @@ func TestStallShowsWithinTwoSamples(t *testing.T) {
 		target.Close()
 		tr.all.Wait()
 		time.Sleep(sampleEvery) // answers are shared until the next look
-		if p := get[Page[Connection]](t, h, "/api/v1/connections"); p.Total != 0 || p.Items == nil {
-			t.Errorf("%+v", p)
-		}
+		p := get[Page[Connection]](t, h, "/api/v1/connections")
+		testutil.Holds(t, p.Total == 0 && p.Items != nil, "%+v", p)
 	})
 }
 
@@ -196,9 +191,7 @@ func TestFailuresHaveHintsAndNoSecrets(t *testing.T) {
 
 func TestEveryFailureHasAHint(t *testing.T) {
 	for f := range tunnel.Failures() {
-		if Hint(f) == "" {
-			t.Errorf("%v has no hint", f)
-		}
+		testutil.Holds(t, Hint(f) != "", "%v has no hint", f)
 	}
 	// Resets by either end, cancelled dials, and resets without a reason are ordinary.
 	ordinary := []tunnel.Code{tunnel.CodeUnknown, tunnel.CodePeerReset, tunnel.CodeCancelled}
@@ -220,13 +213,11 @@ func TestHistoryIsARingOfFifteenMinutes(t *testing.T) {
 		}
 		time.Sleep(20 * time.Minute)
 		hist = get[History](t, h, "/api/v1/history")
-		if n := len(hist.Points); n != points {
-			t.Fatalf("%d points", n)
-		}
+		n := len(hist.Points)
+		testutil.Requires(t, n == points, "%d points", n)
 		for i := 1; i < points; i++ {
-			if !hist.Points[i].Time.After(hist.Points[i-1].Time) {
-				t.Fatalf("out of order at %d", i)
-			}
+			testutil.Requires(t, hist.Points[i].Time.After(hist.Points[i-1].Time),
+				"out of order at %d", i)
 		}
 	})
 }
@@ -250,9 +241,8 @@ func TestSamplesCountNoByteTwice(t *testing.T) {
 		})
 	}
 	for ctx.Err() == nil {
-		if up, most := table.sample(time.Now(), sampleEvery)[0], int64(table.number.Load())*each; up > most {
-			t.Fatalf("%d bytes up, of %d at most", up, most)
-		}
+		up, most := table.sample(time.Now(), sampleEvery)[0], int64(table.number.Load())*each
+		testutil.Requires(t, up <= most, "%d bytes up, of %d at most", up, most)
 	}
 }
 
@@ -261,9 +251,8 @@ func TestSamplesOfOneMoment(t *testing.T) {
 	table := NewTable()
 	table.Opened(&tunnel.Flow{Request: tunnel.Request{Address: "a.test:1"}, Opened: time.Now()})
 	table.sample(time.Now(), 0)
-	if p := get[Page[Connection]](t, mounted(Source{Table: table}), "/api/v1/connections"); p.Matched != 1 || p.Items[0].Up != 0 {
-		t.Errorf("%+v", p)
-	}
+	p := get[Page[Connection]](t, mounted(Source{Table: table}), "/api/v1/connections")
+	testutil.Holds(t, p.Matched == 1 && p.Items[0].Up == 0, "%+v", p)
 }
 
 func TestPeersHaveTheRatesOfTheirConnections(t *testing.T) {
@@ -318,9 +307,7 @@ func TestPageLoadsOwnFilesOnly(t *testing.T) {
 			t.Errorf("%s: %v", url, w.Header())
 		}
 		for _, bad := range []string{"http://", "https://", "<style", " style=", " onclick=", "innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("} {
-			if strings.Contains(body, bad) {
-				t.Errorf("%s has %q", url, bad)
-			}
+			testutil.Holds(t, !strings.Contains(body, bad), "%s has %q", url, bad)
 		}
 	}
 	testutil.Equal(t, ask(h, "GET", "/other").Code, 404, "/other")

@@ -25,9 +25,7 @@ func TestQueryKeysAreUnique(t *testing.T) {
 			q := testutil.Must(parseQuery(values))(t)
 			keys[i] = q.key()
 		}
-		if keys[0] == keys[1] {
-			t.Errorf("%v and %v are one question", pair[0], pair[1])
-		}
+		testutil.Holds(t, keys[0] != keys[1], "%v and %v are one question", pair[0], pair[1])
 	}
 }
 
@@ -53,20 +51,12 @@ func TestAnswersAreShared(t *testing.T) {
 			all.Wait()
 			return answers
 		}
-		if got := round(); got["1\n"] != 50 {
-			t.Errorf("%v", got)
-		}
-		if got := round(); got["1\n"] != 50 {
-			t.Errorf("made anew within one sample: %v", got)
-		}
+		testutil.Equal(t, round()["1\n"], 50, "the first answers")
+		testutil.Equal(t, round()["1\n"], 50, "made anew within one sample")
 		sample.Add(1)
-		if got := round(); got["2\n"] != 50 {
-			t.Errorf("after another sample: %v", got)
-		}
+		testutil.Equal(t, round()["2\n"], 50, "after another sample")
 		time.Sleep(sampleEvery) // a table that does not run
-		if got := round(); got["3\n"] != 50 {
-			t.Errorf("after a while: %v", got)
-		}
+		testutil.Equal(t, round()["3\n"], 50, "after a while")
 		time.Sleep(time.Second)
 	})
 }
@@ -83,12 +73,8 @@ func TestAnswersAreRateLimited(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if took := time.Since(start); took < 39*40*time.Millisecond {
-			t.Errorf("40 answers of 10 ms took %v", took)
-		}
-		if n := len(s.kept); n > keptAnswers {
-			t.Errorf("%d answers are kept", n)
-		}
+		testutil.AtLeast(t, time.Since(start), 39*40*time.Millisecond, "40 answers of 10 ms took")
+		testutil.AtMost(t, len(s.kept), keptAnswers, "answers are kept")
 		time.Sleep(time.Second)
 	})
 }
@@ -109,9 +95,8 @@ func TestCancelledRequestKeepsAnswer(t *testing.T) {
 		synctest.Wait()
 		<-s.turn
 		all.Wait()
-		if left != nil || string(stayed) != "2\n" {
-			t.Errorf("left with %q, stayed for %q", left, stayed)
-		}
+		testutil.Holds(t, left == nil && string(stayed) == "2\n",
+			"left with %q, stayed for %q", left, stayed)
 		time.Sleep(time.Second)
 	})
 }
@@ -127,9 +112,7 @@ func TestPanicDoesNotBlockAnswers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		for _, key := range []string{"y", "x"} {
-			if body := s.get(ctx, key, func() any { return 1 }); string(body) != "1\n" {
-				t.Errorf("%s is answered with %q", key, body)
-			}
+			testutil.Equal(t, string(s.get(ctx, key, func() any { return 1 })), "1\n", "%s is answered with", key)
 		}
 		time.Sleep(time.Second)
 	})
@@ -137,9 +120,7 @@ func TestPanicDoesNotBlockAnswers(t *testing.T) {
 
 // The history and the failures are rings of a fixed size.
 func TestHistoryHasAFixedSize(t *testing.T) {
-	if size := unsafe.Sizeof(history{}); size > 20<<10 {
-		t.Errorf("the history takes %d bytes", size)
-	}
+	testutil.AtMost(t, unsafe.Sizeof(history{}), 20<<10, "bytes of the history")
 	table := NewTable()
 	now := table.started
 	grown := testing.AllocsPerRun(5*points, func() {

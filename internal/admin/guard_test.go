@@ -17,6 +17,12 @@ func request(url, local string) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(at)))
 }
 
+func asked(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
 // On loopback, localhost is the only accepted name; elsewhere those of Services are too.
 func TestHostOnLoopback(t *testing.T) {
 	h := mounted(Source{Table: NewTable()})
@@ -27,8 +33,7 @@ func TestHostOnLoopback(t *testing.T) {
 		for local, ok := range map[string]bool{"127.0.0.1:8095": everywhere, "[::1]:8095": everywhere, "10.1.2.3:8095": true} {
 			r := request("/api/v1/status", local)
 			r.Host = host
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, r)
+			w := asked(h, r)
 			testutil.Equal(t, w.Code == http.StatusOK, ok, "%s asked as %s, answered by %d", local, host, w.Code)
 		}
 	}
@@ -38,8 +43,7 @@ func TestHostOnLoopback(t *testing.T) {
 		for _, local := range []string{"127.0.0.1:1", "10.1.2.3:1"} {
 			r := request("/", local)
 			r.Host = host
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, r)
+			w := asked(h, r)
 			testutil.Equal(t, w.Code, http.StatusMisdirectedRequest, "Host %q at %s", host, local)
 		}
 	}
@@ -65,8 +69,7 @@ func TestGuardCoversAllHandlers(t *testing.T) {
 			r := request(url, "127.0.0.1:1")
 			r.Host = "localhost"
 			c.change(r)
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, r)
+			w := asked(h, r)
 			testutil.Equal(t, w.Code, c.code, "%s by %s", url, name)
 		}
 	}
@@ -88,8 +91,7 @@ func TestCrossSiteRequests(t *testing.T) {
 			r.Header.Set("Origin", "http://evil.example")
 			r.Header.Set("Sec-Fetch-Site", c.site)
 			r.Header.Set("Sec-Fetch-Mode", c.mode)
-			w := httptest.NewRecorder()
-			h.ServeHTTP(w, r)
+			w := asked(h, r)
 			testutil.Equal(t, w.Code, c.code, "%s from %q by %q", url, c.site, c.mode)
 			header := w.Header()
 			if header.Get("Access-Control-Allow-Origin") != "" || header.Get("Cross-Origin-Resource-Policy") != "same-origin" ||

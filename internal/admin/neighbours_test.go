@@ -39,9 +39,7 @@ func TestFrontendsAreNeighbours(t *testing.T) {
 		"direct bypassing the tunnel tcp": 1, "destination b:1 tcp": 3,
 	}
 	testutil.Equal(t, fmt.Sprint(got), fmt.Sprint(want), "neighbours")
-	if p := get[Page[Peer]](t, h, "/api/v1/peers"); p.Total != 0 {
-		t.Errorf("neighbours show as peers: %+v", p.Items)
-	}
+	testutil.Equal(t, get[Page[Peer]](t, h, "/api/v1/peers").Total, 0, "neighbours that show as peers")
 }
 
 // A sidecar whose server knows CONNECT only has a server all the same.
@@ -68,12 +66,10 @@ func TestNeighboursAreBounded(t *testing.T) {
 	table.sample(time.Now(), sampleEvery)
 	s := table.sums.Load()
 	rest := s.neighbours[neighbour{"", RoleDestination, others, "tcp"}]
-	if len(s.neighbours) != keptNeighbours+1 || rest.open != 9*keptNeighbours {
-		t.Errorf("%d neighbours, %+v as others", len(s.neighbours), rest)
-	}
-	if w := ask(mounted(Source{Table: table}), http.MethodGet, "/api/v1/peers?role=a,b,c,d,e,f,g,h,i,j,k"); w.Code != http.StatusBadRequest {
-		t.Errorf("many roles: %d", w.Code)
-	}
+	testutil.Holds(t, len(s.neighbours) == keptNeighbours+1 && rest.open == 9*keptNeighbours,
+		"%d neighbours, %+v as others", len(s.neighbours), rest)
+	w := ask(mounted(Source{Table: table}), http.MethodGet, "/api/v1/peers?role=a,b,c,d,e,f,g,h,i,j,k")
+	testutil.Holds(t, w.Code == http.StatusBadRequest, "many roles: %d", w.Code)
 }
 
 // One tenant's clients, from however many addresses, do not take the names of another's.
@@ -91,13 +87,10 @@ func TestNeighboursAreBoundedByTenant(t *testing.T) {
 	table.sample(time.Now(), sampleEvery)
 	s := table.sums.Load()
 	for i := range keptOfEach {
-		if n := (neighbour{"few", RoleFrontend, fmt.Sprintf("10.0.0.%d", i), "connect"}); s.neighbours[n].open != 1 {
-			t.Errorf("%v is among others", n)
-		}
+		n := (neighbour{"few", RoleFrontend, fmt.Sprintf("10.0.0.%d", i), "connect"})
+		testutil.Holds(t, s.neighbours[n].open == 1, "%v is among others", n)
 	}
-	if n := len(s.neighbours); n > keptNeighbours+keptOfEach+1 {
-		t.Errorf("%d neighbours", n)
-	}
+	testutil.AtMost(t, len(s.neighbours), keptNeighbours+keptOfEach+1, "neighbours")
 }
 
 func TestFailureTextsAreBounded(t *testing.T) {

@@ -30,12 +30,10 @@ func TestResumedConnectionInList(t *testing.T) {
 	if c.State != StateResuming || c.ResumingFor < 3 || c.StalledBy != "" || c.Next != "server a" {
 		t.Errorf("without a link: %+v", c)
 	}
-	if s := get[Status](t, h, "/api/v1/status").Connections; s.Resuming != 1 || s.Stalled != 0 {
-		t.Errorf("%+v", s)
-	}
-	if p := get[Page[Peer]](t, h, "/api/v1/peers?role=server"); p.Matched != 0 {
-		t.Errorf("the server whose link was lost is listed: %+v", p.Items)
-	}
+	s := get[Status](t, h, "/api/v1/status").Connections
+	testutil.Holds(t, s.Resuming == 1 && s.Stalled == 0, "%+v", s)
+	testutil.Equal(t, get[Page[Peer]](t, h, "/api/v1/peers?role=server").Matched, 0,
+		"servers whose link was lost that are listed")
 	linked = []Peer{{Role: RoleServer, ID: "a"}, {Role: RoleServer, ID: "b"}}
 	f.Hold(true, false)
 	f.Carry(true, 1000)

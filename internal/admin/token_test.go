@@ -17,9 +17,7 @@ import (
 func TestParseToken(t *testing.T) {
 	long := strings.Repeat("s3cret", 6)
 	want, err := ParseToken([]byte(long))
-	if err != nil || want == (TokenDigest{}) {
-		t.Fatal(err)
-	}
+	testutil.Requires(t, err == nil && want != (TokenDigest{}), "%v", err)
 	for _, text := range []string{long + "\n", " " + long + "\r\n"} {
 		if d, err := ParseToken([]byte(text)); err != nil || !d.Is(want) {
 			t.Errorf("%q: %v", text, err)
@@ -80,18 +78,12 @@ func TestTokenFile(t *testing.T) {
 		}
 		first := write(strings.Repeat("1", minToken))
 		f, err := OpenTokenFile(path, log)
-		if err != nil || !f.Get().Is(first) {
-			t.Fatal(err)
-		}
+		testutil.Requires(t, err == nil && f.Get().Is(first), "%v", err)
 		second := write(strings.Repeat("2", minToken))
-		if !f.Get().Is(second) {
-			t.Error("the file is not followed")
-		}
+		testutil.Holds(t, f.Get().Is(second), "the file is not followed")
 		write("short")
 		for range 2 {
-			if !f.Get().Is(second) {
-				t.Error("a bad file counts")
-			}
+			testutil.Holds(t, f.Get().Is(second), "a bad file counts")
 			time.Sleep(tokenAge)
 		}
 		testutil.Equal(t, len(hook.AllEntries()), 1, "lines")

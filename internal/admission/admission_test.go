@@ -65,9 +65,7 @@ func TestSlowCloseHoldsUpNoOtherConnection(t *testing.T) {
 			})
 			select {
 			case ok := <-passed:
-				if !ok {
-					t.Error("there was room for another")
-				}
+				testutil.Holds(t, ok, "there was room for another")
 			case <-time.After(time.Minute):
 				t.Error("a slow close holds up others")
 				go func() { <-passed }()
@@ -90,9 +88,8 @@ func TestSlotsTakeTheLongestWaiting(t *testing.T) {
 	if ok, _ := s.Take(c, nil); !ok || !b.abandoned || a.abandoned {
 		t.Errorf("c got in: %v, for b: %v, for a: %v", ok, b.abandoned, a.abandoned)
 	}
-	if s.Serve(b) != ErrEvicted || s.Await(b, func() bool { return false }) {
-		t.Error("b does not know that it was evicted")
-	}
+	testutil.Holds(t, s.Serve(b) == ErrEvicted && !s.Await(b, func() bool { return false }),
+		"b does not know that it was evicted")
 	if !s.Await(a, func() bool { return false }) || s.Await(a, func() bool { return true }) {
 		t.Error("a waits for its next request unless it is told to leave")
 	}
@@ -103,9 +100,8 @@ func TestSlotsTakeTheLongestWaiting(t *testing.T) {
 	if _, warn := s.Take(d, nil); warn {
 		t.Error("warned twice")
 	}
-	if !s.Release(b) || s.Release(a) || s.Release(c) || s.Count() != 0 {
-		t.Errorf("%d slots are taken at the end", s.Count())
-	}
+	testutil.Holds(t, s.Release(b) && !s.Release(a) && !s.Release(c) && s.Count() == 0,
+		"%d slots are taken at the end", s.Count())
 }
 
 func TestServedConnectionsWaitBehindOlderOnes(t *testing.T) {
@@ -127,9 +123,8 @@ func TestIdleConnectionsMakeRoomForNewcomers(t *testing.T) {
 	take := func(n int) (taken []*conn) {
 		for range n {
 			c := &conn{}
-			if ok, _ := s.Take(c, nil); !ok {
-				t.Error("one finds no room")
-			}
+			ok, _ := s.Take(c, nil)
+			testutil.Holds(t, ok, "one finds no room")
 			taken = append(taken, c)
 		}
 		return taken
@@ -152,9 +147,7 @@ func TestIdleConnectionsMakeRoomForNewcomers(t *testing.T) {
 		t.Errorf("%d of 5 newcomers have lost their place, and %d of 20 that were idle", lost(newcomers), lost(idle))
 	}
 	take(1000)
-	if lost(idle) != 10 {
-		t.Errorf("a flood takes the place of %d of 20", lost(idle))
-	}
+	testutil.Equal(t, lost(idle), 10, "of 20, a flood takes the places of")
 }
 
 // Of idle connections the oldest of the source that has most makes room, and not the only one of
@@ -192,9 +185,8 @@ func TestServedConnectionsAreBounded(t *testing.T) {
 		testutil.Equal(t, s.Serve(conns[i]), want, "connection %d", i)
 	}
 	testutil.Succeeds(t, s.Serve(conns[0]), "one that is served already")
-	if waiting, _ := s.Held(); waiting != 2 || s.Count() != 4 {
-		t.Errorf("%d of %d wait", waiting, s.Count())
-	}
+	waiting, _ := s.Held()
+	testutil.Holds(t, waiting == 2 && s.Count() == 4, "%d of %d wait", waiting, s.Count())
 	s.Release(conns[2])
 	s.Await(conns[0], func() bool { return false })
 	if first, second := s.Serve(conns[3]), s.Serve(conns[0]); first != nil || second != ErrFull {
@@ -206,19 +198,14 @@ func TestServedConnectionsAreBounded(t *testing.T) {
 func TestShortageSparesYoungHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewSlots[*conn](Limits{Open: 10})
-		if s.MakeRoom() {
-			t.Error("evicted nobody")
-		}
+		testutil.Holds(t, !s.MakeRoom(), "evicted nobody")
 		g := &conn{}
 		s.Take(g, nil)
 		time.Sleep(EvictAge - time.Millisecond)
-		if s.MakeRoom() || g.abandoned {
-			t.Error("evicted one that is too young")
-		}
+		testutil.Holds(t, !s.MakeRoom() && !g.abandoned, "evicted one that is too young")
 		time.Sleep(time.Millisecond)
-		if !s.MakeRoom() || !g.abandoned || s.Count() != 0 {
-			t.Error("an old one keeps its place")
-		}
+		testutil.Holds(t, s.MakeRoom() && g.abandoned && s.Count() == 0,
+			"an old one keeps its place")
 	})
 }
 
@@ -232,9 +219,7 @@ func TestSlotsHoldUnderContention(t *testing.T) {
 				if ok, _ := s.Take(g, nil); !ok {
 					continue
 				}
-				if s.Count() > 5 {
-					t.Error("more than five")
-				}
+				testutil.AtMost(t, s.Count(), 5, "slots that are taken")
 				if s.Serve(g) == nil {
 					s.Await(g, func() bool { return false })
 				}
@@ -292,9 +277,7 @@ func TestAcceptorSurvivesShortages(t *testing.T) {
 			if len(taken) != 2 || rooms != 3 || len(hook.AllEntries()) != 1 || !strings.Contains(hook.LastEntry().Message, "guests") {
 				t.Fatalf("%v: took %d, asked for room %d times, logged %v", errno, len(taken), rooms, hook.AllEntries())
 			}
-			if took := taken[1].Sub(start); took < 3*minBackoff || took > maxBackoff {
-				t.Errorf("%v: it took %v", errno, took)
-			}
+			testutil.Between(t, taken[1].Sub(start), 3*minBackoff, maxBackoff, "%v: it took", errno)
 		})
 	}
 }
@@ -310,9 +293,8 @@ func TestAcceptorPausesAreBounded(t *testing.T) {
 			a := Acceptor{What: "x", Log: log, MakeRoom: func() bool { return freed }}
 			start, took := time.Now(), time.Duration(-1) // of none
 			err := a.Run(ctx, ln, func(net.Conn) { took = time.Since(start); cancel() })
-			if err != nil || took < want[0] || took > want[1] {
-				t.Errorf("room made: %v: %v after %v, want %v to %v", freed, err, took, want[0], want[1])
-			}
+			testutil.Holds(t, err == nil && took >= want[0] && took <= want[1],
+				"room made: %v: %v after %v, want %v to %v", freed, err, took, want[0], want[1])
 		})
 	}
 }
@@ -339,18 +321,15 @@ func TestAcceptorReturnsOnceItsPortIsFree(t *testing.T) {
 		ln := &slow{scripted: &scripted{end: make(chan struct{})}}
 		time.AfterFunc(time.Minute, cancel)
 		a := Acceptor{What: "guests", Log: logrus.New()}
-		if err := a.Run(ctx, ln, nil); err != nil || ln.closed.IsZero() {
-			t.Errorf("%v; closed at %v", err, ln.closed)
-		}
+		err := a.Run(ctx, ln, nil)
+		testutil.Holds(t, err == nil && !ln.closed.IsZero(), "%v; closed at %v", err, ln.closed)
 	})
 }
 
 func TestAcceptorEndsWithABrokenListener(t *testing.T) {
 	a := Acceptor{What: "guests", Log: logrus.New()}
 	err := a.Run(t.Context(), &scripted{fail: []error{syscall.EINVAL}, end: make(chan struct{})}, nil)
-	if !errors.Is(err, syscall.EINVAL) {
-		t.Error(err)
-	}
+	testutil.ErrorIs(t, err, syscall.EINVAL, "it ends")
 }
 
 // watched is a client, and what the far end of its connection sees.
@@ -376,9 +355,7 @@ func TestWatch(t *testing.T) {
 		_ = client.(*net.TCPConn).SetLinger(0)
 		client.Close()
 		<-ctx.Done()
-		if err := w.Stop(); !errors.Is(err, ErrLeft) {
-			t.Error(err)
-		}
+		testutil.ErrorIs(t, w.Stop(), ErrLeft, "the client has reset it")
 	})
 	t.Run("sends ahead and ends its side", func(t *testing.T) {
 		client, w, br, ctx := watched(t, 16)
@@ -388,9 +365,7 @@ func TestWatch(t *testing.T) {
 		if err := w.Stop(); err != nil || ctx.Err() != nil {
 			t.Error(err, ctx.Err())
 		}
-		if got, err := io.ReadAll(br); string(got) != "hello" || err != nil {
-			t.Errorf("%q, %v", got, err)
-		}
+		testutil.Equal(t, string(testutil.Must(io.ReadAll(br))(t)), "hello", "what is read")
 	})
 	t.Run("sends more than is kept", func(t *testing.T) {
 		client, w, br, _ := watched(t, 16)
@@ -399,9 +374,7 @@ func TestWatch(t *testing.T) {
 		<-w.done // it looks no further
 		testutil.NoError(t, w.Stop())
 		client.Close()
-		if got, err := io.ReadAll(br); string(got) != sent || err != nil {
-			t.Errorf("%d bytes, %v", len(got), err)
-		}
+		testutil.Equal(t, string(testutil.Must(io.ReadAll(br))(t)), sent, "what is read")
 	})
 	t.Run("waits", func(t *testing.T) {
 		client, w, br, ctx := watched(t, 16)

@@ -9,8 +9,7 @@ import (
 )
 
 func TestNetworks(t *testing.T) {
-	n, err := ParseNetworks([]string{"10.1.2.3/8", "192.0.2.1", "2001:db8::/32", "::ffff:198.51.100.0/120", "fe80::1"})
-	testutil.NoError(t, err)
+	n := testutil.Must(ParseNetworks([]string{"10.1.2.3/8", "192.0.2.1", "2001:db8::/32", "::ffff:198.51.100.0/120", "fe80::1"}))(t)
 	for text, want := range map[string]bool{
 		"10.255.0.1:1":         true,
 		"11.0.0.1:1":           false,
@@ -28,20 +27,16 @@ func TestNetworks(t *testing.T) {
 		testutil.Equal(t, n.Contains(addr), want, "%s", text)
 	}
 	for _, addr := range []net.Addr{nil, &net.UnixAddr{Name: "/s", Net: "unix"}, &net.TCPAddr{}} {
-		if n.Contains(addr) {
-			t.Errorf("%v is in %v", addr, n)
-		}
+		testutil.Holds(t, !n.Contains(addr), "%v is in %v", addr, n)
 	}
-	if (Networks)(nil).Contains(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}) || n.HasAll() {
-		t.Error("no network holds an address, or these hold all")
-	}
+	testutil.Holds(t, !(Networks)(nil).Contains(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}) && !n.HasAll(),
+		"no network holds an address, or these hold all")
 }
 
 func TestNetworksHasAll(t *testing.T) {
 	for _, text := range []string{"0.0.0.0/0", "::/0"} {
-		if n, err := ParseNetworks([]string{"192.0.2.1", text}); err != nil || !n.HasAll() {
-			t.Errorf("%s: %v, %v", text, n, err)
-		}
+		n, err := ParseNetworks([]string{"192.0.2.1", text})
+		testutil.Holds(t, err == nil && n.HasAll(), "%s: %v, %v", text, n, err)
 	}
 }
 

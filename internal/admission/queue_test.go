@@ -70,13 +70,10 @@ func TestQueueOrder(t *testing.T) {
 	} {
 		u := paced(1)
 		names, _ := play(u, c.waiting)
-		if got := drain(u, names); got != c.want {
-			t.Errorf("%s:\n%s, want\n%s", c.name, got, c.want)
-		}
+		testutil.Equal(t, drain(u, names), c.want, "%s", c.name)
 		for class := range u.classes {
-			if !u.classes[class].empty() || u.running[class] != 0 || u.total != 0 {
-				t.Errorf("%s: class %d keeps something", c.name, class)
-			}
+			testutil.Holds(t, u.classes[class].empty() && u.running[class] == 0 && u.total == 0,
+				"%s: class %d keeps something", c.name, class)
 		}
 	}
 }
@@ -149,9 +146,7 @@ func TestQueueForgetsRemovedTickets(t *testing.T) {
 			u.remove(ticket)
 		}
 	}
-	if got := drain(u, names); got != "q1b q3a q3b" {
-		t.Error(got)
-	}
+	testutil.Equal(t, drain(u, names), "q1b q3a q3b", "who has a turn")
 }
 
 // handshakes is a queue for one at a time, in which the second class has three turns
@@ -228,9 +223,8 @@ func TestQueueEndsWaits(t *testing.T) {
 		}
 		u.Leave(first) // has a turn, and gives it back
 		u.Done(first)
-		if u.Wait(t.Context(), first) == nil || u.total+u.waiting > 0 {
-			t.Error("a turn for one who left")
-		}
+		testutil.Holds(t, u.Wait(t.Context(), first) != nil && u.total+u.waiting <= 0,
+			"a turn for one who left")
 	})
 }
 

@@ -79,9 +79,7 @@ func TestProgressRestartsTheWait(t *testing.T) {
 		l.add(b, from, 1)
 		time.Sleep(time.Second)
 		l.renew(a)
-		if l.next(true) != b {
-			t.Error("who got on is the first to go")
-		}
+		testutil.Equal(t, l.next(true), b, "who got on is the first to go")
 	})
 }
 
@@ -140,9 +138,7 @@ func TestShares(t *testing.T) {
 	for _, tc := range [][3]int{{0, 0, 0}, {5, 0, 5}, {0, 5, 5}, {3, 5, 3}, {5, 3, 3}} {
 		testutil.Equal(t, AtMost(tc[0], tc[1]), tc[2], "AtMost(%d, %d)", tc[0], tc[1])
 	}
-	if Descriptors() < 0 {
-		t.Error("fewer than no descriptors")
-	}
+	testutil.AtLeast(t, Descriptors(), 0, "fewer than no descriptors")
 }
 
 // One source, whatever it holds, keeps nobody else out, and is not kept out.
@@ -151,9 +147,8 @@ func TestBytesAreSharedBySource(t *testing.T) {
 	var flood []*conn
 	for range 50 {
 		g := &conn{}
-		if ok, _ := s.Take(g, at("10.0.0.1")); !ok {
-			t.Fatal("no room")
-		}
+		ok, _ := s.Take(g, at("10.0.0.1"))
+		testutil.Requires(t, ok, "no room")
 		flood = append(flood, g)
 	}
 	honest := &conn{}
@@ -162,16 +157,12 @@ func TestBytesAreSharedBySource(t *testing.T) {
 	for range 50 {
 		s.Take(&conn{}, at("10.0.0.1"))
 	}
-	if honest.abandoned || s.Serve(honest) != nil {
-		t.Error("a flood took the place of another source")
-	}
-	if n, bytes := s.Held(); bytes > 100 || n != 7 {
-		t.Errorf("%d wait with %d bytes", n, bytes)
-	}
+	testutil.Holds(t, !honest.abandoned && s.Serve(honest) == nil,
+		"a flood took the place of another source")
+	n, bytes := s.Held()
+	testutil.Holds(t, bytes <= 100 && n == 7, "%d wait with %d bytes", n, bytes)
 	for i, g := range flood {
-		if !g.abandoned {
-			t.Errorf("%d keeps its place", i)
-		}
+		testutil.Holds(t, g.abandoned, "%d keeps its place", i)
 	}
 }
 
@@ -181,13 +172,10 @@ func TestWeightEvicts(t *testing.T) {
 	s.Take(small, at("10.0.0.1"))
 	s.Take(big, at("10.0.0.2"))
 	s.Weigh(big, 90)
-	if small.abandoned || big.abandoned {
-		t.Error("evicted although there is room")
-	}
+	testutil.Holds(t, !small.abandoned && !big.abandoned, "evicted although there is room")
 	s.Weigh(big, 91)
-	if small.abandoned || !big.abandoned || !s.Evicted(big) || s.Renew(big) {
-		t.Error("who takes more than there is room for has to go")
-	}
+	testutil.Holds(t, !small.abandoned && big.abandoned && s.Evicted(big) && !s.Renew(big),
+		"who takes more than there is room for has to go")
 	s.Weigh(big, 1000) // it has no weight any more
 	if n, bytes := s.Held(); n != 1 || bytes != 10 || s.Count() != 1 {
 		t.Errorf("%d of %d wait with %d bytes", n, s.Count(), bytes)
@@ -241,11 +229,9 @@ func TestWaitingIsBoundedApartFromOpen(t *testing.T) {
 	s.Take(served, nil)
 	_ = s.Serve(served)
 	for range 5 {
-		if ok, _ := s.Take(&conn{}, nil); !ok {
-			t.Error("no room")
-		}
+		ok, _ := s.Take(&conn{}, nil)
+		testutil.Holds(t, ok, "no room")
 	}
-	if n, _ := s.Held(); n != 2 || s.Count() != 3 || served.abandoned {
-		t.Errorf("%d of %d wait", n, s.Count())
-	}
+	n, _ := s.Held()
+	testutil.Holds(t, n == 2 && s.Count() == 3 && !served.abandoned, "%d of %d wait", n, s.Count())
 }

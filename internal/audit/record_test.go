@@ -60,9 +60,7 @@ func TestRecords(t *testing.T) {
 		if r.flow == nil {
 			r.flow = newFlow()
 		}
-		if got := line(&r); got != want+"\n" {
-			t.Errorf("got  %swant %s", got, want)
-		}
+		testutil.Equal(t, line(&r), want+"\n", "the record")
 	}
 }
 
@@ -82,9 +80,7 @@ func TestRecordsNameTheRule(t *testing.T) {
 		r.flow.Rule = "ours"
 		var got struct{ Rule string }
 		testutil.NoError(t, json.Unmarshal([]byte(line(&r)), &got))
-		if got.Rule != strings.TrimSpace(want) {
-			t.Errorf("%+v names %q, want %q", r, got.Rule, want)
-		}
+		testutil.Equal(t, got.Rule, strings.TrimSpace(want), "the rule of %+v", r)
 	}
 }
 
@@ -93,9 +89,7 @@ func TestRecordsLeaveOutWhatIsNotKnown(t *testing.T) {
 	f := tunnel.NewFlow("tcp", "10.1.2.3:80")
 	f.ID, f.Far = "1", &net.TCPAddr{IP: net.IPv4(10, 1, 2, 3), Port: 80}
 	const want = `{"audit":1,"time":"2026-11-25T08:30:00.123456Z","event":"opened","component":"konnectivity-server","name":"server-1","id":"1","destination":"10.1.2.3:80"}` + "\n"
-	if got := line(&record{event: opened, at: moment, flow: f}); got != want {
-		t.Errorf("got  %swant %s", got, want)
-	}
+	testutil.Equal(t, line(&record{event: opened, at: moment, flow: f}), want, "the record")
 }
 
 // Records have the fields that the schema has, and no others.
@@ -119,9 +113,8 @@ func TestSchema(t *testing.T) {
 		var r map[string]any
 		testutil.NoError(t, json.Unmarshal([]byte(line), &r))
 		for _, name := range schema.Required {
-			if _, has := r[name]; !has {
-				t.Errorf("%s is missing in %s", name, line)
-			}
+			_, has := r[name]
+			testutil.Holds(t, has, "%s is missing in %s", name, line)
 		}
 		for name, v := range r {
 			seen[name] = true
@@ -153,9 +146,7 @@ func TestSchema(t *testing.T) {
 	}
 	check(string(appendDropped(nil, appendHead(nil, "konnectivity-agent", "a"), moment, 3)))
 	for name := range maps.Keys(schema.Properties) {
-		if !seen[name] {
-			t.Errorf("the schema has %s, and no record has", name)
-		}
+		testutil.Holds(t, seen[name], "the schema has %s, and no record has", name)
 	}
 }
 
@@ -184,9 +175,8 @@ func FuzzRecord(f *testing.F) {
 			t.Errorf("a terminal would read %q", got[at:])
 		}
 		want := string([]rune(s[:min(len(s), maxText)])) // with U+FFFD for bytes that are not UTF-8
-		if r.ID != want || len(r.Identity) != len(flow.Who().Names()) {
-			t.Errorf("%q became %q, of %q", want, r.ID, r.Identity)
-		}
+		testutil.Holds(t, r.ID == want && len(r.Identity) == len(flow.Who().Names()),
+			"%q became %q, of %q", want, r.ID, r.Identity)
 	})
 }
 

@@ -3,7 +3,6 @@ package audit
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -143,12 +142,9 @@ func TestOneRecordForAllCarriers(t *testing.T) {
 		testutil.Bubble(t, name, func(t *testing.T) {
 			l, _ := openLog(t, Stdout)
 			c.do(l)
-			if got := told(t, l); !slices.Equal(got, c.want) {
-				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(c.want, "\n"))
-			}
-			if len(l.spliced.conns) != 0 || l.spliced.waiting%maxWaiting != 0 {
-				t.Errorf("%d are left, %d wait", len(l.spliced.conns), l.spliced.waiting)
-			}
+			testutil.EqualSlices(t, told(t, l), c.want, "records")
+			testutil.Holds(t, len(l.spliced.conns) == 0 && l.spliced.waiting%maxWaiting == 0,
+				"%d are left, %d wait", len(l.spliced.conns), l.spliced.waiting)
 		})
 	}
 }
@@ -168,9 +164,7 @@ func TestEndsAreOneFlow(t *testing.T) {
 		"opened 4bf92f3577b34da6, false", "closed 4bf92f3577b34da6: complete, 0 bytes, 3 resumes, false, 1 s",
 		"opened 4bf92f3577b34da6, true", "closed 4bf92f3577b34da6: complete, 0 bytes, 0 resumes, true, 1 s",
 	}
-	if got := told(t, l); !slices.Equal(got, want) {
-		t.Errorf("got\n%s", strings.Join(got, "\n"))
-	}
+	testutil.EqualSlices(t, told(t, l), want, "records")
 }
 
 type end struct{}

@@ -55,16 +55,14 @@ func open(l *Log, first, n int) {
 // that is no JSON fails the test.
 func read(t testing.TB, path string) (ids []string) {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	testutil.NoError(t, err)
+	data := testutil.Must(os.ReadFile(path))(t)
 	for l := range bytes.Lines(data) {
 		var r struct {
 			Event, ID string
 			Dropped   int
 		}
-		if err := json.Unmarshal(l, &r); err != nil {
-			t.Fatalf("%v: %q", err, l)
-		}
+		err := json.Unmarshal(l, &r)
+		testutil.Requires(t, err == nil, "%v: %q", err, l)
 		if r.Event == dropped {
 			r.ID = fmt.Sprint(-r.Dropped)
 		}
@@ -81,13 +79,9 @@ func has(path, text string) bool {
 // wantIDs wants the numbers from first on.
 func wantIDs(t testing.TB, ids []string, first, n int) {
 	t.Helper()
-	if len(ids) != n {
-		t.Fatalf("%d records, want %d", len(ids), n)
-	}
+	testutil.Requires(t, len(ids) == n, "%d records, want %d", len(ids), n)
 	for i, id := range ids {
-		if id != fmt.Sprint(first+i) {
-			t.Fatalf("record %d has the id %s", i, id)
-		}
+		testutil.Requires(t, id == fmt.Sprint(first+i), "record %d has the id %s", i, id)
 	}
 }
 
@@ -105,18 +99,14 @@ func TestFile(t *testing.T) {
 		whole := bytes.SplitAfterN(data, []byte("\n"), 3)
 		testutil.NoError(t, os.WriteFile(path, whole[2], 0o600))
 		wantIDs(t, read(t, path), 0, 5010)
-		if said.String() != "" {
-			t.Error(said)
-		}
+		testutil.Equal(t, said.String(), "", "the log says")
 	})
 }
 
 func TestFileMode(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	openLog(t, path)
-	if mode := testutil.Must(os.Stat(path))(t).Mode().Perm(); mode&0o137 != 0 {
-		t.Errorf("mode %o", mode)
-	}
+	testutil.Equal(t, testutil.Must(os.Stat(path))(t).Mode().Perm()&0o137, 0, "mode")
 }
 
 func TestOpenFails(t *testing.T) {
@@ -144,9 +134,7 @@ func TestRotation(t *testing.T) {
 		stop()
 		wantIDs(t, read(t, old), 0, 100)
 		wantIDs(t, read(t, path), 200, 100)
-		if said.String() != "" {
-			t.Error(said)
-		}
+		testutil.Equal(t, said.String(), "", "the log says")
 	})
 }
 
@@ -161,17 +149,14 @@ func TestFolderRemoved(t *testing.T) {
 		stop := run(t, l)
 		open(l, 0, 1000)
 		testutil.Eventually(t, "a line", func() bool { return strings.Contains(said.String(), "cannot be written") })
-		if l.Trouble() == "" {
-			t.Error("metric and status page do not tell")
-		}
+		testutil.Holds(t, l.Trouble() != "", "metric and status page do not tell")
 		testutil.NoError(t, os.Mkdir(dir, 0o700))
 		testutil.Eventually(t, "records", func() bool { return has(path, `"id":"999"`) })
 		testutil.Eventually(t, "another line", func() bool { return strings.Contains(said.String(), "written again") })
 		stop()
 		wantIDs(t, read(t, path), 0, 1000)
-		if n := strings.Count(said.String(), "\n"); n != 2 || l.Trouble() != "" {
-			t.Error(said)
-		}
+		n := strings.Count(said.String(), "\n")
+		testutil.Holds(t, n == 2 && l.Trouble() == "", "%v", said)
 	})
 }
 
@@ -204,12 +189,8 @@ func TestFull(t *testing.T) {
 		if rest := ids[kept:]; len(rest) != 2 || rest[0] != fmt.Sprint(-l.queue.lost()) || rest[1] != fmt.Sprint(n) {
 			t.Errorf("then %v", rest)
 		}
-		if n := strings.Count(said.String(), "\n"); n != 2 {
-			t.Errorf("%d lines:\n%s", n, said)
-		}
-		if written := l.written.Load(); written != int64(len(ids)) {
-			t.Errorf("%d were written, counted as %d", len(ids), written)
-		}
+		testutil.Equal(t, strings.Count(said.String(), "\n"), 2, "lines of the log %s", said)
+		testutil.Equal(t, l.written.Load(), int64(len(ids)), "records that count as written")
 	})
 }
 
@@ -235,8 +216,7 @@ func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		registry := prometheus.NewPedanticRegistry()
 		path := filepath.Join(t.TempDir(), "audit.log")
-		l, err := Open(Options{Path: path, Registerer: registry})
-		testutil.NoError(t, err)
+		l := testutil.Must(Open(Options{Path: path, Registerer: registry}))(t)
 		stop := run(t, l)
 		open(l, 0, 3)
 		stop()
@@ -249,9 +229,7 @@ konnectivity_audit_failing 0
 konnectivity_audit_records_total{result="dropped"} 2
 konnectivity_audit_records_total{result="written"} 3
 `
-		if err := promtest.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, promtest.GatherAndCompare(registry, strings.NewReader(want)), "metrics")
 		if problems, err := promtest.GatherAndLint(registry); err != nil || len(problems) > 0 {
 			t.Error(problems, err)
 		}

@@ -45,9 +45,7 @@ func serve(t *testing.T, config *tls.Config, serve func(context.Context, net.Lis
 	done := make(chan error, 1)
 	go func() { done <- serve(t.Context(), l) }()
 	t.Cleanup(func() {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, <-done, "the server ends")
 	})
 	return address
 }
@@ -56,9 +54,7 @@ func TestBulkCountsEveryByte(t *testing.T) {
 	p := direct(t)
 	for _, d := range []bench.Direction{bench.Down, bench.Up} {
 		got := testutil.Must(p.Bulk(t.Context(), d, 3, 1<<20+7))(t)
-		if got.Bytes != 3*(1<<20+7) || got.MBps() <= 0 {
-			t.Errorf("%s: %+v", d, got)
-		}
+		testutil.Holds(t, got.Bytes == 3*(1<<20+7) && got.MBps() > 0, "%s: %+v", d, got)
 	}
 }
 
@@ -98,38 +94,28 @@ func TestSteady(t *testing.T) {
 		for tries := 1; err == nil && got.MBps == 0 && tries < 30; tries++ { // in the last tenth of a second this machine did something else
 			got, err = p.Steady(t.Context(), d, 2, 1100*time.Millisecond)
 		}
-		if err != nil || got.First <= 0 || got.MBps <= 0 {
-			t.Errorf("%s: %+v, %v", d, got, err)
-		}
+		testutil.Holds(t, err == nil && got.First > 0 && got.MBps > 0, "%s: %+v, %v", d, got, err)
 	}
 }
 
 func TestLatencyChurnAndHold(t *testing.T) {
 	p := direct(t)
 	rt, err := p.RoundTrip(t.Context(), 20*time.Millisecond)
-	if err != nil || rt.Count == 0 || rt.P50 > rt.P99 {
-		t.Errorf("round trip %+v, %v", rt, err)
-	}
+	testutil.Holds(t, err == nil && rt.Count != 0 && rt.P50 <= rt.P99,
+		"round trip %+v, %v", rt, err)
 	if rt, err = p.RoundTripBeside(t.Context(), 2, 0, 20*time.Millisecond); err != nil || rt.Count == 0 {
 		t.Errorf("round trip beside downloads %+v, %v", rt, err)
 	}
 	churn, err := p.Churn(t.Context(), 4, 20*time.Millisecond)
-	if err != nil || churn <= 0 {
-		t.Errorf("churn %v, %v", churn, err)
-	}
+	testutil.Holds(t, err == nil && churn > 0, "churn %v, %v", churn, err)
 	first, err := p.FirstByte(t.Context(), 3)
-	if err != nil || first.Count != 3 || first.P50 <= 0 {
-		t.Errorf("first byte %+v, %v", first, err)
-	}
+	testutil.Holds(t, err == nil && first.Count == 3 && first.P50 > 0,
+		"first byte %+v, %v", first, err)
 	idle, err := p.Idle(t.Context(), 30, 1000)
-	if err != nil || len(idle.Conns) != 30 {
-		t.Fatalf("idle: %v", err)
-	}
+	testutil.Requires(t, err == nil && len(idle.Conns) == 30, "idle: %v", err)
 	idle.Close()
 	stalled, err := p.Stalled(t.Context(), 5, 1<<30)
-	if err != nil || len(stalled.Conns) != 5 {
-		t.Fatalf("stalled: %v", err)
-	}
+	testutil.Requires(t, err == nil && len(stalled.Conns) == 5, "stalled: %v", err)
 	stalled.Close()
 }
 
@@ -137,15 +123,9 @@ func TestFailingPath(t *testing.T) {
 	p := bench.Path{Name: "nowhere", Target: "x:1", Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
 	})}
-	if _, err := p.Churn(t.Context(), 2, time.Second); tunnel.FailureOf(err) != tunnel.FailRefused {
-		t.Errorf("churn: %v", err)
-	}
-	if _, err := p.Idle(t.Context(), 100, 0); tunnel.FailureOf(err) != tunnel.FailRefused {
-		t.Errorf("idle: %v", err)
-	}
-	if _, err := p.Bulk(t.Context(), bench.Down, 2, 1); tunnel.FailureOf(err) != tunnel.FailRefused {
-		t.Errorf("down: %v", err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(testutil.Err(p.Churn(t.Context(), 2, time.Second))), tunnel.FailRefused, "churn")
+	testutil.Equal(t, tunnel.FailureOf(testutil.Err(p.Idle(t.Context(), 100, 0))), tunnel.FailRefused, "idle")
+	testutil.Equal(t, tunnel.FailureOf(testutil.Err(p.Bulk(t.Context(), bench.Down, 2, 1))), tunnel.FailRefused, "down")
 }
 
 func TestProcesses(t *testing.T) {
@@ -153,9 +133,7 @@ func TestProcesses(t *testing.T) {
 		t.Skip("no /proc on this system")
 	}
 	u, err := bench.Processes(os.Getpid())
-	if err != nil || u.Resident < 1<<20 {
-		t.Errorf("%+v, %v", u, err)
-	}
+	testutil.Holds(t, err == nil && u.Resident >= 1<<20, "%+v, %v", u, err)
 	testutil.Fails(t, testutil.Err(bench.Processes(1<<30)), "a process that does not exist has no usage")
 }
 
@@ -174,9 +152,8 @@ func TestRunFillsEveryRow(t *testing.T) {
 	var text, md bytes.Buffer
 	testutil.NoError(t, errors.Join(rep.Table(&text, false), rep.Table(&md, true), rep.JSON(io.Discard)))
 	for _, want := range []string{"download, 1 stream", "CPU of upload, 2 streams", "round trip beside 2 downloads, p99 ÷ alone", "÷ again", "memory taken beside 2 stalled readers"} {
-		if !strings.Contains(text.String(), want) || !strings.Contains(md.String(), want) {
-			t.Errorf("no %q in the table:\n%s", want, text.String())
-		}
+		testutil.Holds(t, strings.Contains(text.String(), want) && strings.Contains(md.String(), want),
+			"no %q in the table:\n%s", want, text.String())
 	}
 	plan.Tests = []string{"nonsense"}
 	testutil.Fails(t, testutil.Err(bench.Run(t.Context(), plan, nil, nil)), "an unknown test was accepted")
@@ -184,9 +161,8 @@ func TestRunFillsEveryRow(t *testing.T) {
 
 func TestMedian(t *testing.T) {
 	row := &bench.Row{Values: map[string][]float64{"a": {3, 1, 2}, "b": {4, 1, 3, 2}}}
-	if a, b, c := row.Median("a"), row.Median("b"), row.Median("c"); a != 2 || b != 2.5 || c != 0 {
-		t.Errorf("medians %v, %v, %v", a, b, c)
-	}
+	a, b, c := row.Median("a"), row.Median("b"), row.Median("c")
+	testutil.Holds(t, a == 2 && b == 2.5 && c == 0, "medians %v, %v, %v", a, b, c)
 }
 
 // A ratio does not depend on the machine's speed, which changes between rounds.

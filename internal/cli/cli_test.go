@@ -96,9 +96,8 @@ func TestFirstSignalStopsGracefully(t *testing.T) {
 			finished = true
 			return result
 		}), signals)
-		if status != 0 || stderr != "" || !finished {
-			t.Errorf("status %d, %q, finished %v", status, stderr, finished)
-		}
+		testutil.Holds(t, status == 0 && stderr == "" && finished,
+			"status %d, %q, finished %v", status, stderr, finished)
 	}
 	signals := make(chan os.Signal, 2)
 	if status, _, _ := execute(program(func(ctx context.Context) error {
@@ -122,9 +121,7 @@ func TestSIGHUPIsGraceful(t *testing.T) {
 		}
 		return nil
 	}), signals)
-	if status != 0 || stderr != "" {
-		t.Errorf("status %d, %q", status, stderr)
-	}
+	testutil.Holds(t, status == 0 && stderr == "", "status %d, %q", status, stderr)
 }
 
 func TestSecondSignalExitsNow(t *testing.T) {
@@ -144,19 +141,14 @@ func TestSecondSignalExitsNow(t *testing.T) {
 
 func TestUnderscoresAreDashes(t *testing.T) {
 	cmd := program(nothing)
-	if status, _, stderr := execute(cmd, nil, "--server_port=1", "--ca_cert", "f"); status != 0 {
-		t.Fatal(stderr)
-	}
-	if v, err := cmd.Flags().GetInt("server-port"); v != 1 || err != nil {
-		t.Errorf("%d, %v", v, err)
-	}
+	status, _, stderr := execute(cmd, nil, "--server_port=1", "--ca_cert", "f")
+	testutil.Requires(t, status == 0, "%v", stderr)
+	testutil.Equal(t, testutil.Must(cmd.Flags().GetInt("server-port"))(t), 1, "--server_port")
 }
 
 func TestHelpIsGroupedWithDefaults(t *testing.T) {
 	status, stdout, stderr := execute(program(nothing), nil, "--help")
-	if status != 0 || stderr != "" {
-		t.Fatalf("status %d, %q", status, stderr)
-	}
+	testutil.Requires(t, status == 0 && stderr == "", "status %d, %q", status, stderr)
 	rest := stdout
 	for _, part := range []string{
 		"A program", "Usage:", "prog [flags]",
@@ -164,9 +156,7 @@ func TestHelpIsGroupedWithDefaults(t *testing.T) {
 		"Certificate flags:", "--ca-cert string", "Other flags:", "--help", "--version",
 	} {
 		_, after, found := strings.Cut(rest, part)
-		if !found {
-			t.Errorf("%q is missing or out of order in:\n%s", part, stdout)
-		}
+		testutil.Holds(t, found, "%q is missing or out of order in:\n%s", part, stdout)
 		rest = after
 	}
 }

@@ -22,7 +22,5 @@ func TestAcceptedConnectionsHoldFewUnsentBytes(t *testing.T) {
 	var got int
 	var err error
 	testutil.NoError(t, raw.Control(func(fd uintptr) { got, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT) }))
-	if err != nil || got != 256<<10 {
-		t.Errorf("TCP_NOTSENT_LOWAT is %d, %v", got, err)
-	}
+	testutil.Holds(t, err == nil && got == 256<<10, "TCP_NOTSENT_LOWAT is %d, %v", got, err)
 }

@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 const (
@@ -12,9 +14,7 @@ const (
 )
 
 func TestPrintable(t *testing.T) {
-	if got := Printable(hostile); got != shown {
-		t.Errorf("%q", got)
-	}
+	testutil.Equal(t, Printable(hostile), shown, "it is shown as")
 }
 
 func TestMakePrintable(t *testing.T) {
@@ -30,7 +30,6 @@ func TestMakePrintable(t *testing.T) {
 	now := time.Now()
 	got := outer{now, []inner{{hostile}}, map[string]int{hostile: 1}, &inner{hostile}, nil, 1}
 	MakePrintable(&got)
-	if want := (outer{now, []inner{{shown}}, map[string]int{shown: 1}, &inner{shown}, nil, 1}); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v", got)
-	}
+	want := (outer{now, []inner{{shown}}, map[string]int{shown: 1}, &inner{shown}, nil, 1})
+	testutil.Holds(t, reflect.DeepEqual(got, want), "%+v", got)
 }

@@ -44,9 +44,7 @@ func TestMainKeepsIgnoredSIGHUP(t *testing.T) {
 	defer func() { os.Args = args }()
 	os.Args = []string{"prog"}
 	_ = cli.Main(program(func(context.Context) error {
-		if !signal.Ignored(syscall.SIGHUP) {
-			t.Error("it is not ignored any more")
-		}
+		testutil.Holds(t, signal.Ignored(syscall.SIGHUP), "it is not ignored any more")
 		return nil
 	}))
 }

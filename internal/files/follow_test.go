@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,8 +38,19 @@ func TestFollowParsesEachTextOnce(t *testing.T) {
 			}
 		}
 	}
-	if parsed != 3 || told != 2 {
-		t.Errorf("parsed %d times, told of %d faults", parsed, told)
+	testutil.Holds(t, parsed == 3 && told == 2, "parsed %d times, told of %d faults", parsed, told)
+}
+
+func TestToken(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	for content, want := range map[string]string{"abc": "abc", " abc\n": "abc", "": "", "\n": "", "a b": "", "a\r\nX: y": "", "ä": "", strings.Repeat("a", files.MaxToken+1): ""} {
+		testutil.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		got, err := files.Token(path)()
+		testutil.Holds(t, got == want && (err == nil) == (want != ""),
+			"%.20q gave %q, %v", content, got, err)
+		if err != nil && len(content) > 2 && strings.Contains(err.Error(), content) {
+			t.Errorf("the error tells the token: %v", err)
+		}
 	}
 }
 

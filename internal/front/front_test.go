@@ -91,9 +91,8 @@ guests_requests_total{kind="kind",outcome="ok"} 0
 func TestOptionsAreChecked(t *testing.T) {
 	f := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(nil)}
 	for _, o := range []Options{{}, {Forwarder: &tunnel.Forwarder{}}, {Forwarder: f, MaxConns: -1}, {Forwarder: f, Descriptors: -1}, {Forwarder: f, Drain: -1}} {
-		if _, err := New[*Client](o, traits); err == nil || !strings.HasPrefix(err.Error(), "test: ") {
-			t.Errorf("%+v: %v", o, err)
-		}
+		_, err := New[*Client](o, traits)
+		testutil.Holds(t, err != nil && strings.HasPrefix(err.Error(), "test: "), "%+v: %v", o, err)
 	}
 }
 
@@ -101,10 +100,8 @@ func TestOptionsAreChecked(t *testing.T) {
 func TestDescriptorsBoundFrontsWithoutHandshakes(t *testing.T) {
 	never := traits
 	never.Waiting = 0
-	s, err := New[*Client](Options{Forwarder: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(nil)}, Descriptors: 8}, never)
-	if err != nil || s.MaxConns != 2 {
-		t.Errorf("%d, %v", s.MaxConns, err)
-	}
+	o := Options{Forwarder: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(nil)}, Descriptors: 8}
+	testutil.Equal(t, testutil.Must(New[*Client](o, never))(t).MaxConns, 2, "open connections at most")
 }
 
 // Clients that are refused one after the other are worth one line for each cause, not one each.
@@ -114,9 +111,7 @@ func TestRefusalsAreLoggedOnceForEachCause(t *testing.T) {
 	near, far := net.Pipe()
 	defer near.Close()
 	first := &Client{Conn: tunnel.Wrap(far)}
-	if !s.Admit(first, nil) || s.Slots.Serve(first) != nil {
-		t.Fatal("the first is refused")
-	}
+	testutil.Requires(t, s.Admit(first, nil) && s.Slots.Serve(first) == nil, "the first is refused")
 	for range 100 {
 		s.Admit(&Client{Conn: tunnel.Wrap(far)}, nil)
 		s.WarnFull()

@@ -46,9 +46,7 @@ func serveFrom(t *testing.T, original func(net.Conn) (netip.AddrPort, error), o 
 	go func() { ended <- s.Serve(ctx, ln) }()
 	stop := sync.OnceValue(func() error { cancel(); return testutil.Receive(t, "Serve's end", ended) })
 	t.Cleanup(func() {
-		if err := stop(); err != nil {
-			t.Errorf("Serve: %v", err)
-		}
+		testutil.Succeeds(t, stop(), "Serve")
 	})
 	return &serving{Bare: s, addr: ln.Addr().String(), stop: stop}
 }
@@ -65,16 +63,7 @@ func connect(t *testing.T, s *serving) *net.TCPConn {
 func echoing(delay time.Duration) tunnel.DialerFunc {
 	return func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		time.Sleep(delay)
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer ln.Close()
-		near, err := net.Dial("tcp", ln.Addr().String())
-		if err != nil {
-			return nil, err
-		}
-		far, err := ln.Accept()
+		near, far, err := testutil.Connected()
 		if err != nil {
 			return nil, err
 		}
@@ -133,13 +122,10 @@ func TestConnectionsThatWereNotRedirectedAreRefused(t *testing.T) {
 		"one not kept for": func(net.Conn) (netip.AddrPort, error) { return netip.AddrPort{}, syscall.ENOENT },
 	} {
 		s := serveFrom(t, original, Options{}, dialed)
-		if !refuses(s) {
-			t.Errorf("%s: the connection was not reset", name)
-		}
+		testutil.Holds(t, refuses(s), "%s: the connection was not reset", name)
 		testutil.Eventually(t, "its slot is given back", func() bool { return s.Slots.Count() == 0 })
-		if n := promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(reasonNotRedirected)); n != 1 {
-			t.Errorf("%s: %v were counted", name, n)
-		}
+		testutil.Equal(t, promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(reasonNotRedirected)), 1,
+			"%s: were counted", name)
 	}
 }
 
@@ -151,13 +137,9 @@ func TestFailedDialResetsTheClient(t *testing.T) {
 	s := serve(t, Options{AccessLog: true, Log: log}, func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
 	})
-	if !refuses(s) {
-		t.Error("the client was not reset")
-	}
+	testutil.Holds(t, refuses(s), "the client was not reset")
 	_ = s.stop()
-	if n := promtest.ToFloat64(s.Metrics.Requests.WithLabelValues("refused")); n != 1 {
-		t.Errorf("%v were counted", n)
-	}
+	testutil.Equal(t, promtest.ToFloat64(s.Metrics.Requests.WithLabelValues("refused")), 1, "refused requests")
 	var line map[string]any
 	if err := json.Unmarshal([]byte(lines.String()), &line); err != nil {
 		t.Fatal(err, lines.String())
@@ -179,9 +161,7 @@ func TestDialEndsWithItsClient(t *testing.T) {
 	c := connect(t, s)
 	<-dialing
 	_ = c.Close()
-	if err := testutil.Receive(t, "the dial's end", left); !strings.Contains(err.Error(), "left") {
-		t.Errorf("the dial ended with %v", err)
-	}
+	testutil.Contains(t, testutil.Receive(t, "the dial's end", left).Error(), "left", "the dial's end")
 	testutil.Eventually(t, "it is counted", func() bool {
 		return promtest.ToFloat64(s.Metrics.Requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
 	})
@@ -192,18 +172,12 @@ func TestLimitOfOpenConnections(t *testing.T) {
 	open := []*net.TCPConn{connect(t, s), connect(t, s)}
 	testutil.Eventually(t, "two are open", func() bool { return s.Slots.Count() == 2 })
 	for range 3 {
-		if !refuses(s) {
-			t.Fatal("a third connection got in")
-		}
+		testutil.Requires(t, refuses(s), "a third connection got in")
 	}
-	if n := promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(ReasonLimit)); n != 3 {
-		t.Errorf("%v were counted", n)
-	}
+	testutil.Equal(t, promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(ReasonLimit)), 3, "refused connections")
 	_, _ = open[0].Write([]byte("x"))
 	_ = open[0].CloseWrite()
-	if _, err := io.ReadAll(open[0]); err != nil {
-		t.Errorf("an open connection was cut: %v", err)
-	}
+	testutil.Succeeds(t, testutil.Err(io.ReadAll(open[0])), "an open connection was cut")
 	testutil.Eventually(t, "its slot is free", func() bool { return s.Slots.Count() == 1 })
 	_ = connect(t, s)
 	testutil.Eventually(t, "the free slot is used", func() bool { return s.Slots.Count() == 2 })

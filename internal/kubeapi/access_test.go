@@ -89,9 +89,7 @@ func TestAnswersWithoutEndAreNotRead(t *testing.T) {
 			})
 			got, err := review(t, reviews)
 			testutil.Fails(t, err, "%s without end, HTTP/2 %v: %+v", name, http2, got)
-			if sent.Load() >= end {
-				t.Errorf("%s, HTTP/2 %v: all of it was read", name, http2)
-			}
+			testutil.Holds(t, sent.Load() < end, "%s, HTTP/2 %v: all of it was read", name, http2)
 		}
 	}
 }
@@ -113,9 +111,8 @@ func TestTokenReviewsByATenantsAPI(t *testing.T) {
 		var all sync.WaitGroup
 		for range 100 {
 			all.Go(func() {
-				if got, err := review(t, reviews); err != nil || !got.Authenticated {
-					t.Errorf("HTTP/2 %v: %v", http2, err)
-				}
+				got, err := review(t, reviews)
+				testutil.Holds(t, err == nil && got.Authenticated, "HTTP/2 %v: %v", http2, err)
 			})
 		}
 		all.Wait()

@@ -52,9 +52,7 @@ func TestSecrets(t *testing.T) {
 	if err != nil || list.Metadata.ResourceVersion != "7" || len(list.Items) != 1 || list.Items[0].Name != "a" || string(list.Items[0].Data["k"]) != "v" || list.Time.IsZero() {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if want := "GET /api/v1/namespaces/ns/secrets?labelSelector=k%3Dv&limit=3"; (*asked)[0] != want {
-		t.Errorf("asked %q, want %q", *asked, want)
-	}
+	testutil.Equal(t, (*asked)[0], "GET /api/v1/namespaces/ns/secrets?labelSelector=k%3Dv&limit=3", "asked")
 	testutil.Equal(t, config.Transport.UserAgent, "", "the caller's config was changed")
 	testutil.Equal(t, secrets.String(), "ns", "where they are")
 }
@@ -211,9 +209,7 @@ func TestRequests(t *testing.T) {
 		}},
 	} {
 		got, err := c.call()
-		if err != nil || got.Name != "a" {
-			t.Errorf("%s: %+v, %v", c.want, got, err)
-		}
+		testutil.Holds(t, err == nil && got.Name == "a", "%s: %+v, %v", c.want, got, err)
 		testutil.Equal(t, (*asked)[len(*asked)-1], c.want, "asked for")
 	}
 }
@@ -228,9 +224,7 @@ func TestRefusal(t *testing.T) {
 	defer srv.Close()
 	leases := testutil.Must(kubeapi.NewLeases(&kubeapi.Config{URL: srv.URL}, "ns"))(t)
 	defer leases.CloseIdle()
-	if _, err := leases.Get(t.Context(), "a"); kubeapi.ReasonOf(err) != kubeapi.NotFound {
-		t.Errorf("%v", err)
-	}
+	testutil.Equal(t, kubeapi.ReasonOf(testutil.Err(leases.Get(t.Context(), "a"))), kubeapi.NotFound, "the reason")
 }
 
 func TestBadConfig(t *testing.T) {
@@ -247,9 +241,7 @@ func TestNothingElseIsLinked(t *testing.T) {
 		for _, banned := range []string{
 			"k8s.io/client-go/kubernetes", "k8s.io/client-go/rest", "k8s.io/client-go/tools/clientcmd", "k8s.io/api/", "k8s.io/apimachinery/pkg/apis/",
 		} {
-			if strings.HasPrefix(line, banned) {
-				t.Errorf("links %s", strings.TrimSpace(line))
-			}
+			testutil.Holds(t, !strings.HasPrefix(line, banned), "links %s", strings.TrimSpace(line))
 		}
 	}
 }
@@ -268,9 +260,8 @@ func TestConfig(t *testing.T) {
 		writeFile(t, filepath.Join(filepath.Dir(file), name), "abc")
 	}
 	config, err := kubeapi.Load(file, "--some-flag")
-	if err != nil || config.URL != "https://api.example:6443" {
-		t.Fatalf("%v, %v", config, err)
-	}
+	testutil.Requires(t, err == nil && config.URL == "https://api.example:6443",
+		"%v, %v", config, err)
 	if config.Transport.TLS.CAFile != filepath.Join(filepath.Dir(file), "ca.crt") || config.Transport.BearerTokenFile != filepath.Join(filepath.Dir(file), "token") {
 		t.Errorf("files that it names are beside it: %v", config)
 	}

@@ -64,9 +64,8 @@ func TestKubeconfigsMeanWhatTheyMeanToClientGo(t *testing.T) {
 				t.Errorf("a proxy: %v, want %v", got.Proxy != nil, want.Proxy != nil)
 			} else if got.Proxy != nil {
 				proxy, err := got.Proxy(&http.Request{})
-				if err != nil || proxy.String() != "http://proxy.example:3128" {
-					t.Errorf("the proxy %v, %v", proxy, err)
-				}
+				testutil.Holds(t, err == nil && proxy.String() == "http://proxy.example:3128",
+					"the proxy %v, %v", proxy, err)
 			}
 			if strings.HasPrefix(ours.URL, "http:") && got.HasTokenAuth() {
 				t.Error("a token is sent in the clear")
@@ -76,9 +75,7 @@ func TestKubeconfigsMeanWhatTheyMeanToClientGo(t *testing.T) {
 			}
 			want.UserAgent, want.Proxy, got.Proxy, want.DialHolder, want.WrapTransport = "", nil, nil, nil, nil
 			want.TLS.ReloadCAFiles, got.TLS.ReloadCAFiles = false, false
-			if !reflect.DeepEqual(*want, got) {
-				t.Errorf("got %+v, want %+v", got, *want)
-			}
+			testutil.Holds(t, reflect.DeepEqual(*want, got), "got %+v, want %+v", got, *want)
 		})
 	}
 }

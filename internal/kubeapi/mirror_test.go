@@ -205,12 +205,10 @@ func TestMirrorFollowsChanges(t *testing.T) {
 		s.put("f")
 		s.drop("c")
 		wants(t, m, "a=1 b=6 d=4 e=5 f=7")
-		if _, version := (SecretMirror{m}).Get("c"); version != "" {
-			t.Errorf("one that is gone has the version %s", version)
-		}
-		if m.String() != "ns" || s.lists != 3 {
-			t.Errorf("%s was listed in %d pages", m, s.lists)
-		}
+		_, version := (SecretMirror{m}).Get("c")
+		testutil.Holds(t, version == "", "one that is gone has the version %s", version)
+		testutil.Holds(t, m.String() == "ns" && s.lists == 3,
+			"%s was listed in %d pages", m, s.lists)
 	})
 }
 
@@ -315,7 +313,6 @@ func TestMirrorStartsLate(t *testing.T) {
 func TestMirrorBeforeTheFirstList(t *testing.T) {
 	m := NewMirror(newShelf("a"), "tenant", "")
 	testutil.Fails(t, testutil.Err(m.Names()), "it is known that there are none")
-	if err := m.List(t.Context()); err != nil || has(m) != "a=1" {
-		t.Errorf("%v, %s", err, has(m))
-	}
+	err := m.List(t.Context())
+	testutil.Holds(t, err == nil && has(m) == "a=1", "%v, %s", err, has(m))
 }

@@ -60,9 +60,8 @@ func TestProgramForTokens(t *testing.T) {
 		errs = append(errs, err)
 	}
 	// The third is refused with a new token, and the tokens after it have expired at once.
-	if want := "[Bearer agent-1 Bearer agent-1 Bearer agent-2 Bearer agent-3 Bearer agent-4]"; fmt.Sprint(got) != want {
-		t.Errorf("asked with %s, want %s", got, want)
-	}
+	testutil.Equal(t, fmt.Sprint(got), "[Bearer agent-1 Bearer agent-1 Bearer agent-2 Bearer agent-3 Bearer agent-4]",
+		"asked with %s", got)
 	for i, err := range errs {
 		if refused := i == 1 || i == 2; refused != kubeapi.Denied(err) || !refused && err != nil {
 			t.Errorf("call %d: %v", i, err)
@@ -86,24 +85,9 @@ func TestProgramForTokens(t *testing.T) {
 	}
 }
 
-func TestProgramForCertificates(t *testing.T) {
-	ca := testutil.Must(pki.NewCA("ca"))(t)
-	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "the-program", DNS: []string{"x"}, Client: true}))(t)
-	out := testutil.Must(json.Marshal(map[string]any{"kind": "ExecCredential", "apiVersion": "client.authentication.k8s.io/v1",
-		"status": map[string]string{"clientCertificateData": string(pair.CertPEM), "clientKeyData": string(pair.KeyPEM)}}))(t)
-	leases, folder := programmed(t, "cat out", "", func(w http.ResponseWriter, r *http.Request) {
-		if certs := r.TLS.PeerCertificates; len(certs) == 0 || certs[0].Subject.CommonName != "the-program" || r.Header.Get("Authorization") != "" {
-			t.Errorf("asked with %v, %v", certs, r.Header)
-		}
-		_, _ = io.WriteString(w, oneLease)
-	})
-	writeFile(t, filepath.Join(folder, "out"), string(out))
-	testutil.Must(leases.Get(t.Context(), "a"))(t)
-}
-
 // A certificate belongs to its connection: once the API has refused it, or the program has
 // another one, the connection is of no more use.
-func TestProgramForCertificatesThatAreReplaced(t *testing.T) {
+func TestProgramForCertificates(t *testing.T) {
 	ca := testutil.Must(pki.NewCA("ca"))(t)
 	issue := func(name string) string {
 		pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: name, DNS: []string{"x"}, Client: true}))(t)
@@ -113,6 +97,7 @@ func TestProgramForCertificatesThatAreReplaced(t *testing.T) {
 	var good atomic.Value
 	good.Store("first")
 	leases, folder := programmed(t, "echo run >>runs; cat out", "", func(w http.ResponseWriter, r *http.Request) {
+		testutil.Equal(t, r.Header.Get("Authorization"), "", "beside a certificate it is asked with")
 		if r.TLS.PeerCertificates[0].Subject.CommonName != good.Load() { // as of one that has expired
 			w.WriteHeader(http.StatusUnauthorized)
 			return

@@ -18,7 +18,6 @@ func TestEnabled(t *testing.T) {
 		}
 		testutil.MaxAllocs(t, 0, func() { Enabled(log, logrus.DebugLevel) })
 	}
-	if !Enabled(struct{ logrus.FieldLogger }{logger}, logrus.DebugLevel) {
-		t.Error("what another logger writes cannot be known")
-	}
+	testutil.Holds(t, Enabled(struct{ logrus.FieldLogger }{logger}, logrus.DebugLevel),
+		"what another logger writes cannot be known")
 }

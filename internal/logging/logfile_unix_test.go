@@ -12,9 +12,7 @@ import (
 	"testing"
 
 	"github.com/sirupsen/logrus"
-	"github.com/spf13/pflag"
 
-	"konnectivity/internal/cli"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 )
@@ -29,10 +27,7 @@ func TestLogFileErrors(t *testing.T) {
 		"--log-file=" + pipe:              "--log-file: open " + pipe + ": ",
 		"--log-dir=" + dir + "/no":        "--log-dir: open " + dir + "/no/x.log: no such file",
 	} {
-		var f cli.LogFlags
-		set := pflag.NewFlagSet("x", pflag.ContinueOnError)
-		f.AddTo(set)
-		testutil.NoError(t, set.Parse([]string{"--logtostderr=false", arg}))
+		f := testutil.Must(logFlags("--logtostderr=false", arg))(t)
 		if _, err := f.New("x", &output{}); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", arg, err, want)
 		}
@@ -50,9 +45,8 @@ func TestPipesHaveNoSize(t *testing.T) {
 	lines := bufio.NewScanner(pipe)
 	for i := range 100 {
 		log.Infof("line %d", i)
-		if text := out.Take(); text != "" {
-			t.Fatalf("line %d: %s", i, text)
-		}
+		text := out.Take()
+		testutil.Requires(t, text == "", "line %d: %s", i, text)
 		if lines.Scan(); !strings.Contains(lines.Text(), fmt.Sprintf("line %d", i)) {
 			t.Fatalf("line %d is %s", i, lines.Text())
 		}

@@ -41,21 +41,25 @@ func parse(t *testing.T, data []byte) []map[string]any {
 	var all []map[string]any
 	for line := range bytes.Lines(data) {
 		var one map[string]any
-		if err := json.Unmarshal(line, &one); err != nil {
-			t.Fatalf("not JSON: %q", line)
-		}
+		err := json.Unmarshal(line, &one)
+		testutil.Requires(t, err == nil, "not JSON: %q", line)
 		all = append(all, one)
 	}
 	return all
 }
 
+// logFlags parses a program's arguments.
+func logFlags(args ...string) (*cli.LogFlags, error) {
+	f, set := new(cli.LogFlags), pflag.NewFlagSet("x", pflag.ContinueOnError)
+	f.AddTo(set)
+	return f, set.Parse(args)
+}
+
 // parseFlags makes a program's logger from its arguments.
 func parseFlags(t *testing.T, args ...string) (*logrus.Entry, *output) {
 	t.Helper()
-	var f cli.LogFlags
-	set := pflag.NewFlagSet("x", pflag.ContinueOnError)
-	f.AddTo(set)
-	testutil.NoError(t, set.Parse(args))
+	f, err := logFlags(args...)
+	testutil.NoError(t, err)
 	out := &output{}
 	log := testutil.Must(f.New("x", out))(t)
 	return log, out
@@ -117,25 +121,19 @@ func TestLibrariesAreQuietByDefault(t *testing.T) {
 	grpclog.Warning("chatter")
 	klog.V(1).Info("chatter")
 	klog.V(4).InfoS("chatter")
-	if grpclog.V(2) || klog.V(1).Enabled() {
-		t.Error("libraries make messages that nobody wants")
-	}
-	if lines := out.lines(t); len(lines) != 0 {
-		t.Errorf("%v", lines)
-	}
+	testutil.Holds(t, !grpclog.V(2) && !klog.V(1).Enabled(),
+		"libraries make messages that nobody wants")
+	testutil.Equal(t, len(out.lines(t)), 0, "lines")
 }
 
 func TestVmoduleSelectsSourceFiles(t *testing.T) {
 	_, out := parseFlags(t, "--vmodule=logging_test=3")
 	klog.V(3).Info("wanted")
 	klog.V(4).Info("not wanted")
-	if lines := out.lines(t); len(lines) != 1 || lines[0]["msg"] != "wanted" {
-		t.Errorf("%v", lines)
-	}
+	lines := out.lines(t)
+	testutil.Holds(t, len(lines) == 1 && lines[0]["msg"] == "wanted", "%v", lines)
 	parseFlags(t) // and it is gone with the next logger
-	if klog.V(3).Enabled() {
-		t.Error("--vmodule outlives its logger")
-	}
+	testutil.Holds(t, !klog.V(3).Enabled(), "--vmodule outlives its logger")
 }
 
 func TestIneffectiveKlogFlags(t *testing.T) {
@@ -143,16 +141,14 @@ func TestIneffectiveKlogFlags(t *testing.T) {
 		"--log-backtrace-at=file.go:10", "--log-file-max-size=0", "--stderrthreshold=2", "--alsologtostderr",
 		"--logtostderr=true", "--log-dir=/nowhere")
 	lines := out.lines(t)
-	if len(lines) != 1 {
-		t.Fatalf("%d lines, want one about flags without effect", len(lines))
-	}
+	testutil.Requires(t, len(lines) == 1,
+		"%d lines, want one about flags without effect", len(lines))
 	msg := lines[0]["msg"].(string)
 	for _, flag := range []string{"add-dir-header", "skip-headers", "skip-log-headers", "one-output", "log-backtrace-at", "log-dir", "alsologtostderr"} {
 		testutil.Contains(t, msg, "--"+flag, "the message")
 	}
-	if strings.Contains(msg, "max-size") || strings.Contains(msg, "stderrthreshold") {
-		t.Errorf("%q names flags that do act", msg)
-	}
+	testutil.Holds(t, !strings.Contains(msg, "max-size") && !strings.Contains(msg, "stderrthreshold"),
+		"%q names flags that do act", msg)
 }
 
 func TestInvalidValuesAreRefused(t *testing.T) {
@@ -160,11 +156,8 @@ func TestInvalidValuesAreRefused(t *testing.T) {
 		"--log-level=loud", "--log-level=panic", "--log-format=xml", "--v=much", "--vmodule=x", "--vmodule==3",
 		"--stderrthreshold=4", "--alsologtostderrthreshold=x", "--log-file-max-size=-1",
 	} {
-		var f cli.LogFlags
-		set := pflag.NewFlagSet("x", pflag.ContinueOnError)
-		f.AddTo(set)
 		name, _, _ := strings.Cut(arg, "=")
-		testutil.ErrorSays(t, set.Parse([]string{arg}), name, "%s", arg)
+		testutil.ErrorSays(t, testutil.Err(logFlags(arg)), name, "%s", arg)
 	}
 }
 
@@ -209,9 +202,8 @@ func TestLargestLogFileSizes(t *testing.T) {
 		testutil.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("\n"), 2<<20), 0o600))
 		log, _ := parseFlags(t, "--logtostderr=false", "--log-file="+path, "--log-file-max-size="+size)
 		log.Info("i")
-		if info, err := os.Stat(path); err != nil || info.Size() <= 2<<20 {
-			t.Errorf("%s: %v, %v", size, info, err)
-		}
+		info, err := os.Stat(path)
+		testutil.Holds(t, err == nil && info.Size() > 2<<20, "%s: %v, %v", size, info, err)
 	}
 }
 
@@ -226,9 +218,8 @@ func TestLogFileIsTruncatedWhenFull(t *testing.T) {
 		}
 	}
 	data, _ := os.ReadFile(path)
-	if lines := parse(t, data); lines[len(lines)-1]["msg"] != "line 99" {
-		t.Error("the last line is not in the file")
-	}
+	lines := parse(t, data)
+	testutil.Holds(t, lines[len(lines)-1]["msg"] == "line 99", "the last line is not in the file")
 }
 
 // What others cut off, as logrotate does with copytruncate, is not counted.
@@ -248,9 +239,8 @@ func TestTextFormatAndDiscard(t *testing.T) {
 	out := &output{}
 	log := testutil.Must(logging.New(logging.Options{Component: "c", Level: logrus.InfoLevel, Format: logging.Text, Out: out}))(t)
 	log.Info("hello")
-	if text := out.String(); strings.HasPrefix(text, "{") || !strings.Contains(text, "hello") {
-		t.Errorf("%q", text)
-	}
+	text := out.String()
+	testutil.Holds(t, !strings.HasPrefix(text, "{") && strings.Contains(text, "hello"), "%q", text)
 	logging.Silent().Error("nobody hears this")
 }
 
@@ -272,9 +262,8 @@ func TestHTTPErrorLog(t *testing.T) {
 	<-done
 	logging.HTTPErrorLog(log).Print("http: TLS handshake error from 127.0.0.1: EOF")
 	lines := out.lines(t)
-	if len(lines) != 2 || lines[0]["level"] != "warning" || lines[1]["level"] != "debug" {
-		t.Errorf("%v", lines)
-	}
+	testutil.Holds(t, len(lines) == 2 && lines[0]["level"] == "warning" && lines[1]["level"] == "debug",
+		"%v", lines)
 }
 
 // A http.Transport quotes what servers send unasked, by the standard library's

@@ -3,7 +3,6 @@ package logging_test
 import (
 	"bufio"
 	"io"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,9 +30,7 @@ func TestAReaderThatStopsHoldsUpNobody(t *testing.T) {
 			t.Helper()
 			lines.Scan()
 			for _, text := range want {
-				if !strings.Contains(lines.Text(), text) {
-					t.Errorf("%q, want %q", lines.Text(), text)
-				}
+				testutil.Contains(t, lines.Text(), text, "the next line")
 			}
 		}
 		next("dropped but for one")

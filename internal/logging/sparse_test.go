@@ -38,14 +38,11 @@ func TestEqualWarningsAreBounded(t *testing.T) {
 		testutil.Equal(t, lines(), 6000, "lines of information")
 		time.Sleep(sparseWindow)
 		log.Warn("refused")
-		if !strings.Contains(out.String(), `"kept_back":2980`) {
-			t.Errorf("%s", out.String())
-		}
+		testutil.Contains(t, out.String(), `"kept_back":2980`, "after a while")
 		out.Reset()
 		log.Warn("refused")
-		if strings.Contains(out.String(), "kept_back") || lines() != 1 {
-			t.Error("kept back is told twice")
-		}
+		testutil.Holds(t, !strings.Contains(out.String(), "kept_back") && lines() == 1,
+			"kept back is told twice")
 	})
 }
 
@@ -57,9 +54,7 @@ func TestMessagesAreBounded(t *testing.T) {
 		for i := range 10 * sparseWordings {
 			log.Warn(fmt.Sprint("peer ", i))
 		}
-		if n := strings.Count(out.String(), "\n"); n > sparseWordings+sparseLines {
-			t.Errorf("%d lines", n)
-		}
+		testutil.AtMost(t, strings.Count(out.String(), "\n"), sparseWordings+sparseLines, "lines")
 		time.Sleep(sparseWindow)
 		out.Reset()
 		for range 5 {
@@ -106,9 +101,8 @@ func TestStaleTenantRecordsAreRemoved(t *testing.T) {
 		}
 		time.Sleep(sparseWindow)
 		fire("new")
-		if len(s.seen) != 2 || s.seen["loud"]["refused"].kept != 1 {
-			t.Errorf("%d tenants are remembered after a minute", len(s.seen))
-		}
+		testutil.Holds(t, len(s.seen) == 2 && s.seen["loud"]["refused"].kept == 1,
+			"%d tenants are remembered after a minute", len(s.seen))
 		time.Sleep(keptTime)
 		fire("newer")
 		testutil.Equal(t, len(s.seen), 1, "tenants are remembered after an hour")
@@ -134,15 +128,13 @@ func TestEscapedJSONMeansTheSame(t *testing.T) {
 	text := testutil.Must(json.Marshal(map[string]string{hostile: hostile}))(t)
 	escaped := escapeHidden(text)
 	var got map[string]string
-	if err := json.Unmarshal(escaped, &got); err != nil || got[hostile] != hostile {
-		t.Errorf("%v, %q", err, got)
-	}
+	err := json.Unmarshal(escaped, &got)
+	testutil.Holds(t, err == nil && got[hostile] == hostile, "%v, %q", err, got)
 	for _, r := range string(escaped) {
 		if r != 'ü' && r != '語' && r != 'é' && (r < ' ' || r > '~') {
 			t.Errorf("%U is left", r)
 		}
 	}
-	if plain := []byte("{\"a\": 1}\n"); &escapeHidden(plain)[0] != &plain[0] {
-		t.Error("an ordinary line is copied")
-	}
+	plain := []byte("{\"a\": 1}\n")
+	testutil.Holds(t, &escapeHidden(plain)[0] == &plain[0], "an ordinary line is copied")
 }

@@ -17,7 +17,6 @@ func TestTextOnATerminal(t *testing.T) {
 	log := testutil.Must(logging.New(logging.Options{Component: "x", Level: logrus.InfoLevel, Format: logging.Text, Out: terminal}))(t)
 	log.Info("hello")
 	line := testutil.Must(bufio.NewReader(person).ReadString('\n'))(t)
-	if !strings.HasPrefix(line, "\x1b[") || !strings.Contains(line, "] hello ") {
-		t.Errorf("%q", line)
-	}
+	testutil.Holds(t, strings.HasPrefix(line, "\x1b[") && strings.Contains(line, "] hello "),
+		"%q", line)
 }

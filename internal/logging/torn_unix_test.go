@@ -18,9 +18,7 @@ import (
 // pipe that nobody reads until its deadline.
 func TestTornLinesEnd(t *testing.T) {
 	r, f, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer r.Close()
 	w := &file{report: io.Discard, f: f}
 	long := []byte(strings.Repeat("x", 1<<20) + "\n")
@@ -49,12 +47,9 @@ func TestTornLinesEnd(t *testing.T) {
 	}
 	testutil.NoError(t, f.Close())
 	torn := <-lines
-	if !bytes.HasPrefix(long, []byte(strings.TrimSuffix(torn, "\n"))) {
-		t.Errorf("the torn line ends with %q", torn[len(torn)-8:])
-	}
+	testutil.Holds(t, bytes.HasPrefix(long, []byte(strings.TrimSuffix(torn, "\n"))),
+		"the torn line ends with %q", torn[len(torn)-8:])
 	for _, want := range []string{"one\n", "two\n"} {
-		if got := <-lines; got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		testutil.Equal(t, <-lines, want, "the next line")
 	}
 }

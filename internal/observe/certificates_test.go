@@ -31,39 +31,27 @@ func TestCertificates(t *testing.T) {
 	}
 	testutil.NoError(t, register("one", files))
 	testutil.NoError(t, register("two", tlsreload.Files{CA: in("none")}))
-	if register("one", files) == nil {
-		t.Error("two Sources of one name share their metrics")
-	}
+	testutil.Holds(t, register("one", files) != nil, "two Sources of one name share their metrics")
 	if problems, err := promtest.GatherAndLint(registry); err != nil || len(problems) > 0 {
 		t.Error(problems, err)
 	}
-	want := `# HELP konnectivity_tls_files_broken 1 while the certificate files on disk cannot be used (the last good ones stay in use), 0 otherwise.
-# TYPE konnectivity_tls_files_broken gauge
-konnectivity_tls_files_broken{name="one"} 0
+	want := `konnectivity_tls_files_broken{name="one"} 0
 konnectivity_tls_files_broken{name="two"} 1
-# HELP konnectivity_tls_peers_refused_total Peers refused for what their certificates say, such as their role, though a trusted CA issued them.
-# TYPE konnectivity_tls_peers_refused_total counter
 konnectivity_tls_peers_refused_total{name="one"} 0
 konnectivity_tls_peers_refused_total{name="two"} 0
-# HELP konnectivity_tls_reloads_total Changes of certificate files, by whether the new content could be used.
-# TYPE konnectivity_tls_reloads_total counter
 konnectivity_tls_reloads_total{name="one",result="failure"} 0
 konnectivity_tls_reloads_total{name="one",result="success"} 0
 konnectivity_tls_reloads_total{name="two",result="failure"} 1
 konnectivity_tls_reloads_total{name="two",result="success"} 0
 `
-	if err := promtest.GatherAndCompare(registry, strings.NewReader(want), "konnectivity_tls_files_broken", "konnectivity_tls_peers_refused_total", "konnectivity_tls_reloads_total"); err != nil {
-		t.Error(err)
-	}
+	testutil.Equal(t, samples(t, registry, want), want, "metrics")
 	leaf := pair.TLS().Leaf
 	figures := map[string]float64{
 		"konnectivity_tls_certificate_expiry_timestamp_seconds": float64(leaf.NotAfter.Unix()),
 		"konnectivity_tls_certificate_lifetime_seconds":         leaf.NotAfter.Sub(leaf.NotBefore).Seconds(),
 	}
 	for name := range figures {
-		if n, err := promtest.GatherAndCount(registry, name); n != 2 || err != nil {
-			t.Errorf("%s: %d series of two files: %v", name, n, err)
-		}
+		testutil.Equal(t, testutil.Must(promtest.GatherAndCount(registry, name))(t), 2, "%s: series of two files", name)
 	}
 	for _, f := range testutil.Must(registry.Gather())(t) {
 		want, is := figures[f.GetName()]
@@ -77,10 +65,7 @@ konnectivity_tls_reloads_total{name="two",result="success"} 0
 	next := time.Now().Add(time.Hour)
 	testutil.NoError(t, pki.WriteCert(files.CRL, testutil.Must(ca.Revoke(next))(t)))
 	testutil.NoError(t, register("three", files))
-	lists := fmt.Sprintf(`
-# HELP konnectivity_tls_revocations_expiry_timestamp_seconds When the first revocation list of a file is to be replaced, in seconds since 1970.
-# TYPE konnectivity_tls_revocations_expiry_timestamp_seconds gauge
-konnectivity_tls_revocations_expiry_timestamp_seconds{file=%q,name="three"} %d
-`, files.CRL, next.Unix())
-	testutil.NoError(t, promtest.GatherAndCompare(registry, strings.NewReader(lists), "konnectivity_tls_revocations_expiry_timestamp_seconds"))
+	lists := fmt.Sprintf(`konnectivity_tls_revocations_expiry_timestamp_seconds{file=%q,name="three"} %v
+`, files.CRL, float64(next.Unix()))
+	testutil.Equal(t, samples(t, registry, lists), lists, "metrics of lists")
 }

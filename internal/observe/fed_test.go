@@ -1,12 +1,10 @@
 package observe
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
-
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
 	"konnectivity/internal/testutil"
@@ -21,10 +19,8 @@ func TestFedMetric(t *testing.T) {
 	reg.MustRegister(Feed(vec, func(tell func(Adder, float64)) { tell(vec.WithLabelValues("DATA"), total) }))
 	want := func(n string) {
 		t.Helper()
-		page := "# HELP packets_total H.\n# TYPE packets_total counter\npackets_total{kind=\"DATA\"} " + n + "\n"
-		if err := promtest.GatherAndCompare(reg, strings.NewReader(page)); err != nil {
-			t.Error(err)
-		}
+		page := "packets_total{kind=\"DATA\"} " + n + "\n"
+		testutil.Equal(t, samples(t, reg, page), page, "metrics")
 	}
 	want("0")
 	vec.WithLabelValues("DATA").Add(2)
@@ -64,4 +60,25 @@ func TestPackets(t *testing.T) {
 	if asked[client.PacketType_DIAL_REQ] != 4 || asked[client.PacketType_DATA] != 20 || answered[client.PacketType_DATA] != 10 {
 		t.Errorf("the other side: %v, %v", asked, answered)
 	}
+}
+
+// All figures of a scrape are of one reading.
+func TestFiguresAreReadOnceAScrape(t *testing.T) {
+	reads := 0
+	f := NewFigures("x_", func() float64 { reads++; return float64(reads) })
+	f.Gauge("level", "A level.", func(n float64) float64 { return n })
+	f.Counter("events_total", "Events.", func(n float64) float64 { return 10 * n })
+	f.Add(prometheus.CounterValue, "results_total", "Results.", func(n float64, tell Tell) {
+		tell(n, "ok", "a")
+		tell(Flag(n > 1), "failed", "b")
+	}, "result", "kind")
+	reg := prometheus.NewPedanticRegistry()
+	testutil.NoError(t, reg.Register(f))
+	const want = `x_events_total 10
+x_level 1
+x_results_total{kind="a",result="ok"} 1
+x_results_total{kind="b",result="failed"} 0
+`
+	testutil.Equal(t, samples(t, reg, want), want, "metrics")
+	testutil.Holds(t, reg.Register(f) != nil, "one metric was registered twice")
 }

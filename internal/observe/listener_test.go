@@ -15,9 +15,8 @@ func TestIncompleteHeadersAreWeighed(t *testing.T) {
 	for range 100 {
 		client, server := net.Pipe()
 		c := &conn{Conn: server, slots: slots}
-		if ok, _ := slots.Take(c, server.RemoteAddr()); !ok {
-			t.Fatal("a newcomer is refused")
-		}
+		ok, _ := slots.Take(c, server.RemoteAddr())
+		testutil.Requires(t, ok, "a newcomer is refused")
 		defer c.Close()
 		go func() { _, _ = client.Write(header) }()
 		for buf, n := make([]byte, 4<<10), 0; n < len(header); {

@@ -70,9 +70,8 @@ func TestMetrics(t *testing.T) {
 	for _, name := range []string{"go_goroutines ", "process_open_fds ", `konnectivity_build_info{`, `component="test"`} {
 		testutil.Contains(t, body, name, "/metrics lacks")
 	}
-	if problems, err := promtest.GatherAndLint(registry, "konnectivity_build_info"); err != nil || len(problems) > 0 {
-		t.Errorf("%v %v", problems, err)
-	}
+	problems, err := promtest.GatherAndLint(registry, "konnectivity_build_info")
+	testutil.Holds(t, err == nil && len(problems) <= 0, "%v %v", problems, err)
 }
 
 func TestRedirectToPort(t *testing.T) {
@@ -102,9 +101,7 @@ func serve(t *testing.T, ctx context.Context, config *tls.Config, h http.Handler
 		done <- observe.ServeTLS(ctx, l, config, h, logging.Silent())
 	}()
 	t.Cleanup(func() {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, <-done, "the server ends")
 	})
 	return l, done
 }
@@ -114,9 +111,7 @@ func TestServeFinishesRequestsAndEndsWithItsContext(t *testing.T) {
 	for try := 0; try < 5 && !finished; try++ { // a busy machine may take longer than a server waits
 		finished, why = finishes(t)
 	}
-	if !finished {
-		t.Errorf("the request in flight was cut: %s", why)
-	}
+	testutil.Holds(t, finished, "the request in flight was cut: %s", why)
 }
 
 // finishes ends a server in the middle of a request, and returns whether that got its answer.
@@ -139,9 +134,7 @@ func finishes(t *testing.T) (finished bool, why string) {
 		r.Body.Close()
 	}
 	cancel()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	testutil.Succeeds(t, <-done, "the server ends")
 	testutil.Fails(t, testutil.Err(net.Dial("tcp", l.Addr().String())), "still listening")
 	http.DefaultClient.CloseIdleConnections()
 	return string(body) == "finished" && err == nil, fmt.Sprintf("%q, %v", body, err)
@@ -179,9 +172,7 @@ func TestServeReturnsListenerError(t *testing.T) {
 	_ = c.SetReadDeadline(time.Now().Add(testutil.Patience))
 	testutil.Must(c.Read(make([]byte, 1)))(t)
 	l.Close()
-	if err := <-done; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("%v", err)
-	}
+	testutil.ErrorIs(t, <-done, net.ErrClosed, "it ends")
 	testutil.Succeeds(t, testutil.Err(io.Copy(io.Discard, c)), "a connection outlives Serve")
 }
 

@@ -35,9 +35,8 @@ func TestResumingMetricsStartAtZero(t *testing.T) {
 	all, _ := reg.Gather()
 	for _, f := range all {
 		for _, m := range f.Metric {
-			if n := m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetHistogram().GetSampleSum(); n != 0 {
-				t.Errorf("%s begins with %v", f.GetName(), n)
-			}
+			testutil.Equal(t, m.GetCounter().GetValue()+m.GetGauge().GetValue()+m.GetHistogram().GetSampleSum(), 0,
+				"%s begins with", f.GetName())
 			for _, l := range m.Label {
 				if l.GetName() == "cause" {
 					causes = append(causes, l.GetValue())
@@ -51,9 +50,8 @@ func TestResumingMetricsStartAtZero(t *testing.T) {
 	text := testutil.Must(os.ReadFile("../../docs/metrics.md"))(t)
 	_, section, _ := strings.Cut(string(text), "\n## Reasons for giving a connection up\n")
 	section, _, _ = strings.Cut(section, "\n## ")
-	if len(all) != 8 || len(reasons) != 7 || len(causes) != tunnel.LossCauses {
-		t.Errorf("%d metrics with %q and %q", len(all), reasons, causes)
-	}
+	testutil.Holds(t, len(all) == 8 && len(reasons) == 7 && len(causes) == tunnel.LossCauses,
+		"%d metrics with %q and %q", len(all), reasons, causes)
 	for _, r := range reasons {
 		testutil.Contains(t, section, "\n| `"+r+"` |", "docs/metrics.md does not explain %q", r)
 	}

@@ -136,9 +136,7 @@ func TestCancelledScrape(t *testing.T) {
 		for range 3 {
 			go scraped(ctx, h, "")
 		}
-		if w := scraped(t.Context(), h, ""); !strings.Contains(w.Body.String(), "answer 1\n") {
-			t.Error(w.Body.String())
-		}
+		testutil.Contains(t, scraped(t.Context(), h, "").Body.String(), "answer 1\n", "the page")
 		time.Sleep(time.Minute)
 	})
 }
@@ -197,9 +195,7 @@ func TestUnreadAnswersGiveWay(t *testing.T) {
 	testutil.Eventually(t, "most answers of 32 MiB are given up", func() bool { return sending.Load() <= fit })
 	r := testutil.Must(http.Get("http://" + l.Addr().String()))(t)
 	defer r.Body.Close()
-	if n, err := io.Copy(io.Discard, r.Body); n != int64(len(body)) || err != nil {
-		t.Errorf("one who reads got %d bytes, %v", n, err)
-	}
+	testutil.Equal(t, testutil.Must(io.Copy(io.Discard, r.Body))(t), int64(len(body)), "bytes of one who reads")
 	http.DefaultClient.CloseIdleConnections()
 	cancel()
 	testutil.NoError(t, testutil.Receive(t, "the server ends beside unread answers", done))

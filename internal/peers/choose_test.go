@@ -39,9 +39,7 @@ func TestChoiceIsEvenAndLasts(t *testing.T) {
 		load, moved := map[string]int{}, 0
 		for client := range clients {
 			before, after := choice(client, c.most, c.servers-1), choice(client, c.most, c.servers)
-			if len(after) != c.most {
-				t.Fatalf("chose %q, want %d", after, c.most)
-			}
+			testutil.Requires(t, len(after) == c.most, "chose %q, want %d", after, c.most)
 			for _, a := range after {
 				load[a]++
 			}
@@ -53,9 +51,8 @@ func TestChoiceIsEvenAndLasts(t *testing.T) {
 		}
 		part := float64(clients*c.most) / float64(c.servers)
 		for a, n := range load {
-			if float64(n) < 0.85*part || float64(n) > 1.15*part {
-				t.Errorf("%d of %d: %s has %d clients, want about %.0f", c.most, c.servers, a, n, part)
-			}
+			testutil.Holds(t, float64(n) >= 0.85*part && float64(n) <= 1.15*part,
+				"%d of %d: %s has %d clients, want about %.0f", c.most, c.servers, a, n, part)
 		}
 		if len(load) != c.servers || float64(moved) > 1.15*part {
 			t.Errorf("%d of %d: %d servers are used; one more has moved %d links, want %.0f", c.most, c.servers, len(load), moved, part)
@@ -122,9 +119,7 @@ func TestAnotherTakesThePlace(t *testing.T) {
 		t.Errorf("leaves %s for one that may not last", m.id)
 	}
 	m := p.Surplus(now.Add(all.ShortLife))
-	if m == nil || m.id != "3" {
-		t.Fatalf("leaves %v, want 3", m)
-	}
+	testutil.Requires(t, m != nil && m.id == "3", "leaves %v, want 3", m)
 	p.Replaced(m)
 	if m := p.Surplus(now.Add(time.Hour)); m != nil || p.Active() != 2 {
 		t.Errorf("leaves %v, with %d servers", m, p.Active())
@@ -136,13 +131,10 @@ func TestTwoAddressesOfOneServerAreOneChoice(t *testing.T) {
 	p := NewPlan(some(all, 2, "c"), noon)
 	p.List([]string{"a", "b", "c"}, true)
 	for i, address := range strings.Fields(next(p, noon)) {
-		if peer := meets(p, address, "same", 2, noon); (peer != nil) != (i == 0) {
-			t.Fatal("a server is connected twice")
-		}
+		peer := meets(p, address, "same", 2, noon)
+		testutil.Requires(t, (peer != nil) == (i == 0), "a server is connected twice")
 	}
-	if got := next(p, noon.Add(time.Second)); len(got) != 1 {
-		t.Errorf("dials %q, want the address that is left", got)
-	}
+	testutil.Equal(t, len(next(p, noon.Add(time.Second))), 1, "addresses it dials")
 }
 
 // A server that is connected at one address, and was met at another since, is the one of
@@ -152,9 +144,8 @@ func TestThirdServerIsLeftWhereOneHasTwoAddresses(t *testing.T) {
 	for servers, leaves := range map[string]string{"0=1 2=3 2=4 1=3": "4", "2=3 0=2 1=1 0=3": "2 3"} {
 		p := planWith(servers)
 		m := p.Surplus(noon.Add(time.Minute))
-		if m == nil || !strings.Contains(leaves, m.id) {
-			t.Fatalf("%s: leaves %v, want %s", servers, m, leaves)
-		}
+		testutil.Requires(t, m != nil && strings.Contains(leaves, m.id),
+			"%s: leaves %v, want %s", servers, m, leaves)
 		p.Replaced(m)
 		if m := p.Surplus(noon.Add(time.Minute)); m != nil || p.Active() != 2 {
 			t.Errorf("%s: leaves %v, with %d servers", servers, m, p.Active())
@@ -167,9 +158,8 @@ func TestThirdServerIsLeftWhereOneHasTwoAddresses(t *testing.T) {
 func TestTwoServersOfTwoAddressesAreEnough(t *testing.T) {
 	for range 20 { // servers are looked at in any order
 		p := planWith("0=2 0=3 1=3")
-		if dials := next(p, noon.Add(time.Second)); dials != "" {
-			t.Fatalf("dials %q", dials)
-		}
+		dials := next(p, noon.Add(time.Second))
+		testutil.Requires(t, dials == "", "dials %q", dials)
 	}
 }
 

@@ -39,9 +39,8 @@ func TestAllowance(t *testing.T) {
 	}
 	testutil.Equal(t, took(), SearchBurst, "at first")
 	_, next := a.take(now, SearchBurst, searchEvery)
-	if wait := next.Sub(now); wait <= 0 || wait > searchEvery {
-		t.Errorf("the next one in %v", wait)
-	}
+	wait := next.Sub(now)
+	testutil.Holds(t, wait > 0 && wait <= searchEvery, "the next one in %v", wait)
 	now = next
 	testutil.Equal(t, took(), 1, "after %v", searchEvery)
 	now = now.Add(10 * searchEvery)

@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -109,20 +108,16 @@ func TestPlanDials(t *testing.T) {
 func TestDuplicates(t *testing.T) {
 	p := dialing(all, "a")
 	first := meets(p, "a", "1", 2, noon)
-	if first == nil || p.Met("a", "1", 2, false, noon) != nil {
-		t.Error("a server is connected twice")
-	}
+	testutil.Holds(t, first != nil && p.Met("a", "1", 2, false, noon) == nil,
+		"a server is connected twice")
 	p.Leaving(first, noon.Add(time.Minute))
 	second := p.Met("a", "1", 2, false, noon.Add(time.Minute))
-	if second == nil || p.Active() != 1 || p.Connected() != 1 {
-		t.Errorf("the successor: %v, %d active, %d connected", second, p.Active(), p.Connected())
-	}
-	if !p.Lost(first, noon.Add(time.Minute)) || p.Active() != 1 {
-		t.Error("the end of a session whose successor is there counts as a loss")
-	}
-	if p.Lost(second, noon.Add(time.Hour)) || p.Active() != 0 {
-		t.Error("the loss of the successor does not count")
-	}
+	testutil.Holds(t, second != nil && p.Active() == 1 && p.Connected() == 1,
+		"the successor: %v, %d active, %d connected", second, p.Active(), p.Connected())
+	testutil.Holds(t, p.Lost(first, noon.Add(time.Minute)) && p.Active() == 1,
+		"the end of a session whose successor is there counts as a loss")
+	testutil.Holds(t, !p.Lost(second, noon.Add(time.Hour)) && p.Active() == 0,
+		"the loss of the successor does not count")
 }
 
 // While the only server is about to go, another is looked for at least every
@@ -190,9 +185,7 @@ func TestServerThatAlwaysGoesIsNotStormed(t *testing.T) {
 			p.Leaving(m, now)
 			p.Lost(m, now)
 			pause := wait(t, p, now)
-			if pause < policy.Base/2 {
-				t.Fatalf("%s: dialed after %v", name, pause)
-			}
+			testutil.Requires(t, pause >= policy.Base/2, "%s: dialed after %v", name, pause)
 			now = now.Add(pause)
 		}
 	}
@@ -203,9 +196,8 @@ func TestServerThatAlwaysGoesIsNotStormed(t *testing.T) {
 func TestAddressesComeAndGo(t *testing.T) {
 	p := NewPlan(all, noon)
 	p.List([]string{"a", "b"}, true)
-	if got := next(p, noon); got != "a b" {
-		t.Fatalf("dials %q", got)
-	}
+	got := next(p, noon)
+	testutil.Requires(t, got == "a b", "dials %q", got)
 	for _, address := range []string{"a", "b"} {
 		p.Done(address)
 		p.Failed(address, noon)
@@ -231,9 +223,7 @@ func TestAddressComesBack(t *testing.T) {
 			now = now.Add(2 * time.Second) // before a probe is due
 			p.List([]string{"b"}, true)
 			p.List([]string{"a", "b"}, true)
-			if got := next(p, now); got != "" {
-				t.Errorf("%s: dials %q, where it has a session", name, got)
-			}
+			testutil.Equal(t, next(p, now), "", "%s: where it has a session, it dials", name)
 		}
 		p.Lost(m, now)
 		testutil.Equal(t, next(p, now.Add(time.Second)), "a", "%s: after the loss, it dials", name)
@@ -290,14 +280,12 @@ func TestPauses(t *testing.T) {
 			p, now := planOfOne(t, policy)
 			for i := range 20 {
 				first, needless := p.Failed("a", now)
-				if first != (i == 0) || needless {
-					t.Fatalf("failure %d: first %v, needless %v", i, first, needless)
-				}
+				testutil.Requires(t, first == (i == 0) && !needless,
+					"failure %d: first %v, needless %v", i, first, needless)
 				most := grow(policy.Base, policy.Growth, i, policy.Limit)
 				pause := wait(t, p, now)
-				if pause < most/2 || pause > most+5*time.Millisecond {
-					t.Fatalf("pause %d is %v, want up to %v", i, pause, most)
-				}
+				testutil.Requires(t, pause >= most/2 && pause <= most+5*time.Millisecond,
+					"pause %d is %v, want up to %v", i, pause, most)
 				now = now.Add(pause)
 			}
 			m := p.Met("a", "1", 1, false, now)
@@ -308,9 +296,7 @@ func TestPauses(t *testing.T) {
 			m = p.Met("a", "1", 1, false, now)
 			now = now.Add(policy.ShortLife)
 			p.Lost(m, now)
-			if lasting := wait(t, p, now); lasting > policy.Spread {
-				t.Errorf("one that lasted is dialed after %v", lasting)
-			}
+			testutil.AtMost(t, wait(t, p, now), policy.Spread, "the pause behind one that lasted")
 		})
 	}
 }
@@ -336,9 +322,8 @@ func TestCutSessionsAreRedialedSoon(t *testing.T) {
 	for name, policy := range policies {
 		for _, life := range []time.Duration{50 * time.Millisecond, 600 * time.Millisecond} {
 			for i, pause := range lives(t, policy, life, policy.Losses) {
-				if pause > policy.Spread+5*time.Millisecond {
-					t.Errorf("%s: the pause behind cut %d after %v is %v", name, i, life, pause)
-				}
+				testutil.AtMost(t, pause, policy.Spread+5*time.Millisecond,
+					"%s: the pause behind cut %d after %v", name, i, life)
 			}
 		}
 	}
@@ -385,9 +370,7 @@ func TestServerThatDropsAllIsNotStormed(t *testing.T) {
 		for _, pause := range lives(t, policy, 600*time.Millisecond, 3*policy.Losses)[2*policy.Losses:] {
 			sum += pause
 		}
-		if mean := sum / time.Duration(policy.Losses); mean < policy.Base/3 {
-			t.Errorf("%s: it is dialed every %v", name, mean)
-		}
+		testutil.AtLeast(t, sum/time.Duration(policy.Losses), policy.Base/3, "%s: the mean pause", name)
 	}
 }
 
@@ -426,9 +409,7 @@ func TestDrainingAddress(t *testing.T) {
 			m := p.Met("a", "1", 1, false, now)
 			now = now.Add(c.lived)
 			p.Leaving(m, now)
-			if got := wait(t, p, now); got < c.min || got > c.max+5*time.Millisecond {
-				t.Errorf("dialed after %v, want %v to %v", got, c.min, c.max)
-			}
+			testutil.Between(t, wait(t, p, now), c.min, c.max+5*time.Millisecond, "the pause")
 		})
 	}
 }
@@ -447,28 +428,18 @@ func TestWake(t *testing.T) {
 
 func TestComplete(t *testing.T) {
 	p := NewPlan(all, noon)
-	if p.Complete() {
-		t.Error("complete without an address")
-	}
+	testutil.Holds(t, !p.Complete(), "complete without an address")
 	p.List([]string{"a", "b"}, true)
 	next(p, noon)
 	meets(p, "a", "1", 1, noon)
-	if p.Complete() {
-		t.Error("complete with an address without a server")
-	}
+	testutil.Holds(t, !p.Complete(), "complete with an address without a server")
 	m := meets(p, "b", "2", 2, noon)
-	if !p.Complete() {
-		t.Error(fmt.Sprint("not complete: ", p.Want(), p.Active()))
-	}
+	testutil.Holds(t, p.Complete(), "not complete: wants %d, has %d", p.Want(), p.Active())
 	p.Heard(m, 3)
-	if p.Complete() {
-		t.Error("complete with a server missing")
-	}
+	testutil.Holds(t, !p.Complete(), "complete with a server missing")
 	p.Heard(m, 2)
 	p.Leaving(m, noon)
-	if p.Complete() {
-		t.Error("complete with one that leaves")
-	}
+	testutil.Holds(t, !p.Complete(), "complete with one that leaves")
 }
 
 // What has just cut a session may cut the attempts behind it, too: they are made again
@@ -487,15 +458,11 @@ func TestAttemptsBehindACut(t *testing.T) {
 		}
 		now = now.Add(wait(t, p, now))
 	}
-	if soon < 2 || soon > 6 {
-		t.Errorf("%d attempts within %v", soon, all.Base)
-	}
+	testutil.Between(t, soon, 2, 6, "attempts within %v", all.Base)
 	for i := range 3 {
 		p.Failed("a", now)
 		pause, most := wait(t, p, now), grow(all.Base, all.Growth, i, all.Limit)
-		if pause < most/2 || pause > most+5*time.Millisecond {
-			t.Errorf("pause %d behind these is %v, want up to %v", i, pause, most)
-		}
+		testutil.Between(t, pause, most/2, most+5*time.Millisecond, "pause %d behind these", i)
 		now = now.Add(pause)
 	}
 }
@@ -521,7 +488,6 @@ func TestProbesBesideLinksThatComeAndGo(t *testing.T) {
 		p.Lost(m, now)
 		now = now.Add(25 * time.Second)
 	}
-	if probes < 10 || atOnce > 0 {
-		t.Errorf("%d probes, %d of them as the server came back", probes, atOnce)
-	}
+	testutil.Holds(t, probes >= 10 && atOnce <= 0,
+		"%d probes, %d of them as the server came back", probes, atOnce)
 }

@@ -117,9 +117,8 @@ func TestSearch(t *testing.T) {
 				for i := range all {
 					states = append(states, all[i].State())
 				}
-				if len(states) != len(c.states) || searches != 1 || retired != c.retired {
-					t.Errorf("states %v after %d searches, %d retired", states, searches, retired)
-				}
+				testutil.Holds(t, len(states) == len(c.states) && searches == 1 && retired == c.retired,
+					"states %v after %d searches, %d retired", states, searches, retired)
 				for i := range min(len(states), len(c.states)) {
 					testutil.Equal(t, states[i], c.states[i], "one of the states %v", states)
 				}
@@ -129,9 +128,7 @@ func TestSearch(t *testing.T) {
 				cancel()
 				<-done
 				s.Close()
-				if len(w.conns) > 0 {
-					t.Errorf("%d sessions are left open", len(w.conns))
-				}
+				testutil.Equal(t, len(w.conns), 0, "sessions are left open")
 			})
 		})
 	}
@@ -145,24 +142,16 @@ func TestSearchesArePaced(t *testing.T) {
 		searches := func(during time.Duration) (n int) {
 			for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 				if p.begin(time.Now()) {
-					if p.begin(time.Now()) {
-						t.Error("two at once")
-					}
+					testutil.Holds(t, !p.begin(time.Now()), "two at once")
 					p.end(time.Now())
 					n++
 				}
 			}
 			return n
 		}
-		if n := searches(10 * time.Second); n < 6 || n > 8 {
-			t.Errorf("%d in the first 10 s", n)
-		}
-		if n := searches(10 * time.Minute); n < 35 || n > 85 {
-			t.Errorf("%d in 10 min", n)
-		}
+		testutil.Between(t, searches(10*time.Second), 6, 8, "searches in the first 10 s")
+		testutil.Between(t, searches(10*time.Minute), 35, 85, "searches in 10 min")
 		time.Sleep(30 * time.Second)
-		if n := searches(3 * time.Second); n < 4 {
-			t.Errorf("%d in the first 3 s of another loss", n)
-		}
+		testutil.AtLeast(t, searches(3*time.Second), 4, "searches in the first 3 s of another loss")
 	})
 }

@@ -222,9 +222,7 @@ func running(t *testing.T, w *world, policy Policy, f func(t *testing.T, s *Set[
 			s.Close()
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			if len(w.conns) > 0 {
-				t.Errorf("%d sessions are left open", len(w.conns))
-			}
+			testutil.Equal(t, len(w.conns), 0, "sessions are left open")
 		}()
 		f(t, s)
 	})
@@ -322,14 +320,11 @@ func (w *world) simulate(t *testing.T, policy string, s *Set[string, *conn]) {
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if wrong := w.judge(policy, s); wrong != "" {
-			t.Fatal(wrong)
-		}
+		wrong := w.judge(policy, s)
+		testutil.Requires(t, wrong == "", "%v", wrong)
 		before := w.dialed()
 		time.Sleep(time.Minute)
-		if n := w.dialed() - before; n > 60*len(w.behind) {
-			t.Errorf("%d attempts in a minute in which nothing happened", n)
-		}
+		testutil.AtMost(t, w.dialed()-before, 60*len(w.behind), "attempts in a minute in which nothing happened")
 	}
 }
 
@@ -393,9 +388,7 @@ func TestNowIsNoStorm(t *testing.T) {
 		for range 8 {
 			asking.Go(func() {
 				for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
-					if _, err := s.Now(t.Context()); err == nil {
-						t.Error("there is a session")
-					}
+					testutil.Fails(t, testutil.Err(s.Now(t.Context())), "there is a session")
 				}
 			})
 		}
@@ -410,22 +403,19 @@ func TestNowIsNoStorm(t *testing.T) {
 func TestNowNeedsNoAttemptOnceThereIsASession(t *testing.T) {
 	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{}, links: true}
 	running(t, w, each, func(t *testing.T, s *Set[string, *conn]) {
-		if _, err := s.Now(t.Context()); err == nil {
-			t.Fatal("there is a session")
-		}
+		_, err := s.Now(t.Context())
+		testutil.Requires(t, err != nil, "there is a session")
 		began := time.Now()
 		time.AfterFunc(rushPause/4, func() {
 			w.mu.Lock()
 			w.up["1"] = true
 			w.mu.Unlock()
-			c, err := w.connect(t.Context(), "a")
-			testutil.NoError(t, err)
+			c := testutil.Must(w.connect(t.Context(), "a"))(t)
 			s.Offer("a", c)
 		})
 		testutil.Must(s.Now(t.Context()))(t)
-		if took := time.Since(began); took >= rushPause {
-			t.Errorf("it took %v", took)
-		}
+		took := time.Since(began)
+		testutil.Holds(t, took < rushPause, "it took %v", took)
 		time.Sleep(time.Second)
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -445,9 +435,8 @@ func TestNowBesideAnAttempt(t *testing.T) {
 		got := w.live(s)
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.dials != 2 || len(got) != 1 {
-			t.Errorf("%d sessions of %d attempts: %v", len(got), w.dials, got)
-		}
+		testutil.Holds(t, w.dials == 2 && len(got) == 1,
+			"%d sessions of %d attempts: %v", len(got), w.dials, got)
 		testutil.Equal(t, len(w.conns), 1, "sessions are open")
 	})
 }
@@ -473,9 +462,7 @@ func TestNowBesideASessionThatEnds(t *testing.T) {
 		s.joinWanted("a", second)
 		select {
 		case got := <-reply:
-			if got.session != second || tunnel.Closed(second.done) {
-				t.Errorf("%+v", got)
-			}
+			testutil.Holds(t, got.session == second && !tunnel.Closed(second.done), "%+v", got)
 		default:
 			t.Error("nobody answered")
 		}
@@ -512,9 +499,7 @@ func TestNowFails(t *testing.T) {
 		w.up["1"], w.behind["a"] = true, []string{"1"}
 		c, _ := w.connect(t.Context(), "a")
 		s.Offer("a", c)
-		if !tunnel.Closed(c.Done()) {
-			t.Error("a session that came too late was left open")
-		}
+		testutil.Holds(t, tunnel.Closed(c.Done()), "a session that came too late was left open")
 		s.Close()
 	})
 }
@@ -526,9 +511,8 @@ func TestOffer(t *testing.T) {
 		c := testutil.Must(w.connect(t.Context(), "b"))(t)
 		var asking sync.WaitGroup
 		asking.Go(func() {
-			if got, err := s.Now(t.Context()); got != c {
-				t.Errorf("got %v, %v", got, err)
-			}
+			got, err := s.Now(t.Context())
+			testutil.Holds(t, got == c, "got %v, %v", got, err)
 		})
 		synctest.Wait()
 		s.Offer("b", c)
@@ -561,9 +545,7 @@ func TestAttemptThatOutlivesTheLoop(t *testing.T) {
 			t.Errorf("%d sessions, of 1", len(got))
 		}
 		s.Close()
-		if len(w.conns) > 0 {
-			t.Errorf("%d sessions are left open", len(w.conns))
-		}
+		testutil.Equal(t, len(w.conns), 0, "sessions are left open")
 	})
 }
 
@@ -583,9 +565,8 @@ func TestOfferDuringTheEnd(t *testing.T) {
 		s.Offer("a", c)
 		loop.Wait()
 		s.Close()
-		if w.dials != 2 || len(w.conns) > 0 {
-			t.Errorf("%d attempts, %d sessions left open", w.dials, len(w.conns))
-		}
+		testutil.Holds(t, w.dials == 2 && len(w.conns) <= 0,
+			"%d attempts, %d sessions left open", w.dials, len(w.conns))
 	})
 }
 
@@ -609,9 +590,7 @@ func TestSlowLookUp(t *testing.T) {
 		s.Keep()
 		s.Run(ctx)
 		s.Close()
-		if turns > 20 {
-			t.Errorf("more than %d turns while nothing happens", turns)
-		}
+		testutil.AtMost(t, turns, 20, "turns while nothing happens")
 	})
 }
 
@@ -625,14 +604,11 @@ func TestSessionsEndTogether(t *testing.T) {
 		defer cancel()
 		s.Keep()
 		s.Run(ctx)
-		if n := len(s.Members()); n != 3 {
-			t.Fatalf("%d sessions", n)
-		}
+		n := len(s.Members())
+		testutil.Requires(t, n == 3, "%d sessions", n)
 		start := time.Now()
 		s.Close()
-		if took := time.Since(start); took > w.closing {
-			t.Errorf("took %v", took)
-		}
+		testutil.AtMost(t, time.Since(start), w.closing, "took")
 	})
 }
 
@@ -653,9 +629,8 @@ func TestEndAtTheMomentOfAnAttempt(t *testing.T) {
 			s.Keep()
 			s.Run(ctx)
 			s.Close()
-			if w.dials != 1 || len(w.conns) > 0 {
-				t.Errorf("%d attempts, %d sessions left open", w.dials, len(w.conns))
-			}
+			testutil.Holds(t, w.dials == 1 && len(w.conns) <= 0,
+				"%d attempts, %d sessions left open", w.dials, len(w.conns))
 		})
 	}
 }

@@ -67,9 +67,8 @@ func TestIssuedPairsAuthenticateBothSides(t *testing.T) {
 	if leaf := client.TLS().Leaf; leaf.Subject.CommonName != "c" || leaf.Subject.Organization[0] != "o" {
 		t.Errorf("subject is %v", leaf.Subject)
 	}
-	if _, ok := client.TLS().PrivateKey.(*ecdsa.PrivateKey); !ok {
-		t.Errorf("key is a %T", client.TLS().PrivateKey)
-	}
+	_, ok := client.TLS().PrivateKey.(*ecdsa.PrivateKey)
+	testutil.Holds(t, ok, "key is a %T", client.TLS().PrivateKey)
 }
 
 func TestLifetimes(t *testing.T) {
@@ -77,18 +76,12 @@ func TestLifetimes(t *testing.T) {
 	end := func(l time.Duration) time.Duration {
 		return time.Until(issue(t, ca, pki.Leaf{CommonName: "x", Lifetime: l}).TLS().Leaf.NotAfter)
 	}
-	if d := end(30 * time.Minute); d < 25*time.Minute || d > 31*time.Minute {
-		t.Errorf("30 minutes became %v", d)
-	}
+	testutil.Between(t, end(30*time.Minute), 25*time.Minute, 31*time.Minute, "30 minutes became")
 	if d := end(0); d > time.Hour { // the default is a year
 		t.Errorf("a leaf outlives its CA: %v", d)
 	}
-	if d := end(-time.Hour); d > -time.Minute {
-		t.Errorf("a born-expired leaf ends in %v", d)
-	}
-	if d := time.Until(newCA(t).Certificate().NotAfter); d < 9*365*24*time.Hour {
-		t.Errorf("a CA lives only %v", d)
-	}
+	testutil.AtMost(t, end(-time.Hour), -time.Minute, "a born-expired leaf ends in")
+	testutil.AtLeast(t, time.Until(newCA(t).Certificate().NotAfter), 9*365*24*time.Hour, "a CA lives only")
 }
 
 func TestParseCA(t *testing.T) {

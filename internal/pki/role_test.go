@@ -66,9 +66,7 @@ func TestHolderOf(t *testing.T) {
 		{[]string{"spiffe://" + long + "/konnectivity/agent"}, none, true},
 	} {
 		got, err := pki.HolderOf(bearing(t, c.uris...))
-		if got != c.want || (err != nil) != c.err {
-			t.Errorf("%q: %v, %v", c.uris, got, err)
-		}
+		testutil.Holds(t, got == c.want && (err != nil) == c.err, "%q: %v, %v", c.uris, got, err)
 	}
 }
 
@@ -101,12 +99,9 @@ func TestRoleRule(t *testing.T) {
 func TestIssuedRole(t *testing.T) {
 	want := pki.Holder{Role: pki.RoleServer, TrustDomain: "example.test"}
 	pair := issue(t, newCA(t), pki.Leaf{CommonName: "s", Server: true, Holder: want})
-	if got, err := pki.HolderOf(pair.TLS().Leaf); got != want || err != nil {
-		t.Errorf("%v, %v", got, err)
-	}
-	if got, err := pki.HolderOf(issue(t, newCA(t), pki.Leaf{CommonName: "s", Server: true}).TLS().Leaf); got != (pki.Holder{}) || err != nil {
-		t.Errorf("without a role: %v, %v", got, err)
-	}
+	testutil.Equal(t, testutil.Must(pki.HolderOf(pair.TLS().Leaf))(t), want, "the holder")
+	got, err := pki.HolderOf(issue(t, newCA(t), pki.Leaf{CommonName: "s", Server: true}).TLS().Leaf)
+	testutil.Holds(t, got == (pki.Holder{}) && err == nil, "without a role: %v, %v", got, err)
 }
 
 // Whatever is taken for a role is spelled in the one way there is, and whatever

@@ -170,12 +170,8 @@ func TestTooManyToTell(t *testing.T) {
 		deny = append(deny, fmt.Sprintf("10.%d.%d.0/24", i/250, i%250))
 	}
 	p := testutil.Must(Parse(nil, deny))(t)
-	if _, err := p.AskUnresolved("a.example", 1); tunnel.FailureOf(err) != tunnel.FailDenied {
-		t.Errorf("a name: %v", err)
-	}
-	if rules, err := p.AskUnresolved("192.0.2.1", 1); err != nil || rules != "" {
-		t.Errorf("an address: %q, %v", rules, err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(testutil.Err(p.AskUnresolved("a.example", 1))), tunnel.FailDenied, "a name")
+	testutil.Equal(t, testutil.Must(p.AskUnresolved("192.0.2.1", 1))(t), "", "an address")
 	testutil.Fails(t, testutil.Err(Told("a.example\n")), "a line that is no rule is taken for one")
 }
 
@@ -191,12 +187,8 @@ func TestNetworksWithinNetworksTakeLittleMemory(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	p := testutil.Must(Parse(nil, deny))(t)
 	runtime.ReadMemStats(&after)
-	if took := after.TotalAlloc - before.TotalAlloc; took > 2*many*4<<10 {
-		t.Errorf("%d rules took %d bytes", len(deny), took)
-	}
+	testutil.AtMost(t, after.TotalAlloc-before.TotalAlloc, 2*many*4<<10, "bytes of %d rules", len(deny))
 	for address, denied := range map[string]bool{"10.0.1.1:1": true, "10.255.0.1:10000": true, "10.255.0.1:9999": false, "11.0.0.0:10000": false} {
-		if err := p.AllowAddr(netip.MustParseAddrPort(address)); (err != nil) != denied {
-			t.Errorf("%s: %v", address, err)
-		}
+		testutil.Equal(t, p.AllowAddr(netip.MustParseAddrPort(address)) != nil, denied, "%s is denied", address)
 	}
 }

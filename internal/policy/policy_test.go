@@ -24,9 +24,7 @@ func mustParse(t testing.TB, allow, deny []string) *Policy {
 func checkVerdict(t *testing.T, what string, err error, allowed bool) {
 	t.Helper()
 	if allowed {
-		if err != nil {
-			t.Errorf("%s: %v, want it allowed", what, err)
-		}
+		testutil.Succeeds(t, err, "%s", what)
 		return
 	}
 	var typed *tunnel.DialError
@@ -206,9 +204,8 @@ func TestZeroAndNil(t *testing.T) {
 func TestReasonHidesRules(t *testing.T) {
 	p := mustParse(t, nil, []string{"10.11.0.0/16"})
 	err := p.AllowResolved("a.example", netip.MustParseAddrPort("10.11.1.1:80"))
-	if text := tunnel.AsDialError("", err).Text(); strings.Contains(text, "10.11") {
-		t.Errorf("the client is told %q", text)
-	}
+	text := tunnel.AsDialError("", err).Text()
+	testutil.Holds(t, !strings.Contains(text, "10.11"), "the client is told %q", text)
 	testutil.Contains(t, err.Error(), `"10.11.0.0/16"`, "the log is not told the rule: %v", err)
 }
 

@@ -27,9 +27,7 @@ func example(t testing.TB) string {
 	page := string(testutil.Must(os.ReadFile("../../docs/policy.md"))(t))
 	_, rest, _ := strings.Cut(page, "```yaml\n")
 	file, _, found := strings.Cut(rest, "```")
-	if !found {
-		t.Fatal("docs/policy.md has no example")
-	}
+	testutil.Requires(t, found, "docs/policy.md has no example")
 	return file
 }
 
@@ -130,9 +128,7 @@ func TestChanges(t *testing.T) {
 	state := func(what string, refused bool, broken int) {
 		t.Helper()
 		l.Reload()
-		if err := ask(l, "10.0.0.1"); (err != nil) != refused {
-			t.Errorf("%s: %v", what, err)
-		}
+		testutil.Equal(t, ask(l, "10.0.0.1") != nil, refused, "%s: it is refused", what)
 		if err := promtest.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf("# HELP x_policy_file_broken 1 while --policy-file cannot be used, and the rules before hold.\n# TYPE x_policy_file_broken gauge\nx_policy_file_broken %d\n", broken)), "x_policy_file_broken"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -147,23 +143,18 @@ func TestChanges(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	if _, err := Open(filepath.Join(t.TempDir(), "none"), "x_", prometheus.NewRegistry(), logrus.New()); !errors.Is(err, os.ErrNotExist) {
-		t.Error(err)
-	}
+	_, err := Open(filepath.Join(t.TempDir(), "none"), "x_", prometheus.NewRegistry(), logrus.New())
+	testutil.Holds(t, errors.Is(err, os.ErrNotExist), "%v", err)
 }
 
 // In report mode nothing is refused, and all that would be is counted.
 func TestReport(t *testing.T) {
 	l, registry, _ := opened(t, strings.Replace(denies, Enforce, Report, 1))
 	for _, host := range []string{"10.0.0.1", "192.0.2.1", "169.254.169.254"} {
-		if err := ask(l, host); err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, ask(l, host), "%s", host)
 	}
 	f := tunnel.NewFlow("tcp", "a.example:1")
-	if rules, err := l.Server(f, "a.example", 1); rules != "" || err != nil {
-		t.Errorf("the agent is told %q, %v", rules, err)
-	}
+	testutil.Equal(t, testutil.Must(l.Server(f, "a.example", 1))(t), "", "the agent is told")
 	want := `# HELP x_policy_decisions_total Decisions of --policy-file about dials, by decision (allowed, denied, reported) and by the rule that denied; none: no rule allows it.
 # TYPE x_policy_decisions_total counter
 x_policy_decisions_total{decision="allowed",rule=""} 2
@@ -180,21 +171,17 @@ func TestLabelsAreBounded(t *testing.T) {
 	for i := range 10 * maxLabels {
 		seen[l.of(fmt.Sprint("rule-", i))] = true
 	}
-	if len(seen) != maxLabels+1 || !seen["other"] || l.of("rule-0") != "rule-0" {
-		t.Errorf("%d labels", len(seen))
-	}
+	testutil.Holds(t, len(seen) == maxLabels+1 && seen["other"] && l.of("rule-0") == "rule-0",
+		"%d labels", len(seen))
 }
 
 // Clients beyond those that are kept are judged as well.
 func TestCacheIsBounded(t *testing.T) {
 	f := testutil.Must(Parse([]byte(denies)))(t)
 	for i := range 3 * maxCached {
-		if d := f.Explain(tunnel.NewIdentity(fmt.Sprint("cn:", i)), "", "10.0.0.1:1"); d.Denied == nil {
-			t.Fatal(i)
-		}
-		if len(f.cached) > maxCached {
-			t.Fatalf("%d are kept", len(f.cached))
-		}
+		d := f.Explain(tunnel.NewIdentity(fmt.Sprint("cn:", i)), "", "10.0.0.1:1")
+		testutil.Requires(t, d.Denied != nil, "%v", i)
+		testutil.Requires(t, len(f.cached) <= maxCached, "%d are kept", len(f.cached))
 	}
 }
 
@@ -208,12 +195,10 @@ func TestCacheIsBoundedByItsRules(t *testing.T) {
 	}
 	f := testutil.Must(Parse(append(text, "]}]}"...)))(t)
 	for i := range maxHeld/networks + 2 { // the last two are beyond the bound
-		if d := f.Explain(tunnel.NewIdentity(fmt.Sprint("cn:", i)), "", "10.0.0.1:1"); d.Denied == nil {
-			t.Fatal(i)
-		}
-		if held := len(f.cached) * networks; held > maxHeld {
-			t.Fatalf("%d destinations are kept", held)
-		}
+		d := f.Explain(tunnel.NewIdentity(fmt.Sprint("cn:", i)), "", "10.0.0.1:1")
+		testutil.Requires(t, d.Denied != nil, "%v", i)
+		held := len(f.cached) * networks
+		testutil.Requires(t, held <= maxHeld, "%d destinations are kept", held)
 	}
 }
 
@@ -223,9 +208,7 @@ func TestServerAllocatesNothing(t *testing.T) {
 	f := tunnel.NewFlow("tcp", "a.example:1")
 	f.Origin.Who = "cn:a"
 	testutil.MaxAllocs(t, 0, func() {
-		if _, err := l.Server(f, "a.example", 1); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, testutil.Err(l.Server(f, "a.example", 1)))
 	})
 }
 
@@ -256,9 +239,7 @@ func TestOpenConnectionsAreJudgedByWhatTheyReached(t *testing.T) {
 			flow.Far = tunnel.Addr{Net: "tcp", Text: c.far}
 		}
 		host, port, _ := tunnel.SplitAddress(c.address)
-		if err := l.StillServer(flow, host, port); (err == nil) != c.allowed {
-			t.Errorf("%+v: %v", c, err)
-		}
+		testutil.Equal(t, l.StillServer(flow, host, port) == nil, c.allowed, "%+v: it goes on", c)
 	}
 	f.Report = true
 	testutil.Succeeds(t, l.StillServer(tunnel.NewFlow("tcp", "10.9.0.1:1"), "10.9.0.1", 1), "a file that only reports ends connections")

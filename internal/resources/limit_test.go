@@ -84,9 +84,8 @@ func TestSetMemoryLimit(t *testing.T) {
 
 // This machine's own files are read, whatever they say.
 func TestCgroupHere(t *testing.T) {
-	if got := cgroup(os.DirFS("/")); got < 0 || got >= noLimit {
-		t.Error(got)
-	}
+	got := cgroup(os.DirFS("/"))
+	testutil.Holds(t, got >= 0 && got < noLimit, "%v", got)
 }
 
 func FuzzCgroup(f *testing.F) {
@@ -105,9 +104,7 @@ func FuzzCgroup(f *testing.F) {
 		}
 		root := tree("proc/self/cgroup", memberships, "sys/fs/cgroup/memory.max", max, "sys/fs/cgroup/memory/memory.limit_in_bytes", max)
 		got := cgroup(root)
-		if got < 0 || got >= noLimit {
-			t.Errorf("a limit of %d", got)
-		}
+		testutil.Holds(t, got >= 0 && got < noLimit, "a limit of %d", got)
 		if got > 0 && !strings.Contains(max, fmt.Sprint(got)) {
 			t.Errorf("a limit of %d from %q", got, max)
 		}

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"math/rand/v2"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // A Map is the same as Go's, whatever is done to both.
@@ -22,13 +24,11 @@ func TestAMapIsAMap(t *testing.T) {
 				m.Set(key, value)
 				want[key] = value
 			}
-			if m.Get(key) != want[key] || m.Len() != len(want) {
-				t.Fatalf("%d: %d of %d; want %d of %d", key, m.Get(key), m.Len(), want[key], len(want))
-			}
+			testutil.Requires(t, m.Get(key) == want[key] && m.Len() == len(want),
+				"%d: %d of %d; want %d of %d", key, m.Get(key), m.Len(), want[key], len(want))
 		}
-		if got := maps.Collect(m.All()); !maps.Equal(got, want) {
-			t.Fatalf("%v, want %v", got, want)
-		}
+		got := maps.Collect(m.All())
+		testutil.Requires(t, maps.Equal(got, want), "%v, want %v", got, want)
 		for range m.All() {
 			break // which may end early
 		}

@@ -33,28 +33,20 @@ func TestSessionsResumeUntilCertificatesChange(t *testing.T) {
 			resumed := func() bool {
 				t.Helper()
 				o := mustPass(t, handshake(t, sc, cc))
-				if clientCN(o) == "" || serverCN(o) == "" {
-					t.Error("a resumed session forgot its peer")
-				}
+				testutil.Holds(t, clientCN(o) != "" && serverCN(o) != "",
+					"a resumed session forgot its peer")
 				return o.client.DidResume
 			}
-			if resumed() {
-				t.Fatal("the first handshake resumed something")
-			}
-			if !resumed() {
-				t.Error("an unchanged server did not resume")
-			}
+			testutil.Requires(t, !resumed(), "the first handshake resumed something")
+			testutil.Holds(t, resumed(), "an unchanged server did not resume")
 			sd.put(issue(t, ca, "server again"), ca)
 			reload(t, server)
-			if !resumed() {
-				t.Error("tickets died with a reload that leaves the CA alone")
-			}
+			testutil.Holds(t, resumed(), "tickets died with a reload that leaves the CA alone")
 			cd.put(issue(t, ca, "client again"), ca)
 			reload(t, client)
 			o := mustPass(t, handshake(t, sc, cc))
-			if o.client.DidResume || clientCN(o) != "client again" {
-				t.Errorf("a changed client resumed as %q", clientCN(o))
-			}
+			testutil.Holds(t, !o.client.DidResume && clientCN(o) == "client again",
+				"a changed client resumed as %q", clientCN(o))
 		})
 	}
 }
@@ -74,9 +66,8 @@ func TestSessionsDoNotOutliveTheirCA(t *testing.T) {
 		}
 		files.write("ca.crt", newCA(t).CertPEM)
 		reload(t, changed)
-		if refusal(handshake(t, sc, cc)) == nil {
-			t.Errorf("a %s accepted a peer whose CA is no longer trusted", side)
-		}
+		testutil.Holds(t, refusal(handshake(t, sc, cc)) != nil,
+			"a %s accepted a peer whose CA is no longer trusted", side)
 	}
 }
 
@@ -88,17 +79,14 @@ func TestServerNames(t *testing.T) {
 		"::ffff:127.0.0.1": true, "fe80::1": true, "fe80::1%eth0": true, "fe80::2%eth0": false,
 		"other.test": false, "127.0.0.2": false, "::1": false, "": false,
 	} {
-		if o := handshake(t, sc, client.Client(name)); (o.clientErr == nil) != ok {
-			t.Errorf("name %q: accepted %v, want %v: %v", name, o.clientErr == nil, ok, o.clientErr)
-		}
+		testutil.Equal(t, handshake(t, sc, client.Client(name)).clientErr == nil, ok, "%q is accepted", name)
 	}
 	filled := client.Client("") // as net/http and grpc do
 	filled.ServerName = "server.test"
 	mustPass(t, handshake(t, sc, filled))
 	filled.ServerName = "other.test"
-	if o := handshake(t, sc, filled); o.clientErr == nil {
-		t.Error("a filled-in name was not checked")
-	}
+	o := handshake(t, sc, filled)
+	testutil.Holds(t, o.clientErr != nil, "a filled-in name was not checked")
 }
 
 func TestClientsWithoutCertificate(t *testing.T) {
@@ -121,31 +109,24 @@ func TestVersionsAndSuitesAreKept(t *testing.T) {
 	}
 	suite := tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
 	one := source(t, sd.files(), tlsreload.Options{CipherSuites: []uint16{suite}})
-	if o := mustPass(t, handshake(t, one.Server(), cc)); o.client.CipherSuite != suite {
-		t.Errorf("suite %s", tls.CipherSuiteName(o.client.CipherSuite))
-	}
+	testutil.Equal(t, mustPass(t, handshake(t, one.Server(), cc)).client.CipherSuite, suite, "the suite")
 	cc.MinVersion, cc.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
 	if o := handshake(t, one.Server(), cc); o.err() == nil {
 		t.Error("TLS 1.1 was spoken")
 	}
-	if !one.Server().DynamicRecordSizingDisabled || !cc.DynamicRecordSizingDisabled {
-		t.Error("records start small")
-	}
+	testutil.Holds(t, one.Server().DynamicRecordSizingDisabled && cc.DynamicRecordSizingDisabled,
+		"records start small")
 }
 
 func TestParse(t *testing.T) {
 	for name, want := range map[string]uint16{
 		"": 0, "VersionTLS10": tls.VersionTLS12, "VersionTLS12": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13,
 	} {
-		if got, err := tlsreload.ParseVersion(name); got != want || err != nil {
-			t.Errorf("%q: %x, %v", name, got, err)
-		}
+		testutil.Equal(t, testutil.Must(tlsreload.ParseVersion(name))(t), want, "%q", name)
 	}
 	testutil.Fails(t, testutil.Err(tlsreload.ParseVersion("TLS1.2")), "an unknown version passed")
 	ids, err := tlsreload.ParseCipherSuites([]string{"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"})
-	if len(ids) != 2 || err != nil {
-		t.Errorf("%v, %v", ids, err)
-	}
+	testutil.Holds(t, len(ids) == 2 && err == nil, "%v, %v", ids, err)
 	for _, bad := range []string{"TLS_RSA_WITH_RC4_128_SHA", "x", ""} {
 		testutil.Fails(t, testutil.Err(tlsreload.ParseCipherSuites([]string{bad})), "suite %q passed", bad)
 	}

@@ -95,9 +95,8 @@ func TestVerifyDecidesWithoutServerName(t *testing.T) {
 			s := source(t, files, tlsreload.Options{Name: "server"})
 			server := s.ServerFor(func(*tls.ClientHelloInfo) (*tlsreload.Guest, error) { return guest, nil })
 			what := fmt.Sprintf("%s, open: %v", tls.VersionName(version), open)
-			if o := handshake(t, server, trusting(version)); (o.err() == nil) != open {
-				t.Errorf("%s: without a certificate: %v", what, o.err())
-			}
+			testutil.Equal(t, handshake(t, server, trusting(version)).err() == nil, open,
+				"%s: one without a certificate is let in", what)
 			if o := handshake(t, server, trusting(version, issue(t, own, "own client").TLS())); (o.err() == nil) == open || judged > 0 != open {
 				t.Errorf("%s: own: %v, judged %d times", what, o.err(), judged)
 			}
@@ -153,3 +152,27 @@ func TestBareGuestsNeedNoCertificate(t *testing.T) {
 }
 
 func chainOf(p pki.Pair) []*x509.Certificate { return []*x509.Certificate{p.TLS().Leaf} }
+
+func TestIssued(t *testing.T) {
+	own, other := newCA(t), newCA(t)
+	chain := func(ca *pki.CA, l pki.Leaf) []*x509.Certificate {
+		pair := testutil.Must(ca.Issue(l))(t)
+		return []*x509.Certificate{pair.TLS().Leaf}
+	}
+	client := chain(own, pki.Leaf{CommonName: "c", Client: true, Lifetime: time.Hour})
+	now := time.Now()
+	for name, c := range map[string]struct {
+		chain []*x509.Certificate
+		at    time.Time
+		want  bool
+	}{
+		"its client":                 {client, now, true},
+		"its client, once expired":   {client, now.Add(2 * time.Hour), false},
+		"its client, as it was then": {client, client[0].NotAfter, true},
+		"no certificate":             {nil, now, false},
+		"its server":                 {chain(own, pki.Leaf{CommonName: "s", DNS: []string{"s"}, Server: true}), now, false},
+		"another CA's client":        {chain(other, pki.Leaf{CommonName: "c", Client: true}), now, false},
+	} {
+		testutil.Equal(t, tlsreload.Issued(c.chain, own.Pool(), c.at), c.want, "%s", name)
+	}
+}

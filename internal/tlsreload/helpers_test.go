@@ -140,9 +140,8 @@ func ping(c *tls.Conn) error {
 // mustPass fails the test if the handshake did.
 func mustPass(t *testing.T, o outcome) outcome {
 	t.Helper()
-	if o.err() != nil {
-		t.Fatalf("handshake: client %v, server %v", o.clientErr, o.serverErr)
-	}
+	testutil.Requires(t, o.err() == nil,
+		"handshake: client %v, server %v", o.clientErr, o.serverErr)
 	return o
 }
 

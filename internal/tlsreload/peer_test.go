@@ -54,9 +54,8 @@ func TestPeersAreJudged(t *testing.T) {
 						mine, other, peer = o.clientErr, o.serverErr, "the server"
 					}
 					var refused *tlsreload.PeerError
-					if !errors.As(mine, &refused) || mine.Error() != "no role for "+peer {
-						t.Errorf("the judge's side: %v", mine)
-					}
+					testutil.Holds(t, errors.As(mine, &refused) && mine.Error() == "no role for "+peer,
+						"the judge's side: %v", mine)
 					var op *net.OpError
 					late := errors.As(other, &op) && op.Op == "write" // TLS 1.3: the alert was there, and nobody has read it
 					if !late && !tlsreload.RefusedByPeer(other) || tlsreload.RefusedByPeer(mine) {
@@ -115,9 +114,8 @@ func TestBarePeersAreLetIn(t *testing.T) {
 	trust.write("ca.crt", ca.CertPEM)
 	bare := source(t, tlsreload.Files{CA: trust.file("ca.crt")}, tlsreload.Options{})
 	for range 2 { // the second resumes
-		if o := mustPass(t, handshake(t, s.Server(), bare.Client("server.test"))); len(o.server.PeerCertificates) != 0 {
-			t.Error("it has a certificate")
-		}
+		o := mustPass(t, handshake(t, s.Server(), bare.Client("server.test")))
+		testutil.Holds(t, len(o.server.PeerCertificates) == 0, "it has a certificate")
 	}
 	for name, ok := range map[string]bool{"good": true, "bad": false} {
 		cd := newDir(t)

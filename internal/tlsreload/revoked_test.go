@@ -121,13 +121,9 @@ func TestListsThatCannotBeUsed(t *testing.T) {
 	log.SetOutput(&out)
 	s := source(t, files, tlsreload.Options{Log: log})
 	d.write("ca.crl", foreign)
-	if s.Reload() == nil {
-		t.Error("a foreign list comes into use")
-	}
+	testutil.Holds(t, s.Reload() != nil, "a foreign list comes into use")
 	chain := []*x509.Certificate{bad.TLS().Leaf}
-	if s.Trusts(chain) {
-		t.Error("without its list, a revoked certificate is trusted")
-	}
+	testutil.Holds(t, !s.Trusts(chain), "without its list, a revoked certificate is trusted")
 	d.revoke(ca, -time.Minute, bad)
 	for range 3 {
 		testutil.NoError(t, s.Reload())
@@ -185,7 +181,6 @@ func TestSidesHaveTheListsOfTheirOwnCAs(t *testing.T) {
 	for i, want := range []error{tlsreload.ErrRevoked, nil, nil} {
 		testutil.ErrorIs(t, got[i].Check(chainOf(bad)), want, "side %d", i)
 	}
-	if !got[0].Until.Equal(soon) || !got[1].Until.IsZero() {
-		t.Errorf("until %v and %v, want %v and never", got[0].Until, got[1].Until, soon)
-	}
+	testutil.Holds(t, got[0].Until.Equal(soon) && got[1].Until.IsZero(),
+		"until %v and %v, want %v and never", got[0].Until, got[1].Until, soon)
 }

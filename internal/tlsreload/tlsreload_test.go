@@ -45,9 +45,8 @@ func TestFollowsRotationOfEverything(t *testing.T) {
 	cd.put(issue(t, newerCA, "client 2"), newerCA)
 	reload(t, client)
 	second := mustPass(t, handshake(t, sc, cc))
-	if serverCN(second) != "server 2" || clientCN(second) != "client 2" {
-		t.Errorf("after rotation: %q, %q", serverCN(second), clientCN(second))
-	}
+	testutil.Holds(t, serverCN(second) == "server 2" && clientCN(second) == "client 2",
+		"after rotation: %q, %q", serverCN(second), clientCN(second))
 	mustPass(t, finish(longS, longC)) // the old connection lives on
 }
 
@@ -202,9 +201,7 @@ func TestLenientSourcesWaitForTheirFiles(t *testing.T) {
 	if o := handshake(t, other.Server(), cc); !errors.As(o.clientErr, &notReady) {
 		t.Errorf("client handshake: %v", o.clientErr)
 	}
-	if s.Pool() != nil || s.Certificate() != nil {
-		t.Error("something came from nothing")
-	}
+	testutil.Holds(t, s.Pool() == nil && s.Certificate() == nil, "something came from nothing")
 	testutil.Equal(t, len(hook.AllEntries()), 1, "lines about files that are not there yet")
 	d.put(issue(t, ca, "late"), ca)
 	reload(t, s)
@@ -275,9 +272,7 @@ func TestMoreCAsAreFilesAndDirectoriesThatMayComeLater(t *testing.T) {
 	ca, later, d := newCA(t), newCA(t), newDir(t)
 	files := tlsreload.Files{MoreCAs: []string{d.file("a.crt"), d.file("bundles")}}
 	s := source(t, files, tlsreload.Options{Name: "proxies"})
-	if s.Pool() != nil {
-		t.Error("no files, and yet a pool: the system's CAs would be lost")
-	}
+	testutil.Holds(t, s.Pool() == nil, "no files, and yet a pool: the system's CAs would be lost")
 	serverOf := func(dd dir) *tls.Config {
 		return source(t, tlsreload.Files{Cert: dd.file("tls.crt"), Key: dd.file("tls.key")}, tlsreload.Options{}).Server()
 	}
@@ -285,9 +280,8 @@ func TestMoreCAsAreFilesAndDirectoriesThatMayComeLater(t *testing.T) {
 	one.put(issue(t, ca, "one"), ca)
 	two.put(issue(t, later, "two"), later)
 	cc := s.Client("server.test")
-	if o := handshake(t, serverOf(one), cc); o.clientErr == nil {
-		t.Error("the system's CAs vouch for a test server")
-	}
+	o := handshake(t, serverOf(one), cc)
+	testutil.Holds(t, o.clientErr != nil, "the system's CAs vouch for a test server")
 	d.write("a.crt", ca.CertPEM)
 	testutil.NoError(t, os.Mkdir(d.file("bundles"), 0o700))
 	d.write("bundles/b.pem", later.CertPEM)
@@ -303,9 +297,7 @@ func TestSystemRootsJoinTheFiles(t *testing.T) {
 	d.write("ca.crt", ca.CertPEM)
 	both := source(t, tlsreload.Files{CA: d.file("ca.crt")}, tlsreload.Options{SystemRoots: true})
 	alone := source(t, tlsreload.Files{CA: d.file("ca.crt")}, tlsreload.Options{})
-	if !alone.Pool().Equal(ca.Pool()) {
-		t.Error("a CA file does not stand alone")
-	}
+	testutil.Holds(t, alone.Pool().Equal(ca.Pool()), "a CA file does not stand alone")
 	if both.Pool().Equal(ca.Pool()) && systemHasRoots() {
 		t.Error("the system's CAs are missing")
 	}
@@ -323,9 +315,7 @@ func TestBadFilesOfDirectoriesAreLeftOut(t *testing.T) {
 	}
 	log, lines := logtest.NewNullLogger()
 	s := source(t, tlsreload.Files{MoreCAs: []string{d.file("bundles")}}, tlsreload.Options{Name: "proxies", Log: log})
-	if !s.Pool().Equal(ca.Pool()) {
-		t.Error("the good certificate is missing")
-	}
+	testutil.Holds(t, s.Pool().Equal(ca.Pool()), "the good certificate is missing")
 	if e := lines.LastEntry(); e == nil || len(lines.AllEntries()) != 1 || !strings.Contains(e.Message, "3 files") || !strings.Contains(fmt.Sprint(e.Data["error"]), "a.pem") {
 		t.Errorf("said %v", lines.AllEntries())
 	}

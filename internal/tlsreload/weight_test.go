@@ -54,9 +54,8 @@ func TestWeight(t *testing.T) {
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		taken, weight := int(after.HeapAlloc-before.HeapAlloc), tlsreload.Weight(certs)
-		if weight < taken/3 || weight > 3*taken+2*copies*len(der) {
-			t.Errorf("%s: %d certificates of %d bytes take %d and weigh %d", name, copies, len(der), taken, weight)
-		}
+		testutil.Between(t, weight, taken/3, 3*taken+2*copies*len(der),
+			"%s: %d certificates of %d bytes take %d and weigh", name, copies, len(der), taken)
 		runtime.KeepAlive(certs)
 	}
 }

@@ -112,9 +112,7 @@ func counted(t *testing.T, registry *prometheus.Registry, dropped, sent int) {
 konnectivity_trace_spans_total{result="dropped"} %d
 konnectivity_trace_spans_total{result="sent"} %d
 `, dropped, sent)
-	if err := promtest.GatherAndCompare(registry, strings.NewReader(want)); err != nil {
-		t.Error(err)
-	}
+	testutil.Succeeds(t, promtest.GatherAndCompare(registry, strings.NewReader(want)), "spans")
 }
 
 // What waits when a process ends is sent, with all that is known of a dial.
@@ -134,9 +132,7 @@ func TestSpans(t *testing.T) {
 	dial(e, again, time.Second, nil) // is no dial of a new connection
 	end(t, e)
 	spans := c.got()
-	if len(spans) != 2 || said.String() != "" {
-		t.Fatalf("%+v, %s", spans, said)
-	}
+	testutil.Requires(t, len(spans) == 2 && said.String() == "", "%+v, %s", spans, said)
 	good, bad := spans[0], spans[1]
 	attributes := map[string]string{}
 	for _, a := range good.Attributes {
@@ -203,9 +199,7 @@ func TestCollectorHangs(t *testing.T) {
 	e, _, registry := newExporter(t, "http://hangs:4318", 1)
 	e.http.Transport = silence{}
 	dial(e, newFlow(), 0, nil)
-	if took := end(t, e); took != flushTime {
-		t.Errorf("it took %v", took)
-	}
+	testutil.Equal(t, end(t, e), flushTime, "it took")
 	counted(t, registry, 1, 0)
 }
 
@@ -217,25 +211,19 @@ func TestRatio(t *testing.T) {
 		n := 0
 		for range 10000 {
 			id := tunnel.NewID()
-			if a.chosen(id) != b.chosen(id) {
-				t.Fatalf("%v: %s is chosen by one", ratio, id)
-			}
+			testutil.Requires(t, a.chosen(id) == b.chosen(id), "%v: %s is chosen by one", ratio, id)
 			if a.chosen(id) {
 				n++
 			}
 		}
-		if n < want[0] || n > want[1] {
-			t.Errorf("%v: %d of 10000", ratio, n)
-		}
+		testutil.Between(t, n, want[0], want[1], "%v: chosen of 10000", ratio)
 	}
 }
 
 // A URL with a password is refused, and not repeated.
 func TestEndpoint(t *testing.T) {
 	for text, want := range map[string]string{"http://a:4318": "http://a:4318/v1/traces", "https://a/": "https://a/v1/traces", "http://[::1]:1/x": "http://[::1]:1/x"} {
-		if got, err := parseEndpoint(text); got != want || err != nil {
-			t.Errorf("%s: %s, %v", text, got, err)
-		}
+		testutil.Equal(t, testutil.Must(parseEndpoint(text))(t), want, "%s", text)
 	}
 	for _, text := range []string{"a:4318", "grpc://a:4317", "http://", "http://me:secret@a:1", "http://a?key=secret", "http://a:1:2"} {
 		if _, err := parseEndpoint(text); err == nil || strings.Contains(err.Error(), "secret") {

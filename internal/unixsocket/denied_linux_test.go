@@ -41,8 +41,7 @@ func asAnother(t *testing.T, do func()) {
 
 // A process that may not connect to a socket cannot tell whether it is served.
 func TestListenWhereConnectingIsDenied(t *testing.T) {
-	dir, err := os.MkdirTemp("", "denied")
-	testutil.NoError(t, err)
+	dir := testutil.Must(os.MkdirTemp("", "denied"))(t)
 	defer os.RemoveAll(dir)
 	testutil.NoError(t, os.Chmod(dir, 0o777))
 	path := filepath.Join(dir, "s")
@@ -74,12 +73,9 @@ func TestListenThatFailsWaitsForNoLock(t *testing.T) {
 		asAnother(t, func() {
 			began := time.Now()
 			_, err := Listen(path, Options{Owner: &Owner{uid: unchanged, gid: 1}})
-			if !errors.Is(err, os.ErrPermission) || !gone(path) {
-				t.Errorf("%v; file gone: %v", err, gone(path))
-			}
-			if took := time.Since(began); took > 0 {
-				t.Errorf("it took %v", took)
-			}
+			testutil.Holds(t, errors.Is(err, os.ErrPermission) && gone(path),
+				"%v; file gone: %v", err, gone(path))
+			testutil.Equal(t, time.Since(began), 0, "it took")
 		})
 	})
 }

@@ -24,9 +24,7 @@ func TestPeerOf(t *testing.T) {
 	if runtime.GOOS == "linux" {
 		want = tunnel.NewIdentity("socket:"+path, fmt.Sprint("uid:", os.Getuid()))
 	}
-	if who := PeerOf(tunnel.Wrap(far)); who != want {
-		t.Errorf("%q, want %q", who, want)
-	}
+	testutil.Equal(t, PeerOf(tunnel.Wrap(far)), want, "the peer")
 	a, b := net.Pipe()
 	defer a.Close()
 	defer b.Close()

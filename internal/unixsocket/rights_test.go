@@ -65,9 +65,7 @@ func TestOwner(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	me := rights{DefaultMode, os.Getuid(), os.Getgid()}
 	l := mustListen(t, path, Options{Owner: &Owner{uid: me.uid, gid: unchanged}})
-	if got := rightsOf(t, path); got != me {
-		t.Errorf("%+v, want %+v", got, me)
-	}
+	testutil.Equal(t, rightsOf(t, path), me, "its own")
 	l.Close()
 
 	other := Owner{uid: me.uid + 1, gid: me.gid + 1}
@@ -78,13 +76,10 @@ func TestOwner(t *testing.T) {
 		return
 	}
 	l = mustListen(t, path, Options{Mode: 0o660, Owner: &other})
-	if got, want := rightsOf(t, path), (rights{0o660, other.uid, other.gid}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
+	got, want := rightsOf(t, path), (rights{0o660, other.uid, other.gid})
+	testutil.Holds(t, got == want, "%+v, want %+v", got, want)
 	l.Close()
-	if !gone(path) {
-		t.Error("a socket that was given away is left behind")
-	}
+	testutil.Holds(t, gone(path), "a socket that was given away is left behind")
 }
 
 func TestOwnerByName(t *testing.T) {
@@ -92,9 +87,7 @@ func TestOwnerByName(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	if got, err := ParseOwner(me.Username); err != nil || got.uid != os.Getuid() {
-		t.Errorf("%s: %+v, %v", me.Username, got, err)
-	}
+	testutil.Equal(t, testutil.Must(ParseOwner(me.Username))(t).uid, os.Getuid(), "%s", me.Username)
 }
 
 // Of several that start at once where a socket was left, one gets it, and keeps it.

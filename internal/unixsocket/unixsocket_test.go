@@ -49,9 +49,8 @@ func TestListenOverExistingFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	testutil.NoError(t, os.WriteFile(path, []byte("precious"), 0o600))
 	testutil.ErrorSays(t, testutil.Err(Listen(path, Options{Replace: true})), "not a socket", "regular file")
-	if b, _ := os.ReadFile(path); string(b) != "precious" {
-		t.Fatal("the file was touched")
-	}
+	b, _ := os.ReadFile(path)
+	testutil.Requires(t, string(b) == "precious", "the file was touched")
 	_ = os.Remove(path)
 
 	live := mustListen(t, path, Options{})
@@ -76,9 +75,7 @@ func TestCloseRemovesItsOwnFileOnly(t *testing.T) {
 	first.Close()
 	connects(t, path)
 	second.Close()
-	if !gone(path) {
-		t.Error("the file is left behind")
-	}
+	testutil.Holds(t, gone(path), "the file is left behind")
 }
 
 func TestListenRefusesBadPaths(t *testing.T) {

@@ -12,9 +12,8 @@ import (
 
 func TestEveryBuildHasAVersion(t *testing.T) {
 	i := version.Get()
-	if i.Version == "" || i.Commit == "" || i.Go != runtime.Version() {
-		t.Errorf("incomplete: %+v", i)
-	}
+	testutil.Holds(t, i.Version != "" && i.Commit != "" && i.Go == runtime.Version(),
+		"incomplete: %+v", i)
 	for _, part := range []string{i.Version, i.Commit, i.Go, runtime.GOARCH} {
 		testutil.Contains(t, i.String(), part, "the version")
 	}

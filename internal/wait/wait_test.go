@@ -18,17 +18,15 @@ func TestWaitsEndWithTheirContext(t *testing.T) {
 		start := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), 3500*time.Millisecond)
 		defer cancel()
-		if took := func() time.Duration { For(ctx, time.Second); return time.Since(start) }(); took != time.Second {
-			t.Errorf("a wait of a second took %v", took)
-		}
+		testutil.Equal(t, func() time.Duration { For(ctx, time.Second); return time.Since(start) }(), time.Second,
+			"a wait of a second took")
 		calls := 0
 		Every(ctx, time.Second, func() { calls++ })
 		if took := time.Since(start); calls != 2 || took != 3500*time.Millisecond {
 			t.Errorf("%d calls in %v", calls, took)
 		}
-		if For(ctx, time.Second) || time.Since(start) != 3500*time.Millisecond {
-			t.Error("it waited after the end")
-		}
+		testutil.Holds(t, !For(ctx, time.Second) && time.Since(start) == 3500*time.Millisecond,
+			"it waited after the end")
 	})
 }
 
