@@ -53,12 +53,8 @@ func TestBulkAllocations(t *testing.T) {
 			for i := range batch {
 				batch[i] = tunnel.NewChunk(chunkBytes)
 			}
-			if err := w.(tunnel.Conn).Out().WriteChunks(batch); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.ReadFull(r, got); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, w.(tunnel.Conn).Out().WriteChunks(batch))
+			testutil.NoError(t, testutil.Err(io.ReadFull(r, got)))
 		})
 	})
 }
@@ -75,12 +71,8 @@ func TestMessageAllocations(t *testing.T) {
 
 // passOn sends what from one end to the other.
 func passOn(t *testing.T, from, to net.Conn, what, got []byte) {
-	if _, err := from.Write(what); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadFull(to, got); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, testutil.Err(from.Write(what)))
+	testutil.NoError(t, testutil.Err(io.ReadFull(to, got)))
 }
 
 // A whole connection, there and back, as sidecar, server and agent carry it:
@@ -108,14 +100,8 @@ func TestConnectionAllocations(t *testing.T) {
 func TestDialAllocations(t *testing.T) {
 	onBudgetedWires(t, func(t *testing.T, m mux, b budgets) {
 		testutil.MaxAllocs(t, b.dial, func() {
-			w, err := m.open()
-			if err != nil {
-				t.Fatal(err)
-			}
-			r, err := m.accept()
-			if err != nil {
-				t.Fatal(err)
-			}
+			w := testutil.Must(m.open())(t)
+			r := testutil.Must(m.accept())(t)
 			w.Close()
 			r.Close()
 		})

@@ -21,17 +21,14 @@ func TestNoProtocol(t *testing.T) {
 		served <- tls.Server(b, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{"h2"}}).Handshake()
 	}()
 	err := tls.Client(a, &tls.Config{RootCAs: ca.Pool(), ServerName: "server", NextProtos: []string{ALPN}}).Handshake()
-	if server := <-served; !NoProtocol(err) || server == nil {
-		t.Errorf("a server without the link: %v; at the server: %v", err, server)
-	}
+	server := <-served
+	testutil.Equal(t, NoProtocol(err) && server != nil, true, "a server without the link: %v", err)
 	for name, err := range map[string]error{
 		"another alert":  &net.OpError{Op: "remote error", Err: tls.AlertError(42)},
 		"another origin": &net.OpError{Op: "local error", Err: noApplicationProtocol},
 		"another error":  errors.New("x"),
 		"none":           nil,
 	} {
-		if NoProtocol(err) {
-			t.Errorf("%s counts: %v", name, err)
-		}
+		testutil.Equal(t, NoProtocol(err), false, "%s counts: %v", name, err)
 	}
 }

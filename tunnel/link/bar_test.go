@@ -103,11 +103,7 @@ func TestABarredStreamEndsForThat(t *testing.T) {
 	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: serves})
 	testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 	b.Bar(tunnel.CodePolicy)
-	if n := b.Stats().Resets; n != 0 {
-		t.Errorf("%d streams count as reset for the protocol's or memory's sake", n)
-	}
+	testutil.Equal(t, b.Stats().Resets, 0, "streams that count as reset for the protocol's or memory's sake")
 	_ = a.Close()
-	if cause := <-serves; tunnel.CodeOf(cause) != tunnel.CodePolicy {
-		t.Errorf("it ended for %v", cause)
-	}
+	testutil.Equal(t, tunnel.CodeOf(<-serves), tunnel.CodePolicy, "the code that it ended for")
 }

@@ -257,9 +257,7 @@ func roundTrip(b *testing.B, m mux, bulk int) {
 	for b.Loop() {
 		start := time.Now()
 		_, _ = w.Write(buf)
-		if _, err := io.ReadFull(w, buf); err != nil {
-			b.Fatal(err)
-		}
+		testutil.NoError(b, testutil.Err(io.ReadFull(w, buf)))
 		took = append(took, time.Since(start))
 	}
 	w.Close()

@@ -1,6 +1,10 @@
 package link
 
-import "testing"
+import (
+	"testing"
+
+	"konnectivity/internal/testutil"
+)
 
 // joint is a Joint that is told nothing.
 type joint struct{ Joint }
@@ -21,14 +25,11 @@ func TestEndedStreamHoldsMemory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			st := &Stream{budget: b, carrier: c.carrier}
-			if waits := st.awaitsAcksLocked(); waits != c.waits || b.Used() != c.held {
-				t.Errorf("waits: %v, holds %d", waits, b.Used())
-			}
+			testutil.Equal(t, st.awaitsAcksLocked(), c.waits, "it waits")
+			testutil.Equal(t, b.Used(), c.held, "bytes held")
 			st.carrier.releaseMemory(b)
 			st.carrier.releaseMemory(b)
-			if b.Used() != 0 {
-				t.Errorf("holds %d after it is closed", b.Used())
-			}
+			testutil.Equal(t, b.Used(), 0, "bytes held after it is closed")
 		})
 	}
 }

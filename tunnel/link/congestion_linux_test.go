@@ -16,25 +16,15 @@ func TestBulkBegins(t *testing.T) {
 	var c congestion
 	now := time.Now()
 	turn := func(after time.Duration) bool { now = now.Add(after); return c.due(now) }
-	if !turn(0) || !c.begins(now) {
-		t.Error("the first turn does not begin")
-	}
+	testutil.Equal(t, turn(0) && c.begins(now), true, "the first turn begins")
 	for range 3 {
 		c.next = now.Add(time.Hour)
-		if turn(bulkPause - 1) {
-			t.Error("looked at before its time")
-		}
+		testutil.Equal(t, turn(bulkPause-1), false, "looked at before its time")
 	}
-	if c.begins(now) {
-		t.Errorf("bulk still begins after %v", now.Sub(c.began))
-	}
-	if !turn(bulkPause) || !c.begins(now) {
-		t.Error("a turn after a pause does not begin")
-	}
+	testutil.Equal(t, c.begins(now), false, "bulk still begins")
+	testutil.Equal(t, turn(bulkPause) && c.begins(now), true, "a turn after a pause begins")
 	c.off = true
-	if turn(time.Hour) {
-		t.Error("looked at, though it is not BBR")
-	}
+	testutil.Equal(t, turn(time.Hour), false, "looked at, though it is not BBR")
 }
 
 // Once the rate has fallen below half of bulk's while bulk begins, or a quarter later,
@@ -63,9 +53,8 @@ func TestRateOfBulk(t *testing.T) {
 		if c.begins {
 			bulk.began = now
 		}
-		if forgot := bulk.forgot(c.rate, now); forgot != c.anew || bulk.best != c.want {
-			t.Errorf("%s: best %d, forgot %v, want %d", c.name, bulk.best, forgot, c.want)
-		}
+		testutil.Equal(t, bulk.forgot(c.rate, now), c.anew, "%s: forgot", c.name)
+		testutil.Equal(t, bulk.best, c.want, "%s: the best", c.name)
 	}
 }
 
@@ -110,21 +99,14 @@ func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
 		now := time.Now()
 		c.began = now.Add(-since)
 		_ = s.raw.Control(func(fd uintptr) { c.look(fd, now) })
-		if next := c.next.Sub(now); next != want {
-			t.Errorf("%v after bulk began, the next look is after %v, want %v", since, next, want)
-		}
+		testutil.Equal(t, c.next.Sub(now), want, "time until the next look, %v after bulk began", since)
 	}
 	c.best = 1 << 50
-	if look(bulkTurn - 1); starts() {
-		t.Error("a small message began anew")
-	}
+	look(bulkTurn - 1)
+	testutil.Equal(t, starts(), false, "a small message begins anew")
 	now := time.Now()
 	c.began = now.Add(-time.Hour)
 	_ = s.raw.Control(func(fd uintptr) { c.look(fd, now) })
-	if !starts() {
-		t.Error("BBR goes on with a rate that is not that of bulk")
-	}
-	if next := c.next.Sub(now); next != lookAtStart {
-		t.Errorf("a BBR that begins anew is looked at after %v", next)
-	}
+	testutil.Equal(t, starts(), true, "BBR with a rate that is not that of bulk begins anew")
+	testutil.Equal(t, c.next.Sub(now), lookAtStart, "time until a BBR that begins anew is looked at")
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/link"
 )
 
@@ -29,11 +30,7 @@ func TestPeerThatPausesMissesNoNews(t *testing.T) {
 			drained = true
 		}
 	}
-	if !drained {
-		t.Error("the peer does not hear that this side leaves")
-	}
-	if count != 2000 {
-		t.Errorf("the peer takes the server count for %d, not 2000", count)
-	}
+	testutil.Equal(t, drained, true, "the peer hears that this side leaves")
+	testutil.Equal(t, count, 2000, "the server count that the peer was told")
 	r.end()
 }

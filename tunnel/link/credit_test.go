@@ -7,42 +7,31 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/shares"
 )
 
 func TestSendCredit(t *testing.T) {
 	f := sendCredit{}
-	if f.available() != 0 {
-		t.Error("a new stream may send without credit")
-	}
-	if !f.raise(100) || f.available() != 100 {
-		t.Error("credit is not available")
-	}
+	testutil.Equal(t, f.available(), 0, "credit of a new stream")
+	testutil.Equal(t, f.raise(100), true, "the limit rises")
+	testutil.Equal(t, f.available(), 100, "credit")
 	f.spend(60)
-	if f.available() != 40 {
-		t.Errorf("%d left of 40", f.available())
-	}
+	testutil.Equal(t, f.available(), 40, "credit that is left")
 	for _, old := range []uint64{0, 60, 99, 100} {
-		if f.raise(old) || f.available() != 40 {
-			t.Errorf("a limit of %d took credit back", old)
-		}
+		testutil.Equal(t, f.raise(old), false, "the limit rises to %d", old)
+		testutil.Equal(t, f.available(), 40, "credit after a limit of %d", old)
 	}
-	if !f.raise(maxCredit) || f.available() <= 0 || f.available() > math.MaxInt32 {
-		t.Errorf("the largest limit makes %d available", f.available())
-	}
+	testutil.Equal(t, f.raise(maxCredit), true, "the limit rises")
+	testutil.Equal(t, f.available() > 0 && f.available() <= math.MaxInt32, true, "%d is available", f.available())
 }
 
 func TestReceiveBeyondCredit(t *testing.T) {
 	f := newRecvCredit(minWindow)
-	if !f.receive(minWindow) {
-		t.Fatal("a full window is refused")
-	}
-	if !f.receive(0) {
-		t.Error("nothing is too much")
-	}
-	if f.receive(1) || f.unread() != minWindow {
-		t.Errorf("a byte beyond credit is counted: %d", f.unread())
-	}
+	testutil.Equal(t, f.receive(minWindow), true, "a full window is taken")
+	testutil.Equal(t, f.receive(0), true, "nothing is taken")
+	testutil.Equal(t, f.receive(1), false, "a byte beyond credit is taken")
+	testutil.Equal(t, f.unread(), minWindow, "bytes unread")
 }
 
 // consumeHalves takes n half windows, each in the given time, and returns the
@@ -84,9 +73,7 @@ func TestWindowGrowth(t *testing.T) {
 		{"all used", 100, 1, rtt, shares.Out, minWindow},
 	} {
 		f := newRecvCredit(initialWindow)
-		if got := consumeHalves(&f, c.halves, c.each, c.rtt, c.p); got != c.want {
-			t.Errorf("%s: window %d, want %d", c.name, got, c.want)
-		}
+		testutil.Equal(t, consumeHalves(&f, c.halves, c.each, c.rtt, c.p), c.want, "%s: window", c.name)
 	}
 }
 
@@ -94,9 +81,8 @@ func TestWindowGrowth(t *testing.T) {
 func TestWindowRecovers(t *testing.T) {
 	f := newRecvCredit(initialWindow)
 	consumeHalves(&f, 3, 1, time.Second, shares.Short)
-	if got := consumeHalves(&f, 100, growAfter/2, time.Second, shares.Plenty); got != maxWindow {
-		t.Errorf("window %d after memory came back", got)
-	}
+	got := consumeHalves(&f, 100, growAfter/2, time.Second, shares.Plenty)
+	testutil.Equal(t, got, maxWindow, "the window after memory came back")
 }
 
 // Random senders, readers, wires and memory: credit is never less than half a
@@ -186,24 +172,20 @@ func TestBudgetPressure(t *testing.T) {
 	} {
 		b := NewBudget(1000)
 		b.Hold(c.used)
-		if b.Pressure() != c.want || firstWindow(b) != c.window || b.Used() != int64(c.used) {
-			t.Errorf("%d of 1000 used: pressure %d, first window %d", c.used, b.Pressure(), firstWindow(b))
-		}
+		testutil.Equal(t, b.Pressure(), c.want, "the pressure, %d of 1000 used", c.used)
+		testutil.Equal(t, firstWindow(b), c.window, "the first window, %d used", c.used)
+		testutil.Equal(t, b.Used(), int64(c.used), "bytes used")
 	}
 	var none *Budget
 	none.Hold(1 << 30)
 	if none.Pressure() != shares.Plenty || firstWindow(none) != initialWindow || none.Used() != 0 || none.Max() != 0 {
 		t.Error("no budget is a bound")
 	}
-	if !tolerates(none, 1<<30) || none.Share() != nil || !none.Take(1<<30) {
-		t.Error("no budget is a bound")
-	}
+	testutil.Equal(t, tolerates(none, 1<<30) && none.Share() == nil && none.Take(1<<30), true, "no budget is no bound")
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(math.MaxInt64))
 	for limit, want := range map[int64]int64{math.MaxInt64: defaultBudget, 400 << 20: 100 << 20} {
 		debug.SetMemoryLimit(limit)
-		if auto := NewBudget(0).Max(); auto != want {
-			t.Errorf("with a memory limit of %d the budget by itself is %d, want %d", limit, auto, want)
-		}
+		testutil.Equal(t, NewBudget(0).Max(), want, "the budget by a memory limit of %d", limit)
 	}
 }
 

@@ -3,7 +3,6 @@ package link_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -75,9 +74,7 @@ func TestSmallMessageIsFlushedBesideEndlessBulk(t *testing.T) {
 	}
 	close(arrived)
 	testutil.Eventually(t, "flush", func() bool { return key.flushed.Load() && bulk.flushed.Load() })
-	if late.Load() {
-		t.Error("a small message waited for the end of the bulk beside it")
-	}
+	testutil.Equal(t, late.Load(), false, "a small message waited for the end of the bulk beside it")
 	_, _ = keyEnd.Close(), bulkEnd.Close()
 }
 
@@ -106,16 +103,20 @@ func TestWrappedSocketsTakeBytesOnTheSpot(t *testing.T) {
 			defer r.end()
 			r.open(2, "x:1")
 			r.send(frame{tData, 0, 2, []byte("ping")})
-			if got := make([]byte, 4); readAll(there, got) != nil || string(got) != "ping" {
-				t.Errorf("the socket was given %q", got)
-			}
+			given(t, there, "ping")
 			testutil.Eventually(t, "one goroutine, which waits for the socket", func() bool { return pumps() == 1 })
 			_ = there.Close()
 		})
 	}
 }
 
-func readAll(c net.Conn, p []byte) error { _, err := io.ReadFull(c, p); return err }
+// given wants a socket to read the bytes of want.
+func given(t *testing.T, c net.Conn, want string) {
+	t.Helper()
+	got := make([]byte, len(want))
+	testutil.NoError(t, testutil.Err(io.ReadFull(c, got)))
+	testutil.Equal(t, string(got), want, "what the socket is given")
+}
 
 // Bytes read ahead of a stream come before those that it delivers.
 func TestReadAheadOfAStreamThatDelivers(t *testing.T) {
@@ -134,21 +135,14 @@ func TestReadAheadOfAStreamThatDelivers(t *testing.T) {
 	}()
 	want := "ahead first "
 	for _, more := range []string{"second ", "third"} {
-		got := make([]byte, len(want))
-		if err := readAll(there, got); err != nil || string(got) != want {
-			t.Fatalf("the socket was given %q, %v, want %q", got, err, want)
-		}
+		given(t, there, want)
 		want = more
 		r.send(frame{tData, 0, id, []byte(more)})
 	}
 	r.send(frame{tData, 1, id, nil})
-	if rest, err := io.ReadAll(there); err != nil || string(rest) != want {
-		t.Errorf("the socket was given %q, %v, want %q and the end", rest, err, want)
-	}
+	testutil.Equal(t, string(testutil.Must(io.ReadAll(there))(t)), want, "the rest, to the end")
 	_ = there.Close()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
+	testutil.Succeeds(t, <-done, "the relay")
 }
 
 // stuck is a Sink that takes nothing.
@@ -214,24 +208,18 @@ func TestTakeMayEndItsConn(t *testing.T) {
 					id, conn := r.dialed()
 					l := &leaver{end: func() { _ = end(conn) }, kept: kept, turns: make(chan struct{}, 2)}
 					in, chunks := conn.In(), make([]tunnel.Chunk, 4)
-					if !in.Deliver(l) {
-						t.Fatal("the stream does not deliver")
-					}
-					if n, err := in.ReadChunks(chunks); n != 0 || err != nil {
-						t.Fatal(n, err)
-					}
+					testutil.Equal(t, in.Deliver(l), true, "the stream delivers")
+					testutil.Equal(t, testutil.Must(in.ReadChunks(chunks))(t), 0, "chunks")
 					r.send(frame{tData, last, id, []byte("some bytes")})
 					promptly(t, "the last turn", func() { <-l.turns })
-					if n, err := in.ReadChunks(chunks); n != 0 || !errors.Is(err, net.ErrClosed) {
-						t.Errorf("the last turn read %d chunks, %v", n, err)
-					}
+					n, err := in.ReadChunks(chunks)
+					testutil.Equal(t, n, 0, "chunks of the last turn")
+					testutil.ErrorIs(t, err, net.ErrClosed, "the last turn")
 					if name == "reset" {
 						r.wantType(tReset, id)
 					}
 					r.send(frame{tData, 0, id, []byte("late")}) // to a stream that is gone
-					if len(l.turns) != 0 {
-						t.Error("there was a turn after the end")
-					}
+					testutil.Equal(t, len(l.turns), 0, "turns after the end")
 				})
 			}
 		}
@@ -283,11 +271,7 @@ func TestWaitIdleWaitsForDelivery(t *testing.T) {
 	testutil.Eventually(t, "the stream's end", func() bool { return r.ses.Streams() == 0 })
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	if err := r.ses.WaitIdle(ctx); err == nil {
-		t.Error("the link was called idle while it delivers")
-	}
+	testutil.Fails(t, r.ses.WaitIdle(ctx), "the wait for an idle link, while it delivers")
 	close(l.delivered)
-	if err := r.ses.WaitIdle(context.Background()); err != nil {
-		t.Error(err)
-	}
+	testutil.Succeeds(t, r.ses.WaitIdle(context.Background()), "the wait for an idle link")
 }

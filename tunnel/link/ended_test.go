@@ -54,32 +54,26 @@ func TestEndedStreamsTakeMemoryUntilAcknowledged(t *testing.T) {
 		"its link is lost":  func(_ []*link.Stream, _ *acceptor, all []*link.Session) { _ = all[0].Close() },
 		"the other is lost": func(_ []*link.Stream, _ *acceptor, all []*link.Session) { _ = all[3].Close() },
 	} {
-		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				budget, far := link.NewBudget(64<<20), &acceptor{}
-				all := between(t, resumes, budget, far, joinedTo)
-				var opened []*link.Stream
-				for i := range n {
-					f := tunnel.NewFlow("tcp", "x:1")
-					f.Resume = &tunnel.Resume{Token: [16]byte{byte(i), 1}, Window: time.Minute}
-					c := testutil.Must(all[0].Dial(t.Context(), f))(t)
-					_ = c.CloseWrite()
-					testutil.Must(io.Copy(io.Discard, c))(t)
-					opened = append(opened, c.(*link.Stream))
-				}
-				time.Sleep(time.Minute)
-				if used := budget.Used(); used != n*each {
-					t.Errorf("%d that have ended take %d bytes, want %d", n, used, n*each)
-				}
-				settle(opened, far, all)
-				synctest.Wait()
-				if used := budget.Used(); used != 0 {
-					t.Errorf("%d bytes are held for nothing", used)
-				}
-				for _, s := range all {
-					_ = s.Close()
-				}
-			})
+		testutil.Bubble(t, how, func(t *testing.T) {
+			budget, far := link.NewBudget(64<<20), &acceptor{}
+			all := between(t, resumes, budget, far, joinedTo)
+			var opened []*link.Stream
+			for i := range n {
+				f := tunnel.NewFlow("tcp", "x:1")
+				f.Resume = &tunnel.Resume{Token: [16]byte{byte(i), 1}, Window: time.Minute}
+				c := testutil.Must(all[0].Dial(t.Context(), f))(t)
+				_ = c.CloseWrite()
+				testutil.Must(io.Copy(io.Discard, c))(t)
+				opened = append(opened, c.(*link.Stream))
+			}
+			time.Sleep(time.Minute)
+			testutil.Equal(t, budget.Used(), n*each, "bytes of %d that have ended", n)
+			settle(opened, far, all)
+			synctest.Wait()
+			testutil.Equal(t, budget.Used(), 0, "bytes held for nothing")
+			for _, s := range all {
+				_ = s.Close()
+			}
 		})
 	}
 }

@@ -117,11 +117,7 @@ func FuzzFrames(f *testing.F) {
 		_ = r.ses.Close()
 		_ = far.Close()
 		wg.Wait()
-		if n := r.ses.Streams(); n != 0 {
-			t.Errorf("%d streams left", n)
-		}
-		if n := r.budget.Used(); n != 0 {
-			t.Errorf("%d bytes of the budget still held", n)
-		}
+		testutil.Equal(t, r.ses.Streams(), 0, "streams left")
+		testutil.Equal(t, r.budget.Used(), 0, "bytes of the budget still held")
 	})
 }

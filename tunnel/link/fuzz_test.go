@@ -73,9 +73,7 @@ func checkOpen(t *testing.T, b []byte) {
 		t.Fatalf("OPEN with %#v became %#v, %v", first.resume, second.resume, err)
 	}
 	first.resume, second.resume = nil, nil
-	if first != second {
-		t.Fatalf("OPEN %+v became %+v", first, second)
-	}
+	testutil.Equal(t, first, second, "OPEN, encoded and decoded again")
 	if len(first.address) > maxAddress || len(first.id) > tunnel.MaxID || first.network == "" || len(first.network) > maxText {
 		t.Fatalf("OPEN beyond its bounds: %+v", first)
 	}
@@ -139,9 +137,7 @@ func FuzzHeader(f *testing.F) {
 			return
 		}
 		h, err := parseHeader(b)
-		if (err != nil) != (h.length > maxPayload) {
-			t.Fatalf("length %d: %v", h.length, err)
-		}
+		testutil.Equal(t, err != nil, h.length > maxPayload, "a length of %d is an error: %v", h.length, err)
 		var again [headerSize]byte
 		h.put(again[:])
 		if !bytes.Equal(again[:], b[:headerSize]) {

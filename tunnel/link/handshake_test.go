@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/link"
 )
 
@@ -48,17 +49,13 @@ func shake(t *testing.T, ctx context.Context, initiator bool, cfg link.Config) *
 func (s *shaking) failed() (time.Duration, error) {
 	s.t.Helper()
 	err := <-s.result
-	if err == nil {
-		s.t.Fatal("the handshake succeeded")
-	}
+	testutil.Fails(s.t, err, "the handshake")
 	return time.Since(s.start), err
 }
 
 func bothRoles(t *testing.T, test func(t *testing.T, initiator bool)) {
 	for name, initiator := range map[string]bool{"accept": false, "connect": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { test(t, initiator) })
-		})
+		testutil.Bubble(t, name, func(t *testing.T) { test(t, initiator) })
 	}
 }
 
@@ -84,9 +81,9 @@ func TestGarbageInsteadOfHello(t *testing.T) {
 				s := shake(t, t.Context(), initiator, link.Config{})
 				go func() { _, _ = s.conn.Write(first) }()
 				s.wantGoAway(1)
-				if took, err := s.failed(); !strings.Contains(err.Error(), "violation") || took > time.Second {
-					t.Errorf("after %v: %v", took, err)
-				}
+				took, err := s.failed()
+				testutil.ErrorSays(t, err, "violation", "the handshake")
+				testutil.AtMost(t, took, time.Second, "the time that it took")
 			})
 		})
 	}
@@ -130,12 +127,9 @@ func TestHandshakeWithAPeerThatDoesNotRead(t *testing.T) {
 		near, far := net.Pipe()
 		defer far.Close()
 		start := time.Now()
-		if _, err := link.Connect(t.Context(), near, link.Config{}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("got %v", err)
-		}
-		if took := time.Since(start); took > 12*time.Second {
-			t.Errorf("took %v", took)
-		}
+		err := testutil.Err(link.Connect(t.Context(), near, link.Config{}))
+		testutil.ErrorIs(t, err, context.DeadlineExceeded, "the error")
+		testutil.AtMost(t, time.Since(start), 12*time.Second, "time that it took")
 	})
 }
 
@@ -146,12 +140,10 @@ func TestHandshakeEndsWithItsContext(t *testing.T) {
 		time.Sleep(time.Second)
 		gone := errors.New("nobody wants it any more")
 		cancel(gone)
-		if took, err := s.failed(); !errors.Is(err, gone) || took.Truncate(time.Second) != time.Second {
-			t.Errorf("after %v: %v", took, err)
-		}
-		if _, err := s.read(); !errors.Is(err, io.EOF) {
-			t.Errorf("the connection stayed open: %v", err)
-		}
+		took, err := s.failed()
+		testutil.ErrorIs(t, err, gone, "the handshake")
+		testutil.Equal(t, took.Truncate(time.Second), time.Second, "the time that it took")
+		testutil.ErrorIs(t, testutil.Err(s.read()), io.EOF, "what is read behind it")
 	})
 }
 
@@ -162,9 +154,9 @@ func TestVerifyIsBounded(t *testing.T) {
 			return context.Cause(ctx)
 		}})
 		s.send(helloFrame(1))
-		if took, err := s.failed(); !errors.Is(err, context.DeadlineExceeded) || took > 12*time.Second {
-			t.Errorf("after %v: %v", took, err)
-		}
+		took, err := s.failed()
+		testutil.ErrorIs(t, err, context.DeadlineExceeded, "the handshake")
+		testutil.AtMost(t, took, 12*time.Second, "the time that it took")
 	})
 }
 
@@ -220,9 +212,7 @@ func TestRefusalInsteadOfHello(t *testing.T) {
 		s.send(frame{tGoAway, 0, 0, u16(3, "a link from "+strings.Repeat("x", 2000))})
 		_, err := s.failed()
 		var bye *link.GoAwayError
-		if !errors.As(err, &bye) || bye.Code != link.GoAwayDuplicate || len(bye.Text) != 1024 {
-			t.Errorf("got %v", err)
-		}
+		testutil.Equal(t, errors.As(err, &bye) && bye.Code == link.GoAwayDuplicate && len(bye.Text) == 1024, true, "%v", err)
 	})
 }
 
@@ -230,9 +220,9 @@ func TestPeerHangsUpInsteadOfHello(t *testing.T) {
 	bothRoles(t, func(t *testing.T, initiator bool) {
 		s := shake(t, t.Context(), initiator, link.Config{})
 		_ = s.conn.Close()
-		if took, err := s.failed(); !errors.Is(err, io.EOF) || took > time.Second {
-			t.Errorf("after %v: %v", took, err)
-		}
+		took, err := s.failed()
+		testutil.ErrorIs(t, err, io.EOF, "the handshake")
+		testutil.AtMost(t, took, time.Second, "the time that it took")
 	})
 }
 
@@ -252,12 +242,8 @@ func TestOversizeHelloOfOurOwn(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "16372") {
 			t.Errorf("%s: %v", want, err)
 		}
-		if err != nil && strings.Contains(err.Error(), "kkk") {
-			t.Errorf("%s: the secret is in the error", want)
-		}
-		if n, err := far.Read(make([]byte, 1)); n != 0 || err != io.EOF {
-			t.Errorf("%s: read %d bytes, %v", want, n, err)
-		}
+		testutil.Equal(t, err != nil && strings.Contains(err.Error(), "kkk"), false, "the secret in %q", err)
+		testutil.Equal(t, testutil.Err(far.Read(make([]byte, 1))), io.EOF, "what is read after %s", want)
 	}
 	// One that just fits arrives whole.
 	near, far := tcpPair(t)
@@ -265,10 +251,6 @@ func TestOversizeHelloOfOurOwn(t *testing.T) {
 	arrived := ""
 	_, b := sessions(t, near, far, link.Config{Hello: link.Hello{Role: link.RoleAgent, Token: token}},
 		link.Config{Verify: func(_ context.Context, peer link.Hello) error { arrived = peer.Token; return nil }})
-	if arrived != token {
-		t.Errorf("a token of %d bytes arrived with %d", len(token), len(arrived))
-	}
-	if b.Peer().Token != "" {
-		t.Error("a token is kept that was judged")
-	}
+	testutil.Equal(t, len(arrived), len(token), "bytes of the token that arrived")
+	testutil.Equal(t, b.Peer().Token, "", "the token, once it was judged")
 }

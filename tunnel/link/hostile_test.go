@@ -3,7 +3,6 @@ package link_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"runtime"
@@ -73,13 +72,9 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 			if n := r.ses.Orphans(); n > c.most || sent.Load() == opens {
 				t.Errorf("%d answers wait to %d OPENs, want at most %d", n, sent.Load(), c.most)
 			}
-			if used := r.budget.Used() - int64(c.held); used < int64(c.least-few+1)<<10 {
-				t.Errorf("%d bytes of the budget are held", used)
-			}
+			testutil.AtLeast(t, r.budget.Used()-int64(c.held), int64(c.least-few+1)<<10, "bytes that are held")
 			for range opens {
-				if f := r.next(); f.typ != tOpened {
-					t.Fatalf("got %v, want an answer", f)
-				}
+				testutil.Equal(t, r.next().typ, tOpened, "an answer's type")
 			}
 			asking.Wait()
 			r.budget.Hold(-c.held)
@@ -105,9 +100,7 @@ func TestOpenAndResetLeavesNothing(t *testing.T) {
 		}
 		r.send(frames...)
 	}
-	if grown > 8<<20 {
-		t.Errorf("it grew by %d KiB", grown>>10)
-	}
+	testutil.AtMost(t, grown, 8<<20, "bytes that it grew by")
 	_ = r.conn.Close()
 	_ = r.ses.Close()
 }
@@ -156,9 +149,7 @@ func TestFloods(t *testing.T) {
 				}
 				r.sendBytes(encode(frames...))
 			}
-			if grown := heap() - before; grown > 8<<20 {
-				t.Errorf("%d,000 frames made it grow by %d KiB", batches, grown>>10)
-			}
+			testutil.AtMost(t, heap()-before, 8<<20, "bytes that it grew by with %d,000 frames", batches)
 			r.pings = 1 << 40
 			r.send(frame{tPing, 0, 0, u64(r.pings)})
 			for pongs := 0; ; { // the flood's own answers first
@@ -222,9 +213,8 @@ func TestStreamsOfAPeerAreBounded(t *testing.T) {
 		r.sendBytes(encode(frames...))
 		for range 1024 {
 			f := r.next()
-			if _, refused := fieldOf(f.payload, 1); f.typ != tOpened || refused {
-				t.Fatalf("got %v among the first %d", f, streams)
-			}
+			_, refused := fieldOf(f.payload, 1)
+			testutil.Equal(t, f.typ == tOpened && !refused, true, "%v is success, of the first %d", f, streams)
 		}
 	}
 	beyond := uint64(2*streams + 1)
@@ -257,9 +247,7 @@ func TestCloseOfAStuckLink(t *testing.T) {
 	go func() { _, _ = conn.Write(make([]byte, 1<<20)) }()
 	g.waitBlocked()
 	promptly(t, "Close", func() { _, _ = conn.Close(), r.ses.Close() })
-	if err := r.ses.Err(); !errors.Is(err, link.ErrClosed) {
-		t.Errorf("the session ended with %v", err)
-	}
+	testutil.ErrorIs(t, r.ses.Err(), link.ErrClosed, "how the session ended")
 	_ = r.conn.Close()
 }
 
@@ -296,9 +284,7 @@ func TestNoReaderSleepsBesideData(t *testing.T) {
 	time.Sleep(10 * time.Millisecond)
 	r.send(frame{tData, fin, id, make([]byte, 5*readers)})
 	within(t, patience, "a reader of a stream that has ended", wg.Wait)
-	if total != 5*readers {
-		t.Errorf("%d bytes read", total)
-	}
+	testutil.Equal(t, total, 5*readers, "bytes read")
 }
 
 // writeOn writes to c for as long as it takes.

@@ -24,13 +24,10 @@ func TestAnIdleLinkHasOneGoroutine(t *testing.T) {
 			t.Helper()
 			time.Sleep(3*link.DefaultPingInterval + time.Second)
 			synctest.Wait()
-			if n := goroutinesOf("tunnel/link.(*"); n != 2 {
-				t.Errorf("%s, two ends have %d goroutines, want 2", when, n)
-			}
+			testutil.Equal(t, goroutinesOf("tunnel/link.(*"), 2, "%s, goroutines of two ends", when)
 			for _, s := range []*link.Session{a, b} {
-				if s.Err() != nil || time.Since(s.Heard()) > link.DefaultPingInterval {
-					t.Errorf("%s, an end was heard %v ago: %v", when, time.Since(s.Heard()), s.Err())
-				}
+				testutil.Succeeds(t, s.Err(), "%s, an end", when)
+				testutil.AtMost(t, time.Since(s.Heard()), link.DefaultPingInterval, "%s, the silence", when)
 			}
 		}
 		quiet("at first")
@@ -78,32 +75,27 @@ func TestAConnectionBetweenLinksHasNoGoroutine(t *testing.T) {
 		"the other is lost":  func(all []*link.Session, _ tunnel.Conn) { _ = all[3].Close() },
 		"the process leaves": func(all []*link.Session, _ tunnel.Conn) { _ = all[1].Close() },
 	} {
-		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ended := &ends{}
-				all := between(t, link.Hello{}, nil, &tunnel.Forwarder{Dialer: &destinations{}}, func(to *link.Session) tunnel.Handler {
-					return &tunnel.Forwarder{Dialer: to, Observers: []tunnel.Observer{ended}}
-				})
-				c := testutil.Must(all[0].Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1")))(t)
-				for range 2 {
-					passOn(t, c, c, []byte("to and fro"), make([]byte, len("to and fro")))
-					synctest.Wait()
-					if n := goroutinesOf("link.(*Session).serve"); n != 1 { // that of the last link, to the destination
-						t.Errorf("%d goroutines serve", n)
-					}
-				}
-				end(all, c)
-				synctest.Wait()
-				if how == "the process leaves" && all[1].Err() == nil {
-					t.Error("it has not left")
-				}
-				if ended.closed.Load() != 1 || goroutinesOf("link.(*Session).serve") != 0 {
-					t.Errorf("%d ends were told, %d goroutines serve", ended.closed.Load(), goroutinesOf("link.(*Session).serve"))
-				}
-				for _, s := range all {
-					_ = s.Close()
-				}
+		testutil.Bubble(t, how, func(t *testing.T) {
+			ended := &ends{}
+			all := between(t, link.Hello{}, nil, &tunnel.Forwarder{Dialer: &destinations{}}, func(to *link.Session) tunnel.Handler {
+				return &tunnel.Forwarder{Dialer: to, Observers: []tunnel.Observer{ended}}
 			})
+			c := testutil.Must(all[0].Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1")))(t)
+			for range 2 {
+				passOn(t, c, c, []byte("to and fro"), make([]byte, len("to and fro")))
+				synctest.Wait()
+				if n := goroutinesOf("link.(*Session).serve"); n != 1 { // that of the last link, to the destination
+					t.Errorf("%d goroutines serve", n)
+				}
+			}
+			end(all, c)
+			synctest.Wait()
+			testutil.Equal(t, how != "the process leaves" || all[1].Err() != nil, true, "it has left")
+			testutil.Equal(t, ended.closed.Load(), 1, "ends that were told")
+			testutil.Equal(t, goroutinesOf("link.(*Session).serve"), 0, "goroutines that serve")
+			for _, s := range all {
+				_ = s.Close()
+			}
 		})
 	}
 }

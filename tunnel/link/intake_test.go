@@ -1,6 +1,7 @@
 package link
 
 import (
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
@@ -47,22 +48,13 @@ func TestIntakeRefuses(t *testing.T) {
 func TestIntakeCounts(t *testing.T) {
 	in := intake{budget: NewBudget(1 << 20), clients: new(Clients)}
 	one := in.enter(openMsg{client: 1}, "peer")
-	if same := in.enter(openMsg{client: 1, resume: &tunnel.Resume{Epoch: 2}}, "peer"); same != one || one == in.budget {
-		t.Error("two streams of a client have not one share")
-	}
-	if other := in.enter(openMsg{}, "peer"); other != in.budget {
-		t.Error("a stream of no client has a share")
-	}
+	same := in.enter(openMsg{client: 1, resume: &tunnel.Resume{Epoch: 2}}, "peer")
+	testutil.Equal(t, same == one && one != in.budget, true, "two streams of a client have one share")
+	testutil.Equal(t, in.enter(openMsg{}, "peer"), in.budget, "the budget of a stream of no client")
 	lane := intake{budget: in.budget, clients: in.clients}
-	if same := lane.enter(openMsg{client: 1}, "peer"); same != one {
-		t.Error("a client has another share on another lane")
-	}
-	if other := lane.enter(openMsg{client: 1}, "another"); other == one {
-		t.Error("clients of two peers have one share")
-	}
-	if in.dials != 2 || in.resuming != 1 || in.serving != 3 {
-		t.Errorf("%d dials, %d resuming, %d served", in.dials, in.resuming, in.serving)
-	}
+	testutil.Equal(t, lane.enter(openMsg{client: 1}, "peer"), one, "the share of a client on another lane")
+	testutil.Equal(t, lane.enter(openMsg{client: 1}, "another") == one, false, "clients of two peers have one share")
+	testutil.Equal(t, fmt.Sprint(in.dials, in.resuming, in.serving), "2 1 3", "dials, resumptions, and those served")
 }
 
 // TestSharesAreForgotten once nothing refers to them.
@@ -76,7 +68,5 @@ func TestSharesAreForgotten(t *testing.T) {
 		defer c.mu.Unlock()
 		return len(c.known) == 1
 	})
-	if c.share(numbered{"peer", 1}, "", whole) != kept {
-		t.Error("the other is not the same any more")
-	}
+	testutil.Equal(t, c.share(numbered{"peer", 1}, "", whole), kept, "the other share, later")
 }

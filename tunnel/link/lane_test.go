@@ -24,9 +24,7 @@ func TestAskMove(t *testing.T) {
 	hello := link.Hello{Features: []string{link.FeatureResume, link.FeatureLanes}}
 	accepted := make(hand, 1)
 	a, b := sessions(t, near, far, link.Config{Hello: hello}, link.Config{Hello: hello, Forwarder: granting{accepted}})
-	if !a.Lanes() || !b.Lanes() {
-		t.Fatal("lanes are not in use")
-	}
+	testutil.Equal(t, a.Lanes() && b.Lanes(), true, "lanes are in use")
 	open := func() (opener, acceptor *link.Stream, told moved) {
 		f := tunnel.NewFlow("tcp", "example.test:80")
 		f.Resume = &tunnel.Resume{Window: time.Minute}
@@ -36,32 +34,27 @@ func TestAskMove(t *testing.T) {
 		return opener, acceptor, told
 	}
 
+	bulkAndSmall := func() [2]int {
+		bulk, small := a.Bulk(1000)
+		return [2]int{len(bulk), small}
+	}
 	st, _, told := open()
-	if bulk, small := a.Bulk(1000); len(bulk) != 0 || small != 0 {
-		t.Errorf("%d streams are bulk and %d small, before anything was carried", len(bulk), small)
-	}
+	testutil.Equal(t, bulkAndSmall(), [2]int{0, 0}, "streams before anything was carried")
 	testutil.Must(st.Write(make([]byte, 1000)))(t)
-	if bulk, small := a.Bulk(1000); len(bulk) != 1 || bulk[0] != st || small != 0 {
-		t.Errorf("%d streams are bulk and %d small", len(bulk), small)
-	}
-	if bulk, small := a.Bulk(1000); len(bulk) != 0 || small != 0 {
-		t.Errorf("%d streams are bulk and %d small, though nothing was carried since", len(bulk), small)
-	}
+	bulk, small := a.Bulk(1000)
+	testutil.EqualSlices(t, bulk, []*link.Stream{st}, "bulk")
+	testutil.Equal(t, small, 0, "small ones")
+	testutil.Equal(t, bulkAndSmall(), [2]int{0, 0}, "streams, as nothing was carried since")
 	testutil.Must(st.Write(make([]byte, 999)))(t)
-	if bulk, small := a.Bulk(1000); len(bulk) != 0 || small != 1 {
-		t.Errorf("%d streams are bulk and %d small, want the small one", len(bulk), small)
-	}
-	if !st.AskMove() || st.AskMove() || len(told) != 1 {
-		t.Errorf("asked %d times, want once", len(told))
-	}
+	testutil.Equal(t, bulkAndSmall(), [2]int{0, 1}, "streams, of which one is small")
+	testutil.Equal(t, st.AskMove() && !st.AskMove() && len(told) == 1, true, "it was asked once")
 
 	fixed, acceptor, told := open()
 	acceptor.Stay()
 	testutil.Must(acceptor.Write([]byte("behind it")))(t)
 	testutil.Must(fixed.Read(make([]byte, 1)))(t)
-	if fixed.AskMove() || len(told) != 0 {
-		t.Error("what cannot move was asked to")
-	}
+	testutil.Equal(t, fixed.AskMove(), false, "what cannot move was asked to")
+	testutil.Equal(t, len(told), 0, "times that it was told")
 }
 
 // An end is asked once to move, however often the peer asks, and also where it watches the
@@ -81,9 +74,7 @@ func TestMoveIsAskedOnce(t *testing.T) {
 		if !before {
 			conn.(*link.Stream).Watch(told)
 		}
-		if len(told) != 1 {
-			t.Errorf("watched before: %v; told %d times, want once", before, len(told))
-		}
+		testutil.Equal(t, len(told), 1, "how often it was told, watched before: %v", before)
 	}
 }
 
@@ -106,9 +97,7 @@ func TestJoinTellsOfAMove(t *testing.T) {
 		id, conn := r.dialed()
 		r.send(frame{tMove, 0, id, nil})
 		r.wantNothing()
-		if joined := conn.(*link.Stream).Join(joint{}); joined.Move != server {
-			t.Errorf("asked by a server: %v; it tells of a move: %v", server, joined.Move)
-		}
+		testutil.Equal(t, conn.(*link.Stream).Join(joint{}).Move, server, "it tells of a move")
 		r.end()
 	}
 }
@@ -127,14 +116,10 @@ func TestWakeAfter(t *testing.T) {
 	woken := make(chan struct{}, 10)
 	a.WakeAfter(1000, func() { woken <- struct{}{} })
 	echo(400)
-	if len(woken) != 0 {
-		t.Error("told after 800 of 1000 bytes")
-	}
+	testutil.Equal(t, len(woken), 0, "calls after 800 of 1000 bytes")
 	echo(100)
 	<-woken
 	echo(2000)
 	_ = a.Close() // waits for wake
-	if len(woken) != 0 {
-		t.Error("told twice")
-	}
+	testutil.Equal(t, len(woken), 0, "calls after the first")
 }

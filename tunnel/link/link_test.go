@@ -68,9 +68,8 @@ func sessions(t testing.TB, near, far net.Conn, a, b link.Config) (*link.Session
 	}()
 	first, err := link.Connect(context.Background(), near, a)
 	second := <-accepted
-	if err != nil || second.err != nil {
-		t.Fatalf("link: %v, %v", err, second.err)
-	}
+	testutil.NoError(t, err)
+	testutil.NoError(t, second.err)
 	t.Cleanup(func() { first.Close(); second.ses.Close() })
 	return first, second.ses
 }
@@ -134,15 +133,12 @@ func TestStalledStreamHoldsOnlyItself(t *testing.T) {
 		<-ends
 		writes.Go(func() {
 			_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-			if _, err := conn.Write(make([]byte, 4<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Errorf("4 MiB written to a reader that does not read: %v", err)
-			}
+			err := testutil.Err(conn.Write(make([]byte, 4<<20)))
+			testutil.ErrorIs(t, err, os.ErrDeadlineExceeded, "4 MiB written to a reader that does not read")
 		})
 	}
 	writes.Wait()
-	if held := budget.Used(); held > stalled*128<<10 {
-		t.Errorf("%d bytes held for %d stalled streams, want at most their first windows", held, stalled)
-	}
+	testutil.AtMost(t, budget.Used(), stalled*128<<10, "bytes held for stalled streams")
 	conn := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 	peer := <-ends
 	go func() { _, _ = io.Copy(peer, peer); _ = peer.Close() }()
@@ -150,9 +146,8 @@ func TestStalledStreamHoldsOnlyItself(t *testing.T) {
 	_, _ = rand.Read(payload)
 	go func() { _, _ = conn.Write(payload); _ = conn.CloseWrite() }()
 	_ = conn.SetReadDeadline(time.Now().Add(patience))
-	if got, err := io.ReadAll(conn); err != nil || !bytes.Equal(got, payload) {
-		t.Fatalf("%d bytes echoed beside stalled streams, %v", len(got), err)
-	}
+	got := testutil.Must(io.ReadAll(conn))(t)
+	testutil.Equal(t, bytes.Equal(got, payload), true, "%d bytes come back beside stalled streams", len(got))
 }
 
 func TestDialErrorsAreTyped(t *testing.T) {
@@ -164,24 +159,20 @@ func TestDialErrorsAreTyped(t *testing.T) {
 		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	})
 	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
-	_, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "denied:1"))
-	if typed := tunnel.AsDialError("", err); typed.Failure != tunnel.FailDenied || typed.Reason != "not on my watch" {
-		t.Errorf("got %v", err)
+	fails := func(ctx context.Context, address string, want tunnel.Failure) error {
+		t.Helper()
+		_, err := a.Dial(ctx, tunnel.NewFlow("tcp", address))
+		testutil.Equal(t, tunnel.FailureOf(err), want, "the failure of a dial to %q", address)
+		return err
 	}
-	if _, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "other:1")); tunnel.FailureOf(err) != tunnel.FailRefused {
-		t.Errorf("got %v, want refused", err)
-	}
-	if _, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
-		t.Errorf("got %v, want a bad address", err)
-	}
+	err := fails(t.Context(), "denied:1", tunnel.FailDenied)
+	testutil.Equal(t, tunnel.AsDialError("", err).Reason, "not on my watch", "the reason")
+	_ = fails(t.Context(), "other:1", tunnel.FailRefused)
+	_ = fails(t.Context(), "", tunnel.FailBadAddress)
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := a.Dial(over, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailCancelled {
-		t.Errorf("got %v, want cancelled", err)
-	}
-	if n := a.Streams(); n != 0 {
-		t.Errorf("%d streams left after failed dials", n)
-	}
+	_ = fails(over, "x:1", tunnel.FailCancelled)
+	testutil.Equal(t, a.Streams(), 0, "streams left after failed dials")
 }
 
 func TestVerifyRefuses(t *testing.T) {
@@ -201,14 +192,11 @@ func TestVerifyRefuses(t *testing.T) {
 	if !errors.As(err, &refused) || refused.Code != link.GoAwayRefused || refused.Text != "token expired: get a new one" {
 		t.Fatalf("got %v, want the refusal and its reason", err)
 	}
-	if err := <-done; err == nil {
-		t.Error("Accept returned a session that Verify refused")
-	}
+	testutil.Fails(t, <-done, "Accept of what Verify refused")
 }
 
 func TestTokenStaysOutOfText(t *testing.T) {
 	h := link.Hello{ID: "a", Token: "hush"}
-	if s := fmt.Sprintf("%v %+v %#v %s", h, h, h, h); strings.Contains(s, "hush") {
-		t.Errorf("a token in %q", s)
-	}
+	s := fmt.Sprintf("%v %+v %#v %s", h, h, h, h)
+	testutil.Equal(t, strings.Contains(s, "hush"), false, "a token in %q", s)
 }

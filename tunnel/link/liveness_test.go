@@ -1,7 +1,6 @@
 package link_test
 
 import (
-	"errors"
 	"io"
 	"net"
 	"sync"
@@ -10,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -49,37 +49,26 @@ func (s *still) wantDead(failure tunnel.Failure) {
 	t.Helper()
 	<-s.ses.Done()
 	took := time.Since(s.since)
-	if took < link.DefaultDeadAfter || took > 20*time.Second {
-		t.Errorf("noticed after %v, want 15 s to 20 s", took)
-	}
-	if err := s.ses.Err(); !errors.Is(err, link.ErrDead) || tunnel.LossOf(err) != tunnel.LossSilent {
-		t.Errorf("the session ended with %v", err)
-	}
+	testutil.Between(t, took, link.DefaultDeadAfter, 20*time.Second, "the time until it is noticed")
+	testutil.ErrorIs(t, s.ses.Err(), link.ErrDead, "the session")
+	testutil.Equal(t, tunnel.LossOf(s.ses.Err()), tunnel.LossSilent, "the cause")
 	for range 3 {
-		if d := <-s.dials; tunnel.FailureOf(d.err) != failure {
-			t.Errorf("a pending dial failed with %v, want %v", d.err, failure)
-		}
+		testutil.Equal(t, tunnel.FailureOf((<-s.dials).err), failure, "how a pending dial failed")
 	}
-	if _, err := s.ses.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != failure {
-		t.Errorf("a new dial failed with %v, want %v", err, failure)
-	}
+	err := testutil.Err(s.ses.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))
+	testutil.Equal(t, tunnel.FailureOf(err), failure, "how a new dial failed")
 	for _, c := range s.streams {
 		got, err := io.ReadAll(c)
 		if string(got) != "unread" || tunnel.CodeOf(err) != tunnel.CodeLost || tunnel.LossOf(err) != tunnel.LossSilent {
 			t.Errorf("a stream reads %q, %v, want what had come, then the loss", got, err)
 		}
-		if _, err := c.Write([]byte("x")); tunnel.CodeOf(err) != tunnel.CodeLost {
-			t.Errorf("a stream writes with %v", err)
-		}
+		testutil.Equal(t, tunnel.CodeOf(testutil.Err(c.Write([]byte("x")))), tunnel.CodeLost, "a write's code")
 		_ = c.Close()
 	}
 	_ = s.ses.Close()
-	if late := time.Since(s.since) - took; late > time.Second {
-		t.Errorf("the rest took another %v", late)
-	}
-	if n := s.ses.Streams(); n != 0 || s.budget.Used() != 0 {
-		t.Errorf("%d streams, %d bytes left", n, s.budget.Used())
-	}
+	testutil.AtMost(t, time.Since(s.since)-took, time.Second, "time that the rest took")
+	testutil.Equal(t, s.ses.Streams(), 0, "streams left")
+	testutil.Equal(t, s.budget.Used(), 0, "bytes left")
 	_ = s.conn.Close()
 	s.wg.Wait()
 }
@@ -121,18 +110,14 @@ func TestDeadPeers(t *testing.T) {
 			})
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newStill(t, c.role)
-				c.peer(s)
-				// A writer that is stuck, or waits for credit, must come back too.
-				stuck := make(chan error, 1)
-				go func() { _, err := s.streams[0].Write(make([]byte, 1<<20)); stuck <- err }()
-				s.wantDead(c.failure)
-				if err := <-stuck; err == nil {
-					t.Error("a write to a dead peer succeeded")
-				}
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			s := newStill(t, c.role)
+			c.peer(s)
+			// A writer that is stuck, or waits for credit, must come back too.
+			stuck := make(chan error, 1)
+			go func() { _, err := s.streams[0].Write(make([]byte, 1<<20)); stuck <- err }()
+			s.wantDead(c.failure)
+			testutil.Fails(t, <-stuck, "a write to a dead peer")
 		})
 	}
 }
@@ -148,12 +133,8 @@ func live(t *testing.T, peer func(s *still)) {
 		s := newStill(t, 1)
 		s.wg.Go(func() { peer(s) })
 		time.Sleep(10 * time.Minute)
-		if err := s.ses.Err(); err != nil {
-			t.Errorf("a live peer was given up: %v", err)
-		}
-		if n := s.ses.Streams(); n != 6 {
-			t.Errorf("%d streams, want the 6 there were", n)
-		}
+		testutil.Succeeds(t, s.ses.Err(), "the link to a live peer")
+		testutil.Equal(t, s.ses.Streams(), 6, "streams")
 		_ = s.conn.Close()
 		_ = s.ses.Close()
 		for range 3 {
@@ -217,23 +198,18 @@ func TestAcceptorLeavesPingsToTheInitiator(t *testing.T) {
 		for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); {
 			s.sendQuietly(frame{tPing, 0, 0, u64(1)})
 			time.Sleep(link.DefaultPingInterval)
-			if quiet := time.Since(s.ses.Heard()); quiet > link.DefaultPingInterval {
-				t.Fatalf("nothing was heard for %v", quiet)
-			}
+			testutil.AtMost(t, time.Since(s.ses.Heard()), link.DefaultPingInterval, "the time without a word")
 		}
 		synctest.Wait()
-		if n := len(pings); n < 20 || n > 22 {
-			t.Errorf("%d pings in 10 min, want one every 30 s", n)
-		}
+		testutil.Between(t, len(pings), 20, 22, "pings in 10 min")
 		pings = nil
 		mute.Store(true)
 		silent := time.Now()
 		s.since = s.ses.Heard()
 		<-s.ses.Done()
 		synctest.Wait()
-		if len(pings) == 0 || pings[0].Sub(silent) > 2*link.DefaultPingInterval {
-			t.Errorf("a peer that fell silent was pinged at %v", pings)
-		}
+		testutil.AtLeast(t, len(pings), 1, "pings of a peer that fell silent")
+		testutil.AtMost(t, pings[0].Sub(silent), 2*link.DefaultPingInterval, "the time until the first")
 		s.wantDead(tunnel.FailUnavailable)
 	})
 }

@@ -3,6 +3,8 @@ package link
 import (
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // Looks come every 5 s, and 15 s of silence end a link. A process that did not
@@ -42,9 +44,7 @@ func TestLivenessCountsLooks(t *testing.T) {
 				if step.heard >= 0 {
 					l.heard = now.Add(-time.Duration(step.heard * float64(time.Second)))
 				}
-				if dead := l.look(now, step.writes, step.writing); dead != step.dead {
-					t.Fatalf("look %d: dead = %v, silent for %v, stuck for %v", i+1, dead, l.Lasts, l.stuck)
-				}
+				testutil.Equal(t, l.look(now, step.writes, step.writing), step.dead, "dead at look %d", i+1)
 			}
 		})
 	}
@@ -62,9 +62,7 @@ func TestSilenceEndsInTime(t *testing.T) {
 				now = now.Add(l.Pause)
 				ended = l.look(now, 0, false)
 			}
-			if got := now.Sub(l.heard); got < dead || got > dead+time.Second {
-				t.Errorf("asked after %v: dead %v after the last frame, want %v", ask, got, dead)
-			}
+			testutil.Between(t, now.Sub(l.heard), dead, dead+time.Second, "asked after %v: dead after", ask)
 		}
 	}
 }
@@ -73,33 +71,25 @@ func TestSilenceEndsInTime(t *testing.T) {
 // 40 s. A stop of 12 s before the first PING does not.
 func TestShortStopAtLongIntervalEndsNoLink(t *testing.T) {
 	start := time.Now()
-	l := liveness{Silence: NewSilence(30*time.Second, 40*time.Second, start), heard: start.Add(-time.Millisecond)}
-	if l.look(start.Add(42*time.Second), 0, false) {
-		t.Error("dead, and never asked")
+	dead := func(heard time.Time, interval, silence time.Duration, looks ...time.Duration) (dead []bool) {
+		l := liveness{Silence: NewSilence(interval*time.Second, silence*time.Second, start), heard: heard}
+		for _, after := range looks {
+			dead = append(dead, l.look(start.Add(after*time.Second), 0, false))
+		}
+		return dead
 	}
-	l = liveness{Silence: NewSilence(30*time.Second, 40*time.Second, start), heard: start}
-	if l.look(start.Add(30*time.Second), 0, false) || l.look(start.Add(75*time.Second), 0, false) {
-		t.Error("dead after a stop right behind a PING, whose answer is yet to be read")
-	}
-	if l.look(start.Add(80*time.Second), 0, false) || !l.look(start.Add(85*time.Second), 0, false) {
-		t.Error("not dead 10 s after the stop, and has not answered")
-	}
-	l = liveness{Silence: NewSilence(30*time.Second, 40*time.Second, start), heard: start}
-	if l.look(start.Add(30*time.Second), 0, false) || l.look(start.Add(42*time.Second), 0, false) {
-		t.Error("dead after a short stop right behind a PING, whose answer is yet to be read")
-	}
-	l = liveness{Silence: NewSilence(8*time.Second, 18*time.Second, start), heard: start}
-	if l.look(start.Add(8*time.Second), 0, false) || l.look(start.Add(18*time.Second), 0, false) {
-		t.Error("dead after a stop right behind a PING that is short by this interval, too")
-	}
+	before := start.Add(-time.Millisecond)
+	testutil.EqualSlices(t, dead(before, 30, 40, 42), []bool{false}, "dead, and never asked")
+	testutil.EqualSlices(t, dead(start, 30, 40, 30, 75, 80, 85), []bool{false, false, false, true},
+		"dead by a stop right behind a PING, and 10 s without its answer behind that")
+	testutil.EqualSlices(t, dead(start, 30, 40, 30, 42), []bool{false, false}, "dead by a short stop right behind a PING")
+	testutil.EqualSlices(t, dead(start, 8, 18, 8, 18), []bool{false, false}, "dead by one that is short by this interval, too")
 }
 
 // A probe has 2 s or more to be answered. Where this process stood still for half of that, the
 // peer is asked once more; a much shorter stop does not prolong a dead link.
 func TestStopsBehindProbes(t *testing.T) {
 	for stop, want := range map[time.Duration]bool{0: false, 100 * time.Millisecond: false, time.Second: true, 30 * time.Second: true} {
-		if late(probeTime+stop, probeTime, probeTime) != want {
-			t.Errorf("stopped for %v: late is not %v", stop, want)
-		}
+		testutil.Equal(t, late(probeTime+stop, probeTime, probeTime), want, "late after a stop of %v", stop)
 	}
 }

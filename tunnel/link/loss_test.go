@@ -6,6 +6,7 @@ import (
 	"io"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -40,33 +41,22 @@ func TestLostLinkTellsItsCause(t *testing.T) {
 			<-r.ses.Done()
 			_, err1 := first.Read(make([]byte, 1))
 			_, err2 := second.Read(make([]byte, 1))
-			if tunnel.CodeOf(err1) != tunnel.CodeLost || tunnel.LossOf(err1) != c.want {
-				t.Errorf("a stream reads %v", err1)
-			}
-			if err1 != err2 {
-				t.Error("two streams have an error each")
-			}
-			if _, err := first.Write([]byte("x")); err != err1 {
-				t.Errorf("a stream is written with %v, read with %v", err, err1)
-			}
-			if err := context.Cause(r.ses.Life()); err != err1 {
-				t.Errorf("the link's life ended with %v", err)
-			}
+			testutil.Equal(t, tunnel.CodeOf(err1), tunnel.CodeLost, "the code that a stream reads")
+			testutil.Equal(t, tunnel.LossOf(err1), c.want, "the cause")
+			testutil.Equal(t, err1, err2, "the error of the second stream")
+			testutil.Equal(t, testutil.Err(first.Write([]byte("x"))), err1, "the error of a write")
+			testutil.Equal(t, context.Cause(r.ses.Life()), err1, "why the link's life ended")
 			var bye *link.GoAwayError
 			if err := r.ses.Err(); errors.As(err, &bye) != (c.code != 0) || bye != nil && (bye.Code != c.code || bye.Text != "text") {
 				t.Errorf("the link ended with %v, want the peer's goodbye %v", err, c.code)
 			}
-			if err := r.ses.Err(); tunnel.LossOf(err) != c.want || link.LossFields(err)["cause"] != c.want.Label() {
-				t.Errorf("the link ended with %v, which tells of %v", err, tunnel.LossOf(err))
-			}
+			testutil.Equal(t, tunnel.LossOf(r.ses.Err()), c.want, "the cause of the link's end")
+			testutil.Equal(t, link.LossFields(r.ses.Err())["cause"], any(c.want.Label()), "its field")
 			var once link.Losses
 			once[c.want] = 1
-			if _, err := r.ses.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailAgentLost {
-				t.Errorf("a dial on it fails with %v", err)
-			}
-			if lost := r.ses.Stats().Lost; lost != once {
-				t.Errorf("counted as %v", lost)
-			}
+			err := testutil.Err(r.ses.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))
+			testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailAgentLost, "a dial on it")
+			testutil.Equal(t, r.ses.Stats().Lost, once, "losses that are counted")
 			_ = r.ses.Close()
 		})
 	}
@@ -75,11 +65,8 @@ func TestLostLinkTellsItsCause(t *testing.T) {
 // What no link has ended with has no cause, nor has a link that is up.
 func TestNoCauseWithoutALoss(t *testing.T) {
 	for _, err := range []error{nil, io.EOF, errors.New("rpc error"), &tunnel.ResetError{Code: tunnel.CodeLost}} {
-		if cause := tunnel.LossOf(err); cause != tunnel.LossUnknown {
-			t.Errorf("%v has the cause %v", err, cause)
-		}
-		if _, told := link.LossFields(err)["cause"]; told {
-			t.Errorf("%v is logged with a cause", err)
-		}
+		testutil.Equal(t, tunnel.LossOf(err), tunnel.LossUnknown, "cause of %v", err)
+		_, told := link.LossFields(err)["cause"]
+		testutil.Equal(t, told, false, "%v is logged with a cause", err)
 	}
 }

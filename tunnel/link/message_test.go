@@ -1,7 +1,6 @@
 package link
 
 import (
-	"bytes"
 	"math"
 	"reflect"
 	"runtime"
@@ -17,9 +16,8 @@ import (
 func TestIDsFollowOneRule(t *testing.T) {
 	for id, want := range map[string]string{"4bf92f3577b34da6": "4bf92f3577b34da6", "Req-1_a.b": "Req-1_a.b", "a/b": "", "a b": "", "<a>": "", strings.Repeat("a", tunnel.MaxID+1): ""} {
 		var m openMsg
-		if err := m.decode(openMsg{network: "tcp", address: "a:1", id: id}.encode()); err != nil || m.id != want {
-			t.Errorf("%q became %q, %v", id, m.id, err)
-		}
+		testutil.NoError(t, m.decode(openMsg{network: "tcp", address: "a:1", id: id}.encode()))
+		testutil.Equal(t, m.id, want, "what %q became", id)
 	}
 }
 
@@ -29,16 +27,11 @@ func TestOpenTellsItsSpan(t *testing.T) {
 	with := plain
 	with.span = 0xb7ad6b7169203331
 	want := append(plain.encode(), 0, 16, 0, 8, 0xb7, 0xad, 0x6b, 0x71, 0x69, 0x20, 0x33, 0x31)
-	if got := with.encode(); !bytes.Equal(got, want) {
-		t.Errorf("%x, want %x", got, want)
-	}
+	testutil.EqualSlices(t, with.encode(), want, "the message")
 	var got openMsg
-	if err := got.decode(want); err != nil || !reflect.DeepEqual(got, with) {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if err := got.decode([]byte{0, 16, 0, 4, 1, 2, 3, 4}); err == nil {
-		t.Error("a span of 4 bytes is taken")
-	}
+	testutil.NoError(t, got.decode(want))
+	testutil.Equal(t, reflect.DeepEqual(got, with), true, "it is what was sent: %+v", got)
+	testutil.Fails(t, got.decode([]byte{0, 16, 0, 4, 1, 2, 3, 4}), "a span of 4 bytes")
 }
 
 // Of what a peer says, no more stays in memory than is taken of it.
@@ -78,9 +71,8 @@ func TestCutTextIsNotKept(t *testing.T) {
 		}
 		runtime.GC()
 		runtime.ReadMemStats(&after)
-		if took := (int(after.HeapAlloc) - int(before.HeapAlloc)) / many; took > 4*maxText {
-			t.Errorf("%s: %d bytes are kept of each", name, took)
-		}
+		took := (int(after.HeapAlloc) - int(before.HeapAlloc)) / many
+		testutil.AtMost(t, took, 4*maxText, "bytes that are kept of each %s", name)
 		runtime.KeepAlive(kept)
 	}
 }
@@ -96,9 +88,8 @@ func TestGroupOfHello(t *testing.T) {
 	} {
 		payload := testutil.Must(Hello{Role: RoleAgent, Group: group}.encode())(t)
 		var got Hello
-		if err := got.decode(payload); err != nil || got.Group != want {
-			t.Errorf("%q became %q, %v", group, got.Group, err)
-		}
+		testutil.NoError(t, got.decode(payload))
+		testutil.Equal(t, got.Group, want, "what %q became", group)
 	}
 }
 
@@ -107,9 +98,8 @@ func TestCountOfServersInHello(t *testing.T) {
 	for _, count := range []int{1, 256, math.MaxInt32, math.MaxInt, math.MaxInt &^ 0xfffffff0} {
 		payload := testutil.Must(Hello{Role: RoleServer, ServerCount: count}.encode())(t)
 		var got Hello
-		if err := got.decode(payload); err != nil || got.ServerCount != min(count, math.MaxInt32) {
-			t.Errorf("%d became %d, %v", count, got.ServerCount, err)
-		}
+		testutil.NoError(t, got.decode(payload))
+		testutil.Equal(t, got.ServerCount, min(count, math.MaxInt32), "what %d became", count)
 	}
 }
 
@@ -117,13 +107,9 @@ func TestCountOfServersInHello(t *testing.T) {
 // If they were cut, a part that denies could be missing.
 func TestRulesAndIdentitiesAreWhole(t *testing.T) {
 	var m openMsg
-	if err := m.decode(appendField(nil, 15, []byte(strings.Repeat("x", tunnel.RulesSize+1)))); err == nil {
-		t.Errorf("of too many rules, %d bytes are taken", len(m.rules))
-	}
-	if err := m.decode(appendField(nil, 15, []byte(strings.Repeat("x", tunnel.RulesSize)))); err != nil || len(m.rules) != tunnel.RulesSize {
-		t.Errorf("%d bytes, %v", len(m.rules), err)
-	}
-	if err := m.decode(appendField(nil, 14, []byte("cn:"+strings.Repeat("x", tunnel.IdentitySize)))); err != nil || m.who != "" {
-		t.Errorf("of an identity that is too long, %q is taken, %v", m.who, err)
-	}
+	testutil.Fails(t, m.decode(appendField(nil, 15, []byte(strings.Repeat("x", tunnel.RulesSize+1)))), "too many rules")
+	testutil.NoError(t, m.decode(appendField(nil, 15, []byte(strings.Repeat("x", tunnel.RulesSize)))))
+	testutil.Equal(t, len(m.rules), tunnel.RulesSize, "bytes of rules")
+	testutil.NoError(t, m.decode(appendField(nil, 14, []byte("cn:"+strings.Repeat("x", tunnel.IdentitySize)))))
+	testutil.Equal(t, m.who, "", "an identity that is too long")
 }

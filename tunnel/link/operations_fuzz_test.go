@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -56,14 +57,10 @@ func (w *world) open(side int) {
 	}
 	near, err := w.ses[side].Dial(context.Background(), tunnel.NewFlow("tcp", "x:1"))
 	if w.ended {
-		if tunnel.FailureOf(err) != tunnel.FailUnavailable {
-			w.t.Fatalf("a dial on a link that has ended: %v", err)
-		}
+		testutil.Equal(w.t, tunnel.FailureOf(err), tunnel.FailUnavailable, "a dial on a link that has ended: %v", err)
 		return
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testutil.NoError(w.t, err)
 	n := len(w.all) / 2
 	a := &modelEnd{name: fmt.Sprintf("opener%d", n), conn: near}
 	b := &modelEnd{name: fmt.Sprintf("acceptor%d", n), conn: <-w.ends[1-side], peer: a}
@@ -211,9 +208,7 @@ func (w *world) drain(side int) {
 	select {
 	case <-w.ses[1-side].Draining():
 	default:
-		if !w.ended {
-			w.t.Fatal("the peer does not know of the drain")
-		}
+		testutil.Equal(w.t, w.ended, true, "the peer knows of the drain")
 	}
 }
 
@@ -229,9 +224,7 @@ func (w *world) end(side int) {
 		}
 	}
 	for _, ses := range w.ses {
-		if ses.Err() == nil {
-			w.t.Fatal("the link has not ended on both sides")
-		}
+		testutil.Fails(w.t, ses.Err(), "the link, on both sides")
 	}
 }
 

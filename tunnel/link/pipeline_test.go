@@ -151,13 +151,10 @@ func TestPipelineLinkDeath(t *testing.T) {
 			time.Sleep(30 * time.Millisecond)
 			_ = p.wires[victim].Close()
 			for _, c := range []*net.TCPConn{idleNear, idleFar} {
-				if _, err := c.Read(make([]byte, 1)); !isReset(err) {
-					t.Errorf("an idle end sees %v", err)
-				}
+				testutil.Equal(t, isReset(testutil.Err(c.Read(make([]byte, 1)))), true, "an idle end is reset")
 			}
-			if _, err := io.Copy(io.Discard, stallFar); !isReset(err) {
-				t.Errorf("the end that stalled sees %v", err)
-			}
+			_, err := io.Copy(io.Discard, stallFar)
+			testutil.Equal(t, isReset(err), true, "the end that stalled sees a reset: %v", err)
 			wg.Wait()
 			p.end()
 		})

@@ -6,6 +6,7 @@ import (
 	"net"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -44,9 +45,7 @@ func TestPlainConnectionsAreNeverEndedShort(t *testing.T) {
 			_ = far.Close()
 			<-r.ses.Done()
 			got, err := io.Copy(io.Discard, dest)
-			if err == nil {
-				t.Errorf("the destination reads %d of %d bytes, and an end in order", got, sent)
-			}
+			testutil.Fails(t, err, "the destination's read of %d of %d bytes", got, sent)
 			_ = dest.Close()
 			_ = r.ses.Close()
 		})

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // The frames of docs/link-protocol.md §2, written down a second time: a test
@@ -112,9 +114,7 @@ func (p *rawPeer) send(frames ...frame) {
 func (p *rawPeer) sendBytes(b []byte) {
 	p.t.Helper()
 	_ = p.conn.SetWriteDeadline(time.Now().Add(patience))
-	if _, err := p.conn.Write(b); err != nil {
-		p.t.Fatalf("raw peer writes: %v", err)
-	}
+	testutil.NoError(p.t, testutil.Err(p.conn.Write(b)))
 }
 
 // read returns the next frame of any kind.
@@ -137,10 +137,7 @@ func (p *rawPeer) read() (frame, error) {
 func (p *rawPeer) next() frame {
 	p.t.Helper()
 	for {
-		f, err := p.read()
-		if err != nil {
-			p.t.Fatalf("raw peer reads: %v", err)
-		}
+		f := testutil.Must(p.read())(p.t)
 		if f.typ != tPing || f.flags&ack != 0 {
 			return f
 		}
@@ -159,9 +156,8 @@ func (p *rawPeer) want(want frame) {
 func (p *rawPeer) wantType(typ byte, id uint64) frame {
 	p.t.Helper()
 	f := p.next()
-	if f.typ != typ || f.id != id {
-		p.t.Fatalf("got frame %v, want type %d on stream %d", f, typ, id)
-	}
+	testutil.Equal(p.t, f.typ, typ, "the type of frame %v", f)
+	testutil.Equal(p.t, f.id, id, "the stream of frame %v", f)
 	return f
 }
 
@@ -177,12 +173,9 @@ func (p *rawPeer) wantOpened(id uint64, failure uint16) {
 	if value, ok := fieldOf(f.payload, 1); ok {
 		got = binary.BigEndian.Uint16(value)
 	}
-	if got != failure {
-		p.t.Fatalf("OPENED says failure %d, want %d (%v)", got, failure, f)
-	}
-	if _, ok := fieldOf(f.payload, 2); ok != (failure == 0) {
-		p.t.Fatalf("OPENED with failure %d: credit given: %v", failure, ok)
-	}
+	testutil.Equal(p.t, got, failure, "failure in OPENED, %v", f)
+	_, granted := fieldOf(f.payload, 2)
+	testutil.Equal(p.t, granted, failure == 0, "credit is given with failure %d", failure)
 }
 
 func fieldOf(b []byte, key uint16) ([]byte, bool) {
@@ -200,9 +193,7 @@ func fieldOf(b []byte, key uint16) ([]byte, bool) {
 func (p *rawPeer) wantGoAway(code uint16) {
 	p.t.Helper()
 	f := p.wantType(tGoAway, 0)
-	if got := binary.BigEndian.Uint16(f.payload); got != code {
-		p.t.Fatalf("GOAWAY with code %d (%q), want %d", got, f.payload[2:], code)
-	}
+	testutil.Equal(p.t, binary.BigEndian.Uint16(f.payload), code, "code of GOAWAY (%q)", f.payload[2:])
 	if f, err := p.read(); err == nil {
 		p.t.Fatalf("frame %v after GOAWAY", f)
 	} else if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrClosedPipe) && !errors.Is(err, syscall.ECONNRESET) {
@@ -234,9 +225,7 @@ func (p *rawPeer) echo(id uint64) {
 	p.open(id, "echo:1")
 	p.send(frame{tData, fin, id, []byte("are you there")})
 	f := p.wantType(tData, id)
-	if string(f.payload) != "are you there" {
-		p.t.Fatalf("got %v, want the echo", f)
-	}
+	testutil.Equal(p.t, string(f.payload), "are you there", "the echo")
 	if f.flags != fin { // FIN may come by itself
 		p.want(frame{tData, fin, id, nil})
 	}

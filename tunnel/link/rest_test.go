@@ -22,16 +22,14 @@ func TestALinkRests(t *testing.T) {
 	for what, carries := range map[string]bool{"after the handshake": false, "after bulk": true} {
 		t.Run(what, func(t *testing.T) {
 			near, far := tlsPair(t)
-			if before := link.TLSBuffers(far.(*tls.Conn)); slices.Contains(before, 0) {
-				t.Fatalf("a handshake leaves %v bytes, want two buffers", before)
-			}
+			before := link.TLSBuffers(far.(*tls.Conn))
+			testutil.Equal(t, slices.Contains(before, 0), false, "a buffer of none is left: %v", before)
 			cfg := link.Config{PingInterval: 50 * time.Millisecond, DeadAfter: patience}
 			serves := cfg
 			serves.Forwarder = &tunnel.Forwarder{Dialer: &destinations{}}
 			a, b := sessions(t, near, far, cfg, serves)
-			if certs := near.(*tls.Conn).ConnectionState().PeerCertificates; certs != nil {
-				t.Errorf("TLS keeps %d certificates", len(certs))
-			}
+			kept := near.(*tls.Conn).ConnectionState().PeerCertificates
+			testutil.Equal(t, len(kept), 0, "certificates that TLS keeps")
 			for range 2 {
 				if carries {
 					carry(t, a)
@@ -43,9 +41,7 @@ func TestALinkRests(t *testing.T) {
 			_, _ = a.Close(), b.Close()
 			for _, conn := range []net.Conn{near, far} {
 				for _, n := range link.TLSBuffers(conn.(*tls.Conn)) {
-					if n > 1<<10 { // more than the last goodbye took
-						t.Errorf("a buffer of %d bytes is left", n)
-					}
+					testutil.AtMost(t, n, 1<<10, "bytes of a buffer") // more than the last goodbye took
 				}
 			}
 		})
@@ -110,10 +106,7 @@ func TestFramesBehindHelloAreRead(t *testing.T) {
 	ses := testutil.Must(link.Accept(t.Context(), far, link.Config{Hello: link.Hello{Role: link.RoleServer}}))(t)
 	defer ses.Close()
 	for {
-		f, err := peer.read()
-		if err != nil {
-			t.Fatalf("no answer to PING comes: %v", err)
-		}
+		f := testutil.Must(peer.read())(t)
 		if f.typ == tPing && f.flags != 0 {
 			break
 		}
@@ -125,7 +118,5 @@ func TestFramesBehindHelloAreRead(t *testing.T) {
 func TestLateTicketsAreNotKept(t *testing.T) {
 	near, far := tlsPair(t)
 	sessions(t, near, far, link.Config{}, link.Config{})
-	if !link.TakesNoTickets(near.(*tls.Conn)) {
-		t.Error("TLS would keep it; does a new version of Go have its Config elsewhere?")
-	}
+	testutil.Equal(t, link.TakesNoTickets(near.(*tls.Conn)), true, "TLS keeps none, or has its Config elsewhere")
 }

@@ -169,20 +169,14 @@ func (r *rig) end() {
 	_, _ = io.Copy(io.Discard, r.conn) // let it say goodbye
 	<-closed
 	_ = r.conn.Close()
-	if n := r.ses.Streams(); n != 0 {
-		r.t.Errorf("%d streams left", n)
-	}
+	testutil.Equal(r.t, r.ses.Streams(), 0, "streams left")
 	for range len(r.dials) {
 		if d := <-r.dials; d.conn != nil {
 			_ = d.conn.Close()
 		}
 	}
-	if n := r.budget.Used(); n != 0 {
-		r.t.Errorf("%d bytes of the budget still held", n)
-	}
-	if n := r.ses.Stats().Unread; n != 0 {
-		r.t.Errorf("%d bytes still counted as unread", n)
-	}
+	testutil.Equal(r.t, r.budget.Used(), 0, "bytes of the budget still held")
+	testutil.Equal(r.t, r.ses.Stats().Unread, 0, "bytes still counted as unread")
 }
 
 // dial opens a stream from the session and returns its id once OPEN is here.
@@ -193,9 +187,7 @@ func (r *rig) dial() uint64 {
 		r.dials <- dialResult{conn, err}
 	}()
 	f := r.next()
-	if f.typ != tOpen {
-		r.t.Fatalf("got %v, want OPEN", f)
-	}
+	testutil.Equal(r.t, f.typ, tOpen, "the type of %v", f)
 	return f.id
 }
 
@@ -205,9 +197,7 @@ func (r *rig) dialed() (uint64, tunnel.Conn) {
 	id := r.dial()
 	r.send(frame{tOpened, 0, id, fields(2, u64(firstWindow))})
 	d := <-r.dials
-	if d.err != nil {
-		r.t.Fatal(d.err)
-	}
+	testutil.NoError(r.t, d.err)
 	r.t.Cleanup(func() { _ = d.conn.Close() })
 	return id, d.conn
 }

@@ -3,32 +3,25 @@ package link
 import (
 	"net"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestRoundTripFloor(t *testing.T) {
 	var f rttFloor
 	for n := range rttSamples {
-		if f.known() {
-			t.Errorf("known after %d samples", n)
-		}
+		testutil.Equal(t, f.known(), false, "known after %d samples", n)
 		f.add(time.Time{}, time.Hour)
 	}
-	if !f.known() {
-		t.Errorf("unknown after %d samples", rttSamples)
-	}
-	if f.add(time.Time{}.Add(rttMemory), time.Hour); !f.known() {
-		t.Error("unknown in the next minute")
-	}
-	if f.add(time.Time{}.Add(2*rttMemory), time.Hour); f.known() {
-		t.Error("known by one sample a minute")
-	}
+	testutil.Equal(t, f.known(), true, "known after %d samples", rttSamples)
+	f.add(time.Time{}.Add(rttMemory), time.Hour)
+	testutil.Equal(t, f.known(), true, "known in the next minute")
+	f.add(time.Time{}.Add(2*rttMemory), time.Hour)
+	testutil.Equal(t, f.known(), false, "known by one sample a minute")
 	f = rttFloor{}
 	at := time.Unix(1_700_000_000, 0)
-	if got := f.get(); got != 0 {
-		t.Fatalf("without a sample: %v", got)
-	}
+	testutil.Equal(t, f.get(), 0, "floor without a sample")
 	for i, step := range []struct {
 		after        time.Duration
 		sample, want time.Duration
@@ -45,9 +38,7 @@ func TestRoundTripFloor(t *testing.T) {
 	} {
 		at = at.Add(step.after)
 		f.add(at, step.sample)
-		if got := f.get(); got != step.want {
-			t.Errorf("step %d: floor %v, want %v", i, got, step.want)
-		}
+		testutil.Equal(t, f.get(), step.want, "floor of step %d", i)
 	}
 }
 
@@ -59,30 +50,26 @@ func TestWindowsGrowWithThePathNotWithItsQueue(t *testing.T) {
 		first time.Duration
 		grows bool
 	}{{"congested", time.Millisecond, false}, {"long", 50 * time.Millisecond, true}} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				conn, _ := net.Pipe()
-				ses := newSession(conn, Config{}, true)
-				ses.sender.stepLocked(takesTurn) // nothing is sent
-				st := newStream(ses, 1, nil)
-				measure := func(rtt time.Duration) {
-					now := time.Now()
-					ses.alive.answered(ses.alive.ping(now.Add(-rtt)), now)
-				}
-				measure(c.first)
-				for range 50 {
-					measure(50 * time.Millisecond)
-				}
-				for range 8 {
-					time.Sleep(20 * time.Millisecond) // half a window each
-					half := int(st.recv.credit.window / 2)
-					ses.count.unread += half
-					st.consumedLocked(half)
-				}
-				if grew := st.recv.credit.window > initialWindow; grew != c.grows {
-					t.Errorf("window %d of %d, round trip %v, floor %v", st.recv.credit.window, initialWindow, ses.alive.rtt, ses.alive.floor.get())
-				}
-			})
+		testutil.Bubble(t, c.name, func(t *testing.T) {
+			conn, _ := net.Pipe()
+			ses := newSession(conn, Config{}, true)
+			ses.sender.stepLocked(takesTurn) // nothing is sent
+			st := newStream(ses, 1, nil)
+			measure := func(rtt time.Duration) {
+				now := time.Now()
+				ses.alive.answered(ses.alive.ping(now.Add(-rtt)), now)
+			}
+			measure(c.first)
+			for range 50 {
+				measure(50 * time.Millisecond)
+			}
+			for range 8 {
+				time.Sleep(20 * time.Millisecond) // half a window each
+				half := int(st.recv.credit.window / 2)
+				ses.count.unread += half
+				st.consumedLocked(half)
+			}
+			testutil.Equal(t, st.recv.credit.window > initialWindow, c.grows, "it grows, with a round trip of %v", ses.alive.rtt)
 		})
 	}
 }

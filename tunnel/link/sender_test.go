@@ -165,9 +165,8 @@ func TestSenderSendsAllInOrder(t *testing.T) {
 		writers.Wait()
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if s.conn.mixed.Load() || s.writer.writing() || s.queue.pending() {
-			t.Errorf("two wrote at once: %v; somebody still sends: %v; something is left: %v", s.conn.mixed.Load(), s.writer.writing(), s.queue.pending())
-		}
+		testutil.Equal(t, s.conn.mixed.Load(), false, "two wrote at once")
+		testutil.Equal(t, s.writer.writing() || s.queue.pending(), false, "something is left")
 		got, total, dataFrames := make([]bytes.Buffer, len(s.halves)), 0, uint64(0)
 		for b := s.conn.buf.Bytes(); len(b) > 0; {
 			h := testutil.Must(parseHeader(b))(t)
@@ -178,13 +177,10 @@ func TestSenderSendsAllInOrder(t *testing.T) {
 			b = b[headerSize+h.length:]
 		}
 		for i := range want {
-			if !bytes.Equal(got[i].Bytes(), want[i].Bytes()) {
-				t.Errorf("stream %d: %d bytes of %d, or in another order", i, got[i].Len(), want[i].Len())
-			}
+			testutil.Equal(t, bytes.Equal(got[i].Bytes(), want[i].Bytes()), true, "stream %d has all in order", i)
 		}
-		if counted != total || s.queue.dataFrames != dataFrames {
-			t.Errorf("counted %d bytes in %d frames, were %d in %d", counted, s.queue.dataFrames, total, dataFrames)
-		}
+		testutil.Equal(t, counted, total, "bytes that are counted")
+		testutil.Equal(t, s.queue.dataFrames, dataFrames, "frames that are")
 	})
 }
 
@@ -228,9 +224,7 @@ func TestSenderPassesTheTurnAfterTheLastRound(t *testing.T) {
 				time.Sleep(time.Second) // it queues for its turn
 			}
 		}
-		if _, err := s.writeSome(s.halves[0], make([]byte, 2*smallMessage)); err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, testutil.Err(s.writeSome(s.halves[0], make([]byte, 2*smallMessage))), "the write")
 		last.Wait()
 	})
 }
@@ -247,9 +241,7 @@ func TestSenderLeavesNothingBehind(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			withSender(t, true, 2, func(t *testing.T, s testSender) {
 				push(s.sender, s.halves[1])
-				if got := s.conn.taken(t); !slices.Equal(got, []string{name}) {
-					t.Errorf("with nobody sending, %q were sent", got)
-				}
+				testutil.EqualSlices(t, s.conn.taken(t), []string{name}, "frames, with nobody sending")
 				s.conn.gate = make(chan struct{})
 				var writer sync.WaitGroup
 				writer.Go(func() { _, _ = s.writeSome(s.halves[0], []byte("long")) })
@@ -259,14 +251,10 @@ func TestSenderLeavesNothingBehind(t *testing.T) {
 				push(s.sender, s.halves[1])
 				close(s.conn.gate)
 				writer.Wait()
-				if got := s.conn.taken(t); !slices.Equal(got, []string{"DATA/0 long", name}) {
-					t.Errorf("with somebody sending, %q were sent", got)
-				}
+				testutil.EqualSlices(t, s.conn.taken(t), []string{"DATA/0 long", name}, "frames, with somebody sending")
 				s.stop()
 				push(s.sender, s.halves[1])
-				if got := s.conn.taken(t); got != nil {
-					t.Errorf("after the end, %q were sent", got)
-				}
+				testutil.Equal(t, len(s.conn.taken(t)), 0, "frames sent after the end")
 			})
 		})
 	}
@@ -280,18 +268,15 @@ func TestSenderFails(t *testing.T) {
 		var writers sync.WaitGroup
 		for _, h := range s.halves {
 			writers.Go(func() {
-				if _, err := s.writeSome(h, make([]byte, 2*smallMessage)); err != errLost {
-					t.Errorf("stream %d: %v", h.id, err)
-				}
+				_, err := s.writeSome(h, make([]byte, 2*smallMessage))
+				testutil.Equal(t, err, errLost, "stream %d", h.id)
 			})
 		}
 		time.Sleep(time.Second)
 		close(s.conn.gate)
 		writers.Wait()
 		s.wg.Wait()
-		if s.writer != writerDead || s.queue.pending() || s.queue.popTurn() != nil {
-			t.Error("it goes on")
-		}
+		testutil.Equal(t, s.writer == writerDead && !s.queue.pending() && s.queue.popTurn() == nil, true, "it is over")
 	})
 }
 
@@ -307,9 +292,7 @@ func TestSenderCountsNothingOnceOver(t *testing.T) {
 		s.stop()
 		close(s.conn.gate)
 		writer.Wait()
-		if s.queue.dataFrames != 0 {
-			t.Errorf("it counts %d", s.queue.dataFrames)
-		}
+		testutil.Equal(t, s.queue.dataFrames, 0, "frames that are counted")
 	})
 }
 
@@ -327,9 +310,7 @@ func TestSenderSaysGoodbyeLast(t *testing.T) {
 		s.do(func() { s.halves[2].out.reset = true; s.push(s.halves[2]) })
 		want := []string{"DATA/0 first", "RESET/2"}
 		for i, h := range s.halves[3:] {
-			if _, err := s.writeSome(h, make([]byte, smallMessage)); err != nil {
-				t.Error(err)
-			}
+			testutil.Succeeds(t, testutil.Err(s.writeSome(h, make([]byte, smallMessage))), "a small message")
 			want = append(want, fmt.Sprintf("DATA/%d", i+3))
 		}
 		want = append(want, "GOAWAY/0")
@@ -337,9 +318,7 @@ func TestSenderSaysGoodbyeLast(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		close(s.conn.gate)
 		time.Sleep(time.Millisecond)
-		if got := s.conn.taken(t); !slices.Equal(got, want) {
-			t.Errorf("sent %q, want %q", got, want)
-		}
+		testutil.EqualSlices(t, s.conn.taken(t), want, "frames")
 		s.do(func() { s.fail(nil) })
 		writers.Wait()
 		s.wg.Wait()
@@ -350,9 +329,8 @@ func TestSenderSaysGoodbyeLast(t *testing.T) {
 // or without a write buffer.
 func TestTryWriteNeverWaits(t *testing.T) {
 	withSender(t, true, 1, func(t *testing.T, s testSender) {
-		if n := s.tryWrite(s.halves[0], tunnel.CopyChunk([]byte("text"))); n != 0 {
-			t.Errorf("%d bytes were taken without a write buffer", n)
-		}
+		n := s.tryWrite(s.halves[0], tunnel.CopyChunk([]byte("text")))
+		testutil.Equal(t, n, 0, "bytes that were taken without a write buffer")
 	})
 	for name, c := range map[string]struct {
 		prepare func(s *sender, h *sendHalf)
@@ -375,9 +353,8 @@ func TestTryWriteNeverWaits(t *testing.T) {
 			counted := 0
 			s.sent = func(n int) { counted += n }
 			c.prepare(s.sender, s.halves[0])
-			if _, ok := s.tryTurn(s.halves[0], c.size); ok != c.want {
-				t.Errorf("takes it: %v", ok)
-			}
+			_, ok := s.tryTurn(s.halves[0], c.size)
+			testutil.Equal(t, ok, c.want, "it takes it")
 			if c.want && (s.writer != writerTaken || counted != c.size) {
 				t.Errorf("the writer is %v, counted %d bytes", s.writer, counted)
 			}
@@ -397,14 +374,8 @@ func TestTheFlusherLeavesAQuietLink(t *testing.T) {
 	withSender(t, true, 1, func(t *testing.T, s testSender) {
 		for _, busy := range []bool{true, false} {
 			s.do(func() { s.halves[0].out.credit = 1; s.push(s.halves[0]); s.flushes = busy })
-			if got := s.conn.taken(t); !slices.Equal(got, []string{"CREDIT/0"}) {
-				t.Errorf("sent %q", got)
-			}
-			s.do(func() {
-				if runs := s.flusher != flusherGone; runs != busy {
-					t.Errorf("busy: %v; the flusher runs: %v", busy, runs)
-				}
-			})
+			testutil.EqualSlices(t, s.conn.taken(t), []string{"CREDIT/0"}, "frames")
+			s.do(func() { testutil.Equal(t, s.flusher != flusherGone, busy, "the flusher runs") })
 		}
 	})
 }
@@ -420,9 +391,8 @@ func TestSenderAwaitsItsBacklog(t *testing.T) {
 			withSender(t, true, maxOrphans, func(t *testing.T, s testSender) {
 				before, after := false, false
 				wait := func() { s.do(func() { s.awaitBacklogUnlocked(func() { before = true }); after = true }) }
-				if wait(); before || !after {
-					t.Error("nothing is to be told, and it waits")
-				}
+				wait()
+				testutil.Equal(t, !before && after, true, "it does not wait, as nothing is to be told")
 				s.do(func() {
 					after = false
 					s.stepLocked(takesTurn) // by a writer that the connection holds up
@@ -436,9 +406,8 @@ func TestSenderAwaitsItsBacklog(t *testing.T) {
 				waiter.Go(wait)
 				time.Sleep(time.Second)
 				s.do(func() {
-					if !before || after {
-						t.Errorf("it waits: %v; what comes before that was done: %v", !after, before)
-					}
+					testutil.Equal(t, before, true, "what comes before that was done")
+					testutil.Equal(t, after, false, "it goes on")
 				})
 				end(s.sender)
 				waiter.Wait()

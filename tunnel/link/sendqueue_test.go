@@ -2,7 +2,6 @@ package link
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 
 	"konnectivity/internal/testutil"
@@ -115,10 +114,7 @@ func TestSendQueueDecidesWhatGoesNext(t *testing.T) {
 			for i := range halves {
 				halves[i] = &sendHalf{id: uint64(i)}
 			}
-			own := c.fill(q, halves)
-			if got := decode(t, q.pop(nil, own)); !slices.Equal(got, c.want) {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
+			testutil.EqualSlices(t, decode(t, q.pop(nil, c.fill(q, halves))), c.want, "frames")
 			if rest := decode(t, q.pop(nil, nil)); rest != nil || q.pending() || q.copied != 0 {
 				t.Errorf("%q, %d bytes are left", rest, q.copied)
 			}
@@ -132,27 +128,22 @@ func TestSendQueueGoesInRounds(t *testing.T) {
 	q := &sendQueue{}
 	const crowd = 60
 	for id := range uint64(crowd) {
-		if !message(q, &sendHalf{id: id}, string(make([]byte, smallMessage))) {
-			t.Fatalf("stream %d found no room", id)
-		}
+		there := message(q, &sendHalf{id: id}, string(make([]byte, smallMessage)))
+		testutil.Equal(t, there, true, "stream %d finds room", id)
 	}
 	var got []string
 	rounds := 0
 	for q.pending() {
 		b := q.pop(nil, nil)
-		if len(b) > scratchSize {
-			t.Fatalf("a round of %d bytes", len(b))
-		}
+		testutil.AtMost(t, len(b), scratchSize, "bytes of a round")
 		got = append(got, decode(t, b)...)
 		rounds++
 	}
-	if len(got) != crowd || rounds < 4 || q.dataFrames != crowd {
-		t.Fatalf("%d frames in %d rounds, %d counted", len(got), rounds, q.dataFrames)
-	}
+	testutil.Equal(t, len(got), crowd, "frames")
+	testutil.Equal(t, q.dataFrames, crowd, "frames counted")
+	testutil.AtLeast(t, rounds, 4, "rounds")
 	for i, name := range got {
-		if name != fmt.Sprintf("DATA/%d", i) {
-			t.Fatalf("frame %d is %s", i, name)
-		}
+		testutil.Equal(t, name, fmt.Sprintf("DATA/%d", i), "frame %d", i)
 	}
 }
 
@@ -171,44 +162,31 @@ func TestSendQueueTurns(t *testing.T) {
 	for h := q.popTurn(); h != nil; h = q.popTurn() {
 		got = append(got, h.id)
 	}
-	if want := []uint64{1, 3, 0, 4}; !slices.Equal(got, want) {
-		t.Errorf("the turns went to %v, want new streams first: %v", got, want)
-	}
+	testutil.EqualSlices(t, got, []uint64{1, 3, 0, 4}, "turns, those of new streams first")
 }
 
 // Whatever is left waits in bounded room.
 func TestSendQueueIsBounded(t *testing.T) {
 	q := &sendQueue{}
 	one := &sendHalf{id: 1}
-	if message(q, one, string(make([]byte, smallMessage+1))) {
-		t.Error("a large message was taken")
-	}
+	testutil.Equal(t, message(q, one, string(make([]byte, smallMessage+1))), false, "a large message is taken")
 	for range maxPendingData / smallMessage {
-		if !message(q, one, string(make([]byte, smallMessage))) {
-			t.Error("a small message was not taken")
-		}
+		testutil.Equal(t, message(q, one, string(make([]byte, smallMessage))), true, "a small message is taken")
 	}
-	if message(q, one, "x") {
-		t.Error("a stream left more than it may")
-	}
+	testutil.Equal(t, message(q, one, "x"), false, "more is taken of a stream")
 	for id := uint64(2); q.copied+smallMessage <= maxCopied; id++ {
 		if !message(q, &sendHalf{id: id}, string(make([]byte, smallMessage))) {
 			t.Fatal("there was room")
 		}
 	}
-	if message(q, &sendHalf{id: 1 << 20}, "x") {
-		t.Error("the streams left more than they may")
-	}
+	testutil.Equal(t, message(q, &sendHalf{id: 1 << 20}, "x"), false, "more is taken of all streams")
 	for i := range 100 {
 		q.pushControl(controlServing, []byte{byte(i)})
 	}
-	if waits := q.control[controlServing]; len(waits) != 1 || waits[0] != 99 {
-		t.Errorf("what waits is not the newest alone: %v", waits)
-	}
+	testutil.EqualSlices(t, q.control[controlServing], []byte{99}, "what waits, which is the newest alone")
 	q.clear()
-	if q.pending() || q.copied != 0 {
-		t.Error("something is left")
-	}
+	testutil.Equal(t, q.pending(), false, "something is left")
+	testutil.Equal(t, q.copied, 0, "bytes that are left")
 }
 
 // What is left counts in the budget, but for a little, and once that is short the
@@ -246,19 +224,16 @@ func TestCopiedMessagesCountInTheBudget(t *testing.T) {
 				}
 			}
 			fill()
-			if q.copied != maxCopied || budget.Used() != maxCopied {
-				t.Errorf("%d bytes are left, and %d counted", q.copied, budget.Used())
-			}
-			if end(q, all); budget.Used() != 0 {
-				t.Errorf("%d bytes are counted in the end", budget.Used())
-			}
+			testutil.Equal(t, q.copied, maxCopied, "bytes left")
+			testutil.Equal(t, budget.Used(), maxCopied, "bytes counted")
+			end(q, all)
+			testutil.Equal(t, budget.Used(), 0, "bytes that are counted in the end")
 			const rest = 1 << 17
 			q.budget.Hold(1<<20 - rest)
 			defer q.budget.Give(1<<20 - rest)
 			q.copied, all = 0, nil // a new link
-			if fill(); q.copied != copiedUnit {
-				t.Errorf("where memory is short, %d bytes are left", q.copied)
-			}
+			fill()
+			testutil.Equal(t, q.copied, copiedUnit, "bytes that are left where memory is short")
 			q.clear()
 		})
 	}

@@ -86,14 +86,10 @@ func TestFieldsAreThoseOfTheSpecification(t *testing.T) {
 		"HELLO": kindsOf(new(Hello).fields), "OPENED": kindsOf(new(openedMsg).fields),
 		"OPEN": kindsOf((&openMsg{resume: new(tunnel.Resume)}).fields),
 	} {
-		if !maps.Equal(table, specified[frame]) {
-			t.Errorf("%s has the fields %v here, and in the specification %v", frame, table, specified[frame])
-		}
+		testutil.Equal(t, fmt.Sprint(table), fmt.Sprint(specified[frame]), "the fields of %s", frame)
 		delete(specified, frame)
 	}
-	if len(specified) > 0 {
-		t.Errorf("only the specification has %v", specified)
-	}
+	testutil.Equal(t, len(specified), 0, "only in the specification: %v", specified)
 }
 
 // constants are the constants of the package whose names begin with prefix: their
@@ -182,9 +178,7 @@ func TestFramesAreThoseOfTheSpecification(t *testing.T) {
 		}
 		delete(flags, frame+" "+value)
 	}
-	if len(flags) > 0 {
-		t.Errorf("only the specification has the flags %v", flags)
-	}
+	testutil.Equal(t, len(flags), 0, "flags only in the specification: %v", flags)
 }
 
 // Every code of GOAWAY, every feature and every role is named in the specification, by
@@ -199,18 +193,12 @@ func TestNamesAreThoseOfTheSpecification(t *testing.T) {
 		}
 	}
 	for name, text := range constants(t, "Feature") {
-		if !strings.Contains(spec, "The feature is named `"+text+"`") {
-			t.Errorf("no section names the feature %s, %q", name, text)
-		}
+		testutil.Contains(t, spec, "The feature is named `"+text+"`", "the section of %s", name)
 	}
 	for name, number := range constants(t, "Role") {
-		if !strings.Contains(spec, number+" "+strings.ToLower(name)) {
-			t.Errorf("HELLO has no role %s, %s", number, name)
-		}
+		testutil.Contains(t, spec, number+" "+strings.ToLower(name), "HELLO's role %s, %s", number, name)
 	}
-	if !strings.Contains(spec, "`"+ALPN+"`") {
-		t.Errorf("the specification does not know %q", ALPN)
-	}
+	testutil.Contains(t, spec, "`"+ALPN+"`", "the specification")
 }
 
 // If a key occurs twice, the last one counts (§2), whatever the first one is.
@@ -220,10 +208,8 @@ func TestTheLastOfAKeyCounts(t *testing.T) {
 	b = appendField(b, 3, []byte{7: 9})
 	b = appendField(b, 2, "last:1")
 	var m openMsg
-	if err := m.decode(b); err != nil || m.address != "last:1" || m.credit != 9 {
-		t.Errorf("%+v, %v", m, err)
-	}
-	if err := m.decode(appendField(b, 3, []byte{9})); err == nil {
-		t.Error("a last one of a wrong size was taken")
-	}
+	testutil.NoError(t, m.decode(b))
+	testutil.Equal(t, m.address, "last:1", "the address")
+	testutil.Equal(t, m.credit, 9, "the credit")
+	testutil.Fails(t, m.decode(appendField(b, 3, []byte{9})), "a last one of a wrong size")
 }

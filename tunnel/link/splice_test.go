@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
@@ -50,24 +51,20 @@ func (h holder) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answe
 // takes the connection's other stream along, as one does that the peer resets (§9).
 func TestViolationAfterFINResetsTheOtherStream(t *testing.T) {
 	for name, ends := range map[string]bool{"half-closed": false, "ended": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r, c, d := middle(t, holder{ends}, func(c *link.Session) tunnel.Handler { return joinedTo(c) })
-				r.begin(2)
-				r.send(frame{tData, 1, 2, nil})
-				if ends {
-					r.wantType(tData, 2)
-				}
-				synctest.Wait()
-				r.send(frame{tData, 0, 2, []byte("more")})
-				r.wantReset(2, uint16(tunnel.CodeProtocol))
-				synctest.Wait()
-				if n, m := c.Streams(), d.Streams(); n != 0 || m != 0 {
-					t.Errorf("%d and %d streams are left behind it", n, m)
-				}
-				r.end()
-				_, _ = c.Close(), d.Close()
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			r, c, d := middle(t, holder{ends}, func(c *link.Session) tunnel.Handler { return joinedTo(c) })
+			r.begin(2)
+			r.send(frame{tData, 1, 2, nil})
+			if ends {
+				r.wantType(tData, 2)
+			}
+			synctest.Wait()
+			r.send(frame{tData, 0, 2, []byte("more")})
+			r.wantReset(2, uint16(tunnel.CodeProtocol))
+			synctest.Wait()
+			testutil.Equal(t, c.Streams()+d.Streams(), 0, "streams left behind it")
+			r.end()
+			_, _ = c.Close(), d.Close()
 		})
 	}
 }
@@ -116,9 +113,8 @@ func TestTakeDuringAResetCountsOnce(t *testing.T) {
 			r.send(frame{tData, 0, 2, []byte("some bytes")})
 			r.wantReset(2, uint16(tunnel.CodeLost))
 			synctest.Wait()
-			if used, unread := r.budget.Used(), r.ses.Stats().Unread; used != 0 || unread != 0 {
-				t.Errorf("%d bytes of the budget are held, and %d unread, of a stream that is gone", used, unread)
-			}
+			testutil.Equal(t, r.budget.Used(), 0, "bytes held, of a stream that is gone")
+			testutil.Equal(t, r.ses.Stats().Unread, 0, "bytes unread of it")
 			r.end()
 			_, _ = c.Close(), d.Close()
 		})

@@ -67,9 +67,8 @@ func TestBBRThatDoesNotEndItsStartIsPaced(t *testing.T) {
 		var s startup
 		t0 := time.Now()
 		for i, l := range looks {
-			if s.look(l.b, t0.Add(l.at)); s.bound != l.rate {
-				t.Errorf("BBR that %s, look %d: paced to %d, want %d", name, i, s.bound, l.rate)
-			}
+			s.look(l.b, t0.Add(l.at))
+			testutil.Equal(t, s.bound, l.rate, "pace of BBR that %s, at look %d", name, i)
 		}
 	}
 }
@@ -99,9 +98,7 @@ func TestPaceIsLifted(t *testing.T) {
 	if c.off {
 		t.Skip("no BBR here")
 	}
-	if got := pace(); got != free {
-		t.Errorf("paced to %d after an hour, want %d", got, free)
-	}
+	testutil.Equal(t, pace(), free, "pace after an hour")
 }
 
 // A link is paced from its next turn of bulk on, to the lower of two bounds. Any turn lifts
@@ -139,11 +136,7 @@ func TestLinkIsPaced(t *testing.T) {
 		s.congestion.startup.bound = turn.startup
 		ses.Pace(turn.lanes)
 		data := []tunnel.Chunk{tunnel.NewChunk(turn.size)}
-		if _, err := ses.sender.writeTurn(nil, 1, data, turn.size); err != nil {
-			t.Fatal(err)
-		}
-		if got := pace(); got != turn.want {
-			t.Errorf("turn %d: paced to %d, want %d", i, got, turn.want)
-		}
+		testutil.NoError(t, testutil.Err(ses.sender.writeTurn(nil, 1, data, turn.size)))
+		testutil.Equal(t, pace(), turn.want, "pace at turn %d", i)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // stateTable reads the table of §4 as the specification has it.
@@ -75,9 +77,7 @@ func TestStatesAreThoseOfTheSpecification(t *testing.T) {
 	want := stateTable(t)
 	for s := range states {
 		for e := range events {
-			if got := s.after(e); got != want[s][e] {
-				t.Errorf("%v, event %d: %v here, %v in the specification", s, e, got, want[s][e])
-			}
+			testutil.Equal(t, s.after(e), want[s][e], "%v behind event %d", s, e)
 		}
 	}
 }
@@ -86,14 +86,8 @@ func TestStatesAreThoseOfTheSpecification(t *testing.T) {
 func TestStatesOfAStream(t *testing.T) {
 	receiving, peerEnds := []state{open, halfClosedLocal}, []state{halfClosedRemote, ended}
 	for s := range states {
-		if s.receives() != slices.Contains(receiving, s) {
-			t.Errorf("%v: receives() = %v", s, s.receives())
-		}
-		if s.peerEnded() != slices.Contains(peerEnds, s) {
-			t.Errorf("%v: peerEnded() = %v", s, s.peerEnded())
-		}
-		if s.established() != slices.Contains(slices.Concat(receiving, peerEnds), s) {
-			t.Errorf("%v: established() = %v", s, s.established())
-		}
+		testutil.Equal(t, s.receives(), slices.Contains(receiving, s), "%v: receives()", s)
+		testutil.Equal(t, s.peerEnded(), slices.Contains(peerEnds, s), "%v: peerEnded()", s)
+		testutil.Equal(t, s.established(), slices.Contains(slices.Concat(receiving, peerEnds), s), "%v", s)
 	}
 }

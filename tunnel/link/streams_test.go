@@ -3,9 +3,10 @@ package link
 import (
 	"io"
 	"net"
-	"slices"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // An ended stream is kept for its acknowledgements until it is closed, or has not been in
@@ -22,9 +23,7 @@ func TestAcknowledgementsAreAwaitedForATime(t *testing.T) {
 	acked := stream(net.ErrClosed)
 	read := stream(io.EOF)
 	s.remove(stream(net.ErrClosed))
-	if len(s.unacked) != 3 {
-		t.Errorf("%d are kept, want 3: one is closed", len(s.unacked))
-	}
+	testutil.Equal(t, len(s.unacked), 3, "streams that are kept")
 	for _, step := range []struct {
 		after  time.Duration
 		before func()
@@ -43,8 +42,7 @@ func TestAcknowledgementsAreAwaitedForATime(t *testing.T) {
 		for _, st := range late {
 			s.remove(st)
 		}
-		if !slices.Equal(late, step.late) || len(s.unacked) != step.kept {
-			t.Errorf("at %v, %d are overdue and %d kept, want %d and %d", now.Unix(), len(late), len(s.unacked), len(step.late), step.kept)
-		}
+		testutil.EqualSlices(t, late, step.late, "overdue at %v", now.Unix())
+		testutil.Equal(t, len(s.unacked), step.kept, "kept at %v", now.Unix())
 	}
 }

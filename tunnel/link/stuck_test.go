@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -139,44 +140,37 @@ func TestProbes(t *testing.T) {
 		"probed, answers at the last moment":    {reads: true, probes: probes{probe}, answers: answerBound - time.Millisecond},
 		"probed, answers after the last moment": {reads: true, probes: probes{probe}, answers: answerBound + time.Millisecond, ends: answerBound},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				near, far := net.Pipe() // takes only the bytes that are read
-				r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
-				_, conn := r.dialed()
-				r.wantNothing() // the first PING is behind us
-				st := conn.(*link.Stream)
-				var running sync.WaitGroup
-				if c.writes {
-					running.Go(func() { _, _ = conn.Write(make([]byte, 32<<10)) })
-				}
-				synctest.Wait()
-				if st.Stuck() != c.writes {
-					t.Errorf("a write is stuck: %v", !c.writes)
-				}
-				began := time.Now()
-				for _, probe := range c.probes {
-					probe(r.ses, st)
-				}
-				if c.reads {
-					running.Go(func() { discard(far) })
-				}
-				if c.answers > 0 {
-					time.AfterFunc(c.answers, func() { _, _ = far.Write(frame{tPing, ack, 0, u64(1)}.bytes()) })
-				}
-				select {
-				case <-r.ses.Done():
-					if took := time.Since(began); took != c.ends || !errors.Is(r.ses.Err(), link.ErrDead) {
-						t.Errorf("the link ended for %v after %v, want %v", r.ses.Err(), took, c.ends)
-					}
-				case <-time.After(3 * answerBound):
-					if c.ends > 0 {
-						t.Error("the link lives")
-					}
-				}
-				_, _ = far.Close(), r.ses.Close()
-				running.Wait() // a write that was stuck ends with the link
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			near, far := net.Pipe() // takes only the bytes that are read
+			r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+			_, conn := r.dialed()
+			r.wantNothing() // the first PING is behind us
+			st := conn.(*link.Stream)
+			var running sync.WaitGroup
+			if c.writes {
+				running.Go(func() { _, _ = conn.Write(make([]byte, 32<<10)) })
+			}
+			synctest.Wait()
+			testutil.Equal(t, st.Stuck(), c.writes, "a write is stuck")
+			began := time.Now()
+			for _, probe := range c.probes {
+				probe(r.ses, st)
+			}
+			if c.reads {
+				running.Go(func() { discard(far) })
+			}
+			if c.answers > 0 {
+				time.AfterFunc(c.answers, func() { _, _ = far.Write(frame{tPing, ack, 0, u64(1)}.bytes()) })
+			}
+			select {
+			case <-r.ses.Done():
+				testutil.Equal(t, time.Since(began), c.ends, "the time after which the link ended")
+				testutil.ErrorIs(t, r.ses.Err(), link.ErrDead, "the link")
+			case <-time.After(3 * answerBound):
+				testutil.Equal(t, c.ends, 0, "when the link is to end, which lives")
+			}
+			_, _ = far.Close(), r.ses.Close()
+			running.Wait() // a write that was stuck ends with the link
 		})
 	}
 }

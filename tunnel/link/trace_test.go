@@ -63,10 +63,6 @@ type tracePeer struct {
 	over    bool
 }
 
-func newTracePeer(name string, conn net.Conn, first uint64) *tracePeer {
-	return &tracePeer{name: name, conn: conn, next: first, sent: map[uint64]uint64{}, ended: map[uint64]bool{}}
-}
-
 // receive notes frames until the connection ends.
 func (p *tracePeer) receive() {
 	raw := &rawPeer{conn: p.conn}
@@ -278,7 +274,7 @@ func (tr *tracer) raw(t *testing.T, name string, initiator bool, cfg link.Config
 	}
 	cfg.Hello = link.Hello{Role: link.RoleServer, Software: "traced/1", ID: "id", Features: []string{link.FeatureResume, link.FeatureLanes}}
 	cfg.DeadAfter = time.Hour
-	p := newTracePeer(name, far, first)
+	p := &tracePeer{name: name, conn: far, next: first, sent: map[uint64]uint64{}, ended: map[uint64]bool{}}
 	tr.peers = append(tr.peers, p)
 	go func() {
 		p.send(frame{tHello, 0, 0, fields(1, []byte{1}, 2, "raw/1", 3, name, 7, link.FeatureResume, 7, link.FeatureLanes)})
@@ -337,9 +333,7 @@ func traceMiddle(t *testing.T, tr *tracer) {
 	tr.note("later")
 	_, _ = agent.Close(), client.Close()
 	tr.note("the end")
-	if used := budget.Used(); used != 0 {
-		t.Errorf("%d bytes of the budget are held", used)
-	}
+	testutil.Equal(t, budget.Used(), 0, "bytes of the budget that are held")
 }
 
 // watched notes what an end is told.

@@ -3,6 +3,7 @@ package link
 import (
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -21,9 +22,8 @@ func TestReceiversAreFlushedOnce(t *testing.T) {
 	for _, r := range []*flushes{a, a, b, b} {
 		g.add(r)
 	}
-	if a.n+b.n != 0 || len(g) != 2 {
-		t.Errorf("%d are noted, %d were flushed", len(g), a.n+b.n)
-	}
+	testutil.Equal(t, a.n+b.n, 0, "those that are noted")
+	testutil.Equal(t, len(g), 2, "those that were flushed")
 	g.flush()
 	g.flush()
 	if a.n != 1 || b.n != 1 || len(g) != 0 || g[:2][0] != nil || g[:2][1] != nil {
@@ -33,7 +33,6 @@ func TestReceiversAreFlushedOnce(t *testing.T) {
 		g.add(&flushes{})
 		g.add(a)
 	}
-	if a.n <= 1 || len(g) > maxUnflushed {
-		t.Errorf("%d are held, flushed %d times", len(g), a.n)
-	}
+	testutil.AtLeast(t, a.n, 2, "flushes")
+	testutil.AtMost(t, len(g), maxUnflushed, "those that are held")
 }

@@ -20,9 +20,7 @@ func TestUnsentFollowsTheRate(t *testing.T) {
 		125_000_000: maxUnsent, // 1,000
 		1 << 63:     maxUnsent,
 	} {
-		if got := unsentAt(rate); got != want {
-			t.Errorf("%d at %d bytes per second, want %d", got, rate, want)
-		}
+		testutil.Equal(t, unsentAt(rate), want, "bound at %d bytes per second", rate)
 	}
 }
 
@@ -45,22 +43,14 @@ func TestOnlyBulkThatLastsIsBoundByTheRate(t *testing.T) {
 	bound := func() int {
 		return ask(t, s, func(fd int) (int, error) { return unix.GetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT) })
 	}
-	if got := bound(); got != maxUnsent {
-		t.Errorf("%d at first, want %d", got, maxUnsent)
-	}
+	testutil.Equal(t, bound(), maxUnsent, "bound at first")
 	_ = s.raw.Control(func(fd uintptr) { s.unsent.set(fd, minUnsent) })
 	s.looked = time.Now()
 	s.beforeTurn(bulkTurn, 0)
-	if got := bound(); got != minUnsent {
-		t.Errorf("%d within a second, want it as it was", got)
-	}
+	testutil.Equal(t, bound(), minUnsent, "bound within a second")
 	s.looked = time.Now().Add(-2 * lookEvery)
 	s.beforeTurn(bulkTurn-1, 0)
-	if got := bound(); got != minUnsent {
-		t.Errorf("%d after a small message, want it as it was", got)
-	}
+	testutil.Equal(t, bound(), minUnsent, "bound after a small message")
 	s.beforeTurn(bulkTurn, 0)
-	if got := bound(); got != maxUnsent {
-		t.Errorf("%d where bulk begins, want %d", got, maxUnsent)
-	}
+	testutil.Equal(t, bound(), maxUnsent, "bound where bulk begins")
 }

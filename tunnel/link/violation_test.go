@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -53,9 +54,9 @@ func breaksDial(frames ...frame) func(*rig, uint64) {
 		own := r.dial()
 		r.send(frames...)
 		r.wantReset(own, protocolCode)
-		if d := <-r.dials; tunnel.FailureOf(d.err) != tunnel.FailReset || tunnel.CodeOf(d.err) != tunnel.CodeProtocol {
-			r.t.Errorf("the dial ended with %v", d.err)
-		}
+		d := <-r.dials
+		testutil.Equal(r.t, tunnel.FailureOf(d.err), tunnel.FailReset, "how the dial ended")
+		testutil.Equal(r.t, tunnel.CodeOf(d.err), tunnel.CodeProtocol, "its code")
 	}
 }
 
@@ -121,9 +122,9 @@ var breaches = []breach{
 		r.send(frame{tOpen, 0, id + 2, fields(2, "echo:1")}) // no credit at all
 		r.wantOpened(id+2, 0)
 		r.send(frame{tData, fin, id + 2, nil})
-		if f := r.wantType(tData, id+2); f.flags != fin || len(f.payload) != 0 {
-			r.t.Errorf("got %v, want a bare FIN", f)
-		}
+		f := r.wantType(tData, id+2)
+		testutil.Equal(r.t, f.flags, fin, "flags")
+		testutil.Equal(r.t, len(f.payload), 0, "bytes with a bare FIN")
 	}, lives},
 	{"empty DATA", false, func(r *rig, id uint64) { r.send(data(id, 0), data(id, 0)) }, lives},
 
@@ -232,9 +233,7 @@ var breaches = []breach{
 		own, conn := r.dialed()
 		r.send(frame{tOpened, 0, own, fields(2, u64(firstWindow))})
 		r.wantReset(own, protocolCode)
-		if _, err := conn.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodeProtocol {
-			r.t.Errorf("the stream ended with %v", err)
-		}
+		testutil.Equal(r.t, tunnel.CodeOf(testutil.Err(conn.Read(make([]byte, 1)))), tunnel.CodeProtocol, "it reads")
 	}, lives},
 	{"OPEN without an address", false, refused(fields(3, u64(1))), lives},
 	{"OPEN with an empty payload", false, refused(nil), lives},
@@ -250,15 +249,12 @@ var breaches = []breach{
 	{"unknown codes", false, func(r *rig, id uint64) {
 		own := r.dial()
 		r.send(frame{tOpened, 0, own, fields(1, u16(4711), 3, "who knows")})
-		if d := <-r.dials; tunnel.FailureOf(d.err) != tunnel.FailInternal {
-			r.t.Errorf("an unknown failure reads as %v", d.err)
-		}
+		testutil.Equal(r.t, tunnel.FailureOf((<-r.dials).err), tunnel.FailInternal, "an unknown failure")
 		own, conn := r.dialed()
 		r.send(frame{tReset, 0, own, u16(4711)})
 		var reset *tunnel.ResetError
-		if _, err := conn.Read(make([]byte, 1)); !errors.As(err, &reset) || reset.Code != tunnel.CodeUnknown {
-			r.t.Errorf("an unknown code reads as %v", err)
-		}
+		err := testutil.Err(conn.Read(make([]byte, 1)))
+		testutil.Equal(r.t, errors.As(err, &reset) && reset.Code == tunnel.CodeUnknown, true, "an unknown code: %v", err)
 	}, lives},
 }
 
@@ -288,9 +284,7 @@ func TestViolations(t *testing.T) {
 				}
 				r.wantGoAway(1)
 				<-r.ses.Done()
-				if err := r.ses.Err(); err == nil || !strings.Contains(err.Error(), "violation") {
-					t.Errorf("the session ended with %v", err)
-				}
+				testutil.ErrorSays(t, r.ses.Err(), "violation", "the session")
 			})
 		}
 	}
@@ -307,10 +301,7 @@ func newBystander(t *testing.T) *bystander {
 	near, far := tcpPair(t)
 	ends := make(hand, 1)
 	a, _ := sessions(t, near, far, link.Config{Budget: b.budget}, link.Config{Budget: b.budget, Forwarder: ends})
-	var err error
-	if b.conn, err = a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); err != nil {
-		t.Fatal(err)
-	}
+	b.conn = testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 	b.peer = <-ends
 	t.Cleanup(func() { _, _ = b.conn.Close(), b.peer.Close() })
 	return b
@@ -322,7 +313,6 @@ func (b *bystander) check(t *testing.T) {
 	sent, got := bytes.Repeat([]byte("unmoved"), 1000), make([]byte, 7000)
 	go func() { _, _ = b.conn.Write(sent) }()
 	_ = b.peer.SetReadDeadline(time.Now().Add(patience))
-	if _, err := io.ReadFull(b.peer, got); err != nil || !bytes.Equal(got, sent) {
-		t.Errorf("the neighbour link: %v", err)
-	}
+	testutil.NoError(t, testutil.Err(io.ReadFull(b.peer, got)))
+	testutil.Equal(t, bytes.Equal(got, sent), true, "the neighbour link has all")
 }

@@ -2,7 +2,6 @@ package link
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"net"
 	"sync/atomic"
@@ -31,19 +30,13 @@ func TestEmptyWriteBufferHoldsNoMemory(t *testing.T) {
 			c, far := buffered(t)
 			for _, text := range []string{"one", "two"} {
 				_, _ = io.WriteString(c, text)
-				if c.block == nil || string(c.buf) != text {
-					t.Fatalf("holds %q", c.buf)
-				}
-				if !flush(c) {
-					t.Fatal("the kernel takes three bytes")
-				}
-				if c.block != nil || c.buf != nil {
-					t.Error("an empty one holds a block")
-				}
+				testutil.Equal(t, c.block != nil, true, "it holds a block")
+				testutil.Equal(t, string(c.buf), text, "what it holds")
+				testutil.Equal(t, flush(c), true, "the kernel takes three bytes")
+				testutil.Equal(t, c.block == nil && c.buf == nil, true, "an empty one holds no block")
 				got := make([]byte, len(text))
-				if _, err := io.ReadFull(far, got); err != nil || string(got) != text {
-					t.Errorf("%q, %v", got, err)
-				}
+				testutil.NoError(t, testutil.Err(io.ReadFull(far, got)))
+				testutil.Equal(t, string(got), text, "what comes")
 			}
 		})
 	}
@@ -75,9 +68,7 @@ func TestWriteBufferIsFlushedInParts(t *testing.T) {
 		}
 	}
 	testutil.NoError(t, c.flush())
-	if !bytes.Equal(<-got, want) {
-		t.Error("the bytes changed on the way")
-	}
+	testutil.Equal(t, bytes.Equal(<-got, want), true, "the bytes come as they were written")
 }
 
 // Behind a flush that has failed, TLS has nothing to say, and does not wait to say it.
@@ -85,12 +76,8 @@ func TestNothingIsWrittenBehindAFailedFlush(t *testing.T) {
 	c, _ := buffered(t)
 	_ = c.SetWriteDeadline(time.Unix(1, 0))
 	_, _ = io.WriteString(c, "a record")
-	if c.flush() == nil {
-		t.Fatal("the deadline has passed")
-	}
+	testutil.Fails(t, c.flush(), "a flush after the deadline")
 	_ = c.SetWriteDeadline(time.Time{})
 	c.passThrough()
-	if _, err := io.WriteString(c, "the alert"); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("what goes behind it: %v", err)
-	}
+	testutil.ErrorIs(t, testutil.Err(io.WriteString(c, "the alert")), net.ErrClosed, "a write behind it")
 }
