@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -24,16 +25,13 @@ func TestNumberOfCancelledDialIsReusable(t *testing.T) {
 		for want := 1; want <= 2; want++ {
 			s.dial(dialRequest(7, "tcp", "a:1").GetDialRequest())
 			synctest.Wait()
-			if dials != want {
-				t.Errorf("%d dials, want %d", dials, want)
-			}
+			testutil.Equal(t, dials, want, "dials")
 			s.dialClosed(7)
 		}
 		close(release)
 		s.running.Wait()
 		w.end()
-		if n := s.Streams(); n != 0 || len(s.dials) != 0 {
-			t.Errorf("%d dials are left", n)
-		}
+		testutil.Equal(t, s.Streams(), 0, "streams")
+		testutil.Equal(t, len(s.dials), 0, "dials that are left")
 	})
 }

@@ -25,20 +25,16 @@ func TestSessionKnowsItsServer(t *testing.T) {
 		Token:       func() (string, error) { return "secret", nil },
 		Forwarder:   &tunnel.Forwarder{Dialer: tunnel.DialerFunc(dialTCP)},
 	})
-	if s.ServerID() != "server-1" || s.ServerCount() != 3 {
-		t.Errorf("server %q of %d", s.ServerID(), s.ServerCount())
-	}
+	testutil.Equal(t, s.ServerID(), "server-1", "the server")
+	testutil.Equal(t, s.ServerCount(), 3, "servers")
 	if p.ID() != "agent-1" || p.Identifiers() != "ipv4=10.0.0.1&default-route=true" || p.Token() != "secret" || p.TLS() != nil || p.RemoteAddr() == nil {
 		t.Errorf("agent %q, %q, token %q", p.ID(), p.Identifiers(), p.Token())
 	}
-	if err := s.Close(); err != nil || s.Err() != nil {
-		t.Errorf("close: %v, %v", err, s.Err())
-	}
+	testutil.Succeeds(t, s.Close(), "Close")
+	testutil.Succeeds(t, s.Err(), "Err behind it")
 	<-p.Life().Done()
 	eventually(t, "leave is called", func() bool { return r.left.Load() == 1 })
-	if p.Err() != nil {
-		t.Errorf("an end in order has the error %v", p.Err())
-	}
+	testutil.Succeeds(t, p.Err(), "an end in order")
 }
 
 func TestRefusedAgentReadsReason(t *testing.T) {
@@ -46,16 +42,13 @@ func TestRefusedAgentReadsReason(t *testing.T) {
 	_, err := ConnectAgent(t.Context(), r.connect(false), AgentConfig{
 		ID: "a", Forwarder: &tunnel.Forwarder{}, Token: func() (string, error) { return "wrong", nil },
 	})
-	if status.Code(err) != codes.PermissionDenied || !bytes.Contains([]byte(err.Error()), []byte("this token is not accepted")) {
-		t.Fatalf("got %v", err)
-	}
+	testutil.Equal(t, status.Code(err), codes.PermissionDenied, "the status")
+	testutil.ErrorSays(t, err, "this token is not accepted", "the reason")
 	unread := errors.New("unreadable")
 	_, err = ConnectAgent(t.Context(), r.connect(false), AgentConfig{
 		ID: "a", Forwarder: &tunnel.Forwarder{}, Token: func() (string, error) { return "", unread },
 	})
-	if !errors.Is(err, unread) {
-		t.Fatalf("got %v", err)
-	}
+	testutil.ErrorIs(t, err, unread, "the error")
 }
 
 func TestConnectAgentEndsWithContext(t *testing.T) {
@@ -63,9 +56,8 @@ func TestConnectAgentEndsWithContext(t *testing.T) {
 	cc := r.connect(false)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := ConnectAgent(ctx, cc, AgentConfig{ID: "a", Forwarder: &tunnel.Forwarder{}}); !errors.Is(err, context.Canceled) {
-		t.Fatalf("got %v", err)
-	}
+	err := testutil.Err(ConnectAgent(ctx, cc, AgentConfig{ID: "a", Forwarder: &tunnel.Forwarder{}}))
+	testutil.ErrorIs(t, err, context.Canceled, "the error")
 }
 
 // Upstream's server passes on its clients' numbers, which they choose each for
@@ -79,9 +71,7 @@ func TestNumberOfOpenConnectionIsReusable(t *testing.T) {
 	p.random = 0
 	p.mu.Unlock()
 	second := dial(t, p, addr)
-	if n := s.Streams(); n != 2 {
-		t.Errorf("%d connections, want 2", n)
-	}
+	testutil.Equal(t, s.Streams(), 2, "connections")
 	for _, c := range []tunnel.Conn{first, second} {
 		testutil.Must(c.Write([]byte("hello")))(t)
 		testutil.Must(io.ReadFull(c, make([]byte, 5)))(t)
@@ -104,13 +94,9 @@ func TestHalfCloseKeepsTheAnswer(t *testing.T) {
 		c := dial(t, p, addr)
 		testutil.Must(c.Write(payload))(t)
 		testutil.NoError(t, c.CloseWrite())
-		if _, err := c.Write([]byte("x")); err == nil {
-			t.Error("a write after CloseWrite must fail")
-		}
-		got, err := io.ReadAll(c)
-		if want := sha256.Sum256(payload); err != nil || !bytes.Equal(got, want[:]) {
-			t.Fatalf("answer %x, %v", got, err)
-		}
+		testutil.Fails(t, testutil.Err(c.Write([]byte("x"))), "a write after CloseWrite")
+		want := sha256.Sum256(payload)
+		testutil.EqualSlices(t, testutil.Must(io.ReadAll(c))(t), want[:], "the answer")
 	}
 	r.idle(p, s)
 }
@@ -125,15 +111,11 @@ func TestHalfCloseByTheTarget(t *testing.T) {
 		_ = c.CloseWrite()
 		gather(upload)(c)
 	}))
-	if got, err := io.ReadAll(c); err != nil || string(got) != "hello" {
-		t.Fatalf("read %q, %v", got, err)
-	}
+	testutil.Equal(t, string(testutil.Must(io.ReadAll(c))(t)), "hello", "what is read")
 	payload := pattern(4 << 20)
 	testutil.Must(c.Write(payload))(t)
 	testutil.NoError(t, c.CloseWrite())
-	if !bytes.Equal(<-upload, payload) {
-		t.Error("the upload after the target's FIN differs")
-	}
+	testutil.Equal(t, bytes.Equal(<-upload, payload), true, "the upload after the target's FIN is whole")
 	r.idle(p, s)
 }
 
@@ -150,9 +132,7 @@ func TestOldAgentAnswersAfterCloseWrite(t *testing.T) {
 	}))
 	_, _ = c.Write([]byte("request"))
 	testutil.NoError(t, c.CloseWrite())
-	if got, err := io.ReadAll(c); err != nil || len(got) != 500_000 {
-		t.Fatalf("%d bytes of the answer, %v", len(got), err)
-	}
+	testutil.Equal(t, len(testutil.Must(io.ReadAll(c))(t)), 500_000, "bytes of the answer")
 	r.idle(p, s)
 }
 
@@ -167,9 +147,7 @@ func TestTargetsResetArrivesAsReset(t *testing.T) {
 		_, _ = c.Write([]byte("x"))
 		_, err := c.Read(make([]byte, 1))
 		var reset *tunnel.ResetError
-		if !errors.As(err, &reset) || reset.Code != tunnel.CodePeerReset {
-			t.Fatalf("read %v, want a reset by the far end", err)
-		}
+		testutil.Equal(t, errors.As(err, &reset) && reset.Code == tunnel.CodePeerReset, true, "a reset: %v", err)
 		r.idle(p, s)
 	})
 }
@@ -188,12 +166,8 @@ func TestResetReachesTheTarget(t *testing.T) {
 		if !s.duplex && err != nil {
 			t.Logf("an old server's end arrives as %v", err)
 		}
-		if s.duplex && !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("the target read %v, want ECONNRESET", err)
-		}
-		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("own read %v", err)
-		}
+		testutil.Equal(t, !s.duplex || errors.Is(err, syscall.ECONNRESET), true, "the target reads a reset: %v", err)
+		testutil.ErrorIs(t, testutil.Err(c.Read(make([]byte, 1))), syscall.ECONNRESET, "its own read")
 		r.idle(p, s)
 	})
 }
@@ -210,19 +184,14 @@ func TestLostAgentEndsConnectionsBehindReceivedBytes(t *testing.T) {
 		eventually(t, "the bytes are here", func() bool { puts, _ := c.(*conn).in.state(); return puts > 0 })
 		s.hangUp() // the stream breaks
 		<-p.Life().Done()
-		if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
-			t.Fatalf("what had come: %v", err)
-		}
+		testutil.Must(io.ReadFull(c, make([]byte, 4)))(t) // what had come
 		var reset *tunnel.ResetError
-		if _, err := c.Read(make([]byte, 1)); !errors.As(err, &reset) || reset.Code != tunnel.CodeLost {
-			t.Fatalf("read %v, want that it was lost", err)
-		}
+		_, err := c.Read(make([]byte, 1))
+		testutil.Equal(t, errors.As(err, &reset) && reset.Code == tunnel.CodeLost, true, "it was lost: %v", err)
 		if _, err := c.Write([]byte("x")); !errors.As(err, &reset) {
 			t.Fatalf("write %v", err)
 		}
-		if p.Streams() != 0 {
-			t.Errorf("%d streams", p.Streams())
-		}
+		testutil.Equal(t, p.Streams(), 0, "streams")
 	})
 }
 
@@ -235,12 +204,8 @@ func TestClosedPeerResetsConnections(t *testing.T) {
 	_ = p.Close()
 	<-p.Life().Done()
 	<-s.Done()
-	if err := <-reset; !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("the target read %v", err)
-	}
-	if s.Err() == nil || status.Code(s.Err()) != codes.Unavailable {
-		t.Errorf("the agent hears %v", s.Err())
-	}
+	testutil.ErrorIs(t, <-reset, syscall.ECONNRESET, "the target's read")
+	testutil.Equal(t, status.Code(s.Err()), codes.Unavailable, "what the agent hears")
 }
 
 func TestDrainBothWays(t *testing.T) {

@@ -2,6 +2,7 @@ package legacy
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"sync"
 	"testing"
@@ -34,9 +35,7 @@ func (r *rig) rawAgent(t *testing.T) *rawAgent {
 	if err != nil || len(md.Get("serverID")) != 1 || len(md.Get("serverCount")) != 1 {
 		t.Fatalf("header %v, %v", md, err)
 	}
-	if len(md.Get(keyDuplex)) != 0 {
-		t.Error("half-close is offered to an agent that did not")
-	}
+	testutil.Equal(t, len(md.Get(keyDuplex)), 0, "half-close, offered to an agent that did not")
 	return &rawAgent{rawPeer{stream, t}, <-r.peers}
 }
 
@@ -55,9 +54,7 @@ func (a *rawAgent) dial(ctx context.Context) (random int64, outcome chan dialed)
 		outcome <- dialed{c, err}
 	}()
 	request := a.want(client.PacketType_DIAL_REQ).GetDialRequest()
-	if request.Protocol != "tcp" || request.Address != "a:1" {
-		a.t.Errorf("asked for %v", request)
-	}
+	testutil.Equal(a.t, request.Protocol+" "+request.Address, "tcp a:1", "what is asked for")
 	return request.Random, outcome
 }
 
@@ -76,17 +73,11 @@ func TestUnknownDialResponseIsAnsweredByCloseRequest(t *testing.T) {
 	r := newRig(t, Limits{})
 	a := r.rawAgent(t)
 	a.send(dialResponse(12345, 7, ""))
-	if id := a.want(client.PacketType_CLOSE_REQ).GetCloseRequest().ConnectID; id != 7 {
-		t.Errorf("closed %d", id)
-	}
+	testutil.Equal(t, a.want(client.PacketType_CLOSE_REQ).GetCloseRequest().ConnectID, 7, "closed")
 	a.send(dialResponse(12346, 0, "refused")) // nothing to close
 	a.send(dataPacket(99, []byte("x")))
-	if id := a.want(client.PacketType_CLOSE_REQ).GetCloseRequest().ConnectID; id != 99 {
-		t.Errorf("DATA for an unknown connection: closed %d", id)
-	}
-	if n := r.metrics.unknown.Load(); n != 2 {
-		t.Errorf("counted %d unknown dial responses", n)
-	}
+	testutil.Equal(t, a.want(client.PacketType_CLOSE_REQ).GetCloseRequest().ConnectID, 99, "closed, as it is unknown")
+	testutil.Equal(t, r.metrics.unknown.Load(), 2, "unknown dial responses")
 }
 
 // Whoever hears that the agent of a dial is lost finds its stream over, and so need not take it
@@ -98,17 +89,15 @@ func TestTheStreamIsOverOnceItsDialsFail(t *testing.T) {
 	for range many {
 		dials.Go(func() {
 			_, err := a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1"))
-			if there := a.peer.Life().Err() == nil; there || tunnel.FailureOf(err) != tunnel.FailAgentLost {
-				t.Errorf("%v; the stream is there: %t", err, there)
-			}
+			testutil.Fails(t, a.peer.Life().Err(), "the stream")
+			testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailAgentLost, "the failure")
 		})
 	}
 	eventually(t, "all dials are pending", func() bool { return a.peer.Streams() == many })
 	testutil.NoError(t, a.CloseSend())
 	dials.Wait()
-	if _, err := a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1")); tunnel.FailureOf(err) != tunnel.FailAgentLost {
-		t.Errorf("a dial afterwards: %v", err)
-	}
+	err := testutil.Err(a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1")))
+	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailAgentLost, "a dial afterwards")
 }
 
 func TestCancelledDialClosesLateConnection(t *testing.T) {
@@ -117,19 +106,11 @@ func TestCancelledDialClosesLateConnection(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	random, outcome := a.dial(ctx)
 	cancel()
-	if got := <-outcome; tunnel.FailureOf(got.err) != tunnel.FailCancelled {
-		t.Errorf("the caller hears %v", got.err)
-	}
-	if got := a.want(client.PacketType_DIAL_CLS).GetCloseDial().Random; got != random {
-		t.Errorf("gave up %d, want %d", got, random)
-	}
+	testutil.Equal(t, tunnel.FailureOf((<-outcome).err), tunnel.FailCancelled, "what the caller hears")
+	testutil.Equal(t, a.want(client.PacketType_DIAL_CLS).GetCloseDial().Random, random, "the dial that is given up")
 	a.send(dialResponse(random, 31, ""))
-	if id := a.want(client.PacketType_CLOSE_REQ).GetCloseRequest().ConnectID; id != 31 {
-		t.Errorf("closed %d", id)
-	}
-	if a.peer.Streams() != 0 {
-		t.Errorf("%d streams are left", a.peer.Streams())
-	}
+	testutil.Equal(t, a.want(client.PacketType_CLOSE_REQ).GetCloseRequest().ConnectID, 31, "closed")
+	testutil.Equal(t, a.peer.Streams(), 0, "streams are left")
 }
 
 // Where nothing can be sent any more, a dial fails as those do that the agent was lost
@@ -147,13 +128,9 @@ func TestDialOnFailedStream(t *testing.T) {
 		t.Errorf("the caller hears %v before the reader hears that the stream has ended", err)
 	case <-time.After(20 * time.Millisecond):
 		testutil.NoError(t, a.CloseSend())
-		if err := <-outcome; !tunnel.LostInFlight(err) {
-			t.Errorf("the caller hears %v", err)
-		}
+		testutil.Equal(t, tunnel.LostInFlight(<-outcome), true, "it was lost in flight")
 	}
-	if n := a.peer.Streams(); n != 0 {
-		t.Errorf("%d streams are left", n)
-	}
+	testutil.Equal(t, a.peer.Streams(), 0, "streams are left")
 }
 
 func TestUnusualDialAnswers(t *testing.T) {
@@ -164,25 +141,17 @@ func TestUnusualDialAnswers(t *testing.T) {
 		a.send(answer(random))
 		return tunnel.FailureOf((<-outcome).err)
 	}
-	if f := failure(func(random int64) *client.Packet { return dialResponse(random, 0, "") }); f != tunnel.FailInternal {
-		t.Errorf("success without a connection: %v", f)
+	response := func(id int64, text string) func(int64) *client.Packet {
+		return func(random int64) *client.Packet { return dialResponse(random, id, text) }
 	}
-	if f := failure(func(random int64) *client.Packet {
-		return dialResponse(random, 0, "dial tcp 10.0.0.1:80: connect: connection refused")
-	}); f != tunnel.FailRefused {
-		t.Errorf("an old agent's refusal: %v", f)
-	}
-	if f := failure(dialClose); f != tunnel.FailCancelled {
-		t.Errorf("DIAL_CLS by the agent: %v", f)
-	}
+	const refusal = "dial tcp 10.0.0.1:80: connect: connection refused"
+	testutil.Equal(t, failure(response(0, "")), tunnel.FailInternal, "success without a connection")
+	testutil.Equal(t, failure(response(0, refusal)), tunnel.FailRefused, "an old agent's refusal")
+	testutil.Equal(t, failure(dialClose), tunnel.FailCancelled, "DIAL_CLS by the agent")
 	first := a.accept(t.Context(), 5)
-	if f := failure(func(random int64) *client.Packet { return dialResponse(random, 5, "") }); f != tunnel.FailInternal {
-		t.Errorf("a connection's number given twice: %v", f)
-	}
+	testutil.Equal(t, failure(response(5, "")), tunnel.FailInternal, "a connection's number given twice")
 	a.send(dataPacket(5, []byte("still here")))
-	if _, err := io.ReadFull(first, make([]byte, 10)); err != nil {
-		t.Errorf("the first of two with one number: %v", err)
-	}
+	testutil.Succeeds(t, testutil.Err(io.ReadFull(first, make([]byte, 10))), "the first of two with one number")
 	a.send(closeResponse(5, ""))
 	for _, kind := range []client.PacketType{42, client.PacketType_CLOSE_RSP, client.PacketType_DIAL_RSP, client.PacketType_DATA, client.PacketType_CLOSE_REQ} {
 		a.send(&client.Packet{Type: kind}) // of the future, without its part, or the wrong way
@@ -203,15 +172,9 @@ func TestEverythingSentIsDeliveredBeforeTheEnd(t *testing.T) {
 	}
 	a.send(closeResponse(1, ""))
 	eventually(t, "the end has arrived", func() bool { return a.peer.Streams() == 0 })
-	if got, err := io.ReadAll(c); err != nil || len(got) != 100*4096 {
-		t.Fatalf("%d bytes, %v", len(got), err)
-	}
-	if _, err := c.Write([]byte("x")); err == nil {
-		t.Error("a write after the end was accepted")
-	}
-	if err := c.CloseWrite(); err != nil {
-		t.Errorf("CloseWrite after the end: %v", err)
-	}
+	testutil.Equal(t, len(testutil.Must(io.ReadAll(c))(t)), 100*4096, "bytes")
+	testutil.Fails(t, testutil.Err(c.Write([]byte("x"))), "a write after the end")
+	testutil.Succeeds(t, c.CloseWrite(), "CloseWrite after the end")
 }
 
 func TestClosingSendsDataFirst(t *testing.T) {
@@ -221,19 +184,13 @@ func TestClosingSendsDataFirst(t *testing.T) {
 	sent := time.Now() // or a moment later
 	_, _ = c.Write([]byte("last words"))
 	_ = c.Close()
-	if got := a.want(client.PacketType_DATA).GetData(); string(got.Data) != "last words" {
-		t.Errorf("got %v", got)
-	}
+	testutil.Equal(t, string(a.want(client.PacketType_DATA).GetData().Data), "last words", "what came")
 	a.want(client.PacketType_CLOSE_REQ)
-	if early := time.Since(sent); early < settleTime/2 {
-		t.Errorf("CLOSE_REQ came %v after the data; an old agent would drop that", early)
-	}
+	testutil.AtLeast(t, time.Since(sent), settleTime/2, "time from the data to CLOSE_REQ")
 	a.send(dataPacket(1, []byte("ignored"))) // on its way when the agent learned of it
 	a.send(closeResponse(1, ""))
 	eventually(t, "it is gone", func() bool { return a.peer.Streams() == 0 })
-	if n := r.metrics.packets[ToAgent][client.PacketType_CLOSE_REQ+1].Load(); n != 1 {
-		t.Errorf("%d CLOSE_REQs", n)
-	}
+	testutil.Equal(t, r.metrics.packets[ToAgent][client.PacketType_CLOSE_REQ+1].Load(), 1, "CLOSE_REQs")
 }
 
 func TestAgentMetadataIsChecked(t *testing.T) {
@@ -253,9 +210,7 @@ func TestAgentMetadataIsChecked(t *testing.T) {
 		if err == nil {
 			err = stream.RecvMsg(&client.Packet{})
 		}
-		if status.Code(err) != c.want {
-			t.Errorf("%s: %v, want %v", name, err, c.want)
-		}
+		testutil.Equal(t, status.Code(err), c.want, "%s: %v", name, err)
 		cancel()
 	}
 }
@@ -268,13 +223,12 @@ func TestServerHeaderIsChecked(t *testing.T) {
 		"not a number":   metadata.Pairs("serverID", "a", "serverCount", "many"),
 		"negative count": metadata.Pairs("serverID", "a", "serverCount", "-1"),
 	} {
-		if _, _, err := parseServerHeader(md); err == nil {
-			t.Errorf("%s: accepted", name)
-		}
+		_, _, err := parseServerHeader(md)
+		testutil.Fails(t, err, "%s", name)
 	}
-	if id, n, err := parseServerHeader(serverHeader("a", 0, false)); id != "a" || n != 1 || err != nil {
-		t.Errorf("%q, %d, %v", id, n, err)
-	}
+	id, n, err := parseServerHeader(serverHeader("a", 0, false))
+	testutil.NoError(t, err)
+	testutil.Equal(t, fmt.Sprint(id, " of ", n), "a of 1", "one that tells no count")
 }
 
 // An agent that floods with answers to dials that were not made, and does not read,
@@ -284,9 +238,7 @@ func TestUnrequestedAnswersAreCapped(t *testing.T) {
 	for i := range int64(2 * maxControl) {
 		p.handle(dialResponse(i, i+1, ""))
 	}
-	if n := len(p.mux.sender.control); n != maxControl {
-		t.Errorf("%d packets wait, want %d", n, maxControl)
-	}
+	testutil.Equal(t, len(p.mux.sender.control), maxControl, "packets that wait")
 	p.finish(nil)
 }
 
@@ -299,15 +251,9 @@ func TestUntakenAnswerHoldsNoBudget(t *testing.T) {
 	testutil.NoError(t, err)
 	p.handle(dialResponse(random, 7, ""))
 	p.mux.get(7).receive([]tunnel.Chunk{tunnel.CopyChunk(pattern(5000))})
-	if limits.Budget.Used() == 0 {
-		t.Fatal("nothing was received: the test shows nothing")
-	}
-	if p.giveUp(random, dial) {
-		t.Error("the answer was overlooked")
-	}
-	if used := limits.Budget.Used(); used != 0 {
-		t.Errorf("%d bytes of the budget are lost", used)
-	}
+	testutil.AtLeast(t, limits.Budget.Used(), 1, "what was received: the test shows nothing")
+	testutil.Equal(t, p.giveUp(random, dial), false, "the dial is given up, which was answered")
+	testutil.Equal(t, limits.Budget.Used(), 0, "bytes of the budget are lost")
 	p.finish(nil)
 }
 
@@ -317,13 +263,11 @@ func TestUntakenAnswerHoldsNoBudget(t *testing.T) {
 func TestOnlyTCPIsAskedFor(t *testing.T) {
 	a := newRig(t, Limits{}).rawAgent(t)
 	for _, network := range []string{"\xff", "udp", "unix", ""} {
-		if _, err := a.peer.Dial(t.Context(), tunnel.NewFlow(network, "a:1")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
-			t.Errorf("%q: %v", network, err)
-		}
+		err := testutil.Err(a.peer.Dial(t.Context(), tunnel.NewFlow(network, "a:1")))
+		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailBadAddress, "%q", network)
 	}
-	if _, err := a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "\xff:1")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
-		t.Errorf("an address that is no UTF-8: %v", err)
-	}
+	err := testutil.Err(a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "\xff:1")))
+	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailBadAddress, "no UTF-8")
 	_ = a.accept(t.Context(), 1).Close()
 	a.want(client.PacketType_CLOSE_REQ)
 	a.send(closeResponse(1, ""))

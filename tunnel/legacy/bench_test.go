@@ -150,10 +150,7 @@ func BenchmarkDial(b *testing.B) {
 	p := tlsPair(b, tunnel.DialerFunc(dialTCP))
 	addr := target(b, echo)
 	for b.Loop() {
-		c, err := p.Dial(context.Background(), tunnel.NewFlow("tcp", addr))
-		if err != nil {
-			b.Fatal(err)
-		}
+		c := testutil.Must(p.Dial(context.Background(), tunnel.NewFlow("tcp", addr)))(b)
 		_ = c.Reset(nil)
 	}
 }
@@ -165,11 +162,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 	buf := make([]byte, 64)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := c.Write(buf); err != nil {
-			b.Fatal(err)
-		}
-		if _, err := io.ReadFull(c, buf); err != nil {
-			b.Fatal(err)
-		}
+		testutil.NoError(b, testutil.Err(c.Write(buf)))
+		testutil.NoError(b, testutil.Err(io.ReadFull(c, buf)))
 	}
 }

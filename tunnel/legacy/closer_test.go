@@ -64,9 +64,7 @@ func TestRulesAreDocumented(t *testing.T) {
 		for line := range strings.Lines(b.String()) {
 			table += "//\t" + strings.TrimRight(line, " \n") + "\n"
 		}
-		if !strings.Contains(string(doc), table) {
-			t.Errorf("doc.go lacks\n%s", table)
-		}
+		testutil.Contains(t, string(doc), table, "doc.go")
 	}
 }
 
@@ -98,9 +96,7 @@ func TestCloserModel(t *testing.T) {
 		if !c.closed {
 			step(closes, facts{})
 		}
-		if queued > 1 {
-			t.Errorf("seed %d: %d closing packets: %v", seed, queued, log)
-		}
+		testutil.AtMost(t, queued, 1, "seed %d: closing packets of %v", seed, log)
 		began := now
 		if queued > 0 {
 			step(sent, facts{})
@@ -112,9 +108,8 @@ func TestCloserModel(t *testing.T) {
 				step(sent, facts{})
 			}
 		}
-		if took := now.Sub(began); forgotten != 1 || took > settleTime+2*closeTimeout {
-			t.Errorf("seed %d: forgotten %d times, %v after Close: %v", seed, forgotten, took, log)
-		}
+		testutil.Equal(t, forgotten, 1, "seed %d: times it is forgotten: %v", seed, log)
+		testutil.AtMost(t, now.Sub(began), settleTime+2*closeTimeout, "seed %d: time after Close: %v", seed, log)
 	}
 }
 
@@ -128,11 +123,8 @@ func TestRecordedEndings(t *testing.T) {
 	for ; lines.Scan(); n++ {
 		role, script, _ := strings.Cut(lines.Text(), " ")
 		script, want, _ := strings.Cut(script, " ")
-		if got := strings.TrimSpace(trace(t, role, script)); got != want {
-			t.Errorf("%s %s\ngot  %s\nwant %s", role, script, got, want)
-		}
+		testutil.Equal(t, strings.TrimSpace(trace(t, role, script)), want, "%s %s", role, script)
 	}
-	if err := lines.Err(); err != nil || n < 200 {
-		t.Errorf("%d endings, %v", n, err)
-	}
+	testutil.Succeeds(t, lines.Err(), "the lines")
+	testutil.AtLeast(t, n, 200, "endings")
 }

@@ -64,14 +64,12 @@ func TestDataIsEncodedAsProtobufDoes(t *testing.T) {
 		for _, size := range []int{0, 1, 127, 128, copyBelow, copyBelow + 1, 16 << 10, tunnel.ChunkSize} {
 			payload := pattern(size)
 			want := protoBytes(t, dataPacket(id, payload))
-			if got := encoded(t, &dataMessage{id: id, chunk: tunnel.CopyChunk(payload)}); !bytes.Equal(got, want) {
-				t.Errorf("id %d, %d bytes: encoded differently from protobuf", id, size)
-			}
+			got := encoded(t, &dataMessage{id: id, chunk: tunnel.CopyChunk(payload)})
+			testutil.Equal(t, bytes.Equal(got, want), true, "id %d, %d bytes: as protobuf has it", id, size)
 			// A chunk without room for a header before it.
 			bare := tunnel.BorrowChunk(payload, mem.SliceBuffer(payload))
-			if got := encoded(t, &dataMessage{id: id, chunk: bare}); !bytes.Equal(got, want) {
-				t.Errorf("id %d, %d borrowed bytes: encoded differently from protobuf", id, size)
-			}
+			got = encoded(t, &dataMessage{id: id, chunk: bare})
+			testutil.Equal(t, bytes.Equal(got, want), true, "id %d, %d borrowed bytes: as protobuf has it", id, size)
 		}
 	}
 }
@@ -81,12 +79,9 @@ func TestDataIsDecodedAtEverySplit(t *testing.T) {
 	message := protoBytes(t, dataPacket(1<<40, payload))
 	for size := 1; size <= len(message); size++ {
 		p := &packet{}
-		if !p.parseData(split(message, size)) {
-			t.Fatalf("in buffers of %d: not taken for DATA", size)
-		}
-		if p.id != 1<<40 || !bytes.Equal(payloadOf(p), payload) {
-			t.Fatalf("in buffers of %d: id %d and %d bytes differ", size, p.id, len(payloadOf(p)))
-		}
+		testutil.Equal(t, p.parseData(split(message, size)), true, "in buffers of %d, taken for DATA", size)
+		testutil.Equal(t, p.id, 1<<40, "the id, in buffers of %d", size)
+		testutil.Equal(t, bytes.Equal(payloadOf(p), payload), true, "the payload is whole, in buffers of %d", size)
 		tunnel.ReleaseAll(p.data)
 	}
 }
@@ -105,24 +100,17 @@ func TestPayloadIsHandedOnByReference(t *testing.T) {
 	p := &packet{}
 	testutil.NoError(t, newCodec().Unmarshal(received, p))
 	received.Free() // as gRPC does
-	if pool.out != 1 || len(p.data) != 1 {
-		t.Fatalf("%d buffers out and %d chunks, want one each", pool.out, len(p.data))
-	}
-	if &p.data[0].Bytes()[0] != &(*buf)[len(*buf)-9000] {
-		t.Error("the payload was copied")
-	}
+	testutil.Equal(t, pool.out, 1, "buffers out")
+	testutil.Equal(t, len(p.data), 1, "chunks")
+	testutil.Equal(t, &p.data[0].Bytes()[0], &(*buf)[len(*buf)-9000], "where the payload is")
 	tunnel.ReleaseAll(p.data)
-	if pool.out != 0 {
-		t.Error("the buffer was not given back")
-	}
+	testutil.Equal(t, pool.out, 0, "buffers that were not given back")
 
 	chunk := tunnel.CopyChunk(pattern(9000))
 	first := &chunk.Bytes()[0]
 	bufs := testutil.Must(newCodec().Marshal(&dataMessage{id: 7, chunk: chunk}))(t)
 	sent := bufs[len(bufs)-1].ReadOnlyData()
-	if &sent[len(sent)-9000] != first {
-		t.Error("the payload was copied to be sent")
-	}
+	testutil.Equal(t, &sent[len(sent)-9000], first, "where the payload is that is sent")
 	bufs.Free()
 }
 
@@ -166,22 +154,14 @@ func FuzzPacket(f *testing.F) {
 		wantErr := proto.Unmarshal(message, want)
 		p := &packet{}
 		err := newCodec().Unmarshal(split(message, int(size)), p)
-		if (err == nil) != (wantErr == nil) {
-			t.Fatalf("error %v, protobuf says %v", err, wantErr)
-		}
+		testutil.Equal(t, err == nil, wantErr == nil, "it has no error, %v, as protobuf has: %v", err, wantErr)
 		if err != nil {
-			if len(p.data) != 0 {
-				t.Fatal("chunks with an error")
-			}
+			testutil.Equal(t, len(p.data), 0, "chunks with an error")
 			return
 		}
-		if p.kind != want.Type {
-			t.Fatalf("type %v, want %v", p.kind, want.Type)
-		}
+		testutil.Equal(t, p.kind, want.Type, "type")
 		if p.kind != client.PacketType_DATA {
-			if !proto.Equal(p.rest, want) {
-				t.Fatalf("got %v, want %v", p.rest, want)
-			}
+			testutil.Equal(t, proto.Equal(p.rest, want), true, "%v is %v", p.rest, want)
 			return
 		}
 		payload := payloadOf(p)
@@ -191,9 +171,8 @@ func FuzzPacket(f *testing.F) {
 		tunnel.ReleaseAll(p.data)
 		if len(payload) <= tunnel.ChunkSize {
 			again := encoded(t, &dataMessage{id: p.id, chunk: tunnel.CopyChunk(payload)})
-			if !bytes.Equal(again, protoBytes(t, dataPacket(p.id, payload))) {
-				t.Fatal("encoded differently from protobuf")
-			}
+			want := protoBytes(t, dataPacket(p.id, payload))
+			testutil.Equal(t, bytes.Equal(again, want), true, "encoded as protobuf has it")
 		}
 	})
 }
@@ -202,12 +181,9 @@ func TestCodecPassesOtherMessagesOn(t *testing.T) {
 	want := dialRequest(3, "tcp", "a:1")
 	got := &client.Packet{}
 	b := encoded(t, want)
-	if err := newCodec().Unmarshal(split(b, 2), got); err != nil || !proto.Equal(got, want) {
-		t.Fatalf("got %v, %v", got, err)
-	}
-	if newCodec().Name() != "proto" {
-		t.Error("peers know the codec by the name proto")
-	}
+	testutil.NoError(t, newCodec().Unmarshal(split(b, 2), got))
+	testutil.Equal(t, proto.Equal(got, want), true, "%v is %v", got, want)
+	testutil.Equal(t, newCodec().Name(), "proto", "the name that peers know")
 }
 
 // gRPC takes messages as slices of interfaces, so one that is sent costs the
@@ -230,8 +206,7 @@ func TestCodecAllocations(t *testing.T) {
 		t.Run("encode "+d.name, func(t *testing.T) {
 			testutil.MaxAllocs(t, float64(d.encode), func() {
 				*message = dataMessage{id: 7, chunk: tunnel.NewChunk(d.size)}
-				bufs, err := c.Marshal(message)
-				testutil.NoError(t, err)
+				bufs := testutil.Must(c.Marshal(message))(t)
 				bufs.Free()
 			})
 		})

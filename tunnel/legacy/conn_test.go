@@ -51,34 +51,30 @@ func TestLossPassesStalledDestination(t *testing.T) {
 		"reset":          {func(_ *wire, c *conn) { c.peerResets(&tunnel.ResetError{Code: tunnel.CodePeerReset}) }, tunnel.CodePeerReset},
 		"ended in order": {func(_ *wire, c *conn) { c.peerEnds() }, tunnel.CodeUnknown},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWire(Limits{})
-				defer w.end()
-				conn := w.opener()
-				near, client := net.Pipe()
-				defer client.Close()
-				relay := &tunnel.Relay{A: tunnel.Wrap(near), B: conn}
-				ended := make(chan error, 1)
-				go func() { ended <- relay.Run(t.Context()) }()
-				conn.receive(chunks(1, 16<<10))
-				synctest.Wait() // the relay is stuck
-				c.play(w, conn)
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				select {
-				case err := <-ended:
-					if c.want == tunnel.CodeUnknown || tunnel.CodeOf(err) != c.want {
-						t.Errorf("the relay ended with %v", err)
-					}
-				default:
-					if c.want != tunnel.CodeUnknown {
-						t.Error("the relay goes on")
-					}
-					client.Close()
-					<-ended
+		testutil.Bubble(t, name, func(t *testing.T) {
+			w := newWire(Limits{})
+			defer w.end()
+			conn := w.opener()
+			near, client := net.Pipe()
+			defer client.Close()
+			relay := &tunnel.Relay{A: tunnel.Wrap(near), B: conn}
+			ended := make(chan error, 1)
+			go func() { ended <- relay.Run(t.Context()) }()
+			conn.receive(chunks(1, 16<<10))
+			synctest.Wait() // the relay is stuck
+			c.play(w, conn)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			select {
+			case err := <-ended:
+				if c.want == tunnel.CodeUnknown || tunnel.CodeOf(err) != c.want {
+					t.Errorf("the relay ended with %v", err)
 				}
-			})
+			default:
+				testutil.Equal(t, c.want, tunnel.CodeUnknown, "how the relay is to end, which goes on")
+				client.Close()
+				<-ended
+			}
 		})
 	}
 }
@@ -89,9 +85,7 @@ func TestHastenFindsWrappedConn(t *testing.T) {
 	defer w.end()
 	c := w.opener()
 	hasten(tunnel.With(c, tunnel.Parts{}))
-	if !c.end.hasty {
-		t.Error("it is not hasty")
-	}
+	testutil.Equal(t, c.end.hasty, true, "it is hasty")
 }
 
 // TestForgottenConnectionHoldsNoBudget: a connection that its mux has forgotten,
@@ -114,14 +108,10 @@ func TestForgottenConnectionHoldsNoBudget(t *testing.T) {
 				m := newMux(func(any) error { return nil }, ToAgent, FromAgent, limits, NoMetrics{}, nil)
 				c := newServer(m, 1, duplex, "far:1", func(error) {})
 				testutil.NoError(t, c.announce(1))
-				if _, err := c.Write([]byte("unsent")); err != nil { // nobody runs the sender
-					t.Fatal(err)
-				}
+				testutil.NoError(t, testutil.Err(c.Write([]byte("unsent")))) // nobody runs the sender
 				end(c)
 				m.lose(&tunnel.ResetError{Code: tunnel.CodeLost})
-				if used := limits.Budget.Used(); used != 0 {
-					t.Errorf("%d bytes of the budget are lost", used)
-				}
+				testutil.Equal(t, limits.Budget.Used(), 0, "bytes of the budget are lost")
 			})
 		}
 	}

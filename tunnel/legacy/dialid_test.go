@@ -76,8 +76,8 @@ func FuzzDialID(f *testing.F) {
 	f.Fuzz(func(t *testing.T, unknown []byte) {
 		request := &client.DialRequest{}
 		request.ProtoReflect().SetUnknown(unknown)
-		if id, _ := dialID(request); id != tunnel.CleanID(id) || len(id) > tunnel.MaxID {
-			t.Errorf("%q", id)
-		}
+		id, _ := dialID(request)
+		testutil.Equal(t, id, tunnel.CleanID(id), "the id")
+		testutil.AtMost(t, len(id), tunnel.MaxID, "its length")
 	})
 }

@@ -29,9 +29,7 @@ func (r *rig) realDial(ctx context.Context, address string) (*realConn, konnecti
 	c := &realConn{}
 	tun, err := konnectivity.CreateSingleUseGrpcTunnelWithContext(context.Background(), context.Background(), "passthrough:rig",
 		append(r.dialOptions(), grpc.WithStreamInterceptor(c.listen))...)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.NoError(r.t, err)
 	if c.Conn, err = tun.DialContext(ctx, "tcp", address); err != nil {
 		return nil, tun, err
 	}
@@ -86,9 +84,7 @@ func (s *listenedStream) RecvMsg(m any) error {
 func (r *rig) mustRealDial(address string) *realConn {
 	r.t.Helper()
 	c, _, err := r.realDial(context.Background(), address)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.NoError(r.t, err)
 	r.t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -128,12 +124,10 @@ func TestRealClientCarriesBytes(t *testing.T) {
 			wg.Go(func() {
 				h := sha256.New()
 				_, err := io.CopyN(h, c, int64(len(payload)))
-				if want := sha256.Sum256(payload); err != nil || !bytes.Equal(h.Sum(nil), want[:]) {
-					t.Errorf("the echo differs, or %v", err)
-				}
-				if err := c.Close(); err != nil {
-					t.Errorf("close: %v", err)
-				}
+				want := sha256.Sum256(payload)
+				testutil.NoError(t, err)
+				testutil.EqualSlices(t, h.Sum(nil), want[:], "the echo's hash")
+				testutil.Succeeds(t, c.Close(), "Close")
 			})
 		}
 		wg.Wait()
@@ -176,10 +170,8 @@ func TestRealClientGetsAllThenEOF(t *testing.T) {
 			}
 		}))
 		_, _ = c.Write([]byte("?")) // whoever asks first loses no answer
-		got, err := io.ReadAll(c)
-		if err != nil || !bytes.Equal(got, payload) {
-			t.Fatalf("%d bytes of %d, %v", len(got), len(payload), err)
-		}
+		got := testutil.Must(io.ReadAll(c))(t)
+		testutil.Equal(t, bytes.Equal(got, payload), true, "%d bytes are all of %d", len(got), len(payload))
 	})
 }
 
@@ -192,24 +184,16 @@ func TestRealClientsCloseLosesNothing(t *testing.T) {
 		payload := pattern(1 << 20)
 		testutil.Must(c.Write(payload))(t)
 		start := time.Now()
-		if err := c.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-		if !bytes.Equal(<-got, payload) {
-			t.Error("bytes were lost at Close")
-		}
-		if took := time.Since(start); took >= answerWait {
-			t.Errorf("the destination heard of the end after %v", took)
-		}
+		testutil.Succeeds(t, c.Close(), "Close")
+		testutil.Equal(t, bytes.Equal(<-got, payload), true, "all comes before the end by Close")
+		testutil.AtMost(t, time.Since(start), answerWait-1, "time until the destination heard of the end")
 	})
 }
 
 func TestRealClientReadsDialFailure(t *testing.T) {
 	viaAgents(t, func(t *testing.T, r *rig) {
 		_, tun, err := r.realDial(t.Context(), testutil.Refusing(t))
-		if err == nil || !strings.Contains(err.Error(), "connection refused") {
-			t.Errorf("got %v", err)
-		}
+		testutil.ErrorSays(t, err, "connection refused", "the error")
 		awaitEnd(t, tun.Done(), "the tunnel was not ended")
 	})
 }
@@ -259,15 +243,11 @@ func TestReusableTunnel(t *testing.T) {
 			}
 			defer c.Close()
 			_, _ = c.Write([]byte("ping"))
-			if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
-				t.Error(err)
-			}
+			testutil.Succeeds(t, testutil.Err(io.ReadFull(c, make([]byte, 4))), "the echo")
 		})
 	}
 	wg.Wait()
-	if err := tun.Close(); err != nil {
-		t.Error(err)
-	}
+	testutil.Succeeds(t, tun.Close(), "Close")
 	eventually(t, "all streams have ended", func() bool { return r.proxy.Streams() == 0 })
 }
 
@@ -286,12 +266,9 @@ func TestFrontendHasBackpressure(t *testing.T) {
 	for p := payload; len(p) > 0; p = p[min(len(p), 32<<10):] {
 		testutil.Must(c.Write(p[:min(len(p), 32<<10)]))(t)
 	}
-	if want := sha256.Sum256(payload); !bytes.Equal(<-sum, want[:]) {
-		t.Error("the upload differs")
-	}
-	if n := r.metrics.stalled.Load(); n != 0 {
-		t.Errorf("%d were reset", n)
-	}
+	want := sha256.Sum256(payload)
+	testutil.EqualSlices(t, <-sum, want[:], "the upload's hash")
+	testutil.Equal(t, r.metrics.stalled.Load(), 0, "connections that were reset")
 }
 
 // rawFrontend plays a client by hand.
@@ -305,14 +282,16 @@ func (r *rig) rawFrontend(t *testing.T) (*rawPeer, context.CancelFunc) {
 func TestUnusualFrontendPackets(t *testing.T) {
 	r := newRig(t, Limits{})
 	c, _ := r.rawFrontend(t)
+	closed := func(id int64, failed bool) {
+		t.Helper()
+		rsp := c.want(client.PacketType_CLOSE_RSP).GetCloseResponse()
+		testutil.Equal(t, rsp.ConnectID, id, "closed")
+		testutil.Equal(t, rsp.Error != "", failed, "it failed: %q", rsp.Error)
+	}
 	c.send(dataPacket(7, []byte("before any dial")))
-	if rsp := c.want(client.PacketType_CLOSE_RSP).GetCloseResponse(); rsp.ConnectID != 7 || rsp.Error == "" {
-		t.Errorf("got %v", rsp)
-	}
+	closed(7, true)
 	c.send(closeRequest(8))
-	if rsp := c.want(client.PacketType_CLOSE_RSP).GetCloseResponse(); rsp.ConnectID != 8 || rsp.Error == "" {
-		t.Errorf("got %v", rsp)
-	}
+	closed(8, true)
 	c.send(dialRequest(1, "udp", "127.0.0.1:53"))
 	if rsp := c.want(client.PacketType_DIAL_RSP).GetDialResponse(); rsp.Random != 1 || rsp.ConnectID != 0 || !strings.Contains(rsp.Error, "tcp") {
 		t.Errorf("got %v", rsp)
@@ -322,24 +301,17 @@ func TestUnusualFrontendPackets(t *testing.T) {
 	}
 	c.send(dialRequest(2, "tcp", target(t, echo)))
 	id := c.want(client.PacketType_DIAL_RSP).GetDialResponse().ConnectID
-	if id == 0 {
-		t.Fatal("no connection")
-	}
+	testutil.Equal(t, id != 0, true, "there is a connection")
 	c.send(dialRequest(3, "tcp", "a:1"))
-	if rsp := c.want(client.PacketType_DIAL_RSP).GetDialResponse(); rsp.Random != 3 || rsp.Error == "" {
-		t.Errorf("a second dial on the stream: %v", rsp)
-	}
+	rsp := c.want(client.PacketType_DIAL_RSP).GetDialResponse()
+	testutil.Equal(t, rsp.Random == 3 && rsp.Error != "", true, "a second dial fails: %v", rsp)
 	c.send(dataPacket(id, []byte("echo")))
-	if got := c.want(client.PacketType_DATA).GetData(); string(got.Data) != "echo" || got.ConnectID != id {
-		t.Errorf("got %v", got)
-	}
+	got := c.want(client.PacketType_DATA).GetData()
+	testutil.Equal(t, string(got.Data), "echo", "the echo")
+	testutil.Equal(t, got.ConnectID, id, "its connection")
 	c.send(closeRequest(id))
-	if rsp := c.want(client.PacketType_CLOSE_RSP).GetCloseResponse(); rsp.ConnectID != id || rsp.Error != "" {
-		t.Errorf("got %v", rsp)
-	}
-	if err := c.RecvMsg(&client.Packet{}); err != io.EOF {
-		t.Errorf("the stream ended with %v", err)
-	}
+	closed(id, false)
+	testutil.Equal(t, c.RecvMsg(&client.Packet{}), io.EOF, "how the stream ended")
 }
 
 func TestDataWaitsForTheClientsDial(t *testing.T) {
@@ -350,9 +322,7 @@ func TestDataWaitsForTheClientsDial(t *testing.T) {
 	c.send(dialRequest(1, "tcp", address))
 	c.want(client.PacketType_DIAL_RSP)
 	c.want(client.PacketType_DATA)
-	if took := time.Since(start); took < firstData/2 {
-		t.Errorf("data came %v after DIAL_RSP", took)
-	}
+	testutil.AtLeast(t, time.Since(start), firstData/2, "time from DIAL_RSP to data")
 }
 
 func TestDialIsCancelledWithItsStream(t *testing.T) {
@@ -387,13 +357,9 @@ func TestShutdownEndsFrontends(t *testing.T) {
 	r := newRig(t, Limits{})
 	c := r.mustRealDial(target(t, echo))
 	testutil.NoError(t, r.proxy.Close())
-	if _, err := c.Read(make([]byte, 1)); err == nil {
-		t.Error("still open")
-	}
+	testutil.Fails(t, testutil.Err(c.Read(make([]byte, 1))), "a read after the end")
 	_, _, err := r.realDial(t.Context(), "a:1")
-	if err == nil || errors.Is(err, context.Canceled) {
-		t.Errorf("a dial after the end: %v", err)
-	}
+	testutil.Equal(t, err != nil && !errors.Is(err, context.Canceled), true, "a dial after the end: %v", err)
 }
 
 // A destination that answers and then resets, before the client has spoken: what it said waits
@@ -410,10 +376,7 @@ func TestResetBehindTheFirstData(t *testing.T) {
 		_ = c.SetLinger(0)
 	})))
 	c.want(client.PacketType_DIAL_RSP)
-	if got := c.want(client.PacketType_DATA).GetData(); string(got.Data) != "go away" {
-		t.Errorf("got %v", got)
-	}
-	if rsp := c.want(client.PacketType_CLOSE_RSP).GetCloseResponse(); rsp.Error == "" {
-		t.Errorf("got %v", rsp)
-	}
+	testutil.Equal(t, string(c.want(client.PacketType_DATA).GetData().Data), "go away", "what came")
+	rsp := c.want(client.PacketType_CLOSE_RSP).GetCloseResponse()
+	testutil.Equal(t, rsp.Error != "", true, "it is closed with an error")
 }

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"konnectivity/internal/logging"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
 
@@ -96,9 +97,7 @@ func FuzzPeers(f *testing.F) {
 		service := NewProxyService(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(pipeDialer)}, ProxyServiceConfig{Limits: limits})
 		_ = service.proxy(&script{ctx: t.Context(), packets: play(b)})
 		_ = service.Close()
-		if used := limits.Budget.Used(); used != 0 {
-			t.Errorf("%d bytes of the budget are lost", used)
-		}
+		testutil.Equal(t, limits.Budget.Used(), 0, "bytes of the budget are lost")
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
 )
@@ -78,9 +79,8 @@ func TestPausesAndStalls(t *testing.T) {
 		}, 0, 0},
 		"a reader that takes nothing": {small(), func(t *testing.T, q *recvQueue) time.Duration {
 			n, took := putAll(q, 8<<10)
-			if used := q.limits.Budget.Used(); used > 512<<10 || n < 20 {
-				t.Errorf("%d packets and %d bytes were held", n, used)
-			}
+			testutil.AtMost(t, q.limits.Budget.Used(), 512<<10, "bytes that were held")
+			testutil.AtLeast(t, n, 20, "packets that were")
 			return took
 		}, maxPause, 0},
 		"a reader that moves once more": {small(), func(_ *testing.T, q *recvQueue) time.Duration {
@@ -92,17 +92,13 @@ func TestPausesAndStalls(t *testing.T) {
 		}, maxPause, 0},
 		"no memory is left": {poor(), func(t *testing.T, q *recvQueue) time.Duration {
 			n, took := putAll(q, 4<<10)
-			if n == 0 || n > 2*lastBuffer/(4<<10) {
-				t.Errorf("%d packets were held", n)
-			}
+			testutil.Between(t, n, 1, 2*lastBuffer/(4<<10), "packets that were held")
 			return took
 		}, maxPause, 0},
 		"one message at a time, however large": {poor(), func(t *testing.T, q *recvQueue) time.Duration {
 			start := time.Now()
 			for range 3 {
-				if !q.put(chunks(1, 60<<10)) {
-					t.Error("refused")
-				}
+				testutil.Equal(t, q.put(chunks(1, 60<<10)), true, "it is taken")
 				q.takes(8)
 			}
 			return time.Since(start)
@@ -111,24 +107,16 @@ func TestPausesAndStalls(t *testing.T) {
 			q.put(chunks(2, 16<<10))
 			time.AfterFunc(5*time.Millisecond, func() { q.takes(2) })
 			start := time.Now()
-			if !q.put(chunks(1, 16<<10)) {
-				t.Error("refused")
-			}
+			testutil.Equal(t, q.put(chunks(1, 16<<10)), true, "it is taken")
 			return time.Since(start)
 		}, 5 * time.Millisecond, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				q, stalls := newTestQueue(c.limits, false)
-				defer q.fail(io.EOF)
-				if paused := c.play(t, q); paused != c.want {
-					t.Errorf("the stream paused for %v, want %v", paused, c.want)
-				}
-				synctest.Wait()
-				if n := stalls.Load(); n != c.stalls {
-					t.Errorf("stalled %d times, want %d", n, c.stalls)
-				}
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			q, stalls := newTestQueue(c.limits, false)
+			defer q.fail(io.EOF)
+			testutil.Equal(t, c.play(t, q), c.want, "how long the stream paused")
+			synctest.Wait()
+			testutil.Equal(t, stalls.Load(), c.stalls, "stalls")
 		})
 	}
 }
@@ -157,9 +145,7 @@ func TestSharedPauseOfManyReaders(t *testing.T) {
 		for _, q := range all {
 			putAll(q, 8<<10)
 		}
-		if took := time.Since(start); took != maxPause {
-			t.Errorf("the stream paused for %v in all, want %v", took, maxPause)
-		}
+		testutil.Equal(t, time.Since(start), maxPause, "how long the stream paused in all")
 	})
 }
 
@@ -176,30 +162,27 @@ func TestSlowReaderIsNotReset(t *testing.T) {
 		"shared": {Limits{connBuffer: 32 << 10, Budget: shares.NewBudget(1 << 20)}, false, maxPause * 9 / 10, 8},
 		"alone":  {Limits{Budget: shares.NewBudget(256 << 10)}, true, time.Hour, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				q, stalls := newTestQueue(c.limits, c.block)
-				var reader sync.WaitGroup
-				defer reader.Wait()
-				reader.Go(func() {
-					dst := make([]tunnel.Chunk, c.take)
-					for taken := 0; taken < 400; {
-						time.Sleep(c.pause)
-						n, _ := q.take(dst)
-						tunnel.ReleaseAll(dst[:n])
-						taken += n
-					}
-				})
-				for i := range 400 {
-					if !q.put(chunks(1, 8<<10)) {
-						t.Fatalf("reset at packet %d", i)
-					}
-				}
-				reader.Wait()
-				if stalls.Load() != 0 || q.limits.Budget.Used() != 0 {
-					t.Errorf("stalled %d times, %d bytes of the budget are lost", stalls.Load(), q.limits.Budget.Used())
+		testutil.Bubble(t, name, func(t *testing.T) {
+			q, stalls := newTestQueue(c.limits, c.block)
+			var reader sync.WaitGroup
+			defer reader.Wait()
+			reader.Go(func() {
+				dst := make([]tunnel.Chunk, c.take)
+				for taken := 0; taken < 400; {
+					time.Sleep(c.pause)
+					n, _ := q.take(dst)
+					tunnel.ReleaseAll(dst[:n])
+					taken += n
 				}
 			})
+			for i := range 400 {
+				if !q.put(chunks(1, 8<<10)) {
+					t.Fatalf("reset at packet %d", i)
+				}
+			}
+			reader.Wait()
+			testutil.Equal(t, stalls.Load(), 0, "stalls")
+			testutil.Equal(t, q.limits.Budget.Used(), 0, "bytes of the budget that are lost")
 		})
 	}
 }
@@ -228,22 +211,14 @@ func TestStreamsOfOneClientKeepToItsShare(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		if used := budget.Used(); used > total || used < total/2 {
-			t.Errorf("%d streams hold %d bytes of %d", streams, used, total)
-		}
-		if refused.Load() == 0 {
-			t.Error("no stream is refused")
-		}
+		testutil.Between(t, budget.Used(), total/2, total, "bytes of %d streams", streams)
+		testutil.AtLeast(t, refused.Load(), 1, "streams that are refused")
 		other, _ := newTestQueue(Limits{Budget: budget.Share()}, true)
-		if !other.put(chunks(1, 8<<10)) {
-			t.Error("another client's stream is refused")
-		}
+		testutil.Equal(t, other.put(chunks(1, 8<<10)), true, "another client's stream is taken")
 		for _, q := range append(queues, other) {
 			q.fail(io.ErrClosedPipe)
 		}
 		puts.Wait()
-		if used := budget.Used(); used != 0 {
-			t.Errorf("%d bytes of the budget are lost", used)
-		}
+		testutil.Equal(t, budget.Used(), 0, "bytes of the budget are lost")
 	})
 }

@@ -86,12 +86,8 @@ func newRig(t testing.TB, limits Limits) *rig {
 		_ = r.proxy.Close()
 		r.grpc.Stop()
 		<-served
-		if used := r.limits.Budget.Used(); used != 0 {
-			t.Errorf("%d bytes of the budget are lost", used)
-		}
-		if full := r.metrics.full.Load(); full != 0 {
-			t.Errorf("%d connections count as full for ever", full)
-		}
+		testutil.Equal(t, r.limits.Budget.Used(), 0, "bytes of the budget are lost")
+		testutil.Equal(t, r.metrics.full.Load(), 0, "connections that count as full for ever")
 	})
 	return r
 }
@@ -138,9 +134,8 @@ func (p *rawPeer) send(packet *client.Packet) {
 func (p *rawPeer) want(kind client.PacketType) *client.Packet {
 	p.t.Helper()
 	got := &client.Packet{}
-	if err := p.RecvMsg(got); err != nil || got.Type != kind {
-		p.t.Fatalf("want %v, got %v, %v", kind, got, err)
-	}
+	testutil.NoError(p.t, p.RecvMsg(got))
+	testutil.Equal(p.t, got.Type, kind, "the packet: %v", got)
 	return got
 }
 
@@ -186,10 +181,7 @@ func dial(t testing.TB, d tunnel.Dialer, address string) tunnel.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := d.Dial(ctx, tunnel.NewFlow("tcp", address))
-	if err != nil {
-		t.Fatalf("dial %s: %v", address, err)
-	}
+	c := testutil.Must(d.Dial(ctx, tunnel.NewFlow("tcp", address)))(t)
 	t.Cleanup(func() { c.Close() })
 	_ = c.SetDeadline(time.Now().Add(patience))
 	return c
@@ -223,9 +215,7 @@ func bothModes(t *testing.T, f func(t *testing.T, r *rig, p *AgentPeer, s *Agent
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, Limits{})
 			p, s := r.agent(old)
-			if p.hello.duplex == old || s.duplex == old {
-				t.Fatal("the mode is not what the test wants")
-			}
+			testutil.Equal(t, p.hello.duplex == old || s.duplex == old, false, "the mode is not what the test wants")
 			f(t, r, p, s)
 		})
 	}

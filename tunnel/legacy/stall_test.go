@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
 
@@ -75,24 +76,14 @@ func stalledBesideActive(t *testing.T, upload bool) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		c, err := p.Dial(ctx, tunnel.NewFlow("tcp", addr))
 		cancel()
-		if err != nil {
-			t.Fatalf("a new dial: %v", err)
-		}
+		testutil.NoError(t, err)
 		_ = c.Close()
 	}
-	select {
-	case err := <-ended:
-		if tunnel.CodeOf(err) != tunnel.CodeStalled {
-			t.Errorf("the stalled connection ended with %v", err)
-		}
-	case <-time.After(patience):
-		t.Error("the stalled connection was not reset")
-	}
+	err := testutil.Receive(t, "the stalled connection's end", ended)
+	testutil.Equal(t, tunnel.CodeOf(err), tunnel.CodeStalled, "how the stalled connection ended: %v", err)
 	close(stop)
 	wg.Wait()
-	if most.Load() > budget+100*sendWindow {
-		t.Errorf("%d bytes were held, the budget is %d", most.Load(), budget)
-	}
+	testutil.AtMost(t, most.Load(), budget+100*sendWindow, "bytes that were held")
 	t.Logf("%d round trips, at most %d KiB held", rounds.Load(), most.Load()>>10)
 }
 
@@ -153,12 +144,8 @@ func TestManyStalledKeepToTheBudget(t *testing.T) {
 		most = max(most, r.limits.Budget.Used())
 	}
 	<-sent
-	if limit := int64(budget + 50*2*buffer); most > limit {
-		t.Errorf("%d bytes were held, want at most %d", most, limit)
-	}
-	if r.metrics.stalled.Load() == 0 {
-		t.Error("nothing was reset, though far more came than fits")
-	}
+	testutil.AtMost(t, most, budget+50*2*buffer, "bytes that were held")
+	testutil.AtLeast(t, r.metrics.stalled.Load(), 1, "resets, as far more came than fits")
 	for _, c := range conns {
 		_ = c.Reset(nil)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -19,12 +20,9 @@ func TestDialTextOfOurAgentComesBackExactly(t *testing.T) {
 			sent := &tunnel.DialError{Failure: f, Reason: reason, Err: errors.New("inner 10.0.0.1")}
 			text := dialText(sent)
 			got := parseDialText("a:1", text)
-			if got.Failure != f || got.Text() != sent.Text() {
-				t.Errorf("%v with reason %q went as %q and came as %v with %q", f, reason, text, got.Failure, got.Text())
-			}
-			if strings.Contains(text, "10.0.0.1") {
-				t.Errorf("%q names an inner address", text)
-			}
+			testutil.Equal(t, got.Failure, f, "what %q comes as", text)
+			testutil.Equal(t, got.Text(), sent.Text(), "its text")
+			testutil.Equal(t, strings.Contains(text, "10.0.0.1"), false, "%q names an inner address", text)
 		}
 	}
 }
@@ -59,28 +57,18 @@ func TestDialTextsOfOldAgents(t *testing.T) {
 		{"something new", tunnel.FailInternal},
 	} {
 		got := parseDialText("a:1", c.text)
-		if got.Failure != c.want {
-			t.Errorf("%q is taken for %v, want %v", c.text, got.Failure, c.want)
-		}
-		if strings.Contains(got.Text(), "10.0.0") {
-			t.Errorf("a client would be told %q", got.Text())
-		}
-		if !strings.Contains(got.Error(), c.text) {
-			t.Errorf("the log would not show %q but %q", c.text, got.Error())
-		}
+		testutil.Equal(t, got.Failure, c.want, "%q", c.text)
+		testutil.Equal(t, strings.Contains(got.Text(), "10.0.0"), false, "%q names an inner address", got.Text())
+		testutil.Contains(t, got.Error(), c.text, "the log")
 	}
 }
 
 func TestResetCodesComeBackExactly(t *testing.T) {
 	for code := range tunnel.Codes() {
-		if got := resetCode(code.String()); got != code {
-			t.Errorf("%v came back as %v", code, got)
-		}
+		testutil.Equal(t, resetCode(code.String()), code, "the code of its text")
 	}
 	for _, text := range []string{"Unknown connectID", "unrecognized connectID", textUnknown} {
-		if got := resetCode(text); got != tunnel.CodePeerReset {
-			t.Errorf("%q is taken for %v", text, got)
-		}
+		testutil.Equal(t, resetCode(text), tunnel.CodePeerReset, "%q", text)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -112,9 +113,7 @@ func trace(t *testing.T, role, script string) (out string) {
 		c.lose(&tunnel.ResetError{Code: tunnel.CodeLost})
 		c.wg.Wait()
 		_ = c.conn.Close()
-		if used := c.limits.Budget.Used(); used != 0 {
-			t.Errorf("%s: %d bytes of the budget are lost", script, used)
-		}
+		testutil.Equal(t, c.limits.Budget.Used(), 0, "%s: bytes of the budget are lost", script)
 		out = c.log.String()
 	})
 	return out
