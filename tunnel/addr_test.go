@@ -53,9 +53,7 @@ func TestAddressesAllocateNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			testutil.MaxAllocs(t, 0, func() {
 				host, _, err := tunnel.SplitAddress(address)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testutil.NoError(t, err)
 				tunnel.ParseLooseIP(host)
 			})
 		})
@@ -68,17 +66,15 @@ func TestSplitAddress(t *testing.T) {
 		"my_host.:1": "my_host. 1", "bücher.example:1": "bücher.example 1", "[fe80::1%eth0]:1": "fe80::1%eth0 1",
 	} {
 		host, port, err := tunnel.SplitAddress(address)
-		if got := fmt.Sprint(host, " ", port); err != nil || got != want {
-			t.Errorf("SplitAddress(%q) = %q, %v, want %q", address, got, err, want)
-		}
+		testutil.NoError(t, err)
+		testutil.Equal(t, fmt.Sprint(host, " ", port), want, "SplitAddress(%q)", address)
 	}
 	for _, address := range []string{
 		"", "host", ":80", "host:", "host:0", "host:65536", "host:000080", "host:-1", "host:http", "::1:80", "ho st:80", "ho\x00st:80", "..:80",
 		"user@host:80", "host/path:80", strings.Repeat("a", 254) + ":80", "host:+1", "h\xbdst:80",
 		"[host:8090]:80", "[1:2]:80",
 	} {
-		if _, _, err := tunnel.SplitAddress(address); tunnel.FailureOf(err) != tunnel.FailBadAddress {
-			t.Errorf("SplitAddress(%q): %v, want a bad address", address, err)
-		}
+		_, _, err := tunnel.SplitAddress(address)
+		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailBadAddress, "SplitAddress(%q)", address)
 	}
 }

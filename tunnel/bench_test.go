@@ -81,9 +81,7 @@ func BenchmarkRelay(b *testing.B) {
 			}()
 			buf := make([]byte, block)
 			for range b.N {
-				if _, err := io.ReadFull(target, buf); err != nil {
-					b.Fatal(err)
-				}
+				testutil.NoError(b, testutil.Err(io.ReadFull(target, buf)))
 			}
 			b.StopTimer()
 			b.ReportMetric((resources.CPUTime()-cpu).Seconds()/(float64(b.N)*block/1e9), "cpu-s/GB")

@@ -19,9 +19,7 @@ func TestBlocksFillAllocatorClasses(t *testing.T) {
 		"a record's copy":   tunnel.CopyChunk(make([]byte, tunnel.RecordSize)),
 		"the largest chunk": tunnel.NewChunk(tunnel.ChunkSize),
 	} {
-		if made := cap(append([]byte(nil), make([]byte, c.Size())...)); made != c.Size() {
-			t.Errorf("%s is in a block of %d bytes, which takes %d", what, c.Size(), made)
-		}
+		testutil.Equal(t, cap(append([]byte(nil), make([]byte, c.Size())...)), c.Size(), "%s takes", what)
 		if c.Len() <= tunnel.RecordSize && c.Size() > tunnel.RecordSize {
 			t.Errorf("%s is in a block of %d bytes", what, c.Size())
 		}
@@ -92,19 +90,14 @@ func TestChunkQueueSharesBlocks(t *testing.T) {
 	for range block / 100 {
 		q.PushCopy(make([]byte, 100), block)
 	}
-	if q.Held() != 2<<10 {
-		t.Errorf("%d pieces of 100 bytes hold %d bytes", block/100, q.Held())
-	}
+	testutil.Equal(t, q.Held(), 2<<10, "bytes that pieces of 100 hold")
 	q.PushCopy(make([]byte, 100), block)
-	if q.Held() != 4<<10 {
-		t.Errorf("behind a full block a piece has them hold %d bytes", q.Held())
-	}
+	testutil.Equal(t, q.Held(), 4<<10, "bytes held, with a piece behind a full block")
 	pushed := tunnel.CopyChunk([]byte("pushed"))
 	q.Push(pushed)
 	q.PushCopy([]byte("behind"), block)
-	if q.Held() != 8<<10 || string(pushed.Slice(0, 6).Bytes()) != "pushed" {
-		t.Errorf("behind a pushed chunk they hold %d bytes", q.Held())
-	}
+	testutil.Equal(t, q.Held(), 8<<10, "bytes held behind a pushed chunk")
+	testutil.Equal(t, string(pushed.Slice(0, 6).Bytes()), "pushed", "the chunk")
 }
 
 func TestChunkSharing(t *testing.T) {
@@ -112,22 +105,14 @@ func TestChunkSharing(t *testing.T) {
 	copy(whole.Bytes(), "header--payload")
 	part := whole.Share(8, 15, 8)
 	whole.Release()
-	if string(part.Bytes()) != "payload" {
-		t.Fatalf("shared part reads %q", part.Bytes())
-	}
+	testutil.Equal(t, string(part.Bytes()), "payload", "the shared part")
 	frame, ok := part.WithHeader(8)
-	if !ok || string(frame) != "header--payload" {
-		t.Fatalf("with header: %q, %v", frame, ok)
-	}
-	if _, ok := part.WithHeader(9); ok {
-		t.Error("a header may not reach into bytes of another chunk")
-	}
+	testutil.Equal(t, ok, true, "there is room for a header")
+	testutil.Equal(t, string(frame), "header--payload", "the frame")
+	_, ok = part.WithHeader(9)
+	testutil.Equal(t, ok, false, "a header may reach into bytes of another chunk")
 	part.Release()
-	defer func() {
-		if recover() == nil {
-			t.Error("a second Release must not go unnoticed")
-		}
-	}()
+	defer func() { testutil.Equal(t, recover() != nil, true, "a second Release is noticed") }()
 	part.Release()
 }
 
@@ -141,21 +126,15 @@ func TestBorrowedChunkIsGivenBackOnce(t *testing.T) {
 	whole := tunnel.BorrowChunk(memory, owner)
 	part := whole.Share(11, 17, 8)
 	whole.Slice(0, 8).Release()
-	if owner.freed != 0 {
-		t.Fatal("given back while a part is held")
-	}
-	if string(part.Bytes()) != "memory" || part.Size() != len(memory) {
-		t.Errorf("part reads %q of %d", part.Bytes(), part.Size())
-	}
+	testutil.Equal(t, owner.freed, 0, "how often it is given back while a part is held")
+	testutil.Equal(t, string(part.Bytes()), "memory", "what part reads")
+	testutil.Equal(t, part.Size(), len(memory), "its size")
 	for _, c := range []tunnel.Chunk{part, part.Slice(3, 6)} {
-		if _, ok := c.WithHeader(1); ok {
-			t.Error("borrowed memory may not be written to, not even before a part of it")
-		}
+		_, ok := c.WithHeader(1)
+		testutil.Equal(t, ok, false, "borrowed memory may be written to before a part of it")
 	}
 	part.Release()
-	if owner.freed != 1 {
-		t.Errorf("given back %d times, want once", owner.freed)
-	}
+	testutil.Equal(t, owner.freed, 1, "how often it is given back")
 }
 
 func TestChunksAllocateNothing(t *testing.T) {

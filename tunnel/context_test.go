@@ -3,9 +3,9 @@ package tunnel_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -24,28 +24,22 @@ func TestAfter(t *testing.T) {
 		"ended at first":  {1, 0, 1, 9},
 		"stopped at once": {0, 2, 0, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, end := context.WithCancel(t.Context())
-				defer end()
-				if c.endAt == 0 {
-					end()
-				}
-				time.AfterFunc(c.endAt*ms, end)
-				called := 0
-				stop := tunnel.After(ctx, func() { called++; time.Sleep(10 * ms) })
-				time.Sleep(c.stopAt * ms)
-				began := time.Now()
-				stop()
-				if took := time.Since(began); took != c.took*ms {
-					t.Errorf("stop took %v, want %v ms", took, int(c.took))
-				}
-				time.Sleep(time.Second)
-				stop() // again
-				if called != c.called {
-					t.Errorf("called %d times, want %d", called, c.called)
-				}
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			ctx, end := context.WithCancel(t.Context())
+			defer end()
+			if c.endAt == 0 {
+				end()
+			}
+			time.AfterFunc(c.endAt*ms, end)
+			called := 0
+			stop := tunnel.After(ctx, func() { called++; time.Sleep(10 * ms) })
+			time.Sleep(c.stopAt * ms)
+			began := time.Now()
+			stop()
+			testutil.Equal(t, time.Since(began), c.took*ms, "the time that stop took")
+			time.Sleep(time.Second)
+			stop() // again
+			testutil.Equal(t, called, c.called, "calls")
 		})
 	}
 }

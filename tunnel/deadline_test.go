@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -32,42 +33,40 @@ func TestDeadline(t *testing.T) {
 		"stopped before it":       {{set(time.Second), 0, false}, {stop, time.Minute, false}},
 		"stopped, but it is over": {{set(time.Second), time.Second, true}, {stop, time.Minute, true}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var mu sync.Mutex
-				var d tunnel.Deadline
-				cond := sync.NewCond(&mu)
-				woken, leave := false, false
-				var waiter sync.WaitGroup
-				waiter.Go(func() {
-					mu.Lock()
-					defer mu.Unlock()
-					for !leave {
-						cond.Wait()
-						woken = woken || d.Passed()
-					}
-				})
-				synctest.Wait()
-				for i, s := range steps {
-					mu.Lock()
-					woken = false
-					s.do(&d, cond)
-					before := d.Passed()
-					mu.Unlock()
-					time.Sleep(s.after)
-					synctest.Wait()
-					mu.Lock()
-					if d.Passed() != s.passed || !before && s.passed && !woken {
-						t.Errorf("step %d: passed is %v, and who waits was told %v", i, d.Passed(), woken)
-					}
-					mu.Unlock()
-				}
+		testutil.Bubble(t, name, func(t *testing.T) {
+			var mu sync.Mutex
+			var d tunnel.Deadline
+			cond := sync.NewCond(&mu)
+			woken, leave := false, false
+			var waiter sync.WaitGroup
+			waiter.Go(func() {
 				mu.Lock()
-				leave = true
-				cond.Broadcast()
-				mu.Unlock()
-				waiter.Wait()
+				defer mu.Unlock()
+				for !leave {
+					cond.Wait()
+					woken = woken || d.Passed()
+				}
 			})
+			synctest.Wait()
+			for i, s := range steps {
+				mu.Lock()
+				woken = false
+				s.do(&d, cond)
+				before := d.Passed()
+				mu.Unlock()
+				time.Sleep(s.after)
+				synctest.Wait()
+				mu.Lock()
+				if d.Passed() != s.passed || !before && s.passed && !woken {
+					t.Errorf("step %d: passed is %v, and who waits was told %v", i, d.Passed(), woken)
+				}
+				mu.Unlock()
+			}
+			mu.Lock()
+			leave = true
+			cond.Broadcast()
+			mu.Unlock()
+			waiter.Wait()
 		})
 	}
 }

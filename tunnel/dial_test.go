@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -35,13 +36,10 @@ func TestAsDialErrorClassifiesByType(t *testing.T) {
 		{errors.New("connection refused"), tunnel.FailInternal}, // text does not count
 		{fmt.Errorf("x: %w", &tunnel.DialError{Failure: tunnel.FailDenied}), tunnel.FailDenied},
 	} {
-		if got := tunnel.FailureOf(c.err); got != c.want {
-			t.Errorf("FailureOf(%v) = %v, want %v", c.err, got, c.want)
-		}
+		testutil.Equal(t, tunnel.FailureOf(c.err), c.want, "FailureOf(%v)", c.err)
 	}
-	if tunnel.AsDialError("", nil) != nil || tunnel.FailureOf(nil) != 0 {
-		t.Error("nil is not a failure")
-	}
+	testutil.Equal(t, tunnel.AsDialError("", nil) == nil, true, "nil is no failure")
+	testutil.Equal(t, tunnel.FailureOf(nil), 0, "the failure of nil")
 }
 
 func TestGuessFailure(t *testing.T) {
@@ -54,9 +52,7 @@ func TestGuessFailure(t *testing.T) {
 		"dial tcp: address x: missing port in address":                tunnel.FailBadAddress,
 		"something new": tunnel.FailInternal,
 	} {
-		if got := tunnel.GuessFailure(text); got != want {
-			t.Errorf("%q is %v, want %v", text, got, want)
-		}
+		testutil.Equal(t, tunnel.GuessFailure(text), want, "%q", text)
 	}
 	// A failure's own words come back as it, but for those that say too little and
 	// those that only links tell.

@@ -26,9 +26,7 @@ func TestIsErrno(t *testing.T) {
 		{fmt.Errorf("wrapped: %w", refused), []syscall.Errno{syscall.ECONNREFUSED}, true},
 		{&tunnel.ResetError{Code: tunnel.CodePeerReset}, []syscall.Errno{syscall.ECONNRESET}, true},
 	} {
-		if got := tunnel.IsErrno(c.err, c.any...); got != c.want {
-			t.Errorf("%v is one of %v: %v, want %v", c.err, c.any, got, c.want)
-		}
+		testutil.Equal(t, tunnel.IsErrno(c.err, c.any...), c.want, "%v is one of %v", c.err, c.any)
 	}
 }
 
@@ -39,7 +37,5 @@ func TestRefusedDialIsFailRefused(t *testing.T) {
 	if err == nil {
 		c.Close()
 	}
-	if failure := tunnel.FailureOf(err); failure != tunnel.FailRefused {
-		t.Errorf("%v is %v", err, failure)
-	}
+	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailRefused, "%v", err)
 }

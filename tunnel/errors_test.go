@@ -28,9 +28,7 @@ func TestCodeOf(t *testing.T) {
 		{fmt.Errorf("x: %w", &tunnel.ResetError{Code: tunnel.CodeStalled}), tunnel.CodeStalled},
 		{errors.New("?"), tunnel.CodeUnknown},
 	} {
-		if got := tunnel.CodeOf(c.err); got != c.want {
-			t.Errorf("CodeOf(%v) = %v, want %v", c.err, got, c.want)
-		}
+		testutil.Equal(t, tunnel.CodeOf(c.err), c.want, "CodeOf(%v)", c.err)
 	}
 }
 
@@ -43,16 +41,10 @@ func TestCodeLabels(t *testing.T) {
 			t.Errorf("code %d is labelled %q, code %d too: %v", code, label, other, twice)
 		}
 		seen[label] = code
-		if strings.Contains(code.String(), "code") {
-			t.Errorf("code %d has no words of its own: %s", code, code)
-		}
+		testutil.Equal(t, strings.Contains(code.String(), "code"), false, "%q is no text of its own", code)
 	}
-	if got := tunnel.Code(999).Label(); seen[got] != tunnel.CodeUnknown {
-		t.Errorf("an unknown code is labelled %q", got)
-	}
-	if got := tunnel.Code(999).String(); !strings.Contains(got, "999") {
-		t.Errorf("an unknown code reads %q", got)
-	}
+	testutil.Equal(t, seen[tunnel.Code(999).Label()], tunnel.CodeUnknown, "the label of an unknown code, as a code")
+	testutil.Contains(t, tunnel.Code(999).String(), "999", "an unknown code")
 }
 
 // specified reads a table of §8: labels by number.
@@ -88,9 +80,7 @@ func TestCodesMatchSpecification(t *testing.T) {
 	for f := range tunnel.Failures() {
 		same(uint16(f), f.Label(), failures)
 	}
-	if len(codes)+len(failures) > 0 {
-		t.Errorf("only the specification has the codes %v and failures %v", codes, failures)
-	}
+	testutil.Equal(t, len(codes)+len(failures), 0, "only in the specification: %v, %v", codes, failures)
 }
 
 // The first number that nobody has given a meaning is not known; nor is "no failure".
@@ -101,33 +91,25 @@ func TestKnownEndsWithLastNumber(t *testing.T) {
 	var lastFailure tunnel.Failure
 	for lastFailure = range tunnel.Failures() {
 	}
-	if !lastCode.Known() || (lastCode + 1).Known() {
-		t.Errorf("the last code is %d", lastCode)
-	}
-	if !lastFailure.Known() || (lastFailure + 1).Known() || tunnel.Failure(0).Known() {
-		t.Errorf("the last failure is %d", lastFailure)
-	}
+	testutil.Equal(t, lastCode.Known(), true, "the last code is known")
+	testutil.Equal(t, (lastCode + 1).Known(), false, "the one behind it is")
+	testutil.Equal(t, lastFailure.Known(), true, "the last failure is known")
+	testutil.Equal(t, (lastFailure+1).Known() || tunnel.Failure(0).Known(), false, "others are")
 }
 
 func TestLossesHaveNames(t *testing.T) {
 	labels := map[string]bool{}
 	for c := range tunnel.AllLossCauses() {
 		err := fmt.Errorf("read: %w", tunnel.Lost(c))
-		if tunnel.LossOf(err) != c || tunnel.CodeOf(err) != tunnel.CodeLost {
-			t.Errorf("%v is found as %v with the code %v", c, tunnel.LossOf(err), tunnel.CodeOf(err))
-		}
+		testutil.Equal(t, tunnel.LossOf(err), c, "the cause that is found")
+		testutil.Equal(t, tunnel.CodeOf(err), tunnel.CodeLost, "the code for %v", c)
 		if c.Label() == "" || c.String() == "" || labels[c.Label()] {
 			t.Errorf("cause %d is called %q and %q", c, c.Label(), c)
 		}
 		labels[c.Label()] = true
 	}
-	if len(labels) != tunnel.LossCauses {
-		t.Errorf("%d causes, want %d", len(labels), tunnel.LossCauses)
-	}
-	if tunnel.Lost(200) != tunnel.Lost(tunnel.LossUnknown) {
-		t.Error("a number without a meaning has an error of its own")
-	}
-	if got := tunnel.Lost(tunnel.LossSilent).Error(); got != "connection reset: the tunnel that carried it was lost: its peer fell silent" {
-		t.Error(got)
-	}
+	testutil.Equal(t, len(labels), tunnel.LossCauses, "causes")
+	testutil.Equal(t, tunnel.Lost(200), tunnel.Lost(tunnel.LossUnknown), "the error of a number without a meaning")
+	const want = "connection reset: the tunnel that carried it was lost: its peer fell silent"
+	testutil.Equal(t, tunnel.Lost(tunnel.LossSilent).Error(), want, "the text")
 }

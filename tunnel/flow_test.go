@@ -3,6 +3,7 @@ package tunnel_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"testing"
 	"time"
@@ -22,19 +23,14 @@ func TestFlowCountsBytesOfFronts(t *testing.T) {
 	total := new(tunnel.Totals)
 	f := counted(total)
 	f.Hold(true, true)
-	if up, down := f.Held(); !up || down {
-		t.Errorf("held %v %v", up, down)
-	}
+	testutil.Equal(t, fmt.Sprint(f.Held()), "true false", "holding up and down")
 	f.Hold(true, false)
 	f.Hold(false, true)
 	f.Carry(true, 3)
 	f.Carry(false, 5)
-	if up, down := f.Held(); up || !down {
-		t.Errorf("held %v %v", up, down)
-	}
-	if up, down := f.Sent(); up != 3 || down != 5 || total.Up.Load() != 3 || total.Down.Load() != 5 {
-		t.Errorf("%d %d", up, down)
-	}
+	testutil.Equal(t, fmt.Sprint(f.Held()), "false true", "holding up and down")
+	testutil.Equal(t, fmt.Sprint(f.Sent()), "3 5", "bytes up and down")
+	testutil.Equal(t, fmt.Sprint(total.Up.Load(), total.Down.Load()), "3 5", "bytes in all")
 }
 
 // A front may note what it passes on while the flow is begun: what came before
@@ -52,12 +48,10 @@ func TestBeginWhileCarrying(t *testing.T) {
 	(&tunnel.Forwarder{Total: total}).Begin(f, nil)
 	<-carried
 	f.Carry(true, 4)
-	if up, _ := f.Sent(); up != 7 {
-		t.Errorf("the flow counted %d", up)
-	}
-	if n := total.Up.Load(); n != 4 && n != 6 {
-		t.Errorf("%d bytes in total", n)
-	}
+	up, _ := f.Sent()
+	testutil.Equal(t, up, 7, "bytes of the flow")
+	n := total.Up.Load()
+	testutil.Equal(t, n == 4 || n == 6, true, "%d bytes in all are 4 or 6", n)
 }
 
 // A try has all that was asked and found, and f sees nothing of it before Adopt.
@@ -75,13 +69,10 @@ func TestTryIsSeparateUntilAdopted(t *testing.T) {
 		t.Errorf("a try has %+v", try)
 	}
 	try.Hop, try.Resolved = tunnel.Direct, "10.0.0.1:1"
-	if f.Result != found {
-		t.Error("a try tells before it is adopted")
-	}
+	testutil.Equal(t, f.Result, found, "what f has before it adopts a try")
 	f.Adopt(try)
-	if f.Result != try.Result || f.Route != tunnel.RouteTunnel || f.Address != "name:1" {
-		t.Errorf("adopted %+v", f)
-	}
+	testutil.Equal(t, f.Result, try.Result, "the result")
+	testutil.Equal(t, f.Address, "name:1", "the address, which stays")
 }
 
 func TestDialReportsHopToObservers(t *testing.T) {
@@ -116,9 +107,7 @@ func TestObserversSeeAdoptedHop(t *testing.T) {
 		_ = f.Forward(t.Context(), tunnel.NewFlow("tcp", "a:1"), func(tunnel.Conn, error) (tunnel.Conn, error) {
 			return nil, io.EOF
 		})
-		if rec.hop != "agent second" {
-			t.Errorf("fails=%v: went by %q", fails, rec.hop)
-		}
+		testutil.Equal(t, rec.hop, "agent second", "the hop, where the dial fails: %v", fails)
 	}
 }
 
@@ -136,13 +125,9 @@ func TestHeldShowsStalledSide(t *testing.T) {
 		return up && before == after
 	}
 	testutil.Eventually(t, "a reader that stalled shows", held)
-	if _, down := relay.Flow.Held(); down {
-		t.Error("nothing goes down, and yet it is held")
-	}
+	testutil.Equal(t, fmt.Sprint(relay.Flow.Held()), "true false", "holding up and down, as nothing goes down")
 	client.Close()
 	target.Close()
 	_ = outcome(t, result)
-	if up, _ := relay.Flow.Held(); up {
-		t.Error("held after its end")
-	}
+	testutil.Equal(t, fmt.Sprint(relay.Flow.Held()), "false false", "holding up and down after its end")
 }

@@ -91,29 +91,20 @@ func TestChangesEndWhatIsNotAllowed(t *testing.T) {
 	for _, c := range slices.Concat(stay, leave) {
 		pass(t, c[0], c[1])
 	}
-	if n := j.deny("denied"); n != len(leave) {
-		t.Errorf("%d connections were ended, want %d", n, len(leave))
-	}
+	testutil.Equal(t, j.deny("denied"), len(leave), "connections that were ended")
 	for i, c := range leave {
-		if err := <-ends[i]; tunnel.CodeOf(err) != tunnel.CodePolicy {
-			t.Errorf("ended for %v", err)
-		}
+		testutil.Equal(t, tunnel.CodeOf(<-ends[i]), tunnel.CodePolicy, "why it ended")
 		for _, end := range c {
-			if _, err := end.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-				t.Errorf("an end reads %v", err)
-			}
+			err := testutil.Err(end.Read(make([]byte, 1)))
+			testutil.Equal(t, tunnel.CodeOf(err), tunnel.CodePeerReset, "what an end reads")
 		}
 	}
 	for _, c := range stay {
 		pass(t, c[0], c[1])
 	}
-	if n := j.deny(""); n != len(stay) {
-		t.Errorf("%d connections were left, want %d", n, len(stay))
-	}
+	testutil.Equal(t, j.deny(""), len(stay), "connections that were left")
 	j.running.Wait()
-	if n := j.deny(""); n != 0 {
-		t.Errorf("%d connections are still there", n)
-	}
+	testutil.Equal(t, j.deny(""), 0, "connections that are still there")
 }
 
 // A connection whose dial was judged before a change, and which opens after it, is judged as
@@ -126,12 +117,8 @@ func TestDialsAcrossAChangeAreJudgedAgain(t *testing.T) {
 	client, target, _ := j.connect(t, "allowed:1")
 	<-asked
 	<-asked
-	if n := j.deny("denied"); n > 0 {
-		t.Errorf("%d connections were ended that were dialing", n)
-	}
+	testutil.Equal(t, j.deny("denied"), 0, "connections ended that were dialing")
 	close(answer)
-	if err := <-denied; tunnel.CodeOf(err) != tunnel.CodePolicy {
-		t.Errorf("ended for %v", err)
-	}
+	testutil.Equal(t, tunnel.CodeOf(<-denied), tunnel.CodePolicy, "why it ended")
 	pass(t, client, target)
 }

@@ -5,18 +5,15 @@ import (
 	"io"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
 func TestWrapReturnsConnUnchanged(t *testing.T) {
 	near, _ := tcpPair(t)
 	c := tunnel.Wrap(near)
-	if tunnel.Wrap(c) != c {
-		t.Error("wrapping a Conn again changed it")
-	}
-	if !c.Out().Nonblocking() {
-		t.Error("a TCP connection takes bytes on the spot")
-	}
+	testutil.Equal(t, tunnel.Wrap(c), c, "a Conn that is wrapped again")
+	testutil.Equal(t, c.Out().Nonblocking(), true, "a TCP connection takes bytes on the spot")
 }
 
 // resetConn notes with what it was reset.
@@ -31,7 +28,5 @@ func TestResetPassesThroughTLS(t *testing.T) {
 	near, _ := tcpPair(t)
 	under := &resetConn{Conn: tunnel.Wrap(near)}
 	_ = tunnel.Wrap(tls.Client(under, &tls.Config{})).Reset(io.ErrUnexpectedEOF)
-	if under.cause != io.ErrUnexpectedEOF {
-		t.Errorf("the conn under TLS was reset with %v", under.cause)
-	}
+	testutil.Equal(t, under.cause, io.ErrUnexpectedEOF, "why the conn under TLS was reset")
 }

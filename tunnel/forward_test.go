@@ -3,7 +3,6 @@ package tunnel_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
@@ -43,12 +42,9 @@ func TestForwardBoundsTheDial(t *testing.T) {
 		told = err
 		return nil, err
 	})
-	if tunnel.FailureOf(err) != tunnel.FailTimeout || told != err {
-		t.Fatalf("got %v, client told %v, want a timeout", err, told)
-	}
-	if len(rec.events) != 1 || rec.events[0] != "dialed timeout" {
-		t.Errorf("observed %v", rec.events)
-	}
+	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailTimeout, "the failure")
+	testutil.Equal(t, told, err, "what the client is told")
+	testutil.EqualSlices(t, rec.events, []string{"dialed timeout"}, "what is observed")
 }
 
 // A destination that was reached for a client that is gone is reset, and observers hear of it.
@@ -60,13 +56,10 @@ func TestForwardObservesClientsThatCannotBeAnswered(t *testing.T) {
 		Dialer:    tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return tunnel.Wrap(far), nil }),
 	}
 	err := f.Forward(t.Context(), tunnel.NewFlow("tcp", "a:1"), func(tunnel.Conn, error) (tunnel.Conn, error) { return nil, gone })
-	if want := []string{"dialed other", "unanswered"}; err != gone || !slices.Equal(rec.events, want) {
-		t.Errorf("%v, observed %q, want %q", err, rec.events, want)
-	}
+	testutil.Equal(t, err, gone, "the error")
+	testutil.EqualSlices(t, rec.events, []string{"dialed other", "unanswered"}, "what is observed")
 	_ = target.SetReadDeadline(time.Now().Add(testutil.Patience))
-	if _, err := target.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-		t.Errorf("the far end reads %v, want a reset", err)
-	}
+	testutil.Equal(t, tunnel.CodeOf(testutil.Err(target.Read(make([]byte, 1)))), tunnel.CodePeerReset, "it reads")
 }
 
 // What is to be done at the end is done once, the last of it first, whether the dial
@@ -87,15 +80,12 @@ func TestForwardRunsAtEndFunctions(t *testing.T) {
 		flow.AtEnd(func() { rec.events = append(rec.events, "first") })
 		flow.AtEnd(func() { rec.events = append(rec.events, "second") })
 		_ = f.Forward(t.Context(), flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) { return tunnel.Wrap(a), err })
-		if id == "" || id != flow.ID {
-			t.Errorf("the dial ran under id %q, the request has %q", id, flow.ID)
-		}
+		testutil.Equal(t, id, flow.ID, "the id that the dial ran under")
+		testutil.Equal(t, id != "", true, "there is one")
 		want := []string{"dialed other", "opened", "closed", "second", "first"}
 		if fails {
 			want = []string{"dialed internal", "second", "first"}
 		}
-		if !slices.Equal(rec.events, want) {
-			t.Errorf("fails %v: observed %q, want %q", fails, rec.events, want)
-		}
+		testutil.EqualSlices(t, rec.events, want, "what was observed, where the dial fails: %v", fails)
 	}
 }

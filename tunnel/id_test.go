@@ -1,9 +1,11 @@
 package tunnel_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -24,9 +26,8 @@ func TestTraceParent(t *testing.T) {
 		"":                                                       "",
 	} {
 		got, span := tunnel.TraceParent(header)
-		if got != want || (span == 0xb7ad6b7169203331) != (want != "") {
-			t.Errorf("%q: %q, %x, want %q", header, got, span, want)
-		}
+		testutil.Equal(t, got, want, "%q", header)
+		testutil.Equal(t, span == 0xb7ad6b7169203331, want != "", "%q tells the span", header)
 	}
 }
 
@@ -34,13 +35,10 @@ func TestTraceParent(t *testing.T) {
 func TestTraceID(t *testing.T) {
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 	for id, want := range map[string]string{trace: trace, "0af7651916cd43dd": "00000000000000000af7651916cd43dd", "my-id": tunnel.TraceID("my-id")} {
-		if got, span := tunnel.TraceParent(tunnel.FormatTraceParent(id, 7)); got != want || span != 7 {
-			t.Errorf("%s: %s, %x", id, got, span)
-		}
+		got, span := tunnel.TraceParent(tunnel.FormatTraceParent(id, 7))
+		testutil.Equal(t, fmt.Sprint(got, " ", span), want+" 7", "%s", id)
 	}
-	if tunnel.TraceID("my-id") == tunnel.TraceID("another") {
-		t.Error("two ids are one trace")
-	}
+	testutil.Equal(t, tunnel.TraceID("my-id") == tunnel.TraceID("another"), false, "two ids are one trace")
 }
 
 func FuzzTraceParent(f *testing.F) {
@@ -65,8 +63,6 @@ func TestCleanID(t *testing.T) {
 		if want == "=" {
 			want = id
 		}
-		if got := tunnel.CleanID(id); got != want {
-			t.Errorf("%q: %q", id, got)
-		}
+		testutil.Equal(t, tunnel.CleanID(id), want, "%q", id)
 	}
 }

@@ -1,25 +1,19 @@
 package tunnel_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
 func TestIdentity(t *testing.T) {
 	names := []string{"uri:spiffe://a.example/b", "dns:a.example", "cn:a b", "org:o", "serviceaccount:n/a", "socket:/run/a.sock", "uid:0"}
 	who := tunnel.NewIdentity(names...)
-	if got := who.Names(); !slices.Equal(got, names) {
-		t.Errorf("the names %q have become %q", names, got)
-	}
-	if got := tunnel.CheckIdentity(string(who)); got != who {
-		t.Errorf("sent as text, %q is %q", who, got)
-	}
-	if text := who.String(); strings.ContainsAny(text, "\n") {
-		t.Errorf("shown as %q", text)
-	}
+	testutil.EqualSlices(t, who.Names(), names, "the names")
+	testutil.Equal(t, tunnel.CheckIdentity(string(who)), who, "the identity, sent as text")
+	testutil.Equal(t, strings.ContainsAny(who.String(), "\n"), false, "%q has lines", who)
 }
 
 // What is no identity, or not a whole one, is none: a part of it must not pass for all.
@@ -35,9 +29,8 @@ func TestNoIdentity(t *testing.T) {
 		"not UTF-8":      {"cn:a\xff"},
 		"too many bytes": {"cn:a", "org:" + strings.Repeat("o", tunnel.IdentitySize)},
 	} {
-		if who := tunnel.NewIdentity(names...); who != "" || who.Names() != nil {
-			t.Errorf("%s: %q", what, who)
-		}
+		who := tunnel.NewIdentity(names...)
+		testutil.Equal(t, who == "" && who.Names() == nil, true, "%s: no identity: %q", what, who)
 	}
 }
 
@@ -49,8 +42,6 @@ func FuzzCheckIdentity(f *testing.F) {
 		if len(who) > tunnel.IdentitySize || who != "" && string(who) != text {
 			t.Errorf("%q is %q", text, who)
 		}
-		if again := tunnel.NewIdentity(who.Names()...); again != who {
-			t.Errorf("%q is %q again", who, again)
-		}
+		testutil.Equal(t, tunnel.NewIdentity(who.Names()...), who, "the identity of its names")
 	})
 }

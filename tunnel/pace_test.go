@@ -69,17 +69,13 @@ func TestPacesAreShared(t *testing.T) {
 		var up, down int64
 		for _, p := range all {
 			u, d := p.flow.Sent()
-			if u < rate*seconds/each*8/10 || d < rate*seconds/each/2*8/10 {
-				t.Errorf("one of %d has carried %d bytes up and %d down in %d s", each, u, d, seconds)
-			}
+			testutil.AtLeast(t, u, rate*seconds/each*8/10, "bytes up of one of %d", each)
+			testutil.AtLeast(t, d, rate*seconds/each/2*8/10, "bytes down of one of %d", each)
 			up, down = up+u, down+d
 		}
-		if up > rate*(seconds+1) || down > rate*(seconds+1)/2 {
-			t.Errorf("%d bytes up and %d down in %d s at %d a second", up, down, seconds, rate)
-		}
-		if paces.Up.Held() < seconds*time.Second {
-			t.Errorf("%d have waited for %v in all", each, paces.Up.Held())
-		}
+		testutil.AtMost(t, up, rate*(seconds+1), "bytes up in %d s", seconds)
+		testutil.AtMost(t, down, rate*(seconds+1)/2, "bytes down in %d s", seconds)
+		testutil.AtLeast(t, paces.Up.Held(), seconds*time.Second, "time that they have waited for")
 		for _, p := range all {
 			p.end()
 		}
@@ -138,9 +134,7 @@ func TestSmallChunksGoFirst(t *testing.T) {
 			}()
 			testutil.Must(io.ReadFull(typist.target, make([]byte, 100)))(t)
 			testutil.NoError(t, <-sent)
-			if took := time.Since(began); took > most {
-				t.Errorf("100 bytes took %v", took)
-			}
+			testutil.AtMost(t, time.Since(began), most, "time that 100 bytes took")
 			time.Sleep(time.Second)
 		}
 		typist.end()
@@ -161,12 +155,9 @@ func TestLargeChunksHaveHalfTheRate(t *testing.T) {
 		hadLarge, hadSmall := up(large), up(small)
 		time.Sleep(seconds * time.Second)
 		l, s := up(large)-hadLarge, up(small)-hadSmall
-		if part := float64(l) / float64(l+s); part < 0.4 || part > 0.6 {
-			t.Errorf("large pieces have %.0f %%: %d bytes beside %d", 100*part, l, s)
-		}
-		if sum := l + s; sum > rate*(seconds+1) || sum < rate*(seconds-1) {
-			t.Errorf("%d bytes in %d s at %d a second", sum, seconds, rate)
-		}
+		part := float64(l) / float64(l+s)
+		testutil.Equal(t, part >= 0.4 && part <= 0.6, true, "large pieces have a fair part, %.2f", part)
+		testutil.Between(t, l+s, rate*(seconds-1), rate*(seconds+1), "bytes in %d s", seconds)
 		endLarge()
 		endSmall()
 	})
@@ -182,22 +173,18 @@ func TestPaceRateChanges(t *testing.T) {
 		all.Go(func() { _, _ = io.Copy(p.client, io.LimitReader(endless{}, 300_000_000)) })
 		all.Go(func() { _, _ = io.Copy(io.Discard, p.target) })
 		time.Sleep(10 * time.Second)
-		if up, _ := p.flow.Sent(); up > 150_000 {
-			t.Errorf("%d bytes in 10 s at 1,000 a second", up)
-		}
+		up, _ := p.flow.Sent()
+		testutil.AtMost(t, up, 150_000, "bytes in 10 s at 1,000 a second")
 		paces.Up.Set(1_000_000)
 		time.Sleep(2 * time.Minute) // behind what had begun to wait
 		before, _ := p.flow.Sent()
 		time.Sleep(10 * time.Second)
 		after, _ := p.flow.Sent()
-		if n := after - before; n < 9_000_000 || n > 11_000_000 {
-			t.Errorf("%d bytes in 10 s at 1,000,000 a second", n)
-		}
+		testutil.Between(t, after-before, 9_000_000, 11_000_000, "bytes in 10 s at 1,000,000 a second")
 		paces.Up.Set(0)
 		time.Sleep(time.Second)
-		if up, _ := p.flow.Sent(); up != 300_000_000 {
-			t.Errorf("%d bytes of 300,000,000 have passed", up)
-		}
+		up, _ = p.flow.Sent()
+		testutil.Equal(t, up, 300_000_000, "bytes that have passed")
 		p.end()
 		all.Wait()
 	})
@@ -218,12 +205,8 @@ func TestPaceReleasesCutConnections(t *testing.T) {
 		time.Sleep(5 * time.Second) // what it waits for takes hours
 		began := time.Now()
 		p.cut(&tunnel.ResetError{Code: tunnel.CodeShutdown})
-		if err := <-p.over; tunnel.CodeOf(err) != tunnel.CodeShutdown {
-			t.Errorf("the relay ended with %v", err)
-		}
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("it took %v", took)
-		}
+		testutil.Equal(t, tunnel.CodeOf(<-p.over), tunnel.CodeShutdown, "how the relay ended")
+		testutil.AtMost(t, time.Since(began), time.Second, "time that it took")
 		<-gone
 	})
 }

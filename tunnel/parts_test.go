@@ -1,7 +1,6 @@
 package tunnel_test
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -33,9 +32,7 @@ func TestUnreadComesFirst(t *testing.T) {
 			clear(p) // it must have been copied
 			_, _ = client.Write([]byte("tail"))
 			_ = client.CloseWrite()
-			if b, err := read(got); err != nil || string(b) != head+"tail" {
-				t.Fatalf("read %d bytes, %v; want the head, then the tail", len(b), err)
-			}
+			testutil.Equal(t, string(testutil.Must(read(got))(t)), head+"tail", "the head, then the tail")
 		})
 	}
 }
@@ -43,20 +40,15 @@ func TestUnreadComesFirst(t *testing.T) {
 func TestUnreadKeepsSink(t *testing.T) {
 	_, conn := tcpPair(t)
 	wrapped := tunnel.Wrap(conn)
-	if tunnel.Unread(wrapped, nil) != wrapped {
-		t.Error("nothing to put back, yet a wrapper")
-	}
-	if over := tunnel.Unread(wrapped, []byte("x")); over.Out() != wrapped.Out() {
-		t.Error("what was read ahead changes how the socket is written to")
-	}
+	testutil.Equal(t, tunnel.Unread(wrapped, nil), wrapped, "a Conn that nothing is put back of")
+	testutil.Equal(t, tunnel.Unread(wrapped, []byte("x")).Out(), wrapped.Out(), "the Sink behind what was read ahead")
 	a, b := net.Pipe()
 	defer a.Close()
 	defer b.Close()
 	piped := tunnel.Unread(tunnel.Wrap(a), []byte("x"))
 	got := make([]byte, 4)
-	if n, err := piped.Read(got); err != nil || !bytes.Equal(got[:n], []byte("x")) {
-		t.Errorf("read %q, %v", got[:n], err)
-	}
+	n := testutil.Must(piped.Read(got))(t)
+	testutil.Equal(t, string(got[:n]), "x", "what is read")
 }
 
 func readAllChunks(c tunnel.Conn) ([]byte, error) {

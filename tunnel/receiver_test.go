@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -69,9 +70,7 @@ func TestSourceDeliversOnlyToNonblockingSinks(t *testing.T) {
 				<-done
 			case <-done:
 			}
-			if s.delivers.Load() != c.want {
-				t.Errorf("it delivers: %v", s.delivers.Load())
-			}
+			testutil.Equal(t, s.delivers.Load(), c.want, "it delivers")
 		})
 	}
 }
@@ -88,27 +87,18 @@ func TestRelayTakesDeliveredChunks(t *testing.T) {
 	r := <-s.asked
 	<-s.read // the turn is over
 	three := tunnel.CopyChunk([]byte("three "))
-	if n := r.Take(three); n != three.Len() {
-		t.Errorf("%d bytes were taken of %d", n, three.Len())
-	}
+	testutil.Equal(t, r.Take(three), three.Len(), "bytes that were taken")
 	r.Flush()
 	s.before = []string{"four"}
 	r.Ready()
 	<-s.read
 	r.End()
-	got, err := io.ReadAll(target)
-	if want := "one two three four"; string(got) != want || err != nil {
-		t.Errorf("the target was given %q, %v, want %q", got, err, want)
-	}
-	if up, _ := flow.Sent(); up != int64(len(got)) {
-		t.Errorf("%d bytes were counted, %d passed", up, len(got))
-	}
+	got := testutil.Must(io.ReadAll(target))(t)
+	testutil.Equal(t, string(got), "one two three four", "what the target is given")
+	up, _ := flow.Sent()
+	testutil.Equal(t, up, int64(len(got)), "bytes that were counted")
 	_ = target.Close()
-	if _, err := client.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("the client read %v, want the end", err)
-	}
-	if err := outcome(t, result); err != nil {
-		t.Error(err)
-	}
+	testutil.Equal(t, testutil.Err(client.Read(make([]byte, 1))), io.EOF, "what the client reads")
+	testutil.Succeeds(t, outcome(t, result), "the relay")
 	three.Release()
 }

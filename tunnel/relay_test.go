@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"errors"
 	"io"
 	"net"
 	"syscall"
@@ -74,18 +73,13 @@ func TestRelayHalfCloseKeepsTheAnswer(t *testing.T) {
 	testutil.Must(client.Write(payload))(t)
 	testutil.NoError(t, client.CloseWrite())
 	got := testutil.Must(io.ReadAll(client))(t)
-	if want := sha256.Sum256(payload); !bytes.Equal(got, want[:]) {
-		t.Fatalf("answer after half-close: got %x, want %x", got, want)
-	}
-	if err := outcome(t, result); err != nil {
-		t.Fatalf("relay ended with %v, want nil", err)
-	}
-	if up, down := relay.Flow.Sent(); up != int64(len(payload)) || down != sha256.Size {
-		t.Errorf("sent %d up and %d down, want %d and %d", up, down, len(payload), sha256.Size)
-	}
-	if got := total.Up.Load(); got != int64(len(payload)) {
-		t.Errorf("total up %d, want %d", got, len(payload))
-	}
+	want := sha256.Sum256(payload)
+	testutil.EqualSlices(t, got, want[:], "the answer after half-close")
+	testutil.Succeeds(t, outcome(t, result), "the relay")
+	up, down := relay.Flow.Sent()
+	testutil.Equal(t, up, int64(len(payload)), "bytes up")
+	testutil.Equal(t, down, sha256.Size, "bytes down")
+	testutil.Equal(t, total.Up.Load(), int64(len(payload)), "the total up")
 }
 
 func TestRelayResetArrivesAsReset(t *testing.T) {
@@ -100,12 +94,8 @@ func TestRelayResetArrivesAsReset(t *testing.T) {
 			testutil.Must(io.ReadFull(dst, make([]byte, 1)))(t)
 			_ = src.SetLinger(0)
 			src.Close()
-			if _, err := dst.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-				t.Fatalf("other end read %v, want ECONNRESET", err)
-			}
-			if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-				t.Fatalf("relay ended with %v, want a reset by the far end", err)
-			}
+			testutil.ErrorIs(t, testutil.Err(dst.Read(make([]byte, 1))), syscall.ECONNRESET, "the other end's read")
+			testutil.Equal(t, tunnel.CodeOf(outcome(t, result)), tunnel.CodePeerReset, "how the relay ended")
 		})
 	}
 }
@@ -142,17 +132,11 @@ func TestRelayLingerIsBoundedAndCountsOnlySilence(t *testing.T) {
 		for range 6 { // longer than Linger in all, but never silent that long
 			time.Sleep(almost)
 			testutil.Must(target.Write([]byte("still here")))(t)
-			if _, err := io.ReadFull(client, make([]byte, 10)); err != nil {
-				t.Fatalf("cut while bytes still flowed: %v", err)
-			}
+			testutil.Must(io.ReadFull(client, make([]byte, 10)))(t)
 		}
 		silent := time.Now()
-		if err := <-result; tunnel.CodeOf(err) != tunnel.CodeTimeout {
-			t.Errorf("relay ended with %v, want the linger bound", err)
-		}
-		if took := time.Since(silent); took < almost || took > 2*linger {
-			t.Errorf("relay ended after %v of silence", took)
-		}
+		testutil.Equal(t, tunnel.CodeOf(<-result), tunnel.CodeTimeout, "how the relay ended")
+		testutil.Between(t, time.Since(silent), almost, 2*linger, "the silence that ends it")
 		_ = client.Close()
 		_ = target.Close()
 	})
@@ -160,9 +144,7 @@ func TestRelayLingerIsBoundedAndCountsOnlySilence(t *testing.T) {
 
 func TestRelayIdleBound(t *testing.T) {
 	_, _, result := startRelay(t, &tunnel.Relay{Bounds: tunnel.Bounds{Idle: 50 * time.Millisecond}})
-	if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodeTimeout {
-		t.Fatalf("relay ended with %v, want the idle bound", err)
-	}
+	testutil.Equal(t, tunnel.CodeOf(outcome(t, result)), tunnel.CodeTimeout, "how the relay ended")
 }
 
 // A server that answers and resets while the client still uploads: what it
@@ -173,9 +155,8 @@ func TestRelayDeliversTheAnswerBeforeAReset(t *testing.T) {
 	testutil.Must(io.ReadFull(target, make([]byte, 1)))(t)
 	_, _ = target.Write([]byte("413 too large"))
 	got := make([]byte, 13)
-	if _, err := io.ReadFull(client, got); err != nil || string(got) != "413 too large" {
-		t.Fatalf("read %q, %v", got, err)
-	}
+	testutil.NoError(t, testutil.Err(io.ReadFull(client, got)))
+	testutil.Equal(t, string(got), "413 too large", "the answer")
 	target.Close() // unread data makes this an RST
 	for {
 		if _, err := client.Write([]byte("more")); err != nil {
@@ -183,9 +164,7 @@ func TestRelayDeliversTheAnswerBeforeAReset(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if err := outcome(t, result); err == nil {
-		t.Fatal("relay ended in order, want the reset")
-	}
+	testutil.Fails(t, outcome(t, result), "the relay")
 }
 
 // What passes a relay allocates nothing: not for large chunks nor small

@@ -3,7 +3,6 @@
 package tunnel
 
 import (
-	"errors"
 	"io"
 	"syscall"
 	"testing"
@@ -26,9 +25,7 @@ func resetSocket(t *testing.T) (*socket, error) {
 		}
 	}
 	_, told := near.Write([]byte("x"))
-	if !errors.Is(told, syscall.ECONNRESET) {
-		t.Fatalf("the write was told %v", told)
-	}
+	testutil.ErrorIs(t, told, syscall.ECONNRESET, "the write")
 	return s, told
 }
 
@@ -50,12 +47,8 @@ func TestEndWaitsForWritesUnderWay(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			s.wrote(told)
-			if err := <-got; !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("the read was told %v, want a reset", err)
-			}
-			if err := s.Failed(); !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("the socket has failed by %v, want a reset", err)
-			}
+			testutil.ErrorIs(t, <-got, syscall.ECONNRESET, "the read")
+			testutil.ErrorIs(t, s.Failed(), syscall.ECONNRESET, "how the socket has failed")
 		})
 	}
 }
@@ -83,16 +76,12 @@ func TestLastWriteEndsTheWait(t *testing.T) {
 		t.Fatal("nobody ended the wait")
 	}
 	s.awaitWrites(time.Hour) // or the test times out
-	if _, err := s.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("the read was told %v, want the end", err)
-	}
+	testutil.Equal(t, testutil.Err(s.Read(make([]byte, 1))), io.EOF, "the read")
 }
 
 // A direction that ends behind the peer's reset was reset by the peer, too: a client of HTTP
 // may write to a connection that its server has closed, and then close it.
 func TestEndBehindAReset(t *testing.T) {
 	s, _ := resetSocket(t)
-	if err := s.CloseWrite(); CodeOf(err) != CodePeerReset {
-		t.Errorf("the end was told %v, which is %v", err, CodeOf(err))
-	}
+	testutil.Equal(t, CodeOf(s.CloseWrite()), CodePeerReset, "the end's code")
 }

@@ -109,17 +109,13 @@ func TestHalfClosedConnectionRests(t *testing.T) {
 	setRest(t, 10*time.Millisecond)
 	r := startRestful(t, t.Context())
 	_ = r.client.(*net.TCPConn).CloseWrite()
-	if _, err := r.target.Read(make([]byte, 1)); err != io.EOF {
-		t.Fatal(err)
-	}
+	testutil.Equal(t, testutil.Err(r.target.Read(make([]byte, 1))), io.EOF, "what the target reads")
 	awaitRests(t, 1)
 	go func() { _, _ = r.target.Write(make([]byte, 1<<20)) }()
 	testutil.Must(io.ReadFull(r.client, make([]byte, 1<<20)))(t)
 	awaitRests(t, 1)
 	_ = r.target.Close()
-	if err := r.awaitEnd(t); err != nil {
-		t.Error(err)
-	}
+	testutil.Succeeds(t, r.awaitEnd(t), "the relay")
 }
 
 // A socket can be seized at any moment, at rest or as it begins to rest: its relay ends at
@@ -134,14 +130,11 @@ func TestSocketsAreSeizedAtAnyMoment(t *testing.T) {
 		}
 		time.Sleep(time.Duration(rand.IntN(int(4 * restAfter))))
 		seized, _ := Seize(r.far)
-		if err := r.awaitEnd(t); err != ErrSeized {
-			t.Fatalf("the relay ended with %v", err)
-		}
+		testutil.Equal(t, r.awaitEnd(t), ErrSeized, "how the relay ended")
 		testutil.Must(r.target.Write([]byte("y")))(t)
 		next, got := seized.Conn(), make([]byte, 1)
-		if _, err := io.ReadFull(next, got); err != nil || got[0] != 'y' {
-			t.Fatalf("the next Conn reads %q, %v", got, err)
-		}
+		testutil.NoError(t, testutil.Err(io.ReadFull(next, got)))
+		testutil.Equal(t, string(got), "y", "what the next Conn reads")
 		_ = next.Close()
 	}
 }
@@ -166,15 +159,9 @@ func TestSeizedSocketsNeitherWaitNorRest(t *testing.T) {
 	near, _ := testutil.Pair(t)
 	s := newSocket(near).(*socket)
 	s.Rest(&direction{})
-	if !s.wait() {
-		t.Error("it does not wait before")
-	}
+	testutil.Equal(t, s.wait(), true, "it waits")
 	_, _ = Seize(s)
 	s.restAt = time.Time{} // a new deadline is due
-	if s.wait() {
-		t.Error("it waits")
-	}
-	if err := s.rest(); err != ErrSeized {
-		t.Errorf("it rests: %v", err)
-	}
+	testutil.Equal(t, s.wait(), false, "it waits, seized")
+	testutil.Equal(t, s.rest(), ErrSeized, "a rest")
 }

@@ -4,7 +4,6 @@ package tunnel
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -105,20 +104,9 @@ func TestWriteChunksWritesAll(t *testing.T) {
 		}
 		written <- near.CloseWrite()
 	}()
-	got, err := io.ReadAll(far)
-	if err != nil || !bytes.Equal(got, want.Bytes()) {
-		t.Errorf("%d bytes of %d came, in order up to %d: %v", len(got), want.Len(), commonPrefix(got, want.Bytes()), err)
-	}
-	if err := <-written; err != nil {
-		t.Error(err)
-	}
-}
-
-func commonPrefix(a, b []byte) (n int) {
-	for n < min(len(a), len(b)) && a[n] == b[n] {
-		n++
-	}
-	return n
+	got := testutil.Must(io.ReadAll(far))(t)
+	testutil.Equal(t, bytes.Equal(got, want.Bytes()), true, "%d bytes of %d came, all in order", len(got), want.Len())
+	testutil.Succeeds(t, <-written, "the writes")
 }
 
 // A write that waits for room ends with its deadline, and with its socket; one after a
@@ -148,9 +136,7 @@ func TestWriteChunksFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, far, failed := stuck(t)
 			c.end(s, far)
-			if err := <-failed; !errors.Is(err, c.want) {
-				t.Errorf("it failed with %v, want %v", err, c.want)
-			}
+			testutil.ErrorIs(t, <-failed, c.want, "the write")
 		})
 	}
 }

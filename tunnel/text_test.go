@@ -3,6 +3,7 @@ package tunnel_test
 import (
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -14,8 +15,6 @@ func TestOneLineHasNoControls(t *testing.T) {
 		"\x00\t\x1b[2J\x7f":    "   [2J ",
 		"what is \xff invalid": "what is \ufffd invalid",
 	} {
-		if got := tunnel.OneLine(text); got != want {
-			t.Errorf("%q became %q, want %q", text, got, want)
-		}
+		testutil.Equal(t, tunnel.OneLine(text), want, "%q", text)
 	}
 }

@@ -36,12 +36,8 @@ func TestRelayPassesOnResetDuringDownload(t *testing.T) {
 		testutil.Must(io.ReadFull(client, make([]byte, 256<<10)))(t)
 		_ = client.SetLinger(0)
 		client.Close()
-		if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-			t.Fatalf("relay ended with %v, want a reset by the far end", err)
-		}
-		if len(far.ended) > 0 {
-			t.Fatal("the destination was told that the upload is complete")
-		}
+		testutil.Equal(t, tunnel.CodeOf(outcome(t, result)), tunnel.CodePeerReset, "how the relay ended")
+		testutil.Equal(t, len(far.ended), 0, "times the destination was told that the upload is complete")
 		<-written
 	}
 }
@@ -63,13 +59,9 @@ func TestRelayDeliversUploadOfClosedClient(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	_, _ = target.Write([]byte("hello")) // fails for it
-	if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-		t.Errorf("relay ended with %v, want a reset by the far end", err)
-	}
-	got, err := io.ReadAll(target)
-	if !bytes.Equal(got, sent) || err != nil {
-		t.Errorf("the target read %d bytes of %d, %v", len(got), len(sent), err)
-	}
+	testutil.Equal(t, tunnel.CodeOf(outcome(t, result)), tunnel.CodePeerReset, "how the relay ended")
+	got := testutil.Must(io.ReadAll(target))(t)
+	testutil.Equal(t, bytes.Equal(got, sent), true, "%d bytes are all of %d", len(got), len(sent))
 }
 
 // fill writes to c until nothing more is taken, and returns what was.
@@ -148,18 +140,10 @@ func TestRelayNoticesResetBehindStalledDestination(t *testing.T) {
 			client, target, _, _, cause, result := stalled(t, wrap)
 			_ = client.SetLinger(0)
 			client.Close()
-			if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-				t.Errorf("relay ended with %v, want a reset by the far end", err)
-			}
-			if len(cause) == 0 {
-				t.Fatal("the relay ended before the destination was told")
-			}
-			if err := <-cause; tunnel.CodeOf(err) != tunnel.CodePeerReset {
-				t.Errorf("the destination was told %v, want a reset by the far end", err)
-			}
-			if _, err := io.Copy(io.Discard, target); !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("the target read %v, want ECONNRESET", err)
-			}
+			testutil.Equal(t, tunnel.CodeOf(outcome(t, result)), tunnel.CodePeerReset, "how the relay ended")
+			testutil.AtLeast(t, len(cause), 1, "causes that the destination was told before the relay's end")
+			testutil.Equal(t, tunnel.CodeOf(<-cause), tunnel.CodePeerReset, "what the destination was told")
+			testutil.ErrorIs(t, testutil.Err(io.Copy(io.Discard, target)), syscall.ECONNRESET, "the target's read")
 		})
 	}
 }
@@ -176,14 +160,10 @@ func TestRelayDeliversToSlowDestination(t *testing.T) {
 		client, target, _, sent, _, result := stalled(t, tunnel.Wrap)
 		_ = client.CloseWrite() // what nobody holds any more, a kernel short of memory resets
 		time.Sleep(2 * pause)   // and more than would be granted after a reset
-		got, err := io.ReadAll(target)
-		if err != nil || !bytes.Equal(got, sent) {
-			t.Errorf("the target read %d bytes of %d, %v", len(got), len(sent), err)
-		}
+		got := testutil.Must(io.ReadAll(target))(t)
+		testutil.Equal(t, bytes.Equal(got, sent), true, "%d bytes are all of %d", len(got), len(sent))
 		target.Close()
-		if err := outcome(t, result); err != nil {
-			t.Errorf("relay ended with %v, want nil", err)
-		}
+		testutil.Succeeds(t, outcome(t, result), "the relay")
 	})
 	t.Run("after RST", func(t *testing.T) {
 		t.Parallel()
@@ -210,11 +190,8 @@ func deliversBehindAReset(t *testing.T, pause time.Duration) (inTime bool) {
 	if !errors.Is(err, syscall.ECONNRESET) || !bytes.HasPrefix(sent, got) || inTime && len(got) == 0 {
 		t.Errorf("the target read %d bytes, which should be the first that were sent, and then %v, want ECONNRESET", len(got), err)
 	}
-	if after, _ := relay.Flow.Sent(); inTime && after <= before {
-		t.Errorf("nothing was delivered after the reset")
-	}
-	if err := outcome(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-		t.Errorf("relay ended with %v, want a reset by the far end", err)
-	}
+	after, _ := relay.Flow.Sent()
+	testutil.Equal(t, !inTime || after > before, true, "something is delivered after the reset")
+	testutil.Equal(t, tunnel.CodeOf(outcome(t, result)), tunnel.CodePeerReset, "how the relay ended")
 	return inTime
 }

@@ -60,16 +60,11 @@ func TestHandshakeRequest(t *testing.T) {
 		request <- readHeaders(c)
 		_, _ = io.WriteString(c, "HTTP/1.1 200 Connection Established\r\n\r\n")
 	})
-	conn, err := Handshake(testutil.Context(t), c, Request{Address: "[::1]:443", ID: "0123abcd", Span: 0xab, Authorization: "Basic eDp5", UserAgent: "x/1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testutil.Must(Handshake(testutil.Context(t), c, Request{Address: "[::1]:443", ID: "0123abcd", Span: 0xab, Authorization: "Basic eDp5", UserAgent: "x/1"}))(t)
 	defer conn.Close()
 	want := "CONNECT [::1]:443 HTTP/1.1\r\nHost: [::1]:443\r\nUser-Agent: x/1\r\nProxy-Authorization: Basic eDp5\r\nKonnectivity-Id: 0123abcd\r\n" +
 		"Traceparent: 00-" + tunnel.TraceID("0123abcd") + "-00000000000000ab-01\r\n\r\n"
-	if got := <-request; got != want {
-		t.Errorf("sent %q, want %q", got, want)
-	}
+	testutil.Equal(t, <-request, want, "the request")
 }
 
 func TestHandshakeKeepsBytesBehindTheResponse(t *testing.T) {
@@ -93,13 +88,8 @@ func TestHandshakeKeepsBytesBehindTheResponse(t *testing.T) {
 			_ = c.CloseWrite()
 			_, _ = io.Copy(c, c)
 		})
-		conn, err := Handshake(testutil.Context(t), c, Request{Address: "h:22"})
-		if err != nil {
-			t.Fatalf("%q: %v", head, err)
-		}
-		if got, err := io.ReadAll(conn); err != nil || string(got) != body {
-			t.Errorf("%q: read %d bytes, %v, want %d", head, len(got), err, len(body))
-		}
+		conn := testutil.Must(Handshake(testutil.Context(t), c, Request{Address: "h:22"}))(t)
+		testutil.Equal(t, string(testutil.Must(io.ReadAll(conn))(t)), body, "behind %q", head)
 		conn.Close()
 	}
 }
@@ -115,9 +105,8 @@ func TestHandshakeKeepsHalfClose(t *testing.T) {
 	defer conn.Close()
 	_, _ = conn.Write([]byte("hello"))
 	testutil.NoError(t, conn.CloseWrite())
-	if got, _ := io.ReadAll(conn); string(got) != "got 5" {
-		t.Errorf("after our FIN read %q", got)
-	}
+	got, _ := io.ReadAll(conn)
+	testutil.Equal(t, string(got), "got 5", "what is read after our FIN")
 }
 
 func TestHandshakeRefusals(t *testing.T) {
@@ -149,9 +138,7 @@ func TestHandshakeRefusalWithEndlessBody(t *testing.T) {
 	defer close(hold)
 	_, err := Handshake(testutil.Context(t), c, Request{Address: "h:80"})
 	var status *StatusError
-	if !errors.As(err, &status) || ServerFailure(status) != tunnel.FailNoSuchHost {
-		t.Fatal(err)
-	}
+	testutil.Equal(t, errors.As(err, &status) && ServerFailure(status) == tunnel.FailNoSuchHost, true, "%v", err)
 }
 
 // A refusal that has come stands, even if the dial is given up while the rest of
@@ -166,9 +153,7 @@ func TestHandshakeRefusalOutlivesTheDial(t *testing.T) {
 	}()
 	_, err := Handshake(ctx, tunnel.Wrap(near), Request{Address: "h:80"})
 	var status *StatusError
-	if !errors.As(err, &status) || status.Status != 407 {
-		t.Fatal(err)
-	}
+	testutil.Equal(t, errors.As(err, &status) && status.Status == 407, true, "the refusal: %v", err)
 }
 
 func TestHandshakeGarbage(t *testing.T) {
@@ -189,9 +174,7 @@ func TestHandshakeGarbage(t *testing.T) {
 		"refusal of two lengths": answer("HTTP/1.1 502 No\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd"),
 	} {
 		_, err := Handshake(testutil.Context(t), proxy(t, script), Request{Address: "h:80"})
-		if !errors.Is(err, ErrMalformed) {
-			t.Errorf("%s: %v, want a malformed answer", name, err)
-		}
+		testutil.ErrorIs(t, err, ErrMalformed, "%s", name)
 	}
 }
 
@@ -224,22 +207,18 @@ func TestHandshakeIsBounded(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > testutil.Patience {
 			t.Errorf("%s: %v after %v", name, err, time.Since(start))
 		}
-		if _, err := c.Write([]byte("x")); err == nil {
-			t.Errorf("%s: the connection is still open", name)
-		}
+		testutil.Fails(t, testutil.Err(c.Write([]byte("x"))), "%s: a write behind it", name)
 	}
 }
 
 func TestHandshakeRefusesInjection(t *testing.T) {
 	for _, req := range []Request{{Address: "h:80\r\nX: y"}, {Address: "h :80"}, {Address: "h:80", Authorization: "a\r\nb"}} {
 		c := proxy(t, func(c *net.TCPConn) {
-			if got, _ := io.ReadAll(c); len(got) > 0 {
-				t.Errorf("%q was sent", got)
-			}
+			got, _ := io.ReadAll(c)
+			testutil.Equal(t, string(got), "", "what was sent")
 		})
-		if _, err := Handshake(testutil.Context(t), c, req); tunnel.FailureOf(err) != tunnel.FailBadAddress {
-			t.Errorf("%+v: %v", req, err)
-		}
+		err := testutil.Err(Handshake(testutil.Context(t), c, req))
+		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailBadAddress, "%+v", req)
 	}
 }
 
@@ -260,9 +239,8 @@ func TestServerFailure(t *testing.T) {
 		{405, "", tunnel.FailUnavailable},
 		{502, "something new", tunnel.FailInternal},
 	} {
-		if got := ServerFailure(&StatusError{Status: c.status, Body: c.body}); got != c.want {
-			t.Errorf("%d %q is %v, want %v", c.status, c.body, got, c.want)
-		}
+		got := ServerFailure(&StatusError{Status: c.status, Body: c.body})
+		testutil.Equal(t, got, c.want, "%d %q", c.status, c.body)
 	}
 	// What our own server writes must come back as what it was. No CONNECT resumes a
 	// connection.
@@ -281,9 +259,7 @@ func TestProxyFailureIgnoresThePage(t *testing.T) {
 	for status, want := range map[int]tunnel.Failure{
 		407: tunnel.FailAuth, 401: tunnel.FailAuth, 403: tunnel.FailDenied, 504: tunnel.FailTimeout, 502: tunnel.FailHostUnreach, 503: tunnel.FailUnavailable, 404: tunnel.FailUnavailable,
 	} {
-		if got := ProxyFailure(&StatusError{Status: status, Body: "connection refused"}); got != want {
-			t.Errorf("%d is %v, want %v", status, got, want)
-		}
+		testutil.Equal(t, ProxyFailure(&StatusError{Status: status, Body: "connection refused"}), want, "%d", status)
 	}
 }
 
@@ -308,9 +284,7 @@ func FuzzResponse(f *testing.F) {
 		conn, err := Handshake(t.Context(), tunnel.Wrap(near), Request{Address: "h:80"})
 		if err == nil {
 			rest, _ := io.ReadAll(conn)
-			if !bytes.HasSuffix(data, rest) {
-				t.Errorf("%q is not the end of %q", rest, data)
-			}
+			testutil.Equal(t, bytes.HasSuffix(data, rest), true, "%q is the end of %q", rest, data)
 			conn.Close()
 		} else if conn != nil {
 			t.Error("an error and a connection")

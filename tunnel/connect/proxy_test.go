@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestParseProxy(t *testing.T) {
@@ -26,16 +28,11 @@ func TestParseProxy(t *testing.T) {
 			continue
 		}
 		scheme := map[bool]string{true: "https", false: "http"}[p.TLS]
-		if got := fmt.Sprint(scheme, " ", p.Host, " ", p.Address, " ", p.auth); got != want {
-			t.Errorf("%q is %q, want %q", text, got, want)
-		}
-		if strings.Contains(p.String(), "user") || strings.Contains(p.String(), "pass") {
-			t.Errorf("%q tells of user or password", p)
-		}
+		testutil.Equal(t, fmt.Sprint(scheme, " ", p.Host, " ", p.Address, " ", p.auth), want, "%q", text)
+		tells := strings.Contains(p.String(), "user") || strings.Contains(p.String(), "pass")
+		testutil.Equal(t, tells, false, "%q tells of user or password", p)
 	}
-	if p, err := ParseProxy("  "); p != nil || err != nil {
-		t.Error("nothing is no proxy")
-	}
+	testutil.Equal(t, testutil.Must(ParseProxy(" "))(t) == nil, true, "nothing is no proxy")
 	for _, text := range []string{
 		"socks5://u:hunter2@proxy:1", "http://", "http://u:hunter2@", "http://u:hunter2@proxy:0", "http://u:hunter2@proxy:x", "http://u:hunter2#x@proxy:1/%zz", "u:hunter2@pro xy", "http://u:hunter2@pro\x00xy",
 		"http://u:hunter2@[::1", "ftp://hunter2",

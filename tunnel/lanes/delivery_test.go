@@ -41,9 +41,9 @@ func TestWaitIdleWaitsForDelivery(t *testing.T) {
 		defer c.Close()
 		synctest.Wait()
 		began := time.Now()
-		if err := g.WaitIdle(t.Context()); err != nil || g.Streams() > 0 || time.Since(began) != time.Second {
-			t.Errorf("idle after %v: %v", time.Since(began), err)
-		}
+		testutil.Succeeds(t, g.WaitIdle(t.Context()), "WaitIdle")
+		testutil.Equal(t, time.Since(began), time.Second, "the wait")
+		testutil.Equal(t, g.Streams(), 0, "streams")
 	})
 }
 
@@ -57,15 +57,12 @@ func TestLaneIsKeptForDelivery(t *testing.T) {
 		defer second.Close()
 		g := New(r.far[0], Options{Max: 2, Dial: func(context.Context) (*link.Session, error) { return nil, errors.New("refused") }})
 		defer g.Close()
-		if !g.Add(r.far[1]) {
-			t.Fatal("a lane was not taken in")
-		}
+		testutil.Equal(t, g.Add(r.far[1]), true, "a lane was taken in")
 		c := testutil.Must(second.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))(t)
 		defer c.Close()
 		time.Sleep(time.Minute / 2)
-		if n := len(g.Sessions()); n != 2 || g.Streams() != 0 {
-			t.Errorf("%d lanes and %d streams during the delivery", n, g.Streams())
-		}
+		testutil.Equal(t, len(g.Sessions()), 2, "lanes during the delivery")
+		testutil.Equal(t, g.Streams(), 0, "streams during it")
 		time.Sleep(time.Minute)
 		wantLanes(t, g, 1, "after it")
 	})

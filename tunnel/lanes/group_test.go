@@ -3,6 +3,7 @@ package lanes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -57,9 +58,7 @@ func newGroup(t *testing.T, lanes int, opt Options) (*rig, *Group) {
 		r.close()
 	})
 	for range lanes - 1 {
-		if !g.Add(r.link()) {
-			t.Fatal("a lane was not taken in")
-		}
+		testutil.Equal(t, g.Add(r.link()), true, "a lane was taken in")
 	}
 	return r, g
 }
@@ -75,9 +74,7 @@ func withGroup(t *testing.T, lanes int, opt Options, test func(t *testing.T, r *
 // wantLanes wants g to have so many lanes at this moment.
 func wantLanes(t *testing.T, g *Group, want int, when string) {
 	t.Helper()
-	if n := len(g.Sessions()); n != want {
-		t.Fatalf("%d lanes %s, want %d", n, when, want)
-	}
+	testutil.Equal(t, len(g.Sessions()), want, "lanes %s", when)
 }
 
 // link makes one.
@@ -95,9 +92,7 @@ func (r *rig) linkTo(id string) *link.Session {
 	accepted := make(chan *link.Session)
 	go func() {
 		ses, err := link.Accept(context.Background(), b, link.Config{Hello: hello, Forwarder: serve})
-		if err != nil {
-			r.t.Error(err)
-		}
+		testutil.Succeeds(r.t, err, "the peer's end")
 		accepted <- ses
 	}()
 	near := testutil.Must(link.Connect(context.Background(), a, link.Config{Hello: hello}))(r.t)
@@ -126,29 +121,28 @@ func (r *rig) open(g *Group) (tunnel.Conn, int) {
 	return nil, 0
 }
 
+// lane opens a stream, and returns the number of its lane.
+func (r *rig) lane(g *Group) int {
+	r.t.Helper()
+	_, at := r.open(g)
+	return at
+}
+
 // Between two samples, streams go on all lanes alike; after that, they avoid lanes with
 // bulk.
 func TestStreamsAvoidBulk(t *testing.T) {
 	withGroup(t, 3, Options{}, func(t *testing.T, r *rig, g *Group) {
 		synctest.Wait() // for the first look, which counts from there on
 		bulk, at := r.open(g)
-		if at != 0 {
-			t.Fatalf("the first stream is on lane %d", at)
-		}
+		testutil.Equal(t, at, 0, "the first stream's lane")
 		for i, want := range []int{1, 2, 0, 1} {
-			if _, at := r.open(g); at != want {
-				t.Errorf("stream %d of the same second is on lane %d, want %d", i+2, at, want)
-			}
+			testutil.Equal(t, r.lane(g), want, "the lane of stream %d of the same second", i+2)
 		}
 		testutil.Must(bulk.Write(make([]byte, bulkBytes)))(t)
 		time.Sleep(sampleEvery + 1)
-		if _, at := r.open(g); at != 1 {
-			t.Errorf("beside bulk on lane 0, a stream is on lane %d", at)
-		}
+		testutil.Equal(t, r.lane(g), 1, "a stream's lane beside bulk on lane 0")
 		time.Sleep(2 * sampleEvery)
-		if _, at := r.open(g); at != 0 {
-			t.Errorf("after bulk, a stream is on lane %d", at)
-		}
+		testutil.Equal(t, r.lane(g), 0, "a stream's lane after bulk")
 	})
 }
 
@@ -156,37 +150,24 @@ func TestStreamsAvoidBulk(t *testing.T) {
 func TestLanesThatEnd(t *testing.T) {
 	withGroup(t, 2, Options{}, func(t *testing.T, r *rig, g *Group) {
 		c, _ := r.open(g)
-		if n := g.Stats(); n.Lanes != 2 || n.Opened != 1 || n.Streams != 1 {
-			t.Errorf("%+v", n)
-		}
+		n := g.Stats()
+		testutil.Equal(t, fmt.Sprint(n.Lanes, n.Opened, n.Streams), "2 1 1", "lanes, streams opened and those there")
 		_ = r.far[0].Close()
 		synctest.Wait()
-		if _, err := c.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodeLost {
-			t.Errorf("a stream of the lane that ended: %v", err)
-		}
-		if ended := g.Err(); ended != nil {
-			t.Fatalf("the group ended with one of its lanes: %v", ended)
-		}
-		if _, at := r.open(g); at != 0 {
-			t.Errorf("on lane %d of one", at)
-		}
-		if n := g.Stats(); n.Lanes != 1 || n.Opened != 2 || n.Streams != 1 {
-			t.Errorf("%+v", n)
-		}
+		testutil.Equal(t, tunnel.CodeOf(testutil.Err(c.Read(make([]byte, 1)))), tunnel.CodeLost, "a stream of it reads")
+		testutil.NoError(t, g.Err())
+		testutil.Equal(t, r.lane(g), 0, "a stream's lane, of one")
+		n = g.Stats()
+		testutil.Equal(t, fmt.Sprint(n.Lanes, n.Opened, n.Streams), "1 2 1", "lanes, streams opened and those there")
 		_ = r.far[1].CloseWith(link.GoAwayShutdown, "bye")
 		<-g.Done()
 		var bye *link.GoAwayError
-		if !errors.As(g.Err(), &bye) || bye.Text != "bye" {
-			t.Errorf("the group ended with %v", g.Err())
-		}
-		if _, err := g.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")); tunnel.FailureOf(err) != tunnel.FailUnavailable {
-			t.Errorf("a dial afterwards: %v", err)
-		}
+		testutil.Equal(t, errors.As(g.Err(), &bye) && bye.Text == "bye", true, "the group ended with %v", g.Err())
+		err := testutil.Err(g.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))
+		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailUnavailable, "a dial afterwards")
 		late := r.link()
 		defer late.Close()
-		if g.Add(late) {
-			t.Error("a group that has ended took a lane in")
-		}
+		testutil.Equal(t, g.Add(late), false, "a group that has ended takes a lane in")
 	})
 }
 
@@ -204,12 +185,10 @@ func TestGroupStaysEnded(t *testing.T) {
 	<-first.Done()
 	takes, kept := g.takesLocked(), len(g.lanes)
 	g.mu.Unlock()
-	if takes || kept != 1 {
-		t.Fatalf("with %d lanes, all of which have ended, it takes in another: %v", kept, takes)
-	}
-	if g.Err() == nil || g.Add(late) {
-		t.Fatal("a group that had ended has come back")
-	}
+	testutil.Equal(t, takes, false, "a group whose lanes have all ended takes another")
+	testutil.Equal(t, kept, 1, "lanes")
+	testutil.Fails(t, g.Err(), "the group")
+	testutil.Equal(t, g.Add(late), false, "a group that had ended has come back")
 	<-g.Done()
 }
 
@@ -219,26 +198,16 @@ func TestLanesThatDrain(t *testing.T) {
 		r.far[0].Drain()
 		synctest.Wait()
 		for range 3 {
-			if _, at := r.open(g); at != 1 {
-				t.Error("a stream is on the lane that drains")
-			}
+			testutil.Equal(t, r.lane(g), 1, "a stream's lane, where lane 0 drains")
 		}
-		select {
-		case <-g.Draining():
-			t.Fatal("one of two lanes drains, and the group does")
-		default:
-		}
+		testutil.Equal(t, tunnel.Closed(g.Draining()), false, "one of two lanes drains, and the group does")
 		r.far[1].Drain()
 		<-g.Draining()
 		r.open(g) // is served if possible
 		g.Drain()
 		synctest.Wait()
 		for i, far := range r.far {
-			select {
-			case <-far.Draining():
-			default:
-				t.Errorf("lane %d was not told to drain", i)
-			}
+			testutil.Equal(t, tunnel.Closed(far.Draining()), true, "lane %d was told to drain", i)
 		}
 	})
 }
@@ -331,24 +300,18 @@ func TestIdleLaneIsLeftAlone(t *testing.T) {
 		c, _ := r.open(g)
 		whisper(t, c)
 		time.Sleep(time.Minute)
-		if n := looks.Load(); n != 0 {
-			t.Fatalf("%d looks at a lane that carried a byte", n)
-		}
+		testutil.Equal(t, looks.Load(), 0, "looks at a lane that carried a byte")
 		for range wakeBytes / bulkBytes {
 			carry(t, c)
 		}
 		time.Sleep(time.Minute)
-		if n := looks.Load(); n == 0 || n > 3 {
-			t.Fatalf("%d looks at a lane that carried for an instant", n)
-		}
+		testutil.Between(t, looks.Load(), 1, 3, "looks at a lane that carried for an instant")
 		before := looks.Load()
 		for range wakeBytes / bulkBytes {
 			carry(t, c)
 		}
 		time.Sleep(time.Minute)
-		if looks.Load() <= before {
-			t.Fatal("it was not looked at again")
-		}
+		testutil.AtLeast(t, looks.Load(), before+1, "looks at it again")
 	})
 }
 
@@ -362,9 +325,8 @@ func TestLateSample(t *testing.T) {
 				carry(t, c)
 			}
 			time.Sleep(time.Duration(looks) * sampleEvery)
-			if s, _ := g.sample(); s.rate != 2*bulkBytes {
-				t.Errorf("%d bytes per second after the time of %d looks, want %d", s.rate, looks, 2*bulkBytes)
-			}
+			s, _ := g.sample()
+			testutil.Equal(t, s.rate, 2*bulkBytes, "bytes per second after the time of %d looks", looks)
 		}
 	})
 }
@@ -401,9 +363,7 @@ func TestLanesComeAndGo(t *testing.T) {
 		wantLanes(t, g, 3, "for two bulk streams")
 		_, at := r.open(g)
 		held, second := r.open(g)
-		if at == 0 || second == 0 {
-			t.Error("a new stream is beside bulk")
-		}
+		testutil.Equal(t, at != 0 && second != 0, true, "new streams avoid bulk")
 		time.Sleep(keepFor + 5*time.Second)
 		wantLanes(t, g, 3, "while streams are on all")
 		_ = held.Close()
@@ -421,9 +381,7 @@ func TestLanesThatCannotBeMade(t *testing.T) {
 			return nil, errors.New("refused")
 		}})
 		r.crowd(g, 300)
-		if tries < 8 || tries > 12 {
-			t.Errorf("%d tries within five minutes", tries)
-		}
+		testutil.Between(t, tries, 8, 12, "tries within five minutes")
 	})
 }
 
@@ -435,9 +393,8 @@ func TestLanesThatFailTogether(t *testing.T) {
 			return nil, errors.New("refused")
 		}})
 		for _, want := range []time.Duration{sampleEvery, 2 * sampleEvery, 4 * sampleEvery} {
-			if g.add(MaxLanes - 1); g.pause != want {
-				t.Errorf("a pause of %v, want %v", g.pause, want)
-			}
+			g.add(MaxLanes - 1)
+			testutil.Equal(t, g.pause, want, "the pause")
 		}
 	})
 }
@@ -452,12 +409,9 @@ func TestLanesLeadToOnePeer(t *testing.T) {
 			defer g.Close()
 			r.crowd(g, 5)
 			synctest.Wait()
-			if len(r.far) < 2 || len(g.Sessions()) != 1 {
-				t.Fatalf("%d links were made, %d are lanes", len(r.far), len(g.Sessions()))
-			}
-			if !tunnel.Closed(r.far[1].Done()) {
-				t.Errorf("the link to peer %q goes on", id)
-			}
+			testutil.AtLeast(t, len(r.far), 2, "links that were made")
+			testutil.Equal(t, len(g.Sessions()), 1, "lanes")
+			testutil.Equal(t, tunnel.Closed(r.far[1].Done()), true, "the link to peer %q has ended", id)
 		})
 	}
 }
@@ -468,19 +422,14 @@ func TestWaitIdle(t *testing.T) {
 		synctest.Wait() // for the first look, which counts from there on
 		a, _ := r.open(g)
 		b, at := r.open(g)
-		if at != 1 {
-			t.Fatalf("the second stream is on lane %d", at)
-		}
+		testutil.Equal(t, at, 1, "the second stream's lane")
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := g.WaitIdle(short); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("with two streams: %v", err)
-		}
+		testutil.ErrorIs(t, g.WaitIdle(short), context.DeadlineExceeded, "the wait, with two streams")
 		time.AfterFunc(time.Second, func() { _ = a.Close() })
 		time.AfterFunc(2*time.Second, func() { _ = b.Close() })
 		began := time.Now()
-		if err := g.WaitIdle(t.Context()); err != nil || time.Since(began) != 2*time.Second {
-			t.Errorf("idle after %v: %v", time.Since(began), err)
-		}
+		testutil.Succeeds(t, g.WaitIdle(t.Context()), "WaitIdle")
+		testutil.Equal(t, time.Since(began), 2*time.Second, "the wait")
 	})
 }

@@ -75,9 +75,9 @@ func TestPacedLanesKeepNoQueue(t *testing.T) {
 	for _, carries := range []float64{20e6, 14e6, 24e6} {
 		l.carries = carries
 		l.run(6 * time.Second)
-		if used, queue := l.run(50 * time.Second); used < 0.95 || queue > paceRTT/5 {
-			t.Errorf("on a line of %.0f MB/s: %.2f of it is used, the queue lasts %v", carries/1e6, used, queue)
-		}
+		used, queue := l.run(50 * time.Second)
+		testutil.AtLeast(t, used, 0.95, "the use of %.0f MB/s", carries/1e6)
+		testutil.AtMost(t, queue, paceRTT/5, "the queue")
 	}
 }
 
@@ -90,9 +90,8 @@ func TestPacedLanesOutliveAStall(t *testing.T) {
 	l.carries /= 4
 	l.run(500 * time.Millisecond)
 	l.carries *= 4
-	if used, _ := l.run(2 * time.Second); used < 0.75 {
-		t.Errorf("%.2f of the line is used right after", used)
-	}
+	used, _ := l.run(2 * time.Second)
+	testutil.AtLeast(t, used, 0.75, "the use of the line right after")
 }
 
 // Far lines are looked at more often than they are sampled, but not more than twice a round
@@ -113,9 +112,7 @@ func TestLateLook(t *testing.T) {
 		l.run(5 * time.Second)
 		was := l.pacer.line
 		l.pacer.update(l.now.Add(past), sending{past: past, rates: even(paceLanes, 20e6), least: paceRTT, rtt: paceRTT + queue})
-		if is := l.pacer.line; is < was-was/32 || is > was+was/32 {
-			t.Errorf("%v late: line is %d after %d", past, is, was)
-		}
+		testutil.Between(t, l.pacer.line, was-was/32, was+was/32, "the line, %v late", past)
 	}
 }
 
@@ -149,9 +146,7 @@ func TestPacedLanesKeepTheirPart(t *testing.T) {
 			t.Fatalf("%d B/s for each lane, of %.0f", l.bound, l.carries)
 		}
 	}
-	if bound == 0 || bound > looks/3 {
-		t.Errorf("bound in %d looks of %d", bound, looks)
-	}
+	testutil.Between(t, bound, 1, looks/3, "looks that it is bound in")
 }
 
 // What lanes send is bound only while a queue on a far line is theirs.
@@ -182,9 +177,7 @@ func TestLanesArePacedForAQueueOnly(t *testing.T) {
 		now := time.Unix(1000, 0)
 		for i, look := range looks {
 			now = now.Add(leastLook)
-			if got := p.update(now, look.s); got != look.want {
-				t.Errorf("%s, look %d: %d B/s, want %d", name, i, got, look.want)
-			}
+			testutil.Equal(t, p.update(now, look.s), look.want, "%s, bound at look %d", name, i)
 		}
 	}
 }
@@ -205,12 +198,8 @@ func TestSlowLanesLeaveTheirPart(t *testing.T) {
 		{[]uint64{0, 0}, 800},
 		{[]uint64{5000, 1}, 799},
 	} {
-		if got := (sending{rates: c.rates}).part(800); got != c.want {
-			t.Errorf("%v: %d for each lane, want %d", c.rates, got, c.want)
-		}
-		if (sending{rates: c.rates}).part(0) != 0 {
-			t.Errorf("%v: bound by no line", c.rates)
-		}
+		testutil.Equal(t, (sending{rates: c.rates}).part(800), c.want, "the part of each lane of %v", c.rates)
+		testutil.Equal(t, (sending{rates: c.rates}).part(0), 0, "the part of each lane of %v, without a line", c.rates)
 	}
 }
 
@@ -224,9 +213,9 @@ func TestQueueIsTheShortest(t *testing.T) {
 	}
 	s.add(link.Line{SRTT: 50 * ms, Segment: bulkBytes / 64}, 31)
 	s.add(link.Line{SRTT: 50 * ms, Segment: bulkBytes / 64}, 0)
-	if s.queue() != 70*ms-46*ms || s.rates[0] != bulkBytes || len(s.rates) != 5 {
-		t.Errorf("%v of queue, %d B/s", s.queue(), s.rates)
-	}
+	testutil.Equal(t, s.queue(), 70*ms-46*ms, "the queue")
+	testutil.Equal(t, s.rates[0], bulkBytes, "the first rate")
+	testutil.Equal(t, len(s.rates), 5, "rates")
 }
 
 // A side sends bulk if a quarter of it went from here. Small streams do not count, however
@@ -244,26 +233,20 @@ func TestSideThatSendsBulk(t *testing.T) {
 		{8 * bulkBytes, 2*bulkBytes - 1, false},
 	} {
 		seen := []carried{small, {bulk: bulk, rate: c.rate / 2, sent: c.sent}, {bulk: bulk, rate: c.rate / 2}}
-		if sends(seen) != c.want {
-			t.Errorf("%+v: want %v", c, c.want)
-		}
+		testutil.Equal(t, sends(seen), c.want, "it sends bulk, with %+v", c)
 	}
-	if sends([]carried{small}) {
-		t.Error("small streams count")
-	}
+	testutil.Equal(t, sends([]carried{small}), false, "small streams count")
 }
 
 // A bound is lifted once what lanes send does not need it: there is no queue, however far it
 // is raised.
 func TestBoundThatNothingNeedsIsLifted(t *testing.T) {
 	l := newPaceLine()
-	if l.run(5 * time.Second); l.bound == 0 {
-		t.Fatal("not bound")
-	}
+	l.run(5 * time.Second)
+	testutil.Equal(t, l.bound != 0, true, "it is bound")
 	l.wants = l.carries / 2
-	if l.run(10 * time.Second); l.bound != 0 {
-		t.Errorf("%d B/s for each lane", l.bound)
-	}
+	l.run(10 * time.Second)
+	testutil.Equal(t, l.bound, 0, "the bound of each lane")
 }
 
 // The lanes that send bulk are bound soon after they fill the queue, and free again once they
@@ -298,10 +281,7 @@ func TestLanesThatSendBulkArePaced(t *testing.T) {
 		}
 		var bulk []tunnel.Conn
 		for _, ses := range lanes[1:3] {
-			c, err := ses.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := testutil.Must(ses.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))(t)
 			bulk = append(bulk, c)
 		}
 		time.Sleep(firstSample + sampleEvery/2) // not at the instant of a sample
@@ -312,20 +292,14 @@ func TestLanesThatSendBulkArePaced(t *testing.T) {
 			time.Sleep(leastLook)
 		}
 		synctest.Wait()
-		if took := bound().Sub(began); took > firstSample+2*sampleEvery {
-			t.Errorf("bound %v after the second lane", took)
-		}
+		testutil.AtMost(t, bound().Sub(began), firstSample+2*sampleEvery, "time until it is bound")
 		for i, ses := range lanes {
-			if got := boundOf(ses); (got > 0) != (i > 0) {
-				t.Errorf("lane %d is bound to %d B/s", i, got)
-			}
+			testutil.Equal(t, boundOf(ses) > 0, i > 0, "lane %d is bound", i)
 		}
 		time.Sleep(2 * sampleEvery)
 		synctest.Wait()
 		for i, ses := range lanes {
-			if got := boundOf(ses); got != 0 {
-				t.Errorf("lane %d, which sends nothing any more, is bound to %d B/s", i, got)
-			}
+			testutil.Equal(t, boundOf(ses), 0, "the bound of lane %d, which sends nothing any more", i)
 		}
 	})
 }
@@ -373,8 +347,7 @@ func TestLastLaneIsNotBound(t *testing.T) {
 		wasBound := bound.Load() > 0
 		time.Sleep(2 * sampleEvery)
 		synctest.Wait()
-		if got := bound.Load(); !wasBound || got != 0 {
-			t.Errorf("the lane was bound: %v; and is to %d B/s", wasBound, got)
-		}
+		testutil.Equal(t, wasBound, true, "the lane was bound")
+		testutil.Equal(t, bound.Load(), 0, "its bound now")
 	})
 }

@@ -37,9 +37,8 @@ func TestReadLoopsRunInParallel(t *testing.T) {
 			c := testutil.Must(lane.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1")))(t)
 			st := c.(*link.Stream)
 			st.Deliver(m)
-			if n, err := st.ReadChunks(make([]tunnel.Chunk, 1)); n != 0 || err != nil {
-				t.Fatalf("lane %d: %d chunks before any was sent, %v", i, n, err)
-			}
+			n := testutil.Must(st.ReadChunks(make([]tunnel.Chunk, 1)))(t)
+			testutil.Equal(t, n, 0, "chunks of lane %d before any was sent", i)
 			whisper(t, c)
 		}
 		for n := range MaxLanes {

@@ -1,9 +1,10 @@
 package lanes
 
 import (
-	"slices"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // Lanes come once two looks in a row have seen bulk on a far line that is full, or that
@@ -66,9 +67,7 @@ func TestPlan(t *testing.T) {
 			now := time.Unix(1e9, 0)
 			for i, step := range c.steps {
 				now = now.Add(step.after)
-				if got := p.update(now, step.s); got != step.want {
-					t.Fatalf("step %d: %d lanes, want %d", i, got, step.want)
-				}
+				testutil.Equal(t, p.update(now, step.s), step.want, "lanes at step %d", i)
 			}
 		})
 	}
@@ -78,9 +77,7 @@ func TestPlan(t *testing.T) {
 func TestFastOnFewCores(t *testing.T) {
 	fast := sample{bulk: 8, rate: fastRate}
 	for cores, want := range map[int]int{1: 1, 2: 1, 3: 1, 4: 2, 16: 8, 64: 9} {
-		if n := fast.lanes(cores, false); n != want {
-			t.Errorf("%d lanes on %d cores, want %d", n, cores, want)
-		}
+		testutil.Equal(t, fast.lanes(cores, false), want, "lanes on %d cores", cores)
 	}
 }
 
@@ -99,9 +96,7 @@ func TestPlace(t *testing.T) {
 		{"not one that leaves", []load{{bulk: 2}, {leaves: true}}, 0},
 		{"one that leaves, if there is no other", []load{{gone: true}, {bulk: 1, leaves: true}}, 1},
 	} {
-		if got := place(c.lanes); got != c.want {
-			t.Errorf("%s: %d, want %d", c.name, got, c.want)
-		}
+		testutil.Equal(t, place(c.lanes), c.want, "%s", c.name)
 	}
 }
 
@@ -119,9 +114,7 @@ func TestPlaceBulk(t *testing.T) {
 		{"the others leave", []load{{bulk: 3}, {leaves: true}}, 0},
 		{"the others are gone", []load{{bulk: 3}, {gone: true}}, 0},
 	} {
-		if got := placeBulk(c.lanes); got != c.want {
-			t.Errorf("%s: %d, want %d", c.name, got, c.want)
-		}
+		testutil.Equal(t, placeBulk(c.lanes), c.want, "%s", c.name)
 	}
 }
 
@@ -136,9 +129,7 @@ func TestTakers(t *testing.T) {
 		{[]load{{}, {bulk: 9}, {}}, 2},
 		{[]load{{gone: true}, {leaves: true}, {gone: true}, {}}, 1},
 	} {
-		if n := takers(c.lanes); n != c.want {
-			t.Errorf("%+v: %d", c.lanes, n)
-		}
+		testutil.Equal(t, takers(c.lanes), c.want, "%+v", c.lanes)
 	}
 }
 
@@ -172,16 +163,12 @@ func TestLeaving(t *testing.T) {
 		for _, n := range c.bulk {
 			lanes = append(lanes, amount{bulk: n, small: 9})
 		}
-		if got := leaving(lanes, c.others); !slices.Equal(got, c.want) {
-			t.Errorf("%v and %v of %d: %v leave, want %v", c.first, c.bulk, c.others, got, c.want)
-		}
+		testutil.EqualSlices(t, leaving(lanes, c.others), c.want, "%v and %v of %d", c.first, c.bulk, c.others)
 	}
 }
 
 func TestCheckMax(t *testing.T) {
 	for n, fine := range map[int]bool{-1: false, 0: false, 1: true, MaxLanes: true, MaxLanes + 1: false} {
-		if err := CheckMax(n); (err == nil) != fine {
-			t.Errorf("%d: %v", n, err)
-		}
+		testutil.Equal(t, CheckMax(n) == nil, fine, "%d is fine", n)
 	}
 }

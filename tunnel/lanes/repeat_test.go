@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -22,11 +23,7 @@ func TestStruckDialIsItsOpenersToRepeat(t *testing.T) {
 				_ = far.Close()
 			}
 		}
-		if err := <-failed; !tunnel.LostInFlight(err) {
-			t.Errorf("the opener is told %v", err)
-		}
-		if n := g.Stats().Opened; n != 1 {
-			t.Errorf("%d streams were opened for it", n)
-		}
+		testutil.Equal(t, tunnel.LostInFlight(<-failed), true, "its opener is to repeat it")
+		testutil.Equal(t, g.Stats().Opened, 1, "streams that were opened for it")
 	})
 }

@@ -70,9 +70,7 @@ func (c *crowded) carry(d time.Duration) {
 func (c *crowded) join(lanes int) {
 	c.t.Helper()
 	for range lanes {
-		if !c.g.Add(c.link()) {
-			c.t.Fatal("a lane was not taken in")
-		}
+		testutil.Equal(c.t, c.g.Add(c.link()), true, "a lane was taken in")
 	}
 }
 
@@ -94,16 +92,13 @@ func TestBulkMovesAsALaneJoins(t *testing.T) {
 		for len(c.g.Sessions()) < 2 {
 			c.carry(firstSample / 4)
 		}
-		if got := c.streams(); got != "[1 1]" {
-			t.Errorf("streams by lane, with one added: %s", got)
-		}
+		testutil.Equal(t, c.streams(), "[1 1]", "streams by lane, with one added")
 	})
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowded(t, 1, Options{})
 		c.join(1)
-		if c.carry(firstSample + 1); c.streams() != "[1 1]" {
-			t.Errorf("streams by lane, with one that has joined: %s", c.streams())
-		}
+		c.carry(firstSample + 1)
+		testutil.Equal(t, c.streams(), "[1 1]", "streams by lane, with one that has joined")
 	})
 }
 
@@ -112,22 +107,18 @@ func TestBulkSpreadsOverLateLanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowded(t, 5, Options{})
 		c.join(1)
-		if c.carry(2 * firstSample); c.streams() != "[1 5]" {
-			t.Errorf("streams by lane, with one that has joined: %s", c.streams())
-		}
+		c.carry(2 * firstSample)
+		testutil.Equal(t, c.streams(), "[1 5]", "streams by lane, with one that has joined")
 		c.join(3)
-		if c.carry(2 * sampleEvery); c.streams() != "[1 1 1 1 2]" {
-			t.Errorf("streams by lane, with three more: %s", c.streams())
-		}
+		c.carry(2 * sampleEvery)
+		testutil.Equal(t, c.streams(), "[1 1 1 1 2]", "streams by lane, with three more")
 	})
 	synctest.Test(t, func(t *testing.T) { // first two for a lossy line, then more, since a lane is full
 		c := newCrowded(t, 5, Options{Max: 4})
-		if c.carry(6 * sampleEvery); c.streams() != "[1 5]" {
-			t.Errorf("streams by lane of a lossy line: %s", c.streams())
-		}
+		c.carry(6 * sampleEvery)
+		testutil.Equal(t, c.streams(), "[1 5]", "streams by lane of a lossy line")
 		lossyAt(c.g, link.Line{RTT: time.Hour})
-		if c.carry(4 * sampleEvery); c.streams() != "[1 1 2 2]" {
-			t.Errorf("streams by lane of a full line: %s", c.streams())
-		}
+		c.carry(4 * sampleEvery)
+		testutil.Equal(t, c.streams(), "[1 1 2 2]", "streams by lane of a full line")
 	})
 }

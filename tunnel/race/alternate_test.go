@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestAlternate(t *testing.T) {
@@ -22,8 +24,6 @@ func TestAlternate(t *testing.T) {
 		"1.0.0.1 ::ffff:1.0.0.1 1.0.0.1":     "1.0.0.1",
 		"::ffff:1.0.0.1 2001:db8::1 1.0.0.2": "1.0.0.1 2001:db8::1 1.0.0.2",
 	} {
-		if got := fmt.Sprint(Alternate(parse(in))); got != fmt.Sprint(parse(want)) {
-			t.Errorf("%q: %s, want %s", in, got, want)
-		}
+		testutil.Equal(t, fmt.Sprint(Alternate(parse(in))), fmt.Sprint(parse(want)), "%q", in)
 	}
 }

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -95,16 +93,13 @@ func TestDial(t *testing.T) {
 		"fourth of four": {[]try{{after: time.Hour}, {after: time.Hour}, {after: time.Hour}, {}}, 3, nil, 750 * ms,
 			[]time.Duration{0, 250 * ms, 500 * ms, 750 * ms}, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				won, rec, took, err := run(t, c.tries)
-				if won != c.won || !errors.Is(err, c.err) || took != c.took {
-					t.Errorf("target %d, %v after %v, want %d, %v after %v", won, err, took, c.won, c.err, c.took)
-				}
-				if !slices.Equal(rec.started, c.started) || !slices.Equal(rec.discarded, c.discarded) {
-					t.Errorf("started %v, discarded %v, want %v, %v", rec.started, rec.discarded, c.started, c.discarded)
-				}
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			won, rec, took, err := run(t, c.tries)
+			testutil.Equal(t, won, c.won, "the target")
+			testutil.ErrorIs(t, err, c.err, "the error")
+			testutil.Equal(t, took, c.took, "the time that it took")
+			testutil.EqualSlices(t, rec.started, c.started, "started")
+			testutil.EqualSlices(t, rec.discarded, c.discarded, "discarded")
 		})
 	}
 }
@@ -133,19 +128,16 @@ func TestMostTellingError(t *testing.T) {
 		"beside one that works":  {[]try{{after: 2 * Stagger}, {err: theirs}}, 0, nil, 2},
 		"refused after TCP":      {[]try{{err: refused}, {err: untrusted}}, 1, untrusted, 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				target, rec, took, err := run(t, c.tries)
-				if target != c.target || !errors.Is(err, c.err) || len(rec.started) != c.started || took > time.Minute {
-					t.Errorf("target %d, %v, %d started, after %v", target, err, len(rec.started), took)
-				}
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			target, rec, took, err := run(t, c.tries)
+			if target != c.target || !errors.Is(err, c.err) || len(rec.started) != c.started || took > time.Minute {
+				t.Errorf("target %d, %v, %d started, after %v", target, err, len(rec.started), took)
+			}
 		})
 	}
 }
 
 func TestDialNothing(t *testing.T) {
-	if _, _, err := Dial(t.Context(), nil, func(context.Context, int) (conn, error) { return conn{}, nil }); err == nil {
-		t.Error("no target is no success")
-	}
+	_, _, err := Dial(t.Context(), nil, func(context.Context, int) (conn, error) { return conn{}, nil })
+	testutil.Fails(t, err, "no target")
 }
