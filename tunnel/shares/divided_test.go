@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // divided returns as many clients of each of some shares of p as counts says.
@@ -41,19 +43,12 @@ func TestClientsDoNotGainByBeingMany(t *testing.T) {
 			for _, p := range tenants {
 				parts = append(parts, p.Used())
 			}
-			if least, most := slices.Min(parts), slices.Max(parts); float64(most) > 1.2*float64(least) {
-				t.Errorf("parts of %d to %d", least, most)
-			}
+			testutil.AtMost(t, float64(slices.Max(parts)), 1.2*float64(slices.Min(parts)), "the largest part")
 			n := int64(len(counts))
-			if least := slices.Min(parts); least < most/(n+1)*8/9 || pool.Used() > most*8*n/(8*n+1)+8 {
-				t.Errorf("each has %d at least, and all have %d of %d", least, pool.Used(), most)
-			}
-			if !pool.Share().Share().Take(8) {
-				t.Error("there is no room for one more")
-			}
-			if counts[0] == 1 && !tenants[0].Share().Take(8) {
-				t.Error("there is no room for one more client")
-			}
+			testutil.AtLeast(t, slices.Min(parts), most/(n+1)*8/9, "the least part")
+			testutil.AtMost(t, pool.Used(), most*8*n/(8*n+1)+8, "what all have")
+			testutil.Equal(t, pool.Share().Share().Take(8), true, "there is room for one more")
+			testutil.Equal(t, counts[0] != 1 || tenants[0].Share().Take(8), true, "there is room for one more client")
 		})
 	}
 }
@@ -68,46 +63,26 @@ func fillBy(n int64, clients ...*Share) {
 	}
 }
 
-// TestAClientAloneHasNearlyAll, as in a pool that is not divided.
-func TestAClientAloneHasNearlyAll(t *testing.T) {
-	pool := NewPool(73000)
-	_, all := divided(pool, 1)
-	fill(all...)
-	if all[0].Used() != 64000 {
-		t.Errorf("it has %d of 73000, not 64000", all[0].Used())
-	}
-}
-
 // TestABoundHolds, whatever is free, may change, and leaves others what they had.
 func TestABoundHolds(t *testing.T) {
 	pool := NewPool(9000)
 	tenants, all := divided(pool, 1, 3)
 	part := tenants[1]
 	part.Bound(100)
-	if tenants[1].Max() != 100 || tenants[0].Max() != 9000 {
-		t.Errorf("a pool of %d, and one of %d", tenants[1].Max(), tenants[0].Max())
-	}
+	testutil.Equal(t, tenants[1].Max(), 100, "the bound of one")
+	testutil.Equal(t, tenants[0].Max(), 9000, "and of another")
 	fill(all...)
-	if used := tenants[1].Used(); used > 100 || used < 90 {
-		t.Errorf("%d are taken within a bound of 100", used)
-	}
-	if all[0].Used() < 9000*3/4 {
-		t.Errorf("the other has %d", all[0].Used())
-	}
-	if all[1].Take(200) {
-		t.Error("200 more are taken within a bound of 100")
-	}
+	testutil.Between(t, tenants[1].Used(), 90, 100, "bytes taken within a bound of 100")
+	testutil.AtLeast(t, all[0].Used(), 9000*3/4, "what the other has")
+	testutil.Equal(t, all[1].Take(200), false, "200 more are taken within a bound of 100")
 	part.Bound(0)
-	if fill(all...); tenants[1].Used() <= 100 {
-		t.Errorf("%d are taken without a bound", tenants[1].Used())
-	}
+	fill(all...)
+	testutil.AtLeast(t, tenants[1].Used(), 101, "bytes taken without a bound")
 	part.Bound(50)
-	if all[1].Within(1) || all[1].Take(1) || all[1].Left() >= 0 {
-		t.Error("what has more than its new bound takes more")
-	}
-	if late := pool.Share(); !late.Within(1) || !late.Take(1) {
-		t.Error("another feels it")
-	}
+	takes := all[1].Within(1) || all[1].Take(1) || all[1].Left() >= 0
+	testutil.Equal(t, takes, false, "what has more than its new bound takes more")
+	late := pool.Share()
+	testutil.Equal(t, late.Within(1) && late.Take(1), true, "another takes one")
 }
 
 // TestLargestHolderFeelsScarcityFirst: of a share's parts that which has most, then all,
@@ -132,9 +107,7 @@ func TestLargestHolderFeelsScarcityFirst(t *testing.T) {
 		for small.Within(times) {
 			hog.Add(100)
 		}
-		if !other.Within(times) || other.Left() <= 0 {
-			t.Errorf("%d times: another share feels it at %d", times, hog.Used())
-		}
+		testutil.Equal(t, other.Within(times) && other.Left() > 0, true, "another has room, %d times, at %d", times, hog.Used())
 	}
 	pool := NewPool(1 << 20)
 	_, all := divided(pool, 2, 1)
@@ -151,9 +124,7 @@ func TestLargestHolderFeelsScarcityFirst(t *testing.T) {
 		}
 	}
 	hog.Add(200)
-	if hog.Cut(1000) != 0 || small.Cut(1000) != 0 || other.Cut(1000) != 0 {
-		t.Errorf("with nothing free they are to keep %d, %d and %d", hog.Cut(1000), small.Cut(1000), other.Cut(1000))
-	}
+	testutil.Equal(t, hog.Cut(1000)+small.Cut(1000)+other.Cut(1000), 0, "what they keep with nothing free")
 }
 
 // model is the rule with plain numbers.
@@ -255,16 +226,12 @@ func TestPartsAreTakenAtTheSameTime(t *testing.T) {
 		wg.Go(func() {
 			for range 500 {
 				if c.Take(1) {
-					if used := pool.Used(); used > 100+8 {
-						t.Errorf("%d of 100 are taken", used)
-					}
+					testutil.AtMost(t, pool.Used(), 100+8, "taken of 100")
 					c.Give(1)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if pool.Used() != 0 || tenants[0].Used() != 0 || tenants[1].Used() != 0 {
-		t.Errorf("%d, %d and %d are still taken", pool.Used(), tenants[0].Used(), tenants[1].Used())
-	}
+	testutil.Equal(t, [3]int64{pool.Used(), tenants[0].Used(), tenants[1].Used()}, [3]int64{}, "what is still taken")
 }

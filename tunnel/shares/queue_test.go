@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // asking is a client that always has dials waiting.
@@ -70,9 +72,7 @@ func TestGroupsHaveEqualTurns(t *testing.T) {
 					}
 				}
 			}
-			if most := limit + limit + ofAll(counts); s.root.working > most {
-				t.Fatalf("%v: %d are young, of %d", counts, s.root.working, limit)
-			}
+			testutil.AtMost(t, s.root.working, limit+limit+ofAll(counts), "%v: young ones", counts)
 			s.Done(young[r.IntN(len(young))])
 		}
 		went := make([]int, len(counts))
@@ -85,22 +85,17 @@ func TestGroupsHaveEqualTurns(t *testing.T) {
 				least, most = min(least, a.went), max(most, a.went)
 			}
 			total += went[i]
-			if float64(most-least) > 0.15*float64(most)+20 {
-				t.Errorf("%v: clients of tenant %d went %d to %d times", counts, i, least, most)
-			}
+			testutil.AtMost(t, float64(most-least), 0.15*float64(most)+20, "%v: tenant %d: most less least", counts, i)
 		}
 		for i, n := range went {
-			if part := total / len(counts); n < part*9/10-20 || n > part*11/10+20 {
-				t.Errorf("%v: tenant %d went %d times of %d", counts, i, n, total)
-			}
+			part := total / len(counts)
+			testutil.Between(t, n, part*9/10-20, part*11/10+20, "%v: turns of tenant %d", counts, i)
 		}
 		for range limit + limit + ofAll(counts) {
 			for _, of := range all { // all give up, and the rest ages
 				for _, a := range of {
 					for a.heard(); len(a.turns) > 0; a.turns = a.turns[1:] {
-						if !s.Leave(a.line, a.turns[0]) {
-							t.Fatal("a dial that waits is in no line")
-						}
+						testutil.Equal(t, s.Leave(a.line, a.turns[0]), true, "a dial that waits is in a line")
 					}
 					if a.line.working > 0 {
 						s.Done(a.line)
@@ -108,12 +103,10 @@ func TestGroupsHaveEqualTurns(t *testing.T) {
 				}
 			}
 		}
-		if s.root.working != 0 || len(s.root.waiting) != 0 {
-			t.Errorf("%v: %d young and %d waiting are left over", counts, s.root.working, len(s.root.waiting))
-		}
-		if s.Member("late", 0, time.Time{}.Add(time.Hour)); len(s.groups) != 1 {
-			t.Errorf("%v: %d tenants are left", counts, len(s.groups)-1)
-		}
+		testutil.Equal(t, s.root.working, 0, "%v: young ones left", counts)
+		testutil.Equal(t, len(s.root.waiting), 0, "%v: waiting ones left", counts)
+		s.Member("late", 0, time.Time{}.Add(time.Hour))
+		testutil.Equal(t, len(s.groups), 1, "%v: the late one and tenants left", counts)
 	}
 }
 
@@ -132,14 +125,11 @@ func TestGroupWithManyMembersWaits(t *testing.T) {
 	for _, a := range all[0] {
 		a.ask(s, 5)
 	}
-	if s.root.working != 8 {
-		t.Errorf("a thousand clients have %d young dials of 8", s.root.working)
-	}
+	testutil.Equal(t, s.root.working, 8, "young dials of a thousand clients")
 	for range 4 {
 		quiet := all[1][0]
-		if quiet.ask(s, 1); len(quiet.turns) > 0 {
-			t.Fatal("a dial within its tenant's part waits")
-		}
+		quiet.ask(s, 1)
+		testutil.Equal(t, len(quiet.turns), 0, "dials within its tenant's part that wait")
 	}
 	for range 8 { // what the others have beyond their part is not given to them again
 		for _, a := range all[0] {
@@ -148,7 +138,5 @@ func TestGroupWithManyMembersWaits(t *testing.T) {
 			}
 		}
 	}
-	if got := all[0][0].line.in.working; got != 4 {
-		t.Errorf("a thousand clients have %d young dials beside another's 4 of 8", got)
-	}
+	testutil.Equal(t, all[0][0].line.in.working, 4, "young dials of a thousand clients, beside another's 4")
 }

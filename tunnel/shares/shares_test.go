@@ -34,16 +34,10 @@ func TestEveryGreedyClientGetsItsPart(t *testing.T) {
 		all := clients(pool, int(tc.clients))
 		fill(all...)
 		for i, c := range all {
-			if c.Used() < tc.max/(tc.clients+1) {
-				t.Errorf("%d clients, %d to have: client %d has %d, want at least %d", tc.clients, tc.max, i, c.Used(), tc.max/(tc.clients+1))
-			}
+			testutil.AtLeast(t, c.Used(), tc.max/(tc.clients+1), "client %d of %d", i, tc.clients)
 		}
-		if pool.Used() > tc.max {
-			t.Errorf("%d of %d are taken", pool.Used(), tc.max)
-		}
-		if free := tc.max - pool.Used(); free < tc.max/(Eagerness*tc.clients+1)-1 {
-			t.Errorf("%d clients leave %d of %d", tc.clients, free, tc.max)
-		}
+		testutil.AtMost(t, pool.Used(), tc.max, "taken of all")
+		testutil.AtLeast(t, tc.max-pool.Used(), tc.max/(Eagerness*tc.clients+1)-1, "what %d clients leave", tc.clients)
 	}
 }
 
@@ -55,9 +49,7 @@ func TestALateClientFindsRoom(t *testing.T) {
 		free := pool.Max() - pool.Used()
 		late := pool.Share()
 		fill(late)
-		if late.Used() < free*3/4 || late.Used() == 0 {
-			t.Errorf("after %d hogs %d are free, and the late one got %d", hogs, free, late.Used())
-		}
+		testutil.AtLeast(t, late.Used(), max(1, free*3/4), "the late one's, with %d free after %d hogs", free, hogs)
 	}
 }
 
@@ -73,7 +65,5 @@ func TestItEvensOut(t *testing.T) {
 		}
 		fill(late, hog)
 	}
-	if late.Used() < pool.Max()/3 {
-		t.Errorf("the late one has %d of %d, the hog %d", late.Used(), pool.Max(), hog.Used())
-	}
+	testutil.AtLeast(t, late.Used(), pool.Max()/3, "what the late one has")
 }
