@@ -1,7 +1,6 @@
 package link
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -79,15 +78,5 @@ func TestStatesAreThoseOfTheSpecification(t *testing.T) {
 		for e := range events {
 			testutil.Equal(t, s.after(e), want[s][e], "%v behind event %d", s, e)
 		}
-	}
-}
-
-// What a state means for what a peer may send.
-func TestStatesOfAStream(t *testing.T) {
-	receiving, peerEnds := []state{open, halfClosedLocal}, []state{halfClosedRemote, ended}
-	for s := range states {
-		testutil.Equal(t, s.receives(), slices.Contains(receiving, s), "%v: receives()", s)
-		testutil.Equal(t, s.peerEnded(), slices.Contains(peerEnds, s), "%v: peerEnded()", s)
-		testutil.Equal(t, s.established(), slices.Contains(slices.Concat(receiving, peerEnds), s), "%v", s)
 	}
 }
