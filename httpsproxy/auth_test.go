@@ -51,19 +51,15 @@ func TestCredentials(t *testing.T) {
 			w.send("%s", request+auth+"\r\n")
 			status, header := w.head()
 			asked := strings.Contains(status, " 407 ")
-			if asked == ok {
-				t.Errorf("%q %q: %s", request, given, status)
-			}
-			if asked && !strings.Contains(strings.Join(header, "\n"), `Proxy-Authenticate: Basic realm="konnectivity"`) {
-				t.Errorf("%q", header)
-			}
+			testutil.Equal(t, asked, !ok, "%q %q is asked: %s", request, given, status)
+			told := strings.Contains(strings.Join(header, "\n"), `Proxy-Authenticate: Basic realm="konnectivity"`)
+			testutil.Equal(t, told, asked, "it is told how to log in: %q", header)
 			_ = w.Close()
 		}
 	}
 	for len(heads) > 0 {
-		if head := strings.Join(<-heads, "\n"); strings.Contains(head, "Proxy-Authorization") {
-			t.Errorf("passed on: %s", head)
-		}
+		head := strings.Join(<-heads, "\n")
+		testutil.Equal(t, strings.Contains(head, "Proxy-Authorization"), false, "passed on: %s", head)
 	}
 }
 
@@ -98,15 +94,11 @@ func TestChallengedClientIsNotAwaited(t *testing.T) {
 		done := wait.Go(func() { s.serveConn(t.Context(), tunnel.Wrap(conn)) })
 		_ = client.SetDeadline(time.Now().Add(time.Hour))
 		_, _ = io.WriteString(client, "PUT http://x:1/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
-		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
-		if err != nil || resp.StatusCode != http.StatusProxyAuthRequired {
-			t.Fatalf("%v, %v; want 407", resp, err)
-		}
+		resp := testutil.Must(http.ReadResponse(bufio.NewReader(client), nil))(t)
+		testutil.Equal(t, resp.StatusCode, http.StatusProxyAuthRequired, "status")
 		began := time.Now()
 		_, _ = io.ReadAll(client)
 		<-done
-		if took := time.Since(began); took > 2*defaultHandshakeTimeout {
-			t.Errorf("it was waited for %v", took)
-		}
+		testutil.AtMost(t, time.Since(began), 2*defaultHandshakeTimeout, "time that it was waited for")
 	})
 }

@@ -62,8 +62,6 @@ func download(b *testing.B, from io.Reader) {
 	b.SetBytes(benchChunk)
 	buf := make([]byte, benchChunk)
 	for b.Loop() {
-		if _, err := io.ReadFull(from, buf); err != nil {
-			b.Fatal(err)
-		}
+		testutil.NoError(b, testutil.Err(io.ReadFull(from, buf)))
 	}
 }

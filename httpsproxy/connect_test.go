@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -29,9 +28,9 @@ func TestConnectAnswersInTheClientsVersion(t *testing.T) {
 	for _, version := range []string{"HTTP/1.0", "HTTP/1.1"} {
 		w := dialWire(t, p.addr)
 		w.send("CONNECT %s %s\r\nHost: other.test\r\n\r\n", target, version) // Host does not count
-		if status, header := w.head(); status != version+" 200 Connection Established" || len(header) != 0 {
-			t.Errorf("%s: answered %q %q", version, status, header)
-		}
+		status, header := w.head()
+		testutil.Equal(t, status, version+" 200 Connection Established", "status")
+		testutil.Equal(t, len(header), 0, "fields")
 		w.send("ping")
 		w.expect("ping")
 		_ = w.CloseWrite()
@@ -47,9 +46,8 @@ func TestConnectKeepsPipelinedBytes(t *testing.T) {
 			w := dialProxy(t, nil)
 			flight := strings.Repeat("early", size/5)
 			go w.send("CONNECT %s HTTP/1.1\r\n\r\n%s", target, flight)
-			if status, _ := w.head(); !strings.Contains(status, " 200 ") {
-				t.Fatal(status)
-			}
+			status, _ := w.head()
+			testutil.Contains(t, status, " 200 ", "the status")
 			w.expect(flight)
 			w.send("late")
 			w.expect("late")
@@ -82,9 +80,7 @@ func TestConnectAfterPlainRequest(t *testing.T) {
 	target := testutil.Serve(t, echo)
 	w := dialProxy(t, nil)
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\nCONNECT %s HTTP/1.1\r\n\r\nraw", origin, target)
-	if got := body(t, w.response("GET")); got != "hello" {
-		t.Fatalf("content %q", got)
-	}
+	testutil.Equal(t, body(t, w.response("GET")), "hello", "content")
 	w.head()
 	w.expect("raw")
 }
@@ -129,9 +125,7 @@ func TestHalfClose(t *testing.T) {
 		client := connectInTLS(t, testutil.Serve(t, func(c *net.TCPConn) { hashes(newWire(t, c)) }))
 		testutil.Must(client.Write(data))(t)
 		_ = client.CloseWrite()
-		if got, err := io.ReadAll(client); err != nil || string(got) != want {
-			t.Fatalf("hash %s, %v; want %s", got, err, want)
-		}
+		testutil.Equal(t, string(testutil.Must(io.ReadAll(client))(t)), want, "the hash")
 	})
 }
 
@@ -149,9 +143,7 @@ func TestConnectFarHalfClose(t *testing.T) {
 	w.expectEnd()
 	w.send("still here")
 	_ = w.CloseWrite()
-	if s := receive(t, "the target's end", got); s != "still here" {
-		t.Errorf("the target read %q", s)
-	}
+	testutil.Equal(t, receive(t, "the target's end", got), "still here", "what the target read")
 }
 
 func TestResets(t *testing.T) {
@@ -162,9 +154,7 @@ func TestResets(t *testing.T) {
 				_ = w.SetLinger(0)
 			})
 			w.send("x")
-			if _, err := w.r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("read: %v; want a reset", err)
-			}
+			testutil.ErrorIs(t, testutil.Err(w.r.ReadByte()), syscall.ECONNRESET, "the client's read")
 		})
 		t.Run(how+", of the client reach the target", func(t *testing.T) {
 			got := make(chan error, 1)
@@ -174,9 +164,7 @@ func TestResets(t *testing.T) {
 			})
 			_ = w.SetLinger(0)
 			_ = w.Close()
-			if err := receive(t, "the target's end", got); !errors.Is(err, syscall.ECONNRESET) {
-				t.Errorf("read: %v; want a reset", err)
-			}
+			testutil.ErrorIs(t, receive(t, "the target's end", got), syscall.ECONNRESET, "the target's read")
 		})
 	}
 }
@@ -201,9 +189,7 @@ func TestConnectClientLeavesDuringDial(t *testing.T) {
 			w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\n")
 			receive(t, "the dial", dialing)
 			leave(w)
-			if err := receive(t, "the dial's end", ended); !errors.Is(err, admission.ErrLeft) {
-				t.Errorf("cancelled by %v", err)
-			}
+			testutil.ErrorIs(t, receive(t, "the dial's end", ended), admission.ErrLeft, "why the dial was cancelled")
 		})
 	}
 }
@@ -228,9 +214,8 @@ func TestFailures(t *testing.T) {
 		hears := func(what, want string) {
 			t.Helper()
 			resp := w.response("GET")
-			if got := body(t, resp); resp.StatusCode != tc.status || got != want {
-				t.Errorf("%s, %v: %d %q; want %d %q", what, tc.err, resp.StatusCode, got, tc.status, want)
-			}
+			testutil.Equal(t, resp.StatusCode, tc.status, "%s, %v", what, tc.err)
+			testutil.Equal(t, body(t, resp), want, "%s, %v", what, tc.err)
 		}
 		for range 2 { // the connection goes on
 			w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -302,9 +287,8 @@ func TestBadTargets(t *testing.T) {
 			w.send("%s", request)
 			_ = w.CloseWrite()
 			resp := w.response("GET")
-			if text := body(t, resp); resp.StatusCode != 400 || text == "" {
-				t.Errorf("%d %q; want 400 and a sentence", resp.StatusCode, text)
-			}
+			testutil.Equal(t, resp.StatusCode, 400, "the status")
+			testutil.Equal(t, body(t, resp) != "", true, "there is a sentence")
 		})
 	}
 }
@@ -319,9 +303,7 @@ func TestLoopsAreRefused(t *testing.T) {
 		} {
 			w := dialWire(t, p.addr)
 			w.send("%s", request)
-			if resp := w.response("GET"); resp.StatusCode != 508 {
-				t.Errorf("%q: %s; want 508", request, resp.Status)
-			}
+			w.answered(508, "%q", request)
 		}
 	}
 }
@@ -335,7 +317,5 @@ func TestLoopByViaIsRefused(t *testing.T) {
 		})
 		o.Transport.Proxy = fixedProxy("http://self.test:1")
 	})
-	if resp := dialWire(t, p.addr).get("http://example.test/"); resp.StatusCode != 508 {
-		t.Errorf("%s; want 508", resp.Status)
-	}
+	testutil.Equal(t, dialWire(t, p.addr).get("http://example.test/").StatusCode, 508, "status")
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"konnectivity/internal/front"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -62,9 +63,7 @@ func TestResponseSurvivesRefusedUpload(t *testing.T) {
 			time.Sleep(time.Second)
 			_, _ = io.WriteString(far, "too")
 		})
-		if !strings.HasPrefix(got, "HTTP/1.1 413") || !strings.HasSuffix(got, "much too") {
-			t.Errorf("read %q", got)
-		}
+		testutil.Equal(t, strings.HasPrefix(got, "HTTP/1.1 413") && strings.HasSuffix(got, "much too"), true, "read %q", got)
 	})
 }
 
@@ -77,13 +76,11 @@ func TestRefusedUploadEndsWithoutResponse(t *testing.T) {
 		"hangs up": {func(net.Conn, *bufio.Reader) {}, drainResponse},
 		"silent":   {func(far net.Conn, _ *bufio.Reader) { _, _ = io.Copy(io.Discard, far) }, 2 * drainResponse},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				start := time.Now()
-				if got := uploadTo(t, tc.handle); !strings.HasPrefix(got, "HTTP/1.1 502") || time.Since(start) > tc.within {
-					t.Errorf("%q after %v", got, time.Since(start))
-				}
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			start := time.Now()
+			if got := uploadTo(t, tc.handle); !strings.HasPrefix(got, "HTTP/1.1 502") || time.Since(start) > tc.within {
+				t.Errorf("%q after %v", got, time.Since(start))
+			}
 		})
 	}
 }
@@ -98,12 +95,9 @@ func TestDestinationHangsUpOnAStalledUpload(t *testing.T) {
 		began := time.Now()
 		_ = client.SetDeadline(began.Add(time.Hour))
 		_, _ = io.WriteString(client, "PUT http://x:1/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
-		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
-		if err != nil || resp.StatusCode != http.StatusBadGateway || !resp.Close {
-			t.Fatalf("%v, %v; want 502, and the connection's end", resp, err)
-		}
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("it took %v", took)
-		}
+		resp := testutil.Must(http.ReadResponse(bufio.NewReader(client), nil))(t)
+		testutil.Equal(t, resp.StatusCode, 502, "status")
+		testutil.Equal(t, resp.Close, true, "the connection ends")
+		testutil.AtMost(t, time.Since(began), time.Second, "time that it took")
 	})
 }

@@ -96,29 +96,20 @@ func TestPlainRequestsAreObserved(t *testing.T) {
 	w := dialWire(t, p.addr)
 	for _, id := range []string{traceA, traceB} {
 		w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\ntraceparent: 00-%s-b7ad6b7169203331-01\r\nContent-Length: 3\r\n\r\nabc", origin, id)
-		if got := body(t, w.response(http.MethodPost)); got != "hello" {
-			t.Fatal(got)
-		}
+		testutil.Equal(t, body(t, w.response(http.MethodPost)), "hello", "content")
 	}
 	want := []string{}
 	for _, line := range []string{"dialed " + traceA, "opened " + traceA, "closed " + traceA, "opened " + traceB, "closed " + traceB} {
 		want = append(want, fmt.Sprintf(`%s forward %s by "server s1": <nil>`, line, origin))
 	}
 	testutil.Eventually(t, "the second end", func() bool { return len(seen.all()) == len(want) })
-	if got := seen.all(); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("observed\n%q, want\n%q", got, want)
-	}
+	testutil.Equal(t, fmt.Sprint(seen.all()), fmt.Sprint(want), "what was observed")
 	for i := range 2 {
-		if up, down := seen.flow(i).Sent(); up != 3 || down != 5 {
-			t.Errorf("exchange %d: %d bytes up, %d down", i, up, down)
-		}
-		if up, down := seen.flow(i).Held(); up || down {
-			t.Errorf("exchange %d is over and holds %v %v", i, up, down)
-		}
+		testutil.Equal(t, fmt.Sprint(seen.flow(i).Sent()), "3 5", "bytes up and down in exchange %d", i)
+		testutil.Equal(t, fmt.Sprint(seen.flow(i).Held()), "false false", "what exchange %d holds up and down", i)
 	}
-	if total.Up.Load() != 6 || total.Down.Load() != 10 {
-		t.Errorf("%d up, %d down in all", total.Up.Load(), total.Down.Load())
-	}
+	testutil.Equal(t, total.Up.Load(), 6, "bytes up in all")
+	testutil.Equal(t, total.Down.Load(), 10, "bytes down in all")
 }
 
 func TestPlainRequestsThatFailAreObserved(t *testing.T) {
@@ -127,9 +118,7 @@ func TestPlainRequestsThatFailAreObserved(t *testing.T) {
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\ntraceparent: 00-%s-b7ad6b7169203331-01\r\n\r\n", nobody, traceA)
 	_ = body(t, w.response(http.MethodGet))
 	want := fmt.Sprintf(`[dialed %s forward %s by "server s1": dial %s: connection refused]`, traceA, nobody, nobody)
-	if got := fmt.Sprint(seen.all()); got != want {
-		t.Errorf("observed\n%s, want\n%s", got, want)
-	}
+	testutil.Equal(t, fmt.Sprint(seen.all()), want, "what was observed")
 
 	// One that breaks off after it was reached was open.
 	broken := testutil.Serve(t, func(c *net.TCPConn) { _, _ = c.Read(make([]byte, 1)); _ = c.SetLinger(0) })
@@ -173,9 +162,7 @@ func TestPlainRequestsThatStallAreObserved(t *testing.T) {
 	w := dialWire(t, p.addr)
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", origin)
 	stalls(0, false)
-	if got := body(t, w.response(http.MethodGet)); len(got) != much {
-		t.Fatalf("%d bytes", len(got))
-	}
+	testutil.Equal(t, len(body(t, w.response(http.MethodGet))), much, "bytes")
 
 	w = dialWire(t, p.addr)
 	sent := make(chan error, 1)
@@ -185,9 +172,8 @@ func TestPlainRequestsThatStallAreObserved(t *testing.T) {
 	close(read)
 	testutil.NoError(t, receive(t, "the content's end", sent))
 	_ = body(t, w.response(http.MethodPost))
-	if up, _ := seen.flow(1).Sent(); up != much {
-		t.Errorf("%d bytes up", up)
-	}
+	up, _ := seen.flow(1).Sent()
+	testutil.Equal(t, up, much, "bytes up")
 }
 
 // A destination that is slow to answer stalls nobody.

@@ -80,13 +80,9 @@ func TestRequestHeaders(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := dialWire(t, p.addr)
 			w.send("GET http://%s/p%%2fq?a=b;c&%%zz HTTP/1.1\r\nHost: other.test\r\n%s\r\n", origin, tc.request)
-			if resp := w.response("GET"); resp.StatusCode != 200 {
-				t.Fatal(resp.Status, body(t, resp))
-			}
+			w.answered(200, "status")
 			head := receive(t, "the request", heads)
-			if head[0] != "GET /p%2fq?a=b;c&%zz HTTP/1.1" {
-				t.Errorf("request line %q", head[0])
-			}
+			testutil.Equal(t, head[0], "GET /p%2fq?a=b;c&%zz HTTP/1.1", "request line")
 			sameLines(t, head[1:], append(tc.want, "Host: "+origin))
 		})
 	}
@@ -118,9 +114,7 @@ func TestResponseHeaders(t *testing.T) {
 	w := dialWire(t, p.addr)
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
 	status, header := w.head()
-	if !strings.HasPrefix(status, "HTTP/1.1 299") {
-		t.Errorf("status %q", status)
-	}
+	testutil.Equal(t, strings.HasPrefix(status, "HTTP/1.1 299"), true, "status %q", status)
 	// No Content-Type is guessed.
 	sameLines(t, header, []string{"Content-Length: 3", "Date: Thu, 01 Jan 1970 00:00:00 GMT", "X-Stays: 1", "Set-Cookie: a",
 		"Set-Cookie: b", "Via: 1.1 fred", "Via: 1.1 " + p.pseudonym})
@@ -144,14 +138,11 @@ func TestStreamingIsNotBuffered(t *testing.T) {
 		event := fmt.Sprintf(`{"n":%d}`, i)
 		next <- event
 		got := make([]byte, len(event))
-		if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != event {
-			t.Fatalf("event %d: %q, %v", i, got, err)
-		}
+		testutil.NoError(t, testutil.Err(io.ReadFull(resp.Body, got)))
+		testutil.Equal(t, string(got), event, "event %d", i)
 	}
 	close(next)
-	if rest := body(t, resp); rest != "" {
-		t.Errorf("then %q", rest)
-	}
+	testutil.Equal(t, body(t, resp), "", "content behind the events")
 }
 
 // An upload streams too, and its answer may come before its end.
@@ -176,14 +167,11 @@ func TestFullDuplex(t *testing.T) {
 	for _, word := range []string{"one", "two"} {
 		w.send("3\r\n%s\r\n", word)
 		got := make([]byte, 3)
-		if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != strings.ToUpper(word) {
-			t.Fatalf("read %q, %v", got, err)
-		}
+		testutil.NoError(t, testutil.Err(io.ReadFull(resp.Body, got)))
+		testutil.Equal(t, string(got), strings.ToUpper(word), "the answer")
 	}
 	w.send("0\r\n\r\n")
-	if rest := body(t, resp); rest != "" {
-		t.Errorf("then %q", rest)
-	}
+	testutil.Equal(t, body(t, resp), "", "content behind the words")
 }
 
 // An origin that refuses an upload midway is heard: by a client that has stopped sending and
@@ -203,13 +191,11 @@ func TestEarlyAnswerToUpload(t *testing.T) {
 			})
 			w := dialProxy(t, nil)
 			w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", origin, size)
-			if n, err := io.CopyN(w, zeros{}, sent); err != nil {
-				t.Fatalf("after %d bytes: %v", n, err)
-			}
+			testutil.NoError(t, testutil.Err(io.CopyN(w, zeros{}, sent)))
 			resp := w.response("POST")
-			if got := body(t, resp); resp.StatusCode != 413 || got != "no" || !resp.Close {
-				t.Errorf("%s %q, close %v", resp.Status, got, resp.Close)
-			}
+			testutil.Equal(t, resp.StatusCode, 413, "status")
+			testutil.Equal(t, body(t, resp), "no", "content")
+			testutil.Equal(t, resp.Close, true, "the connection ends")
 			w.expectEnd()
 		})
 	}
@@ -222,14 +208,10 @@ func TestRestOfUploadIsNoRequest(t *testing.T) {
 	origin, _ := rawOrigin(t, "HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n")
 	w := dialProxy(t, nil)
 	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n", origin)
-	if resp := w.response("POST"); resp.StatusCode != 403 {
-		t.Fatal(resp.Status)
-	}
+	w.answered(403, "an upload")
 	_, _ = fmt.Fprintf(w, "GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", victim)
 	_, _ = io.Copy(io.Discard, w.r)
-	if len(reached) > 0 {
-		t.Error("it was")
-	}
+	testutil.Equal(t, len(reached), 0, "requests that were taken out of it")
 }
 
 // A request that gives its content's length twice, by chunks and in bytes, is
@@ -255,13 +237,12 @@ func TestTwoLengthsEndTheConnection(t *testing.T) {
 			w := dialProxy(t, nil)
 			w.send("POST http://%s/first HTTP/%s\r\nHost: x\r\nConnection: keep-alive\r\n%s\r\n%s"+
 				"GET http://%[1]s/second HTTP/%[2]s\r\nHost: x\r\n\r\n", origin, tc.version, tc.fields, tc.content)
-			if resp := w.response("POST"); body(t, resp) != "hello" || !resp.Close {
-				t.Errorf("%s, close %v", resp.Status, resp.Close)
-			}
+			resp := w.response("POST")
+			testutil.Equal(t, body(t, resp), "hello", "content")
+			testutil.Equal(t, resp.Close, true, "the connection ends")
 			w.expectEnd()
-			if got := receive(t, "the request", reached); got != "/first "+tc.taken || len(reached) > 0 {
-				t.Errorf("%q came, and %d behind it", got, len(reached))
-			}
+			testutil.Equal(t, receive(t, "the request", reached), "/first "+tc.taken, "what came")
+			testutil.Equal(t, len(reached), 0, "requests behind it")
 		})
 	}
 }
@@ -277,9 +258,8 @@ func TestLargeContent(t *testing.T) {
 	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", origin, size)
 	h := sha256.New()
 	testutil.Must(io.CopyN(io.MultiWriter(w, h), zeros{}, size))(t)
-	if got, want := body(t, w.response("PUT")), fmt.Sprintf("%d <nil> %x", size, h.Sum(nil)); got != want {
-		t.Errorf("origin saw %q; want %q", got, want)
-	}
+	want := fmt.Sprintf("%d <nil> %x", size, h.Sum(nil))
+	testutil.Equal(t, body(t, w.response("PUT")), want, "what the origin saw")
 }
 
 type zeros struct{}
@@ -290,9 +270,7 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 func TestExpectContinueEndToEnd(t *testing.T) {
 	asked, goOn := make(chan struct{}), make(chan struct{})
 	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Expect") != "100-continue" {
-			t.Errorf("Expect: %q", r.Header.Get("Expect"))
-		}
+		testutil.Equal(t, r.Header.Get("Expect"), "100-continue", "Expect")
 		close(asked)
 		<-goOn
 		b, _ := io.ReadAll(r.Body) // sends 100
@@ -304,18 +282,13 @@ func TestExpectContinueEndToEnd(t *testing.T) {
 	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
 	receive(t, "the request", asked)
 	_ = w.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-	if b, err := w.r.ReadByte(); err == nil {
-		t.Fatalf("read %q before the origin said anything", b)
-	}
+	testutil.Fails(t, testutil.Err(w.r.ReadByte()), "a read before the origin said anything")
 	_ = w.SetReadDeadline(time.Now().Add(maxWait))
 	close(goOn)
-	if status, _ := w.head(); status != "HTTP/1.1 100 Continue" {
-		t.Fatal(status)
-	}
+	status, _ := w.head()
+	testutil.Equal(t, status, "HTTP/1.1 100 Continue", "the first answer")
 	w.send("data")
-	if got := body(t, w.response("PUT")); got != "data" {
-		t.Errorf("content %q", got)
-	}
+	testutil.Equal(t, body(t, w.response("PUT")), "data", "content")
 }
 
 func TestExpectContinueRefusedByOrigin(t *testing.T) {
@@ -324,9 +297,8 @@ func TestExpectContinueRefusedByOrigin(t *testing.T) {
 	p.brief.ExpectContinueTimeout = 2 * maxWait
 	w := dialWire(t, p.addr)
 	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
-	if status, _ := w.head(); status != "HTTP/1.1 401 Unauthorized" {
-		t.Error(status)
-	}
+	status, _ := w.head()
+	testutil.Equal(t, status, "HTTP/1.1 401 Unauthorized", "the answer")
 }
 
 // An origin that knows no Expect waits for content that the client holds back. The client is
@@ -341,25 +313,18 @@ func TestExpectContinueIgnoredByOrigin(t *testing.T) {
 		began := time.Now()
 		_, _ = io.WriteString(client, "PUT http://x:1/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n")
 		r := bufio.NewReader(client)
-		if line, _ := r.ReadString('\n'); line != "HTTP/1.1 100 Continue\r\n" {
-			t.Fatalf("read %q", line)
-		}
-		if took := time.Since(began); took > time.Second {
-			t.Errorf("told to go on after %v", took)
-		}
+		line, _ := r.ReadString('\n')
+		testutil.Equal(t, line, "HTTP/1.1 100 Continue\r\n", "the first answer")
+		testutil.AtMost(t, time.Since(began), time.Second, "time until it is told to go on")
 		_, _ = r.ReadString('\n')
 		_, _ = io.WriteString(client, "data")
-		if got := body(t, testutil.Must(http.ReadResponse(r, nil))(t)); got != "thanks for data" {
-			t.Errorf("content %q", got)
-		}
+		testutil.Equal(t, body(t, testutil.Must(http.ReadResponse(r, nil))(t)), "thanks for data", "content")
 	})
 }
 
 func TestHTTP10Client(t *testing.T) {
 	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
-		if r.ProtoMinor != 1 {
-			t.Errorf("the origin was spoken to in %s", r.Proto)
-		}
+		testutil.Equal(t, r.Proto, "HTTP/1.1", "the version at the origin")
 		_, _ = io.WriteString(w, "one,")
 		_ = http.NewResponseController(w).Flush()
 		_, _ = io.WriteString(w, "two")
@@ -394,9 +359,7 @@ func TestBrokenResponse(t *testing.T) {
 				if err != nil { // an HTTP/1.0 client may see the reset first
 					return
 				}
-				if b, err := io.ReadAll(resp.Body); err == nil {
-					t.Errorf("read %q in order", b)
-				}
+				testutil.Fails(t, testutil.Err(io.ReadAll(resp.Body)), "reading the content")
 			})
 		}
 	}
@@ -411,9 +374,7 @@ func TestPipelinedRequests(t *testing.T) {
 	}
 	w.send("%s", all.String())
 	for i := range 20 {
-		if got := body(t, w.response("GET")); got != fmt.Sprintf("/%d", i) {
-			t.Fatalf("response %d is for %s", i, got)
-		}
+		testutil.Equal(t, body(t, w.response("GET")), fmt.Sprintf("/%d", i), "response %d", i)
 	}
 }
 
@@ -429,15 +390,11 @@ func TestConnectionsAreReused(t *testing.T) {
 		_ = body(t, w.response("GET"))
 		w.expectEnd()
 	}
-	if n := p.dials.Load(); n != 1 {
-		t.Errorf("%d connections for 20 requests", n)
-	}
+	testutil.Equal(t, p.dials.Load(), 1, "connections for 20 requests")
 	p.CloseIdle()
 	w := dialWire(t, p.addr)
 	_ = body(t, w.get("http://"+origin+"/"))
-	if n := p.dials.Load(); n != 2 {
-		t.Errorf("%d connections, want a second one after the first was closed as idle", n)
-	}
+	testutil.Equal(t, p.dials.Load(), 2, "connections, after the first was closed as idle")
 }
 
 // A dial that never ends is ended, also for a client whose leaving nobody can
@@ -451,9 +408,7 @@ func TestForwardDialIsBounded(t *testing.T) {
 		})
 	})
 	w.send("PUT http://example.test/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
-	if resp := w.response("PUT"); resp.StatusCode != 504 {
-		t.Error(resp.Status)
-	}
+	w.answered(504, "status")
 }
 
 // An answer that is not one, or whose header costs too much, becomes a 502.
@@ -493,9 +448,7 @@ func TestBadAnswers(t *testing.T) {
 func TestSilentDestination(t *testing.T) {
 	origin := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
 	w := dialProxy(t, func(o *Options) { o.responseTimeout = 50 * time.Millisecond })
-	if resp := w.get("http://" + origin + "/"); resp.StatusCode != 504 {
-		t.Error(resp.Status)
-	}
+	testutil.Equal(t, w.get("http://"+origin+"/").StatusCode, 504, "status")
 }
 
 // Where a customer proxy is to blame, the client is told so and not sent to look
@@ -532,10 +485,8 @@ func TestCustomerProxyFailures(t *testing.T) {
 					o.Forward = failing(tc.dial)
 				}
 			})
-			resp := w.get("http://example.test/")
-			if got := body(t, resp); resp.StatusCode != tc.status || got != tc.text {
-				t.Errorf("%d %q; want %d %q", resp.StatusCode, got, tc.status, tc.text)
-			}
+			w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
+			testutil.Equal(t, w.answered(tc.status, "status"), tc.text, "content")
 		})
 	}
 }
@@ -549,9 +500,7 @@ func TestCustomerProxy(t *testing.T) {
 	w.send("GET http://example.test/x?y HTTP/1.1\r\nHost: other.test\r\nProxy-Authorization: Basic bWluZQ==\r\nAuthorization: origins\r\n\r\n")
 	_ = w.response("GET")
 	head := receive(t, "the request", heads)
-	if head[0] != "GET http://example.test/x?y HTTP/1.1" {
-		t.Errorf("request line %q", head[0])
-	}
+	testutil.Equal(t, head[0], "GET http://example.test/x?y HTTP/1.1", "request line")
 	sameLines(t, head[1:], []string{"Host: example.test", "Authorization: origins", "Via: 1.1 " + p.pseudonym,
 		"Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("user:p@ss"))})
 }
@@ -575,13 +524,11 @@ func TestOptionsForAServer(t *testing.T) {
 			}
 			w.send("OPTIONS http://%s? HTTP/1.1\r\nHost: x\r\n\r\n", next) // which is no longer for the whole server
 			_ = w.response("OPTIONS")
-			if head := receive(t, "the request", heads); !strings.HasSuffix(head[0], "/? HTTP/1.1") {
-				t.Errorf("%q with a query", head[0])
-			}
+			head = receive(t, "the request", heads)
+			testutil.Equal(t, strings.HasSuffix(head[0], "/? HTTP/1.1"), true, "%q with a query", head[0])
 			w.send("OPTIONS http://%s HTTP/1.1\r\nHost: x\r\nMax-Forwards: 0\r\n\r\n", next)
-			if resp := w.response("OPTIONS"); resp.StatusCode != 501 || len(heads) > 0 {
-				t.Errorf("%s after the last forward", resp.Status)
-			}
+			testutil.Equal(t, w.response("OPTIONS").StatusCode, 501, "status after the last forward")
+			testutil.Equal(t, len(heads), 0, "requests")
 		})
 	}
 }
@@ -600,23 +547,18 @@ func TestPathIsKept(t *testing.T) {
 		if absolute {
 			want = "GET http://" + origin + path + " HTTP/1.1"
 		}
-		if got := receive(t, "the request", heads)[0]; got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		testutil.Equal(t, receive(t, "the request", heads)[0], want, "request line")
 		next.send("GET http://there.test:81%s HTTP/1.1\r\nHost: x\r\n\r\n", path)
 		_ = body(t, next.response("GET"))
-		if got, want := receive(t, "the request", heads)[0], "GET http://there.test:81"+path+" HTTP/1.1"; got != want {
-			t.Errorf("by a proxy: %q, want %q", got, want)
-		}
+		got, want := receive(t, "the request", heads)[0], "GET http://there.test:81"+path+" HTTP/1.1"
+		testutil.Equal(t, got, want, "by a proxy")
 	}
 }
 
 func TestHTTPSURIIsRefused(t *testing.T) {
 	w := dialProxy(t, nil)
 	w.send("GET https://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
-	if resp := w.response("GET"); resp.StatusCode != 501 || !strings.Contains(body(t, resp), "CONNECT") {
-		t.Error(resp.Status)
-	}
+	testutil.Contains(t, w.answered(501, "status"), "CONNECT", "content")
 }
 
 // A client that leaves ends its dial, and its request at the origin.
@@ -661,12 +603,8 @@ func TestForwardClientLeaves(t *testing.T) {
 		w := dialProxy(t, nil)
 		w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf", origin)
 		_ = w.CloseWrite()
-		if err := receive(t, "the upload's end", ended); err == nil {
-			t.Error("the origin took half an upload for whole")
-		}
-		if resp := w.response("PUT"); resp.StatusCode != 400 {
-			t.Errorf("the client was told %s", resp.Status)
-		}
+		testutil.Fails(t, receive(t, "the upload's end", ended), "half an upload")
+		w.answered(400, "what the client is told")
 	})
 }
 
@@ -693,9 +631,7 @@ func TestForwardHalfClose(t *testing.T) {
 			w.send(request, origin)
 			_ = w.CloseWrite()
 			for range strings.Count(request, "HTTP/1.1") {
-				if got := body(t, w.response("GET")); got != "xxxxxxxxxxxx" {
-					t.Errorf("content %q", got)
-				}
+				testutil.Equal(t, body(t, w.response("GET")), "xxxxxxxxxxxx", "content")
 			}
 			w.expectEnd()
 		})
@@ -729,16 +665,13 @@ func TestCustomerProxyOverTLS(t *testing.T) {
 				o.Transport.Proxy = fixedProxy("https://user:pw@" + tc.host + ":8443")
 				o.Transport.TLSClientConfig = &tls.Config{RootCAs: pool}
 				o.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-					if f.Address != tc.host+":8443" {
-						t.Errorf("%s was dialed", f.Address)
-					}
+					testutil.Equal(t, f.Address, tc.host+":8443", "the address that was dialed")
 					return dialTCP(ctx, f.To(ln.Addr().String()))
 				})
 			})
 			w.send(upgradeRequest, "example.test")
-			if status, _ := w.head(); status != tc.status {
-				t.Fatalf("%s; want %s", status, tc.status)
-			}
+			status, _ := w.head()
+			testutil.Equal(t, status, tc.status, "the answer")
 			if name != "trusted" {
 				return
 			}

@@ -79,9 +79,7 @@ func TestIdleBoundsPlainExchanges(t *testing.T) {
 		if string(got) != "xxxxx" || err == nil || os.IsTimeout(err) {
 			t.Errorf("read %q, %v; want all that came and a broken end", got, err)
 		}
-		if took, want := time.Since(began), 4*(idle-time.Second)+idle; took != want {
-			t.Errorf("it ended after %v, want %v", took, want)
-		}
+		testutil.Equal(t, time.Since(began), 4*(idle-time.Second)+idle, "time until it ended")
 	})
 }
 
@@ -92,23 +90,17 @@ func TestIdleExchangeIsAnswered(t *testing.T) {
 		"destination": "GET http://x:1/ HTTP/1.1\r\nHost: x\r\n\r\n",
 		"client":      "PUT http://x:1/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf",
 	} {
-		t.Run(side, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const idle = time.Minute
-				client := piped(t, &tunnel.Forwarder{Bounds: tunnel.Bounds{Idle: idle}}, func(_ net.Conn, r *bufio.Reader) {
-					_, _ = io.Copy(io.Discard, r)
-				})
-				began := time.Now()
-				_ = client.SetDeadline(began.Add(time.Hour))
-				_, _ = io.WriteString(client, request)
-				resp, err := http.ReadResponse(bufio.NewReader(client), nil)
-				if err != nil || resp.StatusCode != http.StatusGatewayTimeout {
-					t.Fatalf("%v, %v; want 504", resp, err)
-				}
-				if took := time.Since(began); took != idle {
-					t.Errorf("it ended after %v", took)
-				}
+		testutil.Bubble(t, side, func(t *testing.T) {
+			const idle = time.Minute
+			client := piped(t, &tunnel.Forwarder{Bounds: tunnel.Bounds{Idle: idle}}, func(_ net.Conn, r *bufio.Reader) {
+				_, _ = io.Copy(io.Discard, r)
 			})
+			began := time.Now()
+			_ = client.SetDeadline(began.Add(time.Hour))
+			_, _ = io.WriteString(client, request)
+			resp := testutil.Must(http.ReadResponse(bufio.NewReader(client), nil))(t)
+			testutil.Equal(t, resp.StatusCode, http.StatusGatewayTimeout, "status")
+			testutil.Equal(t, time.Since(began), idle, "when it ended")
 		})
 	}
 }
@@ -128,10 +120,7 @@ func TestInterimResponsesAreNotSilence(t *testing.T) {
 		_, _ = io.WriteString(client, "GET http://x:1/ HTTP/1.1\r\nHost: x\r\n\r\n")
 		r := bufio.NewReader(client)
 		for _, want := range []int{102, 102, 102, 204} {
-			resp, err := http.ReadResponse(r, nil)
-			if err != nil || resp.StatusCode != want {
-				t.Fatalf("%v, %v; want %d", resp, err, want)
-			}
+			testutil.Equal(t, testutil.Must(http.ReadResponse(r, nil))(t).StatusCode, want, "status")
 		}
 	})
 }
@@ -162,17 +151,14 @@ func TestUnreadResponseIsBroken(t *testing.T) {
 		client, conn := net.Pipe()
 		done := wait.Go(func() { s.serveConn(t.Context(), tunnel.Wrap(&brittle{Conn: conn})) })
 		_, _ = io.WriteString(client, "GET http://x:1/ HTTP/1.1\r\nHost: x\r\n\r\n")
-		if got, _ := io.ReadAll(client); !strings.HasPrefix(string(got), "HTTP/1.1 200 OK\r\n") {
-			t.Errorf("read %q", got)
-		}
+		got, _ := io.ReadAll(client)
+		testutil.Equal(t, strings.HasPrefix(string(got), "HTTP/1.1 200 OK\r\n"), true, "read %q", got)
 		<-done
 		s.CloseIdle()
-		if len(seen.ends) != 1 || <-seen.ends == nil {
-			t.Errorf("observers were told %q", seen.all())
-		}
-		if n := promtest.ToFloat64(s.Metrics.Requests.WithLabelValues(kindForward, outcomeBroken)); n != 1 {
-			t.Errorf("%v requests were broken off", n)
-		}
+		testutil.Equal(t, len(seen.ends), 1, "ends that observers were told: %q", seen.all())
+		testutil.Fails(t, <-seen.ends, "the end")
+		broken := promtest.ToFloat64(s.Metrics.Requests.WithLabelValues(kindForward, outcomeBroken))
+		testutil.Equal(t, broken, 1, "requests that were broken off")
 	})
 }
 
@@ -186,25 +172,18 @@ func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
 		})
 		fmt.Fprintf(client, upgradeRequest, "x:1")
 		r := bufio.NewReader(client)
-		if resp, err := http.ReadResponse(r, nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
-			t.Fatal(resp, err)
-		}
+		testutil.Equal(t, testutil.Must(http.ReadResponse(r, nil))(t).StatusCode, 101, "the answer")
 		began := time.Now()
 		_, _ = io.WriteString(client, "12345")
-		if _, err := r.ReadByte(); err == nil {
-			t.Error("an idle connection said something")
-		}
-		if took := time.Since(began); took < idle || took > 2*idle {
-			t.Errorf("it ended after %v", took)
-		}
+		testutil.Fails(t, testutil.Err(r.ReadByte()), "a read of an idle connection")
+		testutil.Between(t, time.Since(began), idle, 2*idle, "time until it ended")
 		synctest.Wait()
 		told := ""
 		for _, line := range seen.all() {
 			told += line[:7]
 		}
-		if told != "dialed opened closed " || total.Up.Load() != 5 {
-			t.Errorf("observed %q, %d bytes up", seen.all(), total.Up.Load())
-		}
+		testutil.Equal(t, told, "dialed opened closed ", "what was observed")
+		testutil.Equal(t, total.Up.Load(), 5, "bytes up")
 	})
 }
 
@@ -220,9 +199,7 @@ func TestRequestsThatAreNotRepeatedAvoidOldConnections(t *testing.T) {
 		for _, method := range []string{"GET", "POST", "DELETE", "PUT"} {
 			fmt.Fprintf(client, "%s http://x:1/ HTTP/1.1\r\nHost: x\r\n\r\n", method)
 			resp := testutil.Must(http.ReadResponse(r, nil))(t)
-			if got := body(t, resp); resp.StatusCode != http.StatusOK {
-				t.Errorf("%s: %s %q", method, resp.Status, got)
-			}
+			testutil.Equal(t, resp.StatusCode, http.StatusOK, "%s: %q", method, body(t, resp))
 			time.Sleep(briefTime)
 			synctest.Wait()
 		}

@@ -25,9 +25,7 @@ func TestInterimResponses(t *testing.T) {
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
 	for i := range 5 {
 		status, header := w.head()
-		if status != "HTTP/1.1 103 Early Hints" {
-			t.Errorf("%d: %q", i, status)
-		}
+		testutil.Equal(t, status, "HTTP/1.1 103 Early Hints", "status of response %d", i)
 		sameLines(t, header, []string{fmt.Sprintf("X-%d: 1", i), fmt.Sprintf("Link: </%d>", i)})
 	}
 	status, header := w.head()
@@ -36,9 +34,8 @@ func TestInterimResponses(t *testing.T) {
 	}
 	old := dialWire(t, p.addr)
 	old.send("GET http://%s/ HTTP/1.0\r\n\r\n", origin)
-	if status, _ := old.head(); !strings.Contains(status, " 204 ") {
-		t.Errorf("an HTTP/1.0 client got %q", status)
-	}
+	status, _ = old.head()
+	testutil.Contains(t, status, " 204 ", "what an HTTP/1.0 client gets")
 }
 
 // A client that waits for 100 (Continue) also gets the interim responses before and after it.
@@ -90,9 +87,8 @@ func TestEmptyExpectExpectsNothing(t *testing.T) {
 	})
 	w := dialProxy(t, nil)
 	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect:\r\n\r\ndata", origin)
-	if status, _ := w.head(); !strings.Contains(status, " 204 ") {
-		t.Errorf("received %q", status)
-	}
+	status, _ := w.head()
+	testutil.Contains(t, status, " 204 ", "the answer")
 }
 
 // A destination that goes on sending interim responses is cut off, be they many,
@@ -121,9 +117,7 @@ func TestInterimResponsesAreBounded(t *testing.T) {
 			for ; !strings.Contains(status, " 502 "); status, _ = w.head() {
 				passed++
 			}
-			if passed > maxInterim {
-				t.Errorf("%d interim responses passed", passed)
-			}
+			testutil.AtMost(t, passed, maxInterim, "interim responses that passed")
 			if err, timeout := (<-cut).(net.Error); timeout && err.Timeout() {
 				t.Error("the destination's connection stays")
 			}
@@ -151,9 +145,7 @@ func TestInterimResponsesToAStalledClientEnd(t *testing.T) {
 	_ = w.SetReadBuffer(4096)
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
 	for start := time.Now(); p.Slots.Count() > 0; time.Sleep(10 * time.Millisecond) {
-		if time.Since(start) > maxWait {
-			t.Fatal("the exchange goes on")
-		}
+		testutil.AtMost(t, time.Since(start), maxWait, "time of the exchange")
 	}
 }
 
@@ -203,9 +195,7 @@ func TestForbiddenTrailersAreDropped(t *testing.T) {
 			w := dialProxy(t, nil)
 			w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nConnection: X-Hop\r\n%sTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n%s\r\n", origin, announced, lines)
 			resp := w.response("POST")
-			if got := body(t, resp); got != "hi" {
-				t.Errorf("content %q", got)
-			}
+			testutil.Equal(t, body(t, resp), "hi", "content")
 			check("the client", resp.Trailer)
 			check("the destination", <-seen)
 		})

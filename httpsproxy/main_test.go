@@ -62,14 +62,7 @@ func startProxyOn(t testing.TB, ln net.Listener, change func(*Options)) *proxy {
 	go func() { p.done <- s.Serve(ctx, ln) }()
 	t.Cleanup(func() {
 		stop()
-		select {
-		case err := <-p.done:
-			if err != nil {
-				t.Errorf("Serve: %v", err)
-			}
-		case <-time.After(maxWait):
-			t.Error("Serve did not return")
-		}
+		testutil.Succeeds(t, receive(t, "Serve's end", p.done), "Serve")
 	})
 	return p
 }
@@ -152,9 +145,7 @@ func (w *wire) get(url string) *http.Response {
 
 func (w *wire) send(format string, v ...any) {
 	w.t.Helper()
-	if _, err := fmt.Fprintf(w, format, v...); err != nil {
-		w.t.Fatalf("send: %v", err)
-	}
+	testutil.NoError(w.t, testutil.Err(fmt.Fprintf(w, format, v...)))
 }
 
 // line reads one line without its end.
@@ -182,45 +173,43 @@ func (w *wire) head() (status string, header []string) {
 
 func (w *wire) response(method string) *http.Response {
 	w.t.Helper()
-	resp, err := http.ReadResponse(w.r, &http.Request{Method: method})
-	if err != nil {
-		w.t.Fatalf("read the response: %v", err)
-	}
+	resp := testutil.Must(http.ReadResponse(w.r, &http.Request{Method: method}))(w.t)
 	return resp
+}
+
+// answered wants a status, and returns the content. The connection goes on.
+func (w *wire) answered(status int, what string, args ...any) string {
+	w.t.Helper()
+	resp := w.response("GET")
+	testutil.Equal(w.t, resp.StatusCode, status, what, args...)
+	return body(w.t, resp)
 }
 
 func (w *wire) expect(want string) {
 	w.t.Helper()
 	got := make([]byte, len(want))
-	if n, err := io.ReadFull(w.r, got); err != nil || string(got) != want {
-		w.t.Fatalf("read %q, %v; want %q", got[:n], err, want)
-	}
+	testutil.NoError(w.t, testutil.Err(io.ReadFull(w.r, got)))
+	testutil.Equal(w.t, string(got), want, "what is read")
 }
 
 // expectEnd wants the connection to end in order, with nothing more to read.
 func (w *wire) expectEnd() {
 	w.t.Helper()
-	if b, err := io.ReadAll(w.r); err != nil || len(b) != 0 {
-		w.t.Fatalf("read %q, %v; want the end", b, err)
-	}
+	testutil.Equal(w.t, string(testutil.Must(io.ReadAll(w.r))(w.t)), "", "what comes before the end")
 }
 
 // tunnelTo does a CONNECT that must succeed.
 func (w *wire) tunnelTo(addr string) {
 	w.t.Helper()
 	w.send("CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", addr, addr)
-	if status, _ := w.head(); status != "HTTP/1.1 200 Connection Established" {
-		w.t.Fatalf("CONNECT: %s", status)
-	}
+	status, _ := w.head()
+	testutil.Equal(w.t, status, "HTTP/1.1 200 Connection Established", "CONNECT")
 }
 
 func body(t testing.TB, resp *http.Response) string {
 	t.Helper()
 	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatalf("read the content: %v after %d bytes", err, len(b))
-	}
+	b := testutil.Must(io.ReadAll(resp.Body))(t)
 	return string(b)
 }
 

@@ -35,9 +35,7 @@ func TestNewRefuses(t *testing.T) {
 	} {
 		o := good()
 		breakIt(&o)
-		if _, err := New(o); err == nil {
-			t.Errorf("%s: accepted", name)
-		}
+		testutil.Fails(t, testutil.Err(New(o)), "%s", name)
 	}
 }
 
@@ -53,9 +51,7 @@ func TestEnvironmentIsIgnored(t *testing.T) {
 	})
 	w := dialWire(t, p.addr)
 	w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n") // a host that no rule exempts
-	if resp := w.response("GET"); resp.StatusCode != 200 {
-		t.Error(resp.Status)
-	}
+	w.answered(200, "status")
 	dialWire(t, p.addr).tunnelTo(target)
 }
 
@@ -72,9 +68,7 @@ func TestSlowAndSilentClientsAreClosed(t *testing.T) {
 			w := dialWire(t, p.addr)
 			w.send("%s", said)
 			_, _ = io.Copy(io.Discard, w.r) // fails the test by its deadline
-			if _, err := w.r.ReadByte(); err != io.EOF {
-				t.Errorf("read: %v", err)
-			}
+			testutil.Equal(t, testutil.Err(w.r.ReadByte()), io.EOF, "the read")
 		})
 	}
 	t.Run("drips", func(t *testing.T) {
@@ -92,9 +86,8 @@ func TestSlowAndSilentClientsAreClosed(t *testing.T) {
 				}
 			}
 		})
-		if _, err := io.Copy(io.Discard, w.r); os.IsTimeout(err) {
-			t.Error("it was not closed")
-		}
+		_, err := io.Copy(io.Discard, w.r)
+		testutil.Equal(t, os.IsTimeout(err), false, "it is not closed")
 		close(stop)
 		dripping.Wait()
 	})
@@ -105,16 +98,6 @@ func TestSlowAndSilentClientsAreClosed(t *testing.T) {
 		_ = body(t, w.response("GET"))
 		w.expectEnd()
 	})
-}
-
-func TestOversizeHeader(t *testing.T) {
-	w := dialProxy(t, nil)
-	go func() {
-		_, _ = io.WriteString(w, "GET http://example.test/ HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 1<<20))
-	}()
-	if status, _ := w.head(); !strings.Contains(status, " 431 ") {
-		t.Error(status)
-	}
 }
 
 // 1,000 clients that say nothing, or half a request, do not keep others out,
@@ -130,10 +113,7 @@ func TestHalfOpenClientsGiveWay(t *testing.T) {
 			w.send("GET http://")
 		}
 	}
-	w := dialWire(t, p.addr)
-	if resp := w.get("http://" + origin + "/"); resp.StatusCode != 200 {
-		t.Error(resp.Status)
-	}
+	testutil.Equal(t, dialWire(t, p.addr).get("http://"+origin+"/").StatusCode, 200, "status")
 	busy.send("alive")
 	busy.expect("alive")
 	if n := p.Slots.Count(); n > 60 { // evicted ones take a moment to go
@@ -151,9 +131,8 @@ func TestConnectionCap(t *testing.T) {
 	two.tunnelTo(target)
 	if third, err := net.Dial("tcp", p.addr); err == nil { // else it was refused already
 		_ = third.SetDeadline(time.Now().Add(maxWait))
-		if _, err := third.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
-			t.Errorf("read: %v; want a refusal", err)
-		}
+		_, err := third.Read(make([]byte, 1))
+		testutil.Equal(t, err != nil && !os.IsTimeout(err), true, "it is refused: %v", err)
 		_ = third.Close()
 	}
 	_ = two.Close()
@@ -174,14 +153,10 @@ func TestDescriptorsBoundServedConnections(t *testing.T) {
 	for method, uri := range map[string]string{"CONNECT": target, "GET": "http://" + origin + "/"} {
 		w := dialWire(t, p.addr)
 		w.send("%s %s HTTP/1.1\r\nHost: x\r\n\r\n", method, uri)
-		if resp := w.response("GET"); resp.StatusCode != 503 || !strings.Contains(body(t, resp), "ulimit -n") {
-			t.Errorf("%s: %s", method, resp.Status)
-		}
+		testutil.Contains(t, w.answered(503, "%s", method), "ulimit -n", "content")
 		w.expectEnd()
 	}
-	if n := promtest.ToFloat64(p.Metrics.Refused.WithLabelValues()); n != 2 {
-		t.Errorf("%v were counted", n)
-	}
+	testutil.Equal(t, promtest.ToFloat64(p.Metrics.Refused.WithLabelValues()), 2, "refusals that were counted")
 	_ = two.Close()
 	testutil.Eventually(t, "a free place", func() bool {
 		w := dialWire(t, p.addr)
@@ -217,9 +192,9 @@ func TestDrain(t *testing.T) {
 	p.stop()
 	idle.expectEnd()
 	close(answer)
-	if resp := late.response("GET"); resp.StatusCode != 200 || !resp.Close {
-		t.Errorf("%s, close %v; want the client to know that it is the last", resp.Status, resp.Close)
-	}
+	last := late.response("GET")
+	testutil.Equal(t, last.StatusCode, 200, "status")
+	testutil.Equal(t, last.Close, true, "the client knows that it is the last")
 	if c, err := net.Dial("tcp", p.addr); err == nil {
 		_ = c.Close()
 		t.Error("new connections are accepted")
@@ -227,9 +202,7 @@ func TestDrain(t *testing.T) {
 	tunneled.send("still")
 	tunneled.expect("still")
 	close(next)
-	if got := body(t, resp); got != "done" {
-		t.Errorf("the open request ended with %q", got)
-	}
+	testutil.Equal(t, body(t, resp), "done", "the open request's content")
 	plain.expectEnd()
 	fresh.expectEnd() // long before the drain is over
 	select {
@@ -262,9 +235,8 @@ func TestDrainIsBounded(t *testing.T) {
 	testutil.Must(stuck.r.Peek(1))(t)
 	p.end(t)
 	for name, w := range map[string]*wire{"tunnel": tunneled, "upgrade": upgraded, "plain": plain, "fresh": fresh} {
-		if _, err := io.Copy(io.Discard, w.r); os.IsTimeout(err) {
-			t.Errorf("the %s connection is open", name)
-		}
+		_, err := io.Copy(io.Discard, w.r)
+		testutil.Equal(t, os.IsTimeout(err), false, "the %s connection is open", name)
 	}
 }
 
@@ -285,11 +257,7 @@ func TestServeConn(t *testing.T) {
 	}()
 	w.head()
 	w.expect("early")
-	select {
-	case <-done:
-		t.Fatal("serveConn returned before the connection had ended")
-	default:
-	}
+	testutil.Equal(t, tunnel.Closed(done), false, "serveConn returned before the connection had ended")
 	cancel()
 	receive(t, "serveConn's end", done)
 }
@@ -303,9 +271,7 @@ func TestRefusalsArrive(t *testing.T) {
 			w.send("%s", first+strings.Repeat("x", 100<<10))
 			_ = w.CloseWrite()
 			got, err := io.ReadAll(w.r)
-			if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 400 ") {
-				t.Errorf("read %q, %v", got, err)
-			}
+			testutil.Equal(t, err == nil && strings.HasPrefix(string(got), "HTTP/1.1 400 "), true, "%q, %v", got, err)
 		})
 	}
 }
@@ -320,18 +286,14 @@ func TestForeignProtocolsAreTurnedAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := dialWire(t, p.addr)
 			w.send("%s", first)
-			resp := w.response("GET")
-			if text := body(t, resp); resp.StatusCode != 400 || !strings.Contains(text, "speaks HTTP") {
-				t.Errorf("%d %q", resp.StatusCode, text)
-			}
+			testutil.Contains(t, w.answered(400, "status"), "speaks HTTP", "content")
 			w.expectEnd()
 		})
 	}
 	t.Run("a real TLS client", func(t *testing.T) {
 		_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "localhost"})
-		if _, ok := errors.AsType[tls.RecordHeaderError](err); !ok {
-			t.Errorf("a TLS client is told %v", err)
-		}
+		_, ok := errors.AsType[tls.RecordHeaderError](err)
+		testutil.Equal(t, ok, true, "what a TLS client is told: %v", err)
 	})
 }
 
@@ -352,12 +314,8 @@ func TestLogKeepsSecrets(t *testing.T) {
 	w.send("CONNECT nowhere.invalid:1 HTTP/1.1\r\nProxy-Authorization: Basic hunter2\r\n\r\n")
 	_ = w.response("GET")
 	p.end(t)
-	if strings.Contains(out.String(), "hunter2") {
-		t.Errorf("a secret is in the log: %s", out.String())
-	}
-	if !strings.Contains(out.String(), "destination=\"example.test:80\"") {
-		t.Errorf("the request is not in the log: %s", out.String())
-	}
+	testutil.Equal(t, strings.Contains(out.String(), "hunter2"), false, "a secret is in the log: %s", out.String())
+	testutil.Contains(t, out.String(), "destination=\"example.test:80\"", "the log of a request")
 }
 
 // Nothing that clients or destinations do is worth a line by default.
@@ -385,12 +343,10 @@ func TestLogIsSilentByDefault(t *testing.T) {
 		}
 		p.end(t)
 	}
-	if out.Len() > 0 {
-		t.Errorf("logged: %s", out.String())
-	}
-	if n := strings.Count(access.String(), "request ended"); n != 5 || n != strings.Count(access.String(), "\n") || !strings.Contains(access.String(), "outcome=refused") {
-		t.Errorf("%d lines for five requests: %s", n, access.String())
-	}
+	testutil.Equal(t, out.String(), "", "the log")
+	testutil.Equal(t, strings.Count(access.String(), "request ended"), 5, "lines that tell of requests")
+	testutil.Equal(t, strings.Count(access.String(), "\n"), 5, "lines")
+	testutil.Contains(t, access.String(), "outcome=refused", "the access log")
 }
 
 func TestAccessLog(t *testing.T) {
@@ -424,9 +380,7 @@ func TestAccessLog(t *testing.T) {
 		`"bytes_down":5,"bytes_up":4`, `"destination":"` + origin + `","front":"forward"`,
 		`"bytes_down":2,"bytes_up":0`, `"destination":"` + ws + `","front":"upgrade","id":"`, `"status":101`,
 	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("no %s in %s", want, out.String())
-		}
+		testutil.Contains(t, out.String(), want, "the log")
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"net"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -38,18 +39,13 @@ func TestIsSelf(t *testing.T) {
 		{"192.0.520", 8090, false},
 		{"fe80::1%eth0", 8090, false},
 	} {
-		if got := c.isSelf(tc.host, tc.port); got != tc.want {
-			t.Errorf("isSelf(%s, %d) = %v", tc.host, tc.port, got)
-		}
+		testutil.Equal(t, c.isSelf(tc.host, tc.port), tc.want, "isSelf(%s, %d)", tc.host, tc.port)
 	}
 	all, _ := net.InterfaceAddrs()
 	for _, a := range all {
-		if ip := a.(*net.IPNet).IP; !c.isSelf(ip.String(), 8090) {
-			t.Errorf("%s is this machine's", ip)
-		}
+		ip := a.(*net.IPNet).IP
+		testutil.Equal(t, c.isSelf(ip.String(), 8090), true, "%s is this machine's", ip)
 	}
 	unix := &client{conn: addressed{local: &net.UnixAddr{Name: "/x"}}}
-	if unix.isSelf("127.0.0.1", 8090) {
-		t.Error("a unix socket has no port")
-	}
+	testutil.Equal(t, unix.isSelf("127.0.0.1", 8090), false, "a unix socket is itself")
 }

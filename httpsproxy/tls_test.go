@@ -28,8 +28,7 @@ func connectInTLS(t *testing.T, target string) *tls.Conn {
 	testutil.Must(c.Write([]byte("CONNECT " + target + " HTTP/1.1\r\n\r\n")))(t)
 	want := "HTTP/1.1 200 Connection Established\r\n\r\n"
 	got := make([]byte, len(want))
-	if _, err := c.Read(got); err != nil || string(got) != want {
-		t.Fatalf("answer %q, %v", got, err)
-	}
+	testutil.NoError(t, testutil.Err(c.Read(got)))
+	testutil.Equal(t, string(got), want, "the answer")
 	return c
 }

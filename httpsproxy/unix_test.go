@@ -30,9 +30,7 @@ func TestUnixHalfClose(t *testing.T) {
 	_, _ = io.WriteString(c, "CONNECT "+target+" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nping")
 	_ = c.CloseWrite()
 	const want = "HTTP/1.1 200 Connection Established\r\n\r\nping"
-	if got, err := io.ReadAll(c); string(got) != want || err != nil {
-		t.Errorf("%q, %v", got, err)
-	}
+	testutil.Equal(t, string(testutil.Must(io.ReadAll(c))(t)), want, "the answer")
 }
 
 // Who says nothing, too little or nonsense is turned away, as on TCP.
@@ -46,26 +44,6 @@ func TestUnixBadClientsAreClosed(t *testing.T) {
 		waiting = append(waiting, c)
 	}
 	for i, c := range waiting {
-		if _, err := io.Copy(io.Discard, c); err != nil {
-			t.Errorf("%d: %v", i, err)
-		}
-	}
-}
-
-// Silent connections, however many, do not take the socket from those that
-// speak.
-func TestUnixSilentClientsGiveWay(t *testing.T) {
-	target := testutil.Serve(t, echo)
-	const room = 8
-	dial := dialUnix(t, func(o *Options) { o.MaxConns = room })
-	for range 3 * room {
-		dial()
-	}
-	c := dial()
-	_, _ = io.WriteString(c, "CONNECT "+target+" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-	const want = "HTTP/1.1 200 Connection Established\r\n\r\n"
-	got := make([]byte, len(want))
-	if _, err := io.ReadFull(c, got); string(got) != want || err != nil {
-		t.Errorf("%q, %v", got, err)
+		testutil.Succeeds(t, testutil.Err(io.Copy(io.Discard, c)), "client %d", i)
 	}
 }

@@ -49,9 +49,8 @@ func TestHeadersShareARoom(t *testing.T) {
 					t.Fatalf("%d exchanges are served, with %d bytes of headers", len(open), p.headers.used.Load()-empty)
 				}
 			}
-			if _, status := get(p, usual, ""); status != 200 {
-				t.Errorf("a usual request meanwhile: %d", status)
-			}
+			_, status := get(p, usual, "")
+			testutil.Equal(t, status, 200, "a usual request meanwhile")
 			for _, w := range open {
 				_ = w.SetLinger(0) // a reset: a FIN alone would be a half-close
 				_ = w.Close()
@@ -64,11 +63,7 @@ func TestHeadersShareARoom(t *testing.T) {
 	w := dialWire(t, p.addr)
 	for range 20 { // one after the other, on one connection
 		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n%s\r\n", usual, long)
-		if resp := w.response("GET"); resp.StatusCode != 200 {
-			t.Fatal(resp.Status)
-		} else {
-			_ = body(t, resp)
-		}
+		w.answered(200, "status")
 	}
 }
 
@@ -87,12 +82,9 @@ func TestLongFirstLinesCount(t *testing.T) {
 			p := startProxy(t, nil)
 			w := dialWire(t, p.addr)
 			w.send(lines[0]+" HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-			if status := w.line(); !strings.HasPrefix(status, "HTTP/1.1 200") {
-				t.Fatalf("%.100q", status)
-			}
-			if used := p.headers.used.Load(); used < int64(len(long)) {
-				t.Errorf("%d bytes are counted", used)
-			}
+			status := w.line()
+			testutil.Equal(t, strings.HasPrefix(status, "HTTP/1.1 200"), true, "%.100q", status)
+			testutil.AtLeast(t, p.headers.used.Load(), int64(len(long)), "bytes that are counted")
 		})
 	}
 }
@@ -105,12 +97,9 @@ func TestRefusedHeadersWait(t *testing.T) {
 	w := dialWire(t, p.addr)
 	long := fields(500)
 	w.send("POST http://x.test/ HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n%s\r\n", long)
-	if resp := w.response("POST"); resp.StatusCode != 503 {
-		t.Fatal(resp.Status)
-	}
-	if _, held := p.Slots.Held(); held < int64(len(long)) {
-		t.Errorf("%d bytes are held", held)
-	}
+	testutil.Equal(t, w.response("POST").StatusCode, 503, "status")
+	_, held := p.Slots.Held()
+	testutil.AtLeast(t, held, int64(len(long)), "bytes that are held")
 }
 
 // An answer's header counts from its first byte, and one that finds no room is refused before its
@@ -136,12 +125,8 @@ func TestUnfinishedHeadersCount(t *testing.T) {
 	one := ask(origin)
 	testutil.Eventually(t, "it is counted", func() bool { return p.headers.used.Load() > int64(len(long)) })
 	empty := p.leaveRoom(0)
-	if resp := ask(origin).response("GET"); resp.StatusCode != 503 {
-		t.Error(resp.Status)
-	}
-	if resp := ask(usual).response("GET"); resp.StatusCode != 200 || body(t, resp) != lines {
-		t.Error(resp.Status)
-	}
+	ask(origin).answered(503, "a header that finds no room")
+	testutil.Equal(t, ask(usual).answered(200, "a usual header"), lines, "content")
 	_ = one.SetLinger(0)
 	_ = one.Close()
 	testutil.Eventually(t, "an empty room", func() bool { return p.headers.used.Load() == empty })
