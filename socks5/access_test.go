@@ -45,13 +45,11 @@ func TestAccessLog(t *testing.T) {
 	if m := got[address]; m["outcome"] != "ok" || m["bytes_up"] != 5.0 || m["bytes_down"] != 5.0 || m["client"] == "" || m["id"] == "" {
 		t.Errorf("the connection that worked: %v", m)
 	}
-	if m := got["metadata:80"]; m["outcome"] != "denied" || m["msg"] != "connection failed" {
-		t.Errorf("the one that failed: %v", m)
-	}
+	testutil.Equal(t, got["metadata:80"]["outcome"], "denied", "the outcome of the one that failed")
+	testutil.Equal(t, got["metadata:80"]["msg"], "connection failed", "its message")
 	for outcome, want := range map[string]float64{front.OutcomeOK: 1, tunnel.FailDenied.Label(): 1} {
-		if n := promtest.ToFloat64(s.Metrics.Requests.WithLabelValues(outcome)); n != want {
-			t.Errorf("%s was counted %v times", outcome, n)
-		}
+		n := promtest.ToFloat64(s.Metrics.Requests.WithLabelValues(outcome))
+		testutil.Equal(t, n, want, "requests that were %s", outcome)
 	}
 }
 
@@ -63,9 +61,7 @@ func TestAccessLogIsSilentByDefault(t *testing.T) {
 	s := serve(t, Options{Options: front.Options{Log: log.WithField("component", "x")}}, failing(tunnel.FailRefused))
 	_ = through(connect(t, s.addr), "gone:80", nil)
 	_ = s.stop()
-	if lines.Len() > 0 {
-		t.Errorf("logged %s", lines.String())
-	}
+	testutil.Equal(t, lines.String(), "", "the log")
 }
 
 // One port for both: HTTP goes on, whole, and counts no more here.
@@ -78,15 +74,11 @@ func TestOtherTakesHTTP(t *testing.T) {
 	conn := <-got
 	defer conn.Close()
 	_ = c.CloseWrite()
-	if b, err := io.ReadAll(conn); err != nil || string(b) != "GET / HTTP/1.0\r\n\r\n" {
-		t.Errorf("the other front read %q, %v", b, err)
-	}
+	testutil.Equal(t, string(testutil.Must(io.ReadAll(conn))(t)), "GET / HTTP/1.0\r\n\r\n", "what it reads")
 	testutil.Eventually(t, "its slot is free", func() bool { return s.Slots.Count() == 0 })
 	_ = mustThrough(t, s, address)
 	testutil.NoError(t, s.stop())
-	if _, err := conn.Write([]byte("x")); err != nil {
-		t.Errorf("ended with the SOCKS5 front: %v", err)
-	}
+	testutil.Succeeds(t, testutil.Err(conn.Write([]byte("x"))), "a write, after the SOCKS5 front's end")
 }
 
 func TestOtherTakesOnlyHTTP(t *testing.T) {

@@ -36,9 +36,7 @@ func TestParseCredentials(t *testing.T) {
 		strings.Repeat("anna:hunter2\n", 3) + "eve": "line 4",
 	} {
 		_, err := parseCredentials([]byte(text))
-		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%.40q: %v, want %q", text, err, want)
-		}
+		testutil.ErrorSays(t, err, want, "%.40q", text)
 		if err != nil && strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("the error holds a password: %v", err)
 		}
@@ -57,9 +55,7 @@ func TestCredentialsDecide(t *testing.T) {
 		{"anna", "y", false}, {"annax", "", false}, {"ann", "ax", false}, {"", "", false}, {"bert", "y", false},
 		{"bert:y", "z ", false}, {"eve", "x", false}, {strings.Repeat("a", 256+4), "x", false},
 	} {
-		if got := c.valid(in.user, in.password); got != in.want {
-			t.Errorf("%q with %q: %v", in.user, in.password, got)
-		}
+		testutil.Equal(t, c.valid(in.user, in.password), in.want, "%q with %q", in.user, in.password)
 	}
 }
 
@@ -70,40 +66,29 @@ func TestCredentialsFollowTheFile(t *testing.T) {
 func testCredentialsFollowTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "users")
 	log, lines := logBuffer()
-	if _, err := LoadCredentials(path, log); err == nil || !strings.Contains(err.Error(), path) {
-		t.Fatalf("a missing file: %v", err)
-	}
+	testutil.ErrorSays(t, testutil.Err(LoadCredentials(path, log)), path, "a missing file")
 	write(t, path, strings.Repeat("#\n", maxCredentialsFile))
-	if _, err := LoadCredentials(path, log); err == nil || !strings.Contains(err.Error(), "larger than") {
-		t.Fatalf("a huge file: %v", err)
-	}
+	testutil.ErrorSays(t, testutil.Err(LoadCredentials(path, log)), "larger than", "a huge file")
 	write(t, path, "anna:x")
 	c := testutil.Must(LoadCredentials(path, log))(t)
 	tick := func() { time.Sleep(recheck) }
 
 	write(t, path, "anna:longer")
 	tick()
-	if c.valid("anna", "x") || !c.valid("anna", "longer") {
-		t.Error("the new password is not in force")
-	}
+	testutil.Equal(t, c.valid("anna", "x"), false, "the old password is in force")
+	testutil.Equal(t, c.valid("anna", "longer"), true, "the new one is")
 	write(t, path, "hunter2\n")
 	for range 3 {
 		tick()
-		if !c.valid("anna", "longer") {
-			t.Error("a broken file took the old users away")
-		}
+		testutil.Equal(t, c.valid("anna", "longer"), true, "an old user is valid, behind a broken file")
 	}
-	if n := strings.Count(lines.String(), "old ones stay in use"); n != 1 || strings.Contains(lines.String(), "hunter2") {
-		t.Errorf("want one warning without the password:\n%s", lines.String())
-	}
+	testutil.Equal(t, strings.Count(lines.String(), "old ones stay in use"), 1, "warnings")
+	testutil.Equal(t, strings.Contains(lines.String(), "hunter2"), false, "a password is logged")
 	testutil.NoError(t, os.Remove(path))
 	tick()
-	if !c.valid("anna", "longer") {
-		t.Error("a missing file took the old users away")
-	}
+	testutil.Equal(t, c.valid("anna", "longer"), true, "an old user is valid, without a file")
 	write(t, path, "bert:z")
 	tick()
-	if c.valid("anna", "longer") || !c.valid("bert", "z") {
-		t.Error("the file came back and was not read")
-	}
+	testutil.Equal(t, c.valid("anna", "longer"), false, "who is not in the file is let in")
+	testutil.Equal(t, c.valid("bert", "z"), true, "who is in it is let in")
 }

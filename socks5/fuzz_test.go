@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/net/proxy"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -64,13 +65,9 @@ func FuzzServeConn(f *testing.F) {
 		}))
 		conn := &script{said: bytes.NewReader(said)}
 		s.serveConn(context.Background(), tunnel.Wrap(conn))
-		if !conn.closed {
-			t.Error("the connection was left open")
-		}
+		testutil.Equal(t, conn.closed, true, "the connection was closed")
 		heard := conn.heard.String()
-		if !understood(heard, auth) {
-			t.Errorf("said %q, heard %q", said, heard)
-		}
+		testutil.Equal(t, understood(heard, auth), true, "%q is answered by the protocol, with %q", said, heard)
 		if refused := len(heard) >= 10 && heard[len(heard)-10:] == code(replyRefused); refused != (dials == 1) {
 			t.Errorf("%d dials, heard %q", dials, heard)
 		}

@@ -41,42 +41,35 @@ func TestGuessesArePaced(t *testing.T) {
 		"an IPv6 network": {func(i int) net.Addr { return from(fmt.Sprintf("[2001:db8::%x]:1", i+1)) }, paced},
 		"many addresses":  {func(i int) net.Addr { return from(fmt.Sprintf("10.1.%d.%d:1", i/250, i%250)) }, guessAll * paced},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c0 := newCredentials(t)
-				if !c0.Check(t.Context(), from("10.9.9.9:1"), "anna", "secret") {
-					t.Fatal("anna is refused")
-				}
-				start := time.Now()
-				var wg sync.WaitGroup
-				var mu sync.Mutex
-				looked := 0
-				for i := range 200 {
-					wg.Go(func() {
-						for time.Since(start) < time.Minute {
-							before := time.Now()
-							_, ok := c0.guesses.ask(admission.SourceOf(c.source(i)), before)
-							if ok {
-								mu.Lock()
-								looked++
-								mu.Unlock()
-							}
-							time.Sleep(100 * time.Millisecond)
+		testutil.Bubble(t, name, func(t *testing.T) {
+			c0 := newCredentials(t)
+			testutil.Equal(t, c0.Check(t.Context(), from("10.9.9.9:1"), "anna", "secret"), true, "anna is let in")
+			start := time.Now()
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			looked := 0
+			for i := range 200 {
+				wg.Go(func() {
+					for time.Since(start) < time.Minute {
+						before := time.Now()
+						_, ok := c0.guesses.ask(admission.SourceOf(c.source(i)), before)
+						if ok {
+							mu.Lock()
+							looked++
+							mu.Unlock()
 						}
-					})
-				}
-				for range 50 {
-					time.Sleep(time.Second)
-					now := time.Now()
-					if !c0.Check(t.Context(), from("10.9.9.9:2"), "anna", "secret") || time.Since(now) > 0 {
-						t.Error("anna has to wait, who guessed nothing")
+						time.Sleep(100 * time.Millisecond)
 					}
-				}
-				wg.Wait()
-				if looked > c.most {
-					t.Errorf("%d passwords looked at in a minute, want %d at most", looked, c.most)
-				}
-			})
+				})
+			}
+			for range 50 {
+				time.Sleep(time.Second)
+				now := time.Now()
+				testutil.Equal(t, c0.Check(t.Context(), from("10.9.9.9:2"), "anna", "secret"), true, "anna is let in")
+				testutil.Equal(t, time.Since(now), 0, "her wait, who guessed nothing")
+			}
+			wg.Wait()
+			testutil.AtMost(t, looked, c.most, "passwords looked at in a minute")
 		})
 	}
 }
@@ -87,30 +80,26 @@ func TestCheckWaitsForItsTurn(t *testing.T) {
 		c := newCredentials(t)
 		at := from("10.0.0.1:1")
 		for range guessBurst {
-			if c.Check(t.Context(), at, "anna", "wrong") {
-				t.Fatal("wrong is right")
-			}
+			testutil.Equal(t, c.Check(t.Context(), at, "anna", "wrong"), false, "wrong is right")
 		}
 		start := time.Now()
-		if !c.Check(t.Context(), at, "anna", "secret") || time.Since(start) != guessEvery {
-			t.Errorf("after %v", time.Since(start))
-		}
+		testutil.Equal(t, c.Check(t.Context(), at, "anna", "secret"), true, "secret is right")
+		testutil.Equal(t, time.Since(start), guessEvery, "the wait")
 		var wg sync.WaitGroup
 		for range 2 * int(guessWait/guessEvery) {
 			wg.Go(func() { c.Check(t.Context(), at, "anna", "wrong") })
 		}
 		synctest.Wait()
 		start = time.Now()
-		if c.Check(t.Context(), at, "anna", "secret") || time.Since(start) != guessRefuse {
-			t.Errorf("a full queue takes more, or refuses after %v", time.Since(start))
-		}
+		testutil.Equal(t, c.Check(t.Context(), at, "anna", "secret"), false, "a full queue takes more")
+		testutil.Equal(t, time.Since(start), guessRefuse, "time until it refuses")
 		wg.Wait()
 		time.Sleep(time.Minute)
+		start = time.Now()
 		for range 1000 { // right ones cost nothing
-			if start := time.Now(); !c.Check(t.Context(), at, "anna", "secret") || time.Since(start) > 0 {
-				t.Fatal("a right password has to wait")
-			}
+			testutil.Equal(t, c.Check(t.Context(), at, "anna", "secret"), true, "secret is right")
 		}
+		testutil.Equal(t, time.Since(start), 0, "the wait of a thousand right ones")
 	})
 }
 
@@ -127,16 +116,11 @@ func TestCheckEndsWithItsContext(t *testing.T) {
 		start := time.Now()
 		cancel()
 		wg.Wait()
-		if took := time.Since(start); took > 0 {
-			t.Errorf("they went on for %v", took)
-		}
+		testutil.Equal(t, time.Since(start), 0, "time that they went on for")
 		// Clients that left have guessed nothing, so their turns are free again.
-		if ahead := c.guesses.all.full.Sub(start); ahead != guessBurst*guessEvery/guessAll {
-			t.Errorf("the turns of all addresses together are %v ahead, want those of %d guesses", ahead, guessBurst)
-		}
-		if !c.Check(t.Context(), from("10.0.0.1:1"), "anna", "secret") || time.Since(start) > guessEvery {
-			t.Errorf("the next one waits for %v", time.Since(start))
-		}
+		testutil.Equal(t, c.guesses.all.full.Sub(start), guessBurst*guessEvery/guessAll, "how far all turns are ahead")
+		testutil.Equal(t, c.Check(t.Context(), from("10.0.0.1:1"), "anna", "secret"), true, "anna is let in")
+		testutil.AtMost(t, time.Since(start), guessEvery, "the next one's wait")
 	})
 }
 
@@ -175,10 +159,6 @@ func TestGuessersAreBounded(t *testing.T) {
 			looked++
 		}
 	}
-	if len(g.sources) > guessSources+1 {
-		t.Errorf("%d addresses are remembered", len(g.sources))
-	}
-	if most := guessAll * (guessBurst + int(guessWait/guessEvery)); looked > most {
-		t.Errorf("%d passwords looked at, want %d at most", looked, most)
-	}
+	testutil.AtMost(t, len(g.sources), guessSources+1, "addresses that are remembered")
+	testutil.AtMost(t, looked, guessAll*(guessBurst+int(guessWait/guessEvery)), "passwords looked at")
 }

@@ -86,11 +86,7 @@ func serveOn(t testing.TB, s *Server, ln net.Listener) *serving {
 			return errors.New("Serve did not return")
 		}
 	})
-	t.Cleanup(func() {
-		if err := stop(); err != nil {
-			t.Errorf("Serve: %v", err)
-		}
-	})
+	t.Cleanup(func() { testutil.Succeeds(t, stop(), "Serve") })
 	return &serving{Server: s, addr: ln.Addr().String(), stop: stop}
 }
 

@@ -51,29 +51,17 @@ func TestHalfOpenHandshakesDoNotKeepOthersOut(t *testing.T) {
 		}
 		_ = relayed().Close()
 		_, _ = settled.Write([]byte("still here"))
-		if _, err := io.ReadFull(settled, make([]byte, 10)); err != nil {
-			t.Errorf("a relayed connection lost its slot: %v", err)
-		}
-		if n := s.Slots.Count(); n > limit {
-			t.Errorf("%d connections are open, the limit is %d", n, limit)
-		}
+		testutil.Succeeds(t, testutil.Err(io.ReadFull(settled, make([]byte, 10))), "a relayed connection")
+		testutil.AtMost(t, s.Slots.Count(), limit, "connections that are open")
 		// The oldest had to go, the newest are still welcome.
-		if _, err := half[0].Read(make([]byte, 1)); err == nil {
-			t.Error("the oldest half-open connection is still there")
-		}
-		if _, err := half[silent-1].Write([]byte("\x00")); err != nil {
-			t.Error(err)
-		}
-		if _, err := io.ReadFull(half[silent-1], make([]byte, 2)); err != nil {
-			t.Errorf("the newest one was cut: %v", err)
-		}
+		testutil.Fails(t, testutil.Err(half[0].Read(make([]byte, 1))), "the oldest half-open connection")
+		testutil.Succeeds(t, testutil.Err(half[silent-1].Write([]byte("\x00"))), "a write by the newest one")
+		testutil.Succeeds(t, testutil.Err(io.ReadFull(half[silent-1], make([]byte, 2))), "a read by the newest one")
 		for _, c := range append(half, settled) {
 			_ = c.Close()
 		}
 		all.Wait()
-		if n := s.Slots.Count(); n != 0 {
-			t.Errorf("%d slots are taken after the last connection", n)
-		}
+		testutil.Equal(t, s.Slots.Count(), 0, "slots after the last connection")
 	})
 }
 
@@ -96,24 +84,14 @@ func TestRelayedConnectionsAreNeverEvicted(t *testing.T) {
 		open = append(open, mustThrough(t, s, address))
 	}
 	for range 5 {
-		if tryThrough(s, address) {
-			t.Fatal("a fourth connection got in")
-		}
+		testutil.Equal(t, tryThrough(s, address), false, "a fourth connection got in")
 	}
-	if got := promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)); got != 5 {
-		t.Errorf("counted %v refusals, want 5", got)
-	}
-	if n := strings.Count(lines.String(), "limit of open SOCKS5 connections"); n != 1 {
-		t.Errorf("warned %d times, want once a minute", n)
-	}
+	testutil.Equal(t, promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)), 5, "refusals")
+	testutil.Equal(t, strings.Count(lines.String(), "limit of open SOCKS5 connections"), 1, "warnings")
 	_ = open[0].Close()
-	testutil.Eventually(t, "the free slot is used", func() bool {
-		return tryThrough(s, address)
-	})
+	testutil.Eventually(t, "the free slot is used", func() bool { return tryThrough(s, address) })
 	_, _ = open[1].Write([]byte("x"))
-	if _, err := io.ReadFull(open[1], make([]byte, 1)); err != nil {
-		t.Errorf("an open connection was cut: %v", err)
-	}
+	testutil.Succeeds(t, testutil.Err(io.ReadFull(open[1], make([]byte, 1))), "an open connection")
 }
 
 func TestSlotsAreGivenBack(t *testing.T) {
@@ -123,9 +101,7 @@ func TestSlotsAreGivenBack(t *testing.T) {
 		err := through(c, "gone:1", nil)
 		_ = c.Close()
 		testutil.Eventually(t, "its slot is free", func() bool { return s.Slots.Count() < 2 })
-		if err == nil || !strings.Contains(err.Error(), "refused") {
-			t.Fatalf("got %v, want the destination's refusal", err)
-		}
+		testutil.ErrorSays(t, err, "refused", "the destination's refusal")
 	}
 	testutil.Eventually(t, "nothing is open", func() bool { return s.Slots.Count() == 0 })
 	s.Slots.Waiting(func(*client) { t.Error("a connection that has ended is still in its handshake") })
@@ -163,20 +139,15 @@ func TestShortageTakesTheOldestHandshake(t *testing.T) {
 	s := serveOn(t, newServer(t, Options{handshakeTimeout: time.Hour}, direct), ln)
 	start := time.Now()
 	c := connect(t, s.addr) // accepted, silent; the next accept fails
-	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the silent connection kept its descriptor: %v", err)
-	}
-	if took := time.Since(start); took < admission.EvictAge/2 {
-		t.Errorf("it was given %v to speak", took)
-	}
+	_, err := c.Read(make([]byte, 1))
+	testutil.Equal(t, err != nil && !errors.Is(err, os.ErrDeadlineExceeded), true, "the silent one is closed: %v", err)
+	testutil.AtLeast(t, time.Since(start), admission.EvictAge/2, "time that it was given to speak")
 }
 
 func TestBrokenListenerEndsServe(t *testing.T) {
 	s := newServer(t, Options{}, direct)
 	ln := &shortListener{Listener: testutil.Listen(t), fail: syscall.EINVAL}
-	if err := s.Serve(context.Background(), ln); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("Serve returned %v", err)
-	}
+	testutil.ErrorIs(t, s.Serve(context.Background(), ln), syscall.EINVAL, "what Serve returned")
 }
 
 // blockedCheck tells of each check, which lasts until its context ends.
@@ -190,8 +161,7 @@ func (b blockedCheck) Check(ctx context.Context, _ net.Addr, _, _ string) bool {
 
 func TestDrain(t *testing.T) {
 	t.Run("idle ends at once", func(t *testing.T) {
-		s := serve(t, Options{Options: front.Options{Drain: time.Hour}}, direct)
-		testutil.NoError(t, s.stop())
+		testutil.NoError(t, serve(t, Options{Options: front.Options{Drain: time.Hour}}, direct).stop())
 	})
 	t.Run("open connections finish", func(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Drain: time.Hour}}, direct)
@@ -206,9 +176,7 @@ func TestDrain(t *testing.T) {
 			return err != nil
 		})
 		_, _ = c.Write([]byte("go on"))
-		if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
-			t.Errorf("cut while draining: %v", err)
-		}
+		testutil.Succeeds(t, testutil.Err(io.ReadFull(c, make([]byte, 5))), "a connection while draining")
 		_ = c.Close()
 		testutil.NoError(t, <-stopped)
 	})
@@ -216,9 +184,7 @@ func TestDrain(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Drain: 50 * time.Millisecond}}, direct)
 		c := mustThrough(t, s, testutil.Echo(t))
 		testutil.NoError(t, s.stop())
-		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("client read %v, want a reset", err)
-		}
+		testutil.ErrorIs(t, testutil.Err(c.Read(make([]byte, 1))), syscall.ECONNRESET, "the client's read")
 	})
 	t.Run("dials are cancelled", func(t *testing.T) {
 		d, dialing, cancelled := blocked()
@@ -228,18 +194,15 @@ func TestDrain(t *testing.T) {
 		_ = testutil.Receive(t, "dialing", dialing)
 		testutil.NoError(t, s.stop())
 		_ = testutil.Receive(t, "cancelled", cancelled)
-		if got, _ := io.ReadAll(c); string(got) != ok+code(1) {
-			t.Errorf("heard %q", got)
-		}
+		got, _ := io.ReadAll(c)
+		testutil.Equal(t, string(got), ok+code(1), "what is heard")
 	})
 	t.Run("checks of credentials are ended", func(t *testing.T) {
 		checks := make(blockedCheck)
 		s := serve(t, Options{Credentials: checks, Options: front.Options{Drain: time.Hour}}, direct)
 		_, _ = connect(t, s.addr).Write([]byte("\x05\x01\x02\x01\x01a\x01b"))
 		_ = testutil.Receive(t, "checking", checks)
-		if err := s.stop(); err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, s.stop(), "Serve")
 	})
 	t.Run("silent ones do not hold it up", func(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Drain: time.Hour}, handshakeTimeout: time.Hour}, direct)
@@ -260,9 +223,7 @@ func TestDrainHurriesNewConnections(t *testing.T) {
 		began := time.Now()
 		go func() { _, _ = io.Copy(io.Discard, silent) }()
 		s.serve(t.Context(), c, func() {})
-		if took := time.Since(began); took > front.DrainHandshake+time.Second {
-			t.Errorf("it was given %v", took)
-		}
+		testutil.AtMost(t, time.Since(began), front.DrainHandshake+time.Second, "time that it was given")
 	})
 }
 
@@ -283,19 +244,14 @@ func TestMetrics(t *testing.T) {
 		reasonCommand: hello + "\x05\x03\x00\x01", reasonAddress: hello + connectTo + name("", 1), reasonProtocol: "\xff",
 	} {
 		_ = talkByTCP(t, s, send)
-		if got := promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(reason)); got != 1 {
-			t.Errorf("%s was counted %v times", reason, got)
-		}
+		testutil.Equal(t, promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(reason)), 1, "%s", reason)
 	}
-	if problems, err := promtest.GatherAndLint(r); err != nil || len(problems) > 0 {
-		t.Errorf("lint: %v, %v", problems, err)
-	}
+	problems := testutil.Must(promtest.GatherAndLint(r))(t)
+	testutil.Equal(t, len(problems), 0, "lint: %v", problems)
 }
 
 func TestOptionsAreChecked(t *testing.T) {
-	if _, err := New(Options{}); err == nil {
-		t.Error("accepted options without a Forwarder")
-	}
+	testutil.Fails(t, testutil.Err(New(Options{})), "options without a Forwarder")
 }
 
 // Descriptors are divided: who asks beyond the part of those that are served is
@@ -306,20 +262,13 @@ func TestDescriptorsBoundServedConnections(t *testing.T) {
 	address := testutil.Echo(t)
 	open := []*net.TCPConn{mustThrough(t, s, address), mustThrough(t, s, address)}
 	for range 3 {
-		if err := through(connect(t, s.addr), address, nil); err == nil || !strings.Contains(err.Error(), "general SOCKS server failure") {
-			t.Fatalf("a third client heard: %v", err)
-		}
+		err := through(connect(t, s.addr), address, nil)
+		testutil.ErrorSays(t, err, "general SOCKS server failure", "a third client")
 	}
-	if n := promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)); n != 3 {
-		t.Errorf("%v were counted", n)
-	}
-	if !strings.Contains(lines.String(), "ulimit -n") {
-		t.Error("the log does not say why")
-	}
+	testutil.Equal(t, promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)), 3, "refusals")
+	testutil.Contains(t, lines.String(), "ulimit -n", "the log")
 	_ = open[0].Close()
 	testutil.Eventually(t, "the free place is used", func() bool { return through(connect(t, s.addr), address, nil) == nil })
 	_, _ = open[1].Write([]byte("x"))
-	if _, err := io.ReadFull(open[1], make([]byte, 1)); err != nil {
-		t.Errorf("an open connection was cut: %v", err)
-	}
+	testutil.Succeeds(t, testutil.Err(io.ReadFull(open[1], make([]byte, 1))), "an open connection")
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -27,12 +26,8 @@ func TestRealClientWithPassword(t *testing.T) {
 	s := serve(t, Options{Options: front.Options{Log: log}, Credentials: static{"anna": "correct horse"}}, direct)
 	address := testutil.Serve(t, echo)
 	testutil.NoError(t, through(connect(t, s.addr), address, &proxy.Auth{User: "anna", Password: "correct horse"}))
-	if err := through(connect(t, s.addr), address, &proxy.Auth{User: "anna", Password: "battery staple"}); err == nil {
-		t.Error("a wrong password passed")
-	}
-	if err := through(connect(t, s.addr), address, nil); err == nil {
-		t.Error("no password passed")
-	}
+	testutil.Fails(t, through(connect(t, s.addr), address, &proxy.Auth{User: "anna", Password: "battery staple"}), "a wrong password")
+	testutil.Fails(t, through(connect(t, s.addr), address, nil), "no password")
 	_ = s.stop()
 	if got := lines.String(); strings.Contains(got, "horse") || strings.Contains(got, "staple") {
 		t.Errorf("a password is in the log:\n%s", got)
@@ -82,9 +77,7 @@ func TestHalfCloseInBothDirections(t *testing.T) {
 		_, _ = c.Write(payload)
 		_ = c.CloseWrite()
 		want := sha256.Sum256(payload)
-		if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, want[:]) {
-			t.Errorf("hash %x, %v; want %x", got, err, want)
-		}
+		testutil.EqualSlices(t, testutil.Must(io.ReadAll(c))(t), want[:], "the hash")
 	})
 	t.Run("target first", func(t *testing.T) {
 		heard := make(chan string, 1)
@@ -94,14 +87,10 @@ func TestHalfCloseInBothDirections(t *testing.T) {
 			b, _ := io.ReadAll(c)
 			heard <- string(b)
 		}))
-		if got, err := io.ReadAll(c); err != nil || string(got) != "banner" {
-			t.Errorf("banner %q, %v", got, err)
-		}
+		testutil.Equal(t, string(testutil.Must(io.ReadAll(c))(t)), "banner", "what comes")
 		_, _ = c.Write([]byte("after your FIN"))
 		_ = c.CloseWrite()
-		if got := testutil.Receive(t, "heard", heard); got != "after your FIN" {
-			t.Errorf("target heard %q", got)
-		}
+		testutil.Equal(t, testutil.Receive(t, "heard", heard), "after your FIN", "what the target heard")
 	})
 }
 
@@ -113,9 +102,7 @@ func TestResetTravels(t *testing.T) {
 			_ = c.SetLinger(0)
 		}))
 		_, _ = c.Write([]byte("x"))
-		if _, err := io.ReadAll(c); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("client read %v, want a reset", err)
-		}
+		testutil.ErrorIs(t, testutil.Err(io.ReadAll(c)), syscall.ECONNRESET, "the client's read")
 	})
 	t.Run("from the client", func(t *testing.T) {
 		ended := make(chan error, 1)
@@ -127,9 +114,7 @@ func TestResetTravels(t *testing.T) {
 		_, _ = io.ReadFull(c, make([]byte, 1))
 		_ = c.SetLinger(0)
 		_ = c.Close()
-		if err := testutil.Receive(t, "ended", ended); !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("target saw %v", err)
-		}
+		testutil.ErrorIs(t, testutil.Receive(t, "ended", ended), syscall.ECONNRESET, "the target's read")
 	})
 }
 
@@ -146,9 +131,7 @@ func TestClientThatLeavesCancelsItsDial(t *testing.T) {
 			_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
 			_ = testutil.Receive(t, "dialing", dialing)
 			leave(c)
-			if got := testutil.Receive(t, "cancelled", cancelled); !strings.Contains(got, "the client left") {
-				t.Errorf("cancelled because %s", got)
-			}
+			testutil.Contains(t, testutil.Receive(t, "cancelled", cancelled), "the client left", "why it was cancelled")
 		})
 	}
 }

@@ -4,54 +4,41 @@ import (
 	"context"
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
 // Bounds to the second, in fake time.
 
-func TestSilentClientIsKeptForTheDefaultTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, Options{}, direct)
-		client, conn := net.Pipe()
-		defer client.Close()
-		start := time.Now()
-		s.serveConn(context.Background(), tunnel.Wrap(conn))
-		if took := time.Since(start); took != defaultHandshakeTimeout {
-			t.Errorf("a silent client was kept for %v", took)
-		}
-	})
-}
-
-// No deadline of the handshake or the reply may be left on a relayed
-// connection, in either direction.
-func TestQuietRelayIsNotCut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		near, far := net.Pipe()
-		s := newServer(t, Options{}, tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-			return tunnel.Wrap(far), nil
-		}))
-		client, done := s.pipe()
-		_, _ = client.Write([]byte(hello + connectTo + name("a", 1)))
-		_, _ = io.ReadFull(client, make([]byte, len(ok+success)))
-		for _, c := range []struct{ from, to net.Conn }{{client, near}, {near, client}} {
-			time.Sleep(time.Hour)
-			go func() { _, _ = c.from.Write([]byte("late")) }()
-			if _, err := io.ReadFull(c.to, make([]byte, 4)); err != nil {
-				t.Error(err)
+// A client has so long for its handshake, whatever it does meanwhile.
+func TestHandshakeIsBounded(t *testing.T) {
+	for title, send := range map[string]string{
+		"silent": "", "half a greeting": "\x05", "half a request": hello + connectTo,
+		"dripping": "\x05\xff" + strings.Repeat("\x09", 200),
+	} {
+		testutil.Bubble(t, title, func(t *testing.T) {
+			client, done := newServer(t, Options{}, failing(tunnel.FailInternal)).pipe()
+			start := time.Now()
+			go func() { _, _ = io.Copy(io.Discard, client) }()
+			for i, err := 0, error(nil); i < len(send) && err == nil; i++ { // what drips, for much longer than the bound
+				_, err = client.Write([]byte(send[i : i+1]))
+				time.Sleep(defaultHandshakeTimeout / 100)
 			}
-		}
-		_ = client.Close()
-		_ = near.Close()
-		<-done
-	})
+			<-done
+			testutil.Equal(t, time.Since(start).Round(time.Second), defaultHandshakeTimeout, "how long it was kept")
+			_ = client.Close()
+		})
+	}
 }
 
-// A dial may take longer than a handshake may.
-func TestSlowDialOutlivesTheHandshakeBound(t *testing.T) {
+// A dial may take longer than a handshake may, and no deadline of the handshake or the
+// reply may be left on a relayed connection, in either direction.
+func TestRelayOutlivesTheBoundsOfTheHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		s := newServer(t, patient(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
@@ -60,12 +47,11 @@ func TestSlowDialOutlivesTheHandshakeBound(t *testing.T) {
 		})), nil)
 		client, done := s.pipe()
 		_, _ = client.Write([]byte(hello + connectTo + name("slow", 1)))
-		if _, err := io.ReadFull(client, make([]byte, len(ok+success))); err != nil {
-			t.Error(err)
-		}
-		go func() { _, _ = client.Write([]byte("hello")) }()
-		if _, err := io.ReadFull(near, make([]byte, 5)); err != nil {
-			t.Error(err)
+		testutil.Succeeds(t, testutil.Err(io.ReadFull(client, make([]byte, len(ok+success)))), "the reply")
+		for _, c := range []struct{ from, to net.Conn }{{client, near}, {near, client}} {
+			time.Sleep(time.Hour)
+			go func() { _, _ = c.from.Write([]byte("late")) }()
+			testutil.Succeeds(t, testutil.Err(io.ReadFull(c.to, make([]byte, 4))), "the relay after an hour")
 		}
 		_ = client.Close()
 		_ = near.Close()
@@ -90,8 +76,6 @@ func TestLeavingIsNoticedAfterTheHandshakeTimeout(t *testing.T) {
 		time.Sleep(3 * defaultHandshakeTimeout)
 		_ = client.Close()
 		<-done
-		if waited != 3*defaultHandshakeTimeout {
-			t.Errorf("the dial was given up after %v", waited)
-		}
+		testutil.Equal(t, waited, 3*defaultHandshakeTimeout, "when the dial was given up")
 	})
 }
