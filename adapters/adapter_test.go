@@ -3,6 +3,7 @@ package adapters
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"os"
@@ -104,9 +105,7 @@ func TestWithoutKubeconfigTheAgentResolves(t *testing.T) {
 	w.opt.Hosted.Kubeconfig = ""
 	a := w.adapter()
 	for _, d := range []tunnel.Dialer{a.SOCKS5(), a.Connect()} {
-		if got, _ := reached(t, d, "one.ns.svc:80"); got != "name at the agent" {
-			t.Error(got)
-		}
+		reaches(t, d, "one.ns.svc:80", "name at the agent", tunnel.RouteTunnel)
 	}
 }
 
@@ -114,13 +113,9 @@ func TestPreferIPv4(t *testing.T) {
 	w := furnished(t)
 	w.inside["[fd00::1]:80"] = target(t, "six")
 	w.services["ns/dual"] = []string{"fd00::1", "10.2.2.2"}
-	if got, _ := reached(t, w.adapter().Connect(), "dual.ns:80"); got != "six" {
-		t.Error(got)
-	}
+	reaches(t, w.adapter().Connect(), "dual.ns:80", "six", tunnel.RouteTunnel)
 	w.opt.Hosted.PreferIPv4 = true
-	if got, _ := reached(t, w.adapter().Connect(), "dual.ns:80"); got != "guest" {
-		t.Error(got)
-	}
+	reaches(t, w.adapter().Connect(), "dual.ns:80", "guest", tunnel.RouteTunnel)
 }
 
 func TestGuestDNSServiceOption(t *testing.T) {
@@ -128,9 +123,7 @@ func TestGuestDNSServiceOption(t *testing.T) {
 	delete(w.services, "openshift-dns/dns-default")
 	w.services["kube-system/kube-dns"] = []string{"10.0.0.10"}
 	w.opt.Hosted.GuestDNSService = "kube-system/kube-dns"
-	if got, _ := reached(t, w.adapter().Connect(), "guest.example.com:80"); got != "guest" {
-		t.Error(got)
-	}
+	reaches(t, w.adapter().Connect(), "guest.example.com:80", "guest", tunnel.RouteTunnel)
 }
 
 func TestManagementFallback(t *testing.T) {
@@ -139,41 +132,30 @@ func TestManagementFallback(t *testing.T) {
 	a := w.adapter()
 	check := func(address, want string, route tunnel.Route) {
 		t.Helper()
-		if got, trace := reached(t, a.SOCKS5(), address); got != want || trace.Route != route {
-			t.Errorf("%s: %q by %s, want %q by %s", address, got, trace.Route, want, route)
-		}
+		reaches(t, a.SOCKS5(), address, want, route)
 	}
 	check("split.example.com:80", "split inside", tunnel.RouteTunnel) // and is cached
 	w.loseAgent()
 	check("nobody.example.com:80", "!resolve", tunnel.RouteTunnel)
-	if promtest.ToFloat64(a.metrics.tunnelDown) != 0 {
-		t.Error("a name nobody knows took the tunnel down")
-	}
+	testutil.Equal(t, promtest.ToFloat64(a.metrics.tunnelDown), 0, "the tunnel is down, by a name nobody knows")
 	check("split.example.com:80", "split outside", tunnel.RouteFallback) // though the name was cached
-	if promtest.ToFloat64(a.metrics.tunnelDown) != 1 {
-		t.Error("the tunnel is not deemed down")
-	}
+	testutil.Equal(t, promtest.ToFloat64(a.metrics.tunnelDown), 1, "the tunnel is down")
 	check("system.example.com:80", "system direct", tunnel.RouteFallback)
 	check("192.0.2.5:80", "system direct", tunnel.RouteFallback)
 	check("one.ns.svc:80", "!no_agent", tunnel.RouteTunnel) // a hosted Service is never looked for outside
 	check("guest.example.com:80", "!resolve", tunnel.RouteTunnel)
-	if got, trace := reached(t, a.Connect(), "192.0.2.5:80"); got != "!no_agent" || trace.Route != tunnel.RouteTunnel {
-		t.Errorf("a front without the fallback: %q by %s", got, trace.Route)
-	}
+	reaches(t, a.Connect(), "192.0.2.5:80", "!no_agent", tunnel.RouteTunnel) // a front without the fallback
 	w.set(func() { w.agent = true })
 	check("split.example.com:80", "split outside", tunnel.RouteFallback) // until the next probe
-	if err := a.guest.Probe(t.Context()); err != nil {
-		t.Error("the probe does not see that the tunnel is back:", err)
-	}
+	testutil.Succeeds(t, a.guest.Probe(t.Context()), "the probe of a tunnel that is back")
 }
 
 func TestWithoutFallbackATunnelDownIsAnError(t *testing.T) {
 	w := furnished(t)
 	w.agent = false
 	a := w.adapter()
-	if got, trace := reached(t, a.Connect(), "system.example.com:80"); got != "!resolve" || len(w.direct) > 0 {
-		t.Errorf("%q, %+v, direct %v", got, trace, w.direct)
-	}
+	reaches(t, a.Connect(), "system.example.com:80", "!resolve", tunnel.RouteTunnel)
+	testutil.Equal(t, len(w.direct), 0, "dials by the pod itself")
 }
 
 func TestDirectHonoursThePodsProxy(t *testing.T) {
@@ -196,9 +178,7 @@ func TestDirectHonoursThePodsProxy(t *testing.T) {
 				"exempt.amazonaws.com:80": "cloud direct", "x.azure.com:80": "cloud direct",
 			} {
 				for _, d := range []tunnel.Dialer{a.SOCKS5(), a.Connect()} {
-					if got, trace := reached(t, d, address); got != want || trace.Route != tunnel.RouteDirect {
-						t.Errorf("%s: %q by %+v, want %q", address, got, trace, want)
-					}
+					reaches(t, d, address, want, tunnel.RouteDirect)
 				}
 			}
 		})
@@ -211,12 +191,8 @@ func TestDirectRefusesLoops(t *testing.T) {
 	w.opt.Direct.Suffixes = []string{"example.net"}
 	w.opt.Direct.Refuse = func(a netip.AddrPort) bool { return a == netip.MustParseAddrPort("127.0.0.1:8090") }
 	a := w.adapter()
-	if got, _ := reached(t, a.SOCKS5(), "self.example.net:8090"); got != "!denied" {
-		t.Error(got)
-	}
-	if got, _ := reached(t, a.SOCKS5(), "self.example.net:8091"); got != "!refused" {
-		t.Error(got)
-	}
+	reaches(t, a.SOCKS5(), "self.example.net:8090", "!denied", tunnel.RouteDirect)
+	reaches(t, a.SOCKS5(), "self.example.net:8091", "!refused", tunnel.RouteDirect)
 }
 
 // Nothing leads to the metadata services of the cloud that the pod runs on: not a name
@@ -235,21 +211,15 @@ func TestDirectRefusesMetadataServices(t *testing.T) {
 	a := w.adapter()
 	refused := func(address string, route tunnel.Route) {
 		t.Helper()
-		if got, trace := reached(t, a.SOCKS5(), address); got != "!denied" || trace.Route != route {
-			t.Errorf("%s: %q by %s, want a refusal by %s", address, got, trace.Route, route)
-		}
+		reaches(t, a.SOCKS5(), address, "!denied", route)
 	}
 	refused("evil.example.com:80", tunnel.RouteFallback)
 	refused("evil.example.net:80", tunnel.RouteDirect)
 	w.loseAgent()
-	if got, trace := reached(t, a.SOCKS5(), "split.example.com:80"); got != "split outside" || trace.Route != tunnel.RouteFallback {
-		t.Fatalf("the tunnel is not deemed down: %q by %s", got, trace.Route)
-	}
+	reaches(t, a.SOCKS5(), "split.example.com:80", "split outside", tunnel.RouteFallback) // the tunnel is deemed down
 	refused("169.254.169.254:80", tunnel.RouteFallback)
 	refused("[::ffff:169.254.169.254]:80", tunnel.RouteFallback)
-	if len(w.direct) > 1 { // but split.example.com
-		t.Errorf("the pod dialed %v", w.direct)
-	}
+	testutil.AtMost(t, len(w.direct), 1, "dials of the pod: %v", w.direct) // but split.example.com
 }
 
 // The pod's proxy does not either, as far as its destination is known here.
@@ -262,17 +232,11 @@ func TestThePodsProxyIsNotAskedForMetadataServices(t *testing.T) {
 	w.outside["192.0.2.99:3128"] = pod.start(t)
 	w.system["evil.example.com"] = ips("192.0.2.80", "169.254.169.254")
 	a := w.adapter()
-	if got, _ := reached(t, a.SOCKS5(), "evil.example.com:80"); got != "!denied" {
-		t.Errorf("a name: %q", got)
-	}
+	reaches(t, a.SOCKS5(), "evil.example.com:80", "!denied", tunnel.RouteFallback)
 	w.loseAgent()
-	if got, _ := reached(t, a.SOCKS5(), "split.example.com:80"); got != "pod's proxy to split.example.com:80" {
-		t.Fatalf("the tunnel is not deemed down: %q", got)
-	}
+	reaches(t, a.SOCKS5(), "split.example.com:80", "pod's proxy to split.example.com:80", tunnel.RouteFallback)
 	for _, address := range []string{"169.254.169.254:80", "[::ffff:169.254.169.254]:80", "[64:ff9b::a9fe:a9fe]:80"} {
-		if got, trace := reached(t, a.SOCKS5(), address); got != "!denied" || trace.Route != tunnel.RouteFallback {
-			t.Errorf("%s: %q by %s", address, got, trace.Route)
-		}
+		reaches(t, a.SOCKS5(), address, "!denied", tunnel.RouteFallback)
 	}
 }
 
@@ -287,39 +251,27 @@ func TestSelfIsRefused(t *testing.T) {
 	for _, address := range []string{"guest.example.com:80", "s3.amazonaws.com:80"} {
 		self = address
 		for name, d := range map[string]tunnel.Dialer{"SOCKS5": a.SOCKS5(), "Connect": a.Connect(), "Straight": a.Straight(), "Forward": a.Forward()} {
-			if got, _ := reached(t, d, address); (got == "!denied") != (name != "Forward") {
-				t.Errorf("%s to %s: %q", name, address, got)
-			}
+			got, _ := reached(t, d, address)
+			testutil.Equal(t, got == "!denied", name != "Forward", "%s to %s is denied: %q", name, address, got)
 		}
 	}
 	self = ""
-	if got, _ := reached(t, a.Connect(), "guest.example.com:80"); got != "guest" {
-		t.Errorf("of another: %q", got)
-	}
+	reaches(t, a.Connect(), "guest.example.com:80", "guest", tunnel.RouteTunnel) // of another
 }
 
 func TestBypass(t *testing.T) {
-	b, err := newBypass(append(cloudSuffixes(), ".example.com", "*.Example.net", "example.org."), []string{"proxy.amazonaws.com"})
-	testutil.NoError(t, err)
+	b := testutil.Must(newBypass(append(cloudSuffixes(), ".example.com", "*.Example.net", "example.org."), []string{"proxy.amazonaws.com"}))(t)
 	for _, host := range []string{"s3.us-east-1.amazonaws.com", "amazonaws.com", "S3.AMAZONAWS.COM.", "x.c2s.ic.gov", "x.hci.ic.gov", "x.sc2s.sgov.gov", "login.microsoftonline.com",
 		"management.azure.com", "iam.cloud.ibm.com", "a.example.com", "b.example.net", "example.org"} {
-		if !b.matches(host) {
-			t.Errorf("%s is not bypassed", host)
-		}
+		testutil.Equal(t, b.matches(host), true, "%s is bypassed", host)
 	}
 	for _, host := range []string{"notamazonaws.com", "amazonaws.com.evil.example", "proxy.amazonaws.com", "PROXY.amazonaws.com.", "ibm.com", "10.0.0.1", ""} {
-		if b.matches(host) {
-			t.Errorf("%s is bypassed", host)
-		}
+		testutil.Equal(t, b.matches(host), false, "%s is bypassed", host)
 	}
 	for _, suffix := range []string{"", ".", "*", "*.", "10.0.0.1", "a b", "http://x", "x:1", "a.*.b", strings.Repeat("x", 300)} {
-		if _, err := newBypass([]string{suffix}, nil); err == nil {
-			t.Errorf("suffix %q is accepted", suffix)
-		}
+		testutil.Fails(t, testutil.Err(newBypass([]string{suffix}, nil)), "suffix %q", suffix)
 	}
-	if new(bypass).matches("s3.amazonaws.com") {
-		t.Error("the zero bypass knows a host")
-	}
+	testutil.Equal(t, new(bypass).matches("s3.amazonaws.com"), false, "the zero bypass knows a host")
 }
 
 func TestBadOptions(t *testing.T) {
@@ -351,8 +303,7 @@ func TestBadOptions(t *testing.T) {
 	}
 	opt := w.opt // nothing goes direct: it does not matter
 	opt.Direct.env = func(string) string { return "ftp://u:hunter2@x" }
-	a, err := New(opt)
-	testutil.NoError(t, err)
+	a := testutil.Must(New(opt))(t)
 	a.close()
 }
 
@@ -372,9 +323,7 @@ func TestStartsWithNothingInPlace(t *testing.T) {
 			}
 		}
 	}
-	if err := a.Ready(); err == nil || !strings.Contains(err.Error(), "refuses connections") {
-		t.Error("ready says", err)
-	}
+	testutil.ErrorSays(t, a.Ready(), "refuses connections", "ready")
 	testutil.NoError(t, os.Rename(kubeconfig, kubeconfig+".later"))
 	testutil.Eventually(t, "a Service known", func() bool { got, _ := reached(t, a.SOCKS5(), "one.ns.svc:80"); return got == "!unavailable" })
 }
@@ -385,8 +334,7 @@ func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
 	a := w.adapter()
 	for _, id := range []string{"", "00112233aabbccdd"} {
 		f := &tunnel.Forwarder{Dialer: a.SOCKS5()}
-		c, err := f.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: id, Network: "tcp", Address: "10.1.1.1:80"}})
-		testutil.NoError(t, err)
+		c := testutil.Must(f.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: id, Network: "tcp", Address: "10.1.1.1:80"}}))(t)
 		c.Close()
 		if got := w.ids[len(w.ids)-1]; got == "" || id != "" && got != id {
 			t.Errorf("the server saw id %q for %q", got, id)
@@ -394,17 +342,16 @@ func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
 	}
 	bounded := &path{parts: &parts{metrics: newMetrics()}, bypass: new(bypass)}
 	bounded.server = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		if end, ok := ctx.Deadline(); !ok || time.Until(end) > 10*time.Second {
-			t.Errorf("a dial without a deadline gets %v, %v", end, ok)
-		}
+		end, ok := ctx.Deadline()
+		testutil.Equal(t, ok, true, "a dial has a deadline")
+		testutil.AtMost(t, time.Until(end), 10*time.Second, "time for a dial that was given none")
 		return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
 	})
 	_, _ = bounded.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := a.SOCKS5().Dial(ctx, tunnel.NewFlow("tcp", "guest.example.com:80")); tunnel.FailureOf(err) != tunnel.FailCancelled {
-		t.Error(err)
-	}
+	err := testutil.Err(a.SOCKS5().Dial(ctx, tunnel.NewFlow("tcp", "guest.example.com:80")))
+	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailCancelled, "a dial that is given up")
 }
 
 func TestMetrics(t *testing.T) {
@@ -441,17 +388,12 @@ konnectivity_sidecar_tunnel_deemed_down 0
 	} {
 		var m dto.Metric
 		testutil.NoError(t, c.of.(prometheus.Metric).Write(&m))
-		if got := m.GetHistogram().GetSampleCount(); got != c.want {
-			t.Errorf("%s: %d, want %d", what, got, c.want)
-		}
+		testutil.Equal(t, m.GetHistogram().GetSampleCount(), c.want, "%s", what)
 	}
 	problems, err := promtest.GatherAndLint(reg)
-	if err != nil || len(problems) > 0 {
-		t.Error(problems, err)
-	}
-	if _, err := New(w.opt); err == nil {
-		t.Error("registered twice without an error")
-	}
+	testutil.Succeeds(t, err, "lint")
+	testutil.Equal(t, len(problems), 0, "problems: %v", problems)
+	testutil.Fails(t, testutil.Err(New(w.opt)), "registering twice")
 }
 
 // What is said of the server is what its Stats say.
@@ -476,9 +418,7 @@ func TestMetricsOfTheServer(t *testing.T) {
 		"server_links": 1, "server_lanes": 2, "server_streams": 3,
 		"server_connects_total ok": 4, "server_connects_total failed": 5, "server_links_lost_total": 6,
 	}
-	if !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	testutil.Equal(t, fmt.Sprint(got), fmt.Sprint(want), "what is counted")
 }
 
 func TestAPIIsReachedByThePodsProxy(t *testing.T) {
@@ -489,25 +429,18 @@ func TestAPIIsReachedByThePodsProxy(t *testing.T) {
 	testutil.NoError(t, err)
 	d.use(p, noProxy, nil)
 	for text, want := range map[string]bool{"https://api.example:6443": true, "https://kube-apiserver:6443": false, "https://x.svc": false, "https://127.0.0.1:6443": false} {
-		u, err := d.proxyFor(mustURL(t, text))
-		if err != nil || (u != nil) != want {
-			t.Errorf("%s: %v, %v", text, u, err)
-		}
+		testutil.Equal(t, testutil.Must(d.proxyFor(mustURL(t, text)))(t) != nil, want, "%s", text)
 	}
 }
 
 func TestResolvedAddressesAreTriedStaggered(t *testing.T) {
 	w := furnished(t)
 	a := w.adapter()
-	if got, _ := reached(t, a.Connect(), "many.example.com:80"); got != "guest" {
-		t.Fatal(got)
-	}
+	reaches(t, a.Connect(), "many.example.com:80", "guest", tunnel.RouteTunnel)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, address := range []string{"10.9.9.1:80", "10.9.9.2:80", "10.9.9.3:80", "10.2.2.2:80"} {
-		if !slices.Contains(w.dialed, address) {
-			t.Errorf("%s was not tried: %v", address, w.dialed)
-		}
+		testutil.Equal(t, slices.Contains(w.dialed, address), true, "%s was tried, of %v", address, w.dialed)
 	}
 }
 
@@ -519,10 +452,6 @@ func TestBothFamiliesAreTried(t *testing.T) {
 	w.guest["six.example.com"] = append(four, ips("fd00::1")...)   // A comes first
 	w.system["four.example.com"] = append(six, ips("10.2.2.2")...) // the pod has IPv6
 	a := w.adapter()
-	if got, _ := reached(t, a.Connect(), "six.example.com:80"); got != "six" {
-		t.Errorf("by IPv6: %s", got)
-	}
-	if got, _ := reached(t, a.SOCKS5(), "four.example.com:80"); got != "guest" {
-		t.Errorf("by IPv4: %s", got)
-	}
+	reaches(t, a.Connect(), "six.example.com:80", "six", tunnel.RouteTunnel)
+	reaches(t, a.SOCKS5(), "four.example.com:80", "guest", tunnel.RouteTunnel)
 }

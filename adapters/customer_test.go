@@ -18,8 +18,7 @@ import (
 
 func mustURL(t testing.TB, text string) *url.URL {
 	t.Helper()
-	u, err := url.Parse(text)
-	testutil.NoError(t, err)
+	u := testutil.Must(url.Parse(text))(t)
 	return u
 }
 
@@ -28,8 +27,7 @@ func web(t testing.TB, name string) string {
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s %s", name, r.RequestURI)
 	})}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	testutil.NoError(t, err)
+	l := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = srv.Serve(l) }()
 	t.Cleanup(func() { srv.Close(); <-done })
@@ -59,6 +57,14 @@ func transport(a *Adapter) *http.Transport {
 	return tr
 }
 
+// fetches is reaches for a plain request.
+func fetches(t testing.TB, tr *http.Transport, url, want string, route tunnel.Route) {
+	t.Helper()
+	got, trace := fetch(t, tr, url)
+	testutil.Equal(t, got, want, "what comes from %s", url)
+	testutil.Equal(t, trace.Route, route, "the route to %s", url)
+}
+
 // fetch makes a plain request and returns the body, or why not.
 func fetch(t testing.TB, tr *http.Transport, url string) (string, *tunnel.Flow) {
 	t.Helper()
@@ -69,17 +75,14 @@ func fetch(t testing.TB, tr *http.Transport, url string) (string, *tunnel.Flow) 
 			trace = c.flow
 		}
 	}})
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	testutil.NoError(t, err)
+	req := testutil.Must(http.NewRequestWithContext(ctx, http.MethodGet, url, nil))(t)
 	res, err := tr.RoundTrip(req)
 	if err != nil {
 		return "!" + tunnel.FailureOf(err).Label(), trace
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Error(err)
-	}
+	testutil.Succeeds(t, err, "the body")
 	if res.StatusCode != http.StatusOK {
 		return fmt.Sprint(res.StatusCode), trace
 	}
@@ -137,28 +140,16 @@ func customerCase(t *testing.T, which, proxyURL string) {
 	a := w.adapter()
 	tr := transport(a)
 	defer tr.CloseIdleConnections()
-	if got, trace := reached(t, a.Connect(), "www.example.com:443"); got != wantConnect || trace.Route != connectRoute {
-		t.Errorf("CONNECT: %q by %+v, want %q", got, trace, wantConnect)
-	}
+	reaches(t, a.Connect(), "www.example.com:443", wantConnect, connectRoute)
 	if connectRoute == tunnel.RouteCustomer {
 		for _, address := range []string{"10.1.1.1:22", "[2001:db8::1]:443"} {
-			if got, trace := reached(t, a.Connect(), address); got != "customer to "+address || trace.Route != connectRoute {
-				t.Errorf("CONNECT to %s: %q by %+v", address, got, trace)
-			}
+			reaches(t, a.Connect(), address, "customer to "+address, connectRoute)
 		}
 	}
-	if got, trace := fetch(t, tr, "http://www.example.com/path"); got != wantPlain || trace.Route != plainRoute {
-		t.Errorf("plain: %q by %+v, want %q", got, trace, wantPlain)
-	}
-	if got, trace := reached(t, a.Connect(), "exempt.example.com:443"); got != "straight" || trace.Route != tunnel.RouteTunnel {
-		t.Errorf("exempt CONNECT: %q by %+v", got, trace)
-	}
-	if got, trace := fetch(t, tr, "http://exempt.example.com/path"); got != "straight /path" || trace.Route != tunnel.RouteTunnel {
-		t.Errorf("exempt plain: %q by %+v", got, trace)
-	}
-	if len(w.direct) > 0 {
-		t.Errorf("the pod dialed %v itself", w.direct)
-	}
+	fetches(t, tr, "http://www.example.com/path", wantPlain, plainRoute)
+	reaches(t, a.Connect(), "exempt.example.com:443", "straight", tunnel.RouteTunnel)
+	fetches(t, tr, "http://exempt.example.com/path", "straight /path", tunnel.RouteTunnel)
+	testutil.Equal(t, len(w.direct), 0, "dials by the pod itself")
 }
 
 // TestNoProxyMatrix walks the spellings of no-proxy on both ways.
@@ -190,20 +181,15 @@ func TestNoProxyMatrix(t *testing.T) {
 		gotConnect, _ := reached(t, a.Connect(), c.host+":443")
 		gotPlain, _ := fetch(t, tr, "http://"+c.host+"/")
 		tr.CloseIdleConnections()
-		if (gotConnect == "straight") != c.straight || (gotPlain == "straight /") != c.straight {
-			t.Errorf("no-proxy %q, %s: %q and %q", c.noProxy, c.host, gotConnect, gotPlain)
-		}
+		testutil.Equal(t, gotConnect == "straight", c.straight, "CONNECT with %q to %s", c.noProxy, c.host)
+		testutil.Equal(t, gotPlain == "straight /", c.straight, "plain with %q to %s", c.noProxy, c.host)
 	}
 	w.opt.HTTPS.NoProxy = "port.example:8080"
 	a := w.adapter()
 	tr := transport(a)
 	defer tr.CloseIdleConnections()
-	if got, _ := fetch(t, tr, "http://port.example:8080/"); got != "straight /" {
-		t.Errorf("with its port: %q", got)
-	}
-	if got, _ := fetch(t, tr, "http://port.example/"); got != "customer http://port.example/" {
-		t.Errorf("with another port: %q", got)
-	}
+	fetches(t, tr, "http://port.example:8080/", "straight /", tunnel.RouteTunnel)
+	fetches(t, tr, "http://port.example/", "customer http://port.example/", tunnel.RouteCustomer) // another port
 }
 
 func TestBypassAndCustomerProxy(t *testing.T) {
@@ -218,18 +204,10 @@ func TestBypassAndCustomerProxy(t *testing.T) {
 	a := w.adapter()
 	tr := transport(a)
 	defer tr.CloseIdleConnections()
-	if got, trace := reached(t, a.Connect(), "s3.amazonaws.com:443"); got != "cloud direct" || trace.Route != tunnel.RouteDirect {
-		t.Errorf("CONNECT to the cloud: %q by %+v", got, trace)
-	}
-	if got, trace := fetch(t, tr, "http://s3.amazonaws.com/"); got != "cloud direct /" || trace.Route != tunnel.RouteDirect {
-		t.Errorf("plain to the cloud: %q by %+v", got, trace)
-	}
-	if got, trace := reached(t, a.Connect(), "www.example.com:443"); got != "customer to www.example.com:443" || trace.Route != tunnel.RouteCustomer {
-		t.Errorf("CONNECT by the proxy: %q by %+v", got, trace)
-	}
-	if got, trace := fetch(t, tr, "http://www.example.com/"); got != "customer http://www.example.com/" || trace.Route != tunnel.RouteCustomer {
-		t.Errorf("plain by the proxy: %q by %+v", got, trace)
-	}
+	reaches(t, a.Connect(), "s3.amazonaws.com:443", "cloud direct", tunnel.RouteDirect)
+	fetches(t, tr, "http://s3.amazonaws.com/", "cloud direct /", tunnel.RouteDirect)
+	reaches(t, a.Connect(), "www.example.com:443", "customer to www.example.com:443", tunnel.RouteCustomer)
+	fetches(t, tr, "http://www.example.com/", "customer http://www.example.com/", tunnel.RouteCustomer)
 }
 
 // Why a customer's proxy cannot be reached is told as its own fault. TestProxyDialerFailures
@@ -253,9 +231,8 @@ func TestCustomerProxyFailures(t *testing.T) {
 	w.opt.HTTPS = HTTPSOptions{HTTPProxy: "10.7.7.9:3128"}
 	tr := transport(w.adapter())
 	defer tr.CloseIdleConnections()
-	if got, _ := fetch(t, tr, "http://www.example.com/"); got != "!refused" {
-		t.Errorf("plain: %s", got)
-	}
+	got, _ := fetch(t, tr, "http://www.example.com/")
+	testutil.Equal(t, got, "!refused", "plain")
 }
 
 // The CA of a customer's proxy may be mounted later, or be replaced.
@@ -271,23 +248,15 @@ func TestCustomerCAIsFollowed(t *testing.T) {
 	a := w.adapter()
 	ctx := testutil.Context(t)
 	_, err := a.Connect().Dial(ctx, tunnel.NewFlow("tcp", "www.example.com:443"))
-	if dial := tunnel.AsDialError("", err); dial == nil || !strings.Contains(dial.Text(), "certificate that is not trusted") {
-		t.Fatal(err)
-	}
+	testutil.ErrorSays(t, err, "certificate that is not trusted", "the dial")
 	broken := bundle + ".broken"
 	testutil.NoError(t, os.WriteFile(broken, []byte("no CA"), 0o600))
 	w.opt.HTTPS.CACertPaths = []string{broken}
 	_, err = w.adapter().Connect().Dial(ctx, tunnel.NewFlow("tcp", "www.example.com:443"))
-	if dial := tunnel.AsDialError("", err); dial == nil || !strings.Contains(dial.Text(), "cannot be read") {
-		t.Error(err)
-	}
+	testutil.ErrorSays(t, err, "cannot be read", "the dial")
 	testutil.NoError(t, os.Rename(bundle, later))
-	cas, err := a.cas.load()
-	testutil.NoError(t, err)
-	testutil.NoError(t, cas.Reload())
-	if got, _ := reached(t, a.Connect(), "www.example.com:443"); got != "customer to www.example.com:443" {
-		t.Error(got)
-	}
+	testutil.NoError(t, testutil.Must(a.cas.load())(t).Reload())
+	reaches(t, a.Connect(), "www.example.com:443", "customer to www.example.com:443", tunnel.RouteCustomer)
 }
 
 func TestTransportKeepsConnections(t *testing.T) {
@@ -297,9 +266,7 @@ func TestTransportKeepsConnections(t *testing.T) {
 	tr := transport(w.adapter())
 	defer tr.CloseIdleConnections()
 	for range 5 {
-		if got, _ := fetch(t, tr, "http://www.example.com/"); got != "straight /" {
-			t.Fatal(got)
-		}
+		fetches(t, tr, "http://www.example.com/", "straight /", tunnel.RouteTunnel)
 	}
 	n := 0
 	w.set(func() {
@@ -309,7 +276,5 @@ func TestTransportKeepsConnections(t *testing.T) {
 			}
 		}
 	})
-	if n != 1 {
-		t.Errorf("%d connections for 5 requests", n)
-	}
+	testutil.Equal(t, n, 1, "connections for 5 requests")
 }

@@ -68,9 +68,7 @@ func FuzzNoProxy(f *testing.F) {
 		if !strings.HasSuffix(host, ".") && tidyHost(host) == strings.ToLower(host) && n.exempts(host, port) != n.exempts(host+".", port) {
 			t.Errorf("%q: a final dot counts in %q", list, host)
 		}
-		if !newExemptions(list+",*").exempts(host, port) {
-			t.Errorf("%q and * do not exempt %q", list, host)
-		}
+		testutil.Equal(t, newExemptions(list+",*").exempts(host, port), true, "%q and * exempt %q", list, host)
 	})
 }
 
@@ -117,8 +115,7 @@ func mute(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 
 func TestProxyDialerFailures(t *testing.T) {
 	ca, _ := pki.NewCA("customer")
-	pair, err := ca.Issue(pki.Leaf{CommonName: "proxy", DNS: []string{"other.example"}, Server: true})
-	testutil.NoError(t, err)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "proxy", DNS: []string{"other.example"}, Server: true}))(t)
 	serverTLS := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
 	says := func(text string) func(net.Conn) {
 		return func(c net.Conn) {
@@ -153,8 +150,7 @@ func TestProxyDialerFailures(t *testing.T) {
 		"refused":        {"http://p:1", nil, tunnel.FailRefused, "customer proxy: connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := connect.ParseProxy(c.url)
-			testutil.NoError(t, err)
+			p := testutil.Must(connect.ParseProxy(c.url))(t)
 			real, over := closed, make(chan struct{})
 			if c.failure == tunnel.FailTimeout {
 				c.proxy.script = func(c net.Conn) {
@@ -172,7 +168,7 @@ func TestProxyDialerFailures(t *testing.T) {
 			if c.failure == tunnel.FailTimeout {
 				ctx = deadline{ctx, over}
 			}
-			_, err = w.Dial(ctx, tunnel.NewFlow("tcp", "www.example:443"))
+			_, err := w.Dial(ctx, tunnel.NewFlow("tcp", "www.example:443"))
 			var typed *tunnel.DialError
 			if !errors.As(err, &typed) || typed.Failure != c.failure || typed.Text() != c.reason {
 				t.Errorf("%v, want %v %q", err, c.failure, c.reason)
@@ -180,9 +176,7 @@ func TestProxyDialerFailures(t *testing.T) {
 			if err != nil && strings.Contains(err.Error(), "hunter2") {
 				t.Errorf("a secret in %q", err)
 			}
-			if c.failure != tunnel.FailTimeout && ctx.Err() != nil {
-				t.Error("no bound")
-			}
+			testutil.Equal(t, c.failure == tunnel.FailTimeout || ctx.Err() == nil, true, "it was in time")
 		})
 	}
 }
@@ -192,10 +186,8 @@ func TestProxyDialerCancelled(t *testing.T) {
 	w := &proxyDialer{connect.Dialer{Proxy: p, Via: tcp((&customer{script: mute}).start(t))}, "customer proxy"}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	if _, err := w.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailCancelled {
-		t.Error(err)
-	}
-	if _, err := w.Dial(t.Context(), tunnel.NewFlow("tcp", "no-port")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
-		t.Error(err)
-	}
+	err := testutil.Err(w.Dial(ctx, tunnel.NewFlow("tcp", "x:1")))
+	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailCancelled, "given up")
+	err = testutil.Err(w.Dial(t.Context(), tunnel.NewFlow("tcp", "no-port")))
+	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailBadAddress, "without a port")
 }

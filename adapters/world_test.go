@@ -78,10 +78,7 @@ func (noCertificates) Client(string, ...string) *tls.Config { return new(tls.Con
 // adapter composes and runs one until the test ends.
 func (w *world) adapter() *Adapter {
 	w.t.Helper()
-	a, err := New(w.opt)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	a := testutil.Must(New(w.opt))(w.t)
 	run(w.t, a)
 	return a
 }
@@ -247,6 +244,14 @@ func ips(texts ...string) (out []netip.Addr) {
 	return out
 }
 
+// reaches wants the one named want to answer, or "!" and why none does, by a route.
+func reaches(t testing.TB, d tunnel.Dialer, address, want string, route tunnel.Route) {
+	t.Helper()
+	got, trace := reached(t, d, address)
+	testutil.Equal(t, got, want, "who answers at %s", address)
+	testutil.Equal(t, trace.Route, route, "the route to %s", address)
+}
+
 // reached dials and returns who answered ("name"), or why not ("!label").
 func reached(t testing.TB, d tunnel.Dialer, address string) (string, *tunnel.Flow) {
 	t.Helper()
@@ -257,17 +262,12 @@ func reached(t testing.TB, d tunnel.Dialer, address string) (string, *tunnel.Flo
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
-	if _, err := io.WriteString(c, "ping"); err != nil {
-		t.Error(err)
-	}
-	if err := c.CloseWrite(); err != nil {
-		t.Error(err)
-	}
+	testutil.Succeeds(t, testutil.Err(io.WriteString(c, "ping")), "the write")
+	testutil.Succeeds(t, c.CloseWrite(), "CloseWrite")
 	got, err := io.ReadAll(c)
 	name, echoed, _ := strings.Cut(string(got), "\n")
-	if err != nil || echoed != "ping" {
-		t.Errorf("%s: read %q, %v", address, got, err)
-	}
+	testutil.Succeeds(t, err, "reading from %s", address)
+	testutil.Equal(t, echoed, "ping", "the echo of %s", address)
 	return name, trace
 }
 
@@ -320,8 +320,7 @@ func (p *customer) connect(c net.Conn, br *bufio.Reader, address string) {
 // customerTLS makes a certificate for hosts and the bundle that trusts it.
 func customerTLS(t testing.TB, hosts ...string) (*tls.Config, string) {
 	t.Helper()
-	ca, err := pki.NewCA("customer")
-	testutil.NoError(t, err)
+	ca := testutil.Must(pki.NewCA("customer"))(t)
 	leaf := pki.Leaf{CommonName: "proxy", Server: true}
 	for _, h := range hosts {
 		if ip := net.ParseIP(h); ip != nil {
@@ -330,8 +329,7 @@ func customerTLS(t testing.TB, hosts ...string) (*tls.Config, string) {
 			leaf.DNS = append(leaf.DNS, h)
 		}
 	}
-	pair, err := ca.Issue(leaf)
-	testutil.NoError(t, err)
+	pair := testutil.Must(ca.Issue(leaf))(t)
 	bundle := filepath.Join(t.TempDir(), "bundle.pem")
 	testutil.NoError(t, os.WriteFile(bundle, ca.CertPEM, 0o600))
 	return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}, bundle

@@ -65,9 +65,7 @@ func lookup(s *Services, key string) string {
 func want(t testing.TB, s *Services, outcomes map[string]string) {
 	t.Helper()
 	for key, want := range outcomes {
-		if got := lookup(s, key); got != want {
-			t.Errorf("%s is %s, want %s", key, got, want)
-		}
+		testutil.Equal(t, lookup(s, key), want, "%s", key)
 	}
 }
 
@@ -89,12 +87,8 @@ func TestSingleGETs(t *testing.T) {
 	s := services(t, path)
 	want(t, s, outcomes)
 	want(t, s, outcomes)
-	if n := api.Count("GET"); n != len(outcomes) {
-		t.Errorf("%d GETs for %d names asked twice", n, len(outcomes))
-	}
-	if api.Count("LIST") != 0 {
-		t.Error("listed without Run")
-	}
+	testutil.Equal(t, api.Count("GET"), len(outcomes), "GETs for names asked twice")
+	testutil.Equal(t, api.Count("LIST"), 0, "lists without Run")
 }
 
 func TestSingleFlight(t *testing.T) {
@@ -105,9 +99,7 @@ func TestSingleFlight(t *testing.T) {
 		wg.Go(func() { lookup(s, "a/one") })
 	}
 	wg.Wait()
-	if n := api.Count("GET"); n != 1 {
-		t.Errorf("%d GETs", n)
-	}
+	testutil.Equal(t, api.Count("GET"), 1, "GETs")
 }
 
 func TestWatch(t *testing.T) {
@@ -116,9 +108,8 @@ func TestWatch(t *testing.T) {
 	api.change(func() { api.PageSize = 2 })
 	s := services(t, path)
 	run(t, s)
-	if time.Sleep(20 * time.Millisecond); api.Count("LIST") != 0 {
-		t.Error("listed before anybody asked")
-	}
+	time.Sleep(20 * time.Millisecond)
+	testutil.Equal(t, api.Count("LIST"), 0, "lists before anybody asked")
 	lookup(s, "a/one")
 	awaitWatch(t, s)
 	gets := api.Count("GET")
@@ -129,9 +120,7 @@ func TestWatch(t *testing.T) {
 	testutil.Eventually(t, "the change", func() bool { return lookup(s, "a/one") == "[10.0.0.9]" })
 	api.Delete("a/dual")
 	testutil.Eventually(t, "the deletion", func() bool { return lookup(s, "a/dual") == "no_such_host" })
-	if n := api.Count("GET"); n != gets {
-		t.Errorf("%d GETs beside the watch", n-gets)
-	}
+	testutil.Equal(t, api.Count("GET"), gets, "GETs beside the watch")
 	api.Expire()
 	testutil.Eventually(t, "a list anew", func() bool { return api.Count("LIST") == 4 })
 	api.Set("c/one", "10.0.2.1")
@@ -147,9 +136,7 @@ func TestWatchForbidden(t *testing.T) {
 	want(t, s, outcomes)
 	testutil.Eventually(t, "the attempt", func() bool { return api.Count("LIST") == 1 })
 	time.Sleep(1500 * time.Millisecond)
-	if n := api.Count("LIST"); n != 1 {
-		t.Errorf("%d attempts at what is forbidden", n)
-	}
+	testutil.Equal(t, api.Count("LIST"), 1, "attempts at what is forbidden")
 }
 
 // A kubeconfig that is not accepted is tried again once it changes.
@@ -207,9 +194,7 @@ func TestWithoutAPI(t *testing.T) {
 	run(t, s)
 	start := time.Now()
 	want(t, s, map[string]string{"a/one": "resolve"})
-	if time.Since(start) > 10*time.Second {
-		t.Error("no bound")
-	}
+	testutil.AtMost(t, time.Since(start), 10*time.Second, "time without an API")
 	api := startAPI(t)
 	api.Set("a/one", "10.0.0.1")
 	api.Kubeconfig(t, path, "x")
@@ -224,9 +209,8 @@ func TestBlackHoleIsBounded(t *testing.T) {
 	api.Lock() // nothing is answered
 	_, err := s.ClusterIPs(ctx, "a", "one")
 	api.Unlock()
-	if tunnel.FailureOf(err) != tunnel.FailResolve || ctx.Err() != nil {
-		t.Error(err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailResolve, "the failure")
+	testutil.Succeeds(t, ctx.Err(), "the caller's context")
 }
 
 func TestKubeconfigReloads(t *testing.T) {
@@ -299,13 +283,9 @@ func TestOutagesAreLoggedOnce(t *testing.T) {
 				t.Errorf("line %d: want %q in %q", i, want, got)
 			}
 		}
-		if len(got) != len(said) {
-			t.Errorf("%d lines, want %d: %q", len(got), len(said), got)
-		}
+		testutil.Equal(t, len(got), len(said), "lines of %q", got)
 	}
-	write := func(text []byte) {
-		testutil.NoError(t, os.WriteFile(path, text, 0o600))
-	}
+	write := func(text []byte) { testutil.NoError(t, os.WriteFile(path, text, 0o600)) }
 	tell := func(down bool, token string) { api.change(func() { api.Down, api.Token = down, token }) }
 
 	expect("a/one", "no kubeconfig", "waiting for a good one")
@@ -329,11 +309,9 @@ func TestUserinfoOfTheServerIsNoPartOfErrors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := "clusters: [{name: c, cluster: {server: 'https://anna:hunter2@127.0.0.1:1'}}]\ncontexts: [{name: x, context: {cluster: c}}]\n"
 	testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-	a, err := load(path)
-	if err != nil || a.username != "anna" || a.password != "hunter2" {
-		t.Errorf("%+v, %v", a, err)
-	}
-	if _, err = services(t, path).ClusterIPs(t.Context(), "a", "b"); err == nil || strings.Contains(err.Error(), "anna") || strings.Contains(err.Error(), "hunter2") {
+	a := testutil.Must(load(path))(t)
+	testutil.Equal(t, a.username+" "+a.password, "anna hunter2", "who asks")
+	if _, err := services(t, path).ClusterIPs(t.Context(), "a", "b"); err == nil || strings.Contains(err.Error(), "anna") || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%v", err)
 	}
 }
@@ -393,9 +371,8 @@ func TestDigestCoversEveryFile(t *testing.T) {
 	_ = os.WriteFile(token, []byte("one"), 0o600)
 	a := testutil.Must(load(path))(t)
 	_ = os.WriteFile(token, []byte("two"), 0o600)
-	if b, _ := load(path); b.digest == a.digest {
-		t.Error("a new token goes unnoticed")
-	}
+	b, _ := load(path)
+	testutil.Equal(t, b.digest == a.digest, false, "a new token goes unnoticed")
 }
 
 func FuzzKubeconfig(f *testing.F) {
@@ -404,8 +381,7 @@ func FuzzKubeconfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		path := filepath.Join(t.TempDir(), "k")
 		testutil.NoError(t, os.WriteFile(path, data, 0o600))
-		if a, err := load(path); err == nil && a.server == nil {
-			t.Error("no server and no error")
-		}
+		a, err := load(path)
+		testutil.Equal(t, err != nil || a.server != nil, true, "there is a server or an error")
 	})
 }

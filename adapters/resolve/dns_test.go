@@ -241,8 +241,7 @@ func TestParseReply(t *testing.T) {
 		"TTL 2^31":          {m: dnsmessage.Message{Answers: rs{a("www.example.", 1<<31, "192.0.2.1")}}, addrs: addrs("192.0.2.1")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := parse(t, &c.m)
-			testutil.NoError(t, err)
+			got := testutil.Must(parse(t, &c.m))(t)
 			if !errors.Is(got.err, c.err) || !slices.Equal(got.addrs, c.addrs) || got.gone != c.gone || c.err == nil && got.ttl != c.ttl {
 				t.Errorf("got %+v", got)
 			}
@@ -257,9 +256,7 @@ func TestParseReplyRefuses(t *testing.T) {
 		"other name": {Questions: other}, "other kind": {Questions: kind}, "no question": {Questions: []dnsmessage.Question{}},
 		"other opcode": {Header: dnsmessage.Header{OpCode: 4}},
 	} {
-		if _, err := parse(t, &m); err != errBadMessage {
-			t.Errorf("%s: %v", name, err)
-		}
+		testutil.Equal(t, testutil.Err(parse(t, &m)), errBadMessage, "%s", name)
 	}
 }
 
@@ -268,10 +265,7 @@ func TestParseReplyWithAThousandAddresses(t *testing.T) {
 	for i := range 1000 {
 		m.Answers = append(m.Answers, a("www.example.", 60, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String()))
 	}
-	got, err := parse(t, &m)
-	if err != nil || len(got.addrs) != maxAddresses {
-		t.Fatalf("%d addresses, %v", len(got.addrs), err)
-	}
+	testutil.Equal(t, len(testutil.Must(parse(t, &m))(t).addrs), maxAddresses, "addresses")
 }
 
 func FuzzReply(f *testing.F) {

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -75,22 +75,18 @@ func TestFallbackVerdicts(t *testing.T) {
 		"tunnel hangs, slow system":  {guest: &scripted{delay: never}, system: &scripted{delay: 900 * time.Millisecond, answer: systemAnswer}, source: FromSystem, direct: true, down: true, took: 1900 * time.Millisecond, systemAsked: 1},
 		"tunnel hangs, nobody knows": {guest: &scripted{delay: never}, system: &scripted{err: NotFound("n")}, failure: tunnel.FailResolve, took: defaultVerdictTime, systemAsked: 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				h := NewHealth(nil, nil)
-				start := time.Now()
-				answer, err := Fallback(c.guest, c.system, h, 0).Resolve(t.Context(), "n")
-				took := time.Since(start)
-				if answer.Source != c.source || tunnel.FailureOf(err) != c.failure || answer.Direct != c.direct {
-					t.Errorf("got %+v, %v", answer, err)
-				}
-				if h.Down() != c.down || took != c.took || c.system.count() != c.systemAsked {
-					t.Errorf("down %v after %v, system asked %d times", h.Down(), took, c.system.count())
-				}
-				if took > 2*time.Second {
-					t.Error("a verdict takes no more than 2 s")
-				}
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			h := NewHealth(nil, nil)
+			start := time.Now()
+			answer, err := Fallback(c.guest, c.system, h, 0).Resolve(t.Context(), "n")
+			took := time.Since(start)
+			testutil.Equal(t, answer.Source, c.source, "the source")
+			testutil.Equal(t, answer.Direct, c.direct, "direct")
+			testutil.Equal(t, tunnel.FailureOf(err), c.failure, "the failure")
+			testutil.Equal(t, h.Down(), c.down, "down")
+			testutil.Equal(t, took, c.took, "the time")
+			testutil.Equal(t, c.system.count(), c.systemAsked, "questions to the system")
+			testutil.AtMost(t, took, 2*time.Second, "time for a verdict")
 		})
 	}
 }
@@ -101,12 +97,10 @@ func TestFallbackCancelled(t *testing.T) {
 		guest, system := &scripted{delay: time.Hour}, &scripted{answer: systemAnswer}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(100*time.Millisecond, cancel)
-		if _, err := Fallback(guest, system, h, 0).Resolve(ctx, "n"); tunnel.FailureOf(err) != tunnel.FailCancelled {
-			t.Error(err)
-		}
-		if h.Down() || system.count() != 0 {
-			t.Error("one who gave up says nothing about the tunnel")
-		}
+		err := testutil.Err(Fallback(guest, system, h, 0).Resolve(ctx, "n"))
+		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailCancelled, "the failure")
+		testutil.Equal(t, h.Down(), false, "one who gave up says that the tunnel is down")
+		testutil.Equal(t, system.count(), 0, "questions to the system")
 	})
 }
 
@@ -116,9 +110,8 @@ func TestHealthRecovers(t *testing.T) {
 		var running, works atomic.Bool
 		var changes []bool
 		probe := func(ctx context.Context) error {
-			if probes.Add(1); !running.CompareAndSwap(false, true) {
-				t.Error("two probes at once")
-			}
+			probes.Add(1)
+			testutil.Equal(t, running.CompareAndSwap(false, true), true, "it is the only probe")
 			defer running.Store(false)
 			time.Sleep(time.Second)
 			if !works.Load() {
@@ -136,25 +129,20 @@ func TestHealthRecovers(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				if answer, err := r.Resolve(ctx, "n"); err != nil || !answer.Direct {
-					t.Error(answer, err)
-				}
+				testutil.Equal(t, testutil.Must(r.Resolve(ctx, "n"))(t).Direct, true, "the way is direct")
 			})
 		}
 		wg.Wait()
 		asked := guest.count()
 		for range 10 { // while down, the guest's DNS is left alone
-			if answer, _ := r.Resolve(ctx, "n"); !answer.Direct || answer.Source != FromSystem {
-				t.Error(answer)
-			}
+			answer, _ := r.Resolve(ctx, "n")
+			testutil.Equal(t, answer.Direct, true, "the way is direct")
+			testutil.Equal(t, answer.Source, FromSystem, "the source")
 		}
-		if guest.count() != asked {
-			t.Error("the guest's DNS was asked while the tunnel is down")
-		}
+		testutil.Equal(t, guest.count(), asked, "questions to the guest's DNS while the tunnel is down")
 		time.Sleep(98 * time.Second)
-		if probes.Load() != 3 || !h.Down() {
-			t.Errorf("%d probes in 98 s, down %v", probes.Load(), h.Down())
-		}
+		testutil.Equal(t, probes.Load(), 3, "probes in 98 s")
+		testutil.Equal(t, h.Down(), true, "the tunnel is down")
 		works.Store(true)
 		guest.set(0, guestAnswer, nil)
 		time.Sleep(30 * time.Second)
@@ -162,18 +150,14 @@ func TestHealthRecovers(t *testing.T) {
 			t.Errorf("after recovery: %+v", answer)
 		}
 		time.Sleep(time.Hour)
-		if probes.Load() != 4 || !slices.Equal(changes, []bool{true, false}) {
-			t.Errorf("%d probes, changes %v", probes.Load(), changes)
-		}
+		testutil.Equal(t, probes.Load(), 4, "probes")
+		testutil.EqualSlices(t, changes, []bool{true, false}, "changes")
 		guest.set(0, Answer{}, unreachable) // and down again
 		_, _ = r.Resolve(ctx, "n")
-		if !h.Down() {
-			t.Error("not down a second time")
-		}
+		testutil.Equal(t, h.Down(), true, "down a second time")
 		time.Sleep(32 * time.Second)
-		if probes.Load() != 5 || h.Down() {
-			t.Errorf("%d probes, down %v", probes.Load(), h.Down())
-		}
+		testutil.Equal(t, probes.Load(), 5, "probes")
+		testutil.Equal(t, h.Down(), false, "the tunnel is down")
 		cancel()
 		<-done
 	})
@@ -187,34 +171,23 @@ func TestFallbackWhileDown(t *testing.T) {
 		err  error
 		want tunnel.Failure
 	}{{NotFound("n"), tunnel.FailResolve}, {Unavailable("n", "", nil), tunnel.FailResolve}} {
-		if _, err := Fallback(guest, &scripted{err: c.err}, h, 0).Resolve(t.Context(), "n"); tunnel.FailureOf(err) != c.want {
-			t.Errorf("%v became %v", c.err, err)
-		}
+		err := testutil.Err(Fallback(guest, &scripted{err: c.err}, h, 0).Resolve(t.Context(), "n"))
+		testutil.Equal(t, tunnel.FailureOf(err), c.want, "what became of %v", c.err)
 	}
-	if guest.count() != 0 {
-		t.Error("guest was asked")
-	}
+	testutil.Equal(t, guest.count(), 0, "questions to the guest's DNS")
 }
 
 func TestSystem(t *testing.T) {
 	var err error
 	found := addrs("::ffff:192.0.2.1", "192.0.2.1", "2001:db8::1", "0.0.0.0")
 	s := System{Lookup: func(context.Context, string, string) ([]netip.Addr, error) { return found, err }}
-	if got := resolveText(s, "n"); got != "[192.0.2.1 2001:db8::1]" {
-		t.Error(got)
-	}
+	testutil.Equal(t, resolveText(s, "n"), "[192.0.2.1 2001:db8::1]", "a name with all kinds of addresses")
 	err = &net.DNSError{IsNotFound: true}
-	if got := resolveText(s, "n"); got != "no_such_host" {
-		t.Error(got)
-	}
+	testutil.Equal(t, resolveText(s, "n"), "no_such_host", "a name that does not exist")
 	err = &net.DNSError{IsTimeout: true}
-	if got := resolveText(s, "n"); got != "resolve" {
-		t.Error(got)
-	}
+	testutil.Equal(t, resolveText(s, "n"), "resolve", "a name server that is silent")
 	err, found = nil, nil
-	if got := resolveText(s, "n"); got != "no_such_host" {
-		t.Error(got)
-	}
+	testutil.Equal(t, resolveText(s, "n"), "no_such_host", "a name without addresses")
 }
 
 func TestSystemIsBounded(t *testing.T) {
@@ -224,9 +197,8 @@ func TestSystemIsBounded(t *testing.T) {
 			return nil, ctx.Err()
 		}}
 		start := time.Now()
-		if got := resolveText(s, "n"); got != "resolve" || time.Since(start) != 5*time.Second {
-			t.Error(got, time.Since(start))
-		}
+		testutil.Equal(t, resolveText(s, "n"), "resolve", "the answer")
+		testutil.Equal(t, time.Since(start), 5*time.Second, "the time that it took")
 	})
 }
 
@@ -254,9 +226,8 @@ func TestHealthChangesKeepTheirOrder(t *testing.T) {
 	}
 	close(held)
 	changes.Wait()
-	if !h.Down() || !last.Load() {
-		t.Errorf("down is %v, and %v was told last", h.Down(), last.Load())
-	}
+	testutil.Equal(t, h.Down(), true, "the tunnel is down")
+	testutil.Equal(t, last.Load(), true, "what was told last")
 }
 
 // fakeServices knows namespace/name.
@@ -276,9 +247,7 @@ func TestChainCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := First(ByService(fakeServices{}), &scripted{delay: time.Hour}).Resolve(ctx, "www.example.com")
-	if tunnel.FailureOf(err) != tunnel.FailCancelled {
-		t.Errorf("one who gave up is told %v", err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailCancelled, "one who gave up is told %v", err)
 }
 
 func TestChain(t *testing.T) {
@@ -296,9 +265,7 @@ func TestChain(t *testing.T) {
 		"x.down.svc":     "resolve", // not told apart from not existing: unavailable
 		"x.down.example": "no_such_host", "../x.ns": "no_such_host", "-svc.ns": "no_such_host",
 	} {
-		if got := resolveText(chain, name); got != want {
-			t.Errorf("%s is %s, want %s", name, got, want)
-		}
+		testutil.Equal(t, resolveText(chain, name), want, "%s", name)
 	}
 }
 
@@ -321,9 +288,7 @@ func TestFallbackWaitingForATurn(t *testing.T) {
 					})
 				}
 				asking.Wait()
-				if h.Down() == reached {
-					t.Errorf("verdict after %v: down %v", verdict, h.Down())
-				}
+				testutil.Equal(t, h.Down(), !reached, "down after the verdict %v", verdict)
 			})
 		}
 	}

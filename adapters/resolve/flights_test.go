@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestCache(t *testing.T) {
@@ -18,23 +20,13 @@ func TestCache(t *testing.T) {
 		c.Put("a", 1, nil, time.Second)
 		c.Put("b", 0, boom, time.Minute)
 		c.Put("zero", 1, nil, 0)
-		if v, err, ok := c.Get("a"); v != 1 || err != nil || !ok {
-			t.Error(v, err, ok)
-		}
-		if _, err, ok := c.Get("b"); err != boom || !ok {
-			t.Error(err, ok)
-		}
-		if _, _, ok := c.Get("zero"); ok {
-			t.Error("kept for no time")
-		}
+		testutil.Equal(t, fmt.Sprint(c.Get("a")), "1 <nil> true", "a value")
+		testutil.Equal(t, fmt.Sprint(c.Get("b")), "0 boom true", "an error")
+		testutil.Equal(t, fmt.Sprint(c.Get("zero")), "0 <nil> false", "kept for no time")
 		time.Sleep(time.Second)
-		if _, _, ok := c.Get("a"); ok {
-			t.Error("kept for too long")
-		}
+		testutil.Equal(t, fmt.Sprint(c.Get("a")), "0 <nil> false", "kept for too long")
 		c.Forget("b")
-		if len(c.kept) != 0 {
-			t.Error(len(c.kept))
-		}
+		testutil.Equal(t, len(c.kept), 0, "keys that are kept")
 	})
 }
 
@@ -44,17 +36,12 @@ func TestCacheIsBounded(t *testing.T) {
 		for i := range 3 * maxCached {
 			c.Put(fmt.Sprint(i), i, nil, time.Hour)
 		}
-		if len(c.kept) != maxCached {
-			t.Errorf("%d keys are kept", len(c.kept))
-		}
-		if _, _, ok := c.Get(fmt.Sprint(3*maxCached - 1)); !ok {
-			t.Error("the newest is gone")
-		}
+		testutil.Equal(t, len(c.kept), maxCached, "keys that are kept")
+		_, _, ok := c.Get(fmt.Sprint(3*maxCached - 1))
+		testutil.Equal(t, ok, true, "the newest is kept")
 		time.Sleep(time.Hour)
 		c.Put("new", 1, nil, time.Hour)
-		if len(c.kept) != 1 {
-			t.Errorf("%d keys after all but one expired", len(c.kept))
-		}
+		testutil.Equal(t, len(c.kept), 1, "keys after all but one expired")
 	})
 }
 
@@ -74,32 +61,27 @@ func TestFlights(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() {
-				if v, _, left, err := s.Do(t.Context(), "a"); v != "a!" || left || err != nil {
-					t.Error(v, left, err)
-				}
+				v, _, left, err := s.Do(t.Context(), "a")
+				testutil.Equal(t, fmt.Sprint(v, left, err), "a!false <nil>", "one of ten")
 			})
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		_, f, left, err := s.Do(ctx, "a")
 		cancel()
-		if !left || !errors.Is(err, context.DeadlineExceeded) || !f.Reached.Load() {
-			t.Error(left, err)
-		}
+		testutil.Equal(t, left && f.Reached.Load(), true, "it left what was under way")
+		testutil.ErrorIs(t, err, context.DeadlineExceeded, "one that leaves")
 		wg.Wait()
-		if runs != 1 {
-			t.Errorf("%d lookups for one key", runs)
-		}
+		testutil.Equal(t, runs, 1, "lookups for one key")
 		wg.Go(func() {
-			if _, _, left, err := s.Do(t.Context(), "b"); left || !errors.Is(err, context.Canceled) {
-				t.Error("closed under a waiter:", left, err)
-			}
+			_, _, left, err := s.Do(t.Context(), "b")
+			testutil.Equal(t, left, false, "a waiter left")
+			testutil.ErrorIs(t, err, context.Canceled, "closed under a waiter")
 		})
 		synctest.Wait()
 		s.Close()
 		wg.Wait()
-		if _, _, _, err := s.Do(t.Context(), "c"); err != ErrClosed {
-			t.Error(err)
-		}
+		_, _, _, err = s.Do(t.Context(), "c")
+		testutil.Equal(t, err, ErrClosed, "a call after Close")
 	})
 }
 
@@ -131,9 +113,8 @@ func TestAbandonedFlightsAreBounded(t *testing.T) {
 		})
 		var all sync.WaitGroup
 		all.Go(func() {
-			if v, _, left, err := s.Do(t.Context(), "good"); v != 1 || left || err != nil {
-				t.Error(v, left, err)
-			}
+			v, _, left, err := s.Do(t.Context(), "good")
+			testutil.Equal(t, fmt.Sprint(v, left, err), "1 false <nil>", "one that waits")
 		})
 		synctest.Wait()
 		for i := range 10 * maxUnwanted {
@@ -143,9 +124,8 @@ func TestAbandonedFlightsAreBounded(t *testing.T) {
 			leave()
 			synctest.Wait()
 		}
-		if running.Load() > maxUnwanted || ended.Load() == 0 {
-			t.Errorf("%d lookups are under way, %d have ended", running.Load(), ended.Load())
-		}
+		testutil.AtMost(t, running.Load(), maxUnwanted, "lookups under way")
+		testutil.AtLeast(t, ended.Load(), 1, "lookups that have ended")
 		all.Wait()
 		s.Close()
 	})

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -36,9 +37,7 @@ func TestGuestFinds(t *testing.T) {
 			"a.b.": "no_such_host", "github.com": "[192.0.2.7]", "nobody.example.org": "no_such_host", "mapped.example": "[192.0.2.9]",
 			"useless.example": "no_such_host", strings.Repeat("x", 64) + ".example": "no_such_host", "bad..name": "no_such_host",
 		} {
-			if got := resolveText(g, name); got != want {
-				t.Errorf("%s is %s, want %s", name, got, want)
-			}
+			testutil.Equal(t, resolveText(g, name), want, "%s", name)
 		}
 	})
 }
@@ -50,12 +49,9 @@ func TestGuestCachesForTheTTL(t *testing.T) {
 		asked := func(name, want string, n int) {
 			t.Helper()
 			_, before := d.count()
-			if got := resolveText(g, name); got != want {
-				t.Errorf("%s is %s, want %s", name, got, want)
-			}
-			if _, after := d.count(); after-before != n {
-				t.Errorf("%s cost %d questions, want %d", name, after-before, n)
-			}
+			testutil.Equal(t, resolveText(g, name), want, "%s", name)
+			_, after := d.count()
+			testutil.Equal(t, after-before, n, "questions for %s", name)
 		}
 		asked("www.example", "[192.0.2.1]", 2)
 		asked("WWW.example", "[192.0.2.1]", 0)
@@ -79,14 +75,12 @@ func TestGuestBoundsTTLs(t *testing.T) {
 		resolveText(g, "www.example")
 		time.Sleep(10 * time.Minute)
 		resolveText(g, "www.example")
-		if _, asked := d.count(); asked != 4 {
-			t.Errorf("%d questions: an answer was kept for longer than the bound", asked)
-		}
+		_, asked := d.count()
+		testutil.Equal(t, asked, 4, "questions, as no answer is kept for longer than the bound")
 		resolveText(g, "never.example")
 		resolveText(g, "never.example")
-		if _, asked := d.count(); asked != 8 {
-			t.Errorf("%d questions: a TTL of 0 was kept", asked)
-		}
+		_, asked = d.count()
+		testutil.Equal(t, asked, 8, "questions, as a TTL of 0 keeps nothing")
 	})
 }
 
@@ -100,22 +94,17 @@ func TestGuestSingleFlight(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 50 {
 			wg.Go(func() {
-				if got := resolveText(g, "www.example"); got != "[192.0.2.1]" {
-					t.Error(got)
-				}
+				testutil.Equal(t, resolveText(g, "www.example"), "[192.0.2.1]", "www.example")
 			})
 		}
 		// One who gives up does not spoil it for the others.
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		_, err := g.Resolve(ctx, "www.example")
 		cancel()
-		if !errors.Is(err, errReached) || tunnel.FailureOf(err) != tunnel.FailResolve {
-			t.Errorf("gave up with %v", err)
-		}
+		testutil.ErrorIs(t, err, errReached, "giving up")
+		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailResolve, "the failure")
 		wg.Wait()
-		if dials, asked := d.count(); dials != 1 || asked != 2 {
-			t.Errorf("%d connections, %d questions", dials, asked)
-		}
+		testutil.Equal(t, fmt.Sprint(d.count()), "1 2", "connections and questions")
 	})
 }
 
@@ -126,20 +115,15 @@ func TestGuestKeepsAConnection(t *testing.T) {
 		for i := range 5 {
 			resolveText(g, fmt.Sprintf("x%d.example.org", i))
 		}
-		if dials, _ := d.count(); dials != 1 {
-			t.Errorf("%d connections for 5 lookups", dials)
-		}
+		dials, _ := d.count()
+		testutil.Equal(t, dials, 1, "connections for 5 lookups")
 		time.Sleep(8 * time.Second)
 		synctest.Wait()
-		if d.open != 0 {
-			t.Error("an idle connection stays open")
-		}
+		testutil.Equal(t, d.open, 0, "idle connections")
 		resolveText(g, "again.example.org")
 		d.hangUp() // the server closes it while it is idle: the next lookup must not notice
 		synctest.Wait()
-		if got := resolveText(g, "more.example.org"); got != "no_such_host" {
-			t.Error(got)
-		}
+		testutil.Equal(t, resolveText(g, "more.example.org"), "no_such_host", "behind a connection that was closed")
 	})
 }
 
@@ -155,9 +139,8 @@ func TestGuestLeavesADeadConnection(t *testing.T) {
 		silent.Store(true) // the kept connection is dead; new ones are too, until later
 		time.AfterFunc(staleTry-time.Millisecond, func() { silent.Store(false) })
 		start := time.Now()
-		if got := resolveText(g, "two.example.org"); got != "no_such_host" || time.Since(start) > time.Second {
-			t.Errorf("%s after %v", got, time.Since(start))
-		}
+		testutil.Equal(t, resolveText(g, "two.example.org"), "no_such_host", "the answer")
+		testutil.AtMost(t, time.Since(start), time.Second, "the time that it took")
 	})
 }
 
@@ -168,9 +151,8 @@ func TestGuestWithoutAAAA(t *testing.T) {
 		}}
 		g := d.guest(t)
 		start := time.Now()
-		if got := resolveText(g, "www.example"); got != "[192.0.2.1]" || time.Since(start) > time.Second {
-			t.Errorf("%s after %v", got, time.Since(start))
-		}
+		testutil.Equal(t, resolveText(g, "www.example"), "[192.0.2.1]", "the answer")
+		testutil.AtMost(t, time.Since(start), time.Second, "the time that it took")
 	})
 }
 
@@ -192,20 +174,16 @@ func TestGuestFailures(t *testing.T) {
 		"cut off":  {&fakeDNS{answer: func(_ dnsmessage.Question, m *dnsmessage.Message) bool { m.Truncated = true; return true }}, true},
 		"wrong id": {&fakeDNS{answer: func(_ dnsmessage.Question, m *dnsmessage.Message) bool { m.ID += 77; return true }}, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				g := c.dns.guest(t)
-				start := time.Now()
-				_, err := g.Resolve(t.Context(), "www.example")
-				if tunnel.FailureOf(err) != tunnel.FailResolve || errors.Is(err, errReached) != c.reached || time.Since(start) > defaultGuestTime {
-					t.Errorf("%v, reached %v, after %v", err, errors.Is(err, errReached), time.Since(start))
-				}
-				g.Close()
-				if _, err := g.Resolve(t.Context(), "www.example"); !errors.Is(err, ErrClosed) {
-					t.Errorf("after Close: %v", err)
-				}
-				c.dns.hangUp()
-			})
+		testutil.Bubble(t, name, func(t *testing.T) {
+			g := c.dns.guest(t)
+			start := time.Now()
+			_, err := g.Resolve(t.Context(), "www.example")
+			if tunnel.FailureOf(err) != tunnel.FailResolve || errors.Is(err, errReached) != c.reached || time.Since(start) > defaultGuestTime {
+				t.Errorf("%v, reached %v, after %v", err, errors.Is(err, errReached), time.Since(start))
+			}
+			g.Close()
+			testutil.ErrorIs(t, testutil.Err(g.Resolve(t.Context(), "www.example")), ErrClosed, "after Close")
+			c.dns.hangUp()
 		})
 	}
 }
@@ -222,9 +200,7 @@ func TestGuestBoundsConnections(t *testing.T) {
 			wg.Go(func() { resolveText(g, fmt.Sprintf("n%d.example.org", i)) })
 		}
 		wg.Wait()
-		if d.maxOpen > 64 { // the server notices a closed one a little later
-			t.Errorf("%d connections at once", d.maxOpen)
-		}
+		testutil.AtMost(t, d.maxOpen, 64, "connections at once") // the server notices a closed one a little later
 	})
 }
 
@@ -232,15 +208,11 @@ func TestProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDNS{answer: zone()} // says NXDOMAIN, which is an answer
 		g := d.guest(t)
-		if err := g.Probe(t.Context()); err != nil {
-			t.Error(err)
-		}
+		testutil.Succeeds(t, g.Probe(t.Context()), "NXDOMAIN")
 		d.answer = nil
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := g.Probe(ctx); err == nil {
-			t.Error("silence is no answer")
-		}
+		testutil.Fails(t, g.Probe(ctx), "silence")
 	})
 }
 
@@ -248,9 +220,7 @@ func TestGuestTriesEveryServerAddress(t *testing.T) {
 	d := &fakeDNS{answer: zone(a("www.example.", 60, "192.0.2.1"))}
 	g := NewGuest(GuestOptions{Server: func(context.Context) ([]netip.Addr, error) { return addrs("fd00::10", "10.0.0.10"), nil }, Dialer: d})
 	t.Cleanup(func() { g.Close(); d.hangUp(); d.wg.Wait() })
-	if got := resolveText(g, "www.example"); got != "[192.0.2.1]" {
-		t.Error(got)
-	}
+	testutil.Equal(t, resolveText(g, "www.example"), "[192.0.2.1]", "www.example")
 }
 
 // A forwarder that reaches no other DNS, as in a cluster without the internet, still knows the cluster's names.
@@ -266,9 +236,7 @@ func TestGuestAsksOnBehindAServerFailure(t *testing.T) {
 		}}
 		g := d.guest(t)
 		for name, want := range map[string]string{"db.prod": "[10.128.0.7]", "no.prod": "resolve", "www.example.org": "resolve"} {
-			if got := resolveText(g, name); got != want {
-				t.Errorf("%s is %s, want %s", name, got, want)
-			}
+			testutil.Equal(t, resolveText(g, name), want, "%s", name)
 		}
 	})
 }
@@ -287,13 +255,9 @@ func TestGuestKeepsHalfAnAnswerShortly(t *testing.T) {
 			return known(q, m)
 		}}
 		g := d.guest(t)
-		if got := resolveText(g, "www.example"); got != "[2001:db8::1]" {
-			t.Error(got)
-		}
+		testutil.Equal(t, resolveText(g, "www.example"), "[2001:db8::1]", "half an answer")
 		failing.Store(false)
 		time.Sleep(maxHalf)
-		if got := resolveText(g, "www.example"); got != "[192.0.2.1 2001:db8::1]" {
-			t.Errorf("%v later: %s", maxHalf, got)
-		}
+		testutil.Equal(t, resolveText(g, "www.example"), "[192.0.2.1 2001:db8::1]", "%v later", maxHalf)
 	})
 }

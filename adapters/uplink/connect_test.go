@@ -20,10 +20,8 @@ import (
 
 // unused is a connection behind its handshake, and the server's end of it.
 func unused(t *testing.T) (h handshaken, server net.Conn) {
-	ca, err := pki.NewCA("test")
-	testutil.NoError(t, err)
-	pair, err := ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"server"}, Server: true})
-	testutil.NoError(t, err)
+	ca := testutil.Must(pki.NewCA("test"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"server"}, Server: true}))(t)
 	near, far := net.Pipe()
 	t.Cleanup(func() { _, _ = near.Close(), far.Close() })
 	h = handshaken{Conn: tls.Client(near, &tls.Config{ServerName: "server", RootCAs: ca.Pool()})}
@@ -59,17 +57,11 @@ func TestSpareConnectionIsTakenOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, server := unused(t)
 		s := newTestSession(t, &h)
-		if got := s.take(); got == nil || got.Conn != h.Conn {
-			t.Errorf("%+v", got)
-		}
-		if s.take() != nil {
-			t.Error("one connection serves two requests")
-		}
+		testutil.Equal(t, s.take().Conn, h.Conn, "the connection that is taken")
+		testutil.Equal(t, s.take() == nil, true, "there is no connection for a second request")
 		time.Sleep(2 * spareTime)
 		testutil.NoError(t, s.Close())
-		if closed(server) {
-			t.Error("a connection that was taken is closed")
-		}
+		testutil.Equal(t, closed(server), false, "a connection that was taken is closed")
 	})
 }
 
@@ -80,26 +72,19 @@ func TestSpareConnectionEnds(t *testing.T) {
 		h, server := unused(t)
 		s := newTestSession(t, &h)
 		time.Sleep(listenTime + time.Second)
-		if !s.health.good() {
-			t.Error("a server that is silent has taken us")
-		}
+		testutil.Equal(t, s.health.good(), true, "a server that is silent is good")
 		time.Sleep(spareTime)
 		synctest.Wait()
-		if s.take() != nil || !closed(server) {
-			t.Error("it waits for longer than its time")
-		}
+		testutil.Equal(t, s.take() == nil && closed(server), true, "it is given up after its time")
 		h, server = unused(t)
 		s = newTestSession(t, &h)
 		_ = server.Close()
 		time.Sleep(listenTime + time.Second)
-		if s.health.good() || !tunnel.Closed(s.Done()) {
-			t.Error("a server that hangs up has not taken us")
-		}
+		testutil.Equal(t, s.health.good(), false, "a server that hangs up has taken us")
+		testutil.Equal(t, tunnel.Closed(s.Done()), true, "its session ended")
 		h, server = unused(t)
 		testutil.NoError(t, newTestSession(t, &h).Close())
-		if !closed(server) {
-			t.Error("the session's end leaves it open")
-		}
+		testutil.Equal(t, closed(server), true, "the session's end closes it")
 	})
 }
 
@@ -110,13 +95,11 @@ func TestConnectSessionEndsWithItsServer(t *testing.T) {
 		idle := newTestSession(t, nil)
 		time.Sleep(probeEvery + time.Second)
 		used := newTestSession(t, nil)
-		if !tunnel.Closed(idle.Done()) || tunnel.Closed(used.Done()) {
-			t.Error("the look at the server after 30 s decides")
-		}
+		testutil.Equal(t, tunnel.Closed(idle.Done()), true, "the idle one ended")
+		testutil.Equal(t, tunnel.Closed(used.Done()), false, "the used one ended at the look after 30 s")
 		_, err := used.Dial(t.Context(), tunnel.NewFlow("tcp", "192.0.2.9:1"))
-		if tunnel.FailureOf(err) != tunnel.FailUnavailable || !tunnel.Closed(used.Done()) || used.health.good() {
-			t.Errorf("%v, ended: %v", err, tunnel.Closed(used.Done()))
-		}
+		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailUnavailable, "the failure")
+		testutil.Equal(t, tunnel.Closed(used.Done()) && !used.health.good(), true, "it ended")
 	})
 }
 

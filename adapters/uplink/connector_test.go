@@ -2,7 +2,6 @@ package uplink
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -20,8 +19,7 @@ import (
 
 func newTestConnector(t *testing.T, n *names, p ClientTLS) *connector {
 	t.Helper()
-	opt, err := Options{Address: "konnectivity:8090", ServerName: serverName, TLS: p, Lookup: n.lookup, DialTCP: n.dial}.withDefaults()
-	testutil.NoError(t, err)
+	opt := testutil.Must(Options{Address: "konnectivity:8090", ServerName: serverName, TLS: p, Lookup: n.lookup, DialTCP: n.dial}.withDefaults())(t)
 	return newConnector(opt, newHealth(t.Context(), opt), link.NewBudget(0), nil)
 }
 
@@ -33,35 +31,28 @@ func TestConnectorSessions(t *testing.T) {
 	toLinked, toOld := netip.MustParseAddrPort("192.0.2.1:8090"), netip.MustParseAddrPort("192.0.2.2:8090")
 	n := at("192.0.2.1", linked.Addr(), "192.0.2.2", old.Addr())
 	c := newTestConnector(t, n, p)
-	first, err := c.sessionAt(t.Context(), toLinked)
-	testutil.NoError(t, err)
+	first := testutil.Must(c.sessionAt(t.Context(), toLinked))(t)
 	defer first.Close()
-	second, err := c.sessionAt(t.Context(), toLinked)
-	testutil.NoError(t, err)
+	second := testutil.Must(c.sessionAt(t.Context(), toLinked))(t)
 	defer second.Close()
 	if first.ServerID() == second.ServerID() || first.(*linkSession).addr != toLinked {
 		t.Errorf("links %q and %q, the first to %v", first.ServerID(), second.ServerID(), first.(*linkSession).addr)
 	}
-	third, err := c.sessionAt(t.Context(), toOld)
-	testutil.NoError(t, err)
+	third := testutil.Must(c.sessionAt(t.Context(), toOld))(t)
 	defer third.Close()
 	if s, ok := third.(*connectSession); !ok || s.addr != toOld || s.take() != nil {
 		t.Errorf("to a server without links it makes %T", third)
 	}
-	if _, err := c.linkAt(t.Context(), toOld); !errors.Is(err, errNoLink) {
-		t.Errorf("a link to a server without links: %v", err)
-	}
+	testutil.ErrorIs(t, testutil.Err(c.linkAt(t.Context(), toOld)), errNoLink, "a link to a server without links")
 
 	n.set("192.0.2.2", old.Addr())
 	c = newTestConnector(t, n, p)
 	addr, s, err := c.rush(t.Context())
 	testutil.NoError(t, err)
 	defer s.Close()
-	if addr != toOld || s.(*connectSession).spare == nil {
-		t.Fatalf("%T to %v", s, addr)
-	}
-	far, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", testutil.Echo(t)))
-	testutil.NoError(t, err)
+	testutil.Equal(t, addr, toOld, "the address")
+	testutil.Equal(t, s.(*connectSession).spare != nil, true, "there is a spare connection")
+	far := testutil.Must(s.Dial(t.Context(), tunnel.NewFlow("tcp", testutil.Echo(t))))(t)
 	defer far.Close()
 	says(t, far, "by CONNECT")
 }
@@ -93,8 +84,7 @@ func TestEveryAddressOfTheServerIsTried(t *testing.T) {
 	}
 	c := newTestConnector(t, at(pairs...), p)
 	for range 8 { // four addresses at random have the good one among them in a quarter of cases
-		h, err := c.connectAny(t.Context())
-		testutil.NoError(t, err)
+		h := testutil.Must(c.connectAny(t.Context()))(t)
 		_ = h.Close()
 	}
 }
@@ -133,9 +123,7 @@ func TestSlowServersGetFewHandshakes(t *testing.T) {
 		time.AfterFunc(c.opt.ConnectTimeout/2-time.Millisecond, func() {
 			testutil.Equal(t, hellos.Load(), race.MaxTries, "handshakes in the first half of the time")
 		})
-		if _, err := c.connectAny(ctx); tunnel.FailureOf(err) != tunnel.FailTimeout {
-			t.Errorf("it ended with %v", err)
-		}
+		testutil.Equal(t, tunnel.FailureOf(testutil.Err(c.connectAny(ctx))), tunnel.FailTimeout, "how it ended")
 		testutil.Equal(t, connected.Load(), maxAddresses, "connections")
 		testutil.Equal(t, hellos.Load(), 2*race.MaxTries, "handshakes")
 	})

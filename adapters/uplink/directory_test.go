@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // A DNS that has fallen silent leaves a request the time to reach the server by the
@@ -25,25 +27,20 @@ func TestSilentDNSLeavesTimeToConnect(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), DefaultConnectTimeout)
 			defer cancel()
 			start := time.Now()
-			if addrs, _, err := d.addresses(ctx, false); err != nil || len(addrs) != 1 {
-				t.Errorf("%v, %v", addrs, err)
-			}
+			addrs, _, err := d.addresses(ctx, false)
+			testutil.Succeeds(t, err, "the addresses")
+			testutil.Equal(t, len(addrs), 1, "addresses: %v", addrs)
 			return time.Since(start)
 		}
 		ask()
 		silent = true
 		time.Sleep(refreshEvery)
-		if took := ask(); took > DefaultConnectTimeout/2 {
-			t.Errorf("%v of %v are gone", took, DefaultConnectTimeout)
-		}
-		if took := ask(); took > 0 {
-			t.Errorf("the next request waited %v", took)
-		}
+		testutil.AtMost(t, ask(), DefaultConnectTimeout/2, "time that is gone")
+		testutil.Equal(t, ask(), 0, "time that the next request waited")
 		silent = false
 		time.Sleep(refreshEvery)
-		if _, fresh, _ := d.addresses(t.Context(), false); !fresh {
-			t.Error("it is not asked again")
-		}
+		_, fresh, _ := d.addresses(t.Context(), false)
+		testutil.Equal(t, fresh, true, "it is asked again")
 	})
 }
 
@@ -58,8 +55,6 @@ func TestLooksUpBehindADeadNameServer(t *testing.T) {
 				return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil
 			}
 		}}
-		if addrs, err := d.resolve(t.Context()); err != nil || len(addrs) != 1 {
-			t.Errorf("%v, %v", addrs, err)
-		}
+		testutil.Equal(t, len(testutil.Must(d.resolve(t.Context()))(t)), 1, "addresses")
 	})
 }

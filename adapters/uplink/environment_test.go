@@ -1,6 +1,10 @@
 package uplink
 
-import "testing"
+import (
+	"testing"
+
+	"konnectivity/internal/testutil"
+)
 
 func TestVariable(t *testing.T) {
 	set := map[string]string{
@@ -23,7 +27,7 @@ func TestVariable(t *testing.T) {
 		}
 	}
 	set["KONNECTIVITY_ADDRESS"] = "no port"
-	if _, value, ok := Variable("konnectivity-port", lookup); value != "no port" || !ok {
-		t.Errorf("of no address: %q, %v", value, ok)
-	}
+	_, value, ok := Variable("konnectivity-port", lookup)
+	testutil.Equal(t, value, "no port", "of no address")
+	testutil.Equal(t, ok, true, "it is set")
 }

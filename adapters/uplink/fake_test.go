@@ -101,8 +101,7 @@ func (s *fakeServer) Start(t testing.TB) *fakeServer {
 // StartAt is Start at a given address, for a server that comes back.
 func (s *fakeServer) StartAt(t testing.TB, address string) *fakeServer {
 	t.Helper()
-	l, err := net.Listen("tcp", address)
-	testutil.NoError(t, err)
+	l := testutil.Must(net.Listen("tcp", address))(t)
 	if s.Protos == nil {
 		s.Protos = []string{link.ALPN, "http/1.1"}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/logging"
+	"konnectivity/internal/testutil"
 )
 
 // Readiness by a server without links follows from the last handshake.
@@ -31,12 +32,10 @@ func TestHealth(t *testing.T) {
 			for _, step := range c.happens {
 				step(h)
 			}
-			if got := h.ready(c.there); (got == nil) != c.ready || h.good() != c.good {
-				t.Errorf("ready: %v, good: %v", got, h.good())
-			}
-			if h.connects.Load() != c.well || h.failures.Load() != c.badly {
-				t.Errorf("%d worked, %d did not", h.connects.Load(), h.failures.Load())
-			}
+			testutil.Equal(t, h.ready(c.there) == nil, c.ready, "ready")
+			testutil.Equal(t, h.good(), c.good, "good")
+			testutil.Equal(t, h.connects.Load(), c.well, "attempts that worked")
+			testutil.Equal(t, h.failures.Load(), c.badly, "attempts that did not")
 		})
 	}
 }
@@ -48,7 +47,6 @@ func TestHealthIgnoresItsOwnEnd(t *testing.T) {
 	h.note(nil)
 	end()
 	h.note(context.Canceled)
-	if !h.good() || h.failures.Load() != 0 {
-		t.Errorf("good: %v, failures: %d", h.good(), h.failures.Load())
-	}
+	testutil.Equal(t, h.good(), true, "good")
+	testutil.Equal(t, h.failures.Load(), 0, "failures")
 }

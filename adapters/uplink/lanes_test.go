@@ -2,6 +2,7 @@ package uplink
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -19,13 +20,9 @@ func laned(t *testing.T, p *testPKI, server *fakeServer, n *names) (s *Server, l
 	l = s.sessions().link()
 	hello := s.connector.hello
 	hello.Group = server.Peers()[0].Group
-	second, err := s.connector.lane(t.Context(), l.addr, hello)
-	testutil.NoError(t, err)
-	held, err := second.Dial(t.Context(), tunnel.NewFlow("tcp", testutil.Echo(t)))
-	testutil.NoError(t, err)
-	if !l.Add(second) {
-		t.Fatal("the lane was not taken in")
-	}
+	second := testutil.Must(s.connector.lane(t.Context(), l.addr, hello))(t)
+	held := testutil.Must(second.Dial(t.Context(), tunnel.NewFlow("tcp", testutil.Echo(t))))(t)
+	testutil.Equal(t, l.Add(second), true, "the lane was taken in")
 	testutil.Eventually(t, "both lanes at the server", func() bool { return server.Links.Load() == 2 })
 	return s, l, func() { _ = held.Close() }
 }
@@ -40,17 +37,15 @@ func TestLanesAreOneLink(t *testing.T) {
 	if len(first.Group) != link.GroupSize || second.Group != first.Group || second.ID != first.ID || !l.Sessions()[0].Lanes() {
 		t.Errorf("the server was told %q and %q by %q and %q", first.Group, second.Group, first.ID, second.ID)
 	}
-	if got := s.Stats(); got.Links != 1 || got.Lanes != 2 {
-		t.Errorf("%+v", got)
-	}
+	got := s.Stats()
+	testutil.Equal(t, fmt.Sprint(got.Links, got.Lanes), "1 2", "links and lanes")
 	if links := s.Links(); len(links) != 1 || links[0].Stats.Lanes != 2 || links[0].Heard.IsZero() {
 		t.Errorf("%+v", links)
 	}
 	_ = l.Sessions()[0].Close()
 	testutil.NoError(t, roundTrip(t, s, testutil.Echo(t))) // by the other lane
-	if got := s.Stats(); got.Links != 1 || got.Lost != 0 {
-		t.Errorf("after one of two lanes was lost: %+v", got)
-	}
+	got = s.Stats()
+	testutil.Equal(t, fmt.Sprint(got.Links, got.Lost), "1 0", "links, and lost ones, after one of two lanes was lost")
 }
 
 // Without the flag nothing is said of lanes. A server of before is told, and gets
@@ -61,28 +56,24 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 	plain := newFake(p).Start(t)
 	s := client(t, p, at("192.0.2.1", plain.Addr()), nil)
 	testutil.NoError(t, roundTrip(t, s, target))
-	if got := plain.Peers()[0]; got.Group != "" || len(got.Features) != 0 {
-		t.Errorf("without the flag, the server was told of group %q and %v", got.Group, got.Features)
-	}
+	got := plain.Peers()[0]
+	testutil.Equal(t, got.Group, "", "the group, without the flag")
+	testutil.Equal(t, len(got.Features), 0, "features, without the flag")
 	before := newFake(p)
 	before.NoLanes = true
 	before.Start(t)
 	s = client(t, p, at("192.0.2.1", before.Addr()), func(o *Options) { o.Lanes = 2 })
 	testutil.NoError(t, roundTrip(t, s, target))
-	if s.sessions().link().Sessions()[0].Lanes() {
-		t.Error("lanes are in use with a server that does not know them")
-	}
+	testutil.Equal(t, s.sessions().link().Sessions()[0].Lanes(), false, "lanes with a server that does not know them")
 	old := newFake(p).Old().Start(t)
 	s = client(t, p, at("192.0.2.1", old.Addr()), func(o *Options) { o.Lanes = 2 })
 	for range 3 {
 		testutil.NoError(t, roundTrip(t, s, target))
 	}
-	if links, connects := old.Links.Load(), old.Connects.Load(); links != 0 || connects != 3 {
-		t.Errorf("an old server has %d links and %d CONNECTs", links, connects)
-	}
-	if _, err := s.connector.lane(t.Context(), s.connector.servers.addrs[0], s.connector.hello); err == nil {
-		t.Error("an old server gave a lane")
-	}
+	testutil.Equal(t, old.Links.Load(), 0, "links of an old server")
+	testutil.Equal(t, old.Connects.Load(), 3, "CONNECTs at it")
+	_, err := s.connector.lane(t.Context(), s.connector.servers.addrs[0], s.connector.hello)
+	testutil.Fails(t, err, "its lane")
 }
 
 // A server that goes is left by all lanes.

@@ -1,7 +1,8 @@
 package uplink
 
 import (
-	"slices"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -29,14 +30,11 @@ func TestALinkPerAddress(t *testing.T) {
 	// New streams go to the least loaded.
 	var conns []tunnel.Conn
 	for range 9 {
-		c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
-		testutil.NoError(t, err)
+		c := testutil.Must(s.Dial(t.Context(), tunnel.NewFlow("tcp", target)))(t)
 		conns = append(conns, c)
 	}
 	for l := range s.sessions().links() {
-		if n := l.Streams(); n != 3 {
-			t.Errorf("a link has %d streams of 9", n)
-		}
+		testutil.Equal(t, l.Streams(), 3, "streams of a link, of 9")
 	}
 	for _, c := range conns {
 		c.Close()
@@ -51,9 +49,7 @@ func TestALinkPerAddress(t *testing.T) {
 	testutil.Eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
 	servers[0] = newFake(p).StartAt(t, address)
 	testutil.Eventually(t, "the third again", func() bool { return s.Stats().Links == 3 })
-	if got := s.Stats(); got.Lost != 1 {
-		t.Errorf("%+v", got)
-	}
+	testutil.Equal(t, s.Stats().Lost, 1, "lost links")
 }
 
 func TestRunWarmsUp(t *testing.T) {
@@ -62,15 +58,11 @@ func TestRunWarmsUp(t *testing.T) {
 	target := testutil.Echo(t)
 	n := at("192.0.2.1", server.Addr())
 	s := client(t, p, n, nil)
-	if s.Ready() == nil {
-		t.Error("ready before anything was tried")
-	}
+	testutil.Fails(t, s.Ready(), "before anything was tried, ready")
 	runLinked(t, s, 1)
 	before := n.dials.Load()
 	testutil.NoError(t, roundTrip(t, s, target))
-	if n.dials.Load() != before {
-		t.Error("a request with a warm link made a connection")
-	}
+	testutil.Equal(t, n.dials.Load(), before, "connections, after a request with a warm link")
 }
 
 // A server without an agent is one that can be reached: only who looks is told.
@@ -88,17 +80,13 @@ func TestServing(t *testing.T) {
 		server.Agents = c.agents
 		server.Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
-		if err := s.Serving(); err != nil {
-			t.Errorf("before there is a link: %v", err)
-		}
+		testutil.Succeeds(t, s.Serving(), "before there is a link")
 		runLinked(t, s, 1)
 		got := ""
 		if err := s.Serving(); err != nil {
 			got = err.Error()
 		}
-		if got != c.want {
-			t.Errorf("%+v: %q, want %q", c.agents, got, c.want)
-		}
+		testutil.Equal(t, got, c.want, "%+v", c.agents)
 	}
 }
 
@@ -110,9 +98,7 @@ func TestSeveralServersBehindOneAddress(t *testing.T) {
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
 	runLinked(t, s, 2)
 	time.Sleep(2 * firstPause)
-	if got := s.Stats().Links; got != maxPerAddress {
-		t.Errorf("%d links to one address", got)
-	}
+	testutil.Equal(t, s.Stats().Links, maxPerAddress, "links to one address")
 }
 
 func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
@@ -123,11 +109,8 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 	var left atomic.Int32
 	s := client(t, p, n, func(o *Options) { o.Leave = func() { left.Add(1) } })
 	runLinked(t, s, 1)
-	c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
-	testutil.NoError(t, err)
-	if left.Load() != 0 {
-		t.Error("told to leave a server that stays")
-	}
+	c := testutil.Must(s.Dial(t.Context(), tunnel.NewFlow("tcp", target)))(t)
+	testutil.Equal(t, left.Load(), 0, "calls to leave a server that stays")
 
 	next := newFake(p).Start(t)
 	n.set("192.0.2.1", next.Addr())
@@ -136,16 +119,11 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 	testutil.NoError(t, roundTrip(t, s, target)) // on the new one
 	testutil.Eventually(t, "the old link alone with a stream", func() bool { got := s.Stats(); return got.Links == 2 && got.Streams == 1 })
 	testutil.Eventually(t, "told to leave, and told again", func() bool { return left.Load() >= 2 })
-	_, err = c.Write([]byte("still here"))
-	testutil.NoError(t, err)
-	got := make([]byte, 10)
-	_, err = c.Read(got)
-	testutil.NoError(t, err)
+	testutil.NoError(t, testutil.Err(c.Write([]byte("still here"))))
+	testutil.NoError(t, testutil.Err(c.Read(make([]byte, 10))))
 	c.Close()
 	testutil.Eventually(t, "the drained link gone", func() bool { return s.Stats().Links == 1 })
-	if s.Stats().Lost != 0 {
-		t.Error("a link that was left counts as lost")
-	}
+	testutil.Equal(t, s.Stats().Lost, 0, "lost links, where one was left")
 }
 
 // A link that is being left gets nothing new while there is another, however
@@ -165,16 +143,12 @@ func TestPickAvoidsLeavingLinks(t *testing.T) {
 	first.Drain()
 	testutil.Eventually(t, "the drain seen", func() bool { _, state := s.sessions().pick(); return state == peers.Leaving })
 	testutil.NoError(t, roundTrip(t, s, target)) // it is all there is
-	staying, err := s.now(t.Context())
-	testutil.NoError(t, err)
+	staying := testutil.Must(s.now(t.Context()))(t)
 	for range 3 {
-		c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
-		testutil.NoError(t, err)
+		c := testutil.Must(s.Dial(t.Context(), tunnel.NewFlow("tcp", target)))(t)
 		defer c.Close()
 	}
-	if got := staying.Streams(); got != 3 {
-		t.Errorf("%d of 3 streams on the link that stays", got)
-	}
+	testutil.Equal(t, staying.Streams(), 3, "streams on the link that stays")
 }
 
 // A link to a server that says that no agent serves gets nothing while there is
@@ -207,9 +181,8 @@ func TestServerUpgrade(t *testing.T) {
 		testutil.NoError(t, roundTrip(t, s, target))
 	}
 	testutil.Eventually(t, "the link counted", func() bool { return upgraded.Links.Load() > 0 })
-	if l, c := upgraded.Links.Load(), upgraded.Connects.Load(); l != 1 || c != 0 {
-		t.Errorf("%d links, %d CONNECTs after the upgrade", l, c)
-	}
+	testutil.Equal(t, upgraded.Links.Load(), 1, "links after the upgrade")
+	testutil.Equal(t, upgraded.Connects.Load(), 0, "CONNECTs after it")
 	upgraded.Stop()
 	newFake(p).Old().StartAt(t, address) // and back again
 	testutil.Eventually(t, "the link's end noticed", func() bool { return s.Stats().Links == 0 })
@@ -247,9 +220,7 @@ func TestStartWithoutServer(t *testing.T) {
 	n := at()
 	s := client(t, p, n, nil)
 	run(t, s)
-	if err := roundTrip(t, s, target); tunnel.FailureOf(err) != tunnel.FailUnavailable {
-		t.Fatal(err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(roundTrip(t, s, target)), tunnel.FailUnavailable, "a request without a server")
 	server := newFake(p).Start(t)
 	n.set("192.0.2.1", server.Addr())
 	err := roundTrip(t, s, target)
@@ -271,9 +242,8 @@ func TestServersAreRetriedWithoutRequests(t *testing.T) {
 		testutil.Eventually(t, "not ready", func() bool { return s.Ready() != nil })
 		next.StartAt(t, server.Addr())
 		testutil.Eventually(t, "ready again", func() bool { return s.Ready() == nil })
-		if _, old := s.sessions().stay(); old != slices.Equal(next.Protos, []string{"http/1.1"}) {
-			t.Errorf("%v: a session without a link: %v", next.Protos, old)
-		}
+		_, old := s.sessions().stay()
+		testutil.Equal(t, old, strings.Join(next.Protos, " ") == "http/1.1", "a session without a link, of %v", next.Protos)
 	}
 }
 
@@ -290,7 +260,6 @@ func TestPickPrefersLinks(t *testing.T) {
 		return link && connect
 	})
 	wantBy(t, s, "linked")
-	if got := s.Stats(); got.Links != 1 || got.Streams != 3 {
-		t.Errorf("%+v", got)
-	}
+	got := s.Stats()
+	testutil.Equal(t, fmt.Sprint(got.Links, got.Streams), "1 3", "links and streams")
 }

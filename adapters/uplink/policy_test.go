@@ -1,11 +1,11 @@
 package uplink
 
 import (
-	"slices"
 	"testing"
 	"time"
 
 	"konnectivity/internal/peers"
+	"konnectivity/internal/testutil"
 )
 
 // The only address of several servers gets two links, whatever one of the
@@ -20,12 +20,9 @@ func TestTwoLinksToTheOnlyAddress(t *testing.T) {
 		p.Met(at, at, 3, false, now)
 	}
 	p.List([]string{"only"}, true)
-	if dial, _ := p.Next(now.Add(time.Second)); !slices.Equal(dial, []string{"only"}) {
-		t.Fatalf("dials %q beside a link to an address that is gone", dial)
-	}
+	dial, _ := p.Next(now.Add(time.Second))
+	testutil.EqualSlices(t, dial, []string{"only"}, "dials beside a link to an address that is gone")
 	p.Done("only")
 	p.Met("only", "modest", 1, false, now)
-	if got := p.Want(); got != maxPerAddress {
-		t.Errorf("wants %d when one of the servers knows of no other", got)
-	}
+	testutil.Equal(t, p.Want(), maxPerAddress, "links where one of the servers knows of no other")
 }

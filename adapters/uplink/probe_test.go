@@ -17,32 +17,23 @@ func TestProbe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server.Start(t)
 			s := client(t, p, at("192.0.2.1", server.Addr(), "192.0.2.2", testutil.Refusing(t)), nil)
-			addrs, err := s.Addresses(t.Context())
-			testutil.NoError(t, err)
-			if len(addrs) != 2 || addrs[0].String() != "192.0.2.1:8090" {
-				t.Fatalf("the name leads to %v", addrs)
-			}
-			if _, err := s.Probe(t.Context(), addrs[1]); tunnel.FailureOf(err) != tunnel.FailRefused {
-				t.Errorf("of a port without listener it says %v", err)
-			}
-			probe, err := s.Probe(t.Context(), addrs[0])
-			testutil.NoError(t, err)
+			addrs := testutil.Must(s.Addresses(t.Context()))(t)
+			testutil.Equal(t, len(addrs), 2, "addresses: %v", addrs)
+			testutil.Equal(t, addrs[0].String(), "192.0.2.1:8090", "the first address")
+			err := testutil.Err(s.Probe(t.Context(), addrs[1]))
+			testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailRefused, "a port without listener")
+			probe := testutil.Must(s.Probe(t.Context(), addrs[0]))(t)
 			defer probe.Close()
-			state, err := probe.Secure(t.Context())
-			testutil.NoError(t, err)
-			if len(state.PeerCertificates) == 0 || probe.Linked() != (name == "link") {
-				t.Errorf("linked %v, state %+v", probe.Linked(), state)
-			}
+			state := testutil.Must(probe.Secure(t.Context()))(t)
+			testutil.AtLeast(t, len(state.PeerCertificates), 1, "certificates")
+			testutil.Equal(t, probe.Linked(), name == "link", "linked")
 			if probe.Linked() {
-				session, err := probe.Link(t.Context())
-				testutil.NoError(t, err)
-				testutil.NoError(t, session.Close())
+				testutil.NoError(t, testutil.Must(probe.Link(t.Context()))(t).Close())
 			} else {
 				testutil.NoError(t, probe.Admitted())
 			}
-			if len(s.Links()) != 0 || s.Stats().Connects != 0 {
-				t.Errorf("a probe counts as a connection: %+v", s.Stats())
-			}
+			testutil.Equal(t, len(s.Links()), 0, "links")
+			testutil.Equal(t, s.Stats().Connects, 0, "connections that a probe counts as")
 		})
 	}
 }
@@ -51,13 +42,10 @@ func TestProbe(t *testing.T) {
 func TestProbeJudgesTheServer(t *testing.T) {
 	server := newFake(newPKI(t)).Start(t)
 	s := client(t, newPKI(t), at("192.0.2.1", server.Addr()), nil)
-	addrs, err := s.Addresses(t.Context())
-	testutil.NoError(t, err)
-	probe, err := s.Probe(t.Context(), addrs[0])
-	testutil.NoError(t, err)
+	addrs := testutil.Must(s.Addresses(t.Context()))(t)
+	probe := testutil.Must(s.Probe(t.Context(), addrs[0]))(t)
 	defer probe.Close()
 	var unknown x509.UnknownAuthorityError
-	if _, err := probe.Secure(t.Context()); !errors.As(err, &unknown) {
-		t.Errorf("a stranger's certificate: %v", err)
-	}
+	_, err := probe.Secure(t.Context())
+	testutil.Equal(t, errors.As(err, &unknown), true, "a stranger's certificate: %v", err)
 }

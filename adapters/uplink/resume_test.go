@@ -18,8 +18,7 @@ func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
 	n := at("192.0.2.1", old.Addr())
 	s := client(t, p, n, func(o *Options) { o.ResumeWindow = time.Minute })
 	runLinked(t, s, 1)
-	c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
-	testutil.NoError(t, err)
+	c := testutil.Must(s.Dial(t.Context(), tunnel.NewFlow("tcp", target)))(t)
 	defer c.Close()
 	says(t, c, "before")
 
@@ -29,9 +28,8 @@ func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
 	says(t, c, "meanwhile")
 	eventuallyOnlyOn(t, s, next)
 	says(t, c, "after")
-	if next.Links.Load() == 0 || s.Ends().Stats().Resumes == 0 {
-		t.Errorf("%d links to the next server, %+v", next.Links.Load(), s.Ends().Stats())
-	}
+	testutil.AtLeast(t, next.Links.Load(), 1, "links to the next server")
+	testutil.AtLeast(t, s.Ends().Stats().Resumes, 1, "resumptions")
 }
 
 // linkedToTwo has links to two servers of one agent, a, which is prepared, and b.
@@ -54,9 +52,7 @@ func TestResumeAsksTheGivenServerFirst(t *testing.T) {
 	for _, id := range []string{"a", "b", "a", "b", "c", ""} {
 		f := tunnel.NewFlow("tcp", "dest:1")
 		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: id}
-		if _, err := s.Dial(t.Context(), f); tunnel.FailureOf(err) != tunnel.FailGone {
-			t.Fatal(err)
-		}
+		testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))), tunnel.FailGone, "the failure")
 		if id != "c" && id != "" && f.Hop.ID != id {
 			t.Errorf("asked %s, want %s", f.Hop.ID, id)
 		}
@@ -69,7 +65,6 @@ func TestResumeAsksServersWithAgentsFirst(t *testing.T) {
 	s := linkedToTwo(t, func(a *fakeServer) { a.Agents = noAgents })
 	f := tunnel.NewFlow("tcp", "dest:1")
 	f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: "a"}
-	if _, err := s.Dial(t.Context(), f); tunnel.FailureOf(err) != tunnel.FailGone || f.Hop.ID != "b" {
-		t.Errorf("asked %s: %v", f.Hop.ID, err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))), tunnel.FailGone, "the failure")
+	testutil.Equal(t, f.Hop.ID, "b", "who was asked")
 }

@@ -73,8 +73,7 @@ func client(t testing.TB, p ClientTLS, n *names, change func(*Options)) *Server 
 	if change != nil {
 		change(&opt)
 	}
-	s, err := New(opt)
-	testutil.NoError(t, err)
+	s := testutil.Must(New(opt))(t)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -108,11 +107,7 @@ func roundTrip(t testing.TB, d tunnel.Dialer, address string) error {
 func manyRoundTrips(t *testing.T, d tunnel.Dialer, address string, n int) {
 	var wg sync.WaitGroup
 	for range n {
-		wg.Go(func() {
-			if err := roundTrip(t, d, address); err != nil {
-				t.Error(err)
-			}
-		})
+		wg.Go(func() { testutil.Succeeds(t, roundTrip(t, d, address), "a round trip") })
 	}
 	wg.Wait()
 }
@@ -138,9 +133,7 @@ func wantBy(t *testing.T, s *Server, id string) {
 		f := tunnel.NewFlow("tcp", testutil.Echo(t))
 		c := testutil.Must(s.Dial(t.Context(), f))(t)
 		t.Cleanup(func() { _ = c.Close() })
-		if f.Hop.ID != id {
-			t.Errorf("dialed by %s", f.Hop.ID)
-		}
+		testutil.Equal(t, f.Hop.ID, id, "the server dialed by")
 	}
 }
 
@@ -161,14 +154,10 @@ func resuming(p *testPKI, agent *resume.Manager) *fakeServer {
 func says(t *testing.T, c tunnel.Conn, text string) {
 	t.Helper()
 	_ = c.SetDeadline(time.Now().Add(testutil.Patience))
-	_, err := io.WriteString(c, text)
-	testutil.NoError(t, err)
+	testutil.NoError(t, testutil.Err(io.WriteString(c, text)))
 	got := make([]byte, len(text))
-	_, err = io.ReadFull(c, got)
-	testutil.NoError(t, err)
-	if string(got) != text {
-		t.Errorf("got %q", got)
-	}
+	testutil.NoError(t, testutil.Err(io.ReadFull(c, got)))
+	testutil.Equal(t, string(got), text, "the echo")
 }
 
 // eventuallyOnlyOn waits until the link to next is the only one, and stays.

@@ -40,13 +40,11 @@ func TestSearchFindsAServerWithAgents(t *testing.T) {
 	first, second := resuming(p, agent), resuming(p, agent)
 	first.Agents = noAgents
 	s := twoLinks(t, p, first, second)
-	c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
-	testutil.NoError(t, err)
+	c := testutil.Must(s.Dial(t.Context(), tunnel.NewFlow("tcp", target)))(t)
 	defer c.Close()
 	testutil.Eventually(t, "a dial by the server with agents", func() bool {
 		f := tunnel.NewFlow("tcp", target)
-		c, err := s.Dial(t.Context(), f)
-		testutil.NoError(t, err)
+		c := testutil.Must(s.Dial(t.Context(), f))(t)
 		_ = c.Close()
 		return f.Hop.ID == "second"
 	})
@@ -55,9 +53,7 @@ func TestSearchFindsAServerWithAgents(t *testing.T) {
 		return n["first"] == 1 && n["second"] == 1
 	})
 	says(t, c, "after")
-	if got := s.Stats(); got.Lost != 0 {
-		t.Errorf("%+v", got)
-	}
+	testutil.Equal(t, s.Stats().Lost, 0, "lost links")
 }
 
 // A search in vain leaves no link behind, and the links that there were are up.

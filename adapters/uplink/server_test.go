@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -44,15 +45,10 @@ func TestDialByProtocol(t *testing.T) {
 				}
 			}
 			testutil.Eventually(t, "the links counted", func() bool { return c.server.Links.Load() == c.links })
-			if got := [2]int64{c.server.Connects.Load(), c.server.Handshakes.Load()}; got != [2]int64{c.connects, c.handshakes} {
-				t.Errorf("CONNECTs, handshakes: %v", got)
-			}
-			if c.connects > 1 && c.server.Resumed.Load() == 0 {
-				t.Error("TLS sessions are not resumed")
-			}
-			if ready := s.Ready(); (ready == nil) == c.fails {
-				t.Errorf("ready: %v", ready)
-			}
+			testutil.Equal(t, c.server.Connects.Load(), c.connects, "CONNECTs")
+			testutil.Equal(t, c.server.Handshakes.Load(), c.handshakes, "handshakes")
+			testutil.Equal(t, c.connects <= 1 || c.server.Resumed.Load() > 0, true, "TLS sessions are resumed")
+			testutil.Equal(t, s.Ready() != nil, c.fails, "not ready")
 		})
 	}
 }
@@ -68,9 +64,7 @@ func TestFirstRequestsCostNoExtraHandshake(t *testing.T) {
 	}{{newFake(p), 1}, {newFake(p).Old(), 20}} {
 		s := client(t, p, at("192.0.2.1", c.server.Start(t).Addr()), nil)
 		manyRoundTrips(t, s, target, 20)
-		if h := c.server.Handshakes.Load(); h != c.handshakes {
-			t.Errorf("%v: %d handshakes for 20 requests, want %d", c.server.Protos, h, c.handshakes)
-		}
+		testutil.Equal(t, c.server.Handshakes.Load(), c.handshakes, "%v: handshakes for 20 requests", c.server.Protos)
 	}
 }
 
@@ -92,13 +86,10 @@ func TestFailuresComeTyped(t *testing.T) {
 		for address, want := range map[string]tunnel.Failure{
 			nobody: tunnel.FailRefused, "nobody.example:80": tunnel.FailNoSuchHost, "agentless:80": tunnel.FailNoAgent, "no-port": tunnel.FailBadAddress, "x y:1": tunnel.FailBadAddress,
 		} {
-			if err := roundTrip(t, s, address); tunnel.FailureOf(err) != want {
-				t.Errorf("%v, %s: %v, want %v", server.Protos, address, err, want)
-			}
+			testutil.Equal(t, tunnel.FailureOf(roundTrip(t, s, address)), want, "%v, %s", server.Protos, address)
 		}
-		if _, err := s.Dial(t.Context(), tunnel.NewFlow("udp", "x:1")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
-			t.Errorf("udp: %v", err)
-		}
+		err := testutil.Err(s.Dial(t.Context(), tunnel.NewFlow("udp", "x:1")))
+		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailBadAddress, "udp")
 	}
 }
 
@@ -108,20 +99,16 @@ func TestIDTravels(t *testing.T) {
 	for _, server := range []*fakeServer{newFake(p), newFake(p).Old()} {
 		server.Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
-		c, err := s.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "00112233aabbccdd", Network: "tcp", Address: target}})
-		testutil.NoError(t, err)
+		c := testutil.Must(s.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "00112233aabbccdd", Network: "tcp", Address: target}}))(t)
 		c.Close()
-		if id := <-server.IDs; id != "00112233aabbccdd" {
-			t.Errorf("%v: the server saw id %q", server.Protos, id)
-		}
+		testutil.Equal(t, <-server.IDs, "00112233aabbccdd", "%v: the id that the server saw", server.Protos)
 	}
 }
 
 // tlsFiles is a client without certificates in place.
 func tlsFiles(t *testing.T) ClientTLS {
 	dir := t.TempDir()
-	src, err := tlsreload.New(tlsreload.Files{Cert: dir + "/tls.crt", Key: dir + "/tls.key", CA: dir + "/ca.crt"}, tlsreload.Options{Name: "server", Lenient: true})
-	testutil.NoError(t, err)
+	src := testutil.Must(tlsreload.New(tlsreload.Files{Cert: dir + "/tls.crt", Key: dir + "/tls.key", CA: dir + "/ca.crt"}, tlsreload.Options{Name: "server", Lenient: true}))(t)
 	return src
 }
 
@@ -147,15 +134,12 @@ func knowsNobody(t *testing.T) string {
 
 func TestServerOutOfReach(t *testing.T) {
 	p := newPKI(t)
-	other, err := pki.NewCA("other")
-	testutil.NoError(t, err)
-	pair, err := other.Issue(pki.Leaf{CommonName: "stranger", Client: true})
-	testutil.NoError(t, err)
+	other := testutil.Must(pki.NewCA("other"))(t)
+	pair := testutil.Must(other.Issue(pki.Leaf{CommonName: "stranger", Client: true}))(t)
 	server := newFake(p).Start(t)
 	oldServer := newFake(p).Old().Start(t)
 	closed := testutil.Refusing(t)
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	testutil.NoError(t, err)
+	silent := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer silent.Close()
 	nobody := knowsNobody(t)
 	for name, c := range map[string]struct {
@@ -186,12 +170,8 @@ func TestServerOutOfReach(t *testing.T) {
 			if !errors.As(err, &dial) || dial.Failure != tunnel.FailUnavailable || dial.Text() != c.reason {
 				t.Errorf("%v, want %q", err, c.reason)
 			}
-			if time.Since(start) > 10*time.Second {
-				t.Errorf("took %v", time.Since(start))
-			}
-			if err := s.Ready(); err == nil || err.Error() != c.reason {
-				t.Errorf("ready says %v", err)
-			}
+			testutil.AtMost(t, time.Since(start), 10*time.Second, "time that it took")
+			testutil.Equal(t, fmt.Sprint(s.Ready()), c.reason, "what ready says")
 		})
 	}
 }
@@ -204,9 +184,8 @@ func TestBadOptions(t *testing.T) {
 			s.Close()
 		}
 	}
-	if opt, err := (Options{Address: "host:1", TLS: p}).withDefaults(); err != nil || opt.ConnectTimeout != 5*time.Second {
-		t.Errorf("by default a connection may take %v, %v", opt.ConnectTimeout, err)
-	}
+	opt := testutil.Must((Options{Address: "host:1", TLS: p}).withDefaults())(t)
+	testutil.Equal(t, opt.ConnectTimeout, 5*time.Second, "time for a connection by default")
 }
 
 func TestCancelledRequestSparesTheOthers(t *testing.T) {
@@ -229,16 +208,10 @@ func TestCancelledRequestSparesTheOthers(t *testing.T) {
 	go func() { time.Sleep(20 * time.Millisecond); second <- roundTrip(t, s, target) }()
 	time.Sleep(50 * time.Millisecond)
 	cancel()
-	if err := <-first; tunnel.FailureOf(err) != tunnel.FailCancelled {
-		t.Errorf("the one who gave up: %v", err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(<-first), tunnel.FailCancelled, "the one who gave up")
 	close(gaveUp)
-	if err := <-second; err != nil {
-		t.Errorf("the one who waited: %v", err)
-	}
-	if n := server.Handshakes.Load(); n != 1 {
-		t.Errorf("%d handshakes", n)
-	}
+	testutil.Succeeds(t, <-second, "the one who waited")
+	testutil.Equal(t, server.Handshakes.Load(), 1, "handshakes")
 }
 
 // A link that breaks while a dial is under way must not fail it if another
