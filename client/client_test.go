@@ -45,9 +45,8 @@ func says(t *testing.T, c net.Conn, text string) {
 	t.Helper()
 	testutil.Must(io.WriteString(c, text))(t)
 	got := make([]byte, len(text))
-	if _, err := io.ReadFull(c, got); err != nil || string(got) != text {
-		t.Fatalf("%q, %v", got, err)
-	}
+	testutil.NoError(t, testutil.Err(io.ReadFull(c, got)))
+	testutil.Equal(t, string(got), text, "the echo")
 }
 
 // Each way leads to the destination, and each direction ends by itself.
@@ -77,12 +76,8 @@ func TestWays(t *testing.T) {
 			defer conn.Close()
 			says(t, conn, "hello")
 			testutil.NoError(t, conn.(interface{ CloseWrite() error }).CloseWrite())
-			if rest, err := io.ReadAll(conn); len(rest) > 0 || err != nil {
-				t.Errorf("%q, %v", rest, err)
-			}
-			if conn.RemoteAddr() == nil || conn.LocalAddr() == nil {
-				t.Error("no address")
-			}
+			testutil.Equal(t, string(testutil.Must(io.ReadAll(conn))(t)), "", "the rest")
+			testutil.Equal(t, conn.RemoteAddr() != nil && conn.LocalAddr() != nil, true, "it has addresses")
 			testutil.Eventually(t, "the server is there", func() bool { return cl.Ready() == nil })
 			if servers := cl.Servers(); len(servers) != c.links || c.links > 0 && servers[0].Address.String() != serverAddress {
 				t.Errorf("links to %+v", servers)
@@ -111,9 +106,7 @@ func TestResets(t *testing.T) {
 			conn := testutil.Must(newClient(t, c.change).Dial("tcp", target))(t)
 			defer conn.Close()
 			testutil.Must(io.WriteString(conn, "x"))(t)
-			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, c.want) {
-				t.Errorf("it reads: %v", err)
-			}
+			testutil.ErrorIs(t, testutil.Err(conn.Read(make([]byte, 1))), c.want, "what it reads")
 		})
 	}
 }
@@ -181,9 +174,8 @@ func TestConnectionsOutliveTheirLink(t *testing.T) {
 	says(t, conn, "after")
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.asked) < 2 || p.asked[0] != "konnectivity.test:8090" {
-		t.Errorf("the proxy was asked for %q", p.asked)
-	}
+	testutil.AtLeast(t, len(p.asked), 2, "what the proxy was asked for")
+	testutil.Equal(t, p.asked[0], "konnectivity.test:8090", "the first of it")
 }
 
 func TestFailures(t *testing.T) {
@@ -254,9 +246,7 @@ func TestCloseEndsDials(t *testing.T) {
 		if err := testutil.Receive(t, "the error of "+name, failed); !errors.Is(err, net.ErrClosed) || client.FailureOf(err) != client.Unavailable {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := c.Dial("tcp", webAddress); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("%s: %v", name, err)
-		}
+		testutil.ErrorIs(t, testutil.Err(c.Dial("tcp", webAddress)), net.ErrClosed, "a dial of %s later", name)
 	}
 }
 
@@ -303,9 +293,7 @@ func TestFlags(t *testing.T) {
 		t.Errorf("%+v, %v", o, err)
 	}
 	for _, bad := range []string{"--konnectivity-hostname=a:1", "--konnectivity-port=0", "--resume-window=-1s", "--link=connect"} {
-		if _, err := parse(bad); err == nil || !strings.Contains(err.Error(), "want ") {
-			t.Errorf("%s: %v", bad, err)
-		}
+		testutil.ErrorSays(t, testutil.Err(parse(bad)), "want ", "%s", bad)
 	}
 }
 
@@ -319,13 +307,9 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("%+v, %v", o, err)
 	}
 	t.Setenv("KONNECTIVITY_ADDRESS", "no port")
-	if _, err := client.FromEnvironment(); err == nil || !strings.Contains(err.Error(), `KONNECTIVITY_ADDRESS="no port": want a`) {
-		t.Error(err)
-	}
+	testutil.ErrorSays(t, testutil.Err(client.FromEnvironment()), `KONNECTIVITY_ADDRESS="no port": want a`, "no port")
 	t.Setenv("KONNECTIVITY_SOCKET", socketPath)
-	if o, err := client.FromEnvironment(); err != nil || o.Socket != socketPath {
-		t.Errorf("%+v, %v", o, err)
-	}
+	testutil.Equal(t, testutil.Must(client.FromEnvironment())(t).Socket, socketPath, "the socket")
 	newClient(t, func(to *client.Options) { *to = testutil.Must(client.FromEnvironment())(t) })
 }
 

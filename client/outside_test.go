@@ -80,15 +80,12 @@ func TestAnotherModule(t *testing.T) {
 	modules := strings.Fields(run("go", "list", "-export", "-deps", "-f", // -export compiles, and links nothing
 		"{{with .Module}}{{.Path}}{{end}}", "./..."))
 	slices.Sort(modules)
-	if got, want := slices.Compact(modules), []string{"example.com/driver", "github.com/sirupsen/logrus", "golang.org/x/sys", "konnectivity"}; !slices.Equal(got, want) {
-		t.Errorf("it is linked with %q, want %q", got, want)
-	}
+	want := []string{"example.com/driver", "github.com/sirupsen/logrus", "golang.org/x/sys", "konnectivity"}
+	testutil.EqualSlices(t, slices.Compact(modules), want, "what it is linked with")
 	host, port, _ := strings.Cut(serverAddress, ":")
 	here := testutil.Must(os.Getwd())(t)
 	in := func(name string) string { return filepath.Join(here, name) }
 	got := run(program, "--konnectivity-hostname="+host, "--konnectivity-port="+port, "--ca-cert-path="+in("ca.crt"),
 		"--tls-cert-path="+in("tls.crt"), "--tls-key-path="+in("tls.key"), "http://"+webAddress)
-	if got != "hello" {
-		t.Errorf("it says %q", got)
-	}
+	testutil.Equal(t, got, "hello", "what it says")
 }
