@@ -2,7 +2,6 @@ package resume
 
 import (
 	"reflect"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -30,18 +30,13 @@ func TestOneLineForAllOfALink(t *testing.T) {
 		e.lost(new(Conn))
 		time.Sleep(time.Hour)
 		entries := hook.AllEntries()
-		if len(entries) != 2 {
-			t.Fatalf("%d lines", len(entries))
-		}
+		testutil.Equal(t, len(entries), 2, "lines")
 		want := logrus.Fields{"lost": int64(1000), "resumed": int64(999), "given_up": int64(0), "waiting": 1}
 		for name, n := range want {
-			if entries[0].Data[name] != n {
-				t.Errorf("%s is %v, want %v", name, entries[0].Data[name], n)
-			}
+			testutil.Equal(t, entries[0].Data[name], n, "%s", name)
 		}
-		if entries[1].Data["lost"] != int64(1) || entries[1].Data["resumed"] != int64(0) {
-			t.Errorf("the second tells of the first again: %v", entries[1].Data)
-		}
+		testutil.Equal(t, entries[1].Data["lost"], any(int64(1)), "lost, in the second")
+		testutil.Equal(t, entries[1].Data["resumed"], any(int64(0)), "resumed, in the second")
 	})
 }
 
@@ -66,9 +61,7 @@ func TestNoLineForBulkThatMoves(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		time.Sleep(time.Minute)
-		if n := len(hook.AllEntries()); n > 0 {
-			t.Fatalf("%d lines for bulk that moved: %v", n, hook.LastEntry().Data)
-		}
+		testutil.Equal(t, len(hook.AllEntries()), 0, "lines for bulk that moved")
 		moved, lost := lose(), lose()
 		e.resumed(moved, moved.ResumeStatus(), true)
 		time.Sleep(2 * time.Second)
@@ -79,9 +72,7 @@ func TestNoLineForBulkThatMoves(t *testing.T) {
 			told = append(told, line.Message, line.Data["lost"], line.Data["resumed"])
 		}
 		want := []any{"connections lost their link", int64(1), int64(0), "connections were resumed", int64(0), int64(1)}
-		if !slices.Equal(told, want) {
-			t.Errorf("lines %v, want %v", told, want)
-		}
+		testutil.EqualSlices(t, told, want, "lines")
 	})
 }
 
@@ -110,9 +101,7 @@ func TestEveryLossHasItsLine(t *testing.T) {
 		}
 		zero, one := any(int64(0)), any(int64(1))
 		want := [][3]any{{one, zero, zero}, {one, zero, zero}, {one, one, zero}, {zero, zero, one}}
-		if !slices.Equal(told, want) {
-			t.Errorf("lost, resumed and given up are %v, want %v", told, want)
-		}
+		testutil.EqualSlices(t, told, want, "lost, resumed and given up")
 	})
 }
 
@@ -125,9 +114,7 @@ func TestNoLineBehindTheEnd(t *testing.T) {
 		e.Close()
 		e.Wait()
 		time.Sleep(time.Hour)
-		if n := len(hook.AllEntries()); n > 0 {
-			t.Errorf("%d lines", n)
-		}
+		testutil.Equal(t, len(hook.AllEntries()), 0, "lines")
 	})
 }
 
@@ -147,13 +134,8 @@ func TestStatsPlus(t *testing.T) {
 	two.GivenUp["b"] = 5
 	want := filled(3)
 	want.GivenUp["b"] = 5
-	if got := one.Plus(two); !reflect.DeepEqual(got, want) {
-		t.Errorf("the sum is %+v, want %+v", got, want)
-	}
-	if len(one.GivenUp) != 1 || two.GivenUp["a"] != 2 {
-		t.Errorf("the sum changed %v and %v", one.GivenUp, two.GivenUp)
-	}
-	if got := (Stats{}).Plus(one); !reflect.DeepEqual(got, one) {
-		t.Errorf("nothing plus %+v is %+v", one, got)
-	}
+	testutil.Equal(t, reflect.DeepEqual(one.Plus(two), want), true, "the sum is right: %+v", one.Plus(two))
+	testutil.Equal(t, len(one.GivenUp), 1, "causes of one, which the sum left")
+	testutil.Equal(t, two.GivenUp["a"], 2, "and of two")
+	testutil.Equal(t, reflect.DeepEqual((Stats{}).Plus(one), one), true, "nothing plus one is that")
 }

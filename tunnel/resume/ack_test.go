@@ -49,9 +49,7 @@ func (r *route) download() (c tunnel.Conn, dest *wireEnd, acks *atomic.Int64) {
 	c, err := r.opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		return overheard{acknowledges: func(link.Ack) { acks.Add(1) }}.by(r.world.Dial(ctx, f))
 	})).Dial(context.Background(), tunnel.NewFlow("tcp", "dest:1"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testutil.NoError(r.t, err)
 	return c, <-r.dests, acks
 }
 
@@ -77,10 +75,8 @@ func TestAcknowledgementsOfBulk(t *testing.T) {
 		for range 2 {
 			reads(t, c, 200)
 			before := acks.Load()
-			took := reads(t, c, 400)
-			if count := acks.Load() - before; took > 450*time.Millisecond || count > 130 {
-				t.Errorf("%d acknowledgements of 400 times 64 KiB, in %v", count, took)
-			}
+			testutil.AtMost(t, reads(t, c, 400), 450*time.Millisecond, "the time of 400 times 64 KiB")
+			testutil.AtMost(t, acks.Load()-before, 130, "their acknowledgements")
 			r.relink(toOpener)
 		}
 	})
@@ -95,9 +91,7 @@ func TestAcknowledgementsWhileMemoryIsScarce(t *testing.T) {
 		defer c.Close()
 		for range 2 {
 			go func() { _, _ = io.CopyN(dest, zeroes{}, steps*64<<10) }()
-			if took := reads(t, c, steps); took > (steps+50)*time.Millisecond {
-				t.Errorf("it took %v", took)
-			}
+			testutil.AtMost(t, reads(t, c, steps), (steps+50)*time.Millisecond, "time that it took")
 			time.Sleep(500 * time.Millisecond)
 			r.memory.Hold(scarce)
 			defer r.memory.Hold(-scarce)

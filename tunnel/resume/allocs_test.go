@@ -16,22 +16,15 @@ func allocs(t *testing.T, window time.Duration, size int) float64 {
 	accepted := make(grab, 1)
 	w := &world{t: t, serve: accepted}
 	w.begin(1, window)
-	c, err := w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testutil.Must(w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1")))(t)
 	far := <-accepted
 	defer far.Close()
 	defer c.Close()
 	go func() { _, _ = io.Copy(far, far) }()
 	message, answer := make([]byte, size), make([]byte, size)
 	exchange := func() {
-		if _, err := c.Write(message); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(c, answer); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, testutil.Err(c.Write(message)))
+		testutil.NoError(t, testutil.Err(io.ReadFull(c, answer)))
 	}
 	for range 100 {
 		exchange()

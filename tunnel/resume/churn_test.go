@@ -64,12 +64,9 @@ func TestChurn(t *testing.T) {
 				playOn(t, m, step{0, Event{Kind: Closed}, StateLingering, Live, Send})
 			}
 			waited := churned(m, c.carriers, c.lasting, c.brings)
-			if m.life != c.life || waited < c.least || waited > c.most {
-				t.Errorf("it is over for %q behind %v, want %q within %v and %v", m.life.Label(), waited, c.life.Label(), c.least, c.most)
-			}
-			if c.life == Fruitless && m.err != error(errLost) {
-				t.Errorf("its application is told %v, want %v", m.err, errLost)
-			}
+			testutil.Equal(t, m.life, c.life, "its end")
+			testutil.Between(t, waited, c.least, c.most, "the wait")
+			testutil.Equal(t, c.life != Fruitless || m.err == error(errLost), true, "it is told %v", m.err)
 		})
 	}
 }
@@ -98,9 +95,8 @@ func TestResumesInVainArePaced(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		// Half of each wait may be left out.
-		if took := time.Since(began); dials.Load() != mostVain+1 || took < 15*time.Second {
-			t.Errorf("%d dials within %v", dials.Load(), took)
-		}
+		testutil.Equal(t, dials.Load(), mostVain+1, "dials")
+		testutil.AtLeast(t, time.Since(began), 15*time.Second, "their time")
 	})
 }
 
@@ -110,27 +106,23 @@ func TestPauses(t *testing.T) {
 	for window, longest := range map[time.Duration]time.Duration{time.Minute: longestPause, 4 * time.Second: time.Second} {
 		var c churn
 		before := c.pause(window)
-		if c.lost(t0, false); before != 0 || c.pause(window) != 0 {
-			t.Errorf("it waits behind the first carrier")
-		}
+		c.lost(t0, false)
+		testutil.Equal(t, before == 0 && c.pause(window) == 0, true, "it does not wait behind the first carrier")
 		for range mostVain {
 			c.resumed(t0)
 			c.lost(t0, false)
 			pause := c.pause(window)
-			if pause <= before && pause != longest || pause > longest {
-				t.Errorf("it waits %v, and %v before that; at most %v", pause, before, longest)
-			}
+			testutil.Equal(t, pause > before || pause == longest, true, "it waits %v behind %v", pause, before)
+			testutil.AtMost(t, pause, longest, "the pause")
 			before = pause
 		}
 		c.resumed(t0)
 		c.brought()
-		if c.lost(t0, false); c.pause(window) != lastPause {
-			t.Errorf("it waits %v behind progress", c.pause(window))
-		}
+		c.lost(t0, false)
+		testutil.Equal(t, c.pause(window), lastPause, "pause behind progress")
 		c.resumed(t0)
-		if c.lost(t0.Add(settled), false); c.pause(window) != 0 {
-			t.Errorf("it waits %v behind a carrier that lasted", c.pause(window))
-		}
+		c.lost(t0.Add(settled), false)
+		testutil.Equal(t, c.pause(window), 0, "pause behind a carrier that lasted")
 	}
 }
 
@@ -141,9 +133,8 @@ func TestAcceptorEndsResumesInVain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := play(t, nil, step{0, lost(0), StateDetached, Live, 0}, step{0, detached, StateDetached, Live, 0})
 			for epoch := range uint32(mostVainAccepted) {
-				if m.Step(Event{Kind: Offered, Epoch: epoch + 1, Now: t0})&Answer == 0 {
-					t.Fatalf("carrier %d is refused", epoch+1)
-				}
+				does := m.Step(Event{Kind: Offered, Epoch: epoch + 1, Now: t0})
+				testutil.Equal(t, does&Answer != 0, true, "carrier %d is taken", epoch+1)
 				if attached {
 					m.Step(Event{Kind: CarrierUp, Epoch: epoch + 1, Now: t0})
 					m.Step(Event{Kind: Offered, Epoch: epoch + 2, Now: t0}) // which has it leave this one
@@ -177,7 +168,6 @@ func TestResetByPolicy(t *testing.T) {
 		step{0, cut(1), StateGone, Ended, Finish | Fail})
 	m := newMachine(time.Minute, 0)
 	m.Step(Event{Kind: Forbidden, Now: t0})
-	if code := m.ResetCode(); code != tunnel.CodePolicy || tunnel.CodeOf(m.err) != tunnel.CodePolicy {
-		t.Errorf("an end that is forbidden resets with %v, for %v", code, m.err)
-	}
+	testutil.Equal(t, m.ResetCode(), tunnel.CodePolicy, "the code that it resets with")
+	testutil.Equal(t, tunnel.CodeOf(m.err), tunnel.CodePolicy, "its error's")
 }

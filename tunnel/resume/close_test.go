@@ -1,7 +1,6 @@
 package resume_test
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -54,9 +53,7 @@ func TestCloseLetsGoOfAPeerThatWaits(t *testing.T) {
 		<-over
 		t.Fatal("both wait for each other")
 	}
-	if got, want := echoed.Load(), written.Load(); got < want {
-		t.Errorf("%d of %d bytes were delivered", got, want)
-	}
+	testutil.AtLeast(t, echoed.Load(), written.Load(), "bytes that were delivered")
 }
 
 // Close lets go of whoever reads or writes, with a carrier that nothing comes by, and
@@ -79,9 +76,7 @@ func TestCloseLetsGoOfWhoWaits(t *testing.T) {
 				}
 				closeBeside(t, c, wait)
 				if !away {
-					if n, err := peer.Write(make([]byte, 1<<20)); err != nil {
-						t.Errorf("the peer sends %d bytes: %v", n, err)
-					}
+					testutil.Succeeds(t, testutil.Err(peer.Write(make([]byte, 1<<20))), "the peer's write")
 				}
 				_ = peer.Reset(nil)
 				_ = c.Reset(nil)
@@ -103,9 +98,7 @@ func closeBeside(t *testing.T, c tunnel.Conn, wait func([]byte) (int, error)) {
 	synctest.Wait()
 	select {
 	case err := <-let:
-		if !errors.Is(err, net.ErrClosed) {
-			t.Errorf("who waits is told: %v", err)
-		}
+		testutil.ErrorIs(t, err, net.ErrClosed, "who waits")
 	default:
 		t.Error("who waits is not let go")
 	}

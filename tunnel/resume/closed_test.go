@@ -1,7 +1,6 @@
 package resume_test
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -32,15 +31,11 @@ func apart(t *testing.T, f func(t *testing.T, w *world, opener, acceptor tunnel.
 func TestCloseOfAPlainConnectionDelivers(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
 		w.degrades(t, a, []byte("hello, "))
-		if n, _ := w.agent.Movable(); n != 0 {
-			t.Error("it can be moved, which ends with its carrier")
-		}
+		n, _ := w.agent.Movable()
+		testutil.Equal(t, n, 0, "those that can be moved, as it ends with its carrier")
 		testutil.Must(a.Write([]byte("world")))(t)
 		_ = a.Close()
-		got, err := io.ReadAll(c)
-		if string(got) != "hello, world" || err != nil {
-			t.Errorf("%q comes, and then: %v", got, err)
-		}
+		testutil.Equal(t, string(testutil.Must(io.ReadAll(c))(t)), "hello, world", "what comes")
 		_ = c.Reset(nil)
 	})
 }
@@ -53,9 +48,7 @@ func (w *world) degrades(t *testing.T, a tunnel.Conn, p []byte) {
 	t.Cleanup(func() { w.memory.Hold(-memory) })
 	testutil.Must(a.Write(p))(t)
 	synctest.Wait()
-	if n := w.agent.Stats().Degraded; n != 1 {
-		t.Fatalf("%d connections have become plain", n)
-	}
+	testutil.Equal(t, w.agent.Stats().Degraded, 1, "connections that have become plain")
 }
 
 // deaf is a Receiver that has failed as it had the turn, as half of a relay has whose
@@ -86,20 +79,14 @@ func TestWhatIsDeliveredBehindCloseIsDropped(t *testing.T) {
 			synctest.Wait()
 			select {
 			case err := <-done:
-				if err != nil {
-					t.Error(err)
-				}
+				testutil.Succeeds(t, err, "the peer's write")
 			default:
 				t.Error("the peer waits until the end of the window")
 			}
-			if got, err := io.ReadAll(c); len(got) != 1<<10 || err != nil {
-				t.Errorf("%d bytes come, and then: %v", len(got), err)
-			}
+			testutil.Equal(t, len(testutil.Must(io.ReadAll(c))(t)), 1<<10, "bytes that come")
 			_ = c.Close()
 			synctest.Wait()
-			if n := w.opener.Len() + w.agent.Len(); n != 0 {
-				t.Errorf("%d ends are left", n)
-			}
+			testutil.Equal(t, w.opener.Len()+w.agent.Len(), 0, "ends left")
 			_ = c.Reset(nil)
 		})
 	}
@@ -115,14 +102,10 @@ func TestNothingIsHeldOfAResetBehindClose(t *testing.T) {
 		_ = a.Close()
 		_ = c.Reset(nil)
 		synctest.Wait()
-		if n := w.agent.Len(); n != 0 {
-			t.Fatalf("%d ends are left", n)
-		}
+		testutil.Equal(t, w.agent.Len(), 0, "ends left")
 		near, far := w.servers[0].near, w.servers[0].far
 		for _, ses := range []*link.Session{near.a, near.b, far.a, far.b} {
-			if n := ses.Stats().Unread; n != 0 {
-				t.Errorf("%d bytes count as unread at the %v's peer", n, ses.Peer().Role)
-			}
+			testutil.Equal(t, ses.Stats().Unread, 0, "unread bytes at the %v's peer", ses.Peer().Role)
 		}
 	})
 }
@@ -137,9 +120,7 @@ func TestWhatCameForAPlainConnectionIsRead(t *testing.T) {
 		synctest.Wait()
 		w.servers[0].cut(toAgent)
 		synctest.Wait()
-		if got, err := io.ReadAll(a); len(got) != 10<<10 || err != nil {
-			t.Errorf("%d bytes come, and then: %v", len(got), err)
-		}
+		testutil.Equal(t, len(testutil.Must(io.ReadAll(a))(t)), 10<<10, "bytes that come")
 		_ = a.Close()
 		_ = c.Reset(nil)
 	})
@@ -174,17 +155,14 @@ func TestAWriteDeadlineIsKept(t *testing.T) {
 				synctest.Wait()
 				select {
 				case err := <-done:
-					if !errors.Is(err, os.ErrDeadlineExceeded) {
-						t.Error(err)
-					}
+					testutil.ErrorIs(t, err, os.ErrDeadlineExceeded, "the write")
 				default:
 					t.Error("it waits")
 					_ = a.Reset(nil)
 				}
 				if plain && !before { // it is over
-					if _, err := io.Copy(io.Discard, c); tunnel.CodeOf(err) != tunnel.CodeGone {
-						t.Errorf("the peer reads: %v", err)
-					}
+					_, err := io.Copy(io.Discard, c)
+					testutil.Equal(t, tunnel.CodeOf(err), tunnel.CodeGone, "what the peer reads")
 				}
 				_ = a.Reset(nil)
 				_ = c.Reset(nil)
@@ -223,12 +201,8 @@ func TestAnEndOfAPlainConnectionHasTime(t *testing.T) {
 				_ = from.Close() // which resets it behind the end
 			}
 			synctest.Wait()
-			if r.fails > 0 {
-				t.Errorf("lost: %v: who is to take it is told that it has failed", lost)
-			}
-			if err := to.Failed(); err != nil {
-				t.Errorf("lost: %v: it has failed: %v", lost, err)
-			}
+			testutil.Equal(t, r.fails, 0, "who is to take it is told of a failure, lost: %v", lost)
+			testutil.Succeeds(t, to.Failed(), "where its carrier is lost: %v", lost)
 			_ = c.Reset(nil)
 			_ = a.Reset(nil)
 		})

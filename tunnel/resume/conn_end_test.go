@@ -40,12 +40,8 @@ func TestResetWithoutACarrier(t *testing.T) {
 	c, far := w.dialed(t, t.Context(), nil)
 	w.alone(t)
 	testutil.NoError(t, c.Reset(&tunnel.ResetError{Code: tunnel.CodeTimeout}))
-	if _, err := c.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodeTimeout {
-		t.Errorf("it reads %v", err)
-	}
-	if _, err := c.Write([]byte("x")); tunnel.CodeOf(err) != tunnel.CodeTimeout {
-		t.Errorf("it writes %v", err)
-	}
+	testutil.Equal(t, tunnel.CodeOf(testutil.Err(c.Read(make([]byte, 1)))), tunnel.CodeTimeout, "it reads")
+	testutil.Equal(t, tunnel.CodeOf(testutil.Err(c.Write([]byte("x")))), tunnel.CodeTimeout, "it writes")
 	w.servers[0].linkNear()
 	readsReset(t, far)
 	eventually(t, func() bool { return w.opener.Len() == 0 && w.agent.Len() == 0 })
@@ -60,9 +56,7 @@ func TestResetByTheDestinationWithoutACarrier(t *testing.T) {
 	far.Close()
 	eventually(t, func() bool { return w.agent.Len() == 0 })
 	w.servers[0].linkNear()
-	if _, err := c.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodeLost {
-		t.Errorf("it reads %v", err)
-	}
+	testutil.Equal(t, tunnel.CodeOf(testutil.Err(c.Read(make([]byte, 1)))), tunnel.CodeLost, "it reads")
 	eventually(t, func() bool { return w.opener.Len() == 0 })
 }
 
@@ -116,9 +110,7 @@ func TestRoomFollowsAcknowledgements(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		return before > 0 && sent.Load() == before
 	})
-	if kept := w.opener.Stats().Kept; kept > 192<<10 {
-		t.Errorf("%d bytes are kept for a destination that takes nothing", kept)
-	}
+	testutil.AtMost(t, w.opener.Stats().Kept, 192<<10, "bytes that are kept")
 	_ = c.Reset(nil)
 	<-done
 }

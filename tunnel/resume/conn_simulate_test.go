@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus/hooks/test"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
 )
@@ -137,16 +138,12 @@ func (s *simulation) nothingIsLeft() {
 		time.Sleep(time.Second)
 	}
 	for who, e := range s.ends {
-		if resumes, pauses := e.Stats().Resumes, s.pauses[who].Load(); resumes != pauses {
-			s.t.Errorf("end %d was resumed %d times and counts %d pauses", who, resumes, pauses)
-		}
+		testutil.Equal(s.t, e.Stats().Resumes, s.pauses[who].Load(), "resumptions of end %d, by its pauses", who)
 		if stats := e.Stats(); stats.Conns > 0 || stats.Detached != 0 || stats.Kept != 0 || s.memory[who].Used() != 0 {
 			s.t.Errorf("end %d has left %+v, and %d bytes of memory", who, stats, s.memory[who].Used())
 		}
 	}
-	if n := s.streams(); n > 0 {
-		s.t.Errorf("servers have %d streams left", n)
-	}
+	testutil.Equal(s.t, s.streams(), 0, "streams that servers have left")
 }
 
 // streams is how many the servers have.

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -30,11 +31,9 @@ func TestAWriteThatWasTakenSucceeds(t *testing.T) {
 		_, c := newEnd(t, nil)
 		c.st = resets{c: c}
 		_ = c.SetWriteDeadline(deadline)
-		if n, err := c.Write([]byte("x")); n != 1 || err != nil {
-			t.Errorf("by %v: %d bytes: %v", deadline, n, err)
-		}
-		if n, err := c.Write([]byte("x")); n != 0 || tunnel.CodeOf(err) != tunnel.CodePeerReset {
-			t.Errorf("by %v: %d more bytes: %v", deadline, n, err)
-		}
+		testutil.Equal(t, testutil.Must(c.Write([]byte("x")))(t), 1, "bytes by %v", deadline)
+		n, err := c.Write([]byte("x"))
+		testutil.Equal(t, n, 0, "more bytes by %v", deadline)
+		testutil.Equal(t, tunnel.CodeOf(err), tunnel.CodePeerReset, "by %v", deadline)
 	}
 }

@@ -68,9 +68,7 @@ func (h *hostile) passes(t *testing.T, st *link.Stream) {
 func readsReset(t *testing.T, far net.Conn) {
 	t.Helper()
 	_ = far.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if _, err := far.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-		t.Errorf("the destination reads %v, want a reset", err)
-	}
+	testutil.Equal(t, tunnel.CodeOf(testutil.Err(far.Read(make([]byte, 1)))), tunnel.CodePeerReset, "it reads")
 }
 
 // resume asks for a carrier of the connection.
@@ -96,15 +94,10 @@ func TestForgedResumes(t *testing.T) {
 		"no token":                {tunnel.Resume{Window: time.Hour, Epoch: 1}, "dest:1", tunnel.FailGone},
 		"another address":         {tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: 1}, "other:1", tunnel.FailGone},
 	} {
-		r := f.resume
-		if _, err := h.open(&r, f.address); tunnel.FailureOf(err) != f.want {
-			t.Errorf("%s: %v", what, err)
-		}
+		testutil.Equal(t, tunnel.FailureOf(testutil.Err(h.open(&f.resume, f.address))), f.want, "%s", what)
 	}
 	h.passes(t, h.first)
-	if n := h.w.agent.Len(); n != 1 {
-		t.Errorf("%d connections", n)
-	}
+	testutil.Equal(t, h.w.agent.Len(), 1, "connections")
 }
 
 // An offset that was never sent ends the connection, in OPEN as in ACK.
@@ -112,9 +105,7 @@ func TestContradictoryOffsets(t *testing.T) {
 	for what, lie := range map[string]func(h *hostile){
 		"OPEN": func(h *hostile) {
 			_, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: 1, Taken: 1000}, "dest:1")
-			if tunnel.FailureOf(err) != tunnel.FailGone {
-				t.Error(err)
-			}
+			testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailGone, "the resume: %v", err)
 		},
 		"ACK": func(h *hostile) { h.first.Acknowledge(link.Ack{Offset: 1000}) },
 	} {
@@ -142,18 +133,13 @@ func TestResumesAreJudgedAsDials(t *testing.T) {
 	}})
 	st := testutil.Must(h.resume(1))(t)
 	h.passes(t, st)
-	if asked.Load() != "dest:1" || connected.Load() != h.far.LocalAddr().String() {
-		t.Errorf("the policy was asked about %v at %v", asked.Load(), connected.Load())
-	}
+	testutil.Equal(t, asked.Load(), any("dest:1"), "what the policy was asked about")
+	testutil.Equal(t, connected.Load(), any(h.far.LocalAddr().String()), "where it is")
 	denied.Store(&tunnel.DialError{Failure: tunnel.FailDenied})
-	if _, err := h.resume(2); tunnel.FailureOf(err) != tunnel.FailDenied {
-		t.Errorf("its opener is told %v", err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(testutil.Err(h.resume(2))), tunnel.FailDenied, "what its opener is told")
 	readsReset(t, h.far)
 	eventually(t, func() bool { return h.w.agent.Len() == 0 })
-	if n := h.w.agent.Stats().GivenUp["denied"]; n != 1 {
-		t.Errorf("%d connections count as denied", n)
-	}
+	testutil.Equal(t, h.w.agent.Stats().GivenUp["denied"], 1, "connections that count as denied")
 }
 
 // An end that has become a plain one is over when its opener goes on by another
@@ -165,9 +151,7 @@ func TestResumingAPlainConnectionEndsIt(t *testing.T) {
 	testutil.Must(h.far.Write([]byte("x")))(t)
 	eventually(t, func() bool { return h.w.agent.Stats().Degraded == 1 })
 	_, err := h.resume(1)
-	if tunnel.FailureOf(err) != tunnel.FailGone {
-		t.Error(err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailGone, "the resume: %v", err)
 	readsReset(t, h.far)
 	eventually(t, func() bool { return h.w.agent.Len() == 0 && h.w.agent.Stats().Detached == 0 })
 }
@@ -216,9 +200,7 @@ func TestStormOfResumes(t *testing.T) {
 			_, err := h.resume(epoch + 1)
 			if err != nil {
 				failed.Add(1)
-				if tunnel.FailureOf(err) != tunnel.FailStale {
-					t.Errorf("epoch %d: %v", epoch+1, err)
-				}
+				testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailStale, "epoch %d: %v", epoch+1, err)
 			}
 		})
 	}

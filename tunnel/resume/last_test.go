@@ -56,16 +56,12 @@ func takes(t *testing.T, c *wireEnd, size int, bound time.Duration) {
 	t.Helper()
 	began := time.Now()
 	_ = c.SetReadDeadline(began.Add(bound))
-	if n, err := io.Copy(io.Discard, c); n != int64(size) || err != nil {
-		t.Errorf("%d of %d bytes in %v: %v", n, size, time.Since(began), err)
-	}
+	testutil.Equal(t, testutil.Must(io.Copy(io.Discard, c))(t), int64(size), "bytes within %v", bound)
 }
 
 func ends(t *testing.T, c *wireEnd) {
 	t.Helper()
-	if err := c.CloseWrite(); err != nil {
-		t.Error(err)
-	}
+	testutil.Succeeds(t, c.CloseWrite(), "CloseWrite")
 }
 
 // What an opener has sent when both directions end arrives, also where the server
@@ -87,9 +83,7 @@ func TestLastBytesOutliveTheLinkThatHasThem(t *testing.T) {
 				takes(t, dest, size, 2*time.Second)
 				_ = dest.Close()
 				time.Sleep(time.Second)
-				if n, m := r.opener.Len(), r.agent.Len(); n+m > 0 {
-					t.Errorf("%d and %d ends are left", n, m)
-				}
+				testutil.Equal(t, r.opener.Len()+r.agent.Len(), 0, "ends that are left")
 			})
 		})
 	}
@@ -157,9 +151,7 @@ func TestLastBytesMayBeTakenSlowly(t *testing.T) {
 						if n >= slowly {
 							time.Sleep(300 * time.Millisecond)
 						}
-						if m, err := io.ReadFull(to, make([]byte, step)); err != nil {
-							t.Fatalf("%d of %d bytes: %v", n+m, size, err)
-						}
+						testutil.NoError(t, testutil.Err(io.ReadFull(to, make([]byte, step))))
 						if n != size-4<<20 {
 							continue
 						}
@@ -173,9 +165,7 @@ func TestLastBytesMayBeTakenSlowly(t *testing.T) {
 					takes(t, to, 0, time.Second)
 					_ = to.Close()
 					time.Sleep(10 * time.Second)
-					if n, m := r.opener.Len(), r.agent.Len(); n+m > 0 {
-						t.Errorf("%d and %d ends are left", n, m)
-					}
+					testutil.Equal(t, r.opener.Len()+r.agent.Len(), 0, "ends that are left")
 				})
 			})
 		}
@@ -202,13 +192,10 @@ func TestLostResetIsBounded(t *testing.T) {
 				r.relink(toOpener)
 				began := time.Now()
 				_ = dest.SetReadDeadline(began.Add(31 * time.Second))
-				if n, err := io.Copy(io.Discard, dest); n > 0 || !half && err != io.ErrUnexpectedEOF {
-					t.Errorf("the destination reads %d bytes and %v", n, err)
-				}
+				n, err := io.Copy(io.Discard, dest)
+				testutil.Equal(t, n == 0 && (half || err == io.ErrUnexpectedEOF), true, "%d bytes come, %v", n, err)
 				time.Sleep(31*time.Second - time.Since(began))
-				if n, m := r.opener.Len(), r.agent.Len(); n+m > 0 {
-					t.Errorf("%d and %d ends are left", n, m)
-				}
+				testutil.Equal(t, r.opener.Len()+r.agent.Len(), 0, "ends that are left")
 			})
 		})
 	}

@@ -49,9 +49,7 @@ func TestResumedBehindWhatWasBeingTaken(t *testing.T) {
 		watcher{c, st, 0}.Lost(errLost)
 		synctest.Wait() // the loss is known, and the carrier not detached
 		time.AfterFunc(time.Second, func() { close(release) })
-		if taken, err := c.offered(1, 0); taken != 3 || err != nil {
-			t.Errorf("it is to go on at %d (%v), where 3 bytes are under way to its application", taken, err)
-		}
+		testutil.Equal(t, testutil.Must(c.offered(1, 0))(t), 3, "where it goes on, with 3 bytes under way to its application")
 	})
 }
 
@@ -70,15 +68,12 @@ func TestResumedBehindACarrierThatCameMeanwhile(t *testing.T) {
 		taken := make(chan struct{})
 		close(taken)
 		c.stepOnly(Event{Kind: Sent})
-		if a := c.stepOnly(Event{Kind: Offered, Epoch: 1}); a&Answer == 0 {
-			t.Errorf("it is not resumed: %b", a)
-		}
+		testutil.Equal(t, c.stepOnly(Event{Kind: Offered, Epoch: 1})&Answer != 0, true, "it is resumed")
 		c.st = &parting{taken: taken}
 		c.do(c.stepOnly(Event{Kind: CarrierUp, Epoch: 1}))
 		c.mu.Unlock()
-		if err := <-accepted; err != nil || c.st != nil {
-			t.Errorf("it goes on with %v still there: %v", c.st, err)
-		}
+		testutil.Succeeds(t, <-accepted, "the answer")
+		testutil.Equal(t, c.st == nil, true, "it goes on without the stream")
 	})
 }
 
@@ -125,8 +120,7 @@ func TestEarlyLieEndsIt(t *testing.T) {
 	accepted, repeated, done := &lying{}, &lying{}, &lying{}
 	e, c := newEnd(t, nil)
 	flow := &tunnel.Flow{Resume: &tunnel.Resume{Token: [16]byte{2}, Window: time.Minute}}
-	_, err := e.answer(flow, &dial{}, &lying{}, nil, func(tunnel.Conn, error) (tunnel.Conn, error) { return accepted, nil })
-	testutil.NoError(t, err)
+	testutil.NoError(t, testutil.Err(e.answer(flow, &dial{}, &lying{}, nil, func(tunnel.Conn, error) (tunnel.Conn, error) { return accepted, nil })))
 
 	asked := &tunnel.Resume{Token: [16]byte{3}, Window: time.Minute, Attempt: 1, Granted: tunnel.Grant{Window: time.Minute}}
 	e.adopt(repeated, tunnel.NewFlow("tcp", "dest:1"), asked, nil)
@@ -139,11 +133,7 @@ func TestEarlyLieEndsIt(t *testing.T) {
 	c.do(a)
 	c.mu.Unlock()
 	for what, l := range map[string]*lying{"an acceptor's": accepted, "a repeated dial's": repeated, "one that has taken all": done} {
-		if tunnel.CodeOf(l.why) != tunnel.CodeProtocol {
-			t.Errorf("%s is reset with %v", what, l.why)
-		}
+		testutil.Equal(t, tunnel.CodeOf(l.why), tunnel.CodeProtocol, "%s is reset with %v", what, l.why)
 	}
-	if n := e.Len(); n != 0 {
-		t.Errorf("%d connections are left", n)
-	}
+	testutil.Equal(t, e.Len(), 0, "connections left")
 }

@@ -300,9 +300,7 @@ func TestKeepsWhyACarrierWasLost(t *testing.T) {
 		tunnel.LossUnknown:  {Kind: CarrierLost, Cause: &tunnel.ResetError{Code: tunnel.CodeShutdown}},
 		tunnel.LossReplaced: offered(1, 3),
 	} {
-		if m := play(t, nil, step{0, event, StateDetached, Live, Detach}); m.loss != want {
-			t.Errorf("it was lost by %v, want %v", m.loss, want)
-		}
+		testutil.Equal(t, play(t, nil, step{0, event, StateDetached, Live, Detach}).loss, want, "why it was lost")
 	}
 }
 
@@ -322,15 +320,12 @@ func TestOnlyALostCarrierIsSurvived(t *testing.T) {
 func TestPlainKeepsOnlyWhatIsUnsent(t *testing.T) {
 	m := play(t, func(m *Machine) { m.Out.Append(tunnel.CopyChunk([]byte("def"))); m.sender = SenderTask },
 		step{0, degraded, StateAttached, Live, 0})
-	if m.Out.Kept() != 3 {
-		t.Errorf("keeps %d bytes; what is yet to be sent are 3", m.Out.Kept())
-	}
-	if giveAll(m); m.Out.Kept() != 0 || m.Out.Size() != 0 {
-		t.Errorf("keeps %d bytes in %d", m.Out.Kept(), m.Out.Size())
-	}
-	if m := play(t, nil, step{0, lost(0), StateDetached, Live, 0}, step{0, degraded, StateDetached, Live, 0}); m.Plain() {
-		t.Error("it waits for a carrier, and has given up what it needs then")
-	}
+	testutil.Equal(t, m.Out.Kept(), 3, "bytes that it keeps")
+	giveAll(m)
+	testutil.Equal(t, m.Out.Kept(), 0, "bytes that it keeps")
+	testutil.Equal(t, m.Out.Size(), 0, "their memory")
+	m = play(t, nil, step{0, lost(0), StateDetached, Live, 0}, step{0, degraded, StateDetached, Live, 0})
+	testutil.Equal(t, m.Plain(), false, "it has given up what it needs with a carrier")
 }
 
 // An end that lingers is not done while its carrier has yet to take what it is being given.
@@ -351,11 +346,7 @@ func TestNothingComesBehindTheEnd(t *testing.T) {
 	m := play(t, func(m *Machine) { m.Out.Finish() })
 	more := tunnel.CopyChunk([]byte("d"))
 	defer more.Release()
-	defer func() {
-		if recover() == nil {
-			t.Error("it was taken")
-		}
-	}()
+	defer func() { testutil.Equal(t, recover() != nil, true, "it was refused") }()
 	m.Out.Append(more)
 }
 
@@ -365,12 +356,9 @@ func TestAcknowledgesTheEndWithItsOwn(t *testing.T) {
 		var in Incoming
 		in.Take(1)
 		in.Finish()
-		if in.Due(first) != first || !in.Owes() || !in.Due(true) {
-			t.Errorf("due: %v, with our own end before it: %v", in.Due(first), first)
-		}
-		if in.Tell(); in.Due(true) {
-			t.Error("due again")
-		}
+		testutil.Equal(t, in.Due(first) == first && in.Owes() && in.Due(true), true, "due, behind our end: %v", first)
+		in.Tell()
+		testutil.Equal(t, in.Due(true), false, "due again")
 	}
 }
 
@@ -380,18 +368,14 @@ func TestAcknowledgesInSteps(t *testing.T) {
 	took := func(n int) Actions { return m.Step(Event{Kind: Took, Epoch: m.epoch, N: n}) & Ack }
 	due := func(at int) {
 		t.Helper()
-		if took(at-1) != 0 || took(1) == 0 {
-			t.Errorf("not due at %d, or before", at)
-		}
+		testutil.Equal(t, took(at-1) == 0 && took(1) != 0, true, "due at %d, and not before", at)
 		m.Acknowledgement(false)
 	}
 	due(Step)
 	m.Step(Event{Kind: Acked, Big: true})
 	due(BigStep)
 	took(Step)
-	if m.Step(Event{Kind: Acked})&Ack == 0 {
-		t.Error("not due once the peer keeps less")
-	}
+	testutil.Equal(t, m.Step(Event{Kind: Acked})&Ack != 0, true, "due once the peer keeps less")
 	m.Acknowledgement(false)
 	m.Step(Event{Kind: Acked, Big: true})
 	playOn(t, &m, step{0, lost(0), StateDetached, Live, 0}, step{0, detached, StateDetached, Live, 0},
@@ -404,9 +388,8 @@ func TestMachineIsPure(t *testing.T) {
 	for _, name := range []string{"machine.go", "outgoing.go", "incoming.go", "replaylimit.go"} {
 		file := testutil.Must(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
 		for _, i := range file.Imports {
-			if !slices.Contains([]string{`"errors"`, `"time"`, `"konnectivity/tunnel"`}, i.Path.Value) {
-				t.Errorf("%s imports %s", name, i.Path.Value)
-			}
+			pure := []string{`"errors"`, `"time"`, `"konnectivity/tunnel"`}
+			testutil.Equal(t, slices.Contains(pure, i.Path.Value), true, "%s imports %s", name, i.Path.Value)
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {

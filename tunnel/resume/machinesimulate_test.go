@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 var (
@@ -20,9 +22,7 @@ var seeds = []uint64{
 
 func TestSeeds(t *testing.T) {
 	for _, seed := range seeds {
-		if _, err := simulate(seed); err != nil {
-			t.Errorf("seed %d: %v", seed, err)
-		}
+		testutil.Succeeds(t, testutil.Err(simulate(seed)), "seed %d", seed)
 	}
 }
 

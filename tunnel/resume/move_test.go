@@ -30,22 +30,16 @@ func TestMoveAsksTheSameServerFirst(t *testing.T) {
 		}
 		return overheard{watches: func(w link.Watcher) { by <- w }}.by(w.Dial(ctx, f))
 	})).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer func() { _ = c.Reset(nil) }()
 	(<-by).Move()
 	for _, want := range []asking{{}, {"x", true}, {"", true}} {
-		if got := <-asked; got != want {
-			t.Errorf("asked for %+v, want %+v", got, want)
-		}
+		testutil.Equal(t, <-asked, want, "what is asked for")
 	}
 	again := <-by
 	testutil.Eventually(t, "both ends know why it was resumed", func() bool {
 		return w.opener.Stats().ByCause[tunnel.LossReplaced] == 1 && w.agent.Stats().ByCause[tunnel.LossReplaced] == 1
 	})
 	again.Lost(&tunnel.ResetError{Code: tunnel.CodeLost})
-	if got := <-asked; got != (asking{}) {
-		t.Errorf("after a loss, asked for %+v", got)
-	}
+	testutil.Equal(t, <-asked, (asking{}), "what is asked for after a loss")
 }

@@ -71,8 +71,7 @@ func TestWritesDoNotMix(t *testing.T) {
 		var writers sync.WaitGroup
 		for _, text := range []string{"a", "b", "c"} {
 			writers.Go(func() {
-				_, err := c.Write(bytes.Repeat([]byte(text), 10*tunnel.ChunkSize))
-				testutil.NoError(t, err)
+				testutil.NoError(t, testutil.Err(c.Write(bytes.Repeat([]byte(text), 10*tunnel.ChunkSize))))
 			})
 		}
 		go func() {
@@ -80,9 +79,7 @@ func TestWritesDoNotMix(t *testing.T) {
 			_ = c.Close()
 		}()
 		got := testutil.Must(io.ReadAll(a))(t)
-		if runs := len(slices.Compact(got)); runs != 3 {
-			t.Errorf("what three write comes in %d pieces", runs)
-		}
+		testutil.Equal(t, len(slices.Compact(got)), 3, "pieces of what three write")
 		_ = a.Close()
 	})
 }
@@ -101,9 +98,7 @@ func TestCloseWriteBehindADeadline(t *testing.T) {
 		synctest.Wait()
 		select {
 		case text := <-got:
-			if text != "hello<nil>" {
-				t.Errorf("the peer reads %s", text)
-			}
+			testutil.Equal(t, text, "hello<nil>", "what the peer reads")
 		default:
 			t.Error("the peer waits for the end")
 		}

@@ -3,6 +3,8 @@ package resume
 import (
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // A route's limit follows the redials that were made: one that was not made tells nothing
@@ -23,9 +25,8 @@ func TestRedialLimitFollowsRedials(t *testing.T) {
 		{false, longRedial, redialsPerAgent + 2},
 		{true, longRedial, redialsPerAgent},
 	} {
-		if q.done(r, step.failed, step.took); r.limit != step.limit {
-			t.Errorf("the limit is %d behind %+v", r.limit, step)
-		}
+		q.done(r, step.failed, step.took)
+		testutil.Equal(t, r.limit, step.limit, "the limit behind %+v", step)
 		r.dialing++
 	}
 }

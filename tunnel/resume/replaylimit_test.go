@@ -23,37 +23,24 @@ func TestReplayLimit(t *testing.T) {
 	}
 	limit := func(scarce bool, want int) {
 		t.Helper()
-		if got := m.limitNow(scarce); got != want {
-			t.Errorf("with scarce memory %v, it keeps %d, want %d", scarce, got, want)
-		}
+		testutil.Equal(t, m.limitNow(scarce), want, "what it keeps, with scarce memory %v", scarce)
 	}
-	if acked(Step-1, Step-1)|acked(Step, 0) != 0 {
-		t.Error("it says that it keeps much")
-	}
+	testutil.Equal(t, acked(Step-1, Step-1)|acked(Step, 0), 0, "what it says before it keeps much")
 	limit(false, minKept)
-	if acked(1, 1) == 0 {
-		t.Error("it does not say that it keeps much")
-	}
+	testutil.Equal(t, acked(1, 1) != 0, true, "it says that it keeps much")
 	limit(false, maxKept)
 	limit(true, minKept)
 	for range minKept/tunnel.RecordRoom + 1 {
 		m.Out.Append(tunnel.CopyChunk(make([]byte, tunnel.RecordRoom)))
 	}
-	if !m.Full(false) {
-		t.Error("writers go on behind what the carrier has yet to take")
-	}
+	testutil.Equal(t, m.Full(false), true, "writers wait behind what the carrier has yet to take")
 	for m.Out.Unsent() {
 		giveAll(&m)
 	}
-	if m.Full(false) {
-		t.Error("writers wait though the carrier has taken all")
-	}
-	if _, _, big := m.Acknowledgement(false); !big || acked(1, 1) != 0 {
-		t.Error("it says it twice")
-	}
-	if m.Step(Event{Kind: Blocked, Scarce: true})&Ack == 0 {
-		t.Error("it does not say that it keeps little")
-	}
+	testutil.Equal(t, m.Full(false), false, "writers wait though the carrier has taken all")
+	_, _, big := m.Acknowledgement(false)
+	testutil.Equal(t, big && acked(1, 1) == 0, true, "it says it once")
+	testutil.Equal(t, m.Step(Event{Kind: Blocked, Scarce: true})&Ack != 0, true, "it says that it keeps little")
 	playOn(t, &m, step{0, lost(0), StateDetached, Live, 0})
 	limit(false, minKept)
 	m.Out.Release()
@@ -69,8 +56,7 @@ func TestDetachedWriterKeepsToTheBudget(t *testing.T) {
 			m := New(Options{Window: DefaultWindow, Budget: budget})
 			r := &tunnel.Resume{Token: newToken(), Window: DefaultWindow}
 			accept := func(tunnel.Conn, error) (tunnel.Conn, error) { return lean{}, nil }
-			end, err := m.answer(&tunnel.Flow{Resume: r}, &dial{}, lean{}, nil, accept)
-			testutil.NoError(t, err)
+			end := testutil.Must(m.answer(&tunnel.Flow{Resume: r}, &dial{}, lean{}, nil, accept))(t)
 			c := end.(*Conn)
 			c.mu.Lock()
 			c.step(Event{Kind: CarrierLost, Epoch: c.m.epoch, Cause: &tunnel.ResetError{Code: tunnel.CodeLost}})
@@ -82,15 +68,13 @@ func TestDetachedWriterKeepsToTheBudget(t *testing.T) {
 				}
 			}()
 			synctest.Wait()
-			if kept, used := m.Stats().Kept, budget.Used()-int64(held); kept != want || used != want+int64(tunnel.NewChunk(tunnel.ChunkSize).Size()) {
-				t.Errorf("with %d bytes held by others, it keeps %d and counts %d", held, kept, used)
-			}
+			kept, used := m.Stats().Kept, budget.Used()-int64(held)
+			testutil.Equal(t, kept, want, "bytes kept, with %d held by others", held)
+			testutil.Equal(t, used, want+int64(tunnel.NewChunk(tunnel.ChunkSize).Size()), "bytes counted")
 			m.Close()
 			<-ended
 			m.Wait()
-			if used := budget.Used(); used != int64(held) {
-				t.Errorf("%d bytes count after its end", used)
-			}
+			testutil.Equal(t, budget.Used(), int64(held), "bytes that count after its end")
 		})
 	}
 }

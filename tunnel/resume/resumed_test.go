@@ -2,6 +2,7 @@ package resume
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -55,9 +56,9 @@ func TestResumedAfterAllWasTaken(t *testing.T) {
 	st := &leftover{}
 	r := &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, Taken: 1}
 	err := e.resume(&tunnel.Flow{Request: tunnel.Request{Address: "dest:1"}, Resume: r}, func(tunnel.Conn, error) (tunnel.Conn, error) { return st, nil })
-	if err != nil || e.Len() != 0 || tunnel.CodeOf(st.why) != tunnel.CodeCancelled {
-		t.Errorf("%d connections, reset with %v (%v)", e.Len(), st.why, err)
-	}
+	testutil.NoError(t, err)
+	testutil.Equal(t, e.Len(), 0, "connections")
+	testutil.Equal(t, tunnel.CodeOf(st.why), tunnel.CodeCancelled, "what it was reset with")
 }
 
 // Close leaves nothing that waits for a carrier, nor figures of it: those of a cluster
@@ -68,12 +69,9 @@ func TestCloseEndsWhatHasNoCarrier(t *testing.T) {
 	c := without(t, e, nil, func(*Conn) {})
 	e.Close()
 	e.Wait()
-	if s := e.Stats(); s.Conns != 0 || s.Detached != 0 {
-		t.Errorf("%d connections are left, %d of them without a carrier", s.Conns, s.Detached)
-	}
-	if _, err := c.Write([]byte("x")); tunnel.CodeOf(err) != tunnel.CodeGone {
-		t.Errorf("it writes %v", err)
-	}
+	s := e.Stats()
+	testutil.Equal(t, fmt.Sprint(s.Conns, s.Detached), "0 0", "connections that are left, and those without a carrier")
+	testutil.Equal(t, tunnel.CodeOf(testutil.Err(c.Write([]byte("x")))), tunnel.CodeGone, "it writes")
 }
 
 // A peer that claims in its answer to have taken what it was not sent is told so.

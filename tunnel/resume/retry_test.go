@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"konnectivity/internal/testutil"
@@ -50,17 +49,13 @@ func repeatedDial(t *testing.T, held int) {
 	w.memory.Hold(held)
 	st := testutil.Must(h.attempt(1))(t)
 	defer st.Close()
-	if err := <-old; tunnel.FailureOf(err) != tunnel.FailStale {
-		t.Errorf("the first is told %v", err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(<-old), tunnel.FailStale, "what the first is told")
 	for number := range uint32(2) {
-		if _, err := h.attempt(number); tunnel.FailureOf(err) != tunnel.FailStale {
-			t.Errorf("attempt %d again: %v", number, err)
-		}
+		_, err := h.attempt(number)
+		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailStale, "attempt %d again", number)
 	}
-	if n := w.agent.Len(); n != 1 || most.Load() != 1 {
-		t.Errorf("%d connections, %d dials at once", n, most.Load())
-	}
+	testutil.Equal(t, w.agent.Len(), 1, "connections")
+	testutil.Equal(t, most.Load(), 1, "dials at once")
 }
 
 // A dial that succeeds although it was given up becomes nothing: what came of it
@@ -84,15 +79,11 @@ func TestGivenUpDialBecomesNothing(t *testing.T) {
 	<-dials
 	st := testutil.Must(h.attempt(1))(t)
 	defer st.Close()
-	if err := <-old; tunnel.FailureOf(err) != tunnel.FailStale {
-		t.Errorf("the first is told %v", err)
-	}
+	testutil.Equal(t, tunnel.FailureOf(<-old), tunnel.FailStale, "what the first is told")
 	first := <-fars
 	defer first.Close()
 	_ = first.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if _, err := first.Read(make([]byte, 1)); err != io.EOF {
-		t.Errorf("what came of the first dial: %v", err)
-	}
+	testutil.Equal(t, testutil.Err(first.Read(make([]byte, 1))), io.EOF, "what comes of the first dial")
 	select {
 	case h.far = <-fars:
 	case <-time.After(20 * time.Second):
@@ -125,29 +116,26 @@ func TestStruckDialIsRepeated(t *testing.T) {
 		"no agent any more":       {[]error{struck, &tunnel.DialError{Failure: tunnel.FailNoAgent}}, tunnel.FailNoAgent, 3050 * time.Millisecond},
 		"no agent from the first": {[]error{&tunnel.DialError{Failure: tunnel.FailNoAgent}}, tunnel.FailNoAgent, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ends := resume.New(resume.Options{Window: time.Minute})
-				defer ends.Wait()
-				defer ends.Close()
-				var token [16]byte
-				asked := uint32(0)
-				dialer := ends.Dialer(tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-					if f.Resume.Attempt != asked || asked > 0 && f.Resume.Token != token {
-						t.Errorf("attempt %d is called %d", asked, f.Resume.Attempt)
-					}
-					token = f.Resume.Token
-					asked++
-					return nil, c.outcomes[min(int(asked), len(c.outcomes))-1]
-				}))
-				ctx, cancel := context.WithTimeout(t.Context(), patience)
-				defer cancel()
-				began := time.Now()
-				_, err := dialer.Dial(ctx, tunnel.NewFlow("tcp", "dest:1"))
-				if got := tunnel.FailureOf(err); got != c.want || time.Since(began) != c.took {
-					t.Errorf("%v after %v, want %v after %v", err, time.Since(began), c.want, c.took)
+		testutil.Bubble(t, name, func(t *testing.T) {
+			ends := resume.New(resume.Options{Window: time.Minute})
+			defer ends.Wait()
+			defer ends.Close()
+			var token [16]byte
+			asked := uint32(0)
+			dialer := ends.Dialer(tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+				if f.Resume.Attempt != asked || asked > 0 && f.Resume.Token != token {
+					t.Errorf("attempt %d is called %d", asked, f.Resume.Attempt)
 				}
-			})
+				token = f.Resume.Token
+				asked++
+				return nil, c.outcomes[min(int(asked), len(c.outcomes))-1]
+			}))
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			began := time.Now()
+			_, err := dialer.Dial(ctx, tunnel.NewFlow("tcp", "dest:1"))
+			testutil.Equal(t, tunnel.FailureOf(err), c.want, "the failure")
+			testutil.Equal(t, time.Since(began), c.took, "the time that it took")
 		})
 	}
 }
@@ -164,15 +152,11 @@ func TestRepeatedDialIsAcknowledged(t *testing.T) {
 		}
 		return overheard{acknowledges: func(a link.Ack) { acks <- a.Offset }}.by(w.Dial(ctx, f))
 	})).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer func() { _ = c.Reset(nil) }()
 	select {
 	case offset := <-acks:
-		if offset != 0 {
-			t.Errorf("it acknowledges %d", offset)
-		}
+		testutil.Equal(t, offset, 0, "what it acknowledges")
 	default:
 		t.Error("it acknowledges nothing")
 	}

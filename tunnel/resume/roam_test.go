@@ -304,48 +304,45 @@ func (w *world) calm(stop <-chan struct{}) {
 	}
 }
 
-// TestTransfersOutliveLinks sends both ways, through relays as the programs
-// have them, while links are cut.
+// TestTransfersOutliveLinks that are cut.
 func TestTransfersOutliveLinks(t *testing.T) {
+	cuts := 0
+	w := disturbed(t, 2, func(w *world, over <-chan struct{}) { cuts = w.mess(over, 100*time.Millisecond) })
+	s := w.opener.Stats()
+	t.Logf("%d cuts, %+v, agent %+v", cuts, s, w.agent.Stats())
+	testutil.AtLeast(t, s.Resumes, 1, "resumptions")
+	o, a := w.opener.Stats(), w.agent.Stats()
+	testutil.Equal(t, o.Detached+a.Detached, 0, "detached, of none that is left")
+	testutil.Equal(t, o.Replayed+a.Replayed > 0, true, "something was replayed")
+	testutil.Equal(t, w.opener.Stats().Kept+w.agent.Stats().Kept, 0, "bytes still kept")
+}
+
+// disturbed runs transfers, both ways and through relays like those of the programs, to
+// their end, while disturb is at work. Short tests send only a part.
+func disturbed(t *testing.T, part int64, disturb func(w *world, over <-chan struct{})) *world {
 	const conns = 8
 	size := int64(24 << 20)
 	if testing.Short() {
-		size /= 2
+		size /= part
 	}
 	w := newWorld(t, 2, 8*time.Second) // an end whose last acknowledgement was lost waits for it
 	w.dest = hashEcho(t)
 	front := tunnel.Forwarder{Dialer: w.opener.Dialer(w)}
-	stop := make(chan struct{})
-	var messing, running sync.WaitGroup
-	cuts := 0
-	messing.Go(func() {
-		eventually(t, func() bool { return w.opener.Len() == conns }) // a dial is not resumed
-		cuts = w.mess(stop, 100*time.Millisecond)
-	})
+	var running sync.WaitGroup
 	for i := range conns {
 		running.Go(func() {
-			if err := w.transfer(&front, size, uint64(i)); err != nil {
-				t.Errorf("transfer %d: %v", i, err)
-			}
+			testutil.Succeeds(t, w.transfer(&front, size, uint64(i)), "transfer %d", i)
 		})
 	}
-	running.Wait()
-	close(stop)
-	messing.Wait()
-	s := w.opener.Stats()
-	t.Logf("%d cuts, %+v, agent %+v", cuts, s, w.agent.Stats())
-	if s.Resumes == 0 {
-		t.Error("nothing was resumed")
-	}
+	eventually(t, func() bool { return w.opener.Len() == conns }) // a dial is not resumed
+	over := make(chan struct{})
+	go func() { running.Wait(); close(over) }()
+	disturb(w, over)
+	<-over
 	// An acknowledgement that was lost with the last carrier is not missed at the
 	// other end, which waits for its window.
 	testutil.Within(t, 40*time.Second, "no end is left", func() bool { return w.opener.Len() == 0 && w.agent.Len() == 0 })
-	if o, a := w.opener.Stats(), w.agent.Stats(); o.Detached != 0 || a.Detached != 0 || o.Replayed+a.Replayed == 0 {
-		t.Errorf("of none that is left: %+v, %+v", o, a)
-	}
-	if k := w.opener.Stats().Kept + w.agent.Stats().Kept; k != 0 {
-		t.Errorf("%d bytes are still kept", k)
-	}
+	return w
 }
 
 func eventually(t testing.TB, ok func() bool) {

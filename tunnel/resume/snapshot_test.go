@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -42,8 +43,6 @@ func FuzzSnapshot(f *testing.F) {
 			}
 			tunnel.ReleaseAll(chunks[:n])
 		}
-		if got != want {
-			t.Errorf("%d bytes from %d on, want %d", got, offset, want)
-		}
+		testutil.Equal(t, got, want, "bytes from %d on", offset)
 	})
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -47,9 +47,7 @@ func (f *splicedFake) SendMove()               { f.note("MOVE") }
 
 func (f *splicedFake) want(t *testing.T, calls ...string) {
 	t.Helper()
-	if !slices.Equal(f.calls, calls) {
-		t.Errorf("called for %q, want %q", f.calls, calls)
-	}
+	testutil.EqualSlices(t, f.calls, calls, "calls")
 	f.calls = nil
 }
 
@@ -62,9 +60,8 @@ func TestStreamsShareTheirFate(t *testing.T) {
 	b.want(t, "ACK 7", "bound 10", "MOVE")
 	a.want(t, "bound 20", "reset 8")
 	a.joint.Acked(link.Ack{Offset: 9})
-	if !a.joint.Credited(99) || a.joint.Credited(100) {
-		t.Error("a bound that the other stream has outgrown is still told, or one that it has not is not")
-	}
+	testutil.Equal(t, a.joint.Credited(99), true, "a bound that was outgrown is no news")
+	testutil.Equal(t, a.joint.Credited(100), false, "one that was not is")
 	b.joint.Move()
 	b.joint.Lost(tunnel.Lost(tunnel.LossCut))
 	b.want(t, "ACK 9", "bound 99", "bound 100")
@@ -108,14 +105,11 @@ func TestOthersAreLeftAlone(t *testing.T) {
 			flow := tunnel.NewFlow("tcp", "x:1")
 			flow.Resume = c.resume
 			err := Splice(dial).Forward(t.Context(), flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
-				if far != c.far || err != c.err {
-					t.Errorf("answered with %v, %v", far, err)
-				}
+				testutil.Equal(t, far, c.far, "the answer")
+				testutil.Equal(t, err, c.err, "its error")
 				return nil, c.answerErr // which would panic if it were joined
 			})
-			if err != c.answerErr {
-				t.Errorf("Forward returns %v", err)
-			}
+			testutil.Equal(t, err, c.answerErr, "what Forward returns")
 		})
 	}
 }

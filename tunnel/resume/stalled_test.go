@@ -26,14 +26,10 @@ func TestAStalledReaderCostsTheServerLittle(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if at := r.near.a.Stats().Unread; at > 128<<10 {
-			t.Errorf("%d bytes wait at the opener, more than the first window", at)
-		}
+		testutil.AtMost(t, r.near.a.Stats().Unread, 128<<10, "bytes that wait at the opener, of the first window")
 		// A record, and what it was passing on when there was no more credit, which counts
 		// until all of that has gone. It would be 128 KiB if it did not follow.
-		if at := r.far.b.Stats().Unread; at > 5*tunnel.RecordSize {
-			t.Errorf("%d bytes wait at the server, want a record or two, or what it passes on at once", at)
-		}
+		testutil.AtMost(t, r.far.b.Stats().Unread, 5*tunnel.RecordSize, "bytes that wait at the server")
 	})
 }
 
@@ -52,8 +48,6 @@ func TestAResponseOutlastsAStall(t *testing.T) {
 			_, _ = c.Write([]byte("more"))
 			time.Sleep(time.Minute)
 		}
-		if got, err := io.ReadAll(c); len(got) != size || err != nil {
-			t.Errorf("%d bytes of %d came: %v", len(got), size, err)
-		}
+		testutil.Equal(t, len(testutil.Must(io.ReadAll(c))(t)), size, "bytes that came")
 	})
 }

@@ -129,21 +129,18 @@ func TestAllAreResumedInTurn(t *testing.T) {
 		{time.Millisecond, 2 * time.Second, redialsPerAgent},
 		{150 * time.Millisecond, 25 * time.Second, maxRedials},
 	} {
-		t.Run(fmt.Sprint(c.roundTrip), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				all := newCrowd(t, c.roundTrip)
-				defer all.close()
-				n := scaled(65536)
-				all.add(n, "a")
-				took := all.strike(0)
-				if s := all.ends.Stats(); s.Resumes != int64(n) || s.Conns != n || took > c.bound {
-					t.Errorf("of %d connections %d were resumed, the last behind %v", n, s.Resumes, took)
-				}
-				if most := all.most["a"]; most != c.redialsPerAgent {
-					t.Errorf("%d at a time, want %d", most, c.redialsPerAgent)
-				}
-				all.newestFirst()
-			})
+		testutil.Bubble(t, fmt.Sprint(c.roundTrip), func(t *testing.T) {
+			all := newCrowd(t, c.roundTrip)
+			defer all.close()
+			n := scaled(65536)
+			all.add(n, "a")
+			took := all.strike(0)
+			s := all.ends.Stats()
+			testutil.Equal(t, s.Conns, n, "connections")
+			testutil.Equal(t, s.Resumes, int64(n), "resumptions")
+			testutil.AtMost(t, took, c.bound, "the last one's wait")
+			testutil.Equal(t, all.most["a"], c.redialsPerAgent, "redials at a time")
+			all.newestFirst()
 		})
 	}
 }
@@ -168,11 +165,9 @@ func TestNobodyWaitsForAnAgentThatIsAway(t *testing.T) {
 		n := scaled(16384)
 		all.add(n, "there")
 		all.add(n, away)
-		if took, s := all.strike(n+n/2), all.ends.Stats(); s.Resumes != int64(n) || took > 2*time.Second {
-			t.Errorf("of %d connections %d were resumed, the last behind %v", n, s.Resumes, took)
-		}
-		if most := all.most[away]; most > redialsPerAgent {
-			t.Errorf("%d tries in vain at a time", most)
-		}
+		took := all.strike(n + n/2)
+		testutil.Equal(t, all.ends.Stats().Resumes, int64(n), "resumptions")
+		testutil.AtMost(t, took, 2*time.Second, "the last one's wait")
+		testutil.AtMost(t, all.most[away], redialsPerAgent, "tries in vain at a time")
 	})
 }

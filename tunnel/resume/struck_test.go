@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -70,22 +71,16 @@ func cutDial(t *testing.T, which bool, to, at int) (cut bool) {
 		return false
 	}
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
-	if _, err := c.Write([]byte("x")); err != nil {
-		t.Error(err)
-	}
-	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-		t.Error(err)
-	}
+	testutil.Succeeds(t, testutil.Err(c.Write([]byte("x"))), "the write")
+	testutil.Succeeds(t, testutil.Err(io.ReadFull(c, make([]byte, 1))), "the echo")
 	time.Sleep(time.Second)
-	if n, far := w.agent.Len(), dests.Load(); n != 1 || far != 1 {
-		t.Errorf("%d connections at the agent, %d at the destination", n, far)
-	}
+	testutil.Equal(t, w.agent.Len(), 1, "connections at the agent")
+	testutil.Equal(t, dests.Load(), 1, "at the destination")
 	cut = torn.tore()
 	_ = c.Close()
 	time.Sleep(time.Second)
-	if n, far := w.agent.Len(), dests.Load(); n != 0 || far != 0 {
-		t.Errorf("%d connections at the agent and %d at the destination are left", n, far)
-	}
+	testutil.Equal(t, w.agent.Len(), 0, "connections left at the agent")
+	testutil.Equal(t, dests.Load(), 0, "left at the destination")
 	return cut
 }
 

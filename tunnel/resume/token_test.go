@@ -5,6 +5,7 @@ import (
 	"net"
 	"testing"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -76,9 +77,7 @@ func TestEndIsToldOnceBesideAReader(t *testing.T) {
 			for range app.ready {
 				app.read(c)
 			}
-			if app.ends != 1 {
-				t.Errorf("it was told the end %d times", app.ends)
-			}
+			testutil.Equal(t, app.ends, 1, "how often it was told the end")
 		})
 	}
 }
@@ -100,9 +99,8 @@ func TestEndIsToldOnceBesideAReset(t *testing.T) {
 			if !first {
 				st.to.End()
 			}
-			if app.ends != 1 || app.ready != 1 {
-				t.Errorf("it was told the end %d times in %d turns", app.ends, app.ready)
-			}
+			testutil.Equal(t, app.ends, 1, "ends that it was told")
+			testutil.Equal(t, app.ready, 1, "its turns")
 		})
 	}
 }

@@ -22,9 +22,7 @@ func TestCloseOfAPlainConnectionWaitsForCredit(t *testing.T) {
 			first <- n
 		}()
 		synctest.Wait()
-		if n := w.agent.Stats().Degraded; n != 1 {
-			t.Fatalf("%d connections have become plain", n)
-		}
+		testutil.Equal(t, w.agent.Stats().Degraded, 1, "connections that have become plain")
 		more := 0
 		for _, n := range []int{60 << 10, tunnel.ChunkSize} { // as much as is kept
 			more += n // a Write would wait for the first one
@@ -36,15 +34,11 @@ func TestCloseOfAPlainConnectionWaitsForCredit(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			n, err := c.Read(make([]byte, 16<<10))
 			if got += n; err != nil {
-				if err != io.EOF {
-					t.Errorf("the peer reads: %v", err)
-				}
+				testutil.Equal(t, err, io.EOF, "what the peer reads")
 				break
 			}
 		}
-		if want := <-first + more; got != want {
-			t.Errorf("%d of %d bytes come before the end", got, want)
-		}
+		testutil.Equal(t, got, <-first+more, "bytes before the end")
 		_ = c.Reset(nil)
 	})
 }
