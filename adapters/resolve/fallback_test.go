@@ -36,6 +36,9 @@ func (s *scripted) Resolve(ctx context.Context, name string) (Answer, error) {
 	s.asked++
 	delay, answer, err := s.delay, s.answer, s.err
 	s.mu.Unlock()
+	if delay == 0 { // a timer of 0 upsets the race detector beside others that fire then (golang/go#78156)
+		return answer, err
+	}
 	select {
 	case <-time.After(delay):
 		return answer, err
