@@ -25,7 +25,7 @@ type leaseAPI struct {
 	events chan leaseEvent
 	asked  atomic.Int32 // so often
 
-	ahead  time.Duration            // its clock, of ours; 0: it does not say the time
+	ahead time.Duration // its clock, of ours; 0: it does not say the time
 
 	mu   sync.Mutex
 	held []*kubeapi.Lease
