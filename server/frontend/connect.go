@@ -93,11 +93,12 @@ func speaksHTTP(err error) bool {
 	return ok && slices.Contains([]string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO", "CONNE"}, string(notTLS.RecordHeader[:]))
 }
 
+var errHTTP = errors.New("an HTTP request at a port that wants TLS")
+
 // refuseHTTP answers HTTP at a port with TLS in the words of net/http, which many know.
 func refuseHTTP(_ context.Context, c *Conn) {
-	const why = "Client sent an HTTP request to an HTTPS server."
-	c.reject(errors.New(why))
-	c.answerError(http.StatusBadRequest, why)
+	c.reject(errHTTP)
+	c.answerError(http.StatusBadRequest, "Client sent an HTTP request to an HTTPS server.")
 }
 
 // connect dials what a CONNECT request asks for, answers and relays.
