@@ -216,7 +216,7 @@ func TestTheLongestIntroduction(t *testing.T) {
 		opts := testOptions(config, server.address())
 		opts.ID = strings.Repeat("i", MaxIdentity)
 		if old {
-			opts.ID = opts.ID[:1024] // link.MaxID, which this server asks for
+			opts.ID = opts.ID[:link.MaxID] // no server takes more
 		}
 		opts.Identifiers = strings.Repeat("host=a&", MaxIdentity/len("host=a&")) + "&"
 		opts.Lanes = lanes.MaxLanes

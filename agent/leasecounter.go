@@ -36,7 +36,7 @@ type LeaseCounter struct {
 
 	mu       sync.Mutex
 	last     int       // the last count that was not 0
-	api, own time.Time // of the last list that says its time, by the API's clock and by ours
+	api, own time.Time // of the last answer that says its time, by the API's clock and by ours
 }
 
 // NewLeaseCounter registers its metrics and returns a counter that knows nothing
@@ -82,7 +82,8 @@ func (c *LeaseCounter) Count() (int, bool) {
 }
 
 // now is the time by the clock of the API, which is near the servers: a node's may be minutes off,
-// and may be set meanwhile.
+// and may be set meanwhile. Every watch, of some minutes, tells it anew: the API's may be set, too,
+// and ours runs at another rate, or stands still with its machine.
 func (c *LeaseCounter) now() time.Time {
 	if c.api.IsZero() {
 		return time.Now()
@@ -118,19 +119,28 @@ func (c *LeaseCounter) List(ctx context.Context, opts kubeapi.ListOptions) (*kub
 		c.note(ctx, err)
 		return nil, err
 	}
-	if !list.Time.IsZero() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.api, c.own = list.Time, time.Now()
-	}
+	c.answered(list.Time)
 	return list, nil
+}
+
+// answered notes the time of an answer by the API's clock; zero: it does not say.
+func (c *LeaseCounter) answered(at time.Time) {
+	if at.IsZero() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.api, c.own = at, time.Now()
 }
 
 // Watch implements kubeapi.MirrorAPI.
 func (c *LeaseCounter) Watch(ctx context.Context, opts kubeapi.WatchOptions, began func(), take func(kubeapi.Event, *kubeapi.Lease)) error {
 	agreed := false
+	var now time.Time
+	opts.Now = &now
 	err := c.opts.Client.Watch(ctx, opts, func() {
 		agreed = true
+		c.answered(now)
 		c.watches.WithLabelValues(apiStatus(nil)).Inc()
 		c.note(ctx, nil)
 		began()

@@ -24,8 +24,7 @@ type leaseAPI struct {
 	watch  func(began func()) error // what a watch comes to; nil: it tells the events
 	events chan leaseEvent
 	asked  atomic.Int32 // so often
-
-	ahead time.Duration // its clock, of ours; 0: it does not say the time
+	ahead  atomic.Int64 // its clock, of ours, in nanoseconds; 0: it does not say the time
 
 	mu   sync.Mutex
 	held []*kubeapi.Lease
@@ -68,11 +67,17 @@ func (a *leaseAPI) List(_ context.Context, opts kubeapi.ListOptions) (*kubeapi.L
 		return nil, fmt.Errorf("listed by %+v", opts)
 	default:
 		list := &kubeapi.List[*kubeapi.Lease]{Metadata: kubeapi.ListMetadata{ResourceVersion: "7"}, Items: held}
-		if a.ahead != 0 {
-			list.Time = time.Now().Add(a.ahead)
-		}
+		list.Time = a.time()
 		return list, nil
 	}
+}
+
+// time is what its answers say.
+func (a *leaseAPI) time() (now time.Time) {
+	if ahead := a.ahead.Load(); ahead != 0 {
+		now = time.Now().Add(time.Duration(ahead))
+	}
+	return now
 }
 
 func (a *leaseAPI) Watch(ctx context.Context, opts kubeapi.WatchOptions, began func(), take func(kubeapi.Event, *kubeapi.Lease)) error {
@@ -85,6 +90,7 @@ func (a *leaseAPI) Watch(ctx context.Context, opts kubeapi.WatchOptions, began f
 	case a.watch != nil:
 		return a.watch(began)
 	}
+	*opts.Now = a.time()
 	began()
 	for {
 		select {
@@ -159,20 +165,27 @@ func TestLeaseCounter(t *testing.T) {
 	})
 }
 
-// While the API is down the last count holds, and one line says so.
-// A node's clock does not matter: leases hold by that of the API.
+// A node's clock does not matter: leases hold by that of the API, also once that was set.
 func TestLeasesByTheClockOfTheAPI(t *testing.T) {
 	for _, ahead := range []time.Duration{10 * time.Minute, -10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			api := newLeaseAPI(lease("renewed", 10*time.Second-ahead), lease("expired", 40*time.Second-ahead), lease("late", time.Second-ahead))
-			api.ahead = ahead
+			api.ahead.Store(int64(ahead))
 			c := counting(t, api)
 			c.want(2)
 			time.Sleep(25 * time.Second)
 			c.want(1)
+			api.ahead.Add(int64(3 * time.Second))
+			c.endWatch()
+			time.Sleep(2 * time.Second) // until the next one
+			c.tell(kubeapi.Added, lease("newer", 28*time.Second-ahead))
+			c.tell(kubeapi.Added, lease("newest", 26*time.Second-ahead))
+			c.want(1)
 		})
 	}
 }
+
+// While the API is down the last count holds, and one line says so.
 
 func TestLeasesWhileTheAPIIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

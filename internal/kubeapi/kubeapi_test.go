@@ -66,7 +66,13 @@ func TestWatchOfSecrets(t *testing.T) {
 	secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
 	defer secrets.CloseIdle()
 	var told []string
-	err := secrets.Watch(t.Context(), kubeapi.WatchOptions{Labels: "k=v", From: "0", Time: time.Minute}, func() { told = append(told, "began") }, func(what kubeapi.Event, s *kubeapi.Secret) {
+	var now time.Time
+	began := func() {
+		if told = append(told, "began"); now.IsZero() {
+			t.Error("the time of the answer is unknown as the watch begins")
+		}
+	}
+	err := secrets.Watch(t.Context(), kubeapi.WatchOptions{Labels: "k=v", From: "0", Time: time.Minute, Now: &now}, began, func(what kubeapi.Event, s *kubeapi.Secret) {
 		told = append(told, fmt.Sprintf("%s %s %s %s", what, s.Name, s.ResourceVersion, s.Data["k"]))
 	})
 	if want := []string{"began", "ADDED a 1 v", "BOOKMARK  2 "}; !slices.Equal(told, want) || kubeapi.ReasonOf(err) != kubeapi.Expired {

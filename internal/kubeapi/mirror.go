@@ -160,7 +160,7 @@ func kept[T Object](object T) T {
 func (m *Mirror[T]) watch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, watchTime+watchGrace)
 	defer cancel()
-	return m.api.Watch(ctx, WatchOptions{m.labels, m.fields, m.version, watchTime}, m.caughtUp, m.take)
+	return m.api.Watch(ctx, WatchOptions{Labels: m.labels, Fields: m.fields, From: m.version, Time: watchTime}, m.caughtUp, m.take)
 }
 
 // caughtUp notes that held is what the API has, or is about to be.

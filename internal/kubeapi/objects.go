@@ -70,6 +70,7 @@ type WatchOptions struct {
 	Labels, Fields string        // selectors; "": all
 	From           string        // resource version
 	Time           time.Duration // the API ends the watch then; whole seconds
+	Now            *time.Time    // if not nil, set to the time of the answer, as List.Time, before the watch has begun
 }
 
 // Event is the type of a watch event.
@@ -170,6 +171,7 @@ func (o Objects[T]) Watch(ctx context.Context, opts WatchOptions, began func(), 
 	r.query.Set("allowWatchBookmarks", "true")
 	r.query.Set("resourceVersion", opts.From)
 	r.query.Set("timeoutSeconds", strconv.Itoa(int(opts.Time.Seconds())))
+	r.time = opts.Now
 	resp, err := o.api.send(ctx, r)
 	if err != nil {
 		return err
