@@ -87,10 +87,11 @@ func servingValue(err error) string {
 	return "no; " + tunnel.OneLine(err.Error())
 }
 
-// speaksHTTP reports whether a TLS handshake failed since the peer sent a request instead.
+// speaksHTTP reports whether a TLS handshake failed since the peer sent a request instead. Conn is
+// nil where TLS has answered something before.
 func speaksHTTP(err error) bool {
 	notTLS, ok := errors.AsType[tls.RecordHeaderError](err)
-	return ok && slices.Contains([]string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO", "CONNE"}, string(notTLS.RecordHeader[:]))
+	return ok && notTLS.Conn != nil && slices.Contains([]string{"GET /", "HEAD ", "POST ", "PUT /", "OPTIO", "CONNE"}, string(notTLS.RecordHeader[:]))
 }
 
 var errHTTP = errors.New("an HTTP request at a port that wants TLS")

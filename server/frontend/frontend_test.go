@@ -592,7 +592,18 @@ func TestHTTPAtAPortWithTLSIsAnswered(t *testing.T) {
 	if got, err := io.ReadAll(c); len(got) > 0 {
 		t.Errorf("what is no HTTP is answered %q, %v", got, err)
 	}
-	testutil.Eventually(t, "counted", func() bool { return r.count("protocol") == 3 && r.count("tls") == 1 })
+	c = r.raw()
+	var hello [64 << 10]byte
+	near, far := net.Pipe()
+	client := tls.Client(near, r.secure())
+	go func() { _ = client.Handshake() }()
+	n := testutil.Must(far.Read(hello[:]))(t)
+	_ = far.Close()
+	send(t, c, string(hello[:n])+request)
+	if got, err := io.ReadAll(c); bytes.Contains(got, []byte("HTTP/")) {
+		t.Errorf("HTTP in the middle of TLS is answered %q, %v", got, err)
+	}
+	testutil.Eventually(t, "counted", func() bool { return r.count("protocol") == 3 && r.count("tls") == 2 })
 	for _, e := range hook.AllEntries() {
 		if want := map[bool]logrus.Level{true: logrus.DebugLevel, false: logrus.WarnLevel}[strings.HasSuffix(e.Message, "came to nothing")]; e.Level != want {
 			t.Errorf("%v %q", e.Level, e.Message)
