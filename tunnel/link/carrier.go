@@ -230,11 +230,12 @@ func (st *Stream) awaitsAcksLocked() bool {
 // stream that each is joined to gives its memory back in a moment, so a few more may go than
 // need to.
 func (ses *Session) endWaitsLocked(now time.Time) {
-	for _, st := range ses.streams.overdue(now, ackTime) {
+	for _, st := range ses.streams.overdue(now, ackTime, func(*Stream) bool { return true }) {
 		st.onLocked(acknowledged)
 	}
-	for _, st := range ses.streams.overdue(now, hurriedAckTime) {
-		if st.carrier.held && st.budget.Scarce() {
+	hurries := func(st *Stream) bool { return st.carrier.held && st.budget.Scarce() }
+	for _, st := range ses.streams.overdue(now, hurriedAckTime, hurries) {
+		if hurries(st) { // still: each has made room
 			st.faultLocked(tunnel.CodeMemory)
 		}
 	}

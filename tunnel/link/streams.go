@@ -88,16 +88,16 @@ func (s *streams) awaitAcks(st *Stream, now time.Time) {
 	s.unacked[st] = now
 }
 
-// overdue returns the ended streams that have waited so long for acknowledgements,
-// in the order of their ids. The time begins anew while a stream is in use: an ACK has
+// overdue returns the ended streams that which selects, of those that have waited so long for
+// acknowledgements, in the order of their ids. There may be thousands that have. The time begins anew while a stream is in use: an ACK has
 // passed, or the holder has not closed it.
-func (s *streams) overdue(now time.Time, wait time.Duration) (late []*Stream) {
+func (s *streams) overdue(now time.Time, wait time.Duration, which func(*Stream) bool) (late []*Stream) {
 	for st, since := range s.unacked {
 		switch c := &st.carrier; {
 		case c.used || !st.recv.closed():
 			c.used = false
 			s.unacked[st] = now
-		case now.Sub(since) >= wait:
+		case now.Sub(since) >= wait && which(st):
 			late = append(late, st)
 		}
 	}

@@ -38,7 +38,7 @@ func TestAcknowledgementsAreAwaitedForATime(t *testing.T) {
 	} {
 		now = now.Add(step.after)
 		step.before()
-		late := s.overdue(now, ackTime)
+		late := s.overdue(now, ackTime, func(*Stream) bool { return true })
 		for _, st := range late {
 			s.remove(st)
 		}

@@ -32,6 +32,7 @@ type world struct {
 	deaf    bool              // or it has a destination that takes nothing
 	serve   tunnel.Handler    // what the agent serves instead; nil: it dials
 	memory  *link.Budget      // the agent's
+	budget  *link.Budget      // the servers'; nil: all that they want
 	atMost  int               // its Options.MaxDetached
 	allow   func(*tunnel.Flow, net.Addr) error
 	wire    func() (a, b net.Conn) // what links are over; nil: TCP
@@ -59,9 +60,9 @@ type hop struct {
 
 // newHop links an end and a server over a connection; the handlers serve what the other side
 // opens.
-func newHop(ca, cb net.Conn, end, server tunnel.Handler) (h hop) {
-	config := func(role link.Role, serves tunnel.Handler) link.Config {
-		return link.Config{Hello: link.Hello{Role: role, ID: "x", Features: []string{link.FeatureResume}}, Forwarder: serves}
+func newHop(ca, cb net.Conn, end, server tunnel.Handler, budget *link.Budget) (h hop) {
+	config := func(role link.Role, serves tunnel.Handler, budget *link.Budget) link.Config {
+		return link.Config{Budget: budget, Hello: link.Hello{Role: role, ID: "x", Features: []string{link.FeatureResume}}, Forwarder: serves}
 	}
 	role := link.RoleClient
 	if end != nil {
@@ -71,9 +72,9 @@ func newHop(ca, cb net.Conn, end, server tunnel.Handler) (h hop) {
 		h.wire = on.wire
 	}
 	var accepting sync.WaitGroup
-	accepting.Go(func() { h.b, _ = link.Accept(context.Background(), cb, config(link.RoleServer, server)) })
+	accepting.Go(func() { h.b, _ = link.Accept(context.Background(), cb, config(link.RoleServer, server, budget)) })
 	var err error
-	h.a, err = link.Connect(context.Background(), ca, config(role, end))
+	h.a, err = link.Connect(context.Background(), ca, config(role, end, nil))
 	accepting.Wait()
 	if err != nil || h.b == nil {
 		panic(fmt.Sprint("no link: ", err)) // also on goroutines that are not the test's
@@ -134,7 +135,7 @@ func (w *world) pipe() (net.Conn, net.Conn) {
 
 func (s *server) linkNear() {
 	ca, cb := s.w.pipe()
-	s.set(toOpener, newHop(ca, cb, nil, resume.Splice(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.dialFar)})))
+	s.set(toOpener, newHop(ca, cb, nil, resume.Splice(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.dialFar)}), s.w.budget))
 }
 
 func (s *server) linkFar() {
@@ -143,7 +144,7 @@ func (s *server) linkFar() {
 		serve = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.w.dialDest)}
 	}
 	ca, cb := s.w.pipe()
-	s.set(toAgent, newHop(ca, cb, s.w.agent.Forwarder(serve), nil))
+	s.set(toAgent, newHop(ca, cb, s.w.agent.Forwarder(serve), nil, s.w.budget))
 }
 
 // link makes one of the server's links.
