@@ -39,7 +39,7 @@ const (
 	// pacerTime is how long line would take to change by as much as it is.
 	pacerTime = 16 * time.Second
 
-	// peakTime is how long peak would take to fall to 0.
+	// peakTime is how long peak would take to fall to 0 if it went on as it begins.
 	peakTime = 4 * time.Second
 
 	// drainTime is how long a queue takes to drain, unless deepestCut is too little.
