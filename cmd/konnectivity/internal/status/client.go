@@ -284,8 +284,8 @@ func refusal(res *http.Response, name string, secure bool) error {
 		return fmt.Errorf("it answers with a redirect (%d), which no admin API does, and none is followed", code)
 	case code == http.StatusUnauthorized:
 		return errors.New("it wants a token or, over TLS, a certificate that it knows: give --token-file, or --tls-cert-path and --tls-key-path")
-	case code == http.StatusBadRequest && said.Error == "" && !secure: // as net/http answers
-		return errors.New("it speaks TLS: ask " + Secure + res.Request.URL.Host)
+	case code == http.StatusBadRequest && said.Error == "" && !secure: // as net/http answers, and a server's ports for agents and clients
+		return errors.New("it speaks TLS: ask " + Secure + res.Request.URL.Host + ", if that is the admin port")
 	default:
 		return fmt.Errorf("the admin API answers %s: %s", res.Status, said.Error)
 	}

@@ -153,7 +153,7 @@ func TestRefusals(t *testing.T) {
 		{api, "status", ""},
 		{api, "tenants", "it has no tenants: give the admin port of a server with --tenants-dir"},
 		{other, "tenants", "it has no admin API"},
-		{hidden, "status", "it speaks TLS: ask https://" + hidden},
+		{hidden, "status", "it speaks TLS: ask https://" + hidden + ", if that is the admin port"},
 		{Secure + api, "status", "over TLS: it speaks none: leave out https://"},
 	} {
 		err := c.get(t.Context(), r.address, r.resource, nil, new(any))
