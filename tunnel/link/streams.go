@@ -89,8 +89,8 @@ func (s *streams) awaitAcks(st *Stream, now time.Time) {
 }
 
 // overdue returns the ended streams that which selects, of those that have waited so long for
-// acknowledgements, in the order of their ids. There may be thousands that have. The time begins anew while a stream is in use: an ACK has
-// passed, or the holder has not closed it.
+// acknowledgements, in the order of their ids. There may be thousands that have. The time begins
+// anew while a stream is in use: an ACK has passed, or the holder has not closed it.
 func (s *streams) overdue(now time.Time, wait time.Duration, which func(*Stream) bool) (late []*Stream) {
 	for st, since := range s.unacked {
 		switch c := &st.carrier; {
