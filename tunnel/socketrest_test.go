@@ -130,7 +130,8 @@ func TestSocketsAreSeizedAtAnyMoment(t *testing.T) {
 		}
 		time.Sleep(time.Duration(rand.IntN(int(4 * restAfter))))
 		seized, _ := Seize(r.far)
-		testutil.Equal(t, r.awaitEnd(t), ErrSeized, "how the relay ended")
+		err := r.awaitEnd(t)
+		testutil.Requires(t, err == ErrSeized, "the relay ended with %v", err)
 		testutil.Must(r.target.Write([]byte("y")))(t)
 		next, got := seized.Conn(), make([]byte, 1)
 		testutil.NoError(t, testutil.Err(io.ReadFull(next, got)))

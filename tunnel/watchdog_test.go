@@ -141,7 +141,7 @@ func TestRelayNoticesResetBehindStalledDestination(t *testing.T) {
 			_ = client.SetLinger(0)
 			client.Close()
 			testutil.Equal(t, tunnel.CodeOf(outcome(t, result)), tunnel.CodePeerReset, "how the relay ended")
-			testutil.AtLeast(t, len(cause), 1, "causes that the destination was told before the relay's end")
+			testutil.Requires(t, len(cause) > 0, "the relay ended before the destination was told")
 			testutil.Equal(t, tunnel.CodeOf(<-cause), tunnel.CodePeerReset, "what the destination was told")
 			testutil.ErrorIs(t, testutil.Err(io.Copy(io.Discard, target)), syscall.ECONNRESET, "the target's read")
 		})

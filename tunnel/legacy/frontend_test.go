@@ -125,7 +125,7 @@ func TestRealClientCarriesBytes(t *testing.T) {
 				h := sha256.New()
 				_, err := io.CopyN(h, c, int64(len(payload)))
 				want := sha256.Sum256(payload)
-				testutil.NoError(t, err)
+				testutil.Succeeds(t, err, "the echo")
 				testutil.EqualSlices(t, h.Sum(nil), want[:], "the echo's hash")
 				testutil.Succeeds(t, c.Close(), "Close")
 			})

@@ -134,8 +134,8 @@ func (p *rawPeer) send(packet *client.Packet) {
 func (p *rawPeer) want(kind client.PacketType) *client.Packet {
 	p.t.Helper()
 	got := &client.Packet{}
-	testutil.NoError(p.t, p.RecvMsg(got))
-	testutil.Equal(p.t, got.Type, kind, "the packet: %v", got)
+	err := p.RecvMsg(got)
+	testutil.Requires(p.t, err == nil && got.Type == kind, "want %v, got %v, %v", kind, got, err)
 	return got
 }
 

@@ -53,6 +53,8 @@ func stalledBesideActive(t *testing.T, upload bool) {
 	addr := target(t, echo)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
+	end := sync.OnceFunc(func() { close(stop); wg.Wait() })
+	defer end()
 	var rounds, most atomic.Int64
 	for range 100 {
 		c := dial(t, p, addr)
@@ -81,8 +83,7 @@ func stalledBesideActive(t *testing.T, upload bool) {
 	}
 	err := testutil.Receive(t, "the stalled connection's end", ended)
 	testutil.Equal(t, tunnel.CodeOf(err), tunnel.CodeStalled, "how the stalled connection ended: %v", err)
-	close(stop)
-	wg.Wait()
+	end()
 	testutil.AtMost(t, most.Load(), budget+100*sendWindow, "bytes that were held")
 	t.Logf("%d round trips, at most %d KiB held", rounds.Load(), most.Load()>>10)
 }

@@ -208,7 +208,7 @@ func TestAcceptorLeavesPingsToTheInitiator(t *testing.T) {
 		s.since = s.ses.Heard()
 		<-s.ses.Done()
 		synctest.Wait()
-		testutil.AtLeast(t, len(pings), 1, "pings of a peer that fell silent")
+		testutil.Requires(t, len(pings) > 0, "a peer that fell silent was not pinged")
 		testutil.AtMost(t, pings[0].Sub(silent), 2*link.DefaultPingInterval, "the time until the first")
 		s.wantDead(tunnel.FailUnavailable)
 	})

@@ -83,7 +83,7 @@ func TestShortStopAtLongIntervalEndsNoLink(t *testing.T) {
 	testutil.EqualSlices(t, dead(start, 30, 40, 30, 75, 80, 85), []bool{false, false, false, true},
 		"dead by a stop right behind a PING, and 10 s without its answer behind that")
 	testutil.EqualSlices(t, dead(start, 30, 40, 30, 42), []bool{false, false}, "dead by a short stop right behind a PING")
-	testutil.EqualSlices(t, dead(start, 8, 18, 8, 18), []bool{false, false}, "dead by one that is short by this interval, too")
+	testutil.EqualSlices(t, dead(start, 8, 18, 8, 18), []bool{false, false}, "dead by one that is short by this interval")
 }
 
 // A probe has 2 s or more to be answered. Where this process stood still for half of that, the

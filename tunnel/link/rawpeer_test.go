@@ -156,8 +156,7 @@ func (p *rawPeer) want(want frame) {
 func (p *rawPeer) wantType(typ byte, id uint64) frame {
 	p.t.Helper()
 	f := p.next()
-	testutil.Equal(p.t, f.typ, typ, "the type of frame %v", f)
-	testutil.Equal(p.t, f.id, id, "the stream of frame %v", f)
+	testutil.Requires(p.t, f.typ == typ && f.id == id, "got frame %v, want type %d on stream %d", f, typ, id)
 	return f
 }
 

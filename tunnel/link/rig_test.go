@@ -187,7 +187,7 @@ func (r *rig) dial() uint64 {
 		r.dials <- dialResult{conn, err}
 	}()
 	f := r.next()
-	testutil.Equal(r.t, f.typ, tOpen, "the type of %v", f)
+	testutil.Requires(r.t, f.typ == tOpen, "got %v, want OPEN", f)
 	return f.id
 }
 

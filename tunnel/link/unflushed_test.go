@@ -22,8 +22,8 @@ func TestReceiversAreFlushedOnce(t *testing.T) {
 	for _, r := range []*flushes{a, a, b, b} {
 		g.add(r)
 	}
-	testutil.Equal(t, a.n+b.n, 0, "those that are noted")
-	testutil.Equal(t, len(g), 2, "those that were flushed")
+	testutil.Equal(t, a.n+b.n, 0, "flushes")
+	testutil.Equal(t, len(g), 2, "those that are noted")
 	g.flush()
 	g.flush()
 	if a.n != 1 || b.n != 1 || len(g) != 0 || g[:2][0] != nil || g[:2][1] != nil {

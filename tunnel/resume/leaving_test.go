@@ -49,7 +49,7 @@ func TestResumedBehindWhatWasBeingTaken(t *testing.T) {
 		watcher{c, st, 0}.Lost(errLost)
 		synctest.Wait() // the loss is known, and the carrier not detached
 		time.AfterFunc(time.Second, func() { close(release) })
-		testutil.Equal(t, testutil.Must(c.offered(1, 0))(t), 3, "where it goes on, with 3 bytes under way to its application")
+		testutil.Equal(t, testutil.Must(c.offered(1, 0))(t), 3, "where it goes on, with 3 bytes under way")
 	})
 }
 
@@ -120,7 +120,8 @@ func TestEarlyLieEndsIt(t *testing.T) {
 	accepted, repeated, done := &lying{}, &lying{}, &lying{}
 	e, c := newEnd(t, nil)
 	flow := &tunnel.Flow{Resume: &tunnel.Resume{Token: [16]byte{2}, Window: time.Minute}}
-	testutil.NoError(t, testutil.Err(e.answer(flow, &dial{}, &lying{}, nil, func(tunnel.Conn, error) (tunnel.Conn, error) { return accepted, nil })))
+	_, err := e.answer(flow, &dial{}, &lying{}, nil, func(tunnel.Conn, error) (tunnel.Conn, error) { return accepted, nil })
+	testutil.NoError(t, err)
 
 	asked := &tunnel.Resume{Token: [16]byte{3}, Window: time.Minute, Attempt: 1, Granted: tunnel.Grant{Window: time.Minute}}
 	e.adopt(repeated, tunnel.NewFlow("tcp", "dest:1"), asked, nil)

@@ -71,7 +71,7 @@ func TestWritesDoNotMix(t *testing.T) {
 		var writers sync.WaitGroup
 		for _, text := range []string{"a", "b", "c"} {
 			writers.Go(func() {
-				testutil.NoError(t, testutil.Err(c.Write(bytes.Repeat([]byte(text), 10*tunnel.ChunkSize))))
+				testutil.Succeeds(t, testutil.Err(c.Write(bytes.Repeat([]byte(text), 10*tunnel.ChunkSize))), "a write of %s", text)
 			})
 		}
 		go func() {

@@ -22,7 +22,8 @@ func TestCloseOfAPlainConnectionWaitsForCredit(t *testing.T) {
 			first <- n
 		}()
 		synctest.Wait()
-		testutil.Equal(t, w.agent.Stats().Degraded, 1, "connections that have become plain")
+		plain := w.agent.Stats().Degraded
+		testutil.Requires(t, plain == 1, "%d connections have become plain", plain)
 		more := 0
 		for _, n := range []int{60 << 10, tunnel.ChunkSize} { // as much as is kept
 			more += n // a Write would wait for the first one
