@@ -155,7 +155,7 @@ func TestWithoutFallbackATunnelDownIsAnError(t *testing.T) {
 	w.agent = false
 	a := w.adapter()
 	reaches(t, a.Connect(), "system.example.com:80", "!resolve", tunnel.RouteTunnel)
-	testutil.Equal(t, len(w.direct), 0, "dials by the pod itself")
+	testutil.Equal(t, len(w.direct), 0, "dials by the pod itself: %v", w.direct)
 }
 
 func TestDirectHonoursThePodsProxy(t *testing.T) {
@@ -334,7 +334,8 @@ func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
 	a := w.adapter()
 	for _, id := range []string{"", "00112233aabbccdd"} {
 		f := &tunnel.Forwarder{Dialer: a.SOCKS5()}
-		c := testutil.Must(f.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: id, Network: "tcp", Address: "10.1.1.1:80"}}))(t)
+		flow := &tunnel.Flow{Request: tunnel.Request{ID: id, Network: "tcp", Address: "10.1.1.1:80"}}
+		c := testutil.Must(f.Dial(t.Context(), flow))(t)
 		c.Close()
 		if got := w.ids[len(w.ids)-1]; got == "" || id != "" && got != id {
 			t.Errorf("the server saw id %q for %q", got, id)

@@ -188,8 +188,8 @@ func (w *wire) answered(status int, what string, args ...any) string {
 func (w *wire) expect(want string) {
 	w.t.Helper()
 	got := make([]byte, len(want))
-	testutil.NoError(w.t, testutil.Err(io.ReadFull(w.r, got)))
-	testutil.Equal(w.t, string(got), want, "what is read")
+	n, err := io.ReadFull(w.r, got)
+	testutil.Requires(w.t, err == nil && string(got) == want, "read %q, %v; want %q", got[:n], err, want)
 }
 
 // expectEnd wants the connection to end in order, with nothing more to read.

@@ -372,7 +372,7 @@ func TestAccessLog(t *testing.T) {
 	_ = body(t, w.response("POST"))
 	w.upgrade(ws, "")
 	w.expect("hi")
-	w.expectEnd()
+	w.expectEnd() // with its target; goproxy leaves the client open
 	_ = w.Close()
 	p.end(t)
 	for _, want := range []string{

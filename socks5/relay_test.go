@@ -26,7 +26,8 @@ func TestRealClientWithPassword(t *testing.T) {
 	s := serve(t, Options{Options: front.Options{Log: log}, Credentials: static{"anna": "correct horse"}}, direct)
 	address := testutil.Serve(t, echo)
 	testutil.NoError(t, through(connect(t, s.addr), address, &proxy.Auth{User: "anna", Password: "correct horse"}))
-	testutil.Fails(t, through(connect(t, s.addr), address, &proxy.Auth{User: "anna", Password: "battery staple"}), "a wrong password")
+	wrong := &proxy.Auth{User: "anna", Password: "battery staple"}
+	testutil.Fails(t, through(connect(t, s.addr), address, wrong), "a wrong password")
 	testutil.Fails(t, through(connect(t, s.addr), address, nil), "no password")
 	_ = s.stop()
 	if got := lines.String(); strings.Contains(got, "horse") || strings.Contains(got, "staple") {
