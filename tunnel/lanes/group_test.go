@@ -363,7 +363,7 @@ func TestLanesComeAndGo(t *testing.T) {
 		wantLanes(t, g, 3, "for two bulk streams")
 		_, at := r.open(g)
 		held, second := r.open(g)
-		testutil.Equal(t, at != 0 && second != 0, true, "new streams avoid bulk")
+		testutil.Holds(t, at != 0 && second != 0, "new streams are on lanes %d and %d, with bulk on 0", at, second)
 		time.Sleep(keepFor + 5*time.Second)
 		wantLanes(t, g, 3, "while streams are on all")
 		_ = held.Close()

@@ -22,7 +22,7 @@ func TestNoProtocol(t *testing.T) {
 	}()
 	err := tls.Client(a, &tls.Config{RootCAs: ca.Pool(), ServerName: "server", NextProtos: []string{ALPN}}).Handshake()
 	server := <-served
-	testutil.Equal(t, NoProtocol(err) && server != nil, true, "a server without the link: %v", err)
+	testutil.Holds(t, NoProtocol(err) && server != nil, "a server without the link: %v; there: %v", err, server)
 	for name, err := range map[string]error{
 		"another alert":  &net.OpError{Op: "remote error", Err: tls.AlertError(42)},
 		"another origin": &net.OpError{Op: "local error", Err: noApplicationProtocol},

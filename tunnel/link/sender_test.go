@@ -177,7 +177,8 @@ func TestSenderSendsAllInOrder(t *testing.T) {
 			b = b[headerSize+h.length:]
 		}
 		for i := range want {
-			testutil.Equal(t, bytes.Equal(got[i].Bytes(), want[i].Bytes()), true, "stream %d has all in order", i)
+			n, of := got[i].Len(), want[i].Len()
+			testutil.Holds(t, bytes.Equal(got[i].Bytes(), want[i].Bytes()), "stream %d: %d bytes of %d, not in order", i, n, of)
 		}
 		testutil.Equal(t, counted, total, "bytes that are counted")
 		testutil.Equal(t, s.queue.dataFrames, dataFrames, "frames that are")

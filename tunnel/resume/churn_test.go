@@ -107,7 +107,8 @@ func TestPauses(t *testing.T) {
 		var c churn
 		before := c.pause(window)
 		c.lost(t0, false)
-		testutil.Equal(t, before == 0 && c.pause(window) == 0, true, "it does not wait behind the first carrier")
+		pause := c.pause(window)
+		testutil.Holds(t, before == 0 && pause == 0, "it waits %v and %v behind the first carrier", before, pause)
 		for range mostVain {
 			c.resumed(t0)
 			c.lost(t0, false)

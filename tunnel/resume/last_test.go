@@ -56,7 +56,8 @@ func takes(t *testing.T, c *wireEnd, size int, bound time.Duration) {
 	t.Helper()
 	began := time.Now()
 	_ = c.SetReadDeadline(began.Add(bound))
-	testutil.Equal(t, testutil.Must(io.Copy(io.Discard, c))(t), int64(size), "bytes within %v", bound)
+	n, err := io.Copy(io.Discard, c)
+	testutil.Holds(t, n == int64(size) && err == nil, "%d of %d bytes in %v: %v", n, size, time.Since(began), err)
 }
 
 func ends(t *testing.T, c *wireEnd) {
@@ -151,7 +152,8 @@ func TestLastBytesMayBeTakenSlowly(t *testing.T) {
 						if n >= slowly {
 							time.Sleep(300 * time.Millisecond)
 						}
-						testutil.NoError(t, testutil.Err(io.ReadFull(to, make([]byte, step))))
+						m, err := io.ReadFull(to, make([]byte, step))
+						testutil.Requires(t, err == nil, "%d of %d bytes: %v", n+m, size, err)
 						if n != size-4<<20 {
 							continue
 						}
