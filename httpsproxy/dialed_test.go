@@ -63,7 +63,7 @@ func TestResponseSurvivesRefusedUpload(t *testing.T) {
 			time.Sleep(time.Second)
 			_, _ = io.WriteString(far, "too")
 		})
-		testutil.Equal(t, strings.HasPrefix(got, "HTTP/1.1 413") && strings.HasSuffix(got, "much too"), true, "read %q", got)
+		testutil.Holds(t, strings.HasPrefix(got, "HTTP/1.1 413") && strings.HasSuffix(got, "much too"), "read %q", got)
 	})
 }
 

@@ -91,7 +91,7 @@ func FuzzWire(f *testing.F) {
 		}()
 		r := bufio.NewReader(c)
 		first, err := r.Peek(5)
-		testutil.Equal(t, err != nil || string(first) == "HTTP/", true, "answered %q", first)
+		testutil.Holds(t, err != nil || string(first) == "HTTP/", "answered %q", first)
 		if _, err := io.Copy(io.Discard, r); isTimeout(err) {
 			t.Fatal("the connection was left open")
 		}

@@ -132,7 +132,7 @@ func TestConnectionCap(t *testing.T) {
 	if third, err := net.Dial("tcp", p.addr); err == nil { // else it was refused already
 		_ = third.SetDeadline(time.Now().Add(maxWait))
 		_, err := third.Read(make([]byte, 1))
-		testutil.Equal(t, err != nil && !os.IsTimeout(err), true, "it is refused: %v", err)
+		testutil.Holds(t, err != nil && !os.IsTimeout(err), "it is refused: %v", err)
 		_ = third.Close()
 	}
 	_ = two.Close()
@@ -271,7 +271,7 @@ func TestRefusalsArrive(t *testing.T) {
 			w.send("%s", first+strings.Repeat("x", 100<<10))
 			_ = w.CloseWrite()
 			got, err := io.ReadAll(w.r)
-			testutil.Equal(t, err == nil && strings.HasPrefix(string(got), "HTTP/1.1 400 "), true, "%q, %v", got, err)
+			testutil.Holds(t, err == nil && strings.HasPrefix(string(got), "HTTP/1.1 400 "), "%q, %v", got, err)
 		})
 	}
 }

@@ -140,7 +140,7 @@ func TestShortageTakesTheOldestHandshake(t *testing.T) {
 	start := time.Now()
 	c := connect(t, s.addr) // accepted, silent; the next accept fails
 	_, err := c.Read(make([]byte, 1))
-	testutil.Equal(t, err != nil && !errors.Is(err, os.ErrDeadlineExceeded), true, "the silent one is closed: %v", err)
+	testutil.Holds(t, err != nil && !errors.Is(err, os.ErrDeadlineExceeded), "the silent one is closed: %v", err)
 	testutil.AtLeast(t, time.Since(start), admission.EvictAge/2, "time that it was given to speak")
 }
 

@@ -30,7 +30,7 @@ func TestNoIdentity(t *testing.T) {
 		"too many bytes": {"cn:a", "org:" + strings.Repeat("o", tunnel.IdentitySize)},
 	} {
 		who := tunnel.NewIdentity(names...)
-		testutil.Equal(t, who == "" && who.Names() == nil, true, "%s: no identity: %q", what, who)
+		testutil.Holds(t, who == "" && who.Names() == nil, "%s: no identity: %q", what, who)
 	}
 }
 

@@ -156,7 +156,7 @@ func TestLargeChunksHaveHalfTheRate(t *testing.T) {
 		time.Sleep(seconds * time.Second)
 		l, s := up(large)-hadLarge, up(small)-hadSmall
 		part := float64(l) / float64(l+s)
-		testutil.Equal(t, part >= 0.4 && part <= 0.6, true, "large pieces have a fair part, %.2f", part)
+		testutil.Holds(t, part >= 0.4 && part <= 0.6, "large pieces have a fair part, %.2f", part)
 		testutil.Between(t, l+s, rate*(seconds-1), rate*(seconds+1), "bytes in %d s", seconds)
 		endLarge()
 		endSmall()

@@ -138,7 +138,7 @@ func TestHandshakeRefusalWithEndlessBody(t *testing.T) {
 	defer close(hold)
 	_, err := Handshake(testutil.Context(t), c, Request{Address: "h:80"})
 	var status *StatusError
-	testutil.Equal(t, errors.As(err, &status) && ServerFailure(status) == tunnel.FailNoSuchHost, true, "%v", err)
+	testutil.Holds(t, errors.As(err, &status) && ServerFailure(status) == tunnel.FailNoSuchHost, "%v", err)
 }
 
 // A refusal that has come stands, even if the dial is given up while the rest of
@@ -153,7 +153,7 @@ func TestHandshakeRefusalOutlivesTheDial(t *testing.T) {
 	}()
 	_, err := Handshake(ctx, tunnel.Wrap(near), Request{Address: "h:80"})
 	var status *StatusError
-	testutil.Equal(t, errors.As(err, &status) && status.Status == 407, true, "the refusal: %v", err)
+	testutil.Holds(t, errors.As(err, &status) && status.Status == 407, "the refusal: %v", err)
 }
 
 func TestHandshakeGarbage(t *testing.T) {

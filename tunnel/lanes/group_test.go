@@ -163,7 +163,7 @@ func TestLanesThatEnd(t *testing.T) {
 		_ = r.far[1].CloseWith(link.GoAwayShutdown, "bye")
 		<-g.Done()
 		var bye *link.GoAwayError
-		testutil.Equal(t, errors.As(g.Err(), &bye) && bye.Text == "bye", true, "the group ended with %v", g.Err())
+		testutil.Holds(t, errors.As(g.Err(), &bye) && bye.Text == "bye", "the group ended with %v", g.Err())
 		err := testutil.Err(g.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))
 		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailUnavailable, "a dial afterwards")
 		late := r.link()

@@ -147,7 +147,7 @@ func TestTargetsResetArrivesAsReset(t *testing.T) {
 		_, _ = c.Write([]byte("x"))
 		_, err := c.Read(make([]byte, 1))
 		var reset *tunnel.ResetError
-		testutil.Equal(t, errors.As(err, &reset) && reset.Code == tunnel.CodePeerReset, true, "a reset: %v", err)
+		testutil.Holds(t, errors.As(err, &reset) && reset.Code == tunnel.CodePeerReset, "a reset: %v", err)
 		r.idle(p, s)
 	})
 }
@@ -166,7 +166,7 @@ func TestResetReachesTheTarget(t *testing.T) {
 		if !s.duplex && err != nil {
 			t.Logf("an old server's end arrives as %v", err)
 		}
-		testutil.Equal(t, !s.duplex || errors.Is(err, syscall.ECONNRESET), true, "the target reads a reset: %v", err)
+		testutil.Holds(t, !s.duplex || errors.Is(err, syscall.ECONNRESET), "the target reads a reset: %v", err)
 		testutil.ErrorIs(t, testutil.Err(c.Read(make([]byte, 1))), syscall.ECONNRESET, "its own read")
 		r.idle(p, s)
 	})
@@ -187,7 +187,7 @@ func TestLostAgentEndsConnectionsBehindReceivedBytes(t *testing.T) {
 		testutil.Must(io.ReadFull(c, make([]byte, 4)))(t) // what had come
 		var reset *tunnel.ResetError
 		_, err := c.Read(make([]byte, 1))
-		testutil.Equal(t, errors.As(err, &reset) && reset.Code == tunnel.CodeLost, true, "it was lost: %v", err)
+		testutil.Holds(t, errors.As(err, &reset) && reset.Code == tunnel.CodeLost, "it was lost: %v", err)
 		if _, err := c.Write([]byte("x")); !errors.As(err, &reset) {
 			t.Fatalf("write %v", err)
 		}

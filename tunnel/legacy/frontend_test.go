@@ -304,7 +304,7 @@ func TestUnusualFrontendPackets(t *testing.T) {
 	testutil.Equal(t, id != 0, true, "there is a connection")
 	c.send(dialRequest(3, "tcp", "a:1"))
 	rsp := c.want(client.PacketType_DIAL_RSP).GetDialResponse()
-	testutil.Equal(t, rsp.Random == 3 && rsp.Error != "", true, "a second dial fails: %v", rsp)
+	testutil.Holds(t, rsp.Random == 3 && rsp.Error != "", "a second dial fails: %v", rsp)
 	c.send(dataPacket(id, []byte("echo")))
 	got := c.want(client.PacketType_DATA).GetData()
 	testutil.Equal(t, string(got.Data), "echo", "the echo")
@@ -359,7 +359,7 @@ func TestShutdownEndsFrontends(t *testing.T) {
 	testutil.NoError(t, r.proxy.Close())
 	testutil.Fails(t, testutil.Err(c.Read(make([]byte, 1))), "a read after the end")
 	_, _, err := r.realDial(t.Context(), "a:1")
-	testutil.Equal(t, err != nil && !errors.Is(err, context.Canceled), true, "a dial after the end: %v", err)
+	testutil.Holds(t, err != nil && !errors.Is(err, context.Canceled), "a dial after the end: %v", err)
 }
 
 // A destination that answers and then resets, before the client has spoken: what it said waits

@@ -38,7 +38,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	s.run()
 	testutil.NoError(t, s.failure())
 	for i, id := range order {
-		testutil.Equal(t, id == 1 || i <= 2, true, "a small one came after two chunks at most, but %d", i)
+		testutil.Holds(t, id == 1 || i <= 2, "a small one came after two chunks at most, but %d", i)
 	}
 	testutil.Equal(t, len(order), 9, "packets sent: %v", order)
 	testutil.Equal(t, s.budget.Used(), 0, "bytes held")

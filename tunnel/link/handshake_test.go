@@ -212,7 +212,7 @@ func TestRefusalInsteadOfHello(t *testing.T) {
 		s.send(frame{tGoAway, 0, 0, u16(3, "a link from "+strings.Repeat("x", 2000))})
 		_, err := s.failed()
 		var bye *link.GoAwayError
-		testutil.Equal(t, errors.As(err, &bye) && bye.Code == link.GoAwayDuplicate && len(bye.Text) == 1024, true, "%v", err)
+		testutil.Holds(t, errors.As(err, &bye) && bye.Code == link.GoAwayDuplicate && len(bye.Text) == 1024, "%v", err)
 	})
 }
 

@@ -214,7 +214,7 @@ func TestStreamsOfAPeerAreBounded(t *testing.T) {
 		for range 1024 {
 			f := r.next()
 			_, refused := fieldOf(f.payload, 1)
-			testutil.Equal(t, f.typ == tOpened && !refused, true, "%v is success, of the first %d", f, streams)
+			testutil.Holds(t, f.typ == tOpened && !refused, "%v is success, of the first %d", f, streams)
 		}
 	}
 	beyond := uint64(2*streams + 1)

@@ -254,7 +254,7 @@ var breaches = []breach{
 		r.send(frame{tReset, 0, own, u16(4711)})
 		var reset *tunnel.ResetError
 		err := testutil.Err(conn.Read(make([]byte, 1)))
-		testutil.Equal(r.t, errors.As(err, &reset) && reset.Code == tunnel.CodeUnknown, true, "an unknown code: %v", err)
+		testutil.Holds(r.t, errors.As(err, &reset) && reset.Code == tunnel.CodeUnknown, "an unknown code: %v", err)
 	}, lives},
 }
 

@@ -66,7 +66,7 @@ func TestChurn(t *testing.T) {
 			waited := churned(m, c.carriers, c.lasting, c.brings)
 			testutil.Equal(t, m.life, c.life, "its end")
 			testutil.Between(t, waited, c.least, c.most, "the wait")
-			testutil.Equal(t, c.life != Fruitless || m.err == error(errLost), true, "it is told %v", m.err)
+			testutil.Holds(t, c.life != Fruitless || m.err == error(errLost), "it is told %v", m.err)
 		})
 	}
 }
@@ -113,7 +113,7 @@ func TestPauses(t *testing.T) {
 			c.resumed(t0)
 			c.lost(t0, false)
 			pause := c.pause(window)
-			testutil.Equal(t, pause > before || pause == longest, true, "it waits %v behind %v", pause, before)
+			testutil.Holds(t, pause > before || pause == longest, "it waits %v behind %v", pause, before)
 			testutil.AtMost(t, pause, longest, "the pause")
 			before = pause
 		}
@@ -135,7 +135,7 @@ func TestAcceptorEndsResumesInVain(t *testing.T) {
 			m := play(t, nil, step{0, lost(0), StateDetached, Live, 0}, step{0, detached, StateDetached, Live, 0})
 			for epoch := range uint32(mostVainAccepted) {
 				does := m.Step(Event{Kind: Offered, Epoch: epoch + 1, Now: t0})
-				testutil.Equal(t, does&Answer != 0, true, "carrier %d is taken", epoch+1)
+				testutil.Holds(t, does&Answer != 0, "carrier %d is taken", epoch+1)
 				if attached {
 					m.Step(Event{Kind: CarrierUp, Epoch: epoch + 1, Now: t0})
 					m.Step(Event{Kind: Offered, Epoch: epoch + 2, Now: t0}) // which has it leave this one

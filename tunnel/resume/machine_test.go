@@ -356,7 +356,7 @@ func TestAcknowledgesTheEndWithItsOwn(t *testing.T) {
 		var in Incoming
 		in.Take(1)
 		in.Finish()
-		testutil.Equal(t, in.Due(first) == first && in.Owes() && in.Due(true), true, "due, behind our end: %v", first)
+		testutil.Holds(t, in.Due(first) == first && in.Owes() && in.Due(true), "due, behind our end: %v", first)
 		in.Tell()
 		testutil.Equal(t, in.Due(true), false, "due again")
 	}
@@ -368,7 +368,7 @@ func TestAcknowledgesInSteps(t *testing.T) {
 	took := func(n int) Actions { return m.Step(Event{Kind: Took, Epoch: m.epoch, N: n}) & Ack }
 	due := func(at int) {
 		t.Helper()
-		testutil.Equal(t, took(at-1) == 0 && took(1) != 0, true, "due at %d, and not before", at)
+		testutil.Holds(t, took(at-1) == 0 && took(1) != 0, "due at %d, and not before", at)
 		m.Acknowledgement(false)
 	}
 	due(Step)
