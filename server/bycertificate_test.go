@@ -67,9 +67,11 @@ func TestACAOfTwoClustersIsRefused(t *testing.T) {
 	if got := blue.state(); got.State != tenant.StateStale || !strings.Contains(got.Error, `agents-ca.crt: with byCertificate, "CN=ca" is a CA of the tenant "red" already`) || strings.Contains(got.Told, "red") {
 		t.Errorf("%+v", got)
 	}
-	testutil.Equal(t, red.state().State, tenant.StateServing, "the first is")
+	got := red.state()
+	testutil.Equal(t, got.State, tenant.StateServing, "the first is (%s)", got.Error)
 	blue.write("") // by name alone it may
-	testutil.Equal(t, blue.state().State, tenant.StateServing, "by name alone, the second is")
+	got = blue.state()
+	testutil.Equal(t, got.State, tenant.StateServing, "by name alone, the second is (%s)", got.Error)
 	testutil.Must(red.unnamed(link.RoleAgent, ""))(t)
 	red.has(1)
 	blue.has(0)
@@ -291,7 +293,8 @@ func TestAnIdentityThatIsGone(t *testing.T) {
 	red.write(identified("crimson"))
 	s.ends("the end of red's agent", links[red].Done())
 	testutil.Holds(t, !s.asked(again), "a session of an identity that is gone is good")
-	testutil.Equal(t, blue.state().State, tenant.StateServing, "the one that takes what red gave up is")
+	got := blue.state()
+	testutil.Equal(t, got.State, tenant.StateServing, "the one that takes what red gave up is (%s)", got.Error)
 	testutil.Succeeds(t, testutil.Err(blue.with(red.cert).unnamed(link.RoleAgent, "")), "whose identity is blue's now is not let in")
 	blue.has(2)
 	testutil.Holds(t, !tunnel.Closed(links[blue].Done()), "blue's agent was cut")

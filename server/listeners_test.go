@@ -147,7 +147,8 @@ func TestPortsFollowTheirClusters(t *testing.T) {
 	testutil.Fails(t, testutil.Err(red.joins(p.agents, "", "two")), "red's agent is let in by what is blue's")
 	testutil.Holds(t, !tunnel.Closed(first.Done()), "red's agent was cut")
 	for _, c := range []*sharer{red, blue} {
-		testutil.Equal(t, s.tenants.now.Load().status(c.state()).State, tenant.StateServing, "%s is", c.name)
+		got := s.tenants.now.Load().status(c.state())
+		testutil.Equal(t, got.State, tenant.StateServing, "%s is (%s)", c.name, got.Error)
 	}
 
 	blue.remove()
@@ -226,7 +227,8 @@ func TestAPortThatCannotBeHad(t *testing.T) {
 	})
 	testutil.Equal(t, s.tenants.states()[tenant.StateStale], 1, "are counted as stale")
 	testutil.Succeeds(t, testutil.Err(blue.unnamed(link.RoleAgent, "blue.example")), "by name it is not served either")
-	testutil.Equal(t, red.listed().State, tenant.StateServing, "the first is")
+	got := red.listed()
+	testutil.Equal(t, got.State, tenant.StateServing, "the first is (%s)", got.Error)
 	testutil.Must(red.joins(p.agents, "", "one"))(t)
 	other.Close()
 	s.eventually("it is had at last", func() bool { return blue.listed().State == tenant.StateServing })

@@ -70,13 +70,6 @@ func labelNames(m *dto.Metric) string {
 func TestUpstreamNamesAreKept(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := newMetrics(reg, noDials)
-	for _, delta := range []int{1, -1} { // gauges return to 0
-		m.HTTPConnection(delta)
-		m.Stream("Proxy", delta)
-		m.Full(legacy.FromAgent, delta)
-		m.Full(legacy.FromClient, delta)
-		m.Connection("clients", delta)
-	}
 	for name, f := range families(t, reg) {
 		for _, sample := range f.Metric {
 			testutil.Holds(t, sample.GetGauge().GetValue() == 0 && sample.GetCounter().GetValue() == 0,
@@ -106,6 +99,26 @@ func TestUpstreamNamesAreKept(t *testing.T) {
 	long := got["connection_duration_seconds"].Metric[0].Histogram.Bucket
 	testutil.Holds(t, long[0].GetUpperBound() == 1 && long[len(long)-1].GetUpperBound() == 86400,
 		"connection buckets %v", long)
+}
+
+func TestGaugesReturnToZero(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m := newMetrics(reg, noDials)
+	m.Opened(nil)
+	testutil.Equal(t, promtest.ToFloat64(m.established), 1, "established connections")
+	m.Closed(nil, time.Second, nil)
+	for _, delta := range []int{1, -1} {
+		m.HTTPConnection(delta)
+		m.Stream("Proxy", delta)
+		m.Full(legacy.FromAgent, delta)
+		m.Full(legacy.FromClient, delta)
+		m.Connection("clients", delta)
+	}
+	for name, f := range families(t, reg) {
+		for _, sample := range f.Metric {
+			testutil.Equal(t, sample.GetGauge().GetValue(), 0, "%s %v", name, sample.Label)
+		}
+	}
 }
 
 // documented are the values that a table of docs/metrics.md explains.

@@ -340,7 +340,8 @@ func TestModes(t *testing.T) {
 				if !want && protocol == "grpc" {
 					continue // the real client waits for its connection without end
 				}
-				testutil.Equal(t, testutil.Err(r.dial(kind, "x:1")) == nil, want, "%s: it is served", kind)
+				_, err := r.dial(kind, "x:1")
+				testutil.Equal(t, err == nil, want, "%s: it is served (%v)", kind, err)
 			}
 			if c.refuses == "" {
 				return
@@ -506,7 +507,8 @@ func TestARefusedAgentIsNoTimeout(t *testing.T) {
 		r := startServer(t)
 		testutil.Fails(t, testutil.Err(r.tryAgent(kind, agentHello{id: "a", identifiers: "%zz"}, echoing)), "%s: it is admitted", kind)
 		r.stopped() // which ends what gRPC still has open
-		for reason, want := range map[string]float64{"refused": 1, "timeout": 0, "protocol": 0, "closed": 0} {
+		for _, reason := range []string{"limit", "evicted", "proxy", "tls", "timeout", "protocol", "refused", "closed"} {
+			want := map[string]float64{"refused": 1}[reason]
 			got := promtest.ToFloat64(r.metrics.rejected.WithLabelValues("agents", reason))
 			testutil.Equal(t, got, want, "%s: connections that are rejected as %s", kind, reason)
 		}
