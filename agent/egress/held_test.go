@@ -69,8 +69,10 @@ func TestHeldTo(t *testing.T) {
 			}
 			denied := tunnel.FailureOf(err) == tunnel.FailDenied
 			testutil.Holds(t, denied != c.allowed, "dialed: %v", err)
-			testutil.Equal(t, d.Allow(f, net.TCPAddrFromAddrPort(at)) == nil, c.allowed, "it is resumed")
-			testutil.Equal(t, d.Adopt(f, net.TCPAddrFromAddrPort(at)) == nil, c.allowed, "it is handed over")
+			err = d.Allow(f, net.TCPAddrFromAddrPort(at))
+			testutil.Equal(t, err == nil, c.allowed, "it is resumed (%v)", err)
+			err = d.Adopt(f, net.TCPAddrFromAddrPort(at))
+			testutil.Equal(t, err == nil, c.allowed, "it is handed over (%v)", err)
 		})
 	}
 }
