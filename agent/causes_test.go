@@ -19,7 +19,7 @@ func TestEachCauseOfFailureIsLogged(t *testing.T) {
 			t.Helper()
 			time.Sleep(after)
 			all := b.log.since(0)
-			testutil.Equal(t, len(all), want, "log lines: %v", all)
+			testutil.Requires(t, len(all) == want, "%d log lines, want %d: %v", len(all), want, all)
 			testutil.Contains(t, all[len(all)-1], last, "the last line")
 		}
 		told(time.Minute, 1, "nobody there")

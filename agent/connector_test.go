@@ -232,8 +232,8 @@ func TestTheLongestServerID(t *testing.T) {
 	for _, old := range []bool{true, false} {
 		for more, ok := range []bool{true, false} {
 			server := newTestServer(t, ca, strings.Repeat("i", MaxIdentity+more), old)
-			testutil.Equal(t, testutil.Err(connectOnce(t, testOptions(config, server.address()))) == nil, ok,
-				"old server %v, %d bytes too many", old, more)
+			_, err := connectOnce(t, testOptions(config, server.address()))
+			testutil.Equal(t, err == nil, ok, "old server %v, %d bytes too many (%.200v)", old, more, err)
 		}
 	}
 }
