@@ -43,7 +43,6 @@ func succeed(t *testing.T, args ...string) (stdout string) {
 	return stdout
 }
 
-// load reads a pair and checks that key and certificate match.
 // expect runs the command and wants this status and text.
 func expect(t *testing.T, status int, text string, args ...string) {
 	t.Helper()
@@ -53,6 +52,7 @@ func expect(t *testing.T, status int, text string, args ...string) {
 	}
 }
 
+// load reads a pair and checks that key and certificate match.
 func load(t *testing.T, dir, name string) *x509.Certificate {
 	t.Helper()
 	pair := testutil.Must(tls.LoadX509KeyPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")))(t)
