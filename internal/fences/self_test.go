@@ -47,7 +47,7 @@ func TestTheFencesHold(t *testing.T) {
 		{"server", `type t struct{}; func (t) init() {}`, 0},
 
 		{"server", `func f() { l.Info("serving"); l.Info("TLS fails"); l.Info(text); l.WithField("Key", 1).Info("x") }`, 0},
-		{"server", `func f() { l.Info("Serving"); l.Warnf("A peer of %s", x); l.Debug("Cannot " + what) }`, 3},
+		{"server", `func f() { l.Info("Serving"); l.Warnf("A peer of %s", x); l.WithError(err).Debug("Cannot " + what) }`, 3},
 
 		{"server", ofConns + `type t struct{ tunnel.Conn }`, 1},
 		{"server", ofConns + `type t struct{ conn tunnel.Conn }`, 0},
