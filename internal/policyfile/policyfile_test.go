@@ -128,7 +128,8 @@ func TestChanges(t *testing.T) {
 	state := func(what string, refused bool, broken int) {
 		t.Helper()
 		l.Reload()
-		testutil.Equal(t, ask(l, "10.0.0.1") != nil, refused, "%s: it is refused", what)
+		err := ask(l, "10.0.0.1")
+		testutil.Equal(t, err != nil, refused, "%s: it is refused (%v)", what, err)
 		if err := promtest.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf("# HELP x_policy_file_broken 1 while --policy-file cannot be used, and the rules before hold.\n# TYPE x_policy_file_broken gauge\nx_policy_file_broken %d\n", broken)), "x_policy_file_broken"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -239,7 +240,8 @@ func TestOpenConnectionsAreJudgedByWhatTheyReached(t *testing.T) {
 			flow.Far = tunnel.Addr{Net: "tcp", Text: c.far}
 		}
 		host, port, _ := tunnel.SplitAddress(c.address)
-		testutil.Equal(t, l.StillServer(flow, host, port) == nil, c.allowed, "%+v: it goes on", c)
+		err := l.StillServer(flow, host, port)
+		testutil.Equal(t, err == nil, c.allowed, "%+v: it goes on (%v)", c, err)
 	}
 	f.Report = true
 	testutil.Succeeds(t, l.StillServer(tunnel.NewFlow("tcp", "10.9.0.1:1"), "10.9.0.1", 1), "a file that only reports ends connections")

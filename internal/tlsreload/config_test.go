@@ -79,7 +79,8 @@ func TestServerNames(t *testing.T) {
 		"::ffff:127.0.0.1": true, "fe80::1": true, "fe80::1%eth0": true, "fe80::2%eth0": false,
 		"other.test": false, "127.0.0.2": false, "::1": false, "": false,
 	} {
-		testutil.Equal(t, handshake(t, sc, client.Client(name)).clientErr == nil, ok, "%q is accepted", name)
+		err := handshake(t, sc, client.Client(name)).clientErr
+		testutil.Equal(t, err == nil, ok, "%q is accepted (%v)", name, err)
 	}
 	filled := client.Client("") // as net/http and grpc do
 	filled.ServerName = "server.test"
