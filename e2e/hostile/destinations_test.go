@@ -56,7 +56,7 @@ func proxied(kind, at, address string) (net.Conn, error) {
 		}
 		return client.(proxy.ContextDialer).DialContext(ctx, "tcp", address)
 	}
-	c, err := net.Dial("tcp", at)
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", at)
 	if err != nil {
 		return nil, err
 	}
