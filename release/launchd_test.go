@@ -25,5 +25,6 @@ func TestLaunchd(t *testing.T) {
 		}
 	}
 	equal(t, count, 5, "flags of the agent in %q", list.Arguments)
-	equal(t, list.Arguments[0], "/usr/local/bin/konnectivity-agent", "what launchd runs")
+	program, _, _ := strings.Cut(strings.Join(list.Arguments, " "), " ")
+	equal(t, program, "/usr/local/bin/konnectivity-agent", "what launchd runs")
 }
