@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -74,11 +75,17 @@ func TestFiguresAreReadOnceAScrape(t *testing.T) {
 	}, "result", "kind")
 	reg := prometheus.NewPedanticRegistry()
 	testutil.NoError(t, reg.Register(f))
-	const want = `x_events_total 10
+	const want = `# HELP x_events_total Events.
+# TYPE x_events_total counter
+x_events_total 10
+# HELP x_level A level.
+# TYPE x_level gauge
 x_level 1
+# HELP x_results_total Results.
+# TYPE x_results_total counter
 x_results_total{kind="a",result="ok"} 1
 x_results_total{kind="b",result="failed"} 0
 `
-	testutil.Equal(t, samples(t, reg, want), want, "metrics")
+	testutil.NoError(t, promtest.GatherAndCompare(reg, strings.NewReader(want)))
 	testutil.Holds(t, reg.Register(f) != nil, "one metric was registered twice")
 }
