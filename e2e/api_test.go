@@ -71,7 +71,8 @@ func TestNodesReachTheirAPIServer(t *testing.T) {
 	n := newNode(t)
 	n.asks(t, 5<<20+3)
 	n.asks(t, 5<<20+3, "--unix-socket", n.socket)
-	testutil.Fails(t, testutil.Err(curl(t, fmt.Sprintf("https://localhost:%d/3/1", n.port))), "curl that does not know the CA")
+	testutil.Fails(t, testutil.Err(curl(t, fmt.Sprintf("https://localhost:%d/3/1", n.port))),
+		"curl that does not know the CA")
 	n.servers[0].Kill()
 	connected(t, n.agent, 1, patience)
 	n.asks(t, 1000)
@@ -79,7 +80,8 @@ func TestNodesReachTheirAPIServer(t *testing.T) {
 		from := metric(n.agent.HealthURL("/metrics"), `agent_api_bytes_total{direction="from_api"}`)
 		return from > 10<<20, from
 	})
-	testutil.AtLeast(t, metric(n.servers[1].HealthURL("/metrics"), `server_requests_total{front="api",outcome="ok"}`), 1, "connections by the server that is left")
+	testutil.AtLeast(t, metric(n.servers[1].HealthURL("/metrics"), `server_requests_total{front="api",outcome="ok"}`), 1,
+		"connections by the server that is left")
 }
 
 // check says which step of that way fails, and why.

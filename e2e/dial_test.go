@@ -78,8 +78,10 @@ func TestDialCarriesSSH(t *testing.T) {
 		}
 		there, back := filepath.Join(w.Dir, "there"), filepath.Join(w.Dir, "back")
 		start := time.Now()
-		testutil.Succeeds(t, testutil.Err(command(t, nil, "scp", append(args, "-q", "-P", port, original, me+"@127.0.0.1:"+there)...)), "%s", way)
-		testutil.Succeeds(t, testutil.Err(command(t, nil, "scp", append(args, "-q", "-P", port, me+"@127.0.0.1:"+there, back)...)), "%s", way)
+		testutil.Succeeds(t, testutil.Err(command(t, nil, "scp", append(args, "-q", "-P", port, original, me+"@127.0.0.1:"+there)...)),
+			"%s", way)
+		testutil.Succeeds(t, testutil.Err(command(t, nil, "scp", append(args, "-q", "-P", port, me+"@127.0.0.1:"+there, back)...)),
+			"%s", way)
 		if fileHash(t, there) != want || fileHash(t, back) != want {
 			t.Errorf("%s: what arrived is not what was sent", way)
 		}

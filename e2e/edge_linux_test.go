@@ -152,7 +152,8 @@ func TestAgentAtTheEdge(t *testing.T) {
 	all.Wait()
 	m := must(e.agent.Memory())(t) // of its own it cannot have more than the kernel lets it, and live
 	t.Logf("the agent has held %.1f MiB of its own", float64(m.MostOwn())/(1<<20))
-	testutil.Contains(t, must(e.node.run(t, "curl", "--silent", "http://127.0.0.1:8093/metrics"))(t), "go_gc_gomemlimit_bytes 6.03979", "how much memory the agent may have")
+	testutil.Contains(t, must(e.node.run(t, "curl", "--silent", "http://127.0.0.1:8093/metrics"))(t),
+		"go_gc_gomemlimit_bytes 6.03979", "how much memory the agent may have")
 }
 
 // serveBytes serves so many bytes at a port of the node.

@@ -35,7 +35,8 @@ func TestFIPS(t *testing.T) {
 				if err == nil {
 					_ = conn.Close()
 				}
-				testutil.Equal(t, err != nil && strings.Contains(err.Error(), "handshake failure"), mode != "off", "%s is refused: %v", what, err)
+				testutil.Equal(t, err != nil && strings.Contains(err.Error(), "handshake failure"), mode != "off",
+					"%s is refused: %v", what, err)
 			}
 			shown := must(s.Run("konnectivity", nil, "version"))(t)
 			if _, err := shown.Wait(patience); err != nil || strings.Contains(shown.Output(), "FIPS 140-3 mode") != (mode != "off") {

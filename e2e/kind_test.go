@@ -82,7 +82,8 @@ func TestInstallOnKind(t *testing.T) {
 		block, _ := pem.Decode([]byte(readText(t, world, node+"/etc/kubernetes/konnectivity/pki/cluster.crt")))
 		cert := must(x509.ParseCertificate(block.Bytes))(t)
 		for _, address := range []string{"192.0.2.1", "192.0.2.2"} {
-			testutil.Succeeds(t, testutil.Err(cert.Verify(x509.VerifyOptions{Roots: pool, DNSName: address})), "the certificate of %s", node)
+			testutil.Succeeds(t, testutil.Err(cert.Verify(x509.VerifyOptions{Roots: pool, DNSName: address})),
+				"the certificate of %s", node)
 		}
 	}
 	if left, _ := filepath.Glob(filepath.Join(world, "*/konnectivity/ca")); left != nil {

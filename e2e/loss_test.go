@@ -97,7 +97,8 @@ func (w *whole) freeze(t *testing.T) {
 				}
 				failed.Add(1)
 				slowest.Store(max(slowest.Load(), int64(o.took)))
-				testutil.AtMost(t, o.took, livenessBound+frozenWindow+slack, "%s: the time until it failed (%v)", r.name, o.err)
+				testutil.AtMost(t, o.took, livenessBound+frozenWindow+slack,
+					"%s: the time until it failed (%v)", r.name, o.err)
 			}
 		})
 	}

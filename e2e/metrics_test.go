@@ -214,5 +214,6 @@ func same(t *testing.T, got map[string]*dto.MetricFamily, prefix string, want ke
 		t.Errorf("%s%s is missing", prefix, want.name)
 		return
 	}
-	testutil.Equal(t, kept{want.name, strings.ToLower(f.GetType().String()), labelsOf(f), f.GetHelp()}, want, "of %s", prefix)
+	testutil.Equal(t, kept{want.name, strings.ToLower(f.GetType().String()), labelsOf(f), f.GetHelp()}, want,
+		"of %s", prefix)
 }

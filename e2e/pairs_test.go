@@ -58,6 +58,7 @@ func refusedAgent(t *testing.T, s *suite.Suite, srv *suite.Server, mode string) 
 	eventually(t, patience, fmt.Sprintf("agent with --link=%s says why", mode), func() (bool, any) {
 		return strings.Contains(p.Output(), "link=require"), p.Output()
 	})
-	testutil.Equal(t, metric(srv.HealthURL("/metrics"), "server_ready_backend_connections"), 0, "agents with --link=%s that the server counts", mode)
+	testutil.Equal(t, metric(srv.HealthURL("/metrics"), "server_ready_backend_connections"), 0,
+		"agents with --link=%s that the server counts", mode)
 	must(p.Stop())(t)
 }

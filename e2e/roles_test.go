@@ -126,7 +126,8 @@ func TestPortsTakeOnlyTheirRole(t *testing.T) {
 		})
 		const line = "a peer was refused" // by each of two ports, once a minute
 		logged(t, srv.Process, patience, line)
-		testutil.AtMost(t, strings.Count(srv.Output(), line), 2*(1+int(time.Since(began)/time.Minute)), "%s: refusals in the log", mode)
+		testutil.AtMost(t, strings.Count(srv.Output(), line), 2*(1+int(time.Since(began)/time.Minute)),
+			"%s: refusals in the log", mode)
 	}
 }
 

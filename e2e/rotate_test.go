@@ -74,7 +74,8 @@ func TestRotationDropsNothing(t *testing.T) {
 	client := must(tls.LoadX509KeyPair(w.PKI("client.crt"), w.PKI("client.key")))(t)
 	for _, port := range []int{w.server.ClientPort, w.server.AgentPort} {
 		shown := handshake(t, port, client)
-		testutil.Succeeds(t, testutil.Err(shown.Verify(x509.VerifyOptions{Roots: next.Pool()})), "the certificate of port %d, by the new CA", port)
+		testutil.Succeeds(t, testutil.Err(shown.Verify(x509.VerifyOptions{Roots: next.Pool()})),
+			"the certificate of port %d, by the new CA", port)
 	}
 
 	direct(t)
@@ -104,7 +105,8 @@ func TestRotationDropsNothing(t *testing.T) {
 	handshake(t, w.server.ClientPort, client)
 	streams(t)
 	pingPong(t, newcomer, "broken files")
-	testutil.Equal(t, metric(w.agent.HealthURL("/metrics"), `agent_server_disconnects_total{reason="lost"}`), 0, "servers that the agent lost")
+	testutil.Equal(t, metric(w.agent.HealthURL("/metrics"), `agent_server_disconnects_total{reason="lost"}`), 0,
+		"servers that the agent lost")
 }
 
 // handshake returns the certificate that a port shows.

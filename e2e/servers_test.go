@@ -118,7 +118,8 @@ func TestScalingByLeases(t *testing.T) {
 		servers[1].Kill()
 		lb.set(agentSide(servers[0])...)
 		right(1, 75*time.Second)
-		testutil.Equal(t, metric(servers[0].HealthURL("/metrics"), "server_culled_leases_count"), 1, "leases that were collected")
+		testutil.Equal(t, metric(servers[0].HealthURL("/metrics"), "server_culled_leases_count"), 1,
+			"leases that were collected")
 	}
 	for _, a := range agents {
 		if strings.Contains(a.Output(), "level\":\"error") {

@@ -193,6 +193,7 @@ func TestSidecarServesAllOnOnePort(t *testing.T) {
 		wantHello(t, path, string(must(curl(t, append([]string{"--cacert", d.web.ca}, args...)...))(t)))
 	}
 	for _, version := range []string{"4", "4a"} {
-		testutil.Fails(t, testutil.Err(curl(t, "--socks"+version, s.Address(), "http://127.0.0.1:"+d.web.plain)), "SOCKS%s", version)
+		testutil.Fails(t, testutil.Err(curl(t, "--socks"+version, s.Address(), "http://127.0.0.1:"+d.web.plain)),
+			"SOCKS%s", version)
 	}
 }

@@ -142,8 +142,10 @@ func TestSidecarForNetworkOperator(t *testing.T) {
 	s := d.sidecar(t, "konnectivity-socks5-proxy", d.env, "--disable-resolver=true")
 	tg := newTarget(t)
 	_, port, _ := net.SplitHostPort(tg.plain.Listener.Addr().String())
-	testutil.Succeeds(t, testutil.Err(fetch(t, d.web.ca, proxied(s, nil), "http://localhost:"+port+"/1/1000")), "a name that the agent knows")
-	testutil.Fails(t, testutil.Err(fetch(t, d.web.ca, proxied(s, nil), "http://app.guest.test:"+d.web.plain+"/")), "a name that the agent cannot know")
+	testutil.Succeeds(t, testutil.Err(fetch(t, d.web.ca, proxied(s, nil), "http://localhost:"+port+"/1/1000")),
+		"a name that the agent knows")
+	testutil.Fails(t, testutil.Err(fetch(t, d.web.ca, proxied(s, nil), "http://app.guest.test:"+d.web.plain+"/")),
+		"a name that the agent cannot know")
 	d.hosted.api.mu.Lock()
 	defer d.hosted.api.mu.Unlock()
 	testutil.Equal(t, d.hosted.api.asked, 0, "Services that the API was asked for")

@@ -110,7 +110,8 @@ func (w *town) dialByPeers() {
 	reaches(w.t, time.Minute, srv.HealthURL("/metrics"), "server_ready_backend_connections", 0)
 	for n, kind := range halves {
 		c := dialed(w.t, again(viaConnect("unix", srv.UDS, nil)), w.vault.address)
-		testutil.Succeeds(w.t, transfer(patient{c}, order{Kind: kind, Seed: uint8(n), Size: 1 << 20}, true), "by a server without agents: transfer %c", kind)
+		testutil.Succeeds(w.t, transfer(patient{c}, order{Kind: kind, Seed: uint8(n), Size: 1 << 20}, true),
+			"by a server without agents: transfer %c", kind)
 		_ = c.Close()
 	}
 	leg.set(agentSide(srv)...)

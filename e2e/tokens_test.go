@@ -16,7 +16,8 @@ import (
 func rejected(t *testing.T, a *suite.Agent, why string) {
 	t.Helper()
 	logged(t, a.Process, patience, why)
-	testutil.Equal(t, metric(a.HealthURL("/metrics"), "agent_open_server_connections"), 0, "connections of an agent that is to be refused")
+	testutil.Equal(t, metric(a.HealthURL("/metrics"), "agent_open_server_connections"), 0,
+		"connections of an agent that is to be refused")
 }
 
 // agentAccount is whose tokens agents are to have.

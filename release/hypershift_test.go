@@ -178,7 +178,8 @@ func (w *world) onHyperShiftsOwn() {
 	w.write(original, "#!/bin/sh\necho HyperShift does $*\n")
 	noError(w.t, os.Chmod(filepath.Join(w.folder, original), 0o755))
 	mount := "type=bind,src=" + filepath.Join(w.folder, original) + ",dst=/usr/bin/" + original + ",options=rbind:ro"
-	equal(w.t, w.saysWith([]string{"--mount", mount}, "konnectivity-hypershift", "original", "/usr/bin/control-plane-operator", "kas-bootstrap", "--x=1"), "HyperShift does kas-bootstrap --x=1\n", "what is HyperShift's")
+	equal(w.t, w.saysWith([]string{"--mount", mount}, "konnectivity-hypershift", "original", "/usr/bin/control-plane-operator", "kas-bootstrap", "--x=1"),
+		"HyperShift does kas-bootstrap --x=1\n", "what is HyperShift's")
 	out := w.saysWith([]string{"--mount", mount}, "konnectivity-hypershift", "replaced", "/usr/bin/control-plane-operator", "konnectivity-socks5-proxy", "--version")
 	contains(w.t, out, "konnectivity-socks5-proxy version "+w.version, "what is ours")
 }
@@ -219,5 +220,6 @@ func (w *world) preStop(server string) {
 	if time.Since(start) < 2*time.Second {
 		w.t.Errorf("the preStop hook ended at once: %s", out)
 	}
-	equal(w.t, w.ctr("task", "exec", "--exec-id", "short", server, "/bin/sh", "-c", "sleep 0.1 && echo slept"), "slept\n", "a shell in the image")
+	equal(w.t, w.ctr("task", "exec", "--exec-id", "short", server, "/bin/sh", "-c", "sleep 0.1 && echo slept"), "slept\n",
+		"a shell in the image")
 }

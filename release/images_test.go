@@ -215,7 +215,8 @@ func TestLeanImage(t *testing.T) {
 		out := r.says("konnectivity", fmt.Sprint("v", i), path, "--version")
 		contains(t, out, " version "+r.version+" ", "%s --version", path)
 	}
-	contains(t, r.says("konnectivity-agent", "agent", "/proxy-agent", "--version"), "konnectivity-agent version "+r.version+" ", "the agent's image")
+	contains(t, r.says("konnectivity-agent", "agent", "/proxy-agent", "--version"),
+		"konnectivity-agent version "+r.version+" ", "the agent's image")
 }
 
 func TestSkopeoReadsImages(t *testing.T) {

@@ -15,7 +15,8 @@ func TestLaunchd(t *testing.T) {
 		Arguments []string `xml:"dict>array>string"`
 	}
 	noError(t, xml.Unmarshal(launchd, &list))
-	equal(t, strings.Join(list.Keys, " "), "Label ProgramArguments RunAtLoad KeepAlive ExitTimeOut StandardErrorPath", "keys")
+	equal(t, strings.Join(list.Keys, " "), "Label ProgramArguments RunAtLoad KeepAlive ExitTimeOut StandardErrorPath",
+		"keys")
 	flags := string(must(os.ReadFile("../docs/flags.md"))(t))
 	count := 0
 	for _, word := range list.Arguments {

@@ -67,7 +67,8 @@ func (r *root) checkServices() {
 			continue
 		}
 		unit := "/usr/lib/systemd/system/" + p.name + ".service"
-		equal(r.t, r.inside("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit), "", "complaints about %s", unit)
+		equal(r.t, r.inside("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit), "",
+			"complaints about %s", unit)
 		if out, err := try(r.t, "chroot", r.merged, "systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", unit); err != nil {
 			r.t.Errorf("%s is exposed by more than 2.0: %v\n%s", unit, err, out)
 		}

@@ -115,7 +115,8 @@ func checkStatement(t *testing.T, folder string, text []byte) {
 		if f.IsDir() || f.Name() == checksumsName || strings.Contains(f.Name(), "_provenance.") || strings.HasSuffix(f.Name(), ".sig") {
 			continue
 		}
-		equal(t, subjects[f.Name()], must(sumOf(filepath.Join(folder, f.Name())))(t), "the sum of %s in the provenance", f.Name())
+		equal(t, subjects[f.Name()], must(sumOf(filepath.Join(folder, f.Name())))(t),
+			"the sum of %s in the provenance", f.Name())
 	}
 	if _, err := os.Stat(filepath.Join(folder, "oci", "konnectivity")); err == nil && subjects["oci/konnectivity"] == "" {
 		t.Errorf("the image is not in the provenance: %v", subjects)

@@ -505,7 +505,8 @@ func TestRefusalsDoNotFloodTheLog(t *testing.T) {
 func TestARefusedAgentIsNoTimeout(t *testing.T) {
 	for _, kind := range agentKinds {
 		r := startServer(t)
-		testutil.Fails(t, testutil.Err(r.tryAgent(kind, agentHello{id: "a", identifiers: "%zz"}, echoing)), "%s: it is admitted", kind)
+		testutil.Fails(t, testutil.Err(r.tryAgent(kind, agentHello{id: "a", identifiers: "%zz"}, echoing)),
+			"%s: it is admitted", kind)
 		r.stopped() // which ends what gRPC still has open
 		for _, reason := range []string{"limit", "evicted", "proxy", "tls", "timeout", "protocol", "refused", "closed"} {
 			want := map[string]float64{"refused": 1}[reason]

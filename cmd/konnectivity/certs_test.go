@@ -79,7 +79,8 @@ func TestCertsFitTogether(t *testing.T) {
 		"agent":   {[]string{"10.0.0.9"}, x509.ExtKeyUsageClientAuth},
 	} {
 		leaf := load(t, dir, name)
-		testutil.Succeeds(t, testutil.Err(leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{want.usage}})), "%s", name)
+		testutil.Succeeds(t, testutil.Err(leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{want.usage}})),
+			"%s", name)
 		for _, n := range want.names {
 			testutil.Succeeds(t, leaf.VerifyHostname(n), "%s", name)
 		}
@@ -155,7 +156,8 @@ func TestCertsFromExistingCA(t *testing.T) {
 	succeed(t, "certs", second, "--from", first)
 	roots := x509.NewCertPool()
 	roots.AddCert(load(t, first, "ca"))
-	testutil.Succeeds(t, testutil.Err(load(t, second, "agent").Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})), "verify")
+	testutil.Succeeds(t, testutil.Err(load(t, second, "agent").Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})),
+		"verify")
 	testutil.ErrorIs(t, testutil.Err(os.Stat(filepath.Join(second, "ca.key"))), os.ErrNotExist, "a copy of the CA's key")
 }
 

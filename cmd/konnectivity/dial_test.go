@@ -227,7 +227,8 @@ func TestDialIdentifiesWrongPort(t *testing.T) {
 			if status != 1 || !strings.Contains(stderr, c.says) || strings.Count(stderr, "\n") != 1 {
 				t.Errorf("%d %q, want %q", status, stderr, c.says)
 			}
-			testutil.AtMost(t, time.Since(start), time.Minute, "the time it took") // half a second to four, on an idle machine
+			// On an idle machine, it takes half a second to four.
+			testutil.AtMost(t, time.Since(start), time.Minute, "the time it took")
 			t.Log(stderr)
 		})
 	}

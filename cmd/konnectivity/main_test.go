@@ -52,7 +52,8 @@ func TestPlugin(t *testing.T) {
 		command := strings.TrimSuffix(strings.TrimSuffix("kubectl konnectivity "+args, "--help"), " ")
 		testutil.Contains(t, out, "\n  "+command, "%s", args)
 		_, rest, _ := strings.Cut(out, "Usage:")
-		testutil.Equal(t, ownName.FindString(strings.ReplaceAll(rest, "kubectl konnectivity ", "")), "", "%s: what is left of the program's own name", args)
+		testutil.Equal(t, ownName.FindString(strings.ReplaceAll(rest, "kubectl konnectivity ", "")), "",
+			"%s: what is left of the program's own name", args)
 	}
 	if _, said := run("dial"); !strings.HasPrefix(said, "kubectl konnectivity: want one argument") || !strings.Contains(said, "(see kubectl konnectivity dial --help)") {
 		t.Errorf("%q", said)

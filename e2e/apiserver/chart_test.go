@@ -31,7 +31,8 @@ func TestChartComesBack(t *testing.T) {
 	testutil.NoError(t, <-job)
 	signer := i.signer()
 	i.follow("helm -n my-control-plane upgrade konnectivity charts/konnectivity --reuse-values --set server.replicas=5")
-	testutil.Equal(t, i.do("get", "deployment", "-n", "my-control-plane", "konnectivity-server", "-o", "jsonpath={.spec.replicas}"), "5", "servers after an upgrade")
+	testutil.Equal(t, i.do("get", "deployment", "-n", "my-control-plane", "konnectivity-server", "-o", "jsonpath={.spec.replicas}"),
+		"5", "servers after an upgrade")
 
 	i.follow("helm -n my-control-plane uninstall konnectivity")
 	testutil.Equal(t, i.workloads(), "", "what uninstalling leaves")

@@ -63,7 +63,8 @@ func installBlocks(t *testing.T) (all []string) {
 	section, _, _ = strings.Cut(section, "\n## ")
 	for _, block := range shellBlock.FindAllStringSubmatch(section, -1) {
 		all = append(all, block[1])
-		testutil.AtMost(t, strings.Count(strings.ReplaceAll(block[1], "\\\n", ""), "\n"), mostCommands, "commands of the README")
+		testutil.AtMost(t, strings.Count(strings.ReplaceAll(block[1], "\\\n", ""), "\n"), mostCommands,
+			"commands of the README")
 	}
 	if len(all) != 2 {
 		t.Fatalf("the README has %d ways", len(all))

@@ -95,7 +95,8 @@ func TestHostedREADME(t *testing.T) {
 	r.follow(r.block("server/hosted/README.md", 0))
 	r.put("my/kustomization.yaml", strings.ReplaceAll(r.block("README.md", 0), "path/to/", "../"), 0o600)
 	r.follow("kubectl -n my-control-plane apply --validate=strict -k my")
-	testutil.Equal(t, r.do("get", "deployment", "-n", "my-control-plane", "konnectivity-server", "-o", "jsonpath={..image}"), "registry.example.com/konnectivity:v1.0.0", "the server's image")
+	testutil.Equal(t, r.do("get", "deployment", "-n", "my-control-plane", "konnectivity-server", "-o", "jsonpath={..image}"),
+		"registry.example.com/konnectivity:v1.0.0", "the server's image")
 }
 
 // TestStaticPodREADME ends with a server and an agent that run with what the

@@ -25,7 +25,8 @@ func TestChartOfManyClusters(t *testing.T) {
 		i := newShared(t, "server.tenants={"+strings.Join(tenants, ",")+"}")
 		for _, name := range tenants {
 			i.addTenant(name)
-			testutil.Equal(t, i.do("get", "service", "-n", sharedNamespace, name, "-o", "jsonpath={.spec.ports[0].port}"), "8090", "the port for clients of %s", name)
+			testutil.Equal(t, i.do("get", "service", "-n", sharedNamespace, name, "-o", "jsonpath={.spec.ports[0].port}"),
+				"8090", "the port for clients of %s", name)
 		}
 		i.serveTenants(i.startShared())
 	})

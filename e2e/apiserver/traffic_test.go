@@ -26,7 +26,8 @@ func (w *world) everything(t *testing.T) {
 	w.exec()
 	w.forward()
 	w.do("wait", "apiservice/v1.example.test", "--for=condition=Available", "--timeout=2m")
-	testutil.Equal(t, w.do("get", "widgets.example.test", "-n", "apps", "-o", "name"), "widget.example.test/first\n", "kubectl get widgets")
+	testutil.Equal(t, w.do("get", "widgets.example.test", "-n", "apps", "-o", "name"), "widget.example.test/first\n",
+		"kubectl get widgets")
 	w.webhook()
 	testutil.AtLeast(t, w.zone.taken.Load(), before+1, "connections by agents")
 	testutil.Equal(t, w.zone.refused.Load(), 0, "connections that went past the agents")
@@ -87,8 +88,10 @@ func (w *world) forward() {
 func (w *world) webhook() {
 	w.t.Helper()
 	const object = `{apiVersion: v1, kind: ConfigMap, metadata: {generateName: judged-, namespace: apps, labels: {judged: "true"}}, data: {verdict: `
-	testutil.Succeeds(w.t, testutil.Err(w.try(object+"allow}}", "create", "-f", "-")), "a config map that the webhook allows")
-	testutil.ErrorSays(w.t, testutil.Err(w.try(object+"deny}}", "create", "-f", "-")), "the judge said no", "a config map that the webhook denies")
+	testutil.Succeeds(w.t, testutil.Err(w.try(object+"allow}}", "create", "-f", "-")),
+		"a config map that the webhook allows")
+	testutil.ErrorSays(w.t, testutil.Err(w.try(object+"deny}}", "create", "-f", "-")), "the judge said no",
+		"a config map that the webhook denies")
 }
 
 // servers is how many servers an agent is connected to, and how many it knows of.

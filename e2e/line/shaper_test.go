@@ -93,7 +93,8 @@ func TestShaperLoses(t *testing.T) {
 }
 
 func TestDefaultQueueIsTheBandwidthDelayProduct(t *testing.T) {
-	testutil.Equal(t, (line.Config{Rate: 200e6, Delay: 25 * time.Millisecond}).DefaultQueue(), 1_250_000, "200 Mbit/s × 50 ms")
+	testutil.Equal(t, (line.Config{Rate: 200e6, Delay: 25 * time.Millisecond}).DefaultQueue(), 1_250_000,
+		"200 Mbit/s × 50 ms")
 	if got := (line.Config{}).DefaultQueue(); got <= 0 {
 		t.Errorf("a line without delay queues %d bytes", got)
 	}

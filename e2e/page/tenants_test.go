@@ -112,7 +112,8 @@ func TestThousandTenants(t *testing.T) {
 	b := openTab(t)
 	b.open(s.url())
 	b.until("the failing first", firstTenants(3)+` === 'cluster-0613 cluster-0077 cluster-0402'`)
-	testutil.Equal(t, b.eval(`document.querySelectorAll('#tenants-rows tr').length < 200`), "true", "the document holds few of the rows")
+	testutil.Equal(t, b.eval(`document.querySelectorAll('#tenants-rows tr').length < 200`), "true",
+		"the document holds few of the rows")
 	b.until("how many are what", `document.querySelector('#tenants-conditions').textContent === 'all 1,000broken 1stale 2not ready 6stalled 1ready 990'`)
 	b.eval(`document.querySelector('.chip.not-ready').click()`)
 	b.until("those that are not ready", `document.querySelector('#tenants-count').textContent === '6 tenants of 1,000' && document.querySelectorAll('#tenants-rows tr.not-ready').length === 6`)

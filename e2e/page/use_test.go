@@ -40,7 +40,8 @@ func (b *tab) useTenThousand(url string) (task, frame float64) {
 	b.t.Helper()
 	b.open(url)
 	b.until("the list", `document.querySelector('#count').textContent === '10,000 open'`)
-	testutil.Equal(b.t, b.eval(`document.querySelectorAll('#rows tr').length < 200`), "true", "the document holds few of the rows")
+	testutil.Equal(b.t, b.eval(`document.querySelectorAll('#rows tr').length < 200`), "true",
+		"the document holds few of the rows")
 	b.eval(`longest.task = longest.frame = 0`)
 	b.t.Log("sorted by id, descending:", b.sort("id", 2, "id-09999"))
 	b.t.Log("sorted by id, ascending:", b.sort("id", 1, "id-00000"))
@@ -75,7 +76,8 @@ func (b *tab) sort(key string, clicks int, first string) time.Duration {
 func (b *tab) focused() string {
 	b.t.Helper()
 	name := b.eval(`(e => e.id || e.closest('th')?.dataset.key || (e.closest('tbody') ? 'row ' + e.closest('tr').getAttribute('aria-rowindex') : e.textContent.trim()))(document.activeElement)`)
-	testutil.Equal(b.t, b.eval(`(s => s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2)(getComputedStyle(document.activeElement))`), "true", "the focus on %q can be seen", name)
+	testutil.Equal(b.t, b.eval(`(s => s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2)(getComputedStyle(document.activeElement))`),
+		"true", "the focus on %q can be seen", name)
 	return name
 }
 
@@ -112,7 +114,8 @@ func TestKeyboardAlone(t *testing.T) {
 	testutil.Equal(t, b.focused(), "row 4", "two steps down")
 	b.press("End")
 	b.until("the last row", `document.activeElement.closest('tr')?.getAttribute('aria-rowindex') === '301'`)
-	testutil.Equal(t, b.eval(`(r => r.top >= 0 && r.bottom <= document.querySelector('#scroll').getBoundingClientRect().bottom + 1)(document.activeElement.getBoundingClientRect())`), "true", "the last row, which has the focus, is to be seen")
+	testutil.Equal(t, b.eval(`(r => r.top >= 0 && r.bottom <= document.querySelector('#scroll').getBoundingClientRect().bottom + 1)(document.activeElement.getBoundingClientRect())`),
+		"true", "the last row, which has the focus, is to be seen")
 	id := b.eval(`document.activeElement.closest('tr').dataset.id`)
 	time.Sleep(time.Second) // the list is drawn anew meanwhile
 	testutil.Equal(t, b.eval(`document.activeElement.closest('tr')?.dataset.id`), id, "the focus, a second later")
@@ -163,7 +166,8 @@ func TestHostileNames(t *testing.T) {
 			b.until("the hops", `document.querySelectorAll('#hops li').length >= 3`)
 			b.eval(`document.querySelector('#detail').close()`)
 		}
-		testutil.Equal(t, b.eval(`window.hacked === undefined && document.querySelectorAll('main script, main img, svg[onload], a[href^=javascript]').length === 0`), "true", "no name became part of the page")
+		testutil.Equal(t, b.eval(`window.hacked === undefined && document.querySelectorAll('main script, main img, svg[onload], a[href^=javascript]').length === 0`),
+			"true", "no name became part of the page")
 		text := b.eval(`document.body.textContent`)
 		for _, shown := range []string{names[0], `\u202egnp.exe`, `zero\u200bwidth`, `tag\udb40\udc41`, `nul\u0000and\u001b[31mred`, "bücher.test", "日本語.test"} {
 			testutil.Contains(t, text, shown, "the page")
@@ -171,7 +175,8 @@ func TestHostileNames(t *testing.T) {
 		if strings.ContainsAny(text, "\u202e\u200b\U000e0041\x00\x1b") {
 			t.Error("characters that cannot be seen are on the page")
 		}
-		testutil.Equal(t, b.eval(`document.documentElement.scrollWidth`), fmt.Sprint(width), "the page's width, with long names")
+		testutil.Equal(t, b.eval(`document.documentElement.scrollWidth`), fmt.Sprint(width),
+			"the page's width, with long names")
 		b.picture(fmt.Sprint("hostile-", width), true)
 		b.quiet(s.url())
 	}
@@ -184,7 +189,8 @@ func TestThePolicyHolds(t *testing.T) {
 	b.open(s.url())
 	b.eval(`(() => { const s = document.createElement('script'); s.textContent = 'window.hacked = 1'; document.body.append(s); document.body.setAttribute('onclick', 'window.hacked = 1'); document.body.click(); })()`)
 	testutil.Equal(t, b.eval(`String(window.hacked)`), "undefined", "what an inline script sets")
-	testutil.Equal(t, b.eval(`fetch('http://127.0.0.1:1/').then(() => 'asked', e => 'refused')`), "refused", "a request to elsewhere")
+	testutil.Equal(t, b.eval(`fetch('http://127.0.0.1:1/').then(() => 'asked', e => 'refused')`), "refused",
+		"a request to elsewhere")
 	if len(b.faults) < 3 || !strings.Contains(strings.Join(b.faults, ""), "Content Security Policy") {
 		t.Errorf("the browser did not refuse by the policy: %q", b.faults)
 	}

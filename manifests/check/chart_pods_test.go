@@ -148,7 +148,8 @@ func TestChartDrainsWithinThePodsTime(t *testing.T) {
 			if s := p.spec.TerminationGracePeriodSeconds; s == nil || *s != seconds {
 				t.Errorf("%s has %v s to end, want %d", p.name, s, seconds)
 			}
-			testutil.Equal(t, argument(p.spec.Containers[0], "graceful-shutdown-timeout"), fmt.Sprintf("%ds", seconds-15), "of %d s, %s drains for", seconds, p.name)
+			testutil.Equal(t, argument(p.spec.Containers[0], "graceful-shutdown-timeout"), fmt.Sprintf("%ds", seconds-15),
+				"of %d s, %s drains for", seconds, p.name)
 		}
 	}
 }
@@ -184,7 +185,8 @@ func TestChartRefusesTenantsWithNamesOfServices(t *testing.T) {
 	for _, s := range services {
 		for _, more := range []string{"", ", watchTenants: true", ", peers: {enabled: true}"} {
 			values := "{server: {tenants: [a, " + s.Name + "]" + more + "}}"
-			testutil.ErrorSays(t, testutil.Err(render(t, c, values)), s.Name+" is a Service of the servers themselves", "%s", values)
+			testutil.ErrorSays(t, testutil.Err(render(t, c, values)), s.Name+" is a Service of the servers themselves",
+				"%s", values)
 		}
 	}
 }
@@ -306,5 +308,6 @@ func TestChartsCertificatesAreOfAnIssuer(t *testing.T) {
 			t.Errorf("%s is of %+v", c.Name, r)
 		}
 	}
-	testutil.ErrorSays(t, testutil.Err(render(t, loadChart(t), "{pki: {mode: cert-manager, issuerRef: {kind: ClusterIssuer}}}")), "name", "an issuer without a name")
+	testutil.ErrorSays(t, testutil.Err(render(t, loadChart(t), "{pki: {mode: cert-manager, issuerRef: {kind: ClusterIssuer}}}")),
+		"name", "an issuer without a name")
 }

@@ -443,7 +443,8 @@ func TestChartLeavesUsersToOpenShift(t *testing.T) {
 		files := testutil.Must(renderIn(t, loadChart(t), test.values, test.namespace, test.capabilities))(t)
 		text := strings.Join(slices.Collect(maps.Values(files)), "\n")
 		for _, field := range []string{"runAsUser: ", "runAsGroup: ", "fsGroup: "} {
-			testutil.Equal(t, strings.Count(text, field), test.pods, "%s in %s: pods with %s", test.values, test.namespace, field)
+			testutil.Equal(t, strings.Count(text, field), test.pods,
+				"%s in %s: pods with %s", test.values, test.namespace, field)
 		}
 	}
 }
@@ -485,7 +486,8 @@ func TestChartsJobLeavesWhatIsThereAlone(t *testing.T) {
 				t.Errorf("%s has %v, and %s is not said to be missing: %v", test.namespace, test.names, name, err)
 			}
 		}
-		testutil.Equal(t, strings.Contains(files["konnectivity/templates/certs-job.yaml"], "kind: Job"), test.job, "%s has %v: a job", test.namespace, test.names)
+		testutil.Equal(t, strings.Contains(files["konnectivity/templates/certs-job.yaml"], "kind: Job"), test.job,
+			"%s has %v: a job", test.namespace, test.names)
 	}
 }
 
@@ -642,7 +644,8 @@ func TestPackedChart(t *testing.T) {
 		if !maps.Equal(packed, want) {
 			t.Errorf("by %s, what is packed makes other objects than its source", mode)
 		}
-		testutil.Contains(t, packed["konnectivity/templates/server.yaml"], "image: konnectivity:"+c.AppVersion(), "the server")
+		testutil.Contains(t, packed["konnectivity/templates/server.yaml"], "image: konnectivity:"+c.AppVersion(),
+			"the server")
 	}
 	if !slices.ContainsFunc(c.Files, func(f *chart.File) bool { return f.Name == "LICENSE" }) {
 		t.Error("the chart has no licence")

@@ -58,7 +58,8 @@ func TestServicesLeadToPods(t *testing.T) {
 			t.Fatalf("service %s selects %d workloads", s.Name, len(found))
 		}
 		for _, port := range s.Spec.Ports {
-			testutil.Equal(t, portNamed(found[0].ours()[0], port.TargetPort.StrVal), port.Port, "service %s: %s in the pod", s.Name, port.Name)
+			testutil.Equal(t, portNamed(found[0].ours()[0], port.TargetPort.StrVal), port.Port,
+				"service %s: %s in the pod", s.Name, port.Name)
 		}
 		// Single stack where the cluster has only one; both where it has two, except
 		// for Prometheus, which would scrape each address of a server, and for servers,
@@ -105,7 +106,8 @@ func TestPoliciesMeanTheServer(t *testing.T) {
 	hosted := build(t, hostedPeers)
 	server := pods(hostedPeers, hosted)
 	for _, b := range each[policyv1.PodDisruptionBudget](hosted) {
-		testutil.Equal(t, len(selects(t, server, selectorOf(t, *b.Spec.Selector))), 1, "pods that the disruption budget selects")
+		testutil.Equal(t, len(selects(t, server, selectorOf(t, *b.Spec.Selector))), 1,
+			"pods that the disruption budget selects")
 	}
 	policies := each[networkingv1.NetworkPolicy](hosted)
 	if len(policies) != 1 || len(selects(t, server, selectorOf(t, policies[0].Spec.PodSelector))) != 1 {
@@ -343,7 +345,8 @@ func TestTokensAreForTheServer(t *testing.T) {
 		}
 		token := agent.spec.Volumes[0].Projected.Sources[0].ServiceAccountToken
 		testutil.Equal(t, token.Audience, argument(server, "authentication-audience"), "%s: audience", folder)
-		testutil.Equal(t, argument(c, "service-account-token-path"), c.VolumeMounts[0].MountPath+"/"+token.Path, "%s: where the token is looked for", folder)
+		testutil.Equal(t, argument(c, "service-account-token-path"), c.VolumeMounts[0].MountPath+"/"+token.Path,
+			"%s: where the token is looked for", folder)
 	}
 }
 

@@ -175,9 +175,11 @@ func TestProbesAndPorts(t *testing.T) {
 			}
 			checkProbe(t, p, c, c.LivenessProbe)
 			sidecar := strings.HasPrefix(p.folder, byKubeadm) || strings.HasPrefix(p.folder, "sidecars/")
-			testutil.Equal(t, c.ReadinessProbe == nil, sidecar, "%s: %s, of no pod of our own, lacks a readiness probe", p.folder, c.Name)
+			testutil.Equal(t, c.ReadinessProbe == nil, sidecar,
+				"%s: %s, of no pod of our own, lacks a readiness probe", p.folder, c.Name)
 			if c.ReadinessProbe != nil {
-				testutil.Equal(t, c.ReadinessProbe.HTTPGet.Path, "/readyz", "%s: %s: readiness is asked of", p.folder, c.Name)
+				testutil.Equal(t, c.ReadinessProbe.HTTPGet.Path, "/readyz",
+					"%s: %s: readiness is asked of", p.folder, c.Name)
 				checkProbe(t, p, c, c.ReadinessProbe)
 			}
 		}
@@ -235,7 +237,8 @@ func TestServersAreReplicated(t *testing.T) {
 			t.Errorf("%s has %d replicas, affinity %v", d.Name, *d.Spec.Replicas, a)
 		}
 		// The new pod is not ready before an agent found it: none may go first.
-		testutil.Equal(t, d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntVal, 0, "servers that a rollout may take away before their successors are ready")
+		testutil.Equal(t, d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntVal, 0,
+			"servers that a rollout may take away before their successors are ready")
 	}
 }
 

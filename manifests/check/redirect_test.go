@@ -38,7 +38,8 @@ func TestRedirectingExample(t *testing.T) {
 	if port := argument(sidecar, "transparent-port"); port == "" || port != argument(redirect, "transparent-port") {
 		t.Errorf("connections go to port %s, the sidecar has %s", argument(redirect, "transparent-port"), port)
 	}
-	testutil.Equal(t, argument(redirect, "uid"), strconv.FormatInt(*sidecar.SecurityContext.RunAsUser, 10), "the user that is left alone, which is the sidecar")
+	testutil.Equal(t, argument(redirect, "uid"), strconv.FormatInt(*sidecar.SecurityContext.RunAsUser, 10),
+		"the user that is left alone, which is the sidecar")
 	for _, c := range p.spec.Containers {
 		if s := c.SecurityContext; s == nil || s.RunAsUser == nil || *s.RunAsUser == *sidecar.SecurityContext.RunAsUser {
 			t.Errorf("%s may run as the sidecar's user, so nothing of it is redirected", c.Name)

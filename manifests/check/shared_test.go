@@ -82,7 +82,8 @@ func TestSharedServer(t *testing.T) {
 			t.Errorf("%s: %d replicas, which undoes what the autoscaler says", folder, *n)
 		}
 		// It is ready without agents, and 17 s is how long a thousand have taken.
-		testutil.AtLeast(t, deployment.MinReadySeconds, 20, "%s: seconds from one server to the next, in which agents find the first", folder)
+		testutil.AtLeast(t, deployment.MinReadySeconds, 20,
+			"%s: seconds from one server to the next, in which agents find the first", folder)
 		scaler := one[autoscalingv2.HorizontalPodAutoscaler](t, objects, "konnectivity-server").Spec
 		if scaler.ScaleTargetRef.Name != server.name || *scaler.MinReplicas < 3 || c.Resources.Requests.Cpu().IsZero() {
 			t.Errorf("%s: the autoscaler is %+v", folder, scaler)
@@ -95,7 +96,8 @@ func TestSharedServer(t *testing.T) {
 			}
 		}
 		for _, s := range server.spec.TopologySpreadConstraints {
-			testutil.Equal(t, len(selects(t, found, selectorOf(t, *s.LabelSelector))), 1, "%s: what %s spreads", folder, s.TopologyKey)
+			testutil.Equal(t, len(selects(t, found, selectorOf(t, *s.LabelSelector))), 1,
+				"%s: what %s spreads", folder, s.TopologyKey)
 		}
 		policy := one[networkingv1.NetworkPolicy](t, objects, "konnectivity-server").Spec
 		if len(selects(t, found, selectorOf(t, policy.PodSelector))) != 1 || len(policy.Ingress) != 3 || len(policy.Ingress[0].From) != 1 ||

@@ -79,7 +79,8 @@ func proxies(t *testing.T, p pod) map[string]string {
 		}
 	}
 	if builtIn {
-		testutil.Equal(t, len(found), 0, "%s dials by itself, and would send through the tunnel all requests of %v", p.name, found)
+		testutil.Equal(t, len(found), 0,
+			"%s dials by itself, and would send through the tunnel all requests of %v", p.name, found)
 		found["built in"] = "socks5://127.0.0.1:8090"
 	}
 	for _, m := range each[corev1.ConfigMap](p.objects) {

@@ -40,7 +40,8 @@ func TestAdminPort(t *testing.T) {
 	s.close()
 
 	r := w.start(w.options(SOCKS5, "--admin-address=127.0.0.1:0"))
-	testutil.Fails(t, testutil.Err(get("socks5", r.addrs[SOCKS5], "http://"+testutil.ReservedAddress(t))), "a port that nobody has")
+	testutil.Fails(t, testutil.Err(get("socks5", r.addrs[SOCKS5], "http://"+testutil.ReservedAddress(t))),
+		"a port that nobody has")
 	text := testutil.Must(get("", "", "http://"+r.admin+"/api/v1/failures"))(t)
 	var page admin.Page[admin.Failure]
 	testutil.NoError(t, json.Unmarshal([]byte(text), &page))

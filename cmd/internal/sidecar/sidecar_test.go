@@ -142,7 +142,8 @@ func TestStartWithoutCertificates(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	r := w.start(w.options(SOCKS5, "--tls-cert-path=/nowhere/tls.crt", "--tls-key-path=/nowhere/tls.key", "--ca-cert-path=/nowhere/ca.crt"))
-	testutil.ErrorSays(t, testutil.Err(get("socks5", r.addrs[SOCKS5], w.site())), "general SOCKS server failure", "without certificates")
+	testutil.ErrorSays(t, testutil.Err(get("socks5", r.addrs[SOCKS5], w.site())), "general SOCKS server failure",
+		"without certificates")
 	testutil.Contains(t, r.log.String(), "/nowhere/tls.crt", "the log")
 }
 

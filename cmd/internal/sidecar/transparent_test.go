@@ -67,7 +67,8 @@ func TestTransparentPortListensOnLoopback(t *testing.T) {
 			t.Errorf("the port is open at %s", a)
 		}
 	}
-	testutil.ErrorSays(t, testutil.Err(dialConnect(t.Context(), strings.Replace(r.addrs[HTTP], "[::]", "127.0.0.1", 1), tunnel.JoinAddress("127.0.0.1", uint16(port)))), " 403 ", "by the other front")
+	testutil.ErrorSays(t, testutil.Err(dialConnect(t.Context(), strings.Replace(r.addrs[HTTP], "[::]", "127.0.0.1", 1), tunnel.JoinAddress("127.0.0.1", uint16(port)))),
+		" 403 ", "by the other front")
 }
 
 // If the sidecar's own connections are redirected to it, the one to the server is refused,

@@ -56,7 +56,8 @@ func TestUnixSocketInUse(t *testing.T) {
 	w := newWorld(t)
 	path := filepath.Join(t.TempDir(), "s")
 	other := testutil.Must(net.Listen("unix", path))(w.t)
-	testutil.ErrorSays(t, attempt(t, w.options(HTTP, "--serving-uds="+path)), "--serving-uds: "+path+" is the socket of another process", "a socket in use")
+	testutil.ErrorSays(t, attempt(t, w.options(HTTP, "--serving-uds="+path)),
+		"--serving-uds: "+path+" is the socket of another process", "a socket in use")
 	other.(*net.UnixListener).SetUnlinkOnClose(false)
 	testutil.NoError(w.t, other.Close())
 	testutil.Succeeds(t, attempt(t, w.options(HTTP, "--serving-uds="+path)), "a socket that was left")

@@ -73,7 +73,8 @@ func TestConformance(t *testing.T) {
 		passed = append(passed, results(t, fmt.Sprint(w.dir, "/conformance-", i, ".json"))...)
 	}
 	slices.Sort(passed)
-	testutil.Contains(t, source(t, "docs/conformance.md"), "```\n"+strings.Join(passed, "\n")+"\n```\n", "docs/conformance.md")
+	testutil.Contains(t, source(t, "docs/conformance.md"), "```\n"+strings.Join(passed, "\n")+"\n```\n",
+		"docs/conformance.md")
 }
 
 // loadConformance brings Kubernetes' test images there, each with busybox.

@@ -76,7 +76,8 @@ func TestEnrolment(t *testing.T) {
 		}
 		return err
 	})
-	testutil.Equal(t, w.nodes.do("", "-n", "kube-system", "get", "secrets", "-o", "name"), "", "secrets of the nodes' cluster")
+	testutil.Equal(t, w.nodes.do("", "-n", "kube-system", "get", "secrets", "-o", "name"), "",
+		"secrets of the nodes' cluster")
 	w.nodes.do(notAnAgent, "apply", "-f", "-")
 	wait(t, "the stranger is denied", func() error {
 		const verdicts = `{range .items[?(@.spec.podName=="stranger")]}{.status.conditions[*].type} {.status.conditions[*].reason} {end}`

@@ -75,7 +75,8 @@ func TestNodeBootsByTheTunnel(t *testing.T) {
 		testutil.Fails(t, node.asks(url), "the node asks %s without the tunnel", url)
 	}
 	const public = `{range .items[?(@.spec.type=="LoadBalancer")]}{.metadata.name} {.spec.ports[*].port}{end}`
-	testutil.Equal(t, w.control.do("", "get", "services", "--all-namespaces", "-o", "jsonpath="+public), "konnectivity-server 8091", "load balancers")
+	testutil.Equal(t, w.control.do("", "get", "services", "--all-namespaces", "-o", "jsonpath="+public),
+		"konnectivity-server 8091", "load balancers")
 }
 
 // TestWatchesOutliveServers has an agent beside kube-apiserver. Watches of the node's programs
@@ -122,7 +123,8 @@ func TestWatchesOutliveServers(t *testing.T) {
 	})
 	w.killServers(seen)
 	for i, p := range watches { // kubectl ends with its watch
-		testutil.Equal(t, strings.Count(p.Output(), "configmap/after-kill-"), 3, "what watch %d told of: %s", i, lastLines(p.Output()))
+		testutil.Equal(t, strings.Count(p.Output(), "configmap/after-kill-"), 3,
+			"what watch %d told of: %s", i, lastLines(p.Output()))
 	}
 }
 

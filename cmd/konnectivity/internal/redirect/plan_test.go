@@ -53,7 +53,8 @@ func TestNetworks(t *testing.T) {
 			t.Errorf("%q: %v, %v, want %q", text, got, err, want)
 		}
 	}
-	testutil.ErrorSays(t, testutil.Err(Networks(slices.Repeat([]string{"10.0.0.0/8"}, maxNetworks+1))), "64 is the most", "too many")
+	testutil.ErrorSays(t, testutil.Err(Networks(slices.Repeat([]string{"10.0.0.0/8"}, maxNetworks+1))), "64 is the most",
+		"too many")
 }
 
 // FuzzNetworks checks that accepted networks have no bits beyond their mask and can be
@@ -105,7 +106,9 @@ func FuzzNameservers(f *testing.F) {
 
 func TestPlanString(t *testing.T) {
 	p := &Plan{To: prefixes("10.0.0.0/8", "fd00::/8"), UID: 7, Port: 8096}
-	testutil.Equal(t, p.String(), "TCP connections to 10.0.0.0/8, fd00::/8 now go to port 8096 of loopback; not those of user 7, to link-local addresses, and to this machine itself", "the plan")
+	testutil.Equal(t, p.String(),
+		"TCP connections to 10.0.0.0/8, fd00::/8 now go to port 8096 of loopback; not those of user 7, to link-local addresses, and to this machine itself", "the plan")
 	p.DNS, p.Except = []netip.Addr{netip.MustParseAddr("10.96.0.10")}, prefixes("10.1.0.0/16")
-	testutil.Contains(t, p.String(), "not those of user 7, to DNS at 10.96.0.10, to 10.1.0.0/16, to link-local addresses, and to this machine itself", "the plan")
+	testutil.Contains(t, p.String(),
+		"not those of user 7, to DNS at 10.96.0.10, to 10.1.0.0/16, to link-local addresses, and to this machine itself", "the plan")
 }

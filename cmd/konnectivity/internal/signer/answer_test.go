@@ -78,8 +78,10 @@ func TestKeysAndLifetimes(t *testing.T) {
 			r := asked(t, key)
 			r.Spec.MaxExpirationSeconds = seconds
 			cert := checkAPI(t, testutil.Must(terms.Answer(r, ca))(t), r)
-			testutil.Equal(t, cert.NotAfter.Sub(cert.NotBefore), min(terms.Lifetime, time.Duration(seconds)*time.Second), "%T for %d s lives", key, seconds)
-			testutil.Succeeds(t, testutil.Err(cert.Verify(x509.VerifyOptions{Roots: ca.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})), "verify")
+			testutil.Equal(t, cert.NotAfter.Sub(cert.NotBefore), min(terms.Lifetime, time.Duration(seconds)*time.Second),
+				"%T for %d s lives", key, seconds)
+			testutil.Succeeds(t, testutil.Err(cert.Verify(x509.VerifyOptions{Roots: ca.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})),
+				"verify")
 		}
 	}
 }
@@ -169,5 +171,6 @@ func TestIntermediate(t *testing.T) {
 	}
 	between := x509.NewCertPool()
 	between.AddCert(testutil.Must(x509.ParseCertificate(next.Bytes))(t))
-	testutil.Succeeds(t, testutil.Err(cert.Verify(x509.VerifyOptions{Roots: root.Pool(), Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})), "verify")
+	testutil.Succeeds(t, testutil.Err(cert.Verify(x509.VerifyOptions{Roots: root.Pool(), Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})),
+		"verify")
 }

@@ -96,7 +96,8 @@ func TestHungHandshakeIsClosed(t *testing.T) {
 	c.http.Timeout = 500 * time.Millisecond
 	var hung net.Conn
 	testutil.Eventually(t, "a connection", func() bool { // for which a busy machine may need longer
-		testutil.Fails(t, c.Report(t.Context(), &Report{Address: Secure + l.Addr().String()}, "", 1), "a question that hangs")
+		testutil.Fails(t, c.Report(t.Context(), &Report{Address: Secure + l.Addr().String()}, "", 1),
+			"a question that hangs")
 		_ = l.(*net.TCPListener).SetDeadline(time.Now().Add(time.Second))
 		var err error
 		hung, err = l.Accept()
