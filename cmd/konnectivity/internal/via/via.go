@@ -111,14 +111,38 @@ func SOCKS5(front string) tunnel.Dialer {
 		})
 		if err != nil {
 			_ = c.Close()
-			dial := tunnel.AsDialError(address, err)
-			if dial.Failure == tunnel.FailInternal { // x/net has the server's reply only as text
-				dial = &tunnel.DialError{Failure: tunnel.GuessFailure(err.Error()), Address: address, Err: err}
-			}
-			return nil, dial
+			return nil, refusedBySOCKS5(address, err)
 		}
 		return c, nil
 	})
+}
+
+// socks5Replies are those of RFC 1928 §6, in the words of x/net, which has no more of them.
+var socks5Replies = []struct {
+	words   string
+	failure tunnel.Failure
+	reason  string // "": that of the failure
+}{
+	{"general SOCKS server failure", tunnel.FailUnavailable, "the SOCKS5 proxy failed, and cannot say why by SOCKS5: its log does"},
+	{"not allowed by ruleset", tunnel.FailDenied, ""},
+	{"network unreachable", tunnel.FailNetUnreach, ""},
+	{"host unreachable", tunnel.FailHostUnreach, "the host is unreachable, or its name is not known"},
+	{"connection refused", tunnel.FailRefused, ""},
+	{"TTL expired", tunnel.FailTimeout, ""}, // as our sidecars answer
+}
+
+// refusedBySOCKS5 is the error of a dial that a proxy did not make.
+func refusedBySOCKS5(address string, err error) *tunnel.DialError {
+	dial := tunnel.AsDialError(address, err)
+	if dial.Failure != tunnel.FailInternal {
+		return dial
+	}
+	for _, r := range socks5Replies {
+		if strings.HasSuffix(err.Error(), r.words) {
+			return &tunnel.DialError{Failure: r.failure, Address: address, Reason: r.reason}
+		}
+	}
+	return dial
 }
 
 // HTTP dials by CONNECT through the HTTP proxy at front, an address as for Network.

@@ -1,0 +1,32 @@
+package via
+
+import (
+	"io"
+	"net"
+	"testing"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+)
+
+// The reply of a SOCKS5 proxy says why a dial failed (RFC 1928 §6).
+func TestSOCKS5Replies(t *testing.T) {
+	for reply, want := range map[byte]string{
+		1: "dial x.test:1: the SOCKS5 proxy failed, and cannot say why by SOCKS5: its log does",
+		2: "dial x.test:1: destination not allowed",
+		3: "dial x.test:1: network is unreachable",
+		4: "dial x.test:1: the host is unreachable, or its name is not known",
+		5: "dial x.test:1: connection refused",
+		6: "dial x.test:1: i/o timeout",
+	} {
+		front := testutil.Serve(t, func(c *net.TCPConn) {
+			_, _ = io.ReadFull(c, make([]byte, 3))
+			_, _ = c.Write([]byte{5, 0})
+			_, _ = io.ReadFull(c, make([]byte, 5+len("x.test")+2))
+			_, _ = c.Write([]byte{5, reply, 0, 1, 0, 0, 0, 0, 0, 0})
+		})
+		_, err := SOCKS5(front).Dial(t.Context(), tunnel.NewFlow("tcp", "x.test:1"))
+		testutil.Requires(t, err != nil, "reply %d", reply)
+		testutil.Equal(t, err.Error(), want, "reply %d", reply)
+	}
+}
