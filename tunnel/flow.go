@@ -74,7 +74,8 @@ type Flow struct {
 	// HandedOver tells Observers of the end that the connection goes on in another process.
 	HandedOver bool
 
-	// Added by the Forwarder before it tells Observers of the opening.
+	// Added by the Forwarder: Far before it tells Observers that a dial has succeeded, Opened
+	// before it tells them of the opening.
 
 	Far    net.Addr  // the far end as its transport tells it; nil if it does not
 	Opened time.Time // zero until then

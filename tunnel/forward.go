@@ -135,7 +135,7 @@ func (f *Forwarder) open(ctx context.Context, flow *Flow, answer Answer) (*Relay
 		}
 		return nil, err
 	}
-	f.Begin(flow, far.RemoteAddr())
+	f.Begin(flow, flow.Far)
 	return &Relay{A: near, B: far, Flow: flow, Paces: f.Paces, Bounds: f.Bounds}, nil
 }
 
@@ -190,6 +190,8 @@ func (f *Forwarder) Dial(ctx context.Context, flow *Flow) (Conn, error) {
 	far, err := f.Dialer.Dial(ctx, flow)
 	if err != nil {
 		err = AsDialError(flow.Address, err)
+	} else {
+		flow.Far = far.RemoteAddr()
 	}
 	for _, o := range f.Observers {
 		o.Dialed(flow, time.Since(start), err)

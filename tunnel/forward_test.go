@@ -3,6 +3,7 @@ package tunnel_test
 import (
 	"context"
 	"errors"
+	"net"
 	"testing"
 	"time"
 
@@ -12,11 +13,12 @@ import (
 
 type recorder struct {
 	events []string
-	hop    string // of the last dial
+	hop    string   // of the last dial
+	far    net.Addr // and what it has reached
 }
 
 func (r *recorder) Dialed(f *tunnel.Flow, _ time.Duration, err error) {
-	r.hop = f.Hop.String()
+	r.hop, r.far = f.Hop.String(), f.Far
 	r.events = append(r.events, "dialed "+tunnel.FailureOf(err).Label())
 }
 func (r *recorder) Unanswered(*tunnel.Flow, time.Duration, error) {
@@ -58,6 +60,7 @@ func TestForwardObservesClientsThatCannotBeAnswered(t *testing.T) {
 	err := f.Forward(t.Context(), tunnel.NewFlow("tcp", "a:1"), func(tunnel.Conn, error) (tunnel.Conn, error) { return nil, gone })
 	testutil.Equal(t, err, gone, "the error")
 	testutil.EqualSlices(t, rec.events, []string{"dialed other", "unanswered"}, "what is observed")
+	testutil.Equal(t, rec.far, far.RemoteAddr(), "what was reached")
 	_ = target.SetReadDeadline(time.Now().Add(testutil.Patience))
 	testutil.Equal(t, tunnel.CodeOf(testutil.Err(target.Read(make([]byte, 1)))), tunnel.CodePeerReset, "it reads")
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -87,6 +88,14 @@ func resourceOf(component, name string) resource {
 	return resource{attributes("service.name", component, "service.instance.id", name, "service.version", version.Get().Version)}
 }
 
+// reached is the address that was dialed; "": it is not known.
+func reached(f *tunnel.Flow) string {
+	if at, isTCP := f.Far.(*net.TCPAddr); f.Far == nil || isTCP && at == nil {
+		return f.Resolved
+	}
+	return f.Far.String()
+}
+
 // spanOf is the span of a dial that has just ended.
 func spanOf(f *tunnel.Flow, now time.Time, took time.Duration, err error) span {
 	s := span{
@@ -103,7 +112,7 @@ func spanOf(f *tunnel.Flow, now time.Time, took time.Duration, err error) span {
 	}
 	s.Attributes = attributes("server.address", host, "error.type", failure, "konnectivity.id", f.ID, "konnectivity.tenant", f.Tenant(),
 		"konnectivity.front", f.Front, "konnectivity.previous", f.Origin.Server, "konnectivity.route", string(f.Route),
-		"konnectivity.next.role", f.Hop.Role, "konnectivity.next.id", f.Hop.ID, "konnectivity.resolved", f.Resolved)
+		"konnectivity.next.role", f.Hop.Role, "konnectivity.next.id", f.Hop.ID, "konnectivity.resolved", reached(f))
 	if port != 0 {
 		s.Attributes = append(s.Attributes, attribute{"server.port", value{Number: int64(port)}})
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -122,6 +123,7 @@ func TestSpans(t *testing.T) {
 	f := newFlow()
 	f.ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 	f.Span.Parent = 0xf067aa0ba902b7
+	f.Far = &net.TCPAddr{IP: net.IPv4(10, 0, 0, 8), Port: 5432} // of two that the name has
 	dial(e, f, 2*time.Second, nil)
 	if next := f.To("10.0.0.7:5432"); f.Span.ID == 0 || next.Span != f.Span {
 		t.Errorf("the next hop is told %+v of %+v", next.Span, f.Span)
@@ -142,7 +144,7 @@ func TestSpans(t *testing.T) {
 		}
 	}
 	if good.Trace != f.ID || good.ID != fmt.Sprintf("%016x", f.Span.ID) || good.Parent != "00f067aa0ba902b7" || good.End-good.Start != int64(2*time.Second) || good.Status.Code != 0 ||
-		attributes["server.address"] != "db.prod.svc" || attributes["konnectivity.previous"] != "server-1" || attributes["konnectivity.resolved"] != "10.0.0.7:5432" {
+		attributes["server.address"] != "db.prod.svc" || attributes["konnectivity.previous"] != "server-1" || attributes["konnectivity.resolved"] != "10.0.0.8:5432" {
 		t.Errorf("%+v", good)
 	}
 	if bad.Status.Code != statusError || !strings.Contains(bad.Status.Message, "nobody listens") || good.ID == bad.ID || bad.Parent != "" || good.Trace == bad.Trace {
