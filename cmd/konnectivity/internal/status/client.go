@@ -1,6 +1,7 @@
 package status
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -273,8 +274,9 @@ func decode(from io.Reader, to any) error {
 
 // refusal says what to do about an answer that is not the resource of that name.
 func refusal(res *http.Response, name string, secure bool) error {
+	body, _ := io.ReadAll(io.LimitReader(res.Body, maxRefusal))
 	var said struct{ Error string } // as an admin API puts it
-	_ = json.NewDecoder(io.LimitReader(res.Body, maxRefusal)).Decode(&said)
+	_ = json.Unmarshal(body, &said)
 	switch code := res.StatusCode; {
 	case code == http.StatusNotFound && said.Error != "" && name == "tenants":
 		return errors.New("it has no tenants: give the admin port of a server with --tenants-dir or --tenants-namespace")
@@ -284,8 +286,10 @@ func refusal(res *http.Response, name string, secure bool) error {
 		return fmt.Errorf("it answers with a redirect (%d), which no admin API does, and none is followed", code)
 	case code == http.StatusUnauthorized:
 		return errors.New("it wants a token or, over TLS, a certificate that it knows: give --token-file, or --tls-cert-path and --tls-key-path")
-	case code == http.StatusBadRequest && said.Error == "" && !secure: // as net/http answers, and a server's ports for agents and clients
+	case !secure && bytes.Contains(body, []byte("HTTP request to an HTTPS server")): // in net/http's words
 		return errors.New("it speaks TLS: ask " + Secure + res.Request.URL.Host + ", if that is the admin port")
+	case code == http.StatusBadRequest && said.Error == "":
+		return fmt.Errorf("it answers %s, which is no admin API's: it is another program, or another port", res.Status)
 	default:
 		return fmt.Errorf("the admin API answers %s: %s", res.Status, said.Error)
 	}

@@ -148,12 +148,14 @@ func TestRefusals(t *testing.T) {
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
+	proxy := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n") })
 	other, hidden := web.Listener.Addr().String(), secure.Listener.Addr().String()
 	c := newClient(t)
 	for _, r := range []struct{ address, resource, want string }{
 		{api, "status", ""},
 		{api, "tenants", "it has no tenants: give the admin port of a server with --tenants-dir"},
 		{other, "tenants", "it has no admin API"},
+		{proxy, "status", "it answers 400 Bad Request, which is no admin API's"},
 		{hidden, "status", "it speaks TLS: ask https://" + hidden + ", if that is the admin port"},
 		{Secure + api, "status", "over TLS: it speaks none: leave out https://"},
 	} {
