@@ -270,9 +270,9 @@ func (c *tenantChecker) checkOnline(ctx context.Context, server Server) {
 	case t == nil:
 		c.fail(step, "it has no tenant "+c.name, "Look at what its --tenants-dir names, or at the labels of the Secrets in its --tenants-namespace: it takes up a new one within seconds.")
 	case t.State == tenant.StateBroken:
-		c.fail(step, "it refuses the tenant's peers: "+t.Error, "Mend that; the server takes it up within 2 s.")
+		c.fail(step, "it refuses the tenant's peers: "+t.Error, "Mend that; the server takes it up within 6 s.")
 	case t.State == tenant.StateStale:
-		c.fail(step, "it serves the tenant as it was before: "+t.Error, "Mend that; the server takes it up within 2 s.")
+		c.fail(step, "it serves the tenant as it was before: "+t.Error, "Mend that; the server takes it up within 6 s.")
 	case !t.Ready:
 		c.fail(step, "it cannot reach the cluster: "+t.Reason, "If agents are missing, their logs say why they are not connected.")
 	default:
