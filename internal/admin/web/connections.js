@@ -21,7 +21,7 @@ export function makeTable(open) {
 
 function show(list) {
   // Of one tenant, the others are not worth a word.
-  const all = scope.tenant && !$('filter').value.trim() && !$('state').value ? list.matched : list.total;
+  const all = scope.tenant && !list.filter && !$('state').value ? list.matched : list.total;
   set($('count'), list.matched === all ? number(all) + ' open' : number(list.matched) + ' of ' + number(all) + ' open');
   const others = all - list.matched;
   set($('empty'), others ? 'No connection matches. ' + plural(others, 'other') + (others === 1 ? ' is' : ' are') + ' open.' : 'No connection is open.');

@@ -20,7 +20,7 @@ const rowHeight = () => small.matches ? 52 : 32; // as in the style sheet
 //   open       is called with an item that is chosen
 export function makeList(prefix, o) {
   const at = name => $(prefix + name);
-  const list = { sort: o.sort, offset: 0, items: [], matched: 0, total: 0, generation: 0, busy: false, again: false, cursor: 0 };
+  const list = { sort: o.sort, filter: at('filter').value.trim(), offset: 0, items: [], matched: 0, total: 0, generation: 0, busy: false, again: false, cursor: 0 };
   const largeFirst = o.largeFirst || [], against = o.against || [];
 
   function head([key, name, kind]) {
@@ -52,6 +52,7 @@ export function makeList(prefix, o) {
   function restart() {
     list.generation++;
     list.cursor = 0;
+    list.filter = at('filter').value.trim(); // not before: what is seen belongs to the old one
     at('scroll').scrollTop = 0;
     load().catch(() => {}); // the loop tells of a server that is away
   }
@@ -71,7 +72,7 @@ export function makeList(prefix, o) {
         const generation = list.generation;
         const [first, count] = visible();
         const offset = Math.max(0, first - ahead);
-        const page = await ask(o.resource + '?' + new URLSearchParams({ offset, limit: count + 2 * ahead, sort: list.sort, filter: at('filter').value.trim(), ...o.params() }));
+        const page = await ask(o.resource + '?' + new URLSearchParams({ offset, limit: count + 2 * ahead, sort: list.sort, filter: list.filter, ...o.params() }));
         if (generation === list.generation) {
           Object.assign(list, { offset, page, items: page.items, matched: page.matched, total: page.total });
           draw();
