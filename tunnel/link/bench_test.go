@@ -166,18 +166,11 @@ func (onlyWriter) Write(p []byte) (int, error) { return len(p), nil }
 
 func openPair(b testing.TB, m mux) (net.Conn, net.Conn) {
 	b.Helper()
-	type result struct {
-		c   net.Conn
-		err error
-	}
-	got := make(chan result, 1)
-	go func() { c, err := m.accept(); got <- result{c, err} }()
+	got, failed := make(chan net.Conn, 1), make(chan error, 1)
+	go func() { c, err := m.accept(); failed <- err; got <- c }()
 	w := testutil.Must(m.open())(b)
-	r := <-got
-	if r.err != nil {
-		b.Fatal(r.err)
-	}
-	return w, r.c
+	testutil.NoError(b, <-failed)
+	return w, <-got
 }
 
 // BenchmarkChurn opens a stream, sends 100 bytes, reads 100 back and closes.

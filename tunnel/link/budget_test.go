@@ -58,9 +58,11 @@ type hoard struct {
 }
 
 // grow opens a stream and notes its credit.
-func (h *hoard) grow(id uint64, address string) {
+func (h *hoard) grow(id uint64, address string, more ...byte) {
 	h.t.Helper()
-	h.send(openFrame(id, address))
+	f := openFrame(id, address)
+	f.payload = append(f.payload, more...)
+	h.send(f)
 	for h.credit[id] == 0 {
 		h.take(h.next())
 	}
@@ -114,14 +116,7 @@ func TestClientsOfAPeerShareMemory(t *testing.T) {
 		}
 		r := newRig(t, near, far, false, cfg)
 		h := &hoard{rig: r, credit: map[uint64]uint64{}, resets: map[uint64]uint16{}, sent: map[uint64]uint64{}}
-		open := func(id uint64, client byte) {
-			f := openFrame(id, "deaf:1")
-			f.payload = append(f.payload, 0, 5, 0, 8, 0, 0, 0, 0, 0, 0, 0, client)
-			h.send(f)
-			for h.credit[id] == 0 {
-				h.take(h.next())
-			}
-		}
+		open := func(id, client uint64) { h.grow(id, "deaf:1", fields(5, u64(client))...) }
 		open(1, 1)
 		for range 3 {
 			h.send(data(1, largestPayload))
@@ -146,13 +141,9 @@ func TestClientsOfAPeerShareMemory(t *testing.T) {
 // its client has no other. What it opens next does not begin with nothing held.
 func TestUnreadBytesCountAsTheirClients(t *testing.T) {
 	r := tcpRig(t, false, link.Config{Budget: link.NewBudget(2 << 20), Clients: new(link.Clients)})
-	open := func(id uint64, client byte) (credit uint64) {
-		f := openFrame(id, "over:1")
-		f.payload = append(f.payload, fields(5, u64(uint64(client)))...)
-		r.send(f)
-		value, _ := fieldOf(r.wantType(tOpened, id).payload, 2)
-		r.want(frame{tData, fin, id, nil})
-		return binary.BigEndian.Uint64(value)
+	open := func(id, client uint64) (credit uint64) {
+		defer r.want(frame{tData, fin, id, nil})
+		return r.openFor(client, id, "over:1")
 	}
 	id := uint64(1)
 	for ; open(id, 1) == firstWindow; id += 2 {
@@ -179,20 +170,13 @@ func TestClientHasOneShareOnAllLanes(t *testing.T) {
 	first, second := lane(), lane()
 	t.Cleanup(second.end)
 	t.Cleanup(first.end) // before it; the last to end gives back all
-	open := func(r *rig, id uint64, client byte) (credit uint64) {
-		f := openFrame(id, "deaf:1")
-		f.payload = append(f.payload, fields(5, u64(uint64(client)))...)
-		r.send(f)
-		value, _ := fieldOf(r.wantType(tOpened, id).payload, 2)
-		return binary.BigEndian.Uint64(value)
-	}
 	id := uint64(1)
-	for ; open(first, id, 1) == firstWindow; id += 2 {
+	for ; first.openFor(1, id, "deaf:1") == firstWindow; id += 2 {
 		for range 7 {
 			first.send(data(id, largestPayload))
 		}
 		first.wantNothing() // all of it was read
 	}
-	testutil.AtMost(t, open(second, 1, 1), firstWindow-1, "credit of a client with its share on another lane")
-	testutil.Equal(t, open(second, 3, 2), firstWindow, "credit of another client")
+	testutil.AtMost(t, second.openFor(1, 1, "deaf:1"), firstWindow-1, "credit of a client with its share on another lane")
+	testutil.Equal(t, second.openFor(2, 3, "deaf:1"), firstWindow, "credit of another client")
 }

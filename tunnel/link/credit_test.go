@@ -26,14 +26,6 @@ func TestSendCredit(t *testing.T) {
 	testutil.Holds(t, f.available() > 0 && f.available() <= math.MaxInt32, "%d is available", f.available())
 }
 
-func TestReceiveBeyondCredit(t *testing.T) {
-	f := newRecvCredit(minWindow)
-	testutil.Equal(t, f.receive(minWindow), true, "a full window is taken")
-	testutil.Equal(t, f.receive(0), true, "nothing is taken")
-	testutil.Equal(t, f.receive(1), false, "a byte beyond credit is taken")
-	testutil.Equal(t, f.unread(), minWindow, "bytes unread")
-}
-
 // consumeHalves takes n half windows, each in the given time, and returns the
 // window that results.
 func consumeHalves(f *recvCredit, n int, each, rtt time.Duration, p shares.Pressure) uint64 {

@@ -148,9 +148,11 @@ func TestReadAheadOfAStreamThatDelivers(t *testing.T) {
 // stuck is a Sink that takes nothing.
 type stuck struct{ tunnel.Sink }
 
-func (stuck) Nonblocking() bool         { return true }
+func (stuck) Nonblocking() bool { return true }
+
 func (stuck) TryWrite(tunnel.Chunk) int { return 0 }
-func (stuck) Flush()                    {}
+
+func (stuck) Flush() {}
 
 // A reset goes on to a destination that takes nothing, and frees what waits
 // for it, although the relay is stuck in a write there.
@@ -187,9 +189,12 @@ type leaver struct {
 }
 
 func (l *leaver) Take(tunnel.Chunk) int { l.end(); return l.kept }
-func (l *leaver) Flush()                {}
-func (l *leaver) Fail(error)            {}
-func (l *leaver) Ready()                { l.turns <- struct{}{} }
+
+func (l *leaver) Flush() {}
+
+func (l *leaver) Fail(error) {}
+
+func (l *leaver) Ready() { l.turns <- struct{}{} }
 
 // A Receiver may end the Conn that delivers to it from within Take. It is then
 // given a last turn, whose ReadChunks tells the end, and nothing stays behind.
@@ -222,28 +227,6 @@ func TestTakeMayEndItsConn(t *testing.T) {
 					testutil.Equal(t, len(l.turns), 0, "turns after the end")
 				})
 			}
-		}
-	}
-}
-
-// The end of a stream is handed on by the read loop, which must not wait for a
-// link that takes nothing, whatever that runs over.
-func TestNothingHangsWithoutASocket(t *testing.T) {
-	noLeaks(t)
-	for what := range unhindered {
-		for kind, wrap := range map[string]func(net.Conn) net.Conn{
-			"buffered": link.Buffered, "bare": func(c net.Conn) net.Conn { return c },
-		} {
-			t.Run(what+"/"+kind, func(t *testing.T) {
-				near, far := tcpPair(t)
-				g := newGate(near)
-				r := newRig(t, wrap(hasty{g}), far, true, link.Config{PingInterval: time.Hour, DeadAfter: time.Hour})
-				_, conn := r.dialed()
-				r.wantNothing() // the first PING is behind us
-				g.set(true)
-				hangsNot(t, what, r, conn)
-				_ = far.Close()
-			})
 		}
 	}
 }

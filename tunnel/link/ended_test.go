@@ -57,15 +57,7 @@ func TestEndedStreamsTakeMemoryUntilAcknowledged(t *testing.T) {
 		testutil.Bubble(t, how, func(t *testing.T) {
 			budget, far := link.NewBudget(64<<20), &acceptor{}
 			all := between(t, resumes, budget, far, joinedTo)
-			var opened []*link.Stream
-			for i := range n {
-				f := tunnel.NewFlow("tcp", "x:1")
-				f.Resume = &tunnel.Resume{Token: [16]byte{byte(i), 1}, Window: time.Minute}
-				c := testutil.Must(all[0].Dial(t.Context(), f))(t)
-				_ = c.CloseWrite()
-				testutil.Must(io.Copy(io.Discard, c))(t)
-				opened = append(opened, c.(*link.Stream))
-			}
+			opened := thatEnded(t, all[0], n)
 			time.Sleep(time.Minute)
 			testutil.Equal(t, budget.Used(), n*each, "bytes of %d that have ended", n)
 			settle(opened, far, all)
@@ -86,13 +78,8 @@ func TestEndedStreamsMakeRoom(t *testing.T) {
 		const n, each = 50, 10 << 10
 		budget, far := link.NewBudget(n*each*6/5), &acceptor{}
 		all := between(t, resumes, budget, far, joinedTo)
-		for i := range n {
-			f := tunnel.NewFlow("tcp", "x:1")
-			f.Resume = &tunnel.Resume{Token: [16]byte{byte(i), 1}, Window: time.Minute}
-			c := testutil.Must(all[0].Dial(t.Context(), f))(t)
-			_ = c.CloseWrite()
-			testutil.Must(io.Copy(io.Discard, c))(t)
-			testutil.NoError(t, c.Close())
+		for _, st := range thatEnded(t, all[0], n) {
+			testutil.NoError(t, st.Close())
 		}
 		synctest.Wait()
 		testutil.Equal(t, budget.Used(), n*each, "bytes at first")

@@ -5,13 +5,6 @@ import (
 	"crypto/tls"
 )
 
-// Allow sets how many streams the peer may have; 65,536 unless it is called.
-func (ses *Session) Allow(streams int) {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	ses.streams.most = streams
-}
-
 // Stuck says that a Write of st is under way and the link is being written to,
 // which, over a socket that takes nothing, neither will end.
 func (st *Stream) Stuck() bool {

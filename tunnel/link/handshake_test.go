@@ -59,63 +59,52 @@ func bothRoles(t *testing.T, test func(t *testing.T, initiator bool)) {
 	}
 }
 
-func TestGarbageInsteadOfHello(t *testing.T) {
+// What comes instead of HELLO is a violation, and HELLO has to be there within 10 s.
+func TestNoHello(t *testing.T) {
 	many := []any{1, []byte{1}}
 	for range 65 {
 		many = append(many, 7, "feature")
 	}
-	for name, first := range map[string][]byte{
-		"http":              []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
-		"zeroes on stream":  frame{tHello, 0, 1, fields(1, []byte{1})}.bytes(),
-		"open":              openFrame(1, "echo:1").bytes(),
-		"ping":              frame{tPing, 0, 0, u64(1)}.bytes(),
-		"unknown type":      frame{42, 0, 0, nil}.bytes(),
-		"too long":          {tHello, 0, 0x3f, 0xf5, 0, 0, 0, 0, 0, 0, 0, 0},
-		"half a field":      frame{tHello, 0, 0, []byte{0, 1}}.bytes(),
-		"role of two bytes": frame{tHello, 0, 0, fields(1, "ab")}.bytes(),
-		"count of a byte":   frame{tHello, 0, 0, fields(6, "a")}.bytes(),
-		"too many features": frame{tHello, 0, 0, fields(many...)}.bytes(),
-	} {
-		t.Run(name, func(t *testing.T) {
-			bothRoles(t, func(t *testing.T, initiator bool) {
-				s := shake(t, t.Context(), initiator, link.Config{})
-				go func() { _, _ = s.conn.Write(first) }()
-				s.wantGoAway(1)
-				took, err := s.failed()
-				testutil.ErrorSays(t, err, "violation", "the handshake")
-				testutil.AtMost(t, took, time.Second, "the time that it took")
-			})
-		})
-	}
-}
-
-func TestLateHello(t *testing.T) {
-	trickle := func(b []byte) func(*shaking) {
-		return func(s *shaking) {
-			for i := range b {
-				if _, err := s.conn.Write(b[i : i+1]); err != nil {
-					return
-				}
-				time.Sleep(time.Second)
-			}
-		}
-	}
-	for name, peer := range map[string]func(*shaking){
-		"silence":             func(*shaking) {},
-		"a header and no end": func(s *shaking) { _, _ = s.conn.Write(helloFrame(1).bytes()[:14]) },
-		"a byte a second":     trickle(helloFrame(1).bytes()),
+	hello := helloFrame(1).bytes()
+	for name, c := range map[string]struct {
+		first []byte
+		pause time.Duration // between two bytes
+		late  bool
+	}{
+		"http":                {first: []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n")},
+		"zeroes on stream":    {first: frame{tHello, 0, 1, fields(1, []byte{1})}.bytes()},
+		"open":                {first: openFrame(1, "echo:1").bytes()},
+		"ping":                {first: frame{tPing, 0, 0, u64(1)}.bytes()},
+		"unknown type":        {first: frame{42, 0, 0, nil}.bytes()},
+		"too long":            {first: []byte{tHello, 0, 0x3f, 0xf5, 0, 0, 0, 0, 0, 0, 0, 0}},
+		"half a field":        {first: frame{tHello, 0, 0, []byte{0, 1}}.bytes()},
+		"role of two bytes":   {first: frame{tHello, 0, 0, fields(1, "ab")}.bytes()},
+		"count of a byte":     {first: frame{tHello, 0, 0, fields(6, "a")}.bytes()},
+		"too many features":   {first: frame{tHello, 0, 0, fields(many...)}.bytes()},
+		"silence":             {late: true},
+		"a header and no end": {first: hello[:14], late: true},
+		"a byte a second":     {first: hello, pause: time.Second, late: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bothRoles(t, func(t *testing.T, initiator bool) {
 				s := shake(t, t.Context(), initiator, link.Config{})
 				var wg sync.WaitGroup
-				wg.Go(func() { peer(s) })
+				wg.Go(func() {
+					for i, err := 0, error(nil); i < len(c.first) && err == nil; i++ {
+						_, err = s.conn.Write(c.first[i : i+1])
+						time.Sleep(c.pause)
+					}
+				})
 				s.wantGoAway(1)
 				took, err := s.failed()
 				wg.Wait()
-				if !errors.Is(err, context.DeadlineExceeded) || took < 9*time.Second || took > 12*time.Second {
-					t.Errorf("after %v: %v", took, err)
+				if !c.late {
+					testutil.ErrorSays(t, err, "violation", "the handshake")
+					testutil.AtMost(t, took, time.Second, "the time that it took")
+					return
 				}
+				testutil.ErrorIs(t, err, context.DeadlineExceeded, "the handshake")
+				testutil.Between(t, took, 9*time.Second, 12*time.Second, "the time that it took")
 			})
 		})
 	}

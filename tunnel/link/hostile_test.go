@@ -3,7 +3,7 @@ package link_test
 import (
 	"bytes"
 	"context"
-	"io"
+	"encoding/binary"
 	"net"
 	"runtime"
 	"strings"
@@ -198,32 +198,6 @@ func TestDialsOfAPeerAreBounded(t *testing.T) {
 	})
 }
 
-func TestStreamsOfAPeerAreBounded(t *testing.T) {
-	r := tcpRig(t, false, link.Config{Forwarder: make(hand, 1<<17)})
-	streams := 65536
-	if testing.Short() {
-		streams /= 16
-		r.ses.Allow(streams)
-	}
-	for i := 0; i < streams; i += 1024 {
-		var frames []frame
-		for j := range 1024 {
-			frames = append(frames, openFrame(uint64(2*(i+j)+1), "x:1"))
-		}
-		r.sendBytes(encode(frames...))
-		for range 1024 {
-			f := r.next()
-			_, refused := fieldOf(f.payload, 1)
-			testutil.Holds(t, f.typ == tOpened && !refused, "%v is success, of the first %d", f, streams)
-		}
-	}
-	beyond := uint64(2*streams + 1)
-	r.send(openFrame(beyond, "x:1"))
-	r.wantOpened(beyond, 12)
-	r.send(frame{tReset, 0, 1, u16(2)}, openFrame(beyond+2, "x:1"))
-	r.wantOpened(beyond+2, 0)
-}
-
 // A Forwarder that gives no answer is one that failed.
 func TestForwarderWithoutAnAnswer(t *testing.T) {
 	r := tcpRig(t, false, link.Config{Forwarder: mute{}})
@@ -234,22 +208,6 @@ func TestForwarderWithoutAnAnswer(t *testing.T) {
 type mute struct{}
 
 func (mute) Forward(context.Context, *tunnel.Flow, tunnel.Answer) error { return nil }
-
-// Close returns within its bound although the peer takes nothing and a write is stuck,
-// and Err tells that this side has closed the link.
-func TestCloseOfAStuckLink(t *testing.T) {
-	noLeaks(t)
-	near, far := net.Pipe()
-	g := newGate(near)
-	r := newRig(t, hasty{g}, far, true, link.Config{DeadAfter: time.Hour})
-	_, conn := r.dialed()
-	g.set(true)
-	go func() { _, _ = conn.Write(make([]byte, 1<<20)) }()
-	g.waitBlocked()
-	promptly(t, "Close", func() { _, _ = conn.Close(), r.ses.Close() })
-	testutil.ErrorIs(t, r.ses.Err(), link.ErrClosed, "how the session ended")
-	_ = r.conn.Close()
-}
 
 // hasty is a gate at which the farewell's deadline has passed as it is set, so
 // that the stuck write fails before Close is through.
@@ -283,16 +241,16 @@ func TestNoReaderSleepsBesideData(t *testing.T) {
 	}
 	time.Sleep(10 * time.Millisecond)
 	r.send(frame{tData, fin, id, make([]byte, 5*readers)})
-	within(t, patience, "a reader of a stream that has ended", wg.Wait)
+	promptly(t, "a reader of a stream that has ended", wg.Wait)
 	testutil.Equal(t, total, 5*readers, "bytes read")
 }
 
-// writeOn writes to c for as long as it takes.
-func writeOn(c io.Writer) {
-	p := make([]byte, 1<<20)
-	for {
-		if _, err := c.Write(p); err != nil {
-			return
-		}
-	}
+// openFor opens a stream for a client with a number, and returns its credit.
+func (r *rig) openFor(client, id uint64, address string) (credit uint64) {
+	r.t.Helper()
+	f := openFrame(id, address)
+	f.payload = append(f.payload, fields(5, u64(client))...)
+	r.send(f)
+	value, _ := fieldOf(r.wantType(tOpened, id).payload, 2)
+	return binary.BigEndian.Uint64(value)
 }

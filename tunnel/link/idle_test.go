@@ -59,10 +59,13 @@ func goroutinesOf(function string) (n int) {
 // ends counts the connections that have ended.
 type ends struct{ closed atomic.Int32 }
 
-func (*ends) Dialed(*tunnel.Flow, time.Duration, error)     {}
+func (*ends) Dialed(*tunnel.Flow, time.Duration, error) {}
+
 func (*ends) Unanswered(*tunnel.Flow, time.Duration, error) {}
-func (*ends) Opened(*tunnel.Flow)                           {}
-func (e *ends) Closed(*tunnel.Flow, time.Duration, error)   { e.closed.Add(1) }
+
+func (*ends) Opened(*tunnel.Flow) {}
+
+func (e *ends) Closed(*tunnel.Flow, time.Duration, error) { e.closed.Add(1) }
 
 // A connection from one link to another has no goroutine while nothing moves,
 // however it ends.

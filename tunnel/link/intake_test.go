@@ -32,6 +32,7 @@ func TestIntakeRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStreams(true)
+			testutil.Equal(t, s.most, 65536, "streams that a peer may have")
 			s.most = 3
 			for range c.streams {
 				s.add(&Stream{send: sendHalf{id: s.give()}})

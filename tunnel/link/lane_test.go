@@ -14,8 +14,10 @@ import (
 type moved chan struct{}
 
 func (moved) Acked(link.Ack) {}
-func (moved) Lost(error)     {}
-func (m moved) Move()        { m <- struct{}{} }
+
+func (moved) Lost(error) {}
+
+func (m moved) Move() { m <- struct{}{} }
 
 // What carries much is asked once to move, unless its other end cannot.
 func TestAskMove(t *testing.T) {

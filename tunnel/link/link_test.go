@@ -1,17 +1,12 @@
 package link_test
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -89,7 +84,8 @@ func (h hand) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) e
 // nowhere is a far end with addresses and nothing else.
 type nowhere struct{ tunnel.Conn }
 
-func (nowhere) LocalAddr() net.Addr  { return tunnel.Addr{Net: "tcp", Text: "127.0.0.1:1"} }
+func (nowhere) LocalAddr() net.Addr { return tunnel.Addr{Net: "tcp", Text: "127.0.0.1:1"} }
+
 func (nowhere) RemoteAddr() net.Addr { return tunnel.Addr{Net: "tcp", Text: "127.0.0.1:2"} }
 
 // streamPair opens a stream over a fresh link and returns its two ends, the
@@ -118,36 +114,6 @@ func TestNettest(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A stream that is not read must not hold up its neighbours.
-func TestStalledStreamHoldsOnlyItself(t *testing.T) {
-	near, far := tlsPair(t)
-	ends := make(hand, 1)
-	budget := link.NewBudget(64 << 20)
-	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends, Budget: budget})
-	const stalled = 50
-	var writes sync.WaitGroup
-	for range stalled {
-		conn := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
-		<-ends
-		writes.Go(func() {
-			_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-			err := testutil.Err(conn.Write(make([]byte, 4<<20)))
-			testutil.ErrorIs(t, err, os.ErrDeadlineExceeded, "4 MiB written to a reader that does not read")
-		})
-	}
-	writes.Wait()
-	testutil.AtMost(t, budget.Used(), stalled*128<<10, "bytes held for stalled streams")
-	conn := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
-	peer := <-ends
-	go func() { _, _ = io.Copy(peer, peer); _ = peer.Close() }()
-	payload := make([]byte, 8<<20)
-	_, _ = rand.Read(payload)
-	go func() { _, _ = conn.Write(payload); _ = conn.CloseWrite() }()
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
-	got := testutil.Must(io.ReadAll(conn))(t)
-	testutil.Equal(t, bytes.Equal(got, payload), true, "%d bytes come back beside stalled streams", len(got))
 }
 
 func TestDialErrorsAreTyped(t *testing.T) {

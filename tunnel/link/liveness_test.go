@@ -127,50 +127,43 @@ func (p *rawPeer) sendQuietly(f frame) bool {
 	return err == nil
 }
 
-// live runs a raw peer for long and expects the session to survive it.
-func live(t *testing.T, peer func(s *still)) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newStill(t, 1)
-		s.wg.Go(func() { peer(s) })
-		time.Sleep(10 * time.Minute)
-		testutil.Succeeds(t, s.ses.Err(), "the link to a live peer")
-		testutil.Equal(t, s.ses.Streams(), 6, "streams")
-		_ = s.conn.Close()
-		_ = s.ses.Close()
-		for range 3 {
-			<-s.dials
-		}
-		s.wg.Wait()
-	})
-}
-
-// A peer that never answers a PING but says something now and then lives.
-func TestPeerThatOnlySpeaksLives(t *testing.T) {
-	live(t, func(s *still) {
-		s.wg.Go(s.drain)
-		for s.sendQuietly(frame{tInfo, 0, 0, nil}) {
-			time.Sleep(14 * time.Second)
-		}
-	})
-}
-
-// A peer behind a slow wire that is filled by bulk lives, since it reads on.
-func TestSlowReaderLives(t *testing.T) {
-	live(t, func(s *still) {
-		s.wg.Go(func() {
-			for s.sendQuietly(frame{tCredit, 0, 2, u64(1 << 30)}) {
-				time.Sleep(10 * time.Second)
+// A peer lives that never answers a PING but says something now and then, and so does one behind
+// a slow wire that is filled by bulk, since it reads on.
+func TestLivePeers(t *testing.T) {
+	for name, peer := range map[string]func(s *still){
+		"only speaks": func(s *still) {
+			s.wg.Go(s.drain)
+			for s.sendQuietly(frame{tInfo, 0, 0, nil}) {
+				time.Sleep(14 * time.Second)
 			}
+		},
+		"reads slowly": func(s *still) {
+			s.wg.Go(func() {
+				for s.sendQuietly(frame{tCredit, 0, 2, u64(1 << 30)}) {
+					time.Sleep(10 * time.Second)
+				}
+			})
+			s.wg.Go(func() { _, _ = s.streams[0].Write(make([]byte, 4<<20)) }) // more than it reads
+			buf := make([]byte, 1200)
+			for err := error(nil); err == nil; time.Sleep(time.Second) {
+				_, err = s.conn.Read(buf)
+			}
+		},
+	} {
+		testutil.Bubble(t, name, func(t *testing.T) {
+			s := newStill(t, 1)
+			s.wg.Go(func() { peer(s) })
+			time.Sleep(10 * time.Minute)
+			testutil.Succeeds(t, s.ses.Err(), "the link to a live peer")
+			testutil.Equal(t, s.ses.Streams(), 6, "streams")
+			_ = s.conn.Close()
+			_ = s.ses.Close()
+			for range 3 {
+				<-s.dials
+			}
+			s.wg.Wait()
 		})
-		s.wg.Go(func() { _, _ = s.streams[0].Write(make([]byte, 4<<20)) }) // more than it reads
-		buf := make([]byte, 1200)
-		for {
-			if _, err := s.conn.Read(buf); err != nil {
-				return
-			}
-			time.Sleep(time.Second)
-		}
-	})
+	}
 }
 
 // A session that accepted a link leaves the pings to its peer, but for the round trip,

@@ -53,9 +53,11 @@ func (d *destinations) hang(ctx context.Context) error {
 // deaf is a connection that takes no bytes and says nothing until it is closed.
 type deaf struct{ *loop }
 
-func (d *deaf) Read([]byte) (int, error)  { return 0, d.wait() }
+func (d *deaf) Read([]byte) (int, error) { return 0, d.wait() }
+
 func (d *deaf) Write([]byte) (int, error) { return 0, d.wait() }
-func (d *deaf) CloseWrite() error         { return nil }
+
+func (d *deaf) CloseWrite() error { return nil }
 
 // over is one that has ended its own direction.
 type over struct{ deaf }
@@ -79,17 +81,23 @@ type loop struct {
 
 func newLoop() *loop { return &loop{pipe: newPipe(64 << 10)} }
 
-func (l *loop) CloseWrite() error       { return l.end() }
-func (l *loop) Close() error            { return l.Reset(net.ErrClosed) }
+func (l *loop) CloseWrite() error { return l.end() }
+
+func (l *loop) Close() error { return l.Reset(net.ErrClosed) }
+
 func (l *loop) Reset(cause error) error { return l.close(cause) }
 
 // undated is the part of a net.Conn in memory that has addresses, and no deadlines.
 type undated struct{}
 
-func (undated) LocalAddr() net.Addr              { return nowhere{}.LocalAddr() }
-func (undated) RemoteAddr() net.Addr             { return nowhere{}.RemoteAddr() }
-func (undated) SetDeadline(time.Time) error      { return nil }
-func (undated) SetReadDeadline(time.Time) error  { return nil }
+func (undated) LocalAddr() net.Addr { return nowhere{}.LocalAddr() }
+
+func (undated) RemoteAddr() net.Addr { return nowhere{}.RemoteAddr() }
+
+func (undated) SetDeadline(time.Time) error { return nil }
+
+func (undated) SetReadDeadline(time.Time) error { return nil }
+
 func (undated) SetWriteDeadline(time.Time) error { return nil }
 
 // rig is a session under test, its raw peer, and what it shares with other

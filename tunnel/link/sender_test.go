@@ -57,7 +57,8 @@ func (w *wire) Write(p []byte) (int, error) {
 	return w.buf.Write(p)
 }
 
-func (w *wire) Close() error                     { return nil }
+func (w *wire) Close() error { return nil }
+
 func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
 // taken returns the frames written since the last call.
@@ -366,8 +367,10 @@ func TestTryWriteNeverWaits(t *testing.T) {
 // noSocket is a socket that takes nothing.
 type noSocket struct{}
 
-func (noSocket) Control(func(uintptr)) error    { return nil }
-func (noSocket) Read(func(uintptr) bool) error  { return nil }
+func (noSocket) Control(func(uintptr)) error { return nil }
+
+func (noSocket) Read(func(uintptr) bool) error { return nil }
+
 func (noSocket) Write(func(uintptr) bool) error { return nil }
 
 // The flusher lasts while there may be more to send for it.

@@ -2,6 +2,7 @@ package link_test
 
 import (
 	"context"
+	"io"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -119,4 +120,18 @@ func TestTakeDuringAResetCountsOnce(t *testing.T) {
 			_, _ = c.Close(), d.Close()
 		})
 	}
+}
+
+// thatEnded opens n streams of connections that outlive them, and ends both of their directions.
+func thatEnded(t *testing.T, by *link.Session, n int) (opened []*link.Stream) {
+	t.Helper()
+	for i := range n {
+		f := tunnel.NewFlow("tcp", "x:1")
+		f.Resume = &tunnel.Resume{Token: [16]byte{byte(i), 1}, Window: time.Minute}
+		c := testutil.Must(by.Dial(t.Context(), f))(t)
+		_ = c.CloseWrite()
+		testutil.Must(io.Copy(io.Discard, c))(t)
+		opened = append(opened, c.(*link.Stream))
+	}
+	return opened
 }

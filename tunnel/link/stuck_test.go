@@ -17,8 +17,19 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// full is a session over a buffered socket that takes nothing more. No write is
-// stuck in it yet; the first one would be.
+// unread are streams of sessions whose peer reads nothing: over a buffered socket that takes
+// nothing more, and over what is no socket. The read loop, which hands on the end of a stream, must
+// not wait for either.
+var unread = map[string]func(t *testing.T) (*rig, tunnel.Conn){
+	"a full socket": full,
+	"buffered":      func(t *testing.T) (*rig, tunnel.Conn) { return gated(t, link.Buffered, false) },
+	"bare":          func(t *testing.T) (*rig, tunnel.Conn) { return gated(t, bare, false) },
+	"a stuck write": func(t *testing.T) (*rig, tunnel.Conn) { return gated(t, bare, true) },
+}
+
+func bare(c net.Conn) net.Conn { return c }
+
+// full has no write that is stuck in it yet; the first one would be.
 func full(t *testing.T) (*rig, tunnel.Conn) {
 	near, far := tcpPair(t)
 	r := newRig(t, link.Buffered(near), far, true, link.Config{PingInterval: time.Hour, DeadAfter: time.Hour})
@@ -33,7 +44,21 @@ func full(t *testing.T) (*rig, tunnel.Conn) {
 		}
 	}
 	_ = near.SetWriteDeadline(time.Time{})
-	t.Cleanup(func() { _, _, _ = conn.Close(), r.ses.Close(), far.Close() })
+	return r, conn
+}
+
+// gated is over a gate that is shut, with a write that waits there if stuck.
+func gated(t *testing.T, wrap func(net.Conn) net.Conn, stuck bool) (*rig, tunnel.Conn) {
+	near, far := tcpPair(t)
+	g := newGate(near)
+	r := newRig(t, wrap(hasty{g}), far, true, link.Config{PingInterval: time.Hour, DeadAfter: time.Hour})
+	_, conn := r.dialed()
+	r.wantNothing() // the first PING is behind us
+	g.set(true)
+	if stuck {
+		go func() { _, _ = conn.Write(make([]byte, 1<<20)) }()
+		g.waitBlocked()
+	}
 	return r, conn
 }
 
@@ -41,17 +66,11 @@ func full(t *testing.T) (*rig, tunnel.Conn) {
 // to be so after an hour.
 func promptly(t *testing.T, what string, f func()) {
 	t.Helper()
-	within(t, patience, what, f)
-}
-
-// within fails the test unless f is done in that time.
-func within(t *testing.T, bound time.Duration, what string, f func()) {
-	t.Helper()
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
 	select {
 	case <-done:
-	case <-time.After(bound):
+	case <-time.After(patience):
 		t.Fatalf("%s hangs", what)
 	}
 }
@@ -72,25 +91,25 @@ var unhindered = map[string]func(*rig, tunnel.Conn) error{
 	"CloseWrite": func(_ *rig, c tunnel.Conn) error { return c.CloseWrite() },
 }
 
-// hangsNot makes one of these calls, and then the session's Close.
-func hangsNot(t *testing.T, what string, r *rig, conn tunnel.Conn) {
-	t.Helper()
-	promptly(t, what, func() {
-		if err := unhindered[what](r, conn); err != nil && !errors.Is(err, net.ErrClosed) {
-			t.Error(err)
-		}
-	})
-	promptly(t, "the session's Close", func() { _ = r.ses.Close() })
-}
-
-func TestNothingHangsOnAFullSocket(t *testing.T) {
+// Nor does the session's Close behind such a call hang, and Err tells that this side has closed
+// the link.
+func TestNothingHangsOnAPeerThatReadsNothing(t *testing.T) {
 	noLeaks(t)
-	for what := range unhindered {
-		t.Run(what, func(t *testing.T) {
-			t.Parallel()
-			r, conn := full(t)
-			hangsNot(t, what, r, conn)
-		})
+	for what, call := range unhindered {
+		for over, open := range unread {
+			t.Run(what+"/"+over, func(t *testing.T) {
+				t.Parallel()
+				r, conn := open(t)
+				promptly(t, what, func() {
+					if err := call(r, conn); err != nil && !errors.Is(err, net.ErrClosed) {
+						t.Error(err)
+					}
+				})
+				promptly(t, "the session's Close", func() { _ = r.ses.Close() })
+				testutil.ErrorIs(t, r.ses.Err(), link.ErrClosed, "how the session ended")
+				_, _ = conn.Close(), r.conn.Close()
+			})
+		}
 	}
 }
 

@@ -2,7 +2,6 @@ package link_test
 
 import (
 	"bytes"
-	"context"
 	"crypto/sha256"
 	"flag"
 	"fmt"
@@ -17,14 +16,13 @@ import (
 	"time"
 
 	"konnectivity/internal/testutil"
-	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
-// What a session writes is recorded: testdata/traces.txt has a hash for each seed, of
-// every frame that went out after each of some hundred operations, in fake time. They
-// were recorded with the sources of f0f0603, which defined the wire, and differ only
-// where the wire does.
+// What a process between two links writes is recorded: testdata/traces.txt has a hash for each
+// seed, of every frame that went out after each of some hundred operations, in fake time. They
+// were recorded with the sources of f0f0603, which defined the wire, and differ only where the
+// wire does.
 //
 // -traces DIR writes the frames themselves, to be compared with those of other sources
 // by diff; -record replaces the hashes.
@@ -266,32 +264,24 @@ func (tr *tracer) sleep() string {
 }
 
 // raw connects a session to a tracePeer, which has said HELLO with the features.
-func (tr *tracer) raw(t *testing.T, name string, initiator bool, cfg link.Config) *link.Session {
+func (tr *tracer) raw(t *testing.T, name string, cfg link.Config) *link.Session {
 	near, far := net.Pipe()
-	first := uint64(1)
-	if initiator {
-		first = 2
-	}
 	cfg.Hello = link.Hello{Role: link.RoleServer, Software: "traced/1", ID: "id", Features: []string{link.FeatureResume, link.FeatureLanes}}
 	cfg.DeadAfter = time.Hour
-	p := &tracePeer{name: name, conn: far, next: first, sent: map[uint64]uint64{}, ended: map[uint64]bool{}}
+	p := &tracePeer{name: name, conn: far, next: 1, sent: map[uint64]uint64{}, ended: map[uint64]bool{}}
 	tr.peers = append(tr.peers, p)
 	go func() {
 		p.send(frame{tHello, 0, 0, fields(1, []byte{1}, 2, "raw/1", 3, name, 7, link.FeatureResume, 7, link.FeatureLanes)})
 	}()
 	go p.receive()
-	begin := link.Accept
-	if initiator {
-		begin = link.Connect
-	}
-	return testutil.Must(begin(t.Context(), link.Buffered(near), cfg))(t)
+	return testutil.Must(link.Accept(t.Context(), link.Buffered(near), cfg))(t)
 }
 
-// traceMiddle is a process between two peers: what one opens goes to the other.
-func traceMiddle(t *testing.T, tr *tracer) {
+// play is a process between two peers: what one opens goes to the other.
+func (tr *tracer) play(t *testing.T) {
 	budget := link.NewBudget(4 << 20)
-	agent := tr.raw(t, "agent", false, link.Config{Budget: budget})
-	client := tr.raw(t, "client", false, link.Config{Budget: budget, Forwarder: joinedTo(agent)})
+	agent := tr.raw(t, "agent", link.Config{Budget: budget})
+	client := tr.raw(t, "client", link.Config{Budget: budget, Forwarder: joinedTo(agent)})
 	tr.note("begin")
 	for range traceSteps {
 		switch op := tr.IntN(20); {
@@ -333,167 +323,13 @@ func traceMiddle(t *testing.T, tr *tracer) {
 	tr.note("later")
 	_, _ = agent.Close(), client.Close()
 	tr.note("the end")
+	for _, p := range tr.peers {
+		_ = p.conn.Close()
+	}
 	testutil.Equal(t, budget.Used(), 0, "bytes of the budget that are held")
 }
 
-// watched notes what an end is told.
-type watched struct {
-	mu   sync.Mutex
-	told []string
-}
-
-func (w *watched) note(format string, args ...any) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.told = append(w.told, fmt.Sprintf(format, args...))
-}
-
-func (w *watched) Acked(a link.Ack) { w.note("acked %v", a) }
-func (w *watched) Lost(cause error) { w.note("lost for %d", tunnel.CodeOf(cause)) }
-func (w *watched) Move()            { w.note("move") }
-
-// take returns the notes since the last call.
-func (w *watched) take() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	told := strings.Join(w.told, ", ")
-	w.told = nil
-	return told
-}
-
-// tracedEnds serves streams by handing them out, and lets every second one last.
-type tracedEnds chan *link.Stream
-
-func (g tracedEnds) Forward(_ context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
-	if f.Address == "x:1" {
-		_, err := answer(nil, &tunnel.DialError{Failure: tunnel.FailRefused, Reason: "no"})
-		return err
-	}
-	if f.Resume != nil {
-		f.Resume.Granted = tunnel.Grant{Window: time.Minute, Route: "way", Taken: 9}
-	}
-	near, err := answer(nowhere{}, nil)
-	if err == nil {
-		g <- near.(*link.Stream)
-	}
-	return err
-}
-
-// traceEnd is a process at the end of connections, with a peer.
-func traceEnd(t *testing.T, tr *tracer) {
-	accepted, dialed := make(tracedEnds, traceSteps), make(chan *link.Stream, traceSteps)
-	ses := tr.raw(t, "peer", tr.IntN(2) == 0, link.Config{Forwarder: accepted})
-	var all []*link.Stream
-	var dials sync.WaitGroup
-	told := map[*link.Stream]*watched{}
-	tr.note("begin")
-	for range traceSteps {
-		if tr.IntN(3) == 0 {
-			tr.note("peer " + tr.peerStep(tr.peers[0]))
-		} else if op := tr.IntN(30); op < 5 || len(all) == 0 {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-			f := tunnel.NewFlow("tcp", "x:2")
-			f.ID = fmt.Sprint("flow-", tr.step)
-			if tr.IntN(3) > 0 {
-				f.Resume = &tunnel.Resume{Token: [16]byte{byte(tr.step)}, Window: time.Minute, Attempt: uint32(tr.IntN(2))}
-			}
-			dials.Go(func() {
-				defer cancel()
-				if c, err := ses.Dial(ctx, f); err == nil {
-					dialed <- c.(*link.Stream)
-				}
-			})
-			tr.note("dial")
-		} else {
-			tr.note(tr.endStep(ses, all[tr.IntN(len(all))], op, told))
-		}
-		for len(accepted)+len(dialed) > 0 {
-			var st *link.Stream
-			select {
-			case st = <-accepted:
-			case st = <-dialed:
-			}
-			all = append(all, st)
-			if tr.IntN(2) == 0 {
-				told[st] = new(watched)
-				acked, early := link.Ack{}, st.Watch(told[st])
-				if early != nil {
-					acked = *early
-				}
-				told[st].note("watched, acked before: %v %v", acked, early != nil)
-			}
-		}
-		for i, st := range all {
-			if w := told[st]; w != nil {
-				if what := w.take(); what != "" {
-					fmt.Fprintf(&tr.out, "\tstream %d is told %s\n", i, what)
-				}
-			}
-		}
-	}
-	code := link.GoAwayCode(1 + tr.IntN(5))
-	_ = ses.CloseWith(code, "bye")
-	dials.Wait()
-	tr.note(fmt.Sprint("closed with ", code))
-}
-
-// endStep does something with a session or one of its streams.
-func (tr *tracer) endStep(ses *link.Session, st *link.Stream, op int, told map[*link.Stream]*watched) string {
-	late := func() { _ = st.SetDeadline(time.Now().Add(time.Millisecond)) }
-	size := []int{0, 1, 100, 4097, 70000, 70000}[tr.IntN(6)]
-	switch {
-	case op < 11:
-		late()
-		n, err := st.Write(tracePattern(1, 0, size))
-		return fmt.Sprintf("write %d, %d %v", n, tunnel.CodeOf(err), err == nil)
-	case op < 17:
-		late()
-		p := make([]byte, size)
-		n, err := st.Read(p)
-		return fmt.Sprintf("read %d, %x, %d %v", n, sha256.Sum256(p[:n]), tunnel.CodeOf(err), err == nil)
-	case op < 18:
-		return fmt.Sprintf("CloseWrite %v", st.CloseWrite() == nil)
-	case op < 19:
-		return fmt.Sprintf("Close %v", st.Close())
-	case op < 20:
-		return fmt.Sprintf("Reset %v", st.Reset(&tunnel.ResetError{Code: tunnel.Code(tr.IntN(9))}))
-	case op < 21:
-		return fmt.Sprintf("CloseFor %v", st.CloseFor(&tunnel.ResetError{Code: tunnel.CodeStalled}))
-	case op < 22:
-		st.Detach()
-		return "Detach"
-	case op < 24:
-		a := link.Ack{Offset: uint64(tr.IntN(1000)), End: tr.IntN(2) == 0, Big: tr.IntN(2) == 0}
-		st.Acknowledge(a)
-		return fmt.Sprintf("Acknowledge %v", a)
-	case op < 25:
-		st.Stay()
-		return "Stay"
-	case op < 26:
-		if told[st] == nil {
-			return "nothing"
-		}
-		return fmt.Sprintf("AskMove %v", st.AskMove())
-	case op < 27:
-		ses.SetServerCount(op)
-		ses.SetServing(link.Serving{Told: true, Why: "none"})
-		return "inform"
-	case op < 28:
-		ses.Probe()
-		return "Doubt"
-	case op < 29:
-		ses.Drain()
-		return "Drain"
-	default:
-		return tr.sleep()
-	}
-}
-
 func TestTraces(t *testing.T) {
-	worlds := []struct {
-		name string
-		play func(*testing.T, *tracer)
-	}{{"middle", traceMiddle}, {"end", traceEnd}}
 	recorded, err := os.ReadFile(tracesFile)
 	if err != nil && !*recordTraces {
 		t.Fatal(err)
@@ -504,30 +340,25 @@ func TestTraces(t *testing.T) {
 		want[name] = sum
 	}
 	var all strings.Builder
-	for _, w := range worlds {
-		for seed := range traceSeeds {
-			name := fmt.Sprintf("%s/%d", w.name, seed)
-			t.Run(name, func(t *testing.T) {
-				var text string
-				synctest.Test(t, func(t *testing.T) {
-					tr := &tracer{Rand: rand.New(rand.NewPCG(uint64(seed), 5))}
-					w.play(t, tr)
-					for _, p := range tr.peers {
-						_ = p.conn.Close()
-					}
-					text = tr.out.String()
-				})
-				sum := fmt.Sprintf("%x", sha256.Sum256([]byte(text)))[:16]
-				fmt.Fprintln(&all, name, sum)
-				if *tracesDir != "" {
-					file := *tracesDir + "/" + strings.ReplaceAll(name, "/", "-")
-					testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-				}
-				if !*recordTraces && want[name] != sum {
-					t.Errorf("the frames are others than those recorded: %s, want %s", sum, want[name])
-				}
+	for seed := range traceSeeds {
+		name := fmt.Sprint("middle/", seed)
+		t.Run(name, func(t *testing.T) {
+			var text string
+			synctest.Test(t, func(t *testing.T) {
+				tr := &tracer{Rand: rand.New(rand.NewPCG(uint64(seed), 5))}
+				tr.play(t)
+				text = tr.out.String()
 			})
-		}
+			sum := fmt.Sprintf("%x", sha256.Sum256([]byte(text)))[:16]
+			fmt.Fprintln(&all, name, sum)
+			if *tracesDir != "" {
+				file := *tracesDir + "/" + strings.ReplaceAll(name, "/", "-")
+				testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+			}
+			if !*recordTraces && want[name] != sum {
+				t.Errorf("the frames are others than those recorded: %s, want %s", sum, want[name])
+			}
+		})
 	}
 	if *recordTraces {
 		testutil.NoError(t, os.WriteFile(tracesFile, []byte(all.String()), 0o600))

@@ -108,6 +108,8 @@ type wireEnd struct {
 	in, out *delayLine
 }
 
-func (w *wireEnd) Read(p []byte) (int, error)  { return w.in.read(p) }
+func (w *wireEnd) Read(p []byte) (int, error) { return w.in.read(p) }
+
 func (w *wireEnd) Write(p []byte) (int, error) { return w.out.write(p) }
-func (w *wireEnd) Close() error                { w.in.close(); w.out.close(); return nil }
+
+func (w *wireEnd) Close() error { w.in.close(); w.out.close(); return nil }

@@ -1,6 +1,8 @@
 package link
 
-import "testing"
+import (
+	"testing"
+)
 
 // Every event in every state, written down a second time: the others are
 // impossible.
