@@ -132,7 +132,7 @@ func TestPauses(t *testing.T) {
 func TestAcceptorEndsResumesInVain(t *testing.T) {
 	for name, attached := range map[string]bool{"attached": true, "not answered": false} {
 		t.Run(name, func(t *testing.T) {
-			m := play(t, nil, step{0, lost(0), StateDetached, Live, 0}, step{0, detached, StateDetached, Live, 0})
+			m := play(t, nil, step{0, dropped(0), StateDetached, Live, 0})
 			for epoch := range uint32(mostVainAccepted) {
 				does := m.Step(Event{Kind: Offered, Epoch: epoch + 1, Now: t0})
 				testutil.Holds(t, does&Answer != 0, "carrier %d is taken", epoch+1)
@@ -153,7 +153,7 @@ func TestAcceptorEndsResumesInVain(t *testing.T) {
 func TestForbiddenDestination(t *testing.T) {
 	denied := Event{Kind: RedialFailed, Cause: &tunnel.DialError{Failure: tunnel.FailDenied}}
 	play(t, nil, step{0, Event{Kind: Forbidden}, StateGone, Denied, Finish | Fail})
-	play(t, nil, step{0, lost(0), StateDetached, Live, 0}, step{0, detached, StateDetached, Live, 0},
+	play(t, nil, step{0, dropped(0), StateDetached, Live, 0},
 		step{0, redial, StateDetached, Live, 0}, step{0, denied, StateGone, Denied, Finish | Fail})
 }
 
@@ -164,7 +164,7 @@ func TestResetByPolicy(t *testing.T) {
 		return Event{Kind: CarrierLost, Epoch: number, Cause: &tunnel.ResetError{Code: tunnel.CodePolicy}}
 	}
 	play(t, nil, step{0, cut(0), StateGone, Ended, Finish | Fail})
-	play(t, nil, step{0, lost(0), StateDetached, Live, 0}, step{0, detached, StateDetached, Live, 0},
+	play(t, nil, step{0, dropped(0), StateDetached, Live, 0},
 		step{0, offered(1, 0), StateAttached, Live, Answer}, step{0, Event{Kind: CarrierUp, Epoch: 1}, StateAttached, Live, Attach},
 		step{0, cut(1), StateGone, Ended, Finish | Fail})
 	m := newMachine(time.Minute, 0)

@@ -57,8 +57,10 @@ func (w *world) degrades(t *testing.T, a tunnel.Conn, p []byte) {
 type deaf struct{ tunnel.Receiver }
 
 func (deaf) Take(tunnel.Chunk) int { return 0 }
-func (deaf) Flush()                {}
-func (deaf) Fail(error)            {}
+
+func (deaf) Flush() {}
+
+func (deaf) Fail(error) {}
 
 // What comes for a connection that is closed is dropped, also where it was delivered:
 // its peer may have to get rid of that before it takes what was written here.
@@ -77,12 +79,8 @@ func TestWhatIsDeliveredBehindCloseIsDropped(t *testing.T) {
 				done <- err
 			}()
 			time.Sleep(5 * time.Second)
-			synctest.Wait()
-			select {
-			case err := <-done:
+			if err, is := already(t, "the peer's write returns long before the end of the window", done); is {
 				testutil.Succeeds(t, err, "the peer's write")
-			default:
-				t.Error("the peer waits until the end of the window")
 			}
 			testutil.Equal(t, len(testutil.Must(io.ReadAll(c))(t)), 1<<10, "bytes that come")
 			_ = c.Close()
@@ -153,12 +151,9 @@ func TestAWriteDeadlineIsKept(t *testing.T) {
 					go write()
 				}
 				time.Sleep(2 * bound)
-				synctest.Wait()
-				select {
-				case err := <-done:
+				if err, is := already(t, "the write returns", done); is {
 					testutil.ErrorIs(t, err, os.ErrDeadlineExceeded, "the write")
-				default:
-					t.Error("it waits")
+				} else {
 					_ = a.Reset(nil)
 				}
 				if plain && !before { // it is over
@@ -207,5 +202,18 @@ func TestAnEndOfAPlainConnectionHasTime(t *testing.T) {
 			_ = c.Reset(nil)
 			_ = a.Reset(nil)
 		})
+	}
+}
+
+// already returns what has come by c, under fake time, and whether something has, which it wants.
+func already[T any](t *testing.T, what string, c <-chan T) (v T, is bool) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case v = <-c:
+		return v, true
+	default:
+		t.Errorf("it has not happened: %s", what)
+		return v, false
 	}
 }

@@ -15,7 +15,8 @@ type resets struct {
 	c *Conn
 }
 
-func (r resets) Out() tunnel.Sink                { return r }
+func (r resets) Out() tunnel.Sink { return r }
+
 func (r resets) Write(p []byte) (n int, _ error) { return r.Sink.Write(p) }
 
 func (r resets) WriteChunks(src []tunnel.Chunk) error {

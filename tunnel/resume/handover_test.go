@@ -86,7 +86,7 @@ func (w *world) hand(m *resume.Move, next *resume.Manager) {
 // ends, and while links are cut meanwhile.
 func TestTransfersOutliveTheAgent(t *testing.T) {
 	moved, back := 0, 0
-	w := disturbed(t, 4, func(w *world, over <-chan struct{}) {
+	w := disturbed(t, func(w *world, over <-chan struct{}) {
 		for !tunnel.Closed(over) {
 			m, b := w.succeed()
 			moved, back = moved+m, back+b

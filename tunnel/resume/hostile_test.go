@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -142,20 +141,6 @@ func TestResumesAreJudgedAsDials(t *testing.T) {
 	testutil.Equal(t, h.w.agent.Stats().GivenUp["denied"], 1, "connections that count as denied")
 }
 
-// An end that has become a plain one is over when its opener goes on by another
-// carrier, before it has heard that the one it had was lost: nobody would end it later.
-func TestResumingAPlainConnectionEndsIt(t *testing.T) {
-	h := newHostile(t)
-	h.w.memory.Hold(memory)
-	defer h.w.memory.Hold(-memory)
-	testutil.Must(h.far.Write([]byte("x")))(t)
-	eventually(t, func() bool { return h.w.agent.Stats().Degraded == 1 })
-	_, err := h.resume(1)
-	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailGone, "the resume: %v", err)
-	readsReset(t, h.far)
-	eventually(t, func() bool { return h.w.agent.Len() == 0 && h.w.agent.Stats().Detached == 0 })
-}
-
 // An opener that makes connections and leaves them, one after the other, has an
 // agent wait for no more than it has room for: those that have waited longest end.
 // Who goes on with one makes room.
@@ -186,28 +171,4 @@ func TestConnectionsThatAreLeftAreBounded(t *testing.T) {
 	testutil.Must(h.resume(1))(t) // its carrier was the last to be lost
 	leave(10)
 	eventually(t, func() bool { return stats().Detached == alone && h.w.agent.Len() == alone+1 })
-}
-
-// Of a storm of resumes of one connection the newest wins, whichever comes
-// first, and no other carrier stays.
-func TestStormOfResumes(t *testing.T) {
-	h := newHostile(t)
-	const storm = 200 // fewer than an acceptor takes from who makes no use of them
-	var wg sync.WaitGroup
-	var failed atomic.Int64
-	for epoch := range uint32(storm) {
-		wg.Go(func() {
-			_, err := h.resume(epoch + 1)
-			if err != nil {
-				failed.Add(1)
-				testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailStale, "epoch %d: %v", epoch+1, err)
-			}
-		})
-	}
-	wg.Wait()
-	st := testutil.Must(h.resume(storm + 1))(t)
-	h.passes(t, st)
-	far := h.w.servers[0].get(toAgent).b
-	eventually(t, func() bool { return far.Streams() == 1 })
-	t.Logf("%d of %d were late", failed.Load(), storm)
 }

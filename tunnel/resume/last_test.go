@@ -65,48 +65,6 @@ func ends(t *testing.T, c *wireEnd) {
 	testutil.Succeeds(t, c.CloseWrite(), "CloseWrite")
 }
 
-// What an opener has sent when both directions end arrives, also where the server
-// had handed all of it on, and the agent's link takes the last of it along.
-func TestLastBytesOutliveTheLinkThatHasThem(t *testing.T) {
-	for _, size := range []int{0, 1000, 20_000, 200_000, 1_000_000} {
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			onRoute(t, 30*time.Second, func(t *testing.T, r *route) {
-				client, dest := r.dial()
-				ends(t, dest)
-				takes(t, client, 0, time.Second)
-				r.far.wire.hold(0, true)
-				go func() {
-					_, _ = client.Write(make([]byte, size))
-					_ = client.Close()
-				}()
-				time.Sleep(time.Second)
-				r.relink(toAgent)
-				takes(t, dest, size, 2*time.Second)
-				_ = dest.Close()
-				time.Sleep(time.Second)
-				testutil.Equal(t, r.opener.Len()+r.agent.Len(), 0, "ends that are left")
-			})
-		})
-	}
-}
-
-// The same where that link stands still first, until it is found dead.
-func TestLastBytesOutliveASilentLink(t *testing.T) {
-	onRoute(t, 30*time.Second, func(t *testing.T, r *route) {
-		client, dest := r.dial()
-		ends(t, dest)
-		takes(t, client, 0, time.Second)
-		r.far.wire.hold(0, true)
-		r.far.wire.hold(1, true)
-		testutil.Must(client.Write(make([]byte, 1000)))(t)
-		_ = client.Close()
-		<-r.far.b.Done()
-		<-r.far.a.Done()
-		r.linkFar()
-		takes(t, dest, 1000, 5*time.Second)
-	})
-}
-
 // A connection of which one direction is over, and the other idle, goes on by the next
 // link although nobody uses it: its other end waits for no longer than a window.
 func TestHalfAConnectionOutlivesItsLinkIdle(t *testing.T) {
@@ -201,21 +159,4 @@ func TestLostResetIsBounded(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A connection that was made a moment before its link was lost outlives it for the
-// whole window, though the agent has heard nothing on it.
-func TestUnusedConnectionOutlivesItsLink(t *testing.T) {
-	onRoute(t, 30*time.Second, func(t *testing.T, r *route) {
-		client, dest := r.dial()
-		synctest.Wait() // its opener has it
-		r.cut(toAgent)
-		time.Sleep(25 * time.Second)
-		r.linkFar()
-		go func() {
-			_, _ = client.Write(make([]byte, 1000))
-			_ = client.Close()
-		}()
-		takes(t, dest, 1000, 10*time.Second)
-	})
 }

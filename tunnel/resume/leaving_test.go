@@ -30,7 +30,8 @@ func (s *slow) Take(c tunnel.Chunk) int {
 	return c.Len()
 }
 
-func (s *slow) Ready()     {}
+func (s *slow) Ready() {}
+
 func (s *slow) Fail(error) {}
 
 // What a carrier delivers while it is lost counts before its opener is told where to
@@ -81,7 +82,8 @@ func TestResumedBehindACarrierThatCameMeanwhile(t *testing.T) {
 type eager struct{ lean }
 
 func (eager) Watch(link.Watcher) *link.Ack { return &link.Ack{Offset: 1} }
-func (eager) Close() error                 { return nil }
+
+func (eager) Close() error { return nil }
 
 // A connection that turns out to be over as it is resumed is without a carrier no more.
 func TestOverAsItIsResumed(t *testing.T) {
@@ -110,8 +112,10 @@ type lying struct {
 }
 
 func (l *lying) Watch(link.Watcher) *link.Ack { return &link.Ack{Offset: 1000} }
-func (l *lying) Reset(why error) error        { l.why = why; return nil }
-func (l *lying) Acknowledge(link.Ack)         { panic("a carrier that was reset is used") }
+
+func (l *lying) Reset(why error) error { l.why = why; return nil }
+
+func (l *lying) Acknowledge(link.Ack) { panic("a carrier that was reset is used") }
 
 // A lie ends the connection, too, that comes before it is heard: at an acceptor; at an opener
 // whose dial was repeated, and at an end that has taken all, which both have something to

@@ -95,12 +95,8 @@ func TestCloseWriteBehindADeadline(t *testing.T) {
 			all, err := io.ReadAll(a)
 			got <- fmt.Sprint(string(all), err)
 		}()
-		synctest.Wait()
-		select {
-		case text := <-got:
+		if text, is := already(t, "the peer reads the end", got); is {
 			testutil.Equal(t, text, "hello<nil>", "what the peer reads")
-		default:
-			t.Error("the peer waits for the end")
 		}
 		_ = a.Reset(nil)
 		_ = c.Reset(nil)

@@ -17,7 +17,8 @@ type leftover struct {
 }
 
 func (l *leftover) Reset(why error) error { l.why = why; return nil }
-func (l *leftover) Detach()               { l.why = errLost }
+
+func (l *leftover) Detach() { l.why = errLost }
 
 // without is a connection that has lost its carrier, behind what before did with it: an
 // acceptor's, made by of, or an opener's where that is nil.

@@ -136,10 +136,13 @@ type poured struct {
 	end *wireEnd
 }
 
-func (p poured) Out() tunnel.Sink            { return p }
-func (p poured) Nonblocking() bool           { return true }
+func (p poured) Out() tunnel.Sink { return p }
+
+func (p poured) Nonblocking() bool { return true }
+
 func (p poured) TryWrite(c tunnel.Chunk) int { return p.end.try(c.Bytes()) }
-func (p poured) Flush()                      {}
+
+func (p poured) Flush() {}
 
 func (p poured) WriteChunks(src []tunnel.Chunk) error {
 	defer tunnel.ReleaseAll(src)

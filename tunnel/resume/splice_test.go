@@ -43,7 +43,8 @@ func (f *splicedFake) BoundCredit(limit uint64) bool {
 }
 
 func (f *splicedFake) ResetBehind(cause error) { f.note("reset %d", tunnel.CodeOf(cause)) }
-func (f *splicedFake) SendMove()               { f.note("MOVE") }
+
+func (f *splicedFake) SendMove() { f.note("MOVE") }
 
 func (f *splicedFake) want(t *testing.T, calls ...string) {
 	t.Helper()

@@ -17,14 +17,21 @@ import (
 // lean is a carrier by which nothing goes.
 type lean struct{ Carrier }
 
-func (lean) LocalAddr() net.Addr             { return nil }
-func (lean) RemoteAddr() net.Addr            { return nil }
-func (lean) Watch(link.Watcher) *link.Ack    { return nil }
-func (lean) Acknowledge(link.Ack)            {}
+func (lean) LocalAddr() net.Addr { return nil }
+
+func (lean) RemoteAddr() net.Addr { return nil }
+
+func (lean) Watch(link.Watcher) *link.Ack { return nil }
+
+func (lean) Acknowledge(link.Ack) {}
+
 func (lean) SetReadDeadline(time.Time) error { return nil }
-func (lean) Reset(error) error               { return nil }
-func (lean) Failed() error                   { return net.ErrClosed }
-func (lean) Detach()                         {}
+
+func (lean) Reset(error) error { return nil }
+
+func (lean) Failed() error { return net.ErrClosed }
+
+func (lean) Detach() {}
 
 // crowd is connections that lose their carriers all at once, in a bubble.
 type crowd struct {

@@ -18,12 +18,17 @@ type quietly struct {
 	end       error
 }
 
-func (q *quietly) In() tunnel.Source              { return q }
-func (q *quietly) Rest(tunnel.Receiver) bool      { return false }
+func (q *quietly) In() tunnel.Source { return q }
+
+func (q *quietly) Rest(tunnel.Receiver) bool { return false }
+
 func (q *quietly) Deliver(r tunnel.Receiver) bool { q.to = r; return true }
-func (q *quietly) Reset(error) error              { q.end = net.ErrClosed; return nil }
-func (q *quietly) Failed() error                  { return q.end }
-func (q *quietly) Close() error                   { return nil }
+
+func (q *quietly) Reset(error) error { q.end = net.ErrClosed; return nil }
+
+func (q *quietly) Failed() error { return q.end }
+
+func (q *quietly) Close() error { return nil }
 
 func (q *quietly) ReadChunks([]tunnel.Chunk) (int, error) {
 	if q.meanwhile != nil {
@@ -39,8 +44,10 @@ type counting struct {
 	ready, ends int
 }
 
-func (c *counting) Ready()     { c.ready++ }
-func (c *counting) End()       { c.ends++ }
+func (c *counting) Ready() { c.ready++ }
+
+func (c *counting) End() { c.ends++ }
+
 func (c *counting) Fail(error) {}
 
 // read is what who has the turn does.

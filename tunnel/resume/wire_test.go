@@ -171,6 +171,7 @@ func (e *wireEnd) Reset(error) error {
 func (e *wireEnd) LocalAddr() net.Addr {
 	return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1 + e.who}
 }
+
 func (e *wireEnd) RemoteAddr() net.Addr {
 	return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 2 - e.who}
 }
@@ -180,7 +181,8 @@ func (e *wireEnd) SetDeadline(t time.Time) error {
 	return e.SetWriteDeadline(t)
 }
 
-func (e *wireEnd) SetReadDeadline(t time.Time) error  { return e.limit(&e.read, t) }
+func (e *wireEnd) SetReadDeadline(t time.Time) error { return e.limit(&e.read, t) }
+
 func (e *wireEnd) SetWriteDeadline(t time.Time) error { return e.limit(&e.write, t) }
 
 func (e *wireEnd) limit(at *time.Time, t time.Time) error {
