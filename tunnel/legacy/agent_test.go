@@ -1,7 +1,6 @@
 package legacy
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"net"
 	"syscall"
 	"testing"
-	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -99,57 +97,6 @@ func TestHalfCloseKeepsTheAnswer(t *testing.T) {
 		testutil.EqualSlices(t, testutil.Must(io.ReadAll(c))(t), want[:], "the answer")
 	}
 	r.idle(p, s)
-}
-
-// The target ends its direction first and still takes the upload.
-func TestHalfCloseByTheTarget(t *testing.T) {
-	r := newRig(t, Limits{})
-	p, s := r.agent(false)
-	upload := make(chan []byte, 1)
-	c := dial(t, p, target(t, func(c *net.TCPConn) {
-		_, _ = c.Write([]byte("hello"))
-		_ = c.CloseWrite()
-		gather(upload)(c)
-	}))
-	testutil.Equal(t, string(testutil.Must(io.ReadAll(c))(t)), "hello", "what is read")
-	payload := pattern(4 << 20)
-	testutil.Must(c.Write(payload))(t)
-	testutil.NoError(t, c.CloseWrite())
-	testutil.Equal(t, bytes.Equal(<-upload, payload), true, "the upload after the target's FIN is whole")
-	r.idle(p, s)
-}
-
-// With an old agent CloseWrite waits for the answer instead of cutting it. How long it
-// does, and for one that pauses, is tested where time is fake.
-func TestOldAgentAnswersAfterCloseWrite(t *testing.T) {
-	t.Parallel() // it waits
-	r := newRig(t, Limits{})
-	p, s := r.agent(true)
-	c := dial(t, p, target(t, func(c *net.TCPConn) {
-		_, _ = io.ReadFull(c, make([]byte, 7)) // knows the request's end by itself
-		time.Sleep(time.Second)                // CLOSE_REQ would be here by then
-		_, _ = c.Write(bytes.Repeat([]byte("a"), 500_000))
-	}))
-	_, _ = c.Write([]byte("request"))
-	testutil.NoError(t, c.CloseWrite())
-	testutil.Equal(t, len(testutil.Must(io.ReadAll(c))(t)), 500_000, "bytes of the answer")
-	r.idle(p, s)
-}
-
-func TestTargetsResetArrivesAsReset(t *testing.T) {
-	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
-		c := dial(t, p, target(t, func(c *net.TCPConn) {
-			_, _ = c.Write([]byte("before"))
-			_, _ = io.ReadFull(c, make([]byte, 1))
-			_ = c.SetLinger(0)
-		}))
-		testutil.Must(io.ReadFull(c, make([]byte, 6)))(t)
-		_, _ = c.Write([]byte("x"))
-		_, err := c.Read(make([]byte, 1))
-		var reset *tunnel.ResetError
-		testutil.Holds(t, errors.As(err, &reset) && reset.Code == tunnel.CodePeerReset, "a reset: %v", err)
-		r.idle(p, s)
-	})
 }
 
 func TestResetReachesTheTarget(t *testing.T) {

@@ -12,11 +12,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
-
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
 // rawAgent is an agent that the test plays by hand.
@@ -162,37 +161,6 @@ func TestUnusualDialAnswers(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return a.peer.Streams() == 0 })
 }
 
-// What the agent had sent is read before its CLOSE_RSP, and then EOF.
-func TestEverythingSentIsDeliveredBeforeTheEnd(t *testing.T) {
-	r := newRig(t, Limits{})
-	a := r.rawAgent(t)
-	c := a.accept(t.Context(), 1)
-	for range 100 {
-		a.send(dataPacket(1, pattern(4096)))
-	}
-	a.send(closeResponse(1, ""))
-	eventually(t, "the end has arrived", func() bool { return a.peer.Streams() == 0 })
-	testutil.Equal(t, len(testutil.Must(io.ReadAll(c))(t)), 100*4096, "bytes")
-	testutil.Fails(t, testutil.Err(c.Write([]byte("x"))), "a write after the end")
-	testutil.Succeeds(t, c.CloseWrite(), "CloseWrite after the end")
-}
-
-func TestClosingSendsDataFirst(t *testing.T) {
-	r := newRig(t, Limits{})
-	a := r.rawAgent(t)
-	c := a.accept(t.Context(), 1)
-	sent := time.Now() // or a moment later
-	_, _ = c.Write([]byte("last words"))
-	_ = c.Close()
-	testutil.Equal(t, string(a.want(client.PacketType_DATA).GetData().Data), "last words", "what came")
-	a.want(client.PacketType_CLOSE_REQ)
-	testutil.AtLeast(t, time.Since(sent), settleTime/2, "time from the data to CLOSE_REQ")
-	a.send(dataPacket(1, []byte("ignored"))) // on its way when the agent learned of it
-	a.send(closeResponse(1, ""))
-	eventually(t, "it is gone", func() bool { return a.peer.Streams() == 0 })
-	testutil.Equal(t, r.metrics.packets[ToAgent][client.PacketType_CLOSE_REQ+1].Load(), 1, "CLOSE_REQs")
-}
-
 func TestAgentMetadataIsChecked(t *testing.T) {
 	r := newRig(t, Limits{})
 	for name, c := range map[string]struct {
@@ -229,17 +197,6 @@ func TestServerHeaderIsChecked(t *testing.T) {
 	id, n, err := parseServerHeader(serverHeader("a", 0, false))
 	testutil.NoError(t, err)
 	testutil.Equal(t, fmt.Sprint(id, " of ", n), "a of 1", "one that tells no count")
-}
-
-// An agent that floods with answers to dials that were not made, and does not read,
-// does not fill the memory with the replies.
-func TestUnrequestedAnswersAreCapped(t *testing.T) {
-	p := newTestPeer(&script{ctx: t.Context()}, false, Limits{}.withDefaults())
-	for i := range int64(2 * maxControl) {
-		p.handle(dialResponse(i, i+1, ""))
-	}
-	testutil.Equal(t, len(p.mux.sender.control), maxControl, "packets that wait")
-	p.finish(nil)
 }
 
 // An answer to a dial that was given up, or never asked, brings a connection

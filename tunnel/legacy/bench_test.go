@@ -15,12 +15,11 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
 	"konnectivity/internal/resources"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
-
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
 // BenchmarkCodec is DATA beside google.golang.org/protobuf, which gRPC uses.

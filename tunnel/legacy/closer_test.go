@@ -113,7 +113,7 @@ func TestCloserModel(t *testing.T) {
 	}
 }
 
-// Each line of testdata/endings.txt is a script (trace_test.go) and the packets, with
+// Each line of testdata/endings.txt is a script and the packets, with
 // their times, by which f0f0603 ended the connection.
 func TestRecordedEndings(t *testing.T) {
 	file := testutil.Must(os.Open("testdata/endings.txt"))(t)

@@ -9,11 +9,10 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
-
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
 func dataPacket(id int64, payload []byte) *client.Packet {
@@ -90,7 +89,8 @@ func TestDataIsDecodedAtEverySplit(t *testing.T) {
 type countingPool struct{ out int }
 
 func (p *countingPool) Get(n int) *[]byte { p.out++; b := make([]byte, n); return &b }
-func (p *countingPool) Put(*[]byte)       { p.out-- }
+
+func (p *countingPool) Put(*[]byte) { p.out-- }
 
 func TestPayloadIsHandedOnByReference(t *testing.T) {
 	pool := &countingPool{}

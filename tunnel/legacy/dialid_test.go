@@ -9,11 +9,10 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
-
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
 // overTheWire is a packet as it arrives.

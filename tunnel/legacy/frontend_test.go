@@ -14,13 +14,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	konnectivity "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
-
-	konnectivity "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
 // realDial connects by a tunnel of konnectivity-client for one use.
@@ -33,7 +32,6 @@ func (r *rig) realDial(ctx context.Context, address string) (*realConn, konnecti
 	if c.Conn, err = tun.DialContext(ctx, "tcp", address); err != nil {
 		return nil, tun, err
 	}
-	c.dialed.Store(true)
 	return c, tun, nil
 }
 
@@ -43,8 +41,6 @@ func (r *rig) realDial(ctx context.Context, address string) (*realConn, konnecti
 // closed in order.
 type realConn struct {
 	net.Conn
-	dialed   atomic.Bool
-	early    atomic.Bool // data came before the dial returned
 	answered atomic.Bool // CLOSE_RSP came, without an error
 }
 
@@ -72,10 +68,7 @@ func (s *listenedStream) RecvMsg(m any) error {
 	if err != nil || !ok {
 		return err
 	}
-	switch p.Type {
-	case client.PacketType_DATA:
-		s.c.early.CompareAndSwap(false, !s.c.dialed.Load())
-	case client.PacketType_CLOSE_RSP:
+	if p.Type == client.PacketType_CLOSE_RSP {
 		s.c.answered.Store(p.GetCloseResponse().Error == "")
 	}
 	return nil
@@ -134,47 +127,6 @@ func TestRealClientCarriesBytes(t *testing.T) {
 	})
 }
 
-// A destination that speaks first, at once: the real client drops data that
-// comes before its dial has returned. A machine that holds it up for longer than
-// the server waits, 100 ms, makes it do so, and a busy one does that often. That the
-// server waits is shown by TestDataWaitsForTheClientsDial.
-func TestRealClientReceivesBanner(t *testing.T) {
-	t.Parallel() // it waits
-	viaAgents(t, func(t *testing.T, r *rig) {
-		t.Parallel()
-		addr := target(t, func(c *net.TCPConn) {
-			_, _ = c.Write([]byte("SSH-2.0-x\r\n"))
-			_, _ = io.Copy(io.Discard, c)
-		})
-		for heard, dropped := 0, 0; heard < 15; heard++ {
-			c := r.mustRealDial(addr)
-			got := make([]byte, 11)
-			_, err := io.ReadFull(c, got)
-			if err == io.EOF && c.early.Load() && dropped < 100 {
-				dropped++
-				heard--
-			} else if err != nil || string(got) != "SSH-2.0-x\r\n" {
-				t.Fatalf("read %q, %v (%d dropped before)", got, err, dropped)
-			}
-			c.Close()
-		}
-	})
-}
-
-func TestRealClientGetsAllThenEOF(t *testing.T) {
-	viaAgents(t, func(t *testing.T, r *rig) {
-		payload := pattern(2 << 20)
-		c := r.mustRealDial(target(t, func(c *net.TCPConn) {
-			if _, err := io.ReadFull(c, make([]byte, 1)); err == nil {
-				_, _ = c.Write(payload)
-			}
-		}))
-		_, _ = c.Write([]byte("?")) // whoever asks first loses no answer
-		got := testutil.Must(io.ReadAll(c))(t)
-		testutil.Equal(t, bytes.Equal(got, payload), true, "%d bytes are all of %d", len(got), len(payload))
-	})
-}
-
 // The real client's Close is full, but what it wrote before arrives, and its end is not
 // held back for an answer.
 func TestRealClientsCloseLosesNothing(t *testing.T) {
@@ -198,23 +150,6 @@ func TestRealClientReadsDialFailure(t *testing.T) {
 	})
 }
 
-func TestRealClientCancels(t *testing.T) {
-	viaAgents(t, func(t *testing.T, r *rig) {
-		addr := target(t, echo)
-		var wg sync.WaitGroup
-		for i := range 40 {
-			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i)*200*time.Microsecond)
-				defer cancel()
-				if c, _, err := r.realDial(ctx, addr); err == nil {
-					c.Close()
-				}
-			})
-		}
-		wg.Wait()
-	})
-}
-
 // The client's process dies: its stream ends without CLOSE_REQ.
 func TestEndedStreamClosesConnection(t *testing.T) {
 	viaAgents(t, func(t *testing.T, r *rig) {
@@ -227,28 +162,6 @@ func TestEndedStreamClosesConnection(t *testing.T) {
 		awaitEnd(t, ended, "the destination was left open")
 		<-tun.Done()
 	})
-}
-
-func TestReusableTunnel(t *testing.T) {
-	r := newRig(t, Limits{})
-	tun := testutil.Must(konnectivity.CreateGRPCTunnel(context.Background(), "passthrough:rig", r.dialOptions()...))(t)
-	addr := target(t, echo)
-	var wg sync.WaitGroup
-	for range 50 {
-		wg.Go(func() {
-			c, err := tun.DialContext(context.Background(), "tcp", addr)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer c.Close()
-			_, _ = c.Write([]byte("ping"))
-			testutil.Succeeds(t, testutil.Err(io.ReadFull(c, make([]byte, 4))), "the echo")
-		})
-	}
-	wg.Wait()
-	testutil.Succeeds(t, tun.Close(), "Close")
-	eventually(t, "all streams have ended", func() bool { return r.proxy.Streams() == 0 })
 }
 
 // A slow reader and a slow destination are held up by gRPC's flow control on

@@ -14,11 +14,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
-
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
@@ -35,10 +34,14 @@ type counts struct {
 }
 
 func (c *counts) Packet(s Segment, kind client.PacketType) { c.packets[s][kind+1].Add(1) }
-func (c *counts) Stalled(Segment)                          { c.stalled.Add(1) }
-func (c *counts) Full(_ Segment, delta int)                { c.full.Add(int64(delta)) }
-func (c *counts) UnknownDialResponse()                     { c.unknown.Add(1) }
-func (c *counts) Stream(_ string, delta int)               { c.streams.Add(int64(delta)) }
+
+func (c *counts) Stalled(Segment) { c.stalled.Add(1) }
+
+func (c *counts) Full(_ Segment, delta int) { c.full.Add(int64(delta)) }
+
+func (c *counts) UnknownDialResponse() { c.unknown.Add(1) }
+
+func (c *counts) Stream(_ string, delta int) { c.streams.Add(int64(delta)) }
 
 // rig is a server with both services, over an in-memory network.
 type rig struct {
