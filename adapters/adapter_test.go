@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -431,17 +430,6 @@ func TestAPIIsReachedByThePodsProxy(t *testing.T) {
 	d.use(p, noProxy, nil)
 	for text, want := range map[string]bool{"https://api.example:6443": true, "https://kube-apiserver:6443": false, "https://x.svc": false, "https://127.0.0.1:6443": false} {
 		testutil.Equal(t, testutil.Must(d.proxyFor(mustURL(t, text)))(t) != nil, want, "%s", text)
-	}
-}
-
-func TestResolvedAddressesAreTriedStaggered(t *testing.T) {
-	w := furnished(t)
-	a := w.adapter()
-	reaches(t, a.Connect(), "many.example.com:80", "guest", tunnel.RouteTunnel)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, address := range []string{"10.9.9.1:80", "10.9.9.2:80", "10.9.9.3:80", "10.2.2.2:80"} {
-		testutil.Equal(t, slices.Contains(w.dialed, address), true, "%s was tried, of %v", address, w.dialed)
 	}
 }
 

@@ -17,20 +17,19 @@ import (
 	"konnectivity/tunnel/race"
 )
 
-func newTestConnector(t *testing.T, n *names, p ClientTLS) *connector {
+func newTestConnector(t *testing.T, n *names) *connector {
 	t.Helper()
-	opt := testutil.Must(Options{Address: "konnectivity:8090", ServerName: serverName, TLS: p, Lookup: n.lookup, DialTCP: n.dial}.withDefaults())(t)
+	opt := testutil.Must(Options{Address: "konnectivity:8090", ServerName: serverName, TLS: certs(t), Lookup: n.lookup, DialTCP: n.dial}.withDefaults())(t)
 	return newConnector(opt, newHealth(t.Context(), opt), link.NewBudget(0), nil)
 }
 
 // A connector makes links where the server has them, and else connections, which are
 // the caller's. All that it keeps is what it heard.
 func TestConnectorSessions(t *testing.T) {
-	p := newPKI(t)
-	linked, old := newFake(p).Start(t), newFake(p).Old().Start(t)
+	linked, old := newFake(t).Start(t), newFake(t).Old().Start(t)
 	toLinked, toOld := netip.MustParseAddrPort("192.0.2.1:8090"), netip.MustParseAddrPort("192.0.2.2:8090")
 	n := at("192.0.2.1", linked.Addr(), "192.0.2.2", old.Addr())
-	c := newTestConnector(t, n, p)
+	c := newTestConnector(t, n)
 	first := testutil.Must(c.sessionAt(t.Context(), toLinked))(t)
 	defer first.Close()
 	second := testutil.Must(c.sessionAt(t.Context(), toLinked))(t)
@@ -46,7 +45,7 @@ func TestConnectorSessions(t *testing.T) {
 	testutil.ErrorIs(t, testutil.Err(c.linkAt(t.Context(), toOld)), errNoLink, "a link to a server without links")
 
 	n.set("192.0.2.2", old.Addr())
-	c = newTestConnector(t, n, p)
+	c = newTestConnector(t, n)
 	addr, s, err := c.rush(t.Context())
 	testutil.NoError(t, err)
 	defer s.Close()
@@ -59,11 +58,10 @@ func TestConnectorSessions(t *testing.T) {
 
 // A server's id is in lines of the log and on the status page.
 func TestLongIDsOfServersAreRefused(t *testing.T) {
-	p := newPKI(t)
 	for more, ok := range []bool{true, false} {
-		server := newFake(p)
+		server := newFake(t)
 		server.ID = strings.Repeat("i", link.MaxID+more)
-		_, s, err := newTestConnector(t, at("192.0.2.1", server.Start(t).Addr()), p).rush(t.Context())
+		_, s, err := newTestConnector(t, at("192.0.2.1", server.Start(t).Addr())).rush(t.Context())
 		if err == nil {
 			_ = s.Close()
 		}
@@ -76,13 +74,12 @@ func TestLongIDsOfServersAreRefused(t *testing.T) {
 // Of a name's many addresses most may lead nowhere: all of one family, or those of servers
 // that have just gone.
 func TestEveryAddressOfTheServerIsTried(t *testing.T) {
-	p := newPKI(t)
-	up := newFake(p).Start(t)
+	up := newFake(t).Start(t)
 	pairs := []string{"192.0.2.1", up.Addr()}
 	for i := 2; i <= maxAddresses; i++ {
 		pairs = append(pairs, fmt.Sprint("192.0.2.", i), "nowhere")
 	}
-	c := newTestConnector(t, at(pairs...), p)
+	c := newTestConnector(t, at(pairs...))
 	for range 8 { // four addresses at random have the good one among them in a quarter of cases
 		h := testutil.Must(c.connectAny(t.Context()))(t)
 		_ = h.Close()
@@ -92,13 +89,12 @@ func TestEveryAddressOfTheServerIsTried(t *testing.T) {
 // Slow servers are not made slower by many handshakes at once, and a few that are frozen do not
 // keep the others from being tried.
 func TestSlowServersGetFewHandshakes(t *testing.T) {
-	p := newPKI(t)
 	synctest.Test(t, func(t *testing.T) {
 		var pairs []string
 		for i := range maxAddresses {
 			pairs = append(pairs, fmt.Sprint("192.0.2.", i+1), "")
 		}
-		c := newTestConnector(t, at(pairs...), p)
+		c := newTestConnector(t, at(pairs...))
 		var connected, hellos atomic.Int32
 		c.opt.DialTCP = func(context.Context, string, string) (net.Conn, error) {
 			connected.Add(1)

@@ -13,9 +13,9 @@ import (
 
 // laned is a Server with a link of two lanes to a fake. A stream keeps the
 // second from being dropped until idle is called.
-func laned(t *testing.T, p *testPKI, server *fakeServer, n *names) (s *Server, l *linkSession, idle func()) {
+func laned(t *testing.T, server *fakeServer, n *names) (s *Server, l *linkSession, idle func()) {
 	t.Helper()
-	s = client(t, p, n, func(o *Options) { o.Lanes, o.ResumeWindow = 2, time.Minute })
+	s = client(t, n, func(o *Options) { o.Lanes, o.ResumeWindow = 2, time.Minute })
 	runLinked(t, s, 1)
 	l = s.sessions().link()
 	hello := s.connector.hello
@@ -29,9 +29,8 @@ func laned(t *testing.T, p *testPKI, server *fakeServer, n *names) (s *Server, l
 
 // The lanes of a link say that they are, and count as one link.
 func TestLanesAreOneLink(t *testing.T) {
-	p := newPKI(t)
-	server := newFake(p).Start(t)
-	s, l, idle := laned(t, p, server, at("192.0.2.1", server.Addr()))
+	server := newFake(t).Start(t)
+	s, l, idle := laned(t, server, at("192.0.2.1", server.Addr()))
 	defer idle()
 	first, second := server.Peers()[0], server.Peers()[1]
 	if len(first.Group) != link.GroupSize || second.Group != first.Group || second.ID != first.ID || !l.Sessions()[0].Lanes() {
@@ -43,7 +42,7 @@ func TestLanesAreOneLink(t *testing.T) {
 		t.Errorf("%+v", links)
 	}
 	_ = l.Sessions()[0].Close()
-	testutil.NoError(t, roundTrip(t, s, testutil.Echo(t))) // by the other lane
+	testutil.NoError(t, roundTrip(t, s)) // by the other lane
 	got = s.Stats()
 	testutil.Equal(t, fmt.Sprint(got.Links, got.Lost), "1 0", "links, and lost ones, after one of two lanes was lost")
 }
@@ -51,24 +50,22 @@ func TestLanesAreOneLink(t *testing.T) {
 // Without the flag nothing is said of lanes. A server of before is told, and gets
 // one link, or CONNECT.
 func TestLanesWithServersOfBefore(t *testing.T) {
-	p := newPKI(t)
-	target := testutil.Echo(t)
-	plain := newFake(p).Start(t)
-	s := client(t, p, at("192.0.2.1", plain.Addr()), nil)
-	testutil.NoError(t, roundTrip(t, s, target))
+	plain := newFake(t).Start(t)
+	s := client(t, at("192.0.2.1", plain.Addr()), nil)
+	testutil.NoError(t, roundTrip(t, s))
 	got := plain.Peers()[0]
 	testutil.Equal(t, got.Group, "", "the group, without the flag")
 	testutil.Equal(t, len(got.Features), 0, "features, without the flag")
-	before := newFake(p)
+	before := newFake(t)
 	before.NoLanes = true
 	before.Start(t)
-	s = client(t, p, at("192.0.2.1", before.Addr()), func(o *Options) { o.Lanes = 2 })
-	testutil.NoError(t, roundTrip(t, s, target))
+	s = client(t, at("192.0.2.1", before.Addr()), func(o *Options) { o.Lanes = 2 })
+	testutil.NoError(t, roundTrip(t, s))
 	testutil.Equal(t, s.sessions().link().Sessions()[0].Lanes(), false, "lanes with a server that does not know them")
-	old := newFake(p).Old().Start(t)
-	s = client(t, p, at("192.0.2.1", old.Addr()), func(o *Options) { o.Lanes = 2 })
+	old := newFake(t).Old().Start(t)
+	s = client(t, at("192.0.2.1", old.Addr()), func(o *Options) { o.Lanes = 2 })
 	for range 3 {
-		testutil.NoError(t, roundTrip(t, s, target))
+		testutil.NoError(t, roundTrip(t, s))
 	}
 	testutil.Equal(t, old.Links.Load(), 0, "links of an old server")
 	testutil.Equal(t, old.Connects.Load(), 3, "CONNECTs at it")
@@ -78,12 +75,11 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 
 // A server that goes is left by all lanes.
 func TestLanesAreLeft(t *testing.T) {
-	p := newPKI(t)
 	target := testutil.Echo(t)
 	agent := newAgent(t)
-	old := resuming(p, agent).Start(t)
+	old := resuming(t, agent).Start(t)
 	n := at("192.0.2.1", old.Addr())
-	s, l, idle := laned(t, p, old, n)
+	s, l, idle := laned(t, old, n)
 	var conns []tunnel.Conn
 	for _, lane := range l.Sessions() {
 		c, err := s.ends.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
@@ -98,7 +94,7 @@ func TestLanesAreLeft(t *testing.T) {
 		conns = append(conns, c)
 	}
 	idle()
-	next := resuming(p, agent).Start(t)
+	next := resuming(t, agent).Start(t)
 	n.set("192.0.2.1", next.Addr())
 	old.Drain()
 	eventuallyOnlyOn(t, s, next)

@@ -12,11 +12,10 @@ import (
 // A probe goes step by step where a Dial goes at once, and leaves nothing in the
 // pool.
 func TestProbe(t *testing.T) {
-	p := newPKI(t)
-	for name, server := range map[string]*fakeServer{"link": newFake(p), "old": newFake(p).Old()} {
+	for name, server := range map[string]*fakeServer{"link": newFake(t), "old": newFake(t).Old()} {
 		t.Run(name, func(t *testing.T) {
 			server.Start(t)
-			s := client(t, p, at("192.0.2.1", server.Addr(), "192.0.2.2", testutil.Refusing(t)), nil)
+			s := client(t, at("192.0.2.1", server.Addr(), "192.0.2.2", testutil.Refusing(t)), nil)
 			addrs := testutil.Must(s.Addresses(t.Context()))(t)
 			testutil.Requires(t, len(addrs) == 2, "the name leads to %v", addrs)
 			testutil.Equal(t, addrs[0].String(), "192.0.2.1:8090", "the first address")
@@ -40,8 +39,8 @@ func TestProbe(t *testing.T) {
 
 // What is wrong with the server's certificate comes as it does to a Dial.
 func TestProbeJudgesTheServer(t *testing.T) {
-	server := newFake(newPKI(t)).Start(t)
-	s := client(t, newPKI(t), at("192.0.2.1", server.Addr()), nil)
+	server := newFake(t).Start(t)
+	s := client(t, at("192.0.2.1", server.Addr()), func(o *Options) { o.TLS = newPKI(t) })
 	addrs := testutil.Must(s.Addresses(t.Context()))(t)
 	probe := testutil.Must(s.Probe(t.Context(), addrs[0]))(t)
 	defer probe.Close()

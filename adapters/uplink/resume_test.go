@@ -8,39 +8,14 @@ import (
 	"konnectivity/tunnel"
 )
 
-// A server that goes is left at once, also while a connection goes on for ever:
-// it moves to another link, if need be to one that is made for it.
-func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
-	p := newPKI(t)
-	target := testutil.Echo(t)
-	agent := newAgent(t)
-	old := resuming(p, agent).Start(t)
-	n := at("192.0.2.1", old.Addr())
-	s := client(t, p, n, func(o *Options) { o.ResumeWindow = time.Minute })
-	runLinked(t, s, 1)
-	c := testutil.Must(s.Dial(t.Context(), tunnel.NewFlow("tcp", target)))(t)
-	defer c.Close()
-	says(t, c, "before")
-
-	next := resuming(p, agent).Start(t)
-	n.set("192.0.2.1", next.Addr())
-	old.Drain()
-	says(t, c, "meanwhile")
-	eventuallyOnlyOn(t, s, next)
-	says(t, c, "after")
-	testutil.AtLeast(t, next.Links.Load(), 1, "links to the next server")
-	testutil.AtLeast(t, s.Ends().Stats().Resumes, 1, "resumptions")
-}
-
 // linkedToTwo has links to two servers of one agent, a, which is prepared, and b.
 func linkedToTwo(t *testing.T, prepare func(a *fakeServer)) *Server {
 	t.Helper()
-	p := newPKI(t)
 	agent := newAgent(t)
-	a, b := resuming(p, agent), resuming(p, agent)
+	a, b := resuming(t, agent), resuming(t, agent)
 	a.ID, b.ID = "a", "b"
 	prepare(a)
-	s := client(t, p, at("192.0.2.1", a.Start(t).Addr(), "192.0.2.2", b.Start(t).Addr()), func(o *Options) { o.ResumeWindow = time.Minute })
+	s := client(t, at("192.0.2.1", a.Start(t).Addr(), "192.0.2.2", b.Start(t).Addr()), func(o *Options) { o.ResumeWindow = time.Minute })
 	runLinked(t, s, 2)
 	return s
 }

@@ -67,9 +67,9 @@ func (n *names) dial(ctx context.Context, network, address string) (net.Conn, er
 	return new(net.Dialer).DialContext(ctx, network, real)
 }
 
-func client(t testing.TB, p ClientTLS, n *names, change func(*Options)) *Server {
+func client(t testing.TB, n *names, change func(*Options)) *Server {
 	t.Helper()
-	opt := Options{Address: "konnectivity:8090", ServerName: serverName, TLS: p, Lookup: n.lookup, DialTCP: n.dial, Software: "test/1"}
+	opt := Options{Address: "konnectivity:8090", ServerName: serverName, TLS: certs(t), Lookup: n.lookup, DialTCP: n.dial, Software: "test/1"}
 	if change != nil {
 		change(&opt)
 	}
@@ -80,8 +80,14 @@ func client(t testing.TB, p ClientTLS, n *names, change func(*Options)) *Server 
 
 func at(pairs ...string) *names { n := new(names); n.set(pairs...); return n }
 
-// roundTrip sends a message through and wants it back, with a half-close.
-func roundTrip(t testing.TB, d tunnel.Dialer, address string) error {
+// roundTrip sends a message through and wants it back.
+func roundTrip(t testing.TB, d tunnel.Dialer) error {
+	t.Helper()
+	return roundTripTo(t, d, testutil.Echo(t))
+}
+
+// roundTripTo does it by a given address, with a half-close.
+func roundTripTo(t testing.TB, d tunnel.Dialer, address string) error {
 	t.Helper()
 	c, err := d.Dial(testutil.Context(t), tunnel.NewFlow("tcp", address))
 	if err != nil {
@@ -107,7 +113,7 @@ func roundTrip(t testing.TB, d tunnel.Dialer, address string) error {
 func manyRoundTrips(t *testing.T, d tunnel.Dialer, address string, n int) {
 	var wg sync.WaitGroup
 	for range n {
-		wg.Go(func() { testutil.Succeeds(t, roundTrip(t, d, address), "a round trip") })
+		wg.Go(func() { testutil.Succeeds(t, roundTripTo(t, d, address), "a round trip") })
 	}
 	wg.Wait()
 }
@@ -145,8 +151,8 @@ func newAgent(t *testing.T) *resume.Manager {
 }
 
 // resuming is a server that leads to the agent whose ends are given.
-func resuming(p *testPKI, agent *resume.Manager) *fakeServer {
-	s := newFake(p)
+func resuming(t testing.TB, agent *resume.Manager) *fakeServer {
+	s := newFake(t)
 	s.Ends = agent
 	return s
 }
@@ -167,4 +173,15 @@ func eventuallyOnlyOn(t *testing.T, s *Server, next *fakeServer) {
 		links := s.Links()
 		return next.Links.Load() > 0 && len(links) == 1 && !links[0].Draining
 	})
+}
+
+// shared is the PKI of all servers and clients, but of strangers.
+var shared struct {
+	sync.Once
+	*testPKI
+}
+
+func certs(t testing.TB) *testPKI {
+	shared.Do(func() { shared.testPKI = newPKI(t) })
+	return shared.testPKI
 }

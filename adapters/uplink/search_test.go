@@ -13,10 +13,10 @@ var noAgents = link.Serving{Told: true, Why: "no connection to any proxy agent"}
 
 // twoLinks is a client with two links to the one address of two servers, both to
 // the first. The second is what the address leads to from then on.
-func twoLinks(t *testing.T, p *testPKI, first, second *fakeServer) *Server {
+func twoLinks(t *testing.T, first, second *fakeServer) *Server {
 	first.ID, first.Count, second.ID, second.Count = "first", 2, "second", 2
 	n := at("192.0.2.1", first.Start(t).Addr())
-	s := client(t, p, n, func(o *Options) { o.ResumeWindow = time.Minute })
+	s := client(t, n, func(o *Options) { o.ResumeWindow = time.Minute })
 	runLinked(t, s, 2)
 	n.set("192.0.2.1", second.Start(t).Addr())
 	return s
@@ -34,12 +34,11 @@ func to(s *Server) map[string]int {
 // Where both links are to a server without agents, a dial has one of them replaced
 // by a link to a server that has some. What was on it goes on.
 func TestSearchFindsAServerWithAgents(t *testing.T) {
-	p := newPKI(t)
 	target := testutil.Echo(t)
 	agent := newAgent(t)
-	first, second := resuming(p, agent), resuming(p, agent)
+	first, second := resuming(t, agent), resuming(t, agent)
 	first.Agents = noAgents
-	s := twoLinks(t, p, first, second)
+	s := twoLinks(t, first, second)
 	c := testutil.Must(s.Dial(t.Context(), tunnel.NewFlow("tcp", target)))(t)
 	defer c.Close()
 	testutil.Eventually(t, "a dial by the server with agents", func() bool {
@@ -58,13 +57,11 @@ func TestSearchFindsAServerWithAgents(t *testing.T) {
 
 // A search in vain leaves no link behind, and the links that there were are up.
 func TestSearchInVain(t *testing.T) {
-	p := newPKI(t)
-	target := testutil.Echo(t)
-	first, second := newFake(p), newFake(p)
+	first, second := newFake(t), newFake(t)
 	first.Agents, second.Agents = noAgents, noAgents
-	s := twoLinks(t, p, first, second)
+	s := twoLinks(t, first, second)
 	testutil.Eventually(t, "two searches", func() bool {
-		testutil.NoError(t, roundTrip(t, s, target))
+		testutil.NoError(t, roundTrip(t, s))
 		return second.Links.Load() >= 2
 	})
 	testutil.Eventually(t, "two links to the first alone", func() bool { n := to(s); return n["first"] == 2 && n["second"] == 0 })

@@ -19,8 +19,6 @@ import (
 )
 
 func TestDialByProtocol(t *testing.T) {
-	p := newPKI(t)
-	target := testutil.Echo(t)
 	for name, c := range map[string]struct {
 		server          *fakeServer
 		mode            link.Mode
@@ -28,18 +26,18 @@ func TestDialByProtocol(t *testing.T) {
 		handshakes      int64
 		fails           bool
 	}{
-		"link":              {newFake(p), link.Auto, 1, 0, 1, false},
-		"link required":     {newFake(p), link.Require, 1, 0, 1, false},
-		"link off":          {newFake(p), link.Off, 0, 3, 3, false},
-		"old":               {newFake(p).Old(), link.Auto, 0, 3, 3, false},
-		"old, off":          {newFake(p).Old(), link.Off, 0, 3, 3, false},
-		"old, but required": {newFake(p).Old(), link.Require, 0, 0, 0, true},
+		"link":              {newFake(t), link.Auto, 1, 0, 1, false},
+		"link required":     {newFake(t), link.Require, 1, 0, 1, false},
+		"link off":          {newFake(t), link.Off, 0, 3, 3, false},
+		"old":               {newFake(t).Old(), link.Auto, 0, 3, 3, false},
+		"old, off":          {newFake(t).Old(), link.Off, 0, 3, 3, false},
+		"old, but required": {newFake(t).Old(), link.Require, 0, 0, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.server.Start(t)
-			s := client(t, p, at("192.0.2.1", c.server.Addr()), func(o *Options) { o.Mode = c.mode })
+			s := client(t, at("192.0.2.1", c.server.Addr()), func(o *Options) { o.Mode = c.mode })
 			for range 3 {
-				err := roundTrip(t, s, target)
+				err := roundTrip(t, s)
 				if c.fails != (tunnel.FailureOf(err) == tunnel.FailUnavailable) || !c.fails && err != nil {
 					t.Fatal(err)
 				}
@@ -56,22 +54,20 @@ func TestDialByProtocol(t *testing.T) {
 // Many first requests share one link. Where the server has none, the connection that
 // showed that serves one of them.
 func TestFirstRequestsCostNoExtraHandshake(t *testing.T) {
-	p := newPKI(t)
 	target := testutil.Echo(t)
 	for _, c := range []struct {
 		server     *fakeServer
 		handshakes int64
-	}{{newFake(p), 1}, {newFake(p).Old(), 20}} {
-		s := client(t, p, at("192.0.2.1", c.server.Start(t).Addr()), nil)
+	}{{newFake(t), 1}, {newFake(t).Old(), 20}} {
+		s := client(t, at("192.0.2.1", c.server.Start(t).Addr()), nil)
 		manyRoundTrips(t, s, target, 20)
 		testutil.Equal(t, c.server.Handshakes.Load(), c.handshakes, "%v: handshakes for 20 requests", c.server.Protos)
 	}
 }
 
 func TestFailuresComeTyped(t *testing.T) {
-	p := newPKI(t)
 	nobody := testutil.Refusing(t)
-	for _, server := range []*fakeServer{newFake(p), newFake(p).Old()} {
+	for _, server := range []*fakeServer{newFake(t), newFake(t).Old()} {
 		server.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			if strings.HasPrefix(f.Address, "nobody.example") {
 				return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: f.Address, IsNotFound: true}}
@@ -82,26 +78,14 @@ func TestFailuresComeTyped(t *testing.T) {
 			return direct(ctx, f)
 		})
 		server.Start(t)
-		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
+		s := client(t, at("192.0.2.1", server.Addr()), nil)
 		for address, want := range map[string]tunnel.Failure{
 			nobody: tunnel.FailRefused, "nobody.example:80": tunnel.FailNoSuchHost, "agentless:80": tunnel.FailNoAgent, "no-port": tunnel.FailBadAddress, "x y:1": tunnel.FailBadAddress,
 		} {
-			testutil.Equal(t, tunnel.FailureOf(roundTrip(t, s, address)), want, "%v, %s", server.Protos, address)
+			testutil.Equal(t, tunnel.FailureOf(roundTripTo(t, s, address)), want, "%v, %s", server.Protos, address)
 		}
 		err := testutil.Err(s.Dial(t.Context(), tunnel.NewFlow("udp", "x:1")))
 		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailBadAddress, "udp")
-	}
-}
-
-func TestIDTravels(t *testing.T) {
-	p := newPKI(t)
-	target := testutil.Echo(t)
-	for _, server := range []*fakeServer{newFake(p), newFake(p).Old()} {
-		server.Start(t)
-		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
-		c := testutil.Must(s.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "00112233aabbccdd", Network: "tcp", Address: target}}))(t)
-		c.Close()
-		testutil.Equal(t, <-server.IDs, "00112233aabbccdd", "%v: the id that the server saw", server.Protos)
 	}
 }
 
@@ -133,11 +117,11 @@ func knowsNobody(t *testing.T) string {
 }
 
 func TestServerOutOfReach(t *testing.T) {
-	p := newPKI(t)
+	p := certs(t)
 	other := testutil.Must(pki.NewCA("other"))(t)
 	pair := testutil.Must(other.Issue(pki.Leaf{CommonName: "stranger", Client: true}))(t)
-	server := newFake(p).Start(t)
-	oldServer := newFake(p).Old().Start(t)
+	server := newFake(t).Start(t)
+	oldServer := newFake(t).Old().Start(t)
 	closed := testutil.Refusing(t)
 	silent := testutil.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer silent.Close()
@@ -159,13 +143,14 @@ func TestServerOutOfReach(t *testing.T) {
 			"the konnectivity server does not know the name it was asked for; check --server-name, and whether its tenant was removed or is broken"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := client(t, c.tls, c.names, func(o *Options) {
+			s := client(t, c.names, func(o *Options) {
+				o.TLS = c.tls
 				if o.ConnectTimeout = testutil.Patience; strings.HasSuffix(c.reason, "in time") {
 					o.ConnectTimeout = 300 * time.Millisecond
 				}
 			})
 			start := time.Now()
-			err := roundTrip(t, s, "10.0.0.1:80")
+			err := roundTripTo(t, s, "10.0.0.1:80")
 			var dial *tunnel.DialError
 			if !errors.As(err, &dial) || dial.Failure != tunnel.FailUnavailable || dial.Text() != c.reason {
 				t.Errorf("%v, want %q", err, c.reason)
@@ -177,7 +162,7 @@ func TestServerOutOfReach(t *testing.T) {
 }
 
 func TestBadOptions(t *testing.T) {
-	p := newPKI(t)
+	p := certs(t)
 	for _, opt := range []Options{{}, {Address: "host", TLS: p}, {Address: "host:0", TLS: p}, {Address: "host:1"}, {Address: "host:1", TLS: p, Mode: "maybe"}} {
 		if s, err := New(opt); err == nil {
 			t.Errorf("%+v is accepted", opt)
@@ -189,12 +174,11 @@ func TestBadOptions(t *testing.T) {
 }
 
 func TestCancelledRequestSparesTheOthers(t *testing.T) {
-	p := newPKI(t)
-	server := newFake(p).Start(t)
+	server := newFake(t).Start(t)
 	n := at("192.0.2.1", server.Addr())
 	target := testutil.Echo(t)
 	gaveUp := make(chan struct{})
-	s := client(t, p, n, func(o *Options) {
+	s := client(t, n, func(o *Options) {
 		dial := o.DialTCP
 		o.DialTCP = func(ctx context.Context, network, address string) (net.Conn, error) {
 			<-gaveUp
@@ -205,7 +189,7 @@ func TestCancelledRequestSparesTheOthers(t *testing.T) {
 	first := make(chan error, 1)
 	go func() { _, err := s.Dial(ctx, tunnel.NewFlow("tcp", target)); first <- err }()
 	second := make(chan error, 1)
-	go func() { time.Sleep(20 * time.Millisecond); second <- roundTrip(t, s, target) }()
+	go func() { time.Sleep(20 * time.Millisecond); second <- roundTripTo(t, s, target) }()
 	time.Sleep(50 * time.Millisecond)
 	cancel()
 	testutil.Equal(t, tunnel.FailureOf(<-first), tunnel.FailCancelled, "the one who gave up")
@@ -217,9 +201,8 @@ func TestCancelledRequestSparesTheOthers(t *testing.T) {
 // A link that breaks while a dial is under way must not fail it if another
 // link, or a new one, can carry it.
 func TestDialSurvivesALostLink(t *testing.T) {
-	p := newPKI(t)
 	target := testutil.Echo(t)
-	server := newFake(p)
+	server := newFake(t)
 	hold := make(chan struct{}, 1)
 	var first atomic.Bool
 	server.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
@@ -231,9 +214,9 @@ func TestDialSurvivesALostLink(t *testing.T) {
 		return direct(ctx, f)
 	})
 	server.Start(t)
-	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
+	s := client(t, at("192.0.2.1", server.Addr()), nil)
 	result := make(chan error, 1)
-	go func() { result <- roundTrip(t, s, target) }()
+	go func() { result <- roundTripTo(t, s, target) }()
 	<-hold
 	server.Cut()
 	testutil.NoError(t, <-result)
@@ -243,8 +226,7 @@ func TestDialSurvivesALostLink(t *testing.T) {
 // agent: the connection may be there, and its opener asks for it again. What the
 // other server said is not touched.
 func TestDialStaysLostInFlight(t *testing.T) {
-	p := newPKI(t)
-	first, second := newFake(p), newFake(p)
+	first, second := newFake(t), newFake(t)
 	var dials atomic.Int32
 	dialer := func(own *fakeServer) tunnel.Dialer {
 		return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
@@ -259,7 +241,7 @@ func TestDialStaysLostInFlight(t *testing.T) {
 	first.Dialer, second.Dialer = dialer(first), dialer(second)
 	first.Start(t)
 	second.Start(t)
-	s := client(t, p, at("192.0.2.1", first.Addr(), "192.0.2.2", second.Addr()), nil)
+	s := client(t, at("192.0.2.1", first.Addr(), "192.0.2.2", second.Addr()), nil)
 	runLinked(t, s, 2)
 	_, err := s.dial(t.Context(), tunnel.NewFlow("tcp", "192.0.2.9:1"))
 	if tunnel.FailureOf(err) != tunnel.FailNoAgent || !tunnel.LostInFlight(err) || dials.Load() < 2 {
