@@ -129,23 +129,6 @@ func TestHalfClose(t *testing.T) {
 	})
 }
 
-func TestConnectFarHalfClose(t *testing.T) {
-	got := make(chan string, 1)
-	target := testutil.Serve(t, func(c *net.TCPConn) {
-		_, _ = c.Write([]byte("bye"))
-		_ = c.CloseWrite()
-		b, _ := io.ReadAll(c)
-		got <- string(b)
-	})
-	w := dialProxy(t, nil)
-	w.tunnelTo(target)
-	w.expect("bye")
-	w.expectEnd()
-	w.send("still here")
-	_ = w.CloseWrite()
-	testutil.Equal(t, receive(t, "the target's end", got), "still here", "what the target read")
-}
-
 func TestResets(t *testing.T) {
 	for how, open := range relayed {
 		t.Run(how+", of the target reach the client", func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"encoding/base64"
 	"fmt"
@@ -245,21 +244,6 @@ func TestTwoLengthsEndTheConnection(t *testing.T) {
 			testutil.Equal(t, len(reached), 0, "requests behind it")
 		})
 	}
-}
-
-func TestLargeContent(t *testing.T) {
-	const size = 64 << 20
-	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
-		h := sha256.New()
-		n, err := io.Copy(h, r.Body)
-		_, _ = fmt.Fprintf(w, "%d %v %x", n, err, h.Sum(nil))
-	})
-	w := dialProxy(t, nil)
-	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", origin, size)
-	h := sha256.New()
-	testutil.Must(io.CopyN(io.MultiWriter(w, h), zeros{}, size))(t)
-	want := fmt.Sprintf("%d <nil> %x", size, h.Sum(nil))
-	testutil.Equal(t, body(t, w.response("PUT")), want, "what the origin saw")
 }
 
 type zeros struct{}

@@ -100,28 +100,6 @@ func TestSlowAndSilentClientsAreClosed(t *testing.T) {
 	})
 }
 
-// 1,000 clients that say nothing, or half a request, do not keep others out,
-// whatever the cap; the longest silent go first.
-func TestHalfOpenClientsGiveWay(t *testing.T) {
-	origin := startOrigin(t, hello)
-	p := startProxy(t, func(o *Options) { o.MaxConns = 50 })
-	busy := dialWire(t, p.addr)
-	busy.tunnelTo(testutil.Serve(t, echo))
-	for i := range 1000 {
-		w := dialWire(t, p.addr)
-		if i%2 == 0 {
-			w.send("GET http://")
-		}
-	}
-	testutil.Equal(t, dialWire(t, p.addr).get("http://"+origin+"/").StatusCode, 200, "status")
-	busy.send("alive")
-	busy.expect("alive")
-	if n := p.Slots.Count(); n > 60 { // evicted ones take a moment to go
-		testutil.Eventually(t, "closing the evicted", func() bool { return p.Slots.Count() <= 50 })
-	}
-	testutil.Eventually(t, "counting the evicted", func() bool { return promtest.ToFloat64(p.Metrics.Refused.WithLabelValues()) >= 950 })
-}
-
 // Where everybody is busy, a newcomer is refused and nobody harmed.
 func TestConnectionCap(t *testing.T) {
 	target := testutil.Serve(t, echo)
@@ -238,28 +216,6 @@ func TestDrainIsBounded(t *testing.T) {
 		_, err := io.Copy(io.Discard, w.r)
 		testutil.Equal(t, os.IsTimeout(err), false, "the %s connection is open", name)
 	}
-}
-
-func TestServeConn(t *testing.T) {
-	target := testutil.Serve(t, echo)
-	p := startProxy(t, nil)
-	ln := testutil.Listen(t)
-	w := dialWire(t, ln.Addr().String())
-	accepted := testutil.Must(ln.Accept())(t)
-	first := make([]byte, 1)
-	w.send("CONNECT %s HTTP/1.1\r\n\r\nearly", target)
-	testutil.Must(io.ReadFull(accepted, first))(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		p.serveConn(ctx, tunnel.Unread(tunnel.Wrap(accepted), first))
-	}()
-	w.head()
-	w.expect("early")
-	testutil.Equal(t, tunnel.Closed(done), false, "serveConn returned before the connection had ended")
-	cancel()
-	receive(t, "serveConn's end", done)
 }
 
 // A refusal arrives and ends in order, whatever the client is still sending.

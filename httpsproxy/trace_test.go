@@ -2,7 +2,8 @@ package httpsproxy
 
 import (
 	"context"
-	"net/http"
+	"fmt"
+	"io"
 	"testing"
 	"time"
 
@@ -30,18 +31,22 @@ func TestTraceParentFollowsTheDial(t *testing.T) {
 		"00-" + trace + "-0000000000000000-01": false,
 		trace:                                  false,
 	} {
-		w := dialWire(t, p.addr)
-		w.send("CONNECT %s HTTP/1.1\r\nTraceparent: %s\r\n\r\n", target, parent)
-		w.head()
-		if id, span := receive(t, "CONNECT's id", ids), receive(t, "its parent", parents); (id == trace) != kept || id == "" || (span == 0xb7ad6b7169203331) != kept {
-			t.Errorf("CONNECT with %q runs under %q and %x", parent, id, span)
-		}
-		w = dialWire(t, p.addr)
-		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\ntraceparent: %s\r\nConnection: close\r\n\r\n", origin, parent)
-		_ = body(t, w.response(http.MethodGet))
-		p.transport.CloseIdleConnections()
-		if id, span := receive(t, "the request's id", ids), receive(t, "its parent", parents); (id == trace) != kept || id == "" || (span == 0xb7ad6b7169203331) != kept {
-			t.Errorf("GET with %q runs under %q and %x", parent, id, span)
+		for kind, request := range map[string]string{
+			"CONNECT": fmt.Sprintf("CONNECT %s HTTP/1.1\r\nTraceparent: %s\r\n\r\n", target, parent),
+			"GET":     fmt.Sprintf("GET http://%s/ HTTP/1.1\r\nHost: x\r\ntraceparent: %s\r\nConnection: close\r\n\r\n", origin, parent),
+		} {
+			w := dialWire(t, p.addr)
+			w.send("%s", request)
+			if kind == "GET" {
+				_, _ = io.Copy(io.Discard, w.r)
+			} else {
+				w.head()
+			}
+			p.transport.CloseIdleConnections()
+			id, span := receive(t, "the dial's id", ids), receive(t, "its parent", parents)
+			if (id == trace) != kept || id == "" || (span == 0xb7ad6b7169203331) != kept {
+				t.Errorf("%s with %q runs under %q and %x", kind, parent, id, span)
+			}
 		}
 	}
 }
@@ -52,8 +57,12 @@ type tracer struct {
 	parents chan uint64
 }
 
-func (tr tracer) Trace(f *tunnel.Flow)                       { tr.parents <- f.Span.Parent }
-func (tracer) Dialed(*tunnel.Flow, time.Duration, error)     {}
+func (tr tracer) Trace(f *tunnel.Flow) { tr.parents <- f.Span.Parent }
+
+func (tracer) Dialed(*tunnel.Flow, time.Duration, error) {}
+
 func (tracer) Unanswered(*tunnel.Flow, time.Duration, error) {}
-func (tracer) Opened(*tunnel.Flow)                           {}
-func (tracer) Closed(*tunnel.Flow, time.Duration, error)     {}
+
+func (tracer) Opened(*tunnel.Flow) {}
+
+func (tracer) Closed(*tunnel.Flow, time.Duration, error) {}

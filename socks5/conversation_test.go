@@ -120,7 +120,8 @@ func TestConversations(t *testing.T) {
 // nameless is a connection without addresses, as konnectivity's client has.
 type nameless struct{ tunnel.Conn }
 
-func (nameless) LocalAddr() net.Addr  { return nil }
+func (nameless) LocalAddr() net.Addr { return nil }
+
 func (nameless) RemoteAddr() net.Addr { return nil }
 
 // talkByPipe says all of send and returns what it heard once the server is done.

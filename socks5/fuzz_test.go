@@ -116,11 +116,17 @@ func (s *script) Read(p []byte) (int, error) {
 }
 
 func (s *script) Write(p []byte) (int, error) { return s.heard.Write(p) }
-func (s *script) Close() error                { s.closed = true; return nil }
-func (s *script) CloseWrite() error           { return nil }
-func (s *script) LocalAddr() net.Addr         { return nil }
-func (s *script) RemoteAddr() net.Addr        { return nil }
 
-func (s *script) SetDeadline(time.Time) error      { return nil }
-func (s *script) SetReadDeadline(time.Time) error  { return nil }
+func (s *script) Close() error { s.closed = true; return nil }
+
+func (s *script) CloseWrite() error { return nil }
+
+func (s *script) LocalAddr() net.Addr { return nil }
+
+func (s *script) RemoteAddr() net.Addr { return nil }
+
+func (s *script) SetDeadline(time.Time) error { return nil }
+
+func (s *script) SetReadDeadline(time.Time) error { return nil }
+
 func (s *script) SetWriteDeadline(time.Time) error { return nil }

@@ -2,14 +2,8 @@ package socks5
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
-	"os"
-	"strings"
-	"sync"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,138 +11,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 
-	"konnectivity/internal/admission"
 	"konnectivity/internal/front"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
-
-// Everything is in memory, where a connection has no deadline that thousands of
-// others on a busy machine could make it miss.
-func TestHalfOpenHandshakesDoNotKeepOthersOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const silent, limit = 2000, 1500
-		s := newServer(t, Options{Options: front.Options{MaxConns: limit}, handshakeTimeout: time.Hour}, mirrored)
-		var all sync.WaitGroup
-		join := func() net.Conn {
-			c, conn := net.Pipe()
-			all.Go(func() { s.serveConn(t.Context(), tunnel.Wrap(conn)) })
-			return c
-		}
-		relayed := func() net.Conn {
-			c := join()
-			testutil.NoError(t, through(c, "mirror:1", nil))
-			return c
-		}
-		settled := relayed()
-		half := make([]net.Conn, silent)
-		for i := range half {
-			half[i] = join()
-			_, _ = half[i].Write([]byte("\x05\x01"))
-			if i%200 == 0 {
-				_ = relayed().Close()
-			}
-		}
-		_ = relayed().Close()
-		_, _ = settled.Write([]byte("still here"))
-		testutil.Succeeds(t, testutil.Err(io.ReadFull(settled, make([]byte, 10))), "a relayed connection")
-		testutil.AtMost(t, s.Slots.Count(), limit, "connections that are open")
-		// The oldest had to go, the newest are still welcome.
-		testutil.Fails(t, testutil.Err(half[0].Read(make([]byte, 1))), "the oldest half-open connection")
-		testutil.Succeeds(t, testutil.Err(half[silent-1].Write([]byte("\x00"))), "a write by the newest one")
-		testutil.Succeeds(t, testutil.Err(io.ReadFull(half[silent-1], make([]byte, 2))), "a read by the newest one")
-		for _, c := range append(half, settled) {
-			_ = c.Close()
-		}
-		all.Wait()
-		testutil.Equal(t, s.Slots.Count(), 0, "slots after the last connection")
-	})
-}
-
-// mirrored reaches, in memory, a target that sends back what it gets.
-var mirrored = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-	near, far := net.Pipe()
-	go func() {
-		_, _ = io.Copy(far, far)
-		_ = far.Close()
-	}()
-	return tunnel.Wrap(near), nil
-})
-
-func TestRelayedConnectionsAreNeverEvicted(t *testing.T) {
-	log, lines := logBuffer()
-	s := serve(t, Options{Options: front.Options{MaxConns: 3, Log: log}}, direct)
-	address := testutil.Echo(t)
-	var open []*net.TCPConn
-	for range 3 {
-		open = append(open, mustThrough(t, s, address))
-	}
-	for range 5 {
-		testutil.Equal(t, tryThrough(s, address), false, "a fourth connection got in")
-	}
-	testutil.Equal(t, promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)), 5, "refusals")
-	testutil.Equal(t, strings.Count(lines.String(), "limit of open SOCKS5 connections"), 1, "warnings")
-	_ = open[0].Close()
-	testutil.Eventually(t, "the free slot is used", func() bool { return tryThrough(s, address) })
-	_, _ = open[1].Write([]byte("x"))
-	testutil.Succeeds(t, testutil.Err(io.ReadFull(open[1], make([]byte, 1))), "an open connection")
-}
-
-func TestSlotsAreGivenBack(t *testing.T) {
-	s := serve(t, Options{Options: front.Options{MaxConns: 2}}, failing(tunnel.FailRefused))
-	for range 50 {
-		c := connect(t, s.addr)
-		err := through(c, "gone:1", nil)
-		_ = c.Close()
-		testutil.Eventually(t, "its slot is free", func() bool { return s.Slots.Count() < 2 })
-		testutil.ErrorSays(t, err, "refused", "the destination's refusal")
-	}
-	testutil.Eventually(t, "nothing is open", func() bool { return s.Slots.Count() == 0 })
-	s.Slots.Waiting(func(*client) { t.Error("a connection that has ended is still in its handshake") })
-}
-
-// tryThrough says whether a connection gets in; a refused one may be reset at
-// any moment.
-func tryThrough(s *serving, address string) bool {
-	c, err := net.Dial("tcp", s.addr)
-	if err != nil {
-		return false
-	}
-	defer c.Close()
-	return through(c, address, nil) == nil
-}
-
-// shortListener fails twice before each connection it accepts; with dry set,
-// it only ever accepts that many.
-type shortListener struct {
-	net.Listener
-	fail  error
-	dry   int32
-	tries atomic.Int32
-}
-
-func (l *shortListener) Accept() (net.Conn, error) {
-	if n := l.tries.Add(1); n%3 != 0 || l.dry > 0 && n > 3*l.dry {
-		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", l.fail)}
-	}
-	return l.Listener.Accept()
-}
-
-func TestShortageTakesTheOldestHandshake(t *testing.T) {
-	ln := &shortListener{Listener: testutil.Listen(t), fail: syscall.EMFILE, dry: 1}
-	s := serveOn(t, newServer(t, Options{handshakeTimeout: time.Hour}, direct), ln)
-	start := time.Now()
-	c := connect(t, s.addr) // accepted, silent; the next accept fails
-	_, err := c.Read(make([]byte, 1))
-	testutil.Holds(t, err != nil && !errors.Is(err, os.ErrDeadlineExceeded), "the silent one is closed: %v", err)
-	testutil.AtLeast(t, time.Since(start), admission.EvictAge/2, "time that it was given to speak")
-}
-
-func TestBrokenListenerEndsServe(t *testing.T) {
-	s := newServer(t, Options{}, direct)
-	ln := &shortListener{Listener: testutil.Listen(t), fail: syscall.EINVAL}
-	testutil.ErrorIs(t, s.Serve(context.Background(), ln), syscall.EINVAL, "what Serve returned")
-}
 
 // blockedCheck tells of each check, which lasts until its context ends.
 type blockedCheck chan struct{}
@@ -160,32 +26,6 @@ func (b blockedCheck) Check(ctx context.Context, _ net.Addr, _, _ string) bool {
 }
 
 func TestDrain(t *testing.T) {
-	t.Run("idle ends at once", func(t *testing.T) {
-		testutil.NoError(t, serve(t, Options{Options: front.Options{Drain: time.Hour}}, direct).stop())
-	})
-	t.Run("open connections finish", func(t *testing.T) {
-		s := serve(t, Options{Options: front.Options{Drain: time.Hour}}, direct)
-		c := mustThrough(t, s, testutil.Echo(t))
-		stopped := make(chan error, 1)
-		go func() { stopped <- s.stop() }()
-		testutil.Eventually(t, "the listener is closed", func() bool {
-			late, err := net.Dial("tcp", s.addr)
-			if err == nil {
-				_ = late.Close()
-			}
-			return err != nil
-		})
-		_, _ = c.Write([]byte("go on"))
-		testutil.Succeeds(t, testutil.Err(io.ReadFull(c, make([]byte, 5))), "a connection while draining")
-		_ = c.Close()
-		testutil.NoError(t, <-stopped)
-	})
-	t.Run("grace ends", func(t *testing.T) {
-		s := serve(t, Options{Options: front.Options{Drain: 50 * time.Millisecond}}, direct)
-		c := mustThrough(t, s, testutil.Echo(t))
-		testutil.NoError(t, s.stop())
-		testutil.ErrorIs(t, testutil.Err(c.Read(make([]byte, 1))), syscall.ECONNRESET, "the client's read")
-	})
 	t.Run("dials are cancelled", func(t *testing.T) {
 		d, dialing, cancelled := blocked()
 		s := serve(t, patient(d), nil)
@@ -227,15 +67,6 @@ func TestDrainHurriesNewConnections(t *testing.T) {
 	})
 }
 
-func TestServeConnEndsWithItsContext(t *testing.T) {
-	s := newServer(t, Options{handshakeTimeout: time.Hour}, direct)
-	client, conn := net.Pipe()
-	defer client.Close()
-	ctx, cancel := context.WithCancel(context.Background())
-	time.AfterFunc(20*time.Millisecond, cancel)
-	s.serveConn(ctx, tunnel.Wrap(conn)) // returns, or the test times out
-}
-
 func TestMetrics(t *testing.T) {
 	r := prometheus.NewRegistry()
 	s := newServer(t, Options{Options: front.Options{Registerer: r}}, direct)
@@ -248,10 +79,6 @@ func TestMetrics(t *testing.T) {
 	}
 	problems := testutil.Must(promtest.GatherAndLint(r))(t)
 	testutil.Equal(t, len(problems), 0, "lint: %v", problems)
-}
-
-func TestOptionsAreChecked(t *testing.T) {
-	testutil.Fails(t, testutil.Err(New(Options{})), "options without a Forwarder")
 }
 
 // Descriptors are divided: who asks beyond the part of those that are served is

@@ -3,12 +3,10 @@ package socks5
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"io"
 	"math/rand/v2"
 	"net"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -63,60 +61,6 @@ func TestPipelinedBytes(t *testing.T) {
 			_ = s.stop()
 		}
 	}
-}
-
-func TestHalfCloseInBothDirections(t *testing.T) {
-	s := serve(t, Options{}, direct)
-	t.Run("client first", func(t *testing.T) {
-		payload := make([]byte, 4<<20)
-		fill(payload, 1)
-		c := mustThrough(t, s, testutil.Serve(t, func(c *net.TCPConn) {
-			h := sha256.New()
-			_, _ = io.Copy(h, c)
-			_, _ = c.Write(h.Sum(nil))
-		}))
-		_, _ = c.Write(payload)
-		_ = c.CloseWrite()
-		want := sha256.Sum256(payload)
-		testutil.EqualSlices(t, testutil.Must(io.ReadAll(c))(t), want[:], "the hash")
-	})
-	t.Run("target first", func(t *testing.T) {
-		heard := make(chan string, 1)
-		c := mustThrough(t, s, testutil.Serve(t, func(c *net.TCPConn) {
-			_, _ = c.Write([]byte("banner"))
-			_ = c.CloseWrite()
-			b, _ := io.ReadAll(c)
-			heard <- string(b)
-		}))
-		testutil.Equal(t, string(testutil.Must(io.ReadAll(c))(t)), "banner", "what comes")
-		_, _ = c.Write([]byte("after your FIN"))
-		_ = c.CloseWrite()
-		testutil.Equal(t, testutil.Receive(t, "heard", heard), "after your FIN", "what the target heard")
-	})
-}
-
-func TestResetTravels(t *testing.T) {
-	s := serve(t, Options{}, direct)
-	t.Run("from the target", func(t *testing.T) {
-		c := mustThrough(t, s, testutil.Serve(t, func(c *net.TCPConn) {
-			_, _ = io.ReadFull(c, make([]byte, 1))
-			_ = c.SetLinger(0)
-		}))
-		_, _ = c.Write([]byte("x"))
-		testutil.ErrorIs(t, testutil.Err(io.ReadAll(c)), syscall.ECONNRESET, "the client's read")
-	})
-	t.Run("from the client", func(t *testing.T) {
-		ended := make(chan error, 1)
-		c := mustThrough(t, s, testutil.Serve(t, func(c *net.TCPConn) {
-			_, _ = c.Write([]byte("x"))
-			_, err := io.ReadAll(c)
-			ended <- err
-		}))
-		_, _ = io.ReadFull(c, make([]byte, 1))
-		_ = c.SetLinger(0)
-		_ = c.Close()
-		testutil.ErrorIs(t, testutil.Receive(t, "ended", ended), syscall.ECONNRESET, "the target's read")
-	})
 }
 
 func TestClientThatLeavesCancelsItsDial(t *testing.T) {
