@@ -42,15 +42,34 @@ func TestAsDialErrorClassifiesByType(t *testing.T) {
 	testutil.Equal(t, tunnel.FailureOf(nil), 0, "the failure of nil")
 }
 
+// The texts are those of old agents and servers, whose errors are the system's.
 func TestGuessFailure(t *testing.T) {
+	op := func(err error) string {
+		return (&net.OpError{Op: "dial", Net: "tcp", Addr: tunnel.Addr{Text: "10.0.0.1:80"}, Err: os.NewSyscallError("connect", err)}).Error()
+	}
 	for text, want := range map[string]tunnel.Failure{
-		"dial tcp 10.0.0.1:80: connect: connection refused":           tunnel.FailRefused,
-		"dial tcp: lookup nope.example on 10.0.0.10:53: no such host": tunnel.FailNoSuchHost,
-		"dial tcp 10.0.0.1:80: i/o timeout":                           tunnel.FailTimeout,
-		"Dial tcp 10.0.0.1:80: connect: No Route To Host":             tunnel.FailHostUnreach,
-		"currently no tunnels available: No agent available":          tunnel.FailNoAgent,
-		"dial tcp: address x: missing port in address":                tunnel.FailBadAddress,
-		"something new": tunnel.FailInternal,
+		op(syscall.ECONNREFUSED):                                     tunnel.FailRefused,
+		op(syscall.EHOSTUNREACH):                                     tunnel.FailHostUnreach,
+		op(syscall.ENETUNREACH):                                      tunnel.FailNetUnreach,
+		op(syscall.ENETDOWN):                                         tunnel.FailNetUnreach,
+		op(syscall.EADDRNOTAVAIL):                                    tunnel.FailNetUnreach,
+		op(syscall.EMFILE):                                           tunnel.FailExhausted,
+		op(syscall.ENOMEM):                                           tunnel.FailExhausted,
+		op(syscall.ETIMEDOUT):                                        tunnel.FailTimeout,
+		op(syscall.ECONNRESET):                                       tunnel.FailReset,
+		op(syscall.EACCES):                                           tunnel.FailDenied,
+		"Dial tcp 10.0.0.1:80: connect: No Route To Host":            tunnel.FailHostUnreach,
+		"dial tcp 10.0.0.1:80: i/o timeout":                          tunnel.FailTimeout,
+		"dial tcp: lookup foo on 10.0.0.10:53: no such host":         tunnel.FailNoSuchHost,
+		"dial tcp: lookup foo on 10.0.0.10:53: server misbehaving":   tunnel.FailResolve,
+		"dial tcp: lookup foo: Temporary failure in name resolution": tunnel.FailResolve,
+		"dial tcp: address foo: missing port in address":             tunnel.FailBadAddress,
+		"dial udp: unknown network bla":                              tunnel.FailBadAddress,
+		"dial tcp: address 99999999: invalid port":                   tunnel.FailBadAddress,
+		context.DeadlineExceeded.Error():                             tunnel.FailTimeout,
+		"timed out waiting for backend dial":                         tunnel.FailTimeout,
+		"currently no tunnels available: No agent available":         tunnel.FailNoAgent,
+		"something new":                                              tunnel.FailInternal,
 	} {
 		testutil.Equal(t, tunnel.GuessFailure(text), want, "%q", text)
 	}

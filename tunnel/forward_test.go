@@ -21,10 +21,13 @@ func (r *recorder) Dialed(f *tunnel.Flow, _ time.Duration, err error) {
 	r.hop, r.far = f.Hop.String(), f.Far
 	r.events = append(r.events, "dialed "+tunnel.FailureOf(err).Label())
 }
+
 func (r *recorder) Unanswered(*tunnel.Flow, time.Duration, error) {
 	r.events = append(r.events, "unanswered")
 }
+
 func (r *recorder) Opened(*tunnel.Flow) { r.events = append(r.events, "opened") }
+
 func (r *recorder) Closed(*tunnel.Flow, time.Duration, error) {
 	r.events = append(r.events, "closed")
 }

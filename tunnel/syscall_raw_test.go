@@ -22,47 +22,33 @@ const often = 2000
 // Whether or not the scheduler is told, a call returns what package syscall's would.
 func TestCallsReturnKernelResults(t *testing.T) {
 	near, far := rawPair(t)
-	one := make([]byte, 1)
-	for i := range often {
-		if n, err := RawRead(near, one); n != 0 || err != syscall.EAGAIN {
-			t.Fatalf("a read of nothing: %d, %v", n, err)
-		}
-		if n, err := RawWrite(far, []byte{byte(i)}); n != 1 || err != nil {
-			t.Fatalf("a write: %d, %v", n, err)
-		}
-		if n, err := RawRead(near, one); n != 1 || err != nil || one[0] != byte(i) {
-			t.Fatalf("a read of %d: %d, %v, %d", byte(i), n, err, one[0])
-		}
-		if n, err := RawRead(near, nil); n != 0 || err != nil {
-			t.Fatalf("an empty read: %d, %v", n, err)
+	always := func(what string, want error, call func(uintptr, []byte) (int, error), fd uintptr, p []byte) {
+		t.Helper()
+		for range often {
+			n, err := call(fd, p)
+			testutil.Requires(t, n == 0 && err == want, "%s: %d, %v", what, n, err)
 		}
 	}
-	full := make([]byte, 1<<20)
+	one, full := make([]byte, 1), make([]byte, 1<<20)
+	always("a read of nothing", syscall.EAGAIN, RawRead, near, one)
+	always("an empty read", nil, RawRead, near, nil)
+	for i := range often {
+		n, err := RawWrite(far, []byte{byte(i)})
+		testutil.Requires(t, n == 1 && err == nil, "a write: %d, %v", n, err)
+		n, err = RawRead(near, one)
+		testutil.Requires(t, n == 1 && err == nil && one[0] == byte(i), "a read of %d: %d, %v, %d", byte(i), n, err, one[0])
+	}
 	for err := error(nil); err == nil; {
 		_, err = RawWrite(far, full)
 	}
-	for range often {
-		if n, err := RawWrite(far, full); n != 0 || err != syscall.EAGAIN {
-			t.Fatalf("a write to a full socket: %d, %v", n, err)
-		}
-	}
+	always("a write to a full socket", syscall.EAGAIN, RawWrite, far, full)
 	_ = syscall.Shutdown(int(near), syscall.SHUT_RDWR)
-	for range often {
-		if n, err := RawWrite(near, one); n != 0 || err != syscall.EPIPE {
-			t.Fatalf("a write after the end: %d, %v", n, err)
-		}
-	}
+	always("a write after the end", syscall.EPIPE, RawWrite, near, one)
 	for err := error(nil); err == nil; {
 		_, err = RawRead(near, full)
-		if err != nil && err != io.EOF {
-			t.Fatalf("a read of what is left: %v", err)
-		}
+		testutil.Requires(t, err == nil || err == io.EOF, "a read of what is left: %v", err)
 	}
-	for range often {
-		if n, err := RawRead(near, one); n != 0 || err != io.EOF {
-			t.Fatalf("a read at the end: %d, %v", n, err)
-		}
-	}
+	always("a read at the end", io.EOF, RawRead, near, one)
 }
 
 // rawPair is two non-blocking sockets that are connected.

@@ -22,9 +22,12 @@ func (m meeting) Take(c tunnel.Chunk) int {
 	return c.Len()
 }
 
-func (meeting) Flush()     {}
-func (meeting) Ready()     {}
-func (meeting) End()       {}
+func (meeting) Flush() {}
+
+func (meeting) Ready() {}
+
+func (meeting) End() {}
+
 func (meeting) Fail(error) {}
 
 // Each lane has a read loop of its own, on which what arrives is decrypted and passed
