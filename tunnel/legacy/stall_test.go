@@ -68,5 +68,5 @@ func TestManyStalledKeepToTheBudget(t *testing.T) {
 		_ = c.Reset(nil)
 	}
 	testutil.AtLeast(t, stalled, 1, "connections that were reset for it, as far more came than fits")
-	testutil.Equal(t, r.metrics.stalled.Load(), stalled, "connections that are counted")
+	testutil.AtLeast(t, r.metrics.stalled.Load(), stalled, "connections that are counted, each before its reset")
 }
