@@ -141,7 +141,7 @@ func (b *balancer) serve(ctx context.Context) {
 				if err != nil {
 					continue
 				}
-				b.carry(&wire{near: near.(*net.TCPConn), far: far.(*net.TCPConn)})
+				b.carry(to, &wire{near: near.(*net.TCPConn), far: far.(*net.TCPConn)})
 				return
 			}
 			near.Close()

@@ -33,10 +33,11 @@ func abort(c *net.TCPConn) {
 	_ = c.Close()
 }
 
-// carry forwards both ways until both directions have ended, or one has failed.
-func (b *balancer) carry(w *wire) {
+// carry forwards both ways until both directions have ended, or one has failed. A connection
+// to a backend that was taken away during the dial is reset, since a cut meanwhile has missed it.
+func (b *balancer) carry(to backend, w *wire) {
 	b.mu.Lock()
-	if b.ctx.Err() != nil {
+	if b.ctx.Err() != nil || !slices.Contains(b.backends, to) {
 		b.mu.Unlock()
 		w.reset()
 		return
