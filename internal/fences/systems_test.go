@@ -15,7 +15,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"konnectivity/internal/testutil"
@@ -26,6 +25,7 @@ var systems = flag.String("systems", "", "GOOS/GOARCH to type-check the module f
 func TestSystems(t *testing.T) {
 	for _, system := range strings.Fields(*systems) {
 		t.Run(system, func(t *testing.T) {
+			t.Parallel() // each is checked on one goroutine
 			testutil.NoError(t, typeCheck("../..", system))
 		})
 	}
@@ -51,6 +51,7 @@ func TestTypeCheckReports(t *testing.T) {
 		"no such package": {"p.go", "package p\n\nimport _ \"nowhere\"\n", "linux/amd64", "nowhere"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			for file, text := range map[string]string{"go.mod": "module p\n\ngo 1.26\n", "doc.go": "package p\n", c.file: c.text} {
 				testutil.NoError(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
@@ -83,8 +84,35 @@ func typeCheck(dir, system string) error {
 	if err != nil {
 		return err
 	}
-	c := &typeChecker{files: token.NewFileSet(), sizes: types.SizesFor("gc", goarch), results: map[string]*checkedPackage{"unsafe": {types: types.Unsafe}}}
-	return c.all(packages)
+	files, checked := token.NewFileSet(), map[string]*types.Package{"unsafe": types.Unsafe}
+	var errs []error
+	for _, p := range packages {
+		config := types.Config{Importer: sourceImporter{p.ImportMap, checked}, Sizes: types.SizesFor("gc", goarch), IgnoreFuncBodies: true,
+			Error: func(err error) { errs = append(errs, err) }}
+		if p.Module != nil {
+			config.GoVersion = "go" + p.Module.GoVersion
+			config.IgnoreFuncBodies = !p.Module.Main
+		}
+		path, _, _ := strings.Cut(p.ImportPath, " ") // "x [y.test]" is x as y's tests see it
+		checked[p.ImportPath], _ = config.Check(path, files, p.parse(files, config.Error), nil)
+	}
+	return errors.Join(errs...)
+}
+
+// parse reads the files of a package, as far as they can be read.
+func (p listedPackage) parse(set *token.FileSet, report func(error)) (files []*ast.File) {
+	for _, name := range p.GoFiles {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(p.Dir, name)
+		}
+		file, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			report(err)
+			continue
+		}
+		files = append(files, file)
+	}
+	return files
 }
 
 // listPackages returns the packages, each behind those that it imports.
@@ -112,85 +140,19 @@ func listPackages(dir, goos, goarch string) (packages []listedPackage, err error
 	}
 }
 
-type typeChecker struct {
-	files   *token.FileSet
-	sizes   types.Sizes
-	results map[string]*checkedPackage // by import path as listed; complete before anyone reads it
-}
-
-// checkedPackage is a type-checked package. It is complete once done is closed.
-type checkedPackage struct {
-	done  chan struct{} // nil is closed
-	types *types.Package
-	errs  []error
-}
-
-// all checks every package as soon as its imports are checked.
-func (c *typeChecker) all(packages []listedPackage) error {
-	for _, p := range packages {
-		c.results[p.ImportPath] = &checkedPackage{done: make(chan struct{})}
-	}
-	var running sync.WaitGroup
-	for _, p := range packages {
-		running.Go(func() {
-			r := c.results[p.ImportPath]
-			defer close(r.done)
-			r.types, r.errs = c.check(p)
-		})
-	}
-	running.Wait()
-	var errs []error
-	for _, p := range packages {
-		errs = append(errs, c.results[p.ImportPath].errs...)
-	}
-	return errors.Join(errs...)
-}
-
-func (c *typeChecker) check(p listedPackage) (*types.Package, []error) {
-	var errs []error
-	report := func(err error) { errs = append(errs, err) }
-	var files []*ast.File
-	for _, name := range p.GoFiles {
-		if !filepath.IsAbs(name) {
-			name = filepath.Join(p.Dir, name)
-		}
-		file, err := parser.ParseFile(c.files, name, nil, parser.SkipObjectResolution)
-		if err != nil {
-			report(err)
-			continue
-		}
-		files = append(files, file)
-	}
-	config := types.Config{Importer: sourceImporter{c, p.ImportMap}, Sizes: c.sizes, Error: report, IgnoreFuncBodies: true}
-	if p.Module != nil {
-		config.GoVersion = "go" + p.Module.GoVersion
-		config.IgnoreFuncBodies = !p.Module.Main
-	}
-	path, _, _ := strings.Cut(p.ImportPath, " ") // "x [y.test]" is x as y's tests see it
-	checked, _ := config.Check(path, c.files, files, nil)
-	return checked, errs
-}
-
 // sourceImporter finds the packages that one package imports, by its own names for
 // them.
 type sourceImporter struct {
-	*typeChecker
-	names map[string]string
+	names   map[string]string
+	checked map[string]*types.Package // by import path as listed
 }
 
 func (i sourceImporter) Import(path string) (*types.Package, error) {
 	if name, ok := i.names[path]; ok {
 		path = name
 	}
-	r, ok := i.results[path]
-	if !ok {
-		return nil, fmt.Errorf("go list does not name %s", path)
+	if i.checked[path] == nil {
+		return nil, fmt.Errorf("%s is not listed, or does not type-check", path)
 	}
-	if r.done != nil {
-		<-r.done
-	}
-	if r.types == nil {
-		return nil, fmt.Errorf("%s does not type-check", path)
-	}
-	return r.types, nil
+	return i.checked[path], nil
 }
