@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	mathrand "math/rand/v2"
@@ -65,29 +66,34 @@ func noise(n int) []byte {
 	return b
 }
 
-func TestRequests(t *testing.T) {
-	inEveryKind(t, func(t *testing.T, c *cluster, api *apiserver) {
-		base := c.measure(t)
-		var all errgroup.Group
-		all.SetLimit(25)
-		for i := range 200 {
-			all.Go(func() error { return api.put(t.Context(), noise(1+i*i*20)) })
-		}
-		all.Go(func() error { return api.put(t.Context(), noise(32<<20)) })
-		testutil.NoError(t, all.Wait())
-		api.rest()
-		c.settle(t, base)
-	})
-}
+// watchedEvents is what a watch is to bring at least.
+const watchedEvents = 10
 
-func TestWebsocketUpgrades(t *testing.T) {
+// TestTraffic has requests and sessions come and go beside watches that are held.
+func TestTraffic(t *testing.T) {
 	inEveryKind(t, func(t *testing.T, c *cluster, api *apiserver) {
 		base := c.measure(t)
-		var all errgroup.Group
-		for range 30 {
-			all.Go(func() error { return api.exec(t.Context(), 20) })
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		var watches, sessions, requests errgroup.Group
+		var begun atomic.Int32 // watches that have brought as much
+		for range 50 {
+			watches.Go(func() error { return api.watch(ctx, &begun) })
 		}
-		testutil.NoError(t, all.Wait())
+		for range 30 {
+			sessions.Go(func() error { return api.exec(t.Context(), 20) })
+		}
+		requests.SetLimit(25)
+		for i := range 200 {
+			requests.Go(func() error { return api.put(t.Context(), noise(1+i*i*20)) })
+		}
+		requests.Go(func() error { return api.put(t.Context(), noise(32<<20)) })
+		testutil.NoError(t, errors.Join(requests.Wait(), sessions.Wait()))
+		for end := time.Now().Add(patience); begun.Load() < 50 && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		leave()
+		testutil.NoError(t, watches.Wait())
 		api.rest()
 		c.settle(t, base)
 	})
@@ -116,33 +122,6 @@ func (a *apiserver) exec(ctx context.Context, messages int) error {
 		}
 	}
 	return nil
-}
-
-// watchedEvents is what a watch is to bring at least.
-const watchedEvents = 10
-
-// TestLongWatches holds watches open over all that goes on beside them.
-func TestLongWatches(t *testing.T) {
-	inEveryKind(t, func(t *testing.T, c *cluster, api *apiserver) {
-		base := c.measure(t)
-		ctx, leave := context.WithCancel(t.Context())
-		defer leave()
-		var watches errgroup.Group
-		var begun atomic.Int32 // watches that have brought as much
-		for range 50 {
-			watches.Go(func() error { return api.watch(ctx, &begun) })
-		}
-		began := time.Now()
-		for over := false; !over; {
-			testutil.NoError(t, api.put(t.Context(), noise(1<<20)))
-			lasted := time.Since(began)
-			over = lasted > 4*time.Second && begun.Load() == 50 || lasted > patience
-		}
-		leave()
-		testutil.NoError(t, watches.Wait())
-		api.rest()
-		c.settle(t, base)
-	})
 }
 
 // watch reads events in order until ctx ends, and fails if one is missing or
