@@ -11,6 +11,7 @@ import (
 	route "github.com/openshift/api/route/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	gateway "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -32,22 +33,39 @@ func one[T any](t *testing.T, objects []object, name string) *T {
 	return nil
 }
 
-// Whatever is in front, agents end at the pods' port for agents, servers that are
-// not ready included, by both address families where there are both.
-func TestEveryExposureLeadsToTheAgentsPort(t *testing.T) {
+// Whatever is in front, agents end at the pods' port for agents, and so do all others at theirs.
+func TestServicesLeadToPods(t *testing.T) {
 	for _, folder := range exposed {
 		objects := build(t, folder)
+		services := each[corev1.Service](objects)
+		testutil.Equal(t, len(services), map[bool]int{false: 3, true: 4}[folder == hostedPeers], "%s: Services", folder)
+		for _, s := range services {
+			found := selects(t, pods(folder, objects), labels.SelectorFromSet(s.Spec.Selector))
+			if len(found) != 1 {
+				t.Fatalf("%s: Service %s selects %d workloads", folder, s.Name, len(found))
+			}
+			for _, port := range s.Spec.Ports {
+				testutil.Equal(t, portNamed(found[0].ours()[0], port.TargetPort.StrVal), port.Port,
+					"%s: Service %s: %s in the pod", folder, s.Name, port.Name)
+			}
+			// Single stack where the cluster has only one; both where it has two, except
+			// for Prometheus, which would scrape each address of a server, and for servers,
+			// which would link to each.
+			want := corev1.IPFamilyPolicyPreferDualStack
+			if s.Spec.ClusterIP == corev1.ClusterIPNone {
+				want = corev1.IPFamilyPolicySingleStack
+			}
+			if f := s.Spec.IPFamilyPolicy; f == nil || *f != want {
+				t.Errorf("%s: Service %s does not have the address families %s", folder, s.Name, want)
+			}
+			// What only ready servers may have is the clients' alone: agents and other
+			// servers make servers ready, and monitoring must see those that are not.
+			if s.Spec.PublishNotReadyAddresses == (s.Name == "konnectivity-server-local") {
+				t.Errorf("%s: Service %s: publishNotReadyAddresses is %v", folder, s.Name, s.Spec.PublishNotReadyAddresses)
+			}
+		}
 		service := one[corev1.Service](t, objects, "konnectivity-server")
-		found := pods(folder, objects)
-		if len(found) != 1 || found[0].labels["app.kubernetes.io/name"] != service.Spec.Selector["app.kubernetes.io/name"] {
-			t.Fatalf("%s: the service selects something else", folder)
-		}
-		if p := service.Spec.Ports[0]; portNamed(found[0].ours()[0], p.TargetPort.StrVal) != p.Port || p.Name != "agent" {
-			t.Errorf("%s: the service's port is %+v", folder, p)
-		}
-		if !service.Spec.PublishNotReadyAddresses || *service.Spec.IPFamilyPolicy != corev1.IPFamilyPolicyPreferDualStack {
-			t.Errorf("%s: %+v", folder, service.Spec)
-		}
+		testutil.Equal(t, service.Spec.Ports[0].Name, "agent", "%s: the first port", folder)
 		routesLead(t, folder, objects, service, "")
 	}
 }

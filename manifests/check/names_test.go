@@ -46,39 +46,6 @@ func hasPort(p pod, name string) bool {
 	return slices.ContainsFunc(slices.Concat(p.beside(), p.spec.Containers, p.spec.InitContainers), func(c corev1.Container) bool { return portNamed(c, name) != 0 })
 }
 
-func TestServicesLeadToPods(t *testing.T) {
-	hosted := build(t, hostedPeers)
-	services := each[corev1.Service](hosted)
-	if len(services) != 4 {
-		t.Fatalf("%d services", len(services))
-	}
-	for _, s := range services {
-		found := selects(t, pods(hostedPeers, hosted), labels.SelectorFromSet(s.Spec.Selector))
-		if len(found) != 1 {
-			t.Fatalf("service %s selects %d workloads", s.Name, len(found))
-		}
-		for _, port := range s.Spec.Ports {
-			testutil.Equal(t, portNamed(found[0].ours()[0], port.TargetPort.StrVal), port.Port,
-				"service %s: %s in the pod", s.Name, port.Name)
-		}
-		// Single stack where the cluster has only one; both where it has two, except
-		// for Prometheus, which would scrape each address of a server, and for servers,
-		// which would link to each.
-		want := corev1.IPFamilyPolicyPreferDualStack
-		if s.Spec.ClusterIP == corev1.ClusterIPNone {
-			want = corev1.IPFamilyPolicySingleStack
-		}
-		if f := s.Spec.IPFamilyPolicy; f == nil || *f != want {
-			t.Errorf("service %s does not have the address families %s", s.Name, want)
-		}
-		// What only ready servers may have is the clients' alone: agents and other
-		// servers make servers ready, and monitoring must see those that are not.
-		if s.Spec.PublishNotReadyAddresses == (s.Name == "konnectivity-server-local") {
-			t.Errorf("service %s: publishNotReadyAddresses is %v", s.Name, s.Spec.PublishNotReadyAddresses)
-		}
-	}
-}
-
 // Helm's kube-prometheus-stack selects by this label.
 func TestMonitorsBearTheRelease(t *testing.T) {
 	const release = "kube-prometheus-stack"

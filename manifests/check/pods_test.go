@@ -50,23 +50,62 @@ func argument(c corev1.Container, name string) string {
 	return ""
 }
 
-func TestEveryPodRunsOurs(t *testing.T) {
-	for _, p := range allPods(t) {
-		testutil.Equal(t, len(p.ours()), 1, "%s: our containers of %s", p.folder, p.name)
-	}
+// faults are what may be wrong with a pod and our container in it.
+var faults = map[string]func(p pod, c corev1.Container) bool{
+	"uses the default service account": func(p pod, _ corev1.Container) bool { return p.spec.ServiceAccountName == "default" },
+	// A DaemonSet that tolerates every taint comes to nodes with Windows, too.
+	"may be put on nodes of another system": func(p pod, _ corev1.Container) bool {
+		return strings.HasPrefix(p.name, "konnectivity-") && p.spec.NodeSelector[corev1.LabelOSStable] != "linux"
+	},
+	"requests no processor or no memory": func(_ pod, c corev1.Container) bool {
+		return c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero()
+	},
+	// A quarter of the limit is the memory budget, which must hold a few streams' windows at the
+	// least.
+	"is limited to too little memory": func(_ pod, c corev1.Container) bool {
+		return c.Resources.Limits.Memory().Cmp(resource.MustParse("256Mi")) < 0
+	},
+	"would be throttled": func(_ pod, c corev1.Container) bool { return !c.Resources.Limits.Cpu().IsZero() },
+	"has no liveness probe of /healthz": func(_ pod, c corev1.Container) bool {
+		return c.LivenessProbe == nil || c.LivenessProbe.HTTPGet.Path != "/healthz"
+	},
+	"is of no pod of our own and has a readiness probe, or the other way round": func(p pod, c corev1.Container) bool {
+		sidecar := strings.HasPrefix(p.folder, byKubeadm) || strings.HasPrefix(p.folder, "sidecars/")
+		return (c.ReadinessProbe == nil) != sidecar
+	},
+	"has a readiness probe of something else than /readyz": func(_ pod, c corev1.Container) bool {
+		return c.ReadinessProbe != nil && c.ReadinessProbe.HTTPGet.Path != "/readyz"
+	},
+	"is an agent on nodes, and not critical": func(p pod, _ corev1.Container) bool {
+		return p.name == "konnectivity-agent" && (p.spec.PriorityClassName != "system-cluster-critical" || len(p.spec.Tolerations) == 0)
+	},
 }
 
-func TestContainersAreRestricted(t *testing.T) {
+func TestPods(t *testing.T) {
+	agents := 0
 	for _, p := range allPods(t) {
+		if testutil.Equal(t, len(p.ours()), 1, "%s: our containers of %s", p.folder, p.name); p.name == "konnectivity-agent" {
+			agents++
+		}
 		for _, c := range p.ours() {
-			for _, fault := range unsafe(p.spec.SecurityContext, c.SecurityContext) {
-				t.Errorf("%s: %s: %s", p.folder, c.Name, fault)
+			for what, wrong := range faults {
+				if wrong(p, c) {
+					t.Errorf("%s: %s %s", p.folder, c.Name, what)
+				}
 			}
-			if p.spec.ServiceAccountName == "default" {
-				t.Errorf("%s: %s uses the default service account", p.folder, p.name)
+			for _, fault := range unsafe(p.spec.SecurityContext, c.SecurityContext) {
+				t.Errorf("%s: %s %s", p.folder, c.Name, fault)
+			}
+			checkPorts(t, p, c)
+			for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+				if probe != nil {
+					checkProbe(t, p, c, probe)
+				}
 			}
 		}
+		checkDrain(t, p)
 	}
+	testutil.AtLeast(t, agents, 4, "DaemonSets")
 }
 
 // unsafe is what the "restricted" pod security standard and more would object to.
@@ -97,34 +136,6 @@ func unsafe(p *corev1.PodSecurityContext, c *corev1.SecurityContext) (faults []s
 	return faults
 }
 
-// A DaemonSet that tolerates every taint comes to nodes with Windows, too.
-func TestPodsOfOurOwnAskForLinux(t *testing.T) {
-	for _, p := range allPods(t) {
-		if strings.HasPrefix(p.name, "konnectivity-") && p.spec.NodeSelector[corev1.LabelOSStable] != "linux" {
-			t.Errorf("%s: %s may be put on nodes of another system: %v", p.folder, p.name, p.spec.NodeSelector)
-		}
-	}
-}
-
-func TestContainersHaveRequestsAndLimits(t *testing.T) {
-	for _, p := range allPods(t) {
-		for _, c := range p.ours() {
-			r := c.Resources
-			if r.Requests.Cpu().IsZero() || r.Requests.Memory().IsZero() {
-				t.Errorf("%s: %s requests %v", p.folder, c.Name, r.Requests)
-			}
-			// A quarter of the limit is the memory budget, which must hold
-			// a few streams' windows at the least.
-			if r.Limits.Memory().Cmp(resource.MustParse("256Mi")) < 0 {
-				t.Errorf("%s: %s is limited to %v", p.folder, c.Name, r.Limits.Memory())
-			}
-			if !r.Limits.Cpu().IsZero() {
-				t.Errorf("%s: %s would be throttled", p.folder, c.Name)
-			}
-		}
-	}
-}
-
 // TestPodsBehindServicesLeaveInTime: a server that refuses connections must not
 // be an endpoint any more. No sidecar and no agent is one.
 func TestPodsBehindServicesLeaveInTime(t *testing.T) {
@@ -137,12 +148,6 @@ func TestPodsBehindServicesLeaveInTime(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-func TestPodsOutliveTheirDrain(t *testing.T) {
-	for _, p := range allPods(t) {
-		checkDrain(t, p)
 	}
 }
 
@@ -162,27 +167,6 @@ func checkDrain(t *testing.T, p pod) {
 			drain.value += time.Duration(l.PreStop.Sleep.Seconds) * time.Second
 		}
 		testutil.AtLeast(t, grace, drain.value+5*time.Second, "%s: the time until %s is killed", p.folder, c.Name)
-	}
-}
-
-func TestProbesAndPorts(t *testing.T) {
-	for _, p := range allPods(t) {
-		for _, c := range p.ours() {
-			checkPorts(t, p, c)
-			if c.LivenessProbe == nil || c.LivenessProbe.HTTPGet.Path != "/healthz" {
-				t.Errorf("%s: %s has no liveness probe of /healthz", p.folder, c.Name)
-				continue
-			}
-			checkProbe(t, p, c, c.LivenessProbe)
-			sidecar := strings.HasPrefix(p.folder, byKubeadm) || strings.HasPrefix(p.folder, "sidecars/")
-			testutil.Equal(t, c.ReadinessProbe == nil, sidecar,
-				"%s: %s, of no pod of our own, lacks a readiness probe", p.folder, c.Name)
-			if c.ReadinessProbe != nil {
-				testutil.Equal(t, c.ReadinessProbe.HTTPGet.Path, "/readyz",
-					"%s: %s: readiness is asked of", p.folder, c.Name)
-				checkProbe(t, p, c, c.ReadinessProbe)
-			}
-		}
 	}
 }
 
@@ -263,19 +247,6 @@ func TestReplicasAreEvictedOneByOne(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestAgentsOnNodesAreCritical(t *testing.T) {
-	seen := 0
-	for _, p := range allPods(t) {
-		if p.name == "konnectivity-agent" {
-			seen++
-			if p.spec.PriorityClassName != "system-cluster-critical" || len(p.spec.Tolerations) == 0 {
-				t.Errorf("%s: priority %q, tolerations %v", p.folder, p.spec.PriorityClassName, p.spec.Tolerations)
-			}
-		}
-	}
-	testutil.AtLeast(t, seen, 4, "DaemonSets")
 }
 
 // Agents in the nodes' network hand over: the next one starts beside its predecessor, which
