@@ -39,13 +39,13 @@ var kept = map[string]struct {
 	"full_receive_channels":           {dto.MetricType_GAUGE, "service_method", ""},
 	"dial_failure_count":              {dto.MetricType_COUNTER, "reason", "Number of dial failures observed. Multiple failures can occur for a single dial request."},
 	"stream_packets_total":            {dto.MetricType_COUNTER, "packet_type,segment", "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)"},
-	"culled_leases_count":             {dto.MetricType_COUNTER, "", ""},
+	"culled_leases_count":             {dto.MetricType_COUNTER, "", "Count of expired leases that the lease garbage collection controller has culled."},
 	// these appear with their first observation, as upstream's do
-	"stream_errors_total":          {dto.MetricType_COUNTER, "code,packet_type,segment", ""},
-	"lease_delete_latency_seconds": {dto.MetricType_HISTOGRAM, "http_status_code", ""},
-	"lease_delete_total":           {dto.MetricType_COUNTER, "http_status_code,reason", ""},
-	"lease_list_latency_seconds":   {dto.MetricType_HISTOGRAM, "http_status_code", ""},
-	"lease_list_total":             {dto.MetricType_COUNTER, "http_status_code,reason", ""},
+	"stream_errors_total":          {dto.MetricType_COUNTER, "code,packet_type,segment", "Count of gRPC stream errors, by segment, grpc Code, packet type. (example: from_agent, Code.Unavailable, DIAL_RSP)"},
+	"lease_delete_latency_seconds": {dto.MetricType_HISTOGRAM, "http_status_code", "Latency of lease deletion calls by the garbage collection controller in seconds."},
+	"lease_delete_total":           {dto.MetricType_COUNTER, "http_status_code,reason", "Count of lease delection calls by the garbage collection controller. Labeled by HTTP status code and reason."},
+	"lease_list_latency_seconds":   {dto.MetricType_HISTOGRAM, "http_status_code", "Latency of lease list calls by the garbage collection controller in seconds."},
+	"lease_list_total":             {dto.MetricType_COUNTER, "http_status_code,reason", "Count of lease deletion calls by the garbage collection controller. Labeled by HTTP status code and reason."},
 }
 
 func families(t *testing.T, reg prometheus.Gatherer) map[string]*dto.MetricFamily {
