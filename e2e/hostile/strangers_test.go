@@ -2,12 +2,9 @@ package hostile
 
 import (
 	"crypto/tls"
-	"errors"
 	"io"
 	"net"
-	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -68,29 +65,6 @@ func TestSilence(t *testing.T) {
 func sayPreface(c net.Conn) {
 	secure := tls.Client(c, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
 	_, _ = io.WriteString(secure, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
-}
-
-// A preface earns nobody more than the time of a handshake.
-func TestPrefaceIsNoRequest(t *testing.T) {
-	s := newSuite(t)
-	srv := must(s.StartServer("--cluster-ca-cert=", "--allow-unauthenticated-agents"))(t)
-	var ended sync.WaitGroup
-	for range 20 {
-		ended.Go(func() {
-			c, err := net.Dial("tcp", suite.Loopback(srv.AgentPort))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(time.Minute)) // of 10 s, on a busy machine
-			sayPreface(c)
-			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Error("a connection without a request is still open")
-			}
-		})
-	}
-	ended.Wait()
 }
 
 // Where agents need no certificate, TLS proves nothing.
