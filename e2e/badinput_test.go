@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -56,14 +55,14 @@ var beginnings = map[string]string{
 // closed within the bound, others are served meanwhile, nothing is left.
 func TestBadClientsAreClosedAndHarmNobody(t *testing.T) {
 	t.Parallel() // most of it is waiting for the bound
-	health := "127.0.0.1:" + anyPort(t)
-	w := newWholeOf(t, flags{server: profiled, agent: profiled, socks: []string{"--health-address=" + health}})
+	f := newFleet(t, 1, flags{})
+	w := f.whole()
 	target := echoTarget(t)
 	routes := w.routes(t)
 	for _, r := range routes {
 		testutil.NoError(t, echoOnce(r, target).err)
 	}
-	base := w.atRest(t)
+	base := f.rests()
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var healthy sync.WaitGroup
@@ -79,7 +78,7 @@ func TestBadClientsAreClosedAndHarmNobody(t *testing.T) {
 		})
 	}
 	var bad sync.WaitGroup
-	for _, p := range w.ports(t, health) {
+	for _, p := range w.ports(t, f.health["socks5"]) {
 		for name, text := range beginnings {
 			for range 3 {
 				bad.Go(func() { beBad(t, p, name, text, false) })
@@ -92,10 +91,7 @@ func TestBadClientsAreClosedAndHarmNobody(t *testing.T) {
 	bad.Wait()
 	cancel()
 	healthy.Wait()
-	eventually(t, patience, fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
-		h, err := w.holdings()
-		return err == nil && h.within(base), fmt.Sprint(h, err)
-	})
+	f.settles(base)
 }
 
 // beBad says text and waits for the end.

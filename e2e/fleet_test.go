@@ -109,6 +109,11 @@ func (f *fleet) ways() []tunnel.Dialer {
 	return []tunnel.Dialer{viaSOCKS5(f.socks.Address()), viaConnect("tcp", f.https.Address(), nil)}
 }
 
+// whole is the fleet with its first server, for who goes by other routes, too.
+func (f *fleet) whole() *whole {
+	return &whole{Suite: f.Suite, server: f.servers[0], agent: f.agent, socks: f.socks, https: f.https}
+}
+
 // restart starts a server again that is gone.
 func (f *fleet) restart(srv *suite.Server) {
 	f.toClients.restarted(srv.ClientPort)

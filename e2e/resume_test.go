@@ -256,6 +256,7 @@ func dialing(t *testing.T, ways []tunnel.Dialer, target string, perSecond int) (
 		cancel()
 		_ = work.Wait()
 		t.Logf("%d dials, %d failed", made.Load(), failed.Load())
+		testutil.AtLeast(t, made.Load(), 1, "dials")
 	})
 	t.Cleanup(stop)
 	return stop
