@@ -63,52 +63,51 @@ func recordOf(t testing.TB, p *suite.Process, id, event string) (found audited) 
 	return found
 }
 
-// A connection has its id in the audit log of every program on its way, and what each
-// knows of it.
+// A connection has one id at every program on its way, by links and by the old protocols:
+// that of a traceparent, if there is one. Audit logs, logs, spans and status have it, with what
+// each program knows of the connection.
 func TestAuditFollowsAConnection(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"auto", "off"} {
-		t.Run("link "+mode, func(t *testing.T) {
-			w := &whole{Suite: newSuite(t)}
-			audit, link := "--audit-log=-", "--link="+mode
-			w.server = must(w.StartServer(audit, "--server-id=server-1", "--deny-destination=denied.example"))(t)
-			w.agent = must(w.StartAgent(w.server, audit, link, "--agent-id=agent-1"))(t)
-			w.https = must(w.StartHTTPS(w.server, audit, link))(t)
-			way := []*suite.Process{w.https.Process, w.server.Process, w.agent.Process}
-			target := echoTarget(t)
-
-			const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-			c := must(net.Dial("tcp", w.https.Address()))(t)
-			defer c.Close()
-			testutil.NoError(t, connect(c, target, traceparent(trace)))
-			for _, p := range way {
-				if r := recordOf(t, p, trace, "opened"); r.Audit != 1 || r.Destination != target || r.Source == "" || r.Resumed {
-					t.Errorf("%s: %+v", p.Name, r)
-				}
-			}
-			testutil.Must(io.WriteString(c, "ping"))(t)
-			testutil.Must(io.ReadFull(c, make([]byte, 4)))(t)
-			c.Close()
-			for _, p := range way {
-				if r := recordOf(t, p, trace, "closed"); r.UpBytes != 4 || r.DownBytes != 4 || r.End == "" {
-					t.Errorf("%s: %+v", p.Name, r)
-				}
-			}
-			if r := recordOf(t, w.server.Process, trace, "closed"); r.Name != "server-1" || r.NextRole != "agent" || r.Next != "agent-1" || !slices.Contains(r.Identity, "cn:konnectivity-client") {
-				t.Errorf("the server records %+v", r)
-			}
-
-			const denied = "0af7651916cd43dd8448eb211c80319c"
-			refused := must(net.Dial("tcp", w.https.Address()))(t)
-			defer refused.Close()
-			testutil.Fails(t, connect(refused, "denied.example:443", traceparent(denied)), "a destination that is denied")
-			for _, p := range way[:2] {
-				if r := recordOf(t, p, denied, "refused"); r.Failure != "denied" || r.Reason == "" || r.Destination != "denied.example:443" {
-					t.Errorf("%s: %+v", p.Name, r)
-				}
-			}
-		})
+		t.Run("link "+mode, func(t *testing.T) { newTraced(t, mode).follow(t) })
 	}
+}
+
+func (w *traced) follow(t *testing.T) {
+	way := []*suite.Process{w.https.Process, w.server.Process, w.agent.Process}
+	target := echoTarget(t)
+	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	c := must(net.Dial("tcp", w.https.Address()))(t)
+	defer c.Close()
+	testutil.NoError(t, connect(c, target, traceparent(trace)))
+	for _, p := range way {
+		if r := recordOf(t, p, trace, "opened"); r.Audit != 1 || r.Destination != target || r.Source == "" || r.Resumed {
+			t.Errorf("%s: %+v", p.Name, r)
+		}
+	}
+	w.shown(t, trace, w.httpsAt, suite.Loopback(w.server.AdminPort), agentAt(w.agent))
+	pingPong(t, c, "ping")
+	c.Close()
+	for _, p := range way {
+		if r := recordOf(t, p, trace, "closed"); r.UpBytes != 4 || r.DownBytes != 4 || r.End == "" {
+			t.Errorf("%s: %+v", p.Name, r)
+		}
+	}
+	if r := recordOf(t, w.server.Process, trace, "closed"); r.Name != "server-1" || r.NextRole != "agent" || r.Next != "agent-1" || !slices.Contains(r.Identity, "cn:konnectivity-client") {
+		t.Errorf("the server records %+v", r)
+	}
+	w.logs(t, trace, way...)
+	w.spans(t, trace)
+	const denied = "0af7651916cd43dd8448eb211c80319c"
+	refused := must(net.Dial("tcp", w.https.Address()))(t)
+	defer refused.Close()
+	testutil.Fails(t, connect(refused, "denied.example:443", traceparent(denied)), "a destination that is denied")
+	for _, p := range way[:2] {
+		if r := recordOf(t, p, denied, "refused"); r.Failure != "denied" || r.Reason == "" || r.Destination != "denied.example:443" {
+			t.Errorf("%s: %+v", p.Name, r)
+		}
+	}
+	w.otherFronts(t, target, trace)
 }
 
 // While records cannot be written, konnectivity status says so of every program.

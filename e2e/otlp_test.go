@@ -14,7 +14,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 
-	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
 )
 
@@ -83,19 +82,23 @@ func collect(t *testing.T) (address string, chain func(trace, parent string) []o
 	}
 }
 
-// spansOf dials target through an HTTP proxy, as a client with the given trace-id, and returns
-// the spans that this leads to, one of each service, each the parent of the next.
-func spansOf(t *testing.T, proxy, target, trace string, chain func(trace, parent string) []otlpSpan, services ...string) []otlpSpan {
+// chained waits until there is a span of each service for a client's trace, each the parent of
+// the next.
+func chained(t *testing.T, trace string, chain func(trace, parent string) []otlpSpan, services ...string) (got []otlpSpan) {
 	t.Helper()
-	c := must(net.Dial("tcp", proxy))(t)
-	defer c.Close()
-	_ = connect(c, target, traceparent(trace)) // some targets refuse
-	var got []otlpSpan
 	eventually(t, patience, "a span of each hop, with that of the hop before as its parent", func() (bool, any) {
 		got = chain(trace, clientSpan)
 		return slices.EqualFunc(got, services, func(s otlpSpan, service string) bool { return s.service == service }), got
 	})
 	return got
+}
+
+// dialTraced dials a target, which may refuse, through an HTTP proxy as a client with a trace-id.
+func dialTraced(t *testing.T, proxy, target, trace string) {
+	t.Helper()
+	c := must(net.Dial("tcp", proxy))(t)
+	defer c.Close()
+	_ = connect(c, target, traceparent(trace))
 }
 
 // exemplars are the trace-ids that the dial histograms of a process have, as Prometheus asks
@@ -126,37 +129,25 @@ func exemplars(t *testing.T, address string) (traces []string) {
 	}
 }
 
-// Each hop of a dial sends a span of one trace, which is that of the client's traceparent;
-// those of a failed dial say why. Histograms of dials lead to those that have succeeded.
-func TestSpansOfEveryHop(t *testing.T) {
-	t.Parallel()
-	for _, mode := range []string{"auto", "off"} {
-		t.Run("link "+mode, func(t *testing.T) {
-			address, chain := collect(t)
-			w := &whole{Suite: newSuite(t)}
-			to, link := "--traces-endpoint="+address, "--link="+mode
-			w.server = must(w.StartServer(to, "--server-id=server-1"))(t)
-			w.agent = must(w.StartAgent(w.server, to, link, "--agent-id=agent-1"))(t)
-			health := suite.Loopback(testutil.Reserved(t))
-			w.https = must(w.StartHTTPS(w.server, to, link, "--health-address="+health))(t)
-			spans := func(trace, target string) []otlpSpan {
-				return spansOf(t, w.https.Address(), target, trace, chain, "konnectivity-https-proxy", "konnectivity-server", "konnectivity-agent")
-			}
-			const good, bad = "4bf92f3577b34da6a3ce929d0e0e4736", "4bf92f3577b34da6a3ce929d0e0e4737"
-			got := spans(good, echoTarget(t))
-			if got[0].attribute("konnectivity.route") != "tunnel" || got[1].attribute("konnectivity.next.id") != "agent-1" ||
-				got[2].attribute("server.address") != "127.0.0.1" {
-				t.Errorf("%+v", got)
-			}
-			for i, span := range spans(bad, testutil.Refusing(t)) {
-				if got[i].Status.Code != 0 || span.Status.Code != 2 || span.attribute("error.type") != "refused" {
-					t.Errorf("%+v", span)
-				}
-			}
-			for _, of := range []string{"http://" + health + "/metrics", w.server.HealthURL("/metrics"), w.agent.HealthURL("/metrics")} {
-				testutil.EqualSlices(t, exemplars(t, of), []string{good}, "exemplars of %s", of)
-			}
-		})
+// spans checks that each hop of the only dial so far has sent a span, and each of another, which
+// fails, one with the reason. Histograms of dials lead to the dial that has succeeded.
+func (w *traced) spans(t *testing.T, good string) {
+	t.Helper()
+	const bad = "4bf92f3577b34da6a3ce929d0e0e4737"
+	services := []string{"konnectivity-https-proxy", "konnectivity-server", "konnectivity-agent"}
+	got := chained(t, good, w.chain, services...)
+	if got[0].attribute("konnectivity.route") != "tunnel" || got[1].attribute("konnectivity.next.id") != "agent-1" ||
+		got[2].attribute("server.address") != "127.0.0.1" {
+		t.Errorf("%+v", got)
+	}
+	dialTraced(t, w.https.Address(), testutil.Refusing(t), bad)
+	for i, span := range chained(t, bad, w.chain, services...) {
+		if got[i].Status.Code != 0 || span.Status.Code != 2 || span.attribute("error.type") != "refused" {
+			t.Errorf("%+v", span)
+		}
+	}
+	for _, of := range []string{"http://" + w.health + "/metrics", w.server.HealthURL("/metrics"), w.agent.HealthURL("/metrics")} {
+		testutil.EqualSlices(t, exemplars(t, of), []string{good}, "exemplars of %s", of)
 	}
 }
 
@@ -169,5 +160,7 @@ func TestSpansThroughAnotherServer(t *testing.T) {
 		return []string{to, "--peer-servers=" + strings.Join(all, ",")}
 	})
 	sidecar := must(c.StartHTTPS(c.servers[0], to))(t)
-	spansOf(t, sidecar.Address(), c.targets[1], "4bf92f3577b34da6a3ce929d0e0e4736", chain, "konnectivity-https-proxy", "konnectivity-server", "konnectivity-server")
+	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	dialTraced(t, sidecar.Address(), c.targets[1], trace)
+	chained(t, trace, chain, "konnectivity-https-proxy", "konnectivity-server", "konnectivity-server")
 }
