@@ -3,13 +3,10 @@ package e2e
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,7 +16,6 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -31,23 +27,22 @@ import (
 type servedAlike struct {
 	*suite.Suite
 	servers []*suite.Server
-	dirs    []string // of tenants
+	dir     string // of tenants, which all have
 	tenants []*clusterOfMany
 }
 
-// serveAlike starts n servers, each with a folder of tenants of its own.
+// serveAlike starts n servers with one folder of tenants.
 func serveAlike(t *testing.T, n int) *servedAlike {
 	t.Helper()
-	a := &servedAlike{Suite: newSuite(t)}
+	a := &servedAlike{Suite: newSuite(t), dir: t.TempDir()}
 	var ports, all []string
 	for range n {
 		port := testutil.Reserved(t)
 		ports, all = append(ports, fmt.Sprint("--peer-port=", port)), append(all, suite.Loopback(port))
 	}
 	for _, port := range ports {
-		dir := t.TempDir()
-		srv := must(a.StartServer(port, "--peer-bind-address=127.0.0.1", "--peer-servers="+strings.Join(all, ","), "--tenants-dir="+dir, "--enable-profiling"))(t)
-		a.servers, a.dirs = append(a.servers, srv), append(a.dirs, dir)
+		srv := must(a.StartServer(port, "--peer-bind-address=127.0.0.1", "--peer-servers="+strings.Join(all, ","), "--tenants-dir="+a.dir, "--enable-profiling"))(t)
+		a.servers = append(a.servers, srv)
 	}
 	for _, srv := range a.servers {
 		reaches(t, patience, srv.HealthURL("/metrics"), "server_peer_servers", float64(n-1))
@@ -55,15 +50,12 @@ func serveAlike(t *testing.T, n int) *servedAlike {
 	return a
 }
 
-// add adds a tenant to the servers that have it, at once on each.
-func (a *servedAlike) add(t *testing.T, name string, servers ...int) *clusterOfMany {
+// add adds a tenant to all servers.
+func (a *servedAlike) add(t *testing.T, name string) {
 	t.Helper()
 	c := newTenant(t, name, "")
-	for _, i := range servers {
-		c.putFolder(t, a.dirs[i])
-	}
+	c.putFolder(t, a.dir)
 	a.tenants = append(a.tenants, c)
-	return c
 }
 
 // served waits until each server serves so many tenants.
@@ -143,7 +135,7 @@ func TestTenantsOverThreeServers(t *testing.T) {
 	a := serveAlike(t, 3)
 	n, dials := scaled(60, 1000), scaled(600, 10000)
 	for i := range n {
-		a.add(t, fmt.Sprint("t", i), 0, 1, 2)
+		a.add(t, fmt.Sprint("t", i))
 	}
 	a.served(t, n)
 	before, far := heap(t, a.servers[2]), 0
@@ -213,47 +205,4 @@ func (a *servedAlike) roundTrips(t *testing.T, n int) (direct, forwarded time.Du
 		slices.Sort(took[i])
 	}
 	return took[0][n/2], took[1][n/2]
-}
-
-// A server that lacks a tenant which others serve refuses its clients, and what others
-// forward for it, which is counted. Where the tenant's agent is by a server that serves it,
-// clients come to it by each server that does.
-func TestServersThatDisagree(t *testing.T) {
-	t.Parallel()
-	a := serveAlike(t, 3)
-	red, blue := a.add(t, "red", 0, 1), a.add(t, "blue", 0, 1, 2)
-	reaches(t, time.Minute, a.servers[0].HealthURL("/metrics"), `server_tenants{state="serving"}`, 2)
-	reaches(t, time.Minute, a.servers[1].HealthURL("/metrics"), `server_tenants{state="serving"}`, 2)
-	reaches(t, time.Minute, a.servers[2].HealthURL("/metrics"), `server_tenants{state="serving"}`, 1)
-	a.agent(t, red, a.servers[0])
-	a.agent(t, blue, a.servers[2])
-	for i, srv := range a.servers {
-		reaches(t, patience, srv.HealthURL("/metrics"), "server_peer_routes", []float64{2, 4, 2}[i])
-	}
-	reached := func(c *clusterOfMany, server int) bool {
-		conn, err := a.dial(within(t, patience), c, a.servers[server])
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	}
-	for server, serves := range []bool{true, true, false} {
-		testutil.Equal(t, reached(red, server), serves, "red is reached by server %d", server)
-		if !reached(blue, server) {
-			t.Errorf("blue is not reached by server %d", server)
-		}
-	}
-	for _, srv := range a.servers {
-		eventually(t, patience, "its page has red as missing, at one of three servers", func() (bool, any) {
-			var seen admin.TenantsPage
-			body, _ := page("http://" + suite.Loopback(srv.AdminPort) + "/api/v1/tenants?servers=all&state=missing")
-			err := json.Unmarshal([]byte(body), &seen)
-			return err == nil && seen.Servers == 3 && len(seen.Items) == 1 && seen.Items[0].Name == "red" && len(seen.Items[0].On) == 1, body
-		})
-	}
-	testutil.NoError(t, os.RemoveAll(filepath.Join(a.dirs[2], "blue")))
-	eventually(t, time.Minute, "blue's agent is forgotten with its tenant", func() (bool, any) {
-		got := reached(blue, 0)
-		return !got, got
-	})
 }

@@ -16,30 +16,12 @@ import (
 )
 
 // A tenant's client, and then its agent, that the tenant's ca.crl names is cut with all that it
-// has open, and cannot come back; its other clients and the neighbour do not notice. So it is
-// with folders and with Secrets.
+// has open, and cannot come back; its other clients and the neighbour do not notice.
 func TestRevokedPeersOfATenantAreDisconnected(t *testing.T) {
 	t.Parallel()
-	t.Run("folders", func(t *testing.T) {
-		t.Parallel()
-		h := &hosting{Suite: newSuite(t), dir: t.TempDir()}
-		a, b := h.tenant(t, "a"), h.tenant(t, "b")
-		h.server = must(h.StartServer("--tenants-dir=" + h.dir))(t)
-		h.revokes(t, a, b)
-	})
-	t.Run("Secrets", func(t *testing.T) {
-		t.Parallel()
-		s := newSuite(t)
-		h := &hosting{Suite: s, api: newKubeAPI(t, s)}
-		a, b := h.tenant(t, "a"), h.tenant(t, "b")
-		h.serveSecrets(t)
-		h.revokes(t, a, b)
-	})
-}
-
-// revokes has peers of a revoked, beside b.
-func (h *hosting) revokes(t *testing.T, a, b *clusterOfMany) {
-	t.Helper()
+	h := &hosting{Suite: newSuite(t), dir: t.TempDir()}
+	a, b := h.tenant(t, "a"), h.tenant(t, "b")
+	h.server = must(h.StartServer("--tenants-dir=" + h.dir))(t)
 	h.agent(t, a)
 	h.agent(t, b)
 	agent := must(x509.ParseCertificate(must(tls.LoadX509KeyPair(h.PKI("a-agent.crt"), h.PKI("a-agent.key")))(t).Certificate[0]))(t)

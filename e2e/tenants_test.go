@@ -169,27 +169,49 @@ func (h *hosting) isIn(t *testing.T, state, tenant string) {
 	})
 }
 
+// Clusters come, change and go while a server runs, by folders or by Secrets. Each has what is
+// its own, and no change harms another.
 func TestClustersOfOneServerNeverMeet(t *testing.T) {
 	t.Parallel()
-	h := &hosting{Suite: newSuite(t), dir: t.TempDir()}
+	t.Run("folders", func(t *testing.T) {
+		t.Parallel()
+		h := &hosting{Suite: newSuite(t), dir: t.TempDir()}
+		h.neverMeet(t, func(c *clusterOfMany) {
+			testutil.NoError(t, os.Rename(filepath.Join(h.dir, c.name), filepath.Join(t.TempDir(), c.name)))
+		}, "--tenants-dir="+h.dir)
+	})
+	t.Run("Secrets", func(t *testing.T) {
+		t.Parallel()
+		s := newSuite(t)
+		h := &hosting{Suite: s, api: newKubeAPI(t, s)}
+		c := h.neverMeet(t, func(c *clusterOfMany) { h.api.put(c.secret(), nil) }, "--kubeconfig="+h.api.kubeconfig, "--tenants-namespace=tenants")
+		// While the API is away nothing changes, and afterwards all that was missed.
+		before := fmt.Sprint(h.states(t))
+		h.api.setDown(true)
+		h.api.put(c.secret(), nil)
+		logged(t, h.server.Process, patience, "cannot be listed; all tenants are served as before")
+		testutil.Equal(t, fmt.Sprint(h.states(t)), before, "while the API is away, there are")
+		h.api.setDown(false)
+		h.refuses(t, c)
+	})
+}
+
+// neverMeet adds, changes and removes clusters, and returns one that is there at the end.
+func (h *hosting) neverMeet(t *testing.T, remove func(*clusterOfMany), flags ...string) *clusterOfMany {
+	t.Helper()
 	a, b := h.tenant(t, "a"), h.tenant(t, "b")
-	h.server = must(h.StartServer("--tenants-dir=" + h.dir))(t)
+	h.server = must(h.StartServer(flags...))(t)
 	h.agent(t, a)
 	agentB := h.agent(t, b)
-
-	// The same addresses, ids and names on both sides, and each has its own.
-	for _, c := range []*clusterOfMany{a, b} {
-		for _, target := range []*clusterOfMany{a, b} {
-			want := http.StatusOK
-			if target != c {
-				want = http.StatusForbidden // by its own agent, which was asked
-			}
-			if _, status, err := h.connect(t, c.serverName(), c.client, target.target); status != want {
-				t.Errorf("client of %s to the target of %s: %d, %v, want %d", c.name, target.name, status, err, want)
-			}
+	h.reaches(t, a, http.StatusOK)
+	h.reaches(t, b, http.StatusOK)
+	// The same addresses, ids and names on both sides, and each has its own: the other's target
+	// is refused by the agent, which was asked.
+	for c, other := range map[*clusterOfMany]*clusterOfMany{a: b, b: a} {
+		if _, status, err := h.connect(t, c.serverName(), c.client, other.target); status != http.StatusForbidden {
+			t.Errorf("client of %s to the target of %s: %d, %v", c.name, other.name, status, err)
 		}
 	}
-
 	// Nobody gets in under a name that is not theirs.
 	own := must(tls.LoadX509KeyPair(h.PKI("client.crt"), h.PKI("client.key")))(t)
 	for _, try := range []struct {
@@ -206,33 +228,41 @@ func TestClustersOfOneServerNeverMeet(t *testing.T) {
 	if _, status, err := h.connect(t, "", own, a.target); status != http.StatusServiceUnavailable {
 		t.Errorf("the flags' own cluster, which has no agent: %d, %v", status, err)
 	}
-
 	// One is added, and what others have stays.
 	heldA, heldB := h.hold(t, a), h.hold(t, b)
-	h.reaches(t, h.tenant(t, "c"), http.StatusServiceUnavailable) // it has no agent
+	c := h.tenant(t, "c")
+	h.reaches(t, c, http.StatusServiceUnavailable) // it has no agent
 	testutil.Equal(t, fmt.Sprint(h.states(t)), "map[a:serving 1 b:serving 1 c:serving 0]", "the API has")
-
 	// One is broken and harms nobody, itself included.
-	replace(t, filepath.Join(h.dir, "c", "tenant.yaml"), []byte("serverNames: [c.example]\nbound: 1\n"))
+	c.files["tenant.yaml"] += "bound: 1\n"
+	h.put(t, c)
 	h.isIn(t, "stale 0", "c")
-
 	// One is removed: it is cut, and its name leads nowhere.
-	testutil.NoError(t, os.Rename(filepath.Join(h.dir, "b"), filepath.Join(t.TempDir(), "b")))
+	remove(b)
 	h.cut(t, heldB, "a connection of a tenant that was removed")
-	for _, cert := range []tls.Certificate{b.client, own} {
-		if _, status, err := h.connect(t, b.serverName(), cert, b.target); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
-			t.Errorf("the name of a tenant that was removed: %d, %v", status, err)
-		}
-	}
+	h.refuses(t, b)
 	logged(t, agentB.Process, patience, "unrecognized name; the server does not know the name it was asked for: check --server-name")
 	pingPong(t, heldA, "still there")
-
 	// A CA is taken away.
 	other := must(pki.NewCA("ca"))(t)
 	a.files["agents-ca.crt"], a.files["clients-ca.crt"] = string(other.CertPEM), string(other.CertPEM)
 	h.put(t, a)
 	h.cut(t, heldA, "a connection whose CA was taken away")
 	h.isIn(t, "serving 0", "a") // the agent is gone
+	return c
+}
+
+// refuses waits until the name of a tenant leads nowhere, with the tenant's certificate or that
+// of the flags. How soon that is, cut checks; an API that was away is asked again later.
+func (h *hosting) refuses(t *testing.T, c *clusterOfMany) {
+	t.Helper()
+	own := must(tls.LoadX509KeyPair(h.PKI("client.crt"), h.PKI("client.key")))(t)
+	for _, cert := range []tls.Certificate{c.client, own} {
+		eventually(t, patience, c.name+" is refused", func() (bool, any) {
+			_, status, err := h.connect(t, c.serverName(), cert, c.target)
+			return err != nil && strings.Contains(err.Error(), "unrecognized name"), fmt.Sprint(status, " ", err)
+		})
+	}
 }
 
 // cut wants c to be cut within the bound.
@@ -265,45 +295,4 @@ func (h *hosting) states(t *testing.T) map[string]string {
 		out[item.Name] = fmt.Sprint(item.State, " ", item.Agents)
 	}
 	return out
-}
-
-// A tenant's bound is told by every front as what it is, through sidecars too,
-// and is over when there is room again.
-func TestABoundIsToldThroughTheChain(t *testing.T) {
-	t.Parallel()
-	h := &hosting{Suite: newSuite(t), dir: t.TempDir()}
-	a, b := h.tenant(t, "a"), h.tenant(t, "b")
-	replace(t, filepath.Join(h.dir, "a", "tenant.yaml"), []byte("serverNames: [a.example]\nbounds: {connections: 1}\n"))
-	h.server = must(h.StartServer("--tenants-dir=" + h.dir))(t)
-	for _, c := range []*clusterOfMany{a, b} {
-		h.agent(t, c)
-	}
-	issuer := authority{CA: a.ca}
-	issuer.write(t, pki.Leaf{CommonName: "client", Client: true}, h.PKI("a-client.crt"), h.PKI("a-client.key"))
-	flags := []string{
-		"--server-name=" + a.serverName(), "--ca-cert-path=" + h.PKI("a-ca.crt"),
-		"--tls-cert-path=" + h.PKI("a-client.crt"), "--tls-key-path=" + h.PKI("a-client.key"),
-	}
-	socks, web := must(h.StartSOCKS5(h.server, flags...))(t).Address(), must(h.StartHTTPS(h.server, flags...))(t).Address()
-	held := h.hold(t, a)
-	if _, status, err := h.connect(t, a.serverName(), a.client, a.target); status != http.StatusTooManyRequests {
-		t.Errorf("a client of the server is told %d, %v", status, err)
-	}
-	testutil.ErrorSays(t, try(t, viaSOCKS5(socks), a.target), "general SOCKS server failure", "SOCKS5")
-	testutil.ErrorSays(t, try(t, viaConnect("tcp", web, nil), a.target), "status 429", "CONNECT")
-	plain := must(clientBy("http://" + web).Get("http://" + a.target))(t)
-	plain.Body.Close()
-	testutil.Equal(t, plain.StatusCode, http.StatusTooManyRequests, "HTTP")
-	pingPong(t, held, "still there")
-	if _, status, err := h.connect(t, b.serverName(), b.client, b.target); status != http.StatusOK {
-		t.Errorf("a client of the other is told %d, %v", status, err)
-	}
-	held.Close()
-	eventually(t, patience, "room again", func() (bool, any) {
-		c, status, err := h.connect(t, a.serverName(), a.client, a.target)
-		if c != nil {
-			c.Close()
-		}
-		return status == http.StatusOK, err
-	})
 }
