@@ -69,7 +69,6 @@ func All[T any, C io.Closer](ctx context.Context, targets []T, dial func(context
 		return conn, targets[0], err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	r := &running[T, C]{targets: targets, dial: dial, results: make(chan result[C], len(targets)), errs: make([]error, len(targets))}
 	won := r.first(ctx)
 	cancel()
@@ -112,12 +111,8 @@ func (r *running[T, C]) first(ctx context.Context) *result[C] {
 	timer := time.NewTimer(Stagger)
 	defer timer.Stop()
 	for r.start(ctx); r.pending > 0; {
-		tick := timer.C
-		if r.started == len(r.targets) || ctx.Err() != nil {
-			tick = nil
-		}
 		select {
-		case <-tick:
+		case <-timer.C:
 		case res := <-r.results:
 			r.pending--
 			r.errs[res.index] = res.err
@@ -170,10 +165,10 @@ func telling(err error) int {
 	return len(mostTelling)
 }
 
-// most is the target whose error tells most.
+// most is the target whose error tells most. One that has none tells least.
 func (r *running[T, C]) most() (most int) {
 	for i, err := range r.errs {
-		if err != nil && (r.errs[most] == nil || telling(err) < telling(r.errs[most])) {
+		if telling(err) < telling(r.errs[most]) {
 			most = i
 		}
 	}

@@ -111,6 +111,7 @@ func TestMostTellingError(t *testing.T) {
 	slow, refused, theirs := fail(tunnel.FailTimeout), fail(tunnel.FailRefused), fail(tunnel.FailExhausted)
 	none := tunnel.AsDialError("", &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)})
 	noPort := &tunnel.DialError{Failure: tunnel.FailExhausted, Err: &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EADDRNOTAVAIL)}}
+	reset := tunnel.AsDialError("", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNRESET)})
 	var untrusted error = &tls.CertificateVerificationError{Err: errors.New("unknown authority")}
 	for name, c := range map[string]struct {
 		tries   []try
@@ -122,6 +123,8 @@ func TestMostTellingError(t *testing.T) {
 		"the first of equals":    {[]try{{after: time.Second, err: slow}, {err: slow}}, 0, slow, 2},
 		"exhausted":              {[]try{{err: slow}, {err: none}, {}}, 1, none, 2},
 		"exhausted at the end":   {[]try{{after: time.Hour}, {err: none}}, 1, none, 2},
+		"beside one that comes":  {[]try{{after: 2 * Stagger, deaf: true}, {err: none}}, 0, nil, 2},
+		"another errno":          {[]try{{err: reset}, {}}, 1, nil, 2},
 		"no port to one of two":  {[]try{{err: noPort}, {}}, 1, nil, 2},
 		"exhausted elsewhere":    {[]try{{err: theirs}, {}}, 1, nil, 2},
 		"not even then":          {[]try{{err: slow}, {err: theirs}}, 1, theirs, 2},
@@ -135,6 +138,21 @@ func TestMostTellingError(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A dial that is given up tries no more addresses.
+func TestDialGivenUp(t *testing.T) {
+	testutil.Bubble(t, "at once", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		tried := 0
+		_, _, err := Dial(ctx, []int{0, 1, 2}, func(ctx context.Context, _ int) (conn, error) {
+			tried++
+			cancel()
+			return conn{}, ctx.Err()
+		})
+		testutil.ErrorIs(t, err, context.Canceled, "the error")
+		testutil.Equal(t, tried, 1, "addresses tried")
+	})
 }
 
 func TestDialNothing(t *testing.T) {
