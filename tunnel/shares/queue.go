@@ -190,9 +190,8 @@ func (m *Member) settle() {
 	}
 }
 
+// without removes l, which is in of.
 func without(of []*level, l *level) []*level {
-	if i := slices.Index(of, l); i >= 0 {
-		return slices.Delete(of, i, i+1)
-	}
-	return of
+	i := slices.Index(of, l)
+	return slices.Delete(of, i, i+1)
 }

@@ -140,3 +140,46 @@ func TestGroupWithManyMembersWaits(t *testing.T) {
 	}
 	testutil.Equal(t, all[0][0].line.in.working, 4, "young dials of a thousand clients, beside another's 4")
 }
+
+// TestMembersAreForgotten once they have had no work for a while: then they take
+// nothing from the others' parts any more.
+func TestMembersAreForgotten(t *testing.T) {
+	const forget = time.Second
+	now := time.Time{}.Add(time.Hour)
+	s := NewQueue[string, int](2, forget)
+	works, waits := &asking{line: s.Member("a", 0, now)}, &asking{line: s.Member("a", 1, now)}
+	s.Member("a", 2, now)
+	s.Member("b", 0, now)
+	works.ask(s, 2)
+	waits.ask(s, 1)
+	testutil.Equal(t, len(waits.turns), 1, "dials beyond the part of the group that wait")
+	s.Member("b", 0, now.Add(forget/2))
+	s.Member("c", 0, now.Add(forget))
+	testutil.Equal(t, s.root.peers, 3, "groups that compete")
+	testutil.Equal(t, works.line.in.peers, 3, "members that compete")
+	now = now.Add(forget * 3 / 2)
+	same := s.Member("a", 0, now) == works.line && s.Member("a", 1, now) == waits.line
+	testutil.Equal(t, same, true, "a member with work is kept")
+	testutil.Equal(t, s.root.peers, 3, "groups that have competed lately")
+	testutil.Equal(t, works.line.in.peers, 2, "members with work")
+	testutil.Equal(t, len(s.groups["a"].members), 2, "members that are kept")
+	s.Member("a", 0, now.Add(2*forget))
+	testutil.Equal(t, len(s.groups), 1, "groups that are kept")
+	testutil.Equal(t, s.root.peers, 1, "groups with work")
+}
+
+// TestATurnIsGivenUp: while the dial waits, and not once its turn has come.
+func TestATurnIsGivenUp(t *testing.T) {
+	s := NewQueue[string, int](1, time.Second)
+	all := askers(s, time.Time{}, 1, 1)
+	works, waits := all[0][0], all[1][0]
+	works.ask(s, 2)
+	testutil.Equal(t, s.Leave(works.line, works.turns[0]), true, "a dial that waits leaves")
+	n, waiting := s.Working()
+	testutil.Equal(t, n, 1, "young dials")
+	testutil.Equal(t, waiting, false, "another waits")
+	waits.ask(s, 2) // the first within its part
+	s.Done(works.line)
+	s.Done(waits.line)
+	testutil.Equal(t, s.Leave(waits.line, waits.turns[0]), false, "a dial leaves whose turn has come")
+}

@@ -66,12 +66,8 @@ func (s *Share) Max() int64 {
 func (s *Share) Used() int64 { return s.used.Load() }
 
 // Bound has the client have at most max, however much is free; 0 lifts that. What it has
-// beyond it already it keeps. A whole is left alone.
-func (s *Share) Bound(max int64) {
-	if s.in != nil {
-		s.bound.Store(max)
-	}
-}
+// beyond it already it keeps. It is not for a whole.
+func (s *Share) Bound(max int64) { s.bound.Store(max) }
 
 // bounded is what the client may have where the rule allows limit.
 func (s *Share) bounded(limit int64) int64 {
