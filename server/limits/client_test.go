@@ -55,6 +55,9 @@ func TestClientIsACertificateAtAnAddress(t *testing.T) {
 	} {
 		testutil.Equal(t, c.who == was, c.same, "%s: the same client", name)
 	}
+	token := func(who tunnel.Identity) clientKey { return clientKeyOf(who, nil, at(1)) }
+	testutil.Equal(t, token("a") == token("a"), true, "one token: the same client")
+	testutil.Equal(t, token("a") == token("b"), false, "two tokens at one address: the same client")
 }
 
 // All connections of a client have one Client, which goes with the last of them. A
@@ -86,6 +89,27 @@ func TestClientsGoWithTheirConnections(t *testing.T) {
 // kind of failure from them, by CONNECT too.
 func TestShareIsNamedAsTheCause(t *testing.T) {
 	testutil.Equal(t, tunnel.GuessFailure(ShareUsedUp), tunnel.FailExhausted, "%q is read as", ShareUsedUp)
+}
+
+// A dial is counted until it has ended, and what its connection takes until that ends.
+func TestWhatIsTakenIsGivenBack(t *testing.T) {
+	for front, memory := range map[string]int64{"grpc": ConnMemory, "connect": ClientMemory + ConnMemory} {
+		all := New(shares.NewBudget(1<<20), shares.NewBudget(1<<20), 0, 0, 100)
+		c, leave := all.Own().Join("", nil, at(1))
+		defer leave()
+		f := tunnel.NewFlow("tcp", "x:1")
+		f.Client, f.Front = c, front
+		done := testutil.Must(all.Own().Start(t.Context(), f))(t)
+		testutil.NoError(t, TakeSocket(f))
+		testutil.Equal(t, all.PendingDials(), 1, "%s: dials under way", front)
+		testutil.Equal(t, c.Sockets.Used(), 1, "%s: sockets", front)
+		done()
+		testutil.Equal(t, all.PendingDials(), 0, "%s: dials that have ended", front)
+		testutil.Equal(t, c.Budget.Used(), memory, "%s: bytes for a connection", front)
+		ended(f)
+		testutil.Equal(t, c.Budget.Used(), 0, "%s: bytes after the end", front)
+		testutil.Equal(t, c.Sockets.Used(), 0, "%s: sockets after the end", front)
+	}
 }
 
 // A client whose dials have used up its share resumes its connections all the same.

@@ -78,11 +78,16 @@ func TestIncompleteMessagesAreBounded(t *testing.T) {
 	_, err := io.Copy(io.Discard, struct{ io.Reader }{g})
 	testutil.Holds(t, errors.Is(err, errIncomplete) && conn.closed, "it goes on: %v", err)
 	testutil.Between(t, all.Used(), most/2, most, "bytes were taken of %d", most)
+	before := all.Used()
 	g.Received(10000)
+	testutil.Equal(t, before-all.Used(), 10000+messagePrefix, "bytes given back for a message")
 	testutil.Equal(t, int(all.Used()), g.held, "bytes held, and those counted")
 	end()
 	testutil.Equal(t, all.Used(), 0, "bytes are held by a connection without streams")
 	g.Received(5) // late
+	testutil.Equal(t, all.Used(), 0, "bytes are held after a late message")
+	g.hold(1000)
 	g.Finish()
+	g.hold(1000) // late
 	testutil.Equal(t, all.Used(), 0, "bytes are held by a connection that has ended")
 }

@@ -69,7 +69,7 @@ func (g *Gate) judge(f *tunnel.Flow) error {
 // judgeResumed refuses to resume a connection while too many were resumed in vain.
 func (g *Gate) judgeResumed(f *tunnel.Flow) error {
 	most := g.to.DialsPerSecond
-	if g.vain.fill(most); most == 0 || g.vain.level >= 0 {
+	if g.vain.fill(most); g.vain.level >= 0 {
 		return nil
 	}
 	return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
@@ -99,7 +99,7 @@ func (g *Gate) end() {
 // bucket has room for what may happen in a second. It has no lock.
 type bucket struct {
 	level  float64
-	filled time.Time // zero: never
+	filled time.Time // zero, which is long ago: never
 }
 
 // take takes one of perSecond, if there is one.
@@ -116,9 +116,6 @@ func (b *bucket) take(perSecond int) bool {
 // second, also if the rate was higher when it was made.
 func (b *bucket) fill(perSecond int) {
 	rate, now := float64(perSecond), time.Now()
-	if b.filled.IsZero() {
-		b.level = rate
-	}
 	b.level = min(rate, max(-rate, b.level)+rate*now.Sub(b.filled).Seconds())
 	b.filled = now
 }
