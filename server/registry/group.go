@@ -43,11 +43,9 @@ func (g *group) join(c *conn) {
 	g.place(m)
 }
 
+// leave takes out c, which has joined.
 func (g *group) leave(c *conn) {
 	m := g.members.Get(c.agent.key())
-	if m == nil {
-		return
-	}
 	m.conns = slices.DeleteFunc(m.conns, func(other *conn) bool { return other == c })
 	if len(m.conns) == 0 {
 		g.members.Delete(m.key)
@@ -59,9 +57,7 @@ func (g *group) leave(c *conn) {
 
 // changed puts c's agent where it belongs after c began to drain.
 func (g *group) changed(c *conn) {
-	if m := g.members.Get(c.agent.key()); m != nil {
-		g.place(m)
-	}
+	g.place(g.members.Get(c.agent.key()))
 }
 
 // place moves m to the list it belongs to.
@@ -69,9 +65,6 @@ func (g *group) place(m *member) {
 	want := &g.rest
 	if slices.ContainsFunc(m.conns, func(c *conn) bool { return !c.draining }) {
 		want = &g.serving
-	}
-	if m.list == want {
-		return
 	}
 	m.unlist()
 	m.list, m.at = want, len(*want)

@@ -83,11 +83,8 @@ func (x *index) join(c *conn) {
 	}
 }
 
-// leave is a no-op for a connection that has left.
+// leave takes out c, which is present.
 func (x *index) leave(c *conn) {
-	if !x.present.Get(c) {
-		return
-	}
 	x.present.Delete(c)
 	if x.all.leave(c); x.all.count() == 0 {
 		x.tell(routes.Key{Kind: routes.AnyAgent}, false)

@@ -49,7 +49,12 @@ func TestParseIdentifiers(t *testing.T) {
 		"cidr=fd00::1/64&cidr=fd00::2%2F64": {CIDRs: []netip.Prefix{netip.MustParsePrefix("fd00::/64")}},
 		"ipv4=2001:db8::1&ipv6=1.2.3.4":     {Addrs: []netip.Addr{addr("1.2.3.4"), addr("2001:db8::1")}}, // either key
 		"default-route=True":                {DefaultRoute: true},
-		"default-route=1":                   {DefaultRoute: true},
+		"default-route=":                    {},
+		"default-route=t&default-route=f":   {DefaultRoute: true},
+		"host=b&host=a&host=b":              {Hosts: []string{"a", "b"}},
+		"cidr=fd00::/8&cidr=10.0.0.0/8&cidr=fd00::/8": {CIDRs: []netip.Prefix{
+			netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}},
+		"default-route=1": {DefaultRoute: true},
 	} {
 		for name, parse := range map[string]func(string) (Identifiers, error){"agent": ParseIdentifiers, "grant": ParseGrants} {
 			got, err := parse(text)

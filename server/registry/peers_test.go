@@ -75,6 +75,27 @@ func TestWhoIsAsked(t *testing.T) {
 	}
 }
 
+// Every address is in the prefix of no bits, also one of another server's agent.
+func TestTheShortestPrefixOfAnotherServer(t *testing.T) {
+	s, p, _ := shared(t, "destCIDR")
+	s.peer(p, "far", "cidr=::/0")
+	testutil.Equal(t, s.via("[2001:db8::1]:1"), "far", "via")
+}
+
+// There is a place for so many servers at a time, however many come and go.
+func TestPlacesOfServers(t *testing.T) {
+	p := NewPeers(func(error) {})
+	var leave func()
+	for range routes.MaxServers {
+		_, leave, _ = p.Join("x", "", newFake("x"))
+	}
+	_, _, err := p.Join("x", "", newFake("x"))
+	testutil.ErrorIs(t, err, ErrManyServers, "one too many")
+	leave()
+	_, _, err = p.Join("x", "", newFake("x"))
+	testutil.Succeeds(t, err, "one in the place of another")
+}
+
 // A server that has no agent, or is lost, is asked once, and the next one after it. One
 // that drains comes last.
 func TestServersThatFail(t *testing.T) {

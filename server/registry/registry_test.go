@@ -376,6 +376,15 @@ func TestRetryElsewhereOnce(t *testing.T) {
 		s.agent("good", "")
 		s.always("10.0.0.1:1", "good")
 	})
+	t.Run("where rules are known, by the same strategy", func(t *testing.T) {
+		unjudged := func(context.Context) error { return tunnel.NewFlow("tcp", "").Unjudged() }
+		s := newSetup(t, "destHost,default")
+		s.agent("old", "ipv4=10.0.0.1").dial = unjudged
+		s.agent("other", "")
+		s.always("10.0.0.1:1", tunnel.FailureOf(unjudged(nil)).Label())
+		s.agent("new", "ipv4=10.0.0.1")
+		s.always("10.0.0.1:1", "new")
+	})
 	t.Run("not what its opener repeats", func(t *testing.T) {
 		for failure, want := range map[tunnel.Failure]string{tunnel.FailAgentLost: "agent_lost", tunnel.FailExhausted: "good"} {
 			s := newSetup(t, "destHost,default")
@@ -434,6 +443,7 @@ func TestReady(t *testing.T) {
 		{"destHost", "default-route=true", "none with identifiers"},
 		{"destHost,destCIDR", "cidr=10.0.0.0/8", ""},
 		{"destHost", "ipv4=10.0.0.1", ""},
+		{"destCIDR", "host=x", "none with identifiers"},
 	} {
 		s := newSetup(t, tc.strategies)
 		for i, ids := range strings.Fields(tc.agents) {

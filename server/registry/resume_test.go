@@ -52,6 +52,28 @@ func TestOlderLinkIsDoubted(t *testing.T) {
 	}
 }
 
+// A request to resume waits a moment for an agent that is not there.
+func TestResumeWaitsForTheAgent(t *testing.T) {
+	for name, c := range map[string]struct {
+		after, took time.Duration
+		want        string
+	}{
+		"comes back": {returnTime / 2, returnTime / 2, "a"},
+		"stays away": {2 * returnTime, returnTime, "agent_lost"},
+	} {
+		testutil.Bubble(t, name, func(t *testing.T) {
+			s := newSetup(t, "default")
+			time.AfterFunc(c.after, func() { s.agent("a", "") })
+			f := tunnel.NewFlow("tcp", "10.0.0.1:1")
+			f.Resume = &tunnel.Resume{Epoch: 1, Route: Agent{ID: "a"}.route()}
+			began := time.Now()
+			got, took := s.outcome(f), time.Since(began)
+			testutil.Holds(t, got == c.want && took == c.took, "via %s after %v", got, took)
+			time.Sleep(2 * returnTime)
+		})
+	}
+}
+
 // Of agents that share an id and a certificate all are asked before a connection
 // is taken for gone.
 func TestResumeAsksAllWhoMayHaveTheConnection(t *testing.T) {

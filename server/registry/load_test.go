@@ -1,0 +1,43 @@
+package registry
+
+import (
+	"testing"
+	"time"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+)
+
+// An agent gives way for twice as long after each denial, up to a bound, until it answers.
+func TestDenials(t *testing.T) {
+	var l load
+	now := tunnel.Moment(time.Hour)
+	denied := &tunnel.DialError{Failure: tunnel.FailDenied}
+	for _, seconds := range []int{1, 2, 4, 8, 16, 32, 32, 32} {
+		l.dialed(0, denied, now)
+		until := now + tunnel.Moment(time.Duration(seconds)*time.Second)
+		testutil.Equal(t, l.denies(until-1), true, "it gives way for %d s", seconds)
+		testutil.Equal(t, l.denies(until), false, "it gives way for longer than %d s", seconds)
+	}
+	l.dialed(0, nil, now)
+	testutil.Equal(t, l.denies(now), false, "it gives way after an answer")
+}
+
+// What an agent costs halves every ten seconds in which it is not asked.
+func TestSlownessIsForgotten(t *testing.T) {
+	var l load
+	now := tunnel.Moment(time.Hour)
+	testutil.Equal(t, time.Duration(l.cost(0, now)), minDialTime, "the cost of a new agent")
+	l.dialed(80*time.Millisecond, nil, now) // a quarter of which counts
+	for after, want := range map[time.Duration]time.Duration{
+		-time.Nanosecond:    20 * time.Millisecond, // by another processor's clock
+		0:                   20 * time.Millisecond,
+		latencyHalfLife - 1: 20 * time.Millisecond,
+		latencyHalfLife:     10 * time.Millisecond,
+		time.Minute:         minDialTime,
+	} {
+		testutil.Equal(t, time.Duration(l.cost(0, now+tunnel.Moment(after))), want, "the cost after %v", after)
+	}
+	l.pending.Add(1)
+	testutil.Equal(t, time.Duration(l.cost(2, now)), 80*time.Millisecond, "the cost with two streams and a dial")
+}
