@@ -53,6 +53,16 @@ func TestAddresses(t *testing.T) {
 			yes:   []string{"10.1.2.3:1", "10.255.255.255:65535", "192.0.2.7:443", "[2001:db8::5]:8000", "[2001:db8::5]:8080", "[2001:db8:1::1]:22", "[::ffff:10.0.0.1]:80"},
 			no:    []string{"11.0.0.0:1", "192.0.2.7:444", "192.0.2.8:443", "[2001:db8::5]:7999", "[2001:db8::5]:8081", "0.0.0.0:80"},
 		},
+		"every destination, in more stars": {
+			allow: []string{"**"},
+			yes:   []string{"10.0.0.1:80", "[2001:db8::1]:443"},
+			no:    []string{"169.254.169.254:80"},
+		},
+		"an IPv4 address as IPv6": {
+			deny: []string{"::ffff:10.0.0.1"},
+			yes:  []string{"10.0.0.2:80"},
+			no:   []string{"10.0.0.1:80", "[::ffff:10.0.0.1]:80"},
+		},
 		"deny wins": {
 			allow: []string{"10.0.0.0/8"}, deny: []string{"10.0.0.0/24", "10.0.1.0/24:22"},
 			yes: []string{"10.0.1.1:23", "10.0.2.1:22"},
@@ -192,6 +202,9 @@ func TestZeroAndNil(t *testing.T) {
 		checkVerdict(t, "name", p.AllowHost("a.example", 1), true)
 		checkVerdict(t, "unresolved", p.AllowUnresolved("a.example", 1), true)
 		checkVerdict(t, "metadata", p.AllowAddr(netip.MustParseAddrPort("169.254.169.254:80")), false)
+		rules, err := p.AskUnresolved("a.example", 1)
+		checkVerdict(t, "asked", err, true)
+		testutil.Equal(t, rules, "", "rules to tell")
 		checkVerdict(t, "metadata in octal", p.AllowUnresolved("0251.0376.0251.0376", 80), false)
 	}
 	for _, p := range protected {

@@ -30,8 +30,8 @@ func (p *Policy) AskUnresolved(host string, port uint16) (rules string, err erro
 		return "", nil
 	}
 	rules = p.denied
-	if !p.open() && p.allow.host(host, port) == nil {
-		rules = p.both
+	if p.allow.host(host, port) == nil {
+		rules = p.both // the same where nothing is allowed alone
 	}
 	if len(rules) > tunnel.RulesSize {
 		return "", refuse(host, port, fmt.Errorf("which address the name has decides, and there are too many rules about that to tell an agent: %d bytes, of %d", len(rules), tunnel.RulesSize))
