@@ -69,9 +69,7 @@ func leaving(lanes []amount, others int) []int {
 		switch {
 		case !l.first:
 			part += l.bulk
-			continue
-		case l.bulk+l.small < 2:
-			continue
+		case l.bulk+l.small < 2: // alone
 		case l.small == 0 && l.bulk > others:
 			leave[i] = l.bulk - 1
 		default:
