@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -252,6 +253,18 @@ func TestChainCancelled(t *testing.T) {
 	cancel()
 	_, err := First(ByService(fakeServices{}), &scripted{delay: time.Hour}).Resolve(ctx, "www.example.com")
 	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailCancelled, "one who gave up is told %v", err)
+}
+
+// Only what can name a Service gets into the path of a request to its API.
+func TestIsLabel(t *testing.T) {
+	for label, want := range map[string]bool{
+		"a": true, "0-a": true, strings.Repeat("x", 63): true,
+		"": false, "-a": false, "a-": false, "A": false, "a_b": false, "a/b": false, "..": false, "a%2f": false, strings.Repeat("x", 64): false,
+	} {
+		testutil.Equal(t, IsLabel(label), want, "%q is a label", label)
+		_, _, ok := splitService("ns." + label)
+		testutil.Equal(t, ok, want || label == "A", "%q can name a namespace", label) // names are folded
+	}
 }
 
 func TestChain(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"strings"
 	"sync"
@@ -108,6 +109,9 @@ func TestGuestKeepsAConnection(t *testing.T) {
 		}
 		dials, _ := d.count()
 		testutil.Equal(t, dials, 1, "connections for 5 lookups")
+		for i := range maxDNSConns {
+			testutil.Equal(t, resolveText(g, fmt.Sprintf("y%d.example.org", i)), "no_such_host", "with all slots used before")
+		}
 		time.Sleep(8 * time.Second)
 		synctest.Wait()
 		testutil.Equal(t, d.open, 0, "idle connections")
@@ -117,6 +121,53 @@ func TestGuestKeepsAConnection(t *testing.T) {
 		testutil.Equal(t, resolveText(g, "more.example.org"), "no_such_host", "behind a connection that was closed")
 	})
 }
+
+// Connections are kept for the next lookup: few, for a time, until all are closed, and none
+// with bytes that nobody asked for.
+func TestIdleConns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p idleConns
+		closed := make(chan string, 10)
+		put := func(name, unread string) {
+			c := newDNSConn(pooledConn{Reader: strings.NewReader(unread), close: func() { closed <- name }})
+			_, _ = c.br.Peek(1)
+			p.put(c)
+		}
+		began := time.Now()
+		closes := func(want string, after time.Duration) {
+			t.Helper()
+			testutil.Equal(t, <-closed, want, "closed")
+			testutil.Equal(t, time.Since(began), after, "the time until %s is closed", want)
+		}
+		put("unread", "x")
+		closes("unread", 0)
+		for range maxIdleDNS {
+			put("kept", "")
+		}
+		put("one too many", "")
+		closes("one too many", 0)
+		for range maxIdleDNS {
+			closes("kept", idleDNS)
+		}
+		synctest.Wait()
+		testutil.Equal(t, p.get() == nil && len(p.conns) == 0, true, "none is left")
+		put("last", "")
+		p.close()
+		closes("last", idleDNS)
+		put("late", "")
+		closes("late", idleDNS)
+	})
+}
+
+// pooledConn is a connection with bytes to read.
+type pooledConn struct {
+	tunnel.Conn
+	io.Reader
+	close func()
+}
+
+func (c pooledConn) Read(p []byte) (int, error) { return c.Reader.Read(p) }
+func (c pooledConn) Close() error               { c.close(); return nil }
 
 func TestGuestLeavesADeadConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
