@@ -60,7 +60,15 @@ func TestFind(t *testing.T) {
 	if _, any := table.Due(); any || len(table.keys)+len(table.waits) != 0 || table.counts != [MaxServers]Count{} {
 		t.Errorf("something is left: %+v", table)
 	}
-	say(t, &table, 1, There, "red", Key{Kind: 9}, 0)
+	for kind := Agent; kind <= AnyPrefix; kind++ {
+		say(t, &table, 1, There, "red", Key{Kind: kind}, 0)
+		at, _ := table.Find("red", Key{Kind: kind}, 0)
+		testutil.Equal(t, at, 1<<1, "servers with a key of kind %d", kind)
+		testutil.Equal(t, kind.Broad(), kind >= DefaultRoute, "kind %d is broad", kind)
+	}
+	table = Table{}
+	say(t, &table, 1, There, "red", Key{}, 0)
+	say(t, &table, 1, There, "red", Key{Kind: AnyPrefix + 1}, 0)
 	say(t, &table, 1, 7, "red", host, 0)
 	testutil.Equal(t, len(table.keys), 0, "what a later version tells is not skipped")
 }
