@@ -117,6 +117,21 @@ var (
 
 const still = int(stillTime / time.Second)
 
+// A carrier is reset by the code of the connection's own reset, unless the peer would wait
+// for another carrier then.
+func TestResetCode(t *testing.T) {
+	for code, want := range map[tunnel.Code]tunnel.Code{
+		tunnel.CodePeerReset: tunnel.CodePeerReset, tunnel.CodeCancelled: tunnel.CodeCancelled,
+		tunnel.CodeLost: tunnel.CodeGone, tunnel.CodeShutdown: tunnel.CodeGone,
+	} {
+		event := Event{Kind: Reset, Cause: &tunnel.ResetError{Code: code}}
+		m := play(t, nil, step{0, event, StateGone, Ended, Finish})
+		testutil.Equal(t, m.ResetCode(), want, "the code after a reset by %v", code)
+	}
+	m := play(t, nil, step{0, acked(0, 4), StateGone, Contradicted, Finish})
+	testutil.Equal(t, m.ResetCode(), tunnel.CodeProtocol, "the code after a contradiction")
+}
+
 // TestMachine has a machine take in what docs/link-protocol.md §9 tells of.
 func TestMachine(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -183,6 +198,28 @@ func TestMachine(t *testing.T) {
 			{2, offered(1, 3), StateAttached, Live, Answer},
 			{3, lost(1), StateDetached, Live, 0},
 			{33, deadlineDue, StateGone, Expired, Finish},
+		}},
+		"one half may last": {steps: []step{
+			{10, Event{Kind: Took, Fin: true}, StateAttached, Live, Wake | AckSoon},
+			{10 + 2*still, deadlineDue, StateAttached, Live, 0},
+		}},
+		"acknowledged what was not sent": {steps: []step{{1, acked(0, 4), StateGone, Contradicted, Finish | Fail}}},
+		"lacks what was acknowledged": {steps: []step{
+			{1, acked(0, 2), StateAttached, Live, 0},
+			{1, lost(0), StateDetached, Live, Detach},
+			{1, detached, StateDetached, Live, 0},
+			{1, offered(1, 1), StateGone, Contradicted, Finish | RefuseGone},
+		}},
+		"has what was not sent": {steps: []step{
+			{1, lost(0), StateDetached, Live, Detach},
+			{1, detached, StateDetached, Live, 0},
+			{1, offered(1, 4), StateGone, Contradicted, Finish | RefuseGone},
+		}},
+		"answers that it has what was not sent": {steps: []step{
+			{1, lost(0), StateDetached, Live, Detach},
+			{1, detached, StateDetached, Live, 0},
+			{1, redial, StateDetached, Live, 0},
+			{1, up(1, 4), StateGone, Contradicted, Finish | RefuseGone},
 		}},
 		"lingers until the peer has all of it": {prepare: bothOver, steps: []step{
 			{0, written, StateLingering, Live, WatchDeadline},
