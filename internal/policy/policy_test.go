@@ -54,9 +54,9 @@ func TestAddresses(t *testing.T) {
 			no:    []string{"11.0.0.0:1", "192.0.2.7:444", "192.0.2.8:443", "[2001:db8::5]:7999", "[2001:db8::5]:8081", "0.0.0.0:80"},
 		},
 		"every destination, in more stars": {
-			allow: []string{"**"},
-			yes:   []string{"10.0.0.1:80", "[2001:db8::1]:443"},
-			no:    []string{"169.254.169.254:80"},
+			deny: []string{"***:80"},
+			yes:  []string{"10.0.0.1:81"},
+			no:   []string{"10.0.0.1:80", "[2001:db8::1]:80"},
 		},
 		"an IPv4 address as IPv6": {
 			deny: []string{"::ffff:10.0.0.1"},

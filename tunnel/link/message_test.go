@@ -103,7 +103,7 @@ func TestCountOfServersInHello(t *testing.T) {
 	}
 }
 
-// Rules that are too long fail the OPEN, and an identity that is too long counts as unknown.
+// Rules that are too long fail the OPEN, and an identity or address that is counts as unknown.
 // If they were cut, a part that denies could be missing.
 func TestRulesAndIdentitiesAreWhole(t *testing.T) {
 	var m openMsg
@@ -112,4 +112,8 @@ func TestRulesAndIdentitiesAreWhole(t *testing.T) {
 	testutil.Equal(t, len(m.rules), tunnel.RulesSize, "bytes of rules")
 	testutil.NoError(t, m.decode(appendField(nil, 14, []byte("cn:"+strings.Repeat("x", tunnel.IdentitySize)))))
 	testutil.Equal(t, m.who, "", "an identity that is too long")
+	testutil.NoError(t, m.decode(appendField(nil, 2, []byte(strings.Repeat("x", maxAddress)))))
+	testutil.Equal(t, len(m.address), maxAddress, "bytes of an address")
+	testutil.NoError(t, m.decode(appendField(nil, 2, []byte(strings.Repeat("x", maxAddress+1)))))
+	testutil.Equal(t, m.address, "", "an address that is too long")
 }

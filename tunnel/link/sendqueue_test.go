@@ -238,3 +238,28 @@ func TestCopiedMessagesCountInTheBudget(t *testing.T) {
 		})
 	}
 }
+
+// Frames of closed streams count in the budget, but for a few, until they are sent or dropped.
+func TestOrphansCountInTheBudget(t *testing.T) {
+	for name, end := range map[string]func(*sendQueue){
+		"sent": func(q *sendQueue) {
+			for q.pending() {
+				q.pop(nil, nil)
+			}
+		},
+		"dropped": (*sendQueue).clear,
+	} {
+		budget := NewBudget(1 << 20)
+		q := &sendQueue{budget: budget.Share()}
+		for id := range uint64(fewOrphans + 5) {
+			h := &sendHalf{id: id}
+			h.out.reset = true
+			q.push(h)
+			q.orphan(h)
+		}
+		testutil.Equal(t, budget.Used(), 5*orphanMemory, "bytes counted before they are %s", name)
+		end(q)
+		testutil.Equal(t, budget.Used(), 0, "bytes counted when they are %s", name)
+		testutil.Equal(t, q.orphans, 0, "closed streams with frames when they are %s", name)
+	}
+}
