@@ -122,8 +122,8 @@ func TestGuestKeepsAConnection(t *testing.T) {
 	})
 }
 
-// Connections are kept for the next lookup: few, for a time, until all are closed, and none
-// with bytes that nobody asked for.
+// A few connections are kept for later lookups, for a time, and until all are closed. One
+// with unread bytes is not kept.
 func TestIdleConns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p idleConns

@@ -9,7 +9,7 @@ import (
 )
 
 func TestNetworks(t *testing.T) {
-	n := testutil.Must(ParseNetworks([]string{"10.1.2.3/8", "192.0.2.1", "2001:db8::/32", "::ffff:198.51.100.0/120", "fe80::1"}))(t)
+	n := testutil.Must(ParseNetworks([]string{"10.1.2.3/8", "192.0.2.1", "2001:db8::/32", "::ffff:198.51.100.0/120", "::ffff:203.0.113.1", "fe80::1"}))(t)
 	for text, want := range map[string]bool{
 		"10.255.0.1:1":         true,
 		"11.0.0.1:1":           false,
@@ -20,6 +20,7 @@ func TestNetworks(t *testing.T) {
 		"[2001:db9::1]:1":      false,
 		"198.51.100.255:1":     true,
 		"198.51.101.0:1":       false,
+		"203.0.113.1:1":        true,
 		"[fe80::1%eth0]:1":     true,
 		"[fe80::2%eth0]:1":     false,
 	} {
