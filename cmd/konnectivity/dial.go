@@ -97,7 +97,10 @@ func (o *dialOptions) dial(ctx context.Context, dialer tunnel.Dialer, flow *tunn
 	if !o.verbose {
 		return dialer.Dial(dialing, flow)
 	}
-	trace := &dialTrace{out: log, admin: o.admin, id: flow.ID}
+	trace := &dialTrace{out: log, admin: o.admin, address: flow.Address}
+	if via.PassesID(o.path) {
+		trace.id = flow.ID
+	}
 	if o.admin != "" {
 		var err error
 		if trace.client, err = status.NewClient(status.Login{Token: o.token, TLS: via.TLS{Files: o.tls.Files}}); err != nil {
@@ -105,7 +108,7 @@ func (o *dialOptions) dial(ctx context.Context, dialer tunnel.Dialer, flow *tunn
 		}
 		defer trace.client.Close()
 	}
-	trace.begin(ctx, flow.Address, o.path)
+	trace.begin(ctx, o.path)
 	far, err := dialer.Dial(dialing, flow)
 	if err != nil {
 		trace.failed(ctx, tunnel.AsDialError(flow.Address, err))

@@ -172,9 +172,40 @@ func TestDialSaysTheEndOnALineOfItsOwn(t *testing.T) {
 
 func TestDialSaysThatASocketIsMissing(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
-	status, _, stderr := dial(strings.NewReader(""), "--via=http://"+missing, "10.0.0.1:443")
-	if want := "konnectivity: dial " + missing + ": there is no such socket\n"; status != 1 || stderr != want {
-		t.Errorf("%d %q, want %q", status, stderr, want)
+	for _, way := range []string{"http://", "grpc://"} {
+		status, _, stderr := dial(strings.NewReader(""), "--via="+way+missing, "10.0.0.1:443")
+		if want := "konnectivity: dial " + missing + ": there is no such socket\n"; status != 1 || stderr != want {
+			t.Errorf("%s: %d %q, want %q", way, status, stderr, want)
+		}
+	}
+}
+
+// What -v says first is what no later line corrects: it names an id only where a hop learns it,
+// and tells what to do about a destination only where it was asked.
+func TestDialVerboseSaysNothingUnknown(t *testing.T) {
+	refuses := testutil.Serve(t, func(c *net.TCPConn) { // each dial by SOCKS5: nothing listens there
+		_, _ = io.ReadFull(c, make([]byte, 3))
+		_, _ = c.Write([]byte{5, 0})
+		_, _ = io.ReadFull(c, make([]byte, 10))
+		_, _ = c.Write([]byte{5, 5, 0, 1, 0, 0, 0, 0, 0, 0})
+	})
+	missing := filepath.Join(t.TempDir(), "missing")
+	web := webServer(t, false)
+	for way, want := range map[string][]string{
+		"socks5://" + refuses: {"connection to 10.0.0.1:9 by socks5://", ": connection refused", "nothing listens on this port. "},
+		"grpc://" + missing:   {"connection to 10.0.0.1:9 by grpc://", ": there is no such socket"},
+		"http://" + missing:   {"connection ", ": there is no such socket"},
+		"socks5://" + web:     {"connection to 10.0.0.1:9 by socks5://", "; if that is an HTTP proxy, use http://"},
+	} {
+		_, _, stderr := dial(strings.NewReader(""), "--via="+way, "-v", "10.0.0.1:9")
+		lines := strings.Split(strings.TrimSpace(stderr), "\n")
+		lines = lines[:len(lines)-1] // the error, as without -v
+		testutil.Equal(t, len(lines), len(want), "lines of\n%s", stderr)
+		for i := range min(len(lines), len(want)) {
+			if !strings.Contains(lines[i], want[i]) {
+				t.Errorf("%s: no %q in line %d of\n%s", way, want[i], i+1, stderr)
+			}
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -19,11 +20,12 @@ import (
 
 // dialTrace describes, for --verbose, the hops of a connection and their latency.
 type dialTrace struct {
-	out    io.Writer
-	admin  string         // address of the server's admin port; "" if it was not given
-	client *status.Client // for admin; nil without it
-	id     string         // the connection's
-	start  time.Time      // of the dial
+	out     io.Writer
+	admin   string         // address of the server's admin port; "" if it was not given
+	client  *status.Client // for admin; nil without it
+	id      string         // the connection's; "" if no hop learns it
+	address string         // the destination
+	start   time.Time      // of the dial
 }
 
 // say prints a line, which may quote peers.
@@ -32,8 +34,12 @@ func (t *dialTrace) say(format string, args ...any) {
 }
 
 // begin prints the addresses of the path's host, since each may be another server.
-func (t *dialTrace) begin(ctx context.Context, address, way string) {
-	t.say("connection %s to %s by %s", t.id, address, way)
+func (t *dialTrace) begin(ctx context.Context, way string) {
+	name := "connection"
+	if t.id != "" {
+		name += " " + t.id
+	}
+	t.say("%s to %s by %s", name, t.address, way)
 	u, err := url.Parse(way)
 	if err != nil || u.Hostname() == "" || net.ParseIP(u.Hostname()) != nil {
 		t.start = time.Now()
@@ -47,17 +53,24 @@ func (t *dialTrace) begin(ctx context.Context, address, way string) {
 	t.start = time.Now()
 }
 
-// failed prints the duration of the dial, the last hop, and what to do.
+// failed prints the duration of the dial, the reason, the last hop, and what to do.
 func (t *dialTrace) failed(ctx context.Context, dial *tunnel.DialError) {
-	t.say("failed after %s: %s", status.Span(time.Since(t.start)), dial.Failure)
-	if t.admin != "" {
+	t.say("failed after %s: %s", status.Span(time.Since(t.start)), dial.Text())
+	if t.admin != "" && t.id != "" {
 		if next := t.client.FailedBy(ctx, t.admin, t.id); next != "" {
 			t.say("it went by %s", next)
 		}
 	}
-	if hint := admin.Hint(dial.Failure); hint != "" {
+	if hint := admin.Hint(dial.Failure); hint != "" && t.asked(dial) {
 		t.say("%s", hint)
 	}
+}
+
+// asked reports whether a hop was asked for the destination, which hints are about. It was
+// not where nothing answers at the --via, or another program does; the reason says that.
+func (t *dialTrace) asked(dial *tunnel.DialError) bool {
+	_, wrong := errors.AsType[*via.WrongPort](dial)
+	return !wrong && dial.Address == t.address
 }
 
 // connected prints the hops of the established connection.
@@ -90,6 +103,10 @@ func (t *dialTrace) connected(ctx context.Context, dialer tunnel.Dialer, far tun
 // agent prints the agent that the server uses, and returns the round trip between
 // them in seconds; 0 if it is unknown.
 func (t *dialTrace) agent(ctx context.Context) float64 {
+	if t.id == "" {
+		t.say("%s: which of its connections this is cannot be told, since the path carries no id", t.admin)
+		return 0
+	}
 	c, err := t.client.Connection(ctx, t.admin, t.id)
 	for n := 0; n < listTries && err == nil && c == nil; n++ {
 		time.Sleep(listPause)
@@ -100,7 +117,7 @@ func (t *dialTrace) agent(ctx context.Context) float64 {
 		t.say("%s: %v", t.admin, err)
 		return 0
 	case c == nil:
-		t.say("%s: it does not know the connection; it is another server, or the path loses the id, as socks5 and grpc do", t.admin)
+		t.say("%s: it does not know the connection; it is another server, or a proxy on the way loses the id", t.admin)
 		return 0
 	}
 	name := strings.TrimPrefix(c.Next, admin.RoleAgent+" ")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -327,6 +328,10 @@ func TestStatusOverTLS(t *testing.T) {
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	at := server.Listener.Addr().String()
+	proxy := testutil.Serve(t, func(c *net.TCPConn) {
+		_, _ = http.ReadRequest(bufio.NewReader(c))
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+	})
 	folder, _, _ := makeTenant(t, t.TempDir(), "a")
 	own := []string{"--ca-cert-path=" + dir + "/ca", "--tls-cert-path=" + dir + "/crt", "--tls-key-path=" + dir + "/key"}
 	for _, c := range []struct {
@@ -339,7 +344,7 @@ func TestStatusOverTLS(t *testing.T) {
 		{append([]string{"status", "https://" + at, "--server-name=else.example"}, own...), 1, "not for else.example"},
 		{append([]string{"tenants", "list", "https://" + at}, own...), 0, "1 of 1 tenant"},
 		{append([]string{"tenants", "check", folder, "--server-admin=https://" + at}, own...), 0, "✔ server: 1 agent"},
-		{append([]string{"dial", "-v", "--via=direct", "--server-admin=https://" + at, at}, own...), 0, "https://" + at + ": it does not know the connection"},
+		{append([]string{"dial", "-v", "--via=http://" + proxy, "--server-admin=https://" + at, at}, own...), 0, "https://" + at + ": it does not know the connection"},
 		{append([]string{"status", at}, own...), 1, "it speaks TLS: ask https://" + at},
 		{[]string{"status", "https://" + at, own[0]}, 1, "a certificate that it knows: give --token-file, or --tls-cert-path"},
 		{[]string{"status", "https://" + at, "--ca-cert-path=" + dir + "/other"}, 1, "not in the CA file"},

@@ -24,6 +24,9 @@ func grpcSocket(socket string) tunnel.Dialer {
 		t, err := client.CreateSingleUseGrpcTunnelWithContext(ctx, life, "unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			end()
+			if unreached := reach(ctx, socket); unreached != nil {
+				return nil, unreached // gRPC's error is a text, and a long one
+			}
 			return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address, Reason: "the server cannot be reached at " + socket, Err: err}
 		}
 		c, err := t.DialContext(ctx, f.Network, f.Address)
@@ -37,6 +40,15 @@ func grpcSocket(socket string) tunnel.Dialer {
 		}
 		return tunnel.Wrap(grpcConn{c, end, t.Done()}), nil
 	})
+}
+
+// reach is the error of a connection to a unix socket.
+func reach(ctx context.Context, socket string) error {
+	c, err := dialNetwork(ctx, "unix", socket)
+	if err == nil {
+		_ = c.Close()
+	}
+	return err
 }
 
 // grpcConn is a connection of the packet protocol, which has no half-close: CloseWrite

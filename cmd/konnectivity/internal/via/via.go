@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/proxy"
@@ -60,6 +61,12 @@ func Dialer(via string, secure TLS) (_ tunnel.Dialer, close func(), _ error) {
 	default:
 		return nil, nil, unknown(via)
 	}
+}
+
+// PassesID reports whether the hops of a --via, which Dialer takes, learn a Flow's id.
+func PassesID(via string) bool {
+	scheme, _, _ := strings.Cut(via, ":")
+	return slices.Contains([]string{"http", "https", "link"}, scheme)
 }
 
 // unknown is the error for a --via that is not one of Kinds. It does not contain a
