@@ -170,6 +170,21 @@ func TestABrokenTenantHasNoNull(t *testing.T) {
 	}
 }
 
+// The digest of a tenant tells which of its files are served: those before, until they are read.
+func TestATenantsDigestIsOfWhatIsServed(t *testing.T) {
+	s := startSharers(t)
+	c := s.add("red", "")
+	files := func() string { return testutil.Must(tenant.Load("red", filepath.Join(s.folder, "red")))(t).Digest() }
+	was := files()
+	testutil.Equal(t, c.listed().Digest, was, "the digest")
+	c.write("bounds: {connections: 7}\n")
+	now := files()
+	testutil.Holds(t, now != was, "the digest does not change with the files")
+	testutil.Equal(t, c.listed().Digest, now, "the digest after a change")
+	c.write("nonsense: 1\n")
+	testutil.Equal(t, c.listed().Digest, now, "the digest of a tenant that is served as before")
+}
+
 // status is that of the whole API for a reader.
 func (r reader) status() int {
 	code, _ := r.get("/api/v1/status")

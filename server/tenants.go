@@ -332,6 +332,7 @@ func viewOf(s tenant.Status, cl *cluster) admin.Tenant {
 		ServerNames: append([]string{}, s.ServerNames...), Dials: admin.Dials{Failures: map[string]int64{}}, // never null
 	}
 	if s.Spec != nil {
+		v.Digest = s.Spec.Digest()
 		for _, p := range s.Spec.Addresses() {
 			v.Listen = append(v.Listen, p.String())
 		}

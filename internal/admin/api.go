@@ -188,6 +188,7 @@ type Tenant struct {
 	Since       time.Time `json:"since"`           // start of the present state
 	ServerNames []string  `json:"serverNames"`
 	Listen      []string  `json:"listen,omitempty"` // ports and sockets of this tenant alone, such as "agents on port 9091"
+	Digest      string    `json:"digest,omitempty"` // of the files that are served; "" about several servers
 
 	Agents  int    `json:"agents"`           // distinct agents
 	Clients int    `json:"clients"`          // clients with links

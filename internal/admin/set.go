@@ -164,6 +164,7 @@ func (t *Tenant) add(now Tenant, server string) {
 	names := slices.Concat(sum.ServerNames, now.ServerNames)
 	slices.Sort(names)
 	t.ServerNames = slices.Compact(names)
+	t.Digest = "" // servers may read files of their own
 	t.Agents, t.Clients, t.Refused = sum.Agents+now.Agents, sum.Clients+now.Clients, sum.Refused+now.Refused
 	t.UpBytes, t.DownBytes, t.Up, t.Down = sum.UpBytes+now.UpBytes, sum.DownBytes+now.DownBytes, sum.Up+now.Up, sum.Down+now.Down
 	a, b := sum.Connections, now.Connections

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
@@ -138,6 +139,9 @@ func parse(name string, read reader) (*Spec, error) {
 	t.digest = [sha256.Size]byte(sum.Sum(nil))
 	return t, err
 }
+
+// Digest is, in 16 hexadecimal digits, the same for the same files.
+func (t *Spec) Digest() string { return hex.EncodeToString(t.digest[:8]) }
 
 // addFile adds the result of reading a file to a Spec's digest.
 func addFile(to hash.Hash, file string, data []byte, err error) {

@@ -43,7 +43,7 @@ func TenantSecrets(ctx context.Context, manifest io.Reader, server Server, now t
 		if _, labelled := s.Labels[tenant.SecretLabel]; !labelled {
 			c.warn("label", "it has no label "+tenant.SecretLabel, "A server with --tenants-namespace does not see it, unless its --tenants-selector says otherwise.")
 		}
-		c.checkOnline(ctx, server)
+		c.checkOnline(ctx, server, digestOf(loaded[i], errs[i]))
 		findings = append(findings, c.findings...)
 	}
 	return findings, nil

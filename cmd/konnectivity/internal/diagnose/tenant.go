@@ -37,7 +37,7 @@ func Tenant(ctx context.Context, folder string, server Server, now time.Time) []
 	t, err := tenant.Load(c.name, folder)
 	c.walk(t, err, func() []*tenant.Spec { return beside(folder, c.name) })
 	c.checkModes(folder)
-	c.checkOnline(ctx, server)
+	c.checkOnline(ctx, server, digestOf(t, err))
 	return c.findings
 }
 
@@ -251,8 +251,17 @@ func (c *tenantChecker) checkModes(folder string) {
 	}
 }
 
-// checkOnline checks the server's view of the tenant, if a server is given.
-func (c *tenantChecker) checkOnline(ctx context.Context, server Server) {
+// digestOf is the digest of a tenant that can be served; else "".
+func digestOf(t *tenant.Spec, err error) string {
+	if err != nil {
+		return ""
+	}
+	return t.Digest()
+}
+
+// checkOnline checks the server's view of the tenant, if a server is given. digest is that of
+// the files that were checked; "" if they cannot be served.
+func (c *tenantChecker) checkOnline(ctx context.Context, server Server, digest string) {
 	if server.Admin == "" {
 		return
 	}
@@ -273,6 +282,9 @@ func (c *tenantChecker) checkOnline(ctx context.Context, server Server) {
 		c.fail(step, "it refuses the tenant's peers: "+t.Error, "Mend that; the server takes it up within 6 s.")
 	case t.State == tenant.StateStale:
 		c.fail(step, "it serves the tenant as it was before: "+t.Error, "Mend that; the server takes it up within 6 s.")
+	case t.Digest != "" && digest != "" && t.Digest != digest: // older servers tell none
+		c.fail(step, "it serves other files than these: it has not read their latest change, or has the tenant from elsewhere",
+			"It reads a change within 6 s: check again then. If this stays, look at what its --tenants-dir or --tenants-namespace names.")
 	case !t.Ready:
 		c.fail(step, "it cannot reach the cluster: "+t.Reason, "If agents are missing, their logs say why they are not connected.")
 	default:
