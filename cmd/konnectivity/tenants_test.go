@@ -287,8 +287,8 @@ func TestTenantsCheckAsksTheServer(t *testing.T) {
 	folder, _, _ := makeTenant(t, t.TempDir(), "a")
 	digest := testutil.Must(tenant.Load("a", folder))(t).Digest()
 	for want, tenants := range map[string][]admin.Tenant{
-		"✔ server: 1 agent and 2 sidecars are connected":          {{Name: "a", State: "serving", Ready: true, Agents: 1, Clients: 2, Digest: digest}},
-		"✔ server: 3 agents and 0 sidecars are connected":         {{Name: "a", State: "serving", Ready: true, Agents: 3}},
+		"✔ server: 1 agent and 2 clients are connected":           {{Name: "a", State: "serving", Ready: true, Agents: 1, Clients: 2, Digest: digest}},
+		"✔ server: 3 agents and 0 clients are connected":          {{Name: "a", State: "serving", Ready: true, Agents: 3}},
 		"✘ server: it serves other files than these":              {{Name: "a", State: "serving", Ready: true, Digest: "other"}},
 		"✘ server: it has no tenant a":                            {{Name: "b", State: "serving", Ready: true}},
 		"✘ server: it refuses the tenant's peers: why":            {{Name: "a", State: "broken", Error: "why"}},

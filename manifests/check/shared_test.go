@@ -44,7 +44,7 @@ func TestSharedServerServesItsTenant(t *testing.T) {
 	testutil.NoError(t, err)
 	testutil.NoError(t, suite.WaitReady(agent, "http://"+suite.Loopback(port)+"/readyz"))
 	out, err := exec.Command(programs.Path("konnectivity"), "tenants", "check", filepath.Join(w.certs.dir, "tenants", tenant), "--server-admin="+suite.Loopback(s.AdminPort)).CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "1 agent and 0 sidecars are connected") {
+	if err != nil || !strings.Contains(string(out), "1 agent and 0 clients are connected") {
 		t.Errorf("%v\n%s", err, out)
 	}
 	w.stop(agent)

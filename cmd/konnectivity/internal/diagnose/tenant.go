@@ -288,6 +288,6 @@ func (c *tenantChecker) checkOnline(ctx context.Context, server Server, digest s
 	case !t.Ready:
 		c.fail(step, "it cannot reach the cluster: "+t.Reason, "If agents are missing, their logs say why they are not connected.")
 	default:
-		c.ok(step, fmt.Sprintf("%s and %s are connected", status.Plural(t.Agents, "agent"), status.Plural(t.Clients, "sidecar")))
+		c.ok(step, fmt.Sprintf("%s and %s are connected", status.Plural(t.Agents, "agent"), status.Plural(t.Clients, "client")))
 	}
 }

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -60,11 +61,7 @@ func (p *printer) line(indent, text string) {
 func (p *printer) summary(s admin.Status) string {
 	var words []string
 	for _, role := range slices.Sorted(maps.Keys(s.Peers)) {
-		name := role
-		if role == admin.RoleClient {
-			name = "sidecar"
-		}
-		words = append(words, Plural(s.Peers[role], name))
+		words = append(words, Plural(s.Peers[role], role))
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Strategies)) {
 		words = append(words, fmt.Sprintf("%s: %s", name, Plural(s.Strategies[name], "agent")))
@@ -110,7 +107,7 @@ func (p *printer) peers(peers []admin.Peer) {
 		rows = append(rows, []string{v.Role, Cut(name, 36), v.Protocol, v.Remote, fmt.Sprint(v.Streams), Duration(v.RoundTrip), window,
 			Rate(v.Up), Rate(v.Down), state})
 	}
-	p.table(rows, "WINDOW", "PROTOCOL", "STREAMS")
+	p.table(ofTenants(rows, func(i int) string { return peers[i].Tenant }), "WINDOW", "PROTOCOL", "STREAMS")
 }
 
 func (p *printer) connections(r Report) {
@@ -129,10 +126,26 @@ func (p *printer) connections(r Report) {
 		rows = append(rows, []string{v.ID, v.Front, v.Source, Cut(v.Destination, 48), Cut(v.Next, 36), Span(r.Status.Now.Sub(v.Since)),
 			Rate(v.Up), Rate(v.Down), state})
 	}
-	p.table(rows, "FRONT", "AGE", "SOURCE")
+	p.table(ofTenants(rows, func(i int) string { return r.Connections[i].Tenant }), "FRONT", "AGE", "SOURCE")
 	if len(r.Connections) > 0 {
 		p.more(r.Matched - len(r.Connections))
 	}
+}
+
+// ofTenants adds a second column, the tenant of each row, if any row is of one. Rows of the
+// server's own cluster have "-".
+func ofTenants(rows [][]string, tenant func(row int) string) [][]string {
+	column, some := []string{"TENANT"}, false
+	for i := range rows[1:] {
+		column = append(column, cmp.Or(tenant(i), "-"))
+		some = some || tenant(i) != ""
+	}
+	for i := range rows {
+		if some {
+			rows[i] = slices.Insert(rows[i], 1, column[i])
+		}
+	}
+	return rows
 }
 
 // more prints how many items were left out, if any.
@@ -153,9 +166,12 @@ func (p *printer) failures(failures []admin.Failure) {
 		if f.Next != "" {
 			by = " by " + cli.Printable(f.Next)
 		}
-		id := ""
-		if f.ID != "" {
-			id = fmt.Sprintf(" %s(%s)%s", p.paint.Dim, cli.Printable(f.ID), p.paint.Off)
+		id := f.ID
+		if f.Tenant != "" {
+			id = strings.TrimSpace("tenant " + f.Tenant + " " + f.ID)
+		}
+		if id != "" {
+			id = fmt.Sprintf(" %s(%s)%s", p.paint.Dim, cli.Printable(id), p.paint.Off)
 		}
 		p.line("  ", fmt.Sprintf("%s  %s%s%s  %s%s: %s%s", f.Time.Local().Format(time.TimeOnly), p.paint.Red, cli.Printable(f.Failure), p.paint.Off,
 			cli.Printable(f.Destination), by, cli.Printable(f.Cause), id))
@@ -166,9 +182,10 @@ func (p *printer) failures(failures []admin.Failure) {
 	}
 }
 
-// table prints a head and rows, or nothing if there are no rows. If the table is too wide, columns become narrower, down to minWidth; then those of spare are
-// left out, in that order; then columns become as narrow as necessary. The last column
-// has the state and is wrapped instead.
+// table prints a head and rows, or nothing if there are no rows. If the table is too wide,
+// columns become narrower, down to minWidth; then those of spare are left out, in that order;
+// then columns become as narrow as necessary. The last column has the state and is wrapped
+// instead.
 func (p *printer) table(rows [][]string, spare ...string) {
 	if len(rows) < 2 {
 		return

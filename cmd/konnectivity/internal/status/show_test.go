@@ -82,6 +82,28 @@ func TestResumedConnectionsAreShown(t *testing.T) {
 	}
 }
 
+// A server of many clusters says whose each line is; others have no such column.
+func TestTenantsAreShown(t *testing.T) {
+	r := Report{
+		Status:      admin.Status{Peers: map[string]int{admin.RoleAgent: 1, admin.RoleClient: 2}},
+		Peers:       []admin.Peer{{Role: admin.RoleAgent, ID: "a1"}, {Role: admin.RoleClient, ID: "c1"}},
+		Connections: []admin.Connection{{ID: "x1", State: admin.StateActive}},
+		Failures:    []admin.Failure{{ID: "x2", Failure: "timeout"}, {Failure: "lost"}},
+	}
+	print := func() string {
+		var out bytes.Buffer
+		(&printer{out: &out}).report(r)
+		return strings.Join(strings.Fields(out.String()), " ")
+	}
+	for _, want := range []string{"1 agent · 2 clients ·", "PEER ID PROTOCOL", " ID FRONT SOURCE", "(x2)"} {
+		testutil.Contains(t, print(), want, "without tenants")
+	}
+	r.Peers[0].Tenant, r.Connections[0].Tenant, r.Failures[0].Tenant, r.Failures[1].Tenant = "red", "blue", "red", "blue"
+	for _, want := range []string{"PEER TENANT ID PROTOCOL", "agent red a1", "client - c1", "ID TENANT FRONT", "x1 blue", "(tenant red x2)", "(tenant blue)"} {
+		testutil.Contains(t, print(), want, "with tenants")
+	}
+}
+
 func TestTroubles(t *testing.T) {
 	now := time.Now()
 	lost := admin.Failure{Stage: "peer", Time: now.Add(-20 * time.Second), Source: "10.0.0.1:5", Destination: "agent a2", Cause: "it fell silent"}
