@@ -291,6 +291,7 @@ var faults = map[string]fault{
 	}},
 	"wrong name in the server's certificate": {status: 1, before: namedOnly("proxy.example.com", "konnectivity-server-local")},
 	"server asked for by another name":       {before: namedOnly("cluster-a.example.com"), args: "--server-name=cluster-a.example.com"},
+	"server asked for by a mistyped name":    {status: 1, before: namedOnly("cluster-a.example.com"), args: "--server-name=clutser-a.example.com"},
 	"server's certificate expired":           {status: 1, noAgent: true, before: func(l *lab) { l.leaf.Lifetime = -time.Hour }},
 	"nothing listens":                        {status: 1, nowhere: true, after: func(l *lab) { l.clients = l.closed }},
 	"no TLS there": {status: 1, nowhere: true, after: func(l *lab) {

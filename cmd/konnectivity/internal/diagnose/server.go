@@ -187,7 +187,7 @@ func (c *pathChecker) distrust(err error) (cause, hint string) {
 		return cause, hint
 	}
 	if host, ok := errors.AsType[x509.HostnameError](err); ok {
-		return fmt.Sprintf("it is not for %s but for %s", host.Host, tlsreload.GoodFor(leaf)), "Reach the server by one of those names, ask for it with --server-name, or add this one to its certificate."
+		return fmt.Sprintf("it is not for %s but for %s", host.Host, tlsreload.GoodFor(leaf)), c.nameHint()
 	}
 	trusted := "the system's CAs"
 	if len(c.cas) > 0 {
@@ -195,6 +195,14 @@ func (c *pathChecker) distrust(err error) (cause, hint string) {
 	}
 	return fmt.Sprintf("it was issued by %s, which does not lead to %s", pki.NameOf(leaf.Issuer), trusted),
 		"Give the CA that issued the server's certificate as --ca-cert-path; a CA of the same name but another key does not do."
+}
+
+// nameHint says what to do about a server whose certificate is for other names.
+func (c *pathChecker) nameHint() string {
+	if c.opts.Sidecar.Out.Server.ServerName == "" {
+		return "Reach the server by one of those names, ask for it with --server-name, or add this one to its certificate."
+	}
+	return "That is the name in --server-name: check its spelling. If it is to be a tenant's, the server has no such tenant, and shows its own certificate; `konnectivity tenants list` has their names. Or leave the flag out."
 }
 
 const unknownCA tls.AlertError = 48
