@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -146,5 +147,8 @@ func TestPolicyFile(t *testing.T) {
 	writePolicy(t, path, "rules: []\n")
 	reaches(t, patience, srv.HealthURL("/metrics"), "server_policy_file_broken", 1)
 	logged(t, srv.Process, patience, "policy file cannot be used")
+	if shown, _ := page("http://" + suite.Loopback(srv.AdminPort) + "/api/v1/status"); !strings.Contains(shown, `"policyError":"rules: there is none`) {
+		t.Errorf("the status does not say why: %s", shown)
+	}
 	testutil.Equal(t, reached(fronts[0]), want(0), "what is reached with a file that cannot be used")
 }

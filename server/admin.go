@@ -34,7 +34,7 @@ func (s *Server) adminHandler() http.Handler {
 func (s *Server) adminSource() admin.Source {
 	source := admin.Source{
 		Component: "konnectivity-server", ID: s.opts.ID, Table: s.table,
-		Ready: s.Ready, Peers: s.adminPeers, More: s.adminMore, Audit: s.opts.Audit,
+		Ready: s.Ready, Peers: s.adminPeers, More: s.adminMore, Audit: s.opts.Audit, Policy: s.opts.PolicyFile.Trouble,
 		Login: s.login(), Shown: []string{"/metrics"},
 	}
 	if s.tenants != nil {

@@ -293,7 +293,7 @@ func (p *process) adminHandler() http.Handler {
 // adminSource describes the agent to the admin API.
 func (p *process) adminSource() admin.Source {
 	return admin.Source{
-		Component: component, ID: p.id, Table: p.table, Ready: p.agent.Trouble, Peers: p.adminPeers, Audit: p.Audit.Trouble,
+		Component: component, ID: p.id, Table: p.table, Ready: p.agent.Trouble, Peers: p.adminPeers, Audit: p.Audit.Trouble, Policy: p.policy.Trouble,
 		More: func(s *admin.Status) { s.Peers[admin.RoleServer] = len(p.agent.Servers()) },
 	}
 }

@@ -39,6 +39,10 @@ type Status struct {
 	// AuditError says why records of the audit log cannot be written; "" if they can.
 	AuditError string `json:"auditError,omitempty"`
 
+	// PolicyError says why the policy file cannot be used, so that the rules before hold; ""
+	// if it can.
+	PolicyError string `json:"policyError,omitempty"`
+
 	// Tenants is the number of tenants by state: serving, stale, broken. Only a
 	// server with tenants sets it.
 	Tenants map[string]int `json:"tenants,omitempty"`

@@ -23,6 +23,7 @@ type Source struct {
 	Peers     func() []Peer // without rates; nil means none
 	More      func(*Status) // fills in the fields of this program; nil means none
 	Audit     func() string // why audit records cannot be written, "" if they can; nil: it is not shown
+	Policy    func() string // why the policy file cannot be used, "" if it can; nil: it is not shown
 
 	// Tenants lists the clusters of a server, without the figures of the Table; nil
 	// where there is one cluster.
@@ -149,6 +150,9 @@ func (h *Site) status() Status {
 	}
 	if h.Audit != nil {
 		s.AuditError = h.Audit()
+	}
+	if h.Policy != nil {
+		s.PolicyError = h.Policy()
 	}
 	if h.More != nil {
 		h.More(&s)

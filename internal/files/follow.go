@@ -74,11 +74,11 @@ func (f *Followed[T]) Get() T {
 	return f.value
 }
 
-// Broken says whether the file could not be used when Get last read it.
-func (f *Followed[T]) Broken() bool {
+// Fault says why the file could not be used when Get last read it; "" if it could.
+func (f *Followed[T]) Fault() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.fault != ""
+	return f.fault
 }
 
 func (f *Followed[T]) load() error {

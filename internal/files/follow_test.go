@@ -33,8 +33,8 @@ func TestFollowParsesEachTextOnce(t *testing.T) {
 	}{{"one", "one", false}, {"bad", "one", true}, {"one", "one", false}, {"two", "two", false}, {"bad", "two", true}} {
 		write(now.text)
 		for range 3 {
-			if value := f.Get(); value != now.value || f.Broken() != now.broken {
-				t.Errorf("%d: %q; broken: %v", i, value, f.Broken())
+			if value := f.Get(); value != now.value || (f.Fault() != "") != now.broken {
+				t.Errorf("%d: %q; fault: %q", i, value, f.Fault())
 			}
 		}
 	}
@@ -79,12 +79,12 @@ func TestHalfAFileIsNotUsed(t *testing.T) {
 		want string
 	}{{"", 0, "one"}, {"t", settle / 2, "one"}, {"two", 2 * settle, "two"}, {"three", -settle, "three"}, {"", 0, "three"}} {
 		write(now.text, now.age)
-		if got := f.Get(); got != now.want || f.Broken() || told > 0 {
-			t.Errorf("%q, %v old: %q; broken: %v", now.text, now.age, got, f.Broken())
+		if got := f.Get(); got != now.want || f.Fault() != "" || told > 0 {
+			t.Errorf("%q, %v old: %q; fault: %q", now.text, now.age, got, f.Fault())
 		}
 	}
 	write("", 2*settle)
-	if got := f.Get(); got != "three" || !f.Broken() || told != 1 {
-		t.Errorf("empty for long: %q; broken: %v", got, f.Broken())
+	if got := f.Get(); got != "three" || f.Fault() == "" || told != 1 {
+		t.Errorf("empty for long: %q; fault: %q", got, f.Fault())
 	}
 }

@@ -43,7 +43,7 @@ type Live struct {
 type figures struct {
 	decisions *prometheus.CounterVec
 	allowed   prometheus.Counter
-	broken    atomic.Bool
+	fault     atomic.Value // a string: see Trouble
 	labels    labels
 }
 
@@ -54,7 +54,7 @@ func Open(path, prefix string, registry prometheus.Registerer, log logrus.FieldL
 	l.labels.known = make(map[string]bool)
 	l.decisions = prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "policy_decisions_total", Help: "Decisions of --policy-file about dials, by decision (allowed, denied, reported) and by the rule that denied; none: no rule allows it."}, []string{"decision", "rule"})
 	l.allowed = l.decisions.WithLabelValues("allowed", "")
-	broken := observe.NewFigures(prefix, l.broken.Load)
+	broken := observe.NewFigures(prefix, func() bool { return l.Trouble() != "" })
 	broken.Gauge("policy_file_broken", "1 while --policy-file cannot be used, and the rules before hold.", observe.Flag)
 	var err error
 	l.followed, err = files.Follow(path, MaxSize, 0, Parse, func(err error) {
@@ -73,14 +73,26 @@ func (l *Live) Run(ctx context.Context) { wait.Every(ctx, look, l.Reload) }
 
 // Reload reads the file now. One that cannot be used changes nothing.
 func (l *Live) Reload() {
-	f := l.followed.Get()
-	l.broken.Store(l.followed.Broken())
-	if was := l.now.Swap(f); was != f {
+	f, before := l.followed.Get(), l.Trouble()
+	l.fault.Store(l.followed.Fault())
+	switch was := l.now.Swap(f); {
+	case was != f:
 		l.log.Info("the policy file has changed; its rules hold from now on")
 		if l.changed != nil {
 			l.changed()
 		}
+	case before != "" && l.Trouble() == "":
+		l.log.Info("the policy file is good again, with the rules that hold")
 	}
+}
+
+// Trouble says why the file cannot be used, so that the rules before hold; "" if it can.
+func (l *Live) Trouble() string {
+	if l == nil {
+		return ""
+	}
+	fault, _ := l.fault.Load().(string)
+	return fault
 }
 
 // OnChange has f called once other rules are in force, on the goroutine of Run or Reload. It

@@ -3,7 +3,6 @@ package policyfile
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
+	logrustest "github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/policy"
@@ -98,8 +98,14 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// opened is a file that is followed, and its path.
+// opened is a file that is followed, and what writes it. Nothing is logged.
 func opened(t *testing.T, text string) (*Live, *prometheus.Registry, func(string)) {
+	t.Helper()
+	log, _ := logrustest.NewNullLogger()
+	return openedWith(t, text, log)
+}
+
+func openedWith(t *testing.T, text string, log logrus.FieldLogger) (*Live, *prometheus.Registry, func(string)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "policy.yaml")
 	write := func(text string) {
@@ -108,8 +114,6 @@ func opened(t *testing.T, text string) (*Live, *prometheus.Registry, func(string
 		testutil.NoError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour))) // it is whole
 	}
 	write(text)
-	log := logrus.New()
-	log.SetOutput(io.Discard)
 	registry := prometheus.NewPedanticRegistry()
 	return testutil.Must(Open(path, "x_", registry, log))(t), registry, write
 }
@@ -122,25 +126,41 @@ func ask(l *Live, host string) error {
 	return err
 }
 
-// A good change holds, a bad one changes nothing and is shown.
+// A good change holds, a bad one changes nothing and is shown, and each is logged once.
 func TestChanges(t *testing.T) {
-	l, registry, write := opened(t, denies)
-	state := func(what string, refused bool, broken int) {
+	log, said := logrustest.NewNullLogger()
+	l, registry, write := openedWith(t, denies, log)
+	state := func(what string, refused bool, broken int, line string) {
 		t.Helper()
 		l.Reload()
+		l.Reload()
+		var lines []string
+		for _, e := range said.AllEntries() {
+			lines = append(lines, e.Message)
+		}
+		said.Reset()
+		testutil.Equal(t, strings.Join(lines, "\n"), line, "%s: the log", what)
+		testutil.Equal(t, l.Trouble() != "", broken == 1, "%s: trouble (%q)", what, l.Trouble())
 		err := ask(l, "10.0.0.1")
 		testutil.Equal(t, err != nil, refused, "%s: it is refused (%v)", what, err)
 		if err := promtest.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf("# HELP x_policy_file_broken 1 while --policy-file cannot be used, and the rules before hold.\n# TYPE x_policy_file_broken gauge\nx_policy_file_broken %d\n", broken)), "x_policy_file_broken"); err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	state("as opened", true, 0)
+	const changed, good = "the policy file has changed; its rules hold from now on", "the policy file is good again, with the rules that hold"
+	const bad = "the changed policy file cannot be used; the rules before hold"
+	state("as opened", true, 0, "")
 	write(strings.ReplaceAll(denies, "10.0", "11.0"))
-	state("changed", false, 0)
+	state("changed", false, 0, changed)
 	write(denies + "tests:\n- {allow: ['10.0.0.1:1']}\n")
-	state("with a test that fails", false, 1)
+	state("with a test that fails", false, 1, bad)
 	write(denies)
-	state("good again", true, 0)
+	state("good again", true, 0, changed)
+	write("none")
+	state("something else", true, 1, bad)
+	write(denies)
+	state("as it was", true, 0, good)
+	testutil.Equal(t, (*Live)(nil).Trouble(), "", "trouble without a file")
 }
 
 func TestOpenRefuses(t *testing.T) {

@@ -44,7 +44,8 @@ function showStatus(s) {
   ready.className = 'pill ' + (s.ready ? 'good' : 'bad');
   set(ready, s.ready ? '✓ ready' : '✕ not ready');
   const reason = [s.ready ? '' : 'Not ready: ' + (s.reason || 'it does not say why') + '.',
-    s.auditError ? 'Audit records cannot be written: ' + s.auditError + '.' : ''].filter(Boolean).join(' ');
+    s.auditError ? 'Audit records cannot be written: ' + s.auditError + '.' : '',
+    s.policyError ? 'The policy file cannot be used, and the rules before hold: ' + s.policyError + '.' : ''].filter(Boolean).join(' ');
   $('reason').hidden = !reason;
   set($('reason'), reason);
   showOpen(s.connections);

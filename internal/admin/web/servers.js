@@ -43,5 +43,6 @@ const troubles = ({ error, status: s }) => s ? [
   s.ready ? '' : s.reason || 'it does not say why it is not ready',
   ...(s.unlinked || []).slice(0, 1).map(u => 'no link to ' + u.address + (s.unlinked.length > 1 ? ' and ' + number(s.unlinked.length - 1) + ' more' : '') + ': ' + u.cause),
   s.auditError ? 'audit records cannot be written: ' + s.auditError : '',
+  s.policyError ? 'the policy file cannot be used, and the rules before hold: ' + s.policyError : '',
   s.connections.stalled ? plural(s.connections.stalled, 'connection') + ' stalled' : '',
 ].filter(Boolean) : [error];

@@ -126,6 +126,8 @@ func TestTroubles(t *testing.T) {
 			[]string{"agents of other servers may not be reached: there is no link to the server at 192.0.2.1:8097, and to 1 more: refused"}},
 		"no audit": {Report{Status: admin.Status{Peers: one, Now: now, AuditError: "write /a: no space left on device"}},
 			[]string{"records of the audit log cannot be written, and may be lost: write /a: no space left on device"}},
+		"no policy": {Report{Status: admin.Status{Peers: one, Now: now, PolicyError: "rules: there is none"}},
+			[]string{"the policy file cannot be used, and the rules before hold: rules: there is none"}},
 		"all serve": {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now, Tenants: map[string]int{"serving": 7}}}, nil},
 		"some full": {Report{Status: admin.Status{Peers: one, Now: now, Buffers: map[string]admin.Buffer{"grpc": {Used: 75, Limit: 100}, "link": {Used: 74, Limit: 100}}}}, []string{"the memory for bytes in flight by grpc is full, 75 B of 100 B: 0 connections wait for a side that does not read"}},
 	} {

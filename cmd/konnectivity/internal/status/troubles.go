@@ -30,6 +30,7 @@ func troubles(r Report) []string {
 	say(unlinked(s.Unlinked))
 	say(unusableTenants(s.Tenants))
 	say(unaudited(s.AuditError))
+	say(unruled(s.PolicyError))
 	for _, role := range []string{admin.RoleAgent, admin.RoleServer, admin.RoleClient} {
 		if silent := SilentPeers(r.Peers, role); len(silent) > 0 {
 			say(JoinSilent(silent))
@@ -90,6 +91,14 @@ func unaudited(why string) string {
 		return ""
 	}
 	return "records of the audit log cannot be written, and may be lost: " + why
+}
+
+// unruled says that the rules in force are not those of the policy file.
+func unruled(why string) string {
+	if why == "" {
+		return ""
+	}
+	return "the policy file cannot be used, and the rules before hold: " + why
 }
 
 // lostFor is the time for which a lost peer is reported.
