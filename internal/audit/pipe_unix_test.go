@@ -20,6 +20,7 @@ func TestPipe(t *testing.T) {
 	testutil.NoError(t, syscall.Mkfifo(path, 0o600))
 	_, err := Open(Options{Path: path})
 	testutil.Requires(t, err != nil, "nobody reads")
+	testutil.Equal(t, err.Error(), "--audit-log: "+path+" is a pipe that no program reads: start its reader first", "the error")
 	open1 := func() *os.File { return testutil.Must(os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0))(t) }
 	reader := open1()
 	l, said := openLog(t, path)

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"syscall"
 	"time"
 
 	"konnectivity/internal/files"
@@ -159,6 +161,9 @@ func (o *output) file() (f *os.File, other bool, err error) {
 		return o.f, false, nil
 	}
 	f, err = os.OpenFile(o.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|files.NonBlock, 0o640)
+	if errors.Is(err, syscall.ENXIO) && info != nil && info.Mode()&fs.ModeNamedPipe != 0 {
+		err = fmt.Errorf("%s is a pipe that no program reads: start its reader first", o.path)
+	}
 	if err != nil {
 		return nil, false, err
 	}
