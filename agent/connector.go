@@ -29,16 +29,17 @@ var dialTimeout = 5 * time.Second
 
 // connectError says at which stage an attempt failed: dial, tls, token or refused.
 type connectError struct {
-	stage string
-	err   error
+	stage   string
+	err     error
+	trusted string // as in Options
 }
 
 func (e *connectError) Error() string {
-	if untrusted := tlsreload.Untrusted(e.err); untrusted != "" {
-		who := "server"
-		if e.stage == "dial" {
-			who = "proxy on the way to the server"
-		}
+	who, trusted := "server", e.trusted
+	if e.stage == "dial" {
+		who, trusted = "proxy on the way to the server", tlsreload.SystemCAs
+	}
+	if untrusted := tlsreload.Untrusted(e.err, trusted); untrusted != "" {
 		return "the " + who + " is not trusted: " + untrusted
 	}
 	hint := ""
@@ -100,15 +101,15 @@ func protocols(mode link.Mode, extra []string) []string {
 func (c *connector) secure(ctx context.Context, to address) (*tls.Conn, error) {
 	raw, err := c.dial(ctx, to)
 	if err != nil {
-		return nil, &connectError{"dial", err}
+		return nil, &connectError{stage: "dial", err: err}
 	}
 	conn := tls.Client(link.Buffered(raw), c.config(c.serverName(to)))
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		if link.NoProtocol(err) {
-			return nil, &connectError{"refused", c.noProtocol(err)}
+			return nil, &connectError{stage: "refused", err: c.noProtocol(err)}
 		}
-		return nil, &connectError{"tls", err}
+		return nil, &connectError{"tls", err, c.opts.Trusted}
 	}
 	return conn, nil
 }
@@ -144,7 +145,7 @@ func refusal(err error) error {
 	if typed := (*connectError)(nil); errors.As(err, &typed) {
 		return typed
 	}
-	return &connectError{"refused", err}
+	return &connectError{stage: "refused", err: err}
 }
 
 // noProtocol says what to do about a server that takes nothing we offer.
@@ -191,7 +192,7 @@ func (c *connector) token() (string, error) {
 	}
 	token, err := c.opts.Token()
 	if err != nil {
-		return "", &connectError{"token", err}
+		return "", &connectError{stage: "token", err: err}
 	}
 	return token, nil
 }

@@ -138,11 +138,12 @@ func TestConnectFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, mode := range []link.Mode{link.Auto, link.Off} {
 				opts := testOptions(c.config, c.address)
-				opts.Link, opts.Token = mode, c.token
+				opts.Link, opts.Token, opts.Trusted = mode, c.token, "--ca-cert=x"
 				_, err := connectOnce(t, opts)
 				var typed *connectError
 				testutil.Holds(t, errors.As(err, &typed) && typed.stage == c.stage,
 					"mode %s: got %v, want stage %s", mode, err, c.stage)
+				testutil.Equal(t, strings.HasSuffix(err.Error(), "which is not in --ca-cert=x"), name == "unknown CA", "the CAs are named: %v", err)
 			}
 		})
 	}
@@ -279,7 +280,7 @@ func TestProxyTroubleIsToldApart(t *testing.T) {
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	defer secure.Close()
 	for proxy, says := range map[string]string{
-		secure.URL: "the proxy on the way to the server is not trusted: ",
+		secure.URL: `the proxy on the way to the server is not trusted: its certificate was issued by "O=Acme Co", which is not in the system's CAs`,
 		wants.URL:  "cannot reach the server: ",
 	} {
 		u, err := url.Parse(proxy)

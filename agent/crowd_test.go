@@ -42,7 +42,7 @@ func (m crowdMember) connect(ctx context.Context, to address) (session, error) {
 	ticket := &admission.Ticket{Source: m.from}
 	if err := m.w.turns.Wait(ctx, ticket); err != nil {
 		_ = s.Close()
-		return nil, &connectError{"tls", err}
+		return nil, &connectError{stage: "tls", err: err}
 	}
 	defer m.w.turns.Done(ticket)
 	m.w.compute()

@@ -160,11 +160,11 @@ func (w *world) connect(ctx context.Context, to address) (session, error) {
 	defer w.mu.Unlock()
 	ids := w.routes[to.dial]
 	if len(ids) == 0 {
-		return nil, &connectError{"dial", errors.New("nobody there")}
+		return nil, &connectError{stage: "dial", err: errors.New("nobody there")}
 	}
 	server := w.servers[ids[rand.N(len(ids))]]
 	if server == nil {
-		return nil, &connectError{"dial", errors.New("connection refused")}
+		return nil, &connectError{stage: "dial", err: errors.New("connection refused")}
 	}
 	s := &fakeSession{world: w, id: server.id, count: w.count, done: make(chan struct{}), draining: make(chan struct{})}
 	s.streams = server.dials

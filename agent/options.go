@@ -73,6 +73,8 @@ type Options struct {
 	// TLS makes the client config for a server name; (*tlsreload.Source).Client
 	// fits. It is called once per server name and set of protocols.
 	TLS func(serverName string, nextProtos ...string) *tls.Config
+	// Trusted is what TLS verifies servers by, for errors: (tlsreload.Files).Trusted fits.
+	Trusted string
 	// ALPN is offered beside the protocols this suite speaks.
 	ALPN []string
 	// Link says whether the native link is used; "" is link.Auto.

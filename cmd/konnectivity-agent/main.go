@@ -221,7 +221,7 @@ func (p *process) options() (agent.Options, error) {
 	}
 	opts.Handover, opts.Store, opts.API = p.handover, p.store, p.api
 	opts.ID = cmp.Or(f.agentID(), p.handover.ID(), p.store.ID(), uuid.NewString())
-	opts.TLS, opts.Proxy = p.certificates.Client, environment
+	opts.TLS, opts.Trusted, opts.Proxy = p.certificates.Client, f.files.Trusted("--ca-cert"), environment
 	opts.Budget, opts.Dialer = link.NewBudget(f.budgetMiB<<20), egress.New(reach)
 	opts.Log, opts.Registerer = p.Log, p.Registry
 	if opts.Grace == 0 {

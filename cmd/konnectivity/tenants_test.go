@@ -350,7 +350,8 @@ func TestStatusOverTLS(t *testing.T) {
 		{append([]string{"dial", "-v", "--via=http://" + proxy, "--server-admin=https://" + at, at}, own...), 0, "https://" + at + ": it does not know the connection"},
 		{append([]string{"status", at}, own...), 1, "it speaks TLS: ask https://" + at},
 		{[]string{"status", "https://" + at, own[0]}, 1, "a certificate that it knows: give --token-file, or --tls-cert-path"},
-		{[]string{"status", "https://" + at, "--ca-cert-path=" + dir + "/other"}, 1, "not in the CA file"},
+		{[]string{"status", "https://" + at, "--ca-cert-path=" + dir + "/other"}, 1, "not in --ca-cert-path=" + dir + "/other"},
+		{[]string{"status", "https://" + at}, 1, "not in the system's CAs, which count without --ca-cert-path"},
 		{[]string{"status", "https://" + at, "--ca-cert-path=" + dir + "/none"}, 1, dir + "/none"},
 		{[]string{"status", "http://" + at}, 2, "want HOST:PORT or https://HOST:PORT"},
 	} {

@@ -8,10 +8,22 @@ import (
 	"time"
 )
 
+// SystemCAs names what verifies peers where no CA is given.
+const SystemCAs = "the system's CAs"
+
+// Trusted names what f verifies peers by. flag is that of f.CA.
+func (f Files) Trusted(flag string) string {
+	if f.CA == "" {
+		return SystemCAs + ", which count without " + flag
+	}
+	return flag + "=" + f.CA
+}
+
 // Untrusted explains to an operator why a peer's certificate could not be
 // verified; "" for any other error. crypto/x509's own sentences say neither
-// what the certificate is valid for nor that a clock may be wrong.
-func Untrusted(err error) string {
+// what the certificate is valid for nor that a clock may be wrong. trusted
+// names the CAs that were tried.
+func Untrusted(err error, trusted string) string {
 	var host x509.HostnameError
 	var invalid x509.CertificateInvalidError
 	var unknown x509.UnknownAuthorityError
@@ -22,7 +34,7 @@ func Untrusted(err error) string {
 		return fmt.Sprintf("its certificate is valid only from %s until %s: renew it, or correct this machine's clock, which says %s",
 			minute(invalid.Cert.NotBefore), minute(invalid.Cert.NotAfter), minute(time.Now()))
 	case errors.As(err, &unknown) && unknown.Cert != nil:
-		return fmt.Sprintf("its certificate was issued by %q, which is not in the CA file", unknown.Cert.Issuer.String())
+		return fmt.Sprintf("its certificate was issued by %q, which is not in %s", unknown.Cert.Issuer.String(), trusted)
 	default:
 		return ""
 	}

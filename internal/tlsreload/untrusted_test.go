@@ -34,14 +34,15 @@ func TestUntrusted(t *testing.T) {
 		"many names":   {pki.Leaf{CommonName: "s", DNS: many, Server: true}, "a.test", 0, ca, "n7.test, more"},
 		"not yet":      {pki.Leaf{CommonName: "s", DNS: []string{"a.test"}, Server: true}, "a.test", -48 * time.Hour, ca, "correct this machine's clock"},
 		"expired":      {pki.Leaf{CommonName: "s", DNS: []string{"a.test"}, Server: true, Lifetime: time.Hour}, "a.test", 48 * time.Hour, ca, "renew it"},
-		"other issuer": {pki.Leaf{CommonName: "s", DNS: []string{"a.test"}, Server: true}, "a.test", 0, other, `its certificate was issued by "CN=b-ca"`},
+		"other issuer": {pki.Leaf{CommonName: "s", DNS: []string{"a.test"}, Server: true}, "a.test", 0, other, `its certificate was issued by "CN=b-ca", which is not in --ca=x`},
 	} {
 		pair := testutil.Must(c.by.Issue(c.leaf))(t)
 		leaf := testutil.Must(x509.ParseCertificate(pair.TLS().Certificate[0]))(t)
 		_, err := leaf.Verify(x509.VerifyOptions{Roots: ca.Pool(), DNSName: c.host, CurrentTime: time.Now().Add(c.at)})
-		if got := Untrusted(fmt.Errorf("handshake: %w", err)); err == nil || !strings.Contains(got, c.want) {
+		if got := Untrusted(fmt.Errorf("handshake: %w", err), Files{CA: "x"}.Trusted("--ca")); err == nil || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %v is told as %q, want %q", name, err, got, c.want)
 		}
 	}
-	testutil.Equal(t, Untrusted(errors.New("x")), "", "of another error it is said")
+	testutil.Equal(t, Files{}.Trusted("--ca"), "the system's CAs, which count without --ca", "what is trusted")
+	testutil.Equal(t, Untrusted(errors.New("x"), ""), "", "of another error it is said")
 }

@@ -69,8 +69,9 @@ type Login struct {
 
 // Client asks admin APIs. An address is HOST:PORT, with Secure before it for TLS.
 type Client struct {
-	http  *http.Client
-	token string // "": none
+	http    *http.Client
+	token   string // "": none
+	trusted string // what verifies APIs over TLS
 
 	names sync.Map // host by the address that it was looked up to, for certificates
 }
@@ -78,7 +79,7 @@ type Client struct {
 // NewClient returns a Client that shows l to every API; Close ends it. It fails if a
 // file of l cannot be used.
 func NewClient(l Login) (*Client, error) {
-	c := &Client{http: &http.Client{
+	c := &Client{trusted: l.Files.Trusted("--ca-cert-path"), http: &http.Client{
 		Timeout: adminTime,
 		// No admin API redirects, and the token must not reach another program.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
@@ -238,7 +239,7 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 			return fmt.Errorf("no answer from the admin API: %s", failure)
 		}
 		if secure {
-			return fmt.Errorf("no answer from the admin API over TLS: %s", tlsFailure(err))
+			return fmt.Errorf("no answer from the admin API over TLS: %s", c.tlsFailure(err))
 		}
 		return fmt.Errorf("%s answers there, which is no admin API", via.Identify(ctx, address).Who)
 	}
@@ -296,11 +297,11 @@ func refusal(res *http.Response, name string, secure bool) error {
 }
 
 // tlsFailure describes the error of a TLS connection, without the address.
-func tlsFailure(err error) string {
+func (c *Client) tlsFailure(err error) string {
 	if errors.Is(err, http.ErrSchemeMismatch) {
 		return "it speaks none: leave out " + Secure
 	}
-	if words := tlsreload.Untrusted(err); words != "" {
+	if words := tlsreload.Untrusted(err, c.trusted); words != "" {
 		return words
 	}
 	if asked, ok := errors.AsType[*url.Error](err); ok {
