@@ -60,12 +60,34 @@ func TestTenantsMake(t *testing.T) {
 	testutil.Equal(t, testutil.Must(os.Stat(filepath.Join(folder, "server.key")))(t).Mode(), 0o600, "mode of the key")
 	testutil.Equal(t, len(testutil.Must(os.ReadDir(filepath.Dir(folder)))(t)), 1, "folders, none beside it")
 	expect(t, 1, "exists already and nothing was written", "tenants", "make", "cluster-a", "--dir="+dir, "--server-name=x.example.com")
+	for _, want := range []string{"konnectivity status SERVER:8095 --token-file=", "konnectivity status https://SERVER:8095 --ca-cert-path=ADMIN-CA --token-file="} {
+		testutil.Contains(t, said, want+filepath.Join(cluster, "reader-token")+"\n", "what is said")
+	}
 	newFolder, newCluster, _ := makeTenant(t, t.TempDir(), "cluster-a", "--from="+cluster)
 	renewed, err := tenant.Load("cluster-a", newFolder)
 	if err != nil || renewed.Agents.Digest != made.Agents.Digest {
 		t.Errorf("renewed by another CA: %v", err)
 	}
 	testutil.ErrorIs(t, testutil.Err(os.Stat(filepath.Join(newCluster, "ca.key"))), fs.ErrNotExist, "a copy of the CA's key")
+}
+
+// A tenant that the server would refuse for what another has is not made.
+func TestTenantsMakeRefusesWhatAnotherHas(t *testing.T) {
+	dir := t.TempDir()
+	_, cluster, _ := makeTenant(t, dir, "a", "--agent-port=9091")
+	makeTenant(t, dir, "c", "--from="+cluster, "--by-identity")
+	testutil.NoError(t, os.Mkdir(filepath.Join(dir, "tenants", "empty"), 0o755))
+	for want, args := range map[string][]string{
+		`--server-name: a.example.com is the name of the tenant "a" already; nothing was written`:                       {"--server-name=b.example.com", "--server-name=A.example.com"},
+		`--agent-port: the port 9091 is that of the tenant "a" already; nothing was written`:                            {"--server-name=b.example.com", "--agent-port=9091"},
+		`--trust-domain: "spiffe://c/konnectivity/agent" is an identity of the tenant "c" already; nothing was written`: {"--server-name=b.example.com", "--by-identity", "--from=" + cluster, "--trust-domain=c"},
+	} {
+		expect(t, 1, want, append([]string{"tenants", "make", "b", "--dir=" + dir}, args...)...)
+	}
+	for _, made := range []string{"tenants", "clusters"} {
+		testutil.ErrorIs(t, testutil.Err(os.Stat(filepath.Join(dir, made, "b"))), fs.ErrNotExist, "what is made of it")
+	}
+	makeTenant(t, dir, "b")
 }
 
 // A tenant that cannot be written whole is not there at all, and can be made again.

@@ -44,6 +44,25 @@ func Load(name, folder string) (*Spec, error) {
 	return parse(name, f.read)
 }
 
+// Beside loads the other tenants of the folder in which that of name is, or is to be, without
+// those that cannot be used.
+func Beside(folder, name string) (all []*Spec) {
+	parent := filepath.Join(folder, "..")
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return nil // there is none
+	}
+	for _, e := range entries {
+		if e.Name() == name || CheckName(e.Name()) != nil {
+			continue
+		}
+		if t, err := Load(e.Name(), filepath.Join(parent, e.Name())); err == nil {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
 // folders is a folder with a folder for each tenant, a source.
 type folders string
 

@@ -82,11 +82,29 @@ func (o *Order) FulfilTenant(dir string, out io.Writer) error {
 	if err := cmp.Or(o.sign(f.ca, &f.server), o.sign(f.ca, &f.client), o.sign(f.ca, &f.agent)); err != nil {
 		return err
 	}
+	if err := o.conflict(f); err != nil {
+		return err
+	}
 	if err := o.writeTenant(f); err != nil {
 		_ = os.Remove(f.cluster) // which is empty now, and was not there before
 		return err
 	}
 	return o.summarizeTenant(out, f)
+}
+
+// conflict is an error if a tenant beside the new one has what that claims: the server would
+// refuse the new one.
+func (o *Order) conflict(f *tenantFiles) error {
+	made, err := tenant.LoadSecret(o.Tenant.Name, f.served())
+	if err != nil {
+		return err
+	}
+	for _, other := range tenant.Beside(f.folder, o.Tenant.Name) {
+		if err := made.Conflict(other); err != nil {
+			return fmt.Errorf("%s: %w; nothing was written", flagOf(err), errors.Unwrap(err))
+		}
+	}
+	return nil
 }
 
 // planTenant checks the order and returns the certificates to sign.
@@ -144,6 +162,10 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 // flagOf is the flag behind a wrong field of tenant.yaml.
 func flagOf(err error) string {
 	switch field, _ := errors.AsType[*tenant.FieldError](err); {
+	case field != nil && field.File != tenant.SettingsFile:
+		return "--from"
+	case field != nil && strings.HasPrefix(field.Field, "identities."):
+		return "--trust-domain"
 	case field != nil && field.Field == "listen.agentPort":
 		return "--agent-port"
 	case field != nil && field.Field == "listen.clientPort":
@@ -275,6 +297,8 @@ func (o *Order) summarizeTenant(out io.Writer, f *tenantFiles) error {
 	say("\nIts kube-apiserver, in the file of --egress-selector-config-file. %s:\n\n%s", t.reach(), t.egressSelection(path))
 	say("\nWhoever is to see this tenant on the server's admin port, and nothing else there:\n")
 	say("  konnectivity status SERVER:8095 --token-file=%s", path(tenant.ReaderFile))
+	say("\nThe same where the server has --admin-cert, with the CA of that certificate:\n")
+	say("  konnectivity status https://SERVER:8095 --ca-cert-path=ADMIN-CA --token-file=%s", path(tenant.ReaderFile))
 	if o.Kubernetes {
 		say("\nkubectl apply -f %s  # the shared server's cluster", path(serverFile))
 		say("kubectl apply -f %s  # the control plane's namespace", path(controlPlaneFile))

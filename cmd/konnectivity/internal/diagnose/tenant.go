@@ -35,29 +35,10 @@ func Tenant(ctx context.Context, folder string, server Server, now time.Time) []
 	}
 	c := newTenantChecker("folder", name, now)
 	t, err := tenant.Load(c.name, folder)
-	c.walk(t, err, func() []*tenant.Spec { return beside(folder, c.name) })
+	c.walk(t, err, func() []*tenant.Spec { return tenant.Beside(folder, c.name) })
 	c.checkModes(folder)
 	c.checkOnline(ctx, server, digestOf(t, err))
 	return c.findings
-}
-
-// beside loads the other tenants of the same parent folder, without the invalid
-// ones.
-func beside(folder, name string) (all []*tenant.Spec) {
-	parent := filepath.Join(folder, "..")
-	entries, err := os.ReadDir(parent)
-	if err != nil {
-		return nil // the tenant is checked alone
-	}
-	for _, e := range entries {
-		if e.Name() == name || tenant.CheckName(e.Name()) != nil {
-			continue
-		}
-		if t, err := tenant.Load(e.Name(), filepath.Join(parent, e.Name())); err == nil {
-			all = append(all, t)
-		}
-	}
-	return all
 }
 
 // tenantChecker checks one tenant.
