@@ -215,10 +215,7 @@ func TestTheLongestIntroduction(t *testing.T) {
 	for _, old := range []bool{true, false} {
 		server := newTestServer(t, ca, "server-1", old)
 		opts := testOptions(config, server.address())
-		opts.ID = strings.Repeat("i", MaxIdentity)
-		if old {
-			opts.ID = opts.ID[:link.MaxID] // no server takes more
-		}
+		opts.ID = strings.Repeat("i", link.MaxID) // no server of ours takes more
 		opts.Identifiers = strings.Repeat("host=a&", MaxIdentity/len("host=a&")) + "&"
 		opts.Lanes = lanes.MaxLanes
 		opts.Token = func() (string, error) { return token, nil }
@@ -227,12 +224,17 @@ func TestTheLongestIntroduction(t *testing.T) {
 	}
 }
 
-// A server's id is as long as an agent's at most, by either protocol.
+// A server's id is bounded, by either protocol. Ours have at most link.MaxID bytes, and other
+// servers that speak gRPC may have more.
 func TestTheLongestServerID(t *testing.T) {
 	ca, config := newCA(t)
 	for _, old := range []bool{true, false} {
 		for more, ok := range []bool{true, false} {
-			server := newTestServer(t, ca, strings.Repeat("i", MaxIdentity+more), old)
+			most := link.MaxID
+			if old {
+				most = MaxIdentity
+			}
+			server := newTestServer(t, ca, strings.Repeat("i", most+more), old)
 			_, err := connectOnce(t, testOptions(config, server.address()))
 			testutil.Equal(t, err == nil, ok, "old server %v, %d bytes too many (%.200v)", old, more, err)
 		}

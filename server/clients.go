@@ -71,9 +71,6 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 		if peer.Role == link.RoleAgent && byToken(c) {
 			return errors.New("an agent beside the API server needs a certificate")
 		}
-		if err := peer.CheckID(); err != nil { // it is listed with every link
-			return err
-		}
 		if taken = client.Budget.Take(limits.ClientMemory); !taken {
 			return errors.New(limits.NoMemory(client))
 		}

@@ -293,6 +293,5 @@ func (c *connector) greet(ctx context.Context, h handshaken, hello link.Hello) (
 		_ = h.Close()
 		return nil, err
 	}
-	verify := func(_ context.Context, server link.Hello) error { return server.CheckID() }
-	return link.Connect(ctx, h.Conn, link.Config{Hello: hello, Verify: verify, Budget: c.budget, Log: c.opt.Log})
+	return link.Connect(ctx, h.Conn, link.Config{Hello: hello, Budget: c.budget, Log: c.opt.Log})
 }

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -109,10 +110,10 @@ func (hs *handshake) hearHello(ctx context.Context) error {
 	if err := hs.peer.decode(payload); err != nil {
 		return hs.refuse(GoAwayProtocol, violation("HELLO: "+err.Error()))
 	}
-	if hs.cfg.Verify == nil {
-		return nil
+	if verify := hs.cfg.Verify; verify != nil {
+		err = verify(ctx, hs.peer)
 	}
-	if err := hs.cfg.Verify(ctx, hs.peer); err != nil {
+	if err = cmp.Or(err, hs.peer.checkID()); err != nil {
 		return hs.refuse(GoAwayRefused, err)
 	}
 	return nil

@@ -243,3 +243,14 @@ func TestOversizeHelloOfOurOwn(t *testing.T) {
 	testutil.Holds(t, arrived == token, "a token of %d bytes arrived with %d, or others", len(token), len(arrived))
 	testutil.Equal(t, b.Peer().Token, "", "the token, once it was judged")
 }
+
+// An id that is too long is refused, whatever else judges the peer.
+func TestLongIDsAreRefused(t *testing.T) {
+	bothRoles(t, func(t *testing.T, initiator bool) {
+		s := shake(t, t.Context(), initiator, link.Config{Verify: func(context.Context, link.Hello) error { return nil }})
+		s.send(frame{tHello, 0, 0, fields(1, []byte{1}, 3, strings.Repeat("i", link.MaxID+1))})
+		s.wantGoAway(uint16(link.GoAwayRefused))
+		_, err := s.failed()
+		testutil.Contains(t, err.Error(), "id has 513 bytes", "the error")
+	})
+}

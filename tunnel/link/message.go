@@ -46,12 +46,12 @@ type Hello struct {
 	Group string
 }
 
-// MaxID bounds a peer's id. Node names (253) and UUIDs fit with room; an id is repeated in every
-// log line about its peer.
+// MaxID bounds a peer's id (§14). Node names (253) and UUIDs fit with room; an id is repeated in
+// every log line about its peer.
 const MaxID = 512
 
-// CheckID refuses an id that is too long.
-func (h Hello) CheckID() error {
+// checkID refuses an id that is too long.
+func (h Hello) checkID() error {
 	if len(h.ID) > MaxID {
 		return fmt.Errorf("the %s's id has %d bytes: at most %d are accepted", h.Role, len(h.ID), MaxID)
 	}
