@@ -80,13 +80,13 @@ func (o *explainOptions) run(args []string, out io.Writer) error {
 	case d.Bad != nil:
 		return cli.Usagef("%q: %s", args[1], tunnel.AsDialError("", d.Bad).Text())
 	case d.Denied != nil:
-		return fmt.Errorf("denied: %w", d.Denied)
+		return fmt.Errorf("denied: %s", strings.TrimPrefix(d.Denied.Error(), "denied "))
 	case d.Depends != "":
-		_, err = fmt.Fprintf(out, "allowed if the address that the name has at the agent matches none of the lines with -, and one of those with +, if there are any:\n%s", d.Depends)
+		_, err = fmt.Fprintf(out, "the agent decides, by the address that it finds for the name: a line with - denies, and if there are lines with +, one of them has to match:\n%s", d.Depends)
 	case d.Rule != "":
 		_, err = fmt.Fprintf(out, "allowed by rule %q\n", d.Rule)
 	default:
-		_, err = fmt.Fprintln(out, "allowed: no rule denies it, and the file has none that allows")
+		_, err = fmt.Fprintln(out, "allowed: no rule denies it, and the file has no rule with action allow, so all else is allowed")
 	}
 	return err
 }

@@ -21,9 +21,9 @@ func TestExplainNamesTheRule(t *testing.T) {
 		status         int
 	}{
 		{both, "10.1.2.3:22", "allowed by rule \"monitoring\"\n", cli.ExitOK},
-		{both, "10.9.2.3:22", "konnectivity: denied: denied by rule \"databases\" (10.9.0.0/16)\n", cli.ExitFailure},
+		{both, "10.9.2.3:22", "konnectivity: denied: by rule \"databases\" (10.9.0.0/16)\n", cli.ExitFailure},
 		{both, "11.1.2.3:22", "konnectivity: denied: no allow rule matches\n", cli.ExitFailure},
-		{deny, "11.1.2.3:22", "allowed: no rule denies it, and the file has none that allows\n", cli.ExitOK},
+		{deny, "11.1.2.3:22", "allowed: no rule denies it, and the file has no rule with action allow, so all else is allowed\n", cli.ExitOK},
 		{deny, "11.1.2.3", "konnectivity: \"11.1.2.3\": bad address: want host:port (see konnectivity policy explain --help)\n", cli.ExitUsage},
 	} {
 		path := filepath.Join(t.TempDir(), "policy.yaml")

@@ -213,11 +213,13 @@ func (f *File) try(t Test) error {
 		case d.Bad != nil:
 			return fmt.Errorf("%s: %w", address, d.Bad)
 		case d.Depends != "":
-			return fmt.Errorf("%s: the address that the name has at the agent decides; test the address", address)
+			return fmt.Errorf("%s: what the rules say of this name depends on the address that the agent finds for it; test that address", address)
 		case allow && d.Denied != nil:
-			return fmt.Errorf("%s is denied to %s, and should be allowed: %w", address, shown(who), d.Denied)
+			return fmt.Errorf("%s should reach %s, but is not allowed to: %w", shown(who), address, d.Denied)
+		case !allow && d.Denied == nil && d.Rule != "":
+			return fmt.Errorf("%s should not reach %s, but rule %q allows it", shown(who), address, d.Rule)
 		case !allow && d.Denied == nil:
-			return fmt.Errorf("%s is allowed to %s, and should be denied", address, shown(who))
+			return fmt.Errorf("%s should not reach %s, but no rule denies it", shown(who), address)
 		}
 	}
 	return nil
@@ -225,7 +227,7 @@ func (f *File) try(t Test) error {
 
 func shown(who tunnel.Identity) string {
 	if who == "" {
-		return "a client that is not known"
+		return "an unknown client"
 	}
 	return who.String()
 }
