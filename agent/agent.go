@@ -226,10 +226,14 @@ func (a *Agent) drain(store bool) {
 		return
 	}
 	start := time.Now()
+	draining := "draining: servers were told to use other agents"
+	if len(a.Servers()) == 0 {
+		draining = "draining: no server is connected that would have to be told"
+	}
 	streams := a.set.drain()
 	defer a.opts.Handover.finish()
 	a.opts.Handover.give(a)
-	a.opts.Log.WithField("open", streams).Info("draining: servers were told to use other agents")
+	a.opts.Log.WithField("open", streams).Info(draining)
 	a.settle(start, store)
 	if store && !a.opts.Store.keep(a) {
 		a.settle(start, false)

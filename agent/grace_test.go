@@ -4,8 +4,12 @@ import (
 	"context"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -55,5 +59,28 @@ func TestDrainLetsDestinationsTakeTheRest(t *testing.T) {
 			close(release)
 			testutil.Equal(t, <-took, int64(len(rest)), "bytes that the destination got")
 		})
+	}
+}
+
+// An agent that is stopped says whether there was a server to tell.
+func TestDrainSaysWhoWasTold(t *testing.T) {
+	ca, config := newCA(t)
+	for connected, want := range map[bool]string{
+		true:  "draining: servers were told to use other agents",
+		false: "draining: no server is connected that would have to be told",
+	} {
+		address := testutil.Refusing(t)
+		if connected {
+			address = newTestServer(t, ca, "s", false).address()
+		}
+		opts := testOptions(config, address)
+		opts.Grace = patience
+		log, said := logtest.NewNullLogger()
+		opts.Log = log
+		a, stop := runAgent(t, opts)
+		testutil.Eventually(t, "it has tried", func() bool { return len(a.Servers()) > 0 || !connected && len(said.AllEntries()) > 0 })
+		testutil.NoError(t, stop())
+		found := slices.ContainsFunc(said.AllEntries(), func(e *logrus.Entry) bool { return e.Message == want })
+		testutil.Holds(t, found, "%q is not in the log", want)
 	}
 }
