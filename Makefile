@@ -140,7 +140,7 @@ e2e-install: kube programs ## Install the chart by Helm, and the kustomizations,
 	$(GO) test -C e2e/apiserver $(QUICKLY) -count=1 -timeout 15m -run '^TestInstall$$' $(ARGS) . -programs='$(CURDIR)/$(KUBE)'
 
 .PHONY: kube
-kube: $(KUBE)/built $(KUBE)/helm
+kube: $(KUBE)/built $(KUBE)/helm ## Compile kube-apiserver, etcd and Helm for e2e-apiserver, e2e-cluster and e2e-install
 
 .PHONY: conformance
 conformance: $(KUBE)/conformance ## Run Kubernetes' own tests of what goes through the tunnel in such a cluster
@@ -148,7 +148,7 @@ conformance: $(KUBE)/conformance ## Run Kubernetes' own tests of what goes throu
 
 # That every package is there which they are compiled from.
 .PHONY: kube-sources
-kube-sources:
+kube-sources: ## Download the sources of these
 	$(GO) list -C $(PROGRAMS) -deps tool >/dev/null
 
 $(KUBE)/built: $(PROGRAMS)/go.mod

@@ -178,7 +178,7 @@ func TestInvalidFlags(t *testing.T) {
 		{right + "--kubeconfig-qps=Inf", "--kubeconfig-qps=+Inf: must be a number"},
 		{right + "--kubeconfig-burst=-1", "--kubeconfig-burst"},
 		{right + "--server-port=65536", "--server-port=65536: must be from 0 to 65535"},
-		{right + "--agent-port=0", "--agent-port=0: must be from 1 to 65535"},
+		{right + "--agent-port=0", "--agent-port=0: it must be from 1 to 65535"},
 		{right + "--health-port=-1", "--health-port"},
 		{right + "--admin-port=70000", "--admin-port"},
 		{right + "--agent-port=8090", "--agent-port and --server-port are both 8090"},

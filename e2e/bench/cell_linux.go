@@ -159,7 +159,7 @@ func (m *measurement) start(ctx context.Context) ([]subject, error) {
 		wanted bool
 	}{
 		{"before", m.Before, nil, m.Before != ""},
-		{"ours with lanes", m.Bin, []string{fmt.Sprintf("--link-lanes=%d", m.Lanes)}, m.Lanes > 0},
+		{"ours with -lanes", m.Bin, []string{fmt.Sprintf("--link-lanes=%d", m.Lanes)}, m.Lanes > 0},
 		{"ours", m.Bin, nil, true},
 	} {
 		if !ours.wanted {

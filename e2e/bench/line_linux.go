@@ -94,7 +94,7 @@ func (ls *lines) rounds(ctx context.Context) (rep *bench.Report, err error) {
 const lengthRTTs = 40
 
 // ownSubjects are all paths without -other.
-const ownSubjects = "ours,ours with lanes,before,relay chain,raw TLS"
+const ownSubjects = "ours,ours with -lanes,before,relay chain,raw TLS"
 
 func parseLines(args []string) (*lines, error) {
 	ls := &lines{}

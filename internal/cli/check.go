@@ -65,6 +65,9 @@ func (p Port) Addr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(p.Host), Por
 // CheckPorts checks that the ports are valid, and that no two are the same.
 func CheckPorts(ports ...Port) error {
 	for i, a := range ports {
+		if a.Number == 0 && a.Least > 0 {
+			return Usagef("--%s=0: it must be from %d to 65535; this port cannot be switched off", a.Flag, a.Least)
+		}
 		if a.Number < a.Least || a.Number > 65535 {
 			return Usagef("--%s=%d: must be from %d to 65535", a.Flag, a.Number, a.Least)
 		}

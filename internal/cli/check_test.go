@@ -43,7 +43,7 @@ func TestChecks(t *testing.T) {
 		"an address not ours":  {taken(Port{Flag: "a", Host: "2001:db8::1", Number: 80}), "--a: cannot listen on [2001:db8::1]:80: ", false},
 		"ports":                {CheckPorts(Port{Flag: "a", Number: 1}, Port{Flag: "b", Number: 65535}, Port{Flag: "c"}, Port{Flag: "d"}), "", false},
 		"no port":              {CheckPorts(Port{Flag: "a", Number: 65536}), "--a=65536: must be from 0 to 65535", true},
-		"port 0":               {CheckPorts(Port{Flag: "a", Least: 1}), "--a=0: must be from 1 to 65535", true},
+		"port 0":               {CheckPorts(Port{Flag: "a", Least: 1}), "--a=0: it must be from 1 to 65535; this port cannot be switched off", true},
 		"one port twice":       {CheckPorts(Port{Flag: "a", Number: 80, Host: "x"}, Port{Flag: "b", Number: 80}), "--a and --b are both 80", true},
 		"on two addresses":     {CheckPorts(Port{Flag: "a", Number: 80, Host: "x"}, Port{Flag: "b", Number: 80, Host: "y"}), "", false},
 		"one of them unused":   {CheckPorts(Port{Flag: "a", Number: 80, Unused: true}, Port{Flag: "b", Number: 80}), "", false},

@@ -117,7 +117,7 @@ func status(cmd *cobra.Command, err error, started, stopping bool, stderr io.Wri
 		return ExitOK
 	}
 	name := cmd.Root().DisplayName()
-	stderr = logging.Patient(stderr)                                    // the process ends, though nobody reads this
+	stderr = logging.Patient(stderr)                                    // the process ends even if standard error is not read
 	if _, usage := errors.AsType[*UsageError](err); usage || !started { // cobra's own errors precede the run
 		text := Printable(strings.Join(strings.Fields(err.Error()), " ")) // cobra's suggestions are indented lines
 		path := strings.TrimSuffix(cmd.CommandPath(), " help")            // whose own help says nothing of topics

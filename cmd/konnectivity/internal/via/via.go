@@ -124,7 +124,7 @@ func SOCKS5(front string) tunnel.Dialer {
 	})
 }
 
-// socks5Replies are those of RFC 1928 §6, in the words of x/net, which has no more of them.
+// socks5Replies are those of RFC 1928 §6, in the words of x/net, which passes nothing else on.
 var socks5Replies = []struct {
 	words   string
 	failure tunnel.Failure
