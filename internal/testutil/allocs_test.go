@@ -1,6 +1,8 @@
 package testutil
 
-import "testing"
+import (
+	"testing"
+)
 
 var kept []*int
 

@@ -24,9 +24,7 @@ func refuses(t *testing.T, address string) {
 	if err == nil {
 		c.Close()
 	}
-	if !errors.Is(err, syscall.ECONNREFUSED) && !noIPv6(err) {
-		t.Errorf("%s does not refuse: %v", address, err)
-	}
+	testutil.Holds(t, errors.Is(err, syscall.ECONNREFUSED) || noIPv6(err), "%s does not refuse: %v", address, err)
 }
 
 func noIPv6(err error) bool {
@@ -75,9 +73,7 @@ func TestHeldPortIsNotPicked(t *testing.T) {
 	held := map[string]bool{}
 	for range 150 {
 		for _, address := range []string{testutil.ReservedAddress(t), testutil.Refusing(t)} {
-			if held[address] {
-				t.Fatalf("%s was given twice", address)
-			}
+			testutil.Requires(t, !held[address], "%s was given twice", address)
 			held[address] = true
 		}
 	}
@@ -86,9 +82,7 @@ func TestHeldPortIsNotPicked(t *testing.T) {
 		testutil.NoError(t, err)
 		_, _ = near.Close(), far.Close()
 		for _, given := range []net.Addr{near.LocalAddr(), near.RemoteAddr()} {
-			if held[given.String()] {
-				t.Fatalf("%s is held, and was given to another", given)
-			}
+			testutil.Requires(t, !held[given.String()], "%s is held, and was given to another", given)
 		}
 	}
 }
