@@ -72,13 +72,10 @@ func (tr *traffic) open(flow *tunnel.Flow) (client, target net.Conn) {
 func bubble(t *testing.T, f func(tr *traffic, h http.Handler)) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &traffic{t: t, table: NewTable()}
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { tr.table.Run(ctx) })
+		stop := testutil.Start(t, tr.table.Run)
 		f(tr, mounted(Source{Component: "test", ID: "me", Table: tr.table}))
 		tr.all.Wait()
-		cancel()
-		running.Wait()
+		stop()
 	})
 }
 
@@ -90,23 +87,20 @@ func TestStallShowsWithinTwoSamples(t *testing.T) {
 		_, _ = io.ReadFull(target, make([]byte, 5))
 		time.Sleep(5 * time.Second)
 		c := get[Page[Connection]](t, h, "/api/v1/connections").Items[0]
-		if c.State != StateIdle || c.ID != "one" || c.Source != "10.0.0.1:5" || c.Next != "agent a1" || c.UpBytes != 5 || c.Resolved != "pipe" {
-			t.Fatalf("%+v", c)
-		}
+		testutil.Requires(t, c.State == StateIdle && c.ID == "one" && c.Source == "10.0.0.1:5" && c.Next == "agent a1" &&
+			c.UpBytes == 5 && c.Resolved == "pipe", "%+v", c)
 		_, _ = client.Write([]byte("nobody reads this"))
 		time.Sleep(2*sampleEvery + time.Millisecond)
 		c = get[Page[Connection]](t, h, "/api/v1/connections?state=stalled").Items[0]
-		if c.State != StateStalled || c.StalledBy != "destination" || c.StalledFor < 0.3 || c.StalledFor > 1 {
-			t.Fatalf("%+v", c)
-		}
+		testutil.Requires(t, c.State == StateStalled && c.StalledBy == "destination" && c.StalledFor >= 0.3 &&
+			c.StalledFor <= 1, "%+v", c)
 		if s := get[Status](t, h, "/api/v1/status"); s.Connections.Stalled != 1 || s.Connections.Open != 1 || s.Connections.Total != 1 {
 			t.Errorf("%+v", s.Connections)
 		}
 		_, _ = io.ReadFull(target, make([]byte, 17))
 		time.Sleep(sampleEvery + time.Millisecond)
-		if c = get[Page[Connection]](t, h, "/api/v1/connections").Items[0]; c.State != StateActive || c.Up == 0 {
-			t.Errorf("read again, and yet %+v", c)
-		}
+		c = get[Page[Connection]](t, h, "/api/v1/connections").Items[0]
+		testutil.Holds(t, c.State == StateActive && c.Up != 0, "read again, and yet %+v", c)
 		testutil.Equal(t, get[Status](t, h, "/api/v1/status").Rates.Up, c.Up,
 			"the rate of the whole, beside that of its only part")
 		// The other side.
@@ -132,9 +126,8 @@ func TestListsArePagedFilteredAndSorted(t *testing.T) {
 	table.sample(time.Now(), sampleEvery)
 	h := mounted(Source{Table: table})
 	p := get[Page[Connection]](t, h, "/api/v1/connections?limit=1000&offset=9500")
-	if p.Total != many || p.Matched != many || len(p.Items) != 500 || p.Items[0].ID != "id-09500" {
-		t.Fatalf("%d %d %d", p.Total, p.Matched, len(p.Items))
-	}
+	testutil.Requires(t, p.Total == many && p.Matched == many && len(p.Items) == 500 && p.Items[0].ID == "id-09500",
+		"%d %d %d", p.Total, p.Matched, len(p.Items))
 	p = get[Page[Connection]](t, h, "/api/v1/connections?filter=HOST-7.test&sort=-id")
 	if p.Matched != 100 || p.Items[0].ID != "id-09907" || p.Items[99].ID != "id-00007" {
 		t.Fatalf("%d %s", p.Matched, p.Items[0].ID)
@@ -179,13 +172,11 @@ func TestFailuresHaveHintsAndNoSecrets(t *testing.T) {
 		t.Errorf("%+v", f)
 	}
 	s := get[Status](t, h, "/api/v1/status")
-	if s.Dials.Total != 303 || s.Dials.Failed != 303 || s.Dials.Failures["denied"] != 300 || s.Dials.Failures["cancelled"] != 2 || s.Dials.Failures["internal"] != 1 {
-		t.Errorf("%+v", s.Dials)
-	}
+	testutil.Holds(t, s.Dials.Total == 303 && s.Dials.Failed == 303 && s.Dials.Failures["denied"] == 300 &&
+		s.Dials.Failures["cancelled"] == 2 && s.Dials.Failures["internal"] == 1, "%+v", s.Dials)
 	for _, url := range []string{"failures", "status", "connections", "peers", "history"} {
-		if strings.Contains(ask(h, http.MethodGet, "/api/v1/"+url).Body.String(), "hunter2") {
-			t.Errorf("%s tells a password", url)
-		}
+		testutil.Holds(t, !strings.Contains(ask(h, http.MethodGet, "/api/v1/"+url).Body.String(), "hunter2"),
+			"%s tells a password", url)
 	}
 }
 
@@ -196,9 +187,7 @@ func TestEveryFailureHasAHint(t *testing.T) {
 	// Resets by either end, cancelled dials, and resets without a reason are ordinary.
 	ordinary := []tunnel.Code{tunnel.CodeUnknown, tunnel.CodePeerReset, tunnel.CodeCancelled}
 	for code := range tunnel.Codes() {
-		if resetHints[code] == "" && !slices.Contains(ordinary, code) {
-			t.Errorf("%v has no hint", code)
-		}
+		testutil.Holds(t, resetHints[code] != "" || slices.Contains(ordinary, code), "%v has no hint", code)
 	}
 }
 
@@ -216,8 +205,7 @@ func TestHistoryIsARingOfFifteenMinutes(t *testing.T) {
 		n := len(hist.Points)
 		testutil.Requires(t, n == points, "%d points", n)
 		for i := 1; i < points; i++ {
-			testutil.Requires(t, hist.Points[i].Time.After(hist.Points[i-1].Time),
-				"out of order at %d", i)
+			testutil.Requires(t, hist.Points[i].Time.After(hist.Points[i-1].Time), "out of order at %d", i)
 		}
 	})
 }
@@ -262,18 +250,14 @@ func TestPeersHaveTheRatesOfTheirConnections(t *testing.T) {
 		return []Peer{{Role: RoleAgent, ID: "a1"}, {Role: RoleClient, ID: "c", Remote: "10.0.0.7:1"}, {Role: RoleAgent, ID: "a2"}}
 	}})
 	p := get[Page[Peer]](t, h, "/api/v1/peers")
-	if len(p.Items) != 3 || p.Items[0].Up != 1 || p.Items[1].Down != 5 || p.Items[1].Stalled != 6 || p.Items[2].Up != 0 {
-		t.Errorf("%+v", p.Items)
-	}
-	if p = get[Page[Peer]](t, h, "/api/v1/peers?sort=-rate&limit=1"); p.Total != 3 || len(p.Items) != 1 || p.Items[0].ID != "c" {
-		t.Errorf("%+v", p)
-	}
-	if p = get[Page[Peer]](t, h, "/api/v1/peers?role=client"); p.Matched != 1 || p.Items[0].ID != "c" {
-		t.Errorf("%+v", p)
-	}
-	if p = get[Page[Peer]](t, h, "/api/v1/peers?filter=A2"); p.Matched != 1 || p.Items[0].ID != "a2" {
-		t.Errorf("%+v", p)
-	}
+	testutil.Holds(t, len(p.Items) == 3 && p.Items[0].Up == 1 && p.Items[1].Down == 5 && p.Items[1].Stalled == 6 &&
+		p.Items[2].Up == 0, "%+v", p.Items)
+	p = get[Page[Peer]](t, h, "/api/v1/peers?sort=-rate&limit=1")
+	testutil.Holds(t, p.Total == 3 && len(p.Items) == 1 && p.Items[0].ID == "c", "%+v", p)
+	p = get[Page[Peer]](t, h, "/api/v1/peers?role=client")
+	testutil.Holds(t, p.Matched == 1 && p.Items[0].ID == "c", "%+v", p)
+	p = get[Page[Peer]](t, h, "/api/v1/peers?filter=A2")
+	testutil.Holds(t, p.Matched == 1 && p.Items[0].ID == "a2", "%+v", p)
 }
 
 // Agents and clients of a server have ids of 512 bytes at most, an agent itself 4096.
@@ -300,12 +284,10 @@ func TestPageLoadsOwnFilesOnly(t *testing.T) {
 	for url, kind := range urls {
 		w := ask(h, "GET", url)
 		body := strings.ReplaceAll(w.Body.String(), "http://www.w3.org/2000/svg", "")
-		if w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) || len(body) < 100 {
-			t.Errorf("%s: %d %v, %d bytes", url, w.Code, w.Header(), len(body))
-		}
-		if w.Header().Get("Content-Security-Policy") != policy || w.Header().Get("X-Content-Type-Options") != "nosniff" {
-			t.Errorf("%s: %v", url, w.Header())
-		}
+		testutil.Holds(t, w.Code == 200 && strings.HasPrefix(w.Header().Get("Content-Type"), kind) && len(body) >= 100,
+			"%s: %d %v, %d bytes", url, w.Code, w.Header(), len(body))
+		testutil.Holds(t, w.Header().Get("Content-Security-Policy") == policy &&
+			w.Header().Get("X-Content-Type-Options") == "nosniff", "%s: %v", url, w.Header())
 		for _, bad := range []string{"http://", "https://", "<style", " style=", " onclick=", "innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("} {
 			testutil.Holds(t, !strings.Contains(body, bad), "%s has %q", url, bad)
 		}

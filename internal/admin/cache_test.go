@@ -95,8 +95,7 @@ func TestCancelledRequestKeepsAnswer(t *testing.T) {
 		synctest.Wait()
 		<-s.turn
 		all.Wait()
-		testutil.Holds(t, left == nil && string(stayed) == "2\n",
-			"left with %q, stayed for %q", left, stayed)
+		testutil.Holds(t, left == nil && string(stayed) == "2\n", "left with %q, stayed for %q", left, stayed)
 		time.Sleep(time.Second)
 	})
 }

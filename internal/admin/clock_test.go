@@ -31,9 +31,8 @@ func TestClockChangeKeepsStates(t *testing.T) {
 		testutil.Requires(t, got == time.Minute, "the time made here is %v later", got)
 		value, _ := table.conns.Load(f)
 		c := value.(*conn)
-		if state, _, _ := c.state(now, tunnel.ResumeStatus{}); state != StateIdle {
-			t.Errorf("set by %v, an idle connection is %s", by, state)
-		}
+		state, _, _ := c.state(now, tunnel.ResumeStatus{})
+		testutil.Holds(t, state == StateIdle, "set by %v, an idle connection is %s", by, state)
 		f.Hold(true, true)
 		table.sample(real, sampleEvery)
 		table.sample(real, sampleEvery)

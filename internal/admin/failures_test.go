@@ -63,9 +63,8 @@ func TestFailuresOfManyTenantsAreBounded(t *testing.T) {
 		table.failures.add(Failure{Tenant: last, ID: fmt.Sprint(i)})
 	}
 	all = table.failures.list("")
-	if len(all) != keptOfATenant || all[0].ID != fmt.Sprint(2*keptOfATenant-1) || all[keptOfATenant-1].ID != fmt.Sprint(keptOfATenant) {
-		t.Errorf("of one that is left, %d are kept: %+v", len(all), all)
-	}
+	testutil.Holds(t, len(all) == keptOfATenant && all[0].ID == fmt.Sprint(2*keptOfATenant-1) &&
+		all[keptOfATenant-1].ID == fmt.Sprint(keptOfATenant), "of one that is left, %d are kept: %+v", len(all), all)
 }
 
 // As many tenants as there may be keep one failure each.
@@ -84,9 +83,8 @@ func TestEveryTenantKeepsAFailure(t *testing.T) {
 func TestLastDeparture(t *testing.T) {
 	table := NewTable()
 	h := mounted(Source{Table: table})
-	if s := get[Status](t, h, "/api/v1/status"); s.LastGone != nil {
-		t.Errorf("%+v", s.LastGone)
-	}
+	s := get[Status](t, h, "/api/v1/status")
+	testutil.Holds(t, s.LastGone == nil, "%+v", s.LastGone)
 	for _, c := range []struct {
 		err   error
 		cause string
@@ -99,17 +97,15 @@ func TestLastDeparture(t *testing.T) {
 	} {
 		table.Gone(Departure{Tenant: "t", Role: RoleAgent, ID: "a1", Remote: "10.0.0.1:5"}, time.Now().Add(-time.Minute), c.err)
 		d := table.departures.of("")
-		if d.Tenant != "t" || d.ID != "a1" || d.Role != RoleAgent || d.Cause != c.cause || d.Ordered != (c.err == nil) {
-			t.Errorf("%+v, want %q", d, c.cause)
-		}
+		testutil.Holds(t, d.Tenant == "t" && d.ID == "a1" && d.Role == RoleAgent && d.Cause == c.cause &&
+			d.Ordered == (c.err == nil), "%+v, want %q", d, c.cause)
 		list := table.failures.list("")
 		if len(list) != c.shown || c.shown > 0 && (list[0].Stage != "peer" || list[0].Tenant != "t" || list[0].Destination != "agent a1" || list[0].Cause != c.cause || list[0].Seconds < 59) {
 			t.Errorf("%v: failures are %+v", c.err, list)
 		}
 	}
-	if s := get[Status](t, mounted(Source{Table: table}), "/api/v1/status"); s.LastGone == nil || s.LastGone.Cause != "its connection was lost: odd" {
-		t.Errorf("%+v", s.LastGone)
-	}
+	s = get[Status](t, mounted(Source{Table: table}), "/api/v1/status")
+	testutil.Holds(t, s.LastGone != nil && s.LastGone.Cause == "its connection was lost: odd", "%+v", s.LastGone)
 	(*Table)(nil).Gone(Departure{Role: RoleAgent, ID: "a1"}, time.Now(), io.EOF) // a server without an admin port
 }
 
@@ -127,20 +123,17 @@ func TestLastDepartureOfTenant(t *testing.T) {
 	for _, d := range []Departure{{Tenant: "a", ID: "1"}, {Tenant: "b", ID: "2"}, {ID: "own"}} {
 		table.Gone(d, time.Now(), nil)
 	}
-	if all, a, b, c := last(""), last("a"), last("b"), last("c"); all != " own" || a != "a 1" || b != "b 2" || c != "" {
-		t.Errorf("%q, %q, %q, %q", all, a, b, c)
-	}
+	all, a, b, c := last(""), last("a"), last("b"), last("c")
+	testutil.Holds(t, all == " own" && a == "a 1" && b == "b 2" && c == "", "%q, %q, %q, %q", all, a, b, c)
 	table.Forget("a")
-	if a, b := last("a"), last("b"); a != "" || b != "b 2" {
-		t.Errorf("%q, %q after one is gone", a, b)
-	}
+	a, b = last("a"), last("b")
+	testutil.Holds(t, a == "" && b == "b 2", "%q, %q after one is gone", a, b)
 }
 
 func TestSilentSeconds(t *testing.T) {
 	for last, silent := range map[time.Duration]bool{0: false, 5 * time.Second: false, 8 * time.Second: true} {
-		if s := SilentSeconds(time.Now().Add(-last)); (s > 0) != silent || silent && s < 8 {
-			t.Errorf("heard %v ago: %v", last, s)
-		}
+		s := SilentSeconds(time.Now().Add(-last))
+		testutil.Holds(t, (s > 0) == silent && (!silent || s >= 8), "heard %v ago: %v", last, s)
 	}
 	testutil.Equal(t, SilentSeconds(time.Time{}), 0, "never heard")
 }

@@ -53,9 +53,8 @@ func TestServersWithoutALinkAreShown(t *testing.T) {
 		return []Peer{{Role: RoleServer, ID: "s1", Remote: "10.0.0.3:8090", Protocol: "link"}}
 	}})
 	p := get[Page[Peer]](t, h, "/api/v1/peers?role=server&sort=-rate")
-	if p.Matched != 2 || p.Items[0].ID != "10.0.0.2:8090" || p.Items[0].Protocol != "connect" || p.Items[0].Streams != 2 {
-		t.Errorf("%+v", p)
-	}
+	testutil.Holds(t, p.Matched == 2 && p.Items[0].ID == "10.0.0.2:8090" && p.Items[0].Protocol == "connect" &&
+		p.Items[0].Streams == 2, "%+v", p)
 }
 
 func TestNeighboursAreBounded(t *testing.T) {
@@ -103,8 +102,7 @@ func TestFailureTextsAreBounded(t *testing.T) {
 		table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: string(long), Address: string(long)}}, time.Second, &tunnel.DialError{Failure: tunnel.FailBadAddress})
 	}
 	for _, f := range table.failures.list("") {
-		if len(f.Destination) > maxText+3 || len(f.ID) > maxText+3 || f.Destination[:4] != "ää" {
-			t.Fatalf("%d bytes are kept", len(f.Destination))
-		}
+		testutil.Requires(t, len(f.Destination) <= maxText+3 && len(f.ID) <= maxText+3 && f.Destination[:4] == "ää",
+			"%d bytes are kept", len(f.Destination))
 	}
 }

@@ -27,9 +27,8 @@ func TestResumedConnectionInList(t *testing.T) {
 		table.sample(time.Now(), sampleEvery)
 	}
 	c := get[Page[Connection]](t, h, "/api/v1/connections?state=resuming&sort=-state").Items[0]
-	if c.State != StateResuming || c.ResumingFor < 3 || c.StalledBy != "" || c.Next != "server a" {
-		t.Errorf("without a link: %+v", c)
-	}
+	testutil.Holds(t, c.State == StateResuming && c.ResumingFor >= 3 && c.StalledBy == "" && c.Next == "server a",
+		"without a link: %+v", c)
 	s := get[Status](t, h, "/api/v1/status").Connections
 	testutil.Holds(t, s.Resuming == 1 && s.Stalled == 0, "%+v", s)
 	testutil.Equal(t, get[Page[Peer]](t, h, "/api/v1/peers?role=server").Matched, 0,
@@ -40,9 +39,8 @@ func TestResumedConnectionInList(t *testing.T) {
 	l.now = tunnel.ResumeStatus{Resumes: 1, Hop: tunnel.Hop{Role: "server", ID: "b"}}
 	table.sample(time.Now(), sampleEvery)
 	c = get[Page[Connection]](t, h, "/api/v1/connections?filter=server+b").Items[0]
-	if c.State != StateActive || c.ResumingFor != 0 || c.Resumes != 1 || c.Next != "server b" || c.Source != "10.0.0.1:5" {
-		t.Errorf("resumed: %+v", c)
-	}
+	testutil.Holds(t, c.State == StateActive && c.ResumingFor == 0 && c.Resumes == 1 && c.Next == "server b" &&
+		c.Source == "10.0.0.1:5", "resumed: %+v", c)
 	for _, p := range get[Page[Peer]](t, h, "/api/v1/peers?role=server").Items {
 		testutil.Equal(t, p.Up > 0, p.ID == "b", "%s carries %v bytes a second, which", p.ID, p.Up)
 	}

@@ -65,12 +65,10 @@ func TestTenantReadersAreSerialized(t *testing.T) {
 		asking.Go(func() { a.get(who("blue"), "blue", func() any { return 0 }) })
 		synctest.Wait()
 		testutil.Equal(t, len(a.tenants.kept), 2, "wait where all wait")
-		testutil.Holds(t, a.get(who(""), "all", func() any { return 0 }) != nil,
-			"the operator is not answered")
+		testutil.Holds(t, a.get(who(""), "all", func() any { return 0 }) != nil, "the operator is not answered")
 		ctx, leave := context.WithCancel(who("red"))
 		leave()
-		testutil.Holds(t, a.get(ctx, "red", func() any { return 0 }) == nil,
-			"one who left is answered")
+		testutil.Holds(t, a.get(ctx, "red", func() any { return 0 }) == nil, "one who left is answered")
 		<-a.tenants.turn
 		asking.Wait()
 		testutil.Equal(t, len(a.gates), 0, "gates are left")
@@ -143,15 +141,12 @@ func TestTenantsOfASet(t *testing.T) {
 		t.Errorf("%s\nwant\n%s\n%d servers, %v", strings.Join(got, "\n"), strings.Join(want, "\n"), page.Servers, page.Conditions)
 	}
 	a, b := page.Items[5], page.Items[1]
-	if a.Agents != 4 || a.Connections.Open != 2 || a.Dials.Failures["bound"] != 2 || b.Agents != 3 || len(b.ServerNames) != 1 {
-		t.Errorf("%+v, %+v", a, b)
-	}
-	if page := get[TenantsPage](t, h, "/api/v1/tenants?servers=all&state=missing"); page.Matched != 1 || page.Total != 6 {
-		t.Errorf("%+v", page)
-	}
-	if own := get[TenantsPage](t, h, "/api/v1/tenants"); own.Servers != 0 || own.Items[0].On != nil || own.Items[1].Condition != "ready" {
-		t.Errorf("%+v", own)
-	}
+	testutil.Holds(t, a.Agents == 4 && a.Connections.Open == 2 && a.Dials.Failures["bound"] == 2 && b.Agents == 3 &&
+		len(b.ServerNames) == 1, "%+v, %+v", a, b)
+	page = get[TenantsPage](t, h, "/api/v1/tenants?servers=all&state=missing")
+	testutil.Holds(t, page.Matched == 1 && page.Total == 6, "%+v", page)
+	own := get[TenantsPage](t, h, "/api/v1/tenants")
+	testutil.Holds(t, own.Servers == 0 && own.Items[0].On == nil && own.Items[1].Condition == "ready", "%+v", own)
 	testutil.Equal(t, ask(h, http.MethodGet, "/api/v1/tenants?servers=two").Code, http.StatusBadRequest, "servers=two")
 }
 
@@ -199,10 +194,8 @@ func TestATenantsReaderSeesNoOtherServer(t *testing.T) {
 		return Source{ID: "one", Table: source.Table, Tenant: name, Tenants: func() []Tenant { return crowd()[:1] }}, true
 	}
 	h := mounted(source)
-	if page := get[Page[Server]](t, h, "/api/v1/servers"); page.Total != 1 || page.Items[0].Status.Tenant != "b" {
-		t.Errorf("%+v", page)
-	}
-	if page := get[TenantsPage](t, h, "/api/v1/tenants?servers=all"); page.Total != 1 || page.Items[0].Condition != "ready" {
-		t.Errorf("%+v", page)
-	}
+	page := get[Page[Server]](t, h, "/api/v1/servers")
+	testutil.Holds(t, page.Total == 1 && page.Items[0].Status.Tenant == "b", "%+v", page)
+	all := get[TenantsPage](t, h, "/api/v1/tenants?servers=all")
+	testutil.Holds(t, all.Total == 1 && all.Items[0].Condition == "ready", "%+v", all)
 }

@@ -19,9 +19,8 @@ func TestParseToken(t *testing.T) {
 	want, err := ParseToken([]byte(long))
 	testutil.Requires(t, err == nil && want != (TokenDigest{}), "%v", err)
 	for _, text := range []string{long + "\n", " " + long + "\r\n"} {
-		if d, err := ParseToken([]byte(text)); err != nil || !d.Is(want) {
-			t.Errorf("%q: %v", text, err)
-		}
+		d, err := ParseToken([]byte(text))
+		testutil.Holds(t, err == nil && d.Is(want), "%q: %v", text, err)
 	}
 	for text, word := range map[string]string{
 		"": "empty", "\n": "empty", long[:minToken-1]: "at least 32", long + " " + long: "without spaces", long + "\x00": "without spaces",
@@ -36,9 +35,7 @@ func TestParseToken(t *testing.T) {
 	}
 	a, errA := ParseToken(NewToken())
 	b, errB := ParseToken(NewToken())
-	if errA != nil || errB != nil || a.Is(b) {
-		t.Error(errA, errB)
-	}
+	testutil.Holds(t, errA == nil && errB == nil && !a.Is(b), "%v %v", errA, errB)
 }
 
 func TestTokenOf(t *testing.T) {
@@ -50,18 +47,15 @@ func TestTokenOf(t *testing.T) {
 		return r.Header.Get("Authorization")
 	}
 	for _, value := range []string{"Bearer " + token, "bearer " + token, basic("", token), basic("anybody", token)} {
-		if d, given := TokenOf(&http.Request{Header: http.Header{"Authorization": {value}}}); !given || !d.Is(want) {
-			t.Errorf("%q is not taken", value)
-		}
+		d, given := TokenOf(&http.Request{Header: http.Header{"Authorization": {value}}})
+		testutil.Holds(t, given && d.Is(want), "%q is not taken", value)
 	}
 	for _, values := range [][]string{{""}, {token}, {"Bearer"}, {"Bearer "}, {"Digest " + token}, {basic(token, "")}, {"Basic " + token}, {"Bearer " + token, "Bearer " + token}} {
-		if d, given := TokenOf(&http.Request{Header: http.Header{"Authorization": values}}); !given || d != (TokenDigest{}) {
-			t.Errorf("%q: %v", values, given)
-		}
+		d, given := TokenOf(&http.Request{Header: http.Header{"Authorization": values}})
+		testutil.Holds(t, given && d == (TokenDigest{}), "%q: %v", values, given)
 	}
-	if _, given := TokenOf(&http.Request{Header: http.Header{}}); given {
-		t.Error("a token was given by nobody")
-	}
+	_, given := TokenOf(&http.Request{Header: http.Header{}})
+	testutil.Holds(t, !given, "a token was given by nobody")
 }
 
 // A token file is followed. An invalid one keeps the last token, and is logged once.

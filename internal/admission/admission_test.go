@@ -80,26 +80,21 @@ func TestSlotsTakeTheLongestWaiting(t *testing.T) {
 	s := NewSlots[*conn](Limits{Open: 2})
 	a, b, c, d := &conn{}, &conn{}, &conn{}, &conn{}
 	for _, g := range []*conn{a, b} {
-		if ok, _ := s.Take(g, nil); !ok {
-			t.Fatal("no room")
-		}
+		ok, _ := s.Take(g, nil)
+		testutil.Requires(t, ok, "no room")
 	}
 	testutil.NoError(t, s.Serve(a))
-	if ok, _ := s.Take(c, nil); !ok || !b.abandoned || a.abandoned {
-		t.Errorf("c got in: %v, for b: %v, for a: %v", ok, b.abandoned, a.abandoned)
-	}
+	ok, _ := s.Take(c, nil)
+	testutil.Holds(t, ok && b.abandoned && !a.abandoned, "c got in: %v, for b: %v, for a: %v", ok, b.abandoned, a.abandoned)
 	testutil.Holds(t, s.Serve(b) == ErrEvicted && !s.Await(b, func() bool { return false }),
 		"b does not know that it was evicted")
-	if !s.Await(a, func() bool { return false }) || s.Await(a, func() bool { return true }) {
-		t.Error("a waits for its next request unless it is told to leave")
-	}
+	testutil.Holds(t, s.Await(a, func() bool { return false }) && !s.Await(a, func() bool { return true }),
+		"a waits for its next request unless it is told to leave")
 	_, _ = s.Serve(a), s.Serve(c)
-	if ok, warn := s.Take(d, nil); ok || !warn {
-		t.Errorf("with everybody served: in %v, warned %v", ok, warn)
-	}
-	if _, warn := s.Take(d, nil); warn {
-		t.Error("warned twice")
-	}
+	ok, warn := s.Take(d, nil)
+	testutil.Holds(t, !ok && warn, "with everybody served: in %v, warned %v", ok, warn)
+	_, warn = s.Take(d, nil)
+	testutil.Holds(t, !warn, "warned twice")
 	testutil.Holds(t, s.Release(b) && !s.Release(a) && !s.Release(c) && s.Count() == 0,
 		"%d slots are taken at the end", s.Count())
 }
@@ -143,9 +138,8 @@ func TestIdleConnectionsMakeRoomForNewcomers(t *testing.T) {
 		s.Await(c, func() bool { return false })
 	}
 	newcomers := take(5)
-	if lost(newcomers) != 0 || lost(idle) != 5 || !s.Evicted(idle[0]) || s.Evicted(idle[19]) {
-		t.Errorf("%d of 5 newcomers have lost their place, and %d of 20 that were idle", lost(newcomers), lost(idle))
-	}
+	testutil.Holds(t, lost(newcomers) == 0 && lost(idle) == 5 && s.Evicted(idle[0]) && !s.Evicted(idle[19]),
+		"%d of 5 newcomers have lost their place, and %d of 20 that were idle", lost(newcomers), lost(idle))
 	take(1000)
 	testutil.Equal(t, lost(idle), 10, "of 20, a flood takes the places of")
 }
@@ -189,9 +183,8 @@ func TestServedConnectionsAreBounded(t *testing.T) {
 	testutil.Holds(t, waiting == 2 && s.Count() == 4, "%d of %d wait", waiting, s.Count())
 	s.Release(conns[2])
 	s.Await(conns[0], func() bool { return false })
-	if first, second := s.Serve(conns[3]), s.Serve(conns[0]); first != nil || second != ErrFull {
-		t.Errorf("of two for one place: %v and %v", first, second)
-	}
+	first, second := s.Serve(conns[3]), s.Serve(conns[0])
+	testutil.Holds(t, first == nil && second == ErrFull, "of two for one place: %v and %v", first, second)
 }
 
 // A passing shortage costs nobody his handshake.
@@ -204,8 +197,7 @@ func TestShortageSparesYoungHandshakes(t *testing.T) {
 		time.Sleep(EvictAge - time.Millisecond)
 		testutil.Holds(t, !s.MakeRoom() && !g.abandoned, "evicted one that is too young")
 		time.Sleep(time.Millisecond)
-		testutil.Holds(t, s.MakeRoom() && g.abandoned && s.Count() == 0,
-			"an old one keeps its place")
+		testutil.Holds(t, s.MakeRoom() && g.abandoned && s.Count() == 0, "an old one keeps its place")
 	})
 }
 
@@ -362,9 +354,8 @@ func TestWatch(t *testing.T) {
 		_, _ = io.WriteString(client, "hello")
 		_ = client.(*net.TCPConn).CloseWrite()
 		<-w.done
-		if err := w.Stop(); err != nil || ctx.Err() != nil {
-			t.Error(err, ctx.Err())
-		}
+		err := w.Stop()
+		testutil.Holds(t, err == nil && ctx.Err() == nil, "%v %v", err, ctx.Err())
 		testutil.Equal(t, string(testutil.Must(io.ReadAll(br))(t)), "hello", "what is read")
 	})
 	t.Run("sends more than is kept", func(t *testing.T) {
@@ -378,13 +369,11 @@ func TestWatch(t *testing.T) {
 	})
 	t.Run("waits", func(t *testing.T) {
 		client, w, br, ctx := watched(t, 16)
-		if err := w.Stop(); err != nil || ctx.Err() != nil {
-			t.Error(err)
-		}
+		err := w.Stop()
+		testutil.Holds(t, err == nil && ctx.Err() == nil, "%v", err)
 		_, _ = io.WriteString(client, "later")
 		got := make([]byte, 5)
-		if _, err := io.ReadFull(br, got); err != nil || string(got) != "later" {
-			t.Errorf("%q, %v", got, err)
-		}
+		_, err = io.ReadFull(br, got)
+		testutil.Holds(t, err == nil && string(got) == "later", "%q, %v", got, err)
 	})
 }

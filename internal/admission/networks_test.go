@@ -43,8 +43,7 @@ func TestNetworksHasAll(t *testing.T) {
 
 func TestParseNetworksRefuses(t *testing.T) {
 	for _, text := range []string{"", "10.0.0.0/33", "10.0.0", "example.com", "10.0.0.1:80", "10.0.0.0/8 ", "fe80::1%eth0", "::ffff:10.0.0.0/64"} {
-		if n, err := ParseNetworks([]string{"192.0.2.1", text}); err == nil || !strings.Contains(err.Error(), "CIDR") {
-			t.Errorf("%q: %v, %v", text, n, err)
-		}
+		n, err := ParseNetworks([]string{"192.0.2.1", text})
+		testutil.Holds(t, err != nil && strings.Contains(err.Error(), "CIDR"), "%q: %v, %v", text, n, err)
 	}
 }

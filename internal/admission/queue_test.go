@@ -101,17 +101,15 @@ func TestQueueKeepsItsPace(t *testing.T) {
 	names, _ := play(u, strings.Repeat("q1a ", 20))
 	now := time.Unix(0, 0)
 	for i := range 3 {
-		if next, _ := u.next(now); names[next] == "" {
-			t.Fatalf("turn %d of the burst was not given", i)
-		}
+		next, _ := u.next(now)
+		testutil.Requires(t, names[next] != "", "turn %d of the burst was not given", i)
 	}
 	if next, early := u.next(now); next != nil || early != 100*time.Millisecond {
 		t.Errorf("after the burst: %v in %v", names[next], early)
 	}
 	u.spend(now) // work of another kind
-	if _, early := u.next(now); early != 200*time.Millisecond {
-		t.Errorf("after other work: in %v", early)
-	}
+	_, early := u.next(now)
+	testutil.Holds(t, early == 200*time.Millisecond, "after other work: in %v", early)
 }
 
 // Slow work of a lower class leaves room for that of a better one.
@@ -121,20 +119,17 @@ func TestSlowClassLeavesRoom(t *testing.T) {
 	play(u, strings.Repeat("d1 ", 500))
 	now := time.Unix(0, 0)
 	for range most {
-		if next, _ := u.next(now); next == nil {
-			t.Fatal("a turn was not given")
-		}
+		next, _ := u.next(now)
+		testutil.Requires(t, next != nil, "a turn was not given")
 	}
-	if next, early := u.next(now); next != nil || early != 0 {
-		t.Errorf("more than %d of a class at once", most)
-	}
+	next, early := u.next(now)
+	testutil.Holds(t, next == nil && early == 0, "more than %d of a class at once", most)
 	names, _ := play(u, "p2")
-	next, _ := u.next(now)
+	next, _ = u.next(now)
 	testutil.Equal(t, names[next], "p2", "who is let in next")
 	u.finish(&Ticket{Class: d})
-	if next, _ := u.next(now); next == nil || next.Class != d {
-		t.Error("the room that was left is not used")
-	}
+	next, _ = u.next(now)
+	testutil.Holds(t, next != nil && next.Class == d, "the room that was left is not used")
 }
 
 // Those who leave are as if they had never come.
@@ -223,8 +218,7 @@ func TestQueueEndsWaits(t *testing.T) {
 		}
 		u.Leave(first) // has a turn, and gives it back
 		u.Done(first)
-		testutil.Holds(t, u.Wait(t.Context(), first) != nil && u.total+u.waiting <= 0,
-			"a turn for one who left")
+		testutil.Holds(t, u.Wait(t.Context(), first) != nil && u.total+u.waiting == 0, "a turn for one who left")
 	})
 }
 
@@ -258,8 +252,7 @@ func TestQueueEndsDisplacedWaits(t *testing.T) {
 		testutil.Equal(t, u.Wait(t.Context(), &Ticket{Source: flood}), ErrQueueFull, "one too many")
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if took := time.Since(start); !slices.Equal(order, []string{"now", "later"}) || took != time.Second {
-			t.Errorf("%q after %v", order, took)
-		}
+		took := time.Since(start)
+		testutil.Holds(t, slices.Equal(order, []string{"now", "later"}) && took == time.Second, "%q after %v", order, took)
 	})
 }

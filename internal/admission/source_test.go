@@ -10,7 +10,8 @@ import (
 // text is an address of a type that this package does not know.
 type text string
 
-func (text) Network() string  { return "tcp" }
+func (text) Network() string { return "tcp" }
+
 func (t text) String() string { return string(t) }
 
 func TestSourceOf(t *testing.T) {

@@ -62,9 +62,8 @@ func TestWaitListNext(t *testing.T) {
 				l.remove(next)
 			}
 			testutil.EqualSlices(t, order, tc.want, "%s", tc.name)
-			if l.count != 0 || l.weight != 0 || len(l.groups) != 0 || l.groupCount() != 0 {
-				t.Errorf("%s: left over: %+v", tc.name, l)
-			}
+			testutil.Holds(t, l.count == 0 && l.weight == 0 && len(l.groups) == 0 && l.groupCount() == 0,
+				"%s: left over: %+v", tc.name, l)
 		})
 	}
 }
@@ -117,9 +116,8 @@ func TestWaitListMatchesModel(t *testing.T) {
 			next := l.next(true)
 			for _, s := range all {
 				mine, its := s.group.kind.class, next.group.kind.class
-				if class[mine] > class[its] || mine == its && of[s.group] > of[next.group] || s.group == next.group && s.since.Before(next.since) {
-					t.Fatal("somebody else is next")
-				}
+				testutil.Requires(t, class[mine] <= class[its] && (mine != its || of[s.group] <= of[next.group]) &&
+					(s.group != next.group || !s.since.Before(next.since)), "somebody else is next")
 			}
 		}
 	})
@@ -157,8 +155,7 @@ func TestBytesAreSharedBySource(t *testing.T) {
 	for range 50 {
 		s.Take(&conn{}, at("10.0.0.1"))
 	}
-	testutil.Holds(t, !honest.abandoned && s.Serve(honest) == nil,
-		"a flood took the place of another source")
+	testutil.Holds(t, !honest.abandoned && s.Serve(honest) == nil, "a flood took the place of another source")
 	n, bytes := s.Held()
 	testutil.Holds(t, bytes <= 100 && n == 7, "%d wait with %d bytes", n, bytes)
 	for i, g := range flood {
@@ -177,14 +174,12 @@ func TestWeightEvicts(t *testing.T) {
 	testutil.Holds(t, !small.abandoned && big.abandoned && s.Evicted(big) && !s.Renew(big),
 		"who takes more than there is room for has to go")
 	s.Weigh(big, 1000) // it has no weight any more
-	if n, bytes := s.Held(); n != 1 || bytes != 10 || s.Count() != 1 {
-		t.Errorf("%d of %d wait with %d bytes", n, s.Count(), bytes)
-	}
+	n, bytes := s.Held()
+	testutil.Holds(t, n == 1 && bytes == 10 && s.Count() == 1, "%d of %d wait with %d bytes", n, s.Count(), bytes)
 	s.Release(big)
 	s.Release(small)
-	if n, bytes := s.Held(); n != 0 || bytes != 0 || s.Count() != 0 {
-		t.Errorf("at the end %d of %d wait with %d bytes", n, s.Count(), bytes)
-	}
+	n, bytes = s.Held()
+	testutil.Holds(t, n == 0 && bytes == 0 && s.Count() == 0, "at the end %d of %d wait with %d bytes", n, s.Count(), bytes)
 }
 
 // Many that come at once may weigh more than those of a flood, which is known by
@@ -207,16 +202,14 @@ func TestABurstIsNoFlood(t *testing.T) {
 		}
 		testutil.Equal(t, come(20), 0, "connections of a burst that had to go")
 		come(1)
-		if n, bytes := s.Held(); n != 10 || bytes != 100 {
-			t.Errorf("in a flood %d wait with %d bytes", n, bytes)
-		}
+		n, bytes := s.Held()
+		testutil.Holds(t, n == 10 && bytes == 100, "in a flood %d wait with %d bytes", n, bytes)
 		time.Sleep(strictFor / 2)
 		come(1)
 		time.Sleep(strictFor / 2)
 		testutil.Equal(t, come(2), 0, "the newest had to go")
-		if n, _ := s.Held(); n != 10 {
-			t.Errorf("a flood that goes on is let have more: %d wait", n)
-		}
+		n, _ = s.Held()
+		testutil.Holds(t, n == 10, "a flood that goes on is let have more: %d wait", n)
 		time.Sleep(strictFor + time.Second)
 		come(10)
 		testutil.Equal(t, s.Count(), 20, "after the flood wait")

@@ -61,8 +61,7 @@ func TestSlowReader(t *testing.T) {
 			}
 			break
 		}
-		testutil.Requires(t, strings.Contains(line, fmt.Sprintf(`"id":"%d"`, i)),
-			"record %d is %s", i, line)
+		testutil.Requires(t, strings.Contains(line, fmt.Sprintf(`"id":"%d"`, i)), "record %d is %s", i, line)
 	}
 	for range 2 {
 		open(l, 0, 1000) // more than the pipe holds

@@ -104,9 +104,8 @@ func TestSchema(t *testing.T) {
 		AdditionalProperties *bool
 	}
 	testutil.NoError(t, json.Unmarshal(testutil.Must(os.ReadFile("../../docs/audit.schema.json"))(t), &schema))
-	if schema.AdditionalProperties == nil || *schema.AdditionalProperties {
-		t.Error("the schema allows what it does not list")
-	}
+	testutil.Holds(t, schema.AdditionalProperties != nil && !*schema.AdditionalProperties,
+		"the schema allows what it does not list")
 	seen := map[string]bool{}
 	check := func(line string) {
 		t.Helper()
@@ -120,9 +119,8 @@ func TestSchema(t *testing.T) {
 			seen[name] = true
 			p, known := schema.Properties[name]
 			kind := map[reflect.Kind]string{reflect.String: "string", reflect.Float64: "number", reflect.Bool: "boolean", reflect.Slice: "array"}[reflect.TypeOf(v).Kind()]
-			if !known || p.Type != kind && (p.Type != "integer" || kind != "number") || p.Enum != nil && !slices.Contains(p.Enum, v.(string)) {
-				t.Errorf("%s: %v is not as in the schema: %+v", name, v, p)
-			}
+			testutil.Holds(t, known && (p.Type == kind || p.Type == "integer" && kind == "number") &&
+				(p.Enum == nil || slices.Contains(p.Enum, v.(string))), "%s: %v is not as in the schema: %+v", name, v, p)
 		}
 	}
 	for _, event := range []string{opened, closed} {
@@ -165,12 +163,10 @@ func FuzzRecord(f *testing.F) {
 			ID       string
 			Identity []string
 		}
-		if err := json.Unmarshal([]byte(got), &r); err != nil {
-			t.Fatal(err, got)
-		}
-		if len(got) > chunkSize || strings.Count(got, "\n") != 1 || !strings.HasSuffix(got, "\n") {
-			t.Errorf("%d bytes: %s", len(got), got)
-		}
+		err := json.Unmarshal([]byte(got), &r)
+		testutil.Requires(t, err == nil, "%v %v", err, got)
+		testutil.Holds(t, len(got) <= chunkSize && strings.Count(got, "\n") == 1 && strings.HasSuffix(got, "\n"),
+			"%d bytes: %s", len(got), got)
 		if at := strings.IndexFunc(got, func(r rune) bool { return !unicode.IsPrint(r) }); at != len(got)-1 { // the line's end
 			t.Errorf("a terminal would read %q", got[at:])
 		}

@@ -111,9 +111,8 @@ func TestFileMode(t *testing.T) {
 
 func TestOpenFails(t *testing.T) {
 	for _, path := range []string{t.TempDir(), filepath.Join(t.TempDir(), "none", "audit.log")} {
-		if _, err := Open(Options{Path: path}); err == nil || !strings.HasPrefix(err.Error(), "--audit-log: open "+path+": ") {
-			t.Errorf("%v", err)
-		}
+		_, err := Open(Options{Path: path})
+		testutil.Holds(t, err != nil && strings.HasPrefix(err.Error(), "--audit-log: open "+path+": "), "%v", err)
 	}
 }
 
@@ -206,9 +205,8 @@ func TestStopWhileFull(t *testing.T) {
 		stop := run(t, l)
 		open(l, 0, 3)
 		stop()
-		if !strings.Contains(said.String(), "some audit records were not written") || l.queue.lost() != 3 {
-			t.Errorf("%d lost: %s", l.queue.lost(), said)
-		}
+		testutil.Holds(t, strings.Contains(said.String(), "some audit records were not written") && l.queue.lost() == 3,
+			"%d lost: %s", l.queue.lost(), said)
 	})
 }
 
@@ -230,9 +228,7 @@ konnectivity_audit_records_total{result="dropped"} 2
 konnectivity_audit_records_total{result="written"} 3
 `
 		testutil.Succeeds(t, promtest.GatherAndCompare(registry, strings.NewReader(want)), "metrics")
-		if problems, err := promtest.GatherAndLint(registry); err != nil || len(problems) > 0 {
-			t.Error(problems, err)
-		}
+		testutil.Equal(t, len(testutil.Must(promtest.GatherAndLint(registry))(t)), 0, "problems of metrics")
 	})
 }
 
@@ -252,8 +248,7 @@ func TestDials(t *testing.T) {
 		l.Unanswered(again, 0, context.Canceled)
 		stop()
 		data := testutil.Must(os.ReadFile(path))(t)
-		if bytes.Count(data, []byte("\n")) != 2 || !has(path, `"failure":"timeout"`) || !has(path, `"failure":"cancelled"`) {
-			t.Errorf("%s", data)
-		}
+		testutil.Holds(t, bytes.Count(data, []byte("\n")) == 2 && has(path, `"failure":"timeout"`) &&
+			has(path, `"failure":"cancelled"`), "%s", data)
 	})
 }

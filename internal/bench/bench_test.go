@@ -98,27 +98,6 @@ func TestSteady(t *testing.T) {
 	}
 }
 
-func TestLatencyChurnAndHold(t *testing.T) {
-	p := direct(t)
-	rt, err := p.RoundTrip(t.Context(), 20*time.Millisecond)
-	testutil.Holds(t, err == nil && rt.Count != 0 && rt.P50 <= rt.P99,
-		"round trip %+v, %v", rt, err)
-	if rt, err = p.RoundTripBeside(t.Context(), 2, 0, 20*time.Millisecond); err != nil || rt.Count == 0 {
-		t.Errorf("round trip beside downloads %+v, %v", rt, err)
-	}
-	churn, err := p.Churn(t.Context(), 4, 20*time.Millisecond)
-	testutil.Holds(t, err == nil && churn > 0, "churn %v, %v", churn, err)
-	first, err := p.FirstByte(t.Context(), 3)
-	testutil.Holds(t, err == nil && first.Count == 3 && first.P50 > 0,
-		"first byte %+v, %v", first, err)
-	idle, err := p.Idle(t.Context(), 30, 1000)
-	testutil.Requires(t, err == nil && len(idle.Conns) == 30, "idle: %v", err)
-	idle.Close()
-	stalled, err := p.Stalled(t.Context(), 5, 1<<30)
-	testutil.Requires(t, err == nil && len(stalled.Conns) == 5, "stalled: %v", err)
-	stalled.Close()
-}
-
 func TestFailingPath(t *testing.T) {
 	p := bench.Path{Name: "nowhere", Target: "x:1", Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return nil, &tunnel.DialError{Failure: tunnel.FailRefused}

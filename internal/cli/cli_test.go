@@ -80,9 +80,8 @@ func TestExitStatusAndOneLine(t *testing.T) {
 		{"own cancellation", func(context.Context) error { return context.Canceled }, nil, 1, "prog: context canceled\n"},
 	} {
 		status, _, stderr := execute(program(c.run), nil, c.args...)
-		if status != c.status || c.line != "" && stderr != c.line || strings.Count(stderr, "\n") > 1 {
-			t.Errorf("%s: status %d, %q; want %d, %q", c.name, status, stderr, c.status, c.line)
-		}
+		testutil.Holds(t, status == c.status && (c.line == "" || stderr == c.line) && strings.Count(stderr, "\n") <= 1,
+			"%s: status %d, %q; want %d, %q", c.name, status, stderr, c.status, c.line)
 	}
 }
 
@@ -96,8 +95,7 @@ func TestFirstSignalStopsGracefully(t *testing.T) {
 			finished = true
 			return result
 		}), signals)
-		testutil.Holds(t, status == 0 && stderr == "" && finished,
-			"status %d, %q, finished %v", status, stderr, finished)
+		testutil.Holds(t, status == 0 && stderr == "" && finished, "status %d, %q, finished %v", status, stderr, finished)
 	}
 	signals := make(chan os.Signal, 2)
 	if status, _, _ := execute(program(func(ctx context.Context) error {
@@ -166,28 +164,23 @@ func TestVersionAndCompletion(t *testing.T) {
 		t.Errorf("--version: %d %q", status, stdout)
 	}
 	_, flag, _ := execute(program(nothing), nil, "--version")
-	if status, command, _ := execute(program(nothing), nil, "version"); status != 0 || command != flag {
-		t.Errorf("version: %d %q, and --version: %q", status, command, flag)
-	}
+	status, command, _ := execute(program(nothing), nil, "version")
+	testutil.Holds(t, status == 0 && command == flag, "version: %d %q, and --version: %q", status, command, flag)
 	var build version.Info
 	status, text, _ := execute(program(nothing), nil, "version", "-o", "json")
-	if err := json.Unmarshal([]byte(text), &build); err != nil || status != 0 || build != version.Get() {
-		t.Errorf("version -o json: %d %v %q", status, err, text)
-	}
+	err := json.Unmarshal([]byte(text), &build)
+	testutil.Holds(t, err == nil && status == 0 && build == version.Get(), "version -o json: %d %v %q", status, err, text)
 	if status, _, stderr := execute(program(nothing), nil, "version", "-o", "yaml"); status != 2 || !strings.Contains(stderr, "must be one of text, json") {
 		t.Errorf("version -o yaml: %d %q", status, stderr)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		if status, stdout, stderr := execute(program(nothing), nil, "completion", shell); status != 0 || !strings.Contains(stdout, "prog") {
-			t.Errorf("completion %s: %d %q", shell, status, stderr)
-		}
+		status, stdout, stderr := execute(program(nothing), nil, "completion", shell)
+		testutil.Holds(t, status == 0 && strings.Contains(stdout, "prog"), "completion %s: %d %q", shell, status, stderr)
 	}
-	if status, _, _ := execute(program(nothing), nil, "completion", "tcsh"); status != 2 {
-		t.Errorf("an unknown shell has status %d", status)
-	}
-	if status, stdout, _ := execute(program(nothing), nil, "__complete", "--ser"); status != 0 || !strings.Contains(stdout, "--server-port") {
-		t.Errorf("completing --ser: %q", stdout)
-	}
+	status, _, _ = execute(program(nothing), nil, "completion", "tcsh")
+	testutil.Holds(t, status == 2, "an unknown shell has status %d", status)
+	status, stdout, _ := execute(program(nothing), nil, "__complete", "--ser")
+	testutil.Holds(t, status == 0 && strings.Contains(stdout, "--server-port"), "completing --ser: %q", stdout)
 }
 
 // Backticks are for help alone, and values are completed, too.
@@ -215,9 +208,8 @@ func TestCompletionOfValues(t *testing.T) {
 			t.Errorf("%q: %d %q %s, want %q", c.args, status, stdout, stderr, c.want)
 		}
 	}
-	if _, stdout, _ := execute(with(), nil, "sub", "--help"); !strings.Contains(stdout, "--via WAY") {
-		t.Errorf("help does not name the value:\n%s", stdout)
-	}
+	_, stdout, _ := execute(with(), nil, "sub", "--help")
+	testutil.Holds(t, strings.Contains(stdout, "--via WAY"), "help does not name the value:\n%s", stdout)
 }
 
 func TestSubcommands(t *testing.T) {
@@ -226,19 +218,16 @@ func TestSubcommands(t *testing.T) {
 		Use: "sub FILE", Short: "does it", Args: cli.OneArg("FILE"),
 		RunE: func(*cobra.Command, []string) error { return errors.New("no") },
 	})
-	if status, _, stderr := execute(root, nil, "sub", "x"); status != 1 || stderr != "prog: no\n" {
-		t.Errorf("%d %q", status, stderr)
-	}
+	status, _, stderr := execute(root, nil, "sub", "x")
+	testutil.Holds(t, status == 1 && stderr == "prog: no\n", "%d %q", status, stderr)
 	want := "prog: want one argument, FILE, and got 0 (see prog sub --help)\n"
-	if status, _, stderr := execute(root, nil, "sub"); status != 2 || stderr != want {
-		t.Errorf("a missing argument: %d %q, want 2 %q", status, stderr, want)
-	}
+	status, _, stderr = execute(root, nil, "sub")
+	testutil.Holds(t, status == 2 && stderr == want, "a missing argument: %d %q, want 2 %q", status, stderr, want)
 	if status, _, stderr := execute(root, nil, "su"); status != 2 || strings.ContainsAny(strings.TrimSpace(stderr), "\n\t") {
 		t.Errorf("a mistyped command: %d %q", status, stderr)
 	}
-	if _, stdout, _ := execute(root, nil, "--help"); !strings.Contains(stdout, "sub          does it") {
-		t.Errorf("help lacks the command:\n%s", stdout)
-	}
+	_, stdout, _ := execute(root, nil, "--help")
+	testutil.Holds(t, strings.Contains(stdout, "sub          does it"), "help lacks the command:\n%s", stdout)
 }
 
 // An unknown topic is an error, also below a command and in a program without others.
@@ -267,9 +256,8 @@ func TestHelpTopics(t *testing.T) {
 		{program(nothing), "help stray", 2, "prog: unknown help topic \"stray\" for \"prog\" (see prog --help)\n"},
 	} {
 		status, stdout, stderr := execute(c.root, nil, strings.Fields(c.args)...)
-		if status != c.status || stderr != c.says || (c.says == "") != strings.Contains(stdout, "Usage:") {
-			t.Errorf("%s: %d %q, want %d %q; help:\n%s", c.args, status, stderr, c.status, c.says, stdout)
-		}
+		testutil.Holds(t, status == c.status && stderr == c.says && (c.says == "") == strings.Contains(stdout, "Usage:"),
+			"%s: %d %q, want %d %q; help:\n%s", c.args, status, stderr, c.status, c.says, stdout)
 	}
 }
 

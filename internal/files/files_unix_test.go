@@ -42,14 +42,12 @@ func TestRead(t *testing.T) {
 	} {
 		data, err := Read(at(name), 5)
 		if want == "" {
-			if there, _ := os.ReadFile(at(name)); err != nil || string(data) != string(there) {
-				t.Errorf("%s: %q, %v", name, data, err)
-			}
+			there, _ := os.ReadFile(at(name))
+			testutil.Holds(t, err == nil && string(data) == string(there), "%s: %q, %v", name, data, err)
 			continue
 		}
 		var failed *fs.PathError
-		if data != nil || !errors.As(err, &failed) || failed.Path != at(name) || !strings.Contains(failed.Err.Error(), want) {
-			t.Errorf("%s: %q, %v", name, data, err)
-		}
+		testutil.Holds(t, data == nil && errors.As(err, &failed) && failed.Path == at(name) &&
+			strings.Contains(failed.Err.Error(), want), "%s: %q, %v", name, data, err)
 	}
 }

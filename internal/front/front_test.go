@@ -53,9 +53,8 @@ func TestDrainCutsWhatOutlastsIt(t *testing.T) {
 				}()
 			}, func() { hurried = time.Since(begin) })
 			took := time.Since(begin)
-			if err != nil || hurried != time.Second || took != c.took {
-				t.Errorf("connections that stay for %v: %v, hurried after %v, ended after %v", stays, err, hurried, took)
-			}
+			testutil.Holds(t, err == nil && hurried == time.Second && took == c.took,
+				"connections that stay for %v: %v, hurried after %v, ended after %v", stays, err, hurried, took)
 			if n := len(hook.AllEntries()); n != c.lines || n > 0 && !strings.Contains(hook.LastEntry().Message, "guests") {
 				t.Errorf("connections that stay for %v: %d lines", stays, n)
 			}

@@ -141,12 +141,10 @@ func TestFailedDialResetsTheClient(t *testing.T) {
 	_ = s.stop()
 	testutil.Equal(t, promtest.ToFloat64(s.Metrics.Requests.WithLabelValues("refused")), 1, "refused requests")
 	var line map[string]any
-	if err := json.Unmarshal([]byte(lines.String()), &line); err != nil {
-		t.Fatal(err, lines.String())
-	}
-	if line["msg"] != "connection failed" || line["front"] != "transparent" || line["destination"] != meant || line["outcome"] != "refused" || line["client"] == "" {
-		t.Errorf("logged %v", line)
-	}
+	err := json.Unmarshal([]byte(lines.String()), &line)
+	testutil.Requires(t, err == nil, "%v %v", err, lines.String())
+	testutil.Holds(t, line["msg"] == "connection failed" && line["front"] == "transparent" && line["destination"] == meant &&
+		line["outcome"] == "refused" && line["client"] != "", "logged %v", line)
 }
 
 // One who leaves during the dial takes the dial along.

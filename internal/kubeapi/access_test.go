@@ -116,9 +116,7 @@ func TestTokenReviewsByATenantsAPI(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if !http2 && most.Load() > 8 {
-			t.Errorf("%d connections at once", most.Load())
-		}
+		testutil.Holds(t, http2 || most.Load() <= 8, "%d connections at once", most.Load())
 	}
 }
 

@@ -49,9 +49,8 @@ func TestSecrets(t *testing.T) {
 	secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
 	defer secrets.CloseIdle()
 	list, err := secrets.List(t.Context(), kubeapi.ListOptions{Labels: "k=v", Limit: 3})
-	if err != nil || list.Metadata.ResourceVersion != "7" || len(list.Items) != 1 || list.Items[0].Name != "a" || string(list.Items[0].Data["k"]) != "v" || list.Time.IsZero() {
-		t.Errorf("%+v, %v", list, err)
-	}
+	testutil.Holds(t, err == nil && list.Metadata.ResourceVersion == "7" && len(list.Items) == 1 &&
+		list.Items[0].Name == "a" && string(list.Items[0].Data["k"]) == "v" && !list.Time.IsZero(), "%+v, %v", list, err)
 	testutil.Equal(t, (*asked)[0], "GET /api/v1/namespaces/ns/secrets?labelSelector=k%3Dv&limit=3", "asked")
 	testutil.Equal(t, config.Transport.UserAgent, "", "the caller's config was changed")
 	testutil.Equal(t, secrets.String(), "ns", "where they are")
@@ -68,9 +67,8 @@ func TestWatchOfSecrets(t *testing.T) {
 	var told []string
 	var now time.Time
 	began := func() {
-		if told = append(told, "began"); now.IsZero() {
-			t.Error("the time of the answer is unknown as the watch begins")
-		}
+		told = append(told, "began")
+		testutil.Holds(t, !now.IsZero(), "the time of the answer is unknown as the watch begins")
 	}
 	err := secrets.Watch(t.Context(), kubeapi.WatchOptions{Labels: "k=v", From: "0", Time: time.Minute, Now: &now}, began, func(what kubeapi.Event, s *kubeapi.Secret) {
 		told = append(told, fmt.Sprintf("%s %s %s %s", what, s.Name, s.ResourceVersion, s.Data["k"]))
@@ -114,17 +112,15 @@ func TestWrongAnswers(t *testing.T) {
 	} {
 		config, _ := api(t, body)
 		secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
-		if list, err := secrets.List(t.Context(), kubeapi.ListOptions{}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("a list of %q: %+v, %v", body, list, err)
-		}
+		list, err := secrets.List(t.Context(), kubeapi.ListOptions{})
+		testutil.Holds(t, err != nil && strings.Contains(err.Error(), want), "a list of %q: %+v, %v", body, list, err)
 		secrets.CloseIdle()
 	}
 	config, _ := api(t, `null`)
 	secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
 	defer secrets.CloseIdle()
-	if s, err := secrets.Get(t.Context(), "a"); err == nil {
-		t.Errorf("null is %+v", s)
-	}
+	s, err := secrets.Get(t.Context(), "a")
+	testutil.Holds(t, err != nil, "null is %+v", s)
 }
 
 // A review is asked for again where the API says when, and other objects are not. What the
@@ -160,9 +156,8 @@ func TestRetryAfter(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := reviews.Create(ctx, kubeapi.TokenReviewSpec{Token: "t"}); kubeapi.ReasonOf(err) != kubeapi.TooMany || ctx.Err() == nil {
-			t.Errorf("%v for a caller that leaves", err)
-		}
+		_, err := reviews.Create(ctx, kubeapi.TokenReviewSpec{Token: "t"})
+		testutil.Holds(t, kubeapi.ReasonOf(err) == kubeapi.TooMany && ctx.Err() != nil, "%v for a caller that leaves", err)
 		before := asked
 		secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
 		if _, err := secrets.List(t.Context(), kubeapi.ListOptions{}); kubeapi.ReasonOf(err) != kubeapi.TooMany || asked != before+1 {
@@ -293,9 +288,8 @@ func TestConfigThatLeadsNowhere(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "kubeconfig")
 			writeFile(t, file, text)
 			config, err := kubeapi.Load(file, "--some-flag")
-			if err == nil || !strings.Contains(err.Error(), "--kubeconfig="+file) || strings.Contains(err.Error(), "KUBERNETES_") {
-				t.Errorf("%v, %v", config, err)
-			}
+			testutil.Holds(t, err != nil && strings.Contains(err.Error(), "--kubeconfig="+file) &&
+				!strings.Contains(err.Error(), "KUBERNETES_"), "%v, %v", config, err)
 			t.Log(err)
 		})
 	}

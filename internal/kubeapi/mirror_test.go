@@ -162,15 +162,12 @@ func (s *shelf) fail(err error) {
 // mirrored runs a Mirror of s in a bubble, and ends it.
 func mirrored(t *testing.T, s *shelf, do func(m *Mirror[*Secret])) {
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
 		m := NewMirror(s, "tenant", "")
-		done := make(chan struct{})
-		go func() { defer close(done); m.Run(ctx) }()
+		stop := testutil.Start(t, m.Run)
 		synctest.Wait()
 		do(m)
 		s.end()
-		cancel()
-		<-done
+		stop()
 	})
 }
 
@@ -207,8 +204,7 @@ func TestMirrorFollowsChanges(t *testing.T) {
 		wants(t, m, "a=1 b=6 d=4 e=5 f=7")
 		_, version := (SecretMirror{m}).Get("c")
 		testutil.Holds(t, version == "", "one that is gone has the version %s", version)
-		testutil.Holds(t, m.String() == "ns" && s.lists == 3,
-			"%s was listed in %d pages", m, s.lists)
+		testutil.Holds(t, m.String() == "ns" && s.lists == 3, "%s was listed in %d pages", m, s.lists)
 	})
 }
 

@@ -63,9 +63,8 @@ func TestProgramForTokens(t *testing.T) {
 	testutil.Equal(t, fmt.Sprint(got), "[Bearer agent-1 Bearer agent-1 Bearer agent-2 Bearer agent-3 Bearer agent-4]",
 		"asked with %s", got)
 	for i, err := range errs {
-		if refused := i == 1 || i == 2; refused != kubeapi.Denied(err) || !refused && err != nil {
-			t.Errorf("call %d: %v", i, err)
-		}
+		refused := i == 1 || i == 2
+		testutil.Holds(t, refused == kubeapi.Denied(err) && (refused || err == nil), "call %d: %v", i, err)
 	}
 	var info struct {
 		Kind, APIVersion string
@@ -105,14 +104,11 @@ func TestProgramForCertificates(t *testing.T) {
 		_, _ = io.WriteString(w, oneLease)
 	})
 	writeFile(t, filepath.Join(folder, "out"), issue("first"))
-	if _, err := leases.Get(t.Context(), "a"); err != nil {
-		t.Fatal(err)
-	}
+	testutil.Must(leases.Get(t.Context(), "a"))(t)
 	good.Store("second")
 	writeFile(t, filepath.Join(folder, "out"), issue("second"))
-	if _, err := leases.Get(t.Context(), "a"); !kubeapi.Denied(err) {
-		t.Errorf("an expired certificate: %v", err)
-	}
+	_, err := leases.Get(t.Context(), "a")
+	testutil.Holds(t, kubeapi.Denied(err), "an expired certificate: %v", err)
 	testutil.Succeeds(t, testutil.Err(leases.Get(t.Context(), "a")), "after the API has refused the first certificate")
 	if runs := testutil.Must(os.ReadFile(filepath.Join(folder, "runs")))(t); strings.Count(string(runs), "run") != 2 {
 		t.Errorf("the program ran %d times, want 2", strings.Count(string(runs), "run"))
@@ -135,9 +131,8 @@ func TestProgramsThatFail(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			leases, _ := programmed(t, c.script, c.fields, func(http.ResponseWriter, *http.Request) { t.Error("the API was asked") })
 			_, err := leases.Get(t.Context(), "a")
-			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("%v, want %q", err, c.want)
-			}
+			testutil.Holds(t, err != nil && strings.Contains(err.Error(), c.want) &&
+				!strings.Contains(err.Error(), "hunter2"), "%v, want %q", err, c.want)
 		})
 	}
 }

@@ -28,9 +28,8 @@ func TestLogFileErrors(t *testing.T) {
 		"--log-dir=" + dir + "/no":        "--log-dir: open " + dir + "/no/x.log: no such file",
 	} {
 		f := testutil.Must(logFlags("--logtostderr=false", arg))(t)
-		if _, err := f.New("x", &output{}); err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", arg, err, want)
-		}
+		_, err := f.New("x", &output{})
+		testutil.Holds(t, err != nil && strings.HasPrefix(err.Error(), want), "%s: %v, want %q", arg, err, want)
 	}
 }
 

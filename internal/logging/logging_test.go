@@ -109,9 +109,8 @@ func TestLibrariesLogIntoOneStream(t *testing.T) {
 		}
 		l := lines[0]
 		library, _ := l["library"].(string)
-		if l["level"] != c.level || l["msg"] != c.msg || library != c.library || l["component"] != "x" || l["time"] == nil {
-			t.Errorf("%s: %v", c.name, l)
-		}
+		testutil.Holds(t, l["level"] == c.level && l["msg"] == c.msg && library == c.library && l["component"] == "x" &&
+			l["time"] != nil, "%s: %v", c.name, l)
 	}
 }
 
@@ -121,8 +120,7 @@ func TestLibrariesAreQuietByDefault(t *testing.T) {
 	grpclog.Warning("chatter")
 	klog.V(1).Info("chatter")
 	klog.V(4).InfoS("chatter")
-	testutil.Holds(t, !grpclog.V(2) && !klog.V(1).Enabled(),
-		"libraries make messages that nobody wants")
+	testutil.Holds(t, !grpclog.V(2) && !klog.V(1).Enabled(), "libraries make messages that nobody wants")
 	testutil.Equal(t, len(out.lines(t)), 0, "lines")
 }
 
@@ -141,8 +139,7 @@ func TestIneffectiveKlogFlags(t *testing.T) {
 		"--log-backtrace-at=file.go:10", "--log-file-max-size=0", "--stderrthreshold=2", "--alsologtostderr",
 		"--logtostderr=true", "--log-dir=/nowhere")
 	lines := out.lines(t)
-	testutil.Requires(t, len(lines) == 1,
-		"%d lines, want one about flags without effect", len(lines))
+	testutil.Requires(t, len(lines) == 1, "%d lines, want one about flags without effect", len(lines))
 	msg := lines[0]["msg"].(string)
 	for _, flag := range []string{"add-dir-header", "skip-headers", "skip-log-headers", "one-output", "log-backtrace-at", "log-dir", "alsologtostderr"} {
 		testutil.Contains(t, msg, "--"+flag, "the message")
@@ -213,9 +210,8 @@ func TestLogFileIsTruncatedWhenFull(t *testing.T) {
 	log := testutil.Must(logging.New(logging.Options{Level: logrus.InfoLevel, File: path, FileMaxBytes: limit}))(t)
 	for i := range 100 {
 		log.Infof("line %d", i)
-		if info, err := os.Stat(path); err != nil || info.Size() > limit {
-			t.Fatalf("after line %d: %d bytes, %v", i, info.Size(), err)
-		}
+		info, err := os.Stat(path)
+		testutil.Requires(t, err == nil && info.Size() <= limit, "after line %d: %d bytes, %v", i, info.Size(), err)
 	}
 	data, _ := os.ReadFile(path)
 	lines := parse(t, data)
@@ -262,8 +258,7 @@ func TestHTTPErrorLog(t *testing.T) {
 	<-done
 	logging.HTTPErrorLog(log).Print("http: TLS handshake error from 127.0.0.1: EOF")
 	lines := out.lines(t)
-	testutil.Holds(t, len(lines) == 2 && lines[0]["level"] == "warning" && lines[1]["level"] == "debug",
-		"%v", lines)
+	testutil.Holds(t, len(lines) == 2 && lines[0]["level"] == "warning" && lines[1]["level"] == "debug", "%v", lines)
 }
 
 // A http.Transport quotes what servers send unasked, by the standard library's
@@ -280,9 +275,8 @@ func TestUnsolicitedBytesAreNotLogged(t *testing.T) {
 		sendUnasked(t)
 		lines = out.lines(t)
 	}
-	if len(lines) != 1 || lines[0]["level"] != "debug" || strings.Contains(fmt.Sprint(lines), "hunter2") {
-		t.Errorf("%v", lines)
-	}
+	testutil.Holds(t, len(lines) == 1 && lines[0]["level"] == "debug" && !strings.Contains(fmt.Sprint(lines), "hunter2"),
+		"%v", lines)
 }
 
 // sendUnasked sends a client more than it has asked for, until it hangs up.

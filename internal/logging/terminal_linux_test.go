@@ -17,6 +17,5 @@ func TestTextOnATerminal(t *testing.T) {
 	log := testutil.Must(logging.New(logging.Options{Component: "x", Level: logrus.InfoLevel, Format: logging.Text, Out: terminal}))(t)
 	log.Info("hello")
 	line := testutil.Must(bufio.NewReader(person).ReadString('\n'))(t)
-	testutil.Holds(t, strings.HasPrefix(line, "\x1b[") && strings.Contains(line, "] hello "),
-		"%q", line)
+	testutil.Holds(t, strings.HasPrefix(line, "\x1b[") && strings.Contains(line, "] hello "), "%q", line)
 }

@@ -19,9 +19,8 @@ func TestWriteErrorsAreReported(t *testing.T) {
 		_ = w.f.Close() // as good as a full disk
 		write := func() {
 			for range 1000 {
-				if n, err := w.Write([]byte("a line\n")); n != 7 || err != nil {
-					t.Fatalf("%d, %v: logrus would tell of it", n, err)
-				}
+				n, err := w.Write([]byte("a line\n"))
+				testutil.Requires(t, n == 7 && err == nil, "%d, %v: logrus would tell of it", n, err)
 			}
 		}
 		write()

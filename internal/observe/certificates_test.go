@@ -32,9 +32,7 @@ func TestCertificates(t *testing.T) {
 	testutil.NoError(t, register("one", files))
 	testutil.NoError(t, register("two", tlsreload.Files{CA: in("none")}))
 	testutil.Holds(t, register("one", files) != nil, "two Sources of one name share their metrics")
-	if problems, err := promtest.GatherAndLint(registry); err != nil || len(problems) > 0 {
-		t.Error(problems, err)
-	}
+	testutil.Equal(t, len(testutil.Must(promtest.GatherAndLint(registry))(t)), 0, "problems of metrics")
 	want := `konnectivity_tls_files_broken{name="one"} 0
 konnectivity_tls_files_broken{name="two"} 1
 konnectivity_tls_peers_refused_total{name="one"} 0
@@ -56,9 +54,8 @@ konnectivity_tls_reloads_total{name="two",result="success"} 0
 	for _, f := range testutil.Must(registry.Gather())(t) {
 		want, is := figures[f.GetName()]
 		for _, m := range f.GetMetric() {
-			if is && strings.Contains(m.String(), files.Cert) && m.GetGauge().GetValue() != want {
-				t.Errorf("%s of %s is %v, want %v", f.GetName(), files.Cert, m.GetGauge().GetValue(), want)
-			}
+			testutil.Holds(t, !is || !strings.Contains(m.String(), files.Cert) || m.GetGauge().GetValue() == want,
+				"%s of %s is %v, want %v", f.GetName(), files.Cert, m.GetGauge().GetValue(), want)
 		}
 	}
 	files.CRL = in("crl")

@@ -58,9 +58,8 @@ func TestPackets(t *testing.T) {
 		t.Errorf("opener: %v, %v", asked, answered)
 	}
 	asked, answered = Packets(s, false)
-	if asked[client.PacketType_DIAL_REQ] != 4 || asked[client.PacketType_DATA] != 20 || answered[client.PacketType_DATA] != 10 {
-		t.Errorf("the other side: %v, %v", asked, answered)
-	}
+	testutil.Holds(t, asked[client.PacketType_DIAL_REQ] == 4 && asked[client.PacketType_DATA] == 20 &&
+		answered[client.PacketType_DATA] == 10, "the other side: %v, %v", asked, answered)
 }
 
 // All figures of a scrape are of one reading.

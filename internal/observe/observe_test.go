@@ -70,8 +70,7 @@ func TestMetrics(t *testing.T) {
 	for _, name := range []string{"go_goroutines ", "process_open_fds ", `konnectivity_build_info{`, `component="test"`} {
 		testutil.Contains(t, body, name, "/metrics lacks")
 	}
-	problems, err := promtest.GatherAndLint(registry, "konnectivity_build_info")
-	testutil.Holds(t, err == nil && len(problems) <= 0, "%v %v", problems, err)
+	testutil.Equal(t, len(testutil.Must(promtest.GatherAndLint(registry, "konnectivity_build_info"))(t)), 0, "problems of metrics")
 }
 
 func TestRedirectToPort(t *testing.T) {
@@ -84,9 +83,8 @@ func TestRedirectToPort(t *testing.T) {
 		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics?x=y", nil)
 		r.Host = host
 		observe.RedirectToPort(8093).ServeHTTP(w, r)
-		if got := w.Header().Get("Location"); w.Code != 301 || got != want {
-			t.Errorf("%s: %d %q, want %q", host, w.Code, got, want)
-		}
+		got := w.Header().Get("Location")
+		testutil.Holds(t, w.Code == 301 && got == want, "%s: %d %q, want %q", host, w.Code, got, want)
 	}
 }
 
@@ -159,9 +157,8 @@ func TestServeCutsUnfinishedRequests(t *testing.T) {
 		t.Fatal("Serve waits for a request that never ends")
 	}
 	_ = c.SetReadDeadline(time.Now().Add(testutil.Patience))
-	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the connection is still open: %v", err)
-	}
+	_, err := c.Read(make([]byte, 1))
+	testutil.Holds(t, err != nil && !errors.Is(err, os.ErrDeadlineExceeded), "the connection is still open: %v", err)
 }
 
 func TestServeReturnsListenerError(t *testing.T) {
@@ -187,9 +184,8 @@ func TestSilentConnectionsGiveWayToProbes(t *testing.T) {
 		t.Helper()
 		r := testutil.Must(client.Get("http://" + l.Addr().String()))(t)
 		defer r.Body.Close()
-		if body, err := io.ReadAll(r.Body); string(body) != "ok" || err != nil {
-			t.Fatalf("%q, %v", body, err)
-		}
+		body, err := io.ReadAll(r.Body)
+		testutil.Requires(t, string(body) == "ok" && err == nil, "%q, %v", body, err)
 	}
 	const silent = 400
 	conns := make([]net.Conn, silent)

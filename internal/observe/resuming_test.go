@@ -21,16 +21,14 @@ type ends struct {
 	resumed func(time.Duration)
 }
 
-func (e *ends) Stats() resume.Stats            { return e.now }
+func (e *ends) Stats() resume.Stats { return e.now }
+
 func (e *ends) OnResume(f func(time.Duration)) { e.resumed = f }
 
 func TestResumingMetricsStartAtZero(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	testutil.NoError(t, Resuming(reg, "x_", resume.New(resume.Options{})))
-	problems, err := promtest.GatherAndLint(reg)
-	if err != nil || len(problems) > 0 {
-		t.Error(err, problems)
-	}
+	testutil.Equal(t, len(testutil.Must(promtest.GatherAndLint(reg))(t)), 0, "problems of metrics")
 	var reasons, causes []string
 	all, _ := reg.Gather()
 	for _, f := range all {

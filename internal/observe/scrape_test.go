@@ -50,9 +50,8 @@ func TestDialsAreExemplars(t *testing.T) {
 	observe.Dial(h, quick, time.Millisecond)
 	observe.Dial(h, slow, 1500*time.Millisecond)
 	handler := observe.Metrics(registry)
-	if text := scraped(t.Context(), handler, "").Body.String(); !strings.Contains(text, "dials_count 2") || strings.Contains(text, "trace_id") {
-		t.Error(text)
-	}
+	text := scraped(t.Context(), handler, "").Body.String()
+	testutil.Holds(t, strings.Contains(text, "dials_count 2") && !strings.Contains(text, "trace_id"), "%v", text)
 	w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), "GET", "/metrics", nil)
 	r.Header.Set("Accept", string(expfmt.NewFormat(expfmt.TypeProtoDelim)))
 	handler.ServeHTTP(w, r)
@@ -116,9 +115,8 @@ func TestScrapesAreCurrent(t *testing.T) {
 			for range 20 {
 				least := value.Add(1)
 				_, text, _ := strings.Cut(scraped(t.Context(), h, "").Body.String(), "\nanswer ")
-				if got, err := strconv.ParseFloat(strings.TrimSpace(text), 64); err != nil || int64(got) < least {
-					t.Errorf("got %q, want at least %d", text, least)
-				}
+				got, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+				testutil.Holds(t, err == nil && int64(got) >= least, "got %q, want at least %d", text, least)
 			}
 		})
 	}
@@ -162,9 +160,8 @@ func TestFailedScrapes(t *testing.T) {
 						}
 					}()
 					w := scraped(t.Context(), h, "")
-					if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "metrics") {
-						t.Errorf("%d %q", w.Code, w.Body)
-					}
+					testutil.Holds(t, w.Code == http.StatusInternalServerError &&
+						strings.Contains(w.Body.String(), "metrics"), "%d %q", w.Code, w.Body)
 					told.Add(1)
 				})
 			}

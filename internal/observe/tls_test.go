@@ -24,9 +24,8 @@ func serveTLS(t *testing.T, own tls.Certificate) (at string, ask func(certs ...t
 			return err
 		}
 		defer r.Body.Close()
-		if body, err := io.ReadAll(r.Body); string(body) != "ok" || err != nil {
-			t.Errorf("%q, %v", body, err)
-		}
+		body, err := io.ReadAll(r.Body)
+		testutil.Holds(t, string(body) == "ok" && err == nil, "%q, %v", body, err)
 		return nil
 	}
 }

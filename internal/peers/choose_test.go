@@ -88,9 +88,8 @@ func TestAnotherTakesThePlace(t *testing.T) {
 	dials := func(what string, want ...string) {
 		t.Helper()
 		slices.Sort(want)
-		if got := next(p, now); got != strings.Join(want, " ") {
-			t.Fatalf("%s: dials %q, want %q", what, got, want)
-		}
+		got := next(p, now)
+		testutil.Requires(t, got == strings.Join(want, " "), "%s: dials %q, want %q", what, got, want)
 	}
 	p.List(addresses, true)
 	dials("at first", first, second)
@@ -108,22 +107,19 @@ func TestAnotherTakesThePlace(t *testing.T) {
 	now = now.Add(2 * time.Second)
 	dials("once it has gone", first)
 	p.Failed(first, now)
-	if m := p.Surplus(now.Add(time.Minute)); m != nil {
-		t.Errorf("leaves %s with nobody in its place", m.id)
-	}
+	m := p.Surplus(now.Add(time.Minute))
+	testutil.Holds(t, m == nil, "leaves %v with nobody in its place", m)
 	now = now.Add(time.Minute)
 	dials("again", first)
 	p.Done(first)
 	meets(p, first, "1", 3, now)
-	if m := p.Surplus(now.Add(all.ShortLife / 2)); m != nil {
-		t.Errorf("leaves %s for one that may not last", m.id)
-	}
-	m := p.Surplus(now.Add(all.ShortLife))
+	m = p.Surplus(now.Add(all.ShortLife / 2))
+	testutil.Holds(t, m == nil, "leaves %v for one that may not last", m)
+	m = p.Surplus(now.Add(all.ShortLife))
 	testutil.Requires(t, m != nil && m.id == "3", "leaves %v, want 3", m)
 	p.Replaced(m)
-	if m := p.Surplus(now.Add(time.Hour)); m != nil || p.Active() != 2 {
-		t.Errorf("leaves %v, with %d servers", m, p.Active())
-	}
+	m = p.Surplus(now.Add(time.Hour))
+	testutil.Holds(t, m == nil && p.Active() == 2, "leaves %v, with %d servers", m, p.Active())
 }
 
 // Addresses of one server are not two servers.
@@ -144,12 +140,10 @@ func TestThirdServerIsLeftWhereOneHasTwoAddresses(t *testing.T) {
 	for servers, leaves := range map[string]string{"0=1 2=3 2=4 1=3": "4", "2=3 0=2 1=1 0=3": "2 3"} {
 		p := planWith(servers)
 		m := p.Surplus(noon.Add(time.Minute))
-		testutil.Requires(t, m != nil && strings.Contains(leaves, m.id),
-			"%s: leaves %v, want %s", servers, m, leaves)
+		testutil.Requires(t, m != nil && strings.Contains(leaves, m.id), "%s: leaves %v, want %s", servers, m, leaves)
 		p.Replaced(m)
-		if m := p.Surplus(noon.Add(time.Minute)); m != nil || p.Active() != 2 {
-			t.Errorf("%s: leaves %v, with %d servers", servers, m, p.Active())
-		}
+		m = p.Surplus(noon.Add(time.Minute))
+		testutil.Holds(t, m == nil && p.Active() == 2, "%s: leaves %v, with %d servers", servers, m, p.Active())
 	}
 }
 
@@ -225,9 +219,8 @@ func (w *world) simulateSome(t *testing.T, s *Set[string, *conn]) {
 	time.Sleep(2 * time.Minute)
 	before := w.dialed()
 	time.Sleep(2 * time.Minute)
-	if n := w.dialed() - before; n > 0 || len(w.live(s)) != 2 {
-		t.Errorf("connected to %v, after %d dials more", w.live(s), n)
-	}
+	n := w.dialed() - before
+	testutil.Holds(t, n == 0 && len(w.live(s)) == 2, "connected to %v, after %d dials more", w.live(s), n)
 }
 
 // allAreThere has all servers and addresses come back.

@@ -54,9 +54,8 @@ func TestStates(t *testing.T) {
 			e.do(&m)
 			said += e.name + " "
 		}
-		if got := m.State(); got != c.want || got.Stays() != c.stays {
-			t.Errorf("%s: %d, stays: %v", said, got, got.Stays())
-		}
+		got := m.State()
+		testutil.Holds(t, got == c.want && got.Stays() == c.stays, "%s: %d, stays: %v", said, got, got.Stays())
 	}
 }
 

@@ -15,14 +15,12 @@ func TestDuplicatesAreCheap(t *testing.T) {
 		p := pace{Backoff: Backoff{Base: time.Second, Limit: limit, Growth: 1.5}}
 		p.hope(want)
 		for i := range 2 * want {
-			if d := p.duplicate(); d > 100*time.Millisecond {
-				t.Fatalf("duplicate %d of a search for %d costs %v", i+1, want, d)
-			}
+			d := p.duplicate()
+			testutil.Requires(t, d <= 100*time.Millisecond, "duplicate %d of a search for %d costs %v", i+1, want, d)
 		}
 		for range 1000 {
-			if d := p.duplicate(); d > limit {
-				t.Fatalf("a pause of %v", d)
-			}
+			d := p.duplicate()
+			testutil.Requires(t, d <= limit, "a pause of %v", d)
 		}
 	}
 }

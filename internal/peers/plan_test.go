@@ -88,17 +88,15 @@ func TestPlanDials(t *testing.T) {
 			now := noon
 			p := NewPlan(c.policy, now)
 			p.List(strings.Fields(c.listed), true)
-			if got := next(p, now); got != c.first {
-				t.Fatalf("at first dials %q, want %q", got, c.first)
-			}
+			got := next(p, now)
+			testutil.Requires(t, got == c.first, "at first dials %q, want %q", got, c.first)
 			for i, s := range c.steps {
 				if s.address != "" {
 					meets(p, s.address, s.id, s.count, now)
 				}
 				now = now.Add(time.Second)
-				if got := next(p, now); got != s.dials {
-					t.Fatalf("step %d dials %q, want %q", i, got, s.dials)
-				}
+				got := next(p, now)
+				testutil.Requires(t, got == s.dials, "step %d dials %q, want %q", i, got, s.dials)
 			}
 		})
 	}
@@ -108,16 +106,14 @@ func TestPlanDials(t *testing.T) {
 func TestDuplicates(t *testing.T) {
 	p := dialing(all, "a")
 	first := meets(p, "a", "1", 2, noon)
-	testutil.Holds(t, first != nil && p.Met("a", "1", 2, false, noon) == nil,
-		"a server is connected twice")
+	testutil.Holds(t, first != nil && p.Met("a", "1", 2, false, noon) == nil, "a server is connected twice")
 	p.Leaving(first, noon.Add(time.Minute))
 	second := p.Met("a", "1", 2, false, noon.Add(time.Minute))
 	testutil.Holds(t, second != nil && p.Active() == 1 && p.Connected() == 1,
 		"the successor: %v, %d active, %d connected", second, p.Active(), p.Connected())
 	testutil.Holds(t, p.Lost(first, noon.Add(time.Minute)) && p.Active() == 1,
 		"the end of a session whose successor is there counts as a loss")
-	testutil.Holds(t, !p.Lost(second, noon.Add(time.Hour)) && p.Active() == 0,
-		"the loss of the successor does not count")
+	testutil.Holds(t, !p.Lost(second, noon.Add(time.Hour)) && p.Active() == 0, "the loss of the successor does not count")
 }
 
 // While the only server is about to go, another is looked for at least every
@@ -128,15 +124,13 @@ func TestServerThatGoesIsNotKeptWaiting(t *testing.T) {
 		p.Failed("a", noon)
 	}
 	m := meets(p, "a", "1", 1, noon)
-	if dial := next(p, noon.Add(time.Hour)); dial != "" {
-		t.Fatalf("dials %q", dial)
-	}
+	dial := next(p, noon.Add(time.Hour))
+	testutil.Requires(t, dial == "", "dials %q", dial)
 	p.Leaving(m, noon.Add(time.Hour))
 	now := noon.Add(time.Hour).Add(each.Base)
 	for range 8 {
-		if dial := next(p, now); dial != "a" {
-			t.Fatalf("dials %q while a server waits to go", dial)
-		}
+		dial := next(p, now)
+		testutil.Requires(t, dial == "a", "dials %q while a server waits to go", dial)
 		p.Done("a")
 		p.Failed("a", now)
 		now = now.Add(leavePause)
@@ -166,9 +160,8 @@ func TestSuccessorOfAServerThatHasGone(t *testing.T) {
 			p.Lost(m, now)
 			for i, most := range []time.Duration{policy.Spread, 2 * policy.Spread, 4 * policy.Spread} {
 				pause := wait(t, p, now)
-				if most = min(most, policy.Base) + 5*time.Millisecond; pause > most {
-					t.Errorf("pause %d is %v, want up to %v", i, pause, most)
-				}
+				most = min(most, policy.Base) + 5*time.Millisecond
+				testutil.Holds(t, pause <= most, "pause %d is %v, want up to %v", i, pause, most)
 				now = now.Add(pause)
 				p.Failed("a", now)
 			}
@@ -280,8 +273,7 @@ func TestPauses(t *testing.T) {
 			p, now := planOfOne(t, policy)
 			for i := range 20 {
 				first, needless := p.Failed("a", now)
-				testutil.Requires(t, first == (i == 0) && !needless,
-					"failure %d: first %v, needless %v", i, first, needless)
+				testutil.Requires(t, first == (i == 0) && !needless, "failure %d: first %v, needless %v", i, first, needless)
 				most := grow(policy.Base, policy.Growth, i, policy.Limit)
 				pause := wait(t, p, now)
 				testutil.Requires(t, pause >= most/2 && pause <= most+5*time.Millisecond,
@@ -488,6 +480,5 @@ func TestProbesBesideLinksThatComeAndGo(t *testing.T) {
 		p.Lost(m, now)
 		now = now.Add(25 * time.Second)
 	}
-	testutil.Holds(t, probes >= 10 && atOnce <= 0,
-		"%d probes, %d of them as the server came back", probes, atOnce)
+	testutil.Holds(t, probes >= 10 && atOnce == 0, "%d probes, %d of them as the server came back", probes, atOnce)
 }

@@ -97,10 +97,8 @@ func TestSearch(t *testing.T) {
 					return found, err
 				}
 				s.cfg.Retire = func(context.Context, *conn) { retired++ }
-				ctx, cancel := context.WithCancel(t.Context())
-				done := make(chan struct{})
-				go func() { defer close(done); s.Run(ctx) }()
-				old := testutil.Must(w.connect(ctx, "a"))(t)
+				stop := testutil.Start(t, s.Run)
+				old := testutil.Must(w.connect(t.Context(), "a"))(t)
 				old.count = 3
 				s.Offer("a", old)
 				synctest.Wait()
@@ -125,8 +123,7 @@ func TestSearch(t *testing.T) {
 				if kept := len(c.states) == 2; found != nil && tunnel.Closed(found.Done()) == kept {
 					t.Errorf("the session that was found is closed: %v", kept)
 				}
-				cancel()
-				<-done
+				stop()
 				s.Close()
 				testutil.Equal(t, len(w.conns), 0, "sessions are left open")
 			})

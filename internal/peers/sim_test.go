@@ -28,11 +28,15 @@ type conn struct {
 	end, drain     func()
 }
 
-func (c *conn) ServerID() string          { return c.id }
-func (c *conn) Done() <-chan struct{}     { return c.done }
+func (c *conn) ServerID() string { return c.id }
+
+func (c *conn) Done() <-chan struct{} { return c.done }
+
 func (c *conn) Draining() <-chan struct{} { return c.draining }
-func (c *conn) Close() error              { c.end(); return nil }
-func (c *conn) Streams() int              { return c.streams }
+
+func (c *conn) Close() error { c.end(); return nil }
+
+func (c *conn) Streams() int { return c.streams }
 
 func (c *conn) ServerCount() int {
 	if c.count > 0 {
@@ -213,12 +217,9 @@ func (w *world) set(policy Policy) *Set[string, *conn] {
 func running(t *testing.T, w *world, policy Policy, f func(t *testing.T, s *Set[string, *conn])) {
 	synctest.Test(t, func(t *testing.T) {
 		s := w.set(policy)
-		ctx, cancel := context.WithCancel(t.Context())
-		var loop sync.WaitGroup
-		loop.Go(func() { s.Run(ctx) })
+		stop := testutil.Start(t, s.Run)
 		defer func() { // also when f gives up
-			cancel()
-			loop.Wait()
+			stop()
 			s.Close()
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -367,15 +368,13 @@ func TestNowIsShared(t *testing.T) {
 		var asking sync.WaitGroup
 		for range 50 {
 			asking.Go(func() {
-				if c, err := s.Now(t.Context()); err != nil || c.id != "1" {
-					t.Errorf("%v, %v", c, err)
-				}
+				c, err := s.Now(t.Context())
+				testutil.Holds(t, err == nil && c.id == "1", "%v, %v", c, err)
 			})
 		}
 		asking.Wait()
-		if c, err := s.Now(t.Context()); err != nil || c.id != "1" || w.dials != 1 {
-			t.Errorf("%v, %v, %d dials", c, err, w.dials)
-		}
+		c, err := s.Now(t.Context())
+		testutil.Holds(t, err == nil && c.id == "1" && w.dials == 1, "%v, %v, %d dials", c, err, w.dials)
 	})
 }
 
@@ -393,9 +392,8 @@ func TestNowIsNoStorm(t *testing.T) {
 			})
 		}
 		asking.Wait()
-		if most := 1 + int(10*time.Second/rushPause); w.dials > most || w.dials < most/2 {
-			t.Errorf("%d attempts, want up to %d", w.dials, most)
-		}
+		most := 1 + int(10*time.Second/rushPause)
+		testutil.Holds(t, w.dials <= most && w.dials >= most/2, "%d attempts, want up to %d", w.dials, most)
 	})
 }
 
@@ -435,8 +433,7 @@ func TestNowBesideAnAttempt(t *testing.T) {
 		got := w.live(s)
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		testutil.Holds(t, w.dials == 2 && len(got) == 1,
-			"%d sessions of %d attempts: %v", len(got), w.dials, got)
+		testutil.Holds(t, w.dials == 2 && len(got) == 1, "%d sessions of %d attempts: %v", len(got), w.dials, got)
 		testutil.Equal(t, len(w.conns), 1, "sessions are open")
 	})
 }
@@ -475,25 +472,20 @@ func TestNowFails(t *testing.T) {
 	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{}, up: map[string]bool{}}
 	synctest.Test(t, func(t *testing.T) {
 		s := w.set(each)
-		ctx, cancel := context.WithCancel(t.Context())
-		var loop sync.WaitGroup
-		loop.Go(func() { s.Run(ctx) })
-		if _, err := s.Now(t.Context()); err == nil || err.Error() != "refused" {
-			t.Errorf("with nobody there: %v", err)
-		}
-		soon, stop := context.WithTimeout(t.Context(), time.Millisecond)
-		defer stop()
+		stop := testutil.Start(t, s.Run)
+		_, err := s.Now(t.Context())
+		testutil.Holds(t, err != nil && err.Error() == "refused", "with nobody there: %v", err)
+		soon, giveUp := context.WithTimeout(t.Context(), time.Millisecond)
+		defer giveUp()
 		testutil.ErrorIs(t, testutil.Err(s.Now(soon)), context.DeadlineExceeded, "one who gave up")
 		var asking sync.WaitGroup
 		asking.Go(func() {
 			time.Sleep(5 * time.Millisecond)
-			if _, err := s.Now(t.Context()); !errors.Is(err, errClosed) && err.Error() != "refused" {
-				t.Errorf("while it ends: %v", err)
-			}
+			_, err := s.Now(t.Context())
+			testutil.Holds(t, errors.Is(err, errClosed) || err.Error() == "refused", "while it ends: %v", err)
 		})
 		time.Sleep(7 * time.Millisecond)
-		cancel()
-		loop.Wait()
+		stop()
 		asking.Wait()
 		testutil.ErrorIs(t, testutil.Err(s.Now(t.Context())), errClosed, "after the end")
 		w.up["1"], w.behind["a"] = true, []string{"1"}
@@ -541,9 +533,8 @@ func TestAttemptThatOutlivesTheLoop(t *testing.T) {
 		defer cancel()
 		s.Keep()
 		s.Run(ctx)
-		if got := s.Members(); len(got) != 1 || tunnel.Closed(got[0].Session.Done()) {
-			t.Errorf("%d sessions, of 1", len(got))
-		}
+		got := s.Members()
+		testutil.Holds(t, len(got) == 1 && !tunnel.Closed(got[0].Session.Done()), "%d sessions, of 1", len(got))
 		s.Close()
 		testutil.Equal(t, len(w.conns), 0, "sessions are left open")
 	})
@@ -565,8 +556,7 @@ func TestOfferDuringTheEnd(t *testing.T) {
 		s.Offer("a", c)
 		loop.Wait()
 		s.Close()
-		testutil.Holds(t, w.dials == 2 && len(w.conns) <= 0,
-			"%d attempts, %d sessions left open", w.dials, len(w.conns))
+		testutil.Holds(t, w.dials == 2 && len(w.conns) == 0, "%d attempts, %d sessions left open", w.dials, len(w.conns))
 	})
 }
 
@@ -629,8 +619,7 @@ func TestEndAtTheMomentOfAnAttempt(t *testing.T) {
 			s.Keep()
 			s.Run(ctx)
 			s.Close()
-			testutil.Holds(t, w.dials == 1 && len(w.conns) <= 0,
-				"%d attempts, %d sessions left open", w.dials, len(w.conns))
+			testutil.Holds(t, w.dials == 1 && len(w.conns) == 0, "%d attempts, %d sessions left open", w.dials, len(w.conns))
 		})
 	}
 }

@@ -64,9 +64,8 @@ func TestIssuedPairsAuthenticateBothSides(t *testing.T) {
 	testutil.Fails(t, handshake(t, ca, client, client, "server.test"), "a client's certificate was accepted of a server")
 	stranger := issue(t, newCA(t), pki.Leaf{CommonName: "c", Client: true})
 	testutil.Fails(t, handshake(t, ca, server, stranger, "server.test"), "another CA's client was accepted")
-	if leaf := client.TLS().Leaf; leaf.Subject.CommonName != "c" || leaf.Subject.Organization[0] != "o" {
-		t.Errorf("subject is %v", leaf.Subject)
-	}
+	leaf := client.TLS().Leaf
+	testutil.Holds(t, leaf.Subject.CommonName == "c" && leaf.Subject.Organization[0] == "o", "subject is %v", leaf.Subject)
 	_, ok := client.TLS().PrivateKey.(*ecdsa.PrivateKey)
 	testutil.Holds(t, ok, "key is a %T", client.TLS().PrivateKey)
 }
@@ -88,9 +87,8 @@ func TestParseCA(t *testing.T) {
 	ca := newCA(t)
 	again := testutil.Must(pki.ParseCA(ca.CertPEM, ca.KeyPEM))(t)
 	leaf := issue(t, again, pki.Leaf{CommonName: "x", Client: true})
-	if _, err := leaf.TLS().Leaf.Verify(x509.VerifyOptions{Roots: ca.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
-		t.Errorf("signed by the parsed CA, refused by the original: %v", err)
-	}
+	_, err := leaf.TLS().Leaf.Verify(x509.VerifyOptions{Roots: ca.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	testutil.Succeeds(t, err, "signed by the parsed CA, refused by the original")
 	testutil.Fails(t, testutil.Err(pki.ParseCA(leaf.CertPEM, leaf.KeyPEM)), "a leaf was taken for a CA")
 	testutil.Fails(t, testutil.Err(pki.ParseCA(ca.CertPEM, leaf.KeyPEM)), "another's key was taken")
 	testutil.Fails(t, testutil.Err(pki.ParseCA([]byte("junk"), nil)), "junk was taken")

@@ -90,8 +90,7 @@ func TestRoleRule(t *testing.T) {
 		if c.uri != "" {
 			uris = []string{c.uri}
 		}
-		err := c.rule.Check(bearing(t, uris...))
-		testutil.ErrorSays(t, err, c.says, "%q under %+v", c.uri, c.rule)
+		testutil.ErrorSays(t, c.rule.Check(bearing(t, uris...)), c.says, "%q under %+v", c.uri, c.rule)
 	}
 }
 
@@ -116,9 +115,8 @@ func FuzzHolderOf(f *testing.F) {
 			return
 		}
 		h, err := pki.HolderOf(&x509.Certificate{URIs: []*url.URL{uri}})
-		if h.Role != "" && (err != nil || h.URI().String() != uri.String() || !pki.ValidTrustDomain(h.TrustDomain)) {
-			t.Errorf("%q: taken for %v, %v", text, h, err)
-		}
+		testutil.Holds(t, h.Role == "" || err == nil && h.URI().String() == uri.String() &&
+			pki.ValidTrustDomain(h.TrustDomain), "%q: taken for %v, %v", text, h, err)
 		plain := strings.ToLower(uri.String())
 		if h.Role == "" && err == nil && strings.HasPrefix(plain, "spiffe://") && strings.Contains(plain[9:], "/konnectivity/") &&
 			strings.HasPrefix(plain[9+strings.IndexByte(plain[9:], '/'):], "/konnectivity/") {

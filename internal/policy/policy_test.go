@@ -269,8 +269,7 @@ func TestJoinTold(t *testing.T) {
 		a, b string
 		ok   bool
 	}{{"", "", true}, {deny, "", true}, {deny, deny + allow, true}, {deny + allow, deny, true}, {allow, allow, false}, {deny, strings.Repeat(deny, tunnel.RulesSize/len(deny)), false}} {
-		if both, ok := JoinTold(c.a, c.b); ok != c.ok || both != c.a+c.b {
-			t.Errorf("%.40q and %.40q: %.40q, %v", c.a, c.b, both, ok)
-		}
+		both, ok := JoinTold(c.a, c.b)
+		testutil.Holds(t, ok == c.ok && both == c.a+c.b, "%.40q and %.40q: %.40q, %v", c.a, c.b, both, ok)
 	}
 }

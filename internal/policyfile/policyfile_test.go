@@ -37,18 +37,15 @@ func TestTheExampleOfTheDocumentation(t *testing.T) {
 	file := example(t)
 	f := testutil.Must(Parse([]byte(file)))(t)
 	prometheus := tunnel.NewIdentity("cn:prometheus")
-	if d := f.Explain(prometheus, "", "10.1.2.3:22"); d.Denied == nil {
-		t.Errorf("%+v", d)
-	}
+	d := f.Explain(prometheus, "", "10.1.2.3:22")
+	testutil.Holds(t, d.Denied != nil, "%+v", d)
 	if d := f.Explain(prometheus, "", "10.9.0.1:9100"); d.Denied == nil || !strings.Contains(d.Denied.Error(), `"databases"`) {
 		t.Errorf("the rule that denies is not named: %+v", d)
 	}
-	if d := f.Explain(prometheus, "", "10.1.2.3:9100"); d.Denied != nil || d.Rule != "monitoring" {
-		t.Errorf("the rule that allows is not named: %+v", d)
-	}
-	if d := f.Explain(prometheus, "", "a.svc:9090"); d.Denied != nil || d.Depends != "-10.9.0.0/16\n" {
-		t.Errorf("%+v", d)
-	}
+	d = f.Explain(prometheus, "", "10.1.2.3:9100")
+	testutil.Holds(t, d.Denied == nil && d.Rule == "monitoring", "the rule that allows is not named: %+v", d)
+	d = f.Explain(prometheus, "", "a.svc:9090")
+	testutil.Holds(t, d.Denied == nil && d.Depends == "-10.9.0.0/16\n", "%+v", d)
 	for was, is := range map[string]string{`"cn:prometheus"]`: `"cn:x"]`, `"10.0.0.0/8:9100", `: "", `"10.9.0.0/16", `: ""} {
 		testutil.ErrorSays(t, testutil.Err(Parse([]byte(strings.Replace(file, was, is, 1)))), "tests: number 1", "without %s", was)
 	}
@@ -89,9 +86,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte(`{"version": 1, "mode": "report", "rules": [{"name": "a", "action": "deny", "who": ["*"], "tenants": ["a"], "where": ["*:1-2"]}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		file, err := Parse(data)
-		if (file == nil) == (err == nil) {
-			t.Fatal(file, err)
-		}
+		testutil.Requires(t, (file == nil) != (err == nil), "%v %v", file, err)
 		if file != nil {
 			file.Explain("cn:a", "t", "a.example:1")
 		}
@@ -143,9 +138,8 @@ func TestChanges(t *testing.T) {
 		testutil.Equal(t, l.Trouble() != "", broken == 1, "%s: trouble (%q)", what, l.Trouble())
 		err := ask(l, "10.0.0.1")
 		testutil.Equal(t, err != nil, refused, "%s: it is refused (%v)", what, err)
-		if err := promtest.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf("# HELP x_policy_file_broken 1 while --policy-file cannot be used, and the rules before hold.\n# TYPE x_policy_file_broken gauge\nx_policy_file_broken %d\n", broken)), "x_policy_file_broken"); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
+		err = promtest.GatherAndCompare(registry, strings.NewReader(fmt.Sprintf("# HELP x_policy_file_broken 1 while --policy-file cannot be used, and the rules before hold.\n# TYPE x_policy_file_broken gauge\nx_policy_file_broken %d\n", broken)), "x_policy_file_broken")
+		testutil.Succeeds(t, err, "%s", what)
 	}
 	const changed, good = "the policy file has changed; its rules hold from now on", "the policy file is good again, with the rules that hold"
 	const bad = "the changed policy file cannot be used; the rules before hold"
@@ -192,8 +186,7 @@ func TestLabelsAreBounded(t *testing.T) {
 	for i := range 10 * maxLabels {
 		seen[l.of(fmt.Sprint("rule-", i))] = true
 	}
-	testutil.Holds(t, len(seen) == maxLabels+1 && seen["other"] && l.of("rule-0") == "rule-0",
-		"%d labels", len(seen))
+	testutil.Holds(t, len(seen) == maxLabels+1 && seen["other"] && l.of("rule-0") == "rule-0", "%d labels", len(seen))
 }
 
 // Clients beyond those that are kept are judged as well.

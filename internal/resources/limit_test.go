@@ -69,17 +69,14 @@ func TestSetMemoryLimit(t *testing.T) {
 	env := map[string]string{"GOMEMLIMIT": "off"}
 	getenv := func(name string) string { return env[name] }
 
-	if got := SetMemoryLimit(root, getenv); got != 0 || MemoryLimit() != 0 {
-		t.Errorf("set %d, in force %d, although the user chose", got, MemoryLimit())
-	}
+	got := SetMemoryLimit(root, getenv)
+	testutil.Holds(t, got == 0 && MemoryLimit() == 0, "set %d, in force %d, although the user chose", got, MemoryLimit())
 	env = nil
-	if got := SetMemoryLimit(tree(), getenv); got != 0 || MemoryLimit() != 0 {
-		t.Errorf("set %d, in force %d, without a cgroup", got, MemoryLimit())
-	}
+	got = SetMemoryLimit(tree(), getenv)
+	testutil.Holds(t, got == 0 && MemoryLimit() == 0, "set %d, in force %d, without a cgroup", got, MemoryLimit())
 	const want = 10737418 * 90
-	if got := SetMemoryLimit(root, getenv); got != want || MemoryLimit() != want {
-		t.Errorf("set %d, in force %d, want %d", got, MemoryLimit(), want)
-	}
+	got = SetMemoryLimit(root, getenv)
+	testutil.Holds(t, got == want && MemoryLimit() == want, "set %d, in force %d, want %d", got, MemoryLimit(), want)
 }
 
 // This machine's own files are read, whatever they say.
@@ -98,15 +95,12 @@ func FuzzCgroup(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, memberships, max string) {
 		for _, h := range parseMemberships(memberships) {
-			if !strings.HasPrefix(h.path, "/") || path.Clean(h.path) != h.path || len(h.mounts) == 0 || len(h.files) == 0 {
-				t.Errorf("%+v", h)
-			}
+			testutil.Holds(t, strings.HasPrefix(h.path, "/") && path.Clean(h.path) == h.path && len(h.mounts) != 0 &&
+				len(h.files) != 0, "%+v", h)
 		}
 		root := tree("proc/self/cgroup", memberships, "sys/fs/cgroup/memory.max", max, "sys/fs/cgroup/memory/memory.limit_in_bytes", max)
 		got := cgroup(root)
 		testutil.Holds(t, got >= 0 && got < noLimit, "a limit of %d", got)
-		if got > 0 && !strings.Contains(max, fmt.Sprint(got)) {
-			t.Errorf("a limit of %d from %q", got, max)
-		}
+		testutil.Holds(t, got <= 0 || strings.Contains(max, fmt.Sprint(got)), "a limit of %d from %q", got, max)
 	})
 }

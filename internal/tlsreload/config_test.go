@@ -33,8 +33,7 @@ func TestSessionsResumeUntilCertificatesChange(t *testing.T) {
 			resumed := func() bool {
 				t.Helper()
 				o := mustPass(t, handshake(t, sc, cc))
-				testutil.Holds(t, clientCN(o) != "" && serverCN(o) != "",
-					"a resumed session forgot its peer")
+				testutil.Holds(t, clientCN(o) != "" && serverCN(o) != "", "a resumed session forgot its peer")
 				return o.client.DidResume
 			}
 			testutil.Requires(t, !resumed(), "the first handshake resumed something")
@@ -57,17 +56,14 @@ func TestSessionsDoNotOutliveTheirCA(t *testing.T) {
 		_, sd, cd, server, client := pair(t)
 		sc, cc := server.Server(), client.Client("server.test")
 		mustPass(t, handshake(t, sc, cc))
-		if o := mustPass(t, handshake(t, sc, cc)); !o.client.DidResume {
-			t.Fatal("nothing to test: no resumption")
-		}
+		testutil.Requires(t, mustPass(t, handshake(t, sc, cc)).client.DidResume, "nothing to test: no resumption")
 		changed, files, refusal := server, sd, func(o outcome) error { return o.serverErr }
 		if side == "client" {
 			changed, files, refusal = client, cd, func(o outcome) error { return o.clientErr }
 		}
 		files.write("ca.crt", newCA(t).CertPEM)
 		reload(t, changed)
-		testutil.Holds(t, refusal(handshake(t, sc, cc)) != nil,
-			"a %s accepted a peer whose CA is no longer trusted", side)
+		testutil.Holds(t, refusal(handshake(t, sc, cc)) != nil, "a %s accepted a peer whose CA is no longer trusted", side)
 	}
 }
 
@@ -93,9 +89,8 @@ func TestServerNames(t *testing.T) {
 func TestClientsWithoutCertificate(t *testing.T) {
 	_, sd, cd, server, _ := pair(t)
 	bare := source(t, tlsreload.Files{CA: cd.file("ca.crt")}, tlsreload.Options{}).Client("server.test")
-	if o := handshake(t, server.Server(), bare); o.serverErr == nil {
-		t.Error("a server with a CA let in a client without a certificate")
-	}
+	testutil.Holds(t, handshake(t, server.Server(), bare).serverErr != nil,
+		"a server with a CA let in a client without a certificate")
 	open := source(t, tlsreload.Files{Cert: sd.file("tls.crt"), Key: sd.file("tls.key")}, tlsreload.Options{})
 	mustPass(t, handshake(t, open.Server(), bare))
 }
@@ -105,18 +100,13 @@ func TestVersionsAndSuitesAreKept(t *testing.T) {
 	strict := source(t, sd.files(), tlsreload.Options{MinVersion: tls.VersionTLS13})
 	cc := client.Client("server.test")
 	cc.MaxVersion = tls.VersionTLS12
-	if o := handshake(t, strict.Server(), cc); o.err() == nil {
-		t.Error("TLS 1.2 passed a minimum of 1.3")
-	}
+	testutil.Holds(t, handshake(t, strict.Server(), cc).err() != nil, "TLS 1.2 passed a minimum of 1.3")
 	suite := tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
 	one := source(t, sd.files(), tlsreload.Options{CipherSuites: []uint16{suite}})
 	testutil.Equal(t, mustPass(t, handshake(t, one.Server(), cc)).client.CipherSuite, suite, "the suite")
 	cc.MinVersion, cc.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
-	if o := handshake(t, one.Server(), cc); o.err() == nil {
-		t.Error("TLS 1.1 was spoken")
-	}
-	testutil.Holds(t, one.Server().DynamicRecordSizingDisabled && cc.DynamicRecordSizingDisabled,
-		"records start small")
+	testutil.Holds(t, handshake(t, one.Server(), cc).err() != nil, "TLS 1.1 was spoken")
+	testutil.Holds(t, one.Server().DynamicRecordSizingDisabled && cc.DynamicRecordSizingDisabled, "records start small")
 }
 
 func TestParse(t *testing.T) {
@@ -131,7 +121,6 @@ func TestParse(t *testing.T) {
 	for _, bad := range []string{"TLS_RSA_WITH_RC4_128_SHA", "x", ""} {
 		testutil.Fails(t, testutil.Err(tlsreload.ParseCipherSuites([]string{bad})), "suite %q passed", bad)
 	}
-	if ids, err := tlsreload.ParseCipherSuites(nil); ids != nil || err != nil {
-		t.Error("no names are not the default")
-	}
+	ids, err = tlsreload.ParseCipherSuites(nil)
+	testutil.Holds(t, ids == nil && err == nil, "no names are not the default")
 }

@@ -40,27 +40,20 @@ func TestGuestsAreIsolated(t *testing.T) {
 			if o := mustPass(t, handshake(t, server, client)); serverCN(o) != "server of a" || clientCN(o) != "client of a" {
 				t.Errorf("got %q and %q", serverCN(o), clientCN(o))
 			}
-			if o := mustPass(t, handshake(t, server, client)); !o.client.DidResume {
-				t.Error("a guest's session is not resumed")
-			}
+			testutil.Holds(t, mustPass(t, handshake(t, server, client)).client.DidResume, "a guest's session is not resumed")
 
 			// The same session, where it did not begin.
 			owner = ""
-			if o := handshake(t, server, client); o.err() == nil {
-				t.Error("a guest's client is let in by the listener itself")
-			}
+			testutil.Holds(t, handshake(t, server, client).err() != nil, "a guest's client is let in by the listener itself")
 			owner = "a"
 			mustPass(t, handshake(t, server, client))
 			guest = &tlsreload.Guest{Key: "b", CAs: b.Pool}
-			if o := handshake(t, server, client); o.err() == nil {
-				t.Error("a guest's client is let in by another")
-			}
+			testutil.Holds(t, handshake(t, server, client).err() != nil, "a guest's client is let in by another")
 			guest = &tlsreload.Guest{Key: "a 2", Cert: &shown, CAs: a.Pool}
 			mustPass(t, handshake(t, server, client))
 			guest = &tlsreload.Guest{Key: "a 3", Cert: &shown, CAs: a.Pool}
-			if o := mustPass(t, handshake(t, server, client)); o.client.DidResume {
-				t.Error("a session is resumed under another key")
-			}
+			testutil.Holds(t, !mustPass(t, handshake(t, server, client)).client.DidResume,
+				"a session is resumed under another key")
 
 			owner = "gone"
 			if o := handshake(t, server, client); o.clientErr == nil || !strings.Contains(o.clientErr.Error(), "unrecognized name") {
@@ -95,7 +88,13 @@ func TestVerifyDecidesWithoutServerName(t *testing.T) {
 			s := source(t, files, tlsreload.Options{Name: "server"})
 			server := s.ServerFor(func(*tls.ClientHelloInfo) (*tlsreload.Guest, error) { return guest, nil })
 			what := fmt.Sprintf("%s, open: %v", tls.VersionName(version), open)
-			err := handshake(t, server, trusting(version)).err()
+			nobody, named := trusting(version), -1
+			nobody.GetClientCertificate = func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				named = len(info.AcceptableCAs)
+				return new(tls.Certificate), nil
+			}
+			err := handshake(t, server, nobody).err()
+			testutil.Equal(t, named, 0, "%s: CAs that whoever asks is told of", what)
 			testutil.Equal(t, err == nil, open, "%s: one without a certificate is let in (%v)", what, err)
 			if o := handshake(t, server, trusting(version, issue(t, own, "own client").TLS())); (o.err() == nil) == open || judged > 0 != open {
 				t.Errorf("%s: own: %v, judged %d times", what, o.err(), judged)
@@ -108,9 +107,7 @@ func TestVerifyDecidesWithoutServerName(t *testing.T) {
 				}
 			}
 			good = false
-			if o := handshake(t, server, of); o.err() == nil {
-				t.Errorf("%s: a session is good whose certificate is not", what)
-			}
+			testutil.Holds(t, handshake(t, server, of).err() != nil, "%s: a session is good whose certificate is not", what)
 		}
 	}
 }
@@ -140,15 +137,13 @@ func TestBareGuestsNeedNoCertificate(t *testing.T) {
 	} {
 		o := handshake(t, server, trusting(0, c.certs...))
 		testutil.Equal(t, o.err() == nil, c.in, "%s: %v", what, o.err())
-		if o.err() == nil && s.Trusts(o.server.PeerCertificates) != c.own {
-			t.Errorf("%s: trusted as the Source's own: %v", what, !c.own)
-		}
+		testutil.Holds(t, o.err() != nil || s.Trusts(o.server.PeerCertificates) == c.own,
+			"%s: trusted as the Source's own: %v", what, !c.own)
 	}
 	files := d.files()
 	files.CA = ""
-	if source(t, files, tlsreload.Options{Name: "server"}).Trusts(chainOf(issue(t, own, "own"))) {
-		t.Error("one without CAs trusts somebody")
-	}
+	testutil.Holds(t, !source(t, files, tlsreload.Options{Name: "server"}).Trusts(chainOf(issue(t, own, "own"))),
+		"one without CAs trusts somebody")
 }
 
 func chainOf(p pki.Pair) []*x509.Certificate { return []*x509.Certificate{p.TLS().Leaf} }

@@ -140,10 +140,10 @@ func ping(c *tls.Conn) error {
 // mustPass fails the test if the handshake did.
 func mustPass(t *testing.T, o outcome) outcome {
 	t.Helper()
-	testutil.Requires(t, o.err() == nil,
-		"handshake: client %v, server %v", o.clientErr, o.serverErr)
+	testutil.Requires(t, o.err() == nil, "handshake: client %v, server %v", o.clientErr, o.serverErr)
 	return o
 }
 
 func serverCN(o outcome) string { return o.client.PeerCertificates[0].Subject.CommonName }
+
 func clientCN(o outcome) string { return o.server.PeerCertificates[0].Subject.CommonName }

@@ -17,12 +17,10 @@ func TestInspect(t *testing.T) {
 	d := newDir(t)
 	ca, other := newCA(t), newCA(t)
 	d.put(issue(t, ca, "one"), ca)
-	if cas, err := d.files().TrustedCAs(); err != nil || len(cas) != 1 || !cas[0].Equal(ca.Certificate()) {
-		t.Errorf("CAs %v, %v", cas, err)
-	}
-	if chain, err := d.files().Chain(); err != nil || len(chain) == 0 || chain[0].Subject.CommonName != "one" {
-		t.Errorf("chain %v, %v", chain, err)
-	}
+	cas, err := d.files().TrustedCAs()
+	testutil.Holds(t, err == nil && len(cas) == 1 && cas[0].Equal(ca.Certificate()), "CAs %v, %v", cas, err)
+	chain, err := d.files().Chain()
+	testutil.Holds(t, err == nil && len(chain) != 0 && chain[0].Subject.CommonName == "one", "chain %v, %v", chain, err)
 	for what, c := range map[string]struct {
 		change   func()
 		path     string
@@ -37,9 +35,8 @@ func TestInspect(t *testing.T) {
 		c.change()
 		_, err := d.files().Chain()
 		var file *tlsreload.FileError
-		if !errors.As(err, &file) || file.Path != d.file(c.path) || file.Mismatch != c.mismatch || c.is != nil && !errors.Is(err, c.is) {
-			t.Errorf("%s: %v", what, err)
-		}
+		testutil.Holds(t, errors.As(err, &file) && file.Path == d.file(c.path) && file.Mismatch == c.mismatch &&
+			(c.is == nil || errors.Is(err, c.is)), "%s: %v", what, err)
 	}
 	d.write("ca.crt", nil)
 	testutil.ErrorIs(t, testutil.Err(d.files().TrustedCAs()), tlsreload.ErrNoCertificate, "an empty CA file")
@@ -70,9 +67,8 @@ func TestWhatStandsBesideCertificates(t *testing.T) {
 		d := newDir(t)
 		d.write("ca.crt", []byte(text))
 		certs, err := d.files().TrustedCAs()
-		if (err != nil) != (want < 0) || want >= 0 && len(certs) != want {
-			t.Errorf("%q: %d certificates, %v", text, len(certs), err)
-		}
+		testutil.Holds(t, (err != nil) == (want < 0) && (want < 0 || len(certs) == want),
+			"%q: %d certificates, %v", text, len(certs), err)
 	}
 }
 

@@ -43,9 +43,7 @@ func TestPeersAreJudged(t *testing.T) {
 				sc, cc := ss.Server(), cs.Client("server.test")
 				cc.MaxVersion = version
 				mustPass(t, handshake(t, sc, cc))
-				if o := mustPass(t, handshake(t, sc, cc)); !o.client.DidResume {
-					t.Fatal("nothing to test: no resumption")
-				}
+				testutil.Requires(t, mustPass(t, handshake(t, sc, cc)).client.DidResume, "nothing to test: no resumption")
 				strict.Store(true)
 				for range 3 { // the first resumes
 					o := handshake(t, sc, cc)
@@ -58,18 +56,16 @@ func TestPeersAreJudged(t *testing.T) {
 						"the judge's side: %v", mine)
 					var op *net.OpError
 					late := errors.As(other, &op) && op.Op == "write" // TLS 1.3: the alert was there, and nobody has read it
-					if !late && !tlsreload.RefusedByPeer(other) || tlsreload.RefusedByPeer(mine) {
-						t.Errorf("the other side: %v", other)
-					}
+					testutil.Holds(t, (late || tlsreload.RefusedByPeer(other)) && !tlsreload.RefusedByPeer(mine),
+						"the other side: %v", other)
 				}
 				testutil.Equal(t, len(lines.AllEntries()), 1, "lines of three refusals")
 				judge := map[string]*tlsreload.Source{"server": ss, "client": cs}[side]
 				if at := judge.RefusalLogged(); !strings.Contains(at, " m=") { // which a time of the clock lacks
 					t.Errorf("the time of the last refusal follows a clock that is set back: %s", at)
 				}
-				if s, c := ss.Stats().Refused, cs.Stats().Refused; s+c != 3 || s != 0 && side == "client" {
-					t.Errorf("%d and %d of three refusals", s, c)
-				}
+				s, c := ss.Stats().Refused, cs.Stats().Refused
+				testutil.Holds(t, s+c == 3 && (s == 0 || side != "client"), "%d and %d of three refusals", s, c)
 			})
 		}
 	}
@@ -91,13 +87,7 @@ func TestOwnCertificateIsJudged(t *testing.T) {
 	d.put(issue(t, ca, "wrong"), ca)
 	reload(t, s)
 	reload(t, s)
-	var told int
-	for _, e := range lines.AllEntries() {
-		if err, ok := e.Data["error"].(error); ok && err.Error() == "it is wrong" {
-			told++
-		}
-	}
-	testutil.Equal(t, told, 1, "how often it is told")
+	testutil.Equal(t, testutil.Lines(lines, "it is wrong"), 1, "how often it is told")
 }
 
 // With Bare, a peer may show no certificate, and one that it shows is judged all the same.
@@ -120,13 +110,11 @@ func TestBarePeersAreLetIn(t *testing.T) {
 	for name, ok := range map[string]bool{"good": true, "bad": false} {
 		cd := newDir(t)
 		cd.put(issue(t, ca, name), ca)
-		if err := handshake(t, s.Server(), source(t, cd.files(), tlsreload.Options{}).Client("server.test")).err(); (err == nil) != ok {
-			t.Errorf("%s: %v", name, err)
-		}
+		err := handshake(t, s.Server(), source(t, cd.files(), tlsreload.Options{}).Client("server.test")).err()
+		testutil.Holds(t, (err == nil) == ok, "%s: %v", name, err)
 	}
 	stranger := newDir(t)
 	stranger.put(issue(t, newCA(t), "good"), ca)
-	if err := handshake(t, s.Server(), source(t, stranger.files(), tlsreload.Options{}).Client("server.test")).err(); err == nil {
-		t.Error("a certificate of another CA was accepted")
-	}
+	testutil.Fails(t, handshake(t, s.Server(), source(t, stranger.files(), tlsreload.Options{}).Client("server.test")).err(),
+		"a certificate of another CA was accepted")
 }

@@ -1,7 +1,6 @@
 package tlsreload_test
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -79,15 +78,12 @@ func TestRunFollowsKubernetesMountsWithinAMinute(t *testing.T) {
 	mount("1", "first")
 	s := source(t, d.files(), tlsreload.Options{Name: "x"})
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); s.Run(ctx) }()
+		stop := testutil.Start(t, s.Run)
 		mount("2", "second")
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		testutil.Equal(t, s.Certificate().Leaf.Subject.CommonName, "second", "the certificate after a minute")
-		cancel()
-		<-done
+		stop()
 	})
 }
 
@@ -141,9 +137,8 @@ func TestBrokenFilesKeepOldOnesAndAreLoggedOnce(t *testing.T) {
 		for range 3 {
 			testutil.ErrorSays(t, s.Reload(), d.file(f.mention), "%s", f.name)
 		}
-		if n := len(hook.AllEntries()); n != 1 || hook.LastEntry().Level != logrus.WarnLevel {
-			t.Errorf("%s: %d lines for three polls", f.name, n)
-		}
+		n := len(hook.AllEntries())
+		testutil.Holds(t, n == 1 && hook.LastEntry().Level == logrus.WarnLevel, "%s: %d lines for three polls", f.name, n)
 		testutil.Equal(t, serverCN(mustPass(t, handshake(t, sc, cc))), "good", "%s: served", f.name)
 		wantStats(t, s, 0, i+1, true)
 	}
@@ -151,9 +146,8 @@ func TestBrokenFilesKeepOldOnesAndAreLoggedOnce(t *testing.T) {
 	d.put(good, ca) // the very files that are in use come back
 	reload(t, s)
 	reload(t, s)
-	if n := len(hook.AllEntries()); n != 1 || hook.LastEntry().Level != logrus.InfoLevel {
-		t.Errorf("recovery: %d lines", n)
-	}
+	n := len(hook.AllEntries())
+	testutil.Holds(t, n == 1 && hook.LastEntry().Level == logrus.InfoLevel, "recovery: %d lines", n)
 	wantStats(t, s, 0, len(faults), false)
 	d.put(issue(t, ca, "better"), ca)
 	reload(t, s)
@@ -171,9 +165,8 @@ func wantStats(t *testing.T, s *tlsreload.Source, changes, faults int, broken bo
 func TestStrictSourcesFailAtOnce(t *testing.T) {
 	ca, d := newCA(t), newDir(t)
 	_, err := tlsreload.New(d.files(), tlsreload.Options{Name: "server"})
-	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), d.file("tls.crt")) || !strings.Contains(err.Error(), "server") {
-		t.Errorf("missing files: %v", err)
-	}
+	testutil.Holds(t, errors.Is(err, fs.ErrNotExist) && strings.Contains(err.Error(), d.file("tls.crt")) &&
+		strings.Contains(err.Error(), "server"), "missing files: %v", err)
 	d.put(issue(t, ca, "x"), ca)
 	files := d.files()
 	files.Key = ""
@@ -195,12 +188,10 @@ func TestLenientSourcesWaitForTheirFiles(t *testing.T) {
 	if err := s.Ready(); !errors.As(err, &notReady) || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "tls.crt") {
 		t.Errorf("Ready: %v", err)
 	}
-	if o := handshake(t, sc, other.Client("server.test")); !errors.As(o.serverErr, &notReady) {
-		t.Errorf("server handshake: %v", o.serverErr)
-	}
-	if o := handshake(t, other.Server(), cc); !errors.As(o.clientErr, &notReady) {
-		t.Errorf("client handshake: %v", o.clientErr)
-	}
+	o := handshake(t, sc, other.Client("server.test"))
+	testutil.Holds(t, errors.As(o.serverErr, &notReady), "server handshake: %v", o.serverErr)
+	o = handshake(t, other.Server(), cc)
+	testutil.Holds(t, errors.As(o.clientErr, &notReady), "client handshake: %v", o.clientErr)
 	testutil.Holds(t, s.Pool() == nil && s.Certificate() == nil, "something came from nothing")
 	testutil.Equal(t, len(hook.AllEntries()), 1, "lines about files that are not there yet")
 	d.put(issue(t, ca, "late"), ca)
@@ -215,9 +206,8 @@ func TestExpiredCertificatesAreNamed(t *testing.T) {
 	d.put(issueFor(t, ca, "old", -time.Hour), ca)
 	log, hook := logtest.NewNullLogger()
 	source(t, d.files(), tlsreload.Options{Name: "x", Log: log})
-	if e := hook.LastEntry(); e == nil || e.Data["file"] != d.file("tls.crt") {
-		t.Errorf("no line names the expired file: %v", e)
-	}
+	e := hook.LastEntry()
+	testutil.Holds(t, e != nil && e.Data["file"] == d.file("tls.crt"), "no line names the expired file: %v", e)
 }
 
 // One that expires in use is named as well, once, and the new one too if it is not
@@ -228,18 +218,10 @@ func TestCertificatesThatExpireInUseAreNamedOnce(t *testing.T) {
 		d.put(issue(t, ca, "first"), ca)
 		log, hook := logtest.NewNullLogger()
 		s := source(t, d.files(), tlsreload.Options{Name: "x", Log: log})
-		named := func() (n int) {
-			for _, e := range hook.AllEntries() {
-				if e.Data["file"] == d.file("tls.crt") {
-					n++
-				}
-			}
-			return n
-		}
 		for want := range 3 {
 			reload(t, s)
 			reload(t, s)
-			testutil.Equal(t, named(), want, "lines about expired files")
+			testutil.Equal(t, testutil.Lines(hook, d.file("tls.crt")), want, "lines about expired files")
 			if want == 1 {
 				d.put(issue(t, ca, "second"), ca)
 				reload(t, s)
@@ -262,9 +244,8 @@ func TestCertificatesOfLaterAreNamedOnce(t *testing.T) {
 			named[e.Data["file"]]++
 			testutil.Equal(t, e.Message, "certificate is not valid yet; replace it, or correct this machine's clock", "said")
 		}
-		if named[d.file("tls.crt")] != 1 || named[d.file("ca.crt")] != 1 || len(named) != 2 {
-			t.Errorf("named %v", named)
-		}
+		testutil.Holds(t, named[d.file("tls.crt")] == 1 && named[d.file("ca.crt")] == 1 && len(named) == 2,
+			"named %v", named)
 	})
 }
 
@@ -298,9 +279,7 @@ func TestSystemRootsJoinTheFiles(t *testing.T) {
 	both := source(t, tlsreload.Files{CA: d.file("ca.crt")}, tlsreload.Options{SystemRoots: true})
 	alone := source(t, tlsreload.Files{CA: d.file("ca.crt")}, tlsreload.Options{})
 	testutil.Holds(t, alone.Pool().Equal(ca.Pool()), "a CA file does not stand alone")
-	if both.Pool().Equal(ca.Pool()) && systemHasRoots() {
-		t.Error("the system's CAs are missing")
-	}
+	testutil.Holds(t, !both.Pool().Equal(ca.Pool()) || !systemHasRoots(), "the system's CAs are missing")
 }
 
 // Directories are filled by others: one bad file must not cost the rest.
@@ -322,7 +301,6 @@ func TestBadFilesOfDirectoriesAreLeftOut(t *testing.T) {
 	reload(t, s)
 	testutil.Equal(t, len(lines.AllEntries()), 1, "lines for what has not changed")
 	d.write("named.pem", append(bad, ca.CertPEM...))
-	if _, err := tlsreload.New(tlsreload.Files{MoreCAs: []string{d.file("named.pem")}}, tlsreload.Options{Name: "x"}); err == nil {
-		t.Error("a broken file that was named is taken")
-	}
+	_, err := tlsreload.New(tlsreload.Files{MoreCAs: []string{d.file("named.pem")}}, tlsreload.Options{Name: "x"})
+	testutil.Fails(t, err, "a broken file that was named is taken")
 }

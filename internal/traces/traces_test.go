@@ -125,9 +125,8 @@ func TestSpans(t *testing.T) {
 	f.Span.Parent = 0xf067aa0ba902b7
 	f.Far = &net.TCPAddr{IP: net.IPv4(10, 0, 0, 8), Port: 5432} // of two that the name has
 	dial(e, f, 2*time.Second, nil)
-	if next := f.To("10.0.0.7:5432"); f.Span.ID == 0 || next.Span != f.Span {
-		t.Errorf("the next hop is told %+v of %+v", next.Span, f.Span)
-	}
+	next := f.To("10.0.0.7:5432")
+	testutil.Holds(t, f.Span.ID != 0 && next.Span == f.Span, "the next hop is told %+v of %+v", next.Span, f.Span)
 	dial(e, newFlow(), time.Second, &tunnel.DialError{Failure: tunnel.FailRefused, Reason: "nobody listens"})
 	again := newFlow()
 	again.Resume = &tunnel.Resume{Epoch: 1}
@@ -139,17 +138,14 @@ func TestSpans(t *testing.T) {
 	attributes := map[string]string{}
 	for _, a := range good.Attributes {
 		attributes[a.Key] = a.Value.Text
-		if a.Key == "server.port" && a.Value.Number != 5432 {
-			t.Errorf("port %d", a.Value.Number)
-		}
+		testutil.Holds(t, a.Key != "server.port" || a.Value.Number == 5432, "port %d", a.Value.Number)
 	}
 	if good.Trace != f.ID || good.ID != fmt.Sprintf("%016x", f.Span.ID) || good.Parent != "00f067aa0ba902b7" || good.End-good.Start != int64(2*time.Second) || good.Status.Code != 0 ||
 		attributes["server.address"] != "db.prod.svc" || attributes["konnectivity.previous"] != "server-1" || attributes["konnectivity.resolved"] != "10.0.0.8:5432" {
 		t.Errorf("%+v", good)
 	}
-	if bad.Status.Code != statusError || !strings.Contains(bad.Status.Message, "nobody listens") || good.ID == bad.ID || bad.Parent != "" || good.Trace == bad.Trace {
-		t.Errorf("%+v", bad)
-	}
+	testutil.Holds(t, bad.Status.Code == statusError && strings.Contains(bad.Status.Message, "nobody listens") &&
+		good.ID != bad.ID && bad.Parent == "" && good.Trace != bad.Trace, "%+v", bad)
 	counted(t, registry, 0, 2)
 }
 
@@ -162,9 +158,8 @@ func TestCollectorIsGone(t *testing.T) {
 	counted(t, registry, 7, 0)
 	end(t, e)
 	counted(t, registry, queueMax+7, 0)
-	if strings.Count(said.String(), "\n") != 1 || !strings.Contains(said.String(), "level=warning") {
-		t.Error(said)
-	}
+	testutil.Holds(t, strings.Count(said.String(), "\n") == 1 && strings.Contains(said.String(), "level=warning"),
+		"%v", said)
 }
 
 // Spans that a collector refuses are counted as dropped. The log says when it takes some again.
@@ -228,16 +223,14 @@ func TestEndpoint(t *testing.T) {
 		testutil.Equal(t, testutil.Must(parseEndpoint(text))(t), want, "%s", text)
 	}
 	for _, text := range []string{"a:4318", "grpc://a:4317", "http://", "http://me:secret@a:1", "http://a?key=secret", "http://a:1:2"} {
-		if _, err := parseEndpoint(text); err == nil || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: %v", text, err)
-		}
+		_, err := parseEndpoint(text)
+		testutil.Holds(t, err != nil && !strings.Contains(err.Error(), "secret"), "%s: %v", text, err)
 	}
 	for _, text := range []string{"-0.1", "1.1", "NaN", "half"} {
 		testutil.Fails(t, testutil.Err(parseRatio(text)), "ratio %s is accepted", text)
 	}
-	if e, err := New(Options{}); e != nil || err != nil {
-		t.Errorf("without an endpoint: %v, %v", e, err)
-	}
+	e, err := New(Options{})
+	testutil.Holds(t, e == nil && err == nil, "without an endpoint: %v, %v", e, err)
 }
 
 // What a dial costs more.

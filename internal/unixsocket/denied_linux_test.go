@@ -55,9 +55,8 @@ func TestListenWhereConnectingIsDenied(t *testing.T) {
 		there()
 		asAnother(t, func() {
 			_, err := Listen(path, Options{Replace: true})
-			if !errors.Is(err, os.ErrPermission) || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "may not connect") {
-				t.Errorf("%s: %v", name, err)
-			}
+			testutil.Holds(t, errors.Is(err, os.ErrPermission) && errors.Is(err, syscall.EADDRINUSE) &&
+				strings.Contains(err.Error(), "may not connect"), "%s: %v", name, err)
 		})
 		_ = os.Remove(path)
 	}
@@ -73,8 +72,7 @@ func TestListenThatFailsWaitsForNoLock(t *testing.T) {
 		asAnother(t, func() {
 			began := time.Now()
 			_, err := Listen(path, Options{Owner: &Owner{uid: unchanged, gid: 1}})
-			testutil.Holds(t, errors.Is(err, os.ErrPermission) && gone(path),
-				"%v; file gone: %v", err, gone(path))
+			testutil.Holds(t, errors.Is(err, os.ErrPermission) && gone(path), "%v; file gone: %v", err, gone(path))
 			testutil.Equal(t, time.Since(began), 0, "it took")
 		})
 	})

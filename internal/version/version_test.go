@@ -12,8 +12,7 @@ import (
 
 func TestEveryBuildHasAVersion(t *testing.T) {
 	i := version.Get()
-	testutil.Holds(t, i.Version != "" && i.Commit != "" && i.Go == runtime.Version(),
-		"incomplete: %+v", i)
+	testutil.Holds(t, i.Version != "" && i.Commit != "" && i.Go == runtime.Version(), "incomplete: %+v", i)
 	for _, part := range []string{i.Version, i.Commit, i.Go, runtime.GOARCH} {
 		testutil.Contains(t, i.String(), part, "the version")
 	}

@@ -22,11 +22,9 @@ func TestWaitsEndWithTheirContext(t *testing.T) {
 			"a wait of a second took")
 		calls := 0
 		Every(ctx, time.Second, func() { calls++ })
-		if took := time.Since(start); calls != 2 || took != 3500*time.Millisecond {
-			t.Errorf("%d calls in %v", calls, took)
-		}
-		testutil.Holds(t, !For(ctx, time.Second) && time.Since(start) == 3500*time.Millisecond,
-			"it waited after the end")
+		took := time.Since(start)
+		testutil.Holds(t, calls == 2 && took == 3500*time.Millisecond, "%d calls in %v", calls, took)
+		testutil.Holds(t, !For(ctx, time.Second) && time.Since(start) == 3500*time.Millisecond, "it waited after the end")
 	})
 }
 

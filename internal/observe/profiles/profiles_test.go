@@ -23,9 +23,8 @@ func get(mux *http.ServeMux, path string) *httptest.ResponseRecorder {
 func TestMount(t *testing.T) {
 	mux := http.NewServeMux()
 	profiles.Mount(mux, false)
-	if w := get(mux, "/debug/pprof/"); w.Code != 200 || !strings.Contains(w.Body.String(), "goroutine") {
-		t.Errorf("/debug/pprof/: %d", w.Code)
-	}
+	w := get(mux, "/debug/pprof/")
+	testutil.Holds(t, w.Code == 200 && strings.Contains(w.Body.String(), "goroutine"), "/debug/pprof/: %d", w.Code)
 	testutil.Equal(t, get(mux, "/debug/pprof/heap").Code, 200, "/debug/pprof/heap")
 	if w := get(mux, "/debug/pprof"); w.Code != 301 || w.Header().Get("Location") != "/debug/pprof/" {
 		t.Errorf("/debug/pprof: %d %v", w.Code, w.Header())
