@@ -42,28 +42,23 @@ func TestAdminAPI(t *testing.T) {
 		conns = ask[admin.Page[admin.Connection]](r, "connections?sort=front")
 		return !slices.ContainsFunc(conns.Items, func(c admin.Connection) bool { return c.UpBytes < 1000 || c.DownBytes < 1000 })
 	})
-	if len(conns.Items) != 2 || conns.Items[0].Front != "connect" || conns.Items[1].Front != "grpc" {
-		t.Fatalf("%+v", conns)
-	}
+	testutil.Requires(t, len(conns.Items) == 2 && conns.Items[0].Front == "connect" && conns.Items[1].Front == "grpc",
+		"%+v", conns)
 	for _, c := range conns.Items {
-		if c.Next != "agent a-link" || c.Destination != "echo:1" || c.UpBytes != 1000 || c.DownBytes != 1000 || len(c.ID) != 16 {
-			t.Errorf("%+v", c)
-		}
+		testutil.Holds(t, c.Next == "agent a-link" && c.Destination == "echo:1" && c.UpBytes == 1000 &&
+			c.DownBytes == 1000 && len(c.ID) == 16, "%+v", c)
 	}
-	if f := ask[admin.Page[admin.Failure]](r, "failures").Items; len(f) != 1 || f[0].Failure != "refused" || f[0].Next != "agent a-link" {
-		t.Errorf("%+v", f)
-	}
+	f := ask[admin.Page[admin.Failure]](r, "failures").Items
+	testutil.Holds(t, len(f) == 1 && f[0].Failure == "refused" && f[0].Next == "agent a-link", "%+v", f)
 	peers := ask[admin.Page[admin.Peer]](r, "peers").Items
 	if len(peers) != 2 || peers[0].Role != admin.RoleAgent || peers[0].Identifiers != "default-route 10.0.0.0/8" || peers[0].Protocol != "link" ||
 		peers[1].Role != admin.RoleClient || peers[1].Remote == "" {
 		t.Errorf("%+v", peers)
 	}
-	if code, page := r.get(r.admin, "/"); code != 200 || !strings.Contains(page, "/page.js") {
-		t.Errorf("the page: %d", code)
-	}
-	if code, _ := r.get(r.health, "/api/v1/status"); code != 404 {
-		t.Errorf("the health port tells it to everybody: %d", code)
-	}
+	code, page := r.get(r.admin, "/")
+	testutil.Holds(t, code == 200 && strings.Contains(page, "/page.js"), "the page: %d", code)
+	code, _ = r.get(r.health, "/api/v1/status")
+	testutil.Holds(t, code == 404, "the health port tells it to everybody: %d", code)
 	sidecar.Close()
 	r.eventually("the sidecar is gone", func() bool { return ask[admin.Status](r, "status").Peers["client"] == 0 })
 }

@@ -70,9 +70,8 @@ func TestAgentsReachTheAPIServerAlone(t *testing.T) {
 	old := apiAgent("old")
 	old.Hello.Features = nil
 	ses = testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), old))(t)
-	if _, err := askAPI(t, ses); tunnel.FailureOf(err) != tunnel.FailDenied || ses.API() {
-		t.Errorf("an agent that takes no part: %v", err)
-	}
+	_, err := askAPI(t, ses)
+	testutil.Holds(t, tunnel.FailureOf(err) == tunnel.FailDenied && !ses.API(), "an agent that takes no part: %v", err)
 }
 
 // Without an API server to name, agents are told to ask elsewhere; where it is down, they
@@ -185,9 +184,8 @@ func TestAnAgentBesideTheAPIServerDials(t *testing.T) {
 	for _, p := range r.adminPeers() {
 		listed[p.ID] = p.Identifiers
 	}
-	if len(b.asked) != 2 || listed["b"] != "beside the API server" || listed["other"] != "" {
-		t.Errorf("%d requests; %q", len(b.asked), listed)
-	}
+	testutil.Holds(t, len(b.asked) == 2 && listed["b"] == "beside the API server" && listed["other"] == "",
+		"%d requests; %q", len(b.asked), listed)
 }
 
 // Who may not be beside the API server is refused: at the port for agents, where the server
@@ -214,16 +212,15 @@ func second(_ *link.Session, err error) error { return err }
 func TestNoAgentIsBesideTheAPIServer(t *testing.T) {
 	log, said := logtest.NewNullLogger()
 	r := startServer(t, byAgent, func(o *Options) { o.Log = log })
-	lines := func() int { return linesOf(said, "nodes do not reach their API server") }
+	lines := func() int { return testutil.Lines(said, "nodes do not reach their API server") }
 	node := testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), apiAgent("node")))(t)
 	for round := 1; round <= 2; round++ {
 		for range 3 {
 			_, err := askAPI(t, node)
 			testutil.Requires(t, tunnel.FailureOf(err) == tunnel.FailNoAgent, "%v", err)
 		}
-		if !r.metric(fmt.Sprintf(`api_refusals_total{reason="alone"} %d`, 3*round)) || lines() != round {
-			t.Errorf("round %d: %d lines, or it is not counted", round, lines())
-		}
+		testutil.Holds(t, r.metric(fmt.Sprintf(`api_refusals_total{reason="alone"} %d`, 3*round)) && lines() == round,
+			"round %d: %d lines, or it is not counted", round, lines())
 		ses := newBeside("b").at(r)
 		c := testutil.Must(askAPI(t, node))(t)
 		_ = c.Close()

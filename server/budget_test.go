@@ -127,9 +127,8 @@ func TestStreamsTakeOfTheBudget(t *testing.T) {
 		t.Errorf("%d streams of %d bytes each are open, %d fit", held, limits.StreamMemory, max/limits.StreamMemory)
 	}
 	for _, err := range refused {
-		if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "--memory-budget-mib") {
-			t.Fatalf("a stream that there is no room for ends with %v", err)
-		}
+		testutil.Requires(t, status.Code(err) == codes.ResourceExhausted &&
+			strings.Contains(err.Error(), "--memory-budget-mib"), "a stream that there is no room for ends with %v", err)
 	}
 	r.hasMetrics(`stream_errors_total{code="ResourceExhausted",packet_type="Unknown",segment="from_client"} ` + strconv.Itoa(len(refused)))
 	for _, kind := range clientKinds {
@@ -187,9 +186,8 @@ func TestALinkWithoutRoomIsRefused(t *testing.T) {
 	for i := range 2 {
 		_, err := r.clientLinkAs(config, link.Hello{Role: link.RoleClient})
 		var refusal *link.GoAwayError
-		if i == 1 && (!errors.As(err, &refusal) || refusal.Text != limits.ShareUsedUp) {
-			t.Errorf("a link for which there is no room: %v", err)
-		}
+		testutil.Holds(t, i != 1 || errors.As(err, &refusal) && refusal.Text == limits.ShareUsedUp,
+			"a link for which there is no room: %v", err)
 	}
 }
 

@@ -76,14 +76,12 @@ func TestClientsAreKnownByTheirTokens(t *testing.T) {
 		ses := testutil.Must(r.clientLinkAs(r.bare(link.ALPN), hello))(t)
 		testutil.Must(ses.Dial(testutil.Context(t), tunnel.NewFlow("tcp", "echo:1")))(t).Close()
 		testutil.Equal(t, <-told, tunnel.NewIdentity(want), "link: the agent hears")
-		if resp, body := r.asks(r.bare(), "CONNECT echo:1", token); resp.StatusCode != http.StatusOK {
-			t.Errorf("CONNECT: %s %s", resp.Status, body)
-		}
+		resp, body := r.asks(r.bare(), "CONNECT echo:1", token)
+		testutil.Holds(t, resp.StatusCode == http.StatusOK, "CONNECT: %s %s", resp.Status, body)
 		testutil.Equal(t, <-told, tunnel.NewIdentity(want), "CONNECT: the agent hears")
 	}
-	if resp, body := r.asks(r.tls(), "CONNECT echo:1", "b:two"); resp.StatusCode != http.StatusOK {
-		t.Errorf("with a certificate: %s %s", resp.Status, body)
-	}
+	resp, body := r.asks(r.tls(), "CONNECT echo:1", "b:two")
+	testutil.Holds(t, resp.StatusCode == http.StatusOK, "with a certificate: %s %s", resp.Status, body)
 	testutil.Equal(t, <-told, tunnel.NewIdentity("cn:peer"), "with a certificate, the agent hears")
 }
 
@@ -110,9 +108,8 @@ func TestClientsWithoutProofAreRefused(t *testing.T) {
 	testutil.Must(io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"))(t)
 	text, err := io.ReadAll(c)
 	testutil.Holds(t, len(text) == 0, "by gRPC it hears %q, %v", text, err)
-	if resp, _ := r.asks(r.tls(), "GET /", ""); resp.Header.Get("Konnectivity-Serving") != "yes" {
-		t.Errorf("a client with a certificate hears %v", resp.Header)
-	}
+	resp, _ := r.asks(r.tls(), "GET /", "")
+	testutil.Holds(t, resp.Header.Get("Konnectivity-Serving") == "yes", "a client with a certificate hears %v", resp.Header)
 }
 
 // Lanes are of one identity: another account cannot join those of a client.

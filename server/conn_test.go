@@ -7,12 +7,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"io"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/internal/admin"
@@ -104,13 +102,11 @@ func TestOneThatWasCutIsNotAdmitted(t *testing.T) {
 	cl := r.tenant()
 	who := auth.Peer{ID: "a1", TLS: &tls.ConnectionState{}}
 	life, cut := context.WithCancelCause(context.Background())
-	if _, _, err := cl.judgeAgent(life, life, who, "link"); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := cl.judgeAgent(life, life, who, "link")
+	testutil.NoError(t, err)
 	cut(errCut)
-	if _, _, err := cl.judgeAgent(context.Background(), life, who, "link"); !errors.Is(err, errChanged) {
-		t.Errorf("got %v", err)
-	}
+	_, _, err = cl.judgeAgent(context.Background(), life, who, "link")
+	testutil.Holds(t, errors.Is(err, errChanged), "got %v", err)
 }
 
 // Who comes by what is new is not refused for what was there before: a change is
@@ -123,9 +119,8 @@ func TestAChangeIsInForceBeforeHandshakesLeadToIt(t *testing.T) {
 	s.guest(cl, clients, func() { early = s.tenants.now.Load().table != s.dir.Table() })
 	cl.mu.Unlock()
 	red.replaceCA("")
-	if led := s.tenants.now.Load().table == s.dir.Table(); !led || !early {
-		t.Errorf("handshakes are led to it: %v; it was in force before: %v", led, early)
-	}
+	led := s.tenants.now.Load().table == s.dir.Table()
+	testutil.Holds(t, led && early, "handshakes are led to it: %v; it was in force before: %v", led, early)
 }
 
 // A tenant takes 8 of 9 places of a port at most, and has them again when they
@@ -143,9 +138,7 @@ func TestNoTenantTakesAllOfAPort(t *testing.T) {
 				open = append(open, c)
 			}
 		}
-		if len(open) != 8 || !slices.ContainsFunc(said.AllEntries(), func(e *logrus.Entry) bool { return e.Message == full }) {
-			t.Errorf("%d links were made", len(open))
-		}
+		testutil.Holds(t, len(open) == 8 && testutil.Lines(said, full) > 0, "%d links were made", len(open))
 		testutil.Equal(t, red.cluster().room[agents].Used(), 0, "places of agents are taken")
 		for _, c := range open {
 			_ = c.Close()

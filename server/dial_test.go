@@ -79,8 +79,7 @@ func TestBoundsOfClientsAndNodes(t *testing.T) {
 		failed[tunnel.FailureOf(testutil.Err(dials[blue]["client"]()))]++
 	}
 	bound := failed[tunnel.FailBound]
-	testutil.Holds(t, bound != 0 && failed[tunnel.FailDenied]+bound == 100,
-		"dials that rules refuse fail by %v", failed)
+	testutil.Holds(t, bound != 0 && failed[tunnel.FailDenied]+bound == 100, "dials that rules refuse fail by %v", failed)
 	testutil.Must(dials[blue]["node"]())(t)
 	s.hasMetrics(`tenant_bound_refusals_total{bound="connections",tenant="red"} 2`, `tenant_bound_refusals_total{bound="memoryMiB",tenant="red"} 0`,
 		fmt.Sprintf(`tenant_bound_refusals_total{bound="dialsPerSecond",tenant="blue"} %d`, bound))
@@ -147,9 +146,8 @@ func TestAccessIsReviewed(t *testing.T) {
 	asked := api.asked
 	f := tunnel.NewFlow("tcp", "other:1")
 	f.Resume = &tunnel.Resume{Epoch: 1}
-	if err := r.own.newDialer().review(t.Context(), f); err != nil || api.asked != asked {
-		t.Errorf("a connection that is resumed is reviewed: %v", err)
-	}
+	err := r.own.newDialer().review(t.Context(), f)
+	testutil.Holds(t, err == nil && api.asked == asked, "a connection that is resumed is reviewed: %v", err)
 }
 
 // A client by link names the network of its dial. One that agents by gRPC cannot be asked for
@@ -169,11 +167,16 @@ func TestOddNetworksHarmNoOthers(t *testing.T) {
 type agentInMemory struct{}
 
 func (a agentInMemory) Dial(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, nil }
-func (a agentInMemory) Life() context.Context                                   { return context.Background() }
-func (a agentInMemory) Drains() context.Context                                 { return context.Background() }
-func (a agentInMemory) Streams() int                                            { return 0 }
-func (a agentInMemory) RTT() time.Duration                                      { return 0 }
-func (a agentInMemory) Err() error                                              { return nil }
+
+func (a agentInMemory) Life() context.Context { return context.Background() }
+
+func (a agentInMemory) Drains() context.Context { return context.Background() }
+
+func (a agentInMemory) Streams() int { return 0 }
+
+func (a agentInMemory) RTT() time.Duration { return 0 }
+
+func (a agentInMemory) Err() error { return nil }
 
 // Until a server's startup is over, a dial waits for an agent that serves it.
 func TestDialsWaitForAgentsThatHaveYetToCome(t *testing.T) {

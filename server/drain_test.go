@@ -60,9 +60,8 @@ func TestDrain(t *testing.T) {
 				}
 			}
 			r.silent("tcp", r.tcp)
-			if code, body := r.get(r.health, "/readyz"); code != 500 || !strings.Contains(body, "shutting down") {
-				t.Errorf("readyz: %d %s", code, body)
-			}
+			code, body := r.get(r.health, "/readyz")
+			testutil.Holds(t, code == 500 && strings.Contains(body, "shutting down"), "readyz: %d %s", code, body)
 			r.hasMetrics("draining 1")
 			r.roundTrip(c, 100<<10)
 			err := r.wait(100 * time.Millisecond)
@@ -143,9 +142,8 @@ func TestPendingDialIsCancelledByTheEnd(t *testing.T) {
 		go func() { _, err := r.dial(kind, "x:1"); failed <- err }()
 		<-asked
 		r.stop()
-		if err := r.wait(20 * time.Second); err != nil {
-			t.Fatal(kind, err)
-		}
+		err := r.wait(20 * time.Second)
+		testutil.Requires(t, err == nil, "%v %v", kind, err)
 		testutil.Fails(t, <-failed, "a dial by %s", kind)
 	}
 }
@@ -276,9 +274,8 @@ func drainBesideAHandshake(t *testing.T, near, far *bufconn.Listener, config *tl
 	c := testutil.Must(tun.DialContext(t.Context(), "tcp", "x:1"))(t)
 	got := make([]byte, 5)
 	testutil.Must(c.Write([]byte("hello")))(t)
-	if _, err := io.ReadFull(c, got); err != nil || string(got) != "hello" {
-		t.Errorf("%q came back, %v", got, err)
-	}
+	_, err = io.ReadFull(c, got)
+	testutil.Holds(t, err == nil && string(got) == "hello", "%q came back, %v", got, err)
 	_ = c.Close()
 	<-tun.Done()
 	testutil.NoError(t, <-left)

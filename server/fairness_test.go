@@ -152,6 +152,5 @@ func TestFairnessEndsWithTheBulk(t *testing.T) {
 	for range trialRounds * trialsInVain {
 		f.note(map[string]int64{}, map[string]int64{"red": 4e6}, holdFirst, freeTime, time.Unix(0, 0))
 	}
-	testutil.Holds(t, !f.active() && !f.held("red"),
-		"roles %v after the other has stopped", f.roles)
+	testutil.Holds(t, !f.active() && !f.held("red"), "roles %v after the other has stopped", f.roles)
 }

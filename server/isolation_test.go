@@ -74,12 +74,10 @@ func TestClaimsLeadNobodyIntoAnotherCluster(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for _, id := range []string{"one", "two", "red"} {
 		for _, ids := range identifiersOfAll {
-			if _, err := blue.agentLink(link.Hello{Role: link.RoleAgent, ID: id, Identifiers: ids, Group: laneGroupOfRed, Features: first.Features}); err != nil {
-				t.Fatalf("blue's agent %q with %q is not taken, and shows nothing: %v", id, ids, err)
-			}
-			if _, err := blue.agentGRPC(agentHello{id: id, identifiers: ids}); err != nil {
-				t.Fatalf("blue's agent %q with %q by gRPC: %v", id, ids, err)
-			}
+			_, err := blue.agentLink(link.Hello{Role: link.RoleAgent, ID: id, Identifiers: ids, Group: laneGroupOfRed, Features: first.Features})
+			testutil.Requires(t, err == nil, "blue's agent %q with %q is not taken, and shows nothing: %v", id, ids, err)
+			_, err = blue.agentGRPC(agentHello{id: id, identifiers: ids})
+			testutil.Requires(t, err == nil, "blue's agent %q with %q by gRPC: %v", id, ids, err)
 		}
 	}
 	for range 40 { // of which some are taken
@@ -93,8 +91,7 @@ func TestClaimsLeadNobodyIntoAnotherCluster(t *testing.T) {
 				t.Errorf("%s to %s: %v", kind, address, err)
 				continue
 			}
-			testutil.Holds(t, red.greets(conn),
-				"%s to %s: red's client did not come to red", kind, address)
+			testutil.Holds(t, red.greets(conn), "%s to %s: red's client did not come to red", kind, address)
 			conn.Close()
 		}
 	}
@@ -147,19 +144,16 @@ func TestCertificatesAreGoodUnderTheirOwnNamesAlone(t *testing.T) {
 					own := secureFor(holder.serverName(), holder.cert, "http/1.1")
 					own.ClientSessionCache = with
 					s.asked(own)
-					testutil.Requires(t, with.state.Load() != nil,
-						"there is no session to go on with")
+					testutil.Requires(t, with.state.Load() != nil, "there is no session to go on with")
 					client.ClientSessionCache, worker.ClientSessionCache = with, with
 				}
 				what := fmt.Sprintf("%s's certificate under %q (with a session: %v)", holder.name, name, with != nil)
 				want := owner == holder
 				testutil.Equal(t, s.asked(withProtos(client, "http/1.1")), want, "%s: a client by CONNECT is let in", what)
-				if _, err := s.linked(s.tcp, withProtos(client, link.ALPN), link.Config{Hello: link.Hello{Role: link.RoleClient}}); (err == nil) != want {
-					t.Errorf("%s: a client by link: %v", what, err)
-				}
-				if _, err := s.linked(s.agentAt, withProtos(worker, link.ALPN), link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "x"}}); (err == nil) != want {
-					t.Errorf("%s: an agent by link: %v", what, err)
-				}
+				_, err := s.linked(s.tcp, withProtos(client, link.ALPN), link.Config{Hello: link.Hello{Role: link.RoleClient}})
+				testutil.Holds(t, (err == nil) == want, "%s: a client by link: %v", what, err)
+				_, err = s.linked(s.agentAt, withProtos(worker, link.ALPN), link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "x"}})
+				testutil.Holds(t, (err == nil) == want, "%s: an agent by link: %v", what, err)
 			}
 		}
 	}
@@ -168,9 +162,8 @@ func TestCertificatesAreGoodUnderTheirOwnNamesAlone(t *testing.T) {
 			if owner == holder {
 				continue
 			}
-			if _, err := s.agentBy(secureFor(name, holder.cert), agentHello{id: "x"}, holder.network); err == nil {
-				t.Errorf("%s's certificate under %q: an agent by gRPC is let in", holder.name, name)
-			}
+			testutil.Fails(t, testutil.Err(s.agentBy(secureFor(name, holder.cert), agentHello{id: "x"}, holder.network)),
+				"%s's certificate under %q: an agent by gRPC is let in", holder.name, name)
 		}
 	}
 }
@@ -220,8 +213,7 @@ func TestATokenOfAnotherClusterLeadsNowhere(t *testing.T) {
 	conn, f, err := open(red, tunnel.Resume{Token: token, Window: 30 * time.Second})
 	testutil.NoError(t, err)
 	granted := f.Resume.Granted
-	testutil.Requires(t, granted.Window > 0 && red.greets(conn),
-		"red's connection does not outlive its link: %+v", granted)
+	testutil.Requires(t, granted.Window > 0 && red.greets(conn), "red's connection does not outlive its link: %+v", granted)
 	for _, route := range []string{granted.Route, "", "one", "red/one"} {
 		for _, epoch := range []uint32{1, 2, 1 << 31} {
 			again, _, err := open(blue, tunnel.Resume{Token: token, Window: 30 * time.Second, Epoch: epoch, Route: route, Taken: 4})
@@ -235,9 +227,7 @@ func TestATokenOfAnotherClusterLeadsNowhere(t *testing.T) {
 	// One that asks for the same dial again gets a connection of its own cluster.
 	for attempt := range uint32(3) {
 		repeated, _, err := open(blue, tunnel.Resume{Token: token, Window: 30 * time.Second, Attempt: attempt})
-		if err != nil || attempt == 0 && !blue.greets(repeated) {
-			t.Errorf("attempt %d: %v", attempt, err)
-		}
+		testutil.Holds(t, err == nil && (attempt != 0 || blue.greets(repeated)), "attempt %d: %v", attempt, err)
 	}
 	testutil.Equal(t, red.dialed.Load(), 1, "how often red's agent was asked")
 	testutil.Must(io.WriteString(conn, "still"))(t)
@@ -344,9 +334,8 @@ func TestTheBoundOnMemoryIsNamed(t *testing.T) {
 		t.Errorf("a client by CONNECT is told %v", err)
 	}
 	var refusal *link.GoAwayError
-	if _, err := red.clientLink(); !errors.As(err, &refusal) || refusal.Text != limits.BoundReached {
-		t.Errorf("a sidecar is told %v", err)
-	}
+	_, err := red.clientLink()
+	testutil.Holds(t, errors.As(err, &refusal) && refusal.Text == limits.BoundReached, "a sidecar is told %v", err)
 	testutil.Fails(t, testutil.Err(red.dial("grpc", "a:1")), "a client by gRPC finds room")
 	for _, kind := range sharedClients {
 		blue.reaches(kind, "a:1")
@@ -369,17 +358,13 @@ func TestLinesAboutConnectionsNameTheTenant(t *testing.T) {
 		})
 		said.Reset()
 	}
-	testutil.Requires(t, !s.asked(secureFor(red.serverName(), blue.cert, "http/1.1")),
-		"blue's client is let in")
+	testutil.Requires(t, !s.asked(secureFor(red.serverName(), blue.cert, "http/1.1")), "blue's client is let in")
 	names("a TLS handshake of clients failed")
-	if _, err := red.dial("grpc", "a.example:1"); err == nil {
-		t.Fatal("there is an agent")
-	}
+	testutil.Requires(t, testutil.Err(red.dial("grpc", "a.example:1")) != nil, "there is an agent")
 	names(`connection to "a.example:1" ended`)
 	for at, role := range map[string]link.Role{s.agentAt: link.RoleClient, s.tcp: link.RoleAgent} {
-		if _, err := s.linked(at, secureFor(red.serverName(), red.cert, link.ALPN), link.Config{Hello: link.Hello{Role: role, ID: "x"}}); err == nil {
-			t.Fatal("a link was made")
-		}
+		_, err := s.linked(at, secureFor(red.serverName(), red.cert, link.ALPN), link.Config{Hello: link.Hello{Role: role, ID: "x"}})
+		testutil.Requires(t, err != nil, "a link was made")
 		names("a link was not made")
 	}
 }

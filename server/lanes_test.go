@@ -47,8 +47,7 @@ func TestWhichLinksAreLanes(t *testing.T) {
 			testutil.Requires(t, groups == c.groups && (first == second) == (c.groups == 1),
 				"%d groups, want %d", groups, c.groups)
 			testutil.Equal(t, leaveFirst(), c.groups == 2, "the first link was the last of its group")
-			testutil.Holds(t, leaveSecond() && left == c.groups,
-				"%d of %d groups have left", left, c.groups)
+			testutil.Holds(t, leaveSecond() && left == c.groups, "%d of %d groups have left", left, c.groups)
 			endFirst()
 			endSecond()
 			_, _ = first.Close(), second.Close()
@@ -136,9 +135,8 @@ func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
 		_, _ = random.Read(message)
 		go func() { _, _ = bulk.Write(message) }()
 		got := make([]byte, len(message))
-		if _, err := io.ReadFull(bulk, got); err != nil || !bytes.Equal(got, message) {
-			t.Fatalf("bulk came back changed: %v", err)
-		}
+		_, err := io.ReadFull(bulk, got)
+		testutil.Requires(t, err == nil && bytes.Equal(got, message), "bulk came back changed: %v", err)
 		if _, err := small.Write(got[:1]); err != nil { // or nobody is held up
 			t.Fatal(err)
 		}

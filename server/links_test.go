@@ -44,9 +44,8 @@ func serve(t *testing.T, cfg link.Config, leave func()) *served {
 		met <- err
 	}()
 	var err error
-	if s.far, err = link.Connect(t.Context(), b, link.Config{Hello: link.Hello{Role: link.RoleClient}}); err != nil {
-		t.Fatal(err)
-	}
+	s.far, err = link.Connect(t.Context(), b, link.Config{Hello: link.Hello{Role: link.RoleClient}})
+	testutil.NoError(t, err)
 	testutil.NoError(t, <-met)
 	if leave == nil {
 		leave = func() { _ = s.near.Close() }
@@ -104,9 +103,8 @@ func TestALinkIsLeftOnce(t *testing.T) {
 			end(s)
 			failure := <-s.returned
 			testutil.Requires(t, failure == nil, "%v", failure)
-			if n := s.left.Load(); n != 1 || s.near.Err() == nil {
-				t.Errorf("left %d times: %v", n, s.near.Err())
-			}
+			n := s.left.Load()
+			testutil.Holds(t, n == 1 && s.near.Err() != nil, "left %d times: %v", n, s.near.Err())
 			s.returned <- nil
 			s.end()
 		})
@@ -130,9 +128,8 @@ func TestALinkThatDrainsWaitsForItsStreams(t *testing.T) {
 			synctest.Wait()
 			s.drain()
 			time.Sleep(time.Minute)
-			if n := s.left.Load(); n != 0 || s.near.Err() != nil {
-				t.Fatalf("left %d times while a stream was open: %v", n, s.near.Err())
-			}
+			n := s.left.Load()
+			testutil.Requires(t, n == 0 && s.near.Err() == nil, "left %d times while a stream was open: %v", n, s.near.Err())
 			end(s, func() { close(release) }, f)
 			<-s.returned
 			testutil.Holds(t, <-dialed != nil, "the dial succeeded")
@@ -197,9 +194,11 @@ func bubble(stack string) string {
 // panics is a log that cannot be written to.
 type panics struct{}
 
-func (panics) Levels() []logrus.Level   { return logrus.AllLevels }
+func (panics) Levels() []logrus.Level { return logrus.AllLevels }
+
 func (panics) Fire(*logrus.Entry) error { panic("no log") }
-func panicking() (log *logrus.Logger)   { log = logrus.New(); log.AddHook(panics{}); return log }
+
+func panicking() (log *logrus.Logger) { log = logrus.New(); log.AddHook(panics{}); return log }
 
 // A panic is not hidden by the wait for what panicked.
 func TestALinkPanics(t *testing.T) {

@@ -249,12 +249,10 @@ func TestASocketIsOneClustersAlone(t *testing.T) {
 		c.hasAgent()
 		conn, err := net.Dial("unix", path(c.name))
 		testutil.NoError(t, err)
-		if open[c], err = s.connect(conn, "10.0.0.1:443"); err != nil || !c.greets(open[c]) {
-			t.Fatalf("%s does not come to its own: %v", c.name, err)
-		}
+		open[c], err = s.connect(conn, "10.0.0.1:443")
+		testutil.Requires(t, err == nil && c.greets(open[c]), "%s does not come to its own: %v", c.name, err)
 		grpc, err := s.tunnel("10.0.0.1:443", "unix://"+path(c.name), insecure.NewCredentials())
-		testutil.Holds(t, err == nil && c.greets(grpc),
-			"%s by gRPC does not come to its own: %v", c.name, err)
+		testutil.Holds(t, err == nil && c.greets(grpc), "%s by gRPC does not come to its own: %v", c.name, err)
 	}
 	red.write("")
 	s.silent("unix", path("red"))
@@ -263,9 +261,8 @@ func TestASocketIsOneClustersAlone(t *testing.T) {
 	s.dir.Look()
 	testutil.Must(open[blue].Write([]byte("?")))(t)
 	_ = open[blue].SetReadDeadline(time.Now().Add(300 * time.Millisecond))
-	if _, err := open[blue].Read(make([]byte, 1)); !os.IsTimeout(err) {
-		t.Errorf("who came by blue's socket was cut, by a CA: %v", err)
-	}
+	_, err := open[blue].Read(make([]byte, 1))
+	testutil.Holds(t, os.IsTimeout(err), "who came by blue's socket was cut, by a CA: %v", err)
 	blue.remove()
 	s.silent("unix", path("blue"))
 	s.isCut("who came by blue's socket", open[blue])
@@ -329,9 +326,8 @@ func TestWhatATenantHasGivenUpIsRefused(t *testing.T) {
 		g, err := s.tenants.chooserAt(clients, name)(&tls.ClientHelloInfo{ServerName: "localhost", Conn: conn})
 		testutil.Holds(t, g == nil && err != nil, "%s: %v, %v", name, g, err)
 	}
-	if who, err := s.tenants.named("nobody"); who != nil || err == nil {
-		t.Errorf("%v, %v", who, err)
-	}
+	who, err := s.tenants.named("nobody")
+	testutil.Holds(t, who == nil && err != nil, "%v, %v", who, err)
 
 	// A port that is still open: nobody is even shown a certificate.
 	at := tenant.Address{Port: testutil.Reserved(t)}

@@ -31,13 +31,11 @@ func TestATenantsListCutsItsPeers(t *testing.T) {
 	red.revoke(told, until)
 	leaf := testutil.Must(x509.ParseCertificate(red.cert.Certificate[0]))(t)
 	sees := s.holder(operators, red.cert)
-	if code, body := sees.get("/api/v1/status", ""); code != 200 {
-		t.Fatalf("%d %s", code, body)
-	}
+	code, body := sees.get("/api/v1/status", "")
+	testutil.Requires(t, code == 200, "%d %s", code, body)
 	want := fmt.Sprintf("tenant_revocations_expiry_timestamp_seconds{tenant=\"red\"} %v", float64(until.Unix()))
-	if _, body := sees.get("/metrics", ""); !strings.Contains(body, want) || strings.Contains(body, "blue") {
-		t.Errorf("want %s: %s", want, body)
-	}
+	_, body = sees.get("/metrics", "")
+	testutil.Holds(t, strings.Contains(body, want) && !strings.Contains(body, "blue"), "want %s: %s", want, body)
 	links := map[string]*link.Session{
 		"by name":        testutil.Must(red.agentLink(link.Hello{Role: link.RoleAgent, ID: "by-name"}))(t),
 		"by certificate": testutil.Must(red.unnamed(link.RoleAgent, ""))(t),
@@ -52,12 +50,10 @@ func TestATenantsListCutsItsPeers(t *testing.T) {
 	red.has(0)
 	testutil.Fails(t, testutil.Err(red.unnamed(link.RoleAgent, "")), "a revoked agent is let in by certificate")
 	testutil.Fails(t, testutil.Err(red.agentLink(link.Hello{Role: link.RoleAgent, ID: "again"})), "a revoked agent is let in by name")
-	if code, body := sees.get("/api/v1/status", ""); code != 401 {
-		t.Errorf("a revoked reader over an open connection: %d %s", code, body)
-	}
-	if code, body := s.holder(operators, red.cert).get("/api/v1/status", ""); code != 0 {
-		t.Errorf("a revoked reader: %d %s", code, body)
-	}
+	code, body = sees.get("/api/v1/status", "")
+	testutil.Holds(t, code == 401, "a revoked reader over an open connection: %d %s", code, body)
+	code, body = s.holder(operators, red.cert).get("/api/v1/status", "")
+	testutil.Holds(t, code == 0, "a revoked reader: %d %s", code, body)
 	select {
 	case <-neighbour.Done():
 		t.Error("the neighbour was cut")

@@ -28,9 +28,7 @@ func TestAHeldTenantsLinksAreNotRead(t *testing.T) {
 		}
 		took := time.Since(began)
 		t.Logf("%s: dials took %v", c.name, took)
-		if c == red && took < held {
-			t.Errorf("red's dials took %v after a hold of %v began", took, held)
-		}
+		testutil.Holds(t, c != red || took >= held, "red's dials took %v after a hold of %v began", took, held)
 	}
 }
 
@@ -104,9 +102,8 @@ func TestBandwidthIsBounded(t *testing.T) {
 	}
 	_, page := s.get(s.health, "/metrics")
 	waited := grep(page, "tenant_bandwidth_wait_seconds_total{")
-	if !strings.Contains(waited, `{direction="to_destination",tenant="blue"} 0`) || strings.Contains(waited, `{direction="to_destination",tenant="red"} 0`+"\n") {
-		t.Errorf("who waited: %s", waited)
-	}
+	testutil.Holds(t, strings.Contains(waited, `{direction="to_destination",tenant="blue"} 0`) &&
+		!strings.Contains(waited, `{direction="to_destination",tenant="red"} 0`+"\n"), "who waited: %s", waited)
 
 	// Another bound holds for what is open, too.
 	conn := red.reaches("link", "a:1")

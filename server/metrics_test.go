@@ -88,9 +88,7 @@ func TestUpstreamNamesAreKept(t *testing.T) {
 		}
 		testutil.Holds(t, f.GetType() == want.kind && labelNames(f.Metric[0]) == want.labels,
 			"%s is a %v with labels %q", name, f.GetType(), labelNames(f.Metric[0]))
-		if want.help != "" && f.GetHelp() != want.help {
-			t.Errorf("%s: help is %q", name, f.GetHelp())
-		}
+		testutil.Holds(t, want.help == "" || f.GetHelp() == want.help, "%s: help is %q", name, f.GetHelp())
 	}
 	testutil.Equal(t, len(got["dial_failure_count"].Metric), 7, "reasons of dial_failure_count from the start")
 	first := got["dial_duration_seconds"].Metric[0].Histogram.Bucket
@@ -251,8 +249,7 @@ func TestResumedConnectionsAreNoFailures(t *testing.T) {
 	for _, c := range got["dial_failure_count"].Metric {
 		failures += c.Counter.GetValue()
 	}
-	testutil.Holds(t, resets == 2 && failures == 0,
-		"%v resets, want 2; %v failed dials, want 0", resets, failures)
+	testutil.Holds(t, resets == 2 && failures == 0, "%v resets, want 2; %v failed dials, want 0", resets, failures)
 	r := got["requests_total"].Metric
 	testutil.Holds(t, len(r) == 1 && r[0].Label[0].GetValue() == "resume", "requests are %v", r)
 }

@@ -9,14 +9,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/sirupsen/logrus"
-	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
@@ -102,18 +98,6 @@ func (c *crew) known(t *testing.T, n int) {
 			}
 		}
 		return true
-	})
-}
-
-// A link that the other side ends again and again is logged, though it is back at once.
-func TestServersThatFlapAreLogged(t *testing.T) {
-	log, said := logtest.NewNullLogger()
-	c := startCrew(t, 2, func(o *Options) { o.Log = log })
-	testutil.Eventually(t, "that is logged", func() bool {
-		for _, l := range c.servers[0].peering.Links() {
-			_ = l.Close()
-		}
-		return slices.ContainsFunc(said.AllEntries(), func(e *logrus.Entry) bool { return e.Data["flapping"] != nil })
 	})
 }
 
@@ -241,9 +225,7 @@ func TestAStateWithoutEnd(t *testing.T) {
 		return tunnel.Wrap(near), nil
 	}}).link(t, c)
 	all := c.servers[0].peering.others(testutil.Context(t))
-	if len(all) != 1 || !strings.HasPrefix(all[0].Error, "its state is not known: unexpected end") {
-		t.Errorf("%+v", all)
-	}
+	testutil.Holds(t, len(all) == 1 && strings.HasPrefix(all[0].Error, "its state is not known: unexpected end"), "%+v", all)
 }
 
 // fakeServer is another server as an attacker, or a fault, would have it.
@@ -364,9 +346,7 @@ func TestALinkThatIsMadeInADrainIsDrained(t *testing.T) {
 	select {
 	case <-ses.Draining():
 	case <-ses.Done():
-		if !tunnel.Closed(ses.Draining()) && !late {
-			t.Error("it is not told that the server drains")
-		}
+		testutil.Holds(t, tunnel.Closed(ses.Draining()) || late, "it is not told that the server drains")
 	}
 }
 
@@ -508,8 +488,7 @@ func TestTenantsStayApartAmongServers(t *testing.T) {
 	first.eventually("red's agent is known", func() bool { return red.cluster().agents.Ready() == nil })
 	for _, kind := range sharedClients {
 		conn, err := red.dial(kind, "x:1")
-		testutil.Holds(t, err == nil && there[0].greets(conn),
-			"%s: red's client does not come to red: %v", kind, err)
+		testutil.Holds(t, err == nil && there[0].greets(conn), "%s: red's client does not come to red: %v", kind, err)
 		testutil.Fails(t, testutil.Err(blue.dial(kind, "x:1")), "%s: blue's client comes to red", kind)
 	}
 	testutil.Fails(t, blue.cluster().agents.Ready(), "blue is ready by red's agent")
@@ -549,16 +528,14 @@ func TestATenantsIdentifiersLeaveOthersTheLink(t *testing.T) {
 			last = ses
 			continue
 		}
-		testutil.Requires(t, strings.Contains(err.Error(), errNoRoutes.Reason),
-			"with %d identifiers: %v", n, err)
+		testutil.Requires(t, strings.Contains(err.Error(), errNoRoutes.Reason), "with %d identifiers: %v", n, err)
 		_ = last.Close()
 		first.eventually("there is room for another", func() bool { _, err := agent(n); return err == nil })
 		break
 	}
 	blue.hasAgent()
 	second.eventually("blue's agent is known", func() bool { return there.cluster().agents.Ready() == nil })
-	if conn, err := there.dial("link", "x:1"); err != nil || !blue.greets(conn) {
-		t.Error(err)
-	}
+	conn, err := there.dial("link", "x:1")
+	testutil.Holds(t, err == nil && blue.greets(conn), "%v", err)
 	second.hasMetrics(`peer_faults_total{reason="full"} 0`)
 }

@@ -19,7 +19,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
-	logtest "github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -76,9 +75,8 @@ func startServer(t *testing.T, settings ...func(*Options)) *rig {
 	for _, s := range settings {
 		s(&opts)
 	}
-	if r.Server, err = New(opts); err != nil {
-		t.Fatal(err)
-	}
+	r.Server, err = New(opts)
+	testutil.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
 	go func() { r.result <- r.Run(ctx) }()
@@ -341,8 +339,7 @@ func (r *rig) mustDial(kind, address string) net.Conn {
 // failedAs fails t unless err is a dial's failure of that kind.
 func failedAs(t testing.TB, err error, want tunnel.Failure, what string, args ...any) {
 	t.Helper()
-	testutil.Holds(t, tunnel.FailureOf(err) == want,
-		"%s: got %v, want %v", fmt.Sprintf(what, args...), err, want)
+	testutil.Holds(t, tunnel.FailureOf(err) == want, "%s: got %v, want %v", fmt.Sprintf(what, args...), err, want)
 }
 
 // roundTrip fails unless every byte comes back.
@@ -353,9 +350,8 @@ func (r *rig) roundTrip(c net.Conn, size int) {
 	defer wg.Wait()
 	wg.Go(func() { _, _ = io.WriteString(c, payload) })
 	got := make([]byte, size)
-	if n, err := io.ReadFull(c, got); err != nil || string(got) != payload {
-		r.t.Errorf("%d of %d bytes came back, %v", n, size, err)
-	}
+	n, err := io.ReadFull(c, got)
+	testutil.Holds(r.t, err == nil && string(got) == payload, "%d of %d bytes came back, %v", n, size, err)
 }
 
 // get is a page of the health or admin port.
@@ -419,16 +415,6 @@ func grep(page, text string) string {
 	return strings.Join(out, "")
 }
 
-// linesOf counts the lines of a log with a text, on all levels or on these.
-func linesOf(said *logtest.Hook, text string, levels ...logrus.Level) (n int) {
-	for _, e := range said.AllEntries() {
-		if e.Message == text && (len(levels) == 0 || slices.Contains(levels, e.Level)) {
-			n++
-		}
-	}
-	return n
-}
-
 func (r *rig) eventually(what string, ok func() bool) {
 	r.t.Helper()
 	testutil.Eventually(r.t, what, ok)
@@ -438,9 +424,8 @@ func (r *rig) eventually(what string, ok func() bool) {
 func (r *rig) isCut(what string, c net.Conn) {
 	r.t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
-	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		r.t.Errorf("%s goes on: %v", what, err)
-	}
+	_, err := c.Read(make([]byte, 1))
+	testutil.Holds(r.t, err != nil && !errors.Is(err, os.ErrDeadlineExceeded), "%s goes on: %v", what, err)
 }
 
 // ends waits for the end of something, such as a link.

@@ -45,9 +45,8 @@ func startSharers(t *testing.T, settings ...func(*Options)) *sharers {
 	s := &sharers{folder: t.TempDir()}
 	s.rig = startServer(t, append(settings, func(o *Options) {
 		var err error
-		if s.dir, err = tenant.Open(s.folder, o.Log); err != nil {
-			t.Fatal(err)
-		}
+		s.dir, err = tenant.Open(s.folder, o.Log)
+		testutil.NoError(t, err)
 		o.Tenants = s.dir
 		if o.TenantTokens == nil {
 			o.TenantTokens = func(*tenant.Tokens) *auth.TokensConfig { return nil }
@@ -184,8 +183,7 @@ func (c *sharer) greets(conn net.Conn) bool {
 func (c *sharer) reaches(kind, address string) net.Conn {
 	c.of.t.Helper()
 	conn, err := c.dial(kind, address)
-	testutil.Requires(c.of.t, err == nil && c.greets(conn),
-		"%s's client by %s: %v", c.name, kind, err)
+	testutil.Requires(c.of.t, err == nil && c.greets(conn), "%s's client by %s: %v", c.name, kind, err)
 	return conn
 }
 

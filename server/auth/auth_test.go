@@ -52,9 +52,8 @@ func TestGateRefusesBrokenPeers(t *testing.T) {
 		"broken identifiers": {Peer{ID: "a", Identifiers: "ipv4=%zz"}, codes.InvalidArgument, "URL query"},
 	} {
 		_, err := g.Admit(context.Background(), tc.peer)
-		if codeOf(err) != tc.want || err != nil && !strings.Contains(err.Error(), tc.says) {
-			t.Errorf("%s: %v", name, err)
-		}
+		testutil.Holds(t, codeOf(err) == tc.want && (err == nil || strings.Contains(err.Error(), tc.says)),
+			"%s: %v", name, err)
 		testutil.Equal(t, status.Code(err), tc.want, "%s: gRPC status", name)
 	}
 }
@@ -121,9 +120,8 @@ func TestClaims(t *testing.T) {
 			continue
 		}
 		err = claims.check(tc.who, ids)
-		if (err == nil) != tc.ok || err != nil && codeOf(err) != codes.PermissionDenied {
-			t.Errorf("%q: %v", tc.claims, err)
-		}
+		testutil.Holds(t, (err == nil) == tc.ok && (err == nil || codeOf(err) == codes.PermissionDenied),
+			"%q: %v", tc.claims, err)
 	}
 }
 
@@ -145,9 +143,7 @@ func TestIDsAreNamesOfCertificates(t *testing.T) {
 		"node-2": false, "NODE-1": false, "a.pods.example": false, "": false,
 	} {
 		_, err := g.Admit(t.Context(), Peer{ID: id, TLS: state})
-		if (err == nil) != ok || id != "" && !ok && codeOf(err) != codes.PermissionDenied {
-			t.Errorf("%q: %v", id, err)
-		}
+		testutil.Holds(t, (err == nil) == ok && (id == "" || ok || codeOf(err) == codes.PermissionDenied), "%q: %v", id, err)
 		for _, without := range []*tls.ConnectionState{nil, {}} {
 			testutil.Fails(t, testutil.Err(g.Admit(t.Context(), Peer{ID: id, TLS: without})), "%q without a certificate was admitted", id)
 		}
@@ -196,8 +192,6 @@ func FuzzParseGrants(f *testing.F) {
 	f.Add([]byte("a\tb\r\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		grants, err := parseGrants(text)
-		if err == nil && len(grants) > len(text) {
-			t.Fatal("more grants than bytes")
-		}
+		testutil.Requires(t, err != nil || len(grants) <= len(text), "more grants than bytes")
 	})
 }

@@ -214,9 +214,8 @@ func TestAgentsThatWereAcceptedComeFirst(t *testing.T) {
 		testutil.Holds(t, worth(old) == plausible && worth(renewed) == plausible,
 			"agents are proven before they were accepted")
 		_ = reviewed(tokens, t.Context(), old, at("192.0.2.1"))
-		if worth(old) != proven || worth(renewed) != proven || worth(api.token("c", nil)) != plausible {
-			t.Error("after one was accepted: not it and its pod alone are proven")
-		}
+		testutil.Holds(t, worth(old) == proven && worth(renewed) == proven && worth(api.token("c", nil)) == plausible,
+			"after one was accepted: not it and its pod alone are proven")
 		verdict = answer("expired")
 		_ = reviewed(tokens, t.Context(), renewed, at("192.0.2.1"))
 		testutil.Holds(t, worth(renewed) == suspect && worth(api.token("c", nil)) == suspect,
@@ -245,9 +244,7 @@ func TestSigningKeysAreKeptFresh(t *testing.T) {
 				}
 				return nil, errors.New("connection refused")
 			}})
-		ctx, stop := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); tokens.Run(ctx) }()
+		stop := testutil.Start(t, tokens.Run)
 		synctest.Wait()
 		now.Store(second)
 		for range 1000 {
@@ -262,13 +259,11 @@ func TestSigningKeysAreKeptFresh(t *testing.T) {
 		testutil.Equal(t, tokens.lookAt(second.token("c", nil)).rank, proven, "the keys are lost while the API is down: rank")
 		testutil.AtMost(t, calls.Load(), 2+int64(2*keysEvery/keysAgain), "readings while the API is down")
 		stop()
-		<-done
 		lines := said.AllEntries()
 		testutil.Requires(t, len(lines) == 2, "%d lines are logged", len(lines))
 		err, ok := lines[0].Data[logrus.ErrorKey]
 		testutil.Holds(t, !ok, "that keys are read is logged with the error %v", err)
-		testutil.Holds(t, lines[1].Data[logrus.ErrorKey] != nil,
-			"that they cannot be is logged without the cause")
+		testutil.Holds(t, lines[1].Data[logrus.ErrorKey] != nil, "that they cannot be is logged without the cause")
 	})
 }
 

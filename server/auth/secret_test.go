@@ -22,9 +22,8 @@ func TestTokensStayOutOfLogsAtEveryLevel(t *testing.T) {
 	const token = "hunter2-hunter2-hunter2"
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var review kubeapi.TokenReview
-		if err := json.NewDecoder(r.Body).Decode(&review); err != nil || review.Spec.Token != token {
-			t.Errorf("the API got %q, %v", review.Spec.Token, err)
-		}
+		err := json.NewDecoder(r.Body).Decode(&review)
+		testutil.Holds(t, err == nil && review.Spec.Token == token, "the API got %q, %v", review.Spec.Token, err)
 		review.Status.Error = "no such token"
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)

@@ -147,9 +147,8 @@ func TestABurstOfHandshakesPasses(t *testing.T) {
 				return
 			}
 			answer := make([]byte, len(established))
-			if _, err := io.ReadFull(c, answer); err != nil || string(answer) != established {
-				t.Errorf("%q, %v", answer, err)
-			}
+			_, err := io.ReadFull(c, answer)
+			testutil.Holds(t, err == nil && string(answer) == established, "%q, %v", answer, err)
 		})
 	}
 	clients.Wait()

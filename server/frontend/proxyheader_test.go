@@ -111,9 +111,8 @@ func TestProxyHeadersInPieces(t *testing.T) {
 	}
 	longest := "PROXY UNKNOWN " + strings.Repeat("f", maxProxyLine-16) + "\r\n"
 	for line, ok := range map[string]bool{longest: true, "PROXY UNKNOWN f" + longest[14:]: false} {
-		if _, ahead, err := readProxyHeader(iotest.OneByteReader(strings.NewReader(line + rest))); (err == nil) != ok || ok && len(ahead) != 0 {
-			t.Errorf("%d bytes: %q, %v", len(line), ahead, err)
-		}
+		_, ahead, err := readProxyHeader(iotest.OneByteReader(strings.NewReader(line + rest)))
+		testutil.Holds(t, (err == nil) == ok && (!ok || len(ahead) == 0), "%d bytes: %q, %v", len(line), ahead, err)
 	}
 }
 
@@ -213,16 +212,14 @@ func TestProxyHeadersFromElsewhere(t *testing.T) {
 		head := header(t, version, "198.51.100.1:4711", "203.0.113.1:8091")
 		testutil.Fails(t, tls.Client(&prefixed{r.raw(), head}, r.secure("test-link/1")).Handshake(), "a header of version %d was accepted", version)
 		testutil.Eventually(t, "it is counted", func() bool { return r.count("tls") == i+1 })
-		if text, _ := lines.LastEntry().String(); !strings.Contains(text, "not among those trusted") {
-			t.Errorf("the log says %s", text)
-		}
+		text, _ := lines.LastEntry().String()
+		testutil.Holds(t, strings.Contains(text, "not among those trusted"), "the log says %s", text)
 	}
 }
 
 func TestProxyHeadersNeedTLS(t *testing.T) {
-	if _, err := New(Config{Log: logging.Silent(), Link: func(context.Context, *Conn) {}, Proxies: admission.Networks{{}}}); err == nil {
-		t.Error("a listener without TLS would never read them")
-	}
+	_, err := New(Config{Log: logging.Silent(), Link: func(context.Context, *Conn) {}, Proxies: admission.Networks{{}}})
+	testutil.Fails(t, err, "a listener without TLS would never read them")
 }
 
 // All connections come through one load balancer, and still those of one address
@@ -242,7 +239,7 @@ func TestConnectionsBehindABalancerAreBoundedByTheirOwnAddress(t *testing.T) {
 	expect(t, c, "198.51.100.1:4711 198.51.100.1:4711\n")
 }
 
-// known waits until the header of the first connection is being read, and those of all others have been.
+// known waits until the header of the first connection is being read, and all others have been.
 func (r *rig) known() {
 	r.t.Helper()
 	testutil.Eventually(r.t, "all headers are being read, and all but one have been", func() bool {
@@ -271,9 +268,7 @@ func FuzzProxyHeader(f *testing.F) {
 		}
 		testutil.Requires(t, bytes.HasSuffix(all[:len(all)-r.Len()], rest),
 			"%q is put back, which was not what came last", rest)
-		if from != nil && !from.AddrPort().IsValid() {
-			t.Fatalf("an address that is none: %v", from)
-		}
+		testutil.Requires(t, from == nil || from.AddrPort().IsValid(), "an address that is none: %v", from)
 		length := len(all) - r.Len() - len(rest)
 		again, none, err := readProxyHeader(bytes.NewReader(all[:length]))
 		testutil.Requires(t, err == nil && len(none) == 0 && again.String() == from.String(),

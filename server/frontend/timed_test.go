@@ -39,8 +39,7 @@ func TestTimedReportsEachWrite(t *testing.T) {
 		"Write":       func() error { _, err := c.Write([]byte("x")); return err },
 		"WriteChunks": func() error { return c.Out().WriteChunks([]tunnel.Chunk{tunnel.CopyChunk([]byte("x"))}) },
 	} {
-		if told = 0; write() != nil || told != 1 {
-			t.Errorf("%s was told of %d times", how, told)
-		}
+		told = 0
+		testutil.Holds(t, write() == nil && told == 1, "%s was told of %d times", how, told)
 	}
 }

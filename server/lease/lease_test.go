@@ -145,13 +145,10 @@ func (s *store) become(hangs bool, fails error) {
 
 // run runs a controller in a bubble until do returns.
 func run(t *testing.T, c *Controller, do func()) {
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); c.Run(ctx) }()
+	stop := testutil.Start(t, c.Run)
 	synctest.Wait()
 	do()
-	cancel()
-	<-done
+	stop()
 }
 
 func leaseOf(id string, ago time.Duration) *kubeapi.Lease {
@@ -200,11 +197,9 @@ func TestRunCreatesAndDeletes(t *testing.T) {
 				l.Spec.AcquireTime == nil || l.Labels["k8s-app"] != "konnectivity-server" {
 				t.Errorf("own lease: %+v", l)
 			}
-			testutil.Holds(t, a.lease(NamePrefix+"dead") != nil,
-				"deleted at first sight, though clocks may differ")
+			testutil.Holds(t, a.lease(NamePrefix+"dead") != nil, "deleted at first sight, though clocks may differ")
 		})
-		testutil.Holds(t, a.lease("konnectivity-proxy-server-me") == nil,
-			"the lease outlived the server")
+		testutil.Holds(t, a.lease("konnectivity-proxy-server-me") == nil, "the lease outlived the server")
 		testutil.Holds(t, a.lease(NamePrefix+"other") != nil, "another's live lease was deleted")
 		testutil.Holds(t, len(changed) == 1 && changed[0] == 2, "told of %v", changed)
 	})
@@ -228,17 +223,15 @@ func TestRenew(t *testing.T) {
 		t.Errorf("want a conflict, got %v", err)
 	}
 	testutil.NoError(t, c.renew(ctx))
-	testutil.Holds(t, a.lease(c.name).Spec.AcquireTime.Equal(acquired.Time),
-		"a renewal is no new acquisition")
+	testutil.Holds(t, a.lease(c.name).Spec.AcquireTime.Equal(acquired.Time), "a renewal is no new acquisition")
 
 	// It was deleted under us.
 	a.mu.Lock()
 	delete(a.leases, c.name)
 	a.mu.Unlock()
 	testutil.Equal(t, kubeapi.ReasonOf(c.renew(ctx)), kubeapi.NotFound, "the reason")
-	if err := c.renew(ctx); err != nil || a.lease(c.name) == nil {
-		t.Errorf("not created again: %v", err)
-	}
+	err := c.renew(ctx)
+	testutil.Holds(t, err == nil && a.lease(c.name) != nil, "not created again: %v", err)
 }
 
 func TestCollect(t *testing.T) {
@@ -269,9 +262,8 @@ func TestCollect(t *testing.T) {
 	testutil.Holds(t, m.culs["0"] == 1 && m.deletes["200"] == 1 && m.lists["200"] == 3,
 		"metrics: %v %v %v", m.culs, m.deletes, m.lists)
 	a.become(false, &kubeapi.Error{Code: 503, Reason: "ServiceUnavailable", Message: "down"})
-	if err := c.collect(t.Context(), now.Add(time.Hour)); err == nil || c.Count() != 3 {
-		t.Errorf("an outage must leave the count: %d, %v", c.Count(), err)
-	}
+	err := c.collect(t.Context(), now.Add(time.Hour))
+	testutil.Holds(t, err != nil && c.Count() == 3, "an outage must leave the count: %d, %v", c.Count(), err)
 	testutil.Equal(t, m.lists["503ServiceUnavailable"], 1, "metrics: %v", m.lists)
 }
 
@@ -297,15 +289,13 @@ func TestPeersAreFoundByTheirLeases(t *testing.T) {
 	testutil.NoError(t, c.collect(t.Context(), time.Now()))
 	found, err := c.Peers(t.Context())
 	slices.SortFunc(found, netip.AddrPort.Compare)
-	if want := "[192.0.2.2:8097 [2001:db8::3]:8097]"; err != nil || fmt.Sprint(found) != want {
-		t.Errorf("found %v, %v; want %s", found, err, want)
-	}
+	want := "[192.0.2.2:8097 [2001:db8::3]:8097]"
+	testutil.Holds(t, err == nil && fmt.Sprint(found) == want, "found %v, %v; want %s", found, err, want)
 	testutil.Equal(t, a.lease(c.name).Annotations[PeerAnnotation], "192.0.2.1:8097", "what it says")
 	c.cfg.Peer = netip.AddrPort{}
 	testutil.NoError(t, c.renew(t.Context()))
-	if at, says := a.lease(c.name).Annotations[PeerAnnotation]; says {
-		t.Errorf("it still says %q", at)
-	}
+	at, says := a.lease(c.name).Annotations[PeerAnnotation]
+	testutil.Holds(t, !says, "it still says %q", at)
 }
 
 // A server that died with a clock ahead of ours, or before ours was set back, is not counted for
@@ -341,9 +331,8 @@ func TestDeleteYieldsToARenewal(t *testing.T) {
 	old := *a.lease(NamePrefix + "x")
 	a.add("x", 0)
 	testutil.NoError(t, c.delete(t.Context(), &old))
-	if a.lease(NamePrefix+"x") == nil || m.deletes["409Conflict"] != 1 || len(m.culs) != 0 {
-		t.Errorf("metrics %v %v", m.deletes, m.culs)
-	}
+	testutil.Holds(t, a.lease(NamePrefix+"x") != nil && m.deletes["409Conflict"] == 1 && len(m.culs) == 0,
+		"metrics %v %v", m.deletes, m.culs)
 }
 
 func TestOutageIsRetriedBeforeTheLeaseRunsOutAndLoggedOnce(t *testing.T) {
@@ -365,9 +354,8 @@ func TestOutageIsRetriedBeforeTheLeaseRunsOutAndLoggedOnce(t *testing.T) {
 				synctest.Wait()
 			}
 		})
-		if gap := a.renewed[2].Sub(a.renewed[1]); len(a.renewed) < 4 || gap > leaseDuration {
-			t.Errorf("renewed at %v: the lease ran out in an outage of 20 s", a.renewed)
-		}
+		testutil.Holds(t, len(a.renewed) >= 4 && a.renewed[2].Sub(a.renewed[1]) <= leaseDuration,
+			"renewed at %v: the lease ran out in an outage of 20 s", a.renewed)
 		testutil.AtMost(t, time.Since(a.renewed[len(a.renewed)-1]), 10*time.Second,
 			"not renewed after calls that hung: %v", a.renewed)
 		testutil.Holds(t, a.lease(NamePrefix+"me") == nil, "not deleted")
@@ -417,7 +405,7 @@ func TestManyExpiredLeasesHoldUpNoRenewal(t *testing.T) {
 			gap := a.renewed[i].Sub(a.renewed[i-1])
 			testutil.Holds(t, gap < renewInterval+callTimeout, "not renewed for %v", gap)
 		}
-		testutil.Holds(t, len(a.renewed) >= 10 && len(a.leases) <= 0,
+		testutil.Holds(t, len(a.renewed) >= 10 && len(a.leases) == 0,
 			"%d renewals; %d are left", len(a.renewed), len(a.leases))
 	})
 }

@@ -174,9 +174,8 @@ func TestMemoryOfATenantIsBounded(t *testing.T) {
 	for ; err == nil; n++ {
 		err = bounded.start(t, c, nil)
 	}
-	if tunnel.FailureOf(err) != tunnel.FailBound || n > 1<<20/ConnMemory+1 || n < 1<<20/ConnMemory*3/4 {
-		t.Errorf("after %d connections of %d bytes within 1 MiB: %v", n, ConnMemory, err)
-	}
+	testutil.Holds(t, tunnel.FailureOf(err) == tunnel.FailBound && n <= 1<<20/ConnMemory+1 && n >= 1<<20/ConnMemory*3/4,
+		"after %d connections of %d bytes within 1 MiB: %v", n, ConnMemory, err)
 	free, leaveFree := other.Join("", nil, at(1))
 	defer leaveFree()
 	testutil.Succeeds(t, other.start(t, free, nil), "another tenant")
@@ -203,8 +202,7 @@ func TestAgentsShareSockets(t *testing.T) {
 	testutil.Holds(t, tunnel.FailureOf(err) == tunnel.FailExhausted && greedy >= 50 && greedy <= 95,
 		"one alone has %d, then: %v", greedy, err)
 	for _, of := range []*Tenant{crowded, calm} {
-		if n, _ := take(of, "modest"); n < 1 {
-			t.Errorf("another agent of the tenant %s has %d", of.name, n)
-		}
+		n, _ := take(of, "modest")
+		testutil.Holds(t, n >= 1, "another agent of the tenant %s has %d", of.name, n)
 	}
 }

@@ -61,7 +61,8 @@ type reading struct {
 }
 
 func (r *reading) Read(p []byte) (int, error) { return r.Reader.Read(p) }
-func (r *reading) Close() error               { r.closed = true; return nil }
+
+func (r *reading) Close() error { r.closed = true; return nil }
 
 // A client that completes nothing has no more than its share of the memory, and
 // gives all of it back.

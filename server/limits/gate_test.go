@@ -71,9 +71,8 @@ func TestBoundsOnDials(t *testing.T) {
 				_, err = asks(&g)
 			}
 			testutil.Equal(t, n-1, step.want, "after %v at %d a second: dials", step.after, step.rate)
-			if tunnel.FailureOf(err) != tunnel.FailBound || BoundOf(err) != DialsPerSecond {
-				t.Errorf("%v, by the bound %v", err, BoundOf(err))
-			}
+			testutil.Holds(t, tunnel.FailureOf(err) == tunnel.FailBound && BoundOf(err) == DialsPerSecond,
+				"%v, by the bound %v", err, BoundOf(err))
 		}
 	})
 }
@@ -99,12 +98,10 @@ func TestBoundsOnWhatIsResumedInVain(t *testing.T) {
 					dialed++
 				}
 			}
-			if dialed != c.want || c.want < 100 && tunnel.FailureOf(err) != tunnel.FailUnavailable {
-				t.Errorf("%d of 100 were dialed, want %d; the last: %v", dialed, c.want, err)
-			}
-			if _, err := asks(&g); g.open != 1 || err != nil {
-				t.Errorf("%d seats are taken, or no dial is left: %v", g.open, err)
-			}
+			testutil.Holds(t, dialed == c.want && (c.want >= 100 || tunnel.FailureOf(err) == tunnel.FailUnavailable),
+				"%d of 100 were dialed, want %d; the last: %v", dialed, c.want, err)
+			_, err = asks(&g)
+			testutil.Holds(t, g.open == 1 && err == nil, "%d seats are taken, or no dial is left: %v", g.open, err)
 			testutil.Succeeds(t, resumes(new(Gate), errGone), "in the server's own cluster")
 		})
 	}

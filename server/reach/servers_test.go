@@ -62,9 +62,8 @@ func found(t *testing.T, all []netip.AddrPort, err error) (s *Servers, lines int
 // Where there are no others, none is missing; where they are not known, some may be, which is
 // logged once.
 func TestWhatIsMissingWithoutAddresses(t *testing.T) {
-	if s, lines := found(t, nil, nil); s.Missing() != 0 || lines != 0 {
-		t.Errorf("alone, it misses %d others, and logs %d lines", s.Missing(), lines)
-	}
+	s, lines := found(t, nil, nil)
+	testutil.Holds(t, s.Missing() == 0 && lines == 0, "alone, it misses %d others, and logs %d lines", s.Missing(), lines)
 	if s, lines := found(t, nil, errors.New("no such host")); s.Missing() != 1 || lines != 1 {
 		t.Errorf("in the dark, it misses %d others, and logs %d lines", s.Missing(), lines)
 	}
@@ -87,9 +86,8 @@ func TestSlowSourceDelaysNoOther(t *testing.T) {
 			}
 			return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil
 		}
-		if all, err := s.resolve(t.Context()); len(all) != 1 || all[0].name != "up.example" || err == nil {
-			t.Errorf("%v, %v", all, err)
-		}
+		all, err := s.resolve(t.Context())
+		testutil.Holds(t, len(all) == 1 && all[0].name == "up.example" && err != nil, "%v, %v", all, err)
 	})
 }
 
@@ -109,12 +107,10 @@ func TestMoreAddressesThanAreLinked(t *testing.T) {
 		if first == nil {
 			first = got
 		}
-		testutil.Holds(t, len(got) == maxAddresses && slices.Equal(got, first),
-			"%v; before, it was %v", got, first)
+		testutil.Holds(t, len(got) == maxAddresses && slices.Equal(got, first), "%v; before, it was %v", got, first)
 	}
-	if lines := said.AllEntries(); len(lines) != 1 || !strings.Contains(lines[0].Message, "33 addresses") {
-		t.Errorf("it logs %v", lines)
-	}
+	lines := said.AllEntries()
+	testutil.Holds(t, len(lines) == 1 && strings.Contains(lines[0].Message, "33 addresses"), "it logs %v", lines)
 }
 
 // A server whose address is gone, and that is still linked, stands for no other one.
@@ -160,9 +156,8 @@ func TestServersThatAreAwayAreCounted(t *testing.T) {
 		s.resolved(away[:4], nil) // a replaced one is gone
 		testutil.Equal(t, len(said.AllEntries()), 0, "lines after 8 s")
 		fail(away[1:4], 10)
-		if lines := said.AllEntries(); len(lines) != 1 || lines[0].Data["unlinked"] != 3 {
-			t.Errorf("of 3 that stay away it logs %v", lines)
-		}
+		lines := said.AllEntries()
+		testutil.Holds(t, len(lines) == 1 && lines[0].Data["unlinked"] == 3, "of 3 that stay away it logs %v", lines)
 		fail(away[:1], 10)
 		testutil.Equal(t, len(said.AllEntries()), 2, "lines once one is away later")
 		testutil.Equal(t, len(s.Failing()), 4, "unlinked servers")
@@ -173,10 +168,9 @@ func TestServersThatAreAwayAreCounted(t *testing.T) {
 		fail(away[1:2], 1)
 		fail(away[:1], 1)
 		fail(away[1:2], 5)
-		lines := said.AllEntries()
-		if len(lines) != 2 || lines[0].Data["unlinked"] != 1 || lines[1].Data["unlinked"] != 2 || lines[1].Data["server"] != away[1].at.String() {
-			t.Errorf("of one that fails when another is logged it logs %v", lines)
-		}
+		lines = said.AllEntries()
+		testutil.Holds(t, len(lines) == 2 && lines[0].Data["unlinked"] == 1 && lines[1].Data["unlinked"] == 2 &&
+			lines[1].Data["server"] == away[1].at.String(), "of one that fails when another is logged it logs %v", lines)
 	})
 }
 

@@ -25,12 +25,10 @@ func TestParseStrategies(t *testing.T) {
 		"destHost,default,destX,": nil,
 	} {
 		got, err := ParseStrategies(list)
-		if (err != nil) != (want == nil) || want != nil && !reflect.DeepEqual(got, want) {
-			t.Errorf("%q: %v, %v", list, got, err)
-		}
-		if err != nil && !strings.Contains(err.Error(), "destCIDR") {
-			t.Errorf("%q: the sentence does not say what is accepted: %v", list, err)
-		}
+		testutil.Holds(t, (err != nil) == (want == nil) && (want == nil || reflect.DeepEqual(got, want)),
+			"%q: %v, %v", list, got, err)
+		testutil.Holds(t, err == nil || strings.Contains(err.Error(), "destCIDR"),
+			"%q: the sentence does not say what is accepted: %v", list, err)
 	}
 }
 
@@ -130,8 +128,7 @@ func FuzzParseIdentifiers(f *testing.F) {
 		if err != nil {
 			return
 		}
-		testutil.Requires(t, len(ids.Addrs)+len(ids.Hosts)+len(ids.CIDRs) <= maxIdentifiers,
-			"too many")
+		testutil.Requires(t, len(ids.Addrs)+len(ids.Hosts)+len(ids.CIDRs) <= maxIdentifiers, "too many")
 		v := url.Values{}
 		for _, a := range ids.Addrs {
 			key := "ipv6"

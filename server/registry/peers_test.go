@@ -70,9 +70,8 @@ func TestWhoIsAsked(t *testing.T) {
 	}
 	blue := New(nil, []Strategy{DestHost}, s.log)
 	blue.Share(p, "blue", func(routes.Key, bool) {})
-	if _, err := blue.Dial(t.Context(), tunnel.NewFlow("tcp", "far.example:1")); tunnel.FailureOf(err) != tunnel.FailNoAgent {
-		t.Errorf("an agent of another cluster is asked: %v", err)
-	}
+	_, err := blue.Dial(t.Context(), tunnel.NewFlow("tcp", "far.example:1"))
+	testutil.Holds(t, tunnel.FailureOf(err) == tunnel.FailNoAgent, "an agent of another cluster is asked: %v", err)
 }
 
 // Every address is in the prefix of no bits, also one of another server's agent.

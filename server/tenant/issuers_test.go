@@ -110,9 +110,8 @@ func TestACertificateIsOfTheTenantWhoseCAIssuedIt(t *testing.T) {
 		if err == nil {
 			got = found.Name
 		}
-		if err == nil && got != c.want && c.want != "" || err != nil && !strings.Contains(got, c.want) {
-			t.Errorf("%s: %s, want %s", c.what, got, c.want)
-		}
+		testutil.Holds(t, (err != nil || got == c.want || c.want == "") && (err == nil || strings.Contains(got, c.want)),
+			"%s: %s, want %s", c.what, got, c.want)
 	}
 	testutil.Holds(t, newIssuers(tenants, agentsOf) == nil,
 		"agents are told by certificate of tenants that have no CA for them")
@@ -130,13 +129,11 @@ func TestManyCAsOfOneName(t *testing.T) {
 	all := newIssuers(tenants, clientsOf)
 	keyed := []*x509.Certificate{last.peer(true)}
 	testutil.Equal(t, len(all.candidates(keyed)), 1, "candidates that are tried")
-	if found, err := all.Find(keyed); err != nil || found.Clients.Recheck(keyed) != nil {
-		t.Error(err)
-	}
+	found, err := all.Find(keyed)
+	testutil.Holds(t, err == nil && found.Clients.Recheck(keyed) == nil, "%v", err)
 	rooted := append(keyed, last.cert) // as one that shows its CA's certificate, too
-	if found, err := all.Find(rooted); err != nil || found.Clients.Recheck(keyed) != nil {
-		t.Error("with the root:", err)
-	}
+	found, err = all.Find(rooted)
+	testutil.Holds(t, err == nil && found.Clients.Recheck(keyed) == nil, "with the root: %v", err)
 	unkeyed := []*x509.Certificate{last.peer(false)}
 	testutil.Equal(t, len(all.candidates(unkeyed)), maxCandidates+1, "are gathered of those of which none is tried")
 	testutil.ErrorSays(t, testutil.Err(all.Find(unkeyed)), "authority key identifier", "without the key's identifier")
@@ -153,11 +150,9 @@ func TestAReaderIsFoundByItsCA(t *testing.T) {
 		of   *signer
 		want *Spec
 	}{{"of a tenant that is told by certificate", a, table.Tenant("a")}, {"of one that is not", b, table.Tenant("b")}, {"of two", c, nil}, {"of none", stranger, nil}} {
-		if got := table.ReaderBy([]*x509.Certificate{test.of.peer(true)}); got != test.want {
-			t.Errorf("one %s shows %+v", test.what, got)
-		}
+		got := table.ReaderBy([]*x509.Certificate{test.of.peer(true)})
+		testutil.Holds(t, got == test.want, "one %s shows %+v", test.what, got)
 	}
-	if got := new(Table).ReaderBy([]*x509.Certificate{a.peer(true)}); got != nil {
-		t.Errorf("without tenants, one shows %+v", got)
-	}
+	got := new(Table).ReaderBy([]*x509.Certificate{a.peer(true)})
+	testutil.Holds(t, got == nil, "without tenants, one shows %+v", got)
 }

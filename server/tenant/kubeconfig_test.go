@@ -88,6 +88,5 @@ func TestWhoeverWasAdmittedUnderOtherTokensIsNotTheSame(t *testing.T) {
 		testutil.Holds(t, !base.Same(&other), "%+v is the same", other)
 	}
 	var none *Tokens
-	testutil.Holds(t, !none.Same(&base) && !base.Same(none) && none.Same(nil),
-		"no tokens are the same as some")
+	testutil.Holds(t, !none.Same(&base) && !base.Same(none) && none.Same(nil), "no tokens are the same as some")
 }

@@ -2,7 +2,6 @@ package tenant
 
 import (
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"os"
 	"path/filepath"
@@ -41,12 +40,10 @@ func refused(t *testing.T, d *Dir, name string, cert *x509.Certificate) bool {
 // that never had a good one is refused. The other tenant notices nothing.
 func TestListsThatCannotBeUsed(t *testing.T) {
 	for what, c := range map[string]struct{ text, want string }{
-		"garbage":       {"x", "ca.crl: it has no revocation list, neither as PEM nor as DER"},
-		"empty":         {"", "ca.crl: it has no revocation list"},
-		"another CA's":  {listOf(t, newCA(t), time.Hour), `ca.crl: the list of "CN=ca" is signed by none of the CAs`},
-		"a certificate": {string(newCA(t).CertPEM), `ca.crl: it has a PEM block "CERTIFICATE"; want X509 CRL alone`},
-		"too large":     {strings.Repeat("#", maxFile+1), "ca.crl: larger than"},
-		"broken":        {string(pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: []byte("x")})), "ca.crl: "},
+		"garbage":      {"x", "ca.crl: it has no revocation list, neither as PEM nor as DER"},
+		"empty":        {"", "ca.crl: it has no revocation list"},
+		"another CA's": {listOf(t, newCA(t), time.Hour), `ca.crl: the list of "CN=ca" is signed by none of the CAs`},
+		"too large":    {strings.Repeat("#", maxFile+1), "ca.crl: larger than"},
 	} {
 		w := newWorld(t, "a", "b")
 		bad := peer(t, w.ca)
@@ -57,21 +54,18 @@ func TestListsThatCannotBeUsed(t *testing.T) {
 		w.put("a", ListsFile, c.text)
 		for range 3 {
 			d.Look()
-			if s := w.state(d, "a"); s.State != StateStale || !strings.HasPrefix(s.Error, c.want) {
-				t.Errorf("%s: %+v", what, s)
-			}
+			s := w.state(d, "a")
+			testutil.Holds(t, s.State == StateStale && strings.HasPrefix(s.Error, c.want), "%s: %+v", what, s)
 		}
-		if !refused(t, d, "a", bad) || d.Table().Tenant("b") != other || refused(t, d, "b", bad) {
-			t.Errorf("%s: it changes who is admitted", what)
-		}
+		testutil.Holds(t, refused(t, d, "a", bad) && d.Table().Tenant("b") == other && !refused(t, d, "b", bad),
+			"%s: it changes who is admitted", what)
 		if again := w.open(); again.Table().Tenant("a") != nil || again.Table().Tenant("b") == nil {
 			t.Errorf("%s: a server that starts has the tenant, or not the other", what)
 		}
 		w.put("a", ListsFile, listOf(t, w.ca, time.Hour))
 		d.Look()
-		if s := w.state(d, "a"); s.State != StateServing || refused(t, d, "a", bad) {
-			t.Errorf("%s, mended: %+v", what, s)
-		}
+		s := w.state(d, "a")
+		testutil.Holds(t, s.State == StateServing && !refused(t, d, "a", bad), "%s, mended: %+v", what, s)
 	}
 }
 
@@ -102,13 +96,12 @@ func TestListsOutOfDate(t *testing.T) {
 	for range 3 {
 		d.Look()
 	}
-	if n := countLines(w.said, tlsreload.OutdatedLists); n != 1 || !refused(t, d, "a", bad) {
-		t.Errorf("logged %d times; refused: %v", n, refused(t, d, "a", bad))
-	}
+	n := testutil.Lines(w.said, tlsreload.OutdatedLists)
+	testutil.Holds(t, n == 1 && refused(t, d, "a", bad), "logged %d times; refused: %v", n, refused(t, d, "a", bad))
 	w.put("a", ListsFile, listOf(t, w.ca, -time.Minute))
 	d.Look()
 	d.Look()
-	testutil.Equal(t, countLines(w.said, tlsreload.OutdatedLists), 2, "how often it is logged")
+	testutil.Equal(t, testutil.Lines(w.said, tlsreload.OutdatedLists), 2, "how often it is logged")
 }
 
 // A list counts for the side whose CA has signed it, though the other's has the same name, and
@@ -120,9 +113,7 @@ func TestAListIsOfOneSide(t *testing.T) {
 	w.put("a", SettingsFile, "serverNames: [a.example]\nidentities: {clients: [CN=peer]}\n")
 	agent, client := peer(t, agents), peer(t, w.ca)
 	d := w.open()
-	if reader := d.Table().ReaderBy([]*x509.Certificate{client}); reader == nil {
-		t.Fatal("a client sees nothing")
-	}
+	testutil.Requires(t, d.Table().ReaderBy([]*x509.Certificate{client}) != nil, "a client sees nothing")
 	for what, c := range map[string]struct {
 		text            string
 		agents, clients error
@@ -135,9 +126,8 @@ func TestAListIsOfOneSide(t *testing.T) {
 		spec := d.Table().Tenant("a")
 		testutil.ErrorIs(t, spec.Agents.Recheck([]*x509.Certificate{agent}), c.agents, "%s list: an agent", what)
 		testutil.ErrorIs(t, spec.Clients.Recheck([]*x509.Certificate{client}), c.clients, "%s list: a client", what)
-		if reader := d.Table().ReaderBy([]*x509.Certificate{client}); (reader == nil) != (c.clients != nil) {
-			t.Errorf("%s list: a client is a reader: %v", what, reader != nil)
-		}
+		reader := d.Table().ReaderBy([]*x509.Certificate{client})
+		testutil.Holds(t, (reader == nil) == (c.clients != nil), "%s list: a client is a reader: %v", what, reader != nil)
 	}
 }
 

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	logtest "github.com/sirupsen/logrus/hooks/test"
-
 	"konnectivity/internal/testutil"
 )
 
@@ -118,9 +116,8 @@ func TestASecretThatIsWrong(t *testing.T) {
 			d.Look()
 			w.is(d, "a", StateServing, "")
 			for _, line := range w.said.AllEntries() {
-				if text, _ := line.String(); strings.Contains(text, "CERTIFICATE") {
-					t.Errorf("content is logged: %s", text)
-				}
+				text, _ := line.String()
+				testutil.Holds(t, !strings.Contains(text, "CERTIFICATE"), "content is logged: %s", text)
 			}
 		})
 	}
@@ -137,12 +134,12 @@ func TestAnAPIThatIsAwayRemovesNobody(t *testing.T) {
 		d.Look()
 	}
 	w.finds(d, "a.example", "a")
-	testutil.Equal(t, countLines(w.said, "cannot be listed; all tenants are served as before"), 1, "how often it is said")
+	testutil.Equal(t, testutil.Lines(w.said, "cannot be listed; all tenants are served as before"), 1, "how often it is said")
 	w.err = nil
 	d.Look()
 	d.Look()
 	w.finds(d, "a.example", "refused")
-	testutil.Equal(t, countLines(w.said, "can be listed again"), 1, "how often it is said that it is back")
+	testutil.Equal(t, testutil.Lines(w.said, "can be listed again"), 1, "how often it is said that it is back")
 }
 
 // A server that starts while the API is away has no tenants until it is back.
@@ -151,26 +148,15 @@ func TestSecretsThatCannotBeListedYet(t *testing.T) {
 	w.err = errors.New("connection refused")
 	d := w.open()
 	d.Look()
-	if d.Table().Listed() || countLines(w.said, "cannot be listed; no tenant is served until they can be") != 1 {
-		t.Errorf("%v", w.said.AllEntries())
-	}
+	testutil.Holds(t, !d.Table().Listed() &&
+		testutil.Lines(w.said, "cannot be listed; no tenant is served until they can be") == 1, "%v", w.said.AllEntries())
 	w.finds(d, "a.example", "own")
 	told := 0
 	d.OnChange(func(*Table) { told++ })
 	w.err = nil
 	d.Look()
-	testutil.Holds(t, d.Table().Listed() && told == 2,
-		"it is not known that there are none: %d tables were told", told)
+	testutil.Holds(t, d.Table().Listed() && told == 2, "it is not known that there are none: %d tables were told", told)
 	w.whole("a", "a.example")
 	d.Look()
 	w.finds(d, "a.example", "a")
-}
-
-func countLines(hook *logtest.Hook, with string) (n int) {
-	for _, line := range hook.AllEntries() {
-		if strings.Contains(line.Message, with) {
-			n++
-		}
-	}
-	return n
 }

@@ -20,8 +20,7 @@ func TestALookAllocatesPathsAlone(t *testing.T) {
 	d := w.open()
 	read := d.entries["a"].stamp
 	allocs := testing.AllocsPerRun(100, func() {
-		testutil.Holds(t, d.source.still("a", read, true),
-			"it is opened though nothing has changed")
+		testutil.Holds(t, d.source.still("a", read, true), "it is opened though nothing has changed")
 	})
 	if most := float64(2 * (len(files) + 1)); allocs > most { // each twice: for Go and for the kernel
 		t.Errorf("%.0f allocations for %d files and their folder, want %.0f at most", allocs, len(files), most)
@@ -75,9 +74,8 @@ func TestAFileThatTurnsIntoAPipe(t *testing.T) {
 	f := testutil.Must(openFolder(folder))(t)
 	defer f.close()
 	for range 20000 {
-		if data, err := f.read(CertFile); err == nil && string(data) != "text" {
-			t.Fatalf("%q", data)
-		}
+		data, err := f.read(CertFile)
+		testutil.Requires(t, err != nil || string(data) == "text", "%q", data)
 	}
 	close(stop)
 	<-stopped
