@@ -74,10 +74,8 @@ func asks(t *testing.T, address string) string {
 // reaches the API server once it is there. The agent has named no address.
 func TestNodeReachesItsAPIServerOnceThereIsALink(t *testing.T) {
 	t.Parallel() // it waits
-	ca, config := newCA(t)
-	s := newTestServer(t, ca, "s1", false).withAPI(nil)
-	s.refuse = errRefusal
-	opts := testOptions(config, s.address())
+	s, opts := newServed(t, "s1", false)
+	s.withAPI(nil).refuse = errRefusal
 	opts.SyncInterval, opts.SyncIntervalCap = 10*time.Millisecond, 10*time.Millisecond
 	at := onNode(t, &opts)
 	a, _ := runAgent(t, opts)
@@ -137,9 +135,8 @@ func TestServersStandInForEachOther(t *testing.T) {
 // drain.
 func TestDrainDoesNotWaitForNodesPrograms(t *testing.T) {
 	t.Parallel() // it waits
-	ca, config := newCA(t)
-	s := newTestServer(t, ca, "s1", false).withAPI(nil)
-	opts := testOptions(config, s.address())
+	s, opts := newServed(t, "s1", false)
+	s.withAPI(nil)
 	opts.Grace = time.Hour
 	at := onNode(t, &opts)
 	_, stop := runAgent(t, opts)
@@ -154,9 +151,8 @@ func TestDrainDoesNotWaitForNodesPrograms(t *testing.T) {
 // What the node's programs have is counted apart from what servers ask for.
 func TestNodesProgramsAreCounted(t *testing.T) {
 	t.Parallel() // it waits
-	ca, config := newCA(t)
-	s := newTestServer(t, ca, "s1", false).withAPI(nil)
-	opts := testOptions(config, s.address())
+	s, opts := newServed(t, "s1", false)
+	s.withAPI(nil)
 	r := prometheus.NewRegistry()
 	opts.Registerer = r
 	at := onNode(t, &opts)
@@ -283,22 +279,13 @@ func TestNodesConnectionsEndWithTheirAgent(t *testing.T) {
 // That the API server is not reached is logged once, until it is reached.
 func TestNodesAreWarnedOfOnce(t *testing.T) {
 	t.Parallel() // it waits
-	ca, config := newCA(t)
 	none := &tunnel.DialError{Failure: tunnel.FailNoAgent}
-	s := newTestServer(t, ca, "s1", false).withAPI(none)
-	opts := testOptions(config, s.address())
+	s, opts := newServed(t, "s1", false)
+	s.withAPI(none)
 	log, said := logtest.NewNullLogger()
 	opts.Log = log
 	at := onNode(t, &opts)
 	a, _ := runAgent(t, opts)
-	lines := func() (n int) {
-		for _, e := range said.AllEntries() {
-			if strings.HasPrefix(e.Message, "--api-bind: ") {
-				n++
-			}
-		}
-		return n
-	}
 	testutil.Eventually(t, "it is connected", func() bool { return len(a.Servers()) == 1 })
 	for round := 1; round <= 2; round++ {
 		s.withAPI(none)
@@ -306,7 +293,7 @@ func TestNodesAreWarnedOfOnce(t *testing.T) {
 			asks(t, at)
 		}
 		testutil.Eventually(t, "all have ended", func() bool { return a.api.front.Slots.Count() == 0 })
-		testutil.Equal(t, lines(), round, "lines in round %d", round)
+		testutil.Equal(t, testutil.Lines(said, "--api-bind: "), round, "lines in round %d", round)
 		s.withAPI(nil)
 		testutil.Equal(t, asks(t, at), "s1", "who answers")
 	}
@@ -340,9 +327,8 @@ func TestNodesConnectionsAvoidAServerThatIsLeft(t *testing.T) {
 	awaitEnd(t, link.Drains().Done(), "the server is not left")
 	testutil.Eventually(t, "the connection goes on elsewhere", func() bool { return o.resumes() > 0 })
 	near := &tunnel.Flow{Resume: &tunnel.Resume{First: left.id}} // as the one with the shortest round trip is
-	if s, _, _ := pickAPI(o.agent.set.peers.Members(), nil, near); s.ServerID() != preferred.id {
-		t.Errorf("the next connection goes by %s, which is left", s.ServerID())
-	}
+	s, _, _ := pickAPI(o.agent.set.peers.Members(), nil, near)
+	testutil.Holds(t, s.ServerID() == preferred.id, "the next connection goes by %s, which is left", s.ServerID())
 	time.Sleep(2 * lastMove)
 	testutil.Equal(t, o.resumes(), 1, "how often the connection was moved")
 	testutil.Equal(t, len(connected()), 2, "servers that are connected")

@@ -44,10 +44,8 @@ func TestNegotiation(t *testing.T) {
 		{"old server, require", true, link.Require, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			ca, config := newCA(t)
-			server := newTestServer(t, ca, "server-1", c.old)
+			server, opts := newServed(t, "server-1", c.old)
 			server.count = 3
-			opts := testOptions(config, server.address())
 			opts.Link, opts.ALPN = c.mode, []string{"konnectivity"}
 			opts.Token = func() (string, error) { return "t0ken", nil }
 			s, err := connectOnce(t, opts)
@@ -56,18 +54,15 @@ func TestNegotiation(t *testing.T) {
 				return
 			}
 			testutil.NoError(t, err)
-			if s.Protocol() != c.want || s.ServerID() != "server-1" || s.ServerCount() != 3 {
-				t.Errorf("got %s to %q, count %d", s.Protocol(), s.ServerID(), s.ServerCount())
-			}
+			testutil.Holds(t, s.Protocol() == c.want && s.ServerID() == "server-1" && s.ServerCount() == 3,
+				"got %s to %q, count %d", s.Protocol(), s.ServerID(), s.ServerCount())
 			a := server.next()
-			if a.protocol != c.want || a.id != "agent-1" || a.identifiers != "host=node1" || a.token != "t0ken" {
-				t.Errorf("the server met %+v", a)
-			}
+			testutil.Holds(t, a.protocol == c.want && a.id == "agent-1" && a.identifiers == "host=node1" &&
+				a.token == "t0ken", "the server met %+v", a)
 			wantEcho(t, a, echo)
 			testutil.Equal(t, len(server.hellos), 1, "TLS handshakes for one session")
-			if offer := server.hellos[0]; offer[len(offer)-1] != "konnectivity" {
-				t.Errorf("offered %v; the operator's protocol is missing", offer)
-			}
+			offer := server.hellos[0]
+			testutil.Holds(t, offer[len(offer)-1] == "konnectivity", "offered %v; the operator's protocol is missing", offer)
 			testutil.Equal(t, slices.Contains(server.hellos[0], link.ALPN), c.mode != link.Off,
 				"mode %q offered %v", c.mode, server.hellos[0])
 			s.Drain()
@@ -83,11 +78,9 @@ func TestNegotiation(t *testing.T) {
 // dialed.
 func TestServerName(t *testing.T) {
 	for _, old := range []bool{true, false} {
-		ca, config := newCA(t)
-		server := newTestServer(t, ca, "server-1", old)
+		server, opts := newServed(t, "server-1", old)
 		for name, asked := range map[string]string{"": "", "localhost": "localhost", "elsewhere.test": "elsewhere.test"} {
-			opts := testOptions(config, server.address())
-			opts.ServerName = name
+			opts.ServerName, opts.Registerer = name, nil
 			s, err := connectOnce(t, opts)
 			if err == nil {
 				_ = s.Close()
@@ -102,14 +95,12 @@ func TestServerName(t *testing.T) {
 
 func TestRefusedByServer(t *testing.T) {
 	for _, old := range []bool{true, false} {
-		ca, config := newCA(t)
-		server := newTestServer(t, ca, "server-1", old)
+		server, opts := newServed(t, "server-1", old)
 		server.refuse = errRefusal
-		_, err := connectOnce(t, testOptions(config, server.address()))
+		_, err := connectOnce(t, opts)
 		var typed *connectError
-		if !errors.As(err, &typed) || typed.stage != "refused" || !strings.Contains(err.Error(), errRefusal.Error()) {
-			t.Errorf("old %v: got %v", old, err)
-		}
+		testutil.Holds(t, errors.As(err, &typed) && typed.stage == "refused" &&
+			strings.Contains(err.Error(), errRefusal.Error()), "old %v: got %v", old, err)
 	}
 }
 
@@ -189,11 +180,9 @@ func TestSilentServer(t *testing.T) {
 
 // The token is read at each connect.
 func TestTokenRotates(t *testing.T) {
-	ca, config := newCA(t)
 	path := filepath.Join(t.TempDir(), "token")
 	for _, old := range []bool{true, false} {
-		server := newTestServer(t, ca, "server-1", old)
-		opts := testOptions(config, server.address())
+		server, opts := newServed(t, "server-1", old)
 		opts.Token = files.Token(path)
 		c := newConnector(opts, &tunnel.Forwarder{Dialer: opts.Dialer}, mustMetrics(t), nil)
 		for _, token := range []string{"first", "second"} {
@@ -210,11 +199,9 @@ func TestTokenRotates(t *testing.T) {
 
 // Whatever an agent takes by its flags and files, it can introduce itself by either protocol.
 func TestTheLongestIntroduction(t *testing.T) {
-	ca, config := newCA(t)
 	token := strings.Repeat("t", files.MaxToken)
 	for _, old := range []bool{true, false} {
-		server := newTestServer(t, ca, "server-1", old)
-		opts := testOptions(config, server.address())
+		_, opts := newServed(t, "server-1", old)
 		opts.ID = strings.Repeat("i", link.MaxID) // no server of ours takes more
 		opts.Identifiers = strings.Repeat("host=a&", MaxIdentity/len("host=a&")) + "&"
 		opts.Lanes = lanes.MaxLanes
@@ -227,15 +214,14 @@ func TestTheLongestIntroduction(t *testing.T) {
 // A server's id is bounded, by either protocol. Ours have at most link.MaxID bytes, and other
 // servers that speak gRPC may have more.
 func TestTheLongestServerID(t *testing.T) {
-	ca, config := newCA(t)
 	for _, old := range []bool{true, false} {
 		for more, ok := range []bool{true, false} {
 			most := link.MaxID
 			if old {
 				most = MaxIdentity
 			}
-			server := newTestServer(t, ca, strings.Repeat("i", most+more), old)
-			_, err := connectOnce(t, testOptions(config, server.address()))
+			_, opts := newServed(t, strings.Repeat("i", most+more), old)
+			_, err := connectOnce(t, opts)
 			testutil.Equal(t, err == nil, ok, "old server %v, %d bytes too many (%.200v)", old, more, err)
 		}
 	}
@@ -291,12 +277,10 @@ func TestProxyTroubleIsToldApart(t *testing.T) {
 		opts := testOptions(config, "server.example:8091")
 		opts.Proxy = func(*url.URL) (*url.URL, error) { return u, nil }
 		_, err = connectOnce(t, opts)
-		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "hunter2") {
-			t.Errorf("%v, want it to say %q", err, says)
-		}
-		if proxy == wants.URL && (err == nil || !strings.Contains(err.Error(), "it wants a user and password")) {
-			t.Errorf("407 is told as %v", err)
-		}
+		testutil.Holds(t, err != nil && strings.Contains(err.Error(), says) && !strings.Contains(err.Error(), "hunter2"),
+			"%v, want it to say %q", err, says)
+		testutil.Holds(t, proxy != wants.URL || err != nil && strings.Contains(err.Error(), "it wants a user and password"),
+			"407 is told as %v", err)
 	}
 }
 
@@ -304,9 +288,7 @@ func TestProxyTroubleIsToldApart(t *testing.T) {
 // many pings (it allows one in 30 s).
 func TestAskingOldServerOften(t *testing.T) {
 	t.Parallel() // it waits
-	ca, config := newCA(t)
-	server := newTestServer(t, ca, "server-1", true)
-	opts := testOptions(config, server.address())
+	server, opts := newServed(t, "server-1", true)
 	opts.Keepalive = 20 * time.Millisecond
 	s := testutil.Must(connectOnce(t, opts))(t)
 	a := server.next()
@@ -383,7 +365,6 @@ func TestServerOfBeforeAtALinkLocalAddress(t *testing.T) {
 		_ = conn.Close()
 		t.Fatal(err)
 	}
-	if err := s.Close(); err != nil || s.ServerID() != "server-1" {
-		t.Errorf("%q, %v", s.ServerID(), err)
-	}
+	err = s.Close()
+	testutil.Holds(t, err == nil && s.ServerID() == "server-1", "%q, %v", s.ServerID(), err)
 }

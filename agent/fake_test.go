@@ -44,7 +44,6 @@ type fakeServer struct {
 	id       string
 	sessions []*fakeSession
 	drains   bool // says so to each new session
-	drops    bool // ends each new session at once
 	dials    int  // connections that it opens by each new session
 }
 
@@ -173,9 +172,6 @@ func (w *world) connect(ctx context.Context, to address) (session, error) {
 	if server.drains {
 		close(s.draining)
 	}
-	if server.drops {
-		s.end(io.EOF)
-	}
 	return s, nil
 }
 
@@ -207,11 +203,15 @@ type fakeSession struct {
 	draining chan struct{}
 }
 
-func (s *fakeSession) ServerID() string          { return s.id }
-func (s *fakeSession) Protocol() string          { return s.world.protocol }
-func (s *fakeSession) Done() <-chan struct{}     { return s.done }
+func (s *fakeSession) ServerID() string { return s.id }
+
+func (s *fakeSession) Protocol() string { return s.world.protocol }
+
+func (s *fakeSession) Done() <-chan struct{} { return s.done }
+
 func (s *fakeSession) Draining() <-chan struct{} { return s.draining }
-func (s *fakeSession) CloseDuplicate() error     { return s.Close() }
+
+func (s *fakeSession) CloseDuplicate() error { return s.Close() }
 
 func (s *fakeSession) ServerCount() int {
 	s.mu.Lock()
@@ -312,10 +312,8 @@ func inWorld(t *testing.T, w *world, servers []string, tweak func(*Options), tes
 		a := testutil.Must(New(opts))(t)
 		a.set.connect = w.connect
 		a.set.resolver.lookup = w.lookup
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() { defer close(done); _ = a.Run(ctx) }()
-		b := &bench{t: t, world: w, agent: a, log: lines{hook}, stop: func() { cancel(); <-done }}
+		stop := testutil.Start(t, func(ctx context.Context) { _ = a.Run(ctx) })
+		b := &bench{t: t, world: w, agent: a, log: lines{hook}, stop: stop}
 		defer b.stop()
 		test(b)
 		b.stop()

@@ -28,8 +28,7 @@ func TestDrainLetsDestinationsTakeTheRest(t *testing.T) {
 	for protocol, old := range map[string]bool{protocolLink: false, protocolGRPC: true} {
 		t.Run(protocol, func(t *testing.T) {
 			t.Parallel()
-			ca, config := newCA(t)
-			s := newTestServer(t, ca, "s", old)
+			s, opts := newServed(t, "s", old)
 			release, took := make(chan struct{}), make(chan int64, 1)
 			sink := testutil.Serve(t, func(c *net.TCPConn) {
 				_, _ = c.SetReadBuffer(4<<10), c.CloseWrite() // it has nothing to say
@@ -37,7 +36,6 @@ func TestDrainLetsDestinationsTakeTheRest(t *testing.T) {
 				n, _ := io.Copy(io.Discard, c)
 				took <- n
 			})
-			opts := testOptions(config, s.address())
 			opts.Grace = patience
 			opts.Dialer = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 				c, err := net.Dial("tcp", sink)

@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -23,7 +22,7 @@ import (
 // succession is agents of one node, one after the other, and connections through the newest.
 type succession struct {
 	t      *testing.T
-	opts   func() Options
+	opts   Options
 	server *testServer
 	path   string
 	newest atomic.Pointer[arrival]
@@ -31,9 +30,8 @@ type succession struct {
 }
 
 func newSuccession(t *testing.T, old bool) *succession {
-	ca, config := newCA(t)
-	s := &succession{t: t, server: newTestServer(t, ca, "server-1", old), path: filepath.Join(t.TempDir(), "handover")}
-	s.opts = func() Options { return testOptions(config, s.server.address()) }
+	s := &succession{t: t, path: filepath.Join(t.TempDir(), "handover")}
+	s.server, s.opts = newServed(t, "server-1", old)
 	opener := resume.New(resume.Options{Window: time.Minute})
 	t.Cleanup(opener.Wait)
 	t.Cleanup(opener.Close)
@@ -59,9 +57,9 @@ type heir struct {
 func (s *succession) start() *heir {
 	s.t.Helper()
 	log, hook := logrustest.NewNullLogger()
-	opts := s.opts()
+	opts := s.opts
 	h := &heir{Handover: testutil.Must(OpenHandover(s.path, opts.ID, opts.Servers, log))(s.t), log: hook, done: make(chan error, 1)}
-	opts.Handover, opts.Log, opts.ResumeWindow, opts.Grace = h.Handover, log, time.Minute, patience
+	opts.Handover, opts.Log, opts.Registerer, opts.ResumeWindow, opts.Grace = h.Handover, log, nil, time.Minute, patience
 	a := testutil.Must(New(opts))(s.t)
 	ctx, cancel := context.WithCancel(s.t.Context())
 	h.told = cancel
@@ -77,16 +75,6 @@ func (h *heir) end(t *testing.T) {
 	h.told()
 	testutil.NoError(t, testutil.Receive(t, "the agent ends", h.done))
 	h.Close()
-}
-
-// logged is how many lines there are with that text, at that level or worse.
-func (h *heir) logged(text string, level logrus.Level) (n int) {
-	for _, e := range h.log.AllEntries() {
-		if e.Level <= level && strings.Contains(e.Message, text) {
-			n++
-		}
-	}
-	return n
 }
 
 func (h *heir) holds() bool {
@@ -118,9 +106,8 @@ func goOn(t *testing.T, open []tunnel.Conn) {
 		_ = c.SetDeadline(time.Now().Add(patience))
 		testutil.Must(io.WriteString(c, "two"))(t)
 		got := make([]byte, 6)
-		if _, err := io.ReadFull(c, got); err != nil || string(got) != "onetwo" {
-			t.Fatalf("connection %d: %q, %v", i, got, err)
-		}
+		_, err := io.ReadFull(c, got)
+		testutil.Requires(t, err == nil && string(got) == "onetwo", "connection %d: %q, %v", i, got, err)
 		_ = c.Close()
 	}
 }
@@ -139,7 +126,7 @@ func (s *succession) say(w wire, kinds ...string) {
 	for _, kind := range kinds {
 		m := message{Kind: kind}
 		if kind == msgHello {
-			m = message{Kind: msgHello, Version: handoverVersion, ID: "agent-1", Servers: s.opts().Servers}
+			m = message{Kind: msgHello, Version: handoverVersion, ID: "agent-1", Servers: s.opts.Servers}
 		}
 		testutil.NoError(s.t, w.send(m, -1))
 	}
@@ -159,9 +146,8 @@ func (s *succession) want(w wire, kinds ...string) {
 // wantHangUp fails the test if the other end hangs up no sooner than it would give up waiting.
 func (s *succession) wantHangUp(w wire) {
 	s.t.Helper()
-	if _, err := w.receive(time.Now().Add(handoverTimeout * 4 / 5)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		s.t.Fatalf("it does not hang up: %v", err)
-	}
+	_, err := w.receive(time.Now().Add(handoverTimeout * 4 / 5))
+	testutil.Requires(s.t, err != nil && !errors.Is(err, os.ErrDeadlineExceeded), "it does not hang up: %v", err)
 }
 
 // Connections go on at the next agent, batch after batch.
@@ -172,7 +158,7 @@ func TestHandover(t *testing.T) {
 	open := s.open(3*handoverBatch + 1)
 	second := s.start()
 	first.end(t)
-	testutil.Equal(t, first.logged("handed over", logrus.InfoLevel), 1, "how often it was logged")
+	testutil.Equal(t, testutil.Lines(first.log, "handed over", logrus.InfoLevel), 1, "how often it was logged")
 	goOn(t, open)
 	second.end(t)
 }
@@ -200,7 +186,7 @@ func TestHandoverToASuccessorThatFails(t *testing.T) {
 		}
 	}
 	_ = w.conn.Close()
-	testutil.Eventually(t, "it keeps the others", func() bool { return first.logged("not all", logrus.WarnLevel) == 1 })
+	testutil.Eventually(t, "it keeps the others", func() bool { return testutil.Lines(first.log, "not all", logrus.WarnLevel) == 1 })
 	lost := 0
 	for _, c := range open {
 		_ = c.SetDeadline(time.Now().Add(patience)) // those that are lost end at once
@@ -234,7 +220,7 @@ func TestHandoverToALateSuccessor(t *testing.T) {
 		return len(first.Handover.open) == 1
 	})
 	first.told()
-	testutil.Eventually(t, "the holder drains", func() bool { return first.logged("draining", logrus.InfoLevel) == 1 })
+	testutil.Eventually(t, "the holder drains", func() bool { return testutil.Lines(first.log, "draining", logrus.InfoLevel) == 1 })
 	s.say(w, msgHello)
 	s.want(w, msgWelcome)
 	s.say(w, msgReady)
@@ -257,7 +243,7 @@ func TestHandoverWhileAnotherDrains(t *testing.T) {
 	open := s.open(1)
 	third := s.start()
 	second.end(t)
-	testutil.Equal(t, second.logged("handed over", logrus.InfoLevel), 1, "lines of what the second agent has handed over")
+	testutil.Equal(t, testutil.Lines(second.log, "handed over", logrus.InfoLevel), 1, "lines of what the second agent has handed over")
 	goOn(t, open)
 	_ = held.Close()
 	first.end(t)
@@ -275,7 +261,7 @@ func TestHandoverOfNothing(t *testing.T) {
 	first.told()
 	s.want(w, msgDone)
 	first.end(t)
-	testutil.Equal(t, first.logged("not ready", logrus.WarnLevel), 0, "how often it has waited")
+	testutil.Equal(t, testutil.Lines(first.log, "not ready", logrus.WarnLevel), 0, "how often it has waited")
 }
 
 // A successor that sends what the holder does not wait for does not delay it.
@@ -304,7 +290,7 @@ func TestRefusedSuccessors(t *testing.T) {
 		s.wantHangUp(w)
 	}
 	first.end(t)
-	testutil.Equal(t, first.logged("refused", logrus.WarnLevel), 1, "warnings")
+	testutil.Equal(t, testutil.Lines(first.log, "refused", logrus.WarnLevel), 1, "warnings")
 }
 
 // A successor that cannot go on hangs up, so that the holder does not wait for its answer.

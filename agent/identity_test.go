@@ -19,8 +19,7 @@ func TestValidateIdentifiers(t *testing.T) {
 		"host=a;ipv4=b":                       "URL encoded",
 		"host=" + strings.Repeat("a", 10<<10): "more than",
 	} {
-		err := ValidateIdentifiers(identifiers)
-		testutil.ErrorSays(t, err, want, "%.40q", identifiers)
+		testutil.ErrorSays(t, ValidateIdentifiers(identifiers), want, "%.40q", identifiers)
 	}
 }
 

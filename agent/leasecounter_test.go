@@ -155,9 +155,8 @@ func TestLeaseCounter(t *testing.T) {
 		c.want(4)
 		c.tell(kubeapi.Deleted, lease("a", 0))
 		c.want(3)
-		if promtest.ToFloat64(c.lists.WithLabelValues("200", "")) != 1 || promtest.ToFloat64(c.watches.WithLabelValues("200", "")) != 1 {
-			t.Error("calls are not counted")
-		}
+		testutil.Holds(t, promtest.ToFloat64(c.lists.WithLabelValues("200", "")) == 1 &&
+			promtest.ToFloat64(c.watches.WithLabelValues("200", "")) == 1, "calls are not counted")
 		c.endWatch()
 		c.tell(kubeapi.Added, lease("d", 0)) // by the next one
 		time.Sleep(2 * time.Second)

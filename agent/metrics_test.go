@@ -79,9 +79,8 @@ func TestMetricNames(t *testing.T) {
 	testutil.Must(newMetrics(Options{Registerer: registry, Log: logging.Silent()}))(t)
 	problems := testutil.Must(promtest.GatherAndLint(registry))(t)
 	for _, p := range problems {
-		if !strings.HasSuffix(p.Metric, "known_server_count") && !strings.HasSuffix(p.Metric, "failure_count") {
-			t.Errorf("%s: %s", p.Metric, p.Text)
-		}
+		testutil.Holds(t, strings.HasSuffix(p.Metric, "known_server_count") || strings.HasSuffix(p.Metric, "failure_count"),
+			"%s: %s", p.Metric, p.Text)
 	}
 }
 
@@ -115,9 +114,8 @@ func TestResetMetrics(t *testing.T) {
 		cause, want := code.Label(), map[string]float64{"peer_reset": 1, "idle": 1, "other": 1}[code.Label()]
 		testutil.Equal(t, promtest.ToFloat64(m.resets.WithLabelValues(cause)), want, "%s is", cause)
 	}
-	if n, want := promtest.CollectAndCount(m.resets), len(slices.Collect(tunnel.Codes())); n != want {
-		t.Errorf("%d causes for %d codes", n, want)
-	}
+	n, want := promtest.CollectAndCount(m.resets), len(slices.Collect(tunnel.Codes()))
+	testutil.Holds(t, n == want, "%d causes for %d codes", n, want)
 	testutil.Equal(t, m.open.Load(), 0, "connections are open")
 }
 
@@ -132,9 +130,8 @@ func TestPacketMetrics(t *testing.T) {
 	m.StreamError(legacy.ToAgent, codes.Unavailable, client.PacketType_DATA)
 	m.StreamError(legacy.FromAgent, codes.Internal, legacy.NoPacket)
 	m.StreamError(legacy.FromAgent, codes.Canceled, legacy.NoPacket) // our own doing
-	if promtest.ToFloat64(m.serverFailures.WithLabelValues("from_server")) != 1 || promtest.ToFloat64(m.serverFailures.WithLabelValues("to_server")) != 1 {
-		t.Error("directions are mixed up")
-	}
+	testutil.Holds(t, promtest.ToFloat64(m.serverFailures.WithLabelValues("from_server")) == 1 &&
+		promtest.ToFloat64(m.serverFailures.WithLabelValues("to_server")) == 1, "directions are mixed up")
 	testutil.Equal(t, promtest.ToFloat64(m.streamErrors.WithLabelValues("from_agent", "Internal", "Unknown")), 1,
 		"an error without a packet is not counted as Unknown")
 }

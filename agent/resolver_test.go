@@ -39,8 +39,7 @@ func TestSlowNameDelaysNoOther(t *testing.T) {
 			return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ctx.Err()
 		}}
 		found, err := r.resolve(t.Context())
-		testutil.Holds(t, len(found) == 1 && found[0].host == "up.example" && err != nil,
-			"%v, %v", found, err)
+		testutil.Holds(t, len(found) == 1 && found[0].host == "up.example" && err != nil, "%v, %v", found, err)
 	})
 }
 

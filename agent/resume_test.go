@@ -27,10 +27,8 @@ func (s *strict) Allow(f *tunnel.Flow, connected net.Addr) error {
 
 // A connection that is to be resumed has to pass the policy of the agent's Dialer.
 func TestResumesPassThePolicy(t *testing.T) {
-	ca, config := newCA(t)
-	server := newTestServer(t, ca, "server-1", false)
+	server, opts := newServed(t, "server-1", false)
 	dialer := &strict{Dialer: egress.New(egress.Options{})}
-	opts := testOptions(config, server.address())
 	opts.ResumeWindow, opts.Dialer = time.Minute, dialer
 	testutil.Must(connectOnce(t, opts))(t)
 	ses, address := server.next().peer.(*link.Session), testutil.Echo(t)

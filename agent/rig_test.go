@@ -98,9 +98,8 @@ func newTestServer(t *testing.T, ca *pki.CA, id string, old bool) *testServer {
 
 func (s *testServer) start(address string, old bool) {
 	var err error
-	if s.lis, err = net.Listen("tcp", address); err != nil {
-		s.t.Fatal(err)
-	}
+	s.lis, err = net.Listen("tcp", address)
+	testutil.NoError(s.t, err)
 	s.legacy = legacy.NewAgentService(legacy.AgentServiceConfig{
 		ServerID: s.id, ServerCount: func() int { s.mu.Lock(); defer s.mu.Unlock(); return s.count },
 		Accept: func(_ context.Context, p *legacy.AgentPeer) (func(), error) {
@@ -238,7 +237,8 @@ func (l *connListener) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *connListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
+func (l *connListener) Close() error { l.once.Do(func() { close(l.closed) }); return nil }
+
 func (l *connListener) Addr() net.Addr { return l.addr }
 
 // newCA makes a CA, and the TLS function of an agent that has a certificate of
@@ -258,6 +258,14 @@ func testOptions(config func(string, ...string) *tls.Config, servers ...string) 
 		ID: "agent-1", Identifiers: "host=node1", Servers: servers, TLS: config,
 		Dialer: egress.New(egress.Options{}), Registerer: prometheus.NewRegistry(),
 	}
+}
+
+// newServed is a server, and the options of an agent that knows it alone.
+func newServed(t *testing.T, id string, old bool) (*testServer, Options) {
+	t.Helper()
+	ca, config := newCA(t)
+	s := newTestServer(t, ca, id, old)
+	return s, testOptions(config, s.address())
 }
 
 // connectOnce makes a session with server, closed at the end of the test.

@@ -99,9 +99,8 @@ func TestConnectionsOutliveARestart(t *testing.T) {
 	goOn(t, open)
 	for range 4 { // FDSTORE, FDSTOREREMOVE, and a barrier after each
 		state := testutil.Receive(t, "the service manager is told", keeper.told)
-		if strings.Contains(state, "FDNAME") && !strings.HasSuffix(state, "FDNAME="+storeName) {
-			t.Errorf("told %q", state)
-		}
+		testutil.Holds(t, !strings.Contains(state, "FDNAME") || strings.HasSuffix(state, "FDNAME="+storeName),
+			"told %q", state)
 	}
 }
 
@@ -150,6 +149,5 @@ func TestStoreThatIsCutShort(t *testing.T) {
 	s := OpenStore(logging.Silent())
 	testutil.NoError(t, s.put("agent-1", []*resume.Move{{Snapshot: resume.Snapshot{Ended: true, Left: true}}, {Snapshot: resume.Snapshot{From: 1, Ended: true, Left: true}}}))
 	testutil.Fails(t, s.take(testutil.Receive(t, "the descriptor is kept", keeper.kept)), "no error")
-	testutil.Holds(t, len(s.offers) <= 0 && s.ID() == "",
-		"%d connections of agent %q are taken", len(s.offers), s.ID())
+	testutil.Holds(t, len(s.offers) == 0 && s.ID() == "", "%d connections of agent %q are taken", len(s.offers), s.ID())
 }

@@ -18,9 +18,8 @@ func TestBesideTheAPIServer(t *testing.T) {
 	api := tunnel.NewFlow(link.NetworkAPI, link.APIAddress)
 	for range 10 {
 		c := testutil.Must(d.Dial(testutil.Context(t), api))(t)
-		if got := c.RemoteAddr().String(); got != up || api.Resolved != up {
-			t.Errorf("it is connected to %s, and says %s", got, api.Resolved)
-		}
+		got := c.RemoteAddr().String()
+		testutil.Holds(t, got == up && api.Resolved == up, "it is connected to %s, and says %s", got, api.Resolved)
 		testutil.Succeeds(t, d.Allow(api, c.RemoteAddr()), "it may not be resumed")
 		_ = c.Close()
 	}

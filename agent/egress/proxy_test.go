@@ -102,13 +102,11 @@ func TestProxyThatMisbehaves(t *testing.T) {
 		_, err := dial(t, proxyAt(addr), "dest.example:443")
 		testutil.Requires(t, err != nil, "%s was taken for an answer", name)
 		wantFailure(t, err, tunnel.FailUnavailable)
-		testutil.Holds(t, !strings.Contains(err.Error(), secret),
-			"the error tells the password: %v", err)
+		testutil.Holds(t, !strings.Contains(err.Error(), secret), "the error tells the password: %v", err)
 	}
 	_, err := dial(t, proxyAt(testutil.Refusing(t)), "dest.example:443")
 	wantFailure(t, err, tunnel.FailUnavailable)
-	testutil.Holds(t, !strings.Contains(err.Error(), secret),
-		"the error tells the password: %v", err)
+	testutil.Holds(t, !strings.Contains(err.Error(), secret), "the error tells the password: %v", err)
 
 	for _, host := range []string{"127.0.0.1", testutil.Refusing(t)} {
 		_, err = dial(t, by(url.URL{Scheme: "socks5", Host: host}), "dest.example:443")
