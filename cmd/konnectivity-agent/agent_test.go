@@ -137,14 +137,11 @@ func TestValidation(t *testing.T) {
 				isUsage = errors.As(err, &usage)
 			}
 			if c.want == "" {
-				if err != nil {
-					t.Errorf("refused: %v", err)
-				}
+				testutil.Succeeds(t, err, "refused")
 				return
 			}
-			if err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Fatalf("got %v, want it to say %q", err, c.want)
-			}
+			testutil.Requires(t, err != nil && strings.Contains(err.Error(), c.want),
+				"got %v, want it to say %q", err, c.want)
 			testutil.Equal(t, isUsage, c.exit == cli.ExitUsage, "a usage error")
 		})
 	}
@@ -268,9 +265,8 @@ func TestProxyOfTheEnvironment(t *testing.T) {
 	for range 3 {
 		r := <-asked
 		user, password, _ := (&http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}).BasicAuth()
-		if r.Method != http.MethodConnect || r.Host != "server.example:8443" || user != "me" || password != "s3cret" {
-			t.Errorf("the proxy was asked for %s %s by %q, %q", r.Method, r.Host, user, password)
-		}
+		testutil.Holds(t, r.Method == http.MethodConnect && r.Host == "server.example:8443" && user == "me" &&
+			password == "s3cret", "the proxy was asked for %s %s by %q, %q", r.Method, r.Host, user, password)
 	}
 	stop()
 }
@@ -349,18 +345,14 @@ func TestAdminPortIsOff(t *testing.T) {
 	p := &process{flags: f, Base: program.New(component, logrus.New())}
 	f.health.Host, f.health.Number = "127.0.0.1", testutil.Reserved(t)
 	testutil.NoError(t, p.listen())
-	if p.admin != nil {
-		t.Error("it listens at", p.admin.Addr())
-	}
-	if err := p.build(); err != nil || p.table != nil {
-		t.Error(err, p.table)
-	}
+	testutil.Holds(t, p.admin == nil, "there is an admin port")
+	err = p.build()
+	testutil.Holds(t, err == nil && p.table == nil, "%v %v", err, p.table)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- p.serve(ctx) }()
-	if code, _, _ := get(t, f.health.Number, "/healthz"); code != 200 {
-		t.Error(code)
-	}
+	code, _, _ := get(t, f.health.Number, "/healthz")
+	testutil.Holds(t, code == 200, "%v", code)
 	cancel()
 	testutil.NoError(t, <-done)
 	p.close()
@@ -418,9 +410,8 @@ func TestPortsGoToTheNextAgent(t *testing.T) {
 	await := func(profiles int) { // 200 by an agent that serves profiles, else 404
 		t.Helper()
 		testutil.Eventually(t, "the other agent answers", func() bool { code, _, _ := get(t, adminPort, "/debug/pprof/"); return code == profiles })
-		if code, _, _ := get(t, health, "/healthz"); code != 200 {
-			t.Errorf("/healthz: %d", code)
-		}
+		code, _, _ := get(t, health, "/healthz")
+		testutil.Holds(t, code == 200, "/healthz: %d", code)
 	}
 	stopFirst := started(t, args...)
 	await(404)
@@ -443,11 +434,7 @@ func TestPortsAreWaitedForWithoutTheSocket(t *testing.T) {
 		"--health-server-port="+strconv.Itoa(busy.Addr().(*net.TCPAddr).Port)))(t)}
 	testutil.NoError(t, p.listen())
 	defer p.close()
-	if p.handover != nil {
-		t.Error("it has a socket there")
-	}
+	testutil.Holds(t, p.handover == nil, "it has a socket there")
 	testutil.NoError(t, busy.Close())
-	if p.health.(*port).listener() == nil {
-		t.Error("it has no port though that is free")
-	}
+	testutil.Holds(t, p.health.(*port).listener() != nil, "it has no port though that is free")
 }

@@ -222,9 +222,8 @@ func TestInvalidFlags(t *testing.T) {
 		{right + "--keepalive-time=soon", "keepalive-time"},
 	} {
 		_, err := parse(t, expand(tc.args, files))
-		if err == nil || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s\n%v\nwant %q", tc.args, err, tc.says)
-		}
+		testutil.Holds(t, err != nil && strings.Contains(err.Error(), tc.says) && !strings.Contains(err.Error(), "\n"),
+			"%s\n%v\nwant %q", tc.args, err, tc.says)
 	}
 }
 
@@ -328,9 +327,8 @@ func TestProgramStartsAndStops(t *testing.T) {
 		resp.Body.Close()
 	}
 	testutil.Succeeds(t, testutil.Err(os.Stat(files["dir"]+"/s")), "the socket")
-	if status, said := stop(); status != 0 {
-		t.Errorf("exit status %d: %s", status, said)
-	}
+	status, said := stop()
+	testutil.Holds(t, status == 0, "exit status %d: %s", status, said)
 	testutil.ErrorIs(t, testutil.Err(os.Stat(files["dir"]+"/s")), os.ErrNotExist, "a socket that is left behind")
 }
 
@@ -417,9 +415,8 @@ func TestAdminFlagsAct(t *testing.T) {
 				code, err := ask()
 				return err == nil && code == 401
 			})
-			if code, err := ask(pair); (err == nil && code == 200) != served {
-				t.Errorf("with a certificate: %d, %v", code, err)
-			}
+			code, err := ask(pair)
+			testutil.Holds(t, (err == nil && code == 200) == served, "with a certificate: %d, %v", code, err)
 		})
 	}
 }

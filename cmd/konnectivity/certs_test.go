@@ -37,9 +37,7 @@ func konnectivity(args ...string) (status int, stdout, stderr string) {
 func succeed(t *testing.T, args ...string) (stdout string) {
 	t.Helper()
 	status, stdout, stderr := konnectivity(args...)
-	if status != 0 {
-		t.Fatalf("%q: %d %s", args, status, stderr)
-	}
+	testutil.Requires(t, status == 0, "%q: %d %s", args, status, stderr)
 	return stdout
 }
 
@@ -63,9 +61,7 @@ func TestCertsFitTogether(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "pki")
 	status, stdout, stderr := konnectivity("certs", dir, "--server-san=proxy.test,203.0.113.7", "--cluster-san=*.agents.test",
 		"--agent-san=10.0.0.9", "--lifetime=720h")
-	if status != 0 || stderr != "" {
-		t.Fatalf("status %d: %s", status, stderr)
-	}
+	testutil.Requires(t, status == 0 && stderr == "", "status %d: %s", status, stderr)
 	ca := load(t, dir, "ca")
 	roots := x509.NewCertPool()
 	roots.AddCert(ca)
@@ -84,9 +80,8 @@ func TestCertsFitTogether(t *testing.T) {
 		for _, n := range want.names {
 			testutil.Succeeds(t, leaf.VerifyHostname(n), "%s", name)
 		}
-		if d := time.Until(leaf.NotAfter); d < 719*time.Hour || d > 720*time.Hour {
-			t.Errorf("%s lives %v", name, d)
-		}
+		d := time.Until(leaf.NotAfter)
+		testutil.Holds(t, d >= 719*time.Hour && d <= 720*time.Hour, "%s lives %v", name, d)
 		for file, mode := range map[string]os.FileMode{name + ".crt": 0o644, name + ".key": 0o600} {
 			testutil.Equal(t, testutil.Must(os.Stat(filepath.Join(dir, file)))(t).Mode(), mode, "%s", file)
 		}
@@ -126,9 +121,7 @@ func TestCAsAreNamed(t *testing.T) {
 			t.Errorf("%s is signed by %q, want %q and a number", folder, got, want)
 		}
 	}
-	if signer("own") == signer("again") {
-		t.Errorf("two CAs are called %q", signer("own"))
-	}
+	testutil.Holds(t, signer("own") != signer("again"), "two CAs are called %q", signer("own"))
 	testutil.Equal(t, signer("clusters/old"), signer("own"), "a CA that was there signs as")
 }
 
@@ -150,17 +143,6 @@ func TestCertsNeverOverwrites(t *testing.T) {
 	testutil.Equal(t, string(testutil.Must(os.ReadFile(filepath.Join(dir, "agent.key")))(t)), "precious", "the key")
 }
 
-func TestCertsFromExistingCA(t *testing.T) {
-	first, second := filepath.Join(t.TempDir(), "1"), filepath.Join(t.TempDir(), "2")
-	succeed(t, "certs", first)
-	succeed(t, "certs", second, "--from", first)
-	roots := x509.NewCertPool()
-	roots.AddCert(load(t, first, "ca"))
-	testutil.Succeeds(t, testutil.Err(load(t, second, "agent").Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})),
-		"verify")
-	testutil.ErrorIs(t, testutil.Err(os.Stat(filepath.Join(second, "ca.key"))), os.ErrNotExist, "a copy of the CA's key")
-}
-
 // An expired CA signs nothing.
 func TestCertsOfExpiredCA(t *testing.T) {
 	ca := testutil.Must(pki.NewCAFor("old", -time.Hour))(t)
@@ -168,9 +150,8 @@ func TestCertsOfExpiredCA(t *testing.T) {
 	testutil.NoError(t, errors.Join(pki.WriteCert(filepath.Join(from, "ca.crt"), ca.CertPEM), pki.WriteKey(filepath.Join(from, "ca.key"), ca.KeyPEM)))
 	for _, args := range [][]string{{"certs", dir}, {"certs", dir, "--tenant=a", "--server-name=a.test"}} {
 		status, stdout, stderr := konnectivity(append(args, "--from="+from)...)
-		if status != 1 || stdout != "" || !strings.Contains(stderr, filepath.Join(from, "ca.crt")) || !strings.Contains(stderr, "expired") {
-			t.Errorf("%v: status %d, %q, %q", args, status, stdout, stderr)
-		}
+		testutil.Holds(t, status == 1 && stdout == "" && strings.Contains(stderr, filepath.Join(from, "ca.crt")) &&
+			strings.Contains(stderr, "expired"), "%v: status %d, %q, %q", args, status, stdout, stderr)
 		if _, err := os.Lstat(dir); err == nil {
 			t.Errorf("%v: something was written", args)
 			_ = os.RemoveAll(dir)
@@ -184,9 +165,8 @@ func TestCertsFileErrors(t *testing.T) {
 	dir := t.TempDir()
 	for want, args := range map[string][]string{"ca.crt": {dir + "/pki", "--from=" + dir}, "/proc/no": {"/proc/no/pki"}} {
 		status, _, stderr := konnectivity(append([]string{"certs"}, args...)...)
-		if status != cli.ExitFailure || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 {
-			t.Errorf("%v: %d %q", args, status, stderr)
-		}
+		testutil.Holds(t, status == cli.ExitFailure && strings.Contains(stderr, want) && strings.Count(stderr, "\n") == 1,
+			"%v: %d %q", args, status, stderr)
 	}
 	testutil.Equal(t, len(testutil.Must(os.ReadDir(dir))(t)), 0, "files that were written")
 }
@@ -229,9 +209,8 @@ func checkObjects(t *testing.T, dir string, data []byte, want map[string]string)
 			t.Errorf("%s/%s: %v", s.Namespace, s.Name, err)
 		}
 		if s.Name == "konnectivity-signer" {
-			if _, err := tls.X509KeyPair(s.Data["ca.crt"], s.Data["ca.key"]); err != nil {
-				t.Error(err)
-			}
+			_, err := tls.X509KeyPair(s.Data["ca.crt"], s.Data["ca.key"])
+			testutil.Holds(t, err == nil, "%v", err)
 		} else if _, err := tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]); err != nil || s.Type != corev1.SecretTypeTLS {
 			t.Errorf("%s: %v", s.Name, err)
 		}

@@ -19,7 +19,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -89,14 +88,6 @@ func (l *lab) client(ca *pki.CA, leaf pki.Leaf) {
 	l.write("tls.key", pair.KeyPEM)
 }
 
-// run runs f until the test ends.
-func (l *lab) run(f func(context.Context)) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { f(ctx) })
-	l.t.Cleanup(func() { cancel(); running.Wait() })
-}
-
 // start brings up target, server and agent.
 func (l *lab) start() {
 	l.t.Helper()
@@ -113,7 +104,7 @@ func (l *lab) start() {
 	o.Clients, o.Agents, o.Admin = []server.Listener{{Listener: clients, TLS: secure}, {Listener: uds}}, []server.Listener{{Listener: agents, TLS: secure}}, admin
 	o.Grace, o.Log, o.Registry = -1, log, prometheus.NewRegistry()
 	srv := testutil.Must(server.New(o))(l.t)
-	l.run(func(ctx context.Context) { _ = srv.Run(ctx) })
+	testutil.Start(l.t, func(ctx context.Context) { _ = srv.Run(ctx) })
 	if l.noAgent {
 		return
 	}
@@ -125,7 +116,7 @@ func (l *lab) start() {
 		},
 	})
 	testutil.NoError(l.t, err)
-	l.run(func(ctx context.Context) { _ = a.Run(ctx) })
+	testutil.Start(l.t, func(ctx context.Context) { _ = a.Run(ctx) })
 	testutil.Eventually(l.t, "the server has its agent", func() bool { return srv.Ready() == nil })
 }
 
@@ -151,9 +142,7 @@ func (l *lab) check(more ...string) (status int, out string) {
 		args = append(args, l.checked)
 	}
 	status, out, stderr := konnectivity(args...)
-	if status == 2 {
-		l.t.Fatal(stderr)
-	}
+	testutil.Requires(l.t, status != 2, "%v", stderr)
 	return status, out
 }
 
@@ -385,12 +374,9 @@ func TestCheckFaults(t *testing.T) {
 				testutil.NoError(l.t, os.WriteFile(golden, []byte(got), 0o644))
 			}
 			want := testutil.Must(os.ReadFile(golden))(l.t)
-			if status != fault.status || got != string(want) {
-				t.Errorf("status %d, want %d; it says\n%s\nwant\n%s", status, fault.status, got, want)
-			}
-			if strings.Contains(out, "hunter2") {
-				t.Error("a password is shown")
-			}
+			testutil.Holds(t, status == fault.status && got == string(want),
+				"status %d, want %d; it says\n%s\nwant\n%s", status, fault.status, got, want)
+			testutil.Holds(t, !strings.Contains(out, "hunter2"), "a password is shown")
 		})
 	}
 }
@@ -398,16 +384,14 @@ func TestCheckFaults(t *testing.T) {
 // Every cross and every warning says what to do.
 func TestCheckHintsAreComplete(t *testing.T) {
 	files, err := filepath.Glob("testdata/check/*.txt")
-	if err != nil || len(files) < len(faults) {
-		t.Fatalf("%d golden files for %d faults: %v", len(files), len(faults), err)
-	}
+	testutil.Requires(t, err == nil && len(files) >= len(faults),
+		"%d golden files for %d faults: %v", len(files), len(faults), err)
 	for _, file := range files {
 		data := testutil.Must(os.ReadFile(file))(t)
 		lines := strings.Split(string(data), "\n")
 		for i, line := range lines {
-			if (strings.HasPrefix(line, "✘") || strings.HasPrefix(line, "!")) && !strings.HasPrefix(lines[i+1], "    → ") {
-				t.Errorf("%s: no hint for %q", file, line)
-			}
+			testutil.Holds(t, !strings.HasPrefix(line, "✘") && !strings.HasPrefix(line, "!") ||
+				strings.HasPrefix(lines[i+1], "    → "), "%s: no hint for %q", file, line)
 		}
 	}
 }
@@ -421,29 +405,8 @@ func TestCheckJSON(t *testing.T) {
 	var findings []diagnose.Finding
 	testutil.NoError(l.t, json.Unmarshal([]byte(out), &findings))
 	last := findings[len(findings)-1]
-	if status != 1 || last.Result != diagnose.Failed || last.Hint == "" || !strings.Contains(last.Cause, "no agent") {
-		t.Errorf("%d %+v", status, last)
-	}
-}
-
-func TestCheckDialsThroughSidecars(t *testing.T) {
-	d := testutil.Must(newDemo(t.TempDir()))(t)
-	l := newLab(t)
-	l.run(func(ctx context.Context) { _ = d.serve(ctx) })
-	d.waitReady(t.Context())
-	_, socks, _ := net.SplitHostPort(d.ports.socks5.Addr().String())
-	_, proxy, _ := net.SplitHostPort(d.ports.http.Addr().String())
-	l.clients = d.ports.clients.Addr().String()
-	socket := l.socketOf(d.ports.http)
-	l.args = []string{"--serving-port=" + socks, "--http-serving-port=" + proxy, "--serving-uds=" + socket,
-		"--ca-cert-path=" + d.files().CA, "--tls-cert-path=" + d.files().Cert, "--tls-key-path=" + d.files().Key}
-	l.checked = d.ports.web.Addr().String()
-	status, out := l.check()
-	for _, want := range []string{"✔ SOCKS5 sidecar at 127.0.0.1:" + socks, "✔ HTTP sidecar at 127.0.0.1:" + proxy, "✔ HTTP sidecar at " + socket, "✔ connection as by SOCKS5"} {
-		if status != 0 || !strings.Contains(out, want) {
-			t.Errorf("status %d, no %q in\n%s", status, want, out)
-		}
-	}
+	testutil.Holds(t, status == 1 && last.Result == diagnose.Failed && last.Hint != "" &&
+		strings.Contains(last.Cause, "no agent"), "%d %+v", status, last)
 }
 
 // A sidecar that cannot be asked is not one that is not there.
@@ -479,9 +442,8 @@ func TestCheckAndDialWithToken(t *testing.T) {
 	l.start()
 	with := "--token-file=" + l.file("token")
 	l.args = []string{"--server-admin=" + l.admin}
-	if _, out := l.check(); !strings.Contains(out, "it wants a token") {
-		t.Errorf("check without a token:\n%s", out)
-	}
+	_, out := l.check()
+	testutil.Holds(t, strings.Contains(out, "it wants a token"), "check without a token:\n%s", out)
 	if status, out := l.check(with); status != 0 || !strings.Contains(out, "✔ agents for default: 1") {
 		t.Errorf("check: %d\n%s", status, out)
 	}
@@ -514,4 +476,29 @@ func (l *lab) stall() (stop func()) {
 		}
 	}()
 	return func() { _ = conn.Reset(nil); closeDialer() }
+}
+
+func TestThroughSidecars(t *testing.T) {
+	d := testutil.Must(newDemo(t.TempDir()))(t)
+	l := newLab(t)
+	testutil.Start(l.t, func(ctx context.Context) { _ = d.serve(ctx) })
+	d.waitReady(t.Context())
+	socks, proxy, socket := d.ports.socks5.Addr().String(), d.ports.http.Addr().String(), l.socketOf(d.ports.http)
+	address := l.lastWord()
+	for _, way := range []string{"socks5://" + socks, "http://" + proxy, "http://" + socket} {
+		status, out, stderr := dial(strings.NewReader("hello"), "--via="+way, address)
+		testutil.Holds(t, status == 0 && out == "got 5 B" && stderr == "", "%s: %d %q %q", way, status, out, stderr)
+		status, _, stderr = dial(strings.NewReader(""), "--via="+way, "-v", l.closed)
+		testutil.Holds(t, status == 1 && strings.Contains(stderr, "connection refused") &&
+			strings.Contains(stderr, "nothing listens"), "%s: %d %q", way, status, stderr)
+	}
+	port := func(address string) string { return address[strings.LastIndexByte(address, ':')+1:] }
+	l.clients, l.checked = d.ports.clients.Addr().String(), d.ports.web.Addr().String()
+	l.args = []string{"--serving-port=" + port(socks), "--http-serving-port=" + port(proxy), "--serving-uds=" + socket,
+		"--ca-cert-path=" + d.files().CA, "--tls-cert-path=" + d.files().Cert, "--tls-key-path=" + d.files().Key}
+	status, out := l.check()
+	testutil.Equal(t, status, 0, "the status of check")
+	for _, want := range []string{"✔ SOCKS5 sidecar at " + socks, "✔ HTTP sidecar at " + proxy, "✔ HTTP sidecar at " + socket, "✔ connection as by SOCKS5"} {
+		testutil.Contains(t, out, want, "check")
+	}
 }

@@ -16,16 +16,12 @@ func TestScratchTakesFirstUsablePlace(t *testing.T) {
 	missing := filepath.Join(good, "missing")
 
 	dir, err := makeScratch([]string{missing, long, good})
-	if err != nil || filepath.Dir(dir) != good {
-		t.Fatalf("made %q, %v; want one in %s", dir, err, good)
-	}
+	testutil.Requires(t, err == nil && filepath.Dir(dir) == good, "made %q, %v; want one in %s", dir, err, good)
 	testutil.Equal(t, len(testutil.Must(os.ReadDir(dir))(t)), 0, "files in it")
 	testutil.Equal(t, len(testutil.Must(os.ReadDir(long))(t)), 0, "what is left behind in a place that does not do")
 
 	_, err = makeScratch([]string{missing, long})
-	if err == nil {
-		t.Fatal("it found a place where there is none")
-	}
+	testutil.Requires(t, err != nil, "it found a place where there is none")
 	for _, part := range []string{missing + " (", "no such file or directory", "at most 107 bytes", "TMPDIR"} {
 		testutil.Contains(t, err.Error(), part, "the error")
 	}
@@ -33,7 +29,6 @@ func TestScratchTakesFirstUsablePlace(t *testing.T) {
 
 func TestScratchPlacesBeginWithTMPDIR(t *testing.T) {
 	t.Setenv("TMPDIR", "/given")
-	if places := scratchPlaces(); len(places) < 2 || places[0] != "/given" {
-		t.Errorf("%q", places)
-	}
+	places := scratchPlaces()
+	testutil.Holds(t, len(places) >= 2 && places[0] == "/given", "%q", places)
 }

@@ -49,9 +49,7 @@ func TestDialHalfClose(t *testing.T) {
 	for _, way := range []string{"direct", "https://" + l.clients, "link://" + l.clients} {
 		args := append(l.tlsArgs(), "--via="+way, address)
 		status, out, stderr := dial(strings.NewReader(strings.Repeat("x", 1<<20)), args...)
-		if status != 0 || out != "got 1.0 MB" || stderr != "" {
-			t.Errorf("%s: %d %q %q", way, status, out, stderr)
-		}
+		testutil.Holds(t, status == 0 && out == "got 1.0 MB" && stderr == "", "%s: %d %q %q", way, status, out, stderr)
 	}
 }
 
@@ -79,20 +77,17 @@ func TestDialByGRPC(t *testing.T) {
 		_, _ = io.WriteString(c, "got "+string(word))
 	})
 	status, out, stderr := dial(strings.NewReader("hello"), "--via=grpc://"+l.file("uds"), target)
-	if status != 0 || out != "got hello" || stderr != "" {
-		t.Errorf("%d %q %q", status, out, stderr)
-	}
+	testutil.Holds(t, status == 0 && out == "got hello" && stderr == "", "%d %q %q", status, out, stderr)
 	status, _, stderr = dial(strings.NewReader(""), "--via=grpc://"+l.file("uds"), "-v", l.closed)
-	if status != 1 || !strings.Contains(stderr, "connection refused") || !strings.Contains(stderr, "nothing listens") {
-		t.Errorf("%d %q", status, stderr)
-	}
+	testutil.Holds(t, status == 1 && strings.Contains(stderr, "connection refused") &&
+		strings.Contains(stderr, "nothing listens"), "%d %q", status, stderr)
 }
 
 // socketOf is a unix socket that leads to a port.
 func (l *lab) socketOf(port net.Listener) string {
 	path := filepath.Join(l.t.TempDir(), "s")
 	ln := testutil.Must(net.Listen("unix", path))(l.t)
-	l.run(func(ctx context.Context) {
+	testutil.Start(l.t, func(ctx context.Context) {
 		var conns sync.WaitGroup
 		defer conns.Wait()
 		defer context.AfterFunc(ctx, func() { _ = ln.Close() })()
@@ -110,23 +105,6 @@ func (l *lab) socketOf(port net.Listener) string {
 		}
 	})
 	return path
-}
-
-func TestDialThroughSidecars(t *testing.T) {
-	d := testutil.Must(newDemo(t.TempDir()))(t)
-	l := newLab(t)
-	l.run(func(ctx context.Context) { _ = d.serve(ctx) })
-	d.waitReady(t.Context())
-	address := l.lastWord()
-	for _, way := range []string{"socks5://" + d.ports.socks5.Addr().String(), "http://" + d.ports.http.Addr().String(), "http://" + l.socketOf(d.ports.http)} {
-		if status, out, stderr := dial(strings.NewReader("hello"), "--via="+way, address); status != 0 || out != "got 5 B" || stderr != "" {
-			t.Errorf("%s: %d %q %q", way, status, out, stderr)
-		}
-		status, _, stderr := dial(strings.NewReader(""), "--via="+way, "-v", l.closed)
-		if status != 1 || !strings.Contains(stderr, "connection refused") || !strings.Contains(stderr, "nothing listens") {
-			t.Errorf("%s: %d %q", way, status, stderr)
-		}
-	}
 }
 
 // A destination that ends first ends the dial, even while the input is open.
@@ -153,9 +131,7 @@ func TestDialVerbose(t *testing.T) {
 	args := append(l.tlsArgs(), "--via=link://"+l.clients, "-v", "--server-admin="+l.admin, l.lastWord())
 	status, _, stderr := dial(strings.NewReader("hello"), args...)
 	for _, want := range []string{"connection ", "connected in ", "server server-1 (konnectivity-server ", "agent agent-1 at 127.0.0.1:", "over link, round trip from the server ", "sent 5 B, received 7 B"} {
-		if status != 0 || !strings.Contains(stderr, want) {
-			t.Errorf("%d, no %q in\n%s", status, want, stderr)
-		}
+		testutil.Holds(t, status == 0 && strings.Contains(stderr, want), "%d, no %q in\n%s", status, want, stderr)
 	}
 }
 
@@ -164,9 +140,8 @@ func TestDialSaysTheEndOnALineOfItsOwn(t *testing.T) {
 	for answer, want := range map[string]string{"": "s\nended after ", "answer": "s\n\nended after ", "answer\n": "s\nended after "} {
 		target := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.WriteString(c, answer) })
 		status, out, stderr := dial(strings.NewReader(""), "--via=direct", "-v", target)
-		if status != 0 || out != answer || !strings.Contains(stderr, want) {
-			t.Errorf("%q: %d %q %q", answer, status, out, stderr)
-		}
+		testutil.Holds(t, status == 0 && out == answer && strings.Contains(stderr, want),
+			"%q: %d %q %q", answer, status, out, stderr)
 	}
 }
 
@@ -255,9 +230,8 @@ func TestDialIdentifiesWrongPort(t *testing.T) {
 					break
 				}
 			}
-			if status != 1 || !strings.Contains(stderr, c.says) || strings.Count(stderr, "\n") != 1 {
-				t.Errorf("%d %q, want %q", status, stderr, c.says)
-			}
+			testutil.Holds(t, status == 1 && strings.Contains(stderr, c.says) && strings.Count(stderr, "\n") == 1,
+				"%d %q, want %q", status, stderr, c.says)
 			// On an idle machine, it takes half a second to four.
 			testutil.AtMost(t, time.Since(start), time.Minute, "the time it took")
 			t.Log(stderr)
@@ -282,7 +256,5 @@ func TestDialWaitsForSlowGreeting(t *testing.T) {
 		_, _ = io.Copy(c, c)
 	})
 	status, out, stderr := dial(strings.NewReader("hello"), "--via=socks5://"+proxy, "--timeout=30s", "127.0.0.1:1")
-	if status != 0 || out != "hello" {
-		t.Errorf("%d %q %q", status, out, stderr)
-	}
+	testutil.Holds(t, status == 0 && out == "hello", "%d %q %q", status, out, stderr)
 }

@@ -127,9 +127,8 @@ func TestUsageErrors(t *testing.T) {
 		"dial a:1 --via=grpc://u:hunter2@/s":     "without user and password",
 	} {
 		status, _, stderr := konnectivity(strings.Fields(args)...)
-		if status != cli.ExitUsage || !strings.Contains(stderr, want) || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "hunter2") {
-			t.Errorf("%s: status %d, %q, want %q", args, status, stderr, want)
-		}
+		testutil.Holds(t, status == cli.ExitUsage && strings.Contains(stderr, want) && strings.Count(stderr, "\n") == 1 &&
+			!strings.Contains(stderr, "hunter2"), "%s: status %d, %q, want %q", args, status, stderr, want)
 	}
 	testutil.Equal(t, len(testutil.Must(os.ReadDir("."))(t)), 0, "files that were written")
 }

@@ -15,9 +15,8 @@ func TestHandoverFolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "agents")
 	own := "--uid=" + strconv.Itoa(os.Getuid())
 	for range 2 {
-		if status, _, stderr := konnectivity("handover-folder", dir, own); status != 0 || stderr != "" {
-			t.Fatalf("status %d: %s", status, stderr)
-		}
+		status, _, stderr := konnectivity("handover-folder", dir, own)
+		testutil.Requires(t, status == 0 && stderr == "", "status %d: %s", status, stderr)
 		testutil.Equal(t, testutil.Must(os.Stat(dir))(t).Mode().Perm(), handoverFolderMode, "mode")
 		_ = os.Chmod(dir, 0o755)
 	}
@@ -25,7 +24,6 @@ func TestHandoverFolder(t *testing.T) {
 	if os.Getuid() == 0 {
 		return
 	}
-	if status, _, stderr := konnectivity("handover-folder", dir, "--uid=0"); status != 0 || stderr == "" {
-		t.Errorf("without the right to do so: status %d, %q", status, stderr)
-	}
+	status, _, stderr := konnectivity("handover-folder", dir, "--uid=0")
+	testutil.Holds(t, status == 0 && stderr != "", "without the right to do so: status %d, %q", status, stderr)
 }

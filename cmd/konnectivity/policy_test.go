@@ -10,8 +10,8 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// explain names the rule that decides, whether it allows or denies. An argument that is not HOST:PORT
-// has an exit status of its own.
+// explain names the rule that decides, whether it allows or denies. An argument that is not
+// HOST:PORT has an exit status of its own.
 func TestExplainNamesTheRule(t *testing.T) {
 	const deny = "version: 1\nmode: enforce\nrules:\n" +
 		"- {name: databases, action: deny, who: ['*'], where: [10.9.0.0/16]}\n"
@@ -32,8 +32,7 @@ func TestExplainNamesTheRule(t *testing.T) {
 		root := newRoot()
 		root.SetOut(&out)
 		status := cli.Run(root, []string{"policy", "explain", "--as=cn:p", path, c.to}, &out, nil)
-		if status != c.status || out.String() != c.want {
-			t.Errorf("%s: status %d, %q, want %d, %q", c.to, status, out.String(), c.status, c.want)
-		}
+		testutil.Holds(t, status == c.status && out.String() == c.want,
+			"%s: status %d, %q, want %d, %q", c.to, status, out.String(), c.status, c.want)
 	}
 }

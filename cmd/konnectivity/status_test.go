@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -47,11 +46,9 @@ func large(t *testing.T, conns, agents int) (address string) {
 		},
 		More: func(s *admin.Status) { s.Peers[admin.RoleAgent] = agents },
 	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); table.Run(ctx) }()
+	stop := testutil.Start(t, table.Run)
 	server := httptest.NewServer(handler)
-	t.Cleanup(func() { server.Close(); cancel(); <-done })
+	t.Cleanup(func() { server.Close(); stop() })
 	address = server.Listener.Addr().String()
 	testutil.Eventually(t, "the first look at the connections", func() bool {
 		var s admin.Status
@@ -81,9 +78,8 @@ func TestStatusOfALargeProcessIsBounded(t *testing.T) {
 		var shown strings.Builder
 		err := c.view.Show(t.Context(), &shown, []string{address})
 		out := shown.String()
-		if err != nil || len(out) > c.most {
-			t.Errorf("%s: %v, %d bytes, want at most %d", c.name, err, len(out), c.most)
-		}
+		testutil.Holds(t, err == nil && len(out) <= c.most,
+			"%s: %v, %d bytes, want at most %d", c.name, err, len(out), c.most)
 		t.Logf("%s: %d bytes", c.name, len(out))
 		if c.name == "filtered" {
 			var reports []status.Report
@@ -129,9 +125,7 @@ func TestStatusAsksConcurrently(t *testing.T) {
 	}
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
 	code, out, _ := konnectivity(append([]string{"status"}, addresses...)...)
-	if code != 0 || strings.Count(out, "1 connection") != len(addresses) {
-		t.Errorf("%d\n%s", code, out)
-	}
+	testutil.Holds(t, code == 0 && strings.Count(out, "1 connection") == len(addresses), "%d\n%s", code, out)
 }
 
 // interrupted passes looks on to an admin port, and answers the third by Ctrl-C.
@@ -171,21 +165,15 @@ func TestStatusWatches(t *testing.T) {
 		if format == "json" {
 			frames = strings.Split(strings.TrimSpace(out.String()), "\n")
 		}
-		if len(frames) != 2 {
-			t.Fatalf("%s: %q", format, out.String())
-		}
+		testutil.Requires(t, len(frames) == 2, "%s: %q", format, out.String())
 		for _, frame := range frames {
 			var reports []status.Report
-			if format == "json" && json.Unmarshal([]byte(frame), &reports) != nil {
-				t.Errorf("%q is no JSON", frame)
-			}
-			if format == "table" && (strings.Count(frame, "\n") > 23 || !strings.Contains(frame, "10 connections")) {
-				t.Errorf("a frame of %d lines:\n%s", 1+strings.Count(frame, "\n"), frame)
-			}
+			testutil.Holds(t, format != "json" || json.Unmarshal([]byte(frame), &reports) == nil, "%q is no JSON", frame)
+			testutil.Holds(t, format != "table" || strings.Count(frame, "\n") <= 23 &&
+				strings.Contains(frame, "10 connections"), "a frame of %d lines:\n%s", 1+strings.Count(frame, "\n"), frame)
 			for line := range strings.Lines(strings.ReplaceAll(frame, "\x1b[K", "")) {
-				if columns := utf8.RuneCountInString(strings.TrimRight(line, "\n")); format == "table" && columns > 90 {
-					t.Errorf("a line of %d columns: %q", columns, line)
-				}
+				columns := utf8.RuneCountInString(strings.TrimRight(line, "\n"))
+				testutil.Holds(t, format != "table" || columns <= 90, "a line of %d columns: %q", columns, line)
 			}
 		}
 	}
@@ -220,9 +208,8 @@ func TestStatusOrder(t *testing.T) {
 	testutil.Eventually(t, "the one that is stalled", func() bool {
 		code, out, _ := konnectivity("status", l.admin, "-o", "json", "--filter=stalled-one")
 		var reports []status.Report
-		if err := json.Unmarshal([]byte(out), &reports); err != nil || code != 0 {
-			t.Fatal(code, err)
-		}
+		err := json.Unmarshal([]byte(out), &reports)
+		testutil.Requires(t, err == nil && code == 0, "%v %v", code, err)
 		c := reports[0].Connections
 		return len(c) == 1 && c[0].State == admin.StateStalled && c[0].Next == "agent agent-1"
 	})

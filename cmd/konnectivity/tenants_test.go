@@ -40,9 +40,8 @@ func TestTenantsMake(t *testing.T) {
 	dir := t.TempDir()
 	folder, cluster, said := makeTenant(t, dir, "cluster-a", "--server-name=A2.example.com", "--agents-at=203.0.113.7:443", "--clients-at=a2.example.com:8090")
 	made := testutil.Must(tenant.Load("cluster-a", folder))(t)
-	if strings.Join(made.ServerNames, " ") != "cluster-a.example.com a2.example.com" || made.Cert == nil {
-		t.Errorf("it has the names %v and the certificate %v", made.ServerNames, made.Cert)
-	}
+	testutil.Holds(t, strings.Join(made.ServerNames, " ") == "cluster-a.example.com a2.example.com" && made.Cert != nil,
+		"it has the names %v and the certificate %v", made.ServerNames, made.Cert)
 	for name, ca := range map[string]*tenant.CAs{"agent": made.Agents, "client": made.Clients} {
 		testutil.Succeeds(t, ca.Recheck([]*x509.Certificate{load(t, cluster, name)}), "the certificate of the %s", name)
 	}
@@ -65,9 +64,7 @@ func TestTenantsMake(t *testing.T) {
 	}
 	newFolder, newCluster, _ := makeTenant(t, t.TempDir(), "cluster-a", "--from="+cluster)
 	renewed, err := tenant.Load("cluster-a", newFolder)
-	if err != nil || renewed.Agents.Digest != made.Agents.Digest {
-		t.Errorf("renewed by another CA: %v", err)
-	}
+	testutil.Holds(t, err == nil && renewed.Agents.Digest == made.Agents.Digest, "renewed by another CA: %v", err)
 	testutil.ErrorIs(t, testutil.Err(os.Stat(filepath.Join(newCluster, "ca.key"))), fs.ErrNotExist, "a copy of the CA's key")
 }
 
@@ -96,9 +93,8 @@ func TestTenantFoldersAreAtomic(t *testing.T) {
 	if err := os.Symlink("nowhere", filepath.Join(dir, "tenants")); err != nil {
 		t.Skip(err)
 	}
-	if status, _, stderr := konnectivity("certs", dir, "--tenant=red", "--server-name=red.example.com"); status != 1 {
-		t.Fatalf("status %d %q", status, stderr)
-	}
+	status, _, stderr := konnectivity("certs", dir, "--tenant=red", "--server-name=red.example.com")
+	testutil.Requires(t, status == 1, "status %d %q", status, stderr)
 	testutil.NoError(t, os.Remove(filepath.Join(dir, "tenants")))
 	succeed(t, "certs", dir, "--tenant=red", "--server-name=red.example.com")
 }
@@ -239,9 +235,8 @@ func TestTenantsCheckConflict(t *testing.T) {
 	testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	status, out, stderr := konnectivity("tenants", "check", file)
 	for name, want := range map[string]int{"a": 4, "b": 1} {
-		if got := strings.Count(out, fmt.Sprintf("is the name of the tenant %q already", name)); status != 1 || got != want {
-			t.Errorf("%d of %q, want %d:\n%s%s", got, name, want, out, stderr)
-		}
+		got := strings.Count(out, fmt.Sprintf("is the name of the tenant %q already", name))
+		testutil.Holds(t, status == 1 && got == want, "%d of %q, want %d:\n%s%s", got, name, want, out, stderr)
 	}
 }
 
@@ -289,19 +284,15 @@ func TestTenantsList(t *testing.T) {
 	address := adminOf(t, many...)
 	status, out, stderr := konnectivity("tenants", "list", address)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
-	if status != 0 || len(lines) != 1+1003+2 || !strings.HasPrefix(strings.TrimSpace(lines[1]), "wrong") || !strings.HasPrefix(strings.TrimSpace(lines[2]), "alone") {
-		t.Fatalf("%d, %d lines: %.600s%s", status, len(lines), out, stderr)
-	}
+	testutil.Requires(t, status == 0 && len(lines) == 1+1003+2 && strings.HasPrefix(strings.TrimSpace(lines[1]), "wrong") &&
+		strings.HasPrefix(strings.TrimSpace(lines[2]), "alone"), "%d, %d lines: %.600s%s", status, len(lines), out, stderr)
 	for _, want := range []string{"broken: tenant.yaml: serverNames:", "not ready: no agent is connected", "quiet.example.com", "1003 of 1003 tenants"} {
 		testutil.Contains(t, out, want, "the list")
 	}
-	if strings.Contains(out, "\x1b") {
-		t.Error("a control character of a tenant reached the terminal")
-	}
+	testutil.Holds(t, !strings.Contains(out, "\x1b"), "a control character of a tenant reached the terminal")
 	expect(t, 0, "1 of 1003 tenants", "tenants", "list", address, "--filter=quiet", "--sort=name")
-	if _, out, _ := konnectivity("tenants", "list", address, "--limit=2", "-o", "json"); strings.Count(out, `"name":`) != 2 || !strings.Contains(out, `"matched": 1003`) {
-		t.Error(out)
-	}
+	_, out, _ = konnectivity("tenants", "list", address, "--limit=2", "-o", "json")
+	testutil.Holds(t, strings.Count(out, `"name":`) == 2 && strings.Contains(out, `"matched": 1003`), "%v", out)
 	expect(t, 1, "127.0.0.1:1", "tenants", "list", "127.0.0.1:1")
 }
 
@@ -318,9 +309,8 @@ func TestTenantsCheckAsksTheServer(t *testing.T) {
 		"✘ server: it cannot reach the cluster: no agent is here": {{Name: "a", State: "serving", Reason: "no agent is here"}},
 	} {
 		status, out, _ := konnectivity("tenants", "check", folder, "--server-admin="+adminOf(t, tenants...))
-		if !strings.Contains(out, want) || (status == 0) != strings.HasPrefix(want, "✔") {
-			t.Errorf("%d, want %q:\n%s", status, want, out)
-		}
+		testutil.Holds(t, strings.Contains(out, want) && (status == 0) == strings.HasPrefix(want, "✔"),
+			"%d, want %q:\n%s", status, want, out)
 	}
 	expect(t, 1, "no answer", "tenants", "check", folder, "--server-admin=127.0.0.1:1")
 }

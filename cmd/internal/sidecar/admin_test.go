@@ -31,12 +31,9 @@ func TestAdminPort(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	s := testutil.Must(compose(w.options(SOCKS5, "--http-serving-port=0", "--admin-address=:0"), logging.Silent()))(w.t)
-	if ip := s.admin.Addr().(*net.TCPAddr).IP; !ip.IsLoopback() {
-		t.Errorf("it listens on %v", ip)
-	}
-	if s.health != nil {
-		t.Error("a health port was not asked for")
-	}
+	ip := s.admin.Addr().(*net.TCPAddr).IP
+	testutil.Holds(t, ip.IsLoopback(), "it listens on %v", ip)
+	testutil.Holds(t, s.health == nil, "a health port was not asked for")
 	s.close()
 
 	r := w.start(w.options(SOCKS5, "--admin-address=127.0.0.1:0"))
@@ -45,7 +42,6 @@ func TestAdminPort(t *testing.T) {
 	text := testutil.Must(get("", "", "http://"+r.admin+"/api/v1/failures"))(t)
 	var page admin.Page[admin.Failure]
 	testutil.NoError(t, json.Unmarshal([]byte(text), &page))
-	if len(page.Items) != 1 || page.Items[0].Front != "socks5" || page.Items[0].Failure != "refused" || page.Items[0].Next != "server "+w.addr {
-		t.Errorf("%+v", page.Items)
-	}
+	testutil.Holds(t, len(page.Items) == 1 && page.Items[0].Front == "socks5" && page.Items[0].Failure == "refused" &&
+		page.Items[0].Next == "server "+w.addr, "%+v", page.Items)
 }

@@ -42,9 +42,8 @@ func TestClientHasTheSameFlags(t *testing.T) {
 	ours := pflag.NewFlagSet("sidecar", pflag.ContinueOnError)
 	new(Options).serverFlags(ours)
 	ours.VisitAll(func(f *pflag.Flag) {
-		if their := theirs.Lookup(f.Name); their == nil || their.DefValue != f.DefValue {
-			t.Errorf("--%s: %+v", f.Name, their)
-		}
+		their := theirs.Lookup(f.Name)
+		testutil.Holds(t, their != nil && their.DefValue == f.DefValue, "--%s: %+v", f.Name, their)
 	})
 }
 
@@ -67,9 +66,7 @@ func TestDefaultsMatchReplacedPrograms(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/hosted/kubeconfig")
 	for _, front := range []Front{SOCKS5, HTTP} {
 		o, status, said := parse(t, front)
-		if status != 0 || said != "" {
-			t.Fatalf("no flags at all: status %d, %s", status, said)
-		}
+		testutil.Requires(t, status == 0 && said == "", "no flags at all: status %d, %s", status, said)
 		got := []any{
 			o.ServerHost, o.ServerPort, o.ServingAddress, o.ServingPort, o.SecondPort, o.Files.CA, o.Files.Cert, o.Files.Key,
 			o.Out.Direct.CloudAPIs, o.Out.Hosted.PreferIPv4, o.Out.SOCKS5, o.Out.HTTPS.HTTPProxy, o.Out.HTTPS.HTTPSProxy, o.Out.HTTPS.NoProxy,
@@ -80,9 +77,7 @@ func TestDefaultsMatchReplacedPrograms(t *testing.T) {
 			"/etc/konnectivity/proxy-ca/ca.crt", "/etc/konnectivity/proxy-client/tls.crt", "/etc/konnectivity/proxy-client/tls.key",
 			false, false, adapters.ResolvePolicy{}, "", "", "", "/hosted/kubeconfig", "openshift-dns/dns-default", link.Auto, "", "",
 		}
-		if !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: got %v\nwant %v", front, got, want)
-		}
+		testutil.Holds(t, reflect.DeepEqual(got, want), "%s: got %v\nwant %v", front, got, want)
 	}
 }
 
@@ -132,9 +127,8 @@ func TestCommandLinesInUse(t *testing.T) {
 			return o.fronts.MaxConns == 5 && o.fronts.Drain == 0
 		}},
 	} {
-		if o, status, said := parse(t, c.front, strings.Fields(c.args)...); status != 0 || !c.check(o) {
-			t.Errorf("%s: status %d, %s", c.args, status, said)
-		}
+		o, status, said := parse(t, c.front, strings.Fields(c.args)...)
+		testutil.Holds(t, status == 0 && c.check(o), "%s: status %d, %s", c.args, status, said)
 	}
 }
 
@@ -178,9 +172,8 @@ func TestUsageErrors(t *testing.T) {
 		"--serving-uds-owner=no-such":    "--serving-uds-owner\" flag: no user \"no-such\" is known here",
 	} {
 		_, status, said := parse(t, SOCKS5, strings.Fields(args)...)
-		if status != cli.ExitUsage || !strings.Contains(said, want) || strings.Count(said, "\n") != 1 {
-			t.Errorf("%s: status %d, said %q, want %q", args, status, said, want)
-		}
+		testutil.Holds(t, status == cli.ExitUsage && strings.Contains(said, want) && strings.Count(said, "\n") == 1,
+			"%s: status %d, said %q, want %q", args, status, said, want)
 	}
 }
 
@@ -209,9 +202,7 @@ func TestIneffectiveFlagsAreWarned(t *testing.T) {
 		{SOCKS5, "--resolve-from-guest-cluster-dns --kubeconfig=/k --disable-resolver", "has no effect without --disable-resolver=false"},
 	} {
 		o, status, said := parse(t, c.front, strings.Fields(c.args)...)
-		if status != 0 {
-			t.Fatalf("%s: %s", c.args, said)
-		}
+		testutil.Requires(t, status == 0, "%s: %s", c.args, said)
 		var out strings.Builder
 		o.warnIneffective(logTo(&out))
 		switch got := out.String(); {

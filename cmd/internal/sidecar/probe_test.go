@@ -39,9 +39,7 @@ func TestProbesAreAnswered(t *testing.T) {
 	t.Cleanup(func() { s.close(); all.Wait() })
 	for range 3 {
 		conn, err := net.DialTimeout("tcp", "127.0.0.2:"+port, patience)
-		if err != nil {
-			t.Fatalf("kubelet's probe: %v", err)
-		}
+		testutil.Requires(t, err == nil, "kubelet's probe: %v", err)
 		_ = conn.SetDeadline(time.Now().Add(patience))
 		if n, err := conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
 			t.Errorf("a probe read %d bytes, %v; want it closed and nothing said", n, err)
@@ -72,9 +70,8 @@ func TestProbesWithUnusableAddress(t *testing.T) {
 	} {
 		s := &sidecar{opts: &Options{answerProbes: true}, Base: program.Base{Log: logrus.New()}}
 		err := s.openProbesBeside(0, c.addresses)
-		if (err != nil) != c.fails || len(s.probes) != c.open {
-			t.Errorf("%v: %d listeners, %v", c.addresses, len(s.probes), err)
-		}
+		testutil.Holds(t, (err != nil) == c.fails && len(s.probes) == c.open,
+			"%v: %d listeners, %v", c.addresses, len(s.probes), err)
 		s.close()
 	}
 }

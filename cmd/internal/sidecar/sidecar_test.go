@@ -15,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/proxy"
-
 	"konnectivity/internal/cli"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
@@ -97,9 +95,7 @@ func TestEveryFrontCarriesTraffic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w.t = t
 			r := w.start(o)
-			if o.shared() != (r.addrs[SOCKS5] == r.addrs[HTTP]) {
-				t.Fatalf("listening on %v", r.addrs)
-			}
+			testutil.Requires(t, o.shared() == (r.addrs[SOCKS5] == r.addrs[HTTP]), "listening on %v", r.addrs)
 			for _, by := range []string{"socks5", "http", "connect"} {
 				front := HTTP
 				if by == "socks5" {
@@ -109,9 +105,8 @@ func TestEveryFrontCarriesTraffic(t *testing.T) {
 				if !on {
 					continue
 				}
-				if got, err := get(by, addr, site+"/"+by); err != nil || got != "hello /"+by {
-					t.Errorf("%s: %q, %v\n%s", by, got, err, r.log.String())
-				}
+				got, err := get(by, addr, site+"/"+by)
+				testutil.Holds(t, err == nil && got == "hello /"+by, "%s: %q, %v\n%s", by, got, err, r.log.String())
 			}
 			if name == "socks5 alone" {
 				page := testutil.Must(get("", "", r.check+"/metrics"))(t)
@@ -133,9 +128,8 @@ func TestDialTimeout(t *testing.T) {
 	r := w.start(w.options(SOCKS5, "--dial-timeout=200ms"))
 	start := time.Now()
 	testutil.Fails(t, testutil.Err(get("socks5", r.addrs[SOCKS5], "http://10.0.0.1")), "a server that says nothing")
-	if took := time.Since(start); took >= tunnel.DefaultDialTimeout/2 {
-		t.Errorf("the answer took %v", took)
-	}
+	took := time.Since(start)
+	testutil.Holds(t, took < tunnel.DefaultDialTimeout/2, "the answer took %v", took)
 }
 
 func TestStartWithoutCertificates(t *testing.T) {
@@ -160,9 +154,8 @@ func TestPortsInUse(t *testing.T) {
 	} {
 		err := attempt(t, o)
 		var usage *cli.UsageError
-		if err == nil || !strings.HasPrefix(err.Error(), flag+": cannot listen on ") || errors.As(err, &usage) {
-			t.Errorf("%s on a taken port: %v", flag, err)
-		}
+		testutil.Holds(t, err != nil && strings.HasPrefix(err.Error(), flag+": cannot listen on ") &&
+			!errors.As(err, &usage), "%s on a taken port: %v", flag, err)
 		ln, err := net.Listen("tcp", "127.0.0.1:"+free)
 		if err != nil {
 			t.Errorf("%s: another port was left open: %v", flag, err)
@@ -241,17 +234,6 @@ func TestDrainLetsConnectionsFinish(t *testing.T) {
 	testutil.Equal(t, testutil.Must(get("connect", next.uds, w.site()+"/next"))(t), "hello /next", "the next sidecar")
 }
 
-func TestDrainIsBounded(t *testing.T) {
-	w := newWorld(t)
-	w.startServer()
-	ln := testutil.Listen(t)
-	r := w.start(w.options(SOCKS5, "--drain-timeout=50ms"))
-	d := testutil.Must(proxy.SOCKS5("tcp", r.addrs[SOCKS5], nil, nil))(w.t)
-	near := testutil.Must(d.Dial("tcp", ln.Addr().String()))(w.t)
-	defer near.Close()
-	testutil.NoError(t, r.stop())
-}
-
 // All fronts on all ports require the same credentials.
 func TestCredentials(t *testing.T) {
 	w := newWorld(t)
@@ -274,9 +256,8 @@ func TestCredentials(t *testing.T) {
 					_ = res.Body.Close()
 				}
 				refused := front == SOCKS5 && err != nil && want != 200
-				if !refused && (err != nil || res.StatusCode != want) {
-					t.Errorf("%s, %s as %v: %v, %v", name, front, user, res, err)
-				}
+				testutil.Holds(t, refused || err == nil && res.StatusCode == want,
+					"%s, %s as %v: %v, %v", name, front, user, res, err)
 			}
 		}
 		testutil.NoError(w.t, r.stop())

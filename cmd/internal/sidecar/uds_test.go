@@ -32,9 +32,8 @@ func TestUnixSocket(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w.t = t
 			r := w.start(c.options)
-			if _, tcp := r.addrs[c.options.Front]; tcp != c.tcp || r.uds != path {
-				t.Fatalf("it listens on %v and %q", r.addrs, r.uds)
-			}
+			_, tcp := r.addrs[c.options.Front]
+			testutil.Requires(t, tcp == c.tcp && r.uds == path, "it listens on %v and %q", r.addrs, r.uds)
 			for _, by := range strings.Fields(c.by) {
 				for _, at := range []string{r.uds, r.addrs[HTTP]} {
 					if at == "" {

@@ -105,9 +105,7 @@ func (w *world) options(front Front, args ...string) *Options {
 		"--ca-cert-path=" + filepath.Join(w.dir, "ca.crt"), "--tls-cert-path=" + filepath.Join(w.dir, "tls.crt"), "--tls-key-path=" + filepath.Join(w.dir, "tls.key"),
 	}, args...)
 	o, status, said := parse(w.t, front, args...)
-	if status != 0 {
-		w.t.Fatal(said)
-	}
+	testutil.Requires(w.t, status == 0, "%v", said)
 	return o
 }
 

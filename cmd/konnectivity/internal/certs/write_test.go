@@ -21,17 +21,13 @@ func TestWriteAllIsAtomic(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "pki")
 	path := func(name string) string { return filepath.Join(dir, name) }
 	first := file{path("ca.crt"), []byte("first"), pki.WriteCert}
-	if err := writeAll(dir, []file{first, {path("ca.key"), []byte("second"), half}}); !errors.Is(err, full) {
-		t.Fatal(err)
-	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
-		t.Fatalf("left behind: %v, %v", entries, err)
-	}
+	err := writeAll(dir, []file{first, {path("ca.key"), []byte("second"), half}})
+	testutil.Requires(t, errors.Is(err, full), "%v", err)
+	entries, err := os.ReadDir(dir)
+	testutil.Requires(t, err == nil && len(entries) == 0, "left behind: %v, %v", entries, err)
 	testutil.NoError(t, writeAll(dir, []file{{path("other"), nil, pki.WriteKey}}))
-	if err := writeAll(dir, []file{first, {path("other"), nil, pki.WriteKey}}); !errors.Is(err, fs.ErrExist) {
-		t.Fatal(err)
-	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 || entries[0].Name() != "other" {
-		t.Errorf("%v, %v", entries, err)
-	}
+	err = writeAll(dir, []file{first, {path("other"), nil, pki.WriteKey}})
+	testutil.Requires(t, errors.Is(err, fs.ErrExist), "%v", err)
+	entries, err = os.ReadDir(dir)
+	testutil.Holds(t, err == nil && len(entries) == 1 && entries[0].Name() == "other", "%v, %v", entries, err)
 }

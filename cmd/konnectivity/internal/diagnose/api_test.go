@@ -33,8 +33,7 @@ func TestAgentsOldFailureIsNoCause(t *testing.T) {
 		found := (&API{Address: bind, AgentAdmin: agent.Listener.Addr().String(), Timeout: time.Minute}).Run(t.Context())
 		agent.Close()
 		last := found[len(found)-1]
-		if told := last.Cause == "the agent says: no link"; last.Result != Failed || told != c.want {
-			t.Errorf("a failure %v ago: %+v", c.ago, last)
-		}
+		told := last.Cause == "the agent says: no link"
+		testutil.Holds(t, last.Result == Failed && told == c.want, "a failure %v ago: %+v", c.ago, last)
 	}
 }

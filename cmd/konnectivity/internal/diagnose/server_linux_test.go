@@ -30,9 +30,8 @@ func TestUnroutableFamilyIsWarning(t *testing.T) {
 	} {
 		checker := &pathChecker{opts: &Subject{Timeout: time.Minute}, now: time.Now}
 		reached := checker.reachServer(t.Context(), way, c.addresses)
-		if reached.IsValid() != (len(c.addresses) > 1) || len(checker.findings) != len(c.want) {
-			t.Fatalf("%v: %v, %+v", c.addresses, reached, checker.findings)
-		}
+		testutil.Requires(t, reached.IsValid() == (len(c.addresses) > 1) && len(checker.findings) == len(c.want),
+			"%v: %v, %+v", c.addresses, reached, checker.findings)
 		for i, f := range checker.findings {
 			if f.Result != c.want[i] || f.Result != OK && f.Hint == "" {
 				t.Errorf("%v: %+v, want %s", c.addresses, f, c.want[i])

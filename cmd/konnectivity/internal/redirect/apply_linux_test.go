@@ -59,11 +59,8 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 			wrapped = fmt.Errorf("receive: %w", err)
 		}
 		got := explain(wrapped)
-		if (got == nil) != (err == nil) || got != nil && !strings.Contains(got.Error(), want) {
-			t.Errorf("%v: %v, want %q", err, got, want)
-		}
-		if err == unix.EOVERFLOW && !errors.Is(got, err) {
-			t.Errorf("%v hides %v", got, err)
-		}
+		testutil.Holds(t, (got == nil) == (err == nil) && (got == nil || strings.Contains(got.Error(), want)),
+			"%v: %v, want %q", err, got, want)
+		testutil.Holds(t, err != unix.EOVERFLOW || errors.Is(got, err), "%v hides %v", got, err)
 	}
 }

@@ -46,15 +46,13 @@ func p256(t *testing.T) crypto.Signer {
 // k8s.io/kubernetes), and returns the certificate.
 func checkAPI(t *testing.T, s kubeapi.PodCertificateRequestStatus, r *kubeapi.PodCertificateRequest) *x509.Certificate {
 	t.Helper()
-	if len(s.Conditions) != 1 || s.Conditions[0].Type != "Issued" || s.Conditions[0].Status != "True" || s.Conditions[0].Reason == "" {
-		t.Fatalf("conditions %+v", s.Conditions)
-	}
+	testutil.Requires(t, len(s.Conditions) == 1 && s.Conditions[0].Type == "Issued" && s.Conditions[0].Status == "True" &&
+		s.Conditions[0].Reason != "", "conditions %+v", s.Conditions)
 	block, _ := pem.Decode([]byte(s.CertificateChain))
 	cert := testutil.Must(x509.ParseCertificate(block.Bytes))(t)
 	csr := testutil.Must(x509.ParseCertificateRequest(r.Spec.StubPKCS10Request))(t)
-	if !cert.PublicKey.(interface{ Equal(crypto.PublicKey) bool }).Equal(csr.PublicKey) {
-		t.Error("it is for another key")
-	}
+	testutil.Holds(t, cert.PublicKey.(interface{ Equal(crypto.PublicKey) bool }).Equal(csr.PublicKey),
+		"it is for another key")
 	life := cert.NotAfter.Sub(cert.NotBefore)
 	switch {
 	case !s.NotBefore.Equal(cert.NotBefore) || !s.NotAfter.Equal(cert.NotAfter):
@@ -166,9 +164,7 @@ func TestIntermediate(t *testing.T) {
 	cert := checkAPI(t, s, r)
 	block, rest := pem.Decode([]byte(s.CertificateChain))
 	next, rest := pem.Decode(rest)
-	if block == nil || next == nil || len(rest) != 0 {
-		t.Fatal(s.CertificateChain)
-	}
+	testutil.Requires(t, block != nil && next != nil && len(rest) == 0, "%v", s.CertificateChain)
 	between := x509.NewCertPool()
 	between.AddCert(testutil.Must(x509.ParseCertificate(next.Bytes))(t))
 	testutil.Succeeds(t, testutil.Err(cert.Verify(x509.VerifyOptions{Roots: root.Pool(), Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})),

@@ -1,7 +1,6 @@
 package signer
 
 import (
-	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
@@ -186,12 +185,9 @@ func (c *cluster) bundled() string {
 func signs(t *testing.T, c *cluster, ca func() *tls.Certificate, change func(*Options)) (*Signer, *test.Hook) {
 	t.Helper()
 	s, hook := idle(t, c, ca, change)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); s.Run(ctx) }()
+	stop := testutil.Start(t, s.Run)
 	t.Cleanup(func() {
-		cancel()
-		<-done
+		stop()
 	})
 	return s, hook
 }
@@ -253,9 +249,8 @@ func TestRequestsAreAnswered(t *testing.T) {
 		}
 		return true
 	})
-	if got := c.verdict("r0"); got != "" || c.writes != n-1 {
-		t.Errorf("the refused one is %q, and %d answers were written", got, c.writes)
-	}
+	got := c.verdict("r0")
+	testutil.Holds(t, got == "" && c.writes == n-1, "the refused one is %q, and %d answers were written", got, c.writes)
 	figure := func(result string) float64 {
 		return promtest.ToFloat64(s.answers.WithLabelValues(result)) + promtest.ToFloat64(other.answers.WithLabelValues(result))
 	}
@@ -264,8 +259,8 @@ func TestRequestsAreAnswered(t *testing.T) {
 	})
 }
 
-// A request that cannot be answered is put off, and the signer goes on to look as often as
-// before. Where many cannot, its next look is later as well, and begins with those that have not failed.
+// A request that cannot be answered is put off, and the signer goes on to look as often as before.
+// Where many cannot, its next look is later as well, and begins with those that have not failed.
 func TestOnlyFailedRequestsWait(t *testing.T) {
 	c, ca := newCluster(), authority(t, time.Hour*1000)
 	c.refuses = "r0"
@@ -279,14 +274,12 @@ func TestOnlyFailedRequestsWait(t *testing.T) {
 	}
 	for i := range 5 {
 		name := fmt.Sprint("r", i)
-		if err := look(name); err != nil || i > 0 && c.verdict(name) != "Issued" {
-			t.Errorf("%s: %v, %q", name, err, c.verdict(name))
-		}
+		err := look(name)
+		testutil.Holds(t, err == nil && (i == 0 || c.verdict(name) == "Issued"), "%s: %v, %q", name, err, c.verdict(name))
 	}
 	tries := c.refusals()
-	if tries < 1 || len(hook.AllEntries()) == 0 {
-		t.Errorf("%d tries of r0, and %d lines", tries, len(hook.AllEntries()))
-	}
+	testutil.Holds(t, tries >= 1 && len(hook.AllEntries()) != 0,
+		"%d tries of r0, and %d lines", tries, len(hook.AllEntries()))
 	testutil.Eventually(t, "another try", func() bool { _ = s.answerAll(t.Context()); return c.refusals() > tries })
 	c.refuses = "s"
 	for i := range 8 * mostFailures {
@@ -310,12 +303,7 @@ func TestRequestsWaitForARenewedCA(t *testing.T) {
 	_, hook := signs(t, c, func() *tls.Certificate { mu.Lock(); defer mu.Unlock(); return ca }, func(*Options) {})
 	c.put(asked(t, p256(t)))
 	testutil.Eventually(t, "an error about the CA", func() bool {
-		for _, e := range hook.AllEntries() {
-			if strings.Contains(fmt.Sprint(e.Data["error"]), "pod kube-system/konnectivity-agent-x: the CA expires at") {
-				return true
-			}
-		}
-		return false
+		return testutil.Lines(hook, "pod kube-system/konnectivity-agent-x: the CA expires at") > 0
 	})
 	testutil.Equal(t, c.verdict("r"), "", "its verdict")
 	mu.Lock()

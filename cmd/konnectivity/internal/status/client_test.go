@@ -51,9 +51,8 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 	c := testutil.Must(NewClient(Login{Token: token}))(t)
 	defer c.Close()
 	err := c.Report(t.Context(), &Report{Address: given.Listener.Addr().String()}, "", 1)
-	if err == nil || !strings.Contains(err.Error(), "redirect (302)") || asked.Load() {
-		t.Errorf("%v; another was asked: %v", err, asked.Load())
-	}
+	testutil.Holds(t, err != nil && strings.Contains(err.Error(), "redirect (302)") && !asked.Load(),
+		"%v; another was asked: %v", err, asked.Load())
 }
 
 // Without an address, only that of a port where nothing listens is passed over.
@@ -79,9 +78,8 @@ func TestStatusOfUsualPorts(t *testing.T) {
 		UsualAdmin = c.ports
 		var out strings.Builder
 		err := (&View{Limit: 10}).Show(t.Context(), &out, nil)
-		if (err != nil) != c.fails || strings.Contains(out.String(), c.not) {
-			t.Errorf("%s: %v\n%s", name, err, out.String())
-		}
+		testutil.Holds(t, (err != nil) == c.fails && !strings.Contains(out.String(), c.not),
+			"%s: %v\n%s", name, err, out.String())
 		for _, want := range c.shown {
 			testutil.Contains(t, out.String(), want, "%s", name)
 		}
@@ -176,13 +174,11 @@ func TestAgentIsFoundAmongMany(t *testing.T) {
 	address := served(t, admin.Source{Table: admin.NewTable(), Peers: func() []admin.Peer { return slices.Clone(peers) }})
 	c := newClient(t)
 	for _, tenant := range []string{"", "a", "b"} {
-		if p := c.Agent(t.Context(), address, tenant, "node-1"); p == nil || p.Remote != "of "+tenant {
-			t.Errorf("tenant %q: found %+v", tenant, p)
-		}
+		p := c.Agent(t.Context(), address, tenant, "node-1")
+		testutil.Holds(t, p != nil && p.Remote == "of "+tenant, "tenant %q: found %+v", tenant, p)
 	}
-	if p := c.Agent(t.Context(), address, "b", "node-12"); p != nil {
-		t.Errorf("found another tenant's: %+v", p)
-	}
+	p := c.Agent(t.Context(), address, "b", "node-12")
+	testutil.Holds(t, p == nil, "found another tenant's: %+v", p)
 }
 
 // Ages are by the clock of the process that tells them.

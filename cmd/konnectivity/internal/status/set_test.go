@@ -62,14 +62,11 @@ func TestSet(t *testing.T) {
 		"cluster-500  1 of 2: server-a", "broken: agents-ca.crt: no certificate", "cluster-999  all servers", "cluster-900  1 of 2: server-a", "not ready: no agent is connected", "and 97 more",
 	} {
 		i := strings.Index(text[at:], want)
-		if i < 0 {
-			t.Fatalf("no %q where it should be in\n%s", want, text)
-		}
+		testutil.Requires(t, i >= 0, "no %q where it should be in\n%s", want, text)
 		at += i
 	}
-	if strings.Contains(text, "konnectivity tenants list") || strings.Count(text, "server-a, ready") != 1 || len(text) > 4<<10 {
-		t.Errorf("%d bytes:\n%s", len(text), text)
-	}
+	testutil.Holds(t, !strings.Contains(text, "konnectivity tenants list") && strings.Count(text, "server-a, ready") == 1 &&
+		len(text) <= 4<<10, "%d bytes:\n%s", len(text), text)
 
 	out.Reset()
 	view = View{Limit: 1000, JSON: true, Services: []string{a, b}, Filter: "NO AGENT"}
@@ -105,12 +102,9 @@ func TestSetOfManyServers(t *testing.T) {
 func TestServicesAreLookedUp(t *testing.T) {
 	c := newClient(t)
 	got, err := c.lookUp(t.Context(), []string{"127.0.0.1", Secure + "[::1]:9", "127.0.0.1:8095"})
-	if want := []string{"127.0.0.1:8095", Secure + "[::1]:9"}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("%q, %v", got, err)
-	}
-	if _, err := c.lookUp(t.Context(), []string{"a b"}); err == nil || !strings.HasPrefix(err.Error(), "--service a b: ") {
-		t.Error(err)
-	}
+	testutil.Holds(t, err == nil && slices.Equal(got, []string{"127.0.0.1:8095", Secure + "[::1]:9"}), "%q, %v", got, err)
+	_, err = c.lookUp(t.Context(), []string{"a b"})
+	testutil.Holds(t, err != nil && strings.HasPrefix(err.Error(), "--service a b: "), "%v", err)
 	var many []string
 	for i := range maxSet + 1 {
 		many = append(many, fmt.Sprint("10.0.0.", i))

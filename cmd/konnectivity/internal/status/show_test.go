@@ -49,9 +49,8 @@ func TestStatusFitsTheScreen(t *testing.T) {
 			"failed dials in the last minute: 10 timeout; db.prod.svc:5432 by agent agent-7: i/o timeout"} {
 			testutil.Contains(t, top, want, "at the top of %d columns", columns)
 		}
-		if !strings.Contains(out.String(), "stalled 12 s by client") || !strings.Contains(out.String(), "silent 9.0 s") {
-			t.Errorf("%d columns: states are cut\n%s", columns, out.String())
-		}
+		testutil.Holds(t, strings.Contains(out.String(), "stalled 12 s by client") &&
+			strings.Contains(out.String(), "silent 9.0 s"), "%d columns: states are cut\n%s", columns, out.String())
 	}
 }
 
@@ -152,9 +151,8 @@ func TestStatusEscapesControlCharacters(t *testing.T) {
 		Connections: []admin.Connection{{ID: evil, Destination: evil, Next: evil, Source: evil}},
 		Failures:    []admin.Failure{{ID: evil, Destination: evil, Cause: evil, Next: evil, Hint: evil}},
 	})
-	if text := out.String(); strings.ContainsAny(text, "\x1b\r\u009b") {
-		t.Errorf("%q", text)
-	}
+	text := out.String()
+	testutil.Holds(t, !strings.ContainsAny(text, "\x1b\r\u009b"), "%q", text)
 }
 
 // A long error of one tenant leaves room for the names of all.
@@ -172,9 +170,8 @@ func TestTenantsTableWithLongError(t *testing.T) {
 			testutil.Contains(t, words, want, "%d columns", columns)
 		}
 		for line := range strings.Lines(out.String()) {
-			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); columns > 0 && n > columns {
-				t.Errorf("%d columns: a line has %d", columns, n)
-			}
+			n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n"))
+			testutil.Holds(t, columns <= 0 || n <= columns, "%d columns: a line has %d", columns, n)
 		}
 		testutil.Equal(t, strings.Count(words, "wrong;"), 9, "of %d columns, parts of the error", columns)
 	}

@@ -23,9 +23,8 @@ func TestTokenFromPipe(t *testing.T) {
 	testutil.Must(write.Write(token))(t)
 	_ = write.Close()
 	c := newClient(t)
-	if err := c.presentToken(fmt.Sprintf("/dev/fd/%d", read.Fd())); err != nil || c.token+"\n" != string(token) {
-		t.Errorf("%v, %q", err, c.token)
-	}
+	err = c.presentToken(fmt.Sprintf("/dev/fd/%d", read.Fd()))
+	testutil.Holds(t, err == nil && c.token+"\n" == string(token), "%v, %q", err, c.token)
 	pipe := filepath.Join(t.TempDir(), "token")
 	testutil.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	for _, path := range []string{pipe, "/dev/zero"} {
