@@ -5,8 +5,6 @@ import (
 	"net"
 	"testing"
 
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
-
 	"konnectivity/internal/testutil"
 )
 
