@@ -101,9 +101,10 @@ func (w *town) strike(target string, all bool, do func(), ways ...tunnel.Dialer)
 	w.ended += l.lost(w.t)
 }
 
-// dialByPeers has a server without agents, and a client that knows no other.
+// dialByPeers has a server without agents, and a client that knows no other. The first server
+// keeps those of its tenants.
 func (w *town) dialByPeers() {
-	i := w.r.IntN(len(w.servers))
+	i := 1 + w.r.IntN(len(w.servers)-1)
 	srv, leg := w.servers[i], w.toAgents[i]
 	leg.set()
 	leg.cut()
