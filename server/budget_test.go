@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -198,6 +199,8 @@ func TestLongIDsOfClientsAreRefused(t *testing.T) {
 		_, err := r.clientLinkAs(r.tls(link.ALPN), link.Hello{Role: link.RoleClient, ID: strings.Repeat("i", length)})
 		testutil.Equal(t, err == nil, want, "an id of %d bytes: %v", length, err)
 	}
+	r.stopped()
+	testutil.Equal(t, promtest.ToFloat64(r.metrics.rejected.WithLabelValues("clients", "refused")), 1, "clients that are counted as refused")
 }
 
 // The clients' half of the descriptors is for all ports together.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
@@ -56,7 +57,8 @@ func (s *Server) meetLink(ctx context.Context, c *frontend.Conn, cfg link.Config
 	c.Allow(link.HandshakeTimeout + time.Second) // for the link to say goodbye to a peer that is late
 	verify := cfg.Verify
 	cfg.Verify = func(ctx context.Context, peer link.Hello) error {
-		if err := verify(ctx, peer); err != nil {
+		err := cmp.Or(verify(ctx, peer), peer.CheckID()) // which link checks too, but after Begin: too late for Deny
+		if err != nil {
 			c.Deny()
 			return err
 		}

@@ -113,7 +113,7 @@ func (hs *handshake) hearHello(ctx context.Context) error {
 	if verify := hs.cfg.Verify; verify != nil {
 		err = verify(ctx, hs.peer)
 	}
-	if err = cmp.Or(err, hs.peer.checkID()); err != nil {
+	if err = cmp.Or(err, hs.peer.CheckID()); err != nil {
 		return hs.refuse(GoAwayRefused, err)
 	}
 	return nil

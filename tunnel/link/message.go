@@ -50,8 +50,8 @@ type Hello struct {
 // every log line about its peer.
 const MaxID = 512
 
-// checkID refuses an id that is too long.
-func (h Hello) checkID() error {
+// CheckID refuses an id that is too long, as every handshake does after Verify.
+func (h Hello) CheckID() error {
 	if len(h.ID) > MaxID {
 		return fmt.Errorf("the %s's id has %d bytes: at most %d are accepted", h.Role, len(h.ID), MaxID)
 	}
