@@ -73,6 +73,7 @@ func TestBadFiles(t *testing.T) {
 		head + rule + "tests:\n- {allow: ['10.0.0.1']}\n":                                                        "bad address",
 		head + rule + "tests:\n- {allow: ['11.0.0.1:1']}\n":                                                      "an unknown client should reach 11.0.0.1:1, but is not allowed to: ",
 		head + rule + "tests:\n- {deny: ['10.0.0.1:1']}\n":                                                       "an unknown client should not reach 10.0.0.1:1, but ",
+		head + rule + "tests:\n- {allow: ['10.0.0.1:1'], deny: ['10.0.0.1:1']}\n":                                "an unknown client should not reach 10.0.0.1:1, but ",
 		head + rule + "tests:\n- {deny: ['a.example:1']}\n":                                                      "test that address",
 		head + "rules:\n- {name: a, action: allow, who: '*', where: ['*']}\n":                                    "rules.who: want a list",
 		head + rule + "---\n" + head + "rules:\n- {name: b, action: deny, who: ['*'], where: ['10.1.0.0/16']}\n": "several YAML documents",
