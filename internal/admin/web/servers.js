@@ -36,7 +36,7 @@ function server(s) {
 
 const facts = ({ id, remote, status: s }) => [
   remote ? id ? remote : '' : 'this server',
-  ...s ? [s.build.version, 'up ' + seconds(age(s.started)), plural(s.peers.agent || 0, 'agent'), plural(s.peers.client || 0, 'sidecar'), plural(s.connections.open, 'connection')] : [],
+  ...s ? [s.build.version, 'up ' + seconds(age(s.started)), plural(s.peers.agent || 0, 'agent'), plural(s.peers.client || 0, 'client'), plural(s.connections.open, 'connection')] : [],
 ].filter(Boolean);
 
 const troubles = ({ error, status: s }) => s ? [

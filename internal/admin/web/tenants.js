@@ -5,7 +5,7 @@ import { makeList } from './list.js';
 import { choose, scope } from './scope.js';
 
 const columns = [
-  ['state', 'State'], ['name', 'Tenant'], ['agents', 'Agents', 'num'], ['clients', 'Sidecars', 'num'], ['connections', 'Connections', 'num'],
+  ['state', 'State'], ['name', 'Tenant'], ['agents', 'Agents', 'num'], ['clients', 'Clients', 'num'], ['connections', 'Connections', 'num'],
   ['up', '↑ Up', 'num'], ['down', '↓ Down', 'num'], ['wrong', 'What is wrong'],
 ];
 
@@ -83,7 +83,7 @@ export function showTenant(page, everywhere) {
   const facts = [
     ['Asked for as', [...t.serverNames, ...(t.listen || [])].join(', ')],
     ['Agents', number(t.agents) + (t.agentsRefused ? ', and ' + number(t.agentsRefused) + ' refused' : '')],
-    ['Sidecars', number(t.clients)],
+    ['Clients', number(t.clients)],
     ['Connections', number(t.connections.open) + ' open, ' + number(t.connections.total) + ' so far'],
     ['Dials', number(t.dials.total) + (t.dials.failed ? ', of which ' + number(t.dials.failed) + ' failed' : '')
       + (t.dials.failures.bound ? ' (' + number(t.dials.failures.bound) + ' by its bounds)' : '')],

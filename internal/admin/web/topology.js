@@ -8,7 +8,7 @@ const shown = 6; // of each list; the busiest
 // What each program has on its left and on its right: a title for one and for
 // many, the roles, and what it means that there is none.
 const server = [
-  [['sidecar', 'sidecars', 'client', 'No sidecar is linked. Old ones, and those that use CONNECT, are below with kube-apiserver.'],
+  [['client', 'clients', 'client', 'No client is linked. Old sidecars, and clients that use CONNECT, are below with kube-apiserver.'],
     ['frontend', 'frontends', 'frontend', 'No frontend has a connection: kube-apiserver, or a sidecar without a link.']],
   [['agent', 'agents', 'agent', '▲ No agent is connected, so nothing can be reached. Check that agents run, and what they log.', true]],
 ];
