@@ -304,8 +304,10 @@ func TestInvalidProxyOfTheEnvironment(t *testing.T) {
 // there; and it ends in order.
 func TestEndpoints(t *testing.T) {
 	health, adminPort := testutil.Reserved(t), testutil.Reserved(t)
+	policy := filepath.Join(t.TempDir(), "policy.yaml")
+	testutil.NoError(t, os.WriteFile(policy, []byte("version: 1\nmode: report\nrules:\n- {name: a, action: allow, who: ['*'], where: ['*']}\n"), 0o600))
 	stop := started(t,
-		"--proxy-server-host=127.0.0.1", "--proxy-server-port="+strconv.Itoa(testutil.Reserved(t)), "--health-server-host=127.0.0.1",
+		"--proxy-server-host=127.0.0.1", "--proxy-server-port="+strconv.Itoa(testutil.Reserved(t)), "--health-server-host=127.0.0.1", "--policy-file="+policy,
 		"--health-server-port="+strconv.Itoa(health), "--admin-server-port="+strconv.Itoa(adminPort), "--enable-profiling", "--log-level=error")
 	const unready = "[+]ping ok\n[-]server-connected failed: no servers connected\n"
 	for _, c := range []struct {
@@ -331,6 +333,11 @@ func TestEndpoints(t *testing.T) {
 	testutil.Eventually(t, "the status tells of an attempt that failed", func() bool {
 		code, body, _ := get(t, adminPort, "/api/v1/status")
 		return code == 200 && strings.Contains(body, `"reason":"no servers connected: 127.0.0.1:`)
+	})
+	testutil.NoError(t, os.WriteFile(policy, []byte("version: 2"), 0o600))
+	testutil.Eventually(t, "the status tells what is wrong with the policy file", func() bool {
+		_, body, _ := get(t, adminPort, "/api/v1/status")
+		return strings.Contains(body, `"policyError":"version: 2 `)
 	})
 	stop()
 }

@@ -74,7 +74,11 @@ func TestTenantsMakeRefusesWhatAnotherHas(t *testing.T) {
 	_, cluster, _ := makeTenant(t, dir, "a", "--agent-port=9091")
 	makeTenant(t, dir, "c", "--from="+cluster, "--by-identity")
 	testutil.NoError(t, os.Mkdir(filepath.Join(dir, "tenants", "empty"), 0o755))
+	whole, ofWhole, _ := makeTenant(t, dir, "d", "--client-port=9092")
+	testutil.NoError(t, os.WriteFile(filepath.Join(whole, "tenant.yaml"), []byte("serverNames: [d.example.com]\nbyCertificate: true\nlisten: {clientPort: 9092}\n"), 0o644))
 	for want, args := range map[string][]string{
+		`--client-port: the port 9092 is that of the tenant "d" already; nothing was written`: {"--server-name=b.example.com", "--client-port=9092"},
+		"--from: with byCertificate, ": {"--server-name=b.example.com", "--by-identity", "--from=" + ofWhole},
 		`--server-name: a.example.com is the name of the tenant "a" already; nothing was written`:                       {"--server-name=b.example.com", "--server-name=A.example.com"},
 		`--agent-port: the port 9091 is that of the tenant "a" already; nothing was written`:                            {"--server-name=b.example.com", "--agent-port=9091"},
 		`--trust-domain: "spiffe://c/konnectivity/agent" is an identity of the tenant "c" already; nothing was written`: {"--server-name=b.example.com", "--by-identity", "--from=" + cluster, "--trust-domain=c"},
@@ -220,6 +224,15 @@ func TestTenantsCheckReadsSecrets(t *testing.T) {
 		testutil.NoError(t, os.WriteFile(file, []byte(c.text), 0o600))
 		expect(t, c.status, c.want, "tenants", "check", file)
 	}
+	file := filepath.Join(dir, "clusters", "a", "kubernetes-server.yaml")
+	for digest, want := range map[string]string{ // the Secret has what the folder has
+		testutil.Must(tenant.Load("a", filepath.Join(dir, "tenants", "a")))(t).Digest(): "✔ server: ",
+		"other": "✘ server: it serves other files than these",
+	} {
+		at := adminOf(t, admin.Tenant{Name: "a", State: "serving", Ready: true, Digest: digest})
+		_, out, _ := konnectivity("tenants", "check", file, "--server-admin="+at)
+		testutil.Contains(t, out, want, "with the digest %s", digest)
+	}
 }
 
 // Of several Secrets that have what another has, the first in the manifest is told.
@@ -360,6 +373,7 @@ func TestStatusOverTLS(t *testing.T) {
 		{append([]string{"tenants", "list", "https://" + at}, own...), 0, "1 of 1 tenant"},
 		{append([]string{"tenants", "check", folder, "--server-admin=https://" + at}, own...), 0, "✔ server: 1 agent"},
 		{append([]string{"dial", "-v", "--via=http://" + proxy, "--server-admin=https://" + at, at}, own...), 0, "https://" + at + ": it does not know the connection"},
+		{append([]string{"dial", "-v", "--via=direct", "--server-admin=https://" + at, at}, own...), 0, "https://" + at + ": which of its connections this is cannot be told"},
 		{append([]string{"status", at}, own...), 1, "it speaks TLS: ask https://" + at},
 		{[]string{"status", "https://" + at, own[0]}, 1, "a certificate that it knows: give --token-file, or --tls-cert-path"},
 		{[]string{"status", "https://" + at, "--ca-cert-path=" + dir + "/other"}, 1, "not in --ca-cert-path=" + dir + "/other"},

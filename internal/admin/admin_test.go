@@ -308,3 +308,10 @@ func BenchmarkSample(b *testing.B) {
 		table.sample(time.Now(), sampleEvery)
 	}
 }
+
+// The status tells which files cannot be used.
+func TestTroublesAreShown(t *testing.T) {
+	h := mounted(Source{Table: NewTable(), Audit: func() string { return "full" }, Policy: func() string { return "wrong" }})
+	s := get[Status](t, h, "/api/v1/status")
+	testutil.Holds(t, s.AuditError == "full" && s.PolicyError == "wrong", "%+v", s)
+}

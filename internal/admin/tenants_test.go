@@ -107,7 +107,7 @@ func TestSlowReaderHoldsNoGate(t *testing.T) {
 func seen(context.Context) []Member {
 	tenants := []Tenant{
 		{Name: "a", State: "serving", Ready: true, Condition: "ready", Agents: 3, Connections: Connections{Open: 2}, Dials: Dials{Total: 2, Failures: map[string]int64{"bound": 2}}},
-		{Name: "b", State: "broken", Error: "ca.crt: empty", Condition: "broken", Agents: 1},
+		{Name: "b", State: "broken", Error: "ca.crt: empty", Condition: "broken", Agents: 1, Digest: "x"},
 		{Name: "c", State: "serving", Ready: true, Condition: "ready", Connections: Connections{Open: 1}},
 		{Name: "d", State: "serving", Reason: "no agent here either", Condition: "not-ready"},
 		{Name: "e", State: "serving", Ready: true, Condition: "ready"},
@@ -142,7 +142,7 @@ func TestTenantsOfASet(t *testing.T) {
 	}
 	a, b := page.Items[5], page.Items[1]
 	testutil.Holds(t, a.Agents == 4 && a.Connections.Open == 2 && a.Dials.Failures["bound"] == 2 && b.Agents == 3 &&
-		len(b.ServerNames) == 1, "%+v, %+v", a, b)
+		len(b.ServerNames) == 1 && b.Digest == "", "%+v, %+v", a, b)
 	page = get[TenantsPage](t, h, "/api/v1/tenants?servers=all&state=missing")
 	testutil.Holds(t, page.Matched == 1 && page.Total == 6, "%+v", page)
 	own := get[TenantsPage](t, h, "/api/v1/tenants")
