@@ -1,6 +1,7 @@
 package status
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -146,7 +147,10 @@ func TestRefusals(t *testing.T) {
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
-	proxy := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n") })
+	proxy := testutil.Serve(t, func(c *net.TCPConn) {
+		_, _ = http.ReadRequest(bufio.NewReader(c)) // an answer that comes earlier is none
+		_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
+	})
 	other, hidden := web.Listener.Addr().String(), secure.Listener.Addr().String()
 	c := newClient(t)
 	for _, r := range []struct{ address, resource, want string }{
