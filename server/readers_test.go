@@ -167,7 +167,7 @@ func TestABrokenTenantHasNoNull(t *testing.T) {
 // The digest of a tenant tells which of its files are served: those before, until they are read.
 func TestATenantsDigestIsOfWhatIsServed(t *testing.T) {
 	s := startSharers(t)
-	c := s.add("red", "")
+	c := s.addServed("red", "") // none is listed before
 	files := func() string { return testutil.Must(tenant.Load("red", filepath.Join(s.folder, "red")))(t).Digest() }
 	was := files()
 	testutil.Equal(t, c.listed().Digest, was, "the digest")
