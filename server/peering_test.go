@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
 	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
@@ -98,6 +100,18 @@ func (c *crew) known(t *testing.T, n int) {
 			}
 		}
 		return true
+	})
+}
+
+// A link that the other side ends again and again is logged, though it is back at once.
+func TestServersThatFlapAreLogged(t *testing.T) {
+	log, said := logtest.NewNullLogger()
+	c := startCrew(t, 2, func(o *Options) { o.Log = log })
+	testutil.Eventually(t, "that is logged", func() bool {
+		for _, l := range c.servers[0].peering.Links() {
+			_ = l.Close()
+		}
+		return testutil.Lines(said, "ends again and again") > 0
 	})
 }
 

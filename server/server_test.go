@@ -318,7 +318,8 @@ func TestOptionsThatCannotBe(t *testing.T) {
 
 func TestAgentsThatAreRefused(t *testing.T) {
 	claims := testutil.Must(auth.NewClaims("", quietLog()))(t)
-	r := startServer(t, func(o *Options) { o.Claims = claims })
+	log, said := logtest.NewNullLogger()
+	r := startServer(t, func(o *Options) { o.Claims, o.Log = claims, log })
 	for _, kind := range agentKinds {
 		for name, h := range map[string]agentHello{
 			"no id":              {},
@@ -333,8 +334,14 @@ func TestAgentsThatAreRefused(t *testing.T) {
 		r.agent(kind, agentHello{id: "good-" + kind, identifiers: "ipv6=10.0.0.1&ipv4=$(HOST_IP)&cidr="}, echoing)
 	}
 	testutil.Equal(t, r.own.agents.Counts().Connections, 2, "agents are known")
-	r.hasMetrics(`agent_refusals_total{reason="denied"} 4`)
-	testutil.Holds(t, !r.metric(`agent_refusals_total{reason="invalid"} 0`), "what is invalid is not counted")
+	r.hasMetrics(`agent_refusals_total{reason="denied"} 4`, `agent_refusals_total{reason="invalid"} 6`)
+	messages := map[string]int{} // those of a flood are bounded by message
+	for _, e := range said.AllEntries() {
+		if e.Level == logrus.WarnLevel {
+			messages[e.Message]++
+		}
+	}
+	testutil.Equal(t, fmt.Sprint(messages), "map[an agent was refused:10]", "warnings")
 	// Without a certificate of our CA, not even the handshake works.
 	c, err := tls.Dial("tcp", r.agentAt, &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", NextProtos: []string{link.ALPN}})
 	if err == nil {
