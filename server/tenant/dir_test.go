@@ -199,6 +199,7 @@ func TestABundleThatIsCutShortIsNoSmallerBundle(t *testing.T) {
 	}{
 		{one + two, ""},
 		{one + two[:len(two)/2], "ca: not all that begins with -----BEGIN is a whole PEM block"},
+		{one[:len(one)/2], "ca: not all that begins with -----BEGIN is a whole PEM block"},
 		{"nothing", "ca: no PEM certificate in it"},
 	} {
 		_, err := parseCAs("ca", inMemory{"ca": test.text}.read)
