@@ -98,6 +98,17 @@ func TestSteady(t *testing.T) {
 	}
 }
 
+func TestWhatIsMeasured(t *testing.T) {
+	p := direct(t)
+	churn, err := p.Churn(t.Context(), 4, 20*time.Millisecond)
+	testutil.Holds(t, err == nil && churn > 0, "churn %v, %v", churn, err)
+	first, err := p.FirstByte(t.Context(), 3)
+	testutil.Holds(t, err == nil && first.Count == 3 && first.P50 > 0 && first.P50 <= first.P99, "%+v, %v", first, err)
+	idle, err := p.Idle(t.Context(), 30, 1000)
+	testutil.Requires(t, err == nil && len(idle.Conns) == 30, "idle: %v", err)
+	idle.Close()
+}
+
 func TestFailingPath(t *testing.T) {
 	p := bench.Path{Name: "nowhere", Target: "x:1", Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
