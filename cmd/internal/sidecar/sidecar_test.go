@@ -234,6 +234,17 @@ func TestDrainLetsConnectionsFinish(t *testing.T) {
 	testutil.Equal(t, testutil.Must(get("connect", next.uds, w.site()+"/next"))(t), "hello /next", "the next sidecar")
 }
 
+func TestDrainIsBounded(t *testing.T) {
+	w := newWorld(t)
+	w.startServer()
+	r := w.start(w.options(HTTP, "--drain-timeout=50ms"))
+	near := testutil.Must(dialConnect(t.Context(), r.addrs[HTTP], testutil.Listen(t).Addr().String()))(t)
+	defer near.Close()
+	start := time.Now()
+	testutil.NoError(t, r.stop())
+	testutil.AtMost(t, time.Since(start), defaultDrain/2, "it drained for")
+}
+
 // All fronts on all ports require the same credentials.
 func TestCredentials(t *testing.T) {
 	w := newWorld(t)
