@@ -1,8 +1,6 @@
 package testutil
 
-import (
-	"testing"
-)
+import "testing"
 
 var kept []*int
 
