@@ -320,6 +320,22 @@ func TestServerThatNeverGoes(t *testing.T) {
 	})
 }
 
+// An address that a name has no more is not dialed any more; a session to it stays.
+func TestAddressThatLeavesTheName(t *testing.T) {
+	w := newWorld()
+	servers := direct(w, "a", "b")
+	inWorld(t, w, servers, nil, func(b *bench) {
+		b.within(5*time.Second, "a", "b")
+		w.setNames("servers.example", "10.0.0.2")
+		time.Sleep(time.Minute)
+		b.within(0, "a", "b")
+		w.stop("a")
+		w.start("a")
+		time.Sleep(time.Minute)
+		b.within(0, "b")
+	})
+}
+
 func TestNamesThatFail(t *testing.T) {
 	w := newWorld()
 	servers := direct(w, "a", "b")
