@@ -44,6 +44,11 @@ func TestDrain(t *testing.T) {
 		_ = testutil.Receive(t, "checking", checks)
 		testutil.Succeeds(t, s.stop(), "Serve")
 	})
+	t.Run("a broken listener ends it", func(t *testing.T) {
+		ln := testutil.Listen(t)
+		_ = ln.Close()
+		testutil.ErrorIs(t, newServer(t, Options{}, direct).Serve(t.Context(), ln), net.ErrClosed, "what Serve returned")
+	})
 	t.Run("silent ones do not hold it up", func(t *testing.T) {
 		s := serve(t, Options{Options: front.Options{Drain: time.Hour}, handshakeTimeout: time.Hour}, direct)
 		_ = connect(t, s.addr)
@@ -77,8 +82,19 @@ func TestMetrics(t *testing.T) {
 		_ = talkByTCP(t, s, send)
 		testutil.Equal(t, promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(reason)), 1, "%s", reason)
 	}
+	testutil.Fails(t, testutil.Err(New(Options{Options: front.Options{Forwarder: s.Forwarder, Registerer: r}})), "metrics that are there already")
 	problems := testutil.Must(promtest.GatherAndLint(r))(t)
 	testutil.Equal(t, len(problems), 0, "lint: %v", problems)
+}
+
+// Where everybody is busy, a newcomer is refused.
+func TestConnectionCap(t *testing.T) {
+	s := serve(t, Options{Options: front.Options{MaxConns: 1}}, direct)
+	_ = mustThrough(t, s, testutil.Echo(t))
+	second, done := s.pipe()
+	testutil.ErrorIs(t, testutil.Err(second.Read(make([]byte, 1))), io.EOF, "a second client's read")
+	<-done
+	testutil.Equal(t, promtest.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)), 1, "refusals")
 }
 
 // Descriptors are divided: who asks beyond the part of those that are served is
