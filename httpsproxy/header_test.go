@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	promtest "github.com/prometheus/client_golang/prometheus/testutil"
+
 	"konnectivity/internal/testutil"
 )
 
@@ -53,7 +55,9 @@ func TestHalfHeadersWeighWhatTheyCost(t *testing.T) {
 				}
 				w.send("GET http://x.test/ HTTP/1.1\r\nHost: x\r\n%s", fields(8000))
 			}
-			testutil.Eventually(t, "the end of the first of them", func() bool { return p.Slots.Count() <= most+1 })
+			testutil.Eventually(t, "the end of the first of them, which counts as refused", func() bool {
+				return p.Slots.Count() <= most+1 && promtest.ToFloat64(p.Metrics.Refused.WithLabelValues()) >= 10
+			})
 			_, held := p.Slots.Held()
 			testutil.AtMost(t, held, 32<<20, "bytes that are held")
 			genuine.send("Host: x\r\n\r\n")

@@ -118,6 +118,7 @@ func TestConnectionCap(t *testing.T) {
 	dialWire(t, p.addr).tunnelTo(target)
 	one.send("alive")
 	one.expect("alive")
+	testutil.Equal(t, promtest.ToFloat64(p.Metrics.Refused.WithLabelValues()), 1, "refusals")
 }
 
 // Descriptors are divided: who asks beyond the part of those that are served is

@@ -138,6 +138,20 @@ func TestPickAvoidsAgentlessServers(t *testing.T) {
 	}
 }
 
+// A link that a request finds where there was none before is kept for others.
+func TestServerUpgrade(t *testing.T) {
+	old := newFake(t).Old().Start(t)
+	s := client(t, at("192.0.2.1", old.Addr()), nil)
+	testutil.NoError(t, roundTrip(t, s))
+	address := old.Addr()
+	old.Stop()
+	upgraded := newFake(t).StartAt(t, address)
+	for range 3 {
+		testutil.NoError(t, roundTrip(t, s))
+	}
+	testutil.Equal(t, upgraded.Handshakes.Load(), 1, "handshakes with the server after its upgrade")
+}
+
 func TestAddressesAreLookedUpAnewWhenAllFail(t *testing.T) {
 	server := newFake(t).Start(t)
 	n := at("192.0.2.1", server.Addr())
