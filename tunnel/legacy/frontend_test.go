@@ -266,6 +266,17 @@ func TestDialIsCancelledWithItsStream(t *testing.T) {
 	}
 }
 
+// A dial that is read once the client is gone is not made.
+func TestNoDialBehindTheEnd(t *testing.T) {
+	s := NewProxyService(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(pipeDialer)}, ProxyServiceConfig{})
+	f := newFrontend(nil, s, &script{ctx: t.Context()})
+	f.broken()
+	f.dial(dialRequest(1, "tcp", "a:1").GetDialRequest())
+	testutil.Equal(t, f.streams, 0, "connections of a client that is gone")
+	testutil.Equal(t, tunnel.Closed(f.done), true, "it is done")
+	testutil.NoError(t, s.Close())
+}
+
 func TestShutdownEndsFrontends(t *testing.T) {
 	r := newRig(t, Limits{})
 	c := r.mustRealDial(target(t, echo))
