@@ -1,9 +1,9 @@
 package link
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
-	"strings"
 	"testing"
 
 	"konnectivity/internal/testutil"
@@ -18,17 +18,18 @@ func TestIntakeRefuses(t *testing.T) {
 		in      intake
 		streams int
 		m       openMsg
-		want    string // of the reason; "": it is served
+		failure tunnel.Failure // 0: it is served
+		want    string         // of the reason
 	}{
-		"a dial":                     {intake{dials: MaxDials - 1, resuming: MaxDials}, 1, openMsg{address: "a:1"}, ""},
-		"a connection that exists":   {intake{dials: MaxDials, resuming: MaxDials - 1}, 1, openMsg{address: "a:1", resume: again}, ""},
-		"a first one that may last":  {intake{dials: MaxDials}, 1, openMsg{address: "a:1", resume: &tunnel.Resume{}}, "4096 dials"},
-		"without a Forwarder":        {intake{refuses: true}, 1, openMsg{address: "a:1"}, "serves no connections"},
-		"too many streams":           {intake{}, 3, openMsg{address: "a:1"}, "3 connections"},
-		"too many dials":             {intake{dials: MaxDials}, 1, openMsg{address: "a:1"}, "4096 dials"},
-		"too many that are resumed":  {intake{resuming: MaxDials}, 1, openMsg{address: "a:1", resume: again}, "4096 dials"},
-		"an address that is none":    {intake{}, 1, openMsg{address: "a"}, "port"},
-		"none, and without a server": {intake{refuses: true}, 1, openMsg{address: "a"}, "port"},
+		"a dial":                     {intake{dials: MaxDials - 1, resuming: MaxDials}, 1, openMsg{address: "a:1"}, 0, ""},
+		"a connection that exists":   {intake{dials: MaxDials, resuming: MaxDials - 1}, 1, openMsg{address: "a:1", resume: again}, 0, ""},
+		"a first one that may last":  {intake{dials: MaxDials}, 1, openMsg{address: "a:1", resume: &tunnel.Resume{}}, tunnel.FailExhausted, "4096 dials"},
+		"without a Forwarder":        {intake{refuses: true}, 1, openMsg{address: "a:1"}, tunnel.FailDenied, "serves no connections"},
+		"too many streams":           {intake{}, 3, openMsg{address: "a:1"}, tunnel.FailExhausted, "3 connections"},
+		"too many dials":             {intake{dials: MaxDials}, 1, openMsg{address: "a:1"}, tunnel.FailExhausted, "4096 dials"},
+		"too many that are resumed":  {intake{resuming: MaxDials}, 1, openMsg{address: "a:1", resume: again}, tunnel.FailExhausted, "4096 dials"},
+		"an address that is none":    {intake{}, 1, openMsg{address: "a"}, tunnel.FailBadAddress, "port"},
+		"none, and without a server": {intake{refuses: true}, 1, openMsg{address: "a"}, tunnel.FailBadAddress, "port"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStreams(true)
@@ -37,10 +38,9 @@ func TestIntakeRefuses(t *testing.T) {
 			for range c.streams {
 				s.add(&Stream{send: sendHalf{id: s.give()}})
 			}
-			m := c.in.refusal(c.m, &s)
-			if (m == nil) != (c.want == "") || m != nil && (m.failure == 0 || !strings.Contains(m.reason, c.want)) {
-				t.Errorf("refused with %+v, want %q", m, c.want)
-			}
+			m := cmp.Or(c.in.refusal(c.m, &s), new(openedMsg))
+			testutil.Equal(t, m.failure, c.failure, "the failure")
+			testutil.Contains(t, m.reason, c.want, "the reason")
 		})
 	}
 }

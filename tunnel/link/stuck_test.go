@@ -141,6 +141,7 @@ func TestProbes(t *testing.T) {
 	const writeBound, answerBound = 2 * time.Second, 6 * time.Second
 	detach := func(_ *link.Session, st *link.Stream) { st.Detach() }
 	probe := func(ses *link.Session, _ *link.Stream) { ses.Probe() }
+	later := func(ses *link.Session, _ *link.Stream) { time.AfterFunc(answerBound/2, ses.Probe) }
 	type probes []func(*link.Session, *link.Stream)
 	for name, c := range map[string]struct {
 		writes  bool // a write is in progress
@@ -156,6 +157,7 @@ func TestProbes(t *testing.T) {
 		"probed, silent":                        {reads: true, probes: probes{probe}, ends: answerBound},
 		"probed twice, which changes nothing":   {reads: true, probes: probes{probe, probe}, ends: answerBound},
 		"probed, answers":                       {reads: true, probes: probes{probe, probe}, answers: 10 * time.Millisecond},
+		"probed again behind the answer":        {reads: true, probes: probes{probe, later}, answers: 10 * time.Millisecond},
 		"probed, answers at the last moment":    {reads: true, probes: probes{probe}, answers: answerBound - time.Millisecond},
 		"probed, answers after the last moment": {reads: true, probes: probes{probe}, answers: answerBound + time.Millisecond, ends: answerBound},
 	} {
