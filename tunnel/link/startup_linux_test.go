@@ -58,6 +58,7 @@ func TestBBRThatDoesNotEndItsStartIsPaced(t *testing.T) {
 		"goes on starting": {
 			{0, queue, 0},
 			{300 * ms, queue, 750},
+			{900 * ms, with(func(b *bbr) { b.rate = 700 }), 750}, // as it is paced to
 			{1499 * ms, queue, 750},
 			{1500 * ms, queue, 0},
 			{11499 * ms, queue, 0},
