@@ -2,6 +2,7 @@ package legacy
 
 import (
 	"errors"
+	"net"
 	"testing"
 
 	"konnectivity/internal/testutil"
@@ -42,6 +43,20 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	}
 	testutil.Equal(t, len(order), 9, "packets sent: %v", order)
 	testutil.Equal(t, s.budget.Used(), 0, "bytes held")
+}
+
+// Only the first end of a connection is sent and told, and nothing behind it.
+func TestEndIsSentOnce(t *testing.T) {
+	var sent []any
+	told := ""
+	s := newTestSender(ToAgent, func(m any) error { sent = append(sent, m); return nil })
+	q, end := newTestSendQueue(s, 1), closeRequest(1)
+	q.finish(end, func() { told += "first" })
+	q.finish(closeResponse(1, ""), func() { told += "second" })
+	testutil.ErrorIs(t, q.put(tunnel.CopyChunk([]byte("x"))), net.ErrClosed, "what is put behind it")
+	s.finish()
+	s.run()
+	testutil.Equal(t, len(sent) == 1 && sent[0] == any(end) && told == "first", true, "of %v, what was told is %q", sent, told)
 }
 
 func TestRetractedDialIsNotSent(t *testing.T) {
