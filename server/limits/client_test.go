@@ -56,7 +56,7 @@ func TestClientIsACertificateAtAnAddress(t *testing.T) {
 		testutil.Equal(t, c.who == was, c.same, "%s: the same client", name)
 	}
 	token := func(who tunnel.Identity) clientKey { return clientKeyOf(who, nil, at(1)) }
-	testutil.Equal(t, token("a") == token("a"), true, "one token: the same client")
+	testutil.Equal(t, token("a"), token("a"), "the client of one token")
 	testutil.Equal(t, token("a") == token("b"), false, "two tokens at one address: the same client")
 }
 
