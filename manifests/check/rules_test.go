@@ -115,7 +115,7 @@ func TestMetricsExist(t *testing.T) {
 func productSources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, folder := range []string{"server", "agent", "adapters", "internal/front", "internal/tlsreload", "internal/observe", "cmd/konnectivity/internal/signer"} {
+	for _, folder := range []string{"server", "agent", "adapters", "internal/front", "internal/tlsreload", "internal/observe", "internal/policyfile", "cmd/konnectivity/internal/signer"} {
 		err := filepath.WalkDir(filepath.Join("../..", folder), func(path string, d os.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
