@@ -30,8 +30,7 @@ func (w *whole) dialWays() []string {
 	return []string{"socks5://" + w.socks.Address(), "http://" + w.https.Address(), "https://" + server, "link://" + server}
 }
 
-// sshServer runs the real sshd for this test's own user, and returns its port
-// and the flags by which ssh reaches it.
+// sshServer runs OpenSSH's sshd as this test's user, and returns its port and ssh's flags for it.
 func sshServer(t *testing.T, dir string) (port string, flags []string) {
 	t.Helper()
 	for _, name := range []string{"host", "id"} {

@@ -169,8 +169,8 @@ func (h *hosting) isIn(t *testing.T, state, tenant string) {
 	})
 }
 
-// Clusters come, change and go while a server runs, by folders or by Secrets. Each has what is
-// its own, and no change harms another.
+// Tenants are added, changed and removed while a server runs, as folders and as Secrets. Each
+// reaches its own destinations alone, and no change interrupts another.
 func TestClustersOfOneServerNeverMeet(t *testing.T) {
 	t.Parallel()
 	t.Run("folders", func(t *testing.T) {

@@ -100,7 +100,7 @@ func TestSlowAndSilentClientsAreClosed(t *testing.T) {
 	})
 }
 
-// Where everybody is busy, a newcomer is refused and nobody harmed.
+// At MaxConns with no connection idle, the next one is refused, and the others go on.
 func TestConnectionCap(t *testing.T) {
 	target := testutil.Serve(t, echo)
 	p := startProxy(t, func(o *Options) { o.MaxConns = 2 })

@@ -87,7 +87,7 @@ func TestMetrics(t *testing.T) {
 	testutil.Equal(t, len(problems), 0, "lint: %v", problems)
 }
 
-// Where everybody is busy, a newcomer is refused.
+// At MaxConns with every connection in use, the next one is refused.
 func TestConnectionCap(t *testing.T) {
 	s := serve(t, Options{Options: front.Options{MaxConns: 1}}, direct)
 	_ = mustThrough(t, s, testutil.Echo(t))

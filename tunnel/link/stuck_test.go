@@ -17,9 +17,9 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// unread are streams of sessions whose peer reads nothing: over a buffered socket that takes
-// nothing more, and over what is no socket. The read loop, which hands on the end of a stream, must
-// not wait for either.
+// unread are streams of sessions whose peer reads nothing: over a socket whose buffer is
+// full, and over connections that hide theirs. The read loop must not wait for either when a stream
+// ends.
 var unread = map[string]func(t *testing.T) (*rig, tunnel.Conn){
 	"a full socket": full,
 	"buffered":      func(t *testing.T) (*rig, tunnel.Conn) { return gated(t, link.Buffered, false) },

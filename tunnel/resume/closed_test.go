@@ -205,7 +205,8 @@ func TestAnEndOfAPlainConnectionHasTime(t *testing.T) {
 	}
 }
 
-// already returns what has come by c, under fake time, and whether something has, which it wants.
+// already returns the value that c has once all goroutines of the bubble wait. The test fails if
+// there is none.
 func already[T any](t *testing.T, what string, c <-chan T) (v T, is bool) {
 	t.Helper()
 	synctest.Wait()
