@@ -100,7 +100,7 @@ func TestSoak(t *testing.T) {
 	base := w.rests()
 
 	s := startStorm(t, w.vault, 20*time.Second, halves, w.ways()...)
-	s.lose = w.tell
+	s.lose, s.fail = w.tell, w.tellFailures
 	s.on.Store(true)
 	w.watch.start()
 	end, warm := s.began.Add(*soakFor), s.began.Add(*soakFor/3)
@@ -151,6 +151,9 @@ func (w *town) shuffled() []fault {
 // recovers waits until all agents have all servers, and no end is without a carrier: the
 // other end may not know as yet.
 func (w *town) recovers() {
+	defer func(from time.Time) {
+		w.t.Logf("recovered after %v", time.Since(from).Round(time.Millisecond))
+	}(time.Now())
 	for _, a := range []*suite.Agent{w.agent, w.beside, w.node, w.mortal} {
 		connected(w.t, a, len(w.servers), time.Minute)
 	}

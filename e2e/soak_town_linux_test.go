@@ -162,6 +162,14 @@ func (w *town) tell(address string) {
 	}
 }
 
+// tellFailures shows why dials fail, as each sidecar tells it.
+func (w *town) tellFailures() {
+	for name, admin := range w.admin {
+		items, err := listed(admin, "failures?limit=3")
+		w.t.Logf("failed dials at %s: %v %v", name, items, err)
+	}
+}
+
 // listed are the items of a list of the API.
 func listed(admin, list string) ([]map[string]any, error) {
 	var got struct{ Items []map[string]any }

@@ -38,14 +38,24 @@ type storm struct {
 	closed chan struct{} // probes end
 
 	lose func(address string) // is called with the client's address of each lost connection; may be nil
+	fail func()               // is called at every hundredth failed dial of a row, from its first on; may be nil
 
 	done, lost, dialed, refused, bytes atomic.Int64
 
-	mu      sync.Mutex
-	harms   []time.Time
-	waits   [probes][]wait
-	reasons map[string]int
+	mu     sync.Mutex
+	harms  []time.Time
+	waits  [probes][]wait
+	failed []failures
 }
+
+// failures are a row of dials that failed for one reason, with less than rowGap between two.
+type failures struct {
+	why         string
+	n           int
+	first, last time.Time
+}
+
+const rowGap = 5 * time.Second
 
 // wait is a byte's way to the vault and back.
 type wait struct {
@@ -176,14 +186,25 @@ func (s *storm) probe(i int, connected func()) {
 	s.t.Errorf("probe %d: %v", i, err)
 }
 
-// why counts the reasons of dials that failed.
+// why notes the reason of a dial that failed.
 func (s *storm) why(err error) {
+	if n := s.row(err.Error(), time.Now()); n%100 == 1 && s.fail != nil {
+		s.fail()
+	}
+}
+
+// row counts a failed dial, and says how many its row has.
+func (s *storm) row(why string, at time.Time) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.reasons == nil {
-		s.reasons = map[string]int{}
+	for i := range s.failed {
+		if f := &s.failed[i]; f.why == why && at.Sub(f.last) < rowGap {
+			f.n, f.last = f.n+1, at
+			return f.n
+		}
 	}
-	s.reasons[err.Error()]++
+	s.failed = append(s.failed, failures{why, 1, at, at})
+	return 1
 }
 
 func (s *storm) waited(probe int, w wait) {
@@ -230,8 +251,8 @@ func (s *storm) end() {
 	s.probed.Wait()
 	s.t.Logf("%d transfers and %d probes, %d MiB, in %v: %d lost; of %d dials %d failed",
 		s.done.Load(), probes, s.bytes.Load()>>20, time.Since(s.began).Round(time.Millisecond), s.lost.Load(), s.dialed.Load(), s.refused.Load())
-	for why, n := range s.reasons {
-		s.t.Logf("%d dials: %s", n, why)
+	for _, f := range s.failed {
+		s.t.Logf("%d dials, from %v to %v: %s", f.n, f.first.Sub(s.began).Round(time.Millisecond), f.last.Sub(s.began).Round(time.Millisecond), f.why)
 	}
 	testutil.Equal(s.t, s.vault.failed.Load(), 0, "transfers that failed at the vault")
 	if p := s.pauses(); len(p) > 0 {
