@@ -38,7 +38,7 @@ type storm struct {
 	closed chan struct{} // probes end
 
 	lose func(address string) // is called with the client's address of each lost connection; may be nil
-	fail func()               // is called at every hundredth failed dial of a row, from its first on; may be nil
+	fail func()               // is called when a row of failed dials begins; may be nil
 
 	done, lost, dialed, refused, bytes atomic.Int64
 
@@ -188,23 +188,23 @@ func (s *storm) probe(i int, connected func()) {
 
 // why notes the reason of a dial that failed.
 func (s *storm) why(err error) {
-	if n := s.row(err.Error(), time.Now()); n%100 == 1 && s.fail != nil {
+	if s.begins(err.Error(), time.Now()) && s.fail != nil {
 		s.fail()
 	}
 }
 
-// row counts a failed dial, and says how many its row has.
-func (s *storm) row(why string, at time.Time) int {
+// begins counts a failed dial, and says whether a row begins with it.
+func (s *storm) begins(why string, at time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.failed {
 		if f := &s.failed[i]; f.why == why && at.Sub(f.last) < rowGap {
 			f.n, f.last = f.n+1, at
-			return f.n
+			return false
 		}
 	}
 	s.failed = append(s.failed, failures{why, 1, at, at})
-	return 1
+	return true
 }
 
 func (s *storm) waited(probe int, w wait) {
