@@ -64,22 +64,20 @@ func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave fu
 
 // serveAgentLink is an agent's link from its handshake to its end.
 func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn, cl *cluster, _ *tunnel.Client) {
-	session, agent, giveBack := cl.meetAgent(ctx, c)
-	c.AtEnd(giveBack)
+	from := &fromAgent{cluster: cl}
+	session, agent := cl.meetAgent(ctx, c, from)
 	if session == nil {
 		return
 	}
+	c.AtEnd(from.serve(session, limits.Agent{ID: agent.ID, Who: identityOf(c), TLS: c.TLS(), From: c.RemoteAddr()}))
 	leave := cl.joinAgent(ctx, agents, cl.agents, agent, session)
 	c.Go(func() { serveLink(ctx, nil, session, leave) })
 }
 
-// meetAgent makes an agent's connection a link, nil if that came to nothing, for
-// which memory is taken until giveBack.
-func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *link.Session, agent registry.Agent, giveBack func()) {
-	s := cl.server
-	giveBack = func() {}
-	from := &fromAgent{cluster: cl}
-	cfg := cl.linkConfig(from, cl.limits.Budget(), s.opts.Keepalive, link.FeatureIdentity, link.FeatureRules, link.FeatureAPI)
+// meetAgent makes an agent's connection a link, whose requests from serves; nil if that
+// came to nothing.
+func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn, from *fromAgent) (session *link.Session, agent registry.Agent) {
+	cfg := cl.linkConfig(from, cl.limits.Budget(), cl.server.opts.Keepalive, link.FeatureIdentity, link.FeatureRules, link.FeatureAPI)
 	cfg.Verify = func(judging context.Context, p link.Hello) (err error) {
 		if p.Role != link.RoleAgent {
 			return fmt.Errorf("this port is for agents, not for %ss", p.Role)
@@ -88,18 +86,13 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *li
 			return errors.New("this port is for nodes' agents: one with --api-server connects to the port for clients")
 		}
 		who := auth.Peer{ID: p.ID, Identifiers: p.Identifiers, Token: p.Token, TLS: c.TLS(), Remote: c.RemoteAddr()}
-		agent, giveBack, err = cl.judgeAgent(judging, ctx, who, "link")
+		var give func()
+		agent, give, err = cl.judgeAgent(judging, ctx, who, "link")
+		c.AtEnd(give)
 		return err
 	}
-	session = s.meetLink(ctx, c, cfg)
-	if session == nil {
-		return nil, agent, giveBack
-	}
-	leave, giveAgent := from.serve(session, limits.Agent{ID: agent.ID, Who: identityOf(c), TLS: c.TLS(), From: c.RemoteAddr()}), giveBack
-	return session, agent, func() {
-		leave()
-		giveAgent()
-	}
+	session = cl.server.meetLink(ctx, c, cfg)
+	return session, agent
 }
 
 // joinAgent makes an agent's link known to a registry, or has it be one of the agent's

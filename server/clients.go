@@ -39,8 +39,7 @@ func (s *Server) serveConnect(ctx context.Context, c *frontend.Conn, cl *cluster
 
 // serveClientLink is a sidecar's link: each stream it opens is a request.
 func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client) {
-	session, who, giveBack := cl.meetClient(ctx, c, client)
-	c.AtEnd(giveBack)
+	session, who := cl.meetClient(ctx, c, client)
 	if session == nil {
 		return
 	}
@@ -52,15 +51,14 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *clus
 	c.Go(func() { serveLink(ctx, s.drains, session, leave) })
 }
 
-// meetClient makes a sidecar's connection a link, nil if that came to nothing, for
-// which memory is taken until giveBack. client is whom its certificate shows it to be; by a
-// token, it may turn out to be another. What the link leaves unread is the former's.
-func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tunnel.Client) (session *link.Session, who tunnel.Identity, giveBack func()) {
+// meetClient makes a sidecar's connection a link, nil if that came to nothing. client is
+// whom its certificate shows it to be; by a token, it may turn out to be another. What the
+// link leaves unread is the former's.
+func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tunnel.Client) (*link.Session, tunnel.Identity) {
 	s := cl.server
 	asks := &requests{cl.forwarder, client}
 	cfg := cl.linkConfig(s.metrics.countRequests(asks), client.Budget, s.opts.ClientKeepalive, cl.apiFeatures()...)
 	cfg.Hello.Serving = cl.serving()
-	taken := false
 	cfg.Verify = func(ctx context.Context, peer link.Hello) (err error) {
 		if asks.client, err = cl.proven(ctx, c, client, peer.Token); err != nil {
 			return err
@@ -71,17 +69,14 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 		if peer.Role == link.RoleAgent && byToken(c) {
 			return errors.New("an agent beside the API server needs a certificate")
 		}
-		if taken = client.Budget.Take(limits.ClientMemory); !taken {
+		if !client.Budget.Take(limits.ClientMemory) {
 			return errors.New(limits.NoMemory(client))
 		}
+		c.AtEnd(func() { client.Budget.Give(limits.ClientMemory) })
 		return nil
 	}
-	session = s.meetLink(ctx, c, cfg)
-	return session, asks.client.Who, func() {
-		if taken {
-			client.Budget.Give(limits.ClientMemory)
-		}
-	}
+	session := s.meetLink(ctx, c, cfg)
+	return session, asks.client.Who
 }
 
 // joinClient makes a sidecar's link known, or has it be one of the sidecar's lanes,
