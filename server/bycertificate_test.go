@@ -248,8 +248,12 @@ func TestACertificateThatBecomesOneOfTwo(t *testing.T) {
 	open := testutil.Must(both.unnamed(link.RoleAgent, ""))(t)
 	red.has(1)
 	blue := s.share(ca, "blue")
-	for _, name := range []string{"", red.serverName(), blue.serverName()} {
-		testutil.Fails(t, testutil.Err(both.unnamed(link.RoleClient, name)), "it is let in under %q", name)
+	agentsOnly := strings.Replace(identified("blue"), "clients: [blue", "clients: [other", 1) // have its name
+	for _, identities := range []string{identified("blue"), agentsOnly} {
+		blue.write(identities)
+		for _, name := range []string{"", red.serverName(), blue.serverName()} {
+			testutil.Fails(t, testutil.Err(both.unnamed(link.RoleClient, name)), "it is let in under %q", name)
+		}
 	}
 	red.write(identified("red") + "bounds: {connections: 100}\n") // which looks at all it has
 	red.has(1)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -306,8 +307,12 @@ func TestEndpoints(t *testing.T) {
 	health, adminPort := testutil.Reserved(t), testutil.Reserved(t)
 	policy := filepath.Join(t.TempDir(), "policy.yaml")
 	testutil.NoError(t, os.WriteFile(policy, []byte("version: 1\nmode: report\nrules:\n- {name: a, action: allow, who: ['*'], where: ['*']}\n"), 0o600))
+	stranger := httptest.NewUnstartedServer(nil)
+	stranger.EnableHTTP2, stranger.Config.ErrorLog = true, log.New(io.Discard, "", 0)
+	stranger.StartTLS()
+	defer stranger.Close()
 	stop := started(t,
-		"--proxy-server-host=127.0.0.1", "--proxy-server-port="+strconv.Itoa(testutil.Reserved(t)), "--health-server-host=127.0.0.1", "--policy-file="+policy,
+		"--proxy-server-host="+stranger.Listener.Addr().String(), "--health-server-host=127.0.0.1", "--policy-file="+policy,
 		"--health-server-port="+strconv.Itoa(health), "--admin-server-port="+strconv.Itoa(adminPort), "--enable-profiling", "--log-level=error")
 	const unready = "[+]ping ok\n[-]server-connected failed: no servers connected\n"
 	for _, c := range []struct {
@@ -330,9 +335,9 @@ func TestEndpoints(t *testing.T) {
 	if code, _, header := get(t, adminPort, "/metrics"); code != 301 || header.Get("Location") != fmt.Sprintf("http://127.0.0.1:%d/metrics", health) {
 		t.Errorf("admin /metrics: %d %v", code, header)
 	}
-	testutil.Eventually(t, "the status tells of an attempt that failed", func() bool {
+	testutil.Eventually(t, "the status tells of an attempt that failed, and why", func() bool {
 		code, body, _ := get(t, adminPort, "/api/v1/status")
-		return code == 200 && strings.Contains(body, `"reason":"no servers connected: 127.0.0.1:`)
+		return code == 200 && strings.Contains(body, `"reason":"no servers connected: 127.0.0.1:`) && strings.Contains(body, "which count without --ca-cert")
 	})
 	testutil.NoError(t, os.WriteFile(policy, []byte("version: 2"), 0o600))
 	testutil.Eventually(t, "the status tells what is wrong with the policy file", func() bool {
