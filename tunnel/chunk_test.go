@@ -52,6 +52,7 @@ func TestChunkQueueModel(t *testing.T) {
 				}
 			default:
 				dst := make([]tunnel.Chunk, 1+r.IntN(3))
+				held := q.Held()
 				n := q.Take(dst)
 				if n == 0 && want.Len() > 0 {
 					t.Fatalf("seed %d: nothing is taken of %d bytes", seed, want.Len())
@@ -60,7 +61,9 @@ func TestChunkQueueModel(t *testing.T) {
 					if !bytes.Equal(c.Bytes(), want.Next(c.Len())) {
 						t.Fatalf("seed %d: other bytes are taken than came", seed)
 					}
+					held -= c.Size()
 				}
+				testutil.Equal(t, q.Held(), held, "seed %d: what is held behind it", seed)
 				tunnel.ReleaseAll(dst[:n])
 			}
 			if q.Empty() != (want.Len() == 0) || q.Empty() != (q.Held() == 0) || q.Held() < want.Len() {

@@ -190,7 +190,7 @@ func classify(err error) Failure {
 		return FailDenied
 	case IsErrno(err, syscall.ECONNRESET):
 		return FailReset
-	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+	case errors.As(err, &timeout) && timeout.Timeout():
 		return FailTimeout
 	case errors.As(err, &dns):
 		return FailResolve

@@ -41,9 +41,7 @@ func newDirection(r *Relay, up bool, dst, src Conn) *direction {
 // spot; else it returns false, and pump is to be run.
 func (d *direction) delivers() bool {
 	if !d.out.Nonblocking() || !d.in.Deliver(d) {
-		if d.relay.over != nil {
-			d.in.Rest(d)
-		}
+		d.in.Rest(d)
 		return false
 	}
 	b := batches.Get().(*batch)
@@ -65,9 +63,7 @@ func (d *direction) Take(c Chunk) int {
 	if paced {
 		d.pace.back(c.Len() - n)
 	}
-	if n > 0 {
-		d.count.add(n)
-	}
+	d.count.add(n)
 	return n
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"os"
 	"syscall"
 )
 
@@ -123,7 +122,7 @@ func CodeOf(cause error) Code {
 		return CodePeerReset
 	case errors.Is(cause, context.Canceled):
 		return CodeCancelled
-	case errors.Is(cause, os.ErrDeadlineExceeded), errors.As(cause, &timeout) && timeout.Timeout():
+	case errors.As(cause, &timeout) && timeout.Timeout():
 		return CodeTimeout
 	default:
 		return CodeUnknown

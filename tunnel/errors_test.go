@@ -25,6 +25,8 @@ func TestCodeOf(t *testing.T) {
 		{io.ErrUnexpectedEOF, tunnel.CodePeerReset},
 		{context.Canceled, tunnel.CodeCancelled},
 		{os.ErrDeadlineExceeded, tunnel.CodeTimeout},
+		{context.DeadlineExceeded, tunnel.CodeTimeout},
+		{fmt.Errorf("x: %w", syscall.ETIMEDOUT), tunnel.CodeTimeout},
 		{fmt.Errorf("x: %w", &tunnel.ResetError{Code: tunnel.CodeStalled}), tunnel.CodeStalled},
 		{errors.New("?"), tunnel.CodeUnknown},
 	} {

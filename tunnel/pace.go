@@ -68,7 +68,7 @@ func (p *Pace) set(rate int64, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	was := p.rate.Swap(rate)
-	if rate == 0 || was == 0 {
+	if rate == 0 {
 		p.due = time.Time{}
 	} else if owed := p.due.Sub(now); owed > 0 {
 		p.due = now.Add(time.Duration(float64(owed) * float64(was) / float64(rate)))

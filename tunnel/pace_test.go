@@ -176,7 +176,7 @@ func TestPaceRateChanges(t *testing.T) {
 		up, _ := p.flow.Sent()
 		testutil.AtMost(t, up, 150_000, "bytes in 10 s at 1,000 a second")
 		paces.Up.Set(1_000_000)
-		time.Sleep(2 * time.Minute) // behind what had begun to wait
+		time.Sleep(2 * time.Second) // what waits had a minute to go at the old rate
 		before, _ := p.flow.Sent()
 		time.Sleep(10 * time.Second)
 		after, _ := p.flow.Sent()
@@ -208,5 +208,16 @@ func TestPaceReleasesCutConnections(t *testing.T) {
 		testutil.Equal(t, tunnel.CodeOf(<-p.over), tunnel.CodeShutdown, "how the relay ended")
 		testutil.AtMost(t, time.Since(began), time.Second, "time that it took")
 		<-gone
+		paces.Up.Set(100_000)
+		cut, end := crowd(t, &paces, 20, 64<<10) // each waits with a second's bytes or more
+		time.Sleep(time.Second)
+		for _, c := range cut {
+			c.cut(&tunnel.ResetError{Code: tunnel.CodeShutdown})
+		}
+		end()
+		left, end := crowd(t, &paces, 1, 64<<10)
+		time.Sleep(10 * time.Second)
+		testutil.AtLeast(t, up(left), 500_000, "bytes in 10 s, which others no longer wait with")
+		end()
 	})
 }

@@ -80,13 +80,28 @@ func (c *causes) CloseFor(cause error) error {
 	return c.Conn.CloseFor(cause)
 }
 
-// A Conn with other parts hands on why it is closed, and counts as closed then.
-func TestWithPassesOnCloseCause(t *testing.T) {
-	near, far := net.Pipe()
-	defer far.Close()
-	base, ended, cause := &causes{Conn: tunnel.Wrap(near)}, 0, errors.New("void")
-	testutil.NoError(t, tunnel.With(base, tunnel.Parts{Ended: func() { ended++ }}).CloseFor(cause))
-	if _, err := near.Write([]byte{1}); base.cause != cause || ended != 1 || err == nil {
-		t.Errorf("it was closed for %v, %d were told, and a write says %v", base.cause, ended, err)
+func (c *causes) Reset(cause error) error {
+	c.cause = cause
+	return c.Conn.Reset(cause)
+}
+
+// A Conn with other parts hands on why it is closed, and counts as closed once.
+func TestWithPassesOnItsEnd(t *testing.T) {
+	cause := errors.New("void")
+	for want, end := range map[error]func(tunnel.Conn) error{
+		nil:    tunnel.Conn.Close,
+		cause:  func(c tunnel.Conn) error { return c.CloseFor(cause) },
+		io.EOF: func(c tunnel.Conn) error { return c.Reset(io.EOF) },
+	} {
+		near, far := net.Pipe()
+		defer far.Close()
+		base, ended := &causes{Conn: tunnel.Wrap(near)}, 0
+		c := tunnel.With(base, tunnel.Parts{Ended: func() { ended++ }})
+		testutil.NoError(t, end(c))
+		if _, err := near.Write([]byte{1}); base.cause != want || ended != 1 || err == nil {
+			t.Errorf("it was closed for %v, %d were told, and a write says %v", base.cause, ended, err)
+		}
+		_ = end(c)
+		testutil.Equal(t, ended, 1, "times that it has ended")
 	}
 }

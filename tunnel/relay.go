@@ -73,8 +73,8 @@ func (e *writeError) Unwrap() error { return e.err }
 // Run relays until both directions have ended, then closes A and B. It returns
 // nil when both ended in order, else the first cause. When ctx ends, both are
 // reset with ctx's cause. It runs once. A direction whose Source delivers to a
-// Sink that takes bytes on the spot needs no goroutine; of the others one runs
-// on the caller's, the second on one that Run joins.
+// Sink that takes bytes on the spot needs no goroutine; of the others one begins
+// on the caller's, the second on one that Run joins, until they rest.
 func (r *Relay) Run(ctx context.Context) error {
 	r.begin(ctx)
 	r.carry()

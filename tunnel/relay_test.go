@@ -167,6 +167,37 @@ func TestRelayDeliversTheAnswerBeforeAReset(t *testing.T) {
 	testutil.Fails(t, outcome(t, result), "the relay")
 }
 
+// unending cannot be told that a direction has ended.
+type unending struct{ *duplex }
+
+func (unending) CloseWrite() error { return io.ErrClosedPipe }
+
+// Where the destination takes no more bytes, or not their end, what it has said by then
+// arrives, and both connections are closed behind it.
+func TestRelayFreesBothEndsOfAFailedDestination(t *testing.T) {
+	for name, fail := range map[string]func(b, target *duplex) tunnel.Conn{
+		"write":      func(b, target *duplex) tunnel.Conn { _ = target.Conn.Close(); return tunnel.Wrap(b) },
+		"CloseWrite": func(b, _ *duplex) tunnel.Conn { return tunnel.Wrap(unending{b}) },
+	} {
+		testutil.Bubble(t, name, func(t *testing.T) {
+			client, a := newDuplex()
+			b, target := newDuplex()
+			relay := &tunnel.Relay{A: tunnel.Wrap(a), B: fail(b, target)}
+			result := run(t.Context(), relay)
+			_, _ = client.Write([]byte("x"))
+			_, _ = target.Read(make([]byte, 1))
+			_ = client.CloseWrite()
+			testutil.Must(target.Write([]byte("answer")))(t)
+			_ = target.CloseWrite()
+			testutil.Equal(t, string(testutil.Must(io.ReadAll(client))(t)), "answer", "what arrives")
+			testutil.ErrorIs(t, <-result, io.ErrClosedPipe, "the relay")
+			for _, c := range []tunnel.Conn{relay.A, relay.B} {
+				testutil.ErrorIs(t, testutil.Err(c.Read(make([]byte, 1))), io.ErrClosedPipe, "a read of a closed connection")
+			}
+		})
+	}
+}
+
 // What passes a relay allocates nothing: not for large chunks nor small
 // messages, and with everything that counts bytes switched on.
 func TestRelayAllocatesNothing(t *testing.T) {
