@@ -89,10 +89,7 @@ func Handshake(ctx context.Context, c tunnel.Conn, req Request) (tunnel.Conn, er
 		_ = c.Close()
 		return nil, err
 	}
-	if err := c.SetDeadline(time.Time{}); err != nil {
-		_ = c.Close()
-		return nil, err
-	}
+	_ = c.SetDeadline(time.Time{})
 	ahead, _ := br.Peek(br.Buffered())
 	return tunnel.Unread(c, ahead), nil
 }
@@ -114,7 +111,6 @@ func exchange(c tunnel.Conn, br *bufio.Reader, req Request) error {
 	if res.StatusCode/100 == 2 {
 		return nil // any 2xx opens the tunnel; its framing headers mean nothing
 	}
-	limited.N = maxBody
 	_ = c.SetReadDeadline(time.Now().Add(bodyTime))
 	body, _ := io.ReadAll(io.LimitReader(res.Body, maxBody))
 	return &StatusError{Status: res.StatusCode, Body: string(body)}
@@ -191,7 +187,7 @@ func readError(limited *io.LimitedReader, err error) error {
 	switch {
 	case limited.N <= 0:
 		return fmt.Errorf("%w: more than %d bytes of headers", ErrMalformed, maxHeader)
-	case errors.Is(err, ErrMalformed), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, ErrMalformed):
 		return err
 	case errors.Is(err, io.EOF):
 		return io.ErrUnexpectedEOF

@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -65,6 +68,8 @@ func TestHandshakeRequest(t *testing.T) {
 	want := "CONNECT [::1]:443 HTTP/1.1\r\nHost: [::1]:443\r\nUser-Agent: x/1\r\nProxy-Authorization: Basic eDp5\r\nKonnectivity-Id: 0123abcd\r\n" +
 		"Traceparent: 00-" + tunnel.TraceID("0123abcd") + "-00000000000000ab-01\r\n\r\n"
 	testutil.Equal(t, <-request, want, "the request")
+	bare := testutil.Must(encode(Request{Address: "h:80", ID: "0123abcd"}))(t)
+	testutil.Equal(t, bare, "CONNECT h:80 HTTP/1.1\r\nHost: h:80\r\nKonnectivity-Id: 0123abcd\r\n\r\n", "one of what there is")
 }
 
 func TestHandshakeKeepsBytesBehindTheResponse(t *testing.T) {
@@ -118,7 +123,7 @@ func TestHandshakeRefusals(t *testing.T) {
 		{"HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\n\r\ndial tcp: connection refused\r\n", 502, "dial tcp: connection refused\r\n"},
 		{"HTTP/1.1 407 Who\r\nProxy-Authenticate: Basic\r\nContent-Length: 4\r\n\r\npage", 407, "page"},
 		{"HTTP/1.1 503 No\r\nContent-Length: 100\r\n\r\ncut", 503, "cut"},
-		{"HTTP/1.1 302 Elsewhere\r\nLocation: http://x/\r\nContent-Length: 0\r\n\r\n", 302, ""},
+		{"HTTP/1.1 300 Elsewhere\r\nLocation: http://x/\r\nContent-Length: 4\r\n\r\npage", 300, "page"},
 		{"HTTP/1.1 500 Big\r\n\r\n" + strings.Repeat("x", 1<<20), 500, strings.Repeat("x", maxBody)},
 	} {
 		_, err := Handshake(testutil.Context(t), proxy(t, answer(c.text)), Request{Address: "h:80"})
@@ -169,12 +174,22 @@ func TestHandshakeGarbage(t *testing.T) {
 	interims := answer(strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 100))
 	for name, script := range map[string]func(*net.TCPConn){
 		"html": answer("<html><body>Welcome</body></html>\n\n"), "tls": answer("\x15\x03\x01\x00\x02\x02\x46\r\n\r\n"), "headers of 10 MB": flood,
-		"endless interims": interims, "status 999": answer("HTTP/1.1 999 Hm\r\n\r\n"), "101": answer("HTTP/1.1 101 Switching Protocols\r\n\r\n"),
+		"endless interims": interims, "status 600": answer("HTTP/1.1 600 Hm\r\n\r\n"), "101": answer("HTTP/1.1 101 Switching Protocols\r\n\r\n"),
 		"bad header": answer("HTTP/1.1 200 OK\r\nno colon\r\n\r\n"), "bad status": answer("HTTP/1.1 2000 OK\r\n\r\n"),
 		"refusal of two lengths": answer("HTTP/1.1 502 No\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd"),
 	} {
 		_, err := Handshake(testutil.Context(t), proxy(t, script), Request{Address: "h:80"})
 		testutil.ErrorIs(t, err, ErrMalformed, "%s", name)
+	}
+}
+
+// What ends a connection is no answer that makes no sense.
+func TestHandshakeTellsOfLostConnections(t *testing.T) {
+	unreachable := &net.OpError{Op: "read", Err: syscall.EHOSTUNREACH}
+	for _, want := range []error{&tunnel.ResetError{Code: tunnel.CodeShutdown}, unreachable, os.ErrDeadlineExceeded} {
+		c := proxy(t, func(*net.TCPConn) {})
+		_, err := Handshake(testutil.Context(t), tunnel.With(c, tunnel.Parts{In: tunnel.CopySource(iotest.ErrReader(want))}), Request{Address: "h:80"})
+		testutil.Equal(t, err, want, "the error")
 	}
 }
 
@@ -235,6 +250,9 @@ func TestServerFailure(t *testing.T) {
 		{503, "", tunnel.FailUnavailable},
 		{504, "", tunnel.FailTimeout},
 		{400, "", tunnel.FailBadAddress},
+		{401, "", tunnel.FailAuth},
+		{429, "", tunnel.FailBound},
+		{500, "", tunnel.FailNoAgent},
 		{403, "", tunnel.FailDenied},
 		{405, "", tunnel.FailUnavailable},
 		{502, "something new", tunnel.FailInternal},
