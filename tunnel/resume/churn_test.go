@@ -132,7 +132,7 @@ func TestPauses(t *testing.T) {
 func TestAcceptorEndsResumesInVain(t *testing.T) {
 	for name, attached := range map[string]bool{"attached": true, "not answered": false} {
 		t.Run(name, func(t *testing.T) {
-			m := play(t, nil, step{0, dropped(0), StateDetached, Live, 0})
+			m := play(t, nil, step{0, dropped(0), StateDetached, Live, Detach | Dial})
 			for epoch := range uint32(mostVainAccepted) {
 				does := m.Step(Event{Kind: Offered, Epoch: epoch + 1, Now: t0})
 				testutil.Holds(t, does&Answer != 0, "carrier %d is taken", epoch+1)
@@ -143,7 +143,7 @@ func TestAcceptorEndsResumesInVain(t *testing.T) {
 					m.Step(Event{Kind: Sent, Now: t0})
 				}
 			}
-			last := step{0, offered(mostVainAccepted+1, 0), StateGone, Fruitless, RefuseGone | Finish}
+			last := step{0, offered(mostVainAccepted+1, 0), StateGone, Fruitless, RefuseGone | Finish | Fail}
 			playOn(t, m, last)
 		})
 	}
@@ -153,7 +153,7 @@ func TestAcceptorEndsResumesInVain(t *testing.T) {
 func TestForbiddenDestination(t *testing.T) {
 	denied := Event{Kind: RedialFailed, Cause: &tunnel.DialError{Failure: tunnel.FailDenied}}
 	play(t, nil, step{0, Event{Kind: Forbidden}, StateGone, Denied, Finish | Fail})
-	play(t, nil, step{0, dropped(0), StateDetached, Live, 0},
+	play(t, nil, step{0, dropped(0), StateDetached, Live, Detach | Dial},
 		step{0, redial, StateDetached, Live, 0}, step{0, denied, StateGone, Denied, Finish | Fail})
 }
 
@@ -164,8 +164,8 @@ func TestResetByPolicy(t *testing.T) {
 		return Event{Kind: CarrierLost, Epoch: number, Cause: &tunnel.ResetError{Code: tunnel.CodePolicy}}
 	}
 	play(t, nil, step{0, cut(0), StateGone, Ended, Finish | Fail})
-	play(t, nil, step{0, dropped(0), StateDetached, Live, 0},
-		step{0, offered(1, 0), StateAttached, Live, Answer}, step{0, Event{Kind: CarrierUp, Epoch: 1}, StateAttached, Live, Attach},
+	play(t, nil, step{0, dropped(0), StateDetached, Live, Detach | Dial},
+		step{0, offered(1, 0), StateAttached, Live, Answer}, step{0, Event{Kind: CarrierUp, Epoch: 1}, StateAttached, Live, Attach | Send},
 		step{0, cut(1), StateGone, Ended, Finish | Fail})
 	m := newMachine(time.Minute, 0)
 	m.Step(Event{Kind: Forbidden, Now: t0})

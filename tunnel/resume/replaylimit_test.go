@@ -41,7 +41,7 @@ func TestReplayLimit(t *testing.T) {
 	_, _, big := m.Acknowledgement(false)
 	testutil.Equal(t, big && acked(1, 1) == 0, true, "it says it once")
 	testutil.Equal(t, m.Step(Event{Kind: Blocked, Scarce: true})&Ack != 0, true, "it says that it keeps little")
-	playOn(t, &m, step{0, lost(0), StateDetached, Live, 0})
+	playOn(t, &m, step{0, lost(0), StateDetached, Live, Detach})
 	limit(false, minKept)
 	m.Out.Release()
 }
