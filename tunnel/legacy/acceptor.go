@@ -161,25 +161,17 @@ func (a *acceptor) answer(d *accepted, request *client.DialRequest, far tunnel.C
 // too, where the two crossed, or to reset it.
 func (a *acceptor) dialClosed(random int64) {
 	a.mu.Lock()
-	d := a.dials[random]
-	var c *conn
-	if d != nil {
-		c = d.conn
-	}
-	a.mu.Unlock()
-	switch {
-	case c != nil:
-		c.peerResets(errDialClosed)
-	case d != nil:
+	defer a.mu.Unlock()
+	if d := a.dials[random]; d != nil {
 		d.cancel(errDialClosed)
 	}
 }
 
-// shutDown ends the acceptance of dials. A single that has taken none is done.
+// shutDown ends the acceptance of dials by a single, which is done if it has taken none.
 func (a *acceptor) shutDown() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.single && !a.dialed && !a.shut {
+	if !a.dialed && !a.shut {
 		close(a.done)
 	}
 	a.shut = true

@@ -42,17 +42,14 @@ type AgentSession struct {
 	serverID    string
 	serverCount int
 
-	hangUp  context.CancelFunc // ends the gRPC stream
-	running sync.WaitGroup     // the connections and the sender
-	lastID  atomic.Int64       // of connections
+	running sync.WaitGroup // the connections and the sender
+	lastID  atomic.Int64   // of connections
 
 	drains   context.Context // ends when the server is about to go
 	goesAway context.CancelFunc
 	ended    chan struct{}
 
-	// Guarded by the acceptor's mu.
-	closed bool
-	err    error
+	err error // guarded by the acceptor's mu
 }
 
 // ConnectAgent opens the AgentService stream to a server and returns once the
@@ -103,21 +100,12 @@ func newAgentSession(ctx context.Context, cfg AgentConfig) *AgentSession {
 
 // open starts the stream and waits for the server's header.
 func (s *AgentSession) open(ctx context.Context, conn grpc.ClientConnInterface, hello agentHello) (grpc.ClientStream, error) {
-	streamCtx, hangUp := context.WithCancel(hello.outgoing(s.ctx))
-	s.hangUp = hangUp
-	stop := context.AfterFunc(ctx, hangUp)
-	stream, err := s.handshake(streamCtx, conn)
-	if !stop() && err == nil { // ctx ended at the last moment and took the stream along
-		err = ctx.Err()
+	stop := context.AfterFunc(ctx, func() { s.cancel(context.Cause(ctx)) })
+	stream, err := s.handshake(hello.outgoing(s.ctx), conn)
+	if !stop() { // ctx has taken the stream along, at the last moment perhaps
+		err = fmt.Errorf("connect to the server: %w", context.Cause(ctx))
 	}
-	if err != nil {
-		hangUp()
-		if ctx.Err() != nil {
-			err = fmt.Errorf("connect to the server: %w", context.Cause(ctx))
-		}
-		return nil, err
-	}
-	return stream, nil
+	return stream, err
 }
 
 func (s *AgentSession) handshake(ctx context.Context, conn grpc.ClientConnInterface) (grpc.ClientStream, error) {
@@ -181,11 +169,7 @@ func (s *AgentSession) Draining() <-chan struct{} { return s.drains.Done() }
 // Close ends the session, resets its connections (CodeShutdown) and returns
 // when all of its goroutines have ended.
 func (s *AgentSession) Close() error {
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
 	s.cancel(&tunnel.ResetError{Code: tunnel.CodeShutdown})
-	s.hangUp()
 	<-s.ended
 	return nil
 }
@@ -194,9 +178,7 @@ func (s *AgentSession) Close() error {
 func (s *AgentSession) run(stream grpc.ClientStream) {
 	defer close(s.ended)
 	s.running.Go(s.mux.sender.run)
-	err := s.mux.read(stream.RecvMsg, s.handle, s.unknown)
-	s.hangUp()
-	s.finish(err)
+	s.finish(s.mux.read(stream.RecvMsg, s.handle, s.unknown))
 	force := time.AfterFunc(lostGrace, func() { s.cancel(&tunnel.ResetError{Code: tunnel.CodeLost}) })
 	s.running.Wait()
 	force.Stop()
@@ -205,20 +187,18 @@ func (s *AgentSession) run(stream grpc.ClientStream) {
 
 // finish gives up pending dials and ends the connections.
 func (s *AgentSession) finish(err error) {
+	cause := cmp.Or(context.Cause(s.ctx), error(&tunnel.ResetError{Code: tunnel.CodeLost})) // Close has one
 	s.mu.Lock()
-	code := tunnel.CodeLost
-	if s.closed {
-		code = tunnel.CodeShutdown
-	} else if !orderly(err) {
+	if !orderly(err) {
 		s.err = err
 	}
 	for _, d := range s.dials {
 		if d.conn == nil {
-			d.cancel(&tunnel.ResetError{Code: code})
+			d.cancel(cause)
 		}
 	}
 	s.mu.Unlock()
-	s.mux.lose(&tunnel.ResetError{Code: code})
+	s.mux.lose(cause)
 }
 
 func (s *AgentSession) handle(packet *client.Packet) {

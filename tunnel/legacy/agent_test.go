@@ -70,10 +70,14 @@ func TestNumberOfOpenConnectionIsReusable(t *testing.T) {
 	p.mu.Unlock()
 	second := dial(t, p, addr)
 	testutil.Equal(t, s.Streams(), 2, "connections")
-	for _, c := range []tunnel.Conn{first, second} {
+	for i, c := range []tunnel.Conn{first, second} {
 		testutil.Must(c.Write([]byte("hello")))(t)
 		testutil.Must(io.ReadFull(c, make([]byte, 5)))(t)
 		testutil.NoError(t, c.Close())
+		eventually(t, "it is over", func() bool { return s.Streams() == 1-i })
+		s.mu.Lock()
+		testutil.Equal(t, len(s.dials), 1-i, "dials that can be given up by its number")
+		s.mu.Unlock()
 	}
 	r.idle(p, s)
 }
@@ -129,7 +133,7 @@ func TestLostAgentEndsConnectionsBehindReceivedBytes(t *testing.T) {
 	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
 		c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("held")); _, _ = io.Copy(io.Discard, c) }))
 		eventually(t, "the bytes are here", func() bool { puts, _ := c.(*conn).in.state(); return puts > 0 })
-		s.hangUp() // the stream breaks
+		r.grpc.Stop() // the stream breaks
 		<-p.Life().Done()
 		testutil.Must(io.ReadFull(c, make([]byte, 4)))(t) // what had come
 		var reset *tunnel.ResetError

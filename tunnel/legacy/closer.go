@@ -250,7 +250,6 @@ func (c *closer) step(e event, f facts, now time.Time) action {
 		if c.next.IsZero() || now.Before(c.next) {
 			return 0 // of a timer that was replaced
 		}
-		c.next = time.Time{}
 	case hastens:
 		c.hasty = true
 	case closes, resets:

@@ -125,7 +125,7 @@ func samples(t testing.TB) [][]byte {
 	innerSwapped := protowire.AppendBytes(protowire.AppendTag(nil, 3, protowire.BytesType), []byte("payload first"))
 	innerSwapped = protowire.AppendVarint(protowire.AppendTag(innerSwapped, 1, protowire.VarintType), 77)
 	return [][]byte{
-		data, swapped, nil, {8, 4}, {8, 4, 0x22, 0}, {8, 0x84, 0, 0x22, 0},
+		data, swapped, nil, {8, 4}, {8, 4, 0x22, 0}, {8, 0x84, 0, 0x22, 0}, {0x78, 4, 0x22, 0}, {8, 4, 0x1a, 0},
 		append(append([]byte{}, unknown...), data...),
 		append(append([]byte{}, data...), unknown...),
 		append(append([]byte{}, data...), data...), // the same field twice is merged

@@ -135,16 +135,8 @@ func hasten(c tunnel.Conn) {
 	}
 }
 
-// peerResets is called where the peer has dropped the connection.
-func (c *conn) peerResets(cause error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.end.server {
-		c.reset(cause)
-		return
-	}
-	c.step(peerResets, cause)
-}
+// peerResets is called of an opener where the peer has dropped the connection.
+func (c *conn) peerResets(cause error) { c.fire(peerResets, cause) }
 
 // hasten keeps CloseWrite, whether it comes before or after, from waiting for an
 // answer. Bytes that were written are still sent.

@@ -110,6 +110,7 @@ func TestForgottenConnectionHoldsNoBudget(t *testing.T) {
 				testutil.NoError(t, c.announce(1))
 				testutil.NoError(t, testutil.Err(c.Write([]byte("unsent")))) // nobody runs the sender
 				end(c)
+				testutil.Fails(t, c.WriteChunks(chunks(2, 10)), "it takes more behind its end")
 				m.lose(&tunnel.ResetError{Code: tunnel.CodeLost})
 				testutil.Equal(t, limits.Budget.Used(), 0, "bytes of the budget are lost")
 			})

@@ -32,21 +32,18 @@ func setDialID(request *client.Packet, id string, span uint64) {
 func dialID(request *client.DialRequest) (id string, span uint64) {
 	rest := request.ProtoReflect().GetUnknown()
 	for len(rest) > 0 {
-		number, kind, n := protowire.ConsumeTag(rest)
-		if n < 0 {
+		number, kind, size := protowire.ConsumeField(rest)
+		if size < 0 {
 			return id, span
 		}
-		size := protowire.ConsumeFieldValue(number, kind, rest[n:])
-		switch {
-		case size < 0:
-			return id, span
+		switch value := rest[protowire.SizeTag(number):]; {
 		case number == fieldID && kind == protowire.BytesType:
-			text, _ := protowire.ConsumeString(rest[n:])
+			text, _ := protowire.ConsumeString(value)
 			id = tunnel.CleanID(text)
 		case number == fieldSpan && kind == protowire.Fixed64Type:
-			span, _ = protowire.ConsumeFixed64(rest[n:])
+			span, _ = protowire.ConsumeFixed64(value)
 		}
-		rest = rest[n+size:]
+		rest = rest[size:]
 	}
 	return id, span
 }

@@ -141,7 +141,7 @@ func fuzzAgentPeer(s *script, duplex bool, limits Limits) {
 func fuzzAgentSession(s *script, duplex bool, cfg AgentConfig) {
 	cfg.Forwarder = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(pipeDialer)}
 	a := newAgentSession(s.ctx, cfg)
-	a.duplex, a.hangUp = duplex, func() {}
+	a.duplex = duplex
 	a.mux = newMux(s.SendMsg, ToAgent, FromAgent, cfg.Limits, cfg.Metrics, cfg.Log)
 	a.run(scriptClient{ClientStream: nil, s: s})
 }

@@ -112,7 +112,7 @@ func (m *mux) read(recv func(any) error, handle func(*client.Packet), unknown fu
 
 // orderly says whether a stream ended because one side meant it to.
 func orderly(err error) bool {
-	return err == nil || errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled
+	return err == nil || status.Code(err) == codes.Canceled
 }
 
 // quiet is the log of a stream that has none.

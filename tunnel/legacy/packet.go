@@ -82,28 +82,26 @@ func drain() *client.Packet {
 func (p *packet) parseData(bufs mem.BufferSlice) bool {
 	var scratch [maxHeader]byte
 	head, left := scratch[:peek(bufs, scratch[:])], bufs.Len()
-	number := func(tag byte) (v uint64, ok bool) {
+	number := func(tag byte) uint64 { // 0 where it is not next
 		if len(head) == 0 || head[0] != tag {
-			return 0, false
+			return 0
 		}
 		v, n := protowire.ConsumeVarint(head[1:])
 		if n < 0 {
-			return 0, false
+			return 0
 		}
 		head, left = head[1+n:], left-1-n
-		return v, true
+		return v
 	}
-	if kind, ok := number(tagType); !ok || kind != uint64(client.PacketType_DATA) {
+	if number(tagType) != uint64(client.PacketType_DATA) {
 		return false
 	}
-	if size, ok := number(tagData); !ok || size != uint64(left) {
+	if size := number(tagData); size != uint64(left) {
 		return false
 	}
-	id, _ := number(tagConn)
-	if left > 0 {
-		if size, ok := number(tagPayload); !ok || size != uint64(left) {
-			return false
-		}
+	id := number(tagConn)
+	if size := number(tagPayload); size != uint64(left) {
+		return false
 	}
 	p.kind, p.id = client.PacketType_DATA, int64(id)
 	p.data = takePayload(p.data, bufs, bufs.Len()-left)
@@ -112,8 +110,8 @@ func (p *packet) parseData(bufs mem.BufferSlice) bool {
 
 // peek copies the first bytes of a message to p, and returns how many.
 func peek(bufs mem.BufferSlice, p []byte) (n int) {
-	for i := 0; i < len(bufs) && n < len(p); i++ {
-		n += copy(p[n:], bufs[i].ReadOnlyData())
+	for _, buf := range bufs {
+		n += copy(p[n:], buf.ReadOnlyData())
 	}
 	return n
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"testing"
+	"testing/synctest"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -61,9 +62,50 @@ func TestEndIsSentOnce(t *testing.T) {
 
 func TestRetractedDialIsNotSent(t *testing.T) {
 	s := newTestSender(ToAgent, nil)
-	p := dialRequest(1, "tcp", "a:1")
+	first, p := dialRequest(1, "tcp", "a:1"), dialRequest(2, "tcp", "a:1")
+	s.ask(first)
 	s.ask(p)
-	testutil.Equal(t, s.retract(p) && !s.retract(p) && len(s.control) == 0, true, "it can be taken back once")
+	testutil.Equal(t, s.retract(p) && !s.retract(p) && len(s.control) == 1 && s.control[0].Packet == first, true, "it can be taken back once")
+}
+
+// A connection that fails while it awaits its turn leaves nothing to be sent, and does not
+// stop the others.
+func TestFailedConnectionIsPassedOver(t *testing.T) {
+	var sent []any
+	s := newTestSender(ToAgent, func(m any) error { sent = append(sent, m); return nil })
+	failed, other := newTestSendQueue(s, 1), newTestSendQueue(s, 2)
+	_ = failed.put(tunnel.CopyChunk([]byte("x")))
+	_ = other.put(tunnel.CopyChunk([]byte("x")))
+	failed.fail(net.ErrClosed)
+	s.finish()
+	s.run()
+	testutil.Equal(t, len(sent) == 1 && sent[0].(*dataMessage).id == 2, true, "what is sent: %v", sent)
+}
+
+// A writer that waits for room is woken by what ends its connection.
+func TestWaitingWriterIsWoken(t *testing.T) {
+	for name, end := range map[string]func(q *sendQueue){
+		"fail": func(q *sendQueue) { q.fail(net.ErrClosed) }, "end": func(q *sendQueue) { q.end(net.ErrClosed) }, "silence": (*sendQueue).silence,
+	} {
+		testutil.Bubble(t, name, func(t *testing.T) {
+			q := newTestSendQueue(newTestSender(ToAgent, nil), 1)
+			outcome := make(chan error, 1)
+			go func() {
+				for q.held < 2*sendWindow && q.err == nil && !q.mute {
+					if err := q.put(tunnel.NewChunk(tunnel.ChunkSize)); err != nil {
+						outcome <- err
+						return
+					}
+				}
+				outcome <- nil
+			}()
+			synctest.Wait()
+			testutil.AtMost(t, q.held, sendWindow, "bytes that wait")
+			end(q)
+			testutil.Equal(t, <-outcome == nil, name == "silence", "the write succeeds")
+			q.fail(net.ErrClosed)
+		})
+	}
 }
 
 // Whoever is about to go says so, however much waits to be sent: dials are let wait, too.

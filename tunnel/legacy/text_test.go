@@ -15,6 +15,7 @@ func TestDialTextOfOurAgentComesBackExactly(t *testing.T) {
 		for _, reason := range []string{"", "not in the list (see the policy)", "no such host", "connection refused (i/o timeout)", strings.Repeat("x", maxText)} {
 			sent := &tunnel.DialError{Failure: f, Reason: reason, Err: errors.New("inner 10.0.0.1")}
 			text := dialText(sent)
+			testutil.Equal(t, strings.HasPrefix(text, sent.Text()), true, "%q begins as people read it", text)
 			got := parseDialText("a:1", text)
 			testutil.Equal(t, got.Failure, f, "what %q comes as", text)
 			testutil.Equal(t, got.Text(), sent.Text(), "its text")

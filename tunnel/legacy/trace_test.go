@@ -81,7 +81,7 @@ func (c *traced) step(letter rune) {
 	case letter == 'e' && known:
 		c.conn.peerEnds()
 	case letter == 'x' && known && end.server:
-		c.conn.peerResets(errDialClosed)
+		_ = c.conn.Reset(errDialClosed)
 	case letter == 'x' && known:
 		c.conn.peerResets(&tunnel.ResetError{Code: resetCode("broken")})
 	case letter == 'o' && end.server && !end.duplex && !end.closed && c.lost == nil:
