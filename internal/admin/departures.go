@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync"
 	"syscall"
 	"time"
 
@@ -12,33 +11,11 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// departures holds the last peer that left, by tenant, and of all for "".
-type departures struct {
-	mu   sync.Mutex
-	last map[string]*Departure
-}
-
-func (g *departures) add(d *Departure) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.last == nil {
-		g.last = make(map[string]*Departure)
-	}
-	g.last[""], g.last[d.Tenant] = d, d
-}
-
-// of returns the last departure of a tenant, or of all for ""; nil if there is none.
-func (g *departures) of(tenant string) *Departure {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.last[tenant]
-}
-
-// forget drops the departure of a removed tenant. The last of all stays.
-func (g *departures) forget(tenant string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	delete(g.last, tenant)
+// lastGone is the last peer of a tenant that left, or of all for ""; nil: there is none.
+func (t *Table) lastGone(tenant string) *Departure {
+	last, _ := t.departures.Load(tenant)
+	gone, _ := last.(*Departure)
+	return gone
 }
 
 // Gone records that the peer with the Tenant, Role, ID and Remote of d left, and the
@@ -49,7 +26,9 @@ func (t *Table) Gone(d Departure, since time.Time, err error) {
 		return
 	}
 	d.Time, d.Cause, d.Ordered = time.Now(), departure(err), err == nil
-	t.departures.add(&d)
+	for _, of := range []string{"", d.Tenant} {
+		t.departures.Store(of, &d)
+	}
 	if err == nil {
 		return
 	}

@@ -96,7 +96,7 @@ func TestLastDeparture(t *testing.T) {
 		{errors.New("odd"), "its connection was lost: odd", 3},
 	} {
 		table.Gone(Departure{Tenant: "t", Role: RoleAgent, ID: "a1", Remote: "10.0.0.1:5"}, time.Now().Add(-time.Minute), c.err)
-		d := table.departures.of("")
+		d := table.lastGone("")
 		testutil.Holds(t, d.Tenant == "t" && d.ID == "a1" && d.Role == RoleAgent && d.Cause == c.cause &&
 			d.Ordered == (c.err == nil), "%+v, want %q", d, c.cause)
 		list := table.failures.list("")

@@ -167,7 +167,7 @@ func (t *Table) fill(s *Status) {
 	s.Dials = Dials{Total: t.dials.total.Load(), Failed: t.dials.failed.Load(), Failures: t.dials.failures()}
 	s.Rates = t.history.newest()
 	s.Rates.Up, s.Rates.Down = sum.all.up, sum.all.down
-	s.LastGone = t.departures.of("")
+	s.LastGone = t.lastGone("")
 }
 
 // history is that of the process; there is none of a tenant.

@@ -26,9 +26,6 @@ type history struct {
 // record is called after each sample. It ends the interval if its time is up.
 func (t *Table) record(now time.Time, bytes [2]int64) {
 	h := &t.history
-	if h.began.IsZero() {
-		h.began = t.started
-	}
 	took := now.Sub(h.began)
 	if took < interval {
 		return

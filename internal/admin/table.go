@@ -41,7 +41,7 @@ type Table struct {
 	ended   [2]atomic.Int64 // bytes up and down of closed connections
 
 	failures   failures
-	departures departures
+	departures sync.Map // last *Departure by tenant, and of all for ""
 	history    history
 
 	sums    atomic.Pointer[sums] // as of the last sample; never nil
@@ -103,6 +103,7 @@ type conn struct {
 // NewTable returns an empty table.
 func NewTable() *Table {
 	t := &Table{started: time.Now(), dials: dials{byFailure: map[tunnel.Failure]*atomic.Int64{}}}
+	t.history.began = t.started
 	for f := range tunnel.Failures() {
 		t.dials.byFailure[f] = new(atomic.Int64)
 	}
@@ -171,7 +172,7 @@ func (t *Table) Closed(f *tunnel.Flow, took time.Duration, err error) {
 func (t *Table) Forget(tenant string) {
 	if t != nil {
 		t.failures.forget(tenant)
-		t.departures.forget(tenant)
+		t.departures.Delete(tenant) // that of all stays
 	}
 }
 

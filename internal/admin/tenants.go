@@ -85,5 +85,5 @@ func (h *Site) fillTenant(s *Status) {
 		s.Peers[RoleAgent], s.Peers[RoleClient] = t.Agents, t.Clients
 		s.Ready, s.Reason = t.Ready, t.Reason
 	}
-	s.LastGone = h.Table.departures.of(h.Tenant)
+	s.LastGone = h.Table.lastGone(h.Tenant)
 }
