@@ -105,44 +105,38 @@ func usage(cmd *cobra.Command) error {
 	}
 	for _, group := range groups(cmd) {
 		if group.HasAvailableFlags() {
-			fmt.Fprintf(out, "\n%s:\n%s", group.title, group.FlagUsagesWrapped(helpWidth))
+			fmt.Fprintf(out, "\n%s:\n%s", group.Name(), group.FlagUsagesWrapped(helpWidth))
 		}
 	}
 	return nil
 }
 
-// groups returns cmd's flags by title, in order.
-func groups(cmd *cobra.Command) []*groupSet {
-	var all []*groupSet
-	find := func(title string) *groupSet {
-		if i := slices.IndexFunc(all, func(g *groupSet) bool { return g.title == title }); i >= 0 {
-			return all[i]
+// groups returns cmd's flags in sets that have their titles as names, in order.
+func groups(cmd *cobra.Command) []*pflag.FlagSet {
+	var all []*pflag.FlagSet
+	add := func(title string, f *pflag.Flag) {
+		i := slices.IndexFunc(all, func(g *pflag.FlagSet) bool { return g.Name() == title })
+		if i < 0 {
+			set := pflag.NewFlagSet(title, pflag.ContinueOnError)
+			set.SortFlags = false
+			i, all = len(all), append(all, set)
 		}
-		set := pflag.NewFlagSet(title, pflag.ContinueOnError)
-		set.SortFlags = false
-		all = append(all, &groupSet{set, title})
-		return all[len(all)-1]
+		all[i].AddFlag(f)
 	}
 	var others []*pflag.Flag
 	cmd.LocalFlags().SortFlags = false
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if title := f.Annotations[groupKey]; len(title) > 0 {
-			find(title[0]).AddFlag(f)
+			add(title[0], f)
 		} else {
 			others = append(others, f)
 		}
 	})
 	for _, f := range others {
-		find("Other flags").AddFlag(f)
+		add("Other flags", f)
 	}
-	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { find("Global flags").AddFlag(f) })
+	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { add("Global flags", f) })
 	return all
-}
-
-// groupSet is a FlagSet with its title.
-type groupSet struct {
-	*pflag.FlagSet
-	title string
 }
 
 // unquote removes the backticks around the name of the value in descriptions of flags,

@@ -48,12 +48,9 @@ type service struct {
 // Execute implements svc.Handler: an exit status that is not 0 counts as a failure, after
 // which Windows does what the service's recovery says.
 func (s *service) Execute(_ []string, asked <-chan svc.ChangeRequest, told chan<- svc.Status) (specific bool, code uint32) {
+	told <- svc.Status{State: svc.Running, Accepts: svc.AcceptStop | svc.AcceptShutdown}
 	var checkpoint uint32
-	tell := func(p phase) {
-		if p == running {
-			told <- svc.Status{State: svc.Running, Accepts: svc.AcceptStop | svc.AcceptShutdown}
-			return
-		}
+	stopping := func() {
 		checkpoint++
 		told <- svc.Status{State: svc.StopPending, CheckPoint: checkpoint, WaitHint: uint32(4 * tellEvery.Milliseconds())}
 	}
@@ -63,6 +60,6 @@ func (s *service) Execute(_ []string, asked <-chan svc.ChangeRequest, told chan<
 		}
 		return c.Cmd == svc.Stop || c.Cmd == svc.Shutdown
 	}
-	s.status = serve(s.run, asked, isStop, tell)
+	s.status = serve(s.run, asked, isStop, stopping)
 	return s.status != ExitOK, uint32(s.status)
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -20,9 +21,7 @@ func newVersion(root *cobra.Command) *cobra.Command {
 		Args:    NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if asJSON {
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(version.Get())
+				return PrintJSON(cmd.OutOrStdout(), version.Get())
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s version %s\n", root.DisplayName(), root.Version)
 			return err
@@ -30,4 +29,11 @@ func newVersion(root *cobra.Command) *cobra.Command {
 	}
 	AddFlags(cmd, "Version flags", func(f *pflag.FlagSet) { Output(f, &asJSON, "text") })
 	return cmd
+}
+
+// PrintJSON prints v as indented JSON.
+func PrintJSON(out io.Writer, v any) error {
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }
