@@ -194,11 +194,9 @@ func (p *process) clientAuth() error {
 }
 
 // reviewAt has tokens reviewed by an API.
-func reviewAt(config *kubeapi.Config, tokens *auth.TokensConfig) error {
+func reviewAt(config *kubeapi.Config, tokens *auth.TokensConfig) (err error) {
 	config.QPS = -1 // auth.Tokens keeps its own, stricter limit
-	signing, err := kubeapi.NewSigningKeys(config)
-	if err == nil {
-		tokens.SigningKeys = signing.Get
+	if tokens.SigningKeys, err = kubeapi.NewSigningKeys(config); err == nil {
 		tokens.Reviews, err = kubeapi.NewTokenReviews(config)
 	}
 	return err

@@ -261,19 +261,11 @@ func (o Objects[T]) one(ctx context.Context, r request) (object T, err error) {
 func (o Objects[T]) Delete(ctx context.Context, name, version string) error {
 	r := o.at(http.MethodDelete, name)
 	if version != "" {
-		r.body = deleteOptions{"DeleteOptions", "v1", preconditions{version}}
+		r.body = struct { // k8s.io/apimachinery/pkg/apis/meta/v1
+			Kind          string            `json:"kind"`
+			APIVersion    string            `json:"apiVersion"`
+			Preconditions map[string]string `json:"preconditions"`
+		}{"DeleteOptions", "v1", map[string]string{"resourceVersion": version}}
 	}
 	return o.api.call(ctx, r, nil, 0)
 }
-
-// deleteOptions and preconditions are those of k8s.io/apimachinery/pkg/apis/meta/v1.
-type (
-	deleteOptions struct {
-		Kind          string        `json:"kind"`
-		APIVersion    string        `json:"apiVersion"`
-		Preconditions preconditions `json:"preconditions"`
-	}
-	preconditions struct {
-		ResourceVersion string `json:"resourceVersion"`
-	}
-)

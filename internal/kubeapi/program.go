@@ -76,8 +76,7 @@ type source struct {
 	conns   *connrotation.ConnectionTracker // to the API
 
 	mu   sync.Mutex
-	has  bool
-	last credential
+	last credential       // without a Kind: none yet
 	cert *tls.Certificate // of last; nil: none
 }
 
@@ -96,7 +95,7 @@ func (s *source) use(c *transport.Config) {
 func (s *source) get(ctx context.Context) (token string, cert *tls.Certificate, renewed bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if expires := s.last.Status.Expires; !s.has || expires != nil && !time.Now().Before(*expires) {
+	if expires := s.last.Status.Expires; s.last.Kind == "" || expires != nil && !time.Now().Before(*expires) {
 		if err := s.run(ctx); err != nil {
 			return "", nil, false, err
 		}
@@ -110,7 +109,7 @@ func (s *source) refused(token string, cert *tls.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.last.Status.Token == token && s.cert == cert {
-		s.has = false
+		s.last.Status.Expires = new(time.Time) // long ago
 	}
 }
 
@@ -171,7 +170,7 @@ func (s *source) take(out []byte) error {
 	}
 	// The API knows a connection by the certificate that it began with.
 	other := s.last.Kind != "" && s.last.Status.Cert != got.Status.Cert
-	s.last, s.cert, s.has = got, cert, true
+	s.last, s.cert = got, cert
 	if other {
 		s.conns.CloseAll()
 	}

@@ -11,22 +11,17 @@ type review[Spec, Status any] struct {
 }
 
 // reviews is a client of reviews of one kind. It may be used from any goroutine.
-type reviews[Spec, Status any] struct {
-	objects Objects[*review[Spec, Status]]
-}
+type reviews[Spec, Status any] struct{ Objects[*review[Spec, Status]] }
 
 // Create returns the API's answer. It blocks until then or until ctx ends; TokenReviews ask
 // again where the API tells them to wait.
 func (r reviews[Spec, Status]) Create(ctx context.Context, ask Spec) (answer Status, err error) {
-	out, err := r.objects.Create(ctx, &review[Spec, Status]{Spec: ask})
+	out, err := r.Objects.Create(ctx, &review[Spec, Status]{Spec: ask})
 	if err == nil {
 		answer = out.Status
 	}
 	return answer, err
 }
-
-// CloseIdle closes connections that no call is using.
-func (r reviews[Spec, Status]) CloseIdle() { r.objects.CloseIdle() }
 
 // TokenReview asks whose a token is (k8s.io/api/authentication/v1). TokenReviews is a client;
 // NewTokenReviews makes one.
