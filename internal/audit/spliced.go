@@ -53,17 +53,16 @@ type connKey struct {
 
 // splicedConn is such a connection.
 type splicedConn struct {
-	flows   int // open ones
-	since   time.Time
-	resumed bool // the first flow went on with what another process had
-	resumes int
-	up      int64
-	down    int64
-
+	flows int // open ones
+	since time.Time
 	echo  bool        // it has ended before, and its ends only tell each other that they have all
 	over  bool        // a flow has ended, and not because a link was lost
-	last  record      // of the flow that ended last, or that made it over
 	timer *time.Timer // while there is no flow; else nil
+
+	// end is the record of its end: with the figures of all flows so far, and else of the one
+	// that ended last, or that made it over. It is resumed if the first went on with what
+	// another process had.
+	end record
 }
 
 func (s *splicedConns) init(l *Log) { s.log, s.conns = l, make(map[connKey]*splicedConn) }
@@ -77,16 +76,16 @@ func (s *splicedConns) opened(f *tunnel.Flow) {
 	key := keyOf(f)
 	c := s.conns[key]
 	if c == nil {
-		c = &splicedConn{flows: 1, since: f.Opened, resumed: f.Resume.Again()}
-		c.echo = c.resumed && slices.Contains(s.past[:], key)
+		c = &splicedConn{flows: 1, since: f.Opened, end: record{event: closed, resumed: f.Resume.Again()}}
+		c.echo = c.end.resumed && slices.Contains(s.past[:], key)
 		s.conns[key] = c
 		if !c.echo {
-			s.log.add(&record{event: opened, at: f.Opened, flow: f, resumed: c.resumed})
+			s.log.add(&record{event: opened, at: f.Opened, flow: f, resumed: c.end.resumed})
 		}
 		return
 	}
 	c.flows++
-	c.resumes++
+	c.end.resumes++
 	s.awakeLocked(c)
 }
 
@@ -101,11 +100,11 @@ func (s *splicedConns) closed(r *record) {
 		return
 	}
 	c.flows--
-	c.up += r.up
-	c.down += r.down
+	c.end.up += r.up
+	c.end.down += r.down
 	lost := r.flow.Interrupted(r.err)
 	if !lost || !c.over {
-		c.last = *r
+		c.end.at, c.end.flow, c.end.err = r.at, r.flow, r.err
 	}
 	c.over = c.over || !lost
 	switch {
@@ -145,9 +144,8 @@ func (s *splicedConns) endLocked(key connKey, c *splicedConn) {
 		s.past[s.pastNext] = key
 		s.pastNext = (s.pastNext + 1) % maxPast
 	}
-	r := c.last
-	r.took, r.up, r.down, r.resumes, r.resumed = r.at.Sub(c.since), c.up, c.down, c.resumes, c.resumed
-	s.log.add(&r)
+	c.end.took = c.end.at.Sub(c.since)
+	s.log.add(&c.end)
 }
 
 // end ends all connections that wait, and those whose last flow ends from now on.
