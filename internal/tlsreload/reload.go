@@ -60,7 +60,7 @@ func (s *Source) use(m *material) {
 		log.Info("certificate files are good again")
 	}
 	if old.material != m {
-		s.expired, s.early = make(map[string]bool), make(map[string]bool)
+		s.warned = make(map[string]bool)
 		if m.cert != nil {
 			s.warnOfOwn(m.cert.Leaf)
 		}
@@ -93,21 +93,22 @@ func (s *Source) fail(err error) {
 // that are out of date: if these refused all peers, an outage of their publisher would
 // stop the tunnel.
 func (s *Source) warnExpired(log logrus.FieldLogger, m *material) {
-	old := func(file string, end time.Time, say string) {
-		if !s.expired[file] && !end.IsZero() && time.Now().After(end) {
-			s.expired[file] = true
-			log.WithField("file", file).WithField("expired", end.UTC().Format(time.RFC3339)).Warn(say)
+	once := func(file, field string, at time.Time, say string) {
+		if !s.warned[file+say] {
+			s.warned[file+say] = true
+			log.WithField("file", file).WithField(field, at.UTC().Format(time.RFC3339)).Warn(say)
 		}
 	}
+	now := time.Now()
 	for file, cert := range m.first {
-		if begin := cert.NotBefore; !s.early[file] && time.Now().Before(begin) {
-			s.early[file] = true
-			log.WithField("file", file).WithField("valid_from", begin.UTC().Format(time.RFC3339)).
-				Warn("certificate is not valid yet; replace it, or correct this machine's clock")
+		if now.Before(cert.NotBefore) {
+			once(file, "valid_from", cert.NotBefore, "certificate is not valid yet; replace it, or correct this machine's clock")
 		}
-		old(file, cert.NotAfter, "certificate has expired; replace it")
+		if now.After(cert.NotAfter) {
+			once(file, "expired", cert.NotAfter, "certificate has expired; replace it")
+		}
 	}
-	if m.lists != nil {
-		old(s.files.CRL, m.lists.Until, OutdatedLists)
+	if lists := m.lists; lists != nil && !lists.Until.IsZero() && now.After(lists.Until) {
+		once(s.files.CRL, "expired", lists.Until, OutdatedLists)
 	}
 }

@@ -113,8 +113,7 @@ type Source struct {
 
 	reloading sync.Mutex      // held by Reload; guards the fields below
 	changed   func()          // see OnChange; may be nil
-	expired   map[string]bool // files in use that were logged as expired
-	early     map[string]bool // the same as not valid yet
+	warned    map[string]bool // what warnExpired has logged of the files in use
 }
 
 // state is the outcome of the attempts to read the files.
