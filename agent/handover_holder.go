@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"konnectivity/internal/admission"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 )
@@ -46,23 +47,13 @@ type successor struct {
 	over  bool        // it gets none, or no more; for give
 }
 
-// hold waits for successors until ctx ends. One at a time is served.
+// hold waits for successors until ctx ends. One at a time is served. Those that are connected
+// by then stay, for give.
 func (h *Handover) hold(ctx context.Context, socket net.Listener) {
-	h.running.Go(func() {
-		<-ctx.Done() // connected successors stay, for give
-		_ = socket.Close()
+	successors := admission.Acceptor{What: "successors", Log: h.log}
+	_ = successors.Run(ctx, socket, func(c net.Conn) {
+		h.running.Go(func() { h.welcome(&successor{wire: wire{c.(*net.UnixConn)}, said: make(chan string, 1)}) })
 	})
-	for {
-		c, err := socket.Accept()
-		switch {
-		case errors.Is(err, net.ErrClosed):
-			return
-		case err != nil:
-			time.Sleep(handoverPoll)
-		default:
-			h.running.Go(func() { h.welcome(&successor{wire: wire{c.(*net.UnixConn)}, said: make(chan string, 1)}) })
-		}
-	}
 }
 
 // welcome introduces this agent to its successor, and reads what that says until it hangs

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"konnectivity/internal/admission"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
@@ -49,25 +51,18 @@ func StartTarget(ctx context.Context) (address string, stop func(), err error) {
 // Accept calls serve for every connection of l, each on a goroutine, until ctx ends.
 // Each connection is closed when serve returns. When ctx ends, Accept closes l and all
 // connections, waits for every serve, and returns nil; otherwise it returns the error
-// of l.
+// of l, but for one that passes.
 func Accept(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return fmt.Errorf("accept: %w", err)
-		}
+	acceptor := admission.Acceptor{Log: logging.Silent()}
+	return acceptor.Run(ctx, l, func(c net.Conn) {
 		wg.Go(func() {
 			defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 			defer c.Close()
 			serve(c)
 		})
-	}
+	})
 }
 
 // Serve serves one connection to a target of that name. The caller closes it.

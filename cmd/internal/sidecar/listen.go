@@ -27,12 +27,11 @@ func handOver(to *admission.HandOff) func(tunnel.Conn) {
 	}
 }
 
-// listen opens the listeners of --serving-port's front and of the second front. If it
-// fails, the caller closes those that are open.
+// listen opens the listeners of --serving-port's front and of the second front.
 func (s *sidecar) listen() (main, second []net.Listener, err error) {
 	o := s.opts
 	if o.servesTCP() {
-		ln, err := cli.Listen("serving-port", o.listenAddress(o.ServingPort))
+		ln, err := s.opened(cli.Listen("serving-port", o.listenAddress(o.ServingPort)))
 		if err != nil {
 			return main, second, err
 		}
@@ -40,7 +39,7 @@ func (s *sidecar) listen() (main, second []net.Listener, err error) {
 		main = append(main, ln)
 	}
 	if o.ServingUDS != "" {
-		ln, err := unixsocket.Listen(o.ServingUDS, o.uds)
+		ln, err := s.opened(unixsocket.Listen(o.ServingUDS, o.uds))
 		if err != nil {
 			return main, second, fmt.Errorf("--serving-uds: %w", err)
 		}
@@ -48,9 +47,10 @@ func (s *sidecar) listen() (main, second []net.Listener, err error) {
 	}
 	switch {
 	case o.shared():
-		second = append(second, admission.NewHandOff(main[0].Addr()))
+		ln, _ := s.opened(admission.NewHandOff(main[0].Addr()), nil)
+		second = append(second, ln)
 	case o.serves(o.second()):
-		ln, err := cli.Listen(o.secondFlag(), o.listenAddress(o.SecondPort))
+		ln, err := s.opened(cli.Listen(o.secondFlag(), o.listenAddress(o.SecondPort)))
 		if err != nil {
 			return main, second, err
 		}

@@ -6,14 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"time"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/cli"
 )
-
-// probePause is the pause after a failed Accept: descriptors have run out, and become
-// free when a connection ends.
-const probePause = 100 * time.Millisecond
 
 // openProbes listens on the proxies' ports at this machine's other addresses, which
 // kubelet's TCP probes use. A connection there shows that the proxy listens, and nothing
@@ -42,12 +38,12 @@ func (s *sidecar) openProbes(others func() ([]netip.Addr, error)) error {
 func (s *sidecar) openProbesBeside(port uint16, addresses []netip.Addr) error {
 	var failed []error
 	for _, a := range addresses {
-		ln, err := cli.Listen("answer-tcp-probes", netip.AddrPortFrom(a, port).String())
+		ln, err := s.opened(cli.Listen("answer-tcp-probes", netip.AddrPortFrom(a, port).String()))
 		if err != nil {
 			failed = append(failed, err)
 			continue
 		}
-		s.probes, s.Background = append(s.probes, ln), append(s.Background, func(context.Context) { answerProbes(ln) })
+		s.probes, s.Background = append(s.probes, ln), append(s.Background, func(ctx context.Context) { s.answerProbes(ctx, ln) })
 	}
 	if len(failed) > 0 && len(failed) == len(addresses) {
 		return errors.Join(failed...)
@@ -71,16 +67,7 @@ func reachable() (addresses []netip.Addr, err error) {
 }
 
 // answerProbes closes all connections until the listener is closed.
-func answerProbes(ln net.Listener) {
-	for {
-		conn, err := ln.Accept()
-		switch {
-		case errors.Is(err, net.ErrClosed):
-			return
-		case err != nil:
-			time.Sleep(probePause)
-		default:
-			_ = conn.Close()
-		}
-	}
+func (s *sidecar) answerProbes(ctx context.Context, ln net.Listener) {
+	probes := admission.Acceptor{What: "TCP probes", Log: s.Log}
+	_ = probes.Run(ctx, ln, func(conn net.Conn) { _ = conn.Close() })
 }

@@ -34,7 +34,7 @@ func TestProbesAreAnswered(t *testing.T) {
 	s, port := probed(t, "127.0.0.1:0", true)
 	var all sync.WaitGroup
 	for _, ln := range s.probes {
-		all.Go(func() { answerProbes(ln) })
+		all.Go(func() { s.answerProbes(t.Context(), ln) })
 	}
 	t.Cleanup(func() { s.close(); all.Wait() })
 	for range 3 {

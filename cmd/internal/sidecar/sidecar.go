@@ -32,7 +32,8 @@ type sidecar struct {
 	health       net.Listener // nil if off
 	admin        net.Listener // nil if off
 	probes       []net.Listener
-	table        *admin.Table // nil if admin is
+	listeners    []net.Listener // all that were opened
+	table        *admin.Table   // nil if admin is
 	draining     atomic.Bool
 
 	credentials front.Checker // of clients of SOCKS5 and HTTP; nil if there are none
@@ -113,9 +114,6 @@ func (s *sidecar) open() error {
 		err = s.addFronts(main, second)
 	}
 	if err != nil {
-		for _, ln := range append(main, second...) {
-			_ = ln.Close()
-		}
 		return err
 	}
 	if err := s.openProbes(reachable); err != nil {
@@ -125,25 +123,28 @@ func (s *sidecar) open() error {
 		return err
 	}
 	if o.healthAddress != "" {
-		if s.health, err = cli.Listen("health-address", o.healthAddress); err != nil {
+		if s.health, err = s.opened(cli.Listen("health-address", o.healthAddress)); err != nil {
 			return err
 		}
 	}
 	if o.adminAddress != "" {
-		s.admin, err = cli.Listen("admin-address", loopback(o.adminAddress))
+		s.admin, err = s.opened(cli.Listen("admin-address", loopback(o.adminAddress)))
 	}
 	return err
+}
+
+// opened notes a listener, for close.
+func (s *sidecar) opened(ln net.Listener, err error) (net.Listener, error) {
+	if err == nil {
+		s.listeners = append(s.listeners, ln)
+	}
+	return ln, err
 }
 
 // close closes all listeners and files.
 func (s *sidecar) close() {
 	s.Audit.Close()
-	for _, f := range s.fronts {
-		_ = f.ln.Close()
-	}
-	for _, ln := range append([]net.Listener{s.health, s.admin}, s.probes...) {
-		if ln != nil {
-			_ = ln.Close()
-		}
+	for _, ln := range s.listeners {
+		_ = ln.Close()
 	}
 }
