@@ -162,7 +162,7 @@ func (c *connector) noProtocol(err error) error {
 
 func (c *connector) dial(ctx context.Context, to address) (net.Conn, error) {
 	if to.proxy != nil { // whose name is looked up first; a dead name server alone takes 5 s
-		return egress.DialProxy(ctx, to.proxy, to.dial)
+		return egress.DialProxy(ctx, to.proxy, to.dial, net.Dialer{})
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,29 +15,15 @@ import (
 
 var errSilent = errors.New("the server has been silent for too long and is considered dead")
 
-// liveness notices that a gRPC server is gone without a word.
+// watchLiveness notices that a gRPC server is gone without a word, until ended is closed. It then
+// notes that conn is silent, and closes it.
 //
 // It does not use gRPC's own keepalive: upstream's server allows a client one
 // HTTP/2 ping in 30 s and drops it for more (cmd/server/app/server.go). A call is
 // not a ping, so the standard health check is called instead; old servers answer
 // that they have none, which is answer enough. Any byte that arrives counts as a
 // sign of life, so a link full of data is not mistaken for a dead one.
-type liveness struct {
-	dead atomic.Bool
-	done <-chan struct{}
-}
-
-// watchLiveness watches until ended is closed. It closes conn if the server is
-// dead.
-func watchLiveness(client grpc.ClientConnInterface, conn *heardConn, keepalive time.Duration, ended <-chan struct{}) *liveness {
-	l := new(liveness)
-	l.done = wait.Go(func() { l.run(client, conn, keepalive, ended) })
-	return l
-}
-
-func (l *liveness) join() { <-l.done }
-
-func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepalive time.Duration, ended <-chan struct{}) {
+func watchLiveness(client grpc.ClientConnInterface, conn *heardConn, keepalive time.Duration, ended <-chan struct{}) {
 	ask, dead := keepaliveTimes(keepalive)
 	silence := link.NewSilence(ask, dead, time.Now())
 	ctx, cancel := context.WithCancel(context.Background())
@@ -59,7 +44,7 @@ func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepali
 		asks, dead := look(&silence, time.Now(), conn.heard())
 		switch {
 		case dead:
-			l.dead.Store(true)
+			conn.silent.Store(true)
 			_ = conn.Close()
 			return
 		case asks && (answered == nil || tunnel.Closed(answered)):

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"konnectivity/internal/testutil"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel/link"
 )
 
@@ -37,7 +38,7 @@ func (a *asked) Invoke(ctx context.Context, _ string, _, _ any, _ ...grpc.CallOp
 }
 
 // living runs test beside a watched connection whose bytes are read.
-func living(t *testing.T, keepalive time.Duration, answers bool, test func(far net.Conn, a *asked, l *liveness)) {
+func living(t *testing.T, keepalive time.Duration, answers bool, test func(far net.Conn, a *asked, heard *heardConn, watched <-chan struct{})) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		heard := newHeardConn(near)
@@ -48,10 +49,10 @@ func living(t *testing.T, keepalive time.Duration, answers bool, test func(far n
 			a.wire = far
 		}
 		ended := make(chan struct{})
-		l := watchLiveness(a, heard, keepalive, ended)
-		test(far, a, l)
+		watched := wait.Go(func() { watchLiveness(a, heard, keepalive, ended) })
+		test(far, a, heard, watched)
 		close(ended)
-		l.join()
+		<-watched
 		_ = near.Close()
 		_ = far.Close()
 		<-read
@@ -74,11 +75,11 @@ func TestSilenceIsNotMeasuredByTheClock(t *testing.T) {
 
 func TestDeadServerIsNoticed(t *testing.T) {
 	for keepalive, bound := range map[time.Duration]time.Duration{0: 20 * time.Second, 30 * time.Second: 45 * time.Second, time.Millisecond: 12 * time.Second} {
-		living(t, keepalive, false, func(_ net.Conn, _ *asked, l *liveness) {
+		living(t, keepalive, false, func(_ net.Conn, _ *asked, heard *heardConn, watched <-chan struct{}) {
 			start := time.Now()
-			l.join()
+			<-watched
 			took := time.Since(start)
-			testutil.Holds(t, took <= bound && l.dead.Load(), "keepalive %v: noticed after %v", keepalive, took)
+			testutil.Holds(t, took <= bound && heard.silent.Load(), "keepalive %v: noticed after %v", keepalive, took)
 		})
 	}
 }
@@ -89,16 +90,16 @@ func TestQuietServerLives(t *testing.T) {
 		lasts       time.Duration
 		least, most int64
 	}{0: {time.Hour, 600, 730}, time.Millisecond: {time.Minute, 1, 61}} {
-		living(t, keepalive, true, func(_ net.Conn, a *asked, l *liveness) {
+		living(t, keepalive, true, func(_ net.Conn, a *asked, heard *heardConn, _ <-chan struct{}) {
 			time.Sleep(c.lasts)
-			testutil.Holds(t, !l.dead.Load(), "taken for dead though it answers")
+			testutil.Holds(t, !heard.silent.Load(), "taken for dead though it answers")
 			testutil.Between(t, a.calls.Load(), c.least, c.most, "how often it is asked in %v", c.lasts)
 		})
 	}
 }
 
 func TestBusyServerIsNotAsked(t *testing.T) {
-	living(t, 0, true, func(far net.Conn, a *asked, _ *liveness) {
+	living(t, 0, true, func(far net.Conn, a *asked, _ *heardConn, _ <-chan struct{}) {
 		for range 1000 {
 			_, _ = far.Write([]byte("x"))
 			time.Sleep(time.Second)

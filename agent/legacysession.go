@@ -11,14 +11,16 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel/legacy"
 )
 
 // legacySession is a packet session and the gRPC connection it has to itself.
 type legacySession struct {
 	*legacy.AgentSession
-	conn  *grpc.ClientConn
-	alive *liveness
+	conn    *grpc.ClientConn
+	heard   *heardConn      // below conn
+	watched <-chan struct{} // closed when the liveness of heard is watched no more
 }
 
 // connectLegacy speaks the packet protocol over a connection whose TLS
@@ -45,9 +47,8 @@ func (c *connector) connectLegacy(ctx context.Context, conn *tls.Conn, to addres
 		_ = client.Close()
 		return nil, err
 	}
-	session := &legacySession{AgentSession: s, conn: client}
-	session.alive = watchLiveness(client, heard, c.opts.Keepalive, s.Done())
-	return session, nil
+	watched := wait.Go(func() { watchLiveness(client, heard, c.opts.Keepalive, s.Done()) })
+	return &legacySession{s, client, heard, watched}, nil
 }
 
 // Protocol implements session.
@@ -55,7 +56,7 @@ func (s *legacySession) Protocol() string { return protocolGRPC }
 
 // Err adds the cause that only the liveness check knows.
 func (s *legacySession) Err() error {
-	if s.alive.dead.Load() {
+	if s.heard.silent.Load() {
 		return errSilent
 	}
 	return s.AgentSession.Err()
@@ -65,7 +66,7 @@ func (s *legacySession) Err() error {
 func (s *legacySession) Close() error {
 	err := s.AgentSession.Close()
 	_ = s.conn.Close()
-	s.alive.join()
+	<-s.watched
 	return err
 }
 
@@ -108,6 +109,8 @@ type heardConn struct {
 	net.Conn
 	began time.Time
 	last  atomic.Int64 // nanoseconds since then
+
+	silent atomic.Bool // for too long: the server is dead
 }
 
 func newHeardConn(conn net.Conn) *heardConn { return &heardConn{Conn: conn, began: time.Now()} }

@@ -2,6 +2,7 @@ package egress
 
 import (
 	"fmt"
+	"math"
 	"sync"
 
 	"konnectivity/tunnel"
@@ -12,7 +13,7 @@ import (
 // that one that opens ever more connections does not take them from the others. Without
 // numbers of clients, as over gRPC, a server is one client.
 type clients struct {
-	pool *shares.Pool // nil: no bound
+	pool *shares.Pool
 
 	mu    sync.Mutex
 	known map[tunnel.Origin]*shares.Share // of those that have connections
@@ -21,7 +22,7 @@ type clients struct {
 // newClients divides that many descriptors; 0: no bound.
 func newClients(descriptors int) *clients {
 	if descriptors <= 0 {
-		return &clients{}
+		descriptors = math.MaxInt32
 	}
 	return &clients{pool: shares.NewPool(int64(descriptors)), known: make(map[tunnel.Origin]*shares.Share)}
 }
@@ -29,9 +30,6 @@ func newClients(descriptors int) *clients {
 // enter counts a connection of f's client until f ends. It returns an error if the client
 // has used its share up.
 func (c *clients) enter(f *tunnel.Flow) error {
-	if c.pool == nil {
-		return nil
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	share := c.known[f.Origin]

@@ -23,17 +23,12 @@ func ProxyFor(proxyOf func(*url.URL) (*url.URL, error), host string, port uint16
 	return proxyOf(&url.URL{Scheme: "https", Host: tunnel.JoinAddress(strings.TrimSuffix(host, "."), port)})
 }
 
-// DialProxy connects to address, host:port, through an HTTP proxy by CONNECT
+// DialProxy connects by a dialer to address, host:port, through an HTTP proxy by CONNECT
 // (RFC 9110 §9.3.6). The proxy's URL is http or https; a user and password in it
 // become Basic credentials. It blocks until the proxy has answered or ctx ends.
 // The error is a *tunnel.DialError without anything secret: FailUnavailable when
 // the proxy itself cannot be reached, FailAuth when it wants other credentials.
-func DialProxy(ctx context.Context, proxy *url.URL, address string) (tunnel.Conn, error) {
-	return dialProxy(ctx, proxy, address, net.Dialer{})
-}
-
-// dialProxy is DialProxy by a dialer.
-func dialProxy(ctx context.Context, proxy *url.URL, address string, by net.Dialer) (tunnel.Conn, error) {
+func DialProxy(ctx context.Context, proxy *url.URL, address string, by net.Dialer) (tunnel.Conn, error) {
 	p, err := connect.NewProxy(proxy)
 	if err != nil {
 		return nil, unreached(proxy, err)
