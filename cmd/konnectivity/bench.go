@@ -110,7 +110,7 @@ func (o *benchOptions) run(ctx context.Context, out, progress io.Writer) error {
 		return err
 	}
 	if o.json {
-		return rep.JSON(out)
+		return cli.PrintJSON(out, rep)
 	}
 	return rep.Table(out, o.md)
 }

@@ -63,7 +63,7 @@ func relayHop(role, pki, next string) (bench.Hop, error) {
 	}
 	config := source.Client(host)
 	config.ClientSessionCache = nil // such chains make a full handshake for each connection and hop
-	return bench.NewHop(next, config), nil
+	return bench.Hop{Next: next, Config: config}, nil
 }
 
 // pairOf loads a certificate from a folder of `konnectivity certs`.

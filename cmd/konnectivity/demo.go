@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -37,7 +38,6 @@ import (
 // demo is the whole suite in one process on loopback: what quickstart runs.
 type demo struct {
 	dir      string // of the unix socket and of the files that curl needs
-	cert     tls.Certificate
 	certs    *tlsreload.Source
 	log      *logrus.Logger
 	ports    demoPorts
@@ -102,7 +102,6 @@ func (d *demo) makeCertificates() error {
 	if err := pki.WriteKey(files.Key, pair.KeyPEM); err != nil {
 		return err
 	}
-	d.cert = pair.TLS()
 	d.certs, err = tlsreload.New(files, tlsreload.Options{Name: "quickstart", Log: d.log})
 	return err
 }
@@ -177,7 +176,7 @@ const demoGreeting = "hello through the tunnel\n"
 // plane's services.
 func (d *demo) makeTarget() error {
 	web := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, demoGreeting) })
-	secure := &tls.Config{Certificates: []tls.Certificate{d.cert}, MinVersion: tls.VersionTLS12}
+	secure := &tls.Config{Certificates: []tls.Certificate{*d.certs.Certificate()}, MinVersion: tls.VersionTLS12}
 	d.services = append(d.services,
 		func(ctx context.Context) error { return observe.Serve(ctx, d.ports.web, web, d.log) },
 		func(ctx context.Context) error { return observe.ServeTLS(ctx, d.ports.secure, secure, web, d.log) })
@@ -219,27 +218,29 @@ func (d *demo) makePaths() error {
 	numeric := "http://" + d.ports.web.Addr().String() + "/"
 	socks, proxy, clients := d.ports.socks5.Addr().String(), d.ports.http.Addr().String(), d.ports.clients.Addr().String()
 	files := d.files()
-	d.paths = []demoPath{
+	// via is as for `konnectivity dial`; "" is a plain request to the HTTPS sidecar.
+	for _, p := range []struct{ name, via, url, try string }{
 		{name: "SOCKS5 sidecar, name resolved by the agent", via: "socks5://" + socks, url: web, try: fmt.Sprintf("curl --socks5-hostname %s %s", socks, web)},
 		{name: "SOCKS5 sidecar, address", via: "socks5://" + socks, url: numeric, try: fmt.Sprintf("curl --socks5 %s %s", socks, numeric)},
-		{name: "HTTPS sidecar, plain request", proxy: proxy, url: numeric, try: fmt.Sprintf("curl --noproxy '' --proxy http://%s %s", proxy, numeric)},
+		{name: "HTTPS sidecar, plain request", url: numeric, try: fmt.Sprintf("curl --noproxy '' --proxy http://%s %s", proxy, numeric)},
 		{name: "HTTPS sidecar, CONNECT", via: "http://" + proxy, url: secure, try: fmt.Sprintf("curl --noproxy '' --proxy http://%s --cacert %s %s", proxy, files.CA, secure)},
 		{name: "server, CONNECT over mTLS (kube-apiserver, HTTPConnect)", via: "https://" + clients, url: web,
 			try: fmt.Sprintf("curl --noproxy '' --proxytunnel --proxy https://%s --proxy-cacert %s --proxy-cert %s --proxy-key %s %s", clients, files.CA, files.Cert, files.Key, web)},
 		{name: "server, native link", via: "link://" + clients, url: web},
 		{name: "server, gRPC over a unix socket (kube-apiserver, GRPC)", via: "grpc://" + d.socket(), url: web},
-	}
-	for i := range d.paths {
-		p := &d.paths[i]
-		p.tls = d.certs.Client("localhost")
-		if p.via == "" {
-			continue
+	} {
+		transport := &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: proxy})}
+		if p.via != "" {
+			dialer, closeDialer, err := via.Dialer(p.via, via.TLS{Files: files})
+			if err != nil {
+				return err
+			}
+			d.closers = append(d.closers, closeDialer)
+			transport = &http.Transport{TLSClientConfig: d.certs.Client("localhost"), DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				return dialer.Dial(ctx, tunnel.NewFlow(network, address))
+			}}
 		}
-		dialer, closeDialer, err := via.Dialer(p.via, via.TLS{Files: files})
-		if err != nil {
-			return err
-		}
-		p.dialer, d.closers = dialer, append(d.closers, closeDialer)
+		d.paths = append(d.paths, demoPath{p.name, p.url, p.try, transport})
 	}
 	return nil
 }

@@ -2,16 +2,12 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"net/url"
 	"time"
 
 	"konnectivity/cmd/konnectivity/internal/status"
-	"konnectivity/tunnel"
 )
 
 // pathCheck is the outcome of a request over one path of the demo.
@@ -29,13 +25,9 @@ const (
 
 // demoPath is one path through the suite.
 type demoPath struct {
-	name, try string
-	via       string // as for `konnectivity dial --via`; "" for plain requests to proxy
-	proxy     string
-	url       string
-
-	dialer tunnel.Dialer // for via
-	tls    *tls.Config   // trusts the demo target
+	name, url string
+	try       string // a command line; "": there is none
+	transport *http.Transport
 }
 
 // check waits until the suite is up and sends one request over each path.
@@ -58,18 +50,12 @@ func (d *demo) check(ctx context.Context) []pathCheck {
 func (p demoPath) get(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, demoCheckTime)
 	defer cancel()
-	transport := &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: p.proxy})}
-	if p.dialer != nil {
-		transport = &http.Transport{TLSClientConfig: p.tls, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			return p.dialer.Dial(ctx, tunnel.NewFlow(network, address))
-		}}
-	}
-	defer transport.CloseIdleConnections()
+	defer p.transport.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
 	if err != nil {
 		return err
 	}
-	res, err := transport.RoundTrip(req)
+	res, err := p.transport.RoundTrip(req)
 	if err != nil {
 		return err
 	}

@@ -41,14 +41,11 @@ func (t *dialTrace) begin(ctx context.Context, way string) {
 	}
 	t.say("%s to %s by %s", name, t.address, way)
 	u, err := url.Parse(way)
-	if err != nil || u.Hostname() == "" || net.ParseIP(u.Hostname()) != nil {
-		t.start = time.Now()
-		return
-	}
-	asked := time.Now()
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
-	if err == nil {
-		t.say("name %s is %s (%s)", u.Hostname(), status.Addresses(addrs), status.Duration(time.Since(asked).Seconds()))
+	if err == nil && u.Hostname() != "" && net.ParseIP(u.Hostname()) == nil {
+		asked := time.Now()
+		if addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname()); err == nil {
+			t.say("name %s is %s (%s)", u.Hostname(), status.Addresses(addrs), status.Duration(time.Since(asked).Seconds()))
+		}
 	}
 	t.start = time.Now()
 }

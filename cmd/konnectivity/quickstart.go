@@ -85,7 +85,7 @@ func (o *quickstartOptions) run(ctx context.Context, out io.Writer) error {
 
 func (o *quickstartOptions) print(out io.Writer, d *demo, checks []pathCheck) error {
 	if o.json {
-		return status.PrintJSON(out, checks)
+		return cli.PrintJSON(out, checks)
 	}
 	var text bytes.Buffer
 	paint := status.PaintIf(status.IsTerminal(out))

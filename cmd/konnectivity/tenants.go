@@ -139,7 +139,7 @@ func checkTenants(cmd *cobra.Command, path string, server diagnose.Server) ([]di
 // printFindings prints findings. Its error is errChecksFailed if a step failed.
 func printFindings(out io.Writer, findings []diagnose.Finding, asJSON bool) error {
 	if asJSON {
-		if err := status.PrintJSON(out, findings); err != nil {
+		if err := cli.PrintJSON(out, findings); err != nil {
 			return err
 		}
 	} else {

@@ -24,12 +24,7 @@ import (
 // Files that the process of a cell inherits, besides the standard ones.
 const (
 	farFile = 3 // the namespace at the line's other end
-	cutFile = 4 // one byte asks to cut the line, or to restore it
-)
-
-const (
-	cutLine     = 'c'
-	restoreLine = 'r'
+	cutFile = 4 // one byte asks to cut the line, for cellOrder.Cut
 )
 
 // drainTime is how long the rest of a transfer gets to clear the line.
@@ -96,7 +91,7 @@ func cellTestNames() (names []string) {
 
 // benchCell measures over the line that its process was started at one end of.
 func benchCell(ctx context.Context, order io.Reader, report io.Writer) error {
-	m := &measurement{far: line.Inherited(farFile), rep: bench.NewReport()}
+	m := &measurement{far: line.Inherited(farFile), rep: new(bench.Report)}
 	if err := json.NewDecoder(order).Decode(&m.cellOrder); err != nil {
 		return err
 	}
@@ -116,7 +111,7 @@ func benchCell(ctx context.Context, order io.Reader, report io.Writer) error {
 	if err != nil {
 		return err
 	}
-	return m.rep.JSON(report)
+	return json.NewEncoder(report).Encode(m.rep)
 }
 
 // all runs the tests in order, each with every subject in turn.
@@ -385,13 +380,12 @@ func (m *measurement) cut(ctx context.Context, subjects []subject) error {
 		}
 		defer held[i].Close()
 	}
-	if _, err := requests.Write([]byte{cutLine}); err != nil {
+	if _, err := requests.Write([]byte{0}); err != nil {
 		return err
 	}
 	restored := time.Now().Add(m.Cut)
 	var mu sync.Mutex // of the report
 	var wg sync.WaitGroup
-	defer wg.Wait()
 	for i, s := range subjects {
 		wg.Go(func() {
 			kept := survives(held[i].Conns[0], restored)
@@ -408,9 +402,8 @@ func (m *measurement) cut(ctx context.Context, subjects []subject) error {
 			m.add(s, fmt.Sprintf("cut for %v: connections kept", m.Cut), "of 1", map[bool]float64{true: 1}[kept])
 		})
 	}
-	time.Sleep(time.Until(restored))
-	_, err := requests.Write([]byte{restoreLine})
-	return err
+	wg.Wait()
+	return nil
 }
 
 // cutLimit is how long after a cut a connection may take to answer: TCP doubles its

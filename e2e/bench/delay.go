@@ -34,27 +34,22 @@ func longWire(ctx context.Context, l net.Listener, address string, delay time.Du
 }
 
 type segment struct {
-	data []byte
+	data *[segmentSize]byte
+	size int
 	due  time.Time
 }
+
+var segmentData = sync.Pool{New: func() any { return new([segmentSize]byte) }}
 
 // delayed copies src to dst until either ends, then closes both.
 func delayed(dst, src net.Conn, delay time.Duration) {
 	segments := make(chan segment, inFlight)
-	free := make(chan []byte, inFlight)
 	go func() {
 		defer close(segments)
 		for {
-			var buf []byte
-			select {
-			case buf = <-free:
-			default:
-				buf = make([]byte, segmentSize)
-			}
-			n, err := src.Read(buf)
-			if n > 0 {
-				segments <- segment{buf[:n], time.Now().Add(delay)}
-			}
+			data := segmentData.Get().(*[segmentSize]byte)
+			n, err := src.Read(data[:])
+			segments <- segment{data, n, time.Now().Add(delay)}
 			if err != nil {
 				return
 			}
@@ -62,13 +57,10 @@ func delayed(dst, src net.Conn, delay time.Duration) {
 	}()
 	for s := range segments {
 		time.Sleep(time.Until(s.due))
-		if _, err := dst.Write(s.data); err != nil {
+		if _, err := dst.Write(s.data[:s.size]); err != nil {
 			_ = src.Close() // ends the reader, which closes segments
 		}
-		select {
-		case free <- s.data[:cap(s.data)]:
-		default:
-		}
+		segmentData.Put(s.data)
 	}
 	_ = dst.Close()
 	_ = src.Close()

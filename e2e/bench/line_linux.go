@@ -7,7 +7,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -17,6 +16,7 @@ import (
 	"konnectivity/e2e/line"
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/bench"
+	"konnectivity/internal/wait"
 )
 
 // endTime is how long the process of a cell gets to end its programs.
@@ -69,7 +69,7 @@ func benchLine(ctx context.Context, args []string) error {
 // rounds measures all cells in all rounds, or until ctx ends. A cell that fails is left
 // out of its round; err says why.
 func (ls *lines) rounds(ctx context.Context) (rep *bench.Report, err error) {
-	rep = bench.NewReport()
+	rep = new(bench.Report)
 	for round := range ls.runs {
 		for _, c := range ls.cells {
 			if ctx.Err() != nil {
@@ -204,21 +204,14 @@ func (ls *lines) measure(ctx context.Context, c cell, seed int) (*bench.Report, 
 		return nil, err
 	}
 	_ = asks.Close()
-	serveCuts(requests, l)
+	if n, _ := requests.Read(make([]byte, 1)); n > 0 { // else it has ended, and asked for no cut
+		l.SetCut(true)
+		wait.For(ctx, c.cut)
+		l.SetCut(false)
+	}
 	if err := cmd.Wait(); err != nil {
 		return nil, errors.Join(err, context.Cause(ctx))
 	}
-	rep := bench.NewReport()
+	rep := new(bench.Report)
 	return rep, json.Unmarshal(out.Bytes(), rep)
-}
-
-// serveCuts cuts and restores the line as the process of the cell asks, until that ends.
-func serveCuts(requests io.Reader, l *line.Line) {
-	var b [1]byte
-	for {
-		if _, err := requests.Read(b[:]); err != nil {
-			return
-		}
-		l.SetCut(b[0] == cutLine)
-	}
 }

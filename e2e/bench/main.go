@@ -88,7 +88,7 @@ func withPrograms(do func(bin suite.Binaries, dir string) error) error {
 }
 
 func (o options) run(ctx context.Context, bin suite.Binaries) error {
-	rep := bench.NewReport()
+	rep := new(bench.Report)
 	if o.speed != "" {
 		plan := o.plan
 		plan.Tests = strings.Split(o.speed, ",")
@@ -155,7 +155,7 @@ func (o options) onFresh(ctx context.Context, bin suite.Binaries, plan bench.Pla
 			go other.profile(o.profile, "-beside")
 		}
 	}
-	got, err := bench.Run(ctx, plan, subjects, func(what string) { fmt.Fprintln(os.Stderr, what) })
+	got, err := bench.Run(ctx, plan, subjects, say)
 	rep.Merge(got)
 	return err
 }

@@ -49,7 +49,7 @@ var contests = []contest{
 
 // noise measures what a cluster that makes noise leaves to one that does not.
 type noise struct {
-	figures
+	rep    bench.Report
 	settle time.Duration // until changed bounds are in force, and loads run
 	period time.Duration // for which each load is measured
 
@@ -89,6 +89,12 @@ func (n *noise) measure(ctx context.Context, s *suite.Suite) error {
 		n.note("beside "+c.what+": p99 ÷ p99 within "+c.bounds, "×", bench.Milliseconds(free.quiet.Dial.P99)/bench.Milliseconds(bounded.quiet.Dial.P99))
 	}
 	return nil
+}
+
+// note says a figure of the server, and keeps it for the table.
+func (n *noise) note(what, unit string, value float64) {
+	n.rep.Add("server", what, unit, value)
+	say(fmt.Sprintf("%s: %.4g %s", what, value, unit))
 }
 
 // noteQuiet notes what became of the dials and echoes of the quiet cluster.
@@ -141,7 +147,7 @@ func (n *noise) contest(ctx context.Context, c contest, bounds string) (o outcom
 	o.took, o.cpu = time.Since(start), after-before
 	for _, r := range []report{o.noisy, o.quiet} {
 		if r.Failed > 0 {
-			n.say(fmt.Sprintf("%d of %d dials failed, one of them: %s", r.Failed, r.Failed+r.Dial.Count, r.Err))
+			say(fmt.Sprintf("%d of %d dials failed, one of them: %s", r.Failed, r.Failed+r.Dial.Count, r.Err))
 		}
 	}
 	return o, err

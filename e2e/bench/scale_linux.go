@@ -39,7 +39,6 @@ type scale struct {
 	rate                                int // new connections a second beside those that are held
 	rest                                time.Duration
 	profiles                            string // folder for heap, goroutine and CPU profiles; "": none
-	say                                 func(string)
 
 	suite *suite.Suite
 	out   strings.Builder
@@ -52,7 +51,7 @@ type scale struct {
 
 // benchScale is `bench scale`.
 func benchScale(ctx context.Context, args []string) error {
-	s := &scale{say: newFigures().say}
+	s := &scale{}
 	set := flag.NewFlagSet("bench scale", flag.ExitOnError)
 	set.IntVar(&s.tenants, "tenants", 4000, "tenants, each with an agent and a sidecar on every server; 0: none")
 	set.IntVar(&s.servers, "servers", 2, "servers that forward to one another, for tenants and sidecars")
@@ -148,7 +147,7 @@ func (s *scale) row(t *table, values ...any) {
 	first, _, _ := strings.Cut(string(load), " ")
 	cells = append(cells, first)
 	t.lines = append(t.lines, cells)
-	s.say(strings.Join(cells, " | "))
+	say(strings.Join(cells, " | "))
 }
 
 // write adds a table to the output.
@@ -411,7 +410,7 @@ func (s *scale) churn(ctx context.Context, srv *suite.Server, fleet *fleet) ([]a
 		return nil, why
 	}
 	if why != nil {
-		s.say("a dial failed: " + why.Error())
+		say("a dial failed: " + why.Error())
 	}
 	s.failed += failed
 	each := bench.Milliseconds(after-before) / float64(max(1, took.Count))

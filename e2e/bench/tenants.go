@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/bench"
 )
 
 const (
@@ -103,30 +102,12 @@ func withSuite(do func(*suite.Suite) error) error {
 	})
 }
 
-// figures are those of one server. Each is said as soon as it is known.
-type figures struct {
-	rep *bench.Report
-	say func(string)
-}
-
-func newFigures() figures {
-	return figures{bench.NewReport(), func(line string) { fmt.Fprintln(os.Stderr, line) }}
-}
-
-func (f figures) note(what, unit string, value float64) {
-	f.rep.Add("server", what, unit, value)
-	f.say(fmt.Sprintf("%s: %.4g %s", what, value, unit))
-}
-
-// print writes all figures as a table.
-func (f figures) print(title string) error {
-	fmt.Printf("%s:\n\n", title)
-	return f.rep.Table(os.Stdout, true)
-}
+// say tells of progress.
+func say(line string) { fmt.Fprintln(os.Stderr, line) }
 
 // benchNoise is `bench noise`.
 func benchNoise(ctx context.Context, args []string) error {
-	n := &noise{figures: newFigures(), settle: noiseSettle}
+	n := &noise{settle: noiseSettle}
 	set := flag.NewFlagSet("bench noise", flag.ExitOnError)
 	set.DurationVar(&n.period, "for", 20*time.Second, "how long each load is measured")
 	if err := set.Parse(args); err != nil {
@@ -135,7 +116,8 @@ func benchNoise(ctx context.Context, args []string) error {
 	if err := withSuite(func(s *suite.Suite) error { return n.measure(ctx, s) }); err != nil {
 		return err
 	}
-	return n.print("a quiet cluster beside one that makes noise")
+	fmt.Print("a quiet cluster beside one that makes noise:\n\n")
+	return n.rep.Table(os.Stdout, true)
 }
 
 // saveProfiles writes profiles of the program with that admin port to a folder, as names that

@@ -12,7 +12,6 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/bench"
 	"konnectivity/internal/testutil"
 )
 
@@ -35,14 +34,9 @@ func TestMain(m *testing.M) {
 
 // Every figure of the noise is measured. Their values mean nothing on a busy machine.
 func TestNoise(t *testing.T) {
-	n := noise{figures: quiet(t), period: 300 * time.Millisecond, settle: 100 * time.Millisecond}
+	n := noise{period: 300 * time.Millisecond, settle: 100 * time.Millisecond}
 	testutil.NoError(t, n.measure(t.Context(), suite.ForTest(t, binaries)))
 	testutil.Equal(t, len(n.rep.Rows), 2*3+2*9, "rows")
-}
-
-// quiet are figures that the test's log says.
-func quiet(t *testing.T) figures {
-	return figures{bench.NewReport(), func(line string) { t.Log(line) }}
 }
 
 // A few of everything are measured: each of the tables has a row for each step, and all
@@ -51,7 +45,7 @@ func quiet(t *testing.T) figures {
 // client reaches its own cluster, also after the server was killed, and no dial fails.
 func TestScale(t *testing.T) {
 	checkGoroutines(t)
-	o := scale{tenants: 8, servers: 2, agents: 8, connections: 40, links: 8, rate: 200, rest: 300 * time.Millisecond, say: quiet(t).say, suite: suite.ForTest(t, binaries)}
+	o := scale{tenants: 8, servers: 2, agents: 8, connections: 40, links: 8, rate: 200, rest: 300 * time.Millisecond, suite: suite.ForTest(t, binaries)}
 	testutil.NoError(t, o.measure(t.Context()))
 	if tables, rows := strings.Count(o.out.String(), "\n|---|"), strings.Count(o.out.String(), "\n|"); tables != 7 || rows != 7*2+5*steps+3+4 {
 		t.Errorf("%d tables with %d lines:\n%s", tables, rows, o.out.String())

@@ -140,7 +140,7 @@ func TestRunFillsEveryRow(t *testing.T) {
 		testutil.Equal(t, len(row.Values["direct"]), 2, "%s: values, one a round", row.Label)
 	}
 	var text, md bytes.Buffer
-	testutil.NoError(t, errors.Join(rep.Table(&text, false), rep.Table(&md, true), rep.JSON(io.Discard)))
+	testutil.NoError(t, errors.Join(rep.Table(&text, false), rep.Table(&md, true)))
 	for _, want := range []string{"download, 1 stream", "CPU of upload, 2 streams", "round trip beside 2 downloads, p99 ÷ alone", "÷ again", "memory taken beside 2 stalled readers"} {
 		testutil.Holds(t, strings.Contains(text.String(), want) && strings.Contains(md.String(), want),
 			"no %q in the table:\n%s", want, text.String())

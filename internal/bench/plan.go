@@ -66,7 +66,7 @@ func Run(ctx context.Context, plan Plan, subjects []Subject, progress func(strin
 	if err := CheckTests(plan.Tests); err != nil {
 		return nil, err
 	}
-	rep := NewReport()
+	rep := new(Report)
 	for round := range plan.Runs {
 		for _, name := range plan.Tests {
 			for _, s := range subjects {

@@ -26,12 +26,9 @@ const (
 
 // Hop is one process of the relay chain.
 type Hop struct {
-	next   string // "" is the end of the chain, which dials the target
-	config *tls.Config
+	Next   string      // HOST:PORT to pass on to; "" is the end of the chain, which dials the target
+	Config *tls.Config // for Next
 }
-
-// NewHop returns a hop that passes on to next over TLS.
-func NewHop(next string, config *tls.Config) Hop { return Hop{next, config} }
 
 // Serve relays connections of l until ctx ends. It then closes those that are open
 // and returns when all have ended.
@@ -69,10 +66,10 @@ func (h Hop) relay(ctx context.Context, near net.Conn) error {
 
 // dial opens a TLS connection of its own to the next hop.
 func (h Hop) dial(ctx context.Context, target string) (net.Conn, error) {
-	if h.next == "" {
+	if h.Next == "" {
 		return new(net.Dialer).DialContext(ctx, "tcp", target)
 	}
-	c, err := (&tls.Dialer{Config: h.config}).DialContext(ctx, "tcp", h.next)
+	c, err := (&tls.Dialer{Config: h.Config}).DialContext(ctx, "tcp", h.Next)
 	if err != nil {
 		return nil, err
 	}

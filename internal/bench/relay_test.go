@@ -19,8 +19,8 @@ func TestRelayChain(t *testing.T) {
 	config := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, RootCAs: ca.Pool(), ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
 	target := serve(t, nil, bench.ServeTarget)
 	end := serve(t, config, bench.Hop{}.Serve)
-	middle := serve(t, config, bench.NewHop(end, config).Serve)
-	front := serve(t, nil, bench.NewHop(middle, config).Serve)
+	middle := serve(t, config, bench.Hop{Next: end, Config: config}.Serve)
+	front := serve(t, nil, bench.Hop{Next: middle, Config: config}.Serve)
 
 	path := bench.Path{Name: "chain", Target: target, Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		c, err := net.Dial("tcp", front)

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -21,9 +20,6 @@ type Row struct {
 	Unit   string
 	Values map[string][]float64 // by subject
 }
-
-// NewReport returns an empty report.
-func NewReport() *Report { return &Report{} }
 
 // Add adds a value to a row, which it creates if need be. Subjects and rows
 // keep the order of their first use.
@@ -178,11 +174,4 @@ func ratio(r float64) string {
 		return "–"
 	}
 	return fmt.Sprintf("%.2f", r)
-}
-
-// JSON writes every value of every round.
-func (r *Report) JSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(r)
 }

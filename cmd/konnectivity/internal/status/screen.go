@@ -1,12 +1,13 @@
 package status
 
 import (
-	"encoding/json"
 	"io"
 	"os"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 )
 
 // Size is that of a terminal; 0 is unlimited, as for a pipe.
@@ -17,7 +18,7 @@ type Size struct{ Columns, Rows int }
 func SizeOf(out io.Writer) Size {
 	var s Size
 	if f, ok := out.(*os.File); ok { // terminals without colours have a size too
-		s = sizeOf(f)
+		s.Columns, s.Rows, _ = term.GetSize(int(f.Fd()))
 	}
 	for name, to := range map[string]*int{"COLUMNS": &s.Columns, "LINES": &s.Rows} {
 		if n, err := strconv.Atoi(os.Getenv(name)); err == nil && n > 0 {
@@ -83,11 +84,4 @@ func PaintIf(on bool) Paint {
 		return Paint{}
 	}
 	return Paint{"\x1b[32m", "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"}
-}
-
-// PrintJSON prints v as indented JSON.
-func PrintJSON(out io.Writer, v any) error {
-	enc := json.NewEncoder(out)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }

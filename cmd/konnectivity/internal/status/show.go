@@ -10,6 +10,7 @@ import (
 	"io"
 	"time"
 
+	"konnectivity/internal/cli"
 	"konnectivity/internal/wait"
 )
 
@@ -140,7 +141,7 @@ func (v *View) print(out io.Writer, seen picture) error {
 	case v.JSON && v.Watch:
 		return json.NewEncoder(out).Encode(seen)
 	case v.JSON:
-		return PrintJSON(out, seen)
+		return cli.PrintJSON(out, seen)
 	}
 	text := render(out, seen.print)
 	if v.Watch {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/cli"
 )
 
 const (
@@ -41,7 +42,7 @@ func (v *Tenants) Show(ctx context.Context, out io.Writer, address string) error
 		return fmt.Errorf("%s: %w", address, err)
 	}
 	if v.JSON {
-		return PrintJSON(out, page)
+		return cli.PrintJSON(out, page)
 	}
 	_, err = out.Write(render(out, func(p *printer) { p.tenants(page) }))
 	return err

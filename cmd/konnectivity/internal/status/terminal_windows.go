@@ -15,11 +15,3 @@ func FollowEscapes(f *os.File) {
 		_ = windows.SetConsoleMode(console, mode|windows.ENABLE_VIRTUAL_TERMINAL_PROCESSING)
 	}
 }
-
-func sizeOf(f *os.File) Size {
-	var info windows.ConsoleScreenBufferInfo
-	if windows.GetConsoleScreenBufferInfo(windows.Handle(f.Fd()), &info) != nil {
-		return Size{}
-	}
-	return Size{int(info.Window.Right-info.Window.Left) + 1, int(info.Window.Bottom-info.Window.Top) + 1}
-}

@@ -29,8 +29,12 @@ func troubles(r Report) []string {
 	say(RecentlyLost(r))
 	say(unlinked(s.Unlinked))
 	say(unusableTenants(s.Tenants))
-	say(unaudited(s.AuditError))
-	say(unruled(s.PolicyError))
+	if why := s.AuditError; why != "" { // connections are made of which there may be no record
+		say("records of the audit log cannot be written, and may be lost: " + why)
+	}
+	if why := s.PolicyError; why != "" {
+		say("the policy file cannot be used, and the rules before hold: " + why)
+	}
 	for _, role := range []string{admin.RoleAgent, admin.RoleServer, admin.RoleClient} {
 		if silent := SilentPeers(r.Peers, role); len(silent) > 0 {
 			say(JoinSilent(silent))
@@ -83,22 +87,6 @@ func unusableTenants(states map[string]int) string {
 		return ""
 	}
 	return "tenants whose settings cannot be used: " + strings.Join(words, ", ") + "; konnectivity tenants list tells why"
-}
-
-// unaudited says that connections are made of which there may be no record.
-func unaudited(why string) string {
-	if why == "" {
-		return ""
-	}
-	return "records of the audit log cannot be written, and may be lost: " + why
-}
-
-// unruled says that the rules in force are not those of the policy file.
-func unruled(why string) string {
-	if why == "" {
-		return ""
-	}
-	return "the policy file cannot be used, and the rules before hold: " + why
 }
 
 // lostFor is the time for which a lost peer is reported.
