@@ -65,7 +65,7 @@ func New(cfg Config) (_ *Line, err error) {
 }
 
 // SetCut cuts the line both ways, silently, as a cable that is pulled out
-// somewhere far away; or restores it.
+// somewhere far away; or restores it. What is on the line by then still comes out.
 func (l *Line) SetCut(cut bool) {
 	l.toA.cut.Store(cut)
 	l.toB.cut.Store(cut)
@@ -141,8 +141,10 @@ func (d *direction) admit() {
 		if err != nil {
 			return
 		}
-		d.shaper.SetCut(d.cut.Load())
-		due, verdict := d.shaper.Admit(time.Now(), n)
+		due, verdict := time.Time{}, Cut
+		if !d.cut.Load() {
+			due, verdict = d.shaper.Admit(time.Now(), n)
+		}
 		d.count[verdict].Add(1)
 		if verdict != Carried {
 			d.free.Put(data)

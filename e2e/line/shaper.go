@@ -39,7 +39,7 @@ const (
 	Carried Verdict = iota
 	Lost            // by the line
 	Dropped         // by the queue, which was full
-	Cut             // the line is cut
+	Cut             // the line is cut; not a Shaper's
 )
 
 // Shaper is one direction of a line: a queue, a sender at the line's rate, and
@@ -49,7 +49,6 @@ type Shaper struct {
 	cfg    Config
 	random *rand.Rand
 	free   time.Time // when all that was queued has been sent
-	cut    bool
 }
 
 // NewShaper returns an idle direction. stream tells apart those of one seed.
@@ -63,9 +62,6 @@ func NewShaper(cfg Config, stream uint64) *Shaper {
 // Admit says what becomes of a packet of so many bytes that arrives now, and
 // when it comes out at the far end. What is admitted comes out in order.
 func (s *Shaper) Admit(now time.Time, size int) (due time.Time, v Verdict) {
-	if s.cut {
-		return time.Time{}, Cut
-	}
 	if s.free.Before(now) {
 		s.free = now
 	}
@@ -87,7 +83,3 @@ func (s *Shaper) Admit(now time.Time, size int) (due time.Time, v Verdict) {
 func (s *Shaper) queued(now time.Time) int {
 	return int(s.free.Sub(now).Seconds() * s.cfg.Rate / 8)
 }
-
-// SetCut cuts the line silently, or restores it. What was admitted before still
-// comes out.
-func (s *Shaper) SetCut(cut bool) { s.cut = cut }
