@@ -140,14 +140,7 @@ func library(path, version, sum string) cdx.Component {
 }
 
 func sumOf(file string) (string, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", err
-	}
-	return hex.EncodeToString(h.Sum(nil)), nil
+	data, err := os.ReadFile(file)
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:]), err
 }
