@@ -17,6 +17,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	"go.uber.org/goleak"
 
@@ -260,7 +261,18 @@ func TestPeersHaveTheRatesOfTheirConnections(t *testing.T) {
 	testutil.Holds(t, p.Matched == 1 && p.Items[0].ID == "a2", "%+v", p)
 }
 
-// Agents and clients of a server have ids of 512 bytes at most, an agent itself 4096.
+// A peer's name could control the terminal that shows an answer.
+func TestAnswersHaveNoInvisibleCharacters(t *testing.T) {
+	id := "a\u009b2Jb\x7f\u202e\U000e0041\x1bé"
+	h := mounted(Source{Table: NewTable(), Peers: func() []Peer { return []Peer{{Role: RoleAgent, ID: id}} }})
+	body := ask(h, "GET", "/api/v1/peers").Body.String()
+	if at := strings.IndexFunc(body, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); at >= 0 {
+		t.Errorf("a terminal would read %q", body[at:])
+	}
+	testutil.Equal(t, get[Page[Peer]](t, h, "/api/v1/peers").Items[0].ID, id, "the id")
+}
+
+// An agent may list a server by gRPC whose id has 4096 bytes; all other ids have 512 at most.
 // The page takes any filter that it lets one type for an answer, and no more.
 func TestFiltersHoldTheLongestID(t *testing.T) {
 	id := strings.Repeat("a", 4096)

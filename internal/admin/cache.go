@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"sync"
 	"time"
+
+	"konnectivity/internal/logging"
 )
 
 const (
@@ -102,7 +104,7 @@ func (s *answerCache) fill(ctx context.Context, key string, a *answer, make func
 	defer func() { time.AfterFunc(rest*time.Since(start), func() { <-s.turn }) }()
 	var body bytes.Buffer
 	_ = json.NewEncoder(&body).Encode(make()) // cannot fail: plain structs, into memory
-	a.body = body.Bytes()
+	a.body = logging.EscapeHidden(body.Bytes())
 }
 
 // dropEmpty removes an answer that was not made.

@@ -17,9 +17,9 @@ const (
 	// maxRoles is more than the number of roles.
 	maxRoles = 10
 
-	// maxFilter is the length of the longest id, an agent's, and quoted it fits into
-	// a request. The page's bound is a quarter of it in characters, which have at most
-	// 3 bytes each, and more than any id that a server or sidecar lists.
+	// maxFilter is the length of the longest id, that of a server which an agent meets by
+	// gRPC, and quoted it fits into a request. The page's bound is a quarter of it in
+	// characters, which have at most 3 bytes each, and more than any other id.
 	maxFilter = 4096
 )
 

@@ -142,12 +142,12 @@ func (f sparseFormatter) Format(entry *logrus.Entry) ([]byte, error) {
 	if _, text := f.Formatter.(*logrus.TextFormatter); text || err != nil {
 		return line, err // the text format quotes such characters
 	}
-	return escapeHidden(line), nil
+	return EscapeHidden(line), nil
 }
 
-// escapeHidden returns a JSON text with invisible characters escaped, which could
+// EscapeHidden returns a JSON text with invisible characters escaped, which could
 // control the terminal that shows it. Its meaning stays the same.
-func escapeHidden(text []byte) []byte {
+func EscapeHidden(text []byte) []byte {
 	if !bytes.ContainsFunc(text, Hidden) {
 		return text
 	}

@@ -125,7 +125,7 @@ func TestSparseLinesOfAFile(t *testing.T) {
 func TestEscapedJSONMeansTheSame(t *testing.T) {
 	const hostile = "a\x1b[2Jb\u202ec\u0085d\u200be\u2028f\x7fg\n\U000e0041ü語é"
 	text := testutil.Must(json.Marshal(map[string]string{hostile: hostile}))(t)
-	escaped := escapeHidden(text)
+	escaped := EscapeHidden(text)
 	var got map[string]string
 	err := json.Unmarshal(escaped, &got)
 	testutil.Holds(t, err == nil && got[hostile] == hostile, "%v, %q", err, got)
@@ -133,5 +133,5 @@ func TestEscapedJSONMeansTheSame(t *testing.T) {
 		testutil.Holds(t, r == 'ü' || r == '語' || r == 'é' || r >= ' ' && r <= '~', "%U is left", r)
 	}
 	plain := []byte("{\"a\": 1}\n")
-	testutil.Holds(t, &escapeHidden(plain)[0] == &plain[0], "an ordinary line is copied")
+	testutil.Holds(t, &EscapeHidden(plain)[0] == &plain[0], "an ordinary line is copied")
 }
