@@ -161,7 +161,11 @@ func (cl *cluster) judgeAgent(ctx, life context.Context, who auth.Peer, via stri
 	if err != nil {
 		cl.server.metrics.agentRefused(label(err))
 		cl.traffic.refused.Add(1)
-		cl.log.WithFields(agentFields(agent)).WithFields(logrus.Fields{"error": err.Error(), "cause": errors.Unwrap(err)}).Warn("an agent was refused")
+		log := cl.log.WithFields(agentFields(agent)).WithError(err)
+		if cause := errors.Unwrap(err); cause != nil {
+			log = log.WithField("cause", cause)
+		}
+		log.Warn("an agent was refused")
 		return agent, give, err
 	}
 	agent.Identifiers = ids
