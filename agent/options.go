@@ -44,8 +44,8 @@ const (
 	// was told to stop. Kubernetes kills a pod 30 s after it asked it to end, and
 	// closing them takes a moment.
 	DefaultGrace = 25 * time.Second
-	// MaxIdentity bounds ID and Identifiers, in bytes each. Both travel as
-	// gRPC metadata, which servers cap at 8 KiB and more for all of it.
+	// MaxIdentity bounds Identifiers, and the ids of servers that speak gRPC, in bytes each.
+	// Both travel as gRPC metadata, which servers cap at 8 KiB and more for all of it.
 	MaxIdentity = 4096
 )
 
@@ -58,7 +58,7 @@ type Port interface {
 // Options are what an Agent needs. Required are ID, Servers, TLS and Dialer. The flags of
 // konnectivity-agent refuse what cannot work.
 type Options struct {
-	// ID is this agent's id, unique among agents; at most MaxIdentity bytes.
+	// ID is this agent's id, unique among agents; at most link.MaxID bytes.
 	ID string
 	// Identifiers is a URL query: servers route to this agent by it. See
 	// ValidateIdentifiers.

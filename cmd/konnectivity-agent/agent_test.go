@@ -116,7 +116,7 @@ func TestValidation(t *testing.T) {
 		{"--agent-identifiers=mac=1", "--agent-identifiers", cli.ExitUsage},
 		{"--agent-identifiers=host=%zz", "--agent-identifiers", cli.ExitUsage},
 		{"--agent-id=a\nb", "--agent-id", cli.ExitUsage},
-		{"--agent-id=" + strings.Repeat("a", 10<<10), "--agent-id", cli.ExitUsage},
+		{"--agent-id=" + strings.Repeat("a", 513), "--agent-id: an id has at most 512", cli.ExitUsage},
 		{"--lease-label-selector=a=b=c", "--lease-label-selector", cli.ExitUsage},
 		{"--lease-label-selector=a --lease-label=b=c=d", "b=c=d", cli.ExitUsage},
 		{"--proxy-server-host=", "--proxy-server-host", cli.ExitUsage},

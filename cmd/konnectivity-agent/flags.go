@@ -223,7 +223,7 @@ func (f *flags) checkValues() (err error) {
 		cli.CheckServerName(o.ServerName),
 		f.peers.Check(),
 		cli.FlagError("agent-identifiers", agent.ValidateIdentifiers(o.Identifiers)),
-		cli.CheckID("agent-id", f.agentID(), agent.MaxIdentity),
+		cli.CheckID("agent-id", f.agentID(), link.MaxID),
 		cli.CheckValue("lease-label-selector", f.leaseSelector, selector),
 		cli.CheckGiven(f.set, "allow-destination", "deny-destination", "policy-file", "peer-trust-domain", "audit-log"),
 		cli.FlagError("allow-destination", allow),
