@@ -141,7 +141,8 @@ func TestListsArePagedFilteredAndSorted(t *testing.T) {
 	if took := resources.CPUTime() - start; took > 10*time.Second { // some 10 ms
 		t.Errorf("a sorted page of %d took %v of processor time", many, took)
 	}
-	for _, bad := range []string{"limit=1001", "limit=-1", "limit=x", "offset=-1", "sort=evil", "state=odd", "filter=" + strings.Repeat("x", maxFilter+1)} {
+	for _, bad := range []string{"limit=1001", "limit=-1", "limit=x", "offset=-1", "sort=evil", "state=odd", "filter=" + strings.Repeat("x", maxFilter+1),
+		"role=agents", "role=agent,", "role=" + strings.Repeat("agent,", len(roles)) + "agent", "filter=%zz", "limit=1;offset=2"} {
 		if w := ask(h, http.MethodGet, "/api/v1/connections?"+bad); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "want") {
 			t.Errorf("%s: %d %s", bad, w.Code, w.Body)
 		}

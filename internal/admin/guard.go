@@ -34,7 +34,7 @@ func guard(login Login, next *readers) http.Handler {
 			askForToken(w)
 			fail(w, http.StatusUnauthorized, "want a token, or over TLS a certificate, that this server knows")
 		case !who.Proven && !ownHost(r):
-			fail(w, http.StatusMisdirectedRequest, "use an IP address, localhost or the name of a Service")
+			fail(w, http.StatusMisdirectedRequest, "use an IP address, localhost or, where the port listens beyond loopback, the name of a Service")
 		case foreign(r):
 			fail(w, http.StatusForbidden, "pages of other sites may not use this API")
 		case who.Tenant != "" && !next.may(r):

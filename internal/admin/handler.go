@@ -94,7 +94,7 @@ func (h *Site) Handler(mux *http.ServeMux) http.Handler {
 
 func (h *Site) answer(name string, make func(*Site, query) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		q, err := parseQuery(r.URL.Query())
+		q, err := parseQuery(r.URL.RawQuery)
 		if err != nil {
 			fail(w, http.StatusBadRequest, err.Error())
 			return

@@ -14,14 +14,14 @@ const (
 	maxLimit     = 1000
 	defaultLimit = 100
 
-	// maxRoles is more than the number of roles.
-	maxRoles = 10
-
 	// maxFilter is the length of the longest id, that of a server which an agent meets by
 	// gRPC, and quoted it fits into a request. The page's bound is a quarter of it in
 	// characters, which have at most 3 bytes each, and more than any other id.
 	maxFilter = 4096
 )
+
+// roles are all that a peer can have.
+var roles = []string{RoleClient, RoleServer, RoleAgent, RoleFrontend, RoleDestination, RoleDirect}
 
 // query holds the parameters of a list.
 type query struct {
@@ -34,14 +34,19 @@ type query struct {
 	servers       bool // tenants as all servers have them
 }
 
-// parseQuery parses the parameters of a request. Its error is a sentence for the
+// parseQuery parses the query of a request's URL. Its error is a sentence for the
 // client.
-func parseQuery(v url.Values) (query, error) {
+func parseQuery(raw string) (query, error) {
+	v, err := url.ParseQuery(raw)
+	if err != nil {
+		return query{}, errors.New("the query is not URL encoded: want name=value&name=value")
+	}
 	q := query{limit: defaultLimit, filter: strings.ToLower(v.Get("filter")), state: v.Get("state"), sort: v.Get("sort"), tenant: v.Get("tenant")}
 	q.servers = v.Get("servers") == "all"
-	if roles := v.Get("role"); roles != "" {
-		q.roles = strings.Split(roles, ",")
+	if list := v.Get("role"); list != "" {
+		q.roles = strings.Split(list, ",")
 	}
+	unknown := func(role string) bool { return !slices.Contains(roles, role) }
 	for name, to := range map[string]*int{"offset": &q.offset, "limit": &q.limit} {
 		text := v.Get(name)
 		if text == "" {
@@ -63,8 +68,8 @@ func parseQuery(v url.Values) (query, error) {
 	switch {
 	case q.limit > maxLimit:
 		return q, fmt.Errorf("limit: want at most %d; ask for the rest by offset", maxLimit)
-	case len(q.roles) > maxRoles:
-		return q, fmt.Errorf("role: want at most %d, separated by commas", maxRoles)
+	case len(q.roles) > len(roles) || slices.ContainsFunc(q.roles, unknown):
+		return q, fmt.Errorf("role: want %s, or several of them, separated by commas", strings.Join(roles, ", "))
 	case len(q.tenant) > maxFilter:
 		return q, fmt.Errorf("tenant: want at most %d bytes", maxFilter)
 	case len(q.filter) > maxFilter:
