@@ -161,15 +161,21 @@ func (cl *cluster) judgeAgent(ctx, life context.Context, who auth.Peer, via stri
 	if err != nil {
 		cl.server.metrics.agentRefused(label(err))
 		cl.traffic.refused.Add(1)
-		log := cl.log.WithFields(agentFields(agent)).WithError(err)
-		if cause := errors.Unwrap(err); cause != nil {
-			log = log.WithField("cause", cause)
-		}
-		log.Warn("an agent was refused")
+		withCause(cl.log.WithFields(agentFields(agent)), err).Warn("an agent was refused")
 		return agent, give, err
 	}
 	agent.Identifiers = ids
 	return agent, give, nil
+}
+
+// withCause adds to a line why a peer was refused, and the cause that the peer is not told, if
+// there is one.
+func withCause(log *logrus.Entry, err error) *logrus.Entry {
+	log = log.WithError(err)
+	if cause := errors.Unwrap(err); cause != nil {
+		log = log.WithField("cause", cause)
+	}
+	return log
 }
 
 // takeAgent takes what an agent with so many identifiers needs, until give.

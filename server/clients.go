@@ -126,7 +126,7 @@ func (cl *cluster) proven(ctx context.Context, c *frontend.Conn, client *tunnel.
 	c.Allow(judgeTimeout + time.Second)
 	account, err := tokens.Review(ctx, token, c.RemoteAddr())
 	if err != nil {
-		cl.log.WithError(err).WithField("remote", c.RemoteAddr().String()).Warn("a client was refused")
+		withCause(cl.log.WithField("remote", c.RemoteAddr().String()), err).Warn("a client was refused")
 		return client, err
 	}
 	named, leave := cl.limits.Join(tunnel.NewIdentity(account.Identity()), nil, c.RemoteAddr())

@@ -7,8 +7,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/testutil"
@@ -18,16 +22,19 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// accounts is an API whose tokens are NAMESPACE:NAME of their account.
+// accounts is an API whose tokens are NAMESPACE:NAME of their account; old has expired.
 type accounts struct{}
 
 func (accounts) Create(_ context.Context, r kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
+	if r.Token == "old" {
+		return kubeapi.TokenReviewStatus{Error: "it has expired"}, nil
+	}
 	return kubeapi.TokenReviewStatus{Authenticated: strings.Contains(r.Token, ":"), Audiences: r.Audiences, User: kubeapi.UserInfo{Username: "system:serviceaccount:" + r.Token}}, nil
 }
 
 // startWithTokens is a server that accepts the tokens a:one and b:two of clients.
-func startWithTokens(t *testing.T) *rig {
-	return startServer(t, func(o *Options) {
+func startWithTokens(t *testing.T, more ...func(*Options)) *rig {
+	return startServer(t, append(more, func(o *Options) {
 		o.ClientTokens = &auth.TokensConfig{Reviews: accounts{}, Clients: true, Audience: "aud", PerSecond: 1000, Burst: 100,
 			Accounts: []auth.Account{{Namespace: "a", Name: "one"}, {Namespace: "b", Name: "two"}}}
 		o.APIServers = []string{tenant.APIByAgent}
@@ -37,7 +44,7 @@ func startWithTokens(t *testing.T) *rig {
 			c.ClientAuth = tls.VerifyClientCertIfGiven // as tlsreload's Bare has it
 			return c
 		}
-	})
+	})...)
 }
 
 // bare is a client's TLS without a certificate.
@@ -83,6 +90,17 @@ func TestClientsAreKnownByTheirTokens(t *testing.T) {
 	resp, body := r.asks(r.tls(), "CONNECT echo:1", "b:two")
 	testutil.Holds(t, resp.StatusCode == http.StatusOK, "with a certificate: %s %s", resp.Status, body)
 	testutil.Equal(t, <-told, tunnel.NewIdentity("cn:peer"), "with a certificate, the agent hears")
+}
+
+// The log says why the API refuses a client's token; the client itself is not told.
+func TestARefusedTokenIsLoggedWithItsCause(t *testing.T) {
+	log, said := logtest.NewNullLogger()
+	r := startWithTokens(t, func(o *Options) { o.Log = log })
+	err := testutil.Err(r.clientLinkAs(r.bare(link.ALPN), link.Hello{Role: link.RoleClient, ID: "s", Token: "old"}))
+	testutil.Holds(t, err != nil && !strings.Contains(err.Error(), "expired"), "the client is told %v", err)
+	testutil.Holds(t, slices.ContainsFunc(said.AllEntries(), func(line *logrus.Entry) bool {
+		return line.Message == "a client was refused" && fmt.Sprint(line.Data["cause"]) == "it has expired"
+	}), "the log does not have the cause")
 }
 
 // A client with neither a certificate nor an accepted token is refused, and does not even

@@ -30,6 +30,7 @@ import (
 	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/admin"
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
@@ -37,6 +38,7 @@ import (
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/server"
+	"konnectivity/server/auth"
 	"konnectivity/tunnel"
 )
 
@@ -98,10 +100,18 @@ func (l *lab) start() {
 	}
 	log := logging.Silent()
 	o := l.options
+	bare := secure
+	if o.ClientTokens != nil {
+		bare = func(protos ...string) *tls.Config {
+			config := secure(protos...)
+			config.ClientAuth = tls.VerifyClientCertIfGiven
+			return config
+		}
+	}
 	clients, agents, admin := testutil.Listen(l.t), testutil.Listen(l.t), testutil.Listen(l.t)
 	l.clients, l.agents, l.admin = clients.Addr().String(), agents.Addr().String(), admin.Addr().String()
 	uds := testutil.Must(unixsocket.Listen(l.file("uds"), unixsocket.Options{}))(l.t)
-	o.Clients, o.Agents, o.Admin = []server.Listener{{Listener: clients, TLS: secure}, {Listener: uds}}, []server.Listener{{Listener: agents, TLS: secure}}, admin
+	o.Clients, o.Agents, o.Admin = []server.Listener{{Listener: clients, TLS: bare}, {Listener: uds}}, []server.Listener{{Listener: agents, TLS: secure}}, admin
 	o.Grace, o.Log, o.Registry = -1, log, prometheus.NewRegistry()
 	srv := testutil.Must(server.New(o))(l.t)
 	testutil.Start(l.t, func(ctx context.Context) { _ = srv.Run(ctx) })
@@ -118,6 +128,19 @@ func (l *lab) start() {
 	testutil.NoError(l.t, err)
 	testutil.Start(l.t, func(ctx context.Context) { _ = a.Run(ctx) })
 	testutil.Eventually(l.t, "the server has its agent", func() bool { return srv.Ready() == nil })
+}
+
+// expired is an API that takes every token for one that has expired.
+type expired struct{}
+
+func (expired) Create(context.Context, kubeapi.TokenReviewSpec) (kubeapi.TokenReviewStatus, error) {
+	return kubeapi.TokenReviewStatus{Error: "token has expired"}, nil
+}
+
+// takesTokens has the server take tokens of clients, and gives check one that has expired.
+func (l *lab) takesTokens() {
+	l.options.ClientTokens = &auth.TokensConfig{Reviews: expired{}, Clients: true, Audience: "server", Accounts: []auth.Account{{Namespace: "a", Name: "b"}}}
+	l.write("token", []byte("abc\n"))
 }
 
 // waitMeasured waits until the server knows how far its agent is.
@@ -274,6 +297,7 @@ var faults = map[string]fault{
 	"server refuses the client certificate": {status: 1, after: showsStranger},
 	"no client certificate":                 {status: 1, args: "--tls-cert-path= --tls-key-path="},
 	"token that the server does not want":   {status: 1, args: "--tls-cert-path= --tls-key-path= --token-path=DIR/token", before: func(l *lab) { l.write("token", []byte("abc\n")) }},
+	"token that the server refuses":         {status: 1, args: "--tls-cert-path= --tls-key-path= --token-path=DIR/token", before: (*lab).takesTokens},
 	"no token":                              {status: 1, nowhere: true, args: "--tls-cert-path= --tls-key-path= --token-path=DIR/token"},
 	"wrong CA": {status: 1, after: func(l *lab) {
 		l.write("ca.crt", testutil.Must(pki.NewCA("another-ca"))(l.t).CertPEM)

@@ -217,7 +217,7 @@ var alerts = map[tls.AlertError][2]string{
 	unknownCA: {"the server does not know the CA of our client certificate", "Use a client certificate of the CA in the server's --server-ca-cert or, where the name asked for is a tenant's, in that tenant's clients-ca.crt."},
 	80:        {"the server has an internal error", "Look at the server's log."},
 	112:       {"the server does not know the name we asked for", "Check --server-name, or without it --konnectivity-hostname. If the name is a tenant's, the tenant may have been removed or be broken."},
-	116:       {"the server wants a client certificate", "Give --tls-cert-path and --tls-key-path."},
+	116:       {"the server wants a client certificate", "Give --tls-cert-path and --tls-key-path. It takes tokens only with --client-service-accounts."},
 	120:       {"the server speaks neither links nor HTTP CONNECT on this port", "Check --konnectivity-port: it may be the port for agents, or a gRPC-only server (--mode=grpc)."},
 }
 
@@ -253,7 +253,11 @@ func (c *pathChecker) openLink(ctx context.Context, probe *uplink.Probe) bool {
 	var bye *link.GoAwayError
 	switch {
 	case errors.As(err, &bye):
-		return c.fail("link with the server", "the server ended it: "+bye.Error(), "Check --konnectivity-port: the port for agents refuses clients.")
+		hint := "Check --konnectivity-port: the port for agents refuses clients."
+		if c.opts.Sidecar.TokenFile != "" {
+			hint = "The token must be of one of the server's --client-service-accounts, and for its --client-authentication-audience. The server's log says more."
+		}
+		return c.fail("link with the server", "the server ended it: "+bye.Error(), hint)
 	case err != nil:
 		return c.failHandshake("link with the server", err)
 	}
