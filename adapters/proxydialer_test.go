@@ -128,6 +128,7 @@ func TestProxyDialerFailures(t *testing.T) {
 		_ = c.(*net.TCPConn).SetLinger(0)
 		_ = c.Close()
 	}
+	const wantsAuth = "customer proxy wants authentication: give user and password in its URL, or others than are there, for Basic authentication"
 	closed := testutil.Refusing(t)
 	for name, c := range map[string]struct {
 		url     string
@@ -135,8 +136,8 @@ func TestProxyDialerFailures(t *testing.T) {
 		failure tunnel.Failure
 		reason  string
 	}{
-		"wants auth":     {"http://p:1", &customer{auth: "Basic x"}, tunnel.FailAuth, "customer proxy wants authentication"},
-		"wrong auth":     {"http://u:hunter2@p:1", &customer{auth: "Basic x"}, tunnel.FailAuth, "customer proxy wants authentication"},
+		"wants auth":     {"http://p:1", &customer{auth: "Basic x"}, tunnel.FailAuth, wantsAuth},
+		"wrong auth":     {"http://u:hunter2@p:1", &customer{auth: "Basic x"}, tunnel.FailAuth, wantsAuth},
 		"forbidden":      {"http://p:1", &customer{script: says("HTTP/1.1 403 No\r\n\r\nhunter2")}, tunnel.FailDenied, "customer proxy answered 403"},
 		"unavailable":    {"http://p:1", &customer{script: says("HTTP/1.1 503 No\r\n\r\nconnection refused")}, tunnel.FailUnavailable, "customer proxy answered 503"},
 		"HTML":           {"http://p:1", &customer{script: says("<html>\n<body>\n\n")}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},

@@ -448,15 +448,21 @@ func TestCustomerProxyFailures(t *testing.T) {
 	}()
 	garbage := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.WriteString(c, "SSH-2.0-secret\r\n") })
 	silent := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	asks := testutil.Serve(t, func(c *net.TCPConn) {
+		newWire(t, c).head()
+		_, _ = io.WriteString(c, "HTTP/1.1 407 No\r\nProxy-Authenticate: Basic realm=secret\r\nContent-Length: 0\r\n\r\n")
+	})
 	for name, tc := range map[string]struct {
 		by     string
 		dial   error
 		status int
 		text   string
 	}{
-		"refused":   {by: "http://u:secret@proxy.test", dial: &tunnel.DialError{Failure: tunnel.FailRefused}, status: 502, text: "Customer proxy: connection refused.\n"},
-		"garbage":   {by: "http://u:secret@" + garbage, status: 503, text: "The customer proxy hung up or does not speak HTTP.\n"},
-		"silent":    {by: "http://u:secret@" + silent, status: 504, text: "The customer proxy did not answer in time.\n"},
+		"refused": {by: "http://u:secret@proxy.test", dial: &tunnel.DialError{Failure: tunnel.FailRefused}, status: 502, text: "Customer proxy: connection refused.\n"},
+		"garbage": {by: "http://u:secret@" + garbage, status: 503, text: "The customer proxy hung up or does not speak HTTP.\n"},
+		"silent":  {by: "http://u:secret@" + silent, status: 504, text: "The customer proxy did not answer in time.\n"},
+		"password": {by: "http://u:secret@" + asks, status: 502, text: "The customer proxy wants authentication: " +
+			"give user and password in its URL, or others than are there, for Basic authentication.\n"},
 		"untrusted": {by: "https://u:secret@" + secure.Addr().String(), status: 503, text: "The customer proxy shows a certificate that is not trusted; add its CA.\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -168,7 +168,7 @@ var dialHints = map[tunnel.Failure]string{
 	tunnel.FailExhausted:   "A process on the way is out of file descriptors or memory. Raise its limits.",
 	tunnel.FailUnavailable: "The next hop cannot be reached. Run konnectivity check with this sidecar's flags.",
 	tunnel.FailCancelled:   "Its client gave up waiting. No answer came: packets may be dropped before the destination, or the agent hangs.",
-	tunnel.FailAuth:        "A proxy on the way wants a user and password: put them in its URL. A konnectivity server wants a certificate or a token.",
+	tunnel.FailAuth:        "A proxy on the way wants a user and password, for Basic authentication: put them in its URL, or others than are there. A konnectivity server wants a certificate or a token.",
 	tunnel.FailReset:       "The destination reset the connection at once. It may speak another protocol on that port, or be overloaded.",
 	tunnel.FailGone:        "The process at its other end does not have the connection any more: it restarted, or its --resume-window is shorter.",
 	tunnel.FailBound:       "Its cluster has as many connections, dials a second, or memory, as its tenant.yaml allows on one server. Raise bounds there, or look for what takes so much.",
