@@ -86,7 +86,7 @@ func (c *connector) greet(ctx context.Context, conn *tls.Conn, hello link.Hello)
 	return link.Connect(ctx, conn, link.Config{
 		Hello:        hello,
 		Verify:       wantServer,
-		Forwarder:    c.ends.Forwarder(c.forwarder),
+		Handler:      c.ends.Handler(c.forwarder),
 		Budget:       c.opts.Budget,
 		Clients:      &c.clients,
 		PingInterval: ask,

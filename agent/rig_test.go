@@ -152,7 +152,7 @@ func (s *testServer) serveLink(ctx context.Context, conn net.Conn) {
 	hello := link.Hello{Role: link.RoleServer, ID: s.id, ServerCount: s.count, Features: []string{link.FeatureLanes, link.FeatureResume}}
 	cfg := link.Config{}
 	if s.takesAPI {
-		hello.Features, cfg.Forwarder = append(hello.Features, link.FeatureAPI), s.accepted.Forwarder(s.says())
+		hello.Features, cfg.Handler = append(hello.Features, link.FeatureAPI), s.accepted.Handler(s.says())
 	}
 	s.mu.Unlock()
 	var met link.Hello

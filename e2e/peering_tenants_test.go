@@ -87,7 +87,7 @@ func (a *servedAlike) agent(t *testing.T, c *clusterOfMany, srv *suite.Server) {
 		if err != nil {
 			return false, err
 		}
-		ses, err := link.Connect(within(t, patience), conn, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "one", Software: "test"}, Forwarder: forwarder})
+		ses, err := link.Connect(within(t, patience), conn, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "one", Software: "test"}, Handler: forwarder})
 		if err != nil {
 			return false, err
 		}

@@ -67,7 +67,7 @@ func (s *Server) tunnel(c *client, answer *connectAnswer) {
 	rec := answer.rec
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	answer.watch = admission.NewWatch(c.conn, answer.ahead, cancel)
-	tunnel.Serve(ctx, s.Forwarder, rec.flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	s.Forwarder.Serve(ctx, rec.flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		near, err := answer.give(far, err)
 		if err != nil {
 			rec.outcome = tunnel.FailureOf(err).Label()

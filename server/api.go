@@ -47,18 +47,19 @@ func (a *fromAgent) serve(session *link.Session, who limits.Agent) (leave func()
 	return leave
 }
 
-// Forward implements tunnel.Handler. Nothing that the agent says chooses a destination.
-func (a *fromAgent) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+// Serve implements tunnel.Handler. Nothing that the agent says chooses a destination.
+func (a *fromAgent) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	cl := a.cluster
 	if a.client == nil || f.Network != link.NetworkAPI {
 		cl.server.metrics.apiRefused(refusedOther)
 		cl.log.WithField("network", f.Network).Warn("an agent asked for something other than its API server and was refused")
 		err := &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "agents may ask for their API server alone"}
 		_, _ = answer(nil, err)
-		return err
+		ended(err)
+		return
 	}
 	f.Client, f.Front, f.Address = a.client, frontAPI, link.APIAddress
-	return cl.api.Forward(ctx, f, answer)
+	cl.api.Serve(ctx, f, answer, ended)
 }
 
 // apiAgents are a cluster's agents beside its API server. They are in no other registry, so

@@ -126,7 +126,7 @@ func newBeside(name string) *beside {
 	b := new(beside)
 	b.Hello = link.Hello{Role: link.RoleAgent, ID: name, Features: []string{link.FeatureAPIServer, link.FeatureIdentity, link.FeatureResume}}
 	b.Clients = new(link.Clients)
-	b.Forwarder = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	b.Handler = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		b.mu.Lock()
 		b.asked = append(b.asked, fmt.Sprint(f.Network, " ", f.Address, " ", f.Who().Names()))
 		b.mu.Unlock()
@@ -293,7 +293,7 @@ func TestTenantsHaveTheirOwnAgentsBesideTheAPIServer(t *testing.T) {
 func TestANodesFloodLeavesTheOthersTheAPIServer(t *testing.T) {
 	r := startServer(t, byAgent, func(o *Options) { o.DialTimeout = time.Hour })
 	b := newBeside("b")
-	b.Forwarder = hanging{b.Forwarder}
+	b.Handler = hanging{b.Handler}
 	b.at(r)
 	secure := r.tls(link.ALPN) // nodes have one certificate
 	flooder := testutil.Must(r.linked(r.agentAt, secure, apiAgent("flooder")))(t)
@@ -327,12 +327,13 @@ func TestANodesFloodLeavesTheOthersTheAPIServer(t *testing.T) {
 // hanging does not answer requests with the id "hangs".
 type hanging struct{ tunnel.Handler }
 
-func (h hanging) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+func (h hanging) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	if f.ID == "hangs" {
 		<-ctx.Done()
-		return context.Cause(ctx)
+		ended(context.Cause(ctx))
+		return
 	}
-	return h.Handler.Forward(ctx, f, answer)
+	h.Handler.Serve(ctx, f, answer, ended)
 }
 
 // A server that stops does not wait for nodes that cannot go on elsewhere.
@@ -353,7 +354,7 @@ func TestAnotherServersAgentBesideTheAPIServer(t *testing.T) {
 	opener, acceptor := resume.New(resume.Options{Window: time.Minute}), resume.New(resume.Options{Window: time.Minute})
 	t.Cleanup(func() { opener.Close(); acceptor.Close(); opener.Wait(); acceptor.Wait() })
 	b := newBeside("b")
-	b.Forwarder = acceptor.Forwarder(b.Forwarder)
+	b.Handler = acceptor.Handler(b.Handler)
 	b.at(c.servers[1])
 	var by [2]*link.Session
 	for i, r := range c.servers {

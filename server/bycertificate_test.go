@@ -26,7 +26,7 @@ var commonNames = []string{"", "127.0.0.1", "localhost", "shared.example"}
 func (c *sharer) unnamed(role link.Role, name string) (*link.Session, error) {
 	at, cfg := c.of.tcp, link.Config{Hello: link.Hello{Role: role, ID: "one"}}
 	if role == link.RoleAgent {
-		at, cfg.Forwarder = c.of.agentAt, forwarder(c.network)
+		at, cfg.Handler = c.of.agentAt, forwarder(c.network)
 	}
 	return c.of.linked(at, secureFor(name, c.cert, link.ALPN), cfg)
 }

@@ -140,8 +140,8 @@ type requests struct {
 	client *tunnel.Client
 }
 
-// Forward implements tunnel.Handler.
-func (r requests) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+// Serve implements tunnel.Handler.
+func (r requests) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	f.Client = r.client
-	return r.next.Forward(ctx, f, answer)
+	r.next.Serve(ctx, f, answer, ended)
 }

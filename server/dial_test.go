@@ -59,7 +59,7 @@ func TestBoundsOfClientsAndNodes(t *testing.T) {
 	dials := map[*sharer]map[string]func() (tunnel.Conn, error){}
 	for _, c := range []*sharer{red, blue} {
 		agent := apiAgent("node")
-		agent.Forwarder = forwarder(c.network)
+		agent.Handler = forwarder(c.network)
 		node := testutil.Must(s.linked(s.agentAt, secureFor(c.serverName(), c.cert, link.ALPN), agent))(t)
 		c.has(1)
 		client := testutil.Must(c.clientLink())(t)

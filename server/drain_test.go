@@ -195,7 +195,7 @@ func TestAServerLeavesBehindItsLastConnection(t *testing.T) {
 				t.Cleanup(func() { d.Close() })
 				return tunnel.Wrap(c), nil
 			}
-			agent := linkTo(t, far, config, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "a"}, Forwarder: forwarder(serves)})
+			agent := linkTo(t, far, config, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "a"}, Handler: forwarder(serves)})
 			defer agent.Close()
 			side := linkTo(t, near, config, link.Config{Hello: link.Hello{Role: link.RoleClient, ID: "sidecar"}})
 			defer side.Close()
@@ -250,7 +250,7 @@ func TestADrainTakesThoseInTheirHandshakesAtATenantsPort(t *testing.T) {
 // drainBesideAHandshake has the server go while a client that it has accepted from near
 // is still to say hello.
 func drainBesideAHandshake(t *testing.T, near, far *bufconn.Listener, config *tls.Config, stop context.CancelFunc, left <-chan error) {
-	agent := linkTo(t, far, config, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "a"}, Forwarder: forwarder(func(context.Context, string) (tunnel.Conn, error) {
+	agent := linkTo(t, far, config, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "a"}, Handler: forwarder(func(context.Context, string) (tunnel.Conn, error) {
 		c, d := net.Pipe()
 		go func() {
 			defer d.Close()

@@ -279,11 +279,12 @@ func (a authInfo) TLS() *tls.ConnectionState { return a.handed.from.TLS() }
 // streams carries what gRPC streams ask for, in the cluster of their connection.
 type streams struct{}
 
-// Forward implements tunnel.Handler.
-func (streams) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+// Serve implements tunnel.Handler.
+func (streams) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	h := handedOf(ctx)
 	if h == nil {
-		return errNotHanded
+		ended(errNotHanded)
+		return
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(h.life, func() {
@@ -297,7 +298,7 @@ func (streams) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer
 		stop()
 		cancel(nil)
 	})
-	return h.cluster.forwarder.Forward(ctx, f, answer)
+	h.cluster.forwarder.Serve(ctx, f, answer, ended)
 }
 
 // serveGRPC serves a peer by gRPC. A client has its connection counted as its memory.

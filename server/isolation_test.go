@@ -199,7 +199,7 @@ func TestATokenOfAnotherClusterLeadsNowhere(t *testing.T) {
 		ends := resume.New(resume.Options{Window: 30 * time.Second})
 		t.Cleanup(func() { ends.Close(); ends.Wait() })
 		hello := link.Hello{Role: link.RoleAgent, ID: "one", Features: []string{link.FeatureResume}}
-		testutil.Must(s.linked(s.agentAt, secureFor(c.serverName(), c.cert, link.ALPN), link.Config{Hello: hello, Forwarder: ends.Forwarder(forwarder(c.network))}))(t)
+		testutil.Must(s.linked(s.agentAt, secureFor(c.serverName(), c.cert, link.ALPN), link.Config{Hello: hello, Handler: ends.Handler(forwarder(c.network))}))(t)
 		c.has(1)
 	}
 	open := func(c *sharer, resume tunnel.Resume) (tunnel.Conn, *tunnel.Flow, error) {

@@ -110,7 +110,7 @@ func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
 		go func() { _, _ = io.Copy(far, far); _ = far.Close() }()
 		return tunnel.Wrap(near), nil
 	})
-	agents, endAgents := groupOf(t, toAgent, link.RoleServer, link.RoleAgent, agent.Forwarder(&tunnel.Forwarder{Dialer: echo}))
+	agents, endAgents := groupOf(t, toAgent, link.RoleServer, link.RoleAgent, agent.Handler(&tunnel.Forwarder{Dialer: echo}))
 	sidecar, endSidecar := groupOf(t, toServer, link.RoleClient, link.RoleServer, resume.Splice(&tunnel.Forwarder{Dialer: agents}))
 	defer func() {
 		opener.Close()
@@ -161,7 +161,7 @@ func groupOf(t *testing.T, n int, near, far link.Role, serve tunnel.Handler) (g 
 	}
 	var farEnds []*link.Session
 	for range n {
-		a, b := linkOf(t, link.Config{Hello: hello(near)}, link.Config{Hello: hello(far), Forwarder: serve})
+		a, b := linkOf(t, link.Config{Hello: hello(near)}, link.Config{Hello: hello(far), Handler: serve})
 		farEnds = append(farEnds, b)
 		if g == nil {
 			g = lanes.New(a, lanes.Options{})
@@ -245,7 +245,7 @@ func TestLateLaneOfAnAgentIsTold(t *testing.T) {
 	r := startServer(t)
 	hello := link.Hello{Role: link.RoleAgent, ID: "a", Group: "0123456789abcdef", Features: []string{link.FeatureLanes}}
 	lane := func() *link.Session {
-		return testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), link.Config{Hello: hello, Forwarder: forwarder(echoing)}))(t)
+		return testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), link.Config{Hello: hello, Handler: forwarder(echoing)}))(t)
 	}
 	first := lane()
 	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Connections == 1 })

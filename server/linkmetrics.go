@@ -55,9 +55,9 @@ type linkRequests struct {
 	m    *metrics
 }
 
-// Forward implements tunnel.Handler.
-func (r linkRequests) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+// Serve implements tunnel.Handler.
+func (r linkRequests) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	r.m.HTTPConnection(1)
 	f.AtEnd(func() { r.m.HTTPConnection(-1) })
-	return r.next.Forward(ctx, f, answer)
+	r.next.Serve(ctx, f, answer, ended)
 }

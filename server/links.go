@@ -39,7 +39,7 @@ func (s *Server) linkConfig() link.Config {
 func (cl *cluster) linkConfig(next tunnel.Handler, budget *link.Budget, keepalive time.Duration, features ...string) link.Config {
 	cfg := cl.server.linkConfig()
 	cfg.Hello.Features = append(cfg.Hello.Features, features...)
-	cfg.Forwarder = resume.Splice(next)
+	cfg.Handler = resume.Splice(next)
 	cfg.Budget = budget
 	cfg.Hold = cl.held()
 	cfg.Log = cl.log

@@ -119,7 +119,7 @@ func TestALinkThatDrainsWaitsForItsStreams(t *testing.T) {
 	} {
 		testutil.Bubble(t, how, func(t *testing.T) {
 			release, dialed := make(chan struct{}), make(chan error, 1)
-			s := serve(t, link.Config{Forwarder: held(release)}, nil)
+			s := serve(t, link.Config{Handler: held(release)}, nil)
 			f := tunnel.NewFlow("tcp", "x:1")
 			go func() {
 				_, err := s.far.Dial(context.Background(), f)
@@ -143,7 +143,7 @@ func TestALinkThatDrainsWaitsForItsStreams(t *testing.T) {
 func TestALinkIsLeftBeforeItsStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		s := serve(t, link.Config{Forwarder: held(release)}, nil)
+		s := serve(t, link.Config{Handler: held(release)}, nil)
 		go func() { _, _ = s.far.Dial(context.Background(), tunnel.NewFlow("tcp", "x:1")) }()
 		synctest.Wait()
 		_ = s.far.Close()

@@ -87,7 +87,7 @@ func (s *sharers) addAt(p ports, name, more string) *sharer {
 // joins makes the cluster's agent come by a port, asking for a name.
 func (c *sharer) joins(port int, name, id string) (*link.Session, error) {
 	return c.of.linked(loopback(port), secureFor(name, c.cert, link.ALPN), link.Config{
-		Hello: link.Hello{Role: link.RoleAgent, ID: id, Identifiers: "ipv4=10.0.0.1"}, Forwarder: forwarder(c.network),
+		Hello: link.Hello{Role: link.RoleAgent, ID: id, Identifiers: "ipv4=10.0.0.1"}, Handler: forwarder(c.network),
 	})
 }
 

@@ -169,7 +169,7 @@ func (s *Server) linkedToPeer(session *link.Session) (ended func()) {
 func (s *Server) peerLink() link.Config {
 	cfg := s.linkConfig()
 	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureIdentity, link.FeatureRules)
-	cfg.Forwarder = resume.Splice(&forwarded{server: s})
+	cfg.Handler = resume.Splice(&forwarded{server: s})
 	cfg.Budget, cfg.Clients = s.opts.Budget, &s.peering.clients
 	cfg.Log = s.opts.Log
 	return cfg
@@ -249,37 +249,48 @@ type forwarded struct {
 	tells  atomic.Bool // it is being told the state
 }
 
-// Forward implements tunnel.Handler.
-func (w *forwarded) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
-	if f.Network == link.NetworkRoutes {
-		if w.told.Swap(true) {
-			return refuseForwarded(f, answer, tunnel.FailExhausted, "the routes are being told on this link")
-		}
-		return (&tunnel.Forwarder{Dialer: tunnel.DialerFunc(w.server.peering.Feed)}).Forward(ctx, f, answer)
+// Serve implements tunnel.Handler.
+func (w *forwarded) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
+	refuse := func(failure tunnel.Failure, reason string) {
+		err := &tunnel.DialError{Failure: failure, Address: f.Address, Reason: reason}
+		_, _ = answer(nil, err)
+		ended(err)
 	}
-	if f.Network == link.NetworkState {
-		return w.tellState(ctx, f, answer)
+	switch f.Network {
+	case link.NetworkRoutes:
+		if w.told.Swap(true) {
+			refuse(tunnel.FailExhausted, "the routes are being told on this link")
+			return
+		}
+		(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(w.server.peering.Feed)}).Serve(ctx, f, answer, ended)
+		return
+	case link.NetworkState:
+		if w.server.site == nil {
+			refuse(tunnel.FailUnavailable, "it has no admin port (--admin-port)")
+			return
+		}
+		if w.tells.Swap(true) {
+			refuse(tunnel.FailExhausted, "the state is being told on this link")
+			return
+		}
+		w.tellState(ctx, f, answer, ended)
+		return
 	}
 	cl := w.server.clusterNamed(f.Origin.Cluster)
 	if cl == nil || !cl.stay() {
 		w.server.metrics.peerFault("tenant")
-		return refuseForwarded(f, answer, tunnel.FailNoAgent, fmt.Sprintf("the server %.100q does not serve the tenant %.100q", w.server.opts.ID, f.Origin.Cluster))
+		refuse(tunnel.FailNoAgent, fmt.Sprintf("the server %.100q does not serve the tenant %.100q", w.server.opts.ID, f.Origin.Cluster))
+		return
 	}
 	f.AtEnd(cl.left.Done)
 	client, leave := cl.limits.JoinForwarded(f.Origin)
 	f.AtEnd(leave)
 	f.Client, f.Front = client, frontServer
-	return cl.forwarded.Forward(ctx, f, answer)
+	cl.forwarded.Serve(ctx, f, answer, ended)
 }
 
 // tellState tells the other server how this one is.
-func (w *forwarded) tellState(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
-	if w.server.site == nil {
-		return refuseForwarded(f, answer, tunnel.FailUnavailable, "it has no admin port (--admin-port)")
-	}
-	if w.tells.Swap(true) {
-		return refuseForwarded(f, answer, tunnel.FailExhausted, "the state is being told on this link")
-	}
+func (w *forwarded) tellState(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	near, far := net.Pipe()
 	var telling sync.WaitGroup
 	f.AtEnd(func() {
@@ -291,15 +302,9 @@ func (w *forwarded) tellState(ctx context.Context, f *tunnel.Flow, answer tunnel
 		_, _ = far.Write(w.server.site.State(ctx))
 		_ = far.Close()
 	})
-	return (&tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+	(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return tunnel.Wrap(near), nil
-	})}).Forward(ctx, f, answer)
-}
-
-func refuseForwarded(f *tunnel.Flow, answer tunnel.Answer, failure tunnel.Failure, reason string) error {
-	err := &tunnel.DialError{Failure: failure, Address: f.Address, Reason: reason}
-	_, _ = answer(nil, err)
-	return err
+	})}).Serve(ctx, f, answer, ended)
 }
 
 // local dials for another server, which has judged the request: by agents of this one,

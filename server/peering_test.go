@@ -283,7 +283,7 @@ func linkFake(t *testing.T, c *crew, serve tunnel.DialerFunc) *link.Session {
 	t.Helper()
 	hello := link.Hello{Role: link.RoleServer, ID: "fake", Features: []string{link.FeatureForward, link.FeatureResume}}
 	return testutil.Must(c.servers[0].linked(c.at[0], c.client("server", link.ALPN), link.Config{
-		Hello: hello, Forwarder: &tunnel.Forwarder{Dialer: serve, DialTimeout: time.Hour}}))(t)
+		Hello: hello, Handler: &tunnel.Forwarder{Dialer: serve, DialTimeout: time.Hour}}))(t)
 }
 
 func there(k routes.Key) routes.Record { return routes.Record{Op: routes.There, Key: k} }
@@ -456,7 +456,7 @@ func TestResumedByAnotherServer(t *testing.T) {
 		pair := testutil.Must(r.ca.Issue(pki.Leaf{CommonName: "agent", Client: true}))(t) // no identity but its id, as all have their own CA
 		secure := &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}}
 		return testutil.Must(r.linked(r.agentAt, secure, link.Config{
-			Hello: link.Hello{Role: link.RoleAgent, ID: "a", Features: features}, Forwarder: acceptor.Forwarder(forwarder(echoing))}))(t)
+			Hello: link.Hello{Role: link.RoleAgent, ID: "a", Features: features}, Handler: acceptor.Handler(forwarder(echoing))}))(t)
 	}
 	var by atomic.Pointer[link.Session]
 	sidecarAt := func(i int) {

@@ -153,7 +153,7 @@ func TestNewRulesReachOpenConnections(t *testing.T) {
 		}
 		return c, err
 	})
-	testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), link.Config{Hello: hello, Clients: new(link.Clients), Forwarder: &tunnel.Forwarder{Dialer: reach}}))(t)
+	testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), link.Config{Hello: hello, Clients: new(link.Clients), Handler: &tunnel.Forwarder{Dialer: reach}}))(t)
 	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Agents == 1 })
 	ses := testutil.Must(r.clientLink())(t)
 	open := map[string]tunnel.Conn{}

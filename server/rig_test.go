@@ -192,7 +192,7 @@ func (r *rig) tryAgent(kind string, h agentHello, n network) (agent, error) {
 func (r *rig) agentAs(secure func(protos ...string) *tls.Config, kind string, h agentHello, n network) (agent, error) {
 	if kind == "link" {
 		hello := link.Hello{Role: link.RoleAgent, ID: h.id, Identifiers: h.identifiers, Token: h.token}
-		return r.linked(r.agentAt, secure(link.ALPN), link.Config{Hello: hello, Forwarder: forwarder(n)})
+		return r.linked(r.agentAt, secure(link.ALPN), link.Config{Hello: hello, Handler: forwarder(n)})
 	}
 	return r.agentBy(secure(), h, n)
 }

@@ -189,7 +189,7 @@ func (c *sharer) reaches(kind, address string) net.Conn {
 
 // agentLink is the cluster's agent, as far as what it says is right.
 func (c *sharer) agentLink(h link.Hello) (*link.Session, error) {
-	return c.of.linked(c.of.agentAt, secureFor(c.serverName(), c.cert, link.ALPN), link.Config{Hello: h, Forwarder: forwarder(c.network)})
+	return c.of.linked(c.of.agentAt, secureFor(c.serverName(), c.cert, link.ALPN), link.Config{Hello: h, Handler: forwarder(c.network)})
 }
 
 // hasAgent connects the cluster's only agent, and waits until the server has it.

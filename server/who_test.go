@@ -22,7 +22,7 @@ func (r *rig) agentReaching(id string, features []string, reach func(*tunnel.Flo
 		return echoing(ctx, f.Address)
 	})
 	hello := link.Hello{Role: link.RoleAgent, ID: id, Features: features}
-	cfg := link.Config{Hello: hello, Clients: new(link.Clients), Forwarder: &tunnel.Forwarder{Dialer: dial}}
+	cfg := link.Config{Hello: hello, Clients: new(link.Clients), Handler: &tunnel.Forwarder{Dialer: dial}}
 	testutil.Must(r.linked(r.agentAt, r.tls(link.ALPN), cfg))(r.t)
 	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Agents == 1 })
 }

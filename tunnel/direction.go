@@ -70,9 +70,8 @@ func (d *direction) Take(c Chunk) int {
 // Flush implements Receiver.
 func (d *direction) Flush() { d.out.Flush() }
 
-// Ready implements Receiver. Run joins the goroutine: it returns only
-// when the direction has ended, and this goroutine is the last to see that. Where
-// run has returned ErrGoesOn, over is called no sooner.
+// Ready implements Receiver. Whoever waits for the outcome joins the goroutine: the
+// direction ends on it, last of all.
 func (d *direction) Ready() { go d.pump() }
 
 // End implements Receiver.

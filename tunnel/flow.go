@@ -86,8 +86,7 @@ type Flow struct {
 	sent  [2]atomic.Int64
 	held  [2]atomic.Bool // bytes wait to be taken
 
-	after *after      // run at the end
-	leave func(error) // set by Serve; nil: Forward waits for the end
+	after *after // run at the end
 }
 
 // Span has the ids of two spans of a trace (docs/traces.md); 0: there is none.
@@ -102,9 +101,9 @@ type after struct {
 	next *after
 }
 
-// AtEnd calls do when the connection has ended or could not be made, whether
-// Forward waits for that or not; the last one added is called first. Only a Handler
-// before it calls Forward, and a Dialer during its Dial, may call AtEnd.
+// AtEnd calls do when the connection has ended or could not be made; the last one added is
+// called first. Only a Handler before it calls the next one's Serve, and a Dialer during its
+// Dial, may call AtEnd.
 func (f *Flow) AtEnd(do func()) { f.after = &after{do, f.after} }
 
 // end calls what AtEnd has added.

@@ -104,7 +104,7 @@ func TestObserversSeeAdoptedHop(t *testing.T) {
 		})}
 		rec := &recorder{}
 		f.Observers = []tunnel.Observer{rec}
-		_ = f.Forward(t.Context(), tunnel.NewFlow("tcp", "a:1"), func(tunnel.Conn, error) (tunnel.Conn, error) {
+		_ = tunnel.Forward(t.Context(), f, tunnel.NewFlow("tcp", "a:1"), func(tunnel.Conn, error) (tunnel.Conn, error) {
 			return nil, io.EOF
 		})
 		testutil.Equal(t, rec.hop, "agent second", "the hop, where the dial fails: %v", fails)

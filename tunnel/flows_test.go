@@ -58,7 +58,7 @@ func (j *judged) connect(t *testing.T, address string) (client, target *net.TCPC
 		return tunnel.Wrap(far), nil
 	})
 	j.running.Go(func() {
-		result <- own.Forward(t.Context(), tunnel.NewFlow("tcp", address), func(tunnel.Conn, error) (tunnel.Conn, error) { return tunnel.Wrap(near), nil })
+		result <- tunnel.Forward(t.Context(), &own, tunnel.NewFlow("tcp", address), func(tunnel.Conn, error) (tunnel.Conn, error) { return tunnel.Wrap(near), nil })
 	})
 	return client, target, result
 }

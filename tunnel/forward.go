@@ -2,7 +2,6 @@ package tunnel
 
 import (
 	"context"
-	"errors"
 	"net"
 	"time"
 )
@@ -37,16 +36,23 @@ type Tracer interface {
 // Handler makes the connection that a flow asks for, and carries it to its end.
 // *Forwarder does that; other Handlers stand before it to count or limit.
 type Handler interface {
-	// Forward is described at Forwarder.Forward.
-	Forward(ctx context.Context, flow *Flow, answer Answer) error
+	// Serve is described at Forwarder.Serve.
+	Serve(ctx context.Context, flow *Flow, answer Answer, ended func(error))
 }
 
 // HandlerFunc is a function that is a Handler.
-type HandlerFunc func(ctx context.Context, flow *Flow, answer Answer) error
+type HandlerFunc func(ctx context.Context, flow *Flow, answer Answer, ended func(error))
 
-// Forward calls h.
-func (h HandlerFunc) Forward(ctx context.Context, flow *Flow, answer Answer) error {
-	return h(ctx, flow, answer)
+// Serve calls h.
+func (h HandlerFunc) Serve(ctx context.Context, flow *Flow, answer Answer, ended func(error)) {
+	h(ctx, flow, answer, ended)
+}
+
+// Forward has h serve a connection, and waits for its end. It returns the outcome.
+func Forward(ctx context.Context, h Handler, flow *Flow, answer Answer) error {
+	over := make(chan error, 1)
+	h.Serve(ctx, flow, answer, func(err error) { over <- err })
+	return <-over
 }
 
 // Forwarder does what every front does with a request: dial the destination,
@@ -69,54 +75,27 @@ type Forwarder struct {
 // to give the connection up; after a failed dial its results are not used.
 type Answer func(far Conn, err error) (near Conn, _ error)
 
-// Forward serves one connection, which flow tells of, and returns when it has
-// ended: nil when it ended in order, else why not. It blocks for the
-// connection's life, unless Serve has called it and it returns ErrGoesOn. When
-// ctx ends the dial is cancelled or the connection reset. A far end that answer
-// does not want is reset; the near end is closed by the relay, or by answer
-// itself.
-func (f *Forwarder) Forward(ctx context.Context, flow *Flow, answer Answer) error {
+// Serve serves one connection, which flow tells of. ended is called once, with nil when it
+// has ended in order, else with the reason: before Serve returns or later, on any goroutine.
+// Serve blocks until the dial is answered, and then for as long as a direction needs its
+// goroutine. When ctx ends the dial is cancelled or the connection reset. A far end that
+// answer does not want is reset; the near end is closed by the relay, or by answer itself.
+func (f *Forwarder) Serve(ctx context.Context, flow *Flow, answer Answer, ended func(error)) {
 	since := f.Flows.now()
 	relay, err := f.open(ctx, flow, answer)
 	if err != nil {
 		flow.end()
-		return err
+		ended(err)
+		return
 	}
 	f.Flows.enter(relay, since)
-	if leave := flow.leave; leave != nil {
-		err = relay.run(ctx, func(err error) {
-			f.finish(relay, err)
-			leave(err)
-		})
-	} else {
-		err = relay.Run(ctx)
-	}
-	if err != ErrGoesOn {
-		f.finish(relay, err)
-	}
-	return err
-}
-
-// finish ends the relay's flow.
-func (f *Forwarder) finish(relay *Relay, err error) {
-	f.Flows.leave(relay)
-	f.End(relay.Flow, err)
-	relay.Flow.end()
-}
-
-// Serve has h forward one connection for a front that need not wait for its end. ended is
-// called once, with what Forward returns about the end, possibly after Serve has returned
-// and on another goroutine.
-func Serve(ctx context.Context, h Handler, flow *Flow, answer Answer, ended func(error)) {
-	flow.leave = ended
-	if err := h.Forward(ctx, flow, answer); err != ErrGoesOn {
+	relay.start(ctx, func(err error) {
+		f.Flows.leave(relay)
+		f.End(flow, err)
+		flow.end()
 		ended(err)
-	}
+	})
 }
-
-// ErrGoesOn is returned by Forward to Serve about a connection that goes on without a
-// goroutine of its own.
-var ErrGoesOn = errors.New("the connection goes on")
 
 // open dials and answers. It is apart so that the stack which this takes is not
 // held for as long as the connection is open.
@@ -139,7 +118,7 @@ func (f *Forwarder) open(ctx context.Context, flow *Flow, answer Answer) (*Relay
 	return &Relay{A: near, B: far, Flow: flow, Paces: f.Paces, Bounds: f.Bounds}, nil
 }
 
-// Begin is Forward's step between a dial that succeeded and the relay, for a
+// Begin is Serve's step between a dial that succeeded and the relay, for a
 // front that moves the bytes itself: flow is counted in Total from then on, and
 // Observers are told. far is the far end's address; it may be nil. End ends
 // what Begin began.
@@ -172,7 +151,7 @@ func (f *Forwarder) Trace(flow *Flow) {
 	}
 }
 
-// Dial is Forward's first step: it dials what flow asks for within DialTimeout
+// Dial is Serve's first step: it dials what flow asks for within DialTimeout
 // and tells Observers. An error is a *DialError. It blocks until then, or until
 // ctx ends.
 func (f *Forwarder) Dial(ctx context.Context, flow *Flow) (Conn, error) {

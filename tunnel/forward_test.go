@@ -43,7 +43,7 @@ func TestForwardBoundsTheDial(t *testing.T) {
 		}),
 	}
 	var told error
-	err := f.Forward(t.Context(), &tunnel.Flow{Request: tunnel.Request{Network: "tcp", Address: "a:1"}}, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
+	err := tunnel.Forward(t.Context(), f, &tunnel.Flow{Request: tunnel.Request{Network: "tcp", Address: "a:1"}}, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		told = err
 		return nil, err
 	})
@@ -60,7 +60,7 @@ func TestForwardObservesClientsThatCannotBeAnswered(t *testing.T) {
 		Observers: []tunnel.Observer{rec},
 		Dialer:    tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return tunnel.Wrap(far), nil }),
 	}
-	err := f.Forward(t.Context(), tunnel.NewFlow("tcp", "a:1"), func(tunnel.Conn, error) (tunnel.Conn, error) { return nil, gone })
+	err := tunnel.Forward(t.Context(), f, tunnel.NewFlow("tcp", "a:1"), func(tunnel.Conn, error) (tunnel.Conn, error) { return nil, gone })
 	testutil.Equal(t, err, gone, "the error")
 	testutil.EqualSlices(t, rec.events, []string{"dialed other", "unanswered"}, "what is observed")
 	testutil.Equal(t, rec.far, far.RemoteAddr(), "what was reached")
@@ -85,7 +85,7 @@ func TestForwardRunsAtEndFunctions(t *testing.T) {
 		flow := &tunnel.Flow{}
 		flow.AtEnd(func() { rec.events = append(rec.events, "first") })
 		flow.AtEnd(func() { rec.events = append(rec.events, "second") })
-		_ = f.Forward(t.Context(), flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) { return tunnel.Wrap(a), err })
+		_ = tunnel.Forward(t.Context(), f, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) { return tunnel.Wrap(a), err })
 		testutil.Equal(t, id, flow.ID, "the id that the dial ran under")
 		testutil.Equal(t, id != "", true, "there is one")
 		want := []string{"dialed other", "opened", "closed", "second", "first"}

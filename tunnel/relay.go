@@ -3,7 +3,6 @@ package tunnel
 import (
 	"context"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -44,11 +43,10 @@ type Relay struct {
 	detach   func() bool // unties the relay from its context
 	place    int         // in Flows.open, which guards it
 
-	running sync.WaitGroup // the directions that have not ended
-	left    atomic.Int32   // these, and the caller of Run or run until it returns
-	over    func(error)    // is given the outcome after run has returned ErrGoesOn
-	cause   atomic.Pointer[error]
-	cut     atomic.Bool // both ends were reset
+	left  atomic.Int32 // the directions that have not ended, and the caller of start until it returns
+	over  func(error)  // is given the outcome
+	cause atomic.Pointer[error]
+	cut   atomic.Bool // both ends were reset
 }
 
 // Bounds are how long a Relay waits. A Forwarder has them for all of its Relays.
@@ -76,24 +74,22 @@ func (e *writeError) Unwrap() error { return e.err }
 // Sink that takes bytes on the spot needs no goroutine; of the others one begins
 // on the caller's, the second on one that Run joins, until they rest.
 func (r *Relay) Run(ctx context.Context) error {
-	r.begin(ctx)
-	r.carry()
-	r.running.Wait()
-	return r.finish()
+	over := make(chan error, 1)
+	r.start(ctx, func(err error) { over <- err })
+	return <-over
 }
 
-// run is Run that need not wait: as soon as no direction needs the caller's goroutine it
-// returns ErrGoesOn, and over is called with the outcome when both have ended, on a
+// start is Run that need not wait: it returns as soon as no direction needs the caller's
+// goroutine. over is called with the outcome when both have ended, before that or on a
 // goroutine of its own. An idle connection then has no stack, or, of each Source that has
 // to be read, the least.
-func (r *Relay) run(ctx context.Context, over func(error)) error {
+func (r *Relay) start(ctx context.Context, over func(error)) {
 	r.over = over
 	r.begin(ctx)
 	r.carry()
-	if r.left.Add(-1) > 0 {
-		return ErrGoesOn
+	if r.left.Add(-1) == 0 {
+		r.finish()
 	}
-	return r.finish()
 }
 
 // begin prepares both directions.
@@ -103,7 +99,6 @@ func (r *Relay) begin(ctx context.Context) {
 	}
 	r.watchdog = &watchdog{relay: r}
 	r.up, r.down = newDirection(r, true, r.B, r.A), newDirection(r, false, r.A, r.B)
-	r.running.Add(2)
 	r.left.Store(3)
 	r.detach = context.AfterFunc(ctx, func() { r.abort(context.Cause(ctx)) })
 	if r.Idle > 0 {
@@ -129,23 +124,23 @@ func (r *Relay) carry() {
 // ended is called as a direction has ended, last of all.
 func (r *Relay) ended() {
 	if r.left.Add(-1) == 0 {
-		go func() { r.over(r.finish()) }()
+		go r.finish()
 	}
-	r.running.Done()
 }
 
-// finish frees both ends once both directions have ended, and returns the outcome.
-func (r *Relay) finish() error {
+// finish frees both ends once both directions have ended, and tells the outcome.
+func (r *Relay) finish() {
 	r.detach()
 	r.watchdog.stop()
 	if cause := r.cause.Load(); cause != nil {
 		r.up.end(*cause)
 		r.down.end(*cause)
-		return *cause
+		r.over(*cause)
+		return
 	}
 	_ = r.A.Close()
 	_ = r.B.Close()
-	return nil
+	r.over(nil)
 }
 
 // settle is called as a direction ends, and decides about the other direction. After an

@@ -36,7 +36,7 @@ func startRestful(t *testing.T, ctx context.Context) *restful {
 	b, target := testutil.Pair(t)
 	r := &restful{client, target, Wrap(b), make(chan error, 1)}
 	f := &Forwarder{Dialer: DialerFunc(func(context.Context, *Flow) (Conn, error) { return r.far, nil })}
-	go Serve(ctx, f, new(Flow), func(Conn, error) (Conn, error) { return Wrap(a), nil }, func(err error) { r.ended <- err })
+	go f.Serve(ctx, new(Flow), func(Conn, error) (Conn, error) { return Wrap(a), nil }, func(err error) { r.ended <- err })
 	return r
 }
 
@@ -52,7 +52,7 @@ func awaitRests(t *testing.T, n int) {
 	buf := make([]byte, 1<<20)
 	testutil.Eventually(t, fmt.Sprintf("%d sockets rest", n), func() bool {
 		stacks := string(buf[:runtime.Stack(buf, true)])
-		return strings.Count(stacks, "tunnel.AwaitInput(") == n && !strings.Contains(stacks, "tunnel.(*Forwarder).Forward(")
+		return strings.Count(stacks, "tunnel.AwaitInput(") == n && !strings.Contains(stacks, "tunnel.(*Forwarder).Serve(")
 	})
 }
 

@@ -196,9 +196,9 @@ func (s *fakeServer) serve(raw net.Conn) {
 	}
 }
 
-// Forward implements tunnel.Handler.
-func (s *fakeServer) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
-	return (&tunnel.Forwarder{Dialer: s.Dialer}).Forward(ctx, f, answer)
+// Serve implements tunnel.Handler.
+func (s *fakeServer) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
+	(&tunnel.Forwarder{Dialer: s.Dialer}).Serve(ctx, f, answer, ended)
 }
 
 func (s *fakeServer) serveLink(c net.Conn) {
@@ -210,8 +210,8 @@ func (s *fakeServer) serveLink(c net.Conn) {
 		features = append(features, link.FeatureLanes)
 	}
 	ses, err := link.Accept(s.ctx, c, link.Config{
-		Hello:     link.Hello{Role: link.RoleServer, ID: s.ID, ServerCount: s.Count, Serving: s.Agents, Features: features},
-		Forwarder: s.Ends.Forwarder(s),
+		Hello:   link.Hello{Role: link.RoleServer, ID: s.ID, ServerCount: s.Count, Serving: s.Agents, Features: features},
+		Handler: s.Ends.Handler(s),
 		Verify: func(_ context.Context, peer link.Hello) error { // before the peer is answered
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -247,7 +247,7 @@ func (s *fakeServer) serveConnect(c tunnel.Conn) {
 	}
 	s.Connects.Add(1)
 	ahead, _ := br.Peek(br.Buffered())
-	_ = s.Forward(s.ctx, &tunnel.Flow{Request: tunnel.Request{ID: req.Header.Get("Konnectivity-Id"), Network: "tcp", Address: req.Host}},
+	_ = tunnel.Forward(s.ctx, s, &tunnel.Flow{Request: tunnel.Request{ID: req.Header.Get("Konnectivity-Id"), Network: "tcp", Address: req.Host}},
 		func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 			if err != nil { // as upstream's: the agent's words, and the end
 				fmt.Fprintf(c, "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\n\r\n%v", err)

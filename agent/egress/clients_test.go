@@ -54,7 +54,7 @@ func end(t *testing.T, f *tunnel.Flow) {
 }
 
 func forward(t *testing.T, d tunnel.Dialer, f *tunnel.Flow) error {
-	return (&tunnel.Forwarder{Dialer: d}).Forward(t.Context(), f, func(_ tunnel.Conn, err error) (tunnel.Conn, error) { return nil, err })
+	return tunnel.Forward(t.Context(), &tunnel.Forwarder{Dialer: d}, f, func(_ tunnel.Conn, err error) (tunnel.Conn, error) { return nil, err })
 }
 
 // A dial that fails takes nothing of its client's share.

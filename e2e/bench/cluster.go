@@ -141,7 +141,7 @@ func newFleet(ctx context.Context) *fleet {
 func (f *fleet) add(all []identity, agentPort, clientPort int) error {
 	for _, i := range all {
 		c := &cluster{identity: i, agent: newPeer(agentPort, i, link.RoleAgent, f.budget), client: newPeer(clientPort, i, link.RoleClient, f.budget)}
-		c.agent.link.Clients, c.agent.link.Forwarder = new(link.Clients), &tunnel.Forwarder{Dialer: namedTarget(i.Name)}
+		c.agent.link.Clients, c.agent.link.Handler = new(link.Clients), &tunnel.Forwarder{Dialer: namedTarget(i.Name)}
 		var errs [2]error
 		c.agent.tls, errs[0] = i.tls(i.Agent)
 		c.client.tls, errs[1] = i.tls(i.Client)

@@ -64,7 +64,7 @@ func (tr *traffic) open(flow *tunnel.Flow) (client, target net.Conn) {
 		return tunnel.Wrap(far), nil
 	})}
 	tr.all.Go(func() {
-		_ = f.Forward(context.Background(), flow, func(tunnel.Conn, error) (tunnel.Conn, error) { return tunnel.Wrap(near), nil })
+		_ = tunnel.Forward(context.Background(), f, flow, func(tunnel.Conn, error) (tunnel.Conn, error) { return tunnel.Wrap(near), nil })
 	})
 	return client, target
 }

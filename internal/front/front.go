@@ -161,7 +161,7 @@ func (s *Shell[H]) WarnFull() {
 // ended, it frees everything and calls ended, possibly after it has returned: a
 // connection that nothing is read from for a while needs no goroutine of its caller's.
 func (s *Shell[H]) Forward(h H, c *Client, answer tunnel.Answer, ended func()) {
-	tunnel.Serve(c.ctx, s.Forwarder, &c.Flow, answer, func(err error) {
+	s.Forwarder.Serve(c.ctx, &c.Flow, answer, func(err error) {
 		s.logClient(c, err)
 		s.Finish(h, c)
 		ended()

@@ -113,7 +113,7 @@ func (c *Conn) connect(ctx context.Context, f tunnel.Handler, m ConnectMetrics, 
 	stop := sync.OnceValue(leaving.Stop)
 	defer stop() // for a Handler that never requests the answer
 	flow := &tunnel.Flow{Request: tunnel.Request{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: c.RemoteAddr()}, Span: tunnel.Span{Parent: asked.span}}
-	return f.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	return tunnel.Forward(ctx, f, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		switch gone := stop(); {
 		case gone != nil:
 			return nil, gone

@@ -15,7 +15,7 @@ import (
 // ended ends a flow as its Forwarder does: with a dial that fails.
 func ended(f *tunnel.Flow) {
 	fails := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, errors.New("no") })
-	_ = (&tunnel.Forwarder{Dialer: fails}).Forward(context.Background(), f, func(tunnel.Conn, error) (tunnel.Conn, error) { return nil, nil })
+	_ = tunnel.Forward(context.Background(), &tunnel.Forwarder{Dialer: fails}, f, func(tunnel.Conn, error) (tunnel.Conn, error) { return nil, nil })
 }
 
 // asks has a dial ask for admission. refused is why it has none.

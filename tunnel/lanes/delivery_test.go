@@ -16,17 +16,16 @@ import (
 // lingering serves streams that end long before their bytes are delivered.
 type lingering time.Duration
 
-func (d lingering) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
+func (d lingering) Serve(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	far, other := net.Pipe() // only for its addresses
 	defer far.Close()
 	defer other.Close()
 	near, err := answer(tunnel.Wrap(far), nil)
-	if err != nil {
-		return err
+	if err == nil {
+		_ = near.Close()
+		time.Sleep(time.Duration(d))
 	}
-	_ = near.Close()
-	time.Sleep(time.Duration(d))
-	return nil
+	ended(err)
 }
 
 // A group without streams is idle once their bytes are delivered.

@@ -92,7 +92,7 @@ func (r *rig) linkTo(id string) *link.Session {
 	}
 	accepted := make(chan *link.Session)
 	go func() {
-		ses, err := link.Accept(context.Background(), b, link.Config{Hello: hello, Forwarder: serve})
+		ses, err := link.Accept(context.Background(), b, link.Config{Hello: hello, Handler: serve})
 		testutil.Succeeds(r.t, err, "the peer's end")
 		accepted <- ses
 	}()

@@ -26,7 +26,7 @@ type crowded struct {
 func newCrowded(t *testing.T, bulk int, opt Options) *crowded {
 	options := resume.Options{Window: time.Minute, Budget: link.NewBudget(1 << 30)}
 	opener, acceptor := resume.New(options), resume.New(options)
-	r := &rig{t: t, serve: acceptor.Forwarder(&tunnel.Forwarder{Dialer: sink})}
+	r := &rig{t: t, serve: acceptor.Handler(&tunnel.Forwarder{Dialer: sink})}
 	if opt.Max > 1 {
 		opt.Dial = func(context.Context) (*link.Session, error) { return r.link(), nil }
 	}

@@ -110,7 +110,7 @@ func (a *acceptor) refusal(request *client.DialRequest) error {
 // forward serves one dial and its connection, which may end after it has returned.
 func (a *acceptor) forward(d *accepted, request *client.DialRequest) {
 	flow := a.ask(request)
-	tunnel.Serve(d.ctx, a.carrier, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	a.carrier.Serve(d.ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		return a.answer(d, request, far, err)
 	}, func(err error) {
 		if err != nil {

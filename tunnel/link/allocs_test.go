@@ -80,8 +80,8 @@ func passOn(t *testing.T, from, to net.Conn, what, got []byte) {
 func TestConnectionAllocations(t *testing.T) {
 	near, server := memoryPair()
 	toAgent, agent := memoryPair()
-	next, _ := sessions(t, toAgent, agent, link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: &destinations{}}})
-	client, _ := sessions(t, near, server, link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: next}})
+	next, _ := sessions(t, toAgent, agent, link.Config{}, link.Config{Handler: &tunnel.Forwarder{Dialer: &destinations{}}})
+	client, _ := sessions(t, near, server, link.Config{}, link.Config{Handler: &tunnel.Forwarder{Dialer: next}})
 	c := testutil.Must(client.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1")))(t)
 	defer c.Close()
 	for size, most := range map[int]float64{64: 8, 64 << 10: 48} {

@@ -42,7 +42,7 @@ func barredPeerLearnsWhy(t *testing.T) (judged bool) {
 	near, far := tcpPair(t)
 	slow := &late{Conn: near}
 	ends := make(hand, 1)
-	a, b := sessions(t, slow, far, link.Config{}, link.Config{Forwarder: ends})
+	a, b := sessions(t, slow, far, link.Config{}, link.Config{Handler: ends})
 	conn := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 	<-ends
 	slow.held.Lock()
@@ -85,14 +85,15 @@ func TestABarredPeerIsNotWaitedForForever(t *testing.T) {
 // holds serves a stream until its context ends, and tells why that was.
 type holds chan error
 
-func (h holds) Forward(ctx context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
+func (h holds) Serve(ctx context.Context, _ *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	near, err := answer(nowhere{}, nil)
 	if err != nil {
-		return err
+		ended(err)
+		return
 	}
 	<-ctx.Done()
 	h <- context.Cause(ctx)
-	return near.Close()
+	ended(near.Close())
 }
 
 // Who serves a stream hears that the link was barred, also if the link has ended by then. The
@@ -100,7 +101,7 @@ func (h holds) Forward(ctx context.Context, _ *tunnel.Flow, answer tunnel.Answer
 func TestABarredStreamEndsForThat(t *testing.T) {
 	serves := make(holds, 1)
 	near, far := tcpPair(t)
-	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: serves})
+	a, b := sessions(t, near, far, link.Config{}, link.Config{Handler: serves})
 	testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
 	b.Bar(tunnel.CodePolicy)
 	testutil.Equal(t, b.Stats().Resets, 0, "streams that count as reset for the protocol's or memory's sake")

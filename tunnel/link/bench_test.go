@@ -41,7 +41,7 @@ func linkMux(t testing.TB, near, far net.Conn) mux {
 	if _, ok := near.(*wireEnd); ok { // under TLS it is there already
 		near, far = link.Buffered(near), link.Buffered(far)
 	}
-	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends})
+	a, _ := sessions(t, near, far, link.Config{}, link.Config{Handler: ends})
 	return mux{
 		open: func() (net.Conn, error) {
 			return a.Dial(context.Background(), &tunnel.Flow{Request: tunnel.Request{Network: "tcp", Address: "x:1"}})

@@ -61,7 +61,7 @@ func TestSmallMessageIsFlushedBesideEndlessBulk(t *testing.T) {
 	})
 	near, far := tcpPair(t)
 	_ = near.(*net.TCPConn).SetReadBuffer(1 << 20)
-	r := newRig(t, link.Buffered(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
+	r := newRig(t, link.Buffered(near), far, true, link.Config{Handler: &tunnel.Forwarder{Dialer: dialer}})
 	defer r.end()
 	r.open(2, "key:1")
 	r.open(4, "bulk:1")
@@ -99,7 +99,7 @@ func TestWrappedSocketsTakeBytesOnTheSpot(t *testing.T) {
 				return wrap(tunnel.Wrap(here)), nil
 			})
 			near, far := tcpPair(t)
-			r := newRig(t, link.Buffered(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
+			r := newRig(t, link.Buffered(near), far, true, link.Config{Handler: &tunnel.Forwarder{Dialer: dialer}})
 			defer r.end()
 			r.open(2, "x:1")
 			r.send(frame{tData, 0, 2, []byte("ping")})
@@ -162,7 +162,7 @@ func TestResetPassesAStalledDestination(t *testing.T) {
 		dst := tunnel.With(tunnel.Wrap(end), tunnel.Parts{Out: stuck{tunnel.Wrap(end).Out()}})
 		dialer := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return dst, nil })
 		near, far := net.Pipe()
-		r := newRig(t, link.Buffered(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
+		r := newRig(t, link.Buffered(near), far, true, link.Config{Handler: &tunnel.Forwarder{Dialer: dialer}})
 		r.open(2, "x:1")
 		synctest.Wait() // the stream delivers
 		r.send(frame{tData, 0, 2, make([]byte, 1000)})
@@ -231,24 +231,25 @@ func TestTakeMayEndItsConn(t *testing.T) {
 	}
 }
 
-// laggard is a Forwarder that ends its direction at once and delivers the other later.
+// laggard is a Handler that ends its direction at once and delivers the other later.
 type laggard struct{ delivered chan struct{} }
 
-func (l laggard) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
+func (l laggard) Serve(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	c, err := answer(tunnel.Wrap(newLoop()), nil)
 	if err != nil {
-		return err
+		ended(err)
+		return
 	}
 	_ = c.CloseWrite()
 	<-l.delivered
-	return c.Close()
+	ended(c.Close())
 }
 
 // A stream that both sides have ended keeps its link from being closed until
 // what it carried is delivered.
 func TestWaitIdleWaitsForDelivery(t *testing.T) {
 	l := laggard{make(chan struct{})}
-	r := tcpRig(t, true, link.Config{Forwarder: l})
+	r := tcpRig(t, true, link.Config{Handler: l})
 	r.open(2, "x:1")
 	r.send(frame{tData, 1, 2, []byte("tail")})
 	testutil.Eventually(t, "the stream's end", func() bool { return r.ses.Streams() == 0 })

@@ -20,18 +20,19 @@ type acceptor struct {
 	streams []*link.Stream
 }
 
-// Forward implements tunnel.Handler.
-func (a *acceptor) Forward(_ context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+// Serve implements tunnel.Handler.
+func (a *acceptor) Serve(_ context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	f.Resume.Granted = tunnel.Grant{Window: time.Minute}
 	near, err := answer(nowhere{}, nil)
 	if err != nil {
-		return err
+		ended(err)
+		return
 	}
 	a.mu.Lock()
 	a.streams = append(a.streams, near.(*link.Stream))
 	a.mu.Unlock()
 	_, _ = io.Copy(io.Discard, near)
-	return near.CloseWrite()
+	ended(near.CloseWrite())
 }
 
 // A connection that outlives its links takes its client's memory, in a process

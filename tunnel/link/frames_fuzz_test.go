@@ -40,7 +40,7 @@ func conversation(t testing.TB) []byte {
 	wire := &tee{Conn: near}
 	serve := &tunnel.Forwarder{Dialer: &destinations{}}
 	lasting := link.Hello{Features: []string{link.FeatureResume}}
-	a, b := sessions(t, wire, far, link.Config{Hello: lasting, Forwarder: granting{serve}}, link.Config{Hello: lasting, Forwarder: granting{serve}})
+	a, b := sessions(t, wire, far, link.Config{Hello: lasting, Handler: granting{serve}}, link.Config{Hello: lasting, Handler: granting{serve}})
 	for _, ses := range []*link.Session{a, b} {
 		conn := testutil.Must(ses.Dial(context.Background(), tunnel.NewFlow("tcp", "echo:1")))(t)
 		_, _ = conn.Write(make([]byte, 100))
@@ -64,15 +64,15 @@ func conversation(t testing.TB) []byte {
 	return said[12+int(said[2])<<8+int(said[3]):] // the fuzzed peer says its own HELLO
 }
 
-// granting is a Forwarder whose connections outlive their links.
+// granting is a Handler whose connections outlive their links.
 type granting struct{ next tunnel.Handler }
 
-// Forward implements tunnel.Handler.
-func (g granting) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+// Serve implements tunnel.Handler.
+func (g granting) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	if f.Resume != nil {
 		f.Resume.Granted = tunnel.Grant{Window: time.Minute, Route: "12345678agent", Taken: f.Resume.Taken}
 	}
-	return g.next.Forward(ctx, f, answer)
+	g.next.Serve(ctx, f, answer, ended)
 }
 
 // FuzzFrames sends arbitrary bytes to a session that has a stream and a dial
@@ -95,8 +95,8 @@ func FuzzFrames(f *testing.F) {
 		}
 		near, far := net.Pipe()
 		r := newRig(t, near, far, false, link.Config{
-			Hello:     link.Hello{Features: []string{link.FeatureResume}},
-			Forwarder: granting{&tunnel.Forwarder{Dialer: &destinations{}, DialTimeout: time.Second}},
+			Hello:   link.Hello{Features: []string{link.FeatureResume}},
+			Handler: granting{&tunnel.Forwarder{Dialer: &destinations{}, DialTimeout: time.Second}},
 		})
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()

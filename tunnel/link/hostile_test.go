@@ -198,16 +198,16 @@ func TestDialsOfAPeerAreBounded(t *testing.T) {
 	})
 }
 
-// A Forwarder that gives no answer is one that failed.
-func TestForwarderWithoutAnAnswer(t *testing.T) {
-	r := tcpRig(t, false, link.Config{Forwarder: mute{}})
+// A Handler that gives no answer is one that failed.
+func TestHandlerWithoutAnAnswer(t *testing.T) {
+	r := tcpRig(t, false, link.Config{Handler: mute{}})
 	r.send(openFrame(1, "x:1"))
 	r.wantOpened(1, 1)
 }
 
 type mute struct{}
 
-func (mute) Forward(context.Context, *tunnel.Flow, tunnel.Answer) error { return nil }
+func (mute) Serve(_ context.Context, _ *tunnel.Flow, _ tunnel.Answer, ended func(error)) { ended(nil) }
 
 // hasty is a gate at which the farewell's deadline has passed as it is set, so
 // that the stuck write fails before Close is through.

@@ -19,7 +19,7 @@ import (
 func TestAnIdleLinkHasOneGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
-		a, b := sessions(t, link.Buffered(near), link.Buffered(far), link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: &destinations{}}})
+		a, b := sessions(t, link.Buffered(near), link.Buffered(far), link.Config{}, link.Config{Handler: &tunnel.Forwarder{Dialer: &destinations{}}})
 		quiet := func(when string) {
 			t.Helper()
 			time.Sleep(3*link.DefaultPingInterval + time.Second)

@@ -23,7 +23,7 @@ type intake struct {
 	refuses  bool // whatever is asked for
 	dials    int
 	resuming int      // dials that resume a connection
-	serving  int      // of them all: what the Forwarder has not done with
+	serving  int      // of them all: what the Handler has not done with
 	budget   *Budget  // of the peer's streams
 	clients  *Clients // that divide it; nil: the peer numbers none
 }

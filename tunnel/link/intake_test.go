@@ -24,7 +24,7 @@ func TestIntakeRefuses(t *testing.T) {
 		"a dial":                     {intake{dials: MaxDials - 1, resuming: MaxDials}, 1, openMsg{address: "a:1"}, 0, ""},
 		"a connection that exists":   {intake{dials: MaxDials, resuming: MaxDials - 1}, 1, openMsg{address: "a:1", resume: again}, 0, ""},
 		"a first one that may last":  {intake{dials: MaxDials}, 1, openMsg{address: "a:1", resume: &tunnel.Resume{}}, tunnel.FailExhausted, "4096 dials"},
-		"without a Forwarder":        {intake{refuses: true}, 1, openMsg{address: "a:1"}, tunnel.FailDenied, "serves no connections"},
+		"without a Handler":          {intake{refuses: true}, 1, openMsg{address: "a:1"}, tunnel.FailDenied, "serves no connections"},
 		"too many streams":           {intake{}, 3, openMsg{address: "a:1"}, tunnel.FailExhausted, "3 connections"},
 		"too many dials":             {intake{dials: MaxDials}, 1, openMsg{address: "a:1"}, tunnel.FailExhausted, "4096 dials"},
 		"too many that are resumed":  {intake{resuming: MaxDials}, 1, openMsg{address: "a:1", resume: again}, tunnel.FailExhausted, "4096 dials"},

@@ -25,7 +25,7 @@ func TestAskMove(t *testing.T) {
 	near, far := tlsPair(t)
 	hello := link.Hello{Features: []string{link.FeatureResume, link.FeatureLanes}}
 	accepted := make(hand, 1)
-	a, b := sessions(t, near, far, link.Config{Hello: hello}, link.Config{Hello: hello, Forwarder: granting{accepted}})
+	a, b := sessions(t, near, far, link.Config{Hello: hello}, link.Config{Hello: hello, Handler: granting{accepted}})
 	testutil.Equal(t, a.Lanes() && b.Lanes(), true, "lanes are in use")
 	open := func() (opener, acceptor *link.Stream, told moved) {
 		f := tunnel.NewFlow("tcp", "example.test:80")
@@ -109,7 +109,7 @@ func TestJoinTellsOfAMove(t *testing.T) {
 func TestWakeAfter(t *testing.T) {
 	noLeaks(t)
 	near, far := tlsPair(t)
-	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: &destinations{}}})
+	a, _ := sessions(t, near, far, link.Config{}, link.Config{Handler: &tunnel.Forwarder{Dialer: &destinations{}}})
 	c := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1")))(t)
 	echo := func(n int) {
 		testutil.Must(c.Write(make([]byte, n)))(t)

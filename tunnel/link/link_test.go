@@ -69,16 +69,16 @@ func sessions(t testing.TB, near, far net.Conn, a, b link.Config) (*link.Session
 	return first, second.ses
 }
 
-// hand is a Forwarder that hands streams over and lets them live on their own, without a
+// hand is a Handler that hands streams over and lets them live on their own, without a
 // goroutine that waits.
 type hand chan tunnel.Conn
 
-func (h hand) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
+func (h hand) Serve(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	near, err := answer(nowhere{}, nil)
 	if err == nil {
 		h <- near
 	}
-	return err
+	ended(err)
 }
 
 // nowhere is a far end with addresses and nothing else.
@@ -95,7 +95,7 @@ func streamPair(t testing.TB, transport string, reverse bool) (opener, acceptor 
 	t.Helper()
 	near, far := transports[transport](t)
 	ends := make(hand, 1)
-	a, b := sessions(t, near, far, link.Config{Forwarder: ends}, link.Config{Forwarder: ends})
+	a, b := sessions(t, near, far, link.Config{Handler: ends}, link.Config{Handler: ends})
 	if reverse {
 		a = b
 	}
@@ -124,7 +124,7 @@ func TestDialErrorsAreTyped(t *testing.T) {
 		}
 		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	})
-	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
+	a, _ := sessions(t, near, far, link.Config{}, link.Config{Handler: &tunnel.Forwarder{Dialer: dialer}})
 	fails := func(ctx context.Context, address string, want tunnel.Failure) error {
 		t.Helper()
 		_, err := a.Dial(ctx, tunnel.NewFlow("tcp", address))

@@ -206,7 +206,7 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 		answered = true
 		return ses.answer(st, again, flow.Resume, far, err)
 	}
-	tunnel.Serve(ctx, ses.cfg.Forwarder, flow, answer, func(err error) {
+	ses.cfg.Handler.Serve(ctx, flow, answer, func(err error) {
 		if !answered {
 			_, _ = answer(nil, &tunnel.DialError{Failure: tunnel.FailInternal, Err: err})
 		}

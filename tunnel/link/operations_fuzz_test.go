@@ -271,7 +271,7 @@ func runOperations(t *testing.T, ops []byte) {
 		w := &world{t: t, ends: [2]hand{make(hand, 1), make(hand, 1)}}
 		near, far := net.Pipe()
 		w.ses[0], w.ses[1] = sessions(t, near, far,
-			link.Config{Forwarder: w.ends[0], Budget: budgets[0]}, link.Config{Forwarder: w.ends[1], Budget: budgets[1]})
+			link.Config{Handler: w.ends[0], Budget: budgets[0]}, link.Config{Handler: w.ends[1], Budget: budgets[1]})
 		for ; len(ops) >= 3; ops = ops[3:] {
 			w.step(ops[0], ops[1], ops[2])
 			synctest.Wait()

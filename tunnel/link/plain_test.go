@@ -27,7 +27,7 @@ func TestPlainConnectionsAreNeverEndedShort(t *testing.T) {
 			_ = toDest.(*net.TCPConn).SetWriteBuffer(4 << 10)
 			_ = dest.(*net.TCPConn).SetReadBuffer(4 << 10)
 			reach := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return tunnel.Wrap(toDest), nil })
-			r := newRig(t, near, far, false, link.Config{Forwarder: &tunnel.Forwarder{Dialer: reach}})
+			r := newRig(t, near, far, false, link.Config{Handler: &tunnel.Forwarder{Dialer: reach}})
 			r.open(1, "x:1")
 			if c.destEnds {
 				_ = dest.(*net.TCPConn).CloseWrite()

@@ -26,7 +26,7 @@ func TestALinkRests(t *testing.T) {
 			testutil.Equal(t, slices.Contains(before, 0), false, "a buffer of none is left: %v", before)
 			cfg := link.Config{PingInterval: 50 * time.Millisecond, DeadAfter: patience}
 			serves := cfg
-			serves.Forwarder = &tunnel.Forwarder{Dialer: &destinations{}}
+			serves.Handler = &tunnel.Forwarder{Dialer: &destinations{}}
 			a, b := sessions(t, near, far, cfg, serves)
 			kept := near.(*tls.Conn).ConnectionState().PeerCertificates
 			testutil.Equal(t, len(kept), 0, "certificates that TLS keeps")

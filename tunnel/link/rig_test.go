@@ -140,8 +140,8 @@ func newRigTo(t testing.TB, role byte, conn, far net.Conn, initiator bool, cfg l
 	if cfg.Budget == nil {
 		cfg.Budget = link.NewBudget(64 << 20)
 	}
-	if cfg.Forwarder == nil {
-		cfg.Forwarder = &tunnel.Forwarder{Dialer: r.dests}
+	if cfg.Handler == nil {
+		cfg.Handler = &tunnel.Forwarder{Dialer: r.dests}
 	}
 	r.budget = cfg.Budget
 	hello := helloFrame(role)
@@ -231,7 +231,7 @@ func between(t *testing.T, hello link.Hello, budget *link.Budget, far tunnel.Han
 	t.Helper()
 	toA, fromA := net.Pipe()
 	toD, fromD := net.Pipe()
-	c, d := sessions(t, link.Buffered(toD), link.Buffered(fromD), link.Config{Hello: hello, Budget: budget}, link.Config{Hello: hello, Forwarder: far})
-	a, b := sessions(t, link.Buffered(toA), link.Buffered(fromA), link.Config{Hello: hello}, link.Config{Hello: hello, Budget: budget, Forwarder: forwarder(c)})
+	c, d := sessions(t, link.Buffered(toD), link.Buffered(fromD), link.Config{Hello: hello, Budget: budget}, link.Config{Hello: hello, Handler: far})
+	a, b := sessions(t, link.Buffered(toA), link.Buffered(fromA), link.Config{Hello: hello}, link.Config{Hello: hello, Budget: budget, Handler: forwarder(c)})
 	return []*link.Session{a, b, c, d}
 }

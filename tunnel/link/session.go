@@ -45,9 +45,9 @@ type Config struct {
 	// nil accepts every peer.
 	Verify func(ctx context.Context, peer Hello) error
 
-	// Forwarder serves the streams that the peer opens, usually a
+	// Handler serves the streams that the peer opens, usually a
 	// *tunnel.Forwarder; nil refuses them.
-	Forwarder tunnel.Handler
+	Handler tunnel.Handler
 
 	// Budget bounds unread bytes, usually shared by all links of a process.
 	Budget *Budget
@@ -192,7 +192,7 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 		cfg: cfg,
 		books: books{
 			streams: newStreams(initiator),
-			intake:  intake{refuses: cfg.Forwarder == nil, budget: cfg.Budget, clients: cfg.Clients},
+			intake:  intake{refuses: cfg.Handler == nil, budget: cfg.Budget, clients: cfg.Clients},
 		},
 		alive: liveness{accepted: !initiator},
 	}
@@ -297,7 +297,7 @@ func (ses *Session) Heard() time.Time {
 	return ses.alive.heard
 }
 
-// WaitIdle returns once no stream is open and the Forwarder is done with the peer's,
+// WaitIdle returns once no stream is open and the Handler is done with the peer's,
 // which may still deliver their last bytes. It also returns once the session
 // has ended, or, with ctx's cause, once ctx has.
 func (ses *Session) WaitIdle(ctx context.Context) error {
@@ -347,7 +347,7 @@ func (ses *Session) isBarred() bool {
 
 // Close ends the session and all its streams, tells the peer if that takes at most a
 // second, and returns when every goroutine of the session has ended. The session's
-// Forwarder must not call it.
+// Handler must not call it.
 func (ses *Session) Close() error { return ses.CloseWith(GoAwayShutdown, "") }
 
 // CloseWith is Close with a reason for the peer.

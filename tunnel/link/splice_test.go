@@ -19,9 +19,9 @@ import (
 func middle(t *testing.T, far tunnel.Handler, forwarder func(c *link.Session) tunnel.Handler) (r *rig, c, d *link.Session) {
 	t.Helper()
 	toD, fromD := net.Pipe()
-	c, d = sessions(t, link.Buffered(toD), link.Buffered(fromD), link.Config{Hello: resumes}, link.Config{Hello: resumes, Forwarder: far})
+	c, d = sessions(t, link.Buffered(toD), link.Buffered(fromD), link.Config{Hello: resumes}, link.Config{Hello: resumes, Handler: far})
 	near, opener := net.Pipe()
-	return newRig(t, link.Buffered(near), opener, true, link.Config{Hello: resumes, Forwarder: forwarder(c)}), c, d
+	return newRig(t, link.Buffered(near), opener, true, link.Config{Hello: resumes, Handler: forwarder(c)}), c, d
 }
 
 // begin opens a connection that outlives its links.
@@ -34,18 +34,19 @@ func (r *rig) begin(id uint64) {
 // holder is an end that keeps the connection, and has ended its direction if it ends.
 type holder struct{ ends bool }
 
-// Forward implements tunnel.Handler.
-func (h holder) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+// Serve implements tunnel.Handler.
+func (h holder) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	f.Resume.Granted = tunnel.Grant{Window: time.Minute}
 	near, err := answer(nowhere{}, nil)
 	if err != nil {
-		return err
+		ended(err)
+		return
 	}
 	if h.ends {
 		_ = near.CloseWrite()
 	}
 	<-ctx.Done()
-	return near.Close()
+	ended(near.Close())
 }
 
 // A stream that is reset for its peer's breach of the protocol, after the peer's end,
@@ -76,8 +77,12 @@ type deliverer struct {
 	l *leaver
 }
 
-// Forward implements tunnel.Handler.
-func (d *deliverer) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+// Serve implements tunnel.Handler.
+func (d *deliverer) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
+	ended(d.serve(ctx, f, answer))
+}
+
+func (d *deliverer) serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	next, err := d.c.Dial(ctx, f)
 	if err != nil {
 		return err

@@ -14,10 +14,10 @@ import (
 func TestStatsCountBothWays(t *testing.T) {
 	near, far := tlsPair(t)
 	accepted := make(hand, 1)
-	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: accepted})
+	a, b := sessions(t, near, far, link.Config{}, link.Config{Handler: accepted})
 	c := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")))(t)
 	other := <-accepted
-	testutil.Fails(t, testutil.Err(b.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1"))), "a side without a Forwarder")
+	testutil.Fails(t, testutil.Err(b.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1"))), "a side without a Handler")
 	payload := make([]byte, 1<<20)
 	go func() { _, _ = c.Write(payload); _ = c.CloseWrite() }()
 	testutil.Equal(t, testutil.Must(io.Copy(io.Discard, other))(t), int64(len(payload)), "bytes")

@@ -281,7 +281,7 @@ func (tr *tracer) raw(t *testing.T, name string, cfg link.Config) *link.Session 
 func (tr *tracer) play(t *testing.T) {
 	budget := link.NewBudget(4 << 20)
 	agent := tr.raw(t, "agent", link.Config{Budget: budget})
-	client := tr.raw(t, "client", link.Config{Budget: budget, Forwarder: joinedTo(agent)})
+	client := tr.raw(t, "client", link.Config{Budget: budget, Handler: joinedTo(agent)})
 	tr.note("begin")
 	for range traceSteps {
 		switch op := tr.IntN(20); {

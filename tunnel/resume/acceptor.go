@@ -7,22 +7,22 @@ import (
 	"konnectivity/tunnel"
 )
 
-// Forwarder returns a Handler that makes the connections that next serves outlive their
-// links, if their openers ask for it. Forward returns once the dial was answered; a connection
-// that outlives its link is served on a goroutine of the Manager.
-func (m *Manager) Forwarder(next tunnel.Handler) tunnel.Handler {
+// Handler returns a Handler that makes the connections that next serves outlive their links,
+// if their openers ask for it. A connection that outlives its link is served on a goroutine of
+// the Manager; for the link, it has ended once its dial was answered.
+func (m *Manager) Handler(next tunnel.Handler) tunnel.Handler {
 	if !m.Enabled() {
 		return next
 	}
-	return tunnel.HandlerFunc(func(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
+	return tunnel.HandlerFunc(func(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 		switch r := flow.Resume; {
 		case r.Again():
-			return m.resume(flow, answer)
+			ended(m.resume(flow, answer))
 		case r == nil || r.Window <= 0 || m.figures.budget.Scarce() && !m.known(r.Token):
 			flow.Resume = nil
-			return next.Forward(ctx, flow, answer)
+			next.Serve(ctx, flow, answer, ended)
 		default:
-			return m.begin(ctx, next, flow, answer)
+			ended(m.begin(ctx, next, flow, answer))
 		}
 	})
 }
@@ -44,7 +44,7 @@ func (m *Manager) begin(ctx context.Context, next tunnel.Handler, flow *tunnel.F
 	}
 	started := m.start(func() {
 		m.wg.Add(1) // until the end
-		tunnel.Serve(life, next, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+		next.Serve(life, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 			defer m.unregister(token, at)
 			if err == nil && !stop() {
 				err = context.Cause(ctx)

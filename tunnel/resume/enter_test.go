@@ -95,11 +95,11 @@ func TestDialsThatTheEndCutsAreAskedForAgain(t *testing.T) {
 		if dial == nil {
 			e.Close()
 		}
-		h := e.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) { return dial(ctx, e) })})
+		h := e.Handler(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) { return dial(ctx, e) })})
 		told := make(chan error, 1)
 		f := tunnel.NewFlow("tcp", "dest:1")
 		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute}
-		_ = h.Forward(t.Context(), f, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
+		_ = tunnel.Forward(t.Context(), h, f, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 			told <- err
 			return nil, net.ErrClosed
 		})

@@ -326,7 +326,7 @@ func (v *Move) end() {
 
 // Adopt goes on with a connection of which another process had the acceptor's end. far is
 // its destination, nil if it was Left; m closes it, also with an error. next makes what
-// serves it; where its Forward fails, the policy forbids the connection, and it ends. Adopt
+// serves it; where that answers with an error, the policy forbids the connection, and it ends. Adopt
 // takes over s.Kept.
 func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) tunnel.Handler) error {
 	life, cancel := context.WithCancelCause(m.ctx)
@@ -375,7 +375,7 @@ func (m *Manager) tellAdopted() {
 func (c *Conn) serve(ctx context.Context, by tunnel.Handler, s Snapshot) {
 	flow := &tunnel.Flow{Request: tunnel.Request{ID: s.ID, Front: "link", Network: "tcp", Address: s.Address, Rules: s.Rules}, Origin: s.Origin, Adopted: true}
 	c.manager.wg.Add(1) // until the end
-	tunnel.Serve(ctx, by, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
+	by.Serve(ctx, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		if err != nil {
 			c.due(Forbidden)
 			return nil, err

@@ -44,7 +44,7 @@ func (r *route) dial() (client, dest *wireEnd) {
 	client, near := newWire()
 	go func() {
 		front := tunnel.Forwarder{Dialer: r.opener.Dialer(r.world)}
-		_ = front.Forward(context.Background(), tunnel.NewFlow("tcp", "dest:1"), func(tunnel.Conn, error) (tunnel.Conn, error) {
+		_ = tunnel.Forward(context.Background(), &front, tunnel.NewFlow("tcp", "dest:1"), func(tunnel.Conn, error) (tunnel.Conn, error) {
 			return tunnel.Wrap(near), nil
 		})
 	}()

@@ -21,8 +21,8 @@ import (
 // grab hands the test what an agent serves.
 type grab chan tunnel.Conn
 
-// Forward implements tunnel.Handler.
-func (g grab) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
+// Serve implements tunnel.Handler.
+func (g grab) Serve(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	far, other := net.Pipe() // only for its addresses
 	defer far.Close()
 	defer other.Close()
@@ -30,7 +30,7 @@ func (g grab) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) e
 	if err == nil {
 		g <- near
 	}
-	return err
+	ended(err)
 }
 
 // A Conn keeps what net.Conn promises, whichever end it is, and also while its

@@ -62,7 +62,7 @@ type hop struct {
 // opens.
 func newHop(ca, cb net.Conn, end, server tunnel.Handler, budget *link.Budget) (h hop) {
 	config := func(role link.Role, serves tunnel.Handler, budget *link.Budget) link.Config {
-		return link.Config{Budget: budget, Hello: link.Hello{Role: role, ID: "x", Features: []string{link.FeatureResume}}, Forwarder: serves}
+		return link.Config{Budget: budget, Hello: link.Hello{Role: role, ID: "x", Features: []string{link.FeatureResume}}, Handler: serves}
 	}
 	role := link.RoleClient
 	if end != nil {
@@ -144,7 +144,7 @@ func (s *server) linkFar() {
 		serve = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.w.dialDest)}
 	}
 	ca, cb := s.w.pipe()
-	s.set(toAgent, newHop(ca, cb, s.w.agent.Forwarder(serve), nil, s.w.budget))
+	s.set(toAgent, newHop(ca, cb, s.w.agent.Handler(serve), nil, s.w.budget))
 }
 
 // link makes one of the server's links.
@@ -357,7 +357,7 @@ func (w *world) transfer(front *tunnel.Forwarder, size int64, seed uint64) error
 	defer a.Close()
 	done := make(chan error, 1)
 	go func() {
-		done <- front.Forward(context.Background(), tunnel.NewFlow("tcp", "dest:1"), func(tunnel.Conn, error) (tunnel.Conn, error) {
+		done <- tunnel.Forward(context.Background(), front, tunnel.NewFlow("tcp", "dest:1"), func(tunnel.Conn, error) (tunnel.Conn, error) {
 			return tunnel.Wrap(b), nil
 		})
 	}()

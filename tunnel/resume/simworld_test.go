@@ -154,8 +154,8 @@ func (p poured) WriteChunks(src []tunnel.Chunk) error {
 	return nil
 }
 
-// Forward implements tunnel.Handler, where applications have the ends themselves.
-func (s *simulation) Forward(_ context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+// Serve implements tunnel.Handler, where applications have the ends themselves.
+func (s *simulation) Serve(_ context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	a, b := newWire() // only for its addresses
 	defer a.Close()
 	defer b.Close()
@@ -163,7 +163,7 @@ func (s *simulation) Forward(_ context.Context, f *tunnel.Flow, answer tunnel.An
 	if err == nil {
 		s.made(f, near)
 	}
-	return err
+	ended(err)
 }
 
 func (s *simulation) made(f *tunnel.Flow, dest duplex) {
@@ -328,7 +328,7 @@ func (tr *transfer) dial() (duplex, error) {
 	answered := make(chan error, 1)
 	front := tunnel.Forwarder{Dialer: dialer, DialTimeout: simDial}
 	tr.s.wg.Go(func() {
-		_ = front.Forward(context.Background(), flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
+		_ = tunnel.Forward(context.Background(), &front, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 			answered <- err
 			return poured{tunnel.Wrap(near), near}, nil
 		})

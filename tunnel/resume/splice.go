@@ -22,15 +22,15 @@ import (
 //
 // It keeps nothing of a connection but which two streams belong together.
 func Splice(next tunnel.Handler) tunnel.Handler {
-	return tunnel.HandlerFunc(func(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
-		return next.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	return tunnel.HandlerFunc(func(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
+		next.Serve(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 			near, answerErr := answer(far, err)
 			dialed, ok := far.(*link.Stream)
 			if err == nil && answerErr == nil && ok && flow.Resume != nil {
 				join(near.(*link.Stream), dialed)
 			}
 			return near, answerErr
-		})
+		}, ended)
 	})
 }
 

@@ -99,18 +99,17 @@ func TestOthersAreLeftAlone(t *testing.T) {
 		"refused by peer": {far: new(link.Stream), resume: new(tunnel.Resume), answerErr: failed},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dial := tunnel.HandlerFunc(func(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
-				_, err := answer(c.far, c.err)
-				return err
+			dial := tunnel.HandlerFunc(func(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
+				ended(testutil.Err(answer(c.far, c.err)))
 			})
 			flow := tunnel.NewFlow("tcp", "x:1")
 			flow.Resume = c.resume
-			err := Splice(dial).Forward(t.Context(), flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+			err := tunnel.Forward(t.Context(), Splice(dial), flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 				testutil.Equal(t, far, c.far, "the answer")
 				testutil.Equal(t, err, c.err, "its error")
 				return nil, c.answerErr // which would panic if it were joined
 			})
-			testutil.Equal(t, err, c.answerErr, "what Forward returns")
+			testutil.Equal(t, err, c.answerErr, "the outcome")
 		})
 	}
 }
