@@ -3,6 +3,7 @@ package egress
 import (
 	"context"
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -57,10 +58,15 @@ func forward(t *testing.T, d tunnel.Dialer, f *tunnel.Flow) error {
 	return tunnel.Forward(t.Context(), &tunnel.Forwarder{Dialer: d}, f, func(_ tunnel.Conn, err error) (tunnel.Conn, error) { return nil, err })
 }
 
-// A dial that fails takes nothing of its client's share.
+// A dial that fails takes nothing of its client's share. What was handed over takes its part.
 func TestFailedDialsTakeNoDescriptors(t *testing.T) {
 	d, address := New(Options{Descriptors: 64}), testutil.Refusing(t)
 	for range 100 {
 		wantFailure(t, forward(t, d, tunnel.NewFlow("tcp", address)), tunnel.FailRefused)
 	}
+	var err error
+	for n := 0; n < 64 && err == nil; n++ {
+		err = d.Adopt(tunnel.NewFlow("tcp", address), net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address)))
+	}
+	wantFailure(t, err, tunnel.FailExhausted)
 }

@@ -98,7 +98,7 @@ func (d *Dialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	}
 	conn, err := d.reach(ctx, f)
 	if err != nil {
-		return nil, explain(ctx, f.Address, err)
+		return nil, explain(f.Address, err)
 	}
 	return conn, nil
 }
@@ -143,7 +143,7 @@ func (d *Dialer) Still(f *tunnel.Flow) error {
 
 func (d *Dialer) judge(f *tunnel.Flow, open bool, connected net.Addr) error {
 	if err := d.reached(f, open, connected); err != nil {
-		return explain(context.Background(), f.Address, err)
+		return explain(f.Address, err)
 	}
 	return nil
 }
@@ -176,18 +176,9 @@ func (d *Dialer) allow(f *tunnel.Flow, open bool, connected net.Addr) error {
 // families says which addresses a network wants of the resolver.
 var families = map[string]string{"tcp": "ip", "tcp4": "ip4", "tcp6": "ip6"}
 
-// explain types an error. If ctx ended, the error says why: the layers below
-// call that "operation was canceled" or "i/o timeout" at will.
-func explain(ctx context.Context, address string, err error) error {
+// explain types an error, and has it name the address.
+func explain(address string, err error) error {
 	typed := *tunnel.AsDialError(address, err)
 	typed.Address = cmp.Or(typed.Address, address)
-	if typed.Failure == tunnel.FailTimeout || typed.Failure == tunnel.FailCancelled || typed.Failure == tunnel.FailResolve {
-		switch ctx.Err() {
-		case context.Canceled:
-			typed.Failure = tunnel.FailCancelled
-		case context.DeadlineExceeded:
-			typed.Failure = tunnel.FailTimeout
-		}
-	}
 	return &typed
 }

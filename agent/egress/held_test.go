@@ -35,6 +35,7 @@ func live(t *testing.T, mode, rules string, registry *prometheus.Registry) *poli
 func TestHeldTo(t *testing.T) {
 	live := live(t, "enforce", "- {name: a, action: allow, who: ['cn:a'], where: ['127.0.0.0/8']}\n"+
 		"- {name: b, action: deny, who: ['*'], where: ['127.0.0.2']}\n", prometheus.NewRegistry())
+	proxy := func(*url.URL) (*url.URL, error) { return url.Parse("http://127.0.0.1:1") }
 	for what, c := range map[string]struct {
 		options Options
 		rules   string
@@ -52,8 +53,8 @@ func TestHeldTo(t *testing.T) {
 		"by file, denied":         {options: Options{File: live}, who: "cn:a", address: "127.0.0.2"},
 		"by file, another client": {options: Options{File: live}, who: "cn:c", address: "127.0.0.1"},
 		"by file, no client":      {options: Options{File: live}, address: "127.0.0.1"},
-		"by a proxy": {options: Options{Proxy: func(*url.URL) (*url.URL, error) { return url.Parse("http://127.0.0.1:1") }},
-			rules: "-127.0.0.2\n", address: "127.0.0.1"},
+		"by a proxy":              {options: Options{Proxy: proxy}, rules: "-127.0.0.2\n", address: "127.0.0.1"},
+		"by file and a proxy":     {options: Options{File: live, Proxy: proxy}, who: "cn:a", address: "127.0.0.1"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			l := testutil.Listen(t)
