@@ -274,6 +274,10 @@ func TestOptionsThatCanNeverWork(t *testing.T) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}
+	for what, o := range map[string]client.Options{"ServerName": {ServerName: "a"}, "TokenFile": {TokenFile: "a"}, "TLS": {TLS: new(tls.Config)}, "Proxy": {Proxy: new(url.URL)}} {
+		o.Socket = socketPath
+		testutil.ErrorSays(t, testutil.Err(client.New(o)), "Options.Socket: want no ", "a socket and %s", what)
+	}
 }
 
 func TestFlags(t *testing.T) {
@@ -291,6 +295,16 @@ func TestFlags(t *testing.T) {
 	o, err = parse("--konnectivity-port=1", "--konnectivity-hostname=::1", "--resume-window=0", "--link=off", "--ca-cert-path="+filepath.Join("a", "b"))
 	if err != nil || o.Address != "[::1]:1" || o.ResumeWindow >= 0 || o.Mode != client.Connect || o.CAFile != filepath.Join("a", "b") {
 		t.Errorf("%+v, %v", o, err)
+	}
+	o, err = parse("--server-name=s", "--require-peer-role", "--peer-trust-domain=d", "--link-lanes=3", "--max-servers=2")
+	if err != nil || o.ServerName != "s" || !o.RequirePeerRole || o.PeerTrustDomain != "d" || o.Lanes != 3 || o.MaxServers != 2 {
+		t.Errorf("%+v, %v", o, err)
+	}
+	const usual = "/etc/konnectivity/proxy-client/tls.crt"
+	for args, want := range map[string]string{
+		"--token-path=": usual, "--token-path=t": "", "--tls-cert-path=c --token-path=t": "c", "--tls-key-path=k --token-path=t": usual,
+	} {
+		testutil.Equal(t, testutil.Must(parse(strings.Fields(args)...))(t).CertFile, want, "the certificate with %s", args)
 	}
 	for _, bad := range []string{"--konnectivity-hostname=a:1", "--konnectivity-port=0", "--resume-window=-1s", "--link=connect"} {
 		testutil.ErrorSays(t, testutil.Err(parse(bad)), "want ", "%s", bad)

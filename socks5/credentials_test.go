@@ -53,7 +53,7 @@ func TestCredentialsDecide(t *testing.T) {
 	}{
 		{"anna", "x", true}, {"bert", "y:z ", true},
 		{"anna", "y", false}, {"annax", "", false}, {"ann", "ax", false}, {"", "", false}, {"bert", "y", false},
-		{"bert:y", "z ", false}, {"eve", "x", false}, {strings.Repeat("a", 256+4), "x", false},
+		{"bert:y", "z ", false}, {"hans", "x", false}, {strings.Repeat("a", 256+4), "x", false},
 	} {
 		testutil.Equal(t, c.valid(in.user, in.password), in.want, "%q with %q", in.user, in.password)
 	}

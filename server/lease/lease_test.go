@@ -282,6 +282,12 @@ func TestPeersAreFoundByTheirLeases(t *testing.T) {
 		l.Annotations = map[string]string{PeerAnnotation: says}
 		a.put(l)
 	}
+	patient := leaseOf("patient", time.Hour)
+	patient.Annotations, patient.Spec.LeaseDurationSeconds = map[string]string{PeerAnnotation: "192.0.2.3:8097"}, new(int32(7200))
+	a.put(patient)
+	hasty := leaseOf("hasty", 2*time.Second)
+	hasty.Annotations, hasty.Spec.LeaseDurationSeconds = map[string]string{PeerAnnotation: "192.0.2.5:8097"}, new(int32(1))
+	a.put(hasty)
 	dead := leaseOf("dead", time.Hour)
 	dead.Annotations = map[string]string{PeerAnnotation: "192.0.2.4:8097"}
 	a.put(dead)
@@ -289,7 +295,7 @@ func TestPeersAreFoundByTheirLeases(t *testing.T) {
 	testutil.NoError(t, c.collect(t.Context(), time.Now()))
 	found, err := c.Peers(t.Context())
 	slices.SortFunc(found, netip.AddrPort.Compare)
-	want := "[192.0.2.2:8097 [2001:db8::3]:8097]"
+	want := "[192.0.2.2:8097 192.0.2.3:8097 [2001:db8::3]:8097]"
 	testutil.Holds(t, err == nil && fmt.Sprint(found) == want, "found %v, %v; want %s", found, err, want)
 	testutil.Equal(t, a.lease(c.name).Annotations[PeerAnnotation], "192.0.2.1:8097", "what it says")
 	c.cfg.Peer = netip.AddrPort{}
