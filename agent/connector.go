@@ -65,6 +65,7 @@ type connector struct {
 	ends      *resume.Manager
 	protos    []string
 	clients   link.Clients
+	path      link.Path
 
 	mu      sync.Mutex
 	configs map[string]*tls.Config // by server name, so that sessions resume
@@ -104,7 +105,7 @@ func (c *connector) secure(ctx context.Context, to address) (*tls.Conn, error) {
 		return nil, &connectError{stage: "dial", err: err}
 	}
 	conn := tls.Client(link.Buffered(raw), c.config(c.serverName(to)))
-	if err := conn.HandshakeContext(ctx); err != nil {
+	if err := c.path.Secure(ctx, conn); err != nil {
 		_ = raw.Close()
 		if link.NoProtocol(err) {
 			return nil, &connectError{stage: "refused", err: c.noProtocol(err)}
@@ -166,7 +167,7 @@ func (c *connector) dial(ctx context.Context, to address) (net.Conn, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	var dialer net.Dialer
+	dialer := net.Dialer{Control: c.path.Control}
 	return dialer.DialContext(ctx, "tcp", to.dial)
 }
 

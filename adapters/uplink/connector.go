@@ -80,6 +80,7 @@ type connector struct {
 	hello   link.Hello
 	servers *directory
 	health  *health
+	path    link.Path
 	offer   func(*linkSession) // hands over a link that a connectSession found
 }
 
@@ -88,6 +89,9 @@ type connector struct {
 func newConnector(opt Options, h *health, budget *link.Budget, features []string) *connector {
 	c := &connector{opt: opt, tls: opt.TLS.Client(opt.ServerName, protocols(opt.Mode)...), budget: budget, servers: newDirectory(opt), health: h}
 	c.hello = link.Hello{Role: link.RoleClient, Software: opt.Software, ID: tunnel.NewID(), Features: features}
+	if opt.DialTCP == nil {
+		c.opt.DialTCP = (&net.Dialer{KeepAliveConfig: KeepAlive, Control: c.path.Control}).DialContext
+	}
 	if opt.Lanes > 1 {
 		c.hello.Features = append(c.hello.Features, link.FeatureLanes)
 	}
@@ -284,7 +288,7 @@ func (c *connector) reach(ctx context.Context, addr netip.AddrPort) (net.Conn, e
 // if that fails.
 func (c *connector) secure(ctx context.Context, raw net.Conn, addr netip.AddrPort) (handshaken, error) {
 	conn := tls.Client(raw, c.tls)
-	return handshaken{Conn: conn, addr: addr}, conn.HandshakeContext(ctx)
+	return handshaken{Conn: conn, addr: addr}, c.path.Secure(ctx, conn)
 }
 
 // greet makes a link of h.

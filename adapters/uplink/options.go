@@ -72,7 +72,7 @@ type Options struct {
 	// Lookup resolves the server's name; default: the system resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
-	// DialTCP makes the TCP connection; default: net.Dialer with keepalive.
+	// DialTCP makes the TCP connection; default: net.Dialer with keepalive, by a link.Path.
 	DialTCP func(ctx context.Context, network, address string) (net.Conn, error)
 
 	Log logrus.FieldLogger // nil discards
@@ -109,9 +109,6 @@ func (o Options) withDefaults() (Options, error) {
 		o.Lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
-	}
-	if o.DialTCP == nil {
-		o.DialTCP = (&net.Dialer{KeepAliveConfig: KeepAlive}).DialContext
 	}
 	if o.Log == nil {
 		o.Log = logging.Silent()

@@ -33,6 +33,7 @@ func reason(err error) string {
 	var op *net.OpError
 	var refused *link.GoAwayError
 	var dns *net.DNSError
+	var unheard *link.UnheardError
 	switch failure := tunnel.FailureOf(err); {
 	case errors.As(err, &files):
 		return "the certificates for the konnectivity server are not in place"
@@ -54,6 +55,8 @@ func reason(err error) string {
 		return errNoLink.Error()
 	case errors.As(err, &dns):
 		return "the name of the konnectivity server cannot be resolved"
+	case errors.As(err, &unheard):
+		return what + "does not receive what is sent; large packets may be lost on the way"
 	case failure == tunnel.FailTimeout:
 		return what + "does not answer in time"
 	case failure == tunnel.FailRefused:

@@ -14,6 +14,7 @@ type Config struct {
 	Loss  float64       // the part of packets that the line loses, 0 to 1
 	Seed  uint64        // decides which packets are lost; the same seed loses the same ones
 	MTU   int           // bytes of its largest packets, up to 65535; 0: Ethernet's 1500, which most lines have
+	Hole  int           // packets of more bytes are lost, though MTU allows them; 0: none
 }
 
 func (c Config) mtu() int {
@@ -72,7 +73,7 @@ func (s *Shaper) Admit(now time.Time, size int) (due time.Time, v Verdict) {
 		s.free = s.free.Add(time.Duration(float64(size) * 8 / s.cfg.Rate * float64(time.Second)))
 	}
 	// A lost packet has taken its time on the line like any other.
-	if s.random.Float64() < s.cfg.Loss {
+	if s.random.Float64() < s.cfg.Loss || s.cfg.Hole > 0 && size > s.cfg.Hole {
 		return time.Time{}, Lost
 	}
 	return s.free.Add(s.cfg.Delay), Carried

@@ -93,6 +93,7 @@ type Servers struct {
 	set     *peers.Set[address, *session]
 	settled chan struct{}
 	lookup  func(ctx context.Context, host string) ([]netip.Addr, error)
+	path    link.Path
 	feeds   feeds
 
 	mu      sync.Mutex

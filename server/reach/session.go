@@ -72,12 +72,12 @@ var errNoServer = errors.New("the peer is no konnectivity server that forwards; 
 
 // connect links to a server, and returns once its routes are known.
 func (s *Servers) connect(ctx context.Context, to address) (*session, error) {
-	raw, err := new(net.Dialer).DialContext(ctx, "tcp", to.at.String())
+	raw, err := (&net.Dialer{Control: s.path.Control}).DialContext(ctx, "tcp", to.at.String())
 	if err != nil {
 		return nil, err
 	}
 	conn := tls.Client(link.Buffered(tunnel.Wrap(raw)), s.tls[to.name])
-	if err := conn.HandshakeContext(ctx); err != nil {
+	if err := s.path.Secure(ctx, conn); err != nil {
 		_ = raw.Close()
 		return nil, err
 	}

@@ -237,7 +237,10 @@ func (c *pathChecker) failAlert(step string, alert tls.AlertError) bool {
 // failHandshake fails the step for why TLS failed.
 func (c *pathChecker) failHandshake(step string, err error) bool {
 	alert, alerted := tlsreload.AlertOf(err)
+	unheard, lost := errors.AsType[*link.UnheardError](err)
 	switch {
+	case lost:
+		return c.fail(step, unheard.Error(), "A tunnel on the way takes smaller packets than this machine's, and ICMP, which would tell, is blocked: lower the MTU here or clamp the MSS at a router, or let ICMP pass. Agents and sidecars try small segments next, which may do.")
 	case alerted:
 		return c.failAlert(step, alert)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
