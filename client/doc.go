@@ -26,7 +26,7 @@
 // to the server, each with its own flow control, and outlive it: when it is lost, or the
 // server is replaced, reads and writes pause until another is there, for up to
 // Options.ResumeWindow. By CONNECT, each connection has a TLS connection of its own and ends
-// with it.
+// with it; and after a Write that met its deadline, further ones fail, as those of *tls.Conn do.
 //
 // # Errors
 //
