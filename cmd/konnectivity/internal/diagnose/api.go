@@ -52,6 +52,10 @@ func (a *API) walk(ctx context.Context, r *report) {
 		leaf, err = a.greet(ctx, conn)
 	}
 	const server = "the API server"
+	if _, spoken := errors.AsType[tls.RecordHeaderError](err); spoken {
+		r.fail(server, "what answers there does not speak TLS, so it is no API server", "Check --api, and --api-server of the servers, or apiServers of the tenant.")
+		return
+	}
 	if err != nil {
 		r.fail(server, a.why(ctx, began, err), "Servers need --api-server, or apiServers of the tenant, and must reach that address; agents need a link to one of them.")
 		return

@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"encoding/json"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,17 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/testutil"
 )
+
+// Whatever answers has been reached: the path to it is not at fault.
+func TestAnAnswerWithoutTLS(t *testing.T) {
+	bind := testutil.Serve(t, func(c *net.TCPConn) {
+		_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
+		_, _ = io.Copy(io.Discard, c) // to close with bytes unread would reset the connection
+	})
+	found := (&API{Address: bind, Timeout: time.Minute}).Run(t.Context())
+	last := found[len(found)-1]
+	testutil.Holds(t, last.Result == Failed && strings.Contains(last.Cause, "does not speak TLS") && strings.HasPrefix(last.Hint, "Check --api"), "%+v", last)
+}
 
 // The agent's last failure is the cause if it is of this connection, by the agent's clock, and
 // not of an earlier one, however many others there are.
