@@ -9,7 +9,7 @@ import (
 
 // A stream can be a carrier: one of several streams that carry a connection one after
 // the other (§9). The stream neither understands the connection's numbers nor knows
-// its other streams. It passes ACK between its peer and a Watcher.
+// its other streams. It passes ACK between its peer and a Watcher or a Joint.
 
 // FeatureResume is named in the HELLO of every process that takes part in
 // resuming.
@@ -38,12 +38,17 @@ type Ack struct {
 	Big    bool   // its sender can keep much of the other direction, which needs fewer Acks then
 }
 
-// Watcher is told what becomes of a stream: an end of the connection that it carries,
-// or a Joint.
-type Watcher interface {
+// acked takes acknowledgements.
+type acked interface {
 	// Acked passes on an acknowledgement of the connection's other end. It runs
 	// on the read loop, without locks, and must not block.
 	Acked(a Ack)
+}
+
+// Watcher is an end of the connection that a stream carries. It is told what becomes of
+// the stream.
+type Watcher interface {
+	acked
 
 	// Lost tells that the stream has failed, unless this side has closed it. It
 	// must neither block nor call the stream.
@@ -54,14 +59,20 @@ type Watcher interface {
 	Move()
 }
 
-// Joint is the Watcher in a process between the ends: it joins the stream to another
-// one of the connection (resume.Splice). Its Lost differs: it is called only for a
-// connection that outlives the stream and whose peer has ended its direction, because
-// until then a relay reads from the stream and sees the failure; also after this side
-// has closed the stream; and on a goroutine, which Session.Close waits for. Its Move
-// is called for AskMove alone.
+// Joint, in a process between the ends, joins the stream to another one of the connection
+// (resume.Splice).
 type Joint interface {
-	Watcher
+	acked
+
+	// FailedBehind tells that the stream has failed after its peer had ended its direction:
+	// until then a relay reads from the stream, and sees the failure. It is for connections
+	// that outlive the stream, and comes also after this side has closed the stream, on a
+	// goroutine that Session.Close waits for.
+	FailedBehind(cause error)
+
+	// MoveAsked asks the connection's opener to go on by another stream (§10), for AskMove
+	// or for the peer, a server. It must neither block nor call the stream.
+	MoveAsked()
 
 	// Credited tells up to which offset the peer lets the stream send, and returns
 	// whether it is to be called again. It runs on the read loop, without locks,
@@ -73,9 +84,9 @@ type Joint interface {
 // it.
 type carrier struct {
 	outlived bool    // the connection outlives the stream
-	watcher  Watcher // nil: none yet
-	joint    Joint   // the watcher, where it is one
-	early    *Ack    // the newest acknowledgement, which came before the watcher
+	watcher  Watcher // this or joint is set, by Watch or Join
+	joint    Joint
+	early    *Ack // the newest acknowledgement, which came before either
 
 	ends   ackedEnds
 	used   bool // an acknowledgement has passed since streams.overdue last asked
@@ -144,7 +155,7 @@ type Joined struct {
 func (st *Stream) Join(j Joint) Joined {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
-	st.carrier.watcher, st.carrier.joint = j, j
+	st.carrier.joint = j
 	joined := Joined{Ack: st.carrier.takeEarly(), Limit: st.send.credit.limit, Move: st.carrier.moveWanted && st.ses.servers}
 	if st.state == closed {
 		joined.Failed = st.send.end
@@ -157,13 +168,13 @@ func (c *carrier) takeEarly() (early *Ack) {
 	return early
 }
 
-// tellLostLocked tells the watcher that the stream has failed. peerEnded says that the
+// tellLostLocked tells that the stream has failed. peerEnded says that the
 // peer had ended its direction before.
 func (st *Stream) tellLostLocked(cause error, peerEnded bool) {
 	switch c := &st.carrier; {
 	case c.joint != nil:
 		if joint := c.joint; peerEnded && c.outlived {
-			st.ses.wg.Go(func() { joint.Lost(cause) })
+			st.ses.wg.Go(func() { joint.FailedBehind(cause) })
 		}
 	case c.watcher != nil && !st.recv.closed():
 		c.watcher.Lost(cause)
@@ -184,22 +195,26 @@ func (st *Stream) Acknowledge(a Ack) {
 	st.closeSettledLocked()
 }
 
-// handleAckUnlocked passes an acknowledgement to the watcher. It releases the mutex
-// meanwhile.
+// handleAckUnlocked passes on an acknowledgement. It releases the mutex meanwhile.
 func (r *frameReader) handleAckUnlocked(st *Stream, a Ack) {
 	if !st.state.established() {
 		st.breachLocked()
 		return
 	}
 	st.carrier.note(a, endIn)
-	watcher := st.carrier.watcher
-	if watcher == nil {
+	var to acked
+	switch c := &st.carrier; {
+	case c.joint != nil:
+		to = c.joint
+	case c.watcher != nil:
+		to = c.watcher
+	default:
 		early := a // a itself is not to be allocated
-		st.carrier.early = &early
+		c.early = &early
 		return
 	}
 	r.ses.mu.Unlock()
-	watcher.Acked(a)
+	to.Acked(a)
 	r.ses.mu.Lock()
 	st.closeSettledLocked()
 }

@@ -88,14 +88,14 @@ const (
 func (st *Stream) AskMove() bool {
 	ses, c := st.ses, &st.carrier
 	ses.mu.Lock()
-	watcher := c.watcher
-	able := ses.streams.own(st.id()) && c.outlived && c.move == moveFree && st.state.established() && watcher != nil
+	tell := c.mover(true)
+	able := ses.streams.own(st.id()) && c.outlived && c.move == moveFree && st.state.established() && tell != nil
 	if able {
 		c.move = moveAsked
 	}
 	ses.mu.Unlock()
 	if able {
-		watcher.Move()
+		tell()
 	}
 	return able
 }
@@ -138,13 +138,26 @@ func (r *frameReader) handleMoveUnlocked(h header) error {
 		c.move = moveRefused
 	case !c.moveWanted: // a flood of them makes no work
 		c.moveWanted = true
-		if end := c.watcher; end != nil && (c.joint == nil || ses.servers) { // else Watch or Join tells it
+		if tell := c.mover(ses.servers); tell != nil {
 			ses.mu.Unlock()
-			end.Move()
+			tell()
 			ses.mu.Lock()
 		}
 	}
 	return nil
+}
+
+// mover returns what asks the connection's opener to move it; nil: nothing as yet, or nothing
+// that serves the asker. byServer says that a server asks, this one or the peer.
+func (c *carrier) mover(byServer bool) func() {
+	switch {
+	case c.watcher != nil:
+		return c.watcher.Move
+	case c.joint != nil && byServer:
+		return c.joint.MoveAsked
+	default:
+		return nil
+	}
 }
 
 // Line is what the kernel tells of a link's connection.

@@ -82,9 +82,7 @@ func TestMoveIsAskedOnce(t *testing.T) {
 }
 
 // joint is a Joint that is only to be joined.
-type joint struct{ moved }
-
-func (joint) Credited(uint64) bool { return false }
+type joint struct{ link.Joint }
 
 // A stream that is joined only after a server has asked for its connection to be moved tells
 // so. What others ask for does not pass a process between the ends.

@@ -25,9 +25,10 @@ func Splice(next tunnel.Handler) tunnel.Handler {
 	return tunnel.HandlerFunc(func(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 		next.Serve(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 			near, answerErr := answer(far, err)
-			dialed, ok := far.(*link.Stream)
-			if err == nil && answerErr == nil && ok && flow.Resume != nil {
-				join(near.(*link.Stream), dialed)
+			dialed, linked := far.(*link.Stream)
+			asked, ok := near.(*link.Stream)
+			if err == nil && answerErr == nil && linked && ok && flow.Resume != nil {
+				join(asked, dialed)
 			}
 			return near, answerErr
 		}, ended)
@@ -74,18 +75,18 @@ func (j *joint) attach(from spliced) {
 	}
 }
 
-// Acked implements link.Watcher.
+// Acked implements link.Joint.
 func (j *joint) Acked(a link.Ack) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.to.Acknowledge(a)
 }
 
-// Lost implements link.Joint.
-func (j *joint) Lost(cause error) { j.to.ResetBehind(cause) }
+// FailedBehind implements link.Joint.
+func (j *joint) FailedBehind(cause error) { j.to.ResetBehind(cause) }
 
-// Move implements link.Joint.
-func (j *joint) Move() { j.to.SendMove() }
+// MoveAsked implements link.Joint.
+func (j *joint) MoveAsked() { j.to.SendMove() }
 
 // Credited implements link.Joint.
 func (j *joint) Credited(limit uint64) (again bool) { return j.to.BoundCredit(limit) }

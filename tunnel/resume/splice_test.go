@@ -63,8 +63,8 @@ func TestStreamsShareTheirFate(t *testing.T) {
 	a.joint.Acked(link.Ack{Offset: 9})
 	testutil.Equal(t, a.joint.Credited(99), true, "a bound that was outgrown is no news")
 	testutil.Equal(t, a.joint.Credited(100), false, "one that was not is")
-	b.joint.Move()
-	b.joint.Lost(tunnel.Lost(tunnel.LossCut))
+	b.joint.MoveAsked()
+	b.joint.FailedBehind(tunnel.Lost(tunnel.LossCut))
 	b.want(t, "ACK 9", "bound 99", "bound 100")
 	a.want(t, "MOVE", "reset 5")
 }
