@@ -137,7 +137,7 @@ func (p *path) reach(ctx context.Context, f *tunnel.Flow, port uint16, answer re
 		tries[i] = f.To(netip.AddrPortFrom(answer.Addrs[i], port).String())
 	}
 	c, try, err := race.Dial(ctx, tries, p.server.Dial)
-	f.Adopt(try)
+	f.TakeResult(try)
 	f.Resolved = try.Address // also of a try that got nowhere
 	return c, err
 }

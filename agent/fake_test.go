@@ -205,6 +205,8 @@ type fakeSession struct {
 
 func (s *fakeSession) ServerID() string { return s.id }
 
+func (s *fakeSession) Key() string { return s.id }
+
 func (s *fakeSession) Protocol() string { return s.world.protocol }
 
 func (s *fakeSession) Done() <-chan struct{} { return s.done }

@@ -51,6 +51,9 @@ func (c *connector) connectLegacy(ctx context.Context, conn *tls.Conn, to addres
 	return &legacySession{s, client, heard, watched}, nil
 }
 
+// Key implements peers.Session, as a link does.
+func (s *legacySession) Key() string { return s.ServerID() }
+
 // Protocol implements session.
 func (s *legacySession) Protocol() string { return protocolGRPC }
 

@@ -106,6 +106,9 @@ func wantServer(_ context.Context, peer link.Hello) error {
 // ServerID implements session.
 func (s linkSession) ServerID() string { return s.Peer().ID }
 
+// Key implements peers.Session: a second link to one server is one too many.
+func (s linkSession) Key() string { return s.ServerID() }
+
 // Protocol implements session.
 func (s linkSession) Protocol() string { return protocolLink }
 

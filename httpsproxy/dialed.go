@@ -18,7 +18,7 @@ const drainResponse = 5 * time.Second
 // together with how it was made. To the transport it is only a net.Conn.
 //
 // flow is that of the dial, and final once dial has returned: an exchange's Flow
-// adopts it, and counts by itself what it carries. What happens to the link or
+// takes its Result, and counts by itself what it carries. What happens to the link or
 // agent below after the dial reaches no exchange's Flow; an exchange hears of it
 // only by an error of Conn, or by what it asks Conn.
 type dialed struct {
@@ -84,7 +84,7 @@ func (s *Server) dial(ctx context.Context, network, address string) (net.Conn, e
 	leg.Network = network
 	start := time.Now()
 	c, err := s.opts.Forward.Dial(ctx, leg)
-	flow.Adopt(leg)
+	flow.TakeResult(leg)
 	var seen error // the client's answer needs err as it is
 	if err != nil {
 		seen = tunnel.AsDialError(flow.Address, err)

@@ -21,7 +21,7 @@ func (x *exchange) opened(conn net.Conn) {
 		return
 	}
 	if ok {
-		x.rec.flow.Adopt(d.flow)
+		x.rec.flow.TakeResult(d.flow)
 	}
 	x.server.Forwarder.Begin(x.rec.flow, conn.RemoteAddr())
 }

@@ -49,7 +49,7 @@ type Result struct {
 // of the dial, and the bytes that have passed since. Dialers hand it down, the relay
 // counts in it, and observers read it. It must not be copied; a dialer that tries
 // another address, or several at once, gives each try a Flow of its own (To) and
-// adopts the Flow of the try that succeeded (Adopt).
+// takes over the Result of the try that succeeded (TakeResult).
 type Flow struct {
 	Request
 
@@ -203,17 +203,16 @@ func (f *Flow) Who() Identity {
 
 // To returns a Flow for one try of f at another address. The try begins with what f
 // has found out so far. The two share nothing else: f sees what the try's dialers
-// find out once f adopts the try, and the relay counts in f alone.
+// find out once f takes its Result, and the relay counts in f alone.
 func (f *Flow) To(address string) *Flow {
 	try := &Flow{Request: f.Request, Span: f.Span, Result: f.Result}
 	try.Address = address
 	return try
 }
 
-// Adopt takes over what try has found out by now. f does not see what changes in
-// try afterwards. Adopt belongs to the dial: call it before Dial returns f to its
-// owner.
-func (f *Flow) Adopt(try *Flow) { f.Result = try.Result }
+// TakeResult takes over what try has found out by now. f does not see what changes in
+// try afterwards. It belongs to the dial: call it before Dial returns f to its owner.
+func (f *Flow) TakeResult(try *Flow) { f.Result = try.Result }
 
 // Sent returns the bytes carried so far away from who asked (up) and back. Any
 // goroutine may call it at any time.

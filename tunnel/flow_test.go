@@ -54,9 +54,9 @@ func TestBeginWhileCarrying(t *testing.T) {
 	testutil.Holds(t, n == 4 || n == 6, "%d bytes in all are 4 or 6", n)
 }
 
-// A try has all that was asked and found, and f sees nothing of it before Adopt.
+// A try has all that was asked and found, and f sees nothing of it before TakeResult.
 // Fields are compared as a whole: a new one is covered.
-func TestTryIsSeparateUntilAdopted(t *testing.T) {
+func TestTryIsSeparateUntilItsResultIsTaken(t *testing.T) {
 	f := &tunnel.Flow{
 		Request: tunnel.Request{ID: "one", Front: "socks5", Network: "tcp", Address: "name:1", Source: tunnel.Addr{Text: "c:1"}, Client: &tunnel.Client{Tenant: "t"}},
 		Span:    tunnel.Span{ID: 1, Parent: 2},
@@ -69,8 +69,8 @@ func TestTryIsSeparateUntilAdopted(t *testing.T) {
 		t.Errorf("a try has %+v", try)
 	}
 	try.Hop, try.Resolved = tunnel.Direct, "10.0.0.1:1"
-	testutil.Equal(t, f.Result, found, "what f has before it adopts a try")
-	f.Adopt(try)
+	testutil.Equal(t, f.Result, found, "what f has before it takes a result")
+	f.TakeResult(try)
 	testutil.Equal(t, f.Result, try.Result, "the result")
 	testutil.Equal(t, f.Address, "name:1", "the address, which stays")
 }
@@ -89,13 +89,13 @@ func TestDialReportsHopToObservers(t *testing.T) {
 	}
 }
 
-func TestObserversSeeAdoptedHop(t *testing.T) {
+func TestObserversSeeTheTakenHop(t *testing.T) {
 	for _, fails := range []bool{false, true} {
 		f := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			try := f.To("b:2")
 			try.Hop = tunnel.Hop{Role: "agent", ID: "second"}
 			f.Hop = tunnel.Hop{Role: "agent", ID: "first"}
-			f.Adopt(try)
+			f.TakeResult(try)
 			if fails {
 				return nil, io.ErrUnexpectedEOF
 			}

@@ -40,8 +40,8 @@ func (c *connector) newConnectSession(addr netip.AddrPort, spare *handshaken) *c
 	return s
 }
 
-// ServerID implements peers.Session.
-func (s *connectSession) ServerID() string { return s.id }
+// Key implements peers.Session.
+func (s *connectSession) Key() string { return s.id }
 
 // ServerCount implements peers.Session: the server does not say.
 func (s *connectSession) ServerCount() int { return 0 }

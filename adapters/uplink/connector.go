@@ -118,7 +118,7 @@ func (c *connector) open(ctx context.Context) (h handshaken, l *linkSession, err
 	for n := 0; ; n++ {
 		h, err = c.connectAny(ctx)
 		if err == nil && h.link() {
-			l, err = c.adopt(ctx, h)
+			l, err = c.linkOver(ctx, h)
 		}
 		if err == nil || n == len(quickRetries) || !c.health.good() || !wait.For(ctx, quickRetries[n]) {
 			return h, l, err
@@ -133,7 +133,7 @@ func (c *connector) sessionAt(ctx context.Context, addr netip.AddrPort) (session
 		return nil, err
 	}
 	if h.link() {
-		return linked(c.adopt(ctx, h))
+		return linked(c.linkOver(ctx, h))
 	}
 	err = h.listen(listenTime)
 	_ = h.NetConn().Close()
@@ -150,7 +150,7 @@ func (c *connector) linkAt(ctx context.Context, addr netip.AddrPort) (session, e
 	if err != nil {
 		return nil, err
 	}
-	return linked(c.adopt(ctx, h))
+	return linked(c.linkOver(ctx, h))
 }
 
 // linked makes l a session, or nil where there is none.
@@ -161,8 +161,8 @@ func linked(l *linkSession, err error) (session, error) {
 	return l, nil
 }
 
-// adopt makes a link of h, which it takes over.
-func (c *connector) adopt(ctx context.Context, h handshaken) (*linkSession, error) {
+// linkOver makes a link of h, which it takes over.
+func (c *connector) linkOver(ctx context.Context, h handshaken) (*linkSession, error) {
 	hello := c.hello
 	if c.opt.Lanes > 1 {
 		hello.Group = lanes.NewID()

@@ -34,8 +34,8 @@ func TestConnectorSessions(t *testing.T) {
 	defer first.Close()
 	second := testutil.Must(c.sessionAt(t.Context(), toLinked))(t)
 	defer second.Close()
-	if first.ServerID() == second.ServerID() || first.(*linkSession).addr != toLinked {
-		t.Errorf("links %q and %q, the first to %v", first.ServerID(), second.ServerID(), first.(*linkSession).addr)
+	if first.Key() == second.Key() || first.(*linkSession).addr != toLinked {
+		t.Errorf("links %q and %q, the first to %v", first.Key(), second.Key(), first.(*linkSession).addr)
 	}
 	third := testutil.Must(c.sessionAt(t.Context(), toOld))(t)
 	defer third.Close()

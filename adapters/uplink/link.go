@@ -26,9 +26,8 @@ type linkSession struct {
 	id    string // of this link and no other, whatever servers call themselves
 }
 
-// ServerID implements peers.Session: two links to one server are not one too
-// many.
-func (l *linkSession) ServerID() string { return l.id }
+// Key implements peers.Session: two links to one server are not one too many.
+func (l *linkSession) Key() string { return l.id }
 
 // Dial implements tunnel.Dialer.
 func (l *linkSession) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
@@ -60,7 +59,7 @@ func serverOf(s session) string {
 	if l, linked := s.(*linkSession); linked {
 		return l.Peer().ID
 	}
-	return s.ServerID()
+	return s.Key()
 }
 
 // Link is a link to a server, as an operator sees it.

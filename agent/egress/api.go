@@ -26,7 +26,7 @@ func (d *Dialer) reach(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error)
 	}
 	conn, try, err := race.Any(ctx, tries, d.dial)
 	if err == nil {
-		f.Adopt(try)
+		f.TakeResult(try)
 		f.Resolved = conn.RemoteAddr().String()
 	}
 	return conn, err

@@ -11,7 +11,7 @@ import (
 // Session is a connection to one server. Its methods may be called from any
 // goroutine.
 type Session interface {
-	ServerID() string // unique in the set, or the session is one too many
+	Key() string      // unique in the set, or the session is one too many
 	ServerCount() int // as the server last said; 0 where it did not
 	Streams() int     // connections on it
 
@@ -275,7 +275,7 @@ func (s *Set[A, S]) joinWanted(address A, session S) {
 // join takes a session in, unless its server is connected already.
 func (s *Set[A, S]) join(address A, session S) {
 	now, key, count := time.Now(), s.cfg.Key(address), session.ServerCount()
-	peer := s.plan.Met(key, session.ServerID(), count, s.cfg.Silent != nil && s.cfg.Silent(session), now)
+	peer := s.plan.Met(key, session.Key(), count, s.cfg.Silent != nil && s.cfg.Silent(session), now)
 	if peer == nil {
 		if s.cfg.Events.Duplicate != nil {
 			s.cfg.Events.Duplicate(address, session)

@@ -28,7 +28,7 @@ type conn struct {
 	end, drain     func()
 }
 
-func (c *conn) ServerID() string { return c.id }
+func (c *conn) Key() string { return c.id }
 
 func (c *conn) Done() <-chan struct{} { return c.done }
 

@@ -31,9 +31,9 @@ type session struct {
 	serving       sync.WaitGroup
 }
 
-// ServerID implements peers.Session. It is one for each link, whatever servers call
+// Key implements peers.Session. It is one for each link, whatever servers call
 // themselves, so that none can pretend to be linked already.
-func (p *session) ServerID() string { return p.id }
+func (p *session) Key() string { return p.id }
 
 func (p *session) ServerCount() int { return 0 }
 

@@ -342,12 +342,12 @@ func (d *Dir) serve(e *entry, owned owners, now time.Time) bool {
 		return false
 	}
 	owned.add(e.parsed)
-	d.adopt(e, now)
+	d.apply(e, now)
 	return true
 }
 
-// adopt has a tenant's new reading served.
-func (d *Dir) adopt(e *entry, now time.Time) {
+// apply has a tenant's new reading served.
+func (d *Dir) apply(e *entry, now time.Time) {
 	for _, server := range e.parsed.ServerNames {
 		if len(d.served) <= maxRefused { // beyond, all names that no tenant has are refused
 			d.served[server] = e.parsed.Name

@@ -19,7 +19,7 @@ func (d *Dir) exchange(names []string, owned owners, now time.Time) bool {
 	}
 	for _, e := range moving {
 		owned.add(e.parsed)
-		d.adopt(e, now)
+		d.apply(e, now)
 	}
 	return len(moving) > 0
 }

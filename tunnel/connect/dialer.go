@@ -37,7 +37,7 @@ func (d *Dialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 func (d *Dialer) reach(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	leg := f.To(d.Proxy.Address)
 	c, err := d.Via.Dial(ctx, leg)
-	f.Adopt(leg)
+	f.TakeResult(leg)
 	if err != nil || !d.Proxy.TLS {
 		return c, err
 	}
