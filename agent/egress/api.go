@@ -12,11 +12,11 @@ import (
 // notBeside refuses what an agent beside the API server is not for.
 var notBeside = &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "this agent is beside the API server (--api-server) and reaches nothing else"}
 
-// reach dials what f asks for: with Options.APIServers, one of these, whatever address it is.
-func (d *Dialer) reach(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	if len(d.opts.APIServers) == 0 {
-		return d.dial(ctx, f)
-	}
+// besideAPI reports whether the agent reaches the API server beside it and nothing else.
+func (d *Dialer) besideAPI() bool { return len(d.opts.APIServers) > 0 }
+
+// dialAPI dials one of Options.APIServers, whatever address f asks for.
+func (d *Dialer) dialAPI(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	if f.Network != link.NetworkAPI {
 		return nil, notBeside
 	}
@@ -32,11 +32,8 @@ func (d *Dialer) reach(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error)
 	return conn, err
 }
 
-// reached is reach for a connection that is there: it may lead to any of them.
-func (d *Dialer) reached(f *tunnel.Flow, open bool, connected net.Addr) (err error) {
-	if len(d.opts.APIServers) == 0 {
-		return d.allow(f, open, connected)
-	}
+// allowAPI is allow for a connection that dialAPI has made: it may lead to any of them.
+func (d *Dialer) allowAPI(f *tunnel.Flow, open bool, connected net.Addr) (err error) {
 	for _, address := range d.opts.APIServers {
 		try := ownTry(f, address)
 		if err = d.allow(try, open, connected); err == nil {

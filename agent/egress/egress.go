@@ -96,7 +96,11 @@ func (d *Dialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	if err := d.clients.enter(f); err != nil {
 		return nil, err
 	}
-	conn, err := d.reach(ctx, f)
+	dial := d.dial
+	if d.besideAPI() {
+		dial = d.dialAPI
+	}
+	conn, err := dial(ctx, f)
 	if err != nil {
 		return nil, explain(f.Address, err)
 	}
@@ -142,7 +146,11 @@ func (d *Dialer) Still(f *tunnel.Flow) error {
 }
 
 func (d *Dialer) judge(f *tunnel.Flow, open bool, connected net.Addr) error {
-	if err := d.reached(f, open, connected); err != nil {
+	allow := d.allow
+	if d.besideAPI() {
+		allow = d.allowAPI
+	}
+	if err := allow(f, open, connected); err != nil {
 		return explain(f.Address, err)
 	}
 	return nil
