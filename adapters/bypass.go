@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"konnectivity/adapters/resolve"
 	"konnectivity/tunnel"
 )
 
@@ -33,14 +32,14 @@ type bypass struct {
 func newBypass(suffixes, exempt []string) (*bypass, error) {
 	b := new(bypass)
 	for _, text := range suffixes {
-		suffix := resolve.Canonical(strings.TrimLeft(strings.TrimPrefix(text, "*"), "."))
+		suffix := tunnel.CanonicalHost(strings.TrimLeft(strings.TrimPrefix(text, "*"), "."))
 		if _, err := netip.ParseAddr(suffix); err == nil || !tunnel.ValidHost(suffix) || strings.ContainsAny(suffix, "*:") {
 			return nil, fmt.Errorf("want a domain name, got %q", text)
 		}
 		b.suffixes = append(b.suffixes, suffix)
 	}
 	for _, host := range exempt {
-		b.exempt = append(b.exempt, resolve.Canonical(host))
+		b.exempt = append(b.exempt, tunnel.CanonicalHost(host))
 	}
 	return b, nil
 }
@@ -48,7 +47,7 @@ func newBypass(suffixes, exempt []string) (*bypass, error) {
 // matches says whether host is to be reached directly. Case and a final dot
 // make no difference.
 func (b *bypass) matches(host string) bool {
-	host = resolve.Canonical(host)
+	host = tunnel.CanonicalHost(host)
 	if slices.Contains(b.exempt, host) {
 		return false
 	}

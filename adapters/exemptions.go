@@ -60,7 +60,7 @@ func tidyHost(host string) string {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return ip.WithZone("").Unmap().String()
 	}
-	return strings.ToLower(strings.TrimSuffix(host, "."))
+	return tunnel.CanonicalHost(host)
 }
 
 // exempts reports whether host and port are to be reached without the proxy.

@@ -68,8 +68,8 @@ func (c *client) isSelf(host string, port uint16) bool {
 	if err != nil || own.Port() != port {
 		return false
 	}
-	if name := strings.ToLower(strings.TrimSuffix(host, ".")); name == "localhost" || strings.HasSuffix(name, ".localhost") {
-		return true // RFC 6761 §6.3
+	if tunnel.IsLocalhost(host) {
+		return true
 	}
 	addr, ok := tunnel.ParseLooseIP(host)
 	if !ok {

@@ -72,6 +72,17 @@ func ValidHost(host string) bool {
 	return true
 }
 
+// CanonicalHost returns host in the spelling in which names are compared: in lower case, without
+// a dot at the end. More than one dot there makes it another name.
+func CanonicalHost(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
+
+// IsLocalhost reports whether host, in any spelling, is a name of the machine that looks it up
+// (RFC 6761 §6.3).
+func IsLocalhost(host string) bool {
+	host = CanonicalHost(host)
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
+}
+
 // ParseIP reads host as an address and says whether it is one. Unlike
 // netip.ParseAddr it makes no error of the names that most hosts are.
 func ParseIP(host string) (netip.Addr, bool) {

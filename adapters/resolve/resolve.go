@@ -16,7 +16,6 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/race"
@@ -123,10 +122,4 @@ func tidy(addrs []netip.Addr) []netip.Addr {
 		return !a.IsValid() || a.IsUnspecified() || a.IsMulticast()
 	})
 	return kept[:min(len(kept), maxAddresses)]
-}
-
-// Canonical returns name in the form that caches and tables use: lower case,
-// without a trailing dot.
-func Canonical(name string) string {
-	return strings.ToLower(strings.TrimSuffix(name, "."))
 }

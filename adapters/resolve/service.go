@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/netip"
 	"strings"
+
+	"konnectivity/tunnel"
 )
 
 // Services looks up Services of the hosted cluster.
@@ -34,7 +36,7 @@ func ByService(services Services) Resolver {
 }
 
 func splitService(host string) (service, namespace string, ok bool) {
-	labels := strings.Split(Canonical(host), ".")
+	labels := strings.Split(tunnel.CanonicalHost(host), ".")
 	if len(labels) < 2 || (len(labels) > 2 && labels[2] != "svc") {
 		return "", "", false
 	}

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
+
+	"konnectivity/tunnel"
 )
 
 // apiPolicy is the content security policy of all answers but the page: a browser loads
@@ -54,12 +56,12 @@ func ownHost(r *http.Request) bool {
 	if h, _, err := net.SplitHostPort(name); err == nil {
 		name = h
 	}
-	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
+	name = tunnel.CanonicalHost(strings.Trim(name, "[]"))
 	if _, err := netip.ParseAddr(name); err == nil {
 		return true
 	}
 	switch {
-	case name == "localhost", strings.HasSuffix(name, ".localhost"):
+	case tunnel.IsLocalhost(name):
 		return true
 	case onLoopback(r):
 		return false

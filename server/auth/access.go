@@ -105,7 +105,7 @@ func normal(host string) string {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return addr.Unmap().String()
 	}
-	return strings.ToLower(strings.TrimSuffix(host, "."))
+	return tunnel.CanonicalHost(host)
 }
 
 // ask has the API review one dial.

@@ -44,7 +44,7 @@ func parseIdentity(text string) (string, error) {
 		}
 		return uriIdentity(uri), nil
 	}
-	name := NormalName(text)
+	name := tunnel.CanonicalHost(text)
 	if validName(name) != nil {
 		return "", fmt.Errorf("%.300q: want a URI, a DNS name, or %s and a common name", text, commonName)
 	}
@@ -69,7 +69,7 @@ func NamesOf(cert *x509.Certificate) (out []string) {
 		out = append(out, commonName+name)
 	}
 	for _, name := range cert.DNSNames {
-		if name = NormalName(name); validName(name) == nil {
+		if name = tunnel.CanonicalHost(name); validName(name) == nil {
 			out = append(out, name)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"konnectivity/internal/policy"
 	"konnectivity/internal/policyfile"
 	"konnectivity/server/registry"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/race"
 )
 
@@ -167,16 +168,12 @@ func namesAtLeast(text []byte) (names []string) {
 		return nil
 	}
 	for _, name := range only.ServerNames {
-		if name = NormalName(name); validName(name) == nil && len(names) < maxNames {
+		if name = tunnel.CanonicalHost(name); validName(name) == nil && len(names) < maxNames {
 			names = append(names, name)
 		}
 	}
 	return names
 }
-
-// NormalName is a server name as names are compared: in lower case, without a
-// trailing dot.
-func NormalName(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
 // normalise brings names into one spelling.
 func (s *Settings) normalise() error {
@@ -205,7 +202,7 @@ func (s *Settings) normaliseNames() error {
 	seen := make(map[string]bool)
 	names := make([]string, 0, len(s.ServerNames))
 	for i, name := range s.ServerNames {
-		name = NormalName(name)
+		name = tunnel.CanonicalHost(name)
 		if err := validName(name); err != nil {
 			return fieldError(fmt.Sprintf("serverNames[%d]", i), "%w", err)
 		}

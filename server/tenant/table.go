@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admin"
+	"konnectivity/tunnel"
 )
 
 // States of a tenant.
@@ -54,7 +55,7 @@ func (t *Table) Find(serverName string) (tenant *Spec, known bool) {
 	if serverName == "" {
 		return nil, false
 	}
-	name := NormalName(serverName)
+	name := tunnel.CanonicalHost(serverName)
 	if tenant := t.byName[name]; tenant != nil {
 		return tenant, true
 	}
@@ -69,7 +70,7 @@ func (t *Table) Others(serverName, tenant string) bool {
 	if spec != nil {
 		return spec.Name != tenant
 	}
-	return known && t.refused[NormalName(serverName)] != tenant
+	return known && t.refused[tunnel.CanonicalHost(serverName)] != tenant
 }
 
 // Tenant returns the spec of a served tenant; nil: none has that name.

@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"konnectivity/internal/front"
 	"konnectivity/tunnel"
@@ -47,7 +46,5 @@ func (s *selfCheck) names(address string) bool {
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return s.is(netip.AddrPortFrom(ip, port))
 	}
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	local := host == "localhost" || strings.HasSuffix(host, ".localhost") // RFC 6761 §6.3
-	return local && slices.ContainsFunc(s.own, func(own netip.AddrPort) bool { return own.Port() == port })
+	return tunnel.IsLocalhost(host) && slices.ContainsFunc(s.own, func(own netip.AddrPort) bool { return own.Port() == port })
 }

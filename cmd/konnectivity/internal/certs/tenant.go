@@ -313,7 +313,7 @@ func (o *Order) summarizeTenant(out io.Writer, f *tenantFiles) error {
 
 // askFor is the flag of peers that dial a host that is not one of the server names.
 func (t *Tenant) askFor(host string) string {
-	if slices.Contains(t.ServerNames, tenant.NormalName(host)) {
+	if slices.Contains(t.ServerNames, tunnel.CanonicalHost(host)) {
 		return ""
 	}
 	return " --server-name=" + t.ServerNames[0]
