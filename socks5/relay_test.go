@@ -93,7 +93,7 @@ func TestLateSuccessIsNotLeaked(t *testing.T) {
 	}))
 	c := connect(t, s.addr)
 	_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
-	<-dialing
+	_ = testutil.Receive(t, "dialing", dialing)
 	_ = c.Close()
 	_ = testutil.Receive(t, "ended", ended)
 	testutil.Eventually(t, "it is counted as given up", func() bool {

@@ -49,14 +49,15 @@ func Context(t testing.TB) context.Context {
 	return ctx
 }
 
-// Receive returns the next value from c. It fails the test, naming what, if none
-// comes within Patience or c is closed.
+// Receive returns the next value from c, or of a channel of struct{} that it was closed, which
+// is as good a signal. It fails the test, naming what, if none comes within Patience, or if a
+// channel of values was closed without one.
 func Receive[T any](t testing.TB, what string, c <-chan T) T {
 	t.Helper()
 	select {
 	case v, open := <-c:
-		if !open {
-			t.Fatalf("closed instead: %s", what)
+		if _, signal := any(v).(struct{}); !open && !signal {
+			t.Fatalf("its channel was closed without a value: %s", what)
 		}
 		return v
 	case <-time.After(Patience):

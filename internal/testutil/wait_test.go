@@ -28,5 +28,10 @@ func TestWaits(t *testing.T) {
 		Holds(t, fails(nothing), "received nothing, without failing")
 		close(c)
 		Holds(t, fails(nothing), "received from a closed channel, without failing")
+		begun := make(chan struct{})
+		waits := func(t testing.TB) { Receive(t, "a signal", begun) }
+		Holds(t, fails(waits), "received no signal, without failing")
+		close(begun)
+		Holds(t, !fails(waits), "a closed channel is no signal")
 	})
 }
