@@ -20,8 +20,12 @@ type Tenant struct {
 	routes *shares.Share // what other servers are told of its agents
 	turns  *turns
 
-	Clients, Nodes Gate         // of what clients dial, and what nodes do: their API server
-	Paces          tunnel.Paces // of all connections
+	// Clients is for what clients dial, and Nodes for what nodes do. All bounds hold for both. But
+	// nodes dial nothing but their API server, whose address is link.APIAddress for all of them:
+	// a bound that goes by destinations would take it for one.
+	Clients, Nodes Gate
+
+	Paces tunnel.Paces // of all connections
 
 	mu        sync.Mutex
 	connected small.Map[clientKey, *client]
