@@ -15,6 +15,7 @@ import (
 	"konnectivity/adapters/hosted"
 	"konnectivity/adapters/resolve"
 	"konnectivity/adapters/uplink"
+	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/connect"
 )
@@ -65,7 +66,11 @@ func New(opt Options) (*Adapter, error) {
 		}
 	}
 	if opt.Registerer != nil {
-		if err := a.metrics.register(opt.Registerer, a.uplink.Stats, a.uplink.Ends()); err != nil {
+		err := a.metrics.register(opt.Registerer, a.uplink.Stats)
+		if err == nil {
+			err = observe.Resuming(opt.Registerer, metricsPrefix, a.uplink)
+		}
+		if err != nil {
 			a.close()
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}

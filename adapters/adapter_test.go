@@ -18,7 +18,6 @@ import (
 	"konnectivity/adapters/uplink"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/resume"
 )
 
 // furnished is a world with targets.
@@ -402,7 +401,7 @@ func TestMetricsOfTheServer(t *testing.T) {
 	stats := func() uplink.Stats {
 		return uplink.Stats{Links: 1, Lanes: 2, Streams: 3, Connects: 4, Failures: 5, Lost: 6}
 	}
-	testutil.NoError(t, newMetrics().register(reg, stats, resume.New(resume.Options{Window: time.Minute})))
+	testutil.NoError(t, newMetrics().register(reg, stats))
 	got := map[string]float64{}
 	for _, f := range testutil.Must(reg.Gather())(t) {
 		for _, m := range f.GetMetric() {

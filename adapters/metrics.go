@@ -10,7 +10,6 @@ import (
 	"konnectivity/adapters/uplink"
 	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/resume"
 )
 
 const metricsPrefix = "konnectivity_sidecar_"
@@ -45,9 +44,8 @@ func newMetrics() *metrics {
 	}
 }
 
-// register puts everything on r, with the figures of the server and of the ends of
-// connections read at each scrape.
-func (m *metrics) register(r prometheus.Registerer, server func() uplink.Stats, ends *resume.Manager) error {
+// register puts everything on r, with the figures of the server read at each scrape.
+func (m *metrics) register(r prometheus.Registerer, server func() uplink.Stats) error {
 	figures := observe.NewFigures(metricsPrefix, server)
 	figures.Gauge("server_links", "Links to konnectivity servers that are up.", func(s uplink.Stats) float64 { return float64(s.Links) })
 	figures.Gauge("server_lanes", "TCP connections that those links have.", func(s uplink.Stats) float64 { return float64(s.Lanes) })
@@ -62,7 +60,7 @@ func (m *metrics) register(r prometheus.Registerer, server func() uplink.Stats, 
 			return err
 		}
 	}
-	return observe.Resuming(r, metricsPrefix, ends)
+	return nil
 }
 
 func (m *metrics) dialed(f *tunnel.Flow, took time.Duration, err error) {

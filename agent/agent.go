@@ -61,22 +61,17 @@ func New(opts Options) (*Agent, error) {
 	if a.api, err = newAPIFront(opts, a.set); err != nil {
 		return nil, err
 	}
-	return a, observe.Resuming(opts.Registerer, MetricsPrefix, bothEnds{a.ends, a.set.opened})
+	return a, observe.Resuming(opts.Registerer, MetricsPrefix, a)
 }
 
-// bothEnds are the ends of connections that servers have asked for, and of those that the
-// node's programs have.
-type bothEnds struct{ accepted, opened *resume.Manager }
+// Resuming returns the figures of connections that outlive their links: of those that servers
+// have asked for, and of those that the node's programs have.
+func (a *Agent) Resuming() resume.Stats { return a.ends.Stats().Plus(a.set.opened.Stats()) }
 
-// Stats is the sum of both.
-func (b bothEnds) Stats() resume.Stats {
-	return b.accepted.Stats().Plus(b.opened.Stats())
-}
-
-// OnResume has f told of the pauses of both.
-func (b bothEnds) OnResume(f func(pause time.Duration)) {
-	b.accepted.OnResume(f)
-	b.opened.OnResume(f)
+// OnResume has f told of the pauses of all of them.
+func (a *Agent) OnResume(f func(pause time.Duration)) {
+	a.ends.OnResume(f)
+	a.set.opened.OnResume(f)
 }
 
 // judge is a Dialer that judges connections which are there already.

@@ -236,7 +236,7 @@ func TestNodesConnectionsOutliveServers(t *testing.T) {
 	o.servers[o.by].close()
 	o.echoes(t)
 	testutil.Equal(t, o.resumes(), 1, "resumes")
-	s := (bothEnds{o.agent.ends, o.agent.set.opened}).Stats()
+	s := o.agent.Resuming()
 	testutil.Holds(t, s.Resumes == 1 && s.Conns == 1, "its figures are %+v", s)
 }
 

@@ -100,7 +100,7 @@ func New(opts Options) (*Server, error) {
 	if err := opts.Registry.Register(s.gauges()); err != nil {
 		return nil, err
 	}
-	if err := observe.Resuming(opts.Registry, MetricsPrefix, resuming{s}); err != nil {
+	if err := observe.Resuming(opts.Registry, MetricsPrefix, s); err != nil {
 		return nil, err
 	}
 	if opts.Admin != nil {

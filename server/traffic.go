@@ -64,13 +64,10 @@ func (t *traffic) fill(v *admin.Tenant) {
 	v.UpBytes, v.DownBytes = t.totals.Up.Load(), t.totals.Down.Load()
 }
 
-// resuming is what metrics read of the connections that outlive their links.
-type resuming struct{ server *Server }
-
-// Stats is the sum of all clusters'.
-func (r resuming) Stats() resume.Stats {
-	stats := r.server.own.ends.Stats()
-	if t := r.server.tenants; t != nil {
+// Resuming returns the figures of connections that outlive their links, of all clusters.
+func (s *Server) Resuming() resume.Stats {
+	stats := s.own.ends.Stats()
+	if t := s.tenants; t != nil {
 		v := t.now.Load()
 		stats = stats.Plus(v.past.resumed)
 		v.all(func(cl *cluster) { stats = stats.Plus(cl.ends.Stats()) })
@@ -78,8 +75,8 @@ func (r resuming) Stats() resume.Stats {
 	return stats
 }
 
-// OnResume has f told of all clusters' pauses.
-func (r resuming) OnResume(f func(pause time.Duration)) {
-	r.server.own.ends.OnResume(f)
-	r.server.paused = f
+// OnResume has f told of all clusters' pauses. It belongs to New.
+func (s *Server) OnResume(f func(pause time.Duration)) {
+	s.own.ends.OnResume(f)
+	s.paused = f
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"konnectivity/internal/peers"
 	"konnectivity/tunnel"
@@ -159,8 +160,11 @@ func (s *Server) Serving() error { return s.sessions().serving() }
 // Links lists the links that are up. It costs one pass over their streams.
 func (s *Server) Links() []Link { return s.sessions().list() }
 
-// Ends are the ends of the connections that outlive their links.
-func (s *Server) Ends() *resume.Manager { return s.ends }
+// Resuming returns the figures of connections that outlive their links.
+func (s *Server) Resuming() resume.Stats { return s.ends.Stats() }
+
+// OnResume has f told of each pause of such a connection. f must not block.
+func (s *Server) OnResume(f func(pause time.Duration)) { s.ends.OnResume(f) }
 
 // Stats costs one pass over the links.
 func (s *Server) Stats() Stats {

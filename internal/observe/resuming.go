@@ -12,15 +12,15 @@ import (
 // pauseBuckets run from the pause where another link is there to the longest window in use.
 var pauseBuckets = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60}
 
-// resumer is the part of a *resume.Manager with its figures.
+// resumer is a program's part with the ends of connections.
 type resumer interface {
-	Stats() resume.Stats
+	Resuming() resume.Stats
 	OnResume(func(pause time.Duration))
 }
 
 // Resuming registers the metrics of connections that outlive their links.
 // Names begin with prefix, such as konnectivity_sidecar_; all are there from the
-// start. It may be called once for each Manager.
+// start. It may be called once for each resumer.
 func Resuming(r prometheus.Registerer, prefix string, of resumer) error {
 	pauses := prometheus.NewHistogram(prometheus.HistogramOpts{Name: prefix + "resume_pause_seconds",
 		Help: "How long connections that were resumed had no link.", Buckets: pauseBuckets})
@@ -28,7 +28,7 @@ func Resuming(r prometheus.Registerer, prefix string, of resumer) error {
 	if err := r.Register(pauses); err != nil {
 		return err
 	}
-	figures := NewFigures(prefix, of.Stats) // a server adds up those of all its clusters
+	figures := NewFigures(prefix, of.Resuming)
 	figures.Gauge("resumable_connections", "Current number of connections that outlive their link.", func(s resume.Stats) float64 { return float64(s.Conns) })
 	figures.Gauge("detached_connections", "Current number of connections whose link was lost and that wait for another.", func(s resume.Stats) float64 { return float64(s.Detached) })
 	figures.Gauge("replay_buffered_bytes", "Memory for bytes sent and not yet acknowledged, which may have to be sent again.", func(s resume.Stats) float64 { return float64(s.Kept) })

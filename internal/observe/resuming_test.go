@@ -12,6 +12,7 @@ import (
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
 )
 
@@ -21,13 +22,13 @@ type ends struct {
 	resumed func(time.Duration)
 }
 
-func (e *ends) Stats() resume.Stats { return e.now }
+func (e *ends) Resuming() resume.Stats { return e.now }
 
 func (e *ends) OnResume(f func(time.Duration)) { e.resumed = f }
 
 func TestResumingMetricsStartAtZero(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	testutil.NoError(t, Resuming(reg, "x_", resume.New(resume.Options{})))
+	testutil.NoError(t, Resuming(reg, "x_", &ends{now: resume.New(resume.Options{}).Stats()}))
 	testutil.Equal(t, len(testutil.Must(promtest.GatherAndLint(reg))(t)), 0, "problems of metrics")
 	var reasons, causes []string
 	all, _ := reg.Gather()
@@ -59,7 +60,7 @@ func TestResumingMetrics(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	e := &ends{now: resume.Stats{GivenUp: map[string]int64{"window": 0}}}
 	testutil.NoError(t, Resuming(reg, "x_", e))
-	e.now = resume.Stats{Conns: 1, Detached: 2, Kept: 3, Resumes: 4, ByCause: [tunnel.LossCauses]int64{tunnel.LossCut: 4}, Replayed: 5, Degraded: 6, GivenUp: map[string]int64{"window": 7}}
+	e.now = resume.Stats{Conns: 1, Detached: 2, Kept: 3, Resumes: 4, ByCause: link.Losses{tunnel.LossCut: 4}, Replayed: 5, Degraded: 6, GivenUp: map[string]int64{"window": 7}}
 	e.resumed(300 * time.Millisecond)
 	all := testutil.Must(reg.Gather())(t)
 	got := map[string]float64{}

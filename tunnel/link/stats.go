@@ -1,6 +1,8 @@
 package link
 
 import (
+	"fmt"
+	"strings"
 	"time"
 
 	"konnectivity/tunnel"
@@ -36,8 +38,19 @@ type Stats struct {
 	Lost             Losses        // connections that have ended
 }
 
-// Losses count connections that have ended, by cause.
+// Losses count losses by cause.
 type Losses [tunnel.LossCauses]uint64
+
+// String has those that are not 0, by the labels of their causes.
+func (l Losses) String() string {
+	var words []string
+	for cause, n := range l {
+		if n > 0 {
+			words = append(words, fmt.Sprintf("%s:%d", tunnel.LossCause(cause).Label(), n))
+		}
+	}
+	return "[" + strings.Join(words, " ") + "]"
+}
 
 // Plus is both together: sums, and the longest and largest.
 func (s Stats) Plus(o Stats) Stats {

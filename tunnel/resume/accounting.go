@@ -20,7 +20,7 @@ type accounting struct {
 	relieving atomic.Bool  // relieve runs, or has a moment ago
 
 	lost     atomic.Int64
-	resumes  [tunnel.LossCauses]atomic.Int64 // by why the carrier before was lost
+	resumes  [tunnel.LossCauses]atomic.Uint64 // by why the carrier before was lost
 	degraded atomic.Int64
 	replayed atomic.Int64 // bytes
 	ends     [Lives]atomic.Int64
@@ -43,9 +43,9 @@ type Stats struct {
 	Kept     int64 // bytes of memory for what may have to be sent again
 	Lost     int64 // carriers that connections were to outlive
 	Resumes  int64
-	ByCause  [tunnel.LossCauses]int64 // Resumes, by why the carrier before was lost
-	Degraded int64                    // connections that became plain, for lack of memory
-	Replayed int64                    // bytes that were sent again
+	ByCause  link.Losses // Resumes, by why the carrier before was lost
+	Degraded int64       // connections that became plain, for lack of memory
+	Replayed int64       // bytes that were sent again
 	GivenUp  map[string]int64
 }
 
@@ -61,7 +61,7 @@ func (m *Manager) Stats() Stats {
 	}
 	for cause := range n.resumes {
 		s.ByCause[cause] = n.resumes[cause].Load()
-		s.Resumes += s.ByCause[cause]
+		s.Resumes += int64(s.ByCause[cause])
 	}
 	for l := Unconfirmed; l < Lives; l++ {
 		s.GivenUp[l.Label()] = n.ends[l].Load()

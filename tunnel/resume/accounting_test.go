@@ -128,7 +128,7 @@ func TestStatsPlus(t *testing.T) {
 				f.SetInt(n)
 			}
 		}
-		s.ByCause[tunnel.LossCut] = n
+		s.ByCause[tunnel.LossCut] = uint64(n)
 		s.GivenUp = map[string]int64{"a": n}
 		return s
 	}
