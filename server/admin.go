@@ -46,10 +46,10 @@ func (s *Server) adminSource() admin.Source {
 	return source
 }
 
+// adminMore fills in what only servers have, for the operator.
 func (s *Server) adminMore(status *admin.Status) {
-	status.ServerCount = s.serverCount()
-	status.Strategies = map[string]int{}
 	counts := s.counts()
+	s.moreForAll(status, counts, s.opts.Strategies)
 	status.Peers = map[string]int{admin.RoleAgent: counts.Agents}
 	s.eachCluster(func(cl *cluster) { status.Peers[admin.RoleClient] += len(cl.peers.clients()) })
 	if s.peering != nil {
@@ -57,12 +57,19 @@ func (s *Server) adminMore(status *admin.Status) {
 		status.Unlinked = s.peering.unlinked()
 	}
 	status.Tenants = s.tenants.states()
-	for _, strategy := range s.opts.Strategies {
-		status.Strategies[string(strategy)] = counts.By[strategy]
-	}
 	status.Buffers = map[string]admin.Buffer{
 		"link": {Used: s.opts.Budget.Used(), Limit: s.opts.Budget.Max()},
 		"grpc": {Used: s.grpc.Budget.Used(), Limit: s.grpc.Budget.Max()},
+	}
+}
+
+// moreForAll fills in what only servers have and a tenant's readers see, too: of the agents that
+// are counted, and of strategies, these.
+func (s *Server) moreForAll(status *admin.Status, agents registry.Counts, strategies []registry.Strategy) {
+	status.ServerCount = s.serverCount()
+	status.Strategies = map[string]int{}
+	for _, strategy := range strategies {
+		status.Strategies[string(strategy)] = agents.By[strategy]
 	}
 }
 

@@ -4,11 +4,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"maps"
 	"net/http"
+	"slices"
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/server/registry"
 )
 
 // login returns what tells the admin port's readers apart: by their token, else by
@@ -110,14 +113,11 @@ func (s *Server) adminOf(name string) (admin.Source, bool) {
 			return cl.addPeers(nil)
 		},
 		More: func(status *admin.Status) {
-			status.ServerCount = s.serverCount()
-			if cl == nil {
-				return
+			var agents registry.Counts // of a tenant that is not served, none
+			if cl != nil {
+				agents = cl.agents.Counts()
 			}
-			status.Strategies = map[string]int{}
-			for strategy, n := range cl.agents.Counts().By {
-				status.Strategies[string(strategy)] = n
-			}
+			s.moreForAll(status, agents, slices.Collect(maps.Keys(agents.By)))
 		},
 	}, true
 }

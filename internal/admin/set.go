@@ -167,12 +167,25 @@ func (t *Tenant) add(now Tenant, server string) {
 	t.Digest = "" // servers may read files of their own
 	t.Agents, t.Clients, t.Refused = sum.Agents+now.Agents, sum.Clients+now.Clients, sum.Refused+now.Refused
 	t.UpBytes, t.DownBytes, t.Up, t.Down = sum.UpBytes+now.UpBytes, sum.DownBytes+now.DownBytes, sum.Up+now.Up, sum.Down+now.Down
-	a, b := sum.Connections, now.Connections
-	t.Connections = Connections{a.Open + b.Open, a.Stalled + b.Stalled, a.Total + b.Total, a.Resuming + b.Resuming}
-	t.Dials = Dials{sum.Dials.Total + now.Dials.Total, sum.Dials.Failed + now.Dials.Failed, map[string]int64{}}
-	for _, failures := range []map[string]int64{sum.Dials.Failures, now.Dials.Failures} {
-		for label, n := range failures {
-			t.Dials.Failures[label] += n
-		}
+	t.Connections, t.Dials = sum.Connections.plus(now.Connections), sum.Dials.plus(now.Dials)
+}
+
+func (c Connections) plus(o Connections) Connections {
+	c.Open += o.Open
+	c.Stalled += o.Stalled
+	c.Total += o.Total
+	c.Resuming += o.Resuming
+	return c
+}
+
+// plus is the sum, with a map of its own.
+func (d Dials) plus(o Dials) Dials {
+	both := maps.Clone(d.Failures)
+	if both == nil {
+		both = map[string]int64{}
 	}
+	for label, n := range o.Failures {
+		both[label] += n
+	}
+	return Dials{Total: d.Total + o.Total, Failed: d.Failed + o.Failed, Failures: both}
 }
