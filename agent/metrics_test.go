@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -152,4 +153,12 @@ func TestMetricsAllocateNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
 	}
+}
+
+// Every value that a label can have is there from the start, and is explained to operators.
+func TestLabelsAreThereAndDocumented(t *testing.T) {
+	registry := prometheus.NewPedanticRegistry()
+	testutil.Must(New(Options{ID: "a", Log: logging.Silent(), Registerer: registry, API: []net.Listener{testutil.Listen(t)}}))(t)
+	labels := testutil.DocumentedLabels(t, "../docs/metrics.md", "The agent's own", "Of both")
+	labels.Check(t, MetricsPrefix, testutil.Must(registry.Gather())(t), "api_requests_total")
 }

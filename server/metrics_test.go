@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
+	"path/filepath"
 	"sort"
 	"strings"
 	"testing"
@@ -17,7 +17,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
+	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/policyfile"
 	"konnectivity/internal/testutil"
+	"konnectivity/server/auth"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 )
@@ -119,47 +122,44 @@ func TestGaugesReturnToZero(t *testing.T) {
 	}
 }
 
-// documented are the values that a table of docs/metrics.md explains.
-func documented(t *testing.T, heading string) (values []string) {
-	t.Helper()
-	text := testutil.Must(os.ReadFile("../docs/metrics.md"))(t)
-	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
-	testutil.Requires(t, found, "docs/metrics.md has no %q", heading)
-	section, _, _ = strings.Cut(section, "\n## ")
-	for line := range strings.Lines(section) {
-		if value, ok := strings.CutPrefix(line, "| `"); ok {
-			value, _, _ = strings.Cut(value, "`")
-			values = append(values, value)
-		}
-	}
-	slices.Sort(values)
-	return values
+// fixedReview answers every review alike.
+type fixedReview struct {
+	allowed bool
+	err     error
 }
 
-// Every value is there with 0 from the start, and is explained to operators.
+func (r fixedReview) Create(context.Context, kubeapi.SubjectAccessReviewSpec) (kubeapi.SubjectAccessReviewStatus, error) {
+	return kubeapi.SubjectAccessReviewStatus{Allowed: r.allowed}, r.err
+}
+
+// Every value that a label can have is there, from the start where it is known then, and is
+// explained to operators.
 func TestLabelsAreThereAndDocumented(t *testing.T) {
-	reg := prometheus.NewPedanticRegistry()
-	newMetrics(reg, noDials)
-	got := families(t, reg)
-	for _, c := range []struct{ metric, label, heading string }{
-		{"connection_resets_total", "cause", "Causes of resets"},
-		{"rejected_connections_total", "reason", "Reasons for rejections"},
-		{"agent_refusals_total", "reason", "Reasons for refusing agents"},
-	} {
-		var values []string
-		for _, m := range got[c.metric].GetMetric() {
-			for _, l := range m.Label {
-				if l.GetName() == c.label {
-					values = append(values, l.GetValue())
-				}
-			}
-		}
-		slices.Sort(values)
-		if values, want := slices.Compact(values), documented(t, c.heading); !slices.Equal(values, want) {
-			t.Errorf("%s begins with %q, and docs/metrics.md has %q", c.metric, values, want)
-		}
+	s := startSharers(t, func(o *Options) {
+		path := filepath.Join(t.TempDir(), "policy.yaml")
+		testutil.NoError(t, os.WriteFile(path, []byte("version: 1\nmode: report\nrules:\n- {name: a, action: allow, who: ['*'], where: ['*']}\n"), 0o600))
+		o.PolicyFile = testutil.Must(policyfile.Open(path, MetricsPrefix, o.Registry, o.Log))(t)
+	})
+	s.addServed("red", "")
+	m := s.metrics
+	for _, front := range []string{"connect", "grpc", "link", frontServer, frontAPI} {
+		m.Dialed(&tunnel.Flow{Request: tunnel.Request{Front: front}}, 0, nil)
 	}
-	testutil.Equal(t, len(got["stalled_connections_total"].GetMetric()), 2, "segments of stalled_connections_total from the start")
+	again := &tunnel.Resume{Epoch: 1}
+	for failure := range tunnel.Failures() {
+		err := &tunnel.DialError{Failure: failure}
+		m.Dialed(&tunnel.Flow{Resume: again}, 0, err)
+		m.peerDialed(err)
+	}
+	m.Dialed(&tunnel.Flow{Resume: again}, 0, nil)
+	for _, err := range []error{nil, errors.New("no API"), &auth.Refusal{Code: codes.Unauthenticated}} {
+		s.tokenReviewed(0, err)
+	}
+	for _, api := range []fixedReview{{allowed: true}, {}, {err: errors.New("no API")}} {
+		_ = auth.NewAccess(api, m.accessReviewed).Allow(t.Context(), "cn:a", tunnel.Addr{}, "x", 1)
+	}
+	labels := testutil.DocumentedLabels(t, "../docs/metrics.md", "The server's own", "Of both")
+	labels.Check(t, MetricsPrefix, testutil.Must(s.gatherer().Gather())(t), "policy_decisions_total")
 }
 
 // TestOwnNamesPassTheLinter: ours follow Prometheus' naming.

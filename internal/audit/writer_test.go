@@ -229,6 +229,7 @@ konnectivity_audit_records_total{result="written"} 3
 `
 		testutil.Succeeds(t, promtest.GatherAndCompare(registry, strings.NewReader(want)), "metrics")
 		testutil.Equal(t, len(testutil.Must(promtest.GatherAndLint(registry))(t)), 0, "problems of metrics")
+		testutil.DocumentedLabels(t, "../../docs/metrics.md", "Audit log").Check(t, "", testutil.Must(registry.Gather())(t))
 	})
 }
 

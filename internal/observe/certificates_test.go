@@ -43,6 +43,7 @@ konnectivity_tls_reloads_total{name="two",result="failure"} 1
 konnectivity_tls_reloads_total{name="two",result="success"} 0
 `
 	testutil.Equal(t, samples(t, registry, want), want, "metrics")
+	testutil.DocumentedLabels(t, "../../docs/metrics.md", "Certificates").Check(t, "", testutil.Must(registry.Gather())(t))
 	leaf := pair.TLS().Leaf
 	figures := map[string]float64{
 		"konnectivity_tls_certificate_expiry_timestamp_seconds": float64(leaf.NotAfter.Unix()),

@@ -1,9 +1,6 @@
 package observe
 
 import (
-	"os"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -30,30 +27,15 @@ func TestResumingMetricsStartAtZero(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	testutil.NoError(t, Resuming(reg, "x_", &ends{now: resume.New(resume.Options{}).Stats()}))
 	testutil.Equal(t, len(testutil.Must(promtest.GatherAndLint(reg))(t)), 0, "problems of metrics")
-	var reasons, causes []string
-	all, _ := reg.Gather()
+	all := testutil.Must(reg.Gather())(t)
+	testutil.Equal(t, len(all), 8, "metrics")
 	for _, f := range all {
 		for _, m := range f.Metric {
 			testutil.Equal(t, m.GetCounter().GetValue()+m.GetGauge().GetValue()+m.GetHistogram().GetSampleSum(), 0,
 				"%s begins with", f.GetName())
-			for _, l := range m.Label {
-				if l.GetName() == "cause" {
-					causes = append(causes, l.GetValue())
-					continue
-				}
-				reasons = append(reasons, l.GetValue())
-			}
 		}
 	}
-	slices.Sort(reasons)
-	text := testutil.Must(os.ReadFile("../../docs/metrics.md"))(t)
-	_, section, _ := strings.Cut(string(text), "\n## Reasons for giving a connection up\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	testutil.Holds(t, len(all) == 8 && len(reasons) == 7 && len(causes) == tunnel.LossCauses,
-		"%d metrics with %q and %q", len(all), reasons, causes)
-	for _, r := range reasons {
-		testutil.Contains(t, section, "\n| `"+r+"` |", "docs/metrics.md does not explain %q", r)
-	}
+	testutil.DocumentedLabels(t, "../../docs/metrics.md", "Of both").Check(t, "x_", all)
 }
 
 func TestResumingMetrics(t *testing.T) {

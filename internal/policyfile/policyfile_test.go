@@ -179,6 +179,7 @@ x_policy_decisions_total{decision="reported",rule=""} 1
 x_policy_decisions_total{decision="reported",rule="ten"} 1
 `
 	testutil.NoError(t, promtest.GatherAndCompare(registry, strings.NewReader(want), "x_policy_decisions_total"))
+	testutil.DocumentedLabels(t, "../../docs/metrics.md", "The server's own").Check(t, "x_", testutil.Must(registry.Gather())(t), "policy_decisions_total")
 }
 
 // However often a file changes its rules' names, metrics have few.

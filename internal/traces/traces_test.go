@@ -114,6 +114,7 @@ konnectivity_trace_spans_total{result="dropped"} %d
 konnectivity_trace_spans_total{result="sent"} %d
 `, dropped, sent)
 	testutil.Succeeds(t, promtest.GatherAndCompare(registry, strings.NewReader(want)), "spans")
+	testutil.DocumentedLabels(t, "../../docs/metrics.md", "Traces").Check(t, "", testutil.Must(registry.Gather())(t))
 }
 
 // What waits when a process ends is sent, with all that is known of a dial.

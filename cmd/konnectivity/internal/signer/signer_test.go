@@ -210,6 +210,12 @@ func idle(t *testing.T, c *cluster, ca func() *tls.Certificate, change func(*Opt
 	return New(opts), hook
 }
 
+func TestAnswersAreDocumented(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	New(Options{Registerer: registry})
+	testutil.DocumentedLabels(t, "../../../../docs/metrics.md", "Signer").Check(t, "", testutil.Must(registry.Gather())(t))
+}
+
 // authority is a CA in memory, as a Source has it.
 func authority(t *testing.T, lifetime time.Duration) *tls.Certificate {
 	t.Helper()
