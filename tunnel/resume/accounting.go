@@ -173,7 +173,7 @@ func (m *Manager) noteResumeLocked(c *Conn, moved bool) {
 
 // noteEndLocked has the log tell that c is over, if it was given up.
 func (m *Manager) noteEndLocked(c *Conn) {
-	if c.m.life >= Expired {
+	if c.m.Life() >= Expired {
 		m.noteLossLocked(c)
 		m.figures.news.givenUp++
 		m.logSoon()

@@ -87,7 +87,7 @@ func (c *Conn) Failed() error {
 	if c.readInOrder() {
 		return nil
 	}
-	return c.m.err
+	return c.m.Err()
 }
 
 // readInOrder reports whether the peer's direction has ended in order: the application may
@@ -165,8 +165,7 @@ func (c *Conn) CloseWrite() error {
 	default:
 		return err
 	}
-	c.m.Out.Finish()
-	c.step(Event{Kind: Written})
+	c.step(Event{Kind: Written, Fin: true})
 	return nil
 }
 
@@ -179,7 +178,7 @@ func (c *Conn) Close() error {
 	case c.m.Over():
 		c.releaseCarrier()
 		return nil
-	case c.m.Closed(), c.m.life == Moving:
+	case c.m.Closed(), c.m.Moving():
 		return nil
 	}
 	c.step(Event{Kind: Closed})
@@ -225,7 +224,7 @@ func (c *Conn) Reset(cause error) error {
 // finish forgets the connection.
 func (c *Conn) finish() {
 	c.manager.remove(c)
-	switch c.m.life {
+	switch c.m.Life() {
 	case Complete:
 		c.releaseCarrier()
 	case Ended, Discarded:
@@ -244,7 +243,7 @@ func (c *Conn) finish() {
 func (c *Conn) fail() {
 	c.readBy.stop()
 	c.writeBy.stop()
-	if err := c.m.err; err != nil && !c.readInOrder() {
+	if err := c.m.Err(); err != nil && !c.readInOrder() {
 		c.read.fail(err)
 	}
 }
@@ -277,7 +276,7 @@ func (c *Conn) attach(st Carrier, f *tunnel.Flow) {
 		c.status.Store(&now)
 	}
 	if c.read.delivers() {
-		st.In().Deliver(&inlet{c, st, c.m.epoch})
+		st.In().Deliver(&inlet{c, st, c.m.Epoch()})
 		c.ready()
 	} else {
 		_ = st.SetReadDeadline(c.readBy.time())
@@ -298,7 +297,7 @@ func (c *Conn) resumeBy(e Event) Actions {
 
 // watch passes acknowledgements and the loss of st to the machine.
 func (c *Conn) watch(st Carrier) {
-	w := watcher{c, st, c.m.epoch}
+	w := watcher{c, st, c.m.Epoch()}
 	if acked := st.Watch(w); acked != nil {
 		w.acked(*acked)
 	}
@@ -343,7 +342,7 @@ func (c *Conn) leave() {
 	st := c.st
 	c.st = nil
 	status := c.ResumeStatus()
-	status.Lost, status.Loss = time.Now(), c.m.loss
+	status.Lost, status.Loss = time.Now(), c.m.Loss()
 	c.status.Store(&status)
 	c.manager.lost(c)
 	c.manager.tasks.run(func() {

@@ -84,7 +84,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	}
 	c.writeBy.stop()
 	c.writeBy = c.newDeadline(t)
-	if by := c.writeBy; by != nil && c.m.sender == SenderWriter {
+	if by := c.writeBy; by != nil && c.m.WriterSends() {
 		by.interrupt = time.AfterFunc(time.Until(t), func() { c.interruptWrite(by) })
 	}
 	return nil
@@ -95,11 +95,11 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 func (c *Conn) interruptWrite(by *deadline) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.writeBy != by || !c.m.Up() || c.m.sender != SenderWriter {
+	if c.writeBy != by || !c.m.Up() || !c.m.WriterSends() {
 		return
 	}
 	if c.m.Plain() {
 		_ = c.st.Reset(&tunnel.ResetError{Code: tunnel.CodeGone})
 	}
-	c.step(Event{Kind: CarrierLost, Epoch: c.m.epoch, Cause: tunnel.Lost(tunnel.LossLocal)})
+	c.step(Event{Kind: CarrierLost, Epoch: c.m.Epoch(), Cause: tunnel.Lost(tunnel.LossLocal)})
 }

@@ -12,7 +12,8 @@
 // # States
 //
 // All of a connection's state is in its Machine, which is pure: it takes events,
-// the time among them, and returns actions. It has these states:
+// the time among them, and returns actions. Its Conn asks it by methods, and
+// changes it by no other way. It has these states:
 //
 //	life      Live, Abandoned, Moving, then one for each way to be over
 //	carrier   Attached, Unproven, Detaching, Draining, Detached, Dialing, Answering

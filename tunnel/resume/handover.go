@@ -2,7 +2,6 @@ package resume
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -53,36 +52,6 @@ func (c *Conn) relayEnded() {
 	defer c.mu.Unlock()
 	c.served.over = true
 	c.changed.Broadcast()
-}
-
-// Snapshot is an acceptor's end of a connection between two processes
-// (docs/handover.md). Unless Left, the destination's socket goes with it.
-type Snapshot struct {
-	Token   [16]byte      `json:"token"`
-	ID      string        `json:"id"` // of its flow
-	Origin  tunnel.Origin `json:"origin"`
-	Rules   string        `json:"rules,omitempty"` // of its flow
-	Address string        `json:"address"`
-
-	// Of the destination's socket: the kernel may not know them any more.
-
-	Local  netip.AddrPort `json:"local"`
-	Remote netip.AddrPort `json:"remote"`
-
-	Window time.Duration `json:"window"`
-	Epoch  uint32        `json:"epoch"` // of the newest carrier
-
-	Taken    uint64 `json:"taken"` // offset below which all came out of carriers
-	TakenEnd bool   `json:"takenEnd"`
-	FinSent  bool   `json:"finSent"` // the destination was told the end
-	From     uint64 `json:"from"`    // offset of the first byte of Kept
-	Acked    uint64 `json:"acked"`   // offset below which the peer has taken all
-	Sent     uint64 `json:"sent"`    // offset up to which a carrier was given bytes
-	Ended    bool   `json:"ended"`   // the destination has ended its direction
-	Left     bool   `json:"left"`    // the destination has ended, and has all: the peer lacks some of Kept
-
-	Kept []tunnel.Chunk `json:"-"` // of the direction to the peer
-	Owed []byte         `json:"-"` // of the direction to the destination: below Taken, and not written yet
 }
 
 // Move is a connection that is out of use, on its way to another process. Exactly one of
@@ -188,7 +157,7 @@ func (m *Manager) Movable() (all, connected int) {
 }
 
 func (c *Conn) movable() bool {
-	return c.m.life == Live && !c.m.Plain() && c.served != nil && (c.served.over || tunnel.CanSeize(c.served.far))
+	return c.m.Movable() && c.served != nil && (c.served.over || tunnel.CanSeize(c.served.far))
 }
 
 // takeOut returns the moves of those connections that have not ended meanwhile. All relays
@@ -213,7 +182,7 @@ func (c *Conn) beginMove() (kept int, ok bool) {
 		return 0, false
 	}
 	c.step(Event{Kind: MoveBegins})
-	return c.m.Out.Kept(), c.m.life == Moving
+	return c.m.Out.Kept(), c.m.Moving()
 }
 
 // seize waits until the offsets are final, and takes the destination's socket from the
@@ -222,8 +191,8 @@ func (c *Conn) beginMove() (kept int, ok bool) {
 func (c *Conn) seize(until time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.await(until, func() bool { return c.m.carrier == Detached })
-	if c.m.life != Moving || c.m.carrier != Detached {
+	c.await(until, c.m.OffsetsFinal)
+	if !c.m.Moving() || !c.m.OffsetsFinal() {
 		c.step(Event{Kind: MoveFails})
 		if c.served.over && !c.m.Over() { // its Close had no effect meanwhile
 			c.mu.Unlock()
@@ -248,7 +217,7 @@ func (c *Conn) takeOut() *Move {
 	c.await(time.Now().Add(relayTime), func() bool { return c.served.over })
 	socket := c.served.socket
 	switch {
-	case c.m.life != Moving:
+	case !c.m.Moving():
 	case !c.served.over:
 		c.step(Event{Kind: Reset, Cause: errClosed})
 	case socket == nil || socket.Closed(): // it had all before
@@ -263,27 +232,25 @@ func (c *Conn) takeOut() *Move {
 }
 
 // seized reports whether c is Moving, and its relay has no more than it holds.
-func (c *Conn) seized() bool { return c.m.life == Moving && c.served.socket != nil }
+func (c *Conn) seized() bool { return c.m.Moving() && c.served.socket != nil }
 
 // await waits until done, or until the connection is over or it is too late.
 func (c *Conn) await(until time.Time, done func() bool) {
 	var late tunnel.Deadline
 	late.Set(until, &c.changed)
 	defer late.Stop()
-	for !done() && c.m.life == Moving && !late.Passed() {
+	for !done() && c.m.Moving() && !late.Passed() {
 		c.changed.Wait()
 	}
 }
 
 // snapshot is what another process needs to go on. A connection without a socket is Left.
 func (c *Conn) snapshot(socket *tunnel.Seized) Snapshot {
-	m := &c.m
 	s := Snapshot{
-		Token: c.token, ID: c.served.id, Origin: c.served.origin, Rules: c.served.rules, Address: c.address, Local: addrPort(c.dest[0]), Remote: addrPort(c.dest[1]), Window: m.window, Epoch: m.epoch,
-		Taken: m.In.taken, TakenEnd: m.In.fin,
-		From: min(m.Out.acked, m.Out.end), Acked: m.Out.acked, Sent: m.Out.next, Ended: m.Out.fin,
-		Left: socket == nil, Kept: m.Out.shares(),
+		Token: c.token, ID: c.served.id, Origin: c.served.origin, Rules: c.served.rules,
+		Address: c.address, Local: addrPort(c.dest[0]), Remote: addrPort(c.dest[1]), Left: socket == nil,
 	}
+	c.m.Describe(&s)
 	if socket != nil {
 		s.Owed, s.FinSent = socket.Owed(), socket.FinSent()
 	}
@@ -331,7 +298,7 @@ func (v *Move) end() {
 func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) tunnel.Handler) error {
 	life, cancel := context.WithCancelCause(m.ctx)
 	c := m.newConn(nil, 0, 0, s.Token, s.Address)
-	c.m = restore(s)
+	c.m = restore(s, time.Now())
 	c.served = &served{far: far, id: s.ID, origin: s.Origin, rules: s.Rules, cancel: cancel, over: s.Left}
 	use := c.drop
 	if !s.Left {
@@ -347,7 +314,7 @@ func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) 
 		err = errClosed
 	}
 	if err != nil {
-		c.m.Out.Release()
+		c.m.Release()
 		cancel(err)
 		if far != nil {
 			_ = far.Reset(err)
@@ -388,38 +355,3 @@ func (c *Conn) serve(ctx context.Context, by tunnel.Handler, s Snapshot) {
 		c.manager.wg.Done()
 	})
 }
-
-// restore returns the machine of a connection that waits for its opener.
-func restore(s Snapshot) Machine {
-	m := Machine{window: min(s.Window, MaxWindow), epoch: s.Epoch, carrier: Detached, loss: tunnel.LossReplaced, since: time.Now()}
-	m.In = Incoming{taken: s.Taken, told: s.Taken, fin: s.TakenEnd}
-	m.Out = Outgoing{base: s.From, end: s.From, acked: s.Acked, next: s.Sent}
-	for _, c := range s.Kept {
-		m.Out.Append(c)
-	}
-	m.Out.fin = s.Ended
-	if s.Left {
-		m.reader = Dropping
-	}
-	return m
-}
-
-// maxOffset is the largest offset that credit leads to (docs/link-protocol.md §7). An offset
-// up to that, and the bytes kept behind it, do not overflow.
-const maxOffset = 1 << 62
-
-// Check returns an error about what cannot be the state of a connection.
-func (s *Snapshot) Check() error {
-	end := s.From + uint64(tunnel.LenAll(s.Kept))
-	total := end
-	if s.Ended {
-		total++
-	}
-	ackedEnd := s.Ended && end == s.From && s.Acked == total
-	if s.Acked > s.Sent || s.Sent > total || s.Acked != s.From && !ackedEnd || max(s.From, s.Taken) > maxOffset || s.Window < 0 || s.Left && !s.Ended {
-		return errState
-	}
-	return nil
-}
-
-var errState = errors.New("no state of a connection")

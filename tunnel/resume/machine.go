@@ -126,7 +126,7 @@ type EventKind uint8
 
 // The events, and the fields of an Event that they have besides Now.
 const (
-	Written         EventKind = iota // the application has written, or ended its direction
+	Written         EventKind = iota // the application has written, and ends its direction if Fin
 	Blocked                          // a writer waits, since Full is true; Scarce
 	Sent                             // the sender has nothing more to give
 	Took                             // a carrier has delivered N bytes, and the end if Fin; Epoch
@@ -217,6 +217,43 @@ func (m *Machine) Up() bool { return !m.life.over() && m.carrier <= Unproven }
 // Closed reports whether the application has closed the connection.
 func (m *Machine) Closed() bool { return m.reader == Dropping }
 
+// Moving reports whether the connection is on its way to another process.
+func (m *Machine) Moving() bool { return m.life == Moving }
+
+// Movable reports whether MoveBegins can put it on its way.
+func (m *Machine) Movable() bool { return m.life == Live && !m.Plain() }
+
+// OffsetsFinal reports whether nothing is under way any more on the carrier that was left.
+func (m *Machine) OffsetsFinal() bool { return m.carrier == Detached }
+
+// Life tells whether the connection is over, and why.
+func (m *Machine) Life() Life { return m.life }
+
+// Err returns why the connection is over for its application; nil: it is not, or has ended
+// in order.
+func (m *Machine) Err() error { return m.err }
+
+// Epoch returns the number of the newest carrier that was attached or tried.
+func (m *Machine) Epoch() uint32 { return m.epoch }
+
+// Loss returns why the newest carrier that was lost was lost.
+func (m *Machine) Loss() tunnel.LossCause { return m.loss }
+
+// Reader returns what becomes of bytes that arrive.
+func (m *Machine) Reader() ReaderState { return m.reader }
+
+// BeingRead reports whether reads of a carrier are under way.
+func (m *Machine) BeingRead() bool { return m.readers > 0 }
+
+// Lacks reports whether there is a carrier that lacks bytes, or the end.
+func (m *Machine) Lacks() bool { return m.Up() && m.Out.Unsent() }
+
+// Sending reports whether the carrier is being given what it lacks, until Sent.
+func (m *Machine) Sending() bool { return m.sender != SenderIdle }
+
+// WriterSends reports whether that is the application's own write.
+func (m *Machine) WriterSends() bool { return m.sender == SenderWriter }
+
 // Plain reports whether the connection ends with its carrier, for lack of memory.
 func (m *Machine) Plain() bool { return m.Out.void }
 
@@ -253,8 +290,35 @@ func (m *Machine) left() bool {
 // whether that includes the end, and whether this end can keep twice a BigStep.
 func (m *Machine) Acknowledgement(scarce bool) (offset uint64, end, big bool) {
 	m.told = m.hasMuch(scarce)
-	return m.In.Tell(), m.In.Finished(), m.told
+	offset, end = m.Tell()
+	return offset, end, m.told
 }
+
+// Tell returns the offset below which all was taken, and whether that includes the end. Both
+// count as acknowledged: the caller tells the peer.
+func (m *Machine) Tell() (offset uint64, end bool) { return m.In.Tell(), m.In.Finished() }
+
+// Append takes over chunks of the application's, and clears them. Written follows.
+func (m *Machine) Append(chunks []tunnel.Chunk) {
+	for i := range chunks {
+		m.Out.Append(chunks[i])
+		chunks[i] = tunnel.Chunk{}
+	}
+}
+
+// Next puts into dst what to give the carrier next, as Outgoing.Next does. Given follows, or
+// CarrierLost.
+func (m *Machine) Next(dst []tunnel.Chunk) (n int, fin bool) { return m.Out.Next(dst) }
+
+// Given notes that the carrier has taken what Next returned.
+func (m *Machine) Given() { m.Out.Given() }
+
+// TakeOverSend notes that after the action Send, the application's own write gives the carrier
+// what it lacks.
+func (m *Machine) TakeOverSend() { m.sender = SenderWriter }
+
+// Release frees the memory of a connection that never began.
+func (m *Machine) Release() { m.Out.Release() }
 
 // BeginRead notes that a carrier is read until ReadDone.
 func (m *Machine) BeginRead() { m.readers++ }
@@ -367,6 +431,9 @@ func (m *Machine) onTimer(e Event) Actions {
 func (m *Machine) onOwner(e Event) Actions {
 	switch e.Kind {
 	case Written:
+		if e.Fin {
+			m.Out.Finish()
+		}
 		return Wake
 	case Blocked:
 		return m.blocked(e)
@@ -421,7 +488,7 @@ func (m *Machine) conclude(now time.Time) (a Actions) {
 		}
 		m.wait(now)
 	}
-	if m.Up() && m.Out.Unsent() && m.sender == SenderIdle {
+	if m.Lacks() && !m.Sending() {
 		m.sender = SenderTask
 		a |= Send
 	}
@@ -529,7 +596,7 @@ func (m *Machine) leave(cause tunnel.LossCause, now time.Time) Actions {
 
 // moveBegins gives up the carrier, so that the offsets become final.
 func (m *Machine) moveBegins(now time.Time) Actions {
-	if m.life != Live || m.Plain() {
+	if !m.Movable() {
 		return 0
 	}
 	m.life = Moving
@@ -544,7 +611,7 @@ func (m *Machine) drained() Actions {
 	switch {
 	case m.life.over():
 		return Wake
-	case m.carrier == Draining && m.sender == SenderIdle && m.readers == 0:
+	case m.carrier == Draining && !m.Sending() && !m.BeingRead():
 		m.carrier = Detached
 		return Dial | Wake
 	case m.reader == Dropping:

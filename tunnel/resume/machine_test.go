@@ -5,7 +5,9 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -398,10 +400,10 @@ func TestAcknowledgesInSteps(t *testing.T) {
 
 // The machine starts nothing, and reads no clock.
 func TestMachineIsPure(t *testing.T) {
-	for _, name := range []string{"machine.go", "outgoing.go", "incoming.go", "replaylimit.go"} {
+	for _, name := range []string{"machine.go", "outgoing.go", "incoming.go", "replaylimit.go", "snapshot.go"} {
 		file := testutil.Must(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
 		for _, i := range file.Imports {
-			pure := []string{`"errors"`, `"time"`, `"konnectivity/tunnel"`}
+			pure := []string{`"errors"`, `"net/netip"`, `"time"`, `"konnectivity/tunnel"`}
 			testutil.Equal(t, slices.Contains(pure, i.Path.Value), true, "%s imports %s", name, i.Path.Value)
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
@@ -417,4 +419,35 @@ func TestMachineIsPure(t *testing.T) {
 			return true
 		})
 	}
+}
+
+// A Conn asks its machine by methods, and changes it by those of Machine alone.
+func TestOnlyTheMachineHasItsState(t *testing.T) {
+	free := []string{"In.Finished", "Out.Finished", "Out.Kept", "Out.OnlyEnd", "Out.Sent", "Out.Size"}
+	rest := map[string][]string{"acceptor.go": {"life", "In.Tell"}}
+	for _, name := range testutil.Must(filepath.Glob("*.go"))(t) {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file := testutil.Must(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
+		ast.Inspect(file, func(n ast.Node) bool {
+			of, use, ok := strings.Cut(pathOf(n), "c.m.")
+			part := strings.Contains(use, ".")
+			if ok && (of == "" || strings.HasSuffix(of, ".")) && (part || !ast.IsExported(use)) && !slices.Contains(append(free, rest[name]...), use) {
+				t.Errorf("%s uses %s of the machine", name, use)
+			}
+			return true
+		})
+	}
+}
+
+// pathOf is a chain of selectors, as it is written; empty: n is none.
+func pathOf(n ast.Node) string {
+	switch n := n.(type) {
+	case *ast.Ident:
+		return n.Name
+	case *ast.SelectorExpr:
+		return pathOf(n.X) + "." + n.Sel.Name
+	}
+	return ""
 }

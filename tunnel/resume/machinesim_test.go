@@ -278,8 +278,7 @@ func (a *actor) write() {
 		a.scarce = !a.scarce
 	}
 	if a.wrote == a.total {
-		a.m.Out.Finish()
-		a.step(Event{Kind: Written})
+		a.step(Event{Kind: Written, Fin: true})
 		return
 	}
 	pause := slowly

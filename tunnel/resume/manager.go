@@ -138,7 +138,7 @@ func (m *Manager) add(c *Conn, of *dial) error {
 
 // remove forgets a connection that is over.
 func (m *Manager) remove(c *Conn) {
-	m.countEnd(c.m.life)
+	m.countEnd(c.m.Life())
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.noteEndLocked(c)

@@ -220,9 +220,10 @@ func (c *Conn) request() (f *tunnel.Flow, ok bool) {
 	o := c.opening
 	want := o.searching()
 	first := want.first
+	taken, _ := c.m.Tell()
 	want.first = ""
 	return &tunnel.Flow{Request: o.request, Resume: &tunnel.Resume{
-		Token: c.token, Window: c.manager.opt.Window, Epoch: c.m.epoch, Route: o.route, Taken: c.m.In.Tell(), First: first, Bulk: want.bulk,
+		Token: c.token, Window: c.manager.opt.Window, Epoch: c.m.Epoch(), Route: o.route, Taken: taken, First: first, Bulk: want.bulk,
 	}}, true
 }
 
@@ -253,7 +254,8 @@ func (c *Conn) redialSucceeded(far tunnel.Conn, f *tunnel.Flow) (again time.Dura
 	a := c.resumeBy(Event{Kind: CarrierUp, Epoch: f.Resume.Epoch, Offset: granted.Taken})
 	// The first acknowledgement shows that the carrier is used: without it, the reset below
 	// would count as one more loss.
-	st.Acknowledge(link.Ack{Offset: c.m.In.Tell(), End: c.m.In.Finished()})
+	taken, end := c.m.Tell()
+	st.Acknowledge(link.Ack{Offset: taken, End: end})
 	if a&refuses != 0 {
 		c.do(a)
 		_ = st.Reset(&tunnel.ResetError{Code: c.m.ResetCode()})
@@ -292,5 +294,5 @@ func (c *Conn) move(ses *link.Session, bulk bool) {
 	if want.bulk = bulk; bulk {
 		want.first = ses.Peer().ID
 	}
-	c.step(Event{Kind: CarrierLost, Epoch: c.m.epoch, Cause: tunnel.Lost(tunnel.LossReplaced)})
+	c.step(Event{Kind: CarrierLost, Epoch: c.m.Epoch(), Cause: tunnel.Lost(tunnel.LossReplaced)})
 }

@@ -17,7 +17,7 @@ func (c *Conn) Deliver(r tunnel.Receiver) bool {
 	defer c.mu.Unlock()
 	c.read.begin(r)
 	if c.st != nil {
-		c.st.In().Deliver(&inlet{c, c.st, c.m.epoch})
+		c.st.In().Deliver(&inlet{c, c.st, c.m.Epoch()})
 	}
 	return true
 }
@@ -133,14 +133,14 @@ func (c *Conn) fetch(from reader, as ReaderState) (int, error) {
 		case err == io.EOF:
 			return 0, io.EOF
 		case err == errDeadline: // the carrier's, which may be a moment ahead of ours, or behind
-		case err != nil && c.m.Over() && c.m.err != nil:
-			return 0, c.m.err
+		case err != nil && c.m.Over() && c.m.Err() != nil:
+			return 0, c.m.Err()
 		case err != nil:
 		case size > 0:
 			return n, nil
 		case !c.read.delivers():
 			return 0, nil // of an empty read
-		case c.m.reader != as: // closed meanwhile
+		case c.m.Reader() != as: // closed meanwhile
 		case c.read.release():
 			return n, nil
 		}
@@ -154,8 +154,8 @@ func (c *Conn) readable(as ReaderState) error {
 		return net.ErrClosed
 	case c.m.In.Finished():
 		return io.EOF
-	case c.st == nil && c.m.err != nil:
-		return c.m.err
+	case c.st == nil && c.m.Err() != nil:
+		return c.m.Err()
 	case c.readBy.passed():
 		return errDeadline
 	}
@@ -164,7 +164,7 @@ func (c *Conn) readable(as ReaderState) error {
 
 // readCarrier reads the carrier without the lock, and passes the result to the machine.
 func (c *Conn) readCarrier(from reader) (n, size int, err error) {
-	st, epoch := c.st, c.m.epoch
+	st, epoch := c.st, c.m.Epoch()
 	c.m.BeginRead()
 	c.mu.Unlock()
 	n, size, err = from(st)
@@ -182,7 +182,7 @@ func (c *Conn) readCarrier(from reader) (n, size int, err error) {
 func (c *Conn) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.m.readers > 0 { // Close has them return
+	for c.m.BeingRead() { // Close has them return
 		c.changed.Wait()
 	}
 	if c.st != nil {

@@ -24,7 +24,7 @@ func FuzzSnapshot(f *testing.F) {
 		if s.Check() != nil || len(kept) > 1<<20 {
 			return
 		}
-		m := restore(s)
+		m := restore(s, t0)
 		defer m.Out.Release()
 		a := m.Step(Event{Kind: Offered, Epoch: 2, Offset: offset, Now: t0})
 		if may := offset >= acked && offset <= sent; may != (a&Answer != 0) {

@@ -73,10 +73,7 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 		c.step(Event{Kind: Blocked, Scarce: scarce})
 		c.waitWith(src)
 	}
-	for i := range src {
-		c.m.Out.Append(src[i])
-		src[i] = tunnel.Chunk{}
-	}
+	c.m.Append(src)
 	c.given = false
 	a := c.stepOnly(Event{Kind: Written})
 	c.do(a &^ Send)
@@ -89,7 +86,7 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 	case c.writeBy.passed(): // which may have ended it
 		return errDeadline
 	default:
-		return c.m.err
+		return c.m.Err()
 	}
 }
 
@@ -118,8 +115,8 @@ func (c *Conn) writable() error {
 	switch {
 	case c.m.Closed():
 		return net.ErrClosed
-	case c.m.err != nil && !c.seized():
-		return c.m.err
+	case c.m.Err() != nil && !c.seized():
+		return c.m.Err()
 	case c.m.Out.Finished():
 		return errWriteClosed
 	case c.writeBy.passed():
@@ -133,11 +130,11 @@ func (c *Conn) writable() error {
 // that a carrier has taken in part cannot be taken back.
 func (c *Conn) sendInTime() {
 	if c.writeBy.time().IsZero() || !c.manager.start(c.sendOn) {
-		c.m.sender = SenderWriter
+		c.m.TakeOverSend()
 		c.send()
 		return
 	}
-	for c.m.sender != SenderIdle && !c.writeBy.passed() {
+	for c.m.Sending() && !c.writeBy.passed() {
 		c.changed.Wait()
 	}
 }
@@ -152,10 +149,10 @@ func (c *Conn) sendOn() {
 func (c *Conn) send() {
 	chunks := batches.Get().(*[batch]tunnel.Chunk)
 	defer batches.Put(chunks) // WriteChunks has cleared it
-	for c.m.Up() && c.m.Out.Unsent() {
-		st, epoch := c.st, c.m.epoch
-		n, fin := c.m.Out.Next(chunks[:])
-		last := !c.m.Out.Unsent()
+	for c.m.Lacks() {
+		st, epoch := c.st, c.m.Epoch()
+		n, fin := c.m.Next(chunks[:])
+		last := !c.m.Lacks()
 		c.mu.Unlock()
 		err := give(st, chunks[:n], fin)
 		c.mu.Lock()
@@ -164,7 +161,7 @@ func (c *Conn) send() {
 			break
 		}
 		c.given = last // also where the connection has ended meanwhile
-		c.m.Out.Given()
+		c.m.Given()
 	}
 	c.step(Event{Kind: Sent})
 }
