@@ -63,8 +63,10 @@ func (m *Manager) Stats() Stats {
 		s.ByCause[cause] = n.resumes[cause].Load()
 		s.Resumes += int64(s.ByCause[cause])
 	}
-	for l := Unconfirmed; l < Lives; l++ {
-		s.GivenUp[l.Label()] = n.ends[l].Load()
+	for l := range Lives {
+		if l.givenUp() {
+			s.GivenUp[l.Label()] = n.ends[l].Load()
+		}
 	}
 	return s
 }
@@ -173,7 +175,7 @@ func (m *Manager) noteResumeLocked(c *Conn, moved bool) {
 
 // noteEndLocked has the log tell that c is over, if it was given up.
 func (m *Manager) noteEndLocked(c *Conn) {
-	if c.m.Life() >= Expired {
+	if l := c.m.Life(); l.givenUp() && l != Unconfirmed {
 		m.noteLossLocked(c)
 		m.figures.news.givenUp++
 		m.logSoon()

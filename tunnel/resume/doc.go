@@ -15,7 +15,8 @@
 // the time among them, and returns actions. Its Conn asks it by methods, and
 // changes it by no other way. It has these states:
 //
-//	life      Live, Abandoned, Moving, then one for each way to be over
+//	life      Live, then one for each way to be over
+//	phase     InUse, Abandoned, Moving
 //	carrier   Attached, Unproven, Detaching, Draining, Detached, Dialing, Answering
 //	reader    Reading, Dropping
 //	sender    SenderIdle, SenderTask, SenderWriter
@@ -37,7 +38,7 @@
 //
 // The offsets that the ends exchange to go on are final only in Detached: until then the
 // carrier that was left may still deliver bytes, or take some. The window runs from
-// Detaching on, and ends by DeadlineDue. A Live connection whose application has left both
+// Detaching on, and ends by DeadlineDue. A connection InUse whose application has left both
 // directions lingers until the peer has taken all, by Acked or CarrierUp. An Abandoned
 // connection was reset without a carrier, and ends with the next CarrierUp. A Moving one is
 // on its way to another process (docs/handover.md): it gets no carrier, takes all that its

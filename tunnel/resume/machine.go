@@ -22,6 +22,7 @@ type Machine struct {
 	churn  churn     // how resuming has fared of late
 
 	life    Life
+	phase   Phase
 	carrier CarrierState
 	reader  ReaderState
 	sender  SenderState
@@ -57,24 +58,32 @@ const (
 	Answering                     // an acceptor grants the next carrier
 )
 
-// Life reports whether the connection is over, and why.
+// Phase tells what a connection is there for. It stays as it was when the connection is over.
+type Phase uint8
+
+// The phases of a connection.
+const (
+	InUse     Phase = iota // its application uses it, or has left it in order
+	Abandoned              // it was reset without a carrier: the next one is to tell the peer
+	Moving                 // it is on its way to another process: no carrier is granted meanwhile
+)
+
+// Life tells whether a connection is over, and why.
 type Life uint8
 
-// The lives of a connection. Those behind Moving are over.
+// The lives of a connection.
 const (
-	Live         Life = iota
-	Abandoned         // reset without a carrier: the next one is to tell the peer
-	Moving            // it is on its way to another process: no carrier is granted meanwhile
-	Complete          // both directions ended, and the peer has taken all
-	Ended             // one of the ends has reset it
-	Moved             // it is another process's now
-	Unconfirmed       // its application had left it, and the peer did not confirm the last bytes
-	Expired           // no carrier came within the window
-	Unknown           // the peer does not know it, or not any more
-	Contradicted      // the peer contradicted itself
-	Discarded         // what it kept was given up for lack of memory, and its carrier was lost
-	Fruitless         // it was resumed again and again, and nothing came of it
-	Denied            // a policy forbids its destination by now
+	Live         Life = iota // it is not over
+	Complete                 // both directions ended, and the peer has taken all
+	Ended                    // one of the ends has reset it
+	Moved                    // it is another process's now
+	Unconfirmed              // its application had left it, and the peer did not confirm the last bytes
+	Expired                  // no carrier came within the window
+	Unknown                  // the peer does not know it, or not any more
+	Contradicted             // the peer contradicted itself
+	Discarded                // what it kept was given up for lack of memory, and its carrier was lost
+	Fruitless                // it was resumed again and again, and nothing came of it
+	Denied                   // a policy forbids its destination by now
 
 	Lives // how many there are
 )
@@ -88,7 +97,14 @@ var lifeLabels = [Lives]string{
 // Label is why the connection is over, as a value of a metric's label.
 func (l Life) Label() string { return lifeLabels[l] }
 
-func (l Life) over() bool { return l > Moving }
+// givenUp reports whether the connection has ended before its ends were through with it.
+func (l Life) givenUp() bool {
+	switch l {
+	case Live, Complete, Ended, Moved:
+		return false
+	}
+	return true
+}
 
 // ReaderState tells what becomes of bytes that arrive.
 type ReaderState uint8
@@ -197,9 +213,9 @@ func newMachine(window time.Duration, epoch uint32) Machine {
 // State returns the state of the connection.
 func (m *Machine) State() State {
 	switch {
-	case m.life.over():
+	case m.Over():
 		return StateGone
-	case m.left() || m.life == Abandoned:
+	case m.left() || m.phase == Abandoned:
 		return StateLingering
 	case m.carried():
 		return StateAttached
@@ -209,19 +225,21 @@ func (m *Machine) State() State {
 }
 
 // Over reports whether the connection is over.
-func (m *Machine) Over() bool { return m.life.over() }
+func (m *Machine) Over() bool { return m.life != Live }
 
 // Up reports whether a stream carries the connection.
-func (m *Machine) Up() bool { return !m.life.over() && m.carrier <= Unproven }
+func (m *Machine) Up() bool {
+	return !m.Over() && (m.carrier == Attached || m.carrier == Unproven)
+}
 
 // Closed reports whether the application has closed the connection.
 func (m *Machine) Closed() bool { return m.reader == Dropping }
 
 // Moving reports whether the connection is on its way to another process.
-func (m *Machine) Moving() bool { return m.life == Moving }
+func (m *Machine) Moving() bool { return !m.Over() && m.phase == Moving }
 
 // Movable reports whether MoveBegins can put it on its way.
-func (m *Machine) Movable() bool { return m.life == Live && !m.Plain() }
+func (m *Machine) Movable() bool { return !m.Over() && m.phase == InUse && !m.Plain() }
 
 // OffsetsFinal reports whether nothing is under way any more on the carrier that was left.
 func (m *Machine) OffsetsFinal() bool { return m.carrier == Detached }
@@ -279,7 +297,7 @@ func (m *Machine) Pause() time.Duration {
 }
 
 // carried reports whether there is a carrier, or one that the peer may have already.
-func (m *Machine) carried() bool { return m.Up() || m.carrier == Answering && !m.life.over() }
+func (m *Machine) carried() bool { return m.Up() || m.carrier == Answering && !m.Over() }
 
 // left reports whether the application has left both directions.
 func (m *Machine) left() bool {
@@ -332,17 +350,17 @@ func losesCarrier(code tunnel.Code) bool {
 // Step takes in e and returns what to do about it. Events of a carrier that is not the
 // newest change nothing.
 func (m *Machine) Step(e Event) Actions {
-	before := m.life
+	over := m.Over()
 	a := m.on(e)
-	if !m.life.over() {
+	if !m.Over() {
 		a |= m.conclude(e.Now)
 	}
-	if m.life.over() && !before.over() {
+	if m.Over() && !over {
 		if m.life != Complete { // the peer is yet to hear that it all came to an end in order
 			a &= refuses
 		}
 		a = a&(refuses|Ack|Answer|Attach) | Finish | Wake
-		if before == Live || before == Moving && m.life != Moved {
+		if m.phase == InUse || m.phase == Moving && m.life != Moved {
 			a |= Fail
 		}
 	}
@@ -369,7 +387,7 @@ func (m *Machine) on(e Event) Actions {
 		return m.redial(e.Now)
 	}
 	switch {
-	case m.life.over():
+	case m.Over():
 		return 0
 	case e.Kind == Acked || e.Kind == CarrierLost || e.Kind == CarrierDetached || e.Kind == RedialFailed:
 		return m.onCarrier(e)
@@ -455,8 +473,8 @@ func (m *Machine) onOwner(e Event) Actions {
 	case MoveBegins:
 		return m.moveBegins(e.Now)
 	case MoveFails:
-		if m.life == Moving {
-			m.life = Live
+		if m.phase == Moving {
+			m.phase = InUse
 		}
 		return Wake
 	case MoveEnds:
@@ -468,7 +486,7 @@ func (m *Machine) onOwner(e Event) Actions {
 // closed drops what arrives from now on. The relay of a connection that is Moving has ended,
 // and the next one goes on.
 func (m *Machine) closed() Actions {
-	if m.life == Moving {
+	if m.phase == Moving {
 		return 0
 	}
 	m.reader = Dropping
@@ -481,7 +499,7 @@ func (m *Machine) conclude(now time.Time) (a Actions) {
 	if m.Up() && m.In.Due(m.Out.Finished()) {
 		a |= Ack
 	}
-	if m.life == Live && m.left() {
+	if m.phase == InUse && m.left() {
 		if m.Out.Done() {
 			m.finish(Complete, nil)
 			return a
@@ -599,7 +617,7 @@ func (m *Machine) moveBegins(now time.Time) Actions {
 	if !m.Movable() {
 		return 0
 	}
-	m.life = Moving
+	m.phase = Moving
 	if !m.carried() {
 		return Wake
 	}
@@ -609,7 +627,7 @@ func (m *Machine) moveBegins(now time.Time) Actions {
 // drained tells that nothing is under way any more on the carrier that was left.
 func (m *Machine) drained() Actions {
 	switch {
-	case m.life.over():
+	case m.Over():
 		return Wake
 	case m.carrier == Draining && !m.Sending() && !m.BeingRead():
 		m.carrier = Detached
@@ -622,7 +640,7 @@ func (m *Machine) drained() Actions {
 
 // redial numbers the next attempt. An attempt in vain leaves no trace but its number.
 func (m *Machine) redial(now time.Time) Actions {
-	if m.life.over() || m.Plain() || m.carrier != Detached && m.carrier != Dialing {
+	if m.Over() || m.Plain() || m.carrier != Detached && m.carrier != Dialing {
 		return RefuseGone
 	}
 	if m.churn.vain >= mostVain {
@@ -642,13 +660,13 @@ func (m *Machine) offered(e Event) Actions {
 	switch {
 	case m.life == Moved:
 		return RefuseMoving
-	case m.life.over():
+	case m.Over():
 		return RefuseGone
 	case e.Epoch <= m.epoch && m.Plain():
 		return RefuseGone
 	case e.Epoch <= m.epoch:
 		return RefuseStale
-	case m.life == Moving:
+	case m.phase == Moving:
 		return RefuseMoving
 	case m.Up():
 		return m.leave(tunnel.LossReplaced, e.Now)
@@ -672,13 +690,13 @@ func (m *Machine) offered(e Event) Actions {
 // carrierUp attaches the carrier of a redial or an offer.
 func (m *Machine) carrierUp(e Event) (a Actions) {
 	switch {
-	case m.life.over():
+	case m.Over():
 		return RefuseGone
 	case e.Epoch != m.epoch || m.carrier != Dialing && m.carrier != Answering:
 		return RefuseStale
 	case m.carrier == Answering:
 		m.carrier = Unproven
-	case m.life == Abandoned:
+	case m.phase == Abandoned:
 		m.finish(Ended, nil)
 		return RefuseGone
 	default:
@@ -710,7 +728,7 @@ func (m *Machine) rewind(e Event) Actions {
 // reset ends the connection on this side. An opener without a carrier frees its memory, and
 // waits for a carrier to reset.
 func (m *Machine) reset(e Event) Actions {
-	if m.life == Moving && e.Cause == tunnel.ErrSeized { // its relay ends, and not the connection
+	if m.phase == Moving && e.Cause == tunnel.ErrSeized { // its relay ends, and not the connection
 		m.err = e.Cause
 		return Fail | Wake
 	}
@@ -721,10 +739,10 @@ func (m *Machine) reset(e Event) Actions {
 	}
 	m.Out.Release()
 	m.wait(e.Now)
-	if m.life == Abandoned {
+	if m.phase == Abandoned {
 		return 0
 	}
-	m.life, m.err = Abandoned, err
+	m.phase, m.err = Abandoned, err
 	return Fail | Wake
 }
 

@@ -169,13 +169,13 @@ func TestMachine(t *testing.T) {
 			}},
 		"what was reset without a carrier ends with the next": {prepare: func(m *Machine) { m.Out.Finish() }, steps: []step{
 			{10, dropped(0), StateDetached, Live, Detach | Dial},
-			{11, Event{Kind: Reset, Redials: true}, StateLingering, Abandoned, Fail},
-			{12, redial, StateLingering, Abandoned, 0},
+			{11, Event{Kind: Reset, Redials: true}, StateLingering, Live, Fail},
+			{12, redial, StateLingering, Live, 0},
 			{13, up(1, 1), StateGone, Ended, Finish | RefuseGone},
 		}},
 		"what was reset without a carrier waits no longer than any": {steps: []step{
 			{10, lost(0), StateDetached, Live, Detach},
-			{39, Event{Kind: Reset, Redials: true}, StateLingering, Abandoned, Fail},
+			{39, Event{Kind: Reset, Redials: true}, StateLingering, Live, Fail},
 			{40, deadlineDue, StateGone, Unconfirmed, Finish},
 		}},
 		"the newest carrier wins": {steps: []step{
@@ -312,7 +312,7 @@ func TestMachine(t *testing.T) {
 		"memory is freed of an end that lingers": {prepare: bothOver, steps: []step{{1, degraded, StateGone, Complete, Finish | Fail | Ack}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if m := play(t, c.prepare, c.steps...); (m.Over() || m.life == Abandoned) && m.Out.Size() != 0 {
+			if m := play(t, c.prepare, c.steps...); (m.Over() || m.phase == Abandoned) && m.Out.Size() != 0 {
 				t.Errorf("it still holds %d bytes of memory", m.Out.Size())
 			}
 		})

@@ -161,7 +161,7 @@ func (w *world) abandon(a *actor) {
 
 // lie has an end told what cannot be, by whoever knows its token.
 func (w *world) lie(a *actor) {
-	if a.m.life != Live || a.m.Plain() || !a.m.Up() {
+	if !a.m.Movable() || !a.m.Up() {
 		return
 	}
 	never := a.m.Out.Sent() + 2 + w.rnd.Uint64N(1<<20) // the end counts as one
@@ -192,7 +192,7 @@ func (w *world) lie(a *actor) {
 // arrive all the same, and it takes what comes.
 func (w *world) close() {
 	a := w.ends[w.rnd.IntN(2)]
-	if a.m.life != Live {
+	if a.m.Over() || a.m.phase != InUse {
 		return
 	}
 	a.total = a.wrote
