@@ -156,8 +156,8 @@ func (m *Manager) takeNews() (n news, waiting int) {
 
 // noteLossLocked has the log tell of the loss of c's carrier, once.
 func (m *Manager) noteLossLocked(c *Conn) {
-	if !c.told {
-		c.told = true
+	if !c.lossNoted {
+		c.lossNoted = true
 		m.figures.news.lost++
 	}
 }
@@ -165,12 +165,12 @@ func (m *Manager) noteLossLocked(c *Conn) {
 // noteResumeLocked has the log tell that c has a carrier again, unless c has moved before the
 // log told of a loss.
 func (m *Manager) noteResumeLocked(c *Conn, moved bool) {
-	if !moved || c.told {
+	if !moved || c.lossNoted {
 		m.noteLossLocked(c)
 		m.figures.news.resumed++
 		m.logSoon()
 	}
-	c.told = false
+	c.lossNoted = false
 }
 
 // noteEndLocked has the log tell that c is over, if it was given up.

@@ -52,7 +52,7 @@ type Conn struct {
 	held            int32     // bytes that are held of the budget
 	writing         bool      // a Write is under way; others wait for it
 	given           bool      // since the last write, a carrier has taken all that there was
-	told            bool      // the log tells that the carrier was lost. Manager.mu guards it; it is here for the size of Conn
+	lossNoted       bool      // the log tells that the carrier was lost. Manager.mu guards it; it is here for the size of Conn
 	readBy, writeBy *deadline // nil: none is set
 
 	status   atomic.Pointer[tunnel.ResumeStatus] // nil: no carrier was lost yet

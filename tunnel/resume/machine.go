@@ -21,16 +21,16 @@ type Machine struct {
 	epoch  uint32    // of the newest carrier that was attached or tried
 	churn  churn     // how resuming has fared of late
 
-	life    Life
-	phase   Phase
-	carrier CarrierState
-	reader  ReaderState
-	sender  SenderState
-	timers  timers
-	loss    tunnel.LossCause // of the newest carrier that was lost
-	readers int16            // reads of a carrier under way
-	bulk    bool             // the peer has acknowledged while a Step or more was kept
-	told    bool             // by the present carrier, the peer counts on twice a BigStep
+	life     Life
+	phase    Phase
+	carrier  CarrierState
+	reader   ReaderState
+	sender   SenderState
+	timers   timers
+	loss     tunnel.LossCause // of the newest carrier that was lost
+	readers  int16            // reads of a carrier under way
+	bulk     bool             // the peer has acknowledged while a Step or more was kept
+	saidMuch bool             // by the present carrier, the peer counts on twice a BigStep
 }
 
 // State is where a connection is in its life, as in docs/link-protocol.md §9.
@@ -307,9 +307,9 @@ func (m *Machine) left() bool {
 // Acknowledgement returns the fields of the next ACK: the offset below which all was taken,
 // whether that includes the end, and whether this end can keep twice a BigStep.
 func (m *Machine) Acknowledgement(scarce bool) (offset uint64, end, big bool) {
-	m.told = m.hasMuch(scarce)
+	m.saidMuch = m.hasMuch(scarce)
 	offset, end = m.Tell()
-	return offset, end, m.told
+	return offset, end, m.saidMuch
 }
 
 // Tell returns the offset below which all was taken, and whether that includes the end. Both
@@ -567,7 +567,7 @@ func (m *Machine) acked(e Event) Actions {
 	}
 	m.bulk = m.bulk || n > 0 && kept >= Step
 	m.In.Keeps(e.Big)
-	if over := m.left() && m.Out.Done(); !over && m.told != m.hasMuch(e.Scarce) {
+	if over := m.left() && m.Out.Done(); !over && m.saidMuch != m.hasMuch(e.Scarce) {
 		return Ack | Wake
 	}
 	return Wake
@@ -576,7 +576,7 @@ func (m *Machine) acked(e Event) Actions {
 // blocked is called when a writer waits for room. A peer that counts on more than there
 // is now is told, so that it acknowledges sooner.
 func (m *Machine) blocked(e Event) Actions {
-	if m.Up() && m.told && !m.hasMuch(e.Scarce) {
+	if m.Up() && m.saidMuch && !m.hasMuch(e.Scarce) {
 		return Ack
 	}
 	return 0
@@ -721,7 +721,7 @@ func (m *Machine) rewind(e Event) Actions {
 	m.churn.resumed(e.Now)
 	m.since = time.Time{}
 	m.In.Keeps(false)
-	m.told = false
+	m.saidMuch = false
 	return 0
 }
 
