@@ -201,8 +201,13 @@ const (
 	Wake                              // wake all waits, which look again
 )
 
-// refuses tells that a carrier is not to be attached.
-const refuses = RefuseStale | RefuseGone | RefuseMoving
+const (
+	// refuses tells that a carrier is not to be attached.
+	refuses = RefuseStale | RefuseGone | RefuseMoving
+
+	// ends are what may be done still when a connection ends.
+	ends = refuses | Fail | Finish | Wake
+)
 
 // newMachine returns an end that is attached to its first carrier, which has the number
 // epoch, and which waits no longer than window for another.
@@ -350,25 +355,22 @@ func losesCarrier(code tunnel.Code) bool {
 // Step takes in e and returns what to do about it. Events of a carrier that is not the
 // newest change nothing.
 func (m *Machine) Step(e Event) Actions {
-	over := m.Over()
 	a := m.on(e)
 	if !m.Over() {
 		a |= m.conclude(e.Now)
 	}
-	if m.Over() && !over {
-		if m.life != Complete { // the peer is yet to hear that it all came to an end in order
-			a &= refuses
-		}
-		a = a&(refuses|Ack|Answer|Attach) | Finish | Wake
-		if m.phase == InUse || m.phase == Moving && m.life != Moved {
-			a |= Fail
-		}
+	switch {
+	case a&Finish == 0:
+		return a
+	case m.life == Complete: // the peer is yet to hear that it all came to an end in order
+		return a & (ends | Ack | Answer | Attach)
+	default:
+		return a & ends
 	}
-	return a
 }
 
-// on changes the state. Carriers are read, written and asked for also where the connection
-// is over.
+// on changes the state by the method of e's kind, which takes the fields that count. Carriers
+// are read, written and asked for also where the connection is over.
 func (m *Machine) on(e Event) Actions {
 	switch e.Kind {
 	case Sent:
@@ -376,43 +378,75 @@ func (m *Machine) on(e Event) Actions {
 		return m.drained() | Wake
 	case ReadDone:
 		m.readers--
-		return m.took(e) | m.drained()
+		return m.took(e.Epoch, e.N, e.Fin) | m.drained()
 	case Took:
-		return m.took(e)
+		return m.took(e.Epoch, e.N, e.Fin)
 	case Offered:
-		return m.offered(e)
+		return m.offered(e.Epoch, e.Offset, e.Now)
 	case CarrierUp:
-		return m.carrierUp(e)
+		return m.carrierUp(e.Epoch, e.Offset, e.Now)
 	case Redial:
 		return m.redial(e.Now)
 	}
-	switch {
-	case m.Over():
+	if m.Over() {
 		return 0
-	case e.Kind == Acked || e.Kind == CarrierLost || e.Kind == CarrierDetached || e.Kind == RedialFailed:
-		return m.onCarrier(e)
-	case e.Kind == AckDue || e.Kind == DeadlineDue:
-		return m.onTimer(e)
-	default:
-		return m.onOwner(e)
 	}
+	return m.onLive(e)
 }
 
-// onCarrier handles the events of one carrier.
-func (m *Machine) onCarrier(e Event) Actions {
+// onLive is on for what changes nothing once the connection is over.
+func (m *Machine) onLive(e Event) Actions {
 	switch e.Kind {
+	case Written:
+		return m.written(e.Fin)
+	case Blocked:
+		return m.blocked(e.Scarce)
 	case Acked:
-		return m.acked(e)
+		return m.acked(e.Epoch, e.Offset, e.Big, e.Scarce)
 	case CarrierLost:
-		return m.carrierLost(e)
+		return m.carrierLost(e.Epoch, e.Cause, e.Now)
 	case CarrierDetached:
-		if m.carrier == Detaching {
-			m.carrier = Draining
-		}
-		return m.drained()
-	default:
+		return m.carrierDetached()
+	case RedialFailed:
 		return m.redialFailed(e.Cause)
+	case Closed:
+		return m.closed()
+	case Reset:
+		return m.reset(e.Cause, e.Redials, e.Now)
+	case Degraded:
+		return m.degraded()
+	case Evicted:
+		return m.evicted()
+	case Forbidden:
+		return m.finish(Denied, nil)
+	case MoveBegins:
+		return m.moveBegins(e.Now)
+	case MoveFails:
+		return m.moveFails()
+	case MoveEnds:
+		return m.finish(Moved, tunnel.ErrSeized)
+	case AckDue:
+		return m.ackDue()
+	case DeadlineDue:
+		return m.deadlineDue(e.Now)
 	}
+	return 0
+}
+
+// written takes in that the application has written, or ends its direction.
+func (m *Machine) written(fin bool) Actions {
+	if fin {
+		m.Out.Finish()
+	}
+	return Wake
+}
+
+// carrierDetached takes in that the carrier which was left delivers nothing more.
+func (m *Machine) carrierDetached() Actions {
+	if m.carrier == Detaching {
+		m.carrier = Draining
+	}
+	return m.drained()
 }
 
 // redialFailed takes in why there is no next carrier yet, or that there will be none.
@@ -422,65 +456,45 @@ func (m *Machine) redialFailed(cause error) Actions {
 	}
 	switch tunnel.FailureOf(cause) {
 	case tunnel.FailGone:
-		m.finish(Unknown, nil)
+		return m.finish(Unknown, nil)
 	case tunnel.FailDenied:
-		m.finish(Denied, nil)
+		return m.finish(Denied, nil)
 	}
 	return 0
 }
 
-// onTimer handles the end of a timer.
-func (m *Machine) onTimer(e Event) Actions {
-	if e.Kind == AckDue {
-		m.timers &^= ackTimer
-		if m.Up() && m.In.Owes() {
-			return Ack
-		}
+// ackDue acknowledges what was not acknowledged meanwhile.
+func (m *Machine) ackDue() Actions {
+	m.timers &^= ackTimer
+	if m.Up() && m.In.Owes() {
+		return Ack
+	}
+	return 0
+}
+
+// deadlineDue ends the connection if it has waited too long.
+func (m *Machine) deadlineDue(now time.Time) Actions {
+	m.timers &^= deadlineTimer
+	if until := m.Deadline(); !until.IsZero() && !now.Before(until) {
+		return m.finish(Expired, nil)
+	}
+	return 0
+}
+
+// degraded makes a connection plain that has a carrier. Without one, it needs what it keeps.
+func (m *Machine) degraded() Actions {
+	if m.Up() {
+		m.Out.Void()
+	}
+	return Wake
+}
+
+// evicted ends the connection, unless it has a carrier by now.
+func (m *Machine) evicted() Actions {
+	if m.Up() {
 		return 0
 	}
-	m.timers &^= deadlineTimer
-	if until := m.Deadline(); !until.IsZero() && !e.Now.Before(until) {
-		m.finish(Expired, nil)
-	}
-	return 0
-}
-
-// onOwner handles what the application and the Manager do to the connection.
-func (m *Machine) onOwner(e Event) Actions {
-	switch e.Kind {
-	case Written:
-		if e.Fin {
-			m.Out.Finish()
-		}
-		return Wake
-	case Blocked:
-		return m.blocked(e)
-	case Closed:
-		return m.closed()
-	case Reset:
-		return m.reset(e)
-	case Degraded:
-		if m.Up() {
-			m.Out.Void()
-		}
-		return Wake
-	case Evicted:
-		if !m.Up() {
-			m.finish(Discarded, nil)
-		}
-	case Forbidden:
-		m.finish(Denied, nil)
-	case MoveBegins:
-		return m.moveBegins(e.Now)
-	case MoveFails:
-		if m.phase == Moving {
-			m.phase = InUse
-		}
-		return Wake
-	case MoveEnds:
-		m.finish(Moved, tunnel.ErrSeized)
-	}
-	return 0
+	return m.finish(Discarded, nil)
 }
 
 // closed drops what arrives from now on. The relay of a connection that is Moving has ended,
@@ -501,8 +515,7 @@ func (m *Machine) conclude(now time.Time) (a Actions) {
 	}
 	if m.phase == InUse && m.left() {
 		if m.Out.Done() {
-			m.finish(Complete, nil)
-			return a
+			return a | m.finish(Complete, nil)
 		}
 		m.wait(now)
 	}
@@ -526,17 +539,17 @@ func (m *Machine) wait(now time.Time) {
 
 // took counts bytes that came out of a carrier. Bytes of a carrier that was left count, too:
 // the next carrier comes only after Draining.
-func (m *Machine) took(e Event) Actions {
-	if e.N > 0 || e.Fin {
+func (m *Machine) took(epoch uint32, n int, fin bool) Actions {
+	if n > 0 || fin {
 		m.churn.brought()
 	}
-	m.In.Take(e.N)
+	m.In.Take(n)
 	var a Actions
-	if e.Fin {
+	if fin {
 		m.In.Finish()
 		a = Wake
 	}
-	if !m.Up() || e.Epoch != m.epoch || e.N == 0 && !e.Fin {
+	if !m.Up() || epoch != m.epoch || n == 0 && !fin {
 		return a
 	}
 	m.carrier = Attached
@@ -547,27 +560,26 @@ func (m *Machine) took(e Event) Actions {
 	return a
 }
 
-// acked takes in an acknowledgement.
-func (m *Machine) acked(e Event) Actions {
-	if !m.Up() || e.Epoch != m.epoch {
+// acked takes in an acknowledgement, by a peer that says whether it keeps much.
+func (m *Machine) acked(epoch uint32, offset uint64, big, scarce bool) Actions {
+	if !m.Up() || epoch != m.epoch {
 		return 0
 	}
 	m.carrier = Attached
 	kept := m.Out.Kept()
-	if e.Offset > m.Out.acked {
+	if offset > m.Out.acked {
 		m.churn.brought()
 	}
-	if err := m.Out.Ack(e.Offset); err != nil {
-		m.finish(Contradicted, nil)
-		return 0
+	if m.Out.Ack(offset) != nil {
+		return m.finish(Contradicted, nil)
 	}
 	n := kept - m.Out.Kept()
-	if n > 0 || m.Plain() && m.Out.Advances(e.Offset) {
+	if n > 0 || m.Plain() && m.Out.Advances(offset) {
 		m.since = time.Time{} // a peer that is slow is not to lose the last of it
 	}
 	m.bulk = m.bulk || n > 0 && kept >= Step
-	m.In.Keeps(e.Big)
-	if over := m.left() && m.Out.Done(); !over && m.saidMuch != m.hasMuch(e.Scarce) {
+	m.In.Keeps(big)
+	if over := m.left() && m.Out.Done(); !over && m.saidMuch != m.hasMuch(scarce) {
 		return Ack | Wake
 	}
 	return Wake
@@ -575,8 +587,8 @@ func (m *Machine) acked(e Event) Actions {
 
 // blocked is called when a writer waits for room. A peer that counts on more than there
 // is now is told, so that it acknowledges sooner.
-func (m *Machine) blocked(e Event) Actions {
-	if m.Up() && m.saidMuch && !m.hasMuch(e.Scarce) {
+func (m *Machine) blocked(scarce bool) Actions {
+	if m.Up() && m.saidMuch && !m.hasMuch(scarce) {
 		return Ack
 	}
 	return 0
@@ -585,19 +597,17 @@ func (m *Machine) blocked(e Event) Actions {
 // carrierLost takes in that the carrier has failed. An opener that resets a carrier
 // before it has used it has given up waiting, and says nothing about the connection, unless
 // the reset is that of a policy.
-func (m *Machine) carrierLost(e Event) Actions {
-	code := tunnel.CodeOf(e.Cause)
+func (m *Machine) carrierLost(epoch uint32, cause error, now time.Time) Actions {
+	code := tunnel.CodeOf(cause)
 	switch {
-	case e.Epoch != m.epoch || !m.carried():
+	case epoch != m.epoch || !m.carried():
 		return 0
 	case m.carrier == Attached && !losesCarrier(code), code == tunnel.CodePolicy:
-		m.finish(Ended, e.Cause)
-		return 0
+		return m.finish(Ended, cause)
 	case m.Plain():
-		m.finish(Discarded, nil)
-		return 0
+		return m.finish(Discarded, nil)
 	}
-	return m.leave(tunnel.LossOf(e.Cause), e.Now)
+	return m.leave(tunnel.LossOf(cause), now)
 }
 
 // leave starts the window, with the loss of a carrier.
@@ -624,6 +634,14 @@ func (m *Machine) moveBegins(now time.Time) Actions {
 	return m.leave(tunnel.LossReplaced, now)
 }
 
+// moveFails has the connection stay.
+func (m *Machine) moveFails() Actions {
+	if m.phase == Moving {
+		m.phase = InUse
+	}
+	return Wake
+}
+
 // drained tells that nothing is under way any more on the carrier that was left.
 func (m *Machine) drained() Actions {
 	switch {
@@ -644,8 +662,7 @@ func (m *Machine) redial(now time.Time) Actions {
 		return RefuseGone
 	}
 	if m.churn.vain >= mostVain {
-		m.finish(Fruitless, tunnel.Lost(m.loss))
-		return RefuseGone
+		return m.finish(Fruitless, tunnel.Lost(m.loss)) | RefuseGone
 	}
 	m.wait(now)
 	m.epoch++
@@ -656,52 +673,49 @@ func (m *Machine) redial(now time.Time) Actions {
 // offered takes in that the opener wants to go on by another carrier. The newest epoch wins,
 // in whatever order they come. Without Answer or a refusal, the carrier before is still in
 // use: the caller offers again after Wake.
-func (m *Machine) offered(e Event) Actions {
+func (m *Machine) offered(epoch uint32, offset uint64, now time.Time) Actions {
 	switch {
 	case m.life == Moved:
 		return RefuseMoving
 	case m.Over():
 		return RefuseGone
-	case e.Epoch <= m.epoch && m.Plain():
+	case epoch <= m.epoch && m.Plain():
 		return RefuseGone
-	case e.Epoch <= m.epoch:
+	case epoch <= m.epoch:
 		return RefuseStale
 	case m.phase == Moving:
 		return RefuseMoving
 	case m.Up():
-		return m.leave(tunnel.LossReplaced, e.Now)
+		return m.leave(tunnel.LossReplaced, now)
 	case m.carrier == Detaching || m.carrier == Draining:
 		return 0
 	case m.Plain(): // the peer has left the carrier that this end had
-		m.finish(Discarded, nil)
-		return RefuseGone
+		return m.finish(Discarded, nil) | RefuseGone
 	}
 	if m.carrier == Answering {
-		m.churn.lost(e.Now, m.left())
+		m.churn.lost(now, m.left())
 	}
 	if m.churn.vain >= mostVainAccepted {
-		m.finish(Fruitless, tunnel.Lost(m.loss))
-		return RefuseGone
+		return m.finish(Fruitless, tunnel.Lost(m.loss)) | RefuseGone
 	}
-	m.epoch, m.carrier = e.Epoch, Answering
-	return m.rewind(e) | Answer
+	m.epoch, m.carrier = epoch, Answering
+	return m.rewind(offset, now) | Answer
 }
 
 // carrierUp attaches the carrier of a redial or an offer.
-func (m *Machine) carrierUp(e Event) (a Actions) {
+func (m *Machine) carrierUp(epoch uint32, offset uint64, now time.Time) (a Actions) {
 	switch {
 	case m.Over():
 		return RefuseGone
-	case e.Epoch != m.epoch || m.carrier != Dialing && m.carrier != Answering:
+	case epoch != m.epoch || m.carrier != Dialing && m.carrier != Answering:
 		return RefuseStale
 	case m.carrier == Answering:
 		m.carrier = Unproven
 	case m.phase == Abandoned:
-		m.finish(Ended, nil)
-		return RefuseGone
+		return m.finish(Ended, nil) | RefuseGone
 	default:
 		m.carrier = Attached // its answer was heard
-		a = m.rewind(e)
+		a = m.rewind(offset, now)
 	}
 	if m.In.Finished() { // every carrier waits for that acknowledgement before it is closed
 		a |= Ack
@@ -710,15 +724,14 @@ func (m *Machine) carrierUp(e Event) (a Actions) {
 }
 
 // rewind goes on from an offset, below which the peer has taken all.
-func (m *Machine) rewind(e Event) Actions {
-	if e.Offset > m.Out.acked {
+func (m *Machine) rewind(offset uint64, now time.Time) Actions {
+	if offset > m.Out.acked {
 		m.churn.brought()
 	}
-	if m.Out.Rewind(e.Offset) != nil {
-		m.finish(Contradicted, nil)
-		return RefuseGone
+	if m.Out.Rewind(offset) != nil {
+		return m.finish(Contradicted, nil) | RefuseGone
 	}
-	m.churn.resumed(e.Now)
+	m.churn.resumed(now)
 	m.since = time.Time{}
 	m.In.Keeps(false)
 	m.saidMuch = false
@@ -727,18 +740,17 @@ func (m *Machine) rewind(e Event) Actions {
 
 // reset ends the connection on this side. An opener without a carrier frees its memory, and
 // waits for a carrier to reset.
-func (m *Machine) reset(e Event) Actions {
-	if m.phase == Moving && e.Cause == tunnel.ErrSeized { // its relay ends, and not the connection
-		m.err = e.Cause
+func (m *Machine) reset(cause error, redials bool, now time.Time) Actions {
+	if m.phase == Moving && cause == tunnel.ErrSeized { // its relay ends, and not the connection
+		m.err = cause
 		return Fail | Wake
 	}
-	err := &tunnel.ResetError{Code: tunnel.CodeOf(e.Cause)}
-	if m.Up() || !e.Redials {
-		m.finish(Ended, err)
-		return 0
+	err := &tunnel.ResetError{Code: tunnel.CodeOf(cause)}
+	if m.Up() || !redials {
+		return m.finish(Ended, err)
 	}
 	m.Out.Release()
-	m.wait(e.Now)
+	m.wait(now)
 	if m.phase == Abandoned {
 		return 0
 	}
@@ -746,8 +758,9 @@ func (m *Machine) reset(e Event) Actions {
 	return Fail | Wake
 }
 
-// finish ends the connection. err is for the application; nil: the error of that life.
-func (m *Machine) finish(life Life, err error) {
+// finish ends the connection, and returns what that leads to. err is for the application;
+// nil: the error of that life.
+func (m *Machine) finish(life Life, err error) Actions {
 	if (life == Expired || life == Unknown || life == Fruitless) && m.State() == StateLingering {
 		life = Unconfirmed
 	}
@@ -764,6 +777,10 @@ func (m *Machine) finish(life Life, err error) {
 	}
 	m.life, m.since = life, time.Time{}
 	m.Out.Release()
+	if m.phase == InUse || m.phase == Moving && life != Moved {
+		return Fail | Finish | Wake
+	}
+	return Finish | Wake
 }
 
 // ResetCode returns the code to reset a carrier with when the connection is over.
