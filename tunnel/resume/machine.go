@@ -33,181 +33,9 @@ type Machine struct {
 	saidMuch bool             // by the present carrier, the peer counts on twice a BigStep
 }
 
-// State is where a connection is in its life, as in docs/link-protocol.md §9.
-type State uint8
-
-// The states of a connection.
-const (
-	StateAttached  State = iota // it has a carrier
-	StateDetached               // it waits for the next carrier
-	StateLingering              // its application has left it; the peer lacks some of it
-	StateGone                   // it is over
-)
-
-// CarrierState is the state of what carries the connection.
-type CarrierState uint8
-
-// The states of a carrier.
-const (
-	Attached  CarrierState = iota // a stream carries the connection
-	Unproven                      // so does one that the peer resumed by, and has not used yet
-	Detaching                     // the stream was left; it may still deliver something
-	Draining                      // it delivers nothing more; a read or a write of it is under way
-	Detached                      // there is none: the offsets are final
-	Dialing                       // an opener asks for the next carrier
-	Answering                     // an acceptor grants the next carrier
-)
-
-// Phase tells what a connection is there for. It stays as it was when the connection is over.
-type Phase uint8
-
-// The phases of a connection.
-const (
-	InUse     Phase = iota // its application uses it, or has left it in order
-	Abandoned              // it was reset without a carrier: the next one is to tell the peer
-	Moving                 // it is on its way to another process: no carrier is granted meanwhile
-)
-
-// Life tells whether a connection is over, and why.
-type Life uint8
-
-// The lives of a connection.
-const (
-	Live         Life = iota // it is not over
-	Complete                 // both directions ended, and the peer has taken all
-	Ended                    // one of the ends has reset it
-	Moved                    // it is another process's now
-	Unconfirmed              // its application had left it, and the peer did not confirm the last bytes
-	Expired                  // no carrier came within the window
-	Unknown                  // the peer does not know it, or not any more
-	Contradicted             // the peer contradicted itself
-	Discarded                // what it kept was given up for lack of memory, and its carrier was lost
-	Fruitless                // it was resumed again and again, and nothing came of it
-	Denied                   // a policy forbids its destination by now
-
-	Lives // how many there are
-)
-
-// lifeLabels has those of lives that are over.
-var lifeLabels = [Lives]string{
-	Complete: "complete", Ended: "ended", Moved: "moved", Unconfirmed: "unconfirmed", Expired: "window", Unknown: "unknown",
-	Contradicted: "contradiction", Discarded: "memory", Fruitless: "fruitless", Denied: "denied",
-}
-
-// Label is why the connection is over, as a value of a metric's label.
-func (l Life) Label() string { return lifeLabels[l] }
-
-// givenUp reports whether the connection has ended before its ends were through with it.
-func (l Life) givenUp() bool {
-	switch l {
-	case Live, Complete, Ended, Moved:
-		return false
-	}
-	return true
-}
-
-// ReaderState tells what becomes of bytes that arrive.
-type ReaderState uint8
-
-// The states of the reader.
-const (
-	Reading  ReaderState = iota // the application takes them
-	Dropping                    // the application has closed the connection: they are taken and dropped
-)
-
-// SenderState tells who gives the carrier what it lacks.
-type SenderState uint8
-
-// The states of the sender.
-const (
-	SenderIdle   SenderState = iota
-	SenderTask               // a goroutine of the Conn
-	SenderWriter             // the application's own write, which a deadline may interrupt
-)
-
-// timers are those under way.
-type timers uint8
-
-const (
-	ackTimer timers = 1 << iota
-	deadlineTimer
-)
-
 // stillTime is how long a connection that lingers with a carrier waits for the peer
 // to take more: as long as a relay lets the second direction be silent.
 const stillTime = 10 * time.Minute
-
-// EventKind is the kind of an Event.
-type EventKind uint8
-
-// The events, and the fields of an Event that they have besides Now.
-const (
-	Written         EventKind = iota // the application has written, and ends its direction if Fin
-	Blocked                          // a writer waits, since Full is true; Scarce
-	Sent                             // the sender has nothing more to give
-	Took                             // a carrier has delivered N bytes, and the end if Fin; Epoch
-	ReadDone                         // the same of a read that has returned, maybe nothing
-	Acked                            // the peer has taken all before Offset; Big, Scarce, Epoch
-	CarrierLost                      // the carrier has failed with Cause, or is to be left; Epoch
-	CarrierDetached                  // the carrier that was left delivers nothing more
-	Redial                           // the opener begins another attempt
-	RedialFailed                     // an attempt failed with Cause
-	Offered                          // the peer wants to resume by carrier Epoch, from Offset on
-	CarrierUp                        // the carrier of Redial (Offset: what the peer has taken) or Offered is there; Epoch
-	Closed                           // the application has closed the connection
-	Reset                            // the application has reset it with Cause; Redials
-	Degraded                         // memory is short: nothing is to be kept any more
-	Evicted                          // too many connections are detached: this one is to end
-	Forbidden                        // a policy forbids the destination of one that is to be resumed
-	MoveBegins                       // it is to go to another process
-	MoveFails                        // it stays
-	MoveEnds                         // that process has it
-	AckDue                           // the acknowledgement timer has fired
-	DeadlineDue                      // the deadline timer has fired
-)
-
-// Event is something that has happened to a connection.
-type Event struct {
-	Kind    EventKind
-	Fin     bool
-	Big     bool // the peer can keep much
-	Scarce  bool // memory is about to be
-	Redials bool // there will be another carrier to tell the peer by
-	Epoch   uint32
-	N       int
-	Offset  uint64
-	Now     time.Time
-	Cause   error
-}
-
-// Actions are a set of things to do after an event.
-type Actions uint16
-
-// The actions.
-const (
-	Send          Actions = 1 << iota // give the carrier what it lacks, and then step Sent
-	Ack                               // acknowledge
-	AckSoon                           // step AckDue after quiet
-	WatchDeadline                     // step DeadlineDue after look
-	Detach                            // end the carrier, not the connection, and then step CarrierDetached
-	Dial                              // ask for another carrier, if this is the opener
-	Attach                            // the carrier that is up is the connection's
-	Answer                            // grant the carrier, and then step CarrierUp
-	RefuseStale                       // refuse the carrier: a newer one was there
-	RefuseGone                        // refuse the carrier: the connection is over
-	RefuseMoving                      // refuse the carrier: the connection is on its way to another process
-	Fail                              // tell the application that the connection is over
-	Finish                            // forget the connection
-	Wake                              // wake all waits, which look again
-)
-
-const (
-	// refuses tells that a carrier is not to be attached.
-	refuses = RefuseStale | RefuseGone | RefuseMoving
-
-	// ends are what may be done still when a connection ends.
-	ends = refuses | Fail | Finish | Wake
-)
 
 // newMachine returns an end that is attached to its first carrier, which has the number
 // epoch, and which waits no longer than window for another.
@@ -352,87 +180,6 @@ func losesCarrier(code tunnel.Code) bool {
 	return code == tunnel.CodeLost || code == tunnel.CodeShutdown
 }
 
-// Step takes in e and returns what to do about it. Events of a carrier that is not the
-// newest change nothing.
-func (m *Machine) Step(e Event) Actions {
-	a := m.on(e)
-	if !m.Over() {
-		a |= m.conclude(e.Now)
-	}
-	switch {
-	case a&Finish == 0:
-		return a
-	case m.life == Complete: // the peer is yet to hear that it all came to an end in order
-		return a & (ends | Ack | Answer | Attach)
-	default:
-		return a & ends
-	}
-}
-
-// on changes the state by the method of e's kind, which takes the fields that count. Carriers
-// are read, written and asked for also where the connection is over.
-func (m *Machine) on(e Event) Actions {
-	switch e.Kind {
-	case Sent:
-		m.sender = SenderIdle
-		return m.drained() | Wake
-	case ReadDone:
-		m.readers--
-		return m.took(e.Epoch, e.N, e.Fin) | m.drained()
-	case Took:
-		return m.took(e.Epoch, e.N, e.Fin)
-	case Offered:
-		return m.offered(e.Epoch, e.Offset, e.Now)
-	case CarrierUp:
-		return m.carrierUp(e.Epoch, e.Offset, e.Now)
-	case Redial:
-		return m.redial(e.Now)
-	}
-	if m.Over() {
-		return 0
-	}
-	return m.onLive(e)
-}
-
-// onLive is on for what changes nothing once the connection is over.
-func (m *Machine) onLive(e Event) Actions {
-	switch e.Kind {
-	case Written:
-		return m.written(e.Fin)
-	case Blocked:
-		return m.blocked(e.Scarce)
-	case Acked:
-		return m.acked(e.Epoch, e.Offset, e.Big, e.Scarce)
-	case CarrierLost:
-		return m.carrierLost(e.Epoch, e.Cause, e.Now)
-	case CarrierDetached:
-		return m.carrierDetached()
-	case RedialFailed:
-		return m.redialFailed(e.Cause)
-	case Closed:
-		return m.closed()
-	case Reset:
-		return m.reset(e.Cause, e.Redials, e.Now)
-	case Degraded:
-		return m.degraded()
-	case Evicted:
-		return m.evicted()
-	case Forbidden:
-		return m.finish(Denied, nil)
-	case MoveBegins:
-		return m.moveBegins(e.Now)
-	case MoveFails:
-		return m.moveFails()
-	case MoveEnds:
-		return m.finish(Moved, tunnel.ErrSeized)
-	case AckDue:
-		return m.ackDue()
-	case DeadlineDue:
-		return m.deadlineDue(e.Now)
-	}
-	return 0
-}
-
 // written takes in that the application has written, or ends its direction.
 func (m *Machine) written(fin bool) Actions {
 	if fin {
@@ -535,6 +282,18 @@ func (m *Machine) wait(now time.Time) {
 	if m.since.IsZero() {
 		m.since = now
 	}
+}
+
+// sent takes in that nobody gives the carrier anything any more.
+func (m *Machine) sent() Actions {
+	m.sender = SenderIdle
+	return m.drained() | Wake
+}
+
+// readDone ends what BeginRead began.
+func (m *Machine) readDone(epoch uint32, n int, fin bool) Actions {
+	m.readers--
+	return m.took(epoch, n, fin) | m.drained()
 }
 
 // took counts bytes that came out of a carrier. Bytes of a carrier that was left count, too:

@@ -400,7 +400,7 @@ func TestAcknowledgesInSteps(t *testing.T) {
 
 // The machine starts nothing, and reads no clock.
 func TestMachineIsPure(t *testing.T) {
-	for _, name := range []string{"machine.go", "outgoing.go", "incoming.go", "replaylimit.go", "snapshot.go"} {
+	for _, name := range []string{"machine.go", "machinestates.go", "machineevents.go", "outgoing.go", "incoming.go", "replaylimit.go", "snapshot.go"} {
 		file := testutil.Must(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
 		for _, i := range file.Imports {
 			pure := []string{`"errors"`, `"net/netip"`, `"time"`, `"konnectivity/tunnel"`}
