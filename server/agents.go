@@ -48,7 +48,7 @@ func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave fu
 	who := auth.Peer{ID: p.ID(), Identifiers: p.Identifiers(), Token: p.Token(), TLS: p.TLS(), Remote: p.RemoteAddr()}
 	agent, give, err := h.cluster.judgeAgent(ctx, h.life, who, "grpc")
 	if err != nil {
-		h.from.Deny()
+		h.denied.Store(true)
 		return nil, err
 	}
 	if err := h.prove(); err != nil {

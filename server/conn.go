@@ -78,7 +78,7 @@ func (e entrance) to(next handler) frontend.Handler {
 		c.AtEnd(leave)
 		if extra := limits.CertMemory(c.TLS()); extra > 0 {
 			if !client.Budget.Take(extra) {
-				c.Refuse(limits.NoMemory(client))
+				c.NoRoom(limits.NoMemory(client))
 				return
 			}
 			c.AtEnd(func() { client.Budget.Give(extra) })
@@ -109,7 +109,7 @@ func (e entrance) enter(ctx context.Context, from *frontend.Conn) (life context.
 		}
 	}
 	if err != nil {
-		from.Refuse(err.Error())
+		from.NoRoom(err.Error())
 	}
 	return life, cl, err == nil
 }

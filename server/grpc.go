@@ -133,6 +133,9 @@ func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn, cl *cluster, c
 		}
 		_ = h.Close()
 	}
+	if h.denied.Load() {
+		c.Deny()
+	}
 }
 
 // tellTime bounds how long a connection that is cut waits for its streams to be told.
@@ -155,6 +158,7 @@ type handed struct {
 	client  *tunnel.Client // nil: an agent's
 	frames  *limits.Frames // nil: an agent's
 	flows   atomic.Int64   // that streams carry
+	denied  atomic.Bool    // an agent's stream was refused; another may be accepted
 	once    sync.Once
 	done    chan struct{} // closed by Close
 }
@@ -310,7 +314,7 @@ func (g *grpcFront) serveGRPC(ctx context.Context, c *frontend.Conn, cl *cluster
 			return
 		}
 		if !client.Budget.Take(limits.ClientMemory) {
-			c.Refuse(limits.NoMemory(client))
+			c.NoRoom(limits.NoMemory(client))
 			return
 		}
 		defer client.Budget.Give(limits.ClientMemory)

@@ -57,7 +57,7 @@ func (s *Server) meetLink(ctx context.Context, c *frontend.Conn, cfg link.Config
 	c.Allow(link.HandshakeTimeout + time.Second) // for the link to say goodbye to a peer that is late
 	verify := cfg.Verify
 	cfg.Verify = func(ctx context.Context, peer link.Hello) error {
-		err := cmp.Or(verify(ctx, peer), peer.CheckID()) // which link checks too, but after Begin: too late for Deny
+		err := cmp.Or(verify(ctx, peer), peer.CheckID()) // which link checks too, but after Begin
 		if err != nil {
 			c.Deny()
 			return err

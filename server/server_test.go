@@ -13,7 +13,9 @@ import (
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	"konnectivity/internal/kubeapi"
@@ -21,6 +23,7 @@ import (
 	"konnectivity/server/auth"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 )
 
@@ -411,10 +414,30 @@ func TestARefusedAgentIsNoTimeout(t *testing.T) {
 		testutil.Fails(t, testutil.Err(r.tryAgent(kind, agentHello{id: "a", identifiers: "%zz"}, echoing)),
 			"%s: it is admitted", kind)
 		r.stopped() // which ends what gRPC still has open
-		for _, reason := range []string{"limit", "evicted", "proxy", "tls", "timeout", "protocol", "refused", "closed"} {
-			want := map[string]float64{"refused": 1}[reason]
-			got := promtest.ToFloat64(r.metrics.rejected.WithLabelValues("agents", reason))
-			testutil.Equal(t, got, want, "%s: connections that are rejected as %s", kind, reason)
-		}
+		r.rejects(map[string]float64{"refused": 1})
+	}
+}
+
+// An agent that is refused, and admitted by another stream of its connection, is not.
+func TestAnAgentMayTryAgainOnItsConnection(t *testing.T) {
+	r := startServer(t)
+	conn := testutil.Must(grpc.NewClient(r.agentAt, grpc.WithTransportCredentials(credentials.NewTLS(r.tls()))))(t)
+	defer conn.Close()
+	cfg := legacy.AgentConfig{ID: "a", Identifiers: "%zz", Forwarder: forwarder(echoing)}
+	testutil.Fails(t, testutil.Err(legacy.ConnectAgent(testutil.Context(t), conn, cfg)), "it is admitted")
+	cfg.Identifiers = ""
+	ses := testutil.Must(legacy.ConnectAgent(testutil.Context(t), conn, cfg))(t)
+	r.roundTrip(r.mustDial("connect-uds", "x:1"), 1000)
+	_ = ses.Close()
+	r.stopped()
+	r.rejects(nil)
+}
+
+// rejects checks how many of the agents' connections the server has rejected, by reason.
+func (r *rig) rejects(want map[string]float64) {
+	r.t.Helper()
+	for _, reason := range []string{"limit", "evicted", "proxy", "tls", "timeout", "protocol", "refused", "closed"} {
+		got := promtest.ToFloat64(r.metrics.rejected.WithLabelValues("agents", reason))
+		testutil.Equal(r.t, got, want[reason], "connections that are rejected as %s", reason)
 	}
 }

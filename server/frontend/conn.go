@@ -73,12 +73,9 @@ type Conn struct {
 	turn  admission.Ticket // to compute, in the handshake
 	extra atomic.Int64     // its weight in addition to TLS and to the bytes read
 
-	denied atomic.Bool // see Deny
-
 	mu       sync.Mutex
 	standing standing
 	allowed  bool // Allow was called
-	counted  bool // as rejected
 }
 
 // standing is what a connection counts as.
@@ -87,7 +84,7 @@ type standing int
 const (
 	unproven standing = iota // has a slot of the PreAuth
 	begun                    // has one of its frontend's slots
-	gone
+	over                     // was rejected, or has been served
 )
 
 var errDenied = errors.New("the peer was refused")
@@ -106,9 +103,9 @@ func (c *Conn) Owner() any { return c.owner.who }
 
 // Begin ends the handshake of a peer that has proved who it is and said what it
 // wants: it lifts the deadline, and neither Drain nor a newcomer cuts the
-// connection any more. It returns false if the connection was cut already, or
-// if there is no room for more that have begun. A second call is harmless. Any
-// goroutine may call it.
+// connection any more. It returns false if the connection was cut or rejected
+// before, or if there is no room for more that have begun. A second call is
+// harmless. Any goroutine may call it.
 func (c *Conn) Begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,15 +116,14 @@ func (c *Conn) Begin() bool {
 	select {
 	case f.slots <- struct{}{}:
 	default:
-		c.count("limit")
+		c.countLocked("limit")
 		f.cfg.Log.Warn(fmt.Sprintf("%d connections of %s are open, which is the limit; more are refused", cap(f.slots), f.cfg.Name))
 		c.cut()
 		return false
 	}
 	if f.cfg.PreAuth.slots.Release(c) {
 		<-f.slots
-		c.standing = gone
-		c.count("evicted")
+		c.countLocked("evicted")
 		return false
 	}
 	c.standing = begun
@@ -138,9 +134,9 @@ func (c *Conn) Begin() bool {
 }
 
 // Go sets the function that serves the rest of the connection once its handler has
-// returned, on a goroutine of its own. A handshake needs a stack of 8 KiB or more, which a goroutine
-// that waits keeps for as long as it waits; a server of many clusters has thousands of
-// connections that do nothing else. Only the handler may call it, once.
+// returned, on a goroutine of its own. A handshake needs a stack of 8 KiB or more, which a
+// goroutine that waits keeps for as long as it waits; a server of many clusters has thousands
+// of connections that do nothing else. Only the handler may call it, once.
 func (c *Conn) Go(do func()) { c.rest = do }
 
 // AtEnd adds a call for when the connection has been served; the last one added is
@@ -210,18 +206,16 @@ func (c *Conn) Whole() tunnel.Conn {
 	return tunnel.Unread(c.Conn, head)
 }
 
-// Refuse counts the connection as one for which there was no room; why is for
-// the log.
-func (c *Conn) Refuse(why string) {
-	c.mu.Lock()
-	c.count("limit")
-	c.mu.Unlock()
-	c.log().WithField("remote", c.remote.String()).Warn("a connection of " + c.front.cfg.Name + " was refused: " + why)
+// NoRoom rejects the connection since there is no room for it; why is for the log. It does
+// nothing if the connection has begun or was rejected before. Any goroutine may call it.
+func (c *Conn) NoRoom(why string) {
+	if c.count("limit") {
+		c.log().WithField("remote", c.remote.String()).Warn("a connection of " + c.front.cfg.Name + " was refused: " + why)
+	}
 }
 
-// Deny notes that the handler has refused the peer, and has said why itself. Unless it
-// begins nevertheless, the connection is counted so. Any goroutine may call it.
-func (c *Conn) Deny() { c.denied.Store(true) }
+// Deny is NoRoom for a peer that the handler has refused. The handler says why itself.
+func (c *Conn) Deny() { c.reject(errDenied) }
 
 // log is where lines about the connection go.
 func (c *Conn) log() logrus.FieldLogger {
@@ -231,58 +225,66 @@ func (c *Conn) log() logrus.FieldLogger {
 	return c.front.cfg.Log
 }
 
-// reject counts the connection as one that never became a request; err is for
-// the log.
+// reject counts and logs the connection as one that came to nothing because of err, unless it
+// has begun or was rejected before.
 func (c *Conn) reject(err error) {
-	reason := "protocol"
+	reason := c.reason(err)
+	if c.front.cfg.PreAuth.slots.Evicted(c) {
+		reason, err = "evicted", errEvicted
+	}
+	if c.count(reason) {
+		c.logRejected(reason, err)
+	}
+}
+
+// reason is why the connection came to nothing, as a metric's label.
+func (c *Conn) reason(err error) string {
+	proxied, shaking := errors.Is(err, errProxyHeader), c.Conn == nil && c.front.tls != nil
 	var timeout net.Error
 	switch {
-	case c.front.cfg.PreAuth.slots.Evicted(c):
-		reason, err = "evicted", errEvicted
-	case c.denied.Load():
-		reason, err = "refused", errDenied
-	case c.front.ended(context.Background()), errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
-		reason = "closed"
-	case errors.Is(err, errProxyHeader) && tunnel.IsErrno(err, syscall.ECONNRESET):
-		reason = "closed"
+	case err == errDenied:
+		return "refused"
+	case tunnel.Closed(c.front.drained), errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
+		return "closed"
+	case tunnel.IsErrno(err, syscall.ECONNRESET) && (proxied || !shaking): // as probes of some load balancers end
+		return "closed"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		reason = "timeout"
-	case errors.Is(err, errProxyHeader):
-		reason = "proxy"
-	case c.Conn == nil && c.front.tls != nil:
-		reason = "tls"
-	case tunnel.IsErrno(err, syscall.ECONNRESET): // some probes of load balancers end by a reset
-		reason = "closed"
+		return "timeout"
+	case proxied:
+		return "proxy"
+	case shaking:
+		return "tls"
 	}
-	c.mu.Lock()
-	c.count(reason)
-	c.mu.Unlock()
-	c.logRejected(reason, err)
+	return "protocol"
 }
 
 func (c *Conn) logRejected(reason string, err error) {
-	log := c.log()
-	misconfigured := reason == "tls" || reason == "proxy"
-	if !logging.Enabled(log, logrus.WarnLevel) || !misconfigured && !logging.Enabled(log, logrus.DebugLevel) {
-		return
-	}
-	log = log.WithError(err).WithField("remote", c.remote.String())
+	level, what := logrus.DebugLevel, "a connection of "+c.front.cfg.Name+" came to nothing"
 	switch reason {
 	case "tls":
-		log.Warn("a TLS handshake of " + c.front.cfg.Name + " failed") // perhaps because of a wrong certificate
+		level, what = logrus.WarnLevel, "a TLS handshake of "+c.front.cfg.Name+" failed" // perhaps because of a wrong certificate
 	case "proxy":
-		log.Warn("a connection of " + c.front.cfg.Name + " has no valid PROXY protocol header")
-	default:
-		log.Debug("a connection of " + c.front.cfg.Name + " came to nothing")
+		level, what = logrus.WarnLevel, "a connection of "+c.front.cfg.Name+" has no valid PROXY protocol header"
+	}
+	if log := c.log(); logging.Enabled(log, level) {
+		log.WithError(err).WithField("remote", c.remote.String()).Log(level, what)
 	}
 }
 
-// count counts the connection as rejected, once. c.mu is held.
-func (c *Conn) count(reason string) {
-	if !c.counted {
-		c.counted = true
-		c.front.cfg.Metrics.Rejected(c.front.cfg.Name, reason)
+// count counts the connection as rejected, unless it has begun or was rejected before.
+func (c *Conn) count(reason string) (counted bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.countLocked(reason)
+}
+
+func (c *Conn) countLocked(reason string) (counted bool) {
+	if c.standing != unproven {
+		return false
 	}
+	c.standing = over
+	c.front.cfg.Metrics.Rejected(c.front.cfg.Name, reason)
+	return true
 }
 
 // recognise performs the TLS handshake and returns the handler.
@@ -401,21 +403,17 @@ func (c *Conn) finish() {
 	for _, end := range slices.Backward(c.ends) {
 		end()
 	}
+	c.reject(errUnproven)
 	c.mu.Lock()
-	was, silent := c.standing, !c.counted && c.standing != begun
-	c.standing = gone
+	was := c.standing
+	c.standing = over
 	c.mu.Unlock()
-	if silent {
-		c.reject(errUnproven)
-	}
-	switch was {
-	case begun:
+	if was == begun {
 		_ = c.Conn.Close()
 		<-c.front.slots
 		return
-	case unproven:
-		c.front.cfg.PreAuth.slots.Release(c)
 	}
+	c.front.cfg.PreAuth.slots.Release(c)
 	// A peer whose handshake failed gets no goodbye, which could block.
 	c.cut()
 }

@@ -47,7 +47,6 @@ func Connect(admit func(token string) (tunnel.Handler, error), m ConnectMetrics,
 		switch {
 		case stranger != nil:
 			c.Deny()
-			c.reject(stranger)
 			c.answerError(http.StatusProxyAuthRequired, stranger.Error(), "Proxy-Authenticate: Bearer")
 			return
 		case err != nil:

@@ -236,10 +236,6 @@ func (f *Frontend) waiting() (n int) {
 	return n
 }
 
-func (f *Frontend) ended(ctx context.Context) bool {
-	return tunnel.Closed(f.drained) || ctx.Err() != nil
-}
-
 // take serves a connection, which has not begun.
 func (f *Frontend) take(life context.Context, raw net.Conn, conns *sync.WaitGroup) {
 	c := &Conn{front: f, raw: tunnel.Wrap(raw), remote: raw.RemoteAddr(), life: life}

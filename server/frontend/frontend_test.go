@@ -3,13 +3,16 @@ package frontend
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -796,6 +799,89 @@ func TestOwnerOfAPlainConnection(t *testing.T) {
 			testutil.Holds(t, refusal == nil && whose == "red", "it is served as %v's, with %v", whose, refusal)
 		default:
 			testutil.Holds(t, refusal != nil, "it is not served")
+		}
+	}
+}
+
+// A connection is rejected for one reason, the first, and not once it has begun.
+func TestAConnectionIsRejectedOnce(t *testing.T) {
+	begins := func(c *Conn) bool { return c.Begin() }
+	for name, tc := range map[string]struct {
+		handle  func(*Conn)
+		reason  string // "": none
+		logged  logrus.Level
+		message string
+	}{
+		"left alone":           {func(*Conn) {}, "timeout", logrus.DebugLevel, "a connection of clients came to nothing"},
+		"denied":               {(*Conn).Deny, "refused", logrus.DebugLevel, "a connection of clients came to nothing"},
+		"without room":         {func(c *Conn) { c.NoRoom("why") }, "limit", logrus.WarnLevel, "a connection of clients was refused: why"},
+		"denied, without room": {func(c *Conn) { c.Deny(); c.NoRoom("why") }, "refused", logrus.DebugLevel, "a connection of clients came to nothing"},
+		"without room, denied": {func(c *Conn) { c.NoRoom("why"); c.Deny() }, "limit", logrus.WarnLevel, "a connection of clients was refused: why"},
+		"denied, begun": {func(c *Conn) { c.Deny(); testutil.Holds(t, !begins(c), "it begins") },
+			"refused", logrus.DebugLevel, "a connection of clients came to nothing"},
+		"begun":                       {func(c *Conn) { begins(c) }, "", 0, ""},
+		"begun, denied, without room": {func(c *Conn) { begins(c); c.Deny(); c.NoRoom("why") }, "", 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			log, lines := logtest.NewNullLogger()
+			log.SetLevel(logrus.DebugLevel)
+			r := start(t, "tcp", false, func(c *Config) {
+				c.Log = log
+				c.Connect = func(_ context.Context, c *Conn) { tc.handle(c) }
+			})
+			closed(t, r.asked(request))
+			testutil.Eventually(t, "it is over", func() bool { return r.conns.Load() == 0 })
+			want := map[string]int{}
+			if tc.reason != "" {
+				want[tc.reason] = 1
+			}
+			testutil.Holds(t, maps.Equal(r.rejected, want), "counted as %v, want %v", r.rejected, want)
+			all := lines.AllEntries()
+			testutil.Requires(t, len(all) == len(want), "%d lines", len(all))
+			for _, line := range all {
+				testutil.Holds(t, line.Level == tc.logged && line.Message == tc.message && line.Data["remote"] != nil,
+					"%v %q, %v", line.Level, line.Message, line.Data)
+			}
+		})
+	}
+}
+
+// Why a connection came to nothing follows from its error, and from how far it had got.
+func TestReasons(t *testing.T) {
+	reset := &net.OpError{Op: "read", Err: syscall.ECONNRESET}
+	late := &net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}
+	header := func(err error) error { return fmt.Errorf("%w: %w", errProxyHeader, err) }
+	other := errors.New("nonsense")
+	for _, tc := range []struct {
+		err            error
+		plain, shaking string // without TLS, and in a handshake
+		drained        string // in a drain; "": closed
+	}{
+		{io.EOF, "closed", "closed", ""},
+		{net.ErrClosed, "closed", "closed", ""},
+		{reset, "closed", "tls", ""},
+		{late, "timeout", "timeout", ""},
+		{errUnproven, "timeout", "timeout", ""},
+		{other, "protocol", "tls", ""},
+		{errDenied, "refused", "refused", "refused"},
+		{errProxyHeader, "proxy", "proxy", ""},
+		{header(reset), "closed", "closed", ""},
+		{header(late), "timeout", "timeout", ""},
+		{header(io.EOF), "closed", "closed", ""},
+	} {
+		for _, secure := range []bool{false, true} {
+			for _, drained := range []bool{false, true} {
+				f := &Frontend{drained: make(chan struct{})}
+				want := tc.plain
+				if secure {
+					f.tls, want = &tls.Config{}, tc.shaking
+				}
+				if drained {
+					close(f.drained)
+					want = cmp.Or(tc.drained, "closed")
+				}
+				testutil.Equal(t, (&Conn{front: f}).reason(tc.err), want, "%v, with TLS %v, in a drain %v", tc.err, secure, drained)
+			}
 		}
 	}
 }
