@@ -85,7 +85,7 @@ func (cl *cluster) addPeers(out []admin.Peer) []admin.Peer {
 	nodes := cl.agents.Agents()
 	for i, a := range append(nodes, cl.beside.Agents()...) {
 		p := admin.Peer{
-			Tenant: cl.name, Role: admin.RoleAgent, ID: a.ID, Protocol: a.Via, Remote: a.Remote, Identity: a.Who.Names(), Identifiers: identifiersText(a.Identifiers), Since: a.Since,
+			Tenant: cl.name, Role: admin.RoleAgent, ID: a.ID, Protocol: string(a.Via), Remote: a.Remote, Identity: a.Who.Names(), Identifiers: identifiersText(a.Identifiers), Since: a.Since,
 			Draining: a.Draining, Streams: a.Streams, Pending: a.Pending, RoundTrip: a.RTT.Seconds(),
 			Silent: admin.SilentSeconds(a.Heard),
 		}

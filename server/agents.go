@@ -46,7 +46,7 @@ func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave fu
 		return nil, errNotHanded
 	}
 	who := auth.Peer{ID: p.ID(), Identifiers: p.Identifiers(), Token: p.Token(), TLS: p.TLS(), Remote: p.RemoteAddr()}
-	agent, give, err := h.cluster.judgeAgent(ctx, h.life, who, "grpc")
+	agent, give, err := h.cluster.judgeAgent(ctx, h.life, who, registry.ViaGRPC)
 	if err != nil {
 		h.denied.Store(true)
 		return nil, err
@@ -87,7 +87,7 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn, from *fromAg
 		}
 		who := auth.Peer{ID: p.ID, Identifiers: p.Identifiers, Token: p.Token, TLS: c.TLS(), Remote: c.RemoteAddr()}
 		var give func()
-		agent, give, err = cl.judgeAgent(judging, ctx, who, "link")
+		agent, give, err = cl.judgeAgent(judging, ctx, who, registry.ViaLink)
 		c.AtEnd(give)
 		return err
 	}
@@ -143,7 +143,7 @@ var errChanged = &auth.Refusal{Code: codes.Unavailable, Reason: "what the server
 // judgeAgent asks the gate, and logs and counts a refusal. life is that of the agent's
 // connection, which may be cut while the gate thinks. give must be called when the
 // connection has ended; after an error, it does nothing.
-func (cl *cluster) judgeAgent(ctx, life context.Context, who auth.Peer, via string) (agent registry.Agent, give func(), err error) {
+func (cl *cluster) judgeAgent(ctx, life context.Context, who auth.Peer, via registry.Via) (agent registry.Agent, give func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, judgeTimeout)
 	defer cancel()
 	agent = registry.Agent{ID: who.ID, Cert: auth.CertDigest(who.TLS), Who: cl.gate().Who(who.TLS), Via: via}

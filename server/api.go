@@ -97,7 +97,7 @@ func (cl *cluster) judgeClient(peer link.Hello) error {
 // serveBeside serves the link of an agent beside the API server. In a drain, nodes have a
 // while to go on by another server: where there is none, they do so the sooner this one goes.
 func (cl *cluster) serveBeside(ctx context.Context, c *frontend.Conn, who tunnel.Identity, session *link.Session) {
-	agent := registry.Agent{ID: session.Peer().ID, Cert: auth.CertDigest(c.TLS()), Who: who, Via: "link", Remote: c.RemoteAddr().String()}
+	agent := registry.Agent{ID: session.Peer().ID, Cert: auth.CertDigest(c.TLS()), Who: who, Via: registry.ViaLink, Remote: c.RemoteAddr().String()}
 	leave := cl.joinAgent(ctx, clients, cl.beside.Registry, agent, session)
 	c.Go(func() {
 		life, end := context.WithCancel(ctx)

@@ -13,12 +13,12 @@ import (
 // thousand clusters.
 type agentFigures struct {
 	registry.Counts
-	via       map[string]int // connections, by protocol
-	roundTrip time.Duration  // the longest
+	via       map[registry.Via]int // connections, by protocol
+	roundTrip time.Duration        // the longest
 }
 
 func (s *Server) agentFigures() agentFigures {
-	f := agentFigures{Counts: s.counts(), via: make(map[string]int)}
+	f := agentFigures{Counts: s.counts(), via: make(map[registry.Via]int)}
 	s.eachCluster(func(cl *cluster) {
 		for _, a := range cl.agents.Agents() {
 			f.via[a.Via]++
@@ -63,8 +63,8 @@ func (s *Server) gauges() prometheus.Collector {
 		}
 	}, "proxy_strategy")
 	all.Add(prometheus.GaugeValue, "agent_connections", "Number of connections of agents, by protocol.", func(f agentFigures, tell observe.Tell) {
-		for _, via := range []string{"grpc", "link"} {
-			tell(float64(f.via[via]), via)
+		for _, via := range []registry.Via{registry.ViaGRPC, registry.ViaLink} {
+			tell(float64(f.via[via]), string(via))
 		}
 	}, "protocol")
 	all.Gauge("agent_round_trip_max_seconds", "Longest round trip to a connected agent.", func(f agentFigures) float64 { return f.roundTrip.Seconds() })

@@ -194,7 +194,7 @@ func (t *tenants) load(spec *tenant.Spec) *cluster {
 	return cl
 }
 
-// newTenant makes the handshakes that lead to a cluster as spec has it.
+// newRoute makes the handshakes that lead to a cluster as spec has it.
 func (t *tenants) newRoute(spec *tenant.Spec, cl *cluster) *route {
 	is := &route{spec: spec, cluster: cl}
 	for side := range sides {

@@ -54,7 +54,7 @@ func (r *Registry) dialVia(ctx context.Context, c *conn, strategy Strategy, f *t
 	} else if err == nil && f.Resume != nil {
 		f.Resume.Granted.Route = c.route
 	}
-	c.load.dialed(time.Since(start), c.verdict(err), tunnel.Now())
+	c.load.dialed(time.Since(start), err, c.far(), tunnel.Now())
 	err = silence(c, f.Address, start, err)
 	if logging.Enabled(r.log, logrus.DebugLevel) {
 		r.log.WithFields(logrus.Fields{"id": f.ID, "agent": c.agent.ID, "via": c.agent.Via,

@@ -59,15 +59,21 @@ func (l *load) cost(streams int, now tunnel.Moment) int64 {
 
 // dialed notes how a dial went. Only answers that the destination's network
 // gave at once speak of the agent's speed: a time-out speaks of the
-// destination, and a frozen agent shows in pending instead.
-func (l *load) dialed(took time.Duration, err error, now tunnel.Moment) {
-	switch f := tunnel.FailureOf(err); f {
-	case 0, tunnel.FailRefused:
-		l.denials.Store(0)
-	case tunnel.FailDenied:
+// destination, and a frozen agent shows in pending instead. far says that it is
+// another server: that one is blamed where it has no agent, though it said that it
+// has, and not for what its agents deny.
+func (l *load) dialed(took time.Duration, err error, far bool, now tunnel.Moment) {
+	denied := tunnel.FailDenied
+	if far {
+		denied = tunnel.FailNoAgent
+	}
+	switch tunnel.FailureOf(err) {
+	case denied:
 		l.denied.Store(int64(now))
 		l.denials.Add(1)
 		return
+	case 0, tunnel.FailRefused, tunnel.FailDenied:
+		l.denials.Store(0)
 	default:
 		return
 	}

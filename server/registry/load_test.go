@@ -14,12 +14,12 @@ func TestDenials(t *testing.T) {
 	now := tunnel.Moment(time.Hour)
 	denied := &tunnel.DialError{Failure: tunnel.FailDenied}
 	for _, seconds := range []int{1, 2, 4, 8, 16, 32, 32, 32} {
-		l.dialed(0, denied, now)
+		l.dialed(0, denied, false, now)
 		until := now + tunnel.Moment(time.Duration(seconds)*time.Second)
 		testutil.Equal(t, l.denies(until-1), true, "it gives way for %d s", seconds)
 		testutil.Equal(t, l.denies(until), false, "it gives way for longer than %d s", seconds)
 	}
-	l.dialed(0, nil, now)
+	l.dialed(0, nil, false, now)
 	testutil.Equal(t, l.denies(now), false, "it gives way after an answer")
 }
 
@@ -28,7 +28,7 @@ func TestSlownessIsForgotten(t *testing.T) {
 	var l load
 	now := tunnel.Moment(time.Hour)
 	testutil.Equal(t, time.Duration(l.cost(0, now)), minDialTime, "the cost of a new agent")
-	l.dialed(80*time.Millisecond, nil, now) // a quarter of which counts
+	l.dialed(80*time.Millisecond, nil, false, now) // a quarter of which counts
 	for after, want := range map[time.Duration]time.Duration{
 		-time.Nanosecond:    20 * time.Millisecond, // by another processor's clock
 		0:                   20 * time.Millisecond,
@@ -40,4 +40,33 @@ func TestSlownessIsForgotten(t *testing.T) {
 	}
 	l.pending.Add(1)
 	testutil.Equal(t, time.Duration(l.cost(2, now)), 80*time.Millisecond, "the cost with two streams and a dial")
+}
+
+// An agent is blamed for what it denies, and a server for saying that it has an agent where it
+// has none. Other answers end the blame, and count as quick.
+func TestWhoIsBlamed(t *testing.T) {
+	const nobody, blamed, cleared = "nobody", "blamed", "cleared"
+	for failure, want := range map[tunnel.Failure]struct{ agent, server string }{
+		0:                     {cleared, cleared},
+		tunnel.FailRefused:    {cleared, cleared},
+		tunnel.FailDenied:     {blamed, cleared},
+		tunnel.FailNoAgent:    {nobody, blamed},
+		tunnel.FailTimeout:    {nobody, nobody},
+		tunnel.FailAgentLost:  {nobody, nobody},
+		tunnel.FailNoSuchHost: {nobody, nobody},
+	} {
+		for far, want := range map[bool]string{false: want.agent, true: want.server} {
+			var err error
+			if failure != 0 {
+				err = &tunnel.DialError{Failure: failure}
+			}
+			var l load
+			l.denials.Store(1)
+			l.dialed(time.Second, err, far, tunnel.Moment(time.Hour))
+			got := map[int64]string{0: cleared, 1: nobody, 2: blamed}[l.denials.Load()]
+			if got != want || (l.latency.Load() > 0) != (want == cleared) {
+				t.Errorf("%v, of another server: %v: %s, want %s; its latency is %d", failure, far, got, want, l.latency.Load())
+			}
+		}
+	}
 }

@@ -13,9 +13,6 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// viaServer is the Via of other servers, which are asked as if they were agents.
-const viaServer = tunnel.RoleServer
-
 // ErrManyServers is about more servers than a routes.Table has room for.
 var ErrManyServers = errors.New("there are too many links to other servers: at most 64 are used")
 
@@ -223,21 +220,6 @@ func (t *tries) again(ctx context.Context, c *conn, f *tunnel.Flow, err error) b
 
 // far says that it is another server.
 func (c *conn) far() bool { return c.agent.Via == viaServer }
-
-// verdict is what a dial's error says of its agent. A server is blamed where it has no
-// agent, though it said so, and not for what its agents deny.
-func (c *conn) verdict(err error) error {
-	if !c.far() {
-		return err
-	}
-	switch tunnel.FailureOf(err) {
-	case tunnel.FailNoAgent:
-		return &tunnel.DialError{Failure: tunnel.FailDenied}
-	case tunnel.FailDenied:
-		return &tunnel.DialError{Failure: tunnel.FailRefused} // it answered
-	}
-	return err
-}
 
 // role is its agent's, or the server's.
 func (c *conn) role() string {

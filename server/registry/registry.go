@@ -39,9 +39,18 @@ type Agent struct {
 	Cert        string          // digest of the names in its certificate, which outlives a renewal; "": it has none
 	Who         tunnel.Identity // as it has proved
 	Identifiers Identifiers
-	Via         string // the protocol: "grpc" or "link"
+	Via         Via
 	Remote      string // its address, for people
 }
+
+// Via is how an Agent is reached, in words for logs and metrics.
+type Via string
+
+const (
+	ViaGRPC   Via = "grpc"
+	ViaLink   Via = "link"
+	viaServer Via = tunnel.RoleServer // it is another server, which is asked as if it were an agent
+)
 
 // agentKey tells agents apart. The id alone does not, since agents choose theirs: an
 // agent with another certificate takes no work away from one with the same id.

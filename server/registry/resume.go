@@ -76,7 +76,7 @@ func (r *Registry) at(route string, tried []*conn) (found *conn, leaving bool, w
 	}
 	for _, m := range g.members.All() {
 		for _, c := range m.conns {
-			if c.agent.Via == "grpc" || slices.Contains(tried, c) {
+			if c.agent.Via == ViaGRPC || slices.Contains(tried, c) {
 				continue
 			}
 			if !c.draining {

@@ -98,3 +98,17 @@ func TestResumeAsksAllWhoMayHaveTheConnection(t *testing.T) {
 		})
 	}
 }
+
+// An agent by gRPC is asked to resume nothing: it would make a new connection.
+func TestResumeNeedsALink(t *testing.T) {
+	for via, want := range map[Via]string{ViaGRPC: "agent_lost", ViaLink: "a"} {
+		testutil.Bubble(t, string(via), func(t *testing.T) {
+			s := newSetup(t, "default")
+			a := Agent{ID: "a", Via: via}
+			defer s.Join(a, newFake("a")).Leave()
+			f := tunnel.NewFlow("tcp", "10.0.0.1:1")
+			f.Resume = &tunnel.Resume{Epoch: 1, Route: a.route()}
+			testutil.Equal(t, s.outcome(f), want, "a connection is resumed via")
+		})
+	}
+}
