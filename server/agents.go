@@ -18,7 +18,6 @@ import (
 	"konnectivity/server/limits"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 )
@@ -98,34 +97,26 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn, from *fromAg
 // joinAgent makes an agent's link known to a registry, or has it be one of the agent's
 // lanes, until leave, which ends the link. at is the side by whose port it came.
 func (cl *cluster) joinAgent(life context.Context, at side, of *registry.Registry, agent registry.Agent, session *link.Session) (leave func()) {
+	s, books := cl.server, &cl.lanes[at]
 	key := laneKey{session.Peer().Group, agent.ID, agent.Cert, session.Peer().Identifiers}
-	g, leaveGroup := cl.lanes[at].join(key, session, func(g *lanes.Group) func() { return cl.joinLinked(life, of, agent, g) })
+	g, first := books.join(key, session)
+	if first {
+		s.metrics.links.Add(admin.RoleAgent, g.Group)
+		s.metrics.agentLink(1)
+		g.leave = cl.join(life, of, agent, g.Group, &peer{drain: g.Drain, count: g.SetServerCount})
+	}
 	cl.peers.tell(&peer{count: session.SetServerCount})
 	return func() {
-		last := leaveGroup()
-		cl.server.closeLink(session)
+		last := books.leave(g)
+		if last {
+			g.leave()
+			s.metrics.agentLink(-1)
+			s.metrics.links.Remove(admin.RoleAgent, g.Group)
+		}
+		s.closeLink(session)
 		if last {
 			_ = g.Close() // and waits for what it runs
 		}
-	}
-}
-
-// joinLinked makes an agent known that has one or more links, until leave.
-func (cl *cluster) joinLinked(life context.Context, of *registry.Registry, agent registry.Agent, g *lanes.Group) (leave func()) {
-	s := cl.server
-	s.metrics.links.Add(admin.RoleAgent, g)
-	s.metrics.agentLink(1)
-	leaveAll := cl.join(life, of, agent, g, &peer{drain: g.Drain, count: g.SetServerCount})
-	return func() {
-		if g.Err() != nil {
-			<-g.Done() // which is about to be closed
-			if lost(cl.whyGone(life, g)) {
-				s.metrics.agentLinkLost()
-			}
-		}
-		leaveAll()
-		s.metrics.agentLink(-1)
-		s.metrics.links.Remove(admin.RoleAgent, g)
 	}
 }
 
@@ -225,10 +216,13 @@ func (cl *cluster) join(life context.Context, of *registry.Registry, agent regis
 	cl.logAgent(agent, joined.First, "agent connected", nil)
 	since := time.Now()
 	return func() {
+		why := cl.whyGone(life, backend)
+		if agent.Via == registry.ViaLink && lost(why) {
+			cl.server.metrics.agentLinkLost()
+		}
 		leavePeers()
 		last := joined.Leave()
 		cl.peers.tellServing(cl.serving)
-		why := cl.whyGone(life, backend)
 		cl.logAgent(agent, last, "agent gone", why)
 		if last {
 			gone := admin.Departure{Tenant: cl.name, Role: admin.RoleAgent, ID: agent.ID, Remote: agent.Remote}
@@ -252,10 +246,14 @@ func (cl *cluster) logAgent(agent registry.Agent, news bool, what string, why er
 	log.Log(level, what)
 }
 
-// whyGone returns why an agent's connection ended; nil if either side wanted the end.
+// whyGone returns why an agent's connection ended; nil if either side wanted the end. One
+// that has an error is about to end, which it waits for.
 // Of several lanes, life is that of the first, which may have ended long ago. So a
 // backend that is still up counts as cut.
 func (cl *cluster) whyGone(life context.Context, b registry.Backend) error {
+	if b.Err() != nil {
+		<-b.Life().Done()
+	}
 	if wasCut(life) || b.Life().Err() == nil {
 		return nil
 	}

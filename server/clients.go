@@ -13,7 +13,6 @@ import (
 	"konnectivity/server/frontend"
 	"konnectivity/server/limits"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 )
@@ -82,27 +81,23 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 // joinClient makes a sidecar's link known, or has it be one of the sidecar's lanes,
 // until leave, which ends the link.
 func (cl *cluster) joinClient(c *frontend.Conn, who tunnel.Identity, session *link.Session) (leave func()) {
-	s, remote := cl.server, c.RemoteAddr().String()
-	first := false
-	begin := func(g *lanes.Group) (leave func()) {
-		first = true
-		s.metrics.links.Add(admin.RoleClient, g)
-		leavePeers := cl.peers.join(&peer{
-			drain: g.Drain, count: g.SetServerCount, serving: g.SetServing, client: sidecarLink{g, remote, who, time.Now()},
-		})
-		return func() {
-			leavePeers()
-			s.metrics.links.Remove(admin.RoleClient, g)
-		}
-	}
+	s, books := cl.server, &cl.lanes[clients]
 	key := laneKey{session.Peer().Group, session.Peer().ID, cmp.Or(auth.CertDigest(c.TLS()), string(who)), ""}
-	g, leaveGroup := cl.lanes[clients].join(key, session, begin)
-	if !first { // the group was told before this lane joined
+	g, first := books.join(key, session)
+	if first {
+		s.metrics.links.Add(admin.RoleClient, g.Group)
+		g.leave = cl.peers.join(&peer{
+			drain: g.Drain, count: g.SetServerCount, serving: g.SetServing,
+			client: sidecarLink{g.Group, c.RemoteAddr().String(), who, time.Now()},
+		})
+	} else { // the group may have been told before this lane joined
 		cl.peers.tell(&peer{count: session.SetServerCount, serving: session.SetServing})
 	}
 	return func() {
 		s.closeLink(session)
-		if leaveGroup() {
+		if books.leave(g) {
+			g.leave()
+			s.metrics.links.Remove(admin.RoleClient, g.Group)
 			_ = g.Close() // and waits for what it runs
 		}
 	}

@@ -22,39 +22,35 @@ type laneBooks struct {
 // laneGroup is the links of one peer to this server.
 type laneGroup struct {
 	*lanes.Group
-	links int // that have joined and not left; guarded by laneBooks.mu
-	leave func()
+	key   laneKey
+	links int    // that have joined and not left; guarded by laneBooks.mu
+	leave func() // set by the first link, and called by the last
 }
 
-// join makes a link a lane: of the group that its peer has, or of a new one,
-// which begin takes in. leave must be called when the link has ended, or is about
-// to be: that of the last calls what begin returned, and says that it was the last.
-func (b *laneBooks) join(key laneKey, ses *link.Session, begin func(*lanes.Group) (leave func())) (of *lanes.Group, leave func() (last bool)) {
+// join makes a link a lane: of the group that its peer has, or of a new one, whose first it is.
+func (b *laneBooks) join(key laneKey, ses *link.Session) (g *laneGroup, first bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	g := b.known.Get(key)
-	if g == nil || key.group == "" || !ses.Lanes() || !g.Add(ses) {
-		g = &laneGroup{Group: lanes.New(ses, lanes.Options{})}
-		g.leave = begin(g.Group)
-		if key.group != "" && ses.Lanes() {
-			b.known.Set(key, g)
-		}
+	alone := key.group == "" || !ses.Lanes()
+	if g = b.known.Get(key); g != nil && !alone && g.Add(ses) {
+		g.links++
+		return g, false
 	}
-	g.links++
-	return g.Group, func() bool { return b.leave(key, g) }
+	g = &laneGroup{Group: lanes.New(ses, lanes.Options{}), key: key, links: 1}
+	if !alone {
+		b.known.Set(key, g)
+	}
+	return g, true
 }
 
-// leave takes out a link.
-func (b *laneBooks) leave(key laneKey, g *laneGroup) (last bool) {
+// leave takes out a link that has ended, or is about to, and reports whether it was the last
+// of its group.
+func (b *laneBooks) leave(g *laneGroup) (last bool) {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	g.links--
-	last = g.links == 0
-	if last && b.known.Get(key) == g {
-		b.known.Delete(key)
+	if g.links == 0 && b.known.Get(g.key) == g {
+		b.known.Delete(g.key)
 	}
-	b.mu.Unlock()
-	if last {
-		g.leave()
-	}
-	return last
+	return g.links == 0
 }

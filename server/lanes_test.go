@@ -8,6 +8,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -40,28 +43,57 @@ func TestWhichLinksAreLanes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var books laneBooks
-			groups, left := 0, 0
-			begin := func(*lanes.Group) func() { groups++; return func() { left++ } }
-			first, leaveFirst, endFirst := joinLane(t, &books, c.first, false, begin)
-			second, leaveSecond, endSecond := joinLane(t, &books, c.second, c.old, begin)
-			testutil.Requires(t, groups == c.groups && (first == second) == (c.groups == 1),
-				"%d groups, want %d", groups, c.groups)
-			testutil.Equal(t, leaveFirst(), c.groups == 2, "the first link was the last of its group")
-			testutil.Holds(t, leaveSecond() && left == c.groups, "%d of %d groups have left", left, c.groups)
+			first, endFirst := joinLane(t, &books, c.first, false)
+			second, endSecond := joinLane(t, &books, c.second, c.old)
+			testutil.Requires(t, (first == second) == (c.groups == 1), "the second link is of another group")
+			testutil.Equal(t, second.links, 3-c.groups, "links of the second link's group")
+			testutil.Equal(t, books.leave(first), c.groups == 2, "the first link was the last of its group")
+			testutil.Holds(t, books.leave(second), "the second link was not the last of its group")
 			endFirst()
 			endSecond()
 			_, _ = first.Close(), second.Close()
-			third, leaveThird, endThird := joinLane(t, &books, c.first, false, begin)
+			third, endThird := joinLane(t, &books, c.first, false)
 			testutil.Holds(t, third != first, "a group that has ended took a link in")
-			leaveThird()
+			books.leave(third)
+			testutil.Equal(t, books.known.Len(), 0, "groups are known at the end")
 			endThird()
 			_ = third.Close()
 		})
 	}
 }
 
+// Of links that come and go at the same time, the last of each group leaves for its first.
+func TestEachGroupIsLeftOnce(t *testing.T) {
+	var books laneBooks
+	var began, left atomic.Int32
+	var all sync.WaitGroup
+	key := laneKey{group: "0123456789abcdef", id: "a1"}
+	for range 16 {
+		hello := link.Hello{Role: link.RoleAgent, ID: key.id, Group: key.group, Features: []string{link.FeatureLanes}}
+		far, ses := linkOf(t, link.Config{Hello: hello}, link.Config{Hello: link.Hello{Role: link.RoleServer, Features: hello.Features}})
+		all.Go(func() {
+			g, first := books.join(key, ses)
+			if first {
+				began.Add(1)
+				g.leave = func() { left.Add(1) }
+			}
+			runtime.Gosched()
+			last := books.leave(g)
+			if last {
+				g.leave()
+			}
+			_, _ = ses.Close(), far.Close()
+			if last {
+				_ = g.Close()
+			}
+		})
+	}
+	all.Wait()
+	testutil.Holds(t, began.Load() > 0 && left.Load() == began.Load(), "%d groups began, and %d were left", began.Load(), left.Load())
+}
+
 // joinLane joins a link to an agent, which end ends.
-func joinLane(t *testing.T, books *laneBooks, key laneKey, old bool, begin func(*lanes.Group) func()) (g *lanes.Group, leave func() bool, end func()) {
+func joinLane(t *testing.T, books *laneBooks, key laneKey, old bool) (g *laneGroup, end func()) {
 	t.Helper()
 	server := link.Hello{Role: link.RoleServer, ID: "s1", Features: []string{link.FeatureLanes}}
 	agent := link.Hello{Role: link.RoleAgent, ID: key.id, Group: key.group, Features: server.Features}
@@ -69,8 +101,9 @@ func joinLane(t *testing.T, books *laneBooks, key laneKey, old bool, begin func(
 		agent.Features = nil
 	}
 	far, ses := linkOf(t, link.Config{Hello: agent}, link.Config{Hello: server})
-	g, leave = books.join(key, ses, begin)
-	return g, leave, func() { _, _ = far.Close(), ses.Close() }
+	g, first := books.join(key, ses)
+	testutil.Equal(t, first, g.links == 1, "it is the first link of its group")
+	return g, func() { _, _ = far.Close(), ses.Close() }
 }
 
 // linkOf links two processes by a pipe.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -77,6 +78,36 @@ func TestLinksFeedUpstreamsMetrics(t *testing.T) {
 	r.eventually("the agent is gone", func() bool { return r.metric(`grpc_connections{service_method="Connect"} 0`) })
 	testutil.Holds(t, !r.metric(`stream_errors_total{code="Unavailable",packet_type="Unknown",segment="from_agent"} 1`),
 		"an agent that went in order counts as an error")
+}
+
+// A link that is lost counts as one error of its agent's stream; gRPC counts its own.
+func TestLostLinksCountAsErrors(t *testing.T) {
+	for _, kind := range agentKinds {
+		r := startServer(t)
+		wires := make(chan net.Conn, 1)
+		dial := func(ctx context.Context, _ string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, "tcp", r.agentAt)
+			if err == nil {
+				wires <- c
+			}
+			return c, err
+		}
+		if kind == "link" {
+			wire := tls.Client(testutil.Must(dial(t.Context(), ""))(t), r.tls(link.ALPN))
+			ses := testutil.Must(link.Connect(t.Context(), wire, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "a"}}))(t)
+			defer ses.Close()
+		} else {
+			conn := testutil.Must(grpc.NewClient(r.agentAt, grpc.WithContextDialer(dial), grpc.WithTransportCredentials(credentials.NewTLS(r.tls()))))(t)
+			defer conn.Close()
+			ses := testutil.Must(legacy.ConnectAgent(t.Context(), conn, legacy.AgentConfig{ID: "a", Forwarder: forwarder(echoing)}))(t)
+			defer ses.Close()
+		}
+		r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Connections == 1 })
+		_ = (<-wires).Close()
+		r.eventually("the agent is gone", func() bool { return r.metric(`grpc_connections{service_method="Connect"} 0`) })
+		counted := r.metric(`stream_errors_total{code="Unavailable",packet_type="Unknown",segment="from_agent"} 1`)
+		testutil.Equal(t, counted, kind == "link", "%s: the loss counts as that of a link", kind)
+	}
 }
 
 // A client by link hears whether an agent serves, at once and as that changes.
