@@ -323,9 +323,14 @@ func wantEcho(t *testing.T, d tunnel.Dialer, address string) {
 // connectProxy is an HTTP proxy that counts its CONNECTs.
 func connectProxy(t *testing.T) (address string, connects func() int) {
 	t.Helper()
+	return connectProxyOn(t, testutil.Listen(t))
+}
+
+func connectProxyOn(t *testing.T, l net.Listener) (address string, connects func() int) {
+	t.Helper()
 	var mu sync.Mutex
 	n := 0
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		n++
 		mu.Unlock()
@@ -340,10 +345,13 @@ func connectProxy(t *testing.T) (address string, connects func() int) {
 			return
 		}
 		_, _ = io.WriteString(near, "HTTP/1.1 200 OK\r\n\r\n")
-		_ = (&tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}).Run(context.Background())
+		_ = (&tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}).Run(t.Context())
 	}))
+	_ = server.Listener.Close()
+	server.Listener = l
+	server.Start()
 	t.Cleanup(server.Close)
-	return server.Listener.Addr().String(), func() int { mu.Lock(); defer mu.Unlock(); return n }
+	return l.Addr().String(), func() int { mu.Lock(); defer mu.Unlock(); return n }
 }
 
 var errRefusal = errors.New("this token is not accepted")

@@ -1,0 +1,62 @@
+package link
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+)
+
+// The first connection over a path that loses large packets fails and says why, the next one is
+// made, whatever lies between TLS and the socket.
+func TestPathConnectsWhereLargePacketsAreLost(t *testing.T) {
+	t.Parallel()
+	ca := testutil.Must(pki.NewCA("test"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "peer", DNS: []string{"peer"}, Server: true}))(t)
+	for name, under := range map[string]func(net.Conn) net.Conn{
+		"a socket":             func(c net.Conn) net.Conn { return c },
+		"a Conn":               func(c net.Conn) net.Conn { return tunnel.Wrap(c) },
+		"a buffer of a socket": Buffered,
+		"a buffer of a Conn":   func(c net.Conn) net.Conn { return Buffered(tunnel.Wrap(c)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := testutil.Narrow(t)
+			testutil.ServeOn(t, l, func(c *net.TCPConn) {
+				_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}).Handshake()
+			})
+			var p Path
+			dialer := net.Dialer{Control: p.Control}
+			connect := func(bound time.Duration) error {
+				ctx, cancel := context.WithTimeout(t.Context(), bound)
+				defer cancel()
+				raw := testutil.Must(dialer.DialContext(ctx, "tcp", l.Addr().String()))(t)
+				defer raw.Close()
+				return p.Secure(ctx, tls.Client(under(raw), &tls.Config{RootCAs: ca.Pool(), ServerName: "peer"}))
+			}
+			err := connect(3 * time.Second)
+			_, unheard := errors.AsType[*UnheardError](err)
+			testutil.Equal(t, unheard && errors.Is(err, context.DeadlineExceeded), true, "the first says why: %v", err)
+			testutil.NoError(t, connect(30*time.Second))
+		})
+	}
+}
+
+// A peer that receives what is sent, and does not answer, is not taken for a path that loses it.
+func TestSilentPeersAreNotUnheard(t *testing.T) {
+	t.Parallel()
+	l := testutil.Listen(t) // nobody accepts
+	raw := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
+	defer raw.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	var p Path
+	testutil.Equal(t, p.Secure(ctx, tls.Client(raw, &tls.Config{ServerName: "peer"})), context.DeadlineExceeded, "the error")
+	testutil.Equal(t, p.narrow(time.Now()), false, "narrow")
+}
