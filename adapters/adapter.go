@@ -106,7 +106,10 @@ func (a *Adapter) makeResolvers(opt Options) error {
 	if opt.Hosted.Kubeconfig == "" {
 		return nil
 	}
-	a.services = hosted.New(hosted.Options{Kubeconfig: opt.Hosted.Kubeconfig, UserAgent: opt.Server.Software, Proxy: a.direct.proxyFor, GetTime: opt.lookupTime, Log: opt.Log})
+	a.services = hosted.New(hosted.Options{
+		Kubeconfig: opt.Hosted.Kubeconfig, UserAgent: opt.Server.Software,
+		Proxy: a.direct.proxyFor, GetTime: opt.lookupTime, Log: opt.Log,
+	})
 	a.guest = resolve.NewGuest(resolve.GuestOptions{
 		Server: func(ctx context.Context) ([]netip.Addr, error) { return a.services.ClusterIPs(ctx, namespace, name) },
 		Dialer: a.server, // never a path: its fallback would judge by itself
@@ -201,7 +204,9 @@ func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *connect.Proxy) {
 	a.httpProxyTLS = a.cas.client(httpProxy)
 	if httpsProxy != nil {
 		a.connect.noProxy = a.httpNoProxy
-		a.connect.customer = &proxyDialer{connect.Dialer{Proxy: httpsProxy, Via: tunnel.DialerFunc(a.connect.tunnel), TLS: a.cas.client(httpsProxy)}, "customer proxy"}
+		a.connect.customer = &proxyDialer{connect.Dialer{
+			Proxy: httpsProxy, Via: tunnel.DialerFunc(a.connect.tunnel), TLS: a.cas.client(httpsProxy),
+		}, "customer proxy"}
 	}
 }
 

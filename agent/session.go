@@ -12,7 +12,7 @@ import (
 // called from any goroutine.
 type session interface {
 	peers.Session
-	ServerID() string // by which the set tells servers apart, too
+	ServerID() string // the server's, which is also the Key
 	Protocol() string // "link" or "grpc"
 	Err() error       // why it has ended; nil for an end in order
 	Drain()           // asks the server to dial through others; does not block

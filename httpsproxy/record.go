@@ -47,8 +47,11 @@ type record struct {
 func newRecord(c *client, kind string, r *http.Request, destination string) *record {
 	id, parent := requestID(r)
 	return &record{
-		kind:  kind,
-		flow:  &tunnel.Flow{Request: tunnel.Request{ID: id, Front: kind, Network: "tcp", Address: destination, Source: c.RemoteAddr()}, Span: tunnel.Span{Parent: parent}},
+		kind: kind,
+		flow: &tunnel.Flow{
+			Request: tunnel.Request{ID: id, Front: kind, Network: "tcp", Address: destination, Source: c.RemoteAddr()},
+			Span:    tunnel.Span{Parent: parent},
+		},
 		start: time.Now(), outcome: front.OutcomeOK,
 	}
 }

@@ -72,7 +72,8 @@ func (r *release) document() error {
 	if err != nil {
 		return err
 	}
-	build := exec.Command("go", "build", "-C", r.root, "-trimpath", "-buildvcs=false", "-overlay", overlay, "-tags", r.tags, "-ldflags", r.ldflags, "-o", folder+"/", "./cmd/...")
+	build := exec.Command("go", "build", "-C", r.root, "-trimpath", "-buildvcs=false", "-overlay", overlay,
+		"-tags", r.tags, "-ldflags", r.ldflags, "-o", folder+"/", "./cmd/...")
 	if build.Env, err = settings(system{runtime.GOOS, runtime.GOARCH}, workspace); err != nil {
 		return err
 	}

@@ -16,7 +16,11 @@ import (
 
 // chartManifests are the folders of manifests/ that the chart's templates read.
 // In the sources a link leads there.
-var chartManifests = []string{"server/hosted", "server/hosted-route", "server/hosted-tls-route", "server/components/peers", "shared/server", "shared/components/secrets", "shared/tenant", "agent", "signer", "pki/cert-manager", "monitoring"}
+var chartManifests = []string{
+	"server/hosted", "server/hosted-route", "server/hosted-tls-route", "server/components/peers",
+	"shared/server", "shared/components/secrets", "shared/tenant",
+	"agent", "signer", "pki/cert-manager", "monitoring",
+}
 
 // chart packs Helm's chart, as `helm package` does, with this release's version
 // and image.

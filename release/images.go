@@ -84,7 +84,10 @@ func (r *release) image(name, title, entrypoint string, layers ...func(system) (
 		if image == nil {
 			continue
 		}
-		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: s.os, Architecture: s.arch, Variant: variants[s.arch]}}})
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{
+			Add:        image,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: s.os, Architecture: s.arch, Variant: variants[s.arch]}},
+		})
 		count++
 	}
 	if count == 0 { // a layout cannot be empty

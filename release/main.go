@@ -73,7 +73,8 @@ func run() error {
 	return inTurn([][]step{
 		{{"programs", r.build}},
 		{{"man pages and completions", r.document}, {"licences", r.licences}},
-		{{"archives", r.archives}, {"packages", r.packages}, {"images", r.images}, {"chart", r.chart}, {"bill of materials", r.materials}, {"vulnerabilities", r.vulnerabilities}, {"notes", r.notes}},
+		{{"archives", r.archives}, {"packages", r.packages}, {"images", r.images}, {"chart", r.chart},
+			{"bill of materials", r.materials}, {"vulnerabilities", r.vulnerabilities}, {"notes", r.notes}},
 		{{"manifest for krew", r.krew}},
 		{{"provenance", r.provenance}},
 		{{"checksums", r.checksums}},

@@ -85,7 +85,8 @@ func (cl *cluster) addPeers(out []admin.Peer) []admin.Peer {
 	nodes := cl.agents.Agents()
 	for i, a := range append(nodes, cl.beside.Agents()...) {
 		p := admin.Peer{
-			Tenant: cl.name, Role: admin.RoleAgent, ID: a.ID, Protocol: string(a.Via), Remote: a.Remote, Identity: a.Who.Names(), Identifiers: identifiersText(a.Identifiers), Since: a.Since,
+			Tenant: cl.name, Role: admin.RoleAgent, ID: a.ID, Protocol: string(a.Via), Remote: a.Remote,
+			Identity: a.Who.Names(), Identifiers: identifiersText(a.Identifiers), Since: a.Since,
 			Draining: a.Draining, Streams: a.Streams, Pending: a.Pending, RoundTrip: a.RTT.Seconds(),
 			Silent: admin.SilentSeconds(a.Heard),
 		}
@@ -98,8 +99,10 @@ func (cl *cluster) addPeers(out []admin.Peer) []admin.Peer {
 		out = append(out, p)
 	}
 	for _, who := range cl.peers.clients() {
-		p := admin.Peer{Tenant: cl.name, Role: admin.RoleClient, ID: who.link.Peer().ID, Protocol: "link", Remote: who.remote, Identity: who.who.Names(), Since: who.since}
-		p.Silent = admin.SilentSeconds(who.link.Heard())
+		p := admin.Peer{
+			Tenant: cl.name, Role: admin.RoleClient, ID: who.link.Peer().ID, Protocol: "link", Remote: who.remote,
+			Identity: who.who.Names(), Since: who.since, Silent: admin.SilentSeconds(who.link.Heard()),
+		}
 		addLink(&p, who.link)
 		out = append(out, p)
 	}

@@ -56,7 +56,8 @@ func (s *Server) gauges() prometheus.Collector {
 		tell(float64(s.opts.Budget.Max()), "link")
 		tell(float64(s.grpc.Budget.Max()), "grpc")
 	}, "protocol")
-	all.Gauge("ready_backend_connections", "Number of konnectivity agent connected to the proxy server. DEPRECATED, please use ready_backends", func(f agentFigures) float64 { return float64(f.Agents) })
+	all.Gauge("ready_backend_connections", "Number of konnectivity agent connected to the proxy server. DEPRECATED, please use ready_backends",
+		func(f agentFigures) float64 { return float64(f.Agents) })
 	all.Add(prometheus.GaugeValue, "ready_backends", "Number of konnectivity agent connected to the proxy server", func(f agentFigures, tell observe.Tell) {
 		for _, strategy := range s.opts.Strategies {
 			tell(float64(f.By[strategy]), string(strategy))

@@ -174,7 +174,9 @@ func registered[C prometheus.Collector](m *metrics, c C) C {
 }
 
 func (m *metrics) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	return registered(m, prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help, Buckets: buckets}, labels))
+	return registered(m, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help, Buckets: buckets,
+	}, labels))
 }
 
 func (m *metrics) gauge(name, help string, labels ...string) *prometheus.GaugeVec {

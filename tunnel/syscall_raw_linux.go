@@ -61,7 +61,8 @@ func (s *socket) writeAll(src []Chunk) (int, error) {
 			return g.written, err
 		}
 		if g.err != nil {
-			return g.written, &net.OpError{Op: "writev", Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError("writev", g.err)}
+			return g.written, &net.OpError{Op: "writev", Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(),
+				Err: os.NewSyscallError("writev", g.err)}
 		}
 	}
 	return g.written, nil

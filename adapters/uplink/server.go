@@ -54,7 +54,9 @@ func New(opt Options) (*Server, error) {
 		Server:       serverOf,
 		Replace:      s.connector.linkAt,
 		Retire:       s.retire,
-		Events:       peers.Events[netip.AddrPort, session]{Joined: s.joined, Failed: s.attemptFailed, Rushed: s.health.note, Resolved: s.resolved, Ended: s.sessionEnded},
+		Events: peers.Events[netip.AddrPort, session]{
+			Joined: s.joined, Failed: s.attemptFailed, Rushed: s.health.note, Resolved: s.resolved, Ended: s.sessionEnded,
+		},
 	})
 	s.connector.offer = func(l *linkSession) { s.set.Offer(l.addr, l) }
 	s.dialer = s.ends.Dialer(tunnel.DialerFunc(s.dial))

@@ -304,7 +304,8 @@ func (f *flags) checkValues() error {
 		cli.Parse(&f.tls.MinVersion, "tls-min-version", f.tlsMin, tlsreload.ParseVersion),
 		cli.Parse(&f.tls.CipherSuites, "cipher-suites", f.ciphers, tlsreload.ParseCipherSuites),
 		cli.CheckGiven(f.set, "audit-log", "agent-proxy-protocol-from", "allow-destination", "deny-destination", "peer-trust-domain",
-			"agent-identifier-allow-file", "policy-file", "admin-token-file", "admin-ca-cert", "server-ca-crl", "cluster-ca-crl", "peer-ca-crl", "admin-ca-crl", "peer-servers"),
+			"agent-identifier-allow-file", "policy-file", "admin-token-file", "admin-ca-cert", "server-ca-crl", "cluster-ca-crl",
+			"peer-ca-crl", "admin-ca-crl", "peer-servers"),
 		cli.Parse(&f.networks, "agent-proxy-protocol-from", f.proxies, admission.ParseNetworks),
 		cli.CheckPair(f.set, "server-cert", "server-key"),
 		cli.CheckPair(f.set, "cluster-cert", "cluster-key"),
@@ -489,5 +490,7 @@ func (f *flags) checkTenants() error {
 
 func (f *flags) checkFiles() error {
 	return cli.CheckFiles(f.set, "server-cert", "server-key", "server-ca-cert", "cluster-cert", "cluster-key", "cluster-ca-cert",
-		"admin-cert", "admin-key", "admin-ca-cert", "peer-cert", "peer-key", "peer-ca-cert", "server-ca-crl", "cluster-ca-crl", "peer-ca-crl", "admin-ca-crl", "kubeconfig", "client-kubeconfig", "admin-token-file", "agent-identifier-allow-file", "policy-file")
+		"admin-cert", "admin-key", "admin-ca-cert", "peer-cert", "peer-key", "peer-ca-cert",
+		"server-ca-crl", "cluster-ca-crl", "peer-ca-crl", "admin-ca-crl", "kubeconfig", "client-kubeconfig",
+		"admin-token-file", "agent-identifier-allow-file", "policy-file")
 }

@@ -97,7 +97,10 @@ type process struct {
 // served. ctx bounds the wait for tenants' Secrets.
 func (p *process) build(ctx context.Context) (*server.Server, error) {
 	tenants := func() error { return p.tenants(ctx) }
-	for _, step := range []func() error{p.settings, p.agentAuth, p.clientAuth, p.leases, p.listenClients, p.listenAgents, p.listenServers, p.listenOthers, p.record, tenants} {
+	for _, step := range []func() error{
+		p.settings, p.agentAuth, p.clientAuth, p.leases,
+		p.listenClients, p.listenAgents, p.listenServers, p.listenOthers, p.record, tenants,
+	} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -276,7 +279,10 @@ func (p *process) tenantSecrets(ctx context.Context) (*tenant.Dir, error) {
 // reported to each agent with a token.
 func (p *process) tenantTokens(t *tenant.Tokens) *auth.TokensConfig {
 	f := p.flags
-	cfg := &auth.TokensConfig{Accounts: []auth.Account{{Namespace: t.Namespace, Name: t.ServiceAccount}}, Audience: t.Audience, PerSecond: f.tokens.PerSecond, Burst: f.tokens.Burst}
+	cfg := &auth.TokensConfig{
+		Accounts: []auth.Account{{Namespace: t.Namespace, Name: t.ServiceAccount}}, Audience: t.Audience,
+		PerSecond: f.tokens.PerSecond, Burst: f.tokens.Burst,
+	}
 	config, err := t.API.Config()
 	if err == nil {
 		err = reviewAt(config, cfg)
@@ -395,7 +401,9 @@ func (p *process) listen(port cli.Port) (net.Listener, error) {
 }
 
 // secure opens a port, by certificates of source. Without a CA, its peers need none.
-func (p *process) secure(name string, files tlsreload.Files, judge func(*x509.Certificate) error, port cli.Port) (l server.Listener, tls *tlsreload.Source, err error) {
+func (p *process) secure(
+	name string, files tlsreload.Files, judge func(*x509.Certificate) error, port cli.Port,
+) (l server.Listener, tls *tlsreload.Source, err error) {
 	if tls, err = p.source(name, files, judge); err != nil {
 		return l, nil, err
 	}

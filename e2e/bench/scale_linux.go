@@ -170,7 +170,10 @@ func (s *scale) look(ctx context.Context, srv *suite.Server) (memory int64, cpu 
 
 // grow adds to what a server has until there are count, and writes a table of what it
 // takes. after is called after each step, for further cells: those of columns.
-func (s *scale) grow(ctx context.Context, name, title string, srv *suite.Server, count int, columns []string, add func(first, n int) error, after func() ([]any, error)) error {
+func (s *scale) grow(
+	ctx context.Context, name, title string, srv *suite.Server, count int, columns []string,
+	add func(first, n int) error, after func() ([]any, error),
+) error {
 	was, _, err := s.look(ctx, srv)
 	if err != nil {
 		return err

@@ -214,7 +214,8 @@ func (h *Site) peers(q query) Page[Peer] {
 	})
 	if q.sort == "rate" {
 		sortBy(matched, func(a, b *Peer) int {
-			return q.ordered(cmp.Or(cmp.Compare(a.Silent, b.Silent), cmp.Compare(a.Stalled, b.Stalled), cmp.Compare(a.Up+a.Down, b.Up+b.Down), strings.Compare(b.ID, a.ID)))
+			return q.ordered(cmp.Or(cmp.Compare(a.Silent, b.Silent), cmp.Compare(a.Stalled, b.Stalled),
+				cmp.Compare(a.Up+a.Down, b.Up+b.Down), strings.Compare(b.ID, a.ID)))
 		})
 	}
 	return pageOf(matched, total, q)

@@ -16,8 +16,10 @@ func Certificates(r prometheus.Registerer, source *tlsreload.Source) error {
 		tell(float64(s.Changes), "success")
 		tell(float64(s.Faults), "failure")
 	}, "result")
-	figures.Counter("peers_refused_total", "Peers refused for what their certificates say, such as their role, though a trusted CA issued them.", func(s tlsreload.Stats) float64 { return float64(s.Refused) })
-	figures.Gauge("files_broken", "1 while the certificate files on disk cannot be used (the last good ones stay in use), 0 otherwise.", func(s tlsreload.Stats) float64 { return Flag(s.Broken) })
+	figures.Counter("peers_refused_total", "Peers refused for what their certificates say, such as their role, though a trusted CA issued them.",
+		func(s tlsreload.Stats) float64 { return float64(s.Refused) })
+	figures.Gauge("files_broken", "1 while the certificate files on disk cannot be used (the last good ones stay in use), 0 otherwise.",
+		func(s tlsreload.Stats) float64 { return Flag(s.Broken) })
 	figures.Add(prometheus.GaugeValue, "certificate_expiry_timestamp_seconds", "When the first certificate of a file in use expires, in seconds since 1970.", func(s tlsreload.Stats, tell Tell) {
 		for file, cert := range s.First {
 			tell(float64(cert.NotAfter.Unix()), file)

@@ -61,7 +61,8 @@ func NewLinks(prefix string, peers ...string) *Links {
 	add(gauge, "window_max_bytes", "Largest receive window of a stream", func(s *sum) float64 { return float64(s.LargestWindow) })
 	add(gauge, "round_trip_max_seconds", "Longest round trip over a native link, as last measured", func(s *sum) float64 { return s.RTT.Seconds() })
 	add(counter, "opened_streams_total", "Count of streams opened on native links by either side", func(s *sum) float64 { return float64(s.Opened + s.Accepted) })
-	add(counter, "stream_resets_total", "Count of streams that this side reset because the peer broke the protocol or memory ran short", func(s *sum) float64 { return float64(s.Resets) })
+	add(counter, "stream_resets_total", "Count of streams that this side reset because the peer broke the protocol or memory ran short",
+		func(s *sum) float64 { return float64(s.Resets) })
 	figures.Add(counter, "lost_total", "Count of TCP connections of native links that were lost, by kind of peer and cause.", func(sums map[string]*sum, tell Tell) {
 		for peer, all := range sums {
 			for cause := tunnel.LossCut; cause < tunnel.LossLocal; cause++ { // a link that this side closes is not lost

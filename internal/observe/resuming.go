@@ -30,10 +30,14 @@ func Resuming(r prometheus.Registerer, prefix string, of resumer) error {
 	}
 	figures := NewFigures(prefix, of.Resuming)
 	figures.Gauge("resumable_connections", "Current number of connections that outlive their link.", func(s resume.Stats) float64 { return float64(s.Conns) })
-	figures.Gauge("detached_connections", "Current number of connections whose link was lost and that wait for another.", func(s resume.Stats) float64 { return float64(s.Detached) })
-	figures.Gauge("replay_buffered_bytes", "Memory for bytes sent and not yet acknowledged, which may have to be sent again.", func(s resume.Stats) float64 { return float64(s.Kept) })
-	figures.Counter("replayed_bytes_total", "Payload that was sent again over another link, in bytes.", func(s resume.Stats) float64 { return float64(s.Replayed) })
-	figures.Counter("degraded_connections_total", "Number of connections that can no longer outlive their link, because memory ran short.", func(s resume.Stats) float64 { return float64(s.Degraded) })
+	figures.Gauge("detached_connections", "Current number of connections whose link was lost and that wait for another.",
+		func(s resume.Stats) float64 { return float64(s.Detached) })
+	figures.Gauge("replay_buffered_bytes", "Memory for bytes sent and not yet acknowledged, which may have to be sent again.",
+		func(s resume.Stats) float64 { return float64(s.Kept) })
+	figures.Counter("replayed_bytes_total", "Payload that was sent again over another link, in bytes.",
+		func(s resume.Stats) float64 { return float64(s.Replayed) })
+	figures.Counter("degraded_connections_total", "Number of connections that can no longer outlive their link, because memory ran short.",
+		func(s resume.Stats) float64 { return float64(s.Degraded) })
 	figures.Add(prometheus.CounterValue, "unresumed_connections_total", "Number of connections that ended because they were not resumed, by reason (window, unconfirmed, unknown, contradiction, memory, fruitless, denied).", func(s resume.Stats, tell Tell) {
 		for reason, n := range s.GivenUp {
 			tell(float64(n), reason)

@@ -52,7 +52,10 @@ type figures struct {
 func Open(path, prefix string, registry prometheus.Registerer, log logrus.FieldLogger) (*Live, error) {
 	l := &Live{log: log.WithField("file", path)}
 	l.labels.known = make(map[string]bool)
-	l.decisions = prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + "policy_decisions_total", Help: "Decisions of --policy-file about dials, by decision (allowed, denied, reported) and by the rule that denied; none: no rule allows it."}, []string{"decision", "rule"})
+	l.decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: prefix + "policy_decisions_total",
+		Help: "Decisions of --policy-file about dials, by decision (allowed, denied, reported) and by the rule that denied; none: no rule allows it.",
+	}, []string{"decision", "rule"})
 	l.allowed = l.decisions.WithLabelValues("allowed", "")
 	broken := observe.NewFigures(prefix, func() bool { return l.Trouble() != "" })
 	broken.Gauge("policy_file_broken", "1 while --policy-file cannot be used, and the rules before hold.", observe.Flag)
@@ -164,7 +167,8 @@ func (l *Live) decided(file *File, f *tunnel.Flow, err error) error {
 	decision := "denied"
 	if file.Report {
 		decision = "reported"
-		l.log.WithError(err).WithFields(logrus.Fields{"id": f.ID, "address": f.Address, "client": f.Who().String()}).Warn("a destination would be refused by the policy file, which only reports")
+		log := l.log.WithError(err).WithFields(logrus.Fields{"id": f.ID, "address": f.Address, "client": f.Who().String()})
+		log.Warn("a destination would be refused by the policy file, which only reports")
 		err = nil
 	}
 	l.decisions.WithLabelValues(decision, l.labels.of(rule)).Inc()

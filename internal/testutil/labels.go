@@ -15,8 +15,8 @@ import (
 // label; none where it gives none.
 type Labels map[string]map[string][]string
 
-// openLabels have as many values as somebody makes up, and peer one for each kind of links, in
-// words.
+// openLabels need no values in the tables: those of peer depend on the program, and those of the
+// others are names that users give.
 var openLabels = []string{"tenant", "name", "file", "rule", "peer"}
 
 var (

@@ -163,7 +163,10 @@ func subjectOf(who tunnel.Identity) (user string, groups []string) {
 // attributesOf is what a dial needs. A Service is known by the two spellings that only the
 // cluster's own DNS answers: under another domain, its owner would choose the address.
 func attributesOf(key accessKey) kubeapi.ResourceAttributes {
-	wants := kubeapi.ResourceAttributes{Verb: connect, Group: AccessGroup, Version: "v1", Resource: destinations, Subresource: strconv.Itoa(int(key.port)), Name: key.host}
+	wants := kubeapi.ResourceAttributes{
+		Verb: connect, Group: AccessGroup, Version: "v1",
+		Resource: destinations, Subresource: strconv.Itoa(int(key.port)), Name: key.host,
+	}
 	rest, inside := strings.CutSuffix(strings.TrimSuffix(key.host, ".cluster.local"), ".svc")
 	if name, namespace, two := strings.Cut(rest, "."); inside && two && !strings.Contains(namespace, ".") {
 		wants.Resource, wants.Namespace, wants.Name = services, namespace, name

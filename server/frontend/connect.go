@@ -111,7 +111,10 @@ func (c *Conn) connect(ctx context.Context, f tunnel.Handler, m ConnectMetrics, 
 	leaving := admission.NewWatch(c.raw, admission.Buffer{Reader: c.Reader}, cancel)
 	stop := sync.OnceValue(leaving.Stop)
 	defer stop() // for a Handler that never requests the answer
-	flow := &tunnel.Flow{Request: tunnel.Request{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: c.RemoteAddr()}, Span: tunnel.Span{Parent: asked.span}}
+	flow := &tunnel.Flow{
+		Request: tunnel.Request{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: c.RemoteAddr()},
+		Span:    tunnel.Span{Parent: asked.span},
+	}
 	return tunnel.Forward(ctx, f, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		switch gone := stop(); {
 		case gone != nil:

@@ -127,8 +127,12 @@ type fault struct {
 
 // New returns Servers that do nothing yet.
 func New(opts Options) (*Servers, error) {
-	s := &Servers{opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), lookup: lookup, feeds: feeds{open: make(map[*feed]struct{})}, own: make(map[string]bool), links: make(map[*Link]struct{}), failing: make(map[netip.AddrPort]*fault),
-		flaps: flaps{make(map[netip.AddrPort]*ends), make(map[tunnel.LossCause]time.Time)}}
+	s := &Servers{
+		opts: opts, tls: make(map[string]*tls.Config), settled: make(chan struct{}), lookup: lookup,
+		feeds: feeds{open: make(map[*feed]struct{})}, own: make(map[string]bool),
+		links: make(map[*Link]struct{}), failing: make(map[netip.AddrPort]*fault),
+		flaps: flaps{make(map[netip.AddrPort]*ends), make(map[tunnel.LossCause]time.Time)},
+	}
 	if opts.Found != nil {
 		s.tls[opts.ServerName] = opts.TLS(opts.ServerName, link.ALPN)
 	}

@@ -194,7 +194,8 @@ func (s *Servers) serve(ses *link.Session, remote string, told chan<- error) err
 			s.opts.Changed()
 		}
 		if r.Op == routes.All {
-			s.opts.Log.WithField("server", ses.Peer().ID).WithField("remote", remote).WithField("agents", s.opts.Known.Count(number).Agents).Info("linked to another server")
+			log := s.opts.Log.WithField("server", ses.Peer().ID).WithField("remote", remote)
+			log.WithField("agents", s.opts.Known.Count(number).Agents).Info("linked to another server")
 			select {
 			case told <- nil:
 			default: // again

@@ -84,7 +84,10 @@ func (c *pathChecker) agents(r status.Report) {
 		}
 	}
 	if slowest.RoundTrip > 0 {
-		c.add(Finding{Step: "round trip from server to agents", Result: OK, Cause: "the longest is to " + slowest.ID, Milliseconds: milliseconds(time.Duration(slowest.RoundTrip * float64(time.Second)))})
+		c.add(Finding{
+			Step: "round trip from server to agents", Result: OK, Cause: "the longest is to " + slowest.ID,
+			Milliseconds: milliseconds(time.Duration(slowest.RoundTrip * float64(time.Second))),
+		})
 	}
 	c.stalls(r)
 }

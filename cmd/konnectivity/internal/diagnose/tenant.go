@@ -214,7 +214,10 @@ func (c *tenantChecker) checkModes(folder string) {
 	if runtime.GOOS == "windows" {
 		return // modes mean nothing there
 	}
-	for _, name := range []string{".", tenant.AgentsCAFile, tenant.ClientsCAFile, tenant.ListsFile, tenant.SettingsFile, tenant.CertFile, tenant.KeyFile, tenant.ReaderFile} {
+	for _, name := range []string{
+		".", tenant.AgentsCAFile, tenant.ClientsCAFile, tenant.ListsFile,
+		tenant.SettingsFile, tenant.CertFile, tenant.KeyFile, tenant.ReaderFile,
+	} {
 		path := filepath.Join(folder, name)
 		info, err := os.Stat(path)
 		if err != nil {

@@ -55,7 +55,8 @@ func explain(err error) error {
 		return nil
 	case errors.Is(err, unix.EPERM):
 		return errors.New("CAP_NET_ADMIN is missing, which changing nftables rules takes: run this as root with that capability (in a container, securityContext with runAsUser: 0 and capabilities.add: [NET_ADMIN])")
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EINVAL):
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT),
+		errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EINVAL):
 		return fmt.Errorf("this kernel cannot redirect by nftables: it takes Linux 5.2 with the modules nf_tables, nft_chain_nat and nft_redir: %w", err)
 	default:
 		return fmt.Errorf("change nftables rules: %w", err)

@@ -78,7 +78,10 @@ func inside(network netip.Prefix) match {
 	return slices.Concat(
 		meta(expr.MetaKeyNFPROTO, []byte{family}),
 		match{&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size}},
-		equal(&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: size, Mask: net.CIDRMask(network.Bits(), network.Addr().BitLen()), Xor: make([]byte, size)}, address),
+		equal(&expr.Bitwise{
+			SourceRegister: register, DestRegister: register, Len: size,
+			Mask: net.CIDRMask(network.Bits(), network.Addr().BitLen()), Xor: make([]byte, size),
+		}, address),
 	)
 }
 

@@ -206,6 +206,9 @@ func (p *printer) table(rows [][]string, spare ...string) {
 	}
 }
 
+// badStates are the beginnings of states that are shown in red. So is one that says stalled.
+var badStates = []string{"silent", "resuming", "broken", "stale", "missing", "not ready"}
+
 func (p *printer) row(row []string, widths []int, head bool) {
 	line, last := "  ", len(row)-1
 	for i, cell := range row[:last] {
@@ -218,7 +221,7 @@ func (p *printer) row(row []string, widths []int, head bool) {
 	switch {
 	case head:
 		before, after = p.paint.Dim, p.paint.Off
-	case strings.Contains(state, "stalled"), slices.ContainsFunc([]string{"silent", "resuming", "broken", "stale", "missing", "not ready"}, func(bad string) bool { return strings.HasPrefix(state, bad) }):
+	case strings.Contains(state, "stalled"), slices.ContainsFunc(badStates, func(word string) bool { return strings.HasPrefix(state, word) }):
 		before, after = p.paint.Red, p.paint.Off
 	}
 	fmt.Fprintln(p.out, before+strings.TrimRight(line, " ")+after)
