@@ -78,3 +78,14 @@ func TestSplitAddress(t *testing.T) {
 		testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailBadAddress, "SplitAddress(%q)", address)
 	}
 }
+
+func TestSpellingsOfOneHost(t *testing.T) {
+	for host, want := range map[string]string{"A.Example": "a.example", "a.example.": "a.example", "a.example..": "a.example.", "": ""} {
+		testutil.Equal(t, tunnel.CanonicalHost(host), want, "%q is spelled", host)
+	}
+	for host, want := range map[string]bool{
+		"localhost": true, "LOCALHOST.": true, "a.localhost": true, "localhost..": false, "localhost.example": false, "mylocalhost": false, "127.0.0.1": false,
+	} {
+		testutil.Equal(t, tunnel.IsLocalhost(host), want, "%q is a name of localhost", host)
+	}
+}
