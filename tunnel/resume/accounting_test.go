@@ -1,7 +1,9 @@
 package resume
 
 import (
+	"maps"
 	"reflect"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,9 +90,11 @@ func TestEveryLossHasItsLine(t *testing.T) {
 			defer time.Sleep(2 * logAfter)
 			return losing(e)
 		}
-		reset := lose()
-		reset.m.life = Ended // by the destination, while it had no carrier
-		e.remove(reset)
+		for _, life := range []Life{Ended, Unconfirmed} { // by applications, while there was no carrier
+			left := lose()
+			left.m.life = life
+			e.remove(left)
+		}
 		slow := lose()
 		e.resumed(slow, slow.ResumeStatus(), true) // it has moved, but the log told of a loss
 		expired := lose()
@@ -102,7 +106,7 @@ func TestEveryLossHasItsLine(t *testing.T) {
 			told = append(told, [3]any{line.Data["lost"], line.Data["resumed"], line.Data["given_up"]})
 		}
 		zero, one := any(int64(0)), any(int64(1))
-		want := [][3]any{{one, zero, zero}, {one, zero, zero}, {one, one, zero}, {zero, zero, one}}
+		want := [][3]any{{one, zero, zero}, {one, zero, zero}, {one, zero, zero}, {one, one, zero}, {zero, zero, one}}
 		testutil.EqualSlices(t, told, want, "lost, resumed and given up")
 	})
 }
@@ -140,4 +144,12 @@ func TestStatsPlus(t *testing.T) {
 	testutil.Equal(t, len(one.GivenUp), 1, "causes of one, which the sum left")
 	testutil.Equal(t, two.GivenUp["a"], 2, "and of two")
 	testutil.Equal(t, reflect.DeepEqual((Stats{}).Plus(one), one), true, "nothing plus one is that")
+}
+
+// The connections that were given up are counted by why, of the lives that are over without
+// one of the ends' doing.
+func TestGivenUpByWhy(t *testing.T) {
+	given := slices.Sorted(maps.Keys(New(Options{}).Stats().GivenUp))
+	want := []string{"contradiction", "denied", "fruitless", "memory", "unconfirmed", "unknown", "window"}
+	testutil.EqualSlices(t, given, want, "the reasons")
 }

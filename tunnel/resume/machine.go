@@ -210,7 +210,7 @@ func (m *Machine) redialFailed(cause error) Actions {
 	return 0
 }
 
-// ackDue acknowledges what was not acknowledged meanwhile.
+// ackDue acknowledges, if there is something to acknowledge still.
 func (m *Machine) ackDue() Actions {
 	m.timers &^= ackTimer
 	if m.Up() && m.In.Owes() {
@@ -284,7 +284,7 @@ func (m *Machine) wait(now time.Time) {
 	}
 }
 
-// sent takes in that nobody gives the carrier anything any more.
+// sent takes in that the sender has nothing more to give.
 func (m *Machine) sent() Actions {
 	m.sender = SenderIdle
 	return m.drained() | Wake

@@ -319,6 +319,22 @@ func TestMachine(t *testing.T) {
 	}
 }
 
+// What comes behind the end of a connection that was to move changes nothing.
+func TestNothingHappensBehindTheEnd(t *testing.T) {
+	m := play(t, nil,
+		step{0, Event{Kind: MoveBegins}, StateDetached, Live, Detach},
+		step{0, Event{Kind: Forbidden}, StateGone, Denied, Finish | Fail})
+	testutil.Holds(t, !m.Moving() && !m.Movable(), "it moves: %v, or may: %v", m.Moving(), m.Movable())
+	for kind := Written; kind <= DeadlineDue; kind++ {
+		if kind != Took && kind != ReadDone { // bytes that were taken count all the same
+			does := m.Step(Event{Kind: kind, Epoch: m.epoch, Now: t0, Cause: errLost}) &^ (refuses | Wake)
+			testutil.Holds(t, does == 0 && m.life == Denied, "%d does %b, and it is %q", kind, does, m.life.Label())
+		}
+	}
+	m = play(t, nil, step{0, Event{Kind: Forbidden}, StateGone, Denied, Finish | Fail})
+	testutil.Equal(t, m.Movable(), false, "it may move")
+}
+
 // A connection keeps why it lost its newest carrier. An acceptor that hears of the loss by
 // the next carrier has lost it to that.
 func TestKeepsWhyACarrierWasLost(t *testing.T) {
@@ -400,7 +416,9 @@ func TestAcknowledgesInSteps(t *testing.T) {
 
 // The machine starts nothing, and reads no clock.
 func TestMachineIsPure(t *testing.T) {
-	for _, name := range []string{"machine.go", "machinestates.go", "machineevents.go", "outgoing.go", "incoming.go", "replaylimit.go", "snapshot.go"} {
+	for _, name := range []string{
+		"machine.go", "machinestates.go", "machineevents.go", "outgoing.go", "incoming.go", "replaylimit.go", "snapshot.go",
+	} {
 		file := testutil.Must(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
 		for _, i := range file.Imports {
 			pure := []string{`"errors"`, `"net/netip"`, `"time"`, `"konnectivity/tunnel"`}
@@ -432,8 +450,9 @@ func TestOnlyTheMachineHasItsState(t *testing.T) {
 		file := testutil.Must(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
 		ast.Inspect(file, func(n ast.Node) bool {
 			of, use, ok := strings.Cut(pathOf(n), "c.m.")
-			part := strings.Contains(use, ".")
-			if ok && (of == "" || strings.HasSuffix(of, ".")) && (part || !ast.IsExported(use)) && !slices.Contains(append(free, rest[name]...), use) {
+			ok = ok && (of == "" || strings.HasSuffix(of, "."))
+			method := ast.IsExported(use) && !strings.Contains(use, ".")
+			if ok && !method && !slices.Contains(append(free, rest[name]...), use) {
 				t.Errorf("%s uses %s of the machine", name, use)
 			}
 			return true

@@ -1,6 +1,7 @@
 package resume
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -45,4 +46,20 @@ func FuzzSnapshot(f *testing.F) {
 		}
 		testutil.Equal(t, got, want, "bytes from %d on", offset)
 	})
+}
+
+// What Describe tells of a machine, restore makes again.
+func TestSnapshotHasTheWholeState(t *testing.T) {
+	want := Snapshot{
+		Window: DefaultWindow, Epoch: 3, From: 5, Acked: 5, Sent: 7, Taken: 9, TakenEnd: true, Ended: true,
+		Kept: []tunnel.Chunk{tunnel.CopyChunk([]byte("abc"))},
+	}
+	m := restore(want, t0)
+	defer m.Release()
+	var got Snapshot
+	m.Describe(&got)
+	defer tunnel.ReleaseAll(got.Kept)
+	testutil.Equal(t, string(got.Kept[0].Bytes()), "abc", "what is kept")
+	got.Kept, want.Kept = nil, nil
+	testutil.Equal(t, fmt.Sprint(got), fmt.Sprint(want), "the snapshot")
 }
