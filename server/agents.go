@@ -33,7 +33,7 @@ func (s *Server) buildAgents() {
 	}
 	service := legacy.NewAgentService(legacy.AgentServiceConfig{
 		ServerID: s.opts.ID, ServerCount: s.serverCount, Accept: s.acceptAgent,
-		Limits: s.grpc, Metrics: s.metrics, LogOf: s.logOfStream,
+		Limits: s.grpc, Metrics: s.metrics, LogOf: logOfStream,
 	})
 	s.byGRPC[agents] = newGRPCFront(service, s.opts.Keepalive, grpc.MaxConcurrentStreams(maxAgentStreams), grpc.MaxRecvMsgSize(maxAgentMessage), grpc.StreamInterceptor(judgeStream))
 }
@@ -41,18 +41,15 @@ func (s *Server) buildAgents() {
 // acceptAgent decides on an agent that came by gRPC.
 func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave func(), err error) {
 	h := handedOf(ctx)
-	if h == nil {
-		return nil, errNotHanded
-	}
 	who := auth.Peer{ID: p.ID(), Identifiers: p.Identifiers(), Token: p.Token(), TLS: p.TLS(), Remote: p.RemoteAddr()}
 	agent, give, err := h.cluster.judgeAgent(ctx, h.life, who, registry.ViaGRPC)
 	if err != nil {
 		h.denied.Store(true)
 		return nil, err
 	}
-	if err := h.prove(); err != nil {
+	if !h.from.Begin() {
 		give()
-		return nil, err
+		return nil, errNoRoom
 	}
 	leaveAll := h.cluster.join(h.life, h.cluster.agents, agent, p, &peer{drain: p.Drain})
 	return func() {

@@ -23,7 +23,7 @@ func (s *Server) buildClients() {
 		return
 	}
 	service := legacy.NewProxyService(streams{}, legacy.ProxyServiceConfig{
-		Admit: admitStream, Received: received, Limits: s.grpc, Metrics: s.metrics, LogOf: s.logOfStream,
+		Admit: admitStream, Received: received, Limits: s.grpc, Metrics: s.metrics, LogOf: logOfStream,
 	})
 	s.byGRPC[clients] = newGRPCFront(service, s.opts.ClientKeepalive, grpc.MaxConcurrentStreams(maxStreams), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow))
 }
@@ -55,7 +55,7 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *clus
 // link leaves unread is the former's.
 func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tunnel.Client) (*link.Session, tunnel.Identity) {
 	s := cl.server
-	asks := &requests{cl.forwarder, client}
+	asks := &requests{cl.forwarder, client} // Verify may find another client
 	cfg := cl.linkConfig(s.metrics.countRequests(asks), client.Budget, s.opts.ClientKeepalive, cl.apiFeatures()...)
 	cfg.Hello.Serving = cl.serving()
 	cfg.Verify = func(ctx context.Context, peer link.Hello) (err error) {

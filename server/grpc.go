@@ -113,7 +113,7 @@ func (g *grpcFront) stop() {
 }
 
 // handle serves a connection by gRPC; client is nil for an agent's. It begins with
-// the first stream that is accepted: see prove.
+// the first stream that is accepted: see acceptAgent and admitStream.
 func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client) {
 	c.Weigh(frontend.GRPCWeight)
 	h := &handed{Conn: c.Whole(), from: c, life: ctx, client: client, cluster: cl, done: make(chan struct{})}
@@ -149,9 +149,10 @@ func (h *handed) tell() {
 	}
 }
 
-// handed is a connection on its way into gRPC. Streams know it by their authInfo.
+// handed is a connection on its way into gRPC. It is the AuthInfo of its streams, too.
 type handed struct {
 	net.Conn
+	credentials.CommonAuthInfo
 	from    *frontend.Conn
 	life    context.Context // the connection's
 	cluster *cluster
@@ -175,31 +176,18 @@ func (h *handed) Close() error {
 
 var errNoRoom = status.Error(codes.Unavailable, "the server has no room for more connections")
 
-// prove notes that the peer of a stream, which was accepted, is no stranger.
-func (h *handed) prove() error {
-	if !h.from.Begin() {
-		return errNoRoom
-	}
-	return nil
-}
-
-// handedOf is the connection of a stream; nil if that did not come by a frontend.
+// handedOf is the connection of a stream: fromFrontend lets no other through.
 func handedOf(stream context.Context) *handed {
-	if p, ok := grpcpeer.FromContext(stream); ok {
-		if info, ok := p.AuthInfo.(authInfo); ok {
-			return info.handed
-		}
-	}
-	return nil
+	p, _ := grpcpeer.FromContext(stream)
+	return p.AuthInfo.(*handed)
 }
 
 // judgeStream gives an agent the time that it takes to judge it, and counts what
 // it has made gRPC keep. It begins in acceptAgent.
 func judgeStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if h := handedOf(stream.Context()); h != nil {
-		h.from.Weigh(frontend.GRPCWeight + maxAgentStreams*metadataSize(stream.Context()))
-		h.from.Allow(judgeTimeout + time.Second)
-	}
+	from := handedOf(stream.Context()).from
+	from.Weigh(frontend.GRPCWeight + maxAgentStreams*metadataSize(stream.Context()))
+	from.Allow(judgeTimeout + time.Second)
 	return handler(srv, stream)
 }
 
@@ -209,12 +197,11 @@ var errOver = status.Error(codes.Unavailable, "the tenant was removed")
 // connections for a moment, and must not change the cluster's figures once these have
 // been added to the past.
 func countStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if h := handedOf(stream.Context()); h != nil {
-		if !h.cluster.stay() {
-			return errOver
-		}
-		defer h.cluster.left.Done()
+	cl := handedOf(stream.Context()).cluster
+	if !cl.stay() {
+		return errOver
 	}
+	defer cl.left.Done()
 	return handler(srv, stream)
 }
 
@@ -250,11 +237,11 @@ func (fromFrontend) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo,
 	if !ok {
 		return nil, nil, errNotHanded
 	}
-	level := credentials.NoSecurity
+	h.SecurityLevel = credentials.NoSecurity
 	if h.from.TLS() != nil {
-		level = credentials.PrivacyAndIntegrity
+		h.SecurityLevel = credentials.PrivacyAndIntegrity
 	}
-	return h, authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, h}, nil
+	return h, h, nil
 }
 
 func (fromFrontend) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -269,16 +256,11 @@ func (h fromFrontend) Clone() credentials.TransportCredentials { return h }
 
 func (fromFrontend) OverrideServerName(string) error { return nil }
 
-// authInfo is what streams know of their connection.
-type authInfo struct {
-	credentials.CommonAuthInfo
-	handed *handed
-}
-
-func (authInfo) AuthType() string { return "handshaken" }
+// AuthType implements credentials.AuthInfo.
+func (*handed) AuthType() string { return "handshaken" }
 
 // TLS is the connection's TLS state, or nil.
-func (a authInfo) TLS() *tls.ConnectionState { return a.handed.from.TLS() }
+func (h *handed) TLS() *tls.ConnectionState { return h.from.TLS() }
 
 // streams carries what gRPC streams ask for, in the cluster of their connection.
 type streams struct{}
@@ -323,21 +305,14 @@ func (g *grpcFront) serveGRPC(ctx context.Context, c *frontend.Conn, cl *cluster
 }
 
 // received counts a message that a stream was handed.
-func received(stream context.Context, bytes int) {
-	if h := handedOf(stream); h != nil {
-		h.frames.Received(bytes)
-	}
-}
+func received(stream context.Context, bytes int) { handedOf(stream).frames.Received(bytes) }
 
 // admitStream admits a client's stream, or says why it cannot. The first stream shows
 // that the client means its connection.
 func admitStream(stream context.Context) (*tunnel.Client, func(), error) {
 	h := handedOf(stream)
-	if h == nil {
-		return nil, nil, errNotHanded
-	}
-	if err := h.prove(); err != nil {
-		return nil, nil, err
+	if !h.from.Begin() {
+		return nil, nil, errNoRoom
 	}
 	n := limits.StreamMemory + extraMetadata(stream)
 	if !h.client.Budget.Take(n) {

@@ -11,12 +11,7 @@ import (
 )
 
 // logOfStream is the log of the cluster that a gRPC stream is of.
-func (s *Server) logOfStream(stream context.Context) logrus.FieldLogger {
-	if h := handedOf(stream); h != nil {
-		return h.cluster.log
-	}
-	return s.opts.Log
-}
+func logOfStream(stream context.Context) logrus.FieldLogger { return handedOf(stream).cluster.log }
 
 // logOfOwner is the log of the cluster that a connection was found to be of in
 // its handshake.

@@ -48,17 +48,13 @@ func Connect(admit func(token string) (tunnel.Handler, error), m ConnectMetrics,
 		case stranger != nil:
 			c.Deny()
 			c.answerError(http.StatusProxyAuthRequired, stranger.Error(), "Proxy-Authenticate: Bearer")
-			return
 		case err != nil:
 			c.refuse(err, serving)
-			return
+		case c.Begin():
+			m.HTTPConnection(1)
+			defer m.HTTPConnection(-1)
+			_ = c.connect(ctx, f, m, asked)
 		}
-		if !c.Begin() {
-			return
-		}
-		m.HTTPConnection(1)
-		defer m.HTTPConnection(-1)
-		_ = c.connect(ctx, f, m, asked)
 	}
 }
 
