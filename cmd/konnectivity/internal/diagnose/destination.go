@@ -143,8 +143,8 @@ func (c *pathChecker) dial(ctx context.Context, step string, d tunnel.Dialer) {
 // proxy or the path to it failed, not the destination.
 func advice(failure tunnel.Failure, way tunnel.Route) string {
 	switch {
-	case failure == tunnel.FailAuth:
-		return "The customer's proxy refuses the user and password in --https-proxy, or wants some."
+	case failure == tunnel.FailAuth && way == tunnel.RouteCustomer:
+		return "The URL is that in --https-proxy."
 	case way == tunnel.RouteCustomer:
 		return "The customer's proxy says so, or the path to it failed. Check the address in --https-proxy as the agent sees it, and look at the proxy's log."
 	case failure == tunnel.FailUnavailable:
