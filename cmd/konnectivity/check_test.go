@@ -313,14 +313,15 @@ var faults = map[string]fault{
 			_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
 		})
 	}},
-	"server hangs":                 {status: 1, nowhere: true, after: func(l *lab) { l.clients = says(l.t, "") }, args: "--timeout=300ms"},
-	"port for agents":              {status: 1, after: func(l *lab) { l.clients = l.agents }},
-	"old server":                   {noLink: true, to: "TARGET"},
-	"old server and link required": {status: 1, noLink: true, args: "--link=require"},
+	"server hangs":                              {status: 1, nowhere: true, after: func(l *lab) { l.clients = says(l.t, "") }, args: "--timeout=300ms"},
+	"port for agents":                           {status: 1, after: func(l *lab) { l.clients = l.agents }},
+	"port for agents and a token":               {status: 1, args: "--token-path=DIR/token", before: func(l *lab) { l.write("token", []byte("abc\n")) }, after: func(l *lab) { l.clients = l.agents }},
+	"old server":                                {noLink: true, to: "TARGET"},
+	"old server and link required":              {status: 1, noLink: true, args: "--link=require"},
 	"old server refuses the client certificate": {status: 1, noLink: true, after: showsStranger},
-	"no agent":             {status: 1, noAgent: true, args: withAdmin, to: "10.0.0.1:443"},
-	"no agent and a link":  {status: 1, noAgent: true},
-	"no agent and no link": {status: 1, noAgent: true, args: "--link=off"},
+	"no agent":                                  {status: 1, noAgent: true, args: withAdmin, to: "10.0.0.1:443"},
+	"no agent and a link":                       {status: 1, noAgent: true},
+	"no agent and no link":                      {status: 1, noAgent: true, args: "--link=off"},
 	"server that tells nothing of agents": {nowhere: true, after: speaksTLS(tls.RequireAndVerifyClientCert, func(c net.Conn) {
 		if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
 			_, _ = io.WriteString(c, "HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n")

@@ -257,7 +257,7 @@ func (c *pathChecker) openLink(ctx context.Context, probe *uplink.Probe) bool {
 	switch {
 	case errors.As(err, &bye):
 		hint := "Check --konnectivity-port: the port for agents refuses clients."
-		if c.opts.Sidecar.TokenFile != "" {
+		if c.opts.Sidecar.TokenFile != "" && strings.Contains(bye.Text, "token") { // it was judged
 			hint = "The token must be of one of the server's --client-service-accounts, and for its --client-authentication-audience. The server's log says more."
 		}
 		return c.fail("link with the server", "the server ended it: "+bye.Error(), hint)
