@@ -51,9 +51,12 @@ type successor struct {
 // by then stay, for give.
 func (h *Handover) hold(ctx context.Context, socket net.Listener) {
 	successors := admission.Acceptor{What: "successors", Log: h.log}
-	_ = successors.Run(ctx, socket, func(c net.Conn) {
+	err := successors.Run(ctx, socket, func(c net.Conn) {
 		h.running.Go(func() { h.welcome(&successor{wire: wire{c.(*net.UnixConn)}, said: make(chan string, 1)}) })
 	})
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		h.log.WithError(err).Warn("no successor is accepted any more: this agent's connections will end with it")
+	}
 }
 
 // welcome introduces this agent to its successor, and reads what that says until it hangs

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -323,4 +324,18 @@ func TestHandoverFromAHolderThatIsUnknown(t *testing.T) {
 	s.say(w, "other")
 	s.wantHangUp(w)
 	next.end(t)
+}
+
+// spent is a listener that is at its end.
+type spent struct{ net.Listener }
+
+func (spent) Accept() (net.Conn, error) { return nil, syscall.EINVAL }
+
+// Nobody but the log can tell why the next agent finds none before it.
+func TestHoldThatEndsIsLogged(t *testing.T) {
+	log, lines := logrustest.NewNullLogger()
+	(&Handover{log: log}).hold(t.Context(), spent{testutil.Listen(t)})
+	last := lines.LastEntry()
+	testutil.Requires(t, last != nil, "nothing is logged")
+	testutil.Holds(t, last.Data[logrus.ErrorKey] == error(syscall.EINVAL), "its cause is %v", last.Data)
 }

@@ -69,5 +69,8 @@ func reachable() (addresses []netip.Addr, err error) {
 // answerProbes closes all connections until the listener is closed.
 func (s *sidecar) answerProbes(ctx context.Context, ln net.Listener) {
 	probes := admission.Acceptor{What: "TCP probes", Log: s.Log}
-	_ = probes.Run(ctx, ln, func(conn net.Conn) { _ = conn.Close() })
+	err := probes.Run(ctx, ln, func(conn net.Conn) { _ = conn.Close() })
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		s.Log.WithError(err).WithField("address", ln.Addr().String()).Warn("TCP probes are not answered any more")
+	}
 }

@@ -1,15 +1,18 @@
 package sidecar
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/cmd/internal/program"
 	"konnectivity/internal/testutil"
@@ -34,7 +37,7 @@ func TestProbesAreAnswered(t *testing.T) {
 	s, port := probed(t, "127.0.0.1:0", true)
 	var all sync.WaitGroup
 	for _, ln := range s.probes {
-		all.Go(func() { s.answerProbes(t.Context(), ln) })
+		all.Go(func() { s.answerProbes(context.Background(), ln) })
 	}
 	t.Cleanup(func() { s.close(); all.Wait() })
 	for range 3 {
@@ -46,6 +49,26 @@ func TestProbesAreAnswered(t *testing.T) {
 		}
 		_ = conn.Close()
 	}
+}
+
+// broken is a listener that is at its end.
+type broken struct{ net.Listener }
+
+func (broken) Accept() (net.Conn, error) { return nil, syscall.EINVAL }
+
+// Nobody but the log can tell why probes fail from then on; that it was closed is no news.
+func TestProbesThatEndAreLogged(t *testing.T) {
+	log, lines := logtest.NewNullLogger()
+	s := &sidecar{Base: program.Base{Log: log}}
+	s.answerProbes(t.Context(), broken{testutil.Listen(t)})
+	last := lines.LastEntry()
+	testutil.Requires(t, last != nil, "nothing is logged")
+	testutil.Holds(t, last.Data[logrus.ErrorKey] == error(syscall.EINVAL), "its cause is %v", last.Data)
+	lines.Reset()
+	closed := testutil.Listen(t)
+	testutil.NoError(t, closed.Close())
+	s.answerProbes(t.Context(), closed)
+	testutil.Equal(t, len(lines.AllEntries()), 0, "lines about a closed listener")
 }
 
 func TestProbesAreOffByDefault(t *testing.T) {
