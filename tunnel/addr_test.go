@@ -60,6 +60,21 @@ func TestAddressesAllocateNothing(t *testing.T) {
 	}
 }
 
+// Of dots at the end, one makes no difference.
+func TestHostsAreComparedInOneSpelling(t *testing.T) {
+	for host, want := range map[string]struct {
+		spelled string
+		local   bool
+	}{
+		"": {"", false}, ".": {"", false}, "A.": {"a", false}, "a..": {"a.", false}, "[::1]": {"[::1]", false},
+		"LocalHost.": {"localhost", true}, "x.LOCALHOST": {"x.localhost", true}, "localhost..": {"localhost.", false},
+		"xlocalhost": {"xlocalhost", false}, "localhost.x": {"localhost.x", false}, "localhost:1": {"localhost:1", false},
+	} {
+		testutil.Equal(t, tunnel.CanonicalHost(host), want.spelled, "the spelling of %q", host)
+		testutil.Equal(t, tunnel.IsLocalhost(host), want.local, "%q is localhost", host)
+	}
+}
+
 func TestSplitAddress(t *testing.T) {
 	for address, want := range map[string]string{
 		"example.com:80": "example.com 80", "[::1]:443": "::1 443", "10.0.0.1:65535": "10.0.0.1 65535",

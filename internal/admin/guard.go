@@ -56,12 +56,13 @@ func ownHost(r *http.Request) bool {
 	if h, _, err := net.SplitHostPort(name); err == nil {
 		name = h
 	}
-	name = tunnel.CanonicalHost(strings.Trim(name, "[]"))
+	host := strings.Trim(name, "[]")
+	name = tunnel.CanonicalHost(host)
 	if _, err := netip.ParseAddr(name); err == nil {
 		return true
 	}
 	switch {
-	case tunnel.IsLocalhost(name):
+	case tunnel.IsLocalhost(host):
 		return true
 	case onLoopback(r):
 		return false

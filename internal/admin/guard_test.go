@@ -39,6 +39,7 @@ func TestHostOnLoopback(t *testing.T) {
 	}
 	for _, host := range []string{
 		"", "evil.example", "evil.example:8095", "rebind.test.", "localhost.evil.example", "127.0.0.1.evil.example", "a.svc.evil.example",
+		"localhost..", "x.localhost..",
 	} {
 		for _, local := range []string{"127.0.0.1:1", "10.1.2.3:1"} {
 			r := request("/", local)
