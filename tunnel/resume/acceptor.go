@@ -216,7 +216,8 @@ func (c *Conn) offered(epoch uint32, peerTaken uint64) (taken uint64, refused er
 		c.do(a)
 		switch {
 		case a&Answer != 0:
-			return c.m.In.Tell(), nil
+			taken, _ := c.m.Tell()
+			return taken, nil
 		case a&RefuseStale != 0:
 			return 0, &tunnel.DialError{Failure: tunnel.FailStale}
 		case a&RefuseGone != 0:
@@ -242,7 +243,7 @@ func (c *Conn) answered(epoch uint32, near tunnel.Conn, err error, flow *tunnel.
 	case a&refuses == 0:
 		c.attach(st, flow)
 		c.do(a)
-	case c.m.life == Complete: // the opener may still write, which is not to be resumed
+	case c.m.Life() == Complete: // the opener may still write, which is not to be resumed
 		_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
 	default:
 		st.Detach()
