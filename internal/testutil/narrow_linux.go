@@ -10,7 +10,7 @@ import (
 )
 
 // Narrow returns a listener on a port of 127.0.0.1 that receives no segment of more than 1,300
-// bytes, with TCP's header, and says so to nobody. Larger ones are lost before they count as
+// bytes, with TCP's header, and sends no ICMP. Larger ones are lost before they count as
 // received, as on a path with a smaller MTU whose ICMP messages are dropped.
 func Narrow(t testing.TB) net.Listener {
 	t.Helper()

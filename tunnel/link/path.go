@@ -78,8 +78,8 @@ func (p *Path) unheard(segment int, now time.Time) {
 // narrow reports whether a connection that begins now has small segments.
 func (p *Path) narrow(now time.Time) bool { return now.Unix() < p.until.Load() }
 
-// lookAt returns how large c's segments are, and whether its peer has not acknowledged what was
-// sent, not even again.
+// lookAt returns the size of c's segments, and whether something was sent twice and is not
+// acknowledged.
 func lookAt(c net.Conn) (segment int, unheard bool) {
 	s, ok := c.(syscall.Conn)
 	if !ok {

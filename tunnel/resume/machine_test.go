@@ -28,7 +28,7 @@ type step struct {
 	does  Actions // all of them, but for the harmless ones
 }
 
-// harmless are actions that may be done once too often: whoever is woken looks again.
+// harmless are actions that may be done once too often: a wait that is woken looks again.
 const harmless = Wake | WatchDeadline
 
 var t0 = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)

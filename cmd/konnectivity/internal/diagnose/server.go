@@ -240,7 +240,7 @@ func (c *pathChecker) failHandshake(step string, err error) bool {
 	unheard, lost := errors.AsType[*link.UnheardError](err)
 	switch {
 	case lost:
-		return c.fail(step, unheard.Error(), "A tunnel on the way takes smaller packets than this machine's, and ICMP, which would tell, is blocked: lower the MTU here or clamp the MSS at a router, or let ICMP pass. Agents and sidecars try small segments next, which may do.")
+		return c.fail(step, unheard.Error(), "A tunnel on the way may take smaller packets than this machine's, while ICMP, which would tell, is blocked: lower the MTU here or clamp the MSS at a router, or let ICMP pass. Agents and sidecars try small segments next. If those are lost, too, nothing gets through at the moment.")
 	case alerted:
 		return c.failAlert(step, alert)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
