@@ -268,10 +268,6 @@ type streams struct{}
 // Serve implements tunnel.Handler.
 func (streams) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
 	h := handedOf(ctx)
-	if h == nil {
-		ended(errNotHanded)
-		return
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(h.life, func() {
 		if wasCut(h.life) { // else what the client wrote before it went is delivered
