@@ -92,6 +92,15 @@ func TestShaperLoses(t *testing.T) {
 	}
 }
 
+// A hole takes larger packets, and no others.
+func TestShaperHasAHole(t *testing.T) {
+	s := line.NewShaper(line.Config{Hole: 1300}, 0)
+	for size, want := range map[int]line.Verdict{1300: line.Carried, 1301: line.Lost} {
+		_, v := s.Admit(start, size)
+		testutil.Equal(t, v, want, "a packet of %d bytes is", size)
+	}
+}
+
 func TestDefaultQueueIsTheBandwidthDelayProduct(t *testing.T) {
 	testutil.Equal(t, (line.Config{Rate: 200e6, Delay: 25 * time.Millisecond}).DefaultQueue(), 1_250_000,
 		"200 Mbit/s × 50 ms")
