@@ -81,24 +81,41 @@ func TestMoveIsAskedOnce(t *testing.T) {
 	}
 }
 
-// joint is a Joint that is only to be joined.
-type joint struct{ link.Joint }
+// joint is a Joint that is only to be asked to move.
+type joint struct {
+	link.Joint
+	told chan struct{}
+}
 
-// A stream that is joined only after a server has asked for its connection to be moved tells
-// so. What others ask for does not pass a process between the ends.
-func TestJoinTellsOfAMove(t *testing.T) {
-	for _, server := range []bool{true, false} {
+func (j joint) MoveAsked() { j.told <- struct{}{} }
+
+// A server that asks for a connection to be moved is heard by what joins its streams, also
+// where they are joined only afterwards. What others ask for does not pass a process between
+// the ends.
+func TestOnlyServersMoveWhatIsJoined(t *testing.T) {
+	for role, heard := range map[link.Role]int{link.RoleServer: 1, link.RoleAgent: 0} {
 		noLeaks(t)
-		hello, role := link.Hello{Role: link.RoleServer, Features: []string{link.FeatureForward}}, byte(link.RoleServer)
-		if !server {
-			role = byte(link.RoleAgent)
-		}
+		hello := link.Hello{Role: link.RoleServer, Features: []string{link.FeatureForward}}
 		near, far := tcpPair(t)
-		r := newRigTo(t, role, near, far, true, link.Config{Hello: hello})
-		id, conn := r.dialed()
-		r.send(frame{tMove, 0, id, nil})
-		r.wantNothing()
-		testutil.Equal(t, conn.(*link.Stream).Join(joint{}).Move, server, "it tells of a move")
+		r := newRigTo(t, byte(role), near, far, true, link.Config{Hello: hello})
+		for _, before := range []bool{true, false} {
+			id, conn := r.dialed()
+			told := make(chan struct{}, 2)
+			join := func() {
+				if conn.(*link.Stream).Join(joint{told: told}).Move {
+					told <- struct{}{}
+				}
+			}
+			if before {
+				join()
+			}
+			r.send(frame{tMove, 0, id, nil})
+			r.wantNothing()
+			if !before {
+				join()
+			}
+			testutil.Equal(t, len(told), heard, "how often role %d is heard, joined before: %v", role, before)
+		}
 		r.end()
 	}
 }
