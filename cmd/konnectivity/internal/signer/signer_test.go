@@ -1,14 +1,17 @@
 package signer
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -344,4 +347,30 @@ func TestAPIThatIsAway(t *testing.T) {
 	})
 	testutil.Fails(t, s.Ready(), "readiness")
 	testutil.Eventually(t, "an alert can tell of it", func() bool { return promtest.ToFloat64(s.answers.WithLabelValues("failed")) > 0 })
+}
+
+// What fails is tried again after 0.5 s, and then after twice the pause, up to 30 s; what
+// does not, after its own pause.
+func TestRepeatPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, _ := test.NewNullLogger()
+		s := &Signer{opts: Options{Log: log}}
+		ctx, cancel := context.WithCancel(t.Context())
+		var at []time.Duration
+		from := time.Now()
+		s.repeat(ctx, time.Minute, "it fails", func(context.Context) error {
+			at = append(at, time.Since(from))
+			from = time.Now()
+			switch len(at) {
+			case 9, 10:
+				return nil
+			case 12:
+				cancel()
+			}
+			return io.EOF
+		})
+		second := time.Second
+		testutil.EqualSlices(t, at, []time.Duration{0, second / 2, second, 2 * second, 4 * second, 8 * second, 16 * second, 30 * second,
+			30 * second, time.Minute, time.Minute, second / 2}, "pauses")
+	})
 }
