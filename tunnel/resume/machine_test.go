@@ -118,6 +118,7 @@ var (
 	deadlineDue = Event{Kind: DeadlineDue}
 	written     = Event{Kind: Written}
 	degraded    = Event{Kind: Degraded}
+	moveBegins  = Event{Kind: MoveBegins}
 )
 
 const still = int(stillTime / time.Second)
@@ -308,6 +309,25 @@ func TestMachine(t *testing.T) {
 			{1, redial, StateDetached, Live, 0},
 			{2, Event{Kind: RedialFailed, Cause: &tunnel.DialError{Failure: tunnel.FailUnavailable}}, StateDetached, Live, 0},
 			{3, Event{Kind: RedialFailed, Cause: &tunnel.DialError{Failure: tunnel.FailGone}}, StateGone, Unknown, Finish | Fail},
+		}},
+		"what another process has by now says no more": {steps: []step{
+			{10, moveBegins, StateDetached, Live, Detach},
+			{11, Event{Kind: Reset, Cause: tunnel.ErrSeized}, StateDetached, Live, Fail},
+			{12, Event{Kind: MoveEnds}, StateGone, Moved, Finish},
+			{13, offered(1, 3), StateGone, Moved, RefuseMoving},
+		}},
+		"what is on its way may end": {steps: []step{
+			{10, moveBegins, StateDetached, Live, Detach},
+			{11, offered(1, 3), StateDetached, Live, RefuseMoving},
+			{40, deadlineDue, StateGone, Expired, Finish | Fail},
+			{41, offered(1, 3), StateGone, Expired, RefuseGone},
+		}},
+		"what is on its way does not come to its end": {steps: []step{
+			{10, Event{Kind: Written, Fin: true}, StateAttached, Live, Send},
+			{11, acked(0, 4), StateAttached, Live, 0},
+			{12, moveBegins, StateDetached, Live, Detach},
+			{13, Event{Kind: Took, Fin: true}, StateLingering, Live, 0},
+			{14, Event{Kind: MoveFails}, StateGone, Complete, Finish | Fail},
 		}},
 		"memory is freed of an end that lingers": {prepare: bothOver, steps: []step{{1, degraded, StateGone, Complete, Finish | Fail | Ack}}},
 	} {
