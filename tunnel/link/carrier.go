@@ -126,9 +126,9 @@ func (ses *Session) Resumes() bool { return ses.resumes }
 // Session is the link that the stream is on.
 func (st *Stream) Session() *Session { return st.ses }
 
-// Watch sets the stream's Watcher, which is to be an end. It returns the newest
-// acknowledgement that came before; nil: none did. Where the stream has failed by then,
-// or was asked to move, the Watcher is told before Watch returns.
+// Watch sets the stream's Watcher. It returns the newest acknowledgement that came before;
+// nil: none did. Where the stream has failed by then, or was asked to move, the Watcher is
+// told before Watch returns.
 func (st *Stream) Watch(w Watcher) (acked *Ack) {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
