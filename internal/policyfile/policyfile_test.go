@@ -166,7 +166,7 @@ func TestOpenRefuses(t *testing.T) {
 
 // In report mode nothing is refused, and all that would be is counted.
 func TestReport(t *testing.T) {
-	l, registry, _ := opened(t, strings.Replace(denies, Enforce, Report, 1))
+	l, registry, write := opened(t, strings.Replace(denies, Enforce, Report, 1))
 	for _, host := range []string{"10.0.0.1", "192.0.2.1", "169.254.169.254"} {
 		testutil.Succeeds(t, ask(l, host), "%s", host)
 	}
@@ -179,7 +179,12 @@ x_policy_decisions_total{decision="reported",rule=""} 1
 x_policy_decisions_total{decision="reported",rule="ten"} 1
 `
 	testutil.NoError(t, promtest.GatherAndCompare(registry, strings.NewReader(want), "x_policy_decisions_total"))
-	testutil.DocumentedLabels(t, "../../docs/metrics.md", "The server's own").Check(t, "x_", testutil.Must(registry.Gather())(t), "policy_decisions_total")
+	write(denies)
+	l.Reload()
+	testutil.Fails(t, ask(l, "10.0.0.1"), "enforced")
+	for _, heading := range []string{"The server's own", "The agent's own"} {
+		testutil.DocumentedLabels(t, "../../docs/metrics.md", heading).Check(t, "x_", testutil.Must(registry.Gather())(t))
+	}
 }
 
 // However often a file changes its rules' names, metrics have few.
