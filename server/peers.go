@@ -48,8 +48,8 @@ func (p *peers) join(who *peer) (leave func()) {
 	}
 }
 
-// tell is for another lane of a peer that has joined, once that peer's later news
-// come by it, too.
+// tell is for another lane of a peer, once the peer's later news come by it, too. The peer
+// has joined, or is about to.
 func (p *peers) tell(lane *peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
