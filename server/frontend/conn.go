@@ -403,12 +403,14 @@ func (c *Conn) finish() {
 	for _, end := range slices.Backward(c.ends) {
 		end()
 	}
-	c.reject(errUnproven)
+	if !c.hasBegun() {
+		c.reject(errUnproven)
+	}
 	c.mu.Lock()
 	was := c.standing
 	c.standing = over
 	c.mu.Unlock()
-	if was == begun {
+	if was == begun { // perhaps only now, by a late stream
 		_ = c.Conn.Close()
 		<-c.front.slots
 		return
@@ -416,6 +418,13 @@ func (c *Conn) finish() {
 	c.front.cfg.PreAuth.slots.Release(c)
 	// A peer whose handshake failed gets no goodbye, which could block.
 	c.cut()
+}
+
+// hasBegun reports whether Begin has succeeded.
+func (c *Conn) hasBegun() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.standing == begun
 }
 
 // errUnproven is the error of a connection whose handler returned before Begin.
