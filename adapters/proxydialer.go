@@ -43,7 +43,7 @@ func (w *proxyDialer) failed(address string, err error) error {
 		out.Failure = connect.ProxyFailure(status)
 		out.Reason = fmt.Sprintf("%s answered %d", w.who, status.Status)
 		if out.Failure == tunnel.FailAuth {
-			out.Reason = w.who + " wants authentication: give user and password in its URL, or others than are there, for Basic authentication"
+			out.Reason = w.who + " wants authentication: " + tunnel.AuthAdvice
 		}
 		out.Err = fmt.Errorf("%s answered %d", w.Proxy, status.Status) // its page may contain anything
 	case errors.As(err, &dial):

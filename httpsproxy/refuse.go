@@ -46,7 +46,7 @@ var (
 	foreignRefusal = invalid("This port speaks HTTP: give clients a proxy URL that begins with http://.")
 
 	proxyAuthRefusal = &refusal{http.StatusBadGateway,
-		"The customer proxy wants authentication: give user and password in its URL, or others than are there, for Basic authentication.", tunnel.FailAuth.Label()}
+		"The customer proxy wants authentication: " + tunnel.AuthAdvice + ".", tunnel.FailAuth.Label()}
 )
 
 // refusalFor returns the status and the sentence for a failed request, by the

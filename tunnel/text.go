@@ -68,3 +68,6 @@ func GuessFailure(text string) Failure {
 	}
 	return FailInternal
 }
+
+// AuthAdvice says what to do about a proxy that wants authentication.
+const AuthAdvice = "give user and password in its URL, or others than are there, for Basic authentication"
