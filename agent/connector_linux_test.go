@@ -12,7 +12,8 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// Where large packets are lost on the way to a proxy, the second connection by it is made.
+// The first connection by a proxy fails if large packets are lost on the way to it, and the second
+// succeeds.
 func TestProxyThatLargePacketsDoNotReach(t *testing.T) {
 	t.Parallel()
 	ca, config := newCA(t)

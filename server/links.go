@@ -80,7 +80,7 @@ func (s *Server) meetLink(ctx context.Context, c *frontend.Conn, cfg link.Config
 // which is to end the link: what the link still runs may take its time.
 func serveLink(ctx, drains context.Context, session *link.Session, leave func()) {
 	var left atomic.Bool
-	end := func() { // who comes second does not wait, as sync.OnceFunc would have it
+	end := func() { // sync.OnceFunc would have a second call wait for the first one
 		if !left.Swap(true) {
 			leave()
 		}

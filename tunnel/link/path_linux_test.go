@@ -48,10 +48,10 @@ func TestPathConnectsWhereLargePacketsAreLost(t *testing.T) {
 	}
 }
 
-// A peer that receives what is sent, and does not answer, is not taken for a path that loses it.
+// A peer that acknowledges the handshake, and does not answer it, leaves the path wide.
 func TestSilentPeersAreNotUnheard(t *testing.T) {
 	t.Parallel()
-	l := testutil.Listen(t) // nobody accepts
+	l := testutil.Listen(t) // the kernel acknowledges
 	raw := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
 	defer raw.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

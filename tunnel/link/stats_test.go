@@ -36,7 +36,7 @@ func TestStatsCountBothWays(t *testing.T) {
 	testutil.Equal(t, [2]uint64{sa.Answered, sb.Answered}, [2]uint64{1, 2}, "dials answered")
 }
 
-// A figure that a failing test prints names what was counted.
+// Losses print their labels, for tests that fail.
 func TestLossesNameTheirCauses(t *testing.T) {
 	testutil.Equal(t, link.Losses{tunnel.LossCut: 2, tunnel.LossLocal: 1}.String(), "[cut:2 local:1]", "some")
 	testutil.Equal(t, link.Losses{}.String(), "[]", "none")

@@ -66,7 +66,7 @@ func restore(s Snapshot, now time.Time) Machine {
 // up to that, and the bytes kept behind it, do not overflow.
 const maxOffset = 1 << 62
 
-// Check returns an error about what cannot be the state of a connection.
+// Check returns an error if no connection can be in that state.
 func (s *Snapshot) Check() error {
 	end := s.From + uint64(tunnel.LenAll(s.Kept))
 	total := end
