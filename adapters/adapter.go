@@ -107,8 +107,8 @@ func (a *Adapter) makeResolvers(opt Options) error {
 		return nil
 	}
 	a.services = hosted.New(hosted.Options{
-		Kubeconfig: opt.Hosted.Kubeconfig, UserAgent: opt.Server.Software,
-		Proxy: a.direct.proxyFor, GetTime: opt.lookupTime, Log: opt.Log,
+		Kubeconfig: opt.Hosted.Kubeconfig,
+		Proxy:      a.direct.proxyFor, GetTime: opt.lookupTime, Log: opt.Log,
 	})
 	a.guest = resolve.NewGuest(resolve.GuestOptions{
 		Server: func(ctx context.Context) ([]netip.Addr, error) { return a.services.ClusterIPs(ctx, namespace, name) },

@@ -2,10 +2,7 @@ package hosted
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -14,6 +11,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/kubeapi"
 )
 
 const (
@@ -28,21 +27,11 @@ const (
 	// during a watch.
 	pingAfter = 15 * time.Second
 	pingTime  = 10 * time.Second
-
-	// maxErrorBody is how much of a refusal is read, to reuse the connection.
-	maxErrorBody = 64 << 10
 )
 
-// statusError is a refusal by the API.
-type statusError struct{ code int }
-
-func (e *statusError) Error() string {
-	return fmt.Sprintf("the hosted cluster's API answered %d %s", e.code, http.StatusText(e.code))
-}
-
 func isStatus(err error, codes ...int) bool {
-	var status *statusError
-	return errors.As(err, &status) && slices.Contains(codes, status.code)
+	refused, ok := errors.AsType[*kubeapi.Error](err)
+	return ok && slices.Contains(codes, refused.Code)
 }
 
 // configError says that there is no kubeconfig to use yet.
@@ -55,7 +44,6 @@ func (e *configError) Unwrap() error { return e.err }
 type client struct {
 	path  string
 	proxy func(*url.URL) (*url.URL, error) // the environment's
-	agent string
 	log   logrus.FieldLogger
 
 	connectTime time.Duration
@@ -75,17 +63,17 @@ func (c *client) current() (*access, error) {
 		return c.access, nil
 	}
 	fresh, err := load(c.path)
+	other := err == nil && (c.access == nil || c.access.digest != fresh.digest)
+	if other {
+		err = c.connect(fresh)
+	}
 	c.note(err)
 	if err != nil && c.access == nil {
 		return nil, &configError{err}
 	}
 	c.read = time.Now()
-	if err != nil {
-		return c.access, nil
-	}
-	if c.access == nil || c.access.digest != fresh.digest {
+	if other && err == nil {
 		c.closeIdle()
-		fresh.http = c.newHTTP(fresh)
 		c.access = fresh
 	}
 	return c.access, nil
@@ -118,31 +106,30 @@ func (c *client) note(err error) {
 	}
 }
 
-func (c *client) newHTTP(a *access) *http.Client {
-	proxy := func(r *http.Request) (*url.URL, error) { return c.proxy(r.URL) }
+// connect gives an access its client. It uses no network.
+func (c *client) connect(a *access) (err error) {
+	a.trip = &http.Transport{
+		TLSClientConfig:       a.secure,
+		Proxy:                 func(r *http.Request) (*url.URL, error) { return c.proxy(r.URL) },
+		DialContext:           (&net.Dialer{Timeout: c.connectTime}).DialContext,
+		TLSHandshakeTimeout:   c.connectTime,
+		ResponseHeaderTimeout: listTime,
+		ForceAttemptHTTP2:     true, // the watch and GETs share one connection
+		HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTime},
+		MaxIdleConnsPerHost:   2,
+		IdleConnTimeout:       time.Minute,
+		WriteBufferSize:       1 << 10, // requests are short
+	}
 	if a.proxy != nil {
-		proxy = http.ProxyURL(a.proxy)
+		a.trip.Proxy = http.ProxyURL(a.proxy)
 	}
-	return &http.Client{
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
-			Proxy:                 proxy,
-			DialContext:           (&net.Dialer{Timeout: c.connectTime}).DialContext,
-			TLSClientConfig:       a.tls,
-			TLSHandshakeTimeout:   c.connectTime,
-			ResponseHeaderTimeout: listTime,
-			ForceAttemptHTTP2:     true, // the watch and GETs share one connection
-			HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTime},
-			MaxIdleConnsPerHost:   2,
-			IdleConnTimeout:       time.Minute,
-			WriteBufferSize:       1 << 10, // requests are short
-		},
-	}
+	a.services, err = a.NewServices(a.trip)
+	return err
 }
 
 func (c *client) closeIdle() {
 	if c.access != nil {
-		c.access.http.CloseIdleConnections()
+		c.access.trip.CloseIdleConnections()
 	}
 }
 
@@ -152,48 +139,11 @@ func (c *client) close() {
 	c.closeIdle()
 }
 
-// get requests path and returns the body of a 200, which the caller must close.
-func (c *client) get(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
+// get asks for one Service.
+func (c *client) get(ctx context.Context, namespace, name string) (*kubeapi.Service, error) {
 	access, err := c.current()
 	if err != nil {
 		return nil, err
 	}
-	u := access.server.JoinPath(path)
-	u.RawQuery = query.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", c.agent)
-	switch {
-	case access.token != "":
-		req.Header.Set("Authorization", "Bearer "+access.token)
-	case access.username != "":
-		req.SetBasicAuth(access.username, access.password)
-	}
-	res, err := access.http.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	if res.StatusCode != http.StatusOK {
-		_, _ = io.CopyN(io.Discard, res.Body, maxErrorBody)
-		res.Body.Close()
-		return nil, &statusError{res.StatusCode}
-	}
-	return res.Body, nil
-}
-
-// getJSON reads a whole answer of at most limit bytes into out.
-func (c *client) getJSON(ctx context.Context, path string, query url.Values, limit int64, out any) error {
-	body, err := c.get(ctx, path, query)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	if err := json.NewDecoder(io.LimitReader(body, limit)).Decode(out); err != nil {
-		return fmt.Errorf("read the API's answer: %w", err)
-	}
-	_, _ = io.CopyN(io.Discard, body, 1) // read up to EOF, so that the connection is reused
-	return nil
+	return access.services.In(namespace).Get(ctx, name)
 }

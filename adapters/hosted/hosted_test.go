@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
 func services(t testing.TB, kubeconfig string) *Services {
-	s := New(Options{Kubeconfig: kubeconfig, UserAgent: "test", GetTime: testutil.Patience, Log: logging.Silent()})
+	s := New(Options{Kubeconfig: kubeconfig, GetTime: testutil.Patience, Log: logging.Silent()})
 	t.Cleanup(s.Close)
 	return s
 }
@@ -203,7 +203,7 @@ func TestWithoutAPI(t *testing.T) {
 
 func TestBlackHoleIsBounded(t *testing.T) {
 	api, path := filled(t)
-	s := New(Options{Kubeconfig: path, UserAgent: "test", GetTime: 50 * time.Millisecond, Log: logging.Silent()})
+	s := New(Options{Kubeconfig: path, GetTime: 50 * time.Millisecond, Log: logging.Silent()})
 	t.Cleanup(s.Close)
 	ctx := testutil.Context(t)
 	api.Lock() // nothing is answered
@@ -259,7 +259,7 @@ func TestOutagesAreLoggedOnce(t *testing.T) {
 	api, good := filled(t)
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	log, lines := test.NewNullLogger()
-	s := New(Options{Kubeconfig: path, UserAgent: "test", Log: log})
+	s := New(Options{Kubeconfig: path, Log: log})
 	t.Cleanup(s.Close)
 	expect := func(key, why string, said ...string) {
 		t.Helper()
@@ -310,7 +310,7 @@ func TestUserinfoOfTheServerIsNoPartOfErrors(t *testing.T) {
 	text := "clusters: [{name: c, cluster: {server: 'https://anna:hunter2@127.0.0.1:1'}}]\ncontexts: [{name: x, context: {cluster: c}}]\n"
 	testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	a := testutil.Must(load(path))(t)
-	testutil.Equal(t, a.username+" "+a.password, "anna hunter2", "who asks")
+	testutil.Equal(t, a.Username+" "+a.Password, "anna hunter2", "who asks")
 	if _, err := services(t, path).ClusterIPs(t.Context(), "a", "b"); err == nil || strings.Contains(err.Error(), "anna") || strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("%v", err)
 	}
@@ -334,6 +334,7 @@ func TestLoad(t *testing.T) {
 		"proxy":            {config(server+", proxy-url: 'http://u:hunter2@proxy:1'", ""), ""},
 		"no context":       {"current-context: other\n" + config(server, ""), `no context "other"`},
 		"no cluster":       {"contexts: [{name: x, context: {cluster: c}}]", `cluster "c"`},
+		"no user":          {"clusters: [{name: c, cluster: {" + server + "}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\n", `user "u"`},
 		"no server":        {config("", ""), "server is not an http or https URL"},
 		"bad server":       {config("server: 'https://u:hunter2@:x'", ""), "server is not an http or https URL"},
 		"bad proxy":        {config(server+", proxy-url: 'socks5://u:hunter2@x'", ""), "proxy-url is not"},
@@ -357,7 +358,7 @@ func TestLoad(t *testing.T) {
 				t.Errorf("%v, want %q", err, c.err)
 			case err != nil && strings.Contains(err.Error(), "hunter2"):
 				t.Errorf("a secret in %q", err)
-			case name == "files, relative" && (a.token != "tok" || len(a.tls.Certificates) != 1 || a.tls.RootCAs == nil || a.tls.ServerName != "api"):
+			case name == "files, relative" && (a.Token != "tok" || a.CA == nil || a.Cert == nil || a.Key == nil || a.ServerName != "api"):
 				t.Errorf("%+v", a)
 			}
 		})
@@ -382,6 +383,6 @@ func FuzzKubeconfig(f *testing.F) {
 		path := filepath.Join(t.TempDir(), "k")
 		testutil.NoError(t, os.WriteFile(path, data, 0o600))
 		a, err := load(path)
-		testutil.Equal(t, err != nil || a.server != nil, true, "there is a server or an error")
+		testutil.Equal(t, err != nil || a.Server != "", true, "there is a server or an error")
 	})
 }

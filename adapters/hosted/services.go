@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/adapters/resolve"
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/wait"
 )
 
@@ -19,9 +20,6 @@ const (
 	// defaultGetTime bounds one GET of a Service, so that while the API is
 	// away, names that may not even be Services wait no longer.
 	defaultGetTime = 1500 * time.Millisecond
-
-	// maxService bounds one Service; etcd accepts no object above 1.5 MiB.
-	maxService = 2 << 20
 
 	// keepFound and keepAbsent are how long the results of single GETs are
 	// kept. ClusterIPs do not change while a Service lives.
@@ -36,7 +34,6 @@ const (
 // Options configures Services.
 type Options struct {
 	Kubeconfig string // path; need not exist yet
-	UserAgent  string
 
 	// Proxy returns the proxy for requests to the API, as the environment has
 	// it; nil means none. The kubeconfig's proxy-url wins.
@@ -63,22 +60,9 @@ type Services struct {
 	look time.Duration // otherEvery, but in tests
 }
 
-// service is what we read of a Service.
-type service struct {
-	Metadata struct {
-		Name            string `json:"name"`
-		Namespace       string `json:"namespace"`
-		ResourceVersion string `json:"resourceVersion"`
-	} `json:"metadata"`
-	Spec struct {
-		ClusterIP  string   `json:"clusterIP"`
-		ClusterIPs []string `json:"clusterIPs"`
-	} `json:"spec"`
-}
-
-// addrs returns the Service's addresses: none if it is headless ("None") or an
+// addrsOf returns a Service's addresses: none if it is headless ("None") or an
 // ExternalName.
-func (s *service) addrs() []netip.Addr {
+func addrsOf(s *kubeapi.Service) []netip.Addr {
 	texts := s.Spec.ClusterIPs
 	if len(texts) == 0 {
 		texts = []string{s.Spec.ClusterIP}
@@ -99,7 +83,7 @@ func New(opt Options) *Services {
 	}
 	getTime := cmp.Or(opt.GetTime, defaultGetTime)
 	s := &Services{
-		client: &client{path: opt.Kubeconfig, proxy: opt.Proxy, agent: opt.UserAgent, log: opt.Log, connectTime: max(connectTime, getTime)},
+		client: &client{path: opt.Kubeconfig, proxy: opt.Proxy, log: opt.Log, connectTime: max(connectTime, getTime)},
 		log:    opt.Log,
 		wanted: make(chan struct{}, 1),
 		outage: outage{log: opt.Log}, look: otherEvery,
@@ -149,12 +133,15 @@ func unavailable(key string, err error) error {
 // better than nothing.
 func (s *Services) get(ctx context.Context, f *resolve.Flight[[]netip.Addr]) ([]netip.Addr, error) {
 	namespace, name := splitKey(f.Key)
-	var out service
-	err := s.client.getJSON(ctx, "/api/v1/namespaces/"+namespace+"/services/"+name, nil, maxService, &out)
+	service, err := s.client.get(ctx, namespace, name)
+	var addrs []netip.Addr
 	ttl := keepFound
 	switch {
 	case err == nil:
 		s.outage.note(nil)
+		if addrs, err = found(f.Key, addrsOf(service)); err != nil {
+			ttl = keepAbsent
+		}
 	case isStatus(err, http.StatusNotFound):
 		s.outage.note(nil)
 		err, ttl = resolve.NotFound(f.Key), keepAbsent
@@ -167,12 +154,6 @@ func (s *Services) get(ctx context.Context, f *resolve.Flight[[]netip.Addr]) ([]
 			return addrs, nil
 		}
 		err, ttl = unavailable(f.Key, err), keepFailure
-	}
-	addrs := out.addrs()
-	if err == nil {
-		if addrs, err = found(f.Key, addrs); err != nil {
-			ttl = keepAbsent
-		}
 	}
 	s.cache.Put(f.Key, addrs, err, ttl)
 	return addrs, err

@@ -1,33 +1,24 @@
 package hosted
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/netip"
-	"net/url"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/wait"
 )
 
 const (
-	// listTime bounds one page of a list, and the wait for a watch to begin.
+	// listTime bounds a list, and the wait for a watch to begin.
 	listTime = 30 * time.Second
-
-	// listPage is how many Services come in one answer.
-	listPage = 500
-
-	// maxPage bounds one answer: 500 Services of 64 KiB each, which is far
-	// above what real ones have.
-	maxPage = 32 << 20
 
 	// maxServices bounds how many Services are kept. In a cluster with more,
 	// each is requested by itself.
@@ -77,18 +68,21 @@ func (t *table) setCurrent(current bool) {
 	t.current = current
 }
 
-func (t *table) apply(typ string, s *service) error {
+func (t *table) apply(what kubeapi.Event, s *kubeapi.Service) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if key := joinKey(s); typ == "DELETED" {
+	switch key := joinKey(s); what {
+	case kubeapi.Deleted:
 		delete(t.addrs, key)
-	} else if t.addrs[key] = s.addrs(); len(t.addrs) > maxServices {
-		return errTooMany
+	case kubeapi.Added, kubeapi.Modified:
+		if t.addrs[key] = addrsOf(s); len(t.addrs) > maxServices {
+			return errTooMany
+		}
 	}
 	return nil
 }
 
-func joinKey(s *service) string { return s.Metadata.Namespace + "/" + s.Metadata.Name }
+func joinKey(s *kubeapi.Service) string { return s.Namespace + "/" + s.Name }
 
 func splitKey(key string) (namespace, name string) {
 	namespace, name, _ = strings.Cut(key, "/")
@@ -143,10 +137,13 @@ var errOther = errors.New("the kubeconfig has changed")
 // even a bookmark, may be of versions that begin anew below ours, as behind a restore of
 // the API's etcd, and the next would be silent until they get there: all is listed anew.
 func (s *Services) follow(ctx context.Context) error {
-	access := s.client.inUse()
+	access, err := s.client.current()
+	if err != nil {
+		return err
+	}
 	for version := ""; ; {
 		if version == "" {
-			addrs, listed, err := s.list(ctx)
+			addrs, listed, err := list(ctx, access)
 			if err != nil {
 				return err
 			}
@@ -168,34 +165,30 @@ func (s *Services) follow(ctx context.Context) error {
 }
 
 // list reads all Services, page by page.
-func (s *Services) list(ctx context.Context) (map[string][]netip.Addr, string, error) {
+func list(ctx context.Context, from *access) (map[string][]netip.Addr, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	all := make(map[string][]netip.Addr)
-	query := url.Values{"limit": {strconv.Itoa(listPage)}}
-	for {
-		var page struct {
-			Metadata struct {
-				ResourceVersion string `json:"resourceVersion"`
-				Continue        string `json:"continue"`
-			} `json:"metadata"`
-			Items []service `json:"items"`
-		}
-		if err := s.client.getJSON(ctx, "/api/v1/services", query, maxPage, &page); err != nil {
+	for opts := (kubeapi.ListOptions{Limit: kubeapi.ServicesPage}); ; {
+		page, err := from.services.List(ctx, opts)
+		if err != nil {
 			return nil, "", err
 		}
-		for i := range page.Items {
-			all[joinKey(&page.Items[i])] = page.Items[i].addrs()
+		for _, s := range page.Items {
+			all[joinKey(s)] = addrsOf(s)
 		}
 		if len(all) > maxServices {
 			return nil, "", errTooMany
 		}
-		if page.Metadata.Continue == "" {
+		if opts.Continue = page.Metadata.Continue; opts.Continue == "" {
 			return all, page.Metadata.ResourceVersion, nil
 		}
-		query.Set("continue", page.Metadata.Continue)
 	}
 }
+
+// errCut ends a watch that has not lasted as long as was asked for: its connection was lost,
+// or the API server is going.
+var errCut = errors.New("the watch ended early")
 
 // watch follows changes from version on until the API ends the watch in order,
 // and returns the version to go on from. It ends soon after another access than the
@@ -205,45 +198,20 @@ func (s *Services) watch(ctx context.Context, access *access, version string) (s
 	var looking sync.WaitGroup
 	defer looking.Wait()
 	defer cancel()
-	body, err := s.client.get(ctx, "/api/v1/services", url.Values{
-		"watch": {"1"}, "resourceVersion": {version}, "allowWatchBookmarks": {"true"},
-		"timeoutSeconds": {strconv.Itoa(int(watchTime / time.Second))},
+	start, full := time.Now(), error(nil)
+	err := access.services.Watch(ctx, kubeapi.WatchOptions{From: version, Time: watchTime}, func() {
+		looking.Go(func() { s.awaitOther(ctx, access); cancel() })
+		s.table.setCurrent(true)
+	}, func(what kubeapi.Event, service *kubeapi.Service) {
+		if full = cmp.Or(full, s.table.apply(what, service)); full != nil {
+			cancel()
+		}
+		version = cmp.Or(service.ResourceVersion, version)
 	})
-	if err != nil {
-		return "", err
+	if err = cmp.Or(full, err); err == nil && time.Since(start) < watchTime {
+		err = errCut
 	}
-	defer body.Close()
-	if s.client.inUse() != access {
-		return "", errOther
-	}
-	looking.Go(func() { s.awaitOther(ctx, access); cancel() })
-	s.table.setCurrent(true)
-	limited := &io.LimitedReader{R: body}
-	events := json.NewDecoder(limited)
-	for began := time.Now(); ; {
-		limited.N = maxService
-		var event struct {
-			Type   string  `json:"type"`
-			Object service `json:"object"`
-		}
-		switch err := events.Decode(&event); {
-		case errors.Is(err, io.EOF) && time.Since(began) > firstPause && limited.N > 0:
-			return version, nil
-		case err != nil:
-			return "", fmt.Errorf("watch Services: %w", err)
-		}
-		switch event.Type {
-		case "ERROR": // a Status; whatever it says, the list must be read again
-			return "", &statusError{http.StatusGone}
-		case "ADDED", "MODIFIED", "DELETED":
-			if err := s.table.apply(event.Type, &event.Object); err != nil {
-				return "", err
-			}
-		}
-		if v := event.Object.Metadata.ResourceVersion; v != "" {
-			version = v
-		}
-	}
+	return version, err
 }
 
 // awaitOther returns once another access is in use, or ctx has ended.

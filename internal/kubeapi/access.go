@@ -35,7 +35,7 @@ const (
 )
 
 // Access is how to reach an API, as content: nothing is left to be opened or
-// run.
+// run. Cluster.Access makes one of a kubeconfig.
 type Access struct {
 	Server     string // https://HOST:PORT
 	ServerName string // that its certificate must have; "": the host's
@@ -51,22 +51,9 @@ type Access struct {
 // are refused, since they would lead elsewhere with its credentials. The API may be
 // hostile: answers are bounded.
 func (a Access) Config() (*Config, error) {
-	secure := &tls.Config{
-		MinVersion: tls.VersionTLS12, ServerName: a.ServerName, InsecureSkipVerify: a.Insecure,
-		VerifyConnection: func(c tls.ConnectionState) error { return tlsreload.CheckWeight(c.PeerCertificates) },
-	}
-	if len(a.CA) > 0 {
-		secure.RootCAs = x509.NewCertPool()
-		if !secure.RootCAs.AppendCertsFromPEM(a.CA) {
-			return nil, errors.New("there is no PEM certificate among the CAs")
-		}
-	}
-	if len(a.Cert) > 0 {
-		pair, err := tls.X509KeyPair(a.Cert, a.Key)
-		if err != nil {
-			return nil, fmt.Errorf("client certificate: %w", err)
-		}
-		secure.Certificates = []tls.Certificate{pair}
+	secure, err := a.TLS()
+	if err != nil {
+		return nil, err
 	}
 	return &Config{URL: a.Server, QPS: -1, Transport: transport.Config{
 		BearerToken: a.Token, Username: a.Username, Password: a.Password,
@@ -80,6 +67,28 @@ func (a Access) Config() (*Config, error) {
 			},
 		}},
 	}}, nil
+}
+
+// TLS is the configuration of connections to the API, which may be changed.
+func (a Access) TLS() (*tls.Config, error) {
+	secure := &tls.Config{
+		MinVersion: tls.VersionTLS12, ServerName: a.ServerName, InsecureSkipVerify: a.Insecure,
+		VerifyConnection: func(c tls.ConnectionState) error { return tlsreload.CheckWeight(c.PeerCertificates) },
+	}
+	if len(a.CA) > 0 {
+		secure.RootCAs = x509.NewCertPool()
+		if !secure.RootCAs.AppendCertsFromPEM(a.CA) {
+			return nil, errors.New("certificate-authority holds no certificate")
+		}
+	}
+	if len(a.Cert)+len(a.Key) > 0 {
+		pair, err := tls.X509KeyPair(a.Cert, a.Key)
+		if err != nil {
+			return nil, fmt.Errorf("client certificate and key: %w", err)
+		}
+		secure.Certificates = []tls.Certificate{pair}
+	}
+	return secure, nil
 }
 
 // bounded refuses redirects, and answers without end.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -47,13 +48,15 @@ func newAPI(config *Config) (*api, error) {
 		return nil, fmt.Errorf("the API server's address %q: %w", config.URL, err)
 	}
 	t := config.Transport
-	t.UserAgent = filepath.Base(os.Args[0]) + "/" + version.Get().Version
+	t.UserAgent = userAgent()
 	trip, err := transport.New(&t)
 	if err != nil {
 		return nil, fmt.Errorf("client of the API server: %w", err)
 	}
 	return &api{&http.Client{Transport: trip}, base, paceOf(config)}, nil
 }
+
+func userAgent() string { return filepath.Base(os.Args[0]) + "/" + version.Get().Version }
 
 // paceOf is client-go's where the config has none.
 func paceOf(c *Config) *rate.Limiter {
@@ -141,6 +144,7 @@ func (a *api) call(ctx context.Context, r request, out any, most int) error {
 	if err := json.NewDecoder(&answer{resp.Body, most, most}).Decode(out); err != nil {
 		return fmt.Errorf("the API's answer: %w", err)
 	}
+	_, _ = io.CopyN(io.Discard, resp.Body, 1) // up to EOF, so that the connection is used again
 	return nil
 }
 

@@ -3,7 +3,7 @@
 // kubeconfigs, link the machinery of several encodings and of every kind of object: a fifth
 // of a program file, and more memory of a small process than all its work.
 //
-// Agents read leases by it; servers write them, have tokens reviewed, and watch
-// the Secrets of tenants, each of which may have an API of its own (Access). It
-// owns HTTP connections to the API.
+// Agents read leases by it, and sidecars Services (package hosted); servers write leases, have
+// tokens reviewed, and watch the Secrets of tenants, each of which may have an API of its own
+// (Access). It owns HTTP connections to the API, but those for Services.
 package kubeapi

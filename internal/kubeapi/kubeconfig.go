@@ -1,6 +1,9 @@
 package kubeapi
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Kubeconfig has the fields of that format (k8s.io/client-go/tools/clientcmd/api/v1).
 type Kubeconfig struct {
@@ -95,4 +98,32 @@ func (k *Kubeconfig) Current() (cluster Cluster, user User, err error) {
 		return cluster, user, fmt.Errorf("there is no user %q, which the context %q names", c.Context.User, c.Name)
 	}
 	return cluster, user, fmt.Errorf("current-context: there is no context %q", k.CurrentContext)
+}
+
+// Access gathers what a cluster and a user say, and has read give the content of the files
+// that they name. If that fails, it returns the field.
+func (c Cluster) Access(u User, read func(name string) ([]byte, error)) (a Access, field string, err error) {
+	token := []byte(u.Token)
+	a = Access{
+		Server: c.Server, ServerName: c.ServerName, Insecure: c.Insecure, CA: c.CA,
+		Username: u.Username, Password: u.Password, Cert: u.Cert, Key: u.Key,
+	}
+	for _, ref := range []struct {
+		field, name string
+		into        *[]byte
+	}{
+		{"clusters.cluster.certificate-authority", c.CAFile, &a.CA},
+		{"users.user.client-certificate", u.CertFile, &a.Cert},
+		{"users.user.client-key", u.KeyFile, &a.Key},
+		{"users.user.tokenFile", u.TokenFile, &token},
+	} {
+		if ref.name == "" || len(*ref.into) > 0 { // as Kubernetes has it, the content wins
+			continue
+		}
+		if *ref.into, err = read(ref.name); err != nil {
+			return a, ref.field, err
+		}
+	}
+	a.Token = strings.TrimSpace(string(token))
+	return a, "", nil
 }

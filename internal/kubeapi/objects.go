@@ -98,12 +98,13 @@ type Objects[T Object] struct {
 	kind      kind
 	namespace string
 	retries   int // of Create, where the API says when to ask again
+	page      int // bytes that a page of List may have
 }
 
 // newObjects returns a client for config, which it does not modify, and uses no network.
 func newObjects[T Object](config *Config, namespace string, k kind) (Objects[T], error) {
 	a, err := newAPI(config)
-	return Objects[T]{api: a, kind: k, namespace: namespace}, err
+	return Objects[T]{api: a, kind: k, namespace: namespace, page: maxPage}, err
 }
 
 // String is the namespace.
@@ -140,7 +141,7 @@ func (o Objects[T]) List(ctx context.Context, opts ListOptions) (*List[T], error
 	if opts.Continue != "" {
 		r.query.Set("continue", opts.Continue)
 	}
-	err := o.api.call(ctx, r, out, maxPage)
+	err := o.api.call(ctx, r, out, o.page)
 	if err == nil {
 		err = isOf(out.Kind, o.kind.name+"List")
 	}

@@ -32,7 +32,7 @@ func parseKubeconfig(file string, read reader) (kubeapi.Access, error) {
 	if field, err := banned(host, user); err != nil {
 		return kubeapi.Access{}, &FieldError{File: file, Field: field, Err: err}
 	}
-	api, field, err := gather(host, user, read)
+	api, field, err := host.Access(user, read.beside)
 	if err == nil {
 		field, err = checkAccess(api)
 	}
@@ -57,41 +57,12 @@ func banned(host kubeapi.Cluster, user kubeapi.User) (field string, err error) {
 	return "", nil
 }
 
-// gather reads the files that the fields name. If that fails, it returns the field.
-func gather(host kubeapi.Cluster, user kubeapi.User, read reader) (api kubeapi.Access, field string, err error) {
-	token := []byte(user.Token)
-	api = kubeapi.Access{
-		Server: host.Server, ServerName: host.ServerName, Insecure: host.Insecure, CA: host.CA,
-		Username: user.Username, Password: user.Password, Cert: user.Cert, Key: user.Key,
-	}
-	for _, ref := range []struct {
-		field, name string
-		into        *[]byte
-	}{
-		{"clusters.cluster.certificate-authority", host.CAFile, &api.CA},
-		{"users.user.client-certificate", user.CertFile, &api.Cert},
-		{"users.user.client-key", user.KeyFile, &api.Key},
-		{"users.user.tokenFile", user.TokenFile, &token},
-	} {
-		if err := follow(ref.name, read, ref.into); err != nil {
-			return api, ref.field, err
-		}
-	}
-	api.Token = strings.TrimSpace(string(token))
-	return api, "", nil
-}
-
-// follow reads a file that a kubeconfig names in place of its content.
-func follow(name string, read reader, into *[]byte) error {
-	if name == "" || len(*into) > 0 { // as Kubernetes has it, the content wins
-		return nil
-	}
+// beside reads a file that a kubeconfig names, which is in the same folder.
+func (read reader) beside(name string) ([]byte, error) {
 	if err := plainName(name); err != nil {
-		return err
+		return nil, err
 	}
-	data, err := read(name)
-	*into = data
-	return err
+	return read(name)
 }
 
 // checkAccess returns an error if a cannot be used, and the field that causes it.
