@@ -177,15 +177,7 @@ func (p *Policy) denyAddr(to netip.AddrPort) error {
 
 // opens reports whether an allow rule names addr, rather than everything.
 func (p *Policy) opens(block netip.Prefix, addr netip.Addr, port uint16) bool {
-	if p == nil {
-		return false
-	}
-	for at := p.allow.at(addr); at != nil && at.prefix.Bits() >= block.Bits(); at = at.outer {
-		if onPort(at.rules, port) != nil {
-			return true
-		}
-	}
-	return false
+	return p != nil && p.allow.inside(addr, block.Bits(), port) != nil
 }
 
 func refuse(host string, port uint16, why error) error {
