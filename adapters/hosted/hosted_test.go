@@ -217,7 +217,7 @@ func TestKubeconfigReloads(t *testing.T) {
 	api, path := filled(t)
 	s := services(t, path)
 	want(t, s, map[string]string{"a/one": "[10.0.0.1]"})
-	again := func() { reread(s); s.cache.Forget("a/one") }
+	again := func() { reread(s); s.flights.Forget("a/one") }
 	testutil.NoError(t, os.WriteFile(path, []byte("{broken"), 0o600))
 	again()
 	want(t, s, map[string]string{"a/one": "[10.0.0.1]"}) // the old one stays in use
@@ -265,7 +265,7 @@ func TestOutagesAreLoggedOnce(t *testing.T) {
 		t.Helper()
 		lines.Reset()
 		for range 3 {
-			s.cache.Forget(key)
+			s.flights.Forget(key)
 			reread(s)
 			namespace, name := splitKey(key)
 			_, err := s.ClusterIPs(t.Context(), namespace, name)

@@ -52,7 +52,6 @@ type Services struct {
 	client  *client
 	log     logrus.FieldLogger
 	table   table
-	cache   resolve.Cache[[]netip.Addr]
 	flights *resolve.Flights[[]netip.Addr]
 	wanted  chan struct{} // holds one token after the first request: a watch is worthwhile
 	outage  outage
@@ -98,23 +97,16 @@ func (s *Services) ClusterIPs(ctx context.Context, namespace, name string) ([]ne
 	wait.Signal(s.wanted)
 	key := namespace + "/" + name
 	if addrs, current := s.table.get(key); current {
-		return found(key, addrs)
-	}
-	if addrs, err, ok := s.cache.Get(key); ok {
-		return addrs, err
+		if len(addrs) == 0 {
+			return nil, resolve.NotFound(key)
+		}
+		return addrs, nil
 	}
 	addrs, _, left, err := s.flights.Do(ctx, key)
 	if left {
 		return nil, unavailable(key, err)
 	}
 	return addrs, err
-}
-
-func found(key string, addrs []netip.Addr) ([]netip.Addr, error) {
-	if len(addrs) == 0 {
-		return nil, resolve.NotFound(key)
-	}
-	return addrs, nil
 }
 
 func unavailable(key string, err error) error {
@@ -131,32 +123,27 @@ func unavailable(key string, err error) error {
 
 // get looks up one Service. While the API is away, what a watch saw last is
 // better than nothing.
-func (s *Services) get(ctx context.Context, f *resolve.Flight[[]netip.Addr]) ([]netip.Addr, error) {
+func (s *Services) get(ctx context.Context, f *resolve.Flight[[]netip.Addr]) ([]netip.Addr, time.Duration, error) {
 	namespace, name := splitKey(f.Key)
 	service, err := s.client.get(ctx, namespace, name)
-	var addrs []netip.Addr
-	ttl := keepFound
 	switch {
 	case err == nil:
 		s.outage.note(nil)
-		if addrs, err = found(f.Key, addrsOf(service)); err != nil {
-			ttl = keepAbsent
+		if addrs := addrsOf(service); len(addrs) > 0 {
+			return addrs, keepFound, nil
 		}
+		return nil, keepAbsent, resolve.NotFound(f.Key)
 	case isStatus(err, http.StatusNotFound):
 		s.outage.note(nil)
-		err, ttl = resolve.NotFound(f.Key), keepAbsent
+		return nil, keepAbsent, resolve.NotFound(f.Key)
 	case errors.Is(err, context.Canceled): // all callers have left
-		return nil, unavailable(f.Key, err)
-	default:
-		s.outage.note(err)
-		if addrs, _ := s.table.get(f.Key); len(addrs) > 0 {
-			s.cache.Put(f.Key, addrs, nil, keepFailure)
-			return addrs, nil
-		}
-		err, ttl = unavailable(f.Key, err), keepFailure
+		return nil, 0, unavailable(f.Key, err)
 	}
-	s.cache.Put(f.Key, addrs, err, ttl)
-	return addrs, err
+	s.outage.note(err)
+	if addrs, _ := s.table.get(f.Key); len(addrs) > 0 {
+		return addrs, keepFailure, nil
+	}
+	return nil, keepFailure, unavailable(f.Key, err)
 }
 
 // Close ends lookups and closes connections. Run must have returned.

@@ -13,8 +13,14 @@ import (
 func knowing(t testing.TB) *Guest {
 	g := NewGuest(GuestOptions{})
 	t.Cleanup(g.Close)
-	g.cache.Put("www.example", Answer{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Source: FromGuest}, nil, time.Hour)
-	g.cache.Put("gone.example", Answer{}, NotFound("gone.example"), time.Hour)
+	for _, f := range []*Flight[Answer]{
+		{Key: "www.example", value: Answer{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Source: FromGuest}},
+		{Key: "gone.example", err: NotFound("gone.example")},
+	} {
+		f.done = make(chan struct{})
+		close(f.done)
+		g.flights.kept.Put(f.Key, f, time.Hour)
+	}
 	return g
 }
 

@@ -6,10 +6,17 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"konnectivity/internal/memory"
+	"konnectivity/tunnel"
 )
 
 // ErrClosed is why nothing is looked up any more.
 var ErrClosed = errors.New("shutting down")
+
+// maxKept bounds the keys whose outcomes are kept; at some 500 bytes each that is half a
+// megabyte.
+const maxKept = 1024
 
 // maxUnwanted bounds lookups: while more are under way, one ends when its last caller
 // leaves. A client that asks and leaves, again and again, cannot pile them up.
@@ -17,12 +24,14 @@ const maxUnwanted = 128
 
 // Flights runs one lookup per key for all its callers. A lookup goes on when its
 // callers have left, so that its outcome serves the next one, unless there are too
-// many; it has a bound of its own and is joined by Close.
+// many; it has a bound of its own and is joined by Close. Outcomes are kept as long as work
+// says. Any goroutine may use it.
 type Flights[V any] struct {
 	bound time.Duration
-	work  func(ctx context.Context, f *Flight[V]) (V, error)
+	work  func(ctx context.Context, f *Flight[V]) (value V, keep time.Duration, err error)
 
 	mu      sync.Mutex
+	kept    memory.Memory[string, *Flight[V]] // those that are done
 	running map[string]*Flight[V]
 	closed  bool
 	ctx     context.Context
@@ -48,18 +57,24 @@ type Flight[V any] struct {
 	cancel  context.CancelFunc
 }
 
-// NewFlights makes Flights whose lookups are work, for at most bound each.
-func NewFlights[V any](bound time.Duration, work func(context.Context, *Flight[V]) (V, error)) *Flights[V] {
+// NewFlights makes Flights whose lookups are work, for at most bound each. work also returns
+// for how long its outcome is kept; 0: not at all.
+func NewFlights[V any](bound time.Duration, work func(context.Context, *Flight[V]) (V, time.Duration, error)) *Flights[V] {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Flights[V]{bound: bound, work: work, running: make(map[string]*Flight[V]), ctx: ctx, cancel: cancel}
+	return &Flights[V]{
+		bound: bound, work: work, kept: memory.New[string, *Flight[V]](maxKept), running: make(map[string]*Flight[V]), ctx: ctx, cancel: cancel,
+	}
 }
 
-// Do waits for the lookup of key, starting it if none runs, or for ctx: then
-// left is true, and err ctx's cause.
+// Do returns the outcome that is kept, or waits for the lookup of key, starting it if none
+// runs, or for ctx: then left is true, and err ctx's cause.
 func (s *Flights[V]) Do(ctx context.Context, key string) (value V, f *Flight[V], left bool, err error) {
 	f, err = s.join(key)
 	if err != nil {
 		return value, new(Flight[V]), false, err
+	}
+	if tunnel.Closed(f.done) { // whatever ctx says
+		return f.value, f, false, f.err
 	}
 	select {
 	case <-f.done:
@@ -73,6 +88,9 @@ func (s *Flights[V]) Do(ctx context.Context, key string) (value V, f *Flight[V],
 func (s *Flights[V]) join(key string) (*Flight[V], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if f, ok := s.kept.Get(key); ok {
+		return f, nil
+	}
 	if s.closed {
 		return nil, ErrClosed
 	}
@@ -100,11 +118,22 @@ func (s *Flights[V]) leave(f *Flight[V]) {
 
 func (s *Flights[V]) run(ctx context.Context, f *Flight[V]) {
 	defer f.cancel()
-	f.value, f.err = s.work(ctx, f)
+	value, keep, err := s.work(ctx, f)
+	f.value, f.err = value, err
 	s.mu.Lock()
 	s.forget(f)
+	if keep > 0 {
+		s.kept.Put(f.Key, f, keep)
+	}
 	s.mu.Unlock()
 	close(f.done)
+}
+
+// Forget has the next lookup of key done anew.
+func (s *Flights[V]) Forget(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.kept.Forget(key)
 }
 
 // forget removes f, so that a later caller starts another. The caller holds mu.

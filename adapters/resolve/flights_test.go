@@ -13,53 +13,55 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestCache(t *testing.T) {
+func TestOutcomesAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var c Cache[int]
-		boom := errors.New("boom")
-		c.Put("a", 1, nil, time.Second)
-		c.Put("b", 0, boom, time.Minute)
-		c.Put("zero", 1, nil, 0)
-		testutil.Equal(t, fmt.Sprint(c.Get("a")), "1 <nil> true", "a value")
-		testutil.Equal(t, fmt.Sprint(c.Get("b")), "0 boom true", "an error")
-		testutil.Equal(t, fmt.Sprint(c.Get("zero")), "0 <nil> false", "kept for no time")
-		time.Sleep(time.Second)
-		testutil.Equal(t, fmt.Sprint(c.Get("a")), "0 <nil> false", "kept for too long")
-		c.Forget("b")
-		testutil.Equal(t, len(c.kept), 0, "keys that are kept")
-	})
-}
-
-func TestCacheIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var c Cache[int]
-		for i := range 3 * maxCached {
-			c.Put(fmt.Sprint(i), i, nil, time.Hour)
+		runs, boom := 0, errors.New("boom")
+		s := NewFlights(time.Second, func(_ context.Context, f *Flight[int]) (int, time.Duration, error) {
+			runs++
+			switch f.Key {
+			case "value":
+				return runs, time.Second, nil
+			case "error":
+				return 0, time.Minute, boom
+			default:
+				return runs, 0, nil
+			}
+		})
+		ended, end := context.WithCancel(t.Context())
+		end()
+		ask := func(key, want string) {
+			t.Helper()
+			_, _, _, _ = s.Do(t.Context(), key)
+			v, _, left, err := s.Do(ended, key)
+			testutil.Equal(t, fmt.Sprint(v, left, err), want, "%s", key)
 		}
-		testutil.Equal(t, len(c.kept), maxCached, "keys that are kept")
-		_, _, ok := c.Get(fmt.Sprint(3*maxCached - 1))
-		testutil.Equal(t, ok, true, "the newest is kept")
-		c.Put(fmt.Sprint(3*maxCached-1), 0, nil, time.Hour)
-		testutil.Equal(t, len(c.kept), maxCached, "keys after one was put again")
-		c.Put("not kept", 0, nil, 0)
-		testutil.Equal(t, len(c.kept), maxCached, "keys after one that is not kept")
-		time.Sleep(time.Hour)
-		c.Put("new", 1, nil, time.Hour)
-		testutil.Equal(t, len(c.kept), 1, "keys after all but one expired")
+		ask("value", "1 false <nil>")
+		ask("error", "0 false boom")
+		time.Sleep(time.Second)
+		ask("value", "3 false <nil>")
+		ask("error", "0 false boom")
+		s.Forget("error")
+		ask("error", "0 false boom")
+		for range 2 {
+			_, _, _, _ = s.Do(t.Context(), "not kept")
+		}
+		testutil.Equal(t, runs, 6, "lookups")
+		s.Close()
+		ask("error", "0 false boom")
 	})
 }
 
 func TestFlights(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runs := 0
-		s := NewFlights(time.Second, func(ctx context.Context, f *Flight[string]) (string, error) {
+		s := NewFlights(time.Second, func(ctx context.Context, f *Flight[string]) (string, time.Duration, error) {
 			runs++
 			f.Reached.Store(true)
 			select {
 			case <-time.After(500 * time.Millisecond):
-				return f.Key + "!", nil
+				return f.Key + "!", 0, nil
 			case <-ctx.Done():
-				return "", ctx.Err()
+				return "", 0, ctx.Err()
 			}
 		})
 		var wg sync.WaitGroup
@@ -91,7 +93,10 @@ func TestFlights(t *testing.T) {
 
 func TestFlightsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewFlights(time.Second, func(ctx context.Context, _ *Flight[int]) (int, error) { <-ctx.Done(); return 0, ctx.Err() })
+		s := NewFlights(time.Second, func(ctx context.Context, _ *Flight[int]) (int, time.Duration, error) {
+			<-ctx.Done()
+			return 0, 0, ctx.Err()
+		})
 		defer s.Close()
 		start := time.Now()
 		if _, _, left, err := s.Do(t.Context(), "a"); left || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
@@ -104,16 +109,16 @@ func TestFlightsAreBounded(t *testing.T) {
 func TestAbandonedFlightsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, ended atomic.Int64
-		s := NewFlights(time.Minute, func(ctx context.Context, f *Flight[int]) (int, error) {
+		s := NewFlights(time.Minute, func(ctx context.Context, f *Flight[int]) (int, time.Duration, error) {
 			running.Add(1)
 			defer running.Add(-1)
 			if f.Key == "good" {
 				time.Sleep(10 * time.Second)
-				return 1, nil
+				return 1, 0, nil
 			}
 			<-ctx.Done()
 			ended.Add(1)
-			return 0, ctx.Err()
+			return 0, 0, ctx.Err()
 		})
 		var all sync.WaitGroup
 		all.Go(func() {

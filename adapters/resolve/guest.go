@@ -78,7 +78,6 @@ type GuestOptions struct {
 type Guest struct {
 	opt     GuestOptions
 	flights *Flights[Answer]
-	cache   Cache[Answer]
 	idle    idleConns
 	slots   chan struct{} // one token for each connection in use
 }
@@ -93,9 +92,6 @@ func NewGuest(opt GuestOptions) *Guest {
 // Resolve implements Resolver, within GuestOptions.Time or ctx.
 func (g *Guest) Resolve(ctx context.Context, name string) (Answer, error) {
 	key := strings.ToLower(name) // a trailing dot matters here: it forbids candidates
-	if answer, err, ok := g.cache.Get(key); ok {
-		return answer, err
-	}
 	answer, f, left, err := g.flights.Do(ctx, key)
 	if left || errors.Is(err, ErrClosed) {
 		return Answer{}, Unavailable(name, "the hosted cluster's DNS did not answer in time", got(f, err))
@@ -116,7 +112,7 @@ func (g *Guest) Probe(ctx context.Context) error {
 }
 
 // Forget makes the next lookup of name ask the DNS again.
-func (g *Guest) Forget(name string) { g.cache.Forget(strings.ToLower(name)) }
+func (g *Guest) Forget(name string) { g.flights.Forget(strings.ToLower(name)) }
 
 // CloseIdle closes idle connections.
 func (g *Guest) CloseIdle() { g.idle.drop() }
@@ -129,13 +125,13 @@ func (g *Guest) Close() {
 
 // lookup is the work of a flight: it asks for one candidate after another, also
 // behind one that the DNS could not answer for: it may depend on others for that.
-func (g *Guest) lookup(ctx context.Context, f *Flight[Answer]) (Answer, error) {
-	ttl := maxNegative
+func (g *Guest) lookup(ctx context.Context, f *Flight[Answer]) (answer Answer, keep time.Duration, err error) {
+	keep = maxNegative
 	var failed error
 	for _, candidate := range candidates(f.Key) {
 		name, err := dnsmessage.NewName(candidate)
 		if err != nil || !validLabels(candidate) {
-			return Answer{}, NotFound(f.Key)
+			return answer, 0, NotFound(f.Key)
 		}
 		out, err := g.ask(ctx, f, name)
 		switch {
@@ -143,20 +139,16 @@ func (g *Guest) lookup(ctx context.Context, f *Flight[Answer]) (Answer, error) {
 			failed = err
 			continue
 		case err != nil:
-			return Answer{}, notAsked(f, err)
+			return answer, 0, notAsked(f, err)
 		case len(out.addrs) > 0:
-			answer := Answer{Addrs: out.addrs, Source: FromGuest}
-			g.cache.Put(f.Key, answer, nil, min(out.ttl, maxPositive))
-			return answer, nil
+			return Answer{Addrs: out.addrs, Source: FromGuest}, min(out.ttl, maxPositive), nil
 		}
-		ttl = min(ttl, out.ttl)
+		keep = min(keep, out.ttl)
 	}
 	if failed != nil {
-		return Answer{}, notAsked(f, failed)
+		return answer, 0, notAsked(f, failed)
 	}
-	err := NotFound(f.Key)
-	g.cache.Put(f.Key, Answer{}, err, ttl)
-	return Answer{}, err
+	return answer, keep, NotFound(f.Key)
 }
 
 // notAsked is the outcome of a flight that the DNS has not answered.

@@ -5,13 +5,15 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"konnectivity/internal/memory"
 )
 
 // remembered are answers of an API: each is asked for once at a time, and kept for a time.
 // Make it with newRemembered. Any goroutine may use it.
 type remembered[K comparable, V any] struct {
 	mu      sync.Mutex // never held over a call
-	known   memory[K, V]
+	known   memory.Memory[K, V]
 	flights map[K]*flight[V]
 }
 
@@ -23,7 +25,7 @@ type flight[V any] struct {
 }
 
 func newRemembered[K comparable, V any](most int) *remembered[K, V] {
-	return &remembered[K, V]{known: newMemory[K, V](most), flights: make(map[K]*flight[V])}
+	return &remembered[K, V]{known: memory.New[K, V](most), flights: make(map[K]*flight[V])}
 }
 
 // get returns the answer for key, which ask has given, here or for another caller, and for how
@@ -56,7 +58,7 @@ func (r *remembered[K, V]) get(ctx context.Context, key K, ask func() (answer V,
 func (r *remembered[K, V]) start(key K) (f *flight[V], mine bool, known V) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if v, ok := r.known.get(key); ok {
+	if v, ok := r.known.Get(key); ok {
 		return nil, false, v
 	}
 	if f := r.flights[key]; f != nil {
@@ -73,7 +75,7 @@ func (r *remembered[K, V]) finish(ctx context.Context, key K, f *flight[V], answ
 	r.mu.Lock()
 	delete(r.flights, key)
 	if keep > 0 {
-		r.known.put(key, answer, keep)
+		r.known.Put(key, answer, keep)
 	}
 	r.mu.Unlock()
 	close(f.done)

@@ -14,6 +14,7 @@ import (
 	"konnectivity/internal/admission"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/logging"
+	"konnectivity/internal/memory"
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
@@ -115,9 +116,9 @@ type Tokens struct {
 
 	known *remembered[tokenKey, verdict]
 
-	mu       sync.Mutex                     // never held over a call
-	proven   memory[tokenKey, struct{}]     // tokens that were accepted, and their pods
-	suspects memory[netip.Prefix, struct{}] // sources of plausible tokens that turned out bad
+	mu       sync.Mutex                            // never held over a call
+	proven   memory.Memory[tokenKey, struct{}]     // tokens that were accepted, and their pods
+	suspects memory.Memory[netip.Prefix, struct{}] // sources of plausible tokens that turned out bad
 }
 
 // tokenKey identifies a token, so that memory holds none.
@@ -149,8 +150,8 @@ func NewTokens(cfg TokensConfig) *Tokens {
 		keys:     newKeys(cfg.SigningKeys, cfg.Log),
 		reviews:  newReviews(float64(cfg.PerSecond), max(cfg.Burst, 1)),
 		known:    newRemembered[tokenKey, verdict](maxCached),
-		proven:   newMemory[tokenKey, struct{}](maxCached),
-		suspects: newMemory[netip.Prefix, struct{}](maxSuspects),
+		proven:   memory.New[tokenKey, struct{}](maxCached),
+		suspects: memory.New[netip.Prefix, struct{}](maxSuspects),
 	}
 }
 
@@ -226,9 +227,9 @@ func (t *Tokens) rank(seen look, key tokenKey, from netip.Prefix) rank {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case t.proven.has(key), seen.rank == plausible && t.proven.has(seen.pod):
+	case t.proven.Has(key), seen.rank == plausible && t.proven.Has(seen.pod):
 		return proven
-	case seen.rank == plausible && t.suspects.has(from):
+	case seen.rank == plausible && t.suspects.Has(from):
 		return suspect
 	default:
 		return seen.rank
@@ -241,17 +242,17 @@ func (t *Tokens) learn(seen look, key tokenKey, from netip.Prefix, err error) {
 	defer t.mu.Unlock()
 	switch {
 	case err == nil:
-		t.suspects.forget(from)
-		t.proven.put(key, struct{}{}, provenFor)
+		t.suspects.Forget(from)
+		t.proven.Put(key, struct{}{}, provenFor)
 		if seen.pod != (tokenKey{}) {
-			t.proven.put(seen.pod, struct{}{}, provenFor)
+			t.proven.Put(seen.pod, struct{}{}, provenFor)
 		}
 	case blamed(err):
 		if seen.rank == plausible {
-			t.suspects.put(from, struct{}{}, suspectFor)
+			t.suspects.Put(from, struct{}{}, suspectFor)
 		}
-		t.proven.forget(key)
-		t.proven.forget(seen.pod)
+		t.proven.Forget(key)
+		t.proven.Forget(seen.pod)
 	}
 }
 

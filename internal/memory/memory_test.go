@@ -1,0 +1,104 @@
+package memory
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/internal/testutil"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
+
+func TestIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New[int, string](100)
+		for i := range 50 {
+			m.Put(i, "short", time.Second)
+		}
+		for i := 50; i < 100; i++ {
+			m.Put(i, "long", time.Hour)
+		}
+		time.Sleep(time.Minute)
+		m.Put(100, "long", time.Hour)
+		testutil.Holds(t, !m.Has(0) && m.Has(50) && m.Has(100) && len(m.entries) == 51,
+			"what has expired should go first: %d entries", len(m.entries))
+		for i := range 1000 {
+			m.Put(i, "long", time.Hour)
+		}
+		testutil.Holds(t, len(m.entries) == 100 && m.Has(999), "%d entries", len(m.entries))
+	})
+}
+
+// What has expired is not kept until there is no more room: bad tokens come with what
+// an API said of them.
+func TestForgetsWhatHasExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const live = 500
+		m := New[int, string](16384)
+		for i := range 20 * live {
+			m.Put(i, "bad", 10*time.Second)
+			time.Sleep(10 * time.Second / live)
+		}
+		testutil.AtMost(t, len(m.entries), 3*live, "entries, of which %d have not expired", live)
+		testutil.Holds(t, !m.Has(19*live-1) && m.Has(20*live-1), "the wrong ones are kept")
+	})
+}
+
+const most = 1024
+
+// full is a memory with as many keys as it keeps.
+func full() (Memory[string, []int], []string) {
+	c, keys := New[string, []int](most), make([]string, most)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("service-%d.namespace.svc", i)
+		c.Put(keys[i], []int{i}, time.Hour)
+	}
+	return c, keys
+}
+
+func BenchmarkMemory(b *testing.B) {
+	c, keys := full()
+	b.Run("op=hit", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			c.Get(keys[i%len(keys)])
+		}
+	})
+	b.Run("op=miss", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			c.Get("nobody.namespace.svc")
+		}
+	})
+	b.Run("op=replace", func(b *testing.B) {
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			c.Put(keys[i%len(keys)], nil, time.Hour)
+		}
+	})
+	b.Run("op=add-to-full", func(b *testing.B) { // one goes for each that comes
+		fresh := make([]string, 4*most)
+		for i := range fresh {
+			fresh[i] = fmt.Sprint("fresh-", i)
+		}
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			c.Put(fresh[i%len(fresh)], nil, time.Hour)
+		}
+	})
+}
+
+func TestMemoryAllocatesNothing(t *testing.T) {
+	c, keys := full()
+	for name, f := range map[string]func(){
+		"hit":     func() { c.Get(keys[7]) },
+		"miss":    func() { c.Get("nobody") },
+		"replace": func() { c.Put(keys[7], nil, time.Hour) },
+	} {
+		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
+	}
+}
