@@ -3,6 +3,7 @@ package resume
 import (
 	"context"
 	"net"
+	"time"
 
 	"konnectivity/tunnel"
 )
@@ -161,7 +162,7 @@ func (m *Manager) answer(flow *tunnel.Flow, at *dial, far tunnel.Conn, err error
 	near, err := answer(far, nil)
 	st, ok := near.(Carrier)
 	if err != nil || !ok {
-		c.step(Event{Kind: Reset, Cause: tunnel.Lost(tunnel.LossUnknown)})
+		c.step(c.m.Reset(tunnel.Lost(tunnel.LossUnknown), false, time.Now()))
 		return near, err
 	}
 	c.local, c.remote, c.st = near.LocalAddr(), near.RemoteAddr(), st
@@ -182,7 +183,7 @@ func (m *Manager) resume(flow *tunnel.Flow, answer tunnel.Answer) error {
 		return err
 	}
 	if err := m.allows(flow, c); err != nil {
-		c.due(Forbidden)
+		c.happened((*Machine).Forbidden)
 		_, _ = answer(nil, err)
 		return err
 	}
@@ -212,7 +213,7 @@ func (c *Conn) offered(epoch uint32, peerTaken uint64) (taken uint64, refused er
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
-		a := c.resumeBy(Event{Kind: Offered, Epoch: epoch, Offset: peerTaken})
+		a := c.resumeBy(c.m.Offered, epoch, peerTaken)
 		c.do(a)
 		switch {
 		case a&Answer != 0:
@@ -236,10 +237,10 @@ func (c *Conn) answered(epoch uint32, near tunnel.Conn, err error, flow *tunnel.
 	defer c.mu.Unlock()
 	st, ok := near.(Carrier)
 	if err != nil || !ok {
-		c.step(Event{Kind: CarrierLost, Epoch: epoch, Cause: tunnel.Lost(tunnel.LossUnknown)})
+		c.step(c.m.CarrierLost(epoch, tunnel.Lost(tunnel.LossUnknown), time.Now()))
 		return
 	}
-	switch a := c.stepOnly(Event{Kind: CarrierUp, Epoch: epoch}); {
+	switch a := c.settle(c.m.CarrierUp(epoch, 0, time.Now())); {
 	case a&refuses == 0:
 		c.attach(st, flow)
 		c.do(a)

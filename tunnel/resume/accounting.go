@@ -231,5 +231,5 @@ func (c *Conn) degrade() {
 	if c.opening == nil {
 		c.st.Stay() // an opener that is asked to move it would end it
 	}
-	c.step(Event{Kind: Degraded})
+	c.step(c.m.Degraded())
 }

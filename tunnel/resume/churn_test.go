@@ -13,13 +13,10 @@ import (
 )
 
 // churned has a machine lose each of so many carriers after lasting, and returns how long
-// it waited for them in all, at most. brings is what each brings first; 0: nothing.
-func churned(m *Machine, carriers int, lasting time.Duration, brings EventKind) (waited time.Duration) {
+// it waited for them in all, at most. brings is what each brings first; nil: nothing.
+func churned(m *Machine, carriers int, lasting time.Duration, brings func(epoch uint32) happening) (waited time.Duration) {
 	now := t0
-	step := func(e Event) {
-		e.Now = now
-		m.Step(e)
-	}
+	step := func(what happening) { m.Settle(what(m, now), now) }
 	for range carriers {
 		step(lost(m.epoch))
 		step(detached)
@@ -28,9 +25,9 @@ func churned(m *Machine, carriers int, lasting time.Duration, brings EventKind) 
 		step(redial)
 		step(up(m.epoch, m.Out.acked))
 		giveAll(m)
-		step(Event{Kind: Sent})
-		if brings != 0 {
-			step(Event{Kind: brings, Epoch: m.epoch, N: 1, Offset: 1})
+		step(sent)
+		if brings != nil {
+			step(brings(m.epoch))
 		}
 		now = now.Add(lasting)
 	}
@@ -41,27 +38,29 @@ func churned(m *Machine, carriers int, lasting time.Duration, brings EventKind) 
 // cause of the last loss. One that makes progress, or has carriers that last, goes on.
 func TestChurn(t *testing.T) {
 	const brief = time.Millisecond
+	aByte := func(epoch uint32) happening { return took(epoch, 1, false) }
+	anAck := func(epoch uint32) happening { return acked(epoch, 1) }
 	for name, c := range map[string]struct {
 		left        bool // by its application
 		lasting     time.Duration
-		brings      EventKind
+		brings      func(epoch uint32) happening
 		carriers    int
 		least, most time.Duration // that it waits
 		life        Life
 	}{
-		"in vain":                        {false, brief, 0, mostVain + 1, 30 * time.Second, time.Minute, Fruitless},
-		"in vain, but not often":         {false, brief, 0, mostVain, 30 * time.Second, time.Minute, Live},
-		"in vain, and left":              {true, brief, 0, mostVain + 1, 30 * time.Second, time.Minute, Unconfirmed},
-		"left, on carriers that last":    {true, settled, 0, mostVain + 1, 30 * time.Second, time.Minute, Unconfirmed},
-		"idle, on carriers that last":    {false, settled, 0, 100, 0, 0, Live},
-		"with bytes each time":           {false, brief, Took, 100, 20 * time.Second, 25 * time.Second, Live},
-		"with bytes on all of them":      {false, settled, Took, 100, 0, 0, Live},
-		"with an acknowledgement, first": {false, brief, Acked, mostVain + 2, 30 * time.Second, time.Minute, Fruitless},
+		"in vain":                        {false, brief, nil, mostVain + 1, 30 * time.Second, time.Minute, Fruitless},
+		"in vain, but not often":         {false, brief, nil, mostVain, 30 * time.Second, time.Minute, Live},
+		"in vain, and left":              {true, brief, nil, mostVain + 1, 30 * time.Second, time.Minute, Unconfirmed},
+		"left, on carriers that last":    {true, settled, nil, mostVain + 1, 30 * time.Second, time.Minute, Unconfirmed},
+		"idle, on carriers that last":    {false, settled, nil, 100, 0, 0, Live},
+		"with bytes each time":           {false, brief, aByte, 100, 20 * time.Second, 25 * time.Second, Live},
+		"with bytes on all of them":      {false, settled, aByte, 100, 0, 0, Live},
+		"with an acknowledgement, first": {false, brief, anAck, mostVain + 2, 30 * time.Second, time.Minute, Fruitless},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := play(t, nil)
 			if c.left {
-				playOn(t, m, step{0, Event{Kind: Closed}, StateLingering, Live, Send})
+				playOn(t, m, step{0, closed, StateLingering, Live, Send})
 			}
 			waited := churned(m, c.carriers, c.lasting, c.brings)
 			testutil.Equal(t, m.life, c.life, "its end")
@@ -134,13 +133,13 @@ func TestAcceptorEndsResumesInVain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := play(t, nil, step{0, dropped(0), StateDetached, Live, Detach | Dial})
 			for epoch := range uint32(mostVainAccepted) {
-				does := m.Step(Event{Kind: Offered, Epoch: epoch + 1, Now: t0})
+				does := happens(m, offered(epoch+1, 0))
 				testutil.Holds(t, does&Answer != 0, "carrier %d is taken", epoch+1)
 				if attached {
-					m.Step(Event{Kind: CarrierUp, Epoch: epoch + 1, Now: t0})
-					m.Step(Event{Kind: Offered, Epoch: epoch + 2, Now: t0}) // which has it leave this one
-					m.Step(Event{Kind: CarrierDetached, Now: t0})
-					m.Step(Event{Kind: Sent, Now: t0})
+					happens(m, up(epoch+1, 0))
+					happens(m, offered(epoch+2, 0)) // which has it leave this one
+					happens(m, detached)
+					happens(m, sent)
 				}
 			}
 			last := step{0, offered(mostVainAccepted+1, 0), StateGone, Fruitless, RefuseGone | Finish | Fail}
@@ -151,8 +150,8 @@ func TestAcceptorEndsResumesInVain(t *testing.T) {
 
 // A policy that forbids a destination by now ends the connection, at both ends.
 func TestForbiddenDestination(t *testing.T) {
-	denied := Event{Kind: RedialFailed, Cause: &tunnel.DialError{Failure: tunnel.FailDenied}}
-	play(t, nil, step{0, Event{Kind: Forbidden}, StateGone, Denied, Finish | Fail})
+	denied := failed(&tunnel.DialError{Failure: tunnel.FailDenied})
+	play(t, nil, step{0, forbidden, StateGone, Denied, Finish | Fail})
 	play(t, nil, step{0, dropped(0), StateDetached, Live, Detach | Dial},
 		step{0, redial, StateDetached, Live, 0}, step{0, denied, StateGone, Denied, Finish | Fail})
 }
@@ -160,15 +159,15 @@ func TestForbiddenDestination(t *testing.T) {
 // A reset by policy ends a connection, also on a carrier that is so new that any other reset
 // would count as a loss; and a connection that a policy forbids resets by that code.
 func TestResetByPolicy(t *testing.T) {
-	cut := func(number uint32) Event {
-		return Event{Kind: CarrierLost, Epoch: number, Cause: &tunnel.ResetError{Code: tunnel.CodePolicy}}
+	cut := func(number uint32) happening {
+		return lostBy(number, &tunnel.ResetError{Code: tunnel.CodePolicy})
 	}
 	play(t, nil, step{0, cut(0), StateGone, Ended, Finish | Fail})
 	play(t, nil, step{0, dropped(0), StateDetached, Live, Detach | Dial},
-		step{0, offered(1, 0), StateAttached, Live, Answer}, step{0, Event{Kind: CarrierUp, Epoch: 1}, StateAttached, Live, Attach | Send},
+		step{0, offered(1, 0), StateAttached, Live, Answer}, step{0, up(1, 0), StateAttached, Live, Attach | Send},
 		step{0, cut(1), StateGone, Ended, Finish | Fail})
 	m := newMachine(time.Minute, 0)
-	m.Step(Event{Kind: Forbidden, Now: t0})
+	happens(&m, forbidden)
 	testutil.Equal(t, m.ResetCode(), tunnel.CodePolicy, "the code that it resets with")
 	testutil.Equal(t, tunnel.CodeOf(m.err), tunnel.CodePolicy, "its error's")
 }

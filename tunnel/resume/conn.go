@@ -97,17 +97,17 @@ func (c *Conn) readInOrder() bool {
 	return c.m.In.Finished() || c.m.Over() && c.st != nil && c.st.Failed() == nil
 }
 
-// step passes e to the machine, and carries out its actions. The caller holds the lock,
+// step settles the actions of an event, and carries them out. The caller holds the lock,
 // which Send releases while the carrier takes bytes.
-func (c *Conn) step(e Event) { c.do(c.stepOnly(e)) }
+func (c *Conn) step(a Actions) { c.do(c.settle(a)) }
 
-// stepOnly leaves the actions to the caller.
-func (c *Conn) stepOnly(e Event) Actions {
-	e.Now = time.Now()
-	if e.Kind == Took || e.Kind == ReadDone || e.Kind == Written {
-		c.used = tunnel.At(e.Now)
+// settle leaves the actions to the caller.
+func (c *Conn) settle(a Actions) Actions {
+	now := time.Now()
+	if a&Used != 0 {
+		c.used = tunnel.At(now)
 	}
-	a := c.m.Step(e)
+	a = c.m.Settle(a, now)
 	if n := c.m.Out.Size() - int(c.held); n != 0 {
 		c.held += int32(n)
 		c.manager.hold(n)
@@ -165,7 +165,7 @@ func (c *Conn) CloseWrite() error {
 	default:
 		return err
 	}
-	c.step(Event{Kind: Written, Fin: true})
+	c.step(c.m.Written(true))
 	return nil
 }
 
@@ -181,7 +181,7 @@ func (c *Conn) Close() error {
 	case c.m.Closed(), c.m.Moving():
 		return nil
 	}
-	c.step(Event{Kind: Closed})
+	c.step(c.m.Close())
 	if !c.m.Over() && !c.m.In.Finished() {
 		c.startDropping()
 	}
@@ -213,7 +213,7 @@ func (c *Conn) Reset(cause error) error {
 		c.releaseCarrier()
 		return nil
 	}
-	a := c.stepOnly(Event{Kind: Reset, Cause: cause, Redials: c.opening != nil && c.manager.open()})
+	a := c.settle(c.m.Reset(cause, c.opening != nil && c.manager.open(), time.Now()))
 	if c.m.Over() && c.st != nil {
 		_ = c.st.Reset(&tunnel.ResetError{Code: c.m.ResetCode()})
 	}
@@ -284,11 +284,10 @@ func (c *Conn) attach(st Carrier, f *tunnel.Flow) {
 	c.watch(st)
 }
 
-// resumeBy steps e, which has the offset from which the peer goes on, and counts the bytes
-// that are sent again.
-func (c *Conn) resumeBy(e Event) Actions {
+// resumeBy settles Offered or CarrierUp, and counts the bytes that are sent again.
+func (c *Conn) resumeBy(event func(uint32, uint64, time.Time) Actions, epoch uint32, offset uint64) Actions {
 	sent := c.m.Out.Sent()
-	a := c.stepOnly(e)
+	a := c.settle(event(epoch, offset, time.Now()))
 	if a&(Attach|Answer) != 0 {
 		c.manager.figures.replayed.Add(int64(sent - c.m.Out.Sent()))
 	}
@@ -318,7 +317,7 @@ func (w watcher) Acked(a link.Ack) {
 }
 
 func (w watcher) acked(a link.Ack) {
-	w.c.step(Event{Kind: Acked, Epoch: w.epoch, Offset: a.Offset, Big: a.Big, Scarce: w.c.manager.filling()})
+	w.c.step(w.c.m.Acked(w.epoch, a.Offset, a.Big, w.c.manager.filling()))
 }
 
 // Lost implements link.Watcher. It is called with locks of the link held.
@@ -327,7 +326,7 @@ func (w watcher) Lost(cause error) { w.c.manager.tasks.run(func() { w.lost(cause
 func (w watcher) lost(cause error) {
 	w.c.mu.Lock()
 	defer w.c.mu.Unlock()
-	w.c.step(Event{Kind: CarrierLost, Epoch: w.epoch, Cause: cause})
+	w.c.step(w.c.m.CarrierLost(w.epoch, cause, time.Now()))
 }
 
 // Move implements link.Watcher. Only the end that opened the connection can move it.
@@ -349,7 +348,7 @@ func (c *Conn) leave() {
 		st.Detach()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.step(Event{Kind: CarrierDetached})
+		c.step(c.m.CarrierDetached())
 	})
 }
 

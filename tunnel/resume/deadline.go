@@ -101,5 +101,5 @@ func (c *Conn) interruptWrite(by *deadline) {
 	if c.m.Plain() {
 		_ = c.st.Reset(&tunnel.ResetError{Code: tunnel.CodeGone})
 	}
-	c.step(Event{Kind: CarrierLost, Epoch: c.m.Epoch(), Cause: tunnel.Lost(tunnel.LossLocal)})
+	c.step(c.m.CarrierLost(c.m.Epoch(), tunnel.Lost(tunnel.LossLocal), time.Now()))
 }

@@ -181,7 +181,7 @@ func (c *Conn) beginMove() (kept int, ok bool) {
 	if !c.movable() {
 		return 0, false
 	}
-	c.step(Event{Kind: MoveBegins})
+	c.step(c.m.MoveBegins(time.Now()))
 	return c.m.Out.Kept(), c.m.Moving()
 }
 
@@ -193,7 +193,7 @@ func (c *Conn) seize(until time.Time) bool {
 	defer c.mu.Unlock()
 	c.await(until, c.m.OffsetsFinal)
 	if !c.m.Moving() || !c.m.OffsetsFinal() {
-		c.step(Event{Kind: MoveFails})
+		c.step(c.m.MoveFails())
 		if c.served.over && !c.m.Over() { // its Close had no effect meanwhile
 			c.mu.Unlock()
 			_ = c.Close()
@@ -219,7 +219,7 @@ func (c *Conn) takeOut() *Move {
 	switch {
 	case !c.m.Moving():
 	case !c.served.over:
-		c.step(Event{Kind: Reset, Cause: errClosed})
+		c.step(c.m.Reset(errClosed, false, time.Now()))
 	case socket == nil || socket.Closed(): // it had all before
 		return &Move{Snapshot: c.snapshot(nil), conn: c}
 	default:
@@ -288,7 +288,7 @@ func (v *Move) Undo(next func(far tunnel.Conn) tunnel.Handler) error {
 func (v *Move) end() {
 	v.conn.mu.Lock()
 	defer v.conn.mu.Unlock()
-	v.conn.step(Event{Kind: MoveEnds})
+	v.conn.step(v.conn.m.MoveEnds())
 }
 
 // Adopt goes on with a connection of which another process had the acceptor's end. far is
@@ -323,7 +323,7 @@ func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) 
 	}
 	m.lost(c)
 	m.tellAdopted()
-	c.step(Event{Kind: Written}) // the window begins
+	c.step(c.m.Written(false)) // the window begins
 	return nil
 }
 
@@ -344,7 +344,7 @@ func (c *Conn) serve(ctx context.Context, by tunnel.Handler, s Snapshot) {
 	c.manager.wg.Add(1) // until the end
 	by.Serve(ctx, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		if err != nil {
-			c.due(Forbidden)
+			c.happened((*Machine).Forbidden)
 			return nil, err
 		}
 		flow.Resumable = c

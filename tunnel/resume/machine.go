@@ -7,8 +7,9 @@ import (
 )
 
 // Machine is the state of one end of a connection: what becomes of it as carriers
-// come and go. It has no I/O, no lock and no clock: its Conn passes in events, and
-// carries out the actions that Step returns.
+// come and go. It has no I/O, no lock and no clock: each event has a method, which returns
+// actions. Settle completes these, and the Conn carries them out. Events of a carrier that is
+// not the newest change nothing.
 //
 // It owns the memory of the bytes that it keeps, until the connection is over.
 type Machine struct {
@@ -180,24 +181,24 @@ func losesCarrier(code tunnel.Code) bool {
 	return code == tunnel.CodeLost || code == tunnel.CodeShutdown
 }
 
-// written takes in that the application has written, or ends its direction.
-func (m *Machine) written(fin bool) Actions {
+// Written takes in that the application has written, or ends its direction.
+func (m *Machine) Written(fin bool) Actions {
 	if fin {
 		m.Out.Finish()
 	}
-	return Wake
+	return Used | Wake
 }
 
-// carrierDetached takes in that the carrier which was left delivers nothing more.
-func (m *Machine) carrierDetached() Actions {
+// CarrierDetached takes in that the carrier which was left delivers nothing more.
+func (m *Machine) CarrierDetached() Actions {
 	if m.carrier == Detaching {
 		m.carrier = Draining
 	}
 	return m.drained()
 }
 
-// redialFailed takes in why there is no next carrier yet, or that there will be none.
-func (m *Machine) redialFailed(cause error) Actions {
+// RedialFailed takes in why there is no next carrier yet, or that there will be none.
+func (m *Machine) RedialFailed(cause error) Actions {
 	if m.carrier == Dialing {
 		m.carrier = Detached
 	}
@@ -210,8 +211,8 @@ func (m *Machine) redialFailed(cause error) Actions {
 	return 0
 }
 
-// ackDue acknowledges, if there is something to acknowledge still.
-func (m *Machine) ackDue() Actions {
+// AckDue acknowledges, if there is something to acknowledge still.
+func (m *Machine) AckDue() Actions {
 	m.timers &^= ackTimer
 	if m.Up() && m.In.Owes() {
 		return Ack
@@ -219,8 +220,8 @@ func (m *Machine) ackDue() Actions {
 	return 0
 }
 
-// deadlineDue ends the connection if it has waited too long.
-func (m *Machine) deadlineDue(now time.Time) Actions {
+// DeadlineDue ends the connection if it has waited too long.
+func (m *Machine) DeadlineDue(now time.Time) Actions {
 	m.timers &^= deadlineTimer
 	if until := m.Deadline(); !until.IsZero() && !now.Before(until) {
 		return m.finish(Expired, nil)
@@ -228,26 +229,29 @@ func (m *Machine) deadlineDue(now time.Time) Actions {
 	return 0
 }
 
-// degraded makes a connection plain that has a carrier. Without one, it needs what it keeps.
-func (m *Machine) degraded() Actions {
+// Degraded makes a connection plain that has a carrier. Without one, it needs what it keeps.
+func (m *Machine) Degraded() Actions {
 	if m.Up() {
 		m.Out.Void()
 	}
 	return Wake
 }
 
-// evicted ends the connection, unless it has a carrier by now.
-func (m *Machine) evicted() Actions {
+// Evicted ends the connection, unless it has a carrier by now.
+func (m *Machine) Evicted() Actions {
 	if m.Up() {
 		return 0
 	}
 	return m.finish(Discarded, nil)
 }
 
-// closed drops what arrives from now on. The relay of a connection that is Moving has ended,
+// Forbidden ends a connection whose destination a policy forbids by now.
+func (m *Machine) Forbidden() Actions { return m.finish(Denied, nil) }
+
+// Close drops what arrives from now on. The relay of a connection that is Moving has ended,
 // and the next one goes on.
-func (m *Machine) closed() Actions {
-	if m.phase == Moving {
+func (m *Machine) Close() Actions {
+	if m.Over() || m.phase == Moving {
 		return 0
 	}
 	m.reader = Dropping
@@ -284,29 +288,29 @@ func (m *Machine) wait(now time.Time) {
 	}
 }
 
-// sent takes in that the sender has nothing more to give.
-func (m *Machine) sent() Actions {
+// Sent takes in that the sender has nothing more to give.
+func (m *Machine) Sent() Actions {
 	m.sender = SenderIdle
 	return m.drained() | Wake
 }
 
-// readDone ends what BeginRead began.
-func (m *Machine) readDone(epoch uint32, n int, fin bool) Actions {
+// ReadDone ends what BeginRead began.
+func (m *Machine) ReadDone(epoch uint32, n int, fin bool) Actions {
 	m.readers--
-	return m.took(epoch, n, fin) | m.drained()
+	return m.Took(epoch, n, fin) | m.drained()
 }
 
-// took counts bytes that came out of a carrier. Bytes of a carrier that was left count, too:
+// Took counts bytes that came out of a carrier. Bytes of a carrier that was left count, too:
 // the next carrier comes only after Draining.
-func (m *Machine) took(epoch uint32, n int, fin bool) Actions {
+func (m *Machine) Took(epoch uint32, n int, fin bool) Actions {
 	if n > 0 || fin {
 		m.churn.brought()
 	}
 	m.In.Take(n)
-	var a Actions
+	a := Used
 	if fin {
 		m.In.Finish()
-		a = Wake
+		a |= Wake
 	}
 	if !m.Up() || epoch != m.epoch || n == 0 && !fin {
 		return a
@@ -319,8 +323,8 @@ func (m *Machine) took(epoch uint32, n int, fin bool) Actions {
 	return a
 }
 
-// acked takes in an acknowledgement, by a peer that says whether it keeps much.
-func (m *Machine) acked(epoch uint32, offset uint64, big, scarce bool) Actions {
+// Acked takes in an acknowledgement, by a peer that says whether it keeps much.
+func (m *Machine) Acked(epoch uint32, offset uint64, big, scarce bool) Actions {
 	if !m.Up() || epoch != m.epoch {
 		return 0
 	}
@@ -344,19 +348,19 @@ func (m *Machine) acked(epoch uint32, offset uint64, big, scarce bool) Actions {
 	return Wake
 }
 
-// blocked is called when a writer waits for room. A peer that counts on more than there
+// Blocked is called when a writer waits for room. A peer that counts on more than there
 // is now is told, so that it acknowledges sooner.
-func (m *Machine) blocked(scarce bool) Actions {
+func (m *Machine) Blocked(scarce bool) Actions {
 	if m.Up() && m.saidMuch && !m.hasMuch(scarce) {
 		return Ack
 	}
 	return 0
 }
 
-// carrierLost takes in that the carrier has failed. An opener that resets a carrier
+// CarrierLost takes in that the carrier has failed. An opener that resets a carrier
 // before it has used it has given up waiting, and says nothing about the connection, unless
 // the reset is that of a policy.
-func (m *Machine) carrierLost(epoch uint32, cause error, now time.Time) Actions {
+func (m *Machine) CarrierLost(epoch uint32, cause error, now time.Time) Actions {
 	code := tunnel.CodeOf(cause)
 	switch {
 	case epoch != m.epoch || !m.carried():
@@ -381,8 +385,8 @@ func (m *Machine) leave(cause tunnel.LossCause, now time.Time) Actions {
 	return Detach | Wake
 }
 
-// moveBegins gives up the carrier, so that the offsets become final.
-func (m *Machine) moveBegins(now time.Time) Actions {
+// MoveBegins gives up the carrier, so that the offsets become final.
+func (m *Machine) MoveBegins(now time.Time) Actions {
 	if !m.Movable() {
 		return 0
 	}
@@ -393,13 +397,16 @@ func (m *Machine) moveBegins(now time.Time) Actions {
 	return m.leave(tunnel.LossReplaced, now)
 }
 
-// moveFails has the connection stay.
-func (m *Machine) moveFails() Actions {
-	if m.phase == Moving {
+// MoveFails has the connection stay.
+func (m *Machine) MoveFails() Actions {
+	if m.Moving() {
 		m.phase = InUse
 	}
 	return Wake
 }
+
+// MoveEnds takes in that another process has the connection.
+func (m *Machine) MoveEnds() Actions { return m.finish(Moved, tunnel.ErrSeized) }
 
 // drained tells that nothing is under way any more on the carrier that was left.
 func (m *Machine) drained() Actions {
@@ -415,8 +422,8 @@ func (m *Machine) drained() Actions {
 	return 0
 }
 
-// redial numbers the next attempt. An attempt in vain leaves no trace but its number.
-func (m *Machine) redial(now time.Time) Actions {
+// Redial numbers the next attempt. An attempt in vain leaves no trace but its number.
+func (m *Machine) Redial(now time.Time) Actions {
 	if m.Over() || m.Plain() || m.carrier != Detached && m.carrier != Dialing {
 		return RefuseGone
 	}
@@ -429,10 +436,10 @@ func (m *Machine) redial(now time.Time) Actions {
 	return 0
 }
 
-// offered takes in that the opener wants to go on by another carrier. The newest epoch wins,
+// Offered takes in that the opener wants to go on by another carrier. The newest epoch wins,
 // in whatever order they come. Without Answer or a refusal, the carrier before is still in
 // use: the caller offers again after Wake.
-func (m *Machine) offered(epoch uint32, offset uint64, now time.Time) Actions {
+func (m *Machine) Offered(epoch uint32, offset uint64, now time.Time) Actions {
 	switch {
 	case m.life == Moved:
 		return RefuseMoving
@@ -461,8 +468,8 @@ func (m *Machine) offered(epoch uint32, offset uint64, now time.Time) Actions {
 	return m.rewind(offset, now) | Answer
 }
 
-// carrierUp attaches the carrier of a redial or an offer.
-func (m *Machine) carrierUp(epoch uint32, offset uint64, now time.Time) (a Actions) {
+// CarrierUp attaches the carrier of a redial or an offer.
+func (m *Machine) CarrierUp(epoch uint32, offset uint64, now time.Time) (a Actions) {
 	switch {
 	case m.Over():
 		return RefuseGone
@@ -497,15 +504,15 @@ func (m *Machine) rewind(offset uint64, now time.Time) Actions {
 	return 0
 }
 
-// reset ends the connection on this side. An opener without a carrier frees its memory, and
+// Reset ends the connection on this side. An opener without a carrier frees its memory, and
 // waits for a carrier to reset.
-func (m *Machine) reset(cause error, redials bool, now time.Time) Actions {
-	if m.phase == Moving && cause == tunnel.ErrSeized { // its relay ends, and not the connection
+func (m *Machine) Reset(cause error, redials bool, now time.Time) Actions {
+	if m.Moving() && cause == tunnel.ErrSeized { // its relay ends, and not the connection
 		m.err = cause
 		return Fail | Wake
 	}
 	err := &tunnel.ResetError{Code: tunnel.CodeOf(cause)}
-	if m.Up() || !redials {
+	if m.Up() || m.Over() || !redials {
 		return m.finish(Ended, err)
 	}
 	m.Out.Release()
@@ -517,9 +524,12 @@ func (m *Machine) reset(cause error, redials bool, now time.Time) Actions {
 	return Fail | Wake
 }
 
-// finish ends the connection, and returns what that leads to. err is for the application;
-// nil: the error of that life.
+// finish ends the connection, unless it is over, and returns what that leads to. err is for
+// the application; nil: the error of that life.
 func (m *Machine) finish(life Life, err error) Actions {
+	if m.Over() {
+		return 0
+	}
 	if (life == Expired || life == Unknown || life == Fruitless) && m.State() == StateLingering {
 		life = Unconfirmed
 	}

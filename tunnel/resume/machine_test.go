@@ -1,7 +1,6 @@
 package resume
 
 import (
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -19,17 +18,28 @@ func (s State) String() string {
 	return [...]string{"attached", "detached", "lingering", "gone"}[s]
 }
 
-// step is an event, and what the machine says to it.
+// happening is what a machine takes in at a time.
+type happening func(m *Machine, now time.Time) Actions
+
+// anytime is one for which the time does not count.
+func anytime(what func(*Machine) Actions) happening {
+	return func(m *Machine, _ time.Time) Actions { return what(m) }
+}
+
+// happens has m take in what happens.
+func happens(m *Machine, what happening) Actions { return m.Settle(what(m, t0), t0) }
+
+// step is what happens, and what the machine says to it.
 type step struct {
 	at    int // seconds
-	event Event
+	event happening
 	state State
 	life  Life
 	does  Actions // all of them, but for the harmless ones
 }
 
 // harmless are actions that may be done once too often: a wait that is woken looks again.
-const harmless = Wake | WatchDeadline
+const harmless = Used | Wake | WatchDeadline
 
 var t0 = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
@@ -51,11 +61,8 @@ func play(t *testing.T, prepare func(*Machine), steps ...step) *Machine {
 func playOn(t *testing.T, m *Machine, steps ...step) {
 	t.Helper()
 	for i, s := range steps {
-		s.event.Now = t0.Add(time.Duration(s.at) * time.Second)
-		does := m.Step(s.event)
-		if s.event.Cause == errDropped {
-			does |= m.Step(Event{Kind: CarrierDetached, Now: s.event.Now})
-		}
+		now := t0.Add(time.Duration(s.at) * time.Second)
+		does := m.Settle(s.event(m, now), now)
 		if does&Send != 0 {
 			giveAll(m)
 			m.sender = SenderIdle
@@ -85,40 +92,65 @@ func bothOver(m *Machine) {
 
 var errLost = tunnel.Lost(tunnel.LossCut)
 
-func lost(epoch uint32) Event {
-	return Event{Kind: CarrierLost, Epoch: epoch, Cause: errLost}
+func lost(epoch uint32) happening { return lostBy(epoch, errLost) }
+
+func lostBy(epoch uint32, cause error) happening {
+	return func(m *Machine, now time.Time) Actions { return m.CarrierLost(epoch, cause, now) }
 }
 
-// errDropped is the cause of a loss whose carrier is detached at once.
-var errDropped = fmt.Errorf("dropped: %w", errLost)
-
-func dropped(epoch uint32) Event {
-	return Event{Kind: CarrierLost, Epoch: epoch, Cause: errDropped}
+// dropped is the loss of a carrier that is detached at once.
+func dropped(epoch uint32) happening {
+	return func(m *Machine, now time.Time) Actions {
+		return m.Settle(m.CarrierLost(epoch, errLost, now), now) | m.CarrierDetached()
+	}
 }
 
-func reset(epoch uint32) Event {
-	return Event{Kind: CarrierLost, Epoch: epoch, Cause: &tunnel.ResetError{Code: tunnel.CodeCancelled}}
+func reset(epoch uint32) happening {
+	return lostBy(epoch, &tunnel.ResetError{Code: tunnel.CodeCancelled})
 }
 
-func up(epoch uint32, offset uint64) Event {
-	return Event{Kind: CarrierUp, Epoch: epoch, Offset: offset}
+// givenUp is a reset by the application, of an end that redials or not.
+func givenUp(cause error, redials bool) happening {
+	return func(m *Machine, now time.Time) Actions { return m.Reset(cause, redials, now) }
 }
 
-func offered(epoch uint32, offset uint64) Event {
-	return Event{Kind: Offered, Epoch: epoch, Offset: offset}
+func up(epoch uint32, offset uint64) happening {
+	return func(m *Machine, now time.Time) Actions { return m.CarrierUp(epoch, offset, now) }
 }
 
-func acked(epoch uint32, offset uint64) Event {
-	return Event{Kind: Acked, Epoch: epoch, Offset: offset}
+func offered(epoch uint32, offset uint64) happening {
+	return func(m *Machine, now time.Time) Actions { return m.Offered(epoch, offset, now) }
+}
+
+func acked(epoch uint32, offset uint64) happening {
+	return anytime(func(m *Machine) Actions { return m.Acked(epoch, offset, false, false) })
+}
+
+func took(epoch uint32, n int, fin bool) happening {
+	return anytime(func(m *Machine) Actions { return m.Took(epoch, n, fin) })
+}
+
+func writes(fin bool) happening {
+	return anytime(func(m *Machine) Actions { return m.Written(fin) })
+}
+
+func failed(cause error) happening {
+	return anytime(func(m *Machine) Actions { return m.RedialFailed(cause) })
 }
 
 var (
-	detached    = Event{Kind: CarrierDetached}
-	redial      = Event{Kind: Redial}
-	deadlineDue = Event{Kind: DeadlineDue}
-	written     = Event{Kind: Written}
-	degraded    = Event{Kind: Degraded}
-	moveBegins  = Event{Kind: MoveBegins}
+	redial      happening = (*Machine).Redial
+	deadlineDue happening = (*Machine).DeadlineDue
+	moveBegins  happening = (*Machine).MoveBegins
+
+	detached  = anytime((*Machine).CarrierDetached)
+	sent      = anytime((*Machine).Sent)
+	closed    = anytime((*Machine).Close)
+	degraded  = anytime((*Machine).Degraded)
+	evicted   = anytime((*Machine).Evicted)
+	forbidden = anytime((*Machine).Forbidden)
+	moveFails = anytime((*Machine).MoveFails)
+	moveEnds  = anytime((*Machine).MoveEnds)
 )
 
 const still = int(stillTime / time.Second)
@@ -130,8 +162,7 @@ func TestResetCode(t *testing.T) {
 		tunnel.CodePeerReset: tunnel.CodePeerReset, tunnel.CodeCancelled: tunnel.CodeCancelled,
 		tunnel.CodeLost: tunnel.CodeGone, tunnel.CodeShutdown: tunnel.CodeGone,
 	} {
-		event := Event{Kind: Reset, Cause: &tunnel.ResetError{Code: code}}
-		m := play(t, nil, step{0, event, StateGone, Ended, Finish | Fail})
+		m := play(t, nil, step{0, givenUp(&tunnel.ResetError{Code: code}, false), StateGone, Ended, Finish | Fail})
 		testutil.Equal(t, m.ResetCode(), want, "the code after a reset by %v", code)
 	}
 	m := play(t, nil, step{0, acked(0, 4), StateGone, Contradicted, Finish | Fail})
@@ -152,7 +183,7 @@ func TestMachine(t *testing.T) {
 			{1000, deadlineDue, StateAttached, Live, 0},
 			{1000, dropped(1), StateDetached, Live, Detach | Dial},
 			{1020, redial, StateDetached, Live, 0},
-			{1020, Event{Kind: RedialFailed}, StateDetached, Live, 0},
+			{1020, failed(nil), StateDetached, Live, 0},
 			{1029, redial, StateDetached, Live, 0},
 			{1030, deadlineDue, StateGone, Expired, Finish | Fail},
 		}},
@@ -163,20 +194,20 @@ func TestMachine(t *testing.T) {
 				{0, redial, StateDetached, Live, RefuseGone},
 				{1, detached, StateDetached, Live, 0},
 				{2, redial, StateDetached, Live, RefuseGone},
-				{2, Event{Kind: ReadDone, N: 5}, StateDetached, Live, 0},
+				{2, anytime(func(m *Machine) Actions { return m.ReadDone(0, 5, false) }), StateDetached, Live, 0},
 				{3, offered(1, 3), StateDetached, Live, 0},
-				{4, Event{Kind: Sent}, StateDetached, Live, Dial},
+				{4, sent, StateDetached, Live, Dial},
 				{4, redial, StateDetached, Live, 0},
 			}},
 		"what was reset without a carrier ends with the next": {prepare: func(m *Machine) { m.Out.Finish() }, steps: []step{
 			{10, dropped(0), StateDetached, Live, Detach | Dial},
-			{11, Event{Kind: Reset, Redials: true}, StateLingering, Live, Fail},
+			{11, givenUp(nil, true), StateLingering, Live, Fail},
 			{12, redial, StateLingering, Live, 0},
 			{13, up(1, 1), StateGone, Ended, Finish | RefuseGone},
 		}},
 		"what was reset without a carrier waits no longer than any": {steps: []step{
 			{10, lost(0), StateDetached, Live, Detach},
-			{39, Event{Kind: Reset, Redials: true}, StateLingering, Live, Fail},
+			{39, givenUp(nil, true), StateLingering, Live, Fail},
 			{40, deadlineDue, StateGone, Unconfirmed, Finish},
 		}},
 		"the newest carrier wins": {steps: []step{
@@ -195,7 +226,7 @@ func TestMachine(t *testing.T) {
 			{3, offered(4, 3), StateAttached, Live, Answer}, // before 3 was told
 			{3, up(3, 0), StateAttached, Live, RefuseStale},
 			{3, up(4, 0), StateAttached, Live, Attach},
-			{3, Event{Kind: Took, Epoch: 4, N: 1}, StateAttached, Live, AckSoon},
+			{3, took(4, 1, false), StateAttached, Live, AckSoon},
 			{4, reset(4), StateGone, Ended, Finish | Fail},
 			{5, offered(5, 3), StateGone, Ended, RefuseGone},
 		}},
@@ -206,7 +237,7 @@ func TestMachine(t *testing.T) {
 			{33, deadlineDue, StateGone, Expired, Finish | Fail},
 		}},
 		"one half may last": {steps: []step{
-			{10, Event{Kind: Took, Fin: true}, StateAttached, Live, Wake | AckSoon},
+			{10, took(0, 0, true), StateAttached, Live, Wake | AckSoon},
 			{10 + 2*still, deadlineDue, StateAttached, Live, 0},
 		}},
 		"acknowledged what was not sent": {steps: []step{{1, acked(0, 4), StateGone, Contradicted, Finish | Fail}}},
@@ -228,7 +259,7 @@ func TestMachine(t *testing.T) {
 			{1, up(1, 4), StateGone, Contradicted, Finish | Fail | RefuseGone},
 		}},
 		"lingers until the peer has all of it": {prepare: bothOver, steps: []step{
-			{0, written, StateLingering, Live, Ack | WatchDeadline},
+			{0, writes(false), StateLingering, Live, Ack | WatchDeadline},
 			{1, acked(0, 3), StateLingering, Live, Ack},
 			{20, dropped(0), StateLingering, Live, Detach | Dial},
 			{21, redial, StateLingering, Live, 0},
@@ -241,7 +272,7 @@ func TestMachine(t *testing.T) {
 			{1, up(1, 0), StateGone, Complete, RefuseGone},
 		}},
 		"a slow peer has all the time while it goes on": {prepare: bothOver, steps: []step{
-			{0, written, StateLingering, Live, Ack},
+			{0, writes(false), StateLingering, Live, Ack},
 			{still - 1, deadlineDue, StateLingering, Live, Ack},
 			{still - 1, acked(0, 1), StateLingering, Live, Ack},
 			{2*still - 2, deadlineDue, StateLingering, Live, Ack},
@@ -257,20 +288,20 @@ func TestMachine(t *testing.T) {
 			{59, deadlineDue, StateGone, Unconfirmed, Finish | Fail},
 		}},
 		"lingers for a window where the peer may wait for its reader": {steps: []step{
-			{0, Event{Kind: Closed}, StateLingering, Live, Send},
+			{0, closed, StateLingering, Live, Send},
 			{29, deadlineDue, StateLingering, Live, 0},
 			{29, acked(0, 1), StateLingering, Live, 0},
 			{58, deadlineDue, StateLingering, Live, 0},
 			{59, deadlineDue, StateGone, Unconfirmed, Finish | Fail},
 		}},
 		"lingers on once the peer's end is taken": {steps: []step{
-			{0, Event{Kind: Closed}, StateLingering, Live, Send},
-			{1, Event{Kind: Took, Fin: true}, StateLingering, Live, Ack},
+			{0, closed, StateLingering, Live, Send},
+			{1, took(0, 0, true), StateLingering, Live, Ack},
 			{30, deadlineDue, StateLingering, Live, Ack},
 			{still, deadlineDue, StateGone, Unconfirmed, Finish | Fail},
 		}},
 		"closed, and the peer has all of it": {prepare: func(m *Machine) { m.Out.Finish(); giveAll(m) }, steps: []step{
-			{0, Event{Kind: Closed}, StateLingering, Live, 0},
+			{0, closed, StateLingering, Live, 0},
 			{1, acked(0, 4), StateGone, Complete, Finish | Fail},
 		}},
 		"a plain end ends with its carrier": {steps: []step{
@@ -284,7 +315,7 @@ func TestMachine(t *testing.T) {
 			m.sender = SenderTask // which waits for credit
 		}, steps: []step{
 			{0, degraded, StateAttached, Live, Wake},
-			{0, Event{Kind: Closed}, StateLingering, Live, WatchDeadline},
+			{0, closed, StateLingering, Live, WatchDeadline},
 			{29, acked(0, leastTaken), StateLingering, Live, 0},
 			{58, deadlineDue, StateLingering, Live, WatchDeadline},
 			{58, acked(0, 2*leastTaken), StateLingering, Live, 0},
@@ -300,20 +331,20 @@ func TestMachine(t *testing.T) {
 			{0, offered(2, 3), StateGone, Discarded, Finish | Fail | RefuseGone},
 		}},
 		"an evicted end without a carrier": {steps: []step{
-			{0, Event{Kind: Evicted}, StateAttached, Live, 0},
+			{0, evicted, StateAttached, Live, 0},
 			{0, lost(0), StateDetached, Live, Detach},
-			{0, Event{Kind: Evicted}, StateGone, Discarded, Finish | Fail},
+			{0, evicted, StateGone, Discarded, Finish | Fail},
 		}},
 		"a peer that does not know it": {steps: []step{
 			{0, dropped(0), StateDetached, Live, Detach | Dial},
 			{1, redial, StateDetached, Live, 0},
-			{2, Event{Kind: RedialFailed, Cause: &tunnel.DialError{Failure: tunnel.FailUnavailable}}, StateDetached, Live, 0},
-			{3, Event{Kind: RedialFailed, Cause: &tunnel.DialError{Failure: tunnel.FailGone}}, StateGone, Unknown, Finish | Fail},
+			{2, failed(&tunnel.DialError{Failure: tunnel.FailUnavailable}), StateDetached, Live, 0},
+			{3, failed(&tunnel.DialError{Failure: tunnel.FailGone}), StateGone, Unknown, Finish | Fail},
 		}},
 		"what another process has by now says no more": {steps: []step{
 			{10, moveBegins, StateDetached, Live, Detach},
-			{11, Event{Kind: Reset, Cause: tunnel.ErrSeized}, StateDetached, Live, Fail},
-			{12, Event{Kind: MoveEnds}, StateGone, Moved, Finish},
+			{11, givenUp(tunnel.ErrSeized, false), StateDetached, Live, Fail},
+			{12, moveEnds, StateGone, Moved, Finish},
 			{13, offered(1, 3), StateGone, Moved, RefuseMoving},
 		}},
 		"what is on its way may end": {steps: []step{
@@ -323,11 +354,11 @@ func TestMachine(t *testing.T) {
 			{41, offered(1, 3), StateGone, Expired, RefuseGone},
 		}},
 		"what is on its way does not come to its end": {steps: []step{
-			{10, Event{Kind: Written, Fin: true}, StateAttached, Live, Send},
+			{10, writes(true), StateAttached, Live, Send},
 			{11, acked(0, 4), StateAttached, Live, 0},
 			{12, moveBegins, StateDetached, Live, Detach},
-			{13, Event{Kind: Took, Fin: true}, StateLingering, Live, 0},
-			{14, Event{Kind: MoveFails}, StateGone, Complete, Finish | Fail},
+			{13, took(0, 0, true), StateLingering, Live, 0},
+			{14, moveFails, StateGone, Complete, Finish | Fail},
 		}},
 		"memory is freed of an end that lingers": {prepare: bothOver, steps: []step{{1, degraded, StateGone, Complete, Finish | Fail | Ack}}},
 	} {
@@ -339,28 +370,34 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// What comes behind the end of a connection that was to move changes nothing.
+// What comes behind the end of a connection changes nothing, also of one that was to move.
 func TestNothingHappensBehindTheEnd(t *testing.T) {
-	m := play(t, nil,
-		step{0, Event{Kind: MoveBegins}, StateDetached, Live, Detach},
-		step{0, Event{Kind: Forbidden}, StateGone, Denied, Finish | Fail})
-	testutil.Holds(t, !m.Moving() && !m.Movable(), "it moves: %v, or may: %v", m.Moving(), m.Movable())
-	for kind := Written; kind <= DeadlineDue; kind++ {
-		if kind != Took && kind != ReadDone { // bytes that were taken count all the same
-			does := m.Step(Event{Kind: kind, Epoch: m.epoch, Now: t0, Cause: errLost}) &^ (refuses | Wake)
-			testutil.Holds(t, does == 0 && m.life == Denied, "%d does %b, and it is %q", kind, does, m.life.Label())
+	ends := step{0, forbidden, StateGone, Denied, Finish | Fail}
+	for phase, m := range map[Phase]*Machine{
+		InUse: play(t, nil, ends), Moving: play(t, nil, step{0, moveBegins, StateDetached, Live, Detach}, ends),
+	} {
+		testutil.Holds(t, !m.Moving() && !m.Movable(), "it moves: %v, or may: %v", m.Moving(), m.Movable())
+		for what, event := range map[string]happening{ // bytes that are taken count all the same
+			"a write": writes(true), "no room": anytime(func(m *Machine) Actions { return m.Blocked(true) }), "all is sent": sent,
+			"an acknowledgement": acked(0, 4), "a loss": lost(0), "no carrier": detached, "a redial": redial, "a failed one": failed(errLost),
+			"one that is refused": failed(&tunnel.DialError{Failure: tunnel.FailGone}), "an offer": offered(1, 4), "a carrier": up(0, 4),
+			"a close": closed, "a reset": givenUp(errLost, false), "one by an opener": givenUp(errLost, true), "short memory": degraded,
+			"a socket that is gone": givenUp(tunnel.ErrSeized, false), "eviction": evicted, "a policy": forbidden,
+			"a move": moveBegins, "one that failed": moveFails, "one that is over": moveEnds,
+			"an acknowledgement that is due": anytime((*Machine).AckDue), "a deadline": deadlineDue,
+		} {
+			does := happens(m, event) &^ (refuses | Wake | Used)
+			testutil.Holds(t, does == 0 && m.life == Denied && m.phase == phase && !m.Closed(), "%s does %b, and it is %q", what, does, m.life.Label())
 		}
 	}
-	m = play(t, nil, step{0, Event{Kind: Forbidden}, StateGone, Denied, Finish | Fail})
-	testutil.Equal(t, m.Movable(), false, "it may move")
 }
 
 // A connection keeps why it lost its newest carrier. An acceptor that hears of the loss by
 // the next carrier has lost it to that.
 func TestKeepsWhyACarrierWasLost(t *testing.T) {
-	for want, event := range map[tunnel.LossCause]Event{
-		tunnel.LossSilent:   {Kind: CarrierLost, Cause: tunnel.Lost(tunnel.LossSilent)},
-		tunnel.LossUnknown:  {Kind: CarrierLost, Cause: &tunnel.ResetError{Code: tunnel.CodeShutdown}},
+	for want, event := range map[tunnel.LossCause]happening{
+		tunnel.LossSilent:   lostBy(0, tunnel.Lost(tunnel.LossSilent)),
+		tunnel.LossUnknown:  lostBy(0, &tunnel.ResetError{Code: tunnel.CodeShutdown}),
 		tunnel.LossReplaced: offered(1, 3),
 	} {
 		testutil.Equal(t, play(t, nil, step{0, event, StateDetached, Live, Detach}).loss, want, "why it was lost")
@@ -370,7 +407,7 @@ func TestKeepsWhyACarrierWasLost(t *testing.T) {
 // Of all resets only two tell of a lost carrier.
 func TestOnlyALostCarrierIsSurvived(t *testing.T) {
 	for code := tunnel.CodeUnknown; code <= tunnel.CodeMemory; code++ {
-		want := step{0, Event{Kind: CarrierLost, Cause: &tunnel.ResetError{Code: code}}, StateGone, Ended, Finish | Fail}
+		want := step{0, lostBy(0, &tunnel.ResetError{Code: code}), StateGone, Ended, Finish | Fail}
 		if code == tunnel.CodeLost || code == tunnel.CodeShutdown {
 			want.state, want.life, want.does = StateDetached, Live, Detach
 		}
@@ -400,7 +437,7 @@ func TestWhatIsBeingGivenIsNotOver(t *testing.T) {
 	tunnel.ReleaseAll(batch[:n])
 	playOn(t, m, step{0, degraded, StateLingering, Live, Ack})
 	m.Out.Given()
-	playOn(t, m, step{1, Event{Kind: Sent}, StateGone, Complete, Finish | Fail | Ack})
+	playOn(t, m, step{1, sent, StateGone, Complete, Finish | Fail | Ack})
 }
 
 // Bytes behind the end of a direction are a mistake of who writes them, which is not
@@ -416,19 +453,20 @@ func TestNothingComesBehindTheEnd(t *testing.T) {
 // A peer that keeps much is told less often, on that carrier.
 func TestAcknowledgesInSteps(t *testing.T) {
 	m := newMachine(time.Minute, 0)
-	took := func(n int) Actions { return m.Step(Event{Kind: Took, Epoch: m.epoch, N: n}) & Ack }
+	takes := func(n int) Actions { return happens(&m, took(m.epoch, n, false)) & Ack }
+	acked := func(big bool) Actions { return m.Settle(m.Acked(0, 0, big, false), t0) }
 	due := func(at int) {
 		t.Helper()
-		testutil.Holds(t, took(at-1) == 0 && took(1) != 0, "due at %d, and not before", at)
+		testutil.Holds(t, takes(at-1) == 0 && takes(1) != 0, "due at %d, and not before", at)
 		m.Acknowledgement(false)
 	}
 	due(Step)
-	m.Step(Event{Kind: Acked, Big: true})
+	acked(true)
 	due(BigStep)
-	took(Step)
-	testutil.Equal(t, m.Step(Event{Kind: Acked})&Ack != 0, true, "due once the peer keeps less")
+	takes(Step)
+	testutil.Equal(t, acked(false)&Ack != 0, true, "due once the peer keeps less")
 	m.Acknowledgement(false)
-	m.Step(Event{Kind: Acked, Big: true})
+	acked(true)
 	playOn(t, &m, step{0, dropped(0), StateDetached, Live, Detach | Dial},
 		step{0, offered(1, 0), StateAttached, Live, Answer}, step{0, up(1, 0), StateAttached, Live, Attach})
 	due(Step)
@@ -437,7 +475,7 @@ func TestAcknowledgesInSteps(t *testing.T) {
 // The machine starts nothing, and reads no clock.
 func TestMachineIsPure(t *testing.T) {
 	for _, name := range []string{
-		"machine.go", "machinestates.go", "machineevents.go", "outgoing.go", "incoming.go", "replaylimit.go", "snapshot.go",
+		"machine.go", "machinestates.go", "machineactions.go", "outgoing.go", "incoming.go", "replaylimit.go", "snapshot.go",
 	} {
 		file := testutil.Must(parser.ParseFile(token.NewFileSet(), name, nil, 0))(t)
 		for _, i := range file.Imports {

@@ -113,7 +113,7 @@ func (w *world) doom() {
 	case 0: // an end dies
 		a.dead = true
 		a.forsake()
-		a.stepOnly(Event{Kind: Reset})
+		a.settle(a.m.Reset(nil, false, a.now()))
 		for _, s := range w.servers {
 			if l := s.links[a.who]; l != nil {
 				w.cut(l)
@@ -124,7 +124,7 @@ func (w *world) doom() {
 		if a.leg != nil {
 			w.send(a.leg, toServer, frame{kind: 'r', code: tunnel.CodePeerReset})
 		}
-		a.step(Event{Kind: Reset})
+		a.step(a.m.Reset(nil, false, a.now()))
 	case 2: // nobody is linked any more
 		w.down = true
 		for _, s := range w.servers {
@@ -151,9 +151,9 @@ const forEver = 10 * stillTime
 // abandon has the opener's application reset the connection while nothing carries it.
 func (w *world) abandon(a *actor) {
 	if a.leg != nil {
-		a.step(Event{Kind: CarrierLost, Epoch: a.leg.epoch, Cause: errLost})
+		a.step(a.m.CarrierLost(a.leg.epoch, errLost, a.now()))
 	}
-	a.step(Event{Kind: Reset, Redials: true})
+	a.step(a.m.Reset(nil, true, a.now()))
 	if !a.m.Over() && (a.m.State() != StateLingering || a.m.Out.Size() > 0) {
 		w.fail("an end that was given up is %v and holds %d bytes", a.m.State(), a.m.Out.Size())
 	}
@@ -165,23 +165,24 @@ func (w *world) lie(a *actor) {
 		return
 	}
 	never := a.m.Out.Sent() + 2 + w.rnd.Uint64N(1<<20) // the end counts as one
-	resumes := Event{Kind: CarrierUp, Offset: never}
+	resumes, offset := a.m.CarrierUp, never
 	switch {
 	case w.chance(40):
-		a.step(Event{Kind: Acked, Epoch: a.m.epoch, Offset: never})
+		a.step(a.m.Acked(a.m.epoch, never, false, a.scarce))
 	case a.who == acceptor:
-		if resumes.Kind = Offered; w.chance(50) && a.m.Out.acked > 0 {
-			resumes.Offset = w.rnd.Uint64N(a.m.Out.acked)
+		if resumes = a.m.Offered; w.chance(50) && a.m.Out.acked > 0 {
+			offset = w.rnd.Uint64N(a.m.Out.acked)
 		}
 		fallthrough
 	default:
-		a.step(Event{Kind: CarrierLost, Epoch: a.m.epoch, Cause: errLost})
+		a.step(a.m.CarrierLost(a.m.epoch, errLost, a.now()))
 		a.m.carrier, a.m.sender = Detached, SenderIdle
-		if resumes.Epoch = a.m.epoch + 1; a.who == opener {
-			a.step(Event{Kind: Redial})
+		next := a.m.epoch + 1
+		if a.who == opener {
+			a.step(a.m.Redial(a.now()))
 			a.tells(a.m.In.Tell())
 		}
-		a.step(resumes)
+		a.step(resumes(next, offset, a.now()))
 	}
 	if a.m.life != Contradicted {
 		w.fail("end %d was told of %d, and is %v", a.who, never, a.m.State())
@@ -196,7 +197,7 @@ func (w *world) close() {
 		return
 	}
 	a.total = a.wrote
-	a.step(Event{Kind: Closed})
+	a.step(a.m.Close())
 }
 
 // degrade has an end keep nothing any more, for lack of memory: it does not outlive
@@ -204,7 +205,7 @@ func (w *world) close() {
 func (w *world) degrade() {
 	a := w.ends[w.rnd.IntN(2)]
 	carried := a.m.Up()
-	a.step(Event{Kind: Degraded})
+	a.step(a.m.Degraded())
 	if a.m.Plain() != carried {
 		w.fail("end %d, with a carrier: %v, has become plain: %v", a.who, carried, a.m.Plain())
 	}
@@ -218,7 +219,7 @@ func (w *world) degrade() {
 func (w *world) drain() {
 	if a := w.ends[opener]; a.m.Up() && !a.m.Plain() {
 		w.faults++
-		a.step(Event{Kind: CarrierLost, Epoch: a.leg.epoch, Cause: errLost})
+		a.step(a.m.CarrierLost(a.leg.epoch, errLost, a.now()))
 	}
 }
 
@@ -308,13 +309,13 @@ func (w *world) forge() {
 	}
 	for range 3 {
 		epoch := before - min(before, w.rnd.Uint32N(3))
-		if acts := a.step(Event{Kind: Offered, Epoch: epoch, Offset: w.rnd.Uint64N(1 << 20)}); acts&refuses != want {
+		if acts := a.step(a.m.Offered(epoch, w.rnd.Uint64N(1<<20), a.now())); acts&refuses != want {
 			w.fail("a carrier of before was answered %b", acts)
 		}
 	}
-	for _, kind := range []EventKind{CarrierLost, CarrierUp, Acked} {
-		a.step(Event{Kind: kind, Epoch: before + 1, Cause: errLost})
-	}
+	a.step(a.m.CarrierLost(before+1, errLost, a.now()))
+	a.step(a.m.CarrierUp(before+1, 0, a.now()))
+	a.step(a.m.Acked(before+1, 0, false, a.scarce))
 	if a.m.epoch != before || a.m.carrier != carrier {
 		w.fail("a forged carrier left a trace")
 	}

@@ -227,17 +227,14 @@ func text(who int) []byte {
 
 func (a *actor) now() time.Time { return a.w.time() }
 
-// step has the machine take in e, and does what it says.
-func (a *actor) step(e Event) Actions {
-	acts := a.stepOnly(e)
+// step settles what the machine says, and does it.
+func (a *actor) step(acts Actions) Actions {
+	acts = a.settle(acts)
 	a.do(acts)
 	return acts
 }
 
-func (a *actor) stepOnly(e Event) Actions {
-	e.Now, e.Scarce = a.now(), a.scarce
-	return a.m.Step(e)
-}
+func (a *actor) settle(acts Actions) Actions { return a.m.Settle(acts, a.now()) }
 
 // do does what the machine says, and wants it to acknowledge in time.
 func (a *actor) do(acts Actions) {
@@ -245,10 +242,10 @@ func (a *actor) do(acts Actions) {
 		a.tell()
 	}
 	if acts&AckSoon != 0 {
-		a.w.after(quiet, func() { a.step(Event{Kind: AckDue}) })
+		a.w.after(quiet, func() { a.step(a.m.AckDue()) })
 	}
 	if acts&WatchDeadline != 0 {
-		a.w.after(a.m.Deadline().Sub(a.now()), func() { a.step(Event{Kind: DeadlineDue}) })
+		a.w.after(a.m.Deadline().Sub(a.now()), func() { a.step(a.m.DeadlineDue(a.now())) })
 	}
 	if acts&Detach != 0 {
 		a.leave()
@@ -278,7 +275,7 @@ func (a *actor) write() {
 		a.scarce = !a.scarce
 	}
 	if a.wrote == a.total {
-		a.step(Event{Kind: Written, Fin: true})
+		a.step(a.m.Written(true))
 		return
 	}
 	pause := slowly
@@ -287,10 +284,10 @@ func (a *actor) write() {
 		copy(c.Bytes(), texts[a.who][a.wrote:])
 		a.wrote += c.Len()
 		a.m.Out.Append(c)
-		a.step(Event{Kind: Written})
+		a.step(a.m.Written(false))
 		pause = a.pause()
 	} else {
-		a.step(Event{Kind: Blocked})
+		a.step(a.m.Blocked(a.scarce))
 	}
 	a.w.after(a.w.upTo(pause), a.write)
 }
@@ -321,7 +318,7 @@ func (a *actor) piece() int {
 // pump gives the carrier what it lacks, a part at a time, each of which takes a while.
 func (a *actor) pump() {
 	if !a.m.Up() || !a.m.Out.Unsent() {
-		a.step(Event{Kind: Sent})
+		a.step(a.m.Sent())
 		return
 	}
 	batch := make([]tunnel.Chunk, 1+a.w.rnd.IntN(3))
@@ -342,7 +339,7 @@ func (a *actor) carry(l *leg, epoch uint32) {
 	a.said, a.heard = false, false
 	l.lost[toEnd] = func() {
 		if !a.dead {
-			a.step(Event{Kind: CarrierLost, Epoch: epoch, Cause: errLost})
+			a.step(a.m.CarrierLost(epoch, errLost, a.now()))
 		}
 	}
 }
@@ -356,7 +353,7 @@ func (a *actor) leave() {
 		if a.left != nil {
 			a.drop(a.left)
 			a.left = nil
-			a.step(Event{Kind: CarrierDetached})
+			a.step(a.m.CarrierDetached())
 		}
 	})
 }
@@ -394,7 +391,7 @@ func (a *actor) receive(l *leg, f frame) {
 		if a.leg == l {
 			a.heard = f.big
 		}
-		a.step(Event{Kind: Acked, Epoch: l.epoch, Offset: f.n, Big: f.big})
+		a.step(a.m.Acked(l.epoch, f.n, f.big, a.scarce))
 		if a.m.life == Contradicted {
 			a.w.fail("end %d: ack of %d", a.who, f.n)
 		}
@@ -402,7 +399,7 @@ func (a *actor) receive(l *leg, f frame) {
 			a.w.fail("end %d: the peer is not told whether there is room for much", a.who)
 		}
 	case 'r':
-		a.step(Event{Kind: CarrierLost, Epoch: l.epoch, Cause: &tunnel.ResetError{Code: f.code}})
+		a.step(a.m.CarrierLost(l.epoch, &tunnel.ResetError{Code: f.code}, a.now()))
 		if a.leg == l && a.m.Up() {
 			a.w.fail("end %d: reset %v left it attached", a.who, f.code)
 		}
@@ -431,12 +428,12 @@ func (a *actor) read() {
 			n += c.Len()
 		}
 		tunnel.ReleaseAll(f.data)
-		kind := Took
+		took := a.m.Took
 		if a.w.chance(50) {
-			kind = ReadDone
+			took = a.m.ReadDone
 			a.m.BeginRead()
 		}
-		a.step(Event{Kind: kind, Epoch: l.epoch, N: n, Fin: f.fin})
+		a.step(took(l.epoch, n, f.fin))
 	}
 }
 
@@ -513,7 +510,7 @@ func (a *actor) resume(in time.Duration) {
 
 func (a *actor) try() {
 	for again := true; again; again = a.w.chance(10) { // another at once: the first may still win or come late
-		if a.dead || a.step(Event{Kind: Redial})&refuses != 0 {
+		if a.dead || a.step(a.m.Redial(a.now()))&refuses != 0 {
 			return
 		}
 		a.w.open(a, a.m.epoch, a.tells(a.m.In.Tell()))
@@ -557,12 +554,12 @@ func (w *world) opened(a *actor, near *leg, f frame) {
 	}
 	if f.fail != nil {
 		if f.ep == a.m.epoch {
-			a.step(Event{Kind: RedialFailed, Cause: f.fail})
+			a.step(a.m.RedialFailed(f.fail))
 		}
 		return
 	}
 	sent := a.m.Out.Sent()
-	acts := a.stepOnly(Event{Kind: CarrierUp, Epoch: f.ep, Offset: f.n})
+	acts := a.settle(a.m.CarrierUp(f.ep, f.n, a.now()))
 	switch {
 	case acts&RefuseStale != 0:
 		near.far[toEnd] = nil
@@ -659,7 +656,7 @@ func (w *world) accept(a *actor, far *leg, f frame) bool {
 		w.send(far, toServer, frame{kind: 'O', ep: f.ep, fail: &tunnel.DialError{Failure: failure}})
 		return true
 	}
-	acts := a.stepOnly(Event{Kind: Offered, Epoch: f.ep, Offset: f.n})
+	acts := a.settle(a.m.Offered(f.ep, f.n, a.now()))
 	if acts&Finish != 0 && a.m.life == Contradicted {
 		w.fail("accept: the peer contradicts itself")
 	}
@@ -674,11 +671,11 @@ func (w *world) accept(a *actor, far *leg, f frame) bool {
 	}
 	a.tells(a.m.In.Tell())
 	if far.torn[toEnd] || far.link.dead { // the opener cannot be told
-		a.do(a.stepOnly(Event{Kind: CarrierLost, Epoch: f.ep, Cause: errLost}) &^ Wake)
+		a.do(a.settle(a.m.CarrierLost(f.ep, errLost, a.now())) &^ Wake)
 		return true
 	}
 	w.send(far, toServer, frame{kind: 'O', ep: f.ep, n: a.taken()})
-	acts = a.stepOnly(Event{Kind: CarrierUp, Epoch: f.ep})
+	acts = a.settle(a.m.CarrierUp(f.ep, 0, a.now()))
 	switch {
 	case acts&refuses == 0:
 		a.carry(far, f.ep)
@@ -688,7 +685,7 @@ func (w *world) accept(a *actor, far *leg, f frame) bool {
 	if w.now < w.spite && a.leg == far { // nothing goes by it either way
 		w.spited++
 		far.far[toEnd] = nil
-		acts = acts&^Ack | a.stepOnly(lost(f.ep))
+		acts = acts&^Ack | a.settle(a.m.CarrierLost(f.ep, errLost, a.now()))
 		w.after(0, func() { a.do(acts &^ Wake) })
 		return true
 	}

@@ -89,18 +89,20 @@ type Manager struct {
 func New(opt Options) *Manager {
 	m := &Manager{opt: opt, conns: make(map[[16]byte]*Conn), dials: make(map[[16]byte]*dial)}
 	m.figures.budget = opt.Budget.Share()
-	m.acks = batchTimer{after: quiet, handle: func(c *Conn) { c.due(AckDue) }}
-	m.deadlines = batchTimer{after: look, handle: func(c *Conn) { c.due(DeadlineDue) }}
+	m.acks = batchTimer{after: quiet, handle: func(c *Conn) { c.happened((*Machine).AckDue) }}
+	m.deadlines = batchTimer{after: look, handle: func(c *Conn) {
+		c.happened(func(m *Machine) Actions { return m.DeadlineDue(time.Now()) })
+	}}
 	m.tasks.start = m.start
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
 }
 
-// due passes an event that has no fields, such as a timer's.
-func (c *Conn) due(kind EventKind) {
+// happened is step for a caller without the lock, such as a timer.
+func (c *Conn) happened(event func(*Machine) Actions) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.step(Event{Kind: kind})
+	c.step(event(&c.m))
 }
 
 // Enabled reports whether connections outlive their carriers at all; nil: they do not.
@@ -162,7 +164,7 @@ func (m *Manager) lost(c *Conn) {
 	}
 	m.mu.Unlock()
 	if longest != nil {
-		m.tasks.run(func() { longest.due(Evicted) })
+		m.tasks.run(func() { longest.happened((*Machine).Evicted) })
 	}
 }
 

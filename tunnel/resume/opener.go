@@ -212,7 +212,7 @@ func (c *Conn) redial(ctx context.Context) (tells bool, again time.Duration) {
 func (c *Conn) request() (f *tunnel.Flow, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a := c.stepOnly(Event{Kind: Redial})
+	a := c.settle(c.m.Redial(time.Now()))
 	defer c.do(a)
 	if a&refuses != 0 {
 		return nil, false
@@ -232,7 +232,7 @@ func (c *Conn) request() (f *tunnel.Flow, ok bool) {
 func (c *Conn) redialFailed(err error) (again time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.step(Event{Kind: RedialFailed, Cause: err})
+	c.step(c.m.RedialFailed(err))
 	if c.m.Over() {
 		return 0
 	}
@@ -251,7 +251,7 @@ func (c *Conn) redialSucceeded(far tunnel.Conn, f *tunnel.Flow) (again time.Dura
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a := c.resumeBy(Event{Kind: CarrierUp, Epoch: f.Resume.Epoch, Offset: granted.Taken})
+	a := c.resumeBy(c.m.CarrierUp, f.Resume.Epoch, granted.Taken)
 	// The first acknowledgement shows that the carrier is used: without it, the reset below
 	// would count as one more loss.
 	taken, end := c.m.Tell()
@@ -294,5 +294,5 @@ func (c *Conn) move(ses *link.Session, bulk bool) {
 	if want.bulk = bulk; bulk {
 		want.first = ses.Peer().ID
 	}
-	c.step(Event{Kind: CarrierLost, Epoch: c.m.Epoch(), Cause: tunnel.Lost(tunnel.LossReplaced)})
+	c.step(c.m.CarrierLost(c.m.Epoch(), tunnel.Lost(tunnel.LossReplaced), time.Now()))
 }

@@ -34,7 +34,7 @@ func (i *inlet) Take(chunk tunnel.Chunk) int {
 	n := i.c.read.take(chunk)
 	if n > 0 {
 		i.c.mu.Lock()
-		i.c.step(Event{Kind: Took, Epoch: i.epoch, N: n})
+		i.c.step(i.c.m.Took(i.epoch, n, false))
 		i.c.mu.Unlock()
 	}
 	return n
@@ -63,7 +63,7 @@ func (i *inlet) End() {
 		return
 	}
 	tells := !c.read.dropping.Load() && c.read.claimEnd()
-	c.step(Event{Kind: Took, Epoch: i.epoch, Fin: true})
+	c.step(c.m.Took(i.epoch, 0, true))
 	c.mu.Unlock()
 	if tells {
 		c.read.app.End()
@@ -169,9 +169,9 @@ func (c *Conn) readCarrier(from reader) (n, size int, err error) {
 	c.mu.Unlock()
 	n, size, err = from(st)
 	c.mu.Lock()
-	c.step(Event{Kind: ReadDone, Epoch: epoch, N: size, Fin: err == io.EOF})
+	c.step(c.m.ReadDone(epoch, size, err == io.EOF))
 	if err != nil && err != io.EOF && err != errDeadline {
-		c.step(Event{Kind: CarrierLost, Epoch: epoch, Cause: err})
+		c.step(c.m.CarrierLost(epoch, err, time.Now()))
 	}
 	return n, size, err
 }

@@ -19,7 +19,7 @@ func TestReplayLimit(t *testing.T) {
 			m.Out.Append(tunnel.CopyChunk(make([]byte, min(left, tunnel.RecordRoom))))
 		}
 		giveAll(&m)
-		return m.Step(Event{Kind: Acked, Offset: m.Out.acked + uint64(taken)}) & Ack
+		return m.Settle(m.Acked(0, m.Out.acked+uint64(taken), false, false), t0) & Ack
 	}
 	limit := func(scarce bool, want int) {
 		t.Helper()
@@ -40,7 +40,7 @@ func TestReplayLimit(t *testing.T) {
 	testutil.Equal(t, m.Full(false), false, "writers wait though the carrier has taken all")
 	_, _, big := m.Acknowledgement(false)
 	testutil.Equal(t, big && acked(1, 1) == 0, true, "it says it once")
-	testutil.Equal(t, m.Step(Event{Kind: Blocked, Scarce: true})&Ack != 0, true, "it says that it keeps little")
+	testutil.Equal(t, m.Settle(m.Blocked(true), t0)&Ack != 0, true, "it says that it keeps little")
 	playOn(t, &m, step{0, lost(0), StateDetached, Live, Detach})
 	limit(false, minKept)
 	m.Out.Release()
@@ -59,7 +59,7 @@ func TestDetachedWriterKeepsToTheBudget(t *testing.T) {
 			end := testutil.Must(m.answer(&tunnel.Flow{Resume: r}, &dial{}, lean{}, nil, accept))(t)
 			c := end.(*Conn)
 			c.mu.Lock()
-			c.step(Event{Kind: CarrierLost, Epoch: c.m.epoch, Cause: &tunnel.ResetError{Code: tunnel.CodeLost}})
+			c.step(c.m.CarrierLost(c.m.epoch, &tunnel.ResetError{Code: tunnel.CodeLost}, time.Now()))
 			c.mu.Unlock()
 			ended := make(chan struct{})
 			go func() {

@@ -35,7 +35,7 @@ func without(t *testing.T, e *Manager, of *dial, before func(*Conn)) *Conn {
 	testutil.NoError(t, e.add(c, of))
 	c.mu.Lock()
 	before(c)
-	c.step(Event{Kind: CarrierLost, Cause: errLost})
+	c.step(c.m.CarrierLost(0, errLost, time.Now()))
 	c.mu.Unlock()
 	for at := Detaching; at == Detaching || at == Draining; time.Sleep(time.Millisecond) {
 		c.mu.Lock()
@@ -50,9 +50,9 @@ func without(t *testing.T, e *Manager, of *dial, before func(*Conn)) *Conn {
 func TestResumedAfterAllWasTaken(t *testing.T) {
 	e := newEnds(t)
 	without(t, e, &dial{}, func(c *Conn) {
-		c.m.Step(Event{Kind: Closed, Now: time.Now()})
+		c.settle(c.m.Close())
 		c.m.Out.Next(make([]tunnel.Chunk, 1))
-		c.m.Step(Event{Kind: Sent, Now: time.Now()})
+		c.settle(c.m.Sent())
 	})
 	st := &leftover{}
 	r := &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, Taken: 1}

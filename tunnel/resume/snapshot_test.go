@@ -27,7 +27,7 @@ func FuzzSnapshot(f *testing.F) {
 		}
 		m := restore(s, t0)
 		defer m.Out.Release()
-		a := m.Step(Event{Kind: Offered, Epoch: 2, Offset: offset, Now: t0})
+		a := m.Settle(m.Offered(2, offset, t0), t0)
 		if may := offset >= acked && offset <= sent; may != (a&Answer != 0) {
 			t.Fatalf("from %d of %d to %d: %b", offset, acked, sent, a)
 		}

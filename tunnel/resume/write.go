@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"konnectivity/tunnel"
 )
@@ -70,12 +71,12 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 		if c.seized() || !c.m.Full(scarce) { // what its relay still has goes along
 			break
 		}
-		c.step(Event{Kind: Blocked, Scarce: scarce})
+		c.step(c.m.Blocked(scarce))
 		c.waitWith(src)
 	}
 	c.m.Append(src)
 	c.given = false
-	a := c.stepOnly(Event{Kind: Written})
+	a := c.settle(c.m.Written(false))
 	c.do(a &^ Send)
 	if a&Send != 0 {
 		c.sendInTime()
@@ -157,13 +158,13 @@ func (c *Conn) send() {
 		err := give(st, chunks[:n], fin)
 		c.mu.Lock()
 		if err != nil {
-			c.step(Event{Kind: CarrierLost, Epoch: epoch, Cause: err})
+			c.step(c.m.CarrierLost(epoch, err, time.Now()))
 			break
 		}
 		c.given = last // also where the connection has ended meanwhile
 		c.m.Given()
 	}
-	c.step(Event{Kind: Sent})
+	c.step(c.m.Sent())
 }
 
 func give(st Carrier, chunks []tunnel.Chunk, fin bool) error {
