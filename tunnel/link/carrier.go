@@ -8,8 +8,9 @@ import (
 )
 
 // A stream can be a carrier: one of several streams that carry a connection one after
-// the other (§9). The stream neither understands the connection's numbers nor knows
-// its other streams. It passes ACK between its peer and a Watcher or a Joint.
+// the other (§9). The stream does not understand the connection's numbers. At an end it has a
+// Watcher, and in a process between the ends it is joined to another stream of the connection,
+// toward the other end.
 
 // FeatureResume is named in the HELLO of every process that takes part in
 // resuming.
@@ -38,17 +39,12 @@ type Ack struct {
 	Big    bool   // its sender can keep much of the other direction, which needs fewer Acks then
 }
 
-// acked takes acknowledgements.
-type acked interface {
-	// Acked passes on an acknowledgement of the connection's other end. It runs
-	// on the read loop, without locks, and must not block.
-	Acked(a Ack)
-}
-
 // Watcher is an end of the connection that a stream carries. It is told what becomes of
 // the stream.
 type Watcher interface {
-	acked
+	// Acked passes on an acknowledgement of the connection's other end. It runs
+	// on the read loop, without locks, and must not block.
+	Acked(a Ack)
 
 	// Lost tells that the stream has failed, unless this side has closed it. It
 	// must neither block nor call the stream.
@@ -59,39 +55,18 @@ type Watcher interface {
 	Move()
 }
 
-// Joint, in a process between the ends, joins the stream to another one of the connection
-// (resume.Splice).
-type Joint interface {
-	acked
-
-	// FailedBehind tells that the stream has failed after its peer had ended its direction:
-	// until then a relay reads from the stream, and sees the failure. It is for connections
-	// that outlive the stream, and comes also after this side has closed the stream, on a
-	// goroutine that Session.Close waits for.
-	FailedBehind(cause error)
-
-	// MoveAsked asks the connection's opener to go on by another stream (§10), for AskMove
-	// or for the peer, a server. It must neither block nor call the stream.
-	MoveAsked()
-
-	// Credited tells up to which offset the peer lets the stream send, and returns
-	// whether it is to be called again. It runs on the read loop, without locks,
-	// and must not block.
-	Credited(limit uint64) (again bool)
-}
-
 // carrier is the state of a stream as one that carries a connection. Session.mu guards
 // it.
 type carrier struct {
 	outlived bool    // the connection outlives the stream
 	watcher  Watcher // this or joint is set, by Watch or Join
-	joint    Joint
-	early    *Ack // the newest acknowledgement, which came before either
+	joint    *Stream // the connection's other stream, toward its other end
+	early    *Ack    // the newest acknowledgement, which came before either
 
 	ends   ackedEnds
 	used   bool // an acknowledgement has passed since streams.overdue last asked
 	held   bool // endedMemory is taken of the stream's budget
-	free   bool // the joint wants no more of Credited
+	free   bool // the joint follows this stream's credit no more
 	behind *tunnel.ResetError
 
 	move       moveState
@@ -143,24 +118,41 @@ func (st *Stream) Watch(w Watcher) (acked *Ack) {
 	return st.carrier.takeEarly()
 }
 
-// Joined is the state of a stream at the moment it is joined.
-type Joined struct {
-	Ack    *Ack   // the newest acknowledgement; nil: none
-	Limit  uint64 // up to which offset the peer lets the stream send
-	Failed error  // why the stream is closed; nil: it is not
-	Move   bool   // the peer, a server, has asked for a move
+// Join joins two streams for the rest of their lives. A relay carries the bytes between them.
+// Everything else that one end of the connection has to know of the other passes here; what
+// came before Join passes first:
+//
+//	acknowledgements  ACK on one stream is sent on the other, unchanged
+//	credit            one stream is granted little more than the other may send, until
+//	                  its window has grown
+//	fate              a stream that fails after its peer has ended its direction, when
+//	                  no relay reads from it any more, has the other one reset
+//	moves             MOVE goes toward the connection's opener
+func Join(a, b *Stream) {
+	a.joinTo(b)
+	b.joinTo(a)
 }
 
-// Join sets the stream's Joint. What happens from then on, the Joint is told.
-func (st *Stream) Join(j Joint) Joined {
-	st.ses.mu.Lock()
-	defer st.ses.mu.Unlock()
-	st.carrier.joint = j
-	joined := Joined{Ack: st.carrier.takeEarly(), Limit: st.send.credit.limit, Move: st.carrier.moveWanted && st.ses.servers}
-	if st.state == closed {
-		joined.Failed = st.send.end
+func (st *Stream) joinTo(other *Stream) {
+	c, mu := &st.carrier, &st.ses.mu
+	mu.Lock()
+	for c.early != nil { // before other is set, so that no later one overtakes it
+		early := c.takeEarly()
+		mu.Unlock()
+		other.Acknowledge(*early)
+		mu.Lock()
 	}
-	return joined
+	c.joint = other
+	limit, moves := st.send.credit.limit, c.moveWanted && st.ses.servers
+	over, end := st.state == closed, st.send.end
+	mu.Unlock()
+	other.boundCredit(limit)
+	if moves {
+		other.sendMove()
+	}
+	if over {
+		other.resetBehind(end)
+	}
 }
 
 func (c *carrier) takeEarly() (early *Ack) {
@@ -174,7 +166,7 @@ func (st *Stream) tellLostLocked(cause error, peerEnded bool) {
 	switch c := &st.carrier; {
 	case c.joint != nil:
 		if joint := c.joint; peerEnded && c.outlived {
-			st.ses.wg.Go(func() { joint.FailedBehind(cause) })
+			st.ses.wg.Go(func() { joint.resetBehind(cause) })
 		}
 	case c.watcher != nil && !st.recv.closed():
 		c.watcher.Lost(cause)
@@ -201,20 +193,20 @@ func (r *frameReader) handleAckUnlocked(st *Stream, a Ack) {
 		st.breachLocked()
 		return
 	}
-	st.carrier.note(a, endIn)
-	var to acked
-	switch c := &st.carrier; {
-	case c.joint != nil:
-		to = c.joint
-	case c.watcher != nil:
-		to = c.watcher
-	default:
+	c := &st.carrier
+	c.note(a, endIn)
+	joint, watcher := c.joint, c.watcher
+	if joint == nil && watcher == nil {
 		early := a // a itself is not to be allocated
 		c.early = &early
 		return
 	}
 	r.ses.mu.Unlock()
-	to.Acked(a)
+	if joint != nil {
+		joint.Acknowledge(a)
+	} else {
+		watcher.Acked(a)
+	}
 	r.ses.mu.Lock()
 	st.closeSettledLocked()
 }
@@ -264,10 +256,10 @@ func (c *carrier) releaseMemory(b *Budget) {
 	}
 }
 
-// BoundCredit bounds what the peer may send to little more than limit, the offset up
+// boundCredit bounds what the peer may send to little more than limit, the offset up
 // to which the connection's other stream may send, until this stream's window has
 // grown. It returns whether the bound still holds (see recvCredit.follow).
-func (st *Stream) BoundCredit(limit uint64) bool {
+func (st *Stream) boundCredit(limit uint64) bool {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	if st.recv.end != nil {
@@ -289,14 +281,14 @@ func (r *frameReader) creditedUnlocked(st *Stream) {
 		return
 	}
 	r.ses.mu.Unlock()
-	again := joint.Credited(limit)
+	again := joint.boundCredit(limit)
 	r.ses.mu.Lock()
 	st.carrier.free = !again
 }
 
-// ResetBehind resets the stream with the code of cause as soon as this side has ended its
+// resetBehind resets the stream with the code of cause as soon as this side has ended its
 // direction, so all bytes that a relay still writes come first.
-func (st *Stream) ResetBehind(cause error) {
+func (st *Stream) resetBehind(cause error) {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	st.carrier.behind = &tunnel.ResetError{Code: tunnel.CodeOf(cause), Loss: tunnel.LossOf(cause)}

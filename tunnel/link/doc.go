@@ -26,8 +26,7 @@
 // (counters) and what frames tell of the peer (liveness, news).
 //
 // A stream is a Stream: a state, a half for each direction (recvHalf, sendHalf), and its
-// part in a connection that outlives it (carrier). What joins two streams in a server is
-// no part of the link (resume.Splice); a Stream has a Watcher or a Joint.
+// part in a connection that outlives it (carrier).
 //
 // # States of a stream
 //

@@ -100,9 +100,9 @@ func (st *Stream) AskMove() bool {
 	return able
 }
 
-// SendMove sends the peer MOVE, which goes to the connection's opener. It does not
+// sendMove sends the peer MOVE, which goes to the connection's opener. It does not
 // block.
-func (st *Stream) SendMove() {
+func (st *Stream) sendMove() {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	if st.state.established() {
@@ -154,7 +154,7 @@ func (c *carrier) mover(byServer bool) func() {
 	case c.watcher != nil:
 		return c.watcher.Move
 	case c.joint != nil && byServer:
-		return c.joint.MoveAsked
+		return c.joint.sendMove
 	default:
 		return nil
 	}

@@ -81,31 +81,20 @@ func TestMoveIsAskedOnce(t *testing.T) {
 	}
 }
 
-// joint is a Joint that is only to be asked to move.
-type joint struct {
-	link.Joint
-	told chan struct{}
-}
-
-func (j joint) MoveAsked() { j.told <- struct{}{} }
-
-// A server that asks for a connection to be moved is heard by what joins its streams, also
-// where they are joined only afterwards. What others ask for does not pass a process between
-// the ends.
+// A server that asks for a connection to be moved is heard at the other stream, also where the
+// two are joined only afterwards. What others ask for does not pass a process between the ends.
 func TestOnlyServersMoveWhatIsJoined(t *testing.T) {
-	for role, heard := range map[link.Role]int{link.RoleServer: 1, link.RoleAgent: 0} {
+	for role, heard := range map[link.Role]bool{link.RoleServer: true, link.RoleAgent: false} {
 		noLeaks(t)
 		hello := link.Hello{Role: link.RoleServer, Features: []string{link.FeatureForward}}
 		near, far := tcpPair(t)
 		r := newRigTo(t, byte(role), near, far, true, link.Config{Hello: hello})
+		nearOther, farOther := tcpPair(t)
+		other := newRig(t, nearOther, farOther, true, link.Config{})
 		for _, before := range []bool{true, false} {
 			id, conn := r.dialed()
-			told := make(chan struct{}, 2)
-			join := func() {
-				if conn.(*link.Stream).Join(joint{told: told}).Move {
-					told <- struct{}{}
-				}
-			}
+			otherID, toOther := other.dialed()
+			join := func() { link.Join(conn.(*link.Stream), toOther.(*link.Stream)) }
 			if before {
 				join()
 			}
@@ -114,9 +103,13 @@ func TestOnlyServersMoveWhatIsJoined(t *testing.T) {
 			if !before {
 				join()
 			}
-			testutil.Equal(t, len(told), heard, "how often role %d is heard, joined before: %v", role, before)
+			if heard {
+				other.want(frame{tMove, 0, otherID, nil})
+			}
+			other.wantNothing()
 		}
 		r.end()
+		other.end()
 	}
 }
 
