@@ -27,16 +27,13 @@ func TestProgramsOutliveTheReaderOfTheirLog(t *testing.T) {
 	testutil.NoError(t, err)
 	cmd := exec.Command(w.Bin.Path("konnectivity-agent"), args...)
 	cmd.Stdout, cmd.Stderr = write, write
-	testutil.NoError(t, cmd.Start())
+	agent := must(suite.StartCommand("konnectivity-agent", cmd))(t)
 	_, _ = write.Close(), read.Close()
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended })
+	t.Cleanup(agent.Kill)
 	serves := func() (bool, any) {
 		select {
-		case err := <-ended:
-			ended <- err
-			t.Fatalf("it ended with the reader of its log: %v", err)
+		case <-agent.Done():
+			t.Fatalf("it ended with the reader of its log: %v", testutil.Err(agent.Wait(patience)))
 		default:
 		}
 		_, status := page("http://" + suite.Loopback(health) + "/healthz")

@@ -223,24 +223,25 @@ func (m *measurement) startFarAgent(w *world, more []string) (err error) {
 		return err
 	}
 	more = append(more, "--proxy-server-host="+near)
-	if err := m.far.Do(func() (err error) { w.agent, err = w.LaunchAgent(w.server, more...); return err }); err != nil {
+	w.On = m.far.Do
+	if w.agent, err = w.LaunchAgent(w.server, more...); err != nil {
 		return err
 	}
+	w.On = nil
 	w.socks, err = w.StartSOCKS5(w.server)
 	return err
 }
 
 // startFarServer puts the line between sidecar and server.
-func (m *measurement) startFarServer(w *world, more []string) error {
-	err := m.far.Do(func() (err error) {
-		if w.server, err = w.LaunchServer("--server-bind-address=" + line.AddrB.String()); err == nil {
-			w.agent, err = w.LaunchAgent(w.server)
-		}
-		return err
-	})
+func (m *measurement) startFarServer(w *world, more []string) (err error) {
+	w.On = m.far.Do
+	if w.server, err = w.LaunchServer("--server-bind-address=" + line.AddrB.String()); err == nil {
+		w.agent, err = w.LaunchAgent(w.server)
+	}
 	if err != nil {
 		return err
 	}
+	w.On = nil
 	w.socks, err = w.StartSOCKS5(w.server, append(more, "--konnectivity-hostname="+line.AddrB.String())...)
 	return err
 }

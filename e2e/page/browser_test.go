@@ -1,8 +1,6 @@
 package page
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +14,7 @@ import (
 
 	"golang.org/x/net/websocket"
 
+	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
 )
 
@@ -34,10 +33,8 @@ const (
 // chromium is a browser that runs.
 type chromium struct {
 	address string // of its DevTools
-	cancel  context.CancelFunc
-	cmd     *exec.Cmd
-	read    chan struct{} // closed when its output has ended
-	dir     string
+	*suite.Process
+	dir string
 }
 
 // startChromium tries twice: a machine that runs many things at once may keep
@@ -59,51 +56,37 @@ func launch(path string) (*chromium, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	c := &chromium{cancel: cancel, read: make(chan struct{}), dir: dir}
 	// No sandbox: containers have no user namespaces, and only our own page is
 	// shown. Nothing that it does by itself may ask the network.
-	c.cmd = exec.CommandContext(ctx, path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+	p, err := suite.Start("chromium", path, []string{"--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 		"--disable-background-timer-throttling", "--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows",
 		"--no-proxy-server", "--force-color-profile=srgb", "--font-render-hinting=none", "--hide-scrollbars",
-		"--remote-debugging-port=0", "--remote-allow-origins=*", "--user-data-dir="+dir)
-	stderr, err := c.cmd.StderrPipe()
+		"--remote-debugging-port=0", "--remote-allow-origins=*", "--user-data-dir=" + dir}, nil)
 	if err != nil {
+		_ = os.RemoveAll(dir)
 		return nil, err
 	}
-	if err := c.cmd.Start(); err != nil {
-		return nil, err
-	}
-	found := make(chan string, 1)
-	said := new(strings.Builder) // of the reader, until read is closed
-	go func() {
-		defer close(c.read)
-		for lines := bufio.NewScanner(stderr); lines.Scan(); {
-			if _, at, ok := strings.Cut(lines.Text(), "DevTools listening on ws://"); ok {
-				found <- strings.SplitN(at, "/", 2)[0]
-			}
-			if said.Len() < 4096 {
-				said.WriteString(lines.Text() + "\n")
-			}
+	c := &chromium{Process: p, dir: dir}
+	for deadline := time.After(comesUp); ; {
+		_, at, _ := strings.Cut(p.Output(), "DevTools listening on ws://")
+		if address, _, found := strings.Cut(at, "/"); found {
+			c.address = address
+			return c, nil
 		}
-	}()
-	select {
-	case c.address = <-found:
-		return c, nil
-	case <-c.read:
+		select {
+		case <-time.After(pollInterval):
+			continue
+		case <-p.Done():
+		case <-deadline:
+		}
 		c.close()
-		return nil, fmt.Errorf("chromium ended at once:\n%s", said)
-	case <-time.After(comesUp):
-		c.close()
-		return nil, fmt.Errorf("chromium does not come up in %v:\n%s", comesUp, said)
+		return nil, fmt.Errorf("chromium has ended, or does not come up in %v:\n%.4096s", comesUp, p.Output())
 	}
 }
 
 func (c *chromium) close() {
-	c.cancel()
-	<-c.read
-	_ = c.cmd.Wait()
+	c.Kill()
 	_ = os.RemoveAll(c.dir)
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -40,17 +41,49 @@ type Process struct {
 // environment, so that nothing of the caller's (proxy variables, kubeconfig)
 // leaks in.
 func Start(name, path string, args, env []string) (*Process, error) {
-	p := &Process{Name: name, cmd: exec.Command(path, args...), done: make(chan struct{})}
-	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir()}, env...)
-	p.cmd.Stdout, p.cmd.Stderr, p.cmd.WaitDelay = &p.out, &p.out, leftOpen
-	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
+	return start(name, command(path, args, env), thread)
+}
+
+// StartCommand runs a command, which has its own output.
+func StartCommand(name string, cmd *exec.Cmd) (*Process, error) { return start(name, cmd, thread) }
+
+func command(path string, args, env []string) *exec.Cmd {
+	cmd := exec.Command(path, args...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir()}, env...)
+	return cmd
+}
+
+// start runs cmd on a thread of its own. The thread waits for the process, since Linux ends that
+// with the thread that has started it, not with this program (golang/go#27505).
+func start(name string, cmd *exec.Cmd, on func(fn func() error) error) (*Process, error) {
+	p := &Process{Name: name, cmd: cmd, done: make(chan struct{})}
+	if cmd.WaitDelay = leftOpen; cmd.Stdout == nil {
+		cmd.Stdout, cmd.Stderr = &p.out, &p.out
 	}
+	endWithThread(cmd)
+	started := make(chan error, 2) // the first says whether it has started
 	go func() {
-		p.err = p.cmd.Wait()
+		p.err = on(func() error {
+			if err := cmd.Start(); err != nil {
+				return err
+			}
+			started <- nil
+			return cmd.Wait()
+		})
+		started <- p.err
 		close(p.done)
 	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
 	return p, nil
+}
+
+// thread runs fn on a thread that nothing else uses meanwhile.
+func thread(fn func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return fn()
 }
 
 // PID returns the process id.

@@ -67,6 +67,10 @@ type Suite struct {
 	// Env is added to the environment of programs that are started later.
 	Env []string
 
+	// On, if set, has the threads of programs that are started later: it runs fn to its end
+	// on one that nothing else uses, in a network of its own, for example.
+	On func(fn func() error) error
+
 	mu      sync.Mutex
 	procs   []*Process
 	release []func() // of ports
@@ -94,7 +98,11 @@ func (s *Suite) Run(program string, env []string, args ...string) (*Process, err
 		limited := fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, s.Descriptors)
 		path, args = "/bin/sh", append([]string{"-c", limited, path}, args...)
 	}
-	p, err := Start(program, path, args, append(env, s.Env...))
+	on := s.On
+	if on == nil {
+		on = thread
+	}
+	p, err := start(program, command(path, args, append(env, s.Env...)), on)
 	if err != nil {
 		return nil, err
 	}

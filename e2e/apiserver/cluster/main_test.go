@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
 )
 
@@ -48,8 +49,10 @@ func isolate(t *testing.T) bool {
 	cmd.Env = append(os.Environ(), isolated+"=1")
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Run(); err != nil {
-		t.Errorf("%v\n%s", err, out.String())
+	p := must(suite.StartCommand("unshare", cmd))(t)
+	<-p.Done()
+	if code, err := p.Wait(patience); err != nil || code != 0 {
+		t.Errorf("%d, %v\n%s", code, err, out.String())
 	} else {
 		t.Log("\n" + out.String())
 	}

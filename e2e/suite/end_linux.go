@@ -1,0 +1,12 @@
+package suite
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// endWithThread has the kernel kill cmd's process when the thread that starts it ends, as all
+// threads of a test do that is killed (prctl(2), PR_SET_PDEATHSIG).
+func endWithThread(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}

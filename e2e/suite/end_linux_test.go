@@ -1,0 +1,91 @@
+package suite
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/internal/testutil"
+)
+
+// startsEnv is set in a process of this test that starts a program, and is killed.
+const startsEnv = "KONNECTIVITY_TEST_STARTS"
+
+// The main thread, which does not end with its goroutine, runs no other one.
+func init() { runtime.LockOSThread() }
+
+func TestMain(m *testing.M) {
+	if os.Getenv(startsEnv) != "" {
+		p, err := Start("sleep", "sleep", []string{"1000"}, nil)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println(p.PID())
+		select {}
+	}
+	goleak.VerifyTestMain(testutil.Settled(m))
+}
+
+// A test that is killed leaves no program behind.
+func TestProgramsEndWithTheTest(t *testing.T) {
+	test := exec.Command(testutil.Must(os.Executable())(t))
+	test.Env = append(os.Environ(), startsEnv+"=1")
+	said := testutil.Must(test.StdoutPipe())(t)
+	testutil.NoError(t, test.Start())
+	line, err := bufio.NewReader(said).ReadString('\n')
+	testutil.NoError(t, err)
+	pid := testutil.Must(strconv.Atoi(strings.TrimSpace(line)))(t)
+	testutil.NoError(t, syscall.Kill(pid, 0))
+	testutil.NoError(t, test.Process.Kill())
+	_ = test.Wait()
+	t.Cleanup(func() {
+		if t.Failed() {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	})
+	testutil.Eventually(t, "the program to end", func() bool { return ended(pid) })
+}
+
+// ended says whether a process has ended, though perhaps nobody has waited for it.
+func ended(pid int) bool {
+	for _, stat := range threads(pid, "stat") {
+		if !strings.Contains(stat, ") Z ") {
+			return false
+		}
+	}
+	return true
+}
+
+// A program outlives the thread of whoever has started it.
+func TestProgramsOutliveThreads(t *testing.T) {
+	type start struct {
+		p      *Process
+		err    error
+		thread int
+	}
+	from := make(chan start)
+	go func() {
+		runtime.LockOSThread() // and the thread ends with the goroutine
+		p, err := Start("sleep", "sleep", []string{"1000"}, nil)
+		from <- start{p, err, syscall.Gettid()}
+	}()
+	s := <-from
+	testutil.NoError(t, s.err)
+	testutil.Eventually(t, "the thread to end", func() bool {
+		_, err := os.Stat(fmt.Sprint("/proc/self/task/", s.thread))
+		return err != nil
+	})
+	testutil.Succeeds(t, testutil.Err(s.p.Stop()), "stop")
+	exit, _ := errors.AsType[*exec.ExitError](s.p.err)
+	testutil.Requires(t, exit != nil, "it ended with %v", s.p.err)
+	testutil.Equal(t, exit.Sys().(syscall.WaitStatus).Signal(), syscall.SIGTERM, "the signal that it ended by")
+}
