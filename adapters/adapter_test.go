@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 
+	"konnectivity/adapters/resolve"
 	"konnectivity/adapters/uplink"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -393,6 +396,25 @@ konnectivity_sidecar_tunnel_deemed_down 0
 	testutil.Succeeds(t, err, "lint")
 	testutil.Equal(t, len(problems), 0, "problems: %v", problems)
 	testutil.Fails(t, testutil.Err(New(w.opt)), "registering twice")
+}
+
+func TestLabelsAreDocumented(t *testing.T) {
+	reg, m := prometheus.NewRegistry(), newMetrics()
+	testutil.NoError(t, m.register(reg, func() uplink.Stats { return uplink.Stats{} }))
+	for _, route := range []tunnel.Route{tunnel.RouteTunnel, tunnel.RouteDirect, tunnel.RouteCustomer, tunnel.RouteFallback} {
+		f := new(tunnel.Flow)
+		f.Route = route
+		m.dialed(f, 0, nil)
+	}
+	for failure := range tunnel.Failures() {
+		m.dialed(new(tunnel.Flow), 0, &tunnel.DialError{Failure: failure})
+	}
+	for _, source := range []resolve.Source{resolve.FromService, resolve.FromGuest, resolve.FromSystem} {
+		m.resolved(source, 0, nil)
+	}
+	m.resolved("", 0, &net.DNSError{IsNotFound: true})
+	m.resolved("", 0, io.EOF)
+	testutil.DocumentedLabels(t, "../docs/sidecars.md", "Metrics").Check(t, "", testutil.Must(reg.Gather())(t))
 }
 
 // What is said of the server is what its Stats say.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
 
@@ -37,6 +38,19 @@ func TestNewRefuses(t *testing.T) {
 		breakIt(&o)
 		testutil.Fails(t, testutil.Err(New(o)), "%s", name)
 	}
+}
+
+func TestLabelsAreDocumented(t *testing.T) {
+	r := prometheus.NewRegistry()
+	s := newServer(t, front.Options{Registerer: r, Forwarder: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(dialTCP)}})
+	outcomes := []string{outcomeInvalid, outcomeLoop, outcomeBroken}
+	for failure := range tunnel.Failures() {
+		outcomes = append(outcomes, failure.Label())
+	}
+	for _, outcome := range outcomes {
+		s.count(&record{kind: kindConnect, outcome: outcome})
+	}
+	testutil.DocumentedLabels(t, "../docs/sidecars.md", "Metrics").Check(t, "", testutil.Must(r.Gather())(t))
 }
 
 // The process's own proxy variables are for its own dials, not its clients'.

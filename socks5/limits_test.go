@@ -85,6 +85,10 @@ func TestMetrics(t *testing.T) {
 	testutil.Fails(t, testutil.Err(New(Options{Options: front.Options{Forwarder: s.Forwarder, Registerer: r}})), "metrics that are there already")
 	problems := testutil.Must(promtest.GatherAndLint(r))(t)
 	testutil.Equal(t, len(problems), 0, "lint: %v", problems)
+	for failure := range tunnel.Failures() {
+		s.Metrics.Requests.WithLabelValues(failure.Label())
+	}
+	testutil.DocumentedLabels(t, "../docs/sidecars.md", "Metrics").Check(t, "", testutil.Must(r.Gather())(t))
 }
 
 // At MaxConns with every connection in use, the next one is refused.

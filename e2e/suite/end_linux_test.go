@@ -55,7 +55,7 @@ func TestProgramsEndWithTheTest(t *testing.T) {
 	testutil.Eventually(t, "the program to end", func() bool { return ended(pid) })
 }
 
-// ended says whether a process has ended, though perhaps nobody has waited for it.
+// ended says whether a process runs no more: it is gone, or a zombie.
 func ended(pid int) bool {
 	for _, stat := range threads(pid, "stat") {
 		if !strings.Contains(stat, ") Z ") {
@@ -65,7 +65,7 @@ func ended(pid int) bool {
 	return true
 }
 
-// A program outlives the thread of whoever has started it.
+// A program runs on when the goroutine that called Start ends, and its thread with it.
 func TestProgramsOutliveThreads(t *testing.T) {
 	type start struct {
 		p      *Process

@@ -87,6 +87,15 @@ guests_requests_total{kind="kind",outcome="ok"} 0
 	}
 }
 
+func TestRedirectedLabelsAreDocumented(t *testing.T) {
+	r := prometheus.NewRegistry()
+	m := testutil.Must(newMetrics(r, redirected.Metrics, func() int { return 0 }))(t)
+	for failure := range tunnel.Failures() {
+		m.Requests.WithLabelValues(failure.Label())
+	}
+	testutil.DocumentedLabels(t, "../../docs/sidecars.md", "Metrics").Check(t, "", testutil.Must(r.Gather())(t))
+}
+
 func TestOptionsAreChecked(t *testing.T) {
 	f := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(nil)}
 	for _, o := range []Options{{}, {Forwarder: &tunnel.Forwarder{}}, {Forwarder: f, MaxConns: -1}, {Forwarder: f, Descriptors: -1}, {Forwarder: f, Drain: -1}} {

@@ -11,7 +11,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Labels are the values that docs/metrics.md gives for the labels of a metric, by metric and
+// Labels are the values that a page of the docs gives for the labels of a metric, by metric and
 // label; none where it gives none.
 type Labels map[string]map[string][]string
 
@@ -22,7 +22,7 @@ var openLabels = []string{"tenant", "name", "file", "rule", "peer"}
 var (
 	quoted   = regexp.MustCompile("`([^`]+)`")
 	linked   = regexp.MustCompile(`\[([a-z]+)?[^]]*\]\(([a-z-]*(?:\.md)?)#([a-z0-9-]+)\)`)
-	metric   = regexp.MustCompile("^\\| ((?:`[a-z_]+`(?:, )?)+) \\| ([^|]*) \\|")
+	metric   = regexp.MustCompile("^\\| ((?:`[a-z0-9_]+`(?:, )?)+) \\|([^|]*)\\|")
 	firstTwo = regexp.MustCompile("^\\| (?:[0-9]+ \\| )?`([a-z_]+)` \\|")
 )
 
@@ -120,18 +120,18 @@ func (l Labels) Check(t testing.TB, prefix string, families []*dto.MetricFamily,
 		}
 		values := valuesOf(f)
 		for label := range documented {
-			Holds(t, values[label] != nil, "docs/metrics.md has a label %s of %s, which is not there", label, name)
+			Holds(t, values[label] != nil, "the docs have a label %s of %s, which is not there", label, name)
 		}
 		for label, got := range values {
 			want, known := documented[label]
 			slices.Sort(want)
 			switch {
 			case !known, want == nil && !slices.Contains(openLabels, label):
-				t.Errorf("%s has %s %q, and docs/metrics.md has no values of it", name, label, got)
+				t.Errorf("%s has %s %q, and the docs have no values of it", name, label, got)
 			case want == nil, slices.Equal(got, want):
 			case slices.Contains(later, name) && !slices.ContainsFunc(got, func(v string) bool { return !slices.Contains(want, v) }):
 			default:
-				t.Errorf("%s has %s %q, and docs/metrics.md has %q", name, label, got, want)
+				t.Errorf("%s has %s %q, and the docs have %q", name, label, got, want)
 			}
 		}
 	}
