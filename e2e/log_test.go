@@ -43,3 +43,15 @@ func TestProgramsOutliveTheReaderOfTheirLog(t *testing.T) {
 	time.Sleep(time.Second) // it logs meanwhile
 	eventually(t, patience, "it serves on", serves)
 }
+
+// The last line of a program tells of those like others that it did not write.
+func TestProgramsTellOfLinesThatWereKeptBack(t *testing.T) {
+	t.Parallel()
+	w := newSuite(t)
+	srv := must(w.StartServer("--deny-destination=denied.example"))(t)
+	for range 30 {
+		refused(t, "a destination that is denied", viaConnect("unix", srv.UDS, nil), "denied.example:80")
+	}
+	must(srv.Stop())(t)
+	testutil.Contains(t, srv.Output(), `"kept_back":10`, "the log")
+}

@@ -27,6 +27,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/files"
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/observe/profiles"
 	"konnectivity/internal/pki"
@@ -67,6 +68,7 @@ func run(ctx context.Context, f *flags) error {
 	if err != nil {
 		return err
 	}
+	defer logging.End(log)
 	for _, note := range f.notes() {
 		log.Warn(note)
 	}

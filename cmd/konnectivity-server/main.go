@@ -24,6 +24,7 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/resources"
@@ -71,6 +72,7 @@ func run(ctx context.Context, f *flags) error {
 	if err != nil {
 		return err
 	}
+	defer logging.End(log)
 	p := &process{flags: f, Base: program.New(component, log)}
 	srv, err := p.build(ctx)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"konnectivity/cmd/konnectivity/internal/signer"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
@@ -101,6 +102,7 @@ func (f *signerFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	defer logging.End(log)
 	base := program.New("konnectivity-signer", log)
 	ca, err := base.Certificates(f.ca, tlsreload.Options{Name: "ca"})
 	if err != nil {

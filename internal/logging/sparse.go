@@ -26,7 +26,7 @@ const (
 	sparseWordings = 256
 	tenantWordings = 32
 
-	// keptTime is the time for which the number of dropped lines is kept.
+	// keptTime is the time for which the number of a message's dropped lines is kept.
 	keptTime = time.Hour
 
 	// keptBack is the field with the number of equal lines dropped before this one.
@@ -45,6 +45,33 @@ type sparse struct {
 	mu     sync.Mutex
 	seen   map[string]map[string]*wording // by tenant
 	pruned time.Time                      // when unused records were removed last
+	untold int                            // dropped lines of records that were removed
+}
+
+// End writes how many lines were dropped that no later line tells of. Programs call it as they end.
+func End(log *logrus.Entry) {
+	for _, hook := range log.Logger.Hooks[logrus.WarnLevel] {
+		if s, ok := hook.(*sparse); ok {
+			if kept := s.takeAll(); kept > 0 {
+				log.WithField(keptBack, kept).Warn("lines like others before were not logged, and no later line has told so")
+			}
+		}
+	}
+}
+
+// takeAll returns the number of dropped lines, and forgets all records: the next line is written.
+func (s *sparse) takeAll() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := s.untold
+	for _, seen := range s.seen {
+		for _, w := range seen {
+			all += w.kept
+		}
+	}
+	s.untold = 0
+	clear(s.seen)
+	return all
 }
 
 // wording counts the lines of a message since a time.
@@ -95,7 +122,7 @@ func (s *sparse) of(tenant, message string, now time.Time) *wording {
 		most = tenantWordings
 	}
 	if len(seen) >= most {
-		forget(seen, now)
+		s.forget(seen, now)
 	}
 	if len(seen) >= most {
 		message = "" // exceeds the bound by this one at most
@@ -113,7 +140,7 @@ func (s *sparse) wordings(tenant string, now time.Time) map[string]*wording {
 	if now.Sub(s.pruned) >= sparseWindow {
 		s.pruned = now
 		maps.DeleteFunc(s.seen, func(_ string, seen map[string]*wording) bool {
-			maps.DeleteFunc(seen, func(_ string, w *wording) bool { return w.stale(now) })
+			maps.DeleteFunc(seen, func(_ string, w *wording) bool { return s.drop(w, w.stale(now)) })
 			return len(seen) == 0
 		})
 	}
@@ -126,8 +153,16 @@ func (s *sparse) wordings(tenant string, now time.Time) map[string]*wording {
 }
 
 // forget removes records of past windows.
-func forget(seen map[string]*wording, now time.Time) {
-	maps.DeleteFunc(seen, func(_ string, w *wording) bool { return now.Sub(w.since) >= sparseWindow })
+func (s *sparse) forget(seen map[string]*wording, now time.Time) {
+	maps.DeleteFunc(seen, func(_ string, w *wording) bool { return s.drop(w, now.Sub(w.since) >= sparseWindow) })
+}
+
+// drop notes what a record has kept that is removed, if it is.
+func (s *sparse) drop(w *wording, removed bool) bool {
+	if removed {
+		s.untold += w.kept
+	}
+	return removed
 }
 
 // sparseFormatter omits dropped entries, and escapes characters that control a terminal.

@@ -45,6 +45,26 @@ func TestEqualWarningsAreBounded(t *testing.T) {
 	})
 }
 
+// What was kept back is told as the program ends, also of messages long past.
+func TestKeptBackLinesAreToldAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := testutil.Must(New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out}))(t)
+		for _, tenant := range []string{"long ago", "now"} {
+			for range 2 * sparseLines {
+				log.WithField(tenantField, tenant).Warn("refused")
+			}
+			time.Sleep(keptTime)
+		}
+		out.Reset()
+		End(log)
+		testutil.Contains(t, out.String(), fmt.Sprintf(`"kept_back":%d`, 2*sparseLines), "the last line")
+		out.Reset()
+		End(log)
+		testutil.Equal(t, out.String(), "", "what is told twice")
+	})
+}
+
 // Wordings without end are no way around it, and give way to others in time.
 func TestMessagesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

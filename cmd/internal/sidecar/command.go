@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/logging"
 )
 
 // about describes a sidecar in its help.
@@ -40,6 +41,7 @@ func NewCommand(front Front) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			defer logging.End(log)
 			return run(cmd.Context(), options, log)
 		},
 	}
