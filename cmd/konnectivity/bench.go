@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -72,7 +73,7 @@ func (o *benchOptions) addTo(f *pflag.FlagSet) {
 // maxBenchMiB is a tebibyte, which takes minutes on any path.
 const maxBenchMiB = 1 << 20
 
-func (o *benchOptions) run(ctx context.Context, out, progress io.Writer) error {
+func (o *benchOptions) run(ctx context.Context, out, progress io.Writer) (err error) {
 	if o.plan.Runs < 1 || o.sizeMiB < 1 || len(o.plan.Streams) == 0 || o.plan.Dialers < 1 || o.plan.Idle < 1 || o.plan.Stalled < 1 {
 		return cli.Usagef("--runs, --size, --streams, --dialers, --idle and --stalled must be at least 1")
 	}
@@ -93,12 +94,11 @@ func (o *benchOptions) run(ctx context.Context, out, progress io.Writer) error {
 	o.plan.Size = o.sizeMiB << 20
 	target := o.target
 	if target == "" {
-		at, stop, err := bench.StartTarget(ctx)
-		if err != nil {
+		var stop func() error
+		if target, stop, err = bench.StartTarget(ctx); err != nil {
 			return err
 		}
-		defer stop()
-		target = at
+		defer func() { err = cmp.Or(stop(), err) }() // tests without their target fail in other words
 	}
 	subjects, closeAll, err := o.subjects(target)
 	defer closeAll()

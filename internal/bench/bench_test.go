@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -48,6 +49,32 @@ func serve(t *testing.T, config *tls.Config, serve func(context.Context, net.Lis
 		testutil.Succeeds(t, <-done, "the server ends")
 	})
 	return address
+}
+
+// short is a listener whose second connection finds no descriptor.
+type short struct {
+	net.Listener
+	accepted bool
+}
+
+func (s *short) Accept() (net.Conn, error) {
+	if s.accepted {
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	s.accepted = true
+	return s.Listener.Accept()
+}
+
+// A target that runs out of descriptors ends, and its connections with it, rather than
+// have measurements wait for it.
+func TestShortagesEndTargets(t *testing.T) {
+	l := testutil.Listen(t)
+	ended := make(chan error, 1)
+	go func() { ended <- bench.ServeTarget(t.Context(), &short{Listener: l}) }()
+	c := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
+	defer c.Close()
+	testutil.ErrorIs(t, <-ended, syscall.EMFILE, "the target ended")
+	testutil.ErrorIs(t, testutil.Err(c.Read(make([]byte, 1))), io.EOF, "its connection")
 }
 
 func TestBulkCountsEveryByte(t *testing.T) {

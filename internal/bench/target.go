@@ -12,9 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"konnectivity/internal/admission"
-	"konnectivity/internal/logging"
-	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 )
 
@@ -37,32 +34,44 @@ func ServeTarget(ctx context.Context, l net.Listener) error {
 	return Accept(ctx, l, func(c net.Conn) { _ = Serve(tunnel.Wrap(c), "") })
 }
 
-// StartTarget serves a free port of loopback until stop is called.
-func StartTarget(ctx context.Context) (address string, stop func(), err error) {
+// StartTarget serves a free port of loopback until stop is called, which returns why it has
+// ended before, if it has.
+func StartTarget(ctx context.Context) (address string, stop func() error, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	ended := wait.Go(func() { _ = ServeTarget(ctx, l) })
-	return l.Addr().String(), func() { cancel(); <-ended }, nil
+	ended := make(chan error, 1)
+	go func() { ended <- ServeTarget(ctx, l) }()
+	return l.Addr().String(), func() error { cancel(); return <-ended }, nil
 }
 
-// Accept calls serve for every connection of l, each on a goroutine, until ctx ends.
-// Each connection is closed when serve returns. When ctx ends, Accept closes l and all
-// connections, waits for every serve, and returns nil; otherwise it returns the error
-// of l, but for one that passes.
+// Accept calls serve for every connection of l, each on a goroutine, until ctx ends or l fails,
+// also in a shortage of descriptors, which would pass for a slow path. It then closes l and all
+// connections, waits for every serve, and returns nil or the error of l. Each connection is
+// closed when serve returns.
 func Accept(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	acceptor := admission.Acceptor{Log: logging.Silent()}
-	return acceptor.Run(ctx, l, func(c net.Conn) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	for {
+		c, err := l.Accept()
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
 		wg.Go(func() {
 			defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 			defer c.Close()
 			serve(c)
 		})
-	})
+	}
 }
 
 // Serve serves one connection to a target of that name. The caller closes it.
