@@ -59,6 +59,9 @@ type Signer struct {
 	requests *kubeapi.Mirror[*kubeapi.PodCertificateRequest]
 	retries  map[string]retry // of pending requests; answerAll's
 	answers  *prometheus.CounterVec
+
+	// What publish has written, or found, last, and what of others it has replaced by that.
+	published, replaced string
 }
 
 // retry is when a request is tried again that could not be answered; zero: at once.
@@ -104,16 +107,19 @@ func (s *Signer) Run(ctx context.Context) {
 }
 
 // repeat does something until ctx ends, with a pause of that length in between. After a
-// failure, which is logged as fault, the pause is leastPause, and doubles up to mostPause.
+// failure the pause is leastPause, and doubles up to mostPause. It is logged as fault, but once
+// while it stays the same.
 func (s *Signer) repeat(ctx context.Context, every time.Duration, fault string, do func(context.Context) error) {
+	logged := ""
 	for retry := leastPause; ctx.Err() == nil; {
 		err := do(ctx)
 		if err == nil {
-			retry = leastPause
+			retry, logged = leastPause, ""
 			wait.For(ctx, every)
 			continue
 		}
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && err.Error() != logged {
+			logged = err.Error()
 			s.opts.Log.WithError(err).Error(fault)
 		}
 		wait.For(ctx, retry)
@@ -189,7 +195,7 @@ func (s *Signer) answer(ctx context.Context, r *kubeapi.PodCertificateRequest) e
 	return nil
 }
 
-// publish writes the ClusterTrustBundle if it is not as the file of CAs is.
+// publish writes the ClusterTrustBundle if it is not as the file of CAs is. One goroutine calls it.
 func (s *Signer) publish(ctx context.Context) error {
 	trust, err := s.opts.Trust()
 	if err != nil {
@@ -204,15 +210,32 @@ func (s *Signer) publish(ctx context.Context) error {
 	switch {
 	case kubeapi.ReasonOf(err) == kubeapi.NotFound:
 		bundle, write = &kubeapi.ClusterTrustBundle{}, s.opts.Bundles.Create
-	case err != nil || bundle.Spec.TrustBundle == trust:
+	case err != nil:
 		return err
+	case bundle.Spec.TrustBundle == trust:
+		s.published = trust
+		return nil
 	}
+	was := bundle.Spec.TrustBundle
 	bundle.Name, bundle.Spec = BundleOf(s.opts.Name), kubeapi.ClusterTrustBundleSpec{SignerName: s.opts.Name, TrustBundle: trust}
-	_, err = write(ctx, bundle)
-	if err == nil {
-		s.opts.Log.WithField("bundle", bundle.Name).Info("the servers' CAs were published")
+	if _, err = write(ctx, bundle); err == nil {
+		s.logPublished(bundle.Name, was, trust)
 	}
 	return err
+}
+
+// logPublished tells what was written. That others have changed it in between is told once, since
+// a signer with other CAs will do so again and again.
+func (s *Signer) logPublished(bundle, was, trust string) {
+	log := s.opts.Log.WithField("bundle", bundle)
+	switch {
+	case was == "" || trust != s.published:
+		log.Info("the servers' CAs were published")
+	case was != s.replaced:
+		s.replaced = was
+		log.Warn("the servers' CAs were published again: something else had published others; all signers of a name need the same --publish-ca")
+	}
+	s.published = trust
 }
 
 // BundleOf is the name of a signer's ClusterTrustBundle, which begins as the API demands.

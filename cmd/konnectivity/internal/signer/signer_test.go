@@ -324,15 +324,43 @@ func TestRequestsWaitForARenewedCA(t *testing.T) {
 func TestCAsArePublished(t *testing.T) {
 	c, ca := newCluster(), authority(t, time.Hour*1000)
 	c.forbid = 2 // the rights come a little later
-	trust := func() (string, error) { return "CAS", nil }
-	s, _ := signs(t, c, func() *tls.Certificate { return ca }, func(o *Options) { o.Trust = trust })
-	const want = "konnectivity.internal:agent:servers of konnectivity.internal/agent="
-	testutil.Eventually(t, "a bundle", func() bool { return c.bundled() == want+"CAS" })
-	testutil.NoError(t, s.publish(t.Context()))
+	signs(t, c, func() *tls.Certificate { return ca }, func(o *Options) { o.Trust = trusting("CAS") })
+	testutil.Eventually(t, "a bundle", func() bool { return c.bundled() == bundleOf("CAS") })
+}
+
+// trusting is the Trust of a file.
+func trusting(file string) func() (string, error) { return func() (string, error) { return file, nil } }
+
+func bundleOf(file string) string {
+	return "konnectivity.internal:agent:servers of konnectivity.internal/agent=" + file
+}
+
+// What was published is followed, and what another signer publishes is replaced. That is told
+// once, however long the two go on.
+func TestSignersThatPublishOtherCAs(t *testing.T) {
+	c, ca := newCluster(), authority(t, time.Hour*1000)
+	signer := func(file string) (*Signer, *test.Hook) {
+		return idle(t, c, func() *tls.Certificate { return ca }, func(o *Options) { o.Trust = trusting(file) })
+	}
+	s, said := signer("CAS")
+	for range 2 {
+		testutil.NoError(t, s.publish(t.Context()))
+	}
 	testutil.Equal(t, c.writes, 1, "writes, of which the second has nothing to change")
-	s.opts.Trust = func() (string, error) { return "NEWER", nil }
+	s.opts.Trust = trusting("NEWER")
 	testutil.NoError(t, s.publish(t.Context()))
-	testutil.Equal(t, c.bundled(), want+"NEWER", "the bundle")
+	testutil.Equal(t, c.bundled(), bundleOf("NEWER"), "the bundle")
+	testutil.Equal(t, testutil.Lines(said, "were published"), 2, "lines of one signer")
+
+	other, otherSaid := signer("OTHER")
+	for range 5 {
+		testutil.NoError(t, other.publish(t.Context()))
+		testutil.NoError(t, s.publish(t.Context()))
+	}
+	for name, hook := range map[string]*test.Hook{"the first": said, "the other": otherSaid} {
+		testutil.Equal(t, testutil.Lines(hook, "something else had published others"), 1, "lines of %s about the other", name)
+	}
+	testutil.Equal(t, len(otherSaid.AllEntries()), 2, "lines of the other")
 }
 
 // A signer that does not reach its API is not ready, counts that, and stops at once.
@@ -353,7 +381,7 @@ func TestAPIThatIsAway(t *testing.T) {
 // does not, after its own pause.
 func TestRepeatPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, _ := test.NewNullLogger()
+		log, hook := test.NewNullLogger()
 		s := &Signer{opts: Options{Log: log}}
 		ctx, cancel := context.WithCancel(t.Context())
 		var at []time.Duration
@@ -372,5 +400,6 @@ func TestRepeatPauses(t *testing.T) {
 		second := time.Second
 		testutil.EqualSlices(t, at, []time.Duration{0, second / 2, second, 2 * second, 4 * second, 8 * second, 16 * second, 30 * second,
 			30 * second, time.Minute, time.Minute, second / 2}, "pauses")
+		testutil.Equal(t, len(hook.AllEntries()), 2, "lines: one before it did not fail, and one after")
 	})
 }
