@@ -23,19 +23,19 @@ func throughProxy(way *uplink.Options, u *url.URL) error {
 	if err != nil {
 		return fmt.Errorf("client: Options.Proxy: %w", err)
 	}
-	tcp := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		c, err := (&net.Dialer{KeepAliveConfig: uplink.KeepAlive}).DialContext(ctx, f.Network, f.Address)
-		if err != nil {
-			return nil, err
-		}
-		return tunnel.Wrap(c), nil
-	})
-	dialer := &connect.Dialer{Proxy: proxy, Via: tcp, TLS: &tls.Config{ServerName: proxy.Host, MinVersion: tls.VersionTLS12}}
+	secure := &tls.Config{ServerName: proxy.Host, MinVersion: tls.VersionTLS12}
 	server := way.Address
 	// The proxy looks the name up: here one address stands for all that are behind it.
 	way.Lookup = func(context.Context, string) ([]netip.Addr, error) { return []netip.Addr{netip.IPv4Unspecified()}, nil }
-	way.DialTCP = func(ctx context.Context, network, _ string) (net.Conn, error) {
-		c, err := dialer.Dial(ctx, tunnel.NewFlow(network, server))
+	way.DialTCP = func(ctx context.Context, by *net.Dialer, _ string) (net.Conn, error) {
+		tcp := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			c, err := by.DialContext(ctx, f.Network, f.Address)
+			if err != nil {
+				return nil, err
+			}
+			return tunnel.Wrap(c), nil
+		})
+		c, err := (&connect.Dialer{Proxy: proxy, Via: tcp, TLS: secure}).Dial(ctx, tunnel.NewFlow("tcp", server))
 		if err != nil {
 			return nil, proxyError(err)
 		}

@@ -43,7 +43,7 @@ func closed(server net.Conn) bool {
 
 // newTestSession is a session whose server cannot be reached by another connection.
 func newTestSession(t *testing.T, spare *handshaken) *connectSession {
-	opt, err := Options{Address: "192.0.2.1:1", TLS: newPKI(t), DialTCP: func(context.Context, string, string) (net.Conn, error) {
+	opt, err := Options{Address: "192.0.2.1:1", TLS: newPKI(t), DialTCP: func(context.Context, *net.Dialer, string) (net.Conn, error) {
 		return nil, errors.New("refused")
 	}}.withDefaults()
 	testutil.NoError(t, err)

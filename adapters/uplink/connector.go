@@ -89,9 +89,6 @@ type connector struct {
 func newConnector(opt Options, h *health, budget *link.Budget, features []string) *connector {
 	c := &connector{opt: opt, tls: opt.TLS.Client(opt.ServerName, protocols(opt.Mode)...), budget: budget, servers: newDirectory(opt), health: h}
 	c.hello = link.Hello{Role: link.RoleClient, Software: opt.Software, ID: tunnel.NewID(), Features: features}
-	if opt.DialTCP == nil {
-		c.opt.DialTCP = (&net.Dialer{KeepAliveConfig: KeepAlive, Control: c.path.Control}).DialContext
-	}
 	if opt.Lanes > 1 {
 		c.hello.Features = append(c.hello.Features, link.FeatureLanes)
 	}
@@ -273,7 +270,7 @@ func (c *connector) admit(ctx context.Context, raw net.Conn, addr netip.AddrPort
 
 // reach connects by TCP.
 func (c *connector) reach(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
-	raw, err := c.opt.DialTCP(ctx, "tcp", addr.String())
+	raw, err := c.opt.DialTCP(ctx, &net.Dialer{KeepAliveConfig: keepAlive, Control: c.path.Control}, addr.String())
 	if err != nil {
 		return nil, err
 	}

@@ -96,7 +96,7 @@ func TestSlowServersGetFewHandshakes(t *testing.T) {
 		}
 		c := newTestConnector(t, at(pairs...))
 		var connected, hellos atomic.Int32
-		c.opt.DialTCP = func(context.Context, string, string) (net.Conn, error) {
+		c.opt.DialTCP = func(context.Context, *net.Dialer, string) (net.Conn, error) {
 			connected.Add(1)
 			near, far := net.Pipe()
 			go func() { // it takes a ClientHello, and never answers

@@ -72,8 +72,9 @@ type Options struct {
 	// Lookup resolves the server's name; default: the system resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
-	// DialTCP makes the TCP connection; default: net.Dialer with keepalive, by a link.Path.
-	DialTCP func(ctx context.Context, network, address string) (net.Conn, error)
+	// DialTCP connects to the server at address by a dialer, which has keepalive and a
+	// link.Path; default: without anything in between.
+	DialTCP func(ctx context.Context, by *net.Dialer, address string) (net.Conn, error)
 
 	Log logrus.FieldLogger // nil discards
 }
@@ -110,12 +111,17 @@ func (o Options) withDefaults() (Options, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
 	}
+	if o.DialTCP == nil {
+		o.DialTCP = func(ctx context.Context, by *net.Dialer, address string) (net.Conn, error) {
+			return by.DialContext(ctx, "tcp", address)
+		}
+	}
 	if o.Log == nil {
 		o.Log = logging.Silent()
 	}
 	return o, nil
 }
 
-// KeepAlive notices within 20 s that a server is gone without a word under a
+// keepAlive notices within 20 s that a server is gone without a word under a
 // CONNECT tunnel that is idle; links have pings for that.
-var KeepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 3 * time.Second, Count: 3}
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 3 * time.Second, Count: 3}

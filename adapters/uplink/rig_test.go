@@ -54,7 +54,7 @@ func (n *names) lookup(context.Context, string) ([]netip.Addr, error) {
 	return out, nil
 }
 
-func (n *names) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (n *names) dial(ctx context.Context, by *net.Dialer, address string) (net.Conn, error) {
 	n.dials.Add(1)
 	host, _, _ := net.SplitHostPort(address)
 	n.mu.Lock()
@@ -64,7 +64,7 @@ func (n *names) dial(ctx context.Context, network, address string) (net.Conn, er
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	return new(net.Dialer).DialContext(ctx, network, real)
+	return by.DialContext(ctx, "tcp", real)
 }
 
 func client(t testing.TB, n *names, change func(*Options)) *Server {

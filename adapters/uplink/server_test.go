@@ -180,9 +180,9 @@ func TestCancelledRequestSparesTheOthers(t *testing.T) {
 	gaveUp := make(chan struct{})
 	s := client(t, n, func(o *Options) {
 		dial := o.DialTCP
-		o.DialTCP = func(ctx context.Context, network, address string) (net.Conn, error) {
+		o.DialTCP = func(ctx context.Context, by *net.Dialer, address string) (net.Conn, error) {
 			<-gaveUp
-			return dial(ctx, network, address)
+			return dial(ctx, by, address)
 		}
 	})
 	ctx, cancel := context.WithCancel(t.Context())
