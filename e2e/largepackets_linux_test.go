@@ -17,11 +17,27 @@ import (
 // A line that loses large packets without a word, as one with a tunnel in it does behind a
 // firewall that drops ICMP, takes agents and sidecars longer to connect, and check says why.
 func TestLargePacketsAreLost(t *testing.T) {
-	t.Parallel() // it waits
+	t.Parallel()
 	if err := line.Possible(); err != nil {
 		t.Skip(err)
 	}
-	l := must(line.New(line.Config{Hole: 1300}))(t)
+	for name, way := range map[string]struct {
+		line line.Config
+		says string
+	}{
+		"both ways":       {line.Config{Hole: 1300}, "does not receive what is sent"},
+		"from the server": {line.Config{Hole: 1300, HoleB: true}, "sends what does not arrive"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it waits
+			overAHole(t, way.line, way.says)
+		})
+	}
+}
+
+// overAHole runs the suite over a line, of which check says so.
+func overAHole(t *testing.T, of line.Config, says string) {
+	l := must(line.New(of))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	near, far := endOf(l.A), endOf(l.B)
 	s := newSuite(t)
@@ -38,7 +54,7 @@ func TestLargePacketsAreLost(t *testing.T) {
 	}
 
 	out, err := far.run(t, asClient("konnectivity", "check")...)
-	if err == nil || !strings.Contains(out, "large packets may be lost on the way") || !strings.Contains(out, "clamp the MSS") {
+	if err == nil || !strings.Contains(out, says+"; large packets may be lost on the way") || !strings.Contains(out, "clamp the MSS") {
 		t.Errorf("check: %v\n%s", err, out)
 	}
 	front := filepath.Join(s.Dir, "front.sock")

@@ -56,7 +56,7 @@ func reason(err error) string {
 	case errors.As(err, &dns):
 		return "the name of the konnectivity server cannot be resolved"
 	case errors.As(err, &unheard):
-		return what + "does not receive what is sent; large packets may be lost on the way"
+		return what + unheard.Peer + "; large packets may be lost on the way"
 	case failure == tunnel.FailTimeout:
 		return what + "does not answer in time"
 	case failure == tunnel.FailRefused:

@@ -51,7 +51,11 @@ func New(cfg Config) (_ *Line, err error) {
 		_ = a.Close()
 		return nil, err
 	}
-	l.toB, l.toA = newDirection(a, b, cfg, 0), newDirection(b, a, cfg, 1)
+	back := cfg
+	if cfg.HoleB {
+		back.Hole = 0
+	}
+	l.toB, l.toA = newDirection(a, b, cfg, 0), newDirection(b, a, back, 1)
 	for _, d := range []*direction{l.toB, l.toA} {
 		if d.timer, err = newTimer(); err != nil {
 			return nil, err

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Config is what a line is like, the same both ways. The zero value carries
+// Config is what a line is like, the same both ways but for HoleB. The zero value carries
 // everything at once.
 type Config struct {
 	Delay time.Duration // one way
@@ -15,6 +15,7 @@ type Config struct {
 	Seed  uint64        // decides which packets are lost; the same seed loses the same ones
 	MTU   int           // bytes of its largest packets, up to 65535; 0: Ethernet's 1500, which most lines have
 	Hole  int           // packets of more bytes are lost, though MTU allows them; 0: none
+	HoleB bool          // only those to B
 }
 
 func (c Config) mtu() int {

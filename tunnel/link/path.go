@@ -13,8 +13,9 @@ import (
 // Path connects to a peer, also by a network that loses large packets and does not say so: a
 // tunnel on the way whose MTU is smaller than this machine's, and a firewall that drops the ICMP
 // messages about it (RFC 2923 §2.1). TCP connects there, and nothing large arrives. A handshake
-// tells, since its first message is large; then the next connections have small segments, both
-// ways. The zero value is ready for use; its methods may be called from any goroutine.
+// tells, since the first messages of both ends are large. Then the next connections have small
+// segments, both ways: TCP tells the peer of the size as it connects. The zero value is ready for
+// use; its methods may be called from any goroutine.
 type Path struct{ until atomic.Int64 } // when connections stop being narrow, in Unix seconds
 
 const (
@@ -26,11 +27,15 @@ const (
 	narrowFor = time.Hour
 )
 
-// UnheardError says that the peer accepted a connection, but did not receive our handshake.
-type UnheardError struct{ Err error }
+// UnheardError says that the peer accepted a connection, and that one of the two did not receive
+// the other's handshake.
+type UnheardError struct {
+	Peer string // what the peer does, behind its name
+	Err  error
+}
 
 func (e *UnheardError) Error() string {
-	return "the other end does not receive what is sent; large packets may be lost on the way (MTU): " + e.Err.Error()
+	return "the other end " + e.Peer + "; large packets may be lost on the way (MTU): " + e.Err.Error()
 }
 
 // Unwrap returns Err.
@@ -51,22 +56,28 @@ func (p *Path) Secure(ctx context.Context, conn *tls.Conn) error {
 	// HandshakeContext would close the socket, which then tells no more.
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	err := conn.HandshakeContext(context.WithoutCancel(ctx))
-	if !stop() {
+	late := !stop()
+	if late {
 		err = ctx.Err()
 	}
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err
 	}
-	segment, unheard := lookAt(conn.NetConn())
-	if !unheard {
+	seen, peer := lookAt(conn.NetConn()), ""
+	switch {
+	case seen.unheard:
+		peer = "does not receive what is sent"
+	case seen.gap && late: // or the gap was filled, and what arrived is why this failed
+		peer = "sends what does not arrive"
+	default:
 		return err
 	}
-	p.unheard(segment, time.Now())
-	return &UnheardError{err}
+	p.unheard(seen.size, time.Now())
+	return &UnheardError{peer, err}
 }
 
-// unheard notes the size of the segments that were not received. Others may have failed
-// meanwhile, so the next are not the opposite of those before.
+// unheard notes the size of segments with which a handshake was not received. Others may have
+// failed meanwhile, so the next are not the opposite of those before.
 func (p *Path) unheard(segment int, now time.Time) {
 	if segment > narrowSegment {
 		p.until.Store(now.Add(narrowFor).Unix())
@@ -78,16 +89,18 @@ func (p *Path) unheard(segment int, now time.Time) {
 // narrow reports whether a connection that begins now has small segments.
 func (p *Path) narrow(now time.Time) bool { return now.Unix() < p.until.Load() }
 
-// lookAt returns the size of c's segments, and whether something was sent twice and is not
-// acknowledged.
-func lookAt(c net.Conn) (segment int, unheard bool) {
-	s, ok := c.(syscall.Conn)
-	if !ok {
-		return 0, false
+// segments is what the system knows of a connection's.
+type segments struct {
+	size    int  // of each that is sent, in bytes
+	unheard bool // some were sent again, and some are not acknowledged
+	gap     bool // some arrived before one that was sent earlier
+}
+
+func lookAt(c net.Conn) (seen segments) {
+	if s, ok := c.(syscall.Conn); ok {
+		if raw, err := s.SyscallConn(); err == nil {
+			seen = segmentsOf(raw)
+		}
 	}
-	raw, err := s.SyscallConn()
-	if err != nil {
-		return 0, false
-	}
-	return unacknowledged(raw)
+	return seen
 }

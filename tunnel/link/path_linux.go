@@ -11,12 +11,11 @@ func limitSegments(raw syscall.RawConn, size int) {
 	_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, size) })
 }
 
-// unacknowledged reports whether something was sent again, and something is not acknowledged.
-func unacknowledged(raw syscall.RawConn) (segment int, yes bool) {
+func segmentsOf(raw syscall.RawConn) (seen segments) {
 	_ = raw.Control(func(fd uintptr) {
 		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			segment, yes = int(info.Snd_mss), info.Unacked > 0 && info.Total_retrans > 0
+			seen = segments{int(info.Snd_mss), info.Unacked > 0 && info.Total_retrans > 0, info.Rcv_ooopack > 0}
 		}
 	})
-	return segment, yes
+	return seen
 }

@@ -1,10 +1,12 @@
 package link
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -46,6 +48,33 @@ func TestPathConnectsWhereLargePacketsAreLost(t *testing.T) {
 			testutil.NoError(t, connect(30*time.Second))
 		})
 	}
+}
+
+// The same where only what the peer sends is lost: its first segment is full, its last is not.
+func TestPathConnectsWhereLargePacketsOfThePeerAreLost(t *testing.T) {
+	t.Parallel()
+	ca := testutil.Must(pki.NewCA("test"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "peer", DNS: []string{"peer"}, Server: true}))(t)
+	at := testutil.Serve(t, func(c *net.TCPConn) {
+		_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}).Handshake()
+	})
+	var p Path
+	dialer := net.Dialer{Control: func(network, address string, raw syscall.RawConn) error {
+		limitSegments(raw, 1460) // as by Ethernet
+		return cmp.Or(testutil.NarrowSocket(raw), p.Control(network, address, raw))
+	}}
+	connect := func(bound time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), bound)
+		defer cancel()
+		raw := testutil.Must(dialer.DialContext(ctx, "tcp", at))(t)
+		defer raw.Close()
+		return p.Secure(ctx, tls.Client(Buffered(raw), &tls.Config{RootCAs: ca.Pool(), ServerName: "peer"}))
+	}
+	err := connect(3 * time.Second)
+	unheard, _ := errors.AsType[*UnheardError](err)
+	testutil.Requires(t, unheard != nil && errors.Is(err, context.DeadlineExceeded), "the first says why: %v", err)
+	testutil.Equal(t, unheard.Peer, "sends what does not arrive", "who is to blame")
+	testutil.NoError(t, connect(30*time.Second))
 }
 
 // A peer that acknowledges the handshake, and does not answer it, leaves the path wide.
