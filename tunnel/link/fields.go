@@ -111,14 +111,14 @@ func (c *coder) string(key uint16, kind, v string, most int, sent bool) (string,
 	return string(value[:min(len(value), most)]), true
 }
 
-// array is a field with as many bytes as v has, which is always sent.
+// array is a field with as many bytes as v has, without which the message does not parse.
 func (c *coder) array(key uint16, kind string, v []byte) {
 	switch value := c.take(key, kind); {
 	case c.encodes:
 		c.out = appendField(c.out, key, v)
-	case value != nil && len(value) != len(v):
+	case len(value) != len(v):
 		c.err = errFields
-	case value != nil:
+	default:
 		copy(v, value)
 	}
 }

@@ -172,6 +172,10 @@ var breaches = []breach{
 	{"OPEN with half a field", false, func(r *rig, id uint64) { r.send(frame{tOpen, 0, id + 2, []byte{0, 2, 0}}) }, fatal},
 	{"OPEN with a field longer than the frame", false, func(r *rig, id uint64) { r.send(frame{tOpen, 0, id + 2, []byte{0, 2, 0, 9, 'x'}}) }, fatal},
 	{"OPEN with credit of four bytes", false, func(r *rig, id uint64) { r.send(frame{tOpen, 0, id + 2, fields(2, "echo:1", 3, "1234")}) }, fatal},
+	{"OPEN with a window and no token", false, func(r *rig, id uint64) {
+		r.send(frame{tOpen, 0, id + 2, fields(2, "echo:1", 7, []byte{0, 0, 3, 0xe8})})
+	}, fatal},
+	{"OPEN with an epoch and no token", false, func(r *rig, id uint64) { r.send(frame{tOpen, 0, id + 2, fields(2, "echo:1", 8, []byte{0, 0, 0, 1})}) }, fatal},
 	{"OPENED that does not parse", true, func(r *rig, id uint64) { r.send(frame{tOpened, 0, r.dial(), fields(1, "x")}) }, fatal},
 	{"INFO that does not parse", false, func(r *rig, id uint64) { r.send(frame{tInfo, 0, 0, fields(6, "123")}) }, fatal},
 
