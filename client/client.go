@@ -146,9 +146,10 @@ func (c *Client) Ready() error {
 }
 
 // Close disconnects from the server and waits until everything that the Client started has
-// ended, for some seconds at most. Open connections by a link are reset. Bytes that were
-// written to a connection before its own Close are still delivered, for up to a second.
-// Connections by CONNECT stay open. Dials under way, and later ones, fail with net.ErrClosed.
+// ended, for some seconds at most. Open connections by a link are reset: their reads and writes
+// fail with net.ErrClosed, as do dials under way, and later ones. Bytes that were written to a
+// connection before its own Close are still delivered, for up to a second. Connections by
+// CONNECT stay open.
 // Further calls do nothing. The error is always nil.
 func (c *Client) Close() error {
 	c.end()

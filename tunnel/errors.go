@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"net"
 	"syscall"
 )
 
@@ -82,7 +83,8 @@ func (c Code) Label() string { return c.name().label }
 func (c Code) name() name { return nameOf(codeTable[:], c, "other", "reset with code %d") }
 
 // ResetError is what reads and writes return once a connection was reset from
-// either end. errors.Is(err, syscall.ECONNRESET) holds for it.
+// either end. errors.Is(err, syscall.ECONNRESET) holds for it, and errors.Is(err, net.ErrClosed)
+// for LossLocal.
 type ResetError struct {
 	Code Code
 	Loss LossCause // of CodeLost: why, as far as this process knows
@@ -106,8 +108,10 @@ func (e *ResetError) LossCause() LossCause { return e.Loss }
 // Unwrap returns Err.
 func (e *ResetError) Unwrap() error { return e.Err }
 
-// Is makes a ResetError count as ECONNRESET.
-func (e *ResetError) Is(target error) bool { return target == syscall.ECONNRESET }
+// Is makes a ResetError count as ECONNRESET, and for LossLocal as net.ErrClosed, too.
+func (e *ResetError) Is(target error) bool {
+	return target == syscall.ECONNRESET || target == net.ErrClosed && e.Loss == LossLocal
+}
 
 // CodeOf finds the code that tells a peer about cause.
 func CodeOf(cause error) Code {

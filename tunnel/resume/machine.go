@@ -511,7 +511,10 @@ func (m *Machine) Reset(cause error, redials bool, now time.Time) Actions {
 		m.err = cause
 		return Fail | Wake
 	}
-	err := &tunnel.ResetError{Code: tunnel.CodeOf(cause)}
+	err := cause
+	if cause != errClosed {
+		err = &tunnel.ResetError{Code: tunnel.CodeOf(cause)}
+	}
 	if m.Up() || m.Over() || !redials {
 		return m.finish(Ended, err)
 	}
