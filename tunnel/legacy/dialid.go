@@ -36,7 +36,7 @@ func dialID(request *client.DialRequest) (id string, span uint64) {
 		if size < 0 {
 			return id, span
 		}
-		switch value := rest[protowire.SizeTag(number):]; {
+		switch value := rest[protowire.SizeTag(number):]; { // Unmarshal makes tags as short as can be
 		case number == fieldID && kind == protowire.BytesType:
 			text, _ := protowire.ConsumeString(value)
 			id = tunnel.CleanID(text)

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
@@ -38,6 +39,25 @@ func TestDialID(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Numbers in protobuf, such as tags and lengths, may be longer than they have to be.
+func TestDialIDOfLongNumbers(t *testing.T) {
+	long := func(number protowire.Number, kind protowire.Type) []byte {
+		tag := protowire.AppendTag(nil, number, kind)
+		tag[len(tag)-1] |= 0x80
+		return append(tag, 0)
+	}
+	b := append(long(fieldID, protowire.BytesType), 0x87, 0)
+	b = append(b, "trace-1"...)
+	b = append(b, long(1002, protowire.BytesType)...)
+	b = protowire.AppendString(b, "another field")
+	b = protowire.AppendFixed64(append(b, long(fieldSpan, protowire.Fixed64Type)...), 7)
+	p := dialRequest(1, "tcp", "a:1")
+	p.GetDialRequest().ProtoReflect().SetUnknown(b)
+	id, span := dialID(overTheWire(t, p))
+	testutil.Equal(t, id, "trace-1", "the id")
+	testutil.Equal(t, span, 7, "the span")
 }
 
 // Our agent learns the id; an old one gets the packet that it always got.
