@@ -10,6 +10,7 @@ import (
 
 	"konnectivity/internal/front"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/shares"
 )
 
 const (
@@ -87,8 +88,8 @@ type Server struct {
 	brief     *http.Transport // the same, for requests that it would not send again
 	forward   http.Handler
 	http      *http.Server
-	headers   *headerRoom // of exchanges
-	pseudonym string      // in Via; unique, so that a loop can be told from a chain
+	headers   *shares.Pool // of exchanges, in bytes
+	pseudonym string       // in Via; unique, so that a loop can be told from a chain
 }
 
 // New checks the options and registers the metrics. It starts nothing.

@@ -5,7 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"runtime/debug"
-	"sync/atomic"
+
+	"konnectivity/tunnel/shares"
 )
 
 const (
@@ -26,14 +27,9 @@ const (
 	valueMemory  = 56
 )
 
-// headerRoom is the memory for all headers.
-type headerRoom struct {
-	max  int64
-	used atomic.Int64
-}
-
-func newHeaderRoom() *headerRoom {
-	return &headerRoom{max: min(debug.SetMemoryLimit(-1)/headerShare, maxHeaders)}
+// newHeaderRoom returns the memory for all headers.
+func newHeaderRoom() *shares.Pool {
+	return shares.NewPool(min(debug.SetMemoryLimit(-1)/headerShare, maxHeaders))
 }
 
 // requestMemory is headerMemory of a request.
@@ -52,17 +48,6 @@ func headerMemory(line int, h http.Header) int64 {
 	}
 	return int64(max(0, n-usualHeader))
 }
-
-// take takes n bytes, and reports whether there is room for them.
-func (room *headerRoom) take(n int64) bool {
-	if room.used.Add(n) > room.max && n > 0 {
-		room.give(n)
-		return false
-	}
-	return true
-}
-
-func (room *headerRoom) give(n int64) { room.used.Add(-n) }
 
 // errHeaders ends an exchange whose destination's header finds no room.
 var errHeaders = errors.New("no room is left for the header of the destination's answer")
@@ -88,7 +73,7 @@ func (x *exchange) weigh(read []byte) error {
 	}
 	p.held += weightOf(read)
 	if n := max(0, p.held-usualHeader) - p.taken; n > 0 {
-		if !x.server.headers.take(n) {
+		if !x.server.headers.Take(n) {
 			p.full = true
 			return errHeaders
 		}
@@ -101,7 +86,7 @@ func (x *exchange) weigh(read []byte) error {
 // is held.
 func (x *exchange) weighed() bool {
 	p := &x.partial
-	x.server.headers.give(p.taken)
+	x.server.headers.Give(p.taken)
 	p.ended, p.taken = true, 0
 	return !p.full
 }
@@ -109,7 +94,7 @@ func (x *exchange) weighed() bool {
 // keep takes the memory of a header of the exchange that c has, and reports whether there
 // is room for it.
 func (c *client) keep(n int64) bool {
-	if !c.server.headers.take(n) {
+	if n > 0 && !c.server.headers.Take(n) { // usual headers are taken also where there is none
 		return false
 	}
 	c.kept += n
@@ -118,6 +103,6 @@ func (c *client) keep(n int64) bool {
 
 // forget ends what keep began.
 func (c *client) forget() {
-	c.server.headers.give(c.kept)
+	c.server.headers.Give(c.kept)
 	c.kept = 0
 }

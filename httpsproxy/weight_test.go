@@ -46,7 +46,7 @@ func TestHeadersShareARoom(t *testing.T) {
 					t.Fatal(status)
 				}
 				if open = append(open, w); len(open) > 20 {
-					t.Fatalf("%d exchanges are served, with %d bytes of headers", len(open), p.headers.used.Load()-empty)
+					t.Fatalf("%d exchanges are served, with %d bytes of headers", len(open), p.headers.Used()-empty)
 				}
 			}
 			_, status := get(p, usual, "")
@@ -55,7 +55,7 @@ func TestHeadersShareARoom(t *testing.T) {
 				_ = w.SetLinger(0) // a reset: a FIN alone would be a half-close
 				_ = w.Close()
 			}
-			testutil.Eventually(t, "an empty room", func() bool { return p.headers.used.Load() == empty })
+			testutil.Eventually(t, "an empty room", func() bool { return p.headers.Used() == empty })
 		})
 	}
 	p := startProxy(t, nil)
@@ -84,7 +84,7 @@ func TestLongFirstLinesCount(t *testing.T) {
 			w.send(lines[0]+" HTTP/1.1\r\nHost: x\r\n\r\n", origin)
 			status := w.line()
 			testutil.Equal(t, strings.HasPrefix(status, "HTTP/1.1 200"), true, "%.100q", status)
-			testutil.AtLeast(t, p.headers.used.Load(), int64(len(long)), "bytes that are counted")
+			testutil.AtLeast(t, p.headers.Used(), int64(len(long)), "bytes that are counted")
 		})
 	}
 }
@@ -123,19 +123,19 @@ func TestUnfinishedHeadersCount(t *testing.T) {
 		return w
 	}
 	one := ask(origin)
-	testutil.Eventually(t, "it is counted", func() bool { return p.headers.used.Load() > int64(len(long)) })
+	testutil.Eventually(t, "it is counted", func() bool { return p.headers.Used() > int64(len(long)) })
 	empty := p.leaveRoom(0)
 	ask(origin).answered(503, "a header that finds no room")
 	testutil.Equal(t, ask(usual).answered(200, "a usual header"), lines, "content")
 	_ = one.SetLinger(0)
 	_ = one.Close()
-	testutil.Eventually(t, "an empty room", func() bool { return p.headers.used.Load() == empty })
+	testutil.Eventually(t, "an empty room", func() bool { return p.headers.Used() == empty })
 }
 
 // leaveRoom takes bytes of the room for headers, so that n bytes are left to exchanges, and
 // returns how many bytes it took.
 func (p *proxy) leaveRoom(n int64) (taken int64) {
-	taken = p.headers.max - n
-	p.headers.used.Add(taken)
+	taken = p.headers.Max() - n
+	p.headers.Add(taken)
 	return taken
 }

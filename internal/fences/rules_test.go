@@ -40,7 +40,7 @@ var rules = []rule{
 	{folder: "adapters", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "client", own: []string{"tunnel/...", "adapters/uplink", "internal/tlsreload", "internal/files", "internal/pki", "internal/logging"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/files", "internal/logging", "internal/wait"}, third: anyModule},
-	{folder: "httpsproxy", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/logging"}, third: anyModule},
+	{folder: "httpsproxy", own: []string{"tunnel", "tunnel/shares", "adapters/...", "internal/front", "internal/admission", "internal/logging"}, third: anyModule},
 
 	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},
 	{folder: "internal/front", own: []string{"tunnel", "internal/admission", "internal/logging"}, third: []string{
