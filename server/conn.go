@@ -108,11 +108,17 @@ func (e entrance) enter(ctx context.Context, from *frontend.Conn) (life context.
 			err = e.judge(chain)
 		}
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, errUsedUp):
 		from.NoRoom(err.Error())
+	case err != nil:
+		from.Refuse(err.Error())
 	}
 	return life, cl, err == nil
 }
+
+// errUsedUp is in the error of add about a tenant that has as many connections as it may.
+var errUsedUp = errors.New("used up")
 
 // identityOf returns the identity that the peer has proved.
 func identityOf(c *frontend.Conn) tunnel.Identity {
@@ -143,7 +149,7 @@ func (cl *cluster) add(ctx context.Context, c *conn, spec *tenant.Spec) (life co
 			return nil, nil, errors.New("the tenant was removed, or does not trust its certificate any more")
 		}
 		if room = cl.room[c.side]; !room.Take(1) {
-			return nil, nil, fmt.Errorf("the share of the tenant %s is used up: it has %d connections on the port for %s", cl.name, room.Used(), c.side)
+			return nil, nil, fmt.Errorf("the share of the tenant %s is %w: it has %d connections on the port for %s", cl.name, errUsedUp, room.Used(), c.side)
 		}
 	}
 	life, c.cut = context.WithCancelCause(ctx)

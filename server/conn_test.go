@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -123,6 +124,20 @@ func TestAChangeIsInForceBeforeHandshakesLeadToIt(t *testing.T) {
 	testutil.Holds(t, led && early, "handshakes are led to it: %v; it was in force before: %v", led, early)
 }
 
+// Whose tenant is removed during its handshake is refused.
+func TestATenantThatIsRemovedMeanwhile(t *testing.T) {
+	s := startSharers(t)
+	red := s.addServed("red", "")
+	secure := secureFor(red.serverName(), red.cert, "http/1.1")
+	secure.Certificates = nil
+	secure.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		red.remove() // the server knows by now whose connection this is
+		return &red.cert, nil
+	}
+	testutil.Holds(t, !s.asked(secure), "it is served")
+	s.eventually("it is counted", func() bool { return s.metric(`rejected_connections_total{listener="clients",reason="refused"} 1`) })
+}
+
 // A tenant takes 8 of 9 places of a port at most, and has them again when they
 // are free.
 func TestNoTenantTakesAllOfAPort(t *testing.T) {
@@ -130,7 +145,7 @@ func TestNoTenantTakesAllOfAPort(t *testing.T) {
 	s := startSharers(t, func(o *Options) { o.Log, o.MaxConns = log, 9 })
 	red := s.addServed("red", "")
 	full := "a connection of clients was refused: the share of the tenant red is used up: it has 8 connections on the port for clients"
-	for range 2 {
+	for round := range 2 {
 		said.Reset()
 		var open []*link.Session
 		for range 9 {
@@ -140,6 +155,7 @@ func TestNoTenantTakesAllOfAPort(t *testing.T) {
 		}
 		testutil.Holds(t, len(open) == 8 && testutil.Lines(said, full) > 0, "%d links were made", len(open))
 		testutil.Equal(t, red.cluster().room[agents].Used(), 0, "places of agents are taken")
+		s.hasMetrics(fmt.Sprintf(`rejected_connections_total{listener="clients",reason="limit"} %d`, round+1))
 		for _, c := range open {
 			_ = c.Close()
 		}

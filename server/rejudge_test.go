@@ -82,6 +82,7 @@ func TestRevokedClients(t *testing.T) {
 				}
 			}
 			r.eventually("the end is counted", func() bool { return r.metric(`connection_resets_total{cause="policy"} 3`) })
+			r.eventually("who was refused is counted", func() bool { return r.metric(`rejected_connections_total{listener="clients",reason="refused"} 3`) })
 			testutil.Must(kept.Write([]byte("x")))(t)
 			testutil.Must(atKept.Read(make([]byte, 1)))(t)
 		})

@@ -208,13 +208,18 @@ func (c *Conn) Whole() tunnel.Conn {
 
 // NoRoom rejects the connection since there is no room for it; why is for the log. It does
 // nothing if the connection has begun or was rejected before. Any goroutine may call it.
-func (c *Conn) NoRoom(why string) {
-	if c.count("limit") {
+func (c *Conn) NoRoom(why string) { c.turnAway("limit", why) }
+
+// Refuse is NoRoom for a peer that may not come in.
+func (c *Conn) Refuse(why string) { c.turnAway("refused", why) }
+
+func (c *Conn) turnAway(reason, why string) {
+	if c.count(reason) {
 		c.log().WithField("remote", c.remote.String()).Warn("a connection of " + c.front.cfg.Name + " was refused: " + why)
 	}
 }
 
-// Deny is NoRoom for a peer that the handler has refused. The handler says why itself.
+// Deny is Refuse where the handler says why itself.
 func (c *Conn) Deny() { c.reject(errDenied) }
 
 // log is where lines about the connection go.

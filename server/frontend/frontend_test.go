@@ -815,6 +815,7 @@ func TestAConnectionIsRejectedOnce(t *testing.T) {
 		"left alone":           {func(*Conn) {}, "timeout", logrus.DebugLevel, "a connection of clients came to nothing"},
 		"denied":               {(*Conn).Deny, "refused", logrus.DebugLevel, "a connection of clients came to nothing"},
 		"without room":         {func(c *Conn) { c.NoRoom("why") }, "limit", logrus.WarnLevel, "a connection of clients was refused: why"},
+		"refused":              {func(c *Conn) { c.Refuse("why") }, "refused", logrus.WarnLevel, "a connection of clients was refused: why"},
 		"denied, without room": {func(c *Conn) { c.Deny(); c.NoRoom("why") }, "refused", logrus.DebugLevel, "a connection of clients came to nothing"},
 		"without room, denied": {func(c *Conn) { c.NoRoom("why"); c.Deny() }, "limit", logrus.WarnLevel, "a connection of clients was refused: why"},
 		"denied, begun": {func(c *Conn) { c.Deny(); testutil.Holds(t, !begins(c), "it begins") },
