@@ -73,7 +73,7 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn, cl *clust
 // meetAgent makes an agent's connection a link, whose requests from serves; nil if that
 // came to nothing.
 func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn, from *fromAgent) (session *link.Session, agent registry.Agent) {
-	cfg := cl.linkConfig(from, cl.limits.Budget(), cl.server.opts.Keepalive, link.FeatureIdentity, link.FeatureRules, link.FeatureAPI)
+	cfg := cl.linkConfig(chosen(from.handler), cl.limits.Budget(), cl.server.opts.Keepalive, link.FeatureIdentity, link.FeatureRules, link.FeatureAPI)
 	cfg.Verify = func(judging context.Context, p link.Hello) (err error) {
 		if p.Role != link.RoleAgent {
 			return fmt.Errorf("this port is for agents, not for %ss", p.Role)

@@ -47,19 +47,16 @@ func (a *fromAgent) serve(session *link.Session, who limits.Agent) (leave func()
 	return leave
 }
 
-// Serve implements tunnel.Handler. Nothing that the agent says chooses a destination.
-func (a *fromAgent) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
+// handler is a chosen. Nothing that the agent says chooses a destination.
+func (a *fromAgent) handler(f *tunnel.Flow) (tunnel.Handler, error) {
 	cl := a.cluster
 	if a.client == nil || f.Network != link.NetworkAPI {
 		cl.server.metrics.apiRefused(refusedOther)
 		cl.log.WithField("network", f.Network).Warn("an agent asked for something other than its API server and was refused")
-		err := &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "agents may ask for their API server alone"}
-		_, _ = answer(nil, err)
-		ended(err)
-		return
+		return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "agents may ask for their API server alone"}
 	}
 	f.Client, f.Front, f.Address = a.client, frontAPI, link.APIAddress
-	cl.api.Serve(ctx, f, answer, ended)
+	return cl.api, nil
 }
 
 // apiAgents are a cluster's agents beside its API server. They are in no other registry, so

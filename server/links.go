@@ -50,6 +50,20 @@ func (cl *cluster) linkConfig(next tunnel.Handler, budget *link.Budget, keepaliv
 	return cfg
 }
 
+// chosen is a Handler that has another one serve each request, or refuses it.
+type chosen func(f *tunnel.Flow) (tunnel.Handler, error)
+
+// Serve implements tunnel.Handler.
+func (c chosen) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
+	next, err := c(f)
+	if err != nil {
+		_, _ = answer(nil, err)
+		ended(err)
+		return
+	}
+	next.Serve(ctx, f, answer, ended)
+}
+
 // meetLink makes a connection a link, which serveLink is to serve; nil if that came
 // to nothing.
 func (s *Server) meetLink(ctx context.Context, c *frontend.Conn, cfg link.Config) *link.Session {

@@ -169,7 +169,7 @@ func (s *Server) linkedToPeer(session *link.Session) (ended func()) {
 func (s *Server) peerLink() link.Config {
 	cfg := s.linkConfig()
 	cfg.Hello.Features = append(cfg.Hello.Features, link.FeatureIdentity, link.FeatureRules)
-	cfg.Handler = resume.Splice(&forwarded{server: s})
+	cfg.Handler = resume.Splice(chosen((&forwarded{server: s}).handler))
 	cfg.Budget, cfg.Clients = s.opts.Budget, &s.peering.clients
 	cfg.Log = s.opts.Log
 	return cfg
@@ -249,44 +249,37 @@ type forwarded struct {
 	tells  atomic.Bool // it is being told the state
 }
 
-// Serve implements tunnel.Handler.
-func (w *forwarded) Serve(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
-	refuse := func(failure tunnel.Failure, reason string) {
-		err := &tunnel.DialError{Failure: failure, Address: f.Address, Reason: reason}
-		_, _ = answer(nil, err)
-		ended(err)
-	}
+// handler is a chosen.
+func (w *forwarded) handler(f *tunnel.Flow) (tunnel.Handler, error) {
 	switch f.Network {
 	case link.NetworkRoutes:
 		if w.told.Swap(true) {
-			refuse(tunnel.FailExhausted, "the routes are being told on this link")
-			return
+			return nil, refusal(f, tunnel.FailExhausted, "the routes are being told on this link")
 		}
-		(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(w.server.peering.Feed)}).Serve(ctx, f, answer, ended)
-		return
+		return &tunnel.Forwarder{Dialer: tunnel.DialerFunc(w.server.peering.Feed)}, nil
 	case link.NetworkState:
 		if w.server.site == nil {
-			refuse(tunnel.FailUnavailable, "it has no admin port (--admin-port)")
-			return
+			return nil, refusal(f, tunnel.FailUnavailable, "it has no admin port (--admin-port)")
 		}
 		if w.tells.Swap(true) {
-			refuse(tunnel.FailExhausted, "the state is being told on this link")
-			return
+			return nil, refusal(f, tunnel.FailExhausted, "the state is being told on this link")
 		}
-		w.tellState(ctx, f, answer, ended)
-		return
+		return tunnel.HandlerFunc(w.tellState), nil
 	}
 	cl := w.server.clusterNamed(f.Origin.Cluster)
 	if cl == nil || !cl.stay() {
 		w.server.metrics.peerFault("tenant")
-		refuse(tunnel.FailNoAgent, fmt.Sprintf("the server %.100q does not serve the tenant %.100q", w.server.opts.ID, f.Origin.Cluster))
-		return
+		return nil, refusal(f, tunnel.FailNoAgent, fmt.Sprintf("the server %.100q does not serve the tenant %.100q", w.server.opts.ID, f.Origin.Cluster))
 	}
 	f.AtEnd(cl.left.Done)
 	client, leave := cl.limits.JoinForwarded(f.Origin)
 	f.AtEnd(leave)
 	f.Client, f.Front = client, frontServer
-	cl.forwarded.Serve(ctx, f, answer, ended)
+	return cl.forwarded, nil
+}
+
+func refusal(f *tunnel.Flow, failure tunnel.Failure, reason string) error {
+	return &tunnel.DialError{Failure: failure, Address: f.Address, Reason: reason}
 }
 
 // tellState tells the other server how this one is.
