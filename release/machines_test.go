@@ -236,6 +236,23 @@ func TestBareMetal(t *testing.T) {
 	}
 }
 
+// An agent of a version without SIGUSR2 ignores that signal. It drains before its package's
+// next version starts: the service manager does not wait for it in vain, and kill it.
+func TestUpgradeFromAnAgentWithoutTheSignal(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "before", namespace(t), "konnectivity-agent")
+	m.do("dpkg --install *.deb")
+	m.do(`sed -i -e '/^\(RestartKillSignal\|FileDescriptorStoreMax\|Environment\)=/d' \
+		-e "s|^ExecStart=.*|ExecStart=/bin/sh -c 'trap : USR2; trap \"echo it has drained; exit\" TERM; while :; do sleep 1; done'|" \
+		/usr/lib/systemd/system/konnectivity-agent.service
+		systemctl daemon-reload
+		systemctl start konnectivity-agent`)
+	m.do("dpkg --install *.deb")
+	contains(t, m.do("journalctl --no-pager --unit=konnectivity-agent"), "it has drained", "the journal of the agent before")
+	equal(t, m.do("systemctl show --value -p RestartKillSignal konnectivity-agent"), "12\n", "the signal of the unit")
+	m.do("systemctl status konnectivity-agent | grep 'Active: acti'")
+}
+
 // works follows the page's check until it finds nothing wrong.
 func (m *machine) works(check string) {
 	m.t.Helper()
