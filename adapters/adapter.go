@@ -42,7 +42,6 @@ type Adapter struct {
 func New(opt Options) (*Adapter, error) {
 	opt = opt.withDefaults()
 	a := &Adapter{log: opt.Log, cas: newProxyCAs(opt)}
-	a.metrics = newMetrics()
 	leave := opt.Server.Leave
 	opt.Server.Leave = func() {
 		if a.guest != nil {
@@ -56,6 +55,14 @@ func New(opt Options) (*Adapter, error) {
 	if a.uplink, err = uplink.New(opt.Server); err != nil {
 		return nil, &OptionError{"Server", err}
 	}
+	a.metrics, err = newMetrics(opt.Registerer, a.uplink.Stats)
+	if err == nil && opt.Registerer != nil {
+		err = observe.Resuming(opt.Registerer, metricsPrefix, a.uplink)
+	}
+	if err != nil {
+		a.close()
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
 	if a.server = opt.dialServer; a.server == nil {
 		a.server = a.uplink
 	}
@@ -63,16 +70,6 @@ func New(opt Options) (*Adapter, error) {
 		if err := step(opt); err != nil {
 			a.close()
 			return nil, err
-		}
-	}
-	if opt.Registerer != nil {
-		err := a.metrics.register(opt.Registerer, a.uplink.Stats)
-		if err == nil {
-			err = observe.Resuming(opt.Registerer, metricsPrefix, a.uplink)
-		}
-		if err != nil {
-			a.close()
-			return nil, fmt.Errorf("register metrics: %w", err)
 		}
 	}
 	return a, nil

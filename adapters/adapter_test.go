@@ -342,7 +342,7 @@ func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
 			t.Errorf("the server saw id %q for %q", got, id)
 		}
 	}
-	bounded := &path{parts: &parts{metrics: newMetrics()}, bypass: new(bypass)}
+	bounded := &path{parts: &parts{metrics: testutil.Must(newMetrics(nil, func() uplink.Stats { return uplink.Stats{} }))(t)}, bypass: new(bypass)}
 	bounded.server = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		end, ok := ctx.Deadline()
 		testutil.Equal(t, ok, true, "a dial has a deadline")
@@ -423,7 +423,7 @@ func TestMetricsOfTheServer(t *testing.T) {
 	stats := func() uplink.Stats {
 		return uplink.Stats{Links: 1, Lanes: 2, Streams: 3, Connects: 4, Failures: 5, Lost: 6}
 	}
-	testutil.NoError(t, newMetrics().register(reg, stats))
+	testutil.NoError(t, testutil.Err(newMetrics(reg, stats)))
 	got := map[string]float64{}
 	for _, f := range testutil.Must(reg.Gather())(t) {
 		for _, m := range f.GetMetric() {

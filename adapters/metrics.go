@@ -25,27 +25,22 @@ type metrics struct {
 }
 
 // dialBuckets run from a warm link on the same node to the bound of a dial.
-func dialBuckets() []float64 {
-	return []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
-}
+var dialBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
-func newMetrics() *metrics {
-	return &metrics{
-		dials: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricsPrefix + "dials_total",
-			Help: "Destinations dialed, by route (tunnel, direct, customer_proxy, fallback; none if it failed before) and outcome (ok, or why not)."}, []string{"route", "outcome"}),
-		dialTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: metricsPrefix + "dial_duration_seconds",
-			Help: "Time to reach a destination, names included, by route.", Buckets: dialBuckets()}, []string{"route"}),
-		resolveTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: metricsPrefix + "resolve_duration_seconds",
-			Help: "Time to look up a name, by source of the answer (service, guest, system; none without one) and outcome (found, not_found, unavailable).", Buckets: dialBuckets()}, []string{"source", "outcome"}),
-		tunnelDown: prometheus.NewGauge(prometheus.GaugeOpts{Name: metricsPrefix + "tunnel_deemed_down",
-			Help: "1 while the management fallback is in use: names are resolved and connections made outside the tunnel."}),
-		verdictsDown: prometheus.NewCounter(prometheus.CounterOpts{Name: metricsPrefix + "tunnel_deemed_down_total",
-			Help: "Number of times the management fallback deemed the tunnel down."}),
+// newMetrics registers all on r, where that is not nil, with the figures of the server read at
+// each scrape.
+func newMetrics(r prometheus.Registerer, server func() uplink.Stats) (*metrics, error) {
+	to := observe.NewMaker(r, metricsPrefix)
+	m := &metrics{
+		dials: to.Counter("dials_total",
+			"Destinations dialed, by route (tunnel, direct, customer_proxy, fallback; none if it failed before) and outcome (ok, or why not).", "route", "outcome"),
+		dialTime: to.Histogram("dial_duration_seconds", "Time to reach a destination, names included, by route.", dialBuckets, "route"),
+		resolveTime: to.Histogram("resolve_duration_seconds",
+			"Time to look up a name, by source of the answer (service, guest, system; none without one) and outcome (found, not_found, unavailable).", dialBuckets, "source", "outcome"),
+		tunnelDown: to.Gauge("tunnel_deemed_down",
+			"1 while the management fallback is in use: names are resolved and connections made outside the tunnel.").WithLabelValues(),
+		verdictsDown: to.Counter("tunnel_deemed_down_total", "Number of times the management fallback deemed the tunnel down.").WithLabelValues(),
 	}
-}
-
-// register puts everything on r, with the figures of the server read at each scrape.
-func (m *metrics) register(r prometheus.Registerer, server func() uplink.Stats) error {
 	figures := observe.NewFigures(metricsPrefix, server)
 	figures.Gauge("server_links", "Links to konnectivity servers that are up.", func(s uplink.Stats) float64 { return float64(s.Links) })
 	figures.Gauge("server_lanes", "TCP connections that those links have.", func(s uplink.Stats) float64 { return float64(s.Lanes) })
@@ -55,12 +50,8 @@ func (m *metrics) register(r prometheus.Registerer, server func() uplink.Stats) 
 		tell(float64(s.Connects), "ok")
 		tell(float64(s.Failures), "failed")
 	}, "outcome")
-	for _, c := range []prometheus.Collector{m.dials, m.dialTime, m.resolveTime, m.tunnelDown, m.verdictsDown, figures} {
-		if err := r.Register(c); err != nil {
-			return err
-		}
-	}
-	return nil
+	to.Add(figures)
+	return m, to.Err()
 }
 
 func (m *metrics) dialed(f *tunnel.Flow, took time.Duration, err error) {

@@ -14,6 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/observe"
 )
 
 // LeaseOptions say which leases stand for servers.
@@ -42,24 +43,17 @@ type LeaseCounter struct {
 // NewLeaseCounter registers its metrics and returns a counter that knows nothing
 // until Run.
 func NewLeaseCounter(opts LeaseOptions) (*LeaseCounter, error) {
+	to := observe.NewMaker(opts.Registerer, MetricsPrefix)
 	c := &LeaseCounter{
 		opts: opts,
-		lists: counterVec("lease_lists_total",
+		lists: to.Counter("lease_lists_total",
 			"Count of server lease list calls made by the agent to the k8s apiserver, labeled by HTTP response code and reason", "http_response_code", "reason"),
-		watches: counterVec("lease_watches_total",
+		watches: to.Counter("lease_watches_total",
 			"Count of server lease watch calls made by the agent to the k8s apiserver, labeled by HTTP response code and reason", "http_response_code", "reason"),
-		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "lease_list_latency_seconds",
-			Help: "Latency of server lease listing in seconds", Buckets: latencyBuckets,
-		}, []string{"http_response_code"}),
-	}
-	for _, m := range []prometheus.Collector{c.lists, c.watches, c.latency} {
-		if err := opts.Registerer.Register(m); err != nil {
-			return nil, err
-		}
+		latency: to.Histogram("lease_list_latency_seconds", "Latency of server lease listing in seconds", latencyBuckets, "http_response_code"),
 	}
 	c.leases = kubeapi.NewMirror(c, opts.Selector, "")
-	return c, nil
+	return c, to.Err()
 }
 
 // Count returns how many leases have not expired, or the last number that was

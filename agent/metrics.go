@@ -32,7 +32,7 @@ type metrics struct {
 	totals tunnel.Totals // Up is from server to destination
 	open   atomic.Int64  // connections to destinations
 
-	dialLatency       prometheus.Histogram
+	dialLatency       prometheus.Observer
 	serverFailures    *prometheus.CounterVec // direction
 	dialFailures      *prometheus.CounterVec // reason
 	serverConnections prometheus.Gauge
@@ -52,57 +52,33 @@ type metrics struct {
 }
 
 const (
-	metricsNamespace = "konnectivity_network_proxy"
-	metricsSubsystem = "agent"
-
 	// MetricsPrefix is what the names of an agent's metrics begin with.
-	MetricsPrefix = metricsNamespace + "_" + metricsSubsystem + "_"
+	MetricsPrefix = "konnectivity_network_proxy_agent_"
 
 	kindServer = "server" // whom the links are to
 )
 
-func counterOpts(name, help string) prometheus.CounterOpts {
-	return prometheus.CounterOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help}
-}
-
-func counterVec(name, help string, labels ...string) *prometheus.CounterVec {
-	return prometheus.NewCounterVec(counterOpts(name, help), labels)
-}
-
-func gauge(name, help string) prometheus.Gauge {
-	return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help})
-}
-
 func newMetrics(opts Options) (*metrics, error) {
 	m := &metrics{log: opts.Log}
-	m.upstream()
-	m.own()
-	for _, c := range []prometheus.Collector{
-		m.dialLatency, m.serverFailures, m.dialFailures, m.serverConnections, m.knownServers, m.allPackets(),
-		m.streamErrors, m.dialErrors, m.denials, m.disconnects, m.connectFailures, m.resets, m.stalled, m.links, m.figures(opts),
-	} {
-		if err := opts.Registerer.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
+	to := observe.NewMaker(opts.Registerer, MetricsPrefix)
+	m.upstream(to)
+	m.own(to)
+	to.Add(m.allPackets(), m.links, m.figures(opts))
+	return m, to.Err()
 }
 
 // upstream makes what upstream has, but for that of leases (leasecounter.go).
-func (m *metrics) upstream() {
-	m.dialLatency = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "dial_duration_seconds",
-		Help: "Latency of dial to the remote endpoint in seconds", Buckets: latencyBuckets,
-	})
-	m.serverFailures = counterVec("server_connection_failure_count",
+func (m *metrics) upstream(to *observe.Maker) {
+	m.dialLatency = to.Histogram("dial_duration_seconds", "Latency of dial to the remote endpoint in seconds", latencyBuckets).WithLabelValues()
+	m.serverFailures = to.Counter("server_connection_failure_count",
 		"Count of failures to send to or receive from the proxy server, labeled by the direction (from_server or to_server). DEPRECATED, please use stream_events_error_total", "direction")
-	m.dialFailures = counterVec("endpoint_dial_failure_total",
+	m.dialFailures = to.Counter("endpoint_dial_failure_total",
 		"Number of failures dialing the remote endpoint, by reason (example: timeout).", "reason")
-	m.serverConnections = gauge("open_server_connections", "Current number of open server connections.")
-	m.knownServers = gauge("known_server_count", "Current number of servers agent is trying to connect to.")
-	m.packets = counterVec("stream_packets_total",
+	m.serverConnections = to.Gauge("open_server_connections", "Current number of open server connections.").WithLabelValues()
+	m.knownServers = to.Gauge("known_server_count", "Current number of servers agent is trying to connect to.").WithLabelValues()
+	m.packets = observe.NewMaker(nil, MetricsPrefix).Counter("stream_packets_total",
 		"Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)", "segment", "packet_type")
-	m.streamErrors = counterVec("stream_errors_total",
+	m.streamErrors = to.Counter("stream_errors_total",
 		"Count of gRPC stream errors, by segment, grpc Code, packet type. (example: from_agent, Code.Unavailable, DIAL_RSP)", "segment", "code", "packet_type")
 	for _, segment := range []legacy.Segment{legacy.FromAgent, legacy.ToAgent} {
 		for kind := range m.packetCounters[segment] {
@@ -113,22 +89,22 @@ func (m *metrics) upstream() {
 
 // own makes ours, with 0 for every label from the start: an alert on an
 // increase does not see the first of a series that begins with 1.
-func (m *metrics) own() {
-	m.dialErrors = counterVec("endpoint_dial_errors_total", "Number of failed dials to destinations, by failure (example: refused).", "failure")
+func (m *metrics) own(to *observe.Maker) {
+	m.dialErrors = to.Counter("endpoint_dial_errors_total", "Number of failed dials to destinations, by failure (example: refused).", "failure")
 	for f := range tunnel.Failures() {
 		m.dialErrors.WithLabelValues(f.Label())
 	}
-	m.denials = prometheus.NewCounter(counterOpts("policy_denials_total", "Number of dials that the destination policy refused."))
-	m.disconnects = observe.FromZero(counterVec("server_disconnects_total", "Number of connections to servers that ended, by reason (lost, closed, draining).", "reason"),
+	m.denials = to.Counter("policy_denials_total", "Number of dials that the destination policy refused.").WithLabelValues()
+	m.disconnects = observe.FromZero(to.Counter("server_disconnects_total", "Number of connections to servers that ended, by reason (lost, closed, draining).", "reason"),
 		"lost", "closed", "draining")
-	m.connectFailures = observe.FromZero(counterVec("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, token, refused, other).", "reason"),
+	m.connectFailures = observe.FromZero(to.Counter("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, token, refused, other).", "reason"),
 		"dial", "tls", "token", "refused", "other")
-	m.resets = counterVec("connection_resets_total", "Number of open connections that ended abnormally, by cause.", "cause")
+	m.resets = to.Counter("connection_resets_total", "Number of open connections that ended abnormally, by cause.", "cause")
 	for code := range tunnel.Codes() {
 		m.resets.WithLabelValues(code.Label())
 	}
 	m.links = observe.NewLinks(MetricsPrefix+"link_", kindServer)
-	m.stalled = prometheus.NewCounter(counterOpts("stalled_connections_total", "Number of connections over gRPC that were reset because their reader did not keep up."))
+	m.stalled = to.Counter("stalled_connections_total", "Number of connections over gRPC that were reset because their reader did not keep up.").WithLabelValues()
 }
 
 // figures makes the metrics that are read at each scrape. The buffers of the two protocols

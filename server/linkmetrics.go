@@ -19,7 +19,7 @@ import (
 
 // linked registers what links have a part in, and asks them at each scrape.
 func (m *metrics) linked(packets *prometheus.CounterVec, full *prometheus.GaugeVec) {
-	m.reg.MustRegister(
+	m.make.Add(
 		observe.Feed(packets, func(tell func(observe.Adder, float64)) {
 			toAgent, fromAgent := observe.Packets(m.links.Sum(admin.RoleAgent), true)
 			fromClient, toClient := observe.Packets(m.links.Sum(admin.RoleClient), false)

@@ -11,13 +11,8 @@ import (
 	"konnectivity/tunnel/legacy"
 )
 
-const (
-	metricsNamespace = "konnectivity_network_proxy"
-	metricsSubsystem = "server"
-
-	// MetricsPrefix is what the names of a server's metrics begin with.
-	MetricsPrefix = metricsNamespace + "_" + metricsSubsystem + "_"
-)
+// MetricsPrefix is what the names of a server's metrics begin with.
+const MetricsPrefix = "konnectivity_network_proxy_server_"
 
 var (
 	latencyBuckets  = []float64{1e-6, 1e-5, 1e-4, 0.005, 0.025, 0.1, 0.5, 2.5, 12.5}
@@ -31,7 +26,7 @@ var (
 // It is a tunnel.Observer, a legacy.Metrics and a lease.Metrics. Its methods may be called
 // from any goroutine and never block.
 type metrics struct {
-	reg prometheus.Registerer
+	make *observe.Maker
 
 	// Upstream's.
 	dialDuration  prometheus.Observer
@@ -77,24 +72,25 @@ type metrics struct {
 // gauges, and all counters whose labels are known, are there with 0. pending is how many dials
 // are under way.
 func newMetrics(reg prometheus.Registerer, pending func() int64) *metrics {
-	m := &metrics{reg: reg, links: observe.NewLinks(MetricsPrefix+"link_", admin.RoleAgent, admin.RoleClient, admin.RoleServer)}
-	m.reg.MustRegister(m.links)
+	m := &metrics{make: observe.NewMaker(reg, MetricsPrefix), links: observe.NewLinks(MetricsPrefix+"link_", admin.RoleAgent, admin.RoleClient, admin.RoleServer)}
+	m.make.Add(m.links)
 	m.upstream(pending)
 	m.own()
 	return m
 }
 
 func (m *metrics) upstream(pending func() int64) {
-	m.dialDuration = m.histogram("dial_duration_seconds", "Latency of dial to the remote endpoint in seconds", latencyBuckets).WithLabelValues()
-	m.writeDuration = m.histogram("frontend_write_duration_seconds", "Latency of write to the frontend in seconds", latencyBuckets).WithLabelValues()
-	m.connDuration = m.histogram("connection_duration_seconds", "Duration in seconds a proxied end-to-end connection was established (post-dial) before being closed.", durationBuckets).WithLabelValues()
-	m.grpcConns = m.gauge("grpc_connections", "Number of current grpc connections, partitioned by service method.", "service_method")
-	m.httpConns = m.gauge("http_connections", "Number of current HTTP CONNECT connections").WithLabelValues()
+	m.dialDuration = m.make.Histogram("dial_duration_seconds", "Latency of dial to the remote endpoint in seconds", latencyBuckets).WithLabelValues()
+	m.writeDuration = m.make.Histogram("frontend_write_duration_seconds", "Latency of write to the frontend in seconds", latencyBuckets).WithLabelValues()
+	m.connDuration = m.make.Histogram("connection_duration_seconds", "Duration in seconds a proxied end-to-end connection was established (post-dial) before being closed.", durationBuckets).WithLabelValues()
+	m.grpcConns = m.make.Gauge("grpc_connections", "Number of current grpc connections, partitioned by service method.", "service_method")
+	m.httpConns = m.make.Gauge("http_connections", "Number of current HTTP CONNECT connections").WithLabelValues()
 	dials := observe.NewFigures(MetricsPrefix, pending)
 	dials.Gauge("pending_backend_dials", "Current number of pending backend dial requests", func(n int64) float64 { return float64(n) })
-	m.reg.MustRegister(dials)
-	m.established = m.gauge("established_connections", "Current number of established end-to-end connections (post-dial).").WithLabelValues()
-	full := newGauge("full_receive_channels", "Number of current connections blocked by a full receive channel, partitioned by service method.", "service_method")
+	m.make.Add(dials)
+	m.established = m.make.Gauge("established_connections", "Current number of established end-to-end connections (post-dial).").WithLabelValues()
+	fed := observe.NewMaker(nil, MetricsPrefix) // linked registers these
+	full := fed.Gauge("full_receive_channels", "Number of current connections blocked by a full receive channel, partitioned by service method.", "service_method")
 	for _, method := range []string{"Proxy", "Connect"} {
 		m.grpcConns.WithLabelValues(method)
 	}
@@ -102,9 +98,9 @@ func (m *metrics) upstream(pending func() int64) {
 		legacy.FromClient: full.WithLabelValues("Proxy"), legacy.ToClient: full.WithLabelValues("Proxy"),
 		legacy.FromAgent: full.WithLabelValues("Connect"), legacy.ToAgent: full.WithLabelValues("Connect"),
 	}
-	m.dialFailures = observe.FromZero(m.counter("dial_failure_count", "Number of dial failures observed. Multiple failures can occur for a single dial request.", "reason"),
+	m.dialFailures = observe.FromZero(m.make.Counter("dial_failure_count", "Number of dial failures observed. Multiple failures can occur for a single dial request.", "reason"),
 		dialFailureReasons...)
-	packets := newCounter("stream_packets_total", "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)", "segment", "packet_type")
+	packets := fed.Counter("stream_packets_total", "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)", "segment", "packet_type")
 	for s := range legacy.Segment(legacy.Segments) {
 		m.packets[s] = make(map[client.PacketType]prometheus.Counter)
 		for kind, name := range client.PacketType_name {
@@ -113,49 +109,49 @@ func (m *metrics) upstream(pending func() int64) {
 		m.packets[s][legacy.NoPacket] = packets.WithLabelValues(s.String(), "Unknown")
 	}
 	m.linked(packets, full)
-	m.streamErrors = m.counter("stream_errors_total", "Count of gRPC stream errors, by segment, grpc Code, packet type. (example: from_agent, Code.Unavailable, DIAL_RSP)", "segment", "code", "packet_type")
-	m.culled = m.counter("culled_leases_count", "Count of expired leases that the lease garbage collection controller has culled.").WithLabelValues()
-	m.leaseDeleteT = m.histogram("lease_delete_latency_seconds", "Latency of lease deletion calls by the garbage collection controller in seconds.", prometheus.DefBuckets, "http_status_code")
-	m.leaseDeletes = m.counter("lease_delete_total", "Count of lease delection calls by the garbage collection controller. Labeled by HTTP status code and reason.", "http_status_code", "reason")
-	m.leaseListT = m.histogram("lease_list_latency_seconds", "Latency of lease list calls by the garbage collection controller in seconds.", prometheus.DefBuckets, "http_status_code")
-	m.leaseLists = m.counter("lease_list_total", "Count of lease deletion calls by the garbage collection controller. Labeled by HTTP status code and reason.", "http_status_code", "reason")
+	m.streamErrors = m.make.Counter("stream_errors_total", "Count of gRPC stream errors, by segment, grpc Code, packet type. (example: from_agent, Code.Unavailable, DIAL_RSP)", "segment", "code", "packet_type")
+	m.culled = m.make.Counter("culled_leases_count", "Count of expired leases that the lease garbage collection controller has culled.").WithLabelValues()
+	m.leaseDeleteT = m.make.Histogram("lease_delete_latency_seconds", "Latency of lease deletion calls by the garbage collection controller in seconds.", prometheus.DefBuckets, "http_status_code")
+	m.leaseDeletes = m.make.Counter("lease_delete_total", "Count of lease delection calls by the garbage collection controller. Labeled by HTTP status code and reason.", "http_status_code", "reason")
+	m.leaseListT = m.make.Histogram("lease_list_latency_seconds", "Latency of lease list calls by the garbage collection controller in seconds.", prometheus.DefBuckets, "http_status_code")
+	m.leaseLists = m.make.Counter("lease_list_total", "Count of lease deletion calls by the garbage collection controller. Labeled by HTTP status code and reason.", "http_status_code", "reason")
 }
 
 func (m *metrics) own() {
-	m.requests = m.counter("requests_total", "Count of requested connections, by client protocol (connect, grpc, link; server: another server forwards one; api: an agent asks for its API server; resume: to go on with one) and outcome: ok, or why the dial failed.", "front", "outcome")
-	m.resets = m.counter("connection_resets_total", "Count of established connections that ended abnormally, by cause.", "cause")
+	m.requests = m.make.Counter("requests_total", "Count of requested connections, by client protocol (connect, grpc, link; server: another server forwards one; api: an agent asks for its API server; resume: to go on with one) and outcome: ok, or why the dial failed.", "front", "outcome")
+	m.resets = m.make.Counter("connection_resets_total", "Count of established connections that ended abnormally, by cause.", "cause")
 	for code := range tunnel.Codes() {
 		m.resets.WithLabelValues(code.Label())
 	}
-	m.interrupted = m.counter("interrupted_connections_total", "Count of established connections that lost their path through this server and that their ends resume over another.").WithLabelValues()
-	m.stalled = observe.FromZero(m.counter("stalled_connections_total", "Count of connections of old peers reset because their reader did not keep up, by segment.", "segment"),
+	m.interrupted = m.make.Counter("interrupted_connections_total", "Count of established connections that lost their path through this server and that their ends resume over another.").WithLabelValues()
+	m.stalled = observe.FromZero(m.make.Counter("stalled_connections_total", "Count of connections of old peers reset because their reader did not keep up, by segment.", "segment"),
 		legacy.FromAgent.String(), legacy.FromClient.String())
-	m.denials = m.counter("policy_denials_total", "Count of connections refused by the policy of the server, of a tenant or of the agent, or by access review.").WithLabelValues()
-	m.refusals = observe.FromZero(m.counter("agent_refusals_total", "Count of agents refused, by reason: invalid, unauthenticated, denied, unavailable.", "reason"),
+	m.denials = m.make.Counter("policy_denials_total", "Count of connections refused by the policy of the server, of a tenant or of the agent, or by access review.").WithLabelValues()
+	m.refusals = observe.FromZero(m.make.Counter("agent_refusals_total", "Count of agents refused, by reason: invalid, unauthenticated, denied, unavailable.", "reason"),
 		"invalid", "unauthenticated", "denied", "unavailable")
-	m.rejected = m.counter("rejected_connections_total", "Count of accepted connections that never became a request, by listener and reason: limit, evicted, proxy, tls, timeout, protocol, refused, closed.", "listener", "reason")
-	m.clientConns = m.gauge("listener_connections", "Number of current connections, by listener (clients, agents, servers).", "listener")
+	m.rejected = m.make.Counter("rejected_connections_total", "Count of accepted connections that never became a request, by listener and reason: limit, evicted, proxy, tls, timeout, protocol, refused, closed.", "listener", "reason")
+	m.clientConns = m.make.Gauge("listener_connections", "Number of current connections, by listener (clients, agents, servers).", "listener")
 	for _, l := range []string{"clients", "agents", "servers"} {
 		m.clientConns.WithLabelValues(l)
 		for _, reason := range []string{"limit", "evicted", "proxy", "tls", "timeout", "protocol", "refused", "closed"} {
 			m.rejected.WithLabelValues(l, reason)
 		}
 	}
-	m.peerDials = observe.FromZero(m.counter("peer_dials_total", "Count of dials forwarded to other servers, by outcome: ok, or why the dial failed.", "outcome"),
+	m.peerDials = observe.FromZero(m.make.Counter("peer_dials_total", "Count of dials forwarded to other servers, by outcome: ok, or why the dial failed.", "outcome"),
 		"ok")
-	m.peerFaults = observe.FromZero(m.counter("peer_faults_total", "Count of faults of other servers, by reason: full (it told too many routes), slow (it did not read what it asked to be told), protocol (it stopped to tell), tenant (it forwarded for a tenant that is not served here).", "reason"),
+	m.peerFaults = observe.FromZero(m.make.Counter("peer_faults_total", "Count of faults of other servers, by reason: full (it told too many routes), slow (it did not read what it asked to be told), protocol (it stopped to tell), tenant (it forwarded for a tenant that is not served here).", "reason"),
 		"full", "slow", "protocol", "tenant")
-	m.apiRefusals = observe.FromZero(m.counter("api_refusals_total", "Count of agents' requests refused, by reason: unset (no API server is named for the agent's cluster), alone (no agent beside the API server is connected), other (it asked for something else).", "reason"),
+	m.apiRefusals = observe.FromZero(m.make.Counter("api_refusals_total", "Count of agents' requests refused, by reason: unset (no API server is named for the agent's cluster), alone (no agent beside the API server is connected), other (it asked for something else).", "reason"),
 		"unset", "alone", "other")
-	m.access = m.histogram("access_review_duration_seconds", "Latency of SubjectAccessReview calls in seconds, by verdict: allowed, denied, unavailable.", prometheus.DefBuckets, "verdict")
-	m.reviews = m.histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
+	m.access = m.make.Histogram("access_review_duration_seconds", "Latency of SubjectAccessReview calls in seconds, by verdict: allowed, denied, unavailable.", prometheus.DefBuckets, "verdict")
+	m.reviews = m.make.Histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
 	carried := observe.NewFigures(MetricsPrefix, func() *metrics { return m })
 	carried.Add(prometheus.CounterValue, "forwarded_bytes_total", "Count of payload bytes carried, by direction.", func(m *metrics, tell observe.Tell) {
 		up, down := m.carried()
 		tell(float64(up), "to_destination")
 		tell(float64(down), "to_client")
 	}, "direction")
-	m.reg.MustRegister(carried)
+	m.make.Add(carried)
 }
 
 // carried is the payload bytes since the start.
@@ -166,31 +162,4 @@ func (m *metrics) carried() (up, down int64) {
 		up, down = up+moreUp, down+moreDown
 	}
 	return up, down
-}
-
-func registered[C prometheus.Collector](m *metrics, c C) C {
-	m.reg.MustRegister(c)
-	return c
-}
-
-func (m *metrics) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	return registered(m, prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help, Buckets: buckets,
-	}, labels))
-}
-
-func (m *metrics) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
-	return registered(m, newGauge(name, help, labels...))
-}
-
-func newGauge(name, help string, labels ...string) *prometheus.GaugeVec {
-	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help}, labels)
-}
-
-func (m *metrics) counter(name, help string, labels ...string) *prometheus.CounterVec {
-	return registered(m, newCounter(name, help, labels...))
-}
-
-func newCounter(name, help string, labels ...string) *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help}, labels)
 }

@@ -97,7 +97,8 @@ func New(opts Options) (*Server, error) {
 		s.tenants = newTenants(s, opts.Tenants)
 		s.metrics.more = s.tenants.carried
 	}
-	if err := opts.Registry.Register(s.gauges()); err != nil {
+	s.metrics.make.Add(s.gauges())
+	if err := s.metrics.make.Err(); err != nil {
 		return nil, err
 	}
 	if err := observe.Resuming(opts.Registry, MetricsPrefix, s); err != nil {

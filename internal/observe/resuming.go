@@ -22,12 +22,9 @@ type resumer interface {
 // Names begin with prefix, such as konnectivity_sidecar_; all are there from the
 // start. It may be called once for each resumer.
 func Resuming(r prometheus.Registerer, prefix string, of resumer) error {
-	pauses := prometheus.NewHistogram(prometheus.HistogramOpts{Name: prefix + "resume_pause_seconds",
-		Help: "How long connections that were resumed had no link.", Buckets: pauseBuckets})
+	to := NewMaker(r, prefix)
+	pauses := to.Histogram("resume_pause_seconds", "How long connections that were resumed had no link.", pauseBuckets).WithLabelValues()
 	of.OnResume(func(pause time.Duration) { pauses.Observe(pause.Seconds()) })
-	if err := r.Register(pauses); err != nil {
-		return err
-	}
 	figures := NewFigures(prefix, of.Resuming)
 	figures.Gauge("resumable_connections", "Current number of connections that outlive their link.", func(s resume.Stats) float64 { return float64(s.Conns) })
 	figures.Gauge("detached_connections", "Current number of connections whose link was lost and that wait for another.",
@@ -48,5 +45,6 @@ func Resuming(r prometheus.Registerer, prefix string, of resumer) error {
 			tell(float64(s.ByCause[cause]), cause.Label())
 		}
 	}, "cause")
-	return r.Register(figures)
+	to.Add(figures)
+	return to.Err()
 }

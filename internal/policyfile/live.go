@@ -52,13 +52,13 @@ type figures struct {
 func Open(path, prefix string, registry prometheus.Registerer, log logrus.FieldLogger) (*Live, error) {
 	l := &Live{log: log.WithField("file", path)}
 	l.labels.known = make(map[string]bool)
-	l.decisions = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: prefix + "policy_decisions_total",
-		Help: "Decisions of --policy-file about dials, by decision (allowed, denied, reported) and by the rule that denied; none: no rule allows it.",
-	}, []string{"decision", "rule"})
+	to := observe.NewMaker(registry, prefix)
+	l.decisions = to.Counter("policy_decisions_total",
+		"Decisions of --policy-file about dials, by decision (allowed, denied, reported) and by the rule that denied; none: no rule allows it.", "decision", "rule")
 	l.allowed = l.decisions.WithLabelValues("allowed", "")
 	broken := observe.NewFigures(prefix, func() bool { return l.Trouble() != "" })
 	broken.Gauge("policy_file_broken", "1 while --policy-file cannot be used, and the rules before hold.", observe.Flag)
+	to.Add(broken)
 	var err error
 	l.followed, err = files.Follow(path, MaxSize, 0, Parse, func(err error) {
 		l.log.WithError(err).Error("the changed policy file cannot be used; the rules before hold")
@@ -68,7 +68,7 @@ func Open(path, prefix string, registry prometheus.Registerer, log logrus.FieldL
 	}
 	l.followed.Settle(settle)
 	l.now.Store(l.followed.Get())
-	return l, errors.Join(registry.Register(l.decisions), registry.Register(broken))
+	return l, to.Err()
 }
 
 // Run follows the file until ctx ends.

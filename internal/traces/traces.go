@@ -26,6 +26,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 )
 
@@ -111,11 +112,10 @@ func New(o Options) (*Exporter, error) {
 	e.http.Timeout = sendTime
 	e.http.Transport = &http.Transport{MaxIdleConns: 1, IdleConnTimeout: time.Minute} // no proxy of the environment
 	e.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	spans := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "konnectivity_trace_spans_total", Help: "Spans of dials, by whether a collector has taken them.",
-	}, []string{"result"})
+	to := observe.NewMaker(o.Registerer, "konnectivity_")
+	spans := to.Counter("trace_spans_total", "Spans of dials, by whether a collector has taken them.", "result")
 	e.sent, e.dropped = spans.WithLabelValues("sent"), spans.WithLabelValues("dropped")
-	return e, o.Registerer.Register(spans)
+	return e, to.Err()
 }
 
 // Trace implements tunnel.Tracer. Of the tries to go on with a connection, which are many,
