@@ -74,7 +74,6 @@ func TestAnswersAreRateLimited(t *testing.T) {
 		}
 		all.Wait()
 		testutil.AtLeast(t, time.Since(start), 39*40*time.Millisecond, "40 answers of 10 ms took")
-		testutil.AtMost(t, len(s.kept), keptAnswers, "answers are kept")
 		time.Sleep(time.Second)
 	})
 }

@@ -1,6 +1,7 @@
 // Package memory keeps values for a time, up to a maximum number of them.
 //
-// Answers of APIs and of DNS are kept by it (packages server/auth and adapters/resolve).
+// It keeps the answers of APIs (package server/auth), of DNS (adapters/resolve) and of the admin
+// port (internal/admin).
 package memory
 
 import "time"

@@ -1,7 +1,10 @@
 package memory
 
 import (
+	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -101,4 +104,45 @@ func TestMemoryAllocatesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
 	}
+}
+
+// Callers at once share one call of ask. If its caller leaves, or it panics, another is made.
+func TestSharedAsksOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, asked := NewShared[string, int](most), 0
+		ask := func() (int, time.Duration) {
+			asked++
+			n := asked
+			time.Sleep(time.Second)
+			switch n {
+			case 1: // it has left
+				return n, 0
+			case 2:
+				panic("a defect")
+			}
+			return n, time.Minute
+		}
+		ctx, leave := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		all.Go(func() { _, _ = s.Get(ctx, "a", ask) }) // the first
+		synctest.Wait()
+		leave()
+		var panics atomic.Int32
+		for range 10 {
+			all.Go(func() {
+				defer func() {
+					if recover() != nil {
+						panics.Add(1)
+					}
+				}()
+				got, err := s.Get(t.Context(), "a", ask)
+				testutil.Equal(t, fmt.Sprint(got, err), "3 <nil>", "one of those that stay")
+			})
+		}
+		all.Wait()
+		testutil.Equal(t, fmt.Sprint(asked, panics.Load()), "3 1", "questions, and panics")
+		time.Sleep(time.Minute)
+		got, _ := s.Get(t.Context(), "a", ask)
+		testutil.Equal(t, got, 4, "the answer after it was kept long enough")
+	})
 }

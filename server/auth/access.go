@@ -14,6 +14,7 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/memory"
 	"konnectivity/tunnel"
 )
 
@@ -45,7 +46,7 @@ type AccessReviews interface {
 type Access struct {
 	api    AccessReviews
 	called func(verdict string, took time.Duration)
-	known  *remembered[accessKey, review]
+	known  *memory.Shared[accessKey, review]
 	turns  *admission.Queue // so that one source's storm delays no other's dials
 }
 
@@ -67,7 +68,7 @@ type review struct {
 // unavailable) and how long it took.
 func NewAccess(api AccessReviews, called func(verdict string, took time.Duration)) *Access {
 	turns := admission.NewQueue(admission.QueueConfig{Precedence: [][]int{{0}}, Limit: accessRunning})
-	return &Access{api: api, called: called, known: newRemembered[accessKey, review](maxCached), turns: turns}
+	return &Access{api: api, called: called, known: memory.NewShared[accessKey, review](maxCached), turns: turns}
 }
 
 // Allow is nil if the client may make a new connection to a destination; else a
@@ -79,7 +80,7 @@ func (a *Access) Allow(ctx context.Context, who tunnel.Identity, remote net.Addr
 	ctx, cancel := context.WithTimeout(ctx, accessTimeout)
 	defer cancel()
 	key := accessKey{who, normal(host), port}
-	got, err := a.known.get(ctx, key, func() (review, time.Duration) {
+	got, err := a.known.Get(ctx, key, func() (review, time.Duration) {
 		allowed, err := a.ask(ctx, key, admission.SourceOf(remote))
 		if err != nil {
 			return review{err: err}, 0

@@ -114,7 +114,7 @@ type Tokens struct {
 	keys    *keys
 	reviews *admission.Queue
 
-	known *remembered[tokenKey, verdict]
+	known *memory.Shared[tokenKey, verdict]
 
 	mu       sync.Mutex                            // never held over a call
 	proven   memory.Memory[tokenKey, struct{}]     // tokens that were accepted, and their pods
@@ -149,7 +149,7 @@ func NewTokens(cfg TokensConfig) *Tokens {
 		users:    users,
 		keys:     newKeys(cfg.SigningKeys, cfg.Log),
 		reviews:  newReviews(float64(cfg.PerSecond), max(cfg.Burst, 1)),
-		known:    newRemembered[tokenKey, verdict](maxCached),
+		known:    memory.NewShared[tokenKey, verdict](maxCached),
 		proven:   memory.New[tokenKey, struct{}](maxCached),
 		suspects: memory.New[netip.Prefix, struct{}](maxSuspects),
 	}
@@ -187,7 +187,7 @@ func (t *Tokens) Review(ctx context.Context, token string, remote net.Addr) (Acc
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
 	key := tokenKeyOf(token)
-	v, err := t.known.get(ctx, key, func() (v verdict, keep time.Duration) {
+	v, err := t.known.Get(ctx, key, func() (v verdict, keep time.Duration) {
 		v = t.ask(ctx, token, key, admission.SourceOf(remote))
 		switch {
 		case v.err == nil:
