@@ -73,19 +73,21 @@ func LoadCredentials(path string, log logrus.FieldLogger) (*Credentials, error) 
 // more it returns false, as it does once ctx ends.
 func (c *Credentials) Check(ctx context.Context, client net.Addr, user, password string) bool {
 	from := admission.SourceOf(client)
-	pause, ok := c.guesses.ask(from, time.Now())
+	turn, pause, ok := c.guesses.ask(from, time.Now())
 	if !ok {
 		c.log.WithField("client", from.String()).Warn("too many wrong passwords from one address; refusing further attempts without checking them")
 		wait.For(ctx, guessRefuse)
 		return false
 	}
 	if pause > 0 && !wait.For(ctx, pause) { // the client left, or is to leave
-		c.guesses.withdraw(from, time.Now())
+		c.guesses.withdraw(turn)
 		return false
 	}
-	right := c.valid(user, password)
-	c.guesses.answer(from, right, time.Now())
-	return right
+	if !c.valid(user, password) {
+		return false
+	}
+	c.guesses.right(turn)
+	return true
 }
 
 // valid reports whether user has this password. It takes as long for a user that

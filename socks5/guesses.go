@@ -59,45 +59,48 @@ func (t *turns) take(now time.Time, every time.Duration, burst int) (wait time.D
 // giveBack undoes a take.
 func (t *turns) giveBack(every time.Duration) { t.full = t.full.Add(-every) }
 
-// ask returns how long a check for source has to wait; false means too long.
-// The caller then calls answer with the outcome, or withdraw if nothing was checked.
-func (g *guesses) ask(source netip.Prefix, now time.Time) (wait time.Duration, ok bool) {
+// turn is what a check has taken: of its address, and of all that have not been right yet.
+type turn struct {
+	of  *guesser
+	all bool
+}
+
+// ask takes a turn for source, and returns how long the check has to wait for it; false means too
+// long, and takes none. A turn of a check that was not made, or was right, is given back.
+func (g *guesses) ask(source netip.Prefix, now time.Time) (t turn, wait time.Duration, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := g.of(source, now)
+	t = turn{s, !s.right}
 	wait = s.take(now, guessEvery, guessBurst)
-	if !s.right {
+	if t.all {
 		wait = max(wait, g.all.take(now, guessEvery/guessAll, guessBurst*guessAll))
 	}
 	if wait > guessWait {
-		g.undo(s)
-		return 0, false
+		g.giveBack(t)
+		return turn{}, 0, false
 	}
-	return wait, true
+	return t, wait, true
 }
 
-// answer records whether the password was right.
-func (g *guesses) answer(source netip.Prefix, right bool, now time.Time) {
-	if !right {
-		return
-	}
+// right gives back the turn of a password that was right.
+func (g *guesses) right(t turn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	s := g.of(source, now)
-	g.undo(s)
-	s.right = true
+	g.giveBack(t)
+	t.of.right = true
 }
 
 // withdraw gives back the turn of a check that was not made: that guessed nothing.
-func (g *guesses) withdraw(source netip.Prefix, now time.Time) {
+func (g *guesses) withdraw(t turn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.undo(g.of(source, now))
+	g.giveBack(t)
 }
 
-func (g *guesses) undo(s *guesser) {
-	s.giveBack(guessEvery)
-	if !s.right {
+func (g *guesses) giveBack(t turn) {
+	t.of.giveBack(guessEvery)
+	if t.all {
 		g.all.giveBack(guessEvery / guessAll)
 	}
 }

@@ -52,7 +52,7 @@ func TestGuessesArePaced(t *testing.T) {
 				wg.Go(func() {
 					for time.Since(start) < time.Minute {
 						before := time.Now()
-						_, ok := c0.guesses.ask(admission.SourceOf(c.source(i)), before)
+						_, _, ok := c0.guesses.ask(admission.SourceOf(c.source(i)), before)
 						if ok {
 							mu.Lock()
 							looked++
@@ -72,6 +72,22 @@ func TestGuessesArePaced(t *testing.T) {
 			testutil.AtMost(t, looked, c.most, "passwords looked at in a minute")
 		})
 	}
+}
+
+// Right passwords cost no turn, also of those that are checked while another of their address is.
+func TestRightPasswordsCostNothing(t *testing.T) {
+	var g guesses
+	now, source := time.Now(), admission.SourceOf(from("10.0.0.1:1"))
+	var turns []turn
+	for range 3 {
+		t, _, _ := g.ask(source, now)
+		turns = append(turns, t)
+	}
+	for _, taken := range turns {
+		g.right(taken)
+	}
+	testutil.Equal(t, g.all.full.Sub(now), 0, "how far all turns are ahead")
+	testutil.Equal(t, g.sources[source].full.Sub(now), 0, "how far those of the address are ahead")
 }
 
 // Check waits for its turn, and refuses what would wait too long, right or wrong.
@@ -155,7 +171,7 @@ func TestGuessersAreBounded(t *testing.T) {
 	now := time.Now()
 	looked := 0
 	for i := range 10 * guessSources {
-		if _, ok := g.ask(admission.SourceOf(from(fmt.Sprintf("%d.%d.%d.1:1", 1+i/65536, i/256%256, i%256))), now); ok {
+		if _, _, ok := g.ask(admission.SourceOf(from(fmt.Sprintf("%d.%d.%d.1:1", 1+i/65536, i/256%256, i%256))), now); ok {
 			looked++
 		}
 	}
