@@ -4,9 +4,12 @@
 GO       ?= go
 BIN      := bin
 DIST     ?= dist
-VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
-COMMIT   ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
-EPOCH    ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1)
+
+# These sources' own repository: an unpacked archive may be in a folder of another.
+GIT      := GIT_CEILING_DIRECTORIES='$(abspath $(CURDIR)/..)' git
+VERSION  ?= $(shell $(GIT) describe --tags --always --dirty 2>/dev/null || echo devel)
+COMMIT   ?= $(shell $(GIT) rev-parse HEAD 2>/dev/null || echo unknown)
+EPOCH    ?= $(shell $(GIT) log -1 --format=%ct 2>/dev/null || echo 1)
 FUZZTIME ?= 5s
 IMAGE    ?= konnectivity:$(VERSION)
 
@@ -302,7 +305,7 @@ image-files:
 .PHONY: committed
 committed:
 	@[ '$(COMMIT)' != unknown ] || { echo "make release: no commit is known here: release a clone, or give COMMIT and EPOCH" >&2; exit 1; }
-	@changed=$$(git status --porcelain 2>/dev/null); [ -z "$$changed" ] || \
+	@changed=$$($(GIT) status --porcelain 2>/dev/null); [ -z "$$changed" ] || \
 		{ printf 'make release: commit these files first, or remove them:\n%s\n' "$$changed" >&2; exit 1; }
 
 .PHONY: release

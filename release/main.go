@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -136,7 +137,7 @@ func parse(args []string) (*release, error) {
 	if err := set.Parse(args); err != nil {
 		return nil, err
 	}
-	if r.files == "" && (!semver.IsValid(r.version) || semver.Canonical(r.version) != r.version) {
+	if r.files == "" && (!semver.IsValid(r.version) || semver.Canonical(r.version) != r.version || pastTag.MatchString(r.version)) {
 		return nil, fmt.Errorf("%q is no version to release: give VERSION=v1.2.3", r.version)
 	}
 	for _, s := range strings.Fields(systems) {
@@ -166,6 +167,10 @@ func parse(args []string) (*release, error) {
 	}
 	return r, nil
 }
+
+// pastTag is what git describe calls a commit without a tag. As a version it would be older than
+// the tag, which the commit is not.
+var pastTag = regexp.MustCompile(`-[0-9]+-g[0-9a-f]+$`)
 
 // number is the version without its v, as file names and packages have it.
 func (r *release) number() string { return strings.TrimPrefix(r.version, "v") }

@@ -4,6 +4,7 @@ import (
 	"debug/buildinfo"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -81,5 +82,42 @@ func TestArmHasItsNames(t *testing.T) {
 	config, err := image.ConfigFile()
 	if err != nil || config.Platform().String() != "linux/arm/v7" {
 		t.Errorf("the image is for %v, %v", config.Platform(), err)
+	}
+}
+
+// Sources that are in a folder of another repository have neither its commit nor its version.
+func TestArchivesInsideRepositories(t *testing.T) {
+	repository := t.TempDir()
+	sources := filepath.Join(repository, "konnectivity")
+	noError(t, errors.Join(
+		os.Mkdir(sources, 0o700),
+		os.WriteFile(filepath.Join(sources, "Makefile"), must(os.ReadFile("../Makefile"))(t), 0o600),
+	))
+	run := func(name string, args ...string) string {
+		t.Helper()
+		cmd := exec.Command(name, args...)
+		cmd.Dir, cmd.Env = sources, []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+		out, err := cmd.CombinedOutput()
+		noError(t, err)
+		return strings.TrimSpace(string(out))
+	}
+	const show = "--eval=show: ; @echo $(VERSION) $(COMMIT) $(EPOCH)"
+	run("git", "init", "--quiet", repository)
+	run("git", "-c", "user.name=a", "-c", "user.email=a@b.test", "commit", "--quiet", "--allow-empty", "--message=other")
+	equal(t, run("make", "--silent", show, "show"), "devel unknown 1", "in another repository")
+	run("git", "init", "--quiet", sources)
+	run("git", "-c", "user.name=a", "-c", "user.email=a@b.test", "commit", "--quiet", "--allow-empty", "--message=own")
+	equal(t, strings.Fields(run("make", "--silent", show, "show"))[1], run("git", "rev-parse", "HEAD"), "the commit of its own")
+}
+
+func TestVersionsOfReleases(t *testing.T) {
+	for version, want := range map[string]bool{
+		"v1.2.3": true, "v1.2.3-rc.1": true,
+		"devel": false, "90d263bb": false, "v1.2": false, "v1.2.3-dirty-1-g90d263bb": false, "v1.2.3-5-g90d263bb": false,
+	} {
+		_, err := parse([]string{"-version=" + version, "-systems=linux/amd64", "-commit=x", "-time=1"})
+		if refused := err != nil && strings.Contains(err.Error(), "no version to release"); refused == want {
+			t.Errorf("%s: %v", version, err)
+		}
 	}
 }
