@@ -195,6 +195,21 @@ func (m *Manager) hold(n int) {
 	}
 }
 
+// lingerMemory is what a connection that lingers takes besides what it keeps: itself, and the
+// stream under it. How many are open is bounded by their sockets.
+const lingerMemory = 8 << 10
+
+// holdLingering counts one more connection that lingers, or one less. So the budget bounds what a
+// peer that acknowledges nothing leaves here: once memory is scarce, new connections do not outlive
+// their links, and do not linger.
+func (m *Manager) holdLingering(one bool) {
+	if one {
+		m.figures.budget.Hold(lingerMemory)
+	} else {
+		m.figures.budget.Give(lingerMemory)
+	}
+}
+
 // relieve makes connections plain, those first that were used longest ago, until memory is
 // not short.
 func (m *Manager) relieve() {

@@ -49,7 +49,8 @@ type Conn struct {
 	m               Machine
 	st              Carrier // the stream: while m is Up, or until a Conn that is over was read; nil: none
 	used            tunnel.Moment
-	held            int32     // bytes that are held of the budget
+	held            int32     // bytes of the budget, for what it keeps
+	lingers         bool      // lingerMemory of the budget is held
 	writing         bool      // a Write is under way; others wait for it
 	given           bool      // since the last write, a carrier has taken all that there was
 	lossNoted       bool      // the log tells that the carrier was lost. Manager.mu guards it; it is here for the size of Conn
@@ -111,6 +112,10 @@ func (c *Conn) settle(a Actions) Actions {
 	if n := c.m.Out.Size() - int(c.held); n != 0 {
 		c.held += int32(n)
 		c.manager.hold(n)
+	}
+	if lingers := c.m.State() == StateLingering; lingers != c.lingers {
+		c.lingers = lingers
+		c.manager.holdLingering(lingers)
 	}
 	return a
 }
