@@ -399,8 +399,8 @@ konnectivity_sidecar_tunnel_deemed_down 0
 }
 
 func TestLabelsAreDocumented(t *testing.T) {
-	reg, m := prometheus.NewRegistry(), newMetrics()
-	testutil.NoError(t, m.register(reg, func() uplink.Stats { return uplink.Stats{} }))
+	reg := prometheus.NewRegistry()
+	m := testutil.Must(newMetrics(reg, func() uplink.Stats { return uplink.Stats{} }))(t)
 	for _, route := range []tunnel.Route{tunnel.RouteTunnel, tunnel.RouteDirect, tunnel.RouteCustomer, tunnel.RouteFallback} {
 		f := new(tunnel.Flow)
 		f.Route = route
