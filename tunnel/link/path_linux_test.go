@@ -70,7 +70,7 @@ func TestPathConnectsWhereLargePacketsOfThePeerAreLost(t *testing.T) {
 		defer raw.Close()
 		return p.Secure(ctx, tls.Client(Buffered(raw), &tls.Config{RootCAs: ca.Pool(), ServerName: "peer"}))
 	}
-	err := connect(3 * time.Second)
+	err := connect(5 * time.Second)
 	unheard, _ := errors.AsType[*UnheardError](err)
 	testutil.Requires(t, unheard != nil && errors.Is(err, context.DeadlineExceeded), "the first says why: %v", err)
 	testutil.Equal(t, unheard.Peer, "sends what does not arrive", "who is to blame")
