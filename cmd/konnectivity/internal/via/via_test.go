@@ -1,9 +1,12 @@
 package via
 
 import (
+	"cmp"
 	"io"
 	"net"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -29,4 +32,21 @@ func TestSOCKS5Replies(t *testing.T) {
 		testutil.Requires(t, err != nil, "reply %d", reply)
 		testutil.Equal(t, err.Error(), want, "reply %d", reply)
 	}
+}
+
+// A proxy whose first byte is that of SOCKS5 may take its time for the next, and fail: nobody
+// asks then what else is at its port.
+func TestTheFirstByteTellsSOCKS5(t *testing.T) {
+	front := says(t, "SSH-2.0-OpenSSH_9.2\r\n") // who asks gets this answer
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer near.Close()
+		go func() { _, _ = far.Write([]byte{5}) }()
+		err := handshakeAt(t.Context(), near, front, "x.test:1", SpeaksSOCKS5, func(c net.Conn) error {
+			_, err := c.Read(make([]byte, 1))
+			time.Sleep(2 * greetingTime)
+			return cmp.Or(err, io.ErrUnexpectedEOF)
+		})
+		testutil.Equal(t, err, io.ErrUnexpectedEOF, "the handshake's error")
+	})
 }
