@@ -222,16 +222,20 @@ func TestALinkPanics(t *testing.T) {
 // A link that does nothing takes one goroutine of the server, whose stack has not
 // grown by the handshake: 4 KiB, of which TLS needs more than half.
 func TestIdleLinksKeepSmallStacks(t *testing.T) {
-	r := startServer(t, func(o *Options) { o.Keepalive = time.Hour }) // mute links answer no ping
-	const links, most = 200, 6 << 10                                  // stacks come in spans of 32 KiB
+	r := startServer(t)
+	const links, most = 200, 6 << 10 // stacks come in spans of 32 KiB
 	config := r.tls(link.ALPN)
 	goroutines, stacks := resting()
+	began := time.Now()
 	for i := range links {
 		at, hello := r.agentAt, link.Hello{Role: link.RoleAgent, ID: fmt.Sprint(i), Features: []string{link.FeatureLanes}}
 		if i%2 > 0 {
 			at, hello.Role, hello.Group = r.tcp, link.RoleClient, "sixteen bytes it"
 		}
 		defer mute(t, at, config, hello).Close()
+	}
+	if took := time.Since(began); took > link.DefaultDeadAfter/2 {
+		t.Skipf("this machine is too busy: it took %v, and a mute link, which answers no ping, is given up", took)
 	}
 	r.eventually("all are known", func() bool { return len(r.adminPeers()) == links })
 	r.eventually("one goroutine for each, and 6 KiB of stack", func() bool { // a timer of each link starts another now and then
