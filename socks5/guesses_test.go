@@ -74,7 +74,7 @@ func TestGuessesArePaced(t *testing.T) {
 	}
 }
 
-// Right passwords cost no turn, also of those that are checked while another of their address is.
+// Right passwords cost no turn, even if several from one address are checked at once.
 func TestRightPasswordsCostNothing(t *testing.T) {
 	var g guesses
 	now, source := time.Now(), admission.SourceOf(from("10.0.0.1:1"))

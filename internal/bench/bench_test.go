@@ -65,8 +65,8 @@ func (s *short) Accept() (net.Conn, error) {
 	return s.Listener.Accept()
 }
 
-// A target that runs out of descriptors ends, and its connections with it, rather than
-// have measurements wait for it.
+// A target that runs out of descriptors ends with that error, and closes its connections, so
+// that no measurement waits for it.
 func TestShortagesEndTargets(t *testing.T) {
 	l := testutil.Listen(t)
 	ended := make(chan error, 1)

@@ -224,8 +224,8 @@ func (s *Signer) publish(ctx context.Context) error {
 	return err
 }
 
-// logPublished tells what was written. That others have changed it in between is told once, since
-// a signer with other CAs will do so again and again.
+// logPublished logs what publish has written. Another signer that publishes other CAs replaces
+// them every minute: that is logged the first time.
 func (s *Signer) logPublished(bundle, was, trust string) {
 	log := s.opts.Log.WithField("bundle", bundle)
 	switch {

@@ -34,10 +34,10 @@ func TestSOCKS5Replies(t *testing.T) {
 	}
 }
 
-// A proxy whose first byte is that of SOCKS5 may take its time for the next, and fail: nobody
-// asks then what else is at its port.
+// A port whose first byte is that of SOCKS5 is not probed for other protocols, even if the rest
+// of its answer is late or missing.
 func TestTheFirstByteTellsSOCKS5(t *testing.T) {
-	front := says(t, "SSH-2.0-OpenSSH_9.2\r\n") // who asks gets this answer
+	front := says(t, "SSH-2.0-OpenSSH_9.2\r\n") // what a probe would find
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		defer near.Close()
