@@ -177,7 +177,7 @@ func (m *measurement) start(ctx context.Context) ([]subject, error) {
 		}
 		subjects = append(subjects, subject{p, each})
 	}
-	if err := w.startChain(line.AddrB.String(), m.far.Do); err != nil { // for either leg: the hops are alike
+	if err := w.startChain(line.AddrB.String(), m.there(w.Suite)); err != nil { // for either leg: the hops are alike
 		return nil, err
 	}
 	chain := bench.Path{Name: "relay chain", Dialer: through("tcp", w.front, greetHop), Target: plain}
@@ -216,6 +216,16 @@ func (m *measurement) startWorld(ctx context.Context, bin suite.Binaries, target
 	return w, awaitPath(ctx, w.Suite, bench.Path{Name: "ours", Dialer: socks5(w.socks.Address()), Target: target})
 }
 
+// there returns what runs a function at the far end, where the programs of s that it starts are,
+// too.
+func (m *measurement) there(s *suite.Suite) func(fn func() error) error {
+	return func(fn func() error) error {
+		s.On = m.far.Do
+		defer func() { s.On = nil }()
+		return m.far.Do(fn)
+	}
+}
+
 // startFarAgent puts the line between server and agent.
 func (m *measurement) startFarAgent(w *world, more []string) (err error) {
 	near := line.AddrA.String()
@@ -223,25 +233,24 @@ func (m *measurement) startFarAgent(w *world, more []string) (err error) {
 		return err
 	}
 	more = append(more, "--proxy-server-host="+near)
-	w.On = m.far.Do
-	if w.agent, err = w.LaunchAgent(w.server, more...); err != nil {
+	if err := m.there(w.Suite)(func() (err error) { w.agent, err = w.LaunchAgent(w.server, more...); return err }); err != nil {
 		return err
 	}
-	w.On = nil
 	w.socks, err = w.StartSOCKS5(w.server)
 	return err
 }
 
 // startFarServer puts the line between sidecar and server.
-func (m *measurement) startFarServer(w *world, more []string) (err error) {
-	w.On = m.far.Do
-	if w.server, err = w.LaunchServer("--server-bind-address=" + line.AddrB.String()); err == nil {
-		w.agent, err = w.LaunchAgent(w.server)
-	}
+func (m *measurement) startFarServer(w *world, more []string) error {
+	err := m.there(w.Suite)(func() (err error) {
+		if w.server, err = w.LaunchServer("--server-bind-address=" + line.AddrB.String()); err == nil {
+			w.agent, err = w.LaunchAgent(w.server)
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	w.On = nil
 	w.socks, err = w.StartSOCKS5(w.server, append(more, "--konnectivity-hostname="+line.AddrB.String())...)
 	return err
 }

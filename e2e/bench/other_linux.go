@@ -82,7 +82,7 @@ func (m *measurement) startOther(ctx context.Context, bin suite.Binaries, o othe
 	if err != nil {
 		return bench.Path{}, err
 	}
-	return o.start(ctx, w.Suite, m.far.Do, target)
+	return o.start(ctx, w.Suite, m.there(w.Suite), target)
 }
 
 // start runs near, and far by there, as programs of s, and waits until connections get
