@@ -320,7 +320,7 @@ func TestLoad(t *testing.T) {
 	dir := t.TempDir()
 	ca := testutil.Must(pki.NewCA("api"))(t)
 	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "admin", Client: true}))(t)
-	for name, data := range map[string][]byte{"ca.crt": ca.CertPEM, "c.crt": pair.CertPEM, "c.key": pair.KeyPEM, "token": []byte(" tok\n"), "bad-token": []byte("a\nb"), "big": make([]byte, maxFile+1)} {
+	for name, data := range map[string][]byte{"ca.crt": ca.CertPEM, "c.crt": pair.CertPEM, "c.key": pair.KeyPEM, "token": []byte(" tok\n"), "bad-token": []byte("a\nb"), "big": make([]byte, maxFile+1), "blank": nil} {
 		testutil.NoError(t, os.WriteFile(filepath.Join(dir, name), data, 0o600))
 	}
 	config := func(cluster, user string) string {
@@ -345,6 +345,9 @@ func TestLoad(t *testing.T) {
 		"missing file":     {config(server, "tokenFile: nowhere"), "no such file"},
 		"two-line token":   {config(server, "tokenFile: bad-token"), "characters that no token may have"},
 		"key without cert": {config(server, "client-key: c.key"), "client certificate and key"},
+		"blank CA":         {config(server+", certificate-authority: blank", ""), "blank is empty"},
+		"blank key pair":   {config(server, "client-certificate: blank, client-key: blank"), "blank is empty"},
+		"blank token":      {config(server, "tokenFile: blank"), "blank is empty"},
 		"huge file":        {config(server, "tokenFile: big"), "larger than"},
 		"not YAML":         {"{hunter2", "is not a kubeconfig"},
 		"empty":            {"", "no context"},

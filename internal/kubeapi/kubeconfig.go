@@ -1,6 +1,7 @@
 package kubeapi
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 )
@@ -101,7 +102,7 @@ func (k *Kubeconfig) Current() (cluster Cluster, user User, err error) {
 }
 
 // Access gathers what a cluster and a user say, and has read give the content of the files
-// that they name. If that fails, it returns the field.
+// that they name, none of which may be empty. If that fails, it returns the field.
 func (c Cluster) Access(u User, read func(name string) ([]byte, error)) (a Access, field string, err error) {
 	token := []byte(u.Token)
 	a = Access{
@@ -120,7 +121,10 @@ func (c Cluster) Access(u User, read func(name string) ([]byte, error)) (a Acces
 		if ref.name == "" || len(*ref.into) > 0 { // as Kubernetes has it, the content wins
 			continue
 		}
-		if *ref.into, err = read(ref.name); err != nil {
+		if *ref.into, err = read(ref.name); err == nil && len(bytes.TrimSpace(*ref.into)) == 0 {
+			err = fmt.Errorf("the file %s is empty", ref.name) // one being written: no CA would be any CA of the system
+		}
+		if err != nil {
 			return a, ref.field, err
 		}
 	}

@@ -49,6 +49,7 @@ func TestKubeconfigReachesNothingBeyondTheFolder(t *testing.T) {
 		{"CA elsewhere", server + ", certificate-authority: /etc/ca", token, "clusters.cluster.certificate-authority: "},
 		{"hidden file", server, "tokenFile: ..data", "users.user.tokenFile: "},
 		{"missing file", server, "tokenFile: absent", "users.user.tokenFile: absent: "},
+		{"empty CA", server + ", certificate-authority: blank", token, "clusters.cluster.certificate-authority: the file blank is empty"},
 		{"impersonation", server, token + ", as: admin", "users.user.as: "},
 		{"no TLS", "server: 'http://api:6443'", token, "kubeconfig: clusters.cluster.server: want https://"},
 		{"user in the URL", "server: 'https://u:hidden@api'", token, "kubeconfig: clusters.cluster.server: want https://"},
@@ -58,7 +59,7 @@ func TestKubeconfigReachesNothingBeyondTheFolder(t *testing.T) {
 		{"good with files", server + ", certificate-authority: ca.crt", "tokenFile: token", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			folder := inMemory{"kubeconfig": kubeconfigOf(test.cluster, test.user), "ca.crt": pem, "token": "secret\n"}
+			folder := inMemory{"kubeconfig": kubeconfigOf(test.cluster, test.user), "ca.crt": pem, "token": "secret\n", "blank": ""}
 			api, err := parseKubeconfig("kubeconfig", folder.read)
 			switch {
 			case test.want == "" && err != nil:
