@@ -27,8 +27,10 @@ const (
 	// watchTime is how long one watch lasts, until the API ends it.
 	watchTime = 5 * time.Minute
 
-	// watchGrace is how much longer we wait for the API to do so.
+	// watchGrace is how much longer we wait for the API to do so, and watchEarly how much
+	// earlier it may, by a clock that is faster than ours.
 	watchGrace = 30 * time.Second
+	watchEarly = time.Second
 
 	// otherEvery is how often a watch looks whether its kubeconfig is still in use:
 	// with the watch, nothing else asks.
@@ -208,7 +210,7 @@ func (s *Services) watch(ctx context.Context, access *access, version string) (s
 		}
 		version = cmp.Or(service.ResourceVersion, version)
 	})
-	if err = cmp.Or(full, err); err == nil && time.Since(start) < watchTime {
+	if err = cmp.Or(full, err); err == nil && time.Since(start) < watchTime-watchEarly {
 		err = errCut
 	}
 	return version, err
