@@ -29,6 +29,24 @@ type Error struct {
 	Message string `json:"message"`
 }
 
+// maxMessage is how much of a text of an Error is kept, in characters: each that asks may keep one
+// for a while, and logs it.
+const maxMessage = 1000
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (e *Error) UnmarshalJSON(text []byte) error {
+	type plain Error
+	if err := json.Unmarshal(text, (*plain)(e)); err != nil {
+		return err
+	}
+	for _, s := range []*string{&e.Kind, &e.Status, &e.Reason, &e.Message} {
+		if len(*s) > maxMessage {
+			*s = fmt.Sprintf("%.*s", maxMessage, *s) // a copy, which does not hold all of it
+		}
+	}
+	return nil
+}
+
 // Error implements error.
 func (e *Error) Error() string {
 	if e.Message != "" {
@@ -60,7 +78,7 @@ func refusal(resp *http.Response) error {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
 	e := &Error{Code: resp.StatusCode}
 	if err != nil || json.Unmarshal(text, e) != nil || e.Kind != "Status" {
-		*e = Error{Code: resp.StatusCode, Message: fmt.Sprintf("the API server answered %s: %.1000q", resp.Status, text)}
+		*e = Error{Code: resp.StatusCode, Message: fmt.Sprintf("the API server answered %s: %.*q", resp.Status, maxMessage, text)}
 	}
 	if e.Reason == "" {
 		e.Reason = reasons[e.Code]

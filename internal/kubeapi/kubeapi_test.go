@@ -2,6 +2,7 @@ package kubeapi_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -226,6 +227,29 @@ func TestRefusal(t *testing.T) {
 	leases := testutil.Must(kubeapi.NewLeases(&kubeapi.Config{URL: srv.URL}, "ns"))(t)
 	defer leases.CloseIdle()
 	testutil.Equal(t, kubeapi.ReasonOf(testutil.Err(leases.Get(t.Context(), "a"))), kubeapi.NotFound, "the reason")
+}
+
+// What an API says against a request is kept and logged by whoever asks, so little of it is.
+func TestLongRefusalsAreCut(t *testing.T) {
+	long := strings.Repeat("x", 20<<10)
+	text := `{"kind":"Status","reason":"` + long + `","code":500,"message":"` + long + `"}`
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") == "" {
+			http.Error(w, text, http.StatusInternalServerError)
+			return
+		}
+		_, _ = io.WriteString(w, `{"type":"ERROR","object":`+text+`}`)
+	}))
+	defer srv.Close()
+	leases := testutil.Must(kubeapi.NewLeases(&kubeapi.Config{URL: srv.URL}, "ns"))(t)
+	defer leases.CloseIdle()
+	for what, err := range map[string]error{
+		"an answer": testutil.Err(leases.List(t.Context(), kubeapi.ListOptions{})),
+		"a watch":   leases.Watch(t.Context(), kubeapi.WatchOptions{}, func() {}, func(kubeapi.Event, *kubeapi.Lease) {}),
+	} {
+		refused, ok := errors.AsType[*kubeapi.Error](err)
+		testutil.Holds(t, ok && refused.Code == 500 && len(refused.Message+refused.Reason) == 2000, "%s: %.3000v", what, err)
+	}
 }
 
 func TestBadConfig(t *testing.T) {
