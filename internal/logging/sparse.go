@@ -48,12 +48,13 @@ type sparse struct {
 	untold int                            // dropped lines of records that were removed
 }
 
-// End writes how many lines were dropped that no later line tells of. Programs call it as they end.
+// End writes how many lines were dropped that no later line tells of, as a warning, or as an
+// error if log has no warnings. Programs call it as they end.
 func End(log *logrus.Entry) {
 	for _, hook := range log.Logger.Hooks[logrus.WarnLevel] {
 		if s, ok := hook.(*sparse); ok {
 			if kept := s.takeAll(); kept > 0 {
-				log.WithField(keptBack, kept).Warn("lines like others before were not logged, and no later line has told so")
+				log.WithField(keptBack, kept).Log(min(logrus.WarnLevel, log.Logger.GetLevel()), "lines like others before were not logged, and no later line has told so")
 			}
 		}
 	}

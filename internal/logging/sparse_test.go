@@ -65,6 +65,19 @@ func TestKeptBackLinesAreToldAtTheEnd(t *testing.T) {
 	})
 }
 
+// A log without warnings has lost errors alone, and tells of them.
+func TestKeptBackErrorsAreToldAtTheEnd(t *testing.T) {
+	var out bytes.Buffer
+	log := testutil.Must(New(Options{Component: "c", Level: logrus.ErrorLevel, Out: &out}))(t)
+	for range 2 * sparseLines {
+		log.Error("failed")
+		log.Warn("refused")
+	}
+	out.Reset()
+	End(log)
+	testutil.Contains(t, out.String(), fmt.Sprintf(`"kept_back":%d`, sparseLines), "the last line")
+}
+
 // Wordings without end are no way around it, and give way to others in time.
 func TestMessagesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
