@@ -3,11 +3,13 @@ package main
 import (
 	"debug/buildinfo"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -118,6 +120,43 @@ func TestVersionsOfReleases(t *testing.T) {
 		_, err := parse([]string{"-version=" + version, "-systems=linux/amd64", "-commit=x", "-time=1"})
 		if refused := err != nil && strings.Contains(err.Error(), "no version to release"); refused == want {
 			t.Errorf("%s: %v", version, err)
+		}
+	}
+}
+
+// An agent's package stops an agent that was started without a store, before it starts the next,
+// and restarts any other, by each shell that may be sh, and also where systemctl is an old one.
+func TestPackagesRestartAgents(t *testing.T) {
+	sleep := func(env ...string) string {
+		cmd := exec.Command("sleep", "1000")
+		cmd.Env = append(env, "PATH="+os.Getenv("PATH"))
+		noError(t, cmd.Start())
+		t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		return strconv.Itoa(cmd.Process.Pid)
+	}
+	const reload, restart = "daemon-reload\n", "try-restart konnectivity-agent.service\n"
+	const anew = "stop konnectivity-agent.service\nstart konnectivity-agent.service\n"
+	for pid, want := range map[string]string{"0": restart, sleep("FDSTORE=1"): restart, sleep("X=1"): anew} {
+		for _, shell := range []string{"sh", "dash", "bash", "busybox sh"} {
+			words := strings.Fields(shell)
+			if _, err := exec.LookPath(words[0]); err != nil {
+				continue
+			}
+			dir := t.TempDir()
+			agent := programs[slices.IndexFunc(programs, func(p program) bool { return p.service == "agent" })]
+			script := strings.Replace(string(agent.render("postinstall.sh")), "/run/systemd/system", dir, 1)
+			systemctl := "#!/bin/sh\ncase $1 in\nshow) [ \"$2\" = --property=MainPID ] && echo MainPID=" + pid + ";;\n*) echo \"$@\" >>" + dir + "/did;;\nesac\n"
+			noError(t, errors.Join(
+				os.WriteFile(filepath.Join(dir, "script"), []byte(script), 0o600),
+				os.WriteFile(filepath.Join(dir, "systemctl"), []byte(systemctl), 0o700),
+				os.WriteFile(filepath.Join(dir, "systemd-sysusers"), []byte("#!/bin/sh\n"), 0o700),
+				os.WriteFile(filepath.Join(dir, "systemd-tmpfiles"), []byte("#!/bin/sh\n"), 0o700),
+			))
+			cmd := exec.Command(words[0], append(words[1:], filepath.Join(dir, "script"))...)
+			cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
+			out, err := cmd.CombinedOutput()
+			equal(t, fmt.Sprint(string(out), err), "<nil>", "what %s says", shell)
+			equal(t, string(must(os.ReadFile(filepath.Join(dir, "did")))(t)), reload+want, "what is done by %s", shell)
 		}
 	}
 }

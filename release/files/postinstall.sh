@@ -7,8 +7,9 @@ if [ -d /run/systemd/system ]; then
 {{- if eq .Service "agent"}}
 	# An agent that was started without a store may be one that ignores the unit's
 	# RestartKillSignal, and would be killed once TimeoutStopSec is over.
-	pid=$(systemctl show --value --property=MainPID {{.Name}}.service)
-	if [ -e "/proc/$pid/environ" ] && ! grep --quiet --null-data ^FDSTORE= "/proc/$pid/environ"; then
+	pid=$(systemctl show --property=MainPID {{.Name}}.service) # before systemd 230 without --value
+	environ=/proc/${pid#MainPID=}/environ
+	if [ -e "$environ" ] && ! grep -qz ^FDSTORE= "$environ"; then
 		systemctl stop {{.Name}}.service
 		exec systemctl start {{.Name}}.service
 	fi
