@@ -33,7 +33,8 @@ func TestProgramsOutliveTheReaderOfTheirLog(t *testing.T) {
 	serves := func() (bool, any) {
 		select {
 		case <-agent.Done():
-			t.Fatalf("it ended with the reader of its log: %v", testutil.Err(agent.Wait(patience)))
+			code, err := agent.Wait(patience)
+			t.Fatalf("it ended with the reader of its log: %d, %v", code, err)
 		default:
 		}
 		_, status := page("http://" + suite.Loopback(health) + "/healthz")

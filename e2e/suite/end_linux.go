@@ -8,5 +8,8 @@ import (
 // endWithThread has the kernel kill cmd's process when the thread that starts it ends, as all
 // threads of a test do that is killed (prctl(2), PR_SET_PDEATHSIG).
 func endWithThread(cmd *exec.Cmd) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = new(syscall.SysProcAttr)
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 }

@@ -1,7 +1,6 @@
 package suite
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
@@ -37,16 +36,12 @@ func TestMain(m *testing.M) {
 
 // A test that is killed leaves no program behind.
 func TestProgramsEndWithTheTest(t *testing.T) {
-	test := exec.Command(testutil.Must(os.Executable())(t))
-	test.Env = append(os.Environ(), startsEnv+"=1")
-	said := testutil.Must(test.StdoutPipe())(t)
-	testutil.NoError(t, test.Start())
-	line, err := bufio.NewReader(said).ReadString('\n')
-	testutil.NoError(t, err)
-	pid := testutil.Must(strconv.Atoi(strings.TrimSpace(line)))(t)
+	test := testutil.Must(Start("test", testutil.Must(os.Executable())(t), nil, []string{startsEnv + "=1"}))(t)
+	t.Cleanup(test.Kill)
+	testutil.Eventually(t, "a program", func() bool { return strings.HasSuffix(test.Output(), "\n") })
+	pid := testutil.Must(strconv.Atoi(strings.TrimSpace(test.Output())))(t)
 	testutil.NoError(t, syscall.Kill(pid, 0))
-	testutil.NoError(t, test.Process.Kill())
-	_ = test.Wait()
+	test.Kill()
 	t.Cleanup(func() {
 		if t.Failed() {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
