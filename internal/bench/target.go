@@ -28,8 +28,7 @@ const (
 	blockSize   = 64 << 10
 )
 
-// ServeTarget serves l until ctx ends. It then closes all connections and returns once
-// they have ended.
+// ServeTarget serves l until ctx ends or l fails, and returns as Accept does.
 func ServeTarget(ctx context.Context, l net.Listener) error {
 	return Accept(ctx, l, func(c net.Conn) { _ = Serve(tunnel.Wrap(c), "") })
 }
