@@ -152,9 +152,10 @@ func (cl *cluster) change(now *tenant.Spec, next *config) {
 	}
 }
 
-// drain cuts all connections and returns when the cluster is gone.
+// drain cuts all connections. The cluster admits no others from then on.
 func (cl *cluster) drain() {
 	cl.mu.Lock()
+	defer cl.mu.Unlock()
 	cl.state = draining
 	for c := range cl.conns {
 		c.cut(errCut)
@@ -162,7 +163,10 @@ func (cl *cluster) drain() {
 	if stop := cl.config.Load().stop; stop != nil {
 		stop()
 	}
-	cl.mu.Unlock()
+}
+
+// awaitEnd returns when a cluster that drains is gone.
+func (cl *cluster) awaitEnd() {
 	cl.left.Wait()
 	cl.ends.Close()
 	cl.ends.Wait()

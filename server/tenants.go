@@ -162,16 +162,17 @@ func (t *tenants) apply(table *tenant.Table) {
 		}
 	}
 	for _, cl := range removed {
-		t.running.Go(func() { t.drain(cl) })
+		cl.drain()
+		t.running.Go(func() { t.bury(cl) })
 	}
 	for side := range sides {
 		t.tellMoved(side)
 	}
 }
 
-// drain ends a cluster to which no handshake leads any more.
-func (t *tenants) drain(cl *cluster) {
-	cl.drain()
+// bury forgets a cluster that drains, once it is gone.
+func (t *tenants) bury(cl *cluster) {
+	cl.awaitEnd()
 	t.server.table.Forget(cl.name)
 	t.server.tellAgain(cl.name)
 	t.replace(func(v *view) {
