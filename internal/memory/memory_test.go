@@ -33,6 +33,10 @@ func TestIsBounded(t *testing.T) {
 			m.Put(i, "long", time.Hour)
 		}
 		testutil.Holds(t, len(m.entries) == 100 && m.Has(999), "%d entries", len(m.entries))
+		for range 3 {
+			m.Put(999, "again", time.Hour)
+		}
+		testutil.Equal(t, len(m.entries), 100, "entries after one was replaced")
 	})
 }
 
@@ -141,8 +145,38 @@ func TestSharedAsksOnce(t *testing.T) {
 		}
 		all.Wait()
 		testutil.Equal(t, fmt.Sprint(asked, panics.Load()), "3 1", "questions, and panics")
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute - 1)
 		got, _ := s.Get(t.Context(), "a", ask)
+		testutil.Equal(t, got, 3, "the answer while it is kept")
+		time.Sleep(1)
+		got, _ = s.Get(t.Context(), "a", ask)
 		testutil.Equal(t, got, 4, "the answer after it was kept long enough")
+	})
+}
+
+// An answer that is not kept is for those who wait for it; one who leaves gets none.
+func TestSharedAnswersThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewShared[string, int](most)
+		var asked atomic.Int32
+		ask := func() (int, time.Duration) {
+			n := asked.Add(1)
+			time.Sleep(time.Second)
+			return int(n), 0
+		}
+		var all sync.WaitGroup
+		all.Go(func() { _, _ = s.Get(t.Context(), "a", ask) })
+		synctest.Wait()
+		all.Go(func() {
+			got, err := s.Get(t.Context(), "a", ask)
+			testutil.Equal(t, fmt.Sprint(got, err), "1 <nil>", "one that waits")
+		})
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		_, err := s.Get(ctx, "a", ask)
+		testutil.ErrorIs(t, err, context.Canceled, "one who leaves")
+		all.Wait()
+		got, _ := s.Get(t.Context(), "a", ask)
+		testutil.Equal(t, got, 2, "the answer to one who comes later")
 	})
 }
