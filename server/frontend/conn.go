@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -59,7 +58,6 @@ type Conn struct {
 	admission.Slot
 
 	front  *Frontend
-	life   context.Context
 	raw    tunnel.Conn
 	remote net.Addr // of the peer; behind a load balancer, known once it has said so
 	meter  *meter   // nil without TLS
@@ -408,9 +406,7 @@ func (c *Conn) finish() {
 	for _, end := range slices.Backward(c.ends) {
 		end()
 	}
-	if !c.hasBegun() {
-		c.reject(errUnproven)
-	}
+	c.reject(errUnproven)
 	c.mu.Lock()
 	was := c.standing
 	c.standing = over
@@ -423,13 +419,6 @@ func (c *Conn) finish() {
 	c.front.cfg.PreAuth.slots.Release(c)
 	// A peer whose handshake failed gets no goodbye, which could block.
 	c.cut()
-}
-
-// hasBegun reports whether Begin has succeeded.
-func (c *Conn) hasBegun() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.standing == begun
 }
 
 // errUnproven is the error of a connection whose handler returned before Begin.

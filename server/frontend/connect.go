@@ -53,7 +53,7 @@ func Connect(admit func(token string) (tunnel.Handler, error), m ConnectMetrics,
 		case c.Begin():
 			m.HTTPConnection(1)
 			defer m.HTTPConnection(-1)
-			_ = c.connect(ctx, f, m, asked)
+			c.connect(ctx, f, m, asked)
 		}
 	}
 }
@@ -98,7 +98,7 @@ func refuseHTTP(_ context.Context, c *Conn) {
 }
 
 // connect dials what a CONNECT request asks for, answers and relays.
-func (c *Conn) connect(ctx context.Context, f tunnel.Handler, m ConnectMetrics, asked asked) error {
+func (c *Conn) connect(ctx context.Context, f tunnel.Handler, m ConnectMetrics, asked asked) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The header is complete; the bytes after it belong to the tunnel and have no
@@ -111,7 +111,7 @@ func (c *Conn) connect(ctx context.Context, f tunnel.Handler, m ConnectMetrics, 
 		Request: tunnel.Request{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: c.RemoteAddr()},
 		Span:    tunnel.Span{Parent: asked.span},
 	}
-	return tunnel.Forward(ctx, f, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	_ = tunnel.Forward(ctx, f, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		switch gone := stop(); {
 		case gone != nil:
 			return nil, gone

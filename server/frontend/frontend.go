@@ -102,8 +102,7 @@ type Config struct {
 	LogOf func(owner any) logrus.FieldLogger
 }
 
-// Frontend serves any number of listeners in the same way. Its methods may be
-// called from any goroutine.
+// Frontend serves a listener. Its methods may be called from any goroutine.
 type Frontend struct {
 	cfg   Config
 	tls   *tls.Config
@@ -112,7 +111,7 @@ type Frontend struct {
 	drained  chan struct{} // closed by Drain
 	drainOne sync.Once
 
-	accepting atomic.Int32 // listeners
+	accepting atomic.Bool
 }
 
 // Room is for so many connections that have begun. Frontends may share one.
@@ -161,7 +160,7 @@ func (f *Frontend) protocols() []string {
 // Serve accepts from l until Drain is called, ctx ends or l fails, and returns
 // when every connection it accepted has ended: nil in the first two cases. It
 // closes l. The connections are cut when ctx ends, and also when l fails, so
-// that Serve can return the failure at once.
+// that Serve can return the failure at once. It is called once.
 func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 	life, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
@@ -178,14 +177,13 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 		}
 	})
 	acceptor := admission.Acceptor{What: "connections of " + f.cfg.Name, Log: f.cfg.Log, MakeRoom: f.cfg.PreAuth.slots.MakeRoom}
-	f.accepting.Add(1)
+	f.accepting.Store(true)
 	err := acceptor.Run(accepting, l, func(raw net.Conn) { f.take(life, raw, &conns) })
-	f.accepting.Add(-1)
+	f.accepting.Store(false)
 	if err != nil {
 		err = fmt.Errorf("the listener for %s on %s failed: %w", f.cfg.Name, l.Addr(), err)
 		cut(err)
 	}
-	stop()
 	closer.Wait()
 	f.await(life, &conns)
 	return err
@@ -197,11 +195,7 @@ func (f *Frontend) await(life context.Context, conns *sync.WaitGroup) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(life, func() {
 		defer close(done)
-		f.cfg.PreAuth.each(f, func(c *Conn) {
-			if c.life.Err() != nil {
-				c.cut()
-			}
-		})
+		f.cfg.PreAuth.each(f, (*Conn).cut)
 	})
 	conns.Wait()
 	if !stop() {
@@ -209,7 +203,7 @@ func (f *Frontend) await(life context.Context, conns *sync.WaitGroup) {
 	}
 }
 
-// Drain makes every Serve stop accepting within drainAccept; connections that
+// Drain makes Serve stop accepting within drainAccept; connections that
 // have not begun have drainHandshake to do so, and if they do are served like
 // others. It does not wait and may be called more than once.
 func (f *Frontend) Drain() {
@@ -222,10 +216,10 @@ func (f *Frontend) Drain() {
 // settleLook is how often Settle looks.
 const settleLook = 10 * time.Millisecond
 
-// Settle returns after Drain, once the listeners are closed and every connection has
+// Settle returns after Drain, once the listener is closed and every connection has
 // begun or ended, or when ctx has ended.
 func (f *Frontend) Settle(ctx context.Context) {
-	for ctx.Err() == nil && (f.accepting.Load() > 0 || f.waiting() > 0) {
+	for ctx.Err() == nil && (f.accepting.Load() || f.waiting() > 0) {
 		wait.For(ctx, settleLook)
 	}
 }
@@ -238,7 +232,7 @@ func (f *Frontend) waiting() (n int) {
 
 // take serves a connection, which has not begun.
 func (f *Frontend) take(life context.Context, raw net.Conn, conns *sync.WaitGroup) {
-	c := &Conn{front: f, raw: tunnel.Wrap(raw), remote: raw.RemoteAddr(), life: life}
+	c := &Conn{front: f, raw: tunnel.Wrap(raw), remote: raw.RemoteAddr()}
 	if ok, _ := f.cfg.PreAuth.slots.Take(c, c.remote); !ok {
 		c.cut() // only if there is no place at all
 		return

@@ -255,12 +255,16 @@ func TestConnect(t *testing.T) {
 
 func TestPipelinedBytesAreKept(t *testing.T) {
 	payload := strings.Repeat("0123456789abcdef", 20<<10/16) // more than is read ahead
+	longest := strings.TrimSuffix(request, "\r\n") + "A: "
+	longest += strings.Repeat("x", maxHeader-len(longest)-4) + "\r\n\r\n"
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		r := start(connecting(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			time.Sleep(50 * time.Millisecond) // so that all of it is there first
 			return echo("")(ctx, f)
 		}))
-		expect(t, r.asked(request+payload), "HTTP/1.1 200 Connection Established\r\n\r\n"+payload)
+		for _, request := range []string{request, longest} {
+			expect(t, r.asked(request+payload), "HTTP/1.1 200 Connection Established\r\n\r\n"+payload)
+		}
 	})
 }
 
@@ -372,6 +376,22 @@ func TestBadRequestsAreAnswered(t *testing.T) {
 			c.Close()
 		}
 		testutil.AtLeast(t, r.count("protocol"), 6, "counted as rejected")
+	})
+}
+
+// Only a valid request can be a stranger's.
+func TestStrangers(t *testing.T) {
+	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		r := start(func(c *Config) {
+			admit := func(string) (tunnel.Handler, error) { return nil, errors.New("a stranger") }
+			c.Connect = Connect(admit, c.Metrics.(*counter), nil)
+		})
+		expect(t, r.asked(request), "HTTP/1.1 407 ")
+		expect(t, r.asked("nonsense\r\n"), "HTTP/1.1 400 ")
+		r.asked("CONN").Close()
+		testutil.Eventually(t, "all are counted", func() bool {
+			return r.count("refused") == 1 && r.count("protocol") == 1 && r.count("closed") == 1
+		})
 	})
 }
 
@@ -532,8 +552,17 @@ func TestOnlyWhatIsServedIsOffered(t *testing.T) {
 	closed(t, c)
 	testutil.Equal(t, grpcOnly.count("protocol"), 2, "counted: %v", grpcOnly.rejected)
 
+	c = grpcOnly.asked("PRI * ")
+	expect(t, c, "grpc PRI * ")
+	c.Close()
+
 	linkOnly := start(t, "tcp", true, func(c *Config) { c.Link = named("link") })
 	closed(t, linkOnly.dial())
+	connectOnly := start(t, "tcp", true, func(c *Config) { c.Connect = named("connect") })
+	expect(t, connectOnly.asked("PRI * "), "connect PRI * ")
+	for r, want := range map[*rig]string{grpcOnly: "h2", linkOnly: "test-link/1", connectOnly: "http/1.1"} {
+		testutil.EqualSlices(t, r.protocols(), []string{want}, "offered")
+	}
 
 	testutil.Fails(t, testutil.Err(New(Config{})), "a listener for nothing was made")
 }
@@ -638,6 +667,21 @@ func TestDrain(t *testing.T) {
 		c.Close()
 		r.served <- testutil.Receive(t, "Serve returns after the last connection", r.served)
 	})
+}
+
+// Frontends that share a PreAuth are drained apart.
+func TestDrainIsOfOneFrontend(t *testing.T) {
+	first := start(t, "tcp", false, connecting(echo("")))
+	second := start(t, "tcp", false, connecting(echo("")), func(c *Config) {
+		c.PreAuth, c.handshakeTimeout = first.cfg.PreAuth, time.Hour
+	})
+	c := second.asked("CONNECT ")
+	testutil.Eventually(t, "it waits", func() bool { return second.waiting() == 1 })
+	first.Drain()
+	first.Settle(t.Context())
+	testutil.Fails(t, testutil.Err(net.Dial("tcp", first.addr.String())), "the drained one accepts")
+	testutil.Equal(t, second.waiting(), 1, "connections of the other that wait")
+	c.Close()
 }
 
 func TestContextCutsConnections(t *testing.T) {

@@ -89,9 +89,7 @@ func (m *meter) await() error {
 func (m *meter) Read(p []byte) (int, error) {
 	if len(m.head) > 0 {
 		n := copy(p, m.head)
-		if m.head = m.head[n:]; len(m.head) == 0 {
-			m.head = nil
-		}
+		m.head = m.head[n:]
 		return n, m.compute()
 	}
 	if m.off.Load() {

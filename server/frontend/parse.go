@@ -95,9 +95,9 @@ func firstLine(r *bufio.Reader) (string, error) {
 
 func parseRequestLine(line string) (authority string, refused *badRequest) {
 	method, rest, _ := strings.Cut(line, " ")
-	target, version, ok := strings.Cut(rest, " ")
+	target, version, _ := strings.Cut(rest, " ")
 	switch {
-	case !ok || len(version) != len("HTTP/1.1") || !strings.HasPrefix(version, "HTTP/") || strings.Contains(target, " "):
+	case len(version) != len("HTTP/1.1") || !strings.HasPrefix(version, "HTTP/"):
 		return "", &badRequest{http.StatusBadRequest, "this is not HTTP"}
 	case method != http.MethodConnect:
 		return "", &badRequest{http.StatusMethodNotAllowed, "only CONNECT is served here"}
@@ -121,7 +121,7 @@ func readFields(r *bufio.Reader) (has fields, err error) {
 		switch {
 		case err != nil:
 			return fields{}, err
-		case line == "" && whole:
+		case line == "":
 			has.id = cmp.Or(has.id, trace)
 			return has, nil
 		}

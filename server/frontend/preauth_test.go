@@ -91,6 +91,21 @@ func TestUnprovenConnectionsWeighWhatTheySend(t *testing.T) {
 	})
 }
 
+// What its handler keeps for it, too.
+func TestHandlersWeighConnections(t *testing.T) {
+	r := start(t, "tcp", false, func(c *Config) {
+		c.GRPC = func(_ context.Context, c *Conn) {
+			c.Weigh(GRPCWeight)
+			_, _ = io.Copy(io.Discard, c.Whole())
+		}
+	})
+	r.asked("PRI ")
+	testutil.Eventually(t, "it weighs more", func() bool {
+		_, bytes := r.cfg.PreAuth.Held()
+		return bytes == tlsWeight+GRPCWeight
+	})
+}
+
 // A chain of certificates may be long.
 func TestLongChainsPass(t *testing.T) {
 	r := start(t, "tcp", true, connecting(echo("")))

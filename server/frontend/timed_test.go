@@ -3,6 +3,7 @@ package frontend
 import (
 	"io"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,11 +36,16 @@ func TestTimedReportsEachWrite(t *testing.T) {
 	go func() { _, _ = io.Copy(io.Discard, far) }()
 	told := 0
 	c := timed(tunnel.Wrap(near), func(time.Duration) { told++ })
-	for how, write := range map[string]func() error{
-		"Write":       func() error { _, err := c.Write([]byte("x")); return err },
+	writes := map[string]func() error{
+		"Write":       func() error { return testutil.Err(io.Copy(c, strings.NewReader("x"))) }, // and it looks at n
 		"WriteChunks": func() error { return c.Out().WriteChunks([]tunnel.Chunk{tunnel.CopyChunk([]byte("x"))}) },
-	} {
+	}
+	for how, write := range writes {
 		told = 0
 		testutil.Holds(t, write() == nil && told == 1, "%s was told of %d times", how, told)
+	}
+	near.Close()
+	for how, write := range writes {
+		testutil.Fails(t, write(), "%s on a closed connection", how)
 	}
 }
