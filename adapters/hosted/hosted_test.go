@@ -1,11 +1,16 @@
 package hosted
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -14,6 +19,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
@@ -107,6 +113,7 @@ func TestWatch(t *testing.T) {
 	api, path := filled(t)
 	api.change(func() { api.PageSize = 2 })
 	s := services(t, path)
+	s.lasts = 0
 	run(t, s)
 	time.Sleep(20 * time.Millisecond)
 	testutil.Equal(t, api.Count("LIST"), 0, "lists before anybody asked")
@@ -121,6 +128,11 @@ func TestWatch(t *testing.T) {
 	api.Delete("a/dual")
 	testutil.Eventually(t, "the deletion", func() bool { return lookup(s, "a/dual") == "no_such_host" })
 	testutil.Equal(t, api.Count("GET"), gets, "GETs beside the watch")
+	api.EndWatches() // in order: the next goes on from there
+	testutil.Eventually(t, "another watch", func() bool { return api.Count("WATCH") == 2 })
+	api.Set("b/two", "10.0.1.2")
+	testutil.Eventually(t, "the Service after it", func() bool { return lookup(s, "b/two") == "[10.0.1.2]" })
+	testutil.Equal(t, api.Count("LIST"), 2, "pages listed")
 	api.Expire()
 	testutil.Eventually(t, "a list anew", func() bool { return api.Count("LIST") == 4 })
 	api.Set("c/one", "10.0.2.1")
@@ -160,6 +172,7 @@ func TestWatchRelistsAfterARestore(t *testing.T) {
 	t.Parallel() // it waits
 	api, path := filled(t)
 	s := services(t, path)
+	s.lasts = 0
 	run(t, s)
 	lookup(s, "a/one")
 	awaitWatch(t, s)
@@ -236,6 +249,7 @@ func TestChangedKubeconfigRelists(t *testing.T) {
 			second := startAPI(t)
 			second.Set("a/one", "10.9.9.9")
 			s := services(t, path)
+			s.lasts = 0
 			if s.look = time.Hour; during {
 				s.look = time.Millisecond
 			}
@@ -328,6 +342,9 @@ func TestLoad(t *testing.T) {
 	for name, c := range map[string]struct{ text, err string }{
 		"plain":            {config(server, ""), ""},
 		"files, relative":  {config(server+", certificate-authority: ca.crt, tls-server-name: api", "client-certificate: c.crt, client-key: c.key, tokenFile: token"), ""},
+		"absolute":         {config(server, "tokenFile: '"+filepath.Join(dir, "token")+"'"), ""},
+		"no host":          {config("server: 'https://:6443'", ""), "server is not an http or https URL"},
+		"two tokens":       {config(server, "token: hunter2, tokenFile: token"), ""}, // as client-go has it, the file wins
 		"basic":            {config(server, "username: u, password: hunter2"), ""},
 		"proxy":            {config(server+", proxy-url: 'http://u:hunter2@proxy:1'", ""), ""},
 		"no context":       {"current-context: other\n" + config(server, ""), `no context "other"`},
@@ -359,11 +376,34 @@ func TestLoad(t *testing.T) {
 				t.Errorf("%v, want %q", err, c.err)
 			case err != nil && strings.Contains(err.Error(), "hunter2"):
 				t.Errorf("a secret in %q", err)
+			case name == "two tokens" && a.Token != "tok":
+				t.Errorf("%+v", a)
 			case name == "files, relative" && (a.Token != "tok" || a.CA == nil || a.Cert == nil || a.Key == nil || a.ServerName != "api"):
 				t.Errorf("%+v", a)
 			}
 		})
 	}
+}
+
+// The kubeconfig's proxy-url wins over the environment.
+func TestProxyOfTheAPI(t *testing.T) {
+	environment, own := &url.URL{Host: "environment"}, &url.URL{Host: "own"}
+	c := &client{proxy: func(*url.URL) (*url.URL, error) { return environment, nil }}
+	for _, a := range []*access{{}, {proxy: own}} {
+		testutil.NoError(t, c.connect(a))
+		testutil.Equal(t, testutil.Must(a.trip.Proxy(&http.Request{}))(t), cmp.Or(a.proxy, environment), "the proxy")
+	}
+}
+
+func TestWatchedServicesAreBounded(t *testing.T) {
+	s := table{addrs: make(map[string][]netip.Addr)}
+	for i := range maxServices - 1 {
+		s.addrs[strconv.Itoa(i)] = nil
+	}
+	testutil.Succeeds(t, s.apply(kubeapi.Added, new(kubeapi.Service)), "the last for which there is room")
+	one := new(kubeapi.Service)
+	one.Name = "one more"
+	testutil.ErrorIs(t, s.apply(kubeapi.Added, one), errTooMany, "one more")
 }
 
 func TestDigestCoversEveryFile(t *testing.T) {

@@ -99,9 +99,9 @@ func (r *reader) access(k kubeapi.Kubeconfig) (*access, error) {
 	if err != nil {
 		return nil, err
 	}
-	if by := server.User; by != nil && user.Username == "" {
-		user.Username = by.Username()
-		user.Password, _ = by.Password()
+	if user.Username == "" {
+		user.Username = server.User.Username()
+		user.Password, _ = server.User.Password()
 	}
 	server.User = nil // errors about requests quote the URL
 	cluster.Server = server.String()

@@ -56,18 +56,14 @@ type Services struct {
 	wanted  chan struct{} // holds one token after the first request: a watch is worthwhile
 	outage  outage
 
-	look time.Duration // otherEvery, but in tests
+	look, lasts time.Duration // otherEvery and watchTime, but in tests
 }
 
 // addrsOf returns a Service's addresses: none if it is headless ("None") or an
 // ExternalName.
 func addrsOf(s *kubeapi.Service) []netip.Addr {
-	texts := s.Spec.ClusterIPs
-	if len(texts) == 0 {
-		texts = []string{s.Spec.ClusterIP}
-	}
 	var out []netip.Addr
-	for _, text := range texts {
+	for _, text := range s.Spec.ClusterIPs {
 		if a, err := netip.ParseAddr(text); err == nil {
 			out = append(out, a)
 		}
@@ -85,7 +81,7 @@ func New(opt Options) *Services {
 		client: &client{path: opt.Kubeconfig, proxy: opt.Proxy, log: opt.Log, connectTime: max(connectTime, getTime)},
 		log:    opt.Log,
 		wanted: make(chan struct{}, 1),
-		outage: outage{log: opt.Log}, look: otherEvery,
+		outage: outage{log: opt.Log}, look: otherEvery, lasts: watchTime,
 	}
 	s.flights = resolve.NewFlights(getTime, s.get)
 	return s

@@ -210,7 +210,7 @@ func (s *Services) watch(ctx context.Context, access *access, version string) (s
 		}
 		version = cmp.Or(service.ResourceVersion, version)
 	})
-	if err = cmp.Or(full, err); err == nil && time.Since(start) < watchTime-watchEarly {
+	if err = cmp.Or(full, err); err == nil && time.Since(start) < s.lasts-watchEarly {
 		err = errCut
 	}
 	return version, err

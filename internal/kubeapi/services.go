@@ -23,7 +23,6 @@ type Service struct {
 
 // ServiceSpec has a Service's addresses. A headless one has "None".
 type ServiceSpec struct {
-	ClusterIP  string   `json:"clusterIP"`
 	ClusterIPs []string `json:"clusterIPs"`
 }
 
