@@ -221,7 +221,7 @@ func (m *Manager) relieve() {
 	var all []candidate
 	for _, c := range m.all() {
 		c.mu.Lock()
-		if c.held > 0 {
+		if c.held > 0 || c.lingers {
 			all = append(all, candidate{c, c.used})
 		}
 		c.mu.Unlock()

@@ -11,25 +11,40 @@ import (
 	"konnectivity/tunnel/link"
 )
 
+// unheard makes a connection by an opener that acknowledges nothing.
+func (r *route) unheard(number byte) (c tunnel.Conn, dest *wireEnd, outlives bool) {
+	r.t.Helper()
+	f := tunnel.NewFlow("tcp", "dest:1")
+	f.Resume = &tunnel.Resume{Token: [16]byte{number}, Window: time.Minute}
+	c = testutil.Must(r.Dial(r.t.Context(), f))(r.t)
+	return c, <-r.dests, f.Resume.Granted.Window > 0
+}
+
+// leave ends both directions of such a connection, which then lingers at the agent.
+func leave(t *testing.T, c tunnel.Conn, dest *wireEnd) {
+	t.Helper()
+	testutil.NoError(t, c.CloseWrite())
+	testutil.NoError(t, dest.Close())
+	testutil.NoError(t, testutil.Err(io.ReadAll(c)))
+	synctest.Wait()
+}
+
+// lingering is what an end that lingers takes of the budget.
+const lingering = 8 << 10
+
 // What has ended and is not acknowledged counts in an end's budget, so that an opener which
 // acknowledges nothing has no more of it than the budget allows.
 func TestEndsThatLingerTakeMemory(t *testing.T) {
-	const most, each = 10, 8 << 10
+	const most = 10
 	onRoute(t, time.Minute, func(t *testing.T, r *route) {
-		held := memory - 2*most*each // the rest is scarce once half of it is taken
+		held := memory - 2*most*lingering // the rest is scarce once half of it is taken
 		r.memory.Hold(held)
 		var all []tunnel.Conn
 		for n := range most + 2 {
-			f := tunnel.NewFlow("tcp", "dest:1")
-			f.Resume = &tunnel.Resume{Token: [16]byte{byte(n + 1)}, Window: time.Minute}
-			c := testutil.Must(r.Dial(t.Context(), f))(t)
-			dest := <-r.dests
-			testutil.NoError(t, c.CloseWrite())
-			testutil.NoError(t, dest.Close())
-			testutil.NoError(t, testutil.Err(io.ReadAll(c)))
-			synctest.Wait()
-			testutil.Equal(t, f.Resume.Granted.Window > 0, n < most, "the connection %d may outlive its link", n)
-			testutil.Equal(t, int(r.memory.Used())-held, min(n+1, most)*each, "bytes with the connection %d", n)
+			c, dest, outlives := r.unheard(byte(n + 1))
+			leave(t, c, dest)
+			testutil.Equal(t, outlives, n < most, "the connection %d may outlive its link", n)
+			testutil.Equal(t, int(r.memory.Used())-held, min(n+1, most)*lingering, "bytes with the connection %d", n)
 			all = append(all, c)
 		}
 		for _, c := range all {
@@ -37,6 +52,26 @@ func TestEndsThatLingerTakeMemory(t *testing.T) {
 		}
 		synctest.Wait()
 		testutil.Equal(t, int(r.memory.Used()), held, "bytes in the end")
+	})
+}
+
+// Where they make memory short, some of them go, and not a connection that is used: it would
+// free next to nothing.
+func TestEndsThatLingerMakeRoom(t *testing.T) {
+	const most = 10
+	onRoute(t, time.Minute, func(t *testing.T, r *route) {
+		_, used, _ := r.unheard(1)
+		for n := range most {
+			c, dest, _ := r.unheard(byte(n + 2))
+			leave(t, c, dest)
+		}
+		time.Sleep(time.Second)
+		r.memory.Hold(memory - most*lingering - most*lingering/4)
+		testutil.Must(used.Write([]byte("x")))(t)
+		synctest.Wait()
+		gone := most + 1 - r.agent.Len()
+		testutil.Equal(t, gone > 0 && gone < most, true, "%d of them have made room", gone)
+		testutil.Equal(t, int(r.agent.Stats().Degraded), gone, "connections that have become plain")
 	})
 }
 
