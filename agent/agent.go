@@ -97,15 +97,16 @@ func alone(budget *link.Budget, descriptors int) int {
 	return admission.AtMost(int(budget.Max()/aloneMemory), admission.ShareOut(descriptors).Destinations)
 }
 
-// Run connects and serves until ctx ends. Then it drains: it tells the servers
-// to dial through others, takes no new server, and waits until no connection
-// has been open for a moment, at most for Options.Grace, before it closes
-// everything and returns nil. It may be called once.
+// Run connects and serves until ctx ends. Then it drains: it tells the servers to dial
+// through others, and waits until no connection has been open for a moment, at most for
+// Options.Grace, before it closes everything and returns nil. While connections are open
+// that outlive their links, it goes on to connect to servers. It may be called once.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.opts.Handover.start(ctx, a)()
 	a.opts.Store.adopt(a)
 	defer a.serveAPI(ctx)()
-	a.set.run(ctx)
+	a.set.start()
+	<-ctx.Done()
 	a.drain(context.Cause(ctx) == errRestart && a.opts.Store != nil)
 	return nil
 }
@@ -243,8 +244,11 @@ func (a *Agent) settle(start time.Time, store bool) {
 	}
 	quiet := time.Now()
 	for now := quiet; now.Sub(quiet) < drainQuiet; now = time.Now() {
-		if a.set.gone() {
-			break
+		if a.ends.Len() == 0 {
+			a.set.stop() // no other server could carry what is left
+			if a.set.gone() {
+				break
+			}
 		}
 		if now.Sub(start) >= a.opts.Grace {
 			a.opts.Log.WithField("open", a.open(store)).Warn(fmt.Sprintf("connections are still open after the grace period of %v and are cut", a.opts.Grace))

@@ -62,3 +62,33 @@ func TestDetachedLimit(t *testing.T) {
 		testutil.Equal(t, alone(c.budget, c.descriptors), c.want, "%d bytes and %d descriptors", c.budget.Max(), c.descriptors)
 	}
 }
+
+// An agent that drains goes on to connect to servers while a connection is open that
+// outlives its link. It tells each that it drains, and looks for none once that has ended.
+func TestDrainKeepsConnectionsThatOutliveTheirLinks(t *testing.T) {
+	t.Parallel() // it waits
+	server, opts := newServed(t, "server-1", false)
+	opts.ResumeWindow, opts.Grace = patience, patience
+	_, stop := runAgent(t, opts)
+	ses, address := server.next().peer.(*link.Session), testutil.Echo(t)
+	var c tunnel.Conn
+	open := func(epoch uint32) {
+		f := tunnel.NewFlow("tcp", address)
+		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: patience, Epoch: epoch}
+		c = testutil.Must(ses.Dial(t.Context(), f))(t)
+	}
+	open(0)
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	for epoch := range uint32(2) {
+		awaitEnd(t, ses.Draining(), "the server is not told that the agent drains")
+		_ = ses.Close()
+		ses = server.next().peer.(*link.Session)
+		open(epoch + 1)
+	}
+	awaitEnd(t, ses.Draining(), "the last link does not drain")
+	c.(*link.Stream).Acknowledge(link.Ack{}) // or its reset counts as one more loss
+	testutil.NoError(t, c.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled}))
+	testutil.NoError(t, testutil.Receive(t, "the agent ends", stopped))
+	testutil.Equal(t, len(server.arrivals), 0, "links after that")
+}

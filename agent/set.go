@@ -71,6 +71,9 @@ type set struct {
 	closing  sync.WaitGroup  // of sessions that were one too many
 	ending   context.Context // of duplicates; close ends it
 	end      context.CancelFunc
+	looking  sync.WaitGroup                // for servers
+	stop     context.CancelFunc            // of looking for servers
+	draining atomic.Bool                   // servers are told to dial through others
 	busy     atomic.Int32                  // duplicates that have not ended
 	joins    atomic.Pointer[chan struct{}] // its channel is closed, and replaced, when a session joins
 	opened   *resume.Manager               // of the node's connections to its API server that an agent beside that has dialed
@@ -114,11 +117,12 @@ func (s *set) policy() peers.Policy {
 	}
 }
 
-// run keeps the set connected until ctx ends. It returns once no attempt is
-// under way any more; the sessions live on until drain or close.
-func (s *set) run(ctx context.Context) {
+// start keeps the set connected until stop or close; sessions live on until close.
+func (s *set) start() {
+	ctx, stop := context.WithCancel(s.ending)
+	s.stop = stop
 	s.peers.Keep()
-	s.peers.Run(ctx)
+	s.looking.Go(func() { s.peers.Run(ctx) })
 }
 
 // resolveEvery is how long to wait between look-ups.
@@ -165,6 +169,9 @@ func (s *set) want(heard int) int {
 
 func (s *set) joined(m member) {
 	s.setFault(nil)
+	if s.draining.Load() {
+		m.Session.Drain()
+	}
 	joins := make(chan struct{})
 	close(*s.joins.Swap(&joins))
 	s.about(m).WithField("protocol", m.Session.Protocol()).Info("connected to server")
@@ -316,8 +323,10 @@ func (s *set) trouble() error { return *s.fault.Load() }
 
 func (s *set) setFault(err error) { s.fault.Store(&err) }
 
-// drain tells every server; it returns how many streams are open.
+// drain tells every server, also those that are yet to come; it returns how many streams
+// are open.
 func (s *set) drain() int {
+	s.draining.Store(true)
 	for _, m := range s.peers.Members() {
 		m.Session.Drain()
 	}
@@ -340,6 +349,7 @@ func (s *set) gone() bool {
 // close ends every session and joins every helper.
 func (s *set) close() {
 	s.end()
+	s.looking.Wait()
 	s.peers.Close()
 	s.closing.Wait()
 	s.metrics.serverConnections.Set(0)
