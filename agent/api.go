@@ -111,10 +111,14 @@ func (a *apiFront) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 			tried = append(tried, s)
 			f.Hop = tunnel.Hop{Role: tunnel.RoleServer, ID: s.ServerID()}
 			c, err := s.Dial(ctx, f)
-			if err == nil || ctx.Err() != nil || !tunnel.Elsewhere(err) {
+			gone := tunnel.FailureOf(err) == tunnel.FailGone // another server may lead to an agent that knows the connection
+			if err == nil || ctx.Err() != nil || !gone && !tunnel.Elsewhere(err) {
 				return c, err
 			}
-			last, lost = err, lost || tunnel.LostInFlight(err)
+			lost = lost || tunnel.LostInFlight(err)
+			if gone || tunnel.FailureOf(last) != tunnel.FailGone {
+				last = err
+			}
 		case last != nil:
 			return nil, tunnel.AlsoLost(f.Address, last, lost)
 		case connected:

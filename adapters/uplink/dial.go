@@ -60,13 +60,14 @@ func (s *Server) way(ctx context.Context, tried []session) (session, error) {
 
 // resume finds another link for a connection that has lost its own. Each link
 // is asked once, that of the server to ask first before the others. The caller
-// tries again later.
+// tries again later, unless an agent says that it does not know the connection, and
+// no server leads to one that does: several may have one id.
 func (s *Server) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	if s.sessions().link() == nil {
 		_, _ = s.now(ctx)
 	}
 	var tried []session
-	err := error(&tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address, Reason: "no link to a server that resumes connections"})
+	last := error(&tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address, Reason: "no link to a server that resumes connections"})
 	for l := s.sessions().first(f.Resume.First); l != nil; l = s.sessions().link(tried...) {
 		if !l.agents() {
 			s.set.Search()
@@ -75,10 +76,14 @@ func (s *Server) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 		if !l.Resumes() {
 			continue
 		}
-		var c tunnel.Conn
-		if c, err = l.Dial(ctx, f); err == nil || ctx.Err() != nil || !tunnel.FailureOf(err).Retryable() {
+		c, err := l.Dial(ctx, f)
+		gone := tunnel.FailureOf(err) == tunnel.FailGone
+		if err == nil || ctx.Err() != nil || !gone && !tunnel.FailureOf(err).Retryable() {
 			return c, err
 		}
+		if gone || tunnel.FailureOf(last) != tunnel.FailGone {
+			last = err
+		}
 	}
-	return nil, err
+	return nil, last
 }

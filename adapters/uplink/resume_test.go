@@ -21,15 +21,16 @@ func linkedToTwo(t *testing.T, prepare func(a *fakeServer)) *Server {
 }
 
 // A connection is asked for at the server of Resume.First, even if another link carries
-// less; a server without a link is not waited for.
+// less, and then at the other one, since the agent does not know it; a server without a link
+// is not waited for.
 func TestResumeAsksTheGivenServerFirst(t *testing.T) {
 	s := linkedToTwo(t, func(*fakeServer) {})
 	for _, id := range []string{"a", "b", "a", "b", "c", ""} {
 		f := tunnel.NewFlow("tcp", "dest:1")
 		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: id}
 		testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))), tunnel.FailGone, "the failure")
-		if id != "c" && id != "" && f.Hop.ID != id {
-			t.Errorf("asked %s, want %s", f.Hop.ID, id)
+		if id != "c" && id != "" && f.Hop.ID == id {
+			t.Errorf("asked %s last, want it first", id)
 		}
 	}
 }
@@ -41,5 +42,26 @@ func TestResumeAsksServersWithAgentsFirst(t *testing.T) {
 	f := tunnel.NewFlow("tcp", "dest:1")
 	f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: "a"}
 	testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))), tunnel.FailGone, "the failure")
-	testutil.Equal(t, f.Hop.ID, "b", "who was asked")
+	testutil.Equal(t, f.Hop.ID, "a", "who was asked last")
+}
+
+// Two agents have one id, and each server leads to one of them. If the agent that is asked
+// first does not know a connection, the other one is asked.
+func TestResumeAsksEveryServerForTheAgentThatKnows(t *testing.T) {
+	s := linkedToTwo(t, func(a *fakeServer) { a.Ends = newAgent(t) })
+	far := testutil.Echo(t)
+	open := func(first string, epoch uint32) (*tunnel.Flow, error) {
+		f := tunnel.NewFlow("tcp", far)
+		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: epoch, First: first}
+		_, err := s.dial(t.Context(), f)
+		return f, err
+	}
+	f, err := open("", 0)
+	testutil.NoError(t, err)
+	knows := f.Hop.ID
+	for epoch, first := range []string{"a", "b"} {
+		f, err := open(first, uint32(epoch+1))
+		testutil.NoError(t, err)
+		testutil.Equal(t, f.Hop.ID, knows, "the server by which it was resumed")
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"konnectivity/server/routes"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -27,6 +28,9 @@ func (r *Registry) leave(c *conn) (last bool) {
 		return c.last
 	}
 	r.index.leave(c)
+	if c.wasCut() && r.index.keyed.Get(routes.OfText(routes.Agent, c.route)).count() > 0 {
+		r.cutOffLocked(c.route)
+	}
 	c.last = r.index.first(c.agent) == nil
 	if c.wasLost() && !r.index.knows(c.agent) {
 		r.lost.join(c)
@@ -46,10 +50,13 @@ func (r *Registry) giveUp(c *conn) {
 	}
 }
 
-// wasLost says that a connection has ended although neither the agent nor this
+// wasLost says that a connection was cut that its agent had use for.
+func (c *conn) wasLost() bool { return c.wasCut() && c.backend.Drains().Err() == nil }
+
+// wasCut says that a connection has ended although neither the agent nor this
 // server meant it to. One that was thrown out is not waited for.
-func (c *conn) wasLost() bool {
-	if c.backend.Life().Err() == nil || c.backend.Drains().Err() != nil {
+func (c *conn) wasCut() bool {
+	if c.backend.Life().Err() == nil {
 		return false
 	}
 	var bye *link.GoAwayError

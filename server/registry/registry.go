@@ -14,6 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/small"
 	"konnectivity/tunnel"
 )
 
@@ -72,8 +73,9 @@ type Registry struct {
 
 	mu    sync.RWMutex // held for bookkeeping only, never over I/O
 	index index
-	lost  index         // those that may come back, and are waited for
-	wake  chan struct{} // closed and replaced when an agent joins or leaves, or one is given up
+	lost  index                  // those that may come back, and are waited for
+	cut   small.Map[string, int] // how many were cut off within tunnel.BackTime while another had their route
+	wake  chan struct{}          // closed and replaced when an agent joins or leaves, or one is given up
 }
 
 // conn is one connection of an agent.

@@ -24,12 +24,14 @@ func (a Agent) route() string {
 
 // resume asks the agent of f's route to go on with the connection by this server. Agents
 // with one id and one certificate share a route: if one of them does not know the
-// connection, the next is asked.
+// connection, the next is asked. The connection is gone if none knows it, and lost for now
+// where one did not answer, or may be about to come.
 func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	bounded, cancel := context.WithTimeout(ctx, returnTime)
 	defer cancel()
 	var tried []*conn
-	var gone error // of an agent that does not know the connection
+	var gone error  // of an agent that does not know the connection
+	silent := false // another one, which may know it, was asked in vain
 	for {
 		c, leaving, wake := r.at(f.Resume.Route, tried)
 		var news <-chan struct{} // of other servers
@@ -47,11 +49,13 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 				gone = err
 			case err == nil || !failure.Retryable() || bounded.Err() != nil:
 				return far, err
+			default:
+				silent = true
 			}
 			tried = append(tried, c) // its link may just have failed; there may be another
 			continue
 		}
-		if gone != nil {
+		if gone != nil && !silent && !r.awaited(f.Resume.Route) {
 			return nil, gone
 		}
 		select {
@@ -62,6 +66,32 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 				Reason: "the agent that has the connection is not connected"}
 		}
 	}
+}
+
+// awaited reports whether an agent with that route may be about to come, beside those that are
+// here: another one was cut off a moment ago, or this server has just started.
+func (r *Registry) awaited(route string) bool {
+	if r.settled != nil && !tunnel.Closed(r.settled) {
+		return true
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.cut.Get(route) > 0
+}
+
+// cutOffLocked notes that an agent was cut off while another has its route, which does not
+// know its connections.
+func (r *Registry) cutOffLocked(route string) {
+	r.cut.Set(route, r.cut.Get(route)+1)
+	time.AfterFunc(tunnel.BackTime, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if n := r.cut.Get(route) - 1; n > 0 {
+			r.cut.Set(route, n)
+		} else {
+			r.cut.Delete(route)
+		}
+	})
 }
 
 // at returns a connection of an agent with that route that is not in tried, whether that

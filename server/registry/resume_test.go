@@ -112,3 +112,68 @@ func TestResumeNeedsALink(t *testing.T) {
 		})
 	}
 }
+
+// That one agent does not know a connection is no answer where another one of its route may
+// be about to come back.
+func TestResumeWaitsForAnAgentBesideAnother(t *testing.T) {
+	const asks, gone = "agent_lost", "gone"
+	for name, c := range map[string]struct {
+		happens    func(s *setup, first, second *fake)
+		want, then string // right after that, and after BackTime
+	}{
+		"nothing":              {func(*setup, *fake, *fake) {}, gone, gone},
+		"the first is cut off": {func(_ *setup, first, _ *fake) { first.end() }, asks, gone},
+		"it drained before":    {func(_ *setup, first, _ *fake) { first.drain(); first.end() }, asks, gone},
+		"both are cut off": {func(s *setup, first, second *fake) {
+			first.end()
+			synctest.Wait()
+			second.end()
+			synctest.Wait()
+			joinIgnorant(s)
+		}, asks, gone},
+		"the first does not answer": {func(_ *setup, first, _ *fake) {
+			first.dial = func(context.Context) error { return &tunnel.DialError{Failure: tunnel.FailAgentLost} }
+		}, asks, asks},
+		"the server has just started": {func(s *setup, _, _ *fake) {
+			settled := make(chan struct{})
+			time.AfterFunc(tunnel.BackTime, func() { close(settled) })
+			s.settled = settled
+		}, asks, gone},
+	} {
+		testutil.Bubble(t, name, func(t *testing.T) {
+			s := newSetup(t, "default")
+			first, second := joinIgnorant(s), joinIgnorant(s)
+			c.happens(s, first, second)
+			synctest.Wait()
+			for _, want := range []string{c.want, c.then} {
+				f := tunnel.NewFlow("tcp", "10.0.0.1:1")
+				f.Resume = &tunnel.Resume{Epoch: 1, Route: Agent{ID: "same"}.route()}
+				testutil.Equal(t, s.outcome(f), want, "the answer")
+				time.Sleep(tunnel.BackTime)
+			}
+		})
+	}
+}
+
+// An agent that was alone is not waited for once the next one is there: its connections went
+// with it.
+func TestResumeWaitsForNoAgentThatWasReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t, "default")
+		joinIgnorant(s).end()
+		synctest.Wait()
+		joinIgnorant(s)
+		f := tunnel.NewFlow("tcp", "10.0.0.1:1")
+		f.Resume = &tunnel.Resume{Epoch: 1, Route: Agent{ID: "same"}.route()}
+		testutil.Equal(t, s.outcome(f), "gone", "the answer")
+		time.Sleep(2 * tunnel.BackTime)
+	})
+}
+
+// joinIgnorant adds an agent that knows no connection.
+func joinIgnorant(s *setup) *fake {
+	f, leave := s.join("ignorant", "same", "")
+	s.t.Cleanup(leave)
+	f.dial = func(context.Context) error { return &tunnel.DialError{Failure: tunnel.FailGone} }
+	return f
+}
