@@ -89,6 +89,7 @@ func TestEveryAddressOfTheServerIsTried(t *testing.T) {
 // Slow servers are not made slower by many handshakes at once, and a few that are frozen do not
 // keep the others from being tried.
 func TestSlowServersGetFewHandshakes(t *testing.T) {
+	certs(t) // for all tests, so not in fake time
 	synctest.Test(t, func(t *testing.T) {
 		var pairs []string
 		for i := range maxAddresses {
