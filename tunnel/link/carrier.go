@@ -187,6 +187,17 @@ func (st *Stream) Acknowledge(a Ack) {
 	st.closeSettledLocked()
 }
 
+// Forget has a stream that its holder has closed wait for no acknowledgements: the connection
+// goes on by no other.
+func (st *Stream) Forget() {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	st.carrier.outlived = false
+	if st.state == ended {
+		st.onLocked(acknowledged)
+	}
+}
+
 // handleAckUnlocked passes on an acknowledgement. It releases the mutex meanwhile.
 func (r *frameReader) handleAckUnlocked(st *Stream, a Ack) {
 	if !st.state.established() {

@@ -25,6 +25,8 @@ type Carrier interface {
 	Detach()
 	// Stay tells an opener that the connection cannot be moved any more.
 	Stay()
+	// Forget has a carrier that was closed wait for no acknowledgements.
+	Forget()
 	// Session is the link that it is on.
 	Session() *link.Session
 }
@@ -260,6 +262,9 @@ func (c *Conn) releaseCarrier() {
 	if st := c.st; st != nil {
 		c.st = nil
 		_ = st.Close()
+		if c.m.Plain() { // the peer may never acknowledge the rest, and memory is short
+			st.Forget()
+		}
 	}
 }
 

@@ -72,6 +72,7 @@ func TestEndsThatLingerMakeRoom(t *testing.T) {
 		gone := most + 1 - r.agent.Len()
 		testutil.Equal(t, gone > 0 && gone < most, true, "%d of them have made room", gone)
 		testutil.Equal(t, int(r.agent.Stats().Degraded), gone, "connections that have become plain")
+		testutil.Equal(t, r.far.a.Streams(), most+1-gone, "streams of the rest")
 	})
 }
 
