@@ -89,6 +89,7 @@ func TestAnswersWithoutEndAreNotRead(t *testing.T) {
 			})
 			got, err := review(t, reviews)
 			testutil.Fails(t, err, "%s without end, HTTP/2 %v: %+v", name, http2, got)
+			testutil.Holds(t, name == "header" || strings.Contains(err.Error(), "more than 65536 bytes"), "%v", err)
 			testutil.Holds(t, sent.Load() < end, "%s, HTTP/2 %v: all of it was read", name, http2)
 		}
 	}
@@ -117,6 +118,21 @@ func TestTokenReviewsByATenantsAPI(t *testing.T) {
 		}
 		all.Wait()
 		testutil.Holds(t, http2 || most.Load() <= 8, "%d connections at once", most.Load())
+	}
+}
+
+// A redirect would lead elsewhere with the credentials.
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	for _, code := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
+		var asked atomic.Int32
+		srv, reviews := strangeAPI(t, true, nil, func(w http.ResponseWriter, r *http.Request) {
+			asked.Add(1)
+			http.Redirect(w, r, "/elsewhere", code)
+		})
+		testutil.ErrorSays(t, testutil.Err(review(t, reviews)), "none is followed", "a review")
+		services := testutil.Must(kubeapi.Access{Server: srv.URL}.NewServices(srv.Client().Transport))(t)
+		testutil.Fails(t, testutil.Err(services.In("ns").Get(t.Context(), "a")), "a Service")
+		testutil.Equal(t, asked.Load(), 2, "how often it was asked")
 	}
 }
 

@@ -95,10 +95,7 @@ func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		req.Header.Set("Accept", r.accept)
-		if r.accept == "" {
-			req.Header.Set("Accept", "application/json")
-		}
+		req.Header.Set("Accept", cmp.Or(r.accept, "application/json"))
 		if body != nil {
 			req.Header.Set("Content-Type", "application/json")
 		}

@@ -252,11 +252,44 @@ func TestLongRefusalsAreCut(t *testing.T) {
 	}
 }
 
+// Of answers that are no Status, a refusal tells what they say, and its kind by their code. None
+// but those that ask for it are asked for again.
+func TestOtherRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			code         int
+			body         string
+			asked        int
+			reason, says string
+		}{
+			{403, "<html>", 1, kubeapi.Forbidden, `403 Forbidden: "<html>"`},
+			{404, `{"kind":"Pod","message":"not it"}`, 1, kubeapi.NotFound, "404 Not Found"},
+			{410, `{"kind":"Status","reason":"Expired","message":"too old"}`, 1, kubeapi.Expired, "too old"},
+			{429, "", 11, kubeapi.TooMany, "429"},
+			{500, "", 11, "", "500"},
+		} {
+			asked := 0
+			config := &kubeapi.Config{URL: "http://api", QPS: -1, Transport: transport.Config{Transport: roundTripper(func(*http.Request) (*http.Response, error) {
+				asked++
+				w := httptest.NewRecorder()
+				w.Header().Set("Retry-After", "1")
+				w.WriteHeader(c.code)
+				_, _ = w.WriteString(c.body)
+				return w.Result(), nil
+			})}}
+			_, err := testutil.Must(kubeapi.NewTokenReviews(config))(t).Create(t.Context(), kubeapi.TokenReviewSpec{})
+			testutil.ErrorSays(t, err, c.says, "%d", c.code)
+			testutil.Equal(t, fmt.Sprint(asked, kubeapi.ReasonOf(err)), fmt.Sprint(c.asked, c.reason), "%d", c.code)
+		}
+	})
+}
+
 func TestBadConfig(t *testing.T) {
 	bad := &kubeapi.Config{URL: "http://[::1"}
 	testutil.Fails(t, testutil.Err(kubeapi.NewLeases(bad, "ns")), "a client of leases of nowhere")
 	testutil.Fails(t, testutil.Err(kubeapi.NewTokenReviews(bad)), "a client of reviews of nowhere")
 	testutil.Fails(t, testutil.Err(kubeapi.NewSecrets(bad, "ns")), "a client of secrets of nowhere")
+	testutil.ErrorSays(t, testutil.Err(kubeapi.NewSecrets(&kubeapi.Config{URL: "https:"}, "ns")), "no host", "of an API without a host")
 }
 
 // The package is there to leave out what client-go links: a quarter of a program.

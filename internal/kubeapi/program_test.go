@@ -95,7 +95,7 @@ func TestProgramForCertificates(t *testing.T) {
 	}
 	var good atomic.Value
 	good.Store("first")
-	leases, folder := programmed(t, "echo run >>runs; cat out", "", func(w http.ResponseWriter, r *http.Request) {
+	leases, folder := programmed(t, `echo run >>runs; echo "$KUBERNETES_EXEC_INFO" >info; cat out`, "", func(w http.ResponseWriter, r *http.Request) {
 		testutil.Equal(t, r.Header.Get("Authorization"), "", "beside a certificate it is asked with")
 		if r.TLS.PeerCertificates[0].Subject.CommonName != good.Load() { // as of one that has expired
 			w.WriteHeader(http.StatusUnauthorized)
@@ -113,6 +113,8 @@ func TestProgramForCertificates(t *testing.T) {
 	if runs := testutil.Must(os.ReadFile(filepath.Join(folder, "runs")))(t); strings.Count(string(runs), "run") != 2 {
 		t.Errorf("the program ran %d times, want 2", strings.Count(string(runs), "run"))
 	}
+	info := testutil.Must(os.ReadFile(filepath.Join(folder, "info")))(t)
+	testutil.Holds(t, !strings.Contains(string(info), "cluster"), "a program that wants to know no cluster is told %s", info)
 }
 
 // What a program does wrong is said, but for what it prints, which may be a secret.

@@ -154,7 +154,7 @@ func TestSharedAsksOnce(t *testing.T) {
 	})
 }
 
-// An answer that is not kept is for those who wait for it; one who leaves gets none.
+// Callers at once share an answer that is not kept, and the next asks again.
 func TestSharedAnswersThoseWhoWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewShared[string, int](most)
