@@ -56,7 +56,7 @@ func SplitAddress(address string) (host string, port uint16, err error) {
 // pass, since resolvers differ on them. Brackets do not belong to a host, nor
 // does a port.
 func ValidHost(host string) bool {
-	if host == "" || len(strings.TrimSuffix(host, ".")) > maxHost || strings.Trim(host, ".") == "" {
+	if len(strings.TrimSuffix(host, ".")) > maxHost || strings.Trim(host, ".") == "" {
 		return false
 	}
 	for _, r := range host {

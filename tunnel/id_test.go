@@ -22,6 +22,8 @@ func TestTraceParent(t *testing.T) {
 		"00-" + strings.ToUpper(trace) + "-b7ad6b7169203331-01":  "",
 		"00-" + trace + "-b7ad6b716920333\n-01":                  "",
 		"00_" + trace + "-b7ad6b7169203331-01":                   "",
+		"00-" + trace + "_b7ad6b7169203331-01":                   "",
+		"00-" + trace + "-b7ad6b716920333g-01":                   "",
 		"00-" + trace:                                            "",
 		"":                                                       "",
 	} {

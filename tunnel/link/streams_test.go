@@ -31,7 +31,7 @@ func TestAcknowledgementsAreAwaitedForATime(t *testing.T) {
 		kept   int
 	}{
 		{ackTime - 1, func() {}, nil, 3},
-		{1, func() { acked.carrier.used = true }, []*Stream{left}, 2},
+		{1, func() { acked.carrier.note(Ack{}, endIn) }, []*Stream{left}, 2},
 		{ackTime - 1, func() { read.recv.end = net.ErrClosed }, nil, 2},
 		{1, func() {}, []*Stream{acked, read}, 0},
 		{ackTime, func() {}, nil, 0},

@@ -43,7 +43,7 @@ func (c *churn) brought() { c.useful, c.vain = true, 0 }
 // lost notes that the present carrier is lost. An idle connection is not in vain on a
 // carrier that settled, but one is that was left and has only its last bytes to deliver.
 func (c *churn) lost(now time.Time, left bool) {
-	lasted := c.at == 0 || tunnel.At(now)-c.at >= tunnel.Moment(settled)
+	lasted := tunnel.At(now)-c.at >= tunnel.Moment(settled)
 	switch {
 	case c.at == 0 || lasted && !left:
 		c.brief, c.vain = 0, 0

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
 )
 
 // A route's limit follows the redials that were made: one that was not made tells nothing
@@ -29,4 +30,25 @@ func TestRedialLimitFollowsRedials(t *testing.T) {
 		testutil.Equal(t, r.limit, step.limit, "the limit behind %+v", step)
 		r.dialing++
 	}
+}
+
+// The route with the fewest redials under way is next, and of it the connection used last.
+func TestRedialsAreInTurn(t *testing.T) {
+	var q redialQueue
+	conns := make(map[*Conn]int)
+	for i, route := range []string{"c", "b", "b", "a", "a"} {
+		c := new(Conn)
+		conns[c] = i
+		q.add(route, waitingConn{c, tunnel.Moment(i)})
+	}
+	var order []int
+	var routes []*routeQueue
+	for c, r := q.next(); c != nil; c, r = q.next() {
+		order, routes = append(order, conns[c]), append(routes, r)
+	}
+	testutil.EqualSlices(t, order, []int{4, 2, 0, 3, 1}, "the order")
+	for _, r := range routes {
+		q.done(r, false, 0)
+	}
+	testutil.Equal(t, len(q.byRoute), 0, "routes that are kept")
 }

@@ -63,3 +63,24 @@ func TestSnapshotHasTheWholeState(t *testing.T) {
 	got.Kept, want.Kept = nil, nil
 	testutil.Equal(t, fmt.Sprint(got), fmt.Sprint(want), "the snapshot")
 }
+
+// The first of each line is a state, and the others differ from it by what no connection has.
+func TestSnapshotsAreChecked(t *testing.T) {
+	abc := func() []tunnel.Chunk { return []tunnel.Chunk{tunnel.CopyChunk([]byte("abc"))} }
+	for i, line := range [][]Snapshot{
+		{{From: 5, Acked: 5, Sent: 5, Kept: abc()}, {From: 5, Acked: 5, Sent: 4, Kept: abc()}},
+		{{From: 5, Acked: 5, Sent: 8, Kept: abc()}, {From: 5, Acked: 5, Sent: 9, Kept: abc()}, {From: 5, Acked: 6, Sent: 8, Kept: abc()}},
+		{{From: 5, Acked: 5, Sent: 9, Kept: abc(), Ended: true}, {From: 5, Acked: 5, Sent: 10, Kept: abc(), Ended: true},
+			{From: 5, Acked: 9, Sent: 9, Kept: abc(), Ended: true}},
+		{{From: 5, Acked: 6, Sent: 6, Ended: true}, {From: 5, Acked: 4, Sent: 6, Ended: true}},
+		{{From: maxOffset, Acked: maxOffset, Sent: maxOffset}, {From: maxOffset + 1, Acked: maxOffset + 1, Sent: maxOffset + 1}},
+		{{Taken: maxOffset}, {Taken: maxOffset + 1}},
+		{{}, {Window: -1}},
+		{{Left: true, Ended: true}, {Left: true}},
+	} {
+		for j, s := range line {
+			testutil.Holds(t, (s.Check() == nil) == (j == 0), "line %d, %d: %v", i, j, s.Check())
+			tunnel.ReleaseAll(s.Kept)
+		}
+	}
+}
