@@ -41,6 +41,7 @@ func TestReadConnect(t *testing.T) {
 		{"CONNECT a:443\r\n\r\n", "", 400, ""},
 		{"CONNECT  HTTP/1.1\r\n\r\n", "", 400, ""},
 		{"CONNECT a\x00:443 HTTP/1.1\r\n\r\n", "", 400, ""},
+		{"CONNECT a\x7f:443 HTTP/1.1\r\n\r\n", "", 400, ""},
 		{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "", 405, ""},
 		{"connect a:443 HTTP/1.1\r\n\r\n", "", 405, ""},
 		{"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "", 405, ""},
