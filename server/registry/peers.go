@@ -153,17 +153,18 @@ func (c *conn) before(other *conn, now tunnel.Moment) bool {
 
 func (c *conn) silent() bool { return time.Since(heard(c.backend)) > link.SilentAfter }
 
-// resume finds a server with an agent that has a route.
-func (p *Peers) resume(cluster, route string, asked []*conn) (*conn, <-chan struct{}) {
+// resume finds a server with an agent that has a route. waited says that another one, which was
+// lost, had one a moment ago; wake is closed when there is news of one.
+func (p *Peers) resume(cluster, route string, asked []*conn) (c *conn, waited bool, wake <-chan struct{}) {
 	if p == nil {
-		return nil, nil
+		return nil, false, nil
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	now := tunnel.Now()
-	at, _ := p.table.Find(cluster, routes.OfText(routes.Agent, route), now)
-	c, _ := p.best(at, false, asked, now)
-	return c, p.wake
+	at, waited := p.table.Find(cluster, routes.OfText(routes.Agent, route), now)
+	c, waited = p.best(at, waited, asked, now)
+	return c, waited, p.wake
 }
 
 // has says whether agents of other servers serve by a strategy.

@@ -34,10 +34,10 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 	silent := false // another one, which may know it, was asked in vain
 	for {
 		c, leaving, wake := r.at(f.Resume.Route, tried)
-		var news <-chan struct{} // of other servers
+		waited, news := false, (<-chan struct{})(nil) // of other servers
 		if (c == nil || leaving) && f.Origin.Server == "" {
 			var far *conn
-			if far, news = r.peers.resume(r.cluster, f.Resume.Route, tried); far != nil {
+			if far, waited, news = r.peers.resume(r.cluster, f.Resume.Route, tried); far != nil {
 				c = far
 			}
 		}
@@ -55,7 +55,7 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 			tried = append(tried, c) // its link may just have failed; there may be another
 			continue
 		}
-		if gone != nil && !silent && !r.awaited(f.Resume.Route) {
+		if gone != nil && !silent && !waited && !r.awaited(f.Resume.Route) {
 			return nil, gone
 		}
 		select {

@@ -177,3 +177,19 @@ func joinIgnorant(s *setup) *fake {
 	f.dial = func(context.Context) error { return &tunnel.DialError{Failure: tunnel.FailGone} }
 	return f
 }
+
+// An agent that had its link to another server, which was lost, may be about to come here.
+func TestResumeWaitsForAnAgentOfAnotherServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, p, _ := shared(t, "default")
+		_, _, lost := s.peer(p, "same", "")
+		joinIgnorant(s)
+		lost()
+		for _, want := range []string{"agent_lost", "gone"} {
+			f := tunnel.NewFlow("tcp", "10.0.0.1:1")
+			f.Resume = &tunnel.Resume{Epoch: 1, Route: Agent{ID: "same"}.route()}
+			testutil.Equal(t, s.outcome(f), want, "the answer")
+			time.Sleep(tunnel.BackTime)
+		}
+	})
+}
