@@ -244,11 +244,10 @@ func (a *Agent) settle(start time.Time, store bool) {
 	}
 	quiet := time.Now()
 	for now := quiet; now.Sub(quiet) < drainQuiet; now = time.Now() {
-		if a.ends.Len() == 0 {
-			a.set.stop() // no other server could carry what is left
-			if a.set.gone() {
-				break
-			}
+		outlive := a.ends.Len() > 0
+		a.set.look(outlive) // no other server could carry the rest
+		if !outlive && a.set.gone() {
+			break
 		}
 		if now.Sub(start) >= a.opts.Grace {
 			a.opts.Log.WithField("open", a.open(store)).Warn(fmt.Sprintf("connections are still open after the grace period of %v and are cut", a.opts.Grace))

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -32,12 +33,7 @@ func TestResumesPassThePolicy(t *testing.T) {
 	opts.ResumeWindow, opts.Dialer = time.Minute, dialer
 	testutil.Must(connectOnce(t, opts))(t)
 	ses, address := server.next().peer.(*link.Session), testutil.Echo(t)
-	open := func(epoch uint32) error {
-		f := tunnel.NewFlow("tcp", address)
-		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: epoch}
-		_, err := ses.Dial(t.Context(), f)
-		return err
-	}
+	open := func(epoch uint32) error { return testutil.Err(openToResume(t, ses, address, epoch)) }
 	for epoch := range uint32(2) {
 		testutil.NoError(t, open(epoch))
 	}
@@ -64,31 +60,69 @@ func TestDetachedLimit(t *testing.T) {
 }
 
 // An agent that drains goes on to connect to servers while a connection is open that
-// outlives its link. It tells each that it drains, and looks for none once that has ended.
+// outlives its link, and tells each that it drains.
 func TestDrainKeepsConnectionsThatOutliveTheirLinks(t *testing.T) {
 	t.Parallel() // it waits
 	server, opts := newServed(t, "server-1", false)
 	opts.ResumeWindow, opts.Grace = patience, patience
 	_, stop := runAgent(t, opts)
 	ses, address := server.next().peer.(*link.Session), testutil.Echo(t)
-	var c tunnel.Conn
-	open := func(epoch uint32) {
-		f := tunnel.NewFlow("tcp", address)
-		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: patience, Epoch: epoch}
-		c = testutil.Must(ses.Dial(t.Context(), f))(t)
-	}
-	open(0)
+	c := testutil.Must(openToResume(t, ses, address, 0))(t)
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	for epoch := range uint32(2) {
 		awaitEnd(t, ses.Draining(), "the server is not told that the agent drains")
 		_ = ses.Close()
 		ses = server.next().peer.(*link.Session)
-		open(epoch + 1)
+		c = testutil.Must(openToResume(t, ses, address, epoch+1))(t)
 	}
 	awaitEnd(t, ses.Draining(), "the last link does not drain")
-	c.(*link.Stream).Acknowledge(link.Ack{}) // or its reset counts as one more loss
-	testutil.NoError(t, c.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled}))
+	endResumed(t, c)
 	testutil.NoError(t, testutil.Receive(t, "the agent ends", stopped))
 	testutil.Equal(t, len(server.arrivals), 0, "links after that")
+}
+
+// It also does so for one that was being dialed when the agent began to drain, as nothing
+// was open that would outlive its link.
+func TestDrainKeepsAConnectionThatWasBeingDialed(t *testing.T) {
+	t.Parallel() // it waits
+	server, opts := newServed(t, "server-1", false)
+	opts.ResumeWindow, opts.Grace = patience, patience
+	far, asked, release := egress.New(egress.Options{}), make(chan struct{}), make(chan struct{})
+	opts.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		close(asked)
+		<-release
+		return far.Dial(ctx, f)
+	})
+	_, stop := runAgent(t, opts)
+	ses, address := server.next().peer.(*link.Session), testutil.Echo(t)
+	opened := make(chan error, 1)
+	go func() { opened <- testutil.Err(openToResume(t, ses, address, 0)) }()
+	awaitEnd(t, asked, "nothing is dialed")
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	awaitEnd(t, ses.Draining(), "the server is not told that the agent drains")
+	time.Sleep(4 * drainPoll) // until the agent has looked what is open
+	close(release)
+	testutil.NoError(t, testutil.Receive(t, "the dial is answered", opened))
+	time.Sleep(4 * drainPoll)
+	_ = ses.Close()
+	ses = server.next().peer.(*link.Session)
+	awaitEnd(t, ses.Draining(), "the next link does not drain")
+	endResumed(t, testutil.Must(openToResume(t, ses, address, 1))(t))
+	testutil.NoError(t, testutil.Receive(t, "the agent ends", stopped))
+}
+
+// openToResume opens a connection that outlives ses, or resumes it.
+func openToResume(t *testing.T, ses *link.Session, address string, epoch uint32) (tunnel.Conn, error) {
+	f := tunnel.NewFlow("tcp", address)
+	f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: patience, Epoch: epoch}
+	return ses.Dial(t.Context(), f)
+}
+
+// endResumed resets such a connection.
+func endResumed(t *testing.T, c tunnel.Conn) {
+	t.Helper()
+	c.(*link.Stream).Acknowledge(link.Ack{}) // or its reset counts as one more loss
+	testutil.NoError(t, c.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled}))
 }

@@ -69,10 +69,10 @@ type set struct {
 	unlooked bool            // names failed to resolve, and that was logged; owned by peers' loop
 	causes   causes          // of failed attempts, which were logged; owned by peers' loop
 	closing  sync.WaitGroup  // of sessions that were one too many
-	ending   context.Context // of duplicates; close ends it
+	ending   context.Context // of peers' loop and of duplicates; close ends it
 	end      context.CancelFunc
-	looking  sync.WaitGroup                // for servers
-	stop     context.CancelFunc            // of looking for servers
+	running  sync.WaitGroup                // of peers' loop
+	rests    bool                          // no server is looked for; owned by the caller of look
 	draining atomic.Bool                   // servers are told to dial through others
 	busy     atomic.Int32                  // duplicates that have not ended
 	joins    atomic.Pointer[chan struct{}] // its channel is closed, and replaced, when a session joins
@@ -117,12 +117,21 @@ func (s *set) policy() peers.Policy {
 	}
 }
 
-// start keeps the set connected until stop or close; sessions live on until close.
+// start keeps the set connected until close, except while look says otherwise.
 func (s *set) start() {
-	ctx, stop := context.WithCancel(s.ending)
-	s.stop = stop
 	s.peers.Keep()
-	s.looking.Go(func() { s.peers.Run(ctx) })
+	s.running.Go(func() { s.peers.Run(s.ending) })
+}
+
+// look says whether servers that are missing are looked for. Sessions live on either way.
+func (s *set) look(on bool) {
+	switch {
+	case on && s.rests:
+		s.peers.Keep()
+	case !on && !s.rests:
+		s.peers.Rest()
+	}
+	s.rests = !on
 }
 
 // resolveEvery is how long to wait between look-ups.
@@ -349,7 +358,7 @@ func (s *set) gone() bool {
 // close ends every session and joins every helper.
 func (s *set) close() {
 	s.end()
-	s.looking.Wait()
+	s.running.Wait()
 	s.peers.Close()
 	s.closing.Wait()
 	s.metrics.serverConnections.Set(0)

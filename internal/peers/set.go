@@ -116,6 +116,9 @@ func New[A any, S Session](cfg Config[A, S]) *Set[A, S] {
 // Keep makes Run stay connected from now on, and not only serve callers of Now.
 func (s *Set[A, S]) Keep() { s.mail.post(func() { s.keep = true }) }
 
+// Rest undoes Keep. Sessions live on, and attempts that are under way come to their end.
+func (s *Set[A, S]) Rest() { s.mail.post(func() { s.keep = false }) }
+
 // Retry tries what failed again at once, not after the pause that it has
 // earned. Its caller knows that something has changed, such as our certificate.
 func (s *Set[A, S]) Retry() { s.mail.post(func() { s.plan.Retry() }) }

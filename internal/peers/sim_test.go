@@ -623,3 +623,23 @@ func TestEndAtTheMomentOfAnAttempt(t *testing.T) {
 		})
 	}
 }
+
+// A set that rests makes no attempt in the place of a session that it loses, until it is to
+// keep connected again.
+func TestRest(t *testing.T) {
+	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}}
+	running(t, w, all, func(t *testing.T, s *Set[string, *conn]) {
+		s.Keep()
+		time.Sleep(time.Minute)
+		s.Rest()
+		synctest.Wait()
+		testutil.EqualSlices(t, w.live(s), []string{"1"}, "connected to")
+		before := w.dialed()
+		_ = s.Members()[0].Session.Close()
+		time.Sleep(time.Minute)
+		testutil.Equal(t, w.dialed(), before, "attempts")
+		s.Keep()
+		time.Sleep(time.Minute)
+		testutil.EqualSlices(t, w.live(s), []string{"1"}, "connected again to")
+	})
+}
