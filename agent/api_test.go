@@ -344,3 +344,28 @@ func (s *testServer) refuseAll(err error) {
 		}
 	}
 }
+
+// Where the first server that is asked for a connection leads to an agent that does not know
+// it, the other one is asked.
+func TestNodesConnectionsAreAskedForByEachServer(t *testing.T) {
+	t.Parallel() // it waits
+	ca, config := newCA(t)
+	opts := testOptions(config)
+	for _, id := range []string{"s1", "s2"} {
+		s := newTestServer(t, ca, id, false).withAPI(nil)
+		accepted := resume.New(resume.Options{Window: time.Minute})
+		t.Cleanup(func() { accepted.Close(); accepted.Wait() })
+		s.count, s.accepted = 2, accepted
+		opts.Servers = append(opts.Servers, s.address())
+	}
+	opts.ResumeWindow, opts.MaxServers, opts.Grace = time.Minute, 2, -1
+	onNode(t, &opts)
+	a, _ := runAgent(t, opts)
+	testutil.Eventually(t, "both are connected", func() bool { return len(a.Servers()) == 2 })
+	for epoch, first := range []string{"s1", "s2"} {
+		f := tunnel.NewFlow(link.NetworkAPI, link.APIAddress)
+		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: uint32(epoch), First: first}
+		testutil.Must(a.api.dial(testutil.Context(t), f))(t)
+		testutil.Equal(t, f.Hop.ID, "s1", "the server by which it goes on")
+	}
+}
