@@ -65,3 +65,17 @@ func TestResumeAsksEveryServerForTheAgentThatKnows(t *testing.T) {
 		testutil.Equal(t, f.Hop.ID, knows, "the server by which it was resumed")
 	}
 }
+
+// A server that cannot say whether its agent knows a connection, as it has none, does not keep
+// one that the agent of the other server does not know.
+func TestResumeEndsWhereOneAgentDoesNotKnow(t *testing.T) {
+	s := linkedToTwo(t, func(a *fakeServer) {
+		a.Ends = newAgent(t)
+		a.Ends.SetHandingOver(true) // it answers as for an agent that is not connected
+	})
+	for _, first := range []string{"a", "b"} {
+		f := tunnel.NewFlow("tcp", "dest:1")
+		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: first}
+		testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))), tunnel.FailGone, "the failure, asked at "+first+" first")
+	}
+}
