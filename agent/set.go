@@ -350,9 +350,9 @@ func (s *set) streams() int {
 	return n
 }
 
-// gone says that every session has ended.
+// gone says that every session has ended, and that none is about to come.
 func (s *set) gone() bool {
-	return !slices.ContainsFunc(s.peers.Members(), func(m member) bool { return !tunnel.Closed(m.Session.Done()) })
+	return !s.peers.Busy() && !slices.ContainsFunc(s.peers.Members(), func(m member) bool { return !tunnel.Closed(m.Session.Done()) })
 }
 
 // close ends every session and joins every helper.

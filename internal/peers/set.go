@@ -86,6 +86,7 @@ type Set[A any, S Session] struct {
 	wanted   chan struct{} // capacity 1: a Search
 	helpers  sync.WaitGroup
 	snapshot atomic.Pointer[[]Member[A, S]]
+	busy     atomic.Bool // it keeps connected, or attempts or look-ups are under way
 
 	// Owned by the loop.
 	ctx       context.Context // of all work; it ends with Run
@@ -114,10 +115,17 @@ func New[A any, S Session](cfg Config[A, S]) *Set[A, S] {
 }
 
 // Keep makes Run stay connected from now on, and not only serve callers of Now.
-func (s *Set[A, S]) Keep() { s.mail.post(func() { s.keep = true }) }
+func (s *Set[A, S]) Keep() {
+	s.busy.Store(true)
+	s.mail.post(func() { s.keep = true })
+}
 
 // Rest undoes Keep. Sessions live on, and attempts that are under way come to their end.
 func (s *Set[A, S]) Rest() { s.mail.post(func() { s.keep = false }) }
+
+// Busy reports whether sessions may yet come of Keep. Those that have come are Members by the
+// time that it is false.
+func (s *Set[A, S]) Busy() bool { return s.busy.Load() }
 
 // Retry tries what failed again at once, not after the pause that it has
 // earned. Its caller knows that something has changed, such as our certificate.
@@ -137,6 +145,7 @@ func (s *Set[A, S]) Run(ctx context.Context) {
 		now := time.Now()
 		s.refresh(now)
 		timer.Reset(time.Until(s.step(now)))
+		s.busy.Store(s.keep || s.pending > 0)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:

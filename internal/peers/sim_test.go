@@ -630,9 +630,12 @@ func TestRest(t *testing.T) {
 	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}}
 	running(t, w, all, func(t *testing.T, s *Set[string, *conn]) {
 		s.Keep()
-		time.Sleep(time.Minute)
+		time.Sleep(5 * time.Millisecond) // connect takes 10
 		s.Rest()
 		synctest.Wait()
+		testutil.Equal(t, s.Busy(), true, "busy, while an attempt is under way")
+		time.Sleep(time.Minute)
+		testutil.Equal(t, s.Busy(), false, "busy, once that has ended")
 		testutil.EqualSlices(t, w.live(s), []string{"1"}, "connected to")
 		before := w.dialed()
 		_ = s.Members()[0].Session.Close()
