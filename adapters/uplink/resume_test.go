@@ -76,6 +76,6 @@ func TestResumeEndsWhereOneAgentDoesNotKnow(t *testing.T) {
 	for _, first := range []string{"a", "b"} {
 		f := tunnel.NewFlow("tcp", "dest:1")
 		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: first}
-		testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))), tunnel.FailGone, "the failure, asked at "+first+" first")
+		testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))), tunnel.FailGone, "the failure, asked at %s first", first)
 	}
 }
