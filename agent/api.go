@@ -115,10 +115,7 @@ func (a *apiFront) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 			if err == nil || ctx.Err() != nil || !gone && !tunnel.Elsewhere(err) {
 				return c, err
 			}
-			lost = lost || tunnel.LostInFlight(err)
-			if gone || tunnel.FailureOf(last) != tunnel.FailGone {
-				last = err
-			}
+			last, lost = tunnel.GoneFirst(last, err), lost || tunnel.LostInFlight(err)
 		case last != nil:
 			return nil, tunnel.AlsoLost(f.Address, last, lost)
 		case connected:

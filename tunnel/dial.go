@@ -208,6 +208,15 @@ func Elsewhere(err error) bool {
 	return failure.Retryable() || failure == FailNoAgent
 }
 
+// GoneFirst returns which of two failures counts, of an attempt to go on with a connection by
+// several links: that it is gone outweighs what a link before or behind that one has answered.
+func GoneFirst(last, err error) error {
+	if FailureOf(last) == FailGone {
+		return last
+	}
+	return err
+}
+
 // AlsoLost is err, why a dial failed on all links, marked if one of them was lost under it.
 func AlsoLost(address string, err error, lost bool) error {
 	if !lost || LostInFlight(err) {

@@ -81,9 +81,7 @@ func (s *Server) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 		if err == nil || ctx.Err() != nil || !gone && !tunnel.FailureOf(err).Retryable() {
 			return c, err
 		}
-		if gone || tunnel.FailureOf(last) != tunnel.FailGone {
-			last = err
-		}
+		last = tunnel.GoneFirst(last, err)
 	}
 	return nil, last
 }
