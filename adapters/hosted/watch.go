@@ -205,7 +205,10 @@ func (s *Services) watch(ctx context.Context, access *access, version string) (s
 		looking.Go(func() { s.awaitOther(ctx, access); cancel() })
 		s.table.setCurrent(true)
 	}, func(what kubeapi.Event, service *kubeapi.Service) {
-		if full = cmp.Or(full, s.table.apply(what, service)); full != nil {
+		if full != nil { // what was read ahead
+			return
+		}
+		if full = s.table.apply(what, service); full != nil {
 			cancel()
 		}
 		version = cmp.Or(service.ResourceVersion, version)

@@ -118,8 +118,8 @@ func (s *Flights[V]) leave(f *Flight[V]) {
 
 func (s *Flights[V]) run(ctx context.Context, f *Flight[V]) {
 	defer f.cancel()
-	value, keep, err := s.work(ctx, f)
-	f.value, f.err = value, err
+	var keep time.Duration
+	f.value, keep, f.err = s.work(ctx, f)
 	s.mu.Lock()
 	s.forget(f)
 	if keep > 0 {
