@@ -102,7 +102,7 @@ func TestDrainKeepsAConnectionThatWasBeingDialed(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	awaitEnd(t, ses.Draining(), "the server is not told that the agent drains")
-	time.Sleep(4 * drainPoll) // until the agent has looked for what is open
+	time.Sleep(4 * drainPoll) // several polls, which find nothing open
 	close(release)
 	testutil.NoError(t, testutil.Receive(t, "the dial is answered", opened))
 	time.Sleep(4 * drainPoll)

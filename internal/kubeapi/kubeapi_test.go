@@ -229,7 +229,7 @@ func TestRefusal(t *testing.T) {
 	testutil.Equal(t, kubeapi.ReasonOf(testutil.Err(leases.Get(t.Context(), "a"))), kubeapi.NotFound, "the reason")
 }
 
-// What an API says against a request is kept and logged by whoever asks, so little of it is.
+// Callers keep and log the texts of a refusal, so each is cut to 1,000 characters.
 func TestLongRefusalsAreCut(t *testing.T) {
 	long := strings.Repeat("x", 20<<10)
 	text := `{"kind":"Status","reason":"` + long + `","code":500,"message":"` + long + `"}`

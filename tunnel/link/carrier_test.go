@@ -43,7 +43,7 @@ func offWire() *Stream {
 	return st
 }
 
-// A stream passes on to the other what comes before the two are joined, and after.
+// What comes on one stream is passed on to the other, whether it came before Join or comes after.
 func TestJoinedStreamsShareTheirFate(t *testing.T) {
 	const far = 20 << 10
 	for name, before := range map[string]bool{"before": true, "after": false} {
