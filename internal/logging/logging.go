@@ -110,3 +110,11 @@ func Enabled(log logrus.FieldLogger, level logrus.Level) bool {
 		return true
 	}
 }
+
+// Silent returns a logger that writes nothing, for packages that were given none.
+func Silent() *logrus.Entry {
+	logger := logrus.New()
+	logger.SetOutput(io.Discard)
+	logger.SetLevel(logrus.PanicLevel)
+	return logrus.NewEntry(logger)
+}

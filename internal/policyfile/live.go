@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -173,4 +174,24 @@ func (l *Live) decided(file *File, f *tunnel.Flow, err error) error {
 	}
 	l.decisions.WithLabelValues(decision, l.labels.of(rule)).Inc()
 	return err
+}
+
+// labels are the rules that metrics tell apart: the first maxLabels that have denied
+// something.
+type labels struct {
+	mu    sync.Mutex
+	known map[string]bool
+}
+
+func (l *labels) of(rule string) string {
+	if rule == "" {
+		return ""
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.known) >= maxLabels && !l.known[rule] {
+		return "other"
+	}
+	l.known[rule] = true
+	return rule
 }

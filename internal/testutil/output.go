@@ -2,7 +2,13 @@ package testutil
 
 import (
 	"bytes"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
+
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
 )
 
 // Output keeps what is written to it. Its methods may be called from any goroutine.
@@ -31,4 +37,16 @@ func (o *Output) Take() string {
 	defer o.mu.Unlock()
 	defer o.buf.Reset()
 	return o.buf.String()
+}
+
+// Lines counts the lines of a log that have a text in their message or fields, of all levels or of
+// these.
+func Lines(log *test.Hook, text string, levels ...logrus.Level) (n int) {
+	for _, e := range log.AllEntries() {
+		if strings.Contains(fmt.Sprint(e.Message, e.Data), text) &&
+			(len(levels) == 0 || slices.Contains(levels, e.Level)) {
+			n++
+		}
+	}
+	return n
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"go.uber.org/goleak"
 )
 
 // Patience bounds the wait for something that a correct program does at once. It
@@ -93,4 +95,19 @@ func Start(t testing.TB, f func(context.Context)) (stop func()) {
 	stop = func() { cancel(); running.Wait() }
 	t.Cleanup(stop)
 	return stop
+}
+
+// Settled is m for goleak.VerifyTestMain, which waits less than half a second for the
+// last goroutines to end: on a busy machine they can take longer.
+func Settled(m goleak.TestingM) goleak.TestingM { return settled{m} }
+
+type settled struct{ goleak.TestingM }
+
+// Run runs the tests. If they pass, it waits for at most Patience until no goroutine is
+// left.
+func (s settled) Run() int {
+	status := s.TestingM.Run()
+	for start := time.Now(); status == 0 && goleak.Find() != nil && time.Since(start) < Patience; {
+	}
+	return status
 }

@@ -8,6 +8,14 @@ import (
 	"konnectivity/tunnel"
 )
 
+// FeatureIdentity is named in the HELLO of servers, except to their clients, and of agents:
+// OPEN tells who the client is (§12).
+const FeatureIdentity = "identity"
+
+// FeatureRules is named by the same: OPEN tells the rules that the address of a name is held
+// to (§12).
+const FeatureRules = "rules"
+
 // Dial opens a stream to f.Address through the peer. It implements
 // tunnel.Dialer: it waits for the peer's answer or for ctx, and a stream that
 // is opened too late is reset at the peer.
