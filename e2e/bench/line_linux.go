@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -126,6 +127,9 @@ func parseLines(args []string) (*lines, error) {
 	}
 	ls.order.Subjects = map[string]bool{}
 	for name := range strings.SplitSeq(*subjects, ",") {
+		if !slices.Contains(strings.Split(ownSubjects, ","), name) {
+			return nil, fmt.Errorf("no subject %q: want some of %s", name, ownSubjects)
+		}
 		ls.order.Subjects[name] = true
 	}
 	for _, o := range others {

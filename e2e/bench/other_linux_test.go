@@ -159,4 +159,5 @@ func TestReadOthers(t *testing.T) {
 	if !maps.Equal(ls.order.Subjects, map[string]bool{"ours": true, "peer": true}) || !slices.Equal(ls.order.Others, []string{good}) {
 		t.Errorf("a cell gets %+v, and so not the tunnel", ls.order)
 	}
+	testutil.ErrorSays(t, testutil.Err(parseLines([]string{"-subjects=ours,raw"})), `no subject "raw": want some of ours,`, "a misspelt subject")
 }
