@@ -353,6 +353,7 @@ func (m *measurement) transfers(ctx context.Context, s subject, d bench.Directio
 		m.add(s, label, "MB/s", got.MBps)
 		if streams == 1 {
 			m.add(s, label+", first 10 MB", "s", got.First.Seconds())
+			m.add(s, label+", dial and first 10 MB", "s", (got.Dialed + got.First).Seconds())
 		}
 		time.Sleep(drainTime)
 	}

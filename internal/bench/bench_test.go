@@ -121,7 +121,7 @@ func TestSteady(t *testing.T) {
 		for tries := 1; err == nil && got.MBps == 0 && tries < 30; tries++ { // in the last tenth of a second this machine did something else
 			got, err = p.Steady(t.Context(), d, 2, 1100*time.Millisecond)
 		}
-		testutil.Holds(t, err == nil && got.First > 0 && got.MBps > 0, "%s: %+v, %v", d, got, err)
+		testutil.Holds(t, err == nil && got.Dialed > 0 && got.First > 0 && got.MBps > 0, "%s: %+v, %v", d, got, err)
 	}
 }
 

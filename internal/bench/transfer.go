@@ -35,8 +35,9 @@ const (
 // Transfer is a bulk transfer that is under way, over several connections at once.
 type Transfer struct {
 	direction Direction
-	size      int64 // of each connection
-	start     time.Time
+	size      int64           // of each connection
+	dialed    time.Duration   // what the dials took
+	start     time.Time       // once they were done
 	ctx       context.Context // ends with the transfer; its cause is the first failure
 	cancel    context.CancelCauseFunc
 	running   sync.WaitGroup
@@ -55,7 +56,7 @@ var errStopped = errors.New("the transfer was stopped")
 func (p Path) Begin(ctx context.Context, d Direction, streams int, size int64) (*Transfer, error) {
 	t := &Transfer{direction: d, size: size, reached: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
-	conns := make([]tunnel.Conn, 0, streams)
+	conns, dialing := make([]tunnel.Conn, 0, streams), time.Now()
 	for range streams {
 		c, err := p.dial(t.ctx)
 		if err != nil {
@@ -68,6 +69,7 @@ func (p Path) Begin(ctx context.Context, d Direction, streams int, size int64) (
 		conns = append(conns, c)
 	}
 	t.start = time.Now()
+	t.dialed = t.start.Sub(dialing)
 	for _, c := range conns {
 		t.running.Go(func() {
 			if err := t.carry(c); err != nil {
@@ -195,8 +197,9 @@ const (
 
 // Steady is a part of an endless transfer.
 type Steady struct {
-	First time.Duration // until 10 MB had arrived, over all streams
-	MBps  float64       // from the second second on
+	Dialed time.Duration // what the dials took
+	First  time.Duration // from then on until 10 MB had arrived, over all streams
+	MBps   float64       // from the second second on
 }
 
 // Steady measures an endless transfer for the given time, and for longer if the
@@ -222,7 +225,7 @@ func (p Path) Steady(ctx context.Context, d Direction, streams int, length time.
 	case <-t.ctx.Done():
 		return Steady{}, context.Cause(t.ctx)
 	}
-	return Steady{First: t.first, MBps: float64(after-before) / 1e6 / until.Sub(from).Seconds()}, nil
+	return Steady{Dialed: t.dialed, First: t.first, MBps: float64(after-before) / 1e6 / until.Sub(from).Seconds()}, nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {
