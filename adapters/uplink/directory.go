@@ -1,7 +1,9 @@
 package uplink
 
 import (
+	"cmp"
 	"context"
+	"hash/maphash"
 	"net"
 	"net/netip"
 	"slices"
@@ -37,6 +39,7 @@ type directory struct {
 	host   string
 	port   uint16
 	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+	seed   maphash.Seed // of cut
 
 	mu    sync.Mutex
 	addrs []netip.AddrPort
@@ -45,7 +48,7 @@ type directory struct {
 
 func newDirectory(opt Options) *directory {
 	host, port, _ := tunnel.SplitAddress(opt.Address) // which New has checked
-	return &directory{host: host, port: port, lookup: opt.Lookup}
+	return &directory{host: host, port: port, lookup: opt.Lookup, seed: maphash.MakeSeed()}
 }
 
 // addresses returns the server's addresses, and whether they were looked up
@@ -107,14 +110,26 @@ func (d *directory) find(ctx context.Context) ([]netip.AddrPort, error) {
 	}
 	var out []netip.AddrPort
 	for _, ip := range ips {
-		if a := netip.AddrPortFrom(ip.Unmap(), d.port); !slices.Contains(out, a) && len(out) < maxAddresses {
+		if a := netip.AddrPortFrom(ip.Unmap(), d.port); !slices.Contains(out, a) {
 			out = append(out, a)
 		}
 	}
 	if len(out) == 0 {
 		return nil, &net.DNSError{Err: "no addresses", Name: d.host, IsNotFound: true}
 	}
-	return out, nil
+	return d.cut(out), nil
+}
+
+// cut leaves maxAddresses of more: always the same, though the order of a name's addresses
+// changes, and not those of other processes, so that servers have equal numbers of clients.
+func (d *directory) cut(all []netip.AddrPort) []netip.AddrPort {
+	if len(all) <= maxAddresses {
+		return all
+	}
+	slices.SortFunc(all, func(a, b netip.AddrPort) int {
+		return cmp.Compare(maphash.Comparable(d.seed, a), maphash.Comparable(d.seed, b))
+	})
+	return all[:maxAddresses]
 }
 
 // resolve looks the server's addresses up in the background. No request waits for

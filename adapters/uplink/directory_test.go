@@ -2,7 +2,10 @@ package uplink
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,4 +60,22 @@ func TestLooksUpBehindADeadNameServer(t *testing.T) {
 		}}
 		testutil.Equal(t, len(testutil.Must(d.resolve(t.Context()))(t)), 1, "addresses")
 	})
+}
+
+// A name may have more addresses than are linked, in another order each time.
+func TestOfManyAddressesTheSameAreKept(t *testing.T) {
+	find := func(d *directory) []netip.AddrPort { return testutil.Must(d.find(t.Context()))(t) }
+	open := func() *directory {
+		return newDirectory(Options{Address: "konnectivity:8090", Lookup: func(context.Context, string) (all []netip.Addr, _ error) {
+			for _, i := range rand.Perm(3 * maxAddresses) {
+				all = append(all, netip.MustParseAddr(fmt.Sprint("192.0.2.", i)))
+			}
+			return all, nil
+		}})
+	}
+	d := open()
+	first := find(d)
+	testutil.Equal(t, len(first), maxAddresses, "addresses")
+	testutil.EqualSlices(t, find(d), first, "addresses of the next look-up")
+	testutil.Holds(t, !slices.Equal(find(open()), first), "another process keeps the same addresses")
 }
