@@ -32,7 +32,8 @@
 //
 // Errors of DialContext are a *DialError, which says by its Failure what did not work: the
 // destination (Refused, NoSuchHost), the way to it (Unavailable, NoAgent), or a rule
-// (Denied, Bound). Failure.Retryable tells those for which the destination was not asked.
+// (Denied, Bound). Failure.Retryable tells that it failed on the way and another try
+// may get through.
 // Errors hold no secret.
 //
 // # Stability

@@ -7,7 +7,8 @@ import "konnectivity/tunnel"
 type DialError = tunnel.DialError
 
 // Failure is what did not work. Label is a word for it, as metrics want it, and Retryable
-// tells that the destination was not asked and another try may get through.
+// tells that it failed on the way and another try may get through. The destination may have
+// seen a connection without bytes, if an agent or a link was lost before it had answered.
 type Failure = tunnel.Failure
 
 // The failures.

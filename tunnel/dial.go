@@ -92,9 +92,9 @@ func (f Failure) Label() string { return f.name().label }
 
 func (f Failure) name() name { return nameOf(failureTable[:], f, "other", "failure %d") }
 
-// Retryable says that the dial failed on the way and the destination was never
-// asked, so another agent or another link may try it. A bound is reached
-// whatever the way.
+// Retryable says that the dial failed on the way, so another agent or another link may
+// try it. The destination may have been asked only where LostInFlight says so. A bound is
+// reached whatever the way.
 func (f Failure) Retryable() bool {
 	return f == FailAgentLost || f == FailExhausted || f == FailUnavailable
 }
@@ -201,8 +201,8 @@ func classify(err error) Failure {
 	}
 }
 
-// Elsewhere says whether another link may do better than the one on which a dial failed: the
-// destination was not asked, or another server may have an agent for it.
+// Elsewhere says whether another link may do better than the one on which a dial failed: it
+// failed on the way, or another server may have an agent for it.
 func Elsewhere(err error) bool {
 	failure := FailureOf(err)
 	return failure.Retryable() || failure == FailNoAgent
