@@ -58,7 +58,7 @@ func (c *tenantChecker) walk(t *tenant.Spec, err error, others func() []*tenant.
 	var field *tenant.FieldError
 	switch {
 	case errors.As(err, &field) && errors.Is(err, fs.ErrNotExist):
-		c.fail(c.what, field.File+" is not there", "`konnectivity tenants make` makes all files of a tenant.")
+		c.fail(c.what, field.File+" is not there", "`konnectivity tenants make` makes the files that every tenant has; put others that tenant.yaml names beside them.")
 	case errors.As(err, &field):
 		c.fail(c.what, field.Error(), "The server refuses this tenant's peers, or serves it as it was before, until that is right.")
 	case errors.Is(err, fs.ErrNotExist):
