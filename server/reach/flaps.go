@@ -13,6 +13,10 @@ const (
 	flapEnds = 3
 	flapTime = 2 * time.Minute
 
+	// Ends closer together count as one: a server that drains is linked to again, and ends
+	// all links as it goes.
+	flapApart = time.Second
+
 	// flapQuiet is how long no further link that flaps is logged for the same cause.
 	flapQuiet = 10 * time.Minute
 )
@@ -38,6 +42,9 @@ func (f *flaps) flapped(at netip.AddrPort, cause tunnel.LossCause) (flapping int
 	if e == nil || now.Sub(e.last) > flapTime {
 		e = new(ends)
 		f.ends[at] = e
+	}
+	if now.Sub(e.last) < flapApart {
+		return 0
 	}
 	e.last = now
 	last, known := f.logged[cause]

@@ -175,8 +175,8 @@ func TestServersThatAreAwayAreCounted(t *testing.T) {
 }
 
 // Links that end again and again are logged, though none is away for long: one line for each cause
-// in ten minutes, however many links do. Those of a rollout, and of addresses that are gone, are
-// not.
+// in ten minutes, however many links do. Those of a server that drains, of a rollout, and of
+// addresses that are gone, are not.
 func TestLinksThatFlapAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log, said := logtest.NewNullLogger()
@@ -203,6 +203,11 @@ func TestLinksThatFlapAreLogged(t *testing.T) {
 			said.Reset()
 		}
 		s.resolved(all, nil)
+		for range flapEnds {
+			s.ended(all[0].at, link.ErrDead)
+		}
+		lines("links to a server that drained")
+		time.Sleep(2 * flapTime)
 		end(all, flapEnds-1, link.ErrDead)
 		lines("a rollout")
 		s.resolved(all[3:], nil)
