@@ -369,3 +369,10 @@ func TestNodesConnectionsAreAskedForByEachServer(t *testing.T) {
 		testutil.Equal(t, f.Hop.ID, "s1", "the server by which it goes on")
 	}
 }
+
+// Bounds are what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page = "../docs/operations.md"
+	testutil.Says(t, page, "An agent takes %v such connections at once", maxAPIConns)
+	testutil.Says(t, page, "It looks for no more than %v servers", maxServers)
+}

@@ -45,3 +45,8 @@ func FuzzHandoverMessage(f *testing.F) {
 func sent(t testing.TB, m message) []byte {
 	return bytes.Join(testutil.Must(encode(m))(t), nil)
 }
+
+// Bounds are what the page says.
+func TestHandoverFiguresAreDocumented(t *testing.T) {
+	testutil.Says(t, "../docs/security.md", "a message has at most %v KiB of JSON and %v MiB of bytes, a batch %v connections, and no other is added once they keep %v MiB", maxHandoverText>>10, maxHandoverBytes>>20, handoverBatch, handoverBytes>>20)
+}

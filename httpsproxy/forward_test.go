@@ -685,3 +685,14 @@ func serveUpgradingProxy(c net.Conn) {
 	_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 	_, _ = io.Copy(c, r)
 }
+
+// Bounds are what the pages say.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page, sidecars = "../docs/security.md", "../docs/sidecars.md"
+	testutil.Says(t, page, "take beyond %v KiB of memory each", usualHeader>>10)
+	testutil.Says(t, page, "has %v MiB for all together, or an eighth", maxHeaders>>20)
+	testutil.Says(t, page, "a header of %v KiB and %v fields, trailers of 4 KiB, %v interim responses with %v KiB of header together", maxResponseHeader>>10, maxFields, maxInterim, maxInterimHeader>>10)
+	testutil.Says(t, sidecars, "The answer to a plain request must begin within %v minutes", int64(defaultResponseTimeout/time.Minute))
+	testutil.Says(t, sidecars, "%v HTTP(S) |", DefaultMaxConns)
+	testutil.Says(t, "../docs/operations.md", "open to destinations for the next request, %v at most", maxIdle)
+}

@@ -304,3 +304,17 @@ func TestCertificatesTakeOfTheBudget(t *testing.T) {
 	}
 	r.givesBack(r.opts.Budget.Used)
 }
+
+// Bounds are what the pages say.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page = "../docs/security.md"
+	testutil.Says(t, page, "%v for each connection; one that asks for no connection", maxStreams)
+	testutil.Says(t, page, "A message of an agent has at most %v KiB", maxAgentMessage>>10)
+	testutil.Says(t, page, "agents' metadata %v KiB", maxMetadata>>10)
+	testutil.Says(t, page, "a stream's header as what it takes beyond %v KiB", usualMetadata>>10)
+	testutil.Says(t, page, "by a token review, has %v s more", int64((judgeTimeout+tellTime)/time.Second))
+	testutil.Says(t, page, "they have %v routes and identifiers together", maxTold)
+	testutil.Says(t, page, "waited for 3 s, %v MiB of its answer", maxState>>20)
+	testutil.Says(t, "../docs/operations.md", "After %v s it no longer waits", int64(leaveTime/time.Second))
+	testutil.Says(t, "../docs/tenants.md", "the server tries again every %v s", int64(retryListen/time.Second))
+}

@@ -119,3 +119,9 @@ func TestDescriptorsBoundServedConnections(t *testing.T) {
 	_, _ = open[1].Write([]byte("x"))
 	testutil.Succeeds(t, testutil.Err(io.ReadFull(open[1], make([]byte, 1))), "an open connection")
 }
+
+// The pace is what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	testutil.Says(t, "../docs/security.md", "%v wrong ones at once from one address (IPv6: one /64) and %v a second from then on", guessBurst, int64(time.Second/guessEvery))
+	testutil.Says(t, "../docs/security.md", "What would wait for more than %v s is refused", int64(guessWait/time.Second))
+}

@@ -427,3 +427,8 @@ func FuzzKubeconfig(f *testing.F) {
 		testutil.Equal(t, err != nil || a.Server != "", true, "there is a server or an error")
 	})
 }
+
+// Answers are kept for as long as the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	testutil.Says(t, "../../docs/sidecars.md", "a GET of each (kept for %v s; absences for %v s)", int64(keepFound/time.Second), int64(keepAbsent/time.Second))
+}

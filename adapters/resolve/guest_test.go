@@ -303,3 +303,14 @@ func TestGuestKeepsHalfAnAnswerShortly(t *testing.T) {
 		testutil.Equal(t, resolveText(g, "www.example"), "[192.0.2.1 2001:db8::1]", "%v later", maxHalf)
 	})
 }
+
+// Times and bounds are what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page = "../../docs/sidecars.md"
+	testutil.Says(t, page, "Answers are kept for their TTL, at most %v minutes, or %v s if those of one kind", int64(maxPositive/time.Minute), int64(maxHalf/time.Second))
+	testutil.Says(t, page, "could not be had; absences at most %v s", int64(maxNegative/time.Second))
+	testutil.Says(t, page, "Up to %v addresses of a name are kept", maxAddresses)
+	testutil.Says(t, page, "has not answered after %v s also", int64(hedgeTime/time.Second))
+	testutil.Says(t, page, "until a probe, sent every %v s", int64(probeEvery/time.Second))
+	testutil.Says(t, page, "because %v others are under way", maxDNSConns)
+}

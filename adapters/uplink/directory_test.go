@@ -79,3 +79,10 @@ func TestOfManyAddressesTheSameAreKept(t *testing.T) {
 	testutil.EqualSlices(t, find(d), first, "addresses of the next look-up")
 	testutil.Holds(t, !slices.Equal(find(open()), first), "another process keeps the same addresses")
 }
+
+// Bounds are what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page = "../../docs/sidecars.md"
+	testutil.Says(t, page, "(of more than %v, to %v,", maxAddresses, maxAddresses)
+	testutil.Says(t, page, "then after pauses that grow to %v s", int64(maxPause/time.Second))
+}

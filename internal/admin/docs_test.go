@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"konnectivity/internal/testutil"
 )
@@ -85,4 +86,14 @@ func TestExamplesAreAnswers(t *testing.T) {
 		from.DisallowUnknownFields()
 		testutil.Succeeds(t, from.Decode(v), "the example of %q", heading)
 	}
+}
+
+// Bounds are what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page = "../../docs/admin-api.md"
+	testutil.Says(t, page, "The last %v, and in addition the last %v of each tenant (with more than %v tenants, %v divided by their number)", KeptFailures, keptOfATenant, keptOfTenants/keptOfATenant, keptOfTenants)
+	testutil.Says(t, page, "Beyond %v of them", keptNeighbours)
+	testutil.Says(t, page, "%v by default, at most 1000", defaultLimit)
+	testutil.Says(t, page, "every %v s at most", int64(setAge/time.Second))
+	testutil.Says(t, page, "does not answer within %v s", int64(setTime/time.Second))
 }

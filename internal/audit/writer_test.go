@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
@@ -252,4 +253,15 @@ func TestDials(t *testing.T) {
 		testutil.Holds(t, bytes.Count(data, []byte("\n")) == 2 && has(path, `"failure":"timeout"`) &&
 			has(path, `"failure":"cancelled"`), "%s", data)
 	})
+}
+
+// Bounds are what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page = "../../docs/audit.md"
+	testutil.Says(t, page, "a record is put into a queue of %v MiB", queueMax>>20)
+	testutil.Says(t, page, "Records are written at most %v ms late", batchTime.Milliseconds())
+	testutil.Says(t, page, "takes at most %v s to write the rest", int64(flushTime/time.Second))
+	testutil.Says(t, page, "`--resume-window` and %v s are over", int64(noticeTime/time.Second))
+	testutil.Says(t, page, "Beyond %v such connections it does not wait", maxWaiting)
+	testutil.Says(t, page, "A text has at most %v bytes", maxText)
 }

@@ -128,3 +128,8 @@ func TestRefusalsAreLoggedOnceForEachCause(t *testing.T) {
 		t.Errorf("%d lines, want one of each limit, 1 and 16", len(lines))
 	}
 }
+
+// The bound is what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	testutil.Says(t, "../../docs/security.md", "a sidecar's front %v MiB and a quarter", waitingBytes>>20)
+}

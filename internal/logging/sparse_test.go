@@ -168,3 +168,8 @@ func TestEscapedJSONMeansTheSame(t *testing.T) {
 	plain := []byte("{\"a\": 1}\n")
 	testutil.Holds(t, &EscapeHidden(plain)[0] == &plain[0], "an ordinary line is copied")
 }
+
+// The bound is what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	testutil.Says(t, "../../docs/security.md", "%v lines of a wording a minute", sparseLines)
+}

@@ -29,3 +29,10 @@ func TestIncompleteHeadersAreWeighed(t *testing.T) {
 		t.Errorf("%d connections have %d bytes, want %d and %d at most", slots.Count(), held, most, maxBytes)
 	}
 }
+
+// Bounds are what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page = "../../docs/security.md"
+	testutil.Says(t, page, "a port for health, metrics or status allows %v MiB, of which answers that are not taken are a part, %v connections", maxBytes>>20, maxConns)
+	testutil.Says(t, page, "with pauses in between of three times as long, %v ms at most", maxRest.Milliseconds())
+}

@@ -46,3 +46,11 @@ func TestAllowance(t *testing.T) {
 	now = now.Add(10 * SearchBurst * searchEvery)
 	testutil.Equal(t, took(), SearchBurst, "after a long rest")
 }
+
+// Paces are what the pages say.
+func TestFiguresAreDocumented(t *testing.T) {
+	const operations = "../../docs/operations.md"
+	testutil.Says(t, operations, "A link that lasted for %v ms or more", goodLife.Milliseconds())
+	testutil.Says(t, operations, "and once more every %v s. Beyond", int64(lossEvery/time.Second))
+	testutil.Says(t, operations, "an agent makes at most %v attempts at once", SearchBurst)
+}

@@ -251,3 +251,11 @@ func BenchmarkDialed(b *testing.B) {
 	close(e.queue)
 	<-done
 }
+
+// Bounds are what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page = "../../docs/traces.md"
+	testutil.Says(t, page, "They wait in a queue of %v, and are sent %v at a time, or after %v s. A request has %v s.", queueMax, batchMax, int64(batchTime/time.Second), int64(sendTime/time.Second))
+	testutil.Says(t, page, "takes at most %v s for the rest", int64(flushTime/time.Second))
+	testutil.Says(t, page, "A text has at most %v bytes", maxText)
+}

@@ -260,3 +260,12 @@ func TestRefusalCountsThoughThePeerHasLeft(t *testing.T) {
 	_ = reviewed(tokens, ctx, "bad", nil)
 	testutil.Holds(t, len(called) == 1 && codeOf(called[0]) == codes.Unauthenticated, "it counted as %v", called)
 }
+
+// Times and bounds are what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page = "../../docs/security.md"
+	testutil.Says(t, page, "An accepted token is trusted for %v minutes", int64(goodFor/time.Minute))
+	testutil.Says(t, page, "a refused one is refused for %v seconds", int64(badFor/time.Second))
+	testutil.Says(t, page, "that sent a bad one in the last %v minutes", int64(suspectFor/time.Minute))
+	testutil.Says(t, page, "an answer holds for %v s, one destination is asked about once at a time, and %v at once", int64(accessKept/time.Second), accessRunning)
+}

@@ -216,3 +216,15 @@ func TestBeginIsDoneOnce(t *testing.T) {
 		testutil.Eventually(t, "it has ended", func() bool { return r.conns.Load() == 0 })
 	}
 }
+
+// What strangers may take is what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page = "../../docs/security.md"
+	testutil.Says(t, page, "%v s for everything before a request", int64(HandshakeTimeout/time.Second))
+	testutil.Says(t, page, "all ports of the server together allow them %v MiB, and %v MiB from the first", preAuthBurst>>20, preAuthBytes>>20)
+	testutil.Says(t, page, "TLS accepts at most %v KiB from a stranger", maxHandshake>>10)
+	testutil.Says(t, page, "who waits for a first turn costs %v KiB", silentWeight>>10)
+	testutil.Says(t, page, "%v for each port of the server", MaxConns)
+	testutil.Says(t, page, "CONNECT %v KiB", maxHeader>>10)
+	testutil.Says(t, page, "required from those that are, of %v KiB at most", maxProxyHeader>>10)
+}

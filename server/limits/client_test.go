@@ -206,3 +206,14 @@ func TestAgentsShareSockets(t *testing.T) {
 		testutil.Holds(t, n >= 1, "another agent of the tenant %s has %d", of.name, n)
 	}
 }
+
+// What connections count for is what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page = "../../docs/security.md"
+	testutil.Says(t, page, "At the server a connection counts as %v KiB", ConnMemory>>10)
+	testutil.Says(t, page, "a client's own link, gRPC or CONNECT connection, and a gRPC stream, as %v KiB each", ClientMemory>>10)
+	testutil.Equal(t, StreamMemory, ClientMemory, "a gRPC stream, beside a connection")
+	testutil.Says(t, page, "certificates as what they take beyond %v KiB", usualCerts>>10)
+	testutil.Says(t, page, "One counts as %v KiB, each of its identifiers as %v KiB", AgentMemory>>10, IdentifierMemory>>10)
+	testutil.Says(t, page, "the dials that began less than %v ms ago", youngFor.Milliseconds())
+}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"konnectivity/internal/testutil"
 )
@@ -116,4 +117,15 @@ func TestTenantNames(t *testing.T) {
 	for _, name := range []string{"", "A", "a.b", "-a", "a-", "a/b", strings.Repeat("a", 64), "a\n"} {
 		testutil.Holds(t, CheckName(name) != nil, "%q is accepted", name)
 	}
+}
+
+// Bounds are what the pages say.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page, security = "../../docs/tenants.md", "../../docs/security.md"
+	testutil.Says(t, page, "every %v s, and at each file of a folder every %v s", int64(lookEvery/time.Second), int64(filesEvery*lookEvery/time.Second))
+	testutil.Says(t, page, "up to %v lower-case letters", maxName)
+	testutil.Says(t, page, "there are up to %v for each side", maxIdentities)
+	testutil.Says(t, page, "After more than %v names of tenants in one run", maxRefused)
+	testutil.Says(t, page, "more than %v KiB, here and in the kubeconfig", maxYAML>>10)
+	testutil.Says(t, security, "of %v MiB at most, YAML of %v KiB; an error of %v KiB", maxFile>>20, maxYAML>>10, maxReason>>10)
 }

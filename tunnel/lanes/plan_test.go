@@ -175,3 +175,11 @@ func TestCheckMax(t *testing.T) {
 		testutil.Equal(t, CheckMax(n) == nil, fine, "%d is fine", n)
 	}
 }
+
+// What lines get lanes, and for how long, is what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page = "../../docs/operations.md"
+	testutil.Says(t, page, "On a line that is far (%v ms or more)", far.Milliseconds())
+	testutil.Says(t, page, "carry %v MiB/s over one connection", fastRate>>20)
+	testutil.Says(t, page, "Lanes close %v s after", int64(keepFor/time.Second))
+}

@@ -70,3 +70,11 @@ func TestManyStalledKeepToTheBudget(t *testing.T) {
 	testutil.AtLeast(t, stalled, 1, "connections that were reset for it, as far more came than fits")
 	testutil.AtLeast(t, r.metrics.stalled.Load(), stalled, "connections that are counted, each before its reset")
 }
+
+// Bounds are what the page says.
+func TestFiguresAreDocumented(t *testing.T) {
+	const page = "../../docs/security.md"
+	testutil.Says(t, page, "%v KiB for each connection by gRPC", defaultConnBuffer>>10)
+	testutil.Says(t, page, "unread bytes of gRPC connections together: %v MiB", DefaultBudget>>20)
+	testutil.Says(t, page, "one that asks for no connection ends after %v s", int64(firstDial/time.Second))
+}

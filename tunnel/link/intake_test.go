@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+	"time"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -70,4 +71,15 @@ func TestSharesAreForgotten(t *testing.T) {
 		return len(c.known) == 1
 	})
 	testutil.Equal(t, c.share(numbered{"peer", 1}, "", whole), kept, "the other share, later")
+}
+
+// Bounds are what the pages say.
+func TestFiguresAreDocumented(t *testing.T) {
+	const security, sidecars = "../../docs/security.md", "../../docs/sidecars.md"
+	testutil.Says(t, security, "An answer that a link's peer leaves unread counts as %v KiB", orphanMemory>>10)
+	testutil.Says(t, security, "that it leaves unread count in steps of %v KiB", copiedUnit>>10)
+	testutil.Says(t, security, "the id of a link's peer and of an agent %v bytes", MaxID)
+	testutil.Says(t, sidecars, "name it after %v s of silence", int64(SilentAfter/time.Second))
+	testutil.Says(t, sidecars, "After %v s the server drops it", int64(DefaultDeadAfter/time.Second))
+	testutil.Says(t, "../../docs/hypershift.md", "a link sends something every %v s", int64(DefaultPingInterval/time.Second))
 }
