@@ -315,6 +315,9 @@ func TestFiguresAreDocumented(t *testing.T) {
 	testutil.Says(t, page, "by a token review, has %v s more", int64((judgeTimeout+tellTime)/time.Second))
 	testutil.Says(t, page, "they have %v routes and identifiers together", maxTold)
 	testutil.Says(t, page, "waited for 3 s, %v MiB of its answer", maxState>>20)
-	testutil.Says(t, "../docs/operations.md", "After %v s it no longer waits", int64(leaveTime/time.Second))
+	const operations = "../docs/operations.md"
+	testutil.Says(t, operations, "After %v s it no longer waits", int64(leaveTime/time.Second))
+	testutil.Says(t, operations, "for its first %v s, a dial that no agent serves", int64(DefaultSettle/time.Second))
+	testutil.Says(t, operations, "(up to %v s after a server's start, %v s where one was lost)", int64(DefaultSettle/time.Second), int64(tunnel.BackTime/time.Second))
 	testutil.Says(t, "../docs/tenants.md", "the server tries again every %v s", int64(retryListen/time.Second))
 }
