@@ -87,14 +87,19 @@ func (c Code) name() name { return nameOf(codeTable[:], c, "other", "reset with 
 // for LossLocal.
 type ResetError struct {
 	Code Code
-	Loss LossCause // of CodeLost: why, as far as this process knows
+	Loss LossCause // of CodeLost: why, as far as this process knows. LossLocal: it closed the tunnel
 	Err  error     // of CodePolicy, where it was judged: why, for logs only; else nil
 }
 
 func (e *ResetError) Error() string {
-	text := "connection reset: " + e.Code.String()
-	if e.Loss != LossUnknown {
-		text += ": " + e.Loss.String()
+	text := "connection reset: "
+	switch e.Loss {
+	case LossUnknown:
+		text += e.Code.String()
+	case LossLocal: // Code is what peers are told
+		text += "this process closed the tunnel that carried it"
+	default:
+		text += e.Code.String() + ": " + e.Loss.String()
 	}
 	if e.Err != nil {
 		text += ": " + e.Err.Error()

@@ -132,19 +132,9 @@ func (m *Manager) unregister(token [16]byte, at *dial) {
 	}
 }
 
-// errClosed is what a Manager that is closed ends connections with.
-var errClosed error = closedError{}
-
-// closedError is net.ErrClosed at this end, and CodeGone at the other one.
-type closedError struct{}
-
-func (closedError) Error() string {
-	return "connection reset: this process closed the tunnel that carried it"
-}
-
-func (closedError) Unwrap() []error {
-	return []error{&tunnel.ResetError{Code: tunnel.CodeGone}, net.ErrClosed}
-}
+// errClosed is what a Manager that is closed ends connections with: net.ErrClosed at this end,
+// and CodeGone at the other one.
+var errClosed = &tunnel.ResetError{Code: tunnel.CodeGone, Loss: tunnel.LossLocal}
 
 // errLeaving is what dials of a Manager that is closed fail with: the opener dials again.
 var errLeaving = &tunnel.DialError{Failure: tunnel.FailAgentLost}

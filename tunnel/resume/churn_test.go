@@ -2,6 +2,8 @@ package resume
 
 import (
 	"context"
+	"errors"
+	"net"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -67,6 +69,26 @@ func TestChurn(t *testing.T) {
 			testutil.Between(t, waited, c.least, c.most, "the wait")
 			testutil.Holds(t, c.life != Fruitless || m.err == error(errLost), "it is told %v", m.err)
 		})
+	}
+}
+
+// Whose connection was resumed in vain reads why the last carrier was lost, but not that this
+// process closed it: the connection was to go on.
+func TestResumesInVainTellTheLastLoss(t *testing.T) {
+	for cause := range tunnel.AllLossCauses() {
+		m := play(t, nil)
+		churned(m, mostVain, time.Millisecond, nil)
+		happens(m, lostBy(m.epoch, tunnel.Lost(cause)))
+		happens(m, detached)
+		happens(m, redial)
+		want := cause
+		if cause == tunnel.LossLocal {
+			want = tunnel.LossUnknown
+		}
+		testutil.Equal(t, m.Life(), Fruitless, "the end behind %v", cause)
+		testutil.Equal(t, m.Loss(), cause, "the cause that is counted")
+		testutil.Equal(t, m.Err(), error(tunnel.Lost(want)), "what the application reads")
+		testutil.Holds(t, !errors.Is(m.Err(), net.ErrClosed), "%v is net.ErrClosed", m.Err())
 	}
 }
 

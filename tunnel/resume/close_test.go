@@ -1,6 +1,7 @@
 package resume_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"testing"
@@ -37,6 +38,22 @@ func TestCloseLetsGoOfWhoWaits(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A Manager that is closed ends what is open. The error says so here, and at the other end that
+// this process is gone.
+func TestManagersThatAreClosedSaySo(t *testing.T) {
+	apart(t, func(t *testing.T, w *world, c, peer tunnel.Conn) {
+		w.opener.Close()
+		here, there := testutil.Err(c.Read(make([]byte, 1))), testutil.Err(peer.Read(make([]byte, 1)))
+		for err, closed := range map[error]bool{here: true, there: false} {
+			testutil.Equal(t, tunnel.CodeOf(err), tunnel.CodeGone, "the code of %v", err)
+			testutil.Equal(t, tunnel.LossOf(err) == tunnel.LossLocal, closed, "%v is told to be of this process", err)
+			testutil.Equal(t, errors.Is(err, net.ErrClosed), closed, "%v is net.ErrClosed", err)
+		}
+		testutil.Equal(t, here.Error(), "connection reset: this process closed the tunnel that carried it", "what it says")
+		_ = peer.Reset(nil)
+	})
 }
 
 // closeBeside closes an end while one waits to read from it or to write to it.

@@ -428,7 +428,7 @@ func (m *Machine) Redial(now time.Time) Actions {
 		return RefuseGone
 	}
 	if m.churn.vain >= mostVain {
-		return m.finish(Fruitless, tunnel.Lost(m.loss)) | RefuseGone
+		return m.fruitless() | RefuseGone
 	}
 	m.wait(now)
 	m.epoch++
@@ -462,7 +462,7 @@ func (m *Machine) Offered(epoch uint32, offset uint64, now time.Time) Actions {
 		m.churn.lost(now, m.left())
 	}
 	if m.churn.vain >= mostVainAccepted {
-		return m.finish(Fruitless, tunnel.Lost(m.loss)) | RefuseGone
+		return m.fruitless() | RefuseGone
 	}
 	m.epoch, m.carrier = epoch, Answering
 	return m.rewind(offset, now) | Answer
@@ -511,10 +511,7 @@ func (m *Machine) Reset(cause error, redials bool, now time.Time) Actions {
 		m.err = cause
 		return Fail | Wake
 	}
-	err := cause
-	if cause != errClosed {
-		err = &tunnel.ResetError{Code: tunnel.CodeOf(cause)}
-	}
+	err := &tunnel.ResetError{Code: tunnel.CodeOf(cause), Loss: tunnel.LossOf(cause)}
 	if m.Up() || m.Over() || !redials {
 		return m.finish(Ended, err)
 	}
@@ -553,6 +550,17 @@ func (m *Machine) finish(life Life, err error) Actions {
 		return Fail | Finish | Wake
 	}
 	return Finish | Wake
+}
+
+// fruitless ends a connection that was resumed in vain. Its application reads why the last
+// carrier was lost; but where this process has closed that one's link, or left the stream,
+// that is no cause: it has not closed the connection.
+func (m *Machine) fruitless() Actions {
+	cause := m.loss
+	if cause == tunnel.LossLocal {
+		cause = tunnel.LossUnknown
+	}
+	return m.finish(Fruitless, tunnel.Lost(cause))
 }
 
 // ResetCode returns the code to reset a carrier with when the connection is over.
