@@ -82,3 +82,35 @@ func TestDrainSaysWhoWasTold(t *testing.T) {
 		testutil.Holds(t, found, "%q is not in the log", want)
 	}
 }
+
+// An agent that drains, and has plain connections alone, looks for no other server, which could
+// not carry them. It goes once they have ended, or the last server has.
+func TestDrainOfPlainConnectionsLooksForNoServer(t *testing.T) {
+	for name, over := range map[string]func(*world){
+		"they end":           func(w *world) { w.first("a").setStreams(0) },
+		"its server is lost": func(w *world) { w.stop("a") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			inWorld(t, w, direct(w, "a", "b"), func(o *Options) { o.Grace = time.Hour }, func(b *bench) {
+				b.within(patience, "a", "b")
+				w.first("a").setStreams(1)
+				w.stop("b")
+				lost := time.Now()
+				time.Sleep(patience)
+				testutil.AtLeast(t, w.attemptsSince(lost), 1, "attempts before it drains")
+				stopped := make(chan struct{})
+				go func() { b.stop(); close(stopped) }()
+				time.Sleep(connectTimeout) // what was under way is over
+				drains := time.Now()
+				time.Sleep(patience)
+				testutil.Holds(t, !tunnel.Closed(stopped), "it has gone with a connection open")
+				over(w)
+				ended := time.Now()
+				<-stopped
+				testutil.AtMost(t, time.Since(ended), 2*drainQuiet, "it goes after")
+				testutil.Equal(t, w.attemptsSince(drains), 0, "attempts while it drains")
+			})
+		})
+	}
+}
