@@ -101,7 +101,7 @@ func TestDrainOfPlainConnectionsLooksForNoServer(t *testing.T) {
 				testutil.AtLeast(t, w.attemptsSince(lost), 1, "attempts before it drains")
 				stopped := make(chan struct{})
 				go func() { b.stop(); close(stopped) }()
-				time.Sleep(connectTimeout) // what was under way is over
+				time.Sleep(connectTimeout) // attempts under way end
 				drains := time.Now()
 				time.Sleep(patience)
 				testutil.Holds(t, !tunnel.Closed(stopped), "it has gone with a connection open")

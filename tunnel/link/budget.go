@@ -9,6 +9,7 @@ import (
 	"sync"
 	"weak"
 
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
 )
 
@@ -43,7 +44,7 @@ func NewBudget(max int64) *Budget {
 
 // Clients are the shares of memory of the clients that peers number. All links of a process
 // have the same Clients, so a client has one share on all lanes of its peer. Any goroutine may
-// use it.
+// use it. The zero value is ready to use.
 type Clients struct {
 	// Of, where the peers are servers that forward (§11), returns the part of Config.Budget
 	// that the clients of a cluster divide; nil: there is no such cluster.
@@ -59,11 +60,12 @@ type numbered struct {
 	number uint64
 }
 
-// share returns the share of who, of a cluster.
-func (c *Clients) share(who numbered, cluster string, whole *Budget) *Budget {
-	if whole == nil {
-		return nil
+// Share returns the share of a client; whole where its server tells none.
+func (c *Clients) Share(of tunnel.Origin, whole *Budget) *Budget {
+	if whole == nil || of.Client == 0 {
+		return whole
 	}
+	who := numbered{of.Server, of.Client}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if b := c.known[who].Value(); b != nil {
@@ -73,7 +75,7 @@ func (c *Clients) share(who numbered, cluster string, whole *Budget) *Budget {
 		c.known = make(map[numbered]weak.Pointer[Budget])
 	}
 	if c.Of != nil {
-		whole = cmp.Or(c.Of(cluster), whole)
+		whole = cmp.Or(c.Of(of.Cluster), whole)
 	}
 	b := whole.ShareNumbered(who.number)
 	c.known[who] = weak.Make(b)

@@ -60,8 +60,8 @@ func (in *intake) pending(again bool) *int {
 func (in *intake) enter(m openMsg, peer string) *Budget {
 	*in.pending(m.resume.Again())++
 	in.serving++
-	if in.clients == nil || m.client == 0 {
+	if in.clients == nil {
 		return in.budget
 	}
-	return in.clients.share(numbered{peer, m.client}, m.cluster, in.budget)
+	return in.clients.Share(tunnel.Origin{Server: peer, Client: m.client, Cluster: m.cluster}, in.budget)
 }

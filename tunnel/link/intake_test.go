@@ -62,15 +62,15 @@ func TestIntakeCounts(t *testing.T) {
 // TestSharesAreForgotten once nothing refers to them.
 func TestSharesAreForgotten(t *testing.T) {
 	c, whole := new(Clients), NewBudget(1<<20)
-	kept := c.share(numbered{"peer", 1}, "", whole)
-	_ = c.share(numbered{"peer", 2}, "", whole)
+	kept := c.Share(tunnel.Origin{Server: "peer", Client: 1}, whole)
+	_ = c.Share(tunnel.Origin{Server: "peer", Client: 2}, whole)
 	testutil.Eventually(t, "a share that nothing refers to is forgotten", func() bool {
 		runtime.GC()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return len(c.known) == 1
 	})
-	testutil.Equal(t, c.share(numbered{"peer", 1}, "", whole), kept, "the other share, later")
+	testutil.Equal(t, c.Share(tunnel.Origin{Server: "peer", Client: 1}, whole), kept, "the other share, later")
 }
 
 // Bounds are what the pages say.

@@ -15,7 +15,8 @@ import (
 
 // accounting counts what connections keep in the memory budget, and what becomes of them.
 type accounting struct {
-	budget    *link.Budget
+	budget    *link.Budget // the part of all connections whose client is not known
+	clients   link.Clients // the parts of the clients for whom others have opened connections
 	kept      atomic.Int64 // bytes
 	relieving atomic.Bool  // relieve runs, or has a moment ago
 
@@ -182,15 +183,29 @@ func (m *Manager) noteEndLocked(c *Conn) {
 	}
 }
 
-// filling reports whether memory is about to be scarce.
-func (m *Manager) filling() bool { return m.figures.budget.Filling() }
+// budgetOf returns what the connections of a client count in, so that what one leaves here
+// makes no connection of another plain.
+func (m *Manager) budgetOf(client tunnel.Origin) *link.Budget {
+	if client.Client == 0 {
+		return m.figures.budget
+	}
+	return m.figures.clients.Share(client, m.opt.Budget)
+}
 
-// hold counts n more bytes as kept.
-func (m *Manager) hold(n int) {
+// budget returns what the connection counts in.
+func (c *Conn) budget() *link.Budget {
+	if c.served != nil {
+		return c.served.budget
+	}
+	return c.manager.figures.budget
+}
+
+// hold counts n more bytes as kept, in b.
+func (m *Manager) hold(b *link.Budget, n int) {
 	a := &m.figures
 	a.kept.Add(int64(n))
-	a.budget.Hold(n)
-	if n > 0 && a.budget.Short() && a.relieving.CompareAndSwap(false, true) && !m.start(m.relieve) {
+	b.Hold(n)
+	if n > 0 && b.Short() && a.relieving.CompareAndSwap(false, true) && !m.start(m.relieve) {
 		a.relieving.Store(false)
 	}
 }
@@ -199,19 +214,19 @@ func (m *Manager) hold(n int) {
 // stream under it. How many are open is bounded by their sockets.
 const lingerMemory = 8 << 10
 
-// holdLingering counts one more connection that lingers, or one less. So the budget bounds what a
-// peer that acknowledges nothing leaves here: once memory is scarce, new connections do not outlive
-// their links, and do not linger.
-func (m *Manager) holdLingering(one bool) {
+// holdLingering counts one more connection that lingers, or one less, in b. So the budget bounds
+// what a peer that acknowledges nothing leaves here: once memory is scarce, new connections do not
+// outlive their links, and do not linger.
+func holdLingering(b *link.Budget, one bool) {
 	if one {
-		m.figures.budget.Hold(lingerMemory)
+		b.Hold(lingerMemory)
 	} else {
-		m.figures.budget.Give(lingerMemory)
+		b.Give(lingerMemory)
 	}
 }
 
 // relieve makes connections plain, those first that were used longest ago, until memory is
-// not short.
+// not short for their clients.
 func (m *Manager) relieve() {
 	defer time.AfterFunc(quiet, func() { m.figures.relieving.Store(false) }) // not at each write
 	type candidate struct {
@@ -228,17 +243,33 @@ func (m *Manager) relieve() {
 	}
 	slices.SortFunc(all, func(a, b candidate) int { return cmp.Compare(a.used, b.used) })
 	for _, a := range all {
-		if !m.figures.budget.Short() {
-			return
+		if a.c.budget().Short() {
+			a.c.degrade()
 		}
-		a.c.degrade()
 	}
+}
+
+// deadlineDue ends c if it has waited too long, and a wait for acknowledgements sooner where
+// memory is scarce: c is a plain connection then, of which a carrier that has taken all has taken
+// the last.
+func (c *Conn) deadlineDue() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if c.m.Overstays(now) && c.budget().Scarce() {
+		c.degradeLocked()
+	}
+	c.step(c.m.DeadlineDue(now))
 }
 
 // degrade makes c a plain connection, if it has a carrier.
 func (c *Conn) degrade() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.degradeLocked()
+}
+
+func (c *Conn) degradeLocked() {
 	if c.m.Plain() || !c.m.Up() {
 		return
 	}

@@ -40,8 +40,8 @@ func TestCloseLetsGoOfWhoWaits(t *testing.T) {
 	}
 }
 
-// A Manager that is closed ends what is open. The error says so here, and at the other end that
-// this process is gone.
+// A Manager that is closed resets its connections. The error says so at its own end; at the other
+// one, it says that this process is gone.
 func TestManagersThatAreClosedSaySo(t *testing.T) {
 	apart(t, func(t *testing.T, w *world, c, peer tunnel.Conn) {
 		w.opener.Close()

@@ -113,11 +113,11 @@ func (c *Conn) settle(a Actions) Actions {
 	a = c.m.Settle(a, now)
 	if n := c.m.Out.Size() - int(c.held); n != 0 {
 		c.held += int32(n)
-		c.manager.hold(n)
+		c.manager.hold(c.budget(), n)
 	}
 	if lingers := c.m.State() == StateLingering; lingers != c.lingers {
 		c.lingers = lingers
-		c.manager.holdLingering(lingers)
+		holdLingering(c.budget(), lingers)
 	}
 	return a
 }
@@ -156,7 +156,7 @@ func (c *Conn) do(a Actions) {
 // acknowledge sends the peer the newest acknowledgement.
 func (c *Conn) acknowledge() {
 	if c.st != nil {
-		offset, end, big := c.m.Acknowledgement(c.manager.filling())
+		offset, end, big := c.m.Acknowledgement(c.budget().Filling())
 		c.st.Acknowledge(link.Ack{Offset: offset, End: end, Big: big})
 	}
 }
@@ -327,7 +327,7 @@ func (w watcher) Acked(a link.Ack) {
 }
 
 func (w watcher) acked(a link.Ack) {
-	w.c.step(w.c.m.Acked(w.epoch, a.Offset, a.Big, w.c.manager.filling()))
+	w.c.step(w.c.m.Acked(w.epoch, a.Offset, a.Big, w.c.budget().Filling()))
 }
 
 // Lost implements link.Watcher. It is called with locks of the link held.

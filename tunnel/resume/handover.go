@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 const (
@@ -39,6 +40,7 @@ type served struct {
 	origin tunnel.Origin
 	rules  string
 	cancel context.CancelCauseFunc
+	budget *link.Budget // of the client that it is for
 
 	// Guarded by Conn.mu.
 
@@ -299,7 +301,7 @@ func (m *Manager) Adopt(s Snapshot, far tunnel.Conn, next func(far tunnel.Conn) 
 	life, cancel := context.WithCancelCause(m.ctx)
 	c := m.newConn(nil, 0, 0, s.Token, s.Address)
 	c.m = restore(s, time.Now())
-	c.served = &served{far: far, id: s.ID, origin: s.Origin, rules: s.Rules, cancel: cancel, over: s.Left}
+	c.served = &served{far: far, id: s.ID, origin: s.Origin, rules: s.Rules, cancel: cancel, budget: m.budgetOf(s.Origin), over: s.Left}
 	use := c.drop
 	if !s.Left {
 		c.dest = [2]net.Addr{net.TCPAddrFromAddrPort(s.Local), net.TCPAddrFromAddrPort(s.Remote)}

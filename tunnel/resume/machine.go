@@ -38,6 +38,10 @@ type Machine struct {
 // to take more: as long as a relay lets the second direction be silent.
 const stillTime = 10 * time.Minute
 
+// hurriedTime is stillTime where memory is scarce: else a peer that acknowledges nothing would have
+// new connections be plain for as long. A link that is lost is noticed by then.
+const hurriedTime = 20 * time.Second
+
 // newMachine returns an end that is attached to its first carrier, which has the number
 // epoch, and which waits no longer than window for another.
 func newMachine(window time.Duration, epoch uint32) Machine {
@@ -119,6 +123,12 @@ func (m *Machine) Deadline() time.Time {
 		patience = max(patience, stillTime)
 	}
 	return m.since.Add(patience)
+}
+
+// Overstays reports whether the connection has lingered for hurriedTime with a carrier, and
+// without news that the peer has taken more.
+func (m *Machine) Overstays(now time.Time) bool {
+	return m.Up() && m.left() && !m.since.IsZero() && now.Sub(m.since) >= hurriedTime
 }
 
 // Pause returns how long an opener waits before it asks for the next carrier, at most: its

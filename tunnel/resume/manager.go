@@ -90,9 +90,7 @@ func New(opt Options) *Manager {
 	m := &Manager{opt: opt, conns: make(map[[16]byte]*Conn), dials: make(map[[16]byte]*dial)}
 	m.figures.budget = opt.Budget.Share()
 	m.acks = batchTimer{after: quiet, handle: func(c *Conn) { c.happened((*Machine).AckDue) }}
-	m.deadlines = batchTimer{after: look, handle: func(c *Conn) {
-		c.happened(func(m *Machine) Actions { return m.DeadlineDue(time.Now()) })
-	}}
+	m.deadlines = batchTimer{after: look, handle: (*Conn).deadlineDue}
 	m.tasks.start = m.start
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m

@@ -33,6 +33,7 @@ type world struct {
 	serve   tunnel.Handler    // what the agent serves instead; nil: it dials
 	memory  *link.Budget      // the agent's
 	budget  *link.Budget      // the servers'; nil: all that they want
+	client  *tunnel.Client    // for whom these dial the agent; nil: they do not tell
 	atMost  int               // its Options.MaxDetached
 	allow   func(*tunnel.Flow, net.Addr) error
 	wire    func() (a, b net.Conn) // what links are over; nil: TCP
@@ -62,7 +63,7 @@ type hop struct {
 // opens.
 func newHop(ca, cb net.Conn, end, server tunnel.Handler, budget *link.Budget) (h hop) {
 	config := func(role link.Role, serves tunnel.Handler, budget *link.Budget) link.Config {
-		return link.Config{Budget: budget, Hello: link.Hello{Role: role, ID: "x", Features: []string{link.FeatureResume}}, Handler: serves}
+		return link.Config{Budget: budget, Clients: new(link.Clients), Hello: link.Hello{Role: role, ID: "x", Features: []string{link.FeatureResume}}, Handler: serves}
 	}
 	role := link.RoleClient
 	if end != nil {
@@ -206,6 +207,7 @@ func (w *world) dialDest(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 }
 
 func (s *server) dialFar(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	f.Client = s.w.client
 	return dialAgent(ctx, s.get(toAgent).b, f)
 }
 

@@ -76,6 +76,64 @@ func TestEndsThatLingerMakeRoom(t *testing.T) {
 	})
 }
 
+// What one client leaves without an acknowledgement makes new connections plain of its own alone.
+func TestEndsThatLingerAreTheirClients(t *testing.T) {
+	const most = 10
+	onRoute(t, time.Minute, func(t *testing.T, r *route) {
+		r.memory.Hold(memory - 2*most*lingering)
+		clients := link.NewBudget(1 << 30)
+		one, two := &tunnel.Client{Budget: clients.Share()}, &tunnel.Client{Budget: clients.Share()}
+		r.client = one
+		for n := range most {
+			c, dest, _ := r.unheard(byte(n + 1))
+			leave(t, c, dest)
+		}
+		for n, of := range []*tunnel.Client{one, two} {
+			r.client = of
+			c, _, outlives := r.unheard(byte(most + 1 + n))
+			testutil.Equal(t, outlives, of == two, "a new connection of client %d outlives its link", n+1)
+			_ = c.Reset(nil)
+		}
+	})
+}
+
+// While memory is scarce, an end waits for an acknowledgement no longer than 20 s. Those that
+// linger for the longest time make room, and no more than it takes; readers that have stalled get
+// all that was sent to them.
+func TestEndsThatLingerAreHurried(t *testing.T) {
+	const most, size = 10, 32 << 10
+	onRoute(t, time.Minute, func(t *testing.T, r *route) {
+		stalled, dest, _ := r.unheard(1)
+		testutil.NoError(t, stalled.CloseWrite())
+		testutil.Must(dest.Write(make([]byte, size)))(t)
+		testutil.NoError(t, dest.Close())
+		synctest.Wait()
+		for n := range most - 1 {
+			c, dest, _ := r.unheard(byte(n + 2))
+			leave(t, c, dest)
+		}
+		held := memory - 2*int(r.memory.Used()) // as much is free as they take: just scarce
+		r.memory.Hold(held)
+		c, dest, outlives := r.unheard(most + 1)
+		testutil.Holds(t, !outlives, "memory is not scarce")
+		time.Sleep(10 * time.Second)
+		testutil.Equal(t, r.agent.Len(), most, "ends after 10 s")
+		r.memory.Give(held)
+		time.Sleep(time.Minute)
+		testutil.Equal(t, r.agent.Len(), most, "ends while there is memory")
+		r.memory.Hold(held)
+		time.Sleep(2 * time.Second)
+		gone := most - r.agent.Len()
+		testutil.Equal(t, gone > 0 && gone < most, true, "%d of them have made room", gone)
+		testutil.Equal(t, int(r.agent.Stats().Degraded), gone, "connections that have become plain")
+		_, _, outlives = r.unheard(most + 2)
+		testutil.Holds(t, outlives, "a new connection is plain")
+		got, err := io.ReadAll(stalled)
+		testutil.Holds(t, len(got) == size && err == nil, "%d bytes of %d came: %v", len(got), size, err)
+		leave(t, c, dest)
+	})
+}
+
 // A server whose memory is scarce gives up what has ended and is not acknowledged, and yet a
 // reader that stalls meanwhile gets all that was sent to it, at either end.
 func TestAStalledReaderWhereMemoryIsScarce(t *testing.T) {

@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // A Snapshot that Check accepts is a connection's, which an opener resumes from any offset
@@ -83,4 +85,16 @@ func TestSnapshotsAreChecked(t *testing.T) {
 			tunnel.ReleaseAll(s.Kept)
 		}
 	}
+}
+
+// A connection that was handed over counts in the part of its client, as all others of that one.
+func TestAdoptedConnectionsAreTheirClients(t *testing.T) {
+	m := New(Options{Window: time.Minute, Budget: link.NewBudget(1 << 20)})
+	defer m.Wait()
+	defer m.Close()
+	of := func(client uint64) tunnel.Origin { return tunnel.Origin{Server: "s", Client: client} }
+	mine, other := m.budgetOf(of(1)), m.budgetOf(of(2))
+	testutil.NoError(t, m.Adopt(Snapshot{Origin: of(1), Window: time.Minute, Ended: true, Left: true}, nil, nil))
+	got := m.all()[0].budget()
+	testutil.Holds(t, got == mine && got != other, "it counts in another's part")
 }

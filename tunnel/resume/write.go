@@ -67,7 +67,7 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 			tunnel.ReleaseAll(src)
 			return err
 		}
-		scarce := c.manager.filling()
+		scarce := c.budget().Filling()
 		if c.seized() || !c.m.Full(scarce) { // what its relay still has goes along
 			break
 		}
@@ -98,9 +98,9 @@ func (c *Conn) waitWith(src []tunnel.Chunk) {
 	for _, chunk := range src {
 		size += chunk.Size()
 	}
-	c.manager.figures.budget.Hold(size)
+	c.budget().Hold(size)
 	c.changed.Wait()
-	c.manager.figures.budget.Give(size)
+	c.budget().Give(size)
 }
 
 // Nonblocking implements tunnel.Sink. Writes may wait for the replay limit.
