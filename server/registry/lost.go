@@ -28,7 +28,7 @@ func (r *Registry) leave(c *conn) (last bool) {
 		return c.last
 	}
 	r.index.leave(c)
-	if c.wasCut() && r.index.keyed.Get(routes.OfText(routes.Agent, c.route)).count() > 0 {
+	if c.wasCut() && (c.drained() || r.index.keyed.Get(routes.OfText(routes.Agent, c.route)).count() > 0) {
 		r.cutOffLocked(c.route)
 	}
 	c.last = r.index.first(c.agent) == nil
@@ -51,7 +51,10 @@ func (r *Registry) giveUp(c *conn) {
 }
 
 // wasLost says that a connection was cut that its agent had use for.
-func (c *conn) wasLost() bool { return c.wasCut() && c.backend.Drains().Err() == nil }
+func (c *conn) wasLost() bool { return c.wasCut() && !c.drained() }
+
+// drained says that its agent has asked for no new dials, which the registry may learn later.
+func (c *conn) drained() bool { return c.backend.Drains().Err() != nil }
 
 // wasCut says that a connection has ended although neither the agent nor this
 // server meant it to. One that was thrown out is not waited for.

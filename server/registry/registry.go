@@ -74,7 +74,7 @@ type Registry struct {
 	mu    sync.RWMutex // held for bookkeeping only, never over I/O
 	index index
 	lost  index                  // those that may come back, and are waited for
-	cut   small.Map[string, int] // how many were cut off within tunnel.BackTime while another had their route
+	cut   small.Map[string, int] // how many of a route were cut off within tunnel.BackTime, as cutOffLocked says
 	wake  chan struct{}          // closed and replaced when an agent joins or leaves, or one is given up
 }
 

@@ -79,8 +79,8 @@ func (r *Registry) awaited(route string) bool {
 	return r.cut.Get(route) > 0
 }
 
-// cutOffLocked notes that an agent was cut off while another has its route, which does not
-// know its connections.
+// cutOffLocked notes that an agent was cut off while another has its route, or is about to
+// have it, since the first one drained. That other one does not know its connections.
 func (r *Registry) cutOffLocked(route string) {
 	r.cut.Set(route, r.cut.Get(route)+1)
 	time.AfterFunc(tunnel.BackTime, func() {

@@ -9,6 +9,7 @@ import (
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // doubting is a backend that is asked to show that it lives.
@@ -156,18 +157,35 @@ func TestResumeWaitsForAnAgentBesideAnother(t *testing.T) {
 }
 
 // An agent that was alone is not waited for once the next one is there: its connections went
-// with it.
-func TestResumeWaitsForNoAgentThatWasReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSetup(t, "default")
-		joinIgnorant(s).end()
-		synctest.Wait()
-		joinIgnorant(s)
-		f := tunnel.NewFlow("tcp", "10.0.0.1:1")
-		f.Resume = &tunnel.Resume{Epoch: 1, Route: Agent{ID: "same"}.route()}
-		testutil.Equal(t, s.outcome(f), "gone", "the answer")
-		time.Sleep(2 * tunnel.BackTime)
-	})
+// with it. One that drained comes back beside the next one, while it has connections.
+func TestResumeAfterAnAgentWasReplaced(t *testing.T) {
+	for name, c := range map[string]struct {
+		err    error
+		drains bool
+		want   string
+	}{
+		"cut off":                 {link.ErrDead, false, "gone"},
+		"cut off as it drained":   {link.ErrDead, true, "agent_lost"},
+		"in order, as it drained": {&link.GoAwayError{Code: link.GoAwayShutdown}, true, "gone"},
+	} {
+		testutil.Bubble(t, name, func(t *testing.T) {
+			s := newSetup(t, "default")
+			b := over{newFake("first"), c.err}
+			defer s.Join(Agent{ID: "same", Via: "test"}, b).Leave()
+			if c.drains {
+				b.drain()
+			}
+			b.end()
+			synctest.Wait()
+			joinIgnorant(s)
+			for _, want := range []string{c.want, "gone"} {
+				f := tunnel.NewFlow("tcp", "10.0.0.1:1")
+				f.Resume = &tunnel.Resume{Epoch: 1, Route: Agent{ID: "same"}.route()}
+				testutil.Equal(t, s.outcome(f), want, "the answer")
+				time.Sleep(tunnel.BackTime)
+			}
+		})
+	}
 }
 
 // joinIgnorant adds an agent that knows no connection.
