@@ -117,7 +117,7 @@ func (a *apiFront) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 			}
 			last, lost = tunnel.GoneFirst(last, err), lost || tunnel.LostInFlight(err)
 		case last != nil:
-			return nil, tunnel.AlsoLost(f.Address, last, lost)
+			return nil, tunnel.AlsoLost(f.Address, a.set.peers.Final(last), lost)
 		case connected:
 			return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
 				Reason: "no server that is connected takes nodes to their API server: it is older, or is reached by gRPC (--link)"}

@@ -368,6 +368,10 @@ func TestNodesConnectionsAreAskedForByEachServer(t *testing.T) {
 		testutil.Must(a.api.dial(testutil.Context(t), f))(t)
 		testutil.Equal(t, f.Hop.ID, "s1", "the server by which it goes on")
 	}
+	f := tunnel.NewFlow(link.NetworkAPI, link.APIAddress)
+	f.Resume = &tunnel.Resume{Token: [16]byte{2}, Window: time.Minute, Epoch: 1}
+	failure := tunnel.FailureOf(testutil.Err(a.api.dial(testutil.Context(t), f)))
+	testutil.Equal(t, failure, tunnel.FailAgentLost, "the failure of one that is not there, while links are new")
 }
 
 // Bounds are what the page says.

@@ -61,7 +61,7 @@ func (s *Server) way(ctx context.Context, tried []session) (session, error) {
 // resume finds another link for a connection that has lost its own. Each link
 // is asked once, that of the server to ask first before the others. The caller
 // tries again later, unless an agent says that it does not know the connection, and
-// no server leads to one that does: several may have one id.
+// no server leads to one that does, or may in a moment: several may have one id.
 func (s *Server) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	if s.sessions().link() == nil {
 		_, _ = s.now(ctx)
@@ -83,5 +83,5 @@ func (s *Server) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 		}
 		last = tunnel.GoneFirst(last, err)
 	}
-	return nil, last
+	return nil, s.set.Final(last)
 }

@@ -28,7 +28,7 @@ func TestResumeAsksTheGivenServerFirst(t *testing.T) {
 	for _, id := range []string{"a", "b", "a", "b", "c", ""} {
 		f := tunnel.NewFlow("tcp", "dest:1")
 		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: id}
-		testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))), tunnel.FailGone, "the failure")
+		testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))), tunnel.FailAgentLost, "the failure, while links are new")
 		if id != "c" && id != "" && f.Hop.ID == id {
 			t.Errorf("asked %s last, want it first", id)
 		}
@@ -41,7 +41,7 @@ func TestResumeAsksServersWithAgentsFirst(t *testing.T) {
 	s := linkedToTwo(t, func(a *fakeServer) { a.Agents = noAgents })
 	f := tunnel.NewFlow("tcp", "dest:1")
 	f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: "a"}
-	testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))), tunnel.FailGone, "the failure")
+	testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))), tunnel.FailAgentLost, "the failure, while links are new")
 	testutil.Equal(t, f.Hop.ID, "a", "who was asked last")
 }
 
@@ -67,8 +67,10 @@ func TestResumeAsksEveryServerForTheAgentThatKnows(t *testing.T) {
 }
 
 // A server that cannot say whether its agent knows a connection, as it has none, does not keep
-// one that the agent of the other server does not know.
+// one that the agent of the other server does not know; but while links are new, the agent that
+// knows may be about to come.
 func TestResumeEndsWhereOneAgentDoesNotKnow(t *testing.T) {
+	t.Parallel() // it waits
 	s := linkedToTwo(t, func(a *fakeServer) {
 		a.Ends = newAgent(t)
 		a.Ends.SetHandingOver(true) // it answers as for an agent that is not connected
@@ -76,6 +78,32 @@ func TestResumeEndsWhereOneAgentDoesNotKnow(t *testing.T) {
 	for _, first := range []string{"a", "b"} {
 		f := tunnel.NewFlow("tcp", "dest:1")
 		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: first}
-		testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))), tunnel.FailGone, "the failure, asked at %s first", first)
+		failure := func() tunnel.Failure { return tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))) }
+		if first == "a" {
+			testutil.Equal(t, failure(), tunnel.FailAgentLost, "the failure, while links are new")
+		}
+		testutil.Eventually(t, "asked at "+first+" first, it is gone", func() bool { return failure() == tunnel.FailGone })
 	}
+}
+
+// A connection whose server is killed outlives it also where the agent that knows it is at no
+// other server: that another agent of its id does not know it, is not believed at once.
+func TestConnectionsWaitForTheirAgent(t *testing.T) {
+	t.Parallel() // it waits
+	servers := map[string]*fakeServer{"a": resuming(t, newAgent(t)), "b": resuming(t, newAgent(t))}
+	for id, server := range servers {
+		server.ID = id
+		server.Start(t)
+	}
+	s := client(t, at("192.0.2.1", servers["a"].Addr(), "192.0.2.2", servers["b"].Addr()), func(o *Options) { o.ResumeWindow = time.Minute })
+	runLinked(t, s, 2)
+	f := tunnel.NewFlow("tcp", testutil.Echo(t))
+	c := testutil.Must(s.Dial(t.Context(), f))(t)
+	defer c.Close()
+	says(t, c, "before")
+	knows := servers[f.Hop.ID]
+	knows.Stop()
+	time.Sleep(300 * time.Millisecond) // the other one has been asked by then
+	knows.StartAt(t, knows.Addr())
+	says(t, c, "behind it")
 }

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"konnectivity/tunnel"
 )
 
 // Session is a connection to one server. Its methods may be called from any
@@ -86,7 +88,8 @@ type Set[A any, S Session] struct {
 	wanted   chan struct{} // capacity 1: a Search
 	helpers  sync.WaitGroup
 	snapshot atomic.Pointer[[]Member[A, S]]
-	busy     atomic.Bool // it keeps connected, or attempts or look-ups are under way
+	news     atomic.Int64 // tunnel.Moment when a session was made or lost; 0: never
+	busy     atomic.Bool  // it keeps connected, or attempts or look-ups are under way
 
 	// Owned by the loop.
 	ctx       context.Context // of all work; it ends with Run
@@ -297,6 +300,7 @@ func (s *Set[A, S]) join(address A, session S) {
 	s.addresses[key] = address
 	m := &member[A, S]{Member: Member[A, S]{Session: session, Address: address, Since: now, serves: s.cfg.Serves}, peer: peer, count: count}
 	s.members, s.changed = append(s.members, m), true
+	s.news.Store(int64(tunnel.At(now)))
 	s.watch(session)
 	s.publish()
 	if s.cfg.Events.Joined != nil {
@@ -338,7 +342,10 @@ func (s *Set[A, S]) retire(m *member[A, S]) {
 func (s *Set[A, S]) refresh(now time.Time) {
 	n := len(s.members)
 	s.members = slices.DeleteFunc(s.members, func(m *member[A, S]) bool { return s.look(m, now) })
-	s.changed = s.changed || len(s.members) < n
+	if len(s.members) < n {
+		s.changed = true
+		s.news.Store(int64(tunnel.At(now))) // before the others see that it is gone
+	}
 	s.publish()
 	if s.cfg.Events.Changed != nil {
 		s.cfg.Events.Changed(s.plan.Connected(), s.plan.Want())
