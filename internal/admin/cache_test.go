@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/testutil"
 )
 
@@ -42,7 +43,7 @@ func TestAnswersAreShared(t *testing.T) {
 			answers = map[string]int{}
 			for range 50 {
 				all.Go(func() {
-					body := s.get(t.Context(), "same", func() any { time.Sleep(10 * time.Millisecond); return made.Add(1) })
+					body := s.get(t.Context(), "", "same", func() any { time.Sleep(10 * time.Millisecond); return made.Add(1) })
 					mu.Lock()
 					defer mu.Unlock()
 					answers[string(body)]++
@@ -69,7 +70,7 @@ func TestAnswersAreRateLimited(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 40 {
 			all.Go(func() {
-				s.get(t.Context(), fmt.Sprint(i), func() any { time.Sleep(10 * time.Millisecond); return i })
+				s.get(t.Context(), "", fmt.Sprint(i), func() any { time.Sleep(10 * time.Millisecond); return i })
 			})
 		}
 		all.Wait()
@@ -82,17 +83,18 @@ func TestAnswersAreRateLimited(t *testing.T) {
 func TestCancelledRequestKeepsAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAnswerCache(func() uint64 { return 0 })
-		s.turn <- struct{}{} // something else is being made
+		other := new(admission.Ticket)
+		testutil.NoError(t, s.turns.Wait(t.Context(), other)) // something else is being made
 		ctx, leave := context.WithCancel(t.Context())
 		var left, stayed []byte
 		var all sync.WaitGroup
-		all.Go(func() { left = s.get(ctx, "x", func() any { return 1 }) })
+		all.Go(func() { left = s.get(ctx, "", "x", func() any { return 1 }) })
 		synctest.Wait()
-		all.Go(func() { stayed = s.get(t.Context(), "x", func() any { return 2 }) })
+		all.Go(func() { stayed = s.get(t.Context(), "", "x", func() any { return 2 }) })
 		synctest.Wait()
 		leave()
 		synctest.Wait()
-		<-s.turn
+		s.turns.Done(other)
 		all.Wait()
 		testutil.Holds(t, left == nil && string(stayed) == "2\n", "left with %q, stayed for %q", left, stayed)
 		time.Sleep(time.Second)
@@ -105,12 +107,12 @@ func TestPanicDoesNotBlockAnswers(t *testing.T) {
 		s := newAnswerCache(func() uint64 { return 0 })
 		func() {
 			defer func() { _ = recover() }()
-			s.get(t.Context(), "x", func() any { panic("a defect") })
+			s.get(t.Context(), "", "x", func() any { panic("a defect") })
 		}()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		for _, key := range []string{"y", "x"} {
-			testutil.Equal(t, string(s.get(ctx, key, func() any { return 1 })), "1\n", "%s is answered with", key)
+			testutil.Equal(t, string(s.get(ctx, "", key, func() any { return 1 })), "1\n", "%s is answered with", key)
 		}
 		time.Sleep(time.Second)
 	})

@@ -8,11 +8,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/testutil"
 )
 
@@ -50,30 +50,35 @@ func TestTenantsList(t *testing.T) {
 	}
 }
 
-// One request of a tenant's readers is answered at a time; the others do not delay
-// requests of other readers.
-func TestTenantReadersAreSerialized(t *testing.T) {
+// Readers of several tenants are answered in turn, however many requests one of them has; none of
+// these delays the operator's.
+func TestTenantReadersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var asked atomic.Int32 // requests that have passed their gates
-		a := newAnswers(func() uint64 { asked.Add(1); return 0 })
+		a := newAnswers(func() uint64 { return 0 })
 		who := func(tenant string) context.Context {
 			return context.WithValue(t.Context(), readerKey{}, Reader{Tenant: tenant, Proven: true})
 		}
-		a.tenants.turn <- struct{}{} // an answer is being made
+		other := new(admission.Ticket)
+		testutil.NoError(t, a.tenants.turns.Wait(t.Context(), other)) // an answer is being made
+		var made []string                                             // by one at a time
 		var asking sync.WaitGroup
-		for i := range 5 {
-			asking.Go(func() { a.get(who("red"), fmt.Sprint("red ", i), func() any { return i }) })
+		ask := func(tenant string, n int) {
+			asking.Go(func() {
+				a.get(who(tenant), fmt.Sprint(tenant, n), func() any { made = append(made, tenant); return n })
+			})
+			synctest.Wait()
 		}
-		asking.Go(func() { a.get(who("blue"), "blue", func() any { return 0 }) })
-		synctest.Wait()
-		testutil.Equal(t, asked.Load(), 2, "wait where all wait")
+		for i := range 3 {
+			ask("red", i)
+		}
+		ask("blue", 0)
 		testutil.Holds(t, a.get(who(""), "all", func() any { return 0 }) != nil, "the operator is not answered")
 		ctx, leave := context.WithCancel(who("red"))
 		leave()
 		testutil.Holds(t, a.get(ctx, "red", func() any { return 0 }) == nil, "one who left is answered")
-		<-a.tenants.turn
+		a.tenants.turns.Done(other)
 		asking.Wait()
-		testutil.Equal(t, len(a.gates), 0, "gates are left")
+		testutil.EqualSlices(t, made, []string{"red", "blue", "red", "red"}, "answers were made for")
 		time.Sleep(time.Second)
 	})
 }

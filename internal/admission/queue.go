@@ -4,7 +4,6 @@ import (
 	"container/list"
 	"context"
 	"errors"
-	"net/netip"
 	"sync"
 	"time"
 )
@@ -46,7 +45,7 @@ type Queue struct {
 // has none and does not wait.
 type Ticket struct {
 	Class  int
-	Source netip.Prefix
+	Source any // comparable
 
 	at   *list.Element // where it waits; nil: it does not
 	turn chan error    // has one value when the wait is over: nil for a turn
@@ -205,15 +204,15 @@ func (q *Queue) spend(now time.Time) {
 
 // roundRobin holds the tickets of one class by source.
 type roundRobin struct {
-	sources map[netip.Prefix]*list.Element // of order
-	order   list.List                      // of *list.List of *Ticket; the source whose turn it is comes first
+	sources map[any]*list.Element // of order
+	order   list.List             // of *list.List of *Ticket; the source whose turn it is comes first
 }
 
 func (r *roundRobin) add(t *Ticket) *list.Element {
 	source := r.sources[t.Source]
 	if source == nil {
 		if r.sources == nil {
-			r.sources = make(map[netip.Prefix]*list.Element)
+			r.sources = make(map[any]*list.Element)
 		}
 		source = r.order.PushBack(list.New())
 		r.sources[t.Source] = source
