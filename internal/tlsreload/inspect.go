@@ -2,6 +2,7 @@ package tlsreload
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -63,17 +64,26 @@ func (f Files) readPair() (cert, key blob, err error) {
 	return cert, key, err
 }
 
-// certificates parses as many of the file's certificates as possible; an error
-// is about one that cannot be parsed or is not whole, or about there being none.
-func (b blob) certificates() (certs []*x509.Certificate, broken error) {
-	blocks, err := Blocks(b.data)
+// certificates is Certificates of the file; an error is a *FileError.
+func (b blob) certificates() ([]*x509.Certificate, error) {
+	certs, err := Certificates(b.data)
+	if err != nil {
+		err = &FileError{What: b.what, Path: b.path, Err: err}
+	}
+	return certs, err
+}
+
+// Certificates parses as many of the certificates in a PEM text as possible. An error is about the
+// first that cannot be parsed, about one that is not whole, or about there being none.
+func Certificates(text []byte) (certs []*x509.Certificate, broken error) {
+	blocks, err := pemBlocks(text)
 	for _, block := range blocks {
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			broken = &FileError{What: b.what, Path: b.path, Err: tidy(err)}
+			broken = cmp.Or(broken, tidy(err))
 			continue
 		}
 		certs = append(certs, cert)
@@ -81,16 +91,13 @@ func (b blob) certificates() (certs []*x509.Certificate, broken error) {
 	if err == nil && len(certs) == 0 {
 		err = ErrNoCertificate
 	}
-	if err != nil && broken == nil {
-		broken = &FileError{What: b.what, Path: b.path, Err: err}
-	}
-	return certs, broken
+	return certs, cmp.Or(broken, err)
 }
 
 // whole is an error if a PEM block of the file is not whole. It parses no certificate: peers may
 // know what Go does not, such as the curve of an issuer's key.
 func (b blob) whole() error {
-	if _, err := Blocks(b.data); err != nil {
+	if _, err := pemBlocks(b.data); err != nil {
 		return &FileError{What: b.what, Path: b.path, Err: err}
 	}
 	return nil
@@ -98,10 +105,10 @@ func (b blob) whole() error {
 
 var errCut = errors.New("not all that begins with -----BEGIN is a whole PEM block; is the file cut short?")
 
-// Blocks decodes the PEM blocks of a text. It is an error if more begin there than are whole:
+// pemBlocks decodes the PEM blocks of a text. It is an error if more begin there than are whole:
 // pem.Decode leaves out a block that is cut short, and the peers of a CA that is left out would be
 // refused.
-func Blocks(text []byte) (blocks []*pem.Block, err error) {
+func pemBlocks(text []byte) (blocks []*pem.Block, err error) {
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		blocks = append(blocks, block)
 	}

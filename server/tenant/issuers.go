@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -90,7 +91,10 @@ func (all *Issuers) add(at issuer, t *Spec) {
 // Find is the one tenant that trusts a certificate, which intermediates follow.
 // It fails if none does, or if several do.
 func (all *Issuers) Find(chain []*x509.Certificate) (*Spec, error) {
-	if len(chain) > maxChain {
+	switch {
+	case len(chain) == 0:
+		return nil, errNobodys
+	case len(chain) > maxChain:
 		return nil, fmt.Errorf("%d certificates are shown, and at most %d are looked at", len(chain), maxChain)
 	}
 	var found *Spec
@@ -113,38 +117,51 @@ func (all *Issuers) Find(chain []*x509.Certificate) (*Spec, error) {
 	return found, nil
 }
 
-// candidates returns the tenants with a CA that a certificate of chain names as its issuer. A
-// root behind the first leads to none that those before it do not lead to, but
-// names no key, and so would lead to every tenant whose CA has its name. It stops
-// where there are too many: of thousands, each would be looked for among the others.
+// candidates returns the tenants with a CA that a certificate of chain names as its issuer. It
+// stops where there are too many: of thousands, each would be looked for among the others.
 func (all *Issuers) candidates(chain []*x509.Certificate) (out []*Spec) {
-	if len(chain) == 0 {
-		return nil
+	for at := range issuersOf(chain) {
+		for _, t := range all.by[at] {
+			if !slices.Contains(out, t) {
+				out = append(out, t)
+			}
+			if len(out) > maxCandidates {
+				return out
+			}
+		}
 	}
-	identities := append([]string{""}, NamesOf(chain[0])...)
-	for i, cert := range chain {
-		if i > 0 && selfSigned(cert) {
-			continue
-		}
-		name := string(cert.RawIssuer)
-		keys := []issuer{{name: name, any: true}}
-		if len(cert.AuthorityKeyId) > 0 {
-			keys = []issuer{{name: name, key: string(cert.AuthorityKeyId)}, {name: name}}
-		}
-		for _, key := range keys {
-			for _, key.identity = range identities {
-				for _, t := range all.by[key] {
-					if !slices.Contains(out, t) {
-						out = append(out, t)
-					}
-					if len(out) > maxCandidates {
-						return out
+	return out
+}
+
+// issuersOf returns what a CA of chain may be listed as: for each certificate, by each identity of
+// the first one and by none. A root behind the first leads to no tenant that those before it do
+// not lead to, but names no key, and so would lead to every tenant whose CA has its name.
+func issuersOf(chain []*x509.Certificate) iter.Seq[issuer] {
+	return func(yield func(issuer) bool) {
+		identities := append([]string{""}, NamesOf(chain[0])...)
+		for i, cert := range chain {
+			if i > 0 && selfSigned(cert) {
+				continue
+			}
+			for _, at := range issuersNamed(cert) {
+				for _, at.identity = range identities {
+					if !yield(at) {
+						return
 					}
 				}
 			}
 		}
 	}
-	return out
+}
+
+// issuersNamed returns what the CA may be listed as that a certificate names as its issuer. The
+// CA's own certificate may lack the identifier of its key.
+func issuersNamed(cert *x509.Certificate) []issuer {
+	name := string(cert.RawIssuer)
+	if len(cert.AuthorityKeyId) == 0 {
+		return []issuer{{name: name, any: true}}
+	}
+	return []issuer{{name: name, key: string(cert.AuthorityKeyId)}, {name: name}}
 }
 
 // selfSigned says whether a certificate is a root. Its names do not tell: a CA that

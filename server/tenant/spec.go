@@ -260,24 +260,9 @@ func parseCAs(file string, read reader) (*CAs, error) {
 	if err != nil {
 		return nil, err
 	}
-	wrong := func(err error) error { return &FieldError{File: file, Err: err} }
-	var certs []*x509.Certificate
-	blocks, cut := tlsreload.Blocks(data)
-	for _, block := range blocks {
-		if block.Type != "CERTIFICATE" {
-			continue
-		}
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, wrong(errors.New(strings.TrimPrefix(err.Error(), "x509: ")))
-		}
-		certs = append(certs, cert)
-	}
-	if cut != nil {
-		return nil, wrong(cut)
-	}
-	if len(certs) == 0 {
-		return nil, wrong(errors.New("no PEM certificate in it"))
+	certs, err := tlsreload.Certificates(data)
+	if err != nil {
+		return nil, &FieldError{File: file, Err: err}
 	}
 	raw := make([][]byte, len(certs))
 	for i, cert := range certs {
