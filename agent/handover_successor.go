@@ -98,63 +98,82 @@ func (h *Handover) succeed(ctx context.Context, a *Agent) {
 	}
 }
 
+// intake is what a successor has of the connections of the agent before.
+type intake struct {
+	agent *Agent
+	log   logrus.FieldLogger
+
+	batch    []message      // offered, and the holder's until it confirms
+	adopting sync.WaitGroup // the batch before
+	adopted  int            // connections that go on here; adopting's while that runs
+}
+
 // take receives batches, and returns how many connections this agent has taken over.
 func (b *holder) take(ctx context.Context, a *Agent, log logrus.FieldLogger) (n int, err error) {
-	var batch []message
-	var adopting sync.WaitGroup // the batch before
-	adopted := 0
-	adopt := func() {
-		offers := batch
-		batch = nil
-		adopting.Wait()
-		adopting.Go(func() { adopted += a.adopt(offers, log) })
+	in := &intake{agent: a, log: log}
+	err = b.fill(ctx, in)
+	if len(in.batch) > 0 && b.dead() { // no other process has them
+		in.confirm()
 	}
-	defer func() {
-		adopting.Wait()
-		n = adopted
-	}()
-	defer func() {
-		if len(batch) > 0 && b.dead() { // no other process has them
-			adopt()
-		}
-		for _, m := range batch {
-			m.closeFile()
-		}
-	}()
+	for _, m := range in.batch {
+		m.closeFile()
+	}
+	in.adopting.Wait()
+	return in.adopted, err
+}
+
+// fill receives messages until the holder has no more connections. It fails if the holder ends
+// before, and once ctx has ended: at the latest when a batch that has begun is silent for long.
+func (b *holder) fill(ctx context.Context, in *intake) error {
 	ready, heard := false, time.Now()
 	for {
-		if !ready && a.canResume() {
-			if ready, err = true, b.send(message{Kind: msgReady}, -1); err != nil {
-				return n, err
+		if !ready && in.agent.canResume() {
+			ready = true
+			if err := b.send(message{Kind: msgReady}, -1); err != nil {
+				return err
 			}
 		}
 		m, err := b.receive(time.Now().Add(handoverPoll))
 		switch {
-		case errors.Is(err, os.ErrDeadlineExceeded) && (ctx.Err() == nil || len(batch) > 0 && time.Since(heard) < handoverTimeout):
+		case errors.Is(err, os.ErrDeadlineExceeded) && (ctx.Err() == nil || len(in.batch) > 0 && time.Since(heard) < handoverTimeout):
 			continue
 		case err != nil:
-			return n, err
+			return err
 		}
 		heard = time.Now()
-		switch m.Kind {
-		case msgOffer:
-			if batch = append(batch, m); len(batch) > handoverBatch {
-				err = errors.New("more connections than a batch has")
-			}
-		case msgEnd:
-			err = b.send(message{Kind: msgTaken}, -1)
-		case msgConfirm:
-			adopt()
-		case msgDone:
-			return n, nil
-		default:
-			m.closeFile()
-			err = fmt.Errorf("it says %q, which this version does not know", m.Kind)
-		}
-		if err != nil {
-			return n, err
+		if done, err := b.obey(m, in); done || err != nil {
+			return err
 		}
 	}
+}
+
+// obey does what a message of the holder's says, and reports whether it was the last one.
+func (b *holder) obey(m message, in *intake) (done bool, err error) {
+	switch m.Kind {
+	case msgOffer:
+		if in.batch = append(in.batch, m); len(in.batch) > handoverBatch {
+			err = errors.New("more connections than a batch has")
+		}
+	case msgEnd:
+		err = b.send(message{Kind: msgTaken}, -1)
+	case msgConfirm:
+		in.confirm()
+	case msgDone:
+		done = true
+	default:
+		m.closeFile()
+		err = fmt.Errorf("it says %q, which this version does not know", m.Kind)
+	}
+	return done, err
+}
+
+// confirm makes the batch this agent's, and goes on with its connections while the next one
+// comes.
+func (in *intake) confirm() {
+	batch := in.batch
+	in.batch = nil
+	in.adopting.Wait()
+	in.adopting.Go(func() { in.adopted += in.agent.adopt(batch, in.log) })
 }
 
 // adopt goes on with connections that were offered, and returns how many have not ended.
