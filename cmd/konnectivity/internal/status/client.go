@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -310,27 +311,28 @@ func (c *Client) tlsFailure(err error) string {
 	return err.Error()
 }
 
+// find returns the item of a list that is the wanted one; nil if there is none.
+func find[T any](ctx context.Context, c *Client, address, list string, q url.Values, wanted func(T) bool) (*T, error) {
+	var page admin.Page[T]
+	err := c.get(ctx, address, list, q, &page)
+	if i := slices.IndexFunc(page.Items, wanted); i >= 0 {
+		return &page.Items[i], err
+	}
+	return nil, err
+}
+
 // Connection finds one by its id; nil if it is not open there.
 func (c *Client) Connection(ctx context.Context, address, id string) (*admin.Connection, error) {
-	var page admin.Page[admin.Connection]
-	if err := c.get(ctx, address, "connections", url.Values{"filter": {id}}, &page); err != nil {
-		return nil, err
-	}
-	for i := range page.Items {
-		if page.Items[i].ID == id {
-			return &page.Items[i], nil
-		}
-	}
-	return nil, nil
+	return find(ctx, c, address, "connections", url.Values{"filter": {id}}, func(v admin.Connection) bool { return v.ID == id })
 }
 
 // FailedBy returns the next hop of a failed dial; "" if it is unknown.
 func (c *Client) FailedBy(ctx context.Context, address, id string) string {
-	var page admin.Page[admin.Failure]
-	if err := c.get(ctx, address, "failures", url.Values{"filter": {id}}, &page); err != nil || len(page.Items) == 0 {
+	f, _ := find(ctx, c, address, "failures", url.Values{"filter": {id}}, func(admin.Failure) bool { return true })
+	if f == nil {
 		return ""
 	}
-	return page.Items[0].Next
+	return f.Next
 }
 
 // Agent finds the agent of a tenant by its id; nil if it is not connected there.
@@ -340,13 +342,7 @@ func (c *Client) Agent(ctx context.Context, address, tenant, id string) *admin.P
 
 // peer finds a connected peer; nil if there is none, or the API does not answer.
 func (c *Client) peer(ctx context.Context, address, tenant, role, id string) *admin.Peer {
-	var page admin.Page[admin.Peer]
 	q := url.Values{"role": {role}, "tenant": {tenant}, "filter": {id}, "limit": {strconv.Itoa(pageSize)}}
-	_ = c.get(ctx, address, "peers", q, &page)
-	for i, p := range page.Items {
-		if p.Tenant == tenant && p.Role == role && p.ID == id {
-			return &page.Items[i]
-		}
-	}
-	return nil
+	p, _ := find(ctx, c, address, "peers", q, func(p admin.Peer) bool { return p.Tenant == tenant && p.Role == role && p.ID == id })
+	return p
 }

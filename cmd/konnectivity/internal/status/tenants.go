@@ -71,14 +71,7 @@ func (c *Client) tenants(ctx context.Context, address string, v *Tenants) (all a
 
 // Tenant returns one of a server's tenants; nil if there is none of that name.
 func (c *Client) Tenant(ctx context.Context, address, name string) (*admin.Tenant, error) {
-	var page admin.Page[admin.Tenant]
-	err := c.get(ctx, address, "tenants", url.Values{"tenant": {name}}, &page)
-	for i := range page.Items {
-		if page.Items[i].Name == name {
-			return &page.Items[i], err
-		}
-	}
-	return nil, err
+	return find(ctx, c, address, "tenants", url.Values{"tenant": {name}}, func(t admin.Tenant) bool { return t.Name == name })
 }
 
 func (p *printer) tenants(page admin.Page[admin.Tenant]) {
