@@ -3,7 +3,6 @@ package tenant
 import (
 	"fmt"
 	"path/filepath"
-	"strconv"
 )
 
 // ListenSettings says where the server listens for one tenant alone; zero values: nowhere.
@@ -44,33 +43,29 @@ func (p Address) Field() string {
 
 // String is such as "agents on port 9091".
 func (p Address) String() string {
-	switch {
-	case p.Agents:
-		return "agents on port " + strconv.Itoa(p.Port)
-	case p.Port > 0:
-		return "clients on port " + strconv.Itoa(p.Port)
-	default:
-		return "clients on " + p.Socket
+	if p.Agents {
+		return "agents on " + p.place()
 	}
+	return "clients on " + p.place()
 }
 
-// key is the same for what only one can listen on. It begins as no server name does,
-// and no CA.
-func (p Address) key() string {
+// place is such as "port 9091", or the path of the socket.
+func (p Address) place() string {
 	if p.Port > 0 {
-		return ":" + strconv.Itoa(p.Port)
+		return fmt.Sprint("port ", p.Port)
 	}
-	return ":" + p.Socket
+	return p.Socket
 }
 
-// claims are those of a tenant's places.
+// addressClaims are those of a tenant's addresses. Their keys begin as no server name does, and no
+// CA.
 func (t *Spec) addressClaims() (all []claim) {
 	for _, p := range t.Addresses() {
-		what := p.Socket
+		what := p.place() + " is that of"
 		if p.Port > 0 {
-			what = fmt.Sprintf("the port %d", p.Port)
+			what = "the " + what
 		}
-		all = append(all, claim{key: p.key(), file: SettingsFile, field: p.Field(), what: what + " is that of"})
+		all = append(all, claim{key: ":" + p.place(), file: SettingsFile, field: p.Field(), what: what})
 	}
 	return all
 }
