@@ -111,10 +111,10 @@ func (s *Signer) Run(ctx context.Context) {
 // while it stays the same.
 func (s *Signer) repeat(ctx context.Context, every time.Duration, fault string, do func(context.Context) error) {
 	logged := ""
-	for retry := leastPause; ctx.Err() == nil; {
+	for last := (retry{}); ctx.Err() == nil; {
 		err := do(ctx)
 		if err == nil {
-			retry, logged = leastPause, ""
+			last, logged = retry{}, ""
 			wait.For(ctx, every)
 			continue
 		}
@@ -122,8 +122,8 @@ func (s *Signer) repeat(ctx context.Context, every time.Duration, fault string, 
 			logged = err.Error()
 			s.opts.Log.WithError(err).Error(fault)
 		}
-		wait.For(ctx, retry)
-		retry = min(2*retry, mostPause)
+		last = last.next()
+		wait.For(ctx, last.pause)
 	}
 }
 
