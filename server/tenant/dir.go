@@ -14,6 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/admin"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/wait"
 )
@@ -70,6 +71,7 @@ type entry struct {
 	serving *Spec // nil: broken
 	last    *Spec // that was served
 	names   []string
+	reader  admin.TokenDigest // as its file last had it, whatever is wrong with others; zero: none
 	since   time.Time
 	said    string // as logged
 	old     *Spec  // whose revocation lists were logged as out of date
@@ -243,11 +245,13 @@ func (e *entry) learn(tenant *Spec, err error, before, after stamp, now time.Tim
 		e.stamp = after // files that did not change while they were read need not be read again
 	}
 	e.names = tenant.ServerNames
-	if err != nil {
-		revoked := e.revoke(tenant)
-		return e.failed(err, now) || revoked
+	if tenant.readerKnown && tenant.Reader != e.reader {
+		e.reader, news = tenant.Reader, true
 	}
-	news = e.err != nil || e.parsed == nil || e.parsed.digest != tenant.digest
+	if err != nil {
+		return e.failed(err, now) || news
+	}
+	news = news || e.err != nil || e.parsed == nil || e.parsed.digest != tenant.digest
 	switch e.gone, e.err = 0, nil; {
 	case e.serving != nil && e.serving.digest == tenant.digest:
 		e.parsed = e.serving
@@ -262,18 +266,6 @@ func (e *entry) learn(tenant *Spec, err error, before, after stamp, now time.Tim
 // have changed in one.
 func (e *entry) due(now time.Time) time.Time {
 	return now.Add(-(time.Duration(now.UnixNano()) + e.phase) % rereadEvery)
-}
-
-// revoke replaces the reader's token of the served spec by that of a newer reading
-// that cannot be served: a token must not outlive its file.
-func (e *entry) revoke(newer *Spec) (news bool) {
-	if e.serving == nil || !newer.readerKnown || newer.Reader == e.serving.Reader {
-		return false
-	}
-	served := *e.serving
-	served.Reader, served.digest = newer.Reader, [len(served.digest)]byte{} // it is what no files have
-	e.serving = &served
-	return true
 }
 
 // unread says whether err tells that a file could not be read, rather than that
@@ -338,7 +330,6 @@ func (d *Dir) serve(e *entry, owned owners, now time.Time) bool {
 	if err := e.parsed.taken(owned); err != nil {
 		owned.add(e.serving)
 		e.err = err
-		e.revoke(e.parsed)
 		return false
 	}
 	owned.add(e.parsed)
@@ -431,7 +422,7 @@ func (d *Dir) publish() {
 			t.refused[server] = name // those that are served are found first
 		}
 	}
-	t.readers = readersOf(t.tenants)
+	t.readers = readersOf(d.entries)
 	t.agentsBy, t.clientsBy = newIssuers(t.tenants, agentsOf), newIssuers(t.tenants, clientsOf)
 	if !t.closed {
 		maps.Copy(t.refused, d.served)

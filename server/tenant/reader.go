@@ -23,14 +23,9 @@ func (t *Spec) parseReader(read reader) error {
 	return nil
 }
 
-// Reader returns the tenant whose reader has a token; nil: none, or several have it. The
-// lookup is by digest, so the time that it takes reveals nothing of a token.
-func (t *Table) Reader(token admin.TokenDigest) *Spec {
-	if found := t.readers[token]; found != nil && found.Reader.Is(token) {
-		return found
-	}
-	return nil
-}
+// Reader returns the tenant whose reader has a token; "": none, or several have it. The lookup is
+// by digest, so the time that it takes reveals nothing of a token.
+func (t *Table) Reader(token admin.TokenDigest) string { return t.readers[token] }
 
 // ReaderBy returns the tenant whose clients have a certificate, followed by its
 // intermediates: a client may use the tunnel, and so may see its traffic. nil: no
@@ -47,18 +42,17 @@ func (t *Table) ReaderBy(chain []*x509.Certificate) *Spec {
 	return found
 }
 
-// readersOf are tenants by the tokens of their readers.
-func readersOf(tenants map[string]*Spec) map[admin.TokenDigest]*Spec {
-	readers := make(map[admin.TokenDigest]*Spec)
-	for _, tenant := range tenants {
-		token := tenant.Reader
-		if token == (admin.TokenDigest{}) {
+// readersOf are the names of served tenants by the tokens of their readers.
+func readersOf(entries map[string]*entry) map[admin.TokenDigest]string {
+	readers := make(map[admin.TokenDigest]string)
+	for name, e := range entries {
+		if e.serving == nil || e.reader == (admin.TokenDigest{}) {
 			continue
 		}
-		if _, shared := readers[token]; shared {
-			tenant = nil
+		if _, shared := readers[e.reader]; shared {
+			name = ""
 		}
-		readers[token] = tenant
+		readers[e.reader] = name
 	}
 	return readers
 }

@@ -31,10 +31,10 @@ type Status struct {
 // Table is which tenants there are at one moment. It does not change, and may be
 // used by any number of goroutines.
 type Table struct {
-	byName  map[string]*Spec  // by server name
-	refused map[string]string // server names of tenants that are broken or gone, and whose they were last
-	tenants map[string]*Spec  // by their own name
-	readers map[admin.TokenDigest]*Spec
+	byName  map[string]*Spec             // by server name
+	refused map[string]string            // server names of tenants that are broken or gone, and whose they were last
+	tenants map[string]*Spec             // by their own name
+	readers map[admin.TokenDigest]string // names of tenants; "": of several
 
 	identities map[string]string // whose they are, by identityKey
 
