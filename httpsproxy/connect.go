@@ -15,10 +15,6 @@ import (
 const (
 	// replyTimeout bounds the write of a reply to a client that does not read.
 	replyTimeout = 10 * time.Second
-
-	// readAhead is how much is read of what a client sends ahead of the answer to
-	// its CONNECT: any TLS ClientHello, and what net/http has buffered.
-	readAhead = 8 << 10
 )
 
 // connect serves CONNECT (RFC 9110 §9.3.6). The client's connection is taken
@@ -33,7 +29,7 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 	_ = conn.SetDeadline(time.Time{})
 	read, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	major, minor, rec := r.ProtoMajor, r.ProtoMinor, newRecord(c, kindConnect, r, address)
-	ahead := admission.NewLookahead(c.conn, readAhead, read)
+	ahead := admission.NewLookahead(c.conn, read)
 	answer := &connectAnswer{conn: c.conn, ahead: ahead, rec: rec, proto: fmt.Sprintf("HTTP/%d.%d", major, minor)}
 	if refused == nil {
 		go s.tunnel(c, answer)
@@ -66,7 +62,7 @@ func requestID(r *http.Request) (id string, parent uint64) {
 func (s *Server) tunnel(c *client, answer *connectAnswer) {
 	rec := answer.rec
 	ctx, cancel := context.WithCancelCause(c.ctx)
-	answer.watch = admission.NewWatch(c.conn, answer.ahead, cancel)
+	answer.watch = admission.NewWatch(answer.ahead, cancel)
 	s.Forwarder.Serve(ctx, rec.flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		near, err := answer.give(far, err)
 		if err != nil {

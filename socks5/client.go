@@ -1,7 +1,6 @@
 package socks5
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"time"
@@ -18,7 +17,6 @@ const replyTimeout = 10 * time.Second
 type client struct {
 	front.Client
 	server *Server
-	ahead  *bufio.Reader // with the bytes read ahead; nil once answered
 
 	// Of the handshake, and nil behind it.
 	shaking context.Context // ends with the time that a check of credentials has
@@ -27,17 +25,13 @@ type client struct {
 
 // request prepares c to be forwarded.
 func (c *client) request(ctx context.Context, req *request) {
-	c.ahead = req.ahead
 	c.shaking, c.hurry = nil, nil // the relay does not need them
-	c.Ask(ctx, "socks5", req.address, admission.Buffer{Reader: c.ahead})
+	c.Ask(ctx, "socks5", req.address, req.ahead)
 }
 
 // answer implements tunnel.Answer: it sends the client the outcome of its dial.
 func (c *client) answer(far tunnel.Conn, err error) (tunnel.Conn, error) {
-	err = c.server.Answered(&c.Client, err)
-	ahead := c.ahead
-	c.ahead = nil // the relay does not need it
-	defer giveBack(ahead)
+	near, err := c.server.Answered(&c.Client, err)
 	switch {
 	case errors.Is(err, admission.ErrLeft):
 		return nil, err
@@ -45,8 +39,7 @@ func (c *client) answer(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		admission.HangUp(c.Conn, replyTo(replyFor(tunnel.FailureOf(err))))
 		return nil, err
 	}
-	pipelined, _ := ahead.Peek(ahead.Buffered())
-	return tunnel.Unread(c.Conn, pipelined), succeed(c.Conn, far)
+	return near, succeed(c.Conn, far)
 }
 
 // succeed sends the reply for success, and leaves no deadline set.

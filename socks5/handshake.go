@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 
 	armon "github.com/armon/go-socks5"
@@ -27,8 +28,7 @@ const (
 
 // readAhead is the buffer of a handshake: more than its longest message, a user
 // and password of 513 bytes (RFC 1929 §2), and small enough that every client
-// in its handshake can have one. It also holds what a client sends ahead of the
-// reply until the relay takes over.
+// in its handshake can have one.
 const readAhead = 1 << 10
 
 // readers holds unused buffers, so that a relayed connection needs none.
@@ -41,8 +41,8 @@ func giveBack(br *bufio.Reader) {
 
 // request is a valid CONNECT.
 type request struct {
-	address string        // host:port
-	ahead   *bufio.Reader // reads the connection from behind the request on
+	address string // host:port
+	ahead   []byte // that came behind the request
 }
 
 // handshake reads everything up to the request. Its errors are a *refusal.
@@ -57,12 +57,13 @@ func (s *Server) handshake(c *client) (*request, error) {
 	}
 	br := readers.Get().(*bufio.Reader)
 	br.Reset(c.Conn)
+	defer giveBack(br)
 	address, err := s.negotiate(c, br)
 	if err != nil {
-		giveBack(br)
 		return nil, err
 	}
-	return &request{address: address, ahead: br}, nil
+	ahead, _ := br.Peek(br.Buffered())
+	return &request{address: address, ahead: slices.Clone(ahead)}, nil
 }
 
 func (s *Server) negotiate(c *client, br *bufio.Reader) (address string, _ error) {

@@ -13,6 +13,7 @@ import (
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/proxy"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/front"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -41,7 +42,7 @@ func TestPipelinedBytes(t *testing.T) {
 	address := testutil.Serve(t, echo)
 	host, p, _ := net.SplitHostPort(address)
 	port, _ := net.LookupPort("tcp", p)
-	for _, size := range []int{1, readAhead - 30, readAhead, readAhead + 1, 300_000} {
+	for _, size := range []int{1, admission.AheadSize - 30, admission.AheadSize, admission.AheadSize + 1, 300_000} {
 		for _, delay := range []time.Duration{0, 30 * time.Millisecond} {
 			s := serve(t, Options{}, tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 				time.Sleep(delay) // so that all of it, and the FIN, come before the reply

@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -325,17 +324,17 @@ func TestAcceptorEndsWithABrokenListener(t *testing.T) {
 }
 
 // watched is a client, and what the far end of its connection sees.
-func watched(t *testing.T, size int) (client net.Conn, w *Watch, br *bufio.Reader, ctx context.Context) {
+func watched(t *testing.T) (client net.Conn, w *Watch, ahead *Lookahead, ctx context.Context) {
 	t.Helper()
 	client, far := testutil.Pair(t)
 	ctx, cancel := context.WithCancelCause(context.Background())
-	br = bufio.NewReaderSize(far, size)
-	return client, NewWatch(far, Buffer{br}, cancel), br, ctx
+	ahead = NewLookahead(tunnel.Wrap(far), nil)
+	return client, NewWatch(ahead, cancel), ahead, ctx
 }
 
 func TestWatch(t *testing.T) {
 	t.Run("leaves", func(t *testing.T) {
-		client, w, _, ctx := watched(t, 16)
+		client, w, _, ctx := watched(t)
 		client.Close()
 		<-ctx.Done()
 		if err := w.Stop(); !errors.Is(err, ErrLeft) || !errors.Is(context.Cause(ctx), ErrLeft) || !errors.Is(err, context.Canceled) {
@@ -343,37 +342,37 @@ func TestWatch(t *testing.T) {
 		}
 	})
 	t.Run("resets", func(t *testing.T) {
-		client, w, _, ctx := watched(t, 16)
+		client, w, _, ctx := watched(t)
 		_ = client.(*net.TCPConn).SetLinger(0)
 		client.Close()
 		<-ctx.Done()
 		testutil.ErrorIs(t, w.Stop(), ErrLeft, "the client has reset it")
 	})
 	t.Run("sends ahead and ends its side", func(t *testing.T) {
-		client, w, br, ctx := watched(t, 16)
+		client, w, ahead, ctx := watched(t)
 		_, _ = io.WriteString(client, "hello")
 		_ = client.(*net.TCPConn).CloseWrite()
 		<-w.done
 		err := w.Stop()
 		testutil.Holds(t, err == nil && ctx.Err() == nil, "%v %v", err, ctx.Err())
-		testutil.Equal(t, string(testutil.Must(io.ReadAll(br))(t)), "hello", "what is read")
+		testutil.Equal(t, string(testutil.Must(io.ReadAll(ahead.Rest()))(t)), "hello", "what is read")
 	})
 	t.Run("sends more than is kept", func(t *testing.T) {
-		client, w, br, _ := watched(t, 16)
-		sent := strings.Repeat("x", 100)
+		client, w, ahead, _ := watched(t)
+		sent := strings.Repeat("x", 2*AheadSize)
 		_, _ = io.WriteString(client, sent)
 		<-w.done // it looks no further
 		testutil.NoError(t, w.Stop())
 		client.Close()
-		testutil.Equal(t, string(testutil.Must(io.ReadAll(br))(t)), sent, "what is read")
+		testutil.Equal(t, string(testutil.Must(io.ReadAll(ahead.Rest()))(t)), sent, "what is read")
 	})
 	t.Run("waits", func(t *testing.T) {
-		client, w, br, ctx := watched(t, 16)
+		client, w, ahead, ctx := watched(t)
 		err := w.Stop()
 		testutil.Holds(t, err == nil && ctx.Err() == nil, "%v", err)
 		_, _ = io.WriteString(client, "later")
 		got := make([]byte, 5)
-		_, err = io.ReadFull(br, got)
+		_, err = io.ReadFull(ahead.Rest(), got)
 		testutil.Holds(t, err == nil && string(got) == "later", "%q, %v", got, err)
 	})
 }

@@ -15,49 +15,38 @@ import (
 // ErrLeft is the reason for giving up a dial whose client has left.
 var ErrLeft = fmt.Errorf("the client left before the answer: %w", context.Canceled)
 
-// Ahead reads what a client sends before it is answered, and keeps it.
-type Ahead interface {
-	// Fill waits for more bytes and returns how many are kept in all;
-	// bufio.ErrBufferFull means that there is no room for more.
-	Fill() (held int, err error)
-}
+// AheadSize is how much a client may send while its destination is dialed before it has to wait:
+// a TLS ClientHello, or the header of a request. It fits the smallest block of memory that is
+// kept for reuse.
+const AheadSize = 2<<10 - tunnel.Headroom
 
-// Buffer is an Ahead that keeps bytes in a reader's own buffer.
-type Buffer struct{ *bufio.Reader }
-
-// Fill implements Ahead.
-func (b Buffer) Fill() (held int, err error) {
-	_, err = b.Peek(b.Buffered() + 1)
-	return b.Buffered(), err
-}
-
-// Lookahead is an Ahead that takes no memory until it has something to keep. It is
-// for one goroutine at a time.
+// Lookahead reads what a client sends before it is answered, and keeps it. It takes no memory
+// before it reads. It is for one goroutine at a time.
 type Lookahead struct {
 	conn tunnel.Conn
-	size int
 	kept tunnel.Chunk // a pooled block
 	n    int          // bytes of it that are kept
 }
 
-// NewLookahead keeps up to size bytes of conn, at most tunnel.ChunkSize. It begins
-// with a copy of the bytes that were already read.
-func NewLookahead(conn tunnel.Conn, size int, read []byte) *Lookahead {
-	l := &Lookahead{conn: conn, size: max(size, len(read))}
+// NewLookahead keeps up to AheadSize bytes of conn. It begins with a copy of the bytes that were
+// already read, which may be more.
+func NewLookahead(conn tunnel.Conn, read []byte) *Lookahead {
+	l := &Lookahead{conn: conn}
 	if len(read) > 0 {
-		l.kept = tunnel.NewChunk(l.size)
+		l.kept = tunnel.NewChunk(max(AheadSize, len(read)))
 		l.n = copy(l.kept.Bytes(), read)
 	}
 	return l
 }
 
-// Fill implements Ahead.
-func (l *Lookahead) Fill() (held int, err error) {
-	if l.n == l.size {
-		return l.n, bufio.ErrBufferFull
-	}
+// fill waits for more bytes and returns how many are kept in all; bufio.ErrBufferFull means that
+// there is no room for more.
+func (l *Lookahead) fill() (held int, err error) {
 	if l.kept.Len() == 0 {
-		l.kept = tunnel.NewChunk(l.size)
+		l.kept = tunnel.NewChunk(AheadSize)
+	}
+	if l.n == l.kept.Len() {
+		return l.n, bufio.ErrBufferFull
 	}
 	n, err := l.conn.Read(l.kept.Bytes()[l.n:])
 	l.n += n
@@ -77,9 +66,6 @@ func (l *Lookahead) Drop() {
 	l.kept, l.n = tunnel.Chunk{}, 0
 }
 
-// Deadliner is the part of a connection that can wake its reader.
-type Deadliner interface{ SetReadDeadline(time.Time) error }
-
 // watchAfter is how long a dial goes unwatched. Most dials are answered sooner,
 // and are spared a goroutine and a read that is only begun to be interrupted. A
 // client that leaves in that time is noticed at its end, or by the relay.
@@ -87,8 +73,7 @@ const watchAfter = 10 * time.Millisecond
 
 // Watch notices a client that leaves while its destination is dialed.
 type Watch struct {
-	conn   Deadliner
-	ahead  Ahead
+	ahead  *Lookahead
 	cancel context.CancelCauseFunc
 	timer  *time.Timer
 	done   chan struct{}
@@ -96,17 +81,16 @@ type Watch struct {
 }
 
 // NewWatch reads ahead, from watchAfter on until Stop is called, and cancels
-// when the client is gone. Once ahead is full it stops looking. conn is what
-// ahead reads from.
-func NewWatch(conn Deadliner, ahead Ahead, cancel context.CancelCauseFunc) *Watch {
-	w := &Watch{conn: conn, ahead: ahead, cancel: cancel, done: make(chan struct{})}
+// when the client is gone. Once ahead is full it stops looking.
+func NewWatch(ahead *Lookahead, cancel context.CancelCauseFunc) *Watch {
+	w := &Watch{ahead: ahead, cancel: cancel, done: make(chan struct{})}
 	w.timer = time.AfterFunc(watchAfter, w.look)
 	return w
 }
 
 func (w *Watch) look() {
 	defer close(w.done)
-	if w.gone = fill(w.ahead); w.gone != nil {
+	if w.gone = w.ahead.watch(); w.gone != nil {
 		w.cancel(w.gone)
 	}
 }
@@ -125,20 +109,20 @@ func (w *Watch) Stop() error {
 	}
 	// A deadline in the past ends a pending read and leaves TCP and TLS intact;
 	// net/http ends its background reads in the same way.
-	_ = w.conn.SetReadDeadline(time.Unix(1, 0))
+	_ = w.ahead.conn.SetReadDeadline(time.Unix(1, 0))
 	<-w.done
-	_ = w.conn.SetReadDeadline(time.Time{})
+	_ = w.ahead.conn.SetReadDeadline(time.Time{})
 	return w.gone
 }
 
-// fill returns ErrLeft when the client is gone, and nil when it was interrupted
+// watch returns ErrLeft when the client is gone, and nil when it was interrupted
 // or can learn no more. TCP cannot tell a client that left from one that will
 // send nothing more but wants to hear the answer. A client that ends its side
 // without having sent anything is considered gone: others wait for the answer
 // first. A client that ended its side after sending data ahead is left alone.
-func fill(ahead Ahead) error {
+func (l *Lookahead) watch() error {
 	for {
-		held, err := ahead.Fill()
+		held, err := l.fill()
 		switch {
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, bufio.ErrBufferFull):

@@ -19,7 +19,8 @@ type Client struct {
 	ctx    context.Context // nil until Ask
 	cancel context.CancelCauseFunc
 	asked  time.Time
-	watch  *admission.Watch // nil once answered
+	ahead  *admission.Lookahead // nil once answered
+	watch  *admission.Watch     // the same
 }
 
 // Abandon implements admission.Holder: the connection gets no reply.
@@ -28,12 +29,13 @@ func (c *Client) Abandon() {
 }
 
 // Ask prepares c to be forwarded to address for the front of that name, and
-// watches, until Shell.Answered, whether it leaves. What it sends meanwhile is
-// read into ahead. The dial is given up when ctx ends or the client leaves.
-// Shell.Forward must follow.
-func (c *Client) Ask(ctx context.Context, front, address string, ahead admission.Ahead) {
+// watches, until Shell.Answered, whether it leaves. The bytes that it sends
+// meanwhile are kept, behind those in read, which came before. The dial is given up
+// when ctx ends or the client leaves. Shell.Forward must follow.
+func (c *Client) Ask(ctx context.Context, front, address string, read []byte) {
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	c.asked = time.Now()
 	c.Flow.Front, c.Flow.Network, c.Flow.Address, c.Flow.Source = front, "tcp", address, c.Conn.RemoteAddr()
-	c.watch = admission.NewWatch(c.Conn, ahead, c.cancel)
+	c.ahead = admission.NewLookahead(c.Conn, read)
+	c.watch = admission.NewWatch(c.ahead, c.cancel)
 }

@@ -178,14 +178,16 @@ func (s *Shell[H]) Finish(h H, c *Client) {
 }
 
 // Answered ends the watch that Client.Ask began, and counts the outcome of the
-// dial: err, or that the client has left. It returns which.
-func (s *Shell[H]) Answered(c *Client, err error) error {
+// dial: err, or that the client has left. It returns which, or the client's end of the
+// connection, with all that it has sent.
+func (s *Shell[H]) Answered(c *Client, err error) (near tunnel.Conn, _ error) {
 	if gone := c.watch.Stop(); gone != nil {
 		err = gone
 	}
-	c.watch = nil // the relay does not need it
+	near = c.ahead.Rest()
+	c.watch, c.ahead = nil, nil // the relay does not need them
 	s.Metrics.Requests.WithLabelValues(outcome(err)).Inc()
-	return err
+	return near, err
 }
 
 // OutcomeOK is the outcome, as a metric's label, of a request whose destination

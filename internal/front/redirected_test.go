@@ -17,6 +17,7 @@ import (
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -98,7 +99,7 @@ func isReset(c net.Conn) bool {
 // whether it fits what is read ahead or not, and the end of either direction
 // passes.
 func TestRelaysToTheOriginalDestination(t *testing.T) {
-	for _, size := range []int{1, bareAhead, bareAhead + 1, 300_000} {
+	for _, size := range []int{1, admission.AheadSize, admission.AheadSize + 1, 300_000} {
 		for _, delay := range []time.Duration{0, 40 * time.Millisecond} {
 			s := serve(t, Options{Drain: testutil.Patience}, echoing(delay))
 			payload := bytes.Repeat([]byte("0123456789"), size/10+1)[:size]

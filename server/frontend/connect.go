@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -101,11 +100,12 @@ func refuseHTTP(_ context.Context, c *Conn) {
 func (c *Conn) connect(ctx context.Context, f tunnel.Handler, m ConnectMetrics, asked asked) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// The header is complete; the bytes after it belong to the tunnel and have no
-	// bound.
-	c.limit.N = math.MaxInt64
-	leaving := admission.NewWatch(c.raw, admission.Buffer{Reader: c.Reader}, cancel)
-	stop := sync.OnceValue(leaving.Stop)
+	near := timed(c.Conn, m.FrontendWrite)
+	head, _ := c.Reader.Peek(c.Reader.Buffered())
+	ahead := admission.NewLookahead(near, head)
+	c.Reader = nil // 4 KiB that the connection need not hold any more
+	defer ahead.Drop()
+	stop := sync.OnceValue(admission.NewWatch(ahead, cancel).Stop)
 	defer stop() // for a Handler that never requests the answer
 	flow := &tunnel.Flow{
 		Request: tunnel.Request{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: c.RemoteAddr()},
@@ -119,14 +119,10 @@ func (c *Conn) connect(ctx context.Context, f tunnel.Handler, m ConnectMetrics, 
 			c.answerDial(err)
 			return nil, err
 		}
-		near := timed(c.Conn, m.FrontendWrite)
 		if _, err := io.WriteString(near, established); err != nil {
 			return nil, err
 		}
-		head, _ := c.Reader.Peek(c.Reader.Buffered())
-		near = tunnel.Unread(near, head)
-		c.Reader = nil // 4 KiB that an idle connection need not hold
-		return near, nil
+		return ahead.Rest(), nil
 	})
 }
 

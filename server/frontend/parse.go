@@ -16,8 +16,7 @@ const (
 	// hundred bytes; some carry tokens.
 	maxHeader = 64 << 10
 
-	// readAhead bounds a line of a request, and how much is read of what a
-	// client sends before it gets its answer; the rest waits in the kernel.
+	// readAhead bounds a line of a request.
 	readAhead = 4 << 10
 
 	// idField carries the connection's id from the hop before; the sidecars
