@@ -28,14 +28,7 @@ func throughProxy(way *uplink.Options, u *url.URL) error {
 	// The proxy looks the name up: here one address stands for all that are behind it.
 	way.Lookup = func(context.Context, string) ([]netip.Addr, error) { return []netip.Addr{netip.IPv4Unspecified()}, nil }
 	way.DialTCP = func(ctx context.Context, by *net.Dialer, _ string) (net.Conn, error) {
-		tcp := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-			c, err := by.DialContext(ctx, f.Network, f.Address)
-			if err != nil {
-				return nil, err
-			}
-			return tunnel.Wrap(c), nil
-		})
-		c, err := (&connect.Dialer{Proxy: proxy, Via: tcp, TLS: secure}).Dial(ctx, tunnel.NewFlow("tcp", server))
+		c, err := (&connect.Dialer{Proxy: proxy, Via: tunnel.DialerBy(by), TLS: secure}).Dial(ctx, tunnel.NewFlow("tcp", server))
 		if err != nil {
 			return nil, proxyError(err)
 		}

@@ -26,6 +26,20 @@ type DialerFunc func(ctx context.Context, f *Flow) (Conn, error)
 // Dial calls d.
 func (d DialerFunc) Dial(ctx context.Context, f *Flow) (Conn, error) { return d(ctx, f) }
 
+// DialerBy is a dialer of the standard library, such as a *net.Dialer or a *tls.Dialer, as a
+// Dialer. Its errors are that one's.
+func DialerBy(by interface {
+	DialContext(ctx context.Context, network, address string) (net.Conn, error)
+}) Dialer {
+	return DialerFunc(func(ctx context.Context, f *Flow) (Conn, error) {
+		c, err := by.DialContext(ctx, f.Network, f.Address)
+		if err != nil {
+			return nil, err
+		}
+		return Wrap(c), nil
+	})
+}
+
 // Failure is why a dial failed. The numbers are those of OPENED frames
 // (docs/link-protocol.md) and never change meaning.
 type Failure uint16

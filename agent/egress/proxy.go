@@ -33,14 +33,7 @@ func DialProxy(ctx context.Context, proxy *url.URL, address string, by net.Diale
 	if err != nil {
 		return nil, unreached(proxy, err)
 	}
-	plain := func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		c, err := by.DialContext(ctx, f.Network, f.Address)
-		if err != nil {
-			return nil, err
-		}
-		return tunnel.Wrap(c), nil
-	}
-	d := connect.Dialer{Proxy: p, Via: tunnel.DialerFunc(plain), TLS: &tls.Config{
+	d := connect.Dialer{Proxy: p, Via: tunnel.DialerBy(&by), TLS: &tls.Config{
 		ServerName: p.Host, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true,
 	}}
 	c, err := d.Dial(ctx, &tunnel.Flow{Request: tunnel.Request{Network: "tcp", Address: address}}) // no id: it is our own business

@@ -291,14 +291,7 @@ func rawTLS(w *world, serve func(*tls.Config) (string, error)) (bench.Path, erro
 	}
 	config := client.Client(line.AddrB.String())
 	config.ClientSessionCache = nil // as the relay chain has it
-	d := tls.Dialer{Config: config}
-	return bench.Path{Name: "raw TLS", Target: target, Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		c, err := d.DialContext(ctx, f.Network, f.Address)
-		if err != nil {
-			return nil, err
-		}
-		return tunnel.Wrap(c), nil
-	})}, nil
+	return bench.Path{Name: "raw TLS", Target: target, Dialer: tunnel.DialerBy(&tls.Dialer{Config: config})}, nil
 }
 
 func source(w *world, name string) (*tlsreload.Source, error) {

@@ -17,7 +17,6 @@ import (
 // world is ours and the relay chain, running.
 type world struct {
 	*suite.Suite
-	dir    string
 	server *suite.Server
 	agent  *suite.Agent
 	socks  *suite.Sidecar
@@ -36,7 +35,7 @@ func newWorld(bin suite.Binaries, more ...string) (*world, error) {
 		_ = os.RemoveAll(dir)
 		return nil, err
 	}
-	return &world{Suite: s, dir: dir}, nil
+	return &world{Suite: s}, nil
 }
 
 // start runs all, our programs with more of their flags.
@@ -82,7 +81,7 @@ func (w *world) close() {
 		return
 	}
 	w.Close()
-	_ = os.RemoveAll(w.dir)
+	_ = os.RemoveAll(w.Dir)
 }
 
 // settle is how long a process gets to come to rest after its start.
