@@ -107,10 +107,9 @@ func (a *leaseAPI) Watch(ctx context.Context, opts kubeapi.WatchOptions, began f
 
 func lease(name string, renewed time.Duration) *kubeapi.Lease {
 	seconds, at := int32(30), kubeapi.MicroTime{Time: time.Now().Add(-renewed)}
-	return &kubeapi.Lease{
-		Meta: kubeapi.Meta{Metadata: kubeapi.Metadata{Name: name, ResourceVersion: "7"}},
-		Spec: kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: &at},
-	}
+	lease := &kubeapi.Lease{Spec: kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: &at}}
+	lease.Name, lease.ResourceVersion = name, "7"
+	return lease
 }
 
 // counted is a counter that runs in a synctest bubble.

@@ -141,9 +141,12 @@ func (a *api) call(ctx context.Context, r request, out any, most int) error {
 	if err := json.NewDecoder(&answer{resp.Body, most, most}).Decode(out); err != nil {
 		return fmt.Errorf("the API's answer: %w", err)
 	}
-	_, _ = io.CopyN(io.Discard, resp.Body, 1) // up to EOF, so that the connection is used again
+	drain(resp)
 	return nil
 }
+
+// drain reads up to EOF behind an answer, so that the connection is used again.
+func drain(resp *http.Response) { _, _ = io.CopyN(io.Discard, resp.Body, 1) }
 
 // isOf is an error if an object is of another kind; "": it does not say.
 func isOf(got, want string) error {

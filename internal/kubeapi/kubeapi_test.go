@@ -107,6 +107,13 @@ func TestWrongAnswers(t *testing.T) {
 		`{"kind":"PodList","items":[]}`:      "a \"PodList\", not a SecretList",
 		`{"kind":"Status","status":"Maybe"}`: "a \"Status\"",
 		`{"items":[{},null]}`:                "null",
+		`{"items":[{"kind":"Pod"}]}`:         "a \"Pod\", not a Secret",
+		`{"items":[{"data":7}]}`:             "cannot unmarshal",
+		`{"items":{}}`:                       "{ in place of [",
+		`{"items":[{}}`:                      "invalid character",
+		`{"other":{`:                         "EOF",
+		`[]`:                                 "[ in place of {",
+		`null`:                               "null in place of {",
 		``:                                   "EOF",
 		`{"items":[],`:                       "EOF",
 		`<html>`:                             "invalid character",
@@ -192,7 +199,8 @@ func TestRequests(t *testing.T) {
 	leases := testutil.Must(kubeapi.NewLeases(config, "ns"))(t)
 	defer leases.CloseIdle()
 	ctx := t.Context()
-	lease := &kubeapi.Lease{Meta: kubeapi.Meta{Metadata: kubeapi.Metadata{Name: "a"}}}
+	lease := new(kubeapi.Lease)
+	lease.Name = "a"
 	const path = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
 	for _, c := range []struct {
 		want string

@@ -37,10 +37,16 @@ type MirrorAPI[T Object] interface {
 	String() string // where the objects are
 }
 
+// Mirrored is an Object with all of its Metadata.
+type Mirrored interface {
+	Object
+	metadata() *Metadata
+}
+
 // Mirror has the objects of one namespace, or of none, that selectors select as the API
 // last had them, by a watch. Make it with NewMirror and keep Run running. Its methods may
 // be called from any goroutine.
-type Mirror[T Object] struct {
+type Mirror[T Mirrored] struct {
 	api            MirrorAPI[T]
 	labels, fields string // selectors; "": all
 
@@ -54,7 +60,7 @@ type Mirror[T Object] struct {
 }
 
 // NewMirror returns one that has nothing yet, and is to have what both selectors select.
-func NewMirror[T Object](api MirrorAPI[T], labels, fields string) *Mirror[T] {
+func NewMirror[T Mirrored](api MirrorAPI[T], labels, fields string) *Mirror[T] {
 	return &Mirror[T]{api: api, labels: labels, fields: fields, fault: errUnlisted}
 }
 
@@ -131,7 +137,7 @@ func (m *Mirror[T]) List(ctx context.Context) error {
 			return err
 		}
 		for _, object := range page.Items {
-			all[object.meta().Name] = kept(object)
+			all[object.id().Name] = kept(object)
 		}
 		if opts.Continue = page.Metadata.Continue; opts.Continue == "" {
 			m.version, m.heard = page.Metadata.ResourceVersion, time.Now()
@@ -151,8 +157,8 @@ func (m *Mirror[T]) page(ctx context.Context, opts ListOptions) (*List[T], error
 }
 
 // kept drops metadata that nobody reads: kubectl's annotations repeat the whole object.
-func kept[T Object](object T) T {
-	object.meta().Annotations = nil
+func kept[T Mirrored](object T) T {
+	object.metadata().Annotations = nil
 	return object
 }
 
@@ -176,9 +182,9 @@ func (m *Mirror[T]) take(what Event, object T) {
 	defer m.mu.Unlock()
 	switch what {
 	case Added, Modified:
-		m.held[object.meta().Name] = kept(object)
+		m.held[object.id().Name] = kept(object)
 	case Deleted:
-		delete(m.held, object.meta().Name)
+		delete(m.held, object.id().Name)
 	}
-	m.version, m.heard = object.meta().ResourceVersion, time.Now() // also of a bookmark, which has nothing else
+	m.version, m.heard = object.id().ResourceVersion, time.Now() // also of a bookmark, which has nothing else
 }

@@ -39,7 +39,7 @@ func (s *shelf) String() string { return "ns" }
 
 func (s *shelf) secret(name string) *Secret {
 	return &Secret{
-		Meta: Meta{Metadata: Metadata{Name: name, UID: "of-" + name, ResourceVersion: s.held[name]}},
+		Meta: Meta{Metadata: Metadata{Identity: Identity{Name: name, UID: "of-" + name, ResourceVersion: s.held[name]}}},
 		Data: map[string][]byte{"version": []byte(s.held[name])},
 	}
 }
@@ -140,7 +140,9 @@ func (s *shelf) drop(name string) {
 func (s *shelf) bookmark(version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.tell(Bookmark, &Secret{Meta: Meta{Metadata: Metadata{ResourceVersion: version}}})
+	told := new(Secret)
+	told.ResourceVersion = version
+	s.tell(Bookmark, told)
 }
 
 // end ends all watches.

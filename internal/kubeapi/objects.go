@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,30 +17,46 @@ import (
 // Meta is what every object has. Embed it in a type with the part of an object that is used:
 // the API's own types would link all of their groups.
 type Meta struct {
+	TypeMeta
+	Metadata `json:"metadata"`
+}
+
+// TypeMeta says what an object is.
+type TypeMeta struct {
 	Kind       string `json:"kind,omitempty"`
 	APIVersion string `json:"apiVersion,omitempty"`
-	Metadata   `json:"metadata"`
 }
+
+func (t *TypeMeta) typ() *TypeMeta { return t }
 
 // Metadata is the part of an object's metadata that is used here, and the fields that an
 // update without them would delete.
 type Metadata struct {
-	Name            string            `json:"name,omitempty"`
-	Namespace       string            `json:"namespace,omitempty"`
-	UID             string            `json:"uid,omitempty"`
-	ResourceVersion string            `json:"resourceVersion,omitempty"`
+	Identity
 	Labels          map[string]string `json:"labels,omitempty"`
 	Annotations     map[string]string `json:"annotations,omitempty"`
 	Finalizers      []string          `json:"finalizers,omitempty"`
 	OwnerReferences json.RawMessage   `json:"ownerReferences,omitempty"`
 }
 
-func (m *Meta) meta() *Meta { return m }
+func (m *Metadata) metadata() *Metadata { return m }
 
-// Object is a pointer to a type that embeds Meta.
+// Identity says which object it is, and which version of it.
+type Identity struct {
+	Name            string `json:"name,omitempty"`
+	Namespace       string `json:"namespace,omitempty"`
+	UID             string `json:"uid,omitempty"`
+	ResourceVersion string `json:"resourceVersion,omitempty"`
+}
+
+func (i *Identity) id() *Identity { return i }
+
+// Object is a pointer to a type that embeds Meta or, where it is never written and there may be
+// many, TypeMeta and Identity.
 type Object interface {
 	comparable
-	meta() *Meta
+	typ() *TypeMeta
+	id() *Identity
 }
 
 // List is a page of objects.
@@ -141,14 +156,38 @@ func (o Objects[T]) List(ctx context.Context, opts ListOptions) (*List[T], error
 	if opts.Continue != "" {
 		r.query.Set("continue", opts.Continue)
 	}
-	err := o.api.call(ctx, r, out, o.page)
-	if err == nil {
-		err = isOf(out.Kind, o.kind.name+"List")
+	resp, err := o.api.send(ctx, r)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil && slices.Contains(out.Items, *new(T)) {
-		err = errNull
+	defer resp.Body.Close()
+	if err := o.read(json.NewDecoder(&answer{resp.Body, o.page, o.page}), out); err != nil {
+		return nil, fmt.Errorf("the API's answer: %w", err)
 	}
-	return out, err
+	drain(resp)
+	return out, isOf(out.Kind, o.kind.name+"List")
+}
+
+// read decodes a page one object at a time, so that the text of no more than one is held.
+func (o Objects[T]) read(from *json.Decoder, page *List[T]) error {
+	return members(from, func(name string) error {
+		switch name {
+		case "kind":
+			return from.Decode(&page.Kind)
+		case "metadata":
+			return from.Decode(&page.Metadata)
+		case "items":
+			return elements(from, func() error {
+				var object T
+				if err := from.Decode(&object); err != nil {
+					return err
+				}
+				page.Items = append(page.Items, object)
+				return o.check(object)
+			})
+		}
+		return from.Decode(new(json.RawMessage))
+	})
 }
 
 func selectors(labels, fields string) url.Values {
@@ -180,12 +219,13 @@ func (o Objects[T]) Watch(ctx context.Context, opts WatchOptions, began func(), 
 	defer resp.Body.Close()
 	began()
 	body := &answer{ReadCloser: resp.Body, most: maxObject}
+	var event struct {
+		Type   Event
+		Object json.RawMessage
+	}
 	for events := json.NewDecoder(body); ; {
 		body.left = maxObject
-		var event struct {
-			Type   Event
-			Object json.RawMessage
-		}
+		event.Type, event.Object = "", event.Object[:0] // of which the next takes the place
 		var wrong *json.SyntaxError
 		switch err := events.Decode(&event); {
 		case errors.As(err, &wrong), errors.Is(err, errLong):
@@ -223,7 +263,7 @@ func (o Objects[T]) check(object T) error {
 	if object == *new(T) {
 		return errNull
 	}
-	return isOf(object.meta().Kind, o.kind.name)
+	return isOf(object.typ().Kind, o.kind.name)
 }
 
 // Get reads one object.
@@ -241,11 +281,11 @@ func (o Objects[T]) Create(ctx context.Context, object T) (T, error) {
 // Update writes an object, of which it sets the kind, and returns it as the API has it. With
 // "status" as its part it writes that alone.
 func (o Objects[T]) Update(ctx context.Context, object T, part ...string) (T, error) {
-	return o.write(ctx, o.at(http.MethodPut, append([]string{object.meta().Name}, part...)...), object)
+	return o.write(ctx, o.at(http.MethodPut, append([]string{object.id().Name}, part...)...), object)
 }
 
 func (o Objects[T]) write(ctx context.Context, r request, object T) (T, error) {
-	object.meta().APIVersion, object.meta().Kind = strings.TrimPrefix(o.kind.group+"/"+o.kind.version, "/"), o.kind.name
+	*object.typ() = TypeMeta{APIVersion: strings.TrimPrefix(o.kind.group+"/"+o.kind.version, "/"), Kind: o.kind.name}
 	r.body = object
 	return o.one(ctx, r)
 }

@@ -17,8 +17,9 @@ const (
 
 // Service has the fields that are read (k8s.io/api/core/v1).
 type Service struct {
-	Meta
-	Spec ServiceSpec `json:"spec"`
+	TypeMeta
+	Identity `json:"metadata"`
+	Spec     ServiceSpec `json:"spec"`
 }
 
 // ServiceSpec has a Service's addresses. A headless one has "None".

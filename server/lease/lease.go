@@ -196,7 +196,8 @@ func (c *Controller) renew(ctx context.Context) error {
 }
 
 func (c *Controller) create(ctx context.Context) error {
-	lease := &kubeapi.Lease{Meta: kubeapi.Meta{Metadata: kubeapi.Metadata{Name: c.name}}}
+	lease := new(kubeapi.Lease)
+	lease.Name = c.name
 	c.fill(lease)
 	created, err := call(ctx, func(ctx context.Context) (*kubeapi.Lease, error) {
 		return c.cfg.Leases.Create(ctx, lease)

@@ -153,10 +153,9 @@ func run(t *testing.T, c *Controller, do func()) {
 
 func leaseOf(id string, ago time.Duration) *kubeapi.Lease {
 	at, seconds := kubeapi.MicroTime{Time: time.Now().Add(-ago)}, int32(30)
-	return &kubeapi.Lease{
-		Meta: kubeapi.Meta{Metadata: kubeapi.Metadata{Name: NamePrefix + id, Labels: map[string]string{"k8s-app": "konnectivity-server"}}},
-		Spec: kubeapi.LeaseSpec{HolderIdentity: &id, LeaseDurationSeconds: &seconds, RenewTime: &at},
-	}
+	lease := &kubeapi.Lease{Spec: kubeapi.LeaseSpec{HolderIdentity: &id, LeaseDurationSeconds: &seconds, RenewTime: &at}}
+	lease.Name, lease.Labels = NamePrefix+id, map[string]string{"k8s-app": "konnectivity-server"}
+	return lease
 }
 
 type counts struct {

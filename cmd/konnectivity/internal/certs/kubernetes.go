@@ -80,9 +80,15 @@ func tlsSecret(namespace string, ca *pki.CA, f certificate) *kubeapi.Secret {
 // secret is an empty Secret konnectivity-NAME.
 func secret(namespace, name string, kind string) *kubeapi.Secret {
 	return &kubeapi.Secret{
-		Meta: kubeapi.Meta{APIVersion: "v1", Kind: "Secret", Metadata: kubeapi.Metadata{Name: "konnectivity-" + name, Namespace: namespace}},
+		Meta: meta("Secret", namespace, "konnectivity-"+name),
 		Type: kind,
 	}
+}
+
+func meta(kind, namespace, name string) (m kubeapi.Meta) {
+	m.APIVersion, m.Kind = "v1", kind
+	m.Namespace, m.Name = namespace, name
+	return m
 }
 
 // configMap has the fields of a ConfigMap that are written (k8s.io/api/core/v1).
@@ -95,7 +101,7 @@ type configMap struct {
 // caConfigMap is the CA without its key.
 func caConfigMap(namespace string, ca *pki.CA) *configMap {
 	return &configMap{
-		Meta: kubeapi.Meta{APIVersion: "v1", Kind: "ConfigMap", Metadata: kubeapi.Metadata{Name: "konnectivity-ca-bundle", Namespace: namespace}},
+		Meta: meta("ConfigMap", namespace, "konnectivity-ca-bundle"),
 		Data: map[string]string{"ca.crt": string(ca.CertPEM)},
 	}
 }

@@ -28,7 +28,7 @@ func asked(t *testing.T, key crypto.Signer) *kubeapi.PodCertificateRequest {
 	t.Helper()
 	csr := testutil.Must(x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key))(t)
 	return &kubeapi.PodCertificateRequest{
-		Meta: kubeapi.Meta{Metadata: kubeapi.Metadata{Name: "r", Namespace: "kube-system", ResourceVersion: "1"}},
+		Meta: kubeapi.Meta{Metadata: kubeapi.Metadata{Identity: kubeapi.Identity{Name: "r", Namespace: "kube-system", ResourceVersion: "1"}}},
 		Spec: kubeapi.PodCertificateRequestSpec{
 			SignerName: "konnectivity.internal/agent", PodName: "konnectivity-agent-x", ServiceAccountName: "konnectivity-agent",
 			NodeName: "node-1.example", MaxExpirationSeconds: 86400, StubPKCS10Request: csr,

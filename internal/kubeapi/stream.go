@@ -1,0 +1,39 @@
+package kubeapi
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+)
+
+// members calls take with each name in the object that comes next. take decodes the value.
+func members(from *json.Decoder, take func(name string) error) error {
+	return within(from, '{', func() error {
+		name, err := from.Token()
+		if err != nil {
+			return err
+		}
+		return take(name.(string)) // the Decoder takes nothing else for a name
+	})
+}
+
+// elements calls take for each element of the array that comes next; null is an empty one. take
+// decodes the element.
+func elements(from *json.Decoder, take func() error) error { return within(from, '[', take) }
+
+// within calls take until the object or the array that comes next is at its end.
+func within(from *json.Decoder, opening json.Delim, take func() error) error {
+	switch first, err := from.Token(); {
+	case err != nil, first == nil && opening == '[':
+		return err
+	case first != opening:
+		return fmt.Errorf("the API sent %v in place of %v", cmp.Or[any](first, "null"), opening)
+	}
+	for from.More() {
+		if err := take(); err != nil {
+			return err
+		}
+	}
+	_, err := from.Token()
+	return err
+}
