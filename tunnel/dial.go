@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"net"
+	"strings"
 	"syscall"
 )
 
@@ -148,11 +149,15 @@ func (e *DialError) Error() string {
 	if e.Address != "" {
 		s += " " + e.Address
 	}
-	s += ": " + e.Text()
-	if e.Err != nil && e.Err.Error() != e.Text() {
-		s += ": " + e.Err.Error()
+	why := e.Text()
+	if e.Err != nil {
+		cause := e.Err.Error()
+		if strings.HasSuffix(cause, why) { // it says the same, and more
+			return s + ": " + cause
+		}
+		why += ": " + cause
 	}
-	return s
+	return s + ": " + why
 }
 
 // Text returns what a client may read.

@@ -42,6 +42,19 @@ func TestAsDialErrorClassifiesByType(t *testing.T) {
 	testutil.Equal(t, tunnel.FailureOf(nil), 0, "the failure of nil")
 }
 
+// An error says nothing twice: its cause may say the same as its text, and more.
+func TestDialErrorsSayNothingTwice(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Net: "tcp", Addr: tunnel.Addr{Text: "127.0.0.1:1"}, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	for want, err := range map[string]*tunnel.DialError{
+		"dial a:1: dial tcp 127.0.0.1:1: connect: connection refused":             tunnel.AsDialError("a:1", refused),
+		"dial a:1: it is away: dial tcp 127.0.0.1:1: connect: connection refused": {Address: "a:1", Reason: "it is away", Err: refused},
+		"dial a:1: it is away":     {Address: "a:1", Reason: "it is away", Err: errors.New("it is away")},
+		"dial: connection refused": {Failure: tunnel.FailRefused},
+	} {
+		testutil.Equal(t, err.Error(), want, "the error")
+	}
+}
+
 // The texts are those of old agents and servers, whose errors are the system's.
 func TestGuessFailure(t *testing.T) {
 	op := func(err error) string {

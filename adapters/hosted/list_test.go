@@ -60,7 +60,7 @@ func (a large) access(t testing.TB) *access {
 	return &access{services: testutil.Must(kubeapi.Access{Server: "http://api"}.NewServices(a))(t)}
 }
 
-// A list allocates for what is read of each Service, not for all of its 3 KB.
+// A list allocates at most 2 KiB for each Service, whose text has 3 KB.
 func TestListTakesLittleMemory(t *testing.T) {
 	const many = 2000
 	from := newLarge(many).access(t)

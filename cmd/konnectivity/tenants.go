@@ -35,7 +35,8 @@ func newTenantsList() *cobra.Command {
 		Use:   "list [ADDRESS]",
 		Short: "List a server's tenants, failing ones first",
 		Long: "List asks the admin API of the server at ADDRESS (HOST:PORT, by default " + status.UsualAdmin[0] + ")\n" +
-			"and shows each tenant's names, agents, connections and traffic, and what is wrong with it.",
+			"and shows each tenant's names, agents, connections and traffic, and what is wrong with it.\n" +
+			"The exit status is 1 if the server does not answer; JSON then has why, as its error.",
 		Example: "  konnectivity tenants list --sort=traffic --limit=20\n" +
 			"  konnectivity tenants list 127.0.0.1:8095 --filter=broken",
 		Args: cobra.MaximumNArgs(1),

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -307,6 +308,14 @@ func TestTenantsList(t *testing.T) {
 	_, out, _ = konnectivity("tenants", "list", address, "--limit=2", "-o", "json")
 	testutil.Holds(t, strings.Count(out, `"name":`) == 2 && strings.Contains(out, `"matched": 1003`), "%v", out)
 	expect(t, 1, "127.0.0.1:1", "tenants", "list", "127.0.0.1:1")
+	status, out, stderr = konnectivity("tenants", "list", "127.0.0.1:1", "--output=json")
+	var answer struct {
+		Error string
+		Items []any
+	}
+	testutil.NoError(t, json.Unmarshal([]byte(out), &answer))
+	testutil.Holds(t, status == 1 && answer.Items != nil && answer.Error == "no answer from the admin API: connection refused" &&
+		strings.Contains(stderr, "127.0.0.1:1: "+answer.Error), "%d, %q, %q", status, out, stderr)
 }
 
 func TestTenantsCheckAsksTheServer(t *testing.T) {

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -38,14 +39,25 @@ func (v *Tenants) Show(ctx context.Context, out io.Writer, address string) error
 	}
 	defer client.Close()
 	page, err := client.tenants(ctx, address, v)
+	answer := tenantsAnswer{Page: page}
 	if err != nil {
-		return fmt.Errorf("%s: %w", address, err)
+		answer.Error = err.Error()
+		err = fmt.Errorf("%s: %w", address, err)
 	}
-	if v.JSON {
-		return cli.PrintJSON(out, page)
+	switch {
+	case v.JSON:
+		return cmp.Or(cli.PrintJSON(out, answer), err)
+	case err == nil:
+		_, err = out.Write(render(out, func(p *printer) { p.tenants(page) }))
 	}
-	_, err = out.Write(render(out, func(p *printer) { p.tenants(page) }))
 	return err
+}
+
+// tenantsAnswer is what Show prints as JSON, also where the server does not answer, as with a
+// Report.
+type tenantsAnswer struct {
+	Error string `json:"error,omitempty"` // why there are no tenants, or not all
+	admin.Page[admin.Tenant]
 }
 
 // tenants reads the tenants of v, page by page.
