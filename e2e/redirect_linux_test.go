@@ -113,8 +113,8 @@ func (r *redirected) startTunnel() {
 // startSidecar starts one with its usual user.
 func (r *redirected) startSidecar(more ...string) *suite.Process {
 	r.t.Helper()
-	line := []string{"setpriv", "--reuid=" + sidecarUID, "--clear-groups", r.bin("konnectivity-socks5-proxy"), "--konnectivity-hostname=" + farIP, "--dial-timeout=" + suite.DialBound.String(),
-		"--ca-cert-path=" + r.pki("ca.crt"), "--tls-cert-path=" + r.pki("client.crt"), "--tls-key-path=" + r.pki("client.key")}
+	line := append(suite.AsUser(sidecarUID), r.bin("konnectivity-socks5-proxy"), "--konnectivity-hostname="+farIP, "--dial-timeout="+suite.DialBound.String(),
+		"--ca-cert-path="+r.pki("ca.crt"), "--tls-cert-path="+r.pki("client.crt"), "--tls-key-path="+r.pki("client.key"))
 	return r.pod.start(r.t, append(line, more...)...)
 }
 
@@ -205,8 +205,8 @@ func TestRedirectedPrometheus(t *testing.T) {
 	conf := filepath.Join(r.dir, "prometheus.yml")
 	testutil.NoError(t, os.WriteFile(conf, fmt.Appendf(nil, prometheusWithoutProxy, hostedIP, hostedIP6), 0o644))
 	r.mustRedirect("10.128.0.0/14", "fd01::/48", "--resolv-conf="+filepath.Join(r.dir, "none"))
-	p := r.pod.start(t, "setpriv", "--reuid="+otherUID, "--clear-groups", programPath(t, "prometheus"), "--config.file="+conf,
-		"--storage.tsdb.path="+filepath.Join(r.dir, "data"), "--web.listen-address=127.0.0.1:9090", "--log.level=warn")
+	p := r.pod.start(t, append(suite.AsUser(otherUID), programPath(t, "prometheus"), "--config.file="+conf,
+		"--storage.tsdb.path="+filepath.Join(r.dir, "data"), "--web.listen-address=127.0.0.1:9090", "--log.level=warn")...)
 	r.pod.awaitOK(t, p, "http://127.0.0.1:9090/-/ready")
 	for _, from := range []string{hostedIP, hostedIP6} {
 		eventually(t, patience, "a target has seen "+from, func() (bool, any) {

@@ -101,7 +101,7 @@ func (r *root) start(namespace string, p program) {
 	r.t.Helper()
 	script := `set -a; . ` + p.config() + `; set +a
 		line=$(sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/` + p.name + `.service)
-		exec setpriv --reuid ` + p.name + ` --regid ` + p.name + ` --clear-groups --no-new-privs --bounding-set=-all sh -c "exec $line"`
+		exec setpriv --reuid ` + p.name + ` --regid ` + p.name + ` --clear-groups --no-new-privs --bounding-set=-all --pdeathsig=KILL sh -c "exec $line"`
 	cmd := exec.Command("nsenter", "--net="+namespace, "chroot", r.merged, "sh", "-c", script)
 	log := must(os.Create(filepath.Join(r.t.TempDir(), p.name)))(r.t)
 	cmd.Stdout, cmd.Stderr = log, log

@@ -204,7 +204,8 @@ func (ls *lines) measure(ctx context.Context, c cell, seed int) (*bench.Report, 
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it ends its programs
 	cmd.WaitDelay = endTime
 	cmd.ExtraFiles = []*os.File{l.B.File(), asks} // farFile and cutFile
-	if err := l.A.Start(cmd); err != nil {
+	p, err := suite.StartOn("the process of a cell", cmd, l.A.Do)
+	if err != nil {
 		return nil, err
 	}
 	_ = asks.Close()
@@ -213,7 +214,11 @@ func (ls *lines) measure(ctx context.Context, c cell, seed int) (*bench.Report, 
 		wait.For(ctx, c.cut)
 		l.SetCut(false)
 	}
-	if err := cmd.Wait(); err != nil {
+	status, err := p.Wait(limit + 2*endTime)
+	if err == nil && status != 0 {
+		err = fmt.Errorf("%s ended with status %d", p.Name, status)
+	}
+	if err != nil {
 		return nil, errors.Join(err, context.Cause(ctx))
 	}
 	rep := new(bench.Report)

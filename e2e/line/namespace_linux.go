@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -48,9 +47,6 @@ func (n *Namespace) Do(fn func() error) error {
 		return fn()
 	})
 }
-
-// Start starts a command there.
-func (n *Namespace) Start(cmd *exec.Cmd) error { return n.Do(cmd.Start) }
 
 // Close lets the namespace go.
 func (n *Namespace) Close() error { return n.file.Close() }

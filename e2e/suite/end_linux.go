@@ -13,3 +13,9 @@ func endWithThread(cmd *exec.Cmd) {
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
 }
+
+// AsUser is the beginning of a command, for Start, that runs as another user. It asks for the
+// kernel's signal again, which is forgotten as the user changes.
+func AsUser(uid string) []string {
+	return []string{"setpriv", "--reuid=" + uid, "--clear-groups", "--pdeathsig=KILL"}
+}

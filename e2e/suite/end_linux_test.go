@@ -24,30 +24,52 @@ func init() { runtime.LockOSThread() }
 
 func TestMain(m *testing.M) {
 	if os.Getenv(startsEnv) != "" {
-		p, err := Start("sleep", "sleep", []string{"1000"}, nil)
-		if err != nil {
-			panic(err)
+		for _, line := range endless() {
+			p, err := Start("sleep", line[0], line[1:], nil)
+			if err != nil {
+				panic(err)
+			}
+			fmt.Println(p.PID())
 		}
-		fmt.Println(p.PID())
 		select {}
 	}
 	goleak.VerifyTestMain(testutil.Settled(m))
+}
+
+// endless is programs that do not end by themselves, of another user also where root asks.
+func endless() [][]string {
+	all := [][]string{{"sleep", "1000"}}
+	if os.Getuid() == 0 {
+		all = append(all, append(AsUser("65534"), "sleep", "1000"))
+	}
+	return all
 }
 
 // A test that is killed leaves no program behind.
 func TestProgramsEndWithTheTest(t *testing.T) {
 	test := testutil.Must(Start("test", testutil.Must(os.Executable())(t), nil, []string{startsEnv + "=1"}))(t)
 	t.Cleanup(test.Kill)
-	testutil.Eventually(t, "a program", func() bool { return strings.HasSuffix(test.Output(), "\n") })
-	pid := testutil.Must(strconv.Atoi(strings.TrimSpace(test.Output())))(t)
-	testutil.NoError(t, syscall.Kill(pid, 0))
+	testutil.Eventually(t, "the programs", func() bool { return strings.Count(test.Output(), "\n") == len(endless()) })
+	for text := range strings.FieldsSeq(test.Output()) {
+		pid := testutil.Must(strconv.Atoi(text))(t)
+		t.Cleanup(func() {
+			if t.Failed() {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		})
+		testutil.Eventually(t, "sleep", func() bool { return named(pid, "sleep") })
+	}
 	test.Kill()
-	t.Cleanup(func() {
-		if t.Failed() {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-	})
-	testutil.Eventually(t, "the program to end", func() bool { return ended(pid) })
+	for text := range strings.FieldsSeq(test.Output()) {
+		pid := testutil.Must(strconv.Atoi(text))(t)
+		testutil.Eventually(t, "the program to end", func() bool { return ended(pid) })
+	}
+}
+
+// named says whether a process runs the program of that name.
+func named(pid int, name string) bool {
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	return err == nil && strings.TrimSpace(string(comm)) == name
 }
 
 // ended says whether a process runs no more: it is gone, or a zombie.

@@ -2,6 +2,7 @@ package suite
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -47,6 +48,12 @@ func Start(name, path string, args, env []string) (*Process, error) {
 // StartCommand runs a command, which has its own output.
 func StartCommand(name string, cmd *exec.Cmd) (*Process, error) { return start(name, cmd, thread) }
 
+// StartOn is StartCommand on a thread of which on makes something else, such as one of another
+// network namespace.
+func StartOn(name string, cmd *exec.Cmd, on func(fn func() error) error) (*Process, error) {
+	return start(name, cmd, on)
+}
+
 func command(path string, args, env []string) *exec.Cmd {
 	cmd := exec.Command(path, args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir()}, env...)
@@ -57,7 +64,8 @@ func command(path string, args, env []string) *exec.Cmd {
 // with the thread that has started it, not with this program (golang/go#27505).
 func start(name string, cmd *exec.Cmd, on func(fn func() error) error) (*Process, error) {
 	p := &Process{Name: name, cmd: cmd, done: make(chan struct{})}
-	if cmd.WaitDelay = leftOpen; cmd.Stdout == nil {
+	cmd.WaitDelay = cmp.Or(cmd.WaitDelay, leftOpen)
+	if cmd.Stdout == nil {
 		cmd.Stdout, cmd.Stderr = &p.out, &p.out
 	}
 	endWithThread(cmd)
