@@ -111,7 +111,7 @@ func (p *Policy) AllowResolved(host string, to netip.AddrPort) error {
 	if err := p.denyAddr(to); err != nil {
 		return err
 	}
-	if p.open() || p.allow.addr(plain(to.Addr()), to.Port()) != nil || (host != "" && p.allow.host(host, to.Port()) != nil) {
+	if p.open() || (host != "" && p.allow.host(host, to.Port()) != nil) || p.allow.addr(plain(to.Addr()), to.Port()) != nil {
 		return nil
 	}
 	return refuse(to.Addr().String(), to.Port(), errNoRule)
