@@ -83,7 +83,7 @@ RELEASE = $(GO) run -C release . -root='$(CURDIR)' -version='$(VERSION)' -commit
 .DEFAULT_GOAL := help
 
 .PHONY: help
-help: ## Show this list
+help: ## Show this list; times are on two cores, once all has been compiled
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
@@ -102,56 +102,56 @@ test alerts chart e2e hostile e2e-page e2e-kube e2e-apiserver e2e-cluster e2e-in
 # The go command keeps results, and does not see that files outside a module have changed, such
 # as the manifests and the programs: -count=1 keeps none.
 .PHONY: test
-test: programs ## Run all tests that need nothing but Go
+test: programs ## Run all tests that need nothing but Go (2 min)
 	$(GO) test $(QUICKLY) $(TESTS) -timeout 10m $(UNITS)
 	$(GO) test -C manifests/check $(QUICKLY) -count=1 -timeout 5m ./...
 
 # Short: what is simulated on one goroutine has no races, and a hundred rounds of
 # the same show what a thousand would.
 .PHONY: race
-race: ## Run them with the race detector
+race: ## Run the unit tests with the race detector; needs a C compiler (3 min)
 	CGO_ENABLED=1 $(GO) test $(QUICKLY) $(TESTS) -race -short -timeout 10m $(RACY)
 
 .PHONY: e2e
-e2e: programs ## Run the black-box tests: real programs, real clients
+e2e: programs ## Run the black-box tests: real programs, real clients (5 min); .ci/install installs what these need
 	$(GO) test $(QUICKLY) -parallel 8 -count=1 -timeout 18m $(filter-out %/e2e/page %/e2e/hostile,$(shell $(GO) list ./e2e/...))
 	$(GO) test $(QUICKLY) -count=1 -timeout 5m ./e2e/hostile
 
 .PHONY: hostile
-hostile: programs ## Attack the programs, a minute each, and print what it costs them: make hostile ARGS='-for=10s -run=Silence'
+hostile: programs ## Attack the built programs, a minute for each attack, and print what it costs them: make hostile ARGS='-for=10s -run=Silence'
 	$(GO) test -count=1 -timeout 1h -v ./e2e/hostile -for=60s $(ARGS)
 
 .PHONY: e2e-page
-e2e-page: programs ## Look at the status page in chromium: make e2e-page ARGS=-pictures=/tmp
+e2e-page: programs ## Look at the status page in Chromium (2 min): make e2e-page ARGS=-pictures=/tmp
 	$(GO) test $(QUICKLY) -count=1 -timeout 10m -v ./e2e/page $(ARGS)
 
 .PHONY: e2e-kube
-e2e-kube: programs ## Run kube-apiserver's own egress selector against the programs
+e2e-kube: programs ## Run kube-apiserver's own egress selector against the programs (1 min)
 	$(GO) test -C e2e/kube $(QUICKLY) -count=1 -timeout 10m ./...
 
 .PHONY: e2e-apiserver
-e2e-apiserver: kube programs ## Run a kube-apiserver on etcd through the programs; compiles both first (10 min): make e2e-apiserver KUBERNETES=1.36
+e2e-apiserver: kube programs ## Run a real kube-apiserver and etcd through the programs; the first time compiles both (10 min): make e2e-apiserver KUBERNETES=1.36
 	$(GO) test -C e2e/apiserver -count=1 -timeout 20m $(ARGS) . -programs='$(CURDIR)/$(KUBE)'
 
 .PHONY: e2e-cluster
-e2e-cluster: kube $(KUBE)/node programs ## Install a release in two real clusters by the README, and take the time; as root on Debian
+e2e-cluster: kube $(KUBE)/node programs ## Install a release in two real clusters by the README, and take the time; as root on Debian; compiles Kubernetes first
 	$(MAKE) release UNCOMMITTED=yes VERSION=v1.0.0 DIST=$(BIN)/cluster SYSTEMS='$(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)'
 	$(GO) test -C e2e/apiserver -count=1 -timeout 30m -v $(ARGS) ./cluster -programs='$(CURDIR)/$(KUBE)' -dist='$(CURDIR)/$(BIN)/cluster'
 
 .PHONY: e2e-install
-e2e-install: kube programs ## Install the chart by Helm, and the kustomizations, in a kube-apiserver, by the README's commands
+e2e-install: kube programs ## Install by Helm and by kustomize in a real kube-apiserver, by the README's commands (1 min; the first time, 10 to compile)
 	$(GO) test -C e2e/apiserver $(QUICKLY) -count=1 -timeout 15m -run '^TestInstall$$' $(ARGS) . -programs='$(CURDIR)/$(KUBE)'
 
 .PHONY: kube
-kube: $(KUBE)/built $(KUBE)/helm ## Compile kube-apiserver, etcd and Helm for e2e-apiserver, e2e-cluster and e2e-install
+kube: $(KUBE)/built $(KUBE)/helm ## Compile kube-apiserver, etcd and Helm, for e2e-apiserver, e2e-cluster and e2e-install (10 min)
 
 .PHONY: conformance
-conformance: $(KUBE)/conformance ## Run Kubernetes' own tests of what goes through the tunnel in such a cluster
+conformance: $(KUBE)/conformance ## Run Kubernetes' own tests of what goes through the tunnel, in the clusters of e2e-cluster; as root (30 min)
 	$(MAKE) e2e-cluster ARGS='-run=TestConformance -timeout=90m'
 
 # That every package is there which they are compiled from.
 .PHONY: kube-sources
-kube-sources: ## Download the sources of these
+kube-sources: ## Download what make kube compiles
 	$(GO) list -C $(PROGRAMS) -deps tool >/dev/null
 
 $(KUBE)/built: $(PROGRAMS)/go.mod
@@ -181,11 +181,11 @@ alerts: programs ## Test the alert rules and the dashboard with promtool
 	$(GO) test -C manifests/check $(QUICKLY) -count=1 -run TestPromtool . -promtool=promtool
 
 .PHONY: chart
-chart: programs ## Test Helm's chart by Helm itself, whose libraries are compiled first
+chart: programs ## Test the Helm chart by Helm itself, whose libraries are compiled first
 	$(GO) test -C manifests/check $(QUICKLY) -tags='$(TAGS),helm' -count=1 -timeout 5m -run Chart . $(ARGS)
 
 .PHONY: lint
-lint: fmt-check vet staticcheck ## Check format, go vet and staticcheck
+lint: fmt-check vet staticcheck ## Check format, go vet and staticcheck (1 min)
 
 .PHONY: fmt-check
 fmt-check:
@@ -207,41 +207,41 @@ $(STATICCHECK): # tried twice, as the proxy may not answer in time
 	install || { sleep 10; install; }
 
 .PHONY: systems
-systems: ## Type-check everything for every system (about a minute of processor time)
+systems: ## Type-check everything for every system (2 min)
 	$(GO) test -count=1 -timeout 20m -v -run 'TestSystems|TestTypeCheck' ./internal/fences -systems='$(SYSTEMS)'
 
 .PHONY: cross
-cross: ## Compile and vet everything for every system; takes long at first
+cross: ## Compile and vet everything for every system; takes long the first time
 	for s in $(SYSTEMS); do echo "$$s"; \
 		GOOS=$${s%/*} GOARCH=$${s#*/} $(GO) build -ldflags '$(LDFLAGS)' -o "$(BIN)/$$s/" ./cmd/... && \
 		GOOS=$${s%/*} GOARCH=$${s#*/} $(GO) vet ./... || exit; done
 
 .PHONY: arm64
-arm64: ## Make a release for arm64 and use its archive, by qemu-aarch64-static where need be
+arm64: ## Make a release for arm64 and use its archive, elsewhere by qemu-aarch64-static (1 min)
 	$(MAKE) release-bare VERSION=v0.0.0-test DIST=$(BIN)/arm64 SYSTEMS=linux/arm64
 	$(GO) test -C release $(QUICKLY) -count=1 -run '^TestArchive$$' . -dist='$(CURDIR)/$(BIN)/arm64' -arch=arm64 -emulator='$(QEMU)'
 
 .PHONY: arm
-arm: ## Test the arithmetic of links as a 32-bit program, by qemu-arm-static where need be
+arm: ## Test the arithmetic of links as a 32-bit program, elsewhere by qemu-arm-static (1 min)
 	GOOS=linux GOARCH=arm $(GO) test $(if $(QEMU_ARM),-exec '$(QEMU_ARM)') -short -count=1 -timeout 5m \
 		-run '^Fuzz|Budget|Credit|Frame|Message|Outgoing|Plan' ./tunnel/link ./tunnel/resume ./tunnel/lanes
 
 .PHONY: fences
-fences: ## Check which folder imports what, and calls nobody may make
+fences: ## Check which folder imports what, calls that nobody may make, and how wide documents are
 	$(GO) test -count=1 ./internal/fences
 
 .PHONY: fuzz
-fuzz: ## Run every fuzz target for FUZZTIME (5s)
+fuzz: ## Run every fuzz target for FUZZTIME (5s), as many at once as there are processors
 	GO='$(GO)' FUZZTIME='$(FUZZTIME)' .ci/fuzz
 
 FOR ?= 1h
 SEED ?= 0
 .PHONY: simulate
-simulate: ## Simulate connections that outlive their carriers, for FOR (1h), from SEED (random)
+simulate: ## Simulate connections that outlive their links, for FOR (1h), from SEED (random)
 	$(GO) test -count=1 -timeout 0 -run '^TestSimulate' -v ./tunnel/resume -simulate $(FOR) -seed $(SEED)
 
 .PHONY: soak
-soak: ## Do harm of all kinds while transfers run, for FOR (1h), from SEED (random); a picture into bin/soak.svg
+soak: ## Do harm of all kinds to the built programs while transfers run, for FOR (1h), from SEED (random); a picture into bin/soak.svg
 	$(GO) test -count=1 -timeout 0 -run '^TestSoak$$' -v ./e2e -soak $(FOR) -seed $(SEED) -picture $(CURDIR)/bin/soak.svg
 
 .PHONY: flakes
@@ -249,18 +249,18 @@ flakes: ## Hunt tests that fail now and then, some hours: make flakes PKGS=./tun
 	@GO='$(GO)' PKGS='$(PKGS)' MODES='$(MODES)' RUNS='$(RUNS)' JOBS='$(JOBS)' SPIN='$(SPIN)' RUN='$(RUN)' TIMEOUT='$(TIMEOUT)' .ci/flakes
 
 .PHONY: bench
-bench: ## Run the micro-benchmarks COUNT times (6), into bin/bench.txt
+bench: ## Run the micro-benchmarks COUNT times (6), into bin/bench.txt: make bench BENCH=Relay
 	@mkdir -p $(dir $(BENCHOUT))
 	$(GO) test -run '^$$' -bench '$(BENCH)' -skip '$(BENCHSKIP)' -benchmem -benchtime $(BENCHTIME) -count $(COUNT) \
 		-timeout 1h $(UNITS) | tee $(BENCHOUT)
 	@! grep '^FAIL' $(BENCHOUT)
 
 .PHONY: bench-compare
-bench-compare: bench ## Run them and compare with BASELINE, by benchstat
+bench-compare: bench ## Run make bench, and compare with BASELINE by benchstat
 	$(GO) run $(BENCHSTAT) -ignore cpu $(BASELINE) $(BENCHOUT)
 
 .PHONY: bench-beside
-bench-beside: ## Show bin/bench.txt: ours beside io.Copy, yamux and protobuf
+bench-beside: ## Compare ours in bin/bench.txt with io.Copy, yamux and protobuf
 	$(GO) run $(BENCHSTAT) -col /by -filter '/by:/./' $(BENCHOUT)
 
 .PHONY: bench-baseline
@@ -272,7 +272,7 @@ bench-e2e: ## Measure the built programs beside a plain relay chain, into docs/p
 	$(GO) run ./e2e/bench -write docs/performance.md $(ARGS)
 
 .PHONY: bench-line
-bench-line: ## Measure them over lines that are far, narrow or lossy, as root (3 h): make bench-line ARGS='-rate=200 -loss=1'
+bench-line: ## Measure the built programs over lines that are far, narrow or lossy, into docs/performance.md; as root (3 h): make bench-line ARGS='-rate=200 -loss=1'
 	$(GO) run ./e2e/bench line -write docs/performance.md $(ARGS)
 
 .PHONY: bench-tenants
@@ -280,11 +280,11 @@ bench-tenants: ## Measure a server that 1,000 clusters share (3 min)
 	$(GO) run ./e2e/bench scale -servers=1 -tenants=1000 -agents=0 -links=0 -connections=0 $(ARGS)
 
 .PHONY: bench-noise
-bench-noise: ## Measure what a cluster that makes noise leaves to a quiet one (5 min)
+bench-noise: ## Measure what a cluster that makes noise leaves to a quiet one on the same server (5 min)
 	$(GO) run ./e2e/bench noise $(ARGS)
 
 .PHONY: scale
-scale: ## Measure what thousands of tenants, agents, sidecars and connections cost, into docs/scale.md, as root (30 min)
+scale: ## Measure what thousands of tenants, agents, sidecars and connections cost, into docs/scale.md; as root (30 min)
 	$(GO) run ./e2e/bench scale -write docs/scale.md $(ARGS)
 
 .PHONY: quickstart
@@ -319,7 +319,7 @@ release-bare:
 	$(RELEASE) -out='$(CURDIR)/$(DIST)'
 
 .PHONY: release-test
-release-test: ## Make the release of this system only, into bin/dist, and install and use each part of it
+release-test: ## Make the release of this system, into bin/dist, and install and use each part of it; as root (2 min)
 	release/test-needs
 	mkdir -p $(BIN)
 	openssl genpkey -quiet -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out $(BIN)/test.key
