@@ -10,7 +10,7 @@ require (
 	github.com/sigstore/sigstore v1.10.8
 	golang.org/x/crypto/x509roots/fallback v0.0.0-20261030153154-30a33513ff6d
 	golang.org/x/mod v0.42.0
-	golang.org/x/sync v0.19.0
+	golang.org/x/sync v0.25.0
 	gopkg.in/yaml.v3 v3.0.1
 )
 

@@ -63,9 +63,11 @@ func (grpcConn) CloseWrite() error { return nil }
 
 func (c grpcConn) Reset(error) error { return c.Close() }
 
+// Close waits until the server has answered, so that nothing sent before is lost, for as long as
+// the client does (client.CloseTimeout).
 func (c grpcConn) Close() error {
 	err := c.Conn.Close()
-	c.end()
 	<-c.over
+	c.end()
 	return err
 }
