@@ -164,7 +164,7 @@ func (c *connector) noProtocol(err error) error {
 func (c *connector) dial(ctx context.Context, to address) (net.Conn, error) {
 	dialer := net.Dialer{Control: c.path.Control}
 	if to.proxy != nil { // whose name is looked up first; a dead name server alone takes 5 s
-		return egress.DialProxy(ctx, to.proxy, to.dial, dialer)
+		return egress.DialProxy(ctx, to.proxy, to.dial, dialer, c.path.Secure)
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

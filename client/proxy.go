@@ -12,6 +12,7 @@ import (
 	"konnectivity/adapters/uplink"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/connect"
+	"konnectivity/tunnel/link"
 )
 
 // throughProxy has way reach the server through the proxy at u; nil: there is none.
@@ -27,8 +28,9 @@ func throughProxy(way *uplink.Options, u *url.URL) error {
 	server := way.Address
 	// The proxy looks the name up: here one address stands for all that are behind it.
 	way.Lookup = func(context.Context, string) ([]netip.Addr, error) { return []netip.Addr{netip.IPv4Unspecified()}, nil }
+	way.Path = new(link.Path)
 	way.DialTCP = func(ctx context.Context, by *net.Dialer, _ string) (net.Conn, error) {
-		c, err := (&connect.Dialer{Proxy: proxy, Via: tunnel.DialerBy(by), TLS: secure}).Dial(ctx, tunnel.NewFlow("tcp", server))
+		c, err := (&connect.Dialer{Proxy: proxy, Via: tunnel.DialerBy(by), TLS: secure, Secure: way.Path.Secure}).Dial(ctx, tunnel.NewFlow("tcp", server))
 		if err != nil {
 			return nil, proxyError(err)
 		}

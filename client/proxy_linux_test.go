@@ -1,11 +1,14 @@
 package client_test
 
 import (
+	"crypto/tls"
+	"net"
 	"net/url"
 	"strings"
 	"testing"
 
 	"konnectivity/client"
+	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 )
 
@@ -23,4 +26,26 @@ func TestProxyThatLargePacketsDoNotReach(t *testing.T) {
 	conn := testutil.Must(c.Dial("tcp", testutil.Echo(t)))(t)
 	defer conn.Close()
 	says(t, conn, strings.Repeat("large", 10_000))
+}
+
+// The same with a proxy that speaks TLS. No client trusts its certificate: an error about that shows
+// that the handshake arrives.
+func TestHTTPSProxyThatLargePacketsDoNotReach(t *testing.T) {
+	t.Parallel() // it waits
+	ca := testutil.Must(pki.NewCA("nobody trusts this"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "proxy", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true}))(t)
+	l := testutil.Narrow(t)
+	testutil.ServeOn(t, l, func(c *net.TCPConn) {
+		_ = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}).Handshake()
+	})
+	c := newClient(t, func(o *client.Options) {
+		o.Address, o.ServerName = "konnectivity.test:8090", "localhost"
+		o.Proxy = &url.URL{Scheme: "https", Host: l.Addr().String()}
+	})
+	for _, says := range []string{"large packets may be lost", "certificate signed by unknown authority"} {
+		testutil.Eventually(t, says, func() bool {
+			_, err := c.Dial("tcp", "a.example:1")
+			return err != nil && strings.Contains(err.Error(), says)
+		})
+	}
 }

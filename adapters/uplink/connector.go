@@ -80,7 +80,6 @@ type connector struct {
 	hello   link.Hello
 	servers *directory
 	health  *health
-	path    link.Path
 	offer   func(*linkSession) // hands over a link that a connectSession found
 }
 
@@ -270,7 +269,7 @@ func (c *connector) admit(ctx context.Context, raw net.Conn, addr netip.AddrPort
 
 // reach connects by TCP.
 func (c *connector) reach(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
-	raw, err := c.opt.DialTCP(ctx, &net.Dialer{KeepAliveConfig: keepAlive, Control: c.path.Control}, addr.String())
+	raw, err := c.opt.DialTCP(ctx, &net.Dialer{KeepAliveConfig: keepAlive, Control: c.opt.Path.Control}, addr.String())
 	if err != nil {
 		return nil, err
 	}
@@ -285,7 +284,7 @@ func (c *connector) reach(ctx context.Context, addr netip.AddrPort) (net.Conn, e
 // if that fails.
 func (c *connector) secure(ctx context.Context, raw net.Conn, addr netip.AddrPort) (handshaken, error) {
 	conn := tls.Client(raw, c.tls)
-	return handshaken{Conn: conn, addr: addr}, c.path.Secure(ctx, conn)
+	return handshaken{Conn: conn, addr: addr}, c.opt.Path.Secure(ctx, conn)
 }
 
 // greet makes a link of h.

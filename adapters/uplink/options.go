@@ -72,9 +72,12 @@ type Options struct {
 	// Lookup resolves the server's name; default: the system resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
-	// DialTCP connects to the server at address by a dialer, which has keepalive and a
-	// link.Path; default: without anything in between.
+	// DialTCP connects to the server at address by a dialer, which has keepalive and Path;
+	// default: without anything in between.
 	DialTCP func(ctx context.Context, by *net.Dialer, address string) (net.Conn, error)
+
+	// Path makes the TLS handshakes, also one that DialTCP may need; default: its own.
+	Path *link.Path
 
 	Log logrus.FieldLogger // nil discards
 }
@@ -115,6 +118,9 @@ func (o Options) withDefaults() (Options, error) {
 		o.DialTCP = func(ctx context.Context, by *net.Dialer, address string) (net.Conn, error) {
 			return by.DialContext(ctx, "tcp", address)
 		}
+	}
+	if o.Path == nil {
+		o.Path = new(link.Path)
 	}
 	if o.Log == nil {
 		o.Log = logging.Silent()

@@ -118,7 +118,7 @@ func (d *Dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	}
 	if hold.proxy != nil {
 		hold.noteRule(nil)
-		return DialProxy(ctx, hold.proxy, tunnel.JoinAddress(hold.host, hold.port), net.Dialer{ControlContext: d.spare.control})
+		return DialProxy(ctx, hold.proxy, tunnel.JoinAddress(hold.host, hold.port), net.Dialer{ControlContext: d.spare.control}, nil)
 	}
 	addrs, err := d.resolve(ctx, hold, family)
 	if err != nil {

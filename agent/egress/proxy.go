@@ -12,6 +12,7 @@ import (
 
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/connect"
+	"konnectivity/tunnel/link"
 )
 
 // ProxyFor asks proxyOf, which may be nil, for the proxy to a host; nil: none.
@@ -24,16 +25,16 @@ func ProxyFor(proxyOf func(*url.URL) (*url.URL, error), host string, port uint16
 }
 
 // DialProxy connects by a dialer to address, host:port, through an HTTP proxy by CONNECT
-// (RFC 9110 §9.3.6). The proxy's URL is http or https; a user and password in it
-// become Basic credentials. It blocks until the proxy has answered or ctx ends.
-// The error is a *tunnel.DialError without anything secret: FailUnavailable when
+// (RFC 9110 §9.3.6). The proxy's URL is http or https; a user and password in it become Basic
+// credentials, and secure is connect.Dialer's for https. It blocks until the proxy has answered
+// or ctx ends. The error is a *tunnel.DialError without anything secret: FailUnavailable when
 // the proxy itself cannot be reached, FailAuth when it wants other credentials.
-func DialProxy(ctx context.Context, proxy *url.URL, address string, by net.Dialer) (tunnel.Conn, error) {
+func DialProxy(ctx context.Context, proxy *url.URL, address string, by net.Dialer, secure func(context.Context, *tls.Conn) error) (tunnel.Conn, error) {
 	p, err := connect.NewProxy(proxy)
 	if err != nil {
 		return nil, unreached(proxy, err)
 	}
-	d := connect.Dialer{Proxy: p, Via: tunnel.DialerBy(&by), TLS: &tls.Config{
+	d := connect.Dialer{Proxy: p, Via: tunnel.DialerBy(&by), Secure: secure, TLS: &tls.Config{
 		ServerName: p.Host, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true,
 	}}
 	c, err := d.Dial(ctx, &tunnel.Flow{Request: tunnel.Request{Network: "tcp", Address: address}}) // no id: it is our own business
@@ -47,8 +48,9 @@ func DialProxy(ctx context.Context, proxy *url.URL, address string, by net.Diale
 func explainProxy(ctx context.Context, proxy *url.URL, address string, err error) error {
 	var reach *connect.ReachError
 	var status *connect.StatusError
+	var unheard *link.UnheardError // says why ctx has ended
 	switch {
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && !errors.As(err, &unheard):
 		return tunnel.AsDialError(address, ctx.Err())
 	case errors.As(err, &reach):
 		return unreached(proxy, reach.Err)

@@ -13,6 +13,9 @@ type Dialer struct {
 	Proxy *Proxy
 	Via   tunnel.Dialer // reaches the proxy
 	TLS   *tls.Config   // for a Proxy with TLS: verifies Proxy.Host
+
+	// Secure makes the handshake with a Proxy with TLS; nil: the connection does.
+	Secure func(ctx context.Context, conn *tls.Conn) error
 }
 
 // ReachError says that a proxy could not be asked: no connection to it came
@@ -41,10 +44,13 @@ func (d *Dialer) reach(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error)
 	if err != nil || !d.Proxy.TLS {
 		return c, err
 	}
-	secure := tls.Client(c, d.TLS)
-	if err := secure.HandshakeContext(ctx); err != nil {
+	conn, secure := tls.Client(c, d.TLS), d.Secure
+	if secure == nil {
+		secure = func(ctx context.Context, conn *tls.Conn) error { return conn.HandshakeContext(ctx) }
+	}
+	if err := secure(ctx, conn); err != nil {
 		_ = c.Reset(err)
 		return nil, err
 	}
-	return tunnel.Wrap(secure), nil
+	return tunnel.Wrap(conn), nil
 }
