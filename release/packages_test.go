@@ -195,7 +195,7 @@ func TestDebianPackages(t *testing.T) {
 }
 
 // As an administrator of a system with neither does it: by docs/install.md, in an
-// unpacked archive.
+// unpacked archive, and once more to upgrade. That keeps settings, and nothing else of before.
 func TestArchiveInstallsServices(t *testing.T) {
 	t.Parallel()
 	archive := unpack(t, artefact(t, "konnectivity_*_linux_"+runtime.GOARCH+".tar.gz"))
@@ -205,8 +205,12 @@ func TestArchiveInstallsServices(t *testing.T) {
 		if strings.Contains(block[1], "systemd-sysusers") {
 			block := strings.Replace(block[1], " && systemctl daemon-reload", "", 1) // no systemd runs here
 			r.inside("sh", "-euc", "cd /root/unpacked; "+block)
+			r.inside("sh", "-euc", "echo '# mine' | tee -a /etc/konnectivity/agent/env >> /usr/lib/systemd/system/konnectivity-agent.service")
+			r.inside("sh", "-euc", "cd /root/unpacked; "+block)
 		}
 	}
+	equal(t, r.inside("tail", "-n1", "/etc/konnectivity/agent/env"), "# mine\n", "the configuration after the upgrade")
+	r.inside("cmp", "/root/unpacked/linux/usr/lib/systemd/system/konnectivity-agent.service", "/usr/lib/systemd/system/konnectivity-agent.service")
 	r.checkServices()
 	for _, p := range programs {
 		contains(t, r.inside(p.name, "--version"), p.name+" version v", "%s --version", p.name)
