@@ -76,6 +76,13 @@ var faults = map[string]func(p pod, c corev1.Container) bool{
 	"has a readiness probe of something else than /readyz": func(_ pod, c corev1.Container) bool {
 		return c.ReadinessProbe != nil && c.ReadinessProbe.HTTPGet.Path != "/readyz"
 	},
+	// The API adds it, and compares the whole reference. So without it, kubectl apply
+	// --server-side meets a conflict where kubectl apply has written the same reference.
+	"refers to a field without its version": func(_ pod, c corev1.Container) bool {
+		return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+			return e.ValueFrom != nil && e.ValueFrom.FieldRef != nil && e.ValueFrom.FieldRef.APIVersion == ""
+		})
+	},
 	"is an agent on nodes, and not critical": func(p pod, _ corev1.Container) bool {
 		return p.name == "konnectivity-agent" && (p.spec.PriorityClassName != "system-cluster-critical" || len(p.spec.Tolerations) == 0)
 	},
