@@ -147,7 +147,11 @@ func kustomized(t *testing.T, folders ...string) byName {
 // plain takes away in what chart and kustomization may differ.
 func plain(t *testing.T, o map[string]any) string {
 	t.Helper()
-	delete(o["metadata"].(map[string]any), "namespace") // Helm's is the release's
+	meta := o["metadata"].(map[string]any)
+	delete(meta, "namespace") // Helm's is the release's
+	if annotations, _ := meta["annotations"].(map[string]any); annotations["helm.sh/resource-policy"] != nil {
+		delete(meta, "annotations") // kustomize removes nothing
+	}
 	if spec, ok := o["spec"].(map[string]any); ok {
 		if template, ok := spec["template"].(map[string]any); ok {
 			delete(template["metadata"].(map[string]any), "annotations")
@@ -413,6 +417,12 @@ func TestChartTakesNulls(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A kube-apiserver that mounts the config map of the chart would not start once that is gone.
+func TestChartLeavesWhatTheAPIServerMounts(t *testing.T) {
+	config := testutil.Must(json.Marshal(rendered(t, "{}")["ConfigMap konnectivity-egress-selector"]))(t)
+	testutil.Contains(t, string(config), `"helm.sh/resource-policy":"keep"`, "the config map")
 }
 
 // keys are the paths of all values in a table.
