@@ -425,6 +425,21 @@ func TestChartLeavesWhatTheAPIServerMounts(t *testing.T) {
 	testutil.Contains(t, string(config), `"helm.sh/resource-policy":"keep"`, "the config map")
 }
 
+// helm upgrade --reuse-values has the values of the chart before in place of the chart's own. What
+// those lack is as in the manifests.
+func TestChartReusesValues(t *testing.T) {
+	const values = "{controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}, monitoring: {enabled: true}}"
+	c := loadChart(t)
+	here := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "elsewhere", Name: "a"}} // as above
+	want := testutil.Must(render(t, c, values, here))(t)
+	c.Values = nil
+	testutil.NoError(t, yaml.Unmarshal(testutil.Must(os.ReadFile("testdata/reused-values.yaml"))(t), &c.Values))
+	got := testutil.Must(render(t, c, values, here))(t)
+	for name := range want {
+		testutil.Equal(t, got[name], want[name], "%s", name)
+	}
+}
+
 // keys are the paths of all values in a table.
 func keys(prefix string, table map[string]any) (all []string) {
 	for _, key := range slices.Sorted(maps.Keys(table)) {
