@@ -7,23 +7,35 @@ import (
 	"time"
 )
 
-// patience is how long a line waits to be written. A reader that is only slow takes less.
-const patience = time.Second
+const (
+	// patience is how long lines wait to be written, all together: what they have waited comes
+	// back at one tenth of the time that passes. So a reader that is slower than the program
+	// logs does not slow the program down to its own rate.
+	patience = time.Second
+	regain   = 10
 
-// patient writes to what may take nothing for long: a pipe whose reader has stopped, a terminal
-// that is paused, a network file system. Whoever logs goes on then: lines are dropped until the
-// write that hangs has ended.
+	// leastPatience is what each line may wait in any case: a write that does not hang takes
+	// less.
+	leastPatience = patience / 100
+)
+
+// patient writes to what may take nothing for long: a pipe whose reader has stopped or is slow, a
+// terminal that is paused, a network file system. Whoever logs goes on then: lines are dropped
+// until the write that hangs has ended.
 type patient struct {
 	out  io.Writer
 	note func(lost int) []byte // a line about dropped ones
 
 	mu   sync.Mutex
-	hung bool // a write hangs
-	lost int  // lines dropped since
+	hung bool          // a write hangs
+	lost int           // lines dropped since
+	left time.Duration // of patience
+	at   time.Time     // when that was
 }
 
 // Patient returns a writer of lines to out, for concurrent use, which waits a second for one that
-// hangs, and then drops all until that is written. Lines that are dropped are not counted.
+// hangs, less if others have hung lately, and then drops all until that is written. Lines that are
+// dropped are not counted.
 func Patient(out io.Writer) io.Writer {
 	return &patient{out: out, note: func(int) []byte { return nil }}
 }
@@ -45,6 +57,12 @@ func (p *patient) Write(line []byte) (int, error) {
 // write waits for a write, but no longer than patience. The line is its caller's, who reuses it.
 func (p *patient) write(line []byte) error {
 	line = bytes.Clone(line)
+	began := time.Now()
+	p.left = min(p.left+began.Sub(p.at)/regain, patience)
+	defer func() {
+		p.at = time.Now()
+		p.left = max(p.left-p.at.Sub(began), 0)
+	}()
 	done, late := make(chan error), make(chan struct{})
 	go func() {
 		_, err := p.out.Write(line)
@@ -54,7 +72,7 @@ func (p *patient) write(line []byte) error {
 			p.goOn()
 		}
 	}()
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(max(p.left, leastPatience))
 	defer timer.Stop()
 	select {
 	case err := <-done:

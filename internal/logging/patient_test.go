@@ -3,6 +3,7 @@ package logging_test
 import (
 	"bufio"
 	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,4 +39,31 @@ func TestAReaderThatStopsHoldsUpNobody(t *testing.T) {
 		go log.Warn("after")
 		next("after")
 	})
+}
+
+// A reader that is slower than the program logs does not hold it up for each line: the lines
+// that it does not get are dropped and counted. In fake time, a lock that is waited for would
+// keep the clock from going on.
+func TestAReaderThatIsSlowHoldsUpNobodyForLong(t *testing.T) {
+	t.Parallel() // it waits
+	const lines, pause = 100, 200 * time.Millisecond
+	r, w := io.Pipe()
+	log := testutil.Must(logging.New(logging.Options{Component: "x", Level: logrus.InfoLevel, Out: w}))(t)
+	told, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for lines := bufio.NewScanner(r); lines.Scan() && !strings.Contains(lines.Text(), "were dropped"); {
+			time.Sleep(pause)
+		}
+		close(told)
+		_, _ = io.Copy(io.Discard, r)
+	}()
+	start := time.Now()
+	for range lines {
+		log.Info("a line")
+	}
+	testutil.AtMost(t, time.Since(start), lines*pause/2, "what they took")
+	testutil.Receive(t, "the reader is told", told)
+	_ = w.Close()
+	<-done
 }
