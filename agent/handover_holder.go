@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 )
@@ -299,7 +300,8 @@ func (s *successor) offerOne(m *resume.Move) error {
 
 // hear waits for the message of that kind.
 func (s *successor) hear(kind string, atMost time.Duration) error {
-	late := time.After(atMost)
+	late := make(chan struct{})
+	defer wait.Awake(atMost, func() { close(late) })()
 	for {
 		select {
 		case said, ok := <-s.said:

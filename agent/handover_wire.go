@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"konnectivity/internal/unixsocket"
+	"konnectivity/internal/wait"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 )
@@ -29,7 +30,9 @@ const (
 	maxHandoverText  = 64 << 10
 	maxHandoverBytes = 32 << 20
 
-	// handoverTimeout bounds a message that is due, to be sent or received.
+	// handoverTimeout bounds a message that is due, to be sent or received, by the time that
+	// this process runs (wait.Awake): on a machine that was suspended, the other one stood
+	// still, too.
 	handoverTimeout = 10 * time.Second
 )
 
@@ -74,7 +77,7 @@ func (w wire) send(m message, fd int) error {
 	if fd >= 0 {
 		rights = unix.UnixRights(fd)
 	}
-	_ = w.conn.SetWriteDeadline(time.Now().Add(handoverTimeout))
+	defer due(w.conn.SetWriteDeadline)()
 	n, _, err := w.conn.WriteMsgUnix(parts[0], rights, nil)
 	if err != nil {
 		return err
@@ -82,6 +85,12 @@ func (w wire) send(m message, fd int) error {
 	parts[0] = parts[0][n:]
 	_, err = parts.WriteTo(w.conn) // nothing where nothing is left: the other end may have hung up by then
 	return err
+}
+
+// due sets the deadline once handoverTimeout has passed; met ends that.
+func due(set func(time.Time) error) (met func()) {
+	_ = set(time.Time{})
+	return wait.Awake(handoverTimeout, func() { _ = set(time.Unix(1, 0)) })
 }
 
 // headSize is that of the two lengths before a message.
@@ -125,7 +134,7 @@ func (w wire) receive(until time.Time) (m message, err error) {
 		err = errors.New("more descriptors than one in a message")
 	}
 	if err == nil {
-		_ = w.conn.SetReadDeadline(time.Now().Add(handoverTimeout))
+		defer due(w.conn.SetReadDeadline)()
 		_, err = io.ReadFull(w.conn, head[n:])
 	}
 	if err == nil {

@@ -27,6 +27,28 @@ func Go(do func()) (done <-chan struct{}) {
 	return returned
 }
 
+// looks is how often Awake looks at the clock.
+const looks = 10
+
+// Awake calls do once this process has run for d, unless stop is called before, which returns
+// when do is not running any more. Of a time for which the process stood still, as in a machine
+// that was suspended, a tenth of d counts: what it waited for may have come meanwhile.
+func Awake(d time.Duration, do func()) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := Go(func() {
+		for range looks {
+			if !For(ctx, d/looks) {
+				return
+			}
+		}
+		do()
+	})
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
 // Every calls do at this interval until ctx ends.
 func Every(ctx context.Context, interval time.Duration, do func()) {
 	tick := time.NewTicker(interval)

@@ -50,3 +50,15 @@ func TestGoTellsTheEnd(t *testing.T) {
 		t.Error("it is done before it has returned")
 	}
 }
+
+func TestAwake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, did := time.Now(), make(chan time.Duration, 2)
+		do := func() { did <- time.Since(start) }
+		stop := Awake(10*time.Second, do)
+		time.Sleep(9 * time.Second)
+		stop()
+		defer Awake(2*time.Second, do)()
+		testutil.Equal(t, <-did, 11*time.Second, "what was not stopped is done after")
+	})
+}
