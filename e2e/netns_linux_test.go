@@ -124,3 +124,15 @@ func (ns netns) awaitOK(t *testing.T, p *suite.Process, url string) {
 		}
 	}
 }
+
+// A host that has no IPv4 loopback is reached by IPv6 at ports that listen on all addresses.
+func TestPortsOfAHostWithoutIPv4Loopback(t *testing.T) {
+	t.Parallel() // it waits
+	ns, pki := newNetns(t, "six"), newSuite(t).PKI
+	ns.ip(t, "address delete 127.0.0.1/8 dev lo")
+	for port, host := range map[string]string{"8093": "", "8094": "::"} {
+		agent := ns.start(t, binaries.Path("konnectivity-agent"), "--health-server-host="+host, "--health-server-port="+port, "--admin-server-port=0",
+			"--ca-cert="+pki("ca.crt"), "--agent-cert="+pki("agent.crt"), "--agent-key="+pki("agent.key"))
+		ns.awaitOK(t, agent, "http://[::1]:"+port+"/healthz")
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -35,7 +36,10 @@ func Listen(flag, address string) (net.Listener, error) {
 func ListenTCP(address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: tune}
 	config.SetMultipathTCP(false) // connections of its listeners do not inherit what tune sets
-	l, err := config.Listen(context.Background(), "tcp", address)
+	l, err := config.Listen(context.Background(), network(address), address)
+	if errors.Is(err, syscall.EAFNOSUPPORT) { // the kernel knows no IPv6
+		l, err = config.Listen(context.Background(), "tcp", address)
+	}
 	if err != nil {
 		if op, ok := errors.AsType[*net.OpError](err); ok {
 			err = op.Err // without repeating the address

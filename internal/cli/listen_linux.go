@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"net"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -12,10 +13,23 @@ import (
 // halves of it, which distinguishes slow clients from stalled ones.
 const notSentLowat = 256 << 10
 
+// network returns tcp6 for all addresses, and tcp for others. For tcp, Go tries by 127.0.0.1
+// whether one socket can serve both families, and serves IPv4 alone on a host without that
+// address. For tcp6 it serves both, since tune has the socket take IPv4, too.
+func network(address string) string {
+	if host, _, err := net.SplitHostPort(address); err == nil && (host == "" || host == "::") {
+		return "tcp6"
+	}
+	return "tcp"
+}
+
 // tune sets the option on a listener, from which accepted connections inherit it. Errors
 // are ignored.
-func tune(_, _ string, raw syscall.RawConn) error {
+func tune(network, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {
+		if network == "tcp6" {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
+		}
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, notSentLowat)
 	})
 }

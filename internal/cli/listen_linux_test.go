@@ -24,3 +24,14 @@ func TestAcceptedConnectionsHoldFewUnsentBytes(t *testing.T) {
 	testutil.NoError(t, raw.Control(func(fd uintptr) { got, err = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT) }))
 	testutil.Holds(t, err == nil && got == 256<<10, "TCP_NOTSENT_LOWAT is %d, %v", got, err)
 }
+
+// All addresses are those of IPv4, too, however they are written.
+func TestAllAddressesAreThoseOfIPv4Too(t *testing.T) {
+	for _, all := range []string{":0", "[::]:0"} {
+		l := testutil.Must(cli.ListenTCP(all))(t)
+		defer l.Close()
+		_, port, _ := net.SplitHostPort(l.Addr().String())
+		c := testutil.Must(net.Dial("tcp", "127.0.0.1:"+port))(t)
+		_ = c.Close()
+	}
+}
