@@ -27,6 +27,9 @@ const (
 	// costs its neighbours one pause.
 	maxPause = 5 * time.Second
 
+	// stallLooks is how many times a full queue is looked at before stallTimeout is over.
+	stallLooks = 10
+
 	// grpcWindow is what gRPC takes from a peer ahead of its reader:
 	// HTTP/2's first window. The server keeps it from growing.
 	grpcWindow = 64 << 10
@@ -62,6 +65,8 @@ type recvQueue struct {
 	movedAt     time.Time // when the reader last took something while full, or a pause began
 	pauseReads  uint64    // reads as the last pause began while not full
 	stall       *time.Timer
+	stallReads  uint64 // reads at the last look at a full queue
+	still       int    // such looks since the reader has moved
 }
 
 func (q *recvQueue) init() { q.cond.L = &q.mu }
@@ -286,17 +291,22 @@ func (q *recvQueue) noteFull() {
 	q.metrics.Full(q.segment, 1)
 	q.movedAt = time.Now()
 	if !q.block { // a stream with one connection holds up no other
-		q.stall = time.AfterFunc(q.limits.stallTimeout, q.checkStall)
+		q.stallReads, q.still = q.reads, 0
+		q.stall = time.AfterFunc(q.limits.stallTimeout/stallLooks, q.checkStall)
 	}
 }
 
 // checkStall resets the connection if its queue is full and its reader has not moved
-// for stallTimeout. It may be late: the queue can have been emptied and filled anew.
+// for stallTimeout. It may be late: the queue can have been emptied and filled anew. Looks
+// count, not the clock: a process that was stopped was no reader's fault.
 func (q *recvQueue) checkStall() {
 	q.mu.Lock()
-	stalled := q.full && time.Since(q.movedAt) >= q.limits.stallTimeout
+	if q.still++; q.reads != q.stallReads {
+		q.stallReads, q.still = q.reads, 0
+	}
+	stalled := q.full && q.still >= stallLooks
 	if q.full && !stalled {
-		q.stall.Reset(q.limits.stallTimeout)
+		q.stall.Reset(q.limits.stallTimeout / stallLooks)
 	}
 	q.mu.Unlock()
 	if stalled {

@@ -64,8 +64,10 @@ func TestPausesAndStalls(t *testing.T) {
 		}, 0, 0},
 		"a look that comes late, as the queue is full anew": {small(), func(_ *testing.T, q *recvQueue) time.Duration {
 			q.put(chunks(4, 16<<10))
+			const half = defaultStallTimeout / stallLooks / 2
+			time.Sleep(defaultStallTimeout - half)
 			q.mu.Lock()
-			time.Sleep(defaultStallTimeout) // the look waits for the lock
+			time.Sleep(half) // the last look waits for the lock
 			taken, held := make([]tunnel.Chunk, 4), q.waiting.Held()
 			tunnel.ReleaseAll(taken[:q.waiting.Take(taken)])
 			q.took(held)
