@@ -22,9 +22,13 @@ func (s *Set[A, S]) Final(err error) error {
 		Reason: "the agent that has the connection may be about to come to another server"}
 }
 
-// steady reports whether the sessions have been the same for newsTime.
+// steady reports whether the sessions have been the same for newsTime. It looks at the sessions
+// first: of one that the loop takes out meanwhile, the news tell.
 func (s *Set[A, S]) steady() bool {
 	ended := func(m Member[A, S]) bool { return m.State() == Ended } // and the loop has yet to see it
+	if slices.ContainsFunc(s.Members(), ended) {
+		return false
+	}
 	news := tunnel.Moment(s.news.Load())
-	return (news == 0 || tunnel.Now()-news >= tunnel.Moment(newsTime)) && !slices.ContainsFunc(s.Members(), ended)
+	return news == 0 || tunnel.Now()-news >= tunnel.Moment(newsTime)
 }

@@ -43,3 +43,20 @@ func TestGoneIsFinalWithoutNews(t *testing.T) {
 		testutil.Succeeds(t, s.Final(nil), "no failure")
 	})
 }
+
+// A session that is lost while the Set is asked is news.
+func TestGoneIsNotFinalWhileASessionEnds(t *testing.T) {
+	s := New(Config[string, losing]{})
+	lose := func() { s.news.Store(int64(tunnel.Now())) } // as the loop does, before it shows the members without it
+	s.snapshot.Store(&[]Member[string, losing]{{Session: losing{lose: lose}}})
+	testutil.Equal(t, tunnel.FailureOf(s.Final(&tunnel.DialError{Failure: tunnel.FailGone})), tunnel.FailAgentLost, "the failure")
+}
+
+// losing is a session that ends as soon as it was seen to live.
+type losing struct {
+	Session
+	lose func()
+}
+
+func (l losing) Done() <-chan struct{}     { l.lose(); return nil }
+func (l losing) Draining() <-chan struct{} { return nil }
