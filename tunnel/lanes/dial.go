@@ -7,11 +7,15 @@ import (
 )
 
 // Dial implements tunnel.Dialer. A dial whose lane ends before it was answered
-// is made again on another, unless it is its opener's to repeat.
+// is made again on another, unless it is its opener's to repeat. Where one fails with the last
+// lane, Done is closed: its opener may ask whether that was lost.
 func (g *Group) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	for {
 		l, others := g.pick(f)
 		c, err := l.ses.Dial(ctx, f)
+		if err != nil && g.Err() != nil {
+			<-g.Done() // about to be closed
+		}
 		if err == nil || !others || f.Resume != nil || ctx.Err() != nil || !tunnel.Closed(l.ses.Done()) || !tunnel.FailureOf(err).Retryable() {
 			return c, err
 		}

@@ -27,3 +27,20 @@ func TestStruckDialIsItsOpenersToRepeat(t *testing.T) {
 		testutil.Equal(t, g.Stats().Opened, 1, "streams that were opened for it")
 	})
 }
+
+// A dial that fails with the last lane fails once the group has ended: who asks right then, whether
+// its server was lost, hears so.
+func TestStruckDialFailsOnceItsGroupHasEnded(t *testing.T) {
+	for range 200 {
+		withGroup(t, 1, Options{}, func(t *testing.T, r *rig, g *Group) {
+			failed := make(chan bool, 1)
+			go func() {
+				_, err := g.Dial(t.Context(), tunnel.NewFlow("tcp", "hangs:1"))
+				failed <- err != nil && tunnel.Closed(g.Done())
+			}()
+			synctest.Wait()
+			_ = r.far[0].Close()
+			testutil.Holds(t, <-failed, "it lives on")
+		})
+	}
+}
