@@ -20,6 +20,14 @@ func linkedToTwo(t *testing.T, prepare func(a *fakeServer)) *Server {
 	return s
 }
 
+// wantUnknown asks for a connection that no agent knows. While links are new, which on a busy
+// machine may be over, the one that knows may be about to come.
+func wantUnknown(t *testing.T, s *Server, f *tunnel.Flow) {
+	t.Helper()
+	failure := tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f)))
+	testutil.Holds(t, failure == tunnel.FailAgentLost || failure == tunnel.FailGone, "the failure is %v", failure)
+}
+
 // A connection is asked for at the server of Resume.First, even if another link carries
 // less, and then at the other one, since the agent does not know it; a server without a link
 // is not waited for.
@@ -28,7 +36,7 @@ func TestResumeAsksTheGivenServerFirst(t *testing.T) {
 	for _, id := range []string{"a", "b", "a", "b", "c", ""} {
 		f := tunnel.NewFlow("tcp", "dest:1")
 		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: id}
-		testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))), tunnel.FailAgentLost, "the failure, while links are new")
+		wantUnknown(t, s, f)
 		if id != "c" && id != "" && f.Hop.ID == id {
 			t.Errorf("asked %s last, want it first", id)
 		}
@@ -41,7 +49,7 @@ func TestResumeAsksServersWithAgentsFirst(t *testing.T) {
 	s := linkedToTwo(t, func(a *fakeServer) { a.Agents = noAgents })
 	f := tunnel.NewFlow("tcp", "dest:1")
 	f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: "a"}
-	testutil.Equal(t, tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))), tunnel.FailAgentLost, "the failure, while links are new")
+	wantUnknown(t, s, f)
 	testutil.Equal(t, f.Hop.ID, "a", "who was asked last")
 }
 
@@ -79,9 +87,7 @@ func TestResumeEndsWhereOneAgentDoesNotKnow(t *testing.T) {
 		f := tunnel.NewFlow("tcp", "dest:1")
 		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: first}
 		failure := func() tunnel.Failure { return tunnel.FailureOf(testutil.Err(s.Dial(t.Context(), f))) }
-		if first == "a" {
-			testutil.Equal(t, failure(), tunnel.FailAgentLost, "the failure, while links are new")
-		}
+		wantUnknown(t, s, f)
 		testutil.Eventually(t, "asked at "+first+" first, it is gone", func() bool { return failure() == tunnel.FailGone })
 	}
 }
