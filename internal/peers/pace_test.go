@@ -53,4 +53,6 @@ func TestFiguresAreDocumented(t *testing.T) {
 	testutil.Says(t, operations, "A link that lasted for %v ms or more", goodLife.Milliseconds())
 	testutil.Says(t, operations, "and once more every %v s. Beyond", int64(lossEvery/time.Second))
 	testutil.Says(t, operations, "an agent makes at most %v attempts at once", SearchBurst)
+	testutil.Says(t, operations, "and up to %v s where the sidecar has lost or made a link", int64(newsTime/time.Second))
+	testutil.Says(t, "../../docs/link-protocol.md", "Nor does it end by that for %v s after", int64(newsTime/time.Second))
 }

@@ -200,7 +200,9 @@ func TestFiguresAreDocumented(t *testing.T) {
 	testutil.Says(t, operations, "A connection keeps %v KiB at most until", minKept>>10)
 	testutil.Says(t, operations, "then what is on its way, and %v MiB at most", maxKept>>20)
 	testutil.Says(t, operations, "as do %v KiB for each connection that is closed here", lingerMemory>>10)
+	testutil.Says(t, operations, "while memory is scarce, for %v s at most", int64(hurriedTime/time.Second))
 	testutil.Says(t, operations, "The longest window is %v minutes", int64(MaxWindow/time.Minute))
+	testutil.Says(t, security, "(where memory is scarce, for %v s at most)", int64(hurriedTime/time.Second))
 	testutil.Says(t, security, "to %v s, and after %v in a row the connection ends", int64(longestPause/time.Second), mostVain)
 	testutil.Says(t, security, "that was resumed %v times in a row in vain", mostVainAccepted)
 }
