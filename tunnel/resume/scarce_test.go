@@ -97,6 +97,65 @@ func TestEndsThatLingerAreTheirClients(t *testing.T) {
 	})
 }
 
+// What is kept for one client, and what a writer has that waits for it, counts for that client
+// alone, for as long as it is there.
+func TestKeptBytesAreTheirClients(t *testing.T) {
+	onRoute(t, time.Minute, func(t *testing.T, r *route) {
+		clients := link.NewBudget(1 << 30)
+		one, two := &tunnel.Client{Budget: clients.Share()}, &tunnel.Client{Budget: clients.Share()}
+		want := func(what string, of *tunnel.Client, outlives bool) {
+			t.Helper()
+			r.client = of
+			c, _, does := r.unheard(9)
+			testutil.Equal(t, does, outlives, "%s: a new connection outlives its link", what)
+			_ = c.Reset(nil)
+			synctest.Wait()
+		}
+		r.client = one
+		c, dest, _ := r.unheard(1)
+		go io.Copy(io.Discard, c)
+		go dest.Write(make([]byte, 1<<20))
+		synctest.Wait()
+		held := memory - 2*int(r.memory.Used()) // as much is free as is kept: just scarce
+		r.memory.Hold(held)
+		want("the one that does not acknowledge", one, false)
+		want("another", two, true)
+		_ = c.Reset(nil)
+		synctest.Wait()
+		testutil.Equal(t, int(r.memory.Used()), held, "bytes in the end")
+		r.memory.Hold(memory - held - 1)
+		want("the one that did not, with a byte free", one, true)
+	})
+}
+
+// Where ends that linger make memory short for their client, some of them go, and none of another
+// client, though that one's have waited longer.
+func TestEndsThatLingerMakeRoomForTheirClient(t *testing.T) {
+	const most = 10
+	onRoute(t, time.Minute, func(t *testing.T, r *route) {
+		clients := link.NewBudget(1 << 30)
+		r.client = &tunnel.Client{Budget: clients.Share()}
+		other, dest, _ := r.unheard(1)
+		leave(t, other, dest)
+		time.Sleep(time.Second)
+		r.client = &tunnel.Client{Budget: clients.Share()}
+		_, used, _ := r.unheard(2)
+		for n := range most {
+			c, dest, _ := r.unheard(byte(n + 3))
+			leave(t, c, dest)
+		}
+		time.Sleep(time.Second)
+		r.memory.Hold(memory - (most+1)*lingering - most*lingering/4)
+		testutil.Must(used.Write([]byte("x")))(t)
+		synctest.Wait()
+		gone := most + 2 - r.agent.Len()
+		testutil.Holds(t, gone > 0 && gone < most, "%d of them have made room", gone)
+		f := tunnel.NewFlow("tcp", "dest:1")
+		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, Taken: 1}
+		testutil.Succeeds(t, testutil.Err(r.Dial(t.Context(), f)), "resuming the other client's")
+	})
+}
+
 // While memory is scarce, an end waits for an acknowledgement no longer than 20 s. Those that
 // linger for the longest time make room, and no more than it takes; readers that have stalled get
 // all that was sent to them.
