@@ -65,10 +65,13 @@ func TestLooksUpBehindADeadNameServer(t *testing.T) {
 // A name may have more addresses than are linked, in another order each time.
 func TestOfManyAddressesTheSameAreKept(t *testing.T) {
 	find := func(d *directory) []netip.AddrPort { return testutil.Must(d.find(t.Context()))(t) }
+	var gone netip.Addr
 	open := func() *directory {
 		return newDirectory(Options{Address: "konnectivity:8090", Lookup: func(context.Context, string) (all []netip.Addr, _ error) {
 			for _, i := range rand.Perm(3 * maxAddresses) {
-				all = append(all, netip.MustParseAddr(fmt.Sprint("192.0.2.", i)))
+				if ip := netip.MustParseAddr(fmt.Sprint("192.0.2.", i)); ip != gone {
+					all = append(all, ip)
+				}
 			}
 			return all, nil
 		}})
@@ -78,6 +81,9 @@ func TestOfManyAddressesTheSameAreKept(t *testing.T) {
 	testutil.Equal(t, len(first), maxAddresses, "addresses")
 	testutil.EqualSlices(t, find(d), first, "addresses of the next look-up")
 	testutil.Holds(t, !slices.Equal(find(open()), first), "another process keeps the same addresses")
+	gone = first[maxAddresses/2].Addr()
+	rest := slices.DeleteFunc(find(d), func(a netip.AddrPort) bool { return !slices.Contains(first, a) })
+	testutil.Equal(t, len(rest), maxAddresses-1, "addresses that stay when one of them is gone")
 }
 
 // Bounds are what the page says.
