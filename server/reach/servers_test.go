@@ -242,5 +242,6 @@ func TestFiguresAreDocumented(t *testing.T) {
 	testutil.Says(t, page, "after %v to %v s, with the number", int64(quietTime/time.Second), int64(2*quietTime/time.Second))
 	testutil.Says(t, page, "A link that comes back each time within %v s", int64(quietTime/time.Second))
 	testutil.Says(t, page, "each within %v minutes of the one before", int64(flapTime/time.Minute))
+	testutil.Says(t, page, "Ends less than %v s apart count as one", int64(flapApart/time.Second))
 	testutil.Says(t, page, "one line in %v minutes for each cause", int64(flapQuiet/time.Minute))
 }
