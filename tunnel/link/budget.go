@@ -54,10 +54,12 @@ type Clients struct {
 	known map[numbered]weak.Pointer[Budget] // until no stream refers to it
 }
 
-// numbered is a client, by its peer's id and number.
+// numbered is a client, by its peer's id and number, and by who it is where the caller tells: a
+// server that has started anew gives numbers again, and connections may outlive it.
 type numbered struct {
 	peer   string
 	number uint64
+	who    tunnel.Identity
 }
 
 // Share returns the share of a client; whole where its server tells none.
@@ -65,7 +67,7 @@ func (c *Clients) Share(of tunnel.Origin, whole *Budget) *Budget {
 	if whole == nil || of.Client == 0 {
 		return whole
 	}
-	who := numbered{of.Server, of.Client}
+	who := numbered{of.Server, of.Client, of.Who}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if b := c.known[who].Value(); b != nil {

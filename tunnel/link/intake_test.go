@@ -71,6 +71,8 @@ func TestSharesAreForgotten(t *testing.T) {
 		return len(c.known) == 1
 	})
 	testutil.Equal(t, c.Share(tunnel.Origin{Server: "peer", Client: 1}, whole), kept, "the other share, later")
+	again := c.Share(tunnel.Origin{Server: "peer", Client: 1, Who: "cn:another"}, whole)
+	testutil.Holds(t, again != kept, "a client that has the number now, has the share of the one before")
 }
 
 // Bounds are what the pages say.
