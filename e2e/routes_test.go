@@ -107,7 +107,10 @@ func overGRPC(server string, creds credentials.TransportCredentials) tunnel.Dial
 			end()
 			return nil, err
 		}
-		return tunnel.With(tunnel.Wrap(c), tunnel.Parts{Ended: end}), nil
+		return tunnel.With(tunnel.Wrap(c), tunnel.Parts{Ended: func() {
+			<-t.Done() // Close does not wait for what was written before it
+			end()
+		}}), nil
 	})
 }
 
