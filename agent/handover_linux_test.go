@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/sirupsen/logrus"
 	logrustest "github.com/sirupsen/logrus/hooks/test"
 
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
@@ -325,6 +327,104 @@ func TestHandoverFromAHolderThatIsUnknown(t *testing.T) {
 	s.wantHangUp(w)
 	next.end(t)
 }
+
+// Of a holder that ends, in whatever way, a successor has the batches that were confirmed, and the
+// last one if no other process has that. It closes the sockets of the others.
+func TestBatchesOfAHolderThatEnds(t *testing.T) {
+	t.Parallel() // it waits
+	const offer, whole = msgOffer, msgOffer + " " + msgOffer + " " + msgEnd
+	for name, c := range map[string]struct {
+		says string
+		end  func(h *ending)
+		n    int
+	}{
+		"killed, nothing offered":             {"", (*ending).die, 0},
+		"killed in a batch":                   {offer, (*ending).die, 1},
+		"killed behind a batch":               {whole, (*ending).die, 2},
+		"killed behind one that is confirmed": {whole + " " + msgConfirm, (*ending).die, 2},
+		"killed in the second batch":          {whole + " " + msgConfirm + " " + offer, (*ending).die, 3},
+		"hung up in a batch":                  {offer, (*ending).hangUp, 0},
+		"hung up in the second batch":         {whole + " " + msgConfirm + " " + offer, (*ending).hangUp, 2},
+		"killed, and it keeps the batch":      {offer, (*ending).keep, 0},
+		"says what nobody knows, in a batch":  {offer + " other", (*ending).stay, 0},
+		"done":                                {whole + " " + msgConfirm + " " + msgDone, (*ending).stay, 2},
+		"offers too many":                     {strings.Repeat(offer+" ", handoverBatch+1), (*ending).stay, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel() // it waits
+			h := newEnding(t)
+			for _, kind := range strings.Fields(c.says) {
+				h.say(kind)
+			}
+			c.end(h)
+			testutil.Equal(t, testutil.Receive(t, "it has all", h.taken), c.n, "connections that go on")
+			h.agent.ends.Close() // so that those end, too
+			for i, far := range h.fars {
+				_ = far.SetReadDeadline(time.Now().Add(patience))
+				_, err := far.Read(make([]byte, 1))
+				testutil.Holds(t, err != nil && !errors.Is(err, os.ErrDeadlineExceeded), "socket %d: %v", i, err)
+			}
+		})
+	}
+}
+
+// ending is a holder that ends, and its successor.
+type ending struct {
+	t     *testing.T
+	agent *Agent
+	wire
+	life  *os.File
+	taken chan int
+	fars  []net.Conn // the other ends of all sockets
+}
+
+func newEnding(t *testing.T) *ending {
+	_, opts := newServed(t, "server-1", false)
+	opts.Registerer, opts.ResumeWindow = nil, time.Minute
+	h := &ending{t: t, agent: testutil.Must(New(opts))(t), taken: make(chan int, 1)}
+	t.Cleanup(h.agent.ends.Wait)
+	t.Cleanup(h.agent.ends.Close)
+	socket := testutil.Must(net.Listen("unix", filepath.Join(t.TempDir(), "handover")))(t)
+	defer socket.Close()
+	h.wire = wire{testutil.Must(net.Dial("unix", socket.Addr().String()))(t).(*net.UnixConn)}
+	near := testutil.Must(socket.Accept())(t).(*net.UnixConn)
+	read, write, err := os.Pipe()
+	testutil.NoError(t, err)
+	h.life = write
+	t.Cleanup(func() { _, _, _ = h.conn.Close(), write.Close(), read.Close() })
+	before := &holder{wire: wire{near}, life: read}
+	go func() {
+		n, _ := before.take(t.Context(), h.agent, logging.Silent())
+		_ = near.Close()
+		h.taken <- n
+	}()
+	return h
+}
+
+// say sends a message of that kind: an offer, and what nobody knows, with a socket.
+func (h *ending) say(kind string) {
+	h.t.Helper()
+	m, fd := message{Kind: kind}, -1
+	if kind == msgOffer || kind == "other" {
+		far, near := testutil.Pair(h.t)
+		h.fars = append(h.fars, far)
+		file := testutil.Must(near.File())(h.t)
+		defer file.Close()
+		_ = near.Close()
+		fd = int(file.Fd())
+		m.Conn = &resume.Snapshot{Token: [16]byte{byte(len(h.fars))}, ID: "id", Address: "a.example:1", Window: time.Minute, Epoch: 1}
+	}
+	testutil.NoError(h.t, h.send(m, fd))
+	if kind == msgEnd {
+		m, err := h.receive(time.Now().Add(patience))
+		testutil.Requires(h.t, err == nil && m.Kind == msgTaken, "received %q, %v", m.Kind, err)
+	}
+}
+
+func (h *ending) stay()   {}
+func (h *ending) hangUp() { _ = h.conn.Close() }
+func (h *ending) die()    { _ = h.life.Close(); h.hangUp() }
+func (h *ending) keep()   { _, _ = h.life.Write([]byte{1}); h.die() }
 
 // spent is a listener that is at its end.
 type spent struct{ net.Listener }

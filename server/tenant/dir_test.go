@@ -725,4 +725,26 @@ func TestATokenIsRevokedThoughTheRestIsWrong(t *testing.T) {
 	}
 }
 
+// A token shows a tenant only while that is served.
+func TestTheTokenOfOneThatIsNotServedShowsNothing(t *testing.T) {
+	w := newWorld(t, "a")
+	token := strings.Repeat("token", 8)
+	w.put("a", ReaderFile, token)
+	d := w.open()
+	shows := func(want string) {
+		t.Helper()
+		testutil.Equal(t, d.Table().Reader(testutil.Must(admin.ParseToken([]byte(token)))(t)), want, "it shows")
+	}
+	shows("a")
+	settings := filepath.Join(w.path, "a", SettingsFile)
+	testutil.NoError(t, os.Remove(settings))
+	d.Look()
+	d.Look()
+	w.is(d, "a", StateBroken, "")
+	shows("")
+	w.tenant("a", "a.example")
+	d.Look()
+	shows("a")
+}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }

@@ -117,6 +117,28 @@ func TestACertificateIsOfTheTenantWhoseCAIssuedIt(t *testing.T) {
 		"agents are told by certificate of tenants that have no CA for them")
 }
 
+// A CA's certificate may lack the identifier of its key, which the certificates that it issues
+// name nevertheless.
+func TestACAWithoutItsKeysIdentifier(t *testing.T) {
+	s := &signer{t: t, key: newKey(t)}
+	template := s.template(sameName)
+	template.IsCA, template.BasicConstraintsValid = false, false // so that it gets no identifier
+	constraints := pkix.Extension{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 3, 1, 1, 0xff}}
+	template.ExtraExtensions = []pkix.Extension{constraints}
+	s.cert = s.sign(template, s.key, nil)
+	testutil.Requires(t, s.cert.IsCA && s.cert.SubjectKeyId == nil, "%+v", s.cert)
+	all := newIssuers(map[string]*Spec{"a": s.tenant("a")}, clientsOf)
+	named := *s.cert
+	named.SubjectKeyId = []byte("key")
+	issuer := &signer{t, s.key, &named}
+	for _, keys := range []bool{true, false} {
+		peer := issuer.peer(keys)
+		testutil.Equal(t, len(peer.AuthorityKeyId) > 0, keys, "it names a key")
+		found, err := all.Find([]*x509.Certificate{peer})
+		testutil.Holds(t, err == nil && found.Name == "a", "one that names a key: %v: %v, %v", keys, found, err)
+	}
+}
+
 // However many CAs have the same name, a few are tried.
 func TestManyCAsOfOneName(t *testing.T) {
 	tenants := make(map[string]*Spec)
