@@ -42,10 +42,13 @@ func TestHTTPSProxyThatLargePacketsDoNotReach(t *testing.T) {
 		o.Address, o.ServerName = "konnectivity.test:8090", "localhost"
 		o.Proxy = &url.URL{Scheme: "https", Host: l.Addr().String()}
 	})
-	for _, says := range []string{"large packets may be lost", "certificate signed by unknown authority"} {
+	const large, untrusted = "large packets may be lost", "certificate signed by unknown authority"
+	for _, says := range []string{large, untrusted} {
 		testutil.Eventually(t, says, func() bool {
 			_, err := c.Dial("tcp", "a.example:1")
 			return err != nil && strings.Contains(err.Error(), says)
 		})
 	}
+	_, err := c.Dial("tcp", "a.example:1")
+	testutil.Holds(t, err != nil && strings.Contains(err.Error(), untrusted) && !strings.Contains(err.Error(), large), "the next: %v", err)
 }

@@ -64,8 +64,9 @@ func (p *Path) Secure(ctx context.Context, conn *tls.Conn) error {
 		return err
 	}
 	seen, peer := lookAt(conn.NetConn()), ""
+	answered := conn.ConnectionState().Version != 0 // our hello was received
 	switch {
-	case seen.unheard:
+	case seen.unheard && (late || !answered): // or what is not acknowledged is an alert about the answer
 		peer = "does not receive what is sent"
 	case seen.gap && late: // or the gap was filled, and what arrived is why this failed
 		peer = "sends what does not arrive"

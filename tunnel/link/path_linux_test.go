@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -75,6 +77,62 @@ func TestPathConnectsWhereLargePacketsOfThePeerAreLost(t *testing.T) {
 	testutil.Requires(t, unheard != nil && errors.Is(err, context.DeadlineExceeded), "the first says why: %v", err)
 	testutil.Equal(t, unheard.Peer, "sends what does not arrive", "who is to blame")
 	testutil.NoError(t, connect(30*time.Second))
+}
+
+// A peer whose certificate is not trusted has received the handshake, even if some of it had to be
+// sent again, and the alert about the certificate is not acknowledged yet.
+func TestUntrustedPeersAreNotUnheard(t *testing.T) {
+	t.Parallel()
+	ca := testutil.Must(pki.NewCA("nobody trusts this"))(t)
+	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "peer", DNS: []string{"peer"}, Server: true}))(t)
+	l, accepted := testutil.Narrow(t), make(chan *net.TCPConn, 1)
+	testutil.ServeOn(t, l, func(c *net.TCPConn) {
+		accepted <- c
+		_ = tls.Server(deaf{c}, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}).Handshake()
+	})
+	raw := testutil.Must(net.Dial("tcp", l.Addr().String()))(t)
+	defer raw.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience)
+	defer cancel()
+	var p Path
+	done := make(chan error, 1)
+	go func() { done <- p.Secure(ctx, tls.Client(raw, &tls.Config{ServerName: "peer"})) }()
+	peer := <-accepted
+	defer peer.Close()
+	testutil.Eventually(t, "the hello to be sent again", func() bool { return lookAt(raw).unheard })
+	testutil.NoError(t, receive(peer, true))
+	err := <-done
+	testutil.Requires(t, lookAt(raw).unheard, "the alert is acknowledged")
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	_, unheard := errors.AsType[*UnheardError](err)
+	testutil.Holds(t, untrusted && !unheard, "the error: %v", err)
+	testutil.Equal(t, p.narrow(time.Now()), false, "narrow")
+}
+
+// deaf receives nothing once it has answered.
+type deaf struct{ *net.TCPConn }
+
+func (d deaf) Write(p []byte) (int, error) {
+	if err := receive(d.TCPConn, false); err != nil {
+		return 0, err
+	}
+	return d.TCPConn.Write(p)
+}
+
+// receive has a socket receive all packets or, from the network, none.
+func receive(c *net.TCPConn, all bool) (err error) {
+	filter := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}
+	if all {
+		filter.K = 1 << 18
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &filter})
+	})
+	return cmp.Or(controlErr, err)
 }
 
 // A peer that acknowledges the handshake, and does not answer it, leaves the path wide.
