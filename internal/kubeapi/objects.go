@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -161,7 +162,11 @@ func (o Objects[T]) List(ctx context.Context, opts ListOptions) (*List[T], error
 		return nil, err
 	}
 	defer resp.Body.Close()
-	if err := o.read(json.NewDecoder(&answer{resp.Body, o.page, o.page}), out); err != nil {
+	from := json.NewDecoder(&answer{resp.Body, o.page, o.page})
+	if err = o.read(from, out); err == io.EOF && from.InputOffset() > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
 		return nil, fmt.Errorf("the API's answer: %w", err)
 	}
 	drain(resp)

@@ -27,7 +27,7 @@ func within(from *json.Decoder, opening json.Delim, take func() error) error {
 	case err != nil, first == nil && opening == '[':
 		return err
 	case first != opening:
-		return fmt.Errorf("the API sent %v in place of %v", cmp.Or[any](first, "null"), opening)
+		return fmt.Errorf("the API sent %.100v in place of %v", cmp.Or[any](first, "null"), opening)
 	}
 	for from.More() {
 		if err := take(); err != nil {
