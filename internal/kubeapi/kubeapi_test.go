@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -132,6 +133,18 @@ func TestWrongAnswers(t *testing.T) {
 	defer secrets.CloseIdle()
 	s, err := secrets.Get(t.Context(), "a")
 	testutil.Holds(t, err != nil, "null is %+v", s)
+}
+
+// Much space in a list, in small parts, is not looked at again with each of them.
+func TestListWithMuchSpace(t *testing.T) {
+	body := iotest.OneByteReader(strings.NewReader("{" + strings.Repeat(" ", 2<<20) + "}"))
+	config := &kubeapi.Config{URL: "http://api", QPS: -1, Transport: transport.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusOK, Request: r, Body: io.NopCloser(body)}, nil
+	})}}
+	secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)
+	done := make(chan error, 1)
+	go func() { done <- testutil.Err(secrets.List(t.Context(), kubeapi.ListOptions{})) }()
+	testutil.NoError(t, testutil.Receive(t, "the list", done))
 }
 
 // A review is asked for again where the API says when, and other objects are not. What the

@@ -162,7 +162,7 @@ func (o Objects[T]) List(ctx context.Context, opts ListOptions) (*List[T], error
 		return nil, err
 	}
 	defer resp.Body.Close()
-	from := json.NewDecoder(&answer{resp.Body, o.page, o.page})
+	from := json.NewDecoder(full{&answer{resp.Body, o.page, o.page}})
 	if err = o.read(from, out); err == io.EOF && from.InputOffset() > 0 {
 		err = io.ErrUnexpectedEOF
 	}

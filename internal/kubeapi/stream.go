@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 )
 
 // members calls take with each name in the object that comes next. take decodes the value.
@@ -36,4 +37,17 @@ func within(from *json.Decoder, opening json.Delim, take func() error) error {
 	}
 	_, err := from.Token()
 	return err
+}
+
+// full fills all that it is to read into, unless its Reader ends. A Decoder looks again at all space
+// before a token with each read, and reads into ever more room: few reads look at it a few times.
+type full struct{ io.Reader }
+
+func (f full) Read(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		var m int
+		m, err = f.Reader.Read(p[n:])
+		n += m
+	}
+	return n, err
 }
