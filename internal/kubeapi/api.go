@@ -27,6 +27,10 @@ const (
 	maxObject = 8 << 20
 	maxPage   = pageSize * 2 << 20
 
+	// leastObject is what each object of a page counts at least, in bytes: in memory, one with
+	// nothing in it takes as much. No real one has less text.
+	leastObject = 256
+
 	// maxRefusal bounds the body of an error, in bytes; the rest is not read.
 	maxRefusal = 64 << 10
 )

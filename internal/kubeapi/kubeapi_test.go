@@ -121,6 +121,8 @@ func TestWrongAnswers(t *testing.T) {
 		`{"items":[{}`:                       "unexpected EOF",
 		`<html>`:                             "invalid character",
 		`{"items":"` + long[:1000] + `"}`:    "  in place of [",
+
+		`{"items":[{}` + strings.Repeat(",{}", 900_000) + `]}`: "too long: more than 819200 objects",
 	} {
 		config, _ := api(t, body)
 		secrets := testutil.Must(kubeapi.NewSecrets(config, "ns"))(t)

@@ -187,7 +187,9 @@ func (o Objects[T]) read(from *json.Decoder, page *List[T]) error {
 				if err := from.Decode(&object); err != nil {
 					return err
 				}
-				page.Items = append(page.Items, object)
+				if page.Items = append(page.Items, object); len(page.Items) > o.page/leastObject {
+					return fmt.Errorf("%w: more than %d objects", errLong, o.page/leastObject)
+				}
 				return o.check(object)
 			})
 		}
