@@ -139,7 +139,7 @@ func TestWrongAnswers(t *testing.T) {
 
 // Much space in a list, in small parts, is not looked at again with each of them.
 func TestListWithMuchSpace(t *testing.T) {
-	body := iotest.OneByteReader(strings.NewReader("{" + strings.Repeat(" ", 2<<20) + "}"))
+	body := iotest.OneByteReader(strings.NewReader("{" + strings.Repeat(" ", 1<<20) + "}"))
 	config := &kubeapi.Config{URL: "http://api", QPS: -1, Transport: transport.Config{Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: http.StatusOK, Request: r, Body: io.NopCloser(body)}, nil
 	})}}
