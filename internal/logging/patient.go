@@ -14,9 +14,11 @@ const (
 	patience = time.Second
 	regain   = 10
 
-	// leastPatience is what each line may wait in any case: a write that does not hang takes
-	// less.
-	leastPatience = patience / 100
+	// look is how often a line that waits is looked at, and leastLooks for how many looks it
+	// may wait in any case. What it waits counts by looks: where programs compete for
+	// processors, a write that does not hang takes long, too, but so do looks.
+	look       = 2 * time.Millisecond
+	leastLooks = 25
 )
 
 // patient writes to what may take nothing for long: a pipe whose reader has stopped or is slow, a
@@ -59,10 +61,7 @@ func (p *patient) write(line []byte) error {
 	line = bytes.Clone(line)
 	began := time.Now()
 	p.left = min(p.left+began.Sub(p.at)/regain, patience)
-	defer func() {
-		p.at = time.Now()
-		p.left = max(p.left-p.at.Sub(began), 0)
-	}()
+	defer func() { p.at = time.Now() }()
 	done, late := make(chan error), make(chan struct{})
 	go func() {
 		_, err := p.out.Write(line)
@@ -72,15 +71,21 @@ func (p *patient) write(line []byte) error {
 			p.goOn()
 		}
 	}()
-	timer := time.NewTimer(max(p.left, leastPatience))
-	defer timer.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-timer.C:
-		p.hung = true
-		close(late)
-		return nil
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	most := p.left
+	for looks := 1; ; looks++ {
+		select {
+		case err := <-done:
+			return err
+		case <-tick.C:
+			p.left = max(p.left-look, 0)
+		}
+		if looks >= leastLooks && time.Since(began) >= most {
+			p.hung = true
+			close(late)
+			return nil
+		}
 	}
 }
 

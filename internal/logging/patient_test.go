@@ -67,3 +67,32 @@ func TestAReaderThatIsSlowHoldsUpNobodyForLong(t *testing.T) {
 	_ = w.Close()
 	<-done
 }
+
+// A program that logs most of its time, of whose writes each takes a moment and some longer, as
+// where programs compete for processors, loses no line.
+func TestWritesThatTakeAMomentLoseNoLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lines = 20_000
+		written := 0
+		out := writer(func([]byte) {
+			written++
+			time.Sleep(time.Millisecond)
+			if written%1000 == 0 {
+				time.Sleep(40 * time.Millisecond)
+			}
+		})
+		log := testutil.Must(logging.New(logging.Options{Level: logrus.InfoLevel, Out: out}))(t)
+		for range lines {
+			log.Info("a line")
+		}
+		testutil.Equal(t, written, lines, "lines that were written")
+	})
+}
+
+// writer does something with each line.
+type writer func([]byte)
+
+func (w writer) Write(line []byte) (int, error) {
+	w(line)
+	return len(line), nil
+}
