@@ -37,7 +37,7 @@ func ListenTCP(address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: tune}
 	config.SetMultipathTCP(false) // connections of its listeners do not inherit what tune sets
 	l, err := config.Listen(context.Background(), network(address), address)
-	if errors.Is(err, syscall.EAFNOSUPPORT) { // the kernel knows no IPv6
+	if err != nil && !errors.Is(err, syscall.EADDRINUSE) { // the kernel knows no IPv6, or forbids it
 		l, err = config.Listen(context.Background(), "tcp", address)
 	}
 	if err != nil {

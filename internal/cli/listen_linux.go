@@ -2,6 +2,7 @@ package cli
 
 import (
 	"net"
+	"net/netip"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -17,7 +18,8 @@ const notSentLowat = 256 << 10
 // whether one socket can serve both families, and serves IPv4 alone on a host without that
 // address. For tcp6 it serves both, since tune has the socket take IPv4, too.
 func network(address string) string {
-	if host, _, err := net.SplitHostPort(address); err == nil && (host == "" || host == "::") {
+	host, _, err := net.SplitHostPort(address)
+	if ip, _ := netip.ParseAddr(host); err == nil && host == "" || ip == netip.IPv6Unspecified() {
 		return "tcp6"
 	}
 	return "tcp"
