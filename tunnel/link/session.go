@@ -26,11 +26,11 @@ const (
 	// DefaultPingInterval, and an answer takes its time.
 	SilentAfter = DefaultPingInterval + 2*time.Second
 
-	// farewell bounds how long Close may take to say goodbye.
+	// farewell bounds how long Close may take to say goodbye, and then how long it waits for
+	// the peer to have read it, if a stream was reset within as much before.
 	farewell = time.Second
 
-	// linger bounds how long the Close of a barred session waits for its peer to have read
-	// why, which then closes the link, too.
+	// linger is what bounds that wait where the session is barred.
 	linger = 5 * time.Second
 )
 
@@ -112,7 +112,8 @@ type books struct {
 	intake  intake
 	count   counters
 	alarm   alarm
-	barred  bool // see Bar
+	barred  bool      // see Bar
+	reset   time.Time // when a holder last reset its stream
 }
 
 // news are what the peer's HELLO, or an INFO since, said last.
@@ -325,8 +326,7 @@ func (ses *Session) idleLocked() bool {
 }
 
 // Bar resets all streams with a code, and refuses those that the peer opens from now on. It
-// does not block; the session is closed next, which then takes up to 5 s longer: a connection
-// that is closed while its peer writes fails there, and what was sent may go unread.
+// does not block; the session is closed next, which then waits for its peer for up to 5 s.
 func (ses *Session) Bar(code tunnel.Code) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -339,15 +339,10 @@ func (ses *Session) Bar(code tunnel.Code) {
 	}
 }
 
-func (ses *Session) isBarred() bool {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	return ses.barred
-}
-
 // Close ends the session and all its streams, tells the peer if that takes at most a
-// second, and returns when every goroutine of the session has ended. The session's
-// Handler must not call it.
+// second, and returns when every goroutine of the session has ended. If streams were reset
+// just before, it waits for at most another second until the peer has read that. The
+// session's Handler must not call it.
 func (ses *Session) Close() error { return ses.CloseWith(GoAwayShutdown, "") }
 
 // CloseWith is Close with a reason for the peer.
@@ -357,15 +352,27 @@ func (ses *Session) CloseWith(code GoAwayCode, text string) error {
 		cause = errDuplicate
 	}
 	ses.sender.sayGoodbye(cause, code, text)
-	if ses.isBarred() {
-		select {
-		case <-ses.Done():
-		case <-time.After(linger):
-		}
+	select {
+	case <-ses.Done():
+	case <-time.After(ses.unread()):
 	}
 	ses.fail(cause)
 	ses.wg.Wait()
 	return nil
+}
+
+// unread is for how long the peer, which closes the link at a GOAWAY, is waited for: a connection
+// that is closed while its peer writes fails there, and resets that it has not read are lost.
+func (ses *Session) unread() time.Duration {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	switch {
+	case ses.barred:
+		return linger
+	case time.Since(ses.reset) < farewell:
+		return farewell
+	}
+	return 0
 }
 
 // fail ends the session for cause, and tells a peer that broke the protocol.

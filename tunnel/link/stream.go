@@ -244,6 +244,7 @@ func (st *Stream) Reset(cause error) error {
 	if st.state != closed {
 		st.ses.sender.queue.discard(&st.send)
 		st.sendResetLocked(code)
+		st.ses.reset = time.Now()
 	}
 	st.dropLocked(net.ErrClosed, &tunnel.ResetError{Code: code})
 	return nil
