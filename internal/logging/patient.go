@@ -14,9 +14,9 @@ const (
 	patience = time.Second
 	regain   = 10
 
-	// look is how often a line that waits is looked at, and leastLooks for how many looks it
-	// may wait in any case. What it waits counts by looks: where programs compete for
-	// processors, a write that does not hang takes long, too, but so do looks.
+	// look is the time between two looks at a line that waits. Each line may wait for
+	// leastLooks of them. Looks count, not the clock: where programs compete for processors,
+	// a write that does not hang takes long, but so does each look.
 	look       = 2 * time.Millisecond
 	leastLooks = 25
 )

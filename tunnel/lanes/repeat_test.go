@@ -28,8 +28,8 @@ func TestStruckDialIsItsOpenersToRepeat(t *testing.T) {
 	})
 }
 
-// A dial that fails with the last lane fails once the group has ended: who asks right then, whether
-// its server was lost, hears so.
+// A dial that fails with the last lane returns once the group has ended, so that its caller finds
+// the server lost.
 func TestStruckDialFailsOnceItsGroupHasEnded(t *testing.T) {
 	for range 200 {
 		withGroup(t, 1, Options{}, func(t *testing.T, r *rig, g *Group) {

@@ -27,7 +27,7 @@ const (
 	// costs its neighbours one pause.
 	maxPause = 5 * time.Second
 
-	// stallLooks is how many times a full queue is looked at before stallTimeout is over.
+	// stallLooks is the number of looks at a full queue within stallTimeout.
 	stallLooks = 10
 
 	// grpcWindow is what gRPC takes from a peer ahead of its reader:
