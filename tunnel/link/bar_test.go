@@ -26,29 +26,42 @@ func (l *late) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A peer that writes all the time and reads late learns why its streams were reset: the link
-// is not closed under what it has yet to read.
-func TestABarredPeerLearnsWhy(t *testing.T) {
-	for range 10 {
-		if barredPeerLearnsWhy(t) {
-			return
-		}
+// A peer that writes all the time and reads late learns why its streams were reset: the link is
+// not closed under what it has yet to read.
+func TestAPeerLearnsOfResetsBeforeTheEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		reset func(b *link.Session, end tunnel.Conn)
+		want  tunnel.Code
+		stays time.Duration // the link, at the least, unless the peer has read
+	}{
+		"barred": {func(b *link.Session, _ tunnel.Conn) { b.Bar(tunnel.CodePolicy) }, tunnel.CodePolicy, 5 * time.Second},
+		"reset": {func(_ *link.Session, end tunnel.Conn) {
+			_ = end.Reset(&tunnel.ResetError{Code: tunnel.CodeGone})
+		}, tunnel.CodeGone, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 10 {
+				if peerLearns(t, c.reset, c.want, c.stays) {
+					return
+				}
+			}
+			t.Skip("this machine is slower than a peer may be")
+		})
 	}
-	t.Skip("this machine is slower than a peer may be")
 }
 
-// barredPeerLearnsWhy returns false if the peer took longer than the link waits for it.
-func barredPeerLearnsWhy(t *testing.T) (judged bool) {
+// peerLearns returns false if the peer took longer than the link stays.
+func peerLearns(t *testing.T, reset func(*link.Session, tunnel.Conn), want tunnel.Code, stays time.Duration) (judged bool) {
 	near, far := tcpPair(t)
 	slow := &late{Conn: near}
 	ends := make(hand, 1)
 	a, b := sessions(t, slow, far, link.Config{}, link.Config{Handler: ends})
 	conn := testutil.Must(a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")))(t)
-	<-ends
+	end := <-ends
 	slow.held.Lock()
 	closed := make(chan struct{})
 	began := time.Now()
-	b.Bar(tunnel.CodePolicy)
+	reset(b, end)
 	go func() { defer close(closed); _ = b.Close() }()
 	for range 50 { // one fails if the link is closed
 		if _, err := conn.Write([]byte("x")); err != nil {
@@ -58,13 +71,11 @@ func barredPeerLearnsWhy(t *testing.T) (judged bool) {
 	}
 	slow.held.Unlock()
 	_ = conn.SetReadDeadline(time.Now().Add(patience))
-	var reset *tunnel.ResetError
+	var told *tunnel.ResetError
 	_, err := conn.Read(make([]byte, 1))
-	told := errors.As(err, &reset) && reset.Code == tunnel.CodePolicy
-	judged = told || time.Since(began) < 5*time.Second // that long the link stays, at the least
-	if judged && !told {
-		t.Errorf("the stream ended with %v, want a reset by policy", err)
-	}
+	learned := errors.As(err, &told) && told.Code == want
+	judged = learned || time.Since(began) < stays
+	testutil.Holds(t, learned || !judged, "the stream ended with %v, want %v", err, want)
 	promptly(t, "Close", func() { <-closed })
 	return judged
 }
