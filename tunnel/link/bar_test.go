@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"konnectivity/internal/testutil"
@@ -118,4 +119,24 @@ func TestABarredStreamEndsForThat(t *testing.T) {
 	testutil.Equal(t, b.Stats().Resets, 0, "streams that count as reset for the protocol's or memory's sake")
 	_ = a.Close()
 	testutil.Equal(t, tunnel.CodeOf(<-serves), tunnel.CodePolicy, "the code that it ended for")
+}
+
+// A peer that takes the goodbye late is waited for, too.
+func TestAPeerThatReadsTheGoodbyeLateIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe() // a write takes until it is read
+		r := newRig(t, near, far, true, link.Config{PingInterval: time.Hour, DeadAfter: time.Hour})
+		id, conn := r.dialed()
+		testutil.NoError(t, conn.Reset(&tunnel.ResetError{Code: tunnel.CodeGone}))
+		time.Sleep(600 * time.Millisecond)
+		closed := make(chan struct{})
+		go func() { defer close(closed); _ = r.ses.Close() }()
+		time.Sleep(600 * time.Millisecond)
+		r.wantReset(id, uint16(tunnel.CodeGone))
+		r.wantType(tGoAway, 0)
+		time.Sleep(900 * time.Millisecond)
+		testutil.Holds(t, !tunnel.Closed(closed), "the link is closed")
+		_ = far.Close()
+		<-closed
+	})
 }

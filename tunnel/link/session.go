@@ -351,25 +351,27 @@ func (ses *Session) CloseWith(code GoAwayCode, text string) error {
 	if code == GoAwayDuplicate {
 		cause = errDuplicate
 	}
+	began := time.Now()
 	ses.sender.sayGoodbye(cause, code, text)
 	select {
 	case <-ses.Done():
-	case <-time.After(ses.unread()):
+	case <-time.After(ses.unread(began)):
 	}
 	ses.fail(cause)
 	ses.wg.Wait()
 	return nil
 }
 
-// unread is for how long the peer, which closes the link at a GOAWAY, is waited for: a connection
-// that is closed while its peer writes fails there, and resets that it has not read are lost.
-func (ses *Session) unread() time.Duration {
+// unread is for how long the peer, which closes the link at a GOAWAY, is waited for by a Close that
+// began then: a connection that is closed while its peer writes fails there, and resets that it has
+// not read are lost.
+func (ses *Session) unread(began time.Time) time.Duration {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	switch {
 	case ses.barred:
 		return linger
-	case time.Since(ses.reset) < farewell:
+	case began.Sub(ses.reset) < farewell: // not from now on: a goodbye takes long where the peer reads late
 		return farewell
 	}
 	return 0
