@@ -309,6 +309,7 @@ func (st *Stream) resetBehind(cause error) {
 func (st *Stream) resetBehindLocked() {
 	if cause := st.carrier.behind; cause != nil && (st.state == halfClosedLocal || st.state == ended) {
 		st.sendResetLocked(cause.Code)
+		st.ses.reset = time.Now()
 		st.dropLocked(cause, cause)
 	}
 }

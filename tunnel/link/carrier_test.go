@@ -2,6 +2,7 @@ package link
 
 import (
 	"testing"
+	"time"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
@@ -115,4 +116,14 @@ func TestAcknowledgementsKeepTheirOrder(t *testing.T) {
 	b.ses.mu.Unlock()
 	<-joined
 	testutil.Equal(t, b.send.out.ack.Offset, 2, "what was acknowledged last")
+}
+
+// A reset that is passed on behind the end of a direction is waited for as the link is closed, as
+// any other.
+func TestResetsThatArePassedOnAreWaitedFor(t *testing.T) {
+	st := offWire()
+	st.state = halfClosedLocal
+	testutil.Equal(t, st.ses.unread(time.Now()), 0, "the wait without a reset")
+	st.resetBehind(&tunnel.ResetError{Code: tunnel.CodeGone})
+	testutil.Equal(t, st.ses.unread(time.Now()), farewell, "the wait")
 }

@@ -113,7 +113,7 @@ type books struct {
 	count   counters
 	alarm   alarm
 	barred  bool      // see Bar
-	reset   time.Time // when a holder last reset its stream
+	reset   time.Time // when a stream was last reset by its holder, or as the one it is joined to
 }
 
 // news are what the peer's HELLO, or an INFO since, said last.
