@@ -84,4 +84,5 @@ func TestFiguresAreDocumented(t *testing.T) {
 	testutil.Says(t, sidecars, "name it after %v s of silence", int64(SilentAfter/time.Second))
 	testutil.Says(t, sidecars, "After %v s the server drops it", int64(DefaultDeadAfter/time.Second))
 	testutil.Says(t, "../../docs/hypershift.md", "a link sends something every %v s", int64(DefaultPingInterval/time.Second))
+	testutil.Says(t, "../../docs/link-protocol.md", "for up to %v s, if it has reset a stream within the last second", int64(farewell/time.Second))
 }
