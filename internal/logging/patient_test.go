@@ -89,6 +89,27 @@ func TestWritesThatTakeAMomentLoseNoLine(t *testing.T) {
 	})
 }
 
+// Once the patience is over, each line still waits for longer than a write that does not hang takes.
+func TestEachLineWaitsForAMomentInAnyCase(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lines = 20
+		written := 0
+		log := testutil.Must(logging.New(logging.Options{Level: logrus.InfoLevel, Out: writer(func([]byte) {
+			if written++; written == 1 {
+				time.Sleep(2 * time.Second)
+			}
+			time.Sleep(45 * time.Millisecond)
+		})}))(t)
+		log.Info("hangs")
+		time.Sleep(1100 * time.Millisecond)
+		for range lines {
+			log.Info("a line")
+		}
+		testutil.Equal(t, written, 1+lines, "lines that were written")
+		time.Sleep(time.Second) // for a write that hangs to end
+	})
+}
+
 // writer does something with each line.
 type writer func([]byte)
 

@@ -169,7 +169,8 @@ func TestEscapedJSONMeansTheSame(t *testing.T) {
 	testutil.Holds(t, &EscapeHidden(plain)[0] == &plain[0], "an ordinary line is copied")
 }
 
-// The bound is what the page says.
+// Bounds are what the pages say.
 func TestFiguresAreDocumented(t *testing.T) {
 	testutil.Says(t, "../../docs/security.md", "%v lines of a wording a minute", sparseLines)
+	testutil.Says(t, "../../docs/flags.md", "and for %v ms each where that is over", int64(leastLooks*look/time.Millisecond))
 }
