@@ -401,7 +401,7 @@ func newEnding(t *testing.T) *ending {
 	return h
 }
 
-// say sends a message of that kind: an offer, and what nobody knows, with a socket.
+// say sends a message of that kind. An offer, or one of an unknown kind, comes with a socket.
 func (h *ending) say(kind string) {
 	h.t.Helper()
 	m, fd := message{Kind: kind}, -1
