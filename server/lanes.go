@@ -3,7 +3,7 @@ package server
 import (
 	"sync"
 
-	"konnectivity/internal/small"
+	"konnectivity/internal/memory"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 )
@@ -16,7 +16,7 @@ type laneKey struct{ group, id, identity, identifiers string }
 // zero value is ready.
 type laneBooks struct {
 	mu    sync.Mutex
-	known small.Map[laneKey, *laneGroup]
+	known memory.Map[laneKey, *laneGroup]
 }
 
 // laneGroup is the links of one peer to this server.

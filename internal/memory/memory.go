@@ -1,7 +1,8 @@
-// Package memory keeps values for a time, up to a maximum number of them.
+// Package memory keeps values in as little memory as they need: in a Memory for a time and up
+// to a maximum number, and in a Map that is for few.
 //
-// It keeps the answers of APIs (package server/auth), of DNS (adapters/resolve) and of the admin
-// port (internal/admin).
+// Of the first kind are the answers of APIs (package server/auth), of DNS (adapters/resolve) and
+// of the admin port (internal/admin), of the second what a server knows of each tenant.
 package memory
 
 import "time"

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"sync"
 
-	"konnectivity/internal/small"
+	"konnectivity/internal/memory"
 	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
@@ -28,7 +28,7 @@ type Tenant struct {
 	Paces tunnel.Paces // of all connections
 
 	mu        sync.Mutex
-	connected small.Map[clientKey, *client]
+	connected memory.Map[clientKey, *client]
 }
 
 // parts are the resources that are divided.

@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"konnectivity/internal/small"
+	"konnectivity/internal/memory"
 	"konnectivity/tunnel"
 )
 
@@ -12,7 +12,7 @@ import (
 // prefix, or the default route. The registry's lock guards it. The zero value is
 // empty.
 type group struct {
-	members small.Map[agentKey, *member]
+	members memory.Map[agentKey, *member]
 	serving []*member // those with a connection that is not draining
 	rest    []*member // those that drain: the fallback
 }

@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"konnectivity/internal/small"
+	"konnectivity/internal/memory"
 	"konnectivity/server/routes"
 	"konnectivity/tunnel"
 )
@@ -14,10 +14,10 @@ import (
 // registry's lock guards it. The zero value is empty, and small: a server of many
 // clusters has two for each.
 type index struct {
-	present small.Map[*conn, bool]
+	present memory.Map[*conn, bool]
 	all     group
-	keyed   small.Map[routes.Key, *group] // those that have members
-	lengths routes.Lengths                // of the prefixes in keyed
+	keyed   memory.Map[routes.Key, *group] // those that have members
+	lengths routes.Lengths                 // of the prefixes in keyed
 
 	told func(k routes.Key, there bool) // called for each key that is added or removed, but byID; may be nil
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/internal/small"
+	"konnectivity/internal/memory"
 	"konnectivity/tunnel"
 )
 
@@ -73,9 +73,9 @@ type Registry struct {
 
 	mu    sync.RWMutex // held for bookkeeping only, never over I/O
 	index index
-	lost  index                  // those that may come back, and are waited for
-	cut   small.Map[string, int] // how many of a route were cut off within tunnel.BackTime, as cutOffLocked says
-	wake  chan struct{}          // closed and replaced when an agent joins or leaves, or one is given up
+	lost  index                   // those that may come back, and are waited for
+	cut   memory.Map[string, int] // how many of a route were cut off within tunnel.BackTime, as cutOffLocked says
+	wake  chan struct{}           // closed and replaced when an agent joins or leaves, or one is given up
 }
 
 // conn is one connection of an agent.

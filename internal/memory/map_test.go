@@ -1,4 +1,4 @@
-package small
+package memory
 
 import (
 	"maps"
@@ -38,10 +38,10 @@ func TestAMapIsAMap(t *testing.T) {
 // A Map that is full of entries, and has lost all, is as small as at first.
 func TestAMapShrinks(t *testing.T) {
 	var m Map[int, int]
-	for i := range 3 * most {
+	for i := range 3 * listed {
 		m.Set(i, i)
 	}
-	for i := range 3 * most {
+	for i := range 3 * listed {
 		m.Delete(i)
 	}
 	if m.Set(1, 1); m.many != nil || len(m.list) != 1 {

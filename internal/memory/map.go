@@ -1,23 +1,23 @@
-// Package small has a map that takes little memory while it has few entries.
-package small
+package memory
 
 import (
 	"iter"
 	"slices"
 )
 
-// most is how many entries are kept in a list. Go's own map has room for eight from the first
+// listed is how many entries are kept in a list. Go's own map has room for eight from the first
 // one on, which for keys of some strings is half a kilobyte.
-const most = 8
+const listed = 8
 
-// Map is for something that exists thousands of times and mostly has one or two entries. The
-// zero Map is empty. Like a map, it must not be changed by one goroutine while another uses it.
+// Map takes little memory while it has few entries: it is for something that exists thousands
+// of times and mostly has one or two. The zero Map is empty. Like Go's map, it must not be
+// changed by one goroutine while another uses it.
 type Map[K comparable, V any] struct {
-	list []entry[K, V]
-	many map[K]V // instead of list, once there were more than most
+	list []pair[K, V]
+	many map[K]V // instead of list, once there were more than listed
 }
 
-type entry[K comparable, V any] struct {
+type pair[K comparable, V any] struct {
 	key   K
 	value V
 }
@@ -51,8 +51,8 @@ func (m *Map[K, V]) Set(key K, value V) {
 		m.list[i].value = value
 	case m.many != nil:
 		m.many[key] = value
-	case len(m.list) < most:
-		m.list = append(m.list, entry[K, V]{key, value})
+	case len(m.list) < listed:
+		m.list = append(m.list, pair[K, V]{key, value})
 	default:
 		m.many = map[K]V{key: value}
 		for _, e := range m.list {
