@@ -64,7 +64,7 @@ func piped(t *testing.T, connect *tunnel.Forwarder, handle func(conn net.Conn, r
 func TestIdleBoundsPlainExchanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const idle = time.Minute
-		client := piped(t, &tunnel.Forwarder{Bounds: tunnel.Bounds{Idle: idle}}, func(conn net.Conn, r *bufio.Reader) {
+		client := piped(t, &tunnel.Forwarder{Idle: idle}, func(conn net.Conn, r *bufio.Reader) {
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")
 			for range 5 { // longer than the bound in all, but never silent that long
 				_, _ = io.WriteString(conn, "x")
@@ -92,7 +92,7 @@ func TestIdleExchangeIsAnswered(t *testing.T) {
 	} {
 		testutil.Bubble(t, side, func(t *testing.T) {
 			const idle = time.Minute
-			client := piped(t, &tunnel.Forwarder{Bounds: tunnel.Bounds{Idle: idle}}, func(_ net.Conn, r *bufio.Reader) {
+			client := piped(t, &tunnel.Forwarder{Idle: idle}, func(_ net.Conn, r *bufio.Reader) {
 				_, _ = io.Copy(io.Discard, r)
 			})
 			began := time.Now()
@@ -110,7 +110,7 @@ func TestInterimResponsesAreNotSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const idle = time.Minute
 		defer time.Sleep(3 * idle) // after which the destination has ended, too
-		client := piped(t, &tunnel.Forwarder{Bounds: tunnel.Bounds{Idle: idle}}, func(conn net.Conn, _ *bufio.Reader) {
+		client := piped(t, &tunnel.Forwarder{Idle: idle}, func(conn net.Conn, _ *bufio.Reader) {
 			for range 3 {
 				time.Sleep(idle - time.Second)
 				_, _ = io.WriteString(conn, "HTTP/1.1 102 Processing\r\n\r\n")
@@ -166,7 +166,7 @@ func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const idle = time.Minute
 		seen, total := newDiary(), new(tunnel.Totals)
-		client := piped(t, &tunnel.Forwarder{Observers: []tunnel.Observer{seen}, Bounds: tunnel.Bounds{Idle: idle}, Total: total}, func(conn net.Conn, r *bufio.Reader) {
+		client := piped(t, &tunnel.Forwarder{Observers: []tunnel.Observer{seen}, Idle: idle, Total: total}, func(conn net.Conn, r *bufio.Reader) {
 			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
 			_, _ = io.Copy(io.Discard, r)
 		})

@@ -75,6 +75,6 @@ func (s *Server) switchingHead(resp *http.Response) []byte {
 // relay does the second half of a Forwarder's work, for a flow that observers
 // already know.
 func (x *exchange) relay(ctx context.Context, near, far tunnel.Conn) error {
-	relay := &tunnel.Relay{A: near, B: far, Flow: x.rec.flow, Bounds: x.server.Forwarder.Bounds}
+	relay := &tunnel.Relay{A: near, B: far, Flow: x.rec.flow, Idle: x.server.Forwarder.Idle}
 	return relay.Run(ctx)
 }

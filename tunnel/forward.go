@@ -62,8 +62,8 @@ func Forward(ctx context.Context, h Handler, flow *Flow, answer Answer) error {
 type Forwarder struct {
 	Dialer Dialer
 
-	Bounds                    // of every relay
 	DialTimeout time.Duration // 0 means DefaultDialTimeout
+	Idle        time.Duration // of every Relay
 	Total       *Totals       // where set, the bytes of all flows are added to it as they pass
 	Paces       *Paces        // where set, all relays are held to them together
 	Flows       *Flows        // where set, all connections are among them while they are open
@@ -115,7 +115,7 @@ func (f *Forwarder) open(ctx context.Context, flow *Flow, answer Answer) (*Relay
 		return nil, err
 	}
 	f.Begin(flow, flow.Far)
-	return &Relay{A: near, B: far, Flow: flow, Paces: f.Paces, Bounds: f.Bounds}, nil
+	return &Relay{A: near, B: far, Flow: flow, Paces: f.Paces, Idle: f.Idle}, nil
 }
 
 // Begin is Serve's step between a dial that succeeded and the relay, for a

@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// defaultLinger is how long the second half of a half-closed connection
+	// lingerTime is how long the second half of a half-closed connection
 	// may carry nothing before it is taken for forgotten. Long, because a
 	// half-closed connection that waits for a slow answer is in order.
-	defaultLinger = 10 * time.Minute
+	lingerTime = 10 * time.Minute
 
 	// drainTime is how long the other direction may go on delivering what
 	// the destination sent before it stopped reading, so that a response
@@ -36,7 +36,8 @@ type Relay struct {
 	// Paces hold it to a rate, together with all relays that share them; nil: any.
 	Paces *Paces
 
-	Bounds
+	// Idle bounds the silence of both directions together; 0 means no bound.
+	Idle time.Duration
 
 	up, down *direction
 	watchdog *watchdog
@@ -47,16 +48,6 @@ type Relay struct {
 	over  func(error)  // is given the outcome
 	cause atomic.Pointer[error]
 	cut   atomic.Bool // both ends were reset
-}
-
-// Bounds are how long a Relay waits. A Forwarder has them for all of its Relays.
-type Bounds struct {
-	// Linger bounds the silence of the second direction once the first has
-	// ended; 0 means defaultLinger.
-	Linger time.Duration
-
-	// Idle bounds the silence of both directions together; 0 means no bound.
-	Idle time.Duration
 }
 
 // errRelayIdle ends a relay that carried nothing for too long.
@@ -150,7 +141,7 @@ func (r *Relay) settle(err error) {
 	var write *writeError
 	switch {
 	case err == nil:
-		r.watchdog.limit(r.linger())
+		r.watchdog.limit(lingerTime)
 	case errors.As(err, &write):
 		r.cause.CompareAndSwap(nil, &write.err)
 		r.watchdog.limit(drainTime)
@@ -180,11 +171,4 @@ func (r *Relay) pace(up bool) *Pace {
 	default:
 		return &r.Paces.Down
 	}
-}
-
-func (r *Relay) linger() time.Duration {
-	if r.Linger > 0 {
-		return r.Linger
-	}
-	return defaultLinger
 }

@@ -123,13 +123,13 @@ func (d *duplex) Close() error {
 
 func TestRelayLingerIsBoundedAndCountsOnlySilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const linger, almost = 2 * time.Second, 2*time.Second - time.Millisecond
+		const linger, almost = 10 * time.Minute, 10*time.Minute - time.Millisecond
 		client, a := newDuplex()
 		b, target := newDuplex()
-		relay := &tunnel.Relay{A: tunnel.Wrap(a), B: tunnel.Wrap(b), Bounds: tunnel.Bounds{Linger: linger}}
+		relay := &tunnel.Relay{A: tunnel.Wrap(a), B: tunnel.Wrap(b)}
 		result := run(t.Context(), relay)
 		_ = client.CloseWrite()
-		for range 6 { // longer than Linger in all, but never silent that long
+		for range 6 { // longer than that in all, but never silent that long
 			time.Sleep(almost)
 			testutil.Must(target.Write([]byte("still here")))(t)
 			testutil.Must(io.ReadFull(client, make([]byte, 10)))(t)
@@ -143,7 +143,7 @@ func TestRelayLingerIsBoundedAndCountsOnlySilence(t *testing.T) {
 }
 
 func TestRelayIdleBound(t *testing.T) {
-	_, _, result := startRelay(t, &tunnel.Relay{Bounds: tunnel.Bounds{Idle: 50 * time.Millisecond}})
+	_, _, result := startRelay(t, &tunnel.Relay{Idle: 50 * time.Millisecond})
 	testutil.Equal(t, tunnel.CodeOf(outcome(t, result)), tunnel.CodeTimeout, "how the relay ended")
 }
 
@@ -203,7 +203,7 @@ func TestRelayFreesBothEndsOfAFailedDestination(t *testing.T) {
 func TestRelayAllocatesNothing(t *testing.T) {
 	for name, size := range map[string]int{"bulk": 64 << 10, "message": 64} {
 		t.Run(name, func(t *testing.T) {
-			relay := &tunnel.Relay{Flow: counted(new(tunnel.Totals)), Bounds: tunnel.Bounds{Idle: time.Hour}}
+			relay := &tunnel.Relay{Flow: counted(new(tunnel.Totals)), Idle: time.Hour}
 			client, target, _ := startRelay(t, relay)
 			there, back := make([]byte, size), make([]byte, size)
 			testutil.MaxAllocs(t, 0, func() {

@@ -86,7 +86,7 @@ func (o *Options) listenFlags(set *pflag.FlagSet) {
 	set.IntVar(&o.fronts.MaxConns, "max-connections", 0, fmt.Sprintf("maximum number of open client connections for each proxy; 0 means %d for SOCKS5 and redirected ones, and %d for HTTP(S), which costs more",
 		socks5.DefaultMaxConns, httpsproxy.DefaultMaxConns))
 	set.DurationVar(&o.dial, "dial-timeout", tunnel.DefaultDialTimeout, "how long a dial to a destination may take; reaching the server may take half of that, but at least 5s and at most 15s")
-	set.DurationVar(&o.bounds.Idle, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 disables it")
+	set.DurationVar(&o.idle, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 disables it")
 	set.DurationVar(&o.fronts.Drain, "drain-timeout", defaultDrain, "how long open connections may go on after SIGTERM")
 }
 

@@ -113,7 +113,7 @@ func (s *sidecar) common(kind Front, d tunnel.Dialer) (front.Options, error) {
 		return front.Options{}, err
 	}
 	o := s.opts.fronts
-	o.Forwarder = &tunnel.Forwarder{Dialer: d, Bounds: s.opts.bounds, DialTimeout: s.opts.dial, Total: total, Observers: s.Observers}
+	o.Forwarder = &tunnel.Forwarder{Dialer: d, Idle: s.opts.idle, DialTimeout: s.opts.dial, Total: total, Observers: s.Observers}
 	o.Descriptors, o.Log, o.Registerer = s.opts.descriptors(admission.Descriptors()), s.Log, s.Registry
 	return o, nil
 }

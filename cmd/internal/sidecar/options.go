@@ -52,8 +52,8 @@ type Options struct {
 	answerProbes    bool   // accepts TCP probes on the addresses that are not served
 
 	uds    unixsocket.Options
-	fronts front.Options // MaxConns, Drain and AccessLog
-	bounds tunnel.Bounds
+	fronts front.Options    // MaxConns, Drain and AccessLog
+	idle   time.Duration    // bound of connections that carry nothing; 0 for none
 	dial   time.Duration    // bound of each
 	Out    adapters.Options // how destinations are reached
 	Files  tlsreload.Files  // client certificate and the server's CA
@@ -104,8 +104,8 @@ func (o *Options) check() error {
 		return cli.Usagef("--max-connections: want 0 for the default or at least 1, got %d", o.fronts.MaxConns)
 	case server.MaxServers < 0:
 		return cli.Usagef("--max-servers: want 0 for all or at least 1, got %d", server.MaxServers)
-	case o.bounds.Idle < 0:
-		return cli.Usagef("--idle-timeout: want 0 for none or a positive duration, got %v", o.bounds.Idle)
+	case o.idle < 0:
+		return cli.Usagef("--idle-timeout: want 0 for none or a positive duration, got %v", o.idle)
 	case o.dial <= 0:
 		return cli.Usagef("--dial-timeout: want a positive duration, got %v", o.dial)
 	case o.fronts.Drain < 0:
