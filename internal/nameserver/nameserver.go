@@ -1,10 +1,12 @@
-// Package nameserver has a look-up ask every name server of resolv.conf in time.
+// Package nameserver reads the name servers of resolv.conf, and has a look-up ask every one of
+// them in time.
 package nameserver
 
 import (
 	"bytes"
 	"context"
 	"net"
+	"net/netip"
 	"time"
 
 	"konnectivity/internal/files"
@@ -19,8 +21,8 @@ const (
 	// most servers are asked (resolv.conf(5)).
 	most = 3
 
-	// maxFile bounds resolv.conf, in bytes; the C library reads less.
-	maxFile = 64 << 10
+	// MaxFile bounds resolv.conf, in bytes; the C library reads less.
+	MaxFile = 64 << 10
 )
 
 // Dial is the type of net.Resolver's Dial.
@@ -48,19 +50,19 @@ func patience(dial Dial, count func() int) Dial {
 }
 
 // count is how many servers there are.
-func count() (n int) {
-	text, err := files.Read("/etc/resolv.conf", maxFile)
-	if err != nil {
-		return 0
-	}
-	return servers(text)
+func count() int {
+	text, _ := files.Read("/etc/resolv.conf", MaxFile)
+	return len(Servers(text))
 }
 
-func servers(text []byte) (n int) {
+// Servers are those of a resolv.conf. It skips invalid lines, as Go's resolver does.
+func Servers(text []byte) (all []netip.Addr) {
 	for line := range bytes.Lines(text) {
 		if fields := bytes.Fields(line); len(fields) > 1 && string(fields[0]) == "nameserver" {
-			n++
+			if ip, err := netip.ParseAddr(string(fields[1])); err == nil {
+				all = append(all, ip)
+			}
 		}
 	}
-	return n
+	return all
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/nameserver"
 )
 
 // Plan says which connections are redirected.
@@ -79,27 +80,15 @@ func parse(text string) (netip.Prefix, error) {
 	return network, nil
 }
 
-// maxResolvConf bounds a resolv.conf, in bytes; the C library reads less.
-const maxResolvConf = 64 << 10
-
-// Nameservers returns the nameservers of a resolv.conf. It skips invalid lines, which the
-// resolver reports.
+// Nameservers returns the nameservers of a resolv.conf, as packets name them.
 func Nameservers(file io.Reader) ([]netip.Addr, error) {
-	text, err := io.ReadAll(io.LimitReader(file, maxResolvConf))
-	if err != nil {
-		return nil, err
+	text, err := io.ReadAll(io.LimitReader(file, nameserver.MaxFile))
+	servers := nameserver.Servers(text)
+	servers = servers[:min(len(servers), maxNetworks)]
+	for i, ip := range servers {
+		servers[i] = ip.Unmap().WithZone("")
 	}
-	var servers []netip.Addr
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		if len(fields) < 2 || fields[0] != "nameserver" {
-			continue
-		}
-		if ip, err := netip.ParseAddr(fields[1]); err == nil && len(servers) < maxNetworks {
-			servers = append(servers, ip.Unmap().WithZone(""))
-		}
-	}
-	return servers, nil
+	return servers, err
 }
 
 // String describes the applied plan in one line.
