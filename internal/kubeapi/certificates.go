@@ -61,10 +61,10 @@ type ClusterTrustBundleSpec struct {
 
 // NewPodCertificateRequests returns a client of the PodCertificateRequests of a namespace.
 func NewPodCertificateRequests(config *Config, namespace string) (Objects[*PodCertificateRequest], error) {
-	return newObjects[*PodCertificateRequest](config, namespace, kind{certificates, "v1", "PodCertificateRequest", "podcertificaterequests"})
+	return newObjects[*PodCertificateRequest](config, namespace, kind{certificates, "PodCertificateRequest", "podcertificaterequests"})
 }
 
 // NewClusterTrustBundles returns a client of ClusterTrustBundles.
 func NewClusterTrustBundles(config *Config) (Objects[*ClusterTrustBundle], error) {
-	return newObjects[*ClusterTrustBundle](config, "", kind{certificates, "v1", "ClusterTrustBundle", "clustertrustbundles"})
+	return newObjects[*ClusterTrustBundle](config, "", kind{certificates, "ClusterTrustBundle", "clustertrustbundles"})
 }

@@ -22,7 +22,7 @@ type LeaseSpec struct {
 
 // NewLeases returns a client of the Leases of a namespace.
 func NewLeases(config *Config, namespace string) (Objects[*Lease], error) {
-	return newObjects[*Lease](config, namespace, kind{"coordination.k8s.io", "v1", "Lease", "leases"})
+	return newObjects[*Lease](config, namespace, kind{"coordination.k8s.io", "Lease", "leases"})
 }
 
 // MicroTime is a point in time in the one form that the API accepts (metav1.MicroTime).

@@ -102,9 +102,11 @@ const (
 	failed Event = "ERROR" // its object says why
 )
 
-// kind is a kind of object: the path and version of its group, the name of its type, and its
-// name in paths.
-type kind struct{ group, version, name, path string }
+// groupVersion is that of all groups that are used.
+const groupVersion = "v1"
+
+// kind is a kind of object: the path of its group, the name of its type, and its name in paths.
+type kind struct{ group, name, path string }
 
 // Objects is a client of one kind of object, in one namespace or in none. It may be used
 // from any goroutine. Every call blocks until the API has answered or its context ends; a
@@ -131,9 +133,9 @@ func (o Objects[T]) CloseIdle() { utilnet.CloseIdleConnectionsFor(o.api.http.Tra
 
 // at is a request to all objects, to one of that name, or to a part of that one.
 func (o Objects[T]) at(method string, name ...string) request {
-	path := []string{"apis", o.kind.group, o.kind.version}
+	path := []string{"apis", o.kind.group, groupVersion}
 	if o.kind.group == "" {
-		path = []string{"api", o.kind.version}
+		path = []string{"api", groupVersion}
 	}
 	if o.namespace != "" {
 		path = append(path, "namespaces", o.namespace)
@@ -292,7 +294,7 @@ func (o Objects[T]) Update(ctx context.Context, object T, part ...string) (T, er
 }
 
 func (o Objects[T]) write(ctx context.Context, r request, object T) (T, error) {
-	*object.typ() = TypeMeta{APIVersion: strings.TrimPrefix(o.kind.group+"/"+o.kind.version, "/"), Kind: o.kind.name}
+	*object.typ() = TypeMeta{APIVersion: strings.TrimPrefix(o.kind.group+"/"+groupVersion, "/"), Kind: o.kind.name}
 	r.body = object
 	return o.one(ctx, r)
 }

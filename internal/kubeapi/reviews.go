@@ -55,7 +55,7 @@ const retries = 10
 
 // NewTokenReviews returns a client for config, which it does not modify. It uses no network.
 func NewTokenReviews(config *Config) (TokenReviews, error) {
-	objects, err := newObjects[*TokenReview](config, "", kind{"authentication.k8s.io", "v1", "TokenReview", "tokenreviews"})
+	objects, err := newObjects[*TokenReview](config, "", kind{"authentication.k8s.io", "TokenReview", "tokenreviews"})
 	objects.retries = retries
 	return TokenReviews{objects}, err
 }
@@ -94,6 +94,6 @@ type SubjectAccessReviewStatus struct {
 
 // NewSubjectAccessReviews is NewTokenReviews for these. It asks once.
 func NewSubjectAccessReviews(config *Config) (SubjectAccessReviews, error) {
-	objects, err := newObjects[*SubjectAccessReview](config, "", kind{"authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews"})
+	objects, err := newObjects[*SubjectAccessReview](config, "", kind{"authorization.k8s.io", "SubjectAccessReview", "subjectaccessreviews"})
 	return SubjectAccessReviews{objects}, err
 }

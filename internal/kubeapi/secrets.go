@@ -20,7 +20,7 @@ type Secret struct {
 
 // NewSecrets returns a client of the Secrets of a namespace.
 func NewSecrets(config *Config, namespace string) (Objects[*Secret], error) {
-	return newObjects[*Secret](config, namespace, kind{"", "v1", "Secret", "secrets"})
+	return newObjects[*Secret](config, namespace, kind{"", "Secret", "secrets"})
 }
 
 // SecretMirror is a Mirror of Secrets that returns their data.

@@ -17,8 +17,7 @@ import (
 // levelWriter is a hook that writes lines of at least a level to out.
 type levelWriter struct {
 	least logrus.Level
-	mu    sync.Mutex
-	out   io.Writer
+	out   io.Writer // for concurrent use
 }
 
 // Levels implements logrus.Hook: a lower number is more severe.
@@ -30,8 +29,6 @@ func (w *levelWriter) Fire(entry *logrus.Entry) error {
 	if err != nil || len(line) == 0 {
 		return err
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	_, err = w.out.Write(line)
 	return err
 }
