@@ -41,7 +41,7 @@ const (
 func policy(most int, client string) peers.Policy {
 	return peers.Policy{
 		Backoff:   peers.Backoff{Base: firstPause, Limit: maxPause, Growth: 2},
-		ShortLife: shortLife, Spread: redialSpread, Losses: forgivenLosses, Wary: true, DrainSoon: true,
+		ShortLife: shortLife, Spread: redialSpread, Losses: forgivenLosses, Wary: true,
 		MaxSearch: 1, ByAddress: true, Most: most, Client: client,
 		Want: func(heard, addresses int) int {
 			if addresses == 1 && heard > 1 {

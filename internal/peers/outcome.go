@@ -83,7 +83,7 @@ func (p *Plan) Retry() {
 // Leaving notes that a server said that it is about to go.
 func (p *Plan) Leaving(m *Peer, now time.Time) {
 	m.leaving = true
-	if p.policy.DrainSoon {
+	if p.policy.ByAddress {
 		m.at.next = now
 		if soon := m.at.tried.Add(p.policy.Base); soon.After(now) {
 			m.at.next = soon
@@ -116,7 +116,7 @@ func (p *Plan) Lost(m *Peer, now time.Time) (succeeded bool) {
 
 // waitedFor reports whether servers that are about to go wait until there is another.
 func (p *Plan) waitedFor() bool {
-	return p.policy.DrainSoon && p.Active() == 0 && p.any(func(m *Peer) bool { return m.leaving })
+	return p.policy.ByAddress && p.Active() == 0 && p.any(func(m *Peer) bool { return m.leaving })
 }
 
 // redial lets m's address be dialed again soon.

@@ -29,10 +29,6 @@ type Policy struct {
 	// Wary keeps the failures of an address in mind when a session is made, until
 	// one has lasted. One that ends at once is a failure, too.
 	Wary bool
-	// DrainSoon redials an address soon whose server is about to go, since
-	// another may be there already or is about to be, and repeats that soon
-	// while there is no other, since the server that goes waits for it.
-	DrainSoon bool
 
 	// MaxSearch bounds the attempts under way for servers that are missing,
 	// beyond one for each address that no known server covers. 0: there are none.
@@ -46,6 +42,10 @@ type Policy struct {
 	// ByAddress counts only sessions whose address is there now, and only what
 	// their servers tell. Otherwise a server counts wherever it was met, and
 	// the last word of any server counts.
+	//
+	// It also redials an address soon whose server is about to go, since
+	// another may be there already or is about to be, and repeats that soon
+	// while there is no other, since the server that goes waits for it.
 	ByAddress bool
 	// Want is the number of servers to be connected to, at least 1: of a count
 	// that servers told (the last, or the largest with ByAddress; 0: none did)

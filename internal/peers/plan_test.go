@@ -26,7 +26,7 @@ var all = Policy{
 // twice where several servers are behind it.
 var each = Policy{
 	Backoff: Backoff{Base: 250 * time.Millisecond, Limit: 15 * time.Second, Growth: 2}, ShortLife: 10 * time.Second, Spread: 100 * time.Millisecond, Losses: 64,
-	Wary: true, DrainSoon: true, MaxSearch: 1, ByAddress: true,
+	Wary: true, MaxSearch: 1, ByAddress: true,
 	Want: func(heard, addresses int) int {
 		if addresses == 1 && heard > 1 {
 			return 2

@@ -46,7 +46,7 @@ const (
 // are few.
 var policy = peers.Policy{
 	Backoff:   peers.Backoff{Base: 100 * time.Millisecond, Limit: 2 * time.Second, Growth: 2},
-	ShortLife: 10 * time.Second, Spread: 50 * time.Millisecond, Losses: 64, DrainSoon: true,
+	ShortLife: 10 * time.Second, Spread: 50 * time.Millisecond, Losses: 64,
 	ByAddress: true,
 	Want:      func(_, addresses int) int { return max(1, addresses) },
 }
