@@ -46,7 +46,7 @@ func watchServer(t *testing.T, ca *pki.CA) (address string, conns *atomic.Int64)
 	pair := must(ca.Issue(pki.Leaf{CommonName: "api", DNS: []string{"localhost"}, Server: true}))(t)
 	config := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
 	conns = new(atomic.Int64)
-	return listen(t, func(c *net.TCPConn) {
+	return testutil.Serve(t, func(c *net.TCPConn) {
 		conns.Add(1)
 		s := tls.Server(c, config)
 		_, _ = io.Copy(s, s)
@@ -234,7 +234,7 @@ func TestNodesOfTenantsReachTheirOwnAPIServer(t *testing.T) {
 	h.server = must(h.StartServer("--tenants-dir=" + h.dir))(t)
 	nodes, beside := map[string]string{}, map[string]*suite.Agent{}
 	for i, c := range tenants {
-		api := listen(t, func(conn *net.TCPConn) { _, _ = io.WriteString(conn, names[i]) })
+		api := testutil.Serve(t, func(conn *net.TCPConn) { _, _ = io.WriteString(conn, names[i]) })
 		nodes[c.name] = suite.Loopback(testutil.Reserved(t))
 		h.agentFor(t, c, "--api-bind="+nodes[c.name])
 		beside[c.name] = h.agentFor(t, c, "--api-server="+api, fmt.Sprintf("--proxy-server-port=%d", h.server.ClientPort))

@@ -61,7 +61,7 @@ func BenchmarkBesideANodesFlood(b *testing.B) {
 // dial for the servers.
 func floodedNodes(b *testing.B, beside bool) (nodes [3]string) {
 	s := suite.ForTest(b, binaries)
-	api := listen(b, serveSizes)
+	api := testutil.Serve(b, serveSizes)
 	named := api
 	if beside {
 		named = "agent"

@@ -24,7 +24,7 @@ func BenchmarkAuditLog(b *testing.B) {
 		fmt.Fprintf(&rules, "- {name: r%d, action: deny, who: ['*'], where: ['10.%d.%d.0/24', '*.n%d.example']}\n", i, i/250, i%250, i)
 	}
 	rules.WriteString("- {name: loopback, action: allow, who: ['*'], where: ['127.0.0.0/8']}\n")
-	target := echoTarget(b)
+	target := testutil.Echo(b)
 	type world struct {
 		procs []*suite.Process
 		by    tunnel.Dialer

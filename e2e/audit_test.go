@@ -75,7 +75,7 @@ func TestAuditFollowsAConnection(t *testing.T) {
 
 func (w *traced) follow(t *testing.T) {
 	way := []*suite.Process{w.https.Process, w.server.Process, w.agent.Process}
-	target := echoTarget(t)
+	target := testutil.Echo(t)
 	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
 	c := must(net.Dial("tcp", w.https.Address()))(t)
 	defer c.Close()
@@ -164,7 +164,7 @@ func TestAuditAddsUp(t *testing.T) {
 	dir := t.TempDir()
 	log := func(name string) string { return "--audit-log=" + filepath.Join(dir, name) }
 	f := newFleet(t, 2, flags{server: []string{log("servers")}, agent: []string{log("agent")}, sidecars: []string{log("sidecars")}})
-	target := echoTarget(t)
+	target := testutil.Echo(t)
 	var left, carried, failed atomic.Int64
 	left.Store(scaled(int64(2000), 100_000))
 	n := left.Load()

@@ -57,7 +57,7 @@ func TestBadClientsAreClosedAndHarmNobody(t *testing.T) {
 	t.Parallel() // most of it is waiting for the bound
 	f := newFleet(t, 1, flags{})
 	w := f.whole()
-	target := echoTarget(t)
+	target := testutil.Echo(t)
 	routes := w.routes(t)
 	for _, r := range routes {
 		testutil.NoError(t, echoOnce(r, target).err)

@@ -30,7 +30,7 @@ func (h holdings) within(base holdings) bool {
 func TestCancelledDialsLeaveNothing(t *testing.T) {
 	f := newFleet(t, 1, flags{})
 	w := f.whole()
-	target := echoTarget(t)
+	target := testutil.Echo(t)
 	routes := append(w.routes(t), route{"grpc", viaGRPC(w.server.UDS)})
 	for _, r := range routes { // what is lazily made, is
 		testutil.NoError(t, try(t, r, target))

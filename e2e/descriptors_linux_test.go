@@ -28,7 +28,7 @@ func TestAgentWithFewDescriptors(t *testing.T) {
 	s.Descriptors = descriptors
 	agent := must(s.StartAgent(srv, "--resume-window=10m"))(t)
 	s.Descriptors = 0
-	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	target := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
 	front := viaConnect("unix", srv.UDS, nil)
 	served := 0
 	for range descriptors {
@@ -72,7 +72,7 @@ func sidecarWithFew(t *testing.T, program string) *observed {
 func TestSidecarWithFewDescriptors(t *testing.T) {
 	t.Parallel()
 	socks := sidecarWithFew(t, "konnectivity-socks5-proxy")
-	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	target := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
 	front := must(proxy.SOCKS5("tcp", socks.Address(), nil, nil))(t).(proxy.ContextDialer)
 	served := 0
 	for range descriptors {

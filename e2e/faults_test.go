@@ -38,7 +38,7 @@ type faulty struct {
 // check has patience for.
 func newFaulty(t *testing.T, serverArgs, agentArgs []string) *faulty {
 	t.Helper()
-	f := &faulty{Suite: newSuite(t), reachable: echoTarget(t)}
+	f := &faulty{Suite: newSuite(t), reachable: testutil.Echo(t)}
 	f.server = must(f.StartServer(append([]string{"--server-id=server-1", "--backend-dial-timeout=10s"}, serverArgs...)...))(t)
 	f.agent = must(f.StartAgent(f.server, append([]string{"--agent-id=agent-1"}, agentArgs...)...))(t)
 	f.socksAt = suite.Loopback(testutil.Reserved(t))

@@ -21,7 +21,7 @@ func TestFIPS(t *testing.T) {
 			server := must(s.StartServer())(t)
 			must(s.StartAgent(server))(t)
 			ready(t, server, 1, patience)
-			socks, target := must(s.StartSOCKS5(server))(t), echoTarget(t)
+			socks, target := must(s.StartSOCKS5(server))(t), testutil.Echo(t)
 			testutil.Succeeds(t, echoOnce(viaSOCKS5(socks.Address()), target).err, "an echo")
 			for what, limit := range map[string]func(*tls.Config){
 				"X25519 alone": func(c *tls.Config) { c.CurvePreferences = []tls.CurveID{tls.X25519} },

@@ -55,7 +55,7 @@ func TestResetsCrossAllHops(t *testing.T) {
 }
 
 func resetByTarget(t *testing.T, d tunnel.Dialer) {
-	target := listen(t, func(c *net.TCPConn) {
+	target := testutil.Serve(t, func(c *net.TCPConn) {
 		_, _ = c.Write([]byte("x"))
 		_, _ = c.Read(make([]byte, 1))
 		_ = c.SetLinger(0)
@@ -69,7 +69,7 @@ func resetByTarget(t *testing.T, d tunnel.Dialer) {
 
 func resetByClient(t *testing.T, d tunnel.Dialer) {
 	heard := make(chan error, 1)
-	target := listen(t, func(c *net.TCPConn) {
+	target := testutil.Serve(t, func(c *net.TCPConn) {
 		_, err := io.Copy(io.Discard, c)
 		heard <- err
 	})

@@ -69,7 +69,7 @@ func TestHandoverIsCutShort(t *testing.T) {
 			t.Run(fmt.Sprint(victim, round), func(t *testing.T) {
 				t.Parallel()
 				f := newFleet(t, 1, flags{agent: []string{"--agent-id=agent-1", "--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--graceful-shutdown-timeout=20s"}})
-				l, target := newLoad(t), echoTarget(t)
+				l, target := newLoad(t), testutil.Echo(t)
 				for i := range 100 {
 					l.add(t, fmt.Sprint("connection ", i), f.ways()[i%2], target, false)
 				}
@@ -91,7 +91,7 @@ type echoed []net.Conn
 
 // openEchoes makes connections without a sidecar. They last until the test ends.
 func (f *fleet) openEchoes(n int) (open echoed) {
-	target := listen(f.t, func(c *net.TCPConn) {
+	target := testutil.Serve(f.t, func(c *net.TCPConn) {
 		_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // without pipes, which are descriptors
 	})
 	d := f.newClient()

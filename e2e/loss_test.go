@@ -78,7 +78,7 @@ func TestFrozenAgent(t *testing.T) {
 }
 
 func (w *whole) freeze(t *testing.T) {
-	target := echoTarget(t)
+	target := testutil.Echo(t)
 	routes := w.routes(t)
 	var sent, failed atomic.Int64
 	var slowest atomic.Int64

@@ -68,7 +68,7 @@ func TestMetricsOfServerAndAgent(t *testing.T) {
 	a := must(s.StartAgent(srv, append(api.apiArgs(), "--count-server-leases", rules, "--api-bind="+suite.Loopback(testutil.Reserved(t)))...))(t)
 	old := must(s.StartAgent(srv, "--link=off"))(t)
 	uds := viaConnect("unix", srv.UDS, nil)
-	testutil.NoError(t, echoOnce(uds, echoTarget(t)).err)
+	testutil.NoError(t, echoOnce(uds, testutil.Echo(t)).err)
 	refused(t, "nobody listens there", uds, suite.Loopback(1))
 	frozen := must(s.StartAgent(srv, "--link=off"))(t)
 	_ = frozen.Signal(syscall.SIGKILL) // its stream breaks

@@ -14,7 +14,7 @@ import (
 // agents alone.
 func TestLinkModes(t *testing.T) {
 	t.Parallel()
-	target := echoTarget(t)
+	target := testutil.Echo(t)
 	modes := []string{"auto", "off", "require"}
 	for _, server := range modes {
 		t.Run("server "+server, func(t *testing.T) {

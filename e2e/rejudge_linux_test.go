@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // deny makes the load's connections to a target those that the test's change denies.
@@ -27,7 +29,7 @@ func TestPolicyReachesConnectionsThatMoved(t *testing.T) {
 		server: []string{"--policy-file=" + ofServers},
 		agent:  []string{"--policy-file=" + ofAgent, "--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--graceful-shutdown-timeout=10m"},
 	})
-	targets := []string{echoTarget(t), echoTarget(t), echoTarget(t)}
+	targets := []string{testutil.Echo(t), testutil.Echo(t), testutil.Echo(t)}
 	l := newLoad(t)
 	for range scaled(5, 50) {
 		for _, target := range targets {

@@ -140,7 +140,7 @@ func TestPolicyReachesOpenConnections(t *testing.T) {
 		t.Run(at, func(t *testing.T) {
 			var targets, ports [2]string
 			for i := range targets {
-				targets[i] = echoTarget(t)
+				targets[i] = testutil.Echo(t)
 				_, ports[i], _ = net.SplitHostPort(targets[i])
 			}
 			deny := func(i int) string {
@@ -233,7 +233,7 @@ func TestRevokedPeersAreDisconnected(t *testing.T) {
 	goodSocks := must(w.StartSOCKS5(w.server, goodFlags...))(t)
 	config := w.clientTLS(t)
 	config.Certificates = []tls.Certificate{bad.TLS()}
-	l, target := newLoad(t), echoTarget(t)
+	l, target := newLoad(t), testutil.Echo(t)
 	for range 5 {
 		l.add(t, "revoked, by link", viaSOCKS5(badSocks.Address()), target, true)
 		l.add(t, "revoked, by gRPC", viaConnect("tcp", badHTTPS.Address(), nil), target, true)

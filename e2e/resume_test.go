@@ -147,7 +147,7 @@ func TestConnectionsEndWithTheirEnds(t *testing.T) {
 			short := []string{"--resume-window=" + window.String()}
 			f := newFleet(t, 2, flags{server: short, agent: append([]string{"--agent-id=agent-1"}, short...), sidecars: short})
 			far := make(chan net.Conn, 1)
-			target := listen(t, func(c *net.TCPConn) {
+			target := testutil.Serve(t, func(c *net.TCPConn) {
 				far <- c
 				<-t.Context().Done()
 			})
@@ -179,7 +179,7 @@ func TestConnectionsArePlainWhereOneSideIs(t *testing.T) {
 			f := newFleet(t, 1, more)
 			s := startStorm(t, f.vault, scaled(time.Second, 10*time.Second), halves, f.ways()...)
 			s.end()
-			target := echoTarget(t)
+			target := testutil.Echo(t)
 			var conns []net.Conn
 			for _, way := range f.ways() {
 				c := dialed(t, way, target)
@@ -269,7 +269,7 @@ func TestConnectionsMoveBeforeAServerLeaves(t *testing.T) {
 	f := newFleet(t, 2, flags{server: []string{"--graceful-shutdown-timeout=2m"}})
 	base := f.rests()
 	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), halves, f.ways()...)
-	stop := dialing(t, f.ways(), echoTarget(t), scaled(50, 200))
+	stop := dialing(t, f.ways(), testutil.Echo(t), scaled(50, 200))
 	for range scaled(1, 10) {
 		for _, srv := range f.servers {
 			s.harm()

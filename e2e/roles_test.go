@@ -90,7 +90,7 @@ func ways(t *testing.T, srv *suite.Server, target string) map[string]func(contex
 // certificates without a role are taken unless a role is required.
 func TestPortsTakeOnlyTheirRole(t *testing.T) {
 	s := newSuite(t)
-	ca, target := roleCA(t, s), echoTarget(t)
+	ca, target := roleCA(t, s), testutil.Echo(t)
 	pairs := map[pki.Role]tls.Certificate{}
 	for _, role := range []pki.Role{"", pki.RoleAgent, pki.RoleClient, pki.RoleServer} {
 		pairs[role] = holder(t, ca, role, "cluster.local").TLS()

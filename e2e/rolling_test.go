@@ -47,7 +47,7 @@ func rollEverything(t *testing.T, mode string) {
 		viaConnect("tcp", suite.Loopback(toClients.port), w.clientTLS(t)),
 	}
 	// It thinks, so that requests are under way whenever something is replaced.
-	target := listen(t, func(c *net.TCPConn) { time.Sleep(50 * time.Millisecond); _, _ = io.Copy(c, c) })
+	target := testutil.Serve(t, func(c *net.TCPConn) { time.Sleep(50 * time.Millisecond); _, _ = io.Copy(c, c) })
 	stop := dialing(t, ways, target, 100)
 	for range scaled(1, 10) {
 		for _, srv := range servers {

@@ -88,7 +88,7 @@ func TestRotationDropsNothing(t *testing.T) {
 	logged(t, w.server.Process, patience, "peers were disconnected")
 	_ = must(w.StartAgent(w.server))(t)
 	socks := must(w.StartSOCKS5(w.server))(t)
-	newcomer := dialed(t, viaSOCKS5(socks.Address()), echoTarget(t))
+	newcomer := dialed(t, viaSOCKS5(socks.Address()), testutil.Echo(t))
 	pingPong(t, newcomer, "new certificates")
 
 	// Garbage changes nothing but a metric and a line.
@@ -117,16 +117,11 @@ func handshake(t *testing.T, port int, client tls.Certificate) *x509.Certificate
 	return c.ConnectionState().PeerCertificates[0]
 }
 
-// echoTarget sends back what it gets.
-func echoTarget(t testing.TB) string {
-	return listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
-}
-
 // holdStreams opens n connections by each of some routes; the check sees that they all
 // still carry bytes.
 func (w *whole) holdStreams(t *testing.T, n int, routes ...string) (check func(testing.TB)) {
 	t.Helper()
-	target := echoTarget(t)
+	target := testutil.Echo(t)
 	held := map[string][]tunnel.Conn{}
 	for _, r := range w.routes(t) {
 		if !slices.Contains(routes, r.name) {

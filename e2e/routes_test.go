@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -165,13 +164,6 @@ func connect(c net.Conn, address string, headers ...string) error {
 	defer res.Body.Close()
 	body, _ := io.ReadAll(res.Body)
 	return &statusError{res.StatusCode, string(body)}
-}
-
-// listen serves every connection to a loopback port, and ends them with the
-// test.
-func listen(t testing.TB, serve func(*net.TCPConn)) (address string) {
-	t.Helper()
-	return testutil.Serve(t, serve)
 }
 
 // within is a context for things that take moments on an idle machine.

@@ -45,7 +45,7 @@ func (w *whole) through(t *testing.T, name string) tunnel.Conn {
 	t.Helper()
 	for _, r := range w.routes(t) {
 		if r.name == name {
-			c := dialed(t, r, echoTarget(t))
+			c := dialed(t, r, testutil.Echo(t))
 			pingPong(t, c, "open")
 			return c
 		}

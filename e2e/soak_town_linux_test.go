@@ -54,7 +54,7 @@ func (w *town) file(name string) string { return filepath.Join(w.dir, name) }
 func newTown(t *testing.T, r *rand.Rand) *town {
 	t.Helper()
 	s := newSuite(t)
-	w := &town{fleet: &fleet{t: t}, dir: t.TempDir(), r: r, watch: newWatcher(), reviews: newKubeAPI(t, s), echo: echoTarget(t), nodePort: testutil.Reserved(t),
+	w := &town{fleet: &fleet{t: t}, dir: t.TempDir(), r: r, watch: newWatcher(), reviews: newKubeAPI(t, s), echo: testutil.Echo(t), nodePort: testutil.Reserved(t),
 		serverPolicy: policyFile(t, noDenial), agentPolicy: policyFile(t, noDenial),
 		ca: must(pki.ParseCA(must(os.ReadFile(s.PKI("ca.crt")))(t), must(os.ReadFile(s.PKI("ca.key")))(t)))(t)}
 	_, port, _ := net.SplitHostPort(testutil.ServeAt(t, mortalHost+":0", func(c *net.TCPConn) { _, _ = io.Copy(c, c) }))

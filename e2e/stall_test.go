@@ -37,9 +37,9 @@ type stall struct {
 }
 
 func stalls(t *testing.T) []stall {
-	sends := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, newPayload(1, stalledSize)) })
+	sends := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(c, newPayload(1, stalledSize)) })
 	wait := make(chan struct{})
-	never := listen(t, func(*net.TCPConn) { <-wait })
+	never := testutil.Serve(t, func(*net.TCPConn) { <-wait })
 	t.Cleanup(func() { close(wait) }) // runs before the listener waits for its connections
 	return []stall{
 		{"clients never read", func(t *testing.T, d tunnel.Dialer, n int) func() {

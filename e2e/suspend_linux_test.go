@@ -40,7 +40,7 @@ func TestAMachineIsSuspendedBesideASlowReader(t *testing.T) {
 	f := newFleet(t, 1, flags{agent: []string{"--link=off"}})
 	const size = 4 << 20
 	read, got := make(chan struct{}), make(chan int64, 1)
-	target := listen(t, func(c *net.TCPConn) {
+	target := testutil.Serve(t, func(c *net.TCPConn) {
 		<-read
 		n, _ := io.Copy(io.Discard, c)
 		got <- n

@@ -89,7 +89,7 @@ func TestAClusterMovesInAndOutWithoutACut(t *testing.T) {
 	agent := must(h.StartAgent(toAgents.front(), "--server-name="+name, "--sync-interval-cap=2s"))(t)
 	connected(t, agent, 1, patience)
 	socks := must(h.StartSOCKS5(toClients.front(), "--server-name="+name))(t)
-	held := dialed(t, viaSOCKS5(socks.Address()), echoTarget(t))
+	held := dialed(t, viaSOCKS5(socks.Address()), testutil.Echo(t))
 	pingPong(t, held, "by its own server")
 
 	folder := filepath.Join(h.dir, "moved")

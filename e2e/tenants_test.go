@@ -59,7 +59,7 @@ func newTenant(t *testing.T, name, target string) *clusterOfMany {
 // tenant makes a cluster and puts what the server is given of it in place.
 func (h *hosting) tenant(t *testing.T, name string) *clusterOfMany {
 	t.Helper()
-	c := newTenant(t, name, echoTarget(t))
+	c := newTenant(t, name, testutil.Echo(t))
 	h.put(t, c)
 	return c
 }

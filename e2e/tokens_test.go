@@ -81,7 +81,7 @@ func TestAgentsAuthenticateByToken(t *testing.T) {
 		late := must(s.LaunchAgent(srv, append(with("late-"+mode, "late-"+mode), link)...))(t)
 		rejected(t, late, "could not be reviewed")
 		connected(t, good, 1, patience)
-		testutil.Succeeds(t, echoOnce(viaConnect("unix", srv.UDS, nil), echoTarget(t)).err, "with the API down")
+		testutil.Succeeds(t, echoOnce(viaConnect("unix", srv.UDS, nil), testutil.Echo(t)).err, "with the API down")
 		api.setDown(false)
 		connected(t, late, 1, patience)
 		late.Kill()
@@ -102,7 +102,7 @@ func TestTwoCAsKeepClientsAndAgentsApart(t *testing.T) {
 	w := &whole{Suite: s, server: two}
 	config := w.clientTLS(t)
 	pair := must(tls.LoadX509KeyPair(strings.TrimPrefix(node[0], "--agent-cert="), strings.TrimPrefix(node[1], "--agent-key=")))(t)
-	target := echoTarget(t)
+	target := testutil.Echo(t)
 	pingPong(t, dialed(t, viaConnect("tcp", suite.Loopback(two.ClientPort), config), target), "a client")
 	config.Certificates = []tls.Certificate{pair}
 	refused(t, "an agent's certificate opened the clients' port", viaConnect("tcp", suite.Loopback(two.ClientPort), config), target)
@@ -122,7 +122,7 @@ func TestClientsAuthenticateByToken(t *testing.T) {
 	srv := must(s.StartServer("--client-service-accounts=control/oauth,control/metrics", "--client-authentication-audience=konnectivity",
 		"--client-kubeconfig="+api.kubeconfig, "--policy-file="+policy))(t)
 	must(s.StartAgent(srv))(t)
-	target := echoTarget(t)
+	target := testutil.Echo(t)
 	path := filepath.Join(s.Dir, "token")
 	write := func(token string) {
 		testutil.NoError(t, os.WriteFile(path, []byte(secret+token+"\n"), 0o600))

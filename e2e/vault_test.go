@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -116,7 +117,7 @@ type vault struct {
 
 func newVault(t testing.TB) *vault {
 	v := &vault{}
-	v.address = listen(t, func(c *net.TCPConn) {
+	v.address = testutil.Serve(t, func(c *net.TCPConn) {
 		v.open.Add(1)
 		defer v.open.Add(-1)
 		o, err := readOrder(c)

@@ -17,13 +17,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-func echo(c *net.TCPConn) {
-	_, _ = io.Copy(c, c)
-	_ = c.CloseWrite()
-}
-
 func TestConnectAnswersInTheClientsVersion(t *testing.T) {
-	target := testutil.Serve(t, echo)
+	target := testutil.Echo(t)
 	p := startProxy(t, nil)
 	for _, version := range []string{"HTTP/1.0", "HTTP/1.1"} {
 		w := dialWire(t, p.addr)
@@ -40,7 +35,7 @@ func TestConnectAnswersInTheClientsVersion(t *testing.T) {
 
 // Goproxy's hijack drops what net/http has buffered.
 func TestConnectKeepsPipelinedBytes(t *testing.T) {
-	target := testutil.Serve(t, echo)
+	target := testutil.Echo(t)
 	for name, size := range map[string]int{"few": 5, "ClientHello": 1800, "more than is read ahead": 300 << 10} {
 		t.Run(name, func(t *testing.T) {
 			w := dialProxy(t, nil)
@@ -56,7 +51,7 @@ func TestConnectKeepsPipelinedBytes(t *testing.T) {
 }
 
 func TestConnectKeepsBytesSentDuringTheDial(t *testing.T) {
-	target := testutil.Serve(t, echo)
+	target := testutil.Echo(t)
 	dialing, goOn := make(chan struct{}), make(chan struct{})
 	w := dialProxy(t, func(o *Options) {
 		o.Forwarder.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
@@ -77,7 +72,7 @@ func TestConnectKeepsBytesSentDuringTheDial(t *testing.T) {
 
 func TestConnectAfterPlainRequest(t *testing.T) {
 	origin := startOrigin(t, hello)
-	target := testutil.Serve(t, echo)
+	target := testutil.Echo(t)
 	w := dialProxy(t, nil)
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\nCONNECT %s HTTP/1.1\r\n\r\nraw", origin, target)
 	testutil.Equal(t, body(t, w.response("GET")), "hello", "content")

@@ -65,7 +65,7 @@ func FuzzWire(f *testing.F) {
 	} {
 		f.Add([]byte(good))
 	}
-	echoed := testutil.Serve(f, echo)
+	echoed := testutil.Echo(f)
 	dial := func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		if _, _, err := tunnel.SplitAddress(f.Address); err != nil {
 			panic(fmt.Sprintf("dialed %q", f.Address))

@@ -58,7 +58,7 @@ func TestEnvironmentIsIgnored(t *testing.T) {
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
 		t.Setenv(name, "http://127.0.0.1:1")
 	}
-	target := testutil.Serve(t, echo)
+	target := testutil.Echo(t)
 	origin := startOrigin(t, hello)
 	p := startProxy(t, func(o *Options) {
 		o.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) { return dialTCP(ctx, f.To(origin)) })
@@ -116,7 +116,7 @@ func TestSlowAndSilentClientsAreClosed(t *testing.T) {
 
 // At MaxConns with no connection idle, the next one is refused, and the others go on.
 func TestConnectionCap(t *testing.T) {
-	target := testutil.Serve(t, echo)
+	target := testutil.Echo(t)
 	p := startProxy(t, func(o *Options) { o.MaxConns = 2 })
 	one, two := dialWire(t, p.addr), dialWire(t, p.addr)
 	one.tunnelTo(target)
@@ -138,7 +138,7 @@ func TestConnectionCap(t *testing.T) {
 // Descriptors are divided: who asks beyond the part of those that are served is
 // told so, and has a place again as soon as one is free.
 func TestDescriptorsBoundServedConnections(t *testing.T) {
-	target, origin := testutil.Serve(t, echo), startOrigin(t, hello)
+	target, origin := testutil.Echo(t), startOrigin(t, hello)
 	p := startProxy(t, func(o *Options) { o.Descriptors = 8 })
 	one, two := dialWire(t, p.addr), dialWire(t, p.addr)
 	one.tunnelTo(target)
@@ -160,7 +160,7 @@ func TestDescriptorsBoundServedConnections(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
-	target := testutil.Serve(t, echo)
+	target := testutil.Echo(t)
 	next := make(chan struct{})
 	origin := startOrigin(t, func(w http.ResponseWriter, _ *http.Request) {
 		_ = http.NewResponseController(w).Flush()
@@ -210,7 +210,7 @@ func TestDrain(t *testing.T) {
 
 // Goproxy's tunnels outlive a shutdown.
 func TestDrainIsBounded(t *testing.T) {
-	target := testutil.Serve(t, echo)
+	target := testutil.Echo(t)
 	silent := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
 	ws := upgradeTarget(t, "", func(w *wire) { _, _ = io.Copy(io.Discard, w.r) })
 	p := startProxy(t, func(o *Options) { o.Drain = 50 * time.Millisecond })
@@ -325,7 +325,7 @@ func TestAccessLog(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(&out)
 	log.SetFormatter(&logrus.JSONFormatter{})
-	target := testutil.Serve(t, echo)
+	target := testutil.Echo(t)
 	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		_, _ = io.WriteString(w, "hello")

@@ -16,7 +16,7 @@ import (
 func TestTraceParentFollowsTheDial(t *testing.T) {
 	const trace = "0af7651916cd43dd8448eb211c80319c"
 	ids, parents := make(chan string, 1), make(chan uint64, 2)
-	target := testutil.Serve(t, echo)
+	target := testutil.Echo(t)
 	origin := startOrigin(t, hello)
 	p := startProxy(t, func(o *Options) {
 		o.Forwarder.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {

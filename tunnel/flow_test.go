@@ -99,7 +99,7 @@ func TestObserversSeeTheTakenHop(t *testing.T) {
 			if fails {
 				return nil, io.ErrUnexpectedEOF
 			}
-			_, b := tcpPair(t)
+			_, b := testutil.Pair(t)
 			return tunnel.Wrap(b), nil
 		})}
 		rec := &recorder{}

@@ -47,8 +47,8 @@ func (j *judged) deny(prefix string) (ended int) {
 
 // connect returns the outer ends of a connection, and how it ends.
 func (j *judged) connect(t *testing.T, address string) (client, target *net.TCPConn, result chan error) {
-	client, near := tcpPair(t)
-	far, target := tcpPair(t)
+	client, near := testutil.Pair(t)
+	far, target := testutil.Pair(t)
 	result = make(chan error, 1)
 	own := *j.Forwarder
 	own.Dialer = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {

@@ -54,7 +54,7 @@ func TestForwardBoundsTheDial(t *testing.T) {
 
 // A destination that was reached for a client that is gone is reset, and observers hear of it.
 func TestForwardObservesClientsThatCannotBeAnswered(t *testing.T) {
-	target, far := tcpPair(t)
+	target, far := testutil.Pair(t)
 	rec, gone := &recorder{}, errors.New("gone")
 	f := &tunnel.Forwarder{
 		Observers: []tunnel.Observer{rec},
@@ -72,8 +72,8 @@ func TestForwardObservesClientsThatCannotBeAnswered(t *testing.T) {
 // fails or the connection ends.
 func TestForwardRunsAtEndFunctions(t *testing.T) {
 	for _, fails := range []bool{true, false} {
-		client, a := tcpPair(t)
-		b, target := tcpPair(t)
+		client, a := testutil.Pair(t)
+		b, target := testutil.Pair(t)
 		rec, id := &recorder{}, ""
 		f := &tunnel.Forwarder{Observers: []tunnel.Observer{rec}, Dialer: tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			if id = f.ID; fails {

@@ -26,7 +26,7 @@ func TestUnreadComesFirst(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			client, conn := tcpPair(t)
+			client, conn := testutil.Pair(t)
 			p := []byte(head)
 			got := tunnel.Unread(tunnel.Wrap(conn), p)
 			clear(p) // it must have been copied
@@ -38,7 +38,7 @@ func TestUnreadComesFirst(t *testing.T) {
 }
 
 func TestUnreadKeepsSink(t *testing.T) {
-	_, conn := tcpPair(t)
+	_, conn := testutil.Pair(t)
 	wrapped := tunnel.Wrap(conn)
 	testutil.Equal(t, tunnel.Unread(wrapped, nil), wrapped, "a Conn that nothing is put back of")
 	testutil.Equal(t, tunnel.Unread(wrapped, []byte("x")).Out(), wrapped.Out(), "the Sink behind what was read ahead")

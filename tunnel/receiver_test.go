@@ -55,8 +55,8 @@ func TestSourceDeliversOnlyToNonblockingSinks(t *testing.T) {
 		"another that is replaced": {func(c net.Conn) tunnel.Conn { return tunnel.With(tunnel.Wrap(named{c}), tunnel.Parts{}) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, a := tcpPair(t)
-			b, target := tcpPair(t)
+			_, a := testutil.Pair(t)
+			b, target := testutil.Pair(t)
 			s := newScript(tunnel.Wrap(a))
 			relay := &tunnel.Relay{A: tunnel.With(tunnel.Wrap(a), tunnel.Parts{In: s}), B: c.wrap(b)}
 			done := run(t.Context(), relay)
@@ -78,8 +78,8 @@ func TestSourceDeliversOnlyToNonblockingSinks(t *testing.T) {
 // A relay reads what came before it takes anything, counts what it takes, and
 // passes the end on.
 func TestRelayTakesDeliveredChunks(t *testing.T) {
-	client, a := tcpPair(t)
-	b, target := tcpPair(t)
+	client, a := testutil.Pair(t)
+	b, target := testutil.Pair(t)
 	s := newScript(tunnel.Wrap(a), "one ", "two ")
 	flow := tunnel.NewFlow("tcp", "x:1")
 	relay := &tunnel.Relay{A: tunnel.With(tunnel.Wrap(a), tunnel.Parts{In: s}), B: tunnel.Wrap(b), Flow: flow}

@@ -20,13 +20,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }
 
-// tcpPair is two ends of one TCP connection over loopback.
-func tcpPair(t *testing.T) (near, far *net.TCPConn) { return testutil.Pair(t) }
-
 // startRelay joins two loopback connections and returns their outer ends.
 func startRelay(t *testing.T, relay *tunnel.Relay) (client, target *net.TCPConn, result chan error) {
-	client, a := tcpPair(t)
-	b, target := tcpPair(t)
+	client, a := testutil.Pair(t)
+	b, target := testutil.Pair(t)
 	relay.A, relay.B = tunnel.Wrap(a), tunnel.Wrap(b)
 	result = run(t.Context(), relay)
 	t.Cleanup(func() {

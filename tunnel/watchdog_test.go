@@ -18,8 +18,8 @@ import (
 // hears of it, the destination must not take it for the end of an upload.
 func TestRelayPassesOnResetDuringDownload(t *testing.T) {
 	for i := range 100 {
-		client, a := tcpPair(t)
-		b, target := tcpPair(t)
+		client, a := testutil.Pair(t)
+		b, target := testutil.Pair(t)
 		far := told{tunnel.Wrap(b), make(chan error, 1), make(chan struct{}, 1)}
 		relay := &tunnel.Relay{A: tunnel.Wrap(a), B: far}
 		if i%2 == 0 {
@@ -110,8 +110,8 @@ func (c named) NetConn() net.Conn { return c.Conn }
 // stalled is a relay between a client that has sent all it can and a target
 // that reads nothing.
 func stalled(t *testing.T, wrap func(net.Conn) tunnel.Conn) (client, target *net.TCPConn, relay *tunnel.Relay, sent []byte, cause, result chan error) {
-	client, a := tcpPair(t)
-	b, target := tcpPair(t)
+	client, a := testutil.Pair(t)
+	b, target := testutil.Pair(t)
 	cause = make(chan error, 1)
 	relay = &tunnel.Relay{Flow: new(tunnel.Flow), A: wrap(a), B: told{tunnel.Wrap(b), cause, make(chan struct{}, 1)}}
 	result = run(t.Context(), relay)

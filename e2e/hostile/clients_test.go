@@ -156,7 +156,7 @@ func dialWhatHangs(a attack) {
 func TestStormOfDials(t *testing.T) { besideNeighbour(t, "storm") }
 
 func dialAndClose(a attack) {
-	target := testutil.Serve(a.t, echo)
+	target := testutil.Echo(a.t)
 	for _, ses := range a.links(10) {
 		for range 20 {
 			a.work.Go(func() {
@@ -208,7 +208,7 @@ func (a attack) streams(conn *grpc.ClientConn, n int) {
 func TestIdleConnections(t *testing.T) { besideNeighbour(t, "idle") }
 
 func openIdleConnections(a attack) {
-	target := testutil.Serve(a.t, echo)
+	target := testutil.Echo(a.t)
 	a.hold(20, 500, target, func(tunnel.Conn) {})
 }
 

@@ -70,7 +70,7 @@ func TestHostileDestinations(t *testing.T) {
 	srv := must(s.StartServer())(t)
 	must(s.StartAgent(srv))(t)
 	sidecars := map[string]*suite.Sidecar{"socks5": must(s.StartSOCKS5(srv))(t), "connect": must(s.StartHTTPS(srv))(t)}
-	target := testutil.Serve(t, echo)
+	target := testutil.Echo(t)
 	const destinations = 32
 	for kind, sidecar := range sidecars {
 		for _, m := range misbehaviours {

@@ -44,8 +44,6 @@ func linkFrom(t testing.TB, s *suite.Suite, srv *suite.Server, from string) *lin
 	return ses
 }
 
-func echo(c *net.TCPConn) { _, _ = io.Copy(c, c) }
-
 // neighbour is a client that does what clients do: it dials, and it has
 // connections that carry a message now and then.
 type neighbour struct {
@@ -68,7 +66,7 @@ const (
 
 // neighbourOf starts one; its connections are open when this returns.
 func neighbourOf(t *testing.T, s *suite.Suite, srv *suite.Server) *neighbour {
-	n := &neighbour{ses: linkFrom(t, s, srv, "127.0.0.9"), target: testutil.Serve(t, echo)}
+	n := &neighbour{ses: linkFrom(t, s, srv, "127.0.0.9"), target: testutil.Echo(t)}
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	for range held {

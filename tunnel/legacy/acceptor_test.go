@@ -16,7 +16,7 @@ import (
 func TestConnectionsOfAStreamAreBounded(t *testing.T) {
 	r := newRig(t, Limits{maxConns: 1})
 	p, s := r.agent(false)
-	address := target(t, echo)
+	address := testutil.Echo(t)
 	c := dial(t, p, address)
 	for _, most := range []int{1, 2} { // of the server
 		p.mux.limits.maxConns = most

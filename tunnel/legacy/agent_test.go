@@ -63,7 +63,7 @@ func TestConnectAgentEndsWithContext(t *testing.T) {
 func TestNumberOfOpenConnectionIsReusable(t *testing.T) {
 	r := newRig(t, Limits{})
 	p, s := r.agent(true)
-	addr := target(t, echo)
+	addr := testutil.Echo(t)
 	first := dial(t, p, addr)
 	p.mu.Lock()
 	p.random = 0
@@ -86,7 +86,7 @@ func TestNumberOfOpenConnectionIsReusable(t *testing.T) {
 func TestHalfCloseKeepsTheAnswer(t *testing.T) {
 	r := newRig(t, Limits{})
 	p, s := r.agent(false)
-	addr := target(t, func(c *net.TCPConn) {
+	addr := testutil.Serve(t, func(c *net.TCPConn) {
 		h := sha256.New()
 		_, _ = io.Copy(h, c)
 		_, _ = c.Write(h.Sum(nil))
@@ -106,7 +106,7 @@ func TestHalfCloseKeepsTheAnswer(t *testing.T) {
 func TestResetReachesTheTarget(t *testing.T) {
 	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
 		ended := make(chan error, 1)
-		c := dial(t, p, target(t, func(c *net.TCPConn) {
+		c := dial(t, p, testutil.Serve(t, func(c *net.TCPConn) {
 			_, _ = c.Write([]byte("x"))
 			_, err := io.Copy(io.Discard, c)
 			ended <- err
@@ -131,7 +131,7 @@ func block(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 
 func TestLostAgentEndsConnectionsBehindReceivedBytes(t *testing.T) {
 	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
-		c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("held")); _, _ = io.Copy(io.Discard, c) }))
+		c := dial(t, p, testutil.Serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("held")); _, _ = io.Copy(io.Discard, c) }))
 		eventually(t, "the bytes are here", func() bool { puts, _ := c.(*conn).in.state(); return puts > 0 })
 		r.grpc.Stop() // the stream breaks
 		<-p.Life().Done()
@@ -150,7 +150,7 @@ func TestClosedPeerResetsConnections(t *testing.T) {
 	r := newRig(t, Limits{})
 	p, s := r.agent(false)
 	reset := make(chan error, 1)
-	c := dial(t, p, target(t, func(c *net.TCPConn) { _, err := io.Copy(io.Discard, c); reset <- err }))
+	c := dial(t, p, testutil.Serve(t, func(c *net.TCPConn) { _, err := io.Copy(io.Discard, c); reset <- err }))
 	_, _ = c.Write([]byte("x"))
 	_ = p.Close()
 	<-p.Life().Done()
@@ -168,7 +168,7 @@ func TestDrainBothWays(t *testing.T) {
 	for _, ch := range []<-chan struct{}{p.Drains().Done(), s.Draining()} {
 		awaitEnd(t, ch, "the other side does not know")
 	}
-	c := dial(t, p, target(t, echo)) // draining agents still serve
+	c := dial(t, p, testutil.Echo(t)) // draining agents still serve
 	_, _ = c.Write([]byte("x"))
 	testutil.Must(c.Read(make([]byte, 1)))(t)
 }

@@ -101,7 +101,7 @@ func BenchmarkOneConnection(b *testing.B) {
 	const piece = 64 << 10
 	run := func(b *testing.B, move func(c tunnel.Conn, n int64) error, serve func(c *net.TCPConn)) {
 		p := tlsPair(b, tunnel.DialerFunc(dialTCP))
-		c := dial(b, p, target(b, serve))
+		c := dial(b, p, testutil.Serve(b, serve))
 		_ = c.SetDeadline(time.Time{})
 		b.SetBytes(piece)
 		b.ReportAllocs()
@@ -147,7 +147,7 @@ func BenchmarkOneConnection(b *testing.B) {
 
 func BenchmarkDial(b *testing.B) {
 	p := tlsPair(b, tunnel.DialerFunc(dialTCP))
-	addr := target(b, echo)
+	addr := testutil.Echo(b)
 	for b.Loop() {
 		c := testutil.Must(p.Dial(context.Background(), tunnel.NewFlow("tcp", addr)))(b)
 		_ = c.Reset(nil)
@@ -156,7 +156,7 @@ func BenchmarkDial(b *testing.B) {
 
 func BenchmarkRoundTrip(b *testing.B) {
 	p := tlsPair(b, tunnel.DialerFunc(dialTCP))
-	c := dial(b, p, target(b, echo))
+	c := dial(b, p, testutil.Echo(b))
 	_ = c.SetDeadline(time.Time{})
 	buf := make([]byte, 64)
 	b.ReportAllocs()

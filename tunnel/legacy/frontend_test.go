@@ -101,7 +101,7 @@ func viaAgents(t *testing.T, f func(t *testing.T, r *rig)) {
 
 func TestRealClientCarriesBytes(t *testing.T) {
 	viaAgents(t, func(t *testing.T, r *rig) {
-		addr := target(t, echo)
+		addr := testutil.Echo(t)
 		payload := pattern(6 << 20)
 		var wg sync.WaitGroup
 		for range 3 {
@@ -132,7 +132,7 @@ func TestRealClientCarriesBytes(t *testing.T) {
 func TestRealClientsCloseLosesNothing(t *testing.T) {
 	viaAgents(t, func(t *testing.T, r *rig) {
 		got := make(chan []byte, 1)
-		c := r.mustRealDial(target(t, gather(got)))
+		c := r.mustRealDial(testutil.Serve(t, gather(got)))
 		payload := pattern(1 << 20)
 		testutil.Must(c.Write(payload))(t)
 		start := time.Now()
@@ -154,7 +154,7 @@ func TestRealClientReadsDialFailure(t *testing.T) {
 func TestEndedStreamClosesConnection(t *testing.T) {
 	viaAgents(t, func(t *testing.T, r *rig) {
 		ended := make(chan struct{})
-		addr := target(t, func(c *net.TCPConn) { defer close(ended); echo(c) })
+		addr := testutil.Serve(t, func(c *net.TCPConn) { defer close(ended); _, _ = io.Copy(c, c) })
 		ctx, cancel := context.WithCancel(context.Background())
 		tun := testutil.Must(konnectivity.CreateSingleUseGrpcTunnelWithContext(ctx, ctx, "passthrough:rig", r.dialOptions()...))(t)
 		testutil.Must(tun.DialContext(ctx, "tcp", addr))(t)
@@ -170,7 +170,7 @@ func TestFrontendHasBackpressure(t *testing.T) {
 	r := newRig(t, Limits{stallTimeout: 100 * time.Millisecond, Budget: shares.NewBudget(4 << 20)})
 	payload := pattern(8 << 20)
 	sum := make(chan []byte, 1)
-	c := r.mustRealDial(target(t, func(c *net.TCPConn) {
+	c := r.mustRealDial(testutil.Serve(t, func(c *net.TCPConn) {
 		time.Sleep(700 * time.Millisecond) // several stall bounds
 		h := sha256.New()
 		_, _ = io.CopyN(h, c, int64(len(payload)))
@@ -212,7 +212,7 @@ func TestUnusualFrontendPackets(t *testing.T) {
 	for _, kind := range []client.PacketType{42, client.PacketType_DIAL_CLS, client.PacketType_DIAL_RSP, client.PacketType_DATA, client.PacketType_DRAIN} {
 		c.send(&client.Packet{Type: kind})
 	}
-	c.send(dialRequest(2, "tcp", target(t, echo)))
+	c.send(dialRequest(2, "tcp", testutil.Echo(t)))
 	id := c.want(client.PacketType_DIAL_RSP).GetDialResponse().ConnectID
 	testutil.Equal(t, id != 0, true, "there is a connection")
 	c.send(dialRequest(3, "tcp", "a:1"))
@@ -230,7 +230,7 @@ func TestUnusualFrontendPackets(t *testing.T) {
 func TestDataWaitsForTheClientsDial(t *testing.T) {
 	r := newRig(t, Limits{})
 	c, _ := r.rawFrontend(t)
-	address := target(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("first")) })
+	address := testutil.Serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("first")) })
 	start := time.Now() // the answer comes in a moment
 	c.send(dialRequest(1, "tcp", address))
 	c.want(client.PacketType_DIAL_RSP)
@@ -279,7 +279,7 @@ func TestNoDialBehindTheEnd(t *testing.T) {
 
 func TestShutdownEndsFrontends(t *testing.T) {
 	r := newRig(t, Limits{})
-	c := r.mustRealDial(target(t, echo))
+	c := r.mustRealDial(testutil.Echo(t))
 	testutil.NoError(t, r.proxy.Close())
 	testutil.Fails(t, testutil.Err(c.Read(make([]byte, 1))), "a read after the end")
 	_, _, err := r.realDial(t.Context(), "a:1")
@@ -292,7 +292,7 @@ func TestResetBehindTheFirstData(t *testing.T) {
 	r := newRig(t, Limits{})
 	c, _ := r.rawFrontend(t)
 	passed := &r.metrics.packets[ToClient][client.PacketType_DATA+1]
-	c.send(dialRequest(1, "tcp", target(t, func(c *net.TCPConn) {
+	c.send(dialRequest(1, "tcp", testutil.Serve(t, func(c *net.TCPConn) {
 		_, _ = c.Write([]byte("go away"))
 		for end := time.Now().Add(patience); r.limits.Budget.Used() == 0 && passed.Load() == 0 && time.Now().Before(end); {
 			time.Sleep(time.Millisecond) // until it was read: the reset would discard it

@@ -175,11 +175,6 @@ func gather(to chan<- []byte) func(c *net.TCPConn) {
 	}
 }
 
-// target listens on loopback and serves every connection with handle.
-func target(t testing.TB, handle func(c *net.TCPConn)) string { return testutil.Serve(t, handle) }
-
-func echo(c *net.TCPConn) { _, _ = io.Copy(c, c) }
-
 func dial(t testing.TB, d tunnel.Dialer, address string) tunnel.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
