@@ -42,17 +42,11 @@ type Process struct {
 // environment, so that nothing of the caller's (proxy variables, kubeconfig)
 // leaks in.
 func Start(name, path string, args, env []string) (*Process, error) {
-	return start(name, command(path, args, env), thread)
+	return StartOn(name, command(path, args, env), nil)
 }
 
-// StartCommand runs a command, which has its own output.
-func StartCommand(name string, cmd *exec.Cmd) (*Process, error) { return start(name, cmd, thread) }
-
-// StartOn is StartCommand on a thread of which on makes something else, such as one of another
-// network namespace.
-func StartOn(name string, cmd *exec.Cmd, on func(fn func() error) error) (*Process, error) {
-	return start(name, cmd, on)
-}
+// StartCommand runs a command, and keeps its output where that goes nowhere else.
+func StartCommand(name string, cmd *exec.Cmd) (*Process, error) { return StartOn(name, cmd, nil) }
 
 func command(path string, args, env []string) *exec.Cmd {
 	cmd := exec.Command(path, args...)
@@ -60,9 +54,13 @@ func command(path string, args, env []string) *exec.Cmd {
 	return cmd
 }
 
-// start runs cmd on a thread of its own. The thread waits for the process, since Linux ends that
-// with the thread that has started it, not with this program (golang/go#27505).
-func start(name string, cmd *exec.Cmd, on func(fn func() error) error) (*Process, error) {
+// StartOn is StartCommand on a thread of which on makes something else, such as one of another
+// network namespace; nil: it stays as it is. The thread waits for the process, since Linux ends
+// that with the thread that has started it, not with this program (golang/go#27505).
+func StartOn(name string, cmd *exec.Cmd, on func(fn func() error) error) (*Process, error) {
+	if on == nil {
+		on = thread
+	}
 	p := &Process{Name: name, cmd: cmd, done: make(chan struct{})}
 	cmd.WaitDelay = cmp.Or(cmd.WaitDelay, leftOpen)
 	if cmd.Stdout == nil {

@@ -98,11 +98,7 @@ func (s *Suite) Run(program string, env []string, args ...string) (*Process, err
 		limited := fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, s.Descriptors)
 		path, args = "/bin/sh", append([]string{"-c", limited, path}, args...)
 	}
-	on := s.On
-	if on == nil {
-		on = thread
-	}
-	p, err := start(program, command(path, args, append(env, s.Env...)), on)
+	p, err := StartOn(program, command(path, args, append(env, s.Env...)), s.On)
 	if err != nil {
 		return nil, err
 	}
