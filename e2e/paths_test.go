@@ -108,4 +108,8 @@ func TestCurl(t *testing.T) {
 			testutil.ErrorSays(t, testutil.Err(curl(t, c.args...)), c.want, "curl")
 		})
 	}
+	t.Run("the cause by wget", func(t *testing.T) {
+		_, err := command(t, []string{"https_proxy=http://" + w.https.Address()}, "wget", "--tries=1", "https://"+closed)
+		testutil.ErrorSays(t, err, "Proxy tunneling failed: Connection refused", "wget, which shows no content")
+	})
 }

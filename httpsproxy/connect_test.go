@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"syscall"
 	"testing"
@@ -185,23 +186,24 @@ func TestFailures(t *testing.T) {
 		{&tunnel.DialError{Failure: tunnel.FailDenied, Reason: "metadata addresses are not allowed"}, 403, "Metadata addresses are not allowed.\n", ""},
 		{&tunnel.DialError{Failure: tunnel.FailAuth, Reason: "customer proxy wants authentication"}, 502, "Customer proxy wants authentication.\n", ""},
 		{fmt.Errorf("wrapped: %w", &tunnel.DialError{Failure: tunnel.FailUnavailable}), 503, "Tunnel unavailable.\n", ""},
+		{&tunnel.DialError{Failure: tunnel.FailInternal, Reason: "two\r\nlines"}, 502, "Two\r\nlines.\n", ""},
 		{errTest, 502, "Internal error.\n", "The destination closed the connection or did not answer in HTTP.\n"},
 	} {
 		p := startProxy(t, func(o *Options) { o.Forwarder.Dialer, o.Forward = failing(tc.err), failing(tc.err) })
 		w := dialWire(t, p.addr)
-		hears := func(what, want string) {
+		hears := func(what, reason, want string) {
 			t.Helper()
 			resp := w.response("GET")
-			testutil.Equal(t, resp.StatusCode, tc.status, "%s, %v", what, tc.err)
+			testutil.Equal(t, resp.Status, fmt.Sprint(tc.status, " ", reason), "%s, %v", what, tc.err)
 			testutil.Equal(t, body(t, resp), want, "%s, %v", what, tc.err)
 		}
 		for range 2 { // the connection goes on
 			w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
-			hears("GET", cmp.Or(tc.plain, tc.text))
+			hears("GET", http.StatusText(tc.status), cmp.Or(tc.plain, tc.text))
 		}
 		for _, what := range []string{"CONNECT after GET", "CONNECT"} {
 			w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\nearly bytes")
-			hears(what, tc.text)
+			hears(what, strings.ReplaceAll(strings.TrimSuffix(tc.text, ".\n"), "\r\n", "  "), tc.text)
 			w.expectEnd()
 			w = dialWire(t, p.addr)
 		}

@@ -121,10 +121,12 @@ func copyResponse(w http.ResponseWriter, resp *http.Response) {
 	_, _ = io.Copy(w, resp.Body) // which net/http omits for HEAD
 }
 
-// message returns the refusal as it is sent on a connection without net/http.
+// message returns the refusal as it is sent on a connection without net/http. Its sentence is in
+// the status line, too: of a CONNECT that was refused, most clients show that line or nothing.
 func (r *refusal) message(proto string) []byte {
+	reason := tunnel.OneLine(strings.TrimSuffix(r.text, "."))
 	return fmt.Appendf(nil, "%s %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s\n",
-		proto, r.status, http.StatusText(r.status), len(r.text)+1, r.text)
+		proto, r.status, reason, len(r.text)+1, r.text)
 }
 
 // clientError marks an error as the client's: the content of its request could
