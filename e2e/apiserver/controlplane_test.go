@@ -31,7 +31,8 @@ type controlPlane struct {
 	front      *pki.CA // of kube-apiserver as a client of aggregated APIs
 	etcd       string  // URL
 	apis       []*kubeAPI
-	kubeconfig string // an administrator's, at the first kube-apiserver
+	kubeconfig string   // an administrator's, at the first kube-apiserver
+	env        []string // of kubectl
 	admin      *tls.Config
 }
 

@@ -33,7 +33,7 @@ func lastBytes(text string, n int) string { return text[max(0, len(text)-n):] }
 // kubectl is an administrator's command, ready to be run.
 func (p *controlPlane) kubectl(ctx context.Context, stdin string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program("kubectl"), args...)
-	cmd.Env = []string{"KUBECONFIG=" + p.kubeconfig, "HOME=" + p.suite.Dir, "PATH=" + os.Getenv("PATH")}
+	cmd.Env = append([]string{"KUBECONFIG=" + p.kubeconfig, "HOME=" + p.suite.Dir, "PATH=" + os.Getenv("PATH")}, p.env...)
 	cmd.Stdin = strings.NewReader(stdin)
 	return cmd
 }

@@ -117,3 +117,27 @@ func (w *world) askBy(proxy, host string) {
 	}
 	testutil.AtLeast(w.t, w.zone.taken.Load(), before+1, "connections by %s through the tunnel", proxy)
 }
+
+// kubectlBySidecars has kubectl reach its kube-apiserver by each sidecar, and stream by
+// SPDY as by WebSocket.
+func (w *world) kubectlBySidecars(t *testing.T) {
+	service := &suite.Server{ClientPort: w.service.port}
+	for scheme, start := range map[string]func(*suite.Server, ...string) (*suite.Sidecar, error){
+		"http": w.suite.StartHTTPS, "socks5": w.suite.StartSOCKS5,
+	} {
+		w.t, w.env = t, nil
+		s := must(start(service))(t)
+		w.do("config", "set-cluster", "c", "--proxy-url="+scheme+"://"+s.Address())
+		for protocol, websockets := range map[string]string{"SPDY": "false", "WebSocket": "true"} {
+			t.Run(protocol+" by "+scheme, func(t *testing.T) {
+				w.t, w.env = t, []string{"KUBECTL_REMOTE_COMMAND_WEBSOCKETS=" + websockets, "KUBECTL_PORT_FORWARD_WEBSOCKETS=" + websockets}
+				w.logs()
+				w.exec()
+				w.forward()
+			})
+		}
+		w.t = t
+		stop(t, s.Process)
+		testutil.Fails(t, testutil.Err(w.try("", "version")), "kubectl without the sidecar")
+	}
+}

@@ -133,6 +133,7 @@ func TestHosted(t *testing.T) {
 	w := newHosted(t)
 	w.test(t)
 	t.Run("sidecars", w.sidecars)
+	t.Run("kubectl by sidecars", w.kubectlBySidecars)
 }
 
 func (w *world) test(t *testing.T) {
