@@ -137,13 +137,15 @@ func (c *Conn) answerDial(err error) {
 	c.answerError(dial.Failure.HTTPStatus(), text)
 }
 
-// answerError sends an error response in a way that the client can read it.
+// answerError sends an error response in a way that the client can read it. Its text is in the
+// status line, too: kube-apiserver logs that line, and drops the content
+// (apiserver/pkg/server/egressselector, tunnelHTTPConnect).
 func (c *Conn) answerError(status int, text string, fields ...string) {
-	text = tunnel.OneLine(text) + "\n"
+	text = tunnel.OneLine(text)
 	more := ""
 	for _, field := range fields {
 		more += field + "\r\n"
 	}
-	admission.HangUp(c.Conn, fmt.Appendf(nil, "HTTP/1.1 %d %s\r\n%sContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
-		status, http.StatusText(status), more, len(text), text))
+	admission.HangUp(c.Conn, fmt.Appendf(nil, "HTTP/1.1 %d %s\r\n%sContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s\n",
+		status, text, more, len(text)+1, text))
 }

@@ -351,6 +351,7 @@ func TestAnswersOfFailedDials(t *testing.T) {
 		if resp.StatusCode != tc.status || resp.Header.Get("Content-Type") != "text/plain; charset=utf-8" || !strings.Contains(string(resp2), tc.says) || tc.failure == tunnel.FailExhausted && !strings.HasPrefix(string(resp2), tc.says) {
 			t.Errorf("%v: %s, %q", tc.failure, resp.Status, resp2)
 		}
+		testutil.Equal(t, resp.Status+"\n", fmt.Sprint(tc.status, " ", string(resp2)), "the status line, which is all that kube-apiserver logs")
 	}
 }
 
@@ -593,7 +594,7 @@ func TestHTTPAtAPortWithTLSIsAnswered(t *testing.T) {
 		c := r.raw()
 		send(t, c, asked)
 		got, err := io.ReadAll(c)
-		if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 400 Bad Request\r\n") || !strings.HasSuffix(string(got), "\r\n\r\nClient sent an HTTP request to an HTTPS server.\n") {
+		if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 400 Client sent an HTTP request to an HTTPS server.\r\n") || !strings.HasSuffix(string(got), "\r\n\r\nClient sent an HTTP request to an HTTPS server.\n") {
 			t.Errorf("to %.7q: %q, %v", asked, got, err)
 		}
 	}
