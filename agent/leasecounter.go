@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -36,6 +35,7 @@ type LeaseCounter struct {
 	broken  atomic.Bool              // the API failed, and that was logged
 
 	mu       sync.Mutex
+	seen     kubeapi.Sightings
 	last     int       // the last count that was not 0
 	api, own time.Time // of the last answer that says its time, by the API's clock and by ours
 }
@@ -56,16 +56,24 @@ func NewLeaseCounter(opts LeaseOptions) (*LeaseCounter, error) {
 	return c, to.Err()
 }
 
-// Count returns how many leases have not expired, or the last number that was
-// not zero where all have: an API that cannot be reached keeps servers from
-// renewing just as agents from reading. false until the first list.
+// Count returns how many servers are there by their leases, or the last number that was
+// not zero where none is: an API that cannot be reached keeps servers from
+// renewing just as agents from reading. false until the first list. It takes renewals in
+// when it is called, which has to be now and then.
 func (c *LeaseCounter) Count() (int, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	var all []*kubeapi.Lease
 	names, _ := c.leases.Names() // which have been logged
-	n := 0
 	for _, name := range names {
-		if lease, found := c.leases.Get(name); found && validLease(lease, c.now()) {
+		if lease, found := c.leases.Get(name); found {
+			all = append(all, lease)
+		}
+	}
+	now, n := time.Now(), 0
+	c.seen.Look(all, now)
+	for _, lease := range all {
+		if live, _ := c.seen.Judge(lease, now, c.now()); live {
 			n++
 		}
 	}
@@ -83,16 +91,6 @@ func (c *LeaseCounter) now() time.Time {
 		return time.Now()
 	}
 	return c.api.Add(time.Since(c.own))
-}
-
-// validLease says that a lease was renewed, or at least taken, less than its
-// duration ago.
-func validLease(lease *kubeapi.Lease, now time.Time) bool {
-	renewed := cmp.Or(lease.Spec.RenewTime, lease.Spec.AcquireTime)
-	if renewed == nil || lease.Spec.LeaseDurationSeconds == nil {
-		return false
-	}
-	return now.Before(renewed.Add(time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second))
 }
 
 // Run keeps the leases current until ctx ends. It retries after failures, counts them,

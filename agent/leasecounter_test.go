@@ -206,23 +206,39 @@ func TestLeasesWhileTheAPIIsDown(t *testing.T) {
 	})
 }
 
-func TestValidLease(t *testing.T) {
-	now := time.Now()
-	at := func(ago time.Duration) *kubeapi.MicroTime { return &kubeapi.MicroTime{Time: now.Add(-ago)} }
-	seconds := int32(30)
-	for name, c := range map[string]struct {
-		spec kubeapi.LeaseSpec
-		want bool
-	}{
-		"renewed":            {kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: at(29 * time.Second)}, true},
-		"expired":            {kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: at(31 * time.Second)}, false},
-		"taken, not renewed": {kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds, AcquireTime: at(time.Second)}, true},
-		"renewal counts":     {kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds, AcquireTime: at(time.Second), RenewTime: at(time.Minute)}, false},
-		"without times":      {kubeapi.LeaseSpec{LeaseDurationSeconds: &seconds}, false},
-		"without a duration": {kubeapi.LeaseSpec{RenewTime: at(0)}, false},
-		"empty":              {kubeapi.LeaseSpec{}, false},
-	} {
-		testutil.Equal(t, validLease(&kubeapi.Lease{Spec: c.spec}, now), c.want, "%s", name)
+// A server whose clock is wrong counts while it renews its lease, and no longer than others once
+// it does not.
+func TestLeasesOfServersWithWrongClocks(t *testing.T) {
+	for _, behind := range []time.Duration{time.Hour, -time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			c := counting(t, newLeaseAPI(lease("a", 0), lease("wrong", behind)))
+			sure := func(n int) int { // at first sight, a lease that is said to be over counts for nothing
+				if behind < 0 {
+					n++
+				}
+				return n
+			}
+			c.want(sure(1))
+			for i := range 4 {
+				time.Sleep(15 * time.Second)
+				for _, name := range []string{"a", "wrong"} {
+					renewed := lease(name, 0)
+					if renewed.ResourceVersion = fmt.Sprint(8 + i); name == "wrong" {
+						renewed.Spec.RenewTime.Time = renewed.Spec.RenewTime.Add(-behind)
+					}
+					c.tell(kubeapi.Modified, renewed)
+				}
+				c.want(2)
+			}
+			time.Sleep(20 * time.Second)
+			c.want(2)
+			renewed := lease("a", 0)
+			renewed.ResourceVersion = "12"
+			c.tell(kubeapi.Modified, renewed)
+			c.want(2)
+			time.Sleep(10 * time.Second)
+			c.want(1)
+		})
 	}
 }
 
@@ -233,10 +249,11 @@ func TestAllLeasesExpired(t *testing.T) {
 		c.want(2)
 		c.tell(kubeapi.Deleted, lease("a", 0))
 		c.want(1)
-		c.tell(kubeapi.Modified, lease("b", time.Hour))
+		time.Sleep(time.Hour)
 		c.want(1)
 		b, _ := c.leases.Get("b")
-		testutil.Holds(t, !validLease(b, time.Now()), "b has not expired")
+		live, over := c.seen.Judge(b, time.Now(), time.Now())
+		testutil.Holds(t, !live && over, "b has not expired")
 	})
 }
 

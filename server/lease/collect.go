@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"cmp"
 	"context"
 	"net/netip"
 	"time"
@@ -51,50 +50,26 @@ func (c *Controller) cull(ctx context.Context, expired []*kubeapi.Lease, until t
 
 // sort counts the servers, says where the others are, and finds the leases to delete.
 // This server counts even while its lease cannot be renewed or was deleted, unless there
-// are no leases at all: then the count is unknown. Clocks of servers differ, and are set.
-// So a lease is live while it is renewed; at first sight, until its own time is over, but for its
-// duration by our clock at most. It is deleted only after both.
+// are no leases at all: then the count is unknown.
 func (c *Controller) sort(items []*kubeapi.Lease, now time.Time) (live int, peers []netip.AddrPort, expired []*kubeapi.Lease) {
-	seen := make(map[string]sighting, len(items))
 	counted := false // this server
+	c.seen.Look(items, now)
 	for _, lease := range items {
-		duration := durationOf(lease)
 		counted = counted || lease.Name == c.name
-		s, known := c.seen[lease.Name]
-		if !known || s.version != lease.ResourceVersion {
-			s = sighting{version: lease.ResourceVersion, at: now, renewed: known}
-		}
-		seen[lease.Name] = s
-		fresh, inTime := now.Sub(s.at) < duration, renewedAt(lease).Add(duration).After(now)
-		switch {
-		case lease.Name == c.name, fresh && (s.renewed || inTime):
+		switch there, over := c.seen.Judge(lease, now, now); {
+		case lease.Name == c.name, there:
 			live++
 			if at, err := netip.ParseAddrPort(lease.Annotations[PeerAnnotation]); err == nil && lease.Name != c.name {
 				peers = append(peers, at)
 			}
-		case !fresh && !inTime:
+		case over:
 			expired = append(expired, lease)
 		}
 	}
-	c.seen = seen
 	if live > 0 && !counted {
 		live++
 	}
 	return live, peers, expired
-}
-
-func durationOf(lease *kubeapi.Lease) time.Duration {
-	if s := lease.Spec.LeaseDurationSeconds; s != nil && *s > 0 {
-		return time.Duration(*s) * time.Second
-	}
-	return leaseDuration
-}
-
-func renewedAt(lease *kubeapi.Lease) time.Time {
-	if at := cmp.Or(lease.Spec.RenewTime, lease.Spec.AcquireTime); at != nil {
-		return at.Time
-	}
-	return time.Time{}
 }
 
 // delete removes a lease unless it has changed since it was listed.

@@ -89,15 +89,8 @@ type Controller struct {
 
 	// Of Run's goroutine:
 	own     *kubeapi.Lease // as last returned by the API
-	seen    map[string]sighting
+	seen    kubeapi.Sightings
 	failing map[string]bool // operations that failed last time, so that each is logged once
-}
-
-// sighting is when a lease was last seen to have changed, by our own clock.
-type sighting struct {
-	version string
-	at      time.Time
-	renewed bool // seen to change at all
 }
 
 // New returns a controller; nothing happens before Run.
@@ -107,7 +100,6 @@ func New(cfg Config) *Controller {
 		name:     NamePrefix + cfg.ServerID,
 		selector: labels.FormatLabels(cfg.Labels),
 		listed:   make(chan struct{}),
-		seen:     make(map[string]sighting),
 		failing:  make(map[string]bool),
 	}
 }

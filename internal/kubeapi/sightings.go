@@ -1,0 +1,49 @@
+package kubeapi
+
+import (
+	"cmp"
+	"time"
+)
+
+// leaseDuration is that of a lease that does not say it.
+const leaseDuration = 30 * time.Second
+
+// Sightings tell which leases' holders are there. Clocks of holders differ, and are set. So a
+// lease is live while it is renewed; at first sight, until its own time is over, but for its
+// duration by our clock at most. It is over only after both. The zero value has seen none. It is
+// pure, and has no lock.
+type Sightings struct{ seen map[string]sighting }
+
+// sighting is when a lease was last seen to have changed, by our own clock.
+type sighting struct {
+	version string
+	at      time.Time
+	renewed bool // seen to change at all
+}
+
+// Look takes in all leases that there are now.
+func (s *Sightings) Look(all []*Lease, now time.Time) {
+	seen := make(map[string]sighting, len(all))
+	for _, lease := range all {
+		last, known := s.seen[lease.Name]
+		if !known || last.version != lease.ResourceVersion {
+			last = sighting{version: lease.ResourceVersion, at: now, renewed: known}
+		}
+		seen[lease.Name] = last
+	}
+	s.seen = seen
+}
+
+// Judge says whether a lease of those last looked at is live, and whether it is over; it may be
+// neither. now is by the clock of Look, and written by the one that the lease's times are near.
+func (s *Sightings) Judge(lease *Lease, now, written time.Time) (live, over bool) {
+	duration, last := leaseDuration, s.seen[lease.Name]
+	if d := lease.Spec.LeaseDurationSeconds; d != nil && *d > 0 {
+		duration = time.Duration(*d) * time.Second
+	}
+	fresh, inTime := now.Sub(last.at) < duration, false
+	if at := cmp.Or(lease.Spec.RenewTime, lease.Spec.AcquireTime); at != nil {
+		inTime = at.Add(duration).After(written)
+	}
+	return fresh && (last.renewed || inTime), !fresh && !inTime
+}
