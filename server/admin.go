@@ -86,7 +86,7 @@ func (cl *cluster) addPeers(out []admin.Peer) []admin.Peer {
 	for i, a := range append(nodes, cl.beside.Agents()...) {
 		p := admin.Peer{
 			Tenant: cl.name, Role: admin.RoleAgent, ID: a.ID, Protocol: string(a.Via), Remote: a.Remote,
-			Identity: a.Who.Names(), Identifiers: identifiersText(a.Identifiers), Since: a.Since,
+			Identity: a.Who.Names(), Identifiers: identifiersText(a.Identifiers), Since: admin.Past{Time: a.Since},
 			Draining: a.Draining, Streams: a.Streams, Pending: a.Pending, RoundTrip: a.RTT.Seconds(),
 			Silent: admin.SilentSeconds(a.Heard),
 		}
@@ -101,7 +101,7 @@ func (cl *cluster) addPeers(out []admin.Peer) []admin.Peer {
 	for _, who := range cl.peers.clients() {
 		p := admin.Peer{
 			Tenant: cl.name, Role: admin.RoleClient, ID: who.link.Peer().ID, Protocol: "link", Remote: who.remote,
-			Identity: who.who.Names(), Since: who.since, Silent: admin.SilentSeconds(who.link.Heard()),
+			Identity: who.who.Names(), Since: admin.Past{Time: who.since}, Silent: admin.SilentSeconds(who.link.Heard()),
 		}
 		addLink(&p, who.link)
 		out = append(out, p)

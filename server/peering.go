@@ -431,7 +431,7 @@ func (p *peering) addTo(out []admin.Peer) []admin.Peer {
 		return cmp.Or(strings.Compare(a.Peer().ID, b.Peer().ID), a.Since.Compare(b.Since))
 	})
 	for _, l := range links {
-		v := admin.Peer{Role: admin.RoleServer, ID: l.Peer().ID, Protocol: "link", Remote: l.Remote, Since: l.Since,
+		v := admin.Peer{Role: admin.RoleServer, ID: l.Peer().ID, Protocol: "link", Remote: l.Remote, Since: admin.Past{Time: l.Since},
 			Draining: tunnel.Closed(l.Draining()), Silent: admin.SilentSeconds(l.Heard()), Identifiers: fmt.Sprintf("%d agents", p.Routes(l).Agents)}
 		addLink(&v, l)
 		out = append(out, v)

@@ -329,7 +329,7 @@ func (t *tenants) logOf(name string) logrus.FieldLogger {
 // served.
 func viewOf(s tenant.Status, cl *cluster) admin.Tenant {
 	v := admin.Tenant{
-		Name: s.Name, State: s.State, Error: s.Error, Since: s.Since, Reason: "it is not served",
+		Name: s.Name, State: s.State, Error: s.Error, Since: admin.Past{Time: s.Since}, Reason: "it is not served",
 		ServerNames: append([]string{}, s.ServerNames...), Dials: admin.Dials{Failures: map[string]int64{}}, // never null
 	}
 	if s.Spec != nil {

@@ -305,7 +305,7 @@ func (p *process) adminPeers() []admin.Peer {
 	var out []admin.Peer
 	for _, s := range p.agent.Servers() {
 		p := admin.Peer{
-			Role: admin.RoleServer, ID: s.ID, Software: s.Software, Protocol: s.Protocol, Remote: s.Address, Since: s.Since,
+			Role: admin.RoleServer, ID: s.ID, Software: s.Software, Protocol: s.Protocol, Remote: s.Address, Since: admin.Past{Time: s.Since},
 			Draining: s.Draining, Streams: s.Streams, Silent: admin.SilentSeconds(s.Heard),
 		}
 		p.Measure(s.Link)

@@ -106,7 +106,7 @@ func (s *scene) crowd(n int) {
 // lively is a server in the middle of its day.
 func lively(t *testing.T) *scene {
 	s := newScene(t, func(o *admin.Source) {
-		since := time.Now().Add(-49 * time.Hour)
+		since := admin.Past{Time: time.Now().Add(-49 * time.Hour)}
 		o.Peers = func() []admin.Peer {
 			peers := []admin.Peer{
 				{Role: admin.RoleClient, ID: "3f2a", Software: "konnectivity-socks5-proxy/v1.4.0", Protocol: "link", Remote: "10.128.0.31:50412", Since: since, Streams: 12, RoundTrip: 0.00042, Window: 4 << 20},

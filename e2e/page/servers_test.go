@@ -18,7 +18,7 @@ func several(t *testing.T) *scene {
 	s.source.Others = func(context.Context) []admin.Member {
 		member := func(id string, change func(*admin.Status, []admin.Tenant)) admin.Member {
 			now := time.Now()
-			state := &admin.State{Status: admin.Status{Component: "konnectivity-server", ID: id, Build: version.Get(), Started: now.Add(-75 * time.Hour), Now: now, Ready: true,
+			state := &admin.State{Status: admin.Status{Component: "konnectivity-server", ID: id, Build: version.Get(), Started: admin.Past{Time: now.Add(-75 * time.Hour)}, Now: now, Ready: true,
 				Peers: map[string]int{admin.RoleAgent: 2988, admin.RoleClient: 1490, admin.RoleServer: 2}, Connections: admin.Connections{Open: 17720}}}
 			for _, v := range s.source.Tenants() {
 				v.Condition = map[bool]string{true: "ready", false: "not-ready"}[v.Ready]

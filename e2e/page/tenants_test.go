@@ -16,7 +16,7 @@ import (
 // hosted is a server of many clusters: a thousand, of which a few have troubles
 // and a few are busy.
 func hosted(t *testing.T) *scene {
-	since := time.Now().Add(-9 * 24 * time.Hour)
+	since := admin.Past{Time: time.Now().Add(-9 * 24 * time.Hour)}
 	var tenants []admin.Tenant
 	for i := range 1000 {
 		v := admin.Tenant{

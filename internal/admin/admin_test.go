@@ -207,7 +207,7 @@ func TestHistoryIsARingOfFifteenMinutes(t *testing.T) {
 		n := len(hist.Points)
 		testutil.Requires(t, n == points, "%d points", n)
 		for i := 1; i < points; i++ {
-			testutil.Requires(t, hist.Points[i].Time.After(hist.Points[i-1].Time), "out of order at %d", i)
+			testutil.Requires(t, hist.Points[i].Time.After(hist.Points[i-1].Time.Time), "out of order at %d", i)
 		}
 	})
 }

@@ -11,6 +11,21 @@ import (
 // fields keep their names and meanings.
 const Version = "v1"
 
+// Past is a moment of this process. JSON has it by the clock as it is now, also once that was set,
+// as on a machine that has booted with a wrong one: what happened a minute ago is a minute before
+// Status.Now.
+type Past struct{ time.Time }
+
+// MarshalJSON implements json.Marshaler.
+func (p Past) MarshalJSON() ([]byte, error) {
+	if p.IsZero() {
+		return p.Time.MarshalJSON()
+	}
+	now := time.Now()
+	set := now.Add(p.Sub(now)).Round(0).Sub(p.Round(0))         // since then, ahead
+	return p.Round(0).Add(set.Round(time.Second)).MarshalJSON() // whole, so that all answers are the same
+}
+
 // Status answers /api/v1/status, the summary.
 type Status struct {
 	APIVersion string       `json:"apiVersion"`
@@ -18,7 +33,7 @@ type Status struct {
 	ID         string       `json:"id,omitempty"`
 	Tenant     string       `json:"tenant,omitempty"` // "" means all
 	Build      version.Info `json:"build"`
-	Started    time.Time    `json:"started"`
+	Started    Past         `json:"started"`
 	Now        time.Time    `json:"now"`
 	Ready      bool         `json:"ready"`
 	Reason     string       `json:"reason,omitempty"` // why it is not ready
@@ -62,13 +77,13 @@ type Unlinked struct {
 
 // Departure describes a peer that is no longer connected.
 type Departure struct {
-	Time    time.Time `json:"time"`
-	Tenant  string    `json:"tenant,omitempty"`
-	Role    string    `json:"role"`
-	ID      string    `json:"id"`
-	Remote  string    `json:"remote"`
-	Cause   string    `json:"cause"`   // a sentence
-	Ordered bool      `json:"ordered"` // it left in an orderly way
+	Time    Past   `json:"time"`
+	Tenant  string `json:"tenant,omitempty"`
+	Role    string `json:"role"`
+	ID      string `json:"id"`
+	Remote  string `json:"remote"`
+	Cause   string `json:"cause"`   // a sentence
+	Ordered bool   `json:"ordered"` // it left in an orderly way
 }
 
 // Connections counts connections.
@@ -111,18 +126,18 @@ const (
 
 // Peer is a connection to another process of the suite.
 type Peer struct {
-	Tenant      string    `json:"tenant,omitempty"`
-	Role        string    `json:"role"` // the peer's
-	ID          string    `json:"id"`
-	Software    string    `json:"software,omitempty"` // as it calls itself
-	Protocol    string    `json:"protocol"`           // "link" or "grpc"
-	Remote      string    `json:"remote"`
-	Identity    []string  `json:"identity,omitempty"`    // of an agent or a client: the names that it has proved
-	Identifiers string    `json:"identifiers,omitempty"` // an agent's, which strategies use
-	Since       time.Time `json:"since"`
-	Draining    bool      `json:"draining,omitempty"`
-	Streams     int       `json:"streams"`
-	Pending     int       `json:"pendingDials,omitempty"`
+	Tenant      string   `json:"tenant,omitempty"`
+	Role        string   `json:"role"` // the peer's
+	ID          string   `json:"id"`
+	Software    string   `json:"software,omitempty"` // as it calls itself
+	Protocol    string   `json:"protocol"`           // "link" or "grpc"
+	Remote      string   `json:"remote"`
+	Identity    []string `json:"identity,omitempty"`    // of an agent or a client: the names that it has proved
+	Identifiers string   `json:"identifiers,omitempty"` // an agent's, which strategies use
+	Since       Past     `json:"since"`
+	Draining    bool     `json:"draining,omitempty"`
+	Streams     int      `json:"streams"`
+	Pending     int      `json:"pendingDials,omitempty"`
 
 	RoundTrip float64 `json:"roundTripSeconds,omitempty"` // 0: not measured
 	Silent    float64 `json:"silentSeconds,omitempty"`    // set only if the peer has been silent for too long
@@ -145,15 +160,15 @@ const (
 
 // Connection is one open connection as this process sees it.
 type Connection struct {
-	Tenant      string    `json:"tenant,omitempty"`
-	ID          string    `json:"id"`    // the same on every hop
-	Front       string    `json:"front"` // the protocol of the client
-	Source      string    `json:"source,omitempty"`
-	Identity    []string  `json:"identity,omitempty"` // of the client, which has proved these names at the first hop
-	Destination string    `json:"destination"`
-	Resolved    string    `json:"resolved,omitempty"` // the address that was dialed, where it is known
-	Next        string    `json:"next,omitempty"`     // the hop after this one
-	Since       time.Time `json:"since"`
+	Tenant      string   `json:"tenant,omitempty"`
+	ID          string   `json:"id"`    // the same on every hop
+	Front       string   `json:"front"` // the protocol of the client
+	Source      string   `json:"source,omitempty"`
+	Identity    []string `json:"identity,omitempty"` // of the client, which has proved these names at the first hop
+	Destination string   `json:"destination"`
+	Resolved    string   `json:"resolved,omitempty"` // the address that was dialed, where it is known
+	Next        string   `json:"next,omitempty"`     // the hop after this one
+	Since       Past     `json:"since"`
 
 	State      string  `json:"state"`
 	StalledBy  string  `json:"stalledBy,omitempty"` // the side that does not read: "client" or "destination"
@@ -170,29 +185,29 @@ type Connection struct {
 
 // Failure is a dial that failed, or a connection that ended abnormally.
 type Failure struct {
-	Time        time.Time `json:"time"`
-	Tenant      string    `json:"tenant,omitempty"`
-	ID          string    `json:"id"`
-	Stage       string    `json:"stage"` // "dial", "connection" or "peer"
-	Front       string    `json:"front"`
-	Source      string    `json:"source,omitempty"`
-	Destination string    `json:"destination"`
-	Next        string    `json:"next,omitempty"`
-	Failure     string    `json:"failure"` // a label; tunnel.Failure's for dials
-	Cause       string    `json:"cause"`
-	Hint        string    `json:"hint,omitempty"`
-	Seconds     float64   `json:"seconds"` // how long the dial took, or the connection lasted
+	Time        Past    `json:"time"`
+	Tenant      string  `json:"tenant,omitempty"`
+	ID          string  `json:"id"`
+	Stage       string  `json:"stage"` // "dial", "connection" or "peer"
+	Front       string  `json:"front"`
+	Source      string  `json:"source,omitempty"`
+	Destination string  `json:"destination"`
+	Next        string  `json:"next,omitempty"`
+	Failure     string  `json:"failure"` // a label; tunnel.Failure's for dials
+	Cause       string  `json:"cause"`
+	Hint        string  `json:"hint,omitempty"`
+	Seconds     float64 `json:"seconds"` // how long the dial took, or the connection lasted
 }
 
 // Tenant is one of the clusters that a server serves.
 type Tenant struct {
-	Name        string    `json:"name"`
-	State       string    `json:"state"`           // "serving", "stale", "broken" or, about several servers, "missing"
-	Error       string    `json:"error,omitempty"` // a sentence about its folder that names file and field
-	Since       time.Time `json:"since"`           // start of the present state
-	ServerNames []string  `json:"serverNames"`
-	Listen      []string  `json:"listen,omitempty"` // ports and sockets of this tenant alone, such as "agents on port 9091"
-	Digest      string    `json:"digest,omitempty"` // of the files that are served; "" about several servers
+	Name        string   `json:"name"`
+	State       string   `json:"state"`           // "serving", "stale", "broken" or, about several servers, "missing"
+	Error       string   `json:"error,omitempty"` // a sentence about its folder that names file and field
+	Since       Past     `json:"since"`           // start of the present state
+	ServerNames []string `json:"serverNames"`
+	Listen      []string `json:"listen,omitempty"` // ports and sockets of this tenant alone, such as "agents on port 9091"
+	Digest      string   `json:"digest,omitempty"` // of the files that are served; "" about several servers
 
 	Agents  int    `json:"agents"`           // distinct agents
 	Clients int    `json:"clients"`          // clients with links
@@ -233,13 +248,13 @@ type History struct {
 
 // Point is one interval of the history; fields with PerSecond are means over it.
 type Point struct {
-	Time        time.Time `json:"time"` // its end
-	Up          float64   `json:"upBytesPerSecond"`
-	Down        float64   `json:"downBytesPerSecond"`
-	Dials       float64   `json:"dialsPerSecond"`
-	Failed      float64   `json:"failedPerSecond"`
-	DialSeconds float64   `json:"dialSeconds"` // mean of the successful ones; 0: none
-	DialMax     float64   `json:"dialMaxSeconds"`
-	Open        int       `json:"open"`
-	Stalled     int       `json:"stalled"`
+	Time        Past    `json:"time"` // its end
+	Up          float64 `json:"upBytesPerSecond"`
+	Down        float64 `json:"downBytesPerSecond"`
+	Dials       float64 `json:"dialsPerSecond"`
+	Failed      float64 `json:"failedPerSecond"`
+	DialSeconds float64 `json:"dialSeconds"` // mean of the successful ones; 0: none
+	DialMax     float64 `json:"dialMaxSeconds"`
+	Open        int     `json:"open"`
+	Stalled     int     `json:"stalled"`
 }

@@ -1,24 +1,13 @@
 package admin
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
-	"unsafe"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
-
-// set is the time t as told by a clock that was set meanwhile, in whole seconds: the
-// wall's differs, the monotonic one does not. The package time gives no way to have one.
-func set(t time.Time, by time.Duration) time.Time {
-	clock := (*struct {
-		wall uint64 // its lowest 30 bits are nanoseconds, the next 33 seconds
-		ext  int64
-	})(unsafe.Pointer(&t))
-	clock.wall += uint64(int64(by/time.Second)) << 30
-	return t
-}
 
 // A clock that is set, as at boot, makes no connection busy, and none stalled for longer.
 func TestClockChangeKeepsStates(t *testing.T) {
@@ -26,7 +15,7 @@ func TestClockChangeKeepsStates(t *testing.T) {
 		table, real := NewTable(), time.Now()
 		f := &tunnel.Flow{Request: tunnel.Request{Front: "socks5", Address: "a.test:443"}, Opened: real.Add(-time.Minute)}
 		table.Opened(f)
-		now := set(real, by)
+		now := testutil.SetClock(real, by)
 		got := now.Sub(f.Opened).Round(time.Second)
 		testutil.Requires(t, got == time.Minute, "the time made here is %v later", got)
 		value, _ := table.conns.Load(f)
@@ -40,4 +29,29 @@ func TestClockChangeKeepsStates(t *testing.T) {
 			t.Errorf("set by %v, a stalled connection is %s for %v s", by, state, seconds)
 		}
 	}
+}
+
+// What happened before the clock was set is told by the clock that was set, and the same each time.
+func TestPastIsByTheClockOfNow(t *testing.T) {
+	now := time.Now()
+	for _, by := range []time.Duration{0, time.Hour, -time.Hour, -50 * 365 * 24 * time.Hour} {
+		past := Past{testutil.SetClock(now, by).Add(-time.Minute)}
+		var seen Past
+		for range 100 {
+			got := decode[Past](t, testutil.Must(json.Marshal(past))(t))
+			testutil.Holds(t, seen.IsZero() || seen.Equal(got.Time), "set by %v: %v, and then %v", by, seen, got)
+			seen = got
+		}
+		testutil.Equal(t, now.Round(0).Sub(seen.Time).Round(time.Second), time.Minute, "set by %v, a minute", by)
+		again := testutil.Must(json.Marshal(seen))(t) // as by a server that passes it on
+		testutil.Holds(t, decode[Past](t, again).Equal(seen.Time), "set by %v: %v became %s", by, seen, again)
+	}
+	none := testutil.Must(json.Marshal(Past{}))(t)
+	testutil.Holds(t, decode[Past](t, none).IsZero(), "no time became %s", none)
+}
+
+func decode[T any](t *testing.T, text []byte) (v T) {
+	t.Helper()
+	testutil.NoError(t, json.Unmarshal(text, &v))
+	return v
 }

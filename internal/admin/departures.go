@@ -25,7 +25,7 @@ func (t *Table) Gone(d Departure, since time.Time, err error) {
 	if t == nil {
 		return
 	}
-	d.Time, d.Cause, d.Ordered = time.Now(), departure(err), err == nil
+	d.Time, d.Cause, d.Ordered = Past{time.Now()}, departure(err), err == nil
 	for _, of := range []string{"", d.Tenant} {
 		t.departures.Store(of, &d)
 	}

@@ -104,7 +104,7 @@ func (f *failures) list(tenant string) []Failure {
 }
 
 func newFailure(f *tunnel.Flow, took time.Duration) Failure {
-	out := Failure{Time: time.Now(), Tenant: f.Tenant(), ID: f.ID, Front: f.Front, Destination: f.Address, Next: f.Hop.String(), Seconds: took.Seconds()}
+	out := Failure{Time: Past{time.Now()}, Tenant: f.Tenant(), ID: f.ID, Front: f.Front, Destination: f.Address, Next: f.Hop.String(), Seconds: took.Seconds()}
 	if f.Source != nil {
 		out.Source = f.Source.String()
 	}

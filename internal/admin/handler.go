@@ -135,7 +135,7 @@ func (h *Site) shownTo(who Reader, name string, q query) (*Site, bool) {
 
 func (h *Site) status() Status {
 	s := Status{
-		APIVersion: Version, Component: h.Component, ID: h.ID, Tenant: h.Tenant, Build: version.Get(), Started: h.Table.started, Now: time.Now(), Ready: true,
+		APIVersion: Version, Component: h.Component, ID: h.ID, Tenant: h.Tenant, Build: version.Get(), Started: Past{h.Table.started}, Now: time.Now(), Ready: true,
 		Peers: map[string]int{},
 	}
 	if h.Tenant == "" {

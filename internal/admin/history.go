@@ -35,7 +35,7 @@ func (t *Table) record(now time.Time, bytes [2]int64) {
 	dials, failed, sum := t.dials.total.Load(), t.dials.failed.Load(), t.sums.Load().all
 	seconds := took.Seconds()
 	p := Point{
-		Time:  now,
+		Time:  Past{now},
 		Up:    float64(bytes[0]-h.bytes[0]) / seconds,
 		Down:  float64(bytes[1]-h.bytes[1]) / seconds,
 		Dials: float64(dials-h.dials) / seconds, Failed: float64(failed-h.failed) / seconds,

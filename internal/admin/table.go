@@ -289,7 +289,7 @@ func (c *conn) view(now time.Time) Connection {
 	status := c.resumeStatus()
 	v := Connection{
 		Tenant: c.Tenant(), ID: c.ID, Front: c.Front, Source: status.Source, Identity: c.Who().Names(),
-		Destination: c.Address, Resolved: c.resolved, Next: status.Hop.String(), Since: c.Opened,
+		Destination: c.Address, Resolved: c.resolved, Next: status.Hop.String(), Since: Past{c.Opened},
 		Resumes: status.Resumes,
 	}
 	var seconds float64

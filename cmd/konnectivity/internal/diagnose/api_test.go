@@ -38,7 +38,7 @@ func TestAgentsOldFailureIsNoCause(t *testing.T) {
 		agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			var answer any = admin.Status{APIVersion: admin.Version, Now: now}
 			if strings.HasSuffix(r.URL.Path, "/failures") {
-				answer = admin.Page[admin.Failure]{Items: append(slices.Repeat([]admin.Failure{{Time: now, Front: "link"}}, 199), admin.Failure{Time: now.Add(-c.ago), Front: "api", Cause: "no link"})}
+				answer = admin.Page[admin.Failure]{Items: append(slices.Repeat([]admin.Failure{{Time: admin.Past{Time: now}, Front: "link"}}, 199), admin.Failure{Time: admin.Past{Time: now.Add(-c.ago)}, Front: "api", Cause: "no link"})}
 			}
 			_ = json.NewEncoder(w).Encode(answer)
 		}))

@@ -190,7 +190,7 @@ func TestAgesUseClockOfProcess(t *testing.T) {
 	now := time.Now().Add(-time.Hour)
 	var out strings.Builder
 	p := &printer{out: &out}
-	p.report(Report{Status: admin.Status{Now: now}, Connections: []admin.Connection{{ID: "a", Since: now.Add(-5 * time.Minute)}}})
+	p.report(Report{Status: admin.Status{Now: now}, Connections: []admin.Connection{{ID: "a", Since: admin.Past{Time: now.Add(-5 * time.Minute)}}}})
 	testutil.Contains(t, out.String(), " 5 min ", "an age")
 }
 

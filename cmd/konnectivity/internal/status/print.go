@@ -45,7 +45,7 @@ func (p *printer) process(r Report) {
 	if s.ID != "" {
 		head += " " + cli.Printable(s.ID)
 	}
-	p.line("", fmt.Sprintf("%s, %s, %sup %s, at %s, %s%s", head, ready, c.Dim, Span(s.Now.Sub(s.Started)), r.Address, cli.Printable(s.Build.Version), c.Off))
+	p.line("", fmt.Sprintf("%s, %s, %sup %s, at %s, %s%s", head, ready, c.Dim, Span(s.Now.Sub(s.Started.Time)), r.Address, cli.Printable(s.Build.Version), c.Off))
 	p.line("  ", p.summary(s))
 	for _, trouble := range r.Troubles {
 		p.line("  ", c.Red+"✘ "+cli.Printable(trouble)+c.Off)
@@ -123,7 +123,7 @@ func (p *printer) connections(r Report) {
 		if v.Resumes > 0 {
 			state += fmt.Sprintf(", resumed %d×", v.Resumes)
 		}
-		rows = append(rows, []string{v.ID, v.Front, v.Source, Cut(v.Destination, 48), Cut(v.Next, 36), Span(r.Status.Now.Sub(v.Since)),
+		rows = append(rows, []string{v.ID, v.Front, v.Source, Cut(v.Destination, 48), Cut(v.Next, 36), Span(r.Status.Now.Sub(v.Since.Time)),
 			Rate(v.Up), Rate(v.Down), state})
 	}
 	p.table(ofTenants(rows, func(i int) string { return r.Connections[i].Tenant }), "FRONT", "AGE", "SOURCE")

@@ -88,7 +88,7 @@ func TestSetOfManyServers(t *testing.T) {
 	now := time.Now()
 	var all []Report
 	for i := range 20 {
-		all = append(all, Report{Address: fmt.Sprint("10.0.0.", i, ":8095"), Status: admin.Status{Component: serverComponent, ID: fmt.Sprint("server-", i), Ready: i != 12, Reason: "no agent", Now: now, Started: now}})
+		all = append(all, Report{Address: fmt.Sprint("10.0.0.", i, ":8095"), Status: admin.Status{Component: serverComponent, ID: fmt.Sprint("server-", i), Ready: i != 12, Reason: "no agent", Now: now, Started: admin.Past{Time: now}}})
 	}
 	all = append(all, Report{Address: "10.0.0.99:8095", Error: "no answer"}, Report{Address: "10.0.0.98:8095", Error: "no answer"})
 	set := setOf(all, "", 4)

@@ -16,18 +16,18 @@ import (
 func busy(conns, peers, failed int) Report {
 	now := time.Now()
 	r := Report{Address: "127.0.0.1:8095", Matched: conns * 100, Status: admin.Status{Component: serverComponent, ID: "server-1", Ready: true, Now: now,
-		Started: now.Add(-time.Hour), Peers: map[string]int{admin.RoleAgent: peers}, Strategies: map[string]int{"destHost": 3, "defaultRoute": 40},
+		Started: admin.Past{Time: now.Add(-time.Hour)}, Peers: map[string]int{admin.RoleAgent: peers}, Strategies: map[string]int{"destHost": 3, "defaultRoute": 40},
 		Connections: admin.Connections{Open: conns * 100, Stalled: conns}, Buffers: map[string]admin.Buffer{"link": {Used: 90, Limit: 100}}}}
 	for i := range peers {
 		r.Peers = append(r.Peers, admin.Peer{Role: admin.RoleAgent, ID: fmt.Sprintf("agent-%d.of-a-node-with-a-long-name.example.com", i), Software: "konnectivity-agent 1.2.3", Protocol: "link",
 			Remote: "203.0.113.254:54321", Silent: 9, Window: 1 << 20, RoundTrip: 0.0123})
 	}
 	for i := range conns {
-		r.Connections = append(r.Connections, admin.Connection{ID: fmt.Sprintf("%032d", i), Front: "connect", Source: "203.0.113.254:54321", Since: now,
+		r.Connections = append(r.Connections, admin.Connection{ID: fmt.Sprintf("%032d", i), Front: "connect", Source: "203.0.113.254:54321", Since: admin.Past{Time: now},
 			Destination: "kubernetes.default.svc.cluster.local:6443", Next: "agent agent-7", State: admin.StateStalled, StalledBy: "client", StalledFor: 12})
 	}
 	for range failed {
-		r.Failures = append(r.Failures, admin.Failure{Time: now, Stage: "dial", ID: strings.Repeat("7", 32), Destination: "db.prod.svc:5432", Next: "agent agent-7",
+		r.Failures = append(r.Failures, admin.Failure{Time: admin.Past{Time: now}, Stage: "dial", ID: strings.Repeat("7", 32), Destination: "db.prod.svc:5432", Next: "agent agent-7",
 			Failure: "timeout", Cause: "i/o timeout", Hint: strings.Repeat("a hint of some length ", 6)})
 	}
 	r.Troubles = troubles(r)
@@ -105,7 +105,7 @@ func TestTenantsAreShown(t *testing.T) {
 
 func TestTroubles(t *testing.T) {
 	now := time.Now()
-	lost := admin.Failure{Stage: "peer", Time: now.Add(-20 * time.Second), Source: "10.0.0.1:5", Destination: "agent a2", Cause: "it fell silent"}
+	lost := admin.Failure{Stage: "peer", Time: admin.Past{Time: now.Add(-20 * time.Second)}, Source: "10.0.0.1:5", Destination: "agent a2", Cause: "it fell silent"}
 	one := map[string]int{admin.RoleAgent: 1}
 	for name, c := range map[string]struct {
 		r    Report
@@ -113,12 +113,12 @@ func TestTroubles(t *testing.T) {
 	}{
 		"nothing":      {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now}}, nil},
 		"no agent yet": {Report{Status: admin.Status{Component: serverComponent, ID: "s", Now: now}}, []string{"no agent is connected to s, and none was since it started"}},
-		"no agent any more": {Report{Status: admin.Status{Component: serverComponent, ID: "s", Now: now, LastGone: &admin.Departure{Time: now.Add(-20 * time.Second), ID: "a", Remote: "r", Cause: "c"}}},
+		"no agent any more": {Report{Status: admin.Status{Component: serverComponent, ID: "s", Now: now, LastGone: &admin.Departure{Time: admin.Past{Time: now.Add(-20 * time.Second)}, ID: "a", Remote: "r", Cause: "c"}}},
 			[]string{"no agent is connected to s; the last, a at r, left 20 s ago: c"}},
 		"one lost":    {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now}, Failures: []admin.Failure{lost}}, []string{"agent a2 at 10.0.0.1:5 was lost 20 s ago: it fell silent"}},
 		"and back":    {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now}, Failures: []admin.Failure{lost}, Peers: []admin.Peer{{Role: admin.RoleAgent, ID: "a2"}}}, nil},
 		"long ago":    {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now.Add(time.Hour)}, Failures: []admin.Failure{lost}}, nil},
-		"old failure": {Report{Status: admin.Status{Peers: one, Now: now}, Failures: []admin.Failure{{Stage: "dial", Time: now.Add(-2 * time.Minute), Failure: "timeout"}}}, nil},
+		"old failure": {Report{Status: admin.Status{Peers: one, Now: now}, Failures: []admin.Failure{{Stage: "dial", Time: admin.Past{Time: now.Add(-2 * time.Minute)}, Failure: "timeout"}}}, nil},
 		"an agent":    {Report{Status: admin.Status{Component: "konnectivity-agent", Now: now}}, nil},
 		"tenants":     {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now, Tenants: map[string]int{"serving": 7, "broken": 2, "stale": 1}}}, []string{"tenants whose settings cannot be used: 2 broken, 1 stale; konnectivity tenants list tells why"}},
 		"unlinked": {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now, Unlinked: []admin.Unlinked{{Address: "192.0.2.1:8097", Cause: "refused"}, {Address: "192.0.2.2:8097"}}}},

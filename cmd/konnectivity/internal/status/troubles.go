@@ -59,7 +59,7 @@ func NoAgent(s admin.Status) string {
 	if last == nil {
 		return "no agent is connected to " + s.ID + ", and none was since it started"
 	}
-	return fmt.Sprintf("no agent is connected to %s; the last, %s at %s, left %s ago: %s", s.ID, last.ID, last.Remote, Span(s.Now.Sub(last.Time)), last.Cause)
+	return fmt.Sprintf("no agent is connected to %s; the last, %s at %s, left %s ago: %s", s.ID, last.ID, last.Remote, Span(s.Now.Sub(last.Time.Time)), last.Cause)
 }
 
 // unlinked names the other servers to which there is no link.
@@ -99,7 +99,7 @@ func RecentlyLost(r Report) string {
 	if !ok || r.back {
 		return ""
 	}
-	return fmt.Sprintf("%s at %s was lost %s ago: %s", f.Destination, f.Source, Span(r.Status.Now.Sub(f.Time)), f.Cause)
+	return fmt.Sprintf("%s at %s was lost %s ago: %s", f.Destination, f.Source, Span(r.Status.Now.Sub(f.Time.Time)), f.Cause)
 }
 
 // lostPeer returns the last lost peer, unless it is listed among the peers, which may be
@@ -109,7 +109,7 @@ func lostPeer(r Report) (f admin.Failure, ok bool) {
 		return f, false
 	}
 	i := slices.IndexFunc(r.Failures, func(f admin.Failure) bool { // newest first
-		return f.Stage == "peer" && r.Status.Now.Sub(f.Time) <= lostFor
+		return f.Stage == "peer" && r.Status.Now.Sub(f.Time.Time) <= lostFor
 	})
 	if i < 0 || slices.ContainsFunc(r.Peers, func(p admin.Peer) bool { return isSame(p, r.Failures[i]) }) {
 		return f, false
@@ -168,7 +168,7 @@ func StalledReaders(n int) string {
 func recentFailures(now time.Time, failures []admin.Failure) string {
 	counts, newest := map[string]int{}, map[string]admin.Failure{}
 	for _, f := range failures { // newest first
-		if f.Stage != "dial" || now.Sub(f.Time) > lately {
+		if f.Stage != "dial" || now.Sub(f.Time.Time) > lately {
 			continue
 		}
 		if counts[f.Failure]++; counts[f.Failure] == 1 {
@@ -191,7 +191,7 @@ func recentFailures(now time.Time, failures []admin.Failure) string {
 		by = " by " + f.Next
 	}
 	atLeast := ""
-	if len(failures) >= admin.KeptFailures && now.Sub(failures[len(failures)-1].Time) <= lately {
+	if len(failures) >= admin.KeptFailures && now.Sub(failures[len(failures)-1].Time.Time) <= lately {
 		atLeast = "at least " // the process does not keep older ones
 	}
 	return fmt.Sprintf("failed dials in the last minute: %s%s; %s%s: %s", atLeast, strings.Join(words, ", "), f.Destination, by, f.Cause)
