@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"konnectivity/tunnel"
 )
 
 // Path connects to a peer, also by a network that loses large packets and does not say so: a
@@ -16,7 +18,7 @@ import (
 // tells, since the first messages of both ends are large. Then the next connections have small
 // segments, both ways: TCP tells the peer of the size as it connects. The zero value is ready for
 // use; its methods may be called from any goroutine.
-type Path struct{ until atomic.Int64 } // when connections stop being narrow, in Unix seconds
+type Path struct{ until atomic.Int64 } // when connections stop being narrow, a tunnel.Moment
 
 const (
 	// narrowSegment makes packets of 1,280 bytes at most, the least MTU that IPv6 allows.
@@ -81,14 +83,14 @@ func (p *Path) Secure(ctx context.Context, conn *tls.Conn) error {
 // failed meanwhile, so the next are not the opposite of those before.
 func (p *Path) unheard(segment int, now time.Time) {
 	if segment > narrowSegment {
-		p.until.Store(now.Add(narrowFor).Unix())
+		p.until.Store(int64(tunnel.At(now.Add(narrowFor))))
 	} else {
 		p.until.Store(0)
 	}
 }
 
 // narrow reports whether a connection that begins now has small segments.
-func (p *Path) narrow(now time.Time) bool { return now.Unix() < p.until.Load() }
+func (p *Path) narrow(now time.Time) bool { return int64(tunnel.At(now)) < p.until.Load() }
 
 // segments is what the system knows of a connection's.
 type segments struct {
