@@ -3,6 +3,7 @@ package tlsreload
 import (
 	"crypto/x509"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -21,4 +22,11 @@ func (s *Source) Pool() *x509.CertPool {
 		return m.pool
 	}
 	return nil
+}
+
+// WarnAsOf is what Run does now and then, by a clock that says now.
+func (s *Source) WarnAsOf(now time.Time) {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	s.warnExpired(s.opts.Log, s.inUse(), now)
 }

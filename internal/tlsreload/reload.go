@@ -68,7 +68,7 @@ func (s *Source) use(m *material) {
 			log.WithError(m.leftOut[0]).Warnf("%d files of CA directories cannot be used and are ignored, in whole or in part; the first is named here", n)
 		}
 	}
-	s.warnExpired(log, m)
+	s.warnExpired(log, m, time.Now())
 }
 
 // fail records err, and counts and logs it unless it is that of the last attempt.
@@ -88,27 +88,23 @@ func (s *Source) fail(err error) {
 }
 
 // warnExpired logs certificates that peers will refuse, each once: those that had
-// expired or were not valid yet when they came into use, and those that expire in use.
+// expired or were not valid yet when they came into use, and those that expire in use. What is
+// good once the clock was set is logged again should it expire.
 // They are used nevertheless: it may be our clock that is wrong. So are revocation lists
 // that are out of date: if these refused all peers, an outage of their publisher would
 // stop the tunnel.
-func (s *Source) warnExpired(log logrus.FieldLogger, m *material) {
-	once := func(file, field string, at time.Time, say string) {
-		if !s.warned[file+say] {
-			s.warned[file+say] = true
+func (s *Source) warnExpired(log logrus.FieldLogger, m *material, now time.Time) {
+	once := func(bad bool, file, field string, at time.Time, say string) {
+		if bad && !s.warned[file+say] {
 			log.WithField("file", file).WithField(field, at.UTC().Format(time.RFC3339)).Warn(say)
 		}
+		s.warned[file+say] = bad
 	}
-	now := time.Now()
 	for file, cert := range m.first {
-		if now.Before(cert.NotBefore) {
-			once(file, "valid_from", cert.NotBefore, "certificate is not valid yet; replace it, or correct this machine's clock")
-		}
-		if now.After(cert.NotAfter) {
-			once(file, "expired", cert.NotAfter, "certificate has expired; replace it")
-		}
+		once(now.Before(cert.NotBefore), file, "valid_from", cert.NotBefore, "certificate is not valid yet; replace it, or correct this machine's clock")
+		once(now.After(cert.NotAfter), file, "expired", cert.NotAfter, "certificate has expired; replace it")
 	}
-	if lists := m.lists; lists != nil && !lists.Until.IsZero() && now.After(lists.Until) {
-		once(s.files.CRL, "expired", lists.Until, OutdatedLists)
+	if lists := m.lists; lists != nil && !lists.Until.IsZero() {
+		once(now.After(lists.Until), s.files.CRL, "expired", lists.Until, OutdatedLists)
 	}
 }

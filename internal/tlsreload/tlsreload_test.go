@@ -249,6 +249,19 @@ func TestCertificatesOfLaterAreNamedOnce(t *testing.T) {
 	})
 }
 
+// What a wrong clock has made look expired is named when it does expire.
+func TestCertificatesAreNamedAgainAfterAWrongClock(t *testing.T) {
+	ca, d := newCA(t), newDir(t)
+	d.put(issue(t, ca, "x"), ca)
+	log, hook := logtest.NewNullLogger()
+	s := source(t, d.files(), tlsreload.Options{Name: "x", Log: log})
+	for want := range 3 {
+		s.WarnAsOf(time.Now())
+		testutil.Equal(t, testutil.Lines(hook, d.file("tls.crt")), want, "lines about the file")
+		s.WarnAsOf(time.Now().Add(2 * time.Hour)) // certificates last for one
+	}
+}
+
 func TestMoreCAsAreFilesAndDirectoriesThatMayComeLater(t *testing.T) {
 	ca, later, d := newCA(t), newCA(t), newDir(t)
 	files := tlsreload.Files{MoreCAs: []string{d.file("a.crt"), d.file("bundles")}}
