@@ -1,5 +1,5 @@
-// Package nameserver reads the name servers of resolv.conf, and has a look-up ask every one of
-// them in time.
+// Package nameserver reads the name servers of resolv.conf, has a look-up ask every one of them in
+// time, and ends it without one kind of addresses where that is not answered.
 package nameserver
 
 import (
@@ -29,8 +29,17 @@ const (
 type Dial = func(ctx context.Context, network, server string) (net.Conn, error)
 
 // Patience returns dial with a bound on what a server takes: its part of roundTime. One
-// that answers late is asked again in the second round, and knows the answer by then.
-func Patience(dial Dial) Dial { return patience(dial, count) }
+// that answers late is asked again in the second round, and knows the answer by then. Once
+// addresses of one kind are known, those of the other have otherKind.
+func Patience(dial Dial) Dial {
+	return func(ctx context.Context, network, server string) (net.Conn, error) {
+		conn, err := patience(dial, count)(ctx, network, server)
+		if err != nil {
+			return nil, err
+		}
+		return all.over(conn), nil
+	}
+}
 
 func patience(dial Dial, count func() int) Dial {
 	return func(ctx context.Context, network, server string) (net.Conn, error) {
