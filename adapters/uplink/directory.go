@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/race"
 )
 
 const (
@@ -39,7 +40,8 @@ type directory struct {
 	host   string
 	port   uint16
 	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
-	seed   maphash.Seed // of cut
+	seed   maphash.Seed          // of cut
+	routed func(netip.Addr) bool // race.Routed, but in tests
 
 	mu    sync.Mutex
 	addrs []netip.AddrPort
@@ -48,7 +50,7 @@ type directory struct {
 
 func newDirectory(opt Options) *directory {
 	host, port, _ := tunnel.SplitAddress(opt.Address) // which New has checked
-	return &directory{host: host, port: port, lookup: opt.Lookup, seed: maphash.MakeSeed()}
+	return &directory{host: host, port: port, lookup: opt.Lookup, seed: maphash.MakeSeed(), routed: race.Routed}
 }
 
 // addresses returns the server's addresses, and whether they were looked up
@@ -120,16 +122,27 @@ func (d *directory) find(ctx context.Context) ([]netip.AddrPort, error) {
 	return d.cut(out), nil
 }
 
-// cut leaves maxAddresses of more: always the same, though the order of a name's addresses
-// changes, and not those of other processes, so that servers have equal numbers of clients.
+// cut leaves maxAddresses of more, of those that this machine has a route to if there are any, as
+// where it has one IP version and the name has two: always the same, though the order of a name's
+// addresses changes, and not those of other processes, so that servers have equal numbers of
+// clients.
 func (d *directory) cut(all []netip.AddrPort) []netip.AddrPort {
 	if len(all) <= maxAddresses {
 		return all
 	}
+	var reachable []netip.AddrPort
+	for _, a := range all {
+		if d.routed(a.Addr()) {
+			reachable = append(reachable, a)
+		}
+	}
+	if len(reachable) > 0 {
+		all = reachable
+	}
 	slices.SortFunc(all, func(a, b netip.AddrPort) int {
 		return cmp.Compare(maphash.Comparable(d.seed, a), maphash.Comparable(d.seed, b))
 	})
-	return all[:maxAddresses]
+	return all[:min(len(all), maxAddresses)]
 }
 
 // resolve looks the server's addresses up in the background. No request waits for

@@ -86,6 +86,39 @@ func TestOfManyAddressesTheSameAreKept(t *testing.T) {
 	testutil.Equal(t, len(rest), maxAddresses-1, "addresses that stay when one of them is gone")
 }
 
+// Of the addresses of an IP version that this machine does not have, none takes a place.
+func TestOfManyAddressesThoseInReachAreKept(t *testing.T) {
+	for four, want := range map[int]int{2: 2, maxAddresses + 5: maxAddresses} {
+		d := newDirectory(Options{Address: "konnectivity:8090", Lookup: func(context.Context, string) (all []netip.Addr, _ error) {
+			for i := range 2 * maxAddresses {
+				if all = append(all, netip.MustParseAddr(fmt.Sprint("2001:db8::", i+1))); i < four {
+					all = append(all, netip.MustParseAddr(fmt.Sprint("192.0.2.", i+1)))
+				}
+			}
+			return all, nil
+		}})
+		for name, c := range map[string]struct {
+			routed      func(netip.Addr) bool
+			most, least int // of IPv4
+		}{
+			"IPv4 only": {netip.Addr.Is4, want, want},
+			"IPv6 only": {netip.Addr.Is6, 0, 0},
+			"none":      {func(netip.Addr) bool { return false }, four, 0}, // yet
+		} {
+			d.routed = c.routed
+			n := 0
+			found := testutil.Must(d.find(t.Context()))(t)
+			for _, a := range found {
+				if a.Addr().Is4() {
+					n++
+				}
+			}
+			testutil.Between(t, n, c.least, c.most, "%d IPv4 addresses, %s: those that are kept", four, name)
+			testutil.Holds(t, len(found) == maxAddresses || name == "IPv4 only" && len(found) == want, "%s: %d are kept", name, len(found))
+		}
+	}
+}
+
 // Bounds are what the page says.
 func TestFiguresAreDocumented(t *testing.T) {
 	const page = "../../docs/sidecars.md"
