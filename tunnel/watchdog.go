@@ -12,6 +12,11 @@ import (
 // destination which stalls do not keep each other's memory for long.
 const sourceLook = 2 * time.Second
 
+// stillLooks is in how many looks a bound has to pass: of a time for which this process stood
+// still, as in a machine that was suspended, a part counts. What it waits for may have come
+// meanwhile.
+const stillLooks = 10
+
 // takenUnread is how many bytes every destination takes without a reader: a link's
 // window is 16 KiB at the least, and a socket's buffers are larger. No direction
 // stalls before it has carried more, so that short connections, of which there
@@ -37,6 +42,7 @@ type watchdog struct {
 	check  time.Time     // when to look at the counters; zero: never
 	bound  time.Duration // that the counters may stand still; 0: any
 	passed int64         // the counters at the last look
+	still  int           // looks in a row at which they had not moved
 	done   bool
 }
 
@@ -48,7 +54,7 @@ func (w *watchdog) limit(bound time.Duration) {
 		return
 	}
 	now := time.Now()
-	w.bound, w.check, w.passed = bound, now.Add(bound), w.count()
+	w.bound, w.check, w.passed, w.still = bound, now.Add(bound/stillLooks), w.count(), 0
 	w.arm(now)
 }
 
@@ -102,9 +108,12 @@ func (w *watchdog) due(now time.Time) (still, look bool) {
 		w.look = time.Time{}
 	}
 	if !w.check.IsZero() && !now.Before(w.check) {
-		passed := w.count()
-		still = passed == w.passed
-		w.passed, w.check = passed, now.Add(w.bound)
+		if passed := w.count(); passed == w.passed {
+			w.still++
+		} else {
+			w.passed, w.still = passed, 0
+		}
+		still, w.check = w.still >= stillLooks, now.Add(w.bound/stillLooks)
 	}
 	if w.done = still; !still {
 		w.arm(now)
