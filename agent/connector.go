@@ -46,6 +46,8 @@ func (e *connectError) Error() string {
 	switch {
 	case tlsreload.RefusedByPeer(e.err):
 		hint = "; it does not take this agent's certificate, whose role may not be agent (with --api-server: client): see the server's log"
+	case tlsreload.OutOfTimeForPeer(e.err):
+		hint = "; by the server's clock, this agent's certificate has expired or is not valid yet: renew it, or correct that clock"
 	case tlsreload.NameUnknown(e.err):
 		hint = "; the server does not know the name it was asked for: check --server-name (by default the host of --proxy-server-host), and whether this cluster's tenant there was removed or is broken"
 	}

@@ -368,3 +368,9 @@ func TestServerOfBeforeAtALinkLocalAddress(t *testing.T) {
 	err = s.Close()
 	testutil.Holds(t, err == nil && s.ServerID() == "server-1", "%q, %v", s.ServerID(), err)
 }
+
+// A server whose clock is wrong refuses a good certificate: the log says so.
+func TestAClockOfTheServerIsNamed(t *testing.T) {
+	refused := refusal(&net.OpError{Op: "remote error", Err: tls.AlertError(45)}) // certificate_expired (RFC 8446 §6.2)
+	testutil.ErrorSays(t, refused, "by the server's clock", "a refusal")
+}

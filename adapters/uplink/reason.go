@@ -43,6 +43,8 @@ func reason(err error) string {
 		return what + "shows a certificate of another role than a server's"
 	case tlsreload.RefusedByPeer(err):
 		return what + "does not take our client certificate, whose role may not be client; its log says why"
+	case tlsreload.OutOfTimeForPeer(err):
+		return what + "says that our client certificate has expired or is not valid yet; renew it, or correct the server's clock"
 	case tlsreload.NameUnknown(err):
 		return what + "does not know the name it was asked for; check --server-name, and whether its tenant was removed or is broken"
 	case link.NoProtocol(err):

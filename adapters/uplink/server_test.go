@@ -120,6 +120,7 @@ func TestServerOutOfReach(t *testing.T) {
 	p := certs(t)
 	other := testutil.Must(pki.NewCA("other"))(t)
 	pair := testutil.Must(other.Issue(pki.Leaf{CommonName: "stranger", Client: true}))(t)
+	old := testutil.Must(p.ca.Issue(pki.Leaf{CommonName: "old", Client: true, Lifetime: -time.Hour}))(t)
 	server := newFake(t).Start(t)
 	oldServer := newFake(t).Old().Start(t)
 	closed := testutil.Refusing(t)
@@ -139,6 +140,8 @@ func TestServerOutOfReach(t *testing.T) {
 		"another CA":       {at("192.0.2.1", server.Addr()), newPKI(t), "the konnectivity server shows a certificate that is not trusted"},
 		"stranger":         {at("192.0.2.1", server.Addr()), stranger{p, pair}, "the konnectivity server refuses our TLS handshake"},
 		"stranger, to old": {at("192.0.2.1", oldServer.Addr()), stranger{p, pair}, "the konnectivity server refuses our TLS handshake"},
+		"expired": {at("192.0.2.1", server.Addr()), stranger{p, old},
+			"the konnectivity server says that our client certificate has expired or is not valid yet; renew it, or correct the server's clock"},
 		"name of nobody": {at("192.0.2.1", nobody), p,
 			"the konnectivity server does not know the name it was asked for; check --server-name, and whether its tenant was removed or is broken"},
 	} {

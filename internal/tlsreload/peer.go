@@ -69,12 +69,17 @@ func (s *Source) warnOfOwn(cert *x509.Certificate) {
 // The alerts that are told apart (RFC 8446 §6.2).
 const (
 	badCertificate   tls.AlertError = 42  // crypto/tls's for a certificate that was refused for what it says
+	expired          tls.AlertError = 45  // crypto/tls's also for a certificate that is not valid yet
 	unrecognizedName tls.AlertError = 112 // the server name is unknown
 )
 
 // RefusedByPeer reports whether a handshake, or what followed it, ended because
 // the peer refused our certificate for what it says, most likely its role.
 func RefusedByPeer(err error) bool { return alerted(err, badCertificate) }
+
+// OutOfTimeForPeer reports whether a handshake, or what followed it, ended because our certificate
+// has expired, or is not valid yet, by the peer's clock.
+func OutOfTimeForPeer(err error) bool { return alerted(err, expired) }
 
 // NameUnknown reports whether a handshake ended because the server does not know the
 // server name.
