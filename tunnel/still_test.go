@@ -7,8 +7,8 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// A relay stands still once its bound has passed in all of the looks. A process that was stopped,
-// for however long, has the rest of them to carry what came meanwhile.
+// A relay stands still once every look within its bound has found it so. A stop of the process,
+// however long, is one of these looks: what came meanwhile is carried before the next.
 func TestRelaysOutliveAStoppedProcess(t *testing.T) {
 	for name, c := range map[string]struct {
 		stopped time.Duration // before the first look

@@ -122,10 +122,10 @@ func (d *directory) find(ctx context.Context) ([]netip.AddrPort, error) {
 	return d.cut(out), nil
 }
 
-// cut leaves maxAddresses of more, of those that this machine has a route to if there are any, as
-// where it has one IP version and the name has two: always the same, though the order of a name's
-// addresses changes, and not those of other processes, so that servers have equal numbers of
-// clients.
+// cut leaves maxAddresses of more. Those without a route from here go first, unless none has one: a
+// name may have two IP versions, and this machine one. The rest is always the same, though the order
+// of a name's addresses changes, and not that of other processes, so that servers have equal numbers
+// of clients.
 func (d *directory) cut(all []netip.AddrPort) []netip.AddrPort {
 	if len(all) <= maxAddresses {
 		return all

@@ -34,8 +34,9 @@ func (s *Sightings) Look(all []*Lease, now time.Time) {
 	s.seen = seen
 }
 
-// Judge says whether a lease of those last looked at is live, and whether it is over; it may be
-// neither. now is by the clock of Look, and written by the one that the lease's times are near.
+// Judge says whether a lease that Look has just taken in is live, and whether it is over. It may be
+// neither. Both times are the present: now by our clock, as in Look, and written by a clock that is
+// near those of holders.
 func (s *Sightings) Judge(lease *Lease, now, written time.Time) (live, over bool) {
 	duration, last := leaseDuration, s.seen[lease.Name]
 	if d := lease.Spec.LeaseDurationSeconds; d != nil && *d > 0 {

@@ -92,8 +92,8 @@ func (p *pending) waits(t *testing.T) time.Duration {
 	return time.Since(began)
 }
 
-// A question has otherKind once addresses of the other kind came that can be reached, also where
-// it is asked again.
+// Once addresses of one kind came, and can be reached, a question for the other has otherKind. It
+// has as long when it is asked again.
 func TestHowLongTheOtherKindMayTake(t *testing.T) {
 	for name, c := range map[string]struct {
 		routed  bool
