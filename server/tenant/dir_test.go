@@ -333,6 +333,20 @@ func TestWhoHasAServerNameKeepsIt(t *testing.T) {
 	w.finds(d, "three.example", "b")
 }
 
+// Files of the future, as after the clock was set back, are not read again at each look.
+func TestTheClockWasSetBack(t *testing.T) {
+	w := newWorld(t, "a")
+	folder := filepath.Join(w.path, "a")
+	f := testutil.Must(openFolder(folder))(t)
+	defer f.close()
+	written := testutil.Must(os.Stat(filepath.Join(folder, SettingsFile)))(t).ModTime()
+	testutil.Holds(t, !testutil.Must(f.stamp(written))(t).holds(0), "a file that was just written is taken for settled")
+	for _, by := range []time.Duration{-time.Hour, time.Hour} {
+		s := testutil.Must(f.stamp(written.Add(by)))(t).(folderStamp)
+		testutil.Holds(t, s.holds(0) && s.all, "%v after it was written: %+v", by, s)
+	}
+}
+
 // Files that do not count, as editors leave behind, hide no change of those that do, however many
 // there are.
 func TestManyDotFilesHideNoChange(t *testing.T) {

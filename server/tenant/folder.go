@@ -27,8 +27,9 @@ const (
 	// looks.
 	rereadEvery = 10 * time.Minute
 
-	// settled is how old a file must be for its time to tell that it has not
-	// changed since it was read: clocks of file systems are coarse.
+	// settled is how far from now the time of a file must be to tell that it has not
+	// changed since it was read: clocks of file systems are coarse. It is in the future where
+	// the clock was set back.
 	settled = time.Second
 )
 
@@ -165,7 +166,7 @@ func (f *folder) stamp(now time.Time) (stamp, error) {
 	cut := len(names) == 2*maxFiles // the listing is not complete
 	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, ".") })
 	slices.Sort(names)
-	s := folderStamp{self: lookOf(self), young: cut || len(names) > maxFiles, all: now.Sub(self.ModTime()) >= settled}
+	s := folderStamp{self: lookOf(self), young: cut || len(names) > maxFiles, all: now.Sub(self.ModTime()).Abs() >= settled}
 	for _, name := range names {
 		info, err := f.root.Stat(name)
 		switch {
@@ -177,7 +178,7 @@ func (f *folder) stamp(now time.Time) (stamp, error) {
 			continue
 		}
 		s.files = append(s.files, fileStamp{name, lookOf(info)})
-		s.young = s.young || now.Sub(info.ModTime()) < settled
+		s.young = s.young || now.Sub(info.ModTime()).Abs() < settled
 	}
 	return s, nil
 }
