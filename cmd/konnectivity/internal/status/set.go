@@ -83,7 +83,9 @@ func (r *Report) severity() int {
 // once leaves out a server that was found by several of its addresses.
 func once(found reports) (all reports) {
 	for _, r := range found {
-		same := func(s Report) bool { return s.Status.ID == r.Status.ID && s.Status.Started.Equal(r.Status.Started.Time) }
+		same := func(s Report) bool {
+			return s.Status.ID == r.Status.ID && s.Status.Started.Equal(r.Status.Started.Time)
+		}
 		if r.Error != "" || !slices.ContainsFunc(all, same) {
 			all = append(all, r)
 		}
