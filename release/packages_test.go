@@ -189,6 +189,8 @@ func TestDebianPackages(t *testing.T) {
 	r.inside("dpkg", "--purge", "konnectivity-agent")
 	there(t, r.file("/etc/konnectivity/agent/env"), false)
 	there(t, r.file("/etc/konnectivity/agent/agent.key"), true)
+	r.inside("systemctl", "enable", "--quiet", "konnectivity-server")
+	r.inside("dpkg", "--unpack", "/tmp/"+filepath.Base(artefact(t, "konnectivity-server_*_"+runtime.GOARCH+".deb")))
 	r.inside("rm", "-r", "/etc/konnectivity")
 	r.inside("dpkg", "--purge", "konnectivity", "konnectivity-server", "konnectivity-socks5-proxy", "konnectivity-https-proxy")
 	equal(t, r.leftovers("*konnectivity*"), "", "what purging left")
