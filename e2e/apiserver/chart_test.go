@@ -19,7 +19,8 @@ const (
 // certificates that it left, and says which of them is missing.
 func TestChartComesBack(t *testing.T) {
 	i := newInstaller(t)
-	install, _, _ := strings.Cut(string(must(os.ReadFile("../../charts/konnectivity/README.md"))(t)), "\n```\n\nFor a control plane in one cluster and")
+	readme := string(must(os.ReadFile("../../charts/konnectivity/README.md"))(t))
+	install, _, _ := strings.Cut(readme, "\n```\n\nFor a control plane in one cluster and")
 	_, install, found := strings.Cut(install, "in one cluster:\n\n```\n")
 	if !found {
 		t.Fatal("the chart's README does not say how to install it in one cluster")
@@ -46,6 +47,19 @@ func TestChartComesBack(t *testing.T) {
 	i.do("delete", "secret", "-n", "my-control-plane", "konnectivity-agent")
 	if out, err := i.shell(install); err == nil || !strings.Contains(out, "konnectivity-agent") {
 		t.Errorf("installing without a secret: %v\n%s", err, out)
+	}
+
+	_, rid, _ := strings.Cut(readme, "To be rid of")
+	_, rid, _ = strings.Cut(rid, "```\n")
+	rid, _, _ = strings.Cut(rid, "```\n")
+	i.do("create", "-n", "my-control-plane", "-f", i.write("lease.yaml", []byte("apiVersion: coordination.k8s.io/v1\nkind: Lease\n"+
+		"metadata: {name: konnectivity-proxy-server-0, labels: {k8s-app: konnectivity-server}}\n"))) // no server runs here
+	for command := range strings.Lines(rid) {
+		i.follow(command)
+	}
+	left := i.do("get", "leases,secrets,configmaps,serviceaccounts,roles,rolebindings", "-n", "my-control-plane", "-o", "name")
+	if strings.Contains(left, "konnectivity") || rid == "" {
+		t.Errorf("what is left:\n%s", left)
 	}
 }
 

@@ -653,6 +653,21 @@ func TestChartsREADMEInjectsASidecar(t *testing.T) {
 	for _, want := range []string{"command:\n        - /usr/bin/konnectivity-socks5-proxy", "image: registry.example.com/konnectivity:v0.2.0", "value: socks5://127.0.0.1:8090", "image: my-app:v1"} {
 		testutil.Contains(t, made, want, "what is made")
 	}
+	checkHelm4Plugin(t, string(readme))
+}
+
+// checkHelm4Plugin sees that what the page says to install as a plugin of Helm 4 runs the
+// page's script, and is called by its name. Helm 4.3.2 took it as it is.
+func checkHelm4Plugin(t *testing.T, readme string) {
+	t.Helper()
+	_, text, _ := strings.Cut(readme, "Add this `plugin.yaml`")
+	_, text, _ = strings.Cut(text, "```yaml\n")
+	text, rest, _ := strings.Cut(text, "```\n")
+	var plugin map[string]any
+	testutil.NoError(t, strict([]byte(text), &plugin))
+	testutil.Equal(t, fmt.Sprint(plugin), "map[apiVersion:v1 name:konnectivity-sidecar runtime:subprocess "+
+		"runtimeConfig:map[platformCommand:[map[command:${HELM_PLUGIN_DIR}/inject]]] type:postrenderer/v1 version:0.1.0]", "the plugin")
+	testutil.Contains(t, rest, fmt.Sprintf("--post-renderer %s\n", plugin["name"]), "the command for Helm 4")
 }
 
 // What a release ships renders by itself, with the release's image.
