@@ -311,3 +311,35 @@ func TestChartsCertificatesAreOfAnIssuer(t *testing.T) {
 	testutil.ErrorSays(t, testutil.Err(render(t, loadChart(t), "{pki: {mode: cert-manager, issuerRef: {kind: ClusterIssuer}}}")),
 		"name", "an issuer without a name")
 }
+
+// By the README's values, servers and agents read every CA from the config map, which may
+// have two.
+func TestREADMETakesTheCAFromElsewhere(t *testing.T) {
+	_, values, _ := strings.Cut(string(testutil.Must(os.ReadFile(filepath.Join(chartFolder, "README.md")))(t)), "\n### Another CA, with cert-manager\n")
+	_, values, _ = strings.Cut(values, "```yaml\n")
+	values, _, _ = strings.Cut(values, "```\n")
+	found := 0
+	for _, p := range pods("", objectsOf(t, values+"pki: {mode: cert-manager}\n")) {
+		from := map[string]string{}
+		for _, v := range p.spec.Volumes {
+			if v.ConfigMap != nil {
+				from[v.Name] = v.ConfigMap.Name
+			}
+		}
+		c, last := p.ours()[0], map[string]string{}
+		for _, a := range c.Args {
+			if name, value, _ := strings.Cut(a, "="); strings.HasSuffix(name, "-ca-cert") {
+				last[name] = value
+			}
+		}
+		for name, path := range last {
+			found++
+			if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+				return path == m.MountPath+"/ca.crt" && from[m.Name] == "konnectivity-ca-bundle"
+			}) {
+				t.Errorf("%s: %s is %s, which is not of the config map", c.Name, name, path)
+			}
+		}
+	}
+	testutil.Equal(t, found, 3, "files of CAs")
+}

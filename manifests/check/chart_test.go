@@ -629,9 +629,10 @@ func TestChartsNotesSayTheNextStep(t *testing.T) {
 // The README's post-renderer gives another chart's pods the sidecar.
 func TestChartsREADMEInjectsASidecar(t *testing.T) {
 	readme := testutil.Must(os.ReadFile(filepath.Join(chartFolder, "README.md")))(t)
-	_, text, _ := strings.Cut(string(readme), "```yaml\n")
+	_, section, _ := strings.Cut(string(readme), "\n## Sidecars\n")
+	_, text, _ := strings.Cut(section, "```yaml\n")
 	text, _, _ = strings.Cut(text, "```\n")
-	_, script, _ := strings.Cut(string(readme), "```sh\n")
+	_, script, _ := strings.Cut(section, "```sh\n")
 	script, _, _ = strings.Cut(script, "```\n")
 	dir := t.TempDir()
 	if err := errors.Join(os.CopyFS(filepath.Join(dir, "manifests"), os.DirFS(filepath.Join(manifests, "sidecars"))),
@@ -653,14 +654,14 @@ func TestChartsREADMEInjectsASidecar(t *testing.T) {
 	for _, want := range []string{"command:\n        - /usr/bin/konnectivity-socks5-proxy", "image: registry.example.com/konnectivity:v0.2.0", "value: socks5://127.0.0.1:8090", "image: my-app:v1"} {
 		testutil.Contains(t, made, want, "what is made")
 	}
-	checkHelm4Plugin(t, string(readme))
+	checkHelm4Plugin(t, section)
 }
 
 // checkHelm4Plugin sees that what the page says to install as a plugin of Helm 4 runs the
 // page's script, and is called by its name. Helm 4.3.2 took it as it is.
-func checkHelm4Plugin(t *testing.T, readme string) {
+func checkHelm4Plugin(t *testing.T, section string) {
 	t.Helper()
-	_, text, _ := strings.Cut(readme, "Add this `plugin.yaml`")
+	_, text, _ := strings.Cut(section, "Add this `plugin.yaml`")
 	_, text, _ = strings.Cut(text, "```yaml\n")
 	text, rest, _ := strings.Cut(text, "```\n")
 	var plugin map[string]any
