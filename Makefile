@@ -83,7 +83,7 @@ RELEASE = $(GO) run -C release . -root='$(CURDIR)' -version='$(VERSION)' -commit
 .DEFAULT_GOAL := help
 
 .PHONY: help
-help: ## Show this list; times are on two cores, once all has been compiled
+help: ## Show this list. Times are on two cores, once all has been compiled; where none is given, less than a minute
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
@@ -134,7 +134,7 @@ e2e-apiserver: kube programs ## Run a real kube-apiserver and etcd through the p
 	$(GO) test -C e2e/apiserver -count=1 -timeout 20m $(ARGS) . -programs='$(CURDIR)/$(KUBE)'
 
 .PHONY: e2e-cluster
-e2e-cluster: kube $(KUBE)/node programs ## Install a release in two real clusters by the README, and take the time; as root on Debian; compiles Kubernetes first
+e2e-cluster: kube $(KUBE)/node programs ## Install a release in two real clusters by the README, and take the time; as root on Debian; compiles Kubernetes first (some minutes)
 	$(MAKE) release UNCOMMITTED=yes VERSION=v1.0.0 DIST=$(BIN)/cluster SYSTEMS='$(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)'
 	$(GO) test -C e2e/apiserver -count=1 -timeout 30m -v $(ARGS) ./cluster -programs='$(CURDIR)/$(KUBE)' -dist='$(CURDIR)/$(BIN)/cluster'
 
@@ -151,7 +151,7 @@ conformance: $(KUBE)/conformance ## Run Kubernetes' own tests of what goes throu
 
 # That every package is there which they are compiled from.
 .PHONY: kube-sources
-kube-sources: ## Download what make kube compiles
+kube-sources: ## Download what make kube compiles; takes as long as the network does
 	$(GO) list -C $(PROGRAMS) -deps tool >/dev/null
 
 $(KUBE)/built: $(PROGRAMS)/go.mod
@@ -231,7 +231,7 @@ fences: ## Check which folder imports what, calls that nobody may make, and how 
 	$(GO) test -count=1 ./internal/fences
 
 .PHONY: fuzz
-fuzz: ## Run every fuzz target for FUZZTIME (5s), as many at once as there are processors
+fuzz: ## Run every fuzz target for FUZZTIME (5s), as many at once as there are processors (2 min)
 	GO='$(GO)' FUZZTIME='$(FUZZTIME)' .ci/fuzz
 
 FOR ?= 1h
@@ -249,14 +249,14 @@ flakes: ## Hunt tests that fail now and then, some hours: make flakes PKGS=./tun
 	@GO='$(GO)' PKGS='$(PKGS)' MODES='$(MODES)' RUNS='$(RUNS)' JOBS='$(JOBS)' SPIN='$(SPIN)' RUN='$(RUN)' TIMEOUT='$(TIMEOUT)' .ci/flakes
 
 .PHONY: bench
-bench: ## Run the micro-benchmarks COUNT times (6), into bin/bench.txt: make bench BENCH=Relay
+bench: ## Run the micro-benchmarks COUNT times (6), into bin/bench.txt (4 min): make bench BENCH=Relay
 	@mkdir -p $(dir $(BENCHOUT))
 	$(GO) test -run '^$$' -bench '$(BENCH)' -skip '$(BENCHSKIP)' -benchmem -benchtime $(BENCHTIME) -count $(COUNT) \
 		-timeout 1h $(UNITS) | tee $(BENCHOUT)
 	@! grep '^FAIL' $(BENCHOUT)
 
 .PHONY: bench-compare
-bench-compare: bench ## Run make bench, and compare with BASELINE by benchstat
+bench-compare: bench ## Run make bench, and compare with BASELINE by benchstat (4 min)
 	$(GO) run $(BENCHSTAT) -ignore cpu $(BASELINE) $(BENCHOUT)
 
 .PHONY: bench-beside
@@ -268,7 +268,7 @@ bench-baseline: ## Make bin/bench.txt the new BASELINE
 	grep -E '^(goos|goarch|pkg|cpu|Benchmark)' $(BENCHOUT) > $(BASELINE)
 
 .PHONY: bench-e2e
-bench-e2e: ## Measure the built programs beside a plain relay chain, into docs/performance.md
+bench-e2e: ## Measure the built programs beside a plain relay chain, into docs/performance.md (15 min)
 	$(GO) run ./e2e/bench -write docs/performance.md $(ARGS)
 
 .PHONY: bench-line
@@ -288,11 +288,11 @@ scale: ## Measure what thousands of tenants, agents, sidecars and connections co
 	$(GO) run ./e2e/bench scale -write docs/scale.md $(ARGS)
 
 .PHONY: quickstart
-quickstart: build ## Try everything in one process: make quickstart ARGS=--once
+quickstart: build ## Try everything in one process, until Ctrl-C: make quickstart ARGS=--once
 	$(BIN)/konnectivity quickstart $(ARGS)
 
 .PHONY: image
-image: ## Build the container image (docker or a command in DOCKER)
+image: ## Build the container image (docker or a command in DOCKER); compiles in it (some minutes)
 	$(or $(DOCKER),docker) build --build-arg VERSION='$(VERSION)' --build-arg COMMIT='$(COMMIT)' -t '$(IMAGE)' .
 
 # What the Dockerfile puts into the image: the same as a release does.
@@ -309,7 +309,7 @@ committed:
 		{ printf 'make release: commit these files first, or remove them:\n%s\n' "$$changed" >&2; exit 1; }
 
 .PHONY: release
-release: $(if $(UNCOMMITTED),,committed) ## Make everything of a release into dist/, the same bytes each time: make release VERSION=v1.2.3 KEY=cosign.key
+release: $(if $(UNCOMMITTED),,committed) ## Make everything of a release into dist/, the same bytes each time (some minutes): make release VERSION=v1.2.3 KEY=cosign.key
 	release/busybox .cache/busybox $(patsubst linux/%,%,$(filter linux/%,$(SYSTEMS)))
 	$(RELEASE) -out='$(CURDIR)/$(DIST)' -busybox='$(CURDIR)/.cache/busybox'
 
@@ -330,7 +330,7 @@ release-test: ## Make the release of this system, into bin/dist, and install and
 	$(MAKE) chart ARGS=-chart='$(CURDIR)/$(BIN)/dist/konnectivity-0.0.0-test.tgz'
 
 .PHONY: release-twice
-release-twice: ## Make a release of the last commit in two places, and compare every byte
+release-twice: ## Make a release of the last commit in two places, and compare every byte; compiles everything twice (long)
 	folder=$$(mktemp -d) && for n in 1 2; do \
 		git clone --quiet . "$$folder/$$n/src" && mkdir -p "$$folder/$$n/src/.cache" && \
 		$(MAKE) -C "$$folder/$$n/src" release VERSION=v0.0.0-twice SYSTEMS='$(SYSTEMS)' GOCACHE="$$folder/$$n/cache" || exit; \
