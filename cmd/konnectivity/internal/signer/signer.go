@@ -196,6 +196,8 @@ func (s *Signer) answer(ctx context.Context, r *kubeapi.PodCertificateRequest) e
 }
 
 // publish writes the ClusterTrustBundle if it is not as the file of CAs is. One goroutine calls it.
+// Signers of one Deployment see a new file at the same time, and the API lets one of them write:
+// the others look once more, and find it done.
 func (s *Signer) publish(ctx context.Context) error {
 	trust, err := s.opts.Trust()
 	if err != nil {
@@ -203,6 +205,15 @@ func (s *Signer) publish(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
+	err = s.publishTrust(ctx, trust)
+	if reason := kubeapi.ReasonOf(err); reason == kubeapi.Conflict || reason == kubeapi.AlreadyExists {
+		err = s.publishTrust(ctx, trust)
+	}
+	return err
+}
+
+// publishTrust is one look at the bundle, and one attempt to write it.
+func (s *Signer) publishTrust(ctx context.Context, trust string) error {
 	write := func(ctx context.Context, b *kubeapi.ClusterTrustBundle) (*kubeapi.ClusterTrustBundle, error) {
 		return s.opts.Bundles.Update(ctx, b)
 	}

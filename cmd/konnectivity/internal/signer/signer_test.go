@@ -37,6 +37,8 @@ type cluster struct {
 	refused  int    // answers
 	writes   int
 	forbid   int // how many more calls about bundles are refused
+
+	twin string // what another signer publishes right before the next one; "": none does
 }
 
 // forbids takes one of the refusals.
@@ -162,6 +164,14 @@ func (c *cluster) answered(w http.ResponseWriter, r *http.Request) {
 func (c *cluster) trust(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if r.Method != http.MethodGet && c.twin != "" {
+		c.bundle = &kubeapi.ClusterTrustBundle{}
+		c.bundle.Name = BundleOf("konnectivity.internal/agent")
+		c.bundle.Spec = kubeapi.ClusterTrustBundleSpec{SignerName: "konnectivity.internal/agent", TrustBundle: c.twin}
+		c.twin = ""
+		fail(w, http.StatusConflict, map[string]string{http.MethodPost: kubeapi.AlreadyExists, http.MethodPut: kubeapi.Conflict}[r.Method])
+		return
+	}
 	if r.Method != http.MethodGet {
 		c.bundle = &kubeapi.ClusterTrustBundle{}
 		_ = json.NewDecoder(r.Body).Decode(c.bundle)
@@ -361,6 +371,21 @@ func TestSignersThatPublishOtherCAs(t *testing.T) {
 		testutil.Equal(t, testutil.Lines(hook, "something else had published others"), 1, "lines of %s about the other", name)
 	}
 	testutil.Equal(t, len(otherSaid.AllEntries()), 2, "lines of the other")
+}
+
+// Replicas publish at the same time. It is no failure that another one was first.
+func TestSignersThatPublishAtOnce(t *testing.T) {
+	c, ca := newCluster(), authority(t, time.Hour*1000)
+	s, said := idle(t, c, func() *tls.Certificate { return ca }, func(o *Options) { o.Trust = trusting("CAS") })
+	c.twin = "CAS"
+	testutil.NoError(t, s.publish(t.Context()))
+	s.opts.Trust, c.twin = trusting("NEWER"), "NEWER"
+	testutil.NoError(t, s.publish(t.Context()))
+	testutil.Equal(t, c.bundled(), bundleOf("NEWER"), "the bundle")
+	testutil.Equal(t, c.writes+len(said.AllEntries()), 0, "writes of the one that came second, and lines of its log")
+	s.opts.Trust, c.twin = trusting("NEWEST"), "NEWER"
+	testutil.NoError(t, s.publish(t.Context()))
+	testutil.Equal(t, c.bundled(), bundleOf("NEWEST"), "the bundle, where the other one has an older file")
 }
 
 // A signer that does not reach its API is not ready, counts that, and stops at once.
