@@ -49,16 +49,16 @@ func TestChartComesBack(t *testing.T) {
 		t.Errorf("installing without a secret: %v\n%s", err, out)
 	}
 
-	_, rid, _ := strings.Cut(readme, "To be rid of")
-	_, rid, _ = strings.Cut(rid, "```\n")
-	rid, _, _ = strings.Cut(rid, "```\n")
+	_, deletions, _ := strings.Cut(readme, "To delete what is left")
+	_, deletions, _ = strings.Cut(deletions, "```\n")
+	deletions, _, _ = strings.Cut(deletions, "```\n")
 	i.do("create", "-n", "my-control-plane", "-f", i.write("lease.yaml", []byte("apiVersion: coordination.k8s.io/v1\nkind: Lease\n"+
 		"metadata: {name: konnectivity-proxy-server-0, labels: {k8s-app: konnectivity-server}}\n"))) // no server runs here
-	for command := range strings.Lines(rid) {
+	for command := range strings.Lines(deletions) {
 		i.follow(command)
 	}
 	left := i.do("get", "leases,secrets,configmaps,serviceaccounts,roles,rolebindings", "-n", "my-control-plane", "-o", "name")
-	if strings.Contains(left, "konnectivity") || rid == "" {
+	if strings.Contains(left, "konnectivity") || deletions == "" {
 		t.Errorf("what is left:\n%s", left)
 	}
 }
