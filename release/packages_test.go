@@ -25,19 +25,24 @@ func newRoot(t *testing.T) *root {
 	// A file system of its own: the upper folder of an overlay may not be on an
 	// overlay, which /tmp is in a container.
 	command(t, "mount", "-t", "tmpfs", "tmpfs", base)
-	t.Cleanup(func() { command(t, "umount", base) })
+	unmountAtEnd(t, base)
 	r := &root{t: t, merged: filepath.Join(base, "merged")}
 	for _, name := range []string{"upper", "work", "merged"} {
 		noError(t, os.Mkdir(filepath.Join(base, name), 0o755))
 	}
 	options := fmt.Sprintf("lowerdir=/,upperdir=%s/upper,workdir=%s/work", base, base)
 	command(t, "mount", "-t", "overlay", "overlay", "-o", options, r.merged)
-	t.Cleanup(func() { command(t, "umount", r.merged) })
+	unmountAtEnd(t, r.merged)
 	command(t, "mount", "-t", "proc", "proc", filepath.Join(r.merged, "proc"))
-	t.Cleanup(func() { command(t, "umount", filepath.Join(r.merged, "proc")) })
+	unmountAtEnd(t, filepath.Join(r.merged, "proc"))
 	command(t, "mount", "--bind", "/dev", filepath.Join(r.merged, "dev"))
-	t.Cleanup(func() { command(t, "umount", filepath.Join(r.merged, "dev")) })
+	unmountAtEnd(t, filepath.Join(r.merged, "dev"))
 	return r
+}
+
+// unmountAtEnd unmounts what the test has mounted. It may be in use: something else walks /tmp.
+func unmountAtEnd(t *testing.T, path string) {
+	t.Cleanup(func() { command(t, "umount", "--lazy", path) })
 }
 
 // inside runs a command in the root.
@@ -123,7 +128,7 @@ func namespace(t *testing.T) string {
 	path := filepath.Join(t.TempDir(), "net")
 	noError(t, os.WriteFile(path, nil, 0o600))
 	command(t, "unshare", "--net="+path, "sh", "-c", "ip link set lo up && ip address add "+podAddress+"/32 dev lo")
-	t.Cleanup(func() { command(t, "umount", path) })
+	unmountAtEnd(t, path)
 	return path
 }
 
