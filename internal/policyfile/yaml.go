@@ -22,7 +22,8 @@ func DecodeYAML(text []byte, most int, into any) (field string, err error) {
 	}
 	asJSON, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
-		return "", errors.New(strings.TrimPrefix(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), "yaml: "))
+		text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), "yaml: ")
+		return "", errors.New(strings.ReplaceAll(strings.TrimPrefix(text, "unmarshal errors:\n  "), "\n  ", "; ")) // on one line
 	}
 	d := json.NewDecoder(bytes.NewReader(asJSON))
 	d.DisallowUnknownFields()
