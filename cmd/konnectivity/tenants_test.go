@@ -144,7 +144,7 @@ func TestTenantsCheck(t *testing.T) {
 			put("ca.crl", testutil.Must(other.Revoke(time.Now().Add(good)))(t))
 		}
 	}
-	names := []string{"a.example.com"}
+	names, token := []string{"a.example.com"}, admin.NewToken() // token is that of b
 	for what, c := range map[string]struct {
 		change func(put func(string, []byte))
 		status int
@@ -170,6 +170,7 @@ func TestTenantsCheck(t *testing.T) {
 		"no server":          {func(put func(string, []byte)) { put("server.crt", nil); put("server.key", nil) }, 0, "that of the server's flags has to have its names"},
 		"no reader":          {func(put func(string, []byte)) { put("reader-token", nil) }, 0, "reader: none"},
 		"a short token":      {func(put func(string, []byte)) { put("reader-token", []byte("guess me")) }, 1, "✘ folder: reader-token: the token has 8 characters: want at least 32, random ones"},
+		"a token of another": {func(put func(string, []byte)) { put("reader-token", token) }, 1, `✘ reader: the token of reader-token is that of the tenant "b", too`},
 		"no list":            {func(func(string, []byte)) {}, 0, "✔ revocation lists: none: there is no ca.crl"},
 		"a list":             {lists(time.Hour), 0, "✔ revocation lists: in ca.crl, valid until"},
 		"an old list":        {lists(-time.Minute), 0, "! revocation lists: ca.crl is out of date since"},
@@ -178,7 +179,8 @@ func TestTenantsCheck(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
-			makeTenant(t, dir, "b")
+			beside, _, _ := makeTenant(t, dir, "b")
+			testutil.NoError(t, os.WriteFile(filepath.Join(beside, "reader-token"), token, 0o600))
 			folder, _, _ := makeTenant(t, dir, "a")
 			c.change(func(name string, data []byte) {
 				path := filepath.Join(folder, name)

@@ -75,6 +75,7 @@ type entry struct {
 	since   time.Time
 	said    string // as logged
 	old     *Spec  // whose revocation lists were logged as out of date
+	shares  bool   // its reader's token was logged as another's, too
 }
 
 // Open reads all folders of a folder. It fails only if they cannot be listed;
@@ -386,6 +387,19 @@ func (d *Dir) warnOutdated(name string, e *entry, now time.Time) {
 	}
 }
 
+// warnShared logs, as it begins, that a tenant's reader sees nothing, since another tenant's has
+// the same token.
+func (d *Dir) warnShared(t *Table) {
+	for name, e := range d.entries {
+		shown, known := t.readers[e.reader]
+		shares := known && shown == ""
+		if shares && !e.shares {
+			d.log.WithField("tenant", name).Warn("the tenant's " + ReaderFile + " is another tenant's, too, and so shows nothing; give each its own")
+		}
+		e.shares = shares
+	}
+}
+
 func (e *entry) state() string {
 	switch {
 	case e.serving == nil:
@@ -423,6 +437,7 @@ func (d *Dir) publish() {
 		}
 	}
 	t.readers = readersOf(d.entries)
+	d.warnShared(t)
 	t.agentsBy, t.clientsBy = newIssuers(t.tenants, agentsOf), newIssuers(t.tenants, clientsOf)
 	if !t.closed {
 		maps.Copy(t.refused, d.served)

@@ -761,4 +761,26 @@ func TestTheTokenOfOneThatIsNotServedShowsNothing(t *testing.T) {
 	shows("a")
 }
 
+// A token of two tenants shows neither, which the log says of both, once.
+func TestATokenOfTwoIsLogged(t *testing.T) {
+	w := newWorld(t, "a", "b")
+	token := strings.Repeat("token", 8)
+	w.put("a", ReaderFile, token)
+	d := w.open()
+	const line = "the tenant's reader-token is another tenant's, too, and so shows nothing; give each its own"
+	testutil.Equal(t, testutil.Lines(w.said, line), 0, "lines about the token of one")
+	w.put("b", ReaderFile, token)
+	for range 3 {
+		d.Look()
+		w.tenant("b", "b2.example")
+	}
+	testutil.Equal(t, testutil.Lines(w.said, line), 2, "lines about the token of two")
+	testutil.Equal(t, d.Table().Reader(testutil.Must(admin.ParseToken([]byte(token)))(t)), "", "it shows")
+	testutil.NoError(t, os.Remove(filepath.Join(w.path, "b", ReaderFile)))
+	d.Look()
+	w.put("b", ReaderFile, token)
+	d.Look()
+	testutil.Equal(t, testutil.Lines(w.said, line), 4, "lines once it is of two again")
+}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(testutil.Settled(m)) }

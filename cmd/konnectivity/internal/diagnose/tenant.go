@@ -67,10 +67,11 @@ func (c *tenantChecker) walk(t *tenant.Spec, err error, others func() []*tenant.
 		c.fail(c.what, err.Error(), "A tenant's name is that of its "+c.what+".")
 	default:
 		c.ok(c.what, reachedBy(t))
-		c.checkOthers(t, others())
+		beside := others()
+		c.checkOthers(t, beside)
 		c.checkCAs(t)
 		c.checkServer(t)
-		c.checkReader(t)
+		c.checkReader(t, beside)
 	}
 }
 
@@ -185,12 +186,18 @@ func (c *tenantChecker) checkServer(t *tenant.Spec) {
 }
 
 // checkReader says whether a token shows the tenant on the server's admin port.
-func (c *tenantChecker) checkReader(t *tenant.Spec) {
-	if t.Reader == (admin.TokenDigest{}) {
-		c.ok("reader", "none: there is no "+tenant.ReaderFile)
-		return
+func (c *tenantChecker) checkReader(t *tenant.Spec, others []*tenant.Spec) {
+	const step = "reader"
+	same := slices.IndexFunc(others, func(o *tenant.Spec) bool { return o.Name != t.Name && o.Reader == t.Reader })
+	switch {
+	case t.Reader == (admin.TokenDigest{}):
+		c.ok(step, "none: there is no "+tenant.ReaderFile)
+	case same >= 0:
+		c.fail(step, fmt.Sprintf("the token of %s is that of the tenant %q, too, and so shows nothing", tenant.ReaderFile, others[same].Name),
+			"Give each tenant its own: `openssl rand -hex 32` makes one.")
+	default:
+		c.ok(step, "whoever has the token of "+tenant.ReaderFile+" sees this tenant on the server's admin port")
 	}
-	c.ok("reader", "whoever has the token of "+tenant.ReaderFile+" sees this tenant on the server's admin port")
 }
 
 // issued reports whether one of the CAs issued cert.
