@@ -18,8 +18,10 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/pki"
 	"konnectivity/internal/policyfile"
 	"konnectivity/internal/testutil"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/server/auth"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
@@ -275,5 +277,28 @@ func TestObserversAllocateNothing(t *testing.T) {
 		"bytes":          func() { m.totals.Up.Add(1) },
 	} {
 		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
+	}
+}
+
+// When the first certificate of a tenant's files expires, and how long it lives, follow the files.
+func TestATenantsFirstExpiryIsShown(t *testing.T) {
+	s := startSharers(t)
+	red := s.addServed("red", "")
+	figures := func() (all [2]float64) {
+		for _, f := range familiesOf([]*cluster{red.cluster()}) {
+			switch f.GetName() {
+			case MetricsPrefix + "tenant_certificate_expiry_timestamp_seconds":
+				all[0] = f.Metric[0].Gauge.GetValue()
+			case MetricsPrefix + "tenant_certificate_lifetime_seconds":
+				all[1] = f.Metric[0].Gauge.GetValue()
+			}
+		}
+		return all
+	}
+	for range 2 {
+		ca := testutil.Must(tlsreload.Certificates(red.ca.CertPEM))(t)[0]
+		testutil.Equal(t, figures(), [2]float64{float64(ca.NotAfter.Unix()), ca.NotAfter.Sub(ca.NotBefore).Seconds()}, "expiry and lifetime")
+		red.ca = testutil.Must(pki.NewCAFor("other", time.Hour))(t)
+		red.write("")
 	}
 }

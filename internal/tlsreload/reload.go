@@ -87,6 +87,9 @@ func (s *Source) fail(err error) {
 	}
 }
 
+// ExpiredCertificate is logged once of a certificate that has expired: it is used all the same.
+const ExpiredCertificate = "certificate has expired; replace it"
+
 // warnExpired logs certificates that peers will refuse, each once: those that had
 // expired or were not valid yet when they came into use, and those that expire in use. What is
 // good once the clock was set is logged again should it expire.
@@ -102,7 +105,7 @@ func (s *Source) warnExpired(log logrus.FieldLogger, m *material, now time.Time)
 	}
 	for file, cert := range m.first {
 		once(now.Before(cert.NotBefore), file, "valid_from", cert.NotBefore, "certificate is not valid yet; replace it, or correct this machine's clock")
-		once(now.After(cert.NotAfter), file, "expired", cert.NotAfter, "certificate has expired; replace it")
+		once(now.After(cert.NotAfter), file, "expired", cert.NotAfter, ExpiredCertificate)
 	}
 	if lists := m.lists; lists != nil && !lists.Until.IsZero() {
 		once(now.After(lists.Until), s.files.CRL, "expired", lists.Until, OutdatedLists)

@@ -75,6 +75,7 @@ type entry struct {
 	since   time.Time
 	said    string // as logged
 	old     *Spec  // whose revocation lists were logged as out of date
+	expired *Spec  // whose First was logged as expired
 	shares  bool   // its reader's token was logged as another's, too
 }
 
@@ -170,7 +171,7 @@ func (d *Dir) update(names []string, whole bool) {
 		}
 		e.seen = d.looks
 		news = d.lookAt(name, e, now, whole || d.due(e)) || news
-		d.warnOutdated(name, e, now)
+		d.warnExpired(name, e, now)
 	}
 	for name, e := range d.entries {
 		if e.seen == d.looks {
@@ -376,14 +377,22 @@ func (d *Dir) tell(name string, e *entry) {
 	}
 }
 
-// warnOutdated logs, once for each reading, that the served revocation lists are out of date.
-func (d *Dir) warnOutdated(name string, e *entry, now time.Time) {
-	if e.serving == nil || e.serving == e.old {
+// warnExpired logs, once for each reading, that the served revocation lists are out of date,
+// and that a certificate has expired. Both are used nevertheless: it may be our clock that is
+// wrong.
+func (d *Dir) warnExpired(name string, e *entry, now time.Time) {
+	spec := e.serving
+	if spec == nil {
 		return
 	}
-	if until := e.serving.ListsUntil(); !until.IsZero() && now.After(until) {
-		e.old = e.serving
-		d.log.WithField("tenant", name).WithField("expired", until.UTC().Format(time.RFC3339)).Warn(tlsreload.OutdatedLists)
+	log := d.log.WithField("tenant", name)
+	if until := spec.ListsUntil(); spec != e.old && !until.IsZero() && now.After(until) {
+		e.old = spec
+		log.WithField("expired", until.UTC().Format(time.RFC3339)).Warn(tlsreload.OutdatedLists)
+	}
+	if first := spec.First; spec != e.expired && now.After(first.Until) {
+		e.expired = spec
+		log.WithFields(logrus.Fields{"file": first.File, "expired": first.Until.UTC().Format(time.RFC3339)}).Warn(tlsreload.ExpiredCertificate)
 	}
 }
 

@@ -55,6 +55,7 @@ type Spec struct {
 	APIServers  []string            // HOST:PORT; none: agents do not reach it
 	Bounds      Bounds
 	Reader      admin.TokenDigest // of the token that shows this tenant on the admin port; zero: none does
+	First       Expiry            // of its CAs and Cert
 
 	readerKnown bool // Reader is as the file has it, whatever is wrong with others
 
@@ -210,7 +211,11 @@ func (t *Spec) fill(spec Settings, read reader) (err error) {
 			return err
 		}
 	}
-	return t.parseCert(read)
+	if err := t.parseCert(read); err != nil {
+		return err
+	}
+	t.findFirst()
+	return nil
 }
 
 // narrow restricts the tenant's CAs to certificates with its identities.
