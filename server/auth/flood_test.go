@@ -234,6 +234,7 @@ func TestSigningKeysAreKeptFresh(t *testing.T) {
 		first, second := newSigner(t, "k1"), newSigner(t, "k2")
 		var calls atomic.Int64
 		var now atomic.Pointer[signer]
+		var denied atomic.Bool
 		now.Store(first)
 		log, said := test.NewNullLogger()
 		tokens := NewTokens(TokensConfig{Accounts: []Account{{"kube-system", "konnectivity-agent"}}, Audience: "konnectivity", Log: log,
@@ -241,6 +242,9 @@ func TestSigningKeysAreKeptFresh(t *testing.T) {
 				calls.Add(1)
 				if s := now.Load(); s != nil {
 					return s.published(ctx)
+				}
+				if denied.Load() {
+					return nil, &kubeapi.Error{Code: 403, Reason: kubeapi.Forbidden}
 				}
 				return nil, errors.New("connection refused")
 			}})
@@ -258,12 +262,17 @@ func TestSigningKeysAreKeptFresh(t *testing.T) {
 		time.Sleep(2 * keysEvery)
 		testutil.Equal(t, tokens.lookAt(second.token("c", nil)).rank, proven, "the keys are lost while the API is down: rank")
 		testutil.AtMost(t, calls.Load(), 2+int64(2*keysEvery/keysAgain), "readings while the API is down")
+		denied.Store(true)
+		time.Sleep(keysEvery)
 		stop()
 		lines := said.AllEntries()
-		testutil.Requires(t, len(lines) == 2, "%d lines are logged", len(lines))
+		testutil.Requires(t, len(lines) == 3, "%d lines are logged", len(lines))
 		err, ok := lines[0].Data[logrus.ErrorKey]
 		testutil.Holds(t, !ok, "that keys are read is logged with the error %v", err)
 		testutil.Holds(t, lines[1].Data[logrus.ErrorKey] != nil, "that they cannot be is logged without the cause")
+		for i, want := range []bool{false, false, true} {
+			testutil.Equal(t, strings.Contains(lines[i].Message, ": bind the server to the cluster role"), want, "a role is asked for in %q", lines[i].Message)
+		}
 	})
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/wait"
 )
 
@@ -74,8 +75,10 @@ func (k *keys) run(ctx context.Context, spend func()) {
 		line := "tokens that the Kubernetes API has signed are reviewed before others"
 		err := k.refresh(ctx)
 		if err != nil {
-			line, next = "the keys of the Kubernetes API's tokens cannot be read (GET /openid/v1/jwks), so a flood of forged tokens can delay agents: "+
-				"bind the server to the cluster role system:service-account-issuer-discovery", keysAgain
+			line, next = "the keys of the Kubernetes API's tokens cannot be read (GET /openid/v1/jwks), so a flood of forged tokens can delay agents", keysAgain
+			if kubeapi.Denied(err) {
+				line += ": bind the server to the cluster role system:service-account-issuer-discovery"
+			}
 		}
 		if line != said && ctx.Err() == nil {
 			log := k.log
