@@ -19,9 +19,11 @@ const (
 
 // connect serves CONNECT (RFC 9110 §9.3.6). The client's connection is taken
 // from net/http before anything is dialed, because net/http would mistake a
-// client that has sent everything and ended its side for one that left.
-func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
+// client that has sent everything and ended its side for one that left. Full, unless nil, is what
+// it hears instead.
+func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request, full *refusal) {
 	address, refused := connectTarget(c, r)
+	refused = cmp.Or(refused, full)
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		panic(http.ErrAbortHandler) // the connection is gone

@@ -88,12 +88,16 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	case why != nil:
 		s.Metrics.Refuse(front.ReasonLimit)
 		s.WarnFull()
+		if r.Method == http.MethodConnect {
+			s.connect(c, w, r, fullRefusal)
+			return
+		}
 		s.turnAway(c, w, r, fullRefusal)
 		return
 	}
 	c.served.Store(true)
 	if r.Method == http.MethodConnect {
-		s.connect(c, w, r)
+		s.connect(c, w, r, nil)
 		return
 	}
 	x := s.newExchange(c, w, r)

@@ -146,7 +146,12 @@ func TestDescriptorsBoundServedConnections(t *testing.T) {
 	for method, uri := range map[string]string{"CONNECT": target, "GET": "http://" + origin + "/"} {
 		w := dialWire(t, p.addr)
 		w.send("%s %s HTTP/1.1\r\nHost: x\r\n\r\n", method, uri)
-		testutil.Contains(t, w.answered(503, "%s", method), "ulimit -n", "content")
+		resp := w.response("GET")
+		if method == "CONNECT" {
+			testutil.Equal(t, resp.Status, "503 This proxy serves as many connections as its descriptors (ulimit -n) allow", "the status line")
+		}
+		testutil.Equal(t, resp.StatusCode, 503, "%s", method)
+		testutil.Contains(t, body(t, resp), "ulimit -n", "content")
 		w.expectEnd()
 	}
 	testutil.Equal(t, promtest.ToFloat64(p.Metrics.Refused.WithLabelValues()), 2, "refusals that were counted")
