@@ -324,7 +324,7 @@ func TestNodesConnectionsAvoidAServerThatIsLeft(t *testing.T) {
 	defer held.Close()
 	o.connected(t)
 	preferred.refuseAll(nil)
-	awaitEnd(t, link.Drains().Done(), "the server is not left")
+	testutil.Receive(t, "the server is left", link.Drains().Done())
 	testutil.Eventually(t, "the connection goes on elsewhere", func() bool { return o.resumes() > 0 })
 	near := &tunnel.Flow{Resume: &tunnel.Resume{First: left.id}} // as the one with the shortest round trip is
 	s, _, _ := pickAPI(o.agent.set.peers.Members(), nil, near)

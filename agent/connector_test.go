@@ -66,9 +66,9 @@ func TestNegotiation(t *testing.T) {
 			testutil.Equal(t, slices.Contains(server.hellos[0], link.ALPN), c.mode != link.Off,
 				"mode %q offered %v", c.mode, server.hellos[0])
 			s.Drain()
-			awaitEnd(t, a.Drains().Done(), "the server was not told of the drain")
+			testutil.Receive(t, "the server is told of the drain", a.Drains().Done())
 			_ = s.Close()
-			awaitEnd(t, a.Life().Done(), "the server did not see the end")
+			testutil.Receive(t, "the server sees the end", a.Life().Done())
 			testutil.Holds(t, s.Err() == nil, "closed in order, but %v", s.Err())
 		})
 	}

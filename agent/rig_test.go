@@ -296,16 +296,6 @@ func runAgent(t *testing.T, opts Options) (a *Agent, stop func() error) {
 	return a, stop
 }
 
-// awaitEnd waits until done is closed, or fails the test with the complaint.
-func awaitEnd(t testing.TB, done <-chan struct{}, complaint string) {
-	t.Helper()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		t.Fatal(complaint)
-	}
-}
-
 // wantEcho carries bytes over a dial.
 func wantEcho(t *testing.T, d tunnel.Dialer, address string) {
 	t.Helper()

@@ -12,12 +12,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/test/bufconn"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 
+	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/server/auth"
@@ -25,12 +25,6 @@ import (
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
-
-func quietLog() logrus.FieldLogger {
-	l := logrus.New()
-	l.SetOutput(io.Discard)
-	return l
-}
 
 // TestDrain: connections go on, new ones do not come, everybody is told, and
 // the end comes with the last connection.
@@ -173,7 +167,7 @@ func inMemory(t *testing.T, set func(*Options, *pki.CA)) (near, far *bufconn.Lis
 	near, far = bufconn.Listen(64<<10), bufconn.Listen(64<<10)
 	opts := Options{
 		ID: "s", Clients: []Listener{{Listener: near, TLS: secure}}, Agents: []Listener{{Listener: far, TLS: secure}},
-		ResumeWindow: 30 * time.Second, Grace: time.Hour, Log: quietLog(), Registry: prometheus.NewRegistry(),
+		ResumeWindow: 30 * time.Second, Grace: time.Hour, Log: logging.Silent(), Registry: prometheus.NewRegistry(),
 	}
 	set(&opts, ca)
 	s := testutil.Must(New(opts))(t)

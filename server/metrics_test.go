@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"sort"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
@@ -258,7 +260,8 @@ func TestResumedConnectionsAreNoFailures(t *testing.T) {
 
 // What is called for each connection while nobody reads debug lines, and for packets and bytes.
 func TestObserversAllocateNothing(t *testing.T) {
-	m := newMetrics(prometheus.NewRegistry(), noDials)
+	m, log := newMetrics(prometheus.NewRegistry(), noDials), logrus.New()
+	log.SetOutput(io.Discard)
 	observes := func(o tunnel.Observer) func() {
 		flow := &tunnel.Flow{Request: tunnel.Request{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}}
 		return func() {
@@ -268,7 +271,7 @@ func TestObserversAllocateNothing(t *testing.T) {
 		}
 	}
 	for name, f := range map[string]func(){
-		"log":            observes(connectionLog{quietLog()}),
+		"log":            observes(connectionLog{log}),
 		"metrics":        observes(m),
 		"packet":         func() { m.Packet(legacy.FromAgent, client.PacketType_DATA) },
 		"unknown-packet": func() { m.Packet(legacy.FromAgent, legacy.NoPacket) },

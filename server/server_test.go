@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testutil"
 	"konnectivity/server/auth"
 	"konnectivity/server/registry"
@@ -351,7 +352,7 @@ func TestOptionsThatCannotBe(t *testing.T) {
 }
 
 func TestAgentsThatAreRefused(t *testing.T) {
-	claims := testutil.Must(auth.NewClaims("", quietLog()))(t)
+	claims := testutil.Must(auth.NewClaims("", logging.Silent()))(t)
 	log, said := logtest.NewNullLogger()
 	r := startServer(t, func(o *Options) { o.Claims, o.Log = claims, log })
 	for _, kind := range agentKinds {

@@ -31,7 +31,7 @@ func TestSessionKnowsItsServer(t *testing.T) {
 	testutil.Succeeds(t, s.Close(), "Close")
 	testutil.Succeeds(t, s.Err(), "Err behind it")
 	<-p.Life().Done()
-	eventually(t, "leave is called", func() bool { return r.left.Load() == 1 })
+	testutil.Eventually(t, "leave is called", func() bool { return r.left.Load() == 1 })
 	testutil.Succeeds(t, p.Err(), "an end in order")
 }
 
@@ -74,7 +74,7 @@ func TestNumberOfOpenConnectionIsReusable(t *testing.T) {
 		testutil.Must(c.Write([]byte("hello")))(t)
 		testutil.Must(io.ReadFull(c, make([]byte, 5)))(t)
 		testutil.NoError(t, c.Close())
-		eventually(t, "it is over", func() bool { return s.Streams() == 1-i })
+		testutil.Eventually(t, "it is over", func() bool { return s.Streams() == 1-i })
 		s.mu.Lock()
 		testutil.Equal(t, len(s.dials), 1-i, "dials that can be given up by its number")
 		s.mu.Unlock()
@@ -131,8 +131,8 @@ func block(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 
 func TestLostAgentEndsConnectionsBehindReceivedBytes(t *testing.T) {
 	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
-		c := dial(t, p, testutil.Serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("held")); _, _ = io.Copy(io.Discard, c) }))
-		eventually(t, "the bytes are here", func() bool { puts, _ := c.(*conn).in.state(); return puts > 0 })
+		c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("held")); _, _ = io.Copy(io.Discard, c) }))
+		testutil.Eventually(t, "the bytes are here", func() bool { puts, _ := c.(*conn).in.state(); return puts > 0 })
 		r.grpc.Stop() // the stream breaks
 		<-p.Life().Done()
 		testutil.Must(io.ReadFull(c, make([]byte, 4)))(t) // what had come
@@ -166,7 +166,7 @@ func TestDrainBothWays(t *testing.T) {
 	s.Drain()
 	p.Drain()
 	for _, ch := range []<-chan struct{}{p.Drains().Done(), s.Draining()} {
-		awaitEnd(t, ch, "the other side does not know")
+		testutil.Receive(t, "the other side knows", ch)
 	}
 	c := dial(t, p, testutil.Echo(t)) // draining agents still serve
 	_, _ = c.Write([]byte("x"))

@@ -92,7 +92,7 @@ func TestTheStreamIsOverOnceItsDialsFail(t *testing.T) {
 			testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailAgentLost, "the failure")
 		})
 	}
-	eventually(t, "all dials are pending", func() bool { return a.peer.Streams() == many })
+	testutil.Eventually(t, "all dials are pending", func() bool { return a.peer.Streams() == many })
 	testutil.NoError(t, a.CloseSend())
 	dials.Wait()
 	err := testutil.Err(a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1")))
@@ -158,7 +158,7 @@ func TestUnusualDialAnswers(t *testing.T) {
 	_ = a.accept(t.Context(), 6).Reset(nil) // the stream still works
 	_ = a.want(client.PacketType_CLOSE_REQ)
 	a.send(closeResponse(6, ""))
-	eventually(t, "nothing is left", func() bool { return a.peer.Streams() == 0 })
+	testutil.Eventually(t, "nothing is left", func() bool { return a.peer.Streams() == 0 })
 }
 
 func TestAgentMetadataIsChecked(t *testing.T) {

@@ -94,7 +94,7 @@ func viaAgents(t *testing.T, f func(t *testing.T, r *rig)) {
 				t.Cleanup(func() { r.idle(p, s) })
 			}
 			f(t, r)
-			eventually(t, "all streams have ended", func() bool { return r.proxy.Streams() == 0 })
+			testutil.Eventually(t, "all streams have ended", func() bool { return r.proxy.Streams() == 0 })
 		})
 	}
 }
@@ -146,7 +146,7 @@ func TestRealClientReadsDialFailure(t *testing.T) {
 	viaAgents(t, func(t *testing.T, r *rig) {
 		_, tun, err := r.realDial(t.Context(), testutil.Refusing(t))
 		testutil.ErrorSays(t, err, "connection refused", "the error")
-		awaitEnd(t, tun.Done(), "the tunnel was not ended")
+		testutil.Receive(t, "the end of the tunnel", tun.Done())
 	})
 }
 
@@ -159,7 +159,7 @@ func TestEndedStreamClosesConnection(t *testing.T) {
 		tun := testutil.Must(konnectivity.CreateSingleUseGrpcTunnelWithContext(ctx, ctx, "passthrough:rig", r.dialOptions()...))(t)
 		testutil.Must(tun.DialContext(ctx, "tcp", addr))(t)
 		cancel()
-		awaitEnd(t, ended, "the destination was left open")
+		testutil.Receive(t, "the end of the destination", ended)
 		<-tun.Done()
 	})
 }
@@ -252,7 +252,7 @@ func TestDialIsCancelledWithItsStream(t *testing.T) {
 			r.dialer.Store(p)
 			c, cancel := r.rawFrontend(t)
 			c.send(dialRequest(9, "tcp", "a:1"))
-			eventually(t, "the dial is at the agent", func() bool { return pending.Load() == 1 })
+			testutil.Eventually(t, "the dial is at the agent", func() bool { return pending.Load() == 1 })
 			switch how {
 			case "DIAL_CLS":
 				c.send(dialClose(9))
@@ -261,7 +261,7 @@ func TestDialIsCancelledWithItsStream(t *testing.T) {
 			default:
 				cancel()
 			}
-			eventually(t, "the dial was given up", func() bool { return pending.Load() == 0 && p.Streams() == 0 })
+			testutil.Eventually(t, "the dial was given up", func() bool { return pending.Load() == 0 && p.Streams() == 0 })
 		})
 	}
 }

@@ -185,26 +185,10 @@ func dial(t testing.TB, d tunnel.Dialer, address string) tunnel.Conn {
 	return c
 }
 
-// awaitEnd waits until done is closed, or fails the test with the complaint.
-func awaitEnd(t testing.TB, done <-chan struct{}, complaint string) {
-	t.Helper()
-	select {
-	case <-done:
-	case <-time.After(patience):
-		t.Fatal(complaint)
-	}
-}
-
-// eventually waits until ok.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	testutil.Within(t, patience, what, ok)
-}
-
 // idle waits until neither side has a connection or a dial.
 func (r *rig) idle(p *AgentPeer, s *AgentSession) {
 	r.t.Helper()
-	eventually(r.t, "no connection left", func() bool { return p.Streams() == 0 && s.Streams() == 0 && s.mux.count() == 0 })
+	testutil.Eventually(r.t, "no connection left", func() bool { return p.Streams() == 0 && s.Streams() == 0 && s.mux.count() == 0 })
 }
 
 // bothModes runs a test with an agent that knows half-close and an old one.
