@@ -37,32 +37,6 @@ func balanced(w *world, ids ...string) []string {
 	return []string{"10.0.0.1:8091"}
 }
 
-// Behind one load balancer all servers are found, and soon: of many searches at
-// most a few in a hundred take longer than 3 s.
-func TestLoadBalancer(t *testing.T) {
-	const runs = 200
-	late := 0
-	for range runs {
-		w := newWorld()
-		servers := balanced(w, "a", "b", "c", "d", "e")
-		inWorld(t, w, servers, nil, func(b *bench) {
-			all := []string{"a", "b", "c", "d", "e"}
-			if b.within(2*time.Minute, all...) > 3*time.Second {
-				late++
-			}
-			time.Sleep(time.Minute)
-			w.stop(all...)
-			w.start(all...)
-			synctest.Wait()
-			if b.within(2*time.Minute, all...) > 3*time.Second {
-				late++
-			}
-		})
-	}
-	t.Logf("%d of %d searches took longer than 3 s", late, 2*runs)
-	testutil.AtMost(t, late, 2*runs/25, "of %d searches, so many took longer than 3 s", 2*runs)
-}
-
 // searches counts waits for servers that are found by chance, behind a balancer: some in
 // a thousand take longer than is promised.
 type searches struct{ all, late int }
@@ -317,22 +291,6 @@ func TestServerThatNeverGoes(t *testing.T) {
 	inWorld(t, w, servers, nil, func(b *bench) {
 		time.Sleep(2 * maxLeaving * DefaultSyncInterval)
 		b.wantLeaving()
-	})
-}
-
-// An address that a name has no more is not dialed any more; a session to it stays.
-func TestAddressThatLeavesTheName(t *testing.T) {
-	w := newWorld()
-	servers := direct(w, "a", "b")
-	inWorld(t, w, servers, nil, func(b *bench) {
-		b.within(5*time.Second, "a", "b")
-		w.setNames("servers.example", "10.0.0.2")
-		time.Sleep(time.Minute)
-		b.within(0, "a", "b")
-		w.stop("a")
-		w.start("a")
-		time.Sleep(time.Minute)
-		b.within(0, "b")
 	})
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"runtime"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -154,41 +153,6 @@ func TestALinkIsLeftBeforeItsStreams(t *testing.T) {
 		close(release)
 		s.end()
 	})
-}
-
-// A link that does nothing has one goroutine on each side.
-func TestAServedLinkHasOneGoroutine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := serve(t, link.Config{}, nil)
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		mine, n := bubble(stacks(false)), 0
-		for stack := range strings.SplitSeq(stacks(true), "\n\n") {
-			if bubble(stack) == mine && (strings.Contains(stack, "tunnel/link.(*") || strings.Contains(stack, "server.serveLink")) {
-				n++
-			}
-		}
-		testutil.Equal(t, n, 2, "goroutines for both sides")
-		s.end()
-	})
-}
-
-// stacks are those of this goroutine or of all.
-func stacks(all bool) string {
-	for size := 64 << 10; ; size *= 2 {
-		buf := make([]byte, size)
-		if n := runtime.Stack(buf, all); n < size {
-			return string(buf[:n])
-		}
-	}
-}
-
-// bubble is the one that a goroutine is in, by its stack: goroutine 7 [select, synctest
-// bubble 5].
-func bubble(stack string) string {
-	head, _, _ := strings.Cut(stack, "]:")
-	_, in, _ := strings.Cut(head, "synctest bubble")
-	return in
 }
 
 // panics is a log that cannot be written to.
