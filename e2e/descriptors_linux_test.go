@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -86,40 +85,6 @@ func TestSidecarWithFewDescriptors(t *testing.T) {
 	}
 	testutil.Equal(t, served, descriptors/4, "clients that are served")
 	socks.leavesDescriptors(t)
-}
-
-// TestHTTPSidecarWithFewDescriptors: connections that are kept for later requests leave
-// some as well, beside as many tunnels as there may be.
-func TestHTTPSidecarWithFewDescriptors(t *testing.T) {
-	t.Parallel()
-	https := sidecarWithFew(t, "konnectivity-https-proxy")
-	origin := must(net.Listen("tcp4", "0.0.0.0:0"))(t)
-	server := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
-	go func() { _ = server.Serve(origin) }()
-	t.Cleanup(func() { _ = server.Close() })
-	port := origin.Addr().(*net.TCPAddr).Port
-	client := must(net.Dial("tcp", https.Address()))(t)
-	t.Cleanup(func() { _ = client.Close() })
-	answers := bufio.NewReader(client)
-	for n := range descriptors / 3 {
-		_, _ = fmt.Fprintf(client, "GET http://127.0.0.%d:%d/ HTTP/1.1\r\nHost: x\r\n\r\n", n+1, port)
-		if resp := must(http.ReadResponse(answers, nil))(t); resp.StatusCode != http.StatusOK {
-			t.Fatalf("request %d: %s", n, resp.Status)
-		}
-	}
-	served := 1
-	for range descriptors {
-		c := must(net.Dial("tcp", https.Address()))(t)
-		_, _ = fmt.Fprintf(c, "CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: x\r\n\r\n", port)
-		if resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: http.MethodConnect}); err == nil && resp.StatusCode == http.StatusOK {
-			served++
-			t.Cleanup(func() { _ = c.Close() })
-		} else {
-			_ = c.Close()
-		}
-	}
-	testutil.AtLeast(t, served, descriptors/4, "clients that are served")
-	https.leavesDescriptors(t)
 }
 
 // leavesDescriptors looks whether some descriptors are free, and health answers.

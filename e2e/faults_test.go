@@ -133,9 +133,9 @@ func (f *faulty) statusTells(t *testing.T, bound time.Duration, at string, words
 	t.Logf("status:\n%s", seen)
 }
 
-func TestFaultNothing(t *testing.T) {
-	t.Parallel()
-	f := newFaulty(t, nil, nil)
+// well wants check and status to find no fault.
+func (f *faulty) well(t *testing.T) {
+	t.Helper()
 	well := func(status int, screen string) bool {
 		return status == 0 && !strings.ContainsAny(screen, "✘!") && tells(screen, "✔ SOCKS5 sidecar", "✔ connection as by SOCKS5")
 	}
@@ -218,9 +218,11 @@ func TestFaultAgentFrozen(t *testing.T) {
 	})
 }
 
-func TestFaultAgentGone(t *testing.T) {
+// First nothing is wrong, then agents go, one by one, and at last the server.
+func TestFaultGone(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t, nil, nil)
+	f.well(t)
 	second := must(f.StartAgent(f.server, "--agent-id=agent-2"))(t)
 	second.Kill()
 	f.statusTells(t, slack, f.serverAt(), "agent agent-2 at 127.0.0.1", "was lost", "its connection ended without notice")
@@ -230,11 +232,7 @@ func TestFaultAgentGone(t *testing.T) {
 	third := must(f.StartAgent(f.server, "--agent-id=agent-3"))(t)
 	_, _ = third.Stop()
 	f.checkTells(t, f.reachable, nil, "no agent is connected to server-1", "the last, agent-3", "it was shut down in an orderly way")
-}
-
-func TestFaultServerGone(t *testing.T) {
-	t.Parallel()
-	f := newFaulty(t, nil, nil)
+	f.agent = must(f.StartAgent(f.server, "--agent-id=agent-4"))(t)
 	f.server.Kill()
 	f.checkTells(t, f.reachable, nil, "connection refused", "Nobody listens on that port")
 	f.statusTells(t, slack, agentAt(f.agent), "not ready: no servers connected", "connection refused")

@@ -3,7 +3,6 @@ package e2e
 import (
 	"io"
 	"net"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -11,36 +10,6 @@ import (
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
-
-// Whoever sends and then ends its direction still hears the answer: all bytes
-// arrived before the end, and the end did not take the other direction along.
-func TestHalfClose(t *testing.T) {
-	for link, tries := range map[string]int{"auto": scaled(10, 250), "off": 5} {
-		t.Run("link "+link, func(t *testing.T) {
-			w, v := newWhole(t, "--link="+link), newVault(t)
-			var all sync.WaitGroup
-			for _, r := range w.routes(t) {
-				all.Go(func() {
-					for i := range tries {
-						o := order{Kind: uploadClosed, Seed: uint8(i % 4), Size: scaled[int64](4<<20, 100<<20)}
-						testutil.Succeeds(t, o.by(t, r, v), "%s: try %d", r.name, i)
-					}
-				})
-			}
-			all.Wait()
-		})
-	}
-}
-
-// by makes a transfer with a vault, on a connection of its own.
-func (o order) by(t *testing.T, d tunnel.Dialer, v *vault) error {
-	c, err := d.Dial(within(t, patience), tunnel.NewFlow("tcp", v.address))
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	return transfer(patient{c}, o, true)
-}
 
 // A reset is a reset at the other end, never an orderly end. A unix socket
 // has no reset, so it is not among the routes.

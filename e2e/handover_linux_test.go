@@ -40,26 +40,6 @@ func TestConnectionsOutliveTheirAgent(t *testing.T) {
 	idle.check(t)
 }
 
-// Watches of nodes outlive the agent beside the API server as well, where it hands over.
-func TestWatchesOutliveTheAgentBesideTheAPIServer(t *testing.T) {
-	t.Parallel() // it waits
-	n := newNodeOf(t)
-	api, conns := watchServer(t, n.api.ca)
-	flags := []string{"--agent-id=beside", "--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--graceful-shutdown-timeout=10m"}
-	n.startBeside(t, api, flags...)
-	watches := n.watches(t, 8)
-	for range scaled(2, 10) {
-		before := n.beside
-		n.beside = n.agentBeside(t, api, flags...)
-		stopInOrder(t, before.Process)
-		goOn(t, watches)
-	}
-	for _, w := range watches {
-		w.end(t)
-	}
-	testutil.Equal(t, conns.Load(), 8, "connections for 8 watches")
-}
-
 // An agent that is killed while it hands over, or takes over, may end connections; but each
 // has one owner at every moment: no byte of those that go on is lost, or comes twice.
 func TestHandoverIsCutShort(t *testing.T) {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
 )
 
 // patience is how long may take what takes moments on an idle machine. It is no
@@ -93,4 +95,43 @@ func logged(t testing.TB, p *suite.Process, bound time.Duration, what string) {
 func anyPort(t testing.TB) string {
 	t.Helper()
 	return fmt.Sprint(testutil.Reserved(t))
+}
+
+// livenessBound is the time within which a peer that is gone without a word is
+// noticed, by default; slack is for a busy machine.
+const (
+	livenessBound = 20 * time.Second
+	slack         = 30 * time.Second
+)
+
+// ready is how many agents' connections the server counts.
+func ready(t *testing.T, srv *suite.Server, want float64, bound time.Duration) {
+	t.Helper()
+	reaches(t, bound, srv.HealthURL("/metrics"), "server_ready_backend_connections", want)
+}
+
+// outcome of one echo over a connection of its own.
+type outcome struct {
+	took time.Duration
+	err  error
+}
+
+func echoOnce(d tunnel.Dialer, target string) outcome {
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err := func() error {
+		c, err := d.Dial(ctx, tunnel.NewFlow("tcp", target))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		if _, err := c.Write([]byte("ping")); err != nil {
+			return err
+		}
+		_, err = io.ReadFull(c, make([]byte, 4))
+		return err
+	}()
+	return outcome{time.Since(start), err}
 }

@@ -120,7 +120,8 @@ func TestAnyServerWillDo(t *testing.T) {
 }
 
 // Servers find one another by the addresses in their leases, also one that is replaced and
-// has another address since.
+// has another address since. Agents behind a balancer find all servers that have a lease, whether
+// they watch leases themselves or servers tell them how many there are.
 func TestServersFoundByLeases(t *testing.T) {
 	t.Parallel()
 	s := newSuite(t)
@@ -141,41 +142,10 @@ func TestServersFoundByLeases(t *testing.T) {
 	testutil.NoError(t, c.RunServer(c.servers[0], append(c.flags[0], fmt.Sprint("--peer-port=", testutil.Reserved(t)))...))
 	c.linked(t)
 	reached()
-}
-
-// A server that stands still, as by a bug or a machine that hangs, holds up the dials that
-// others forward to it for a bounded time, which is counted and said; dials for other agents
-// go on. When it goes on, it is linked again.
-func TestAServerStandsStill(t *testing.T) {
-	t.Parallel()
-	c := newCrew(t)
-	asked, frozen := c.servers[0], c.servers[2]
-	way := viaConnect("unix", asked.UDS, nil)
-	testutil.NoError(t, frozen.Signal(suite.Freeze))
-	defer func() { _ = frozen.Signal(suite.Thaw) }()
-	stop := dialing(t, []tunnel.Dialer{way, viaConnect("unix", c.servers[1].UDS, nil)}, c.targets[1], scaled(20, 100))
-	held := echoOnce(way, c.targets[2])
-	t.Logf("a dial for an agent of the server that stands still: %v after %v", held.err, held.took)
-	if held.err == nil || held.took > 40*time.Second {
-		t.Errorf("a dial by a server that stands still: %v after %v", held.err, held.took)
+	lb := newBalancer(t, agentSide(c.servers...)...)
+	for _, args := range [][]string{nil, {"--link=off"}, append(api.apiArgs(), "--count-server-leases")} {
+		connected(t, must(s.StartAgent(lb.front(), args...))(t), 3, patience)
 	}
-	eventually(t, 2*patience, "the server is given up, which is shown", func() (bool, any) {
-		n := metric(asked.HealthURL("/metrics"), "server_peer_servers")
-		return n == 1 && metric(asked.HealthURL("/metrics"), "server_peer_servers_missing") == 1, n
-	})
-	if again := echoOnce(way, c.targets[2]); again.err == nil || again.took > 10*time.Second {
-		t.Errorf("a dial once it is given up: %v after %v", again.err, again.took)
-	}
-	failed := 0.0
-	body, _ := page(asked.HealthURL("/metrics"))
-	for _, outcome := range []string{"timeout", "agent_lost", "no_agent", "canceled"} {
-		failed += max(0, value(body, `server_peer_dials_total{outcome="`+outcome+`"}`))
-	}
-	testutil.AtLeast(t, failed, 1, "dials whose failure is counted")
-	stop() // dials by other servers meanwhile
-	testutil.NoError(t, frozen.Signal(suite.Thaw))
-	c.linked(t)
-	testutil.Succeeds(t, echoOnce(way, c.targets[2]).err, "an echo")
 }
 
 // Three servers, each agent and the sidecar linked to one of them only. Servers leave in

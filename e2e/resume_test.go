@@ -26,13 +26,13 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Connections outlive the links of either leg, which are cut time and again.
+// Connections outlive the links of either leg, whatever becomes of these.
 func TestConnectionsOutliveLinks(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 2, flags{})
 	base := f.rests()
 	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), halves, f.ways()...)
-	for range scaled(10, 100) {
+	for range scaled(10, 100) { // they are cut time and again
 		for _, leg := range []*balancer{f.toClients, f.toAgents[rand.N(2)]} {
 			leg.linked(t)
 			s.harm()
@@ -40,17 +40,8 @@ func TestConnectionsOutliveLinks(t *testing.T) {
 			time.Sleep(rand.N(300 * time.Millisecond))
 		}
 	}
-	s.end()
-	f.settles(base)
-}
-
-// Connections outlive links of which only one side hears that they are gone. The
-// other keeps its end until it has been silent for too long; where that is the
-// server, agents' connections stand still for as long.
-func TestConnectionsOutliveHalfDeadLinks(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, 2, flags{})
-	s := startStorm(t, f.vault, scaled(4*time.Second, 30*time.Second), halves, f.ways()...)
+	// Only one side hears that they are gone. The other keeps its end until it has been silent for
+	// too long; where that is the server, agents' connections stand still for as long.
 	for range scaled(3, 20) {
 		s.harm()
 		f.toClients.sever(true)
@@ -63,15 +54,8 @@ func TestConnectionsOutliveHalfDeadLinks(t *testing.T) {
 			time.Sleep(livenessBound)
 		}
 	}
-	s.end()
-}
-
-// Connections outlive links that stand still: for some moments, and, where there
-// is time, for so long that they are given up.
-func TestConnectionsOutliveSilence(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, 2, flags{})
-	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), halves, f.ways()...)
+	// They stand still: for some moments, and, where there is time, for so long that they are
+	// given up.
 	for range scaled(1, 3) {
 		for _, leg := range []*balancer{f.toClients, f.toAgents[0], f.toAgents[1]} {
 			s.harm()
@@ -82,6 +66,7 @@ func TestConnectionsOutliveSilence(t *testing.T) {
 		}
 	}
 	s.end()
+	f.settles(base)
 }
 
 // Connections outlive three servers that are killed in turn.
@@ -172,8 +157,10 @@ func TestConnectionsEndWithTheirEnds(t *testing.T) {
 // are carried, and end with the sidecar's link.
 func TestConnectionsArePlainWhereOneSideIs(t *testing.T) {
 	t.Parallel() // it waits
-	off := []string{"--resume-window=0"}
-	for name, more := range map[string]flags{"server": {server: off}, "agent": {agent: off}, "sidecars": {sidecars: off}} {
+	off, old := []string{"--resume-window=0"}, []string{"--link=off"}
+	for name, more := range map[string]flags{
+		"server": {server: off}, "agent": {agent: off}, "sidecars": {sidecars: off}, "no links": {server: old, agent: old, sidecars: old},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFleet(t, 1, more)

@@ -43,11 +43,14 @@ func TestATenantsListCutsItsPeers(t *testing.T) {
 	neighbour := testutil.Must(blue.unnamed(link.RoleAgent, ""))(t)
 	red.has(2)
 	blue.has(1)
+	open := red.reaches("connect", "a:1")
 	red.revoke(told, until, leaf)
 	for what, l := range links {
 		s.ends("the end of the agent that came "+what, l.Done())
 	}
 	red.has(0)
+	s.isCut("what a client has open", open)
+	testutil.Fails(t, testutil.Err(red.dial("connect", "a:1")), "a revoked client is served")
 	testutil.Fails(t, testutil.Err(red.unnamed(link.RoleAgent, "")), "a revoked agent is let in by certificate")
 	testutil.Fails(t, testutil.Err(red.agentLink(link.Hello{Role: link.RoleAgent, ID: "again"})), "a revoked agent is let in by name")
 	code, body = sees.get("/api/v1/status", "")

@@ -9,6 +9,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"konnectivity/internal/admin"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/policyfile"
 	"konnectivity/internal/testutil"
 	"konnectivity/server/registry"
@@ -33,7 +35,7 @@ func withPolicy(t *testing.T, text string) (set func(*Options), follow func(text
 		testutil.NoError(t, os.Chtimes(path, time.Time{}, time.Now().Add(-time.Hour))) // it is whole
 	}
 	write(text)
-	live := testutil.Must(policyfile.Open(path, MetricsPrefix, prometheus.NewRegistry(), quietLog()))(t)
+	live := testutil.Must(policyfile.Open(path, MetricsPrefix, prometheus.NewRegistry(), logging.Silent()))(t)
 	return func(o *Options) { o.PolicyFile = live }, func(text string) { write(text); live.Reload() }
 }
 
@@ -68,6 +70,9 @@ func TestPolicyFile(t *testing.T) {
 				check(kind, "10.9.0.1:1", known)
 				check(kind, "elsewhere.example:1", known)
 			}
+			follow("version: 1\nmode: enforce\nrules: []\n") // which cannot be used
+			testutil.Contains(t, ask[admin.Status](r, "status").PolicyError, "rules: there is none", "the trouble that is shown")
+			check("connect-tls", "10.9.0.1:1", true)
 		})
 	}
 }
