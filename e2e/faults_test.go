@@ -109,11 +109,11 @@ func (f *faulty) check(t *testing.T, target string, more ...string) (status int,
 
 // checkTells wants check to fail and to name the cause. It asks again if need be:
 // within the seconds that a step has, a busy machine may not answer at all.
-func (f *faulty) checkTells(t *testing.T, target string, more []string, words ...string) {
+func (f *faulty) checkTells(t *testing.T, words ...string) {
 	t.Helper()
 	status, screen := 0, ""
 	for range 3 {
-		status, screen = f.check(t, target, more...)
+		status, screen = f.check(t, f.reachable)
 		t.Logf("check, status %d:\n%s", status, screen)
 		if status == 1 && tells(screen, words...) {
 			return
@@ -194,7 +194,7 @@ func TestFaultAgentFrozen(t *testing.T) {
 				return status == 1 && tells(screen, "it went by agent agent-1", silent)
 			})
 			f.statusTells(t, livenessBound+slack, f.serverAt(), "no agent is connected to server-1", "the last, agent-1", gone)
-			f.checkTells(t, f.reachable, nil, "no agent is connected to server-1", "the last, agent-1", gone)
+			f.checkTells(t, "no agent is connected to server-1", "the last, agent-1", gone)
 		})
 	}
 	t.Run("one of two agents", func(t *testing.T) {
@@ -228,13 +228,13 @@ func TestFaultGone(t *testing.T) {
 	f.statusTells(t, slack, f.serverAt(), "agent agent-2 at 127.0.0.1", "was lost", "its connection ended without notice")
 	f.agent.Kill()
 	f.statusTells(t, slack, f.serverAt(), "no agent is connected to server-1", "the last, agent-1", "its connection ended without notice")
-	f.checkTells(t, f.reachable, nil, "no agent is connected to server-1", "the last, agent-1", "its connection ended without notice")
+	f.checkTells(t, "no agent is connected to server-1", "the last, agent-1", "its connection ended without notice")
 	third := must(f.StartAgent(f.server, "--agent-id=agent-3"))(t)
 	_, _ = third.Stop()
-	f.checkTells(t, f.reachable, nil, "no agent is connected to server-1", "the last, agent-3", "it was shut down in an orderly way")
+	f.checkTells(t, "no agent is connected to server-1", "the last, agent-3", "it was shut down in an orderly way")
 	f.agent = must(f.StartAgent(f.server, "--agent-id=agent-4"))(t)
 	f.server.Kill()
-	f.checkTells(t, f.reachable, nil, "connection refused", "Nobody listens on that port")
+	f.checkTells(t, "connection refused", "Nobody listens on that port")
 	f.statusTells(t, slack, agentAt(f.agent), "not ready: no servers connected", "connection refused")
 	f.statusTells(t, slack, f.socksAt, "not ready: the konnectivity server refuses connections")
 }

@@ -17,11 +17,9 @@ import (
 	"testing"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
@@ -131,21 +129,6 @@ func (k *kubeAPI) put(at place, object map[string]any) {
 	o := &unstructured.Unstructured{Object: object}
 	o.SetName(at.name)
 	k.store(at, o)
-}
-
-// lease is the lease of a server, or nil.
-func (k *kubeAPI) lease(server string) *coordinationv1.Lease {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	o := k.objects[place{"leases", "kube-system", "konnectivity-proxy-server-" + server}]
-	if o == nil {
-		return nil
-	}
-	lease := &coordinationv1.Lease{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, lease); err != nil {
-		panic(err)
-	}
-	return lease
 }
 
 var paths = regexp.MustCompile(`^/apis?/(?:[a-z0-9.]+/){1,2}(?:namespaces/([^/]+)/)?(leases|secrets|services|tokenreviews)(?:/([^/]+))?$`)

@@ -24,10 +24,10 @@ type whole struct {
 	target *target
 }
 
-// newWhole starts all with the given flags.
-func newWhole(t *testing.T, all ...string) *whole {
+// newWhole starts all, and a target.
+func newWhole(t *testing.T) *whole {
 	t.Helper()
-	w := newWholeOf(t, flags{server: all, agent: all, sidecars: all})
+	w := newWholeOf(t, flags{})
 	w.target = newTarget(t)
 	return w
 }
