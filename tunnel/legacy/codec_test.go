@@ -58,33 +58,6 @@ func payloadOf(p *packet) []byte {
 	return out
 }
 
-func TestDataIsEncodedAsProtobufDoes(t *testing.T) {
-	for _, id := range []int64{0, 1, 127, 128, 1 << 21, 1 << 35, 1 << 42, math.MaxInt64, -1, math.MinInt64} {
-		for _, size := range []int{0, 1, 127, 128, copyBelow, copyBelow + 1, 16 << 10, tunnel.ChunkSize} {
-			payload := pattern(size)
-			want := protoBytes(t, dataPacket(id, payload))
-			got := encoded(t, &dataMessage{id: id, chunk: tunnel.CopyChunk(payload)})
-			testutil.Equal(t, bytes.Equal(got, want), true, "id %d, %d bytes: as protobuf has it", id, size)
-			// A chunk without room for a header before it.
-			bare := tunnel.BorrowChunk(payload, mem.SliceBuffer(payload))
-			got = encoded(t, &dataMessage{id: id, chunk: bare})
-			testutil.Equal(t, bytes.Equal(got, want), true, "id %d, %d borrowed bytes: as protobuf has it", id, size)
-		}
-	}
-}
-
-func TestDataIsDecodedAtEverySplit(t *testing.T) {
-	payload := pattern(3000)
-	message := protoBytes(t, dataPacket(1<<40, payload))
-	for size := 1; size <= len(message); size++ {
-		p := &packet{}
-		testutil.Equal(t, p.parseData(split(message, size)), true, "in buffers of %d, taken for DATA", size)
-		testutil.Equal(t, p.id, 1<<40, "the id, in buffers of %d", size)
-		testutil.Equal(t, bytes.Equal(payloadOf(p), payload), true, "the payload is whole, in buffers of %d", size)
-		tunnel.ReleaseAll(p.data)
-	}
-}
-
 // countingPool counts what is out, to see that nothing is copied or kept.
 type countingPool struct{ out int }
 
@@ -149,6 +122,14 @@ func FuzzPacket(f *testing.F) {
 		f.Add(b, uint16(1))
 		f.Add(b, uint16(7))
 	}
+	for _, id := range []int64{0, 1, 127, 128, 1 << 35, math.MaxInt64, -1, math.MinInt64} {
+		for _, size := range []int{0, 1, 127, 128, copyBelow, copyBelow + 1, tunnel.ChunkSize} {
+			f.Add(protoBytes(f, dataPacket(id, pattern(size))), uint16(16<<10))
+		}
+	}
+	for size := range uint16(40) { // each split of the header, payload in many buffers
+		f.Add(protoBytes(f, dataPacket(1<<40, pattern(copyBelow))), size)
+	}
 	f.Fuzz(func(t *testing.T, message []byte, size uint16) {
 		want := &client.Packet{}
 		wantErr := proto.Unmarshal(message, want)
@@ -169,10 +150,21 @@ func FuzzPacket(f *testing.F) {
 			t.Fatalf("connection %d with %d bytes, want %v", p.id, len(payload), want)
 		}
 		tunnel.ReleaseAll(p.data)
-		if len(payload) <= tunnel.ChunkSize {
-			again := encoded(t, &dataMessage{id: p.id, chunk: tunnel.CopyChunk(payload)})
-			want := protoBytes(t, dataPacket(p.id, payload))
-			testutil.Equal(t, bytes.Equal(again, want), true, "encoded as protobuf has it")
+		canonical := protoBytes(t, dataPacket(p.id, payload))
+		if bytes.Equal(message, canonical) {
+			fast := &packet{}
+			testutil.Equal(t, fast.parseData(split(message, int(size))), true, "it is taken for DATA")
+			tunnel.ReleaseAll(fast.data)
+		}
+		if len(payload) > tunnel.ChunkSize {
+			return
+		}
+		// With and without room for a header before it.
+		for _, c := range []tunnel.Chunk{
+			tunnel.CopyChunk(payload), tunnel.BorrowChunk(payload, mem.SliceBuffer(payload)),
+		} {
+			again := encoded(t, &dataMessage{id: p.id, chunk: c})
+			testutil.Equal(t, bytes.Equal(again, canonical), true, "encoded as protobuf has it")
 		}
 	})
 }
