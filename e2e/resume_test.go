@@ -119,38 +119,34 @@ func ended(t *testing.T, what string, c net.Conn) {
 // window, and does not take it for the end of the data.
 func TestConnectionsEndWithTheirEnds(t *testing.T) {
 	t.Parallel() // it waits
-	for name, kill := range map[string]func(*fleet){
-		"agent":   func(f *fleet) { f.agent.Kill() },
-		"sidecar": func(f *fleet) { f.socks.Kill() },
-		"agent that comes back": func(f *fleet) {
-			f.agent.Kill()
-			f.startAgent()
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			short := []string{"--resume-window=" + window.String()}
-			f := newFleet(t, 2, flags{server: short, agent: append([]string{"--agent-id=agent-1"}, short...), sidecars: short})
-			far := make(chan net.Conn, 1)
-			target := testutil.Serve(t, func(c *net.TCPConn) {
-				far <- c
-				<-t.Context().Done()
-			})
-			near := dialed(t, f.ways()[0], target)
-			other := <-far
-			for _, c := range []net.Conn{near, other} { // both ways are in use
-				must(c.Write([]byte("x")))(t)
-			}
-			must(io.ReadFull(near, make([]byte, 1)))(t)
-			must(io.ReadFull(other, make([]byte, 1)))(t)
-			kill(f)
-			left := other
-			if name != "sidecar" {
-				left = near
-			}
-			ended(t, "the other side", left)
-		})
+	short := []string{"--resume-window=" + window.String()}
+	f := newFleet(t, 2, flags{server: short, agent: append([]string{"--agent-id=agent-1"}, short...), sidecars: short})
+	far := make(chan net.Conn, 1)
+	target := listen(t, func(c *net.TCPConn) {
+		far <- c
+		<-t.Context().Done()
+	})
+	used := func(way tunnel.Dialer) (near, other net.Conn) { // both ways
+		near = dialed(t, way, target)
+		other = <-far
+		for _, c := range []net.Conn{near, other} {
+			must(c.Write([]byte("x")))(t)
+		}
+		must(io.ReadFull(near, make([]byte, 1)))(t)
+		must(io.ReadFull(other, make([]byte, 1)))(t)
+		return near, other
 	}
+	_, other := used(viaSOCKS5(f.socks.Address()))
+	f.socks.Kill()
+	ended(t, "the far end of a sidecar's", other)
+	way := viaConnect("tcp", f.https.Address(), nil)
+	near, _ := used(way)
+	f.agent.Kill()
+	f.startAgent()
+	ended(t, "the near end of an agent's that comes back", near)
+	near, _ = used(way)
+	f.agent.Kill()
+	ended(t, "the near end of an agent's", near)
 }
 
 // Where one of the programs does not take part, all works as ever: connections
