@@ -114,59 +114,66 @@ func samples(t testing.TB) [][]byte {
 	}
 }
 
-// FuzzPacket holds decoding against protobuf's own, for any bytes in any
-// buffers, and encoding against it for what came out.
+// likeProtobuf compares decoding with protobuf's own, for any bytes in any buffers, and
+// then the encoding of the result.
+func likeProtobuf(t testing.TB, message []byte, size int) {
+	want := &client.Packet{}
+	wantErr := proto.Unmarshal(message, want)
+	p := &packet{}
+	err := newCodec().Unmarshal(split(message, size), p)
+	testutil.Equal(t, err == nil, wantErr == nil, "it has no error, %v, as protobuf has: %v", err, wantErr)
+	if err != nil {
+		testutil.Equal(t, len(p.data), 0, "chunks with an error")
+		return
+	}
+	testutil.Equal(t, p.kind, want.Type, "type")
+	if p.kind != client.PacketType_DATA {
+		testutil.Equal(t, proto.Equal(p.rest, want), true, "%v is %v", p.rest, want)
+		return
+	}
+	payload := payloadOf(p)
+	if p.id != want.GetData().GetConnectID() || !bytes.Equal(payload, want.GetData().GetData()) {
+		t.Fatalf("connection %d with %d bytes, want %v", p.id, len(payload), want)
+	}
+	tunnel.ReleaseAll(p.data)
+	canonical := protoBytes(t, dataPacket(p.id, payload))
+	if bytes.Equal(message, canonical) {
+		fast := &packet{}
+		testutil.Equal(t, fast.parseData(split(message, size)), true, "it is taken for DATA")
+		tunnel.ReleaseAll(fast.data)
+	}
+	if len(payload) > tunnel.ChunkSize {
+		return
+	}
+	// With and without room for a header before it.
+	for _, c := range []tunnel.Chunk{
+		tunnel.CopyChunk(payload), tunnel.BorrowChunk(payload, mem.SliceBuffer(payload)),
+	} {
+		again := encoded(t, &dataMessage{id: p.id, chunk: c})
+		testutil.Equal(t, bytes.Equal(again, canonical), true, "encoded as protobuf has it")
+	}
+}
+
 func FuzzPacket(f *testing.F) {
 	for _, b := range samples(f) {
 		f.Add(b, uint16(0))
 		f.Add(b, uint16(1))
 		f.Add(b, uint16(7))
 	}
+	f.Fuzz(func(t *testing.T, message []byte, size uint16) { likeProtobuf(t, message, int(size)) })
+}
+
+// Messages that are too large for seeds.
+func TestData(t *testing.T) {
 	for _, id := range []int64{0, 1, 127, 128, 1 << 35, math.MaxInt64, -1, math.MinInt64} {
 		for _, size := range []int{0, 1, 127, 128, copyBelow, copyBelow + 1, tunnel.ChunkSize} {
-			f.Add(protoBytes(f, dataPacket(id, pattern(size))), uint16(16<<10))
+			likeProtobuf(t, protoBytes(t, dataPacket(id, pattern(size))), 16<<10)
 		}
 	}
-	for size := range uint16(40) { // each split of the header, payload in many buffers
-		f.Add(protoBytes(f, dataPacket(1<<40, pattern(copyBelow))), size)
+	message := protoBytes(t, dataPacket(1<<40, pattern(3000)))
+	for size := range len(message) {
+		likeProtobuf(t, message, size)
 	}
-	f.Fuzz(func(t *testing.T, message []byte, size uint16) {
-		want := &client.Packet{}
-		wantErr := proto.Unmarshal(message, want)
-		p := &packet{}
-		err := newCodec().Unmarshal(split(message, int(size)), p)
-		testutil.Equal(t, err == nil, wantErr == nil, "it has no error, %v, as protobuf has: %v", err, wantErr)
-		if err != nil {
-			testutil.Equal(t, len(p.data), 0, "chunks with an error")
-			return
-		}
-		testutil.Equal(t, p.kind, want.Type, "type")
-		if p.kind != client.PacketType_DATA {
-			testutil.Equal(t, proto.Equal(p.rest, want), true, "%v is %v", p.rest, want)
-			return
-		}
-		payload := payloadOf(p)
-		if p.id != want.GetData().GetConnectID() || !bytes.Equal(payload, want.GetData().GetData()) {
-			t.Fatalf("connection %d with %d bytes, want %v", p.id, len(payload), want)
-		}
-		tunnel.ReleaseAll(p.data)
-		canonical := protoBytes(t, dataPacket(p.id, payload))
-		if bytes.Equal(message, canonical) {
-			fast := &packet{}
-			testutil.Equal(t, fast.parseData(split(message, int(size))), true, "it is taken for DATA")
-			tunnel.ReleaseAll(fast.data)
-		}
-		if len(payload) > tunnel.ChunkSize {
-			return
-		}
-		// With and without room for a header before it.
-		for _, c := range []tunnel.Chunk{
-			tunnel.CopyChunk(payload), tunnel.BorrowChunk(payload, mem.SliceBuffer(payload)),
-		} {
-			again := encoded(t, &dataMessage{id: p.id, chunk: c})
-			testutil.Equal(t, bytes.Equal(again, canonical), true, "encoded as protobuf has it")
-		}
-	})
 }
 
 func TestCodecPassesOtherMessagesOn(t *testing.T) {
