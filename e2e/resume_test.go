@@ -122,7 +122,7 @@ func TestConnectionsEndWithTheirEnds(t *testing.T) {
 	short := []string{"--resume-window=" + window.String()}
 	f := newFleet(t, 2, flags{server: short, agent: append([]string{"--agent-id=agent-1"}, short...), sidecars: short})
 	far := make(chan net.Conn, 1)
-	target := listen(t, func(c *net.TCPConn) {
+	target := testutil.Serve(t, func(c *net.TCPConn) {
 		far <- c
 		<-t.Context().Done()
 	})

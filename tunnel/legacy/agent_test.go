@@ -131,7 +131,7 @@ func block(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 
 func TestLostAgentEndsConnectionsBehindReceivedBytes(t *testing.T) {
 	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
-		c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("held")); _, _ = io.Copy(io.Discard, c) }))
+		c := dial(t, p, testutil.Serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("held")); _, _ = io.Copy(io.Discard, c) }))
 		testutil.Eventually(t, "the bytes are here", func() bool { puts, _ := c.(*conn).in.state(); return puts > 0 })
 		r.grpc.Stop() // the stream breaks
 		<-p.Life().Done()
