@@ -29,6 +29,17 @@ func TestDocsWrapAtOneWidth(t *testing.T) {
 	}
 }
 
+// What a merge could not decide is decided before it is shipped. In code, the compiler sees to it.
+func TestDocsHaveNoConflicts(t *testing.T) {
+	for _, doc := range markdown(t) {
+		for i, line := range strings.Split(string(testutil.Must(os.ReadFile(doc))(t)), "\n") {
+			if strings.HasPrefix(line, "<<<<<<< ") || strings.HasPrefix(line, ">>>>>>> ") {
+				t.Errorf("%s:%d: a mark of a merge's conflict", doc, i+1)
+			}
+		}
+	}
+}
+
 func TestWideLines(t *testing.T) {
 	wide := strings.Repeat("word ", 21)
 	text := strings.Join([]string{
