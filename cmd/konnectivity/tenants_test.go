@@ -24,6 +24,7 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/server/tenant"
 )
 
@@ -131,6 +132,8 @@ func TestTenantsCheck(t *testing.T) {
 	}
 	other := testutil.Must(pki.NewCA("other"))(t)
 	old := testutil.Must(pki.NewCAFor("old", -time.Hour))(t)
+	both := func(put func(string, []byte)) { put("clients-ca.crt", slices.Concat(old.CertPEM, other.CertPEM)) }
+	soon := testutil.Must(pki.NewCAFor("soon", time.Hour))(t)
 	issue := func(ca *pki.CA, leaf pki.Leaf) func(put func(string, []byte)) {
 		return func(put func(string, []byte)) {
 			pair := testutil.Must(ca.Issue(leaf))(t)
@@ -157,8 +160,11 @@ func TestTenantsCheck(t *testing.T) {
 			put("server.crt", nil)
 			put("server.key", nil)
 		}, 1, "✘ names: tenant.yaml: serverNames[0]: b.example.com is the name of the tenant \"b\" already"},
-		"an expired CA":      {func(put func(string, []byte)) { put("clients-ca.crt", old.CertPEM) }, 1, "✘ CA of clients: clients-ca.crt expired on"},
-		"an old and a new":   {func(put func(string, []byte)) { put("clients-ca.crt", append(old.CertPEM, other.CertPEM...)) }, 0, "! CA of clients: clients-ca.crt expired on"},
+		"an expired CA":    {func(put func(string, []byte)) { put("clients-ca.crt", old.CertPEM) }, 1, "✘ CA of clients: clients-ca.crt expired on"},
+		"an old and a new": {both, 0, "! CA of clients: clients-ca.crt expired on"},
+		"a new and an old": {both, 0, "✔ CA of clients: other, valid until"},
+		"each CA's date": {func(put func(string, []byte)) { put("clients-ca.crt", slices.Concat(other.CertPEM, soon.CertPEM)) }, 0,
+			"; soon, valid until " + testutil.Must(tlsreload.Certificates(soon.CertPEM))(t)[0].NotAfter.UTC().Format("2006-01-02 15:04 UTC")},
 		"another's server":   {issue(other, pki.Leaf{CommonName: "server", DNS: names, Server: true}), 0, "issued by neither of the tenant's CAs"},
 		"an expired server":  {issue(other, pki.Leaf{CommonName: "server", DNS: names, Server: true, Lifetime: -time.Hour}), 1, "✘ certificate of the server: server.crt expired on"},
 		"a client as server": {issue(other, pki.Leaf{CommonName: "client", DNS: names, Client: true}), 1, "lacks serverAuth"},

@@ -94,7 +94,7 @@ func (c *pathChecker) checkCA(files tlsreload.Files) bool {
 		c.warn("CA", fmt.Sprintf("%s expires in %s, and all certificates with it", files.CA, left), "Make a new one, and trust both while certificates are replaced.")
 		return true
 	}
-	c.ok("CA", names(certs)+until(certs[0].NotAfter))
+	c.ok("CA", dated(certs))
 	return true
 }
 
@@ -173,6 +173,15 @@ func names(certs []*x509.Certificate) string {
 		all = append(all, pki.Name(c))
 	}
 	return strings.Join(all, ", ")
+}
+
+// dated lists the names of certificates, each with the end of its validity.
+func dated(certs []*x509.Certificate) string {
+	var all []string
+	for _, c := range certs {
+		all = append(all, pki.Name(c)+until(c.NotAfter))
+	}
+	return strings.Join(all, "; ")
 }
 
 func date(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }

@@ -127,15 +127,16 @@ func (c *tenantChecker) checkLists(t *tenant.Spec) {
 }
 
 func (c *tenantChecker) checkCA(step, file string, cas *tenant.CAs) {
-	valid, all := 0, cas.Certs.Parse()
+	var valid []*x509.Certificate
+	all := cas.Certs.Parse()
 	for _, ca := range all {
 		cause, hint := invalidTime(file, ca, c.now, "Issue a new CA and certificates.")
 		switch {
 		case cause == "" && !ca.IsCA:
 			c.warn(step, fmt.Sprintf("%s: %s is no CA's certificate", file, pki.Name(ca)), "Only that one certificate is accepted by it. Give the CA that issued it.")
-			valid++
+			valid = append(valid, ca)
 		case cause == "":
-			valid++
+			valid = append(valid, ca)
 		case len(all) == 1:
 			c.fail(step, cause, hint)
 			return
@@ -143,11 +144,11 @@ func (c *tenantChecker) checkCA(step, file string, cas *tenant.CAs) {
 			c.warn(step, cause, "Take it out of the file, if nobody needs it.")
 		}
 	}
-	if valid == 0 {
+	if len(valid) == 0 {
 		c.fail(step, file+": no certificate in it is valid now", "Issue a new CA and certificates.")
 		return
 	}
-	found := names(all) + until(all[0].NotAfter)
+	found := dated(valid)
 	if len(cas.Only) > 0 {
 		found += ", for certificates of " + strings.Join(cas.Only, ", ")
 	}
