@@ -49,10 +49,10 @@ var tenantFamilies = []tenantFamily{
 	{"tenant_agent_refusals_total", "Count of agents refused, by tenant.", counter, one(func(cl *cluster) float64 { return float64(cl.traffic.refused.Load()) })},
 	{"tenant_bound_refusals_total", "Count of requested connections that were refused by a bound, by tenant and bound.", counter, byBound()},
 	{"tenant_certificate_expiry_timestamp_seconds", "When the first certificate of a tenant's files expires, in seconds since 1970.", gauge, one(func(cl *cluster) float64 {
-		return float64(cl.current().First.Until.Unix())
+		return float64(cl.current().Expiries[0].Until.Unix())
 	})},
 	{"tenant_certificate_lifetime_seconds", "For how many seconds that certificate is valid in all.", gauge, one(func(cl *cluster) float64 {
-		first := cl.current().First
+		first := cl.current().Expiries[0]
 		return first.Until.Sub(first.From).Seconds()
 	})},
 	{"tenant_bandwidth_wait_seconds_total", "Seconds that connections, taken together, have waited for bounds.mbitPerSecond, by tenant and direction.", counter, directions(

@@ -74,8 +74,8 @@ type entry struct {
 	reader  admin.TokenDigest // as its file last had it, whatever is wrong with others; zero: none
 	since   time.Time
 	said    string // as logged
-	old     *Spec  // whose revocation lists were logged as out of date
-	expired *Spec  // whose First was logged as expired
+	old     bool   // serving's revocation lists were logged as out of date
+	expired int    // how many of serving's Expiries were logged
 	shares  bool   // its reader's token was logged as another's, too
 }
 
@@ -347,6 +347,7 @@ func (d *Dir) apply(e *entry, now time.Time) {
 		}
 	}
 	e.serving, e.last, e.err, e.since = e.parsed, e.parsed, nil, now
+	e.old, e.expired = false, 0
 }
 
 // tell logs the state of a tenant when it has changed.
@@ -378,21 +379,22 @@ func (d *Dir) tell(name string, e *entry) {
 }
 
 // warnExpired logs, once for each reading, that the served revocation lists are out of date,
-// and that a certificate has expired. Both are used nevertheless: it may be our clock that is
-// wrong.
+// and of each file that a certificate has expired. All are used nevertheless: it may be our clock
+// that is wrong.
 func (d *Dir) warnExpired(name string, e *entry, now time.Time) {
-	spec := e.serving
-	if spec == nil {
+	if e.serving == nil {
 		return
 	}
-	log := d.log.WithField("tenant", name)
-	if until := spec.ListsUntil(); spec != e.old && !until.IsZero() && now.After(until) {
-		e.old = spec
-		log.WithField("expired", until.UTC().Format(time.RFC3339)).Warn(tlsreload.OutdatedLists)
+	if until := e.serving.ListsUntil(); !e.old && !until.IsZero() && now.After(until) {
+		e.old = true
+		d.log.WithField("tenant", name).WithField("expired", until.UTC().Format(time.RFC3339)).Warn(tlsreload.OutdatedLists)
 	}
-	if first := spec.First; spec != e.expired && now.After(first.Until) {
-		e.expired = spec
-		log.WithFields(logrus.Fields{"file": first.File, "expired": first.Until.UTC().Format(time.RFC3339)}).Warn(tlsreload.ExpiredCertificate)
+	for _, x := range e.serving.Expiries[e.expired:] {
+		if !now.After(x.Until) {
+			return
+		}
+		e.expired++
+		d.log.WithFields(logrus.Fields{"tenant": name, "file": x.File, "expired": x.Until.UTC().Format(time.RFC3339)}).Warn(tlsreload.ExpiredCertificate)
 	}
 }
 

@@ -202,7 +202,7 @@ func TestABundleThatIsCutShortIsNoSmallerBundle(t *testing.T) {
 		{one[:len(one)/2], "ca: not all that begins with -----BEGIN is a whole PEM block"},
 		{"nothing", "ca: no PEM certificate in it"},
 	} {
-		_, err := parseCAs("ca", inMemory{"ca": test.text}.read)
+		_, err := new(Spec).parseCAs("ca", inMemory{"ca": test.text}.read)
 		testutil.Holds(t, (test.want != "" || err == nil) &&
 			(test.want == "" || err != nil && strings.HasPrefix(err.Error(), test.want)), "got %v, want %q", err, test.want)
 	}
@@ -435,7 +435,7 @@ func TestTrustIsByChainAndNotByFile(t *testing.T) {
 		for _, ca := range cas {
 			text = append(text, ca.CertPEM...)
 		}
-		return testutil.Must(parseCAs("ca", inMemory{"ca": string(text)}.read))(t)
+		return testutil.Must(new(Spec).parseCAs("ca", inMemory{"ca": string(text)}.read))(t)
 	}
 	leaf := func(ca *pki.CA, l pki.Leaf) []*x509.Certificate {
 		return []*x509.Certificate{testutil.Must(ca.Issue(l))(t).TLS().Leaf}

@@ -2,30 +2,19 @@ package tenant
 
 import (
 	"crypto/x509"
+	"slices"
 	"time"
 )
 
-// Expiry is the certificate of a tenant's files that expires first.
+// Expiry is the certificate of one of a tenant's files that expires first.
 type Expiry struct {
 	File        string
 	From, Until time.Time
 }
 
-// findFirst notes which of the tenant's certificates expires first.
-func (t *Spec) findFirst() {
-	if t.Agents != nil {
-		t.First.note(AgentsCAFile, t.Agents.Certs.Parse()...)
-	}
-	t.First.note(ClientsCAFile, t.Clients.Certs.Parse()...)
-	if t.Cert != nil {
-		t.First.note(CertFile, t.Cert.Leaf)
-	}
-}
-
-func (e *Expiry) note(file string, certs ...*x509.Certificate) {
-	for _, cert := range certs {
-		if e.File == "" || cert.NotAfter.Before(e.Until) {
-			*e = Expiry{file, cert.NotBefore, cert.NotAfter}
-		}
-	}
+// expires notes when the first of a file's certificates expires.
+func (t *Spec) expires(file string, certs ...*x509.Certificate) {
+	first := slices.MinFunc(certs, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+	t.Expiries = append(t.Expiries, Expiry{file, first.NotBefore, first.NotAfter})
+	slices.SortFunc(t.Expiries, func(a, b Expiry) int { return a.Until.Compare(b.Until) })
 }

@@ -28,29 +28,55 @@ func TestTheFirstCertificateToExpire(t *testing.T) {
 		if file == CertFile {
 			cert = server.TLS().Leaf
 		}
-		testutil.Equal(t, w.open().Table().Tenant("a").First, Expiry{file, cert.NotBefore, cert.NotAfter}, "%s", file)
+		testutil.Equal(t, w.open().Table().Tenant("a").Expiries[0], Expiry{file, cert.NotBefore, cert.NotAfter}, "%s", file)
 	}
 }
 
-// A tenant with an expired CA is served, since our clock may be wrong. The log names the file,
-// once for each change of the tenant's files.
-func TestAnExpiredCAIsLogged(t *testing.T) {
+// A tenant with expired files is served, since our clock may be wrong. The log names each, once for
+// each change of the tenant's files: a CA that has had its day must not hide a server.crt.
+func TestExpiredFilesAreLogged(t *testing.T) {
 	w := newWorld(t, "a", "b")
-	w.put("a", ClientsCAFile, string(testutil.Must(pki.NewCAFor("old", -time.Hour))(t).CertPEM))
+	old := testutil.Must(pki.NewCAFor("old", -time.Hour))(t)
+	server := testutil.Must(w.ca.Issue(pki.Leaf{CommonName: "s", DNS: []string{"a.example"}, Server: true, Lifetime: -time.Minute}))(t)
+	w.put("a", ClientsCAFile, string(w.ca.CertPEM)+string(old.CertPEM))
 	d := w.open()
-	for range 3 {
-		d.Look()
-	}
-	w.is(d, "a", StateServing, "")
-	testutil.Equal(t, testutil.Lines(w.said, tlsreload.ExpiredCertificate), 1, "how often it is logged")
-	for _, entry := range w.said.AllEntries() {
-		if entry.Message == tlsreload.ExpiredCertificate {
-			testutil.Holds(t, entry.Data["tenant"] == "a" && entry.Data["file"] == ClientsCAFile, "it is logged of %v", entry.Data)
+	logs := func(want ...string) {
+		t.Helper()
+		for range 3 {
+			d.Look()
 		}
+		w.is(d, "a", StateServing, "")
+		var files []string
+		for _, entry := range w.said.AllEntries() {
+			if entry.Message == tlsreload.ExpiredCertificate {
+				testutil.Equal(t, entry.Data["tenant"], any("a"), "it is logged of")
+				files = append(files, entry.Data["file"].(string))
+			}
+		}
+		w.said.Reset()
+		testutil.EqualSlices(t, files, want, "it is logged of")
 	}
-	w.tenant("a", "a2.example")
-	w.put("a", AgentsCAFile, string(testutil.Must(pki.NewCAFor("old", -time.Hour))(t).CertPEM))
-	d.Look()
-	d.Look()
-	testutil.Equal(t, testutil.Lines(w.said, tlsreload.ExpiredCertificate), 2, "how often it is logged after a change")
+	logs(ClientsCAFile)
+	w.put("a", CertFile, string(server.CertPEM))
+	w.put("a", KeyFile, string(server.KeyPEM))
+	logs(ClientsCAFile, CertFile)
+}
+
+// A file that expires while another has expired already is logged, too.
+func TestAFileThatExpiresLaterIsLogged(t *testing.T) {
+	w, d := newDirOf(t)
+	now := time.Now()
+	e := d.entries["a"]
+	e.serving = &Spec{Expiries: []Expiry{{File: ClientsCAFile, Until: now}, {File: CertFile, Until: now.Add(time.Hour)}}}
+	for _, after := range []time.Duration{0, time.Minute, time.Minute, 2 * time.Hour, 2 * time.Hour} {
+		d.warnExpired("a", e, now.Add(after))
+	}
+	testutil.Equal(t, testutil.Lines(w.said, tlsreload.ExpiredCertificate), 2, "how often it is logged")
+}
+
+// Looks at tenants with nothing to say of them cost no memory: there are thousands.
+func TestNothingToWarnOfCostsNothing(t *testing.T) {
+	_, d := newDirOf(t)
+	e, now := d.entries["a"], time.Now()
+	testutil.MaxAllocs(t, 0, func() { d.warnExpired("a", e, now) })
 }

@@ -180,7 +180,7 @@ func TestIdentitiesNeedACA(t *testing.T) {
 // Recheck, by which connections are judged again, asks for an identity too.
 func TestRecheckAsksForAnIdentity(t *testing.T) {
 	ca := newCA(t)
-	c := testutil.Must(parseCAs("ca", inMemory{"ca": string(ca.CertPEM)}.read))(t)
+	c := testutil.Must(new(Spec).parseCAs("ca", inMemory{"ca": string(ca.CertPEM)}.read))(t)
 	pair := testutil.Must(ca.Issue(pki.Leaf{CommonName: "a", Client: true}))(t)
 	chain := []*x509.Certificate{pair.TLS().Leaf}
 	a, b := c.narrow([]string{"CN=a"}), c.narrow([]string{"CN=b"})

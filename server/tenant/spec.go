@@ -55,7 +55,7 @@ type Spec struct {
 	APIServers  []string            // HOST:PORT; none: agents do not reach it
 	Bounds      Bounds
 	Reader      admin.TokenDigest // of the token that shows this tenant on the admin port; zero: none does
-	First       Expiry            // of its CAs and Cert
+	Expiries    []Expiry          // of the files of its CAs and Cert, the first to come first; at least one
 
 	readerKnown bool // Reader is as the file has it, whatever is wrong with others
 
@@ -186,10 +186,10 @@ func (t *Spec) fill(spec Settings, read reader) (err error) {
 	}
 	t.IDs, t.Identifiers, t.Bounds, t.ByCertificate, t.Listen = spec.AgentIDs, spec.AgentIdentifiers, spec.Bounds, spec.ByCertificate, spec.Listen
 	t.APIServers = spec.APIServers
-	if t.Clients, err = parseCAs(ClientsCAFile, read); err != nil {
+	if t.Clients, err = t.parseCAs(ClientsCAFile, read); err != nil {
 		return err
 	}
-	t.Agents, err = parseCAs(AgentsCAFile, read)
+	t.Agents, err = t.parseCAs(AgentsCAFile, read)
 	if spec.Tokens != nil && errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
@@ -211,11 +211,7 @@ func (t *Spec) fill(spec Settings, read reader) (err error) {
 			return err
 		}
 	}
-	if err := t.parseCert(read); err != nil {
-		return err
-	}
-	t.findFirst()
-	return nil
+	return t.parseCert(read)
 }
 
 // narrow restricts the tenant's CAs to certificates with its identities.
@@ -260,7 +256,7 @@ func (c *CAs) Pool() *x509.CertPool {
 }
 
 // parseCAs reads a CA bundle.
-func parseCAs(file string, read reader) (*CAs, error) {
+func (t *Spec) parseCAs(file string, read reader) (*CAs, error) {
 	data, err := read(file)
 	if err != nil {
 		return nil, err
@@ -269,6 +265,7 @@ func parseCAs(file string, read reader) (*CAs, error) {
 	if err != nil {
 		return nil, &FieldError{File: file, Err: err}
 	}
+	t.expires(file, certs...)
 	raw := make([][]byte, len(certs))
 	for i, cert := range certs {
 		raw[i] = cert.Raw
@@ -306,6 +303,7 @@ func (t *Spec) parseCert(read reader) error {
 			return &FieldError{File: CertFile, Err: fmt.Errorf("the certificate is not for %s, which is one of serverNames", name)}
 		}
 	}
+	t.expires(CertFile, pair.Leaf)
 	t.Cert = &pair
 	return nil
 }
