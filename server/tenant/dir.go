@@ -380,22 +380,26 @@ func (d *Dir) tell(name string, e *entry) {
 
 // warnExpired logs, once for each reading, that the served revocation lists are out of date,
 // and of each file that a certificate has expired. All are used nevertheless: it may be our clock
-// that is wrong.
+// that is wrong. What is good once the clock was set is logged again should it expire.
 func (d *Dir) warnExpired(name string, e *entry, now time.Time) {
 	if e.serving == nil {
 		return
 	}
-	if until := e.serving.ListsUntil(); !e.old && !until.IsZero() && now.After(until) {
-		e.old = true
+	until := e.serving.ListsUntil()
+	old := !until.IsZero() && now.After(until)
+	if old && !e.old {
 		d.log.WithField("tenant", name).WithField("expired", until.UTC().Format(time.RFC3339)).Warn(tlsreload.OutdatedLists)
 	}
-	for _, x := range e.serving.Expiries[e.expired:] {
+	expired := 0
+	for _, x := range e.serving.Expiries {
 		if !now.After(x.Until) {
-			return
+			break
 		}
-		e.expired++
-		d.log.WithFields(logrus.Fields{"tenant": name, "file": x.File, "expired": x.Until.UTC().Format(time.RFC3339)}).Warn(tlsreload.ExpiredCertificate)
+		if expired++; expired > e.expired {
+			d.log.WithFields(logrus.Fields{"tenant": name, "file": x.File, "expired": x.Until.UTC().Format(time.RFC3339)}).Warn(tlsreload.ExpiredCertificate)
+		}
 	}
+	e.old, e.expired = old, expired
 }
 
 // warnShared logs, as it begins, that a tenant's reader sees nothing, since another tenant's has

@@ -62,16 +62,24 @@ func TestExpiredFilesAreLogged(t *testing.T) {
 	logs(ClientsCAFile, CertFile)
 }
 
-// A file that expires while another has expired already is logged, too.
-func TestAFileThatExpiresLaterIsLogged(t *testing.T) {
+// A file that expires while another has expired already is logged, too, and again once a clock that
+// was wrong has been set.
+func TestWhatExpiresLaterIsLogged(t *testing.T) {
 	w, d := newDirOf(t)
 	now := time.Now()
 	e := d.entries["a"]
-	e.serving = &Spec{Expiries: []Expiry{{File: ClientsCAFile, Until: now}, {File: CertFile, Until: now.Add(time.Hour)}}}
-	for _, after := range []time.Duration{0, time.Minute, time.Minute, 2 * time.Hour, 2 * time.Hour} {
-		d.warnExpired("a", e, now.Add(after))
+	e.serving = &Spec{
+		Clients:  &CAs{Lists: &tlsreload.Lists{Until: now.Add(time.Hour)}},
+		Expiries: []Expiry{{File: ClientsCAFile, Until: now}, {File: CertFile, Until: now.Add(time.Hour)}},
 	}
-	testutil.Equal(t, testutil.Lines(w.said, tlsreload.ExpiredCertificate), 2, "how often it is logged")
+	for i, c := range []struct {
+		at           time.Duration
+		files, lists int // lines so far
+	}{{0, 0, 0}, {time.Minute, 1, 0}, {time.Minute, 1, 0}, {2 * time.Hour, 2, 1}, {2 * time.Hour, 2, 1}, {time.Minute, 2, 1}, {2 * time.Hour, 3, 2}, {0, 3, 2}} {
+		d.warnExpired("a", e, now.Add(c.at))
+		testutil.Equal(t, testutil.Lines(w.said, tlsreload.ExpiredCertificate), c.files, "lines about files by step %d", i)
+		testutil.Equal(t, testutil.Lines(w.said, tlsreload.OutdatedLists), c.lists, "lines about lists by step %d", i)
+	}
 }
 
 // Looks at tenants with nothing to say of them cost no memory: there are thousands.
