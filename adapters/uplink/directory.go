@@ -122,21 +122,16 @@ func (d *directory) find(ctx context.Context) ([]netip.AddrPort, error) {
 	return d.cut(out), nil
 }
 
-// cut leaves maxAddresses of more. Those without a route from here go first, unless none has one: a
-// name may have two IP versions, and this machine one. The rest is always the same, though the order
-// of a name's addresses changes, and not that of other processes, so that servers have equal numbers
-// of clients.
+// cut leaves maxAddresses of more, and of these only those with a route from here, unless none has
+// one: a name may have two IP versions, and this machine one. The rest is always the same, though the
+// order of a name's addresses changes, and not that of other processes, so that servers have equal
+// numbers of clients.
 func (d *directory) cut(all []netip.AddrPort) []netip.AddrPort {
 	if len(all) <= maxAddresses {
 		return all
 	}
-	var reachable []netip.AddrPort
-	for _, a := range all {
-		if d.routed(a.Addr()) {
-			reachable = append(reachable, a)
-		}
-	}
-	if len(reachable) > 0 {
+	unrouted := func(a netip.AddrPort) bool { return !d.routed(a.Addr()) }
+	if reachable := slices.DeleteFunc(slices.Clone(all), unrouted); len(reachable) > 0 {
 		all = reachable
 	}
 	slices.SortFunc(all, func(a, b netip.AddrPort) int {

@@ -29,7 +29,8 @@ func TestDocsWrapAtOneWidth(t *testing.T) {
 	}
 }
 
-// What a merge could not decide is decided before it is shipped. In code, the compiler sees to it.
+// No document is shipped with the marks of a merge that was left undecided. Code with them does not
+// compile.
 func TestDocsHaveNoConflicts(t *testing.T) {
 	for _, doc := range markdown(t) {
 		for i, line := range strings.Split(string(testutil.Must(os.ReadFile(doc))(t)), "\n") {
