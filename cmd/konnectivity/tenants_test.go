@@ -161,7 +161,7 @@ func TestTenantsCheck(t *testing.T) {
 			put("server.key", nil)
 		}, 1, "✘ names: tenant.yaml: serverNames[0]: b.example.com is the name of the tenant \"b\" already"},
 		"an expired CA":    {func(put func(string, []byte)) { put("clients-ca.crt", old.CertPEM) }, 1, "✘ CA of clients: clients-ca.crt expired on"},
-		"an old and a new": {both, 0, "! CA of clients: clients-ca.crt expired on"},
+		"an old and a new": {both, 0, "! CA of clients: old of clients-ca.crt expired on"},
 		"a new and an old": {both, 0, "✔ CA of clients: other, valid until"},
 		"each CA's date": {func(put func(string, []byte)) { put("clients-ca.crt", slices.Concat(other.CertPEM, soon.CertPEM)) }, 0,
 			"; soon, valid until " + testutil.Must(tlsreload.Certificates(soon.CertPEM))(t)[0].NotAfter.UTC().Format("2006-01-02 15:04 UTC")},

@@ -55,7 +55,7 @@ type Spec struct {
 	APIServers  []string            // HOST:PORT; none: agents do not reach it
 	Bounds      Bounds
 	Reader      admin.TokenDigest // of the token that shows this tenant on the admin port; zero: none does
-	Expiries    []Expiry          // of the files of its CAs and Cert, the first to come first; at least one
+	Expiries    []Expiry          // of its CAs' files and Cert's, by Until; at least one
 
 	readerKnown bool // Reader is as the file has it, whatever is wrong with others
 

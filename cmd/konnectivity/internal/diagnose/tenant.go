@@ -130,7 +130,11 @@ func (c *tenantChecker) checkCA(step, file string, cas *tenant.CAs) {
 	var valid []*x509.Certificate
 	all := cas.Certs.Parse()
 	for _, ca := range all {
-		cause, hint := invalidTime(file, ca, c.now, "Issue a new CA and certificates.")
+		what := file
+		if len(all) > 1 {
+			what = pki.Name(ca) + " of " + file
+		}
+		cause, hint := invalidTime(what, ca, c.now, "Issue a new CA and certificates.")
 		switch {
 		case cause == "" && !ca.IsCA:
 			c.warn(step, fmt.Sprintf("%s: %s is no CA's certificate", file, pki.Name(ca)), "Only that one certificate is accepted by it. Give the CA that issued it.")
