@@ -74,7 +74,7 @@ func New(opts Options) *Dialer {
 	spare := &spare{most: parts.Dialed}
 	if opts.resolver == nil {
 		asking := net.Dialer{ControlContext: spare.control}
-		opts.resolver = &net.Resolver{Dial: nameserver.Patience(asking.DialContext)}
+		opts.resolver = nameserver.New(asking.DialContext)
 	}
 	return &Dialer{opts: opts, spare: spare, clients: newClients(parts.Destinations), dialer: net.Dialer{
 		FallbackDelay:   -1, // race.go tries the addresses itself

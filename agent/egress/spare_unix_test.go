@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"konnectivity/internal/nameserver"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
@@ -41,7 +42,7 @@ func TestDialsLeaveDescriptors(t *testing.T) {
 		_ = c.Close()
 	}
 	without := New(Options{Descriptors: 1})
-	names, ok := without.opts.resolver.(*net.Resolver)
+	names, ok := without.opts.resolver.(*nameserver.Resolver)
 	testutil.Requires(t, ok, "names are looked up by something else")
 	if _, err := names.Dial(t.Context(), "udp", "127.0.0.1:53"); tunnel.FailureOf(err) != tunnel.FailExhausted {
 		t.Errorf("a look-up: %v", err)

@@ -112,10 +112,12 @@ func (k *kinds) answered(q question, addrs []netip.Addr) {
 	}
 }
 
-func hurry(conn net.Conn) { _ = conn.SetReadDeadline(time.Now().Add(otherKind)) }
+// hurry leaves conn otherKind, and no longer than the resolver does, or than it had before.
+func hurry(conn net.Conn) {
+	time.AfterFunc(otherKind, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+}
 
-// asking is a connection for one question. Answers over TCP are not looked at: they are those that
-// are too long for a datagram.
+// asking is a connection for one question.
 type asking struct {
 	net.Conn
 	kinds     *kinds
@@ -142,10 +144,10 @@ func (a *asking) Write(b []byte) (int, error) {
 	return a.Conn.Write(b)
 }
 
-// Read implements net.Conn.
+// Read implements net.Conn. An answer over TCP is looked at where it comes in one piece.
 func (a *asking) Read(b []byte) (int, error) {
 	n, err := a.Conn.Read(b)
-	if err == nil && a.datagrams && n >= 2 && binary.BigEndian.Uint16(b) == a.id && a.about.kind != 0 {
+	if err == nil && n >= 2 && binary.BigEndian.Uint16(b) == a.id && a.about.kind != 0 {
 		a.kinds.answered(a.about, addresses(b[:n]))
 	}
 	return n, err

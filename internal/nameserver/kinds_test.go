@@ -2,10 +2,13 @@ package nameserver
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,11 +17,13 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// serveA answers A on a UDP port of loopback until the test ends, and never AAAA.
-func serveA(t *testing.T) (at string) {
+// serveA answers A on a UDP port of loopback until the test ends, and AAAA that much later; 0:
+// never.
+func serveA(t *testing.T, later time.Duration) (at string) {
 	conn := testutil.Must(net.ListenPacket("udp", "127.0.0.1:0"))(t)
+	var late sync.WaitGroup
 	done := make(chan struct{})
-	t.Cleanup(func() { _ = conn.Close(); <-done })
+	t.Cleanup(func() { late.Wait(); _ = conn.Close(); <-done })
 	go func() {
 		defer close(done)
 		for b := make([]byte, 512); ; {
@@ -28,36 +33,72 @@ func serveA(t *testing.T) (at string) {
 			}
 			if reply := answer(b[:n], "127.0.0.9"); reply != nil {
 				_, _ = conn.WriteTo(reply, from)
+			} else if reply := answer(b[:n], "::1"); reply != nil && later > 0 {
+				late.Go(func() { time.Sleep(later); _, _ = conn.WriteTo(reply, from) })
 			}
 		}
 	}()
 	return conn.LocalAddr().String()
 }
 
-// answer is a reply to a question for A; nil: to any other.
+// serveAOverTCP is that, by TCP, where a connection has one question.
+func serveAOverTCP(t *testing.T) (at string) {
+	return testutil.Serve(t, func(c *net.TCPConn) {
+		b := make([]byte, 512)
+		n, err := io.ReadAtLeast(c, b, 14)
+		if reply := answer(b[min(2, n):n], "127.0.0.9"); err == nil && reply != nil {
+			_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
+		}
+		_, _ = io.Copy(io.Discard, c)
+	})
+}
+
+// answer is a reply to a question for the kind of addr; nil: to any other.
 func answer(asked []byte, addr string) []byte {
 	var m dnsmessage.Message
-	if m.Unpack(asked) != nil || m.Questions[0].Type != dnsmessage.TypeA {
+	ip, kind := netip.MustParseAddr(addr), dnsmessage.TypeA
+	if ip.Is6() {
+		kind = dnsmessage.TypeAAAA
+	}
+	if m.Unpack(asked) != nil || m.Questions[0].Type != kind {
 		return nil
 	}
 	q := m.Questions[0]
+	var body dnsmessage.ResourceBody = &dnsmessage.AAAAResource{AAAA: ip.As16()}
+	if ip.Is4() {
+		body = &dnsmessage.AResource{A: ip.As4()}
+	}
 	reply := dnsmessage.Message{Header: dnsmessage.Header{ID: m.ID, Response: true, RecursionAvailable: true}, Questions: m.Questions}
-	reply.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class}, Body: &dnsmessage.AResource{A: netip.MustParseAddr(addr).As4()}}}
+	reply.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class}, Body: body}}
 	packed, _ := reply.Pack()
 	return packed
 }
 
+// asks is a resolver whose server is at an address, by one network.
+func asks(network, at string) *Resolver {
+	r := New(func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, at)
+	})
+	r.PreferGo = true
+	return r
+}
+
 // A server that never answers AAAA costs a moment. Go's resolver alone asks two times for 5 s.
 func TestAKindThatIsNeverAnswered(t *testing.T) {
-	t.Parallel()
-	at := serveA(t)
-	r := &net.Resolver{PreferGo: true, Dial: Patience(func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, at)
-	})}
-	began := time.Now()
-	found, err := r.LookupNetIP(t.Context(), "ip", "never6.example.com.")
-	testutil.Holds(t, err == nil && len(found) == 1 && found[0].Unmap().String() == "127.0.0.9", "found %v, %v", found, err)
-	testutil.AtMost(t, time.Since(began), 5*time.Second, "it took")
+	for network, at := range map[string]string{"udp": serveA(t, 0), "tcp": serveAOverTCP(t)} {
+		began := time.Now()
+		found, err := asks(network, at).LookupNetIP(t.Context(), "ip", "never6."+network+".example.com.")
+		testutil.Holds(t, err == nil && len(found) == 1 && found[0].Unmap().String() == "127.0.0.9", "%s: found %v, %v", network, found, err)
+		testutil.AtMost(t, time.Since(began), 5*time.Second, "%s: it took", network)
+	}
+}
+
+// Where addresses of one kind alone are wanted, those of the other are no reason to hurry.
+func TestALookUpOfOneKind(t *testing.T) {
+	r := asks("udp", serveA(t, 2*otherKind+otherKind/2)) // than two questions
+	testutil.Must(r.LookupNetIP(t.Context(), "ip", "late6.example.com."))(t)
+	found := testutil.Must(r.LookupNetIP(t.Context(), "ip6", "late6.example.com."))(t)
+	testutil.Holds(t, len(found) == 1 && found[0].Is6() && !found[0].Is4In6(), "found %v", found)
 }
 
 // pending is a question that is under way, over a pipe.
@@ -124,6 +165,31 @@ func TestHowLongTheOtherKindMayTake(t *testing.T) {
 	}
 }
 
+// However often addresses come, a question has otherKind from the first time on, and no longer than
+// the resolver gives it.
+func TestHurryMakesNothingLonger(t *testing.T) {
+	for name, c := range map[string]struct{ given, want time.Duration }{
+		"long": {5 * time.Second, otherKind}, "short": {otherKind / 2, otherKind / 2},
+	} {
+		testutil.Bubble(t, name, func(t *testing.T) {
+			k := newKinds(func(netip.Addr) bool { return true })
+			p := k.begin(t, "a.test.", dnsmessage.TypeAAAA, 7)
+			_ = p.SetDeadline(time.Now().Add(c.given))
+			go func() {
+				for range 4 {
+					k.answered(question{"a.test.", dnsmessage.TypeA}, []netip.Addr{netip.MustParseAddr("192.0.2.1")})
+					time.Sleep(otherKind / 4)
+				}
+			}()
+			testutil.Equal(t, p.waits(t), c.want, "it waited")
+			testutil.NoError(t, p.Close())
+			time.Sleep(otherKind)
+		})
+	}
+}
+
 func TestFiguresAreDocumented(t *testing.T) {
-	testutil.Says(t, "../../docs/operations.md", "(two questions of %v ms;", int64(otherKind/time.Millisecond))
+	const page = "../../docs/operations.md"
+	testutil.Says(t, page, "(two questions of %v ms;", int64(otherKind/time.Millisecond))
+	testutil.Says(t, page, "(two handshakes of %v s)", int64(handshakeTime/time.Second))
 }

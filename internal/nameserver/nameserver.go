@@ -18,6 +18,11 @@ const (
 	// is asked when most look-ups are given up, and the third as a dial is.
 	roundTime = 5 * time.Second
 
+	// handshakeTime is how long a connection over TCP may take. A firewall that drops it costs
+	// that much two times with each of the servers, all within the 7 s that an agent's dial has
+	// for a look-up.
+	handshakeTime = time.Second
+
 	// most servers are asked (resolv.conf(5)).
 	most = 3
 
@@ -28,30 +33,46 @@ const (
 // Dial is the type of net.Resolver's Dial.
 type Dial = func(ctx context.Context, network, server string) (net.Conn, error)
 
-// Patience returns dial with a bound on what a server takes: its part of roundTime. One
-// that answers late is asked again in the second round, and knows the answer by then. Once
-// addresses of one kind are known, those of the other have otherKind.
+// Patience returns dial with a bound on what a server takes: its part of roundTime, and
+// handshakeTime of it for a handshake. One that answers late is asked again in the second round,
+// and knows the answer by then. Once addresses of one kind are known, those of the other have
+// otherKind.
 func Patience(dial Dial) Dial {
 	return func(ctx context.Context, network, server string) (net.Conn, error) {
 		conn, err := patience(dial, count)(ctx, network, server)
-		if err != nil {
-			return nil, err
+		if err != nil || ctx.Value(oneKind{}) != nil {
+			return conn, err
 		}
 		return all.over(conn), nil
 	}
 }
 
+// Resolver is a net.Resolver with Patience. Where one kind of addresses alone is wanted, its
+// question has all the time there is: no address of the other kind can stand in for them.
+type Resolver struct{ net.Resolver }
+
+// New returns one that asks by dial.
+func New(dial Dial) *Resolver { return &Resolver{net.Resolver{Dial: Patience(dial)}} }
+
+// oneKind is the key of a context whose look-up asks for one kind of addresses.
+type oneKind struct{}
+
+// LookupNetIP is that of net.Resolver: network is "ip", "ip4" or "ip6".
+func (r *Resolver) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
+	if network != "ip" {
+		ctx = context.WithValue(ctx, oneKind{}, true)
+	}
+	return r.Resolver.LookupNetIP(ctx, network, host)
+}
+
 func patience(dial Dial, count func() int) Dial {
 	return func(ctx context.Context, network, server string) (net.Conn, error) {
-		n := count()
-		if n < 2 {
-			return dial(ctx, network, server)
-		}
-		until := time.Now().Add(roundTime / time.Duration(min(n, most)))
-		dialing, cancel := context.WithDeadline(ctx, until)
+		began, n := time.Now(), count()
+		dialing, cancel := context.WithTimeout(ctx, handshakeTime)
 		defer cancel()
 		conn, err := dial(dialing, network, server)
-		if err == nil { // the resolver sets a deadline of its own once it has it
+		if err == nil && n > 1 { // the resolver sets a deadline of its own once it has it
+			until := began.Add(roundTime / time.Duration(min(n, most)))
 			time.AfterFunc(time.Until(until), func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 		}
 		return conn, err
