@@ -12,9 +12,9 @@ import (
 // destination which stalls do not keep each other's memory for long.
 const sourceLook = 2 * time.Second
 
-// stillLooks is in how many looks a bound has to pass: of a time for which this process stood
-// still, as in a machine that was suspended, a part counts. What it waits for may have come
-// meanwhile.
+// stillLooks is in how many looks a bound has to pass. One that is late by as much as there is
+// between two does not count: this process stood still, as in a machine that was suspended, and what
+// it waits for may have come meanwhile.
 const stillLooks = 10
 
 // takenUnread is how many bytes every destination takes without a reader: a link's
@@ -108,12 +108,13 @@ func (w *watchdog) due(now time.Time) (still, look bool) {
 		w.look = time.Time{}
 	}
 	if !w.check.IsZero() && !now.Before(w.check) {
-		if passed := w.count(); passed == w.passed {
-			w.still++
-		} else {
+		every := w.bound / stillLooks
+		if passed := w.count(); passed != w.passed {
 			w.passed, w.still = passed, 0
+		} else if now.Sub(w.check) < every {
+			w.still++
 		}
-		still, w.check = w.still >= stillLooks, now.Add(w.bound/stillLooks)
+		still, w.check = w.still >= stillLooks, now.Add(every)
 	}
 	if w.done = still; !still {
 		w.arm(now)
