@@ -58,21 +58,12 @@ func NewLeaseCounter(opts LeaseOptions) (*LeaseCounter, error) {
 
 // Count returns how many servers are there by their leases, or the last number that was
 // not zero where none is: an API that cannot be reached keeps servers from
-// renewing just as agents from reading. false until the first list. It takes renewals in
-// when it is called, which has to be now and then.
+// renewing just as agents from reading. false until the first list.
 func (c *LeaseCounter) Count() (int, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var all []*kubeapi.Lease
-	names, _ := c.leases.Names() // which have been logged
-	for _, name := range names {
-		if lease, found := c.leases.Get(name); found {
-			all = append(all, lease)
-		}
-	}
 	now, n := time.Now(), 0
-	c.seen.Look(all, now)
-	for _, lease := range all {
+	for _, lease := range c.look(now) {
 		if live, _ := c.seen.Judge(lease, now, c.now()); live {
 			n++
 		}
@@ -81,6 +72,18 @@ func (c *LeaseCounter) Count() (int, bool) {
 		c.last = n
 	}
 	return c.last, c.last > 0
+}
+
+// look returns all leases, and takes in which were renewed. mu is held.
+func (c *LeaseCounter) look(now time.Time) (all []*kubeapi.Lease) {
+	names, _ := c.leases.Names() // which have been logged
+	for _, name := range names {
+		if lease, found := c.leases.Get(name); found {
+			all = append(all, lease)
+		}
+	}
+	c.seen.Look(all, now)
+	return all
 }
 
 // now is the time by the clock of the API, which is near the servers: a node's may be minutes off,
@@ -136,7 +139,12 @@ func (c *LeaseCounter) Watch(ctx context.Context, opts kubeapi.WatchOptions, beg
 		c.watches.WithLabelValues(apiStatus(nil)).Inc()
 		c.note(ctx, nil)
 		began()
-	}, take)
+	}, func(what kubeapi.Event, lease *kubeapi.Lease) {
+		take(what, lease)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.look(time.Now()) // Count may be called long after a renewal
+	})
 	if !agreed {
 		c.watches.WithLabelValues(apiStatus(err)).Inc()
 	}

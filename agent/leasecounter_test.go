@@ -242,6 +242,24 @@ func TestLeasesOfServersWithWrongClocks(t *testing.T) {
 	}
 }
 
+// However seldom they are counted, leases hold from their renewals on.
+func TestLeasesThatAreSeldomCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := counting(t, newLeaseAPI(lease("a", 0), lease("gone", 0)))
+		c.want(2)
+		for i := range 4 {
+			time.Sleep(10 * time.Second)
+			for _, name := range []string{"a", "gone"} {
+				renewed := lease(name, 0)
+				if renewed.ResourceVersion = fmt.Sprint(8 + i); name == "a" || i == 0 {
+					c.tell(kubeapi.Modified, renewed)
+				}
+			}
+		}
+		c.want(1)
+	})
+}
+
 // Expired leases are no news that servers are gone: the last count holds.
 func TestAllLeasesExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
