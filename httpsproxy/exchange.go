@@ -47,6 +47,7 @@ type exchange struct {
 	used     atomic.Bool // it has had a connection, and observers know it as open
 
 	mu       sync.Mutex
+	due      time.Time   // when idle fires
 	looking  *time.Timer // at the client; nil without content
 	interim  interim     // responses before the final one
 	partial  partial     // header of a response
@@ -74,7 +75,9 @@ func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) 
 		x.lookLater()
 	}
 	if bound := s.Forwarder.Idle; bound > 0 {
-		x.idle = time.AfterFunc(bound, x.giveUp)
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		x.due, x.idle = time.Now().Add(bound), time.AfterFunc(bound, x.giveUp)
 	}
 	return x
 }
@@ -291,8 +294,15 @@ func (x *exchange) moved() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.over {
-		x.idle.Reset(x.server.Forwarder.Idle)
+		x.await()
 	}
+}
+
+// await gives the exchange its time anew. mu is held.
+func (x *exchange) await() {
+	bound := x.server.Forwarder.Idle
+	x.due = time.Now().Add(bound)
+	x.idle.Reset(bound)
 }
 
 // giveUp ends an exchange that makes no progress.
@@ -300,6 +310,10 @@ func (x *exchange) giveUp() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.over { // a deadline would hit the connection's next request
+		return
+	}
+	if time.Since(x.due) > x.server.Forwarder.Idle/10 { // this process stood still: what it waits for may have come
+		x.await()
 		return
 	}
 	x.cancel(errIdle)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -103,6 +104,24 @@ func TestIdleExchangeIsAnswered(t *testing.T) {
 			testutil.Equal(t, time.Since(began), idle, "when it ended")
 		})
 	}
+}
+
+// Once the process was stopped, what it waits for may have come meanwhile.
+func TestExchangesOutliveAStoppedProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const idle = time.Minute
+		s := &Server{Shell: &front.Shell[*client]{Options: front.Options{Forwarder: &tunnel.Forwarder{Idle: idle}}}}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		x := &exchange{server: s, ctx: ctx, cancel: cancel, rc: http.NewResponseController(httptest.NewRecorder())}
+		x.mu.Lock()
+		x.idle, x.due = time.AfterFunc(idle, x.giveUp), time.Now().Add(-time.Hour)
+		x.mu.Unlock()
+		time.Sleep(2*idle - time.Second)
+		testutil.NoError(t, ctx.Err())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		testutil.ErrorIs(t, context.Cause(ctx), errIdle, "the end of an exchange")
+	})
 }
 
 // Nor is a destination silent that says, now and then, that it still works on the answer.

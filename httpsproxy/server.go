@@ -45,9 +45,9 @@ const (
 
 // Options configures a Server. Forwarder, Forward and Transport are required.
 type Options struct {
-	// Forwarder dials the destinations of CONNECT and relays. Its Bounds, Total and
-	// Observers also apply to upgraded connections; its Idle, Total, DialTimeout
-	// and Observers also to plain exchanges. Observers see an exchange as a
+	// Forwarder dials the destinations of CONNECT and relays. Its Idle, Total and
+	// Observers also apply to upgraded connections; these and its DialTimeout
+	// also to plain exchanges. Observers see an exchange as a
 	// connection that lasts as long as it does, with the bytes of its content, and
 	// see the dial of a connection in its first exchange only. Requests carry the
 	// Front "connect", "forward" or "upgrade".
