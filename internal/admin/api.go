@@ -17,13 +17,19 @@ const Version = "v1"
 type Past struct{ time.Time }
 
 // MarshalJSON implements json.Marshaler.
-func (p Past) MarshalJSON() ([]byte, error) {
+func (p Past) MarshalJSON() ([]byte, error) { return p.told(time.Now(), wasSet).MarshalJSON() }
+
+// told is the time by the clock of now. Go's monotonic clock stands still while a machine is
+// suspended: then, too, the other is ahead.
+func (p Past) told(now time.Time, wasSet func() bool) time.Time {
 	if p.IsZero() {
-		return p.Time.MarshalJSON()
+		return p.Time
 	}
-	now := time.Now()
-	set := now.Add(p.Sub(now)).Round(0).Sub(p.Round(0))         // since then, ahead
-	return p.Round(0).Add(set.Round(time.Second)).MarshalJSON() // whole, so that all answers are the same
+	ahead := now.Add(p.Sub(now)).Round(0).Sub(p.Round(0)).Round(time.Second) // whole, so that all answers are the same
+	if ahead > 0 && !wasSet() {
+		ahead = 0
+	}
+	return p.Round(0).Add(ahead)
 }
 
 // Status answers /api/v1/status, the summary.

@@ -38,7 +38,7 @@ func TestPastIsByTheClockOfNow(t *testing.T) {
 		past := Past{testutil.SetClock(now, by).Add(-time.Minute)}
 		var seen Past
 		for range 100 {
-			got := decode[Past](t, testutil.Must(json.Marshal(past))(t))
+			got := Past{past.told(time.Now(), func() bool { return true })}
 			testutil.Holds(t, seen.IsZero() || seen.Equal(got.Time), "set by %v: %v, and then %v", by, seen, got)
 			seen = got
 		}
@@ -46,8 +46,17 @@ func TestPastIsByTheClockOfNow(t *testing.T) {
 		again := testutil.Must(json.Marshal(seen))(t) // as by a server that passes it on
 		testutil.Holds(t, decode[Past](t, again).Equal(seen.Time), "set by %v: %v became %s", by, seen, again)
 	}
+	ahead := testutil.Must(json.Marshal(Past{testutil.SetClock(now, time.Hour)}))(t)
+	testutil.Holds(t, decode[Past](t, ahead).Sub(now).Abs() < time.Second, "now became %s", ahead)
 	none := testutil.Must(json.Marshal(Past{}))(t)
 	testutil.Holds(t, decode[Past](t, none).IsZero(), "no time became %s", none)
+}
+
+// While the machine is suspended Go's monotonic clock stands still. That sets no clock.
+func TestPastOfASuspendedMachine(t *testing.T) {
+	past := Past{testutil.SetClock(time.Now(), -8*time.Hour)} // as if it had been so since
+	told := testutil.Must(json.Marshal(past))(t)
+	testutil.Holds(t, decode[Past](t, told).Equal(past.Round(0)), "%v became %s", past, told)
 }
 
 func decode[T any](t *testing.T, text []byte) (v T) {
