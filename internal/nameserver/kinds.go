@@ -163,17 +163,28 @@ func (a *asking) Close() error {
 
 // addresses are those in an answer; none where it is no good one.
 func addresses(answer []byte) (found []netip.Addr) {
-	var message dnsmessage.Message
-	if message.Unpack(answer) != nil {
+	var p dnsmessage.Parser // a Message would bring every kind of record into the program
+	if _, err := p.Start(answer); err != nil || p.SkipAllQuestions() != nil {
 		return nil
 	}
-	for _, resource := range message.Answers {
-		switch body := resource.Body.(type) {
-		case *dnsmessage.AResource:
-			found = append(found, netip.AddrFrom4(body.A))
-		case *dnsmessage.AAAAResource:
-			found = append(found, netip.AddrFrom16(body.AAAA))
+	for {
+		switch head, err := p.AnswerHeader(); {
+		case err != nil:
+			return found
+		case head.Type == dnsmessage.TypeA:
+			a, err := p.AResource()
+			if err != nil {
+				return nil
+			}
+			found = append(found, netip.AddrFrom4(a.A))
+		case head.Type == dnsmessage.TypeAAAA:
+			aaaa, err := p.AAAAResource()
+			if err != nil {
+				return nil
+			}
+			found = append(found, netip.AddrFrom16(aaaa.AAAA))
+		case p.SkipAnswer() != nil:
+			return nil
 		}
 	}
-	return found
 }

@@ -193,3 +193,27 @@ func TestFiguresAreDocumented(t *testing.T) {
 	testutil.Says(t, page, "(two questions of %v ms;", int64(otherKind/time.Millisecond))
 	testutil.Says(t, page, "(two handshakes of %v s)", int64(handshakeTime/time.Second))
 }
+
+// What is found in an answer is what a reader of whole messages finds, which programs do without.
+func FuzzAddresses(f *testing.F) {
+	for addr, kind := range map[string]dnsmessage.Type{"192.0.2.1": dnsmessage.TypeA, "2001:db8::1": dnsmessage.TypeAAAA} {
+		asked := dnsmessage.Message{Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName("a.example."), Type: kind, Class: dnsmessage.ClassINET}}}
+		f.Add(answer(testutil.Must(asked.Pack())(f), addr))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var m dnsmessage.Message
+		found, want := addresses(b), []netip.Addr(nil)
+		if m.Unpack(b) != nil {
+			return
+		}
+		for _, record := range m.Answers {
+			switch body := record.Body.(type) {
+			case *dnsmessage.AResource:
+				want = append(want, netip.AddrFrom4(body.A))
+			case *dnsmessage.AAAAResource:
+				want = append(want, netip.AddrFrom16(body.AAAA))
+			}
+		}
+		testutil.EqualSlices(t, found, want, "addresses")
+	})
+}
