@@ -31,7 +31,8 @@ func TestConnectionsOutliveLinks(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 2, flags{})
 	base := f.rests()
-	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), halves, f.ways()...)
+	const all = 11 * time.Second // transfers have to last until the last harm
+	s := startStorm(t, f.vault, scaled(all, 30*time.Second), halves, f.ways()...)
 	for range scaled(10, 100) { // they are cut time and again
 		for _, leg := range []*balancer{f.toClients, f.toAgents[rand.N(2)]} {
 			leg.linked(t)
