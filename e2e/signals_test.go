@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -33,11 +34,11 @@ func stoppings() []stopping {
 	}
 }
 
-// withGrace is a whole suite whose programs, told to stop, wait an hour for their connections.
-func withGrace(t *testing.T) *whole {
+// withGrace is a whole suite whose programs, told to stop, wait that long for their connections.
+func withGrace(t *testing.T, grace string) *whole {
 	t.Helper()
-	grant := []string{"--graceful-shutdown-timeout=1h"}
-	return newWholeOf(t, flags{server: grant, agent: grant, sidecars: []string{"--drain-timeout=1h"}})
+	grant := []string{"--graceful-shutdown-timeout=" + grace}
+	return newWholeOf(t, flags{server: grant, agent: grant, sidecars: []string{"--drain-timeout=" + grace}})
 }
 
 // through opens a connection by a route to an echoing target.
@@ -69,7 +70,7 @@ func TestSIGTERM(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Run("busy: drains, and exits 0 with the last connection", func(t *testing.T) {
 				t.Parallel()
-				w := withGrace(t)
+				w := withGrace(t, "1h")
 				c := w.through(t, s.via(w))
 				w.drains(t, s)
 				time.Sleep(2 * time.Second) // longer than any program takes to go when idle
@@ -80,7 +81,7 @@ func TestSIGTERM(t *testing.T) {
 			})
 			t.Run("second signal: exits 1 at once", func(t *testing.T) {
 				t.Parallel()
-				w := withGrace(t)
+				w := withGrace(t, "1h")
 				c := w.through(t, s.via(w))
 				w.drains(t, s)
 				time.Sleep(500 * time.Millisecond)
@@ -89,6 +90,20 @@ func TestSIGTERM(t *testing.T) {
 				exits(t, s.proc(w), 1)
 			})
 		})
+	}
+}
+
+// Whoever has connections when its grace ends cuts them, and exits 0.
+func TestGracesEnd(t *testing.T) {
+	t.Parallel()
+	w := withGrace(t, "1s")
+	for _, s := range slices.Backward(stoppings()) { // those that others go through come last
+		if s.proc(w) == w.server.Process {
+			w.agent = must(w.StartAgent(w.server))(t)
+		}
+		_ = w.through(t, s.via(w))
+		_ = s.proc(w).Signal(syscall.SIGTERM)
+		exits(t, s.proc(w), 0)
 	}
 }
 
