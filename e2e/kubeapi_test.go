@@ -131,6 +131,13 @@ func (k *kubeAPI) put(at place, object map[string]any) {
 	k.store(at, o)
 }
 
+// object is what is stored; nil: nothing.
+func (k *kubeAPI) object(at place) *unstructured.Unstructured {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.objects[at]
+}
+
 var paths = regexp.MustCompile(`^/apis?/(?:[a-z0-9.]+/){1,2}(?:namespaces/([^/]+)/)?(leases|secrets|services|tokenreviews)(?:/([^/]+))?$`)
 
 func (k *kubeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {

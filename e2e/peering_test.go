@@ -117,6 +117,29 @@ func TestAnyServerWillDo(t *testing.T) {
 	if !strings.Contains(screen, "2 servers") || !strings.Contains(screen, "server  ") {
 		t.Errorf("konnectivity status shows no other servers (exit status %d):\n%s", status, screen)
 	}
+	c.standsStill(t)
+}
+
+// standsStill freezes a server, as a bug or a machine that hangs does: dials that others forward
+// to it are held up for a bounded time, which is shown, and dials for other agents go on. When it
+// goes on, it is linked again.
+func (c *crew) standsStill(t *testing.T) {
+	t.Helper()
+	asked, frozen := c.servers[0], c.servers[2]
+	way, figures := viaConnect("unix", asked.UDS, nil), asked.HealthURL("/metrics")
+	testutil.NoError(t, frozen.Signal(suite.Freeze))
+	defer func() { _ = frozen.Signal(suite.Thaw) }()
+	stop := dialing(t, []tunnel.Dialer{way}, c.targets[1], 20)
+	held := echoOnce(way, c.targets[2])
+	testutil.Holds(t, held.err != nil && held.took < livenessBound+slack, "a dial by a server that stands still: %v after %v", held.err, held.took)
+	reaches(t, patience, figures, "server_peer_servers", 1)
+	reaches(t, patience, figures, "server_peer_servers_missing", 1)
+	again := echoOnce(way, c.targets[2])
+	testutil.Holds(t, again.err != nil && again.took < livenessBound/2, "a dial once it is given up: %v after %v", again.err, again.took)
+	stop()
+	testutil.NoError(t, frozen.Signal(suite.Thaw))
+	c.linked(t)
+	testutil.Succeeds(t, echoOnce(way, c.targets[2]).err, "an echo")
 }
 
 // Servers find one another by the addresses in their leases, also one that is replaced and
@@ -146,6 +169,8 @@ func TestServersFoundByLeases(t *testing.T) {
 	for _, args := range [][]string{nil, {"--link=off"}, append(api.apiArgs(), "--count-server-leases")} {
 		connected(t, must(s.StartAgent(lb.front(), args...))(t), 3, patience)
 	}
+	stopInOrder(t, c.servers[2].Process)
+	testutil.Holds(t, api.object(place{"leases", "kube-system", "konnectivity-proxy-server-srv-2"}) == nil, "a server that has left has a lease")
 }
 
 // Three servers, each agent and the sidecar linked to one of them only. Servers leave in
