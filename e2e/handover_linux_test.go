@@ -40,6 +40,23 @@ func TestConnectionsOutliveTheirAgent(t *testing.T) {
 	idle.check(t)
 }
 
+// Connections of nodes outlive the agent beside the API server as well, where it hands over.
+func TestTransfersOfNodesOutliveTheAgentBesideTheAPIServer(t *testing.T) {
+	t.Parallel() // it waits
+	n, v := newNodeOf(t), newVault(t)
+	flags := []string{"--agent-id=beside", "--handover-socket=" + filepath.Join(t.TempDir(), "handover"), "--graceful-shutdown-timeout=10m"}
+	n.startBeside(t, v.address, flags...)
+	s := startStorm(t, v, scaled(6*time.Second, 30*time.Second), halves, viaNode(n.port))
+	for range scaled(2, 10) {
+		before := n.beside
+		n.beside = n.agentBeside(t, v.address, flags...)
+		s.harm()
+		stopInOrder(t, before.Process)
+		time.Sleep(scaled(500*time.Millisecond, time.Second))
+	}
+	s.end()
+}
+
 // An agent that is killed while it hands over, or takes over, may end connections; but each
 // has one owner at every moment: no byte of those that go on is lost, or comes twice.
 func TestHandoverIsCutShort(t *testing.T) {
