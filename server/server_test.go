@@ -421,10 +421,13 @@ func TestTokens(t *testing.T) {
 	}
 	// The API is down: those connected stay, new ones get a clear refusal.
 	api.down = true
-	_, err := r.tryAgent("grpc", agentHello{id: "new", token: "other"}, echoing)
-	testutil.Holds(t, status.Code(err) == codes.Unavailable, "%v", err)
+	for _, kind := range agentKinds {
+		_, err := r.tryAgent(kind, agentHello{id: "new", token: "other"}, echoing)
+		testutil.ErrorSays(t, err, "could not be reviewed", "%s", kind)
+		testutil.Holds(t, kind != "grpc" || status.Code(err) == codes.Unavailable, "%v", err)
+	}
 	r.roundTrip(r.mustDial("connect-uds", "x:1"), 1000)
-	r.hasMetrics(`agent_refusals_total{reason="unauthenticated"} 4`, `agent_refusals_total{reason="unavailable"} 1`, `token_review_duration_seconds_count{verdict="accepted"} 1`)
+	r.hasMetrics(`agent_refusals_total{reason="unauthenticated"} 4`, `agent_refusals_total{reason="unavailable"} 2`, `token_review_duration_seconds_count{verdict="accepted"} 1`)
 }
 
 func TestListenerThatFailsEndsTheServer(t *testing.T) {
