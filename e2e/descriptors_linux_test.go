@@ -57,11 +57,11 @@ func TestAgentWithFewDescriptors(t *testing.T) {
 const descriptors = 128
 
 // sidecarWithFew starts a sidecar that may have no more descriptors.
-func sidecarWithFew(t *testing.T, program string) *observed {
+func sidecarWithFew(t *testing.T) *observed {
 	t.Helper()
 	w := newTunnel(t)
 	w.Descriptors = descriptors
-	s := w.sidecar(t, program, []string{"KUBECONFIG="}, "--link=off")
+	s := w.sidecar(t, "konnectivity-socks5-proxy", []string{"KUBECONFIG="}, "--link=off")
 	w.Descriptors = 0
 	return s
 }
@@ -70,8 +70,8 @@ func sidecarWithFew(t *testing.T, program string) *observed {
 // also where each of them takes two, and who is refused hears why.
 func TestSidecarWithFewDescriptors(t *testing.T) {
 	t.Parallel()
-	socks := sidecarWithFew(t, "konnectivity-socks5-proxy")
-	target := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	socks := sidecarWithFew(t)
+	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
 	front := must(proxy.SOCKS5("tcp", socks.Address(), nil, nil))(t).(proxy.ContextDialer)
 	served := 0
 	for range descriptors {

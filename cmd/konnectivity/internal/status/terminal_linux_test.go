@@ -1,6 +1,7 @@
 package status
 
 import (
+	"io"
 	"os"
 	"testing"
 
@@ -25,4 +26,15 @@ func TestSizeOfATerminal(t *testing.T) {
 		testutil.Equal(t, SizeOf(at), Size{100, 30}, "%s=%s", name, value)
 	}
 	testutil.Equal(t, SizeOf(null(t)), Size{}, "what is no terminal")
+}
+
+// A terminal has colours, where NO_COLOR does not say otherwise.
+func TestColoursOfATerminal(t *testing.T) {
+	at, _ := testutil.Terminal(t)
+	t.Setenv("TERM", "xterm")
+	for no, want := range map[string]string{"": PaintIf(true).Bold, "1": ""} {
+		t.Setenv("NO_COLOR", no)
+		got := render(at, func(p *printer) { _, _ = io.WriteString(p.out, p.paint.Bold) })
+		testutil.Equal(t, string(got), want, "bold with NO_COLOR=%s", no)
+	}
 }
