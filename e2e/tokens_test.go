@@ -59,6 +59,8 @@ func TestAgentsAuthenticateByToken(t *testing.T) {
 	for _, a := range bad {
 		rejected(t, a, "the server refused this agent")
 	}
+	_ = with("good", "expired") // the file is read anew at each attempt
+	connected(t, bad[1], 1, patience)
 	nobodyLogsTokens(t, s)
 }
 
