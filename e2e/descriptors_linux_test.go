@@ -71,7 +71,7 @@ func sidecarWithFew(t *testing.T) *observed {
 func TestSidecarWithFewDescriptors(t *testing.T) {
 	t.Parallel()
 	socks := sidecarWithFew(t)
-	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	target := testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
 	front := must(proxy.SOCKS5("tcp", socks.Address(), nil, nil))(t).(proxy.ContextDialer)
 	served := 0
 	for range descriptors {
