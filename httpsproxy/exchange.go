@@ -312,7 +312,7 @@ func (x *exchange) giveUp() {
 	if x.over { // a deadline would hit the connection's next request
 		return
 	}
-	if time.Since(x.due) > x.server.Forwarder.Idle/10 { // this process stood still: what it waits for may have come
+	if time.Since(x.due) > tunnel.StopTime { // this process stood still: what it waits for may have come
 		x.await()
 		return
 	}

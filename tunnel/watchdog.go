@@ -12,10 +12,9 @@ import (
 // destination which stalls do not keep each other's memory for long.
 const sourceLook = 2 * time.Second
 
-// stillLooks is in how many looks a bound has to pass. One that is late by as much as there is
-// between two does not count: this process stood still, as in a machine that was suspended, and what
-// it waits for may have come meanwhile.
-const stillLooks = 10
+// StopTime is the most that a timer is late by in a process that runs. If it is later, the process
+// stood still, as in a machine that was suspended: what it waits for may have come meanwhile.
+const StopTime = 100 * time.Millisecond
 
 // takenUnread is how many bytes every destination takes without a reader: a link's
 // window is 16 KiB at the least, and a socket's buffers are larger. No direction
@@ -42,7 +41,6 @@ type watchdog struct {
 	check  time.Time     // when to look at the counters; zero: never
 	bound  time.Duration // that the counters may stand still; 0: any
 	passed int64         // the counters at the last look
-	still  int           // looks in a row at which they had not moved
 	done   bool
 }
 
@@ -54,7 +52,7 @@ func (w *watchdog) limit(bound time.Duration) {
 		return
 	}
 	now := time.Now()
-	w.bound, w.check, w.passed, w.still = bound, now.Add(bound/stillLooks), w.count(), 0
+	w.bound, w.check, w.passed = bound, now.Add(bound), w.count()
 	w.arm(now)
 }
 
@@ -108,13 +106,9 @@ func (w *watchdog) due(now time.Time) (still, look bool) {
 		w.look = time.Time{}
 	}
 	if !w.check.IsZero() && !now.Before(w.check) {
-		every := w.bound / stillLooks
-		if passed := w.count(); passed != w.passed {
-			w.passed, w.still = passed, 0
-		} else if now.Sub(w.check) < every {
-			w.still++
-		}
-		still, w.check = w.still >= stillLooks, now.Add(every)
+		passed := w.count()
+		still = passed == w.passed && now.Sub(w.check) <= StopTime
+		w.passed, w.check = passed, now.Add(w.bound)
 	}
 	if w.done = still; !still {
 		w.arm(now)

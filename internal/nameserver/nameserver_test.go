@@ -39,7 +39,7 @@ func TestTheLastServerIsAsked(t *testing.T) {
 	}
 }
 
-// A server whose handshake is left unanswered has no longer, be it the only one.
+// A server that leaves a handshake unanswered has no longer than that, even if it is the only one.
 func TestAHandshakeHasAnEnd(t *testing.T) {
 	for n := range 3 {
 		synctest.Test(t, func(t *testing.T) {
