@@ -104,8 +104,9 @@ func TestResetsBehindAStallAreNoticed(t *testing.T) {
 			silent := make(chan struct{})
 			defer close(silent)
 			stall(t, p, silent)
-			err := receive(t, "the end of the connection", seen.ends)
-			testutil.Equal(t, tunnel.CodeOf(err), tunnel.CodePeerReset, "how it ended")
+			code := tunnel.CodeOf(receive(t, "the end of the connection", seen.ends))
+			// On a busy machine net/http may still read, and says only that the client has left.
+			testutil.Holds(t, code == tunnel.CodePeerReset || side == "an upload's" && code == tunnel.CodeCancelled, "how it ended: %v", code)
 		})
 	}
 }
