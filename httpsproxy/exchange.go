@@ -312,7 +312,10 @@ func (x *exchange) giveUp() {
 	if x.over { // a deadline would hit the connection's next request
 		return
 	}
-	if time.Since(x.due) > tunnel.StopTime { // this process stood still: what it waits for may have come
+	switch late := time.Since(x.due); {
+	case late < 0: // it has moved as this was called
+		return
+	case late > tunnel.StopTime: // this process stood still: what it waits for may have come
 		x.await()
 		return
 	}
