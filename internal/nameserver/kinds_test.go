@@ -23,7 +23,7 @@ func serveA(t *testing.T, later time.Duration) (at string) {
 	conn := testutil.Must(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	var late sync.WaitGroup
 	done := make(chan struct{})
-	t.Cleanup(func() { late.Wait(); _ = conn.Close(); <-done })
+	t.Cleanup(func() { _ = conn.Close(); <-done; late.Wait() })
 	go func() {
 		defer close(done)
 		for b := make([]byte, 512); ; {
