@@ -143,7 +143,7 @@ func TestInterimResponsesToAStalledClientEnd(t *testing.T) {
 	p := startProxyOn(t, narrow{testutil.Listen(t)}, func(o *Options) { o.Forwarder.Idle = 100 * time.Millisecond })
 	w := dialWire(t, p.addr)
 	_ = w.SetReadBuffer(4096)
-	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", origin) // should the time be over before any came
 	for start := time.Now(); p.Slots.Count() > 0; time.Sleep(10 * time.Millisecond) {
 		testutil.Requires(t, time.Since(start) <= maxWait, "the exchange goes on")
 	}
