@@ -77,7 +77,8 @@ func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) 
 	if bound := s.Forwarder.Idle; bound > 0 {
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		x.due, x.idle = time.Now().Add(bound), time.AfterFunc(bound, x.giveUp)
+		x.idle = time.AfterFunc(bound, x.giveUp)
+		x.await()
 	}
 	return x
 }

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// leaseDuration is that of a lease that does not say it.
-const leaseDuration = 30 * time.Second
+// LeaseDuration is that of a server's lease, upstream's (cmd/server/app/server.go) and ours, and
+// of a lease that does not say it.
+const LeaseDuration = 30 * time.Second
 
 // Sightings tell which leases' holders are there. Clocks of holders differ, and are set. So a
 // lease is live while it is renewed; at first sight, until its own time is over, but for its
@@ -38,7 +39,7 @@ func (s *Sightings) Look(all []*Lease, now time.Time) {
 // neither. Both times are the present: now by our clock, as in Look, and written by a clock that is
 // near those of holders.
 func (s *Sightings) Judge(lease *Lease, now, written time.Time) (live, over bool) {
-	duration, last := leaseDuration, s.seen[lease.Name]
+	duration, last := LeaseDuration, s.seen[lease.Name]
 	if d := lease.Spec.LeaseDurationSeconds; d != nil && *d > 0 {
 		duration = time.Duration(*d) * time.Second
 	}

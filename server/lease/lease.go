@@ -25,10 +25,9 @@ import (
 )
 
 const (
-	// leaseDuration, renewInterval and NamePrefix are upstream's
-	// (cmd/server/app/server.go and pkg/server/leases/controller.go), so that
+	// renewInterval and NamePrefix are upstream's (cmd/server/app/server.go and
+	// pkg/server/leases/controller.go), as is kubeapi.LeaseDuration, so that
 	// old agents and servers beside ours see one kind of lease.
-	leaseDuration = 30 * time.Second
 	renewInterval = 15 * time.Second // between renewals
 	NamePrefix    = "konnectivity-proxy-server-"
 
@@ -203,7 +202,7 @@ func (c *Controller) create(ctx context.Context) error {
 
 // fill makes lease state that this server is alive now.
 func (c *Controller) fill(lease *kubeapi.Lease) {
-	now, seconds := kubeapi.MicroTime{Time: time.Now()}, int32(leaseDuration/time.Second)
+	now, seconds := kubeapi.MicroTime{Time: time.Now()}, int32(kubeapi.LeaseDuration/time.Second)
 	if lease.Labels == nil {
 		lease.Labels = make(map[string]string)
 	}

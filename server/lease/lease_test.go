@@ -250,7 +250,7 @@ func testCollect(t *testing.T) {
 	testutil.Equal(t, look(), 2, "live at first sight, with our own")
 	a.add("skewed", time.Hour) // renews
 	testutil.Equal(t, look(), 3, "live once the skewed one renewed")
-	time.Sleep(leaseDuration + time.Second) // all but one renew
+	time.Sleep(kubeapi.LeaseDuration + time.Second) // all but one renew
 	a.add("live", 0)
 	a.add("skewed", time.Hour)
 	if n := look(); n != 3 || a.lease(NamePrefix+"dead") != nil || a.lease(NamePrefix+"skewed") == nil || a.lease(NamePrefix+"live") == nil {
@@ -319,7 +319,7 @@ func TestALeaseFromTheFutureIsLiveWhileItIsRenewed(t *testing.T) {
 			if n := c.Count(); n != step.live || a.lease(NamePrefix+"ahead") == nil {
 				t.Errorf("%d live, want %d with our own", n, step.live)
 			}
-			time.Sleep(leaseDuration - time.Second)
+			time.Sleep(kubeapi.LeaseDuration - time.Second)
 			testutil.NoError(t, c.collect(t.Context(), time.Now().Add(time.Hour)))
 			testutil.Equal(t, c.Count(), step.live, "live a moment before the end")
 			time.Sleep(time.Second)
@@ -357,7 +357,7 @@ func TestOutageIsRetriedBeforeTheLeaseRunsOutAndLoggedOnce(t *testing.T) {
 				synctest.Wait()
 			}
 		})
-		testutil.Holds(t, len(a.renewed) >= 4 && a.renewed[2].Sub(a.renewed[1]) <= leaseDuration,
+		testutil.Holds(t, len(a.renewed) >= 4 && a.renewed[2].Sub(a.renewed[1]) <= kubeapi.LeaseDuration,
 			"renewed at %v: the lease ran out in an outage of 20 s", a.renewed)
 		testutil.AtMost(t, time.Since(a.renewed[len(a.renewed)-1]), 10*time.Second,
 			"not renewed after calls that hung: %v", a.renewed)
