@@ -3,6 +3,7 @@ package tunnel
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"net"
 	"strings"
@@ -76,60 +77,57 @@ func Failures() iter.Seq[Failure] { return between(FailInternal, failureEnd) }
 // Known reports whether f is one of Failures. A peer may send any.
 func (f Failure) Known() bool { return f >= FailInternal && f < failureEnd }
 
-// failureTable holds the name of each failure in metrics and sentences.
-var failureTable = [failureEnd]name{
-	FailInternal:    {"internal", "internal error"},
-	FailRefused:     {"refused", "connection refused"},
-	FailTimeout:     {"timeout", "i/o timeout"},
-	FailHostUnreach: {"host_unreachable", "no route to host"},
-	FailNetUnreach:  {"network_unreachable", "network is unreachable"},
-	FailNoSuchHost:  {"no_such_host", "no such host"},
-	FailResolve:     {"resolve", "name lookup failed"},
-	FailDenied:      {"denied", "destination not allowed"},
-	FailBadAddress:  {"bad_address", "bad address"},
-	FailNoAgent:     {"no_agent", "no agent available"},
-	FailAgentLost:   {"agent_lost", "agent went away"},
-	FailExhausted:   {"exhausted", "too many open files"},
-	FailUnavailable: {"unavailable", "tunnel unavailable"},
-	FailCancelled:   {"cancelled", "cancelled"},
-	FailAuth:        {"proxy_auth", "proxy wants authentication"},
-	FailReset:       {"reset", "connection reset"},
-	FailGone:        {"gone", "the connection to be resumed is over"},
-	FailStale:       {"stale", "the connection was resumed by a newer request"},
-	FailBound:       {"bound", "bound reached"},
+// failureKind is what a failure is called, and the status of an HTTP response to a dial that
+// failed so.
+type failureKind struct {
+	name
+	status int
+}
+
+var failureTable = [failureEnd]failureKind{
+	FailInternal:    {name{"internal", "internal error"}, 502},
+	FailRefused:     {name{"refused", "connection refused"}, 502},
+	FailTimeout:     {name{"timeout", "i/o timeout"}, 504},
+	FailHostUnreach: {name{"host_unreachable", "no route to host"}, 502},
+	FailNetUnreach:  {name{"network_unreachable", "network is unreachable"}, 502},
+	FailNoSuchHost:  {name{"no_such_host", "no such host"}, 502},
+	FailResolve:     {name{"resolve", "name lookup failed"}, 502},
+	FailDenied:      {name{"denied", "destination not allowed"}, 403},
+	FailBadAddress:  {name{"bad_address", "bad address"}, 400},
+	FailNoAgent:     {name{"no_agent", "no agent available"}, 503},
+	FailAgentLost:   {name{"agent_lost", "agent went away"}, 503},
+	FailExhausted:   {name{"exhausted", "too many open files"}, 503},
+	FailUnavailable: {name{"unavailable", "tunnel unavailable"}, 503},
+	FailCancelled:   {name{"cancelled", "cancelled"}, 502},
+	FailAuth:        {name{"proxy_auth", "proxy wants authentication"}, 502},
+	FailReset:       {name{"reset", "connection reset"}, 502},
+	FailGone:        {name{"gone", "the connection to be resumed is over"}, 502},
+	FailStale:       {name{"stale", "the connection was resumed by a newer request"}, 502},
+	FailBound:       {name{"bound", "bound reached"}, 429},
+}
+
+// kind returns that of a number that is not in the table, which a peer may send, too.
+func (f Failure) kind() failureKind {
+	if f.Known() {
+		return failureTable[f]
+	}
+	return failureKind{name{"other", fmt.Sprintf("failure %d", uint16(f))}, 502}
 }
 
 // String returns the failure in a few words.
-func (f Failure) String() string { return f.name().text }
+func (f Failure) String() string { return f.kind().text }
 
 // Label returns the failure as a value of a metric's label.
-func (f Failure) Label() string { return f.name().label }
+func (f Failure) Label() string { return f.kind().label }
 
-func (f Failure) name() name { return nameOf(failureTable[:], f, "other", "failure %d") }
+// HTTPStatus returns the status of an HTTP response to a dial that failed so.
+func (f Failure) HTTPStatus() int { return f.kind().status }
 
 // Retryable says that the dial failed on the way, so another agent or another link may
 // try it. The destination may have been asked only where LostInFlight says so. A bound is
 // reached whatever the way.
 func (f Failure) Retryable() bool {
 	return f == FailAgentLost || f == FailExhausted || f == FailUnavailable
-}
-
-// HTTPStatus returns the status of an HTTP response to a dial that failed so.
-func (f Failure) HTTPStatus() int {
-	switch f {
-	case FailTimeout:
-		return 504
-	case FailNoAgent, FailAgentLost, FailExhausted, FailUnavailable:
-		return 503
-	case FailBadAddress:
-		return 400
-	case FailDenied:
-		return 403
-	case FailBound:
-		return 429
-	default:
-		return 502
-	}
 }
 
 // DialError is why a destination was not reached.
