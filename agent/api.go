@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/admission"
@@ -59,10 +58,7 @@ func newAPIFront(opts Options, s *set) (*apiFront, error) {
 	bare.To = func(net.Conn) (network, address string, err error) { return link.NetworkAPI, link.APIAddress, nil }
 	bare.Dialed = a.dialed
 	carried := observe.NewFigures(MetricsPrefix, func() *tunnel.Totals { return &a.totals })
-	carried.Add(prometheus.CounterValue, "api_bytes_total", "Payload carried to and from the API server, by direction.", func(n *tunnel.Totals, tell observe.Tell) {
-		tell(float64(n.Up.Load()), "to_api")
-		tell(float64(n.Down.Load()), "from_api")
-	}, "direction")
+	carried.Bytes("api_bytes_total", "Payload carried to and from the API server, by direction.", (*tunnel.Totals).Load, "to_api", "from_api")
 	return a, opts.Registerer.Register(carried)
 }
 

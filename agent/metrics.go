@@ -120,10 +120,8 @@ func (m *metrics) figures(opts Options) prometheus.Collector {
 		tell(float64(opts.Budget.Max()), protocolLink)
 		tell(float64(opts.limits.Budget.Max()), protocolGRPC)
 	}, "protocol")
-	all.Add(prometheus.CounterValue, "bytes_total", "Payload carried to and from destinations, by direction.", func(m *metrics, tell observe.Tell) {
-		tell(float64(m.totals.Up.Load()), "to_destination")
-		tell(float64(m.totals.Down.Load()), "from_destination")
-	}, "direction")
+	all.Bytes("bytes_total", "Payload carried to and from destinations, by direction.",
+		func(m *metrics) (up, down int64) { return m.totals.Load() }, "to_destination", "from_destination")
 	return all
 }
 

@@ -146,17 +146,13 @@ func (m *metrics) own() {
 	m.access = m.make.Histogram("access_review_duration_seconds", "Latency of SubjectAccessReview calls in seconds, by verdict: allowed, denied, unavailable.", prometheus.DefBuckets, "verdict")
 	m.reviews = m.make.Histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
 	carried := observe.NewFigures(MetricsPrefix, func() *metrics { return m })
-	carried.Add(prometheus.CounterValue, "forwarded_bytes_total", "Count of payload bytes carried, by direction.", func(m *metrics, tell observe.Tell) {
-		up, down := m.carried()
-		tell(float64(up), "to_destination")
-		tell(float64(down), "to_client")
-	}, "direction")
+	carried.Bytes("forwarded_bytes_total", "Count of payload bytes carried, by direction.", (*metrics).carried, "to_destination", "to_client")
 	m.make.Add(carried)
 }
 
 // carried is the payload bytes since the start.
 func (m *metrics) carried() (up, down int64) {
-	up, down = m.totals.Up.Load(), m.totals.Down.Load()
+	up, down = m.totals.Load()
 	if m.more != nil {
 		moreUp, moreDown := m.more()
 		up, down = up+moreUp, down+moreDown

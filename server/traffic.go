@@ -61,7 +61,7 @@ func (t *traffic) fill(v *admin.Tenant) {
 		}
 	}
 	v.Refused = t.refused.Load()
-	v.UpBytes, v.DownBytes = t.totals.Up.Load(), t.totals.Down.Load()
+	v.UpBytes, v.DownBytes = t.totals.Load()
 }
 
 // Resuming returns the figures of connections that outlive their links, of all clusters.

@@ -122,6 +122,9 @@ type Totals struct {
 	Up, Down atomic.Int64
 }
 
+// Load returns both.
+func (t *Totals) Load() (up, down int64) { return t.Up.Load(), t.Down.Load() }
+
 // The roles of processes, as words.
 const (
 	RoleAgent  = "agent"

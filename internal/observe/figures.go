@@ -41,6 +41,15 @@ func (f *Figures[S]) Counter(name, help string, value func(S) float64) {
 	f.Add(prometheus.CounterValue, name, help, func(s S, tell Tell) { tell(value(s)) })
 }
 
+// Bytes adds a counter of bytes by direction, whose values of the label are up and down.
+func (f *Figures[S]) Bytes(name, help string, of func(S) (up, down int64), up, down string) {
+	f.Add(prometheus.CounterValue, name, help, func(s S, tell Tell) {
+		ups, downs := of(s)
+		tell(float64(ups), up)
+		tell(float64(downs), down)
+	}, "direction")
+}
+
 // Describe implements prometheus.Collector.
 func (f *Figures[S]) Describe(out chan<- *prometheus.Desc) {
 	for _, m := range f.metrics {

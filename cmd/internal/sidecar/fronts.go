@@ -120,10 +120,7 @@ func (s *sidecar) common(kind Front, d tunnel.Dialer) (front.Options, error) {
 
 func registerTraffic(r prometheus.Registerer, front Front, total *tunnel.Totals) error {
 	figures := observe.NewFigures("konnectivity_sidecar_", func() *tunnel.Totals { return total })
-	figures.Add(prometheus.CounterValue, "relayed_bytes_total", "Bytes relayed for clients, by front; up is away from the client.", func(t *tunnel.Totals, tell observe.Tell) {
-		tell(float64(t.Up.Load()), "up")
-		tell(float64(t.Down.Load()), "down")
-	}, "direction")
+	figures.Bytes("relayed_bytes_total", "Bytes relayed for clients, by front; up is away from the client.", (*tunnel.Totals).Load, "up", "down")
 	return prometheus.WrapRegistererWith(prometheus.Labels{"front": string(front)}, r).Register(figures)
 }
 
