@@ -52,7 +52,7 @@ type pendingDial struct {
 }
 
 type dialAnswer struct {
-	conn *conn
+	conn tunnel.Conn // nil: there is none
 	err  error
 }
 
@@ -142,7 +142,6 @@ func (p *AgentPeer) Close() error {
 // that it makes nevertheless is closed as soon as it says so. When the agent's
 // stream ends the error has FailAgentLost at once.
 func (p *AgentPeer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	address := f.Address
 	if err := f.CheckTCP(); err != nil { // a text that is no UTF-8 would end the stream, since gRPC cannot encode it
 		return nil, err
 	}
@@ -150,39 +149,41 @@ func (p *AgentPeer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 		return nil, f.Unjudged()
 	}
 	if err := ctx.Err(); err != nil {
-		return nil, tunnel.AsDialError(address, err)
+		return nil, tunnel.AsDialError(f.Address, err)
 	}
 	random, dial, err := p.startDial(f)
 	if err != nil {
 		return nil, err
 	}
-	request := dialRequest(random, f.Network, address)
+	request := dialRequest(random, f.Network, f.Address)
 	if p.hello.duplex {
 		setDialID(request, f.ID, f.Span.ID)
 	}
 	if !p.mux.sender.ask(request) {
 		p.giveUp(random, dial)
-		if p.mux.sender.failure() != nil { // of which the reader has yet to hear
-			select {
-			case <-p.life.Done(): // as in finish
-			case <-ctx.Done():
-				return nil, tunnel.AsDialError(address, ctx.Err())
-			}
-			return nil, agentLost(address)
-		}
-		return nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Address: f.Address, Reason: "the agent does not take any more requests just now"}
+		return nil, p.unasked(ctx, f.Address)
 	}
 	select {
 	case a := <-dial.answer:
-		if a.err != nil {
-			return nil, a.err
-		}
-		return a.conn, nil
+		return a.conn, a.err
 	case <-ctx.Done():
 		if p.giveUp(random, dial) && !p.mux.sender.retract(request) {
 			p.mux.sender.tell(dialClose(random))
 		}
-		return nil, tunnel.AsDialError(address, ctx.Err())
+		return nil, tunnel.AsDialError(f.Address, ctx.Err())
+	}
+}
+
+// unasked is why a question could not be sent.
+func (p *AgentPeer) unasked(ctx context.Context, address string) error {
+	if p.mux.sender.failure() == nil {
+		return &tunnel.DialError{Failure: tunnel.FailExhausted, Address: address, Reason: "the agent does not take any more requests just now"}
+	}
+	select { // until the reader has heard of the failure, as finish tells
+	case <-p.life.Done():
+		return agentLost(address)
+	case <-ctx.Done():
+		return tunnel.AsDialError(address, ctx.Err())
 	}
 }
 
