@@ -123,13 +123,13 @@ func (s linkSession) Err() error {
 }
 
 // Close implements session.
-func (s linkSession) Close() error {
-	defer s.metrics.links.Remove(kindServer, s.Group)
-	return s.Group.Close()
-}
+func (s linkSession) Close() error { return s.CloseWith(link.GoAwayShutdown, "") }
 
 // CloseDuplicate implements session.
-func (s linkSession) CloseDuplicate() error {
+func (s linkSession) CloseDuplicate() error { return s.CloseWith(link.GoAwayDuplicate, "") }
+
+// CloseWith is the Group's, and takes the link out of the metrics.
+func (s linkSession) CloseWith(code link.GoAwayCode, text string) error {
 	defer s.metrics.links.Remove(kindServer, s.Group)
-	return s.CloseWith(link.GoAwayDuplicate, "")
+	return s.Group.CloseWith(code, text)
 }
