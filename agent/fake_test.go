@@ -165,12 +165,13 @@ func (w *world) connect(ctx context.Context, to address) (session, error) {
 	if server == nil {
 		return nil, &connectError{stage: "dial", err: errors.New("connection refused")}
 	}
-	s := &fakeSession{world: w, id: server.id, count: w.count, done: make(chan struct{}), draining: make(chan struct{})}
+	s := &fakeSession{world: w, id: server.id, count: w.count, done: make(chan struct{})}
+	s.drains, s.leave = context.WithCancel(context.Background())
 	s.streams = server.dials
 	w.open++
 	server.sessions = append(server.sessions, s)
 	if server.drains {
-		close(s.draining)
+		s.leave()
 	}
 	return s, nil
 }
@@ -192,15 +193,16 @@ type fakeSession struct {
 	world *world
 	id    string
 
-	mu       sync.Mutex
-	count    int
-	streams  int
-	drained  bool
-	err      error
-	over     bool
-	closed   bool
-	done     chan struct{}
-	draining chan struct{}
+	mu      sync.Mutex
+	count   int
+	streams int
+	drained bool
+	err     error
+	over    bool
+	closed  bool
+	done    chan struct{}
+	drains  context.Context
+	leave   func() // ends drains
 }
 
 func (s *fakeSession) ServerID() string { return s.id }
@@ -211,7 +213,7 @@ func (s *fakeSession) Protocol() string { return s.world.protocol }
 
 func (s *fakeSession) Done() <-chan struct{} { return s.done }
 
-func (s *fakeSession) Draining() <-chan struct{} { return s.draining }
+func (s *fakeSession) Drains() context.Context { return s.drains }
 
 func (s *fakeSession) CloseDuplicate() error { return s.Close() }
 

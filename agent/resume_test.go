@@ -71,12 +71,12 @@ func TestDrainKeepsConnectionsThatOutliveTheirLinks(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
 	for epoch := range uint32(2) {
-		testutil.Receive(t, "the server is told that the agent drains", ses.Draining())
+		testutil.Receive(t, "the server is told that the agent drains", ses.Drains().Done())
 		_ = ses.Close()
 		ses = server.next().peer.(*link.Session)
 		c = testutil.Must(openToResume(t, ses, address, epoch+1))(t)
 	}
-	testutil.Receive(t, "the last link drains", ses.Draining())
+	testutil.Receive(t, "the last link drains", ses.Drains().Done())
 	endResumed(t, c)
 	testutil.NoError(t, testutil.Receive(t, "the agent ends", stopped))
 	testutil.Equal(t, len(server.arrivals), 0, "links after that")
@@ -101,14 +101,14 @@ func TestDrainKeepsAConnectionThatWasBeingDialed(t *testing.T) {
 	testutil.Receive(t, "a dial", asked)
 	stopped := make(chan error, 1)
 	go func() { stopped <- stop() }()
-	testutil.Receive(t, "the server is told that the agent drains", ses.Draining())
+	testutil.Receive(t, "the server is told that the agent drains", ses.Drains().Done())
 	time.Sleep(4 * drainPoll) // several polls, which find nothing open
 	close(release)
 	testutil.NoError(t, testutil.Receive(t, "the dial is answered", opened))
 	time.Sleep(4 * drainPoll)
 	_ = ses.Close()
 	ses = server.next().peer.(*link.Session)
-	testutil.Receive(t, "the next link drains", ses.Draining())
+	testutil.Receive(t, "the next link drains", ses.Drains().Done())
 	endResumed(t, testutil.Must(openToResume(t, ses, address, 1))(t))
 	testutil.NoError(t, testutil.Receive(t, "the agent ends", stopped))
 }

@@ -193,7 +193,7 @@ func (s *set) joined(m member) {
 // nothing is open there that would be lost: what outlives it goes on by another. A server
 // that is about to go ends its sessions itself.
 func (s *set) retire(ctx context.Context, c session) {
-	if tunnel.Closed(c.Draining()) {
+	if c.Drains().Err() != nil {
 		s.move(ctx, c)
 		return
 	}
@@ -314,7 +314,7 @@ func (s *set) status() []ServerStatus {
 		if c := m.Session; !tunnel.Closed(c.Done()) {
 			status := ServerStatus{
 				ID: c.ServerID(), Address: m.Address.dial, Protocol: c.Protocol(), Since: m.Since,
-				Streams: c.Streams(), Draining: tunnel.Closed(c.Draining()),
+				Streams: c.Streams(), Draining: c.Drains().Err() != nil,
 			}
 			if l, ok := c.(linkSession); ok {
 				status.Software, status.Link, status.Heard = l.Peer().Software, l.Stats(), l.Heard()

@@ -40,11 +40,11 @@ func TestDrain(t *testing.T) {
 			r.roundTrip(c, 1000)
 			r.stop()
 			for i, who := range []interface {
-				Draining() <-chan struct{}
+				Drains() context.Context
 				Done() <-chan struct{}
 			}{a, b, side} {
 				select {
-				case <-who.Draining():
+				case <-who.Drains().Done():
 				case <-who.Done():
 					if i < 2 { // an idle sidecar's link may end at once
 						t.Fatal("an agent was cut off")

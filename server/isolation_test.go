@@ -302,13 +302,13 @@ func TestAClusterThatComesDuringADrain(t *testing.T) {
 	defer early.Close()
 	time.Sleep(50 * time.Millisecond) // for it to be accepted; if not, it is refused, which is as good
 	s.stop()
-	s.ends("the server drains", a.Draining())
+	s.ends("the server drains", a.Drains().Done())
 	green := s.add("green", "")
 	s.eventually("green", func() bool { return green.cluster() != nil })
 	ses, err := link.Connect(t.Context(), tls.Client(early, secureFor(green.serverName(), green.cert, link.ALPN)), link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "one"}})
 	if err == nil {
 		defer ses.Close()
-		s.eventually("an agent that came during the drain is told", func() bool { return tunnel.Closed(ses.Draining()) || tunnel.Closed(ses.Done()) })
+		s.eventually("an agent that came during the drain is told", func() bool { return ses.Drains().Err() != nil || tunnel.Closed(ses.Done()) })
 	}
 	t.Logf("an agent of a cluster that came during the drain: %v", err)
 	testutil.Succeeds(t, testutil.Err(io.WriteString(held, "on")), "red's connection")

@@ -432,7 +432,7 @@ func (p *peering) addTo(out []admin.Peer) []admin.Peer {
 	})
 	for _, l := range links {
 		v := admin.Peer{Role: admin.RoleServer, ID: l.Peer().ID, Protocol: "link", Remote: l.Remote, Since: admin.Past{Time: l.Since},
-			Draining: tunnel.Closed(l.Draining()), Silent: admin.SilentSeconds(l.Heard()), Identifiers: fmt.Sprintf("%d agents", p.Routes(l).Agents)}
+			Draining: l.Drains().Err() != nil, Silent: admin.SilentSeconds(l.Heard()), Identifiers: fmt.Sprintf("%d agents", p.Routes(l).Agents)}
 		addLink(&v, l)
 		out = append(out, v)
 	}

@@ -358,9 +358,9 @@ func TestALinkThatIsMadeInADrainIsDrained(t *testing.T) {
 	close(answer)
 	late := time.Since(began) > leaveTime/2 // it may have left before it was answered
 	select {
-	case <-ses.Draining():
+	case <-ses.Drains().Done():
 	case <-ses.Done():
-		testutil.Holds(t, tunnel.Closed(ses.Draining()) || late, "it is not told that the server drains")
+		testutil.Holds(t, ses.Drains().Err() != nil || late, "it is not told that the server drains")
 	}
 }
 

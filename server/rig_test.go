@@ -169,7 +169,7 @@ func forwarder(n network) *tunnel.Forwarder {
 type agent interface {
 	Close() error
 	Done() <-chan struct{}
-	Draining() <-chan struct{}
+	Drains() context.Context
 	ServerCount() int
 }
 

@@ -52,8 +52,8 @@ func (s *connectSession) Streams() int { return 0 }
 // Done implements peers.Session.
 func (s *connectSession) Done() <-chan struct{} { return s.ctx.Done() }
 
-// Draining implements peers.Session: the server cannot say so.
-func (s *connectSession) Draining() <-chan struct{} { return nil }
+// Drains implements peers.Session: the server cannot say so.
+func (s *connectSession) Drains() context.Context { return context.Background() }
 
 // Close implements peers.Session. Connections go on.
 func (s *connectSession) Close() error {

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"context"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -58,5 +59,5 @@ type losing struct {
 	lose func()
 }
 
-func (l losing) Done() <-chan struct{}     { l.lose(); return nil }
-func (l losing) Draining() <-chan struct{} { return nil }
+func (l losing) Done() <-chan struct{}   { l.lose(); return nil }
+func (l losing) Drains() context.Context { return context.Background() }

@@ -46,7 +46,7 @@ func (m *Member[A, S]) Standing() State {
 	switch {
 	case m.replaced:
 		return Replaced
-	case tunnel.Closed(m.Session.Draining()):
+	case m.Session.Drains().Err() != nil:
 		return Leaving
 	case m.unlisted:
 		return Unlisted

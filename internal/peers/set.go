@@ -18,9 +18,8 @@ type Session interface {
 	Streams() int     // connections on it
 
 	Done() <-chan struct{} // closed when it has ended
-	// Draining is closed when the server said that it is about to go; nil
-	// where the protocol cannot say it.
-	Draining() <-chan struct{}
+	// Drains ends when the server says that it is about to go, and not with the session.
+	Drains() context.Context
 	Close() error // ends it and returns when it is over; again is harmless
 }
 
@@ -313,7 +312,7 @@ func (s *Set[A, S]) join(address A, session S) {
 func (s *Set[A, S]) watch(session S) {
 	s.helpers.Go(func() {
 		select {
-		case <-session.Draining():
+		case <-session.Drains().Done():
 			s.mail.wake()
 			<-session.Done()
 		case <-session.Done():

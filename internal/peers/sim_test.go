@@ -18,21 +18,22 @@ import (
 
 // conn is a session with a server of a world.
 type conn struct {
-	id, server     string
-	count          int // as its server told when it began; 0: it tells what there is
-	streams        int
-	agents         bool // its server has some, for a set that asks
-	second         bool // its address was the only one of several servers
-	w              *world
-	done, draining chan struct{}
-	end, drain     func()
+	id, server string
+	count      int // as its server told when it began; 0: it tells what there is
+	streams    int
+	agents     bool // its server has some, for a set that asks
+	second     bool // its address was the only one of several servers
+	w          *world
+	done       chan struct{}
+	drains     context.Context
+	end, drain func()
 }
 
 func (c *conn) Key() string { return c.id }
 
 func (c *conn) Done() <-chan struct{} { return c.done }
 
-func (c *conn) Draining() <-chan struct{} { return c.draining }
+func (c *conn) Drains() context.Context { return c.drains }
 
 func (c *conn) Close() error { c.end(); return nil }
 
@@ -89,7 +90,8 @@ func (w *world) connect(_ context.Context, address string) (*conn, error) {
 		return nil, errors.New("refused")
 	}
 	server := up[w.random.IntN(len(up))]
-	c := &conn{id: server, server: server, w: w, done: make(chan struct{}), draining: make(chan struct{})}
+	c := &conn{id: server, server: server, w: w, done: make(chan struct{})}
+	c.drains, c.drain = context.WithCancel(context.Background())
 	if w.links {
 		c.id, c.count = fmt.Sprint(server, "/", w.dials), w.count()
 		if server == "1" {
@@ -98,13 +100,13 @@ func (w *world) connect(_ context.Context, address string) (*conn, error) {
 	}
 	w.pair()
 	c.second = time.Since(w.alone[address]) < 2*time.Second // names are looked up once a second
-	c.end, c.drain = sync.OnceFunc(func() {
+	c.end = sync.OnceFunc(func() {
 		time.Sleep(w.closing)
 		w.mu.Lock()
 		delete(w.conns, c)
 		w.mu.Unlock()
 		close(c.done)
-	}), sync.OnceFunc(func() { close(c.draining) })
+	})
 	w.conns[c] = true
 	return c, nil
 }
@@ -185,7 +187,7 @@ func (w *world) pause() time.Duration {
 // live are the servers of sessions that mean to stay, sorted.
 func (w *world) live(s *Set[string, *conn]) (servers []string) {
 	for _, m := range s.Members() {
-		if !tunnel.Closed(m.Session.Done()) && !tunnel.Closed(m.Session.Draining()) {
+		if !tunnel.Closed(m.Session.Done()) && m.Session.Drains().Err() == nil {
 			servers = append(servers, m.Session.server)
 		}
 	}

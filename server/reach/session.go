@@ -51,11 +51,11 @@ func (p *session) Done() <-chan struct{} {
 	return p.Session.Done()
 }
 
-func (p *session) Draining() <-chan struct{} {
+func (p *session) Drains() context.Context {
 	if p.Session == nil {
-		return nil
+		return context.Background()
 	}
-	return p.Session.Draining()
+	return p.Session.Drains()
 }
 
 func (p *session) Close() error {

@@ -17,10 +17,7 @@ func (g *Group) Done() <-chan struct{} { return g.life.Done() }
 // Life ends when Done is closed.
 func (g *Group) Life() context.Context { return g.life }
 
-// Draining is closed when the peer wants nothing new on any lane.
-func (g *Group) Draining() <-chan struct{} { return g.drains.Done() }
-
-// Drains ends when Draining is closed, and not with the group.
+// Drains ends when the peer wants nothing new on any lane, and not with the group.
 func (g *Group) Drains() context.Context { return g.drains }
 
 // Err is why the lanes ended; nil while one has not. Done is closed by then, or right

@@ -162,9 +162,9 @@ func (s *AgentSession) Streams() int {
 // are served. It does not block.
 func (s *AgentSession) Drain() { s.mux.sender.tell(drain()) }
 
-// Draining is closed when the server said that it is about to go (DRAIN toward
-// an agent: our servers send it, upstream's do not).
-func (s *AgentSession) Draining() <-chan struct{} { return s.drains.Done() }
+// Drains ends when the server says that it is about to go (DRAIN toward an agent: our
+// servers send it, upstream's do not), and not with the session.
+func (s *AgentSession) Drains() context.Context { return s.drains }
 
 // Close ends the session, resets its connections (CodeShutdown) and returns
 // when all of its goroutines have ended.

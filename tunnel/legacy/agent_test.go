@@ -165,7 +165,7 @@ func TestDrainBothWays(t *testing.T) {
 	s.Drain()
 	s.Drain()
 	p.Drain()
-	for _, ch := range []<-chan struct{}{p.Drains().Done(), s.Draining()} {
+	for _, ch := range []<-chan struct{}{p.Drains().Done(), s.Drains().Done()} {
 		testutil.Receive(t, "the other side knows", ch)
 	}
 	c := dial(t, p, testutil.Echo(t)) // draining agents still serve

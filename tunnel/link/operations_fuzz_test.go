@@ -206,7 +206,7 @@ func (w *world) drain(side int) {
 	w.ses[side].Drain()
 	synctest.Wait()
 	select {
-	case <-w.ses[1-side].Draining():
+	case <-w.ses[1-side].Drains().Done():
 	default:
 		testutil.Equal(w.t, w.ended, true, "the peer knows of the drain")
 	}

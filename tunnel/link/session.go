@@ -234,10 +234,8 @@ func (ses *Session) Err() error {
 	return ses.err
 }
 
-// Draining is closed when the peer has asked for new streams to go elsewhere.
-func (ses *Session) Draining() <-chan struct{} { return ses.drains.Done() }
-
-// Drains ends when Draining is closed, and not with the session.
+// Drains ends when the peer has asked for new streams to go elsewhere, and not with the
+// session.
 func (ses *Session) Drains() context.Context { return ses.drains }
 
 // Drain asks the peer to open its new streams elsewhere. Open streams go on, and a
