@@ -24,8 +24,8 @@ func (s *Servers) Own(state *tls.ConnectionState) (forget func()) {
 	}
 }
 
-// itself says whether a link that was made here was accepted here.
-func (s *Servers) itself(state *tls.ConnectionState) bool {
+// accepted says whether a link that was made here was accepted here.
+func (s *Servers) accepted(state *tls.ConnectionState) bool {
 	key := keyOf(state)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -90,7 +90,7 @@ type Options struct {
 type Servers struct {
 	opts    Options
 	tls     map[string]*tls.Config // by server name
-	set     *peers.Set[address, *session]
+	set     *peers.Set[address, peers.Session]
 	settled chan struct{}
 	lookup  func(ctx context.Context, host string) ([]netip.Addr, error)
 	path    link.Path
@@ -144,20 +144,20 @@ func New(opts Options) (*Servers, error) {
 		name := s.nameOf(host)
 		s.tls[name] = opts.TLS(name, link.ALPN)
 	}
-	s.set = peers.New(peers.Config[address, *session]{
+	s.set = peers.New(peers.Config[address, peers.Session]{
 		Policy: policy, ConnectTimeout: connectTimeout,
 		Key:          func(a address) string { return a.at.String() },
 		Resolve:      s.resolve,
 		ResolveEvery: func(bool, error) time.Duration { return resolveEvery + rand.N(resolveEvery/5) },
 		Connect:      s.connect,
-		Events: peers.Events[address, *session]{
+		Events: peers.Events[address, peers.Session]{
 			Resolved: s.resolved,
 			Joined:   s.joined,
 			Failed:   s.failed,
 			Changed:  s.counted,
-			Ended: func(m peers.Member[address, *session], _ peers.State) {
-				if ses := m.Session.Session; ses != nil {
-					s.ended(m.Address.at, ses.Err())
+			Ended: func(m peers.Member[address, peers.Session], _ peers.State) {
+				if l, made := m.Session.(*linked); made {
+					s.ended(m.Address.at, l.Err())
 				}
 			},
 		},
@@ -259,7 +259,7 @@ func (s *Servers) resolved(known []address, err error) {
 	s.settle()
 }
 
-func (s *Servers) joined(m peers.Member[address, *session]) {
+func (s *Servers) joined(m peers.Member[address, peers.Session]) {
 	s.heard(m.Address)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -318,7 +318,7 @@ func (s *Servers) settle() {
 func (s *Servers) counted(int, int) {
 	members, missing := s.set.Members(), 0
 	for _, a := range s.known {
-		if !slices.ContainsFunc(members, func(m peers.Member[address, *session]) bool { return m.Address.at == a.at }) {
+		if !slices.ContainsFunc(members, func(m peers.Member[address, peers.Session]) bool { return m.Address.at == a.at }) {
 			missing++
 		}
 	}

@@ -121,8 +121,7 @@ func TestMissingBesideOneThatLeaves(t *testing.T) {
 			Found: func(context.Context) ([]netip.AddrPort, error) { return []netip.AddrPort{there}, nil },
 			TLS:   func(string, ...string) *tls.Config { return nil }, Log: logging.Silent(),
 		}))(t)
-		left := &session{id: "left"}
-		left.self, left.end = context.WithCancel(t.Context())
+		left := newItself()
 		s.set.Offer(address{at: netip.MustParseAddrPort("127.0.0.2:0")}, left)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -152,7 +151,7 @@ func TestServersThatAreAwayAreCounted(t *testing.T) {
 		}
 		s.resolved(away, nil)
 		fail(away, 4)
-		s.joined(peers.Member[address, *session]{Address: away[0]})
+		s.joined(peers.Member[address, peers.Session]{Address: away[0]})
 		s.resolved(away[:4], nil) // a replaced one is gone
 		testutil.Equal(t, len(said.AllEntries()), 0, "lines after 8 s")
 		fail(away[1:4], 10)

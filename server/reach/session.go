@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"konnectivity/internal/peers"
 	"konnectivity/server/registry"
 	"konnectivity/server/routes"
 	"konnectivity/tunnel"
@@ -21,70 +23,56 @@ import (
 // selfPause is how long an address that was this server's own is left alone.
 const selfPause = time.Minute
 
-// session is a link that this server has made, or the knowledge that an address is its
-// own.
-type session struct {
-	*link.Session // nil: the address is this server's own
-	id            string
-	self          context.Context // ends with the knowledge
-	end           context.CancelFunc
-	serving       sync.WaitGroup
+// linked is a link that this server has made. Its key is one for each link, whatever servers
+// call themselves, so that none can pretend to be linked already.
+type linked struct {
+	*link.Session
+	key     string
+	serving sync.WaitGroup
 }
 
-// Key implements peers.Session. It is one for each link, whatever servers call
-// themselves, so that none can pretend to be linked already.
-func (p *session) Key() string { return p.id }
+// Key implements peers.Session.
+func (l *linked) Key() string { return l.key }
 
-func (p *session) ServerCount() int { return 0 }
+// ServerCount implements peers.Session: the addresses tell how many there are.
+func (l *linked) ServerCount() int { return 0 }
 
-func (p *session) Streams() int {
-	if p.Session == nil {
-		return 0
-	}
-	return p.Session.Streams()
-}
-
-func (p *session) Done() <-chan struct{} {
-	if p.Session == nil {
-		return p.self.Done()
-	}
-	return p.Session.Done()
-}
-
-func (p *session) Drains() context.Context {
-	if p.Session == nil {
-		return context.Background()
-	}
-	return p.Session.Drains()
-}
-
-func (p *session) Close() error {
-	if p.Session == nil {
-		p.end()
-		return nil
-	}
-	err := p.Session.Close()
-	p.serving.Wait()
+// Close implements peers.Session.
+func (l *linked) Close() error {
+	err := l.Session.Close()
+	l.serving.Wait()
 	return err
 }
+
+// itself is the knowledge that an address is this server's own, in the place of a link to it.
+type itself struct {
+	key    string
+	life   context.Context // ends with the knowledge
+	forget context.CancelFunc
+}
+
+func newItself() *itself {
+	i := &itself{key: tunnel.NewID()}
+	i.life, i.forget = context.WithTimeout(context.Background(), selfPause)
+	return i
+}
+
+// The methods of peers.Session.
+
+func (i *itself) Key() string             { return i.key }
+func (i *itself) ServerCount() int        { return 0 }
+func (i *itself) Streams() int            { return 0 }
+func (i *itself) Done() <-chan struct{}   { return i.life.Done() }
+func (i *itself) Drains() context.Context { return context.Background() }
+func (i *itself) Close() error            { i.forget(); return nil }
 
 var errNoServer = errors.New("the peer is no konnectivity server that forwards; give the addresses of --peer-port of other servers")
 
 // connect links to a server, and returns once its routes are known.
-func (s *Servers) connect(ctx context.Context, to address) (*session, error) {
-	raw, err := (&net.Dialer{Control: s.path.Control}).DialContext(ctx, "tcp", to.at.String())
+func (s *Servers) connect(ctx context.Context, to address) (peers.Session, error) {
+	conn, err := s.secure(ctx, to)
 	if err != nil {
 		return nil, err
-	}
-	conn := tls.Client(link.Buffered(tunnel.Wrap(raw)), s.tls[to.name])
-	if err := s.path.Secure(ctx, conn); err != nil {
-		_ = raw.Close()
-		return nil, err
-	}
-	state := conn.ConnectionState()
-	if state.NegotiatedProtocol != link.ALPN {
-		_ = raw.Close()
-		return nil, errNoServer
 	}
 	cfg := s.opts.Link()
 	cfg.Verify = func(_ context.Context, peer link.Hello) error {
@@ -97,34 +85,57 @@ func (s *Servers) connect(ctx context.Context, to address) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &session{Session: ses, id: tunnel.NewID()}
-	if ses.Peer().ID == s.opts.ID {
-		itself := s.itself(&state)
-		_ = ses.Close()
-		if !itself {
-			return nil, fmt.Errorf("the server there has this server's own id, %q: give each a --server-id of its own", s.opts.ID)
-		}
-		p.Session = nil
-		p.self, p.end = context.WithTimeout(context.Background(), selfPause)
-		return p, nil
+	state := conn.ConnectionState()
+	if ses.Peer().ID != s.opts.ID {
+		return s.use(ctx, ses, to, state.PeerCertificates)
 	}
+	own := s.accepted(&state)
+	_ = ses.Close()
+	if !own {
+		return nil, fmt.Errorf("the server there has this server's own id, %q: give each a --server-id of its own", s.opts.ID)
+	}
+	return newItself(), nil
+}
+
+// secure connects by TLS to a server with links.
+func (s *Servers) secure(ctx context.Context, to address) (*tls.Conn, error) {
+	raw, err := (&net.Dialer{Control: s.path.Control}).DialContext(ctx, "tcp", to.at.String())
+	if err != nil {
+		return nil, err
+	}
+	conn := tls.Client(link.Buffered(tunnel.Wrap(raw)), s.tls[to.name])
+	err = s.path.Secure(ctx, conn)
+	if err == nil && conn.ConnectionState().NegotiatedProtocol != link.ALPN {
+		err = errNoServer
+	}
+	if err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// use serves a link, and returns it once the peer's routes are known.
+func (s *Servers) use(ctx context.Context, ses *link.Session, to address, chain []*x509.Certificate) (peers.Session, error) {
+	l := &linked{Session: ses, key: tunnel.NewID()}
 	told := make(chan error, 1)
-	p.serving.Go(func() {
-		life, leave := s.opts.Admitted(state.PeerCertificates)
+	l.serving.Go(func() {
+		life, leave := s.opts.Admitted(chain)
 		defer leave()
 		defer tunnel.After(life, func() { _ = ses.Close() })()
 		s.Serve(ses, to.at.String(), told)
 	})
+	var err error
 	select {
 	case err = <-told:
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		_ = p.Close()
+		_ = l.Close()
 		return nil, err
 	}
-	return p, nil
+	return l, nil
 }
 
 // Serve uses a link until it ends. It may have been made by either side. It sends nil to
@@ -163,13 +174,7 @@ func (s *Servers) serve(ses *link.Session, remote string, told chan<- error) err
 		return err
 	}
 	l := &Link{Session: ses, Remote: remote, Since: time.Now(), number: number}
-	s.mu.Lock()
-	s.links[l] = struct{}{}
-	drains := s.drains
-	s.mu.Unlock()
-	if drains {
-		ses.Drain()
-	}
+	s.enter(l)
 	defer func() {
 		s.mu.Lock()
 		delete(s.links, l)
@@ -177,14 +182,28 @@ func (s *Servers) serve(ses *link.Session, remote string, told chan<- error) err
 		leave()
 		s.opts.Changed()
 	}()
-	in := bufio.NewReaderSize(from, 16<<10)
+	return s.learn(l, bufio.NewReaderSize(from, 16<<10), told)
+}
+
+// enter adds a link, whose peer is told if this server drains.
+func (s *Servers) enter(l *Link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.links[l] = struct{}{}
+	if s.drains {
+		l.Drain()
+	}
+}
+
+// learn takes in what a peer tells of its routes, until that ends.
+func (s *Servers) learn(l *Link, in *bufio.Reader, told chan<- error) error {
 	changed := false
 	for {
 		r, err := routes.Read(in)
 		if err != nil {
 			return err
 		}
-		broad, err := s.opts.Known.Learn(number, r)
+		broad, err := s.opts.Known.Learn(l.number, r)
 		if err != nil {
 			return err
 		}
@@ -194,8 +213,8 @@ func (s *Servers) serve(ses *link.Session, remote string, told chan<- error) err
 			s.opts.Changed()
 		}
 		if r.Op == routes.All {
-			log := s.opts.Log.WithField("server", ses.Peer().ID).WithField("remote", remote)
-			log.WithField("agents", s.opts.Known.Count(number).Agents).Info("linked to another server")
+			log := s.opts.Log.WithField("server", l.Peer().ID).WithField("remote", l.Remote)
+			log.WithField("agents", s.Routes(l).Agents).Info("linked to another server")
 			select {
 			case told <- nil:
 			default: // again
