@@ -7,6 +7,7 @@ import (
 	"net"
 	"time"
 
+	"konnectivity/internal/admin"
 	"konnectivity/internal/admission"
 	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
@@ -183,23 +184,9 @@ func (a *Agent) Trouble() error {
 	return err
 }
 
-// ServerStatus describes a connection to a server.
-type ServerStatus struct {
-	ID       string    // the server's id
-	Address  string    // where it was dialed
-	Protocol string    // "link" or "grpc"
-	Since    time.Time // when it was connected
-	Streams  int       // open connections and pending dials
-	Draining bool      // the server said that it is about to go
-	Heard    time.Time // when it last said anything; zero where that is not known
-
-	Software string     // as the server calls itself; "" over gRPC
-	Link     link.Stats // zero over gRPC
-}
-
 // Servers returns the present connections, ordered by id. It may be called from
 // any goroutine.
-func (a *Agent) Servers() []ServerStatus { return a.set.status() }
+func (a *Agent) Servers() []admin.Peer { return a.set.status() }
 
 const (
 	// drainQuiet is how long nothing may be open before a draining agent

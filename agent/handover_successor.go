@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"konnectivity/agent/egress"
+	"konnectivity/internal/admin"
 	"konnectivity/tunnel"
 )
 
@@ -220,7 +221,7 @@ func (b *holder) ends(within time.Duration) bool {
 
 // canResume reports whether a server can ask this agent for a connection that goes on.
 func (a *Agent) canResume() bool {
-	linked := func(s ServerStatus) bool { return s.Protocol == protocolLink }
+	linked := func(s admin.Peer) bool { return s.Protocol == protocolLink }
 	return a.ends.Enabled() && slices.ContainsFunc(a.set.status(), linked)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/admin"
 	"konnectivity/internal/peers"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -308,21 +309,23 @@ func (s *set) changed(connected, wanted int) {
 }
 
 // status may be called from any goroutine.
-func (s *set) status() []ServerStatus {
-	var all []ServerStatus
+func (s *set) status() []admin.Peer {
+	var all []admin.Peer
 	for _, m := range s.peers.Members() {
-		if c := m.Session; !tunnel.Closed(c.Done()) {
-			status := ServerStatus{
-				ID: c.ServerID(), Address: m.Address.dial, Protocol: c.Protocol(), Since: m.Since,
-				Streams: c.Streams(), Draining: c.Drains().Err() != nil,
-			}
-			if l, ok := c.(linkSession); ok {
-				status.Software, status.Link, status.Heard = l.Peer().Software, l.Stats(), l.Heard()
-			}
-			all = append(all, status)
+		c := m.Session
+		if tunnel.Closed(c.Done()) {
+			continue
 		}
+		p := admin.Peer{
+			Role: admin.RoleServer, ID: c.ServerID(), Protocol: c.Protocol(), Remote: m.Address.dial, Since: admin.Past{Time: m.Since},
+			Streams: c.Streams(), Draining: c.Drains().Err() != nil,
+		}
+		if l, ok := c.(linkSession); ok {
+			p.Linked(l.Peer(), l.Heard(), l.Stats())
+		}
+		all = append(all, p)
 	}
-	slices.SortFunc(all, func(a, b ServerStatus) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, func(a, b admin.Peer) int { return strings.Compare(a.ID, b.ID) })
 	return all
 }
 

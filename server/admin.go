@@ -9,7 +9,6 @@ import (
 	"konnectivity/internal/observe/profiles"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel/lanes"
-	"konnectivity/tunnel/link"
 )
 
 // healthHandler is what the health port serves.
@@ -87,11 +86,10 @@ func (cl *cluster) addPeers(out []admin.Peer) []admin.Peer {
 		p := admin.Peer{
 			Tenant: cl.name, Role: admin.RoleAgent, ID: a.ID, Protocol: string(a.Via), Remote: a.Remote,
 			Identity: a.Who.Names(), Identifiers: identifiersText(a.Identifiers), Since: admin.Past{Time: a.Since},
-			Draining: a.Draining, Streams: a.Streams, Pending: a.Pending, RoundTrip: a.RTT.Seconds(),
-			Silent: admin.SilentSeconds(a.Heard),
+			Draining: a.Draining, Streams: a.Backend.Streams(), Pending: a.Pending, RoundTrip: a.Backend.RTT().Seconds(),
 		}
 		if g, ok := a.Backend.(*lanes.Group); ok {
-			addLink(&p, g)
+			p.Linked(g.Peer(), g.Heard(), g.Stats())
 		}
 		if i >= len(nodes) {
 			p.Identifiers = "beside the API server"
@@ -99,24 +97,11 @@ func (cl *cluster) addPeers(out []admin.Peer) []admin.Peer {
 		out = append(out, p)
 	}
 	for _, who := range cl.peers.clients() {
-		p := admin.Peer{
-			Tenant: cl.name, Role: admin.RoleClient, ID: who.link.Peer().ID, Protocol: "link", Remote: who.remote,
-			Identity: who.who.Names(), Since: admin.Past{Time: who.since}, Silent: admin.SilentSeconds(who.link.Heard()),
-		}
-		addLink(&p, who.link)
+		p := admin.Peer{Tenant: cl.name, Role: admin.RoleClient, Remote: who.remote, Identity: who.who.Names(), Since: admin.Past{Time: who.since}}
+		p.Linked(who.link.Peer(), who.link.Heard(), who.link.Stats())
 		out = append(out, p)
 	}
 	return out
-}
-
-// addLink adds what only a link knows of itself.
-func addLink(p *admin.Peer, session interface {
-	Peer() link.Hello
-	Stats() link.Stats
-}) {
-	stats := session.Stats()
-	p.Software, p.Streams = session.Peer().Software, stats.Streams
-	p.Measure(stats)
 }
 
 // maxIdentifiersText keeps an agent with a thousand addresses from filling the

@@ -22,7 +22,7 @@ func (s *Server) agentFigures() agentFigures {
 	s.eachCluster(func(cl *cluster) {
 		for _, a := range cl.agents.Agents() {
 			f.via[a.Via]++
-			f.roundTrip = max(f.roundTrip, a.RTT)
+			f.roundTrip = max(f.roundTrip, a.Backend.RTT())
 		}
 	})
 	return f

@@ -295,21 +295,7 @@ func (p *process) adminHandler() http.Handler {
 // adminSource describes the agent to the admin API.
 func (p *process) adminSource() admin.Source {
 	return admin.Source{
-		Component: component, ID: p.id, Table: p.table, Ready: p.agent.Trouble, Peers: p.adminPeers, Audit: p.Audit.Trouble, Policy: p.policy.Trouble,
+		Component: component, ID: p.id, Table: p.table, Ready: p.agent.Trouble, Peers: p.agent.Servers, Audit: p.Audit.Trouble, Policy: p.policy.Trouble,
 		More: func(s *admin.Status) { s.Peers[admin.RoleServer] = len(p.agent.Servers()) },
 	}
-}
-
-// adminPeers lists the connected servers.
-func (p *process) adminPeers() []admin.Peer {
-	var out []admin.Peer
-	for _, s := range p.agent.Servers() {
-		p := admin.Peer{
-			Role: admin.RoleServer, ID: s.ID, Software: s.Software, Protocol: s.Protocol, Remote: s.Address, Since: admin.Past{Time: s.Since},
-			Draining: s.Draining, Streams: s.Streams, Silent: admin.SilentSeconds(s.Heard),
-		}
-		p.Measure(s.Link)
-		out = append(out, p)
-	}
-	return out
 }

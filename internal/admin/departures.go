@@ -55,9 +55,10 @@ func departure(err error) string {
 	}
 }
 
-// Measure sets what the figures of a peer's link say.
-func (p *Peer) Measure(s link.Stats) {
-	p.RoundTrip, p.Window, p.Unread, p.Lanes = s.RTT.Seconds(), s.LargestWindow, s.Unread, s.Lanes
+// Linked sets what a link tells of its peer, which was last heard at that time, and of itself.
+func (p *Peer) Linked(peer link.Hello, heard time.Time, s link.Stats) {
+	p.ID, p.Software, p.Protocol, p.Silent = peer.ID, peer.Software, "link", SilentSeconds(heard)
+	p.Streams, p.RoundTrip, p.Window, p.Unread, p.Lanes = s.Streams, s.RTT.Seconds(), s.LargestWindow, s.Unread, s.Lanes
 }
 
 // SilentSeconds returns the value of Peer.Silent: the seconds since the peer was last

@@ -315,10 +315,7 @@ type Status struct {
 	Backend  Backend
 	Since    time.Time
 	Draining bool
-	Streams  int
-	Pending  int
-	RTT      time.Duration
-	Heard    time.Time // when it last said anything; zero where that is not known
+	Pending  int // dials
 }
 
 // heard is when the peer of a backend last said anything, where it can tell.
@@ -331,23 +328,16 @@ func heard(b Backend) time.Time {
 
 // Agents lists the connections, by id and then by age. It is for status pages.
 func (r *Registry) Agents() []Status {
+	var out []Status
 	r.mu.RLock()
-	var conns []*conn
-	drains := make(map[*conn]bool)
 	for _, m := range r.index.all.members.All() {
-		conns = append(conns, m.conns...)
 		for _, c := range m.conns {
-			drains[c] = c.draining
+			out = append(out, Status{Agent: c.agent, Backend: c.backend, Since: c.since, Draining: c.draining, Pending: int(c.load.pending.Load())})
 		}
 	}
 	r.mu.RUnlock()
-	slices.SortFunc(conns, func(a, b *conn) int {
-		return cmp.Or(strings.Compare(a.agent.ID, b.agent.ID), a.since.Compare(b.since))
+	slices.SortFunc(out, func(a, b Status) int {
+		return cmp.Or(strings.Compare(a.ID, b.ID), a.Since.Compare(b.Since))
 	})
-	out := make([]Status, len(conns))
-	for i, c := range conns {
-		out[i] = Status{Agent: c.agent, Backend: c.backend, Since: c.since, Draining: drains[c], Streams: c.backend.Streams(),
-			Pending: int(c.load.pending.Load()), RTT: c.backend.RTT(), Heard: heard(c.backend)}
-	}
 	return out
 }

@@ -45,10 +45,7 @@ func (s *sidecar) adminPeers() []admin.Peer {
 
 // peerAt is the server at the other end of a link.
 func peerAt(l uplink.Link) admin.Peer {
-	p := admin.Peer{
-		Role: admin.RoleServer, ID: l.Peer.ID, Software: l.Peer.Software, Protocol: "link", Remote: l.Address.String(), Since: admin.Past{Time: l.Since},
-		Draining: l.Draining, Streams: l.Stats.Streams, Silent: admin.SilentSeconds(l.Heard),
-	}
-	p.Measure(l.Stats)
+	p := admin.Peer{Role: admin.RoleServer, Remote: l.Address.String(), Since: admin.Past{Time: l.Since}, Draining: l.Draining}
+	p.Linked(l.Peer, l.Heard, l.Stats)
 	return p
 }
