@@ -82,7 +82,7 @@ func TestDashboardPanels(t *testing.T) {
 var metricName = regexp.MustCompile(`\bkonnectivity_[a-z0-9_]+`)
 
 // metricPrefixes are prefixes that code may write apart from the rest of a name.
-var metricPrefixes = []string{"konnectivity_network_proxy_server_", "konnectivity_network_proxy_agent_api_", "konnectivity_network_proxy_agent_", "konnectivity_sidecar_", "konnectivity_tls_"}
+var metricPrefixes = []string{"konnectivity_network_proxy_server_", "konnectivity_network_proxy_agent_api_", "konnectivity_network_proxy_agent_", "konnectivity_sidecar_", "konnectivity_socks5_", "konnectivity_https_proxy_", "konnectivity_transparent_", "konnectivity_audit_", "konnectivity_tls_"}
 
 func TestMetricsExist(t *testing.T) {
 	sources := productSources(t)
@@ -115,7 +115,7 @@ func TestMetricsExist(t *testing.T) {
 func productSources(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, folder := range []string{"server", "agent", "adapters", "internal/front", "internal/tlsreload", "internal/observe", "internal/policyfile", "cmd/konnectivity/internal/signer"} {
+	for _, folder := range []string{"server", "agent", "adapters", "internal/front", "internal/audit", "internal/tlsreload", "internal/observe", "internal/policyfile", "cmd/konnectivity/internal/signer"} {
 		err := filepath.WalkDir(filepath.Join("../..", folder), func(path string, d os.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
