@@ -468,6 +468,25 @@ func TestAnAgentMayTryAgainOnItsConnection(t *testing.T) {
 	r.rejects(nil)
 }
 
+// An agent that leaves before it has said who it is was not too slow, nor is one that speaks
+// something else.
+func TestWhyALinkWasNotMade(t *testing.T) {
+	r := startServer(t)
+	for says, reason := range map[string]string{"": "closed", strings.Repeat("x", 100): "protocol"} {
+		c := testutil.Must((&tls.Dialer{Config: r.tls(link.ALPN)}).DialContext(t.Context(), "tcp", r.agentAt))(t)
+		_ = testutil.Must(c.Write([]byte(says)))(t)
+		if says == "" {
+			testutil.NoError(t, c.Close())
+		}
+		r.eventually("it is counted", func() bool {
+			return r.metric(fmt.Sprintf(`rejected_connections_total{listener="agents",reason=%q} 1`, reason))
+		})
+		_ = c.Close()
+	}
+	r.stopped()
+	r.rejects(map[string]float64{"closed": 1, "protocol": 1})
+}
+
 // rejects checks how many of the agents' connections the server has rejected, by reason.
 func (r *rig) rejects(want map[string]float64) {
 	r.t.Helper()

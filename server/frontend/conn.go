@@ -220,6 +220,9 @@ func (c *Conn) turnAway(reason, why string) {
 // Deny is Refuse where the handler says why itself.
 func (c *Conn) Deny() { c.reject(errDenied) }
 
+// Fail rejects the connection since the handshake of its protocol has failed with err.
+func (c *Conn) Fail(err error) { c.reject(err) }
+
 // log is where lines about the connection go.
 func (c *Conn) log() logrus.FieldLogger {
 	if of := c.front.cfg.LogOf; of != nil {
