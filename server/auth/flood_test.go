@@ -276,6 +276,42 @@ func TestSigningKeysAreKeptFresh(t *testing.T) {
 	})
 }
 
+// Nothing is logged of the first call to an API that is still starting. The keys are read half a
+// minute later.
+func TestKeysOfAnAPIThatStarts(t *testing.T) {
+	for name, c := range map[string]struct {
+		failures []error // of the first calls
+		lines    []string
+	}{
+		"it starts":     {[]error{errors.New("connection refused")}, []string{"are reviewed before others"}},
+		"it stays away": {[]error{errors.New("connection refused"), errors.New("connection refused")}, []string{"cannot be read", "are reviewed before others"}},
+		"it refuses":    {[]error{&kubeapi.Error{Code: 403, Reason: kubeapi.Forbidden}}, []string{"bind the server to the cluster role", "are reviewed before others"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				signer, failures := newSigner(t, "k1"), c.failures
+				log, said := test.NewNullLogger()
+				k := newKeys(func(ctx context.Context) ([]byte, error) {
+					if len(failures) > 0 {
+						err := failures[0]
+						failures = failures[1:]
+						return nil, err
+					}
+					return signer.published(ctx)
+				}, log)
+				stop := testutil.Start(t, func(ctx context.Context) { k.run(ctx, func() {}) })
+				time.Sleep(3 * keysAgain)
+				stop()
+				lines := said.AllEntries()
+				testutil.Requires(t, len(lines) == len(c.lines), "%d lines are logged", len(lines))
+				for i, want := range c.lines {
+					testutil.Holds(t, strings.Contains(lines[i].Message, want), "%q is logged, not %q", lines[i].Message, want)
+				}
+			})
+		})
+	}
+}
+
 // A turn that is given while its waiter leaves is not lost.
 func TestTurnOfALeavingCallerIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -66,9 +66,11 @@ func (k *keys) rank(token *jwt.JSONWebToken) rank {
 	return doubtful
 }
 
-// run keeps the keys fresh until ctx ends. It calls spend for each call.
+// run keeps the keys fresh until ctx ends. It calls spend for each call. A failure is logged
+// if it is a refusal or the second in a row: a kube-apiserver that starts beside the server, in
+// one pod with it, does not answer the first call.
 func (k *keys) run(ctx context.Context, spend func()) {
-	said := ""
+	said, failed := "", false
 	for ctx.Err() == nil {
 		spend()
 		next := keysEvery
@@ -80,7 +82,9 @@ func (k *keys) run(ctx context.Context, spend func()) {
 				line += ": bind the server to the cluster role system:service-account-issuer-discovery"
 			}
 		}
-		if line != said && ctx.Err() == nil {
+		early := err != nil && !failed && !kubeapi.Denied(err)
+		failed = err != nil
+		if line != said && !early && ctx.Err() == nil {
 			log := k.log
 			if err != nil {
 				log = log.WithError(err)
