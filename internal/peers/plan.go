@@ -41,15 +41,15 @@ type Policy struct {
 	Client string
 	// ByAddress counts only sessions whose address is there now, and only what
 	// their servers tell. Otherwise a server counts wherever it was met, and
-	// the last word of any server counts.
+	// the last word of any server counts, unless one that is connected and tells
+	// of changes knows of more.
 	//
 	// It also redials an address soon whose server is about to go, since
 	// another may be there already or is about to be, and repeats that soon
 	// while there is no other, since the server that goes waits for it.
 	ByAddress bool
-	// Want is the number of servers to be connected to, at least 1: of a count
-	// that servers told (the last, or the largest with ByAddress; 0: none did)
-	// and the number of addresses.
+	// Want is the number of servers to be connected to, at least 1: of the count
+	// that servers told (0: none did) and the number of addresses.
 	Want func(heard, addresses int) int
 	// ProbeEvery is how often to look for more while none is missing; silent says
 	// that some server does not tell by itself when the count changes. nil:
@@ -278,14 +278,16 @@ func (p *Plan) Active() int {
 // counts says that m is one of the servers to be connected to.
 func (p *Plan) counts(m *Peer) bool { return !m.leaving && (m.at.listed || !p.policy.ByAddress) }
 
-// heard is how many servers there are, as servers tell; 0: none does.
+// heard is how many servers there are, as servers tell; 0: none does. A server that has
+// just started may not know of the others (k0s gives each a count of 1 first), and those
+// that are silent may tell of ones that are gone.
 func (p *Plan) heard() int {
-	if !p.policy.ByAddress {
-		return p.told
-	}
 	most := 0
+	if !p.policy.ByAddress {
+		most = p.told
+	}
 	for _, m := range p.peers {
-		if p.counts(m) {
+		if p.counts(m) && (p.policy.ByAddress || !m.silent) {
 			most = max(most, m.count)
 		}
 	}

@@ -434,6 +434,21 @@ func TestComplete(t *testing.T) {
 	testutil.Holds(t, !p.Complete(), "complete with one that leaves")
 }
 
+// A server that counts itself alone does not end the search: as it is lost again, the others
+// still tell of it.
+func TestServerThatCountsItselfAlone(t *testing.T) {
+	p := NewPlan(all, noon)
+	p.List([]string{"balancer"}, true)
+	next(p, noon)
+	meets(p, "balancer", "1", 3, noon)
+	meets(p, "balancer", "2", 3, noon)
+	m := meets(p, "balancer", "3", 1, noon)
+	testutil.Holds(t, p.Complete(), "not complete: wants %d, has %d", p.Want(), p.Active())
+	p.Lost(m, noon.Add(time.Minute))
+	testutil.Equal(t, p.Want(), 3, "servers wanted")
+	testutil.Holds(t, !p.Complete(), "complete with a server missing")
+}
+
 // What has just cut a session may cut the attempts behind it, too: they are made again
 // soon, a few times, and then as after any failure.
 func TestAttemptsBehindACut(t *testing.T) {
