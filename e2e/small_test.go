@@ -18,7 +18,7 @@ import (
 const (
 	maxServerFile, maxServerOwn   = 17_700_000, 8 << 20
 	maxAgentFile, maxAgentOwn     = 16_900_000, 8 << 20
-	maxSidecarFile, maxSidecarOwn = 15_000_000, 6 << 20
+	maxSidecarFile, maxSidecarOwn = 14_500_000, 6 << 20
 )
 
 // isSmall checks what a process that has nothing to do holds of its own, and the size

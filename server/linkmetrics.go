@@ -10,6 +10,7 @@ import (
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/observe"
+	"konnectivity/internal/observe/packets"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 )
@@ -18,11 +19,11 @@ import (
 // same whatever peers speak.
 
 // linked registers what links have a part in, and asks them at each scrape.
-func (m *metrics) linked(packets *prometheus.CounterVec, full *prometheus.GaugeVec) {
+func (m *metrics) linked(sent *prometheus.CounterVec, full *prometheus.GaugeVec) {
 	m.make.Add(
-		observe.Feed(packets, func(tell func(observe.Adder, float64)) {
-			toAgent, fromAgent := observe.Packets(m.links.Sum(admin.RoleAgent), true)
-			fromClient, toClient := observe.Packets(m.links.Sum(admin.RoleClient), false)
+		observe.Feed(sent, func(tell func(observe.Adder, float64)) {
+			toAgent, fromAgent := packets.Of(m.links.Sum(admin.RoleAgent), true)
+			fromClient, toClient := packets.Of(m.links.Sum(admin.RoleClient), false)
 			for segment, counts := range map[legacy.Segment]map[client.PacketType]uint64{
 				legacy.ToAgent: toAgent, legacy.FromAgent: fromAgent, legacy.FromClient: fromClient, legacy.ToClient: toClient,
 			} {

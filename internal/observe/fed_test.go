@@ -6,10 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	promtest "github.com/prometheus/client_golang/prometheus/testutil"
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
 	"konnectivity/internal/testutil"
-	"konnectivity/tunnel/link"
 )
 
 // Repeated scrapes add the part of links once.
@@ -48,18 +46,6 @@ func TestFedCountersDoNotFall(t *testing.T) {
 			testutil.Equal(t, promtest.ToFloat64(fed[i]), want, "at %v: %T is", total, fed[i].Collector)
 		}
 	}
-}
-
-func TestPackets(t *testing.T) {
-	s := link.Stats{Opened: 3, Accepted: 4, Answered: 2, Ended: 1, DataSent: 10, DataReceived: 20}
-	asked, answered := Packets(s, true)
-	if asked[client.PacketType_DIAL_REQ] != 3 || asked[client.PacketType_DATA] != 10 || asked[client.PacketType_CLOSE_REQ] != 1 ||
-		answered[client.PacketType_DIAL_RSP] != 2 || answered[client.PacketType_DATA] != 20 || answered[client.PacketType_CLOSE_RSP] != 1 {
-		t.Errorf("opener: %v, %v", asked, answered)
-	}
-	asked, answered = Packets(s, false)
-	testutil.Holds(t, asked[client.PacketType_DIAL_REQ] == 4 && asked[client.PacketType_DATA] == 20 &&
-		answered[client.PacketType_DATA] == 10, "the other side: %v, %v", asked, answered)
 }
 
 // All figures of a scrape are of one reading.
