@@ -68,7 +68,7 @@ func TestNegotiation(t *testing.T) {
 			s.Drain()
 			testutil.Receive(t, "the server is told of the drain", a.Drains().Done())
 			_ = s.Close()
-			testutil.Receive(t, "the server sees the end", a.Life().Done())
+			testutil.Receive(t, "the server sees the end", a.Ends().Done())
 			testutil.Holds(t, s.Err() == nil, "closed in order, but %v", s.Err())
 		})
 	}

@@ -166,12 +166,11 @@ func (w *world) connect(ctx context.Context, to address) (session, error) {
 		return nil, &connectError{stage: "dial", err: errors.New("connection refused")}
 	}
 	s := &fakeSession{world: w, id: server.id, count: w.count, done: make(chan struct{})}
-	s.drains, s.leave = context.WithCancel(context.Background())
 	s.streams = server.dials
 	w.open++
 	server.sessions = append(server.sessions, s)
 	if server.drains {
-		s.leave()
+		s.drains.Happen()
 	}
 	return s, nil
 }
@@ -201,8 +200,7 @@ type fakeSession struct {
 	over    bool
 	closed  bool
 	done    chan struct{}
-	drains  context.Context
-	leave   func() // ends drains
+	drains  tunnel.Event
 }
 
 func (s *fakeSession) ServerID() string { return s.id }
@@ -213,7 +211,7 @@ func (s *fakeSession) Protocol() string { return s.world.protocol }
 
 func (s *fakeSession) Done() <-chan struct{} { return s.done }
 
-func (s *fakeSession) Drains() context.Context { return s.drains }
+func (s *fakeSession) Drains() *tunnel.Event { return &s.drains }
 
 func (s *fakeSession) CloseDuplicate() error { return s.Close() }
 

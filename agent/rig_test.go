@@ -33,8 +33,8 @@ const patience = time.Minute
 // peer is a server's side of an agent's connection, of either protocol.
 type peer interface {
 	tunnel.Dialer
-	Life() context.Context
-	Drains() context.Context
+	Ends() *tunnel.Event
+	Drains() *tunnel.Event
 	Close() error
 }
 

@@ -194,7 +194,7 @@ func (s *set) joined(m member) {
 // nothing is open there that would be lost: what outlives it goes on by another. A server
 // that is about to go ends its sessions itself.
 func (s *set) retire(ctx context.Context, c session) {
-	if c.Drains().Err() != nil {
+	if c.Drains().Happened() {
 		s.move(ctx, c)
 		return
 	}
@@ -318,7 +318,7 @@ func (s *set) status() []admin.Peer {
 		}
 		p := admin.Peer{
 			Role: admin.RoleServer, ID: c.ServerID(), Protocol: c.Protocol(), Remote: m.Address.dial, Since: admin.Past{Time: m.Since},
-			Streams: c.Streams(), Draining: c.Drains().Err() != nil,
+			Streams: c.Streams(), Draining: c.Drains().Happened(),
 		}
 		if l, ok := c.(linkSession); ok {
 			p.Linked(l.Peer(), l.Heard(), l.Stats())

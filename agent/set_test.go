@@ -216,7 +216,7 @@ func TestDrainingServer(t *testing.T) {
 		b.within(5*time.Second, "a", "b")
 		time.Sleep(10 * time.Second)
 		old := w.first("a")
-		old.leave()
+		old.drains.Happen()
 		w.refuse("a") // it listens no more
 		w.start("c")
 		w.balance("10.0.0.3:8091", "c")

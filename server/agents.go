@@ -249,12 +249,12 @@ func (cl *cluster) logAgent(agent registry.Agent, news bool, what string, why er
 // backend that is still up counts as cut.
 func (cl *cluster) whyGone(life context.Context, b registry.Backend) error {
 	if b.Err() != nil {
-		<-b.Life().Done()
+		<-b.Ends().Done()
 	}
-	if wasCut(life) || b.Life().Err() == nil {
+	if wasCut(life) || !b.Ends().Happened() {
 		return nil
 	}
-	if b.Drains().Err() != nil || cl.server.drains.Err() != nil {
+	if b.Drains().Happened() || cl.server.drains.Err() != nil {
 		return nil
 	}
 	return cmp.Or(b.Err(), io.EOF) // over gRPC an end in order tells no more

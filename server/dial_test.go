@@ -168,9 +168,9 @@ type agentInMemory struct{}
 
 func (a agentInMemory) Dial(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, nil }
 
-func (a agentInMemory) Life() context.Context { return context.Background() }
+func (a agentInMemory) Ends() *tunnel.Event { return new(tunnel.Event) }
 
-func (a agentInMemory) Drains() context.Context { return context.Background() }
+func (a agentInMemory) Drains() *tunnel.Event { return new(tunnel.Event) }
 
 func (a agentInMemory) Streams() int { return 0 }
 

@@ -40,7 +40,7 @@ func TestDrain(t *testing.T) {
 			r.roundTrip(c, 1000)
 			r.stop()
 			for i, who := range []interface {
-				Drains() context.Context
+				Drains() *tunnel.Event
 				Done() <-chan struct{}
 			}{a, b, side} {
 				select {

@@ -109,7 +109,7 @@ func serveLink(ctx, drains context.Context, session *link.Session, leave func())
 	idle := func() {}
 	if drains != nil {
 		idle = tunnel.After(drains, func() {
-			_ = session.WaitIdle(session.Life()) // which Server.Run's grace period bounds
+			_ = session.WaitIdle(context.Background()) // which Server.Run's grace period bounds
 			end()
 		})
 	}

@@ -125,7 +125,7 @@ func (p *peering) addTo(out []admin.Peer) []admin.Peer {
 	}
 	for _, l := range p.sorted() {
 		v := admin.Peer{Role: admin.RoleServer, Remote: l.Remote, Since: admin.Past{Time: l.Since},
-			Draining: l.Drains().Err() != nil, Identifiers: fmt.Sprintf("%d agents", p.Routes(l).Agents)}
+			Draining: l.Drains().Happened(), Identifiers: fmt.Sprintf("%d agents", p.Routes(l).Agents)}
 		v.Linked(l.Peer(), l.Heard(), l.Stats())
 		out = append(out, v)
 	}

@@ -169,7 +169,7 @@ func forwarder(n network) *tunnel.Forwarder {
 type agent interface {
 	Close() error
 	Done() <-chan struct{}
-	Drains() context.Context
+	Drains() *tunnel.Event
 	ServerCount() int
 }
 

@@ -199,28 +199,28 @@ func TestAgentsAreLoggedOnce(t *testing.T) {
 	}
 }
 
-// lively is an agentInMemory whose connection ends with its life.
+// lively is an agentInMemory whose connection ends.
 type lively struct {
 	agentInMemory
-	life context.Context
+	ends *tunnel.Event
 }
 
-func (a lively) Life() context.Context { return a.life }
+func (a lively) Ends() *tunnel.Event { return a.ends }
 
 // Of an agent's connections that come, or end, at the same instant, one is logged.
 func TestAgentsThatEndAtOnceAreLoggedOnce(t *testing.T) {
 	log, said := logtest.NewNullLogger()
 	r := startServer(t, func(o *Options) { o.Log = log })
-	life, end := context.WithCancel(t.Context())
+	var ends tunnel.Event
 	leave := make([]func(), 8)
 	var joining sync.WaitGroup
 	for i := range leave {
 		joining.Go(func() {
-			leave[i] = r.own.join(life, r.own.agents, registry.Agent{ID: "a"}, lively{life: life}, &peer{drain: func() {}})
+			leave[i] = r.own.join(t.Context(), r.own.agents, registry.Agent{ID: "a"}, lively{ends: &ends}, &peer{drain: func() {}})
 		})
 	}
 	joining.Wait()
-	end()
+	ends.Happen()
 	r.eventually("all are out of the registry", func() bool { return r.own.agents.Counts().Connections == 0 })
 	for _, leave := range leave {
 		leave()

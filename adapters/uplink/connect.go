@@ -53,7 +53,7 @@ func (s *connectSession) Streams() int { return 0 }
 func (s *connectSession) Done() <-chan struct{} { return s.ctx.Done() }
 
 // Drains implements peers.Session: the server cannot say so.
-func (s *connectSession) Drains() context.Context { return context.Background() }
+func (s *connectSession) Drains() *tunnel.Event { return new(tunnel.Event) }
 
 // Close implements peers.Session. Connections go on.
 func (s *connectSession) Close() error {

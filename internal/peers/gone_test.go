@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"context"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -59,5 +58,5 @@ type losing struct {
 	lose func()
 }
 
-func (l losing) Done() <-chan struct{}   { l.lose(); return nil }
-func (l losing) Drains() context.Context { return context.Background() }
+func (l losing) Done() <-chan struct{} { l.lose(); return nil }
+func (l losing) Drains() *tunnel.Event { return new(tunnel.Event) }

@@ -46,7 +46,7 @@ func (m *Member[A, S]) Standing() State {
 	switch {
 	case m.replaced:
 		return Replaced
-	case m.Session.Drains().Err() != nil:
+	case m.Session.Drains().Happened():
 		return Leaving
 	case m.unlisted:
 		return Unlisted

@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"context"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -21,7 +20,7 @@ func TestStates(t *testing.T) {
 		agents    = event{"agents", func(m *Member[string, *conn]) { m.Session.agents = true }}
 		unlisted  = event{"unlisted", func(m *Member[string, *conn]) { m.unlisted = true }}
 		listed    = event{"listed", func(m *Member[string, *conn]) { m.unlisted = false }}
-		drains    = event{"drains", func(m *Member[string, *conn]) { m.Session.drain() }}
+		drains    = event{"drains", func(m *Member[string, *conn]) { m.Session.drains.Happen() }}
 		replaced  = event{"replaced", func(m *Member[string, *conn]) { m.replaced = true }}
 		ends      = event{"ends", func(m *Member[string, *conn]) { close(m.Session.done) }}
 	)
@@ -47,7 +46,6 @@ func TestStates(t *testing.T) {
 		{[]event{agentless, unlisted, replaced, drains, ends}, Ended, false},
 	} {
 		session := &conn{agents: true, done: make(chan struct{})}
-		session.drains, session.drain = context.WithCancel(t.Context())
 		m := Member[string, *conn]{Session: session, serves: func(c *conn) bool { return c.agents }}
 		said := ""
 		for _, e := range c.happens {

@@ -50,9 +50,8 @@ func TestSearchReplacesOneOfThoseWithoutAgents(t *testing.T) {
 			s := New(Config[string, *conn]{Server: func(c *conn) string { return c.server }})
 			for _, m := range c.members {
 				session := &conn{server: m.server, w: &world{}, count: m.count, agents: m.agents, streams: m.streams, done: make(chan struct{})}
-				session.drains, session.drain = context.WithCancel(t.Context())
 				if m.drains {
-					session.drain()
+					session.drains.Happen()
 				}
 				s.members = append(s.members, &member[string, *conn]{Member: Member[string, *conn]{
 					Session: session, serves: func(c *conn) bool { return c.agents }, replaced: m.replaced,

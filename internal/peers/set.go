@@ -18,8 +18,8 @@ type Session interface {
 	Streams() int     // connections on it
 
 	Done() <-chan struct{} // closed when it has ended
-	// Drains ends when the server says that it is about to go, and not with the session.
-	Drains() context.Context
+	// Drains happens when the server says that it is about to go, and not with the session.
+	Drains() *tunnel.Event
 	Close() error // ends it and returns when it is over; again is harmless
 }
 

@@ -25,15 +25,15 @@ type conn struct {
 	second     bool // its address was the only one of several servers
 	w          *world
 	done       chan struct{}
-	drains     context.Context
-	end, drain func()
+	drains     tunnel.Event
+	end        func()
 }
 
 func (c *conn) Key() string { return c.id }
 
 func (c *conn) Done() <-chan struct{} { return c.done }
 
-func (c *conn) Drains() context.Context { return c.drains }
+func (c *conn) Drains() *tunnel.Event { return &c.drains }
 
 func (c *conn) Close() error { c.end(); return nil }
 
@@ -91,7 +91,6 @@ func (w *world) connect(_ context.Context, address string) (*conn, error) {
 	}
 	server := up[w.random.IntN(len(up))]
 	c := &conn{id: server, server: server, w: w, done: make(chan struct{})}
-	c.drains, c.drain = context.WithCancel(context.Background())
 	if w.links {
 		c.id, c.count = fmt.Sprint(server, "/", w.dials), w.count()
 		if server == "1" {
@@ -153,7 +152,7 @@ func (w *world) happens() {
 	w.mu.Unlock()
 	for _, c := range gone {
 		if politely {
-			c.drain()
+			c.drains.Happen()
 			time.AfterFunc(3*time.Second, c.end)
 		} else {
 			c.end()
@@ -187,7 +186,7 @@ func (w *world) pause() time.Duration {
 // live are the servers of sessions that mean to stay, sorted.
 func (w *world) live(s *Set[string, *conn]) (servers []string) {
 	for _, m := range s.Members() {
-		if !tunnel.Closed(m.Session.Done()) && m.Session.Drains().Err() == nil {
+		if !tunnel.Closed(m.Session.Done()) && !m.Session.Drains().Happened() {
 			servers = append(servers, m.Session.server)
 		}
 	}

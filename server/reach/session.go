@@ -59,12 +59,12 @@ func newItself() *itself {
 
 // The methods of peers.Session.
 
-func (i *itself) Key() string             { return i.key }
-func (i *itself) ServerCount() int        { return 0 }
-func (i *itself) Streams() int            { return 0 }
-func (i *itself) Done() <-chan struct{}   { return i.life.Done() }
-func (i *itself) Drains() context.Context { return context.Background() }
-func (i *itself) Close() error            { i.forget(); return nil }
+func (i *itself) Key() string           { return i.key }
+func (i *itself) ServerCount() int      { return 0 }
+func (i *itself) Streams() int          { return 0 }
+func (i *itself) Done() <-chan struct{} { return i.life.Done() }
+func (i *itself) Drains() *tunnel.Event { return new(tunnel.Event) }
+func (i *itself) Close() error          { i.forget(); return nil }
 
 var errNoServer = errors.New("the peer is no konnectivity server that forwards; give the addresses of --peer-port of other servers")
 
@@ -164,7 +164,7 @@ func (s *Servers) Serve(ses *link.Session, remote string, told chan<- error) {
 
 func (s *Servers) serve(ses *link.Session, remote string, told chan<- error) error {
 	flow := tunnel.NewFlow(link.NetworkRoutes, remote)
-	from, err := ses.Dial(ses.Life(), flow)
+	from, err := ses.Dial(context.Background(), flow)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 const stayTime = time.Second
 
 // over says that a connection has ended, which its dials learn before the registry does.
-func (c *conn) over() bool { return c.backend.Life().Err() != nil || c.backend.Err() != nil }
+func (c *conn) over() bool { return c.backend.Ends().Happened() || c.backend.Err() != nil }
 
 // leave forgets a connection, which may have been forgotten before, and reports whether its
 // agent's id went with it. An agent that went without a word may come back: dials wait for it,
@@ -54,12 +54,12 @@ func (r *Registry) giveUp(c *conn) {
 func (c *conn) wasLost() bool { return c.wasCut() && !c.drained() }
 
 // drained says that its agent has asked for no new dials, which the registry may learn later.
-func (c *conn) drained() bool { return c.backend.Drains().Err() != nil }
+func (c *conn) drained() bool { return c.backend.Drains().Happened() }
 
 // wasCut says that a connection has ended although neither the agent nor this
 // server meant it to. One that was thrown out is not waited for.
 func (c *conn) wasCut() bool {
-	if c.backend.Life().Err() == nil {
+	if !c.backend.Ends().Happened() {
 		return false
 	}
 	var bye *link.GoAwayError
@@ -86,7 +86,7 @@ func (r *Registry) doubtLater(c *conn, before []*conn) (stop func()) {
 func (r *Registry) stays(c *conn) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.index.present.Get(c) && !c.draining && c.backend.Life().Err() == nil
+	return r.index.present.Get(c) && !c.draining && !c.backend.Ends().Happened()
 }
 
 // doubt makes an agent show that it still uses these connections: it has made a

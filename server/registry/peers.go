@@ -129,7 +129,7 @@ func (p *Peers) best(at routes.Servers, waited bool, asked []*conn, now tunnel.M
 	for i, c := range p.ways {
 		switch {
 		case !at.Has(i):
-		case c.backend.Life().Err() != nil:
+		case c.backend.Ends().Happened():
 			waited = true
 		case slices.Contains(asked, c):
 		case best == nil || c.before(best, now):
@@ -142,7 +142,7 @@ func (p *Peers) best(at routes.Servers, waited bool, asked []*conn, now tunnel.M
 // before says that a server is to be asked rather than another: it does not drain, it has
 // been heard of, and then as among agents.
 func (c *conn) before(other *conn, now tunnel.Moment) bool {
-	if a, b := tunnel.Closed(c.backend.Drains().Done()), tunnel.Closed(other.backend.Drains().Done()); a != b {
+	if a, b := c.backend.Drains().Happened(), other.backend.Drains().Happened(); a != b {
 		return b
 	}
 	if a, b := c.silent(), other.silent(); a != b {

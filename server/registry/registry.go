@@ -2,7 +2,6 @@ package registry
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -22,12 +21,12 @@ import (
 type Backend interface {
 	tunnel.Dialer
 
-	// Life ends once the connection is gone, and Err says why: nil before that, and
+	// Ends happens once the connection is gone, and Err says why: nil before that, and
 	// after an end in order over gRPC.
-	Life() context.Context
+	Ends() *tunnel.Event
 	Err() error
-	// Drains ends once the agent asked for no new dials.
-	Drains() context.Context
+	// Drains happens once the agent asked for no new dials.
+	Drains() *tunnel.Event
 	// Streams is how many connections it carries. It must not block.
 	Streams() int
 	// RTT is its last measured round trip; 0 when unknown. It must not block.
@@ -144,8 +143,8 @@ func (r *Registry) Join(a Agent, b Backend) Joined {
 	r.mu.Unlock()
 
 	// Nothing runs for a connection that does nothing: a server has thousands.
-	ended := tunnel.After(b.Life(), func() { r.leave(c) }) // even if its owner is slow to call leave
-	drained := tunnel.After(b.Drains(), func() { r.drains(c) })
+	ended := b.Ends().Then(func() { r.leave(c) }) // even if its owner is slow to call leave
+	drained := b.Drains().Then(func() { r.drains(c) })
 	stop := r.doubtLater(c, before)
 	return Joined{other == nil, sync.OnceValue(func() (last bool) {
 		stop()

@@ -27,8 +27,7 @@ type fake struct {
 	name    string
 	streams atomic.Int64
 
-	life, drains context.Context
-	end, drain   context.CancelFunc
+	ends, drains tunnel.Event
 
 	dial  func(ctx context.Context) error
 	dials atomic.Int64
@@ -36,10 +35,7 @@ type fake struct {
 }
 
 func newFake(name string) *fake {
-	f := &fake{name: name}
-	f.life, f.end = context.WithCancel(context.Background())
-	f.drains, f.drain = context.WithCancel(context.Background())
-	return f
+	return &fake{name: name}
 }
 
 type fakeConn struct {
@@ -57,9 +53,13 @@ func (f *fake) Dial(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 	return fakeConn{via: f}, nil
 }
 
-func (f *fake) Life() context.Context { return f.life }
+func (f *fake) Ends() *tunnel.Event { return &f.ends }
 
-func (f *fake) Drains() context.Context { return f.drains }
+func (f *fake) Drains() *tunnel.Event { return &f.drains }
+
+func (f *fake) end() { f.ends.Happen() }
+
+func (f *fake) drain() { f.drains.Happen() }
 
 func (f *fake) Streams() int { f.looks.Add(1); return int(f.streams.Load()) }
 

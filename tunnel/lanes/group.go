@@ -31,8 +31,7 @@ type Group struct {
 	bind func(ses *link.Session, rate uint64) // bounds what it sends
 	wg   sync.WaitGroup                       // the monitor, and lanes until they are removed
 
-	life, drains    context.Context // end with the last lane, and once the peer wants nothing new on any
-	end, startDrain context.CancelFunc
+	ends, drains tunnel.Event // the last lane has ended; the peer wants nothing new on any
 
 	mu       sync.Mutex
 	lanes    []*lane    // in the order they joined; empty once all have ended
@@ -63,7 +62,7 @@ type lane struct {
 }
 
 // drains reports whether the peer wants no new streams on the lane.
-func (l *lane) drains() bool { return l.ses.Drains().Err() != nil }
+func (l *lane) drains() bool { return l.ses.Drains().Happened() }
 
 // NewID returns a Group's id for HELLO, GroupSize random bytes.
 func NewID() string {
@@ -76,8 +75,6 @@ func NewID() string {
 // lane has ended, or until Close.
 func New(first *link.Session, opt Options) *Group {
 	g := &Group{opt: opt, line: (*link.Session).Line, bind: (*link.Session).Pace, plan: plan{max: min(opt.Max, MaxLanes), cores: runtime.GOMAXPROCS(0)}}
-	g.life, g.end = context.WithCancel(context.Background())
-	g.drains, g.startDrain = context.WithCancel(context.Background())
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.addLocked(first)
@@ -105,7 +102,7 @@ func (g *Group) takesLocked() bool {
 
 // livesLocked reports whether a lane has not ended.
 func (g *Group) livesLocked() bool {
-	return slices.ContainsFunc(g.lanes, func(l *lane) bool { return !tunnel.Closed(l.ses.Done()) })
+	return slices.ContainsFunc(g.lanes, func(l *lane) bool { return !l.ses.Ends().Happened() })
 }
 
 func (g *Group) addLocked(ses *link.Session) {
@@ -117,9 +114,9 @@ func (g *Group) addLocked(ses *link.Session) {
 		ses.WakeAfter(wakeBytes, g.wake)
 	}
 	// Nothing runs for a lane that does nothing: a server has thousands.
-	told := tunnel.After(ses.Drains(), g.noteDrain)
+	told := ses.Drains().Then(g.noteDrain)
 	g.wg.Add(1)
-	context.AfterFunc(ses.Life(), func() {
+	ses.Ends().Then(func() {
 		defer g.wg.Done()
 		told()
 		g.release(l)
@@ -144,7 +141,7 @@ func (g *Group) wake() {
 	g.startMonitor()
 }
 
-// noteDrain ends drains once the peer wants no new streams on all lanes.
+// noteDrain has drains happen once the peer wants no new streams on all lanes.
 func (g *Group) noteDrain() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -153,7 +150,7 @@ func (g *Group) noteDrain() {
 
 func (g *Group) noteDrainLocked() {
 	if len(g.lanes) > 0 && !slices.ContainsFunc(g.lanes, func(l *lane) bool { return !l.drains() }) {
-		g.startDrain()
+		g.drains.Happen()
 	}
 }
 
@@ -171,7 +168,7 @@ func (g *Group) remove(l *lane) (rest []*lane) {
 	switch {
 	case len(g.lanes) == 0:
 		g.last = l
-		g.end()
+		g.ends.Happen()
 	case !slices.ContainsFunc(g.lanes, func(l *lane) bool { return !l.drops }):
 		return slices.Clone(g.lanes)
 	}

@@ -21,8 +21,9 @@ const (
 
 // add adds n lanes at once, in one attempt.
 func (g *Group) add(n int) {
-	ctx, cancel := context.WithTimeout(g.life, addTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), addTimeout)
 	defer cancel()
+	defer g.ends.Then(cancel)()
 	var adding sync.WaitGroup
 	var failed atomic.Bool
 	for range n {

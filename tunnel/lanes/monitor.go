@@ -78,7 +78,7 @@ func (g *Group) monitor() {
 // lasts waits for d, and says whether the monitor is still wanted.
 func (g *Group) lasts(d time.Duration) bool {
 	select {
-	case <-g.life.Done():
+	case <-g.ends.Done():
 		return false
 	case <-time.After(d):
 		return true
@@ -173,7 +173,7 @@ func (g *Group) decide(now time.Time, s sample) (add int, drop []*lane, on bool)
 	if !g.goesOn(s.bulk > 0) {
 		return 0, nil, false
 	}
-	if g.opt.Dial == nil || g.drained || g.drains.Err() != nil {
+	if g.opt.Dial == nil || g.drained || g.drains.Happened() {
 		return 0, nil, true
 	}
 	for _, l := range g.lanes {

@@ -6,19 +6,20 @@ import (
 	"sync"
 	"time"
 
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
 // The methods of *link.Session that a Group has, too, for all of its lanes.
 
 // Done is closed when the last lane has ended.
-func (g *Group) Done() <-chan struct{} { return g.life.Done() }
+func (g *Group) Done() <-chan struct{} { return g.ends.Done() }
 
-// Life ends when Done is closed.
-func (g *Group) Life() context.Context { return g.life }
+// Ends happens when Done is closed.
+func (g *Group) Ends() *tunnel.Event { return &g.ends }
 
-// Drains ends when the peer wants nothing new on any lane, and not with the group.
-func (g *Group) Drains() context.Context { return g.drains }
+// Drains happens when the peer wants nothing new on any lane, and not with the group.
+func (g *Group) Drains() *tunnel.Event { return &g.drains }
 
 // Err is why the lanes ended; nil while one has not. Done is closed by then, or right
 // after.

@@ -45,9 +45,8 @@ type AgentSession struct {
 	running sync.WaitGroup // the connections and the sender
 	lastID  atomic.Int64   // of connections
 
-	drains   context.Context // ends when the server is about to go
-	goesAway context.CancelFunc
-	ended    chan struct{}
+	drains tunnel.Event // the server is about to go
+	ended  chan struct{}
 
 	err error // guarded by the acceptor's mu
 }
@@ -84,7 +83,6 @@ func ConnectAgent(ctx context.Context, conn grpc.ClientConnInterface, cfg AgentC
 
 func newAgentSession(ctx context.Context, cfg AgentConfig) *AgentSession {
 	s := &AgentSession{cfg: cfg, ended: make(chan struct{})}
-	s.drains, s.goesAway = context.WithCancel(context.Background())
 	s.acceptor = acceptor{
 		carrier: cfg.Forwarder, wg: &s.running, dials: map[int64]*accepted{},
 		nextID: func() int64 { return s.lastID.Add(1) },
@@ -162,9 +160,9 @@ func (s *AgentSession) Streams() int {
 // are served. It does not block.
 func (s *AgentSession) Drain() { s.mux.sender.tell(drain()) }
 
-// Drains ends when the server says that it is about to go (DRAIN toward an agent: our
+// Drains happens when the server says that it is about to go (DRAIN toward an agent: our
 // servers send it, upstream's do not), and not with the session.
-func (s *AgentSession) Drains() context.Context { return s.drains }
+func (s *AgentSession) Drains() *tunnel.Event { return &s.drains }
 
 // Close ends the session, resets its connections (CodeShutdown) and returns
 // when all of its goroutines have ended.
@@ -203,7 +201,7 @@ func (s *AgentSession) finish(err error) {
 
 func (s *AgentSession) handle(packet *client.Packet) {
 	if packet.Type == client.PacketType_DRAIN {
-		s.goesAway()
+		s.drains.Happen()
 		return
 	}
 	s.acceptor.handle(packet)

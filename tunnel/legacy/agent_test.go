@@ -30,7 +30,7 @@ func TestSessionKnowsItsServer(t *testing.T) {
 	}
 	testutil.Succeeds(t, s.Close(), "Close")
 	testutil.Succeeds(t, s.Err(), "Err behind it")
-	<-p.Life().Done()
+	<-p.Ends().Done()
 	testutil.Eventually(t, "leave is called", func() bool { return r.left.Load() == 1 })
 	testutil.Succeeds(t, p.Err(), "an end in order")
 }
@@ -134,7 +134,7 @@ func TestLostAgentEndsConnectionsBehindReceivedBytes(t *testing.T) {
 		c := dial(t, p, testutil.Serve(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("held")); _, _ = io.Copy(io.Discard, c) }))
 		testutil.Eventually(t, "the bytes are here", func() bool { puts, _ := c.(*conn).in.state(); return puts > 0 })
 		r.grpc.Stop() // the stream breaks
-		<-p.Life().Done()
+		<-p.Ends().Done()
 		testutil.Must(io.ReadFull(c, make([]byte, 4)))(t) // what had come
 		var reset *tunnel.ResetError
 		_, err := c.Read(make([]byte, 1))
@@ -153,7 +153,7 @@ func TestClosedPeerResetsConnections(t *testing.T) {
 	c := dial(t, p, testutil.Serve(t, func(c *net.TCPConn) { _, err := io.Copy(io.Discard, c); reset <- err }))
 	_, _ = c.Write([]byte("x"))
 	_ = p.Close()
-	<-p.Life().Done()
+	<-p.Ends().Done()
 	<-s.Done()
 	testutil.ErrorIs(t, <-reset, syscall.ECONNRESET, "the target's read")
 	testutil.Equal(t, status.Code(s.Err()), codes.Unavailable, "what the agent hears")

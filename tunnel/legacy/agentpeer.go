@@ -32,8 +32,7 @@ type AgentPeer struct {
 	tls    *tls.ConnectionState
 	mux    *mux
 
-	life, drains, closing context.Context // end with the stream, when the agent is about to go, and by Close
-	over, goesAway, close context.CancelFunc
+	ends, drains, closing tunnel.Event // the stream has ended, the agent is about to go, Close was called
 
 	mu      sync.Mutex
 	pending map[int64]*pendingDial // nil: the stream has ended
@@ -61,9 +60,6 @@ func newAgentPeer(stream grpc.ServerStream, hello agentHello, cfg *AgentServiceC
 		hello:   hello,
 		pending: map[int64]*pendingDial{},
 	}
-	p.life, p.over = context.WithCancel(context.Background())
-	p.drains, p.goesAway = context.WithCancel(context.Background())
-	p.closing, p.close = context.WithCancel(context.Background())
 	p.mux = newMux(stream.SendMsg, FromAgent, ToAgent, cfg.Limits, cfg.Metrics, cfg.LogOf(stream.Context()).WithField("agent", hello.id))
 	if info, ok := grpcpeer.FromContext(stream.Context()); ok {
 		p.remote = info.Addr
@@ -96,8 +92,8 @@ func (p *AgentPeer) TLS() *tls.ConnectionState { return p.tls }
 // RemoteAddr is where it connected from.
 func (p *AgentPeer) RemoteAddr() net.Addr { return p.remote }
 
-// Life ends with the stream.
-func (p *AgentPeer) Life() context.Context { return p.life }
+// Ends happens with the end of the stream.
+func (p *AgentPeer) Ends() *tunnel.Event { return &p.ends }
 
 // Err is why the stream ended: nil before that, and after an end in order.
 func (p *AgentPeer) Err() error {
@@ -106,9 +102,9 @@ func (p *AgentPeer) Err() error {
 	return p.err
 }
 
-// Drains ends when the agent says that it is about to go (DRAIN), and not with the
-// stream.
-func (p *AgentPeer) Drains() context.Context { return p.drains }
+// Drains happens when the agent says that it is about to go (DRAIN), and not with the end of
+// the stream.
+func (p *AgentPeer) Drains() *tunnel.Event { return &p.drains }
 
 // Drain tells the agent that this server is about to go (DRAIN). Our agents
 // heed it, upstream's ignore it. It does not block.
@@ -131,9 +127,9 @@ func (p *AgentPeer) RTT() time.Duration {
 }
 
 // Close ends the stream and resets its connections (CodeShutdown). It does not
-// wait; Life ends with the stream.
+// wait; Ends happens once the stream has ended.
 func (p *AgentPeer) Close() error {
-	p.close()
+	p.closing.Happen()
 	return nil
 }
 
@@ -180,7 +176,7 @@ func (p *AgentPeer) unasked(ctx context.Context, address string) error {
 		return &tunnel.DialError{Failure: tunnel.FailExhausted, Address: address, Reason: "the agent does not take any more requests just now"}
 	}
 	select { // until the reader has heard of the failure, as finish tells
-	case <-p.life.Done():
+	case <-p.ends.Done():
 		return agentLost(address)
 	case <-ctx.Done():
 		return tunnel.AsDialError(address, ctx.Err())
@@ -255,7 +251,7 @@ func (p *AgentPeer) finish(err error) {
 	if !orderly(err) {
 		p.err = err
 	}
-	p.over() // before its dials fail, or the registry would still find the agent
+	p.ends.Happen() // before its dials fail, or the registry would still find the agent
 	pending := p.pending
 	p.pending = nil
 	p.mu.Unlock()
@@ -287,7 +283,7 @@ func (p *AgentPeer) handle(packet *client.Packet) {
 			c.peerEnds()
 		}
 	case client.PacketType_DRAIN:
-		p.goesAway()
+		p.drains.Happen()
 	default:
 		p.mux.log.Debugf("ignored a %v packet", packet.Type)
 	}

@@ -52,7 +52,7 @@ func TestManyStalledKeepToTheBudget(t *testing.T) {
 		select {
 		case <-a.peer.Drains().Done():
 			drained = true
-		case <-a.peer.Life().Done():
+		case <-a.peer.Ends().Done():
 			t.Fatalf("the stream ended: %v", a.peer.Err())
 		case <-time.After(time.Millisecond):
 		}

@@ -1,7 +1,6 @@
 package link_test
 
 import (
-	"context"
 	"errors"
 	"io"
 	"testing"
@@ -45,7 +44,6 @@ func TestLostLinkTellsItsCause(t *testing.T) {
 			testutil.Equal(t, tunnel.LossOf(err1), c.want, "the cause")
 			testutil.Equal(t, err1, err2, "the error of the second stream")
 			testutil.Equal(t, testutil.Err(first.Write([]byte("x"))), err1, "the error of a write")
-			testutil.Equal(t, context.Cause(r.ses.Life()), err1, "why the link's life ended")
 			var bye *link.GoAwayError
 			if err := r.ses.Err(); errors.As(err, &bye) != (c.code != 0) || bye != nil && (bye.Code != c.code || bye.Text != "text") {
 				t.Errorf("the link ended with %v, want the peer's goodbye %v", err, c.code)

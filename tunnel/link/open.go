@@ -54,7 +54,7 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 
 // openLocked sends OPEN.
 func (ses *Session) openLocked(f *tunnel.Flow) *Stream {
-	budget := ses.cfg.Budget
+	budget := ses.intake.budget
 	if f.Client != nil { // one link carries many
 		budget = f.Client.Budget
 	}
@@ -175,7 +175,10 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 		ses.sender.queue.orphan(&st.send)
 		return nil
 	}
-	ctx, cancel := context.WithCancelCause(ses.ctx)
+	if ses.life == nil {
+		ses.life, ses.endLife = context.WithCancelCause(context.Background())
+	}
+	ctx, cancel := context.WithCancelCause(ses.life)
 	st.cancel = cancel
 	ses.streams.add(st)
 	st.onLocked(receivesOpen)
@@ -196,7 +199,7 @@ func (ses *Session) flowOf(m openMsg) *tunnel.Flow {
 	if ses.judges {
 		flow.Rules = m.rules
 	}
-	if ses.cfg.Clients != nil {
+	if ses.intake.clients != nil {
 		flow.Origin = tunnel.Origin{Server: ses.peer.ID, Client: m.client, Cluster: m.cluster}
 		if ses.identities {
 			flow.Origin.Who = m.who
@@ -214,7 +217,7 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 		answered = true
 		return ses.answer(st, again, flow.Resume, far, err)
 	}
-	ses.cfg.Handler.Serve(ctx, flow, answer, func(err error) {
+	ses.handler.Serve(ctx, flow, answer, func(err error) {
 		if !answered {
 			_, _ = answer(nil, &tunnel.DialError{Failure: tunnel.FailInternal, Err: err})
 		}

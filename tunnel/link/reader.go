@@ -81,7 +81,7 @@ func (r *frameReader) read() error {
 
 // heldUp waits until Config.Hold lets the link read on. Deliveries are flushed first.
 func (r *frameReader) heldUp() {
-	if left := r.ses.cfg.Hold.Left(); left > 0 {
+	if left := r.ses.hold.Left(); left > 0 {
 		r.unflushed.flush()
 		time.Sleep(left)
 	}
@@ -261,7 +261,7 @@ func (r *frameReader) handleGoAway(payload []byte) error {
 	if code != GoAwayDrain {
 		return &GoAwayError{Code: code, Text: cut(payload[2:])}
 	}
-	r.ses.drain()
+	r.ses.drains.Happen()
 	return nil
 }
 

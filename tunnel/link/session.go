@@ -73,7 +73,10 @@ type Config struct {
 type Session struct {
 	// Immutable once both HELLOs are exchanged.
 
-	cfg     Config
+	role    Role // this side's
+	handler tunnel.Handler
+	hold    *tunnel.Hold
+	log     logrus.FieldLogger // nil: silent
 	peer    Hello
 	resumes bool // both sides take part in resuming (§9)
 	lanes   bool // both sides take part in lanes (§10)
@@ -84,10 +87,8 @@ type Session struct {
 	api        bool // the agent may ask for the API server (§13)
 	judges     bool // the acceptor holds names to rules that the opener tells (§12)
 
-	ctx    context.Context // ends with the session
-	cancel context.CancelCauseFunc
-	drains context.Context // ends when the peer asks for new streams to go elsewhere
-	drain  context.CancelFunc
+	ends   tunnel.Event
+	drains tunnel.Event   // the peer asks for new streams to go elsewhere
 	wg     sync.WaitGroup // Run, and the goroutines of the session
 
 	// Owned by Run's goroutine.
@@ -104,6 +105,12 @@ type Session struct {
 	news     news
 	idleCond sync.Cond // a stream was the last, or was served, or the session ended
 	err      error     // why the session ended; nil: it has not
+
+	// life is of the streams that the peer opens, nil before the first: most links of an agent
+	// have none.
+
+	life    context.Context
+	endLife context.CancelCauseFunc
 }
 
 // books are what a session accounts for.
@@ -154,10 +161,11 @@ func Meet(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 
 // meet returns a session of which all but Run has begun.
 func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Session, error) {
+	cfg.PingInterval = cmp.Or(cfg.PingInterval, DefaultPingInterval)
+	cfg.DeadAfter = cmp.Or(cfg.DeadAfter, DefaultDeadAfter)
 	ses := newSession(conn, cfg, initiator)
-	hs := handshake{conn: conn, cfg: &ses.cfg}
+	hs := handshake{conn: conn, cfg: &cfg}
 	if err := hs.shake(ctx, initiator); err != nil {
-		ses.cancel(err)
 		_ = conn.Close()
 		return nil, err
 	}
@@ -171,26 +179,24 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 	ses.servers = ses.forward && cfg.Hello.FromServer()
 	ses.news = news{ses.peer.ServerCount, ses.peer.Serving}
 	ses.peer.forget()
-	ses.cfg.Hello, ses.cfg.Verify = Hello{Role: cfg.Hello.Role}, nil // nor what else they refer to
 	if buffer := ses.sender.buffer; buffer != nil {
 		buffer.take(ses.reader.unflushed.flush, &ses.sender.writes)
 	}
 	ses.reader.rest = prepareRest(conn) // here, since it takes more stack than Run has
 	now := time.Now()
-	ses.alive.Silence, ses.alive.heard = NewSilence(ses.cfg.PingInterval, ses.cfg.DeadAfter, now), now
+	ses.alive.Silence, ses.alive.heard = NewSilence(cfg.PingInterval, cfg.DeadAfter, now), now
 	ses.wg.Add(1) // Run
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	ses.looks = time.AfterFunc(ses.cfg.PingInterval, ses.look)
+	ses.looks = time.AfterFunc(cfg.PingInterval, ses.look)
 	ses.pingLocked(now)
 	return ses, nil
 }
 
+// newSession takes of cfg what a session needs after the handshake: a server has thousands.
 func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
-	cfg.PingInterval = cmp.Or(cfg.PingInterval, DefaultPingInterval)
-	cfg.DeadAfter = cmp.Or(cfg.DeadAfter, DefaultDeadAfter)
 	ses := &Session{
-		cfg: cfg,
+		role: cfg.Hello.Role, handler: cfg.Handler, hold: cfg.Hold, log: cfg.Log,
 		books: books{
 			streams: newStreams(initiator),
 			intake:  intake{refuses: cfg.Handler == nil, budget: cfg.Budget, clients: cfg.Clients},
@@ -203,8 +209,6 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 		mu: &ses.mu, wg: &ses.wg, sent: ses.sentLocked, fail: ses.failLocked, writer: writerFree,
 		freed: sync.Cond{L: &ses.mu}, flushCond: sync.Cond{L: &ses.mu},
 	}
-	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
-	ses.drains, ses.drain = context.WithCancel(context.Background())
 	return ses
 }
 
@@ -222,10 +226,10 @@ func (ses *Session) Peer() Hello { return ses.peer }
 
 // Done is closed when the session has ended. Its goroutines may still be
 // winding down; Close waits for them.
-func (ses *Session) Done() <-chan struct{} { return ses.ctx.Done() }
+func (ses *Session) Done() <-chan struct{} { return ses.ends.Done() }
 
-// Life ends with the session.
-func (ses *Session) Life() context.Context { return ses.ctx }
+// Ends happens when Done is closed.
+func (ses *Session) Ends() *tunnel.Event { return &ses.ends }
 
 // Err is why the session ended, nil while it has not. tunnel.LossOf names its cause.
 func (ses *Session) Err() error {
@@ -234,9 +238,9 @@ func (ses *Session) Err() error {
 	return ses.err
 }
 
-// Drains ends when the peer has asked for new streams to go elsewhere, and not with the
+// Drains happens when the peer has asked for new streams to go elsewhere, and not with the
 // session.
-func (ses *Session) Drains() context.Context { return ses.drains }
+func (ses *Session) Drains() *tunnel.Event { return &ses.drains }
 
 // Drain asks the peer to open its new streams elsewhere. Open streams go on, and a
 // stream that the peer opens nevertheless is served. Drain does not block.
@@ -252,7 +256,7 @@ func (ses *Session) SetServing(s Serving) { ses.inform(controlServing, Hello{Ser
 
 // inform sends INFO.
 func (ses *Session) inform(kind control, news Hello) {
-	news.Role = ses.cfg.Hello.Role
+	news.Role = ses.role
 	payload, err := news.encode()
 	if err != nil {
 		return // a role, and a number or a short text, always fit
@@ -378,8 +382,8 @@ func (ses *Session) unread(began time.Time) time.Duration {
 // fail ends the session for cause, and tells a peer that broke the protocol.
 func (ses *Session) fail(cause error) {
 	if v := violation(""); errors.As(cause, &v) && ses.Err() == nil {
-		if ses.cfg.Log != nil {
-			ses.cfg.Log.WithError(cause).WithField("peer", ses.peer.String()).Warn("ending a link whose peer breaks the protocol")
+		if ses.log != nil {
+			ses.log.WithError(cause).WithField("peer", ses.peer.String()).Warn("ending a link whose peer breaks the protocol")
 		}
 		ses.sender.sayGoodbye(cause, GoAwayProtocol, string(v))
 	}
@@ -399,7 +403,10 @@ func (ses *Session) failLocked(cause error) {
 	}
 	ses.err = cause
 	lost := tunnel.Lost(tunnel.LossOf(cause))
-	ses.cancel(lost)
+	if ses.life != nil {
+		ses.endLife(lost)
+	}
+	ses.ends.Happen()
 	for _, st := range ses.streams.byID {
 		st.loseLocked(lost)
 	}
