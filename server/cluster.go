@@ -7,6 +7,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/memory"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/policyfile"
 	"konnectivity/server/auth"
@@ -61,7 +62,7 @@ type cluster struct {
 	mu    sync.Mutex
 	state state
 	spec  *tenant.Spec // in force; nil: the server's own
-	conns map[*conn]struct{}
+	conns memory.Map[*conn, bool]
 	left  sync.WaitGroup // what draining waits for: connections and gRPC streams
 }
 
@@ -76,7 +77,7 @@ type config struct {
 
 // newCluster returns a cluster that is loading, without config.
 func (s *Server) newCluster(name string, has *limits.Tenant, strategies []registry.Strategy) *cluster {
-	cl := &cluster{server: s, name: name, log: s.opts.Log, limits: has, conns: make(map[*conn]struct{})}
+	cl := &cluster{server: s, name: name, log: s.opts.Log, limits: has}
 	if name != "" {
 		cl.log = cl.log.WithField("tenant", name)
 	}
@@ -157,7 +158,7 @@ func (cl *cluster) drain() {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
 	cl.state = draining
-	for c := range cl.conns {
+	for c := range cl.conns.All() {
 		c.cut(errCut)
 	}
 	if stop := cl.config.Load().stop; stop != nil {

@@ -153,7 +153,7 @@ func (cl *cluster) add(ctx context.Context, c *conn, spec *tenant.Spec) (life co
 		}
 	}
 	life, c.cut = context.WithCancelCause(ctx)
-	cl.conns[c] = struct{}{}
+	cl.conns.Set(c, true)
 	cl.left.Add(1)
 	return life, func() {
 		defer cl.left.Done()
@@ -163,6 +163,6 @@ func (cl *cluster) add(ctx context.Context, c *conn, spec *tenant.Spec) (life co
 		}
 		cl.mu.Lock()
 		defer cl.mu.Unlock()
-		delete(cl.conns, c)
+		cl.conns.Delete(c)
 	}, nil
 }

@@ -42,7 +42,7 @@ func (r *rig) guest(cl *cluster, side side, cut func()) {
 	for _, cert := range r.tls().Certificates {
 		g.chain = tlsreload.CertsOf([]*x509.Certificate{cert.Leaf})
 	}
-	cl.conns[g] = struct{}{}
+	cl.conns.Set(g, true)
 }
 
 // Who a change cuts: whom nothing but what was taken away has let in.
@@ -83,7 +83,7 @@ func TestAListCutsWhomItNames(t *testing.T) {
 	for side := range sides {
 		r.guest(cl, side, func() {})
 	}
-	for g := range cl.conns {
+	for g := range cl.conns.All() {
 		g.cut = func(cause error) { causes[g.side] = cause }
 		all = append(all, g.chain.Parse()...)
 	}
@@ -195,7 +195,7 @@ func (c *sharer) guestCount() int {
 	cl := c.cluster()
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	return len(cl.conns)
+	return cl.conns.Len()
 }
 
 // An agent that is cut is not taken for lost, though the first of its lanes has long

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"konnectivity/internal/memory"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
@@ -16,7 +17,7 @@ type peers struct {
 	draining bool
 	servers  int          // as last told; 0: never
 	serving  link.Serving // the same
-	members  map[*peer]struct{}
+	members  memory.Map[*peer, bool]
 }
 
 type peer struct {
@@ -37,14 +38,11 @@ func (p *peers) join(who *peer) (leave func()) {
 		who.drain()
 	}
 	p.tellLocked(who)
-	if p.members == nil {
-		p.members = make(map[*peer]struct{})
-	}
-	p.members[who] = struct{}{}
+	p.members.Set(who, true)
 	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		delete(p.members, who)
+		p.members.Delete(who)
 	}
 }
 
@@ -69,7 +67,7 @@ func (p *peers) drain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.draining = true
-	for who := range p.members {
+	for who := range p.members.All() {
 		who.drain()
 	}
 }
@@ -78,7 +76,7 @@ func (p *peers) count(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.servers = n
-	for who := range p.members {
+	for who := range p.members.All() {
 		if who.count != nil {
 			who.count(n)
 		}
@@ -95,7 +93,7 @@ func (p *peers) tellServing(ask func() link.Serving) {
 		return
 	}
 	p.serving = now
-	for who := range p.members {
+	for who := range p.members.All() {
 		if who.serving != nil {
 			who.serving(now)
 		}
@@ -107,7 +105,7 @@ func (p *peers) clients() []sidecarLink {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var out []sidecarLink
-	for who := range p.members {
+	for who := range p.members.All() {
 		if who.client.link != nil {
 			out = append(out, who.client)
 		}

@@ -3,8 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/wait"
@@ -48,7 +46,10 @@ func (s *Server) rejudge(life context.Context) {
 // cut ends the connections for which judge has an error, and says how many there were.
 func (cl *cluster) cut(judge func(*conn) error) {
 	cl.mu.Lock()
-	all := slices.Collect(maps.Keys(cl.conns))
+	var all []*conn
+	for c := range cl.conns.All() {
+		all = append(all, c)
+	}
 	cl.mu.Unlock()
 	count := 0
 	for _, c := range all { // without the lock: to verify a certificate takes some 100 µs
