@@ -25,6 +25,14 @@ func TLSBuffers(conn *tls.Conn) []int {
 	return []int{private[bytes.Buffer](conn, "rawInput").Cap(), private[bytes.Buffer](conn, "hand").Cap()}
 }
 
+// Rested are the bytes of records that TLS still refers to once its link has rested until
+// something came.
+func Rested(conn *tls.Conn) int64 {
+	r := prepareRest(conn)
+	r.wait()
+	return r.input.Size()
+}
+
 // TakesNoTickets reports whether TLS drops tickets that come now.
 func TakesNoTickets(conn *tls.Conn) bool {
 	return (*private[*tls.Config](conn, "config")).SessionTicketsDisabled

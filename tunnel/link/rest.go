@@ -76,5 +76,6 @@ func (r *rest) wait() {
 	for _, b := range r.buffer {
 		*b = bytes.Buffer{}
 	}
+	*r.input = bytes.Reader{} // which is all read, and refers to the buffer
 	tunnel.AwaitInput(r.socket)
 }

@@ -48,6 +48,15 @@ func TestALinkRests(t *testing.T) {
 	}
 }
 
+// A link that rests does not keep the record that was read last.
+func TestRestKeepsNoRecord(t *testing.T) {
+	near, far := tlsPair(t)
+	testutil.Must(near.Write(make([]byte, tunnel.RecordSize/2)))(t)
+	testutil.Must(io.ReadFull(far, make([]byte, tunnel.RecordSize/2)))(t)
+	testutil.Must(near.Write([]byte("more")))(t)
+	testutil.Equal(t, link.Rested(far.(*tls.Conn)), 0, "bytes that are kept")
+}
+
 // awaitRest waits until two ends of a link rest.
 func awaitRest(t *testing.T) {
 	t.Helper()
