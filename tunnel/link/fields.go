@@ -26,6 +26,11 @@ type coder struct {
 // keys is how many keys there are, and 0, which is none.
 const keys = 17
 
+// usualMessage is what most messages fit in, in bytes: an OPEN with all its fields.
+const usualMessage = 192
+
+func encoder() coder { return coder{encodes: true, out: make([]byte, 0, usualMessage)} }
+
 // decoder returns a coder that decodes b. It skips fields with unknown keys.
 func decoder(b []byte) (c coder) {
 	c.in = b

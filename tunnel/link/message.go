@@ -103,7 +103,7 @@ func (h Hello) encode() ([]byte, error) {
 			return nil, fmt.Errorf("the %s to present to the peer has %d bytes, a HELLO carries at most %d", t.name, len(t.text), maxPayload)
 		}
 	}
-	c := coder{encodes: true}
+	c := encoder()
 	h.fields(&c)
 	if len(c.out) > maxPayload {
 		return nil, fmt.Errorf("id, identifiers and token together have %d bytes, a HELLO carries at most %d", len(c.out), maxPayload)
@@ -188,7 +188,7 @@ func resumeFields(c *coder, r tunnel.Resume) tunnel.Resume {
 func milliseconds(v uint64) time.Duration { return time.Duration(v) * time.Millisecond }
 
 func (m openMsg) encode() []byte {
-	c := coder{encodes: true, out: make([]byte, 0, 64+len(m.address))}
+	c := encoder()
 	m.fields(&c)
 	return c.out
 }
@@ -237,7 +237,7 @@ func (m openedMsg) encode() []byte {
 	} else if m.reason = ""; m.grant.Window <= 0 {
 		m.grant = tunnel.Grant{}
 	}
-	c := coder{encodes: true}
+	c := encoder()
 	m.fields(&c)
 	return c.out
 }

@@ -39,6 +39,9 @@ const (
 	scratchSize = 4 * tunnel.RecordSize
 )
 
+// keptPlaces bounds how many streams an empty queue keeps room for, 8 bytes each.
+const keptPlaces = 64
+
 // sendQueue orders a link's frames and turns: first frames of the link itself, then small
 // frames of streams in order of arrival, then turns of streams
 // that have more, new streams before bulk and each kind in order of arrival.
@@ -211,7 +214,12 @@ func (q *sendQueue) pop(b []byte, own *sendHalf) []byte {
 		q.small[n] = nil
 		n++
 	}
-	if q.small = q.small[n:]; len(q.small) == 0 {
+	switch {
+	case n < len(q.small):
+		q.small = q.small[n:]
+	case cap(q.small) <= keptPlaces:
+		q.small = q.small[:0] // which would be allocated for each frame that comes alone
+	default:
 		q.small = nil
 	}
 	return b
