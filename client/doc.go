@@ -19,21 +19,23 @@
 //
 // A connection is a net.Conn, and has a method CloseWrite() error, which ends the direction
 // to the destination and leaves the other open, as that of *net.TCPConn. A FIN and a reset
-// of the destination arrive as such: io.EOF, and an error for which
-// errors.Is(err, syscall.ECONNRESET) holds; by CONNECT, a write may fail with syscall.EPIPE
-// instead. A unix socket cannot tell of a reset, so by Options.Socket that, too, is read as
-// io.EOF. By a link, connections share one TLS connection
-// to the server, each with its own flow control, and outlive it: when it is lost, or the
-// server is replaced, reads and writes pause until another is there, for up to
-// Options.ResumeWindow. By CONNECT, each connection has a TLS connection of its own and ends
-// with it; and after a Write that met its deadline, further ones fail, as those of *tls.Conn do.
+// of the destination arrive as such: io.EOF, and an error for which errors.Is(err,
+// syscall.ECONNRESET) holds; by CONNECT, a write may fail with syscall.EPIPE instead.
+// RemoteAddr is the destination, by CONNECT as it was dialed. A unix socket cannot tell of
+// a reset, so by Options.Socket that, too, is read as io.EOF. By a link, connections share
+// one TLS connection to the server, each with its own flow control, and outlive it: when it
+// is lost, or the server is replaced, reads and writes pause until another is there, for up
+// to Options.ResumeWindow. By CONNECT, each connection has a TLS connection of its own and
+// ends with it; and after a Write that met its deadline, further ones fail, as those of
+// *tls.Conn do.
 //
 // # Errors
 //
 // Errors of DialContext are a *DialError, which says by its Failure what did not work: the
 // destination (Refused, NoSuchHost), the way to it (Unavailable, NoAgent), or a rule
 // (Denied, Bound). Failure.Retryable tells that it failed on the way and another try
-// may get through.
+// may get through. It is a net.Error, and counts as syscall.ECONNREFUSED, EHOSTUNREACH,
+// ENETUNREACH or ECONNRESET where a dial without a tunnel fails so.
 // Errors hold no secret.
 //
 // # Stability

@@ -77,33 +77,34 @@ func Failures() iter.Seq[Failure] { return between(FailInternal, failureEnd) }
 // Known reports whether f is one of Failures. A peer may send any.
 func (f Failure) Known() bool { return f >= FailInternal && f < failureEnd }
 
-// failureKind is what a failure is called, and the status of an HTTP response to a dial that
-// failed so.
+// failureKind is what a failure is called, the status of an HTTP response to a dial that failed
+// so, and the errno of a dial without a tunnel that did.
 type failureKind struct {
 	name
 	status int
+	errno  syscall.Errno // 0: none, or no certain one
 }
 
 var failureTable = [failureEnd]failureKind{
-	FailInternal:    {name{"internal", "internal error"}, 502},
-	FailRefused:     {name{"refused", "connection refused"}, 502},
-	FailTimeout:     {name{"timeout", "i/o timeout"}, 504},
-	FailHostUnreach: {name{"host_unreachable", "no route to host"}, 502},
-	FailNetUnreach:  {name{"network_unreachable", "network is unreachable"}, 502},
-	FailNoSuchHost:  {name{"no_such_host", "no such host"}, 502},
-	FailResolve:     {name{"resolve", "name lookup failed"}, 502},
-	FailDenied:      {name{"denied", "destination not allowed"}, 403},
-	FailBadAddress:  {name{"bad_address", "bad address"}, 400},
-	FailNoAgent:     {name{"no_agent", "no agent available"}, 503},
-	FailAgentLost:   {name{"agent_lost", "agent went away"}, 503},
-	FailExhausted:   {name{"exhausted", "too many open files"}, 503},
-	FailUnavailable: {name{"unavailable", "tunnel unavailable"}, 503},
-	FailCancelled:   {name{"cancelled", "cancelled"}, 502},
-	FailAuth:        {name{"proxy_auth", "proxy wants authentication"}, 502},
-	FailReset:       {name{"reset", "connection reset"}, 502},
-	FailGone:        {name{"gone", "the connection to be resumed is over"}, 502},
-	FailStale:       {name{"stale", "the connection was resumed by a newer request"}, 502},
-	FailBound:       {name{"bound", "bound reached"}, 429},
+	FailInternal:    {name{"internal", "internal error"}, 502, 0},
+	FailRefused:     {name{"refused", "connection refused"}, 502, syscall.ECONNREFUSED},
+	FailTimeout:     {name{"timeout", "i/o timeout"}, 504, 0},
+	FailHostUnreach: {name{"host_unreachable", "no route to host"}, 502, syscall.EHOSTUNREACH},
+	FailNetUnreach:  {name{"network_unreachable", "network is unreachable"}, 502, syscall.ENETUNREACH},
+	FailNoSuchHost:  {name{"no_such_host", "no such host"}, 502, 0},
+	FailResolve:     {name{"resolve", "name lookup failed"}, 502, 0},
+	FailDenied:      {name{"denied", "destination not allowed"}, 403, 0},
+	FailBadAddress:  {name{"bad_address", "bad address"}, 400, 0},
+	FailNoAgent:     {name{"no_agent", "no agent available"}, 503, 0},
+	FailAgentLost:   {name{"agent_lost", "agent went away"}, 503, 0},
+	FailExhausted:   {name{"exhausted", "too many open files"}, 503, 0},
+	FailUnavailable: {name{"unavailable", "tunnel unavailable"}, 503, 0},
+	FailCancelled:   {name{"cancelled", "cancelled"}, 502, 0},
+	FailAuth:        {name{"proxy_auth", "proxy wants authentication"}, 502, 0},
+	FailReset:       {name{"reset", "connection reset"}, 502, syscall.ECONNRESET},
+	FailGone:        {name{"gone", "the connection to be resumed is over"}, 502, 0},
+	FailStale:       {name{"stale", "the connection was resumed by a newer request"}, 502, 0},
+	FailBound:       {name{"bound", "bound reached"}, 429, 0},
 }
 
 // kind returns that of a number that is not in the table, which a peer may send, too.
@@ -111,7 +112,7 @@ func (f Failure) kind() failureKind {
 	if f.Known() {
 		return failureTable[f]
 	}
-	return failureKind{name{"other", fmt.Sprintf("failure %d", uint16(f))}, 502}
+	return failureKind{name: name{"other", fmt.Sprintf("failure %d", uint16(f))}, status: 502}
 }
 
 // String returns the failure in a few words.
@@ -130,7 +131,9 @@ func (f Failure) Retryable() bool {
 	return f == FailAgentLost || f == FailExhausted || f == FailUnavailable
 }
 
-// DialError is why a destination was not reached.
+// DialError is why a destination was not reached. It is a net.Error, and errors.Is and
+// errors.As find the errno of a dial without a tunnel: syscall.ECONNREFUSED of FailRefused, for
+// example, since libraries look for that.
 type DialError struct {
 	Failure Failure
 	Address string // that was dialed, host:port; may be empty
@@ -169,8 +172,23 @@ func (e *DialError) Text() string {
 // Unwrap returns the cause.
 func (e *DialError) Unwrap() error { return e.Err }
 
-// Timeout implements net.Error's half.
-func (e *DialError) Timeout() bool { return e.Failure == FailTimeout }
+// Timeout implements net.Error: the destination, or a process on the way, has not answered in time.
+func (e *DialError) Timeout() bool {
+	cause, ok := errors.AsType[net.Error](e.Err)
+	return e.Failure == FailTimeout || ok && cause.Timeout()
+}
+
+// Temporary implements net.Error.
+func (e *DialError) Temporary() bool { return e.Timeout() || e.Failure.Retryable() }
+
+// Is makes a DialError count as its errno.
+func (e *DialError) Is(target error) bool {
+	errno := e.Failure.kind().errno
+	return errno != 0 && target == errno
+}
+
+// As makes a DialError its errno.
+func (e *DialError) As(target any) bool { return setErrno(target, e.Failure.kind().errno) }
 
 // AsDialError returns err as a *DialError; an error of another type is
 // classified by what the standard library says of it, never by its text. It

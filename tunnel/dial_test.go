@@ -55,6 +55,37 @@ func TestDialErrorsSayNothingTwice(t *testing.T) {
 	}
 }
 
+// Libraries ask of an error whether it is a net.Error, or which errno it is.
+func TestErrorsAreWhatLibrariesLookFor(t *testing.T) {
+	const none = syscall.Errno(0)
+	for _, c := range []struct {
+		err                error
+		errno              syscall.Errno
+		timeout, temporary bool
+	}{
+		{&tunnel.DialError{Failure: tunnel.FailRefused}, syscall.ECONNREFUSED, false, false},
+		{&tunnel.DialError{Failure: tunnel.FailRefused, Err: errors.New("502")}, syscall.ECONNREFUSED, false, false},
+		{&tunnel.DialError{Failure: tunnel.FailHostUnreach}, syscall.EHOSTUNREACH, false, false},
+		{&tunnel.DialError{Failure: tunnel.FailNetUnreach}, syscall.ENETUNREACH, false, false},
+		{&tunnel.DialError{Failure: tunnel.FailReset}, syscall.ECONNRESET, false, false},
+		{&tunnel.DialError{Failure: tunnel.FailTimeout}, none, true, true},
+		{&tunnel.DialError{Failure: tunnel.FailUnavailable}, none, false, true},
+		{&tunnel.DialError{Failure: tunnel.FailUnavailable, Err: context.DeadlineExceeded}, none, true, true},
+		{&tunnel.DialError{Failure: tunnel.FailDenied}, none, false, false},
+		{&tunnel.ResetError{Code: tunnel.CodePeerReset}, syscall.ECONNRESET, false, false},
+		{&tunnel.ResetError{Code: tunnel.CodeTimeout}, syscall.ECONNRESET, false, false},
+	} {
+		wrapped := fmt.Errorf("wrapped: %w", c.err)
+		errno, _ := errors.AsType[syscall.Errno](wrapped)
+		testutil.Equal(t, errno, c.errno, "the errno of %v", c.err)
+		testutil.Equal(t, errors.Is(wrapped, c.errno), c.errno != none, "%v is it", c.err)
+		network, ok := errors.AsType[net.Error](wrapped)
+		testutil.Requires(t, ok, "%v is no net.Error", c.err)
+		testutil.Equal(t, network.Timeout(), c.timeout, "%v is a timeout", c.err)
+		testutil.Equal(t, network.Temporary(), c.temporary, "%v is temporary", c.err)
+	}
+}
+
 // The texts are those of old agents and servers, whose errors are the system's.
 func TestGuessFailure(t *testing.T) {
 	op := func(err error) string {

@@ -21,3 +21,13 @@ func IsErrno(err error, errnos ...syscall.Errno) bool {
 	}
 	return false
 }
+
+// setErrno is the As method of an error that counts as errno; 0: as none.
+func setErrno(target any, errno syscall.Errno) bool {
+	to, ok := target.(*syscall.Errno)
+	if !ok || errno == 0 {
+		return false
+	}
+	*to = errno
+	return true
+}

@@ -83,8 +83,8 @@ func (c Code) Label() string { return c.name().label }
 func (c Code) name() name { return nameOf(codeTable[:], c, "other", "reset with code %d") }
 
 // ResetError is what reads and writes return once a connection was reset from
-// either end. errors.Is(err, syscall.ECONNRESET) holds for it, and errors.Is(err, net.ErrClosed)
-// for LossLocal.
+// either end. It is a net.Error, errors.Is and errors.As find syscall.ECONNRESET in it, and
+// errors.Is net.ErrClosed for LossLocal.
 type ResetError struct {
 	Code Code
 	Loss LossCause // of CodeLost: why, as far as this process knows. LossLocal: it closed the tunnel
@@ -117,6 +117,16 @@ func (e *ResetError) Unwrap() error { return e.Err }
 func (e *ResetError) Is(target error) bool {
 	return target == syscall.ECONNRESET || target == net.ErrClosed && e.Loss == LossLocal
 }
+
+// As makes a ResetError an ECONNRESET.
+func (e *ResetError) As(target any) bool { return setErrno(target, syscall.ECONNRESET) }
+
+// Timeout implements net.Error: no reset is one, since a caller that waits for longer after a
+// timeout would wait forever.
+func (e *ResetError) Timeout() bool { return false }
+
+// Temporary implements net.Error.
+func (e *ResetError) Temporary() bool { return false }
 
 // CodeOf finds the code that tells a peer about cause.
 func CodeOf(cause error) Code {
