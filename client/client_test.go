@@ -77,7 +77,9 @@ func TestWays(t *testing.T) {
 			says(t, conn, "hello")
 			testutil.NoError(t, conn.(interface{ CloseWrite() error }).CloseWrite())
 			testutil.Equal(t, string(testutil.Must(io.ReadAll(conn))(t)), "", "the rest")
-			testutil.Equal(t, conn.RemoteAddr() != nil && conn.LocalAddr() != nil, true, "it has addresses")
+			testutil.Equal(t, conn.RemoteAddr().String(), target, "its remote address")
+			testutil.Equal(t, conn.RemoteAddr().Network(), "tcp", "its network")
+			testutil.Holds(t, conn.LocalAddr() != nil, "it has no local address")
 			testutil.Eventually(t, "the server is there", func() bool { return cl.Ready() == nil })
 			if servers := cl.Servers(); len(servers) != c.links || c.links > 0 && servers[0].Address.String() != serverAddress {
 				t.Errorf("links to %+v", servers)

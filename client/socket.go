@@ -28,7 +28,7 @@ func (s *socket) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	if err != nil {
 		return nil, s.unavailable(ctx, f, err)
 	}
-	return far, nil
+	return tunnel.To(far, f), nil
 }
 
 // unavailable is the error where the socket gives no answer, unless that is ctx's fault.

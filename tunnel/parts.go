@@ -31,6 +31,12 @@ func With(c Conn, p Parts) Conn {
 	return &refitted{c, p}
 }
 
+// To returns c, a tunnel by CONNECT, with the destination of f as its far end in place of the
+// proxy: libraries dial that again, as pgx does to cancel a query.
+func To(c Conn, f *Flow) Conn {
+	return With(c, Parts{Remote: Addr{Net: f.Network, Text: f.Address}})
+}
+
 // refitted names each method and embeds nothing: a method that Conn gets some
 // day must not bypass its parts unseen.
 type refitted struct {

@@ -107,7 +107,7 @@ func (s *connectSession) request(ctx context.Context, h handshaken, f *tunnel.Fl
 	switch {
 	case err == nil:
 		s.health.note(nil)
-		return far, nil
+		return tunnel.To(far, f), nil
 	case errors.As(err, &typed):
 		return nil, err
 	case errors.As(err, &status):
