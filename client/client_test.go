@@ -236,6 +236,9 @@ func TestFailures(t *testing.T) {
 			if conn != nil || !errors.As(err, &typed) || client.FailureOf(err) != c.want || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v, want %v and %q", err, c.want, c.says)
 			}
+			if ready := c.client.Ready(); ready != nil && c.client != closed {
+				testutil.Holds(t, strings.Contains(err.Error(), ready.Error()), "the dial fails by %v, Ready says %v", err, ready)
+			}
 		})
 	}
 }
@@ -274,7 +277,7 @@ func TestCloseEndsDials(t *testing.T) {
 func TestOptionsThatCanNeverWork(t *testing.T) {
 	for want, change := range map[string]func(*client.Options){
 		"Options.Address: want either it or Socket": func(o *client.Options) { o.Socket = socketPath },
-		"address of the konnectivity server":        func(o *client.Options) { o.Address = "a" },
+		"Options.Address: \"a\": want host:port":    func(o *client.Options) { o.Address = "a" },
 		"Options.Mode: \"off\"":                     func(o *client.Options) { o.Mode = "off" },
 		"Options.Mode: links need TLS":              func(o *client.Options) { *o = client.Options{Socket: socketPath, Mode: client.Link} },
 		"Options.Socket: want no":                   func(o *client.Options) { o.Address, o.Socket = "", socketPath },
@@ -282,7 +285,8 @@ func TestOptionsThatCanNeverWork(t *testing.T) {
 		"Options.ResumeWindow":                      func(o *client.Options) { o.ResumeWindow = time.Hour },
 		"Options.Name":                              func(o *client.Options) { o.Name = "a\r\nb" },
 		"Options.MaxServers":                        func(o *client.Options) { o.MaxServers = -1 },
-		"Options.Lanes":                             func(o *client.Options) { o.Lanes = 9 },
+		"Options.Lanes: want a number":              func(o *client.Options) { o.Lanes = 9 },
+		"Options.Lanes: want":                       func(o *client.Options) { o.Lanes = -1 },
 		"Options.PeerTrustDomain":                   func(o *client.Options) { o.PeerTrustDomain = "A B" },
 		"Options.Proxy: its scheme": func(o *client.Options) {
 			o.Proxy = &url.URL{Scheme: "socks5", User: url.UserPassword("u", "secret"), Host: "a:1"}

@@ -102,6 +102,8 @@ func (o Options) check() error {
 	switch {
 	case (o.Address == "") == (o.Socket == ""):
 		return bad("Address", errors.New("want either it or Socket"))
+	case o.Socket == "" && !hasPort(o.Address):
+		return bad("Address", fmt.Errorf("%q: want host:port", o.Address))
 	case o.Mode != Auto && o.Mode != Link && o.Mode != Connect:
 		return bad("Mode", fmt.Errorf("%q: want Auto, Link or Connect", o.Mode))
 	case o.Socket != "" && o.Mode == Link:
@@ -120,10 +122,16 @@ func (o Options) check() error {
 	if err := resume.CheckWindow(max(o.ResumeWindow, 0)); err != nil {
 		return bad("ResumeWindow", err)
 	}
-	if err := lanes.CheckMax(max(o.Lanes, 1)); err != nil {
+	if err := lanes.CheckMax(o.Lanes); o.Lanes != 0 && err != nil {
 		return bad("Lanes", err)
 	}
 	return nil
+}
+
+// hasPort reports whether address is host:port.
+func hasPort(address string) bool {
+	_, _, err := tunnel.SplitAddress(address)
+	return err == nil
 }
 
 // files reports whether files or rules for them are given.

@@ -34,7 +34,10 @@ func reason(err error) string {
 	var refused *link.GoAwayError
 	var dns *net.DNSError
 	var unheard *link.UnheardError
+	var typed *tunnel.DialError
 	switch failure := tunnel.FailureOf(err); {
+	case errors.As(err, &typed) && typed.Failure == tunnel.FailUnavailable && typed.Reason != "": // a proxy's
+		return typed.Reason
 	case errors.As(err, &files):
 		return "the certificates for the konnectivity server are not in place"
 	case errors.As(err, &untrusted), errors.As(err, &unknown):
