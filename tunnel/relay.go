@@ -59,11 +59,11 @@ type writeError struct{ err error }
 func (e *writeError) Error() string { return e.err.Error() }
 func (e *writeError) Unwrap() error { return e.err }
 
-// Run relays until both directions have ended, then closes A and B. It returns
-// nil when both ended in order, else the first cause. When ctx ends, both are
-// reset with ctx's cause. It runs once. A direction whose Source delivers to a
-// Sink that takes bytes on the spot needs no goroutine; of the others one begins
-// on the caller's, the second on one that Run joins, until they rest.
+// Run relays until both directions have ended, then closes A and B. It returns nil when
+// both ended in order, else the first cause. When ctx ends, both are reset with what A
+// has failed with, else with ctx's cause. It runs once. A direction whose Source
+// delivers to a Sink that takes bytes on the spot needs no goroutine; of the others one
+// begins on the caller's, the second on one that Run joins, until they rest.
 func (r *Relay) Run(ctx context.Context) error {
 	over := make(chan error, 1)
 	r.start(ctx, func(err error) { over <- err })
@@ -91,7 +91,7 @@ func (r *Relay) begin(ctx context.Context) {
 	r.watchdog = &watchdog{relay: r}
 	r.up, r.down = newDirection(r, true, r.B, r.A), newDirection(r, false, r.A, r.B)
 	r.left.Store(3)
-	r.detach = context.AfterFunc(ctx, func() { r.abort(context.Cause(ctx)) })
+	r.detach = context.AfterFunc(ctx, func() { r.abort(r.fate(ctx)) })
 	if r.Idle > 0 {
 		r.watchdog.limit(r.Idle)
 	}
@@ -159,6 +159,15 @@ func (r *Relay) abort(cause error) {
 	first := *r.cause.Load()
 	_ = r.A.Reset(first)
 	_ = r.B.Reset(first)
+}
+
+// fate is why the end of ctx resets both ends: a client that had reset its own before its link
+// ended has not lost it, and so nothing waits for it to come back.
+func (r *Relay) fate(ctx context.Context) error {
+	if failed := r.A.Failed(); failed != nil {
+		return failed
+	}
+	return context.Cause(ctx)
 }
 
 // pace returns the Pace of one direction; nil: none.

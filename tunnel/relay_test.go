@@ -164,6 +164,24 @@ func TestRelayDeliversTheAnswerBeforeAReset(t *testing.T) {
 	testutil.Fails(t, outcome(t, result), "the relay")
 }
 
+// struck is a Conn that was reset, which its reader has not seen yet.
+type struck struct{ tunnel.Conn }
+
+func (struck) Failed() error { return &tunnel.ResetError{Code: tunnel.CodeCancelled} }
+
+// A client's reset goes before the end of the link that it came by: the far end would wait for a
+// client that it takes to have lost its link.
+func TestRelayPassesOnAResetBeforeItsLinksEnd(t *testing.T) {
+	near, client := net.Pipe()
+	far, target := net.Pipe()
+	defer client.Close()
+	defer target.Close()
+	ctx, end := context.WithCancelCause(t.Context())
+	end(tunnel.Lost(tunnel.LossCut))
+	err := outcome(t, run(ctx, &tunnel.Relay{A: struck{tunnel.Wrap(near)}, B: tunnel.Wrap(far)}))
+	testutil.Equal(t, tunnel.CodeOf(err), tunnel.CodeCancelled, "what both ends are reset with, of %v", err)
+}
+
 // unending cannot be told that a direction has ended.
 type unending struct{ *duplex }
 
