@@ -39,7 +39,8 @@ const (
 	scratchSize = 4 * tunnel.RecordSize
 )
 
-// keptPlaces bounds how many streams an empty queue keeps room for, 8 bytes each.
+// keptPlaces bounds how many streams an empty queue keeps room for, 8 bytes each: without any, it
+// would be allocated anew for each frame that comes alone.
 const keptPlaces = 64
 
 // sendQueue orders a link's frames and turns: first frames of the link itself, then small
@@ -211,15 +212,9 @@ func (q *sendQueue) pop(b []byte, own *sendHalf) []byte {
 	n := 0
 	for n < len(q.small) && len(b) < scratchSize-maxPayload {
 		b = q.empty(q.small[n], b)
-		q.small[n] = nil
 		n++
 	}
-	switch {
-	case n < len(q.small):
-		q.small = q.small[n:]
-	case cap(q.small) <= keptPlaces:
-		q.small = q.small[:0] // which would be allocated for each frame that comes alone
-	default:
+	if q.small = slices.Delete(q.small, 0, n); len(q.small) == 0 && cap(q.small) > keptPlaces {
 		q.small = nil
 	}
 	return b

@@ -147,6 +147,21 @@ func TestSendQueueGoesInRounds(t *testing.T) {
 	}
 }
 
+// A queue that is empty keeps its room for the next streams, unless that is much, however many
+// rounds it took.
+func TestSendQueueKeepsLittleRoom(t *testing.T) {
+	for crowd, want := range map[int]int{keptPlaces: keptPlaces, keptPlaces + 1: 0} {
+		q := &sendQueue{small: make([]*sendHalf, 0, crowd)}
+		for id := range crowd {
+			q.push(&sendHalf{id: uint64(id), out: outbox{reset: true}})
+		}
+		for full := make([]byte, scratchSize-maxPayload-1); q.pending(); {
+			q.pop(full, nil) // one
+		}
+		testutil.Equal(t, cap(q.small), want, "places that are kept of %d", crowd)
+	}
+}
+
 func TestSendQueueTurns(t *testing.T) {
 	q := &sendQueue{}
 	var halves []*sendHalf
