@@ -30,8 +30,8 @@ var budgetedWires = []struct {
 	pair func(testing.TB) (net.Conn, net.Conn)
 	budgets
 }{
-	{"memory", func(testing.TB) (net.Conn, net.Conn) { return memoryPair() }, budgets{bulk: 5, message: 2, dial: 27}},
-	{"TLS", tlsPair, budgets{bulk: 8, message: 6, dial: 32}},
+	{"memory", func(testing.TB) (net.Conn, net.Conn) { return memoryPair() }, budgets{bulk: 5, message: 2, dial: 20}},
+	{"TLS", tlsPair, budgets{bulk: 8, message: 6, dial: 25}},
 }
 
 func onBudgetedWires(t *testing.T, run func(t *testing.T, m mux, b budgets)) {
