@@ -399,6 +399,20 @@ func TestLanesThatFailTogether(t *testing.T) {
 	})
 }
 
+// An attempt to add lanes ends with the group.
+func TestLanesThatAreMadeAsTheGroupEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, g := newGroup(t, 1, Options{Max: 2, Dial: func(ctx context.Context) (*link.Session, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		}})
+		began := time.Now()
+		go r.close()
+		g.add(1)
+		testutil.AtMost(t, time.Since(began), addTimeout-1, "time that it took")
+	})
+}
+
 // What leads to another peer, or to one that does not say who it is, is no lane.
 func TestLanesLeadToOnePeer(t *testing.T) {
 	for _, id := range []string{"y", ""} {
