@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -118,6 +119,25 @@ func TestResetMetrics(t *testing.T) {
 	n, want := promtest.CollectAndCount(m.resets), len(slices.Collect(tunnel.Codes()))
 	testutil.Holds(t, n == want, "%d causes for %d codes", n, want)
 	testutil.Equal(t, m.open.Load(), 0, "connections are open")
+}
+
+// A link is counted until it is closed, in whatever way.
+func TestLinksAreCountedUntilTheyAreClosed(t *testing.T) {
+	const name = MetricsPrefix + "link_sessions"
+	for way, end := range map[string]func(session) error{"closed": session.Close, "a duplicate": session.CloseDuplicate} {
+		_, opts := newServed(t, "server-1", false)
+		registry := prometheus.NewRegistry()
+		opts.Registerer = registry
+		counted := func(n int) {
+			t.Helper()
+			want := fmt.Sprintf("# HELP %s Current number of native links, by kind of peer.\n# TYPE %[1]s gauge\n%[1]s{peer=\"server\"} %d\n", name, n)
+			testutil.NoError(t, promtest.GatherAndCompare(registry, strings.NewReader(want), name))
+		}
+		s := testutil.Must(connectOnce(t, opts))(t)
+		counted(1)
+		testutil.Succeeds(t, end(s), "%s", way)
+		counted(0)
+	}
 }
 
 func TestPacketMetrics(t *testing.T) {
