@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// renewInterval and NamePrefix are upstream's (cmd/server/app/server.go and
-	// pkg/server/leases/controller.go), as is kubeapi.LeaseDuration, so that
+	// renewInterval, NamePrefix and kubeapi.LeaseDuration are upstream's
+	// (cmd/server/app/server.go and pkg/server/leases/controller.go), so that
 	// old agents and servers beside ours see one kind of lease.
 	renewInterval = 15 * time.Second // between renewals
 	NamePrefix    = "konnectivity-proxy-server-"
