@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"sync"
 	"testing"
 	"time"
 
@@ -83,18 +82,18 @@ func TestUnknownDialResponseIsAnsweredByCloseRequest(t *testing.T) {
 // for one that is still there.
 func TestTheStreamIsOverOnceItsDialsFail(t *testing.T) {
 	a := newRig(t, Limits{}).rawAgent(t)
-	const many = 300 // the first hear it while the last have yet to be told
-	var dials sync.WaitGroup
-	for range many {
-		dials.Go(func() {
-			_, err := a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1"))
-			testutil.Holds(t, a.peer.Ends().Happened(), "the stream goes on")
-			testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailAgentLost, "the failure")
-		})
+	answers := make(chan dialAnswer) // one of two is told before anybody hears the other
+	a.peer.mu.Lock()
+	for random := range int64(2) {
+		a.peer.pending[-random-1] = &pendingDial{address: "a:1", answer: answers}
 	}
-	testutil.Eventually(t, "all dials are pending", func() bool { return a.peer.Streams() == many })
+	a.peer.mu.Unlock()
 	testutil.NoError(t, a.CloseSend())
-	dials.Wait()
+	for range 2 {
+		told := testutil.Receive(t, "a dial is answered", answers)
+		testutil.Holds(t, a.peer.Ends().Happened(), "the stream goes on")
+		testutil.Equal(t, tunnel.FailureOf(told.err), tunnel.FailAgentLost, "the failure")
+	}
 	err := testutil.Err(a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1")))
 	testutil.Equal(t, tunnel.FailureOf(err), tunnel.FailAgentLost, "a dial afterwards")
 }
