@@ -34,8 +34,8 @@
 // Errors of DialContext are a *DialError, which says by its Failure what did not work: the
 // destination (Refused, NoSuchHost), the way to it (Unavailable, NoAgent), or a rule
 // (Denied, Bound). Failure.Retryable tells that it failed on the way and another try
-// may get through. It is a net.Error, and counts as syscall.ECONNREFUSED, EHOSTUNREACH,
-// ENETUNREACH or ECONNRESET where a dial without a tunnel fails so.
+// may get through. A *DialError is a net.Error, and counts as syscall.ECONNREFUSED,
+// EHOSTUNREACH, ENETUNREACH or ECONNRESET where a dial without a tunnel fails so.
 // Errors hold no secret.
 //
 // # Stability
