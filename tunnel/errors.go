@@ -84,7 +84,8 @@ func (c Code) name() name { return nameOf(codeTable[:], c, "other", "reset with 
 
 // ResetError is what reads and writes return once a connection was reset from
 // either end. It is a net.Error, errors.Is and errors.As find syscall.ECONNRESET in it, and
-// errors.Is net.ErrClosed for LossLocal.
+// errors.Is net.ErrClosed for LossLocal. Its text begins with ECONNRESET's, but for LossLocal:
+// libraries look for that, such as client-go, which otherwise lists everything anew.
 type ResetError struct {
 	Code Code
 	Loss LossCause // of CodeLost: why, as far as this process knows. LossLocal: it closed the tunnel
@@ -92,14 +93,13 @@ type ResetError struct {
 }
 
 func (e *ResetError) Error() string {
-	text := "connection reset: "
+	text := "connection reset by peer: " + e.Code.String()
 	switch e.Loss {
 	case LossUnknown:
-		text += e.Code.String()
 	case LossLocal: // Code is what peers are told
-		text += "this process closed the tunnel that carried it"
+		text = "connection reset: this process closed the tunnel that carried it"
 	default:
-		text += e.Code.String() + ": " + e.Loss.String()
+		text += ": " + e.Loss.String()
 	}
 	if e.Err != nil {
 		text += ": " + e.Err.Error()

@@ -113,8 +113,8 @@ func TestLossesHaveNames(t *testing.T) {
 	testutil.Equal(t, len(labels), tunnel.LossCauses, "causes")
 	testutil.Equal(t, tunnel.Lost(200), tunnel.Lost(tunnel.LossUnknown), "the error of a number without a meaning")
 	for c, want := range map[tunnel.LossCause]string{
-		tunnel.LossUnknown: "connection reset: the tunnel that carried it was lost",
-		tunnel.LossSilent:  "connection reset: the tunnel that carried it was lost: its peer fell silent",
+		tunnel.LossUnknown: "connection reset by peer: the tunnel that carried it was lost",
+		tunnel.LossSilent:  "connection reset by peer: the tunnel that carried it was lost: its peer fell silent",
 		tunnel.LossLocal:   "connection reset: this process closed the tunnel that carried it",
 	} {
 		testutil.Equal(t, tunnel.Lost(c).Error(), want, "the text")
