@@ -19,8 +19,8 @@ import (
 // DialTimeout bounds a dial whose context has no deadline.
 const DialTimeout = tunnel.DefaultDialTimeout
 
-// Client reaches what the agents of a server reach. Its methods may be called from any
-// goroutine.
+// Client reaches what the agents of a server reach. It is made by New: its zero value cannot
+// be used. Its methods may be called from any goroutine.
 type Client struct {
 	dialer tunnel.Dialer
 	server *uplink.Server // which dialer is; nil: it is a socket

@@ -208,6 +208,7 @@ func TestFailures(t *testing.T) {
 	closed := newClient(t, func(*client.Options) {})
 	testutil.NoError(t, closed.Close())
 	link, sock := newClient(t, func(*client.Options) {}), newClient(t, func(o *client.Options) { *o = client.Options{Socket: socketPath} })
+	testutil.Eventually(t, "the server is there", func() bool { return link.Ready() == nil })
 	for name, c := range map[string]struct {
 		client           *client.Client
 		ctx              context.Context

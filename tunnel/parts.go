@@ -3,6 +3,7 @@ package tunnel
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -28,7 +29,7 @@ func With(c Conn, p Parts) Conn {
 	} else {
 		p.Ended = sync.OnceFunc(p.Ended)
 	}
-	return &refitted{c, p}
+	return &refitted{base: c, parts: p}
 }
 
 // To returns c, a tunnel by CONNECT, with the destination of f as its far end in place of the
@@ -42,28 +43,41 @@ func To(c Conn, f *Flow) Conn {
 type refitted struct {
 	base  Conn
 	parts Parts // Local and Remote may be nil: the base's
+	over  atomic.Bool
 }
 
 func (w *refitted) In() Source { return w.parts.In }
 func (w *refitted) Out() Sink  { return w.parts.Out }
 
-func (w *refitted) Read(p []byte) (int, error)  { return w.parts.In.Read(p) }
+// Read implements net.Conn. Of a Conn that is closed, a part may still have bytes, and TLS may
+// blame the record that was cut off.
+func (w *refitted) Read(p []byte) (int, error) {
+	n, err := w.parts.In.Read(p)
+	if w.over.Load() {
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
 func (w *refitted) Write(p []byte) (int, error) { return w.parts.Out.Write(p) }
 
 func (w *refitted) CloseWrite() error { return w.base.CloseWrite() }
 func (w *refitted) Failed() error     { return w.base.Failed() }
 
 func (w *refitted) Close() error {
+	w.over.Store(true)
 	defer w.parts.Ended()
 	return w.base.Close()
 }
 
 func (w *refitted) CloseFor(cause error) error {
+	w.over.Store(true)
 	defer w.parts.Ended()
 	return w.base.CloseFor(cause)
 }
 
 func (w *refitted) Reset(cause error) error {
+	w.over.Store(true)
 	defer w.parts.Ended()
 	return w.base.Reset(cause)
 }

@@ -105,3 +105,22 @@ func TestWithPassesOnItsEnd(t *testing.T) {
 		testutil.Equal(t, ended, 1, "times that it has ended")
 	}
 }
+
+// Once a Conn is closed, reads fail, even if one of its parts still holds bytes.
+func TestWithReadsNothingOnceClosed(t *testing.T) {
+	for name, end := range map[string]func(tunnel.Conn) error{
+		"Close":    tunnel.Conn.Close,
+		"CloseFor": func(c tunnel.Conn) error { return c.CloseFor(io.EOF) },
+		"Reset":    func(c tunnel.Conn) error { return c.Reset(io.EOF) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			near, far := net.Pipe()
+			defer far.Close()
+			c := tunnel.Unread(tunnel.Wrap(near), []byte("x"))
+			testutil.NoError(t, end(c))
+			n, err := c.Read(make([]byte, 1))
+			testutil.Equal(t, n, 0, "bytes that are read")
+			testutil.ErrorIs(t, err, net.ErrClosed, "what the read says")
+		})
+	}
+}
