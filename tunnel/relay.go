@@ -60,8 +60,9 @@ func (e *writeError) Error() string { return e.err.Error() }
 func (e *writeError) Unwrap() error { return e.err }
 
 // Run relays until both directions have ended, then closes A and B. It returns nil when
-// both ended in order, else the first cause. When ctx ends, both are reset with what A
-// has failed with, else with ctx's cause. It runs once. A direction whose Source
+// both ended in order, else the first cause. When ctx ends, both are reset with ctx's cause,
+// or with that of A's Struck, if A has this method: a reset by its peer, also one behind an
+// end in order, of which Failed does not tell. It runs once. A direction whose Source
 // delivers to a Sink that takes bytes on the spot needs no goroutine; of the others one
 // begins on the caller's, the second on one that Run joins, until they rest.
 func (r *Relay) Run(ctx context.Context) error {
@@ -164,8 +165,10 @@ func (r *Relay) abort(cause error) {
 // fate is why the end of ctx resets both ends: a client that had reset its own before its link
 // ended has not lost it, and so nothing waits for it to come back.
 func (r *Relay) fate(ctx context.Context) error {
-	if failed := r.A.Failed(); failed != nil {
-		return failed
+	if a, ok := r.A.(interface{ Struck() error }); ok {
+		if err := a.Struck(); err != nil {
+			return err
+		}
 	}
 	return context.Cause(ctx)
 }

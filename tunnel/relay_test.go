@@ -167,7 +167,7 @@ func TestRelayDeliversTheAnswerBeforeAReset(t *testing.T) {
 // struck is a Conn that was reset, which its reader has not seen yet.
 type struck struct{ tunnel.Conn }
 
-func (struck) Failed() error { return &tunnel.ResetError{Code: tunnel.CodeCancelled} }
+func (struck) Struck() error { return &tunnel.ResetError{Code: tunnel.CodeCancelled} }
 
 // A client's reset goes before the end of the link that it came by: the far end would wait for a
 // client that it takes to have lost its link.

@@ -71,6 +71,60 @@ func TestViolationAfterFINResetsTheOtherStream(t *testing.T) {
 	}
 }
 
+// unheard is a stream of which a relay reads nothing.
+type unheard struct {
+	*link.Stream
+	in tunnel.Source
+}
+
+func (u unheard) In() tunnel.Source { return u.in }
+
+// fate tells how the stream that it serves ends, which ends nothing itself.
+type fate chan error
+
+// Serve implements tunnel.Handler.
+func (f fate) Serve(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
+	flow.Resume.Granted = tunnel.Grant{Window: time.Minute}
+	near, err := answer(nowhere{}, nil)
+	if err == nil {
+		_, err = near.Read(make([]byte, 1))
+		_ = near.Close()
+	}
+	f <- err
+	ended(err)
+}
+
+// A client that resets a connection and ends its link has not lost it, also where it had ended
+// its direction and a relay has yet to pass that on: the far end would wait for it.
+func TestResetBeforeTheLinksEndGoesOn(t *testing.T) {
+	for name, ends := range map[string]bool{"open": false, "half-closed": true} {
+		testutil.Bubble(t, name, func(t *testing.T) {
+			silence, end := net.Pipe()
+			met := make(fate, 1)
+			r, c, d := middle(t, met, func(c *link.Session) tunnel.Handler {
+				return resume.Splice(tunnel.HandlerFunc(func(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer, ended func(error)) {
+					(&tunnel.Forwarder{Dialer: c}).Serve(ctx, f, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+						near, err := answer(far, err)
+						return unheard{near.(*link.Stream), tunnel.Wrap(silence).In()}, err
+					}, ended)
+				}))
+			})
+			r.begin(2)
+			synctest.Wait() // the relay has begun
+			if ends {
+				r.send(frame{tData, 1, 2, []byte("bytes")})
+			}
+			r.send(frame{tReset, 0, 2, u16(uint16(tunnel.CodeGone))})
+			synctest.Wait()
+			_ = r.conn.Close()
+			testutil.Equal(t, tunnel.CodeOf(<-met), tunnel.CodeGone, "what the far end is reset with")
+			_ = end.Close() // or the relay would not end
+			r.end()
+			_, _ = c.Close(), d.Close()
+		})
+	}
+}
+
 // deliverer has its stream deliver to l.
 type deliverer struct {
 	c *link.Session

@@ -86,6 +86,17 @@ func (st *Stream) Failed() error {
 	return st.recv.end
 }
 
+// Struck returns the reset by the peer, or the loss of the link, also behind an end in order;
+// nil: the stream has met with neither. It is for tunnel.Relay.
+func (st *Stream) Struck() error {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	if reset, ok := st.send.end.(*tunnel.ResetError); ok {
+		return reset
+	}
+	return nil
+}
+
 // Read implements net.Conn. It waits for data, the end, an error or the read
 // deadline.
 func (st *Stream) Read(p []byte) (int, error) {
