@@ -84,7 +84,11 @@ func (s *Server) meetLink(ctx context.Context, c *frontend.Conn, cfg link.Config
 	session, err := link.Meet(ctx, c.Whole(), cfg)
 	if err != nil {
 		cfg.Log.WithError(err).WithField("remote", c.RemoteAddr().String()).Debug("a link was not made")
-		c.Fail(err)
+		if wasCut(ctx) {
+			c.Deny()
+		} else {
+			c.Fail(err)
+		}
 		return nil
 	}
 	return session

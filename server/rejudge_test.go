@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"net"
@@ -108,6 +109,27 @@ func TestRevokedAgents(t *testing.T) {
 		end.Close()
 		r.eventually("the agent is gone", func() bool { return r.own.agents.Counts().Agents == 0 })
 	}
+}
+
+// One whose certificate is revoked before it has said who it is has not left by itself.
+func TestAgentRevokedDuringALinksHandshake(t *testing.T) {
+	var judge verdict
+	r := startServer(t, func(o *Options) { o.Agents[0].Recheck = judge.recheck })
+	c := testutil.Must((&tls.Dialer{Config: r.tls(link.ALPN)}).DialContext(t.Context(), "tcp", r.agentAt))(t)
+	defer c.Close()
+	r.eventually("its handshake begins", func() bool {
+		r.own.mu.Lock()
+		defer r.own.mu.Unlock()
+		for range r.own.conns.All() {
+			return true
+		}
+		return false
+	})
+	judge.set(tlsreload.ErrRevoked)
+	r.TrustChanged()
+	testutil.Fails(t, testutil.Err(c.Read(make([]byte, 1))), "it is served")
+	r.stopped()
+	r.rejects(map[string]float64{"refused": 1})
 }
 
 // Links to a revoked server end, also those that it has dialed.
